@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT
+// Linear chains: z_l = A_l z_{l-1} + b_l, l = 0..L-1, and the transposed chain, by several schemes with the same result.
+//
+// Indices count from 0: step l maps z_{l-1} to z_l, and z_{-1} is the initial state z0. So arrays hold the L states that
+// come out, [L][B][w], and z0 is [B][w].
+#ifndef DEEPPCR_CHAIN_H
+#define DEEPPCR_CHAIN_H
+
+#include "transition.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum dpcr_scheme {
+    DPCR_SCHEME_AUTO = 0,
+    DPCR_SCHEME_SEQUENTIAL,  // the loop
+    DPCR_SCHEME_PCR,         // parallel cyclic reduction: ceil(log2 L) levels, L log2 L compositions
+    DPCR_SCHEME_BLELLOCH,    // work-efficient tree, vector first; `levels` limits it (0 is the loop)
+    DPCR_SCHEME_CHUNKED,     // two levels: serial inside chunks, a scan over their summaries, mat-vec sweep back
+    DPCR_SCHEME_OVERLAP,     // chunks with a warm-up run side by side, boundaries checked; for chains that forget
+    DPCR_SCHEME_COUNT
+} dpcr_scheme;
+
+// Names as in the command line: "auto", "sequential", "pcr", "blelloch", "chunked", "overlap".
+DPCR_API const char *dpcr_scheme_name(dpcr_scheme scheme);
+DPCR_API dpcr_status dpcr_scheme_find(const char *name, dpcr_scheme *scheme, dpcr_error *error);
+
+typedef struct dpcr_chain_shape {
+    int64_t length;              // L >= 0
+    int64_t batch;               // B >= 0
+    dpcr_transition transition;  // square
+    dpcr_dtype dtype;
+    int transposed;  // non-zero: z_l = A_{l+1}^T z_{l+1} + b_l from the last step; z_{L-1} = b_{L-1} (+ z0 is refused)
+} dpcr_chain_shape;
+
+// Zero in a field means the default.
+typedef struct dpcr_chain_options {
+    size_t size;  // sizeof(dpcr_chain_options) of the caller
+    dpcr_scheme scheme;
+    int64_t chunk;       // chunked, overlap: steps a chunk. Default: from the shape alone, never from the threads
+    int levels;          // blelloch: tree levels + 1; 0: no limit, 1: the loop
+    int64_t warm_up;     // overlap: steps that a chunk runs before it stores; default 64
+    double tolerance;    // overlap: allowed boundary defect |d| <= tolerance max(1, |z|); default 0: bit for bit the loop's result
+    int max_sweeps;      // overlap: sweeps before the rest is finished in order; default 3
+} dpcr_chain_options;
+
+typedef struct dpcr_chain_plan dpcr_chain_plan;
+
+typedef struct dpcr_chain_report {
+    size_t size;            // sizeof(dpcr_chain_report) of the caller
+    dpcr_scheme scheme;     // the scheme that ran
+    int sweeps;             // overlap: sweeps over the chunks, else 1
+    int64_t finished_from;  // overlap: step from which the chain was finished in order; L when it was not
+    int64_t compositions;   // transition products formed, over all sequences
+    int64_t applications;   // transition-vector products formed
+    int64_t depth;          // dependent steps on the longest path
+    double seconds;
+} dpcr_chain_report;
+
+// Plans a solve. Immutable afterwards and shareable between threads. Refuses (DPCR_ERROR_UNSUPPORTED) what cannot work.
+// DPCR_SCHEME_AUTO chooses from the cost model and dpcr_chain_plan_sentence tells why.
+DPCR_API dpcr_status dpcr_chain_plan_create(dpcr_context *context, const dpcr_chain_shape *shape,
+                                            const dpcr_chain_options *options, dpcr_chain_plan **plan, dpcr_error *error);
+DPCR_API void dpcr_chain_plan_destroy(dpcr_chain_plan *plan);
+DPCR_API dpcr_scheme dpcr_chain_plan_scheme(const dpcr_chain_plan *plan);
+DPCR_API const char *dpcr_chain_plan_sentence(const dpcr_chain_plan *plan);
+
+// Bytes of workspace (64-byte aligned host memory) that each of the executes below needs.
+DPCR_API size_t dpcr_chain_plan_workspace(const dpcr_chain_plan *plan);
+
+// Solves the chain:  z = z0; for l in 0..L-1: z = A_l z + b_l; store z_l        (or the transposed loop, from the last step)
+//   a   [L][B][values]; shape[0] and shape[1] may be 1, or the stride 0, to share over steps or sequences; NULL for zero and identity
+//   b   [L][B][w], read only        z0  [B][w] or NULL: zero        z  [L][B][w], written; may be b itself
+// Row strides are free, the last dimension is contiguous. NaN stays in its own sequence. `workspace` may be NULL when 0
+// bytes are needed; one workspace serves one execute at a time. `report` may be NULL. Allocates nothing.
+DPCR_API dpcr_status dpcr_chain_execute(const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *b,
+                                        const dpcr_array *z0, const dpcr_array *z, void *workspace, size_t workspace_bytes,
+                                        dpcr_chain_report *report, dpcr_error *error);
+
+// Forward derivative of an untransposed chain along (da, db, dz0), at its solution z:
+//   dz_l = A_l dz_{l-1} + da_l z_{l-1} + db_l. Any of da, db, dz0 may be NULL (zero). dz [L][B][w] must not overlap inputs.
+DPCR_API dpcr_status dpcr_chain_jvp(const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *z0,
+                                    const dpcr_array *z, const dpcr_array *da, const dpcr_array *db, const dpcr_array *dz0,
+                                    const dpcr_array *dz, void *workspace, size_t workspace_bytes, dpcr_error *error);
+
+// Reverse derivative of an untransposed chain at its solution z, given g_l = dLoss/dz_l (direct part):
+//   lambda_l = g_l + A_{l+1}^T lambda_{l+1};   db_l = lambda_l;   da_l = lambda_l z_{l-1}^T in A's structure;   dz0 = A_0^T lambda_0
+// da [L][B][values] (one value array a step and sequence even where A is shared: the caller sums), db [L][B][w], dz0 [B][w];
+// da and dz0 may be NULL, db may not (it holds lambda) and may be g itself.
+DPCR_API dpcr_status dpcr_chain_vjp(const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *z0,
+                                    const dpcr_array *z, const dpcr_array *g, const dpcr_array *da, const dpcr_array *db,
+                                    const dpcr_array *dz0, void *workspace, size_t workspace_bytes, dpcr_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MIT
+// Nonlinear chains: z_l = f_l(z_{l-1}), l = 0..L-1, z_{-1} = z0, by one driver with several methods, and their backward pass.
+//
+// Every method of sweeps is   z_l <- f_l(z_{l-1}^old) + A_l (z_{l-1} - z_{l-1}^old)   with its own transition A_l:
+//   newton A = J      diagonal A = diag(J)      block A = blocks of J      picard A = I      jacobi A = 0      damped A = s J
+// overlap and shooting run the loop itself in chunks side by side. Derivations: docs/math/.
+#ifndef DEEPPCR_SOLVE_H
+#define DEEPPCR_SOLVE_H
+
+#include "chain.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// ---- the chain, as the caller gives it ----
+
+// A set of steps for a callback to run: lane c in 0..lanes-1 runs `steps` consecutive steps, from step first + c stride,
+// for the sequences row .. row + rows - 1. Loops over lanes and steps both lie in the callback, so it can keep weights in
+// registers and lanes innermost. Results must not depend on how a span is split (dpcr_steps_check tests that).
+typedef struct dpcr_span {
+    size_t size;
+    int64_t first, lanes, stride, steps;
+    int64_t row, rows;
+    const unsigned char *active;  // [rows] or NULL; where 0, the sequence may be skipped and its outputs left as they are
+    dpcr_device device;           // where the arrays lie
+    void *stream;                 // for devices; NULL on the host
+} dpcr_span;
+
+// All callbacks return 0; a positive code: recoverable, the span's results count as not finite; a negative code: abort
+// (DPCR_ERROR_CALLBACK, the code is kept in the error). Arrays are in the chain's dtype, the last dimension contiguous,
+// the others strided; rows are relative to span->row. A callback may be called from several threads at once, with
+// disjoint outputs, when `concurrent` is set.
+typedef struct dpcr_steps {
+    size_t size;  // sizeof(dpcr_steps) of the caller
+    void *user;
+    int64_t length, batch, width;  // L, B, w
+    dpcr_dtype dtype;
+    int concurrent;
+    dpcr_transition jacobian;  // the exact structure of J; what `linearise` gives
+    double flops;              // of one step and sequence: advance
+    double jacobian_flops;     // linearise, beyond advance
+    double latency;            // seconds that one step of one sequence takes when nothing runs beside it; 0: from the flops
+    int64_t tape_values;       // numbers a step and sequence that advance may leave for the backward pass; 0: none
+
+    // for c: s = in[c]; for k < steps: s = f_{first + c stride + k}(s), states[c][k] = s, tape[c][k] = what backward wants; last[c] = s
+    // in [lanes][rows][w], states [lanes][steps][rows][w] or NULL, last [lanes][rows][w] or NULL (may be `in`),
+    // tape [lanes][steps][rows][tape_values] or NULL
+    int (*advance)(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
+                   const dpcr_array *last, const dpcr_array *tape);
+
+    // steps = 1: f[c] = f_l(in[c]), a[c] = J_l(in[c]) in `jacobian`'s layout [lanes][rows][values]. f or a may be NULL.
+    // May be absent (NULL): then only jacobi, picard, overlap and sequential can be used.
+    int (*linearise)(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *f, const dpcr_array *a);
+
+    // steps = 1: y[c] = J_l(in[c]) x[c]. May be NULL. All [lanes][rows][w].
+    int (*jvp)(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *x, const dpcr_array *y);
+
+    // The adjoint loop of one lane (lanes = 1), from the last step of the span down to the first:
+    //   g = last; for k = steps-1 .. 0: if direct: g += direct[k]; adjoint[k] = g; g = J_{first+k}^T g;   first_out = g
+    // in [steps][rows][w] are the states that go in, direct and adjoint [steps][rows][w] (direct may be NULL or adjoint
+    // itself), last and first_out [rows][w] (may be the same), tape [steps][rows][tape_values] or NULL (recompute).
+    // steps = 1 is the vector-Jacobian product. May be NULL where linearise is given.
+    int (*adjoint)(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape, const dpcr_array *direct,
+                   const dpcr_array *last, const dpcr_array *adjoint, const dpcr_array *first_out);
+
+    // Adds (df_l/dtheta)^T adjoint[c] into the caller's own gradients of the parameters of steps first .. first+lanes-1
+    // (stride 1, steps 1, all rows at once, in row order). Never called twice at once for one step. NULL: no parameters.
+    int (*gradient)(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
+                    const dpcr_array *adjoint);
+} dpcr_steps;
+
+// ---- methods and options ----
+
+typedef enum dpcr_method {
+    DPCR_METHOD_AUTO = 0,
+    DPCR_METHOD_SEQUENTIAL,
+    DPCR_METHOD_NEWTON,
+    DPCR_METHOD_DIAGONAL,  // quasi-Newton with diag(J)
+    DPCR_METHOD_BLOCK,     // quasi-Newton with the k x k blocks on J's diagonal
+    DPCR_METHOD_PICARD,
+    DPCR_METHOD_JACOBI,
+    DPCR_METHOD_DAMPED,    // Newton with s J
+    DPCR_METHOD_OVERLAP,   // chunks with a warm-up, run by the loop side by side, boundaries checked
+    DPCR_METHOD_SHOOTING,  // Newton on the boundaries of chunks (multiple shooting)
+    DPCR_METHOD_COUNT
+} dpcr_method;
+
+// "auto", "sequential", "newton", "diagonal", "block", "picard", "jacobi", "damped", "overlap", "shooting".
+DPCR_API const char *dpcr_method_name(dpcr_method method);
+DPCR_API dpcr_status dpcr_method_find(const char *name, dpcr_method *method, dpcr_error *error);
+
+typedef enum dpcr_guess {
+    DPCR_GUESS_STEP = 0,  // z_l = f_l(z0): every step applied to the initial state
+    DPCR_GUESS_ZERO,      // z_l = f_l(0): never plain zeros, which lie behind a ReLU
+    DPCR_GUESS_GIVEN      // what z holds: the caller's guess or the previous solution
+} dpcr_guess;
+
+// Positive: the result is the sequential chain's. Negative: it is not, and the call has said so.
+typedef enum dpcr_reason {
+    DPCR_REASON_CONVERGED = 1,       // residuals and error estimate below the tolerance
+    DPCR_REASON_RESIDUAL_ONLY = 2,   // residuals below the tolerance; no error estimate could confirm it
+    DPCR_REASON_EXACT = 3,           // bit for bit the loop's result, by construction
+    DPCR_REASON_SEQUENTIAL = 4,      // the method was the loop
+    DPCR_REASON_FALLBACK = 5,        // the budget was spent: finished in order from the locked prefix
+    DPCR_REASON_NOT_CONVERGED = -1,  // the budget was spent and `no_fallback` was set
+    DPCR_REASON_NONFINITE = -2       // the chain itself leaves the finite numbers: what follows is the loop's own result
+} dpcr_reason;
+
+DPCR_API const char *dpcr_reason_name(dpcr_reason reason);
+
+#define DPCR_TOLERANCE_F32 1e-5  // default of atol and rtol, per step
+#define DPCR_TOLERANCE_F64 1e-10
+
+typedef struct dpcr_solve_options {
+    size_t size;           // sizeof(dpcr_solve_options) of the caller; zero in a field means the default
+    dpcr_method method;
+    dpcr_scheme scheme;    // for the linear chain of a sweep
+    dpcr_scheme backward;  // for the transposed chain of the backward pass; SEQUENTIAL is the adjoint loop
+    dpcr_guess guess;
+    double atol, rtol;     // a step is converged where |z_l - f_l(z_{l-1})| <= atol + rtol |z_l|. Default: DPCR_TOLERANCE_...;
+                           // negative: 0 (overlap: bit for bit)
+    int64_t window;        // steps solved at once; 1 is Gauss-Seidel; default: all, within the memory limit
+    int64_t chunk;         // overlap, shooting and the chunked scheme: steps a chunk
+    int64_t warm_up;       // overlap: steps before a chunk's first; default 64
+    int64_t block;         // k of DPCR_METHOD_BLOCK; default 2
+    double damping;        // s of DPCR_METHOD_DAMPED, in [0, 1]; default 0.7
+    int max_sweeps;        // budget, in evaluations of the whole chain; default 100 (overlap: 3)
+    int no_fallback;       // non-zero: stop with DPCR_REASON_NOT_CONVERGED instead of finishing in order
+    size_t memory_limit;   // bytes of workspace at most; 0: no limit
+} dpcr_solve_options;
+
+typedef struct dpcr_solve_plan dpcr_solve_plan;
+
+// What happened. Arrays are the caller's, may be NULL, and are filled as far as their capacity goes.
+typedef struct dpcr_solve_report {
+    size_t size;  // sizeof(dpcr_solve_report) of the caller
+    dpcr_reason reason;      // the worst over the batch: the smallest signed value, then FALLBACK
+    dpcr_method method;      // what ran
+    dpcr_scheme scheme;
+    int sweeps;              // updates of the whole chain, without the final check; the largest of the batch
+    int64_t evaluations;     // step evaluations, over all sequences
+    double residual;         // largest |z_l - f_l(z_{l-1})| / (atol + rtol |z_l|) at the last check
+    double error_estimate;   // largest correction of the last linear solve / max(1, |z_l|); negative: none
+    double seconds;          // wall time, and its phases
+    double seconds_evaluate, seconds_linear, seconds_finish;
+    size_t bytes;            // workspace used
+    int64_t history_capacity;
+    double *residual_history;    // [history_capacity] largest residual by sweep
+    int64_t *locked_history;     // [history_capacity] smallest locked prefix over the batch, by sweep
+    int64_t history_length;
+    int64_t batch_capacity;
+    int *sequence_reason;        // [batch_capacity] dpcr_reason, by sequence
+    int *sequence_sweeps;        // [batch_capacity]
+    int64_t *sequence_locked;    // [batch_capacity] steps converged before any finishing in order
+} dpcr_solve_report;
+
+// Plans a solve of chains of this form. `steps` is copied (not what `user` points to). AUTO chooses method, scheme and
+// backward from the cost model. Immutable afterwards, shareable between threads.
+DPCR_API dpcr_status dpcr_solve_plan_create(dpcr_context *context, const dpcr_steps *steps,
+                                            const dpcr_solve_options *options, dpcr_solve_plan **plan, dpcr_error *error);
+DPCR_API void dpcr_solve_plan_destroy(dpcr_solve_plan *plan);
+
+// Why this method, in one sentence; and what was chosen.
+DPCR_API const char *dpcr_solve_plan_sentence(const dpcr_solve_plan *plan);
+DPCR_API dpcr_method dpcr_solve_plan_method(const dpcr_solve_plan *plan);
+DPCR_API dpcr_scheme dpcr_solve_plan_backward(const dpcr_solve_plan *plan);
+
+// Bytes of 64-byte aligned host workspace for execute and for backward (the larger of both).
+DPCR_API size_t dpcr_solve_plan_workspace(const dpcr_solve_plan *plan);
+
+// Solves the chain:   z = z0; for l in 0..L-1: z = f_l(z); store z_l
+//   z0 [B][w], z [L][B][w] (the guess when `guess` is GIVEN), tape [L][B][tape_values] or NULL
+// Returns DPCR_OK also for results that are not converged: read report->reason.
+DPCR_API dpcr_status dpcr_solve_execute(const dpcr_solve_plan *plan, const dpcr_array *z0, const dpcr_array *z,
+                                        const dpcr_array *tape, void *workspace, size_t workspace_bytes,
+                                        dpcr_solve_report *report, dpcr_error *error);
+
+// Backward at the solution z: lambda_l = direct_l + J_{l+1}^T lambda_{l+1}, then every step's parameter gradients by the
+// `gradient` callback, and dz0 = J_0^T lambda_0.
+//   direct [L][B][w] or NULL, last [B][w] or NULL: added to direct_{L-1}; lambda [L][B][w] or NULL: kept in the
+//   workspace only, a window at a time; dz0 [B][w] or NULL; tape as execute left it, or NULL: recomputed.
+DPCR_API dpcr_status dpcr_solve_backward(const dpcr_solve_plan *plan, const dpcr_array *z0, const dpcr_array *z,
+                                         const dpcr_array *tape, const dpcr_array *direct, const dpcr_array *last,
+                                         const dpcr_array *lambda, const dpcr_array *dz0, void *workspace,
+                                         size_t workspace_bytes, dpcr_solve_report *report, dpcr_error *error);
+
+// Tests the caller's callbacks at the states z (all finite): advance gives the same bits for every split of the span;
+// linearise's f equals advance's to the tolerance; J agrees with central differences; adjoint and jvp agree with J.
+// On disagreement returns DPCR_ERROR_CALLBACK with the first difference in words. Allocates.
+DPCR_API dpcr_status dpcr_steps_check(dpcr_context *context, const dpcr_steps *steps, const dpcr_array *z0,
+                                      double tolerance, dpcr_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT
+#include "base/base.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+const char *dpcr_version(void) { return DPCR_VERSION_STRING; }
+
+const char *dpcr_status_name(dpcr_status status) {
+    switch (status) {
+        case DPCR_OK: return "ok";
+        case DPCR_ERROR_ARGUMENT: return "argument";
+        case DPCR_ERROR_UNSUPPORTED: return "unsupported";
+        case DPCR_ERROR_MEMORY: return "memory";
+        case DPCR_ERROR_OVERFLOW: return "overflow";
+        case DPCR_ERROR_IO: return "io";
+        case DPCR_ERROR_FORMAT: return "format";
+        case DPCR_ERROR_CALLBACK: return "callback";
+        case DPCR_ERROR_CANCELLED: return "cancelled";
+        case DPCR_ERROR_SYSTEM: return "system";
+    }
+    return "unknown";
+}
+
+static dpcr_status fail_va(dpcr_error *error, dpcr_status status, int code, const char *format, va_list arguments) {
+    if (error) {
+        error->status = status;
+        error->code = code;
+        vsnprintf(error->text, sizeof error->text, format, arguments);
+    }
+    return status;
+}
+
+dpcr_status dpcri_fail(dpcr_error *error, dpcr_status status, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    fail_va(error, status, 0, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+dpcr_status dpcri_fail_code(dpcr_error *error, dpcr_status status, int code, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    fail_va(error, status, code, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+bool dpcri_mul(int64_t a, int64_t b, int64_t *product) {
+    if (a < 0 || b < 0 || (b != 0 && a > INT64_MAX / b)) return false;
+    *product = a * b;
+    return true;
+}
+
+bool dpcri_add(int64_t a, int64_t b, int64_t *sum) {
+    if (a < 0 || b < 0 || a > INT64_MAX - b) return false;
+    *sum = a + b;
+    return true;
+}
+
+size_t dpcri_bytes(int64_t a, int64_t b, int64_t c, bool *overflow) {
+    int64_t product = 0;
+    if (!dpcri_mul(a, b, &product) || !dpcri_mul(product, c, &product)) {
+        *overflow = true;
+        return 0;
+    }
+    return (size_t)product;
+}
+
+void *dpcri_arena_take(dpcri_arena *arena, int64_t count, size_t element_bytes) {
+    const size_t align = 64;
+    bool overflow = false;
+    size_t bytes = dpcri_bytes(count, (int64_t)element_bytes, 1, &overflow);
+    if (overflow || bytes > (size_t)INT64_MAX - align - arena->used) {
+        arena->overflow = true;
+        return NULL;
+    }
+    bytes = (bytes + align - 1) / align * align;
+    if (arena->base && arena->used + bytes > arena->size) {
+        arena->overflow = true;
+        return NULL;
+    }
+    void *piece = arena->base ? arena->base + arena->used : NULL;
+    arena->used += bytes;
+    return piece;
+}
+
+dpcr_array dpcr_array_make(void *data, dpcr_dtype dtype, int32_t ndim, const int64_t *shape) {
+    dpcr_array array = {.data = data, .dtype = dtype, .device = {DPCR_HOST, 0}, .ndim = ndim};
+    int64_t stride = 1;
+    for (int32_t d = ndim - 1; d >= 0; d--) {
+        array.shape[d] = shape[d];
+        array.strides[d] = stride;
+        stride *= shape[d];
+    }
+    return array;
+}
+
+size_t dpcr_dtype_size(dpcr_dtype dtype) {
+    switch (dtype) {
+        case DPCR_F32: return 4;
+        case DPCR_F64: return 8;
+        case DPCR_U32: return 4;
+    }
+    return 0;
+}
+
+const char *dpcr_dtype_name(dpcr_dtype dtype) {
+    switch (dtype) {
+        case DPCR_F32: return "float32";
+        case DPCR_F64: return "float64";
+        case DPCR_U32: return "uint32";
+    }
+    return "unknown";
+}
+
+const char *dpcri_array_text(const dpcr_array *array, char *buffer, size_t bytes) {
+    size_t used = 0;
+    if (!array) {
+        snprintf(buffer, bytes, "nothing");
+        return buffer;
+    }
+    buffer[0] = 0;
+    for (int32_t d = 0; d < array->ndim && d < DPCR_MAX_DIMS && used < bytes; d++)
+        used += (size_t)snprintf(buffer + used, bytes - used, "[%lld]", (long long)array->shape[d]);
+    if (used < bytes) snprintf(buffer + used, bytes - used, " %s", dpcr_dtype_name(array->dtype));
+    return buffer;
+}
+
+double dpcri_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+// Errors, checked sizes, memory. Everything else stands on this header.
+#ifndef DPCRI_BASE_H
+#define DPCRI_BASE_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "deeppcr/array.h"
+#include "deeppcr/context.h"
+
+// Returns early to the label `done` with `status` set; the one thing a macro hides here. Needs: dpcr_status status.
+#define DPCR_TRY(expression)               \
+    do {                                   \
+        status = (expression);             \
+        if (status != DPCR_OK) goto done;  \
+    } while (0)
+
+#if defined(__GNUC__)
+#define DPCRI_PRINTF(f, a) __attribute__((format(printf, f, a)))
+#else
+#define DPCRI_PRINTF(f, a)
+#endif
+
+// Writes the text into `error` (when not NULL) and returns `status`, so that `return dpcri_fail(...)` reads as one step.
+dpcr_status dpcri_fail(dpcr_error *error, dpcr_status status, const char *format, ...) DPCRI_PRINTF(3, 4);
+dpcr_status dpcri_fail_code(dpcr_error *error, dpcr_status status, int code, const char *format, ...) DPCRI_PRINTF(4, 5);
+
+// Checked arithmetic on extents (>= 0): false when the result does not fit.
+bool dpcri_mul(int64_t a, int64_t b, int64_t *product);
+bool dpcri_add(int64_t a, int64_t b, int64_t *sum);
+
+// a * b * c in bytes, or 0 with *overflow set (never cleared).
+size_t dpcri_bytes(int64_t a, int64_t b, int64_t c, bool *overflow);
+
+// Memory of the context's allocator, 64-byte aligned; NULL when refused or when bytes is 0. Free is NULL-safe.
+void *dpcri_alloc(dpcr_context *context, size_t bytes);
+void *dpcri_alloc_zero(dpcr_context *context, size_t bytes);
+char *dpcri_strdup(dpcr_context *context, const char *text);
+void dpcri_free(dpcr_context *context, void *memory);
+
+// Carves named pieces out of a workspace. With base NULL it only counts, so one function both sizes and carves.
+typedef struct dpcri_arena {
+    unsigned char *base;
+    size_t used, size;
+    bool overflow;  // a piece's size overflowed, or the pieces exceed `size` of a real base
+} dpcri_arena;
+
+// count elements of element_bytes, 64-byte aligned; NULL while counting or on overflow.
+void *dpcri_arena_take(dpcri_arena *arena, int64_t count, size_t element_bytes);
+
+// Shape of array, in words, such as "[4][2][8] float32", for error texts. Returns buffer.
+const char *dpcri_array_text(const dpcr_array *array, char *buffer, size_t bytes);
+
+double dpcri_seconds(void);  // monotonic clock
+
+#endif
