@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: MIT
+// deeppcr: sequential neural computations, solved in parallel over their length. One header for all the public ones.
+#ifndef DEEPPCR_H
+#define DEEPPCR_H
+
+#include "array.h"
+#include "chain.h"
+#include "context.h"
+#include "data.h"
+#include "export.h"
+#include "model.h"
+#include "solve.h"
+#include "status.h"
+#include "train.h"
+#include "transition.h"
+
+#endif
