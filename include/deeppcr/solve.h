@@ -93,8 +93,14 @@ DPCR_API dpcr_status dpcr_method_find(const char *name, dpcr_method *method, dpc
 typedef enum dpcr_guess {
     DPCR_GUESS_STEP = 0,  // z_l = f_l(z0): every step applied to the initial state
     DPCR_GUESS_ZERO,      // z_l = f_l(0): never plain zeros, which lie behind a ReLU
-    DPCR_GUESS_GIVEN      // what z holds: the caller's guess or the previous solution
+    DPCR_GUESS_STATE,     // z_l = z0; with a window, entries that come into it copy the last state before them
+    DPCR_GUESS_GIVEN,     // what z holds: the caller's guess or the previous solution
+    DPCR_GUESS_COUNT
 } dpcr_guess;
+
+// "step", "zero", "state", "given".
+DPCR_API const char *dpcr_guess_name(dpcr_guess guess);
+DPCR_API dpcr_status dpcr_guess_find(const char *name, dpcr_guess *guess, dpcr_error *error);
 
 // Positive: the result is the sequential chain's. Negative: it is not, and the call has said so.
 typedef enum dpcr_reason {
@@ -140,13 +146,13 @@ typedef struct dpcr_solve_report {
     dpcr_scheme scheme;
     int sweeps;              // updates of the whole chain, without the final check; the largest of the batch
     int64_t evaluations;     // step evaluations, over all sequences
-    double residual;         // largest |z_l - f_l(z_{l-1})| / (atol + rtol |z_l|) at the last check
+    double residual;         // largest |z_l - f_l(z_{l-1})| / max(1, |z_l|) at the last check
     double error_estimate;   // largest correction of the last linear solve / max(1, |z_l|); negative: none
     double seconds;          // wall time, and its phases
     double seconds_evaluate, seconds_linear, seconds_finish;
     size_t bytes;            // workspace used
     int64_t history_capacity;
-    double *residual_history;    // [history_capacity] largest residual by sweep
+    double *residual_history;    // [history_capacity] largest residual by sweep, before its update
     int64_t *locked_history;     // [history_capacity] smallest locked prefix over the batch, by sweep
     int64_t history_length;
     int64_t batch_capacity;

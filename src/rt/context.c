@@ -12,6 +12,8 @@
 
 struct dpcr_context {
     dpcr_context_options options;
+    pthread_mutex_t rates_lock;
+    dpcri_rates rates;  // threads is 0 until they are measured
     int threads;
     pthread_mutex_t turn;  // one parallel region at a time
     pthreadpool_t pool;
@@ -61,7 +63,7 @@ dpcr_status dpcr_context_create(const dpcr_context_options *options, dpcr_contex
     memset(made, 0, sizeof *made);
     made->options = given;
     made->threads = given.threads ? given.threads : available_threads();
-    if (pthread_mutex_init(&made->turn, NULL) != 0) {
+    if (pthread_mutex_init(&made->turn, NULL) != 0 || pthread_mutex_init(&made->rates_lock, NULL) != 0) {
         given.release(given.allocator_user, made);
         return dpcri_fail(error, DPCR_ERROR_SYSTEM, "context_create: the system gave no mutex");
     }
@@ -73,6 +75,7 @@ void dpcr_context_destroy(dpcr_context *context) {
     if (!context) return;
     if (context->pool && context->pool_process == getpid()) pthreadpool_destroy(context->pool);
     pthread_mutex_destroy(&context->turn);
+    pthread_mutex_destroy(&context->rates_lock);
     context->options.release(context->options.allocator_user, context);
 }
 
@@ -155,4 +158,65 @@ void dpcri_parallel(dpcr_context *context, int64_t n, void (*task)(void *argumen
     pthreadpool_parallelize_1d(context->pool, run_task, &r, (size_t)n, 0);
     __tsan_acquire(&r.leave);
     pthread_mutex_unlock(&context->turn);
+}
+
+// The fastest of some repetitions: what the machine reaches when nothing disturbs it.
+static double fastest(double (*once)(dpcr_context *), dpcr_context *context, int repetitions) {
+    double least = once(context);
+    for (int i = 1; i < repetitions; i++) {
+        const double seconds = once(context);
+        if (seconds < least) least = seconds;
+    }
+    return least;
+}
+
+enum { CHAIN_STEPS = 20000, PRODUCT_SIZE = 32, PRODUCTS = 8 };
+
+static double dependent_chain(dpcr_context *context) {
+    (void)context;
+    volatile float sink = 1;
+    float x = sink;
+    const float a = 0.5f + x * 1e-3f, start = (float)dpcri_seconds() * 0;
+    const double t0 = dpcri_seconds();
+    for (int i = 0; i < CHAIN_STEPS; i++) x = x * a + start;  // a multiply and an add: two latencies without fma
+    const double seconds = dpcri_seconds() - t0;
+    sink = x;
+    return seconds / CHAIN_STEPS / 2;
+}
+
+static double small_products(dpcr_context *context) {
+    (void)context;
+    static _Thread_local float a[PRODUCT_SIZE][PRODUCT_SIZE], c[PRODUCT_SIZE][PRODUCT_SIZE];
+    for (int i = 0; i < PRODUCT_SIZE * PRODUCT_SIZE; i++) a[i / PRODUCT_SIZE][i % PRODUCT_SIZE] = (float)(i % 7) * 0.1f;
+    const double t0 = dpcri_seconds();
+    for (int p = 0; p < PRODUCTS; p++)
+        for (int i = 0; i < PRODUCT_SIZE; i++)
+            for (int k = 0; k < PRODUCT_SIZE; k++)
+                for (int j = 0; j < PRODUCT_SIZE; j++) c[i][j] += a[i][k] * a[k][j];
+    const double seconds = dpcri_seconds() - t0;
+    volatile float sink = c[1][1];
+    (void)sink;
+    return seconds / PRODUCTS / (2.0 * PRODUCT_SIZE * PRODUCT_SIZE * PRODUCT_SIZE);
+}
+
+static void nothing(void *argument, int64_t i) { (void)argument, (void)i; }
+
+static double empty_regions(dpcr_context *context) {
+    const double t0 = dpcri_seconds();
+    for (int i = 0; i < 20; i++) dpcri_parallel(context, context->threads, nothing, NULL);
+    return (dpcri_seconds() - t0) / 20;
+}
+
+void dpcri_rates_of(dpcr_context *context, dpcri_rates *rates) {
+    // This file is compiled for the least CPU; the kernels of higher levels do more a cycle, by their vectors' width and fma.
+    static const double gain[DPCRI_ISA_COUNT] = {1, 4, 8};
+    pthread_mutex_lock(&context->rates_lock);
+    if (context->rates.threads == 0) {
+        context->rates.latency = fastest(dependent_chain, context, 5);
+        context->rates.flops = gain[dpcri_isa_level()] / fastest(small_products, context, 5);
+        context->rates.region = fastest(empty_regions, context, 5);
+        context->rates.threads = context->threads;
+    }
+    *rates = context->rates;
+    pthread_mutex_unlock(&context->rates_lock);
 }

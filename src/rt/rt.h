@@ -14,6 +14,15 @@ dpcri_isa dpcri_isa_level(void);
 // take turns; a call from inside a task runs serially. n tasks are the plan's, never the thread count's: same bits for any number of threads.
 void dpcri_parallel(dpcr_context *context, int64_t n, void (*task)(void *argument, int64_t i), void *argument);
 
+// What this machine reaches, measured once a context (a few milliseconds): for the planners' cost models.
+typedef struct dpcri_rates {
+    double flops;    // a second and thread, of small products
+    double latency;  // seconds of one dependent multiply-add
+    double region;   // seconds of one empty parallel region
+    double threads;
+} dpcri_rates;
+void dpcri_rates_of(dpcr_context *context, dpcri_rates *rates);
+
 // True when the caller's cancel function asks to stop.
 bool dpcri_cancelled(const dpcr_context *context);
 

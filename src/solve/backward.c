@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: MIT
+// Backward: one transposed linear chain at the converged states, a window of steps at a time from the end,
+//     lambda_l = direct_l + J_{l+1}^T lambda_{l+1},     then (df_l/dtheta)^T lambda_l for every step at once.
+// Sequential: the adjoint loop of the callbacks, no Jacobian formed; blocks of sequences side by side. By a scheme: exact
+// Jacobians (never a quasi-Newton's approximation) and one linear solve. Parameter gradients of a step are made by one
+// task over all rows in order, never summed over threads. Source: BPPSA (arXiv 1907.10134), DeepPCR; docs/math/backward.md.
+#include <math.h>
+#include <string.h>
+
+#include "solve/solve_internal.h"
+
+typedef struct backward_space {
+    void *lambda, *carry, *a, *linear;
+} backward_space;
+
+typedef struct backward {
+    const dpcr_solve_plan *plan;
+    dpcri_trajectory t;
+    const dpcr_array *tape, *direct, *lambda_out;
+    backward_space space;
+    int64_t lo, hi;       // the window at work
+    dpcr_array lambda;    // [hi - lo][B][w]
+    dpcr_array carry;     // [1][B][w]: J_hi^T lambda_hi on the way in, J_lo^T lambda_lo on the way out
+    int64_t gradient_piece;
+    int code;
+} backward;
+
+static bool by_loop(const dpcr_solve_plan *plan) {
+    return plan->options.backward == DPCR_SCHEME_SEQUENTIAL && plan->steps.adjoint;
+}
+
+static void carve(const dpcr_solve_plan *plan, dpcri_arena *arena, backward_space *space) {
+    const dpcr_steps *steps = &plan->steps;
+    const size_t real = dpcr_dtype_size(steps->dtype);
+    int64_t states = 0, numbers = 0;
+    if (!dpcri_mul(steps->batch, steps->width, &states) || !dpcri_mul(plan->backward_window, states, &numbers)) arena->overflow = true;
+    space->lambda = dpcri_arena_take(arena, numbers, real);
+    space->carry = dpcri_arena_take(arena, states, real);
+    space->a = space->linear = NULL;
+    if (by_loop(plan) || !steps->linearise) return;
+    const int64_t values = dpcr_transition_values(&steps->jacobian);
+    if (!dpcri_mul(plan->backward_window, steps->batch, &states) || !dpcri_mul(states, values, &numbers)) arena->overflow = true;
+    space->a = dpcri_arena_take(arena, numbers, real);
+    const dpcri_linear shape = {.transition = steps->jacobian, .dtype = steps->dtype, .transposed = 1,
+                                .length = plan->backward_window, .rows = steps->batch};
+    size_t linear = dpcri_linear_workspace(&shape, &plan->transposed);
+    if (linear == SIZE_MAX) arena->overflow = true, linear = 0;
+    space->linear = dpcri_arena_take(arena, (int64_t)linear, 1);
+}
+
+size_t dpcri_backward_bytes(const dpcr_solve_plan *plan) {
+    dpcri_arena arena = {0};
+    backward_space space;
+    carve(plan, &arena, &space);
+    return arena.overflow ? SIZE_MAX : arena.used;
+}
+
+static void note(backward *b, int code) {
+    if (code < 0) __atomic_store_n(&b->code, code, __ATOMIC_RELAXED);
+}
+
+static void adjoint_range(backward *b, int64_t lo, int64_t hi, int64_t row, int64_t rows) {
+    if (lo >= hi) return;
+    const dpcr_steps *steps = &b->plan->steps;
+    const dpcr_span span = dpcri_span(lo, 1, 1, hi - lo, row, rows);
+    const dpcr_array in = dpcri_inputs(&b->t, lo, hi - lo, row, rows);
+    const dpcr_array lambda = dpcri_slice(&b->lambda, lo - b->lo, hi - lo, row, rows);
+    dpcr_array carry = dpcri_slice(&b->carry, 0, 1, row, rows), tape, direct;
+    carry.ndim = 2;  // [rows][w]
+    carry.shape[0] = rows, carry.strides[0] = b->carry.strides[1];
+    carry.shape[1] = steps->width, carry.strides[1] = 1;
+    if (b->tape) tape = dpcri_slice(b->tape, lo, hi - lo, row, rows);
+    if (b->direct) direct = dpcri_slice(b->direct, lo, hi - lo, row, rows);
+    note(b, steps->adjoint(steps->user, &span, &in, b->tape ? &tape : NULL, b->direct ? &direct : NULL, &carry, &lambda, &carry));
+}
+
+static void adjoint_rows(void *argument, int64_t task) {
+    backward *b = argument;
+    const int64_t row = task * b->plan->row_block, left = b->plan->steps.batch - row;
+    const int64_t rows = left < b->plan->row_block ? left : b->plan->row_block;
+    adjoint_range(b, b->lo ? b->lo : 1, b->hi, row, rows);
+    if (b->lo == 0) adjoint_range(b, 0, 1, row, rows);
+}
+
+static dpcr_array jacobians(const backward *b, int64_t first, int64_t count) {
+    const int64_t shape[3] = {b->hi - b->lo, b->plan->steps.batch, dpcr_transition_values(&b->plan->steps.jacobian)};
+    const dpcr_array whole = dpcr_array_make(b->space.a, b->plan->steps.dtype, 3, shape);
+    return dpcri_slice(&whole, first - b->lo, count, 0, b->plan->steps.batch);
+}
+
+static void linearise_range(backward *b, int64_t first, int64_t count) {
+    if (count <= 0) return;
+    const dpcr_steps *steps = &b->plan->steps;
+    const dpcr_span span = dpcri_span(first, count, 1, 1, 0, steps->batch);
+    const dpcr_array in = dpcri_inputs(&b->t, first, count, 0, steps->batch), a = jacobians(b, first, count);
+    const int code = steps->linearise(steps->user, &span, &in, NULL, &a);
+    if (code > 0) dpcri_row_ops_of(steps->dtype)->fill(&a, NAN);
+    note(b, code);
+}
+
+static void linearise_piece(void *argument, int64_t task) {
+    backward *b = argument;
+    const int64_t begin = b->lo + task * b->plan->piece, end = begin + b->plan->piece < b->hi ? begin + b->plan->piece : b->hi;
+    if (begin == 0) linearise_range(b, 0, 1);
+    linearise_range(b, begin ? begin : 1, end - (begin ? begin : 1));
+}
+
+static void gradient_range(backward *b, int64_t first, int64_t count) {
+    if (count <= 0) return;
+    const dpcr_steps *steps = &b->plan->steps;
+    const dpcr_span span = dpcri_span(first, count, 1, 1, 0, steps->batch);
+    const dpcr_array in = dpcri_inputs(&b->t, first, count, 0, steps->batch);
+    const dpcr_array lambda = dpcri_slice(&b->lambda, first - b->lo, count, 0, steps->batch);
+    dpcr_array tape;
+    if (b->tape) tape = dpcri_slice(b->tape, first, count, 0, steps->batch);
+    note(b, steps->gradient(steps->user, &span, &in, b->tape ? &tape : NULL, &lambda));
+}
+
+static void gradient_piece(void *argument, int64_t task) {
+    backward *b = argument;
+    const int64_t begin = b->lo + task * b->gradient_piece;
+    const int64_t end = begin + b->gradient_piece < b->hi ? begin + b->gradient_piece : b->hi;
+    if (begin == 0) gradient_range(b, 0, 1);
+    gradient_range(b, begin ? begin : 1, end - (begin ? begin : 1));
+}
+
+static void for_tasks(const backward *b, int64_t tasks, void (*task)(void *, int64_t)) {
+    if (b->plan->steps.concurrent)
+        dpcri_parallel(b->plan->context, tasks, task, (void *)b);
+    else
+        for (int64_t i = 0; i < tasks; i++) task((void *)b, i);
+}
+
+// The window's linear solve: lambda starts as the direct part plus what comes from the right.
+static dpcr_status solve_window(backward *b, dpcr_error *error) {
+    const dpcr_steps *steps = &b->plan->steps;
+    const dpcri_row_ops *ops = dpcri_row_ops_of(steps->dtype);
+    const int64_t tasks = (b->hi - b->lo + b->plan->piece - 1) / b->plan->piece;
+    for_tasks(b, tasks, linearise_piece);
+    if (b->code < 0) return DPCR_OK;  // the caller tells
+    if (b->direct) {
+        const dpcr_array direct = dpcri_slice(b->direct, b->lo, b->hi - b->lo, 0, steps->batch);
+        ops->copy(&direct, &b->lambda);
+    } else {
+        ops->fill(&b->lambda, 0);
+    }
+    const dpcr_array last = dpcri_slice(&b->lambda, b->hi - b->lo - 1, 1, 0, steps->batch);
+    ops->add(&b->carry, &last);
+    const int64_t values = dpcr_transition_values(&steps->jacobian);
+    const dpcri_linear linear = {
+        .transition = steps->jacobian, .dtype = steps->dtype, .transposed = 1, .length = b->hi - b->lo, .rows = steps->batch,
+        .first = steps->length - b->hi, .a = b->space.a, .a_step = steps->batch * values, .a_row = values,
+        .b = b->lambda.data, .b_step = b->lambda.strides[0], .b_row = b->lambda.strides[1],
+        .z = b->lambda.data, .z_step = b->lambda.strides[0], .z_row = b->lambda.strides[1],
+    };
+    dpcri_linear_solve(b->plan->context, &linear, &b->plan->transposed, b->space.linear, NULL);
+    const dpcr_array a = jacobians(b, b->lo, 1), first = dpcri_slice(&b->lambda, 0, 1, 0, steps->batch);
+    return dpcr_transition_apply(&steps->jacobian, 1, &a, &first, NULL, &b->carry, error);
+}
+
+static dpcr_status run_windows(backward *b, dpcr_error *error) {
+    const dpcr_steps *steps = &b->plan->steps;
+    const int64_t rows = b->plan->row_block, batch = steps->batch;
+    for (b->hi = steps->length; b->hi > 0; b->hi = b->lo) {
+        b->lo = b->hi > b->plan->backward_window ? b->hi - b->plan->backward_window : 0;
+        const int64_t shape[3] = {b->hi - b->lo, batch, steps->width};
+        b->lambda = b->lambda_out ? dpcri_slice(b->lambda_out, b->lo, b->hi - b->lo, 0, batch)
+                                  : dpcr_array_make(b->space.lambda, steps->dtype, 3, shape);
+        dpcr_status status = DPCR_OK;
+        if (by_loop(b->plan))
+            for_tasks(b, (batch + rows - 1) / rows, adjoint_rows);
+        else
+            status = solve_window(b, error);
+        if (status != DPCR_OK) return status;
+        if (steps->gradient && b->code >= 0)
+            for_tasks(b, (b->hi - b->lo + b->gradient_piece - 1) / b->gradient_piece, gradient_piece);
+        if (b->code < 0)
+            return dpcri_fail_code(error, DPCR_ERROR_CALLBACK, b->code, "backward: a callback aborted with code %d", b->code);
+        if (dpcri_cancelled(b->plan->context))
+            return dpcri_fail(error, DPCR_ERROR_CANCELLED, "backward: stopped by the caller's cancel function");
+    }
+    return DPCR_OK;
+}
+
+static dpcr_status check_arguments(const dpcr_solve_plan *plan, const dpcr_array *z0, const dpcr_array *z,
+                                   const dpcr_array *tape, const dpcr_array *direct, const dpcr_array *last,
+                                   const dpcr_array *lambda, const dpcr_array *dz0, dpcr_error *error) {
+    const dpcr_steps *steps = &plan->steps;
+    const int64_t state[3] = {steps->length, steps->batch, steps->width};
+    dpcr_status status;
+    DPCR_TRY(dpcri_check_trajectory("backward", plan, z0, z, tape, error));
+    if (direct) DPCR_TRY(dpcri_check_array("backward", "direct", direct, steps->dtype, 3, state, error));
+    if (lambda) DPCR_TRY(dpcri_check_array("backward", "lambda", lambda, steps->dtype, 3, state, error));
+    if (last) DPCR_TRY(dpcri_check_array("backward", "last", last, steps->dtype, 2, state + 1, error));
+    if (dz0) DPCR_TRY(dpcri_check_array("backward", "dz0", dz0, steps->dtype, 2, state + 1, error));
+    if (!steps->adjoint && !steps->linearise)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "backward: needs the callback adjoint or linearise");
+done:
+    return status;
+}
+
+dpcr_status dpcr_solve_backward(const dpcr_solve_plan *plan, const dpcr_array *z0, const dpcr_array *z, const dpcr_array *tape,
+                                const dpcr_array *direct, const dpcr_array *last, const dpcr_array *lambda,
+                                const dpcr_array *dz0, void *workspace, size_t workspace_bytes, dpcr_solve_report *report,
+                                dpcr_error *error) {
+    if (!plan) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "backward: no plan given");
+    const dpcr_steps *steps = &plan->steps;
+    const double start = dpcri_seconds();
+    dpcr_status status;
+    DPCR_TRY(check_arguments(plan, z0, z, tape, direct, last, lambda, dz0, error));
+    DPCR_TRY(dpcri_check_workspace("backward", plan, workspace, workspace_bytes, error));
+    if (steps->batch == 0) goto done;
+    dpcri_arena arena = {.base = workspace, .size = workspace_bytes};
+    backward b = {.plan = plan, .t = {*z0, *z}, .tape = tape, .direct = direct, .lambda_out = lambda, .gradient_piece = 4};
+    carve(plan, &arena, &b.space);
+    const int64_t shape[3] = {1, steps->batch, steps->width};
+    b.carry = dpcr_array_make(b.space.carry, steps->dtype, 3, shape);
+    const dpcri_row_ops *ops = dpcri_row_ops_of(steps->dtype);
+    ops->fill(&b.carry, 0);
+    dpcr_array view;
+    if (last) {
+        view = dpcri_as_steps(last);
+        ops->copy(&view, &b.carry);
+    }
+    DPCR_TRY(run_windows(&b, error));
+    if (dz0) {
+        view = dpcri_as_steps(dz0);
+        ops->copy(&b.carry, &view);
+    }
+    if (report && report->size == sizeof *report) {
+        report->seconds = dpcri_seconds() - start;
+        report->bytes = plan->workspace;
+        report->scheme = plan->options.backward;
+        report->method = plan->options.method;
+    }
+done:
+    return status;
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: MIT
+// dpcr_steps_check: does what the caller gave hold together? The same bits for every split of a span, f of linearise
+// against advance, J against central differences, jvp and adjoint against J.
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "solve/solve_internal.h"
+
+enum { CHECKED_STEPS = 24 };
+
+typedef struct checker {
+    dpcr_context *context;
+    const dpcr_steps *steps;
+    double tolerance;
+    dpcr_error *error;
+    dpcri_trajectory t;       // z by the loop, over the checked steps
+    dpcr_array x, y, f, j;    // [n][B][w] three times, [n][B][values]
+    void *memory;
+} checker;
+
+static double get(const dpcr_array *array, int64_t l, int64_t b, int64_t i) {
+    const int64_t at = l * array->strides[0] + b * array->strides[1] + i;
+    return array->dtype == DPCR_F64 ? ((const double *)array->data)[at] : (double)((const float *)array->data)[at];
+}
+
+static void put(const dpcr_array *array, int64_t l, int64_t b, int64_t i, double value) {
+    const int64_t at = l * array->strides[0] + b * array->strides[1] + i;
+    if (array->dtype == DPCR_F64)
+        ((double *)array->data)[at] = value;
+    else
+        ((float *)array->data)[at] = (float)value;
+}
+
+static dpcr_status failed(const checker *c, const char *what, int64_t l, int64_t b, int64_t i, double got, double wanted) {
+    return dpcri_fail(c->error, DPCR_ERROR_CALLBACK, "steps_check: %s differs at step %lld, sequence %lld, component %lld: got %.9g, wanted %.9g",
+                      what, (long long)l, (long long)b, (long long)i, got, wanted);
+}
+
+static dpcr_status code_of(const checker *c, const char *what, int code) {
+    if (code == 0) return DPCR_OK;
+    return dpcri_fail_code(c->error, DPCR_ERROR_CALLBACK, code, "steps_check: the callback %s returned %d", what, code);
+}
+
+static dpcr_status same(const checker *c, const char *what, const dpcr_array *got, const dpcr_array *wanted, double tolerance) {
+    for (int64_t l = 0; l < got->shape[0]; l++)
+        for (int64_t b = 0; b < got->shape[1]; b++)
+            for (int64_t i = 0; i < got->shape[2]; i++) {
+                const double x = get(got, l, b, i), y = get(wanted, l, b, i);
+                if (!(fabs(x - y) <= tolerance * fmax(1, fabs(y)))) return failed(c, what, l, b, i, x, y);
+            }
+    return DPCR_OK;
+}
+
+// The loop, whole: the trajectory everything else is held against.
+static dpcr_status run_loop(const checker *c) {
+    const dpcr_span span = dpcri_span(0, 1, 1, c->t.z.shape[0], 0, c->steps->batch);
+    const dpcr_array in = dpcri_inputs(&c->t, 0, 1, 0, c->steps->batch), states = dpcri_as_steps(&c->t.z);
+    dpcr_status status = code_of(c, "advance", c->steps->advance(c->steps->user, &span, &in, &states, NULL, NULL));
+    if (status != DPCR_OK) return status;
+    for (int64_t l = 0; l < c->t.z.shape[0]; l++)
+        for (int64_t b = 0; b < c->steps->batch; b++)
+            for (int64_t i = 0; i < c->steps->width; i++)
+                if (!isfinite(get(&c->t.z, l, b, i)))
+                    return dpcri_fail(c->error, DPCR_ERROR_CALLBACK, "steps_check: the loop is not finite at step %lld", (long long)l);
+    return DPCR_OK;
+}
+
+// One row at a time, one step a lane; only the last state asked for: bit for bit the loop's.
+static dpcr_status check_splits(const checker *c) {
+    const int64_t n = c->t.z.shape[0];
+    dpcr_status status = DPCR_OK;
+    for (int64_t b = 0; b < c->steps->batch && status == DPCR_OK; b++)
+        for (int first = 0; first < 2 && status == DPCR_OK; first++) {
+            const int64_t from = first ? 1 : 0, lanes = first ? n - 1 : 1;
+            if (lanes < 1) continue;
+            const dpcr_span span = dpcri_span(from, lanes, 1, 1, b, 1);
+            const dpcr_array in = dpcri_inputs(&c->t, from, lanes, b, 1), out = dpcri_slice(&c->f, from, lanes, b, 1);
+            status = code_of(c, "advance", c->steps->advance(c->steps->user, &span, &in, NULL, &out, NULL));
+        }
+    return status == DPCR_OK ? same(c, "advance, split into lanes and rows,", &c->f, &c->t.z, 0) : status;
+}
+
+static dpcr_status linearise_all(const checker *c, const dpcr_array *f, const dpcr_array *j) {
+    const int64_t n = c->t.z.shape[0];
+    for (int first = 0; first < 2; first++) {
+        const int64_t from = first ? 1 : 0, lanes = first ? n - 1 : 1;
+        if (lanes < 1) continue;
+        const dpcr_span span = dpcri_span(from, lanes, 1, 1, 0, c->steps->batch);
+        const dpcr_array in = dpcri_inputs(&c->t, from, lanes, 0, c->steps->batch);
+        const dpcr_array fv = dpcri_slice(f, from, lanes, 0, c->steps->batch), jv = dpcri_slice(j, from, lanes, 0, c->steps->batch);
+        const dpcr_status status = code_of(c, "linearise", c->steps->linearise(c->steps->user, &span, &in, &fv, &jv));
+        if (status != DPCR_OK) return status;
+    }
+    return DPCR_OK;
+}
+
+// y = J x or J^T x by the stored Jacobians.
+static dpcr_status apply(const checker *c, int transposed, const dpcr_array *x, const dpcr_array *y) {
+    return dpcr_transition_apply(&c->steps->jacobian, transposed, &c->j, x, NULL, y, c->error);
+}
+
+// Central differences along a direction of every component at once would hide errors: one component after another.
+static dpcr_status check_jacobian(const checker *c) {
+    const int64_t n = c->t.z.shape[0], w = c->steps->width, batch = c->steps->batch;
+    const double eps = c->steps->dtype == DPCR_F64 ? DBL_EPSILON : FLT_EPSILON, h = cbrt(eps);
+    dpcr_status status;
+    DPCR_TRY(linearise_all(c, &c->f, &c->j));
+    DPCR_TRY(same(c, "f of linearise", &c->f, &c->t.z, c->tolerance));
+    for (int64_t k = 0; k < w; k++) {
+        for (int side = 0; side < 2; side++)
+            for (int64_t l = 0; l < n; l++) {
+                const dpcr_array in = dpcri_inputs(&c->t, l, 1, 0, batch), x = dpcri_slice(&c->x, l, 1, 0, batch);
+                dpcri_row_ops_of(c->steps->dtype)->copy(&in, &x);
+                for (int64_t b = 0; b < batch; b++) put(&x, 0, b, k, get(&in, 0, b, k) + (side ? -h : h));
+                const dpcr_array out = dpcri_slice(side ? &c->y : &c->f, l, 1, 0, batch);
+                const dpcr_span span = dpcri_span(l, 1, 1, 1, 0, batch);
+                DPCR_TRY(code_of(c, "advance", c->steps->advance(c->steps->user, &span, &x, NULL, &out, NULL)));
+            }
+        for (int64_t l = 0; l < n; l++)
+            for (int64_t b = 0; b < batch; b++)
+                for (int64_t i = 0; i < w; i++) put(&c->f, l, b, i, (get(&c->f, l, b, i) - get(&c->y, l, b, i)) / (2 * h));
+        dpcri_row_ops_of(c->steps->dtype)->fill(&c->x, 0);
+        for (int64_t l = 0; l < n; l++)
+            for (int64_t b = 0; b < batch; b++) put(&c->x, l, b, k, 1);
+        DPCR_TRY(apply(c, 0, &c->x, &c->y));
+        DPCR_TRY(same(c, "the Jacobian's column, against central differences,", &c->y, &c->f, fmax(c->tolerance, 50 * eps / h)));
+    }
+done:
+    return status;
+}
+
+static void fill_waves(const dpcr_array *x) {
+    for (int64_t l = 0; l < x->shape[0]; l++)
+        for (int64_t b = 0; b < x->shape[1]; b++)
+            for (int64_t i = 0; i < x->shape[2]; i++) put(x, l, b, i, sin(1.3 * (double)i + 0.7 * (double)b + 0.3 * (double)l + 1));
+}
+
+static dpcr_status check_products(const checker *c) {
+    const int64_t n = c->t.z.shape[0], batch = c->steps->batch;
+    dpcr_status status = DPCR_OK;
+    fill_waves(&c->x);
+    for (int64_t l = 0; l < n && c->steps->jvp; l++) {
+        const dpcr_span span = dpcri_span(l, 1, 1, 1, 0, batch);
+        const dpcr_array in = dpcri_inputs(&c->t, l, 1, 0, batch), x = dpcri_slice(&c->x, l, 1, 0, batch), y = dpcri_slice(&c->y, l, 1, 0, batch);
+        DPCR_TRY(code_of(c, "jvp", c->steps->jvp(c->steps->user, &span, &in, &x, &y)));
+    }
+    if (c->steps->jvp) {
+        DPCR_TRY(apply(c, 0, &c->x, &c->f));
+        DPCR_TRY(same(c, "jvp, against J x,", &c->y, &c->f, c->tolerance));
+    }
+    for (int64_t l = 0; l < n && c->steps->adjoint; l++) {
+        const dpcr_span span = dpcri_span(l, 1, 1, 1, 0, batch);
+        const dpcr_array in = dpcri_inputs(&c->t, l, 1, 0, batch), f = dpcri_slice(&c->f, l, 1, 0, batch);
+        dpcr_array x = dpcri_slice(&c->x, l, 1, 0, batch), y = dpcri_slice(&c->y, l, 1, 0, batch);
+        x.ndim = y.ndim = 2;
+        x.shape[0] = y.shape[0] = batch, x.shape[1] = y.shape[1] = c->steps->width;
+        x.strides[0] = x.strides[1], y.strides[0] = y.strides[1];
+        x.strides[1] = y.strides[1] = 1;
+        DPCR_TRY(code_of(c, "adjoint", c->steps->adjoint(c->steps->user, &span, &in, NULL, NULL, &x, &f, &y)));
+    }
+    if (c->steps->adjoint) {
+        DPCR_TRY(apply(c, 1, &c->x, &c->f));
+        DPCR_TRY(same(c, "adjoint, against J^T g,", &c->y, &c->f, c->tolerance));
+    }
+done:
+    return status;
+}
+
+static void carve(checker *c, dpcri_arena *arena) {
+    const int64_t n = c->steps->length < CHECKED_STEPS ? c->steps->length : CHECKED_STEPS;
+    const size_t real = dpcr_dtype_size(c->steps->dtype);
+    const int64_t values = c->steps->linearise ? dpcr_transition_values(&c->steps->jacobian) : 0;
+    const int64_t states[3] = {n, c->steps->batch, c->steps->width}, jacobians[3] = {n, c->steps->batch, values};
+    int64_t rows = 0, count = 0, numbers = 0;
+    if (!dpcri_mul(n, c->steps->batch, &rows) || !dpcri_mul(rows, c->steps->width, &count) || !dpcri_mul(rows, values, &numbers))
+        arena->overflow = true;
+    dpcr_array *const arrays[] = {&c->t.z, &c->x, &c->y, &c->f};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        *arrays[i] = dpcr_array_make(dpcri_arena_take(arena, count, real), c->steps->dtype, 3, states);
+    c->j = dpcr_array_make(dpcri_arena_take(arena, numbers, real), c->steps->dtype, 3, jacobians);
+}
+
+dpcr_status dpcr_steps_check(dpcr_context *context, const dpcr_steps *steps, const dpcr_array *z0, double tolerance,
+                             dpcr_error *error) {
+    if (!context || !steps || !z0) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "steps_check: context, steps or z0 is NULL");
+    if (steps->size != sizeof *steps || !steps->advance || steps->length < 0 || steps->batch < 0 || steps->width < 1)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "steps_check: steps.size, advance, length, batch or width is not as documented");
+    checker c = {.context = context, .steps = steps, .tolerance = tolerance, .error = error};
+    const int64_t shape[2] = {steps->batch, steps->width};
+    dpcr_status status;
+    DPCR_TRY(dpcri_check_array("steps_check", "z0", z0, steps->dtype, 2, shape, error));
+    if (steps->length == 0 || steps->batch == 0) return DPCR_OK;
+    dpcri_arena arena = {0};
+    carve(&c, &arena);
+    if (arena.overflow) return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "steps_check: the sizes do not fit");
+    c.memory = dpcri_alloc_zero(context, arena.used);
+    if (!c.memory) return dpcri_fail(error, DPCR_ERROR_MEMORY, "steps_check: no memory (%zu bytes)", arena.used);
+    arena = (dpcri_arena){.base = c.memory, .size = arena.used};
+    carve(&c, &arena);
+    c.t.z0 = *z0;
+    DPCR_TRY(run_loop(&c));
+    DPCR_TRY(check_splits(&c));
+    if (steps->linearise) {
+        DPCR_TRY(check_jacobian(&c));
+        DPCR_TRY(check_products(&c));
+    }
+done:
+    dpcri_free(context, c.memory);
+    return status;
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: MIT
+// The nonlinear driver: one execute. It checks arguments, lays out the workspace, runs the method, finishes in order
+// what the method left, and fills the report.
+#include <math.h>
+#include <string.h>
+
+#include "solve/solve_internal.h"
+
+dpcr_status dpcri_callback_status(dpcri_run *run, const char *what, int code) {
+    if (code >= 0) return DPCR_OK;
+    return dpcri_fail_code(run->error, DPCR_ERROR_CALLBACK, code, "solve: the callback %s aborted with code %d", what, code);
+}
+
+dpcr_status dpcri_check_array(const char *call, const char *name, const dpcr_array *array, dpcr_dtype dtype, int ndim,
+                               const int64_t *shape, dpcr_error *error) {
+    char got[160], wanted[160];
+    const dpcr_array expected = dpcr_array_make(NULL, dtype, ndim, shape);
+    bool fits = array && array->ndim == ndim && array->dtype == dtype && array->device.type == DPCR_HOST;
+    int64_t count = 1;
+    for (int d = 0; fits && d < ndim; d++) {
+        fits = array->shape[d] == shape[d];
+        count *= shape[d];
+    }
+    if (fits && count > 0) fits = array->data && (array->strides[ndim - 1] == 1 || shape[ndim - 1] == 1);
+    if (fits) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s is %s, wanted %s on the host, last dimension contiguous", call,
+                      name, dpcri_array_text(array, got, sizeof got), dpcri_array_text(&expected, wanted, sizeof wanted));
+}
+
+dpcr_status dpcri_check_trajectory(const char *call, const dpcr_solve_plan *plan, const dpcr_array *z0,
+                                    const dpcr_array *z, const dpcr_array *tape, dpcr_error *error) {
+    const dpcr_steps *steps = &plan->steps;
+    const int64_t state[3] = {steps->length, steps->batch, steps->width};
+    const int64_t taped[3] = {steps->length, steps->batch, steps->tape_values};
+    dpcr_status status;
+    DPCR_TRY(dpcri_check_array(call, "z0", z0, steps->dtype, 2, state + 1, error));
+    DPCR_TRY(dpcri_check_array(call, "z", z, steps->dtype, 3, state, error));
+    if (tape) DPCR_TRY(dpcri_check_array(call, "tape", tape, steps->dtype, 3, taped, error));
+done:
+    return status;
+}
+
+dpcr_status dpcri_check_workspace(const char *call, const dpcr_solve_plan *plan, const void *workspace, size_t bytes,
+                                   dpcr_error *error) {
+    if (bytes < plan->workspace)
+        return dpcri_fail(error, DPCR_ERROR_MEMORY, "%s: the workspace has %zu bytes, wanted %zu", call, bytes, plan->workspace);
+    if (plan->workspace && ((uintptr_t)workspace % 64 != 0 || !workspace))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the workspace is not aligned to 64 bytes", call);
+    return DPCR_OK;
+}
+
+static void carve_run(dpcri_run *run, int64_t batch) {
+    run->front = dpcri_arena_take(&run->arena, batch, sizeof(int64_t));
+    run->work = dpcri_arena_take(&run->arena, batch, sizeof(int64_t));
+    run->locked = dpcri_arena_take(&run->arena, batch, sizeof(int64_t));
+    run->last_estimate = dpcri_arena_take(&run->arena, batch, sizeof(double));
+    run->sweeps = dpcri_arena_take(&run->arena, batch, sizeof(int));
+    run->reason = dpcri_arena_take(&run->arena, batch, sizeof(int));
+    run->residual_only = dpcri_arena_take(&run->arena, batch, 1);
+    if (!run->arena.base) return;
+    for (int64_t b = 0; b < batch; b++) {
+        run->front[b] = run->work[b] = run->locked[b] = 0;
+        run->sweeps[b] = run->reason[b] = 0;
+        run->residual_only[b] = 0;
+        run->last_estimate[b] = HUGE_VAL;
+    }
+}
+
+size_t dpcri_solve_bytes(const dpcr_solve_plan *plan, dpcr_error *error) {
+    dpcri_run run = {.plan = plan};
+    carve_run(&run, plan->steps.batch);
+    dpcri_sweep_space sweep_space;
+    void *starts, *ends;
+    int64_t *met;
+    switch (plan->options.method) {
+        case DPCR_METHOD_SEQUENTIAL: break;
+        case DPCR_METHOD_OVERLAP: dpcri_overlap_carve(plan, &run.arena, &starts, &ends, &met); break;
+        case DPCR_METHOD_SHOOTING: {
+            const size_t more = dpcri_shooting_bytes(plan, error);
+            if (more == SIZE_MAX) return SIZE_MAX;
+            dpcri_arena_take(&run.arena, (int64_t)more, 1);
+            break;
+        }
+        default:
+            dpcri_sweep_carve(plan, &run.arena, &sweep_space);
+    }
+    return run.arena.overflow ? SIZE_MAX : run.arena.used;
+}
+
+// The worst of a batch: failures first, then what was finished in order, then the weaker claim.
+static dpcr_reason worst_reason(const int *reason, int64_t batch) {
+    static const int order[] = {DPCR_REASON_NONFINITE,     DPCR_REASON_NOT_CONVERGED, DPCR_REASON_FALLBACK,
+                                DPCR_REASON_RESIDUAL_ONLY, DPCR_REASON_CONVERGED,     DPCR_REASON_EXACT};
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++)
+        for (int64_t b = 0; b < batch; b++)
+            if (reason[b] == order[i]) return (dpcr_reason)order[i];
+    return DPCR_REASON_SEQUENTIAL;
+}
+
+static void fill_report(const dpcri_run *run) {
+    dpcr_solve_report *report = run->report;
+    const int64_t batch = run->plan->steps.batch;
+    report->reason = worst_reason(run->reason, batch);
+    report->method = run->plan->options.method;
+    report->scheme = run->plan->options.scheme;
+    report->residual = run->residual;
+    report->error_estimate = run->estimate;
+    report->bytes = run->plan->workspace;
+    report->sweeps = 0;
+    for (int64_t b = 0; b < batch; b++) {
+        if (run->sweeps[b] > report->sweeps) report->sweeps = run->sweeps[b];
+        if (b >= report->batch_capacity) continue;
+        if (report->sequence_reason) report->sequence_reason[b] = run->reason[b];
+        if (report->sequence_sweeps) report->sequence_sweeps[b] = run->sweeps[b];
+        if (report->sequence_locked) report->sequence_locked[b] = run->locked[b];
+    }
+}
+
+// Parallel methods leave no tape while they iterate: one more evaluation of every step writes it.
+typedef struct tape_job {
+    dpcri_run *run;
+    int code;
+} tape_job;
+
+static void tape_steps_of(tape_job *job, int64_t first, int64_t count) {
+    const dpcr_steps *steps = &job->run->plan->steps;
+    if (count <= 0) return;
+    const dpcr_array in = dpcri_inputs(&job->run->t, first, count, 0, steps->batch);
+    const dpcr_array tape = dpcri_slice(job->run->tape, first, count, 0, steps->batch);
+    const dpcr_array lanes = dpcri_as_lanes(&tape);
+    const dpcr_span span = dpcri_span(first, count, 1, 1, 0, steps->batch);
+    const int code = steps->advance(steps->user, &span, &in, NULL, NULL, &lanes);
+    if (code < 0) __atomic_store_n(&job->code, code, __ATOMIC_RELAXED);
+}
+
+static void tape_piece(void *argument, int64_t task) {
+    tape_job *job = argument;
+    const int64_t piece = job->run->plan->piece, begin = task * piece, length = job->run->plan->steps.length;
+    const int64_t end = begin + piece < length ? begin + piece : length;
+    if (begin == 0) tape_steps_of(job, 0, 1);
+    tape_steps_of(job, begin ? begin : 1, end - (begin ? begin : 1));
+}
+
+static dpcr_status write_tape(dpcri_run *run) {
+    tape_job job = {.run = run};
+    const int64_t tasks = (run->plan->steps.length + run->plan->piece - 1) / run->plan->piece;
+    if (run->plan->steps.concurrent)
+        dpcri_parallel(run->plan->context, tasks, tape_piece, &job);
+    else
+        for (int64_t i = 0; i < tasks; i++) tape_piece(&job, i);
+    return dpcri_callback_status(run, "advance", job.code);
+}
+
+static dpcr_status run_method(dpcri_run *run) {
+    switch (run->plan->options.method) {
+        case DPCR_METHOD_SEQUENTIAL: return dpcri_solve_sequential(run);
+        case DPCR_METHOD_OVERLAP: return dpcri_solve_overlap(run);
+        case DPCR_METHOD_SHOOTING: return dpcri_solve_shooting(run);
+        default: return dpcri_solve_sweeps(run);
+    }
+}
+
+// Sequences that the method did not bring to the end: in order from their locked prefix, unless that was forbidden.
+static dpcr_status finish(dpcri_run *run) {
+    const double start = dpcri_seconds();
+    const int64_t length = run->plan->steps.length;
+    for (int64_t b = 0; b < run->plan->steps.batch; b++) {
+        const bool left_alone = run->reason[b] == DPCR_REASON_NOT_CONVERGED || run->reason[b] == DPCR_REASON_SEQUENTIAL;
+        if (run->reason[b] == DPCR_REASON_NOT_CONVERGED) run->locked[b] = run->front[b];
+        if (left_alone) run->front[b] = length;
+    }
+    const dpcr_status status = dpcri_finish_in_order(run, DPCR_REASON_FALLBACK);
+    run->report->seconds_finish += dpcri_seconds() - start;
+    return status;
+}
+
+dpcr_status dpcr_solve_execute(const dpcr_solve_plan *plan, const dpcr_array *z0, const dpcr_array *z,
+                               const dpcr_array *tape, void *workspace, size_t workspace_bytes, dpcr_solve_report *report,
+                               dpcr_error *error) {
+    if (!plan) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: no plan given");
+    if (report && report->size != sizeof *report)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: report.size is %zu, wanted %zu", report->size, sizeof *report);
+    dpcr_status status;
+    dpcr_solve_report own = {.size = sizeof own};
+    const double start = dpcri_seconds();
+    DPCR_TRY(dpcri_check_trajectory("solve", plan, z0, z, tape, error));
+    DPCR_TRY(dpcri_check_workspace("solve", plan, workspace, workspace_bytes, error));
+    dpcri_run run = {.plan = plan, .t = {*z0, *z}, .tape = tape, .report = report ? report : &own, .error = error,
+                     .estimate = -1, .arena = {.base = workspace, .size = workspace_bytes}};
+    run.report->history_length = 0;
+    run.report->evaluations = 0;
+    run.report->seconds_evaluate = run.report->seconds_linear = run.report->seconds_finish = 0;
+    carve_run(&run, plan->steps.batch);
+    if (plan->steps.length > 0 && plan->steps.batch > 0) {
+        DPCR_TRY(run_method(&run));
+        DPCR_TRY(finish(&run));
+        if (tape && plan->options.method != DPCR_METHOD_SEQUENTIAL) DPCR_TRY(write_tape(&run));
+    }
+    fill_report(&run);
+    run.report->seconds = dpcri_seconds() - start;
+done:
+    return status;
+}

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: MIT
+// Plans of nonlinear solves: names, checks, defaults, sizes. Everything that shapes the arithmetic is fixed here, from the
+// chain's shape and the options alone, so that threads never change a bit.
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "solve/solve_internal.h"
+
+static const char *const method_names[DPCR_METHOD_COUNT] = {"auto",   "sequential", "newton",  "diagonal", "block",
+                                                            "picard", "jacobi",     "damped", "overlap",  "shooting"};
+
+const char *dpcr_method_name(dpcr_method method) {
+    return (unsigned)method < DPCR_METHOD_COUNT ? method_names[method] : "unknown";
+}
+
+dpcr_status dpcr_method_find(const char *name, dpcr_method *method, dpcr_error *error) {
+    for (int i = 0; name && i < DPCR_METHOD_COUNT; i++)
+        if (strcmp(name, method_names[i]) == 0) {
+            *method = (dpcr_method)i;
+            return DPCR_OK;
+        }
+    return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                      "method is \"%s\", wanted auto, sequential, newton, diagonal, block, picard, jacobi, damped, overlap or shooting",
+                      name ? name : "");
+}
+
+static const char *const guess_names[DPCR_GUESS_COUNT] = {"step", "zero", "state", "given"};
+
+const char *dpcr_guess_name(dpcr_guess guess) { return (unsigned)guess < DPCR_GUESS_COUNT ? guess_names[guess] : "unknown"; }
+
+dpcr_status dpcr_guess_find(const char *name, dpcr_guess *guess, dpcr_error *error) {
+    for (int i = 0; name && i < DPCR_GUESS_COUNT; i++)
+        if (strcmp(name, guess_names[i]) == 0) {
+            *guess = (dpcr_guess)i;
+            return DPCR_OK;
+        }
+    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "guess is \"%s\", wanted step, zero, state or given", name ? name : "");
+}
+
+const char *dpcr_reason_name(dpcr_reason reason) {
+    switch (reason) {
+        case DPCR_REASON_CONVERGED: return "converged";
+        case DPCR_REASON_RESIDUAL_ONLY: return "residual-only";
+        case DPCR_REASON_EXACT: return "exact";
+        case DPCR_REASON_SEQUENTIAL: return "sequential";
+        case DPCR_REASON_FALLBACK: return "fallback";
+        case DPCR_REASON_NOT_CONVERGED: return "not-converged";
+        case DPCR_REASON_NONFINITE: return "nonfinite";
+    }
+    return "unknown";
+}
+
+static dpcr_status check_steps(const dpcr_steps *steps, dpcr_error *error) {
+    if (steps->length < 0 || steps->batch < 0 || steps->width < 1)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "solve: length %lld, batch %lld, width %lld; wanted length and batch >= 0, width >= 1",
+                          (long long)steps->length, (long long)steps->batch, (long long)steps->width);
+    if (steps->dtype != DPCR_F32 && steps->dtype != DPCR_F64)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: dtype is %s, wanted float32 or float64",
+                          dpcr_dtype_name(steps->dtype));
+    if (!steps->advance) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: the callback advance is missing");
+    if (steps->tape_values < 0) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: tape_values is negative");
+    if (!steps->linearise) return DPCR_OK;
+    if (steps->jacobian.rows != steps->width || steps->jacobian.cols != steps->width)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: jacobian is %lld x %lld, wanted %lld x %lld",
+                          (long long)steps->jacobian.rows, (long long)steps->jacobian.cols, (long long)steps->width,
+                          (long long)steps->width);
+    return dpcr_transition_check(&steps->jacobian, error);
+}
+
+static bool divides(int64_t k, int64_t w) { return k > 0 && w % k == 0; }
+
+dpcr_status dpcri_method_transition(const dpcr_steps *steps, const dpcr_solve_options *options, dpcr_transition *transition,
+                                    dpcr_error *error) {
+    const dpcr_structure have = steps->jacobian.structure;
+    const bool newton_like = options->method == DPCR_METHOD_NEWTON || options->method == DPCR_METHOD_DAMPED ||
+                             options->method == DPCR_METHOD_DIAGONAL || options->method == DPCR_METHOD_BLOCK ||
+                             options->method == DPCR_METHOD_SHOOTING;
+    *transition = dpcr_transition_square(DPCR_ZERO, steps->width, 0);
+    if (newton_like && !steps->linearise)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                          "solve: method %s needs the callback linearise; without it sequential, overlap, picard and jacobi work",
+                          dpcr_method_name(options->method));
+    switch (options->method) {
+        case DPCR_METHOD_NEWTON:
+        case DPCR_METHOD_SHOOTING: *transition = steps->jacobian; break;
+        case DPCR_METHOD_DAMPED:
+            if (have == DPCR_IDENTITY)
+                *transition = dpcr_transition_square(DPCR_SCALAR, steps->width, 0);
+            else
+                *transition = steps->jacobian;
+            break;
+        case DPCR_METHOD_DIAGONAL:
+            *transition = have == DPCR_DENSE || have == DPCR_BLOCK || have == DPCR_DIAGONAL
+                              ? dpcr_transition_square(DPCR_DIAGONAL, steps->width, 0)
+                              : steps->jacobian;
+            break;
+        case DPCR_METHOD_BLOCK:
+            if (!divides(options->block, steps->width))
+                return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                                  "solve: block is %lld, wanted a divisor of the width %lld", (long long)options->block,
+                                  (long long)steps->width);
+            *transition = have == DPCR_DENSE || have == DPCR_BLOCK
+                              ? dpcr_transition_square(DPCR_BLOCK, steps->width, options->block)
+                              : steps->jacobian;
+            break;
+        case DPCR_METHOD_PICARD: *transition = dpcr_transition_square(DPCR_SCALAR, steps->width, 0); break;
+        default: break;
+    }
+    // Single steps are cut out of the chain by A = 0, which a structure without values cannot express.
+    if (newton_like && transition->structure == DPCR_IDENTITY)
+        *transition = dpcr_transition_square(DPCR_SCALAR, steps->width, 0);
+    return DPCR_OK;
+}
+
+static int64_t clamp(int64_t value, int64_t low, int64_t high) {
+    return value < low ? low : value > high ? high : value;
+}
+
+dpcr_status dpcri_plan_derive(dpcr_solve_plan *plan, dpcr_error *error) {
+    const dpcr_steps *steps = &plan->steps;
+    dpcr_status status = dpcri_method_transition(steps, &plan->options, &plan->transition, error);
+    if (status != DPCR_OK) return status;
+    const int64_t piece_bytes = 128 << 10, real = (int64_t)dpcr_dtype_size(steps->dtype);
+    const int64_t jacobian = steps->linearise ? dpcr_transition_values(&steps->jacobian) : 0;
+    int64_t each = 0;
+    if (!dpcri_mul(steps->batch ? steps->batch : 1, (jacobian + 4 * steps->width) * real, &each))
+        return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "solve: batch %lld times width %lld does not fit",
+                          (long long)steps->batch, (long long)steps->width);
+    plan->piece = clamp(piece_bytes / each, 1, clamp(steps->length / 16, 1, 256));
+    plan->row_block = steps->batch >= 64 ? 32 : steps->batch > 16 ? 16 : 8;
+    plan->linear = (dpcr_chain_options){.size = sizeof plan->linear, .scheme = plan->options.scheme,
+                                        .chunk = plan->options.chunk};
+    dpcri_chain_defaults(&plan->transition, plan->window ? plan->window : 1, steps->batch, &plan->linear);
+    const dpcr_scheme backward = plan->options.backward;
+    plan->transposed = (dpcr_chain_options){.size = sizeof plan->transposed, .scheme = backward};
+    dpcri_chain_defaults(&steps->jacobian, steps->length ? steps->length : 1, steps->batch, &plan->transposed);
+    return DPCR_OK;
+}
+
+// The scheme of a sweep when the caller leaves it open: what does the least work where the batch or the width fills the
+// lanes (the loop over A delta + r), chunks where one step is a few operations only.
+static dpcr_scheme default_scheme(const dpcr_transition *transition, int64_t length) {
+    const bool elementwise = transition->structure != DPCR_DENSE && transition->structure != DPCR_BLOCK;
+    return elementwise && length >= 256 ? DPCR_SCHEME_CHUNKED : DPCR_SCHEME_SEQUENTIAL;
+}
+
+static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
+    dpcr_solve_options *o = &plan->options;
+    const double tolerance = plan->steps.dtype == DPCR_F64 ? DPCR_TOLERANCE_F64 : DPCR_TOLERANCE_F32;
+    if ((unsigned)o->method >= DPCR_METHOD_COUNT || (unsigned)o->scheme >= DPCR_SCHEME_COUNT ||
+        (unsigned)o->backward >= DPCR_SCHEME_COUNT || (unsigned)o->guess >= DPCR_GUESS_COUNT)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: method %d, scheme %d, backward %d or guess %d is none of the named ones",
+                          (int)o->method, (int)o->scheme, (int)o->backward, (int)o->guess);
+    if (o->window < 0 || o->chunk < 0 || o->warm_up < 0 || o->block < 0 || o->max_sweeps < 0 || isnan(o->atol) || isnan(o->rtol))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: window, chunk, warm_up, block and max_sweeps must not be negative, tolerances not NaN");
+    if (!(o->damping >= 0 && o->damping <= 1))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: damping is %g, wanted 0..1", o->damping);
+    if (o->atol == 0) o->atol = o->rtol < 0 ? -1 : tolerance;
+    if (o->rtol == 0) o->rtol = o->atol < 0 ? -1 : tolerance;
+    if (o->atol < 0) o->atol = 0;
+    if (o->rtol < 0) o->rtol = 0;
+    if (o->damping == 0) o->damping = 0.7;
+    if (o->block == 0) o->block = 2;
+    if (o->warm_up == 0) o->warm_up = 64;
+    dpcri_planner_choose(plan->context, &plan->steps, o, plan->sentence, sizeof plan->sentence);
+    if (o->max_sweeps == 0) o->max_sweeps = o->method == DPCR_METHOD_OVERLAP ? 3 : 100;
+    dpcr_transition transition;
+    const dpcr_status status = dpcri_method_transition(&plan->steps, o, &transition, error);
+    if (status != DPCR_OK) return status;
+    if (o->scheme == DPCR_SCHEME_AUTO) o->scheme = default_scheme(&transition, plan->steps.length);
+    return DPCR_OK;
+}
+
+static dpcr_status check_backward(const dpcr_solve_plan *plan, dpcr_error *error) {
+    const dpcr_steps *steps = &plan->steps;
+    if (plan->options.backward != DPCR_SCHEME_SEQUENTIAL && !steps->linearise)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                          "solve: backward %s needs the callback linearise; without it backward sequential works",
+                          dpcr_scheme_name(plan->options.backward));
+    return DPCR_OK;
+}
+
+static size_t plan_bytes(dpcr_solve_plan *plan, dpcr_error *error) {
+    if (dpcri_plan_derive(plan, error) != DPCR_OK) return SIZE_MAX;
+    const size_t forward = dpcri_solve_bytes(plan, error), backward = dpcri_backward_bytes(plan);
+    return forward > backward ? forward : backward;
+}
+
+// Halves the windows until the workspace fits the limit.
+static dpcr_status fit_memory(dpcr_solve_plan *plan, dpcr_error *error) {
+    const size_t limit = plan->options.memory_limit ? plan->options.memory_limit : SIZE_MAX - 1;
+    for (;;) {
+        plan->workspace = plan_bytes(plan, error);
+        if (plan->workspace <= limit) return DPCR_OK;
+        if (plan->window <= 1 && plan->backward_window <= 1) break;
+        if (plan->window > 1) plan->window = (plan->window + 1) / 2;
+        if (plan->backward_window > 1) plan->backward_window = (plan->backward_window + 1) / 2;
+    }
+    if (plan->workspace == SIZE_MAX)
+        return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "solve: the workspace of length %lld, batch %lld, width %lld does not fit any size",
+                          (long long)plan->steps.length, (long long)plan->steps.batch, (long long)plan->steps.width);
+    return dpcri_fail(error, DPCR_ERROR_MEMORY, "solve: needs %zu bytes of workspace even with windows of one step, the limit is %zu",
+                      plan->workspace, limit);
+}
+
+dpcr_status dpcr_solve_plan_create(dpcr_context *context, const dpcr_steps *steps, const dpcr_solve_options *options,
+                                   dpcr_solve_plan **plan, dpcr_error *error) {
+    if (!context || !steps || !plan) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve_plan_create: context, steps or plan is NULL");
+    *plan = NULL;
+    if (steps->size < offsetof(dpcr_steps, linearise))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve_plan_create: steps.size is %zu, wanted sizeof(dpcr_steps)", steps->size);
+    dpcr_solve_plan *made = dpcri_alloc_zero(context, sizeof *made);
+    if (!made) return dpcri_fail(error, DPCR_ERROR_MEMORY, "solve_plan_create: no memory for the plan (%zu bytes)", sizeof *made);
+    dpcr_status status;
+    made->context = context;
+    DPCRI_COPY_IN(made->steps, steps);
+    if (options) DPCRI_COPY_IN(made->options, options);
+    DPCR_TRY(check_steps(&made->steps, error));
+    DPCR_TRY(set_defaults(made, error));
+    DPCR_TRY(check_backward(made, error));
+    const int64_t length = made->steps.length > 0 ? made->steps.length : 1;
+    made->window = made->options.window ? clamp(made->options.window, 1, length) : length;
+    made->backward_window = length;
+    if (made->options.backward == DPCR_SCHEME_SEQUENTIAL) {
+        const int64_t state = made->steps.batch * made->steps.width * (int64_t)dpcr_dtype_size(made->steps.dtype);
+        made->backward_window = clamp((512 << 10) / (state > 0 ? state : 1), 1, clamp(length, 1, 256));
+    }
+    DPCR_TRY(fit_memory(made, error));
+    *plan = made;
+    made = NULL;
+done:
+    dpcri_free(context, made);
+    return status;
+}
+
+void dpcr_solve_plan_destroy(dpcr_solve_plan *plan) {
+    if (plan) dpcri_free(plan->context, plan);
+}
+
+const char *dpcr_solve_plan_sentence(const dpcr_solve_plan *plan) { return plan->sentence; }
+dpcr_method dpcr_solve_plan_method(const dpcr_solve_plan *plan) { return plan->options.method; }
+dpcr_scheme dpcr_solve_plan_backward(const dpcr_solve_plan *plan) { return plan->options.backward; }
+size_t dpcr_solve_plan_workspace(const dpcr_solve_plan *plan) { return plan->workspace; }

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT
+// The planner: predicts the seconds of the loop and of every candidate from the chain's cost and four rates of the machine
+// (measured once a context), chooses the least, and says why in one sentence. docs/math/cost.md has the model.
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "solve/solve_internal.h"
+
+enum { EXPECTED_SWEEPS = 4 };  // of Newton on default-initialised networks; see docs/math/newton.md
+
+typedef struct candidate {
+    dpcr_method method;
+    dpcr_scheme scheme;
+    double seconds;
+} candidate;
+
+// Time of `work` flops that occupy `busy` of the machine's lanes at once (lanes x threads).
+static double flops_seconds(const dpcri_rates *rates, double work, double threads) {
+    return work / (rates->flops * threads);
+}
+
+static double loop_seconds(const dpcri_rates *rates, const dpcr_steps *steps) {
+    const double threads = fmin(rates->threads, fmax(1, (double)steps->batch / 8));
+    const double latency = steps->latency > 0 ? steps->latency : 4 * rates->latency + rates->latency * (double)steps->width;
+    const double work = flops_seconds(rates, steps->flops * (double)steps->batch, threads);
+    return (double)steps->length * fmax(latency, work);
+}
+
+static double linear_seconds(const dpcri_rates *rates, const dpcr_transition *transition, int64_t length, int64_t batch,
+                             dpcr_scheme scheme) {
+    const double apply = dpcr_transition_apply_flops(transition), compose = dpcr_transition_compose_flops(transition);
+    const double n = (double)length, rows = (double)batch, levels = length > 1 ? ceil(log2(n)) : 1;
+    switch (scheme) {
+        case DPCR_SCHEME_PCR: return flops_seconds(rates, n * rows * levels * (compose + apply), rates->threads) + levels * rates->region;
+        case DPCR_SCHEME_BLELLOCH:
+            return flops_seconds(rates, n * rows * (compose + 2 * apply), rates->threads) + 2 * levels * rates->region;
+        case DPCR_SCHEME_CHUNKED:
+            return flops_seconds(rates, n * rows * (compose + 2 * apply), rates->threads) + 3 * rates->region;
+        default: {
+            const double threads = fmin(rates->threads, fmax(1, rows / 8));
+            return fmax(n * 2 * rates->latency, flops_seconds(rates, n * rows * apply, threads));
+        }
+    }
+}
+
+static double newton_seconds(const dpcri_rates *rates, const dpcr_steps *steps, dpcr_scheme scheme) {
+    const double sweep = flops_seconds(rates, (double)steps->length * (double)steps->batch * (steps->flops + steps->jacobian_flops),
+                                       rates->threads) + 2 * rates->region +
+                         linear_seconds(rates, &steps->jacobian, steps->length, steps->batch, scheme);
+    return EXPECTED_SWEEPS * sweep;
+}
+
+static candidate best_newton(const dpcri_rates *rates, const dpcr_steps *steps, dpcr_scheme wanted) {
+    static const dpcr_scheme schemes[] = {DPCR_SCHEME_CHUNKED, DPCR_SCHEME_BLELLOCH, DPCR_SCHEME_PCR, DPCR_SCHEME_SEQUENTIAL};
+    candidate best = {DPCR_METHOD_NEWTON, wanted, HUGE_VAL};
+    for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++) {
+        if (wanted != DPCR_SCHEME_AUTO && schemes[i] != wanted) continue;
+        const double seconds = newton_seconds(rates, steps, schemes[i]);
+        if (seconds < best.seconds) best = (candidate){DPCR_METHOD_NEWTON, schemes[i], seconds};
+    }
+    return best;
+}
+
+static const char *duration(double seconds, char *buffer, size_t bytes) {
+    if (seconds < 1e-3)
+        snprintf(buffer, bytes, "%.3g us", seconds * 1e6);
+    else if (seconds < 1)
+        snprintf(buffer, bytes, "%.3g ms", seconds * 1e3);
+    else
+        snprintf(buffer, bytes, "%.3g s", seconds);
+    return buffer;
+}
+
+static void choose_backward(const dpcri_rates *rates, const dpcr_steps *steps, dpcr_solve_options *options, char *sentence,
+                            size_t bytes) {
+    static const dpcr_scheme schemes[] = {DPCR_SCHEME_CHUNKED, DPCR_SCHEME_BLELLOCH, DPCR_SCHEME_PCR};
+    char a[32], b[32];
+    const double loop = loop_seconds(rates, steps);  // a vector-Jacobian product costs what a step does
+    const double jacobians = flops_seconds(rates, (double)steps->length * (double)steps->batch * (steps->flops + steps->jacobian_flops), rates->threads);
+    dpcr_scheme best = DPCR_SCHEME_CHUNKED;
+    double least = HUGE_VAL;
+    for (size_t i = 0; steps->linearise && i < sizeof schemes / sizeof *schemes; i++) {
+        const double seconds = jacobians + linear_seconds(rates, &steps->jacobian, steps->length, steps->batch, schemes[i]);
+        if (seconds < least) least = seconds, best = schemes[i];
+    }
+    const bool parallel = least < loop || (!steps->adjoint && steps->linearise && least < 4 * loop);
+    options->backward = parallel ? best : DPCR_SCHEME_SEQUENTIAL;
+    const size_t used = strlen(sentence);
+    if (least == HUGE_VAL || used >= bytes) return;
+    snprintf(sentence + used, bytes - used, "; backward %s: %s would take about %s, the loop %s", dpcr_scheme_name(options->backward),
+             dpcr_scheme_name(best), duration(least, a, sizeof a), duration(loop, b, sizeof b));
+}
+
+static void choose_method(const dpcri_rates *rates, const dpcr_steps *steps, dpcr_solve_options *options, char *sentence,
+                          size_t bytes) {
+    char a[32], b[32];
+    const double loop = loop_seconds(rates, steps);
+    if (!steps->linearise || steps->length < 2 || steps->batch == 0) {
+        options->method = DPCR_METHOD_SEQUENTIAL;
+        snprintf(sentence, bytes, "sequential: %s", steps->length < 2 || steps->batch == 0 ? "nothing to run side by side"
+                                                                                         : "the chain gives no Jacobian to solve it with");
+        return;
+    }
+    const candidate newton = best_newton(rates, steps, options->scheme);
+    const bool parallel = newton.seconds < loop;
+    options->method = parallel ? DPCR_METHOD_NEWTON : DPCR_METHOD_SEQUENTIAL;
+    if (parallel) options->scheme = newton.scheme;
+    snprintf(sentence, bytes, "%s: newton (%s) would need about %d sweeps at %s, the loop takes %s",
+             dpcr_method_name(options->method), dpcr_scheme_name(newton.scheme), EXPECTED_SWEEPS,
+             duration(newton.seconds / EXPECTED_SWEEPS, a, sizeof a), duration(loop, b, sizeof b));
+}
+
+void dpcri_planner_choose(dpcr_context *context, const dpcr_steps *steps, dpcr_solve_options *options, char *sentence,
+                          size_t bytes) {
+    dpcri_rates rates;
+    if (options->method != DPCR_METHOD_AUTO && options->backward != DPCR_SCHEME_AUTO) {
+        snprintf(sentence, bytes, "%s, backward %s: as asked", dpcr_method_name(options->method), dpcr_scheme_name(options->backward));
+        return;
+    }
+    dpcri_rates_of(context, &rates);
+    if (options->method == DPCR_METHOD_AUTO)
+        choose_method(&rates, steps, options, sentence, bytes);
+    else
+        snprintf(sentence, bytes, "%s: as asked", dpcr_method_name(options->method));
+    if (options->backward == DPCR_SCHEME_AUTO) choose_backward(&rates, steps, options, sentence, bytes);
+}

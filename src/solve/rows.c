@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT
+// Views of trajectories and row operations of the driver.
+#include <math.h>
+#include <string.h>
+
+#include "solve/solve_internal.h"
+
+#define REAL float
+#define SUFFIX(name) name##_f32
+#include "solve/rows_template.h"
+#undef REAL
+#undef SUFFIX
+#define REAL double
+#define SUFFIX(name) name##_f64
+#include "solve/rows_template.h"
+#undef REAL
+#undef SUFFIX
+
+const dpcri_row_ops *dpcri_row_ops_of(dpcr_dtype dtype) { return dtype == DPCR_F64 ? &ops_f64 : &ops_f32; }
+
+dpcr_span dpcri_span(int64_t first, int64_t lanes, int64_t stride, int64_t steps, int64_t row, int64_t rows) {
+    return (dpcr_span){.size = sizeof(dpcr_span), .first = first, .lanes = lanes, .stride = stride, .steps = steps,
+                       .row = row, .rows = rows, .device = {DPCR_HOST, 0}};
+}
+
+dpcr_array dpcri_slice(const dpcr_array *array, int64_t first, int64_t count, int64_t row, int64_t rows) {
+    dpcr_array view = *array;
+    if (view.data)
+        view.data = (char *)view.data +
+                    (first * view.strides[0] + row * view.strides[1]) * (int64_t)dpcr_dtype_size(view.dtype);
+    view.shape[0] = count;
+    view.shape[1] = rows;
+    return view;
+}
+
+dpcr_array dpcri_outputs(const dpcri_trajectory *t, int64_t first, int64_t count, int64_t row, int64_t rows) {
+    return dpcri_slice(&t->z, first, count, row, rows);
+}
+
+dpcr_array dpcri_inputs(const dpcri_trajectory *t, int64_t first, int64_t count, int64_t row, int64_t rows) {
+    if (first > 0) return dpcri_slice(&t->z, first - 1, count, row, rows);
+    dpcr_array view = t->z;  // z0 as one step; a count above 1 would need it in front of z
+    view.data = (char *)t->z0.data + row * t->z0.strides[0] * (int64_t)dpcr_dtype_size(view.dtype);
+    view.strides[1] = t->z0.strides[0];
+    view.shape[0] = count;
+    view.shape[1] = rows;
+    return view;
+}
+
+static dpcr_array with_one(const dpcr_array *array, int position) {
+    dpcr_array view = *array;
+    view.ndim = array->ndim + 1;
+    for (int d = view.ndim - 1; d > position; d--) {
+        view.shape[d] = array->shape[d - 1];
+        view.strides[d] = array->strides[d - 1];
+    }
+    view.shape[position] = 1;
+    view.strides[position] = 0;
+    return view;
+}
+
+dpcr_array dpcri_as_steps(const dpcr_array *array) { return with_one(array, 0); }
+dpcr_array dpcri_as_lanes(const dpcr_array *array) { return with_one(array, 1); }

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: MIT
+// Row operations of the driver for one dtype. Parameters: REAL, SUFFIX(name). Included by rows.c once a dtype.
+
+static REAL *SUFFIX(at)(const dpcr_array *array, int64_t step, int64_t row) {
+    return (REAL *)array->data + step * array->strides[0] + row * array->strides[1];
+}
+
+static void SUFFIX(copy)(const dpcr_array *from, const dpcr_array *to) {
+    for (int64_t l = 0; l < to->shape[0]; l++)
+        for (int64_t b = 0; b < to->shape[1]; b++)
+            memmove(SUFFIX(at)(to, l, b), SUFFIX(at)(from, l, b), (size_t)to->shape[2] * sizeof(REAL));
+}
+
+static void SUFFIX(add)(const dpcr_array *from, const dpcr_array *to) {
+    for (int64_t l = 0; l < to->shape[0]; l++)
+        for (int64_t b = 0; b < to->shape[1]; b++) {
+            REAL *y = SUFFIX(at)(to, l, b);
+            const REAL *x = SUFFIX(at)(from, l, b);
+            for (int64_t i = 0; i < to->shape[2]; i++) y[i] += x[i];
+        }
+}
+
+static void SUFFIX(fill)(const dpcr_array *to, double value) {
+    for (int64_t l = 0; l < to->shape[0]; l++)
+        for (int64_t b = 0; b < to->shape[1]; b++) {
+            REAL *y = SUFFIX(at)(to, l, b);
+            for (int64_t i = 0; i < to->shape[2]; i++) y[i] = (REAL)value;
+        }
+}
+
+// A sum is finite exactly when x - x is 0: one pass without a branch.
+static bool SUFFIX(finite)(const REAL *x, int64_t n) {
+    REAL sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += x[i] - x[i];
+    return sum == 0;
+}
+
+static void SUFFIX(zero)(REAL *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) x[i] = 0;
+}
+
+// r = f - z and whether every component is within tolerance; *worst collects the largest |r| / max(1, |z|).
+static bool SUFFIX(residual_row)(const REAL *f, const REAL *z, REAL *r, int64_t w, REAL atol, REAL rtol, double *worst) {
+    bool within = true;
+    for (int64_t i = 0; i < w; i++) {
+        r[i] = f[i] - z[i];
+        const REAL size = (REAL)fabs((double)r[i]), value = (REAL)fabs((double)z[i]);
+        const double relative = (double)(value > 1 ? size / value : size);
+        if (!(relative <= *worst)) *worst = relative == relative ? relative : HUGE_VAL;
+        within = within && size <= atol + rtol * value;  // false for NaN
+    }
+    return within;
+}
+
+static void SUFFIX(residual)(const dpcr_array *f, const dpcr_array *z, const dpcr_array *r, const dpcr_array *a,
+                             int64_t values, int64_t first, const int64_t *front, double atol, double rtol, double damping,
+                             int64_t *good, double *worst, unsigned char *front_bad) {
+    const int64_t steps = f->shape[0], rows = f->shape[1], w = f->shape[2];
+    for (int64_t b = 0; b < rows; b++) good[b] = 0, worst[b] = 0, front_bad[b] = 0;
+    for (int64_t l = 0; l < steps; l++)
+        for (int64_t b = 0; b < rows; b++) {
+            const REAL *fl = SUFFIX(at)(f, l, b);
+            REAL *rl = SUFFIX(at)(r, l, b), *al = values ? SUFFIX(at)(a, l, b) : NULL;
+            if (first + l < front[b]) {
+                SUFFIX(zero)(rl, w);
+                if (al) SUFFIX(zero)(al, values);
+                good[b]++;
+                continue;
+            }
+            const bool finite = SUFFIX(finite)(fl, w);
+            bool within = false;
+            if (finite) {
+                within = SUFFIX(residual_row)(fl, SUFFIX(at)(z, l, b), rl, w, (REAL)atol, (REAL)rtol, &worst[b]);
+                if (!SUFFIX(finite)(rl, w)) SUFFIX(zero)(rl, w);  // z itself is not finite: update resets it to f
+            } else {
+                SUFFIX(zero)(rl, w);
+                worst[b] = HUGE_VAL;
+                if (first + l == front[b]) front_bad[b] = 1;
+            }
+            if (al && (first + l == front[b] || !finite || !SUFFIX(finite)(al, values))) SUFFIX(zero)(al, values);
+            if (al && damping != 1)
+                for (int64_t i = 0; i < values; i++) al[i] *= (REAL)damping;
+            if (within && good[b] == l) good[b]++;
+        }
+}
+
+static void SUFFIX(update)(const dpcr_array *z, const dpcr_array *f, const dpcr_array *delta, int64_t first,
+                           const int64_t *front, const int64_t *until, double atol, double rtol, int64_t *good,
+                           double *estimate) {
+    const int64_t steps = z->shape[0], rows = z->shape[1], w = z->shape[2];
+    for (int64_t b = 0; b < rows; b++) good[b] = 0, estimate[b] = 0;
+    for (int64_t l = 0; l < steps; l++)
+        for (int64_t b = 0; b < rows; b++) {
+            if (first + l < front[b]) {
+                good[b]++;
+                continue;
+            }
+            REAL *zl = SUFFIX(at)(z, l, b);
+            const REAL *fl = SUFFIX(at)(f, l, b), *dl = SUFFIX(at)(delta, l, b);
+            bool within = true, finite = true;
+            double largest = 0, scale = 1;
+            for (int64_t i = 0; i < w; i++) {
+                const REAL size = (REAL)fabs((double)dl[i]), value = (REAL)fabs((double)zl[i]);
+                within = within && size <= (REAL)atol + (REAL)rtol * value;
+                if ((double)size > largest) largest = (double)size;
+                if ((double)value > scale) scale = (double)value;
+                finite = finite && (zl[i] + dl[i]) - (zl[i] + dl[i]) == 0;
+            }
+            if (first + l < until[b] && largest / scale > estimate[b]) estimate[b] = largest / scale;
+            if (first + l == front[b]) {
+                memcpy(zl, fl, (size_t)w * sizeof(REAL));
+            } else if (finite) {
+                for (int64_t i = 0; i < w; i++) zl[i] += dl[i];
+            } else if (SUFFIX(finite)(fl, w)) {
+                memcpy(zl, fl, (size_t)w * sizeof(REAL));
+            }  // else the iterate stays: it is finite, or its own turn at the front will decide
+            if (within && finite && good[b] == l) good[b]++;
+        }
+}
+
+static bool SUFFIX(close)(const void *x_, const void *y_, int64_t w, double atol, double rtol) {
+    const REAL *x = x_, *y = y_;
+    if (atol == 0 && rtol == 0) return memcmp(x, y, (size_t)w * sizeof(REAL)) == 0;
+    for (int64_t i = 0; i < w; i++)
+        if (!(fabs((double)(x[i] - y[i])) <= atol + rtol * fabs((double)y[i]))) return false;
+    return true;
+}
+
+static double SUFFIX(distance)(const void *x_, const void *y_, int64_t w) {
+    const REAL *x = x_, *y = y_;
+    double largest = 0, scale = 1;
+    for (int64_t i = 0; i < w; i++) {
+        const double d = fabs((double)x[i] - (double)y[i]), value = fabs((double)y[i]);
+        if (!(d <= largest)) largest = d;
+        if (value > scale) scale = value;
+    }
+    return largest / scale;
+}
+
+static REAL SUFFIX(entry)(const dpcr_transition *t, const REAL *a, int64_t i, int64_t j) {
+    switch (t->structure) {
+        case DPCR_DENSE: return a[i * t->cols + j];
+        case DPCR_BLOCK: return i / t->block == j / t->block ? a[i * t->block + j % t->block] : 0;
+        case DPCR_DIAGONAL: return i == j ? a[i] : 0;
+        case DPCR_SCALAR: return i == j ? a[0] : 0;
+        default: return i == j && t->structure == DPCR_IDENTITY ? 1 : 0;
+    }
+}
+
+static void SUFFIX(extract)(const dpcr_transition *from, const dpcr_array *a, const dpcr_transition *to,
+                            const dpcr_array *b) {
+    const int64_t w = to->rows, k = to->structure == DPCR_BLOCK ? to->block : to->structure == DPCR_DENSE ? w : 1;
+    for (int64_t l = 0; l < b->shape[0]; l++)
+        for (int64_t row = 0; row < b->shape[1]; row++) {
+            const REAL *x = a->data ? SUFFIX(at)(a, l, row) : NULL;
+            REAL *y = SUFFIX(at)(b, l, row);
+            for (int64_t i = 0; i < w; i++)
+                for (int64_t j = 0; j < k; j++) y[i * k + j] = SUFFIX(entry)(from, x, i, i / k * k + j);
+        }
+}
+
+static const dpcri_row_ops SUFFIX(ops) = {
+    .copy = SUFFIX(copy), .add = SUFFIX(add), .fill = SUFFIX(fill), .residual = SUFFIX(residual),
+    .update = SUFFIX(update), .close = SUFFIX(close), .distance = SUFFIX(distance), .extract = SUFFIX(extract),
+};

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+// The loop, z_l = f_l(z_{l-1}): one lane of L steps. Sequences are independent, so blocks of rows run side by side.
+#include <string.h>
+
+#include "solve/solve_internal.h"
+
+typedef struct loop_job {
+    dpcri_run *run;
+    int64_t from, to, row, rows, block;
+    int code;
+} loop_job;
+
+static void loop_rows(void *argument, int64_t task) {
+    loop_job *job = argument;
+    dpcri_run *run = job->run;
+    const dpcr_steps *steps = &run->plan->steps;
+    const int64_t row = job->row + task * job->block;
+    const int64_t left = job->row + job->rows - row, rows = left < job->block ? left : job->block;
+    const dpcr_array in = dpcri_inputs(&run->t, job->from, 1, row, rows);
+    const dpcr_array out = dpcri_outputs(&run->t, job->from, job->to - job->from, row, rows);
+    const dpcr_array states = dpcri_as_steps(&out);
+    const dpcr_span span = dpcri_span(job->from, 1, 1, job->to - job->from, row, rows);
+    dpcr_array tape, tape_steps;
+    if (run->tape) {
+        tape = dpcri_slice(run->tape, job->from, job->to - job->from, row, rows);
+        tape_steps = dpcri_as_steps(&tape);
+    }
+    const int code = steps->advance(steps->user, &span, &in, &states, NULL, run->tape ? &tape_steps : NULL);
+    if (code < 0) __atomic_store_n(&job->code, code, __ATOMIC_RELAXED);
+}
+
+dpcr_status dpcri_run_loop(dpcri_run *run, int64_t from, int64_t to, int64_t row, int64_t rows) {
+    if (from >= to || rows <= 0) return DPCR_OK;
+    loop_job job = {.run = run, .from = from, .to = to, .row = row, .rows = rows, .block = run->plan->row_block};
+    const int64_t tasks = (rows + job.block - 1) / job.block;
+    if (run->plan->steps.concurrent)
+        dpcri_parallel(run->plan->context, tasks, loop_rows, &job);
+    else
+        for (int64_t i = 0; i < tasks; i++) loop_rows(&job, i);
+    run->report->evaluations += (to - from) * rows;
+    return dpcri_callback_status(run, "advance", job.code);
+}
+
+dpcr_status dpcri_solve_sequential(dpcri_run *run) {
+    const dpcr_steps *steps = &run->plan->steps;
+    for (int64_t b = 0; b < steps->batch; b++) {
+        run->reason[b] = DPCR_REASON_SEQUENTIAL;
+        run->locked[b] = steps->length;
+        run->sweeps[b] = 0;
+    }
+    return dpcri_run_loop(run, 0, steps->length, 0, steps->batch);
+}
+
+dpcr_status dpcri_finish_in_order(dpcri_run *run, dpcr_reason reason) {
+    const int64_t length = run->plan->steps.length, batch = run->plan->steps.batch;
+    for (int64_t b = 0; b < batch;) {
+        if (run->front[b] >= length) {
+            b++;
+            continue;
+        }
+        int64_t end = b + 1;  // adjacent sequences with the same front go together
+        while (end < batch && run->front[end] == run->front[b]) end++;
+        const int64_t from = run->front[b];
+        for (int64_t i = b; i < end; i++) {
+            run->locked[i] = from;
+            if (run->reason[i] == 0) run->reason[i] = (int)reason;
+            run->front[i] = length;
+        }
+        const dpcr_status status = dpcri_run_loop(run, from, length, b, end - b);
+        if (status != DPCR_OK) return status;
+        b = end;
+    }
+    return DPCR_OK;
+}

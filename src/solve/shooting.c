@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: MIT
+// Multiple shooting: Newton on the boundaries of chunks. With n steps a chunk, S_c the state before chunk c and Phi_c the
+// n steps of chunk c, the boundaries are a chain of their own, S_{c+1} = Phi_c(S_c), with Jacobian M_c = J_{cn+n-1} ... J_{cn}.
+// So shooting is the sweep driver on the coarse chain of K = L / n steps (window, lock, fallback and all), then one pass of
+// the loop inside all chunks at once. Inside a chunk the residual is zero; only K defects exist.
+// Work a sweep: L evaluations, L compositions. Depth: n + that of the coarse scheme. Wins where a chain does not forget,
+// the width is small and lanes are idle. Source: Bock and Plitt 1984 (direct multiple shooting); docs/math/shooting.md.
+#include <math.h>
+#include <string.h>
+
+#include "solve/solve_internal.h"
+
+enum { SCRATCH_SLOTS = 16 };
+
+// The coarse chain's callbacks work on these.
+typedef struct coarse {
+    const dpcr_solve_plan *fine;
+    int64_t n;           // fine steps a coarse one
+    int64_t piece;       // lanes a call of linearise has at most
+    void *scratch;       // [SCRATCH_SLOTS] of states [n][B][w], Jacobians [n][B][values], product [B][values]
+    size_t slot_bytes;
+} coarse;
+
+static int64_t chunk_steps(const dpcr_solve_plan *plan) {
+    const int64_t length = plan->steps.length, wanted = plan->options.chunk ? plan->options.chunk : 16;
+    return wanted < length ? wanted : length > 0 ? length : 1;
+}
+
+// n coarse steps of `lanes` lanes, only their last states.
+static int coarse_advance(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
+                          const dpcr_array *last, const dpcr_array *tape) {
+    const coarse *c = user;
+    const dpcr_steps *fine = &c->fine->steps;
+    dpcr_array from = *in;
+    int code = 0;
+    (void)tape;
+    for (int64_t k = 0; k < span->steps && code >= 0; k++) {
+        dpcr_span inner = dpcri_span((span->first + k) * c->n, span->lanes, span->stride * c->n, c->n, span->row, span->rows);
+        inner.active = span->active;
+        dpcr_array to;
+        if (states) {  // [lanes][steps][rows][w], step k
+            to = *states;
+            to.data = (char *)states->data + k * states->strides[1] * (int64_t)dpcr_dtype_size(states->dtype);
+            to.ndim = 3;
+            to.shape[1] = states->shape[2], to.strides[1] = states->strides[2];
+            to.shape[2] = states->shape[3], to.strides[2] = states->strides[3];
+        } else {
+            to = *last;
+        }
+        code = fine->advance(fine->user, &inner, &from, NULL, &to, NULL);
+        from = to;
+    }
+    return code;
+}
+
+typedef struct product {
+    dpcr_array states, jacobians, ping, pong;
+} product;
+
+static product slot_arrays(const coarse *c, int64_t slot, int64_t rows) {
+    const dpcr_steps *fine = &c->fine->steps;
+    const int64_t values = dpcr_transition_values(&fine->jacobian);
+    const size_t real = dpcr_dtype_size(fine->dtype);
+    char *base = (char *)c->scratch + (size_t)slot * c->slot_bytes;
+    product p;
+    const int64_t states[3] = {c->n, rows, fine->width}, jacobians[3] = {c->n, rows, values}, one[3] = {1, rows, values};
+    p.states = dpcr_array_make(base, fine->dtype, 3, states);
+    base += (size_t)(c->n * fine->batch * fine->width) * real;
+    p.jacobians = dpcr_array_make(base, fine->dtype, 3, jacobians);
+    base += (size_t)(c->n * fine->batch * values) * real;
+    p.ping = dpcr_array_make(base, fine->dtype, 3, one);
+    base += (size_t)(fine->batch * values) * real;
+    p.pong = dpcr_array_make(base, fine->dtype, 3, one);
+    return p;
+}
+
+// Lane `lane`: runs the chunk, then M = J_{n-1} ... J_0 at its states.
+static int chunk_product(const coarse *c, const dpcr_span *span, int64_t lane, const dpcr_array *in, const dpcr_array *f,
+                         const dpcr_array *a) {
+    const dpcr_steps *fine = &c->fine->steps;
+    const dpcri_row_ops *ops = dpcri_row_ops_of(fine->dtype);
+    const product p = slot_arrays(c, (span->first / c->piece) % SCRATCH_SLOTS, span->rows);
+    const int64_t first = (span->first + lane) * c->n;
+    const dpcr_array start = dpcri_slice(in, lane, 1, 0, span->rows), states = dpcri_as_steps(&p.states);
+    dpcr_span loop = dpcri_span(first, 1, 1, c->n, span->row, span->rows);
+    loop.active = span->active;
+    int code = fine->advance(fine->user, &loop, &start, &states, NULL, NULL);
+    if (code) return code;
+    const dpcr_array end = dpcri_slice(&p.states, c->n - 1, 1, 0, span->rows);
+    if (f) {
+        const dpcr_array out = dpcri_slice(f, lane, 1, 0, span->rows);
+        ops->copy(&end, &out);
+    }
+    if (!a) return 0;
+    dpcr_span each = dpcri_span(first, 1, 1, 1, span->row, span->rows);
+    each.active = span->active;
+    dpcr_array j = dpcri_slice(&p.jacobians, 0, 1, 0, span->rows);
+    code = fine->linearise(fine->user, &each, &start, NULL, &j);
+    if (code == 0 && c->n > 1) {
+        each = dpcri_span(first + 1, c->n - 1, 1, 1, span->row, span->rows);
+        each.active = span->active;
+        const dpcr_array before = dpcri_slice(&p.states, 0, c->n - 1, 0, span->rows);
+        j = dpcri_slice(&p.jacobians, 1, c->n - 1, 0, span->rows);
+        code = fine->linearise(fine->user, &each, &before, NULL, &j);
+    }
+    if (code) return code;
+    dpcr_array m = dpcri_slice(&p.jacobians, 0, 1, 0, span->rows), next = p.ping;
+    for (int64_t k = 1; k < c->n; k++) {
+        const dpcr_array later = dpcri_slice(&p.jacobians, k, 1, 0, span->rows);
+        if (dpcr_transition_compose(&fine->jacobian, &later, &m, &next, NULL) != DPCR_OK) return -1;
+        m = next;
+        next = next.data == p.ping.data ? p.pong : p.ping;
+    }
+    const dpcr_array out = dpcri_slice(a, lane, 1, 0, span->rows);
+    ops->copy(&m, &out);
+    return 0;
+}
+
+static int coarse_linearise(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *f, const dpcr_array *a) {
+    int code = 0;
+    for (int64_t lane = 0; lane < span->lanes && code == 0; lane++) code = chunk_product(user, span, lane, in, f, a);
+    return code;
+}
+
+// The plan of the coarse chain, on the caller's stack; `c` must outlive it.
+static dpcr_status coarse_plan(const dpcr_solve_plan *plan, coarse *c, dpcr_solve_plan *made, dpcr_error *error) {
+    const dpcr_steps *fine = &plan->steps;
+    *c = (coarse){.fine = plan, .n = chunk_steps(plan)};
+    *made = (dpcr_solve_plan){.context = plan->context, .options = plan->options};
+    made->options.method = DPCR_METHOD_NEWTON;
+    made->options.guess = DPCR_GUESS_STEP;
+    made->options.chunk = 0;
+    made->steps = (dpcr_steps){.size = sizeof made->steps, .user = c, .length = fine->length / c->n, .batch = fine->batch,
+                               .width = fine->width, .dtype = fine->dtype, .concurrent = fine->concurrent,
+                               .jacobian = fine->jacobian, .advance = coarse_advance, .linearise = coarse_linearise};
+    const int64_t window = (plan->window + c->n - 1) / c->n;
+    made->window = window < made->steps.length ? window : made->steps.length;
+    const dpcr_status status = dpcri_plan_derive(made, error);
+    if (status != DPCR_OK) return status;
+    made->piece = 1;  // a chunk is work enough for one call, and its Jacobians stay in cache
+    c->piece = made->piece;
+    const int64_t values = dpcr_transition_values(&fine->jacobian);
+    bool overflow = false;
+    const size_t numbers = dpcri_bytes(fine->batch, c->n * (fine->width + values) + 2 * values, (int64_t)dpcr_dtype_size(fine->dtype), &overflow);
+    if (overflow) return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "solve: shooting's scratch does not fit any size");
+    c->slot_bytes = (numbers + 63) / 64 * 64;
+    return DPCR_OK;
+}
+
+static void carve(const dpcr_solve_plan *inner, const coarse *c, dpcri_arena *arena, void **boundaries, void **scratch) {
+    int64_t numbers = 0;
+    if (!dpcri_mul(inner->steps.length * inner->steps.batch, inner->steps.width, &numbers)) arena->overflow = true;
+    *boundaries = dpcri_arena_take(arena, numbers, dpcr_dtype_size(inner->steps.dtype));
+    *scratch = dpcri_arena_take(arena, SCRATCH_SLOTS, c->slot_bytes);
+}
+
+size_t dpcri_shooting_bytes(const dpcr_solve_plan *plan, dpcr_error *error) {
+    coarse c;
+    dpcr_solve_plan inner;
+    dpcri_arena arena = {0};
+    void *boundaries, *scratch;
+    if (coarse_plan(plan, &c, &inner, error) != DPCR_OK) return SIZE_MAX;
+    carve(&inner, &c, &arena, &boundaries, &scratch);
+    dpcri_sweep_space space;
+    dpcri_sweep_carve(&inner, &arena, &space);
+    return arena.overflow ? SIZE_MAX : arena.used;
+}
+
+typedef struct fill_job {
+    dpcri_run *run;
+    const coarse *c;
+    dpcri_trajectory boundaries;
+    int64_t chunks;
+    int code;
+} fill_job;
+
+// The loop inside chunks [first, first + count), from the converged boundaries.
+static void fill_lanes(fill_job *job, int64_t first, int64_t count) {
+    if (count <= 0) return;
+    const dpcr_steps *fine = &job->run->plan->steps;
+    const dpcr_array in = dpcri_inputs(&job->boundaries, first, count, 0, fine->batch);
+    const dpcr_array z = dpcri_outputs(&job->run->t, first * job->c->n, job->c->n, 0, fine->batch);
+    dpcr_array states = dpcri_as_steps(&z);
+    states.shape[0] = count;
+    states.strides[0] = job->c->n * z.strides[0];
+    const dpcr_span span = dpcri_span(first * job->c->n, count, job->c->n, job->c->n, 0, fine->batch);
+    const int code = fine->advance(fine->user, &span, &in, &states, NULL, NULL);
+    if (code < 0) __atomic_store_n(&job->code, code, __ATOMIC_RELAXED);
+}
+
+static void fill_chunks(void *argument, int64_t task) {
+    fill_job *job = argument;
+    const int64_t lanes = 16, first = task * lanes, end = first + lanes < job->chunks ? first + lanes : job->chunks;
+    if (first == 0) fill_lanes(job, 0, 1);
+    fill_lanes(job, first ? first : 1, end - (first ? first : 1));
+}
+
+// All chunks, then the steps after the last whole chunk in order.
+static dpcr_status fill_states(fill_job *job) {
+    const dpcr_steps *fine = &job->run->plan->steps;
+    const int64_t tasks = (job->chunks + 15) / 16;
+    if (fine->concurrent)
+        dpcri_parallel(job->run->plan->context, tasks, fill_chunks, job);
+    else
+        for (int64_t i = 0; i < tasks; i++) fill_chunks(job, i);
+    const dpcr_status status = dpcri_callback_status(job->run, "advance", job->code);
+    if (status != DPCR_OK) return status;
+    job->run->report->evaluations += job->chunks * job->c->n * fine->batch;
+    return dpcri_run_loop(job->run, job->chunks * job->c->n, fine->length, 0, fine->batch);
+}
+
+dpcr_status dpcri_solve_shooting(dpcri_run *run) {
+    coarse c;
+    dpcr_solve_plan inner;
+    void *boundaries;
+    dpcr_status status = coarse_plan(run->plan, &c, &inner, run->error);
+    if (status != DPCR_OK) return status;
+    carve(&inner, &c, &run->arena, &boundaries, &c.scratch);
+    const int64_t shape[3] = {inner.steps.length, inner.steps.batch, inner.steps.width};
+    const dpcr_array z = dpcr_array_make(boundaries, inner.steps.dtype, 3, shape);
+    const int64_t before = run->report->evaluations;
+    dpcri_run coarse_run = *run;  // shares the arrays by sequence and the report
+    coarse_run.plan = &inner;
+    coarse_run.t = (dpcri_trajectory){run->t.z0, z};
+    coarse_run.tape = NULL;
+    status = dpcri_solve_sweeps(&coarse_run);
+    run->report->evaluations = before + (run->report->evaluations - before) * c.n;
+    run->residual = coarse_run.residual;
+    run->estimate = coarse_run.estimate;
+    if (status != DPCR_OK) return status;
+    const int64_t length = run->plan->steps.length;
+    for (int64_t b = 0; b < inner.steps.batch; b++) {  // fronts in fine steps; a complete one includes the remainder
+        run->front[b] = run->front[b] >= inner.steps.length ? length : run->front[b] * c.n;
+        run->locked[b] = run->front[b];
+    }
+    for (int64_t k = 0; k < run->report->history_length && k < run->report->history_capacity && run->report->locked_history; k++)
+        run->report->locked_history[k] *= c.n;
+    fill_job job = {.run = run, .c = &c, .boundaries = coarse_run.t, .chunks = inner.steps.length};
+    return fill_states(&job);
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT
+// The inside of the nonlinear driver, shared by its methods: the plan, views of trajectories, row operations.
+#ifndef DPCRI_SOLVE_INTERNAL_H
+#define DPCRI_SOLVE_INTERNAL_H
+
+#include "chain/chain_internal.h"
+#include "deeppcr/solve.h"
+#include "rt/rt.h"
+
+enum { DPCRI_SENTENCE = 320 };
+
+struct dpcr_solve_plan {
+    dpcr_context *context;
+    dpcr_steps steps;
+    dpcr_solve_options options;     // every default filled in
+    dpcr_transition transition;     // A of a sweep (sweep methods)
+    dpcr_chain_options linear;      // for the linear chain of a sweep
+    dpcr_chain_options transposed;  // for the backward pass by a scheme
+    int64_t window;                 // steps a sweep looks at
+    int64_t piece;                  // steps evaluated by one task while they are in cache
+    int64_t row_block;              // sequences a task of the loop runs
+    int64_t backward_window;        // steps whose adjoint states are held at once
+    size_t workspace;
+    char sentence[DPCRI_SENTENCE];
+};
+
+// A trajectory [L][B][w] with its initial state: states by step, where step -1 is z0.
+typedef struct dpcri_trajectory {
+    dpcr_array z0;  // [B][w]
+    dpcr_array z;   // [L][B][w]
+} dpcri_trajectory;
+
+// One execute: what every function of the driver needs. Lives on the stack of dpcr_solve_execute.
+typedef struct dpcri_run {
+    const dpcr_solve_plan *plan;
+    dpcri_trajectory t;
+    const dpcr_array *tape;  // or NULL
+    dpcr_solve_report *report;
+    dpcr_error *error;
+    // by sequence
+    int64_t *front;       // first step that is not locked
+    int64_t *work;        // step evaluations spent
+    int *sweeps;
+    int *reason;          // dpcr_reason; 0 while undecided
+    int64_t *locked;      // front before any finishing in order
+    double *last_estimate;
+    unsigned char *residual_only;
+    // totals
+    double residual, estimate;
+    int callback_code;    // first negative code of a callback
+    dpcri_arena arena;    // the rest of the workspace, for the method
+} dpcri_run;
+
+// ---- views ----
+
+// The states that go into steps first .. first+count-1, rows row .. row+rows-1, as [count][rows][w]. first = 0 needs count = 1.
+dpcr_array dpcri_inputs(const dpcri_trajectory *t, int64_t first, int64_t count, int64_t row, int64_t rows);
+// The states that come out, likewise.
+dpcr_array dpcri_outputs(const dpcri_trajectory *t, int64_t first, int64_t count, int64_t row, int64_t rows);
+// A sub-range of an array over (step, row, values): first dimension from `first`, second from `row`.
+dpcr_array dpcri_slice(const dpcr_array *array, int64_t first, int64_t count, int64_t row, int64_t rows);
+// [a][b][c] -> [1][a][b][c] and [a][1][b][c]: a lane of many steps, lanes of one step.
+dpcr_array dpcri_as_steps(const dpcr_array *array);
+dpcr_array dpcri_as_lanes(const dpcr_array *array);
+
+dpcr_span dpcri_span(int64_t first, int64_t lanes, int64_t stride, int64_t steps, int64_t row, int64_t rows);
+
+// ---- row operations, by dtype; all loops over [count][rows][w] views, last dimension contiguous ----
+
+typedef struct dpcri_row_ops {
+    void (*copy)(const dpcr_array *from, const dpcr_array *to);
+    void (*add)(const dpcr_array *from, const dpcr_array *to);  // to += from
+    void (*fill)(const dpcr_array *to, double value);
+    // r = f - z; for every row the count of leading steps within tolerance and the largest |r| / max(1, |z|). Where f or a
+    // is not finite: A = 0, and r = 0 where f is not. Steps before front[row] get r = 0 and A = 0, the front itself A = 0.
+    void (*residual)(const dpcr_array *f, const dpcr_array *z, const dpcr_array *r, const dpcr_array *a, int64_t values,
+                     int64_t first, const int64_t *front, double atol, double rtol, double damping, int64_t *good,
+                     double *worst, unsigned char *front_bad);
+    // z += delta (z = f at the front; f, then the old z, where the sum is not finite), for steps >= front[row]; counts the
+    // leading steps whose correction is within tolerance, and the largest correction / max(1, |z|) before until[row].
+    void (*update)(const dpcr_array *z, const dpcr_array *f, const dpcr_array *delta, int64_t first, const int64_t *front,
+                   const int64_t *until, double atol, double rtol, int64_t *good, double *estimate);
+    // true when every |x - y| <= atol + rtol |y| of the row; bit equality when both are 0
+    bool (*close)(const void *x, const void *y, int64_t width, double atol, double rtol);
+    // largest |x - y| / max(1, |y|)
+    double (*distance)(const void *x, const void *y, int64_t width);
+    // values of a structure on the diagonal of a dense matrix or of larger blocks
+    void (*extract)(const dpcr_transition *from, const dpcr_array *a, const dpcr_transition *to, const dpcr_array *b);
+} dpcri_row_ops;
+
+const dpcri_row_ops *dpcri_row_ops_of(dpcr_dtype dtype);
+
+// ---- parts of the driver ----
+
+// The loop for rows [row, row+rows) from step `from` to the end, or to `to`.
+dpcr_status dpcri_run_loop(dpcri_run *run, int64_t from, int64_t to, int64_t row, int64_t rows);
+// Finishes in order every sequence that is not done; sets its reason.
+dpcr_status dpcri_finish_in_order(dpcri_run *run, dpcr_reason reason);
+
+dpcr_status dpcri_solve_sequential(dpcri_run *run);
+dpcr_status dpcri_solve_sweeps(dpcri_run *run);
+dpcr_status dpcri_solve_overlap(dpcri_run *run);
+dpcr_status dpcri_solve_shooting(dpcri_run *run);
+
+// What a method's own workspace takes; the same function carves it (see dpcri_arena).
+typedef struct dpcri_sweep_space {
+    void *f, *r, *a, *dense;  // [window][B][w], [window][B][w], [window][B][values], scratch of the evaluation tasks
+    int64_t *good, *delta_good;
+    double *worst, *estimate;
+    unsigned char *front_bad;
+    int64_t *until;        // [B] first step whose residual is not within tolerance
+    int64_t *filled;       // [B] steps that have a guess
+    unsigned char *active; // [B] sequences that are still at work
+    void *linear;
+} dpcri_sweep_space;
+void dpcri_sweep_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_sweep_space *space);
+void dpcri_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, void **starts, void **ends, int64_t **met);
+size_t dpcri_shooting_bytes(const dpcr_solve_plan *plan, dpcr_error *error);
+size_t dpcri_backward_bytes(const dpcr_solve_plan *plan);
+// Workspace of execute with this plan; SIZE_MAX on overflow.
+size_t dpcri_solve_bytes(const dpcr_solve_plan *plan, dpcr_error *error);
+// Fills the derived fields of a plan (transition, linear, piece, row_block) from steps and options; window as set.
+dpcr_status dpcri_plan_derive(dpcr_solve_plan *plan, dpcr_error *error);
+
+// Arguments: array is [shape...] of dtype on the host with a contiguous last dimension, or the call is refused in words.
+dpcr_status dpcri_check_array(const char *call, const char *name, const dpcr_array *array, dpcr_dtype dtype, int ndim,
+                              const int64_t *shape, dpcr_error *error);
+dpcr_status dpcri_check_trajectory(const char *call, const dpcr_solve_plan *plan, const dpcr_array *z0, const dpcr_array *z,
+                                   const dpcr_array *tape, dpcr_error *error);
+dpcr_status dpcri_check_workspace(const char *call, const dpcr_solve_plan *plan, const void *workspace, size_t bytes,
+                                  dpcr_error *error);
+
+// The transition of a sweep for this method over this exact Jacobian; DPCR_ERROR_UNSUPPORTED when it cannot be had.
+dpcr_status dpcri_method_transition(const dpcr_steps *steps, const dpcr_solve_options *options, dpcr_transition *transition,
+                                    dpcr_error *error);
+
+// Chooses method, scheme and backward for AUTO fields; writes the sentence.
+void dpcri_planner_choose(dpcr_context *context, const dpcr_steps *steps, dpcr_solve_options *options, char *sentence,
+                          size_t bytes);
+
+// A negative callback code becomes an error; a positive one makes the outputs not finite.
+dpcr_status dpcri_callback_status(dpcri_run *run, const char *what, int code);
+
+// Option or report fields as far as the caller's size reaches.
+#define DPCRI_COPY_IN(to, from) memcpy(&(to), (from), (from)->size < sizeof(to) ? (from)->size : sizeof(to))
+
+#endif

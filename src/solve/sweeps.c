@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: MIT
+// Newton and its relatives: sweeps   z_l <- f_l(z_{l-1}^old) + A_l (z_{l-1} - z_{l-1}^old)   over a window of the chain.
+//
+//   repeat, for a window [lo, hi) that starts at the first step that is not locked:
+//     F_l = f_l(z_{l-1}), A_l                     all l at once, by pieces that stay in cache
+//     r_l = F_l - z_l;  A_lo = 0;  A_l = 0 where it is not finite;  r_l = 0 and A_l = 0 where F_l is not
+//     delta_l = A_l delta_{l-1} + r_l             a linear chain, by any scheme
+//     z_l <- z_l + delta_l,  z_lo <- F_lo         (F_l where the sum is not finite)
+//     lo <- lo + max(1, leading steps with |r_l| <= atol + rtol |z_l|)
+//
+// After k sweeps the first k states are exact whatever A is, so L sweeps always suffice. With A = J the correction delta
+// is an error estimate: a step is locked only when that is within the tolerance too, or cannot get any smaller.
+// Work a sweep: L evaluations and the linear chain. Depth: that of the scheme. Memory: window x B x (values of A + 2 w).
+// Sources: DeepPCR (arXiv 2309.16318), DEER (2309.12252), ParaDiGMS (2305.16317); docs/math/newton.md.
+#include <math.h>
+#include <string.h>
+
+#include "solve/solve_internal.h"
+
+enum { EVALUATION_TASKS = 16 };
+
+typedef struct sweep {
+    dpcri_run *run;
+    const dpcr_solve_plan *plan;
+    const dpcri_row_ops *ops;
+    dpcri_sweep_space space;
+    int64_t values;   // of A
+    bool needs_jacobian, exact_jacobian, has_linear;
+    // the group at work: sequences [row, row + rows) whose window is [lo, hi)
+    int64_t row, rows, lo, hi;
+    int code;
+} sweep;
+
+static int64_t pieces_of(const dpcr_solve_plan *plan) { return plan->window / plan->piece + 2; }
+
+void dpcri_sweep_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_sweep_space *space) {
+    const dpcr_steps *steps = &plan->steps;
+    const size_t real = dpcr_dtype_size(steps->dtype);
+    const int64_t values = dpcr_transition_values(&plan->transition);
+    int64_t states = 0, numbers = 0, scratch = 0;
+    if (!dpcri_mul(plan->window, steps->batch, &states)) arena->overflow = true;
+    const int64_t pieces = pieces_of(plan);
+    space->f = dpcri_arena_take(arena, dpcri_mul(states, steps->width, &numbers) ? numbers : -1, real);
+    space->r = dpcri_arena_take(arena, numbers, real);
+    space->a = dpcri_arena_take(arena, dpcri_mul(states, values, &numbers) ? numbers : -1, real);
+    const bool extracted = plan->transition.structure != steps->jacobian.structure && values > 1;
+    if (extracted && !dpcri_mul(EVALUATION_TASKS * plan->piece * steps->batch, dpcr_transition_values(&steps->jacobian), &scratch))
+        arena->overflow = true;
+    space->dense = dpcri_arena_take(arena, scratch, real);
+    space->good = dpcri_arena_take(arena, pieces * steps->batch, sizeof(int64_t));
+    space->delta_good = dpcri_arena_take(arena, pieces * steps->batch, sizeof(int64_t));
+    space->worst = dpcri_arena_take(arena, pieces * steps->batch, sizeof(double));
+    space->estimate = dpcri_arena_take(arena, pieces * steps->batch, sizeof(double));
+    space->front_bad = dpcri_arena_take(arena, pieces * steps->batch, 1);
+    space->until = dpcri_arena_take(arena, steps->batch, sizeof(int64_t));
+    space->filled = dpcri_arena_take(arena, steps->batch, sizeof(int64_t));
+    space->active = dpcri_arena_take(arena, steps->batch, 1);
+    size_t linear = 0;
+    if (values) {
+        const dpcri_linear shape = {.transition = plan->transition, .dtype = steps->dtype, .length = plan->window,
+                                    .rows = steps->batch};
+        linear = dpcri_linear_workspace(&shape, &plan->linear);
+        if (linear == SIZE_MAX) arena->overflow = true, linear = 0;
+    }
+    space->linear = dpcri_arena_take(arena, (int64_t)linear, 1);
+}
+
+// Window buffers hold step l at slot l - lo; rows as in the batch.
+static dpcr_array buffer_view(const sweep *s, void *data, int64_t width, int64_t first, int64_t count) {
+    const int64_t shape[3] = {s->plan->window, s->plan->steps.batch, width};
+    const dpcr_array whole = dpcr_array_make(data, s->plan->steps.dtype, 3, shape);
+    return dpcri_slice(&whole, first - s->lo, count, s->row, s->rows);
+}
+
+// F and A of steps [first, first + count); first = 0 only with count = 1.
+static int evaluate_steps(sweep *s, int64_t first, int64_t count, void *dense) {
+    const dpcr_steps *steps = &s->plan->steps;
+    const dpcr_array in = dpcri_inputs(&s->run->t, first, count, s->row, s->rows);
+    const dpcr_array f = buffer_view(s, s->space.f, steps->width, first, count);
+    const dpcr_array a = buffer_view(s, s->space.a, s->values, first, count);
+    dpcr_span span = dpcri_span(first, count, 1, 1, s->row, s->rows);
+    span.active = s->space.active + s->row;
+    int code = 0;
+    if (!s->needs_jacobian) {
+        code = steps->advance(steps->user, &span, &in, NULL, &f, NULL);
+        if (s->values) s->ops->fill(&a, 1);  // picard: A = I, kept as scalars so that single steps can be cut
+    } else if (s->exact_jacobian) {
+        code = steps->linearise(steps->user, &span, &in, &f, &a);
+    } else {
+        const int64_t shape[3] = {count, s->rows, dpcr_transition_values(&steps->jacobian)};
+        const dpcr_array j = dpcr_array_make(dense, steps->dtype, 3, shape);
+        code = steps->linearise(steps->user, &span, &in, &f, &j);
+        s->ops->extract(&steps->jacobian, &j, &s->plan->transition, &a);
+    }
+    if (code > 0) {  // recoverable: the span counts as not finite
+        s->ops->fill(&f, NAN);
+        code = 0;
+    }
+    return code;
+}
+
+static void evaluate_piece(sweep *s, int64_t piece, void *dense) {
+    const int64_t begin = piece * s->plan->piece, end = begin + s->plan->piece;
+    const int64_t first = begin > s->lo ? begin : s->lo, last = end < s->hi ? end : s->hi;
+    int code = 0;
+    int64_t l = first;
+    if (l == 0) code = evaluate_steps(s, l++, 1, dense);
+    if (code >= 0 && l < last) code = evaluate_steps(s, l, last - l, dense);
+    if (code < 0) {
+        __atomic_store_n(&s->code, code, __ATOMIC_RELAXED);
+        return;
+    }
+    const dpcr_solve_options *options = &s->plan->options;
+    const dpcr_array f = buffer_view(s, s->space.f, s->plan->steps.width, first, last - first);
+    const dpcr_array r = buffer_view(s, s->space.r, s->plan->steps.width, first, last - first);
+    const dpcr_array a = buffer_view(s, s->space.a, s->values, first, last - first);
+    const dpcr_array z = dpcri_outputs(&s->run->t, first, last - first, s->row, s->rows);
+    const int64_t at = (piece - s->lo / s->plan->piece) * s->plan->steps.batch + s->row;
+    const double damping = options->method == DPCR_METHOD_DAMPED ? options->damping : 1;
+    s->ops->residual(&f, &z, &r, &a, s->values, first, s->run->front + s->row, options->atol, options->rtol, damping,
+                     s->space.good + at, s->space.worst + at, s->space.front_bad + at);
+}
+
+static int64_t piece_count(const sweep *s) { return (s->hi - 1) / s->plan->piece - s->lo / s->plan->piece + 1; }
+
+static void evaluate_task(void *argument, int64_t task) {
+    sweep *s = argument;
+    const dpcr_steps *steps = &s->plan->steps;
+    const size_t dense = (size_t)(s->plan->piece * steps->batch * dpcr_transition_values(&steps->jacobian)) *
+                         dpcr_dtype_size(steps->dtype);
+    for (int64_t i = task; i < piece_count(s); i += EVALUATION_TASKS)
+        evaluate_piece(s, s->lo / s->plan->piece + i, (char *)s->space.dense + (size_t)task * dense);
+}
+
+static void update_piece(void *argument, int64_t task) {
+    sweep *s = argument;
+    const int64_t piece = s->lo / s->plan->piece + task;
+    const int64_t begin = piece * s->plan->piece, end = begin + s->plan->piece;
+    const int64_t first = begin > s->lo ? begin : s->lo, last = end < s->hi ? end : s->hi;
+    const dpcr_array f = buffer_view(s, s->space.f, s->plan->steps.width, first, last - first);
+    const dpcr_array r = buffer_view(s, s->space.r, s->plan->steps.width, first, last - first);
+    const dpcr_array z = dpcri_outputs(&s->run->t, first, last - first, s->row, s->rows);
+    const int64_t at = task * s->plan->steps.batch + s->row;
+    s->ops->update(&z, &f, &r, first, s->run->front + s->row, s->space.until + s->row, s->plan->options.atol,
+                   s->plan->options.rtol, s->space.delta_good + at, s->space.estimate + at);
+}
+
+// Leading steps of the window for which a per-piece count says good, for sequence b.
+static int64_t leading(const sweep *s, const int64_t *good, int64_t b) {
+    int64_t total = 0;
+    for (int64_t i = 0; i < piece_count(s); i++) {
+        const int64_t begin = (s->lo / s->plan->piece + i) * s->plan->piece, end = begin + s->plan->piece;
+        const int64_t count = (end < s->hi ? end : s->hi) - (begin > s->lo ? begin : s->lo);
+        const int64_t here = good[i * s->plan->steps.batch + b];
+        total += here;
+        if (here < count) break;
+    }
+    return total;
+}
+
+static double largest(const sweep *s, const double *values, int64_t b) {
+    double most = 0;
+    for (int64_t i = 0; i < piece_count(s); i++) most = fmax(most, values[i * s->plan->steps.batch + b]);
+    return most;
+}
+
+static void solve_linear(sweep *s) {
+    const dpcr_steps *steps = &s->plan->steps;
+    const int64_t w = steps->width, batch = steps->batch;
+    const size_t real = dpcr_dtype_size(steps->dtype);
+    dpcri_linear linear = {
+        .transition = s->plan->transition, .dtype = steps->dtype, .length = s->hi - s->lo, .rows = s->rows, .first = s->lo,
+        .a = (char *)s->space.a + (size_t)(s->row * s->values) * real, .a_step = batch * s->values, .a_row = s->values,
+        .b = (char *)s->space.r + (size_t)(s->row * w) * real, .b_step = batch * w, .b_row = w,
+        .z = (char *)s->space.r + (size_t)(s->row * w) * real, .z_step = batch * w, .z_row = w,
+    };
+    dpcri_linear_solve(s->plan->context, &linear, &s->plan->linear, s->space.linear, NULL);
+}
+
+// Counts what the residuals say: which sequences go on, which prefix is within tolerance. Returns the largest residual.
+static double judge_residuals(sweep *s) {
+    dpcri_run *run = s->run;
+    double worst = 0;
+    for (int64_t b = s->row; b < s->row + s->rows; b++) {
+        if (!s->space.active[b]) continue;
+        const int64_t good = s->lo + leading(s, s->space.good, b);
+        s->space.until[b] = good;
+        const double here = largest(s, s->space.worst, b);
+        worst = fmax(worst, here);
+        run->work[b] += s->hi - s->lo;
+        if (good < s->hi || s->hi < s->plan->steps.length) run->sweeps[b]++;
+        for (int64_t i = 0; i < piece_count(s); i++)
+            if (s->space.front_bad[i * s->plan->steps.batch + b]) run->reason[b] = DPCR_REASON_NONFINITE;
+    }
+    run->residual = worst;
+    return worst;
+}
+
+// Moves the fronts, after the update.
+static void lock_prefixes(sweep *s) {
+    dpcri_run *run = s->run;
+    for (int64_t b = s->row; b < s->row + s->rows; b++) {
+        if (!s->space.active[b] || run->reason[b]) continue;
+        const double estimate = largest(s, s->space.estimate, b);
+        int64_t lock = s->space.until[b];
+        if (s->exact_jacobian && s->plan->options.method == DPCR_METHOD_NEWTON) {
+            const int64_t confirmed = s->lo + leading(s, s->space.delta_good, b);
+            const bool complete = lock == s->hi;
+            if (complete && confirmed < lock && estimate >= 0.5 * run->last_estimate[b])
+                run->residual_only[b] = 1;  // rounding: no further sweep would make the correction smaller
+            else if (confirmed < lock)
+                lock = confirmed;
+            run->last_estimate[b] = complete ? estimate : HUGE_VAL;
+            run->estimate = fmax(run->estimate < 0 ? 0 : run->estimate, lock == s->hi ? estimate : 0);
+        } else {
+            run->residual_only[b] = 1;
+        }
+        run->front[b] = lock > run->front[b] ? lock : run->front[b] + 1;
+        if (run->front[b] >= s->plan->steps.length) {
+            const bool exact = s->plan->options.atol == 0 && s->plan->options.rtol == 0;
+            run->reason[b] = exact ? DPCR_REASON_EXACT
+                                   : run->residual_only[b] ? DPCR_REASON_RESIDUAL_ONLY : DPCR_REASON_CONVERGED;
+            run->locked[b] = run->front[b];
+            s->space.active[b] = 0;
+        }
+    }
+}
+
+static void record_history(sweep *s, double worst) {
+    dpcr_solve_report *report = s->run->report;
+    const int64_t at = report->history_length++;
+    int64_t front = s->plan->steps.length;
+    for (int64_t b = 0; b < s->plan->steps.batch; b++) front = s->run->front[b] < front ? s->run->front[b] : front;
+    if (at >= report->history_capacity) return;
+    if (report->residual_history) report->residual_history[at] = worst;
+    if (report->locked_history) report->locked_history[at] = front;
+}
+
+// One round for the group at work.
+static dpcr_status sweep_group(sweep *s) {
+    dpcri_run *run = s->run;
+    const double t0 = dpcri_seconds();
+    if (s->plan->steps.concurrent)
+        dpcri_parallel(s->plan->context, EVALUATION_TASKS, evaluate_task, s);
+    else
+        for (int64_t i = 0; i < EVALUATION_TASKS; i++) evaluate_task(s, i);
+    run->report->evaluations += (s->hi - s->lo) * s->rows;
+    const dpcr_status status = dpcri_callback_status(run, "linearise", s->code);
+    if (status != DPCR_OK) return status;
+    const double worst = judge_residuals(s);
+    const double t1 = dpcri_seconds();
+    if (s->values) solve_linear(s);
+    const double t2 = dpcri_seconds();
+    for (int64_t b = s->row; b < s->row + s->rows; b++)  // a sequence that leaves the finite numbers is left as it is
+        if (run->reason[b] == DPCR_REASON_NONFINITE) s->space.active[b] = 0;
+    dpcri_parallel(s->plan->context, piece_count(s), update_piece, s);
+    lock_prefixes(s);
+    record_history(s, worst);
+    run->report->seconds_evaluate += t1 - t0 + (dpcri_seconds() - t2);
+    run->report->seconds_linear += t2 - t1;
+    return DPCR_OK;
+}
+
+typedef struct guess_job {
+    dpcri_run *run;
+    const void *zero;
+    int64_t piece;
+    int code;
+} guess_job;
+
+static void guess_piece(void *argument, int64_t task) {
+    guess_job *job = argument;
+    const dpcr_steps *steps = &job->run->plan->steps;
+    const int64_t first = task * job->piece, left = steps->length - first;
+    const int64_t count = left < job->piece ? left : job->piece;
+    dpcr_array in = dpcri_inputs(&job->run->t, 0, count, 0, steps->batch);
+    in.strides[0] = 0;  // every lane starts from the same state
+    if (job->zero) {
+        in.data = (void *)job->zero;
+        in.strides[1] = 0;
+    }
+    const dpcr_array out = dpcri_outputs(&job->run->t, first, count, 0, steps->batch);
+    const dpcr_span span = dpcri_span(first, count, 1, 1, 0, steps->batch);
+    const int code = steps->advance(steps->user, &span, &in, NULL, &out, NULL);
+    if (code < 0) __atomic_store_n(&job->code, code, __ATOMIC_RELAXED);
+}
+
+static dpcr_status make_guess(dpcri_run *run, void *zero) {
+    const dpcr_steps *steps = &run->plan->steps;
+    if (run->plan->options.guess == DPCR_GUESS_GIVEN || run->plan->options.guess == DPCR_GUESS_STATE) return DPCR_OK;
+    guess_job job = {.run = run, .piece = run->plan->piece};
+    if (run->plan->options.guess == DPCR_GUESS_ZERO) {
+        memset(zero, 0, (size_t)steps->width * dpcr_dtype_size(steps->dtype));
+        job.zero = zero;
+    }
+    const int64_t tasks = (steps->length + job.piece - 1) / job.piece;
+    if (steps->concurrent)
+        dpcri_parallel(run->plan->context, tasks, guess_piece, &job);
+    else
+        for (int64_t i = 0; i < tasks; i++) guess_piece(&job, i);
+    run->report->evaluations += steps->length * steps->batch;
+    return dpcri_callback_status(run, "advance", job.code);
+}
+
+// Chooses the next group: with one window over the whole chain all sequences together, masked by their fronts; else the
+// first sequence that is not done and its neighbours at the same front, so that no sequence's window depends on another's.
+static bool next_group(sweep *s) {
+    const int64_t length = s->plan->steps.length, batch = s->plan->steps.batch;
+    const int64_t *front = s->run->front;
+    if (s->plan->window >= length) {
+        s->row = 0, s->rows = batch, s->hi = length, s->lo = length;
+        for (int64_t b = 0; b < batch; b++)
+            if (s->space.active[b] && front[b] < s->lo) s->lo = front[b];
+        return s->lo < length;
+    }
+    int64_t b = 0;
+    while (b < batch && !s->space.active[b]) b++;
+    if (b == batch) return false;
+    s->row = b;
+    while (b < batch && s->space.active[b] && front[b] == front[s->row]) b++;
+    s->rows = b - s->row;
+    s->lo = front[s->row];
+    s->hi = s->lo + s->plan->window < length ? s->lo + s->plan->window : length;
+    return true;
+}
+
+// DPCR_GUESS_STATE: steps that have just come into the window copy the last state before them.
+static void fill_entering(sweep *s) {
+    if (s->plan->options.guess != DPCR_GUESS_STATE) return;
+    for (int64_t b = s->row; b < s->row + s->rows; b++) {
+        const int64_t from = s->space.filled[b], count = s->hi - from;
+        if (count <= 0) continue;
+        dpcr_array state = dpcri_inputs(&s->run->t, from, 1, b, 1);
+        state.strides[0] = 0;
+        const dpcr_array entering = dpcri_outputs(&s->run->t, from, count, b, 1);
+        s->ops->copy(&state, &entering);
+        s->space.filled[b] = s->hi;
+    }
+}
+
+// Sequences of the group whose budget does not hold another round leave, to be finished in order.
+static void spend_budget(sweep *s) {
+    const double budget = (double)s->plan->options.max_sweeps * (double)s->plan->steps.length;
+    for (int64_t b = s->row; b < s->row + s->rows; b++)
+        if (s->space.active[b] && (double)(s->run->work[b] + s->hi - s->lo) > budget + 0.5) {
+            s->run->reason[b] = s->plan->options.no_fallback ? DPCR_REASON_NOT_CONVERGED : DPCR_REASON_FALLBACK;
+            s->space.active[b] = 0;
+        }
+}
+
+static bool any_active(const sweep *s) {
+    for (int64_t b = s->row; b < s->row + s->rows; b++)
+        if (s->space.active[b]) return true;
+    return false;
+}
+
+dpcr_status dpcri_solve_sweeps(dpcri_run *run) {
+    const dpcr_solve_plan *plan = run->plan;
+    const dpcr_steps *steps = &plan->steps;
+    sweep s = {.run = run, .plan = plan, .ops = dpcri_row_ops_of(steps->dtype),
+               .values = dpcr_transition_values(&plan->transition)};
+    dpcri_sweep_carve(plan, &run->arena, &s.space);
+    s.needs_jacobian = plan->options.method != DPCR_METHOD_PICARD && plan->options.method != DPCR_METHOD_JACOBI;
+    s.exact_jacobian = s.needs_jacobian && plan->transition.structure == steps->jacobian.structure &&
+                       plan->transition.block == steps->jacobian.block;
+    memset(s.space.active, 1, (size_t)steps->batch);
+    memset(s.space.filled, 0, (size_t)steps->batch * sizeof *s.space.filled);
+    dpcr_status status = make_guess(run, s.space.r);
+    while (status == DPCR_OK && next_group(&s)) {
+        if (dpcri_cancelled(plan->context))
+            return dpcri_fail(run->error, DPCR_ERROR_CANCELLED, "solve: stopped by the caller's cancel function");
+        spend_budget(&s);
+        if (!any_active(&s)) continue;
+        fill_entering(&s);
+        status = sweep_group(&s);
+    }
+    return status;
+}
