@@ -62,17 +62,28 @@ DPCR_API const dpcr_model_options *dpcr_model_get_options(const dpcr_model *mode
 // "layers.{l}.bias", with layer_norm "layers.{l}.norm.weight", ".bias"; two-layer: "layers.{l}.linear1.weight" [h][w],
 // ".linear1.bias", ".linear2.weight" [w][h], ".linear2.bias"; "head.weight" [outputs][w], "head.bias".
 // The view is into the model's own memory and may be strided (weights lie as [in][out]); it stays valid until destroy.
+// `name` (name_bytes at least 64), `parameter`, `gradient` may each be NULL.
 DPCR_API int64_t dpcr_model_parameter_count(const dpcr_model *model);
 DPCR_API dpcr_status dpcr_model_parameter(const dpcr_model *model, int64_t index, char *name, size_t name_bytes,
                                           dpcr_array *parameter, dpcr_array *gradient, dpcr_error *error);
 
-// All parameters, and all gradients, as one vector each of `count` numbers in the model's dtype, for optimisers.
+// All parameters, and all gradients, as one vector each of `count` numbers in the model's dtype, 64-byte aligned, for
+// optimisers: the steps one after the other (the order of their parameters above), then encoder, then head. `count` may be
+// NULL.
 DPCR_API void *dpcr_model_vector(dpcr_model *model, int64_t *count);
 DPCR_API void *dpcr_model_gradient_vector(dpcr_model *model);
 DPCR_API void dpcr_model_zero_gradients(dpcr_model *model);
 
+// Strings that save and load keep with the model, such as the pixels' mean. Both are copied; value NULL removes the key.
+// Keys that begin with "deeppcr." are the library's own: DPCR_ERROR_ARGUMENT.
+DPCR_API dpcr_status dpcr_model_set_metadata(dpcr_model *model, const char *key, const char *value, dpcr_error *error);
+// NULL when there is none; the text stays valid until the key is set again or the model destroyed.
+DPCR_API const char *dpcr_model_metadata(const dpcr_model *model, const char *key);
+
 // The chain of the L steps for a batch: callbacks over the model, for dpcr_solve_plan_create. Callbacks of one model may
-// run at once; parameters must not change meanwhile. `gradient` adds into the model's gradient vector.
+// run at once; parameters must not change meanwhile. `gradient` adds into the model's gradient vector. Work buffers lie on
+// the stack; models wider than a few hundred take one allocation a call, and DPCR_ERROR_MEMORY comes back as a negative
+// code only where not even one row fits the stack (widths of several thousand).
 DPCR_API dpcr_status dpcr_model_steps(dpcr_model *model, int64_t batch, dpcr_steps *steps, dpcr_error *error);
 
 // z0 [B][w] = x [B][inputs] W^T + b. Without an encoder: DPCR_ERROR_UNSUPPORTED.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Losses, optimisers, and the training loop of a classifier, with checkpoints from which a killed run resumes to the same bits.
+// Losses, optimisers, and the training loop of a classifier, with checkpoints from which a killed run resumes to the
+// same bits.
 #ifndef DEEPPCR_TRAIN_H
 #define DEEPPCR_TRAIN_H
 
@@ -10,69 +11,132 @@
 extern "C" {
 #endif
 
-// Mean over the rows of -log softmax(logits)[label]; dlogits [B][C] (may be NULL) gets its gradient, correct (may be NULL)
-// the number of rows whose largest logit is the label. Label out of range: DPCR_ERROR_ARGUMENT.
+// ---- losses: sums in double, in a fixed order ----
+
+// Mean over the rows b of  log sum_j exp(logits[b][j]) - logits[b][labels[b]].
+//   logits [B][C], float32 or float64, any strides; B, C >= 1        labels [B]
+//   dlogits [B][C] or NULL: the loss's gradient; same dtype; may be logits itself
+//   correct or NULL: rows whose first largest logit is the label's; a row with NaN is none of them
+// Infinite or NaN logits give a loss that is not finite, which is no error here.
+// A label >= C: DPCR_ERROR_ARGUMENT naming the row, and nothing is written.
 DPCR_API dpcr_status dpcr_loss_cross_entropy(const dpcr_array *logits, const uint8_t *labels, double *loss,
                                              const dpcr_array *dlogits, int64_t *correct, dpcr_error *error);
-// Mean over all elements of (y - target)^2; dy may be NULL.
+// Mean over all elements of (y - target)^2. y, target and dy (its gradient, or NULL; may be y or target itself) have
+// one shape and dtype, any strides.
 DPCR_API dpcr_status dpcr_loss_mean_square(const dpcr_array *y, const dpcr_array *target, double *loss,
                                            const dpcr_array *dy, dpcr_error *error);
+
+// ---- optimisers: the formulas of torch.optim.SGD, Adam, AdamW ----
 
 typedef enum dpcr_optimiser_kind { DPCR_SGD = 1, DPCR_ADAM, DPCR_ADAMW } dpcr_optimiser_kind;
 
 typedef struct dpcr_optimiser_options {
-    size_t size;
+    size_t size;  // sizeof(dpcr_optimiser_options) of the caller
     dpcr_optimiser_kind kind;
-    double rate;              // peak learning rate
-    double momentum;          // SGD
-    double beta1, beta2, epsilon;  // Adam, AdamW; 0: 0.9, 0.999, 1e-8
-    double weight_decay;      // AdamW: decoupled; SGD, Adam: added to the gradient, as PyTorch does
-    int64_t warm_up;          // steps of linear warm-up
-    int64_t total;            // steps in all: cosine decay to 0 after the warm-up; 0: constant rate
+    double rate;          // peak learning rate, >= 0
+    double momentum;      // SGD; 0: none, and no state
+    double beta1, beta2;  // Adam, AdamW: decay of the running means, in [0, 1); 0: 0.9 and 0.999
+    double epsilon;       // Adam, AdamW: added to the root; 0: 1e-8
+    double weight_decay;  // AdamW: decoupled, p *= 1 - rate weight_decay; SGD, Adam: added to the gradient
+    int64_t warm_up;      // steps of linear warm-up: step t uses rate t / warm_up
+    int64_t total;        // steps in all, warm-up included: half a cosine down to 0 after it; 0: constant rate.
+                          // In dpcr_train_options also -1: all steps of the run
 } dpcr_optimiser_options;
 
 typedef struct dpcr_optimiser dpcr_optimiser;
 
-DPCR_API dpcr_status dpcr_optimiser_create(dpcr_context *context, const dpcr_optimiser_options *options, dpcr_dtype dtype,
-                                           int64_t count, dpcr_optimiser **optimiser, dpcr_error *error);
+// An optimiser of `count` numbers of `dtype` (DPCR_F32 or DPCR_F64), its state zero. Options out of range:
+// DPCR_ERROR_ARGUMENT naming the field. The context must outlive it.
+DPCR_API dpcr_status dpcr_optimiser_create(dpcr_context *context, const dpcr_optimiser_options *options,
+                                           dpcr_dtype dtype, int64_t count, dpcr_optimiser **optimiser,
+                                           dpcr_error *error);
 DPCR_API void dpcr_optimiser_destroy(dpcr_optimiser *optimiser);
-// One update of `parameters` from `gradients` (count numbers each), parallel over fixed blocks. PyTorch's formulas.
+// One update of `parameters` from `gradients`, [count] each, contiguous and apart; parallel over fixed blocks: same
+// bits for any number of threads (and, as no fma is used, at every instruction set level). One call at a time.
 DPCR_API dpcr_status dpcr_optimiser_step(dpcr_optimiser *optimiser, void *parameters, const void *gradients,
                                          dpcr_error *error);
+// Learning rate of step t, counted from 1:  rate t / warm_up  up to the warm-up's end, then, with a total,
+// rate (1 + cos(pi (t - 1 - warm_up) / (total - warm_up))) / 2, and 0 after the last.
 DPCR_API double dpcr_optimiser_rate(const dpcr_optimiser *optimiser, int64_t step);
+
+// ---- training ----
 
 struct dpcr_train_state;
 
 typedef struct dpcr_train_options {
-    size_t size;
-    int64_t epochs, batch;
-    dpcr_optimiser_options optimiser;
-    dpcr_solve_options solve;     // method, scheme, backward, tolerances
-    uint64_t seed;                // of the shuffling
-    const char *save;             // checkpoint file (safetensors), or NULL
-    const char *resume;           // checkpoint to go on from, or NULL
-    double checkpoint_seconds;    // at most this much work is lost; 0: 10 s. Also at every epoch's end.
-    // Called after every step and every epoch; non-zero stops after a checkpoint (DPCR_ERROR_CANCELLED). May be NULL.
+    size_t size;            // sizeof(dpcr_train_options) of the caller
+    int64_t epochs, batch;  // >= 1; the last batch of an epoch holds the rows that are left, as PyTorch's loader does
+    dpcr_optimiser_options optimiser;  // one step a batch; its size is not read
+    dpcr_solve_options solve;   // method, scheme, backward, tolerances; its size is not read. DPCR_GUESS_GIVEN is
+                                // refused: the last batch's states are no guess for the next one's
+    uint64_t seed;              // of the shuffling, which depends on it and the epoch alone
+    const char *save;           // checkpoint file (safetensors), or NULL: none. Written before the first step (so
+                                // an unwritable path shows at once), then as below
+    const char *resume;         // checkpoint to go on from, or NULL; may be `save`
+    double checkpoint_seconds;  // a step that ends later than this after the last checkpoint writes one; 0: 10 s.
+                                // Every epoch's end writes one too
+    // Called after every step, the last of an epoch with epoch_ended set; non-zero: write a checkpoint and stop with
+    // DPCR_ERROR_CANCELLED if steps are left. The context's cancel function does the same. May be NULL.
     int (*progress)(void *user, const struct dpcr_train_state *state);
     void *progress_user;
 } dpcr_train_options;
 
+// Seconds of this call by phase.
+typedef struct dpcr_train_phases {
+    double gather;    // rows picked and normalised
+    double encode;    // encoder, forward
+    double forward;   // the chain
+    double head;      // head forward, loss, head backward
+    double backward;  // the chain's adjoint and its parameter gradients
+    double encode_backward;
+    double update;  // optimiser, gradients cleared
+    double checkpoint;
+} dpcr_train_phases;
+
 typedef struct dpcr_train_state {
-    int64_t epoch, epochs, step, steps;       // step counts from 1 within the whole run of `steps`
-    int epoch_ended;                          // non-zero: the epoch's figures below are final
-    double loss, accuracy;                    // running means over the epoch so far (training data)
-    double images_per_second, seconds, seconds_left;
-    int64_t sweeps;                           // of this step's forward solve
-    dpcr_method method;
-    dpcr_reason reason;
+    int64_t epoch, epochs;  // epoch counts from 1
+    int64_t step, steps;    // steps done of those of the whole run, those before a resume included
+    int epoch_ended;        // non-zero: loss and accuracy below are the whole epoch's
+    double loss,
+        accuracy;  // means over the epoch's rows so far, each at the parameters of its own step (training data)
+    double images_per_second;  // of this call, checkpoints included
+    double seconds;            // since this call began
+    double seconds_left;       // estimate for the rest of the run
+    int64_t sweeps;            // of this step's forward solve
+    dpcr_method method;        // that ran this step's forward solve
+    dpcr_scheme backward;      // of this step's backward solve
+    dpcr_reason reason;        // of this step's forward solve
+    const char *sentence;      // the planner's, for this batch size; lives until dpcr_train returns
+    dpcr_train_phases phases;
 } dpcr_train_state;
 
-// Trains a classifier on `data` (pixels / 255, then minus mean and over deviation of the training set). The model's
-// parameters are updated in place; on resume they are read from the checkpoint.
+// Trains a classifier (a model with a head; without an encoder its width must be the number of pixels) by
+// cross-entropy:
+//   for epoch: for each batch of rows, shuffled:  x = (pixels / 255 - mean) / deviation;  z0 = encoder(x);  z =
+//   chain(z0)
+//              loss(head(z), labels);  gradients backward;  optimiser step
+// mean and deviation are those of all pixels of `data` and are kept in the model's metadata "pixel_mean" and
+// "pixel_deviation" (one number each; a deviation of 0 counts as 1). The model's parameters are updated in place; its
+// gradients are zero afterwards. Same model, data, options and plan: same bits, for any number of threads.
+//
+// A checkpoint holds the model (dpcr_model_load reads it as one), the optimiser's state and the position. Resuming
+// reads the parameters from it; a run stopped or killed at any moment and resumed ends with the bits of the
+// uninterrupted run, also with DPCR_METHOD_AUTO, whose choices it keeps. What must agree: the model's options, the
+// data, batch, seed, the optimiser's and the solve's options (epochs may grow where `total` does not follow from them).
+//
+// `last` (may be NULL) gets the state of the last step, also on failure; a run that was complete already: the state at
+// its end. Errors besides the arguments' and those of the parts, each in words, the last checkpoint left as it is:
+//   DPCR_ERROR_ARGUMENT     the data's pixels do not fit the model's inputs, a label >= its outputs; on resume: what
+//   disagrees DPCR_ERROR_FORMAT       the checkpoint is none, or damaged; neither model nor file is changed
+//   DPCR_ERROR_UNSUPPORTED  a solve did not converge and `no_fallback` was set; last->reason tells
+//   DPCR_ERROR_CANCELLED    stopped as asked, after a checkpoint
+//                           also: the loss, or a parameter, is no longer finite; the text names step, loss and rate
 DPCR_API dpcr_status dpcr_train(dpcr_context *context, dpcr_model *model, const dpcr_dataset *data,
                                 const dpcr_train_options *options, dpcr_train_state *last, dpcr_error *error);
 
-// Mean loss and accuracy over a data set, `batch` rows at a time.
+// Mean loss and accuracy over a data set, `batch` rows at a time, pixels normalised by the model's metadata
+// "pixel_mean" and "pixel_deviation" (absent: 0 and 1). `solve` NULL: all defaults. loss or accuracy may be NULL. The
+// mean does not depend on the batch but by rounding. A loss that is not finite is no error.
 DPCR_API dpcr_status dpcr_evaluate(dpcr_context *context, dpcr_model *model, const dpcr_dataset *data, int64_t batch,
                                    const dpcr_solve_options *solve, double *loss, double *accuracy, dpcr_error *error);
 

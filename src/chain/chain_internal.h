@@ -39,4 +39,10 @@ void dpcri_chain_defaults(const dpcr_transition *transition, int64_t length, int
 void dpcri_linear_solve(dpcr_context *context, const dpcri_linear *problem, const dpcr_chain_options *options,
                         void *workspace, dpcr_chain_report *report);
 
+#ifdef DPCRI_MUTANTS
+// Faults that the tests have to catch: 0 none, 1 pcr drops its last level, 2 compose swaps its operands, 3 the nonlinear
+// driver keeps a stale Jacobian. Only in builds for that proof.
+extern int dpcri_mutant;
+#endif
+
 #endif

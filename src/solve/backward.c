@@ -124,11 +124,9 @@ static void gradient_piece(void *argument, int64_t task) {
     gradient_range(b, begin ? begin : 1, end - (begin ? begin : 1));
 }
 
-static void for_tasks(const backward *b, int64_t tasks, void (*task)(void *, int64_t)) {
-    if (b->plan->steps.concurrent)
-        dpcri_parallel(b->plan->context, tasks, task, (void *)b);
-    else
-        for (int64_t i = 0; i < tasks; i++) task((void *)b, i);
+static void for_tasks(backward *b, int64_t tasks, void (*task)(void *, int64_t)) {
+    const double states = (double)(b->hi - b->lo) * (double)b->plan->steps.batch;
+    dpcri_for_tasks(b->plan, states * (b->plan->steps.flops + b->plan->steps.jacobian_flops), tasks, task, b);
 }
 
 // The window's linear solve: lambda starts as the direct part plus what comes from the right.

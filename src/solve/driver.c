@@ -144,10 +144,8 @@ static void tape_piece(void *argument, int64_t task) {
 static dpcr_status write_tape(dpcri_run *run) {
     tape_job job = {.run = run};
     const int64_t tasks = (run->plan->steps.length + run->plan->piece - 1) / run->plan->piece;
-    if (run->plan->steps.concurrent)
-        dpcri_parallel(run->plan->context, tasks, tape_piece, &job);
-    else
-        for (int64_t i = 0; i < tasks; i++) tape_piece(&job, i);
+    const dpcr_steps *steps = &run->plan->steps;
+    dpcri_for_tasks(run->plan, (double)steps->length * (double)steps->batch * steps->flops, tasks, tape_piece, &job);
     return dpcri_callback_status(run, "advance", job.code);
 }
 

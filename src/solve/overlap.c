@@ -234,10 +234,8 @@ dpcr_status dpcri_solve_overlap(dpcri_run *run) {
     const double start = dpcri_seconds();
     const int64_t tasks = (o.chunks + LANES_A_TASK - 1) / LANES_A_TASK;
     memset(o.met, 0, (size_t)(o.chunks * steps->batch) * sizeof *o.met);
-    if (steps->concurrent)
-        dpcri_parallel(plan->context, tasks, first_pass, &o);
-    else
-        for (int64_t i = 0; i < tasks; i++) first_pass(&o, i);
+    const double flops = (double)steps->length * (double)steps->batch * steps->flops;
+    dpcri_for_tasks(plan, flops, tasks, first_pass, &o);
     run->report->evaluations += (steps->length + (o.chunks - 1) * plan->options.warm_up) * steps->batch;
     double defect = 0;
     int sweeps = 1;
@@ -245,10 +243,7 @@ dpcr_status dpcri_solve_overlap(dpcri_run *run) {
         record(&o, defect);
         if (sweeps >= plan->options.max_sweeps || dpcri_cancelled(plan->context)) break;
         sweeps++;
-        if (steps->concurrent)
-            dpcri_parallel(plan->context, o.chunks, rerun_chunk, &o);
-        else
-            for (int64_t c = 0; c < o.chunks; c++) rerun_chunk(&o, c);
+        dpcri_for_tasks(plan, flops, o.chunks, rerun_chunk, &o);
     }
     record(&o, defect);
     run->report->seconds_evaluate = dpcri_seconds() - start;

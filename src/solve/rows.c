@@ -18,6 +18,14 @@
 
 const dpcri_row_ops *dpcri_row_ops_of(dpcr_dtype dtype) { return dtype == DPCR_F64 ? &ops_f64 : &ops_f32; }
 
+void dpcri_for_tasks(const dpcr_solve_plan *plan, double flops, int64_t tasks, void (*task)(void *, int64_t), void *argument) {
+    const double region = 30000;  // flops that take about as long as handing work to the pool and back
+    if (plan->steps.concurrent && (flops >= region || plan->steps.flops == 0))
+        dpcri_parallel(plan->context, tasks, task, argument);
+    else
+        for (int64_t i = 0; i < tasks; i++) task(argument, i);
+}
+
 dpcr_span dpcri_span(int64_t first, int64_t lanes, int64_t stride, int64_t steps, int64_t row, int64_t rows) {
     return (dpcr_span){.size = sizeof(dpcr_span), .first = first, .lanes = lanes, .stride = stride, .steps = steps,
                        .row = row, .rows = rows, .device = {DPCR_HOST, 0}};

@@ -71,7 +71,7 @@ static void SUFFIX(residual)(const dpcr_array *f, const dpcr_array *z, const dpc
             bool within = false;
             if (finite) {
                 within = SUFFIX(residual_row)(fl, SUFFIX(at)(z, l, b), rl, w, (REAL)atol, (REAL)rtol, &worst[b]);
-                if (!SUFFIX(finite)(rl, w)) SUFFIX(zero)(rl, w);  // z itself is not finite: update resets it to f
+                if (!SUFFIX(finite)(rl, w)) SUFFIX(zero)(rl, w);  // z itself is not finite: update resets it
             } else {
                 SUFFIX(zero)(rl, w);
                 worst[b] = HUGE_VAL;
@@ -85,14 +85,14 @@ static void SUFFIX(residual)(const dpcr_array *f, const dpcr_array *z, const dpc
 }
 
 static void SUFFIX(update)(const dpcr_array *z, const dpcr_array *f, const dpcr_array *delta, int64_t first,
-                           const int64_t *front, const int64_t *until, double atol, double rtol, int64_t *good,
-                           double *estimate) {
+                           const int64_t *front, const void *const *reset, const int64_t *until, double atol, double rtol, int64_t *good,
+                           int64_t *near, double *estimate) {
     const int64_t steps = z->shape[0], rows = z->shape[1], w = z->shape[2];
-    for (int64_t b = 0; b < rows; b++) good[b] = 0, estimate[b] = 0;
+    for (int64_t b = 0; b < rows; b++) good[b] = near[b] = 0, estimate[b] = 0;
     for (int64_t l = 0; l < steps; l++)
         for (int64_t b = 0; b < rows; b++) {
             if (first + l < front[b]) {
-                good[b]++;
+                good[b]++, near[b]++;
                 continue;
             }
             REAL *zl = SUFFIX(at)(z, l, b);
@@ -111,10 +111,11 @@ static void SUFFIX(update)(const dpcr_array *z, const dpcr_array *f, const dpcr_
                 memcpy(zl, fl, (size_t)w * sizeof(REAL));
             } else if (finite) {
                 for (int64_t i = 0; i < w; i++) zl[i] += dl[i];
-            } else if (SUFFIX(finite)(fl, w)) {
-                memcpy(zl, fl, (size_t)w * sizeof(REAL));
-            }  // else the iterate stays: it is finite, or its own turn at the front will decide
+            } else {
+                memcpy(zl, reset[b], (size_t)w * sizeof(REAL));
+            }
             if (within && finite && good[b] == l) good[b]++;
+            if (finite && near[b] == l && largest / scale * (largest / scale) <= atol / scale + rtol) near[b]++;
         }
 }
 

@@ -33,10 +33,7 @@ dpcr_status dpcri_run_loop(dpcri_run *run, int64_t from, int64_t to, int64_t row
     if (from >= to || rows <= 0) return DPCR_OK;
     loop_job job = {.run = run, .from = from, .to = to, .row = row, .rows = rows, .block = run->plan->row_block};
     const int64_t tasks = (rows + job.block - 1) / job.block;
-    if (run->plan->steps.concurrent)
-        dpcri_parallel(run->plan->context, tasks, loop_rows, &job);
-    else
-        for (int64_t i = 0; i < tasks; i++) loop_rows(&job, i);
+    dpcri_for_tasks(run->plan, (double)(to - from) * (double)rows * run->plan->steps.flops, tasks, loop_rows, &job);
     run->report->evaluations += (to - from) * rows;
     return dpcri_callback_status(run, "advance", job.code);
 }

@@ -132,7 +132,8 @@ static dpcr_status coarse_plan(const dpcr_solve_plan *plan, coarse *c, dpcr_solv
     made->options.chunk = 0;
     made->steps = (dpcr_steps){.size = sizeof made->steps, .user = c, .length = fine->length / c->n, .batch = fine->batch,
                                .width = fine->width, .dtype = fine->dtype, .concurrent = fine->concurrent,
-                               .jacobian = fine->jacobian, .advance = coarse_advance, .linearise = coarse_linearise};
+                               .jacobian = fine->jacobian, .flops = fine->flops * (double)c->n,
+                               .jacobian_flops = fine->jacobian_flops * (double)c->n, .advance = coarse_advance, .linearise = coarse_linearise};
     const int64_t window = (plan->window + c->n - 1) / c->n;
     made->window = window < made->steps.length ? window : made->steps.length;
     const dpcr_status status = dpcri_plan_derive(made, error);
@@ -199,10 +200,8 @@ static void fill_chunks(void *argument, int64_t task) {
 static dpcr_status fill_states(fill_job *job) {
     const dpcr_steps *fine = &job->run->plan->steps;
     const int64_t tasks = (job->chunks + 15) / 16;
-    if (fine->concurrent)
-        dpcri_parallel(job->run->plan->context, tasks, fill_chunks, job);
-    else
-        for (int64_t i = 0; i < tasks; i++) fill_chunks(job, i);
+    const double flops = (double)fine->length * (double)fine->batch * fine->flops;
+    dpcri_for_tasks(job->run->plan, flops, tasks, fill_chunks, job);
     const dpcr_status status = dpcri_callback_status(job->run, "advance", job->code);
     if (status != DPCR_OK) return status;
     job->run->report->evaluations += job->chunks * job->c->n * fine->batch;

@@ -63,6 +63,9 @@ dpcr_array dpcri_slice(const dpcr_array *array, int64_t first, int64_t count, in
 dpcr_array dpcri_as_steps(const dpcr_array *array);
 dpcr_array dpcri_as_lanes(const dpcr_array *array);
 
+// for i < tasks: task(argument, i), side by side where the callbacks allow it and `flops` are worth a parallel region.
+void dpcri_for_tasks(const dpcr_solve_plan *plan, double flops, int64_t tasks, void (*task)(void *, int64_t), void *argument);
+
 dpcr_span dpcri_span(int64_t first, int64_t lanes, int64_t stride, int64_t steps, int64_t row, int64_t rows);
 
 // ---- row operations, by dtype; all loops over [count][rows][w] views, last dimension contiguous ----
@@ -76,10 +79,11 @@ typedef struct dpcri_row_ops {
     void (*residual)(const dpcr_array *f, const dpcr_array *z, const dpcr_array *r, const dpcr_array *a, int64_t values,
                      int64_t first, const int64_t *front, double atol, double rtol, double damping, int64_t *good,
                      double *worst, unsigned char *front_bad);
-    // z += delta (z = f at the front; f, then the old z, where the sum is not finite), for steps >= front[row]; counts the
-    // leading steps whose correction is within tolerance, and the largest correction / max(1, |z|) before until[row].
+    // z += delta (z = f at the front, reset[row] where the sum is not finite), for steps >= front[row]; counts the
+    // leading steps whose correction is within tolerance (good), and whose squared correction is (near), and gives the
+    // largest correction / max(1, |z|) before until[row].
     void (*update)(const dpcr_array *z, const dpcr_array *f, const dpcr_array *delta, int64_t first, const int64_t *front,
-                   const int64_t *until, double atol, double rtol, int64_t *good, double *estimate);
+                   const void *const *reset, const int64_t *until, double atol, double rtol, int64_t *good, int64_t *near, double *estimate);
     // true when every |x - y| <= atol + rtol |y| of the row; bit equality when both are 0
     bool (*close)(const void *x, const void *y, int64_t width, double atol, double rtol);
     // largest |x - y| / max(1, |y|)
@@ -105,10 +109,12 @@ dpcr_status dpcri_solve_shooting(dpcri_run *run);
 // What a method's own workspace takes; the same function carves it (see dpcri_arena).
 typedef struct dpcri_sweep_space {
     void *f, *r, *a, *dense;  // [window][B][w], [window][B][w], [window][B][values], scratch of the evaluation tasks
-    int64_t *good, *delta_good;
+    int64_t *good, *delta_good, *delta_near;
     double *worst, *estimate;
     unsigned char *front_bad;
     int64_t *until;        // [B] first step whose residual is not within tolerance
+    const void **reset;    // [B] the last locked state: where an iterate goes that is not finite
+    int64_t *masked;       // [B] the front, or L where the sequence is not at work
     int64_t *filled;       // [B] steps that have a guess
     unsigned char *active; // [B] sequences that are still at work
     void *linear;

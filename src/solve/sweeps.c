@@ -5,11 +5,12 @@
 //     F_l = f_l(z_{l-1}), A_l                     all l at once, by pieces that stay in cache
 //     r_l = F_l - z_l;  A_lo = 0;  A_l = 0 where it is not finite;  r_l = 0 and A_l = 0 where F_l is not
 //     delta_l = A_l delta_{l-1} + r_l             a linear chain, by any scheme
-//     z_l <- z_l + delta_l,  z_lo <- F_lo         (F_l where the sum is not finite)
+//     z_l <- z_l + delta_l,  z_lo <- F_lo         (the last locked state where the sum is not finite)
 //     lo <- lo + max(1, leading steps with |r_l| <= atol + rtol |z_l|)
 //
 // After k sweeps the first k states are exact whatever A is, so L sweeps always suffice. With A = J the correction delta
-// is an error estimate: a step is locked only when that is within the tolerance too, or cannot get any smaller.
+// is an error estimate: the last steps are locked only when that is within the tolerance too, or cannot get any smaller
+// (residual-only). A prefix is locked on the way when the square of its correction is, which is what a Newton step leaves.
 // Work a sweep: L evaluations and the linear chain. Depth: that of the scheme. Memory: window x B x (values of A + 2 w).
 // Sources: DeepPCR (arXiv 2309.16318), DEER (2309.12252), ParaDiGMS (2305.16317); docs/math/newton.md.
 #include <math.h>
@@ -25,11 +26,20 @@ typedef struct sweep {
     const dpcri_row_ops *ops;
     dpcri_sweep_space space;
     int64_t values;   // of A
-    bool needs_jacobian, exact_jacobian, has_linear;
+    bool needs_jacobian, exact_jacobian;
     // the group at work: sequences [row, row + rows) whose window is [lo, hi)
     int64_t row, rows, lo, hi;
     int code;
 } sweep;
+
+static bool needs_jacobian(const dpcr_solve_plan *plan) {
+    return plan->options.method != DPCR_METHOD_PICARD && plan->options.method != DPCR_METHOD_JACOBI;
+}
+
+static bool has_own_jacobian(const dpcr_solve_plan *plan) {
+    return needs_jacobian(plan) && plan->transition.structure == plan->steps.jacobian.structure &&
+           plan->transition.block == plan->steps.jacobian.block;
+}
 
 static int64_t pieces_of(const dpcr_solve_plan *plan) { return plan->window / plan->piece + 2; }
 
@@ -43,16 +53,20 @@ void dpcri_sweep_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_sw
     space->f = dpcri_arena_take(arena, dpcri_mul(states, steps->width, &numbers) ? numbers : -1, real);
     space->r = dpcri_arena_take(arena, numbers, real);
     space->a = dpcri_arena_take(arena, dpcri_mul(states, values, &numbers) ? numbers : -1, real);
-    const bool extracted = plan->transition.structure != steps->jacobian.structure && values > 1;
+    // picard's scalars are not taken from a Jacobian; every other structure that is not J's own is
+    const bool extracted = !has_own_jacobian(plan) && needs_jacobian(plan);
     if (extracted && !dpcri_mul(EVALUATION_TASKS * plan->piece * steps->batch, dpcr_transition_values(&steps->jacobian), &scratch))
         arena->overflow = true;
     space->dense = dpcri_arena_take(arena, scratch, real);
     space->good = dpcri_arena_take(arena, pieces * steps->batch, sizeof(int64_t));
     space->delta_good = dpcri_arena_take(arena, pieces * steps->batch, sizeof(int64_t));
+    space->delta_near = dpcri_arena_take(arena, pieces * steps->batch, sizeof(int64_t));
     space->worst = dpcri_arena_take(arena, pieces * steps->batch, sizeof(double));
     space->estimate = dpcri_arena_take(arena, pieces * steps->batch, sizeof(double));
     space->front_bad = dpcri_arena_take(arena, pieces * steps->batch, 1);
     space->until = dpcri_arena_take(arena, steps->batch, sizeof(int64_t));
+    space->reset = dpcri_arena_take(arena, steps->batch, sizeof(void *));
+    space->masked = dpcri_arena_take(arena, steps->batch, sizeof(int64_t));
     space->filled = dpcri_arena_take(arena, steps->batch, sizeof(int64_t));
     space->active = dpcri_arena_take(arena, steps->batch, 1);
     size_t linear = 0;
@@ -117,7 +131,7 @@ static void evaluate_piece(sweep *s, int64_t piece, void *dense) {
     const dpcr_array z = dpcri_outputs(&s->run->t, first, last - first, s->row, s->rows);
     const int64_t at = (piece - s->lo / s->plan->piece) * s->plan->steps.batch + s->row;
     const double damping = options->method == DPCR_METHOD_DAMPED ? options->damping : 1;
-    s->ops->residual(&f, &z, &r, &a, s->values, first, s->run->front + s->row, options->atol, options->rtol, damping,
+    s->ops->residual(&f, &z, &r, &a, s->values, first, s->space.masked + s->row, options->atol, options->rtol, damping,
                      s->space.good + at, s->space.worst + at, s->space.front_bad + at);
 }
 
@@ -141,8 +155,8 @@ static void update_piece(void *argument, int64_t task) {
     const dpcr_array r = buffer_view(s, s->space.r, s->plan->steps.width, first, last - first);
     const dpcr_array z = dpcri_outputs(&s->run->t, first, last - first, s->row, s->rows);
     const int64_t at = task * s->plan->steps.batch + s->row;
-    s->ops->update(&z, &f, &r, first, s->run->front + s->row, s->space.until + s->row, s->plan->options.atol,
-                   s->plan->options.rtol, s->space.delta_good + at, s->space.estimate + at);
+    s->ops->update(&z, &f, &r, first, s->space.masked + s->row, s->space.reset + s->row, s->space.until + s->row, s->plan->options.atol,
+                   s->plan->options.rtol, s->space.delta_good + at, s->space.delta_near + at, s->space.estimate + at);
 }
 
 // Leading steps of the window for which a per-piece count says good, for sequence b.
@@ -204,8 +218,8 @@ static void lock_prefixes(sweep *s) {
         const double estimate = largest(s, s->space.estimate, b);
         int64_t lock = s->space.until[b];
         if (s->exact_jacobian && s->plan->options.method == DPCR_METHOD_NEWTON) {
-            const int64_t confirmed = s->lo + leading(s, s->space.delta_good, b);
             const bool complete = lock == s->hi;
+            const int64_t confirmed = s->lo + leading(s, complete ? s->space.delta_good : s->space.delta_near, b);
             if (complete && confirmed < lock && estimate >= 0.5 * run->last_estimate[b])
                 run->residual_only[b] = 1;  // rounding: no further sweep would make the correction smaller
             else if (confirmed < lock)
@@ -240,10 +254,13 @@ static void record_history(sweep *s, double worst) {
 static dpcr_status sweep_group(sweep *s) {
     dpcri_run *run = s->run;
     const double t0 = dpcri_seconds();
-    if (s->plan->steps.concurrent)
-        dpcri_parallel(s->plan->context, EVALUATION_TASKS, evaluate_task, s);
-    else
-        for (int64_t i = 0; i < EVALUATION_TASKS; i++) evaluate_task(s, i);
+    for (int64_t b = s->row; b < s->row + s->rows; b++)
+        s->space.masked[b] = s->space.active[b] ? run->front[b] : s->plan->steps.length;
+    for (int64_t b = s->row; b < s->row + s->rows; b++)
+        s->space.reset[b] = dpcri_inputs(&run->t, run->front[b] < s->hi ? run->front[b] : 0, 1, b, 1).data;
+    const int64_t tasks = piece_count(s) < EVALUATION_TASKS ? piece_count(s) : EVALUATION_TASKS;
+    const double states = (double)(s->hi - s->lo) * (double)s->rows;
+    dpcri_for_tasks(s->plan, states * (s->plan->steps.flops + s->plan->steps.jacobian_flops), tasks, evaluate_task, s);
     run->report->evaluations += (s->hi - s->lo) * s->rows;
     const dpcr_status status = dpcri_callback_status(run, "linearise", s->code);
     if (status != DPCR_OK) return status;
@@ -252,8 +269,8 @@ static dpcr_status sweep_group(sweep *s) {
     if (s->values) solve_linear(s);
     const double t2 = dpcri_seconds();
     for (int64_t b = s->row; b < s->row + s->rows; b++)  // a sequence that leaves the finite numbers is left as it is
-        if (run->reason[b] == DPCR_REASON_NONFINITE) s->space.active[b] = 0;
-    dpcri_parallel(s->plan->context, piece_count(s), update_piece, s);
+        if (run->reason[b] == DPCR_REASON_NONFINITE) s->space.active[b] = 0, s->space.masked[b] = s->plan->steps.length;
+    dpcri_for_tasks(s->plan, states * 8 * (double)s->plan->steps.width, piece_count(s), update_piece, s);
     lock_prefixes(s);
     record_history(s, worst);
     run->report->seconds_evaluate += t1 - t0 + (dpcri_seconds() - t2);
@@ -294,10 +311,7 @@ static dpcr_status make_guess(dpcri_run *run, void *zero) {
         job.zero = zero;
     }
     const int64_t tasks = (steps->length + job.piece - 1) / job.piece;
-    if (steps->concurrent)
-        dpcri_parallel(run->plan->context, tasks, guess_piece, &job);
-    else
-        for (int64_t i = 0; i < tasks; i++) guess_piece(&job, i);
+    dpcri_for_tasks(run->plan, (double)steps->length * (double)steps->batch * steps->flops, tasks, guess_piece, &job);
     run->report->evaluations += steps->length * steps->batch;
     return dpcri_callback_status(run, "advance", job.code);
 }
@@ -360,9 +374,8 @@ dpcr_status dpcri_solve_sweeps(dpcri_run *run) {
     sweep s = {.run = run, .plan = plan, .ops = dpcri_row_ops_of(steps->dtype),
                .values = dpcr_transition_values(&plan->transition)};
     dpcri_sweep_carve(plan, &run->arena, &s.space);
-    s.needs_jacobian = plan->options.method != DPCR_METHOD_PICARD && plan->options.method != DPCR_METHOD_JACOBI;
-    s.exact_jacobian = s.needs_jacobian && plan->transition.structure == steps->jacobian.structure &&
-                       plan->transition.block == steps->jacobian.block;
+    s.needs_jacobian = needs_jacobian(plan);
+    s.exact_jacobian = has_own_jacobian(plan);
     memset(s.space.active, 1, (size_t)steps->batch);
     memset(s.space.filled, 0, (size_t)steps->batch * sizeof *s.space.filled);
     dpcr_status status = make_guess(run, s.space.r);

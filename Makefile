@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: MIT
+# The short commands; CMake does the building (see CMakePresets.json for the same builds without this file).
+#   make           the program, build/deeppcr      make test     every test, by CTest
+#   make run       the main job, results in out/   make check    the quick tests only
+#   make install PREFIX=/usr/local [DESTDIR=]      make clean    removes build folders and out/
+#   make format lint asan tsan clang fuzz peers    see docs/dev.md
+BUILD ?= build
+PREFIX ?= /usr/local
+OUT ?= out
+export OUT
+
+.PHONY: all run test check install clean format lint asan tsan clang fuzz peers
+.NOTPARALLEL:
+SHELL = /bin/bash
+.SHELLFLAGS = -o pipefail -c
+
+all:
+	@scripts/install-deps build
+	@test -f $(BUILD)/build.ninja || { echo "Building $(BUILD)/deeppcr"; \
+		cmake --log-level=WARNING -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DDEEPPCR_TESTS=OFF >/dev/null; }
+	@cmake --build $(BUILD) --target product -- --quiet | { grep -vE '^(ninja: no work to do|-- )' || true; }
+
+run:
+	@scripts/install-deps run
+	@$(MAKE) --no-print-directory all
+	@scripts/run $(BUILD)
+
+test:
+	@scripts/install-deps test
+	@scripts/test $(BUILD)
+
+check:
+	@scripts/install-deps test
+	@scripts/test $(BUILD) -LE variant
+
+install: all
+	@DESTDIR="$(DESTDIR)" cmake --install $(BUILD) --prefix "$(PREFIX)"
+
+clean:
+	@rm -rf build build-* "$(OUT)"
+
+format:
+	@scripts/install-deps lint
+	@scripts/lint format
+
+lint:
+	@scripts/install-deps lint
+	@scripts/lint
+
+asan tsan clang fuzz:
+	@scripts/install-deps test
+	@scripts/variant $@ build-$@
+
+peers:
+	@scripts/install-deps peers
+	@bench/peers/run

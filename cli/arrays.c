@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT
+// Arrays of the program's own, element access by dtype, and random numbers by counter.
+#include <Random123/philox.h>
+#include <math.h>
+#include <string.h>
+
+#include "cli.h"
+
+static bool count_bytes(dpcr_dtype dtype, int32_t ndim, const int64_t *shape, size_t *bytes) {
+    size_t n = dpcr_dtype_size(dtype);
+    for (int i = 0; i < ndim; i++) {
+        if (shape[i] < 0 || __builtin_mul_overflow(n, (size_t)shape[i], &n)) return false;
+    }
+    *bytes = n;
+    return n <= (size_t)INT64_MAX;
+}
+
+bool cli_array_create(dpcr_dtype dtype, int32_t ndim, const int64_t *shape, dpcr_array *array) {
+    size_t bytes = 0;
+    void *data = count_bytes(dtype, ndim, shape, &bytes) ? cli_allocate(bytes) : NULL;
+    if (!data) {
+        char text[160] = "";
+        size_t at = 0;
+        for (int i = 0; i < ndim && at < sizeof text; i++)
+            at += (size_t)snprintf(text + at, sizeof text - at, "%s%lld", i ? " x " : "", (long long)shape[i]);
+        cli_fail(CLI_RESOURCES, "not enough memory for an array of %s numbers (%s)", text, dpcr_dtype_name(dtype));
+        return false;
+    }
+    memset(data, 0, bytes);
+    *array = dpcr_array_make(data, dtype, ndim, shape);
+    return true;
+}
+
+void cli_array_destroy(dpcr_array *array) {
+    cli_release(array->data);
+    memset(array, 0, sizeof *array);
+}
+
+int64_t cli_array_count(const dpcr_array *array) {
+    int64_t n = 1;
+    for (int i = 0; i < array->ndim; i++) n *= array->shape[i];
+    return n;
+}
+
+double cli_array_get(const dpcr_array *array, int64_t offset) {
+    return array->dtype == DPCR_F32 ? (double)((const float *)array->data)[offset] : ((const double *)array->data)[offset];
+}
+
+void cli_array_set(const dpcr_array *array, int64_t offset, double value) {
+    if (array->dtype == DPCR_F32) ((float *)array->data)[offset] = (float)value;
+    else ((double *)array->data)[offset] = value;
+}
+
+// 128 random bits; the key is the seed, the counter (block, stream). Salmon et al., SC 2011; Random123.
+static philox4x32_ctr_t random_block(uint64_t seed, uint64_t stream, uint64_t block) {
+    const philox4x32_key_t key = {{(uint32_t)seed, (uint32_t)(seed >> 32)}};
+    const philox4x32_ctr_t counter = {
+        {(uint32_t)block, (uint32_t)(block >> 32), (uint32_t)stream, (uint32_t)(stream >> 32)}};
+    return philox4x32(counter, key);
+}
+
+static double uniform(uint32_t low, uint32_t high) {  // [0, 1): 53 bits
+    return (double)(((uint64_t)high << 32 | low) >> 11) * 0x1p-53;
+}
+
+// Box and Muller.
+double cli_normal(uint64_t seed, uint64_t stream, uint64_t index) {
+    const double turn = 6.28318530717958647692;
+    const philox4x32_ctr_t bits = random_block(seed, stream, index);
+    return sqrt(-2 * log(1 - uniform(bits.v[0], bits.v[1]))) * cos(turn * uniform(bits.v[2], bits.v[3]));
+}
+
+uint64_t cli_random_below(uint64_t seed, uint64_t stream, uint64_t index, uint64_t n) {
+    const philox4x32_ctr_t bits = random_block(seed, stream, index);
+    return ((uint64_t)bits.v[1] << 32 | bits.v[0]) % n;  // the bias is n / 2^64
+}
+
+void cli_array_normal(const dpcr_array *array, uint64_t seed, uint64_t stream) {
+    const int64_t n = cli_array_count(array);
+    for (int64_t i = 0; i < n; i++) cli_array_set(array, i, cli_normal(seed, stream, (uint64_t)i));
+}

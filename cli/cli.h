@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: MIT
+// What the verbs share: exit codes, option groups, output, the context, data sets. The program uses the library through
+// its public headers alone.
+#ifndef DEEPPCR_CLI_H
+#define DEEPPCR_CLI_H
+
+#include <argp.h>
+#include <deeppcr/deeppcr.h>
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+// Exit codes: the contract of the man page. A signal that stopped the work gives 128 + its number (130, 143).
+enum {
+    CLI_DONE = 0,
+    CLI_DISAGREE = 1,     // results that should agree do not
+    CLI_USAGE = 2,        // wrong arguments
+    CLI_UNCONVERGED = 3,  // not converged, and told not to fall back
+    CLI_RESOURCES = 4,    // memory, disk, threads, unwritable output
+    CLI_INPUT = 5         // an input file is missing or not what it should be
+};
+
+// ---- verbs: main.c holds the table ----
+
+typedef struct cli_verb {
+    const char *name, *summary;
+    int (*run)(int argc, char **argv);  // argv[0] is the verb's name; returns the exit code
+} cli_verb;
+
+int cli_verb_info(int argc, char **argv);
+int cli_verb_plan(int argc, char **argv);
+int cli_verb_solve(int argc, char **argv);
+int cli_verb_check(int argc, char **argv);
+int cli_verb_gradcheck(int argc, char **argv);
+int cli_verb_train(int argc, char **argv);
+int cli_verb_eval(int argc, char **argv);
+
+// ---- errors: one line on stderr, "deeppcr VERB: text" ----
+
+void cli_set_verb(const char *verb);
+const char *cli_get_verb(void);
+// Print the line and return `status`. Control characters in the text are replaced, so the line stays one.
+int cli_fail(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+// The same from a library error; what was being done decides between a bad input and a lack of resources.
+typedef enum cli_doing { CLI_READING, CLI_WRITING, CLI_COMPUTING } cli_doing;
+int cli_fail_error(const dpcr_error *error, cli_doing doing);
+int cli_failed(void);  // the status of the last one told, or 0
+int cli_fail_memory(const char *what);
+
+// ---- arguments ----
+
+// A group of options that several verbs share: its argp and what it fills.
+typedef struct cli_group {
+    const struct argp *argp;
+    void *input;
+    const char *header;  // over its options in --help
+} cli_group;
+
+enum { CLI_MAX_GROUPS = 6, CLI_MAX_POSITIONAL = 2 };
+
+typedef struct cli_syntax {
+    const char *arguments;  // in --help, such as "mlp|resnet"
+    const char *doc;        // argp's doc: text before the options, '\v', text after
+    cli_group groups[CLI_MAX_GROUPS];
+    int most;  // positional arguments at most
+} cli_syntax;
+
+// Parses; true: go on. False: `status` is the exit code (help was printed, or a usage error told).
+bool cli_parse(const cli_syntax *syntax, int argc, char **argv, const char *positional[CLI_MAX_POSITIONAL], int *status);
+
+// Strict readers of option values. On failure they tell it (naming the option) and return false.
+bool cli_read_int64(const char *option, const char *text, int64_t low, int64_t high, int64_t *value);
+bool cli_read_int(const char *option, const char *text, int low, int high, int *value);
+bool cli_read_uint64(const char *option, const char *text, uint64_t *value);
+bool cli_read_double(const char *option, const char *text, double low, double high, double *value);
+bool cli_read_bytes(const char *option, const char *text, size_t *value);  // suffixes K, M, G: powers of 1024
+bool cli_read_dtype(const char *option, const char *text, dpcr_dtype *dtype);
+bool cli_read_method(const char *option, const char *text, dpcr_method *method);
+bool cli_read_scheme(const char *option, const char *text, dpcr_scheme *scheme);
+bool cli_read_structure(const char *option, const char *text, dpcr_structure *structure);
+bool cli_read_activation(const char *option, const char *text, dpcr_activation *activation);
+// One of the `count` words; its index.
+bool cli_read_word(const char *option, const char *text, const char *const *words, int count, int *index);
+// "a, b, c" of such a table, into `text`.
+void cli_join_words(const char *const *words, int count, char *text, size_t bytes);
+
+typedef struct cli_common {
+    bool json, quiet;
+    uint64_t seed;
+    int threads;
+    const char *csv;
+} cli_common;
+extern const struct argp cli_common_argp;
+#define CLI_COMMON_DEFAULTS {.seed = 1}
+
+typedef struct cli_solver {
+    dpcr_solve_options options;
+    bool method_given, scheme_given, backward_given;
+} cli_solver;
+extern const struct argp cli_solver_argp;
+#define CLI_SOLVER_DEFAULTS {.options = {.size = sizeof(dpcr_solve_options)}}
+// "step" or "zero".
+const char *cli_guess_name(dpcr_guess guess);
+
+typedef enum cli_init { CLI_INIT_DEFAULT = 0, CLI_INIT_HE, CLI_INIT_NORMAL } cli_init;
+
+typedef struct cli_network {
+    dpcr_model_options options;
+    const char *first_given;  // an option that describes the network: wrong beside a file that holds it
+    cli_init init;
+    double gain;
+    int64_t batch;
+} cli_network;
+extern const struct argp cli_network_argp;
+// Reads the positional "mlp" or "resnet".
+bool cli_read_architecture(const char *text, const char *others, dpcr_architecture *architecture);
+const char *cli_architecture_name(dpcr_architecture architecture);
+const char *cli_branch_name(dpcr_branch branch);
+
+// ---- context, memory, signals ----
+
+// The context of the common options; its allocations together stay below this machine's memory, so that an absurd size
+// is refused instead of ending in the hands of the kernel.
+dpcr_context *cli_context_create(const cli_common *common, int *status);
+void *cli_allocate(size_t bytes);  // 64-byte aligned; NULL when refused
+void cli_release(void *memory);
+size_t cli_memory_budget(void);
+
+void cli_signals_install(void);
+int cli_signal(void);  // the signal that asked to stop, or 0
+double cli_now(void);  // seconds of a monotonic clock
+
+// A contiguous array of zeros of our own; false: told, exit code 4.
+bool cli_array_create(dpcr_dtype dtype, int32_t ndim, const int64_t *shape, dpcr_array *array);
+void cli_array_destroy(dpcr_array *array);
+int64_t cli_array_count(const dpcr_array *array);
+double cli_array_get(const dpcr_array *array, int64_t offset);  // element `offset` of the memory
+void cli_array_set(const dpcr_array *array, int64_t offset, double value);
+// Standard normal numbers by counter: element i is number i of the stream.
+void cli_array_normal(const dpcr_array *array, uint64_t seed, uint64_t stream);
+double cli_normal(uint64_t seed, uint64_t stream, uint64_t index);
+uint64_t cli_random_below(uint64_t seed, uint64_t stream, uint64_t index, uint64_t n);
+
+// ---- output ----
+
+// A JSON object that remembers whether anything could not be set.
+typedef struct cli_result {
+    json_t *object;
+    bool failed;
+} cli_result;
+cli_result cli_result_create(void);
+void cli_result_destroy(cli_result *result);
+void cli_set(cli_result *result, const char *key, json_t *value);  // takes the value over
+void cli_set_real(cli_result *result, const char *key, double value);  // null unless finite
+void cli_set_int(cli_result *result, const char *key, int64_t value);
+void cli_set_text(cli_result *result, const char *key, const char *text);
+void cli_set_bool(cli_result *result, const char *key, bool value);
+json_t *cli_json_real(double value);
+json_t *cli_json_reals(const double *values, int64_t count);
+json_t *cli_json_ints(const int64_t *values, int64_t count);
+// With --json the object on stdout. Returns the exit code.
+int cli_print_json(const cli_result *result);
+// --csv FILE of the object's single values: a line of names, a line of values.
+int cli_csv_result(const cli_common *common, const cli_result *result);
+// Writes a whole file ("-": stdout): to a temporary one beside it, synced and renamed.
+int cli_write_file(const char *path, const char *text, size_t bytes);
+// Human text on stdout, unless --json or --quiet.
+void cli_say(const cli_common *common, const char *format, ...) __attribute__((format(printf, 2, 3)));
+// The usual end of a verb: CSV, JSON. Returns `status`, or the code of what went wrong.
+int cli_finish(const cli_common *common, const cli_result *result, int status);
+
+// A progress bar on stderr, when that is a terminal.
+typedef struct cli_progress {
+    bool shown;
+    double last;  // when it was last drawn
+} cli_progress;
+void cli_progress_start(cli_progress *progress, const cli_common *common);
+void cli_progress_draw(cli_progress *progress, const dpcr_train_state *state, bool now);
+void cli_progress_clear(cli_progress *progress);
+
+// ---- data sets ----
+
+#define CLI_FASHION_MNIST "fashion-mnist"
+#define CLI_FASHION_MNIST_FOLDER "/usr/share/datasets/fashion-mnist"
+#define CLI_FASHION_MNIST_PACKAGE "dataset-fashion-mnist"
+
+// `data` is a name that we know or a folder of IDX files. Reads a split, at most `limit` images of it (0: all).
+// Returns the exit code.
+int cli_data_read(dpcr_context *context, const char *data, const char *split, int64_t classes, int64_t limit,
+                  dpcr_dataset *dataset);
+bool cli_data_present(const char *folder);
+// Rows of x [n][inputs]: pixels of the first n images, standardised by their own mean and deviation.
+void cli_data_rows(const dpcr_dataset *dataset, const dpcr_array *x);
+
+// Is `path` a file that can be read? Tells it otherwise and returns false (exit code 5).
+bool cli_readable(const char *what, const char *path);
+// Can `path` be written (its folder exists and takes files)? Tells it otherwise and returns false (exit code 4).
+bool cli_writable(const char *what, const char *path);
+
+#endif

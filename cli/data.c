@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT
+// Data sets by name or folder.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+static bool folder_exists(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+bool cli_data_present(const char *folder) {
+    static const char *const names[] = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
+                                        "t10k-labels-idx1-ubyte"};
+    char path[4096];
+    for (int i = 0; i < 4; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        if (access(path, R_OK) == 0) continue;
+        snprintf(path, sizeof path, "%s/%s.gz", folder, names[i]);
+        if (access(path, R_OK) != 0) return false;
+    }
+    return true;
+}
+
+// The folder of a data set, or NULL when told that there is none.
+static const char *folder_of(const char *data) {
+    if (!strcmp(data, CLI_FASHION_MNIST)) {
+        if (folder_exists(CLI_FASHION_MNIST_FOLDER)) return CLI_FASHION_MNIST_FOLDER;
+        cli_fail(CLI_INPUT, "no %s: '%s' is missing; the Debian package %s has it (apt-get install %s)", data,
+                 CLI_FASHION_MNIST_FOLDER, CLI_FASHION_MNIST_PACKAGE, CLI_FASHION_MNIST_PACKAGE);
+        return NULL;
+    }
+    if (folder_exists(data)) return data;
+    cli_fail(CLI_INPUT, "no data set '%s': wanted %s or a folder of IDX files", data, CLI_FASHION_MNIST);
+    return NULL;
+}
+
+int cli_data_read(dpcr_context *context, const char *data, const char *split, int64_t classes, int64_t limit,
+                  dpcr_dataset *dataset) {
+    const char *folder = folder_of(data);
+    dpcr_error error = {0};
+    if (!folder) return CLI_INPUT;
+    if (dpcr_dataset_read_idx(context, folder, split, classes, dataset, &error) != DPCR_OK)
+        return cli_fail_error(&error, CLI_READING);
+    if (limit > 0 && limit < dataset->count) dataset->count = limit;
+    if (dataset->count > 0) return CLI_DONE;
+    dpcr_dataset_free(context, dataset);
+    return cli_fail(CLI_INPUT, "the %s images of '%s' are none", split, folder);
+}
+
+void cli_data_rows(const dpcr_dataset *dataset, const dpcr_array *x) {
+    const int64_t n = x->shape[0] * x->shape[1];
+    double sum = 0, squares = 0;
+    for (int64_t i = 0; i < n; i++) sum += dataset->images[i];
+    const double mean = n ? sum / (double)n : 0;
+    for (int64_t i = 0; i < n; i++) squares += (dataset->images[i] - mean) * (dataset->images[i] - mean);
+    const double deviation = n && squares > 0 ? sqrt(squares / (double)n) : 1;
+    for (int64_t i = 0; i < n; i++) cli_array_set(x, i, (dataset->images[i] - mean) / deviation);
+}

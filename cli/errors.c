@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+// Errors as one line on stderr, and the exit code that goes with each library status.
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include "cli.h"
+
+static const char *verb_name;
+static int failed;
+
+void cli_set_verb(const char *verb) { verb_name = verb; }
+const char *cli_get_verb(void) { return verb_name; }
+int cli_failed(void) { return failed; }
+
+int cli_fail(int status, const char *format, ...) {
+    char text[2048];
+    failed = status;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    // File names may hold anything; a message stays one line and sends nothing to the terminal.
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    fprintf(stderr, "deeppcr%s%s: %s\n", verb_name ? " " : "", verb_name ? verb_name : "", text);
+    return status;
+}
+
+static int status_of(dpcr_status status, cli_doing doing) {
+    switch (status) {
+        case DPCR_OK: return CLI_DONE;
+        case DPCR_ERROR_ARGUMENT:
+        case DPCR_ERROR_UNSUPPORTED: return doing == CLI_READING ? CLI_INPUT : CLI_USAGE;
+        case DPCR_ERROR_OVERFLOW: return doing == CLI_READING ? CLI_INPUT : CLI_RESOURCES;
+        case DPCR_ERROR_IO: return doing == CLI_READING ? CLI_INPUT : CLI_RESOURCES;
+        case DPCR_ERROR_FORMAT: return CLI_INPUT;
+        case DPCR_ERROR_CALLBACK: return CLI_DISAGREE;
+        case DPCR_ERROR_CANCELLED: return 128 + (cli_signal() ? cli_signal() : 2);
+        case DPCR_ERROR_MEMORY:
+        case DPCR_ERROR_SYSTEM: break;
+    }
+    return CLI_RESOURCES;
+}
+
+int cli_fail_error(const dpcr_error *error, cli_doing doing) {
+    const char *text = error->text[0] ? error->text : dpcr_status_name(error->status);
+    return cli_fail(status_of(error->status, doing), "%s", text);
+}
+
+int cli_fail_memory(const char *what) { return cli_fail(CLI_RESOURCES, "not enough memory for %s", what); }

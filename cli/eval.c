@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT
+// eval: loss and accuracy of a trained network on the test images.
+#include <errno.h>
+#include <string.h>
+
+#include "cli.h"
+
+enum { KEY_LOAD = 0x6000, KEY_DATA, KEY_SPLIT, KEY_BATCH, KEY_LIMIT };
+
+typedef struct eval {
+    cli_common common;
+    cli_solver solver;
+    const char *load, *data, *split;
+    int64_t batch, limit;
+} eval;
+
+static const struct argp_option eval_options[] = {
+    {"load", KEY_LOAD, "FILE", 0, "The network (safetensors); the same as MODEL", 0},
+    {"data", KEY_DATA, "NAME|DIR", 0, "fashion-mnist (default) or a folder of IDX files, raw or gzipped", 0},
+    {"split", KEY_SPLIT, "test|train", 0, "Which images (default test)", 0},
+    {"batch", KEY_BATCH, "B", 0, "Images at once (default 128)", 0},
+    {"limit", KEY_LIMIT, "N", 0, "Only the first N images", 0},
+    {0},
+};
+
+static error_t read_split(const char *arg, const char **split) {
+    static const char *const words[] = {"test", "train"};
+    int index = 0;
+    if (!cli_read_word("--split", arg, words, 2, &index)) return EINVAL;
+    *split = index ? "train" : "t10k";
+    return 0;
+}
+
+static error_t parse_eval(int key, char *arg, struct argp_state *state) {
+    eval *e = state->input;
+    switch (key) {
+        case KEY_LOAD: e->load = arg; return 0;
+        case KEY_DATA: e->data = arg; return 0;
+        case KEY_SPLIT: return read_split(arg, &e->split);
+        case KEY_BATCH: return cli_read_int64("--batch", arg, 1, INT64_MAX, &e->batch) ? 0 : EINVAL;
+        case KEY_LIMIT: return cli_read_int64("--limit", arg, 1, INT64_MAX, &e->limit) ? 0 : EINVAL;
+        default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp eval_argp = {eval_options, parse_eval, NULL, NULL, NULL, NULL, NULL};
+
+// What the planner says to this network at this batch.
+static int set_plan(dpcr_context *context, const eval *e, dpcr_model *model, int64_t batch, cli_result *r) {
+    dpcr_steps steps = {.size = sizeof steps};
+    dpcr_solve_plan *plan = NULL;
+    dpcr_error error = {0};
+    if (dpcr_model_get_options(model)->layers == 0) return CLI_DONE;
+    if (dpcr_model_steps(model, batch, &steps, &error) != DPCR_OK ||
+        dpcr_solve_plan_create(context, &steps, &e->solver.options, &plan, &error) != DPCR_OK)
+        return cli_fail_error(&error, CLI_COMPUTING);
+    cli_set_text(r, "method", dpcr_method_name(dpcr_solve_plan_method(plan)));
+    cli_set_text(r, "sentence", dpcr_solve_plan_sentence(plan));
+    dpcr_solve_plan_destroy(plan);
+    return CLI_DONE;
+}
+
+static int evaluate(dpcr_context *context, const eval *e, dpcr_model *model, const dpcr_dataset *data) {
+    const dpcr_model_options *o = dpcr_model_get_options(model);
+    double loss = 0, accuracy = 0;
+    dpcr_error error = {0};
+    cli_result r = cli_result_create();
+    const int64_t batch = e->batch < data->count ? e->batch : data->count;
+    // The plan first: what cannot be planned is refused there, so that an unsupported evaluation is one that did not converge.
+    int status = set_plan(context, e, model, batch, &r);
+    const double start = cli_now();
+    if (!status && dpcr_evaluate(context, model, data, e->batch, &e->solver.options, &loss, &accuracy, &error) != DPCR_OK)
+        status = error.status == DPCR_ERROR_UNSUPPORTED && e->solver.options.no_fallback ? cli_fail(CLI_UNCONVERGED, "%s", error.text)
+                 : error.status == DPCR_ERROR_ARGUMENT ? cli_fail(CLI_INPUT, "%s", error.text)
+                                                       : cli_fail_error(&error, CLI_COMPUTING);
+    const double seconds = cli_now() - start;
+    const bool train = !strcmp(e->split, "train");
+    if (!status) {
+        cli_set_real(&r, train ? "train_accuracy" : "test_accuracy", accuracy);
+        cli_set_real(&r, train ? "train_loss" : "test_loss", loss);
+        cli_set_int(&r, "images", data->count);
+        cli_set_real(&r, "seconds", seconds);
+        cli_set_real(&r, "images_per_second", seconds > 0 ? (double)data->count / seconds : 0);
+        cli_set_text(&r, "network", cli_architecture_name(o->architecture));
+        cli_set_int(&r, "layers", o->layers);
+        cli_set_int(&r, "width", o->width);
+        cli_set_text(&r, "dtype", dpcr_dtype_name(o->dtype));
+        cli_say(&e->common, "%s accuracy %.2f %%, loss %.4f; %lld images in %.3g s\n", train ? "train" : "test", 100 * accuracy, loss,
+                (long long)data->count, seconds);
+        status = cli_finish(&e->common, &r, CLI_DONE);
+    }
+    cli_result_destroy(&r);
+    return status;
+}
+
+static int run(const eval *e) {
+    int status = CLI_DONE;
+    if (!cli_readable("the network", e->load)) return CLI_INPUT;
+    dpcr_context *context = cli_context_create(&e->common, &status);
+    if (!context) return status;
+    dpcr_model *model = NULL;
+    dpcr_dataset data = {0};
+    dpcr_error error = {0};
+    if (dpcr_model_load(context, e->load, &model, &error) != DPCR_OK) status = cli_fail_error(&error, CLI_READING);
+    else if (dpcr_model_get_options(model)->outputs == 0) status = cli_fail(CLI_INPUT, "'%s' has no head that names classes", e->load);
+    if (!status) status = cli_data_read(context, e->data, e->split, dpcr_model_get_options(model)->outputs, e->limit, &data);
+    if (!status) {
+        status = evaluate(context, e, model, &data);
+        dpcr_dataset_free(context, &data);
+    }
+    dpcr_model_destroy(model);
+    dpcr_context_destroy(context);
+    return status;
+}
+
+int cli_verb_eval(int argc, char **argv) {
+    eval e = {.common = CLI_COMMON_DEFAULTS, .solver = CLI_SOLVER_DEFAULTS, .data = CLI_FASHION_MNIST, .split = "t10k", .batch = 128};
+    const cli_syntax syntax = {.arguments = "[MODEL]",
+                               .doc = "Tells loss and accuracy of a network that 'deeppcr train --save' has left, on the test images.",
+                               .groups = {{&eval_argp, &e, "Evaluation:"},
+                                          {&cli_solver_argp, &e.solver, "Solver:"},
+                                          {&cli_common_argp, &e.common, "Output and resources:"}},
+                               .most = 1};
+    const char *positional[CLI_MAX_POSITIONAL];
+    int status;
+    if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
+    if (positional[0] && e.load) return cli_fail(CLI_USAGE, "the network is named twice: '%.60s' and --load", positional[0]);
+    if (positional[0]) e.load = positional[0];
+    if (!e.load) return cli_fail(CLI_USAGE, "which network? wanted a safetensors file");
+    return run(&e);
+}

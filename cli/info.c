@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT
+// info: what this build and this machine offer.
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+static json_t *names(const char *(*name)(int), int first, int count) {
+    json_t *list = json_array();
+    for (int i = first; list && i < count; i++) json_array_append_new(list, json_string(name(i)));
+    return list;
+}
+
+static const char *dtype_name(int i) { return dpcr_dtype_name((dpcr_dtype)i); }
+static const char *method_name(int i) { return dpcr_method_name((dpcr_method)i); }
+static const char *scheme_name(int i) { return dpcr_scheme_name((dpcr_scheme)i); }
+static const char *structure_name(int i) { return dpcr_structure_name((dpcr_structure)i); }
+static const char *activation_name(int i) { return dpcr_activation_name((dpcr_activation)i); }
+static const char *network_name(int i) { return cli_architecture_name((dpcr_architecture)i); }
+
+static void set_caches(cli_result *result) {
+    static const struct {
+        const char *key;
+        int name;
+    } caches[] = {{"l1_data", _SC_LEVEL1_DCACHE_SIZE}, {"l2", _SC_LEVEL2_CACHE_SIZE}, {"l3", _SC_LEVEL3_CACHE_SIZE}};
+    json_t *object = json_object();
+    for (int i = 0; object && i < 3; i++) {
+        const long bytes = sysconf(caches[i].name);
+        if (bytes > 0) json_object_set_new(object, caches[i].key, json_integer(bytes));
+    }
+    cli_set(result, "cache_bytes", object);
+}
+
+static void set_data(cli_result *result) {
+    json_t *list = json_array();
+    if (list && cli_data_present(CLI_FASHION_MNIST_FOLDER)) json_array_append_new(list, json_string(CLI_FASHION_MNIST));
+    cli_set(result, "data_sets", list);
+}
+
+static void set_tolerances(cli_result *result) {
+    json_t *object = json_object();
+    if (object) {
+        json_object_set_new(object, dpcr_dtype_name(DPCR_F32), json_real(DPCR_TOLERANCE_F32));
+        json_object_set_new(object, dpcr_dtype_name(DPCR_F64), json_real(DPCR_TOLERANCE_F64));
+    }
+    cli_set(result, "tolerances", object);
+}
+
+static void fill(cli_result *result, const dpcr_context *context) {
+    const char *forced = getenv("DEEPPCR_ISA");
+    cli_set_text(result, "version", dpcr_version());
+    cli_set_text(result, "isa", dpcr_isa_name());
+    if (forced) cli_set_text(result, "isa_forced", forced);
+    else cli_set(result, "isa_forced", json_null());
+    cli_set(result, "isa_levels", json_pack("[sss]", "portable", "avx2", "avx512"));
+    cli_set_int(result, "threads", dpcr_context_threads(context));
+    cli_set_int(result, "memory_bytes", (json_int_t)cli_memory_budget());
+    set_caches(result);
+    cli_set(result, "dtypes", names(dtype_name, DPCR_F32, DPCR_F64 + 1));
+    cli_set(result, "networks", names(network_name, DPCR_MLP, DPCR_RESNET + 1));
+    cli_set(result, "activations", names(activation_name, DPCR_ACT_DEFAULT + 1, DPCR_ACT_COUNT));
+    cli_set(result, "methods", names(method_name, 0, DPCR_METHOD_COUNT));
+    cli_set(result, "schemes", names(scheme_name, 0, DPCR_SCHEME_COUNT));
+    cli_set(result, "structures", names(structure_name, 0, DPCR_STRUCTURE_COUNT));
+    set_tolerances(result);
+    set_data(result);
+}
+
+// Every member in a line of its own; lists and objects with their members side by side.
+static void say_all(const cli_common *common, const cli_result *result) {
+    const char *key, *name;
+    json_t *value, *member;
+    size_t i;
+    json_object_foreach(result->object, key, value) {
+        if (json_is_null(value)) continue;
+        cli_say(common, "%-13s", key);
+        if (json_is_string(value)) cli_say(common, " %s", json_string_value(value));
+        if (json_is_integer(value)) cli_say(common, " %lld", (long long)json_integer_value(value));
+        json_array_foreach(value, i, member) cli_say(common, " %s", json_string_value(member));
+        json_object_foreach(value, name, member) cli_say(common, " %s %g", name, json_number_value(member));
+        if (json_is_array(value) && json_array_size(value) == 0) cli_say(common, " none found");
+        cli_say(common, "\n");
+    }
+}
+
+int cli_verb_info(int argc, char **argv) {
+    cli_common common = CLI_COMMON_DEFAULTS;
+    const cli_syntax syntax = {
+        .arguments = "",
+        .doc = "Tells the version, the instruction set level, threads, memory and caches, and the names of everything "
+               "that other verbs take.\vThe environment variable DEEPPCR_ISA (portable, avx2, avx512) forces a lower "
+               "level than the processor's.",
+        .groups = {{&cli_common_argp, &common, "Output and resources:"}}};
+    const char *positional[CLI_MAX_POSITIONAL];
+    int status;
+    if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
+    dpcr_context *context = cli_context_create(&common, &status);
+    if (!context) return status;
+    cli_result result = cli_result_create();
+    fill(&result, context);
+    say_all(&common, &result);
+    status = cli_finish(&common, &result, CLI_DONE);
+    cli_result_destroy(&result);
+    dpcr_context_destroy(context);
+    return status;
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT
+// deeppcr VERB [options]: finds the verb, runs it, and makes sure that what it printed has arrived.
+#include <errno.h>
+#include <string.h>
+
+#include "cli.h"
+
+static const cli_verb verbs[] = {
+    {"info", "what this build and this machine offer", cli_verb_info},
+    {"plan", "which method and scheme would be chosen, and why", cli_verb_plan},
+    {"solve", "solve a linear chain from npy or npz files", cli_verb_solve},
+    {"check", "compare a parallel solve with the loop, forward and backward", cli_verb_check},
+    {"gradcheck", "compare gradients with finite differences", cli_verb_gradcheck},
+    {"train", "train a network on images", cli_verb_train},
+    {"eval", "accuracy and loss of a trained network", cli_verb_eval},
+};
+enum { VERBS = sizeof verbs / sizeof verbs[0] };
+
+static void join_verbs(char *text, size_t bytes) {
+    const char *names[VERBS];
+    for (int i = 0; i < VERBS; i++) names[i] = verbs[i].name;
+    cli_join_words(names, VERBS, text, bytes);
+}
+
+static void print_help(void) {
+    printf("Usage: deeppcr VERB [OPTION...]\n\n"
+           "Sequential neural computations, solved in parallel over their length.\n\nVerbs:\n");
+    for (int i = 0; i < VERBS; i++) printf("  %-10s %s\n", verbs[i].name, verbs[i].summary);
+    printf("\n'deeppcr VERB --help' tells a verb's options; 'deeppcr --version' the version.\n"
+           "Exit status: 0 done, 1 results disagree, 2 usage, 3 not converged and told not to fall back,\n"
+           "4 out of resources (memory, disk, threads, unwritable output), 5 bad input file,\n"
+           "128 + N stopped by signal N.\n");
+}
+
+static int run(int argc, char **argv) {
+    char list[256];
+    join_verbs(list, sizeof list);
+    if (argc < 2) return cli_fail(CLI_USAGE, "which verb? there are %s; 'deeppcr --help' tells more", list);
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+        print_help();
+        return CLI_DONE;
+    }
+    if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V")) {
+        printf("deeppcr %s\n", dpcr_version());
+        return CLI_DONE;
+    }
+    for (int i = 0; i < VERBS; i++) {
+        if (strcmp(argv[1], verbs[i].name)) continue;
+        cli_set_verb(verbs[i].name);
+        return verbs[i].run(argc - 1, argv + 1);
+    }
+    return cli_fail(CLI_USAGE, "no verb '%.60s'; there are %s", argv[1], list);
+}
+
+int main(int argc, char **argv) {
+    cli_signals_install();
+    const int status = run(argc, argv);
+    // A full disk shows itself only here, when the buffer is written.
+    const bool failed = ferror(stdout) != 0;
+    if ((fclose(stdout) != 0 || failed) && status == CLI_DONE)
+        return cli_fail(CLI_RESOURCES, "cannot write to standard output: %s", strerror(errno ? errno : EIO));
+    return status;
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MIT
+// The groups of options that verbs share: output and resources, the solver, the network.
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "cli.h"
+
+enum {
+    KEY_JSON = 0x1000, KEY_QUIET, KEY_SEED, KEY_THREADS, KEY_CSV,
+    KEY_METHOD, KEY_SCHEME, KEY_BACKWARD, KEY_TOLERANCE, KEY_WINDOW, KEY_SWEEPS, KEY_NO_FALLBACK, KEY_LIMIT,
+    KEY_CHUNK, KEY_BLOCK, KEY_DAMPING, KEY_RUN_UP, KEY_GUESS,
+    KEY_LAYERS, KEY_WIDTH, KEY_HIDDEN, KEY_BATCH, KEY_DTYPE, KEY_ACTIVATION, KEY_BRANCH, KEY_NORM, KEY_SCALE,
+    KEY_INIT, KEY_GAIN
+};
+
+static error_t taken(bool ok) { return ok ? 0 : EINVAL; }
+
+// ---- output and resources ----
+
+static const struct argp_option common_options[] = {
+    {"json", KEY_JSON, NULL, 0, "Print one JSON object on standard output and nothing else there", 0},
+    {"csv", KEY_CSV, "FILE", 0, "Also write the main table as CSV ('-': standard output)", 0},
+    {"quiet", KEY_QUIET, NULL, 0, "Print neither text nor progress", 0},
+    {"seed", KEY_SEED, "N", 0, "Seed of all random numbers (default 1)", 0},
+    {"threads", KEY_THREADS, "N", 0, "Worker threads (default 0: as many as this process may run on)", 0},
+    {0},
+};
+
+static error_t parse_common(int key, char *arg, struct argp_state *state) {
+    cli_common *c = state->input;
+    switch (key) {
+        case KEY_JSON: c->json = true; return 0;
+        case KEY_QUIET: c->quiet = true; return 0;
+        case KEY_CSV: c->csv = arg; return 0;
+        case KEY_SEED: return taken(cli_read_uint64("--seed", arg, &c->seed));
+        case KEY_THREADS: return taken(cli_read_int("--threads", arg, 0, 1024, &c->threads));
+        case ARGP_KEY_END:
+            if (!c->csv) return 0;
+            if (strcmp(c->csv, "-")) return taken(cli_writable("the CSV table", c->csv));
+            if (c->json) cli_fail(CLI_USAGE, "--json and --csv - both want standard output");
+            return taken(!c->json);
+        default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+const struct argp cli_common_argp = {common_options, parse_common, NULL, NULL, NULL, NULL, NULL};
+
+// ---- the solver ----
+
+static const struct argp_option solver_options[] = {
+    {"method", KEY_METHOD, "NAME", 0, "auto, sequential, newton, diagonal, block, picard, jacobi, damped, overlap, shooting", 0},
+    {"scheme", KEY_SCHEME, "NAME", 0, "Scheme of the linear chains in a sweep: auto, sequential, pcr, blelloch, chunked, overlap", 0},
+    {"backward", KEY_BACKWARD, "NAME", 0, "Scheme of the backward pass: the same names; sequential is the adjoint loop", 0},
+    {"tolerance", KEY_TOLERANCE, "T", 0, "A step is converged where |z - f| <= T + T |z| (default 1e-5 in float32, 1e-10 in float64; 0: the loop's bits)", 0},
+    {"guess", KEY_GUESS, "step|zero", 0, "Initial guess: every step applied to the initial state (default), or to zero", 0},
+    {"window", KEY_WINDOW, "N", 0, "Steps solved at once (default: all; 1 is Gauss-Seidel)", 0},
+    {"chunk", KEY_CHUNK, "N", 0, "Steps a chunk of overlap, shooting and chunked (default: from the shape)", 0},
+    {"run-up", KEY_RUN_UP, "N", 0, "Steps that a chunk of overlap runs before its first (default 64)", 0},
+    {"block", KEY_BLOCK, "K", 0, "Block size of the method block (default 2)", 0},
+    {"damping", KEY_DAMPING, "S", 0, "Factor of the Jacobian in the method damped, up to 1 (default 0.7)", 0},
+    {"max-sweeps", KEY_SWEEPS, "N", 0, "Budget in sweeps over the chain (default 100; overlap 3)", 0},
+    {"no-fallback", KEY_NO_FALLBACK, NULL, 0, "Stop with exit status 3 instead of finishing in order when the budget is spent", 0},
+    {"memory-limit", KEY_LIMIT, "BYTES", 0, "Workspace at most (suffixes K, M, G)", 0},
+    {0},
+};
+
+static error_t read_guess(const char *arg, dpcr_guess *guess) {
+    static const char *const words[] = {"step", "zero"};
+    int index = 0;
+    if (!cli_read_word("--guess", arg, words, 2, &index)) return EINVAL;
+    *guess = index ? DPCR_GUESS_ZERO : DPCR_GUESS_STEP;
+    return 0;
+}
+
+const char *cli_guess_name(dpcr_guess guess) { return guess == DPCR_GUESS_ZERO ? "zero" : "step"; }
+
+static error_t read_tolerance(const char *arg, dpcr_solve_options *o) {
+    if (!cli_read_double("--tolerance", arg, 0, HUGE_VAL, &o->atol)) return EINVAL;
+    if (o->atol == 0) o->atol = -1;  // in the library 0 asks for the default and a negative number for none
+    o->rtol = o->atol;
+    return 0;
+}
+
+static error_t read_damping(const char *arg, dpcr_solve_options *o) {
+    if (!cli_read_double("--damping", arg, 0, 1, &o->damping)) return EINVAL;
+    if (o->damping > 0) return 0;
+    cli_fail(CLI_USAGE, "--damping '%s': wanted more than 0; with 0 it is --method jacobi", arg);
+    return EINVAL;
+}
+
+static error_t parse_solver(int key, char *arg, struct argp_state *state) {
+    cli_solver *s = state->input;
+    dpcr_solve_options *o = &s->options;
+    switch (key) {
+        case KEY_METHOD: s->method_given = true; return taken(cli_read_method("--method", arg, &o->method));
+        case KEY_SCHEME: s->scheme_given = true; return taken(cli_read_scheme("--scheme", arg, &o->scheme));
+        case KEY_BACKWARD: s->backward_given = true; return taken(cli_read_scheme("--backward", arg, &o->backward));
+        case KEY_TOLERANCE: return read_tolerance(arg, o);
+        case KEY_GUESS: return read_guess(arg, &o->guess);
+        case KEY_WINDOW: return taken(cli_read_int64("--window", arg, 1, INT64_MAX, &o->window));
+        case KEY_CHUNK: return taken(cli_read_int64("--chunk", arg, 1, INT64_MAX, &o->chunk));
+        case KEY_RUN_UP: return taken(cli_read_int64("--run-up", arg, 1, INT64_MAX, &o->warm_up));
+        case KEY_BLOCK: return taken(cli_read_int64("--block", arg, 1, INT64_MAX, &o->block));
+        case KEY_DAMPING: return read_damping(arg, o);
+        case KEY_SWEEPS: return taken(cli_read_int("--max-sweeps", arg, 1, INT32_MAX, &o->max_sweeps));
+        case KEY_NO_FALLBACK: o->no_fallback = 1; return 0;
+        case KEY_LIMIT: return taken(cli_read_bytes("--memory-limit", arg, &o->memory_limit));
+        default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+const struct argp cli_solver_argp = {solver_options, parse_solver, NULL, NULL, NULL, NULL, NULL};
+
+// ---- the network ----
+
+static const struct argp_option network_options[] = {
+    {"layers", KEY_LAYERS, "N", 0, "Length of the chain", 0},
+    {"width", KEY_WIDTH, "W", 0, "Width of a state", 0},
+    {"hidden", KEY_HIDDEN, "H", 0, "Width inside a two-layer branch (default: the width)", 0},
+    {"batch", KEY_BATCH, "B", 0, "Sequences at once", 0},
+    {"dtype", KEY_DTYPE, "TYPE", 0, "float32 or float64", 0},
+    {"activation", KEY_ACTIVATION, "NAME", 0, "identity, relu, tanh, sigmoid, gelu, silu (default: relu; in a resnet's linear branch tanh)", 0},
+    {"branch", KEY_BRANCH, "linear|two-layer", 0, "A resnet's branch (default linear)", 0},
+    {"layer-norm", KEY_NORM, NULL, 0, "Normalise before the activation", 0},
+    {"scale", KEY_SCALE, "S", 0, "A resnet's s in z + s f(z) (default 1/sqrt(layers))", 0},
+    {"init", KEY_INIT, "default|he|normal", 0, "Initial weights of the layers: PyTorch's default, N(0, 2/fan-in) or N(0, 1/fan-in), these two with zero biases", 0},
+    {"gain", KEY_GAIN, "G", 0, "Factor on the layers' initial weights (default 1)", 0},
+    {0},
+};
+
+static const char *const architectures[] = {"mlp", "resnet"};
+static const char *const branches[] = {"linear", "two-layer"};
+static const char *const inits[] = {"default", "he", "normal"};
+
+const char *cli_architecture_name(dpcr_architecture architecture) { return architectures[architecture == DPCR_RESNET]; }
+const char *cli_branch_name(dpcr_branch branch) { return branches[branch == DPCR_BRANCH_TWO_LAYER]; }
+
+bool cli_read_architecture(const char *text, const char *others, dpcr_architecture *architecture) {
+    for (int i = 0; text && i < 2; i++) {
+        if (strcmp(text, architectures[i])) continue;
+        *architecture = i ? DPCR_RESNET : DPCR_MLP;
+        return true;
+    }
+    if (text) cli_fail(CLI_USAGE, "no network '%.60s'; there are mlp, resnet%s", text, others);
+    else cli_fail(CLI_USAGE, "which network? there are mlp, resnet%s", others);
+    return false;
+}
+
+static error_t read_branch(const char *arg, dpcr_branch *branch) {
+    int index = 0;
+    if (!cli_read_word("--branch", arg, branches, 2, &index)) return EINVAL;
+    *branch = index ? DPCR_BRANCH_TWO_LAYER : DPCR_BRANCH_LINEAR;
+    return 0;
+}
+
+static error_t read_scale(const char *arg, double *scale) {
+    if (!cli_read_double("--scale", arg, -HUGE_VAL, HUGE_VAL, scale)) return EINVAL;
+    if (*scale != 0) return 0;
+    cli_fail(CLI_USAGE, "--scale '%s': wanted a number other than 0", arg);
+    return EINVAL;
+}
+
+static error_t read_init(const char *arg, cli_init *init) {
+    int index = 0;
+    if (!cli_read_word("--init", arg, inits, 3, &index)) return EINVAL;
+    *init = (cli_init)index;
+    return 0;
+}
+
+static error_t parse_network_option(int key, char *arg, cli_network *n) {
+    dpcr_model_options *o = &n->options;
+    switch (key) {
+        case KEY_LAYERS: return taken(cli_read_int64("--layers", arg, 0, INT64_MAX, &o->layers));
+        case KEY_WIDTH: return taken(cli_read_int64("--width", arg, 1, INT64_MAX, &o->width));
+        case KEY_HIDDEN: return taken(cli_read_int64("--hidden", arg, 1, INT64_MAX, &o->hidden));
+        case KEY_BATCH: return taken(cli_read_int64("--batch", arg, 1, INT64_MAX, &n->batch));
+        case KEY_DTYPE: return taken(cli_read_dtype("--dtype", arg, &o->dtype));
+        case KEY_ACTIVATION: return taken(cli_read_activation("--activation", arg, &o->activation));
+        case KEY_BRANCH: return read_branch(arg, &o->branch);
+        case KEY_NORM: o->layer_norm = 1; return 0;
+        case KEY_SCALE: return read_scale(arg, &o->scale);
+        case KEY_INIT: return read_init(arg, &n->init);
+        case KEY_GAIN: return taken(cli_read_double("--gain", arg, -HUGE_VAL, HUGE_VAL, &n->gain));
+        default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static error_t parse_network(int key, char *arg, struct argp_state *state) {
+    cli_network *n = state->input;
+    const error_t code = parse_network_option(key, arg, n);
+    if (code || key == KEY_BATCH || n->first_given) return code;
+    for (const struct argp_option *o = network_options; o->name; o++)
+        if (o->key == key) n->first_given = o->name;
+    return 0;
+}
+
+const struct argp cli_network_argp = {network_options, parse_network, NULL, NULL, NULL, NULL, NULL};

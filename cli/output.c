@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: MIT
+// Results: one JSON object, one CSV table, human text. Files appear whole or not at all.
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+// ---- JSON ----
+
+cli_result cli_result_create(void) {
+    cli_result result = {.object = json_object()};
+    result.failed = !result.object;
+    return result;
+}
+
+void cli_result_destroy(cli_result *result) {
+    json_decref(result->object);
+    result->object = NULL;
+}
+
+void cli_set(cli_result *result, const char *key, json_t *value) {
+    if (!value || json_object_set_new(result->object, key, value) != 0) result->failed = true;
+}
+
+// JSON has no NaN and no infinity.
+json_t *cli_json_real(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+
+json_t *cli_json_reals(const double *values, int64_t count) {
+    json_t *list = json_array();
+    for (int64_t i = 0; list && i < count; i++) json_array_append_new(list, cli_json_real(values[i]));
+    return list;
+}
+
+json_t *cli_json_ints(const int64_t *values, int64_t count) {
+    json_t *list = json_array();
+    for (int64_t i = 0; list && i < count; i++) json_array_append_new(list, json_integer(values[i]));
+    return list;
+}
+
+void cli_set_real(cli_result *result, const char *key, double value) { cli_set(result, key, cli_json_real(value)); }
+void cli_set_int(cli_result *result, const char *key, int64_t value) { cli_set(result, key, json_integer(value)); }
+void cli_set_bool(cli_result *result, const char *key, bool value) { cli_set(result, key, json_boolean(value)); }
+
+// File names need not be UTF-8, and jansson takes nothing else: what is not ASCII then becomes '?'.
+void cli_set_text(cli_result *result, const char *key, const char *text) {
+    json_t *value = json_string(text);
+    char *copy = value ? NULL : strdup(text);
+    for (char *c = copy; c && *c; c++)
+        if ((unsigned char)*c >= 0x80) *c = '?';
+    cli_set(result, key, value ? value : copy ? json_string(copy) : NULL);
+    free(copy);
+}
+
+int cli_print_json(const cli_result *result) {
+    char *text = result->failed ? NULL : json_dumps(result->object, 0);
+    if (!text) return cli_fail_memory("the JSON result");
+    printf("%s\n", text);
+    free(text);
+    return CLI_DONE;
+}
+
+// ---- CSV ----
+
+static void csv_value(FILE *out, const json_t *value) {
+    if (json_is_string(value)) {
+        fputc('"', out);
+        for (const char *c = json_string_value(value); *c; c++) fprintf(out, *c == '"' ? "\"\"" : "%c", *c);
+        fputc('"', out);
+    } else if (json_is_integer(value)) {
+        fprintf(out, "%lld", (long long)json_integer_value(value));
+    } else if (json_is_real(value)) {
+        fprintf(out, "%.17g", json_real_value(value));
+    } else if (json_is_boolean(value)) {
+        fputs(json_is_true(value) ? "true" : "false", out);
+    }
+}
+
+int cli_csv_result(const cli_common *common, const cli_result *result) {
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    if (!out) return cli_fail_memory("the CSV table");
+    for (int line = 0; line < 2; line++) {
+        const char *key, *comma = "";
+        json_t *value;
+        json_object_foreach(result->object, key, value) {
+            if (json_is_array(value) || json_is_object(value)) continue;
+            fputs(comma, out);
+            if (line == 0) fputs(key, out);
+            else csv_value(out, value);
+            comma = ",";
+        }
+        fputc('\n', out);
+    }
+    const int status = fclose(out) == 0 ? cli_write_file(common->csv, text, bytes) : cli_fail_memory("the CSV table");
+    free(text);
+    return status;
+}
+
+// ---- files ----
+
+static bool write_all(int fd, const char *text, size_t bytes) {
+    while (bytes > 0) {
+        const ssize_t n = write(fd, text, bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        text += n;
+        bytes -= (size_t)n;
+    }
+    return true;
+}
+
+static int replace_file(const char *path, const char *temporary, int fd, const char *text, size_t bytes) {
+    const mode_t mask = umask(0);
+    umask(mask);
+    bool ok = fchmod(fd, 0666 & ~mask) == 0 && write_all(fd, text, bytes) && fsync(fd) == 0;
+    const int write_error = errno;
+    ok = close(fd) == 0 && ok;
+    if (ok && rename(temporary, path) == 0) return CLI_DONE;
+    const int code = ok || !write_error ? errno : write_error;
+    unlink(temporary);
+    return cli_fail(CLI_RESOURCES, "cannot write '%s': %s", path, strerror(code));
+}
+
+int cli_write_file(const char *path, const char *text, size_t bytes) {
+    if (!strcmp(path, "-")) {
+        if (fwrite(text, 1, bytes, stdout) == bytes) return CLI_DONE;
+        return cli_fail(CLI_RESOURCES, "cannot write to standard output: %s", strerror(errno));
+    }
+    struct stat info;
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {  // a device or a pipe is written as it is
+        const int fd = open(path, O_WRONLY | O_CLOEXEC);
+        const bool ok = fd >= 0 && write_all(fd, text, bytes);
+        const int code = errno;
+        if (fd >= 0) close(fd);
+        return ok ? CLI_DONE : cli_fail(CLI_RESOURCES, "cannot write '%s': %s", path, strerror(code));
+    }
+    char *temporary = NULL;
+    if (asprintf(&temporary, "%s.XXXXXX", path) < 0) return cli_fail_memory("a file name");
+    const int fd = mkostemp(temporary, O_CLOEXEC);
+    const int status = fd >= 0 ? replace_file(path, temporary, fd, text, bytes)
+                               : cli_fail(CLI_RESOURCES, "cannot write '%s': %s", path, strerror(errno));
+    free(temporary);
+    return status;
+}
+
+bool cli_readable(const char *what, const char *path) {
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct stat info = {0};
+    const bool folder = fd >= 0 && fstat(fd, &info) == 0 && S_ISDIR(info.st_mode);
+    const int code = folder ? EISDIR : errno;
+    if (fd >= 0) close(fd);
+    if (fd >= 0 && !folder) return true;
+    cli_fail(CLI_INPUT, "cannot read %s '%s': %s", what, path, strerror(code));
+    return false;
+}
+
+bool cli_writable(const char *what, const char *path) {
+    char folder[4096];
+    const char *slash = strrchr(path, '/');
+    const size_t length = slash ? (size_t)(slash - path) : 0;
+    struct stat info;
+    int code = 0;
+    if (!*path) code = ENOENT;
+    else if (length >= sizeof folder) code = ENAMETOOLONG;
+    else if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) code = EISDIR;
+    else {
+        snprintf(folder, sizeof folder, "%.*s", (int)length, path);
+        const char *where = !slash ? "." : length ? folder : "/";
+        if (stat(where, &info) != 0 || (errno = ENOTDIR, !S_ISDIR(info.st_mode)) || access(where, W_OK | X_OK) != 0)
+            code = errno;
+    }
+    if (code) cli_fail(CLI_RESOURCES, "cannot write %s '%s': %s", what, path, strerror(code));
+    return !code;
+}
+
+// ---- text ----
+
+void cli_say(const cli_common *common, const char *format, ...) {
+    if (common->json || common->quiet || (common->csv && !strcmp(common->csv, "-"))) return;
+    va_list arguments;
+    va_start(arguments, format);
+    vprintf(format, arguments);
+    va_end(arguments);
+}
+
+int cli_finish(const cli_common *common, const cli_result *result, int status) {
+    if (common->csv) {
+        const int written = cli_csv_result(common, result);
+        if (written) return written;
+    }
+    const int printed = common->json ? cli_print_json(result) : CLI_DONE;
+    return printed ? printed : status;
+}

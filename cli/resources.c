@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT
+// Memory with a budget, the context, signals, the clock.
+#include <malloc.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+// ---- memory ----
+
+static atomic_size_t used;
+
+static size_t cgroup_limit(void) {
+    unsigned long long limit = 0;
+    FILE *file = fopen("/sys/fs/cgroup/memory.max", "r");
+    if (!file) return SIZE_MAX;
+    const int read = fscanf(file, "%llu", &limit);  // "max" is no number
+    fclose(file);
+    return read == 1 && limit > 0 ? (size_t)limit : SIZE_MAX;
+}
+
+size_t cli_memory_budget(void) {
+    static atomic_size_t known;
+    size_t budget = atomic_load(&known);
+    if (budget) return budget;
+    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    budget = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : SIZE_MAX;
+    const size_t limit = cgroup_limit();
+    if (limit < budget) budget = limit;
+    atomic_store(&known, budget);
+    return budget;
+}
+
+// Linux promises memory that it does not have, and ends the process that then uses it: so we count ourselves.
+static void *allocate(void *user, size_t bytes, size_t alignment) {
+    (void)user;
+    const size_t budget = cli_memory_budget();
+    if (bytes > budget || alignment > budget - bytes) return NULL;
+    if (atomic_load(&used) > budget - bytes) return NULL;
+    const size_t rounded = (bytes + alignment - 1) & ~(alignment - 1);
+    void *memory = aligned_alloc(alignment, rounded ? rounded : alignment);
+    if (memory) atomic_fetch_add(&used, malloc_usable_size(memory));
+    return memory;
+}
+
+static void release(void *user, void *memory) {
+    (void)user;
+    if (memory) atomic_fetch_sub(&used, malloc_usable_size(memory));
+    free(memory);
+}
+
+void *cli_allocate(size_t bytes) { return allocate(NULL, bytes, 64); }
+void cli_release(void *memory) { release(NULL, memory); }
+
+// ---- signals ----
+
+static volatile sig_atomic_t stop_signal;
+
+static void on_signal(int number) { stop_signal = number; }
+
+void cli_signals_install(void) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    sigemptyset(&action.sa_mask);
+    action.sa_handler = on_signal;
+    action.sa_flags = (int)SA_RESETHAND;  // the second one ends the program at once
+    const int stopping[] = {SIGINT, SIGTERM, SIGHUP};
+    for (int i = 0; i < 3; i++) {
+        struct sigaction before;
+        // What the caller has told us to ignore (nohup, background jobs) stays ignored.
+        if (sigaction(stopping[i], NULL, &before) == 0 && before.sa_handler == SIG_IGN) continue;
+        sigaction(stopping[i], &action, NULL);
+    }
+    // A closed pipe and a file size limit are write errors with an exit code of their own.
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
+}
+
+int cli_signal(void) { return stop_signal; }
+
+double cli_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+// ---- context ----
+
+static int cancelled(void *user) {
+    (void)user;
+    return stop_signal != 0;
+}
+
+dpcr_context *cli_context_create(const cli_common *common, int *status) {
+    const dpcr_context_options options = {
+        .size = sizeof options, .threads = common->threads, .allocate = allocate, .release = release, .cancel = cancelled};
+    dpcr_context *context = NULL;
+    dpcr_error error = {0};
+    if (dpcr_context_create(&options, &context, &error) == DPCR_OK) return context;
+    *status = cli_fail_error(&error, CLI_COMPUTING);
+    return NULL;
+}

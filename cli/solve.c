@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: MIT
+// solve linear: z_l = A_l z_{l-1} + b_l, or its transpose, from npy and npz files.
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+enum { KEY_A = 0x3000, KEY_B, KEY_Z0, KEY_INPUT, KEY_OUTPUT, KEY_SCHEME, KEY_TRANSPOSED, KEY_CHUNK, KEY_RUN_UP, KEY_LEVELS,
+       KEY_TOLERANCE, KEY_SWEEPS, KEY_LIMIT };
+
+typedef struct solve {
+    cli_common common;
+    const char *a, *b, *z0, *input, *output;
+    bool transposed;
+    dpcr_chain_options options;
+    size_t memory_limit;
+} solve;
+
+static const struct argp_option solve_options[] = {
+    {"A", KEY_A, "FILE", 0, "Transitions, by their number of dimensions: [L][B][w][w] dense, [L][B][m][k][k] blocks (w = m k), [L][B][w] diagonal, [L][B] scalar; its B may be 1: shared", 0},
+    {"b", KEY_B, "FILE", 0, "Inputs [L][B][w]", 0},
+    {"z0", KEY_Z0, "FILE", 0, "Initial states [B][w], or [w] for one sequence (default 0)", 0},
+    {"input", KEY_INPUT, "FILE.npz", 0, "Take A, b and, if there, z0 from one npz file", 0},
+    {"output", KEY_OUTPUT, "FILE", 0, "The states z [L][B][w]: .npy, .npz (member z), or '-' for npy on standard output", 0},
+    {"scheme", KEY_SCHEME, "NAME", 0, "auto (default), sequential, pcr, blelloch, chunked, overlap", 0},
+    {"transposed", KEY_TRANSPOSED, NULL, 0, "z_l = A_{l+1}^T z_{l+1} + b_l from the last step on; takes no z0", 0},
+    {"chunk", KEY_CHUNK, "N", 0, "Steps a chunk of chunked and overlap (default: from the shape)", 0},
+    {"run-up", KEY_RUN_UP, "N", 0, "Steps that a chunk of overlap runs before its first (default 64)", 0},
+    {"levels", KEY_LEVELS, "N", 0, "Tree levels of blelloch (default: all; 0 is the loop)", 0},
+    {"tolerance", KEY_TOLERANCE, "T", 0, "Allowed defect at the boundaries of overlap's chunks (default 0: the loop's bits)", 0},
+    {"max-sweeps", KEY_SWEEPS, "N", 0, "Sweeps of overlap before it finishes in order (default 3)", 0},
+    {"memory-limit", KEY_LIMIT, "BYTES", 0, "Workspace at most (suffixes K, M, G)", 0},
+    {0},
+};
+
+static error_t read_levels(const char *arg, int *levels) {
+    int tree;
+    if (!cli_read_int("--levels", arg, 0, 62, &tree)) return EINVAL;
+    *levels = tree + 1;
+    return 0;
+}
+
+static error_t parse_solve(int key, char *arg, struct argp_state *state) {
+    solve *s = state->input;
+    dpcr_chain_options *o = &s->options;
+    switch (key) {
+        case KEY_A: s->a = arg; return 0;
+        case KEY_B: s->b = arg; return 0;
+        case KEY_Z0: s->z0 = arg; return 0;
+        case KEY_INPUT: s->input = arg; return 0;
+        case KEY_OUTPUT: s->output = arg; return 0;
+        case KEY_TRANSPOSED: s->transposed = true; return 0;
+        case KEY_SCHEME: return cli_read_scheme("--scheme", arg, &o->scheme) ? 0 : EINVAL;
+        case KEY_CHUNK: return cli_read_int64("--chunk", arg, 1, INT64_MAX, &o->chunk) ? 0 : EINVAL;
+        case KEY_RUN_UP: return cli_read_int64("--run-up", arg, 1, INT64_MAX, &o->warm_up) ? 0 : EINVAL;
+        case KEY_LEVELS: return read_levels(arg, &o->levels);
+        case KEY_TOLERANCE: return cli_read_double("--tolerance", arg, 0, HUGE_VAL, &o->tolerance) ? 0 : EINVAL;
+        case KEY_SWEEPS: return cli_read_int("--max-sweeps", arg, 1, INT32_MAX, &o->max_sweeps) ? 0 : EINVAL;
+        case KEY_LIMIT: return cli_read_bytes("--memory-limit", arg, &s->memory_limit) ? 0 : EINVAL;
+        default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp solve_argp = {solve_options, parse_solve, NULL, NULL, NULL, NULL, NULL};
+
+// ---- reading ----
+
+// Files in memory, and the arrays in them that were asked for.
+typedef struct inputs {
+    dpcr_tensors files[3];
+    const dpcr_array *a, *b, *z0;
+} inputs;
+
+static bool ends_with(const char *text, const char *end) {
+    const size_t n = strlen(text), m = strlen(end);
+    return n >= m && !strcmp(text + n - m, end);
+}
+
+// "file.npz:name" is member `name`; a file with one array needs no name.
+static int read_array(dpcr_context *context, const char *what, const char *path, dpcr_tensors *file, const dpcr_array **array) {
+    char *copy = strdup(path);
+    if (!copy) return cli_fail_memory("a file name");
+    char *mark = strstr(copy, ".npz:"), *member = NULL;
+    if (mark) {
+        mark[4] = 0;
+        member = mark + 5;
+    }
+    dpcr_error error = {0};
+    int status = CLI_DONE;
+    if (strcmp(copy, "-") && !cli_readable(what, copy)) status = CLI_INPUT;
+    else if (dpcr_npy_read(context, copy, file, &error) != DPCR_OK) status = cli_fail_error(&error, CLI_READING);
+    if (!status) {
+        const dpcr_tensor *found = member ? dpcr_tensors_find(file, member) : file->count == 1 ? &file->items[0] : NULL;
+        if (!found && !member) found = dpcr_tensors_find(file, what);
+        if (found) *array = &found->array;
+        else if (member) status = cli_fail(CLI_INPUT, "'%s' has no member '%s'", copy, member);
+        else status = cli_fail(CLI_INPUT, "'%s' has %lld arrays; '%s:NAME' says which is %s", copy, (long long)file->count, copy, what);
+    }
+    free(copy);
+    return status;
+}
+
+static int read_npz(dpcr_context *context, const solve *s, inputs *in) {
+    dpcr_error error = {0};
+    if (!cli_readable("the input", s->input)) return CLI_INPUT;
+    if (dpcr_npy_read(context, s->input, &in->files[0], &error) != DPCR_OK) return cli_fail_error(&error, CLI_READING);
+    const dpcr_tensor *a = dpcr_tensors_find(&in->files[0], "A"), *b = dpcr_tensors_find(&in->files[0], "b"),
+                      *z0 = dpcr_tensors_find(&in->files[0], "z0");
+    if (!a || !b) return cli_fail(CLI_INPUT, "'%s' has no array '%s': wanted A, b and perhaps z0", s->input, a ? "b" : "A");
+    in->a = &a->array;
+    in->b = &b->array;
+    in->z0 = z0 && !s->transposed ? &z0->array : NULL;
+    return CLI_DONE;
+}
+
+static int read_inputs(dpcr_context *context, const solve *s, inputs *in) {
+    if (s->input) return read_npz(context, s, in);
+    int status = read_array(context, "A", s->a, &in->files[0], &in->a);
+    if (!status) status = read_array(context, "b", s->b, &in->files[1], &in->b);
+    if (!status && s->z0) status = read_array(context, "z0", s->z0, &in->files[2], &in->z0);
+    return status;
+}
+
+// ---- shapes ----
+
+static const char *shape_text(const dpcr_array *array, char *text, size_t bytes) {
+    size_t at = 0;
+    snprintf(text, bytes, "[]");
+    for (int i = 0; i < array->ndim && at < bytes; i++) {
+        const int n = snprintf(text + at, bytes - at, "[%lld]", (long long)array->shape[i]);
+        at += n > 0 ? (size_t)n : 0;
+    }
+    return text;
+}
+
+static int wrong_shape(const char *what, const dpcr_array *array, const char *wanted) {
+    char text[160];
+    return cli_fail(CLI_INPUT, "%s has shape %s: wanted %s", what, shape_text(array, text, sizeof text), wanted);
+}
+
+static int wrong_a(const dpcr_array *a, const dpcr_array *b) {
+    char wanted[256];
+    const long long length = (long long)b->shape[0], batch = (long long)b->shape[1], w = (long long)b->shape[2];
+    snprintf(wanted, sizeof wanted,
+             "[%lld][%lld%s] and then nothing, [%lld], [%lld][%lld] or [m][k][k] with m k = %lld, as b has [%lld][%lld][%lld]",
+             length, batch, batch > 1 ? " or 1" : "", w, w, w, w, length, batch, w);
+    return wrong_shape("A", a, wanted);
+}
+
+// The structure is decided by the number of dimensions. `a` becomes a view [L][B or 1][values].
+static int shape_of(const inputs *in, const solve *s, dpcr_chain_shape *shape, dpcr_array *a) {
+    const dpcr_array *from = in->a, *b = in->b;
+    if (b->ndim != 3) return wrong_shape("b", b, "[L][B][w]");
+    const int64_t w = b->shape[2], *n = from->shape;
+    if (w < 1) return wrong_shape("b", b, "a width of at least 1");
+    bool ok = from->ndim >= 2 && from->ndim <= 5 && n[0] == b->shape[0] && (n[1] == b->shape[1] || n[1] == 1);
+    dpcr_structure structure = DPCR_SCALAR;
+    int64_t block = 0;
+    if (ok && from->ndim == 3) structure = DPCR_DIAGONAL, ok = n[2] == w;
+    if (ok && from->ndim == 4) structure = DPCR_DENSE, ok = n[2] == w && n[3] == w;
+    if (ok && from->ndim == 5) structure = DPCR_BLOCK, block = n[3], ok = n[4] == block && block > 0 && w % block == 0 && n[2] == w / block;
+    if (!ok) return wrong_a(from, b);
+    if (from->dtype != b->dtype || (b->dtype != DPCR_F32 && b->dtype != DPCR_F64))
+        return cli_fail(CLI_INPUT, "A is %s and b is %s: wanted both float32 or both float64", dpcr_dtype_name(from->dtype),
+                        dpcr_dtype_name(b->dtype));
+    *shape = (dpcr_chain_shape){.length = b->shape[0],
+                                .batch = b->shape[1],
+                                .transition = dpcr_transition_square(structure, w, block),
+                                .dtype = b->dtype,
+                                .transposed = s->transposed};
+    *a = dpcr_array_make(from->data, from->dtype, 3, (const int64_t[]){n[0], n[1], dpcr_transition_values(&shape->transition)});
+    return CLI_DONE;
+}
+
+static int start_of(const inputs *in, const dpcr_chain_shape *shape, dpcr_array *z0) {
+    const int64_t wanted[] = {shape->batch, shape->transition.rows};
+    const dpcr_array *from = in->z0;
+    const bool pair = from->ndim == 2 && from->shape[0] == wanted[0] && from->shape[1] == wanted[1];
+    const bool single = from->ndim == 1 && wanted[0] == 1 && from->shape[0] == wanted[1];
+    char text[96];
+    snprintf(text, sizeof text, "[%lld][%lld], as b has", (long long)wanted[0], (long long)wanted[1]);
+    if (!pair && !single) return wrong_shape("z0", from, text);
+    if (from->dtype != shape->dtype)
+        return cli_fail(CLI_INPUT, "z0 is %s and b is %s: wanted the same", dpcr_dtype_name(from->dtype), dpcr_dtype_name(shape->dtype));
+    *z0 = dpcr_array_make(from->data, from->dtype, 2, wanted);
+    return CLI_DONE;
+}
+
+// ---- solving and writing ----
+
+static int write_states(const solve *s, const dpcr_array *z) {
+    dpcr_error error = {0};
+    dpcr_status status;
+    if (ends_with(s->output, ".npz")) {
+        char name[] = "z";
+        dpcr_tensor item = {.name = name, .array = *z};
+        const dpcr_tensors all = {.count = 1, .items = &item};
+        status = dpcr_npz_write(s->output, &all, &error);
+    } else {
+        status = dpcr_npy_write(s->output, z, &error);
+    }
+    return status == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_WRITING);
+}
+
+static int tell(const solve *s, const dpcr_chain_shape *shape, const dpcr_chain_plan *plan, const dpcr_chain_report *report) {
+    cli_result r = cli_result_create();
+    cli_set_int(&r, "length", shape->length);
+    cli_set_int(&r, "batch", shape->batch);
+    cli_set_int(&r, "width", shape->transition.rows);
+    cli_set_text(&r, "structure", dpcr_structure_name(shape->transition.structure));
+    cli_set_text(&r, "dtype", dpcr_dtype_name(shape->dtype));
+    cli_set_bool(&r, "transposed", shape->transposed != 0);
+    cli_set_text(&r, "scheme", dpcr_scheme_name(report->scheme));
+    cli_set_int(&r, "sweeps", report->sweeps);
+    cli_set_int(&r, "finished_from", report->finished_from);
+    cli_set_int(&r, "compositions", report->compositions);
+    cli_set_int(&r, "applications", report->applications);
+    cli_set_int(&r, "depth", report->depth);
+    cli_set_real(&r, "seconds", report->seconds);
+    cli_set_int(&r, "workspace_bytes", (json_int_t)dpcr_chain_plan_workspace(plan));
+    cli_set_text(&r, "sentence", dpcr_chain_plan_sentence(plan));
+    cli_set_text(&r, "output", s->output);
+    if (strcmp(s->output, "-"))
+        cli_say(&s->common, "%lld steps, batch %lld, width %lld, %s: %s, depth %lld, %.3g s, in '%s'\n", (long long)shape->length,
+                (long long)shape->batch, (long long)shape->transition.rows, dpcr_structure_name(shape->transition.structure),
+                dpcr_scheme_name(report->scheme), (long long)report->depth, report->seconds, s->output);
+    const int status = cli_finish(&s->common, &r, CLI_DONE);
+    cli_result_destroy(&r);
+    return status;
+}
+
+static int execute(const solve *s, const dpcr_chain_shape *shape, const dpcr_chain_plan *plan, const dpcr_array *a,
+                   const dpcr_array *b, const dpcr_array *z0) {
+    const size_t bytes = dpcr_chain_plan_workspace(plan);
+    if (s->memory_limit && bytes > s->memory_limit)
+        return cli_fail(CLI_RESOURCES, "%s needs a workspace of %zu bytes, the limit is %zu", dpcr_scheme_name(dpcr_chain_plan_scheme(plan)),
+                        bytes, s->memory_limit);
+    void *workspace = cli_allocate(bytes);
+    if (!workspace) return cli_fail(CLI_RESOURCES, "not enough memory for a workspace of %zu bytes", bytes);
+    dpcr_chain_report report = {.size = sizeof report};
+    dpcr_error error = {0};
+    // The states take the place of b, so nothing else of that size is needed.
+    int status = dpcr_chain_execute(plan, a, b, z0, b, workspace, bytes, &report, &error) == DPCR_OK
+                     ? CLI_DONE
+                     : cli_fail_error(&error, CLI_COMPUTING);
+    cli_release(workspace);
+    if (!status) status = write_states(s, b);
+    return status ? status : tell(s, shape, plan, &report);
+}
+
+static int run(dpcr_context *context, const solve *s) {
+    inputs in = {0};
+    dpcr_chain_shape shape;
+    dpcr_array a, z0;
+    dpcr_chain_plan *plan = NULL;
+    dpcr_error error = {0};
+    int status = read_inputs(context, s, &in);
+    if (!status) status = shape_of(&in, s, &shape, &a);
+    if (!status && in.z0) status = start_of(&in, &shape, &z0);
+    if (!status && dpcr_chain_plan_create(context, &shape, &s->options, &plan, &error) != DPCR_OK)
+        status = cli_fail_error(&error, CLI_COMPUTING);
+    if (!status) status = execute(s, &shape, plan, &a, in.b, in.z0 ? &z0 : NULL);
+    dpcr_chain_plan_destroy(plan);
+    for (int i = 0; i < 3; i++) dpcr_tensors_free(context, &in.files[i]);
+    return status;
+}
+
+static int count_stdin(const solve *s) {
+    const char *paths[] = {s->a, s->b, s->z0};
+    int n = 0;
+    for (int i = 0; i < 3; i++) n += paths[i] && !strcmp(paths[i], "-");
+    return n;
+}
+
+static int refuse(const solve *s, const char *kind) {
+    if (!kind || strcmp(kind, "linear"))
+        return cli_fail(CLI_USAGE, "%s%.60s%s", kind ? "no kind of chain '" : "which kind of chain? there is linear", kind ? kind : "",
+                        kind ? "'; there is linear" : "");
+    if (s->input && (s->a || s->b || s->z0)) return cli_fail(CLI_USAGE, "--input holds A, b and z0: wanted it or --A, --b, --z0");
+    if (!s->input && !s->a) return cli_fail(CLI_USAGE, "no --A: wanted --A FILE and --b FILE, or --input FILE.npz");
+    if (!s->input && !s->b) return cli_fail(CLI_USAGE, "no --b: wanted --A FILE and --b FILE, or --input FILE.npz");
+    if (!s->output) return cli_fail(CLI_USAGE, "no --output: wanted a file, or '-' for standard output");
+    if (s->z0 && s->transposed) return cli_fail(CLI_USAGE, "--z0 beside --transposed: that chain starts with the last b alone");
+    if (count_stdin(s) > 1) return cli_fail(CLI_USAGE, "standard input ('-') holds one array only");
+    const bool to_stdout = !strcmp(s->output, "-");
+    if (to_stdout && s->common.json) return cli_fail(CLI_USAGE, "--json and --output - both want standard output");
+    if (to_stdout && s->common.csv && !strcmp(s->common.csv, "-")) return cli_fail(CLI_USAGE, "--csv - and --output - both want standard output");
+    if (!to_stdout && !cli_writable("the output", s->output)) return CLI_RESOURCES;
+    return CLI_DONE;
+}
+
+int cli_verb_solve(int argc, char **argv) {
+    solve s = {.common = CLI_COMMON_DEFAULTS, .options = {.size = sizeof(dpcr_chain_options)}};
+    const cli_syntax syntax = {
+        .arguments = "linear",
+        .doc = "Solves the linear chain z_l = A_l z_{l-1} + b_l, l = 0..L-1, from an initial state z0, all steps at once or by "
+               "the loop, with the same result.\vFiles are npy or npz arrays of float32 or float64, all of one type; "
+               "'FILE.npz:NAME' is a member, '-' standard input. A NaN stays in its own sequence.",
+        .groups = {{&solve_argp, &s, "Chain:"}, {&cli_common_argp, &s.common, "Output and resources:"}},
+        .most = 1};
+    const char *positional[CLI_MAX_POSITIONAL];
+    int status;
+    if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
+    if ((status = refuse(&s, positional[0]))) return status;
+    dpcr_context *context = cli_context_create(&s.common, &status);
+    if (!context) return status;
+    status = run(context, &s);
+    dpcr_context_destroy(context);
+    return status;
+}

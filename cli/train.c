@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: MIT
+// train: a network on images, with a progress bar, a log, checkpoints, and the test accuracy at the end.
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "problem.h"
+#include "train_log.h"
+
+// Defaults for networks of about a thousand residual layers of width 32 on Fashion-MNIST; the man page names them.
+#define DEFAULT_RATE_ADAM 3e-3
+#define DEFAULT_RATE_SGD 0.1
+#define DEFAULT_MOMENTUM 0.9
+#define DEFAULT_WEIGHT_DECAY 0.01
+enum { DEFAULT_WARM_UP = 100 };
+
+enum { KEY_DATA = 0x5000, KEY_EPOCHS, KEY_SAVE, KEY_RESUME, KEY_LOG, KEY_LOG_EVERY, KEY_OPTIMISER, KEY_RATE, KEY_DECAY,
+       KEY_MOMENTUM, KEY_WARM_UP, KEY_CONSTANT, KEY_CHECKPOINT, KEY_TEST, KEY_LIMIT };
+
+typedef struct train {
+    cli_common common;
+    cli_solver solver;
+    cli_network network;
+    dpcr_train_options options;
+    const char *data, *log_path;
+    int64_t limit, log_every, test_every;
+    bool rate_given, decay_given, momentum_given, warm_up_given;
+    // The run.
+    dpcr_context *context;
+    dpcr_model *model;
+    dpcr_dataset training, test;
+    cli_progress progress;
+    cli_log log;
+    bool begun, resuming;
+    int status;              // of the callback, when it stops the run
+    double test_seconds;     // spent in tests between the epochs
+    int64_t tested_step;     // step that the figures below belong to
+    double test_loss, test_accuracy;
+    dpcr_train_state state;  // the last one seen
+    char sentence[512];
+    json_t *epochs;          // a row each, for the CSV
+} train;
+
+static const struct argp_option train_options[] = {
+    {"data", KEY_DATA, "NAME|DIR", 0, "fashion-mnist (default; Debian package dataset-fashion-mnist) or a folder of IDX files, raw or gzipped", 0},
+    {"epochs", KEY_EPOCHS, "N", 0, "Passes over the training images (default 4)", 0},
+    {"save", KEY_SAVE, "FILE", 0, "Model and checkpoint (safetensors), always whole on disk (default with --resume: the same file)", 0},
+    {"resume", KEY_RESUME, "FILE", 0, "Go on from a checkpoint; ends with the bits of a run that was never stopped", 0},
+    {"checkpoint-seconds", KEY_CHECKPOINT, "S", 0, "At most this much work is lost (default 10); every epoch's end is saved too", 0},
+    {"log", KEY_LOG, "FILE", 0, "JSON Lines: an object a step and one an epoch", 0},
+    {"log-every", KEY_LOG_EVERY, "N", 0, "Log every Nth step (default 1)", 0},
+    {"test-every", KEY_TEST, "N", 0, "Test after every Nth epoch (default 1; 0: only at the end)", 0},
+    {"limit", KEY_LIMIT, "N", 0, "Only the first N training images and the first N test images", 0},
+    {"optimiser", KEY_OPTIMISER, "NAME", 0, "sgd, adam, adamw (default)", 0},
+    {"rate", KEY_RATE, "R", 0, "Peak learning rate (default 0.003; sgd 0.1)", 0},
+    {"weight-decay", KEY_DECAY, "D", 0, "Decoupled in adamw (default 0.01), added to the gradient in sgd and adam (default 0)", 0},
+    {"momentum", KEY_MOMENTUM, "M", 0, "Of sgd (default 0.9)", 0},
+    {"warm-up", KEY_WARM_UP, "N", 0, "Steps of linear warm-up (default 100, at most a tenth of all); then half a cosine down to 0", 0},
+    {"constant-rate", KEY_CONSTANT, NULL, 0, "No cosine after the warm-up", 0},
+    {0},
+};
+
+static error_t read_optimiser(const char *arg, dpcr_optimiser_kind *kind) {
+    static const char *const words[] = {"sgd", "adam", "adamw"};
+    int index = 0;
+    if (!cli_read_word("--optimiser", arg, words, 3, &index)) return EINVAL;
+    *kind = (dpcr_optimiser_kind)(DPCR_SGD + index);
+    return 0;
+}
+
+static bool parse_optimiser(int key, const char *arg, train *t, error_t *code) {
+    dpcr_optimiser_options *o = &t->options.optimiser;
+    switch (key) {
+        case KEY_OPTIMISER: *code = read_optimiser(arg, &o->kind); return true;
+        case KEY_RATE: t->rate_given = true; *code = cli_read_double("--rate", arg, 0, HUGE_VAL, &o->rate) ? 0 : EINVAL; return true;
+        case KEY_DECAY:
+            t->decay_given = true;
+            *code = cli_read_double("--weight-decay", arg, 0, HUGE_VAL, &o->weight_decay) ? 0 : EINVAL;
+            return true;
+        case KEY_MOMENTUM: t->momentum_given = true; *code = cli_read_double("--momentum", arg, 0, 1, &o->momentum) ? 0 : EINVAL; return true;
+        case KEY_WARM_UP: t->warm_up_given = true; *code = cli_read_int64("--warm-up", arg, 0, INT64_MAX, &o->warm_up) ? 0 : EINVAL; return true;
+        case KEY_CONSTANT: o->total = 0; *code = 0; return true;
+        default: return false;
+    }
+}
+
+static error_t parse_train(int key, char *arg, struct argp_state *state) {
+    train *t = state->input;
+    error_t code;
+    if (parse_optimiser(key, arg, t, &code)) return code;
+    switch (key) {
+        case KEY_DATA: t->data = arg; return 0;
+        case KEY_SAVE: t->options.save = arg; return 0;
+        case KEY_RESUME: t->options.resume = arg; return 0;
+        case KEY_LOG: t->log_path = arg; return 0;
+        case KEY_EPOCHS: return cli_read_int64("--epochs", arg, 1, INT64_MAX, &t->options.epochs) ? 0 : EINVAL;
+        case KEY_LOG_EVERY: return cli_read_int64("--log-every", arg, 1, INT64_MAX, &t->log_every) ? 0 : EINVAL;
+        case KEY_TEST: return cli_read_int64("--test-every", arg, 0, INT64_MAX, &t->test_every) ? 0 : EINVAL;
+        case KEY_LIMIT: return cli_read_int64("--limit", arg, 1, INT64_MAX, &t->limit) ? 0 : EINVAL;
+        case KEY_CHECKPOINT:
+            return cli_read_double("--checkpoint-seconds", arg, 1e-3, HUGE_VAL, &t->options.checkpoint_seconds) ? 0 : EINVAL;
+        default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp train_argp = {train_options, parse_train, NULL, NULL, NULL, NULL, NULL};
+
+// ---- during the run ----
+
+// Loss and accuracy on the test images at this step; the time does not count as training.
+static int test_now(train *t, int64_t step) {
+    const double start = cli_now();
+    dpcr_error error = {0};
+    const dpcr_status status = dpcr_evaluate(t->context, t->model, &t->test, t->options.batch, &t->options.solve, &t->test_loss,
+                                             &t->test_accuracy, &error);
+    t->test_seconds += cli_now() - start;
+    if (status == DPCR_ERROR_CANCELLED) return 128 + cli_signal();
+    if (status != DPCR_OK) return cli_fail_error(&error, CLI_COMPUTING);
+    t->tested_step = step;
+    return CLI_DONE;
+}
+
+// The library's clock runs on through the tests between the epochs; ours does not.
+static dpcr_train_state without_tests(const train *t, const dpcr_train_state *state) {
+    dpcr_train_state s = *state;
+    const double images = s.images_per_second * s.seconds;
+    s.seconds -= t->test_seconds;
+    if (s.seconds > 0) {
+        s.seconds_left = s.images_per_second > 0 ? s.seconds_left * s.images_per_second * s.seconds / fmax(images, 1) : 0;
+        s.images_per_second = images / s.seconds;
+    }
+    return s;
+}
+
+static json_t *log_line(const char *event, const dpcr_train_state *s) {
+    return json_pack("{ss sI sI sf sf sf sf}", "event", event, "step", (json_int_t)s->step, "epoch", (json_int_t)s->epoch, "loss",
+                     s->loss, "accuracy", s->accuracy, "seconds", s->seconds, "images_per_second", s->images_per_second);
+}
+
+static int log_step(train *t, const dpcr_train_state *s) {
+    if (t->log.fd < 0 || s->step % t->log_every) return CLI_DONE;
+    json_t *line = log_line("step", s);
+    if (line) {
+        json_object_set_new(line, "method", json_string(dpcr_method_name(s->method)));
+        json_object_set_new(line, "sweeps", json_integer(s->sweeps));
+        json_object_set_new(line, "reason", json_string(dpcr_reason_name(s->reason)));
+    }
+    return cli_log_write(&t->log, line);
+}
+
+static int end_epoch(train *t, const dpcr_train_state *s) {
+    const bool tested = (t->test_every > 0 && s->epoch % t->test_every == 0) || s->step == s->steps;
+    if (tested) {
+        cli_progress_clear(&t->progress);
+        const int status = test_now(t, s->step);
+        if (status) return status;
+    }
+    json_t *line = log_line("epoch", s);
+    if (line && tested) {
+        json_object_set_new(line, "test_loss", cli_json_real(t->test_loss));
+        json_object_set_new(line, "test_accuracy", cli_json_real(t->test_accuracy));
+    }
+    if (line && t->epochs) json_array_append(t->epochs, line);
+    cli_progress_clear(&t->progress);
+    cli_say(&t->common, "epoch %lld/%lld  loss %.4f  accuracy %.2f %%", (long long)s->epoch, (long long)s->epochs, s->loss, 100 * s->accuracy);
+    if (tested) cli_say(&t->common, "  test loss %.4f  test accuracy %.2f %%", t->test_loss, 100 * t->test_accuracy);
+    cli_say(&t->common, "  %.0f images/s\n", s->images_per_second);
+    if (!t->common.json) fflush(stdout);
+    return cli_log_write(&t->log, line);
+}
+
+static int on_step(void *user, const dpcr_train_state *state) {
+    train *t = user;
+    if (!t->begun && t->resuming) t->status = cli_log_rewind(&t->log, state->step);
+    t->begun = true;
+    if (state->sentence) snprintf(t->sentence, sizeof t->sentence, "%s", state->sentence);
+    const dpcr_train_state s = without_tests(t, state);
+    t->state = s;
+    if (!t->status) t->status = log_step(t, &s);
+    cli_progress_draw(&t->progress, &s, state->epoch_ended != 0);
+    if (!t->status && state->epoch_ended) t->status = end_epoch(t, &s);
+    return t->status;
+}
+
+// ---- before and after it ----
+
+static void settle_defaults(train *t) {
+    dpcr_optimiser_options *o = &t->options.optimiser;
+    const bool sgd = o->kind == DPCR_SGD;
+    if (!t->rate_given) o->rate = sgd ? DEFAULT_RATE_SGD : DEFAULT_RATE_ADAM;
+    if (!t->decay_given) o->weight_decay = o->kind == DPCR_ADAMW ? DEFAULT_WEIGHT_DECAY : 0;
+    if (!t->momentum_given) o->momentum = sgd ? DEFAULT_MOMENTUM : 0;
+    t->options.batch = t->network.batch;
+    t->options.solve = t->solver.options;
+    t->options.seed = t->common.seed;
+    t->options.progress = on_step;
+    t->options.progress_user = t;
+    if (t->options.resume && !t->options.save) t->options.save = t->options.resume;
+}
+
+static void settle_warm_up(train *t) {
+    const int64_t batches = (t->training.count - 1) / t->options.batch + 1;
+    const int64_t tenth = batches > INT64_MAX / t->options.epochs ? INT64_MAX : batches * t->options.epochs / 10;
+    if (!t->warm_up_given) t->options.optimiser.warm_up = tenth < DEFAULT_WARM_UP ? tenth : DEFAULT_WARM_UP;
+}
+
+static int make_model(train *t, dpcr_architecture architecture) {
+    int status = CLI_DONE;
+    dpcr_error error = {0};
+    dpcr_model_options *o = &t->network.options;
+    o->architecture = architecture;
+    if (t->options.resume && !t->network.first_given) {  // the file tells the network
+        if (dpcr_model_load(t->context, t->options.resume, &t->model, &error) != DPCR_OK) return cli_fail_error(&error, CLI_READING);
+        if (dpcr_model_get_options(t->model)->architecture == architecture) return CLI_DONE;
+        return cli_fail(CLI_USAGE, "'%s' holds a network '%s', not '%s'", t->options.resume,
+                        cli_architecture_name(dpcr_model_get_options(t->model)->architecture), cli_architecture_name(architecture));
+    }
+    o->inputs = t->training.rows * t->training.cols;
+    o->outputs = t->training.classes;
+    t->model = cli_model_create(t->context, &t->network, t->common.seed, &status);
+    return status;
+}
+
+static int read_data(train *t) {
+    int status = cli_data_read(t->context, t->data, "train", 0, t->limit, &t->training);
+    // Classes that only the training labels have are classes; test labels beyond them are an error.
+    if (!status) status = cli_data_read(t->context, t->data, "t10k", t->training.classes, t->limit, &t->test);
+    if (status) return status;
+    if (t->training.rows == t->test.rows && t->training.cols == t->test.cols) return CLI_DONE;
+    return cli_fail(CLI_INPUT, "'%s' has training images of %lld x %lld and test images of %lld x %lld", t->data,
+                    (long long)t->training.rows, (long long)t->training.cols, (long long)t->test.rows, (long long)t->test.cols);
+}
+
+static void set_phases(cli_result *r, const dpcr_train_phases *p) {
+    cli_set(r, "phases", json_pack("{sf sf sf sf sf sf sf sf}", "gather", p->gather, "encode", p->encode, "forward", p->forward, "head",
+                                   p->head, "backward", p->backward, "encode_backward", p->encode_backward, "update", p->update,
+                                   "checkpoint", p->checkpoint));
+}
+
+static void set_options(cli_result *r, const train *t) {
+    static const char *const kinds[] = {"", "sgd", "adam", "adamw"};
+    const dpcr_model_options *m = dpcr_model_get_options(t->model);
+    int64_t parameters = 0;
+    dpcr_model_vector(t->model, &parameters);
+    cli_set_text(r, "network", cli_architecture_name(m->architecture));
+    cli_set_int(r, "layers", m->layers);
+    cli_set_int(r, "width", m->width);
+    cli_set_text(r, "activation", dpcr_activation_name(m->activation));
+    cli_set_text(r, "branch", cli_branch_name(m->branch));
+    cli_set_text(r, "dtype", dpcr_dtype_name(m->dtype));
+    cli_set_int(r, "parameters", parameters);
+    cli_set_int(r, "epochs", t->options.epochs);
+    cli_set_int(r, "batch", t->options.batch);
+    cli_set_int(r, "images", t->training.count);
+    cli_set_int(r, "test_images", t->test.count);
+    cli_set_text(r, "optimiser", kinds[t->options.optimiser.kind]);
+    cli_set_real(r, "rate", t->options.optimiser.rate);
+    cli_set_real(r, "weight_decay", t->options.optimiser.weight_decay);
+    cli_set_int(r, "warm_up", t->options.optimiser.warm_up);
+    cli_set_int(r, "seed", (json_int_t)t->common.seed);
+    cli_set_int(r, "threads", dpcr_context_threads(t->context));
+}
+
+static void set_result(cli_result *r, const train *t, const dpcr_train_state *last) {
+    cli_set_real(r, "test_accuracy", t->test_accuracy);
+    cli_set_real(r, "test_loss", t->test_loss);
+    cli_set_real(r, "train_accuracy", last->accuracy);
+    cli_set_real(r, "train_loss", last->loss);
+    cli_set_real(r, "seconds", last->seconds);
+    cli_set_real(r, "test_seconds", t->test_seconds);
+    cli_set_real(r, "images_per_second", last->images_per_second);
+    cli_set_int(r, "steps", last->step);
+    cli_set_text(r, "method", dpcr_method_name(last->method));
+    cli_set_text(r, "scheme", dpcr_scheme_name(t->solver.options.scheme));
+    cli_set_text(r, "backward", dpcr_scheme_name(last->backward));
+    cli_set_text(r, "sentence", t->sentence);
+    set_options(r, t);
+    set_phases(r, &last->phases);
+    if (t->options.save) cli_set_text(r, "model", t->options.save);
+}
+
+static int write_csv(const train *t) {
+    char *text = NULL;
+    size_t bytes = 0, i;
+    json_t *row;
+    FILE *out = open_memstream(&text, &bytes);
+    if (!out) return cli_fail_memory("the CSV table");
+    static const char *const columns[] = {"epoch", "step", "loss", "accuracy", "test_loss", "test_accuracy", "seconds"};
+    for (int c = 0; c < 7; c++) fprintf(out, "%s%s", c ? "," : "", columns[c]);
+    json_array_foreach(t->epochs, i, row) {
+        for (int c = 0; c < 7; c++) {
+            const json_t *value = json_object_get(row, columns[c]);
+            fputc(c ? ',' : '\n', out);
+            if (json_is_number(value)) fprintf(out, "%.9g", json_number_value(value));
+        }
+    }
+    fputc('\n', out);
+    const int status = fclose(out) == 0 ? cli_write_file(t->common.csv, text, bytes) : cli_fail_memory("the CSV table");
+    free(text);
+    return status;
+}
+
+static int tell(train *t, const dpcr_train_state *last) {
+    cli_result r = cli_result_create();
+    set_result(&r, t, last);
+    cli_say(&t->common, "test accuracy %.2f %%, test loss %.4f; %.1f s, %.0f images/s, method %s, backward %s\n%s\n", 100 * t->test_accuracy,
+            t->test_loss, last->seconds, last->images_per_second, dpcr_method_name(last->method), dpcr_scheme_name(last->backward), t->sentence);
+    json_t *line = json_deep_copy(r.object);
+    if (line) json_object_set_new(line, "event", json_string("end"));
+    if (line) json_object_set_new(line, "step", json_integer(last->step));
+    int status = cli_log_write(&t->log, line);
+    if (!status && t->common.csv) status = write_csv(t);
+    if (!status && t->common.json) status = cli_print_json(&r);
+    cli_result_destroy(&r);
+    return status;
+}
+
+static int fail_training(train *t, const dpcr_train_state *last, const dpcr_error *error) {
+    if (t->status) return t->status;  // told already
+    if (error->status == DPCR_ERROR_UNSUPPORTED && last->reason == DPCR_REASON_NOT_CONVERGED) return cli_fail(CLI_UNCONVERGED, "%s", error->text);
+    // What the library calls a wrong argument, beside a checkpoint, is options that the checkpoint does not agree with.
+    return cli_fail_error(error, CLI_COMPUTING);
+}
+
+static int run_training(train *t) {
+    dpcr_error error = {0};
+    dpcr_train_state last = {0};
+    cli_progress_start(&t->progress, &t->common);
+    const dpcr_status trained = dpcr_train(t->context, t->model, &t->training, &t->options, &last, &error);
+    cli_progress_clear(&t->progress);
+    if (trained != DPCR_OK || t->status) return fail_training(t, &last, &error);
+    if (!t->begun) last.seconds = 0;  // it was complete already
+    const dpcr_train_state final = t->begun ? t->state : last;
+    int status = t->begun && t->tested_step == final.step ? CLI_DONE : test_now(t, final.step);
+    return status ? status : tell(t, &final);
+}
+
+static int run(train *t, dpcr_architecture architecture) {
+    int status = CLI_DONE;
+    if (t->options.resume && !cli_readable("the checkpoint", t->options.resume)) return CLI_INPUT;
+    if (t->options.save && !cli_writable("the checkpoint", t->options.save)) return CLI_RESOURCES;
+    t->context = cli_context_create(&t->common, &status);
+    if (!t->context) return status;
+    t->log.fd = -1;
+    t->epochs = json_array();
+    status = read_data(t);
+    if (!status) status = make_model(t, architecture);
+    if (!status) {
+        settle_warm_up(t);
+        t->resuming = t->options.resume != NULL;
+        status = cli_log_open(&t->log, t->log_path, t->resuming);
+    }
+    if (!status) status = run_training(t);
+    cli_log_close(&t->log);
+    json_decref(t->epochs);
+    dpcr_model_destroy(t->model);
+    dpcr_dataset_free(t->context, &t->training);
+    dpcr_dataset_free(t->context, &t->test);
+    dpcr_context_destroy(t->context);
+    return status;
+}
+
+int cli_verb_train(int argc, char **argv) {
+    train t = {.common = CLI_COMMON_DEFAULTS,
+               .solver = CLI_SOLVER_DEFAULTS,
+               .network = {.options = {.layers = 1024, .width = 32}, .gain = 1, .batch = 128},
+               .options = {.size = sizeof t.options,
+                           .epochs = 4,
+                           .optimiser = {.size = sizeof t.options.optimiser, .kind = DPCR_ADAMW, .total = -1}},
+               .data = CLI_FASHION_MNIST,
+               .log_every = 1,
+               .test_every = 1};
+    const cli_syntax syntax = {
+        .arguments = "mlp|resnet",
+        .doc = "Trains a classifier of images: an encoder, a chain of layers, a head; cross-entropy. Defaults: 1024 layers, "
+               "width 32, batch 128, float32, method and backward auto.\vInterrupt (Ctrl-C) or terminate: it stops after a "
+               "checkpoint with exit status 130 or 143. A killed run resumes from its last checkpoint with the same options.",
+        .groups = {{&train_argp, &t, "Training:"},
+                   {&cli_network_argp, &t.network, "Network:"},
+                   {&cli_solver_argp, &t.solver, "Solver:"},
+                   {&cli_common_argp, &t.common, "Output and resources:"}},
+        .most = 1};
+    const char *positional[CLI_MAX_POSITIONAL];
+    int status;
+    dpcr_architecture architecture;
+    if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
+    if (!cli_read_architecture(positional[0], "", &architecture)) return CLI_USAGE;
+    settle_defaults(&t);
+    return run(&t, architecture);
+}

@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: MIT
+# jq -r -f residuals.jq check.json: the residual and locked prefix of every sweep as residuals.csv.
+"sweep,residual,locked,length",
+(.layers // .length) as $length
+| (.locked_history // []) as $locked
+| (.residual_history // []) | to_entries[]
+| [.key, .value, $locked[.key], $length] | map(if . == null then "" else tostring end) | join(",")

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: MIT
+#ifndef DPCRI_CHAIN_AUTO_H
+#define DPCRI_CHAIN_AUTO_H
+
+#include "deeppcr/chain.h"
+
+// The scheme for a shape on so many threads, and why. `chunk` is the chunk that `chunked` would take.
+dpcr_scheme dpcri_chain_auto(const dpcr_chain_shape *shape, int64_t chunk, int threads, char *sentence, size_t bytes);
+
+#endif

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: MIT
+// Two levels: chunks of C steps, cut at absolute multiples of C.
+//
+//   1  chunk 0: solved by the loop.   Chunks 1..K-2: summary M_c = A_last ... A_first, v_c = the chunk run from zero.
+//   2  carry, in order over chunks:   s_c = M_c s_{c-1} + v_c      (s_0: the end of chunk 0)
+//   3  chunks 1..K-1: the loop from s_{c-1}                         (the last chunk needs no summary)
+//
+// Chunks of one task run side by side as the kernels' rows, which hides a step's latency on one core already. Where all
+// steps share one A, M = A^C is formed once.
+//
+// Work per step one composition and two applications, depth 2 C + K, memory K (w + values). The work-efficient choice
+// for diagonal and small-block transitions; for dense A it pays from about w + 2 workers on.
+// Source: the two-level scan of ParaRNN's kernels (arXiv 2510.21450). Derivation: docs/math/linear-chains, "chunked".
+#include "chain/flow.h"
+
+typedef struct pieces {
+    dpcri_chunks chunks;
+    void *sums;            // M_c, [K][a_rows][values]
+    void *ends;            // v_c, then s_c, [K][rows][w]
+    void *stretch;         // states that are not kept: [tasks][DPCRI_SIDE][DPCRI_STRETCH][w]
+    void *scratch;         // products on their way, [tasks + 1][values]
+    int64_t sum_step, sum_row;
+    int64_t tasks;         // groups of DPCRI_SIDE chunks
+} pieces;
+
+static int64_t groups_of(int64_t chunks) { return (chunks + DPCRI_SIDE - 1) / DPCRI_SIDE; }
+
+static pieces take(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_arena *arena) {
+    const int64_t most = dpcri_chunks_most(f->n, options->chunk), groups = groups_of(most);
+    const int64_t steps = dpcri_flow_a_steps(f) > 1 ? most : 1, rows = dpcri_flow_a_rows(f);
+    pieces p = {.chunks = dpcri_chunks_of(f, options->chunk),
+                .sum_step = steps > 1 ? rows * f->values : 0,
+                .sum_row = rows > 1 ? f->values : 0};
+    p.sums = dpcri_flow_take(f, arena, steps, rows, f->values);
+    p.ends = dpcri_flow_take(f, arena, most, f->rows, f->w);
+    p.stretch = dpcri_flow_take(f, arena, groups, DPCRI_SIDE * DPCRI_STRETCH, f->w);
+    p.scratch = dpcri_flow_take(f, arena, groups + 1, f->values, 1);
+    p.tasks = groups_of(p.chunks.count - 1);
+    return p;
+}
+
+static void carve(const dpcri_flow *flow, const dpcr_chain_options *options, dpcri_arena *arena) { take(flow, options, arena); }
+
+typedef struct job {
+    const dpcri_flow *flow;
+    pieces p;
+} job;
+
+static void solve_first(const dpcri_flow *f, const pieces *p) {
+    dpcri_span span = dpcri_flow_span(f, p->chunks.head, f->rows);
+    span.a = f->a;
+    span.a_step = f->a_step;
+    span.a_row = f->a_row;
+    span.x = f->z0;
+    span.x_row = f->z0_row;
+    span.r = f->b;
+    span.r_step = f->b_step;
+    span.r_row = f->b_row;
+    span.y = f->z;
+    span.y_step = f->z_step;
+    span.y_row = f->z_row;
+    dpcri_flow_serial(f, &span);
+    dpcri_span end = dpcri_flow_span(f, 1, f->rows);
+    end.r = dpcri_at(f, f->z, (p->chunks.head - 1) * f->z_step);
+    end.r_row = f->z_row;
+    end.y = p->ends;
+    end.y_row = f->w;
+    dpcri_flow_copy(f, &end);
+}
+
+// M of `count` chunks from chunk c on, for every distinct sequence.
+static void form_sums(const dpcri_flow *f, const pieces *p, int64_t c, int64_t count, int64_t slot) {
+    if (f->values == 0) return;
+    for (int64_t row = 0; row < dpcri_flow_a_rows(f); row++) {
+        dpcri_span span = dpcri_flow_span(f, p->chunks.size, count);
+        span.a = dpcri_at(f, f->a, dpcri_chunk_start(&p->chunks, c) * f->a_step + row * f->a_row);
+        span.a_step = f->a_step;
+        span.a_row = p->chunks.size * f->a_step;
+        span.r = dpcri_at(f, p->scratch, slot * f->values);
+        span.y = dpcri_at_out(f, p->sums, c * p->sum_step + row * p->sum_row);
+        span.y_row = p->sum_step;
+        dpcri_flow_product(f, &span);
+    }
+}
+
+// `count` full chunks from chunk c on, of one sequence, side by side from zero; only their ends are kept.
+static void run_from_zero(const dpcri_flow *f, const pieces *p, int64_t c, int64_t count, int64_t row, int64_t slot) {
+    void *states = dpcri_at_out(f, p->stretch, slot * DPCRI_SIDE * DPCRI_STRETCH * f->w);
+    int64_t last = 0;
+    for (int64_t t = 0; t < p->chunks.size; t += DPCRI_STRETCH) {
+        const int64_t m = dpcri_chunk_start(&p->chunks, c) + t, left = p->chunks.size - t;
+        dpcri_span span = dpcri_flow_span(f, left < DPCRI_STRETCH ? left : DPCRI_STRETCH, count);
+        span.a = dpcri_at(f, f->a, m * f->a_step + row * f->a_row);
+        span.a_step = f->a_step;
+        span.a_row = p->chunks.size * f->a_step;
+        span.r = dpcri_at(f, f->b, m * f->b_step + row * f->b_row);
+        span.r_step = f->b_step;
+        span.r_row = p->chunks.size * f->b_step;
+        span.x = t == 0 ? NULL : dpcri_at(f, states, last * f->w);
+        span.y = states;
+        span.y_step = f->w;
+        span.x_row = span.y_row = DPCRI_STRETCH * f->w;
+        dpcri_flow_serial(f, &span);
+        last = span.n - 1;
+    }
+    dpcri_span keep = dpcri_flow_span(f, 1, count);
+    keep.r = dpcri_at(f, states, last * f->w);
+    keep.r_row = DPCRI_STRETCH * f->w;
+    keep.y = dpcri_at_out(f, p->ends, (c * f->rows + row) * f->w);
+    keep.y_row = f->rows * f->w;
+    dpcri_flow_copy(f, &keep);
+}
+
+// Task 0: chunk 0, and M where it is shared. Task i: the summaries of group i-1 of the chunks 1..K-2.
+static void summarise(void *argument, int64_t i) {
+    const job *j = argument;
+    const dpcri_flow *f = j->flow;
+    const pieces *p = &j->p;
+    const bool shared = dpcri_flow_a_steps(f) == 1;
+    if (i == 0) {
+        solve_first(f, p);
+        if (shared && p->chunks.count > 2) form_sums(f, p, 1, 1, p->tasks);
+        return;
+    }
+    const int64_t c = 1 + (i - 1) * DPCRI_SIDE, past = p->chunks.count - 1;
+    const int64_t count = past - c < DPCRI_SIDE ? past - c : DPCRI_SIDE;
+    if (count <= 0) return;
+    if (!shared) form_sums(f, p, c, count, i - 1);
+    for (int64_t row = 0; row < f->rows; row++) run_from_zero(f, p, c, count, row, i - 1);
+}
+
+static void carry(const dpcri_flow *f, const pieces *p) {
+    if (p->chunks.count <= 2) return;
+    dpcri_span span = dpcri_flow_span(f, p->chunks.count - 2, f->rows);
+    span.a = dpcri_at(f, p->sums, p->sum_step);
+    span.a_step = p->sum_step;
+    span.a_row = p->sum_row;
+    span.x = p->ends;
+    span.x_row = f->w;
+    span.y = dpcri_at_out(f, p->ends, f->rows * f->w);
+    span.r = span.y;
+    span.r_step = span.y_step = f->rows * f->w;
+    span.r_row = span.y_row = f->w;
+    dpcri_flow_serial(f, &span);
+}
+
+static void run_chunks(const dpcri_flow *f, const pieces *p, int64_t c, int64_t count, int64_t row) {
+    const int64_t m = dpcri_chunk_start(&p->chunks, c);
+    dpcri_span span = dpcri_flow_span(f, dpcri_chunk_end(f, &p->chunks, c) - m, count);
+    span.a = dpcri_at(f, f->a, m * f->a_step + row * f->a_row);
+    span.a_step = f->a_step;
+    span.a_row = p->chunks.size * f->a_step;
+    span.x = dpcri_at(f, p->ends, ((c - 1) * f->rows + row) * f->w);
+    span.x_row = f->rows * f->w;
+    span.r = dpcri_at(f, f->b, m * f->b_step + row * f->b_row);
+    span.r_step = f->b_step;
+    span.r_row = p->chunks.size * f->b_step;
+    span.y = dpcri_at_out(f, f->z, m * f->z_step + row * f->z_row);
+    span.y_step = f->z_step;
+    span.y_row = p->chunks.size * f->z_step;
+    dpcri_flow_serial(f, &span);
+}
+
+// Group i of the chunks 1..K-1; the last chunk may be shorter and runs on its own.
+static void apply_again(void *argument, int64_t i) {
+    const job *j = argument;
+    const dpcri_flow *f = j->flow;
+    const int64_t last = j->p.chunks.count - 1, c = 1 + i * DPCRI_SIDE;
+    int64_t count = last + 1 - c < DPCRI_SIDE ? last + 1 - c : DPCRI_SIDE;
+    const bool has_last = c + count - 1 == last;
+    if (has_last) count--;
+    for (int64_t row = 0; row < f->rows; row++) {
+        if (count > 0) run_chunks(f, &j->p, c, count, row);
+        if (has_last) run_chunks(f, &j->p, last, 1, row);
+    }
+}
+
+static void run(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_arena *arena, dpcr_chain_report *report) {
+    job j = {.flow = f, .p = take(f, options, arena)};
+    const dpcri_chunks *chunks = &j.p.chunks;
+    const int64_t middle = chunks->count > 2 ? chunks->count - 2 : 0;
+    dpcri_parallel(f->context, 1 + j.p.tasks, summarise, &j);
+    carry(f, &j.p);
+    dpcri_parallel(f->context, j.p.tasks, apply_again, &j);
+    const int64_t starts = f->z0 ? 0 : 1;
+    report->applications = f->rows * (f->n - starts + middle * (chunks->size - 1) + middle);
+    if (middle > 0) report->compositions = (chunks->size - 1) * (dpcri_flow_a_steps(f) > 1 ? middle : 1) * dpcri_flow_a_rows(f);
+    report->depth = chunks->count > 1 ? 2 * chunks->size + middle : f->n;
+}
+
+const dpcri_scheme_row dpcri_chunked = {"chunked", carve, run};

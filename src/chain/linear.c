@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: MIT
+// From a range of a chain to a flow, and what the schemes share.
+#include <stdlib.h>
+#include <string.h>
+
+#include "chain/flow.h"
+#include "transition/transition_internal.h"
+
+#ifdef DPCRI_MUTANTS
+int dpcri_mutant = 0;
+#endif
+
+static const dpcri_scheme_row *const schemes[DPCR_SCHEME_COUNT] = {
+    [DPCR_SCHEME_SEQUENTIAL] = &dpcri_sequential, [DPCR_SCHEME_PCR] = &dpcri_pcr,
+    [DPCR_SCHEME_BLELLOCH] = &dpcri_blelloch,     [DPCR_SCHEME_CHUNKED] = &dpcri_chunked,
+    [DPCR_SCHEME_OVERLAP] = &dpcri_overlap,
+};
+
+const dpcri_scheme_row *dpcri_scheme_at(dpcr_scheme scheme) {
+    return (int)scheme > 0 && scheme < DPCR_SCHEME_COUNT ? schemes[scheme] : NULL;
+}
+
+const char *dpcr_scheme_name(dpcr_scheme scheme) {
+    if (scheme == DPCR_SCHEME_AUTO) return "auto";
+    return dpcri_scheme_at(scheme) ? dpcri_scheme_at(scheme)->name : "unknown";
+}
+
+dpcr_status dpcr_scheme_find(const char *name, dpcr_scheme *scheme, dpcr_error *error) {
+    if (!name || !scheme) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "scheme_find: %s is NULL", name ? "scheme" : "name");
+    for (int i = 0; i < DPCR_SCHEME_COUNT; i++)
+        if (strcmp(name, dpcr_scheme_name((dpcr_scheme)i)) == 0) {
+            *scheme = (dpcr_scheme)i;
+            return DPCR_OK;
+        }
+    return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                      "scheme_find: got \"%s\", wanted auto, sequential, pcr, blelloch, chunked or overlap", name);
+}
+
+const void *dpcri_at(const dpcri_flow *flow, const void *base, int64_t elements) {
+    return base ? (const char *)base + elements * (int64_t)flow->size : NULL;
+}
+
+void *dpcri_at_out(const dpcri_flow *flow, void *base, int64_t elements) {
+    return base ? (char *)base + elements * (int64_t)flow->size : NULL;
+}
+
+dpcri_flow dpcri_flow_of(dpcr_context *context, const dpcri_linear *p) {
+    dpcri_flow f = {
+        .context = context,
+        .kernels = dpcri_kernels_at(dpcri_isa_level(), p->dtype),
+        .form = dpcri_kernel_form(&p->transition),
+        .transposed = p->transposed != 0,
+        .size = dpcr_dtype_size(p->dtype),
+        .w = p->transition.rows,
+        .block = p->transition.block,
+        .values = dpcr_transition_values(&p->transition),
+        .n = p->length,
+        .rows = p->rows,
+        .first = p->first,
+        .flops = dpcr_transition_apply_flops(&p->transition),
+        .a = p->a, .a_step = p->a_step, .a_row = p->a_row,
+        .b = p->b, .b_step = p->b_step, .b_row = p->b_row,
+        .z0 = p->z0, .z0_row = p->z0_row,
+        .z = p->z, .z_step = p->z_step, .z_row = p->z_row,
+    };
+    if (f.values == 0) f.a = NULL;
+    if (!f.a) f.a_step = f.a_row = 0;
+    if (!p->transposed || p->length == 0) return f;
+    // m = L-1-l; the map from state l+1 to state l is A_{l+1}^T: A_m lies at L-m, and A_0 is never read.
+    f.a = dpcri_at(&f, f.a, p->length * f.a_step);
+    f.b = dpcri_at(&f, f.b, (p->length - 1) * f.b_step);
+    f.z = dpcri_at_out(&f, f.z, (p->length - 1) * f.z_step);
+    f.a_step = -f.a_step;
+    f.b_step = -f.b_step;
+    f.z_step = -f.z_step;
+    f.z0 = NULL;
+    return f;
+}
+
+int64_t dpcri_flow_a_steps(const dpcri_flow *flow) { return flow->values == 0 || (flow->a && flow->a_step == 0) ? 1 : flow->n; }
+int64_t dpcri_flow_a_rows(const dpcri_flow *flow) { return flow->values == 0 || (flow->a && flow->a_row == 0) ? 1 : flow->rows; }
+
+dpcri_span dpcri_flow_span(const dpcri_flow *flow, int64_t n, int64_t rows) {
+    return (dpcri_span){.n = n, .rows = rows, .w = flow->w, .cols = flow->w, .block = flow->block};
+}
+
+static void call(const dpcri_flow *flow, dpcri_operation operation, const dpcri_span *span) {
+    flow->kernels->table[operation][flow->form](span);
+}
+
+void dpcri_flow_apply(const dpcri_flow *flow, const dpcri_span *span) {
+    call(flow, flow->transposed ? DPCRI_APPLY_T : DPCRI_APPLY, span);
+}
+
+void dpcri_flow_serial(const dpcri_flow *flow, const dpcri_span *span) {
+    call(flow, flow->transposed ? DPCRI_SERIAL_T : DPCRI_SERIAL, span);
+}
+
+void dpcri_flow_product(const dpcri_flow *flow, const dpcri_span *span) {
+    call(flow, flow->transposed ? DPCRI_PRODUCT_T : DPCRI_PRODUCT, span);
+}
+
+// Products are stored untransposed: op(C) = op(A2) op(A1) is C = A2 A1, or C = A1 A2 for the transpose.
+void dpcri_flow_compose(const dpcri_flow *flow, dpcri_span span) {
+    bool swap = flow->transposed;
+#ifdef DPCRI_MUTANTS
+    if (dpcri_mutant == 2) swap = !swap;
+#endif
+    if (swap) {
+        const dpcri_span later = span;
+        span.a = later.x;
+        span.a_step = later.x_step;
+        span.a_row = later.x_row;
+        span.x = later.a;
+        span.x_step = later.a_step;
+        span.x_row = later.a_row;
+    }
+    call(flow, DPCRI_COMPOSE, &span);
+}
+
+void dpcri_flow_copy(const dpcri_flow *flow, const dpcri_span *span) {
+    flow->kernels->table[DPCRI_APPLY][DPCR_ZERO](span);
+}
+
+int64_t dpcri_task_count(int64_t items, double flops) {
+    const double most = (double)items * flops / 16384;  // a task of about 3 us, ten times what handing it over costs
+    int64_t tasks = most < 64 ? (int64_t)most : 64;
+    if (tasks > items) tasks = items;
+    return tasks < 1 ? 1 : tasks;
+}
+
+void dpcri_task_range(int64_t items, int64_t tasks, int64_t i, int64_t *lo, int64_t *hi) {
+    const int64_t each = items / tasks, more = items % tasks;
+    *lo = i * each + (i < more ? i : more);
+    *hi = *lo + each + (i < more ? 1 : 0);
+}
+
+void *dpcri_flow_take(const dpcri_flow *flow, dpcri_arena *arena, int64_t count, int64_t each, int64_t more) {
+    int64_t elements = 0;
+    if (dpcri_mul(count, each, &elements) && dpcri_mul(elements, more, &elements))
+        return dpcri_arena_take(arena, elements, flow->size);
+    arena->overflow = true;
+    return NULL;
+}
+
+typedef struct start_job {
+    const dpcri_flow *flow;
+    int64_t tasks;
+} start_job;
+
+static void copy_task(void *argument, int64_t i) {
+    const start_job *job = argument;
+    const dpcri_flow *f = job->flow;
+    int64_t lo = 0, hi = 0;
+    dpcri_task_range(f->n, job->tasks, i, &lo, &hi);
+    dpcri_span span = dpcri_flow_span(f, hi - lo, f->rows);
+    span.r = dpcri_at(f, f->b, lo * f->b_step);
+    span.r_step = f->b_step;
+    span.r_row = f->b_row;
+    span.y = dpcri_at_out(f, f->z, lo * f->z_step);
+    span.y_step = f->z_step;
+    span.y_row = f->z_row;
+    dpcri_flow_copy(f, &span);
+}
+
+void dpcri_flow_start(const dpcri_flow *f) {
+    start_job job = {.flow = f, .tasks = dpcri_task_count(f->n, (double)(f->rows * f->w))};
+    if (f->z != f->b || f->z_step != f->b_step || f->z_row != f->b_row) dpcri_parallel(f->context, job.tasks, copy_task, &job);
+    if (!f->z0) return;
+    dpcri_span span = dpcri_flow_span(f, 1, f->rows);
+    span.a = f->a;
+    span.a_row = f->a_row;
+    span.x = f->z0;
+    span.x_row = f->z0_row;
+    span.r = span.y = f->z;
+    span.r_row = span.y_row = f->z_row;
+    dpcri_flow_apply(f, &span);
+}
+
+dpcri_chunks dpcri_chunks_of(const dpcri_flow *flow, int64_t size) {
+    const int64_t offset = flow->first % size, room = size - offset;
+    dpcri_chunks chunks = {.size = size, .head = room < flow->n ? room : flow->n};
+    const int64_t rest = flow->n - chunks.head;
+    chunks.count = 1 + rest / size + (rest % size != 0);
+    return chunks;
+}
+
+int64_t dpcri_chunk_start(const dpcri_chunks *chunks, int64_t c) { return c == 0 ? 0 : chunks->head + (c - 1) * chunks->size; }
+
+int64_t dpcri_chunk_end(const dpcri_flow *flow, const dpcri_chunks *chunks, int64_t c) {
+    if (c == 0) return chunks->head;
+    const int64_t start = dpcri_chunk_start(chunks, c);
+    return flow->n - start < chunks->size ? flow->n : start + chunks->size;
+}
+
+int64_t dpcri_chunks_most(int64_t n, int64_t size) { return n / size + 2; }
+
+// Odd sizes: chunks run side by side, and strides of a power of two would fall on the same cache sets.
+static int64_t default_chunk(dpcr_scheme scheme, int64_t length, int64_t warm_up) {
+    if (scheme == DPCR_SCHEME_OVERLAP) {
+        const int64_t least = warm_up < INT64_MAX / 8 ? 4 * warm_up : warm_up, spread = length / 64;
+        return (least > spread ? least : spread) | 1;
+    }
+    int64_t root = 16;
+    while (root < 1024 && root * root < length) root *= 2;
+    return root | 1;
+}
+
+void dpcri_chain_defaults(const dpcr_transition *transition, int64_t length, int64_t batch, dpcr_chain_options *options) {
+    (void)transition;
+    (void)batch;
+    options->size = sizeof *options;
+    if (options->warm_up == 0) options->warm_up = 64;
+    if (options->chunk == 0) options->chunk = default_chunk(options->scheme, length, options->warm_up);
+    if (options->levels == 0) options->levels = 64;
+    if (options->max_sweeps == 0) options->max_sweeps = 3;
+}
+
+size_t dpcri_linear_workspace(const dpcri_linear *problem, const dpcr_chain_options *options) {
+    const dpcri_scheme_row *scheme = dpcri_scheme_at(options->scheme);
+    int64_t states = 0, values = 0;
+    const bool fits = dpcri_mul(problem->length, problem->rows, &states) &&
+                      dpcri_mul(states, dpcr_transition_values(&problem->transition), &values) &&
+                      dpcri_mul(states, problem->transition.rows, &states);
+    if (!scheme || !fits) return SIZE_MAX;
+    if (states == 0) return 0;
+    const dpcri_flow flow = dpcri_flow_of(NULL, problem);
+    dpcri_arena arena = {0};
+    scheme->carve(&flow, options, &arena);
+    return arena.overflow ? SIZE_MAX : arena.used;
+}
+
+void dpcri_linear_solve(dpcr_context *context, const dpcri_linear *problem, const dpcr_chain_options *options, void *workspace,
+                        dpcr_chain_report *report) {
+    dpcr_chain_report counts = {.size = sizeof counts, .scheme = options->scheme, .sweeps = 1, .finished_from = problem->length};
+    if (problem->length > 0 && problem->rows > 0) {
+        const dpcri_flow flow = dpcri_flow_of(context, problem);
+        dpcri_arena arena = {.base = workspace, .size = workspace ? SIZE_MAX : 0};
+        dpcri_scheme_at(options->scheme)->run(&flow, options, &arena, &counts);
+    }
+    if (report) *report = counts;
+}

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: MIT
+// Overlapped chunks: the loop itself, run side by side over chunks of C steps that start from a guess and warm up.
+//
+//   sweep 1   chunk c > 0: s_c <- the state after the W steps before it, run from zero (nothing stored);
+//             then the chunk's own steps from s_c, stored. Chunk 0, and chunks whose warm-up reaches it, start from z0.
+//   check     chunk c stands if s_c equals the end of chunk c-1: within tolerance max(1, |z|), or bit for bit with tolerance 0
+//   sweep k   chunks that do not stand run again from their neighbour's end, until they meet what is stored
+//   after max_sweeps: from the first bad chunk on in order, again until they meet
+//
+// Only boundaries can be wrong: inside a chunk every state is the loop's. With tolerance 0 the result is the loop's, bit
+// for bit, because the serial kernel's arithmetic does not depend on where a run starts. Each sequence decides for
+// itself, so its bits do not depend on the others.
+//
+// Work (1 + W/C) applications a step and no composition at all, depth W + C on a chain that forgets; about the loop's
+// twice on one that does not. Memory K w. Wins on contracting chains, dense ones too.
+// Source: Song et al. (2002.03629, Jacobi-Gauss-Seidel), restricted additive Schwarz in time; reference/algorithms.md 4.9.
+// Derivation: docs/math/linear-chains, "overlap".
+#include <math.h>
+#include <string.h>
+
+#include "chain/flow.h"
+
+typedef struct pieces {
+    dpcri_chunks chunks;
+    void *starts;        // s_c, [K][rows][w]
+    void *copy;          // of b where z is b, [n][rows][w]
+    void *stretch;       // [groups][DPCRI_SIDE][DPCRI_STRETCH][w]
+    unsigned char *bad;  // [K][rows]
+    int64_t *steps;      // applications so far, by chunk, [K]
+    int64_t *row_steps;  // applications of the finish, by sequence, [rows]
+    int64_t groups;
+} pieces;
+
+typedef struct job {
+    const dpcri_flow *flow;
+    const dpcr_chain_options *options;
+    pieces p;
+    const void *b;  // what is read: the caller's, or the copy
+    int64_t b_step, b_row;
+    bool is_double, is_float;
+} job;
+
+static int64_t groups_of(int64_t chunks) { return (chunks + DPCRI_SIDE - 1) / DPCRI_SIDE; }
+
+static pieces take(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_arena *arena) {
+    const int64_t most = dpcri_chunks_most(f->n, options->chunk), groups = groups_of(most);
+    const int64_t workers = groups > f->rows ? groups : f->rows;  // the finish runs by sequence
+    pieces p = {.chunks = dpcri_chunks_of(f, options->chunk)};
+    p.starts = dpcri_flow_take(f, arena, most, f->rows, f->w);
+    p.copy = dpcri_flow_take(f, arena, f->n, f->rows, f->w);
+    p.stretch = dpcri_flow_take(f, arena, workers, DPCRI_SIDE * DPCRI_STRETCH, f->w);
+    p.bad = dpcri_arena_take(arena, most * f->rows, 1);
+    p.steps = dpcri_arena_take(arena, most, sizeof *p.steps);
+    p.row_steps = dpcri_arena_take(arena, f->rows, sizeof *p.row_steps);
+    p.groups = groups_of(p.chunks.count);
+    return p;
+}
+
+static void carve(const dpcri_flow *flow, const dpcr_chain_options *options, dpcri_arena *arena) { take(flow, options, arena); }
+
+static void *start_of(const job *j, int64_t c, int64_t row) {
+    return dpcri_at_out(j->flow, j->p.starts, (c * j->flow->rows + row) * j->flow->w);
+}
+
+static void *state_at(const job *j, int64_t m, int64_t row) {
+    return dpcri_at_out(j->flow, j->flow->z, m * j->flow->z_step + row * j->flow->z_row);
+}
+
+static void *stretch_of(const job *j, int64_t worker) {
+    return dpcri_at_out(j->flow, j->p.stretch, worker * DPCRI_SIDE * DPCRI_STRETCH * j->flow->w);
+}
+
+// `count` runs of n steps of one sequence, the first from step m, each a chunk further on.
+static dpcri_span steps_from(const job *j, int64_t m, int64_t n, int64_t count, int64_t row) {
+    const dpcri_flow *f = j->flow;
+    dpcri_span span = dpcri_flow_span(f, n, count);
+    span.a = dpcri_at(f, f->a, m * f->a_step + row * f->a_row);
+    span.a_step = f->a_step;
+    span.a_row = j->p.chunks.size * f->a_step;
+    span.r = dpcri_at(f, j->b, m * j->b_step + row * j->b_row);
+    span.r_step = j->b_step;
+    span.r_row = j->p.chunks.size * j->b_step;
+    return span;
+}
+
+// The starts of `count` chunks from c on: `steps` steps before each, from `from` (NULL: zero).
+static void warm_up(const job *j, int64_t c, int64_t count, int64_t row, int64_t steps, const void *from, void *states) {
+    const dpcri_flow *f = j->flow;
+    const int64_t m = dpcri_chunk_start(&j->p.chunks, c) - steps;
+    int64_t last = 0;
+    for (int64_t t = 0; t < steps; t += DPCRI_STRETCH) {
+        dpcri_span span = steps_from(j, m + t, steps - t < DPCRI_STRETCH ? steps - t : DPCRI_STRETCH, count, row);
+        span.x = t == 0 ? from : dpcri_at(f, states, last * f->w);
+        span.y = states;
+        span.y_step = f->w;
+        span.x_row = span.y_row = DPCRI_STRETCH * f->w;
+        dpcri_flow_serial(f, &span);
+        last = span.n - 1;
+    }
+    dpcri_span keep = dpcri_flow_span(f, 1, count);
+    keep.r = dpcri_at(f, states, last * f->w);
+    keep.r_row = DPCRI_STRETCH * f->w;
+    keep.y = start_of(j, c, row);
+    keep.y_row = f->rows * f->w;
+    dpcri_flow_copy(f, &keep);
+}
+
+static void run_chunks(const job *j, int64_t c, int64_t count, int64_t row) {
+    const dpcri_flow *f = j->flow;
+    const int64_t m = dpcri_chunk_start(&j->p.chunks, c);
+    dpcri_span span = steps_from(j, m, dpcri_chunk_end(f, &j->p.chunks, c) - m, count, row);
+    span.x = c == 0 ? dpcri_at(f, f->z0, row * f->z0_row) : start_of(j, c, row);
+    span.x_row = f->rows * f->w;
+    span.y = state_at(j, m, row);
+    span.y_step = f->z_step;
+    span.y_row = j->p.chunks.size * f->z_step;
+    dpcri_flow_serial(f, &span);
+}
+
+static bool stands_alone(const job *j, int64_t c) {
+    return c == 0 || c == j->p.chunks.count - 1 || dpcri_chunk_start(&j->p.chunks, c) <= j->options->warm_up;
+}
+
+static void first_run(const job *j, int64_t c, int64_t count, int64_t row, void *states) {
+    const dpcri_flow *f = j->flow;
+    const int64_t start = dpcri_chunk_start(&j->p.chunks, c);
+    const bool from_z0 = start <= j->options->warm_up;
+    const int64_t steps = from_z0 ? start : j->options->warm_up;
+    if (c > 0) {
+        warm_up(j, c, count, row, steps, from_z0 ? dpcri_at(f, f->z0, row * f->z0_row) : NULL, states);
+        const int64_t taken = steps - (from_z0 && f->z0 ? 0 : 1);
+        for (int64_t i = 0; i < count; i++) j->p.steps[c + i] += taken;
+    }
+    run_chunks(j, c, count, row);
+    for (int64_t i = 0; i < count; i++)
+        j->p.steps[c + i] += dpcri_chunk_end(f, &j->p.chunks, c + i) - dpcri_chunk_start(&j->p.chunks, c + i) -
+                             (c + i == 0 && !f->z0 ? 1 : 0);
+}
+
+// Chunks that cannot share a call run alone, the others side by side.
+static void first_group(void *argument, int64_t group) {
+    const job *j = argument;
+    const int64_t lo = group * DPCRI_SIDE, most = j->p.chunks.count - lo;
+    const int64_t hi = lo + (most < DPCRI_SIDE ? most : DPCRI_SIDE);
+    for (int64_t c = lo; c < hi; c++) j->p.steps[c] = 0;
+    for (int64_t row = 0; row < j->flow->rows; row++)
+        for (int64_t c = lo; c < hi;) {
+            int64_t count = 1;
+            while (!stands_alone(j, c) && c + count < hi && !stands_alone(j, c + count)) count++;
+            first_run(j, c, count, row, stretch_of(j, group));
+            c += count;
+        }
+}
+
+static bool near_by(double x, double y, double tolerance) {
+    const double size = fabs(x) > 1 ? fabs(x) : 1;
+    return x == y || fabs(x - y) <= tolerance * size || (x != x && y != y);
+}
+
+// Two NaN count as the same state: nothing that is run again could tell them apart.
+static bool same_state(const job *j, const void *x, const void *y) {
+    const int64_t w = j->flow->w;
+    if (memcmp(x, y, (size_t)w * j->flow->size) == 0) return true;
+    if (!j->is_double && !j->is_float) return false;
+    for (int64_t i = 0; i < w; i++) {
+        const double xi = j->is_double ? ((const double *)x)[i] : (double)((const float *)x)[i];
+        const double yi = j->is_double ? ((const double *)y)[i] : (double)((const float *)y)[i];
+        const bool same = j->options->tolerance > 0 ? near_by(xi, yi, j->options->tolerance)
+                                                    : (xi == yi && signbit(xi) == signbit(yi)) || (xi != xi && yi != yi);
+        if (!same) return false;
+    }
+    return true;
+}
+
+// Marks chunk c of a sequence when its start differs from its neighbour's end, which becomes its start.
+static bool check(const job *j, int64_t c, int64_t row) {
+    const dpcri_flow *f = j->flow;
+    const void *end = state_at(j, dpcri_chunk_start(&j->p.chunks, c) - 1, row);
+    const bool bad = !same_state(j, end, start_of(j, c, row));
+    if (bad) memcpy(start_of(j, c, row), end, (size_t)f->w * f->size);
+    j->p.bad[c * f->rows + row] = bad;
+    return bad;
+}
+
+// Runs a chunk again from its start until it meets what is stored; the steps that it took.
+static int64_t run_again(const job *j, int64_t c, int64_t row, void *states) {
+    const dpcri_flow *f = j->flow;
+    const int64_t past = dpcri_chunk_end(f, &j->p.chunks, c);
+    const size_t bytes = (size_t)f->w * f->size;
+    const void *x = start_of(j, c, row);
+    int64_t steps = 0;
+    for (int64_t m = dpcri_chunk_start(&j->p.chunks, c); m < past; m += DPCRI_STRETCH) {
+        dpcri_span span = steps_from(j, m, past - m < DPCRI_STRETCH ? past - m : DPCRI_STRETCH, 1, row);
+        span.x = x;
+        span.y = states;
+        span.y_step = f->w;
+        dpcri_flow_serial(f, &span);
+        steps += span.n;
+        for (int64_t t = 0; t < span.n; t++) {
+            const void *fresh = dpcri_at(f, states, t * f->w);
+            if (same_state(j, fresh, state_at(j, m + t, row))) return steps;
+            memcpy(state_at(j, m + t, row), fresh, bytes);
+        }
+        x = state_at(j, m + span.n - 1, row);
+    }
+    return steps;
+}
+
+static void again_group(void *argument, int64_t group) {
+    const job *j = argument;
+    const int64_t lo = group * DPCRI_SIDE, most = j->p.chunks.count - lo;
+    for (int64_t c = lo; c < lo + (most < DPCRI_SIDE ? most : DPCRI_SIDE); c++)
+        for (int64_t row = 0; row < j->flow->rows && c > 0; row++)
+            if (j->p.bad[c * j->flow->rows + row]) j->p.steps[c] += run_again(j, c, row, stretch_of(j, group));
+}
+
+// Checks all boundaries before anything moves; the number of bad ones.
+static int64_t check_all(const job *j) {
+    int64_t bad = 0;
+    for (int64_t c = 1; c < j->p.chunks.count; c++)
+        for (int64_t row = 0; row < j->flow->rows; row++) bad += check(j, c, row);
+    return bad;
+}
+
+// What is left of a sequence, in order. A chunk is checked again even where it is known to be bad: its neighbour may
+// have moved since, and with it the start.
+static void finish(void *argument, int64_t row) {
+    const job *j = argument;
+    j->p.row_steps[row] = 0;
+    for (int64_t c = 1; c < j->p.chunks.count; c++) {
+        const bool was_bad = j->p.bad[c * j->flow->rows + row] != 0, is_bad = check(j, c, row);
+        if (was_bad || is_bad) j->p.row_steps[row] += run_again(j, c, row, stretch_of(j, row));
+    }
+}
+
+static int64_t first_bad(const job *j) {
+    for (int64_t c = 1; c < j->p.chunks.count; c++)
+        for (int64_t row = 0; row < j->flow->rows; row++)
+            if (j->p.bad[c * j->flow->rows + row]) return dpcri_chunk_start(&j->p.chunks, c);
+    return j->flow->n;
+}
+
+static void keep_b(job *j) {
+    const dpcri_flow *f = j->flow;
+    j->b = f->b;
+    j->b_step = f->b_step;
+    j->b_row = f->b_row;
+    if (f->z != f->b) return;
+    dpcri_flow copy = *f;
+    copy.z = j->p.copy;
+    copy.z_step = f->rows * f->w;
+    copy.z_row = f->w;
+    copy.z0 = NULL;
+    dpcri_flow_start(&copy);
+    j->b = copy.z;
+    j->b_step = copy.z_step;
+    j->b_row = copy.z_row;
+}
+
+static void run(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_arena *arena, dpcr_chain_report *report) {
+    job j = {.flow = f, .options = options, .p = take(f, options, arena)};
+    j.is_double = f->kernels == dpcri_kernels_at(dpcri_isa_level(), DPCR_F64);
+    j.is_float = f->kernels == dpcri_kernels_at(dpcri_isa_level(), DPCR_F32);
+    const int64_t size = j.p.chunks.size;
+    keep_b(&j);
+    dpcri_parallel(f->context, j.p.groups, first_group, &j);
+    report->depth = j.p.chunks.count > 1 ? options->warm_up + size : f->n;
+    int64_t bad = check_all(&j);
+    for (; bad > 0 && report->sweeps < options->max_sweeps; report->sweeps++) {
+        dpcri_parallel(f->context, j.p.groups, again_group, &j);
+        report->depth += size;
+        bad = check_all(&j);
+    }
+    if (bad > 0) {
+        report->finished_from = first_bad(&j);
+        report->depth += f->n - report->finished_from;
+        dpcri_parallel(f->context, f->rows, finish, &j);
+        for (int64_t row = 0; row < f->rows; row++) report->applications += j.p.row_steps[row];
+    }
+    for (int64_t c = 0; c < j.p.chunks.count; c++) report->applications += j.p.steps[c];
+}
+
+const dpcri_scheme_row dpcri_overlap = {"overlap", carve, run};

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT
+// The inside of a chain plan, for execute and the derivatives.
+#ifndef DPCRI_CHAIN_PLAN_H
+#define DPCRI_CHAIN_PLAN_H
+
+#include "chain/chain_internal.h"
+#include "transition/transition_internal.h"
+
+struct dpcr_chain_plan {
+    dpcr_context *context;
+    dpcr_chain_shape shape;
+    dpcr_chain_options options;  // every field set, the scheme chosen
+    int64_t values;
+    size_t workspace;
+    char sentence[256];
+};
+
+// What every execute checks of its plan and workspace.
+dpcr_status dpcri_plan_ready(const dpcr_chain_plan *plan, const char *function, const void *workspace, size_t bytes,
+                             dpcr_error *error);
+
+// What an array of `values` a step and sequence has to be in this plan; steps < 0 for [B][values].
+dpcri_wanted dpcri_plan_wants(const dpcr_chain_plan *plan, const char *function, const char *name, int64_t steps,
+                              int64_t values);
+
+// The chain of the plan with transitions `a` and no other array.
+dpcri_linear dpcri_plan_linear(const dpcr_chain_plan *plan, const dpcri_view *a, int transposed);
+
+#endif

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: MIT
+// One npy array, from a stream and to a writer: what npz is made of.
+#ifndef DPCRI_DATA_NPY_H
+#define DPCRI_DATA_NPY_H
+
+#include "data/stream.h"
+#include "data/tensors.h"
+
+enum { DPCRI_NPY_HEADER = 256 };  // bytes of the longest header that is written
+
+// The stream's whole content as one array; array->data is owned by the caller, also on failure (then NULL or junk to
+// free).
+dpcr_status dpcri_npy_read_stream(dpcri_stream *stream, dpcr_array *array, dpcr_error *error);
+
+// Magic, version 1.0, length and dictionary; returns its bytes, a multiple of 64.
+size_t dpcri_npy_header(const dpcr_array *array, char header[DPCRI_NPY_HEADER]);
+
+#endif

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+// All network kernels of one instruction set level: included once by each nn_LEVEL.c, whose flags choose the level. The
+// templates' parameters: T element, V vector, VI integers of the same size, VN lanes, N(name) the function's name,
+// V_(op) the vector operation of simd.h, TABLE the table's name.
+#include "kern/nn_kernels.h"
+#include "kern/simd.h"
+
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+// Rows of a register tile: rows x 2 accumulators, two vectors of b and one broadcast fit the registers.
+#if defined(__AVX512F__)
+enum { TILE_ROWS = 8 };
+#else
+enum { TILE_ROWS = 4 };
+#endif
+
+#define T float
+#define V vf
+#define VI vfi
+#define VN VF
+#define IS_FLOAT 1
+#define N(name) name##_f32
+#define TABLE DPCRI_LEVEL(dpcri_nn_f32)
+#define V_(op) vf_##op
+#include "kern/nn_products.inc"
+#include "kern/nn_activations.inc"
+#include "kern/nn_layers.inc"
+#undef T
+#undef V
+#undef VI
+#undef VN
+#undef IS_FLOAT
+#undef N
+#undef TABLE
+#undef V_
+
+#define T double
+#define V vd
+#define VI vdi
+#define VN VD
+#define IS_FLOAT 0
+#define N(name) name##_f64
+#define TABLE DPCRI_LEVEL(dpcri_nn_f64)
+#define V_(op) vd_##op
+#include "kern/nn_products.inc"
+#include "kern/nn_activations.inc"
+#include "kern/nn_layers.inc"
+#undef T
+#undef V
+#undef VI
+#undef VN
+#undef IS_FLOAT
+#undef N
+#undef TABLE
+#undef V_

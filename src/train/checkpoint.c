@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: MIT
+#include "train/checkpoint.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/model_internal.h"
+#include "solve/solve_internal.h"
+
+// ---- strings ----
+
+void dpcri_strings_add(dpcri_strings *strings, const char *key, const char *format, ...) {
+    if (strings->count == DPCRI_STRINGS) return;
+    const int i = strings->count++;
+    va_list arguments;
+    va_start(arguments, format);
+    snprintf(strings->keys[i], DPCRI_KEY_BYTES, DPCRI_TRAIN_PREFIX "%s", key);
+    vsnprintf(strings->values[i], DPCRI_VALUE_BYTES, format, arguments);
+    va_end(arguments);
+}
+
+void dpcri_strings_add_number(dpcri_strings *strings, const char *key, double value) {
+    dpcri_strings_add(strings, key, "%s", dpcri_number_text(value).text);
+}
+
+static void add_integer(dpcri_strings *strings, const char *key, int64_t value) {
+    dpcri_strings_add(strings, key, "%" PRId64, value);
+}
+
+static void add_optimiser(dpcri_strings *s, const dpcr_optimiser_options *o) {
+    static const char *const kinds[] = {"", "sgd", "adam", "adamw"};
+    dpcri_strings_add(s, "optimiser.kind", "%s", kinds[o->kind]);
+    dpcri_strings_add_number(s, "optimiser.rate", o->rate);
+    dpcri_strings_add_number(s, "optimiser.momentum", o->momentum);
+    dpcri_strings_add_number(s, "optimiser.beta1", o->beta1);
+    dpcri_strings_add_number(s, "optimiser.beta2", o->beta2);
+    dpcri_strings_add_number(s, "optimiser.epsilon", o->epsilon);
+    dpcri_strings_add_number(s, "optimiser.weight_decay", o->weight_decay);
+    add_integer(s, "optimiser.warm_up", o->warm_up);
+    add_integer(s, "optimiser.total", o->total);
+}
+
+static void add_solve(dpcri_strings *s, const dpcr_solve_options *o) {
+    dpcri_strings_add(s, "solve.method", "%s", dpcr_method_name(o->method));
+    dpcri_strings_add(s, "solve.scheme", "%s", dpcr_scheme_name(o->scheme));
+    dpcri_strings_add(s, "solve.backward", "%s", dpcr_scheme_name(o->backward));
+    add_integer(s, "solve.guess", o->guess);
+    dpcri_strings_add_number(s, "solve.atol", o->atol);
+    dpcri_strings_add_number(s, "solve.rtol", o->rtol);
+    add_integer(s, "solve.window", o->window);
+    add_integer(s, "solve.chunk", o->chunk);
+    add_integer(s, "solve.warm_up", o->warm_up);
+    add_integer(s, "solve.block", o->block);
+    dpcri_strings_add_number(s, "solve.damping", o->damping);
+    add_integer(s, "solve.max_sweeps", o->max_sweeps);
+    dpcri_strings_add(s, "solve.memory_limit", "%zu", o->memory_limit);
+}
+
+void dpcri_agreement_add(dpcri_strings *strings, const dpcri_data_figures *figures, const dpcr_dataset *data,
+                         const dpcr_train_options *options) {
+    add_integer(strings, "data.count", data->count);
+    dpcri_strings_add(strings, "data.hash", "%016" PRIx64, figures->hash);
+    add_integer(strings, "batch", options->batch);
+    dpcri_strings_add(strings, "seed", "%" PRIu64, options->seed);
+    add_optimiser(strings, &options->optimiser);
+    add_solve(strings, &options->solve);
+}
+
+static const char *choice_key(char buffer[DPCRI_KEY_BYTES], int size, const char *name) {
+    snprintf(buffer, DPCRI_KEY_BYTES, "plan%d.%s", size, name);
+    return buffer;
+}
+
+void dpcri_choices_add(dpcri_strings *strings, int size, const dpcr_solve_plan *plan) {
+    char key[DPCRI_KEY_BYTES];
+    if (!plan) return;
+    const dpcr_solve_options *o = &plan->options;
+    dpcri_strings_add(strings, choice_key(key, size, "method"), "%s", dpcr_method_name(o->method));
+    dpcri_strings_add(strings, choice_key(key, size, "scheme"), "%s", dpcr_scheme_name(o->scheme));
+    dpcri_strings_add(strings, choice_key(key, size, "backward"), "%s", dpcr_scheme_name(o->backward));
+}
+
+// ---- writing ----
+
+static int64_t first_not_finite(const dpcr_model *model, const void *vector, int64_t count) {
+    const bool wide = dpcr_model_get_options(model)->dtype == DPCR_F64;
+    for (int64_t i = 0; i < count; i++)
+        if (!isfinite(wide ? ((const double *)vector)[i] : (double)((const float *)vector)[i])) return i;
+    return -1;
+}
+
+static dpcr_tensor state_tensor(const dpcr_optimiser *optimiser, const char *name, void *data) {
+    return (dpcr_tensor){.name = (char *)(uintptr_t)name,
+                         .array = dpcr_array_make(data, optimiser->dtype, 1, &optimiser->count)};
+}
+
+static void add_position(dpcri_strings *strings, const dpcri_position *position) {
+    add_integer(strings, "epoch", position->epoch);
+    add_integer(strings, "epoch_batch", position->batch);
+    add_integer(strings, "step", position->step);
+    add_integer(strings, "epoch_rows", position->rows);
+    add_integer(strings, "epoch_correct", position->correct);
+    dpcri_strings_add_number(strings, "epoch_loss", position->loss);
+}
+
+dpcr_status dpcri_checkpoint_write(const char *path, dpcr_model *model, const dpcr_optimiser *optimiser,
+                                   const dpcri_strings *fixed, const dpcri_position *position, dpcr_error *error) {
+    int64_t count = 0;
+    const void *parameters = dpcr_model_vector(model, &count);
+    const int64_t bad = first_not_finite(model, parameters, count);
+    if (bad >= 0)
+        return dpcri_fail(
+            error, DPCR_ERROR_UNSUPPORTED,
+            "train: after step %lld parameter %lld is not finite; no checkpoint is written, a lower rate may help",
+            (long long)position->step, (long long)bad);
+    dpcri_strings strings = *fixed;
+    add_position(&strings, position);
+    char *keys[DPCRI_STRINGS], *values[DPCRI_STRINGS];
+    for (int i = 0; i < strings.count; i++) {
+        keys[i] = strings.keys[i];
+        values[i] = strings.values[i];
+    }
+    dpcr_tensor items[2];
+    dpcr_tensors extra = {
+        .items = items, .metadata_count = strings.count, .metadata_keys = keys, .metadata_values = values};
+    if (optimiser->first) items[extra.count++] = state_tensor(optimiser, "optimiser.first", optimiser->first);
+    if (optimiser->second) items[extra.count++] = state_tensor(optimiser, "optimiser.second", optimiser->second);
+    return dpcri_model_save_with(model, path, &extra, error);
+}
+
+// ---- reading ----
+
+static const char *string_of(const dpcri_saved *saved, const char *key) {
+    char whole[sizeof DPCRI_TRAIN_PREFIX + DPCRI_KEY_BYTES];
+    snprintf(whole, sizeof whole, DPCRI_TRAIN_PREFIX "%s", key);
+    return dpcr_tensors_metadata(&saved->tensors, whole);
+}
+
+static dpcr_status bad_string(const dpcri_saved *saved, const char *key, const char *got, const char *wanted,
+                              dpcr_error *error) {
+    return dpcri_fail(error, DPCR_ERROR_FORMAT,
+                      "train: %s is no checkpoint to go on from: '" DPCRI_TRAIN_PREFIX "%s' is %.40s, wanted %s",
+                      saved->path, key, got ? got : "absent", wanted);
+}
+
+static dpcr_status read_integer(const dpcri_saved *saved, const char *key, int64_t *value, dpcr_error *error) {
+    const char *text = string_of(saved, key);
+    char *end = NULL;
+    errno = 0;
+    const long long number = text ? strtoll(text, &end, 10) : 0;
+    if (!text || end == text || *end || errno || number < 0)
+        return bad_string(saved, key, text, "a whole number", error);
+    *value = number;
+    return DPCR_OK;
+}
+
+static dpcr_status read_position(dpcri_saved *saved, dpcr_error *error) {
+    dpcr_status status;
+    dpcri_position *p = &saved->position;
+    DPCR_TRY(read_integer(saved, "epoch", &p->epoch, error));
+    DPCR_TRY(read_integer(saved, "epoch_batch", &p->batch, error));
+    DPCR_TRY(read_integer(saved, "step", &p->step, error));
+    DPCR_TRY(read_integer(saved, "epoch_rows", &p->rows, error));
+    DPCR_TRY(read_integer(saved, "epoch_correct", &p->correct, error));
+    const char *loss = string_of(saved, "epoch_loss");
+    if (!loss || !dpcri_number_parse(loss, &p->loss) || !isfinite(p->loss))
+        DPCR_TRY(bad_string(saved, "epoch_loss", loss, "a number", error));
+done:
+    return status;
+}
+
+dpcr_status dpcri_saved_read(dpcri_saved *saved, dpcr_context *context, const char *path, dpcr_error *error) {
+    dpcr_status status;
+    *saved = (dpcri_saved){.context = context, .path = path};
+    DPCR_TRY(dpcr_safetensors_read(context, path, &saved->tensors, error));
+    DPCR_TRY(read_position(saved, error));
+    DPCR_TRY(dpcr_model_load(context, path, &saved->model, error));
+done:
+    return status;
+}
+
+void dpcri_saved_free(dpcri_saved *saved) {
+    if (!saved->context) return;
+    dpcr_model_destroy(saved->model);
+    dpcr_tensors_free(saved->context, &saved->tensors);
+    *saved = (dpcri_saved){0};
+}
+
+// The seed is not compared: it only made the parameters that the checkpoint replaces.
+static dpcr_status model_agrees(const dpcri_saved *saved, const dpcr_model *model, dpcr_error *error) {
+    const dpcr_model_options *got = dpcr_model_get_options(model), *wanted = dpcr_model_get_options(saved->model);
+    const struct {
+        const char *name;
+        double got, wanted;
+    } fields[] = {
+        {"architecture", got->architecture, wanted->architecture},
+        {"dtype", got->dtype, wanted->dtype},
+        {"inputs", (double)got->inputs, (double)wanted->inputs},
+        {"outputs", (double)got->outputs, (double)wanted->outputs},
+        {"layers", (double)got->layers, (double)wanted->layers},
+        {"width", (double)got->width, (double)wanted->width},
+        {"hidden", (double)got->hidden, (double)wanted->hidden},
+        {"activation", got->activation, wanted->activation},
+        {"branch", got->branch, wanted->branch},
+        {"layer_norm", got->layer_norm, wanted->layer_norm},
+        {"scale", got->scale, wanted->scale},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (fields[i].got != fields[i].wanted)
+            return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                              "train: resume from %s: the model's %s is %g, wanted %g, the checkpoint's", saved->path,
+                              fields[i].name, fields[i].got, fields[i].wanted);
+    return DPCR_OK;
+}
+
+dpcr_status dpcri_saved_agrees(const dpcri_saved *saved, const dpcr_model *model, const dpcri_strings *agreement,
+                               dpcr_error *error) {
+    dpcr_status status;
+    DPCR_TRY(model_agrees(saved, model, error));
+    for (int i = 0; i < agreement->count; i++) {
+        const char *key = agreement->keys[i] + strlen(DPCRI_TRAIN_PREFIX), *wanted = string_of(saved, key);
+        if (!wanted) DPCR_TRY(bad_string(saved, key, NULL, "a value", error));
+        if (strcmp(wanted, agreement->values[i]) != 0)
+            DPCR_TRY(dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                                "train: resume from %s: %s is %s, wanted %.40s, the checkpoint's", saved->path, key,
+                                agreement->values[i], wanted));
+    }
+done:
+    return status;
+}
+
+static dpcr_status scheme_of(const dpcri_saved *saved, const char *key, dpcr_scheme *scheme, dpcr_error *error) {
+    const char *text = string_of(saved, key);
+    if (text && dpcr_scheme_find(text, scheme, NULL) == DPCR_OK) return DPCR_OK;
+    return bad_string(saved, key, text, "the name of a scheme", error);
+}
+
+dpcr_status dpcri_saved_choices(const dpcri_saved *saved, int size, dpcr_solve_options *solve, dpcr_error *error) {
+    dpcr_status status;
+    char key[DPCRI_KEY_BYTES];
+    const char *method = string_of(saved, choice_key(key, size, "method"));
+    if (!method || dpcr_method_find(method, &solve->method, NULL) != DPCR_OK)
+        DPCR_TRY(bad_string(saved, key, method, "the name of a method", error));
+    DPCR_TRY(scheme_of(saved, choice_key(key, size, "scheme"), &solve->scheme, error));
+    DPCR_TRY(scheme_of(saved, choice_key(key, size, "backward"), &solve->backward, error));
+done:
+    return status;
+}
+
+static dpcr_status find_state(const dpcri_saved *saved, const dpcr_optimiser *optimiser, const char *name, bool wanted,
+                              const dpcr_tensor **tensor, dpcr_error *error) {
+    char text[96];
+    *tensor = NULL;
+    if (!wanted) return DPCR_OK;
+    *tensor = dpcr_tensors_find(&saved->tensors, name);
+    const dpcr_array *array = *tensor ? &(*tensor)->array : NULL;
+    if (array && array->dtype == optimiser->dtype && array->ndim == 1 && array->shape[0] == optimiser->count)
+        return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_FORMAT,
+                      "train: %s is no checkpoint to go on from: tensor '%s' is %s, wanted [%lld] %s", saved->path,
+                      name, array ? dpcri_array_text(array, text, sizeof text) : "absent", (long long)optimiser->count,
+                      dpcr_dtype_name(optimiser->dtype));
+}
+
+dpcr_status dpcri_saved_optimiser(const dpcri_saved *saved, dpcr_optimiser *optimiser, dpcr_error *error) {
+    dpcr_status status;
+    const dpcr_tensor *first, *second;
+    const size_t bytes = (size_t)optimiser->count * dpcr_dtype_size(optimiser->dtype);
+    DPCR_TRY(find_state(saved, optimiser, "optimiser.first", optimiser->first != NULL, &first, error));
+    DPCR_TRY(find_state(saved, optimiser, "optimiser.second", optimiser->second != NULL, &second, error));
+    if (first) memcpy(optimiser->first, first->array.data, bytes);
+    if (second) memcpy(optimiser->second, second->array.data, bytes);
+    optimiser->step = saved->position.step;
+done:
+    return status;
+}
+
+void dpcri_saved_parameters(const dpcri_saved *saved, dpcr_model *model) {
+    int64_t count = 0;
+    const void *from = dpcr_model_vector(saved->model, NULL);
+    void *to = dpcr_model_vector(model, &count);
+    memcpy(to, from, (size_t)count * dpcr_dtype_size(dpcr_model_get_options(model)->dtype));
+}

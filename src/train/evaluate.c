@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT
+// Mean loss and accuracy of a classifier over a data set, in the set's own order.
+#include <string.h>
+
+#include "train/batches.h"
+#include "train/pass.h"
+
+static dpcr_status read_number(const dpcr_model *model, const char *key, double fallback, double *value,
+                               dpcr_error *error) {
+    const char *text = dpcr_model_metadata(model, key);
+    *value = fallback;
+    if (!text || dpcri_number_parse(text, value)) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_FORMAT, "evaluate: the model's metadata '%s' is '%.40s', wanted a number", key,
+                      text);
+}
+
+static dpcr_status make_normaliser(const dpcr_model *model, dpcri_normaliser *normaliser, dpcr_error *error) {
+    dpcr_status status;
+    double mean, deviation;
+    DPCR_TRY(read_number(model, "pixel_mean", 0, &mean, error));
+    DPCR_TRY(read_number(model, "pixel_deviation", 1, &deviation, error));
+    if (!(deviation > 0))
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_FORMAT,
+                            "evaluate: the model's metadata 'pixel_deviation' is %g, wanted more than 0", deviation));
+    *normaliser = dpcri_normaliser_make(dpcr_model_get_options(model)->dtype, mean, deviation);
+done:
+    return status;
+}
+
+static dpcr_status run(dpcr_context *context, const dpcr_dataset *data, int64_t batch,
+                       const dpcri_normaliser *normaliser, dpcri_pass *pass, double *loss, int64_t *correct,
+                       dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    for (int64_t first = 0; first < data->count; first += batch) {
+        const int size = data->count - first >= batch ? 0 : 1;
+        double mean = 0;
+        int64_t right = 0;
+        dpcri_gather(context, data, NULL, first, pass->rows[size], normaliser, pass->x, pass->y);
+        DPCR_TRY(dpcri_pass_forward(pass, size, false, &mean, &right, error));
+        if (pass->report.reason == DPCR_REASON_NOT_CONVERGED)
+            DPCR_TRY(dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                                "evaluate: rows from %lld: %s did not converge in %d sweeps, and no_fallback is set; "
+                                "allow the fallback or more sweeps",
+                                (long long)first, dpcr_method_name(pass->report.method), pass->report.sweeps));
+        *loss += mean * (double)pass->rows[size];
+        *correct += right;
+    }
+done:
+    return status;
+}
+
+dpcr_status dpcr_evaluate(dpcr_context *context, dpcr_model *model, const dpcr_dataset *data, int64_t batch,
+                          const dpcr_solve_options *solve, double *loss, double *accuracy, dpcr_error *error) {
+    dpcr_status status;
+    dpcri_pass pass = {0};
+    dpcri_normaliser normaliser;
+    double sum = 0;
+    int64_t correct = 0;
+    if (!context || !model || !data)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "evaluate: context, model or data is NULL");
+    if (batch < 1)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "evaluate: batch is %lld, wanted 1 or more", (long long)batch);
+    dpcr_solve_options options = {.size = sizeof options};
+    if (solve) memcpy(&options, solve, solve->size < sizeof options ? solve->size : sizeof options);
+    options.size = sizeof options;
+    if (options.guess == DPCR_GUESS_GIVEN)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                          "evaluate: guess is given, but there are no states to start from; wanted any other guess");
+    DPCR_TRY(dpcri_data_check("evaluate", model, data, error));
+    DPCR_TRY(make_normaliser(model, &normaliser, error));
+    const int64_t rows[DPCRI_SIZES] = {data->count >= batch ? batch : 0, data->count % batch};
+    const dpcr_solve_options both[DPCRI_SIZES] = {options, options};
+    DPCR_TRY(dpcri_pass_create(&pass, context, model, rows, both, false, error));
+    DPCR_TRY(run(context, data, batch, &normaliser, &pass, &sum, &correct, error));
+    if (loss) *loss = sum / (double)data->count;
+    if (accuracy) *accuracy = (double)correct / (double)data->count;
+done:
+    dpcri_pass_destroy(&pass);
+    return status;
+}

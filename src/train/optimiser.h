@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT
+// The inside of an optimiser, for the training loop (which clears gradients in the same pass) and for checkpoints.
+#ifndef DPCRI_TRAIN_OPTIMISER_H
+#define DPCRI_TRAIN_OPTIMISER_H
+
+#include "deeppcr/train.h"
+#include "kern/train_kernels.h"
+
+struct dpcr_optimiser {
+    dpcr_context *context;
+    dpcr_optimiser_options options;  // every default filled in
+    dpcr_dtype dtype;
+    int64_t count;
+    int64_t step;  // updates done
+    void *first;   // [count] SGD: momentum (NULL where momentum is 0); Adam, AdamW: running mean of the gradient
+    void *second;  // [count] Adam, AdamW: running mean of its square; SGD: NULL
+    const dpcri_train_kernels *kernels;
+};
+
+// Copies the options with every default filled in, or refuses them in words.
+dpcr_status dpcri_optimiser_options_fill(const dpcr_optimiser_options *options, dpcr_optimiser_options *filled,
+                                         dpcr_error *error);
+
+// Learning rate of update number `step`, from 1; options with defaults filled in.
+double dpcri_schedule_rate(const dpcr_optimiser_options *options, int64_t step);
+
+// One update; `clear` leaves the gradients zero.
+void dpcri_optimiser_update(dpcr_optimiser *optimiser, void *parameters, void *gradients, bool clear);
+
+#endif

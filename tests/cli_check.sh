@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# cli_check.sh BUILD_DIR: 'deeppcr check' and 'gradcheck' on networks, methods, schemes and dtypes; known sweep counts;
+# chaotic maps; disagreement and giving up have their exit codes; threads do not change a bit of what is told.
+set -u
+build=$(cd "${1:?usage: cli_check.sh BUILD_DIR}" && pwd) || exit 1
+program=$build/deeppcr
+[ -x "$program" ] || { echo "cli_check: no program at $program"; exit 1; }
+folder=$(mktemp -d) || exit 1
+trap 'rm -rf "$folder"' EXIT
+python3 - "$program" "$folder" <<'PYTHON'
+import json, subprocess, sys
+
+program, folder = sys.argv[1:]
+cases = 0
+
+
+def run(line, wanted=0, threads=1):
+    global cases
+    cases += 1
+    command = [program] + line.split() + ["--json", "--threads", str(threads)]
+    done = subprocess.run(command, capture_output=True)
+    assert done.returncode == wanted, (line, done.returncode, done.stdout[:400], done.stderr)
+    told = json.loads(done.stdout)
+    assert told["agrees"] is (wanted == 0), (line, told)
+    return told
+
+
+# The issue's own case, with every field.
+told = run("check resnet --layers 1024 --width 16 --batch 8 --method newton --scheme pcr")
+for field in ("max_error", "max_gradient_error", "tolerance", "gradient_tolerance", "sweeps", "reason", "method", "scheme", "backward",
+              "seconds", "sequential_seconds", "residual_history", "locked_history", "error_estimate", "sentence", "layers"):
+    assert field in told, field
+assert (told["method"], told["scheme"], told["backward"], told["reason"]) == ("newton", "pcr", "pcr", "converged"), told
+assert told["sweeps"] <= 6 and told["max_error"] <= told["tolerance"] == 1e-4, told
+assert len(told["residual_history"]) == len(told["locked_history"]) > 0 and told["locked_history"][-1] == 1024, told
+
+for method in ("sequential", "newton", "diagonal", "block", "picard", "jacobi", "damped", "overlap", "shooting", "auto"):
+    for dtype in ("float32", "float64"):
+        for network in ("mlp --activation tanh", "resnet"):
+            run("check %s --layers 48 --width 6 --batch 3 --method %s --dtype %s" % (network, method, dtype))
+for scheme in ("sequential", "pcr", "blelloch", "chunked", "overlap", "auto"):
+    for network in ("mlp", "resnet --branch two-layer", "resnet --layer-norm", "mlp --activation gelu --layer-norm"):
+        told = run("check %s --layers 100 --width 6 --batch 2 --dtype float64 --scheme %s" % (network, scheme))
+        assert told["max_error"] <= 1e-9 and told["max_gradient_error"] <= 1e-8, told
+for activation in ("identity", "relu", "tanh", "sigmoid", "gelu", "silu"):
+    for width in (1, 5, 16, 33):
+        run("check mlp --layers 20 --width %d --batch 2 --activation %s" % (width, activation))
+for shape in ("--layers 0", "--layers 1", "--layers 2", "--layers 130 --batch 1 --width 1", "--layers 64 --window 8", "--layers 64 --guess zero"):
+    run("check resnet " + shape)
+run("check mlp --layers 1024 --width 8 --init normal --activation tanh")  # states that die away
+
+# Sweeps as the literature and the reference have them.
+for network in ("mlp --activation tanh", "mlp --activation relu"):
+    assert run("check %s --layers 1024 --width 8 --batch 2 --seeds 5 --tolerance 1e-4" % network)["sweeps"] <= 5, network
+assert run("check resnet --layers 1024 --width 8 --batch 2 --seeds 5 --tolerance 1e-4")["sweeps"] <= 6
+assert run("check resnet --layers 64 --width 4 --activation identity --dtype float64")["sweeps"] <= 1  # affine
+told = run("check resnet --scale 1 --activation relu --branch two-layer --dtype float64 --layers 200 --width 8")
+assert told["reason"] in ("converged", "residual-only", "fallback"), told
+
+# Chaos ends right, by whatever way.
+for line in ("lorenz --layers 256", "lorenz --layers 256 --window 32", "logistic --layers 200", "logistic --layers 100 --method jacobi --max-sweeps 10"):
+    told = run("check " + line)
+assert told["reason"] == "fallback" and told["method"] == "jacobi", told
+
+# Disagreement, giving up.
+assert run("check resnet --layers 64 --agree 1e-30 --agree-gradients 1e-30 --tolerance 1e-3 --dtype float64", wanted=1)["tolerance"] == 1e-30
+told = run("check resnet --layers 200 --width 8 --method jacobi --max-sweeps 2 --no-fallback", wanted=3)
+assert told["reason"] == "not-converged", told
+
+# Gradients against finite differences.
+for line in ("mlp", "mlp --activation tanh --layer-norm", "resnet", "resnet --branch two-layer --hidden 7", "resnet --activation silu --layer-norm",
+             "resnet --backward chunked", "resnet --backward blelloch --layers 20", "mlp --activation sigmoid --method sequential --backward sequential"):
+    told = run("gradcheck " + line)
+    assert told["compared"] > 50 and told["callbacks_agree"] and told["max_gradient_error"] <= told["tolerance"] == 1e-6, told
+run("gradcheck mlp --activation tanh --agree 1e-30", wanted=1)
+
+# Same bits for any number of threads.
+same = ("max_error", "max_gradient_error", "residual_history", "locked_history", "sweeps", "error_estimate")
+for line in ("check resnet --layers 300 --width 8 --batch 5", "check mlp --layers 300 --width 8 --batch 5 --method overlap --scheme chunked"):
+    one, three = run(line, threads=1), run(line, threads=3)
+    assert all(one[field] == three[field] for field in same), (line, one, three)
+    assert one["max_error"] == run(line)["max_error"]
+
+csv = folder + "/sweeps.csv"
+told = run("check mlp --layers 100 --csv " + csv)
+with open(csv) as file:
+    rows = [row.split(",") for row in file.read().splitlines()]
+assert rows[0] == ["sweep", "residual", "locked"] and len(rows) == len(told["residual_history"]) + 1, rows
+assert [float(row[1]) for row in rows[1:]] == told["residual_history"] and int(rows[-1][2]) == 100, rows
+print("cli_check: %d comparisons" % cases)
+PYTHON

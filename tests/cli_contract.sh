@@ -1,0 +1,207 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# cli_contract.sh BUILD_DIR: the program's contract: exit codes, one line on stderr, pure stdout, help, bad arguments,
+# absurd sizes, missing files, unwritable outputs, a full disk.
+set -u
+build=$(cd "${1:?usage: cli_contract.sh BUILD_DIR}" && pwd) || exit 1
+program=$build/deeppcr
+[ -x "$program" ] || { echo "cli_contract: no program at $program"; exit 1; }
+folder=$(mktemp -d) || exit 1
+trap 'chmod -R u+w "$folder"; rm -rf "$folder"' EXIT
+failures=0
+cases=0
+complain() {
+    echo "cli_contract: $*"
+    failures=$((failures + 1))
+}
+
+# refused STATUS TEXT ARGUMENT...: that exit status, nothing on stdout, one line on stderr that holds TEXT.
+refused() {
+    local wanted=$1 text=$2 status
+    shift 2
+    cases=$((cases + 1))
+    "$program" "$@" >"$folder/stdout" 2>"$folder/stderr" </dev/null
+    status=$?
+    [ $status -eq "$wanted" ] || complain "'$*': exit $status, wanted $wanted: $(head -c 300 "$folder/stderr")"
+    [ ! -s "$folder/stdout" ] || complain "'$*': text on stdout: $(head -c 200 "$folder/stdout")"
+    [ "$(wc -l <"$folder/stderr")" -eq 1 ] || complain "'$*': not one line on stderr: $(head -c 300 "$folder/stderr")"
+    grep -qF -- "$text" "$folder/stderr" || complain "'$*': should say '$text', said: $(head -c 300 "$folder/stderr")"
+    grep -q '^deeppcr' "$folder/stderr" || complain "'$*': the line does not begin with the program's name"
+}
+# done_with ARGUMENT...: exit 0, nothing on stderr; stdout is left in $folder/stdout.
+done_with() {
+    local status
+    cases=$((cases + 1))
+    "$program" "$@" >"$folder/stdout" 2>"$folder/stderr" </dev/null
+    status=$?
+    [ $status -eq 0 ] || complain "'$*': exit $status: $(head -c 300 "$folder/stderr")"
+    [ ! -s "$folder/stderr" ] || complain "'$*': text on stderr: $(head -c 300 "$folder/stderr")"
+}
+# One JSON object on one line, and nothing else.
+json_with() {
+    done_with "$@" --json
+    [ "$(wc -l <"$folder/stdout")" -eq 1 ] && python3 -c '
+import json, sys
+def no(name): raise ValueError(name)
+assert type(json.load(sys.stdin, parse_constant=no)) is dict' <"$folder/stdout" 2>/dev/null ||
+        complain "'$*': not one JSON object: $(head -c 300 "$folder/stdout")"
+}
+
+verbs="info plan solve check gradcheck train eval"
+lists() {  # every verb is named
+    local verb
+    for verb in $verbs; do grep -qw "$verb" "$1" || complain "$2 does not name $verb"; done
+}
+
+# Verbs, help, version.
+refused 2 'which verb'
+lists "$folder/stderr" 'no verb'
+refused 2 "no verb 'nonsense'" nonsense
+lists "$folder/stderr" 'an unknown verb'
+refused 2 "no verb ''" ''
+done_with --help
+lists "$folder/stdout" --help
+done_with --version
+grep -qE '^deeppcr [0-9]+\.[0-9]+\.[0-9]+$' "$folder/stdout" || complain "--version: $(cat "$folder/stdout")"
+for verb in $verbs; do
+    done_with "$verb" --help
+    for option in --json --csv --seed --threads --quiet --help; do
+        grep -q -- "$option" "$folder/stdout" || complain "$verb --help does not tell $option"
+    done
+    # Every long option that the help tells is one that the program takes: its message is never "unknown option".
+    for option in $(grep -oE '^ +(-[a-zA-Z], )?--[a-z0-9A-Z-]+=?' "$folder/stdout" | grep -oE -- '--[a-zA-Z0-9-]+=?' | sort -u); do
+        case $option in --help | --usage) continue ;; esac
+        name=${option%=}
+        value=$([ "$option" = "$name" ] || echo "=")
+        "$program" "$verb" "$name$value" --no-such-option >/dev/null 2>"$folder/stderr" </dev/null
+        ! grep -q -- "unknown option '$name" "$folder/stderr" || complain "$verb --help tells $name, the verb does not know it"
+    done
+    done_with "$verb" --usage
+    refused 2 "unknown option '--nonsense'" "$verb" --nonsense
+    refused 2 "'--seed' needs a value" "$verb" --seed
+    refused 2 "'--json' takes no value" "$verb" --json=yes
+    refused 2 "--seed 'x'" "$verb" --seed x
+    refused 2 "--seed '1x'" "$verb" --seed 1x
+    refused 2 "--seed '-1'" "$verb" --seed -1
+    refused 2 "overflow" "$verb" --seed 99999999999999999999
+    refused 2 "--threads '1025'" "$verb" --threads 1025
+    refused 2 "--threads ''" "$verb" --threads ''
+done
+
+# Names list what there is; numbers are read strictly.
+for verb in 'check resnet' 'train resnet' 'plan mlp' 'gradcheck mlp' 'eval x'; do
+    refused 2 'auto, sequential, newton, diagonal, block, picard, jacobi, damped, overlap, shooting' $verb --method nonsense
+    refused 2 'auto, sequential, pcr, blelloch, chunked, overlap' $verb --scheme nonsense
+    refused 2 'auto, sequential, pcr, blelloch, chunked, overlap' $verb --backward newton
+    refused 2 'wanted a finite number' $verb --tolerance nan
+    refused 2 'wanted at least 0' $verb --tolerance -1
+    refused 2 'wanted at least 1' $verb --window 0
+    refused 2 'wanted a number of bytes' $verb --memory-limit 10X
+    refused 2 'overflow' $verb --memory-limit 99999999999999999999G
+done
+refused 2 'identity, relu, tanh, sigmoid, gelu, silu' check mlp --activation softplus
+refused 2 'float32, float64' check mlp --dtype float16
+refused 2 'linear, two-layer' check resnet --branch three
+refused 2 'default, he, normal' check resnet --init zeros
+refused 2 'sgd, adam, adamw' train mlp --optimiser lion
+refused 2 'zero, identity, scalar, diagonal, block, dense' plan linear --structure sparse
+refused 2 'auto, sequential, pcr, blelloch, chunked, overlap' solve linear --scheme newton
+refused 2 'mlp, resnet, lorenz, logistic' check nonsense
+refused 2 'which network' check
+refused 2 "unexpected argument 'extra'" check resnet extra
+refused 2 'mlp, resnet' train
+refused 2 "--layers '-5'" check mlp --layers -5
+refused 2 "--layers '1.5'" check mlp --layers 1.5
+refused 2 "--layers ' 4'" check mlp --layers ' 4'
+refused 2 "--layers '0x10'" check mlp --layers 0x10
+refused 2 'overflow' check mlp --layers 9223372036854775808
+refused 2 "--width '0'" check mlp --width 0
+refused 2 'overflow' check resnet --scale 1e999
+refused 2 "other than 0" check resnet --scale 0
+refused 2 'which kind of chain' solve
+refused 2 "there is linear" solve quadratic
+refused 2 'no --A' solve linear
+refused 2 'no --b' solve linear --A x.npy
+refused 2 'no --output' solve linear --A x.npy --b y.npy
+refused 2 'both want standard output' solve linear --A x.npy --b y.npy --output - --json
+refused 2 'both want standard output' info --json --csv -
+refused 2 'holds one array only' solve linear --A - --b - --output "$folder/z.npy"
+refused 2 'which network' eval
+refused 2 'named twice' eval a --load b
+refused 2 'float64 only' check lorenz --dtype float32
+refused 2 'need float64' gradcheck mlp --dtype float32
+refused 2 'beside --load' check --load x --layers 3
+
+# Absurd sizes: an answer at once, never a crash.
+huge=9223372036854775807
+for shape in "--layers $huge" "--width $huge" "--batch $huge" "--layers 4611686018427387904 --width 4" "--layers 1000000000 --width 1000" \
+    "--width 100000000 --layers 2" "--hidden $huge --branch two-layer" "--batch 1000000000000"; do
+    refused 4 '' check resnet $shape
+    refused 4 '' gradcheck resnet $shape
+done
+refused 4 '' plan resnet --layers $huge
+refused 4 '' plan mlp --width $huge
+json_with plan linear --length 1000000 --width 2 --batch 1
+
+# Missing files and wrong ones.
+printf 'not a file of ours' >"$folder/text"
+: >"$folder/empty"
+for file in missing . text empty; do
+    path=$folder/$file
+    refused 5 '' eval "$path"
+    refused 5 '' check resnet --load "$path"
+    refused 5 '' solve linear --A "$path" --b "$path" --output "$folder/z.npy"
+    refused 5 '' solve linear --input "$path" --output "$folder/z.npy"
+    refused 5 '' train mlp --data "$path" --layers 2
+    [ ! -e "$folder/z.npy" ] || complain "an output was written for '$file'"
+done
+refused 5 'fashion-mnist' train mlp --data nonsense
+refused 5 '?' eval "$folder/"$'new\nline'
+
+# Results: pure stdout, true fields.
+json_with info
+python3 - "$folder/stdout" <<'PYTHON' || complain "info lacks a field"
+import json, sys
+info = json.load(open(sys.argv[1]))
+assert info["isa"] in info["isa_levels"] and info["threads"] >= 1 and info["tolerances"]["float32"] == 1e-5
+assert {"newton", "overlap"} <= set(info["methods"]) and "pcr" in info["schemes"] and "block" in info["structures"]
+PYTHON
+json_with plan resnet --layers 64 --width 8 --batch 4
+json_with plan linear --length 64 --width 8 --batch 4 --structure diagonal --scheme pcr
+json_with check resnet --layers 16 --width 4 --batch 2
+json_with gradcheck mlp --layers 3 --width 3 --batch 2 --activation tanh
+done_with check resnet --layers 16 --width 4 --batch 2 --quiet
+[ ! -s "$folder/stdout" ] || complain "--quiet prints"
+done_with info --csv "$folder/info.csv"
+[ "$(wc -l <"$folder/info.csv")" -eq 2 ] || complain "info --csv has not two lines"
+done_with check resnet --layers 16 --width 4 --batch 2 --csv -
+head -1 "$folder/stdout" | grep -qx 'sweep,residual,locked' || complain "check --csv -: $(head -1 "$folder/stdout")"
+DEEPPCR_ISA=portable "$program" info --json 2>/dev/null | grep -q '"isa": "portable"' || complain "DEEPPCR_ISA is not told"
+for threads in 1 2 3; do done_with info --threads $threads; done
+
+# What cannot be written.
+if [ -w /dev/full ]; then
+    for arguments in --help --version info 'info --json' 'plan resnet --layers 8 --width 4 --json' 'check mlp --layers 8 --width 4'; do
+        cases=$((cases + 1))
+        "$program" $arguments >/dev/full 2>"$folder/stderr"
+        status=$?
+        [ $status -eq 4 ] && grep -q 'standard output' "$folder/stderr" || complain "'$arguments' on a full disk: exit $status"
+    done
+    refused 4 '/dev/full' info --json --csv /dev/full
+fi
+cases=$((cases + 1))
+"$program" info >&- 2>"$folder/stderr"
+[ $? -eq 4 ] || complain "a closed stdout is not told"
+refused 4 'cannot write' info --csv "$folder/missing/x.csv"
+refused 4 'cannot write' info --csv "$folder"
+refused 4 'cannot write' train mlp --layers 2 --save "$folder/missing/model"
+refused 4 'cannot write' solve linear --A x --b y --output "$folder/missing/z.npy"
+if [ "$(id -u)" -ne 0 ]; then
+    mkdir "$folder/closed" && chmod a-w "$folder/closed"
+    refused 4 'cannot write' info --csv "$folder/closed/x.csv"
+fi
+leftover=$(find "$folder" -name '*.csv.*' -o -name '*.tmp*')
+[ -z "$leftover" ] || complain "temporary files are left: $leftover"
+
+[ $failures -eq 0 ] || { echo "cli_contract: $failures of $cases cases wrong"; exit 1; }
+echo "cli_contract: $cases cases"

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: MIT
+#include "fuzz_data.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count) {
+    fuzz_tensors(dpcri_npy_read_source, bytes, count);
+    return 0;
+}

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Writes corpus/fuzz_{idx,npy,npz,safetensors}/: small files of every kind that the readers take, for the fuzzers to
+start from. Standard library only; the same bytes each time.
+
+    python3 tests/fuzz/make_corpus.py
+"""
+import gzip
+import io
+import json
+import pathlib
+import struct
+import zipfile
+
+corpus = pathlib.Path(__file__).parent / "corpus"
+
+
+def save(target, name, data):
+    folder = corpus / f"fuzz_{target}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(data)
+
+
+def idx(*shape):
+    count = 1
+    for extent in shape:
+        count *= extent
+    return struct.pack(f">I{len(shape)}I", 0x800 | len(shape), *shape) + bytes(i % 7 for i in range(count))
+
+
+def pair(classes, images, labels):
+    return struct.pack("<BH", classes, len(images)) + images + labels
+
+
+def npy(descr="<f4", shape=(2, 3), fortran=False, version=1):
+    count = 1
+    for extent in shape:
+        count *= extent
+    text = repr({"descr": descr, "fortran_order": fortran, "shape": shape}).encode()
+    start = 10 if version == 1 else 12
+    text += b" " * (-(start + len(text) + 1) % 64) + b"\n"
+    length = struct.pack("<H" if version == 1 else "<I", len(text))
+    return b"\x93NUMPY" + bytes([version, 0]) + length + text + bytes(i % 256 for i in range(count * int(descr[2:])))
+
+
+def npz(compression, members, comment=b"", streamed=False):
+    class Unseekable(io.BytesIO):  # zipfile then writes data descriptors
+        def seekable(self):
+            return False
+
+        def seek(self, *_):
+            raise OSError
+
+    stream = Unseekable() if streamed else io.BytesIO()
+    with zipfile.ZipFile(stream, "w", compression) as archive:
+        archive.comment = comment
+        for name, data in members:
+            info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            info.compress_type = compression
+            with archive.open(info, "w", force_zip64=True) as member:
+                member.write(data)
+    return stream.getvalue()
+
+
+def zip64(data):
+    """One stored member with every number in its 64-bit form, as beyond 4 GiB."""
+    import zlib
+
+    name, full = b"x.npy", 0xFFFFFFFF
+    common = struct.pack("<5HIII2H", 45, 0, 0, 0, 33, zlib.crc32(data), full, full, len(name), 20)
+    extra = struct.pack("<HHQQ", 1, 16, len(data), len(data))
+    member = b"PK\3\4" + common + name + extra + data
+    common = common[:-2] + struct.pack("<H", 28)
+    extra = struct.pack("<HHQQQ", 1, 24, len(data), len(data), 0)
+    central = b"PK\1\2" + struct.pack("<H", 45) + common + struct.pack("<3HII", 0, 0, 0, 0, full) + name + extra
+    end64 = b"PK\6\6" + struct.pack("<QHHIIQQQQ", 44, 45, 45, 0, 0, 1, 1, len(central), len(member))
+    locator = b"PK\6\7" + struct.pack("<IQI", 0, len(member) + len(central), 1)
+    end = b"PK\5\6" + struct.pack("<4HIIH", 0, 0, 0xFFFF, 0xFFFF, full, full, 0)
+    return member + central + end64 + locator + end
+
+
+def safetensors(header, data_bytes):
+    text = header if isinstance(header, bytes) else json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + bytes(i % 256 for i in range(data_bytes))
+
+
+def packed(data):
+    return gzip.compress(data, mtime=0)
+
+
+save("idx", "raw", pair(0, idx(3, 2, 4), idx(3)))
+save("idx", "classes", pair(10, idx(3, 2, 4), idx(3)))
+save("idx", "gzipped", pair(0, packed(idx(3, 2, 4)), packed(idx(3))))
+save("idx", "members", pair(0, packed(idx(3, 2, 4)[:20]) + packed(idx(3, 2, 4)[20:]), idx(3)))
+save("idx", "unequal", pair(0, idx(3, 2, 4), idx(2)))
+
+save("npy", "f4", npy())
+save("npy", "big_endian", npy(">f8", (3,)))
+save("npy", "fortran", npy("<u4", (2, 3, 2), fortran=True))
+save("npy", "scalar_v2", npy("<f8", (), version=2))
+save("npy", "empty_v3", npy("<f4", (0, 3), version=3))
+
+save("npz", "stored", npz(zipfile.ZIP_STORED, [("a.npy", npy()), ("b.npy", npy(">f8", (3,)))]))
+save("npz", "deflated", npz(zipfile.ZIP_DEFLATED, [("a.npy", npy()), ("b.npy", npy("<u4", (2, 2), True))]))
+save("npz", "comment", npz(zipfile.ZIP_STORED, [("a.npy", npy("<f4", ()))], comment=b"a comment"))
+save("npz", "streamed", npz(zipfile.ZIP_DEFLATED, [("a.npy", npy())], streamed=True))
+save("npz", "empty", npz(zipfile.ZIP_STORED, []))
+save("npz", "zip64", zip64(npy()))
+
+one = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
+two = {"dtype": "F64", "shape": [], "data_offsets": [24, 32]}
+three = {"dtype": "U32", "shape": [0, 5], "data_offsets": [32, 32]}
+save("safetensors", "one", safetensors({"a": one}, 24))
+save("safetensors", "three", safetensors({"__metadata__": {"k": "v", "ö": "\n"}, "c": three, "b": two, "a": one}, 32))
+save("safetensors", "empty", safetensors({}, 0))
+save("safetensors", "twice", safetensors(b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},'
+                                         b'"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}', 8))

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# install.sh BUILD_DIR: installs into a folder of its own, moves it, and builds and runs examples against it: by
+# pkg-config with the shared and with the static library, and by CMake's find_package. Checks the man page.
+set -u
+build=$(cd "${1:?usage: install.sh BUILD_DIR}" && pwd)
+source=$(pwd)
+if grep -qsE '^DEEPPCR_SANITIZE:STRING=.+' "$build/CMakeCache.txt"; then
+    echo "install: a sanitizer's build is not for installing"
+    exit 77
+fi
+folder=$(mktemp -d) || exit 1
+trap 'rm -rf "$folder"' EXIT
+unset DESTDIR PKG_CONFIG_PATH CMAKE_PREFIX_PATH
+fail() {
+    echo "install: $*"
+    exit 1
+}
+quietly() {  # text, command...
+    local text=$1
+    shift
+    "$@" >"$folder/log" 2>&1 || { cat "$folder/log"; fail "$text"; }
+}
+
+quietly "cmake --install failed" cmake --install "$build" --prefix "$folder/first place"
+mv "$folder/first place" "$folder/prefix"  # nothing may remember where it was installed
+prefix=$folder/prefix
+library=$(dirname "$(find "$prefix" -name libdeeppcr.a)")
+for file in "$library/libdeeppcr.so" "$library/libdeeppcr.so.0" "$library/libdeeppcr.a" "$library/pkgconfig/deeppcr.pc" \
+    "$library/cmake/deeppcr/deeppcrConfig.cmake" "$prefix/include/deeppcr/deeppcr.h" "$prefix/share/man/man1/deeppcr.1"; do
+    [ -e "$file" ] || fail "missing: ${file#"$prefix"/}"
+done
+for header in include/deeppcr/*.h; do
+    [ -f "$prefix/$header" ] || fail "missing: $header"
+done
+[ ! -x "$build/deeppcr" ] || [ -x "$prefix/bin/deeppcr" ] || fail "missing: bin/deeppcr"
+leaks=$(grep -rlIF -e "$build" -e "$source" -e "$folder" "$prefix" || true)
+[ -z "$leaks" ] || fail "installed files name the build's folders: $leaks"
+fixed=$(grep -rnE '[;"]/[^;"]*\.(so|a)[;"]' "$library/cmake" || true)
+[ -z "$fixed" ] || fail "the CMake package names libraries by this machine's paths: $fixed"
+
+export PKG_CONFIG_PATH=$library/pkgconfig
+quietly "pkg-config finds no deeppcr" pkg-config --exists --print-errors deeppcr
+[ "$(pkg-config --modversion deeppcr)" = "$(sed -n 's/.*DPCR_VERSION_STRING "\(.*\)"/\1/p' include/deeppcr/export.h)" ] ||
+    fail "pkg-config's version $(pkg-config --modversion deeppcr) is not the headers'"
+
+strict="-std=c17 -Wall -Wextra -Werror -D_GNU_SOURCE"
+for example in examples/*.c; do
+    name=$(basename "$example" .c)
+    # shellcheck disable=SC2046,SC2086
+    quietly "$name does not build with the shared library" \
+        gcc $strict "$example" -o "$folder/$name-shared" $(pkg-config --cflags --libs deeppcr) -lm
+    readelf -d "$folder/$name-shared" | grep -q 'NEEDED.*libdeeppcr\.so\.0' || fail "$name-shared does not use the shared library"
+    quietly "$name-shared fails" env LD_LIBRARY_PATH="$library" "$folder/$name-shared"
+    # shellcheck disable=SC2046,SC2086
+    quietly "$name does not build with the static library" \
+        gcc $strict "$example" -o "$folder/$name-static" $(pkg-config --static --cflags --libs deeppcr | sed 's/-ldeeppcr/-l:libdeeppcr.a/')
+    ! readelf -d "$folder/$name-static" | grep -q 'NEEDED.*libdeeppcr' || fail "$name-static uses the shared library"
+    quietly "$name-static fails" "$folder/$name-static"
+done
+
+for kind in shared static; do
+    quietly "examples do not configure by find_package ($kind)" cmake -S examples -B "$folder/cmake-$kind" -G Ninja \
+        -DCMAKE_PREFIX_PATH="$prefix" -DDEEPPCR_KIND=$kind
+    quietly "examples do not build by find_package ($kind)" cmake --build "$folder/cmake-$kind"
+    for example in examples/*.c; do
+        quietly "$(basename "$example" .c) ($kind, CMake) fails" "$folder/cmake-$kind/$(basename "$example" .c)"
+    done
+done
+
+page=$prefix/share/man/man1/deeppcr.1
+quietly "man page is not in order" mandoc -T lint -W warning,stop "$page"
+mandoc -T ascii "$page" | grep -q 'deeppcr' || fail "man page is empty"
+echo "install: headers, shared and static library, pkg-config, CMake package, man page"

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MIT
+// Atomic writing and whole-file reading.
+#include <errno.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "data/file.h"
+#include "data_testing.h"
+
+static void assert_content(const char *path, const char *text) {
+    size_t count = 0;
+    unsigned char *bytes = load_file(path, &count);
+    assert_int_equal(count, strlen(text));
+    assert_memory_equal(bytes, text, count);
+    free(bytes);
+}
+
+static void writes_and_replaces(void **state) {
+    scratch *s = *state;
+    const char *path = scratch_path(s, "a");
+    assert_int_equal(dpcri_file_write(path, "one", 3, &s->error), DPCR_OK);
+    assert_content(path, "one");
+    assert_int_equal(chmod(path, 0640), 0);
+    assert_int_equal(dpcri_file_write(path, "three", 5, &s->error), DPCR_OK);
+    assert_content(path, "three");
+    struct stat about;
+    assert_int_equal(stat(path, &about), 0);
+    assert_int_equal(about.st_mode & 07777, 0640);
+    assert_int_equal(dpcri_file_write(path, "", 0, &s->error), DPCR_OK);
+    assert_content(path, "");
+    assert_int_equal(scratch_files(s, 0), 1);
+}
+
+static void keeps_the_old_file_until_commit(void **state) {
+    scratch *s = *state;
+    const char *path = scratch_write(s, "a", "old", 3);
+    dpcri_writer writer;
+    assert_int_equal(dpcri_writer_open(&writer, path, &s->error), DPCR_OK);
+    assert_int_equal(dpcri_writer_put(&writer, "new", 3, &s->error), DPCR_OK);
+    assert_int_equal(scratch_files(s, 0), 2);
+    assert_content(path, "old");
+    dpcri_writer_close(&writer);
+    dpcri_writer_close(&writer);
+    assert_content(path, "old");
+    assert_int_equal(scratch_files(s, 0), 1);
+}
+
+static void passes_over_stale_temporaries(void **state) {
+    scratch *s = *state;
+    char name[64];
+    snprintf(name, sizeof name, ".deeppcr-%ld-0.tmp", (long)getpid());
+    scratch_write(s, name, "stale", 5);
+    assert_int_equal(dpcri_file_write(scratch_path(s, "a"), "x", 1, &s->error), DPCR_OK);
+    assert_content(s->path, "x");
+    assert_content(scratch_path(s, name), "stale");
+}
+
+static void follows_links(void **state) {
+    scratch *s = *state;
+    char link[256];
+    strcpy(link, scratch_path(s, "link"));
+    const char *path = scratch_write(s, "a", "old", 3);
+    assert_int_equal(symlink(path, link), 0);
+    assert_int_equal(dpcri_file_write(link, "new", 3, &s->error), DPCR_OK);
+    assert_content(path, "new");
+    struct stat about;
+    assert_int_equal(lstat(link, &about), 0);
+    assert_true(S_ISLNK(about.st_mode));
+}
+
+static void long_writes_cross_the_buffer(void **state) {
+    scratch *s = *state;
+    enum { COUNT = 200001 };
+    unsigned char *bytes = malloc(COUNT);
+    for (int i = 0; i < COUNT; i++) bytes[i] = (unsigned char)(i * 7);
+    dpcri_writer writer;
+    assert_int_equal(dpcri_writer_open(&writer, scratch_path(s, "a"), &s->error), DPCR_OK);
+    size_t done = 0;
+    for (size_t piece = 1; done < COUNT; piece = piece * 3 + 1) {
+        const size_t n = piece < COUNT - done ? piece : COUNT - done;
+        assert_int_equal(dpcri_writer_put(&writer, bytes + done, n, &s->error), DPCR_OK);
+        done += n;
+    }
+    assert_int_equal(dpcri_writer_commit(&writer, &s->error), DPCR_OK);
+    size_t count = 0;
+    unsigned char *back = load_file(s->path, &count);
+    assert_int_equal(count, COUNT);
+    assert_memory_equal(back, bytes, COUNT);
+    free(back);
+    free(bytes);
+}
+
+static void refuses_what_cannot_be_written(void **state) {
+    scratch *s = *state;
+    assert_refused(s, dpcri_file_write(scratch_path(s, "none/a"), "x", 1, &s->error), DPCR_ERROR_IO, "No such file");
+    assert_refused(s, dpcri_file_write(s->folder, "x", 1, &s->error), DPCR_ERROR_IO, "Is a directory");
+    assert_refused(s, dpcri_file_write("", "x", 1, &s->error), DPCR_ERROR_IO, "No such file");
+    char *path = malloc(PATH_MAX + 10);
+    memset(path, 'a', PATH_MAX + 9);
+    path[PATH_MAX + 9] = 0;
+    assert_refused(s, dpcri_file_write(path, "x", 1, &s->error), DPCR_ERROR_IO, "name too long");
+    free(path);
+    dpcri_file_write(scratch_path(s, "none/a"), "x", 1, &s->error);
+    assert_int_equal(s->error.code, ENOENT);
+    if (geteuid() != 0) {
+        assert_int_equal(chmod(s->folder, 0500), 0);
+        assert_refused(s, dpcri_file_write(scratch_path(s, "a"), "x", 1, &s->error), DPCR_ERROR_IO,
+                       "Permission denied");
+        assert_int_equal(chmod(s->folder, 0700), 0);
+    }
+    assert_int_equal(scratch_files(s, 0), 0);
+}
+
+static void full_device(void **state) {
+    scratch *s = *state;
+    s->error.code = 0;
+    const dpcr_status status = dpcri_file_write("/dev/full", "x", 1, &s->error);
+    assert_int_equal(s->error.code, ENOSPC);
+    assert_refused(s, status, DPCR_ERROR_IO, "No space left on device; file /dev/full");
+}
+
+// A limit on file sizes stands in for a full disk: write gives a part and then EFBIG.
+static void full_disk_leaves_the_old_file(void **state) {
+    scratch *s = *state;
+    const char *path = scratch_write(s, "a", "old", 3);
+    unsigned char *bytes = calloc(1, 100000);
+    struct rlimit old, small = {.rlim_cur = 50000};
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    small.rlim_max = old.rlim_max;
+    void (*const handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &small);
+    const dpcr_status large = dpcri_file_write(path, bytes, 100000, &s->error);
+    setrlimit(RLIMIT_FSIZE, &old);
+    signal(SIGXFSZ, handler);
+    assert_int_equal(s->error.code, EFBIG);
+    assert_refused(s, large, DPCR_ERROR_IO, "File too large");
+    assert_content(path, "old");
+    assert_int_equal(scratch_files(s, 0), 1);
+    free(bytes);
+}
+
+static void reads_whole_files(void **state) {
+    scratch *s = *state;
+    char *bytes = NULL, *large = malloc(10000);
+    int64_t count = 0;
+    memset(large, 'x', 10000);
+    const char *path = scratch_write(s, "a", large, 10000);
+    assert_int_equal(dpcri_file_read(s->context, path, 10000, &bytes, &count, &s->error), DPCR_OK);
+    assert_int_equal(count, 10000);
+    assert_int_equal(bytes[10000], 0);
+    assert_memory_equal(bytes, large, 10000);
+    dpcri_free(s->context, bytes);
+    assert_refused(s, dpcri_file_read(s->context, path, 9999, &bytes, &count, &s->error), DPCR_ERROR_FORMAT,
+                   "got 10000 bytes, wanted at most 9999; file ");
+    assert_null(bytes);
+    assert_refused(s, dpcri_file_read(s->context, "/dev/zero", 9999, &bytes, &count, &s->error), DPCR_ERROR_FORMAT,
+                   "more than 9999");
+    assert_refused(s, dpcri_file_read(s->context, scratch_path(s, "none"), 9, &bytes, &count, &s->error), DPCR_ERROR_IO,
+                   "No such file");
+    assert_refused(s, dpcri_file_read(s->context, s->folder, 9, &bytes, &count, &s->error), DPCR_ERROR_IO,
+                   "Is a directory");
+    assert_int_equal(dpcri_file_read(s->context, scratch_write(s, "b", "", 0), 0, &bytes, &count, &s->error), DPCR_OK);
+    assert_int_equal(count, 0);
+    dpcri_free(s->context, bytes);
+    path = scratch_path(s, "a");
+    s->memory.fail_at = s->memory.calls;
+    assert_refused(s, dpcri_file_read(s->context, path, 99999, &bytes, &count, &s->error), DPCR_ERROR_MEMORY,
+                   "no memory");
+    free(large);
+}
+
+static void reads_pipes(void **state) {
+    scratch *s = *state;
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        char piece[1000];
+        memset(piece, 'y', sizeof piece);
+        for (int i = 0; i < 100; i++)
+            if (write(ends[1], piece, sizeof piece) < 0) break;
+        _exit(0);
+    }
+    close(ends[1]);
+    char path[64], *bytes = NULL;
+    int64_t count = 0;
+    snprintf(path, sizeof path, "/dev/fd/%d", ends[0]);
+    assert_int_equal(dpcri_file_read(s->context, path, 1 << 20, &bytes, &count, &s->error), DPCR_OK);
+    assert_int_equal(count, 100000);
+    assert_int_equal(bytes[99999], 'y');
+    dpcri_free(s->context, bytes);
+    close(ends[0]);
+    waitpid(child, NULL, 0);
+}
+
+static void quotes_names(void **state) {
+    (void)state;
+    dpcri_quoted quoted;
+    char name[300] = "a\nb\x1b";
+    assert_string_equal(dpcri_quote(name, &quoted), "a?b?");
+    memset(name, 'a', 91);
+    strcpy(name + 91, "\xc3\xb6\xc3\xb6\xc3\xb6");
+    dpcri_quote(name, &quoted);
+    assert_true(strlen(quoted.text) < sizeof quoted.text);
+    assert_string_equal(quoted.text + 91, "...");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        scratch_test(writes_and_replaces),
+        scratch_test(keeps_the_old_file_until_commit),
+        scratch_test(passes_over_stale_temporaries),
+        scratch_test(follows_links),
+        scratch_test(long_writes_cross_the_buffer),
+        scratch_test(refuses_what_cannot_be_written),
+        scratch_test(full_device),
+        scratch_test(full_disk_leaves_the_old_file),
+        scratch_test(reads_whole_files),
+        scratch_test(reads_pipes),
+        cmocka_unit_test(quotes_names),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: MIT
+// safetensors: round trips, a file of the Python package, every refusal, full disk, out of memory.
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include "data_testing.h"
+
+static void reads_the_python_package(void **state) {
+    scratch *s = *state;
+    dpcr_tensors t;
+    assert_int_equal(dpcr_safetensors_read(s->context, FIXTURES "/package.safetensors", &t, &s->error), DPCR_OK);
+    assert_int_equal(t.count, 4);
+    assert_numbers(&dpcr_tensors_find(&t, "layer.weight")->array, DPCR_F32, SHAPE(3, 4));
+    assert_numbers(&dpcr_tensors_find(&t, "layer.bias")->array, DPCR_F64, SHAPE(3));
+    assert_numbers(&dpcr_tensors_find(&t, "count")->array, DPCR_U32, 0, NULL);
+    assert_numbers(&dpcr_tensors_find(&t, "nothing")->array, DPCR_F32, SHAPE(0, 7));
+    assert_null(dpcr_tensors_find(&t, "layer"));
+    assert_null(dpcr_tensors_find(NULL, "layer"));
+    assert_int_equal(t.metadata_count, 2);
+    assert_string_equal(dpcr_tensors_metadata(&t, "format"), "pt");
+    assert_string_equal(dpcr_tensors_metadata(&t, "note"), "größe \"x\"\n");
+    assert_null(dpcr_tensors_metadata(&t, "none"));
+    dpcr_tensors_free(s->context, &t);
+    dpcr_tensors_free(s->context, &t);
+    dpcr_tensors_free(s->context, NULL);
+}
+
+// A model as the trainer has it: mixed types, strided views, an empty and a scalar tensor, metadata.
+typedef struct sample {
+    float weight[12], reversed[4], shared[1];
+    double bias[5];
+    uint32_t step[1];
+    dpcr_tensor items[7];
+    char *keys[2], *values[2];
+    dpcr_tensors tensors;
+} sample;
+
+static void make_sample(sample *m) {
+    m->items[0] = (dpcr_tensor){"step", numbers(m->step, DPCR_U32, 0, NULL)};
+    m->items[1] = (dpcr_tensor){"w", numbers(m->weight, DPCR_F32, SHAPE(3, 4))};
+    m->items[2] = (dpcr_tensor){"w transposed", m->items[1].array};
+    m->items[2].array.shape[0] = 4;
+    m->items[2].array.shape[1] = 3;
+    m->items[2].array.strides[0] = 1;
+    m->items[2].array.strides[1] = 4;
+    m->items[3] = (dpcr_tensor){"b", numbers(m->bias, DPCR_F64, SHAPE(5))};
+    m->items[4] = (dpcr_tensor){"reversed", numbers(m->reversed, DPCR_F32, SHAPE(4))};
+    m->items[4].array.data = m->reversed + 3;
+    m->items[4].array.strides[0] = -1;
+    m->items[5] = (dpcr_tensor){"shared", numbers(m->shared, DPCR_F32, SHAPE(1))};
+    m->items[5].array.shape[0] = 6000;
+    m->items[5].array.strides[0] = 0;
+    m->items[6] = (dpcr_tensor){"empty \"\xc3\xb6\"", numbers(NULL, DPCR_F64, SHAPE(2, 0))};
+    m->keys[0] = "format", m->values[0] = "pt";
+    m->keys[1] = "options", m->values[1] = "{\"depth\": 3}\n\t\xc3\xb6";
+    m->tensors = (dpcr_tensors){7, m->items, 2, m->keys, m->values};
+}
+
+static void assert_sample(const dpcr_tensors *t) {
+    assert_int_equal(t->count, 7);
+    assert_numbers(&dpcr_tensors_find(t, "step")->array, DPCR_U32, 0, NULL);
+    assert_numbers(&dpcr_tensors_find(t, "w")->array, DPCR_F32, SHAPE(3, 4));
+    assert_numbers(&dpcr_tensors_find(t, "b")->array, DPCR_F64, SHAPE(5));
+    assert_numbers(&dpcr_tensors_find(t, "empty \"\xc3\xb6\"")->array, DPCR_F64, SHAPE(2, 0));
+    const dpcr_array *transposed = &dpcr_tensors_find(t, "w transposed")->array;
+    assert_int_equal(transposed->shape[0], 4);
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 3; j++) assert_true(element(transposed, i * 3 + j) == j * 4 + i + 0.5);
+    for (int i = 0; i < 4; i++) assert_true(element(&dpcr_tensors_find(t, "reversed")->array, i) == 3.5 - i);
+    for (int i = 0; i < 6000; i++) assert_true(element(&dpcr_tensors_find(t, "shared")->array, i) == 0.5);
+    assert_int_equal(t->metadata_count, 2);
+    assert_string_equal(t->metadata_keys[0], "format");
+    assert_string_equal(dpcr_tensors_metadata(t, "options"), "{\"depth\": 3}\n\t\xc3\xb6");
+}
+
+static void round_trip(void **state) {
+    scratch *s = *state;
+    sample m;
+    make_sample(&m);
+    dpcr_tensors t;
+    assert_int_equal(dpcr_safetensors_write(scratch_path(s, "m"), &m.tensors, &s->error), DPCR_OK);
+    assert_int_equal(dpcr_safetensors_read(s->context, s->path, &t, &s->error), DPCR_OK);
+    assert_sample(&t);
+    // What was read, written again, is the same file; every tensor's bytes lie aligned in it.
+    char first[256];
+    size_t first_count = 0, second_count = 0;
+    strcpy(first, s->path);
+    assert_int_equal(dpcr_safetensors_write(scratch_path(s, "n"), &t, &s->error), DPCR_OK);
+    unsigned char *a = load_file(first, &first_count), *b = load_file(s->path, &second_count);
+    assert_int_equal(first_count, second_count);
+    assert_memory_equal(a, b, first_count);
+    assert_int_equal(a[0] % 8, 0);
+    free(a);
+    free(b);
+    dpcr_tensors_free(s->context, &t);
+    const char *keep = getenv("DEEPPCR_KEEP");  // by hand: for the Python package to load
+    if (keep) assert_int_equal(dpcr_safetensors_write(keep, &m.tensors, &s->error), DPCR_OK);
+}
+
+static void special_values_keep_their_bits(void **state) {
+    scratch *s = *state;
+    uint32_t bits[6] = {0x7fc12345, 0xffc00001, 0x7f800000, 0x80000000, 1, 0x7f7fffff}, back[6];
+    float values[6];
+    memcpy(values, bits, sizeof bits);
+    dpcr_tensor item = {"x", dpcr_array_make(values, DPCR_F32, SHAPE(6))};
+    const dpcr_tensors tensors = {.count = 1, .items = &item};
+    dpcr_tensors t;
+    assert_int_equal(dpcr_safetensors_write(scratch_path(s, "m"), &tensors, &s->error), DPCR_OK);
+    assert_int_equal(dpcr_safetensors_read(s->context, s->path, &t, &s->error), DPCR_OK);
+    memcpy(back, t.items[0].array.data, sizeof back);
+    assert_memory_equal(back, bits, sizeof bits);
+    dpcr_tensors_free(s->context, &t);
+}
+
+static void nothing_at_all(void **state) {
+    scratch *s = *state;
+    const dpcr_tensors none = {0};
+    dpcr_tensors t;
+    assert_int_equal(dpcr_safetensors_write(scratch_path(s, "m"), &none, &s->error), DPCR_OK);
+    assert_int_equal(dpcr_safetensors_read(s->context, s->path, &t, &s->error), DPCR_OK);
+    assert_int_equal(t.count, 0);
+    assert_int_equal(t.metadata_count, 0);
+    dpcr_tensors_free(s->context, &t);
+}
+
+// A file of this header and so many bytes of data.
+static const char *write_header(scratch *s, const char *header, size_t data_bytes) {
+    unsigned char bytes[2048] = {0};
+    const size_t length = strlen(header);
+    assert_true(8 + length + data_bytes <= sizeof bytes);
+    bytes[0] = (unsigned char)length;
+    bytes[1] = (unsigned char)(length >> 8);
+    memcpy(bytes + 8, header, length);
+    return scratch_write(s, "bad", bytes, 8 + length + data_bytes);
+}
+
+static void refuses_bad_headers(void **state) {
+    scratch *s = *state;
+    static const struct {
+        const char *header;
+        size_t data_bytes;
+        const char *text;
+    } bad[] = {
+        {"", 0, "does not start with '{'"},
+        {" {}", 0, "does not start with '{'"},
+        {"[]", 0, "does not start with '{'"},
+        {"{", 0, "safetensors header:"},
+        {"{} x", 0, "safetensors header:"},
+        {"{\"\xff\":1}", 0, "safetensors header:"},
+        {"{\"a\\u0000\":1}", 0, "safetensors header:"},
+        {"{}", 4, "got 4 bytes in the file, wanted 0"},
+        {"{\"a\":1}", 0, "tensor 'a': wanted an object"},
+        {"{\"a\":{}}", 0, "tensor 'a': wanted an object"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "wanted an object of dtype, shape and data_offsets"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\":1}}", 4, "and nothing else"},
+        {"{\"a\":{\"dtype\":7,\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "wanted an object"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":{},\"data_offsets\":[0,4]}}", 4, "wanted an object"},
+        {"{\"a\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4,
+         "got dtype 'F16', wanted F32, F64 or U32; file "},
+        {"{\"a\\u001b\":{\"dtype\":\"x\\n\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, "tensor 'a?': got dtype 'x?'"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1],\"data_offsets\":[0,4]}}", 4,
+         "got 7 dimensions, wanted at most 6"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", 4, "extent 0 of its shape"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1.0],\"data_offsets\":[0,4]}}", 4, "extent 0 of its shape"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[99999999999999999999],\"data_offsets\":[0,4]}}", 4, "too big integer"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,4]}}", 4,
+         "does not fit 63 bits"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[0,4294967296,4294967296],\"data_offsets\":[0,0]}}", 0,
+         "does not fit 63 bits"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0]}}", 4, "data_offsets are not two integers"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,8]}}", 4, "data_offsets are not two integers"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,0]}}", 4, "wanted 0 <= begin <= end"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[-4,0]}}", 4, "wanted 0 <= begin <= end"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 4,
+         "got data up to byte 8, wanted at most 4"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4,
+         "got 4 bytes of data, wanted 8 for its shape"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, "got data at byte 4, wanted 0 (a gap)"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 8, "got 8 bytes in the file, wanted 4"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"b\":{\"dtype\":\"F64\",\"shape\":[1],"
+         "\"data_offsets\":[4,12]}}",
+         12, "wanted a multiple of 8 (unaligned)"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":[2],"
+         "\"data_offsets\":[4,12]}}",
+         12, "(tensors overlap)"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":[1],"
+         "\"data_offsets\":[4,8]}}",
+         8, "duplicate object key"},
+        {"{\"__metadata__\":[]}", 0, "wanted an object of strings"},
+        {"{\"__metadata__\":{\"k\":1}}", 0, "the value of 'k' is no string"},
+        {"{\"__metadata__\":{\"a\":\"\",\"b\":{}}}", 0, "the value of 'b' is no string"},
+    };
+    dpcr_tensors t;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const char *path = write_header(s, bad[i].header, bad[i].data_bytes);
+        assert_refused(s, dpcr_safetensors_read(s->context, path, &t, &s->error), DPCR_ERROR_FORMAT, bad[i].text);
+        assert_int_equal(t.count, 0);
+        assert_null(t.items);
+        assert_int_equal(dpcr_safetensors_read(s->context, path, &t, NULL), DPCR_ERROR_FORMAT);
+    }
+}
+
+static void refuses_bad_lengths(void **state) {
+    scratch *s = *state;
+    dpcr_tensors t;
+    assert_refused(s, dpcr_safetensors_read(s->context, scratch_write(s, "x", "", 0), &t, &s->error), DPCR_ERROR_FORMAT,
+                   "header length cut short: got 0 bytes, wanted 8");
+    assert_refused(s, dpcr_safetensors_read(s->context, scratch_write(s, "x", "\3\0\0\0\0\0\0\0{}", 10), &t, &s->error),
+                   DPCR_ERROR_FORMAT, "got 3, wanted at most 2");
+    assert_refused(s,
+                   dpcr_safetensors_read(s->context, scratch_write(s, "x", "\377\377\377\377\377\377\377\377{}", 10),
+                                         &t, &s->error),
+                   DPCR_ERROR_FORMAT, "wanted at most 100000000");
+    assert_refused(s, dpcr_safetensors_read(s->context, scratch_path(s, "none"), &t, &s->error), DPCR_ERROR_IO,
+                   "No such file");
+    assert_refused(s, dpcr_safetensors_read(s->context, s->folder, &t, &s->error), DPCR_ERROR_IO, "Is a directory");
+    assert_refused(s, dpcr_safetensors_read(s->context, "/dev/zero", &t, &s->error), DPCR_ERROR_IO,
+                   "not a regular file");
+    assert_refused(s, dpcr_safetensors_read(NULL, "x", &t, &s->error), DPCR_ERROR_ARGUMENT, "NULL");
+}
+
+// Every prefix of a good file is refused, never read as something else.
+static void refuses_every_truncation(void **state) {
+    scratch *s = *state;
+    size_t count = 0;
+    unsigned char *bytes = load_file(FIXTURES "/package.safetensors", &count);
+    dpcr_tensors t;
+    for (size_t n = 0; n < count; n++)
+        assert_int_equal(dpcr_safetensors_read(s->context, scratch_write(s, "cut", bytes, n), &t, &s->error),
+                         DPCR_ERROR_FORMAT);
+    free(bytes);
+}
+
+static void refuses_what_cannot_be_written(void **state) {
+    scratch *s = *state;
+    float x[4] = {0};
+    const dpcr_array good = dpcr_array_make(x, DPCR_F32, SHAPE(4));
+    dpcr_tensor items[2] = {{"a", good}, {"a", good}};
+    dpcr_tensors t = {.count = 2, .items = items};
+    const char *path = scratch_path(s, "x");
+    assert_refused(s, dpcr_safetensors_write(path, &t, &s->error), DPCR_ERROR_ARGUMENT, "name 'a' stands twice");
+    items[0].name = "__metadata__";
+    assert_refused(s, dpcr_safetensors_write(path, &t, &s->error), DPCR_ERROR_ARGUMENT, "reserved");
+    items[0].name = "\xff";
+    assert_refused(s, dpcr_safetensors_write(path, &t, &s->error), DPCR_ERROR_ARGUMENT, "not UTF-8");
+    items[0].name = NULL;
+    assert_refused(s, dpcr_safetensors_write(path, &t, &s->error), DPCR_ERROR_ARGUMENT, "no name");
+    items[0].name = "b";
+    items[0].array.dtype = (dpcr_dtype)9;
+    assert_refused(s, dpcr_safetensors_write(path, &t, &s->error), DPCR_ERROR_ARGUMENT, "got dtype 9");
+    items[0].array = good;
+    items[0].array.ndim = 7;
+    assert_refused(s, dpcr_safetensors_write(path, &t, &s->error), DPCR_ERROR_ARGUMENT, "got 7 dimensions");
+    items[0].array = good;
+    items[0].array.shape[0] = -1;
+    assert_refused(s, dpcr_safetensors_write(path, &t, &s->error), DPCR_ERROR_ARGUMENT, "got extent -1");
+    items[0].array.shape[0] = INT64_MAX / 2;
+    assert_refused(s, dpcr_safetensors_write(path, &t, &s->error), DPCR_ERROR_OVERFLOW, "does not fit 63 bits");
+    items[0].array = good;
+    items[0].array.data = NULL;
+    assert_refused(s, dpcr_safetensors_write(path, &t, &s->error), DPCR_ERROR_ARGUMENT, "got no data");
+    items[0].array = good;
+    items[0].array.device.type = DPCR_CUDA;
+    assert_refused(s, dpcr_safetensors_write(path, &t, &s->error), DPCR_ERROR_UNSUPPORTED, "wanted host memory");
+    items[0].array = good;
+    char *keys[2] = {"k", "k"}, *values[2] = {"v", "\xff"};
+    t.metadata_count = 2;
+    assert_refused(s, dpcr_safetensors_write(path, &t, &s->error), DPCR_ERROR_ARGUMENT, "no keys or values");
+    t.metadata_keys = keys;
+    t.metadata_values = values;
+    assert_refused(s, dpcr_safetensors_write(path, &t, &s->error), DPCR_ERROR_ARGUMENT, "stands twice");
+    keys[1] = "l";
+    assert_refused(s, dpcr_safetensors_write(path, &t, &s->error), DPCR_ERROR_ARGUMENT, "not UTF-8");
+    assert_refused(s, dpcr_safetensors_write(NULL, &t, &s->error), DPCR_ERROR_ARGUMENT, "NULL");
+    assert_refused(s, dpcr_safetensors_write(path, NULL, &s->error), DPCR_ERROR_ARGUMENT, "none");
+    assert_int_equal(scratch_files(s, 0), 0);
+}
+
+static void full_disk_leaves_the_old_file(void **state) {
+    scratch *s = *state;
+    sample m;
+    make_sample(&m);
+    assert_int_equal(dpcr_safetensors_write(scratch_path(s, "m"), &m.tensors, &s->error), DPCR_OK);
+    struct rlimit old, small = {0};
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    small.rlim_max = old.rlim_max;
+    void (*const handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    for (rlim_t limit = 0; limit < 20000; limit += 5000) {
+        small.rlim_cur = limit;
+        setrlimit(RLIMIT_FSIZE, &small);
+        m.weight[0] = 99;
+        const dpcr_status status = dpcr_safetensors_write(s->path, &m.tensors, &s->error);
+        setrlimit(RLIMIT_FSIZE, &old);
+        assert_int_equal(s->error.code, EFBIG);
+        assert_refused(s, status, DPCR_ERROR_IO, "File too large");
+        assert_int_equal(scratch_files(s, 0), 1);
+    }
+    signal(SIGXFSZ, handler);
+    dpcr_tensors t;
+    assert_int_equal(dpcr_safetensors_read(s->context, s->path, &t, &s->error), DPCR_OK);
+    assert_sample(&t);
+    dpcr_tensors_free(s->context, &t);
+    const dpcr_status status = dpcr_safetensors_write("/dev/full", &m.tensors, &s->error);
+    assert_int_equal(s->error.code, ENOSPC);
+    assert_refused(s, status, DPCR_ERROR_IO, "No space left");
+}
+
+static void out_of_memory(void **state) {
+    scratch *s = *state;
+    dpcr_tensors t;
+    dpcr_status status = DPCR_ERROR_MEMORY;
+    const int64_t before = s->memory.live;
+    for (int64_t n = 0; status != DPCR_OK; n++) {
+        s->memory.fail_at = s->memory.calls + n;
+        status = dpcr_safetensors_read(s->context, FIXTURES "/package.safetensors", &t, &s->error);
+        if (status == DPCR_OK) break;
+        assert_refused(s, status, DPCR_ERROR_MEMORY, "no memory");
+        assert_int_equal(s->memory.live, before);
+        assert_true(n < 100);
+    }
+    assert_int_equal(t.count, 4);
+    dpcr_tensors_free(s->context, &t);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        scratch_test(reads_the_python_package),
+        scratch_test(round_trip),
+        scratch_test(special_values_keep_their_bits),
+        scratch_test(nothing_at_all),
+        scratch_test(refuses_bad_headers),
+        scratch_test(refuses_bad_lengths),
+        scratch_test(refuses_every_truncation),
+        scratch_test(refuses_what_cannot_be_written),
+        scratch_test(full_disk_leaves_the_old_file),
+        scratch_test(out_of_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

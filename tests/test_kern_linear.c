@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: MIT
+// Every linear kernel of every table that this CPU runs, against ref/: random and hazard inputs, all widths to 65,
+// strides with NaN between the rows, misaligned pointers, and bits that depend on neither n nor rows nor position.
+#include "kern/kern.h"
+#include "linear_common.h"
+
+enum { MOST = 1 << 20, GAP = 3 };
+
+typedef struct buffers {
+    unsigned char *a, *x, *r, *y, *want, *scale, *scratch, *copy_a, *copy_x, *copy_r;
+} buffers;
+
+static size_t used = 0;  // bytes of any buffer that the shape under test touches
+
+static const char *const operation_names[DPCRI_OPERATION_COUNT] = {"apply",   "apply_t", "serial", "serial_t",
+                                                                   "compose", "product", "product_t", "outer"};
+
+static buffers memory;
+
+static int allocate(void **state) {
+    (void)state;
+    unsigned char **const all[] = {&memory.a, &memory.x, &memory.r, &memory.y, &memory.want, &memory.scale, &memory.scratch,
+                                   &memory.copy_a, &memory.copy_x, &memory.copy_r};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) assert_non_null(*all[i] = malloc(MOST));
+    const char *seed = getenv("DEEPPCR_TEST_SEED");
+    if (seed) random_state = strtoull(seed, NULL, 0);
+    printf("seed %llu\n", (unsigned long long)random_state);
+    return 0;
+}
+
+static int release(void **state) {
+    (void)state;
+    free(memory.a);
+    free(memory.x);
+    free(memory.r);
+    free(memory.y);
+    free(memory.want);
+    free(memory.scale);
+    free(memory.scratch);
+    free(memory.copy_a);
+    free(memory.copy_x);
+    free(memory.copy_r);
+    return 0;
+}
+
+static bool takes_order(dpcri_operation o) { return o == DPCRI_SERIAL || o == DPCRI_SERIAL_T; }
+static bool is_product(dpcri_operation o) { return o == DPCRI_PRODUCT || o == DPCRI_PRODUCT_T; }
+
+typedef struct shape {
+    dpcr_dtype dtype;
+    dpcri_operation operation;
+    dpcr_transition t;
+    int64_t n, rows;
+    bool hazards, has_x, has_r, shared;
+} shape;
+
+static double draw(const shape *s) {
+    if (s->hazards && random_below(6) == 0) {
+        static const double odd[] = {0.0, -0.0, 1e-44, -3e-42, 1.2e-38, 1e12, -1e12};
+        const double value = odd[random_below(7)];
+        return takes_order(s->operation) || is_product(s->operation) ? fmin(fmax(value, -2), 2) : value;
+    }
+    return random_signed();
+}
+
+// n x rows lines of `width` values at the strides, NaN around and between; returns the place of the first.
+static void *lines(const shape *s, unsigned char *base, int64_t width, int64_t *step, int64_t *row, bool by_steps, bool numbers) {
+    const int64_t size = (int64_t)dpcr_dtype_size(s->dtype), n = by_steps ? s->n : 1;
+    *row = width + GAP;
+    *step = s->rows * *row + 1;
+    unsigned char *first = base + size;  // off by an element: misaligned for every vector
+    const int64_t total = n * *step + 2 * GAP;
+    assert_true((total + 2) * size < MOST);
+    if (used < (size_t)((total + 2) * size)) used = (size_t)((total + 2) * size);
+    for (int64_t i = -1; i < total; i++) put(s->dtype, first, i, NAN);
+    for (int64_t i = 0; i < n && numbers; i++)
+        for (int64_t q = 0; q < s->rows; q++)
+            for (int64_t j = 0; j < width; j++) put(s->dtype, first, i * *step + q * *row + j, draw(s));
+    return first;
+}
+
+static void absolute(const shape *s, void *base, int64_t count) {
+    for (int64_t i = 0; i < count; i++) put(s->dtype, base, i, fabs(get(s->dtype, base, i)));
+}
+
+static int64_t terms_of(const shape *s) {
+    if (s->t.structure == DPCR_DENSE) return s->t.rows > s->t.cols ? s->t.rows : s->t.cols;
+    return s->t.structure == DPCR_BLOCK ? s->t.block : s->operation == DPCRI_OUTER ? s->t.rows : 1;
+}
+
+static void compare(const shape *s, const dpcri_span *span, const void *got, const void *want, const void *scale, int64_t width,
+                    int level) {
+    const bool by_steps = !is_product(s->operation);
+    const int64_t n = by_steps ? s->n : 1;
+    const double steps = takes_order(s->operation) || is_product(s->operation) ? (double)s->n + 1 : 1;
+    const double bound = steps * (double)(terms_of(s) + 2) * epsilon_of(s->dtype);
+    const double tiny = s->dtype == DPCR_F32 ? 1e-43 : 1e-322;
+    for (int64_t i = -1; i < n * span->y_step + GAP; i++) {
+        const double g = get(s->dtype, got, i), w = get(s->dtype, want, i), m = get(s->dtype, scale, i);
+        if (isnan(w) && isnan(g)) continue;  // between the rows, in both
+        if (!(fabs(g - w) <= bound * m + (double)terms_of(s) * steps * tiny))
+            fail_msg("%s %s %s level %d w %lld cols %lld k %lld n %lld rows %lld at %lld: %.17g, wanted %.17g (scale %.3g)",
+                     operation_names[s->operation], dpcr_structure_name(s->t.structure), dpcr_dtype_name(s->dtype), level,
+                     (long long)s->t.rows, (long long)s->t.cols, (long long)s->t.block, (long long)s->n, (long long)s->rows,
+                     (long long)i, g, w, m);
+    }
+    (void)width;
+}
+
+// The same span on copies of the output, by pieces: every row alone, steps split in two.
+static void compare_bits(const shape *s, const dpcri_span *span, dpcri_kernel *kernel, const void *got, size_t bytes) {
+    const int64_t size = (int64_t)dpcr_dtype_size(s->dtype);
+    dpcri_span piece = *span;
+    const int64_t half = is_product(s->operation) ? s->n : s->n / 2;
+    for (int64_t q = 0; q < s->rows; q++)
+        for (int part = 0; part < 2; part++) {
+            const int64_t from = part ? half : 0, to = part ? s->n : half;
+            if (from == to) continue;
+            piece.rows = 1;
+            piece.n = to - from;
+#define AT(field, by_row) (span->field ? (const unsigned char *)span->field + (from * span->field##_step + q * (by_row)) * size : NULL)
+            piece.a = AT(a, span->a_row);
+            piece.x = AT(x, span->x_row);
+            piece.r = is_product(s->operation) ? span->r : AT(r, span->r_row);
+#undef AT
+            if (takes_order(s->operation)) {
+                piece.x = span->x ? (const unsigned char *)span->x + q * span->x_row * size : NULL;
+                if (part && half > 0) piece.x = memory.want + size + ((half - 1) * span->y_step + q * span->y_row) * size;
+            }
+            piece.y = memory.want + size + (from * span->y_step + q * span->y_row) * size;
+            kernel(&piece);
+        }
+    if (memcmp(memory.want + size, got, bytes) != 0)
+        fail_msg("%s %s %s w %lld k %lld n %lld rows %lld: bits depend on how the call is cut", operation_names[s->operation],
+                 dpcr_structure_name(s->t.structure), dpcr_dtype_name(s->dtype), (long long)s->t.rows, (long long)s->t.block,
+                 (long long)s->n, (long long)s->rows);
+}
+
+static void check_shape(const shape *s) {
+    const dpcr_structure form = dpcri_kernel_form(&s->t);
+    const int64_t values = dpcr_transition_values(&s->t), w = s->t.rows, cols = s->t.cols, size = (int64_t)dpcr_dtype_size(s->dtype);
+    const bool transposed = s->operation == DPCRI_APPLY_T, squares = s->operation >= DPCRI_COMPOSE;
+    const int64_t out = squares ? values : transposed ? cols : w;
+    const int64_t in = s->operation == DPCRI_COMPOSE ? values : transposed ? w : s->operation == DPCRI_OUTER ? w : cols;
+    dpcri_span span = {.n = s->n, .rows = s->rows, .w = w, .cols = cols, .block = s->t.block};
+    used = 0;
+    const int64_t r_width = s->operation == DPCRI_OUTER ? w : out;
+    span.a = lines(s, memory.a, values, &span.a_step, &span.a_row, true, true);
+    if (takes_order(s->operation) || is_product(s->operation))  // keep growth mild: sums of a row below 1
+        for (int64_t i = 0; i < s->n * span.a_step; i++)
+            put(s->dtype, (void *)(uintptr_t)span.a, i, get(s->dtype, span.a, i) / (double)terms_of(s));
+    if (s->shared) span.a_step = 0;
+    if (s->has_x) span.x = lines(s, memory.x, in, &span.x_step, &span.x_row, !takes_order(s->operation), true);
+    if (s->has_r) span.r = lines(s, memory.r, r_width, &span.r_step, &span.r_row, true, true);
+    if (is_product(s->operation)) span.r = memory.scratch + size;
+    void *got = lines(s, memory.y, out, &span.y_step, &span.y_row, !is_product(s->operation), false);
+    const size_t bytes = (size_t)(((is_product(s->operation) ? 1 : s->n) * span.y_step + GAP) * size);
+
+    span.y = memory.want + size;
+    memcpy(memory.want, memory.y, used);
+    memcpy(memory.scale, memory.y, used);
+    dpcri_kernels_ref(s->dtype)->table[s->operation][form](&span);
+    for (int level = 0; level <= (int)dpcri_isa_level(); level++) {
+        dpcri_kernel *kernel = dpcri_kernels_at((dpcri_isa)level, s->dtype)->table[s->operation][form];
+        lines(s, memory.y, out, &span.y_step, &span.y_row, !is_product(s->operation), false);
+        span.y = memory.want + size;
+        memcpy(memory.want, memory.y, bytes + (size_t)size);
+        span.y = got;
+        kernel(&span);
+        compare_bits(s, &span, kernel, got, bytes);
+        // The definition again, for the values and, on absolute values, for the scale of the errors.
+        unsigned char *kept = memory.scale + size;
+        lines(s, memory.want, out, &span.y_step, &span.y_row, !is_product(s->operation), false);
+        span.y = memory.want + size;
+        dpcri_kernels_ref(s->dtype)->table[s->operation][form](&span);
+        if (level == 0) {
+            unsigned char *copy_a = memory.copy_a, *copy_x = memory.copy_x, *copy_r = memory.copy_r;
+            dpcri_span positive = span;
+            memcpy(copy_a, memory.a, used);
+            memcpy(copy_x, memory.x, used);
+            memcpy(copy_r, memory.r, used);
+            absolute(s, copy_a, (int64_t)used / size);
+            absolute(s, copy_x, (int64_t)used / size);
+            absolute(s, copy_r, (int64_t)used / size);
+            positive.a = copy_a + size;
+            positive.x = span.x ? copy_x + size : NULL;
+            if (!is_product(s->operation)) positive.r = span.r ? copy_r + size : NULL;
+            positive.y = kept;
+            dpcri_kernels_ref(s->dtype)->table[s->operation][form](&positive);
+        }
+        compare(s, &span, got, memory.want + size, kept, out, level);
+    }
+}
+
+static void check_all_operations(dpcr_dtype dtype, dpcr_transition t, bool hazards) {
+    static const int64_t lengths[] = {1, 2, 5}, batches[] = {1, 4, 9};
+    for (int o = 0; o < DPCRI_OPERATION_COUNT; o++)
+        for (int which = 0; which < 3; which++) {
+            shape s = {.dtype = dtype, .operation = (dpcri_operation)o, .t = t, .hazards = hazards, .has_x = true, .has_r = true};
+            if (t.rows != t.cols && o > DPCRI_APPLY_T) continue;
+            s.n = lengths[which];
+            s.rows = t.rows > 24 && which == 2 ? 3 : batches[(which + t.rows) % 3];
+            check_shape(&s);
+            if (o <= DPCRI_APPLY_T) s.has_r = false;
+            if (takes_order(s.operation)) s.has_x = false;
+            s.shared = true;
+            check_shape(&s);
+        }
+}
+
+static void widths(dpcr_dtype dtype, dpcr_structure structure, bool hazards) {
+    for (int64_t w = 1; w <= 65; w++) check_all_operations(dtype, dpcr_transition_square(structure, w, 0), hazards);
+}
+
+static void each_structure(dpcr_dtype dtype, bool hazards) {
+    widths(dtype, DPCR_ZERO, hazards);
+    widths(dtype, DPCR_IDENTITY, hazards);
+    widths(dtype, DPCR_SCALAR, hazards);
+    widths(dtype, DPCR_DIAGONAL, hazards);
+    widths(dtype, DPCR_DENSE, hazards);
+    for (int64_t k = 1; k <= 17; k++)
+        for (int64_t blocks = 1; blocks <= 5; blocks += 2)
+            check_all_operations(dtype, dpcr_transition_square(DPCR_BLOCK, k * blocks, k), hazards);
+    for (int64_t rows = 1; rows <= 40; rows += 3)
+        for (int64_t cols = 1; cols <= 40; cols += 5)
+            check_all_operations(dtype, (dpcr_transition){.structure = DPCR_DENSE, .rows = rows, .cols = cols}, hazards);
+}
+
+static void random_float(void **state) { (void)state; each_structure(DPCR_F32, false); }
+static void random_double(void **state) { (void)state; each_structure(DPCR_F64, false); }
+static void hazard_float(void **state) { (void)state; each_structure(DPCR_F32, true); }
+static void hazard_double(void **state) { (void)state; each_structure(DPCR_F64, true); }
+
+// Sizes of zero touch nothing.
+static void empty(void **state) {
+    (void)state;
+    for (int level = 0; level <= (int)dpcri_isa_level(); level++)
+        for (int o = 0; o < DPCRI_OPERATION_COUNT; o++)
+            for (int structure = 0; structure < DPCR_STRUCTURE_COUNT; structure++)
+                for (int empty_rows = 0; empty_rows < 2; empty_rows++) {
+                    if (is_product((dpcri_operation)o) && !empty_rows) continue;  // a product has a factor
+                    const dpcri_span span = {.n = !!empty_rows, .rows = !empty_rows, .w = 4, .cols = 4, .block = 2};
+                    dpcri_kernels_at((dpcri_isa)level, DPCR_F32)->table[o][structure](&span);
+                    dpcri_kernels_at((dpcri_isa)level, DPCR_F64)->table[o][structure](&span);
+                    dpcri_kernels_at((dpcri_isa)level, DPCR_U32)->table[o][structure](&span);
+                }
+}
+
+// y may be r, steps may run backwards: the loop in place, from the last row to the first.
+static void backwards_in_place(void **state) {
+    (void)state;
+    for (int64_t w = 1; w <= 40; w++) {
+        const dpcr_transition t = dpcr_transition_square(DPCR_DENSE, w, 0);
+        enum { N = 6 };
+        double *a = malloc((size_t)(N * w * w) * sizeof *a), *b = malloc((size_t)(N * w) * sizeof *b);
+        double *forward = malloc((size_t)(N * w) * sizeof *b);
+        for (int64_t i = 0; i < N; i++) fill_transition(&t, DPCR_F64, FILL_RANDOM, a, i * w * w);
+        fill_vector(DPCR_F64, FILL_RANDOM, b, N * w);
+        dpcri_span span = {.n = N, .rows = 1, .w = w, .cols = w, .a = a + (N - 1) * w * w, .a_step = -w * w,
+                           .r = b + (N - 1) * w, .r_step = -w, .y = b + (N - 1) * w, .y_step = -w};
+        const dpcri_kernels *kernels = dpcri_kernels_at(dpcri_isa_level(), DPCR_F64);
+        double *a2 = malloc((size_t)(N * w * w) * sizeof *a);
+        for (int64_t i = 0; i < N; i++) memcpy(a2 + i * w * w, a + (N - 1 - i) * w * w, (size_t)(w * w) * sizeof *a);
+        for (int64_t i = 0; i < N; i++) memcpy(forward + i * w, b + (N - 1 - i) * w, (size_t)w * sizeof *b);
+        const dpcr_structure form = dpcri_kernel_form(&t);
+        kernels->table[DPCRI_SERIAL_T][form](&span);
+        const dpcri_span straight = {.n = N, .rows = 1, .w = w, .cols = w, .a = a2, .a_step = w * w, .r = forward, .r_step = w,
+                                     .y = forward, .y_step = w};
+        kernels->table[DPCRI_SERIAL_T][form](&straight);
+        for (int64_t i = 0; i < N; i++) assert_memory_equal(forward + i * w, b + (N - 1 - i) * w, (size_t)w * sizeof *b);
+        free(a);
+        free(a2);
+        free(b);
+        free(forward);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_float),  cmocka_unit_test(random_double), cmocka_unit_test(hazard_float),
+        cmocka_unit_test(hazard_double), cmocka_unit_test(empty),         cmocka_unit_test(backwards_in_place),
+    };
+    return cmocka_run_group_tests(tests, allocate, release);
+}

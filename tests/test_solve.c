@@ -1,0 +1,605 @@
+// SPDX-License-Identifier: MIT
+// The nonlinear driver on chains whose behaviour is known: exact prefixes, golden numbers, sweep counts, fallback.
+#include "solving.h"
+
+static const dpcr_method sweep_methods[] = {DPCR_METHOD_NEWTON, DPCR_METHOD_DIAGONAL, DPCR_METHOD_BLOCK, DPCR_METHOD_PICARD,
+                                            DPCR_METHOD_JACOBI, DPCR_METHOD_DAMPED};
+enum { SWEEP_METHODS = sizeof sweep_methods / sizeof *sweep_methods };
+static const dpcr_scheme schemes[] = {DPCR_SCHEME_SEQUENTIAL, DPCR_SCHEME_PCR, DPCR_SCHEME_BLELLOCH, DPCR_SCHEME_CHUNKED};
+
+static const double gains[2] = {1.2, 0};
+
+static chain tanh_chain(int64_t length, int64_t batch, int64_t width, dpcr_dtype dtype) {
+    return (chain){.step = step_tanh, .length = length, .batch = batch, .width = width, .dtype = dtype, .parameters = gains};
+}
+
+static void *starts(const chain *c) {
+    const int64_t shape[1] = {c->batch * c->width};
+    void *z0 = calloc(1, (size_t)shape[0] * 8 + 64);
+    const dpcr_array a = dpcr_array_make(z0, c->dtype, 1, shape);
+    for (int64_t i = 0; i < shape[0]; i++) chain_put(&a, i, chain_noise(i, 3, 5));
+    return z0;
+}
+
+// k sweeps make the first k states exact, bit for bit, for every method, scheme and dtype.
+static void exact_prefix(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    for (int m = 0; m < SWEEP_METHODS; m++)
+        for (size_t s = 0; s < sizeof schemes / sizeof *schemes; s++)
+            for (int single = 0; single < 2; single++) {
+                chain c = tanh_chain(23, 3, 4, single ? DPCR_F32 : DPCR_F64);
+                void *z0 = starts(&c), *loop = loop_of(&c, z0);
+                for (int k = 1; k <= 25; k += 3) {
+                    const dpcr_solve_options options = {.size = sizeof options, .method = sweep_methods[m], .scheme = schemes[s],
+                                                        .backward = DPCR_SCHEME_SEQUENTIAL, .atol = -1, .rtol = -1,
+                                                        .max_sweeps = k, .no_fallback = 1};
+                    solved r = solve(context, &c, z0, &options);
+                    assert_int_equal(r.status, DPCR_OK);
+                    const size_t bytes = (size_t)((k < 23 ? k : 23) * 3 * 4) * dpcr_dtype_size(c.dtype);
+                    assert_memory_equal(r.z, loop, bytes);
+                    for (int b = 0; b < 3; b++) assert_true(r.locked[b] >= (k < 23 ? k : 23));
+                    if (k >= 23) assert_int_equal(r.report.reason, DPCR_REASON_EXACT);
+                    solved_free(&r);
+                }
+                free(z0), free(loop);
+            }
+    dpcr_context_destroy(context);
+}
+
+static void affine_takes_one_sweep(void **state) {
+    (void)state;
+    const double gain[2] = {0.9, 0};
+    dpcr_context *context = solving_context(2);
+    for (size_t s = 0; s < sizeof schemes / sizeof *schemes; s++) {
+        chain c = {.step = step_affine, .length = 257, .batch = 2, .width = 3, .dtype = DPCR_F64, .parameters = gain};
+        void *z0 = starts(&c), *loop = loop_of(&c, z0);
+        const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_NEWTON, .scheme = schemes[s],
+                                            .backward = DPCR_SCHEME_SEQUENTIAL, .atol = 1e-12, .rtol = 1e-12};
+        solved r = solve(context, &c, z0, &options);
+        assert_int_equal(r.report.sweeps, 1);
+        assert_int_equal(r.report.reason, DPCR_REASON_CONVERGED);
+        assert_true(largest_error(&c, r.z, loop) < 1e-13);
+        solved_free(&r);
+        free(z0), free(loop);
+    }
+    dpcr_context_destroy(context);
+}
+
+static void near(double got, double wanted, double tolerance) {
+    if (!(fabs(got - wanted) <= tolerance)) fail_msg("got %.15g, wanted %.15g", got, wanted);
+}
+
+static void golden_mlp(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    chain c = {.step = step_golden, .length = 16, .batch = 1, .width = 3, .dtype = DPCR_F64};
+    const double z0[3] = {0.3, -0.7, 1.1}, z16[3] = {-0.067026199648, -0.149990247246, 0.077340242386};
+    const double from_zero[] = {6.8e-1, 1.5e-1, 7.4e-3, 1.6e-5, 5.0e-11}, from_step[] = {6.8e-1, 2.9e-2, 3.9e-4, 1.4e-7};
+    dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_PCR,
+                                  .backward = DPCR_SCHEME_PCR, .atol = 1e-12, .rtol = 1e-12, .guess = DPCR_GUESS_GIVEN};
+    solved r = solve(context, &c, z0, &options);
+    assert_int_equal(r.report.sweeps, 5);
+    for (int k = 0; k < 5; k++) near(r.history[k] / from_zero[k], 1, 0.05);
+    for (int i = 0; i < 3; i++) near(((double *)r.z)[45 + i], z16[i], 1e-12);
+    solved_free(&r);
+    options.guess = DPCR_GUESS_ZERO;
+    r = solve(context, &c, z0, &options);
+    assert_int_equal(r.report.sweeps, 4);
+    for (int k = 0; k < 4; k++) near(r.history[k] / from_step[k], 1, 0.05);
+    solved_free(&r);
+    for (int m = 0; m < 2; m++) {  // the diagonal of these matrices says little: both need every update
+        options.method = m ? DPCR_METHOD_JACOBI : DPCR_METHOD_DIAGONAL;
+        options.guess = DPCR_GUESS_GIVEN;
+        r = solve(context, &c, z0, &options);
+        assert_in_range(r.report.sweeps, 15, 16);
+        for (int i = 0; i < 3; i++) near(((double *)r.z)[45 + i], z16[i], 1e-12);
+        solved_free(&r);
+    }
+    dpcr_context_destroy(context);
+}
+
+static void golden_backward(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    const double z0[3] = {0.3, -0.7, 1.1}, dz0[3] = {0.006624280409, 0.003106916509, -0.004962087355};
+    const int64_t shape[3] = {16, 1, 3};
+    for (int backward = 1; backward < DPCR_SCHEME_OVERLAP; backward++) {
+        chain c = {.step = step_golden, .length = 16, .batch = 1, .width = 3, .dtype = DPCR_F64};
+        const dpcr_steps steps = chain_steps(&c);
+        double z[48], got[3], last[3] = {1, 1, 1};
+        const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_PCR,
+                                            .backward = (dpcr_scheme)backward};
+        dpcr_solve_plan *plan = NULL;
+        assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
+        const size_t bytes = dpcr_solve_plan_workspace(plan);
+        void *workspace = solving_workspace(bytes);
+        const dpcr_array first = dpcr_array_make((void *)z0, DPCR_F64, 2, shape + 1), states = dpcr_array_make(z, DPCR_F64, 3, shape);
+        const dpcr_array end = dpcr_array_make(last, DPCR_F64, 2, shape + 1), out = dpcr_array_make(got, DPCR_F64, 2, shape + 1);
+        assert_int_equal(dpcr_solve_execute(plan, &first, &states, NULL, workspace, bytes, NULL, NULL), DPCR_OK);
+        assert_int_equal(dpcr_solve_backward(plan, &first, &states, NULL, NULL, &end, NULL, &out, workspace, bytes, NULL, NULL), DPCR_OK);
+        for (int i = 0; i < 3; i++) near(got[i], dz0[i], 1e-11);
+        free(workspace);
+        dpcr_solve_plan_destroy(plan);
+    }
+    dpcr_context_destroy(context);
+}
+
+static void rotation_and_compressor(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    const double start[2] = {1, 0.5}, one[1] = {1};
+    dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_PCR,
+                                  .backward = DPCR_SCHEME_PCR, .atol = 1e-12, .rtol = 1e-12, .guess = DPCR_GUESS_GIVEN};
+    chain c = {.step = step_rotation, .length = 256, .batch = 1, .width = 2, .dtype = DPCR_F64};
+    solved r = solve(context, &c, start, &options);
+    assert_in_range(r.report.sweeps, 10, 11);
+    near(((double *)r.z)[510], 0.007268929066, 1e-12);
+    near(((double *)r.z)[511], -0.088477593484, 1e-12);
+    solved_free(&r);
+    chain d = {.step = step_compressor, .length = 100, .batch = 1, .width = 1, .dtype = DPCR_F64};
+    r = solve(context, &d, one, &options);
+    assert_in_range(r.report.sweeps, 1, 4);
+    near(((double *)r.z)[99], 0.109687369027, 1e-12);
+    solved_free(&r);
+    dpcr_context_destroy(context);
+}
+
+// Case A27: window and lock bound the rounds; without a window the lock alone ends right; the result is never NaN.
+static void lorenz(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    const double z0[3] = {9.614521163788712, 17.519127090401067, 13.94230712158098};
+    const double end[3] = {-10.154158193812533, -13.95863221553742, 23.76458244503134};
+    const struct {
+        int steps, window, rounds;
+        double error;
+    } cases[] = {{256, 16, 51, 1e-10}, {256, 32, 30, 1e-10}, {256, 64, 18, 1e-10}, {256, 0, 36, 1e-10},
+                 {2048, 16, 399, 1e-8}, {2048, 32, 226, 1e-8}, {2048, 64, 125, 1e-8}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const double h = log(10) / 0.9 * (cases[i].steps == 256 ? 0.5 : 4) / cases[i].steps;
+        chain c = {.step = step_lorenz, .length = cases[i].steps, .batch = 1, .width = 3, .dtype = DPCR_F64, .parameters = &h};
+        void *loop = loop_of(&c, z0);
+        const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_SEQUENTIAL,
+                                            .backward = DPCR_SCHEME_SEQUENTIAL, .atol = 1e-10, .rtol = 1e-10,
+                                            .guess = DPCR_GUESS_STATE, .window = cases[i].window, .max_sweeps = 2000};
+        solved r = solve(context, &c, z0, &options);
+        assert_true(r.report.reason > 0 && r.report.reason != DPCR_REASON_FALLBACK);
+        assert_true(largest_error(&c, r.z, loop) <= cases[i].error);
+        if (r.report.sweeps > cases[i].rounds + cases[i].rounds / 10 + 1)
+            fail_msg("%d steps, window %d: %d rounds, wanted at most about %d", cases[i].steps, cases[i].window, r.report.sweeps, cases[i].rounds);
+        if (cases[i].steps == 256)
+            for (int k = 0; k < 3; k++) near(((double *)r.z)[255 * 3 + k], end[k], 1e-9);
+        solved_free(&r);
+        free(loop);
+    }
+    dpcr_context_destroy(context);
+}
+
+// A chaotic map ends right, by fallback, within its budget.
+static void chaotic_falls_back(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    const double z0[1] = {0.3141};
+    for (int m = 0; m < SWEEP_METHODS; m++) {
+        if (sweep_methods[m] == DPCR_METHOD_BLOCK) continue;
+        chain c = {.step = step_logistic, .length = 4096, .batch = 1, .width = 1, .dtype = DPCR_F64};
+        void *loop = loop_of(&c, z0);
+        const dpcr_solve_options options = {.size = sizeof options, .method = sweep_methods[m], .scheme = DPCR_SCHEME_PCR,
+                                            .backward = DPCR_SCHEME_SEQUENTIAL, .max_sweeps = 5};
+        solved r = solve(context, &c, z0, &options);
+        assert_int_equal(r.report.reason, DPCR_REASON_FALLBACK);
+        assert_true(r.locked[0] >= 5 && r.locked[0] < 4096);
+        // the prefix within tolerance may differ from the loop's bits, and chaos amplifies that; what follows is the loop's own from there
+        for (int64_t l = r.locked[0]; l < 4096; l++) {
+            const double before = ((double *)r.z)[l - 1];
+            near(((double *)r.z)[l], 4 * before * (1 - before), 1e-15);
+        }
+        solved_free(&r);
+        dpcr_solve_options strict = options;
+        strict.atol = strict.rtol = -1;
+        r = solve(context, &c, z0, &strict);
+        assert_memory_equal(r.z, loop, 4096 * sizeof(double));
+        solved_free(&r);
+        free(loop);
+    }
+    dpcr_context_destroy(context);
+}
+
+// States up to 1e98 are no reason to clip or to give up.
+static void growing_residual_network(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    chain c = {.step = step_growing, .length = 1024, .batch = 1, .width = 8, .dtype = DPCR_F64};
+    void *z0 = starts(&c), *loop = loop_of(&c, z0);
+    double most = 0;
+    for (int64_t i = 0; i < 1024 * 8; i++) most = fmax(most, fabs(((double *)loop)[i]));
+    assert_true(most > 1e60);
+    const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_CHUNKED,
+                                        .backward = DPCR_SCHEME_SEQUENTIAL, .guess = DPCR_GUESS_STATE, .max_sweeps = 400};
+    solved r = solve(context, &c, z0, &options);
+    assert_true(r.report.reason == DPCR_REASON_CONVERGED || r.report.reason == DPCR_REASON_RESIDUAL_ONLY);
+    assert_true(largest_error(&c, r.z, loop) < 1e-9);
+    solved_free(&r);
+    free(z0), free(loop);
+    dpcr_context_destroy(context);
+}
+
+// Residual networks drift: a small residual a step is not a small error. Converged means the estimate says so.
+static void error_estimate_bounds_error(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    for (int64_t length = 64; length <= 4096; length *= 4) {
+        const double gain[2] = {1, 1 / sqrt((double)length)};
+        chain c = {.step = step_tanh, .length = length, .batch = 2, .width = 4, .dtype = DPCR_F64, .parameters = gain};
+        void *z0 = starts(&c), *loop = loop_of(&c, z0);
+        const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_BLELLOCH,
+                                            .backward = DPCR_SCHEME_SEQUENTIAL, .atol = 1e-4, .rtol = 1e-4};
+        solved r = solve(context, &c, z0, &options);
+        assert_int_equal(r.report.reason, DPCR_REASON_CONVERGED);
+        assert_true(r.report.error_estimate >= 0 && r.report.error_estimate <= 2e-4);
+        assert_true(largest_error(&c, r.z, loop) <= 1e-4);
+        assert_in_range(r.report.sweeps, 1, length > 1024 ? 9 : 6);
+        solved_free(&r);
+        free(z0), free(loop);
+    }
+    dpcr_context_destroy(context);
+}
+
+// A sequence that is not finite must not touch the others, and its own result is the loop's.
+static void not_finite_stays_alone(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    for (int m = 0; m < SWEEP_METHODS + 2; m++) {
+        const dpcr_method method = m < SWEEP_METHODS ? sweep_methods[m] : m == SWEEP_METHODS ? DPCR_METHOD_OVERLAP : DPCR_METHOD_SHOOTING;
+        chain c = tanh_chain(300, 3, 2, DPCR_F64);
+        double z0[6] = {0.1, 0.2, NAN, 0.3, 0.5, -0.4}, clean[6] = {0.1, 0.2, 0.7, 0.3, 0.5, -0.4};
+        const dpcr_solve_options options = {.size = sizeof options, .method = method, .scheme = DPCR_SCHEME_CHUNKED,
+                                            .backward = DPCR_SCHEME_SEQUENTIAL};
+        solved bad = solve(context, &c, z0, &options), good = solve(context, &c, clean, &options);
+        assert_int_equal(bad.status, DPCR_OK);
+        for (int64_t l = 0; l < 300; l++)
+            for (int b = 0; b < 3; b += 2)
+                assert_memory_equal((double *)bad.z + l * 6 + b * 2, (double *)good.z + l * 6 + b * 2, 2 * sizeof(double));
+        assert_true(isnan(((double *)bad.z)[299 * 6 + 2]));
+        if (m < SWEEP_METHODS) assert_int_equal(bad.reasons[1], DPCR_REASON_NONFINITE);
+        assert_true(bad.reasons[0] > 0 && bad.reasons[2] > 0);
+        solved_free(&bad), solved_free(&good);
+    }
+    dpcr_context_destroy(context);
+}
+
+// Rows of a batch come out with the bits they have alone, forward and backward, for any window and any number of threads.
+static void batch_equals_separate(void **state) {
+    (void)state;
+    const int64_t windows[] = {0, 1, 7, 40};
+    for (int m = 0; m < SWEEP_METHODS + 3; m++)
+        for (size_t k = 0; k < sizeof windows / sizeof *windows; k++)
+            for (size_t s = 0; s < 4; s++) {
+                const dpcr_method method = m < SWEEP_METHODS ? sweep_methods[m]
+                                           : m == SWEEP_METHODS ? DPCR_METHOD_OVERLAP
+                                           : m == SWEEP_METHODS + 1 ? DPCR_METHOD_SHOOTING : DPCR_METHOD_SEQUENTIAL;
+                chain c = tanh_chain(67, 5, 4, k % 2 ? DPCR_F32 : DPCR_F64);
+                const size_t real = dpcr_dtype_size(c.dtype), row = 4 * real;
+                void *z0 = starts(&c);
+                const dpcr_solve_options options = {.size = sizeof options, .method = method, .scheme = schemes[s],
+                                                    .backward = schemes[s], .window = windows[k], .warm_up = 8, .chunk = 12};
+                dpcr_context *two = solving_context(2), *one = solving_context(1), *three = solving_context(3);
+                dpcr_steps steps = chain_steps(&c);
+                if (k == 0) steps.flops = 0;  // unknown: always handed to the threads
+                solved all = solve_steps(two, &steps, &c, z0, &options, NULL, 1), more = solve_steps(three, &steps, &c, z0, &options, NULL, 1);
+                assert_int_equal(all.status, DPCR_OK);
+                assert_memory_equal(all.z, more.z, solving_bytes(&c) - 64);
+                assert_memory_equal(all.lambda, more.lambda, solving_bytes(&c) - 64);
+                for (int b = 0; b < 5; b++) {
+                    chain alone = c;
+                    alone.batch = 1;
+                    steps = chain_steps(&alone);
+                    solved each = solve_steps(one, &steps, &alone, (char *)z0 + (size_t)b * row, &options, NULL, 0);
+                    assert_int_equal(each.status, DPCR_OK);
+                    for (int64_t l = 0; l < c.length; l++)
+                        if (memcmp((char *)all.z + (size_t)(l * 5 + b) * row, (char *)each.z + (size_t)l * row, row) != 0)
+                            fail_msg("method %s, scheme %s, window %d: row %d differs at step %d", dpcr_method_name(method),
+                                     dpcr_scheme_name(schemes[s]), (int)windows[k], b, (int)l);
+                    solved_free(&each);
+                }
+                solved_free(&all), solved_free(&more);
+                free(z0);
+                dpcr_context_destroy(one), dpcr_context_destroy(two), dpcr_context_destroy(three);
+            }
+}
+
+// Every method and scheme agrees with the loop, forward and backward, also with a memory limit that forces windows.
+static void agrees_with_loop(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    const int64_t lengths[] = {1, 2, 3, 17, 64, 129}, widths[] = {1, 2, 6};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+        for (size_t j = 0; j < sizeof widths / sizeof *widths; j++)
+            for (int m = 1; m < DPCR_METHOD_COUNT; m++)
+                for (size_t s = 0; s < 4; s++) {
+                    if (m == DPCR_METHOD_BLOCK && widths[j] % 2) continue;
+                    chain c = tanh_chain(lengths[i], 3, widths[j], DPCR_F64);
+                    double theta[2][129 * 6] = {{0}};
+                    void *z0 = starts(&c), *loop = loop_of(&c, z0);
+                    dpcr_solve_options options = {.size = sizeof options, .method = (dpcr_method)m, .scheme = schemes[s],
+                                                  .backward = schemes[s], .atol = 1e-11, .rtol = 1e-11, .warm_up = 4, .chunk = 9,
+                                                  .memory_limit = j == 2 ? 60000 : 0};
+                    dpcr_steps steps = chain_steps(&c);
+                    c.gradients = theta[0];
+                    solved r = solve_steps(context, &steps, &c, z0, &options, NULL, 1);
+                    assert_int_equal(r.status, DPCR_OK);
+                    assert_true(r.report.reason > 0);
+                    assert_true(largest_error(&c, r.z, loop) < 1e-9);
+                    if (options.memory_limit) assert_true(r.report.bytes <= options.memory_limit);
+                    options.method = DPCR_METHOD_SEQUENTIAL, options.backward = DPCR_SCHEME_SEQUENTIAL;
+                    c.gradients = theta[1];
+                    solved q = solve_steps(context, &steps, &c, z0, &options, NULL, 1);
+                    assert_true(largest_error(&c, r.lambda, q.lambda) < 1e-9);
+                    for (int k = 0; k < 3 * widths[j]; k++) near(((double *)r.dz0)[k], ((double *)q.dz0)[k], 1e-9);
+                    for (int64_t k = 0; k < lengths[i] * widths[j]; k++) near(theta[0][k], theta[1][k], 1e-9);
+                    solved_free(&r), solved_free(&q);
+                    free(z0), free(loop);
+                }
+    dpcr_context_destroy(context);
+}
+
+// Backward against finite differences of the loop: dLoss/dz0 with a gradient on every step.
+static void backward_against_differences(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    chain c = tanh_chain(40, 2, 3, DPCR_F64);
+    double *z0 = starts(&c);
+    const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_PCR,
+                                        .backward = DPCR_SCHEME_PCR};
+    const dpcr_steps steps = chain_steps(&c);
+    solved r = solve_steps(context, &steps, &c, z0, &options, NULL, 1);
+    for (int i = 0; i < 6; i++) {
+        double loss[2] = {0, 0};
+        for (int side = 0; side < 2; side++) {
+            const double kept = z0[i], h = 1e-5;
+            z0[i] = kept + (side ? -h : h);
+            double *z = loop_of(&c, z0);
+            for (int64_t k = 0; k < 40 * 6; k++) loss[side] += chain_noise(k, 7, 9) * z[k];
+            free(z);
+            z0[i] = kept;
+        }
+        near(((double *)r.dz0)[i], (loss[0] - loss[1]) / 2e-5, 1e-8);
+    }
+    solved_free(&r);
+    free(z0);
+    dpcr_context_destroy(context);
+}
+
+// With tolerance 0 overlap has the loop's bits: chains that forget, chains that do not, budgets of one sweep and of many.
+static void overlap_has_the_loops_bits(void **state) {
+    (void)state;
+    const double forgets[2] = {0.9, 0}, keeps[2] = {1, 0.05}, bistable[2] = {2.5, 0};
+    const double *const kinds[] = {forgets, keeps, bistable};
+    dpcr_context *context = solving_context(2);
+    for (int kind = 0; kind < 3; kind++)
+        for (int single = 0; single < 2; single++)
+            for (int sweeps = 1; sweeps <= 3; sweeps++)
+                for (int64_t length = 1; length < 3000; length = length * 3 + 1) {
+                    chain c = {.step = step_tanh, .length = length, .batch = 2, .width = 2, .dtype = single ? DPCR_F32 : DPCR_F64,
+                               .parameters = kinds[kind]};
+                    void *z0 = starts(&c), *loop = loop_of(&c, z0);
+                    const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_OVERLAP,
+                                                        .backward = DPCR_SCHEME_SEQUENTIAL, .atol = -1, .rtol = -1, .warm_up = 32,
+                                                        .chunk = 41, .max_sweeps = sweeps};
+                    solved r = solve(context, &c, z0, &options);
+                    assert_int_equal(r.status, DPCR_OK);
+                    assert_memory_equal(r.z, loop, solving_bytes(&c) - 64);
+                    if (kind == 1 && length > 1000) assert_int_equal(r.report.reason, DPCR_REASON_FALLBACK);
+                    if (kind == 0 && single) assert_int_equal(r.report.reason, DPCR_REASON_EXACT);
+                    solved_free(&r);
+                    free(z0), free(loop);
+                }
+    dpcr_context_destroy(context);
+}
+
+static void tolerant_overlap_is_close(void **state) {
+    (void)state;
+    const double forgets[2] = {0.9, 0};
+    dpcr_context *context = solving_context(2);
+    chain c = {.step = step_tanh, .length = 5000, .batch = 1, .width = 8, .dtype = DPCR_F32, .parameters = forgets};
+    void *z0 = starts(&c), *loop = loop_of(&c, z0);
+    const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_OVERLAP, .backward = DPCR_SCHEME_SEQUENTIAL,
+                                        .atol = 1e-6, .rtol = 1e-6};
+    solved r = solve(context, &c, z0, &options);
+    assert_int_equal(r.report.reason, DPCR_REASON_CONVERGED);
+    assert_true(largest_error(&c, r.z, loop) < 2e-6);
+    solved_free(&r);
+    free(z0), free(loop);
+    dpcr_context_destroy(context);
+}
+
+static void refused(dpcr_context *context, const dpcr_steps *steps, const dpcr_solve_options *options, dpcr_status wanted, const char *word) {
+    dpcr_solve_plan *plan = (dpcr_solve_plan *)1;
+    dpcr_error error = {0};
+    assert_int_equal(dpcr_solve_plan_create(context, steps, options, &plan, &error), wanted);
+    assert_int_equal(error.status, wanted);
+    if (!strstr(error.text, word)) fail_msg("\"%s\" does not say %s", error.text, word);
+    assert_null(plan);
+}
+
+static void refusals(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    chain c = tanh_chain(8, 1, 3, DPCR_F64);
+    const dpcr_steps good = chain_steps(&c);
+    dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_NEWTON};
+    dpcr_steps steps = good;
+    steps.advance = NULL;
+    refused(context, &steps, &options, DPCR_ERROR_ARGUMENT, "advance");
+    steps = good, steps.length = -1;
+    refused(context, &steps, &options, DPCR_ERROR_ARGUMENT, "length");
+    steps = good, steps.dtype = DPCR_U32;
+    refused(context, &steps, &options, DPCR_ERROR_ARGUMENT, "uint32");
+    steps = good, steps.linearise = NULL;
+    refused(context, &steps, &options, DPCR_ERROR_UNSUPPORTED, "sequential, overlap, picard and jacobi");
+    options.method = DPCR_METHOD_JACOBI, options.backward = DPCR_SCHEME_PCR;
+    refused(context, &steps, &options, DPCR_ERROR_UNSUPPORTED, "backward sequential");
+    options = (dpcr_solve_options){.size = sizeof options, .method = DPCR_METHOD_BLOCK, .block = 2};
+    refused(context, &good, &options, DPCR_ERROR_UNSUPPORTED, "divisor");
+    options = (dpcr_solve_options){.size = sizeof options, .method = DPCR_METHOD_DAMPED, .damping = 1.5};
+    refused(context, &good, &options, DPCR_ERROR_ARGUMENT, "damping");
+    options = (dpcr_solve_options){.size = sizeof options, .method = DPCR_METHOD_NEWTON, .memory_limit = 100};
+    refused(context, &good, &options, DPCR_ERROR_MEMORY, "limit");
+    steps = good, steps.length = INT64_MAX / 2, steps.batch = INT64_MAX / 2;
+    options = (dpcr_solve_options){.size = sizeof options, .method = DPCR_METHOD_NEWTON};
+    refused(context, &steps, &options, DPCR_ERROR_OVERFLOW, "fit");
+    dpcr_method method;
+    dpcr_error error;
+    assert_int_equal(dpcr_method_find("newtonn", &method, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "shooting"));
+    // arguments of execute
+    dpcr_solve_plan *plan = NULL;
+    assert_int_equal(dpcr_solve_plan_create(context, &good, &options, &plan, &error), DPCR_OK);
+    double z[24], z0[3] = {0};
+    const int64_t shape[3] = {8, 1, 3}, wrong[3] = {7, 1, 3};
+    const dpcr_array first = dpcr_array_make(z0, DPCR_F64, 2, shape + 1), states = dpcr_array_make(z, DPCR_F64, 3, wrong);
+    const dpcr_array right = dpcr_array_make(z, DPCR_F64, 3, shape);
+    assert_int_equal(dpcr_solve_execute(plan, &first, &states, NULL, NULL, 0, NULL, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "[7][1][3]"));
+    assert_int_equal(dpcr_solve_execute(plan, &first, &right, NULL, NULL, 0, NULL, &error), DPCR_ERROR_MEMORY);
+    dpcr_solve_plan_destroy(plan);
+    dpcr_context_destroy(context);
+}
+
+static void callbacks_abort(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    for (int m = 1; m < DPCR_METHOD_COUNT; m++) {
+        chain c = tanh_chain(100, 2, 2, DPCR_F64);
+        c.fail_code = -42, c.fail_at = 50;
+        double z0[4] = {0};
+        const dpcr_solve_options options = {.size = sizeof options, .method = (dpcr_method)m, .chunk = 10, .warm_up = 5};
+        solved r = solve(context, &c, z0, &options);
+        assert_int_equal(r.status, DPCR_ERROR_CALLBACK);
+        assert_int_equal(r.error.code, -42);
+        solved_free(&r);
+    }
+    dpcr_context_destroy(context);
+}
+
+static int cancel_now(void *user) { return ++*(int *)user > 3; }
+
+static void cancel_stops(void **state) {
+    (void)state;
+    int asked = 0;
+    const dpcr_context_options made = {.size = sizeof made, .threads = 1, .cancel = cancel_now, .cancel_user = &asked};
+    dpcr_context *context = NULL;
+    assert_int_equal(dpcr_context_create(&made, &context, NULL), DPCR_OK);
+    chain c = {.step = step_logistic, .length = 1000, .batch = 1, .width = 1, .dtype = DPCR_F64};
+    const double z0[1] = {0.3};
+    const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_JACOBI};
+    solved r = solve(context, &c, z0, &options);
+    assert_int_equal(r.status, DPCR_ERROR_CANCELLED);
+    solved_free(&r);
+    dpcr_context_destroy(context);
+}
+
+static void steps_check_catches(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    dpcr_error error = {0};
+    chain c = tanh_chain(30, 2, 3, DPCR_F64);
+    double *z0 = starts(&c);
+    const int64_t shape[2] = {2, 3};
+    const dpcr_array first = dpcr_array_make(z0, DPCR_F64, 2, shape);
+    dpcr_steps steps = chain_steps(&c);
+    if (dpcr_steps_check(context, &steps, &first, 1e-6, &error) != DPCR_OK) fail_msg("%s", error.text);
+    c.wrong_jacobian = 1;
+    assert_int_equal(dpcr_steps_check(context, &steps, &first, 1e-6, &error), DPCR_ERROR_CALLBACK);
+    assert_non_null(strstr(error.text, "Jacobian"));
+    free(z0);
+    dpcr_context_destroy(context);
+}
+
+static void planner_explains(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    chain c = tanh_chain(64, 16, 8, DPCR_F32);
+    const dpcr_steps steps = chain_steps(&c);
+    dpcr_solve_plan *plan = NULL;
+    const dpcr_solve_options options = {.size = sizeof options};
+    assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
+    assert_true(dpcr_solve_plan_method(plan) != DPCR_METHOD_AUTO);
+    assert_true(dpcr_solve_plan_backward(plan) != DPCR_SCHEME_AUTO);
+    assert_non_null(strstr(dpcr_solve_plan_sentence(plan), "loop takes"));
+    dpcr_solve_plan_destroy(plan);
+    dpcr_context_destroy(context);
+}
+
+typedef struct budget {
+    int64_t left, live;
+} budget;
+
+static void *limited(void *user, size_t bytes, size_t alignment) {
+    budget *b = user;
+    if (b->left-- <= 0) return NULL;
+    b->live++;
+    return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+}
+
+static void release(void *user, void *memory) {
+    ((budget *)user)->live--;
+    free(memory);
+}
+
+static void out_of_memory(void **state) {
+    (void)state;
+    int succeeded = 0;
+    for (int64_t allowed = 0; allowed < 20 && !succeeded; allowed++) {
+        budget b = {.left = allowed};
+        const dpcr_context_options options = {.size = sizeof options, .threads = 1, .allocate = limited, .release = release, .allocator_user = &b};
+        dpcr_context *context = NULL;
+        chain c = tanh_chain(30, 2, 3, DPCR_F64);
+        dpcr_steps steps = chain_steps(&c);
+        dpcr_solve_plan *plan = NULL;
+        double z0[6] = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6};
+        const int64_t shape[2] = {2, 3};
+        const dpcr_array first = dpcr_array_make(z0, DPCR_F64, 2, shape);
+        dpcr_status status = dpcr_context_create(&options, &context, NULL);
+        if (status == DPCR_OK) status = dpcr_solve_plan_create(context, &steps, NULL, &plan, NULL);
+        if (status == DPCR_OK) status = dpcr_steps_check(context, &steps, &first, 1e-6, NULL);
+        assert_true(status == DPCR_OK || status == DPCR_ERROR_MEMORY);
+        succeeded = status == DPCR_OK;
+        dpcr_solve_plan_destroy(plan);
+        dpcr_context_destroy(context);
+        assert_int_equal(b.live, 0);
+    }
+    assert_true(succeeded);
+}
+
+static void empty_chains(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    for (int m = 0; m < DPCR_METHOD_COUNT; m++)
+        for (int which = 0; which < 2; which++) {
+            chain c = tanh_chain(which ? 0 : 5, which ? 2 : 0, 2, DPCR_F64);
+            double z0[4] = {1, 2, 3, 4};
+            const dpcr_solve_options options = {.size = sizeof options, .method = (dpcr_method)m};
+            const dpcr_steps steps = chain_steps(&c);
+            solved r = solve_steps(context, &steps, &c, z0, &options, NULL, 1);
+            if (r.status != DPCR_OK) fail_msg("%s: %s", dpcr_method_name((dpcr_method)m), r.error.text);
+            solved_free(&r);
+        }
+    dpcr_context_destroy(context);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(exact_prefix), cmocka_unit_test(affine_takes_one_sweep), cmocka_unit_test(golden_mlp),
+        cmocka_unit_test(golden_backward), cmocka_unit_test(rotation_and_compressor), cmocka_unit_test(lorenz),
+        cmocka_unit_test(chaotic_falls_back), cmocka_unit_test(growing_residual_network),
+        cmocka_unit_test(error_estimate_bounds_error), cmocka_unit_test(not_finite_stays_alone),
+        cmocka_unit_test(batch_equals_separate), cmocka_unit_test(agrees_with_loop),
+        cmocka_unit_test(backward_against_differences), cmocka_unit_test(overlap_has_the_loops_bits),
+        cmocka_unit_test(tolerant_overlap_is_close), cmocka_unit_test(refusals), cmocka_unit_test(callbacks_abort),
+        cmocka_unit_test(cancel_stops), cmocka_unit_test(steps_check_catches), cmocka_unit_test(planner_explains),
+        cmocka_unit_test(out_of_memory), cmocka_unit_test(empty_chains),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
