@@ -43,12 +43,15 @@ int64_t cli_array_count(const dpcr_array *array) {
 }
 
 double cli_array_get(const dpcr_array *array, int64_t offset) {
-    return array->dtype == DPCR_F32 ? (double)((const float *)array->data)[offset] : ((const double *)array->data)[offset];
+    return array->dtype == DPCR_F32 ? (double)((const float *)array->data)[offset]
+                                    : ((const double *)array->data)[offset];
 }
 
 void cli_array_set(const dpcr_array *array, int64_t offset, double value) {
-    if (array->dtype == DPCR_F32) ((float *)array->data)[offset] = (float)value;
-    else ((double *)array->data)[offset] = value;
+    if (array->dtype == DPCR_F32)
+        ((float *)array->data)[offset] = (float)value;
+    else
+        ((double *)array->data)[offset] = value;
 }
 
 // 128 random bits; the key is the seed, the counter (block, stream). Salmon et al., SC 2011; Random123.

@@ -29,10 +29,15 @@ typedef struct check {
 
 static const struct argp_option check_options[] = {
     {"load", KEY_LOAD, "FILE", 0, "Take the network from a safetensors file", 0},
-    {"data", KEY_DATA, "NAME|DIR", 0, "Initial states: test images through the encoder (fashion-mnist or a folder of IDX files; default N(0, 1))", 0},
+    {"data", KEY_DATA, "NAME|DIR", 0,
+     "Initial states: test images through the encoder (fashion-mnist or a folder of IDX files; default N(0, 1))", 0},
     {"seeds", KEY_SEEDS, "N", 0, "Repeat with N seeds, from --seed on; the worst is told (default 1)", 0},
-    {"agree", KEY_STATES, "E", 0, "Largest difference of states, relative to max(1, |value|) (default 1e-4 in float32, 1e-9 in float64)", 0},
-    {"agree-gradients", KEY_GRADIENTS, "E", 0, "Largest difference of gradients, relative to the largest of the same layer (default 1e-3 in float32, 1e-8 in float64)", 0},
+    {"agree", KEY_STATES, "E", 0,
+     "Largest difference of states, relative to max(1, |value|) (default 1e-4 in float32, 1e-9 in float64)", 0},
+    {"agree-gradients", KEY_GRADIENTS, "E", 0,
+     "Largest difference of gradients, relative to the largest of the same layer (default 1e-3 in float32, 1e-8 in "
+     "float64)",
+     0},
     {0},
 };
 
@@ -67,7 +72,9 @@ static bool has_kinks(const dpcr_model *model) {
 }
 
 // The order of badness: failures first, then fallbacks, then the rest.
-static int badness(dpcr_reason reason) { return reason < 0 ? 10 - (int)reason : reason == DPCR_REASON_FALLBACK ? 9 : 0; }
+static int badness(dpcr_reason reason) {
+    return reason < 0 ? 10 - (int)reason : reason == DPCR_REASON_FALLBACK ? 9 : 0;
+}
 
 static void note(verdict *v, const cli_solution *fast, const cli_solution *loop, double error, double gradients,
                  double end_to_end, const char *tensor, uint64_t seed, int index, bool first) {
@@ -92,16 +99,15 @@ static int compare(dpcr_context *context, const check *c, const cli_problem *pro
                    verdict *v, cli_solution **worst) {
     const dpcr_solve_options loop_options = {
         .size = sizeof loop_options, .method = DPCR_METHOD_SEQUENTIAL, .backward = DPCR_SCHEME_SEQUENTIAL};
-    cli_solution *fast = calloc(1, sizeof *fast), *loop = calloc(1, sizeof *loop), *same = calloc(1, sizeof *same);
-    int status = fast && loop && same ? CLI_DONE : cli_fail_memory("the comparison");
-    if (!status) status = cli_solution_create(context, problem, &c->solver.options, NULL, fast);
-    if (!status) status = cli_solution_create(context, problem, &loop_options, NULL, loop);
+    cli_solution *fast = NULL, *loop = NULL, *same = NULL;
+    int status = cli_solution_create(context, problem, &c->solver.options, NULL, &fast);
+    if (!status) status = cli_solution_create(context, problem, &loop_options, NULL, &loop);
     const bool kinks = has_kinks(problem->model);
-    if (!status && kinks) status = cli_solution_create(context, problem, &loop_options, &fast->z, same);
+    if (!status && kinks) status = cli_solution_create(context, problem, &loop_options, &fast->z, &same);
     if (!status) {
-        char tensor[128], other[128];
+        char tensor[128];
         const double end_to_end = cli_gradients_error(problem, fast, loop, tensor, sizeof tensor);
-        const double gradients = kinks ? cli_gradients_error(problem, fast, same, tensor, sizeof other) : end_to_end;
+        const double gradients = kinks ? cli_gradients_error(problem, fast, same, tensor, sizeof tensor) : end_to_end;
         const bool first = !*worst, worse = first || fast->report.sweeps > v->sweeps;
         note(v, fast, loop, cli_states_error(&fast->z, &loop->z), gradients, end_to_end, tensor, seed, index, first);
         if (worse) {
@@ -110,11 +116,9 @@ static int compare(dpcr_context *context, const check *c, const cli_problem *pro
             fast = before;
         }
     }
-    cli_solution *all[] = {fast, loop, same};
-    for (int i = 0; i < 3; i++) {
-        if (all[i]) cli_solution_destroy(all[i]);
-        free(all[i]);
-    }
+    cli_solution_destroy(fast);
+    cli_solution_destroy(loop);
+    cli_solution_destroy(same);
     return status;
 }
 
@@ -125,7 +129,8 @@ static int run_seed(dpcr_context *context, check *c, int index, verdict *v, cli_
     int status = CLI_DONE;
     if (c->load) {
         if (dpcr_model_load(context, c->load, &model, &error) != DPCR_OK) return cli_fail_error(&error, CLI_READING);
-        if (c->network.options.architecture && dpcr_model_get_options(model)->architecture != c->network.options.architecture)
+        if (c->network.options.architecture &&
+            dpcr_model_get_options(model)->architecture != c->network.options.architecture)
             status = cli_fail(CLI_USAGE, "'%s' holds a network '%s', not '%s'", c->load,
                               cli_architecture_name(dpcr_model_get_options(model)->architecture),
                               cli_architecture_name(c->network.options.architecture));
@@ -185,8 +190,10 @@ static void set_report(cli_result *r, const check *c, const verdict *v, const cl
     cli_set_text(r, "reason", dpcr_reason_name(v->reason));
     cli_set_int(r, "evaluations", s->report.evaluations);
     cli_set_real(r, "residual", s->report.residual);
-    if (s->report.error_estimate >= 0) cli_set_real(r, "error_estimate", s->report.error_estimate);
-    else cli_set(r, "error_estimate", json_null());
+    if (s->report.error_estimate >= 0)
+        cli_set_real(r, "error_estimate", s->report.error_estimate);
+    else
+        cli_set(r, "error_estimate", json_null());
     cli_set_int(r, "workspace_bytes", (json_int_t)s->workspace);
     cli_set_int(r, "seed", (json_int_t)v->seed);
     cli_set_int(r, "seeds", c->seeds);
@@ -224,11 +231,12 @@ static int tell(const check *c, const verdict *v, const cli_solution *s) {
     set_times(&r, v, s);
     set_report(&r, c, v, s);
     cli_say(&c->common, "%s %lld x %lld, batch %lld, %s: %s, %s backward, %d sweeps, %s\n",
-            c->map ? c->map : cli_architecture_name(c->network.options.architecture), (long long)c->network.options.layers,
-            (long long)c->network.options.width, (long long)c->network.batch, dpcr_dtype_name(c->network.options.dtype),
-            dpcr_method_name(s->method), dpcr_scheme_name(s->backward), v->sweeps, dpcr_reason_name(v->reason));
-    cli_say(&c->common, "largest difference of states %.3g (allowed %.3g), of gradients %.3g (allowed %.3g, %s)\n", v->max_error,
-            c->tolerance, v->max_gradient_error, c->gradient_tolerance, v->worst_tensor);
+            c->map ? c->map : cli_architecture_name(c->network.options.architecture),
+            (long long)c->network.options.layers, (long long)c->network.options.width, (long long)c->network.batch,
+            dpcr_dtype_name(c->network.options.dtype), dpcr_method_name(s->method), dpcr_scheme_name(s->backward),
+            v->sweeps, dpcr_reason_name(v->reason));
+    cli_say(&c->common, "largest difference of states %.3g (allowed %.3g), of gradients %.3g (allowed %.3g, %s)\n",
+            v->max_error, c->tolerance, v->max_gradient_error, c->gradient_tolerance, v->worst_tensor);
     cli_say(&c->common, "%.3g s, the loop %.3g s\n%s\n", s->seconds, v->sequential_seconds,
             agrees && !gave_up ? "agrees with the loop" : "DOES NOT AGREE with the loop");
     int status = c->common.csv ? write_csv(&c->common, s) : CLI_DONE;
@@ -264,18 +272,20 @@ static int run(check *c) {
     if (c->load && !cli_readable("the network", c->load)) return CLI_INPUT;
     dpcr_context *context = cli_context_create(&c->common, &status);
     if (!context) return status;
-    verdict v = {.seed_sweeps = calloc((size_t)c->seeds, sizeof(int64_t))};
     cli_solution *worst = NULL;
-    if (!v.seed_sweeps) status = cli_fail_memory("the seeds");
+    verdict v = {.seed_sweeps = calloc((size_t)c->seeds, sizeof(int64_t))};
+    if (!v.seed_sweeps) {
+        dpcr_context_destroy(context);
+        return cli_fail_memory("the seeds");
+    }
     for (int i = 0; i < c->seeds && !status; i++) status = run_seed(context, c, i, &v, &worst);
-    if (!status) {
+    if (!status && worst) {
         const bool single = c->network.options.dtype != DPCR_F64;
         if (c->tolerance < 0) c->tolerance = single ? CHECK_STATES_F32 : CHECK_STATES_F64;
         if (c->gradient_tolerance < 0) c->gradient_tolerance = single ? CHECK_GRADIENTS_F32 : CHECK_GRADIENTS_F64;
         status = tell(c, &v, worst);
     }
-    if (worst) cli_solution_destroy(worst);
-    free(worst);
+    cli_solution_destroy(worst);
     free(v.seed_sweeps);
     dpcr_context_destroy(context);
     return status;
@@ -290,11 +300,13 @@ int cli_verb_check(int argc, char **argv) {
                .gradient_tolerance = -1};
     const cli_syntax syntax = {
         .arguments = "[mlp|resnet|lorenz|logistic]",
-        .doc = "Solves a chain by a method (default newton with pcr) and by the loop, goes back through it by a scheme and "
-               "by the adjoint loop with random gradients at every step, and compares states, the gradient of the initial "
-               "state and all parameter gradients. Defaults: 128 layers, width 16, batch 8, float32; lorenz and logistic "
-               "are chaotic maps in float64.\vExit status 1: they do not agree. With ReLU, whose derivative jumps, "
-               "gradients are compared at the same states; end_to_end_gradient_error tells the other difference.",
+        .doc =
+            "Solves a chain by a method (default newton with pcr) and by the loop, goes back through it by a scheme "
+            "and "
+            "by the adjoint loop with random gradients at every step, and compares states, the gradient of the initial "
+            "state and all parameter gradients. Defaults: 128 layers, width 16, batch 8, float32; lorenz and logistic "
+            "are chaotic maps in float64.\vExit status 1: they do not agree. With ReLU, whose derivative jumps, "
+            "gradients are compared at the same states; end_to_end_gradient_error tells the other difference.",
         .groups = {{&check_argp, &c, "Check:"},
                    {&cli_network_argp, &c.network, "Network:"},
                    {&cli_solver_argp, &c.solver, "Solver:"},

@@ -67,12 +67,12 @@ typedef struct cli_syntax {
 } cli_syntax;
 
 // Parses; true: go on. False: `status` is the exit code (help was printed, or a usage error told).
-bool cli_parse(const cli_syntax *syntax, int argc, char **argv, const char *positional[CLI_MAX_POSITIONAL], int *status);
+bool cli_parse(const cli_syntax *syntax, int argc, char **argv, const char *positional[CLI_MAX_POSITIONAL],
+               int *status);
 
 // Strict readers of option values. On failure they tell it (naming the option) and return false.
 bool cli_read_int64(const char *option, const char *text, int64_t low, int64_t high, int64_t *value);
 bool cli_read_int(const char *option, const char *text, int low, int high, int *value);
-bool cli_read_uint64(const char *option, const char *text, uint64_t *value);
 bool cli_read_double(const char *option, const char *text, double low, double high, double *value);
 bool cli_read_bytes(const char *option, const char *text, size_t *value);  // suffixes K, M, G: powers of 1024
 bool cli_read_dtype(const char *option, const char *text, dpcr_dtype *dtype);
@@ -92,14 +92,18 @@ typedef struct cli_common {
     const char *csv;
 } cli_common;
 extern const struct argp cli_common_argp;
-#define CLI_COMMON_DEFAULTS {.seed = 1}
+#define CLI_COMMON_DEFAULTS \
+    { .seed = 1 }
 
 typedef struct cli_solver {
     dpcr_solve_options options;
     bool method_given, scheme_given, backward_given;
 } cli_solver;
 extern const struct argp cli_solver_argp;
-#define CLI_SOLVER_DEFAULTS {.options = {.size = sizeof(dpcr_solve_options)}}
+#define CLI_SOLVER_DEFAULTS                              \
+    {                                                    \
+        .options = {.size = sizeof(dpcr_solve_options) } \
+    }
 // "step" or "zero".
 const char *cli_guess_name(dpcr_guess guess);
 
@@ -151,7 +155,7 @@ typedef struct cli_result {
 } cli_result;
 cli_result cli_result_create(void);
 void cli_result_destroy(cli_result *result);
-void cli_set(cli_result *result, const char *key, json_t *value);  // takes the value over
+void cli_set(cli_result *result, const char *key, json_t *value);      // takes the value over
 void cli_set_real(cli_result *result, const char *key, double value);  // null unless finite
 void cli_set_int(cli_result *result, const char *key, int64_t value);
 void cli_set_text(cli_result *result, const char *key, const char *text);

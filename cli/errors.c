@@ -2,6 +2,7 @@
 // Errors as one line on stderr, and the exit code that goes with each library status.
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli.h"
 
@@ -31,7 +32,7 @@ static int status_of(dpcr_status status, cli_doing doing) {
         case DPCR_OK: return CLI_DONE;
         case DPCR_ERROR_ARGUMENT:
         case DPCR_ERROR_UNSUPPORTED: return doing == CLI_READING ? CLI_INPUT : CLI_USAGE;
-        case DPCR_ERROR_OVERFLOW: return doing == CLI_READING ? CLI_INPUT : CLI_RESOURCES;
+        case DPCR_ERROR_OVERFLOW:
         case DPCR_ERROR_IO: return doing == CLI_READING ? CLI_INPUT : CLI_RESOURCES;
         case DPCR_ERROR_FORMAT: return CLI_INPUT;
         case DPCR_ERROR_CALLBACK: return CLI_DISAGREE;
@@ -44,6 +45,9 @@ static int status_of(dpcr_status status, cli_doing doing) {
 
 int cli_fail_error(const dpcr_error *error, cli_doing doing) {
     const char *text = error->text[0] ? error->text : dpcr_status_name(error->status);
+    // The library names its call first; where that is the verb, once is enough.
+    const size_t n = verb_name ? strlen(verb_name) : 0;
+    if (n && !strncmp(text, verb_name, n) && !strncmp(text + n, ": ", 2)) text += n + 2;
     return cli_fail(status_of(error->status, doing), "%s", text);
 }
 

@@ -66,11 +66,14 @@ static int evaluate(dpcr_context *context, const eval *e, dpcr_model *model, con
     dpcr_error error = {0};
     cli_result r = cli_result_create();
     const int64_t batch = e->batch < data->count ? e->batch : data->count;
-    // The plan first: what cannot be planned is refused there, so that an unsupported evaluation is one that did not converge.
+    // The plan first: what cannot be planned is refused there, so that an unsupported evaluation is one that did not
+    // converge.
     int status = set_plan(context, e, model, batch, &r);
     const double start = cli_now();
-    if (!status && dpcr_evaluate(context, model, data, e->batch, &e->solver.options, &loss, &accuracy, &error) != DPCR_OK)
-        status = error.status == DPCR_ERROR_UNSUPPORTED && e->solver.options.no_fallback ? cli_fail(CLI_UNCONVERGED, "%s", error.text)
+    if (!status &&
+        dpcr_evaluate(context, model, data, e->batch, &e->solver.options, &loss, &accuracy, &error) != DPCR_OK)
+        status = error.status == DPCR_ERROR_UNSUPPORTED && e->solver.options.no_fallback
+                     ? cli_fail(CLI_UNCONVERGED, "%s", error.text)
                  : error.status == DPCR_ERROR_ARGUMENT ? cli_fail(CLI_INPUT, "%s", error.text)
                                                        : cli_fail_error(&error, CLI_COMPUTING);
     const double seconds = cli_now() - start;
@@ -85,8 +88,8 @@ static int evaluate(dpcr_context *context, const eval *e, dpcr_model *model, con
         cli_set_int(&r, "layers", o->layers);
         cli_set_int(&r, "width", o->width);
         cli_set_text(&r, "dtype", dpcr_dtype_name(o->dtype));
-        cli_say(&e->common, "%s accuracy %.2f %%, loss %.4f; %lld images in %.3g s\n", train ? "train" : "test", 100 * accuracy, loss,
-                (long long)data->count, seconds);
+        cli_say(&e->common, "%s accuracy %.2f %%, loss %.4f; %lld images in %.3g s\n", train ? "train" : "test",
+                100 * accuracy, loss, (long long)data->count, seconds);
         status = cli_finish(&e->common, &r, CLI_DONE);
     }
     cli_result_destroy(&r);
@@ -101,9 +104,12 @@ static int run(const eval *e) {
     dpcr_model *model = NULL;
     dpcr_dataset data = {0};
     dpcr_error error = {0};
-    if (dpcr_model_load(context, e->load, &model, &error) != DPCR_OK) status = cli_fail_error(&error, CLI_READING);
-    else if (dpcr_model_get_options(model)->outputs == 0) status = cli_fail(CLI_INPUT, "'%s' has no head that names classes", e->load);
-    if (!status) status = cli_data_read(context, e->data, e->split, dpcr_model_get_options(model)->outputs, e->limit, &data);
+    if (dpcr_model_load(context, e->load, &model, &error) != DPCR_OK)
+        status = cli_fail_error(&error, CLI_READING);
+    else if (dpcr_model_get_options(model)->outputs == 0)
+        status = cli_fail(CLI_INPUT, "'%s' has no head that names classes", e->load);
+    if (!status)
+        status = cli_data_read(context, e->data, e->split, dpcr_model_get_options(model)->outputs, e->limit, &data);
     if (!status) {
         status = evaluate(context, e, model, &data);
         dpcr_dataset_free(context, &data);
@@ -114,17 +120,23 @@ static int run(const eval *e) {
 }
 
 int cli_verb_eval(int argc, char **argv) {
-    eval e = {.common = CLI_COMMON_DEFAULTS, .solver = CLI_SOLVER_DEFAULTS, .data = CLI_FASHION_MNIST, .split = "t10k", .batch = 128};
-    const cli_syntax syntax = {.arguments = "[MODEL]",
-                               .doc = "Tells loss and accuracy of a network that 'deeppcr train --save' has left, on the test images.",
-                               .groups = {{&eval_argp, &e, "Evaluation:"},
-                                          {&cli_solver_argp, &e.solver, "Solver:"},
-                                          {&cli_common_argp, &e.common, "Output and resources:"}},
-                               .most = 1};
+    eval e = {.common = CLI_COMMON_DEFAULTS,
+              .solver = CLI_SOLVER_DEFAULTS,
+              .data = CLI_FASHION_MNIST,
+              .split = "t10k",
+              .batch = 128};
+    const cli_syntax syntax = {
+        .arguments = "[MODEL]",
+        .doc = "Tells loss and accuracy of a network that 'deeppcr train --save' has left, on the test images.",
+        .groups = {{&eval_argp, &e, "Evaluation:"},
+                   {&cli_solver_argp, &e.solver, "Solver:"},
+                   {&cli_common_argp, &e.common, "Output and resources:"}},
+        .most = 1};
     const char *positional[CLI_MAX_POSITIONAL];
     int status;
     if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
-    if (positional[0] && e.load) return cli_fail(CLI_USAGE, "the network is named twice: '%.60s' and --load", positional[0]);
+    if (positional[0] && e.load)
+        return cli_fail(CLI_USAGE, "the network is named twice: '%.60s' and --load", positional[0]);
     if (positional[0]) e.load = positional[0];
     if (!e.load) return cli_fail(CLI_USAGE, "which network? wanted a safetensors file");
     return run(&e);

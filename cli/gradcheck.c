@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // gradcheck: gradients of the loop and of a backward scheme against central finite differences, in double.
 //
-// The loss is linear in the states,  F = sum_l <direct_l, z_l> + <last, z_{L-1}>,  so its gradient is what the backward pass
-// computes, and (F(p + h) - F(p - h)) / 2h differs from it by h^2 F'''/6 and by eps |F| / h: h = eps^(1/3) max(1, |p|).
+// The loss is linear in the states,  F = sum_l <direct_l, z_l> + <last, z_{L-1}>,  so its gradient is what the backward
+// pass computes, and (F(p + h) - F(p - h)) / 2h differs from it by h^2 F'''/6 and by eps |F| / h: h = eps^(1/3) max(1,
+// |p|).
 #include <errno.h>
 #include <float.h>
 #include <math.h>
@@ -26,7 +27,8 @@ typedef struct gradcheck {
 
 static const struct argp_option gradcheck_options[] = {
     {"samples", KEY_SAMPLES, "N", 0, "Numbers to vary in every tensor at most (default 4)", 0},
-    {"agree", KEY_TOLERANCE, "E", 0, "Largest difference, relative to the largest gradient of the same tensor (default 1e-6)", 0},
+    {"agree", KEY_TOLERANCE, "E", 0,
+     "Largest difference, relative to the largest gradient of the same tensor (default 1e-6)", 0},
     {0},
 };
 
@@ -62,16 +64,20 @@ static double loss_now(loss *f) {
     dpcr_solve_report report = {.size = sizeof report};
     const dpcr_steps *s = &f->problem->steps;
     const int64_t row = s->batch * s->width, all = s->length * row;
-    if (dpcr_solve_execute(f->plan, &f->problem->z0, &f->z, NULL, f->workspace, f->bytes, &report, &f->error) != DPCR_OK) f->failed = true;
+    if (dpcr_solve_execute(f->plan, &f->problem->z0, &f->z, NULL, f->workspace, f->bytes, &report, &f->error) !=
+        DPCR_OK)
+        f->failed = true;
     const double *z = f->z.data, *end = all ? z + all - row : f->problem->z0.data;
     return dot(f->problem->direct.data, z, all) + dot(f->problem->last.data, end, row);
 }
 
 static int loss_create(dpcr_context *context, const cli_problem *problem, loss *f) {
-    const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_SEQUENTIAL, .backward = DPCR_SCHEME_SEQUENTIAL};
+    const dpcr_solve_options options = {
+        .size = sizeof options, .method = DPCR_METHOD_SEQUENTIAL, .backward = DPCR_SCHEME_SEQUENTIAL};
     const dpcr_steps *s = &problem->steps;
     *f = (loss){.problem = problem};
-    if (dpcr_solve_plan_create(context, s, &options, &f->plan, &f->error) != DPCR_OK) return cli_fail_error(&f->error, CLI_COMPUTING);
+    if (dpcr_solve_plan_create(context, s, &options, &f->plan, &f->error) != DPCR_OK)
+        return cli_fail_error(&f->error, CLI_COMPUTING);
     if (!cli_array_create(DPCR_F64, 3, (const int64_t[]){s->length, s->batch, s->width}, &f->z)) return CLI_RESOURCES;
     f->bytes = dpcr_solve_plan_workspace(f->plan);
     f->workspace = cli_allocate(f->bytes);
@@ -100,7 +106,8 @@ static difference differentiate(loss *f, double *p) {
     const double right = (above - middle) / h, left = (middle - below) / h;
     const double noise = 64 * DBL_EPSILON * (1 + fabs(middle)) / h;
     // A smooth function's one-sided slopes differ by h F'': a hundred times that is no curvature.
-    return (difference){(above - below) / (2 * h), fabs(right - left) > noise + 1e-3 * fmax(fabs(right), fabs(left)) + 1e-2 * h};
+    return (difference){(above - below) / (2 * h),
+                        fabs(right - left) > noise + 1e-3 * fmax(fabs(right), fabs(left)) + 1e-2 * h};
 }
 
 typedef struct tally {
@@ -111,8 +118,8 @@ typedef struct tally {
 } tally;
 
 // One tensor: `values` are moved, element offset by offset; the gradients lie at the same offsets.
-static void compare_tensor(loss *f, const gradcheck *g, tally *t, const char *name, uint64_t stream, const dpcr_array *values,
-                           const double *loop, const double *scheme) {
+static void compare_tensor(loss *f, const gradcheck *g, tally *t, const char *name, uint64_t stream,
+                           const dpcr_array *values, const double *loop, const double *scheme) {
     const int64_t cols = values->ndim > 1 ? values->shape[1] : 1, n = values->shape[0] * cols;
     double largest = 0, worst_loop = 0, worst_scheme = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -120,7 +127,8 @@ static void compare_tensor(loss *f, const gradcheck *g, tally *t, const char *na
         largest = fmax(largest, fabs(loop[at]));
     }
     for (int64_t k = 0; k < g->samples && k < n; k++) {
-        const int64_t i = g->samples >= n ? k : (int64_t)cli_random_below(g->common.seed, stream, (uint64_t)k, (uint64_t)n);
+        const int64_t i =
+            g->samples >= n ? k : (int64_t)cli_random_below(g->common.seed, stream, (uint64_t)k, (uint64_t)n);
         const int64_t at = i / cols * values->strides[0] + (values->ndim > 1 ? i % cols * values->strides[1] : 0);
         const difference d = differentiate(f, (double *)values->data + at);
         if (d.kink && t->kinks) {
@@ -133,20 +141,22 @@ static void compare_tensor(loss *f, const gradcheck *g, tally *t, const char *na
         worst_scheme = fmax(worst_scheme, fabs(scheme[at] - d.value) / scale);
         if (!isfinite(loop[at]) || !isfinite(scheme[at]) || !isfinite(d.value)) worst_loop = worst_scheme = HUGE_VAL;
     }
-    if (fmax(worst_loop, worst_scheme) > fmax(t->worst_loop, t->worst_scheme) || !t->worst[0]) snprintf(t->worst, sizeof t->worst, "%s", name);
+    if (fmax(worst_loop, worst_scheme) > fmax(t->worst_loop, t->worst_scheme) || !t->worst[0])
+        snprintf(t->worst, sizeof t->worst, "%s", name);
     t->worst_loop = fmax(t->worst_loop, worst_loop);
     t->worst_scheme = fmax(t->worst_scheme, worst_scheme);
 }
 
-static int compare_all(loss *f, const gradcheck *g, const cli_problem *problem, const cli_solution *loop, const cli_solution *scheme,
-                       tally *t) {
+static int compare_all(loss *f, const gradcheck *g, const cli_problem *problem, const cli_solution *loop,
+                       const cli_solution *scheme, tally *t) {
     const double *vector = dpcr_model_vector(problem->model, NULL), *a = loop->gradients, *b = scheme->gradients;
     const int64_t count = dpcr_model_parameter_count(problem->model);
     compare_tensor(f, g, t, "z0", KEY_STREAM_SAMPLES, &problem->z0, loop->dz0.data, scheme->dz0.data);
     for (int64_t k = 0; k < count && !f->failed && !cli_signal(); k++) {
         char name[128];
         dpcr_array parameter;
-        if (dpcr_model_parameter(problem->model, k, name, sizeof name, &parameter, NULL, &f->error)) return cli_fail_error(&f->error, CLI_COMPUTING);
+        if (dpcr_model_parameter(problem->model, k, name, sizeof name, &parameter, NULL, &f->error))
+            return cli_fail_error(&f->error, CLI_COMPUTING);
         const ptrdiff_t at = (const double *)parameter.data - vector;
         compare_tensor(f, g, t, name, (uint64_t)KEY_STREAM_SAMPLES << 32 | (uint64_t)k, &parameter, a + at, b + at);
     }
@@ -154,7 +164,8 @@ static int compare_all(loss *f, const gradcheck *g, const cli_problem *problem, 
     return f->failed ? cli_fail_error(&f->error, CLI_COMPUTING) : CLI_DONE;
 }
 
-static int tell(const gradcheck *g, const tally *t, const cli_solution *scheme, bool callbacks, const char *callback_text) {
+static int tell(const gradcheck *g, const tally *t, const cli_solution *scheme, bool callbacks,
+                const char *callback_text) {
     const dpcr_model_options *o = &g->network.options;
     const double worst = fmax(t->worst_loop, t->worst_scheme);
     const bool agrees = worst <= g->tolerance && callbacks && t->compared > 0;
@@ -176,10 +187,12 @@ static int tell(const gradcheck *g, const tally *t, const cli_solution *scheme, 
     cli_set_text(&r, "method", dpcr_method_name(scheme->method));
     cli_set_text(&r, "backward", dpcr_scheme_name(scheme->backward));
     cli_set_text(&r, "dtype", dpcr_dtype_name(DPCR_F64));
-    cli_say(&g->common, "%s %lld x %lld, %s, %s backward: %lld differences, %lld beside a kink\n", cli_architecture_name(o->architecture),
-            (long long)o->layers, (long long)o->width, dpcr_method_name(scheme->method), dpcr_scheme_name(scheme->backward),
-            (long long)t->compared, (long long)t->skipped);
-    cli_say(&g->common, "largest error %.3g (loop), %.3g (scheme), allowed %.3g, in %s\n", t->worst_loop, t->worst_scheme, g->tolerance, t->worst);
+    cli_say(&g->common, "%s %lld x %lld, %s, %s backward: %lld differences, %lld beside a kink\n",
+            cli_architecture_name(o->architecture), (long long)o->layers, (long long)o->width,
+            dpcr_method_name(scheme->method), dpcr_scheme_name(scheme->backward), (long long)t->compared,
+            (long long)t->skipped);
+    cli_say(&g->common, "largest error %.3g (loop), %.3g (scheme), allowed %.3g, in %s\n", t->worst_loop,
+            t->worst_scheme, g->tolerance, t->worst);
     cli_say(&g->common, "callbacks %s%s\n%s\n", callbacks ? "agree" : "disagree: ", callbacks ? "" : callback_text,
             agrees ? "gradients agree" : "gradients DO NOT AGREE");
     const int status = cli_finish(&g->common, &r, agrees ? CLI_DONE : CLI_DISAGREE);
@@ -188,26 +201,25 @@ static int tell(const gradcheck *g, const tally *t, const cli_solution *scheme, 
 }
 
 static int run_problem(dpcr_context *context, const gradcheck *g, const cli_problem *problem) {
-    const dpcr_solve_options loop_options = {.size = sizeof loop_options, .method = DPCR_METHOD_SEQUENTIAL, .backward = DPCR_SCHEME_SEQUENTIAL};
-    cli_solution *loop = calloc(1, sizeof *loop), *scheme = calloc(1, sizeof *scheme);
-    int status = loop && scheme ? CLI_DONE : cli_fail_memory("the comparison");
+    const dpcr_solve_options loop_options = {
+        .size = sizeof loop_options, .method = DPCR_METHOD_SEQUENTIAL, .backward = DPCR_SCHEME_SEQUENTIAL};
+    cli_solution *loop = NULL, *scheme = NULL;
     loss f = {0};
     tally t = {.kinks = dpcr_model_get_options(problem->model)->activation == DPCR_ACT_RELU};
-    if (!status) status = cli_solution_create(context, problem, &loop_options, NULL, loop);
-    if (!status) status = cli_solution_create(context, problem, &g->solver.options, NULL, scheme);
+    int status = cli_solution_create(context, problem, &loop_options, NULL, &loop);
+    if (!status) status = cli_solution_create(context, problem, &g->solver.options, NULL, &scheme);
     if (!status) status = loss_create(context, problem, &f);
     if (!status) status = compare_all(&f, g, problem, loop, scheme, &t);
     loss_destroy(&f);
     if (!status) {
         dpcr_error error = {0};
         const dpcr_status callbacks = dpcr_steps_check(context, &problem->steps, &problem->z0, STEPS_TOLERANCE, &error);
-        status = callbacks == DPCR_OK || callbacks == DPCR_ERROR_CALLBACK ? tell(g, &t, scheme, callbacks == DPCR_OK, error.text)
-                                                                          : cli_fail_error(&error, CLI_COMPUTING);
+        status = callbacks == DPCR_OK || callbacks == DPCR_ERROR_CALLBACK
+                     ? tell(g, &t, scheme, callbacks == DPCR_OK, error.text)
+                     : cli_fail_error(&error, CLI_COMPUTING);
     }
-    if (loop) cli_solution_destroy(loop);
-    if (scheme) cli_solution_destroy(scheme);
-    free(loop);
-    free(scheme);
+    cli_solution_destroy(loop);
+    cli_solution_destroy(scheme);
     return status;
 }
 
@@ -235,9 +247,12 @@ int cli_verb_gradcheck(int argc, char **argv) {
                    .tolerance = GRADCHECK_TOLERANCE};
     const cli_syntax syntax = {
         .arguments = "mlp|resnet",
-        .doc = "Compares the gradients of the loop and of a method with a backward scheme (default newton and pcr) with central "
-               "finite differences, in float64, on a sample of every parameter tensor and of the initial states. Defaults: 12 "
-               "layers, width 5, batch 3.\vWith ReLU, samples beside a kink are skipped and counted.",
+        .doc =
+            "Compares the gradients of the loop and of a method with a backward scheme (default newton and pcr) with "
+            "central "
+            "finite differences, in float64, on a sample of every parameter tensor and of the initial states. "
+            "Defaults: 12 "
+            "layers, width 5, batch 3.\vWith ReLU, samples beside a kink are skipped and counted.",
         .groups = {{&gradcheck_argp, &g, "Check:"},
                    {&cli_network_argp, &g.network, "Network:"},
                    {&cli_solver_argp, &g.solver, "Solver:"},

@@ -50,8 +50,10 @@ static void fill(cli_result *result, const dpcr_context *context) {
     const char *forced = getenv("DEEPPCR_ISA");
     cli_set_text(result, "version", dpcr_version());
     cli_set_text(result, "isa", dpcr_isa_name());
-    if (forced) cli_set_text(result, "isa_forced", forced);
-    else cli_set(result, "isa_forced", json_null());
+    if (forced)
+        cli_set_text(result, "isa_forced", forced);
+    else
+        cli_set(result, "isa_forced", json_null());
     cli_set(result, "isa_levels", json_pack("[sss]", "portable", "avx2", "avx512"));
     cli_set_int(result, "threads", dpcr_context_threads(context));
     cli_set_int(result, "memory_bytes", (json_int_t)cli_memory_budget());
@@ -66,19 +68,23 @@ static void fill(cli_result *result, const dpcr_context *context) {
     set_data(result);
 }
 
+static void say_value(const cli_common *common, json_t *value) {
+    if (json_is_string(value)) cli_say(common, " %s", json_string_value(value));
+    if (json_is_integer(value)) cli_say(common, " %lld", (long long)json_integer_value(value));
+    if (json_is_array(value) && json_array_size(value) == 0) cli_say(common, " none found");
+    for (size_t i = 0; i < json_array_size(value); i++)
+        cli_say(common, " %s", json_string_value(json_array_get(value, i)));
+    for (void *i = json_object_iter(value); i; i = json_object_iter_next(value, i))
+        cli_say(common, " %s %.10g", json_object_iter_key(i), json_number_value(json_object_iter_value(i)));
+}
+
 // Every member in a line of its own; lists and objects with their members side by side.
 static void say_all(const cli_common *common, const cli_result *result) {
-    const char *key, *name;
-    json_t *value, *member;
-    size_t i;
-    json_object_foreach(result->object, key, value) {
+    for (void *i = json_object_iter(result->object); i; i = json_object_iter_next(result->object, i)) {
+        json_t *value = json_object_iter_value(i);
         if (json_is_null(value)) continue;
-        cli_say(common, "%-13s", key);
-        if (json_is_string(value)) cli_say(common, " %s", json_string_value(value));
-        if (json_is_integer(value)) cli_say(common, " %lld", (long long)json_integer_value(value));
-        json_array_foreach(value, i, member) cli_say(common, " %s", json_string_value(member));
-        json_object_foreach(value, name, member) cli_say(common, " %s %g", name, json_number_value(member));
-        if (json_is_array(value) && json_array_size(value) == 0) cli_say(common, " none found");
+        cli_say(common, "%-13s", json_object_iter_key(i));
+        say_value(common, value);
         cli_say(common, "\n");
     }
 }
@@ -87,9 +93,10 @@ int cli_verb_info(int argc, char **argv) {
     cli_common common = CLI_COMMON_DEFAULTS;
     const cli_syntax syntax = {
         .arguments = "",
-        .doc = "Tells the version, the instruction set level, threads, memory and caches, and the names of everything "
-               "that other verbs take.\vThe environment variable DEEPPCR_ISA (portable, avx2, avx512) forces a lower "
-               "level than the processor's.",
+        .doc =
+            "Tells the version, the instruction set level, threads, memory and caches, and the names of everything "
+            "that other verbs take.\vThe environment variable DEEPPCR_ISA (portable, avx2, avx512) forces a lower "
+            "level than the processor's.",
         .groups = {{&cli_common_argp, &common, "Output and resources:"}}};
     const char *positional[CLI_MAX_POSITIONAL];
     int status;

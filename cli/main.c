@@ -23,13 +23,15 @@ static void join_verbs(char *text, size_t bytes) {
 }
 
 static void print_help(void) {
-    printf("Usage: deeppcr VERB [OPTION...]\n\n"
-           "Sequential neural computations, solved in parallel over their length.\n\nVerbs:\n");
+    printf(
+        "Usage: deeppcr VERB [OPTION...]\n\n"
+        "Sequential neural computations, solved in parallel over their length.\n\nVerbs:\n");
     for (int i = 0; i < VERBS; i++) printf("  %-10s %s\n", verbs[i].name, verbs[i].summary);
-    printf("\n'deeppcr VERB --help' tells a verb's options; 'deeppcr --version' the version.\n"
-           "Exit status: 0 done, 1 results disagree, 2 usage, 3 not converged and told not to fall back,\n"
-           "4 out of resources (memory, disk, threads, unwritable output), 5 bad input file,\n"
-           "128 + N stopped by signal N.\n");
+    printf(
+        "\n'deeppcr VERB --help' tells a verb's options; 'deeppcr --version' the version.\n"
+        "Exit status: 0 done, 1 results disagree, 2 usage, 3 not converged and told not to fall back,\n"
+        "4 out of resources (memory, disk, threads, unwritable output), 5 bad input file,\n"
+        "128 + N stopped by signal N.\n");
 }
 
 static int run(int argc, char **argv) {
@@ -45,7 +47,7 @@ static int run(int argc, char **argv) {
         return CLI_DONE;
     }
     for (int i = 0; i < VERBS; i++) {
-        if (strcmp(argv[1], verbs[i].name)) continue;
+        if (strcmp(argv[1], verbs[i].name) != 0) continue;
         cli_set_verb(verbs[i].name);
         return verbs[i].run(argc - 1, argv + 1);
     }

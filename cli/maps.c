@@ -15,6 +15,7 @@ const char cli_map_names[] = ", lorenz, logistic";
 typedef struct map {
     const char *name;
     int64_t width;
+    double start[3];
     void (*advance)(const double *in, double *out);  // out may be in
     void (*jacobian)(const double *in, double *j);
 } map;
@@ -35,8 +36,9 @@ static void lorenz_jacobian(const double *in, double *j) {
 static void logistic_advance(const double *in, double *out) { out[0] = 3.9 * in[0] * (1 - in[0]); }
 static void logistic_jacobian(const double *in, double *j) { j[0] = 3.9 * (1 - 2 * in[0]); }
 
-static const map maps[] = {{"lorenz", 3, lorenz_advance, lorenz_jacobian},
-                           {"logistic", 1, logistic_advance, logistic_jacobian}};
+static const map maps[] = {
+    {"lorenz", 3, {9.614521163788712, 17.519127090401067, 13.94230712158098}, lorenz_advance, lorenz_jacobian},
+    {"logistic", 1, {0.4}, logistic_advance, logistic_jacobian}};
 
 static const map *find(const char *name) {
     for (int i = 0; i < 2; i++)
@@ -62,14 +64,18 @@ static int advance(void *user, const dpcr_span *span, const dpcr_array *in, cons
             memcpy(z, row(in, c, b), bytes);
             for (int64_t k = 0; k < span->steps; k++) {
                 m->advance(z, z);
-                if (states) memcpy((double *)states->data + c * states->strides[0] + k * states->strides[1] + b * states->strides[2], z, bytes);
+                if (states)
+                    memcpy((double *)states->data + c * states->strides[0] + k * states->strides[1] +
+                               b * states->strides[2],
+                           z, bytes);
             }
             if (last) memcpy(row(last, c, b), z, bytes);
         }
     return 0;
 }
 
-static int linearise(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *f, const dpcr_array *a) {
+static int linearise(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *f,
+                     const dpcr_array *a) {
     const map *m = user;
     for (int64_t c = 0; c < span->lanes; c++)
         for (int64_t b = 0; b < span->rows; b++) {
@@ -86,7 +92,7 @@ int64_t cli_map_width(const char *name) { return find(name)->width; }
 dpcr_steps cli_map_steps(const char *name, int64_t length, int64_t batch) {
     const map *m = find(name);
     return (dpcr_steps){.size = sizeof(dpcr_steps),
-                        .user = (void *)(uintptr_t)m,
+                        .user = (void *)m,
                         .length = length,
                         .batch = batch,
                         .width = m->width,
@@ -101,11 +107,12 @@ dpcr_steps cli_map_steps(const char *name, int64_t length, int64_t batch) {
 
 // Sequence 0 starts at a point of the literature, the others near it.
 void cli_map_start(const char *name, const dpcr_array *z0, uint64_t seed) {
-    static const double lorenz_start[3] = {9.614521163788712, 17.519127090401067, 13.94230712158098};
+    const map *m = find(name);
     const int64_t w = z0->shape[1];
+    if (!m) return;
     for (int64_t b = 0; b < z0->shape[0]; b++)
         for (int64_t i = 0; i < w; i++) {
             const double noise = b ? 0.01 * cli_normal(seed, CLI_STREAM_STATES, (uint64_t)(b * w + i)) : 0;
-            cli_array_set(z0, b * w + i, (find(name)->width == 3 ? lorenz_start[i] : 0.4) + noise);
+            cli_array_set(z0, b * w + i, m->start[i] + noise);
         }
 }

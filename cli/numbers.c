@@ -26,8 +26,10 @@ bool cli_read_int64(const char *option, const char *text, int64_t low, int64_t h
     if (errno == ERANGE) return wrong(option, text, "a number that fits 64 bits (overflow)");
     if (number < low || number > high) {
         char range[96];
-        if (high == INT64_MAX) snprintf(range, sizeof range, "at least %lld", (long long)low);
-        else snprintf(range, sizeof range, "%lld to %lld", (long long)low, (long long)high);
+        if (high == INT64_MAX)
+            snprintf(range, sizeof range, "at least %lld", (long long)low);
+        else
+            snprintf(range, sizeof range, "%lld to %lld", (long long)low, (long long)high);
         return wrong(option, text, range);
     }
     *value = number;
@@ -41,28 +43,21 @@ bool cli_read_int(const char *option, const char *text, int low, int high, int *
     return true;
 }
 
-bool cli_read_uint64(const char *option, const char *text, uint64_t *value) {
-    char *end = NULL;
-    errno = 0;
-    const unsigned long long number = isdigit((unsigned char)text[0]) ? strtoull(text, &end, 10) : 0;
-    if (!end || *end) return wrong(option, text, "a whole number from 0 on");
-    if (errno == ERANGE) return wrong(option, text, "a number that fits 64 bits (overflow)");
-    *value = number;
-    return true;
-}
-
 bool cli_read_double(const char *option, const char *text, double low, double high, double *value) {
     char *end = NULL;
     errno = 0;
     const double number = begins_number(text) ? strtod(text, &end) : 0;
     if (!end || end == text || *end || !isfinite(number)) {
-        if (end && end != text && !*end && errno == ERANGE) return wrong(option, text, "a number that fits a double (overflow)");
+        if (end && end != text && !*end && errno == ERANGE)
+            return wrong(option, text, "a number that fits a double (overflow)");
         return wrong(option, text, "a finite number");
     }
     if (number < low || number > high) {
         char range[96];
-        if (high == HUGE_VAL) snprintf(range, sizeof range, "at least %g", low);
-        else snprintf(range, sizeof range, "%g to %g", low, high);
+        if (high == HUGE_VAL)
+            snprintf(range, sizeof range, "at least %g", low);
+        else
+            snprintf(range, sizeof range, "%g to %g", low, high);
         return wrong(option, text, range);
     }
     *value = number;
@@ -96,7 +91,7 @@ void cli_join_words(const char *const *words, int count, char *text, size_t byte
 
 bool cli_read_word(const char *option, const char *text, const char *const *words, int count, int *index) {
     for (int i = 0; i < count; i++) {
-        if (strcmp(text, words[i])) continue;
+        if (strcmp(text, words[i]) != 0) continue;
         *index = i;
         return true;
     }

@@ -7,11 +7,35 @@
 #include "cli.h"
 
 enum {
-    KEY_JSON = 0x1000, KEY_QUIET, KEY_SEED, KEY_THREADS, KEY_CSV,
-    KEY_METHOD, KEY_SCHEME, KEY_BACKWARD, KEY_TOLERANCE, KEY_WINDOW, KEY_SWEEPS, KEY_NO_FALLBACK, KEY_LIMIT,
-    KEY_CHUNK, KEY_BLOCK, KEY_DAMPING, KEY_RUN_UP, KEY_GUESS,
-    KEY_LAYERS, KEY_WIDTH, KEY_HIDDEN, KEY_BATCH, KEY_DTYPE, KEY_ACTIVATION, KEY_BRANCH, KEY_NORM, KEY_SCALE,
-    KEY_INIT, KEY_GAIN
+    KEY_JSON = 0x1000,
+    KEY_QUIET,
+    KEY_SEED,
+    KEY_THREADS,
+    KEY_CSV,
+    KEY_METHOD,
+    KEY_SCHEME,
+    KEY_BACKWARD,
+    KEY_TOLERANCE,
+    KEY_WINDOW,
+    KEY_SWEEPS,
+    KEY_NO_FALLBACK,
+    KEY_LIMIT,
+    KEY_CHUNK,
+    KEY_BLOCK,
+    KEY_DAMPING,
+    KEY_RUN_UP,
+    KEY_GUESS,
+    KEY_LAYERS,
+    KEY_WIDTH,
+    KEY_HIDDEN,
+    KEY_BATCH,
+    KEY_DTYPE,
+    KEY_ACTIVATION,
+    KEY_BRANCH,
+    KEY_NORM,
+    KEY_SCALE,
+    KEY_INIT,
+    KEY_GAIN
 };
 
 static error_t taken(bool ok) { return ok ? 0 : EINVAL; }
@@ -27,17 +51,25 @@ static const struct argp_option common_options[] = {
     {0},
 };
 
+// JSON's integers are signed, so a seed is told as it was given only below 2^63.
+static error_t read_seed(const char *arg, uint64_t *seed) {
+    int64_t number;
+    if (!cli_read_int64("--seed", arg, 0, INT64_MAX, &number)) return EINVAL;
+    *seed = (uint64_t)number;
+    return 0;
+}
+
 static error_t parse_common(int key, char *arg, struct argp_state *state) {
     cli_common *c = state->input;
     switch (key) {
         case KEY_JSON: c->json = true; return 0;
         case KEY_QUIET: c->quiet = true; return 0;
         case KEY_CSV: c->csv = arg; return 0;
-        case KEY_SEED: return taken(cli_read_uint64("--seed", arg, &c->seed));
+        case KEY_SEED: return read_seed(arg, &c->seed);
         case KEY_THREADS: return taken(cli_read_int("--threads", arg, 0, 1024, &c->threads));
         case ARGP_KEY_END:
             if (!c->csv) return 0;
-            if (strcmp(c->csv, "-")) return taken(cli_writable("the CSV table", c->csv));
+            if (strcmp(c->csv, "-") != 0) return taken(cli_writable("the CSV table", c->csv));
             if (c->json) cli_fail(CLI_USAGE, "--json and --csv - both want standard output");
             return taken(!c->json);
         default: return ARGP_ERR_UNKNOWN;
@@ -49,18 +81,25 @@ const struct argp cli_common_argp = {common_options, parse_common, NULL, NULL, N
 // ---- the solver ----
 
 static const struct argp_option solver_options[] = {
-    {"method", KEY_METHOD, "NAME", 0, "auto, sequential, newton, diagonal, block, picard, jacobi, damped, overlap, shooting", 0},
-    {"scheme", KEY_SCHEME, "NAME", 0, "Scheme of the linear chains in a sweep: auto, sequential, pcr, blelloch, chunked, overlap", 0},
-    {"backward", KEY_BACKWARD, "NAME", 0, "Scheme of the backward pass: the same names; sequential is the adjoint loop", 0},
-    {"tolerance", KEY_TOLERANCE, "T", 0, "A step is converged where |z - f| <= T + T |z| (default 1e-5 in float32, 1e-10 in float64; 0: the loop's bits)", 0},
-    {"guess", KEY_GUESS, "step|zero", 0, "Initial guess: every step applied to the initial state (default), or to zero", 0},
+    {"method", KEY_METHOD, "NAME", 0,
+     "auto, sequential, newton, diagonal, block, picard, jacobi, damped, overlap, shooting", 0},
+    {"scheme", KEY_SCHEME, "NAME", 0,
+     "Scheme of the linear chains in a sweep: auto, sequential, pcr, blelloch, chunked, overlap", 0},
+    {"backward", KEY_BACKWARD, "NAME", 0, "Scheme of the backward pass: the same names; sequential is the adjoint loop",
+     0},
+    {"tolerance", KEY_TOLERANCE, "T", 0,
+     "A step is converged where |z - f| <= T + T |z| (default 1e-5 in float32, 1e-10 in float64; 0: the loop's bits)",
+     0},
+    {"guess", KEY_GUESS, "step|zero", 0, "Initial guess: every step applied to the initial state (default), or to zero",
+     0},
     {"window", KEY_WINDOW, "N", 0, "Steps solved at once (default: all; 1 is Gauss-Seidel)", 0},
     {"chunk", KEY_CHUNK, "N", 0, "Steps a chunk of overlap, shooting and chunked (default: from the shape)", 0},
     {"run-up", KEY_RUN_UP, "N", 0, "Steps that a chunk of overlap runs before its first (default 64)", 0},
     {"block", KEY_BLOCK, "K", 0, "Block size of the method block (default 2)", 0},
     {"damping", KEY_DAMPING, "S", 0, "Factor of the Jacobian in the method damped, up to 1 (default 0.7)", 0},
     {"max-sweeps", KEY_SWEEPS, "N", 0, "Budget in sweeps over the chain (default 100; overlap 3)", 0},
-    {"no-fallback", KEY_NO_FALLBACK, NULL, 0, "Stop with exit status 3 instead of finishing in order when the budget is spent", 0},
+    {"no-fallback", KEY_NO_FALLBACK, NULL, 0,
+     "Stop with exit status 3 instead of finishing in order when the budget is spent", 0},
     {"memory-limit", KEY_LIMIT, "BYTES", 0, "Workspace at most (suffixes K, M, G)", 0},
     {0},
 };
@@ -120,11 +159,14 @@ static const struct argp_option network_options[] = {
     {"hidden", KEY_HIDDEN, "H", 0, "Width inside a two-layer branch (default: the width)", 0},
     {"batch", KEY_BATCH, "B", 0, "Sequences at once", 0},
     {"dtype", KEY_DTYPE, "TYPE", 0, "float32 or float64", 0},
-    {"activation", KEY_ACTIVATION, "NAME", 0, "identity, relu, tanh, sigmoid, gelu, silu (default: relu; in a resnet's linear branch tanh)", 0},
+    {"activation", KEY_ACTIVATION, "NAME", 0,
+     "identity, relu, tanh, sigmoid, gelu, silu (default: relu; in a resnet's linear branch tanh)", 0},
     {"branch", KEY_BRANCH, "linear|two-layer", 0, "A resnet's branch (default linear)", 0},
     {"layer-norm", KEY_NORM, NULL, 0, "Normalise before the activation", 0},
     {"scale", KEY_SCALE, "S", 0, "A resnet's s in z + s f(z) (default 1/sqrt(layers))", 0},
-    {"init", KEY_INIT, "default|he|normal", 0, "Initial weights of the layers: PyTorch's default, N(0, 2/fan-in) or N(0, 1/fan-in), these two with zero biases", 0},
+    {"init", KEY_INIT, "default|he|normal", 0,
+     "Initial weights of the layers: PyTorch's default, N(0, 2/fan-in) or N(0, 1/fan-in), these two with zero biases",
+     0},
     {"gain", KEY_GAIN, "G", 0, "Factor on the layers' initial weights (default 1)", 0},
     {0},
 };
@@ -138,12 +180,14 @@ const char *cli_branch_name(dpcr_branch branch) { return branches[branch == DPCR
 
 bool cli_read_architecture(const char *text, const char *others, dpcr_architecture *architecture) {
     for (int i = 0; text && i < 2; i++) {
-        if (strcmp(text, architectures[i])) continue;
+        if (strcmp(text, architectures[i]) != 0) continue;
         *architecture = i ? DPCR_RESNET : DPCR_MLP;
         return true;
     }
-    if (text) cli_fail(CLI_USAGE, "no network '%.60s'; there are mlp, resnet%s", text, others);
-    else cli_fail(CLI_USAGE, "which network? there are mlp, resnet%s", others);
+    if (text)
+        cli_fail(CLI_USAGE, "no network '%.60s'; there are mlp, resnet%s", text, others);
+    else
+        cli_fail(CLI_USAGE, "which network? there are mlp, resnet%s", others);
     return false;
 }
 

@@ -87,13 +87,16 @@ int cli_csv_result(const cli_common *common, const cli_result *result) {
     FILE *out = open_memstream(&text, &bytes);
     if (!out) return cli_fail_memory("the CSV table");
     for (int line = 0; line < 2; line++) {
-        const char *key, *comma = "";
-        json_t *value;
-        json_object_foreach(result->object, key, value) {
+        const char *comma = "";
+        for (void *i = json_object_iter(result->object); i; i = json_object_iter_next(result->object, i)) {
+            const char *key = json_object_iter_key(i);
+            const json_t *value = json_object_iter_value(i);
             if (json_is_array(value) || json_is_object(value)) continue;
             fputs(comma, out);
-            if (line == 0) fputs(key, out);
-            else csv_value(out, value);
+            if (line == 0)
+                fputs(key, out);
+            else
+                csv_value(out, value);
             comma = ",";
         }
         fputc('\n', out);
@@ -167,9 +170,12 @@ bool cli_writable(const char *what, const char *path) {
     const size_t length = slash ? (size_t)(slash - path) : 0;
     struct stat info;
     int code = 0;
-    if (!*path) code = ENOENT;
-    else if (length >= sizeof folder) code = ENAMETOOLONG;
-    else if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) code = EISDIR;
+    if (!*path)
+        code = ENOENT;
+    else if (length >= sizeof folder)
+        code = ENAMETOOLONG;
+    else if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
+        code = EISDIR;
     else {
         snprintf(folder, sizeof folder, "%.*s", (int)length, path);
         const char *where = !slash ? "." : length ? folder : "/";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Arguments: argp with the groups of options that verbs share. argp's own messages take two lines and exit by themselves;
-// ours are one line, so its error and help output is switched off here and done by hand.
+// Arguments: argp with the groups of options that verbs share. argp's own messages take two lines and exit by
+// themselves; ours are one line, so its error and help output is switched off here and done by hand.
 #include <errno.h>
 #include <string.h>
 
@@ -39,9 +39,12 @@ static void tell_bad_option(parsing *p, const struct argp_state *state) {
     bool known = length && has_option(p->argp, name, length);
     for (int i = 0; length && i < CLI_MAX_GROUPS && p->syntax->groups[i].argp; i++)
         known = known || has_option(p->syntax->groups[i].argp, name, length);
-    if (known && name[length] == '=') cli_fail(CLI_USAGE, "option '--%.*s' takes no value", (int)length, name);
-    else if (known) cli_fail(CLI_USAGE, "option '%.80s' needs a value", word);
-    else cli_fail(CLI_USAGE, "unknown option '%.80s'; '%s --help' lists them", word, p->name);
+    if (known && name[length] == '=')
+        cli_fail(CLI_USAGE, "option '--%.*s' takes no value", (int)length, name);
+    else if (known)
+        cli_fail(CLI_USAGE, "option '%.80s' needs a value", word);
+    else
+        cli_fail(CLI_USAGE, "unknown option '%.80s'; '%s --help' lists them", word, p->name);
 }
 
 static error_t take_argument(parsing *p, const char *word) {
@@ -62,8 +65,8 @@ static error_t parse_top(int key, char *arg, struct argp_state *state) {
             return 0;
         case KEY_HELP:
         case KEY_USAGE:
-            argp_help(p->argp, stdout, key == KEY_HELP ? ARGP_HELP_USAGE | ARGP_HELP_LONG | ARGP_HELP_DOC : ARGP_HELP_USAGE,
-                      p->name);
+            argp_help(p->argp, stdout,
+                      key == KEY_HELP ? ARGP_HELP_USAGE | ARGP_HELP_LONG | ARGP_HELP_DOC : ARGP_HELP_USAGE, p->name);
             p->helped = true;
             return ECANCELED;
         case ARGP_KEY_ARG: return take_argument(p, arg);
@@ -74,11 +77,13 @@ static error_t parse_top(int key, char *arg, struct argp_state *state) {
     }
 }
 
-bool cli_parse(const cli_syntax *syntax, int argc, char **argv, const char *positional[CLI_MAX_POSITIONAL], int *status) {
+bool cli_parse(const cli_syntax *syntax, int argc, char **argv, const char *positional[CLI_MAX_POSITIONAL],
+               int *status) {
     struct argp_child children[CLI_MAX_GROUPS + 1] = {{0}};
     int groups = 0;
     for (; groups < CLI_MAX_GROUPS && syntax->groups[groups].argp; groups++)
-        children[groups] = (struct argp_child){syntax->groups[groups].argp, 0, syntax->groups[groups].header, groups + 1};
+        children[groups] =
+            (struct argp_child){syntax->groups[groups].argp, 0, syntax->groups[groups].header, groups + 1};
     const struct argp argp = {help_options, parse_top, syntax->arguments, syntax->doc, children, NULL, NULL};
     parsing p = {.syntax = syntax, .positional = positional, .argp = &argp};
     snprintf(p.name, sizeof p.name, "deeppcr %s", cli_get_verb());

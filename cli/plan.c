@@ -16,7 +16,8 @@ typedef struct plan {
 
 static const struct argp_option plan_options[] = {
     {"length", KEY_LENGTH, "N", 0, "The same as --layers", 0},
-    {"structure", KEY_STRUCTURE, "NAME", 0, "Of a linear chain: zero, identity, scalar, diagonal, block, dense (default)", 0},
+    {"structure", KEY_STRUCTURE, "NAME", 0,
+     "Of a linear chain: zero, identity, scalar, diagonal, block, dense (default)", 0},
     {0},
 };
 
@@ -54,7 +55,8 @@ static int plan_linear(dpcr_context *context, const plan *p, cli_result *r) {
                                         .max_sweeps = p->solver.options.max_sweeps};
     dpcr_chain_plan *made = NULL;
     dpcr_error error = {0};
-    if (dpcr_chain_plan_create(context, &shape, &options, &made, &error) != DPCR_OK) return cli_fail_error(&error, CLI_COMPUTING);
+    if (dpcr_chain_plan_create(context, &shape, &options, &made, &error) != DPCR_OK)
+        return cli_fail_error(&error, CLI_COMPUTING);
     set_shape(r, p, "linear");
     cli_set_text(r, "structure", dpcr_structure_name(p->structure));
     cli_set_text(r, "scheme", dpcr_scheme_name(dpcr_chain_plan_scheme(made)));
@@ -65,7 +67,8 @@ static int plan_linear(dpcr_context *context, const plan *p, cli_result *r) {
     return CLI_DONE;
 }
 
-static void set_plan(cli_result *r, const plan *p, const char *kind, const dpcr_steps *steps, const dpcr_solve_plan *made) {
+static void set_plan(cli_result *r, const plan *p, const char *kind, const dpcr_steps *steps,
+                     const dpcr_solve_plan *made) {
     set_shape(r, p, kind);
     cli_set_text(r, "structure", dpcr_structure_name(steps->jacobian.structure));
     cli_set_text(r, "method", dpcr_method_name(dpcr_solve_plan_method(made)));
@@ -91,7 +94,8 @@ static int plan_steps(dpcr_context *context, const plan *p, const char *kind, cl
     if ((!map && dpcr_model_steps(model, p->network.batch, &steps, &error) != DPCR_OK) ||
         dpcr_solve_plan_create(context, &steps, &p->solver.options, &made, &error) != DPCR_OK)
         status = cli_fail_error(&error, CLI_COMPUTING);
-    else set_plan(r, p, kind, &steps, made);
+    else
+        set_plan(r, p, kind, &steps, made);
     dpcr_solve_plan_destroy(made);
     dpcr_model_destroy(model);
     return status;
@@ -100,7 +104,8 @@ static int plan_steps(dpcr_context *context, const plan *p, const char *kind, cl
 static int run(plan *p, const char *kind) {
     int status = CLI_DONE;
     const bool linear = kind && !strcmp(kind, "linear"), map = kind && cli_map_known(kind);
-    if (!linear && !map && !cli_read_architecture(kind, ", linear, lorenz, logistic", &p->network.options.architecture)) return CLI_USAGE;
+    if (!linear && !map && !cli_read_architecture(kind, ", linear, lorenz, logistic", &p->network.options.architecture))
+        return CLI_USAGE;
     if (map) p->network.options.width = cli_map_width(kind);
     if (map) p->network.options.dtype = DPCR_F64;
     if (!p->network.options.dtype) p->network.options.dtype = DPCR_F32;
@@ -119,15 +124,16 @@ int cli_verb_plan(int argc, char **argv) {
               .solver = CLI_SOLVER_DEFAULTS,
               .network = {.options = {.layers = 1024, .width = 32}, .gain = 1, .batch = 128},
               .structure = DPCR_DENSE};
-    const cli_syntax syntax = {
-        .arguments = "mlp|resnet|linear|lorenz|logistic",
-        .doc = "Tells which method and scheme would run for a chain on this machine, and why, without running it. Defaults: "
-               "1024 layers (or steps), width 32, batch 128, float32.",
-        .groups = {{&plan_argp, &p, "Chain:"},
-                   {&cli_network_argp, &p.network, "Network:"},
-                   {&cli_solver_argp, &p.solver, "Solver:"},
-                   {&cli_common_argp, &p.common, "Output and resources:"}},
-        .most = 1};
+    const cli_syntax syntax = {.arguments = "mlp|resnet|linear|lorenz|logistic",
+                               .doc =
+                                   "Tells which method and scheme would run for a chain on this machine, and why, "
+                                   "without running it. Defaults: "
+                                   "1024 layers (or steps), width 32, batch 128, float32.",
+                               .groups = {{&plan_argp, &p, "Chain:"},
+                                          {&cli_network_argp, &p.network, "Network:"},
+                                          {&cli_solver_argp, &p.solver, "Solver:"},
+                                          {&cli_common_argp, &p.common, "Output and resources:"}},
+                               .most = 1};
     const char *positional[CLI_MAX_POSITIONAL];
     int status;
     if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;

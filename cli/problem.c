@@ -37,7 +37,8 @@ static int change_weights(dpcr_model *model, const cli_network *network, uint64_
         char name[128];
         dpcr_array p;
         dpcr_error error = {0};
-        if (dpcr_model_parameter(model, k, name, sizeof name, &p, NULL, &error)) return cli_fail_error(&error, CLI_COMPUTING);
+        if (dpcr_model_parameter(model, k, name, sizeof name, &p, NULL, &error))
+            return cli_fail_error(&error, CLI_COMPUTING);
         if (is_layer_weight(name, &p)) set_weight(network, &p, seed, CLI_STREAM_WEIGHTS + (uint64_t)k);
         if (!is_layer_bias(name) || network->init == CLI_INIT_DEFAULT) continue;
         for (int64_t i = 0; i < p.shape[0]; i++) cli_array_set(&p, i * p.strides[0], 0);
@@ -74,24 +75,30 @@ static int encode_images(dpcr_context *context, const cli_problem *problem, cons
     dpcr_error error = {0};
     if (images.rows * images.cols != o->inputs)
         status = cli_fail(CLI_INPUT, "'%s' has images of %lld pixels, the network takes %lld", data,
-                          (long long)(images.rows * images.cols), (long long)o->inputs);
+                          (long long)images.rows * images.cols, (long long)o->inputs);
     else if (batch > images.count)
-        status = cli_fail(CLI_USAGE, "--batch %lld: '%s' has %lld test images", (long long)batch, data, (long long)images.count);
+        status = cli_fail(CLI_USAGE, "--batch %lld: '%s' has %lld test images", (long long)batch, data,
+                          (long long)images.count);
     else if (!cli_array_create(o->dtype, 2, (const int64_t[]){batch, o->inputs}, &x))
         status = CLI_RESOURCES;
     else {
         cli_data_rows(&images, &x);
-        if (dpcr_model_encode(problem->model, &x, &problem->z0, &error) != DPCR_OK) status = cli_fail_error(&error, CLI_COMPUTING);
+        if (dpcr_model_encode(problem->model, &x, &problem->z0, &error) != DPCR_OK)
+            status = cli_fail_error(&error, CLI_COMPUTING);
     }
     cli_array_destroy(&x);
     dpcr_dataset_free(context, &images);
     return status;
 }
 
-static int fill_start(dpcr_context *context, const cli_problem *problem, const char *map, const char *data, uint64_t seed) {
-    if (map) cli_map_start(map, &problem->z0, seed);
-    else if (data) return encode_images(context, problem, data);
-    else cli_array_normal(&problem->z0, seed, CLI_STREAM_STATES);
+static int fill_start(dpcr_context *context, const cli_problem *problem, const char *map, const char *data,
+                      uint64_t seed) {
+    if (map)
+        cli_map_start(map, &problem->z0, seed);
+    else if (data)
+        return encode_images(context, problem, data);
+    else
+        cli_array_normal(&problem->z0, seed, CLI_STREAM_STATES);
     return CLI_DONE;
 }
 
@@ -101,8 +108,10 @@ int cli_problem_create(dpcr_context *context, dpcr_model *model, const char *map
     memset(problem, 0, sizeof *problem);
     problem->model = model;
     problem->steps.size = sizeof problem->steps;
-    if (map) problem->steps = cli_map_steps(map, network->options.layers, network->batch);
-    else if (dpcr_model_steps(model, network->batch, &problem->steps, &error)) return cli_fail_error(&error, CLI_COMPUTING);
+    if (map)
+        problem->steps = cli_map_steps(map, network->options.layers, network->batch);
+    else if (dpcr_model_steps(model, network->batch, &problem->steps, &error))
+        return cli_fail_error(&error, CLI_COMPUTING);
     const dpcr_steps *s = &problem->steps;
     const int64_t row[] = {s->batch, s->width}, all[] = {s->length, s->batch, s->width};
     int status = CLI_RESOURCES;
@@ -143,7 +152,9 @@ typedef struct extent {
     double difference, largest;
 } extent;
 
+// Beyond the finite numbers one order of operations gives an infinity and another a NaN, and neither is a gradient.
 static void widen(extent *e, double x, double y) {
+    if (!isfinite(x) && !isfinite(y)) return;
     e->difference = fmax(e->difference, difference(x, y));
     if (isfinite(y)) e->largest = fmax(e->largest, fabs(y));
 }
@@ -191,7 +202,7 @@ static void end_layer(layer_errors *e) {
 
 static void add_tensor(layer_errors *e, const char *name, extent tensor) {
     const size_t n = layer_length(name);
-    if (strlen(e->layer) != n || strncmp(e->layer, name, n)) {
+    if (strlen(e->layer) != n || strncmp(e->layer, name, n) != 0) {
         end_layer(e);
         snprintf(e->layer, sizeof e->layer, "%.*s", (int)n, name);
         snprintf(e->tensor, sizeof e->tensor, "%s", name);
@@ -201,9 +212,11 @@ static void add_tensor(layer_errors *e, const char *name, extent tensor) {
     e->all.largest = fmax(e->all.largest, tensor.largest);
 }
 
-double cli_gradients_error(const cli_problem *problem, const cli_solution *x, const cli_solution *y, char *name, size_t bytes) {
+double cli_gradients_error(const cli_problem *problem, const cli_solution *x, const cli_solution *y, char *name,
+                           size_t bytes) {
     layer_errors e = {.tensor = "dz0", .name = name, .bytes = bytes};
-    for (int64_t i = 0, n = cli_array_count(&x->dz0); i < n; i++) widen(&e.all, cli_array_get(&x->dz0, i), cli_array_get(&y->dz0, i));
+    for (int64_t i = 0, n = cli_array_count(&x->dz0); i < n; i++)
+        widen(&e.all, cli_array_get(&x->dz0, i), cli_array_get(&y->dz0, i));
     snprintf(name, bytes, "dz0");
     const int64_t count = problem->model ? dpcr_model_parameter_count(problem->model) : 0;
     const char *base = problem->model ? dpcr_model_gradient_vector(problem->model) : NULL;

@@ -10,11 +10,11 @@
 enum { CLI_STREAM_STATES = 0x101, CLI_STREAM_DIRECT, CLI_STREAM_LAST, CLI_STREAM_WEIGHTS = 0x200 };
 
 typedef struct cli_problem {
-    dpcr_model *model;   // NULL for a built-in map
+    dpcr_model *model;  // NULL for a built-in map
     dpcr_steps steps;
-    dpcr_array z0;       // [B][w]
-    dpcr_array direct;   // [L][B][w]: gradient of a loss that every state enters
-    dpcr_array last;     // [B][w]: gradient of the loss at the end
+    dpcr_array z0;      // [B][w]
+    dpcr_array direct;  // [L][B][w]: gradient of a loss that every state enters
+    dpcr_array last;    // [B][w]: gradient of the loss at the end
 } cli_problem;
 
 // Maps that are built in: "lorenz", "logistic" (chaotic, float64).
@@ -38,9 +38,9 @@ enum { CLI_HISTORY = 4096 };  // sweeps that a report remembers
 typedef struct cli_solution {
     dpcr_method method;
     dpcr_scheme backward;
-    dpcr_array z;         // [L][B][w]
-    dpcr_array dz0;       // [B][w]
-    void *gradients;      // copy of the model's gradient vector; NULL for a map
+    dpcr_array z;     // [L][B][w]
+    dpcr_array dz0;   // [B][w]
+    void *gradients;  // copy of the model's gradient vector; NULL for a map
     int64_t gradient_count;
     size_t workspace;
     double seconds, forward_seconds, backward_seconds;
@@ -51,16 +51,17 @@ typedef struct cli_solution {
 } cli_solution;
 
 // Plans, solves, goes back. `at`: states at which to go back instead of this solve's own (then nothing is solved
-// forward); NULL: its own. Returns the exit code.
+// forward); NULL: its own. Returns the exit code; *solution is NULL when that is not 0.
 int cli_solution_create(dpcr_context *context, const cli_problem *problem, const dpcr_solve_options *options,
-                        const dpcr_array *at, cli_solution *solution);
+                        const dpcr_array *at, cli_solution **solution);
 void cli_solution_destroy(cli_solution *solution);
 
 // Largest |x - y| / max(1, |y|); infinite where only one is finite or their infinities differ.
 double cli_states_error(const dpcr_array *x, const dpcr_array *y);
-// Largest over the layers, and for dz0, of max |x - y| / max |y|; `name` gets the worst tensor's. A layer's weight and bias
-// share a scale: where a state has died away, so has its weight's gradient, and only the bias tells what a state of the
-// size 1, which errors of states refer to, would contribute.
-double cli_gradients_error(const cli_problem *problem, const cli_solution *x, const cli_solution *y, char *name, size_t bytes);
+// Largest over the layers, and for dz0, of max |x - y| / max |y|; `name` gets the worst tensor's. A layer's weight and
+// bias share a scale: where a state has died away, so has its weight's gradient, and only the bias tells what a state
+// of the size 1, which errors of states refer to, would contribute.
+double cli_gradients_error(const cli_problem *problem, const cli_solution *x, const cli_solution *y, char *name,
+                           size_t bytes);
 
 #endif

@@ -16,9 +16,12 @@ void cli_progress_start(cli_progress *progress, const cli_common *common) {
 }
 
 static void time_left(double seconds, char *text, size_t bytes) {
-    if (!(seconds >= 0 && seconds < 360000)) snprintf(text, bytes, "--:--");
-    else if (seconds < 3600) snprintf(text, bytes, "%d:%02d", (int)seconds / 60, (int)seconds % 60);
-    else snprintf(text, bytes, "%d:%02d h", (int)seconds / 3600, (int)seconds / 60 % 60);
+    if (!(seconds >= 0 && seconds < 360000))
+        snprintf(text, bytes, "--:--");
+    else if (seconds < 3600)
+        snprintf(text, bytes, "%d:%02d", (int)seconds / 60, (int)seconds % 60);
+    else
+        snprintf(text, bytes, "%d:%02d h", (int)seconds / 3600, (int)seconds / 60 % 60);
 }
 
 // "[###...] " of what is left beside `text`, on a line of `columns`; nothing where there is hardly room.
@@ -41,8 +44,9 @@ void cli_progress_draw(cli_progress *progress, const dpcr_train_state *state, bo
     progress->last = time;
     char bar[64], left[32], text[256];
     time_left(state->seconds_left, left, sizeof left);
-    int n = snprintf(text, sizeof text, "epoch %lld/%lld  loss %.4f  accuracy %.1f %%  %.0f images/s  %s left", (long long)state->epoch,
-                     (long long)state->epochs, state->loss, 100 * state->accuracy, state->images_per_second, left);
+    int n = snprintf(text, sizeof text, "epoch %lld/%lld  loss %.4f  accuracy %.1f %%  %.0f images/s  %s left",
+                     (long long)state->epoch, (long long)state->epochs, state->loss, 100 * state->accuracy,
+                     state->images_per_second, left);
     const int columns = terminal_columns() - 1;  // the last column stays free: some terminals wrap there
     make_bar(state->steps > 0 ? (double)state->step / (double)state->steps : 0, n, columns, bar);
     if (n > columns) n = columns;

@@ -96,8 +96,11 @@ static int cancelled(void *user) {
 }
 
 dpcr_context *cli_context_create(const cli_common *common, int *status) {
-    const dpcr_context_options options = {
-        .size = sizeof options, .threads = common->threads, .allocate = allocate, .release = release, .cancel = cancelled};
+    const dpcr_context_options options = {.size = sizeof options,
+                                          .threads = common->threads,
+                                          .allocate = allocate,
+                                          .release = release,
+                                          .cancel = cancelled};
     dpcr_context *context = NULL;
     dpcr_error error = {0};
     if (dpcr_context_create(&options, &context, &error) == DPCR_OK) return context;

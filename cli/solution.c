@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // One solve, forward and backward, timed: the smallest of a few repetitions where they are short.
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "problem.h"
@@ -24,8 +25,8 @@ static dpcr_status forward(run *r) {
                                     .history_capacity = CLI_HISTORY,
                                     .residual_history = s->residuals,
                                     .locked_history = s->locked};
-    return dpcr_solve_execute(r->plan, &r->problem->z0, &s->z, r->tape.data ? &r->tape : NULL, r->workspace, s->workspace,
-                              &s->report, &r->error);
+    return dpcr_solve_execute(r->plan, &r->problem->z0, &s->z, r->tape.data ? &r->tape : NULL, r->workspace,
+                              s->workspace, &s->report, &r->error);
 }
 
 static dpcr_status backward(run *r) {
@@ -78,7 +79,8 @@ static int allocate_and_solve(run *r, const dpcr_array *at) {
     cli_solution *s = r->solution;
     const int64_t all[] = {steps->length, steps->batch, steps->width}, row[] = {steps->batch, steps->width};
     const int64_t tape[] = {steps->length, steps->batch, steps->tape_values};
-    if (!cli_array_create(steps->dtype, 3, all, &s->z) || !cli_array_create(steps->dtype, 2, row, &s->dz0)) return CLI_RESOURCES;
+    if (!cli_array_create(steps->dtype, 3, all, &s->z) || !cli_array_create(steps->dtype, 2, row, &s->dz0))
+        return CLI_RESOURCES;
     // Backward at other states than forward's own has no tape to go by.
     if (!at && steps->tape_values > 0 && !cli_array_create(steps->dtype, 3, tape, &r->tape)) return CLI_RESOURCES;
     s->workspace = dpcr_solve_plan_workspace(r->plan);
@@ -89,26 +91,37 @@ static int allocate_and_solve(run *r, const dpcr_array *at) {
     return status;
 }
 
-int cli_solution_create(dpcr_context *context, const cli_problem *problem, const dpcr_solve_options *options,
-                        const dpcr_array *at, cli_solution *solution) {
+static int plan_and_solve(dpcr_context *context, const dpcr_solve_options *options, const dpcr_array *at, run *r) {
     dpcr_solve_plan *plan = NULL;
-    run r = {.problem = problem, .solution = solution};
-    memset(solution, 0, sizeof *solution);
-    if (dpcr_solve_plan_create(context, &problem->steps, options, &plan, &r.error)) return cli_fail_error(&r.error, CLI_COMPUTING);
-    r.plan = plan;
-    solution->method = dpcr_solve_plan_method(plan);
-    solution->backward = dpcr_solve_plan_backward(plan);
-    snprintf(solution->sentence, sizeof solution->sentence, "%s", dpcr_solve_plan_sentence(plan));
-    const int status = allocate_and_solve(&r, at);
-    cli_array_destroy(&r.tape);
+    cli_solution *s = r->solution;
+    if (dpcr_solve_plan_create(context, &r->problem->steps, options, &plan, &r->error))
+        return cli_fail_error(&r->error, CLI_COMPUTING);
+    r->plan = plan;
+    s->method = dpcr_solve_plan_method(plan);
+    s->backward = dpcr_solve_plan_backward(plan);
+    snprintf(s->sentence, sizeof s->sentence, "%s", dpcr_solve_plan_sentence(plan));
+    const int status = allocate_and_solve(r, at);
+    cli_array_destroy(&r->tape);
     dpcr_solve_plan_destroy(plan);
-    if (status) cli_solution_destroy(solution);
+    return status;
+}
+
+int cli_solution_create(dpcr_context *context, const cli_problem *problem, const dpcr_solve_options *options,
+                        const dpcr_array *at, cli_solution **solution) {
+    *solution = calloc(1, sizeof **solution);
+    if (!*solution) return cli_fail_memory("a solution");
+    run r = {.problem = problem, .solution = *solution};
+    const int status = plan_and_solve(context, options, at, &r);
+    if (!status) return CLI_DONE;
+    cli_solution_destroy(*solution);
+    *solution = NULL;
     return status;
 }
 
 void cli_solution_destroy(cli_solution *solution) {
+    if (!solution) return;
     cli_array_destroy(&solution->z);
     cli_array_destroy(&solution->dz0);
     cli_release(solution->gradients);
-    solution->gradients = NULL;
+    free(solution);
 }

@@ -7,8 +7,21 @@
 
 #include "cli.h"
 
-enum { KEY_A = 0x3000, KEY_B, KEY_Z0, KEY_INPUT, KEY_OUTPUT, KEY_SCHEME, KEY_TRANSPOSED, KEY_CHUNK, KEY_RUN_UP, KEY_LEVELS,
-       KEY_TOLERANCE, KEY_SWEEPS, KEY_LIMIT };
+enum {
+    KEY_A = 0x3000,
+    KEY_B,
+    KEY_Z0,
+    KEY_INPUT,
+    KEY_OUTPUT,
+    KEY_SCHEME,
+    KEY_TRANSPOSED,
+    KEY_CHUNK,
+    KEY_RUN_UP,
+    KEY_LEVELS,
+    KEY_TOLERANCE,
+    KEY_SWEEPS,
+    KEY_LIMIT
+};
 
 typedef struct solve {
     cli_common common;
@@ -19,17 +32,22 @@ typedef struct solve {
 } solve;
 
 static const struct argp_option solve_options[] = {
-    {"A", KEY_A, "FILE", 0, "Transitions, by their number of dimensions: [L][B][w][w] dense, [L][B][m][k][k] blocks (w = m k), [L][B][w] diagonal, [L][B] scalar; its B may be 1: shared", 0},
+    {"A", KEY_A, "FILE", 0,
+     "Transitions, by their number of dimensions: [L][B][w][w] dense, [L][B][m][k][k] blocks (w = m k), [L][B][w] "
+     "diagonal, [L][B] scalar; its B may be 1: shared",
+     0},
     {"b", KEY_B, "FILE", 0, "Inputs [L][B][w]", 0},
     {"z0", KEY_Z0, "FILE", 0, "Initial states [B][w], or [w] for one sequence (default 0)", 0},
     {"input", KEY_INPUT, "FILE.npz", 0, "Take A, b and, if there, z0 from one npz file", 0},
-    {"output", KEY_OUTPUT, "FILE", 0, "The states z [L][B][w]: .npy, .npz (member z), or '-' for npy on standard output", 0},
+    {"output", KEY_OUTPUT, "FILE", 0,
+     "The states z [L][B][w]: .npy, .npz (member z), or '-' for npy on standard output", 0},
     {"scheme", KEY_SCHEME, "NAME", 0, "auto (default), sequential, pcr, blelloch, chunked, overlap", 0},
     {"transposed", KEY_TRANSPOSED, NULL, 0, "z_l = A_{l+1}^T z_{l+1} + b_l from the last step on; takes no z0", 0},
     {"chunk", KEY_CHUNK, "N", 0, "Steps a chunk of chunked and overlap (default: from the shape)", 0},
     {"run-up", KEY_RUN_UP, "N", 0, "Steps that a chunk of overlap runs before its first (default 64)", 0},
     {"levels", KEY_LEVELS, "N", 0, "Tree levels of blelloch (default: all; 0 is the loop)", 0},
-    {"tolerance", KEY_TOLERANCE, "T", 0, "Allowed defect at the boundaries of overlap's chunks (default 0: the loop's bits)", 0},
+    {"tolerance", KEY_TOLERANCE, "T", 0,
+     "Allowed defect at the boundaries of overlap's chunks (default 0: the loop's bits)", 0},
     {"max-sweeps", KEY_SWEEPS, "N", 0, "Sweeps of overlap before it finishes in order (default 3)", 0},
     {"memory-limit", KEY_LIMIT, "BYTES", 0, "Workspace at most (suffixes K, M, G)", 0},
     {0},
@@ -79,7 +97,8 @@ static bool ends_with(const char *text, const char *end) {
 }
 
 // "file.npz:name" is member `name`; a file with one array needs no name.
-static int read_array(dpcr_context *context, const char *what, const char *path, dpcr_tensors *file, const dpcr_array **array) {
+static int read_array(dpcr_context *context, const char *what, const char *path, dpcr_tensors *file,
+                      const dpcr_array **array) {
     char *copy = strdup(path);
     if (!copy) return cli_fail_memory("a file name");
     char *mark = strstr(copy, ".npz:"), *member = NULL;
@@ -89,14 +108,20 @@ static int read_array(dpcr_context *context, const char *what, const char *path,
     }
     dpcr_error error = {0};
     int status = CLI_DONE;
-    if (strcmp(copy, "-") && !cli_readable(what, copy)) status = CLI_INPUT;
-    else if (dpcr_npy_read(context, copy, file, &error) != DPCR_OK) status = cli_fail_error(&error, CLI_READING);
+    if (strcmp(copy, "-") != 0 && !cli_readable(what, copy))
+        status = CLI_INPUT;
+    else if (dpcr_npy_read(context, copy, file, &error) != DPCR_OK)
+        status = cli_fail_error(&error, CLI_READING);
     if (!status) {
         const dpcr_tensor *found = member ? dpcr_tensors_find(file, member) : file->count == 1 ? &file->items[0] : NULL;
         if (!found && !member) found = dpcr_tensors_find(file, what);
-        if (found) *array = &found->array;
-        else if (member) status = cli_fail(CLI_INPUT, "'%s' has no member '%s'", copy, member);
-        else status = cli_fail(CLI_INPUT, "'%s' has %lld arrays; '%s:NAME' says which is %s", copy, (long long)file->count, copy, what);
+        if (found)
+            *array = &found->array;
+        else if (member)
+            status = cli_fail(CLI_INPUT, "'%s' has no member '%s'", copy, member);
+        else
+            status = cli_fail(CLI_INPUT, "'%s' has %lld arrays; '%s:NAME' says which is %s", copy,
+                              (long long)file->count, copy, what);
     }
     free(copy);
     return status;
@@ -108,7 +133,8 @@ static int read_npz(dpcr_context *context, const solve *s, inputs *in) {
     if (dpcr_npy_read(context, s->input, &in->files[0], &error) != DPCR_OK) return cli_fail_error(&error, CLI_READING);
     const dpcr_tensor *a = dpcr_tensors_find(&in->files[0], "A"), *b = dpcr_tensors_find(&in->files[0], "b"),
                       *z0 = dpcr_tensors_find(&in->files[0], "z0");
-    if (!a || !b) return cli_fail(CLI_INPUT, "'%s' has no array '%s': wanted A, b and perhaps z0", s->input, a ? "b" : "A");
+    if (!a || !b)
+        return cli_fail(CLI_INPUT, "'%s' has no array '%s': wanted A, b and perhaps z0", s->input, a ? "b" : "A");
     in->a = &a->array;
     in->b = &b->array;
     in->z0 = z0 && !s->transposed ? &z0->array : NULL;
@@ -144,7 +170,8 @@ static int wrong_a(const dpcr_array *a, const dpcr_array *b) {
     char wanted[256];
     const long long length = (long long)b->shape[0], batch = (long long)b->shape[1], w = (long long)b->shape[2];
     snprintf(wanted, sizeof wanted,
-             "[%lld][%lld%s] and then nothing, [%lld], [%lld][%lld] or [m][k][k] with m k = %lld, as b has [%lld][%lld][%lld]",
+             "[%lld][%lld%s] and then nothing, [%lld], [%lld][%lld] or [m][k][k] with m k = %lld, as b has "
+             "[%lld][%lld][%lld]",
              length, batch, batch > 1 ? " or 1" : "", w, w, w, w, length, batch, w);
     return wrong_shape("A", a, wanted);
 }
@@ -160,17 +187,19 @@ static int shape_of(const inputs *in, const solve *s, dpcr_chain_shape *shape, d
     int64_t block = 0;
     if (ok && from->ndim == 3) structure = DPCR_DIAGONAL, ok = n[2] == w;
     if (ok && from->ndim == 4) structure = DPCR_DENSE, ok = n[2] == w && n[3] == w;
-    if (ok && from->ndim == 5) structure = DPCR_BLOCK, block = n[3], ok = n[4] == block && block > 0 && w % block == 0 && n[2] == w / block;
+    if (ok && from->ndim == 5)
+        structure = DPCR_BLOCK, block = n[3], ok = n[4] == block && block > 0 && w % block == 0 && n[2] == w / block;
     if (!ok) return wrong_a(from, b);
     if (from->dtype != b->dtype || (b->dtype != DPCR_F32 && b->dtype != DPCR_F64))
-        return cli_fail(CLI_INPUT, "A is %s and b is %s: wanted both float32 or both float64", dpcr_dtype_name(from->dtype),
-                        dpcr_dtype_name(b->dtype));
+        return cli_fail(CLI_INPUT, "A is %s and b is %s: wanted both float32 or both float64",
+                        dpcr_dtype_name(from->dtype), dpcr_dtype_name(b->dtype));
     *shape = (dpcr_chain_shape){.length = b->shape[0],
                                 .batch = b->shape[1],
                                 .transition = dpcr_transition_square(structure, w, block),
                                 .dtype = b->dtype,
                                 .transposed = s->transposed};
-    *a = dpcr_array_make(from->data, from->dtype, 3, (const int64_t[]){n[0], n[1], dpcr_transition_values(&shape->transition)});
+    *a = dpcr_array_make(from->data, from->dtype, 3,
+                         (const int64_t[]){n[0], n[1], dpcr_transition_values(&shape->transition)});
     return CLI_DONE;
 }
 
@@ -183,7 +212,8 @@ static int start_of(const inputs *in, const dpcr_chain_shape *shape, dpcr_array 
     snprintf(text, sizeof text, "[%lld][%lld], as b has", (long long)wanted[0], (long long)wanted[1]);
     if (!pair && !single) return wrong_shape("z0", from, text);
     if (from->dtype != shape->dtype)
-        return cli_fail(CLI_INPUT, "z0 is %s and b is %s: wanted the same", dpcr_dtype_name(from->dtype), dpcr_dtype_name(shape->dtype));
+        return cli_fail(CLI_INPUT, "z0 is %s and b is %s: wanted the same", dpcr_dtype_name(from->dtype),
+                        dpcr_dtype_name(shape->dtype));
     *z0 = dpcr_array_make(from->data, from->dtype, 2, wanted);
     return CLI_DONE;
 }
@@ -204,7 +234,8 @@ static int write_states(const solve *s, const dpcr_array *z) {
     return status == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_WRITING);
 }
 
-static int tell(const solve *s, const dpcr_chain_shape *shape, const dpcr_chain_plan *plan, const dpcr_chain_report *report) {
+static int tell(const solve *s, const dpcr_chain_shape *shape, const dpcr_chain_plan *plan,
+                const dpcr_chain_report *report) {
     cli_result r = cli_result_create();
     cli_set_int(&r, "length", shape->length);
     cli_set_int(&r, "batch", shape->batch);
@@ -222,10 +253,11 @@ static int tell(const solve *s, const dpcr_chain_shape *shape, const dpcr_chain_
     cli_set_int(&r, "workspace_bytes", (json_int_t)dpcr_chain_plan_workspace(plan));
     cli_set_text(&r, "sentence", dpcr_chain_plan_sentence(plan));
     cli_set_text(&r, "output", s->output);
-    if (strcmp(s->output, "-"))
-        cli_say(&s->common, "%lld steps, batch %lld, width %lld, %s: %s, depth %lld, %.3g s, in '%s'\n", (long long)shape->length,
-                (long long)shape->batch, (long long)shape->transition.rows, dpcr_structure_name(shape->transition.structure),
-                dpcr_scheme_name(report->scheme), (long long)report->depth, report->seconds, s->output);
+    if (strcmp(s->output, "-") != 0)
+        cli_say(&s->common, "%lld steps, batch %lld, width %lld, %s: %s, depth %lld, %.3g s, in '%s'\n",
+                (long long)shape->length, (long long)shape->batch, (long long)shape->transition.rows,
+                dpcr_structure_name(shape->transition.structure), dpcr_scheme_name(report->scheme),
+                (long long)report->depth, report->seconds, s->output);
     const int status = cli_finish(&s->common, &r, CLI_DONE);
     cli_result_destroy(&r);
     return status;
@@ -235,8 +267,8 @@ static int execute(const solve *s, const dpcr_chain_shape *shape, const dpcr_cha
                    const dpcr_array *b, const dpcr_array *z0) {
     const size_t bytes = dpcr_chain_plan_workspace(plan);
     if (s->memory_limit && bytes > s->memory_limit)
-        return cli_fail(CLI_RESOURCES, "%s needs a workspace of %zu bytes, the limit is %zu", dpcr_scheme_name(dpcr_chain_plan_scheme(plan)),
-                        bytes, s->memory_limit);
+        return cli_fail(CLI_RESOURCES, "%s needs a workspace of %zu bytes, the limit is %zu",
+                        dpcr_scheme_name(dpcr_chain_plan_scheme(plan)), bytes, s->memory_limit);
     void *workspace = cli_allocate(bytes);
     if (!workspace) return cli_fail(CLI_RESOURCES, "not enough memory for a workspace of %zu bytes", bytes);
     dpcr_chain_report report = {.size = sizeof report};
@@ -252,8 +284,8 @@ static int execute(const solve *s, const dpcr_chain_shape *shape, const dpcr_cha
 
 static int run(dpcr_context *context, const solve *s) {
     inputs in = {0};
-    dpcr_chain_shape shape;
-    dpcr_array a, z0;
+    dpcr_chain_shape shape = {0};
+    dpcr_array a = {0}, z0 = {0};
     dpcr_chain_plan *plan = NULL;
     dpcr_error error = {0};
     int status = read_inputs(context, s, &in);
@@ -275,18 +307,21 @@ static int count_stdin(const solve *s) {
 }
 
 static int refuse(const solve *s, const char *kind) {
-    if (!kind || strcmp(kind, "linear"))
-        return cli_fail(CLI_USAGE, "%s%.60s%s", kind ? "no kind of chain '" : "which kind of chain? there is linear", kind ? kind : "",
-                        kind ? "'; there is linear" : "");
-    if (s->input && (s->a || s->b || s->z0)) return cli_fail(CLI_USAGE, "--input holds A, b and z0: wanted it or --A, --b, --z0");
+    if (!kind || strcmp(kind, "linear") != 0)
+        return cli_fail(CLI_USAGE, "%s%.60s%s", kind ? "no kind of chain '" : "which kind of chain? there is linear",
+                        kind ? kind : "", kind ? "'; there is linear" : "");
+    if (s->input && (s->a || s->b || s->z0))
+        return cli_fail(CLI_USAGE, "--input holds A, b and z0: wanted it or --A, --b, --z0");
     if (!s->input && !s->a) return cli_fail(CLI_USAGE, "no --A: wanted --A FILE and --b FILE, or --input FILE.npz");
     if (!s->input && !s->b) return cli_fail(CLI_USAGE, "no --b: wanted --A FILE and --b FILE, or --input FILE.npz");
     if (!s->output) return cli_fail(CLI_USAGE, "no --output: wanted a file, or '-' for standard output");
-    if (s->z0 && s->transposed) return cli_fail(CLI_USAGE, "--z0 beside --transposed: that chain starts with the last b alone");
+    if (s->z0 && s->transposed)
+        return cli_fail(CLI_USAGE, "--z0 beside --transposed: that chain starts with the last b alone");
     if (count_stdin(s) > 1) return cli_fail(CLI_USAGE, "standard input ('-') holds one array only");
     const bool to_stdout = !strcmp(s->output, "-");
     if (to_stdout && s->common.json) return cli_fail(CLI_USAGE, "--json and --output - both want standard output");
-    if (to_stdout && s->common.csv && !strcmp(s->common.csv, "-")) return cli_fail(CLI_USAGE, "--csv - and --output - both want standard output");
+    if (to_stdout && s->common.csv && !strcmp(s->common.csv, "-"))
+        return cli_fail(CLI_USAGE, "--csv - and --output - both want standard output");
     if (!to_stdout && !cli_writable("the output", s->output)) return CLI_RESOURCES;
     return CLI_DONE;
 }
@@ -295,9 +330,11 @@ int cli_verb_solve(int argc, char **argv) {
     solve s = {.common = CLI_COMMON_DEFAULTS, .options = {.size = sizeof(dpcr_chain_options)}};
     const cli_syntax syntax = {
         .arguments = "linear",
-        .doc = "Solves the linear chain z_l = A_l z_{l-1} + b_l, l = 0..L-1, from an initial state z0, all steps at once or by "
-               "the loop, with the same result.\vFiles are npy or npz arrays of float32 or float64, all of one type; "
-               "'FILE.npz:NAME' is a member, '-' standard input. A NaN stays in its own sequence.",
+        .doc =
+            "Solves the linear chain z_l = A_l z_{l-1} + b_l, l = 0..L-1, from an initial state z0, all steps at once "
+            "or by "
+            "the loop, with the same result.\vFiles are npy or npz arrays of float32 or float64, all of one type; "
+            "'FILE.npz:NAME' is a member, '-' standard input. A NaN stays in its own sequence.",
         .groups = {{&solve_argp, &s, "Chain:"}, {&cli_common_argp, &s.common, "Output and resources:"}},
         .most = 1};
     const char *positional[CLI_MAX_POSITIONAL];

@@ -15,8 +15,23 @@
 #define DEFAULT_WEIGHT_DECAY 0.01
 enum { DEFAULT_WARM_UP = 100 };
 
-enum { KEY_DATA = 0x5000, KEY_EPOCHS, KEY_SAVE, KEY_RESUME, KEY_LOG, KEY_LOG_EVERY, KEY_OPTIMISER, KEY_RATE, KEY_DECAY,
-       KEY_MOMENTUM, KEY_WARM_UP, KEY_CONSTANT, KEY_CHECKPOINT, KEY_TEST, KEY_LIMIT };
+enum {
+    KEY_DATA = 0x5000,
+    KEY_EPOCHS,
+    KEY_SAVE,
+    KEY_RESUME,
+    KEY_LOG,
+    KEY_LOG_EVERY,
+    KEY_OPTIMISER,
+    KEY_RATE,
+    KEY_DECAY,
+    KEY_MOMENTUM,
+    KEY_WARM_UP,
+    KEY_CONSTANT,
+    KEY_CHECKPOINT,
+    KEY_TEST,
+    KEY_LIMIT
+};
 
 typedef struct train {
     cli_common common;
@@ -33,30 +48,35 @@ typedef struct train {
     cli_progress progress;
     cli_log log;
     bool begun, resuming;
-    int status;              // of the callback, when it stops the run
-    double test_seconds;     // spent in tests between the epochs
-    int64_t tested_step;     // step that the figures below belong to
+    int status;           // of the callback, when it stops the run
+    double test_seconds;  // spent in tests between the epochs
+    int64_t tested_step;  // step that the figures below belong to
     double test_loss, test_accuracy;
     dpcr_train_state state;  // the last one seen
     char sentence[512];
-    json_t *epochs;          // a row each, for the CSV
+    json_t *epochs;  // a row each, for the CSV
 } train;
 
 static const struct argp_option train_options[] = {
-    {"data", KEY_DATA, "NAME|DIR", 0, "fashion-mnist (default; Debian package dataset-fashion-mnist) or a folder of IDX files, raw or gzipped", 0},
+    {"data", KEY_DATA, "NAME|DIR", 0,
+     "fashion-mnist (default; Debian package dataset-fashion-mnist) or a folder of IDX files, raw or gzipped", 0},
     {"epochs", KEY_EPOCHS, "N", 0, "Passes over the training images (default 4)", 0},
-    {"save", KEY_SAVE, "FILE", 0, "Model and checkpoint (safetensors), always whole on disk (default with --resume: the same file)", 0},
+    {"save", KEY_SAVE, "FILE", 0,
+     "Model and checkpoint (safetensors), always whole on disk (default with --resume: the same file)", 0},
     {"resume", KEY_RESUME, "FILE", 0, "Go on from a checkpoint; ends with the bits of a run that was never stopped", 0},
-    {"checkpoint-seconds", KEY_CHECKPOINT, "S", 0, "At most this much work is lost (default 10); every epoch's end is saved too", 0},
+    {"checkpoint-seconds", KEY_CHECKPOINT, "S", 0,
+     "At most this much work is lost (default 10); every epoch's end is saved too", 0},
     {"log", KEY_LOG, "FILE", 0, "JSON Lines: an object a step and one an epoch", 0},
     {"log-every", KEY_LOG_EVERY, "N", 0, "Log every Nth step (default 1)", 0},
     {"test-every", KEY_TEST, "N", 0, "Test after every Nth epoch (default 1; 0: only at the end)", 0},
     {"limit", KEY_LIMIT, "N", 0, "Only the first N training images and the first N test images", 0},
     {"optimiser", KEY_OPTIMISER, "NAME", 0, "sgd, adam, adamw (default)", 0},
     {"rate", KEY_RATE, "R", 0, "Peak learning rate (default 0.003; sgd 0.1)", 0},
-    {"weight-decay", KEY_DECAY, "D", 0, "Decoupled in adamw (default 0.01), added to the gradient in sgd and adam (default 0)", 0},
+    {"weight-decay", KEY_DECAY, "D", 0,
+     "Decoupled in adamw (default 0.01), added to the gradient in sgd and adam (default 0)", 0},
     {"momentum", KEY_MOMENTUM, "M", 0, "Of sgd (default 0.9)", 0},
-    {"warm-up", KEY_WARM_UP, "N", 0, "Steps of linear warm-up (default 100, at most a tenth of all); then half a cosine down to 0", 0},
+    {"warm-up", KEY_WARM_UP, "N", 0,
+     "Steps of linear warm-up (default 100, at most a tenth of all); then half a cosine down to 0", 0},
     {"constant-rate", KEY_CONSTANT, NULL, 0, "No cosine after the warm-up", 0},
     {0},
 };
@@ -73,14 +93,26 @@ static bool parse_optimiser(int key, const char *arg, train *t, error_t *code) {
     dpcr_optimiser_options *o = &t->options.optimiser;
     switch (key) {
         case KEY_OPTIMISER: *code = read_optimiser(arg, &o->kind); return true;
-        case KEY_RATE: t->rate_given = true; *code = cli_read_double("--rate", arg, 0, HUGE_VAL, &o->rate) ? 0 : EINVAL; return true;
+        case KEY_RATE:
+            t->rate_given = true;
+            *code = cli_read_double("--rate", arg, 0, HUGE_VAL, &o->rate) ? 0 : EINVAL;
+            return true;
         case KEY_DECAY:
             t->decay_given = true;
             *code = cli_read_double("--weight-decay", arg, 0, HUGE_VAL, &o->weight_decay) ? 0 : EINVAL;
             return true;
-        case KEY_MOMENTUM: t->momentum_given = true; *code = cli_read_double("--momentum", arg, 0, 1, &o->momentum) ? 0 : EINVAL; return true;
-        case KEY_WARM_UP: t->warm_up_given = true; *code = cli_read_int64("--warm-up", arg, 0, INT64_MAX, &o->warm_up) ? 0 : EINVAL; return true;
-        case KEY_CONSTANT: o->total = 0; *code = 0; return true;
+        case KEY_MOMENTUM:
+            t->momentum_given = true;
+            *code = cli_read_double("--momentum", arg, 0, 1, &o->momentum) ? 0 : EINVAL;
+            return true;
+        case KEY_WARM_UP:
+            t->warm_up_given = true;
+            *code = cli_read_int64("--warm-up", arg, 0, INT64_MAX, &o->warm_up) ? 0 : EINVAL;
+            return true;
+        case KEY_CONSTANT:
+            o->total = 0;
+            *code = 0;
+            return true;
         default: return false;
     }
 }
@@ -99,7 +131,9 @@ static error_t parse_train(int key, char *arg, struct argp_state *state) {
         case KEY_TEST: return cli_read_int64("--test-every", arg, 0, INT64_MAX, &t->test_every) ? 0 : EINVAL;
         case KEY_LIMIT: return cli_read_int64("--limit", arg, 1, INT64_MAX, &t->limit) ? 0 : EINVAL;
         case KEY_CHECKPOINT:
-            return cli_read_double("--checkpoint-seconds", arg, 1e-3, HUGE_VAL, &t->options.checkpoint_seconds) ? 0 : EINVAL;
+            return cli_read_double("--checkpoint-seconds", arg, 1e-3, HUGE_VAL, &t->options.checkpoint_seconds)
+                       ? 0
+                       : EINVAL;
         default: return ARGP_ERR_UNKNOWN;
     }
 }
@@ -112,8 +146,8 @@ static const struct argp train_argp = {train_options, parse_train, NULL, NULL, N
 static int test_now(train *t, int64_t step) {
     const double start = cli_now();
     dpcr_error error = {0};
-    const dpcr_status status = dpcr_evaluate(t->context, t->model, &t->test, t->options.batch, &t->options.solve, &t->test_loss,
-                                             &t->test_accuracy, &error);
+    const dpcr_status status = dpcr_evaluate(t->context, t->model, &t->test, t->options.batch, &t->options.solve,
+                                             &t->test_loss, &t->test_accuracy, &error);
     t->test_seconds += cli_now() - start;
     if (status == DPCR_ERROR_CANCELLED) return 128 + cli_signal();
     if (status != DPCR_OK) return cli_fail_error(&error, CLI_COMPUTING);
@@ -127,15 +161,17 @@ static dpcr_train_state without_tests(const train *t, const dpcr_train_state *st
     const double images = s.images_per_second * s.seconds;
     s.seconds -= t->test_seconds;
     if (s.seconds > 0) {
-        s.seconds_left = s.images_per_second > 0 ? s.seconds_left * s.images_per_second * s.seconds / fmax(images, 1) : 0;
+        s.seconds_left =
+            s.images_per_second > 0 ? s.seconds_left * s.images_per_second * s.seconds / fmax(images, 1) : 0;
         s.images_per_second = images / s.seconds;
     }
     return s;
 }
 
 static json_t *log_line(const char *event, const dpcr_train_state *s) {
-    return json_pack("{ss sI sI sf sf sf sf}", "event", event, "step", (json_int_t)s->step, "epoch", (json_int_t)s->epoch, "loss",
-                     s->loss, "accuracy", s->accuracy, "seconds", s->seconds, "images_per_second", s->images_per_second);
+    return json_pack("{ss sI sI sf sf sf sf}", "event", event, "step", (json_int_t)s->step, "epoch",
+                     (json_int_t)s->epoch, "loss", s->loss, "accuracy", s->accuracy, "seconds", s->seconds,
+                     "images_per_second", s->images_per_second);
 }
 
 static int log_step(train *t, const dpcr_train_state *s) {
@@ -163,7 +199,8 @@ static int end_epoch(train *t, const dpcr_train_state *s) {
     }
     if (line && t->epochs) json_array_append(t->epochs, line);
     cli_progress_clear(&t->progress);
-    cli_say(&t->common, "epoch %lld/%lld  loss %.4f  accuracy %.2f %%", (long long)s->epoch, (long long)s->epochs, s->loss, 100 * s->accuracy);
+    cli_say(&t->common, "epoch %lld/%lld  loss %.4f  accuracy %.2f %%", (long long)s->epoch, (long long)s->epochs,
+            s->loss, 100 * s->accuracy);
     if (tested) cli_say(&t->common, "  test loss %.4f  test accuracy %.2f %%", t->test_loss, 100 * t->test_accuracy);
     cli_say(&t->common, "  %.0f images/s\n", s->images_per_second);
     if (!t->common.json) fflush(stdout);
@@ -211,10 +248,12 @@ static int make_model(train *t, dpcr_architecture architecture) {
     dpcr_model_options *o = &t->network.options;
     o->architecture = architecture;
     if (t->options.resume && !t->network.first_given) {  // the file tells the network
-        if (dpcr_model_load(t->context, t->options.resume, &t->model, &error) != DPCR_OK) return cli_fail_error(&error, CLI_READING);
+        if (dpcr_model_load(t->context, t->options.resume, &t->model, &error) != DPCR_OK)
+            return cli_fail_error(&error, CLI_READING);
         if (dpcr_model_get_options(t->model)->architecture == architecture) return CLI_DONE;
         return cli_fail(CLI_USAGE, "'%s' holds a network '%s', not '%s'", t->options.resume,
-                        cli_architecture_name(dpcr_model_get_options(t->model)->architecture), cli_architecture_name(architecture));
+                        cli_architecture_name(dpcr_model_get_options(t->model)->architecture),
+                        cli_architecture_name(architecture));
     }
     o->inputs = t->training.rows * t->training.cols;
     o->outputs = t->training.classes;
@@ -229,13 +268,15 @@ static int read_data(train *t) {
     if (status) return status;
     if (t->training.rows == t->test.rows && t->training.cols == t->test.cols) return CLI_DONE;
     return cli_fail(CLI_INPUT, "'%s' has training images of %lld x %lld and test images of %lld x %lld", t->data,
-                    (long long)t->training.rows, (long long)t->training.cols, (long long)t->test.rows, (long long)t->test.cols);
+                    (long long)t->training.rows, (long long)t->training.cols, (long long)t->test.rows,
+                    (long long)t->test.cols);
 }
 
 static void set_phases(cli_result *r, const dpcr_train_phases *p) {
-    cli_set(r, "phases", json_pack("{sf sf sf sf sf sf sf sf}", "gather", p->gather, "encode", p->encode, "forward", p->forward, "head",
-                                   p->head, "backward", p->backward, "encode_backward", p->encode_backward, "update", p->update,
-                                   "checkpoint", p->checkpoint));
+    cli_set(r, "phases",
+            json_pack("{sf sf sf sf sf sf sf sf}", "gather", p->gather, "encode", p->encode, "forward", p->forward,
+                      "head", p->head, "backward", p->backward, "encode_backward", p->encode_backward, "update",
+                      p->update, "checkpoint", p->checkpoint));
 }
 
 static void set_options(cli_result *r, const train *t) {
@@ -282,13 +323,13 @@ static void set_result(cli_result *r, const train *t, const dpcr_train_state *la
 
 static int write_csv(const train *t) {
     char *text = NULL;
-    size_t bytes = 0, i;
-    json_t *row;
+    size_t bytes = 0;
     FILE *out = open_memstream(&text, &bytes);
     if (!out) return cli_fail_memory("the CSV table");
     static const char *const columns[] = {"epoch", "step", "loss", "accuracy", "test_loss", "test_accuracy", "seconds"};
     for (int c = 0; c < 7; c++) fprintf(out, "%s%s", c ? "," : "", columns[c]);
-    json_array_foreach(t->epochs, i, row) {
+    for (size_t i = 0; i < json_array_size(t->epochs); i++) {
+        const json_t *row = json_array_get(t->epochs, i);
         for (int c = 0; c < 7; c++) {
             const json_t *value = json_object_get(row, columns[c]);
             fputc(c ? ',' : '\n', out);
@@ -304,8 +345,9 @@ static int write_csv(const train *t) {
 static int tell(train *t, const dpcr_train_state *last) {
     cli_result r = cli_result_create();
     set_result(&r, t, last);
-    cli_say(&t->common, "test accuracy %.2f %%, test loss %.4f; %.1f s, %.0f images/s, method %s, backward %s\n%s\n", 100 * t->test_accuracy,
-            t->test_loss, last->seconds, last->images_per_second, dpcr_method_name(last->method), dpcr_scheme_name(last->backward), t->sentence);
+    cli_say(&t->common, "test accuracy %.2f %%, test loss %.4f; %.1f s, %.0f images/s, method %s, backward %s\n%s\n",
+            100 * t->test_accuracy, t->test_loss, last->seconds, last->images_per_second,
+            dpcr_method_name(last->method), dpcr_scheme_name(last->backward), t->sentence);
     json_t *line = json_deep_copy(r.object);
     if (line) json_object_set_new(line, "event", json_string("end"));
     if (line) json_object_set_new(line, "step", json_integer(last->step));
@@ -318,7 +360,8 @@ static int tell(train *t, const dpcr_train_state *last) {
 
 static int fail_training(train *t, const dpcr_train_state *last, const dpcr_error *error) {
     if (t->status) return t->status;  // told already
-    if (error->status == DPCR_ERROR_UNSUPPORTED && last->reason == DPCR_REASON_NOT_CONVERGED) return cli_fail(CLI_UNCONVERGED, "%s", error->text);
+    if (error->status == DPCR_ERROR_UNSUPPORTED && last->reason == DPCR_REASON_NOT_CONVERGED)
+        return cli_fail(CLI_UNCONVERGED, "%s", error->text);
     // What the library calls a wrong argument, beside a checkpoint, is options that the checkpoint does not agree with.
     return cli_fail_error(error, CLI_COMPUTING);
 }
@@ -371,16 +414,19 @@ int cli_verb_train(int argc, char **argv) {
                .data = CLI_FASHION_MNIST,
                .log_every = 1,
                .test_every = 1};
-    const cli_syntax syntax = {
-        .arguments = "mlp|resnet",
-        .doc = "Trains a classifier of images: an encoder, a chain of layers, a head; cross-entropy. Defaults: 1024 layers, "
-               "width 32, batch 128, float32, method and backward auto.\vInterrupt (Ctrl-C) or terminate: it stops after a "
-               "checkpoint with exit status 130 or 143. A killed run resumes from its last checkpoint with the same options.",
-        .groups = {{&train_argp, &t, "Training:"},
-                   {&cli_network_argp, &t.network, "Network:"},
-                   {&cli_solver_argp, &t.solver, "Solver:"},
-                   {&cli_common_argp, &t.common, "Output and resources:"}},
-        .most = 1};
+    const cli_syntax syntax = {.arguments = "mlp|resnet",
+                               .doc =
+                                   "Trains a classifier of images: an encoder, a chain of layers, a head; "
+                                   "cross-entropy. Defaults: 1024 layers, "
+                                   "width 32, batch 128, float32, method and backward auto.\vInterrupt (Ctrl-C) or "
+                                   "terminate: it stops after a "
+                                   "checkpoint with exit status 130 or 143. A killed run resumes from its last "
+                                   "checkpoint with the same options.",
+                               .groups = {{&train_argp, &t, "Training:"},
+                                          {&cli_network_argp, &t.network, "Network:"},
+                                          {&cli_solver_argp, &t.solver, "Solver:"},
+                                          {&cli_common_argp, &t.common, "Output and resources:"}},
+                               .most = 1};
     const char *positional[CLI_MAX_POSITIONAL];
     int status;
     dpcr_architecture architecture;

@@ -49,6 +49,7 @@ for activation in ("identity", "relu", "tanh", "sigmoid", "gelu", "silu"):
 for shape in ("--layers 0", "--layers 1", "--layers 2", "--layers 130 --batch 1 --width 1", "--layers 64 --window 8", "--layers 64 --guess zero"):
     run("check resnet " + shape)
 run("check mlp --layers 1024 --width 8 --init normal --activation tanh")  # states that die away
+run("check mlp --layers 5 --gain 1e300 --dtype float64")  # leaves the finite numbers, as the loop does
 
 # Sweeps as the literature and the reference have them.
 for network in ("mlp --activation tanh", "mlp --activation relu"):

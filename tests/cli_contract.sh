@@ -3,6 +3,7 @@
 # cli_contract.sh BUILD_DIR: the program's contract: exit codes, one line on stderr, pure stdout, help, bad arguments,
 # absurd sizes, missing files, unwritable outputs, a full disk.
 set -u
+export LC_ALL=C
 build=$(cd "${1:?usage: cli_contract.sh BUILD_DIR}" && pwd) || exit 1
 program=$build/deeppcr
 [ -x "$program" ] || { echo "cli_contract: no program at $program"; exit 1; }
@@ -68,13 +69,18 @@ for verb in $verbs; do
     for option in --json --csv --seed --threads --quiet --help; do
         grep -q -- "$option" "$folder/stdout" || complain "$verb --help does not tell $option"
     done
+    cp "$folder/stdout" "$folder/help"
     # Every long option that the help tells is one that the program takes: its message is never "unknown option".
-    for option in $(grep -oE '^ +(-[a-zA-Z], )?--[a-z0-9A-Z-]+=?' "$folder/stdout" | grep -oE -- '--[a-zA-Z0-9-]+=?' | sort -u); do
+    for option in $(grep -oE '^ +(-[a-zA-Z], )?--[a-z0-9A-Z-]+=?' "$folder/help" | grep -oE -- '--[a-zA-Z0-9-]+=?' | sort -u); do
         case $option in --help | --usage) continue ;; esac
         name=${option%=}
         value=$([ "$option" = "$name" ] || echo "=")
         "$program" "$verb" "$name$value" --no-such-option >/dev/null 2>"$folder/stderr" </dev/null
         ! grep -q -- "unknown option '$name" "$folder/stderr" || complain "$verb --help tells $name, the verb does not know it"
+    done
+    # The man page tells every option of the help.
+    for name in $(grep -oE -- ' --[a-zA-Z0-9-]+' "$folder/help" | sort -u); do
+        [ "$name" = --usage ] || grep -qE "Fl Fl ${name#--}( |$)" docs/man/deeppcr.1 || complain "the man page lacks $verb's $name"
     done
     done_with "$verb" --usage
     refused 2 "unknown option '--nonsense'" "$verb" --nonsense

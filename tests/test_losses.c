@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Losses: long double formulas, finite differences, hazards, strided views, refusals.
+
 // cmocka.h wants the first three before it.
 // clang-format off
 #include <setjmp.h>

@@ -190,8 +190,7 @@ static void fused_layers_equal_their_parts(void **state) {
                                                 .weight = weight, .bias = bias, .in = (char *)in + at, .in_row = ROW,
                                                 .residual = residual ? (char *)in + at : NULL, .residual_row = ROW,
                                                 .scale = 0.3, .out = (char *)out + at, .out_row = ROW,
-                                                .slope = (char *)slope + at, .slope_row = ROW, .next = weight,
-                                                .next_bytes = 66 * 66 * 4});
+                                                .slope = (char *)slope + at, .slope_row = ROW, .next = {{weight, 66, 66, 0}}});
                     }
                     for (int i = 0; i < rows; i++)
                         for (int j = 0; j < ROW; j++) {

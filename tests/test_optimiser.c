@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Optimisers: PyTorch's values, the schedule, the same bits at every level and for any number of threads, refusals.
+
 // cmocka.h wants the first three before it.
 // clang-format off
 #include <setjmp.h>

@@ -75,7 +75,7 @@ static void stop_and_resume(const dpcr_model_options *model_options, dpcr_train_
 
     dpcr_model_options other = *model_options;
     other.seed = 1234;
-    context = make_context(2);
+    context = make_context(at % 4 == 0 ? 2 : 1);
     model = make_model(context, &other);
     options.progress = NULL;
     options.resume = f.file;
@@ -178,15 +178,17 @@ static void train_in_child(const char *file) {
     _exit(dpcr_train(context, model, &data.set, &options, NULL, NULL) == DPCR_OK ? 0 : 1);
 }
 
-// True when the child ended by itself, before the kill.
-static bool kill_after(const char *file, long nanoseconds) {
+// True when the child ended by itself; it is killed after so many nanoseconds, or never where they are negative.
+static bool run_child(const char *file, long nanoseconds) {
     const struct timespec pause = {.tv_nsec = nanoseconds};
     int status = 0;
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) train_in_child(file);
-    nanosleep(&pause, NULL);
-    kill(child, SIGKILL);
+    if (nanoseconds >= 0) {
+        nanosleep(&pause, NULL);
+        kill(child, SIGKILL);
+    }
     assert_int_equal(waitpid(child, &status, 0), child);
     if (WIFEXITED(status)) assert_int_equal(WEXITSTATUS(status), 0);
     return WIFEXITED(status);
@@ -201,15 +203,16 @@ static void a_run_killed_at_random_moments_ends_with_the_same_file(void **state)
     reference wanted = make_reference(&o, options);
     const folder f = make_folder();
     const uint64_t seed = (uint64_t)time(NULL);
+    bool ended = false;
     int kills = 0;
-    // The time grows, so the run ends however slow the machine is.
-    for (uint64_t i = 0; i < 200; i++) {
-        const uint64_t most = 20000000 + i * 5000000 < 900000000 ? 20000000 + i * 5000000 : 900000000;
-        if (kill_after(f.file, (long)dpcri_random_below(seed, DPCRI_STREAM_DATA, i, most))) break;
-        kills++;
+    for (uint64_t i = 0; i < 60 && !ended; i++) {
+        const uint64_t most = 10000000 + i * 5000000;
+        ended = run_child(f.file, (long)dpcri_random_below(seed, DPCRI_STREAM_DATA, i, most));
+        kills += !ended;
     }
     print_message("seed %llu: killed %d times\n", (unsigned long long)seed, kills);
-    assert_true(kill_after(f.file, 999999999) || kill_after(f.file, 999999999));
+    // However far the kills let it come, what is left runs to its end: nothing here depends on the machine's speed.
+    assert_true(run_child(f.file, -1));
     assert_same_file(f.file, &wanted.file);
     free_reference(&wanted);
     remove_folder(&f);

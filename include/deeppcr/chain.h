@@ -51,7 +51,7 @@ typedef struct dpcr_chain_report {
     size_t size;            // sizeof(dpcr_chain_report) of the caller
     dpcr_scheme scheme;     // the scheme that ran
     int sweeps;             // overlap: sweeps over the chunks, else 1
-    int64_t finished_from;  // overlap: step from which the chain was finished in order; L when it was not
+    int64_t finished_from;  // overlap: step, counted along the recurrence, from which it was finished in order; else L
     int64_t compositions;   // transition products formed, over all sequences
     int64_t applications;   // transition-vector products formed
     int64_t depth;          // dependent steps on the longest path
@@ -71,7 +71,8 @@ DPCR_API size_t dpcr_chain_plan_workspace(const dpcr_chain_plan *plan);
 
 // Solves the chain:  z = z0; for l in 0..L-1: z = A_l z + b_l; store z_l        (or the transposed loop, from the last step)
 //   a   [L][B][values]; shape[0] and shape[1] may be 1, or the stride 0, to share over steps or sequences; NULL for zero and identity
-//   b   [L][B][w], read only        z0  [B][w] or NULL: zero        z  [L][B][w], written; may be b itself
+//   b   [L][B][w], read only        z0  [B][w] or NULL: zero        z  [L][B][w], written; may be b itself, wholly
+// Without z0 the first state is b of that step, and its transition is not read (it may be NaN).
 // Row strides are free, the last dimension is contiguous. NaN stays in its own sequence. `workspace` may be NULL when 0
 // bytes are needed; one workspace serves one execute at a time. `report` may be NULL. Allocates nothing.
 DPCR_API dpcr_status dpcr_chain_execute(const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *b,

@@ -135,8 +135,10 @@ DPCR_API dpcr_status dpcr_train(dpcr_context *context, dpcr_model *model, const 
                                 const dpcr_train_options *options, dpcr_train_state *last, dpcr_error *error);
 
 // Mean loss and accuracy over a data set, `batch` rows at a time, pixels normalised by the model's metadata
-// "pixel_mean" and "pixel_deviation" (absent: 0 and 1). `solve` NULL: all defaults. loss or accuracy may be NULL. The
-// mean does not depend on the batch but by rounding. A loss that is not finite is no error.
+// "pixel_mean" and "pixel_deviation" (absent: 0 and 1). `solve` NULL: all defaults. loss or accuracy may be NULL. With
+// one exact method the mean depends on the batch by the rounding of its sum only; DPCR_METHOD_AUTO may choose another
+// method for another batch, or for the rows that are left, and then it depends within the solve's tolerance. A loss
+// that is not finite is no error.
 DPCR_API dpcr_status dpcr_evaluate(dpcr_context *context, dpcr_model *model, const dpcr_dataset *data, int64_t batch,
                                    const dpcr_solve_options *solve, double *loss, double *accuracy, dpcr_error *error);
 

@@ -22,7 +22,7 @@ typedef struct dpcri_linear {
     int64_t a_step, a_row;
     const void *b;
     int64_t b_step, b_row;
-    const void *z0;  // [rows][w] or NULL: zero
+    const void *z0;  // [rows][w] or NULL: zero, and the first transition is not read; not with transposed
     int64_t z0_row;
     void *z;  // may be b, with the same strides
     int64_t z_step, z_row;

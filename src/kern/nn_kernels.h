@@ -33,6 +33,15 @@ typedef struct dpcri_product {
     int64_t c_row;
 } dpcri_product;
 
+// What the caller reads or writes next: fetched while a kernel works, `values` numbers with each row of the work. NULL: no
+// more.
+typedef struct dpcri_prefetch {
+    const void *data;
+    int64_t row, values;
+    int write;
+} dpcri_prefetch;
+enum { DPCRI_PREFETCHES = 3 };
+
 // One layer over rows:  u = in W + bias;  out = residual + scale act(u)  (without a residual: act(u));  slope = act'(u)
 // W is [depth][width], contiguous. out or slope may be NULL. out may be residual; it may be `in` where width <= `columns`.
 typedef struct dpcri_layer {
@@ -48,16 +57,8 @@ typedef struct dpcri_layer {
     int64_t out_row;
     void *slope;
     int64_t slope_row;
-    const void *next;  // prefetched meanwhile: what the caller reads next, next_bytes of it, or NULL
-    int64_t next_bytes;
+    dpcri_prefetch next[DPCRI_PREFETCHES];
 } dpcri_layer;
-
-// What the caller reads next: fetched while a kernel works, `values` numbers with each row of the work. NULL: nothing.
-typedef struct dpcri_prefetch {
-    const void *data;
-    int64_t row, values;
-} dpcri_prefetch;
-enum { DPCRI_PREFETCHES = 3 };
 
 // The elementwise part of going back through  z + scale act(u), row by row in order:
 //   g += direct;  kept = g;  e = scale slope g;  sum[j] += e

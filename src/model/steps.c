@@ -94,14 +94,18 @@ static int advance(void *user, const dpcr_span *span, const dpcr_array *in, cons
                                            : rows_at1(last, c, element);
             const dpcri_rows to = keep ? rows_at2(states, c, k, element) : rows_at1(last, c, element);
             const dpcri_rows slopes = rows_at2(tape, c, k, element);
-            const void *next = step + 1 < m->options.layers ? step_parameters(m, step + 1) : NULL;
+            const bool more = k + 1 < span->steps;
+            const dpcri_program_next next = {
+                .parameters = step + 1 < m->options.layers ? step_parameters(m, step + 1) : NULL,
+                .out = more && keep ? rows_at2(states, c, k + 1, element) : (dpcri_rows){0},
+                .tape = more ? rows_at2(tape, c, k + 1, element) : (dpcri_rows){0}};
             // The fused layer needs no buffer but to keep a wide layer off its own input: all rows at once then.
             const bool direct = p->fused && (from.data != to.data || p->width <= p->kernels->columns);
             const int64_t block = direct ? span->rows : w.rows;
             for (int64_t r = 0; r < span->rows; r += block)
                 dpcri_program_forward(p, step_parameters(m, step), smaller(block, span->rows - r),
                                       dpcri_rows_at(from, r, 0, element), dpcri_rows_at(to, r, 0, element),
-                                      dpcri_rows_at(slopes, r, 0, element), w.memory, r == 0 ? next : NULL);
+                                      dpcri_rows_at(slopes, r, 0, element), w.memory, r == 0 ? &next : NULL);
         }
     for (int64_t c = 0; keep && last && last->data && c < span->lanes; c++)
         copy_rows(m, span->rows, span->steps ? rows_at2(states, c, span->steps - 1, element) : rows_at1(in, c, element),
@@ -159,8 +163,8 @@ static int adjoint(void *user, const dpcr_span *span, const dpcr_array *in, cons
         void *scratch = dpcri_rows_at(g, rows, 0, element).data;
         copy_rows(m, rows, dpcri_rows_at(rows_of(last), r, 0, element), g);
         for (int64_t k = span->steps - 1; k >= 0; k--) {
-            const dpcri_program_next next = {step_parameters(m, span->first + k - 1), {0},
-                                             dpcri_rows_at(rows_at1(tape, k - 1, element), r, 0, element)};
+            const dpcri_program_next next = {.parameters = step_parameters(m, span->first + k - 1),
+                                             .tape = dpcri_rows_at(rows_at1(tape, k - 1, element), r, 0, element)};
             dpcri_program_adjoint(p, step_parameters(m, span->first + k), rows,
                                   dpcri_rows_at(rows_at1(in, k, element), r, 0, element),
                                   dpcri_rows_at(rows_at1(tape, k, element), r, 0, element),
@@ -188,9 +192,9 @@ static int gradient(void *user, const dpcr_span *span, const dpcr_array *in, con
             const bool done = r + w.rows >= span->rows;
             const int64_t lane = done ? c + 1 : c, row = done ? 0 : r + w.rows;
             const dpcri_program_next next = {
-                done ? dpcri_model_at(m, m->gradients, (step + span->stride) * p->parameters) : NULL,
-                dpcri_rows_at(rows_at1(in, lane, element), row, 0, element),
-                dpcri_rows_at(rows_at1(tape, lane, element), row, 0, element)};
+                .parameters = done ? dpcri_model_at(m, m->gradients, (step + span->stride) * p->parameters) : NULL,
+                .in = dpcri_rows_at(rows_at1(in, lane, element), row, 0, element),
+                .tape = dpcri_rows_at(rows_at1(tape, lane, element), row, 0, element)};
             dpcri_program_gradient(p, step_parameters(m, step), dpcri_model_at(m, m->gradients, step * p->parameters),
                                    smaller(w.rows, span->rows - r), dpcri_rows_at(rows_at1(in, c, element), r, 0, element),
                                    dpcri_rows_at(rows_at1(tape, c, element), r, 0, element),

@@ -66,17 +66,33 @@ static dpcri_rows run_layers(const dpcri_program *p, const void *parameters, int
     return x;
 }
 
+// Spreads the fetching over the rows of a pass.
+static void prefetch_next(const dpcri_program *p, int64_t rows, const dpcri_program_next *next,
+                          dpcri_prefetch list[DPCRI_PREFETCHES]) {
+    int n = 0;
+    if (!next || rows < 1) return;
+    const int64_t line = 64 / (int64_t)p->kernels->element, lines = p->parameters / line;
+    const int64_t share = (lines > rows ? lines / rows : 1) * line;  // rounded down: a few lines are left to demand
+    if (next->parameters && share * rows <= p->parameters + line * rows)
+        list[n++] = (dpcri_prefetch){next->parameters, share, share, 0};
+    if (next->tape.data)
+        list[n++] = (dpcri_prefetch){next->tape.data, next->tape.row, p->tape, next->out.data != NULL};
+    if (next->in.data) list[n++] = (dpcri_prefetch){next->in.data, next->in.row, p->width, 0};
+    if (next->out.data && n < DPCRI_PREFETCHES) list[n] = (dpcri_prefetch){next->out.data, next->out.row, p->width, 1};
+}
+
 // One fused layer. out.data NULL: only the slopes.
 static void run_fused(const dpcri_program *p, const void *parameters, int64_t rows, dpcri_rows in, dpcri_rows out,
-                      dpcri_rows tape, const void *next) {
+                      dpcri_rows tape, const dpcri_program_next *next) {
     const int64_t w = p->width;
-    p->kernels->layer(&(dpcri_layer){
+    dpcri_layer layer = {
         .rows = rows, .depth = w, .width = w, .activation = p->layers[1].activation,
         .weight = parameters, .bias = (const char *)parameters + w * w * (int64_t)p->kernels->element,
         .in = in.data, .in_row = in.row,
         .residual = p->residual ? in.data : NULL, .residual_row = in.row, .scale = p->scale,
-        .out = out.data, .out_row = out.row, .slope = tape.data, .slope_row = tape.row,
-        .next = next, .next_bytes = next ? p->parameters * (int64_t)p->kernels->element : 0});
+        .out = out.data, .out_row = out.row, .slope = tape.data, .slope_row = tape.row};
+    prefetch_next(p, rows, next, layer.next);
+    p->kernels->layer(&layer);
 }
 
 static void copy_rows(const dpcri_program *p, int64_t rows, dpcri_rows from, dpcri_rows to) {
@@ -84,7 +100,7 @@ static void copy_rows(const dpcri_program *p, int64_t rows, dpcri_rows from, dpc
 }
 
 void dpcri_program_forward(const dpcri_program *p, const void *parameters, int64_t rows, dpcri_rows in, dpcri_rows out,
-                           dpcri_rows tape, void *scratch, const void *next) {
+                           dpcri_rows tape, void *scratch, const dpcri_program_next *next) {
     const scratch_rows s = carve(p, rows, scratch);
     if (p->fused) {
         const bool through_scratch = out.data == in.data && p->width > p->kernels->columns;
@@ -128,18 +144,6 @@ void dpcri_program_jvp(const dpcri_program *p, const void *parameters, int64_t r
                              y.row);
 }
 
-// Spreads the fetching over the rows of a pass.
-static void prefetch_next(const dpcri_program *p, int64_t rows, const dpcri_program_next *next, dpcri_slope_pass *pass) {
-    int n = 0;
-    if (!next || rows < 1) return;
-    const int64_t line = 64 / (int64_t)p->kernels->element, lines = (p->parameters + line - 1) / line;
-    const int64_t share = (lines + rows - 1) / rows * line;
-    if (next->parameters && share * rows <= 2 * p->parameters)
-        pass->next[n++] = (dpcri_prefetch){next->parameters, share, share};
-    if (next->tape.data) pass->next[n++] = (dpcri_prefetch){next->tape.data, next->tape.row, p->tape};
-    if (next->in.data) pass->next[n++] = (dpcri_prefetch){next->in.data, next->in.row, p->width};
-}
-
 void dpcri_program_adjoint(const dpcri_program *p, const void *parameters, int64_t rows, dpcri_rows in, dpcri_rows tape,
                            dpcri_rows direct, dpcri_rows kept, dpcri_rows g, void *scratch,
                            const dpcri_program_next *next) {
@@ -149,7 +153,7 @@ void dpcri_program_adjoint(const dpcri_program *p, const void *parameters, int64
                              .direct = direct.data, .direct_row = direct.row, .kept = kept.data, .kept_row = kept.row,
                              .e = s.a.data, .e_row = s.a.row};
     if (p->fused) pass.slope = tape.data, pass.slope_row = tape.row;
-    prefetch_next(p, rows, next, &pass);
+    prefetch_next(p, rows, next, pass.next);
     p->kernels->slope_pass(&pass);
     dpcri_rows e = s.a;
     for (int i = p->fused ? 0 : p->count - 1; i > 0; i--) {
@@ -171,7 +175,7 @@ static void gradient_fused(const dpcri_program *p, void *gradients, int64_t rows
     dpcri_slope_pass pass = {
         .rows = rows, .width = w, .scale = p->scale, .g = g.data, .g_row = g.row, .slope = tape.data, .slope_row = tape.row,
         .e = s->a.data, .e_row = s->a.row, .sum = (char *)gradients + w * w * (int64_t)p->kernels->element};
-    prefetch_next(p, rows, next, &pass);
+    prefetch_next(p, rows, next, pass.next);
     p->kernels->slope_pass(&pass);
     p->kernels->product(&(dpcri_product){.m = w, .n = w, .depth = rows, .a = in.data, .a_row = 1, .a_col = in.row,
                                          .b = s->a.data, .b_row = s->a.row, .init = gradients, .init_row = w,

@@ -33,18 +33,19 @@ bool dpcri_program_make(dpcri_program *program, const dpcri_nn_kernels *kernels,
 int64_t dpcri_program_scratch(const dpcri_program *program);
 enum { DPCRI_PROGRAM_ROWS = 64 };
 
+// What the next call of the same kind reads and (out, and tape of forward) writes, fetched meanwhile; a hint, all may be
+// NULL.
+typedef struct dpcri_program_next {
+    const void *parameters;  // or gradients
+    dpcri_rows in, out, tape;
+} dpcri_program_next;
 // Each works on `rows` rows at once, with dpcri_program_scratch() values of scratch for each of them.
-// in and out may be the same rows; tape.data NULL: nothing is kept. next: parameters that the caller reads next, or NULL.
+// in and out may be the same rows; tape.data NULL: nothing is kept.
 void dpcri_program_forward(const dpcri_program *program, const void *parameters, int64_t rows, dpcri_rows in, dpcri_rows out,
-                           dpcri_rows tape, void *scratch, const void *next);
+                           dpcri_rows tape, void *scratch, const dpcri_program_next *next);
 // y = J x at `in`.
 void dpcri_program_jvp(const dpcri_program *program, const void *parameters, int64_t rows, dpcri_rows in, dpcri_rows x,
                        dpcri_rows y, void *scratch);
-// What the next call of adjoint or gradient reads, fetched meanwhile; a hint, all may be NULL.
-typedef struct dpcri_program_next {
-    const void *parameters;  // or gradients
-    dpcri_rows in, tape;
-} dpcri_program_next;
 // g += direct (NULL: 0); kept = g (NULL: not kept); g = J^T g. direct and kept may be the same rows. tape.data NULL: from `in`.
 void dpcri_program_adjoint(const dpcri_program *program, const void *parameters, int64_t rows, dpcri_rows in, dpcri_rows tape,
                            dpcri_rows direct, dpcri_rows kept, dpcri_rows g, void *scratch,

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT
-// The context: allocator, thread pool, cancel. pthreadpool spins between regions (about 230 ns a region); libgomp takes
-// twice that and reports false races under ThreadSanitizer.
+// The context: allocator, thread pool, cancel.
 #include <pthread.h>
-#include <pthreadpool.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "rt/pool.h"
 #include "rt/rt.h"
 
 struct dpcr_context {
@@ -16,7 +15,7 @@ struct dpcr_context {
     dpcri_rates rates;  // threads is 0 until they are measured
     int threads;
     pthread_mutex_t turn;  // one parallel region at a time
-    pthreadpool_t pool;
+    dpcri_pool *pool;
     pid_t pool_process;  // a pool does not survive fork: rebuilt when the process differs
 };
 
@@ -73,7 +72,7 @@ dpcr_status dpcr_context_create(const dpcr_context_options *options, dpcr_contex
 
 void dpcr_context_destroy(dpcr_context *context) {
     if (!context) return;
-    if (context->pool && context->pool_process == getpid()) pthreadpool_destroy(context->pool);
+    if (context->pool && context->pool_process == getpid()) dpcri_pool_destroy(context, context->pool);
     pthread_mutex_destroy(&context->turn);
     pthread_mutex_destroy(&context->rates_lock);
     context->options.release(context->options.allocator_user, context);
@@ -106,38 +105,18 @@ void dpcri_free(dpcr_context *context, void *memory) {
     if (memory) context->options.release(context->options.allocator_user, memory);
 }
 
-// pthreadpool is not instrumented, so its hand-over is invisible to ThreadSanitizer; these two edges are what it
-// guarantees: all that the caller wrote happens before a task, all that a task wrote happens before the return.
-#if defined(__SANITIZE_THREAD__)
-#define DPCRI_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define DPCRI_TSAN 1
-#endif
-#endif
-#ifdef DPCRI_TSAN
-void __tsan_acquire(void *address);
-void __tsan_release(void *address);
-#else
-static inline void __tsan_acquire(void *address) { (void)address; }
-static inline void __tsan_release(void *address) { (void)address; }
-#endif
-
 typedef struct region {
     void (*task)(void *argument, int64_t i);
     void *argument;
-    char enter, leave;  // addresses that stand for the two edges
 } region;
 
 static _Thread_local bool inside_task = false;
 
-static void run_task(void *context, size_t i) {
-    region *r = context;
-    __tsan_acquire(&r->enter);
+static void run_task(void *argument, int64_t i) {
+    region *r = argument;
     inside_task = true;
-    r->task(r->argument, (int64_t)i);
+    r->task(r->argument, i);
     inside_task = false;
-    __tsan_release(&r->leave);
 }
 
 void dpcri_parallel(dpcr_context *context, int64_t n, void (*task)(void *argument, int64_t i), void *argument) {
@@ -147,16 +126,19 @@ void dpcri_parallel(dpcr_context *context, int64_t n, void (*task)(void *argumen
         return;
     }
     pthread_mutex_lock(&context->turn);
-    if (context->pool && context->pool_process != getpid()) context->pool = NULL;
+    if (context->pool && context->pool_process != getpid()) {  // after fork the workers are the parent's
+        dpcri_free(context, context->pool);
+        context->pool = NULL;
+    }
     if (!context->pool) {
-        context->pool = pthreadpool_create((size_t)context->threads);
+        context->pool = dpcri_pool_create(context, context->threads - 1);
         context->pool_process = getpid();
     }
     region r = {.task = task, .argument = argument};
-    __tsan_release(&r.enter);
-    // A pool that the system refuses is NULL, which pthreadpool runs on the caller's thread.
-    pthreadpool_parallelize_1d(context->pool, run_task, &r, (size_t)n, 0);
-    __tsan_acquire(&r.leave);
+    if (context->pool)
+        dpcri_pool_run(context->pool, n, run_task, &r);
+    else  // memory was refused: the caller does it all
+        for (int64_t i = 0; i < n; i++) run_task(&r, i);
     pthread_mutex_unlock(&context->turn);
 }
 

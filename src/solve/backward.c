@@ -92,7 +92,11 @@ static void linearise_range(backward *b, int64_t first, int64_t count) {
     if (count <= 0) return;
     const dpcr_steps *steps = &b->plan->steps;
     const dpcr_span span = dpcri_span(first, count, 1, 1, 0, steps->batch);
-    const dpcr_array in = dpcri_inputs(&b->t, first, count, 0, steps->batch), a = jacobians(b, first, count);
+    const dpcr_array a = jacobians(b, first, count);
+    dpcr_array in = dpcri_inputs(&b->t, first, count, 0, steps->batch);
+#ifdef DPCRI_MUTANTS
+    if (dpcri_mutant == 3) in = dpcri_inputs(&b->t, 0, count, 0, steps->batch), in.strides[0] = 0;
+#endif
     const int code = steps->linearise(steps->user, &span, &in, NULL, &a);
     if (code > 0) dpcri_row_ops_of(steps->dtype)->fill(&a, NAN);
     note(b, code);

@@ -51,6 +51,7 @@ dpcr_status dpcri_check_workspace(const char *call, const dpcr_solve_plan *plan,
 
 static void carve_run(dpcri_run *run, int64_t batch) {
     run->front = dpcri_arena_take(&run->arena, batch, sizeof(int64_t));
+    run->exact = dpcri_arena_take(&run->arena, batch, sizeof(int64_t));
     run->work = dpcri_arena_take(&run->arena, batch, sizeof(int64_t));
     run->locked = dpcri_arena_take(&run->arena, batch, sizeof(int64_t));
     run->last_estimate = dpcri_arena_take(&run->arena, batch, sizeof(double));
@@ -59,7 +60,7 @@ static void carve_run(dpcri_run *run, int64_t batch) {
     run->residual_only = dpcri_arena_take(&run->arena, batch, 1);
     if (!run->arena.base) return;
     for (int64_t b = 0; b < batch; b++) {
-        run->front[b] = run->work[b] = run->locked[b] = 0;
+        run->front[b] = run->exact[b] = run->work[b] = run->locked[b] = 0;
         run->sweeps[b] = run->reason[b] = 0;
         run->residual_only[b] = 0;
         run->last_estimate[b] = HUGE_VAL;
@@ -158,7 +159,7 @@ static dpcr_status run_method(dpcri_run *run) {
     }
 }
 
-// Sequences that the method did not bring to the end: in order from their locked prefix, unless that was forbidden.
+// Sequences that the method did not bring to the end: in order, unless that was forbidden.
 static dpcr_status finish(dpcri_run *run) {
     const double start = dpcri_seconds();
     const int64_t length = run->plan->steps.length;

@@ -86,13 +86,13 @@ static void SUFFIX(residual)(const dpcr_array *f, const dpcr_array *z, const dpc
 
 static void SUFFIX(update)(const dpcr_array *z, const dpcr_array *f, const dpcr_array *delta, int64_t first,
                            const int64_t *front, const void *const *reset, const int64_t *until, double atol, double rtol, int64_t *good,
-                           int64_t *near, double *estimate) {
+                           double *estimate) {
     const int64_t steps = z->shape[0], rows = z->shape[1], w = z->shape[2];
-    for (int64_t b = 0; b < rows; b++) good[b] = near[b] = 0, estimate[b] = 0;
+    for (int64_t b = 0; b < rows; b++) good[b] = 0, estimate[b] = 0;
     for (int64_t l = 0; l < steps; l++)
         for (int64_t b = 0; b < rows; b++) {
             if (first + l < front[b]) {
-                good[b]++, near[b]++;
+                good[b]++;
                 continue;
             }
             REAL *zl = SUFFIX(at)(z, l, b);
@@ -115,7 +115,22 @@ static void SUFFIX(update)(const dpcr_array *z, const dpcr_array *f, const dpcr_
                 memcpy(zl, reset[b], (size_t)w * sizeof(REAL));
             }
             if (within && finite && good[b] == l) good[b]++;
-            if (finite && near[b] == l && largest / scale * (largest / scale) <= atol / scale + rtol) near[b]++;
+        }
+}
+
+static void SUFFIX(measure)(const dpcr_array *z, const dpcr_array *delta, double *estimate, const dpcr_array *carry) {
+    const int64_t steps = z->shape[0], rows = z->shape[1], w = z->shape[2];
+    for (int64_t l = 0; l < steps; l++)
+        for (int64_t b = 0; b < rows; b++) {
+            const REAL *zl = SUFFIX(at)(z, l, b), *dl = SUFFIX(at)(delta, l, b);
+            double most = 0, scale = 1;
+            for (int64_t i = 0; i < w; i++) {
+                const double size = fabs((double)dl[i]), value = fabs((double)zl[i]);
+                if (!(size <= most)) most = size == size ? size : HUGE_VAL;
+                if (value > scale) scale = value;
+            }
+            if (most / scale > estimate[b]) estimate[b] = most / scale;
+            if (l == steps - 1) memcpy(SUFFIX(at)(carry, 0, b), dl, (size_t)w * sizeof(REAL));
         }
 }
 
@@ -162,5 +177,5 @@ static void SUFFIX(extract)(const dpcr_transition *from, const dpcr_array *a, co
 
 static const dpcri_row_ops SUFFIX(ops) = {
     .copy = SUFFIX(copy), .add = SUFFIX(add), .fill = SUFFIX(fill), .residual = SUFFIX(residual),
-    .update = SUFFIX(update), .close = SUFFIX(close), .distance = SUFFIX(distance), .extract = SUFFIX(extract),
+    .update = SUFFIX(update), .measure = SUFFIX(measure), .close = SUFFIX(close), .distance = SUFFIX(distance), .extract = SUFFIX(extract),
 };

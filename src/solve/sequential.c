@@ -48,6 +48,8 @@ dpcr_status dpcri_solve_sequential(dpcri_run *run) {
     return dpcri_run_loop(run, 0, steps->length, 0, steps->batch);
 }
 
+// From the last step that is known to have the loop's bits, not from the last locked one: a chain that amplifies would turn
+// the tolerance of a locked state into an error of its own size.
 dpcr_status dpcri_finish_in_order(dpcri_run *run, dpcr_reason reason) {
     const int64_t length = run->plan->steps.length, batch = run->plan->steps.batch;
     for (int64_t b = 0; b < batch;) {
@@ -55,11 +57,11 @@ dpcr_status dpcri_finish_in_order(dpcri_run *run, dpcr_reason reason) {
             b++;
             continue;
         }
-        int64_t end = b + 1;  // adjacent sequences with the same front go together
-        while (end < batch && run->front[end] == run->front[b]) end++;
-        const int64_t from = run->front[b];
+        int64_t end = b + 1;  // adjacent sequences that start at the same step go together
+        while (end < batch && run->front[end] < length && run->exact[end] == run->exact[b]) end++;
+        const int64_t from = run->exact[b];
         for (int64_t i = b; i < end; i++) {
-            run->locked[i] = from;
+            run->locked[i] = run->front[i];
             if (run->reason[i] == 0) run->reason[i] = (int)reason;
             run->front[i] = length;
         }

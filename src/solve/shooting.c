@@ -230,6 +230,7 @@ dpcr_status dpcri_solve_shooting(dpcri_run *run) {
     const int64_t length = run->plan->steps.length;
     for (int64_t b = 0; b < inner.steps.batch; b++) {  // fronts in fine steps; a complete one includes the remainder
         run->front[b] = run->front[b] >= inner.steps.length ? length : run->front[b] * c.n;
+        run->exact[b] *= c.n;
         run->locked[b] = run->front[b];
     }
     for (int64_t k = 0; k < run->report->history_length && k < run->report->history_capacity && run->report->locked_history; k++)

@@ -39,6 +39,7 @@ typedef struct dpcri_run {
     dpcr_error *error;
     // by sequence
     int64_t *front;       // first step that is not locked
+    int64_t *exact;       // first step that is not known to have the loop's bits: where finishing in order starts
     int64_t *work;        // step evaluations spent
     int *sweeps;
     int *reason;          // dpcr_reason; 0 while undecided
@@ -80,10 +81,11 @@ typedef struct dpcri_row_ops {
                      int64_t first, const int64_t *front, double atol, double rtol, double damping, int64_t *good,
                      double *worst, unsigned char *front_bad);
     // z += delta (z = f at the front, reset[row] where the sum is not finite), for steps >= front[row]; counts the
-    // leading steps whose correction is within tolerance (good), and whose squared correction is (near), and gives the
-    // largest correction / max(1, |z|) before until[row].
+    // leading steps whose correction is within tolerance, and gives the largest correction / max(1, |z|) before until[row].
     void (*update)(const dpcr_array *z, const dpcr_array *f, const dpcr_array *delta, int64_t first, const int64_t *front,
-                   const void *const *reset, const int64_t *until, double atol, double rtol, int64_t *good, int64_t *near, double *estimate);
+                   const void *const *reset, const int64_t *until, double atol, double rtol, int64_t *good, double *estimate);
+    // estimate[row] = max(estimate[row], largest |delta| / max(1, |z|)); delta of the last step goes to carry [B][w]
+    void (*measure)(const dpcr_array *z, const dpcr_array *delta, double *estimate, const dpcr_array *carry);
     // true when every |x - y| <= atol + rtol |y| of the row; bit equality when both are 0
     bool (*close)(const void *x, const void *y, int64_t width, double atol, double rtol);
     // largest |x - y| / max(1, |y|)
@@ -109,10 +111,12 @@ dpcr_status dpcri_solve_shooting(dpcri_run *run);
 // What a method's own workspace takes; the same function carves it (see dpcri_arena).
 typedef struct dpcri_sweep_space {
     void *f, *r, *a, *dense;  // [window][B][w], [window][B][w], [window][B][values], scratch of the evaluation tasks
-    int64_t *good, *delta_good, *delta_near;
+    int64_t *good, *delta_good;
     double *worst, *estimate;
     unsigned char *front_bad;
     int64_t *until;        // [B] first step whose residual is not within tolerance
+    void *carry;           // [B][w] correction that comes into the window of a verification
+    unsigned char *partial;  // [B] 1 where steps were locked before the last round
     const void **reset;    // [B] the last locked state: where an iterate goes that is not finite
     int64_t *masked;       // [B] the front, or L where the sequence is not at work
     int64_t *filled;       // [B] steps that have a guess

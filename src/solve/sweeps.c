@@ -9,8 +9,9 @@
 //     lo <- lo + max(1, leading steps with |r_l| <= atol + rtol |z_l|)
 //
 // After k sweeps the first k states are exact whatever A is, so L sweeps always suffice. With A = J the correction delta
-// is an error estimate: the last steps are locked only when that is within the tolerance too, or cannot get any smaller
-// (residual-only). A prefix is locked on the way when the square of its correction is, which is what a Newton step leaves.
+// is an error estimate: a step is locked only when that is within the tolerance too, or cannot get any smaller
+// (residual-only). What a Newton step leaves is of the order of its square, so a chain that amplifies starts from a prefix
+// that is right to rounding.
 // Work a sweep: L evaluations and the linear chain. Depth: that of the scheme. Memory: window x B x (values of A + 2 w).
 // Sources: DeepPCR (arXiv 2309.16318), DEER (2309.12252), ParaDiGMS (2305.16317); docs/math/newton.md.
 #include <math.h>
@@ -60,11 +61,12 @@ void dpcri_sweep_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_sw
     space->dense = dpcri_arena_take(arena, scratch, real);
     space->good = dpcri_arena_take(arena, pieces * steps->batch, sizeof(int64_t));
     space->delta_good = dpcri_arena_take(arena, pieces * steps->batch, sizeof(int64_t));
-    space->delta_near = dpcri_arena_take(arena, pieces * steps->batch, sizeof(int64_t));
     space->worst = dpcri_arena_take(arena, pieces * steps->batch, sizeof(double));
     space->estimate = dpcri_arena_take(arena, pieces * steps->batch, sizeof(double));
     space->front_bad = dpcri_arena_take(arena, pieces * steps->batch, 1);
     space->until = dpcri_arena_take(arena, steps->batch, sizeof(int64_t));
+    space->carry = dpcri_arena_take(arena, steps->batch * steps->width, real);
+    space->partial = dpcri_arena_take(arena, steps->batch, 1);
     space->reset = dpcri_arena_take(arena, steps->batch, sizeof(void *));
     space->masked = dpcri_arena_take(arena, steps->batch, sizeof(int64_t));
     space->filled = dpcri_arena_take(arena, steps->batch, sizeof(int64_t));
@@ -156,7 +158,7 @@ static void update_piece(void *argument, int64_t task) {
     const dpcr_array z = dpcri_outputs(&s->run->t, first, last - first, s->row, s->rows);
     const int64_t at = task * s->plan->steps.batch + s->row;
     s->ops->update(&z, &f, &r, first, s->space.masked + s->row, s->space.reset + s->row, s->space.until + s->row, s->plan->options.atol,
-                   s->plan->options.rtol, s->space.delta_good + at, s->space.delta_near + at, s->space.estimate + at);
+                   s->plan->options.rtol, s->space.delta_good + at, s->space.estimate + at);
 }
 
 // Leading steps of the window for which a per-piece count says good, for sequence b.
@@ -178,7 +180,7 @@ static double largest(const sweep *s, const double *values, int64_t b) {
     return most;
 }
 
-static void solve_linear(sweep *s) {
+static void solve_linear(sweep *s, const void *carry) {
     const dpcr_steps *steps = &s->plan->steps;
     const int64_t w = steps->width, batch = steps->batch;
     const size_t real = dpcr_dtype_size(steps->dtype);
@@ -187,6 +189,7 @@ static void solve_linear(sweep *s) {
         .a = (char *)s->space.a + (size_t)(s->row * s->values) * real, .a_step = batch * s->values, .a_row = s->values,
         .b = (char *)s->space.r + (size_t)(s->row * w) * real, .b_step = batch * w, .b_row = w,
         .z = (char *)s->space.r + (size_t)(s->row * w) * real, .z_step = batch * w, .z_row = w,
+        .z0 = carry, .z0_row = w,
     };
     dpcri_linear_solve(s->plan->context, &linear, &s->plan->linear, s->space.linear, NULL);
 }
@@ -219,7 +222,7 @@ static void lock_prefixes(sweep *s) {
         int64_t lock = s->space.until[b];
         if (s->exact_jacobian && s->plan->options.method == DPCR_METHOD_NEWTON) {
             const bool complete = lock == s->hi;
-            const int64_t confirmed = s->lo + leading(s, complete ? s->space.delta_good : s->space.delta_near, b);
+            const int64_t confirmed = s->lo + leading(s, s->space.delta_good, b);
             if (complete && confirmed < lock && estimate >= 0.5 * run->last_estimate[b])
                 run->residual_only[b] = 1;  // rounding: no further sweep would make the correction smaller
             else if (confirmed < lock)
@@ -229,13 +232,17 @@ static void lock_prefixes(sweep *s) {
         } else {
             run->residual_only[b] = 1;
         }
+        const bool exact = s->plan->options.atol == 0 && s->plan->options.rtol == 0;
+        if (run->exact[b] == run->front[b]) run->exact[b]++;  // F of a state with the loop's bits
         run->front[b] = lock > run->front[b] ? lock : run->front[b] + 1;
+        if (exact) run->exact[b] = run->front[b];
         if (run->front[b] >= s->plan->steps.length) {
-            const bool exact = s->plan->options.atol == 0 && s->plan->options.rtol == 0;
             run->reason[b] = exact ? DPCR_REASON_EXACT
                                    : run->residual_only[b] ? DPCR_REASON_RESIDUAL_ONLY : DPCR_REASON_CONVERGED;
             run->locked[b] = run->front[b];
             s->space.active[b] = 0;
+        } else {
+            s->space.partial[b] = 1;
         }
     }
 }
@@ -266,7 +273,7 @@ static dpcr_status sweep_group(sweep *s) {
     if (status != DPCR_OK) return status;
     const double worst = judge_residuals(s);
     const double t1 = dpcri_seconds();
-    if (s->values) solve_linear(s);
+    if (s->values) solve_linear(s, NULL);
     const double t2 = dpcri_seconds();
     for (int64_t b = s->row; b < s->row + s->rows; b++)  // a sequence that leaves the finite numbers is left as it is
         if (run->reason[b] == DPCR_REASON_NONFINITE) s->space.active[b] = 0, s->space.masked[b] = s->plan->steps.length;
@@ -368,6 +375,72 @@ static bool any_active(const sweep *s) {
     return false;
 }
 
+// Evaluates the window and solves for the correction of every step of it, locked or not, given that of the step before.
+static dpcr_status verify_window(sweep *s, double *estimate) {
+    const dpcr_steps *steps = &s->plan->steps;
+    const int64_t tasks = piece_count(s) < EVALUATION_TASKS ? piece_count(s) : EVALUATION_TASKS;
+    const double states = (double)(s->hi - s->lo) * (double)s->rows;
+    dpcri_for_tasks(s->plan, states * (steps->flops + steps->jacobian_flops), tasks, evaluate_task, s);
+    s->run->report->evaluations += (s->hi - s->lo) * s->rows;
+    const dpcr_status status = dpcri_callback_status(s->run, "linearise", s->code);
+    if (status != DPCR_OK) return status;
+    solve_linear(s, s->lo ? s->space.carry : NULL);
+    const int64_t shape[3] = {1, steps->batch, steps->width};
+    const dpcr_array carry = dpcr_array_make(s->space.carry, steps->dtype, 3, shape);
+    const dpcr_array delta = buffer_view(s, s->space.r, steps->width, s->lo, s->hi - s->lo);
+    const dpcr_array z = dpcri_outputs(&s->run->t, s->lo, s->hi - s->lo, 0, steps->batch);
+    s->ops->measure(&z, &delta, estimate, &carry);
+    return DPCR_OK;
+}
+
+// What the estimates say of the whole chain. Two correctly rounded loops differ by rounding errors that walk at random on a
+// chain that keeps them; what exceeds that comes from amplification, and then only the loop itself is right.
+static void judge_estimates(sweep *s, const double *estimate) {
+    dpcri_run *run = s->run;
+    const dpcr_solve_options *o = &s->plan->options;
+    const double eps = s->plan->steps.dtype == DPCR_F64 ? 2.2e-16 : 1.2e-7;
+    const double tolerance = o->atol + o->rtol, floor = 8 * eps * sqrt((double)s->plan->steps.length);
+    run->estimate = 0;
+    for (int64_t b = 0; b < s->plan->steps.batch; b++) {
+        if (!s->space.active[b]) continue;
+        if (estimate[b] <= tolerance) {
+            run->reason[b] = DPCR_REASON_CONVERGED;
+        } else if (estimate[b] <= tolerance + floor) {
+            run->reason[b] = DPCR_REASON_RESIDUAL_ONLY;
+        } else {
+            run->reason[b] = o->no_fallback ? DPCR_REASON_NOT_CONVERGED : DPCR_REASON_FALLBACK;
+            run->front[b] = run->exact[b];
+            continue;
+        }
+        run->estimate = fmax(run->estimate, estimate[b]);
+    }
+}
+
+// A prefix that was locked on the way is taken as exact by the sweeps that follow, so their corrections say nothing of what
+// became of its own error. One more linear solve over the whole chain, nothing cut, does; only where Newton's J is at hand.
+static dpcr_status verify(sweep *s) {
+    const dpcr_steps *steps = &s->plan->steps;
+    bool any = false;
+    if (!s->exact_jacobian || s->plan->options.method != DPCR_METHOD_NEWTON) return DPCR_OK;
+    for (int64_t b = 0; b < steps->batch; b++) {
+        const int reason = s->run->reason[b];
+        const bool claimed = reason == DPCR_REASON_CONVERGED || reason == DPCR_REASON_RESIDUAL_ONLY;
+        s->space.active[b] = claimed && (s->space.partial[b] || s->run->residual_only[b]);
+        s->space.masked[b] = s->space.active[b] ? -1 : steps->length;
+        s->run->last_estimate[b] = 0;
+        any = any || s->space.active[b];
+    }
+    if (!any) return DPCR_OK;
+    s->row = 0, s->rows = steps->batch;
+    for (s->lo = 0; s->lo < steps->length; s->lo = s->hi) {
+        s->hi = s->lo + s->plan->window < steps->length ? s->lo + s->plan->window : steps->length;
+        const dpcr_status status = verify_window(s, s->run->last_estimate);
+        if (status != DPCR_OK) return status;
+    }
+    judge_estimates(s, s->run->last_estimate);
+    return DPCR_OK;
+}
+
 dpcr_status dpcri_solve_sweeps(dpcri_run *run) {
     const dpcr_solve_plan *plan = run->plan;
     const dpcr_steps *steps = &plan->steps;
@@ -377,6 +450,7 @@ dpcr_status dpcri_solve_sweeps(dpcri_run *run) {
     s.needs_jacobian = needs_jacobian(plan);
     s.exact_jacobian = has_own_jacobian(plan);
     memset(s.space.active, 1, (size_t)steps->batch);
+    memset(s.space.partial, 0, (size_t)steps->batch);
     memset(s.space.filled, 0, (size_t)steps->batch * sizeof *s.space.filled);
     dpcr_status status = make_guess(run, s.space.r);
     while (status == DPCR_OK && next_group(&s)) {
@@ -387,5 +461,5 @@ dpcr_status dpcri_solve_sweeps(dpcri_run *run) {
         fill_entering(&s);
         status = sweep_group(&s);
     }
-    return status;
+    return status == DPCR_OK ? verify(&s) : status;
 }
