@@ -166,7 +166,7 @@ static void set_solve(cli_result *r, const check *c, const cli_solution *s) {
     cli_set_text(r, "method", dpcr_method_name(s->report.method ? s->report.method : s->method));
     cli_set_text(r, "scheme", dpcr_scheme_name(s->report.scheme));
     cli_set_text(r, "backward", dpcr_scheme_name(s->backward));
-    cli_set_text(r, "guess", cli_guess_name(c->solver.options.guess));
+    cli_set_text(r, "guess", dpcr_guess_name(c->solver.options.guess));
     cli_set_text(r, "sentence", s->sentence);
 }
 

@@ -104,8 +104,6 @@ extern const struct argp cli_solver_argp;
     {                                                    \
         .options = {.size = sizeof(dpcr_solve_options) } \
     }
-// "step" or "zero".
-const char *cli_guess_name(dpcr_guess guess);
 
 typedef enum cli_init { CLI_INIT_DEFAULT = 0, CLI_INIT_HE, CLI_INIT_NORMAL } cli_init;
 

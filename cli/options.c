@@ -90,8 +90,8 @@ static const struct argp_option solver_options[] = {
     {"tolerance", KEY_TOLERANCE, "T", 0,
      "A step is converged where |z - f| <= T + T |z| (default 1e-5 in float32, 1e-10 in float64; 0: the loop's bits)",
      0},
-    {"guess", KEY_GUESS, "step|zero", 0, "Initial guess: every step applied to the initial state (default), or to zero",
-     0},
+    {"guess", KEY_GUESS, "zero|step|state", 0,
+     "Initial guess: every step applied to zero (default), or to the initial state, or that state itself", 0},
     {"window", KEY_WINDOW, "N", 0, "Steps solved at once (default: all; 1 is Gauss-Seidel)", 0},
     {"chunk", KEY_CHUNK, "N", 0, "Steps a chunk of overlap, shooting and chunked (default: from the shape)", 0},
     {"run-up", KEY_RUN_UP, "N", 0, "Steps that a chunk of overlap runs before its first (default 64)", 0},
@@ -105,14 +105,11 @@ static const struct argp_option solver_options[] = {
 };
 
 static error_t read_guess(const char *arg, dpcr_guess *guess) {
-    static const char *const words[] = {"step", "zero"};
+    static const char *const words[] = {"zero", "step", "state"};
     int index = 0;
-    if (!cli_read_word("--guess", arg, words, 2, &index)) return EINVAL;
-    *guess = index ? DPCR_GUESS_ZERO : DPCR_GUESS_STEP;
-    return 0;
+    if (!cli_read_word("--guess", arg, words, 3, &index)) return EINVAL;
+    return dpcr_guess_find(words[index], guess, NULL) == DPCR_OK ? 0 : EINVAL;
 }
-
-const char *cli_guess_name(dpcr_guess guess) { return guess == DPCR_GUESS_ZERO ? "zero" : "step"; }
 
 static error_t read_tolerance(const char *arg, dpcr_solve_options *o) {
     if (!cli_read_double("--tolerance", arg, 0, HUGE_VAL, &o->atol)) return EINVAL;

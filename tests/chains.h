@@ -36,7 +36,7 @@ static void chain_put(const dpcr_array *a, int64_t offset, double value) {
 
 enum { CHAIN_MAX_WIDTH = 40 };
 
-static int chain_advance(void *user, const dpcr_span *s, const dpcr_array *in, const dpcr_array *states, const dpcr_array *last,
+static inline int chain_advance(void *user, const dpcr_span *s, const dpcr_array *in, const dpcr_array *states, const dpcr_array *last,
                          const dpcr_array *tape) {
     const chain *c = user;
     (void)tape;
@@ -58,7 +58,7 @@ static int chain_advance(void *user, const dpcr_span *s, const dpcr_array *in, c
     return 0;
 }
 
-static int chain_linearise(void *user, const dpcr_span *s, const dpcr_array *in, const dpcr_array *f, const dpcr_array *a) {
+static inline int chain_linearise(void *user, const dpcr_span *s, const dpcr_array *in, const dpcr_array *f, const dpcr_array *a) {
     const chain *c = user;
     for (int64_t lane = 0; lane < s->lanes; lane++)
         for (int64_t b = 0; b < s->rows; b++) {
@@ -72,7 +72,7 @@ static int chain_linearise(void *user, const dpcr_span *s, const dpcr_array *in,
     return 0;
 }
 
-static int chain_adjoint(void *user, const dpcr_span *s, const dpcr_array *in, const dpcr_array *tape, const dpcr_array *direct,
+static inline int chain_adjoint(void *user, const dpcr_span *s, const dpcr_array *in, const dpcr_array *tape, const dpcr_array *direct,
                          const dpcr_array *last, const dpcr_array *adjoint, const dpcr_array *first_out) {
     const chain *c = user;
     (void)tape;
@@ -97,7 +97,7 @@ static int chain_adjoint(void *user, const dpcr_span *s, const dpcr_array *in, c
     return 0;
 }
 
-static int chain_gradient(void *user, const dpcr_span *s, const dpcr_array *in, const dpcr_array *tape, const dpcr_array *adjoint) {
+static inline int chain_gradient(void *user, const dpcr_span *s, const dpcr_array *in, const dpcr_array *tape, const dpcr_array *adjoint) {
     const chain *c = user;
     (void)in, (void)tape;
     for (int64_t lane = 0; c->gradients && lane < s->lanes; lane++)
@@ -125,7 +125,7 @@ static double chain_noise(int64_t a, int64_t b, int64_t c) {
 }
 
 // tanh(W_l z + b_l) with weights of size `parameters[0]`/sqrt(w), own ones every step; parameters[1] != 0: plus z/..: residual scale.
-static void step_tanh(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+static inline void step_tanh(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
     const double gain = c->parameters[0] / sqrt((double)c->width), scale = c->parameters[1];
     const int64_t w = c->width;
     (void)b;
@@ -142,7 +142,7 @@ static void step_tanh(const chain *c, int64_t l, int64_t b, const double *in, do
 }
 
 // W_l z + b_l: affine.
-static void step_affine(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+static inline void step_affine(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
     const double gain = c->parameters[0] / sqrt((double)c->width);
     (void)b;
     for (int64_t i = 0; i < c->width; i++) {
@@ -155,7 +155,7 @@ static void step_affine(const chain *c, int64_t l, int64_t b, const double *in, 
 }
 
 // The golden MLP of the reference: W_l flat k: 0.9 sin(1.3 k + 0.7 l), b_l,k = 0.3 cos(k + l), l from 1, w = 3.
-static void step_golden(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+static inline void step_golden(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
     (void)c, (void)b;
     for (int i = 0; i < 3; i++) {
         double u = 0.3 * cos(i + (double)(l + 1));
@@ -166,7 +166,7 @@ static void step_golden(const chain *c, int64_t l, int64_t b, const double *in, 
 }
 
 // h <- tanh(A h), A a rotation by 0.01.
-static void step_rotation(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+static inline void step_rotation(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
     const double a[2][2] = {{cos(.01), sin(.01)}, {-sin(.01), cos(.01)}};
     (void)c, (void)l, (void)b;
     for (int i = 0; i < 2; i++) {
@@ -176,7 +176,7 @@ static void step_rotation(const chain *c, int64_t l, int64_t b, const double *in
 }
 
 // x_t = 0.5 + 0.5 sin(0.37 t); h <- c x + (1 - c) h, c = 0.3 if x < h else 0.05: not smooth.
-static void step_compressor(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+static inline void step_compressor(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
     const double x = 0.5 + 0.5 * sin(0.37 * (double)l), a = x < in[0] ? 0.3 : 0.05;
     (void)c, (void)b;
     out[0] = a * x + (1 - a) * in[0];
@@ -184,7 +184,7 @@ static void step_compressor(const chain *c, int64_t l, int64_t b, const double *
 }
 
 // Lorenz, forward Euler, step parameters[0].
-static void step_lorenz(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+static inline void step_lorenz(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
     const double h = c->parameters[0], s = 10, r = 28, q = 8.0 / 3, x = in[0], y = in[1], z = in[2];
     (void)l, (void)b;
     out[0] = x + h * s * (y - x);
@@ -196,14 +196,14 @@ static void step_lorenz(const chain *c, int64_t l, int64_t b, const double *in, 
 }
 
 // The logistic map 4 x (1 - x): chaotic.
-static void step_logistic(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+static inline void step_logistic(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
     (void)c, (void)l, (void)b;
     out[0] = 4 * in[0] * (1 - in[0]);
     if (j) j[0] = 4 - 8 * in[0];
 }
 
 // z + ReLU(W z + b), unit residual: states grow to 1e98.
-static void step_growing(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+static inline void step_growing(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
     const int64_t w = c->width;
     const double bound = 1 / sqrt((double)w);
     (void)b;

@@ -73,7 +73,7 @@ static solved solve_steps(dpcr_context *context, const dpcr_steps *steps, const 
     return s;
 }
 
-static solved solve(dpcr_context *context, chain *c, const void *z0, const dpcr_solve_options *options) {
+static inline solved solve(dpcr_context *context, chain *c, const void *z0, const dpcr_solve_options *options) {
     const dpcr_steps steps = chain_steps(c);
     return solve_steps(context, &steps, c, z0, options, NULL, 0);
 }
@@ -84,7 +84,7 @@ static void solved_free(solved *s) {
 }
 
 // The loop, straight from the step.
-static void *loop_of(chain *c, const void *z0) {
+static inline void *loop_of(chain *c, const void *z0) {
     const int64_t shape[3] = {c->length, c->batch, c->width};
     void *z = calloc(1, solving_bytes(c));
     const dpcr_array in = dpcr_array_make((void *)z0, c->dtype, 2, shape + 1), out = dpcr_array_make(z, c->dtype, 3, shape);

@@ -91,14 +91,14 @@ DPCR_API const char *dpcr_method_name(dpcr_method method);
 DPCR_API dpcr_status dpcr_method_find(const char *name, dpcr_method *method, dpcr_error *error);
 
 typedef enum dpcr_guess {
-    DPCR_GUESS_STEP = 0,  // z_l = f_l(z0): every step applied to the initial state
-    DPCR_GUESS_ZERO,      // z_l = f_l(0): never plain zeros, which lie behind a ReLU
+    DPCR_GUESS_ZERO = 0,  // z_l = f_l(0): never plain zeros, which lie behind a ReLU
+    DPCR_GUESS_STEP,      // z_l = f_l(z0): every step applied to the initial state
     DPCR_GUESS_STATE,     // z_l = z0; with a window, entries that come into it copy the last state before them
     DPCR_GUESS_GIVEN,     // what z holds: the caller's guess or the previous solution
     DPCR_GUESS_COUNT
 } dpcr_guess;
 
-// "step", "zero", "state", "given".
+// "zero", "step", "state", "given".
 DPCR_API const char *dpcr_guess_name(dpcr_guess guess);
 DPCR_API dpcr_status dpcr_guess_find(const char *name, dpcr_guess *guess, dpcr_error *error);
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Counter-based random numbers: Philox4x32-10 keyed by the seed. A number is a function of (seed, stream, index) alone, so
-// it depends neither on the order of the draws nor on threads. Streams keep purposes apart: DPCRI_STREAM_... | number.
-// Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011; the Random123 library.
+// Counter-based random numbers: Philox4x32-10 keyed by the seed. A number is a function of (seed, stream, index) alone,
+// so it depends neither on the order of the draws nor on threads. Streams keep purposes apart: DPCRI_STREAM_... |
+// number. Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011; the Random123
+// library.
 #ifndef DPCRI_RANDOM_H
 #define DPCRI_RANDOM_H
 
@@ -43,14 +44,16 @@ static inline float dpcri_random_uniform_f32(uint64_t seed, uint64_t stream, uin
 // Standard normal, by Box and Muller: number `index` takes block `index` whole.
 static inline double dpcri_random_normal(uint64_t seed, uint64_t stream, uint64_t index) {
     const double turn = 6.28318530717958647692;
-    const double u = dpcri_random_uniform(seed, stream, 2 * index), v = dpcri_random_uniform(seed, stream, 2 * index + 1);
+    const double u = dpcri_random_uniform(seed, stream, 2 * index),
+                 v = dpcri_random_uniform(seed, stream, 2 * index + 1);
     return sqrt(-2 * log(1 - u)) * cos(turn * v);
 }
 
 // Uniform in 0..n-1, n >= 1, without a bias that 64 bits could show.
 static inline uint64_t dpcri_random_below(uint64_t seed, uint64_t stream, uint64_t index, uint64_t n) {
     const uint64_t x = dpcri_random_u64(seed, stream, index);
-    const uint64_t low = (x & 0xffffffffu) * (n & 0xffffffffu) >> 32;  // high word of x n in 32-bit pieces: C17 has no 128 bits
+    const uint64_t low =
+        (x & 0xffffffffu) * (n & 0xffffffffu) >> 32;  // high word of x n in 32-bit pieces: C17 has no 128 bits
     const uint64_t mid = (x >> 32) * (n & 0xffffffffu) + low;
     const uint64_t cross = (x & 0xffffffffu) * (n >> 32) + (mid & 0xffffffffu);
     return (x >> 32) * (n >> 32) + (mid >> 32) + (cross >> 32);

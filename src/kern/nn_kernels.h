@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Kernels of network layers, one table a dtype, chosen by the instruction set level. Pointers are in the table's dtype, all
-// strides in elements. The last dimension is contiguous but where a stride is given for it.
+// Kernels of network layers, one table a dtype, chosen by the instruction set level. Pointers are in the table's dtype,
+// all strides in elements. The last dimension is contiguous but where a stride is given for it.
 //
-// Order of every sum: k ascending, one fma a term, starting from the initial value. So the bits of a row depend neither on
-// its position nor on how many rows go with it, nor on how the columns are tiled.
+// Order of every sum: k ascending, one fma a term, starting from the initial value. So the bits of a row depend neither
+// on its position nor on how many rows go with it, nor on how the columns are tiled.
 #ifndef DPCRI_NN_KERNELS_H
 #define DPCRI_NN_KERNELS_H
 
@@ -33,8 +33,8 @@ typedef struct dpcri_product {
     int64_t c_row;
 } dpcri_product;
 
-// What the caller reads or writes next: fetched while a kernel works, `values` numbers with each row of the work. NULL: no
-// more.
+// What the caller reads or writes next: fetched while a kernel works, `values` numbers with each row of the work. NULL:
+// no more.
 typedef struct dpcri_prefetch {
     const void *data;
     int64_t row, values;
@@ -43,7 +43,8 @@ typedef struct dpcri_prefetch {
 enum { DPCRI_PREFETCHES = 3 };
 
 // One layer over rows:  u = in W + bias;  out = residual + scale act(u)  (without a residual: act(u));  slope = act'(u)
-// W is [depth][width], contiguous. out or slope may be NULL. out may be residual; it may be `in` where width <= `columns`.
+// W is [depth][width], contiguous. out or slope may be NULL. out may be residual; it may be `in` where width <=
+// `columns`.
 typedef struct dpcri_layer {
     int64_t rows, depth, width;
     int activation;
@@ -92,8 +93,8 @@ typedef struct dpcri_nn_kernels {
     void (*activate)(int activation, int64_t n, const void *u, void *y, void *slope);
     // t[j][i] = a[i][j], i < rows, j < cols
     void (*transpose)(int64_t rows, int64_t cols, const void *a, int64_t a_row, void *t, int64_t t_row);
-    // out[i][j] = residual[i][j] + scale a[i][j] b[i][j]; residual NULL: 0, b NULL: 1. A row stride of 0 shares one row.
-    // out may be any of them.
+    // out[i][j] = residual[i][j] + scale a[i][j] b[i][j]; residual NULL: 0, b NULL: 1. A row stride of 0 shares one
+    // row. out may be any of them.
     void (*multiply_add)(int64_t rows, int64_t width, const void *residual, int64_t residual_row, double scale,
                          const void *a, int64_t a_row, const void *b, int64_t b_row, void *out, int64_t out_row);
     // out[i][j] = scale factor[i] a[i][j] + (i = j ? diagonal : 0); out may be a.

@@ -11,48 +11,67 @@ dpcr_status dpcri_model_check_rows(const dpcr_model *model, const char *call, co
                                    int64_t rows, int64_t cols, int64_t *got, dpcr_error *error) {
     char text[128];
     const bool right = array && array->ndim == 2 && array->dtype == model->options.dtype &&
-                       array->device.type == DPCR_HOST && array->shape[0] >= 0 && (rows < 0 || array->shape[0] == rows) &&
-                       array->shape[1] == cols && (array->strides[1] == 1 || cols == 1) &&
-                       (array->data || array->shape[0] == 0);
+                       array->device.type == DPCR_HOST && array->shape[0] >= 0 &&
+                       (rows < 0 || array->shape[0] == rows) && array->shape[1] == cols &&
+                       (array->strides[1] == 1 || cols == 1) && (array->data || array->shape[0] == 0);
     if (right) {
         if (got) *got = array->shape[0];
         return DPCR_OK;
     }
     char wanted[32] = "B";
     if (rows >= 0) snprintf(wanted, sizeof wanted, "%lld", (long long)rows);
-    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s is %s, wanted [%s][%lld] %s on the host, columns contiguous", call,
-                      what, dpcri_array_text(array, text, sizeof text), wanted, (long long)cols,
+    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s is %s, wanted [%s][%lld] %s on the host, columns contiguous",
+                      call, what, dpcri_array_text(array, text, sizeof text), wanted, (long long)cols,
                       dpcr_dtype_name(model->options.dtype));
 }
 
 typedef struct affine {
     const dpcr_model *model;
     int64_t in, out, rows;
-    char *weight;             // parameters: W [in][out], b [out]
+    char *weight;  // parameters: W [in][out], b [out]
     char *gradient;
-    dpcri_rows x, y;          // [rows][in], [rows][out]; backward: y holds dy, dx [rows][in] is written
+    dpcri_rows x, y;  // [rows][in], [rows][out]; backward: y holds dy, dx [rows][in] is written
     dpcri_rows dx;
 } affine;
 
 static int64_t blocks(int64_t n) { return (n + BLOCK_ROWS - 1) / BLOCK_ROWS; }
-static int64_t block_size(int64_t n, int64_t i) { return n - i * BLOCK_ROWS < BLOCK_ROWS ? n - i * BLOCK_ROWS : BLOCK_ROWS; }
+static int64_t block_size(int64_t n, int64_t i) {
+    return n - i * BLOCK_ROWS < BLOCK_ROWS ? n - i * BLOCK_ROWS : BLOCK_ROWS;
+}
 
 static void forward_block(void *argument, int64_t i) {
     const affine *a = argument;
     const dpcri_nn_kernels *k = a->model->program.kernels;
-    const dpcri_rows x = dpcri_rows_at(a->x, i * BLOCK_ROWS, 0, k->element), y = dpcri_rows_at(a->y, i * BLOCK_ROWS, 0, k->element);
-    k->product(&(dpcri_product){.m = block_size(a->rows, i), .n = a->out, .depth = a->in, .a = x.data, .a_row = x.row,
-                                .a_col = 1, .b = a->weight, .b_row = a->out,
-                                .init = dpcri_model_at(a->model, a->weight, a->in * a->out), .c = y.data, .c_row = y.row});
+    const dpcri_rows x = dpcri_rows_at(a->x, i * BLOCK_ROWS, 0, k->element),
+                     y = dpcri_rows_at(a->y, i * BLOCK_ROWS, 0, k->element);
+    k->product(&(dpcri_product){.m = block_size(a->rows, i),
+                                .n = a->out,
+                                .depth = a->in,
+                                .a = x.data,
+                                .a_row = x.row,
+                                .a_col = 1,
+                                .b = a->weight,
+                                .b_row = a->out,
+                                .init = dpcri_model_at(a->model, a->weight, a->in * a->out),
+                                .c = y.data,
+                                .c_row = y.row});
 }
 
 // dx = dy W^T for a block of rows
 static void input_block(void *argument, int64_t i) {
     const affine *a = argument;
     const dpcri_nn_kernels *k = a->model->program.kernels;
-    const dpcri_rows dx = dpcri_rows_at(a->dx, i * BLOCK_ROWS, 0, k->element), dy = dpcri_rows_at(a->y, i * BLOCK_ROWS, 0, k->element);
-    k->product_transposed(&(dpcri_product){.m = block_size(a->rows, i), .n = a->in, .depth = a->out, .a = dy.data,
-                                           .a_row = dy.row, .a_col = 1, .b = a->weight, .b_row = a->out, .c = dx.data,
+    const dpcri_rows dx = dpcri_rows_at(a->dx, i * BLOCK_ROWS, 0, k->element),
+                     dy = dpcri_rows_at(a->y, i * BLOCK_ROWS, 0, k->element);
+    k->product_transposed(&(dpcri_product){.m = block_size(a->rows, i),
+                                           .n = a->in,
+                                           .depth = a->out,
+                                           .a = dy.data,
+                                           .a_row = dy.row,
+                                           .a_col = 1,
+                                           .b = a->weight,
+                                           .b_row = a->out,
+                                           .c = dx.data,
                                            .c_row = dx.row});
 }
 
@@ -61,9 +80,18 @@ static void weight_block(void *argument, int64_t i) {
     const affine *a = argument;
     const dpcri_nn_kernels *k = a->model->program.kernels;
     char *c = dpcri_model_at(a->model, a->gradient, i * BLOCK_ROWS * a->out);
-    k->product(&(dpcri_product){.m = block_size(a->in, i), .n = a->out, .depth = a->rows,
-                                .a = dpcri_rows_at(a->x, 0, i * BLOCK_ROWS, k->element).data, .a_row = 1, .a_col = a->x.row,
-                                .b = a->y.data, .b_row = a->y.row, .init = c, .init_row = a->out, .c = c, .c_row = a->out});
+    k->product(&(dpcri_product){.m = block_size(a->in, i),
+                                .n = a->out,
+                                .depth = a->rows,
+                                .a = dpcri_rows_at(a->x, 0, i * BLOCK_ROWS, k->element).data,
+                                .a_row = 1,
+                                .a_col = a->x.row,
+                                .b = a->y.data,
+                                .b_row = a->y.row,
+                                .init = c,
+                                .init_row = a->out,
+                                .c = c,
+                                .c_row = a->out});
 }
 
 static void backward(affine *a) {
@@ -76,9 +104,14 @@ static void backward(affine *a) {
 
 static affine make(const dpcr_model *m, int64_t offset, int64_t in, int64_t out, int64_t rows, const dpcr_array *x,
                    const dpcr_array *y, const dpcr_array *dx) {
-    return (affine){.model = m, .in = in, .out = out, .rows = rows,
-                    .weight = dpcri_model_at(m, m->parameters, offset), .gradient = dpcri_model_at(m, m->gradients, offset),
-                    .x = {x->data, x->strides[0]}, .y = {y->data, y->strides[0]},
+    return (affine){.model = m,
+                    .in = in,
+                    .out = out,
+                    .rows = rows,
+                    .weight = dpcri_model_at(m, m->parameters, offset),
+                    .gradient = dpcri_model_at(m, m->gradients, offset),
+                    .x = {x->data, x->strides[0]},
+                    .y = {y->data, y->strides[0]},
                     .dx = dx ? (dpcri_rows){dx->data, dx->strides[0]} : (dpcri_rows){0}};
 }
 
@@ -118,20 +151,22 @@ dpcr_status dpcr_model_head(const dpcr_model *m, const dpcr_array *z, const dpcr
     int64_t rows = 0;
     dpcr_status status = check_end(m, call, "head", m ? m->options.outputs : 0, error);
     if (status == DPCR_OK) status = dpcri_model_check_rows(m, call, "z", z, -1, m->options.width, &rows, error);
-    if (status == DPCR_OK) status = dpcri_model_check_rows(m, call, "logits", logits, rows, m->options.outputs, NULL, error);
+    if (status == DPCR_OK)
+        status = dpcri_model_check_rows(m, call, "logits", logits, rows, m->options.outputs, NULL, error);
     if (status != DPCR_OK) return status;
     affine a = make(m, m->head, m->options.width, m->options.outputs, rows, z, logits, NULL);
     dpcri_parallel(m->context, blocks(rows), forward_block, &a);
     return DPCR_OK;
 }
 
-dpcr_status dpcr_model_head_backward(dpcr_model *m, const dpcr_array *z, const dpcr_array *dlogits, const dpcr_array *dz,
-                                     dpcr_error *error) {
+dpcr_status dpcr_model_head_backward(dpcr_model *m, const dpcr_array *z, const dpcr_array *dlogits,
+                                     const dpcr_array *dz, dpcr_error *error) {
     const char *const call = "model_head_backward";
     int64_t rows = 0;
     dpcr_status status = check_end(m, call, "head", m ? m->options.outputs : 0, error);
     if (status == DPCR_OK) status = dpcri_model_check_rows(m, call, "z", z, -1, m->options.width, &rows, error);
-    if (status == DPCR_OK) status = dpcri_model_check_rows(m, call, "dlogits", dlogits, rows, m->options.outputs, NULL, error);
+    if (status == DPCR_OK)
+        status = dpcri_model_check_rows(m, call, "dlogits", dlogits, rows, m->options.outputs, NULL, error);
     if (status == DPCR_OK) status = dpcri_model_check_rows(m, call, "dz", dz, rows, m->options.width, NULL, error);
     if (status != DPCR_OK) return status;
     affine a = make(m, m->head, m->options.width, m->options.outputs, rows, z, dlogits, dz);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Models: options, memory, the table of parameters, initialisation, metadata. One vector of parameters, one of gradients:
+// Models: options, memory, the table of parameters, initialisation, metadata. One vector of parameters, one of
+// gradients:
 //   steps 0..L-1, each [W in][out], b, then the norm's gamma, beta, then [W2], b2;   encoder W, b;   head W, b
 #include <assert.h>
 #include <math.h>
@@ -10,18 +11,21 @@
 #include "model/model_internal.h"
 
 static_assert((int)DPCR_ACT_IDENTITY - 1 == (int)DPCRI_ACT_IDENTITY && (int)DPCR_ACT_RELU - 1 == (int)DPCRI_ACT_RELU &&
-                  (int)DPCR_ACT_TANH - 1 == (int)DPCRI_ACT_TANH && (int)DPCR_ACT_SIGMOID - 1 == (int)DPCRI_ACT_SIGMOID &&
+                  (int)DPCR_ACT_TANH - 1 == (int)DPCRI_ACT_TANH &&
+                  (int)DPCR_ACT_SIGMOID - 1 == (int)DPCRI_ACT_SIGMOID &&
                   (int)DPCR_ACT_GELU - 1 == (int)DPCRI_ACT_GELU && (int)DPCR_ACT_SILU - 1 == (int)DPCRI_ACT_SILU,
               "the kernels' activations are the public ones without the default");
 
-static const char *const activation_names[DPCR_ACT_COUNT] = {"default", "identity", "relu", "tanh", "sigmoid", "gelu", "silu"};
+static const char *const activation_names[DPCR_ACT_COUNT] = {"default", "identity", "relu", "tanh",
+                                                             "sigmoid", "gelu",     "silu"};
 
 const char *dpcr_activation_name(dpcr_activation activation) {
     return (int)activation >= 0 && activation < DPCR_ACT_COUNT ? activation_names[activation] : "unknown";
 }
 
 dpcr_status dpcr_activation_find(const char *name, dpcr_activation *activation, dpcr_error *error) {
-    if (!name || !activation) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "activation_find: a name and a place are wanted");
+    if (!name || !activation)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "activation_find: a name and a place are wanted");
     for (int i = 0; i < DPCR_ACT_COUNT; i++)
         if (strcmp(name, activation_names[i]) == 0) {
             *activation = (dpcr_activation)i;
@@ -40,15 +44,17 @@ static dpcr_status check_options(const dpcr_model_options *o, dpcr_error *error)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: dtype is %s, wanted float32 or float64", call,
                           dpcr_dtype_name(o->dtype));
     if (o->inputs < 0 || o->outputs < 0 || o->layers < 0 || o->width < 1 || o->hidden < 0)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                          "%s: inputs %lld, outputs %lld, layers %lld, width %lld, hidden %lld; wanted none negative and width >= 1",
-                          call, (long long)o->inputs, (long long)o->outputs, (long long)o->layers, (long long)o->width,
-                          (long long)o->hidden);
+        return dpcri_fail(
+            error, DPCR_ERROR_ARGUMENT,
+            "%s: inputs %lld, outputs %lld, layers %lld, width %lld, hidden %lld; wanted none negative and width >= 1",
+            call, (long long)o->inputs, (long long)o->outputs, (long long)o->layers, (long long)o->width,
+            (long long)o->hidden);
     if ((int)o->activation < 0 || o->activation >= DPCR_ACT_COUNT)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: activation is %d, wanted one of DPCR_ACT_...", call,
                           (int)o->activation);
     if (o->branch != DPCR_BRANCH_LINEAR && o->branch != DPCR_BRANCH_TWO_LAYER)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: branch is %d, wanted one of DPCR_BRANCH_...", call, (int)o->branch);
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: branch is %d, wanted one of DPCR_BRANCH_...", call,
+                          (int)o->branch);
     if (o->architecture == DPCR_MLP && o->branch == DPCR_BRANCH_TWO_LAYER)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: an mlp has no two-layer branch; a resnet has", call);
     if (!isfinite(o->scale))
@@ -71,9 +77,13 @@ static void fill_defaults(dpcr_model_options *o) {
 // Lays the vectors out; false when a size does not fit.
 static bool lay_out(dpcr_model *m) {
     const dpcr_model_options *o = &m->options;
-    const dpcri_program_options step = {.width = o->width, .hidden = o->hidden, .activation = (int)o->activation - 1,
-                                        .residual = o->architecture == DPCR_RESNET, .norm = o->layer_norm,
-                                        .two_layer = o->branch == DPCR_BRANCH_TWO_LAYER, .scale = o->scale};
+    const dpcri_program_options step = {.width = o->width,
+                                        .hidden = o->hidden,
+                                        .activation = (int)o->activation - 1,
+                                        .residual = o->architecture == DPCR_RESNET,
+                                        .norm = o->layer_norm,
+                                        .two_layer = o->branch == DPCR_BRANCH_TWO_LAYER,
+                                        .scale = o->scale};
     int64_t encoder = 0, head = 0, bytes = 0;
     if (!dpcri_program_make(&m->program, dpcri_nn_kernels_get(o->dtype), &step)) return false;
     if (!dpcri_mul(m->program.parameters, o->layers, &m->encoder)) return false;
@@ -91,7 +101,8 @@ int64_t dpcri_model_parameters(const dpcr_model_options *o) {
     return (o->inputs ? 2 : 0) + o->layers * parameters_a_step(o) + (o->outputs ? 2 : 0);
 }
 
-static void describe(dpcri_parameter *p, const char *prefix, const char *suffix, int64_t offset, int64_t in, int64_t out) {
+static void describe(dpcri_parameter *p, const char *prefix, const char *suffix, int64_t offset, int64_t in,
+                     int64_t out) {
     snprintf(p->name, sizeof p->name, "%s.%s", prefix, suffix);
     p->offset = offset;
     p->rows = out;
@@ -101,7 +112,8 @@ static void describe(dpcri_parameter *p, const char *prefix, const char *suffix,
 }
 
 // Weight (which = 0) or bias (1) of a linear layer whose W [in][out] begins at `offset`.
-static void describe_linear(dpcri_parameter *p, const char *prefix, int which, int64_t offset, int64_t in, int64_t out) {
+static void describe_linear(dpcri_parameter *p, const char *prefix, int which, int64_t offset, int64_t in,
+                            int64_t out) {
     describe(p, prefix, which ? "bias" : "weight", which ? offset + in * out : offset, in, out);
     if (which) p->cols = 0;
 }
@@ -121,7 +133,10 @@ static void describe_step(const dpcr_model *m, int64_t step, int64_t which, dpcr
         const int64_t offset = begin + layer->parameters;
         const bool norm = layer->keeps_input == false && i == 1;
         snprintf(prefix, sizeof prefix, "layers.%lld%s", (long long)step,
-                 norm ? ".norm" : !two_layer ? "" : i == 0 ? ".linear1" : ".linear2");
+                 norm         ? ".norm"
+                 : !two_layer ? ""
+                 : i == 0     ? ".linear1"
+                              : ".linear2");
         describe_linear(p, prefix, (int)which, offset, norm ? 1 : layer->in, layer->out);
         if (norm) {
             p->cols = p->fan_in = 0;
@@ -174,10 +189,11 @@ dpcr_status dpcr_model_create(dpcr_context *context, const dpcr_model_options *o
                               dpcr_error *error) {
     if (!model) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "model_create: no place for the model given");
     *model = NULL;
-    if (!context || !options) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "model_create: context and options are wanted");
+    if (!context || !options)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "model_create: context and options are wanted");
     if (options->size < offsetof(dpcr_model_options, layers))
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "model_create: options.size is %zu, wanted sizeof(dpcr_model_options)",
-                          options->size);
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "model_create: options.size is %zu, wanted sizeof(dpcr_model_options)", options->size);
     dpcr_model_options given = {0};
     memcpy(&given, options, options->size < sizeof given ? options->size : sizeof given);
     if (!given.dtype) given.dtype = DPCR_F32;
@@ -190,7 +206,8 @@ dpcr_status dpcr_model_create(dpcr_context *context, const dpcr_model_options *o
     m->options = given;
     fill_defaults(&m->options);
     if (!lay_out(m)) {
-        status = dpcri_fail(error, DPCR_ERROR_OVERFLOW, "model_create: %lld layers of width %lld are more than memory can number",
+        status = dpcri_fail(error, DPCR_ERROR_OVERFLOW,
+                            "model_create: %lld layers of width %lld are more than memory can number",
                             (long long)given.layers, (long long)given.width);
         goto done;
     }
@@ -198,8 +215,8 @@ dpcr_status dpcr_model_create(dpcr_context *context, const dpcr_model_options *o
     m->parameters = dpcri_alloc_zero(context, bytes + 64);
     m->gradients = dpcri_alloc_zero(context, bytes + 64);
     if (!m->parameters || !m->gradients) {
-        status = dpcri_fail(error, DPCR_ERROR_MEMORY, "model_create: no memory for parameters and gradients (2 x %zu bytes)",
-                            bytes);
+        status = dpcri_fail(error, DPCR_ERROR_MEMORY,
+                            "model_create: no memory for parameters and gradients (2 x %zu bytes)", bytes);
         goto done;
     }
     initialise(m);
@@ -230,7 +247,9 @@ void dpcr_model_destroy(dpcr_model *m) {
 
 const dpcr_model_options *dpcr_model_get_options(const dpcr_model *model) { return model ? &model->options : NULL; }
 
-int64_t dpcr_model_parameter_count(const dpcr_model *model) { return model ? dpcri_model_parameters(&model->options) : 0; }
+int64_t dpcr_model_parameter_count(const dpcr_model *model) {
+    return model ? dpcri_model_parameters(&model->options) : 0;
+}
 
 // Weights lie as [in][out] and are seen as PyTorch's [out][in].
 static dpcr_array view(const dpcr_model *m, const dpcri_parameter *p, char *vector) {
@@ -240,18 +259,19 @@ static dpcr_array view(const dpcr_model *m, const dpcri_parameter *p, char *vect
     return array;
 }
 
-dpcr_status dpcr_model_parameter(const dpcr_model *m, int64_t index, char *name, size_t name_bytes, dpcr_array *parameter,
-                                 dpcr_array *gradient, dpcr_error *error) {
+dpcr_status dpcr_model_parameter(const dpcr_model *m, int64_t index, char *name, size_t name_bytes,
+                                 dpcr_array *parameter, dpcr_array *gradient, dpcr_error *error) {
     if (!m) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "model_parameter: no model given");
     const int64_t count = dpcri_model_parameters(&m->options);
     if (index < 0 || index >= count)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "model_parameter: index is %lld, wanted 0..%lld", (long long)index,
-                          (long long)count - 1);
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "model_parameter: index is %lld, wanted 0..%lld",
+                          (long long)index, (long long)count - 1);
     dpcri_parameter p;
     dpcri_model_parameter(m, index, &p);
     if (name && name_bytes <= strlen(p.name))
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "model_parameter: name_bytes is %zu, wanted more than %zu for '%s'",
-                          name_bytes, strlen(p.name), p.name);
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "model_parameter: name_bytes is %zu, wanted more than %zu for '%s'", name_bytes,
+                          strlen(p.name), p.name);
     if (name) memcpy(name, p.name, strlen(p.name) + 1);
     if (parameter) *parameter = view(m, &p, m->parameters);
     if (gradient) *gradient = view(m, &p, m->gradients);
@@ -271,7 +291,8 @@ void dpcr_model_zero_gradients(dpcr_model *model) {
 
 dpcr_status dpcr_model_set_metadata(dpcr_model *model, const char *key, const char *value, dpcr_error *error) {
     if (!model || !key || !*key)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "model_set_metadata: a model and a key that is not empty are wanted");
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "model_set_metadata: a model and a key that is not empty are wanted");
     if (strncmp(key, "deeppcr.", 8) == 0)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "model_set_metadata: key '%.80s' is the library's own", key);
     dpcri_metadata **at = &model->metadata;

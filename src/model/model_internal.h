@@ -17,17 +17,17 @@ struct dpcr_model {
     dpcr_model_options options;  // every default filled in
     dpcri_program program;       // of one step
     char *parameters, *gradients;
-    int64_t count;            // numbers in each
-    int64_t encoder, head;    // offsets of W [inputs][w], b [w] and of W [w][outputs], b [outputs]; steps begin at 0
+    int64_t count;             // numbers in each
+    int64_t encoder, head;     // offsets of W [inputs][w], b [w] and of W [w][outputs], b [outputs]; steps begin at 0
     dpcri_metadata *metadata;  // in the order of setting
 };
 
 // What is known of one parameter: its place and how it is initialised.
 typedef struct dpcri_parameter {
     char name[64];
-    int64_t offset;           // in the vectors
-    int64_t rows, cols;       // PyTorch's shape; cols 0: one-dimensional
-    int64_t fan_in;           // uniform in +-1/sqrt(fan_in); 0: constant
+    int64_t offset;      // in the vectors
+    int64_t rows, cols;  // PyTorch's shape; cols 0: one-dimensional
+    int64_t fan_in;      // uniform in +-1/sqrt(fan_in); 0: constant
     double constant;
 } dpcri_parameter;
 
@@ -38,8 +38,8 @@ static inline void *dpcri_model_at(const dpcr_model *model, char *vector, int64_
     return vector + offset * (int64_t)model->program.kernels->element;
 }
 
-// dpcr_model_save with more tensors and strings beside the model's own, as a checkpoint has them. Loading ignores tensors
-// that are no parameters and strings whose key begins with "deeppcr.".
+// dpcr_model_save with more tensors and strings beside the model's own, as a checkpoint has them. Loading ignores
+// tensors that are no parameters and strings whose key begins with "deeppcr.".
 dpcr_status dpcri_model_save_with(const dpcr_model *m, const char *path, const dpcr_tensors *extra, dpcr_error *error);
 
 // DPCR_ERROR_ARGUMENT unless array is [rows][cols] of the model's dtype on the host, rows strided, columns contiguous.

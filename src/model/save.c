@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Models as safetensors: tensors by PyTorch's names and shapes, options and the user's strings as metadata. Options have the
-// prefix "deeppcr."; whatever else the metadata hold is the user's.
+// Models as safetensors: tensors by PyTorch's names and shapes, options and the user's strings as metadata. Options
+// have the prefix "deeppcr."; whatever else the metadata hold is the user's.
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -22,8 +22,8 @@ static const char *const branch_names[] = {"linear", "two-layer"};
 
 static void option_texts(const dpcr_model_options *o, option_text text[OPTION_COUNT]) {
     int n = 0;
-#define TEXT(name, ...)                                              \
-    text[n].key = "deeppcr." name;                                   \
+#define TEXT(name, ...)            \
+    text[n].key = "deeppcr." name; \
     snprintf(text[n++].value, VALUE_BYTES, __VA_ARGS__)
     TEXT("architecture", "%s", architecture_names[o->architecture]);
     TEXT("dtype", "%s", dpcr_dtype_name(o->dtype));
@@ -79,7 +79,8 @@ static dpcr_status bundle_fill(bundle *b, const dpcr_model *m, dpcr_error *error
         if (status != DPCR_OK) return status;
         dpcr_tensor *item = &b->tensors.items[i];
         item->name = name;
-        item->array = dpcr_array_make(dpcri_model_at(m, b->numbers, offset), m->options.dtype, parameter.ndim, parameter.shape);
+        item->array =
+            dpcr_array_make(dpcri_model_at(m, b->numbers, offset), m->options.dtype, parameter.ndim, parameter.shape);
         copy_strided(m->options.dtype, &parameter, &item->array);
         offset += parameter.shape[0] * (parameter.ndim == 2 ? parameter.shape[1] : 1);
     }
@@ -114,7 +115,8 @@ dpcr_status dpcri_model_save_with(const dpcr_model *m, const char *path, const d
     b.tensors.metadata_values = dpcri_alloc(m->context, pairs * sizeof(char *));
     dpcr_status status;
     if (!b.names || !b.numbers || !b.tensors.items || !b.tensors.metadata_keys || !b.tensors.metadata_values) {
-        status = dpcri_fail(error, DPCR_ERROR_MEMORY, "model_save: no memory for a copy of %lld parameters", (long long)m->count);
+        status = dpcri_fail(error, DPCR_ERROR_MEMORY, "model_save: no memory for a copy of %lld parameters",
+                            (long long)m->count);
         goto done;
     }
     DPCR_TRY(bundle_fill(&b, m, error));
@@ -134,7 +136,8 @@ static dpcr_status missing(const char *path, const char *key, const char *got, c
                       got ? got : "absent", wanted);
 }
 
-static dpcr_status read_integer(const dpcr_tensors *t, const char *path, const char *key, int64_t *value, dpcr_error *error) {
+static dpcr_status read_integer(const dpcr_tensors *t, const char *path, const char *key, int64_t *value,
+                                dpcr_error *error) {
     const char *text = dpcr_tensors_metadata(t, key);
     char *end = NULL;
     errno = 0;
@@ -144,8 +147,8 @@ static dpcr_status read_integer(const dpcr_tensors *t, const char *path, const c
     return DPCR_OK;
 }
 
-static dpcr_status read_word(const dpcr_tensors *t, const char *path, const char *key, const char *const *words, int count,
-                             const char *wanted, int *value, dpcr_error *error) {
+static dpcr_status read_word(const dpcr_tensors *t, const char *path, const char *key, const char *const *words,
+                             int count, const char *wanted, int *value, dpcr_error *error) {
     const char *text = dpcr_tensors_metadata(t, key);
     for (int i = 0; text && i < count; i++)
         if (*words[i] && strcmp(text, words[i]) == 0) {
@@ -185,7 +188,8 @@ static dpcr_status read_options(const dpcr_tensors *t, const char *path, dpcr_mo
     o->layer_norm = layer_norm != 0;
     // The tensors bound the sizes before anything of their size is allocated: each step has at least two of them.
     if (o->layers < 0 || o->layers > t->count)
-        return dpcri_fail(error, DPCR_ERROR_FORMAT, "model_load: %s: %lld layers announced, but the file has %lld tensors", path,
+        return dpcri_fail(error, DPCR_ERROR_FORMAT,
+                          "model_load: %s: %lld layers announced, but the file has %lld tensors", path,
                           (long long)o->layers, (long long)t->count);
 done:
     return status;
@@ -228,12 +232,13 @@ static dpcr_status check_size(const dpcr_model_options *o, const char *path, con
     }
     const bool fits = o->width >= 0 && o->inputs >= 0 && o->outputs >= 0 && o->hidden >= 0 &&
                       dpcri_mul(o->width, o->hidden, &step) && (o->layers == 0 || step <= held) && o->inputs <= held &&
-                      o->outputs <= held && o->width <= (held > 0 ? held : 4096) && o->hidden <= (held > 0 ? held : 4096);
+                      o->outputs <= held && o->width <= (held > 0 ? held : 4096) &&
+                      o->hidden <= (held > 0 ? held : 4096);
     if (fits) return DPCR_OK;
-    return dpcri_fail(error, DPCR_ERROR_FORMAT,
-                      "model_load: %s: inputs %lld, outputs %lld, width %lld, hidden %lld announced, but the file holds %lld numbers",
-                      path, (long long)o->inputs, (long long)o->outputs, (long long)o->width, (long long)o->hidden,
-                      (long long)held);
+    return dpcri_fail(
+        error, DPCR_ERROR_FORMAT,
+        "model_load: %s: inputs %lld, outputs %lld, width %lld, hidden %lld announced, but the file holds %lld numbers",
+        path, (long long)o->inputs, (long long)o->outputs, (long long)o->width, (long long)o->hidden, (long long)held);
 }
 
 dpcr_status dpcr_model_load(dpcr_context *context, const char *path, dpcr_model **model, dpcr_error *error) {

@@ -76,8 +76,8 @@ static int advance_tape(const dpcr_model *m, const dpcr_span *span, const dpcr_a
 }
 
 // Steps outside, lanes inside: the lanes are independent, so their latencies overlap.
-static int advance(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states, const dpcr_array *last,
-                   const dpcr_array *tape) {
+static int advance(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
+                   const dpcr_array *last, const dpcr_array *tape) {
     const dpcr_model *m = user;
     const dpcri_program *p = &m->program;
     const size_t element = p->kernels->element;
@@ -114,7 +114,8 @@ static int advance(void *user, const dpcr_span *span, const dpcr_array *in, cons
     return 0;
 }
 
-static int linearise(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *f, const dpcr_array *a) {
+static int linearise(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *f,
+                     const dpcr_array *a) {
     const dpcr_model *m = user;
     const dpcri_program *p = &m->program;
     const size_t element = p->kernels->element;
@@ -124,7 +125,8 @@ static int linearise(void *user, const dpcr_span *span, const dpcr_array *in, co
     if (!work_open(&w, m, span->rows, dpcri_program_scratch(p), stack)) return DPCR_ERROR_MEMORY;
     for (int64_t c = 0; c < span->lanes; c++)
         for (int64_t r = 0; r < span->rows; r += w.rows)
-            dpcri_program_linearise(p, step_parameters(m, span->first + c * span->stride), smaller(w.rows, span->rows - r),
+            dpcri_program_linearise(p, step_parameters(m, span->first + c * span->stride),
+                                    smaller(w.rows, span->rows - r),
                                     dpcri_rows_at(rows_at1(in, c, element), r, 0, element),
                                     dpcri_rows_at(rows_at1(f, c, element), r, 0, element),
                                     dpcri_rows_at(rows_at1(a, c, element), r, 0, element), w.memory);
@@ -149,8 +151,9 @@ static int jvp(void *user, const dpcr_span *span, const dpcr_array *in, const dp
     return 0;
 }
 
-static int adjoint(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape, const dpcr_array *direct,
-                   const dpcr_array *last, const dpcr_array *kept, const dpcr_array *first_out) {
+static int adjoint(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
+                   const dpcr_array *direct, const dpcr_array *last, const dpcr_array *kept,
+                   const dpcr_array *first_out) {
     const dpcr_model *m = user;
     const dpcri_program *p = &m->program;
     const size_t element = p->kernels->element;
@@ -165,12 +168,11 @@ static int adjoint(void *user, const dpcr_span *span, const dpcr_array *in, cons
         for (int64_t k = span->steps - 1; k >= 0; k--) {
             const dpcri_program_next next = {.parameters = step_parameters(m, span->first + k - 1),
                                              .tape = dpcri_rows_at(rows_at1(tape, k - 1, element), r, 0, element)};
-            dpcri_program_adjoint(p, step_parameters(m, span->first + k), rows,
-                                  dpcri_rows_at(rows_at1(in, k, element), r, 0, element),
-                                  dpcri_rows_at(rows_at1(tape, k, element), r, 0, element),
-                                  dpcri_rows_at(rows_at1(direct, k, element), r, 0, element),
-                                  dpcri_rows_at(rows_at1(kept, k, element), r, 0, element), g, scratch,
-                                  k > 0 ? &next : NULL);
+            dpcri_program_adjoint(
+                p, step_parameters(m, span->first + k), rows, dpcri_rows_at(rows_at1(in, k, element), r, 0, element),
+                dpcri_rows_at(rows_at1(tape, k, element), r, 0, element),
+                dpcri_rows_at(rows_at1(direct, k, element), r, 0, element),
+                dpcri_rows_at(rows_at1(kept, k, element), r, 0, element), g, scratch, k > 0 ? &next : NULL);
         }
         if (first_out && first_out->data) copy_rows(m, rows, g, dpcri_rows_at(rows_of(first_out), r, 0, element));
     }
@@ -178,7 +180,8 @@ static int adjoint(void *user, const dpcr_span *span, const dpcr_array *in, cons
     return 0;
 }
 
-static int gradient(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape, const dpcr_array *adjoints) {
+static int gradient(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
+                    const dpcr_array *adjoints) {
     const dpcr_model *m = user;
     const dpcri_program *p = &m->program;
     const size_t element = p->kernels->element;
@@ -196,7 +199,8 @@ static int gradient(void *user, const dpcr_span *span, const dpcr_array *in, con
                 .in = dpcri_rows_at(rows_at1(in, lane, element), row, 0, element),
                 .tape = dpcri_rows_at(rows_at1(tape, lane, element), row, 0, element)};
             dpcri_program_gradient(p, step_parameters(m, step), dpcri_model_at(m, m->gradients, step * p->parameters),
-                                   smaller(w.rows, span->rows - r), dpcri_rows_at(rows_at1(in, c, element), r, 0, element),
+                                   smaller(w.rows, span->rows - r),
+                                   dpcri_rows_at(rows_at1(in, c, element), r, 0, element),
                                    dpcri_rows_at(rows_at1(tape, c, element), r, 0, element),
                                    dpcri_rows_at(rows_at1(adjoints, c, element), r, 0, element), w.memory,
                                    lane < span->lanes ? &next : NULL);
@@ -217,20 +221,32 @@ static double activation_flops(dpcr_activation activation) {
 }
 
 dpcr_status dpcr_model_steps(dpcr_model *model, int64_t batch, dpcr_steps *steps, dpcr_error *error) {
-    if (!model || !steps) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "model_steps: a model and a place for the steps are wanted");
-    if (batch < 0) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "model_steps: batch is %lld, wanted >= 0", (long long)batch);
+    if (!model || !steps)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "model_steps: a model and a place for the steps are wanted");
+    if (batch < 0)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "model_steps: batch is %lld, wanted >= 0", (long long)batch);
     const dpcr_model_options *o = &model->options;
     const bool two_layer = o->branch == DPCR_BRANCH_TWO_LAYER;
     const double w = (double)o->width, h = (double)o->hidden;
     const double products = two_layer ? 4 * w * h : 2 * w * w;
-    *steps = (dpcr_steps){
-        .size = sizeof *steps, .user = model, .length = o->layers, .batch = batch, .width = o->width, .dtype = o->dtype,
-        .concurrent = 1, .jacobian = dpcr_transition_square(DPCR_DENSE, o->width, 0),
-        .flops = products + h * (activation_flops(o->activation) + (o->layer_norm ? 8 : 0)) + 2 * w,
-        .jacobian_flops = (two_layer ? 2 * w * w * h : w * w) + (o->layer_norm ? 8 * w * h : 0),
-        // one fma after the other along k (4 cycles each at about 4 GHz), and the activation's own chain
-        .latency = 1e-9 * ((two_layer ? w + h : w) + (o->layer_norm ? 40 : 0) + 15),
-        .tape_values = model->program.tape,
-        .advance = advance, .linearise = linearise, .jvp = jvp, .adjoint = adjoint, .gradient = gradient};
+    *steps =
+        (dpcr_steps){.size = sizeof *steps,
+                     .user = model,
+                     .length = o->layers,
+                     .batch = batch,
+                     .width = o->width,
+                     .dtype = o->dtype,
+                     .concurrent = 1,
+                     .jacobian = dpcr_transition_square(DPCR_DENSE, o->width, 0),
+                     .flops = products + h * (activation_flops(o->activation) + (o->layer_norm ? 8 : 0)) + 2 * w,
+                     .jacobian_flops = (two_layer ? 2 * w * w * h : w * w) + (o->layer_norm ? 8 * w * h : 0),
+                     // one fma after the other along k (4 cycles each at about 4 GHz), and the activation's own chain
+                     .latency = 1e-9 * ((two_layer ? w + h : w) + (o->layer_norm ? 40 : 0) + 15),
+                     .tape_values = model->program.tape,
+                     .advance = advance,
+                     .linearise = linearise,
+                     .jvp = jvp,
+                     .adjoint = adjoint,
+                     .gradient = gradient};
     return DPCR_OK;
 }

@@ -38,7 +38,8 @@ typedef struct dpcri_layer_kind {
     void (*vjp)(const dpcri_nn_layer *layer, const void *parameters, int64_t rows, dpcri_rows tape, dpcri_rows g,
                 dpcri_rows y);
     // Adds the parameters' gradients, rows in order. `x` is the step's input where the layer keeps none. NULL: none.
-    void (*gradient)(const dpcri_nn_layer *layer, void *gradients, int64_t rows, dpcri_rows x, dpcri_rows tape, dpcri_rows g);
+    void (*gradient)(const dpcri_nn_layer *layer, void *gradients, int64_t rows, dpcri_rows x, dpcri_rows tape,
+                     dpcri_rows g);
 } dpcri_layer_kind;
 
 struct dpcri_nn_layer {
@@ -46,10 +47,10 @@ struct dpcri_nn_layer {
     const dpcri_nn_kernels *kernels;
     int64_t in, out;
     int activation;
-    bool keeps_input;            // linear: x goes to the tape
-    int64_t parameters;          // offset in the step's parameters, and how many
+    bool keeps_input;    // linear: x goes to the tape
+    int64_t parameters;  // offset in the step's parameters, and how many
     int64_t parameter_count;
-    int64_t tape, tape_values;   // offset in the step's tape, and how many
+    int64_t tape, tape_values;  // offset in the step's tape, and how many
 };
 
 dpcri_nn_layer dpcri_linear_layer(const dpcri_nn_kernels *kernels, int64_t in, int64_t out, bool keeps_input);

@@ -20,7 +20,10 @@ bool dpcri_program_make(dpcri_program *program, const dpcri_nn_kernels *kernels,
     if (w < 1 || h < 1 || w > INT64_MAX - 4 || h > INT64_MAX - 4 || !dpcri_mul(w + 4, h + 4, &product) ||
         !dpcri_mul(product, 64, &product))
         return false;
-    *program = (dpcri_program){.kernels = kernels, .residual = options->residual, .width = w, .widest = w,
+    *program = (dpcri_program){.kernels = kernels,
+                               .residual = options->residual,
+                               .width = w,
+                               .widest = w,
                                .scale = options->residual ? options->scale : 1};
     append(program, dpcri_linear_layer(kernels, w, h, false));
     if (options->norm) append(program, dpcri_norm_layer(kernels, h));
@@ -54,8 +57,8 @@ static dpcri_rows tape_of(const dpcri_program *p, int layer, dpcri_rows tape) {
 }
 
 // Runs the layers; what comes out lies in the returned one of two buffers.
-static dpcri_rows run_layers(const dpcri_program *p, const void *parameters, int64_t rows, dpcri_rows in, dpcri_rows tape,
-                             const scratch_rows *s) {
+static dpcri_rows run_layers(const dpcri_program *p, const void *parameters, int64_t rows, dpcri_rows in,
+                             dpcri_rows tape, const scratch_rows *s) {
     dpcri_rows x = in;
     for (int i = 0; i < p->count; i++) {
         const dpcri_nn_layer *layer = &p->layers[i];
@@ -75,8 +78,7 @@ static void prefetch_next(const dpcri_program *p, int64_t rows, const dpcri_prog
     const int64_t share = (lines > rows ? lines / rows : 1) * line;  // rounded down: a few lines are left to demand
     if (next->parameters && share * rows <= p->parameters + line * rows)
         list[n++] = (dpcri_prefetch){next->parameters, share, share, 0};
-    if (next->tape.data)
-        list[n++] = (dpcri_prefetch){next->tape.data, next->tape.row, p->tape, next->out.data != NULL};
+    if (next->tape.data) list[n++] = (dpcri_prefetch){next->tape.data, next->tape.row, p->tape, next->out.data != NULL};
     if (next->in.data) list[n++] = (dpcri_prefetch){next->in.data, next->in.row, p->width, 0};
     if (next->out.data && n < DPCRI_PREFETCHES) list[n] = (dpcri_prefetch){next->out.data, next->out.row, p->width, 1};
 }
@@ -85,12 +87,21 @@ static void prefetch_next(const dpcri_program *p, int64_t rows, const dpcri_prog
 static void run_fused(const dpcri_program *p, const void *parameters, int64_t rows, dpcri_rows in, dpcri_rows out,
                       dpcri_rows tape, const dpcri_program_next *next) {
     const int64_t w = p->width;
-    dpcri_layer layer = {
-        .rows = rows, .depth = w, .width = w, .activation = p->layers[1].activation,
-        .weight = parameters, .bias = (const char *)parameters + w * w * (int64_t)p->kernels->element,
-        .in = in.data, .in_row = in.row,
-        .residual = p->residual ? in.data : NULL, .residual_row = in.row, .scale = p->scale,
-        .out = out.data, .out_row = out.row, .slope = tape.data, .slope_row = tape.row};
+    dpcri_layer layer = {.rows = rows,
+                         .depth = w,
+                         .width = w,
+                         .activation = p->layers[1].activation,
+                         .weight = parameters,
+                         .bias = (const char *)parameters + w * w * (int64_t)p->kernels->element,
+                         .in = in.data,
+                         .in_row = in.row,
+                         .residual = p->residual ? in.data : NULL,
+                         .residual_row = in.row,
+                         .scale = p->scale,
+                         .out = out.data,
+                         .out_row = out.row,
+                         .slope = tape.data,
+                         .slope_row = tape.row};
     prefetch_next(p, rows, next, layer.next);
     p->kernels->layer(&layer);
 }
@@ -109,8 +120,8 @@ void dpcri_program_forward(const dpcri_program *p, const void *parameters, int64
         return;
     }
     const dpcri_rows f = run_layers(p, parameters, rows, in, tape.data ? tape : s.tape, &s);
-    p->kernels->multiply_add(rows, p->width, p->residual ? in.data : NULL, in.row, p->scale, f.data, f.row, NULL, 0, out.data,
-                             out.row);
+    p->kernels->multiply_add(rows, p->width, p->residual ? in.data : NULL, in.row, p->scale, f.data, f.row, NULL, 0,
+                             out.data, out.row);
 }
 
 // The tape at `in`, in the scratch.
@@ -140,8 +151,8 @@ void dpcri_program_jvp(const dpcri_program *p, const void *parameters, int64_t r
     const scratch_rows s = carve(p, rows, scratch);
     const dpcri_rows tape = make_tape(p, parameters, rows, in, &s);
     const dpcri_rows f = push_forward(p, 0, parameters, rows, tape, x, &s);
-    p->kernels->multiply_add(rows, p->width, p->residual ? x.data : NULL, x.row, p->scale, f.data, f.row, NULL, 0, y.data,
-                             y.row);
+    p->kernels->multiply_add(rows, p->width, p->residual ? x.data : NULL, x.row, p->scale, f.data, f.row, NULL, 0,
+                             y.data, y.row);
 }
 
 void dpcri_program_adjoint(const dpcri_program *p, const void *parameters, int64_t rows, dpcri_rows in, dpcri_rows tape,
@@ -149,9 +160,17 @@ void dpcri_program_adjoint(const dpcri_program *p, const void *parameters, int64
                            const dpcri_program_next *next) {
     const scratch_rows s = carve(p, rows, scratch);
     if (!tape.data) tape = make_tape(p, parameters, rows, in, &s);
-    dpcri_slope_pass pass = {.rows = rows, .width = p->width, .scale = p->scale, .g = g.data, .g_row = g.row,
-                             .direct = direct.data, .direct_row = direct.row, .kept = kept.data, .kept_row = kept.row,
-                             .e = s.a.data, .e_row = s.a.row};
+    dpcri_slope_pass pass = {.rows = rows,
+                             .width = p->width,
+                             .scale = p->scale,
+                             .g = g.data,
+                             .g_row = g.row,
+                             .direct = direct.data,
+                             .direct_row = direct.row,
+                             .kept = kept.data,
+                             .kept_row = kept.row,
+                             .e = s.a.data,
+                             .e_row = s.a.row};
     if (p->fused) pass.slope = tape.data, pass.slope_row = tape.row;
     prefetch_next(p, rows, next, pass.next);
     p->kernels->slope_pass(&pass);
@@ -164,26 +183,52 @@ void dpcri_program_adjoint(const dpcri_program *p, const void *parameters, int64
     }
     // the first layer is linear: g = [g] + e W^T
     const dpcri_nn_layer *first = &p->layers[0];
-    p->kernels->product_transposed(&(dpcri_product){
-        .m = rows, .n = first->in, .depth = first->out, .a = e.data, .a_row = e.row, .a_col = 1, .b = parameters,
-        .b_row = first->out, .init = p->residual ? g.data : NULL, .init_row = g.row, .c = g.data, .c_row = g.row});
+    p->kernels->product_transposed(&(dpcri_product){.m = rows,
+                                                    .n = first->in,
+                                                    .depth = first->out,
+                                                    .a = e.data,
+                                                    .a_row = e.row,
+                                                    .a_col = 1,
+                                                    .b = parameters,
+                                                    .b_row = first->out,
+                                                    .init = p->residual ? g.data : NULL,
+                                                    .init_row = g.row,
+                                                    .c = g.data,
+                                                    .c_row = g.row});
 }
 
 static void gradient_fused(const dpcri_program *p, void *gradients, int64_t rows, dpcri_rows in, dpcri_rows tape,
                            dpcri_rows g, const scratch_rows *s, const dpcri_program_next *next) {
     const int64_t w = p->width;
-    dpcri_slope_pass pass = {
-        .rows = rows, .width = w, .scale = p->scale, .g = g.data, .g_row = g.row, .slope = tape.data, .slope_row = tape.row,
-        .e = s->a.data, .e_row = s->a.row, .sum = (char *)gradients + w * w * (int64_t)p->kernels->element};
+    dpcri_slope_pass pass = {.rows = rows,
+                             .width = w,
+                             .scale = p->scale,
+                             .g = g.data,
+                             .g_row = g.row,
+                             .slope = tape.data,
+                             .slope_row = tape.row,
+                             .e = s->a.data,
+                             .e_row = s->a.row,
+                             .sum = (char *)gradients + w * w * (int64_t)p->kernels->element};
     prefetch_next(p, rows, next, pass.next);
     p->kernels->slope_pass(&pass);
-    p->kernels->product(&(dpcri_product){.m = w, .n = w, .depth = rows, .a = in.data, .a_row = 1, .a_col = in.row,
-                                         .b = s->a.data, .b_row = s->a.row, .init = gradients, .init_row = w,
-                                         .c = gradients, .c_row = w});
+    p->kernels->product(&(dpcri_product){.m = w,
+                                         .n = w,
+                                         .depth = rows,
+                                         .a = in.data,
+                                         .a_row = 1,
+                                         .a_col = in.row,
+                                         .b = s->a.data,
+                                         .b_row = s->a.row,
+                                         .init = gradients,
+                                         .init_row = w,
+                                         .c = gradients,
+                                         .c_row = w});
 }
 
-void dpcri_program_gradient(const dpcri_program *p, const void *parameters, void *gradients, int64_t rows, dpcri_rows in,
-                            dpcri_rows tape, dpcri_rows g, void *scratch, const dpcri_program_next *next) {
+void dpcri_program_gradient(const dpcri_program *p, const void *parameters, void *gradients, int64_t rows,
+                            dpcri_rows in, dpcri_rows tape, dpcri_rows g, void *scratch,
+                            const dpcri_program_next *next) {
     const scratch_rows s = carve(p, rows, scratch);
     if (!tape.data) tape = make_tape(p, parameters, rows, in, &s);
     if (p->fused) {
@@ -204,7 +249,8 @@ void dpcri_program_gradient(const dpcri_program *p, const void *parameters, void
 }
 
 // a = I + scale diag(slope) W^T for each row: W^T once, in the first row's own place, scaled last.
-static void jacobians_fused(const dpcri_program *p, const void *parameters, int64_t rows, dpcri_rows slope, dpcri_rows a) {
+static void jacobians_fused(const dpcri_program *p, const void *parameters, int64_t rows, dpcri_rows slope,
+                            dpcri_rows a) {
     const int64_t w = p->width;
     const dpcri_nn_kernels *k = p->kernels;
     k->transpose(w, w, parameters, w, a.data, w);
@@ -251,5 +297,6 @@ void dpcri_program_linearise(const dpcri_program *p, const void *parameters, int
     }
     const size_t element = p->kernels->element;
     for (int64_t r = 0; r < rows; r++)
-        jacobian_of_row(p, parameters, dpcri_rows_at(s.tape, r, 0, element), dpcri_rows_at(a, r, 0, element).data, rows, &s);
+        jacobian_of_row(p, parameters, dpcri_rows_at(s.tape, r, 0, element), dpcri_rows_at(a, r, 0, element).data, rows,
+                        &s);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A step of a chain as a program of layers with an optional residual:  z' = p(z)  or  z' = z + scale p(z),  p of one to four
-// layers: linear, [norm], activation, [linear]. Two forms take fused kernels instead, with the same bits: linear and
-// activation alone, with and without the residual.
+// A step of a chain as a program of layers with an optional residual:  z' = p(z)  or  z' = z + scale p(z),  p of one to
+// four layers: linear, [norm], activation, [linear]. Two forms take fused kernels instead, with the same bits: linear
+// and activation alone, with and without the residual.
 #ifndef DPCRI_NN_PROGRAM_H
 #define DPCRI_NN_PROGRAM_H
 
@@ -33,29 +33,30 @@ bool dpcri_program_make(dpcri_program *program, const dpcri_nn_kernels *kernels,
 int64_t dpcri_program_scratch(const dpcri_program *program);
 enum { DPCRI_PROGRAM_ROWS = 64 };
 
-// What the next call of the same kind reads and (out, and tape of forward) writes, fetched meanwhile; a hint, all may be
-// NULL.
+// What the next call of the same kind reads and (out, and tape of forward) writes, fetched meanwhile; a hint, all may
+// be NULL.
 typedef struct dpcri_program_next {
     const void *parameters;  // or gradients
     dpcri_rows in, out, tape;
 } dpcri_program_next;
 // Each works on `rows` rows at once, with dpcri_program_scratch() values of scratch for each of them.
 // in and out may be the same rows; tape.data NULL: nothing is kept.
-void dpcri_program_forward(const dpcri_program *program, const void *parameters, int64_t rows, dpcri_rows in, dpcri_rows out,
-                           dpcri_rows tape, void *scratch, const dpcri_program_next *next);
+void dpcri_program_forward(const dpcri_program *program, const void *parameters, int64_t rows, dpcri_rows in,
+                           dpcri_rows out, dpcri_rows tape, void *scratch, const dpcri_program_next *next);
 // y = J x at `in`.
 void dpcri_program_jvp(const dpcri_program *program, const void *parameters, int64_t rows, dpcri_rows in, dpcri_rows x,
                        dpcri_rows y, void *scratch);
-// g += direct (NULL: 0); kept = g (NULL: not kept); g = J^T g. direct and kept may be the same rows. tape.data NULL: from `in`.
-void dpcri_program_adjoint(const dpcri_program *program, const void *parameters, int64_t rows, dpcri_rows in, dpcri_rows tape,
-                           dpcri_rows direct, dpcri_rows kept, dpcri_rows g, void *scratch,
+// g += direct (NULL: 0); kept = g (NULL: not kept); g = J^T g. direct and kept may be the same rows. tape.data NULL:
+// from `in`.
+void dpcri_program_adjoint(const dpcri_program *program, const void *parameters, int64_t rows, dpcri_rows in,
+                           dpcri_rows tape, dpcri_rows direct, dpcri_rows kept, dpcri_rows g, void *scratch,
                            const dpcri_program_next *next);
 // gradients += (dp/dtheta)^T g, rows in order.
 void dpcri_program_gradient(const dpcri_program *program, const void *parameters, void *gradients, int64_t rows,
                             dpcri_rows in, dpcri_rows tape, dpcri_rows g, void *scratch,
                             const dpcri_program_next *next);
 // f (may be NULL) and a [rows][width * width], each row-major: a[i][j] = df_i/dz_j.
-void dpcri_program_linearise(const dpcri_program *program, const void *parameters, int64_t rows, dpcri_rows in, dpcri_rows f,
-                             dpcri_rows a, void *scratch);
+void dpcri_program_linearise(const dpcri_program *program, const void *parameters, int64_t rows, dpcri_rows in,
+                             dpcri_rows f, dpcri_rows a, void *scratch);
 
 #endif

@@ -25,7 +25,7 @@ dpcr_status dpcr_method_find(const char *name, dpcr_method *method, dpcr_error *
                       name ? name : "");
 }
 
-static const char *const guess_names[DPCR_GUESS_COUNT] = {"step", "zero", "state", "given"};
+static const char *const guess_names[DPCR_GUESS_COUNT] = {"zero", "step", "state", "given"};
 
 const char *dpcr_guess_name(dpcr_guess guess) { return (unsigned)guess < DPCR_GUESS_COUNT ? guess_names[guess] : "unknown"; }
 
@@ -35,7 +35,7 @@ dpcr_status dpcr_guess_find(const char *name, dpcr_guess *guess, dpcr_error *err
             *guess = (dpcr_guess)i;
             return DPCR_OK;
         }
-    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "guess is \"%s\", wanted step, zero, state or given", name ? name : "");
+    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "guess is \"%s\", wanted zero, step, state or given", name ? name : "");
 }
 
 const char *dpcr_reason_name(dpcr_reason reason) {

@@ -128,7 +128,7 @@ static dpcr_status coarse_plan(const dpcr_solve_plan *plan, coarse *c, dpcr_solv
     *c = (coarse){.fine = plan, .n = chunk_steps(plan)};
     *made = (dpcr_solve_plan){.context = plan->context, .options = plan->options};
     made->options.method = DPCR_METHOD_NEWTON;
-    made->options.guess = DPCR_GUESS_STEP;
+    if (made->options.guess == DPCR_GUESS_GIVEN) made->options.guess = DPCR_GUESS_ZERO;  // that guess is of fine states
     made->options.chunk = 0;
     made->steps = (dpcr_steps){.size = sizeof made->steps, .user = c, .length = fine->length / c->n, .batch = fine->batch,
                                .width = fine->width, .dtype = fine->dtype, .concurrent = fine->concurrent,
