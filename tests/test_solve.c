@@ -337,7 +337,7 @@ static void agrees_with_loop(void **state) {
                     void *z0 = starts(&c), *loop = loop_of(&c, z0);
                     dpcr_solve_options options = {.size = sizeof options, .method = (dpcr_method)m, .scheme = schemes[s],
                                                   .backward = schemes[s], .atol = 1e-11, .rtol = 1e-11, .warm_up = 4, .chunk = 9,
-                                                  .memory_limit = j == 2 && m != DPCR_METHOD_SHOOTING ? 80000 : 0};
+                                                  .memory_limit = j == 2 && m != DPCR_METHOD_SHOOTING ? 60000 : 0};
                     dpcr_steps steps = chain_steps(&c);
                     c.gradients = theta[0];
                     solved r = solve_steps(context, &steps, &c, z0, &options, NULL, 1);

@@ -42,6 +42,10 @@ typedef struct dpcr_steps {
     double jacobian_flops;     // linearise, beyond advance
     double latency;            // seconds that one step of one sequence takes when nothing runs beside it; 0: from the flops
     int64_t tape_values;       // numbers a step and sequence that advance may leave for the backward pass; 0: none
+    // Non-zero: where adjoint gets a tape and no place for its adjoint states (NULL), it leaves in the tape what gradient
+    // wants, and gradient, called with that tape and without adjoint states, takes it from there. Saves the memory traffic
+    // of both; the tape is used up by it.
+    int gradient_from_tape;
 
     // for c: s = in[c]; for k < steps: s = f_{first + c stride + k}(s), states[c][k] = s, tape[c][k] = what backward wants; last[c] = s
     // in [lanes][rows][w], states [lanes][steps][rows][w] or NULL, last [lanes][rows][w] or NULL (may be `in`),
@@ -60,12 +64,14 @@ typedef struct dpcr_steps {
     //   g = last; for k = steps-1 .. 0: if direct: g += direct[k]; adjoint[k] = g; g = J_{first+k}^T g;   first_out = g
     // in [steps][rows][w] are the states that go in, direct and adjoint [steps][rows][w] (direct may be NULL or adjoint
     // itself), last and first_out [rows][w] (may be the same), tape [steps][rows][tape_values] or NULL (recompute).
+    // adjoint is NULL only with gradient_from_tape.
     // steps = 1 is the vector-Jacobian product. May be NULL where linearise is given.
     int (*adjoint)(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape, const dpcr_array *direct,
                    const dpcr_array *last, const dpcr_array *adjoint, const dpcr_array *first_out);
 
     // Adds (df_l/dtheta)^T adjoint[c] into the caller's own gradients of the parameters of steps first .. first+lanes-1
     // (stride 1, steps 1, all rows at once, in row order). Never called twice at once for one step. NULL: no parameters.
+    // adjoint is NULL only with gradient_from_tape.
     int (*gradient)(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
                     const dpcr_array *adjoint);
 } dpcr_steps;
@@ -185,7 +191,8 @@ DPCR_API dpcr_status dpcr_solve_execute(const dpcr_solve_plan *plan, const dpcr_
 // Backward at the solution z: lambda_l = direct_l + J_{l+1}^T lambda_{l+1}, then every step's parameter gradients by the
 // `gradient` callback, and dz0 = J_0^T lambda_0.
 //   direct [L][B][w] or NULL, last [B][w] or NULL: added to direct_{L-1}; lambda [L][B][w] or NULL: kept in the
-//   workspace only, a window at a time; dz0 [B][w] or NULL; tape as execute left it, or NULL: recomputed.
+//   workspace only, a window at a time; dz0 [B][w] or NULL; tape as execute left it (its contents are used up), or NULL:
+//   recomputed.
 DPCR_API dpcr_status dpcr_solve_backward(const dpcr_solve_plan *plan, const dpcr_array *z0, const dpcr_array *z,
                                          const dpcr_array *tape, const dpcr_array *direct, const dpcr_array *last,
                                          const dpcr_array *lambda, const dpcr_array *dz0, void *workspace,

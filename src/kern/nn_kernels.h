@@ -63,7 +63,7 @@ typedef struct dpcri_layer {
 
 // The elementwise part of going back through  z + scale act(u), row by row in order:
 //   g += direct;  kept = g;  e = scale slope g;  sum[j] += e
-// direct (0), kept, slope (1), e, sum may be NULL. kept may be direct; g is written only with a direct.
+// direct (0), kept, slope (1), e, sum may be NULL. kept may be direct, e may be slope; g is written only with a direct.
 typedef struct dpcri_slope_pass {
     int64_t rows, width;
     double scale;

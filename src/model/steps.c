@@ -243,6 +243,7 @@ dpcr_status dpcr_model_steps(dpcr_model *model, int64_t batch, dpcr_steps *steps
                      // one fma after the other along k (4 cycles each at about 4 GHz), and the activation's own chain
                      .latency = 1e-9 * ((two_layer ? w + h : w) + (o->layer_norm ? 40 : 0) + 15),
                      .tape_values = model->program.tape,
+                     .gradient_from_tape = dpcri_program_turns_tape(&model->program),
                      .advance = advance,
                      .linearise = linearise,
                      .jvp = jvp,

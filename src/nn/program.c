@@ -159,6 +159,7 @@ void dpcri_program_adjoint(const dpcri_program *p, const void *parameters, int64
                            dpcri_rows direct, dpcri_rows kept, dpcri_rows g, void *scratch,
                            const dpcri_program_next *next) {
     const scratch_rows s = carve(p, rows, scratch);
+    const bool turns = dpcri_program_turns_tape(p) && tape.data && !kept.data;  // e takes the place of the slopes
     if (!tape.data) tape = make_tape(p, parameters, rows, in, &s);
     dpcri_slope_pass pass = {.rows = rows,
                              .width = p->width,
@@ -169,12 +170,12 @@ void dpcri_program_adjoint(const dpcri_program *p, const void *parameters, int64
                              .direct_row = direct.row,
                              .kept = kept.data,
                              .kept_row = kept.row,
-                             .e = s.a.data,
-                             .e_row = s.a.row};
+                             .e = turns ? tape.data : s.a.data,
+                             .e_row = turns ? tape.row : s.a.row};
     if (p->fused) pass.slope = tape.data, pass.slope_row = tape.row;
     prefetch_next(p, rows, next, pass.next);
     p->kernels->slope_pass(&pass);
-    dpcri_rows e = s.a;
+    dpcri_rows e = turns ? tape : s.a;
     for (int i = p->fused ? 0 : p->count - 1; i > 0; i--) {
         const dpcri_nn_layer *layer = &p->layers[i];
         const dpcri_rows y = layer->kind->in_place ? e : e.data == s.a.data ? s.b : s.a;
@@ -197,18 +198,23 @@ void dpcri_program_adjoint(const dpcri_program *p, const void *parameters, int64
                                                     .c_row = g.row});
 }
 
+bool dpcri_program_turns_tape(const dpcri_program *p) { return p->fused; }
+
+// g.data NULL: adjoint has left e in the tape.
 static void gradient_fused(const dpcri_program *p, void *gradients, int64_t rows, dpcri_rows in, dpcri_rows tape,
                            dpcri_rows g, const scratch_rows *s, const dpcri_program_next *next) {
     const int64_t w = p->width;
+    const bool turned = !g.data;
+    const dpcri_rows e = turned ? tape : s->a;
     dpcri_slope_pass pass = {.rows = rows,
                              .width = w,
-                             .scale = p->scale,
-                             .g = g.data,
-                             .g_row = g.row,
-                             .slope = tape.data,
+                             .scale = turned ? 1 : p->scale,
+                             .g = turned ? e.data : g.data,
+                             .g_row = turned ? e.row : g.row,
+                             .slope = turned ? NULL : tape.data,
                              .slope_row = tape.row,
-                             .e = s->a.data,
-                             .e_row = s->a.row,
+                             .e = turned ? NULL : e.data,
+                             .e_row = e.row,
                              .sum = (char *)gradients + w * w * (int64_t)p->kernels->element};
     prefetch_next(p, rows, next, pass.next);
     p->kernels->slope_pass(&pass);
@@ -218,8 +224,8 @@ static void gradient_fused(const dpcri_program *p, void *gradients, int64_t rows
                                          .a = in.data,
                                          .a_row = 1,
                                          .a_col = in.row,
-                                         .b = s->a.data,
-                                         .b_row = s->a.row,
+                                         .b = e.data,
+                                         .b_row = e.row,
                                          .init = gradients,
                                          .init_row = w,
                                          .c = gradients,

@@ -22,6 +22,7 @@ typedef struct backward {
     dpcr_array lambda;    // [hi - lo][B][w]
     dpcr_array carry;     // [1][B][w]: J_hi^T lambda_hi on the way in, J_lo^T lambda_lo on the way out
     int64_t gradient_piece;
+    bool from_tape;       // no adjoint states are kept: gradient finds what it wants in the tape
     int code;
 } backward;
 
@@ -71,7 +72,8 @@ static void adjoint_range(backward *b, int64_t lo, int64_t hi, int64_t row, int6
     carry.shape[1] = steps->width, carry.strides[1] = 1;
     if (b->tape) tape = dpcri_slice(b->tape, lo, hi - lo, row, rows);
     if (b->direct) direct = dpcri_slice(b->direct, lo, hi - lo, row, rows);
-    note(b, steps->adjoint(steps->user, &span, &in, b->tape ? &tape : NULL, b->direct ? &direct : NULL, &carry, &lambda, &carry));
+    note(b, steps->adjoint(steps->user, &span, &in, b->tape ? &tape : NULL, b->direct ? &direct : NULL, &carry,
+                           b->from_tape ? NULL : &lambda, &carry));
 }
 
 static void adjoint_rows(void *argument, int64_t task) {
@@ -117,7 +119,7 @@ static void gradient_range(backward *b, int64_t first, int64_t count) {
     const dpcr_array lambda = dpcri_slice(&b->lambda, first - b->lo, count, 0, steps->batch);
     dpcr_array tape;
     if (b->tape) tape = dpcri_slice(b->tape, first, count, 0, steps->batch);
-    note(b, steps->gradient(steps->user, &span, &in, b->tape ? &tape : NULL, &lambda));
+    note(b, steps->gradient(steps->user, &span, &in, b->tape ? &tape : NULL, b->from_tape ? NULL : &lambda));
 }
 
 static void gradient_piece(void *argument, int64_t task) {
@@ -214,6 +216,7 @@ dpcr_status dpcr_solve_backward(const dpcr_solve_plan *plan, const dpcr_array *z
     if (steps->batch == 0) goto done;
     dpcri_arena arena = {.base = workspace, .size = workspace_bytes};
     backward b = {.plan = plan, .t = {*z0, *z}, .tape = tape, .direct = direct, .lambda_out = lambda, .gradient_piece = 4};
+    b.from_tape = steps->gradient_from_tape && tape && !lambda && by_loop(plan);
     carve(plan, &arena, &b.space);
     const int64_t shape[3] = {1, steps->batch, steps->width};
     b.carry = dpcr_array_make(b.space.carry, steps->dtype, 3, shape);

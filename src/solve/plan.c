@@ -129,7 +129,8 @@ dpcr_status dpcri_plan_derive(dpcr_solve_plan *plan, dpcr_error *error) {
         return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "solve: batch %lld times width %lld does not fit",
                           (long long)steps->batch, (long long)steps->width);
     plan->piece = clamp(piece_bytes / each, 1, clamp(steps->length / 16, 1, 256));
-    plan->row_block = steps->batch >= 64 ? 32 : steps->batch > 16 ? 16 : 8;
+    if (plan->window && plan->piece > plan->window) plan->piece = plan->window;
+    plan->row_block = steps->batch >= 128 ? 64 : steps->batch >= 64 ? 32 : steps->batch > 16 ? 16 : 8;
     plan->linear = (dpcr_chain_options){.size = sizeof plan->linear, .scheme = plan->options.scheme,
                                         .chunk = plan->options.chunk};
     dpcri_chain_defaults(&plan->transition, plan->window ? plan->window : 1, steps->batch, &plan->linear);
@@ -225,7 +226,7 @@ dpcr_status dpcr_solve_plan_create(dpcr_context *context, const dpcr_steps *step
     made->backward_window = length;
     if (made->options.backward == DPCR_SCHEME_SEQUENTIAL) {
         const int64_t state = made->steps.batch * made->steps.width * (int64_t)dpcr_dtype_size(made->steps.dtype);
-        made->backward_window = clamp((512 << 10) / (state > 0 ? state : 1), 1, clamp(length, 1, 256));
+        made->backward_window = clamp((128 << 10) / (state > 0 ? state : 1), 1, clamp(length, 1, 256));
     }
     DPCR_TRY(fit_memory(made, error));
     *plan = made;

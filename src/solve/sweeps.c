@@ -50,13 +50,13 @@ void dpcri_sweep_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_sw
     const int64_t values = dpcr_transition_values(&plan->transition);
     int64_t states = 0, numbers = 0, scratch = 0;
     if (!dpcri_mul(plan->window, steps->batch, &states)) arena->overflow = true;
-    const int64_t pieces = pieces_of(plan);
+    const int64_t pieces = pieces_of(plan), tasks = pieces < EVALUATION_TASKS ? pieces : EVALUATION_TASKS;
     space->f = dpcri_arena_take(arena, dpcri_mul(states, steps->width, &numbers) ? numbers : -1, real);
     space->r = dpcri_arena_take(arena, numbers, real);
     space->a = dpcri_arena_take(arena, dpcri_mul(states, values, &numbers) ? numbers : -1, real);
     // picard's scalars are not taken from a Jacobian; every other structure that is not J's own is
     const bool extracted = !has_own_jacobian(plan) && needs_jacobian(plan);
-    if (extracted && !dpcri_mul(EVALUATION_TASKS * plan->piece * steps->batch, dpcr_transition_values(&steps->jacobian), &scratch))
+    if (extracted && !dpcri_mul(tasks * plan->piece * steps->batch, dpcr_transition_values(&steps->jacobian), &scratch))
         arena->overflow = true;
     space->dense = dpcri_arena_take(arena, scratch, real);
     space->good = dpcri_arena_take(arena, pieces * steps->batch, sizeof(int64_t));
