@@ -118,7 +118,7 @@ static dpcr_status make_optimiser(bench *b, dpcr_error *error) {
 
 static dpcr_status create(bench *b, dpcr_error *error) {
     const dpcr_solve_options solve = {
-        .size = sizeof solve, .method = DPCR_METHOD_SEQUENTIAL, .backward = DPCR_SCHEME_SEQUENTIAL};
+        .size = sizeof solve, .method = DPCR_METHOD_SEQUENTIAL, .backward = DPCR_SCHEME_SEQUENTIAL, .consume_tape = 1};
     dpcr_steps steps = {.size = sizeof steps};
     dpcr_status status = make_model(b, error);
     if (status == DPCR_OK) status = make_optimiser(b, error);

@@ -32,7 +32,7 @@ static size_t solving_bytes(const chain *c) {
 
 static void *solving_workspace(size_t bytes) { return aligned_alloc(64, (bytes + 127) / 64 * 64); }
 
-static dpcr_context *solving_context(int threads) {
+static inline dpcr_context *solving_context(int threads) {
     const dpcr_context_options options = {.size = sizeof options, .threads = threads};
     dpcr_context *context = NULL;
     assert_int_equal(dpcr_context_create(&options, &context, NULL), DPCR_OK);
@@ -41,7 +41,7 @@ static dpcr_context *solving_context(int threads) {
 
 // Solves; the guess, when the options say GIVEN, is `guess` (whole trajectory) or zeros. direct != 0: backward as well,
 // with direct gradients on every step.
-static solved solve_steps(dpcr_context *context, const dpcr_steps *steps, const chain *c, const void *z0,
+static inline solved solve_steps(dpcr_context *context, const dpcr_steps *steps, const chain *c, const void *z0,
                           const dpcr_solve_options *options, const void *guess, int direct) {
     solved s = {.report = {.size = sizeof s.report}};
     const size_t bytes = solving_bytes(c);
@@ -78,7 +78,7 @@ static inline solved solve(dpcr_context *context, chain *c, const void *z0, cons
     return solve_steps(context, &steps, c, z0, options, NULL, 0);
 }
 
-static void solved_free(solved *s) {
+static inline void solved_free(solved *s) {
     free(s->z), free(s->lambda), free(s->dz0);
     s->z = s->lambda = s->dz0 = NULL;
 }
@@ -96,7 +96,7 @@ static inline void *loop_of(chain *c, const void *z0) {
     return z;
 }
 
-static double largest_error(const chain *c, const void *a, const void *b) {
+static inline double largest_error(const chain *c, const void *a, const void *b) {
     const int64_t shape[1] = {c->length * c->batch * c->width};
     const dpcr_array x = dpcr_array_make((void *)a, c->dtype, 1, shape), y = dpcr_array_make((void *)b, c->dtype, 1, shape);
     double most = 0;

@@ -42,7 +42,7 @@ typedef struct dpcr_steps {
     double jacobian_flops;     // linearise, beyond advance
     double latency;            // seconds that one step of one sequence takes when nothing runs beside it; 0: from the flops
     int64_t tape_values;       // numbers a step and sequence that advance may leave for the backward pass; 0: none
-    // Non-zero: where adjoint gets a tape and no place for its adjoint states (NULL), it leaves in the tape what gradient
+    // Non-zero: with the option consume_tape, where adjoint gets a tape and no place for its adjoint states (NULL), it leaves in the tape what gradient
     // wants, and gradient, called with that tape and without adjoint states, takes it from there. Saves the memory traffic
     // of both; the tape is used up by it.
     int gradient_from_tape;
@@ -140,6 +140,7 @@ typedef struct dpcr_solve_options {
     int max_sweeps;        // budget, in evaluations of the whole chain; default 100 (overlap: 3)
     int no_fallback;       // non-zero: stop with DPCR_REASON_NOT_CONVERGED instead of finishing in order
     size_t memory_limit;   // bytes of workspace at most; 0: no limit
+    int consume_tape;      // non-zero: backward may use the tape up (gradient_from_tape), so each tape serves one backward
 } dpcr_solve_options;
 
 typedef struct dpcr_solve_plan dpcr_solve_plan;
@@ -191,7 +192,7 @@ DPCR_API dpcr_status dpcr_solve_execute(const dpcr_solve_plan *plan, const dpcr_
 // Backward at the solution z: lambda_l = direct_l + J_{l+1}^T lambda_{l+1}, then every step's parameter gradients by the
 // `gradient` callback, and dz0 = J_0^T lambda_0.
 //   direct [L][B][w] or NULL, last [B][w] or NULL: added to direct_{L-1}; lambda [L][B][w] or NULL: kept in the
-//   workspace only, a window at a time; dz0 [B][w] or NULL; tape as execute left it (its contents are used up), or NULL:
+//   workspace only, a window at a time; dz0 [B][w] or NULL; tape as execute left it (used up with consume_tape), or NULL:
 //   recomputed.
 DPCR_API dpcr_status dpcr_solve_backward(const dpcr_solve_plan *plan, const dpcr_array *z0, const dpcr_array *z,
                                          const dpcr_array *tape, const dpcr_array *direct, const dpcr_array *last,

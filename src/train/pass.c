@@ -42,7 +42,9 @@ static dpcr_status make_plan(dpcri_pass *pass, int size, const dpcr_solve_option
     dpcr_steps steps = {.size = sizeof steps};
     if (pass->rows[size] == 0 || pass->options->layers == 0) return DPCR_OK;
     DPCR_TRY(dpcr_model_steps(pass->model, pass->rows[size], &steps, error));
-    DPCR_TRY(dpcr_solve_plan_create(pass->context, &steps, solve, &pass->plans[size], error));
+    dpcr_solve_options options = *solve;
+    options.consume_tape = 1;  // each forward here has one backward
+    DPCR_TRY(dpcr_solve_plan_create(pass->context, &steps, &options, &pass->plans[size], error));
     // Only the loop leaves a tape; after another method backward recomputes it.
     pass->taped[size] = dpcr_solve_plan_method(pass->plans[size]) == DPCR_METHOD_SEQUENTIAL && steps.tape_values > 0;
     pass->tape_values = steps.tape_values;

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+// The tape of the loop: one forward may be followed by several backward passes, unless the plan uses the tape up; and all
+// of them, and the one without a tape, give the same bits.
+#include "solving.h"
+
+enum { LAYERS = 70, BATCH = 37, WIDTH = 9 };
+
+typedef struct fixture {
+    dpcr_context *context;
+    dpcr_model *model;
+    dpcr_solve_plan *plan;
+    dpcr_array z0, z, tape, last, dz0;
+    void *workspace;
+    size_t bytes;
+    int64_t count;
+} fixture;
+
+static dpcr_array numbers(int ndim, int64_t a, int64_t b, int64_t c, double scale) {
+    const int64_t shape[3] = {a, b, c};
+    float *data = calloc((size_t)(a * b * (ndim == 3 ? c : 1)) + 16, sizeof *data);
+    for (int64_t i = 0; i < a * b * (ndim == 3 ? c : 1); i++) data[i] = (float)(scale * chain_noise(i, a, ndim));
+    return dpcr_array_make(data, DPCR_F32, ndim, shape);
+}
+
+static fixture make(int consume, int layer_norm) {
+    fixture f = {.context = solving_context(2)};
+    const dpcr_model_options options = {.size = sizeof options, .architecture = DPCR_RESNET, .layers = LAYERS, .width = WIDTH,
+                                        .layer_norm = layer_norm, .seed = 5};
+    const dpcr_solve_options solve = {.size = sizeof solve, .method = DPCR_METHOD_SEQUENTIAL,
+                                      .backward = DPCR_SCHEME_SEQUENTIAL, .consume_tape = consume};
+    dpcr_steps steps = {.size = sizeof steps};
+    assert_int_equal(dpcr_model_create(f.context, &options, &f.model, NULL), DPCR_OK);
+    assert_int_equal(dpcr_model_steps(f.model, BATCH, &steps, NULL), DPCR_OK);
+    assert_int_equal(dpcr_solve_plan_create(f.context, &steps, &solve, &f.plan, NULL), DPCR_OK);
+    f.bytes = dpcr_solve_plan_workspace(f.plan);
+    f.workspace = solving_workspace(f.bytes);
+    f.z0 = numbers(2, BATCH, WIDTH, 0, 1), f.z = numbers(3, LAYERS, BATCH, WIDTH, 0);
+    f.tape = numbers(3, LAYERS, BATCH, steps.tape_values, 0), f.last = numbers(2, BATCH, WIDTH, 0, 1);
+    f.dz0 = numbers(2, BATCH, WIDTH, 0, 0);
+    dpcr_model_vector(f.model, &f.count);
+    assert_int_equal(dpcr_solve_execute(f.plan, &f.z0, &f.z, &f.tape, f.workspace, f.bytes, NULL, NULL), DPCR_OK);
+    return f;
+}
+
+static float *gradients(fixture *f, int with_tape) {
+    float *copy = malloc((size_t)f->count * sizeof *copy);
+    dpcr_model_zero_gradients(f->model);
+    assert_int_equal(dpcr_solve_backward(f->plan, &f->z0, &f->z, with_tape ? &f->tape : NULL, NULL, &f->last, NULL, &f->dz0,
+                                         f->workspace, f->bytes, NULL, NULL), DPCR_OK);
+    memcpy(copy, dpcr_model_gradient_vector(f->model), (size_t)f->count * sizeof *copy);
+    return copy;
+}
+
+static void drop(fixture *f) {
+    void *const owned[] = {f->z0.data, f->z.data, f->tape.data, f->last.data, f->dz0.data, f->workspace};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
+    dpcr_solve_plan_destroy(f->plan);
+    dpcr_model_destroy(f->model);
+    dpcr_context_destroy(f->context);
+}
+
+static void backward_may_be_repeated(void **state) {
+    (void)state;
+    for (int norm = 0; norm < 2; norm++) {
+        fixture f = make(0, norm);
+        const size_t bytes = (size_t)f.count * sizeof(float);
+        float *first = gradients(&f, 1), *second = gradients(&f, 1), *recomputed = gradients(&f, 0);
+        double size = 0;
+        for (int64_t i = 0; i < f.count; i++) size = fmax(size, fabs((double)first[i]));
+        assert_true(size > 1e-3);
+        assert_memory_equal(first, second, bytes);
+        assert_memory_equal(first, recomputed, bytes);
+        fixture g = make(1, norm);
+        float *consumed = gradients(&g, 1);
+        assert_memory_equal(first, consumed, bytes);
+        assert_memory_equal(f.dz0.data, g.dz0.data, BATCH * WIDTH * sizeof(float));
+        free(first), free(second), free(recomputed), free(consumed);
+        drop(&f), drop(&g);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(backward_may_be_repeated)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
