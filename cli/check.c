@@ -215,6 +215,13 @@ static int write_csv(const cli_common *common, const cli_solution *s) {
     return status;
 }
 
+// What the solver takes for atol and rtol: 0 is its default, a negative number none.
+static double solver_tolerance(const check *c) {
+    const double given = c->solver.options.atol;
+    if (given != 0) return given > 0 ? given : 0;
+    return c->network.options.dtype == DPCR_F64 ? DPCR_TOLERANCE_F64 : DPCR_TOLERANCE_F32;
+}
+
 static int tell(const check *c, const verdict *v, const cli_solution *s) {
     const bool agrees = v->max_error <= c->tolerance && v->max_gradient_error <= c->gradient_tolerance;
     const bool gave_up = v->reason == DPCR_REASON_NOT_CONVERGED;
@@ -222,6 +229,7 @@ static int tell(const check *c, const verdict *v, const cli_solution *s) {
     cli_set_bool(&r, "agrees", agrees && !gave_up);
     cli_set_real(&r, "max_error", v->max_error);
     cli_set_real(&r, "tolerance", c->tolerance);
+    cli_set_real(&r, "solver_tolerance", solver_tolerance(c));
     cli_set_real(&r, "max_gradient_error", v->max_gradient_error);
     cli_set_real(&r, "gradient_tolerance", c->gradient_tolerance);
     cli_set_real(&r, "end_to_end_gradient_error", v->end_to_end_error);

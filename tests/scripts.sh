@@ -38,7 +38,7 @@ case $verb in
     check)
         echo '{"agrees": '"${AGREES:-true}"', "layers": 1024, "max_error": 1.25e-6, "max_gradient_error": 0, "tolerance": 1e-4, "sweeps": 4,
         "method": "newton", "scheme": "pcr", "reason": "converged", "seconds": 0.031, "sequential_seconds": 0.009,
-        "residual_history": [84213.2, 903.1, 12.44, 1.8, 0.003], "locked_history": [1, 3, 180, 901, 1024]}'
+        "residual_history": [84213.2, 903.1, 12.44, 1.8, 0.003], "locked_history": [1, 3, 180, 901, 1024], "solver_tolerance": 1e-5}'
         [ "${AGREES:-true}" = true ]
         ;;
 esac

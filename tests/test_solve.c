@@ -322,6 +322,37 @@ static void batch_equals_separate(void **state) {
             }
 }
 
+// Large windows take the loop over delta piece by piece while A is in cache; small ones, here each sequence alone, do not.
+// Both give the same bits, for any number of threads and with windows.
+static void fused_sweeps_have_the_same_bits(void **state) {
+    (void)state;
+    const dpcr_method methods[] = {DPCR_METHOD_NEWTON, DPCR_METHOD_DAMPED, DPCR_METHOD_BLOCK, DPCR_METHOD_DIAGONAL};
+    const int64_t windows[] = {0, 200};
+    enum { ROWS = 40, WIDTH = 6, LENGTH = 400 };
+    dpcr_context *one = solving_context(1), *two = solving_context(2);
+    for (int m = 0; m < 4; m++)
+        for (int k = 0; k < 2; k++) {
+            chain c = tanh_chain(m == 3 ? 6 * LENGTH : LENGTH, ROWS, WIDTH, DPCR_F64);
+            double *z0 = starts(&c);
+            const dpcr_solve_options options = {.size = sizeof options, .method = methods[m], .scheme = DPCR_SCHEME_SEQUENTIAL,
+                                                .backward = DPCR_SCHEME_SEQUENTIAL, .window = windows[k]};
+            solved all = solve(one, &c, z0, &options), more = solve(two, &c, z0, &options);
+            assert_int_equal(all.status, DPCR_OK);
+            assert_memory_equal(all.z, more.z, solving_bytes(&c) - 64);
+            for (int b = 0; b < ROWS; b += 13) {
+                chain alone = c;
+                alone.batch = 1;
+                solved each = solve(one, &alone, z0 + b * WIDTH, &options);
+                for (int64_t l = 0; l < c.length; l++)
+                    assert_memory_equal((double *)all.z + (l * ROWS + b) * WIDTH, (double *)each.z + l * WIDTH, WIDTH * sizeof(double));
+                solved_free(&each);
+            }
+            solved_free(&all), solved_free(&more);
+            free(z0);
+        }
+    dpcr_context_destroy(one), dpcr_context_destroy(two);
+}
+
 // Every method and scheme agrees with the loop, forward and backward, also with a memory limit that forces windows.
 static void agrees_with_loop(void **state) {
     (void)state;
@@ -608,7 +639,7 @@ int main(void) {
         cmocka_unit_test(golden_backward), cmocka_unit_test(rotation_and_compressor), cmocka_unit_test(lorenz),
         cmocka_unit_test(chaotic_falls_back), cmocka_unit_test(chaos_is_not_called_converged), cmocka_unit_test(growing_residual_network),
         cmocka_unit_test(error_estimate_bounds_error), cmocka_unit_test(not_finite_stays_alone),
-        cmocka_unit_test(batch_equals_separate), cmocka_unit_test(agrees_with_loop),
+        cmocka_unit_test(batch_equals_separate), cmocka_unit_test(fused_sweeps_have_the_same_bits), cmocka_unit_test(agrees_with_loop),
         cmocka_unit_test(backward_against_differences), cmocka_unit_test(overlap_has_the_loops_bits),
         cmocka_unit_test(tolerant_overlap_is_close), cmocka_unit_test(refusals), cmocka_unit_test(callbacks_abort),
         cmocka_unit_test(cancel_stops), cmocka_unit_test(steps_check_catches), cmocka_unit_test(planner_explains),

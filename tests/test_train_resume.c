@@ -326,7 +326,7 @@ static void what_disagrees_on_resume_is_refused_in_words(void **state) {
     REFUSE(solve.method, DPCR_METHOD_NEWTON, "solve.method is newton, wanted sequential");
     REFUSE(solve.scheme, DPCR_SCHEME_PCR, "solve.scheme is pcr");
     REFUSE(solve.backward, DPCR_SCHEME_PCR, "solve.backward is pcr, wanted sequential");
-    REFUSE(solve.guess, DPCR_GUESS_ZERO, "solve.guess is 1, wanted 0");
+    REFUSE(solve.guess, DPCR_GUESS_STEP, "solve.guess is 1, wanted 0");
     REFUSE(solve.atol, 0.5, "solve.atol is 0.5, wanted 0");
     REFUSE(solve.rtol, 0.5, "solve.rtol is 0.5, wanted 0");
     REFUSE(solve.window, 4, "solve.window is 4, wanted 0");

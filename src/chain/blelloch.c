@@ -14,7 +14,7 @@
 //
 // Depth 2 log2 n (levels), memory n values. Wins over pcr on many workers where compositions are dear.
 // Source: Blelloch (1990), Brent & Kung (10.1109/TC.1982.1675982), BPPSA (arXiv 1907.10134).
-// Derivation: docs/math/linear-chains, "tree".
+// Derivation: docs/math/blelloch.md.
 #include "chain/flow.h"
 
 enum { MOST_LEVELS = 62 };

@@ -10,7 +10,7 @@
 //
 // Work per step one composition and two applications, depth 2 C + K, memory K (w + values). The work-efficient choice
 // for diagonal and small-block transitions; for dense A it pays from about w + 2 workers on.
-// Source: the two-level scan of ParaRNN's kernels (arXiv 2510.21450). Derivation: docs/math/linear-chains, "chunked".
+// Source: the two-level scan of ParaRNN's kernels (arXiv 2510.21450). Derivation: docs/math/chunked.md.
 #include "chain/flow.h"
 
 typedef struct pieces {

@@ -5,7 +5,7 @@
 //   vjp   lambda_l = g_l + A_{l+1}^T lambda_{l+1};   db = lambda,  da_l = lambda_l z_{l-1}^T in A's structure,  dz0 = A_0^T lambda_0
 //
 // Exact in one solve, whatever the scheme. Cost: one chain, and one application or outer product a step beside it.
-// Derivation: docs/math/linear-chains, "derivatives"; reference/algorithms.md 3.1.
+// Derivation: docs/math/linear-chains.md.
 #include <string.h>
 
 #include "chain/flow.h"

@@ -13,8 +13,8 @@
 //
 // Work (1 + W/C) applications a step and no composition at all, depth W + C on a chain that forgets; about the loop's
 // twice on one that does not. Memory K w. Wins on contracting chains, dense ones too.
-// Source: Song et al. (2002.03629, Jacobi-Gauss-Seidel), restricted additive Schwarz in time; reference/algorithms.md 4.9.
-// Derivation: docs/math/linear-chains, "overlap".
+// Source: Song et al. (2002.03629, Jacobi-Gauss-Seidel), restricted additive Schwarz in time.
+// Derivation: docs/math/overlap.md.
 #include <math.h>
 #include <string.h>
 

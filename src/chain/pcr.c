@@ -9,7 +9,7 @@
 //
 // Work n log2 n applications and about n (log2 n - 1) compositions, depth ceil(log2 n) levels, memory 2 n (w + values).
 // Wins where workers are many and states narrow. Source: Hockney (1965), Hillis & Steele (1986, 10.1145/7902.7903),
-// DeepPCR (arXiv 2309.16318). Derivation: docs/math/linear-chains, "pcr".
+// DeepPCR (arXiv 2309.16318). Derivation: docs/math/pcr.md.
 #include "chain/flow.h"
 
 typedef struct buffers {

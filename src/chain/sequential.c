@@ -3,7 +3,7 @@
 //
 // Work n applications a sequence, depth n, no memory. Wins on short chains, on dense ones with few workers (compositions
 // cost w times an application), and whenever there are sequences enough to fill the machine. What every other scheme
-// must equal. Derivation: docs/math/linear-chains, "the chain".
+// must equal. Derivation: docs/math/linear-chains.md.
 #include "chain/flow.h"
 
 // Sequences a group: the kernels interleave four of them, and narrow states join into vectors.

@@ -240,8 +240,8 @@ dpcr_status dpcr_model_steps(dpcr_model *model, int64_t batch, dpcr_steps *steps
                      .jacobian = dpcr_transition_square(DPCR_DENSE, o->width, 0),
                      .flops = products + h * (activation_flops(o->activation) + (o->layer_norm ? 8 : 0)) + 2 * w,
                      .jacobian_flops = (two_layer ? 2 * w * w * h : w * w) + (o->layer_norm ? 8 * w * h : 0),
-                     // one fma after the other along k (4 cycles each at about 4 GHz), and the activation's own chain
-                     .latency = 1e-9 * ((two_layer ? w + h : w) + (o->layer_norm ? 40 : 0) + 15),
+                     // measured (deeppcr check mlp, batch 1): what a step costs beside one fma after the other along k
+                     .latency = 1e-9 * (38 + 1.7 * (two_layer ? w + h : w) + (o->layer_norm ? 40 : 0)),
                      .tape_values = model->program.tape,
                      .gradient_from_tape = dpcri_program_turns_tape(&model->program),
                      .advance = advance,

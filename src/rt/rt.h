@@ -19,6 +19,7 @@ typedef struct dpcri_rates {
     double flops;    // a second and thread, of small products
     double latency;  // seconds of one dependent multiply-add
     double region;   // seconds of one empty parallel region
+    double bandwidth;  // bytes a second that one thread copies, far from the caches
     double threads;
 } dpcri_rates;
 void dpcri_rates_of(dpcr_context *context, dpcri_rates *rates);

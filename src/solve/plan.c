@@ -56,6 +56,11 @@ static dpcr_status check_steps(const dpcr_steps *steps, dpcr_error *error) {
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "solve: length %lld, batch %lld, width %lld; wanted length and batch >= 0, width >= 1",
                           (long long)steps->length, (long long)steps->batch, (long long)steps->width);
+    int64_t count = 0;  // with room for the few more that window buffers take, so that counts below need no further check
+    if (!dpcri_mul(steps->length, steps->batch, &count) || !dpcri_mul(count, steps->width, &count) || !dpcri_mul(count, 64, &count) ||
+        steps->batch > INT64_MAX / 64 / steps->width || steps->length > INT64_MAX / 64)
+        return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "solve: length %lld times batch %lld times width %lld does not fit",
+                          (long long)steps->length, (long long)steps->batch, (long long)steps->width);
     if (steps->dtype != DPCR_F32 && steps->dtype != DPCR_F64)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: dtype is %s, wanted float32 or float64",
                           dpcr_dtype_name(steps->dtype));

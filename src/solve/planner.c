@@ -7,7 +7,11 @@
 
 #include "solve/solve_internal.h"
 
-enum { EXPECTED_SWEEPS = 4 };  // of Newton on default-initialised networks; see docs/math/newton.md
+// Of Newton on networks as they are initialised (docs/math/newton.md), and what part of the peak rate is reached by steps
+// over a batch, and by Jacobians and their products. A model's doubt goes to the loop, which is always right.
+enum { EXPECTED_SWEEPS = 4 };
+static const double step_efficiency = 0.5, jacobian_efficiency = 0.1, doubt = 1.25;
+static const double call_seconds = 2e-6;  // of the driver itself, a sweep
 
 typedef struct candidate {
     dpcr_method method;
@@ -15,40 +19,52 @@ typedef struct candidate {
     double seconds;
 } candidate;
 
-// Time of `work` flops that occupy `busy` of the machine's lanes at once (lanes x threads).
-static double flops_seconds(const dpcri_rates *rates, double work, double threads) {
-    return work / (rates->flops * threads);
+static double more(double a, double b) { return a > b ? a : b; }
+static double less(double a, double b) { return a < b ? a : b; }
+
+// What one step of one sequence waits for.
+static double step_latency(const dpcri_rates *rates, const dpcr_steps *steps) {
+    return steps->latency > 0 ? steps->latency : rates->latency * (4 + (double)steps->width);
 }
 
 static double loop_seconds(const dpcri_rates *rates, const dpcr_steps *steps) {
-    const double threads = fmin(rates->threads, fmax(1, (double)steps->batch / 8));
-    const double latency = steps->latency > 0 ? steps->latency : 4 * rates->latency + rates->latency * (double)steps->width;
-    const double work = flops_seconds(rates, steps->flops * (double)steps->batch, threads);
-    return (double)steps->length * fmax(latency, work);
+    const double threads = less(rates->threads, more(1, (double)steps->batch / 8));
+    const double work = steps->flops * (double)steps->batch / (step_efficiency * rates->flops * threads);
+    return (double)steps->length * more(step_latency(rates, steps), work);
 }
 
-static double linear_seconds(const dpcri_rates *rates, const dpcr_transition *transition, int64_t length, int64_t batch,
+// Products of transitions wait for no latency but in the loop, whose width is that of what mixes.
+static double linear_seconds(const dpcri_rates *rates, const dpcr_transition *t, int64_t length, int64_t batch,
                              dpcr_scheme scheme) {
-    const double apply = dpcr_transition_apply_flops(transition), compose = dpcr_transition_compose_flops(transition);
+    const double rate = jacobian_efficiency * rates->flops * rates->threads;
+    const double apply = dpcr_transition_apply_flops(t) / rate, compose = dpcr_transition_compose_flops(t) / rate;
     const double n = (double)length, rows = (double)batch, levels = length > 1 ? ceil(log2(n)) : 1;
+    const double mixed = t->structure == DPCR_DENSE ? (double)t->rows : t->structure == DPCR_BLOCK ? (double)t->block : 1;
     switch (scheme) {
-        case DPCR_SCHEME_PCR: return flops_seconds(rates, n * rows * levels * (compose + apply), rates->threads) + levels * rates->region;
-        case DPCR_SCHEME_BLELLOCH:
-            return flops_seconds(rates, n * rows * (compose + 2 * apply), rates->threads) + 2 * levels * rates->region;
-        case DPCR_SCHEME_CHUNKED:
-            return flops_seconds(rates, n * rows * (compose + 2 * apply), rates->threads) + 3 * rates->region;
+        case DPCR_SCHEME_PCR: return n * rows * levels * (compose + apply) + levels * rates->region;
+        case DPCR_SCHEME_BLELLOCH: return n * rows * (compose + 2 * apply) + 2 * levels * rates->region;
+        case DPCR_SCHEME_CHUNKED: return n * rows * (compose + 2 * apply) + 3 * rates->region;
         default: {
-            const double threads = fmin(rates->threads, fmax(1, rows / 8));
-            return fmax(n * 2 * rates->latency, flops_seconds(rates, n * rows * apply, threads));
+            const double threads = less(rates->threads, more(1, rows / 8));
+            return n * more(rates->latency * (1 + mixed), rows * apply * rates->threads / threads);
         }
     }
 }
 
+// Values and Jacobians of all steps, written and read once. Every step has its own parameters, so side by side it takes no
+// less than in the loop, and its Jacobian as much again.
+static double evaluation_seconds(const dpcri_rates *rates, const dpcr_steps *steps) {
+    const double states = (double)steps->length * (double)steps->batch;
+    const double flops = steps->flops / step_efficiency + steps->jacobian_flops / jacobian_efficiency;
+    const double values = (double)dpcr_transition_values(&steps->jacobian) + 4 * (double)steps->width;
+    const double bytes = 2 * values * (double)dpcr_dtype_size(steps->dtype);
+    const double least = 2 * (double)steps->length * step_latency(rates, steps) / rates->threads;
+    return more(least, states * (flops / (rates->flops * rates->threads) + bytes / rates->bandwidth)) + rates->region;
+}
+
 static double newton_seconds(const dpcri_rates *rates, const dpcr_steps *steps, dpcr_scheme scheme) {
-    const double sweep = flops_seconds(rates, (double)steps->length * (double)steps->batch * (steps->flops + steps->jacobian_flops),
-                                       rates->threads) + 2 * rates->region +
-                         linear_seconds(rates, &steps->jacobian, steps->length, steps->batch, scheme);
-    return EXPECTED_SWEEPS * sweep;
+    return EXPECTED_SWEEPS * (evaluation_seconds(rates, steps) + call_seconds + rates->region +
+                              linear_seconds(rates, &steps->jacobian, steps->length, steps->batch, scheme));
 }
 
 static candidate best_newton(const dpcri_rates *rates, const dpcr_steps *steps, dpcr_scheme wanted) {
@@ -77,14 +93,14 @@ static void choose_backward(const dpcri_rates *rates, const dpcr_steps *steps, d
     static const dpcr_scheme schemes[] = {DPCR_SCHEME_CHUNKED, DPCR_SCHEME_BLELLOCH, DPCR_SCHEME_PCR};
     char a[32], b[32];
     const double loop = loop_seconds(rates, steps);  // a vector-Jacobian product costs what a step does
-    const double jacobians = flops_seconds(rates, (double)steps->length * (double)steps->batch * (steps->flops + steps->jacobian_flops), rates->threads);
     dpcr_scheme best = DPCR_SCHEME_CHUNKED;
     double least = HUGE_VAL;
     for (size_t i = 0; steps->linearise && i < sizeof schemes / sizeof *schemes; i++) {
-        const double seconds = jacobians + linear_seconds(rates, &steps->jacobian, steps->length, steps->batch, schemes[i]);
+        const double seconds = evaluation_seconds(rates, steps) + call_seconds +
+                               linear_seconds(rates, &steps->jacobian, steps->length, steps->batch, schemes[i]);
         if (seconds < least) least = seconds, best = schemes[i];
     }
-    const bool parallel = least < loop || (!steps->adjoint && steps->linearise && least < 4 * loop);
+    const bool parallel = doubt * least < loop;
     options->backward = parallel ? best : DPCR_SCHEME_SEQUENTIAL;
     const size_t used = strlen(sentence);
     if (least == HUGE_VAL || used >= bytes) return;
@@ -103,7 +119,7 @@ static void choose_method(const dpcri_rates *rates, const dpcr_steps *steps, dpc
         return;
     }
     const candidate newton = best_newton(rates, steps, options->scheme);
-    const bool parallel = newton.seconds < loop;
+    const bool parallel = doubt * newton.seconds < loop;
     options->method = parallel ? DPCR_METHOD_NEWTON : DPCR_METHOD_SEQUENTIAL;
     if (parallel) options->scheme = newton.scheme;
     snprintf(sentence, bytes, "%s: newton (%s) would need about %d sweeps at %s, the loop takes %s",

@@ -28,6 +28,8 @@ typedef struct sweep {
     dpcri_sweep_space space;
     int64_t values;   // of A
     bool needs_jacobian, exact_jacobian;
+    void *slot;            // fused: where A of the piece at work lies, [piece][row_block][values]
+    int64_t slot_first;    // fused: the first step of that piece
     // the group at work: sequences [row, row + rows) whose window is [lo, hi)
     int64_t row, rows, lo, hi;
     int code;
@@ -42,6 +44,19 @@ static bool has_own_jacobian(const dpcr_solve_plan *plan) {
            plan->transition.block == plan->steps.jacobian.block;
 }
 
+// The loop over delta needs A of one step at a time: where A of the window would not stay in the second cache, blocks of
+// sequences go through the window piece by piece, and evaluation, residual and linear solve of a piece follow each other.
+static bool is_fused(const dpcr_solve_plan *plan) {
+    const double bytes = (double)plan->window * (double)plan->steps.batch * (double)dpcr_transition_values(&plan->transition) *
+                         (double)dpcr_dtype_size(plan->steps.dtype);
+    return plan->linear.scheme == DPCR_SCHEME_SEQUENTIAL && bytes > (double)(1 << 20);
+}
+
+static int64_t row_tasks(const dpcr_solve_plan *plan, int64_t rows) {
+    const int64_t blocks = (rows + plan->row_block - 1) / plan->row_block;
+    return blocks < EVALUATION_TASKS ? blocks : EVALUATION_TASKS;
+}
+
 static int64_t pieces_of(const dpcr_solve_plan *plan) { return plan->window / plan->piece + 2; }
 
 void dpcri_sweep_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_sweep_space *space) {
@@ -53,7 +68,8 @@ void dpcri_sweep_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_sw
     const int64_t pieces = pieces_of(plan), tasks = pieces < EVALUATION_TASKS ? pieces : EVALUATION_TASKS;
     space->f = dpcri_arena_take(arena, dpcri_mul(states, steps->width, &numbers) ? numbers : -1, real);
     space->r = dpcri_arena_take(arena, numbers, real);
-    space->a = dpcri_arena_take(arena, dpcri_mul(states, values, &numbers) ? numbers : -1, real);
+    const int64_t kept = is_fused(plan) ? row_tasks(plan, steps->batch) * plan->piece * plan->row_block : states;
+    space->a = dpcri_arena_take(arena, dpcri_mul(kept, values, &numbers) ? numbers : -1, real);
     // picard's scalars are not taken from a Jacobian; every other structure that is not J's own is
     const bool extracted = !has_own_jacobian(plan) && needs_jacobian(plan);
     if (extracted && !dpcri_mul(tasks * plan->piece * steps->batch, dpcr_transition_values(&steps->jacobian), &scratch))
@@ -88,12 +104,19 @@ static dpcr_array buffer_view(const sweep *s, void *data, int64_t width, int64_t
     return dpcri_slice(&whole, first - s->lo, count, s->row, s->rows);
 }
 
+static dpcr_array transitions_view(const sweep *s, int64_t first, int64_t count) {
+    if (!s->slot) return buffer_view(s, s->space.a, s->values, first, count);
+    const int64_t shape[3] = {s->plan->piece, s->plan->row_block, s->values};
+    const dpcr_array whole = dpcr_array_make(s->slot, s->plan->steps.dtype, 3, shape);
+    return dpcri_slice(&whole, first - s->slot_first, count, 0, s->rows);
+}
+
 // F and A of steps [first, first + count); first = 0 only with count = 1.
 static int evaluate_steps(sweep *s, int64_t first, int64_t count, void *dense) {
     const dpcr_steps *steps = &s->plan->steps;
     const dpcr_array in = dpcri_inputs(&s->run->t, first, count, s->row, s->rows);
     const dpcr_array f = buffer_view(s, s->space.f, steps->width, first, count);
-    const dpcr_array a = buffer_view(s, s->space.a, s->values, first, count);
+    const dpcr_array a = transitions_view(s, first, count);
     dpcr_span span = dpcri_span(first, count, 1, 1, s->row, s->rows);
     span.active = s->space.active + s->row;
     int code = 0;
@@ -129,7 +152,7 @@ static void evaluate_piece(sweep *s, int64_t piece, void *dense) {
     const dpcr_solve_options *options = &s->plan->options;
     const dpcr_array f = buffer_view(s, s->space.f, s->plan->steps.width, first, last - first);
     const dpcr_array r = buffer_view(s, s->space.r, s->plan->steps.width, first, last - first);
-    const dpcr_array a = buffer_view(s, s->space.a, s->values, first, last - first);
+    const dpcr_array a = transitions_view(s, first, last - first);
     const dpcr_array z = dpcri_outputs(&s->run->t, first, last - first, s->row, s->rows);
     const int64_t at = (piece - s->lo / s->plan->piece) * s->plan->steps.batch + s->row;
     const double damping = options->method == DPCR_METHOD_DAMPED ? options->damping : 1;
@@ -180,18 +203,74 @@ static double largest(const sweep *s, const double *values, int64_t b) {
     return most;
 }
 
-static void solve_linear(sweep *s, const void *carry) {
-    const dpcr_steps *steps = &s->plan->steps;
-    const int64_t w = steps->width, batch = steps->batch;
-    const size_t real = dpcr_dtype_size(steps->dtype);
-    dpcri_linear linear = {
-        .transition = s->plan->transition, .dtype = steps->dtype, .length = s->hi - s->lo, .rows = s->rows, .first = s->lo,
-        .a = (char *)s->space.a + (size_t)(s->row * s->values) * real, .a_step = batch * s->values, .a_row = s->values,
-        .b = (char *)s->space.r + (size_t)(s->row * w) * real, .b_step = batch * w, .b_row = w,
-        .z = (char *)s->space.r + (size_t)(s->row * w) * real, .z_step = batch * w, .z_row = w,
-        .z0 = carry, .z0_row = w,
+// delta_l = A_l delta_{l-1} + r_l over [first, last) of the group, in place of r; carry [rows][w] is delta_{first-1} or NULL.
+static void solve_steps(const sweep *s, int64_t first, int64_t last, const void *carry, int64_t carry_row) {
+    const dpcr_array a = transitions_view(s, first, last - first);
+    const dpcr_array r = buffer_view(s, s->space.r, s->plan->steps.width, first, last - first);
+    const dpcri_linear linear = {
+        .transition = s->plan->transition, .dtype = s->plan->steps.dtype, .length = last - first, .rows = s->rows, .first = first,
+        .a = a.data, .a_step = a.strides[0], .a_row = a.strides[1],
+        .b = r.data, .b_step = r.strides[0], .b_row = r.strides[1],
+        .z = r.data, .z_step = r.strides[0], .z_row = r.strides[1],
+        .z0 = carry, .z0_row = carry_row,
     };
     dpcri_linear_solve(s->plan->context, &linear, &s->plan->linear, s->space.linear, NULL);
+}
+
+// The window, piece by piece, for one block of sequences; A of a piece is used while it is in cache.
+static void sweep_rows(sweep *s, int64_t block, int64_t task, const void *carry, int64_t carry_row) {
+    const int64_t row_block = s->plan->row_block, offset = block * row_block, batch = s->plan->steps.batch;
+    const size_t real = dpcr_dtype_size(s->plan->steps.dtype);
+    const size_t slot = (size_t)(s->plan->piece * row_block * s->values) * real;
+    const size_t dense = (size_t)(s->plan->piece * batch * dpcr_transition_values(&s->plan->steps.jacobian)) * real;
+    sweep mine = *s;
+    mine.row = s->row + offset;
+    mine.rows = s->rows - offset < row_block ? s->rows - offset : row_block;
+    mine.slot = (char *)s->space.a + (size_t)task * slot;
+    if (carry) carry = (const char *)carry + (size_t)(offset * carry_row) * real;
+    for (int64_t i = 0; i < piece_count(s) && mine.code >= 0; i++) {
+        const int64_t begin = (s->lo / s->plan->piece + i) * s->plan->piece, end = begin + s->plan->piece;
+        const int64_t first = begin > s->lo ? begin : s->lo, last = end < s->hi ? end : s->hi;
+        mine.slot_first = first;
+        evaluate_piece(&mine, s->lo / s->plan->piece + i, (char *)s->space.dense + (size_t)task * dense);
+        solve_steps(&mine, first, last, carry, carry_row);
+        const dpcr_array r = buffer_view(&mine, s->space.r, s->plan->steps.width, last - 1, 1);
+        carry = r.data, carry_row = r.strides[1];
+    }
+    if (mine.code < 0) __atomic_store_n(&s->code, mine.code, __ATOMIC_RELAXED);
+}
+
+typedef struct fused_job {
+    sweep *s;
+    const void *carry;
+    int64_t carry_row;
+} fused_job;
+
+static void fused_task(void *argument, int64_t task) {
+    const fused_job *job = argument;
+    const int64_t blocks = (job->s->rows + job->s->plan->row_block - 1) / job->s->plan->row_block;
+    const int64_t tasks = row_tasks(job->s->plan, job->s->rows);
+    for (int64_t block = task; block < blocks; block += tasks) sweep_rows(job->s, block, task, job->carry, job->carry_row);
+}
+
+// F, A and r of the window, then delta in r's place; carry as for solve_steps. Adds the seconds of both parts.
+static dpcr_status evaluate_and_solve(sweep *s, const void *carry) {
+    dpcr_solve_report *report = s->run->report;
+    const dpcr_steps *steps = &s->plan->steps;
+    const double states = (double)(s->hi - s->lo) * (double)s->rows, flops = states * (steps->flops + steps->jacobian_flops);
+    const double t0 = dpcri_seconds();
+    if (is_fused(s->plan)) {
+        fused_job job = {s, carry, steps->width};
+        dpcri_for_tasks(s->plan, flops, row_tasks(s->plan, s->rows), fused_task, &job);
+    } else {
+        dpcri_for_tasks(s->plan, flops, piece_count(s) < EVALUATION_TASKS ? piece_count(s) : EVALUATION_TASKS, evaluate_task, s);
+    }
+    report->evaluations += (s->hi - s->lo) * s->rows;
+    const double t1 = dpcri_seconds();
+    if (!is_fused(s->plan) && s->values && s->code >= 0) solve_steps(s, s->lo, s->hi, carry, steps->width);
+    report->seconds_evaluate += t1 - t0;
+    report->seconds_linear += dpcri_seconds() - t1;
+    return dpcri_callback_status(s->run, "linearise", s->code);
 }
 
 // Counts what the residuals say: which sequences go on, which prefix is within tolerance. Returns the largest residual.
@@ -260,28 +339,21 @@ static void record_history(sweep *s, double worst) {
 // One round for the group at work.
 static dpcr_status sweep_group(sweep *s) {
     dpcri_run *run = s->run;
-    const double t0 = dpcri_seconds();
-    for (int64_t b = s->row; b < s->row + s->rows; b++)
+    for (int64_t b = s->row; b < s->row + s->rows; b++) {
         s->space.masked[b] = s->space.active[b] ? run->front[b] : s->plan->steps.length;
-    for (int64_t b = s->row; b < s->row + s->rows; b++)
         s->space.reset[b] = dpcri_inputs(&run->t, run->front[b] < s->hi ? run->front[b] : 0, 1, b, 1).data;
-    const int64_t tasks = piece_count(s) < EVALUATION_TASKS ? piece_count(s) : EVALUATION_TASKS;
-    const double states = (double)(s->hi - s->lo) * (double)s->rows;
-    dpcri_for_tasks(s->plan, states * (s->plan->steps.flops + s->plan->steps.jacobian_flops), tasks, evaluate_task, s);
-    run->report->evaluations += (s->hi - s->lo) * s->rows;
-    const dpcr_status status = dpcri_callback_status(run, "linearise", s->code);
+    }
+    const dpcr_status status = evaluate_and_solve(s, NULL);
     if (status != DPCR_OK) return status;
+    const double t0 = dpcri_seconds();
     const double worst = judge_residuals(s);
-    const double t1 = dpcri_seconds();
-    if (s->values) solve_linear(s, NULL);
-    const double t2 = dpcri_seconds();
     for (int64_t b = s->row; b < s->row + s->rows; b++)  // a sequence that leaves the finite numbers is left as it is
         if (run->reason[b] == DPCR_REASON_NONFINITE) s->space.active[b] = 0, s->space.masked[b] = s->plan->steps.length;
+    const double states = (double)(s->hi - s->lo) * (double)s->rows;
     dpcri_for_tasks(s->plan, states * 8 * (double)s->plan->steps.width, piece_count(s), update_piece, s);
     lock_prefixes(s);
     record_history(s, worst);
-    run->report->seconds_evaluate += t1 - t0 + (dpcri_seconds() - t2);
-    run->report->seconds_linear += t2 - t1;
+    run->report->seconds_evaluate += dpcri_seconds() - t0;
     return DPCR_OK;
 }
 
@@ -378,13 +450,8 @@ static bool any_active(const sweep *s) {
 // Evaluates the window and solves for the correction of every step of it, locked or not, given that of the step before.
 static dpcr_status verify_window(sweep *s, double *estimate) {
     const dpcr_steps *steps = &s->plan->steps;
-    const int64_t tasks = piece_count(s) < EVALUATION_TASKS ? piece_count(s) : EVALUATION_TASKS;
-    const double states = (double)(s->hi - s->lo) * (double)s->rows;
-    dpcri_for_tasks(s->plan, states * (steps->flops + steps->jacobian_flops), tasks, evaluate_task, s);
-    s->run->report->evaluations += (s->hi - s->lo) * s->rows;
-    const dpcr_status status = dpcri_callback_status(s->run, "linearise", s->code);
+    const dpcr_status status = evaluate_and_solve(s, s->lo ? s->space.carry : NULL);
     if (status != DPCR_OK) return status;
-    solve_linear(s, s->lo ? s->space.carry : NULL);
     const int64_t shape[3] = {1, steps->batch, steps->width};
     const dpcr_array carry = dpcr_array_make(s->space.carry, steps->dtype, 3, shape);
     const dpcr_array delta = buffer_view(s, s->space.r, steps->width, s->lo, s->hi - s->lo);
