@@ -21,6 +21,8 @@ typedef struct solved {
     int64_t fronts[2048];
     int reasons[64], sweeps[64];
     int64_t locked[64];
+    double sequence_history[2048 * 8];
+    int64_t sequence_fronts[2048 * 8];
     void *z;         // [L][B][w]
     void *lambda;    // [L][B][w]
     void *dz0;       // [B][w]
@@ -49,7 +51,8 @@ static inline solved solve_steps(dpcr_context *context, const dpcr_steps *steps,
     if (guess) memcpy(s.z, guess, bytes - 64);
     s.report.residual_history = s.history, s.report.locked_history = s.fronts, s.report.history_capacity = 2048;
     s.report.sequence_reason = s.reasons, s.report.sequence_sweeps = s.sweeps, s.report.sequence_locked = s.locked;
-    s.report.batch_capacity = 64;
+    s.report.batch_capacity = c->batch <= 8 ? 8 : 64;
+    if (c->batch <= 8) s.report.sequence_residual_history = s.sequence_history, s.report.sequence_locked_history = s.sequence_fronts;
     dpcr_solve_plan *plan = NULL;
     s.status = dpcr_solve_plan_create(context, steps, options, &plan, &s.error);
     if (s.status != DPCR_OK) return s;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The nonlinear driver on chains whose behaviour is known: exact prefixes, golden numbers, sweep counts, fallback.
+#include <pthread.h>
+
 #include "solving.h"
 
 static const dpcr_method sweep_methods[] = {DPCR_METHOD_NEWTON, DPCR_METHOD_DIAGONAL, DPCR_METHOD_BLOCK, DPCR_METHOD_PICARD,
@@ -458,6 +460,87 @@ static void tolerant_overlap_is_close(void **state) {
     dpcr_context_destroy(context);
 }
 
+// The report's histories: locked prefixes never shrink, the batch's is the smallest of its sequences', the last is all.
+static void histories(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    for (int m = 0; m < SWEEP_METHODS; m++) {
+        chain c = tanh_chain(120, 3, 2, DPCR_F64);
+        void *z0 = starts(&c);
+        const dpcr_solve_options options = {.size = sizeof options, .method = sweep_methods[m], .scheme = DPCR_SCHEME_PCR,
+                                            .backward = DPCR_SCHEME_SEQUENTIAL, .max_sweeps = 1000};
+        solved r = solve(context, &c, z0, &options);
+        assert_true(r.report.history_length >= 2 && r.report.history_length < 2048);
+        assert_non_null(strstr(r.report.sentence, "as asked"));
+        for (int64_t k = 0; k < r.report.history_length; k++) {
+            int64_t least = 120;
+            double most = 0;
+            for (int b = 0; b < 3; b++) {
+                const int64_t front = r.sequence_fronts[k * 8 + b];
+                if (k) assert_true(front >= r.sequence_fronts[(k - 1) * 8 + b]);
+                least = front < least ? front : least;
+                most = fmax(most, r.sequence_history[k * 8 + b]);
+            }
+            assert_int_equal(r.fronts[k], least);
+            assert_true(r.history[k] <= most);
+        }
+        assert_int_equal(r.fronts[r.report.history_length - 1], 120);
+        solved_free(&r);
+        free(z0);
+    }
+    dpcr_context_destroy(context);
+}
+
+typedef struct shared_plan {
+    const dpcr_solve_plan *plan;
+    const void *z0, *wanted;
+    int64_t shape[3];
+    int failures;
+} shared_plan;
+
+static void *execute_shared(void *argument) {
+    shared_plan *s = argument;
+    const size_t states = (size_t)(s->shape[0] * s->shape[1] * s->shape[2]) * sizeof(double), bytes = dpcr_solve_plan_workspace(s->plan);
+    void *workspace = solving_workspace(bytes), *data = malloc(states);
+    const dpcr_array z0 = dpcr_array_make((void *)s->z0, DPCR_F64, 2, s->shape + 1), z = dpcr_array_make(data, DPCR_F64, 3, s->shape);
+    for (int i = 0; i < 20; i++) {
+        memset(data, 0, states);
+        if (dpcr_solve_execute(s->plan, &z0, &z, NULL, workspace, bytes, NULL, NULL) != DPCR_OK) s->failures++;
+        if (memcmp(data, s->wanted, states) != 0) s->failures++;
+    }
+    free(workspace), free(data);
+    return NULL;
+}
+
+// One plan, one context, several threads at once, each with a workspace of its own.
+static void plans_are_shared(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    chain c = tanh_chain(200, 4, 4, DPCR_F64);
+    dpcr_steps steps = chain_steps(&c);
+    steps.flops = 0;  // unknown: always handed to the threads
+    void *z0 = starts(&c);
+    const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_PCR,
+                                        .backward = DPCR_SCHEME_PCR};
+    solved r = solve_steps(context, &steps, &c, z0, &options, NULL, 0);
+    dpcr_solve_plan *plan = NULL;
+    assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
+    shared_plan jobs[3];
+    pthread_t threads[3];
+    for (int i = 0; i < 3; i++) {
+        jobs[i] = (shared_plan){.plan = plan, .z0 = z0, .wanted = r.z, .shape = {200, 4, 4}};
+        assert_int_equal(pthread_create(&threads[i], NULL, execute_shared, &jobs[i]), 0);
+    }
+    for (int i = 0; i < 3; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(jobs[i].failures, 0);
+    }
+    dpcr_solve_plan_destroy(plan);
+    solved_free(&r);
+    free(z0);
+    dpcr_context_destroy(context);
+}
+
 static void refused(dpcr_context *context, const dpcr_steps *steps, const dpcr_solve_options *options, dpcr_status wanted, const char *word) {
     dpcr_solve_plan *plan = (dpcr_solve_plan *)1;
     dpcr_error error = {0};
@@ -641,7 +724,7 @@ int main(void) {
         cmocka_unit_test(error_estimate_bounds_error), cmocka_unit_test(not_finite_stays_alone),
         cmocka_unit_test(batch_equals_separate), cmocka_unit_test(fused_sweeps_have_the_same_bits), cmocka_unit_test(agrees_with_loop),
         cmocka_unit_test(backward_against_differences), cmocka_unit_test(overlap_has_the_loops_bits),
-        cmocka_unit_test(tolerant_overlap_is_close), cmocka_unit_test(refusals), cmocka_unit_test(callbacks_abort),
+        cmocka_unit_test(tolerant_overlap_is_close), cmocka_unit_test(histories), cmocka_unit_test(plans_are_shared), cmocka_unit_test(refusals), cmocka_unit_test(callbacks_abort),
         cmocka_unit_test(cancel_stops), cmocka_unit_test(steps_check_catches), cmocka_unit_test(planner_explains),
         cmocka_unit_test(out_of_memory), cmocka_unit_test(empty_chains),
     };

@@ -162,6 +162,10 @@ typedef struct dpcr_solve_report {
     double *residual_history;    // [history_capacity] largest residual by sweep, before its update
     int64_t *locked_history;     // [history_capacity] smallest locked prefix over the batch, by sweep
     int64_t history_length;
+    // The same by sequence, [history_capacity][batch_capacity]; sweeps in which a sequence took no part repeat its last entry.
+    double *sequence_residual_history;
+    int64_t *sequence_locked_history;
+    const char *sentence;        // the plan's; valid as long as the plan
     int64_t batch_capacity;
     int *sequence_reason;        // [batch_capacity] dpcr_reason, by sequence
     int *sequence_sweeps;        // [batch_capacity]

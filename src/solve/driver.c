@@ -55,6 +55,7 @@ static void carve_run(dpcri_run *run, int64_t batch) {
     run->work = dpcri_arena_take(&run->arena, batch, sizeof(int64_t));
     run->locked = dpcri_arena_take(&run->arena, batch, sizeof(int64_t));
     run->last_estimate = dpcri_arena_take(&run->arena, batch, sizeof(double));
+    run->last_residual = dpcri_arena_take(&run->arena, batch, sizeof(double));
     run->sweeps = dpcri_arena_take(&run->arena, batch, sizeof(int));
     run->reason = dpcri_arena_take(&run->arena, batch, sizeof(int));
     run->residual_only = dpcri_arena_take(&run->arena, batch, 1);
@@ -64,6 +65,7 @@ static void carve_run(dpcri_run *run, int64_t batch) {
         run->sweeps[b] = run->reason[b] = 0;
         run->residual_only[b] = 0;
         run->last_estimate[b] = HUGE_VAL;
+        run->last_residual[b] = 0;
     }
 }
 
@@ -88,6 +90,21 @@ size_t dpcri_solve_bytes(const dpcr_solve_plan *plan, dpcr_error *error) {
     return run.arena.overflow ? SIZE_MAX : run.arena.used;
 }
 
+void dpcri_record_sweep(dpcri_run *run, double residual, const double *by_sequence) {
+    dpcr_solve_report *report = run->report;
+    const int64_t k = report->history_length++, batch = run->plan->steps.batch;
+    if (k >= report->history_capacity) return;
+    int64_t front = run->plan->steps.length;
+    for (int64_t b = 0; b < batch; b++) front = run->front[b] < front ? run->front[b] : front;
+    if (report->residual_history) report->residual_history[k] = residual;
+    if (report->locked_history) report->locked_history[k] = front;
+    for (int64_t b = 0; b < batch && b < report->batch_capacity; b++) {
+        const int64_t at = k * report->batch_capacity + b;
+        if (report->sequence_residual_history) report->sequence_residual_history[at] = by_sequence ? by_sequence[b] : residual;
+        if (report->sequence_locked_history) report->sequence_locked_history[at] = run->front[b];
+    }
+}
+
 // The worst of a batch: failures first, then what was finished in order, then the weaker claim.
 static dpcr_reason worst_reason(const int *reason, int64_t batch) {
     static const int order[] = {DPCR_REASON_NONFINITE,     DPCR_REASON_NOT_CONVERGED, DPCR_REASON_FALLBACK,
@@ -104,6 +121,7 @@ static void fill_report(const dpcri_run *run) {
     report->reason = worst_reason(run->reason, batch);
     report->method = run->plan->options.method;
     report->scheme = run->plan->options.scheme;
+    report->sentence = run->plan->sentence;
     report->residual = run->residual;
     report->error_estimate = run->estimate;
     report->bytes = run->plan->workspace;

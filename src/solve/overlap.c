@@ -171,16 +171,6 @@ static bool check_boundaries(overlap *o, double *defect) {
     return any;
 }
 
-static void record(overlap *o, double defect) {
-    dpcr_solve_report *report = o->run->report;
-    const int64_t k = report->history_length++;
-    int64_t front = o->plan->steps.length;
-    for (int64_t b = 0; b < o->plan->steps.batch; b++) front = o->run->front[b] < front ? o->run->front[b] : front;
-    if (k >= report->history_capacity) return;
-    if (report->residual_history) report->residual_history[k] = defect;
-    if (report->locked_history) report->locked_history[k] = front;
-}
-
 // In order from the first bad chunk of sequence b; chunks that already meet are left as they are.
 static void finish_row(overlap *o, int64_t b) {
     double defect = 0;
@@ -240,12 +230,12 @@ dpcr_status dpcri_solve_overlap(dpcri_run *run) {
     double defect = 0;
     int sweeps = 1;
     while (o.code >= 0 && check_boundaries(&o, &defect)) {
-        record(&o, defect);
+        dpcri_record_sweep(run, defect, NULL);
         if (sweeps >= plan->options.max_sweeps || dpcri_cancelled(plan->context)) break;
         sweeps++;
         dpcri_for_tasks(plan, flops, o.chunks, rerun_chunk, &o);
     }
-    record(&o, defect);
+    dpcri_record_sweep(run, defect, NULL);
     run->report->seconds_evaluate = dpcri_seconds() - start;
     finish_rows(&o);
     const bool exact = plan->options.atol == 0 && plan->options.rtol == 0;

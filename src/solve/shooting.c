@@ -235,6 +235,9 @@ dpcr_status dpcri_solve_shooting(dpcri_run *run) {
     }
     for (int64_t k = 0; k < run->report->history_length && k < run->report->history_capacity && run->report->locked_history; k++)
         run->report->locked_history[k] *= c.n;
+    const int64_t kept = run->report->history_length < run->report->history_capacity ? run->report->history_length : run->report->history_capacity;
+    for (int64_t k = 0; run->report->sequence_locked_history && k < kept * run->report->batch_capacity; k++)
+        if (k % run->report->batch_capacity < inner.steps.batch) run->report->sequence_locked_history[k] *= c.n;
     fill_job job = {.run = run, .c = &c, .boundaries = coarse_run.t, .chunks = inner.steps.length};
     return fill_states(&job);
 }

@@ -44,7 +44,7 @@ typedef struct dpcri_run {
     int *sweeps;
     int *reason;          // dpcr_reason; 0 while undecided
     int64_t *locked;      // front before any finishing in order
-    double *last_estimate;
+    double *last_estimate, *last_residual;
     unsigned char *residual_only;
     // totals
     double residual, estimate;
@@ -125,6 +125,8 @@ typedef struct dpcri_sweep_space {
 } dpcri_sweep_space;
 void dpcri_sweep_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_sweep_space *space);
 void dpcri_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, void **starts, void **ends, int64_t **met);
+// Appends a sweep to the report's histories: largest residual (or defect) and fronts. by_sequence [B] or NULL: the same for all.
+void dpcri_record_sweep(dpcri_run *run, double residual, const double *by_sequence);
 size_t dpcri_shooting_bytes(const dpcr_solve_plan *plan, dpcr_error *error);
 size_t dpcri_backward_bytes(const dpcr_solve_plan *plan);
 // Workspace of execute with this plan; SIZE_MAX on overflow.

@@ -283,6 +283,7 @@ static double judge_residuals(sweep *s) {
         s->space.until[b] = good;
         const double here = largest(s, s->space.worst, b);
         worst = fmax(worst, here);
+        run->last_residual[b] = here;
         run->work[b] += s->hi - s->lo;
         if (good < s->hi || s->hi < s->plan->steps.length) run->sweeps[b]++;
         for (int64_t i = 0; i < piece_count(s); i++)
@@ -326,16 +327,6 @@ static void lock_prefixes(sweep *s) {
     }
 }
 
-static void record_history(sweep *s, double worst) {
-    dpcr_solve_report *report = s->run->report;
-    const int64_t at = report->history_length++;
-    int64_t front = s->plan->steps.length;
-    for (int64_t b = 0; b < s->plan->steps.batch; b++) front = s->run->front[b] < front ? s->run->front[b] : front;
-    if (at >= report->history_capacity) return;
-    if (report->residual_history) report->residual_history[at] = worst;
-    if (report->locked_history) report->locked_history[at] = front;
-}
-
 // One round for the group at work.
 static dpcr_status sweep_group(sweep *s) {
     dpcri_run *run = s->run;
@@ -352,7 +343,7 @@ static dpcr_status sweep_group(sweep *s) {
     const double states = (double)(s->hi - s->lo) * (double)s->rows;
     dpcri_for_tasks(s->plan, states * 8 * (double)s->plan->steps.width, piece_count(s), update_piece, s);
     lock_prefixes(s);
-    record_history(s, worst);
+    dpcri_record_sweep(run, worst, run->last_residual);
     run->report->seconds_evaluate += dpcri_seconds() - t0;
     return DPCR_OK;
 }

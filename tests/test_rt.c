@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT
+// The thread pool: every task once, whatever the number of tasks and threads; nested and concurrent regions; after fork;
+// refused memory; and the context's checks.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+// cmocka needs the four above
+#include <cmocka.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "rt/rt.h"
+
+typedef struct counted {
+    dpcr_context *context;
+    _Atomic int *times;
+    int64_t n;
+    int nested;
+} counted;
+
+static void count_task(void *argument, int64_t i) {
+    counted *c = argument;
+    atomic_fetch_add(&c->times[i], 1);
+    if (!c->nested) return;
+    _Atomic int inner[7] = {0};
+    counted below = {.context = c->context, .times = inner, .n = 7};
+    dpcri_parallel(c->context, 7, count_task, &below);  // from inside a task: serially
+    for (int k = 0; k < 7; k++)
+        if (inner[k] != 1) atomic_fetch_add(&c->times[i], 100);
+}
+
+static int wrong_counts(dpcr_context *context, int64_t n, int nested) {
+    _Atomic int *times = calloc((size_t)n + 1, sizeof *times);
+    counted c = {.context = context, .times = times, .n = n, .nested = nested};
+    dpcri_parallel(context, n, count_task, &c);
+    int wrong = 0;
+    for (int64_t i = 0; i < n; i++) wrong += times[i] != 1;
+    free(times);
+    return wrong;
+}
+
+static dpcr_context *context_of(int threads) {
+    const dpcr_context_options options = {.size = sizeof options, .threads = threads};
+    dpcr_context *context = NULL;
+    assert_int_equal(dpcr_context_create(&options, &context, NULL), DPCR_OK);
+    return context;
+}
+
+static void every_task_once(void **state) {
+    (void)state;
+    for (int threads = 1; threads <= 9; threads += 2) {
+        dpcr_context *context = context_of(threads);
+        assert_int_equal(dpcr_context_threads(context), threads);
+        for (int64_t n = 0; n < 70; n++) assert_int_equal(wrong_counts(context, n, n % 3 == 0), 0);
+        for (int i = 0; i < 3000; i++) assert_int_equal(wrong_counts(context, 2, 0), 0);
+        assert_int_equal(wrong_counts(context, 100000, 0), 0);
+        usleep(2000);  // long enough for the workers to sleep
+        assert_int_equal(wrong_counts(context, 64, 0), 0);
+        dpcr_context_destroy(context);
+    }
+}
+
+static void *many_regions(void *context) {
+    intptr_t wrong = 0;
+    for (int i = 0; i < 300; i++) wrong += wrong_counts(context, 1 + i % 17, 0);
+    return (void *)wrong;
+}
+
+static void threads_share_a_context(void **state) {
+    (void)state;
+    dpcr_context *context = context_of(3);
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) assert_int_equal(pthread_create(&threads[i], NULL, many_regions, context), 0);
+    for (int i = 0; i < 4; i++) {
+        void *wrong = NULL;
+        pthread_join(threads[i], &wrong);
+        assert_null(wrong);
+    }
+    dpcr_context_destroy(context);
+}
+
+static void works_after_fork(void **state) {
+    (void)state;
+    dpcr_context *context = context_of(3);
+    assert_int_equal(wrong_counts(context, 50, 0), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        const int wrong = wrong_counts(context, 50, 1) + wrong_counts(context, 3, 0);
+        dpcr_context_destroy(context);
+        _exit(wrong ? 1 : 0);
+    }
+    int status = -1;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_int_equal(wrong_counts(context, 50, 0), 0);
+    dpcr_context_destroy(context);
+}
+
+static void *only_once(void *user, size_t bytes, size_t alignment) {
+    return (*(int *)user)++ ? NULL : aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+}
+static void release(void *user, void *memory) {
+    (void)user;
+    free(memory);
+}
+
+static void without_memory_the_caller_does_it(void **state) {
+    (void)state;
+    int calls = 0;
+    const dpcr_context_options options = {.size = sizeof options, .threads = 4, .allocate = only_once, .release = release, .allocator_user = &calls};
+    dpcr_context *context = NULL;
+    assert_int_equal(dpcr_context_create(&options, &context, NULL), DPCR_OK);
+    assert_int_equal(wrong_counts(context, 40, 0), 0);
+    dpcr_context_destroy(context);
+    assert_int_equal(dpcr_context_create(&options, &context, NULL), DPCR_ERROR_MEMORY);
+    assert_null(context);
+}
+
+static void refusals(void **state) {
+    (void)state;
+    dpcr_context *context = NULL;
+    dpcr_error error = {0};
+    dpcr_context_options options = {.size = sizeof options, .threads = -1};
+    assert_int_equal(dpcr_context_create(&options, &context, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "threads"));
+    options = (dpcr_context_options){.size = 3};
+    assert_int_equal(dpcr_context_create(&options, &context, &error), DPCR_ERROR_ARGUMENT);
+    options = (dpcr_context_options){.size = sizeof options, .allocate = only_once};
+    assert_int_equal(dpcr_context_create(&options, &context, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "together"));
+    assert_int_equal(dpcr_context_create(NULL, NULL, NULL), DPCR_ERROR_ARGUMENT);
+    dpcr_context_destroy(NULL);
+}
+
+static void rates_are_plausible(void **state) {
+    (void)state;
+    dpcr_context *context = context_of(2);
+    dpcri_rates rates, again;
+    dpcri_rates_of(context, &rates);
+    dpcri_rates_of(context, &again);
+    assert_memory_equal(&rates, &again, sizeof rates);
+    assert_true(rates.flops > 1e7 && rates.latency > 1e-11 && rates.latency < 1e-6 && rates.bandwidth > 1e7 && rates.region >= 0);
+    dpcr_context_destroy(context);
+}
+
+static void checked_sizes(void **state) {
+    (void)state;
+    int64_t x = 0;
+    assert_true(dpcri_mul(INT64_MAX, 1, &x) && x == INT64_MAX);
+    assert_true(dpcri_mul(0, INT64_MAX, &x) && x == 0);
+    assert_false(dpcri_mul(INT64_MAX / 2 + 1, 2, &x) || dpcri_mul(-1, 2, &x));
+    assert_false(dpcri_add(INT64_MAX, 1, &x));
+    dpcri_arena arena = {0};
+    dpcri_arena_take(&arena, 3, 8);
+    dpcri_arena_take(&arena, 100, 1);
+    assert_int_equal(arena.used, 64 + 128);
+    unsigned char *memory = aligned_alloc(64, 192);
+    dpcri_arena real = {.base = memory, .size = 192};
+    assert_ptr_equal(dpcri_arena_take(&real, 3, 8), memory);
+    assert_ptr_equal(dpcri_arena_take(&real, 100, 1), memory + 64);
+    assert_false(real.overflow);
+    assert_null(dpcri_arena_take(&real, 1, 1));
+    assert_true(real.overflow);
+    dpcri_arena_take(&arena, INT64_MAX, 8);
+    assert_true(arena.overflow);
+    free(memory);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_task_once),    cmocka_unit_test(threads_share_a_context),
+        cmocka_unit_test(works_after_fork),   cmocka_unit_test(without_memory_the_caller_does_it),
+        cmocka_unit_test(refusals),           cmocka_unit_test(rates_are_plausible),
+        cmocka_unit_test(checked_sizes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
