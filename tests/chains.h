@@ -21,6 +21,8 @@ typedef struct chain {
     int fail_code;              // returned by advance when not 0, from step fail_at on
     int64_t fail_at;
     int wrong_jacobian;         // spoils linearise
+    int wrong_stride;           // advance forgets the stride
+    dpcr_transition jacobian;   // structure that linearise gives, when not dense: taken from the dense one
 } chain;
 
 static double chain_get(const dpcr_array *a, int64_t offset) {
@@ -46,7 +48,7 @@ static inline int chain_advance(void *user, const dpcr_span *s, const dpcr_array
             double x[CHAIN_MAX_WIDTH], y[CHAIN_MAX_WIDTH];
             for (int64_t i = 0; i < c->width; i++) x[i] = chain_get(in, lane * in->strides[0] + b * in->strides[1] + i);
             for (int64_t k = 0; k < s->steps; k++) {
-                c->step(c, s->first + lane * s->stride + k, s->row + b, x, y, NULL);
+                c->step(c, s->first + lane * (c->wrong_stride ? 1 : s->stride) + k, s->row + b, x, y, NULL);
                 for (int64_t i = 0; i < c->width; i++) {
                     if (c->dtype == DPCR_F32) y[i] = (double)(float)y[i];
                     x[i] = y[i];
@@ -58,6 +60,18 @@ static inline int chain_advance(void *user, const dpcr_span *s, const dpcr_array
     return 0;
 }
 
+static inline int64_t chain_values(const chain *c) {
+    return c->jacobian.rows ? dpcr_transition_values(&c->jacobian) : c->width * c->width;
+}
+
+// Value i of the declared structure, from the dense Jacobian.
+static inline double chain_value(const chain *c, const double *j, int64_t i) {
+    const int64_t w = c->width, k = c->jacobian.block;
+    if (!c->jacobian.rows || c->jacobian.structure == DPCR_DENSE) return j[i];
+    if (c->jacobian.structure == DPCR_BLOCK) return j[(i / k) * w + i / k / k * k + i % k];
+    return j[i * w + i];
+}
+
 static inline int chain_linearise(void *user, const dpcr_span *s, const dpcr_array *in, const dpcr_array *f, const dpcr_array *a) {
     const chain *c = user;
     for (int64_t lane = 0; lane < s->lanes; lane++)
@@ -67,7 +81,7 @@ static inline int chain_linearise(void *user, const dpcr_span *s, const dpcr_arr
             c->step(c, s->first + lane * s->stride, s->row + b, x, y, j);
             if (c->wrong_jacobian) j[0] += 0.5;
             for (int64_t i = 0; f && i < c->width; i++) chain_put(f, lane * f->strides[0] + b * f->strides[1] + i, y[i]);
-            for (int64_t i = 0; a && i < c->width * c->width; i++) chain_put(a, lane * a->strides[0] + b * a->strides[1] + i, j[i]);
+            for (int64_t i = 0; a && i < chain_values(c); i++) chain_put(a, lane * a->strides[0] + b * a->strides[1] + i, chain_value(c, j, i));
         }
     return 0;
 }
@@ -109,7 +123,7 @@ static inline int chain_gradient(void *user, const dpcr_span *s, const dpcr_arra
 
 static dpcr_steps chain_steps(chain *c) {
     dpcr_steps steps = {.size = sizeof steps, .user = c, .length = c->length, .batch = c->batch, .width = c->width,
-                        .dtype = c->dtype, .concurrent = 1, .jacobian = dpcr_transition_square(DPCR_DENSE, c->width, 0),
+                        .dtype = c->dtype, .concurrent = 1, .jacobian = c->jacobian.rows ? c->jacobian : dpcr_transition_square(DPCR_DENSE, c->width, 0),
                         .flops = 2.0 * (double)(c->width * c->width), .jacobian_flops = (double)(c->width * c->width),
                         .advance = chain_advance, .linearise = chain_linearise, .adjoint = chain_adjoint, .gradient = chain_gradient};
     return steps;
@@ -151,6 +165,24 @@ static inline void step_affine(const chain *c, int64_t l, int64_t b, const doubl
             out[i] += gain * chain_noise(l, i, k) * in[k];
             if (j) j[i * c->width + k] = gain * chain_noise(l, i, k);
         }
+    }
+}
+
+// Chains whose Jacobian is a block-diagonal (parameters[0] wide), diagonal (1) or identity (0) one.
+static inline void step_blocks(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+    const int64_t w = c->width, k = (int64_t)c->parameters[0];
+    (void)b;
+    for (int64_t i = 0; i < w * w && j; i++) j[i] = 0;
+    for (int64_t i = 0; i < w; i++) {
+        if (k == 0) {
+            out[i] = in[i] + chain_noise(l, i, 1);
+            if (j) j[i * w + i] = 1;
+            continue;
+        }
+        double u = chain_noise(l, i, 1);
+        for (int64_t m = i / k * k; m < i / k * k + k; m++) u += 0.8 / (double)k * chain_noise(l, i, m + 2) * in[m];
+        out[i] = tanh(u);
+        for (int64_t m = i / k * k; j && m < i / k * k + k; m++) j[i * w + m] = (1 - out[i] * out[i]) * 0.8 / (double)k * chain_noise(l, i, m + 2);
     }
 }
 

@@ -59,8 +59,8 @@ static inline solved solve_steps(dpcr_context *context, const dpcr_steps *steps,
     const int64_t shape[3] = {c->length, c->batch, c->width};
     const dpcr_array first = dpcr_array_make((void *)z0, c->dtype, 2, shape + 1), z = dpcr_array_make(s.z, c->dtype, 3, shape);
     const size_t space = dpcr_solve_plan_workspace(plan);
-    void *workspace = solving_workspace(space);
-    memset(workspace, 0xa5, space);
+    unsigned char *workspace = solving_workspace(space + 64);
+    memset(workspace, 0xa5, space + 64);
     s.status = dpcr_solve_execute(plan, &first, &z, NULL, workspace, space, &s.report, &s.error);
     if (s.status == DPCR_OK && direct) {
         const dpcr_array lambda = dpcr_array_make(s.lambda, c->dtype, 3, shape), dz0 = dpcr_array_make(s.dz0, c->dtype, 2, shape + 1);
@@ -68,9 +68,11 @@ static inline solved solve_steps(dpcr_context *context, const dpcr_steps *steps,
         const dpcr_array given = dpcr_array_make(g, c->dtype, 3, shape);
         for (int64_t i = 0; i < c->length * c->batch * c->width; i++) chain_put(&given, i, chain_noise(i, 7, 9));
         memset(workspace, 0x5a, space);
+        memset(workspace + space, 0xa5, 64);
         s.status = dpcr_solve_backward(plan, &first, &z, NULL, &given, NULL, &lambda, &dz0, workspace, space, NULL, &s.error);
         free(g);
     }
+    for (int i = 0; i < 64; i++) assert_int_equal(workspace[space + (size_t)i], 0xa5);  // nothing behind it was written
     free(workspace);
     dpcr_solve_plan_destroy(plan);
     return s;

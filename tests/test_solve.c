@@ -390,6 +390,121 @@ static void agrees_with_loop(void **state) {
     dpcr_context_destroy(context);
 }
 
+// Every structure of the Jacobian with every method, wide enough that a row that is written too long shows.
+static void structures_of_the_jacobian(void **state) {
+    (void)state;
+    const struct {
+        dpcr_structure structure;
+        double block;
+    } kinds[] = {{DPCR_IDENTITY, 0}, {DPCR_SCALAR, 0}, {DPCR_DIAGONAL, 0}, {DPCR_DIAGONAL, 1}, {DPCR_BLOCK, 4}, {DPCR_DENSE, 4}};
+    dpcr_context *context = solving_context(2);
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+        for (int m = 1; m < DPCR_METHOD_COUNT; m++)
+            for (int window = 0; window < 60; window += 59) {
+                chain c = {.step = step_blocks, .length = 150, .batch = 5, .width = 20, .dtype = DPCR_F64, .parameters = &kinds[k].block,
+                           .jacobian = dpcr_transition_square(kinds[k].structure, 20, 4)};
+                const dpcr_steps steps = chain_steps(&c);
+                void *z0 = starts(&c), *loop = loop_of(&c, z0);
+                dpcr_solve_options options = {.size = sizeof options, .method = (dpcr_method)m, .scheme = DPCR_SCHEME_CHUNKED,
+                                              .backward = DPCR_SCHEME_CHUNKED, .window = window, .block = 2};
+                solved r = solve_steps(context, &steps, &c, z0, &options, NULL, 1);
+                if (r.status != DPCR_OK) fail_msg("%s: %s", dpcr_method_name((dpcr_method)m), r.error.text);
+                assert_true(r.report.reason > 0);
+                for (int b = 0; b < 5; b++) assert_true(r.locked[b] >= 0 && r.locked[b] <= 150);
+                if (!(largest_error(&c, r.z, loop) < 1e-8))
+                    fail_msg("structure %s, method %s: error %g", dpcr_structure_name(kinds[k].structure), dpcr_method_name((dpcr_method)m), largest_error(&c, r.z, loop));
+                if (m == DPCR_METHOD_NEWTON) assert_int_equal(r.report.reason, DPCR_REASON_CONVERGED);
+                options.method = DPCR_METHOD_SEQUENTIAL, options.backward = DPCR_SCHEME_SEQUENTIAL;
+                solved q = solve_steps(context, &steps, &c, z0, &options, NULL, 1);
+                assert_true(largest_error(&c, r.lambda, q.lambda) < 1e-8);
+                solved_free(&r), solved_free(&q);
+                free(z0), free(loop);
+            }
+    dpcr_context_destroy(context);
+}
+
+// Shooting's coarse chain, large enough that a plain one would go by blocks of sequences: same bits on any threads.
+static void large_shooting(void **state) {
+    (void)state;
+    dpcr_context *one = solving_context(1), *four = solving_context(4);
+    chain c = tanh_chain(1200, 48, 6, DPCR_F64);
+    void *z0 = starts(&c), *loop = loop_of(&c, z0);
+    const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_SHOOTING, .scheme = DPCR_SCHEME_SEQUENTIAL,
+                                        .backward = DPCR_SCHEME_SEQUENTIAL, .chunk = 4};
+    solved a = solve(one, &c, z0, &options), b = solve(four, &c, z0, &options);
+    assert_true(a.report.reason > 0 && a.report.reason != DPCR_REASON_FALLBACK);
+    assert_memory_equal(a.z, b.z, solving_bytes(&c) - 64);
+    assert_true(largest_error(&c, a.z, loop) < 1e-8);
+    solved_free(&a), solved_free(&b);
+    free(z0), free(loop);
+    dpcr_context_destroy(one), dpcr_context_destroy(four);
+}
+
+// Small windows with large batches: more blocks of sequences than pieces of the window.
+static void many_sequences_in_small_windows(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    const double four = 4;
+    chain c = {.step = step_blocks, .length = 6, .batch = 3000, .width = 8, .dtype = DPCR_F64, .parameters = &four};
+    void *z0 = starts(&c), *loop = loop_of(&c, z0);
+    const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_BLOCK, .scheme = DPCR_SCHEME_SEQUENTIAL,
+                                        .backward = DPCR_SCHEME_SEQUENTIAL, .window = 2, .block = 4};
+    solved r = solve(context, &c, z0, &options);
+    assert_int_equal(r.status, DPCR_OK);
+    assert_true(largest_error(&c, r.z, loop) < 1e-9);
+    solved_free(&r);
+    free(z0), free(loop);
+    dpcr_context_destroy(context);
+}
+
+// A guess that is right but for an infinity, or for a NaN, is not taken for converged there.
+static void guesses_that_are_not_finite(void **state) {
+    (void)state;
+    const double bad[] = {INFINITY, -INFINITY, NAN};
+    dpcr_context *context = solving_context(1);
+    for (int m = 0; m < SWEEP_METHODS; m++)
+        for (int k = 0; k < 3; k++)
+            for (int64_t at = 0; at < 30; at += 29) {
+                chain c = tanh_chain(30, 1, 2, DPCR_F64);
+                void *z0 = starts(&c);
+                double *loop = loop_of(&c, z0), *guess = loop_of(&c, z0);
+                guess[2 * at] = bad[k];
+                const dpcr_solve_options options = {.size = sizeof options, .method = sweep_methods[m], .scheme = DPCR_SCHEME_PCR,
+                                                    .backward = DPCR_SCHEME_SEQUENTIAL, .guess = DPCR_GUESS_GIVEN};
+                const dpcr_steps steps = chain_steps(&c);
+                solved r = solve_steps(context, &steps, &c, z0, &options, guess, 0);
+                assert_true(r.report.reason > 0);
+                assert_true(largest_error(&c, r.z, loop) < 1e-8);
+                solved_free(&r);
+                free(z0), free(loop), free(guess);
+            }
+    dpcr_context_destroy(context);
+}
+
+// What is claimed of residuals holds for the states that come back, however steep the chain.
+static void residuals_are_as_claimed(void **state) {
+    (void)state;
+    const double steep[2] = {2.5, 0};
+    dpcr_context *context = solving_context(1);
+    for (int m = 1; m < SWEEP_METHODS; m++) {
+        chain c = {.step = step_tanh, .length = 60, .batch = 1, .width = 2, .dtype = DPCR_F64, .parameters = steep};
+        double *z0 = starts(&c);
+        const dpcr_solve_options options = {.size = sizeof options, .method = sweep_methods[m], .scheme = DPCR_SCHEME_PCR,
+                                            .backward = DPCR_SCHEME_SEQUENTIAL, .atol = 1e-3, .rtol = 1e-3, .max_sweeps = 1000};
+        solved r = solve(context, &c, z0, &options);
+        assert_true(r.report.reason > 0);
+        for (int64_t l = 0; l < 60; l++) {
+            double f[2];
+            const double *z = r.z;
+            c.step(&c, l, 0, l ? z + 2 * (l - 1) : z0, f, NULL);
+            for (int i = 0; i < 2; i++) near(z[2 * l + i], f[i], 1e-3 + 1e-3 * fabs(z[2 * l + i]) + 1e-12);
+        }
+        solved_free(&r);
+        free(z0);
+    }
+    dpcr_context_destroy(context);
+}
+
 // Backward against finite differences of the loop: dLoss/dz0 with a gradient on every step.
 static void backward_against_differences(void **state) {
     (void)state;
@@ -571,6 +686,8 @@ static void refusals(void **state) {
     refused(context, &good, &options, DPCR_ERROR_UNSUPPORTED, "divisor");
     options = (dpcr_solve_options){.size = sizeof options, .method = DPCR_METHOD_DAMPED, .damping = 1.5};
     refused(context, &good, &options, DPCR_ERROR_ARGUMENT, "damping");
+    options = (dpcr_solve_options){.method = DPCR_METHOD_NEWTON};
+    refused(context, &good, &options, DPCR_ERROR_ARGUMENT, "options.size");
     options = (dpcr_solve_options){.size = sizeof options, .method = DPCR_METHOD_NEWTON, .memory_limit = 100};
     refused(context, &good, &options, DPCR_ERROR_MEMORY, "limit");
     steps = good, steps.length = INT64_MAX / 2, steps.batch = INT64_MAX / 2;
@@ -610,6 +727,23 @@ static void callbacks_abort(void **state) {
     dpcr_context_destroy(context);
 }
 
+// A positive code: what the span was to write counts as not finite, whatever the method; never a success over unwritten states.
+static void positive_codes(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    for (int m = 1; m < DPCR_METHOD_COUNT; m++) {
+        chain c = tanh_chain(100, 2, 2, DPCR_F64);
+        c.fail_code = 7, c.fail_at = 50;
+        double z0[4] = {0};
+        const dpcr_solve_options options = {.size = sizeof options, .method = (dpcr_method)m, .chunk = 10, .warm_up = 5};
+        solved r = solve(context, &c, z0, &options);
+        if (r.status == DPCR_OK && m != DPCR_METHOD_NEWTON && m != DPCR_METHOD_DIAGONAL && m != DPCR_METHOD_BLOCK && m != DPCR_METHOD_DAMPED)
+            for (int i = 0; i < 4; i++) assert_true(isnan(((double *)r.z)[99 * 4 + i]));
+        solved_free(&r);
+    }
+    dpcr_context_destroy(context);
+}
+
 static int cancel_now(void *user) { return ++*(int *)user > 3; }
 
 static void cancel_stops(void **state) {
@@ -620,10 +754,13 @@ static void cancel_stops(void **state) {
     assert_int_equal(dpcr_context_create(&made, &context, NULL), DPCR_OK);
     chain c = {.step = step_logistic, .length = 1000, .batch = 1, .width = 1, .dtype = DPCR_F64};
     const double z0[1] = {0.3};
-    const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_JACOBI};
-    solved r = solve(context, &c, z0, &options);
-    assert_int_equal(r.status, DPCR_ERROR_CANCELLED);
-    solved_free(&r);
+    for (int m = DPCR_METHOD_NEWTON; m < DPCR_METHOD_COUNT; m++) {
+        const dpcr_solve_options options = {.size = sizeof options, .method = (dpcr_method)m, .block = 1, .max_sweeps = 50};
+        asked = m == DPCR_METHOD_OVERLAP ? 3 : 0;
+        solved r = solve(context, &c, z0, &options);
+        if (r.status != DPCR_ERROR_CANCELLED) fail_msg("%s was not cancelled", dpcr_method_name((dpcr_method)m));
+        solved_free(&r);
+    }
     dpcr_context_destroy(context);
 }
 
@@ -640,6 +777,15 @@ static void steps_check_catches(void **state) {
     c.wrong_jacobian = 1;
     assert_int_equal(dpcr_steps_check(context, &steps, &first, 1e-6, &error), DPCR_ERROR_CALLBACK);
     assert_non_null(strstr(error.text, "Jacobian"));
+    c.wrong_jacobian = 0, c.wrong_stride = 1;
+    assert_int_equal(dpcr_steps_check(context, &steps, &first, 1e-6, &error), DPCR_ERROR_CALLBACK);
+    assert_non_null(strstr(error.text, "stride"));
+    const double big[2] = {0.9, 0};
+    chain affine = {.step = step_affine, .length = 30, .batch = 2, .width = 3, .dtype = DPCR_F32, .parameters = big};
+    float far[6] = {5000, -4000, 3000, 1, 2, 3};
+    const dpcr_array from = dpcr_array_make(far, DPCR_F32, 2, shape);
+    steps = chain_steps(&affine);
+    if (dpcr_steps_check(context, &steps, &from, 1e-3, &error) != DPCR_OK) fail_msg("%s", error.text);
     free(z0);
     dpcr_context_destroy(context);
 }
@@ -722,7 +868,9 @@ int main(void) {
         cmocka_unit_test(golden_backward), cmocka_unit_test(rotation_and_compressor), cmocka_unit_test(lorenz),
         cmocka_unit_test(chaotic_falls_back), cmocka_unit_test(chaos_is_not_called_converged), cmocka_unit_test(growing_residual_network),
         cmocka_unit_test(error_estimate_bounds_error), cmocka_unit_test(not_finite_stays_alone),
-        cmocka_unit_test(batch_equals_separate), cmocka_unit_test(fused_sweeps_have_the_same_bits), cmocka_unit_test(agrees_with_loop),
+        cmocka_unit_test(batch_equals_separate), cmocka_unit_test(fused_sweeps_have_the_same_bits), cmocka_unit_test(agrees_with_loop), cmocka_unit_test(structures_of_the_jacobian), cmocka_unit_test(large_shooting),
+        cmocka_unit_test(many_sequences_in_small_windows), cmocka_unit_test(guesses_that_are_not_finite),
+        cmocka_unit_test(residuals_are_as_claimed), cmocka_unit_test(positive_codes),
         cmocka_unit_test(backward_against_differences), cmocka_unit_test(overlap_has_the_loops_bits),
         cmocka_unit_test(tolerant_overlap_is_close), cmocka_unit_test(histories), cmocka_unit_test(plans_are_shared), cmocka_unit_test(refusals), cmocka_unit_test(callbacks_abort),
         cmocka_unit_test(cancel_stops), cmocka_unit_test(steps_check_catches), cmocka_unit_test(planner_explains),

@@ -27,8 +27,9 @@ typedef struct dpcr_span {
     void *stream;                 // for devices; NULL on the host
 } dpcr_span;
 
-// All callbacks return 0; a positive code: recoverable, the span's results count as not finite; a negative code: abort
-// (DPCR_ERROR_CALLBACK, the code is kept in the error). Arrays are in the chain's dtype, the last dimension contiguous,
+// All callbacks return 0; a negative code aborts (DPCR_ERROR_CALLBACK, the code is kept in the error). A positive code of
+// advance or linearise makes the span's results not finite, for all its rows: a callback that can tell them apart writes
+// NaN where it cannot go on and returns 0. adjoint and gradient abort with any code but 0. Arrays are in the chain's dtype, the last dimension contiguous,
 // the others strided; rows are relative to span->row. A callback may be called from several threads at once, with
 // disjoint outputs, when `concurrent` is set.
 typedef struct dpcr_steps {
@@ -112,11 +113,12 @@ DPCR_API dpcr_status dpcr_guess_find(const char *name, dpcr_guess *guess, dpcr_e
 typedef enum dpcr_reason {
     DPCR_REASON_CONVERGED = 1,       // residuals and error estimate below the tolerance
     DPCR_REASON_RESIDUAL_ONLY = 2,   // residuals below the tolerance; no error estimate could confirm it
-    DPCR_REASON_EXACT = 3,           // bit for bit the loop's result, by construction
+    DPCR_REASON_EXACT = 3,           // the loop's result by construction: equal numbers, the sign of a zero aside
     DPCR_REASON_SEQUENTIAL = 4,      // the method was the loop
     DPCR_REASON_FALLBACK = 5,        // the budget was spent: finished in order from the locked prefix
     DPCR_REASON_NOT_CONVERGED = -1,  // the budget was spent and `no_fallback` was set
-    DPCR_REASON_NONFINITE = -2       // the chain itself leaves the finite numbers: what follows is the loop's own result
+    DPCR_REASON_NONFINITE = -2       // the chain itself leaves the finite numbers, as a sweep found: what follows is the
+                                     // loop's own result. The loop and overlap do not look, and give their own reasons
 } dpcr_reason;
 
 DPCR_API const char *dpcr_reason_name(dpcr_reason reason);
@@ -129,7 +131,7 @@ typedef struct dpcr_solve_options {
     dpcr_method method;
     dpcr_scheme scheme;    // for the linear chain of a sweep
     dpcr_scheme backward;  // for the transposed chain of the backward pass; SEQUENTIAL is the adjoint loop
-    dpcr_guess guess;
+    dpcr_guess guess;      // overlap starts its chunks from z0 whatever it is; shooting takes GIVEN for ZERO
     double atol, rtol;     // a step is converged where |z_l - f_l(z_{l-1})| <= atol + rtol |z_l|. Default: DPCR_TOLERANCE_...;
                            // negative: 0 (overlap: bit for bit)
     int64_t window;        // steps solved at once; 1 is Gauss-Seidel; default: all, within the memory limit
@@ -139,7 +141,8 @@ typedef struct dpcr_solve_options {
     double damping;        // s of DPCR_METHOD_DAMPED, in [0, 1]; default 0.7
     int max_sweeps;        // budget, in evaluations of the whole chain; default 100 (overlap: 3)
     int no_fallback;       // non-zero: stop with DPCR_REASON_NOT_CONVERGED instead of finishing in order
-    size_t memory_limit;   // bytes of workspace at most; 0: no limit
+    size_t memory_limit;   // bytes of workspace at most; 0: no limit. Windows shrink with the batch to stay within it, so the
+                           // bits of a sequence then depend on the size of its batch
     int consume_tape;      // non-zero: backward may use the tape up (gradient_from_tape), so each tape serves one backward
 } dpcr_solve_options;
 
@@ -151,10 +154,12 @@ typedef struct dpcr_solve_report {
     dpcr_reason reason;      // the worst over the batch: the smallest signed value, then FALLBACK
     dpcr_method method;      // what ran
     dpcr_scheme scheme;
-    int sweeps;              // updates of the whole chain, without the final check; the largest of the batch
+    int sweeps;              // updates of the chain, or of its window, without the final check; the largest of the batch
     int64_t evaluations;     // step evaluations, over all sequences
-    double residual;         // largest |z_l - f_l(z_{l-1})| / max(1, |z_l|) at the last check
-    double error_estimate;   // largest correction of the last linear solve / max(1, |z_l|); negative: none
+    double residual;         // largest |z_l - f_l(z_{l-1})| / max(1, |z_l|) that the last check saw, before its update;
+                             // overlap: largest defect of a boundary
+    double error_estimate;   // largest correction of the last linear solve / max(1, |z_l|) over what it confirmed (or, not
+                             // converged, refused); overlap: the defects, carried on; negative: none
     double seconds;          // wall time, and its phases
     double seconds_evaluate, seconds_linear, seconds_finish;
     size_t bytes;            // workspace used
@@ -203,8 +208,10 @@ DPCR_API dpcr_status dpcr_solve_backward(const dpcr_solve_plan *plan, const dpcr
                                          const dpcr_array *lambda, const dpcr_array *dz0, void *workspace,
                                          size_t workspace_bytes, dpcr_solve_report *report, dpcr_error *error);
 
-// Tests the caller's callbacks at the states z (all finite): advance gives the same bits for every split of the span;
-// linearise's f equals advance's to the tolerance; J agrees with central differences; adjoint and jvp agree with J.
+// Tests the caller's callbacks along the loop from z0, over at most its first 24 steps, which must be finite: advance gives
+// the same bits for rows apart, lanes of one step, lanes with a stride and several steps, in place; linearise's f equals
+// advance's to the tolerance; J agrees with central differences; adjoint and jvp agree with J, and the adjoint loop over many
+// steps with the single ones.
 // On disagreement returns DPCR_ERROR_CALLBACK with the first difference in words. Allocates.
 DPCR_API dpcr_status dpcr_steps_check(dpcr_context *context, const dpcr_steps *steps, const dpcr_array *z0,
                                       double tolerance, dpcr_error *error);

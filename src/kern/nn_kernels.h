@@ -89,6 +89,10 @@ typedef struct dpcri_nn_kernels {
     void (*product_transposed)(const dpcri_product *p);
     void (*layer)(const dpcri_layer *l);
     void (*slope_pass)(const dpcri_slope_pass *p);
+    // slope_pass, then product_transposed with a = e, init = c = g (init NULL: 0); tile by tile where the width allows.
+    void (*adjoint)(const dpcri_slope_pass *pass, const dpcri_product *product);
+    // slope_pass with `sum`, then product with b = e (or g, e NULL: scale 1 and no slope), a_row 1, init = c.
+    void (*gradient)(const dpcri_slope_pass *pass, const dpcri_product *product);
     // y = act(u), slope = act'(u), n values each; either may be NULL, either may be u.
     void (*activate)(int activation, int64_t n, const void *u, void *y, void *slope);
     // t[j][i] = a[i][j], i < rows, j < cols

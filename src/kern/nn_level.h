@@ -7,8 +7,10 @@
 
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
+#define SOME _Pragma("clang loop unroll_count(4)")
 #else
 #define UNROLL _Pragma("GCC unroll 16")
+#define SOME _Pragma("GCC unroll 4")
 #endif
 
 // Rows of a register tile: rows x 2 accumulators, two vectors of b and one broadcast fit the registers.

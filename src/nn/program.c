@@ -174,7 +174,7 @@ void dpcri_program_adjoint(const dpcri_program *p, const void *parameters, int64
                              .e_row = turns ? tape.row : s.a.row};
     if (p->fused) pass.slope = tape.data, pass.slope_row = tape.row;
     prefetch_next(p, rows, next, pass.next);
-    p->kernels->slope_pass(&pass);
+    if (!p->fused) p->kernels->slope_pass(&pass);  // else with the product below
     dpcri_rows e = turns ? tape : s.a;
     for (int i = p->fused ? 0 : p->count - 1; i > 0; i--) {
         const dpcri_nn_layer *layer = &p->layers[i];
@@ -184,18 +184,22 @@ void dpcri_program_adjoint(const dpcri_program *p, const void *parameters, int64
     }
     // the first layer is linear: g = [g] + e W^T
     const dpcri_nn_layer *first = &p->layers[0];
-    p->kernels->product_transposed(&(dpcri_product){.m = rows,
-                                                    .n = first->in,
-                                                    .depth = first->out,
-                                                    .a = e.data,
-                                                    .a_row = e.row,
-                                                    .a_col = 1,
-                                                    .b = parameters,
-                                                    .b_row = first->out,
-                                                    .init = p->residual ? g.data : NULL,
-                                                    .init_row = g.row,
-                                                    .c = g.data,
-                                                    .c_row = g.row});
+    const dpcri_product back = {.m = rows,
+                                .n = first->in,
+                                .depth = first->out,
+                                .a = e.data,
+                                .a_row = e.row,
+                                .a_col = 1,
+                                .b = parameters,
+                                .b_row = first->out,
+                                .init = p->residual ? g.data : NULL,
+                                .init_row = g.row,
+                                .c = g.data,
+                                .c_row = g.row};
+    if (p->fused)
+        p->kernels->adjoint(&pass, &back);
+    else
+        p->kernels->product_transposed(&back);
 }
 
 bool dpcri_program_turns_tape(const dpcri_program *p) { return p->fused; }
@@ -217,19 +221,18 @@ static void gradient_fused(const dpcri_program *p, void *gradients, int64_t rows
                              .e_row = e.row,
                              .sum = (char *)gradients + w * w * (int64_t)p->kernels->element};
     prefetch_next(p, rows, next, pass.next);
-    p->kernels->slope_pass(&pass);
-    p->kernels->product(&(dpcri_product){.m = w,
-                                         .n = w,
-                                         .depth = rows,
-                                         .a = in.data,
-                                         .a_row = 1,
-                                         .a_col = in.row,
-                                         .b = e.data,
-                                         .b_row = e.row,
-                                         .init = gradients,
-                                         .init_row = w,
-                                         .c = gradients,
-                                         .c_row = w});
+    p->kernels->gradient(&pass, &(dpcri_product){.m = w,
+                                                 .n = w,
+                                                 .depth = rows,
+                                                 .a = in.data,
+                                                 .a_row = 1,
+                                                 .a_col = in.row,
+                                                 .b = e.data,
+                                                 .b_row = e.row,
+                                                 .init = gradients,
+                                                 .init_row = w,
+                                                 .c = gradients,
+                                                 .c_row = w});
 }
 
 void dpcri_program_gradient(const dpcri_program *p, const void *parameters, void *gradients, int64_t rows,

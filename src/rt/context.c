@@ -62,7 +62,9 @@ dpcr_status dpcr_context_create(const dpcr_context_options *options, dpcr_contex
     memset(made, 0, sizeof *made);
     made->options = given;
     made->threads = given.threads ? given.threads : available_threads();
-    if (pthread_mutex_init(&made->turn, NULL) != 0 || pthread_mutex_init(&made->rates_lock, NULL) != 0) {
+    const bool first = pthread_mutex_init(&made->turn, NULL) == 0;
+    if (!first || pthread_mutex_init(&made->rates_lock, NULL) != 0) {
+        if (first) pthread_mutex_destroy(&made->turn);
         given.release(given.allocator_user, made);
         return dpcri_fail(error, DPCR_ERROR_SYSTEM, "context_create: the system gave no mutex");
     }
@@ -72,7 +74,10 @@ dpcr_status dpcr_context_create(const dpcr_context_options *options, dpcr_contex
 
 void dpcr_context_destroy(dpcr_context *context) {
     if (!context) return;
-    if (context->pool && context->pool_process == getpid()) dpcri_pool_destroy(context, context->pool);
+    if (context->pool_process == getpid())
+        dpcri_pool_destroy(context, context->pool);
+    else  // after fork the workers are the parent's
+        dpcri_free(context, context->pool);
     pthread_mutex_destroy(&context->turn);
     pthread_mutex_destroy(&context->rates_lock);
     context->options.release(context->options.allocator_user, context);
@@ -207,17 +212,27 @@ static double copied_bytes(dpcr_context *context) {
     return 2 * (double)bytes / least;
 }
 
-void dpcri_rates_of(dpcr_context *context, dpcri_rates *rates) {
+static dpcri_rates measure(dpcr_context *context) {
     // This file is compiled for the least CPU; the kernels of higher levels do more a cycle, by their vectors' width and fma.
     static const double gain[DPCRI_ISA_COUNT] = {1, 4, 8};
+    return (dpcri_rates){.latency = fastest(dependent_chain, context, 5),
+                         .flops = gain[dpcri_isa_level()] / fastest(small_products, context, 5),
+                         .region = fastest(empty_regions, context, 5),
+                         .bandwidth = copied_bytes(context),
+                         .threads = context->threads};
+}
+
+// Measured without the lock, since a region may have to wait for another thread's; the first to finish wins. From inside a
+// task nothing can be measured that would hold outside: such rates are not kept.
+void dpcri_rates_of(dpcr_context *context, dpcri_rates *rates) {
     pthread_mutex_lock(&context->rates_lock);
-    if (context->rates.threads == 0) {
-        context->rates.latency = fastest(dependent_chain, context, 5);
-        context->rates.flops = gain[dpcri_isa_level()] / fastest(small_products, context, 5);
-        context->rates.region = fastest(empty_regions, context, 5);
-        context->rates.bandwidth = copied_bytes(context);
-        context->rates.threads = context->threads;
-    }
+    *rates = context->rates;
+    pthread_mutex_unlock(&context->rates_lock);
+    if (rates->threads != 0) return;
+    *rates = measure(context);
+    if (inside_task) return;
+    pthread_mutex_lock(&context->rates_lock);
+    if (context->rates.threads == 0) context->rates = *rates;
     *rates = context->rates;
     pthread_mutex_unlock(&context->rates_lock);
 }

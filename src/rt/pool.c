@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 // A region is one 64-bit word, generation and next task, and the fields that it publishes. Claiming is a compare-and-swap
 // of that word, so a worker that comes late, for a generation that is over, claims nothing and has touched nothing. Odd
-// generations are closed: the fields change only then, after every claimed task is done.
+// generations are closed: the fields change only then, after every claimed task is done. (A worker that slept through exactly
+// 2^31 regions would take the new one for the old and miss it, which the caller makes up for.)
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -41,9 +43,9 @@ static void work(dpcri_pool *pool) {
     uint64_t word = atomic_load_explicit(&pool->word, memory_order_acquire);
     for (;;) {
         const int64_t next = (int64_t)(word & UINT32_MAX);
-        if (next >= atomic_load_explicit(&pool->count, memory_order_relaxed)) return;
-        void (*task)(void *, int64_t) = atomic_load_explicit(&pool->task, memory_order_relaxed);
-        void *argument = atomic_load_explicit(&pool->argument, memory_order_relaxed);
+        if (next >= atomic_load_explicit(&pool->count, memory_order_acquire)) return;
+        void (*task)(void *, int64_t) = atomic_load_explicit(&pool->task, memory_order_acquire);
+        void *argument = atomic_load_explicit(&pool->argument, memory_order_acquire);
         if (!atomic_compare_exchange_weak_explicit(&pool->word, &word, word + 1, memory_order_acq_rel, memory_order_acquire)) continue;
         task(argument, next);
         atomic_fetch_add_explicit(&pool->done, 1, memory_order_release);
@@ -92,11 +94,20 @@ static void wake_sleepers(dpcri_pool *pool) {
 dpcri_pool *dpcri_pool_create(dpcr_context *context, int workers) {
     dpcri_pool *pool = dpcri_alloc_zero(context, sizeof *pool + (size_t)workers * sizeof pool->threads[0]);
     if (!pool) return NULL;
-    if (pthread_mutex_init(&pool->lock, NULL) != 0 || pthread_cond_init(&pool->wake, NULL) != 0) {
+    if (pthread_mutex_init(&pool->lock, NULL) != 0) {
         dpcri_free(context, pool);
         return NULL;
     }
+    if (pthread_cond_init(&pool->wake, NULL) != 0) {
+        pthread_mutex_destroy(&pool->lock);
+        dpcri_free(context, pool);
+        return NULL;
+    }
+    sigset_t all, before;  // signals are the program's threads' business, not the workers'
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     while (pool->workers < workers && pthread_create(&pool->threads[pool->workers], NULL, worker, pool) == 0) pool->workers++;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     return pool;
 }
 
@@ -120,9 +131,10 @@ void dpcri_pool_run(dpcri_pool *pool, int64_t n, void (*task)(void *argument, in
     const uint64_t closed = (uint64_t)(generation_of(atomic_load_explicit(&pool->word, memory_order_relaxed)) + 1) << 32;
     atomic_store(&pool->word, closed | UINT32_MAX);  // whoever still holds the old word can claim nothing with it
     atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
-    atomic_store_explicit(&pool->count, n, memory_order_relaxed);
-    atomic_store_explicit(&pool->task, task, memory_order_relaxed);
-    atomic_store_explicit(&pool->argument, argument, memory_order_relaxed);
+    // release: whoever sees a field of this region sees that the old one is closed
+    atomic_store_explicit(&pool->count, n, memory_order_release);
+    atomic_store_explicit(&pool->task, task, memory_order_release);
+    atomic_store_explicit(&pool->argument, argument, memory_order_release);
     atomic_store(&pool->word, closed + ((uint64_t)1 << 32));
     wake_sleepers(pool);
     work(pool);

@@ -23,7 +23,7 @@ typedef struct backward {
     dpcr_array carry;     // [1][B][w]: J_hi^T lambda_hi on the way in, J_lo^T lambda_lo on the way out
     int64_t gradient_piece;
     bool from_tape;       // no adjoint states are kept: gradient finds what it wants in the tape
-    int code;
+    _Atomic int code;
 } backward;
 
 static bool by_loop(const dpcr_solve_plan *plan) {
@@ -56,8 +56,9 @@ size_t dpcri_backward_bytes(const dpcr_solve_plan *plan) {
     return arena.overflow ? SIZE_MAX : arena.used;
 }
 
+// Nothing can be made up for a gradient, so a positive code ends the call too.
 static void note(backward *b, int code) {
-    if (code < 0) __atomic_store_n(&b->code, code, __ATOMIC_RELAXED);
+    if (code != 0) b->code = code;
 }
 
 static void adjoint_range(backward *b, int64_t lo, int64_t hi, int64_t row, int64_t rows) {
@@ -101,7 +102,7 @@ static void linearise_range(backward *b, int64_t first, int64_t count) {
 #endif
     const int code = steps->linearise(steps->user, &span, &in, NULL, &a);
     if (code > 0) dpcri_row_ops_of(steps->dtype)->fill(&a, NAN);
-    note(b, code);
+    note(b, code < 0 ? code : 0);
 }
 
 static void linearise_piece(void *argument, int64_t task) {
@@ -141,7 +142,7 @@ static dpcr_status solve_window(backward *b, dpcr_error *error) {
     const dpcri_row_ops *ops = dpcri_row_ops_of(steps->dtype);
     const int64_t tasks = (b->hi - b->lo + b->plan->piece - 1) / b->plan->piece;
     for_tasks(b, tasks, linearise_piece);
-    if (b->code < 0) return DPCR_OK;  // the caller tells
+    if (b->code != 0) return DPCR_OK;  // the caller tells
     if (b->direct) {
         const dpcr_array direct = dpcri_slice(b->direct, b->lo, b->hi - b->lo, 0, steps->batch);
         ops->copy(&direct, &b->lambda);
@@ -176,9 +177,9 @@ static dpcr_status run_windows(backward *b, dpcr_error *error) {
         else
             status = solve_window(b, error);
         if (status != DPCR_OK) return status;
-        if (steps->gradient && b->code >= 0)
+        if (steps->gradient && b->code == 0)
             for_tasks(b, (b->hi - b->lo + b->gradient_piece - 1) / b->gradient_piece, gradient_piece);
-        if (b->code < 0)
+        if (b->code != 0)
             return dpcri_fail_code(error, DPCR_ERROR_CALLBACK, b->code, "backward: a callback aborted with code %d", b->code);
         if (dpcri_cancelled(b->plan->context))
             return dpcri_fail(error, DPCR_ERROR_CANCELLED, "backward: stopped by the caller's cancel function");
@@ -232,7 +233,7 @@ dpcr_status dpcr_solve_backward(const dpcr_solve_plan *plan, const dpcr_array *z
         view = dpcri_as_steps(dz0);
         ops->copy(&b.carry, &view);
     }
-    if (report && report->size == sizeof *report) {
+    if (report && report->size >= offsetof(dpcr_solve_report, history_capacity)) {
         report->seconds = dpcri_seconds() - start;
         report->bytes = plan->workspace;
         report->scheme = plan->options.backward;

@@ -82,6 +82,30 @@ static dpcr_status check_splits(const checker *c) {
     return status == DPCR_OK ? same(c, "advance, split into lanes and rows,", &c->f, &c->t.z, 0) : status;
 }
 
+// Two lanes of half the steps each, then the same with only the last states, in place.
+static dpcr_status check_strides(const checker *c) {
+    const int64_t half = c->t.z.shape[0] / 2, batch = c->steps->batch;
+    if (half < 1) return DPCR_OK;
+    dpcr_array states = dpcri_as_steps(&c->f);
+    const dpcr_array first = dpcri_inputs(&c->t, 0, 1, 0, batch), second = dpcri_inputs(&c->t, half, 1, 0, batch);
+    const dpcr_array start = dpcri_slice(&c->x, 0, 1, 0, batch), other = dpcri_slice(&c->x, 1, 1, 0, batch);
+    const dpcri_row_ops *ops = dpcri_row_ops_of(c->steps->dtype);
+    ops->copy(&first, &start), ops->copy(&second, &other);
+    const dpcr_array lanes = dpcri_slice(&c->x, 0, 2, 0, batch);
+    const dpcr_span span = dpcri_span(0, 2, half, half, 0, batch);
+    states.shape[0] = 2, states.shape[1] = half, states.strides[0] = half * c->f.strides[0];
+    dpcr_status status;
+    DPCR_TRY(code_of(c, "advance", c->steps->advance(c->steps->user, &span, &lanes, &states, NULL, NULL)));
+    const dpcr_array got = dpcri_slice(&c->f, 0, 2 * half, 0, batch), wanted = dpcri_slice(&c->t.z, 0, 2 * half, 0, batch);
+    DPCR_TRY(same(c, "advance, in lanes with a stride,", &got, &wanted, 0));
+    DPCR_TRY(code_of(c, "advance", c->steps->advance(c->steps->user, &span, &lanes, NULL, &lanes, NULL)));
+    const dpcr_array end = dpcri_slice(&c->t.z, half - 1, 1, 0, batch), last = dpcri_slice(&c->t.z, 2 * half - 1, 1, 0, batch);
+    DPCR_TRY(same(c, "advance, last states in place,", &start, &end, 0));
+    DPCR_TRY(same(c, "advance, last states in place,", &other, &last, 0));
+done:
+    return status;
+}
+
 static dpcr_status linearise_all(const checker *c, const dpcr_array *f, const dpcr_array *j) {
     const int64_t n = c->t.z.shape[0];
     for (int first = 0; first < 2; first++) {
@@ -101,6 +125,13 @@ static dpcr_status apply(const checker *c, int transposed, const dpcr_array *x, 
     return dpcr_transition_apply(&c->steps->jacobian, transposed, &c->j, x, NULL, y, c->error);
 }
 
+// The distance between the two points, as the dtype holds them.
+static double step_taken(const checker *c, int64_t l, int64_t b, int64_t k, double h) {
+    const dpcr_array in = dpcri_inputs(&c->t, l, 1, 0, c->steps->batch);
+    const double x = get(&in, 0, b, k), step = h * fmax(1, fabs(x));
+    return c->steps->dtype == DPCR_F64 ? (x + step) - (x - step) : (double)(float)(x + step) - (double)(float)(x - step);
+}
+
 // Central differences along a direction of every component at once would hide errors: one component after another.
 static dpcr_status check_jacobian(const checker *c) {
     const int64_t n = c->t.z.shape[0], w = c->steps->width, batch = c->steps->batch;
@@ -113,14 +144,14 @@ static dpcr_status check_jacobian(const checker *c) {
             for (int64_t l = 0; l < n; l++) {
                 const dpcr_array in = dpcri_inputs(&c->t, l, 1, 0, batch), x = dpcri_slice(&c->x, l, 1, 0, batch);
                 dpcri_row_ops_of(c->steps->dtype)->copy(&in, &x);
-                for (int64_t b = 0; b < batch; b++) put(&x, 0, b, k, get(&in, 0, b, k) + (side ? -h : h));
+                for (int64_t b = 0; b < batch; b++) put(&x, 0, b, k, get(&in, 0, b, k) + (side ? -1 : 1) * h * fmax(1, fabs(get(&in, 0, b, k))));
                 const dpcr_array out = dpcri_slice(side ? &c->y : &c->f, l, 1, 0, batch);
                 const dpcr_span span = dpcri_span(l, 1, 1, 1, 0, batch);
                 DPCR_TRY(code_of(c, "advance", c->steps->advance(c->steps->user, &span, &x, NULL, &out, NULL)));
             }
         for (int64_t l = 0; l < n; l++)
             for (int64_t b = 0; b < batch; b++)
-                for (int64_t i = 0; i < w; i++) put(&c->f, l, b, i, (get(&c->f, l, b, i) - get(&c->y, l, b, i)) / (2 * h));
+                for (int64_t i = 0; i < w; i++) put(&c->f, l, b, i, (get(&c->f, l, b, i) - get(&c->y, l, b, i)) / step_taken(c, l, b, k, h));
         dpcri_row_ops_of(c->steps->dtype)->fill(&c->x, 0);
         for (int64_t l = 0; l < n; l++)
             for (int64_t b = 0; b < batch; b++) put(&c->x, l, b, k, 1);
@@ -137,7 +168,7 @@ static void fill_waves(const dpcr_array *x) {
             for (int64_t i = 0; i < x->shape[2]; i++) put(x, l, b, i, sin(1.3 * (double)i + 0.7 * (double)b + 0.3 * (double)l + 1));
 }
 
-static dpcr_status check_products(const checker *c) {
+static dpcr_status check_jvp(const checker *c) {
     const int64_t n = c->t.z.shape[0], batch = c->steps->batch;
     dpcr_status status = DPCR_OK;
     fill_waves(&c->x);
@@ -150,20 +181,53 @@ static dpcr_status check_products(const checker *c) {
         DPCR_TRY(apply(c, 0, &c->x, &c->f));
         DPCR_TRY(same(c, "jvp, against J x,", &c->y, &c->f, c->tolerance));
     }
-    for (int64_t l = 0; l < n && c->steps->adjoint; l++) {
-        const dpcr_span span = dpcri_span(l, 1, 1, 1, 0, batch);
-        const dpcr_array in = dpcri_inputs(&c->t, l, 1, 0, batch), f = dpcri_slice(&c->f, l, 1, 0, batch);
-        dpcr_array x = dpcri_slice(&c->x, l, 1, 0, batch), y = dpcri_slice(&c->y, l, 1, 0, batch);
-        x.ndim = y.ndim = 2;
-        x.shape[0] = y.shape[0] = batch, x.shape[1] = y.shape[1] = c->steps->width;
-        x.strides[0] = x.strides[1], y.strides[0] = y.strides[1];
-        x.strides[1] = y.strides[1] = 1;
-        DPCR_TRY(code_of(c, "adjoint", c->steps->adjoint(c->steps->user, &span, &in, NULL, NULL, &x, &f, &y)));
+done:
+    return status;
+}
+
+// [count = 1][B][w] as [B][w].
+static dpcr_array matrix_of(const dpcr_array *array, int64_t step) {
+    dpcr_array view = dpcri_slice(array, step, 1, 0, array->shape[1]);
+    view.ndim = 2;
+    view.shape[0] = array->shape[1], view.strides[0] = array->strides[1];
+    view.shape[1] = array->shape[2], view.strides[1] = 1;
+    return view;
+}
+
+static dpcr_status run_adjoint(const checker *c, int64_t first, int64_t count, const dpcr_array *direct, const dpcr_array *last,
+                               const dpcr_array *adjoint, const dpcr_array *first_out) {
+    const dpcr_span span = dpcri_span(first, 1, 1, count, 0, c->steps->batch);
+    const dpcr_array in = dpcri_inputs(&c->t, first, count, 0, c->steps->batch);
+    return code_of(c, "adjoint", c->steps->adjoint(c->steps->user, &span, &in, NULL, direct, last, adjoint, first_out));
+}
+
+// Single steps against J^T g where J is known, and the loop over many steps, with direct parts, against single steps.
+static dpcr_status check_adjoint(const checker *c) {
+    const int64_t n = c->t.z.shape[0], batch = c->steps->batch;
+    const dpcri_row_ops *ops = dpcri_row_ops_of(c->steps->dtype);
+    dpcr_status status = DPCR_OK;
+    fill_waves(&c->x);
+    for (int64_t l = 0; l < n; l++) {
+        const dpcr_array f = dpcri_slice(&c->f, l, 1, 0, batch), x = matrix_of(&c->x, l), y = matrix_of(&c->y, l);
+        DPCR_TRY(run_adjoint(c, l, 1, NULL, &x, &f, &y));
     }
-    if (c->steps->adjoint) {
+    if (c->steps->linearise) {
         DPCR_TRY(apply(c, 1, &c->x, &c->f));
         DPCR_TRY(same(c, "adjoint, against J^T g,", &c->y, &c->f, c->tolerance));
     }
+    if (n < 3) return DPCR_OK;
+    // g = x_{n-1}; down to step 1: g += x_l; f_l = g; g = J_l^T g
+    const dpcr_array end = dpcri_slice(&c->x, n - 1, 1, 0, batch), g = dpcri_slice(&c->y, 0, 1, 0, batch);
+    const dpcr_array carry = matrix_of(&c->y, 0), direct = dpcri_slice(&c->x, 1, n - 1, 0, batch), many = dpcri_slice(&c->f, 1, n - 1, 0, batch);
+    ops->copy(&end, &g);
+    DPCR_TRY(run_adjoint(c, 1, n - 1, &direct, &carry, &many, &carry));
+    ops->copy(&end, &g);
+    for (int64_t l = n - 1; l >= 1; l--) {
+        const dpcr_array one = dpcri_slice(&c->x, l, 1, 0, batch), kept = dpcri_slice(&c->y, l, 1, 0, batch);
+        DPCR_TRY(run_adjoint(c, l, 1, &one, &carry, &kept, &carry));
+    }
+    const dpcr_array single = dpcri_slice(&c->y, 1, n - 1, 0, batch);
+    DPCR_TRY(same(c, "adjoint over many steps, against single ones,", &many, &single, c->tolerance));
 done:
     return status;
 }
@@ -202,10 +266,12 @@ dpcr_status dpcr_steps_check(dpcr_context *context, const dpcr_steps *steps, con
     c.t.z0 = *z0;
     DPCR_TRY(run_loop(&c));
     DPCR_TRY(check_splits(&c));
+    DPCR_TRY(check_strides(&c));
     if (steps->linearise) {
         DPCR_TRY(check_jacobian(&c));
-        DPCR_TRY(check_products(&c));
+        DPCR_TRY(check_jvp(&c));
     }
+    if (steps->adjoint) DPCR_TRY(check_adjoint(&c));
 done:
     dpcri_free(context, c.memory);
     return status;

@@ -74,10 +74,10 @@ size_t dpcri_solve_bytes(const dpcr_solve_plan *plan, dpcr_error *error) {
     carve_run(&run, plan->steps.batch);
     dpcri_sweep_space sweep_space;
     void *starts, *ends;
-    int64_t *met;
+    unsigned char *rerun;
     switch (plan->options.method) {
         case DPCR_METHOD_SEQUENTIAL: break;
-        case DPCR_METHOD_OVERLAP: dpcri_overlap_carve(plan, &run.arena, &starts, &ends, &met); break;
+        case DPCR_METHOD_OVERLAP: dpcri_overlap_carve(plan, &run.arena, &starts, &ends, &rerun); break;
         case DPCR_METHOD_SHOOTING: {
             const size_t more = dpcri_shooting_bytes(plan, error);
             if (more == SIZE_MAX) return SIZE_MAX;
@@ -138,7 +138,7 @@ static void fill_report(const dpcri_run *run) {
 // Parallel methods leave no tape while they iterate: one more evaluation of every step writes it.
 typedef struct tape_job {
     dpcri_run *run;
-    int code;
+    _Atomic int code;
 } tape_job;
 
 static void tape_steps_of(tape_job *job, int64_t first, int64_t count) {
@@ -148,8 +148,8 @@ static void tape_steps_of(tape_job *job, int64_t first, int64_t count) {
     const dpcr_array tape = dpcri_slice(job->run->tape, first, count, 0, steps->batch);
     const dpcr_array lanes = dpcri_as_lanes(&tape);
     const dpcr_span span = dpcri_span(first, count, 1, 1, 0, steps->batch);
-    const int code = steps->advance(steps->user, &span, &in, NULL, NULL, &lanes);
-    if (code < 0) __atomic_store_n(&job->code, code, __ATOMIC_RELAXED);
+    const int code = dpcri_advance(steps, &span, &in, NULL, NULL, &lanes);
+    if (code < 0) job->code = code;
 }
 
 static void tape_piece(void *argument, int64_t task) {
@@ -195,14 +195,13 @@ dpcr_status dpcr_solve_execute(const dpcr_solve_plan *plan, const dpcr_array *z0
                                const dpcr_array *tape, void *workspace, size_t workspace_bytes, dpcr_solve_report *report,
                                dpcr_error *error) {
     if (!plan) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: no plan given");
-    if (report && report->size != sizeof *report)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: report.size is %zu, wanted %zu", report->size, sizeof *report);
     dpcr_status status;
-    dpcr_solve_report own = {.size = sizeof own};
+    dpcr_solve_report own = {.size = sizeof own};  // as far as the caller's reaches, its places for arrays; at the end back
+    if (report) DPCRI_COPY_IN(own, report);
     const double start = dpcri_seconds();
     DPCR_TRY(dpcri_check_trajectory("solve", plan, z0, z, tape, error));
     DPCR_TRY(dpcri_check_workspace("solve", plan, workspace, workspace_bytes, error));
-    dpcri_run run = {.plan = plan, .t = {*z0, *z}, .tape = tape, .report = report ? report : &own, .error = error,
+    dpcri_run run = {.plan = plan, .t = {*z0, *z}, .tape = tape, .report = &own, .error = error,
                      .estimate = -1, .arena = {.base = workspace, .size = workspace_bytes}};
     run.report->history_length = 0;
     run.report->evaluations = 0;
@@ -213,8 +212,13 @@ dpcr_status dpcr_solve_execute(const dpcr_solve_plan *plan, const dpcr_array *z0
         DPCR_TRY(finish(&run));
         if (tape && plan->options.method != DPCR_METHOD_SEQUENTIAL) DPCR_TRY(write_tape(&run));
     }
+    for (int64_t b = 0; plan->steps.length == 0 && b < plan->steps.batch; b++) run.reason[b] = DPCR_REASON_EXACT;
     fill_report(&run);
-    run.report->seconds = dpcri_seconds() - start;
+    own.seconds = dpcri_seconds() - start;
+    if (report) {
+        own.size = report->size;
+        memcpy(report, &own, own.size < sizeof own ? own.size : sizeof own);
+    }
 done:
     return status;
 }

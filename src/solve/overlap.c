@@ -9,6 +9,7 @@
 // sweeps at the latest. Work (1 + m/n) L evaluations, depth n + m.
 // Sources: Song et al. (arXiv 2002.03629), restricted additive Schwarz in time; docs/math/overlap.md.
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "solve/solve_internal.h"
@@ -21,8 +22,9 @@ typedef struct overlap {
     const dpcri_row_ops *ops;
     int64_t chunks, steps;  // K and n; the last chunk also has the remainder
     void *starts, *ends;    // [K][B][w]: the state each chunk started from; scratch of the reruns
-    int64_t *met;           // [K][B]: 1 where the chunk must run again
-    int code;
+    unsigned char *rerun;   // [K][B]: 1 where the chunk must run again
+    _Atomic int64_t rerun_steps;
+    _Atomic int code;
 } overlap;
 
 // Steps a chunk: at least twice the warm-up, about 64 chunks where the chain is long; odd, because chunk strides that are
@@ -38,13 +40,13 @@ static int64_t chunk_count(const dpcr_solve_plan *plan) {
     return count > 0 ? count : 1;
 }
 
-void dpcri_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, void **starts, void **ends, int64_t **met) {
+void dpcri_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, void **starts, void **ends, unsigned char **rerun) {
     const int64_t chunks = chunk_count(plan);
     int64_t rows = 0, numbers = 0;
     if (!dpcri_mul(chunks, plan->steps.batch, &rows) || !dpcri_mul(rows, plan->steps.width, &numbers)) arena->overflow = true;
     *starts = dpcri_arena_take(arena, numbers, dpcr_dtype_size(plan->steps.dtype));
     *ends = dpcri_arena_take(arena, numbers, dpcr_dtype_size(plan->steps.dtype));
-    *met = dpcri_arena_take(arena, rows, sizeof(int64_t));
+    *rerun = dpcri_arena_take(arena, rows, 1);
 }
 
 static int64_t chunk_end(const overlap *o, int64_t c) {
@@ -59,7 +61,7 @@ static dpcr_array chunk_states(const overlap *o, void *data, int64_t c, int64_t 
 }
 
 static void note(overlap *o, int code) {
-    if (code < 0) __atomic_store_n(&o->code, code, __ATOMIC_RELAXED);
+    if (code < 0) o->code = code;
 }
 
 // Warm-up of chunks [first, first + count), all of which begin at least m steps into the chain.
@@ -69,7 +71,7 @@ static void warm_up(overlap *o, int64_t first, int64_t count, int64_t m) {
     guess.strides[0] = 0;
     const dpcr_array starts = chunk_states(o, o->starts, first, count, 0, steps->batch);
     const dpcr_span span = dpcri_span(first * o->steps - m, count, o->steps, m, 0, steps->batch);
-    note(o, steps->advance(steps->user, &span, &guess, NULL, &starts, NULL));
+    note(o, dpcri_advance(steps, &span, &guess, NULL, &starts, NULL));
 }
 
 static void start_chunks(overlap *o, int64_t first, int64_t end) {
@@ -98,7 +100,7 @@ static void run_chunks(overlap *o, int64_t first, int64_t count, int64_t n) {
     states.shape[0] = count;
     states.strides[0] = o->steps * z.strides[0];
     const dpcr_span span = dpcri_span(first * o->steps, count, o->steps, n, 0, steps->batch);
-    note(o, steps->advance(steps->user, &span, &in, &states, NULL, NULL));
+    note(o, dpcri_advance(steps, &span, &in, &states, NULL, NULL));
 }
 
 static void first_pass(void *argument, int64_t task) {
@@ -128,8 +130,8 @@ static void rerun_row(overlap *o, int64_t c, int64_t b) {
         const dpcr_array z = dpcri_outputs(&o->run->t, l, count, b, 1), states = dpcri_as_steps(&z);
         const dpcr_span span = dpcri_span(l, 1, 1, count, b, 1);
         memcpy(ends.data, at(o, &z, count - 1, 0), bytes);
-        note(o, steps->advance(steps->user, &span, &in, &states, NULL, NULL));
-        __atomic_fetch_add(&o->run->work[b], count, __ATOMIC_RELAXED);
+        note(o, dpcri_advance(steps, &span, &in, &states, NULL, NULL));
+        atomic_fetch_add_explicit(&o->rerun_steps, count, memory_order_relaxed);
         if (o->ops->close(at(o, &z, count - 1, 0), ends.data, steps->width, o->plan->options.atol, o->plan->options.rtol)) return;
         in = dpcri_slice(&z, count - 1, 1, 0, 1);
     }
@@ -138,44 +140,46 @@ static void rerun_row(overlap *o, int64_t c, int64_t b) {
 static void rerun_chunk(void *argument, int64_t c) {
     overlap *o = argument;
     for (int64_t b = 0; b < o->plan->steps.batch; b++)
-        if (o->met[c * o->plan->steps.batch + b]) rerun_row(o, c, b);
+        if (o->rerun[c * o->plan->steps.batch + b]) rerun_row(o, c, b);
 }
 
 // Compares the start of chunk c with its left neighbour's end; where they differ the chunk must run again from there.
-static bool check_boundary(overlap *o, int64_t c, int64_t b, double *defect) {
+// The sequence's largest defect so far goes to last_residual.
+static bool check_boundary(overlap *o, int64_t c, int64_t b) {
     const dpcr_steps *steps = &o->plan->steps;
     const dpcr_array end = dpcri_outputs(&o->run->t, c * o->steps - 1, 1, b, 1);
     const dpcr_array start = chunk_states(o, o->starts, c, 1, b, 1);
-    if (o->ops->close(end.data, start.data, steps->width, o->plan->options.atol, o->plan->options.rtol)) {
-        *defect = fmax(*defect, o->ops->distance(end.data, start.data, steps->width));
-        return true;
-    }
+    o->run->last_residual[b] = fmax(o->run->last_residual[b], o->ops->distance(end.data, start.data, steps->width));
+    if (o->ops->close(end.data, start.data, steps->width, o->plan->options.atol, o->plan->options.rtol)) return true;
     memcpy(start.data, end.data, (size_t)steps->width * dpcr_dtype_size(steps->dtype));
     return false;
 }
 
 // Marks the chunks that must run again; per sequence the first bad chunk goes to front. Returns whether any.
-static bool check_boundaries(overlap *o, double *defect) {
+static bool check_boundaries(overlap *o) {
     const int64_t batch = o->plan->steps.batch;
     bool any = false;
-    *defect = 0;
+    double defect = 0;
     for (int64_t b = 0; b < batch; b++) {
         o->run->front[b] = o->plan->steps.length;
+        o->run->last_residual[b] = 0;
         for (int64_t c = 1; c < o->chunks; c++) {
-            const bool good = check_boundary(o, c, b, defect);
-            o->met[c * batch + b] = !good;
+            const bool good = check_boundary(o, c, b);
+            o->rerun[c * batch + b] = !good;
             if (!good && c * o->steps < o->run->front[b]) o->run->front[b] = c * o->steps;
             any = any || !good;
         }
+        defect = fmax(defect, o->run->last_residual[b]);
     }
+    o->run->residual = defect;
+    dpcri_record_sweep(o->run, defect, o->run->last_residual);
     return any;
 }
 
 // In order from the first bad chunk of sequence b; chunks that already meet are left as they are.
 static void finish_row(overlap *o, int64_t b) {
-    double defect = 0;
     for (int64_t c = o->run->front[b] / o->steps; c < o->chunks; c++)
-        if (o->met[c * o->plan->steps.batch + b] || !check_boundary(o, c, b, &defect)) {
+        if (o->rerun[c * o->plan->steps.batch + b] || !check_boundary(o, c, b)) {
             const dpcr_array end = dpcri_outputs(&o->run->t, c * o->steps - 1, 1, b, 1);
             const dpcr_array start = chunk_states(o, o->starts, c, 1, b, 1);
             o->ops->copy(&end, &start);
@@ -199,20 +203,35 @@ static void finish_rows(overlap *o) {
 }
 
 // How much of an error at a chunk's start is left at its end, at most: the warm-up took the distance between the guess and
-// the chain down to the defect. Gives the sum of all defects carried on; negative when nothing was forgotten.
-static double carried_error(const overlap *o, double defect) {
-    double ratio = 0;
+// the chain down to the defect. Gives the sum of all defects of the sequence carried on; negative when nothing was forgotten.
+static double carried_error(const overlap *o, int64_t b) {
     const int64_t m = o->plan->options.warm_up;
+    const double defect = o->run->last_residual[b];
+    double ratio = 0;
+    if (o->steps < m) return -1;  // a chunk forgets less than the warm-up measured
     for (int64_t c = 1; c < o->chunks; c++) {
         if (c * o->steps <= m) continue;
-        for (int64_t b = 0; b < o->plan->steps.batch; b++) {
-            const dpcr_array before = dpcri_outputs(&o->run->t, c * o->steps - m - 1, 1, b, 1);
-            const dpcr_array guess = dpcri_inputs(&o->run->t, 0, 1, b, 1);
-            const double distance = o->ops->distance(guess.data, before.data, o->plan->steps.width);
-            if (distance > 0) ratio = fmax(ratio, defect / distance);
-        }
+        const dpcr_array before = dpcri_outputs(&o->run->t, c * o->steps - m - 1, 1, b, 1);
+        const dpcr_array guess = dpcri_inputs(&o->run->t, 0, 1, b, 1);
+        const double distance = o->ops->distance(guess.data, before.data, o->plan->steps.width);
+        if (distance > 0) ratio = fmax(ratio, defect / distance);
     }
     return ratio < 1 ? defect / (1 - ratio) : -1;
+}
+
+static void judge(overlap *o, int sweeps) {
+    dpcri_run *run = o->run;
+    const bool exact = o->plan->options.atol == 0 && o->plan->options.rtol == 0;
+    const double allowed = o->plan->options.atol + o->plan->options.rtol;
+    for (int64_t b = 0; b < o->plan->steps.batch; b++) {
+        run->sweeps[b] = sweeps;
+        if (run->reason[b]) continue;
+        const double estimate = exact ? 0 : carried_error(o, b);
+        run->estimate = fmax(run->estimate, estimate);
+        run->reason[b] = exact                                  ? DPCR_REASON_EXACT
+                         : estimate >= 0 && estimate <= allowed ? DPCR_REASON_CONVERGED
+                                                                : DPCR_REASON_RESIDUAL_ONLY;
+    }
 }
 
 dpcr_status dpcri_solve_overlap(dpcri_run *run) {
@@ -220,35 +239,24 @@ dpcr_status dpcri_solve_overlap(dpcri_run *run) {
     const dpcr_steps *steps = &plan->steps;
     overlap o = {.run = run, .plan = plan, .ops = dpcri_row_ops_of(steps->dtype), .chunks = chunk_count(plan),
                  .steps = chunk_steps(plan)};
-    dpcri_overlap_carve(plan, &run->arena, &o.starts, &o.ends, &o.met);
-    const double start = dpcri_seconds();
+    dpcri_overlap_carve(plan, &run->arena, &o.starts, &o.ends, &o.rerun);
+    const double t0 = dpcri_seconds(), flops = (double)steps->length * (double)steps->batch * steps->flops;
     const int64_t tasks = (o.chunks + LANES_A_TASK - 1) / LANES_A_TASK;
-    memset(o.met, 0, (size_t)(o.chunks * steps->batch) * sizeof *o.met);
-    const double flops = (double)steps->length * (double)steps->batch * steps->flops;
+    memset(o.rerun, 0, (size_t)(o.chunks * steps->batch));
     dpcri_for_tasks(plan, flops, tasks, first_pass, &o);
     run->report->evaluations += (steps->length + (o.chunks - 1) * plan->options.warm_up) * steps->batch;
-    double defect = 0;
     int sweeps = 1;
-    while (o.code >= 0 && check_boundaries(&o, &defect)) {
-        dpcri_record_sweep(run, defect, NULL);
-        if (sweeps >= plan->options.max_sweeps || dpcri_cancelled(plan->context)) break;
+    while (o.code >= 0 && check_boundaries(&o) && sweeps < plan->options.max_sweeps) {
+        if (dpcri_cancelled(plan->context))
+            return dpcri_fail(run->error, DPCR_ERROR_CANCELLED, "solve: stopped by the caller's cancel function");
         sweeps++;
         dpcri_for_tasks(plan, flops, o.chunks, rerun_chunk, &o);
     }
-    dpcri_record_sweep(run, defect, NULL);
-    run->report->seconds_evaluate = dpcri_seconds() - start;
-    finish_rows(&o);
-    const bool exact = plan->options.atol == 0 && plan->options.rtol == 0;
-    run->estimate = exact ? 0 : carried_error(&o, defect);
-    run->residual = defect;
-    const double allowed = plan->options.atol + plan->options.rtol;
-    for (int64_t b = 0; b < steps->batch; b++) {
-        run->sweeps[b] = sweeps;
-        run->report->evaluations += run->work[b];
-        if (run->reason[b]) continue;
-        run->reason[b] = exact ? DPCR_REASON_EXACT
-                               : run->estimate >= 0 && run->estimate <= allowed ? DPCR_REASON_CONVERGED
-                                                                                : DPCR_REASON_RESIDUAL_ONLY;
-    }
+    const double t1 = dpcri_seconds();
+    run->report->seconds_evaluate = t1 - t0;
+    if (o.code >= 0) finish_rows(&o);
+    run->report->seconds_finish = dpcri_seconds() - t1;
+    run->report->evaluations += o.rerun_steps;
+    judge(&o, sweeps);
     return dpcri_callback_status(run, "advance", o.code);
 }

@@ -15,7 +15,7 @@ const char *dpcr_method_name(dpcr_method method) {
 }
 
 dpcr_status dpcr_method_find(const char *name, dpcr_method *method, dpcr_error *error) {
-    for (int i = 0; name && i < DPCR_METHOD_COUNT; i++)
+    for (int i = 0; name && method && i < DPCR_METHOD_COUNT; i++)
         if (strcmp(name, method_names[i]) == 0) {
             *method = (dpcr_method)i;
             return DPCR_OK;
@@ -30,7 +30,7 @@ static const char *const guess_names[DPCR_GUESS_COUNT] = {"zero", "step", "state
 const char *dpcr_guess_name(dpcr_guess guess) { return (unsigned)guess < DPCR_GUESS_COUNT ? guess_names[guess] : "unknown"; }
 
 dpcr_status dpcr_guess_find(const char *name, dpcr_guess *guess, dpcr_error *error) {
-    for (int i = 0; name && i < DPCR_GUESS_COUNT; i++)
+    for (int i = 0; name && guess && i < DPCR_GUESS_COUNT; i++)
         if (strcmp(name, guess_names[i]) == 0) {
             *guess = (dpcr_guess)i;
             return DPCR_OK;
@@ -65,7 +65,7 @@ static dpcr_status check_steps(const dpcr_steps *steps, dpcr_error *error) {
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: dtype is %s, wanted float32 or float64",
                           dpcr_dtype_name(steps->dtype));
     if (!steps->advance) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: the callback advance is missing");
-    if (steps->tape_values < 0) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: tape_values is negative");
+    if (steps->tape_values < 0 || !dpcri_mul(steps->length * steps->batch, steps->tape_values, &count) || !dpcri_mul(count, 8, &count)) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: tape_values is %lld, wanted 0 or more that fit", (long long)steps->tape_values);
     if (!steps->linearise) return DPCR_OK;
     if (steps->jacobian.rows != steps->width || steps->jacobian.cols != steps->width)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: jacobian is %lld x %lld, wanted %lld x %lld",
@@ -170,6 +170,9 @@ static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
     if (o->damping == 0) o->damping = 0.7;
     if (o->block == 0) o->block = 2;
     if (o->warm_up == 0) o->warm_up = 64;
+    const int64_t length = plan->steps.length > 0 ? plan->steps.length : 1;
+    o->warm_up = clamp(o->warm_up, 1, length);
+    if (o->chunk > length) o->chunk = length;
     dpcri_planner_choose(plan->context, &plan->steps, o, plan->sentence, sizeof plan->sentence);
     if (o->max_sweeps == 0) o->max_sweeps = o->method == DPCR_METHOD_OVERLAP ? 3 : 100;
     dpcr_transition transition;
@@ -222,7 +225,13 @@ dpcr_status dpcr_solve_plan_create(dpcr_context *context, const dpcr_steps *step
     dpcr_status status;
     made->context = context;
     DPCRI_COPY_IN(made->steps, steps);
-    if (options) DPCRI_COPY_IN(made->options, options);
+    if (options) {
+        if (options->size < offsetof(dpcr_solve_options, scheme)) {
+            status = dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve_plan_create: options.size is %zu, wanted sizeof(dpcr_solve_options)", options->size);
+            goto done;
+        }
+        DPCRI_COPY_IN(made->options, options);
+    }
     DPCR_TRY(check_steps(&made->steps, error));
     DPCR_TRY(set_defaults(made, error));
     DPCR_TRY(check_backward(made, error));
@@ -245,7 +254,7 @@ void dpcr_solve_plan_destroy(dpcr_solve_plan *plan) {
     if (plan) dpcri_free(plan->context, plan);
 }
 
-const char *dpcr_solve_plan_sentence(const dpcr_solve_plan *plan) { return plan->sentence; }
-dpcr_method dpcr_solve_plan_method(const dpcr_solve_plan *plan) { return plan->options.method; }
-dpcr_scheme dpcr_solve_plan_backward(const dpcr_solve_plan *plan) { return plan->options.backward; }
-size_t dpcr_solve_plan_workspace(const dpcr_solve_plan *plan) { return plan->workspace; }
+const char *dpcr_solve_plan_sentence(const dpcr_solve_plan *plan) { return plan ? plan->sentence : ""; }
+dpcr_method dpcr_solve_plan_method(const dpcr_solve_plan *plan) { return plan ? plan->options.method : DPCR_METHOD_AUTO; }
+dpcr_scheme dpcr_solve_plan_backward(const dpcr_solve_plan *plan) { return plan ? plan->options.backward : DPCR_SCHEME_AUTO; }
+size_t dpcr_solve_plan_workspace(const dpcr_solve_plan *plan) { return plan ? plan->workspace : 0; }

@@ -71,9 +71,12 @@ static candidate best_newton(const dpcri_rates *rates, const dpcr_steps *steps, 
     static const dpcr_scheme schemes[] = {DPCR_SCHEME_CHUNKED, DPCR_SCHEME_BLELLOCH, DPCR_SCHEME_PCR, DPCR_SCHEME_SEQUENTIAL};
     candidate best = {DPCR_METHOD_NEWTON, wanted, HUGE_VAL};
     for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++) {
-        if (wanted != DPCR_SCHEME_AUTO && schemes[i] != wanted) continue;
+        const bool listed = wanted != DPCR_SCHEME_AUTO && wanted != DPCR_SCHEME_OVERLAP;  // overlap is priced as the loop
+        if (listed && schemes[i] != wanted) continue;
         const double seconds = newton_seconds(rates, steps, schemes[i]);
-        if (seconds < best.seconds) best = (candidate){DPCR_METHOD_NEWTON, schemes[i], seconds};
+        const dpcr_scheme scheme = wanted == DPCR_SCHEME_OVERLAP ? wanted : schemes[i];
+        if (wanted == DPCR_SCHEME_OVERLAP && schemes[i] != DPCR_SCHEME_SEQUENTIAL) continue;
+        if (seconds < best.seconds) best = (candidate){DPCR_METHOD_NEWTON, scheme, seconds};
     }
     return best;
 }

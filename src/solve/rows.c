@@ -18,6 +18,28 @@
 
 const dpcri_row_ops *dpcri_row_ops_of(dpcr_dtype dtype) { return dtype == DPCR_F64 ? &ops_f64 : &ops_f32; }
 
+static void not_finite(const dpcr_steps *steps, const dpcr_array *array) {
+    dpcr_array lane = *array;
+    if (array->ndim == 4) {  // [lanes][steps][rows][w]: lane by lane
+        lane.ndim = 3;
+        memmove(lane.shape, array->shape + 1, 3 * sizeof *lane.shape);
+        memmove(lane.strides, array->strides + 1, 3 * sizeof *lane.strides);
+    }
+    for (int64_t c = 0; c < (array->ndim == 4 ? array->shape[0] : 1); c++) {
+        dpcri_row_ops_of(steps->dtype)->fill(&lane, NAN);
+        lane.data = (char *)lane.data + array->strides[0] * (int64_t)dpcr_dtype_size(array->dtype);
+    }
+}
+
+int dpcri_advance(const dpcr_steps *steps, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
+                  const dpcr_array *last, const dpcr_array *tape) {
+    const int code = steps->advance(steps->user, span, in, states, last, tape);
+    if (code <= 0) return code;
+    if (states) not_finite(steps, states);
+    if (last) not_finite(steps, last);
+    return 0;
+}
+
 void dpcri_for_tasks(const dpcr_solve_plan *plan, double flops, int64_t tasks, void (*task)(void *, int64_t), void *argument) {
     const double region = 30000;  // flops that take about as long as handing work to the pool and back
     if (plan->steps.concurrent && (flops >= region || plan->steps.flops == 0))

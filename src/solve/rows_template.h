@@ -71,7 +71,10 @@ static void SUFFIX(residual)(const dpcr_array *f, const dpcr_array *z, const dpc
             bool within = false;
             if (finite) {
                 within = SUFFIX(residual_row)(fl, SUFFIX(at)(z, l, b), rl, w, (REAL)atol, (REAL)rtol, &worst[b]);
-                if (!SUFFIX(finite)(rl, w)) SUFFIX(zero)(rl, w);  // z itself is not finite: update resets it
+                if (!SUFFIX(finite)(rl, w)) {  // z itself is not finite: update resets it
+                    SUFFIX(zero)(rl, w);
+                    within = false;
+                }
             } else {
                 SUFFIX(zero)(rl, w);
                 worst[b] = HUGE_VAL;
@@ -85,7 +88,7 @@ static void SUFFIX(residual)(const dpcr_array *f, const dpcr_array *z, const dpc
 }
 
 static void SUFFIX(update)(const dpcr_array *z, const dpcr_array *f, const dpcr_array *delta, int64_t first,
-                           const int64_t *front, const void *const *reset, const int64_t *until, double atol, double rtol, int64_t *good,
+                           const int64_t *front, const void *const *reset, const int64_t *until, bool hold, double atol, double rtol, int64_t *good,
                            double *estimate) {
     const int64_t steps = z->shape[0], rows = z->shape[1], w = z->shape[2];
     for (int64_t b = 0; b < rows; b++) good[b] = 0, estimate[b] = 0;
@@ -107,7 +110,9 @@ static void SUFFIX(update)(const dpcr_array *z, const dpcr_array *f, const dpcr_
                 finite = finite && (zl[i] + dl[i]) - (zl[i] + dl[i]) == 0;
             }
             if (first + l < until[b] && largest / scale > estimate[b]) estimate[b] = largest / scale;
-            if (first + l == front[b]) {
+            if (hold && first + l < until[b]) {
+                // within tolerance as it is
+            } else if (first + l == front[b]) {
                 memcpy(zl, fl, (size_t)w * sizeof(REAL));
             } else if (finite) {
                 for (int64_t i = 0; i < w; i++) zl[i] += dl[i];
@@ -147,10 +152,10 @@ static double SUFFIX(distance)(const void *x_, const void *y_, int64_t w) {
     double largest = 0, scale = 1;
     for (int64_t i = 0; i < w; i++) {
         const double d = fabs((double)x[i] - (double)y[i]), value = fabs((double)y[i]);
-        if (!(d <= largest)) largest = d;
+        if (!(d <= largest)) largest = d == d ? d : HUGE_VAL;
         if (value > scale) scale = value;
     }
-    return largest / scale;
+    return isinf(largest) ? HUGE_VAL : largest / scale;
 }
 
 static REAL SUFFIX(entry)(const dpcr_transition *t, const REAL *a, int64_t i, int64_t j) {
@@ -165,7 +170,7 @@ static REAL SUFFIX(entry)(const dpcr_transition *t, const REAL *a, int64_t i, in
 
 static void SUFFIX(extract)(const dpcr_transition *from, const dpcr_array *a, const dpcr_transition *to,
                             const dpcr_array *b) {
-    const int64_t w = to->rows, k = to->structure == DPCR_BLOCK ? to->block : to->structure == DPCR_DENSE ? w : 1;
+    const int64_t w = to->structure == DPCR_SCALAR ? 1 : to->rows, k = to->structure == DPCR_BLOCK ? to->block : to->structure == DPCR_DENSE ? w : 1;
     for (int64_t l = 0; l < b->shape[0]; l++)
         for (int64_t row = 0; row < b->shape[1]; row++) {
             const REAL *x = a->data ? SUFFIX(at)(a, l, row) : NULL;

@@ -7,7 +7,7 @@
 typedef struct loop_job {
     dpcri_run *run;
     int64_t from, to, row, rows, block;
-    int code;
+    _Atomic int code;
 } loop_job;
 
 static void loop_rows(void *argument, int64_t task) {
@@ -25,8 +25,8 @@ static void loop_rows(void *argument, int64_t task) {
         tape = dpcri_slice(run->tape, job->from, job->to - job->from, row, rows);
         tape_steps = dpcri_as_steps(&tape);
     }
-    const int code = steps->advance(steps->user, &span, &in, &states, NULL, run->tape ? &tape_steps : NULL);
-    if (code < 0) __atomic_store_n(&job->code, code, __ATOMIC_RELAXED);
+    const int code = dpcri_advance(steps, &span, &in, &states, NULL, run->tape ? &tape_steps : NULL);
+    if (code < 0) job->code = code;
 }
 
 dpcr_status dpcri_run_loop(dpcri_run *run, int64_t from, int64_t to, int64_t row, int64_t rows) {

@@ -10,14 +10,12 @@
 
 #include "solve/solve_internal.h"
 
-enum { SCRATCH_SLOTS = 16 };
-
 // The coarse chain's callbacks work on these.
 typedef struct coarse {
     const dpcr_solve_plan *fine;
     int64_t n;           // fine steps a coarse one
     int64_t piece;       // lanes a call of linearise has at most
-    void *scratch;       // [SCRATCH_SLOTS] of states [n][B][w], Jacobians [n][B][values], product [B][values]
+    void *scratch;       // [DPCRI_EVALUATION_TASKS] of states [n][B][w], Jacobians [n][B][values], product [B][values]
     size_t slot_bytes;
 } coarse;
 
@@ -34,7 +32,7 @@ static int coarse_advance(void *user, const dpcr_span *span, const dpcr_array *i
     dpcr_array from = *in;
     int code = 0;
     (void)tape;
-    for (int64_t k = 0; k < span->steps && code >= 0; k++) {
+    for (int64_t k = 0; k < span->steps && code == 0; k++) {
         dpcr_span inner = dpcri_span((span->first + k) * c->n, span->lanes, span->stride * c->n, c->n, span->row, span->rows);
         inner.active = span->active;
         dpcr_array to;
@@ -47,7 +45,7 @@ static int coarse_advance(void *user, const dpcr_span *span, const dpcr_array *i
         } else {
             to = *last;
         }
-        code = fine->advance(fine->user, &inner, &from, NULL, &to, NULL);
+        code = dpcri_advance(fine, &inner, &from, NULL, &to, NULL);
         from = to;
     }
     return code;
@@ -79,12 +77,12 @@ static int chunk_product(const coarse *c, const dpcr_span *span, int64_t lane, c
                          const dpcr_array *a) {
     const dpcr_steps *fine = &c->fine->steps;
     const dpcri_row_ops *ops = dpcri_row_ops_of(fine->dtype);
-    const product p = slot_arrays(c, (span->first / c->piece) % SCRATCH_SLOTS, span->rows);
+    const product p = slot_arrays(c, (span->first / c->piece) % DPCRI_EVALUATION_TASKS, span->rows);
     const int64_t first = (span->first + lane) * c->n;
     const dpcr_array start = dpcri_slice(in, lane, 1, 0, span->rows), states = dpcri_as_steps(&p.states);
     dpcr_span loop = dpcri_span(first, 1, 1, c->n, span->row, span->rows);
     loop.active = span->active;
-    int code = fine->advance(fine->user, &loop, &start, &states, NULL, NULL);
+    int code = dpcri_advance(fine, &loop, &start, &states, NULL, NULL);
     if (code) return code;
     const dpcr_array end = dpcri_slice(&p.states, c->n - 1, 1, 0, span->rows);
     if (f) {
@@ -138,7 +136,10 @@ static dpcr_status coarse_plan(const dpcr_solve_plan *plan, coarse *c, dpcr_solv
     made->window = window < made->steps.length ? window : made->steps.length;
     const dpcr_status status = dpcri_plan_derive(made, error);
     if (status != DPCR_OK) return status;
-    made->piece = 1;  // a chunk is work enough for one call, and its Jacobians stay in cache
+    // A chunk is work enough for one call, and its Jacobians stay in cache. Pieces of one step, by tasks that take every
+    // DPCRI_EVALUATION_TASKS-th: no two at work share a slot of scratch.
+    made->piece = 1;
+    made->keep_pieces = true;
     c->piece = made->piece;
     const int64_t values = dpcr_transition_values(&fine->jacobian);
     bool overflow = false;
@@ -152,7 +153,7 @@ static void carve(const dpcr_solve_plan *inner, const coarse *c, dpcri_arena *ar
     int64_t numbers = 0;
     if (!dpcri_mul(inner->steps.length * inner->steps.batch, inner->steps.width, &numbers)) arena->overflow = true;
     *boundaries = dpcri_arena_take(arena, numbers, dpcr_dtype_size(inner->steps.dtype));
-    *scratch = dpcri_arena_take(arena, SCRATCH_SLOTS, c->slot_bytes);
+    *scratch = dpcri_arena_take(arena, DPCRI_EVALUATION_TASKS, c->slot_bytes);
 }
 
 size_t dpcri_shooting_bytes(const dpcr_solve_plan *plan, dpcr_error *error) {
@@ -172,7 +173,7 @@ typedef struct fill_job {
     const coarse *c;
     dpcri_trajectory boundaries;
     int64_t chunks;
-    int code;
+    _Atomic int code;
 } fill_job;
 
 // The loop inside chunks [first, first + count), from the converged boundaries.
@@ -185,8 +186,8 @@ static void fill_lanes(fill_job *job, int64_t first, int64_t count) {
     states.shape[0] = count;
     states.strides[0] = job->c->n * z.strides[0];
     const dpcr_span span = dpcri_span(first * job->c->n, count, job->c->n, job->c->n, 0, fine->batch);
-    const int code = fine->advance(fine->user, &span, &in, &states, NULL, NULL);
-    if (code < 0) __atomic_store_n(&job->code, code, __ATOMIC_RELAXED);
+    const int code = dpcri_advance(fine, &span, &in, &states, NULL, NULL);
+    if (code < 0) job->code = code;
 }
 
 static void fill_chunks(void *argument, int64_t task) {
@@ -234,7 +235,7 @@ dpcr_status dpcri_solve_shooting(dpcri_run *run) {
         run->locked[b] = run->front[b];
     }
     for (int64_t k = 0; k < run->report->history_length && k < run->report->history_capacity && run->report->locked_history; k++)
-        run->report->locked_history[k] *= c.n;
+        run->report->locked_history[k] = run->report->locked_history[k] == inner.steps.length ? length : run->report->locked_history[k] * c.n;
     const int64_t kept = run->report->history_length < run->report->history_capacity ? run->report->history_length : run->report->history_capacity;
     for (int64_t k = 0; run->report->sequence_locked_history && k < kept * run->report->batch_capacity; k++)
         if (k % run->report->batch_capacity < inner.steps.batch) run->report->sequence_locked_history[k] *= c.n;

@@ -7,7 +7,10 @@
 #include "deeppcr/solve.h"
 #include "rt/rt.h"
 
-enum { DPCRI_SENTENCE = 320 };
+enum {
+    DPCRI_SENTENCE = 320,
+    DPCRI_EVALUATION_TASKS = 16  // tasks that evaluate a window at once; each has scratch of its own
+};
 
 struct dpcr_solve_plan {
     dpcr_context *context;
@@ -20,6 +23,7 @@ struct dpcr_solve_plan {
     int64_t piece;                  // steps evaluated by one task while they are in cache
     int64_t row_block;              // sequences a task of the loop runs
     int64_t backward_window;        // steps whose adjoint states are held at once
+    bool keep_pieces;               // evaluation tasks go by pieces, never by blocks of sequences
     size_t workspace;
     char sentence[DPCRI_SENTENCE];
 };
@@ -48,7 +52,6 @@ typedef struct dpcri_run {
     unsigned char *residual_only;
     // totals
     double residual, estimate;
-    int callback_code;    // first negative code of a callback
     dpcri_arena arena;    // the rest of the workspace, for the method
 } dpcri_run;
 
@@ -63,6 +66,10 @@ dpcr_array dpcri_slice(const dpcr_array *array, int64_t first, int64_t count, in
 // [a][b][c] -> [1][a][b][c] and [a][1][b][c]: a lane of many steps, lanes of one step.
 dpcr_array dpcri_as_steps(const dpcr_array *array);
 dpcr_array dpcri_as_lanes(const dpcr_array *array);
+
+// The callback advance; a positive code makes all that the span was to write not finite. Returns 0 or a negative code.
+int dpcri_advance(const dpcr_steps *steps, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
+                  const dpcr_array *last, const dpcr_array *tape);
 
 // for i < tasks: task(argument, i), side by side where the callbacks allow it and `flops` are worth a parallel region.
 void dpcri_for_tasks(const dpcr_solve_plan *plan, double flops, int64_t tasks, void (*task)(void *, int64_t), void *argument);
@@ -82,8 +89,9 @@ typedef struct dpcri_row_ops {
                      double *worst, unsigned char *front_bad);
     // z += delta (z = f at the front, reset[row] where the sum is not finite), for steps >= front[row]; counts the
     // leading steps whose correction is within tolerance, and gives the largest correction / max(1, |z|) before until[row].
+    // With `hold`, steps before until[row] stay as their residual was measured.
     void (*update)(const dpcr_array *z, const dpcr_array *f, const dpcr_array *delta, int64_t first, const int64_t *front,
-                   const void *const *reset, const int64_t *until, double atol, double rtol, int64_t *good, double *estimate);
+                   const void *const *reset, const int64_t *until, bool hold, double atol, double rtol, int64_t *good, double *estimate);
     // estimate[row] = max(estimate[row], largest |delta| / max(1, |z|)); delta of the last step goes to carry [B][w]
     void (*measure)(const dpcr_array *z, const dpcr_array *delta, double *estimate, const dpcr_array *carry);
     // true when every |x - y| <= atol + rtol |y| of the row; bit equality when both are 0
@@ -124,7 +132,7 @@ typedef struct dpcri_sweep_space {
     void *linear;
 } dpcri_sweep_space;
 void dpcri_sweep_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_sweep_space *space);
-void dpcri_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, void **starts, void **ends, int64_t **met);
+void dpcri_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, void **starts, void **ends, unsigned char **rerun);
 // Appends a sweep to the report's histories: largest residual (or defect) and fronts. by_sequence [B] or NULL: the same for all.
 void dpcri_record_sweep(dpcri_run *run, double residual, const double *by_sequence);
 size_t dpcri_shooting_bytes(const dpcr_solve_plan *plan, dpcr_error *error);
@@ -150,7 +158,7 @@ dpcr_status dpcri_method_transition(const dpcr_steps *steps, const dpcr_solve_op
 void dpcri_planner_choose(dpcr_context *context, const dpcr_steps *steps, dpcr_solve_options *options, char *sentence,
                           size_t bytes);
 
-// A negative callback code becomes an error; a positive one makes the outputs not finite.
+// A negative callback code becomes an error.
 dpcr_status dpcri_callback_status(dpcri_run *run, const char *what, int code);
 
 // Option or report fields as far as the caller's size reaches.

@@ -19,20 +19,19 @@
 
 #include "solve/solve_internal.h"
 
-enum { EVALUATION_TASKS = 16 };
-
 typedef struct sweep {
     dpcri_run *run;
     const dpcr_solve_plan *plan;
     const dpcri_row_ops *ops;
     dpcri_sweep_space space;
     int64_t values;   // of A
-    bool needs_jacobian, exact_jacobian;
+    bool needs_jacobian, own_jacobian;  // A is made from J; J has A's own layout
+    bool confirmed;                     // A is J itself: its corrections are error estimates
     void *slot;            // fused: where A of the piece at work lies, [piece][row_block][values]
     int64_t slot_first;    // fused: the first step of that piece
     // the group at work: sequences [row, row + rows) whose window is [lo, hi)
     int64_t row, rows, lo, hi;
-    int code;
+    _Atomic int *code;     // the last negative code of a callback
 } sweep;
 
 static bool needs_jacobian(const dpcr_solve_plan *plan) {
@@ -49,12 +48,12 @@ static bool has_own_jacobian(const dpcr_solve_plan *plan) {
 static bool is_fused(const dpcr_solve_plan *plan) {
     const double bytes = (double)plan->window * (double)plan->steps.batch * (double)dpcr_transition_values(&plan->transition) *
                          (double)dpcr_dtype_size(plan->steps.dtype);
-    return plan->linear.scheme == DPCR_SCHEME_SEQUENTIAL && bytes > (double)(1 << 20);
+    return !plan->keep_pieces && plan->linear.scheme == DPCR_SCHEME_SEQUENTIAL && bytes > (double)(1 << 20);
 }
 
 static int64_t row_tasks(const dpcr_solve_plan *plan, int64_t rows) {
     const int64_t blocks = (rows + plan->row_block - 1) / plan->row_block;
-    return blocks < EVALUATION_TASKS ? blocks : EVALUATION_TASKS;
+    return blocks < DPCRI_EVALUATION_TASKS ? blocks : DPCRI_EVALUATION_TASKS;
 }
 
 static int64_t pieces_of(const dpcr_solve_plan *plan) { return plan->window / plan->piece + 2; }
@@ -65,7 +64,10 @@ void dpcri_sweep_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_sw
     const int64_t values = dpcr_transition_values(&plan->transition);
     int64_t states = 0, numbers = 0, scratch = 0;
     if (!dpcri_mul(plan->window, steps->batch, &states)) arena->overflow = true;
-    const int64_t pieces = pieces_of(plan), tasks = pieces < EVALUATION_TASKS ? pieces : EVALUATION_TASKS;
+    const int64_t pieces = pieces_of(plan);
+    const int64_t tasks = is_fused(plan)                   ? row_tasks(plan, steps->batch)
+                          : pieces < DPCRI_EVALUATION_TASKS ? pieces
+                                                            : DPCRI_EVALUATION_TASKS;
     space->f = dpcri_arena_take(arena, dpcri_mul(states, steps->width, &numbers) ? numbers : -1, real);
     space->r = dpcri_arena_take(arena, numbers, real);
     const int64_t kept = is_fused(plan) ? row_tasks(plan, steps->batch) * plan->piece * plan->row_block : states;
@@ -121,9 +123,9 @@ static int evaluate_steps(sweep *s, int64_t first, int64_t count, void *dense) {
     span.active = s->space.active + s->row;
     int code = 0;
     if (!s->needs_jacobian) {
-        code = steps->advance(steps->user, &span, &in, NULL, &f, NULL);
+        code = dpcri_advance(steps, &span, &in, NULL, &f, NULL);
         if (s->values) s->ops->fill(&a, 1);  // picard: A = I, kept as scalars so that single steps can be cut
-    } else if (s->exact_jacobian) {
+    } else if (s->own_jacobian) {
         code = steps->linearise(steps->user, &span, &in, &f, &a);
     } else {
         const int64_t shape[3] = {count, s->rows, dpcr_transition_values(&steps->jacobian)};
@@ -146,7 +148,7 @@ static void evaluate_piece(sweep *s, int64_t piece, void *dense) {
     if (l == 0) code = evaluate_steps(s, l++, 1, dense);
     if (code >= 0 && l < last) code = evaluate_steps(s, l, last - l, dense);
     if (code < 0) {
-        __atomic_store_n(&s->code, code, __ATOMIC_RELAXED);
+        *s->code = code;
         return;
     }
     const dpcr_solve_options *options = &s->plan->options;
@@ -167,7 +169,7 @@ static void evaluate_task(void *argument, int64_t task) {
     const dpcr_steps *steps = &s->plan->steps;
     const size_t dense = (size_t)(s->plan->piece * steps->batch * dpcr_transition_values(&steps->jacobian)) *
                          dpcr_dtype_size(steps->dtype);
-    for (int64_t i = task; i < piece_count(s); i += EVALUATION_TASKS)
+    for (int64_t i = task; i < piece_count(s); i += DPCRI_EVALUATION_TASKS)
         evaluate_piece(s, s->lo / s->plan->piece + i, (char *)s->space.dense + (size_t)task * dense);
 }
 
@@ -180,7 +182,7 @@ static void update_piece(void *argument, int64_t task) {
     const dpcr_array r = buffer_view(s, s->space.r, s->plan->steps.width, first, last - first);
     const dpcr_array z = dpcri_outputs(&s->run->t, first, last - first, s->row, s->rows);
     const int64_t at = task * s->plan->steps.batch + s->row;
-    s->ops->update(&z, &f, &r, first, s->space.masked + s->row, s->space.reset + s->row, s->space.until + s->row, s->plan->options.atol,
+    s->ops->update(&z, &f, &r, first, s->space.masked + s->row, s->space.reset + s->row, s->space.until + s->row, !s->confirmed, s->plan->options.atol,
                    s->plan->options.rtol, s->space.delta_good + at, s->space.estimate + at);
 }
 
@@ -228,16 +230,16 @@ static void sweep_rows(sweep *s, int64_t block, int64_t task, const void *carry,
     mine.rows = s->rows - offset < row_block ? s->rows - offset : row_block;
     mine.slot = (char *)s->space.a + (size_t)task * slot;
     if (carry) carry = (const char *)carry + (size_t)(offset * carry_row) * real;
-    for (int64_t i = 0; i < piece_count(s) && mine.code >= 0; i++) {
+    for (int64_t i = 0; i < piece_count(s); i++) {
         const int64_t begin = (s->lo / s->plan->piece + i) * s->plan->piece, end = begin + s->plan->piece;
         const int64_t first = begin > s->lo ? begin : s->lo, last = end < s->hi ? end : s->hi;
         mine.slot_first = first;
         evaluate_piece(&mine, s->lo / s->plan->piece + i, (char *)s->space.dense + (size_t)task * dense);
+        if (*s->code < 0) return;
         solve_steps(&mine, first, last, carry, carry_row);
         const dpcr_array r = buffer_view(&mine, s->space.r, s->plan->steps.width, last - 1, 1);
         carry = r.data, carry_row = r.strides[1];
     }
-    if (mine.code < 0) __atomic_store_n(&s->code, mine.code, __ATOMIC_RELAXED);
 }
 
 typedef struct fused_job {
@@ -263,14 +265,14 @@ static dpcr_status evaluate_and_solve(sweep *s, const void *carry) {
         fused_job job = {s, carry, steps->width};
         dpcri_for_tasks(s->plan, flops, row_tasks(s->plan, s->rows), fused_task, &job);
     } else {
-        dpcri_for_tasks(s->plan, flops, piece_count(s) < EVALUATION_TASKS ? piece_count(s) : EVALUATION_TASKS, evaluate_task, s);
+        dpcri_for_tasks(s->plan, flops, piece_count(s) < DPCRI_EVALUATION_TASKS ? piece_count(s) : DPCRI_EVALUATION_TASKS, evaluate_task, s);
     }
     report->evaluations += (s->hi - s->lo) * s->rows;
     const double t1 = dpcri_seconds();
-    if (!is_fused(s->plan) && s->values && s->code >= 0) solve_steps(s, s->lo, s->hi, carry, steps->width);
+    if (!is_fused(s->plan) && s->values && *s->code >= 0) solve_steps(s, s->lo, s->hi, carry, steps->width);
     report->seconds_evaluate += t1 - t0;
     report->seconds_linear += dpcri_seconds() - t1;
-    return dpcri_callback_status(s->run, "linearise", s->code);
+    return dpcri_callback_status(s->run, s->needs_jacobian ? "linearise" : "advance", *s->code);
 }
 
 // Counts what the residuals say: which sequences go on, which prefix is within tolerance. Returns the largest residual.
@@ -284,7 +286,7 @@ static double judge_residuals(sweep *s) {
         const double here = largest(s, s->space.worst, b);
         worst = fmax(worst, here);
         run->last_residual[b] = here;
-        run->work[b] += s->hi - s->lo;
+        run->work[b] += s->hi - run->front[b];
         if (good < s->hi || s->hi < s->plan->steps.length) run->sweeps[b]++;
         for (int64_t i = 0; i < piece_count(s); i++)
             if (s->space.front_bad[i * s->plan->steps.batch + b]) run->reason[b] = DPCR_REASON_NONFINITE;
@@ -300,20 +302,21 @@ static void lock_prefixes(sweep *s) {
         if (!s->space.active[b] || run->reason[b]) continue;
         const double estimate = largest(s, s->space.estimate, b);
         int64_t lock = s->space.until[b];
-        if (s->exact_jacobian && s->plan->options.method == DPCR_METHOD_NEWTON) {
+        if (s->confirmed) {
             const bool complete = lock == s->hi;
             const int64_t confirmed = s->lo + leading(s, s->space.delta_good, b);
             if (complete && confirmed < lock && estimate >= 0.5 * run->last_estimate[b])
                 run->residual_only[b] = 1;  // rounding: no further sweep would make the correction smaller
             else if (confirmed < lock)
                 lock = confirmed;
-            run->last_estimate[b] = complete ? estimate : HUGE_VAL;
-            run->estimate = fmax(run->estimate < 0 ? 0 : run->estimate, lock == s->hi ? estimate : 0);
+            if (lock == s->hi) run->estimate = fmax(run->estimate, estimate);
+            run->last_estimate[b] = complete && lock < s->hi ? estimate : HUGE_VAL;
         } else {
             run->residual_only[b] = 1;
         }
         const bool exact = s->plan->options.atol == 0 && s->plan->options.rtol == 0;
-        if (run->exact[b] == run->front[b]) run->exact[b]++;  // F of a state with the loop's bits
+        const bool held = !s->confirmed && s->space.until[b] > run->front[b];
+        if (run->exact[b] == run->front[b] && !held) run->exact[b]++;  // F of a state with the loop's bits
         run->front[b] = lock > run->front[b] ? lock : run->front[b] + 1;
         if (exact) run->exact[b] = run->front[b];
         if (run->front[b] >= s->plan->steps.length) {
@@ -352,7 +355,7 @@ typedef struct guess_job {
     dpcri_run *run;
     const void *zero;
     int64_t piece;
-    int code;
+    _Atomic int code;
 } guess_job;
 
 static void guess_piece(void *argument, int64_t task) {
@@ -368,8 +371,8 @@ static void guess_piece(void *argument, int64_t task) {
     }
     const dpcr_array out = dpcri_outputs(&job->run->t, first, count, 0, steps->batch);
     const dpcr_span span = dpcri_span(first, count, 1, 1, 0, steps->batch);
-    const int code = steps->advance(steps->user, &span, &in, NULL, &out, NULL);
-    if (code < 0) __atomic_store_n(&job->code, code, __ATOMIC_RELAXED);
+    const int code = dpcri_advance(steps, &span, &in, NULL, &out, NULL);
+    if (code < 0) job->code = code;
 }
 
 static dpcr_status make_guess(dpcri_run *run, void *zero) {
@@ -426,7 +429,7 @@ static void fill_entering(sweep *s) {
 static void spend_budget(sweep *s) {
     const double budget = (double)s->plan->options.max_sweeps * (double)s->plan->steps.length;
     for (int64_t b = s->row; b < s->row + s->rows; b++)
-        if (s->space.active[b] && (double)(s->run->work[b] + s->hi - s->lo) > budget + 0.5) {
+        if (s->space.active[b] && (double)(s->run->work[b] + s->hi - s->run->front[b]) > budget + 0.5) {
             s->run->reason[b] = s->plan->options.no_fallback ? DPCR_REASON_NOT_CONVERGED : DPCR_REASON_FALLBACK;
             s->space.active[b] = 0;
         }
@@ -458,7 +461,7 @@ static void judge_estimates(sweep *s, const double *estimate) {
     const dpcr_solve_options *o = &s->plan->options;
     const double eps = s->plan->steps.dtype == DPCR_F64 ? 2.2e-16 : 1.2e-7;
     const double tolerance = o->atol + o->rtol, floor = 8 * eps * sqrt((double)s->plan->steps.length);
-    run->estimate = 0;
+    run->estimate = -1;
     for (int64_t b = 0; b < s->plan->steps.batch; b++) {
         if (!s->space.active[b]) continue;
         if (estimate[b] <= tolerance) {
@@ -468,7 +471,7 @@ static void judge_estimates(sweep *s, const double *estimate) {
         } else {
             run->reason[b] = o->no_fallback ? DPCR_REASON_NOT_CONVERGED : DPCR_REASON_FALLBACK;
             run->front[b] = run->exact[b];
-            continue;
+            if (!o->no_fallback) continue;  // the loop will be right
         }
         run->estimate = fmax(run->estimate, estimate[b]);
     }
@@ -479,7 +482,7 @@ static void judge_estimates(sweep *s, const double *estimate) {
 static dpcr_status verify(sweep *s) {
     const dpcr_steps *steps = &s->plan->steps;
     bool any = false;
-    if (!s->exact_jacobian || s->plan->options.method != DPCR_METHOD_NEWTON) return DPCR_OK;
+    if (!s->confirmed) return DPCR_OK;
     for (int64_t b = 0; b < steps->batch; b++) {
         const int reason = s->run->reason[b];
         const bool claimed = reason == DPCR_REASON_CONVERGED || reason == DPCR_REASON_RESIDUAL_ONLY;
@@ -506,7 +509,11 @@ dpcr_status dpcri_solve_sweeps(dpcri_run *run) {
                .values = dpcr_transition_values(&plan->transition)};
     dpcri_sweep_carve(plan, &run->arena, &s.space);
     s.needs_jacobian = needs_jacobian(plan);
-    s.exact_jacobian = has_own_jacobian(plan);
+    s.own_jacobian = has_own_jacobian(plan);
+    // an identity is kept as scalars, so that single steps can be cut out
+    s.confirmed = plan->options.method == DPCR_METHOD_NEWTON && (s.own_jacobian || steps->jacobian.structure == DPCR_IDENTITY);
+    _Atomic int code = 0;
+    s.code = &code;
     memset(s.space.active, 1, (size_t)steps->batch);
     memset(s.space.partial, 0, (size_t)steps->batch);
     memset(s.space.filled, 0, (size_t)steps->batch * sizeof *s.space.filled);
