@@ -129,7 +129,8 @@ for method in (["--layers", "100"], ["--layers", "30", "--method", "newton", "--
         resume = ["--resume", path("killed")] if os.path.exists(path("killed")) else []
         process = subprocess.Popen([program] + arguments + resume, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         try:
-            process.communicate(timeout=chance.uniform(0.1, 0.9) * took if kills < 6 else None)
+            # from soon after the start: what is timed above may have been a slow run, and later ones are faster
+            process.communicate(timeout=chance.uniform(0.05, 0.6) * took if kills < 6 else None)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
@@ -137,7 +138,7 @@ for method in (["--layers", "100"], ["--layers", "30", "--method", "newton", "--
             continue
         assert process.returncode == 0, process.returncode
         break
-    assert kills >= 2 or attempt >= 1, "never killed: %d kills" % kills
+    assert kills >= 1, "never killed"
     assert tensors("killed") == tensors("whole"), "killed %d times and resumed: other bits" % kills
     steps = [line["step"] for line in log("kl") if line["event"] == "step"]
     assert steps == list(range(1, 121)), steps
