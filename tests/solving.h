@@ -21,6 +21,7 @@ typedef struct solved {
     int64_t fronts[2048];
     int reasons[64], sweeps[64];
     int64_t locked[64];
+    char sentence[400];  // the plan's, which is gone
     double sequence_history[2048 * 8];
     int64_t sequence_fronts[2048 * 8];
     void *z;         // [L][B][w]
@@ -61,6 +62,7 @@ static inline solved solve_steps(dpcr_context *context, const dpcr_steps *steps,
     const size_t space = dpcr_solve_plan_workspace(plan);
     unsigned char *workspace = solving_workspace(space + 64);
     memset(workspace, 0xa5, space + 64);
+    snprintf(s.sentence, sizeof s.sentence, "%s", dpcr_solve_plan_sentence(plan));
     s.status = dpcr_solve_execute(plan, &first, &z, NULL, workspace, space, &s.report, &s.error);
     if (s.status == DPCR_OK && direct) {
         const dpcr_array lambda = dpcr_array_make(s.lambda, c->dtype, 3, shape), dz0 = dpcr_array_make(s.dz0, c->dtype, 2, shape + 1);
@@ -72,6 +74,8 @@ static inline solved solve_steps(dpcr_context *context, const dpcr_steps *steps,
         s.status = dpcr_solve_backward(plan, &first, &z, NULL, &given, NULL, &lambda, &dz0, workspace, space, NULL, &s.error);
         free(g);
     }
+    if (s.status == DPCR_OK) assert_string_equal(s.report.sentence, s.sentence);
+    s.report.sentence = NULL;
     for (int i = 0; i < 64; i++) assert_int_equal(workspace[space + (size_t)i], 0xa5);  // nothing behind it was written
     free(workspace);
     dpcr_solve_plan_destroy(plan);

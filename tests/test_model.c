@@ -126,7 +126,7 @@ static void close_chain(chain *c) {
 
 // Calls `check` for every architecture, branch, norm and activation, with widths on both sides of the vector.
 static void for_all_forms(void (*check)(chain *c)) {
-    static const int64_t widths[] = {1, 3, 8, 21, 70};
+    static const int64_t widths[] = {1, 3, 8, 16, 21, 32, 64, 70};
     int form = 0;
     for (int residual = 0; residual < 2; residual++)
         for (int two_layer = 0; two_layer <= residual; two_layer++)

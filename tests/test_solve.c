@@ -586,7 +586,7 @@ static void histories(void **state) {
                                             .backward = DPCR_SCHEME_SEQUENTIAL, .max_sweeps = 1000};
         solved r = solve(context, &c, z0, &options);
         assert_true(r.report.history_length >= 2 && r.report.history_length < 2048);
-        assert_non_null(strstr(r.report.sentence, "as asked"));
+        assert_non_null(strstr(r.sentence, "as asked"));
         for (int64_t k = 0; k < r.report.history_length; k++) {
             int64_t least = 120;
             double most = 0;

@@ -216,7 +216,7 @@ dpcr_status dpcr_solve_backward(const dpcr_solve_plan *plan, const dpcr_array *z
     DPCR_TRY(dpcri_check_workspace("backward", plan, workspace, workspace_bytes, error));
     if (steps->batch == 0) goto done;
     dpcri_arena arena = {.base = workspace, .size = workspace_bytes};
-    backward b = {.plan = plan, .t = {*z0, *z}, .tape = tape, .direct = direct, .lambda_out = lambda, .gradient_piece = 4};
+    backward b = {.plan = plan, .t = {*z0, *z}, .tape = tape, .direct = direct, .lambda_out = lambda, .gradient_piece = 8};
     b.from_tape = steps->gradient_from_tape && plan->options.consume_tape && tape && !lambda && by_loop(plan);
     carve(plan, &arena, &b.space);
     const int64_t shape[3] = {1, steps->batch, steps->width};

@@ -240,7 +240,7 @@ dpcr_status dpcr_solve_plan_create(dpcr_context *context, const dpcr_steps *step
     made->backward_window = length;
     if (made->options.backward == DPCR_SCHEME_SEQUENTIAL) {
         const int64_t state = made->steps.batch * made->steps.width * (int64_t)dpcr_dtype_size(made->steps.dtype);
-        made->backward_window = clamp((128 << 10) / (state > 0 ? state : 1), 1, clamp(length, 1, 256));
+        made->backward_window = clamp((256 << 10) / (state > 0 ? state : 1), 1, clamp(length, 1, 256));
     }
     DPCR_TRY(fit_memory(made, error));
     *plan = made;
