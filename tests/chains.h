@@ -16,13 +16,13 @@ typedef struct chain {
     chain_step step;
     int64_t length, batch, width;
     dpcr_dtype dtype;
-    const double *parameters;   // of the step's own layout
-    double *gradients;          // [L][w]: a parameter theta_l added to every state, for gradient tests; or NULL
-    int fail_code;              // returned by advance when not 0, from step fail_at on
+    const double *parameters;  // of the step's own layout
+    double *gradients;         // [L][w]: a parameter theta_l added to every state, for gradient tests; or NULL
+    int fail_code;             // returned by advance when not 0, from step fail_at on
     int64_t fail_at;
-    int wrong_jacobian;         // spoils linearise
-    int wrong_stride;           // advance forgets the stride
-    dpcr_transition jacobian;   // structure that linearise gives, when not dense: taken from the dense one
+    int wrong_jacobian;        // spoils linearise
+    int wrong_stride;          // advance forgets the stride
+    dpcr_transition jacobian;  // structure that linearise gives, when not dense: taken from the dense one
 } chain;
 
 static double chain_get(const dpcr_array *a, int64_t offset) {
@@ -38,8 +38,8 @@ static void chain_put(const dpcr_array *a, int64_t offset, double value) {
 
 enum { CHAIN_MAX_WIDTH = 40 };
 
-static inline int chain_advance(void *user, const dpcr_span *s, const dpcr_array *in, const dpcr_array *states, const dpcr_array *last,
-                         const dpcr_array *tape) {
+static inline int chain_advance(void *user, const dpcr_span *s, const dpcr_array *in, const dpcr_array *states,
+                                const dpcr_array *last, const dpcr_array *tape) {
     const chain *c = user;
     (void)tape;
     if (c->fail_code && s->first + (s->lanes - 1) * s->stride + s->steps > c->fail_at) return c->fail_code;
@@ -52,10 +52,14 @@ static inline int chain_advance(void *user, const dpcr_span *s, const dpcr_array
                 for (int64_t i = 0; i < c->width; i++) {
                     if (c->dtype == DPCR_F32) y[i] = (double)(float)y[i];
                     x[i] = y[i];
-                    if (states) chain_put(states, lane * states->strides[0] + k * states->strides[1] + b * states->strides[2] + i, x[i]);
+                    if (states)
+                        chain_put(states,
+                                  lane * states->strides[0] + k * states->strides[1] + b * states->strides[2] + i,
+                                  x[i]);
                 }
             }
-            for (int64_t i = 0; last && i < c->width; i++) chain_put(last, lane * last->strides[0] + b * last->strides[1] + i, x[i]);
+            for (int64_t i = 0; last && i < c->width; i++)
+                chain_put(last, lane * last->strides[0] + b * last->strides[1] + i, x[i]);
         }
     return 0;
 }
@@ -72,7 +76,8 @@ static inline double chain_value(const chain *c, const double *j, int64_t i) {
     return j[i * w + i];
 }
 
-static inline int chain_linearise(void *user, const dpcr_span *s, const dpcr_array *in, const dpcr_array *f, const dpcr_array *a) {
+static inline int chain_linearise(void *user, const dpcr_span *s, const dpcr_array *in, const dpcr_array *f,
+                                  const dpcr_array *a) {
     const chain *c = user;
     for (int64_t lane = 0; lane < s->lanes; lane++)
         for (int64_t b = 0; b < s->rows; b++) {
@@ -80,14 +85,17 @@ static inline int chain_linearise(void *user, const dpcr_span *s, const dpcr_arr
             for (int64_t i = 0; i < c->width; i++) x[i] = chain_get(in, lane * in->strides[0] + b * in->strides[1] + i);
             c->step(c, s->first + lane * s->stride, s->row + b, x, y, j);
             if (c->wrong_jacobian) j[0] += 0.5;
-            for (int64_t i = 0; f && i < c->width; i++) chain_put(f, lane * f->strides[0] + b * f->strides[1] + i, y[i]);
-            for (int64_t i = 0; a && i < chain_values(c); i++) chain_put(a, lane * a->strides[0] + b * a->strides[1] + i, chain_value(c, j, i));
+            for (int64_t i = 0; f && i < c->width; i++)
+                chain_put(f, lane * f->strides[0] + b * f->strides[1] + i, y[i]);
+            for (int64_t i = 0; a && i < chain_values(c); i++)
+                chain_put(a, lane * a->strides[0] + b * a->strides[1] + i, chain_value(c, j, i));
         }
     return 0;
 }
 
-static inline int chain_adjoint(void *user, const dpcr_span *s, const dpcr_array *in, const dpcr_array *tape, const dpcr_array *direct,
-                         const dpcr_array *last, const dpcr_array *adjoint, const dpcr_array *first_out) {
+static inline int chain_adjoint(void *user, const dpcr_span *s, const dpcr_array *in, const dpcr_array *tape,
+                                const dpcr_array *direct, const dpcr_array *last, const dpcr_array *adjoint,
+                                const dpcr_array *first_out) {
     const chain *c = user;
     (void)tape;
     for (int64_t b = 0; b < s->rows; b++) {
@@ -111,21 +119,33 @@ static inline int chain_adjoint(void *user, const dpcr_span *s, const dpcr_array
     return 0;
 }
 
-static inline int chain_gradient(void *user, const dpcr_span *s, const dpcr_array *in, const dpcr_array *tape, const dpcr_array *adjoint) {
+static inline int chain_gradient(void *user, const dpcr_span *s, const dpcr_array *in, const dpcr_array *tape,
+                                 const dpcr_array *adjoint) {
     const chain *c = user;
     (void)in, (void)tape;
     for (int64_t lane = 0; c->gradients && lane < s->lanes; lane++)
         for (int64_t b = 0; b < s->rows; b++)
             for (int64_t i = 0; i < c->width; i++)
-                c->gradients[(s->first + lane) * c->width + i] += chain_get(adjoint, lane * adjoint->strides[0] + b * adjoint->strides[1] + i);
+                c->gradients[(s->first + lane) * c->width + i] +=
+                    chain_get(adjoint, lane * adjoint->strides[0] + b * adjoint->strides[1] + i);
     return 0;
 }
 
 static dpcr_steps chain_steps(chain *c) {
-    dpcr_steps steps = {.size = sizeof steps, .user = c, .length = c->length, .batch = c->batch, .width = c->width,
-                        .dtype = c->dtype, .concurrent = 1, .jacobian = c->jacobian.rows ? c->jacobian : dpcr_transition_square(DPCR_DENSE, c->width, 0),
-                        .flops = 2.0 * (double)(c->width * c->width), .jacobian_flops = (double)(c->width * c->width),
-                        .advance = chain_advance, .linearise = chain_linearise, .adjoint = chain_adjoint, .gradient = chain_gradient};
+    dpcr_steps steps = {.size = sizeof steps,
+                        .user = c,
+                        .length = c->length,
+                        .batch = c->batch,
+                        .width = c->width,
+                        .dtype = c->dtype,
+                        .concurrent = 1,
+                        .jacobian = c->jacobian.rows ? c->jacobian : dpcr_transition_square(DPCR_DENSE, c->width, 0),
+                        .flops = 2.0 * (double)(c->width * c->width),
+                        .jacobian_flops = (double)(c->width * c->width),
+                        .advance = chain_advance,
+                        .linearise = chain_linearise,
+                        .adjoint = chain_adjoint,
+                        .gradient = chain_gradient};
     return steps;
 }
 
@@ -133,12 +153,14 @@ static dpcr_steps chain_steps(chain *c) {
 
 // A number in (-1, 1) that depends on nothing but its arguments.
 static double chain_noise(int64_t a, int64_t b, int64_t c) {
-    uint64_t x = (uint64_t)a * 0x9e3779b97f4a7c15u ^ (uint64_t)b * 0xbf58476d1ce4e5b9u ^ (uint64_t)c * 0x94d049bb133111ebu;
+    uint64_t x =
+        (uint64_t)a * 0x9e3779b97f4a7c15u ^ (uint64_t)b * 0xbf58476d1ce4e5b9u ^ (uint64_t)c * 0x94d049bb133111ebu;
     x ^= x >> 31, x *= 0xd6e8feb86659fd93u, x ^= x >> 32, x *= 0xd6e8feb86659fd93u, x ^= x >> 32;
     return (double)(x >> 11) / 4503599627370496.0 - 1;
 }
 
-// tanh(W_l z + b_l) with weights of size `parameters[0]`/sqrt(w), own ones every step; parameters[1] != 0: plus z/..: residual scale.
+// tanh(W_l z + b_l) with weights of size `parameters[0]`/sqrt(w), own ones every step; parameters[1] != 0: plus z/..:
+// residual scale.
 static inline void step_tanh(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
     const double gain = c->parameters[0] / sqrt((double)c->width), scale = c->parameters[1];
     const int64_t w = c->width;
@@ -182,7 +204,8 @@ static inline void step_blocks(const chain *c, int64_t l, int64_t b, const doubl
         double u = chain_noise(l, i, 1);
         for (int64_t m = i / k * k; m < i / k * k + k; m++) u += 0.8 / (double)k * chain_noise(l, i, m + 2) * in[m];
         out[i] = tanh(u);
-        for (int64_t m = i / k * k; j && m < i / k * k + k; m++) j[i * w + m] = (1 - out[i] * out[i]) * 0.8 / (double)k * chain_noise(l, i, m + 2);
+        for (int64_t m = i / k * k; j && m < i / k * k + k; m++)
+            j[i * w + m] = (1 - out[i] * out[i]) * 0.8 / (double)k * chain_noise(l, i, m + 2);
     }
 }
 
@@ -193,7 +216,8 @@ static inline void step_golden(const chain *c, int64_t l, int64_t b, const doubl
         double u = 0.3 * cos(i + (double)(l + 1));
         for (int k = 0; k < 3; k++) u += 0.9 * sin(1.3 * (3 * i + k) + 0.7 * (double)(l + 1)) * in[k];
         out[i] = tanh(u);
-        for (int k = 0; j && k < 3; k++) j[3 * i + k] = (1 - out[i] * out[i]) * 0.9 * sin(1.3 * (3 * i + k) + 0.7 * (double)(l + 1));
+        for (int k = 0; j && k < 3; k++)
+            j[3 * i + k] = (1 - out[i] * out[i]) * 0.9 * sin(1.3 * (3 * i + k) + 0.7 * (double)(l + 1));
     }
 }
 

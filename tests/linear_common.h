@@ -45,7 +45,9 @@ static inline void put(dpcr_dtype dtype, void *base, int64_t i, double value) {
         ((uint32_t *)base)[i] = (uint32_t)(int64_t)value;
 }
 
-static inline double epsilon_of(dpcr_dtype dtype) { return dtype == DPCR_F32 ? FLT_EPSILON : dtype == DPCR_F64 ? DBL_EPSILON : 0; }
+static inline double epsilon_of(dpcr_dtype dtype) {
+    return dtype == DPCR_F32 ? FLT_EPSILON : dtype == DPCR_F64 ? DBL_EPSILON : 0;
+}
 
 // Place of A_ij among the values, -1 where A_ij is zero, -2 where it is one.
 static inline int64_t place_of(const dpcr_transition *t, int64_t i, int64_t j) {
@@ -108,8 +110,9 @@ static inline void plain_loop(const loop_case *c, long double *z, uint32_t *ring
             }
             const bool has_x = m > 0 || c->z0;
             const char *a = has_x && c->a ? (const char *)c->a + (a_of * c->a_step + row * c->a_row) * size : NULL;
-            loop_row(c, a, m > 0 ? z + before * state + row * w : start, m > 0 ? ring + before * state + row * w : ring_start,
-                     c->b, l * state + row * w, z + l * state + row * w, ring + l * state + row * w, has_x);
+            loop_row(c, a, m > 0 ? z + before * state + row * w : start,
+                     m > 0 ? ring + before * state + row * w : ring_start, c->b, l * state + row * w,
+                     z + l * state + row * w, ring + l * state + row * w, has_x);
         }
     free(start);
     free(ring_start);
@@ -117,7 +120,8 @@ static inline void plain_loop(const loop_case *c, long double *z, uint32_t *ring
 
 typedef enum fill { FILL_RANDOM, FILL_PERMUTATION } fill;
 
-// One transition's values: random with absolute row and column sums below 0.95 (ring: anything), or a signed permutation.
+// One transition's values: random with absolute row and column sums below 0.95 (ring: anything), or a signed
+// permutation.
 static inline void fill_transition(const dpcr_transition *t, dpcr_dtype dtype, fill how, void *base, int64_t at) {
     const int64_t values = dpcr_transition_values(t);
     const int64_t k = t->structure == DPCR_DENSE ? t->rows : t->structure == DPCR_BLOCK ? t->block : 1;
@@ -127,7 +131,8 @@ static inline void fill_transition(const dpcr_transition *t, dpcr_dtype dtype, f
     }
     if (how == FILL_RANDOM || k == 1) {
         for (int64_t i = 0; i < values; i++)
-            put(dtype, base, at + i, how == FILL_PERMUTATION ? (random_bits() & 1 ? 1 : -1) : 0.95 * random_signed() / (double)k);
+            put(dtype, base, at + i,
+                how == FILL_PERMUTATION ? (random_bits() & 1 ? 1 : -1) : 0.95 * random_signed() / (double)k);
         return;
     }
     for (int64_t i = 0; i < values; i++) put(dtype, base, at + i, 0);
@@ -139,7 +144,8 @@ static inline void fill_transition(const dpcr_transition *t, dpcr_dtype dtype, f
             order[i] = order[other];
             order[other] = kept;
         }
-        for (int64_t i = 0; i < k; i++) put(dtype, base, at + block * k * k + i * k + order[i], random_bits() & 1 ? 1 : -1);
+        for (int64_t i = 0; i < k; i++)
+            put(dtype, base, at + block * k * k + i * k + order[i], random_bits() & 1 ? 1 : -1);
     }
     free(order);
 }

@@ -12,15 +12,15 @@ typedef struct buffers {
 
 static size_t used = 0;  // bytes of any buffer that the shape under test touches
 
-static const char *const operation_names[DPCRI_OPERATION_COUNT] = {"apply",   "apply_t", "serial", "serial_t",
+static const char *const operation_names[DPCRI_OPERATION_COUNT] = {"apply",   "apply_t", "serial",    "serial_t",
                                                                    "compose", "product", "product_t", "outer"};
 
 static buffers memory;
 
 static int allocate(void **state) {
     (void)state;
-    unsigned char **const all[] = {&memory.a, &memory.x, &memory.r, &memory.y, &memory.want, &memory.scale, &memory.scratch,
-                                   &memory.copy_a, &memory.copy_x, &memory.copy_r};
+    unsigned char **const all[] = {&memory.a,     &memory.x,       &memory.r,      &memory.y,      &memory.want,
+                                   &memory.scale, &memory.scratch, &memory.copy_a, &memory.copy_x, &memory.copy_r};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) assert_non_null(*all[i] = malloc(MOST));
     const char *seed = getenv("DEEPPCR_TEST_SEED");
     if (seed) random_state = strtoull(seed, NULL, 0);
@@ -64,7 +64,8 @@ static double draw(const shape *s) {
 }
 
 // n x rows lines of `width` values at the strides, NaN around and between; returns the place of the first.
-static void *lines(const shape *s, unsigned char *base, int64_t width, int64_t *step, int64_t *row, bool by_steps, bool numbers) {
+static void *lines(const shape *s, unsigned char *base, int64_t width, int64_t *step, int64_t *row, bool by_steps,
+                   bool numbers) {
     const int64_t size = (int64_t)dpcr_dtype_size(s->dtype), n = by_steps ? s->n : 1;
     *row = width + GAP;
     *step = s->rows * *row + 1;
@@ -88,8 +89,8 @@ static int64_t terms_of(const shape *s) {
     return s->t.structure == DPCR_BLOCK ? s->t.block : s->operation == DPCRI_OUTER ? s->t.rows : 1;
 }
 
-static void compare(const shape *s, const dpcri_span *span, const void *got, const void *want, const void *scale, int64_t width,
-                    int level) {
+static void compare(const shape *s, const dpcri_span *span, const void *got, const void *want, const void *scale,
+                    int64_t width, int level) {
     const bool by_steps = !is_product(s->operation);
     const int64_t n = by_steps ? s->n : 1;
     const double steps = takes_order(s->operation) || is_product(s->operation) ? (double)s->n + 1 : 1;
@@ -99,10 +100,11 @@ static void compare(const shape *s, const dpcri_span *span, const void *got, con
         const double g = get(s->dtype, got, i), w = get(s->dtype, want, i), m = get(s->dtype, scale, i);
         if (isnan(w) && isnan(g)) continue;  // between the rows, in both
         if (!(fabs(g - w) <= bound * m + (double)terms_of(s) * steps * tiny))
-            fail_msg("%s %s %s level %d w %lld cols %lld k %lld n %lld rows %lld at %lld: %.17g, wanted %.17g (scale %.3g)",
-                     operation_names[s->operation], dpcr_structure_name(s->t.structure), dpcr_dtype_name(s->dtype), level,
-                     (long long)s->t.rows, (long long)s->t.cols, (long long)s->t.block, (long long)s->n, (long long)s->rows,
-                     (long long)i, g, w, m);
+            fail_msg(
+                "%s %s %s level %d w %lld cols %lld k %lld n %lld rows %lld at %lld: %.17g, wanted %.17g (scale %.3g)",
+                operation_names[s->operation], dpcr_structure_name(s->t.structure), dpcr_dtype_name(s->dtype), level,
+                (long long)s->t.rows, (long long)s->t.cols, (long long)s->t.block, (long long)s->n, (long long)s->rows,
+                (long long)i, g, w, m);
     }
     (void)width;
 }
@@ -118,27 +120,30 @@ static void compare_bits(const shape *s, const dpcri_span *span, dpcri_kernel *k
             if (from == to) continue;
             piece.rows = 1;
             piece.n = to - from;
-#define AT(field, by_row) (span->field ? (const unsigned char *)span->field + (from * span->field##_step + q * (by_row)) * size : NULL)
+#define AT(field, by_row) \
+    (span->field ? (const unsigned char *)span->field + (from * span->field##_step + q * (by_row)) * size : NULL)
             piece.a = AT(a, span->a_row);
             piece.x = AT(x, span->x_row);
             piece.r = is_product(s->operation) ? span->r : AT(r, span->r_row);
 #undef AT
             if (takes_order(s->operation)) {
                 piece.x = span->x ? (const unsigned char *)span->x + q * span->x_row * size : NULL;
-                if (part && half > 0) piece.x = memory.want + size + ((half - 1) * span->y_step + q * span->y_row) * size;
+                if (part && half > 0)
+                    piece.x = memory.want + size + ((half - 1) * span->y_step + q * span->y_row) * size;
             }
             piece.y = memory.want + size + (from * span->y_step + q * span->y_row) * size;
             kernel(&piece);
         }
     if (memcmp(memory.want + size, got, bytes) != 0)
-        fail_msg("%s %s %s w %lld k %lld n %lld rows %lld: bits depend on how the call is cut", operation_names[s->operation],
-                 dpcr_structure_name(s->t.structure), dpcr_dtype_name(s->dtype), (long long)s->t.rows, (long long)s->t.block,
-                 (long long)s->n, (long long)s->rows);
+        fail_msg("%s %s %s w %lld k %lld n %lld rows %lld: bits depend on how the call is cut",
+                 operation_names[s->operation], dpcr_structure_name(s->t.structure), dpcr_dtype_name(s->dtype),
+                 (long long)s->t.rows, (long long)s->t.block, (long long)s->n, (long long)s->rows);
 }
 
 static void check_shape(const shape *s) {
     const dpcr_structure form = dpcri_kernel_form(&s->t);
-    const int64_t values = dpcr_transition_values(&s->t), w = s->t.rows, cols = s->t.cols, size = (int64_t)dpcr_dtype_size(s->dtype);
+    const int64_t values = dpcr_transition_values(&s->t), w = s->t.rows, cols = s->t.cols,
+                  size = (int64_t)dpcr_dtype_size(s->dtype);
     const bool transposed = s->operation == DPCRI_APPLY_T, squares = s->operation >= DPCRI_COMPOSE;
     const int64_t out = squares ? values : transposed ? cols : w;
     const int64_t in = s->operation == DPCRI_COMPOSE ? values : transposed ? w : s->operation == DPCRI_OUTER ? w : cols;
@@ -196,7 +201,12 @@ static void check_all_operations(dpcr_dtype dtype, dpcr_transition t, bool hazar
     static const int64_t lengths[] = {1, 2, 5}, batches[] = {1, 4, 9};
     for (int o = 0; o < DPCRI_OPERATION_COUNT; o++)
         for (int which = 0; which < 3; which++) {
-            shape s = {.dtype = dtype, .operation = (dpcri_operation)o, .t = t, .hazards = hazards, .has_x = true, .has_r = true};
+            shape s = {.dtype = dtype,
+                       .operation = (dpcri_operation)o,
+                       .t = t,
+                       .hazards = hazards,
+                       .has_x = true,
+                       .has_r = true};
             if (t.rows != t.cols && o > DPCRI_APPLY_T) continue;
             s.n = lengths[which];
             s.rows = t.rows > 24 && which == 2 ? 3 : batches[(which + t.rows) % 3];
@@ -209,7 +219,8 @@ static void check_all_operations(dpcr_dtype dtype, dpcr_transition t, bool hazar
 }
 
 static void widths(dpcr_dtype dtype, dpcr_structure structure, bool hazards) {
-    for (int64_t w = 1; w <= 65; w += hazards && w > 20 ? 11 : 1) check_all_operations(dtype, dpcr_transition_square(structure, w, 0), hazards);
+    for (int64_t w = 1; w <= 65; w += hazards && w > 20 ? 11 : 1)
+        check_all_operations(dtype, dpcr_transition_square(structure, w, 0), hazards);
 }
 
 static void each_structure(dpcr_dtype dtype, bool hazards) {
@@ -223,13 +234,26 @@ static void each_structure(dpcr_dtype dtype, bool hazards) {
             check_all_operations(dtype, dpcr_transition_square(DPCR_BLOCK, k * blocks, k), hazards);
     for (int64_t rows = 1; rows <= 40; rows += hazards ? 9 : 3)
         for (int64_t cols = 1; cols <= 40; cols += 5)
-            check_all_operations(dtype, (dpcr_transition){.structure = DPCR_DENSE, .rows = rows, .cols = cols}, hazards);
+            check_all_operations(dtype, (dpcr_transition){.structure = DPCR_DENSE, .rows = rows, .cols = cols},
+                                 hazards);
 }
 
-static void random_float(void **state) { (void)state; each_structure(DPCR_F32, false); }
-static void random_double(void **state) { (void)state; each_structure(DPCR_F64, false); }
-static void hazard_float(void **state) { (void)state; each_structure(DPCR_F32, true); }
-static void hazard_double(void **state) { (void)state; each_structure(DPCR_F64, true); }
+static void random_float(void **state) {
+    (void)state;
+    each_structure(DPCR_F32, false);
+}
+static void random_double(void **state) {
+    (void)state;
+    each_structure(DPCR_F64, false);
+}
+static void hazard_float(void **state) {
+    (void)state;
+    each_structure(DPCR_F32, true);
+}
+static void hazard_double(void **state) {
+    (void)state;
+    each_structure(DPCR_F64, true);
+}
 
 // Sizes of zero touch nothing.
 static void empty(void **state) {
@@ -256,18 +280,35 @@ static void backwards_in_place(void **state) {
         double *forward = malloc((size_t)(N * w) * sizeof *b);
         for (int64_t i = 0; i < N; i++) fill_transition(&t, DPCR_F64, FILL_RANDOM, a, i * w * w);
         fill_vector(DPCR_F64, FILL_RANDOM, b, N * w);
-        dpcri_span span = {.n = N, .rows = 1, .w = w, .cols = w, .a = a + (N - 1) * w * w, .a_step = -w * w,
-                           .r = b + (N - 1) * w, .r_step = -w, .y = b + (N - 1) * w, .y_step = -w};
+        dpcri_span span = {.n = N,
+                           .rows = 1,
+                           .w = w,
+                           .cols = w,
+                           .a = a + (N - 1) * w * w,
+                           .a_step = -w * w,
+                           .r = b + (N - 1) * w,
+                           .r_step = -w,
+                           .y = b + (N - 1) * w,
+                           .y_step = -w};
         const dpcri_kernels *kernels = dpcri_kernels_at(dpcri_isa_level(), DPCR_F64);
         double *a2 = malloc((size_t)(N * w * w) * sizeof *a);
         for (int64_t i = 0; i < N; i++) memcpy(a2 + i * w * w, a + (N - 1 - i) * w * w, (size_t)(w * w) * sizeof *a);
         for (int64_t i = 0; i < N; i++) memcpy(forward + i * w, b + (N - 1 - i) * w, (size_t)w * sizeof *b);
         const dpcr_structure form = dpcri_kernel_form(&t);
         kernels->table[DPCRI_SERIAL_T][form](&span);
-        const dpcri_span straight = {.n = N, .rows = 1, .w = w, .cols = w, .a = a2, .a_step = w * w, .r = forward, .r_step = w,
-                                     .y = forward, .y_step = w};
+        const dpcri_span straight = {.n = N,
+                                     .rows = 1,
+                                     .w = w,
+                                     .cols = w,
+                                     .a = a2,
+                                     .a_step = w * w,
+                                     .r = forward,
+                                     .r_step = w,
+                                     .y = forward,
+                                     .y_step = w};
         kernels->table[DPCRI_SERIAL_T][form](&straight);
-        for (int64_t i = 0; i < N; i++) assert_memory_equal(forward + i * w, b + (N - 1 - i) * w, (size_t)w * sizeof *b);
+        for (int64_t i = 0; i < N; i++)
+            assert_memory_equal(forward + i * w, b + (N - 1 - i) * w, (size_t)w * sizeof *b);
         free(a);
         free(a2);
         free(b);

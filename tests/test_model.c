@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Models as chains: golden numbers, contracts of the callbacks for every form, splits bit for bit, save and load, memory
-// refused, refusals.
+// Models as chains: golden numbers, contracts of the callbacks for every form, splits bit for bit, save and load,
+// memory refused, refusals.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -48,7 +48,12 @@ static dpcr_array array2(void *data, dpcr_dtype dtype, int64_t a, int64_t b) {
     return dpcr_array_make(data, dtype, 2, (const int64_t[]){a, b});
 }
 static dpcr_span span_of(int64_t first, int64_t lanes, int64_t steps, int64_t rows) {
-    return (dpcr_span){.size = sizeof(dpcr_span), .first = first, .lanes = lanes, .stride = 1, .steps = steps, .rows = rows,
+    return (dpcr_span){.size = sizeof(dpcr_span),
+                       .first = first,
+                       .lanes = lanes,
+                       .stride = 1,
+                       .steps = steps,
+                       .rows = rows,
                        .device = {DPCR_HOST, 0}};
 }
 static void fill(double *x, int64_t n, uint64_t stream) {
@@ -59,7 +64,8 @@ static void fill(double *x, int64_t n, uint64_t stream) {
 static void the_golden_mlp_comes_out(void **state) {
     (void)state;
     enum { L = 16, W = 3 };
-    dpcr_model *m = make(&(dpcr_model_options){.architecture = DPCR_MLP, .dtype = DPCR_F64, .layers = L, .width = W, .activation = DPCR_ACT_TANH});
+    dpcr_model *m = make(&(dpcr_model_options){
+        .architecture = DPCR_MLP, .dtype = DPCR_F64, .layers = L, .width = W, .activation = DPCR_ACT_TANH});
     for (int l = 1; l <= L; l++)
         for (int part = 0; part < 2; part++) {
             dpcr_array p;
@@ -68,23 +74,28 @@ static void the_golden_mlp_comes_out(void **state) {
             for (int64_t i = 0; i < W; i++) {
                 if (part) ((double *)p.data)[i] = 0.3 * cos((double)(i + l));
                 for (int64_t j = 0; part == 0 && j < W; j++)
-                    ((double *)p.data)[i * p.strides[0] + j * p.strides[1]] = 0.9 * sin(1.3 * (double)(i * W + j) + 0.7 * l);
+                    ((double *)p.data)[i * p.strides[0] + j * p.strides[1]] =
+                        0.9 * sin(1.3 * (double)(i * W + j) + 0.7 * l);
             }
         }
     dpcr_steps steps;
     assert_int_equal(dpcr_model_steps(m, 1, &steps, NULL), DPCR_OK);
     double z0[W] = {0.3, -0.7, 1.1}, z[L][W], tape[L][W], g[W] = {1, 1, 1}, kept[L][W], in[L][W], dz0[W];
     dpcr_span span = span_of(0, 1, L, 1);
-    const dpcr_array start = array3(z0, DPCR_F64, 1, 1, W), states = array4(z, DPCR_F64, 1, L, 1, W), slopes = array4(tape, DPCR_F64, 1, L, 1, W);
+    const dpcr_array start = array3(z0, DPCR_F64, 1, 1, W), states = array4(z, DPCR_F64, 1, L, 1, W),
+                     slopes = array4(tape, DPCR_F64, 1, L, 1, W);
     assert_int_equal(steps.advance(steps.user, &span, &start, &states, NULL, &slopes), 0);
-    const double z1[W] = {-0.373940304079, 0.556765206482, -0.683221733187}, z16[W] = {-0.067026199648, -0.149990247246, 0.077340242386};
+    const double z1[W] = {-0.373940304079, 0.556765206482, -0.683221733187},
+                 z16[W] = {-0.067026199648, -0.149990247246, 0.077340242386};
     const double wanted[W] = {0.006624280409, 0.003106916509, -0.004962087355};
     memcpy(in[0], z0, sizeof z0);
     memcpy(in[1], z, sizeof z0 * (L - 1));
-    const dpcr_array inputs = array3(in, DPCR_F64, L, 1, W), last = array2(g, DPCR_F64, 1, W), lambda = array3(kept, DPCR_F64, L, 1, W), out = array2(dz0, DPCR_F64, 1, W);
+    const dpcr_array inputs = array3(in, DPCR_F64, L, 1, W), last = array2(g, DPCR_F64, 1, W),
+                     lambda = array3(kept, DPCR_F64, L, 1, W), out = array2(dz0, DPCR_F64, 1, W);
     for (int with_tape = 0; with_tape < 2; with_tape++) {
         const dpcr_array flat = array3(tape, DPCR_F64, L, 1, W);
-        assert_int_equal(steps.adjoint(steps.user, &span, &inputs, with_tape ? &flat : NULL, NULL, &last, &lambda, &out), 0);
+        assert_int_equal(
+            steps.adjoint(steps.user, &span, &inputs, with_tape ? &flat : NULL, NULL, &last, &lambda, &out), 0);
         for (int i = 0; i < W; i++) {
             assert_true(fabs(z[0][i] - z1[i]) < 1e-12);
             assert_true(fabs(z[L - 1][i] - z16[i]) < 1e-12);
@@ -102,8 +113,8 @@ typedef struct chain {
     dpcr_model *model;
     dpcr_steps steps;
     int64_t w;
-    double *z;       // [L + 1][B][w], z[0] the initial state
-    double *tape;    // [L][B][tape_values]
+    double *z;     // [L + 1][B][w], z[0] the initial state
+    double *tape;  // [L][B][tape_values]
 } chain;
 
 static chain open_chain(const dpcr_model_options *options) {
@@ -133,10 +144,16 @@ static void for_all_forms(void (*check)(chain *c)) {
             for (int norm = 0; norm < 2; norm++)
                 for (int act = DPCR_ACT_IDENTITY; act < DPCR_ACT_COUNT; act++, form++)
                     for (int q = 0; q < 2; q++) {
-                        chain c = open_chain(&(dpcr_model_options){
-                            .architecture = residual ? DPCR_RESNET : DPCR_MLP, .dtype = DPCR_F64, .layers = L,
-                            .width = widths[(form + 2 * q) % 5], .hidden = 5 + form % 4, .activation = (dpcr_activation)act,
-                            .branch = two_layer ? DPCR_BRANCH_TWO_LAYER : DPCR_BRANCH_LINEAR, .layer_norm = norm, .seed = 11});
+                        chain c = open_chain(
+                            &(dpcr_model_options){.architecture = residual ? DPCR_RESNET : DPCR_MLP,
+                                                  .dtype = DPCR_F64,
+                                                  .layers = L,
+                                                  .width = widths[(form + 2 * q) % 5],
+                                                  .hidden = 5 + form % 4,
+                                                  .activation = (dpcr_activation)act,
+                                                  .branch = two_layer ? DPCR_BRANCH_TWO_LAYER : DPCR_BRANCH_LINEAR,
+                                                  .layer_norm = norm,
+                                                  .seed = 11});
                         check(&c);
                         close_chain(&c);
                     }
@@ -145,10 +162,12 @@ static void for_all_forms(void (*check)(chain *c)) {
 // Lanes against steps, rows alone, in place, last only, tape only: the same bits.
 static void check_splits(chain *c) {
     const int64_t w = c->w, t = c->steps.tape_values, all = L * B * w;
-    double *z = calloc((size_t)all, sizeof *z), *tape = calloc((size_t)(L * B * t) + 1, sizeof *tape), *s = malloc((size_t)(L * B * w) * sizeof *s);
+    double *z = calloc((size_t)all, sizeof *z), *tape = calloc((size_t)(L * B * t) + 1, sizeof *tape),
+           *s = malloc((size_t)(L * B * w) * sizeof *s);
     const double *wanted = c->z + B * w;
     dpcr_span span = span_of(0, L, 1, B);
-    dpcr_array in = array3(c->z, DPCR_F64, L, B, w), states = array4(z, DPCR_F64, L, 1, B, w), slopes = array4(tape, DPCR_F64, L, 1, B, t);
+    dpcr_array in = array3(c->z, DPCR_F64, L, B, w), states = array4(z, DPCR_F64, L, 1, B, w),
+               slopes = array4(tape, DPCR_F64, L, 1, B, t);
     assert_int_equal(c->steps.advance(c->steps.user, &span, &in, &states, NULL, &slopes), 0);
     assert_memory_equal(z, wanted, (size_t)all * sizeof *z);
     assert_memory_equal(tape, c->tape, (size_t)(L * B * t) * sizeof *tape);
@@ -177,7 +196,8 @@ static void check_splits(chain *c) {
         // lane 1 begins at step 2 from z_2: both of its states and lane 0's are the loop's
         for (int64_t lane = 0; lane < 2; lane++)
             for (int64_t k = 0; k < 2; k++)
-                assert_memory_equal(z + (lane * 2 + k) * rows * w, wanted + ((1 + lane + k) * B + row) * w, (size_t)(rows * w) * sizeof *z);
+                assert_memory_equal(z + (lane * 2 + k) * rows * w, wanted + ((1 + lane + k) * B + row) * w,
+                                    (size_t)(rows * w) * sizeof *z);
         assert_memory_equal(s + rows * w, z + 3 * rows * w, (size_t)(rows * w) * sizeof *z);
     }
     free(z), free(tape), free(s);
@@ -187,8 +207,8 @@ static void advance_does_not_depend_on_the_split(void **state) {
     for_all_forms(check_splits);
 }
 
-// df_i/dz_j by central differences of fourth order, at every step's own input; kinks of ReLU are avoided by the tolerance
-// on the difference of one-sided slopes: points within 1e-3 of a kink are left out.
+// df_i/dz_j by central differences of fourth order, at every step's own input; kinks of ReLU are avoided by the
+// tolerance on the difference of one-sided slopes: points within 1e-3 of a kink are left out.
 static void step_once(const chain *c, int64_t l, const double *x, double *y) {
     dpcr_span span = span_of(l, 1, 1, 1);
     const dpcr_array in = array3((void *)x, DPCR_F64, 1, 1, c->w), out = array3(y, DPCR_F64, 1, 1, c->w);
@@ -199,14 +219,16 @@ static void check_jacobian(chain *c) {
     const double h = 1e-3;
     const bool kinked = dpcr_model_get_options(c->model)->activation == DPCR_ACT_RELU;
     double *f = calloc((size_t)(L * B * w), sizeof *f), *a = calloc((size_t)(L * B * w * w), sizeof *a);
-    double *x = malloc((size_t)(B * w) * sizeof *x), *y = malloc((size_t)(6 * B * w) * sizeof *y), *g = malloc((size_t)(B * w) * sizeof *g);
+    double *x = malloc((size_t)(B * w) * sizeof *x), *y = malloc((size_t)(6 * B * w) * sizeof *y),
+           *g = malloc((size_t)(B * w) * sizeof *g);
     dpcr_span span = span_of(0, L, 1, B);
-    const dpcr_array in = array3(c->z, DPCR_F64, L, B, w), fs = array3(f, DPCR_F64, L, B, w), as = array3(a, DPCR_F64, L, B, w * w);
+    const dpcr_array in = array3(c->z, DPCR_F64, L, B, w), fs = array3(f, DPCR_F64, L, B, w),
+                     as = array3(a, DPCR_F64, L, B, w * w);
     assert_int_equal(c->steps.linearise(c->steps.user, &span, &in, &fs, &as), 0);
     assert_memory_equal(f, c->z + B * w, (size_t)(L * B * w) * sizeof *f);
     for (int64_t l = 0; l < L; l += 2) {
         const double *z = c->z + (l * B + 2) * w, *j = a + (l * B + 2) * w * w;
-        for (int64_t col = 0; col < w; col += w > 20 ? 9 : 1) {
+        for (int64_t col = 0; col<w; col += w> 20 ? 9 : 1) {
             double *at[4] = {y, y + w, y + 2 * w, y + 3 * w};
             const double shift[4] = {-2 * h, -h, h, 2 * h};
             for (int q = 0; q < 4; q++) {
@@ -219,14 +241,17 @@ static void check_jacobian(chain *c) {
                 const double slope = (4 * near - wide) / 3;
                 if (kinked && fabs(wide - near) > 1e-9) continue;
                 if (fabs(slope - j[row * w + col]) > 1e-8 * (1 + fabs(slope)))
-                    fail_msg("width %d step %d: J[%d][%d] = %.12g, differences %.12g", (int)w, (int)l, (int)row, (int)col, j[row * w + col], slope);
+                    fail_msg("width %d step %d: J[%d][%d] = %.12g, differences %.12g", (int)w, (int)l, (int)row,
+                             (int)col, j[row * w + col], slope);
             }
         }
         // jvp = J x and vjp = J^T g for all rows of the step, and <g, J x> = <J^T g, x>
         fill(x, B * w, 5), fill(g, B * w, 6);
         dpcr_span one = span_of(l, 1, 1, B);
-        const dpcr_array here = array3(c->z + l * B * w, DPCR_F64, 1, B, w), xs = array3(x, DPCR_F64, 1, B, w), ys = array3(y, DPCR_F64, 1, B, w);
-        const dpcr_array gs = array2(g, DPCR_F64, B, w), out = array2(y + B * w, DPCR_F64, B, w), kept = array3(y + 2 * B * w, DPCR_F64, 1, B, w);
+        const dpcr_array here = array3(c->z + l * B * w, DPCR_F64, 1, B, w), xs = array3(x, DPCR_F64, 1, B, w),
+                         ys = array3(y, DPCR_F64, 1, B, w);
+        const dpcr_array gs = array2(g, DPCR_F64, B, w), out = array2(y + B * w, DPCR_F64, B, w),
+                         kept = array3(y + 2 * B * w, DPCR_F64, 1, B, w);
         const dpcr_array tape = array3(c->tape + l * B * c->steps.tape_values, DPCR_F64, 1, B, c->steps.tape_values);
         assert_int_equal(c->steps.jvp(c->steps.user, &one, &here, &xs, &ys), 0);
         assert_int_equal(c->steps.adjoint(c->steps.user, &one, &here, &tape, NULL, &gs, &kept, &out), 0);
@@ -251,7 +276,8 @@ static void jacobians_agree_with_differences(void **state) {
     for_all_forms(check_jacobian);
 }
 
-// loss = sum of weight * z_l over some steps and the last: gradients by the callbacks against differences of the parameters.
+// loss = sum of weight * z_l over some steps and the last: gradients by the callbacks against differences of the
+// parameters.
 static double loss_of(const chain *c, const double *direct) {
     double sum = 0, *z = malloc((size_t)(L * B * c->w) * sizeof *z);
     dpcr_span span = span_of(0, 1, L, B);
@@ -265,11 +291,13 @@ static void check_gradient(chain *c) {
     const int64_t w = c->w, t = c->steps.tape_values;
     int64_t count = 0;
     double *theta = dpcr_model_vector(c->model, &count), *gradients = dpcr_model_gradient_vector(c->model);
-    double *direct = calloc((size_t)(L * B * w), sizeof *direct), *lambda = malloc((size_t)(L * B * w) * sizeof *lambda), *g = calloc((size_t)(B * w), sizeof *g);
+    double *direct = calloc((size_t)(L * B * w), sizeof *direct),
+           *lambda = malloc((size_t)(L * B * w) * sizeof *lambda), *g = calloc((size_t)(B * w), sizeof *g);
     double *first = calloc((size_t)count, sizeof *first), *before = malloc((size_t)(L * B * w) * sizeof *before);
     fill(direct, L * B * w, 8);
     dpcr_span down = span_of(0, 1, L, B), across = span_of(0, L, 1, B);
-    const dpcr_array in = array3(c->z, DPCR_F64, L, B, w), tape = array3(c->tape, DPCR_F64, L, B, t), ds = array3(direct, DPCR_F64, L, B, w);
+    const dpcr_array in = array3(c->z, DPCR_F64, L, B, w), tape = array3(c->tape, DPCR_F64, L, B, t),
+                     ds = array3(direct, DPCR_F64, L, B, w);
     const dpcr_array last = array2(g, DPCR_F64, B, w), ls = array3(lambda, DPCR_F64, L, B, w);
     for (int with_tape = 1; with_tape >= 0; with_tape--) {
         memset(g, 0, (size_t)(B * w) * sizeof *g);
@@ -313,7 +341,8 @@ static void gradients_agree_with_differences(void **state) {
 // Wider than the stack's buffers: the same results through an allocation, and without it where one row still fits.
 static void wide_layers_work(void **state) {
     (void)state;
-    chain c = open_chain(&(dpcr_model_options){.architecture = DPCR_RESNET, .dtype = DPCR_F64, .layers = L, .width = 900, .seed = 2});
+    chain c = open_chain(
+        &(dpcr_model_options){.architecture = DPCR_RESNET, .dtype = DPCR_F64, .layers = L, .width = 900, .seed = 2});
     check_splits(&c);
     close_chain(&c);
 }
@@ -322,10 +351,17 @@ static void wide_layers_work(void **state) {
 
 static void parameters_have_pytorch_names_and_shapes(void **state) {
     (void)state;
-    dpcr_model *m = make(&(dpcr_model_options){.architecture = DPCR_RESNET, .inputs = 6, .outputs = 4, .layers = 2, .width = 3, .hidden = 5,
-                                               .branch = DPCR_BRANCH_TWO_LAYER, .layer_norm = 1});
-    static const char *const names[] = {"encoder.weight", "encoder.bias", "layers.0.linear1.weight", "layers.0.linear1.bias", "layers.0.norm.weight",
-                                        "layers.0.norm.bias", "layers.0.linear2.weight", "layers.0.linear2.bias", "layers.1.linear1.weight"};
+    dpcr_model *m = make(&(dpcr_model_options){.architecture = DPCR_RESNET,
+                                               .inputs = 6,
+                                               .outputs = 4,
+                                               .layers = 2,
+                                               .width = 3,
+                                               .hidden = 5,
+                                               .branch = DPCR_BRANCH_TWO_LAYER,
+                                               .layer_norm = 1});
+    static const char *const names[] = {"encoder.weight",          "encoder.bias",          "layers.0.linear1.weight",
+                                        "layers.0.linear1.bias",   "layers.0.norm.weight",  "layers.0.norm.bias",
+                                        "layers.0.linear2.weight", "layers.0.linear2.bias", "layers.1.linear1.weight"};
     static const int64_t shapes[][2] = {{3, 6}, {3, 0}, {5, 3}, {5, 0}, {5, 0}, {5, 0}, {3, 5}, {3, 0}, {5, 3}};
     assert_int_equal(dpcr_model_parameter_count(m), 16);
     int64_t total = 0, count = 0;
@@ -373,10 +409,17 @@ static void save_and_load_keep_everything(void **state) {
     char path[] = "dpcr_test_model_XXXXXX";
     close(mkstemp(path));
     for (int form = 0; form < 4; form++) {
-        dpcr_model *m = make(&(dpcr_model_options){.architecture = form ? DPCR_RESNET : DPCR_MLP, .dtype = form == 1 ? DPCR_F64 : DPCR_F32,
-                                                   .inputs = form == 2 ? 0 : 9, .outputs = 4, .layers = 3, .width = 5, .hidden = 7,
-                                                   .branch = form == 3 ? DPCR_BRANCH_TWO_LAYER : DPCR_BRANCH_LINEAR, .layer_norm = form == 3,
-                                                   .activation = DPCR_ACT_SILU, .seed = 99});
+        dpcr_model *m = make(&(dpcr_model_options){.architecture = form ? DPCR_RESNET : DPCR_MLP,
+                                                   .dtype = form == 1 ? DPCR_F64 : DPCR_F32,
+                                                   .inputs = form == 2 ? 0 : 9,
+                                                   .outputs = 4,
+                                                   .layers = 3,
+                                                   .width = 5,
+                                                   .hidden = 7,
+                                                   .branch = form == 3 ? DPCR_BRANCH_TWO_LAYER : DPCR_BRANCH_LINEAR,
+                                                   .layer_norm = form == 3,
+                                                   .activation = DPCR_ACT_SILU,
+                                                   .seed = 99});
         dpcr_error error = {0};
         assert_int_equal(dpcr_model_set_metadata(m, "pixel_mean", "0.25", NULL), DPCR_OK);
         assert_int_equal(dpcr_model_set_metadata(m, "gone", "x", NULL), DPCR_OK);
@@ -415,7 +458,8 @@ static void released(void *user, void *memory) {
 }
 
 static dpcr_status make_save_load(dpcr_context *c, const char *path, dpcr_error *error) {
-    const dpcr_model_options o = {.size = sizeof o, .architecture = DPCR_RESNET, .inputs = 3, .outputs = 2, .layers = 2, .width = 4};
+    const dpcr_model_options o = {
+        .size = sizeof o, .architecture = DPCR_RESNET, .inputs = 3, .outputs = 2, .layers = 2, .width = 4};
     dpcr_model *m = NULL, *again = NULL;
     dpcr_status status = dpcr_model_create(c, &o, &m, error);
     if (status == DPCR_OK) status = dpcr_model_set_metadata(m, "key", "value", error);
@@ -434,7 +478,8 @@ static void refused_memory_is_reported_and_nothing_leaks(void **state) {
         counter count = {allowed + 1, 0};  // the context takes one
         dpcr_context *c = NULL;
         dpcr_error error = {0};
-        const dpcr_context_options options = {.size = sizeof options, .threads = 1, .allocate = counted, .release = released, .allocator_user = &count};
+        const dpcr_context_options options = {
+            .size = sizeof options, .threads = 1, .allocate = counted, .release = released, .allocator_user = &count};
         assert_int_equal(dpcr_context_create(&options, &c, NULL), DPCR_OK);
         status = make_save_load(c, path, &error);
         assert_true(status == DPCR_OK || status == DPCR_ERROR_MEMORY);
@@ -459,12 +504,17 @@ static void refusals_name_what_is_wrong(void **state) {
     refuse((dpcr_model_options){.width = 3}, DPCR_ERROR_ARGUMENT, "architecture");
     refuse((dpcr_model_options){.architecture = DPCR_MLP}, DPCR_ERROR_ARGUMENT, "width");
     refuse((dpcr_model_options){.architecture = DPCR_MLP, .width = 3, .layers = -1}, DPCR_ERROR_ARGUMENT, "layers -1");
-    refuse((dpcr_model_options){.architecture = DPCR_MLP, .width = 3, .dtype = DPCR_U32}, DPCR_ERROR_UNSUPPORTED, "uint32");
-    refuse((dpcr_model_options){.architecture = DPCR_MLP, .width = 3, .activation = DPCR_ACT_COUNT}, DPCR_ERROR_ARGUMENT, "activation");
-    refuse((dpcr_model_options){.architecture = DPCR_MLP, .width = 3, .branch = DPCR_BRANCH_TWO_LAYER}, DPCR_ERROR_UNSUPPORTED, "two-layer");
+    refuse((dpcr_model_options){.architecture = DPCR_MLP, .width = 3, .dtype = DPCR_U32}, DPCR_ERROR_UNSUPPORTED,
+           "uint32");
+    refuse((dpcr_model_options){.architecture = DPCR_MLP, .width = 3, .activation = DPCR_ACT_COUNT},
+           DPCR_ERROR_ARGUMENT, "activation");
+    refuse((dpcr_model_options){.architecture = DPCR_MLP, .width = 3, .branch = DPCR_BRANCH_TWO_LAYER},
+           DPCR_ERROR_UNSUPPORTED, "two-layer");
     refuse((dpcr_model_options){.architecture = DPCR_RESNET, .width = 3, .scale = NAN}, DPCR_ERROR_ARGUMENT, "scale");
-    refuse((dpcr_model_options){.architecture = DPCR_MLP, .width = INT64_MAX / 2, .layers = 2}, DPCR_ERROR_OVERFLOW, "layers");
-    refuse((dpcr_model_options){.architecture = DPCR_MLP, .width = 100000, .layers = INT64_MAX / 4}, DPCR_ERROR_OVERFLOW, "layers");
+    refuse((dpcr_model_options){.architecture = DPCR_MLP, .width = INT64_MAX / 2, .layers = 2}, DPCR_ERROR_OVERFLOW,
+           "layers");
+    refuse((dpcr_model_options){.architecture = DPCR_MLP, .width = 100000, .layers = INT64_MAX / 4},
+           DPCR_ERROR_OVERFLOW, "layers");
     dpcr_model *m = make(&(dpcr_model_options){.architecture = DPCR_MLP, .layers = 1, .width = 3});
     dpcr_error error = {0};
     float x[6] = {0};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// PyTorch's numbers: every fixtures/torch_*.safetensors is a network with its logits, loss and gradients in double; ours
-// agree to 1e-10 relative. Made by fixtures/make_torch_fixtures.py.
+// PyTorch's numbers: every fixtures/torch_*.safetensors is a network with its logits, loss and gradients in double;
+// ours agree to 1e-10 relative. Made by fixtures/make_torch_fixtures.py.
 #include <glob.h>
 #include <math.h>
 #include <setjmp.h>
@@ -31,11 +31,13 @@ static void compare(const char *path, const char *name, const dpcr_array *got, c
     for (int64_t i = 0; i < wanted->shape[0]; i++)
         for (int64_t j = 0; j < cols; j++) {
             const double a = x[i * got->strides[0] + j * stride], b = y[i * cols + j];
-            if (!(fabs(a - b) <= 1e-10 * largest)) fail_msg("%s: %s[%d][%d] is %.15g, PyTorch has %.15g", path, name, (int)i, (int)j, a, b);
+            if (!(fabs(a - b) <= 1e-10 * largest))
+                fail_msg("%s: %s[%d][%d] is %.15g, PyTorch has %.15g", path, name, (int)i, (int)j, a, b);
         }
 }
 
-static double cross_entropy(const double *logits, const double *labels, int64_t rows, int64_t classes, double *dlogits) {
+static double cross_entropy(const double *logits, const double *labels, int64_t rows, int64_t classes,
+                            double *dlogits) {
     double loss = 0;
     for (int64_t i = 0; i < rows; i++) {
         double sum = 0;
@@ -58,9 +60,12 @@ static void check_file(dpcr_context *context, const char *path) {
     const int64_t rows = x->shape[0], w = o->width, length = o->layers;
     dpcr_steps steps;
     assert_int_equal(dpcr_model_steps(m, rows, &steps, NULL), DPCR_OK);
-    double *z = calloc((size_t)((length + 1) * rows * w), sizeof *z), *lambda = calloc((size_t)(length * rows * w), sizeof *lambda);
-    double *tape = calloc((size_t)(length * rows * steps.tape_values) + 1, sizeof *tape), *dz = calloc((size_t)(rows * w), sizeof *dz);
-    double *logits = calloc((size_t)(rows * o->outputs), sizeof *logits), *dlogits = calloc((size_t)(rows * o->outputs), sizeof *dlogits);
+    double *z = calloc((size_t)((length + 1) * rows * w), sizeof *z),
+           *lambda = calloc((size_t)(length * rows * w), sizeof *lambda);
+    double *tape = calloc((size_t)(length * rows * steps.tape_values) + 1, sizeof *tape),
+           *dz = calloc((size_t)(rows * w), sizeof *dz);
+    double *logits = calloc((size_t)(rows * o->outputs), sizeof *logits),
+           *dlogits = calloc((size_t)(rows * o->outputs), sizeof *dlogits);
 
     const dpcr_array z0 = dpcr_array_make(z, DPCR_F64, 2, (const int64_t[]){rows, w});
     const dpcr_array in = dpcr_array_make(z, DPCR_F64, 3, (const int64_t[]){1, rows, w});
@@ -69,7 +74,8 @@ static void check_file(dpcr_context *context, const char *path) {
     const dpcr_array last = dpcr_array_make(z + length * rows * w, DPCR_F64, 2, (const int64_t[]){rows, w});
     const dpcr_array out = dpcr_array_make(logits, DPCR_F64, 2, (const int64_t[]){rows, o->outputs});
     const dpcr_array dout = dpcr_array_make(dlogits, DPCR_F64, 2, (const int64_t[]){rows, o->outputs});
-    dpcr_span span = {.size = sizeof span, .lanes = 1, .stride = 1, .steps = length, .rows = rows, .device = {DPCR_HOST, 0}};
+    dpcr_span span = {
+        .size = sizeof span, .lanes = 1, .stride = 1, .steps = length, .rows = rows, .device = {DPCR_HOST, 0}};
     assert_int_equal(dpcr_model_encode(m, x, &z0, &error), DPCR_OK);
     assert_int_equal(steps.advance(steps.user, &span, &in, &states, NULL, &tapes), 0);
     assert_int_equal(dpcr_model_head(m, &last, &out, &error), DPCR_OK);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The fused kernels of network layers against the separate ones: the same bits, for packed and strided rows, in place, with
-// every combination of operands, any number of rows, at every instruction set level. Nothing is written beyond.
+// The fused kernels of network layers against the separate ones: the same bits, for packed and strided rows, in place,
+// with every combination of operands, any number of rows, at every instruction set level. Nothing is written beyond.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +24,8 @@ static void fill(float *x, size_t n, float size) {
     for (size_t i = 0; i < n; i++) x[i] = size * ((float)rand() / (float)RAND_MAX - 0.5f);
 }
 
-static void same_rows(const char *what, const float *a, int64_t a_row, const float *b, int64_t b_row, int64_t rows, int64_t w) {
+static void same_rows(const char *what, const float *a, int64_t a_row, const float *b, int64_t b_row, int64_t rows,
+                      int64_t w) {
     for (int64_t i = 0; i < rows; i++)
         if (memcmp(a + i * a_row, b + i * b_row, (size_t)w * sizeof *a) != 0)
             fail_msg("%s, %d rows, width %d: row %d differs", what, (int)rows, (int)w, (int)i);
@@ -37,8 +38,17 @@ static void untouched(const char *what, const float *x, int64_t from) {
 
 // u = in W + b; y = in + scale act(u), or act(u); slope = act'(u), one kernel after the other.
 static void layer_apart(const dpcri_nn_kernels *k, buffers *b, int64_t rows, int64_t w, int activation, int residual) {
-    k->product(&(dpcri_product){.m = rows, .n = w, .depth = w, .a = b->in, .a_row = w, .a_col = 1, .b = b->weight, .b_row = w,
-                                .init = b->weight + w * w, .c = b->u, .c_row = w});
+    k->product(&(dpcri_product){.m = rows,
+                                .n = w,
+                                .depth = w,
+                                .a = b->in,
+                                .a_row = w,
+                                .a_col = 1,
+                                .b = b->weight,
+                                .b_row = w,
+                                .init = b->weight + w * w,
+                                .c = b->u,
+                                .c_row = w});
     k->activate(activation, rows * w, b->u, b->y, b->slope);
     if (residual) k->multiply_add(rows, w, b->in, w, 0.03, b->y, w, NULL, 0, b->y, w);
 }
@@ -48,17 +58,34 @@ static void layers(const dpcri_nn_kernels *k, buffers *b, int64_t rows, int64_t 
     fill(b->in, ROOM, 2), fill(b->weight, SQUARE, 1);
     for (int64_t i = 0; i < rows; i++) memcpy(b->strided + i * stride, b->in + i * w, (size_t)w * sizeof(float));
     memset(b->out1, 7, sizeof b->out1), memset(b->slope1, 7, sizeof b->slope1);
-    const dpcri_layer packed = {.rows = rows, .depth = w, .width = w, .activation = activation, .weight = b->weight, .bias = b->weight + w * w,
-                                .in = b->in, .in_row = w, .residual = mode & 1 ? b->in : NULL, .residual_row = w,
-                                .scale = mode & 1 ? 0.03 : 1, .out = mode & 2 ? b->out1 : NULL, .out_row = w,
-                                .slope = mode & 4 ? b->slope1 : NULL, .slope_row = w};
+    const dpcri_layer packed = {.rows = rows,
+                                .depth = w,
+                                .width = w,
+                                .activation = activation,
+                                .weight = b->weight,
+                                .bias = b->weight + w * w,
+                                .in = b->in,
+                                .in_row = w,
+                                .residual = mode & 1 ? b->in : NULL,
+                                .residual_row = w,
+                                .scale = mode & 1 ? 0.03 : 1,
+                                .out = mode & 2 ? b->out1 : NULL,
+                                .out_row = w,
+                                .slope = mode & 4 ? b->slope1 : NULL,
+                                .slope_row = w};
     dpcri_layer apart = packed;
-    apart.in = b->strided, apart.in_row = stride, apart.residual = mode & 1 ? b->strided : NULL, apart.residual_row = stride;
-    apart.out = mode & 2 ? b->out2 : NULL, apart.out_row = stride, apart.slope = mode & 4 ? b->slope2 : NULL, apart.slope_row = stride;
+    apart.in = b->strided, apart.in_row = stride, apart.residual = mode & 1 ? b->strided : NULL,
+    apart.residual_row = stride;
+    apart.out = mode & 2 ? b->out2 : NULL, apart.out_row = stride, apart.slope = mode & 4 ? b->slope2 : NULL,
+    apart.slope_row = stride;
     k->layer(&packed), k->layer(&apart);
     layer_apart(k, b, rows, w, activation, mode & 1);
-    if (mode & 2) same_rows("layer", b->out1, w, b->y, w, rows, w), same_rows("layer, strided", b->out2, stride, b->y, w, rows, w);
-    if (mode & 4) same_rows("slope", b->slope1, w, b->slope, w, rows, w), same_rows("slope, strided", b->slope2, stride, b->slope, w, rows, w);
+    if (mode & 2)
+        same_rows("layer", b->out1, w, b->y, w, rows, w),
+            same_rows("layer, strided", b->out2, stride, b->y, w, rows, w);
+    if (mode & 4)
+        same_rows("slope", b->slope1, w, b->slope, w, rows, w),
+            same_rows("slope, strided", b->slope2, stride, b->slope, w, rows, w);
     untouched("layer", b->out1, mode & 2 ? rows * w : 0), untouched("slope", b->slope1, mode & 4 ? rows * w : 0);
     if (mode != 7 || w > k->columns) return;
     dpcri_layer in_place = packed;
@@ -72,10 +99,31 @@ static void adjoints(const dpcri_nn_kernels *k, buffers *b, int64_t rows, int64_
     fill(b->g1, ROOM, 1), fill(b->slope1, ROOM, 1);
     memcpy(b->g2, b->g1, sizeof b->g1), memcpy(b->e1, b->slope1, sizeof b->e1), memcpy(b->e2, b->slope1, sizeof b->e2);
     memset(b->kept1, 0, sizeof b->kept1), memset(b->kept2, 0, sizeof b->kept2);
-    dpcri_slope_pass pass = {.rows = rows, .width = w, .scale = 0.3, .g = b->g1, .g_row = w, .slope = b->e1, .slope_row = w, .e = b->e1,
-                             .e_row = w, .kept = mode & 2 ? b->kept1 : NULL, .kept_row = w, .direct = mode & 4 ? b->in : NULL, .direct_row = w};
-    dpcri_product product = {.m = rows, .n = w, .depth = w, .a = b->e1, .a_row = w, .a_col = 1, .b = b->weight, .b_row = w,
-                             .init = mode & 1 ? b->g1 : NULL, .init_row = w, .c = b->g1, .c_row = w};
+    dpcri_slope_pass pass = {.rows = rows,
+                             .width = w,
+                             .scale = 0.3,
+                             .g = b->g1,
+                             .g_row = w,
+                             .slope = b->e1,
+                             .slope_row = w,
+                             .e = b->e1,
+                             .e_row = w,
+                             .kept = mode & 2 ? b->kept1 : NULL,
+                             .kept_row = w,
+                             .direct = mode & 4 ? b->in : NULL,
+                             .direct_row = w};
+    dpcri_product product = {.m = rows,
+                             .n = w,
+                             .depth = w,
+                             .a = b->e1,
+                             .a_row = w,
+                             .a_col = 1,
+                             .b = b->weight,
+                             .b_row = w,
+                             .init = mode & 1 ? b->g1 : NULL,
+                             .init_row = w,
+                             .c = b->g1,
+                             .c_row = w};
     k->adjoint(&pass, &product);
     pass.g = b->g2, pass.slope = pass.e = b->e2, pass.kept = mode & 2 ? b->kept2 : NULL;
     product.a = b->e2, product.c = b->g2, product.init = mode & 1 ? b->g2 : NULL;
@@ -87,10 +135,28 @@ static void adjoints(const dpcri_nn_kernels *k, buffers *b, int64_t rows, int64_
 static void gradients(const dpcri_nn_kernels *k, buffers *b, int64_t rows, int64_t w, int mode) {
     fill(b->sums1, SQUARE, 1);
     memcpy(b->sums2, b->sums1, sizeof b->sums1);
-    dpcri_slope_pass pass = {.rows = rows, .width = w, .scale = mode & 1 ? 0.3 : 1, .g = b->g1, .g_row = w, .slope = mode & 1 ? b->slope1 : NULL,
-                             .slope_row = w, .e = mode & 1 ? b->e1 : NULL, .e_row = w, .sum = b->sums1 + w * w};
-    dpcri_product product = {.m = w, .n = w, .depth = rows, .a = b->in, .a_row = 1, .a_col = w, .b = mode & 1 ? b->e1 : b->g1, .b_row = w,
-                             .init = b->sums1, .init_row = w, .c = b->sums1, .c_row = w};
+    dpcri_slope_pass pass = {.rows = rows,
+                             .width = w,
+                             .scale = mode & 1 ? 0.3 : 1,
+                             .g = b->g1,
+                             .g_row = w,
+                             .slope = mode & 1 ? b->slope1 : NULL,
+                             .slope_row = w,
+                             .e = mode & 1 ? b->e1 : NULL,
+                             .e_row = w,
+                             .sum = b->sums1 + w * w};
+    dpcri_product product = {.m = w,
+                             .n = w,
+                             .depth = rows,
+                             .a = b->in,
+                             .a_row = 1,
+                             .a_col = w,
+                             .b = mode & 1 ? b->e1 : b->g1,
+                             .b_row = w,
+                             .init = b->sums1,
+                             .init_row = w,
+                             .c = b->sums1,
+                             .c_row = w};
     k->gradient(&pass, &product);
     pass.sum = b->sums2 + w * w, product.init = product.c = b->sums2;
     k->slope_pass(&pass), k->product(&product);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Network kernels of every level against plain loops: products bit for bit (one fma a term, k ascending; a multiply and an
-// add on the portable level), activations against long double libm in units in the last place.
+// Network kernels of every level against plain loops: products bit for bit (one fma a term, k ascending; a multiply and
+// an add on the portable level), activations against long double libm in units in the last place.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -70,7 +70,8 @@ typedef struct buffers {
     void *a, *b, *c, *init;
 } buffers;
 
-static void check_product(const variant *v, const buffers *f, int64_t m, int64_t n, int64_t depth, int form, int transposed) {
+static void check_product(const variant *v, const buffers *f, int64_t m, int64_t n, int64_t depth, int form,
+                          int transposed) {
     void *c = copy_of(v, f->c, CELLS);
     // form 0: A by rows, bias row; 1: A transposed, added to c; 2: odd strides, from 0
     dpcri_product p = {.m = m, .n = n, .depth = depth, .a = f->a, .b = f->b, .b_row = ROW, .c = c, .c_row = ROW};
@@ -92,8 +93,8 @@ static void check_product(const variant *v, const buffers *f, int64_t m, int64_t
             const double got = get(v, c, i * ROW + j);
             if (memcmp(&got, &wanted, sizeof got) != 0)
                 fail_msg("%s element %zu m %d n %d k %d form %d transposed %d: c[%d][%d] = %.17g, wanted %.17g",
-                         level_names[v->level], v->k->element, (int)m, (int)n, (int)depth, form, transposed, (int)i, (int)j,
-                         got, wanted);
+                         level_names[v->level], v->k->element, (int)m, (int)n, (int)depth, form, transposed, (int)i,
+                         (int)j, got, wanted);
         }
     free(c);
 }
@@ -129,13 +130,23 @@ static void deep_transposed_products_keep_the_order(void **state) {
     const int count = variants(list);
     for (int q = 0; q < count; q++) {
         const variant *v = &list[q];
-        void *a = random_numbers(v, M * DEPTH, 1), *b = random_numbers(v, N * DEPTH, 2), *c = random_numbers(v, M * N, 3);
-        v->k->product_transposed(&(dpcri_product){.m = M, .n = N, .depth = DEPTH, .a = a, .a_row = DEPTH, .a_col = 1, .b = b,
-                                                  .b_row = DEPTH, .c = c, .c_row = N});
+        void *a = random_numbers(v, M * DEPTH, 1), *b = random_numbers(v, N * DEPTH, 2),
+             *c = random_numbers(v, M * N, 3);
+        v->k->product_transposed(&(dpcri_product){.m = M,
+                                                  .n = N,
+                                                  .depth = DEPTH,
+                                                  .a = a,
+                                                  .a_row = DEPTH,
+                                                  .a_col = 1,
+                                                  .b = b,
+                                                  .b_row = DEPTH,
+                                                  .c = c,
+                                                  .c_row = N});
         for (int i = 0; i < M; i++)
             for (int j = 0; j < N; j++) {
                 double wanted = 0;
-                for (int k = 0; k < DEPTH; k++) wanted = multiply_add(v, get(v, a, i * DEPTH + k), get(v, b, j * DEPTH + k), wanted);
+                for (int k = 0; k < DEPTH; k++)
+                    wanted = multiply_add(v, get(v, a, i * DEPTH + k), get(v, b, j * DEPTH + k), wanted);
                 assert_true(get(v, c, i * N + j) == wanted);
             }
         free(a), free(b), free(c);
@@ -163,7 +174,8 @@ static void transposes_move_every_element(void **state) {
     }
 }
 
-// out, slope of the fused layer equal product, activation, multiply_add one after the other, and no row depends on others.
+// out, slope of the fused layer equal product, activation, multiply_add one after the other, and no row depends on
+// others.
 static void fused_layers_equal_their_parts(void **state) {
     (void)state;
     static const int all_rows[] = {0, 1, 2, 3, 5, 8, 13, 16, 21};
@@ -172,25 +184,46 @@ static void fused_layers_equal_their_parts(void **state) {
     for (int q = 0; q < count; q++) {
         const variant *v = &list[q];
         const dpcri_nn_kernels *k = v->k;
-        void *in = random_numbers(v, CELLS, 1), *weight = random_numbers(v, 66 * 66, 2), *bias = random_numbers(v, 66, 3);
+        void *in = random_numbers(v, CELLS, 1), *weight = random_numbers(v, 66 * 66, 2),
+             *bias = random_numbers(v, 66, 3);
         for (int w = 1; w < 66; w += w < 36 ? 1 : 6)
             for (size_t s = 0; s < sizeof all_rows / sizeof *all_rows; s++)
                 for (int act = 0; act < DPCRI_ACT_COUNT; act++) {
                     const int rows = all_rows[s], residual = (w + act) % 2;
                     void *u = calloc(CELLS, k->element), *d = calloc(CELLS, k->element), *y = calloc(CELLS, k->element),
                          *out = calloc(CELLS, k->element), *slope = calloc(CELLS, k->element);
-                    k->product(&(dpcri_product){.m = rows, .n = w, .depth = w, .a = in, .a_row = ROW, .a_col = 1, .b = weight,
-                                                .b_row = w, .init = bias, .c = u, .c_row = ROW});
+                    k->product(&(dpcri_product){.m = rows,
+                                                .n = w,
+                                                .depth = w,
+                                                .a = in,
+                                                .a_row = ROW,
+                                                .a_col = 1,
+                                                .b = weight,
+                                                .b_row = w,
+                                                .init = bias,
+                                                .c = u,
+                                                .c_row = ROW});
                     k->activate(act, ROW * rows, u, y, d);
                     k->multiply_add(rows, w, residual ? in : NULL, ROW, residual ? 0.3 : 1, y, ROW, NULL, 0, y, ROW);
                     const int head = rows / 3;  // in two pieces
                     for (int piece = 0; piece < 2; piece++) {
                         const size_t at = (size_t)(piece ? head : 0) * ROW * k->element;
-                        k->layer(&(dpcri_layer){.rows = piece ? rows - head : head, .depth = w, .width = w, .activation = act,
-                                                .weight = weight, .bias = bias, .in = (char *)in + at, .in_row = ROW,
-                                                .residual = residual ? (char *)in + at : NULL, .residual_row = ROW,
-                                                .scale = 0.3, .out = (char *)out + at, .out_row = ROW,
-                                                .slope = (char *)slope + at, .slope_row = ROW, .next = {{weight, 66, 66, 0}}});
+                        k->layer(&(dpcri_layer){.rows = piece ? rows - head : head,
+                                                .depth = w,
+                                                .width = w,
+                                                .activation = act,
+                                                .weight = weight,
+                                                .bias = bias,
+                                                .in = (char *)in + at,
+                                                .in_row = ROW,
+                                                .residual = residual ? (char *)in + at : NULL,
+                                                .residual_row = ROW,
+                                                .scale = 0.3,
+                                                .out = (char *)out + at,
+                                                .out_row = ROW,
+                                                .slope = (char *)slope + at,
+                                                .slope_row = ROW,
+                                                .next = {{weight, 66, 66, 0}}});
                     }
                     for (int i = 0; i < rows; i++)
                         for (int j = 0; j < ROW; j++) {
@@ -210,15 +243,26 @@ static void slope_passes_equal_the_loop(void **state) {
     const int count = variants(list);
     for (int q = 0; q < count; q++) {
         const variant *v = &list[q];
-        void *g0 = random_numbers(v, CELLS, 1), *direct = random_numbers(v, CELLS, 2), *slope = random_numbers(v, CELLS, 3),
-             *start = random_numbers(v, ROW, 4);
+        void *g0 = random_numbers(v, CELLS, 1), *direct = random_numbers(v, CELLS, 2),
+             *slope = random_numbers(v, CELLS, 3), *start = random_numbers(v, ROW, 4);
         for (int w = 0; w < 66; w++) {
             const int rows = (w * 7) % 20;
             void *g = copy_of(v, g0, CELLS), *kept = copy_of(v, direct, CELLS), *e = calloc(CELLS, v->k->element),
                  *sum = copy_of(v, start, ROW);
-            v->k->slope_pass(&(dpcri_slope_pass){.rows = rows, .width = w, .scale = 0.5, .g = g, .g_row = ROW, .direct = kept,
-                                                 .direct_row = ROW, .kept = kept, .kept_row = ROW, .slope = slope,
-                                                 .slope_row = ROW, .e = e, .e_row = ROW, .sum = sum});
+            v->k->slope_pass(&(dpcri_slope_pass){.rows = rows,
+                                                 .width = w,
+                                                 .scale = 0.5,
+                                                 .g = g,
+                                                 .g_row = ROW,
+                                                 .direct = kept,
+                                                 .direct_row = ROW,
+                                                 .kept = kept,
+                                                 .kept_row = ROW,
+                                                 .slope = slope,
+                                                 .slope_row = ROW,
+                                                 .e = e,
+                                                 .e_row = ROW,
+                                                 .sum = sum});
             for (int j = 0; j < ROW; j++) {
                 double total = get(v, start, j);
                 for (int i = 0; i < rows && j < w; i++) {
@@ -247,7 +291,8 @@ static long double exact_value(int act, long double x) {
         case DPCRI_ACT_RELU: return isnan(x) ? x : x > 0 ? x : 0;
         case DPCRI_ACT_TANH: return tanhl(x);
         case DPCRI_ACT_SIGMOID: return x >= 0 ? 1 / (1 + expl(-x)) : expl(x) / (1 + expl(x));
-        case DPCRI_ACT_GELU: return isinf(x) ? (x > 0 ? x : 0) : 0.5L * x * erfcl(-x * 0.70710678118654752440084436210485L);
+        case DPCRI_ACT_GELU:
+            return isinf(x) ? (x > 0 ? x : 0) : 0.5L * x * erfcl(-x * 0.70710678118654752440084436210485L);
         default: return isinf(x) ? (x > 0 ? x : 0) : x >= 0 ? x / (1 + expl(-x)) : x * expl(x) / (1 + expl(x));
     }
 }
@@ -261,7 +306,9 @@ static long double exact_slope(int act, long double x) {
         case DPCRI_ACT_TANH: return 1 - tanhl(x) * tanhl(x);
         case DPCRI_ACT_SIGMOID: return s * other;
         case DPCRI_ACT_GELU:
-            return isinf(x) ? x > 0 : 0.5L * erfcl(-x * 0.70710678118654752440084436210485L) + x * expl(-x * x / 2) / sqrtl(pi2);
+            return isinf(x)
+                       ? x > 0
+                       : 0.5L * erfcl(-x * 0.70710678118654752440084436210485L) + x * expl(-x * x / 2) / sqrtl(pi2);
         default: return isinf(x) ? x > 0 : s * (1 + x * other);
     }
 }
@@ -282,7 +329,10 @@ static void measure(const variant *v, int act, double *value_ulp, double *slope_
     for (int i = 0; i < COUNT; i++) {
         const double u = dpcri_random_uniform(SEED, DPCRI_STREAM_DATA + 9, (uint64_t)i), sign = i % 2 ? -1 : 1;
         const double lowest = v->dtype == DPCR_F32 ? -103 : -744;
-        set(v, x, i, i % 3 == 0 ? sign * 10 * u : i % 3 == 1 ? sign * exp(lowest + u * (6.6 - lowest)) : sign * 110 * u);
+        set(v, x, i,
+            i % 3 == 0   ? sign * 10 * u
+            : i % 3 == 1 ? sign * exp(lowest + u * (6.6 - lowest))
+                         : sign * 110 * u);
     }
     v->k->activate(act, COUNT, x, y, d);
     *value_ulp = *slope_eps = 0;
@@ -321,8 +371,10 @@ static void activations_keep_the_hazards(void **state) {
     const int count = variants(list);
     for (int q = 0; q < count; q++) {
         const variant *v = &list[q];
-        const double least = v->dtype == DPCR_F32 ? 0x1p-149 : 0x1p-1074, most = v->dtype == DPCR_F32 ? 0x1.fffffep127 : 0x1.fffffffffffffp1023;
-        const double x[] = {NAN, INFINITY, -INFINITY, 0.0, -0.0, least, -least, most, -most, -100, 100, -700, 20, -20, 1, -1, 0.5};
+        const double least = v->dtype == DPCR_F32 ? 0x1p-149 : 0x1p-1074,
+                     most = v->dtype == DPCR_F32 ? 0x1.fffffep127 : 0x1.fffffffffffffp1023;
+        const double x[] = {NAN,  INFINITY, -INFINITY, 0.0, -0.0, least, -least, most, -most,
+                            -100, 100,      -700,      20,  -20,  1,     -1,     0.5};
         enum { COUNT = sizeof x / sizeof *x };
         double in[COUNT], y[COUNT], d[COUNT];
         for (int act = 0; act < DPCRI_ACT_COUNT; act++) {
@@ -333,8 +385,8 @@ static void activations_keep_the_hazards(void **state) {
                 const long double exact = exact_value(act, get(v, in, i)), error = get(v, y, i) - exact;
                 const bool right = isinf(exact) ? get(v, y, i) == (double)exact : fabsl(error) <= 4 * ulp_of(v, exact);
                 if (!right || !(fabsl(get(v, d, i) - exact_slope(act, x[i])) <= 1e-6))
-                    fail_msg("%s, %zu bytes, activation %d of %g: %g, slope %g", level_names[v->level], v->k->element, act,
-                             x[i], get(v, y, i), get(v, d, i));
+                    fail_msg("%s, %zu bytes, activation %d of %g: %g, slope %g", level_names[v->level], v->k->element,
+                             act, x[i], get(v, y, i), get(v, d, i));
             }
             if (act == DPCRI_ACT_TANH || act == DPCRI_ACT_IDENTITY) {
                 assert_false(signbit(get(v, y, 3)));
@@ -369,14 +421,10 @@ static void activations_do_not_depend_on_the_lane(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products_equal_the_loop),
-        cmocka_unit_test(deep_transposed_products_keep_the_order),
-        cmocka_unit_test(transposes_move_every_element),
-        cmocka_unit_test(fused_layers_equal_their_parts),
-        cmocka_unit_test(slope_passes_equal_the_loop),
-        cmocka_unit_test(activations_are_accurate),
-        cmocka_unit_test(activations_keep_the_hazards),
-        cmocka_unit_test(activations_do_not_depend_on_the_lane),
+        cmocka_unit_test(products_equal_the_loop),       cmocka_unit_test(deep_transposed_products_keep_the_order),
+        cmocka_unit_test(transposes_move_every_element), cmocka_unit_test(fused_layers_equal_their_parts),
+        cmocka_unit_test(slope_passes_equal_the_loop),   cmocka_unit_test(activations_are_accurate),
+        cmocka_unit_test(activations_keep_the_hazards),  cmocka_unit_test(activations_do_not_depend_on_the_lane),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

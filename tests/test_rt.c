@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The thread pool: every task once, whatever the number of tasks and threads; nested and concurrent regions; after fork;
-// refused memory; and the context's checks.
+// The thread pool: every task once, whatever the number of tasks and threads; nested and concurrent regions; after
+// fork; refused memory; and the context's checks.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -112,7 +112,8 @@ static void release(void *user, void *memory) {
 static void without_memory_the_caller_does_it(void **state) {
     (void)state;
     int calls = 0;
-    const dpcr_context_options options = {.size = sizeof options, .threads = 4, .allocate = only_once, .release = release, .allocator_user = &calls};
+    const dpcr_context_options options = {
+        .size = sizeof options, .threads = 4, .allocate = only_once, .release = release, .allocator_user = &calls};
     dpcr_context *context = NULL;
     assert_int_equal(dpcr_context_create(&options, &context, NULL), DPCR_OK);
     assert_int_equal(wrong_counts(context, 40, 0), 0);
@@ -144,7 +145,8 @@ static void rates_are_plausible(void **state) {
     dpcri_rates_of(context, &rates);
     dpcri_rates_of(context, &again);
     assert_memory_equal(&rates, &again, sizeof rates);
-    assert_true(rates.flops > 1e7 && rates.latency > 1e-11 && rates.latency < 1e-6 && rates.bandwidth > 1e7 && rates.region >= 0);
+    assert_true(rates.flops > 1e7 && rates.latency > 1e-11 && rates.latency < 1e-6 && rates.bandwidth > 1e7 &&
+                rates.region >= 0);
     dpcr_context_destroy(context);
 }
 
@@ -173,9 +175,9 @@ static void checked_sizes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_task_once),    cmocka_unit_test(threads_share_a_context),
-        cmocka_unit_test(works_after_fork),   cmocka_unit_test(without_memory_the_caller_does_it),
-        cmocka_unit_test(refusals),           cmocka_unit_test(rates_are_plausible),
+        cmocka_unit_test(every_task_once),  cmocka_unit_test(threads_share_a_context),
+        cmocka_unit_test(works_after_fork), cmocka_unit_test(without_memory_the_caller_does_it),
+        cmocka_unit_test(refusals),         cmocka_unit_test(rates_are_plausible),
         cmocka_unit_test(checked_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

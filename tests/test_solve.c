@@ -4,15 +4,17 @@
 
 #include "solving.h"
 
-static const dpcr_method sweep_methods[] = {DPCR_METHOD_NEWTON, DPCR_METHOD_DIAGONAL, DPCR_METHOD_BLOCK, DPCR_METHOD_PICARD,
-                                            DPCR_METHOD_JACOBI, DPCR_METHOD_DAMPED};
+static const dpcr_method sweep_methods[] = {DPCR_METHOD_NEWTON, DPCR_METHOD_DIAGONAL, DPCR_METHOD_BLOCK,
+                                            DPCR_METHOD_PICARD, DPCR_METHOD_JACOBI,   DPCR_METHOD_DAMPED};
 enum { SWEEP_METHODS = sizeof sweep_methods / sizeof *sweep_methods };
-static const dpcr_scheme schemes[] = {DPCR_SCHEME_SEQUENTIAL, DPCR_SCHEME_PCR, DPCR_SCHEME_BLELLOCH, DPCR_SCHEME_CHUNKED};
+static const dpcr_scheme schemes[] = {DPCR_SCHEME_SEQUENTIAL, DPCR_SCHEME_PCR, DPCR_SCHEME_BLELLOCH,
+                                      DPCR_SCHEME_CHUNKED};
 
 static const double gains[2] = {1.2, 0};
 
 static chain tanh_chain(int64_t length, int64_t batch, int64_t width, dpcr_dtype dtype) {
-    return (chain){.step = step_tanh, .length = length, .batch = batch, .width = width, .dtype = dtype, .parameters = gains};
+    return (chain){
+        .step = step_tanh, .length = length, .batch = batch, .width = width, .dtype = dtype, .parameters = gains};
 }
 
 static void *starts(const chain *c) {
@@ -33,9 +35,14 @@ static void exact_prefix(void **state) {
                 chain c = tanh_chain(23, 3, 4, single ? DPCR_F32 : DPCR_F64);
                 void *z0 = starts(&c), *loop = loop_of(&c, z0);
                 for (int k = 1; k <= 25; k += 3) {
-                    const dpcr_solve_options options = {.size = sizeof options, .method = sweep_methods[m], .scheme = schemes[s],
-                                                        .backward = DPCR_SCHEME_SEQUENTIAL, .atol = -1, .rtol = -1,
-                                                        .max_sweeps = k, .no_fallback = 1};
+                    const dpcr_solve_options options = {.size = sizeof options,
+                                                        .method = sweep_methods[m],
+                                                        .scheme = schemes[s],
+                                                        .backward = DPCR_SCHEME_SEQUENTIAL,
+                                                        .atol = -1,
+                                                        .rtol = -1,
+                                                        .max_sweeps = k,
+                                                        .no_fallback = 1};
                     solved r = solve(context, &c, z0, &options);
                     assert_int_equal(r.status, DPCR_OK);
                     const size_t bytes = (size_t)((k < 23 ? k : 23) * 3 * 4) * dpcr_dtype_size(c.dtype);
@@ -56,8 +63,12 @@ static void affine_takes_one_sweep(void **state) {
     for (size_t s = 0; s < sizeof schemes / sizeof *schemes; s++) {
         chain c = {.step = step_affine, .length = 257, .batch = 2, .width = 3, .dtype = DPCR_F64, .parameters = gain};
         void *z0 = starts(&c), *loop = loop_of(&c, z0);
-        const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_NEWTON, .scheme = schemes[s],
-                                            .backward = DPCR_SCHEME_SEQUENTIAL, .atol = 1e-12, .rtol = 1e-12};
+        const dpcr_solve_options options = {.size = sizeof options,
+                                            .method = DPCR_METHOD_NEWTON,
+                                            .scheme = schemes[s],
+                                            .backward = DPCR_SCHEME_SEQUENTIAL,
+                                            .atol = 1e-12,
+                                            .rtol = 1e-12};
         solved r = solve(context, &c, z0, &options);
         assert_int_equal(r.report.sweeps, 1);
         assert_int_equal(r.report.reason, DPCR_REASON_CONVERGED);
@@ -77,9 +88,15 @@ static void golden_mlp(void **state) {
     dpcr_context *context = solving_context(1);
     chain c = {.step = step_golden, .length = 16, .batch = 1, .width = 3, .dtype = DPCR_F64};
     const double z0[3] = {0.3, -0.7, 1.1}, z16[3] = {-0.067026199648, -0.149990247246, 0.077340242386};
-    const double from_zero[] = {6.8e-1, 1.5e-1, 7.4e-3, 1.6e-5, 5.0e-11}, from_step[] = {6.8e-1, 2.9e-2, 3.9e-4, 1.4e-7};
-    dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_PCR,
-                                  .backward = DPCR_SCHEME_PCR, .atol = 1e-12, .rtol = 1e-12, .guess = DPCR_GUESS_GIVEN};
+    const double from_zero[] = {6.8e-1, 1.5e-1, 7.4e-3, 1.6e-5, 5.0e-11},
+                 from_step[] = {6.8e-1, 2.9e-2, 3.9e-4, 1.4e-7};
+    dpcr_solve_options options = {.size = sizeof options,
+                                  .method = DPCR_METHOD_NEWTON,
+                                  .scheme = DPCR_SCHEME_PCR,
+                                  .backward = DPCR_SCHEME_PCR,
+                                  .atol = 1e-12,
+                                  .rtol = 1e-12,
+                                  .guess = DPCR_GUESS_GIVEN};
     solved r = solve(context, &c, z0, &options);
     assert_int_equal(r.report.sweeps, 5);
     for (int k = 0; k < 5; k++) near(r.history[k] / from_zero[k], 1, 0.05);
@@ -110,16 +127,22 @@ static void golden_backward(void **state) {
         chain c = {.step = step_golden, .length = 16, .batch = 1, .width = 3, .dtype = DPCR_F64};
         const dpcr_steps steps = chain_steps(&c);
         double z[48], got[3], last[3] = {1, 1, 1};
-        const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_PCR,
+        const dpcr_solve_options options = {.size = sizeof options,
+                                            .method = DPCR_METHOD_NEWTON,
+                                            .scheme = DPCR_SCHEME_PCR,
                                             .backward = (dpcr_scheme)backward};
         dpcr_solve_plan *plan = NULL;
         assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
         const size_t bytes = dpcr_solve_plan_workspace(plan);
         void *workspace = solving_workspace(bytes);
-        const dpcr_array first = dpcr_array_make((void *)z0, DPCR_F64, 2, shape + 1), states = dpcr_array_make(z, DPCR_F64, 3, shape);
-        const dpcr_array end = dpcr_array_make(last, DPCR_F64, 2, shape + 1), out = dpcr_array_make(got, DPCR_F64, 2, shape + 1);
+        const dpcr_array first = dpcr_array_make((void *)z0, DPCR_F64, 2, shape + 1),
+                         states = dpcr_array_make(z, DPCR_F64, 3, shape);
+        const dpcr_array end = dpcr_array_make(last, DPCR_F64, 2, shape + 1),
+                         out = dpcr_array_make(got, DPCR_F64, 2, shape + 1);
         assert_int_equal(dpcr_solve_execute(plan, &first, &states, NULL, workspace, bytes, NULL, NULL), DPCR_OK);
-        assert_int_equal(dpcr_solve_backward(plan, &first, &states, NULL, NULL, &end, NULL, &out, workspace, bytes, NULL, NULL), DPCR_OK);
+        assert_int_equal(
+            dpcr_solve_backward(plan, &first, &states, NULL, NULL, &end, NULL, &out, workspace, bytes, NULL, NULL),
+            DPCR_OK);
         for (int i = 0; i < 3; i++) near(got[i], dz0[i], 1e-11);
         free(workspace);
         dpcr_solve_plan_destroy(plan);
@@ -131,8 +154,13 @@ static void rotation_and_compressor(void **state) {
     (void)state;
     dpcr_context *context = solving_context(1);
     const double start[2] = {1, 0.5}, one[1] = {1};
-    dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_PCR,
-                                  .backward = DPCR_SCHEME_PCR, .atol = 1e-12, .rtol = 1e-12, .guess = DPCR_GUESS_GIVEN};
+    dpcr_solve_options options = {.size = sizeof options,
+                                  .method = DPCR_METHOD_NEWTON,
+                                  .scheme = DPCR_SCHEME_PCR,
+                                  .backward = DPCR_SCHEME_PCR,
+                                  .atol = 1e-12,
+                                  .rtol = 1e-12,
+                                  .guess = DPCR_GUESS_GIVEN};
     chain c = {.step = step_rotation, .length = 256, .batch = 1, .width = 2, .dtype = DPCR_F64};
     solved r = solve(context, &c, start, &options);
     assert_in_range(r.report.sweeps, 10, 11);
@@ -156,20 +184,28 @@ static void lorenz(void **state) {
     const struct {
         int steps, window, rounds;
         double error;
-    } cases[] = {{256, 16, 51, 1e-10}, {256, 32, 30, 1e-10}, {256, 64, 18, 1e-10}, {256, 0, 36, 1e-10},
+    } cases[] = {{256, 16, 51, 1e-10},  {256, 32, 30, 1e-10},  {256, 64, 18, 1e-10}, {256, 0, 36, 1e-10},
                  {2048, 16, 399, 1e-8}, {2048, 32, 226, 1e-8}, {2048, 64, 125, 1e-8}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const double h = log(10) / 0.9 * (cases[i].steps == 256 ? 0.5 : 4) / cases[i].steps;
-        chain c = {.step = step_lorenz, .length = cases[i].steps, .batch = 1, .width = 3, .dtype = DPCR_F64, .parameters = &h};
+        chain c = {
+            .step = step_lorenz, .length = cases[i].steps, .batch = 1, .width = 3, .dtype = DPCR_F64, .parameters = &h};
         void *loop = loop_of(&c, z0);
-        const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_SEQUENTIAL,
-                                            .backward = DPCR_SCHEME_SEQUENTIAL, .atol = 1e-10, .rtol = 1e-10,
-                                            .guess = DPCR_GUESS_STATE, .window = cases[i].window, .max_sweeps = 2000};
+        const dpcr_solve_options options = {.size = sizeof options,
+                                            .method = DPCR_METHOD_NEWTON,
+                                            .scheme = DPCR_SCHEME_SEQUENTIAL,
+                                            .backward = DPCR_SCHEME_SEQUENTIAL,
+                                            .atol = 1e-10,
+                                            .rtol = 1e-10,
+                                            .guess = DPCR_GUESS_STATE,
+                                            .window = cases[i].window,
+                                            .max_sweeps = 2000};
         solved r = solve(context, &c, z0, &options);
         assert_true(r.report.reason > 0 && r.report.reason != DPCR_REASON_FALLBACK);
         assert_true(largest_error(&c, r.z, loop) <= cases[i].error);
         if (r.report.sweeps > cases[i].rounds + cases[i].rounds / 10 + 1)
-            fail_msg("%d steps, window %d: %d rounds, wanted at most about %d", cases[i].steps, cases[i].window, r.report.sweeps, cases[i].rounds);
+            fail_msg("%d steps, window %d: %d rounds, wanted at most about %d", cases[i].steps, cases[i].window,
+                     r.report.sweeps, cases[i].rounds);
         if (cases[i].steps == 256)
             for (int k = 0; k < 3; k++) near(((double *)r.z)[255 * 3 + k], end[k], 1e-9);
         solved_free(&r);
@@ -187,8 +223,11 @@ static void chaotic_falls_back(void **state) {
         if (sweep_methods[m] == DPCR_METHOD_BLOCK) continue;
         chain c = {.step = step_logistic, .length = 4096, .batch = 1, .width = 1, .dtype = DPCR_F64};
         void *loop = loop_of(&c, z0);
-        const dpcr_solve_options options = {.size = sizeof options, .method = sweep_methods[m], .scheme = DPCR_SCHEME_PCR,
-                                            .backward = DPCR_SCHEME_SEQUENTIAL, .max_sweeps = 5};
+        const dpcr_solve_options options = {.size = sizeof options,
+                                            .method = sweep_methods[m],
+                                            .scheme = DPCR_SCHEME_PCR,
+                                            .backward = DPCR_SCHEME_SEQUENTIAL,
+                                            .max_sweeps = 5};
         solved r = solve(context, &c, z0, &options);
         assert_int_equal(r.report.reason, DPCR_REASON_FALLBACK);
         assert_true(r.locked[0] >= 5 && r.locked[0] < 4096);
@@ -199,7 +238,8 @@ static void chaotic_falls_back(void **state) {
     dpcr_context_destroy(context);
 }
 
-// With a budget that lasts, a chaotic chain must not be called converged where the tolerance of a locked prefix was amplified.
+// With a budget that lasts, a chaotic chain must not be called converged where the tolerance of a locked prefix was
+// amplified.
 static void chaos_is_not_called_converged(void **state) {
     (void)state;
     dpcr_context *context = solving_context(2);
@@ -209,12 +249,17 @@ static void chaos_is_not_called_converged(void **state) {
                 const double z0[1] = {0.1 + 0.19 * start};
                 chain c = {.step = step_logistic, .length = length, .batch = 1, .width = 1, .dtype = DPCR_F64};
                 void *loop = loop_of(&c, z0);
-                const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_PCR,
-                                                    .backward = DPCR_SCHEME_SEQUENTIAL, .window = window, .max_sweeps = 1000};
+                const dpcr_solve_options options = {.size = sizeof options,
+                                                    .method = DPCR_METHOD_NEWTON,
+                                                    .scheme = DPCR_SCHEME_PCR,
+                                                    .backward = DPCR_SCHEME_SEQUENTIAL,
+                                                    .window = window,
+                                                    .max_sweeps = 1000};
                 solved r = solve(context, &c, z0, &options);
                 assert_true(r.report.reason > 0);
                 if (!(largest_error(&c, r.z, loop) <= 1e-9))
-                    fail_msg("%d steps, window %d: %s, error %g", (int)length, (int)window, dpcr_reason_name(r.report.reason), largest_error(&c, r.z, loop));
+                    fail_msg("%d steps, window %d: %s, error %g", (int)length, (int)window,
+                             dpcr_reason_name(r.report.reason), largest_error(&c, r.z, loop));
                 solved_free(&r);
                 free(loop);
             }
@@ -230,8 +275,12 @@ static void growing_residual_network(void **state) {
     double most = 0;
     for (int64_t i = 0; i < 1024 * 8; i++) most = fmax(most, fabs(((double *)loop)[i]));
     assert_true(most > 1e60);
-    const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_CHUNKED,
-                                        .backward = DPCR_SCHEME_SEQUENTIAL, .guess = DPCR_GUESS_STATE, .max_sweeps = 400};
+    const dpcr_solve_options options = {.size = sizeof options,
+                                        .method = DPCR_METHOD_NEWTON,
+                                        .scheme = DPCR_SCHEME_CHUNKED,
+                                        .backward = DPCR_SCHEME_SEQUENTIAL,
+                                        .guess = DPCR_GUESS_STATE,
+                                        .max_sweeps = 400};
     solved r = solve(context, &c, z0, &options);
     assert_true(r.report.reason == DPCR_REASON_CONVERGED || r.report.reason == DPCR_REASON_RESIDUAL_ONLY);
     assert_true(largest_error(&c, r.z, loop) < 1e-9);
@@ -248,8 +297,12 @@ static void error_estimate_bounds_error(void **state) {
         const double gain[2] = {1, 1 / sqrt((double)length)};
         chain c = {.step = step_tanh, .length = length, .batch = 2, .width = 4, .dtype = DPCR_F64, .parameters = gain};
         void *z0 = starts(&c), *loop = loop_of(&c, z0);
-        const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_BLELLOCH,
-                                            .backward = DPCR_SCHEME_SEQUENTIAL, .atol = 1e-4, .rtol = 1e-4};
+        const dpcr_solve_options options = {.size = sizeof options,
+                                            .method = DPCR_METHOD_NEWTON,
+                                            .scheme = DPCR_SCHEME_BLELLOCH,
+                                            .backward = DPCR_SCHEME_SEQUENTIAL,
+                                            .atol = 1e-4,
+                                            .rtol = 1e-4};
         solved r = solve(context, &c, z0, &options);
         assert_int_equal(r.report.reason, DPCR_REASON_CONVERGED);
         assert_true(r.report.error_estimate >= 0 && r.report.error_estimate <= 2e-4);
@@ -266,16 +319,21 @@ static void not_finite_stays_alone(void **state) {
     (void)state;
     dpcr_context *context = solving_context(2);
     for (int m = 0; m < SWEEP_METHODS + 2; m++) {
-        const dpcr_method method = m < SWEEP_METHODS ? sweep_methods[m] : m == SWEEP_METHODS ? DPCR_METHOD_OVERLAP : DPCR_METHOD_SHOOTING;
+        const dpcr_method method = m < SWEEP_METHODS    ? sweep_methods[m]
+                                   : m == SWEEP_METHODS ? DPCR_METHOD_OVERLAP
+                                                        : DPCR_METHOD_SHOOTING;
         chain c = tanh_chain(300, 3, 2, DPCR_F64);
         double z0[6] = {0.1, 0.2, NAN, 0.3, 0.5, -0.4}, clean[6] = {0.1, 0.2, 0.7, 0.3, 0.5, -0.4};
-        const dpcr_solve_options options = {.size = sizeof options, .method = method, .scheme = DPCR_SCHEME_CHUNKED,
+        const dpcr_solve_options options = {.size = sizeof options,
+                                            .method = method,
+                                            .scheme = DPCR_SCHEME_CHUNKED,
                                             .backward = DPCR_SCHEME_SEQUENTIAL};
         solved bad = solve(context, &c, z0, &options), good = solve(context, &c, clean, &options);
         assert_int_equal(bad.status, DPCR_OK);
         for (int64_t l = 0; l < 300; l++)
             for (int b = 0; b < 3; b += 2)
-                assert_memory_equal((double *)bad.z + l * 6 + b * 2, (double *)good.z + l * 6 + b * 2, 2 * sizeof(double));
+                assert_memory_equal((double *)bad.z + l * 6 + b * 2, (double *)good.z + l * 6 + b * 2,
+                                    2 * sizeof(double));
         assert_true(isnan(((double *)bad.z)[299 * 6 + 2]));
         if (m < SWEEP_METHODS) assert_int_equal(bad.reasons[1], DPCR_REASON_NONFINITE);
         assert_true(bad.reasons[0] > 0 && bad.reasons[2] > 0);
@@ -284,25 +342,33 @@ static void not_finite_stays_alone(void **state) {
     dpcr_context_destroy(context);
 }
 
-// Rows of a batch come out with the bits they have alone, forward and backward, for any window and any number of threads.
+// Rows of a batch come out with the bits they have alone, forward and backward, for any window and any number of
+// threads.
 static void batch_equals_separate(void **state) {
     (void)state;
     const int64_t windows[] = {0, 1, 7, 40};
     for (int m = 0; m < SWEEP_METHODS + 3; m++)
         for (size_t k = 0; k < sizeof windows / sizeof *windows; k++)
             for (size_t s = 0; s < 4; s++) {
-                const dpcr_method method = m < SWEEP_METHODS ? sweep_methods[m]
-                                           : m == SWEEP_METHODS ? DPCR_METHOD_OVERLAP
-                                           : m == SWEEP_METHODS + 1 ? DPCR_METHOD_SHOOTING : DPCR_METHOD_SEQUENTIAL;
+                const dpcr_method method = m < SWEEP_METHODS        ? sweep_methods[m]
+                                           : m == SWEEP_METHODS     ? DPCR_METHOD_OVERLAP
+                                           : m == SWEEP_METHODS + 1 ? DPCR_METHOD_SHOOTING
+                                                                    : DPCR_METHOD_SEQUENTIAL;
                 chain c = tanh_chain(67, 5, 4, k % 2 ? DPCR_F32 : DPCR_F64);
                 const size_t real = dpcr_dtype_size(c.dtype), row = 4 * real;
                 void *z0 = starts(&c);
-                const dpcr_solve_options options = {.size = sizeof options, .method = method, .scheme = schemes[s],
-                                                    .backward = schemes[s], .window = windows[k], .warm_up = 8, .chunk = 12};
+                const dpcr_solve_options options = {.size = sizeof options,
+                                                    .method = method,
+                                                    .scheme = schemes[s],
+                                                    .backward = schemes[s],
+                                                    .window = windows[k],
+                                                    .warm_up = 8,
+                                                    .chunk = 12};
                 dpcr_context *two = solving_context(2), *one = solving_context(1), *three = solving_context(3);
                 dpcr_steps steps = chain_steps(&c);
                 if (k == 0) steps.flops = 0;  // unknown: always handed to the threads
-                solved all = solve_steps(two, &steps, &c, z0, &options, NULL, 1), more = solve_steps(three, &steps, &c, z0, &options, NULL, 1);
+                solved all = solve_steps(two, &steps, &c, z0, &options, NULL, 1),
+                       more = solve_steps(three, &steps, &c, z0, &options, NULL, 1);
                 assert_int_equal(all.status, DPCR_OK);
                 assert_memory_equal(all.z, more.z, solving_bytes(&c) - 64);
                 assert_memory_equal(all.lambda, more.lambda, solving_bytes(&c) - 64);
@@ -313,9 +379,11 @@ static void batch_equals_separate(void **state) {
                     solved each = solve_steps(one, &steps, &alone, (char *)z0 + (size_t)b * row, &options, NULL, 0);
                     assert_int_equal(each.status, DPCR_OK);
                     for (int64_t l = 0; l < c.length; l++)
-                        if (memcmp((char *)all.z + (size_t)(l * 5 + b) * row, (char *)each.z + (size_t)l * row, row) != 0)
-                            fail_msg("method %s, scheme %s, window %d: row %d differs at step %d", dpcr_method_name(method),
-                                     dpcr_scheme_name(schemes[s]), (int)windows[k], b, (int)l);
+                        if (memcmp((char *)all.z + (size_t)(l * 5 + b) * row, (char *)each.z + (size_t)l * row, row) !=
+                            0)
+                            fail_msg("method %s, scheme %s, window %d: row %d differs at step %d",
+                                     dpcr_method_name(method), dpcr_scheme_name(schemes[s]), (int)windows[k], b,
+                                     (int)l);
                     solved_free(&each);
                 }
                 solved_free(&all), solved_free(&more);
@@ -324,8 +392,8 @@ static void batch_equals_separate(void **state) {
             }
 }
 
-// Large windows take the loop over delta piece by piece while A is in cache; small ones, here each sequence alone, do not.
-// Both give the same bits, for any number of threads and with windows.
+// Large windows take the loop over delta piece by piece while A is in cache; small ones, here each sequence alone, do
+// not. Both give the same bits, for any number of threads and with windows.
 static void fused_sweeps_have_the_same_bits(void **state) {
     (void)state;
     const dpcr_method methods[] = {DPCR_METHOD_NEWTON, DPCR_METHOD_DAMPED, DPCR_METHOD_BLOCK, DPCR_METHOD_DIAGONAL};
@@ -336,8 +404,11 @@ static void fused_sweeps_have_the_same_bits(void **state) {
         for (int k = 0; k < 2; k++) {
             chain c = tanh_chain(m == 3 ? 6 * LENGTH : LENGTH, ROWS, WIDTH, DPCR_F64);
             double *z0 = starts(&c);
-            const dpcr_solve_options options = {.size = sizeof options, .method = methods[m], .scheme = DPCR_SCHEME_SEQUENTIAL,
-                                                .backward = DPCR_SCHEME_SEQUENTIAL, .window = windows[k]};
+            const dpcr_solve_options options = {.size = sizeof options,
+                                                .method = methods[m],
+                                                .scheme = DPCR_SCHEME_SEQUENTIAL,
+                                                .backward = DPCR_SCHEME_SEQUENTIAL,
+                                                .window = windows[k]};
             solved all = solve(one, &c, z0, &options), more = solve(two, &c, z0, &options);
             assert_int_equal(all.status, DPCR_OK);
             assert_memory_equal(all.z, more.z, solving_bytes(&c) - 64);
@@ -346,7 +417,8 @@ static void fused_sweeps_have_the_same_bits(void **state) {
                 alone.batch = 1;
                 solved each = solve(one, &alone, z0 + b * WIDTH, &options);
                 for (int64_t l = 0; l < c.length; l++)
-                    assert_memory_equal((double *)all.z + (l * ROWS + b) * WIDTH, (double *)each.z + l * WIDTH, WIDTH * sizeof(double));
+                    assert_memory_equal((double *)all.z + (l * ROWS + b) * WIDTH, (double *)each.z + l * WIDTH,
+                                        WIDTH * sizeof(double));
                 solved_free(&each);
             }
             solved_free(&all), solved_free(&more);
@@ -368,8 +440,14 @@ static void agrees_with_loop(void **state) {
                     chain c = tanh_chain(lengths[i], 3, widths[j], DPCR_F64);
                     double theta[2][129 * 6] = {{0}};
                     void *z0 = starts(&c), *loop = loop_of(&c, z0);
-                    dpcr_solve_options options = {.size = sizeof options, .method = (dpcr_method)m, .scheme = schemes[s],
-                                                  .backward = schemes[s], .atol = 1e-11, .rtol = 1e-11, .warm_up = 4, .chunk = 9,
+                    dpcr_solve_options options = {.size = sizeof options,
+                                                  .method = (dpcr_method)m,
+                                                  .scheme = schemes[s],
+                                                  .backward = schemes[s],
+                                                  .atol = 1e-11,
+                                                  .rtol = 1e-11,
+                                                  .warm_up = 4,
+                                                  .chunk = 9,
                                                   .memory_limit = j == 2 && m != DPCR_METHOD_SHOOTING ? 60000 : 0};
                     dpcr_steps steps = chain_steps(&c);
                     c.gradients = theta[0];
@@ -396,23 +474,34 @@ static void structures_of_the_jacobian(void **state) {
     const struct {
         dpcr_structure structure;
         double block;
-    } kinds[] = {{DPCR_IDENTITY, 0}, {DPCR_SCALAR, 0}, {DPCR_DIAGONAL, 0}, {DPCR_DIAGONAL, 1}, {DPCR_BLOCK, 4}, {DPCR_DENSE, 4}};
+    } kinds[] = {{DPCR_IDENTITY, 0}, {DPCR_SCALAR, 0}, {DPCR_DIAGONAL, 0},
+                 {DPCR_DIAGONAL, 1}, {DPCR_BLOCK, 4},  {DPCR_DENSE, 4}};
     dpcr_context *context = solving_context(2);
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         for (int m = 1; m < DPCR_METHOD_COUNT; m++)
             for (int window = 0; window < 60; window += 59) {
-                chain c = {.step = step_blocks, .length = 150, .batch = 5, .width = 20, .dtype = DPCR_F64, .parameters = &kinds[k].block,
+                chain c = {.step = step_blocks,
+                           .length = 150,
+                           .batch = 5,
+                           .width = 20,
+                           .dtype = DPCR_F64,
+                           .parameters = &kinds[k].block,
                            .jacobian = dpcr_transition_square(kinds[k].structure, 20, 4)};
                 const dpcr_steps steps = chain_steps(&c);
                 void *z0 = starts(&c), *loop = loop_of(&c, z0);
-                dpcr_solve_options options = {.size = sizeof options, .method = (dpcr_method)m, .scheme = DPCR_SCHEME_CHUNKED,
-                                              .backward = DPCR_SCHEME_CHUNKED, .window = window, .block = 2};
+                dpcr_solve_options options = {.size = sizeof options,
+                                              .method = (dpcr_method)m,
+                                              .scheme = DPCR_SCHEME_CHUNKED,
+                                              .backward = DPCR_SCHEME_CHUNKED,
+                                              .window = window,
+                                              .block = 2};
                 solved r = solve_steps(context, &steps, &c, z0, &options, NULL, 1);
                 if (r.status != DPCR_OK) fail_msg("%s: %s", dpcr_method_name((dpcr_method)m), r.error.text);
                 assert_true(r.report.reason > 0);
                 for (int b = 0; b < 5; b++) assert_true(r.locked[b] >= 0 && r.locked[b] <= 150);
                 if (!(largest_error(&c, r.z, loop) < 1e-8))
-                    fail_msg("structure %s, method %s: error %g", dpcr_structure_name(kinds[k].structure), dpcr_method_name((dpcr_method)m), largest_error(&c, r.z, loop));
+                    fail_msg("structure %s, method %s: error %g", dpcr_structure_name(kinds[k].structure),
+                             dpcr_method_name((dpcr_method)m), largest_error(&c, r.z, loop));
                 if (m == DPCR_METHOD_NEWTON) assert_int_equal(r.report.reason, DPCR_REASON_CONVERGED);
                 options.method = DPCR_METHOD_SEQUENTIAL, options.backward = DPCR_SCHEME_SEQUENTIAL;
                 solved q = solve_steps(context, &steps, &c, z0, &options, NULL, 1);
@@ -429,8 +518,11 @@ static void large_shooting(void **state) {
     dpcr_context *one = solving_context(1), *four = solving_context(4);
     chain c = tanh_chain(1200, 48, 6, DPCR_F64);
     void *z0 = starts(&c), *loop = loop_of(&c, z0);
-    const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_SHOOTING, .scheme = DPCR_SCHEME_SEQUENTIAL,
-                                        .backward = DPCR_SCHEME_SEQUENTIAL, .chunk = 4};
+    const dpcr_solve_options options = {.size = sizeof options,
+                                        .method = DPCR_METHOD_SHOOTING,
+                                        .scheme = DPCR_SCHEME_SEQUENTIAL,
+                                        .backward = DPCR_SCHEME_SEQUENTIAL,
+                                        .chunk = 4};
     solved a = solve(one, &c, z0, &options), b = solve(four, &c, z0, &options);
     assert_true(a.report.reason > 0 && a.report.reason != DPCR_REASON_FALLBACK);
     assert_memory_equal(a.z, b.z, solving_bytes(&c) - 64);
@@ -447,8 +539,12 @@ static void many_sequences_in_small_windows(void **state) {
     const double four = 4;
     chain c = {.step = step_blocks, .length = 6, .batch = 3000, .width = 8, .dtype = DPCR_F64, .parameters = &four};
     void *z0 = starts(&c), *loop = loop_of(&c, z0);
-    const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_BLOCK, .scheme = DPCR_SCHEME_SEQUENTIAL,
-                                        .backward = DPCR_SCHEME_SEQUENTIAL, .window = 2, .block = 4};
+    const dpcr_solve_options options = {.size = sizeof options,
+                                        .method = DPCR_METHOD_BLOCK,
+                                        .scheme = DPCR_SCHEME_SEQUENTIAL,
+                                        .backward = DPCR_SCHEME_SEQUENTIAL,
+                                        .window = 2,
+                                        .block = 4};
     solved r = solve(context, &c, z0, &options);
     assert_int_equal(r.status, DPCR_OK);
     assert_true(largest_error(&c, r.z, loop) < 1e-9);
@@ -469,8 +565,11 @@ static void guesses_that_are_not_finite(void **state) {
                 void *z0 = starts(&c);
                 double *loop = loop_of(&c, z0), *guess = loop_of(&c, z0);
                 guess[2 * at] = bad[k];
-                const dpcr_solve_options options = {.size = sizeof options, .method = sweep_methods[m], .scheme = DPCR_SCHEME_PCR,
-                                                    .backward = DPCR_SCHEME_SEQUENTIAL, .guess = DPCR_GUESS_GIVEN};
+                const dpcr_solve_options options = {.size = sizeof options,
+                                                    .method = sweep_methods[m],
+                                                    .scheme = DPCR_SCHEME_PCR,
+                                                    .backward = DPCR_SCHEME_SEQUENTIAL,
+                                                    .guess = DPCR_GUESS_GIVEN};
                 const dpcr_steps steps = chain_steps(&c);
                 solved r = solve_steps(context, &steps, &c, z0, &options, guess, 0);
                 assert_true(r.report.reason > 0);
@@ -489,8 +588,13 @@ static void residuals_are_as_claimed(void **state) {
     for (int m = 1; m < SWEEP_METHODS; m++) {
         chain c = {.step = step_tanh, .length = 60, .batch = 1, .width = 2, .dtype = DPCR_F64, .parameters = steep};
         double *z0 = starts(&c);
-        const dpcr_solve_options options = {.size = sizeof options, .method = sweep_methods[m], .scheme = DPCR_SCHEME_PCR,
-                                            .backward = DPCR_SCHEME_SEQUENTIAL, .atol = 1e-3, .rtol = 1e-3, .max_sweeps = 1000};
+        const dpcr_solve_options options = {.size = sizeof options,
+                                            .method = sweep_methods[m],
+                                            .scheme = DPCR_SCHEME_PCR,
+                                            .backward = DPCR_SCHEME_SEQUENTIAL,
+                                            .atol = 1e-3,
+                                            .rtol = 1e-3,
+                                            .max_sweeps = 1000};
         solved r = solve(context, &c, z0, &options);
         assert_true(r.report.reason > 0);
         for (int64_t l = 0; l < 60; l++) {
@@ -511,8 +615,8 @@ static void backward_against_differences(void **state) {
     dpcr_context *context = solving_context(2);
     chain c = tanh_chain(40, 2, 3, DPCR_F64);
     double *z0 = starts(&c);
-    const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_PCR,
-                                        .backward = DPCR_SCHEME_PCR};
+    const dpcr_solve_options options = {
+        .size = sizeof options, .method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_PCR, .backward = DPCR_SCHEME_PCR};
     const dpcr_steps steps = chain_steps(&c);
     solved r = solve_steps(context, &steps, &c, z0, &options, NULL, 1);
     for (int i = 0; i < 6; i++) {
@@ -532,7 +636,8 @@ static void backward_against_differences(void **state) {
     dpcr_context_destroy(context);
 }
 
-// With tolerance 0 overlap has the loop's bits: chains that forget, chains that do not, budgets of one sweep and of many.
+// With tolerance 0 overlap has the loop's bits: chains that forget, chains that do not, budgets of one sweep and of
+// many.
 static void overlap_has_the_loops_bits(void **state) {
     (void)state;
     const double forgets[2] = {0.9, 0}, keeps[2] = {1, 0.05}, bistable[2] = {2.5, 0};
@@ -542,12 +647,21 @@ static void overlap_has_the_loops_bits(void **state) {
         for (int single = 0; single < 2; single++)
             for (int sweeps = 1; sweeps <= 3; sweeps++)
                 for (int64_t length = 1; length < 3000; length = length * 3 + 1) {
-                    chain c = {.step = step_tanh, .length = length, .batch = 2, .width = 2, .dtype = single ? DPCR_F32 : DPCR_F64,
+                    chain c = {.step = step_tanh,
+                               .length = length,
+                               .batch = 2,
+                               .width = 2,
+                               .dtype = single ? DPCR_F32 : DPCR_F64,
                                .parameters = kinds[kind]};
                     void *z0 = starts(&c), *loop = loop_of(&c, z0);
-                    const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_OVERLAP,
-                                                        .backward = DPCR_SCHEME_SEQUENTIAL, .atol = -1, .rtol = -1, .warm_up = 32,
-                                                        .chunk = 41, .max_sweeps = sweeps};
+                    const dpcr_solve_options options = {.size = sizeof options,
+                                                        .method = DPCR_METHOD_OVERLAP,
+                                                        .backward = DPCR_SCHEME_SEQUENTIAL,
+                                                        .atol = -1,
+                                                        .rtol = -1,
+                                                        .warm_up = 32,
+                                                        .chunk = 41,
+                                                        .max_sweeps = sweeps};
                     solved r = solve(context, &c, z0, &options);
                     assert_int_equal(r.status, DPCR_OK);
                     assert_memory_equal(r.z, loop, solving_bytes(&c) - 64);
@@ -565,8 +679,11 @@ static void tolerant_overlap_is_close(void **state) {
     dpcr_context *context = solving_context(2);
     chain c = {.step = step_tanh, .length = 5000, .batch = 1, .width = 8, .dtype = DPCR_F32, .parameters = forgets};
     void *z0 = starts(&c), *loop = loop_of(&c, z0);
-    const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_OVERLAP, .backward = DPCR_SCHEME_SEQUENTIAL,
-                                        .atol = 1e-6, .rtol = 1e-6};
+    const dpcr_solve_options options = {.size = sizeof options,
+                                        .method = DPCR_METHOD_OVERLAP,
+                                        .backward = DPCR_SCHEME_SEQUENTIAL,
+                                        .atol = 1e-6,
+                                        .rtol = 1e-6};
     solved r = solve(context, &c, z0, &options);
     assert_int_equal(r.report.reason, DPCR_REASON_CONVERGED);
     assert_true(largest_error(&c, r.z, loop) < 2e-6);
@@ -582,8 +699,11 @@ static void histories(void **state) {
     for (int m = 0; m < SWEEP_METHODS; m++) {
         chain c = tanh_chain(120, 3, 2, DPCR_F64);
         void *z0 = starts(&c);
-        const dpcr_solve_options options = {.size = sizeof options, .method = sweep_methods[m], .scheme = DPCR_SCHEME_PCR,
-                                            .backward = DPCR_SCHEME_SEQUENTIAL, .max_sweeps = 1000};
+        const dpcr_solve_options options = {.size = sizeof options,
+                                            .method = sweep_methods[m],
+                                            .scheme = DPCR_SCHEME_PCR,
+                                            .backward = DPCR_SCHEME_SEQUENTIAL,
+                                            .max_sweeps = 1000};
         solved r = solve(context, &c, z0, &options);
         assert_true(r.report.history_length >= 2 && r.report.history_length < 2048);
         assert_non_null(strstr(r.sentence, "as asked"));
@@ -615,9 +735,11 @@ typedef struct shared_plan {
 
 static void *execute_shared(void *argument) {
     shared_plan *s = argument;
-    const size_t states = (size_t)(s->shape[0] * s->shape[1] * s->shape[2]) * sizeof(double), bytes = dpcr_solve_plan_workspace(s->plan);
+    const size_t states = (size_t)(s->shape[0] * s->shape[1] * s->shape[2]) * sizeof(double),
+                 bytes = dpcr_solve_plan_workspace(s->plan);
     void *workspace = solving_workspace(bytes), *data = malloc(states);
-    const dpcr_array z0 = dpcr_array_make((void *)s->z0, DPCR_F64, 2, s->shape + 1), z = dpcr_array_make(data, DPCR_F64, 3, s->shape);
+    const dpcr_array z0 = dpcr_array_make((void *)s->z0, DPCR_F64, 2, s->shape + 1),
+                     z = dpcr_array_make(data, DPCR_F64, 3, s->shape);
     for (int i = 0; i < 20; i++) {
         memset(data, 0, states);
         if (dpcr_solve_execute(s->plan, &z0, &z, NULL, workspace, bytes, NULL, NULL) != DPCR_OK) s->failures++;
@@ -635,8 +757,8 @@ static void plans_are_shared(void **state) {
     dpcr_steps steps = chain_steps(&c);
     steps.flops = 0;  // unknown: always handed to the threads
     void *z0 = starts(&c);
-    const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_PCR,
-                                        .backward = DPCR_SCHEME_PCR};
+    const dpcr_solve_options options = {
+        .size = sizeof options, .method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_PCR, .backward = DPCR_SCHEME_PCR};
     solved r = solve_steps(context, &steps, &c, z0, &options, NULL, 0);
     dpcr_solve_plan *plan = NULL;
     assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
@@ -656,7 +778,8 @@ static void plans_are_shared(void **state) {
     dpcr_context_destroy(context);
 }
 
-static void refused(dpcr_context *context, const dpcr_steps *steps, const dpcr_solve_options *options, dpcr_status wanted, const char *word) {
+static void refused(dpcr_context *context, const dpcr_steps *steps, const dpcr_solve_options *options,
+                    dpcr_status wanted, const char *word) {
     dpcr_solve_plan *plan = (dpcr_solve_plan *)1;
     dpcr_error error = {0};
     assert_int_equal(dpcr_solve_plan_create(context, steps, options, &plan, &error), wanted);
@@ -702,7 +825,8 @@ static void refusals(void **state) {
     assert_int_equal(dpcr_solve_plan_create(context, &good, &options, &plan, &error), DPCR_OK);
     double z[24], z0[3] = {0};
     const int64_t shape[3] = {8, 1, 3}, wrong[3] = {7, 1, 3};
-    const dpcr_array first = dpcr_array_make(z0, DPCR_F64, 2, shape + 1), states = dpcr_array_make(z, DPCR_F64, 3, wrong);
+    const dpcr_array first = dpcr_array_make(z0, DPCR_F64, 2, shape + 1),
+                     states = dpcr_array_make(z, DPCR_F64, 3, wrong);
     const dpcr_array right = dpcr_array_make(z, DPCR_F64, 3, shape);
     assert_int_equal(dpcr_solve_execute(plan, &first, &states, NULL, NULL, 0, NULL, &error), DPCR_ERROR_ARGUMENT);
     assert_non_null(strstr(error.text, "[7][1][3]"));
@@ -718,7 +842,8 @@ static void callbacks_abort(void **state) {
         chain c = tanh_chain(100, 2, 2, DPCR_F64);
         c.fail_code = -42, c.fail_at = 50;
         double z0[4] = {0};
-        const dpcr_solve_options options = {.size = sizeof options, .method = (dpcr_method)m, .chunk = 10, .warm_up = 5};
+        const dpcr_solve_options options = {
+            .size = sizeof options, .method = (dpcr_method)m, .chunk = 10, .warm_up = 5};
         solved r = solve(context, &c, z0, &options);
         assert_int_equal(r.status, DPCR_ERROR_CALLBACK);
         assert_int_equal(r.error.code, -42);
@@ -727,7 +852,8 @@ static void callbacks_abort(void **state) {
     dpcr_context_destroy(context);
 }
 
-// A positive code: what the span was to write counts as not finite, whatever the method; never a success over unwritten states.
+// A positive code: what the span was to write counts as not finite, whatever the method; never a success over unwritten
+// states.
 static void positive_codes(void **state) {
     (void)state;
     dpcr_context *context = solving_context(2);
@@ -735,9 +861,11 @@ static void positive_codes(void **state) {
         chain c = tanh_chain(100, 2, 2, DPCR_F64);
         c.fail_code = 7, c.fail_at = 50;
         double z0[4] = {0};
-        const dpcr_solve_options options = {.size = sizeof options, .method = (dpcr_method)m, .chunk = 10, .warm_up = 5};
+        const dpcr_solve_options options = {
+            .size = sizeof options, .method = (dpcr_method)m, .chunk = 10, .warm_up = 5};
         solved r = solve(context, &c, z0, &options);
-        if (r.status == DPCR_OK && m != DPCR_METHOD_NEWTON && m != DPCR_METHOD_DIAGONAL && m != DPCR_METHOD_BLOCK && m != DPCR_METHOD_DAMPED)
+        if (r.status == DPCR_OK && m != DPCR_METHOD_NEWTON && m != DPCR_METHOD_DIAGONAL && m != DPCR_METHOD_BLOCK &&
+            m != DPCR_METHOD_DAMPED)
             for (int i = 0; i < 4; i++) assert_true(isnan(((double *)r.z)[99 * 4 + i]));
         solved_free(&r);
     }
@@ -755,7 +883,8 @@ static void cancel_stops(void **state) {
     chain c = {.step = step_logistic, .length = 1000, .batch = 1, .width = 1, .dtype = DPCR_F64};
     const double z0[1] = {0.3};
     for (int m = DPCR_METHOD_NEWTON; m < DPCR_METHOD_COUNT; m++) {
-        const dpcr_solve_options options = {.size = sizeof options, .method = (dpcr_method)m, .block = 1, .max_sweeps = 50};
+        const dpcr_solve_options options = {
+            .size = sizeof options, .method = (dpcr_method)m, .block = 1, .max_sweeps = 50};
         asked = m == DPCR_METHOD_OVERLAP ? 3 : 0;
         solved r = solve(context, &c, z0, &options);
         if (r.status != DPCR_ERROR_CANCELLED) fail_msg("%s was not cancelled", dpcr_method_name((dpcr_method)m));
@@ -826,7 +955,8 @@ static void out_of_memory(void **state) {
     int succeeded = 0;
     for (int64_t allowed = 0; allowed < 20 && !succeeded; allowed++) {
         budget b = {.left = allowed};
-        const dpcr_context_options options = {.size = sizeof options, .threads = 1, .allocate = limited, .release = release, .allocator_user = &b};
+        const dpcr_context_options options = {
+            .size = sizeof options, .threads = 1, .allocate = limited, .release = release, .allocator_user = &b};
         dpcr_context *context = NULL;
         chain c = tanh_chain(30, 2, 3, DPCR_F64);
         dpcr_steps steps = chain_steps(&c);
@@ -864,17 +994,38 @@ static void empty_chains(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exact_prefix), cmocka_unit_test(affine_takes_one_sweep), cmocka_unit_test(golden_mlp),
-        cmocka_unit_test(golden_backward), cmocka_unit_test(rotation_and_compressor), cmocka_unit_test(lorenz),
-        cmocka_unit_test(chaotic_falls_back), cmocka_unit_test(chaos_is_not_called_converged), cmocka_unit_test(growing_residual_network),
-        cmocka_unit_test(error_estimate_bounds_error), cmocka_unit_test(not_finite_stays_alone),
-        cmocka_unit_test(batch_equals_separate), cmocka_unit_test(fused_sweeps_have_the_same_bits), cmocka_unit_test(agrees_with_loop), cmocka_unit_test(structures_of_the_jacobian), cmocka_unit_test(large_shooting),
-        cmocka_unit_test(many_sequences_in_small_windows), cmocka_unit_test(guesses_that_are_not_finite),
-        cmocka_unit_test(residuals_are_as_claimed), cmocka_unit_test(positive_codes),
-        cmocka_unit_test(backward_against_differences), cmocka_unit_test(overlap_has_the_loops_bits),
-        cmocka_unit_test(tolerant_overlap_is_close), cmocka_unit_test(histories), cmocka_unit_test(plans_are_shared), cmocka_unit_test(refusals), cmocka_unit_test(callbacks_abort),
-        cmocka_unit_test(cancel_stops), cmocka_unit_test(steps_check_catches), cmocka_unit_test(planner_explains),
-        cmocka_unit_test(out_of_memory), cmocka_unit_test(empty_chains),
+        cmocka_unit_test(exact_prefix),
+        cmocka_unit_test(affine_takes_one_sweep),
+        cmocka_unit_test(golden_mlp),
+        cmocka_unit_test(golden_backward),
+        cmocka_unit_test(rotation_and_compressor),
+        cmocka_unit_test(lorenz),
+        cmocka_unit_test(chaotic_falls_back),
+        cmocka_unit_test(chaos_is_not_called_converged),
+        cmocka_unit_test(growing_residual_network),
+        cmocka_unit_test(error_estimate_bounds_error),
+        cmocka_unit_test(not_finite_stays_alone),
+        cmocka_unit_test(batch_equals_separate),
+        cmocka_unit_test(fused_sweeps_have_the_same_bits),
+        cmocka_unit_test(agrees_with_loop),
+        cmocka_unit_test(structures_of_the_jacobian),
+        cmocka_unit_test(large_shooting),
+        cmocka_unit_test(many_sequences_in_small_windows),
+        cmocka_unit_test(guesses_that_are_not_finite),
+        cmocka_unit_test(residuals_are_as_claimed),
+        cmocka_unit_test(positive_codes),
+        cmocka_unit_test(backward_against_differences),
+        cmocka_unit_test(overlap_has_the_loops_bits),
+        cmocka_unit_test(tolerant_overlap_is_close),
+        cmocka_unit_test(histories),
+        cmocka_unit_test(plans_are_shared),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(callbacks_abort),
+        cmocka_unit_test(cancel_stops),
+        cmocka_unit_test(steps_check_catches),
+        cmocka_unit_test(planner_explains),
+        cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(empty_chains),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

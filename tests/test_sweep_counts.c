@@ -14,10 +14,16 @@ static int sweeps_of(dpcr_context *context, const dpcr_model_options *options, d
     chain c = {.length = options->layers, .batch = 1, .width = options->width, .dtype = options->dtype};
     double *z0 = calloc((size_t)c.width, sizeof *z0);
     for (int64_t i = 0; i < c.width; i++) z0[i] = 2 * chain_noise(i, (int64_t)options->seed, 11);
-    const dpcr_solve_options newton = {.size = sizeof newton, .method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_SEQUENTIAL,
-                                       .backward = DPCR_SCHEME_SEQUENTIAL, .atol = 1e-4, .rtol = 1e-4};
-    const dpcr_solve_options loop = {.size = sizeof loop, .method = DPCR_METHOD_SEQUENTIAL, .backward = DPCR_SCHEME_SEQUENTIAL};
-    solved r = solve_steps(context, &steps, &c, z0, &newton, NULL, 0), q = solve_steps(context, &steps, &c, z0, &loop, NULL, 0);
+    const dpcr_solve_options newton = {.size = sizeof newton,
+                                       .method = DPCR_METHOD_NEWTON,
+                                       .scheme = DPCR_SCHEME_SEQUENTIAL,
+                                       .backward = DPCR_SCHEME_SEQUENTIAL,
+                                       .atol = 1e-4,
+                                       .rtol = 1e-4};
+    const dpcr_solve_options loop = {
+        .size = sizeof loop, .method = DPCR_METHOD_SEQUENTIAL, .backward = DPCR_SCHEME_SEQUENTIAL};
+    solved r = solve_steps(context, &steps, &c, z0, &newton, NULL, 0),
+           q = solve_steps(context, &steps, &c, z0, &loop, NULL, 0);
     assert_int_equal(r.status, DPCR_OK);
     assert_int_equal(r.report.reason, DPCR_REASON_CONVERGED);
     *error = largest_error(&c, r.z, q.z);
@@ -28,13 +34,19 @@ static int sweeps_of(dpcr_context *context, const dpcr_model_options *options, d
     return sweeps;
 }
 
-static void counts(dpcr_architecture architecture, dpcr_activation activation, int64_t length, int64_t width, int most) {
+static void counts(dpcr_architecture architecture, dpcr_activation activation, int64_t length, int64_t width,
+                   int most) {
     dpcr_context *context = solving_context(2);
     int largest = 0;
     double worst = 0;
     for (int seed = 0; seed < SEEDS; seed++) {
-        const dpcr_model_options options = {.size = sizeof options, .architecture = architecture, .dtype = DPCR_F64,
-                                            .layers = length, .width = width, .activation = activation, .seed = (uint64_t)seed};
+        const dpcr_model_options options = {.size = sizeof options,
+                                            .architecture = architecture,
+                                            .dtype = DPCR_F64,
+                                            .layers = length,
+                                            .width = width,
+                                            .activation = activation,
+                                            .seed = (uint64_t)seed};
         double error;
         const int sweeps = sweeps_of(context, &options, &error);
         if (sweeps > largest) largest = sweeps;
@@ -62,7 +74,8 @@ static void residual_networks(void **state) {
     const int64_t widths[] = {2, 8, 32}, lengths[] = {64, 1024, 4096};
     for (int a = 0; a < 2; a++)
         for (int w = 0; w < 3; w++)
-            for (int l = 0; l < 3; l++) counts(DPCR_RESNET, activations[a], lengths[l], widths[w], lengths[l] > 1024 ? 9 : 6);
+            for (int l = 0; l < 3; l++)
+                counts(DPCR_RESNET, activations[a], lengths[l], widths[w], lengths[l] > 1024 ? 9 : 6);
 }
 
 int main(void) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The tape of the loop: one forward may be followed by several backward passes, unless the plan uses the tape up; and all
-// of them, and the one without a tape, give the same bits.
+// The tape of the loop: one forward may be followed by several backward passes, unless the plan uses the tape up; and
+// all of them, and the one without a tape, give the same bits.
 #include "solving.h"
 
 enum { LAYERS = 70, BATCH = 37, WIDTH = 9 };
@@ -24,10 +24,16 @@ static dpcr_array numbers(int ndim, int64_t a, int64_t b, int64_t c, double scal
 
 static fixture make(int consume, int layer_norm) {
     fixture f = {.context = solving_context(2)};
-    const dpcr_model_options options = {.size = sizeof options, .architecture = DPCR_RESNET, .layers = LAYERS, .width = WIDTH,
-                                        .layer_norm = layer_norm, .seed = 5};
-    const dpcr_solve_options solve = {.size = sizeof solve, .method = DPCR_METHOD_SEQUENTIAL,
-                                      .backward = DPCR_SCHEME_SEQUENTIAL, .consume_tape = consume};
+    const dpcr_model_options options = {.size = sizeof options,
+                                        .architecture = DPCR_RESNET,
+                                        .layers = LAYERS,
+                                        .width = WIDTH,
+                                        .layer_norm = layer_norm,
+                                        .seed = 5};
+    const dpcr_solve_options solve = {.size = sizeof solve,
+                                      .method = DPCR_METHOD_SEQUENTIAL,
+                                      .backward = DPCR_SCHEME_SEQUENTIAL,
+                                      .consume_tape = consume};
     dpcr_steps steps = {.size = sizeof steps};
     assert_int_equal(dpcr_model_create(f.context, &options, &f.model, NULL), DPCR_OK);
     assert_int_equal(dpcr_model_steps(f.model, BATCH, &steps, NULL), DPCR_OK);
@@ -45,8 +51,9 @@ static fixture make(int consume, int layer_norm) {
 static float *gradients(fixture *f, int with_tape) {
     float *copy = malloc((size_t)f->count * sizeof *copy);
     dpcr_model_zero_gradients(f->model);
-    assert_int_equal(dpcr_solve_backward(f->plan, &f->z0, &f->z, with_tape ? &f->tape : NULL, NULL, &f->last, NULL, &f->dz0,
-                                         f->workspace, f->bytes, NULL, NULL), DPCR_OK);
+    assert_int_equal(dpcr_solve_backward(f->plan, &f->z0, &f->z, with_tape ? &f->tape : NULL, NULL, &f->last, NULL,
+                                         &f->dz0, f->workspace, f->bytes, NULL, NULL),
+                     DPCR_OK);
     memcpy(copy, dpcr_model_gradient_vector(f->model), (size_t)f->count * sizeof *copy);
     return copy;
 }

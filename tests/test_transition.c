@@ -45,7 +45,8 @@ static void apply_and_compose(void **state) {
         for (int flags = 0; flags < 8; flags++) {
             const dpcr_transition *t = &some[i];
             const bool transposed = flags & 1, shared = flags & 2, with_r = flags & 4;
-            const int64_t v = dpcr_transition_values(t), in = transposed ? t->rows : t->cols, out = transposed ? t->cols : t->rows;
+            const int64_t v = dpcr_transition_values(t), in = transposed ? t->rows : t->cols,
+                          out = transposed ? t->cols : t->rows;
             fill_vector(DPCR_F64, FILL_RANDOM, a, 6 * v);
             fill_vector(DPCR_F64, FILL_RANDOM, e, 6 * v);
             fill_vector(DPCR_F64, FILL_RANDOM, x, 6 * in);
@@ -53,12 +54,14 @@ static void apply_and_compose(void **state) {
             memcpy(y, r, sizeof y);
             const dpcr_array va = array_of(a, DPCR_F64, shared ? 1 : 3, 2, v), vx = array_of(x, DPCR_F64, 3, 2, in);
             const dpcr_array vy = array_of(y, DPCR_F64, 3, 2, out);
-            assert_int_equal(dpcr_transition_apply(t, transposed, v ? &va : NULL, &vx, with_r ? &vy : NULL, &vy, NULL), DPCR_OK);
+            assert_int_equal(dpcr_transition_apply(t, transposed, v ? &va : NULL, &vx, with_r ? &vy : NULL, &vy, NULL),
+                             DPCR_OK);
             for (int64_t s = 0; s < 6; s++)
                 for (int64_t p = 0; p < out; p++) {
                     double sum = with_r ? r[s * out + p] : 0;
                     for (int64_t q = 0; q < in; q++)
-                        sum += entry(t, a + (shared ? s % 2 : s) * v, transposed ? q : p, transposed ? p : q) * x[s * in + q];
+                        sum += entry(t, a + (shared ? s % 2 : s) * v, transposed ? q : p, transposed ? p : q) *
+                               x[s * in + q];
                     assert_true(fabs(sum - y[s * out + p]) < 1e-13);
                 }
             if (t->rows != t->cols) continue;
@@ -99,9 +102,11 @@ static void refusals(void **state) {
     t = dpcr_transition_square(DPCR_BLOCK, 6, 4);
     expect(dpcr_transition_check(&t, &e), DPCR_ERROR_ARGUMENT, &e, "divisor of the width 6");
     t = (dpcr_transition){DPCR_DENSE, 2, 3, 0, NULL};
-    const dpcr_array a = array_of(data, DPCR_F64, 1, 1, 6), x = array_of(data + 8, DPCR_F64, 1, 1, 3), y = array_of(data + 16, DPCR_F64, 1, 1, 2);
+    const dpcr_array a = array_of(data, DPCR_F64, 1, 1, 6), x = array_of(data + 8, DPCR_F64, 1, 1, 3),
+                     y = array_of(data + 16, DPCR_F64, 1, 1, 2);
     expect(dpcr_transition_compose(&t, &a, &a, &a, &e), DPCR_ERROR_UNSUPPORTED, &e, "2x3");
-    expect(dpcr_transition_apply(&t, 0, &a, &y, NULL, &y, &e), DPCR_ERROR_ARGUMENT, &e, "x is [1][1][2] float64, wanted [1][1][3]");
+    expect(dpcr_transition_apply(&t, 0, &a, &y, NULL, &y, &e), DPCR_ERROR_ARGUMENT, &e,
+           "x is [1][1][2] float64, wanted [1][1][3]");
     expect(dpcr_transition_apply(&t, 0, NULL, &x, NULL, &y, &e), DPCR_ERROR_ARGUMENT, &e, "a is NULL");
     expect(dpcr_transition_apply(&t, 0, &a, &x, NULL, NULL, &e), DPCR_ERROR_ARGUMENT, &e, "NULL");
     dpcr_array other = y;
@@ -114,6 +119,7 @@ static void refusals(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(names_and_sizes), cmocka_unit_test(apply_and_compose), cmocka_unit_test(refusals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(names_and_sizes), cmocka_unit_test(apply_and_compose),
+                                       cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

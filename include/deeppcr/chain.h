@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Linear chains: z_l = A_l z_{l-1} + b_l, l = 0..L-1, and the transposed chain, by several schemes with the same result.
+// Linear chains: z_l = A_l z_{l-1} + b_l, l = 0..L-1, and the transposed chain, by several schemes with the same
+// result.
 //
-// Indices count from 0: step l maps z_{l-1} to z_l, and z_{-1} is the initial state z0. So arrays hold the L states that
-// come out, [L][B][w], and z0 is [B][w].
+// Indices count from 0: step l maps z_{l-1} to z_l, and z_{-1} is the initial state z0. So arrays hold the L states
+// that come out, [L][B][w], and z0 is [B][w].
 #ifndef DEEPPCR_CHAIN_H
 #define DEEPPCR_CHAIN_H
 
@@ -38,11 +39,12 @@ typedef struct dpcr_chain_shape {
 typedef struct dpcr_chain_options {
     size_t size;  // sizeof(dpcr_chain_options) of the caller
     dpcr_scheme scheme;
-    int64_t chunk;       // chunked, overlap: steps a chunk. Default: from the shape alone, never from the threads
-    int levels;          // blelloch: tree levels + 1; 0: no limit, 1: the loop
-    int64_t warm_up;     // overlap: steps that a chunk runs before it stores; default 64
-    double tolerance;    // overlap: allowed boundary defect |d| <= tolerance max(1, |z|); default 0: bit for bit the loop's result
-    int max_sweeps;      // overlap: sweeps before the rest is finished in order; default 3
+    int64_t chunk;     // chunked, overlap: steps a chunk. Default: from the shape alone, never from the threads
+    int levels;        // blelloch: tree levels + 1; 0: no limit, 1: the loop
+    int64_t warm_up;   // overlap: steps that a chunk runs before it stores; default 64
+    double tolerance;  // overlap: allowed boundary defect |d| <= tolerance max(1, |z|); default 0: bit for bit the
+                       // loop's result
+    int max_sweeps;    // overlap: sweeps before the rest is finished in order; default 3
 } dpcr_chain_options;
 
 typedef struct dpcr_chain_plan dpcr_chain_plan;
@@ -61,7 +63,8 @@ typedef struct dpcr_chain_report {
 // Plans a solve. Immutable afterwards and shareable between threads. Refuses (DPCR_ERROR_UNSUPPORTED) what cannot work.
 // DPCR_SCHEME_AUTO chooses from the cost model and dpcr_chain_plan_sentence tells why.
 DPCR_API dpcr_status dpcr_chain_plan_create(dpcr_context *context, const dpcr_chain_shape *shape,
-                                            const dpcr_chain_options *options, dpcr_chain_plan **plan, dpcr_error *error);
+                                            const dpcr_chain_options *options, dpcr_chain_plan **plan,
+                                            dpcr_error *error);
 DPCR_API void dpcr_chain_plan_destroy(dpcr_chain_plan *plan);
 DPCR_API dpcr_scheme dpcr_chain_plan_scheme(const dpcr_chain_plan *plan);
 DPCR_API const char *dpcr_chain_plan_sentence(const dpcr_chain_plan *plan);
@@ -69,29 +72,35 @@ DPCR_API const char *dpcr_chain_plan_sentence(const dpcr_chain_plan *plan);
 // Bytes of workspace (64-byte aligned host memory) that each of the executes below needs.
 DPCR_API size_t dpcr_chain_plan_workspace(const dpcr_chain_plan *plan);
 
-// Solves the chain:  z = z0; for l in 0..L-1: z = A_l z + b_l; store z_l        (or the transposed loop, from the last step)
-//   a   [L][B][values]; shape[0] and shape[1] may be 1, or the stride 0, to share over steps or sequences; NULL for zero and identity
-//   b   [L][B][w], read only        z0  [B][w] or NULL: zero        z  [L][B][w], written; may be b itself, wholly
+// Solves the chain:  z = z0; for l in 0..L-1: z = A_l z + b_l; store z_l        (or the transposed loop, from the last
+// step)
+//   a   [L][B][values]; shape[0] and shape[1] may be 1, or the stride 0, to share over steps or sequences; NULL for
+//   zero and identity b   [L][B][w], read only        z0  [B][w] or NULL: zero        z  [L][B][w], written; may be b
+//   itself, wholly
 // Without z0 the first state is b of that step, and its transition is not read (it may be NaN).
 // Row strides are free, the last dimension is contiguous. NaN stays in its own sequence. `workspace` may be NULL when 0
 // bytes are needed; one workspace serves one execute at a time. `report` may be NULL. Allocates nothing.
 DPCR_API dpcr_status dpcr_chain_execute(const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *b,
-                                        const dpcr_array *z0, const dpcr_array *z, void *workspace, size_t workspace_bytes,
-                                        dpcr_chain_report *report, dpcr_error *error);
+                                        const dpcr_array *z0, const dpcr_array *z, void *workspace,
+                                        size_t workspace_bytes, dpcr_chain_report *report, dpcr_error *error);
 
 // Forward derivative of an untransposed chain along (da, db, dz0), at its solution z:
-//   dz_l = A_l dz_{l-1} + da_l z_{l-1} + db_l. Any of da, db, dz0 may be NULL (zero). dz [L][B][w] must not overlap inputs.
+//   dz_l = A_l dz_{l-1} + da_l z_{l-1} + db_l. Any of da, db, dz0 may be NULL (zero). dz [L][B][w] must not overlap
+//   inputs.
 DPCR_API dpcr_status dpcr_chain_jvp(const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *z0,
-                                    const dpcr_array *z, const dpcr_array *da, const dpcr_array *db, const dpcr_array *dz0,
-                                    const dpcr_array *dz, void *workspace, size_t workspace_bytes, dpcr_error *error);
+                                    const dpcr_array *z, const dpcr_array *da, const dpcr_array *db,
+                                    const dpcr_array *dz0, const dpcr_array *dz, void *workspace,
+                                    size_t workspace_bytes, dpcr_error *error);
 
 // Reverse derivative of an untransposed chain at its solution z, given g_l = dLoss/dz_l (direct part):
-//   lambda_l = g_l + A_{l+1}^T lambda_{l+1};   db_l = lambda_l;   da_l = lambda_l z_{l-1}^T in A's structure;   dz0 = A_0^T lambda_0
-// da [L][B][values] (one value array a step and sequence even where A is shared: the caller sums), db [L][B][w], dz0 [B][w];
-// da and dz0 may be NULL, db may not (it holds lambda) and may be g itself.
+//   lambda_l = g_l + A_{l+1}^T lambda_{l+1};   db_l = lambda_l;   da_l = lambda_l z_{l-1}^T in A's structure;   dz0 =
+//   A_0^T lambda_0
+// da [L][B][values] (one value array a step and sequence even where A is shared: the caller sums), db [L][B][w], dz0
+// [B][w]; da and dz0 may be NULL, db may not (it holds lambda) and may be g itself.
 DPCR_API dpcr_status dpcr_chain_vjp(const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *z0,
-                                    const dpcr_array *z, const dpcr_array *g, const dpcr_array *da, const dpcr_array *db,
-                                    const dpcr_array *dz0, void *workspace, size_t workspace_bytes, dpcr_error *error);
+                                    const dpcr_array *z, const dpcr_array *g, const dpcr_array *da,
+                                    const dpcr_array *db, const dpcr_array *dz0, void *workspace,
+                                    size_t workspace_bytes, dpcr_error *error);
 
 #ifdef __cplusplus
 }

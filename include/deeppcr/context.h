@@ -28,7 +28,8 @@ typedef struct dpcr_context_options {
 
 // Creates a context; `options` NULL means all defaults. The thread pool starts at first use and is rebuilt after fork.
 // Several threads may share a context: executes that need the pool take turns.
-DPCR_API dpcr_status dpcr_context_create(const dpcr_context_options *options, dpcr_context **context, dpcr_error *error);
+DPCR_API dpcr_status dpcr_context_create(const dpcr_context_options *options, dpcr_context **context,
+                                         dpcr_error *error);
 
 // NULL is allowed. Everything created from the context must have been destroyed before.
 DPCR_API void dpcr_context_destroy(dpcr_context *context);

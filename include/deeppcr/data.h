@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Files of numbers: IDX data sets (MNIST, Fashion-MNIST), npy and npz arrays, safetensors. All readers check every size and offset before use.
+// Files of numbers: IDX data sets (MNIST, Fashion-MNIST), npy and npz arrays, safetensors. All readers check every size
+// and offset before use.
 #ifndef DEEPPCR_DATA_H
 #define DEEPPCR_DATA_H
 
@@ -20,15 +21,15 @@ typedef struct dpcr_dataset {
 
 // Reads DIRECTORY/{train|t10k}-images-idx3-ubyte[.gz] and -labels-idx1-ubyte[.gz] (`split` "train" or "t10k").
 // Classes are the largest label + 1 unless `classes` > 0, which then bounds them (larger labels: DPCR_ERROR_FORMAT).
-DPCR_API dpcr_status dpcr_dataset_read_idx(dpcr_context *context, const char *directory, const char *split, int64_t classes,
-                                           dpcr_dataset *dataset, dpcr_error *error);
+DPCR_API dpcr_status dpcr_dataset_read_idx(dpcr_context *context, const char *directory, const char *split,
+                                           int64_t classes, dpcr_dataset *dataset, dpcr_error *error);
 DPCR_API void dpcr_dataset_free(dpcr_context *context, dpcr_dataset *dataset);
 
 // ---- named arrays: npy, npz, safetensors ----
 
 typedef struct dpcr_tensor {
-    char *name;       // owned; "" for a single npy array
-    dpcr_array array; // contiguous, row-major; data owned
+    char *name;        // owned; "" for a single npy array
+    dpcr_array array;  // contiguous, row-major; data owned
 } dpcr_tensor;
 
 typedef struct dpcr_tensors {
@@ -46,13 +47,15 @@ DPCR_API const char *dpcr_tensors_metadata(const dpcr_tensors *tensors, const ch
 // npy and npz of f4, f8 (u4 too), either byte order, C or Fortran order, format versions 1 to 3; npz members stored or
 // deflated. `path` "-" is standard input (npy only).
 DPCR_API dpcr_status dpcr_npy_read(dpcr_context *context, const char *path, dpcr_tensors *tensors, dpcr_error *error);
-// Writes one array (.npy), or several (.npz, stored), to a temporary file beside `path`, synced, then renamed. "-" is standard output.
+// Writes one array (.npy), or several (.npz, stored), to a temporary file beside `path`, synced, then renamed. "-" is
+// standard output.
 DPCR_API dpcr_status dpcr_npy_write(const char *path, const dpcr_array *array, dpcr_error *error);
 DPCR_API dpcr_status dpcr_npz_write(const char *path, const dpcr_tensors *tensors, dpcr_error *error);
 
 // safetensors: F32, F64, U32 tensors and string metadata. Reads refuse overlapping, unaligned, out-of-range offsets,
 // duplicate names, gaps, and headers over 100 MB. Writes are atomic (temporary file, sync, rename, sync of the folder).
-DPCR_API dpcr_status dpcr_safetensors_read(dpcr_context *context, const char *path, dpcr_tensors *tensors, dpcr_error *error);
+DPCR_API dpcr_status dpcr_safetensors_read(dpcr_context *context, const char *path, dpcr_tensors *tensors,
+                                           dpcr_error *error);
 DPCR_API dpcr_status dpcr_safetensors_write(const char *path, const dpcr_tensors *tensors, dpcr_error *error);
 
 #ifdef __cplusplus

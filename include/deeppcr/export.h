@@ -18,7 +18,8 @@
 extern "C" {
 #endif
 
-// The version of the library that runs, which may differ from DPCR_VERSION_STRING of the headers that were compiled against.
+// The version of the library that runs, which may differ from DPCR_VERSION_STRING of the headers that were compiled
+// against.
 DPCR_API const char *dpcr_version(void);
 
 #ifdef __cplusplus

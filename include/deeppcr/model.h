@@ -37,17 +37,17 @@ DPCR_API dpcr_status dpcr_activation_find(const char *name, dpcr_activation *act
 typedef struct dpcr_model_options {
     size_t size;  // sizeof(dpcr_model_options) of the caller
     dpcr_architecture architecture;
-    dpcr_dtype dtype;     // 0: DPCR_F32
-    int64_t inputs;       // width of the encoder's input; 0: no encoder
-    int64_t outputs;      // classes of the head; 0: no head
-    int64_t layers;       // L >= 0
-    int64_t width;        // w >= 1
-    int64_t hidden;       // width inside the two-layer branch; 0: w
+    dpcr_dtype dtype;  // 0: DPCR_F32
+    int64_t inputs;    // width of the encoder's input; 0: no encoder
+    int64_t outputs;   // classes of the head; 0: no head
+    int64_t layers;    // L >= 0
+    int64_t width;     // w >= 1
+    int64_t hidden;    // width inside the two-layer branch; 0: w
     dpcr_activation activation;
-    dpcr_branch branch;   // resnet only
+    dpcr_branch branch;  // resnet only
     int layer_norm;
-    double scale;         // s of the resnet; 0: 1/sqrt(L)
-    uint64_t seed;        // of the initialisation: PyTorch's default, U(-1/sqrt(fan_in), 1/sqrt(fan_in)), counter-based
+    double scale;   // s of the resnet; 0: 1/sqrt(L)
+    uint64_t seed;  // of the initialisation: PyTorch's default, U(-1/sqrt(fan_in), 1/sqrt(fan_in)), counter-based
 } dpcr_model_options;
 
 typedef struct dpcr_model dpcr_model;
@@ -68,31 +68,33 @@ DPCR_API dpcr_status dpcr_model_parameter(const dpcr_model *model, int64_t index
                                           dpcr_array *parameter, dpcr_array *gradient, dpcr_error *error);
 
 // All parameters, and all gradients, as one vector each of `count` numbers in the model's dtype, 64-byte aligned, for
-// optimisers: the steps one after the other (the order of their parameters above), then encoder, then head. `count` may be
-// NULL.
+// optimisers: the steps one after the other (the order of their parameters above), then encoder, then head. `count` may
+// be NULL.
 DPCR_API void *dpcr_model_vector(dpcr_model *model, int64_t *count);
 DPCR_API void *dpcr_model_gradient_vector(dpcr_model *model);
 DPCR_API void dpcr_model_zero_gradients(dpcr_model *model);
 
-// Strings that save and load keep with the model, such as the pixels' mean. Both are copied; value NULL removes the key.
-// Keys that begin with "deeppcr." are the library's own: DPCR_ERROR_ARGUMENT.
+// Strings that save and load keep with the model, such as the pixels' mean. Both are copied; value NULL removes the
+// key. Keys that begin with "deeppcr." are the library's own: DPCR_ERROR_ARGUMENT.
 DPCR_API dpcr_status dpcr_model_set_metadata(dpcr_model *model, const char *key, const char *value, dpcr_error *error);
 // NULL when there is none; the text stays valid until the key is set again or the model destroyed.
 DPCR_API const char *dpcr_model_metadata(const dpcr_model *model, const char *key);
 
-// The chain of the L steps for a batch: callbacks over the model, for dpcr_solve_plan_create. Callbacks of one model may
-// run at once; parameters must not change meanwhile. `gradient` adds into the model's gradient vector. Work buffers lie on
-// the stack; models wider than a few hundred take one allocation a call, and DPCR_ERROR_MEMORY comes back as a negative
-// code only where not even one row fits the stack (widths of several thousand).
+// The chain of the L steps for a batch: callbacks over the model, for dpcr_solve_plan_create. Callbacks of one model
+// may run at once; parameters must not change meanwhile. `gradient` adds into the model's gradient vector. Work buffers
+// lie on the stack; models wider than a few hundred take one allocation a call, and DPCR_ERROR_MEMORY comes back as a
+// negative code only where not even one row fits the stack (widths of several thousand).
 DPCR_API dpcr_status dpcr_model_steps(dpcr_model *model, int64_t batch, dpcr_steps *steps, dpcr_error *error);
 
 // z0 [B][w] = x [B][inputs] W^T + b. Without an encoder: DPCR_ERROR_UNSUPPORTED.
-DPCR_API dpcr_status dpcr_model_encode(const dpcr_model *model, const dpcr_array *x, const dpcr_array *z0, dpcr_error *error);
+DPCR_API dpcr_status dpcr_model_encode(const dpcr_model *model, const dpcr_array *x, const dpcr_array *z0,
+                                       dpcr_error *error);
 // Adds the encoder's gradients, given dz0 [B][w].
 DPCR_API dpcr_status dpcr_model_encode_backward(dpcr_model *model, const dpcr_array *x, const dpcr_array *dz0,
                                                 dpcr_error *error);
 // logits [B][outputs] = z [B][w] W^T + b, and back: dz [B][w] is written, the head's gradients are added.
-DPCR_API dpcr_status dpcr_model_head(const dpcr_model *model, const dpcr_array *z, const dpcr_array *logits, dpcr_error *error);
+DPCR_API dpcr_status dpcr_model_head(const dpcr_model *model, const dpcr_array *z, const dpcr_array *logits,
+                                     dpcr_error *error);
 DPCR_API dpcr_status dpcr_model_head_backward(dpcr_model *model, const dpcr_array *z, const dpcr_array *dlogits,
                                               const dpcr_array *dz, dpcr_error *error);
 

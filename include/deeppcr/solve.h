@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Nonlinear chains: z_l = f_l(z_{l-1}), l = 0..L-1, z_{-1} = z0, by one driver with several methods, and their backward pass.
+// Nonlinear chains: z_l = f_l(z_{l-1}), l = 0..L-1, z_{-1} = z0, by one driver with several methods, and their backward
+// pass.
 //
 // Every method of sweeps is   z_l <- f_l(z_{l-1}^old) + A_l (z_{l-1} - z_{l-1}^old)   with its own transition A_l:
-//   newton A = J      diagonal A = diag(J)      block A = blocks of J      picard A = I      jacobi A = 0      damped A = s J
+//   newton A = J      diagonal A = diag(J)      block A = blocks of J      picard A = I      jacobi A = 0      damped A
+//   = s J
 // overlap and shooting run the loop itself in chunks side by side. Derivations: docs/math/.
 #ifndef DEEPPCR_SOLVE_H
 #define DEEPPCR_SOLVE_H
@@ -15,23 +17,25 @@ extern "C" {
 
 // ---- the chain, as the caller gives it ----
 
-// A set of steps for a callback to run: lane c in 0..lanes-1 runs `steps` consecutive steps, from step first + c stride,
-// for the sequences row .. row + rows - 1. Loops over lanes and steps both lie in the callback, so it can keep weights in
-// registers and lanes innermost. Results must not depend on how a span is split (dpcr_steps_check tests that).
+// A set of steps for a callback to run: lane c in 0..lanes-1 runs `steps` consecutive steps, from step first + c
+// stride, for the sequences row .. row + rows - 1. Loops over lanes and steps both lie in the callback, so it can keep
+// weights in registers and lanes innermost. Results must not depend on how a span is split (dpcr_steps_check tests
+// that).
 typedef struct dpcr_span {
     size_t size;
     int64_t first, lanes, stride, steps;
     int64_t row, rows;
-    const unsigned char *active;  // [rows] or NULL; where 0, the sequence may be skipped and its outputs left as they are
-    dpcr_device device;           // where the arrays lie
-    void *stream;                 // for devices; NULL on the host
+    const unsigned char
+        *active;         // [rows] or NULL; where 0, the sequence may be skipped and its outputs left as they are
+    dpcr_device device;  // where the arrays lie
+    void *stream;        // for devices; NULL on the host
 } dpcr_span;
 
-// All callbacks return 0; a negative code aborts (DPCR_ERROR_CALLBACK, the code is kept in the error). A positive code of
-// advance or linearise makes the span's results not finite, for all its rows: a callback that can tell them apart writes
-// NaN where it cannot go on and returns 0. adjoint and gradient abort with any code but 0. Arrays are in the chain's dtype, the last dimension contiguous,
-// the others strided; rows are relative to span->row. A callback may be called from several threads at once, with
-// disjoint outputs, when `concurrent` is set.
+// All callbacks return 0; a negative code aborts (DPCR_ERROR_CALLBACK, the code is kept in the error). A positive code
+// of advance or linearise makes the span's results not finite, for all its rows: a callback that can tell them apart
+// writes NaN where it cannot go on and returns 0. adjoint and gradient abort with any code but 0. Arrays are in the
+// chain's dtype, the last dimension contiguous, the others strided; rows are relative to span->row. A callback may be
+// called from several threads at once, with disjoint outputs, when `concurrent` is set.
 typedef struct dpcr_steps {
     size_t size;  // sizeof(dpcr_steps) of the caller
     void *user;
@@ -41,16 +45,16 @@ typedef struct dpcr_steps {
     dpcr_transition jacobian;  // the exact structure of J; what `linearise` gives
     double flops;              // of one step and sequence: advance
     double jacobian_flops;     // linearise, beyond advance
-    double latency;            // seconds that one step of one sequence takes when nothing runs beside it; 0: from the flops
-    int64_t tape_values;       // numbers a step and sequence that advance may leave for the backward pass; 0: none
-    // Non-zero: with the option consume_tape, where adjoint gets a tape and no place for its adjoint states (NULL), it leaves in the tape what gradient
-    // wants, and gradient, called with that tape and without adjoint states, takes it from there. Saves the memory traffic
-    // of both; the tape is used up by it.
+    double latency;       // seconds that one step of one sequence takes when nothing runs beside it; 0: from the flops
+    int64_t tape_values;  // numbers a step and sequence that advance may leave for the backward pass; 0: none
+    // Non-zero: with the option consume_tape, where adjoint gets a tape and no place for its adjoint states (NULL), it
+    // leaves in the tape what gradient wants, and gradient, called with that tape and without adjoint states, takes it
+    // from there. Saves the memory traffic of both; the tape is used up by it.
     int gradient_from_tape;
 
-    // for c: s = in[c]; for k < steps: s = f_{first + c stride + k}(s), states[c][k] = s, tape[c][k] = what backward wants; last[c] = s
-    // in [lanes][rows][w], states [lanes][steps][rows][w] or NULL, last [lanes][rows][w] or NULL (may be `in`),
-    // tape [lanes][steps][rows][tape_values] or NULL
+    // for c: s = in[c]; for k < steps: s = f_{first + c stride + k}(s), states[c][k] = s, tape[c][k] = what backward
+    // wants; last[c] = s in [lanes][rows][w], states [lanes][steps][rows][w] or NULL, last [lanes][rows][w] or NULL
+    // (may be `in`), tape [lanes][steps][rows][tape_values] or NULL
     int (*advance)(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
                    const dpcr_array *last, const dpcr_array *tape);
 
@@ -67,12 +71,13 @@ typedef struct dpcr_steps {
     // itself), last and first_out [rows][w] (may be the same), tape [steps][rows][tape_values] or NULL (recompute).
     // adjoint is NULL only with gradient_from_tape.
     // steps = 1 is the vector-Jacobian product. May be NULL where linearise is given.
-    int (*adjoint)(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape, const dpcr_array *direct,
-                   const dpcr_array *last, const dpcr_array *adjoint, const dpcr_array *first_out);
+    int (*adjoint)(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
+                   const dpcr_array *direct, const dpcr_array *last, const dpcr_array *adjoint,
+                   const dpcr_array *first_out);
 
     // Adds (df_l/dtheta)^T adjoint[c] into the caller's own gradients of the parameters of steps first .. first+lanes-1
-    // (stride 1, steps 1, all rows at once, in row order). Never called twice at once for one step. NULL: no parameters.
-    // adjoint is NULL only with gradient_from_tape.
+    // (stride 1, steps 1, all rows at once, in row order). Never called twice at once for one step. NULL: no
+    // parameters. adjoint is NULL only with gradient_from_tape.
     int (*gradient)(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
                     const dpcr_array *adjoint);
 } dpcr_steps;
@@ -117,8 +122,8 @@ typedef enum dpcr_reason {
     DPCR_REASON_SEQUENTIAL = 4,      // the method was the loop
     DPCR_REASON_FALLBACK = 5,        // the budget was spent: finished in order from the locked prefix
     DPCR_REASON_NOT_CONVERGED = -1,  // the budget was spent and `no_fallback` was set
-    DPCR_REASON_NONFINITE = -2       // the chain itself leaves the finite numbers, as a sweep found: what follows is the
-                                     // loop's own result. The loop and overlap do not look, and give their own reasons
+    DPCR_REASON_NONFINITE = -2  // the chain itself leaves the finite numbers, as a sweep found: what follows is the
+                                // loop's own result. The loop and overlap do not look, and give their own reasons
 } dpcr_reason;
 
 DPCR_API const char *dpcr_reason_name(dpcr_reason reason);
@@ -127,60 +132,62 @@ DPCR_API const char *dpcr_reason_name(dpcr_reason reason);
 #define DPCR_TOLERANCE_F64 1e-10
 
 typedef struct dpcr_solve_options {
-    size_t size;           // sizeof(dpcr_solve_options) of the caller; zero in a field means the default
+    size_t size;  // sizeof(dpcr_solve_options) of the caller; zero in a field means the default
     dpcr_method method;
     dpcr_scheme scheme;    // for the linear chain of a sweep
     dpcr_scheme backward;  // for the transposed chain of the backward pass; SEQUENTIAL is the adjoint loop
     dpcr_guess guess;      // overlap starts its chunks from z0 whatever it is; shooting takes GIVEN for ZERO
-    double atol, rtol;     // a step is converged where |z_l - f_l(z_{l-1})| <= atol + rtol |z_l|. Default: DPCR_TOLERANCE_...;
-                           // negative: 0 (overlap: bit for bit)
-    int64_t window;        // steps solved at once; 1 is Gauss-Seidel; default: all, within the memory limit
-    int64_t chunk;         // overlap, shooting and the chunked scheme: steps a chunk
-    int64_t warm_up;       // overlap: steps before a chunk's first; default 64
-    int64_t block;         // k of DPCR_METHOD_BLOCK; default 2
-    double damping;        // s of DPCR_METHOD_DAMPED, in [0, 1]; default 0.7
-    int max_sweeps;        // budget, in evaluations of the whole chain; default 100 (overlap: 3)
-    int no_fallback;       // non-zero: stop with DPCR_REASON_NOT_CONVERGED instead of finishing in order
-    size_t memory_limit;   // bytes of workspace at most; 0: no limit. Windows shrink with the batch to stay within it, so the
-                           // bits of a sequence then depend on the size of its batch
-    int consume_tape;      // non-zero: backward may use the tape up (gradient_from_tape), so each tape serves one backward
+    double atol, rtol;     // a step is converged where |z_l - f_l(z_{l-1})| <= atol + rtol |z_l|. Default:
+                        // DPCR_TOLERANCE_...; negative: 0 (overlap: bit for bit)
+    int64_t window;       // steps solved at once; 1 is Gauss-Seidel; default: all, within the memory limit
+    int64_t chunk;        // overlap, shooting and the chunked scheme: steps a chunk
+    int64_t warm_up;      // overlap: steps before a chunk's first; default 64
+    int64_t block;        // k of DPCR_METHOD_BLOCK; default 2
+    double damping;       // s of DPCR_METHOD_DAMPED, in [0, 1]; default 0.7
+    int max_sweeps;       // budget, in evaluations of the whole chain; default 100 (overlap: 3)
+    int no_fallback;      // non-zero: stop with DPCR_REASON_NOT_CONVERGED instead of finishing in order
+    size_t memory_limit;  // bytes of workspace at most; 0: no limit. Windows shrink with the batch to stay within it,
+                          // so the bits of a sequence then depend on the size of its batch
+    int consume_tape;  // non-zero: backward may use the tape up (gradient_from_tape), so each tape serves one backward
 } dpcr_solve_options;
 
 typedef struct dpcr_solve_plan dpcr_solve_plan;
 
 // What happened. Arrays are the caller's, may be NULL, and are filled as far as their capacity goes.
 typedef struct dpcr_solve_report {
-    size_t size;  // sizeof(dpcr_solve_report) of the caller
-    dpcr_reason reason;      // the worst over the batch: the smallest signed value, then FALLBACK
-    dpcr_method method;      // what ran
+    size_t size;         // sizeof(dpcr_solve_report) of the caller
+    dpcr_reason reason;  // the worst over the batch: the smallest signed value, then FALLBACK
+    dpcr_method method;  // what ran
     dpcr_scheme scheme;
-    int sweeps;              // updates of the chain, or of its window, without the final check; the largest of the batch
-    int64_t evaluations;     // step evaluations, over all sequences
-    double residual;         // largest |z_l - f_l(z_{l-1})| / max(1, |z_l|) that the last check saw, before its update;
-                             // overlap: largest defect of a boundary
-    double error_estimate;   // largest correction of the last linear solve / max(1, |z_l|) over what it confirmed (or, not
-                             // converged, refused); overlap: the defects, carried on; negative: none
-    double seconds;          // wall time, and its phases
+    int sweeps;             // updates of the chain, or of its window, without the final check; the largest of the batch
+    int64_t evaluations;    // step evaluations, over all sequences
+    double residual;        // largest |z_l - f_l(z_{l-1})| / max(1, |z_l|) that the last check saw, before its update;
+                            // overlap: largest defect of a boundary
+    double error_estimate;  // largest correction of the last linear solve / max(1, |z_l|) over what it confirmed (or,
+                            // not converged, refused); overlap: the defects, carried on; negative: none
+    double seconds;  // wall time, and its phases
     double seconds_evaluate, seconds_linear, seconds_finish;
-    size_t bytes;            // workspace used
+    size_t bytes;  // workspace used
     int64_t history_capacity;
-    double *residual_history;    // [history_capacity] largest residual by sweep, before its update
-    int64_t *locked_history;     // [history_capacity] smallest locked prefix over the batch, by sweep
+    double *residual_history;  // [history_capacity] largest residual by sweep, before its update
+    int64_t *locked_history;   // [history_capacity] smallest locked prefix over the batch, by sweep
     int64_t history_length;
-    // The same by sequence, [history_capacity][batch_capacity]; sweeps in which a sequence took no part repeat its last entry.
+    // The same by sequence, [history_capacity][batch_capacity]; sweeps in which a sequence took no part repeat its last
+    // entry.
     double *sequence_residual_history;
     int64_t *sequence_locked_history;
-    const char *sentence;        // the plan's; valid as long as the plan
+    const char *sentence;  // the plan's; valid as long as the plan
     int64_t batch_capacity;
-    int *sequence_reason;        // [batch_capacity] dpcr_reason, by sequence
-    int *sequence_sweeps;        // [batch_capacity]
-    int64_t *sequence_locked;    // [batch_capacity] steps converged before any finishing in order
+    int *sequence_reason;      // [batch_capacity] dpcr_reason, by sequence
+    int *sequence_sweeps;      // [batch_capacity]
+    int64_t *sequence_locked;  // [batch_capacity] steps converged before any finishing in order
 } dpcr_solve_report;
 
 // Plans a solve of chains of this form. `steps` is copied (not what `user` points to). AUTO chooses method, scheme and
 // backward from the cost model. Immutable afterwards, shareable between threads.
 DPCR_API dpcr_status dpcr_solve_plan_create(dpcr_context *context, const dpcr_steps *steps,
-                                            const dpcr_solve_options *options, dpcr_solve_plan **plan, dpcr_error *error);
+                                            const dpcr_solve_options *options, dpcr_solve_plan **plan,
+                                            dpcr_error *error);
 DPCR_API void dpcr_solve_plan_destroy(dpcr_solve_plan *plan);
 
 // Why this method, in one sentence; and what was chosen.
@@ -198,21 +205,21 @@ DPCR_API dpcr_status dpcr_solve_execute(const dpcr_solve_plan *plan, const dpcr_
                                         const dpcr_array *tape, void *workspace, size_t workspace_bytes,
                                         dpcr_solve_report *report, dpcr_error *error);
 
-// Backward at the solution z: lambda_l = direct_l + J_{l+1}^T lambda_{l+1}, then every step's parameter gradients by the
-// `gradient` callback, and dz0 = J_0^T lambda_0.
+// Backward at the solution z: lambda_l = direct_l + J_{l+1}^T lambda_{l+1}, then every step's parameter gradients by
+// the `gradient` callback, and dz0 = J_0^T lambda_0.
 //   direct [L][B][w] or NULL, last [B][w] or NULL: added to direct_{L-1}; lambda [L][B][w] or NULL: kept in the
-//   workspace only, a window at a time; dz0 [B][w] or NULL; tape as execute left it (used up with consume_tape), or NULL:
-//   recomputed.
+//   workspace only, a window at a time; dz0 [B][w] or NULL; tape as execute left it (used up with consume_tape), or
+//   NULL: recomputed.
 DPCR_API dpcr_status dpcr_solve_backward(const dpcr_solve_plan *plan, const dpcr_array *z0, const dpcr_array *z,
                                          const dpcr_array *tape, const dpcr_array *direct, const dpcr_array *last,
                                          const dpcr_array *lambda, const dpcr_array *dz0, void *workspace,
                                          size_t workspace_bytes, dpcr_solve_report *report, dpcr_error *error);
 
-// Tests the caller's callbacks along the loop from z0, over at most its first 24 steps, which must be finite: advance gives
-// the same bits for rows apart, lanes of one step, lanes with a stride and several steps, in place; linearise's f equals
-// advance's to the tolerance; J agrees with central differences; adjoint and jvp agree with J, and the adjoint loop over many
-// steps with the single ones.
-// On disagreement returns DPCR_ERROR_CALLBACK with the first difference in words. Allocates.
+// Tests the caller's callbacks along the loop from z0, over at most its first 24 steps, which must be finite: advance
+// gives the same bits for rows apart, lanes of one step, lanes with a stride and several steps, in place; linearise's f
+// equals advance's to the tolerance; J agrees with central differences; adjoint and jvp agree with J, and the adjoint
+// loop over many steps with the single ones. On disagreement returns DPCR_ERROR_CALLBACK with the first difference in
+// words. Allocates.
 DPCR_API dpcr_status dpcr_steps_check(dpcr_context *context, const dpcr_steps *steps, const dpcr_array *z0,
                                       double tolerance, dpcr_error *error);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Status codes and error text. Every call that can fail returns a dpcr_status and takes, as its last argument, an optional
-// dpcr_error of the caller's that receives one line of text: what failed, what was got, what was wanted.
+// Status codes and error text. Every call that can fail returns a dpcr_status and takes, as its last argument, an
+// optional dpcr_error of the caller's that receives one line of text: what failed, what was got, what was wanted.
 #ifndef DEEPPCR_STATUS_H
 #define DEEPPCR_STATUS_H
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Transitions: the linear maps A_l of a chain, as an algebra with capabilities (apply, compose, cost), not a matrix class.
+// Transitions: the linear maps A_l of a chain, as an algebra with capabilities (apply, compose, cost), not a matrix
+// class.
 //
 //   structure       values a step and sequence   layout of the values
 //   zero            0
@@ -31,9 +32,9 @@ typedef enum dpcr_structure {
 } dpcr_structure;
 
 enum {
-    DPCR_CAN_APPLY = 1,      // y = A x and y = A^T x
-    DPCR_CAN_COMPOSE = 2,    // a product of two keeps the structure
-    DPCR_HAS_VALUES = 4,     // there is an array of values to pass
+    DPCR_CAN_APPLY = 1,    // y = A x and y = A^T x
+    DPCR_CAN_COMPOSE = 2,  // a product of two keeps the structure
+    DPCR_HAS_VALUES = 4,   // there is an array of values to pass
 };
 
 typedef struct dpcr_transition {
@@ -60,12 +61,14 @@ DPCR_API unsigned dpcr_transition_capabilities(const dpcr_transition *transition
 DPCR_API double dpcr_transition_apply_flops(const dpcr_transition *transition);
 DPCR_API double dpcr_transition_compose_flops(const dpcr_transition *transition);
 
-// "zero", "identity", "scalar", "diagonal", "block", "dense"; "unknown" otherwise. dpcr_structure_find reads a name back.
+// "zero", "identity", "scalar", "diagonal", "block", "dense"; "unknown" otherwise. dpcr_structure_find reads a name
+// back.
 DPCR_API const char *dpcr_structure_name(dpcr_structure structure);
 DPCR_API dpcr_status dpcr_structure_find(const char *name, dpcr_structure *structure, dpcr_error *error);
 
 // y_i = r_i + op(A_i) x_i for every step i and sequence; op is the transpose when `transposed` is non-zero.
-// a [n][B][values], x [n][B][w], r [n][B][w] or NULL (0), y [n][B][w]; y may be r itself, not x. Runs on the caller's thread.
+// a [n][B][values], x [n][B][w], r [n][B][w] or NULL (0), y [n][B][w]; y may be r itself, not x. Runs on the caller's
+// thread.
 DPCR_API dpcr_status dpcr_transition_apply(const dpcr_transition *transition, int transposed, const dpcr_array *a,
                                            const dpcr_array *x, const dpcr_array *r, const dpcr_array *y,
                                            dpcr_error *error);

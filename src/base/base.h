@@ -12,10 +12,10 @@
 #include "deeppcr/context.h"
 
 // Returns early to the label `done` with `status` set; the one thing a macro hides here. Needs: dpcr_status status.
-#define DPCR_TRY(expression)               \
-    do {                                   \
-        status = (expression);             \
-        if (status != DPCR_OK) goto done;  \
+#define DPCR_TRY(expression)              \
+    do {                                  \
+        status = (expression);            \
+        if (status != DPCR_OK) goto done; \
     } while (0)
 
 #if defined(__GNUC__)
@@ -24,9 +24,11 @@
 #define DPCRI_PRINTF(f, a)
 #endif
 
-// Writes the text into `error` (when not NULL) and returns `status`, so that `return dpcri_fail(...)` reads as one step.
+// Writes the text into `error` (when not NULL) and returns `status`, so that `return dpcri_fail(...)` reads as one
+// step.
 dpcr_status dpcri_fail(dpcr_error *error, dpcr_status status, const char *format, ...) DPCRI_PRINTF(3, 4);
-dpcr_status dpcri_fail_code(dpcr_error *error, dpcr_status status, int code, const char *format, ...) DPCRI_PRINTF(4, 5);
+dpcr_status dpcri_fail_code(dpcr_error *error, dpcr_status status, int code, const char *format, ...)
+    DPCRI_PRINTF(4, 5);
 
 // Checked arithmetic on extents (>= 0): false when the result does not fit.
 bool dpcri_mul(int64_t a, int64_t b, int64_t *product);

@@ -8,7 +8,9 @@
 #include "chain/flow.h"
 
 // Measured on one AVX-512 core (Zen 5, float): what a step of the loop waits for, and what it keeps the core busy.
-static double latency_ns(double width) { return width <= 1 ? 1.2 : width <= 4 ? 2.0 + 0.4 * width : 4.0 + 0.25 * width; }
+static double latency_ns(double width) {
+    return width <= 1 ? 1.2 : width <= 4 ? 2.0 + 0.4 * width : 4.0 + 0.25 * width;
+}
 static double busy_ns(double flops) { return 0.4 + flops / 40.0; }
 static const double region_ns = 1000;  // handing tasks over and waiting for them, with the last task's imbalance
 
@@ -32,7 +34,8 @@ static double loop_ns(const dpcr_chain_shape *s, int threads) {
 
 static double chunked_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) {
     const double apply = busy_ns(dpcr_transition_apply_flops(&s->transition));
-    const double compose = s->transition.structure <= DPCR_IDENTITY ? 0 : busy_ns(dpcr_transition_compose_flops(&s->transition));
+    const double compose =
+        s->transition.structure <= DPCR_IDENTITY ? 0 : busy_ns(dpcr_transition_compose_flops(&s->transition));
     const double chunks = (double)s->length / (double)chunk, groups = most(1, chunks / DPCRI_SIDE);
     const double workers = least(threads, groups), batch = (double)s->batch;
     const double latency = latency_ns(coupled_width(&s->transition));
@@ -44,8 +47,8 @@ dpcr_scheme dpcri_chain_auto(const dpcr_chain_shape *shape, int64_t chunk, int t
     const double loop = loop_ns(shape, threads), chunks = chunked_ns(shape, chunk, threads);
     const bool by_chunks = shape->length > 2 * chunk && chunks < 0.8 * loop;  // a model's doubt goes to the loop
     if (by_chunks)
-        snprintf(sentence, bytes, "chunked: about %.3g us on %d threads in chunks of %lld, the loop about %.3g us", chunks / 1e3,
-                 threads, (long long)chunk, loop / 1e3);
+        snprintf(sentence, bytes, "chunked: about %.3g us on %d threads in chunks of %lld, the loop about %.3g us",
+                 chunks / 1e3, threads, (long long)chunk, loop / 1e3);
     else
         snprintf(sentence, bytes, "sequential: chunked would take about %.3g us on %d threads, the loop about %.3g us",
                  chunks / 1e3, threads, loop / 1e3);

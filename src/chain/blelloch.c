@@ -20,10 +20,10 @@
 enum { MOST_LEVELS = 62 };
 
 typedef struct tree {
-    int levels;                   // D at most
-    void *node[MOST_LEVELS];      // T_{d+1} of this range
-    int64_t base[MOST_LEVELS];    // index of its first node
-    int64_t step, row;            // strides of the products; 0 where shared
+    int levels;                 // D at most
+    void *node[MOST_LEVELS];    // T_{d+1} of this range
+    int64_t base[MOST_LEVELS];  // index of its first node
+    int64_t step, row;          // strides of the products; 0 where shared
 } tree;
 
 static tree take(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_arena *arena) {
@@ -37,14 +37,17 @@ static tree take(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_a
     return t;
 }
 
-static void carve(const dpcri_flow *flow, const dpcr_chain_options *options, dpcri_arena *arena) { take(flow, options, arena); }
+static void carve(const dpcri_flow *flow, const dpcr_chain_options *options, dpcri_arena *arena) {
+    take(flow, options, arena);
+}
 
 static const void *product_at(const dpcri_flow *f, const tree *t, int d, int64_t index) {
     if (d == 0) return dpcri_at(f, f->a, (index - f->first) * f->a_step);
     return dpcri_at(f, t->node[d - 1], (index - t->base[d - 1]) * t->step);
 }
 
-// `count` applications z_g <- z_g + T_d[index] z_{g-S}, from end g and node `index` on, `apart` nodes from one to the next.
+// `count` applications z_g <- z_g + T_d[index] z_{g-S}, from end g and node `index` on, `apart` nodes from one to the
+// next.
 typedef struct pass {
     const dpcri_flow *flow;
     const tree *t;
@@ -113,7 +116,8 @@ static int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 static void up(const dpcri_flow *f, const tree *t, int d, dpcr_chain_report *report) {
     const int64_t step = INT64_C(1) << d, end = f->first + f->n;
     const int64_t pair = ceil_div(f->first + 1 + step, 2 * step) - 1;  // the first whose left end lies in the range
-    pass p = {.flow = f, .t = t, .d = d, .apart = 2, .index = 2 * pair + 1, .count = end / (2 * step) - pair, .up = true};
+    pass p = {
+        .flow = f, .t = t, .d = d, .apart = 2, .index = 2 * pair + 1, .count = end / (2 * step) - pair, .up = true};
     p.products_from = f->first / (2 * step) + 1 - pair;  // pairs that begin after the first step
     if (p.products_from < 0) p.products_from = 0;
     run_pass(&p, report);
@@ -121,7 +125,8 @@ static void up(const dpcri_flow *f, const tree *t, int d, dpcr_chain_report *rep
 
 static void down(const dpcri_flow *f, const tree *t, int d, dpcr_chain_report *report) {
     const int64_t step = INT64_C(1) << d, end = f->first + f->n;
-    const int64_t pair = ceil_div(f->first + 1, 2 * step);  // its middle's left neighbour, 2 pair S - 1, lies in the range
+    const int64_t pair =
+        ceil_div(f->first + 1, 2 * step);  // its middle's left neighbour, 2 pair S - 1, lies in the range
     const int64_t past = end >= step ? (end - step) / (2 * step) + 1 : 0;
     pass p = {.flow = f, .t = t, .d = d, .apart = 2, .index = 2 * pair, .count = past - pair};
     run_pass(&p, report);

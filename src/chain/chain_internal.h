@@ -33,15 +33,16 @@ typedef struct dpcri_linear {
 size_t dpcri_linear_workspace(const dpcri_linear *problem, const dpcr_chain_options *options);
 
 // Fills every zero field of options from the shape alone (chunk from `length`; AUTO is an error here).
-void dpcri_chain_defaults(const dpcr_transition *transition, int64_t length, int64_t batch, dpcr_chain_options *options);
+void dpcri_chain_defaults(const dpcr_transition *transition, int64_t length, int64_t batch,
+                          dpcr_chain_options *options);
 
 // Solves it. The report's counts are set; seconds are not. Allocates nothing; parallel over the context's threads.
 void dpcri_linear_solve(dpcr_context *context, const dpcri_linear *problem, const dpcr_chain_options *options,
                         void *workspace, dpcr_chain_report *report);
 
 #ifdef DPCRI_MUTANTS
-// Faults that the tests have to catch: 0 none, 1 pcr drops its last level, 2 compose swaps its operands, 3 the nonlinear
-// driver keeps a stale Jacobian. Only in builds for that proof.
+// Faults that the tests have to catch: 0 none, 1 pcr drops its last level, 2 compose swaps its operands, 3 the
+// nonlinear driver keeps a stale Jacobian. Only in builds for that proof.
 extern int dpcri_mutant;
 #endif
 

@@ -15,12 +15,12 @@
 
 typedef struct pieces {
     dpcri_chunks chunks;
-    void *sums;            // M_c, [K][a_rows][values]
-    void *ends;            // v_c, then s_c, [K][rows][w]
-    void *stretch;         // states that are not kept: [tasks][DPCRI_SIDE][DPCRI_STRETCH][w]
-    void *scratch;         // products on their way, [tasks + 1][values]
+    void *sums;     // M_c, [K][a_rows][values]
+    void *ends;     // v_c, then s_c, [K][rows][w]
+    void *stretch;  // states that are not kept: [tasks][DPCRI_SIDE][DPCRI_STRETCH][w]
+    void *scratch;  // products on their way, [tasks + 1][values]
     int64_t sum_step, sum_row;
-    int64_t tasks;         // groups of DPCRI_SIDE chunks
+    int64_t tasks;  // groups of DPCRI_SIDE chunks
 } pieces;
 
 static int64_t groups_of(int64_t chunks) { return (chunks + DPCRI_SIDE - 1) / DPCRI_SIDE; }
@@ -39,7 +39,9 @@ static pieces take(const dpcri_flow *f, const dpcr_chain_options *options, dpcri
     return p;
 }
 
-static void carve(const dpcri_flow *flow, const dpcr_chain_options *options, dpcri_arena *arena) { take(flow, options, arena); }
+static void carve(const dpcri_flow *flow, const dpcr_chain_options *options, dpcri_arena *arena) {
+    take(flow, options, arena);
+}
 
 typedef struct job {
     const dpcri_flow *flow;
@@ -184,7 +186,8 @@ static void run(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_ar
     dpcri_parallel(f->context, j.p.tasks, apply_again, &j);
     const int64_t starts = f->z0 ? 0 : 1;
     report->applications = f->rows * (f->n - starts + middle * (chunks->size - 1) + middle);
-    if (middle > 0) report->compositions = (chunks->size - 1) * (dpcri_flow_a_steps(f) > 1 ? middle : 1) * dpcri_flow_a_rows(f);
+    if (middle > 0)
+        report->compositions = (chunks->size - 1) * (dpcri_flow_a_steps(f) > 1 ? middle : 1) * dpcri_flow_a_rows(f);
     report->depth = chunks->count > 1 ? 2 * chunks->size + middle : f->n;
 }
 

@@ -2,7 +2,8 @@
 // Derivatives of a linear chain at its solution, each one linear chain more:
 //
 //   jvp   dz_l = A_l dz_{l-1} + (da_l z_{l-1} + db_l)
-//   vjp   lambda_l = g_l + A_{l+1}^T lambda_{l+1};   db = lambda,  da_l = lambda_l z_{l-1}^T in A's structure,  dz0 = A_0^T lambda_0
+//   vjp   lambda_l = g_l + A_{l+1}^T lambda_{l+1};   db = lambda,  da_l = lambda_l z_{l-1}^T in A's structure,  dz0 =
+//   A_0^T lambda_0
 //
 // Exact in one solve, whatever the scheme. Cost: one chain, and one application or outer product a step beside it.
 // Derivation: docs/math/linear-chains.md.
@@ -36,7 +37,8 @@ static void sweep_part(void *argument, int64_t i) {
     s->kernel(&part);
 }
 
-static void run_sweep(const dpcr_chain_plan *plan, dpcri_operation operation, dpcr_structure form, const dpcri_span *span) {
+static void run_sweep(const dpcr_chain_plan *plan, dpcri_operation operation, dpcr_structure form,
+                      const dpcri_span *span) {
     if (span->n <= 0 || span->rows <= 0) return;
     const dpcr_transition *t = &plan->shape.transition;
     sweep s = {.kernel = dpcri_kernels_at(dpcri_isa_level(), plan->shape.dtype)->table[operation][form],
@@ -50,16 +52,19 @@ static void run_sweep(const dpcr_chain_plan *plan, dpcri_operation operation, dp
 
 static dpcr_status untransposed(const dpcr_chain_plan *plan, const char *function, dpcr_error *error) {
     if (!plan->shape.transposed) return DPCR_OK;
-    return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: the plan is of a transposed chain, wanted one of the chain itself", function);
+    return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                      "%s: the plan is of a transposed chain, wanted one of the chain itself", function);
 }
 
 // da and the like: an optional array with the structure's values, which zero and identity do not have.
-static dpcr_status view_values(const dpcr_array *array, const dpcri_wanted *wanted, dpcri_view *view, dpcr_error *error) {
+static dpcr_status view_values(const dpcr_array *array, const dpcri_wanted *wanted, dpcri_view *view,
+                               dpcr_error *error) {
     if (!array || wanted->values == 0) return DPCR_OK;
     return dpcri_view_of(array, wanted, view, error);
 }
 
-static dpcr_status view_optional(const dpcr_array *array, const dpcri_wanted *wanted, dpcri_view *view, dpcr_error *error) {
+static dpcr_status view_optional(const dpcr_array *array, const dpcri_wanted *wanted, dpcri_view *view,
+                                 dpcr_error *error) {
     return array ? dpcri_view_of(array, wanted, view, error) : DPCR_OK;
 }
 
@@ -95,8 +100,14 @@ dpcr_status dpcr_chain_jvp(const dpcr_chain_plan *plan, const dpcr_array *a, con
     if (length == 0 || rows == 0) return DPCR_OK;
 
     // dz <- db, or zero: 0 x + db with the zero transition; then dz_l += da_l z_{l-1}.
-    dpcri_span span = {.n = length, .rows = rows, .r = vdb.data, .r_step = vdb.step, .r_row = vdb.row,
-                       .y = vdz.data, .y_step = vdz.step, .y_row = vdz.row};
+    dpcri_span span = {.n = length,
+                       .rows = rows,
+                       .r = vdb.data,
+                       .r_step = vdb.step,
+                       .r_row = vdb.row,
+                       .y = vdz.data,
+                       .y_step = vdz.step,
+                       .y_row = vdz.row};
     run_sweep(plan, DPCRI_APPLY, DPCR_ZERO, &span);
     if (vda.data) {
         const size_t size = dpcr_dtype_size(plan->shape.dtype);
@@ -132,12 +143,20 @@ done:
 }
 
 // da_l = lambda_l z_{l-1}^T; da_0 is zero where the chain started from zero.
-static void outer_products(const dpcr_chain_plan *plan, const dpcri_view *lambda, const dpcri_view *z0, const dpcri_view *z,
-                           const dpcri_view *da) {
+static void outer_products(const dpcr_chain_plan *plan, const dpcri_view *lambda, const dpcri_view *z0,
+                           const dpcri_view *z, const dpcri_view *da) {
     const size_t size = dpcr_dtype_size(plan->shape.dtype);
     const dpcr_structure form = dpcri_kernel_form(&plan->shape.transition);
-    dpcri_span span = {.n = 1, .rows = plan->shape.batch, .x = z0->data, .x_row = z0->row, .r = lambda->data,
-                       .r_step = lambda->step, .r_row = lambda->row, .y = da->data, .y_step = da->step, .y_row = da->row};
+    dpcri_span span = {.n = 1,
+                       .rows = plan->shape.batch,
+                       .x = z0->data,
+                       .x_row = z0->row,
+                       .r = lambda->data,
+                       .r_step = lambda->step,
+                       .r_row = lambda->row,
+                       .y = da->data,
+                       .y_step = da->step,
+                       .y_row = da->row};
     if (z0->data)
         run_sweep(plan, DPCRI_OUTER, form, &span);
     else
@@ -182,7 +201,8 @@ dpcr_status dpcr_chain_vjp(const dpcr_chain_plan *plan, const dpcr_array *a, con
     wanted.written = true;
     DPCR_TRY(view_optional(dz0, &wanted, &vd0, error));
     if (vdb.data && vdb.data == vg.data && (vdb.step != vg.step || vdb.row != vg.row))
-        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: db is g with other strides, wanted the same or another array", function));
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                            "%s: db is g with other strides, wanted the same or another array", function));
     if (rows == 0) return DPCR_OK;
     if (length == 0) {  // z_{L-1} is z0 itself, which nothing looked at
         for (int64_t row = 0; row < rows && vd0.data; row++)
@@ -200,8 +220,14 @@ dpcr_status dpcr_chain_vjp(const dpcr_chain_plan *plan, const dpcr_array *a, con
     dpcri_linear_solve(plan->context, &chain, &plan->options, workspace, NULL);
     if (vda.data) outer_products(plan, &vdb, &v0, &vz, &vda);
     if (vd0.data) {
-        const dpcri_span span = {.n = 1, .rows = rows, .a = va.data, .a_row = va.row, .x = vdb.data, .x_row = vdb.row,
-                                 .y = vd0.data, .y_row = vd0.row};
+        const dpcri_span span = {.n = 1,
+                                 .rows = rows,
+                                 .a = va.data,
+                                 .a_row = va.row,
+                                 .x = vdb.data,
+                                 .x_row = vdb.row,
+                                 .y = vd0.data,
+                                 .y_row = vd0.row};
         run_sweep(plan, DPCRI_APPLY_T, form, &span);
     }
 done:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A linear chain in the order of its recurrence, which is all that the schemes see: z_m = op(A_m) z_{m-1} + b_m, m = 0..n-1.
-// The transposed chain is the same thing with strides reversed, op the transpose and A_m the map of the step before.
+// A linear chain in the order of its recurrence, which is all that the schemes see: z_m = op(A_m) z_{m-1} + b_m, m =
+// 0..n-1. The transposed chain is the same thing with strides reversed, op the transpose and A_m the map of the step
+// before.
 #ifndef DPCRI_FLOW_H
 #define DPCRI_FLOW_H
 
@@ -28,12 +29,13 @@ typedef struct dpcri_flow {
     int64_t z_step, z_row;
 } dpcri_flow;
 
-// A scheme: `carve` takes its pieces from the arena (or counts them, with a base of NULL; never less for a shorter range,
-// fewer rows or shared transitions) and `run` solves with a workspace that carve has counted.
+// A scheme: `carve` takes its pieces from the arena (or counts them, with a base of NULL; never less for a shorter
+// range, fewer rows or shared transitions) and `run` solves with a workspace that carve has counted.
 typedef struct dpcri_scheme_row {
     const char *name;
     void (*carve)(const dpcri_flow *flow, const dpcr_chain_options *options, dpcri_arena *arena);
-    void (*run)(const dpcri_flow *flow, const dpcr_chain_options *options, dpcri_arena *arena, dpcr_chain_report *report);
+    void (*run)(const dpcri_flow *flow, const dpcr_chain_options *options, dpcri_arena *arena,
+                dpcr_chain_report *report);
 } dpcri_scheme_row;
 
 extern const dpcri_scheme_row dpcri_sequential, dpcri_pcr, dpcri_blelloch, dpcri_chunked, dpcri_overlap;
@@ -54,7 +56,8 @@ int64_t dpcri_flow_a_rows(const dpcri_flow *flow);
 // A span with the flow's width, blocks and no arrays.
 dpcri_span dpcri_flow_span(const dpcri_flow *flow, int64_t n, int64_t rows);
 
-// The kernels of kern.h with the flow's structure and direction. In compose, span->a is the later map, span->x the earlier.
+// The kernels of kern.h with the flow's structure and direction. In compose, span->a is the later map, span->x the
+// earlier.
 void dpcri_flow_apply(const dpcri_flow *flow, const dpcri_span *span);
 void dpcri_flow_serial(const dpcri_flow *flow, const dpcri_span *span);
 void dpcri_flow_product(const dpcri_flow *flow, const dpcri_span *span);
@@ -82,7 +85,7 @@ int64_t dpcri_chunk_end(const dpcri_flow *flow, const dpcri_chunks *chunks, int6
 int64_t dpcri_chunks_most(int64_t n, int64_t size);  // chunks of any range of n steps
 
 enum {
-    DPCRI_SIDE = 8,    // chunks that one task runs side by side, as the kernels' rows
+    DPCRI_SIDE = 8,     // chunks that one task runs side by side, as the kernels' rows
     DPCRI_STRETCH = 32  // steps that are run at a time where the states are not kept
 };
 

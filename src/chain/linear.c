@@ -26,7 +26,8 @@ const char *dpcr_scheme_name(dpcr_scheme scheme) {
 }
 
 dpcr_status dpcr_scheme_find(const char *name, dpcr_scheme *scheme, dpcr_error *error) {
-    if (!name || !scheme) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "scheme_find: %s is NULL", name ? "scheme" : "name");
+    if (!name || !scheme)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "scheme_find: %s is NULL", name ? "scheme" : "name");
     for (int i = 0; i < DPCR_SCHEME_COUNT; i++)
         if (strcmp(name, dpcr_scheme_name((dpcr_scheme)i)) == 0) {
             *scheme = (dpcr_scheme)i;
@@ -58,10 +59,17 @@ dpcri_flow dpcri_flow_of(dpcr_context *context, const dpcri_linear *p) {
         .rows = p->rows,
         .first = p->first,
         .flops = dpcr_transition_apply_flops(&p->transition),
-        .a = p->a, .a_step = p->a_step, .a_row = p->a_row,
-        .b = p->b, .b_step = p->b_step, .b_row = p->b_row,
-        .z0 = p->z0, .z0_row = p->z0_row,
-        .z = p->z, .z_step = p->z_step, .z_row = p->z_row,
+        .a = p->a,
+        .a_step = p->a_step,
+        .a_row = p->a_row,
+        .b = p->b,
+        .b_step = p->b_step,
+        .b_row = p->b_row,
+        .z0 = p->z0,
+        .z0_row = p->z0_row,
+        .z = p->z,
+        .z_step = p->z_step,
+        .z_row = p->z_row,
     };
     if (f.values == 0) f.a = NULL;
     if (!f.a) f.a_step = f.a_row = 0;
@@ -77,8 +85,12 @@ dpcri_flow dpcri_flow_of(dpcr_context *context, const dpcri_linear *p) {
     return f;
 }
 
-int64_t dpcri_flow_a_steps(const dpcri_flow *flow) { return flow->values == 0 || (flow->a && flow->a_step == 0) ? 1 : flow->n; }
-int64_t dpcri_flow_a_rows(const dpcri_flow *flow) { return flow->values == 0 || (flow->a && flow->a_row == 0) ? 1 : flow->rows; }
+int64_t dpcri_flow_a_steps(const dpcri_flow *flow) {
+    return flow->values == 0 || (flow->a && flow->a_step == 0) ? 1 : flow->n;
+}
+int64_t dpcri_flow_a_rows(const dpcri_flow *flow) {
+    return flow->values == 0 || (flow->a && flow->a_row == 0) ? 1 : flow->rows;
+}
 
 dpcri_span dpcri_flow_span(const dpcri_flow *flow, int64_t n, int64_t rows) {
     return (dpcri_span){.n = n, .rows = rows, .w = flow->w, .cols = flow->w, .block = flow->block};
@@ -165,7 +177,8 @@ static void copy_task(void *argument, int64_t i) {
 
 void dpcri_flow_start(const dpcri_flow *f) {
     start_job job = {.flow = f, .tasks = dpcri_task_count(f->n, (double)(f->rows * f->w))};
-    if (f->z != f->b || f->z_step != f->b_step || f->z_row != f->b_row) dpcri_parallel(f->context, job.tasks, copy_task, &job);
+    if (f->z != f->b || f->z_step != f->b_step || f->z_row != f->b_row)
+        dpcri_parallel(f->context, job.tasks, copy_task, &job);
     if (!f->z0) return;
     dpcri_span span = dpcri_flow_span(f, 1, f->rows);
     span.a = f->a;
@@ -185,7 +198,9 @@ dpcri_chunks dpcri_chunks_of(const dpcri_flow *flow, int64_t size) {
     return chunks;
 }
 
-int64_t dpcri_chunk_start(const dpcri_chunks *chunks, int64_t c) { return c == 0 ? 0 : chunks->head + (c - 1) * chunks->size; }
+int64_t dpcri_chunk_start(const dpcri_chunks *chunks, int64_t c) {
+    return c == 0 ? 0 : chunks->head + (c - 1) * chunks->size;
+}
 
 int64_t dpcri_chunk_end(const dpcri_flow *flow, const dpcri_chunks *chunks, int64_t c) {
     if (c == 0) return chunks->head;
@@ -206,7 +221,8 @@ static int64_t default_chunk(dpcr_scheme scheme, int64_t length, int64_t warm_up
     return root | 1;
 }
 
-void dpcri_chain_defaults(const dpcr_transition *transition, int64_t length, int64_t batch, dpcr_chain_options *options) {
+void dpcri_chain_defaults(const dpcr_transition *transition, int64_t length, int64_t batch,
+                          dpcr_chain_options *options) {
     (void)transition;
     (void)batch;
     options->size = sizeof *options;
@@ -230,9 +246,10 @@ size_t dpcri_linear_workspace(const dpcri_linear *problem, const dpcr_chain_opti
     return arena.overflow ? SIZE_MAX : arena.used;
 }
 
-void dpcri_linear_solve(dpcr_context *context, const dpcri_linear *problem, const dpcr_chain_options *options, void *workspace,
-                        dpcr_chain_report *report) {
-    dpcr_chain_report counts = {.size = sizeof counts, .scheme = options->scheme, .sweeps = 1, .finished_from = problem->length};
+void dpcri_linear_solve(dpcr_context *context, const dpcri_linear *problem, const dpcr_chain_options *options,
+                        void *workspace, dpcr_chain_report *report) {
+    dpcr_chain_report counts = {
+        .size = sizeof counts, .scheme = options->scheme, .sweeps = 1, .finished_from = problem->length};
     if (problem->length > 0 && problem->rows > 0) {
         const dpcri_flow flow = dpcri_flow_of(context, problem);
         dpcri_arena arena = {.base = workspace, .size = workspace ? SIZE_MAX : 0};

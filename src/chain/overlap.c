@@ -3,12 +3,12 @@
 //
 //   sweep 1   chunk c > 0: s_c <- the state after the W steps before it, run from zero (nothing stored);
 //             then the chunk's own steps from s_c, stored. Chunk 0, and chunks whose warm-up reaches it, start from z0.
-//   check     chunk c stands if s_c equals the end of chunk c-1: within tolerance max(1, |z|), or bit for bit with tolerance 0
-//   sweep k   chunks that do not stand run again from their neighbour's end, until they meet what is stored
+//   check     chunk c stands if s_c equals the end of chunk c-1: within tolerance max(1, |z|), or bit for bit with
+//   tolerance 0 sweep k   chunks that do not stand run again from their neighbour's end, until they meet what is stored
 //   after max_sweeps: from the first bad chunk on in order, again until they meet
 //
-// Only boundaries can be wrong: inside a chunk every state is the loop's. With tolerance 0 the result is the loop's, bit
-// for bit, because the serial kernel's arithmetic does not depend on where a run starts. Each sequence decides for
+// Only boundaries can be wrong: inside a chunk every state is the loop's. With tolerance 0 the result is the loop's,
+// bit for bit, because the serial kernel's arithmetic does not depend on where a run starts. Each sequence decides for
 // itself, so its bits do not depend on the others.
 //
 // Work (1 + W/C) applications a step and no composition at all, depth W + C on a chain that forgets; about the loop's
@@ -56,7 +56,9 @@ static pieces take(const dpcri_flow *f, const dpcr_chain_options *options, dpcri
     return p;
 }
 
-static void carve(const dpcri_flow *flow, const dpcr_chain_options *options, dpcri_arena *arena) { take(flow, options, arena); }
+static void carve(const dpcri_flow *flow, const dpcr_chain_options *options, dpcri_arena *arena) {
+    take(flow, options, arena);
+}
 
 static void *start_of(const job *j, int64_t c, int64_t row) {
     return dpcri_at_out(j->flow, j->p.starts, (c * j->flow->rows + row) * j->flow->w);
@@ -84,7 +86,8 @@ static dpcri_span steps_from(const job *j, int64_t m, int64_t n, int64_t count, 
 }
 
 // The starts of `count` chunks from c on: `steps` steps before each, from `from` (NULL: zero).
-static void warm_up(const job *j, int64_t c, int64_t count, int64_t row, int64_t steps, const void *from, void *states) {
+static void warm_up(const job *j, int64_t c, int64_t count, int64_t row, int64_t steps, const void *from,
+                    void *states) {
     const dpcri_flow *f = j->flow;
     const int64_t m = dpcri_chunk_start(&j->p.chunks, c) - steps;
     int64_t last = 0;
@@ -165,8 +168,9 @@ static bool same_state(const job *j, const void *x, const void *y) {
     for (int64_t i = 0; i < w; i++) {
         const double xi = j->is_double ? ((const double *)x)[i] : (double)((const float *)x)[i];
         const double yi = j->is_double ? ((const double *)y)[i] : (double)((const float *)y)[i];
-        const bool same = j->options->tolerance > 0 ? near_by(xi, yi, j->options->tolerance)
-                                                    : (xi == yi && signbit(xi) == signbit(yi)) || (xi != xi && yi != yi);
+        const bool same = j->options->tolerance > 0
+                              ? near_by(xi, yi, j->options->tolerance)
+                              : (xi == yi && signbit(xi) == signbit(yi)) || (xi != xi && yi != yi);
         if (!same) return false;
     }
     return true;

@@ -20,7 +20,8 @@ typedef struct buffers {
 
 static buffers take(const dpcri_flow *f, dpcri_arena *arena) {
     const int64_t steps = dpcri_flow_a_steps(f), rows = dpcri_flow_a_rows(f);
-    buffers b = {.r_step = f->rows * f->w, .a_step = steps > 1 ? rows * f->values : 0, .a_row = rows > 1 ? f->values : 0};
+    buffers b = {
+        .r_step = f->rows * f->w, .a_step = steps > 1 ? rows * f->values : 0, .a_row = rows > 1 ? f->values : 0};
     for (int i = 0; i < 2; i++) {
         b.r[i] = dpcri_flow_take(f, arena, f->n, f->rows, f->w);
         b.a[i] = dpcri_flow_take(f, arena, steps, rows, f->values);
@@ -106,8 +107,14 @@ static void run(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_ar
     first.z_row = f->w;
     dpcri_flow_start(&first);
     report->applications = f->z0 ? f->rows : 0;
-    level v = {.flow = f, .r_step = b.r_step, .r_row = f->w, .a_old = f->a, .old_step = f->a_step, .old_row = f->a_row,
-               .new_step = b.a_step, .new_row = b.a_row};
+    level v = {.flow = f,
+               .r_step = b.r_step,
+               .r_row = f->w,
+               .a_old = f->a,
+               .old_step = f->a_step,
+               .old_row = f->a_row,
+               .new_step = b.a_step,
+               .new_row = b.a_row};
     v.tasks = dpcri_task_count(f->n, (double)f->rows * f->flops * (double)(1 + f->values / f->w));
     int now = 0;
     for (v.s = 1; v.s < f->n; v.s *= 2) {

@@ -15,20 +15,23 @@ static dpcr_status check_shape(const dpcr_chain_shape *shape, dpcr_error *error)
     const dpcr_status status = dpcr_transition_check(t, error);
     if (status != DPCR_OK) return status;
     if (shape->length < 0 || shape->batch < 0)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "chain_plan: length %" PRId64 " and batch %" PRId64 ", wanted 0 or more",
-                          shape->length, shape->batch);
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "chain_plan: length %" PRId64 " and batch %" PRId64 ", wanted 0 or more", shape->length,
+                          shape->batch);
     if (dpcr_dtype_size(shape->dtype) == 0)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "chain_plan: dtype is %d, wanted float32, float64 or uint32",
                           (int)shape->dtype);
     if (t->rows != t->cols)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                          "chain_plan: dense %" PRId64 "x%" PRId64 " transitions; a chain needs as many rows as columns", t->rows,
-                          t->cols);
+                          "chain_plan: dense %" PRId64 "x%" PRId64
+                          " transitions; a chain needs as many rows as columns",
+                          t->rows, t->cols);
     int64_t size = 0;
-    if (!dpcri_mul(shape->length, shape->batch, &size) || !dpcri_mul(size, (int64_t)dpcr_dtype_size(shape->dtype), &size) ||
-        !dpcri_mul(size, t->rows, &size))
+    if (!dpcri_mul(shape->length, shape->batch, &size) ||
+        !dpcri_mul(size, (int64_t)dpcr_dtype_size(shape->dtype), &size) || !dpcri_mul(size, t->rows, &size))
         return dpcri_fail(error, DPCR_ERROR_OVERFLOW,
-                          "chain_plan: %" PRId64 " steps of %" PRId64 " sequences of width %" PRId64 " do not fit the address space",
+                          "chain_plan: %" PRId64 " steps of %" PRId64 " sequences of width %" PRId64
+                          " do not fit the address space",
                           shape->length, shape->batch, t->rows);
     return DPCR_OK;
 }
@@ -37,25 +40,33 @@ static dpcr_status check_options(const dpcr_chain_options *o, dpcr_error *error)
     if ((int)o->scheme < 0 || o->scheme >= DPCR_SCHEME_COUNT)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "chain_plan: scheme is %d, wanted 0..%d", (int)o->scheme,
                           DPCR_SCHEME_COUNT - 1);
-    if (o->chunk < 0) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "chain_plan: chunk is %" PRId64 ", wanted 0 or more", o->chunk);
-    if (o->levels < 0) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "chain_plan: levels is %d, wanted 0 or more", o->levels);
+    if (o->chunk < 0)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "chain_plan: chunk is %" PRId64 ", wanted 0 or more", o->chunk);
+    if (o->levels < 0)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "chain_plan: levels is %d, wanted 0 or more", o->levels);
     if (o->warm_up < 0)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "chain_plan: warm_up is %" PRId64 ", wanted 0 or more", o->warm_up);
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "chain_plan: warm_up is %" PRId64 ", wanted 0 or more",
+                          o->warm_up);
     if (o->max_sweeps < 0)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "chain_plan: max_sweeps is %d, wanted 0 or more", o->max_sweeps);
     if (!(o->tolerance >= 0) || isinf(o->tolerance))
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "chain_plan: tolerance is %g, wanted 0 or more and finite", o->tolerance);
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "chain_plan: tolerance is %g, wanted 0 or more and finite",
+                          o->tolerance);
     return DPCR_OK;
 }
 
 static dpcr_status refuse_scheme(const dpcr_chain_shape *shape, const dpcr_chain_options *o, dpcr_error *error) {
     if (o->scheme == DPCR_SCHEME_OVERLAP && o->tolerance > 0 && shape->dtype == DPCR_U32)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                          "chain_plan: overlap with tolerance %g on uint32, which knows no nearness; tolerance 0 works", o->tolerance);
-    const bool composes = o->scheme == DPCR_SCHEME_PCR || o->scheme == DPCR_SCHEME_BLELLOCH || o->scheme == DPCR_SCHEME_CHUNKED;
+                          "chain_plan: overlap with tolerance %g on uint32, which knows no nearness; tolerance 0 works",
+                          o->tolerance);
+    const bool composes =
+        o->scheme == DPCR_SCHEME_PCR || o->scheme == DPCR_SCHEME_BLELLOCH || o->scheme == DPCR_SCHEME_CHUNKED;
     if (composes && !(dpcr_transition_capabilities(&shape->transition) & DPCR_CAN_COMPOSE))
-        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "chain_plan: %s needs products, which %s transitions do not form; "
-                          "sequential and overlap work", dpcr_scheme_name(o->scheme), dpcr_structure_name(shape->transition.structure));
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                          "chain_plan: %s needs products, which %s transitions do not form; "
+                          "sequential and overlap work",
+                          dpcr_scheme_name(o->scheme), dpcr_structure_name(shape->transition.structure));
     return DPCR_OK;
 }
 
@@ -83,25 +94,29 @@ dpcri_linear dpcri_plan_linear(const dpcr_chain_plan *plan, const dpcri_view *a,
                           .a_row = a->row};
 }
 
-dpcr_status dpcr_chain_plan_create(dpcr_context *context, const dpcr_chain_shape *shape, const dpcr_chain_options *options,
-                                   dpcr_chain_plan **plan, dpcr_error *error) {
+dpcr_status dpcr_chain_plan_create(dpcr_context *context, const dpcr_chain_shape *shape,
+                                   const dpcr_chain_options *options, dpcr_chain_plan **plan, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
     dpcr_chain_plan *made = NULL;
     if (plan) *plan = NULL;
     if (!context || !shape || !plan)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "chain_plan: %s is NULL", !context ? "context" : !shape ? "shape" : "plan");
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "chain_plan: %s is NULL",
+                          !context ? "context"
+                          : !shape ? "shape"
+                                   : "plan");
     dpcr_chain_options given = {.size = sizeof given};
     if (options) {
         if (options->size < offsetof(dpcr_chain_options, scheme) + sizeof options->scheme)
-            return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "chain_plan: options.size is %zu, wanted sizeof(dpcr_chain_options)",
-                              options->size);
+            return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                              "chain_plan: options.size is %zu, wanted sizeof(dpcr_chain_options)", options->size);
         memcpy(&given, options, options->size < sizeof given ? options->size : sizeof given);
     }
     DPCR_TRY(check_shape(shape, error));
     DPCR_TRY(check_options(&given, error));
     DPCR_TRY(refuse_scheme(shape, &given, error));
     made = dpcri_alloc_zero(context, sizeof *made);
-    if (!made) DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "chain_plan: no memory for the plan (%zu bytes)", sizeof *made));
+    if (!made)
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "chain_plan: no memory for the plan (%zu bytes)", sizeof *made));
     made->context = context;
     made->shape = *shape;
     made->options = given;
@@ -127,7 +142,9 @@ void dpcr_chain_plan_destroy(dpcr_chain_plan *plan) {
     if (plan) dpcri_free(plan->context, plan);
 }
 
-dpcr_scheme dpcr_chain_plan_scheme(const dpcr_chain_plan *plan) { return plan ? plan->options.scheme : DPCR_SCHEME_AUTO; }
+dpcr_scheme dpcr_chain_plan_scheme(const dpcr_chain_plan *plan) {
+    return plan ? plan->options.scheme : DPCR_SCHEME_AUTO;
+}
 const char *dpcr_chain_plan_sentence(const dpcr_chain_plan *plan) { return plan ? plan->sentence : ""; }
 size_t dpcr_chain_plan_workspace(const dpcr_chain_plan *plan) { return plan ? plan->workspace : 0; }
 
@@ -138,8 +155,8 @@ dpcr_status dpcri_plan_ready(const dpcr_chain_plan *plan, const char *function, 
         return dpcri_fail(error, DPCR_ERROR_MEMORY, "%s: a workspace of %zu bytes%s, wanted %zu", function, bytes,
                           workspace ? "" : " at NULL", plan->workspace);
     if (plan->workspace > 0 && (uintptr_t)workspace % 64 != 0)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the workspace lies %u bytes off, wanted 64-byte alignment", function,
-                          (unsigned)((uintptr_t)workspace % 64));
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the workspace lies %u bytes off, wanted 64-byte alignment",
+                          function, (unsigned)((uintptr_t)workspace % 64));
     return DPCR_OK;
 }
 
@@ -155,22 +172,22 @@ dpcri_wanted dpcri_plan_wants(const dpcr_chain_plan *plan, const char *function,
 
 static dpcr_status check_report(const dpcr_chain_report *report, dpcr_error *error) {
     if (report && report->size < offsetof(dpcr_chain_report, scheme) + sizeof report->scheme)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "chain_execute: report.size is %zu, wanted sizeof(dpcr_chain_report)",
-                          report->size);
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "chain_execute: report.size is %zu, wanted sizeof(dpcr_chain_report)", report->size);
     return DPCR_OK;
 }
 
 // In place only as a whole: otherwise a state would be written over a right-hand side that is still to be read.
 static dpcr_status check_in_place(const char *function, const dpcri_view *b, const dpcri_view *z, dpcr_error *error) {
     if (b->data == z->data && z->data && (b->step != z->step || b->row != z->row))
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: z is b with other strides, wanted the same strides or another array",
-                          function);
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "%s: z is b with other strides, wanted the same strides or another array", function);
     return DPCR_OK;
 }
 
-dpcr_status dpcr_chain_execute(const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *b, const dpcr_array *z0,
-                               const dpcr_array *z, void *workspace, size_t workspace_bytes, dpcr_chain_report *report,
-                               dpcr_error *error) {
+dpcr_status dpcr_chain_execute(const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *b,
+                               const dpcr_array *z0, const dpcr_array *z, void *workspace, size_t workspace_bytes,
+                               dpcr_chain_report *report, dpcr_error *error) {
     static const char *const function = "chain_execute";
     dpcr_status status = DPCR_OK;
     dpcri_view va = {0}, vb = {0}, v0 = {0}, vz = {0};
@@ -188,8 +205,9 @@ dpcr_status dpcr_chain_execute(const dpcr_chain_plan *plan, const dpcr_array *a,
     DPCR_TRY(dpcri_view_of(z, &wanted, &vz, error));
     if (z0) {
         if (plan->shape.transposed)
-            DPCR_TRY(dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                                "%s: z0 was given to a transposed chain, which starts at b of the last step; add it there", function));
+            DPCR_TRY(dpcri_fail(
+                error, DPCR_ERROR_UNSUPPORTED,
+                "%s: z0 was given to a transposed chain, which starts at b of the last step; add it there", function));
         wanted = dpcri_plan_wants(plan, function, "z0", -1, w);
         DPCR_TRY(dpcri_view_of(z0, &wanted, &v0, error));
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // The loop: z_m = op(A_m) z_{m-1} + b_m in order. Sequences are independent, so groups of them run in parallel.
 //
-// Work n applications a sequence, depth n, no memory. Wins on short chains, on dense ones with few workers (compositions
-// cost w times an application), and whenever there are sequences enough to fill the machine. What every other scheme
-// must equal. Derivation: docs/math/linear-chains.md.
+// Work n applications a sequence, depth n, no memory. Wins on short chains, on dense ones with few workers
+// (compositions cost w times an application), and whenever there are sequences enough to fill the machine. What every
+// other scheme must equal. Derivation: docs/math/linear-chains.md.
 #include "chain/flow.h"
 
 // Sequences a group: the kernels interleave four of them, and narrow states join into vectors.

@@ -51,7 +51,8 @@ void dpcri_program_jvp(const dpcri_program *program, const void *parameters, int
 void dpcri_program_adjoint(const dpcri_program *program, const void *parameters, int64_t rows, dpcri_rows in,
                            dpcri_rows tape, dpcri_rows direct, dpcri_rows kept, dpcri_rows g, void *scratch,
                            const dpcri_program_next *next);
-// Where it says so, adjoint with a tape and kept.data NULL leaves in the tape what gradient then takes with g.data NULL.
+// Where it says so, adjoint with a tape and kept.data NULL leaves in the tape what gradient then takes with g.data
+// NULL.
 bool dpcri_program_turns_tape(const dpcri_program *program);
 // gradients += (dp/dtheta)^T g, rows in order.
 void dpcri_program_gradient(const dpcri_program *program, const void *parameters, void *gradients, int64_t rows,

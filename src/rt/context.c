@@ -46,7 +46,9 @@ dpcr_status dpcr_context_create(const dpcr_context_options *options, dpcr_contex
     dpcr_context_options given = {.size = sizeof given};
     if (options) {
         if (options->size < offsetof(dpcr_context_options, threads) + sizeof options->threads)
-            return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "context_create: options.size is %zu, wanted sizeof(dpcr_context_options)", options->size);
+            return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                              "context_create: options.size is %zu, wanted sizeof(dpcr_context_options)",
+                              options->size);
         memcpy(&given, options, options->size < sizeof given ? options->size : sizeof given);
     }
     if (given.threads < 0 || given.threads > 4096)
@@ -58,7 +60,9 @@ dpcr_status dpcr_context_create(const dpcr_context_options *options, dpcr_contex
         given.release = default_release;
     }
     dpcr_context *made = given.allocate(given.allocator_user, sizeof *made, 64);
-    if (!made) return dpcri_fail(error, DPCR_ERROR_MEMORY, "context_create: no memory for the context (%zu bytes)", sizeof *made);
+    if (!made)
+        return dpcri_fail(error, DPCR_ERROR_MEMORY, "context_create: no memory for the context (%zu bytes)",
+                          sizeof *made);
     memset(made, 0, sizeof *made);
     made->options = given;
     made->threads = given.threads ? given.threads : available_threads();
@@ -213,7 +217,8 @@ static double copied_bytes(dpcr_context *context) {
 }
 
 static dpcri_rates measure(dpcr_context *context) {
-    // This file is compiled for the least CPU; the kernels of higher levels do more a cycle, by their vectors' width and fma.
+    // This file is compiled for the least CPU; the kernels of higher levels do more a cycle, by their vectors' width
+    // and fma.
     static const double gain[DPCRI_ISA_COUNT] = {1, 4, 8};
     return (dpcri_rates){.latency = fastest(dependent_chain, context, 5),
                          .flops = gain[dpcri_isa_level()] / fastest(small_products, context, 5),
@@ -222,8 +227,8 @@ static dpcri_rates measure(dpcr_context *context) {
                          .threads = context->threads};
 }
 
-// Measured without the lock, since a region may have to wait for another thread's; the first to finish wins. From inside a
-// task nothing can be measured that would hold outside: such rates are not kept.
+// Measured without the lock, since a region may have to wait for another thread's; the first to finish wins. From
+// inside a task nothing can be measured that would hold outside: such rates are not kept.
 void dpcri_rates_of(dpcr_context *context, dpcri_rates *rates) {
     pthread_mutex_lock(&context->rates_lock);
     *rates = context->rates;

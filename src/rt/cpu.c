@@ -17,7 +17,8 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static dpcri_isa cpu_level(void) {
 #if defined(__x86_64__)
     if (!cpuinfo_initialize()) return DPCRI_PORTABLE;
-    if (cpuinfo_has_x86_avx512f() && cpuinfo_has_x86_avx512dq() && cpuinfo_has_x86_avx512bw() && cpuinfo_has_x86_avx512vl())
+    if (cpuinfo_has_x86_avx512f() && cpuinfo_has_x86_avx512dq() && cpuinfo_has_x86_avx512bw() &&
+        cpuinfo_has_x86_avx512vl())
         return DPCRI_AVX512;
     if (cpuinfo_has_x86_avx2() && cpuinfo_has_x86_fma3()) return DPCRI_AVX2;
 #endif

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-// A region is one 64-bit word, generation and next task, and the fields that it publishes. Claiming is a compare-and-swap
-// of that word, so a worker that comes late, for a generation that is over, claims nothing and has touched nothing. Odd
-// generations are closed: the fields change only then, after every claimed task is done. (A worker that slept through exactly
-// 2^31 regions would take the new one for the old and miss it, which the caller makes up for.)
+// A region is one 64-bit word, generation and next task, and the fields that it publishes. Claiming is a
+// compare-and-swap of that word, so a worker that comes late, for a generation that is over, claims nothing and has
+// touched nothing. Odd generations are closed: the fields change only then, after every claimed task is done. (A worker
+// that slept through exactly 2^31 regions would take the new one for the old and miss it, which the caller makes up
+// for.)
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -46,7 +47,9 @@ static void work(dpcri_pool *pool) {
         if (next >= atomic_load_explicit(&pool->count, memory_order_acquire)) return;
         void (*task)(void *, int64_t) = atomic_load_explicit(&pool->task, memory_order_acquire);
         void *argument = atomic_load_explicit(&pool->argument, memory_order_acquire);
-        if (!atomic_compare_exchange_weak_explicit(&pool->word, &word, word + 1, memory_order_acq_rel, memory_order_acquire)) continue;
+        if (!atomic_compare_exchange_weak_explicit(&pool->word, &word, word + 1, memory_order_acq_rel,
+                                                   memory_order_acquire))
+            continue;
         task(argument, next);
         atomic_fetch_add_explicit(&pool->done, 1, memory_order_release);
         word = atomic_load_explicit(&pool->word, memory_order_acquire);
@@ -54,9 +57,7 @@ static void work(dpcri_pool *pool) {
 }
 
 // An open region that is not the one seen last.
-static bool is_new(uint64_t word, uint32_t seen) {
-    return generation_of(word) != seen && generation_of(word) % 2 == 0;
-}
+static bool is_new(uint64_t word, uint32_t seen) { return generation_of(word) != seen && generation_of(word) % 2 == 0; }
 
 // Waits for an open generation other than `seen`; false when the pool stops.
 static bool await(dpcri_pool *pool, uint32_t seen) {
@@ -106,7 +107,8 @@ dpcri_pool *dpcri_pool_create(dpcr_context *context, int workers) {
     sigset_t all, before;  // signals are the program's threads' business, not the workers'
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (pool->workers < workers && pthread_create(&pool->threads[pool->workers], NULL, worker, pool) == 0) pool->workers++;
+    while (pool->workers < workers && pthread_create(&pool->threads[pool->workers], NULL, worker, pool) == 0)
+        pool->workers++;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return pool;
 }
@@ -128,7 +130,8 @@ void dpcri_pool_run(dpcri_pool *pool, int64_t n, void (*task)(void *argument, in
         for (int64_t i = 0; i < n; i++) task(argument, i);
         return;
     }
-    const uint64_t closed = (uint64_t)(generation_of(atomic_load_explicit(&pool->word, memory_order_relaxed)) + 1) << 32;
+    const uint64_t closed = (uint64_t)(generation_of(atomic_load_explicit(&pool->word, memory_order_relaxed)) + 1)
+                            << 32;
     atomic_store(&pool->word, closed | UINT32_MAX);  // whoever still holds the old word can claim nothing with it
     atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
     // release: whoever sees a field of this region sees that the old one is closed

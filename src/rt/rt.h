@@ -10,15 +10,16 @@ typedef enum dpcri_isa { DPCRI_PORTABLE = 0, DPCRI_AVX2, DPCRI_AVX512, DPCRI_ISA
 // The level in force: the CPU's best, lowered by DEEPPCR_ISA. Decided once.
 dpcri_isa dpcri_isa_level(void);
 
-// for i in 0..n-1: task(argument, i), on the context's threads, in any order and at once. Calls that meet on one context
-// take turns; a call from inside a task runs serially. n tasks are the plan's, never the thread count's: same bits for any number of threads.
+// for i in 0..n-1: task(argument, i), on the context's threads, in any order and at once. Calls that meet on one
+// context take turns; a call from inside a task runs serially. n tasks are the plan's, never the thread count's: same
+// bits for any number of threads.
 void dpcri_parallel(dpcr_context *context, int64_t n, void (*task)(void *argument, int64_t i), void *argument);
 
 // What this machine reaches, measured once a context (a few milliseconds): for the planners' cost models.
 typedef struct dpcri_rates {
-    double flops;    // a second and thread, of small products
-    double latency;  // seconds of one dependent multiply-add
-    double region;   // seconds of one empty parallel region
+    double flops;      // a second and thread, of small products
+    double latency;    // seconds of one dependent multiply-add
+    double region;     // seconds of one empty parallel region
     double bandwidth;  // bytes a second that one thread copies, far from the caches
     double threads;
 } dpcri_rates;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Backward: one transposed linear chain at the converged states, a window of steps at a time from the end,
 //     lambda_l = direct_l + J_{l+1}^T lambda_{l+1},     then (df_l/dtheta)^T lambda_l for every step at once.
-// Sequential: the adjoint loop of the callbacks, no Jacobian formed; blocks of sequences side by side. By a scheme: exact
-// Jacobians (never a quasi-Newton's approximation) and one linear solve. Parameter gradients of a step are made by one
-// task over all rows in order, never summed over threads. Source: BPPSA (arXiv 1907.10134), DeepPCR; docs/math/backward.md.
+// Sequential: the adjoint loop of the callbacks, no Jacobian formed; blocks of sequences side by side. By a scheme:
+// exact Jacobians (never a quasi-Newton's approximation) and one linear solve. Parameter gradients of a step are made
+// by one task over all rows in order, never summed over threads. Source: BPPSA (arXiv 1907.10134), DeepPCR;
+// docs/math/backward.md.
 #include <math.h>
 #include <string.h>
 
@@ -18,11 +19,11 @@ typedef struct backward {
     dpcri_trajectory t;
     const dpcr_array *tape, *direct, *lambda_out;
     backward_space space;
-    int64_t lo, hi;       // the window at work
-    dpcr_array lambda;    // [hi - lo][B][w]
-    dpcr_array carry;     // [1][B][w]: J_hi^T lambda_hi on the way in, J_lo^T lambda_lo on the way out
+    int64_t lo, hi;     // the window at work
+    dpcr_array lambda;  // [hi - lo][B][w]
+    dpcr_array carry;   // [1][B][w]: J_hi^T lambda_hi on the way in, J_lo^T lambda_lo on the way out
     int64_t gradient_piece;
-    bool from_tape;       // no adjoint states are kept: gradient finds what it wants in the tape
+    bool from_tape;  // no adjoint states are kept: gradient finds what it wants in the tape
     _Atomic int code;
 } backward;
 
@@ -34,16 +35,21 @@ static void carve(const dpcr_solve_plan *plan, dpcri_arena *arena, backward_spac
     const dpcr_steps *steps = &plan->steps;
     const size_t real = dpcr_dtype_size(steps->dtype);
     int64_t states = 0, numbers = 0;
-    if (!dpcri_mul(steps->batch, steps->width, &states) || !dpcri_mul(plan->backward_window, states, &numbers)) arena->overflow = true;
+    if (!dpcri_mul(steps->batch, steps->width, &states) || !dpcri_mul(plan->backward_window, states, &numbers))
+        arena->overflow = true;
     space->lambda = dpcri_arena_take(arena, numbers, real);
     space->carry = dpcri_arena_take(arena, states, real);
     space->a = space->linear = NULL;
     if (by_loop(plan) || !steps->linearise) return;
     const int64_t values = dpcr_transition_values(&steps->jacobian);
-    if (!dpcri_mul(plan->backward_window, steps->batch, &states) || !dpcri_mul(states, values, &numbers)) arena->overflow = true;
+    if (!dpcri_mul(plan->backward_window, steps->batch, &states) || !dpcri_mul(states, values, &numbers))
+        arena->overflow = true;
     space->a = dpcri_arena_take(arena, numbers, real);
-    const dpcri_linear shape = {.transition = steps->jacobian, .dtype = steps->dtype, .transposed = 1,
-                                .length = plan->backward_window, .rows = steps->batch};
+    const dpcri_linear shape = {.transition = steps->jacobian,
+                                .dtype = steps->dtype,
+                                .transposed = 1,
+                                .length = plan->backward_window,
+                                .rows = steps->batch};
     size_t linear = dpcri_linear_workspace(&shape, &plan->transposed);
     if (linear == SIZE_MAX) arena->overflow = true, linear = 0;
     space->linear = dpcri_arena_take(arena, (int64_t)linear, 1);
@@ -107,7 +113,8 @@ static void linearise_range(backward *b, int64_t first, int64_t count) {
 
 static void linearise_piece(void *argument, int64_t task) {
     backward *b = argument;
-    const int64_t begin = b->lo + task * b->plan->piece, end = begin + b->plan->piece < b->hi ? begin + b->plan->piece : b->hi;
+    const int64_t begin = b->lo + task * b->plan->piece,
+                  end = begin + b->plan->piece < b->hi ? begin + b->plan->piece : b->hi;
     if (begin == 0) linearise_range(b, 0, 1);
     linearise_range(b, begin ? begin : 1, end - (begin ? begin : 1));
 }
@@ -153,10 +160,21 @@ static dpcr_status solve_window(backward *b, dpcr_error *error) {
     ops->add(&b->carry, &last);
     const int64_t values = dpcr_transition_values(&steps->jacobian);
     const dpcri_linear linear = {
-        .transition = steps->jacobian, .dtype = steps->dtype, .transposed = 1, .length = b->hi - b->lo, .rows = steps->batch,
-        .first = steps->length - b->hi, .a = b->space.a, .a_step = steps->batch * values, .a_row = values,
-        .b = b->lambda.data, .b_step = b->lambda.strides[0], .b_row = b->lambda.strides[1],
-        .z = b->lambda.data, .z_step = b->lambda.strides[0], .z_row = b->lambda.strides[1],
+        .transition = steps->jacobian,
+        .dtype = steps->dtype,
+        .transposed = 1,
+        .length = b->hi - b->lo,
+        .rows = steps->batch,
+        .first = steps->length - b->hi,
+        .a = b->space.a,
+        .a_step = steps->batch * values,
+        .a_row = values,
+        .b = b->lambda.data,
+        .b_step = b->lambda.strides[0],
+        .b_row = b->lambda.strides[1],
+        .z = b->lambda.data,
+        .z_step = b->lambda.strides[0],
+        .z_row = b->lambda.strides[1],
     };
     dpcri_linear_solve(b->plan->context, &linear, &b->plan->transposed, b->space.linear, NULL);
     const dpcr_array a = jacobians(b, b->lo, 1), first = dpcri_slice(&b->lambda, 0, 1, 0, steps->batch);
@@ -180,7 +198,8 @@ static dpcr_status run_windows(backward *b, dpcr_error *error) {
         if (steps->gradient && b->code == 0)
             for_tasks(b, (b->hi - b->lo + b->gradient_piece - 1) / b->gradient_piece, gradient_piece);
         if (b->code != 0)
-            return dpcri_fail_code(error, DPCR_ERROR_CALLBACK, b->code, "backward: a callback aborted with code %d", b->code);
+            return dpcri_fail_code(error, DPCR_ERROR_CALLBACK, b->code, "backward: a callback aborted with code %d",
+                                   b->code);
         if (dpcri_cancelled(b->plan->context))
             return dpcri_fail(error, DPCR_ERROR_CANCELLED, "backward: stopped by the caller's cancel function");
     }
@@ -204,10 +223,10 @@ done:
     return status;
 }
 
-dpcr_status dpcr_solve_backward(const dpcr_solve_plan *plan, const dpcr_array *z0, const dpcr_array *z, const dpcr_array *tape,
-                                const dpcr_array *direct, const dpcr_array *last, const dpcr_array *lambda,
-                                const dpcr_array *dz0, void *workspace, size_t workspace_bytes, dpcr_solve_report *report,
-                                dpcr_error *error) {
+dpcr_status dpcr_solve_backward(const dpcr_solve_plan *plan, const dpcr_array *z0, const dpcr_array *z,
+                                const dpcr_array *tape, const dpcr_array *direct, const dpcr_array *last,
+                                const dpcr_array *lambda, const dpcr_array *dz0, void *workspace,
+                                size_t workspace_bytes, dpcr_solve_report *report, dpcr_error *error) {
     if (!plan) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "backward: no plan given");
     const dpcr_steps *steps = &plan->steps;
     const double start = dpcri_seconds();
@@ -216,7 +235,8 @@ dpcr_status dpcr_solve_backward(const dpcr_solve_plan *plan, const dpcr_array *z
     DPCR_TRY(dpcri_check_workspace("backward", plan, workspace, workspace_bytes, error));
     if (steps->batch == 0) goto done;
     dpcri_arena arena = {.base = workspace, .size = workspace_bytes};
-    backward b = {.plan = plan, .t = {*z0, *z}, .tape = tape, .direct = direct, .lambda_out = lambda, .gradient_piece = 8};
+    backward b = {
+        .plan = plan, .t = {*z0, *z}, .tape = tape, .direct = direct, .lambda_out = lambda, .gradient_piece = 8};
     b.from_tape = steps->gradient_from_tape && plan->options.consume_tape && tape && !lambda && by_loop(plan);
     carve(plan, &arena, &b.space);
     const int64_t shape[3] = {1, steps->batch, steps->width};

@@ -15,8 +15,8 @@ typedef struct checker {
     const dpcr_steps *steps;
     double tolerance;
     dpcr_error *error;
-    dpcri_trajectory t;       // z by the loop, over the checked steps
-    dpcr_array x, y, f, j;    // [n][B][w] three times, [n][B][values]
+    dpcri_trajectory t;     // z by the loop, over the checked steps
+    dpcr_array x, y, f, j;  // [n][B][w] three times, [n][B][values]
     void *memory;
 } checker;
 
@@ -33,8 +33,10 @@ static void put(const dpcr_array *array, int64_t l, int64_t b, int64_t i, double
         ((float *)array->data)[at] = (float)value;
 }
 
-static dpcr_status failed(const checker *c, const char *what, int64_t l, int64_t b, int64_t i, double got, double wanted) {
-    return dpcri_fail(c->error, DPCR_ERROR_CALLBACK, "steps_check: %s differs at step %lld, sequence %lld, component %lld: got %.9g, wanted %.9g",
+static dpcr_status failed(const checker *c, const char *what, int64_t l, int64_t b, int64_t i, double got,
+                          double wanted) {
+    return dpcri_fail(c->error, DPCR_ERROR_CALLBACK,
+                      "steps_check: %s differs at step %lld, sequence %lld, component %lld: got %.9g, wanted %.9g",
                       what, (long long)l, (long long)b, (long long)i, got, wanted);
 }
 
@@ -43,7 +45,8 @@ static dpcr_status code_of(const checker *c, const char *what, int code) {
     return dpcri_fail_code(c->error, DPCR_ERROR_CALLBACK, code, "steps_check: the callback %s returned %d", what, code);
 }
 
-static dpcr_status same(const checker *c, const char *what, const dpcr_array *got, const dpcr_array *wanted, double tolerance) {
+static dpcr_status same(const checker *c, const char *what, const dpcr_array *got, const dpcr_array *wanted,
+                        double tolerance) {
     for (int64_t l = 0; l < got->shape[0]; l++)
         for (int64_t b = 0; b < got->shape[1]; b++)
             for (int64_t i = 0; i < got->shape[2]; i++) {
@@ -63,7 +66,8 @@ static dpcr_status run_loop(const checker *c) {
         for (int64_t b = 0; b < c->steps->batch; b++)
             for (int64_t i = 0; i < c->steps->width; i++)
                 if (!isfinite(get(&c->t.z, l, b, i)))
-                    return dpcri_fail(c->error, DPCR_ERROR_CALLBACK, "steps_check: the loop is not finite at step %lld", (long long)l);
+                    return dpcri_fail(c->error, DPCR_ERROR_CALLBACK, "steps_check: the loop is not finite at step %lld",
+                                      (long long)l);
     return DPCR_OK;
 }
 
@@ -96,10 +100,12 @@ static dpcr_status check_strides(const checker *c) {
     states.shape[0] = 2, states.shape[1] = half, states.strides[0] = half * c->f.strides[0];
     dpcr_status status;
     DPCR_TRY(code_of(c, "advance", c->steps->advance(c->steps->user, &span, &lanes, &states, NULL, NULL)));
-    const dpcr_array got = dpcri_slice(&c->f, 0, 2 * half, 0, batch), wanted = dpcri_slice(&c->t.z, 0, 2 * half, 0, batch);
+    const dpcr_array got = dpcri_slice(&c->f, 0, 2 * half, 0, batch),
+                     wanted = dpcri_slice(&c->t.z, 0, 2 * half, 0, batch);
     DPCR_TRY(same(c, "advance, in lanes with a stride,", &got, &wanted, 0));
     DPCR_TRY(code_of(c, "advance", c->steps->advance(c->steps->user, &span, &lanes, NULL, &lanes, NULL)));
-    const dpcr_array end = dpcri_slice(&c->t.z, half - 1, 1, 0, batch), last = dpcri_slice(&c->t.z, 2 * half - 1, 1, 0, batch);
+    const dpcr_array end = dpcri_slice(&c->t.z, half - 1, 1, 0, batch),
+                     last = dpcri_slice(&c->t.z, 2 * half - 1, 1, 0, batch);
     DPCR_TRY(same(c, "advance, last states in place,", &start, &end, 0));
     DPCR_TRY(same(c, "advance, last states in place,", &other, &last, 0));
 done:
@@ -113,7 +119,8 @@ static dpcr_status linearise_all(const checker *c, const dpcr_array *f, const dp
         if (lanes < 1) continue;
         const dpcr_span span = dpcri_span(from, lanes, 1, 1, 0, c->steps->batch);
         const dpcr_array in = dpcri_inputs(&c->t, from, lanes, 0, c->steps->batch);
-        const dpcr_array fv = dpcri_slice(f, from, lanes, 0, c->steps->batch), jv = dpcri_slice(j, from, lanes, 0, c->steps->batch);
+        const dpcr_array fv = dpcri_slice(f, from, lanes, 0, c->steps->batch),
+                         jv = dpcri_slice(j, from, lanes, 0, c->steps->batch);
         const dpcr_status status = code_of(c, "linearise", c->steps->linearise(c->steps->user, &span, &in, &fv, &jv));
         if (status != DPCR_OK) return status;
     }
@@ -129,7 +136,8 @@ static dpcr_status apply(const checker *c, int transposed, const dpcr_array *x, 
 static double step_taken(const checker *c, int64_t l, int64_t b, int64_t k, double h) {
     const dpcr_array in = dpcri_inputs(&c->t, l, 1, 0, c->steps->batch);
     const double x = get(&in, 0, b, k), step = h * fmax(1, fabs(x));
-    return c->steps->dtype == DPCR_F64 ? (x + step) - (x - step) : (double)(float)(x + step) - (double)(float)(x - step);
+    return c->steps->dtype == DPCR_F64 ? (x + step) - (x - step)
+                                       : (double)(float)(x + step) - (double)(float)(x - step);
 }
 
 // Central differences along a direction of every component at once would hide errors: one component after another.
@@ -144,19 +152,22 @@ static dpcr_status check_jacobian(const checker *c) {
             for (int64_t l = 0; l < n; l++) {
                 const dpcr_array in = dpcri_inputs(&c->t, l, 1, 0, batch), x = dpcri_slice(&c->x, l, 1, 0, batch);
                 dpcri_row_ops_of(c->steps->dtype)->copy(&in, &x);
-                for (int64_t b = 0; b < batch; b++) put(&x, 0, b, k, get(&in, 0, b, k) + (side ? -1 : 1) * h * fmax(1, fabs(get(&in, 0, b, k))));
+                for (int64_t b = 0; b < batch; b++)
+                    put(&x, 0, b, k, get(&in, 0, b, k) + (side ? -1 : 1) * h * fmax(1, fabs(get(&in, 0, b, k))));
                 const dpcr_array out = dpcri_slice(side ? &c->y : &c->f, l, 1, 0, batch);
                 const dpcr_span span = dpcri_span(l, 1, 1, 1, 0, batch);
                 DPCR_TRY(code_of(c, "advance", c->steps->advance(c->steps->user, &span, &x, NULL, &out, NULL)));
             }
         for (int64_t l = 0; l < n; l++)
             for (int64_t b = 0; b < batch; b++)
-                for (int64_t i = 0; i < w; i++) put(&c->f, l, b, i, (get(&c->f, l, b, i) - get(&c->y, l, b, i)) / step_taken(c, l, b, k, h));
+                for (int64_t i = 0; i < w; i++)
+                    put(&c->f, l, b, i, (get(&c->f, l, b, i) - get(&c->y, l, b, i)) / step_taken(c, l, b, k, h));
         dpcri_row_ops_of(c->steps->dtype)->fill(&c->x, 0);
         for (int64_t l = 0; l < n; l++)
             for (int64_t b = 0; b < batch; b++) put(&c->x, l, b, k, 1);
         DPCR_TRY(apply(c, 0, &c->x, &c->y));
-        DPCR_TRY(same(c, "the Jacobian's column, against central differences,", &c->y, &c->f, fmax(c->tolerance, 50 * eps / h)));
+        DPCR_TRY(same(c, "the Jacobian's column, against central differences,", &c->y, &c->f,
+                      fmax(c->tolerance, 50 * eps / h)));
     }
 done:
     return status;
@@ -165,7 +176,8 @@ done:
 static void fill_waves(const dpcr_array *x) {
     for (int64_t l = 0; l < x->shape[0]; l++)
         for (int64_t b = 0; b < x->shape[1]; b++)
-            for (int64_t i = 0; i < x->shape[2]; i++) put(x, l, b, i, sin(1.3 * (double)i + 0.7 * (double)b + 0.3 * (double)l + 1));
+            for (int64_t i = 0; i < x->shape[2]; i++)
+                put(x, l, b, i, sin(1.3 * (double)i + 0.7 * (double)b + 0.3 * (double)l + 1));
 }
 
 static dpcr_status check_jvp(const checker *c) {
@@ -174,7 +186,8 @@ static dpcr_status check_jvp(const checker *c) {
     fill_waves(&c->x);
     for (int64_t l = 0; l < n && c->steps->jvp; l++) {
         const dpcr_span span = dpcri_span(l, 1, 1, 1, 0, batch);
-        const dpcr_array in = dpcri_inputs(&c->t, l, 1, 0, batch), x = dpcri_slice(&c->x, l, 1, 0, batch), y = dpcri_slice(&c->y, l, 1, 0, batch);
+        const dpcr_array in = dpcri_inputs(&c->t, l, 1, 0, batch), x = dpcri_slice(&c->x, l, 1, 0, batch),
+                         y = dpcri_slice(&c->y, l, 1, 0, batch);
         DPCR_TRY(code_of(c, "jvp", c->steps->jvp(c->steps->user, &span, &in, &x, &y)));
     }
     if (c->steps->jvp) {
@@ -194,8 +207,8 @@ static dpcr_array matrix_of(const dpcr_array *array, int64_t step) {
     return view;
 }
 
-static dpcr_status run_adjoint(const checker *c, int64_t first, int64_t count, const dpcr_array *direct, const dpcr_array *last,
-                               const dpcr_array *adjoint, const dpcr_array *first_out) {
+static dpcr_status run_adjoint(const checker *c, int64_t first, int64_t count, const dpcr_array *direct,
+                               const dpcr_array *last, const dpcr_array *adjoint, const dpcr_array *first_out) {
     const dpcr_span span = dpcri_span(first, 1, 1, count, 0, c->steps->batch);
     const dpcr_array in = dpcri_inputs(&c->t, first, count, 0, c->steps->batch);
     return code_of(c, "adjoint", c->steps->adjoint(c->steps->user, &span, &in, NULL, direct, last, adjoint, first_out));
@@ -218,7 +231,8 @@ static dpcr_status check_adjoint(const checker *c) {
     if (n < 3) return DPCR_OK;
     // g = x_{n-1}; down to step 1: g += x_l; f_l = g; g = J_l^T g
     const dpcr_array end = dpcri_slice(&c->x, n - 1, 1, 0, batch), g = dpcri_slice(&c->y, 0, 1, 0, batch);
-    const dpcr_array carry = matrix_of(&c->y, 0), direct = dpcri_slice(&c->x, 1, n - 1, 0, batch), many = dpcri_slice(&c->f, 1, n - 1, 0, batch);
+    const dpcr_array carry = matrix_of(&c->y, 0), direct = dpcri_slice(&c->x, 1, n - 1, 0, batch),
+                     many = dpcri_slice(&c->f, 1, n - 1, 0, batch);
     ops->copy(&end, &g);
     DPCR_TRY(run_adjoint(c, 1, n - 1, &direct, &carry, &many, &carry));
     ops->copy(&end, &g);
@@ -238,7 +252,8 @@ static void carve(checker *c, dpcri_arena *arena) {
     const int64_t values = c->steps->linearise ? dpcr_transition_values(&c->steps->jacobian) : 0;
     const int64_t states[3] = {n, c->steps->batch, c->steps->width}, jacobians[3] = {n, c->steps->batch, values};
     int64_t rows = 0, count = 0, numbers = 0;
-    if (!dpcri_mul(n, c->steps->batch, &rows) || !dpcri_mul(rows, c->steps->width, &count) || !dpcri_mul(rows, values, &numbers))
+    if (!dpcri_mul(n, c->steps->batch, &rows) || !dpcri_mul(rows, c->steps->width, &count) ||
+        !dpcri_mul(rows, values, &numbers))
         arena->overflow = true;
     dpcr_array *const arrays[] = {&c->t.z, &c->x, &c->y, &c->f};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
@@ -248,9 +263,11 @@ static void carve(checker *c, dpcri_arena *arena) {
 
 dpcr_status dpcr_steps_check(dpcr_context *context, const dpcr_steps *steps, const dpcr_array *z0, double tolerance,
                              dpcr_error *error) {
-    if (!context || !steps || !z0) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "steps_check: context, steps or z0 is NULL");
+    if (!context || !steps || !z0)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "steps_check: context, steps or z0 is NULL");
     if (steps->size != sizeof *steps || !steps->advance || steps->length < 0 || steps->batch < 0 || steps->width < 1)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "steps_check: steps.size, advance, length, batch or width is not as documented");
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "steps_check: steps.size, advance, length, batch or width is not as documented");
     checker c = {.context = context, .steps = steps, .tolerance = tolerance, .error = error};
     const int64_t shape[2] = {steps->batch, steps->width};
     dpcr_status status;

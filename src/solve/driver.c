@@ -8,11 +8,12 @@
 
 dpcr_status dpcri_callback_status(dpcri_run *run, const char *what, int code) {
     if (code >= 0) return DPCR_OK;
-    return dpcri_fail_code(run->error, DPCR_ERROR_CALLBACK, code, "solve: the callback %s aborted with code %d", what, code);
+    return dpcri_fail_code(run->error, DPCR_ERROR_CALLBACK, code, "solve: the callback %s aborted with code %d", what,
+                           code);
 }
 
 dpcr_status dpcri_check_array(const char *call, const char *name, const dpcr_array *array, dpcr_dtype dtype, int ndim,
-                               const int64_t *shape, dpcr_error *error) {
+                              const int64_t *shape, dpcr_error *error) {
     char got[160], wanted[160];
     const dpcr_array expected = dpcr_array_make(NULL, dtype, ndim, shape);
     bool fits = array && array->ndim == ndim && array->dtype == dtype && array->device.type == DPCR_HOST;
@@ -23,12 +24,13 @@ dpcr_status dpcri_check_array(const char *call, const char *name, const dpcr_arr
     }
     if (fits && count > 0) fits = array->data && (array->strides[ndim - 1] == 1 || shape[ndim - 1] == 1);
     if (fits) return DPCR_OK;
-    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s is %s, wanted %s on the host, last dimension contiguous", call,
-                      name, dpcri_array_text(array, got, sizeof got), dpcri_array_text(&expected, wanted, sizeof wanted));
+    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s is %s, wanted %s on the host, last dimension contiguous",
+                      call, name, dpcri_array_text(array, got, sizeof got),
+                      dpcri_array_text(&expected, wanted, sizeof wanted));
 }
 
 dpcr_status dpcri_check_trajectory(const char *call, const dpcr_solve_plan *plan, const dpcr_array *z0,
-                                    const dpcr_array *z, const dpcr_array *tape, dpcr_error *error) {
+                                   const dpcr_array *z, const dpcr_array *tape, dpcr_error *error) {
     const dpcr_steps *steps = &plan->steps;
     const int64_t state[3] = {steps->length, steps->batch, steps->width};
     const int64_t taped[3] = {steps->length, steps->batch, steps->tape_values};
@@ -41,9 +43,10 @@ done:
 }
 
 dpcr_status dpcri_check_workspace(const char *call, const dpcr_solve_plan *plan, const void *workspace, size_t bytes,
-                                   dpcr_error *error) {
+                                  dpcr_error *error) {
     if (bytes < plan->workspace)
-        return dpcri_fail(error, DPCR_ERROR_MEMORY, "%s: the workspace has %zu bytes, wanted %zu", call, bytes, plan->workspace);
+        return dpcri_fail(error, DPCR_ERROR_MEMORY, "%s: the workspace has %zu bytes, wanted %zu", call, bytes,
+                          plan->workspace);
     if (plan->workspace && ((uintptr_t)workspace % 64 != 0 || !workspace))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the workspace is not aligned to 64 bytes", call);
     return DPCR_OK;
@@ -84,8 +87,7 @@ size_t dpcri_solve_bytes(const dpcr_solve_plan *plan, dpcr_error *error) {
             dpcri_arena_take(&run.arena, (int64_t)more, 1);
             break;
         }
-        default:
-            dpcri_sweep_carve(plan, &run.arena, &sweep_space);
+        default: dpcri_sweep_carve(plan, &run.arena, &sweep_space);
     }
     return run.arena.overflow ? SIZE_MAX : run.arena.used;
 }
@@ -100,7 +102,8 @@ void dpcri_record_sweep(dpcri_run *run, double residual, const double *by_sequen
     if (report->locked_history) report->locked_history[k] = front;
     for (int64_t b = 0; b < batch && b < report->batch_capacity; b++) {
         const int64_t at = k * report->batch_capacity + b;
-        if (report->sequence_residual_history) report->sequence_residual_history[at] = by_sequence ? by_sequence[b] : residual;
+        if (report->sequence_residual_history)
+            report->sequence_residual_history[at] = by_sequence ? by_sequence[b] : residual;
         if (report->sequence_locked_history) report->sequence_locked_history[at] = run->front[b];
     }
 }
@@ -192,17 +195,23 @@ static dpcr_status finish(dpcri_run *run) {
 }
 
 dpcr_status dpcr_solve_execute(const dpcr_solve_plan *plan, const dpcr_array *z0, const dpcr_array *z,
-                               const dpcr_array *tape, void *workspace, size_t workspace_bytes, dpcr_solve_report *report,
-                               dpcr_error *error) {
+                               const dpcr_array *tape, void *workspace, size_t workspace_bytes,
+                               dpcr_solve_report *report, dpcr_error *error) {
     if (!plan) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: no plan given");
     dpcr_status status;
-    dpcr_solve_report own = {.size = sizeof own};  // as far as the caller's reaches, its places for arrays; at the end back
+    dpcr_solve_report own = {.size =
+                                 sizeof own};  // as far as the caller's reaches, its places for arrays; at the end back
     if (report) DPCRI_COPY_IN(own, report);
     const double start = dpcri_seconds();
     DPCR_TRY(dpcri_check_trajectory("solve", plan, z0, z, tape, error));
     DPCR_TRY(dpcri_check_workspace("solve", plan, workspace, workspace_bytes, error));
-    dpcri_run run = {.plan = plan, .t = {*z0, *z}, .tape = tape, .report = &own, .error = error,
-                     .estimate = -1, .arena = {.base = workspace, .size = workspace_bytes}};
+    dpcri_run run = {.plan = plan,
+                     .t = {*z0, *z},
+                     .tape = tape,
+                     .report = &own,
+                     .error = error,
+                     .estimate = -1,
+                     .arena = {.base = workspace, .size = workspace_bytes}};
     run.report->history_length = 0;
     run.report->evaluations = 0;
     run.report->seconds_evaluate = run.report->seconds_linear = run.report->seconds_finish = 0;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Overlapped chunks: K chunks of n steps run side by side by the chain's own loop, each after a warm-up of m steps from a
-// guess; no Jacobian anywhere. A chain that forgets its past forgets the guess, so only the K boundaries are checked:
+// Overlapped chunks: K chunks of n steps run side by side by the chain's own loop, each after a warm-up of m steps from
+// a guess; no Jacobian anywhere. A chain that forgets its past forgets the guess, so only the K boundaries are checked:
 //     s_c <- state after steps [cn - m, cn) from z0      (chunk 0 starts from z0 itself)
 //     z_l for l in [cn, cn + n) by the loop from s_c
-//     e_c <- |z_{cn-1} - s_c|;  chunks with e_c above the tolerance run again from their neighbour's end, until they meet
-//     what is stored; after max_sweeps the rest is done in order.
+//     e_c <- |z_{cn-1} - s_c|;  chunks with e_c above the tolerance run again from their neighbour's end, until they
+//     meet what is stored; after max_sweeps the rest is done in order.
 // With tolerance 0 boundaries must agree bit for bit, so the result has the loop's bits. Chunk c is exact after c + 1
 // sweeps at the latest. Work (1 + m/n) L evaluations, depth n + m.
 // Sources: Song et al. (arXiv 2002.03629), restricted additive Schwarz in time; docs/math/overlap.md.
@@ -27,8 +27,8 @@ typedef struct overlap {
     _Atomic int code;
 } overlap;
 
-// Steps a chunk: at least twice the warm-up, about 64 chunks where the chain is long; odd, because chunk strides that are
-// powers of two fall on few cache sets.
+// Steps a chunk: at least twice the warm-up, about 64 chunks where the chain is long; odd, because chunk strides that
+// are powers of two fall on few cache sets.
 static int64_t chunk_steps(const dpcr_solve_plan *plan) {
     if (plan->options.chunk) return plan->options.chunk;
     const int64_t least = 2 * plan->options.warm_up, even = (plan->steps.length + 63) / 64;
@@ -40,10 +40,12 @@ static int64_t chunk_count(const dpcr_solve_plan *plan) {
     return count > 0 ? count : 1;
 }
 
-void dpcri_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, void **starts, void **ends, unsigned char **rerun) {
+void dpcri_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, void **starts, void **ends,
+                         unsigned char **rerun) {
     const int64_t chunks = chunk_count(plan);
     int64_t rows = 0, numbers = 0;
-    if (!dpcri_mul(chunks, plan->steps.batch, &rows) || !dpcri_mul(rows, plan->steps.width, &numbers)) arena->overflow = true;
+    if (!dpcri_mul(chunks, plan->steps.batch, &rows) || !dpcri_mul(rows, plan->steps.width, &numbers))
+        arena->overflow = true;
     *starts = dpcri_arena_take(arena, numbers, dpcr_dtype_size(plan->steps.dtype));
     *ends = dpcri_arena_take(arena, numbers, dpcr_dtype_size(plan->steps.dtype));
     *rerun = dpcri_arena_take(arena, rows, 1);
@@ -132,7 +134,9 @@ static void rerun_row(overlap *o, int64_t c, int64_t b) {
         memcpy(ends.data, at(o, &z, count - 1, 0), bytes);
         note(o, dpcri_advance(steps, &span, &in, &states, NULL, NULL));
         atomic_fetch_add_explicit(&o->rerun_steps, count, memory_order_relaxed);
-        if (o->ops->close(at(o, &z, count - 1, 0), ends.data, steps->width, o->plan->options.atol, o->plan->options.rtol)) return;
+        if (o->ops->close(at(o, &z, count - 1, 0), ends.data, steps->width, o->plan->options.atol,
+                          o->plan->options.rtol))
+            return;
         in = dpcri_slice(&z, count - 1, 1, 0, 1);
     }
 }
@@ -202,8 +206,9 @@ static void finish_rows(overlap *o) {
     }
 }
 
-// How much of an error at a chunk's start is left at its end, at most: the warm-up took the distance between the guess and
-// the chain down to the defect. Gives the sum of all defects of the sequence carried on; negative when nothing was forgotten.
+// How much of an error at a chunk's start is left at its end, at most: the warm-up took the distance between the guess
+// and the chain down to the defect. Gives the sum of all defects of the sequence carried on; negative when nothing was
+// forgotten.
 static double carried_error(const overlap *o, int64_t b) {
     const int64_t m = o->plan->options.warm_up;
     const double defect = o->run->last_residual[b];
@@ -237,7 +242,10 @@ static void judge(overlap *o, int sweeps) {
 dpcr_status dpcri_solve_overlap(dpcri_run *run) {
     const dpcr_solve_plan *plan = run->plan;
     const dpcr_steps *steps = &plan->steps;
-    overlap o = {.run = run, .plan = plan, .ops = dpcri_row_ops_of(steps->dtype), .chunks = chunk_count(plan),
+    overlap o = {.run = run,
+                 .plan = plan,
+                 .ops = dpcri_row_ops_of(steps->dtype),
+                 .chunks = chunk_count(plan),
                  .steps = chunk_steps(plan)};
     dpcri_overlap_carve(plan, &run->arena, &o.starts, &o.ends, &o.rerun);
     const double t0 = dpcri_seconds(), flops = (double)steps->length * (double)steps->batch * steps->flops;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// Plans of nonlinear solves: names, checks, defaults, sizes. Everything that shapes the arithmetic is fixed here, from the
-// chain's shape and the options alone, so that threads never change a bit.
+// Plans of nonlinear solves: names, checks, defaults, sizes. Everything that shapes the arithmetic is fixed here, from
+// the chain's shape and the options alone, so that threads never change a bit.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "solve/solve_internal.h"
 
-static const char *const method_names[DPCR_METHOD_COUNT] = {"auto",   "sequential", "newton",  "diagonal", "block",
+static const char *const method_names[DPCR_METHOD_COUNT] = {"auto",   "sequential", "newton", "diagonal", "block",
                                                             "picard", "jacobi",     "damped", "overlap",  "shooting"};
 
 const char *dpcr_method_name(dpcr_method method) {
@@ -21,13 +21,16 @@ dpcr_status dpcr_method_find(const char *name, dpcr_method *method, dpcr_error *
             return DPCR_OK;
         }
     return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                      "method is \"%s\", wanted auto, sequential, newton, diagonal, block, picard, jacobi, damped, overlap or shooting",
+                      "method is \"%s\", wanted auto, sequential, newton, diagonal, block, picard, jacobi, damped, "
+                      "overlap or shooting",
                       name ? name : "");
 }
 
 static const char *const guess_names[DPCR_GUESS_COUNT] = {"zero", "step", "state", "given"};
 
-const char *dpcr_guess_name(dpcr_guess guess) { return (unsigned)guess < DPCR_GUESS_COUNT ? guess_names[guess] : "unknown"; }
+const char *dpcr_guess_name(dpcr_guess guess) {
+    return (unsigned)guess < DPCR_GUESS_COUNT ? guess_names[guess] : "unknown";
+}
 
 dpcr_status dpcr_guess_find(const char *name, dpcr_guess *guess, dpcr_error *error) {
     for (int i = 0; name && guess && i < DPCR_GUESS_COUNT; i++)
@@ -35,7 +38,8 @@ dpcr_status dpcr_guess_find(const char *name, dpcr_guess *guess, dpcr_error *err
             *guess = (dpcr_guess)i;
             return DPCR_OK;
         }
-    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "guess is \"%s\", wanted zero, step, state or given", name ? name : "");
+    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "guess is \"%s\", wanted zero, step, state or given",
+                      name ? name : "");
 }
 
 const char *dpcr_reason_name(dpcr_reason reason) {
@@ -56,16 +60,21 @@ static dpcr_status check_steps(const dpcr_steps *steps, dpcr_error *error) {
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "solve: length %lld, batch %lld, width %lld; wanted length and batch >= 0, width >= 1",
                           (long long)steps->length, (long long)steps->batch, (long long)steps->width);
-    int64_t count = 0;  // with room for the few more that window buffers take, so that counts below need no further check
-    if (!dpcri_mul(steps->length, steps->batch, &count) || !dpcri_mul(count, steps->width, &count) || !dpcri_mul(count, 64, &count) ||
-        steps->batch > INT64_MAX / 64 / steps->width || steps->length > INT64_MAX / 64)
-        return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "solve: length %lld times batch %lld times width %lld does not fit",
-                          (long long)steps->length, (long long)steps->batch, (long long)steps->width);
+    int64_t count =
+        0;  // with room for the few more that window buffers take, so that counts below need no further check
+    if (!dpcri_mul(steps->length, steps->batch, &count) || !dpcri_mul(count, steps->width, &count) ||
+        !dpcri_mul(count, 64, &count) || steps->batch > INT64_MAX / 64 / steps->width || steps->length > INT64_MAX / 64)
+        return dpcri_fail(error, DPCR_ERROR_OVERFLOW,
+                          "solve: length %lld times batch %lld times width %lld does not fit", (long long)steps->length,
+                          (long long)steps->batch, (long long)steps->width);
     if (steps->dtype != DPCR_F32 && steps->dtype != DPCR_F64)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: dtype is %s, wanted float32 or float64",
                           dpcr_dtype_name(steps->dtype));
     if (!steps->advance) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: the callback advance is missing");
-    if (steps->tape_values < 0 || !dpcri_mul(steps->length * steps->batch, steps->tape_values, &count) || !dpcri_mul(count, 8, &count)) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: tape_values is %lld, wanted 0 or more that fit", (long long)steps->tape_values);
+    if (steps->tape_values < 0 || !dpcri_mul(steps->length * steps->batch, steps->tape_values, &count) ||
+        !dpcri_mul(count, 8, &count))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: tape_values is %lld, wanted 0 or more that fit",
+                          (long long)steps->tape_values);
     if (!steps->linearise) return DPCR_OK;
     if (steps->jacobian.rows != steps->width || steps->jacobian.cols != steps->width)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: jacobian is %lld x %lld, wanted %lld x %lld",
@@ -76,17 +85,18 @@ static dpcr_status check_steps(const dpcr_steps *steps, dpcr_error *error) {
 
 static bool divides(int64_t k, int64_t w) { return k > 0 && w % k == 0; }
 
-dpcr_status dpcri_method_transition(const dpcr_steps *steps, const dpcr_solve_options *options, dpcr_transition *transition,
-                                    dpcr_error *error) {
+dpcr_status dpcri_method_transition(const dpcr_steps *steps, const dpcr_solve_options *options,
+                                    dpcr_transition *transition, dpcr_error *error) {
     const dpcr_structure have = steps->jacobian.structure;
     const bool newton_like = options->method == DPCR_METHOD_NEWTON || options->method == DPCR_METHOD_DAMPED ||
                              options->method == DPCR_METHOD_DIAGONAL || options->method == DPCR_METHOD_BLOCK ||
                              options->method == DPCR_METHOD_SHOOTING;
     *transition = dpcr_transition_square(DPCR_ZERO, steps->width, 0);
     if (newton_like && !steps->linearise)
-        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                          "solve: method %s needs the callback linearise; without it sequential, overlap, picard and jacobi work",
-                          dpcr_method_name(options->method));
+        return dpcri_fail(
+            error, DPCR_ERROR_UNSUPPORTED,
+            "solve: method %s needs the callback linearise; without it sequential, overlap, picard and jacobi work",
+            dpcr_method_name(options->method));
     switch (options->method) {
         case DPCR_METHOD_NEWTON:
         case DPCR_METHOD_SHOOTING: *transition = steps->jacobian; break;
@@ -136,8 +146,8 @@ dpcr_status dpcri_plan_derive(dpcr_solve_plan *plan, dpcr_error *error) {
     plan->piece = clamp(piece_bytes / each, 1, clamp(steps->length / 16, 1, 256));
     if (plan->window && plan->piece > plan->window) plan->piece = plan->window;
     plan->row_block = steps->batch >= 128 ? 64 : steps->batch >= 64 ? 32 : steps->batch > 16 ? 16 : 8;
-    plan->linear = (dpcr_chain_options){.size = sizeof plan->linear, .scheme = plan->options.scheme,
-                                        .chunk = plan->options.chunk};
+    plan->linear =
+        (dpcr_chain_options){.size = sizeof plan->linear, .scheme = plan->options.scheme, .chunk = plan->options.chunk};
     dpcri_chain_defaults(&plan->transition, plan->window ? plan->window : 1, steps->batch, &plan->linear);
     const dpcr_scheme backward = plan->options.backward;
     plan->transposed = (dpcr_chain_options){.size = sizeof plan->transposed, .scheme = backward};
@@ -157,10 +167,14 @@ static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
     const double tolerance = plan->steps.dtype == DPCR_F64 ? DPCR_TOLERANCE_F64 : DPCR_TOLERANCE_F32;
     if ((unsigned)o->method >= DPCR_METHOD_COUNT || (unsigned)o->scheme >= DPCR_SCHEME_COUNT ||
         (unsigned)o->backward >= DPCR_SCHEME_COUNT || (unsigned)o->guess >= DPCR_GUESS_COUNT)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: method %d, scheme %d, backward %d or guess %d is none of the named ones",
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "solve: method %d, scheme %d, backward %d or guess %d is none of the named ones",
                           (int)o->method, (int)o->scheme, (int)o->backward, (int)o->guess);
-    if (o->window < 0 || o->chunk < 0 || o->warm_up < 0 || o->block < 0 || o->max_sweeps < 0 || isnan(o->atol) || isnan(o->rtol))
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: window, chunk, warm_up, block and max_sweeps must not be negative, tolerances not NaN");
+    if (o->window < 0 || o->chunk < 0 || o->warm_up < 0 || o->block < 0 || o->max_sweeps < 0 || isnan(o->atol) ||
+        isnan(o->rtol))
+        return dpcri_fail(
+            error, DPCR_ERROR_ARGUMENT,
+            "solve: window, chunk, warm_up, block and max_sweeps must not be negative, tolerances not NaN");
     if (!(o->damping >= 0 && o->damping <= 1))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: damping is %g, wanted 0..1", o->damping);
     if (o->atol == 0) o->atol = o->rtol < 0 ? -1 : tolerance;
@@ -208,26 +222,34 @@ static dpcr_status fit_memory(dpcr_solve_plan *plan, dpcr_error *error) {
         if (plan->backward_window > 1) plan->backward_window = (plan->backward_window + 1) / 2;
     }
     if (plan->workspace == SIZE_MAX)
-        return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "solve: the workspace of length %lld, batch %lld, width %lld does not fit any size",
+        return dpcri_fail(error, DPCR_ERROR_OVERFLOW,
+                          "solve: the workspace of length %lld, batch %lld, width %lld does not fit any size",
                           (long long)plan->steps.length, (long long)plan->steps.batch, (long long)plan->steps.width);
-    return dpcri_fail(error, DPCR_ERROR_MEMORY, "solve: needs %zu bytes of workspace even with windows of one step, the limit is %zu",
+    return dpcri_fail(error, DPCR_ERROR_MEMORY,
+                      "solve: needs %zu bytes of workspace even with windows of one step, the limit is %zu",
                       plan->workspace, limit);
 }
 
 dpcr_status dpcr_solve_plan_create(dpcr_context *context, const dpcr_steps *steps, const dpcr_solve_options *options,
                                    dpcr_solve_plan **plan, dpcr_error *error) {
-    if (!context || !steps || !plan) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve_plan_create: context, steps or plan is NULL");
+    if (!context || !steps || !plan)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve_plan_create: context, steps or plan is NULL");
     *plan = NULL;
     if (steps->size < offsetof(dpcr_steps, linearise))
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve_plan_create: steps.size is %zu, wanted sizeof(dpcr_steps)", steps->size);
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve_plan_create: steps.size is %zu, wanted sizeof(dpcr_steps)",
+                          steps->size);
     dpcr_solve_plan *made = dpcri_alloc_zero(context, sizeof *made);
-    if (!made) return dpcri_fail(error, DPCR_ERROR_MEMORY, "solve_plan_create: no memory for the plan (%zu bytes)", sizeof *made);
+    if (!made)
+        return dpcri_fail(error, DPCR_ERROR_MEMORY, "solve_plan_create: no memory for the plan (%zu bytes)",
+                          sizeof *made);
     dpcr_status status;
     made->context = context;
     DPCRI_COPY_IN(made->steps, steps);
     if (options) {
         if (options->size < offsetof(dpcr_solve_options, scheme)) {
-            status = dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve_plan_create: options.size is %zu, wanted sizeof(dpcr_solve_options)", options->size);
+            status =
+                dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                           "solve_plan_create: options.size is %zu, wanted sizeof(dpcr_solve_options)", options->size);
             goto done;
         }
         DPCRI_COPY_IN(made->options, options);
@@ -255,6 +277,10 @@ void dpcr_solve_plan_destroy(dpcr_solve_plan *plan) {
 }
 
 const char *dpcr_solve_plan_sentence(const dpcr_solve_plan *plan) { return plan ? plan->sentence : ""; }
-dpcr_method dpcr_solve_plan_method(const dpcr_solve_plan *plan) { return plan ? plan->options.method : DPCR_METHOD_AUTO; }
-dpcr_scheme dpcr_solve_plan_backward(const dpcr_solve_plan *plan) { return plan ? plan->options.backward : DPCR_SCHEME_AUTO; }
+dpcr_method dpcr_solve_plan_method(const dpcr_solve_plan *plan) {
+    return plan ? plan->options.method : DPCR_METHOD_AUTO;
+}
+dpcr_scheme dpcr_solve_plan_backward(const dpcr_solve_plan *plan) {
+    return plan ? plan->options.backward : DPCR_SCHEME_AUTO;
+}
 size_t dpcr_solve_plan_workspace(const dpcr_solve_plan *plan) { return plan ? plan->workspace : 0; }

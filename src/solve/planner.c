@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
-// The planner: predicts the seconds of the loop and of every candidate from the chain's cost and four rates of the machine
-// (measured once a context), chooses the least, and says why in one sentence. docs/math/cost.md has the model.
+// The planner: predicts the seconds of the loop and of every candidate from the chain's cost and four rates of the
+// machine (measured once a context), chooses the least, and says why in one sentence. docs/math/cost.md has the model.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "solve/solve_internal.h"
 
-// Of Newton on networks as they are initialised (docs/math/newton.md), and what part of the peak rate is reached by steps
-// over a batch, and by Jacobians and their products. A model's doubt goes to the loop, which is always right.
+// Of Newton on networks as they are initialised (docs/math/newton.md), and what part of the peak rate is reached by
+// steps over a batch, and by Jacobians and their products. A model's doubt goes to the loop, which is always right.
 enum { EXPECTED_SWEEPS = 4 };
 static const double step_efficiency = 0.5, jacobian_efficiency = 0.1, doubt = 1.25;
 static const double call_seconds = 2e-6;  // of the driver itself, a sweep
@@ -39,7 +39,9 @@ static double linear_seconds(const dpcri_rates *rates, const dpcr_transition *t,
     const double rate = jacobian_efficiency * rates->flops * rates->threads;
     const double apply = dpcr_transition_apply_flops(t) / rate, compose = dpcr_transition_compose_flops(t) / rate;
     const double n = (double)length, rows = (double)batch, levels = length > 1 ? ceil(log2(n)) : 1;
-    const double mixed = t->structure == DPCR_DENSE ? (double)t->rows : t->structure == DPCR_BLOCK ? (double)t->block : 1;
+    const double mixed = t->structure == DPCR_DENSE   ? (double)t->rows
+                         : t->structure == DPCR_BLOCK ? (double)t->block
+                                                      : 1;
     switch (scheme) {
         case DPCR_SCHEME_PCR: return n * rows * levels * (compose + apply) + levels * rates->region;
         case DPCR_SCHEME_BLELLOCH: return n * rows * (compose + 2 * apply) + 2 * levels * rates->region;
@@ -51,8 +53,8 @@ static double linear_seconds(const dpcri_rates *rates, const dpcr_transition *t,
     }
 }
 
-// Values and Jacobians of all steps, written and read once. Every step has its own parameters, so side by side it takes no
-// less than in the loop, and its Jacobian as much again.
+// Values and Jacobians of all steps, written and read once. Every step has its own parameters, so side by side it takes
+// no less than in the loop, and its Jacobian as much again.
 static double evaluation_seconds(const dpcri_rates *rates, const dpcr_steps *steps) {
     const double states = (double)steps->length * (double)steps->batch;
     const double flops = steps->flops / step_efficiency + steps->jacobian_flops / jacobian_efficiency;
@@ -68,10 +70,12 @@ static double newton_seconds(const dpcri_rates *rates, const dpcr_steps *steps, 
 }
 
 static candidate best_newton(const dpcri_rates *rates, const dpcr_steps *steps, dpcr_scheme wanted) {
-    static const dpcr_scheme schemes[] = {DPCR_SCHEME_CHUNKED, DPCR_SCHEME_BLELLOCH, DPCR_SCHEME_PCR, DPCR_SCHEME_SEQUENTIAL};
+    static const dpcr_scheme schemes[] = {DPCR_SCHEME_CHUNKED, DPCR_SCHEME_BLELLOCH, DPCR_SCHEME_PCR,
+                                          DPCR_SCHEME_SEQUENTIAL};
     candidate best = {DPCR_METHOD_NEWTON, wanted, HUGE_VAL};
     for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++) {
-        const bool listed = wanted != DPCR_SCHEME_AUTO && wanted != DPCR_SCHEME_OVERLAP;  // overlap is priced as the loop
+        const bool listed =
+            wanted != DPCR_SCHEME_AUTO && wanted != DPCR_SCHEME_OVERLAP;  // overlap is priced as the loop
         if (listed && schemes[i] != wanted) continue;
         const double seconds = newton_seconds(rates, steps, schemes[i]);
         const dpcr_scheme scheme = wanted == DPCR_SCHEME_OVERLAP ? wanted : schemes[i];
@@ -91,8 +95,8 @@ static const char *duration(double seconds, char *buffer, size_t bytes) {
     return buffer;
 }
 
-static void choose_backward(const dpcri_rates *rates, const dpcr_steps *steps, dpcr_solve_options *options, char *sentence,
-                            size_t bytes) {
+static void choose_backward(const dpcri_rates *rates, const dpcr_steps *steps, dpcr_solve_options *options,
+                            char *sentence, size_t bytes) {
     static const dpcr_scheme schemes[] = {DPCR_SCHEME_CHUNKED, DPCR_SCHEME_BLELLOCH, DPCR_SCHEME_PCR};
     char a[32], b[32];
     const double loop = loop_seconds(rates, steps);  // a vector-Jacobian product costs what a step does
@@ -107,18 +111,20 @@ static void choose_backward(const dpcri_rates *rates, const dpcr_steps *steps, d
     options->backward = parallel ? best : DPCR_SCHEME_SEQUENTIAL;
     const size_t used = strlen(sentence);
     if (least == HUGE_VAL || used >= bytes) return;
-    snprintf(sentence + used, bytes - used, "; backward %s: %s would take about %s, the loop %s", dpcr_scheme_name(options->backward),
-             dpcr_scheme_name(best), duration(least, a, sizeof a), duration(loop, b, sizeof b));
+    snprintf(sentence + used, bytes - used, "; backward %s: %s would take about %s, the loop %s",
+             dpcr_scheme_name(options->backward), dpcr_scheme_name(best), duration(least, a, sizeof a),
+             duration(loop, b, sizeof b));
 }
 
-static void choose_method(const dpcri_rates *rates, const dpcr_steps *steps, dpcr_solve_options *options, char *sentence,
-                          size_t bytes) {
+static void choose_method(const dpcri_rates *rates, const dpcr_steps *steps, dpcr_solve_options *options,
+                          char *sentence, size_t bytes) {
     char a[32], b[32];
     const double loop = loop_seconds(rates, steps);
     if (!steps->linearise || steps->length < 2 || steps->batch == 0) {
         options->method = DPCR_METHOD_SEQUENTIAL;
-        snprintf(sentence, bytes, "sequential: %s", steps->length < 2 || steps->batch == 0 ? "nothing to run side by side"
-                                                                                         : "the chain gives no Jacobian to solve it with");
+        snprintf(sentence, bytes, "sequential: %s",
+                 steps->length < 2 || steps->batch == 0 ? "nothing to run side by side"
+                                                        : "the chain gives no Jacobian to solve it with");
         return;
     }
     const candidate newton = best_newton(rates, steps, options->scheme);
@@ -134,7 +140,8 @@ void dpcri_planner_choose(dpcr_context *context, const dpcr_steps *steps, dpcr_s
                           size_t bytes) {
     dpcri_rates rates;
     if (options->method != DPCR_METHOD_AUTO && options->backward != DPCR_SCHEME_AUTO) {
-        snprintf(sentence, bytes, "%s, backward %s: as asked", dpcr_method_name(options->method), dpcr_scheme_name(options->backward));
+        snprintf(sentence, bytes, "%s, backward %s: as asked", dpcr_method_name(options->method),
+                 dpcr_scheme_name(options->backward));
         return;
     }
     dpcri_rates_of(context, &rates);

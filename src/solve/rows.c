@@ -40,7 +40,8 @@ int dpcri_advance(const dpcr_steps *steps, const dpcr_span *span, const dpcr_arr
     return 0;
 }
 
-void dpcri_for_tasks(const dpcr_solve_plan *plan, double flops, int64_t tasks, void (*task)(void *, int64_t), void *argument) {
+void dpcri_for_tasks(const dpcr_solve_plan *plan, double flops, int64_t tasks, void (*task)(void *, int64_t),
+                     void *argument) {
     const double region = 30000;  // flops that take about as long as handing work to the pool and back
     if (plan->steps.concurrent && (flops >= region || plan->steps.flops == 0))
         dpcri_parallel(plan->context, tasks, task, argument);
@@ -49,8 +50,14 @@ void dpcri_for_tasks(const dpcr_solve_plan *plan, double flops, int64_t tasks, v
 }
 
 dpcr_span dpcri_span(int64_t first, int64_t lanes, int64_t stride, int64_t steps, int64_t row, int64_t rows) {
-    return (dpcr_span){.size = sizeof(dpcr_span), .first = first, .lanes = lanes, .stride = stride, .steps = steps,
-                       .row = row, .rows = rows, .device = {DPCR_HOST, 0}};
+    return (dpcr_span){.size = sizeof(dpcr_span),
+                       .first = first,
+                       .lanes = lanes,
+                       .stride = stride,
+                       .steps = steps,
+                       .row = row,
+                       .rows = rows,
+                       .device = {DPCR_HOST, 0}};
 }
 
 dpcr_array dpcri_slice(const dpcr_array *array, int64_t first, int64_t count, int64_t row, int64_t rows) {

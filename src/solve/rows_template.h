@@ -40,7 +40,8 @@ static void SUFFIX(zero)(REAL *x, int64_t n) {
 }
 
 // r = f - z and whether every component is within tolerance; *worst collects the largest |r| / max(1, |z|).
-static bool SUFFIX(residual_row)(const REAL *f, const REAL *z, REAL *r, int64_t w, REAL atol, REAL rtol, double *worst) {
+static bool SUFFIX(residual_row)(const REAL *f, const REAL *z, REAL *r, int64_t w, REAL atol, REAL rtol,
+                                 double *worst) {
     bool within = true;
     for (int64_t i = 0; i < w; i++) {
         r[i] = f[i] - z[i];
@@ -53,8 +54,8 @@ static bool SUFFIX(residual_row)(const REAL *f, const REAL *z, REAL *r, int64_t 
 }
 
 static void SUFFIX(residual)(const dpcr_array *f, const dpcr_array *z, const dpcr_array *r, const dpcr_array *a,
-                             int64_t values, int64_t first, const int64_t *front, double atol, double rtol, double damping,
-                             int64_t *good, double *worst, unsigned char *front_bad) {
+                             int64_t values, int64_t first, const int64_t *front, double atol, double rtol,
+                             double damping, int64_t *good, double *worst, unsigned char *front_bad) {
     const int64_t steps = f->shape[0], rows = f->shape[1], w = f->shape[2];
     for (int64_t b = 0; b < rows; b++) good[b] = 0, worst[b] = 0, front_bad[b] = 0;
     for (int64_t l = 0; l < steps; l++)
@@ -88,8 +89,8 @@ static void SUFFIX(residual)(const dpcr_array *f, const dpcr_array *z, const dpc
 }
 
 static void SUFFIX(update)(const dpcr_array *z, const dpcr_array *f, const dpcr_array *delta, int64_t first,
-                           const int64_t *front, const void *const *reset, const int64_t *until, bool hold, double atol, double rtol, int64_t *good,
-                           double *estimate) {
+                           const int64_t *front, const void *const *reset, const int64_t *until, bool hold, double atol,
+                           double rtol, int64_t *good, double *estimate) {
     const int64_t steps = z->shape[0], rows = z->shape[1], w = z->shape[2];
     for (int64_t b = 0; b < rows; b++) good[b] = 0, estimate[b] = 0;
     for (int64_t l = 0; l < steps; l++)
@@ -170,7 +171,9 @@ static REAL SUFFIX(entry)(const dpcr_transition *t, const REAL *a, int64_t i, in
 
 static void SUFFIX(extract)(const dpcr_transition *from, const dpcr_array *a, const dpcr_transition *to,
                             const dpcr_array *b) {
-    const int64_t w = to->structure == DPCR_SCALAR ? 1 : to->rows, k = to->structure == DPCR_BLOCK ? to->block : to->structure == DPCR_DENSE ? w : 1;
+    const int64_t w = to->structure == DPCR_SCALAR ? 1 : to->rows, k = to->structure == DPCR_BLOCK   ? to->block
+                                                                       : to->structure == DPCR_DENSE ? w
+                                                                                                     : 1;
     for (int64_t l = 0; l < b->shape[0]; l++)
         for (int64_t row = 0; row < b->shape[1]; row++) {
             const REAL *x = a->data ? SUFFIX(at)(a, l, row) : NULL;
@@ -181,6 +184,13 @@ static void SUFFIX(extract)(const dpcr_transition *from, const dpcr_array *a, co
 }
 
 static const dpcri_row_ops SUFFIX(ops) = {
-    .copy = SUFFIX(copy), .add = SUFFIX(add), .fill = SUFFIX(fill), .residual = SUFFIX(residual),
-    .update = SUFFIX(update), .measure = SUFFIX(measure), .close = SUFFIX(close), .distance = SUFFIX(distance), .extract = SUFFIX(extract),
+    .copy = SUFFIX(copy),
+    .add = SUFFIX(add),
+    .fill = SUFFIX(fill),
+    .residual = SUFFIX(residual),
+    .update = SUFFIX(update),
+    .measure = SUFFIX(measure),
+    .close = SUFFIX(close),
+    .distance = SUFFIX(distance),
+    .extract = SUFFIX(extract),
 };

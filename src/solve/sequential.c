@@ -48,8 +48,8 @@ dpcr_status dpcri_solve_sequential(dpcri_run *run) {
     return dpcri_run_loop(run, 0, steps->length, 0, steps->batch);
 }
 
-// From the last step that is known to have the loop's bits, not from the last locked one: a chain that amplifies would turn
-// the tolerance of a locked state into an error of its own size.
+// From the last step that is known to have the loop's bits, not from the last locked one: a chain that amplifies would
+// turn the tolerance of a locked state into an error of its own size.
 dpcr_status dpcri_finish_in_order(dpcri_run *run, dpcr_reason reason) {
     const int64_t length = run->plan->steps.length, batch = run->plan->steps.batch;
     for (int64_t b = 0; b < batch;) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Multiple shooting: Newton on the boundaries of chunks. With n steps a chunk, S_c the state before chunk c and Phi_c the
-// n steps of chunk c, the boundaries are a chain of their own, S_{c+1} = Phi_c(S_c), with Jacobian M_c = J_{cn+n-1} ... J_{cn}.
-// So shooting is the sweep driver on the coarse chain of K = L / n steps (window, lock, fallback and all), then one pass of
-// the loop inside all chunks at once. Inside a chunk the residual is zero; only K defects exist.
-// Work a sweep: L evaluations, L compositions. Depth: n + that of the coarse scheme. Wins where a chain does not forget,
-// the width is small and lanes are idle. Source: Bock and Plitt 1984 (direct multiple shooting); docs/math/shooting.md.
+// Multiple shooting: Newton on the boundaries of chunks. With n steps a chunk, S_c the state before chunk c and Phi_c
+// the n steps of chunk c, the boundaries are a chain of their own, S_{c+1} = Phi_c(S_c), with Jacobian M_c = J_{cn+n-1}
+// ... J_{cn}. So shooting is the sweep driver on the coarse chain of K = L / n steps (window, lock, fallback and all),
+// then one pass of the loop inside all chunks at once. Inside a chunk the residual is zero; only K defects exist. Work
+// a sweep: L evaluations, L compositions. Depth: n + that of the coarse scheme. Wins where a chain does not forget, the
+// width is small and lanes are idle. Source: Bock and Plitt 1984 (direct multiple shooting); docs/math/shooting.md.
 #include <math.h>
 #include <string.h>
 
@@ -13,9 +13,9 @@
 // The coarse chain's callbacks work on these.
 typedef struct coarse {
     const dpcr_solve_plan *fine;
-    int64_t n;           // fine steps a coarse one
-    int64_t piece;       // lanes a call of linearise has at most
-    void *scratch;       // [DPCRI_EVALUATION_TASKS] of states [n][B][w], Jacobians [n][B][values], product [B][values]
+    int64_t n;      // fine steps a coarse one
+    int64_t piece;  // lanes a call of linearise has at most
+    void *scratch;  // [DPCRI_EVALUATION_TASKS] of states [n][B][w], Jacobians [n][B][values], product [B][values]
     size_t slot_bytes;
 } coarse;
 
@@ -33,7 +33,8 @@ static int coarse_advance(void *user, const dpcr_span *span, const dpcr_array *i
     int code = 0;
     (void)tape;
     for (int64_t k = 0; k < span->steps && code == 0; k++) {
-        dpcr_span inner = dpcri_span((span->first + k) * c->n, span->lanes, span->stride * c->n, c->n, span->row, span->rows);
+        dpcr_span inner =
+            dpcri_span((span->first + k) * c->n, span->lanes, span->stride * c->n, c->n, span->row, span->rows);
         inner.active = span->active;
         dpcr_array to;
         if (states) {  // [lanes][steps][rows][w], step k
@@ -61,7 +62,8 @@ static product slot_arrays(const coarse *c, int64_t slot, int64_t rows) {
     const size_t real = dpcr_dtype_size(fine->dtype);
     char *base = (char *)c->scratch + (size_t)slot * c->slot_bytes;
     product p;
-    const int64_t states[3] = {c->n, rows, fine->width}, jacobians[3] = {c->n, rows, values}, one[3] = {1, rows, values};
+    const int64_t states[3] = {c->n, rows, fine->width}, jacobians[3] = {c->n, rows, values},
+                  one[3] = {1, rows, values};
     p.states = dpcr_array_make(base, fine->dtype, 3, states);
     base += (size_t)(c->n * fine->batch * fine->width) * real;
     p.jacobians = dpcr_array_make(base, fine->dtype, 3, jacobians);
@@ -73,8 +75,8 @@ static product slot_arrays(const coarse *c, int64_t slot, int64_t rows) {
 }
 
 // Lane `lane`: runs the chunk, then M = J_{n-1} ... J_0 at its states.
-static int chunk_product(const coarse *c, const dpcr_span *span, int64_t lane, const dpcr_array *in, const dpcr_array *f,
-                         const dpcr_array *a) {
+static int chunk_product(const coarse *c, const dpcr_span *span, int64_t lane, const dpcr_array *in,
+                         const dpcr_array *f, const dpcr_array *a) {
     const dpcr_steps *fine = &c->fine->steps;
     const dpcri_row_ops *ops = dpcri_row_ops_of(fine->dtype);
     const product p = slot_arrays(c, (span->first / c->piece) % DPCRI_EVALUATION_TASKS, span->rows);
@@ -114,7 +116,8 @@ static int chunk_product(const coarse *c, const dpcr_span *span, int64_t lane, c
     return 0;
 }
 
-static int coarse_linearise(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *f, const dpcr_array *a) {
+static int coarse_linearise(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *f,
+                            const dpcr_array *a) {
     int code = 0;
     for (int64_t lane = 0; lane < span->lanes && code == 0; lane++) code = chunk_product(user, span, lane, in, f, a);
     return code;
@@ -128,28 +131,38 @@ static dpcr_status coarse_plan(const dpcr_solve_plan *plan, coarse *c, dpcr_solv
     made->options.method = DPCR_METHOD_NEWTON;
     if (made->options.guess == DPCR_GUESS_GIVEN) made->options.guess = DPCR_GUESS_ZERO;  // that guess is of fine states
     made->options.chunk = 0;
-    made->steps = (dpcr_steps){.size = sizeof made->steps, .user = c, .length = fine->length / c->n, .batch = fine->batch,
-                               .width = fine->width, .dtype = fine->dtype, .concurrent = fine->concurrent,
-                               .jacobian = fine->jacobian, .flops = fine->flops * (double)c->n,
-                               .jacobian_flops = fine->jacobian_flops * (double)c->n, .advance = coarse_advance, .linearise = coarse_linearise};
+    made->steps = (dpcr_steps){.size = sizeof made->steps,
+                               .user = c,
+                               .length = fine->length / c->n,
+                               .batch = fine->batch,
+                               .width = fine->width,
+                               .dtype = fine->dtype,
+                               .concurrent = fine->concurrent,
+                               .jacobian = fine->jacobian,
+                               .flops = fine->flops * (double)c->n,
+                               .jacobian_flops = fine->jacobian_flops * (double)c->n,
+                               .advance = coarse_advance,
+                               .linearise = coarse_linearise};
     const int64_t window = (plan->window + c->n - 1) / c->n;
     made->window = window < made->steps.length ? window : made->steps.length;
     const dpcr_status status = dpcri_plan_derive(made, error);
     if (status != DPCR_OK) return status;
-    // A chunk is work enough for one call, and its Jacobians stay in cache. Pieces of one step, by tasks that take every
-    // DPCRI_EVALUATION_TASKS-th: no two at work share a slot of scratch.
+    // A chunk is work enough for one call, and its Jacobians stay in cache. Pieces of one step, by tasks that take
+    // every DPCRI_EVALUATION_TASKS-th: no two at work share a slot of scratch.
     made->piece = 1;
     made->keep_pieces = true;
     c->piece = made->piece;
     const int64_t values = dpcr_transition_values(&fine->jacobian);
     bool overflow = false;
-    const size_t numbers = dpcri_bytes(fine->batch, c->n * (fine->width + values) + 2 * values, (int64_t)dpcr_dtype_size(fine->dtype), &overflow);
+    const size_t numbers = dpcri_bytes(fine->batch, c->n * (fine->width + values) + 2 * values,
+                                       (int64_t)dpcr_dtype_size(fine->dtype), &overflow);
     if (overflow) return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "solve: shooting's scratch does not fit any size");
     c->slot_bytes = (numbers + 63) / 64 * 64;
     return DPCR_OK;
 }
 
-static void carve(const dpcr_solve_plan *inner, const coarse *c, dpcri_arena *arena, void **boundaries, void **scratch) {
+static void carve(const dpcr_solve_plan *inner, const coarse *c, dpcri_arena *arena, void **boundaries,
+                  void **scratch) {
     int64_t numbers = 0;
     if (!dpcri_mul(inner->steps.length * inner->steps.batch, inner->steps.width, &numbers)) arena->overflow = true;
     *boundaries = dpcri_arena_take(arena, numbers, dpcr_dtype_size(inner->steps.dtype));
@@ -234,9 +247,12 @@ dpcr_status dpcri_solve_shooting(dpcri_run *run) {
         run->exact[b] *= c.n;
         run->locked[b] = run->front[b];
     }
-    for (int64_t k = 0; k < run->report->history_length && k < run->report->history_capacity && run->report->locked_history; k++)
-        run->report->locked_history[k] = run->report->locked_history[k] == inner.steps.length ? length : run->report->locked_history[k] * c.n;
-    const int64_t kept = run->report->history_length < run->report->history_capacity ? run->report->history_length : run->report->history_capacity;
+    for (int64_t k = 0;
+         k < run->report->history_length && k < run->report->history_capacity && run->report->locked_history; k++)
+        run->report->locked_history[k] =
+            run->report->locked_history[k] == inner.steps.length ? length : run->report->locked_history[k] * c.n;
+    const int64_t kept = run->report->history_length < run->report->history_capacity ? run->report->history_length
+                                                                                     : run->report->history_capacity;
     for (int64_t k = 0; run->report->sequence_locked_history && k < kept * run->report->batch_capacity; k++)
         if (k % run->report->batch_capacity < inner.steps.batch) run->report->sequence_locked_history[k] *= c.n;
     fill_job job = {.run = run, .c = &c, .boundaries = coarse_run.t, .chunks = inner.steps.length};

@@ -42,22 +42,23 @@ typedef struct dpcri_run {
     dpcr_solve_report *report;
     dpcr_error *error;
     // by sequence
-    int64_t *front;       // first step that is not locked
-    int64_t *exact;       // first step that is not known to have the loop's bits: where finishing in order starts
-    int64_t *work;        // step evaluations spent
+    int64_t *front;  // first step that is not locked
+    int64_t *exact;  // first step that is not known to have the loop's bits: where finishing in order starts
+    int64_t *work;   // step evaluations spent
     int *sweeps;
-    int *reason;          // dpcr_reason; 0 while undecided
-    int64_t *locked;      // front before any finishing in order
+    int *reason;      // dpcr_reason; 0 while undecided
+    int64_t *locked;  // front before any finishing in order
     double *last_estimate, *last_residual;
     unsigned char *residual_only;
     // totals
     double residual, estimate;
-    dpcri_arena arena;    // the rest of the workspace, for the method
+    dpcri_arena arena;  // the rest of the workspace, for the method
 } dpcri_run;
 
 // ---- views ----
 
-// The states that go into steps first .. first+count-1, rows row .. row+rows-1, as [count][rows][w]. first = 0 needs count = 1.
+// The states that go into steps first .. first+count-1, rows row .. row+rows-1, as [count][rows][w]. first = 0 needs
+// count = 1.
 dpcr_array dpcri_inputs(const dpcri_trajectory *t, int64_t first, int64_t count, int64_t row, int64_t rows);
 // The states that come out, likewise.
 dpcr_array dpcri_outputs(const dpcri_trajectory *t, int64_t first, int64_t count, int64_t row, int64_t rows);
@@ -72,7 +73,8 @@ int dpcri_advance(const dpcr_steps *steps, const dpcr_span *span, const dpcr_arr
                   const dpcr_array *last, const dpcr_array *tape);
 
 // for i < tasks: task(argument, i), side by side where the callbacks allow it and `flops` are worth a parallel region.
-void dpcri_for_tasks(const dpcr_solve_plan *plan, double flops, int64_t tasks, void (*task)(void *, int64_t), void *argument);
+void dpcri_for_tasks(const dpcr_solve_plan *plan, double flops, int64_t tasks, void (*task)(void *, int64_t),
+                     void *argument);
 
 dpcr_span dpcri_span(int64_t first, int64_t lanes, int64_t stride, int64_t steps, int64_t row, int64_t rows);
 
@@ -82,16 +84,18 @@ typedef struct dpcri_row_ops {
     void (*copy)(const dpcr_array *from, const dpcr_array *to);
     void (*add)(const dpcr_array *from, const dpcr_array *to);  // to += from
     void (*fill)(const dpcr_array *to, double value);
-    // r = f - z; for every row the count of leading steps within tolerance and the largest |r| / max(1, |z|). Where f or a
-    // is not finite: A = 0, and r = 0 where f is not. Steps before front[row] get r = 0 and A = 0, the front itself A = 0.
+    // r = f - z; for every row the count of leading steps within tolerance and the largest |r| / max(1, |z|). Where f
+    // or a is not finite: A = 0, and r = 0 where f is not. Steps before front[row] get r = 0 and A = 0, the front
+    // itself A = 0.
     void (*residual)(const dpcr_array *f, const dpcr_array *z, const dpcr_array *r, const dpcr_array *a, int64_t values,
                      int64_t first, const int64_t *front, double atol, double rtol, double damping, int64_t *good,
                      double *worst, unsigned char *front_bad);
     // z += delta (z = f at the front, reset[row] where the sum is not finite), for steps >= front[row]; counts the
-    // leading steps whose correction is within tolerance, and gives the largest correction / max(1, |z|) before until[row].
-    // With `hold`, steps before until[row] stay as their residual was measured.
-    void (*update)(const dpcr_array *z, const dpcr_array *f, const dpcr_array *delta, int64_t first, const int64_t *front,
-                   const void *const *reset, const int64_t *until, bool hold, double atol, double rtol, int64_t *good, double *estimate);
+    // leading steps whose correction is within tolerance, and gives the largest correction / max(1, |z|) before
+    // until[row]. With `hold`, steps before until[row] stay as their residual was measured.
+    void (*update)(const dpcr_array *z, const dpcr_array *f, const dpcr_array *delta, int64_t first,
+                   const int64_t *front, const void *const *reset, const int64_t *until, bool hold, double atol,
+                   double rtol, int64_t *good, double *estimate);
     // estimate[row] = max(estimate[row], largest |delta| / max(1, |z|)); delta of the last step goes to carry [B][w]
     void (*measure)(const dpcr_array *z, const dpcr_array *delta, double *estimate, const dpcr_array *carry);
     // true when every |x - y| <= atol + rtol |y| of the row; bit equality when both are 0
@@ -122,18 +126,20 @@ typedef struct dpcri_sweep_space {
     int64_t *good, *delta_good;
     double *worst, *estimate;
     unsigned char *front_bad;
-    int64_t *until;        // [B] first step whose residual is not within tolerance
-    void *carry;           // [B][w] correction that comes into the window of a verification
+    int64_t *until;          // [B] first step whose residual is not within tolerance
+    void *carry;             // [B][w] correction that comes into the window of a verification
     unsigned char *partial;  // [B] 1 where steps were locked before the last round
-    const void **reset;    // [B] the last locked state: where an iterate goes that is not finite
-    int64_t *masked;       // [B] the front, or L where the sequence is not at work
-    int64_t *filled;       // [B] steps that have a guess
-    unsigned char *active; // [B] sequences that are still at work
+    const void **reset;      // [B] the last locked state: where an iterate goes that is not finite
+    int64_t *masked;         // [B] the front, or L where the sequence is not at work
+    int64_t *filled;         // [B] steps that have a guess
+    unsigned char *active;   // [B] sequences that are still at work
     void *linear;
 } dpcri_sweep_space;
 void dpcri_sweep_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_sweep_space *space);
-void dpcri_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, void **starts, void **ends, unsigned char **rerun);
-// Appends a sweep to the report's histories: largest residual (or defect) and fronts. by_sequence [B] or NULL: the same for all.
+void dpcri_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, void **starts, void **ends,
+                         unsigned char **rerun);
+// Appends a sweep to the report's histories: largest residual (or defect) and fronts. by_sequence [B] or NULL: the same
+// for all.
 void dpcri_record_sweep(dpcri_run *run, double residual, const double *by_sequence);
 size_t dpcri_shooting_bytes(const dpcr_solve_plan *plan, dpcr_error *error);
 size_t dpcri_backward_bytes(const dpcr_solve_plan *plan);
@@ -142,17 +148,18 @@ size_t dpcri_solve_bytes(const dpcr_solve_plan *plan, dpcr_error *error);
 // Fills the derived fields of a plan (transition, linear, piece, row_block) from steps and options; window as set.
 dpcr_status dpcri_plan_derive(dpcr_solve_plan *plan, dpcr_error *error);
 
-// Arguments: array is [shape...] of dtype on the host with a contiguous last dimension, or the call is refused in words.
+// Arguments: array is [shape...] of dtype on the host with a contiguous last dimension, or the call is refused in
+// words.
 dpcr_status dpcri_check_array(const char *call, const char *name, const dpcr_array *array, dpcr_dtype dtype, int ndim,
                               const int64_t *shape, dpcr_error *error);
-dpcr_status dpcri_check_trajectory(const char *call, const dpcr_solve_plan *plan, const dpcr_array *z0, const dpcr_array *z,
-                                   const dpcr_array *tape, dpcr_error *error);
+dpcr_status dpcri_check_trajectory(const char *call, const dpcr_solve_plan *plan, const dpcr_array *z0,
+                                   const dpcr_array *z, const dpcr_array *tape, dpcr_error *error);
 dpcr_status dpcri_check_workspace(const char *call, const dpcr_solve_plan *plan, const void *workspace, size_t bytes,
                                   dpcr_error *error);
 
 // The transition of a sweep for this method over this exact Jacobian; DPCR_ERROR_UNSUPPORTED when it cannot be had.
-dpcr_status dpcri_method_transition(const dpcr_steps *steps, const dpcr_solve_options *options, dpcr_transition *transition,
-                                    dpcr_error *error);
+dpcr_status dpcri_method_transition(const dpcr_steps *steps, const dpcr_solve_options *options,
+                                    dpcr_transition *transition, dpcr_error *error);
 
 // Chooses method, scheme and backward for AUTO fields; writes the sentence.
 void dpcri_planner_choose(dpcr_context *context, const dpcr_steps *steps, dpcr_solve_options *options, char *sentence,

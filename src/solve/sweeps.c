@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Newton and its relatives: sweeps   z_l <- f_l(z_{l-1}^old) + A_l (z_{l-1} - z_{l-1}^old)   over a window of the chain.
+// Newton and its relatives: sweeps   z_l <- f_l(z_{l-1}^old) + A_l (z_{l-1} - z_{l-1}^old)   over a window of the
+// chain.
 //
 //   repeat, for a window [lo, hi) that starts at the first step that is not locked:
 //     F_l = f_l(z_{l-1}), A_l                     all l at once, by pieces that stay in cache
@@ -8,12 +9,12 @@
 //     z_l <- z_l + delta_l,  z_lo <- F_lo         (the last locked state where the sum is not finite)
 //     lo <- lo + max(1, leading steps with |r_l| <= atol + rtol |z_l|)
 //
-// After k sweeps the first k states are exact whatever A is, so L sweeps always suffice. With A = J the correction delta
-// is an error estimate: a step is locked only when that is within the tolerance too, or cannot get any smaller
-// (residual-only). What a Newton step leaves is of the order of its square, so a chain that amplifies starts from a prefix
-// that is right to rounding.
-// Work a sweep: L evaluations and the linear chain. Depth: that of the scheme. Memory: window x B x (values of A + 2 w).
-// Sources: DeepPCR (arXiv 2309.16318), DEER (2309.12252), ParaDiGMS (2305.16317); docs/math/newton.md.
+// After k sweeps the first k states are exact whatever A is, so L sweeps always suffice. With A = J the correction
+// delta is an error estimate: a step is locked only when that is within the tolerance too, or cannot get any smaller
+// (residual-only). What a Newton step leaves is of the order of its square, so a chain that amplifies starts from a
+// prefix that is right to rounding. Work a sweep: L evaluations and the linear chain. Depth: that of the scheme.
+// Memory: window x B x (values of A + 2 w). Sources: DeepPCR (arXiv 2309.16318), DEER (2309.12252), ParaDiGMS
+// (2305.16317); docs/math/newton.md.
 #include <math.h>
 #include <string.h>
 
@@ -24,14 +25,14 @@ typedef struct sweep {
     const dpcr_solve_plan *plan;
     const dpcri_row_ops *ops;
     dpcri_sweep_space space;
-    int64_t values;   // of A
+    int64_t values;                     // of A
     bool needs_jacobian, own_jacobian;  // A is made from J; J has A's own layout
     bool confirmed;                     // A is J itself: its corrections are error estimates
-    void *slot;            // fused: where A of the piece at work lies, [piece][row_block][values]
-    int64_t slot_first;    // fused: the first step of that piece
+    void *slot;                         // fused: where A of the piece at work lies, [piece][row_block][values]
+    int64_t slot_first;                 // fused: the first step of that piece
     // the group at work: sequences [row, row + rows) whose window is [lo, hi)
     int64_t row, rows, lo, hi;
-    _Atomic int *code;     // the last negative code of a callback
+    _Atomic int *code;  // the last negative code of a callback
 } sweep;
 
 static bool needs_jacobian(const dpcr_solve_plan *plan) {
@@ -43,11 +44,12 @@ static bool has_own_jacobian(const dpcr_solve_plan *plan) {
            plan->transition.block == plan->steps.jacobian.block;
 }
 
-// The loop over delta needs A of one step at a time: where A of the window would not stay in the second cache, blocks of
-// sequences go through the window piece by piece, and evaluation, residual and linear solve of a piece follow each other.
+// The loop over delta needs A of one step at a time: where A of the window would not stay in the second cache, blocks
+// of sequences go through the window piece by piece, and evaluation, residual and linear solve of a piece follow each
+// other.
 static bool is_fused(const dpcr_solve_plan *plan) {
-    const double bytes = (double)plan->window * (double)plan->steps.batch * (double)dpcr_transition_values(&plan->transition) *
-                         (double)dpcr_dtype_size(plan->steps.dtype);
+    const double bytes = (double)plan->window * (double)plan->steps.batch *
+                         (double)dpcr_transition_values(&plan->transition) * (double)dpcr_dtype_size(plan->steps.dtype);
     return !plan->keep_pieces && plan->linear.scheme == DPCR_SCHEME_SEQUENTIAL && bytes > (double)(1 << 20);
 }
 
@@ -65,7 +67,7 @@ void dpcri_sweep_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_sw
     int64_t states = 0, numbers = 0, scratch = 0;
     if (!dpcri_mul(plan->window, steps->batch, &states)) arena->overflow = true;
     const int64_t pieces = pieces_of(plan);
-    const int64_t tasks = is_fused(plan)                   ? row_tasks(plan, steps->batch)
+    const int64_t tasks = is_fused(plan)                    ? row_tasks(plan, steps->batch)
                           : pieces < DPCRI_EVALUATION_TASKS ? pieces
                                                             : DPCRI_EVALUATION_TASKS;
     space->f = dpcri_arena_take(arena, dpcri_mul(states, steps->width, &numbers) ? numbers : -1, real);
@@ -91,8 +93,8 @@ void dpcri_sweep_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_sw
     space->active = dpcri_arena_take(arena, steps->batch, 1);
     size_t linear = 0;
     if (values) {
-        const dpcri_linear shape = {.transition = plan->transition, .dtype = steps->dtype, .length = plan->window,
-                                    .rows = steps->batch};
+        const dpcri_linear shape = {
+            .transition = plan->transition, .dtype = steps->dtype, .length = plan->window, .rows = steps->batch};
         linear = dpcri_linear_workspace(&shape, &plan->linear);
         if (linear == SIZE_MAX) arena->overflow = true, linear = 0;
     }
@@ -182,8 +184,9 @@ static void update_piece(void *argument, int64_t task) {
     const dpcr_array r = buffer_view(s, s->space.r, s->plan->steps.width, first, last - first);
     const dpcr_array z = dpcri_outputs(&s->run->t, first, last - first, s->row, s->rows);
     const int64_t at = task * s->plan->steps.batch + s->row;
-    s->ops->update(&z, &f, &r, first, s->space.masked + s->row, s->space.reset + s->row, s->space.until + s->row, !s->confirmed, s->plan->options.atol,
-                   s->plan->options.rtol, s->space.delta_good + at, s->space.estimate + at);
+    s->ops->update(&z, &f, &r, first, s->space.masked + s->row, s->space.reset + s->row, s->space.until + s->row,
+                   !s->confirmed, s->plan->options.atol, s->plan->options.rtol, s->space.delta_good + at,
+                   s->space.estimate + at);
 }
 
 // Leading steps of the window for which a per-piece count says good, for sequence b.
@@ -205,16 +208,28 @@ static double largest(const sweep *s, const double *values, int64_t b) {
     return most;
 }
 
-// delta_l = A_l delta_{l-1} + r_l over [first, last) of the group, in place of r; carry [rows][w] is delta_{first-1} or NULL.
+// delta_l = A_l delta_{l-1} + r_l over [first, last) of the group, in place of r; carry [rows][w] is delta_{first-1} or
+// NULL.
 static void solve_steps(const sweep *s, int64_t first, int64_t last, const void *carry, int64_t carry_row) {
     const dpcr_array a = transitions_view(s, first, last - first);
     const dpcr_array r = buffer_view(s, s->space.r, s->plan->steps.width, first, last - first);
     const dpcri_linear linear = {
-        .transition = s->plan->transition, .dtype = s->plan->steps.dtype, .length = last - first, .rows = s->rows, .first = first,
-        .a = a.data, .a_step = a.strides[0], .a_row = a.strides[1],
-        .b = r.data, .b_step = r.strides[0], .b_row = r.strides[1],
-        .z = r.data, .z_step = r.strides[0], .z_row = r.strides[1],
-        .z0 = carry, .z0_row = carry_row,
+        .transition = s->plan->transition,
+        .dtype = s->plan->steps.dtype,
+        .length = last - first,
+        .rows = s->rows,
+        .first = first,
+        .a = a.data,
+        .a_step = a.strides[0],
+        .a_row = a.strides[1],
+        .b = r.data,
+        .b_step = r.strides[0],
+        .b_row = r.strides[1],
+        .z = r.data,
+        .z_step = r.strides[0],
+        .z_row = r.strides[1],
+        .z0 = carry,
+        .z0_row = carry_row,
     };
     dpcri_linear_solve(s->plan->context, &linear, &s->plan->linear, s->space.linear, NULL);
 }
@@ -252,20 +267,24 @@ static void fused_task(void *argument, int64_t task) {
     const fused_job *job = argument;
     const int64_t blocks = (job->s->rows + job->s->plan->row_block - 1) / job->s->plan->row_block;
     const int64_t tasks = row_tasks(job->s->plan, job->s->rows);
-    for (int64_t block = task; block < blocks; block += tasks) sweep_rows(job->s, block, task, job->carry, job->carry_row);
+    for (int64_t block = task; block < blocks; block += tasks)
+        sweep_rows(job->s, block, task, job->carry, job->carry_row);
 }
 
 // F, A and r of the window, then delta in r's place; carry as for solve_steps. Adds the seconds of both parts.
 static dpcr_status evaluate_and_solve(sweep *s, const void *carry) {
     dpcr_solve_report *report = s->run->report;
     const dpcr_steps *steps = &s->plan->steps;
-    const double states = (double)(s->hi - s->lo) * (double)s->rows, flops = states * (steps->flops + steps->jacobian_flops);
+    const double states = (double)(s->hi - s->lo) * (double)s->rows,
+                 flops = states * (steps->flops + steps->jacobian_flops);
     const double t0 = dpcri_seconds();
     if (is_fused(s->plan)) {
         fused_job job = {s, carry, steps->width};
         dpcri_for_tasks(s->plan, flops, row_tasks(s->plan, s->rows), fused_task, &job);
     } else {
-        dpcri_for_tasks(s->plan, flops, piece_count(s) < DPCRI_EVALUATION_TASKS ? piece_count(s) : DPCRI_EVALUATION_TASKS, evaluate_task, s);
+        dpcri_for_tasks(s->plan, flops,
+                        piece_count(s) < DPCRI_EVALUATION_TASKS ? piece_count(s) : DPCRI_EVALUATION_TASKS,
+                        evaluate_task, s);
     }
     report->evaluations += (s->hi - s->lo) * s->rows;
     const double t1 = dpcri_seconds();
@@ -320,8 +339,9 @@ static void lock_prefixes(sweep *s) {
         run->front[b] = lock > run->front[b] ? lock : run->front[b] + 1;
         if (exact) run->exact[b] = run->front[b];
         if (run->front[b] >= s->plan->steps.length) {
-            run->reason[b] = exact ? DPCR_REASON_EXACT
-                                   : run->residual_only[b] ? DPCR_REASON_RESIDUAL_ONLY : DPCR_REASON_CONVERGED;
+            run->reason[b] = exact                   ? DPCR_REASON_EXACT
+                             : run->residual_only[b] ? DPCR_REASON_RESIDUAL_ONLY
+                                                     : DPCR_REASON_CONVERGED;
             run->locked[b] = run->front[b];
             s->space.active[b] = 0;
         } else {
@@ -390,7 +410,8 @@ static dpcr_status make_guess(dpcri_run *run, void *zero) {
 }
 
 // Chooses the next group: with one window over the whole chain all sequences together, masked by their fronts; else the
-// first sequence that is not done and its neighbours at the same front, so that no sequence's window depends on another's.
+// first sequence that is not done and its neighbours at the same front, so that no sequence's window depends on
+// another's.
 static bool next_group(sweep *s) {
     const int64_t length = s->plan->steps.length, batch = s->plan->steps.batch;
     const int64_t *front = s->run->front;
@@ -454,8 +475,8 @@ static dpcr_status verify_window(sweep *s, double *estimate) {
     return DPCR_OK;
 }
 
-// What the estimates say of the whole chain. Two correctly rounded loops differ by rounding errors that walk at random on a
-// chain that keeps them; what exceeds that comes from amplification, and then only the loop itself is right.
+// What the estimates say of the whole chain. Two correctly rounded loops differ by rounding errors that walk at random
+// on a chain that keeps them; what exceeds that comes from amplification, and then only the loop itself is right.
 static void judge_estimates(sweep *s, const double *estimate) {
     dpcri_run *run = s->run;
     const dpcr_solve_options *o = &s->plan->options;
@@ -477,8 +498,9 @@ static void judge_estimates(sweep *s, const double *estimate) {
     }
 }
 
-// A prefix that was locked on the way is taken as exact by the sweeps that follow, so their corrections say nothing of what
-// became of its own error. One more linear solve over the whole chain, nothing cut, does; only where Newton's J is at hand.
+// A prefix that was locked on the way is taken as exact by the sweeps that follow, so their corrections say nothing of
+// what became of its own error. One more linear solve over the whole chain, nothing cut, does; only where Newton's J is
+// at hand.
 static dpcr_status verify(sweep *s) {
     const dpcr_steps *steps = &s->plan->steps;
     bool any = false;
@@ -505,13 +527,16 @@ static dpcr_status verify(sweep *s) {
 dpcr_status dpcri_solve_sweeps(dpcri_run *run) {
     const dpcr_solve_plan *plan = run->plan;
     const dpcr_steps *steps = &plan->steps;
-    sweep s = {.run = run, .plan = plan, .ops = dpcri_row_ops_of(steps->dtype),
+    sweep s = {.run = run,
+               .plan = plan,
+               .ops = dpcri_row_ops_of(steps->dtype),
                .values = dpcr_transition_values(&plan->transition)};
     dpcri_sweep_carve(plan, &run->arena, &s.space);
     s.needs_jacobian = needs_jacobian(plan);
     s.own_jacobian = has_own_jacobian(plan);
     // an identity is kept as scalars, so that single steps can be cut out
-    s.confirmed = plan->options.method == DPCR_METHOD_NEWTON && (s.own_jacobian || steps->jacobian.structure == DPCR_IDENTITY);
+    s.confirmed =
+        plan->options.method == DPCR_METHOD_NEWTON && (s.own_jacobian || steps->jacobian.structure == DPCR_IDENTITY);
     _Atomic int code = 0;
     s.code = &code;
     memset(s.space.active, 1, (size_t)steps->batch);

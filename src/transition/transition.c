@@ -50,23 +50,26 @@ dpcr_status dpcr_transition_check(const dpcr_transition *t, dpcr_error *error) {
                           DPCR_STRUCTURE_COUNT - 1);
     const char *name = structures[t->structure].name;
     if (t->rows <= 0 || t->cols <= 0)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "transition: %s %" PRId64 "x%" PRId64 ", wanted positive sizes", name,
-                          t->rows, t->cols);
-    if (t->structure != DPCR_DENSE && t->rows != t->cols)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "transition: %s %" PRId64 "x%" PRId64 ", wanted rows equal to columns",
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "transition: %s %" PRId64 "x%" PRId64 ", wanted positive sizes",
                           name, t->rows, t->cols);
+    if (t->structure != DPCR_DENSE && t->rows != t->cols)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "transition: %s %" PRId64 "x%" PRId64 ", wanted rows equal to columns", name, t->rows,
+                          t->cols);
     if (t->structure == DPCR_BLOCK && (t->block <= 0 || t->rows % t->block != 0))
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "transition: blocks of %" PRId64 ", wanted a divisor of the width %" PRId64,
-                          t->block, t->rows);
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "transition: blocks of %" PRId64 ", wanted a divisor of the width %" PRId64, t->block,
+                          t->rows);
     if (t->structure != DPCR_BLOCK && t->block != 0)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "transition: block is %" PRId64 " in a %s transition, wanted 0", t->block,
-                          name);
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "transition: block is %" PRId64 " in a %s transition, wanted 0",
+                          t->block, name);
     if (t->pattern)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "transition: a pattern was given, %s wants NULL", name);
     int64_t values = 0;
     if ((t->structure == DPCR_DENSE && !dpcri_mul(t->rows, t->cols, &values)) ||
         (t->structure == DPCR_BLOCK && !dpcri_mul(t->rows, t->block, &values)))
-        return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "transition: %s of width %" PRId64 " has too many values", name, t->rows);
+        return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "transition: %s of width %" PRId64 " has too many values", name,
+                          t->rows);
     return DPCR_OK;
 }
 
@@ -114,7 +117,8 @@ static bool reaches_too_far(const dpcr_array *array) {
     for (int32_t d = 0; d < array->ndim; d++) {
         int64_t span = 0;
         const int64_t stride = array->strides[d];
-        if (stride == INT64_MIN || !dpcri_mul(array->shape[d] > 0 ? array->shape[d] - 1 : 0, stride < 0 ? -stride : stride, &span) ||
+        if (stride == INT64_MIN ||
+            !dpcri_mul(array->shape[d] > 0 ? array->shape[d] - 1 : 0, stride < 0 ? -stride : stride, &span) ||
             !dpcri_add(reach, span, &reach))
             return true;
     }
@@ -124,12 +128,14 @@ static bool reaches_too_far(const dpcr_array *array) {
 static dpcr_status fail_shape(const dpcr_array *array, const dpcri_wanted *w, dpcr_error *error) {
     char got[128], steps[32] = "";
     if (w->steps >= 0) snprintf(steps, sizeof steps, "[%" PRId64 "]", w->steps);
-    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s is %s, wanted %s[%" PRId64 "][%" PRId64 "] %s%s", w->function, w->name,
-                      dpcri_array_text(array, got, sizeof got), steps, w->rows, w->values, dpcr_dtype_name(w->dtype),
-                      w->shareable ? " (1 shares)" : "");
+    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s is %s, wanted %s[%" PRId64 "][%" PRId64 "] %s%s", w->function,
+                      w->name, dpcri_array_text(array, got, sizeof got), steps, w->rows, w->values,
+                      dpcr_dtype_name(w->dtype), w->shareable ? " (1 shares)" : "");
 }
 
-static bool extent_fits(int64_t got, int64_t wanted, bool shareable) { return got == wanted || (shareable && got == 1); }
+static bool extent_fits(int64_t got, int64_t wanted, bool shareable) {
+    return got == wanted || (shareable && got == 1);
+}
 
 dpcr_status dpcri_view_of(const dpcr_array *array, const dpcri_wanted *w, dpcri_view *view, dpcr_error *error) {
     if (!array) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s is NULL, wanted an array", w->function, w->name);
@@ -139,13 +145,14 @@ dpcr_status dpcri_view_of(const dpcr_array *array, const dpcri_wanted *w, dpcri_
         !extent_fits(array->shape[row], w->rows, w->shareable) || array->shape[last] != w->values)
         return fail_shape(array, w, error);
     if (array->device.type != DPCR_HOST)
-        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: %s lies on device type %d, wanted host memory (%d)", w->function,
-                          w->name, (int)array->device.type, (int)DPCR_HOST);
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: %s lies on device type %d, wanted host memory (%d)",
+                          w->function, w->name, (int)array->device.type, (int)DPCR_HOST);
     if (w->values > 1 && array->strides[last] != 1)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the last stride of %s is %" PRId64 ", wanted 1 (contiguous)",
                           w->function, w->name, array->strides[last]);
     if (reaches_too_far(array))
-        return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "%s: the strides of %s reach beyond the address space", w->function, w->name);
+        return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "%s: the strides of %s reach beyond the address space",
+                          w->function, w->name);
     const bool empty = w->steps == 0 || w->rows == 0 || w->values == 0;
     if (!array->data && !empty)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the data of %s is NULL", w->function, w->name);
@@ -156,7 +163,8 @@ dpcr_status dpcri_view_of(const dpcr_array *array, const dpcri_wanted *w, dpcri_
     const int64_t step_reach = llabs(view->step), row_reach = llabs(view->row);
     if ((w->steps > 1 && step_reach < w->values) || (w->rows > 1 && row_reach < w->values) ||
         (w->steps > 1 && w->rows > 1 && step_reach == row_reach))
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s is written, but its strides make rows overlap", w->function, w->name);
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s is written, but its strides make rows overlap",
+                          w->function, w->name);
     return DPCR_OK;
 }
 
@@ -165,21 +173,24 @@ static dpcr_status check_dtype(const char *function, const dpcr_array *array, dp
     if (dpcr_dtype_size(array->dtype) == 0)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: dtype is %d, wanted float32, float64 or uint32", function,
                           (int)array->dtype);
-    if (array->ndim != 3) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: ndim is %d, wanted 3", function, (int)array->ndim);
+    if (array->ndim != 3)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: ndim is %d, wanted 3", function, (int)array->ndim);
     if (array->shape[0] < 0 || array->shape[1] < 0)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: an extent is negative", function);
     return DPCR_OK;
 }
 
-dpcr_status dpcr_transition_apply(const dpcr_transition *transition, int transposed, const dpcr_array *a, const dpcr_array *x,
-                                  const dpcr_array *r, const dpcr_array *y, dpcr_error *error) {
+dpcr_status dpcr_transition_apply(const dpcr_transition *transition, int transposed, const dpcr_array *a,
+                                  const dpcr_array *x, const dpcr_array *r, const dpcr_array *y, dpcr_error *error) {
     static const char *const function = "transition_apply";
     dpcr_status status = DPCR_OK;
     dpcri_view va = {0}, vx = {0}, vr = {0}, vy = {0};
     DPCR_TRY(dpcr_transition_check(transition, error));
     DPCR_TRY(check_dtype(function, y, error));
-    const int64_t out = transposed ? transition->cols : transition->rows, in = transposed ? transition->rows : transition->cols;
-    dpcri_wanted w = {.function = function, .dtype = y->dtype, .steps = y->shape[0], .rows = y->shape[1], .shareable = true};
+    const int64_t out = transposed ? transition->cols : transition->rows,
+                  in = transposed ? transition->rows : transition->cols;
+    dpcri_wanted w = {
+        .function = function, .dtype = y->dtype, .steps = y->shape[0], .rows = y->shape[1], .shareable = true};
     w.values = dpcr_transition_values(transition);
     w.name = "a";
     if (w.values > 0) DPCR_TRY(dpcri_view_of(a, &w, &va, error));
@@ -195,25 +206,39 @@ dpcr_status dpcr_transition_apply(const dpcr_transition *transition, int transpo
     DPCR_TRY(dpcri_view_of(y, &w, &vy, error));
     if (w.steps > 0 && w.rows > 0 && vx.data == vy.data)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: y is x, wanted another array (y may be r)", function);
-    const dpcri_span span = {.n = w.steps, .rows = w.rows, .w = transition->rows, .cols = transition->cols,
-                             .block = transition->block, .a = va.data, .a_step = va.step, .a_row = va.row,
-                             .x = vx.data, .x_step = vx.step, .x_row = vx.row, .r = r ? vr.data : NULL,
-                             .r_step = vr.step, .r_row = vr.row, .y = vy.data, .y_step = vy.step, .y_row = vy.row};
-    dpcri_kernels_at(dpcri_isa_level(), w.dtype)->table[transposed ? DPCRI_APPLY_T : DPCRI_APPLY][dpcri_kernel_form(transition)](&span);
+    const dpcri_span span = {.n = w.steps,
+                             .rows = w.rows,
+                             .w = transition->rows,
+                             .cols = transition->cols,
+                             .block = transition->block,
+                             .a = va.data,
+                             .a_step = va.step,
+                             .a_row = va.row,
+                             .x = vx.data,
+                             .x_step = vx.step,
+                             .x_row = vx.row,
+                             .r = r ? vr.data : NULL,
+                             .r_step = vr.step,
+                             .r_row = vr.row,
+                             .y = vy.data,
+                             .y_step = vy.step,
+                             .y_row = vy.row};
+    dpcri_kernels_at(dpcri_isa_level(), w.dtype)
+        ->table[transposed ? DPCRI_APPLY_T : DPCRI_APPLY][dpcri_kernel_form(transition)](&span);
 done:
     return status;
 }
 
-dpcr_status dpcr_transition_compose(const dpcr_transition *transition, const dpcr_array *later, const dpcr_array *earlier,
-                                    const dpcr_array *c, dpcr_error *error) {
+dpcr_status dpcr_transition_compose(const dpcr_transition *transition, const dpcr_array *later,
+                                    const dpcr_array *earlier, const dpcr_array *c, dpcr_error *error) {
     static const char *const function = "transition_compose";
     dpcr_status status = DPCR_OK;
     dpcri_view vl = {0}, ve = {0}, vc = {0};
     DPCR_TRY(dpcr_transition_check(transition, error));
     if (!(dpcr_transition_capabilities(transition) & DPCR_CAN_COMPOSE))
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                          "%s: dense %" PRId64 "x%" PRId64 " does not compose with itself; square transitions do", function,
-                          transition->rows, transition->cols);
+                          "%s: dense %" PRId64 "x%" PRId64 " does not compose with itself; square transitions do",
+                          function, transition->rows, transition->cols);
     dpcri_wanted w = {.function = function, .values = dpcr_transition_values(transition), .shareable = true};
     if (w.values == 0) return DPCR_OK;
     DPCR_TRY(check_dtype(function, c, error));
@@ -230,10 +255,20 @@ dpcr_status dpcr_transition_compose(const dpcr_transition *transition, const dpc
     DPCR_TRY(dpcri_view_of(c, &w, &vc, error));
     if (w.steps > 0 && w.rows > 0 && (vc.data == vl.data || vc.data == ve.data))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: c is one of the inputs, wanted another array", function);
-    const dpcri_span span = {.n = w.steps, .rows = w.rows, .w = transition->rows, .cols = transition->cols,
-                             .block = transition->block, .a = vl.data, .a_step = vl.step, .a_row = vl.row,
-                             .x = ve.data, .x_step = ve.step, .x_row = ve.row,
-                             .y = vc.data, .y_step = vc.step, .y_row = vc.row};
+    const dpcri_span span = {.n = w.steps,
+                             .rows = w.rows,
+                             .w = transition->rows,
+                             .cols = transition->cols,
+                             .block = transition->block,
+                             .a = vl.data,
+                             .a_step = vl.step,
+                             .a_row = vl.row,
+                             .x = ve.data,
+                             .x_step = ve.step,
+                             .x_row = ve.row,
+                             .y = vc.data,
+                             .y_step = vc.step,
+                             .y_row = vc.row};
     dpcri_kernels_at(dpcri_isa_level(), w.dtype)->table[DPCRI_COMPOSE][dpcri_kernel_form(transition)](&span);
 done:
     return status;
