@@ -123,4 +123,29 @@ static inline double largest_error(const chain *c, const void *a, const void *b)
     return most;
 }
 
+__attribute__((unused)) static const dpcr_method sweep_methods[] = {DPCR_METHOD_NEWTON, DPCR_METHOD_DIAGONAL, DPCR_METHOD_BLOCK,
+                                            DPCR_METHOD_PICARD, DPCR_METHOD_JACOBI,   DPCR_METHOD_DAMPED};
+enum { SWEEP_METHODS = sizeof sweep_methods / sizeof *sweep_methods };
+__attribute__((unused)) static const dpcr_scheme schemes[] = {DPCR_SCHEME_SEQUENTIAL, DPCR_SCHEME_PCR, DPCR_SCHEME_BLELLOCH,
+                                      DPCR_SCHEME_CHUNKED};
+
+__attribute__((unused)) static const double gains[2] = {1.2, 0};
+
+static inline chain tanh_chain(int64_t length, int64_t batch, int64_t width, dpcr_dtype dtype) {
+    return (chain){
+        .step = step_tanh, .length = length, .batch = batch, .width = width, .dtype = dtype, .parameters = gains};
+}
+
+static inline void *starts(const chain *c) {
+    const int64_t shape[1] = {c->batch * c->width};
+    void *z0 = calloc(1, (size_t)shape[0] * 8 + 64);
+    const dpcr_array a = dpcr_array_make(z0, c->dtype, 1, shape);
+    for (int64_t i = 0; i < shape[0]; i++) chain_put(&a, i, chain_noise(i, 3, 5));
+    return z0;
+}
+
+static inline void near(double got, double wanted, double tolerance) {
+    if (!(fabs(got - wanted) <= tolerance)) fail_msg("got %.15g, wanted %.15g", got, wanted);
+}
+
 #endif

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: MIT
+// What the nonlinear driver promises around its numbers: reports, shared plans, refusals, callbacks' codes, cancelling,
+// dpcr_steps_check, the planner, refused memory, empty chains.
+#include <pthread.h>
+
+#include "solving.h"
+
+// The report's histories: locked prefixes never shrink, the batch's is the smallest of its sequences', the last is all.
+static void histories(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    for (int m = 0; m < SWEEP_METHODS; m++) {
+        chain c = tanh_chain(120, 3, 2, DPCR_F64);
+        void *z0 = starts(&c);
+        const dpcr_solve_options options = {.size = sizeof options,
+                                            .method = sweep_methods[m],
+                                            .scheme = DPCR_SCHEME_PCR,
+                                            .backward = DPCR_SCHEME_SEQUENTIAL,
+                                            .max_sweeps = 1000};
+        solved r = solve(context, &c, z0, &options);
+        assert_true(r.report.history_length >= 2 && r.report.history_length < 2048);
+        assert_non_null(strstr(r.sentence, "as asked"));
+        for (int64_t k = 0; k < r.report.history_length; k++) {
+            int64_t least = 120;
+            double most = 0;
+            for (int b = 0; b < 3; b++) {
+                const int64_t front = r.sequence_fronts[k * 8 + b];
+                if (k) assert_true(front >= r.sequence_fronts[(k - 1) * 8 + b]);
+                least = front < least ? front : least;
+                most = fmax(most, r.sequence_history[k * 8 + b]);
+            }
+            assert_int_equal(r.fronts[k], least);
+            assert_true(r.history[k] <= most);
+        }
+        assert_int_equal(r.fronts[r.report.history_length - 1], 120);
+        solved_free(&r);
+        free(z0);
+    }
+    dpcr_context_destroy(context);
+}
+
+typedef struct shared_plan {
+    const dpcr_solve_plan *plan;
+    const void *z0, *wanted;
+    int64_t shape[3];
+    int failures;
+} shared_plan;
+
+static void *execute_shared(void *argument) {
+    shared_plan *s = argument;
+    const size_t states = (size_t)(s->shape[0] * s->shape[1] * s->shape[2]) * sizeof(double),
+                 bytes = dpcr_solve_plan_workspace(s->plan);
+    void *workspace = solving_workspace(bytes), *data = malloc(states);
+    const dpcr_array z0 = dpcr_array_make((void *)s->z0, DPCR_F64, 2, s->shape + 1),
+                     z = dpcr_array_make(data, DPCR_F64, 3, s->shape);
+    for (int i = 0; i < 20; i++) {
+        memset(data, 0, states);
+        if (dpcr_solve_execute(s->plan, &z0, &z, NULL, workspace, bytes, NULL, NULL) != DPCR_OK) s->failures++;
+        if (memcmp(data, s->wanted, states) != 0) s->failures++;
+    }
+    free(workspace), free(data);
+    return NULL;
+}
+
+// One plan, one context, several threads at once, each with a workspace of its own.
+static void plans_are_shared(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    chain c = tanh_chain(200, 4, 4, DPCR_F64);
+    dpcr_steps steps = chain_steps(&c);
+    steps.flops = 0;  // unknown: always handed to the threads
+    void *z0 = starts(&c);
+    const dpcr_solve_options options = {
+        .size = sizeof options, .method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_PCR, .backward = DPCR_SCHEME_PCR};
+    solved r = solve_steps(context, &steps, &c, z0, &options, NULL, 0);
+    dpcr_solve_plan *plan = NULL;
+    assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
+    shared_plan jobs[3];
+    pthread_t threads[3];
+    for (int i = 0; i < 3; i++) {
+        jobs[i] = (shared_plan){.plan = plan, .z0 = z0, .wanted = r.z, .shape = {200, 4, 4}};
+        assert_int_equal(pthread_create(&threads[i], NULL, execute_shared, &jobs[i]), 0);
+    }
+    for (int i = 0; i < 3; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(jobs[i].failures, 0);
+    }
+    dpcr_solve_plan_destroy(plan);
+    solved_free(&r);
+    free(z0);
+    dpcr_context_destroy(context);
+}
+
+static void refused(dpcr_context *context, const dpcr_steps *steps, const dpcr_solve_options *options,
+                    dpcr_status wanted, const char *word) {
+    dpcr_solve_plan *plan = (dpcr_solve_plan *)1;
+    dpcr_error error = {0};
+    assert_int_equal(dpcr_solve_plan_create(context, steps, options, &plan, &error), wanted);
+    assert_int_equal(error.status, wanted);
+    if (!strstr(error.text, word)) fail_msg("\"%s\" does not say %s", error.text, word);
+    assert_null(plan);
+}
+
+static void refusals(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    chain c = tanh_chain(8, 1, 3, DPCR_F64);
+    const dpcr_steps good = chain_steps(&c);
+    dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_NEWTON};
+    dpcr_steps steps = good;
+    steps.advance = NULL;
+    refused(context, &steps, &options, DPCR_ERROR_ARGUMENT, "advance");
+    steps = good, steps.length = -1;
+    refused(context, &steps, &options, DPCR_ERROR_ARGUMENT, "length");
+    steps = good, steps.dtype = DPCR_U32;
+    refused(context, &steps, &options, DPCR_ERROR_ARGUMENT, "uint32");
+    steps = good, steps.linearise = NULL;
+    refused(context, &steps, &options, DPCR_ERROR_UNSUPPORTED, "sequential, overlap, picard and jacobi");
+    options.method = DPCR_METHOD_JACOBI, options.backward = DPCR_SCHEME_PCR;
+    refused(context, &steps, &options, DPCR_ERROR_UNSUPPORTED, "backward sequential");
+    options = (dpcr_solve_options){.size = sizeof options, .method = DPCR_METHOD_BLOCK, .block = 2};
+    refused(context, &good, &options, DPCR_ERROR_UNSUPPORTED, "divisor");
+    options = (dpcr_solve_options){.size = sizeof options, .method = DPCR_METHOD_DAMPED, .damping = 1.5};
+    refused(context, &good, &options, DPCR_ERROR_ARGUMENT, "damping");
+    options = (dpcr_solve_options){.method = DPCR_METHOD_NEWTON};
+    refused(context, &good, &options, DPCR_ERROR_ARGUMENT, "options.size");
+    options = (dpcr_solve_options){.size = sizeof options, .method = DPCR_METHOD_NEWTON, .memory_limit = 100};
+    refused(context, &good, &options, DPCR_ERROR_MEMORY, "limit");
+    steps = good, steps.length = INT64_MAX / 2, steps.batch = INT64_MAX / 2;
+    options = (dpcr_solve_options){.size = sizeof options, .method = DPCR_METHOD_NEWTON};
+    refused(context, &steps, &options, DPCR_ERROR_OVERFLOW, "fit");
+    dpcr_method method;
+    dpcr_error error;
+    assert_int_equal(dpcr_method_find("newtonn", &method, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "shooting"));
+    // arguments of execute
+    dpcr_solve_plan *plan = NULL;
+    assert_int_equal(dpcr_solve_plan_create(context, &good, &options, &plan, &error), DPCR_OK);
+    double z[24], z0[3] = {0};
+    const int64_t shape[3] = {8, 1, 3}, wrong[3] = {7, 1, 3};
+    const dpcr_array first = dpcr_array_make(z0, DPCR_F64, 2, shape + 1),
+                     states = dpcr_array_make(z, DPCR_F64, 3, wrong);
+    const dpcr_array right = dpcr_array_make(z, DPCR_F64, 3, shape);
+    assert_int_equal(dpcr_solve_execute(plan, &first, &states, NULL, NULL, 0, NULL, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "[7][1][3]"));
+    assert_int_equal(dpcr_solve_execute(plan, &first, &right, NULL, NULL, 0, NULL, &error), DPCR_ERROR_MEMORY);
+    dpcr_solve_plan_destroy(plan);
+    dpcr_context_destroy(context);
+}
+
+static void callbacks_abort(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    for (int m = 1; m < DPCR_METHOD_COUNT; m++) {
+        chain c = tanh_chain(100, 2, 2, DPCR_F64);
+        c.fail_code = -42, c.fail_at = 50;
+        double z0[4] = {0};
+        const dpcr_solve_options options = {
+            .size = sizeof options, .method = (dpcr_method)m, .chunk = 10, .warm_up = 5};
+        solved r = solve(context, &c, z0, &options);
+        assert_int_equal(r.status, DPCR_ERROR_CALLBACK);
+        assert_int_equal(r.error.code, -42);
+        solved_free(&r);
+    }
+    dpcr_context_destroy(context);
+}
+
+// A positive code: what the span was to write counts as not finite, whatever the method; never a success over unwritten
+// states.
+static void positive_codes(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    for (int m = 1; m < DPCR_METHOD_COUNT; m++) {
+        chain c = tanh_chain(100, 2, 2, DPCR_F64);
+        c.fail_code = 7, c.fail_at = 50;
+        double z0[4] = {0};
+        const dpcr_solve_options options = {
+            .size = sizeof options, .method = (dpcr_method)m, .chunk = 10, .warm_up = 5};
+        solved r = solve(context, &c, z0, &options);
+        if (r.status == DPCR_OK && m != DPCR_METHOD_NEWTON && m != DPCR_METHOD_DIAGONAL && m != DPCR_METHOD_BLOCK &&
+            m != DPCR_METHOD_DAMPED)
+            for (int i = 0; i < 4; i++) assert_true(isnan(((double *)r.z)[99 * 4 + i]));
+        solved_free(&r);
+    }
+    dpcr_context_destroy(context);
+}
+
+static int cancel_now(void *user) { return ++*(int *)user > 3; }
+
+static void cancel_stops(void **state) {
+    (void)state;
+    int asked = 0;
+    const dpcr_context_options made = {.size = sizeof made, .threads = 1, .cancel = cancel_now, .cancel_user = &asked};
+    dpcr_context *context = NULL;
+    assert_int_equal(dpcr_context_create(&made, &context, NULL), DPCR_OK);
+    chain c = {.step = step_logistic, .length = 1000, .batch = 1, .width = 1, .dtype = DPCR_F64};
+    const double z0[1] = {0.3};
+    for (int m = DPCR_METHOD_NEWTON; m < DPCR_METHOD_COUNT; m++) {
+        const dpcr_solve_options options = {
+            .size = sizeof options, .method = (dpcr_method)m, .block = 1, .max_sweeps = 50};
+        asked = m == DPCR_METHOD_OVERLAP ? 3 : 0;
+        solved r = solve(context, &c, z0, &options);
+        if (r.status != DPCR_ERROR_CANCELLED) fail_msg("%s was not cancelled", dpcr_method_name((dpcr_method)m));
+        solved_free(&r);
+    }
+    dpcr_context_destroy(context);
+}
+
+static void steps_check_catches(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    dpcr_error error = {0};
+    chain c = tanh_chain(30, 2, 3, DPCR_F64);
+    double *z0 = starts(&c);
+    const int64_t shape[2] = {2, 3};
+    const dpcr_array first = dpcr_array_make(z0, DPCR_F64, 2, shape);
+    dpcr_steps steps = chain_steps(&c);
+    if (dpcr_steps_check(context, &steps, &first, 1e-6, &error) != DPCR_OK) fail_msg("%s", error.text);
+    c.wrong_jacobian = 1;
+    assert_int_equal(dpcr_steps_check(context, &steps, &first, 1e-6, &error), DPCR_ERROR_CALLBACK);
+    assert_non_null(strstr(error.text, "Jacobian"));
+    c.wrong_jacobian = 0, c.wrong_stride = 1;
+    assert_int_equal(dpcr_steps_check(context, &steps, &first, 1e-6, &error), DPCR_ERROR_CALLBACK);
+    assert_non_null(strstr(error.text, "stride"));
+    const double big[2] = {0.9, 0};
+    chain affine = {.step = step_affine, .length = 30, .batch = 2, .width = 3, .dtype = DPCR_F32, .parameters = big};
+    float far[6] = {5000, -4000, 3000, 1, 2, 3};
+    const dpcr_array from = dpcr_array_make(far, DPCR_F32, 2, shape);
+    steps = chain_steps(&affine);
+    if (dpcr_steps_check(context, &steps, &from, 1e-3, &error) != DPCR_OK) fail_msg("%s", error.text);
+    free(z0);
+    dpcr_context_destroy(context);
+}
+
+static void planner_explains(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    chain c = tanh_chain(64, 16, 8, DPCR_F32);
+    const dpcr_steps steps = chain_steps(&c);
+    dpcr_solve_plan *plan = NULL;
+    const dpcr_solve_options options = {.size = sizeof options};
+    assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
+    assert_true(dpcr_solve_plan_method(plan) != DPCR_METHOD_AUTO);
+    assert_true(dpcr_solve_plan_backward(plan) != DPCR_SCHEME_AUTO);
+    assert_non_null(strstr(dpcr_solve_plan_sentence(plan), "loop takes"));
+    dpcr_solve_plan_destroy(plan);
+    dpcr_context_destroy(context);
+}
+
+typedef struct budget {
+    int64_t left, live;
+} budget;
+
+static void *limited(void *user, size_t bytes, size_t alignment) {
+    budget *b = user;
+    if (b->left-- <= 0) return NULL;
+    b->live++;
+    return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+}
+
+static void release(void *user, void *memory) {
+    ((budget *)user)->live--;
+    free(memory);
+}
+
+static void out_of_memory(void **state) {
+    (void)state;
+    int succeeded = 0;
+    for (int64_t allowed = 0; allowed < 20 && !succeeded; allowed++) {
+        budget b = {.left = allowed};
+        const dpcr_context_options options = {
+            .size = sizeof options, .threads = 1, .allocate = limited, .release = release, .allocator_user = &b};
+        dpcr_context *context = NULL;
+        chain c = tanh_chain(30, 2, 3, DPCR_F64);
+        dpcr_steps steps = chain_steps(&c);
+        dpcr_solve_plan *plan = NULL;
+        double z0[6] = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6};
+        const int64_t shape[2] = {2, 3};
+        const dpcr_array first = dpcr_array_make(z0, DPCR_F64, 2, shape);
+        dpcr_status status = dpcr_context_create(&options, &context, NULL);
+        if (status == DPCR_OK) status = dpcr_solve_plan_create(context, &steps, NULL, &plan, NULL);
+        if (status == DPCR_OK) status = dpcr_steps_check(context, &steps, &first, 1e-6, NULL);
+        assert_true(status == DPCR_OK || status == DPCR_ERROR_MEMORY);
+        succeeded = status == DPCR_OK;
+        dpcr_solve_plan_destroy(plan);
+        dpcr_context_destroy(context);
+        assert_int_equal(b.live, 0);
+    }
+    assert_true(succeeded);
+}
+
+static void empty_chains(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    for (int m = 0; m < DPCR_METHOD_COUNT; m++)
+        for (int which = 0; which < 2; which++) {
+            chain c = tanh_chain(which ? 0 : 5, which ? 2 : 0, 2, DPCR_F64);
+            double z0[4] = {1, 2, 3, 4};
+            const dpcr_solve_options options = {.size = sizeof options, .method = (dpcr_method)m};
+            const dpcr_steps steps = chain_steps(&c);
+            solved r = solve_steps(context, &steps, &c, z0, &options, NULL, 1);
+            if (r.status != DPCR_OK) fail_msg("%s: %s", dpcr_method_name((dpcr_method)m), r.error.text);
+            solved_free(&r);
+        }
+    dpcr_context_destroy(context);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(positive_codes),
+        cmocka_unit_test(histories),
+        cmocka_unit_test(plans_are_shared),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(callbacks_abort),
+        cmocka_unit_test(cancel_stops),
+        cmocka_unit_test(steps_check_catches),
+        cmocka_unit_test(planner_explains),
+        cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(empty_chains),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
