@@ -34,6 +34,7 @@ do for [form in "svg png"] {
     set logscale y
     set format y "10^{%T}"
     set yrange [*:*]
+    set key default
     set key top right Left reverse textcolor rgb ink samplen 1.5
     plot "residuals.csv" skip 1 using 1:($2 > 0 ? $2 : NaN) with linespoints pt 7 ps 0.7 lw 2 lc rgb blue title "largest of all steps", \
          "residuals.csv" skip 1 using 1:($5 > 0 ? $5 : NaN) with lines lw 1.5 dt 2 lc rgb ink title "tolerance"
