@@ -13,6 +13,9 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 #include "rt/rt.h"
 
@@ -122,6 +125,45 @@ static void without_memory_the_caller_does_it(void **state) {
     assert_null(context);
 }
 
+#if defined(__x86_64__)
+typedef struct mode_job {
+    unsigned wanted;
+    _Atomic int wrong;
+    _Atomic int elsewhere;
+    pthread_t caller;
+} mode_job;
+
+static void look_at_mode(void *argument, int64_t i) {
+    mode_job *job = argument;
+    (void)i;
+    volatile float tiny = 1e-38f, half = 0.5f;
+    const float product = tiny * half;  // a denormal, or 0 where they are flushed
+    const int flushed = product == 0;
+    if (flushed != (job->wanted == 0x8040)) atomic_fetch_add(&job->wrong, 1);
+    if (!pthread_equal(pthread_self(), job->caller)) atomic_fetch_add(&job->elsewhere, 1);
+    usleep(200);  // long enough that the workers take some
+}
+
+// Tasks see denormals as the caller does, on whatever thread they run, and the workers' own mode comes back.
+static void denormals_are_the_callers(void **state) {
+    (void)state;
+    dpcr_context *context = context_of(3);
+    const unsigned own = _mm_getcsr(), modes[] = {0, 0x8040, 0, 0x8040};  // 0x8040: flush to zero, denormals are zero
+    int elsewhere = 0;
+    for (int k = 0; k < 4; k++) {
+        mode_job job = {.wanted = modes[k], .caller = pthread_self()};
+        _mm_setcsr((own & ~0x8040u) | modes[k]);
+        dpcri_parallel(context, 60, look_at_mode, &job);
+        assert_int_equal(_mm_getcsr() & 0x8040, modes[k]);
+        _mm_setcsr(own);
+        assert_int_equal(job.wrong, 0);
+        elsewhere += job.elsewhere;
+    }
+    assert_true(elsewhere > 0);
+    dpcr_context_destroy(context);
+}
+#endif
+
 static void refusals(void **state) {
     (void)state;
     dpcr_context *context = NULL;
@@ -179,6 +221,9 @@ int main(void) {
         cmocka_unit_test(works_after_fork), cmocka_unit_test(without_memory_the_caller_does_it),
         cmocka_unit_test(refusals),         cmocka_unit_test(rates_are_plausible),
         cmocka_unit_test(checked_sizes),
+#if defined(__x86_64__)
+        cmocka_unit_test(denormals_are_the_callers),
+#endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

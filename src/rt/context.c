@@ -6,6 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
 #include "rt/pool.h"
 #include "rt/rt.h"
 
@@ -114,18 +118,33 @@ void dpcri_free(dpcr_context *context, void *memory) {
     if (memory) context->options.release(context->options.allocator_user, memory);
 }
 
+// Denormals and rounding: the library never chooses a mode. Tasks run in that of the thread that asked for the region, so
+// that results do not depend on which thread takes them, and a worker's own is restored afterwards.
+#if defined(__x86_64__)
+enum { MODE_FLAGS = 0x3f };  // exceptions that were raised: not a mode
+static unsigned floating_mode(void) { return _mm_getcsr() & ~(unsigned)MODE_FLAGS; }
+static void set_floating_mode(unsigned mode) { _mm_setcsr(mode); }
+#else
+static unsigned floating_mode(void) { return 0; }
+static void set_floating_mode(unsigned mode) { (void)mode; }
+#endif
+
 typedef struct region {
     void (*task)(void *argument, int64_t i);
     void *argument;
+    unsigned mode;
 } region;
 
 static _Thread_local bool inside_task = false;
 
 static void run_task(void *argument, int64_t i) {
     region *r = argument;
+    const unsigned own = floating_mode();
+    if (own != r->mode) set_floating_mode(r->mode);
     inside_task = true;
     r->task(r->argument, i);
     inside_task = false;
+    if (own != r->mode) set_floating_mode(own);
 }
 
 void dpcri_parallel(dpcr_context *context, int64_t n, void (*task)(void *argument, int64_t i), void *argument) {
@@ -143,7 +162,7 @@ void dpcri_parallel(dpcr_context *context, int64_t n, void (*task)(void *argumen
         context->pool = dpcri_pool_create(context, context->threads - 1);
         context->pool_process = getpid();
     }
-    region r = {.task = task, .argument = argument};
+    region r = {.task = task, .argument = argument, .mode = floating_mode()};
     if (context->pool)
         dpcri_pool_run(context->pool, n, run_task, &r);
     else  // memory was refused: the caller does it all
