@@ -142,9 +142,19 @@ static int evaluate_steps(sweep *s, int64_t first, int64_t count, void *dense) {
     return code;
 }
 
-static void evaluate_piece(sweep *s, int64_t piece, void *dense) {
-    const int64_t begin = piece * s->plan->piece, end = begin + s->plan->piece;
-    const int64_t first = begin > s->lo ? begin : s->lo, last = end < s->hi ? end : s->hi;
+// Steps [first, last) of the window's i-th piece. Pieces lie at multiples of their size, so the first and the last may
+// be cut.
+typedef struct piece_steps {
+    int64_t first, last;
+} piece_steps;
+
+static piece_steps piece_at(const sweep *s, int64_t i) {
+    const int64_t begin = (s->lo / s->plan->piece + i) * s->plan->piece, end = begin + s->plan->piece;
+    return (piece_steps){begin > s->lo ? begin : s->lo, end < s->hi ? end : s->hi};
+}
+
+static void evaluate_piece(sweep *s, int64_t i, void *dense) {
+    const int64_t first = piece_at(s, i).first, last = piece_at(s, i).last;
     int code = 0;
     int64_t l = first;
     if (l == 0) code = evaluate_steps(s, l++, 1, dense);
@@ -158,7 +168,7 @@ static void evaluate_piece(sweep *s, int64_t piece, void *dense) {
     const dpcr_array r = buffer_view(s, s->space.r, s->plan->steps.width, first, last - first);
     const dpcr_array a = transitions_view(s, first, last - first);
     const dpcr_array z = dpcri_outputs(&s->run->t, first, last - first, s->row, s->rows);
-    const int64_t at = (piece - s->lo / s->plan->piece) * s->plan->steps.batch + s->row;
+    const int64_t at = i * s->plan->steps.batch + s->row;
     const double damping = options->method == DPCR_METHOD_DAMPED ? options->damping : 1;
     s->ops->residual(&f, &z, &r, &a, s->values, first, s->space.masked + s->row, options->atol, options->rtol, damping,
                      s->space.good + at, s->space.worst + at, s->space.front_bad + at);
@@ -172,14 +182,12 @@ static void evaluate_task(void *argument, int64_t task) {
     const size_t dense = (size_t)(s->plan->piece * steps->batch * dpcr_transition_values(&steps->jacobian)) *
                          dpcr_dtype_size(steps->dtype);
     for (int64_t i = task; i < piece_count(s); i += DPCRI_EVALUATION_TASKS)
-        evaluate_piece(s, s->lo / s->plan->piece + i, (char *)s->space.dense + (size_t)task * dense);
+        evaluate_piece(s, i, (char *)s->space.dense + (size_t)task * dense);
 }
 
 static void update_piece(void *argument, int64_t task) {
     sweep *s = argument;
-    const int64_t piece = s->lo / s->plan->piece + task;
-    const int64_t begin = piece * s->plan->piece, end = begin + s->plan->piece;
-    const int64_t first = begin > s->lo ? begin : s->lo, last = end < s->hi ? end : s->hi;
+    const int64_t first = piece_at(s, task).first, last = piece_at(s, task).last;
     const dpcr_array f = buffer_view(s, s->space.f, s->plan->steps.width, first, last - first);
     const dpcr_array r = buffer_view(s, s->space.r, s->plan->steps.width, first, last - first);
     const dpcr_array z = dpcri_outputs(&s->run->t, first, last - first, s->row, s->rows);
@@ -193,8 +201,7 @@ static void update_piece(void *argument, int64_t task) {
 static int64_t leading(const sweep *s, const int64_t *good, int64_t b) {
     int64_t total = 0;
     for (int64_t i = 0; i < piece_count(s); i++) {
-        const int64_t begin = (s->lo / s->plan->piece + i) * s->plan->piece, end = begin + s->plan->piece;
-        const int64_t count = (end < s->hi ? end : s->hi) - (begin > s->lo ? begin : s->lo);
+        const int64_t count = piece_at(s, i).last - piece_at(s, i).first;
         const int64_t here = good[i * s->plan->steps.batch + b];
         total += here;
         if (here < count) break;
@@ -246,10 +253,9 @@ static void sweep_rows(sweep *s, int64_t block, int64_t task, const void *carry,
     mine.slot = (char *)s->space.a + (size_t)task * slot;
     if (carry) carry = (const char *)carry + (size_t)(offset * carry_row) * real;
     for (int64_t i = 0; i < piece_count(s); i++) {
-        const int64_t begin = (s->lo / s->plan->piece + i) * s->plan->piece, end = begin + s->plan->piece;
-        const int64_t first = begin > s->lo ? begin : s->lo, last = end < s->hi ? end : s->hi;
+        const int64_t first = piece_at(s, i).first, last = piece_at(s, i).last;
         mine.slot_first = first;
-        evaluate_piece(&mine, s->lo / s->plan->piece + i, (char *)s->space.dense + (size_t)task * dense);
+        evaluate_piece(&mine, i, (char *)s->space.dense + (size_t)task * dense);
         if (*s->code < 0) return;
         solve_steps(&mine, first, last, carry, carry_row);
         const dpcr_array r = buffer_view(&mine, s->space.r, s->plan->steps.width, last - 1, 1);
