@@ -247,6 +247,26 @@ static void planner_explains(void **state) {
     dpcr_context_destroy(context);
 }
 
+// On a machine of many threads a long narrow chain without a batch pays, a full batch never does.
+static void planner_chooses(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(256);
+    for (int full = 0; full < 2; full++) {
+        chain c = tanh_chain(full ? 200 : 20000, full ? 5000 : 1, 2, DPCR_F32);
+        dpcr_steps steps = chain_steps(&c);
+        steps.latency = 1e-6;
+        if (full) steps.flops = 1e6;
+        dpcr_solve_plan *plan = NULL;
+        const dpcr_solve_options options = {.size = sizeof options};
+        assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
+        assert_int_equal(dpcr_solve_plan_method(plan), full ? DPCR_METHOD_SEQUENTIAL : DPCR_METHOD_NEWTON);
+        const char *sentence = full ? "sequential:" : "newton:";
+        assert_int_equal(strncmp(dpcr_solve_plan_sentence(plan), sentence, strlen(sentence)), 0);
+        dpcr_solve_plan_destroy(plan);
+    }
+    dpcr_context_destroy(context);
+}
+
 typedef struct budget {
     int64_t left, live;
 } budget;
@@ -307,15 +327,11 @@ static void empty_chains(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(positive_codes),
-        cmocka_unit_test(histories),
-        cmocka_unit_test(plans_are_shared),
-        cmocka_unit_test(refusals),
-        cmocka_unit_test(callbacks_abort),
-        cmocka_unit_test(cancel_stops),
-        cmocka_unit_test(steps_check_catches),
-        cmocka_unit_test(planner_explains),
-        cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(positive_codes),      cmocka_unit_test(histories),
+        cmocka_unit_test(plans_are_shared),    cmocka_unit_test(refusals),
+        cmocka_unit_test(callbacks_abort),     cmocka_unit_test(cancel_stops),
+        cmocka_unit_test(steps_check_catches), cmocka_unit_test(planner_explains),
+        cmocka_unit_test(planner_chooses),     cmocka_unit_test(out_of_memory),
         cmocka_unit_test(empty_chains),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

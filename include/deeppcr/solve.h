@@ -138,14 +138,15 @@ typedef struct dpcr_solve_options {
     dpcr_scheme backward;  // for the transposed chain of the backward pass; SEQUENTIAL is the adjoint loop
     dpcr_guess guess;      // overlap starts its chunks from z0 whatever it is; shooting takes GIVEN for ZERO
     double atol, rtol;     // a step is converged where |z_l - f_l(z_{l-1})| <= atol + rtol |z_l|. Default:
-                        // DPCR_TOLERANCE_...; negative: 0 (overlap: bit for bit)
-    int64_t window;       // steps solved at once; 1 is Gauss-Seidel; default: all, within the memory limit
-    int64_t chunk;        // overlap, shooting and the chunked scheme: steps a chunk
-    int64_t warm_up;      // overlap: steps before a chunk's first; default 64
-    int64_t block;        // k of DPCR_METHOD_BLOCK; default 2
-    double damping;       // s of DPCR_METHOD_DAMPED, in [0, 1]; default 0.7
-    int max_sweeps;       // budget, in evaluations of the whole chain; default 100 (overlap: 3)
-    int no_fallback;      // non-zero: stop with DPCR_REASON_NOT_CONVERGED instead of finishing in order
+                           // DPCR_TOLERANCE_...; negative: 0 (overlap: bit for bit)
+    int64_t window;        // steps solved at once; 1 is Gauss-Seidel; default: all, within the memory limit
+    int64_t chunk;         // overlap, shooting and the chunked scheme: steps a chunk
+    int64_t warm_up;       // overlap: steps before a chunk's first; default 64
+    int64_t block;         // k of DPCR_METHOD_BLOCK; default 2
+    double damping;        // s of DPCR_METHOD_DAMPED, in [0, 1]; default 0.7
+    int max_sweeps;   // budget, in evaluations of the whole chain; default 100 (overlap: 3; AUTO: what the loop's time
+                      // affords, so that finishing in order after all costs at most twice the loop)
+    int no_fallback;  // non-zero: stop with DPCR_REASON_NOT_CONVERGED instead of finishing in order
     size_t memory_limit;  // bytes of workspace at most; 0: no limit. Windows shrink with the batch to stay within it,
                           // so the bits of a sequence then depend on the size of its batch
     int consume_tape;  // non-zero: backward may use the tape up (gradient_from_tape), so each tape serves one backward
@@ -165,7 +166,7 @@ typedef struct dpcr_solve_report {
                             // overlap: largest defect of a boundary
     double error_estimate;  // largest correction of the last linear solve / max(1, |z_l|) over what it confirmed (or,
                             // not converged, refused); overlap: the defects, carried on; negative: none
-    double seconds;  // wall time, and its phases
+    double seconds;         // wall time, and its phases
     double seconds_evaluate, seconds_linear, seconds_finish;
     size_t bytes;  // workspace used
     int64_t history_capacity;

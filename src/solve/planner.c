@@ -130,7 +130,12 @@ static void choose_method(const dpcri_rates *rates, const dpcr_steps *steps, dpc
     const candidate newton = best_newton(rates, steps, options->scheme);
     const bool parallel = doubt * newton.seconds < loop;
     options->method = parallel ? DPCR_METHOD_NEWTON : DPCR_METHOD_SEQUENTIAL;
-    if (parallel) options->scheme = newton.scheme;
+    if (parallel) {
+        options->scheme = newton.scheme;
+        // What has to be finished in order after all has then cost at most twice the loop.
+        const double afforded = loop / (newton.seconds / EXPECTED_SWEEPS);
+        if (options->max_sweeps == 0) options->max_sweeps = (int)less(more(afforded, 1), 1000);
+    }
     snprintf(sentence, bytes, "%s: newton (%s) would need about %d sweeps at %s, the loop takes %s",
              dpcr_method_name(options->method), dpcr_scheme_name(newton.scheme), EXPECTED_SWEEPS,
              duration(newton.seconds / EXPECTED_SWEEPS, a, sizeof a), duration(loop, b, sizeof b));
