@@ -218,8 +218,13 @@ static int write_csv(const cli_common *common, const cli_solution *s) {
 // What the solver takes for atol and rtol: 0 is its default, a negative number none.
 static double solver_tolerance(const check *c) {
     const double given = c->solver.options.atol;
+    const dpcr_method method = c->solver.options.method;
     if (given != 0) return given > 0 ? given : 0;
-    return c->network.options.dtype == DPCR_F64 ? DPCR_TOLERANCE_F64 : DPCR_TOLERANCE_F32;
+    const double full = c->network.options.dtype == DPCR_F64 ? DPCR_TOLERANCE_F64 : DPCR_TOLERANCE_F32;
+    const bool unconfirmed = method == DPCR_METHOD_DIAGONAL || method == DPCR_METHOD_BLOCK ||
+                             method == DPCR_METHOD_PICARD || method == DPCR_METHOD_JACOBI ||
+                             method == DPCR_METHOD_DAMPED;
+    return unconfirmed ? DPCR_UNCONFIRMED * full : full;
 }
 
 static int tell(const check *c, const verdict *v, const cli_solution *s) {

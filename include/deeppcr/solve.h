@@ -130,6 +130,9 @@ DPCR_API const char *dpcr_reason_name(dpcr_reason reason);
 
 #define DPCR_TOLERANCE_F32 1e-5  // default of atol and rtol, per step
 #define DPCR_TOLERANCE_F64 1e-10
+#define DPCR_UNCONFIRMED \
+    0.1  // factor of the defaults where no error estimate confirms the residuals: diagonal, block,
+         // picard, jacobi, damped
 
 typedef struct dpcr_solve_options {
     size_t size;  // sizeof(dpcr_solve_options) of the caller; zero in a field means the default

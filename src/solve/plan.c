@@ -162,9 +162,16 @@ static dpcr_scheme default_scheme(const dpcr_transition *transition, int64_t len
     return elementwise && length >= 256 ? DPCR_SCHEME_CHUNKED : DPCR_SCHEME_SEQUENTIAL;
 }
 
+// Methods whose result an error estimate confirms, or that have no residuals to speak of.
+static bool has_estimate(dpcr_method method) {
+    return method == DPCR_METHOD_AUTO || method == DPCR_METHOD_SEQUENTIAL || method == DPCR_METHOD_NEWTON ||
+           method == DPCR_METHOD_OVERLAP || method == DPCR_METHOD_SHOOTING;
+}
+
 static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
     dpcr_solve_options *o = &plan->options;
-    const double tolerance = plan->steps.dtype == DPCR_F64 ? DPCR_TOLERANCE_F64 : DPCR_TOLERANCE_F32;
+    const double full = plan->steps.dtype == DPCR_F64 ? DPCR_TOLERANCE_F64 : DPCR_TOLERANCE_F32;
+    const double tolerance = has_estimate(o->method) ? full : DPCR_UNCONFIRMED * full;
     if ((unsigned)o->method >= DPCR_METHOD_COUNT || (unsigned)o->scheme >= DPCR_SCHEME_COUNT ||
         (unsigned)o->backward >= DPCR_SCHEME_COUNT || (unsigned)o->guess >= DPCR_GUESS_COUNT)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
