@@ -26,7 +26,8 @@ typedef struct dpcr_context_options {
     void *cancel_user;
 } dpcr_context_options;
 
-// Creates a context; `options` NULL means all defaults. The thread pool starts at first use and is rebuilt after fork.
+// Creates a context; `options` NULL means all defaults. The thread pool starts at first use and is rebuilt after fork
+// (fork only while no other thread is inside a call on the context: its lock would stay taken in the child).
 // Several threads may share a context: executes that need the pool take turns.
 DPCR_API dpcr_status dpcr_context_create(const dpcr_context_options *options, dpcr_context **context,
                                          dpcr_error *error);
