@@ -44,7 +44,8 @@ static void set_shape(cli_result *r, const plan *p, const char *kind) {
 static int plan_linear(dpcr_context *context, const plan *p, cli_result *r) {
     const dpcr_model_options *o = &p->network.options;
     const int64_t block = p->structure == DPCR_BLOCK ? (p->solver.options.block ? p->solver.options.block : 2) : 0;
-    const dpcr_chain_shape shape = {.length = o->layers,
+    const dpcr_chain_shape shape = {.size = sizeof shape,
+                                    .length = o->layers,
                                     .batch = p->network.batch,
                                     .transition = dpcr_transition_square(p->structure, o->width, block),
                                     .dtype = o->dtype};

@@ -193,7 +193,8 @@ static int shape_of(const inputs *in, const solve *s, dpcr_chain_shape *shape, d
     if (from->dtype != b->dtype || (b->dtype != DPCR_F32 && b->dtype != DPCR_F64))
         return cli_fail(CLI_INPUT, "A is %s and b is %s: wanted both float32 or both float64",
                         dpcr_dtype_name(from->dtype), dpcr_dtype_name(b->dtype));
-    *shape = (dpcr_chain_shape){.length = b->shape[0],
+    *shape = (dpcr_chain_shape){.size = sizeof *shape,
+                                .length = b->shape[0],
                                 .batch = b->shape[1],
                                 .transition = dpcr_transition_square(structure, w, block),
                                 .dtype = b->dtype,

@@ -29,7 +29,8 @@ static void fill(void) {
 
 // Plans and runs one scheme; z [LENGTH][BATCH][WIDTH] gets the states.
 static dpcr_status solve(dpcr_context *context, dpcr_scheme scheme, double *z, dpcr_error *error) {
-    const dpcr_chain_shape shape = {.length = LENGTH,
+    const dpcr_chain_shape shape = {.size = sizeof shape,
+                                    .length = LENGTH,
                                     .batch = BATCH,
                                     .transition = dpcr_transition_square(DPCR_DENSE, WIDTH, 0),
                                     .dtype = DPCR_F64};

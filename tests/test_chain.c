@@ -82,8 +82,12 @@ static void drop(problem *p) {
 }
 
 static dpcr_chain_shape shape_of(const problem *p) {
-    return (dpcr_chain_shape){
-        .length = p->length, .batch = p->batch, .transition = p->t, .dtype = p->dtype, .transposed = p->transposed};
+    return (dpcr_chain_shape){.size = sizeof(dpcr_chain_shape),
+                              .length = p->length,
+                              .batch = p->batch,
+                              .transition = p->t,
+                              .dtype = p->dtype,
+                              .transposed = p->transposed};
 }
 
 static dpcr_chain_report solve(problem *p, const dpcr_chain_options *options, int threads, bool in_place) {
@@ -683,8 +687,11 @@ static void plan_refusals(void **state) {
     (void)state;
     dpcr_error e = {0};
     dpcr_chain_plan *plan = NULL;
-    const dpcr_chain_shape good = {
-        .length = 8, .batch = 2, .transition = dpcr_transition_square(DPCR_DENSE, 3, 0), .dtype = DPCR_F32};
+    const dpcr_chain_shape good = {.size = sizeof good,
+                                   .length = 8,
+                                   .batch = 2,
+                                   .transition = dpcr_transition_square(DPCR_DENSE, 3, 0),
+                                   .dtype = DPCR_F32};
     const dpcr_chain_options fine = {.size = sizeof fine};
 #define PLAN(s, o) dpcr_chain_plan_create(contexts[1], s, o, &plan, &e)
     expect(dpcr_chain_plan_create(NULL, &good, &fine, &plan, &e), DPCR_ERROR_ARGUMENT, &e, "context is NULL");
@@ -692,6 +699,9 @@ static void plan_refusals(void **state) {
     expect(dpcr_chain_plan_create(contexts[1], &good, &fine, NULL, &e), DPCR_ERROR_ARGUMENT, &e, "plan is NULL");
     dpcr_chain_shape s = good;
     dpcr_chain_options o = fine;
+    s.size = 8;
+    expect(PLAN(&s, &o), DPCR_ERROR_ARGUMENT, &e, "shape.size");
+    s = good;
     s.transition.cols = 2;
     expect(PLAN(&s, &o), DPCR_ERROR_UNSUPPORTED, &e, "3x2");
     s = good, s.length = -1;
@@ -830,8 +840,11 @@ static void out_of_memory(void **state) {
                                           .allocator_user = &m};
     dpcr_context *context = NULL;
     assert_int_equal(dpcr_context_create(&options, &context, NULL), DPCR_OK);
-    const dpcr_chain_shape shape = {
-        .length = 64, .batch = 2, .transition = dpcr_transition_square(DPCR_DENSE, 3, 0), .dtype = DPCR_F64};
+    const dpcr_chain_shape shape = {.size = sizeof shape,
+                                    .length = 64,
+                                    .batch = 2,
+                                    .transition = dpcr_transition_square(DPCR_DENSE, 3, 0),
+                                    .dtype = DPCR_F64};
     int refused = 0;
     for (int allowed = 0;; allowed++, refused++) {
         dpcr_error e = {0};

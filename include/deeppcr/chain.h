@@ -28,8 +28,9 @@ DPCR_API const char *dpcr_scheme_name(dpcr_scheme scheme);
 DPCR_API dpcr_status dpcr_scheme_find(const char *name, dpcr_scheme *scheme, dpcr_error *error);
 
 typedef struct dpcr_chain_shape {
-    int64_t length;              // L >= 0
-    int64_t batch;               // B >= 0
+    size_t size;     // sizeof(dpcr_chain_shape) of the caller: room for widths that differ from step to step
+    int64_t length;  // L >= 0
+    int64_t batch;   // B >= 0
     dpcr_transition transition;  // square
     dpcr_dtype dtype;
     int transposed;  // non-zero: z_l = A_{l+1}^T z_{l+1} + b_l from the last step; z_{L-1} = b_{L-1} (+ z0 is refused)

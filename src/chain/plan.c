@@ -11,6 +11,9 @@
 #include "chain/flow.h"
 
 static dpcr_status check_shape(const dpcr_chain_shape *shape, dpcr_error *error) {
+    if (shape->size < offsetof(dpcr_chain_shape, transposed) + sizeof shape->transposed)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "chain_plan_create: shape.size is %zu, wanted sizeof(dpcr_chain_shape)", shape->size);
     const dpcr_transition *t = &shape->transition;
     const dpcr_status status = dpcr_transition_check(t, error);
     if (status != DPCR_OK) return status;
