@@ -137,7 +137,11 @@ for method in (["--layers", "100"], ["--layers", "30", "--method", "newton", "--
             kills += 1
             continue
         assert process.returncode == 0, process.returncode
-        break
+        if kills:
+            break
+        took /= 2  # done before its time: from the beginning, and sooner
+        for name in ("killed", "kl"):
+            os.remove(path(name))
     assert kills >= 1, "never killed"
     assert tensors("killed") == tensors("whole"), "killed %d times and resumed: other bits" % kills
     steps = [line["step"] for line in log("kl") if line["event"] == "step"]
