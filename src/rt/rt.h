@@ -15,7 +15,7 @@ dpcri_isa dpcri_isa_level(void);
 // bits for any number of threads.
 void dpcri_parallel(dpcr_context *context, int64_t n, void (*task)(void *argument, int64_t i), void *argument);
 
-// What this machine reaches, measured once a context (a few milliseconds): for the planners' cost models.
+// What this machine reaches, measured once a context (some tens of milliseconds, 32 MiB for a moment): for the planners' cost models.
 typedef struct dpcri_rates {
     double flops;      // a second and thread, of small products
     double latency;    // seconds of one dependent multiply-add

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The planner: predicts the seconds of the loop and of every candidate from the chain's cost and four rates of the
+// The planner: predicts the seconds of the loop and of every candidate from the chain's cost and rates of the
 // machine (measured once a context), chooses the least, and says why in one sentence. docs/math/cost.md has the model.
 #include <math.h>
 #include <stdio.h>
