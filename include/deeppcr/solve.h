@@ -31,6 +31,17 @@ typedef struct dpcr_span {
     void *stream;        // for devices; NULL on the host
 } dpcr_span;
 
+// What the callback `window` is asked for, and what it answers.
+typedef struct dpcr_window {
+    size_t size;
+    int method;         // dpcr_method: newton or shooting
+    double atol, rtol;  // as in dpcr_solve_options
+    int max_sweeps;
+    int sweeps;       // out: sweeps made, one of them the one that measured
+    double residual;  // out: largest residual or defect / max(1, |z|), measured before the last correction
+    double estimate;  // out: largest correction of the last linear solve / max(1, |z|)
+} dpcr_window;
+
 // All callbacks return 0; a negative code aborts (DPCR_ERROR_CALLBACK, the code is kept in the error). A positive code
 // of advance or linearise makes the span's results not finite, for all its rows: a callback that can tell them apart
 // writes NaN where it cannot go on and returns 0. adjoint and gradient abort with any code but 0. Arrays are in the
@@ -45,7 +56,12 @@ typedef struct dpcr_steps {
     dpcr_transition jacobian;  // the exact structure of J; what `linearise` gives
     double flops;              // of one step and sequence: advance
     double jacobian_flops;     // linearise, beyond advance
-    double latency;       // seconds that one step of one sequence takes when nothing runs beside it; 0: from the flops
+    double latency;  // seconds that one step of one sequence takes when nothing runs beside it; 0: from the flops
+    // Lanes of one sequence that one call of advance (and of adjoint) runs side by side at its best, in vectors or in
+    // turn; 0 or 1: one after another. And the seconds a step and lane that such a call takes on one thread; 0: from
+    // the flops. The same for adjoint, 0: as advance.
+    int64_t lanes;
+    double lane_seconds, adjoint_latency, adjoint_lane_seconds;
     int64_t tape_values;  // numbers a step and sequence that advance may leave for the backward pass; 0: none
     // Non-zero: with the option consume_tape, where adjoint gets a tape and no place for its adjoint states (NULL), it
     // leaves in the tape what gradient wants, and gradient, called with that tape and without adjoint states, takes it
@@ -65,11 +81,12 @@ typedef struct dpcr_steps {
     // steps = 1: y[c] = J_l(in[c]) x[c]. May be NULL. All [lanes][rows][w].
     int (*jvp)(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *x, const dpcr_array *y);
 
-    // The adjoint loop of one lane (lanes = 1), from the last step of the span down to the first:
-    //   g = last; for k = steps-1 .. 0: if direct: g += direct[k]; adjoint[k] = g; g = J_{first+k}^T g;   first_out = g
-    // in [steps][rows][w] are the states that go in, direct and adjoint [steps][rows][w] (direct may be NULL or adjoint
-    // itself), last and first_out [rows][w] (may be the same), tape [steps][rows][tape_values] or NULL (recompute).
-    // adjoint is NULL only with gradient_from_tape.
+    // The adjoint loop of every lane c, from its last step (first + c stride + steps - 1) down to its first:
+    //   g = last[c]; for k = steps-1 .. 0: if direct: g += direct[c][k]; adjoint[c][k] = g; g = J^T g;  first_out[c] =
+    //   g
+    // in [lanes][steps][rows][w] are the states that go in, direct and adjoint likewise (direct may be NULL or adjoint
+    // itself), last and first_out [lanes][rows][w] (may be the same), tape [lanes][steps][rows][tape_values] or NULL
+    // (recompute). adjoint is NULL with gradient_from_tape, or where only first_out is wanted.
     // steps = 1 is the vector-Jacobian product. May be NULL where linearise is given.
     int (*adjoint)(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
                    const dpcr_array *direct, const dpcr_array *last, const dpcr_array *adjoint,
@@ -80,6 +97,13 @@ typedef struct dpcr_steps {
     // parameters. adjoint is NULL only with gradient_from_tape.
     int (*gradient)(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
                     const dpcr_array *adjoint);
+
+    // A whole method inside the callback, where states, Jacobians and the small linear solve stay in registers and
+    // cache: solves one lane of span->steps steps from in [1][rows][w] (rows = 1) by window->method on the calling
+    // thread, writes states [1][steps][rows][w], and says in `window` what it measured. The driver decides what that is
+    // worth. Positive: not served, nothing was written that counts. May be NULL.
+    int (*window)(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
+                  dpcr_window *window);
 } dpcr_steps;
 
 // ---- methods and options ----
