@@ -2,6 +2,7 @@
 // The context: allocator, thread pool, cancel.
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,8 +21,18 @@ struct dpcr_context {
     int threads;
     pthread_mutex_t turn;  // one parallel region at a time
     dpcri_pool *pool;
-    pid_t pool_process;  // a pool does not survive fork: rebuilt when the process differs
+    unsigned pool_forks;  // a pool does not survive fork: rebuilt when the process has forked off since
 };
+
+// Forks that lie between this process and the one that loaded the library: asking the system who we are would cost more
+// than a parallel region's handing over.
+static _Atomic unsigned forks = 0;
+static pthread_once_t forks_watched = PTHREAD_ONCE_INIT;
+static int watching_failed = 0;
+
+static void count_fork(void) { atomic_fetch_add_explicit(&forks, 1, memory_order_relaxed); }
+static void watch_forks(void) { watching_failed = pthread_atfork(NULL, NULL, count_fork); }
+static unsigned forks_so_far(void) { return atomic_load_explicit(&forks, memory_order_relaxed); }
 
 static void *default_allocate(void *user, size_t bytes, size_t alignment) {
     (void)user;
@@ -63,6 +74,8 @@ dpcr_status dpcr_context_create(const dpcr_context_options *options, dpcr_contex
         given.allocate = default_allocate;
         given.release = default_release;
     }
+    if (pthread_once(&forks_watched, watch_forks) != 0 || watching_failed)
+        return dpcri_fail(error, DPCR_ERROR_SYSTEM, "context_create: the system cannot tell us of forks");
     dpcr_context *made = given.allocate(given.allocator_user, sizeof *made, 64);
     if (!made)
         return dpcri_fail(error, DPCR_ERROR_MEMORY, "context_create: no memory for the context (%zu bytes)",
@@ -82,7 +95,7 @@ dpcr_status dpcr_context_create(const dpcr_context_options *options, dpcr_contex
 
 void dpcr_context_destroy(dpcr_context *context) {
     if (!context) return;
-    if (context->pool_process == getpid())
+    if (context->pool_forks == forks_so_far())
         dpcri_pool_destroy(context, context->pool);
     else  // after fork the workers are the parent's
         dpcri_free(context, context->pool);
@@ -118,8 +131,8 @@ void dpcri_free(dpcr_context *context, void *memory) {
     if (memory) context->options.release(context->options.allocator_user, memory);
 }
 
-// Denormals and rounding: the library never chooses a mode. Tasks run in that of the thread that asked for the region, so
-// that results do not depend on which thread takes them, and a worker's own is restored afterwards.
+// Denormals and rounding: the library never chooses a mode. Tasks run in that of the thread that asked for the region,
+// so that results do not depend on which thread takes them, and a worker's own is restored afterwards.
 #if defined(__x86_64__)
 enum { MODE_FLAGS = 0x3f };  // exceptions that were raised: not a mode
 static unsigned floating_mode(void) { return _mm_getcsr() & ~(unsigned)MODE_FLAGS; }
@@ -154,13 +167,13 @@ void dpcri_parallel(dpcr_context *context, int64_t n, void (*task)(void *argumen
         return;
     }
     pthread_mutex_lock(&context->turn);
-    if (context->pool && context->pool_process != getpid()) {  // after fork the workers are the parent's
+    if (context->pool && context->pool_forks != forks_so_far()) {  // after fork the workers are the parent's
         dpcri_free(context, context->pool);
         context->pool = NULL;
     }
     if (!context->pool) {
         context->pool = dpcri_pool_create(context, context->threads - 1);
-        context->pool_process = getpid();
+        context->pool_forks = forks_so_far();
     }
     region r = {.task = task, .argument = argument, .mode = floating_mode()};
     if (context->pool)

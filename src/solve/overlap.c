@@ -14,35 +14,72 @@
 
 #include "solve/solve_internal.h"
 
-enum { LANES_A_TASK = 16, MEET_STEPS = 64 };
+enum {
+    LANES = 16,       // a call of callbacks that do not say how many lanes they run at their best
+    MEET_STEPS = 64,  // steps of a rerun between two looks whether it has met what is stored
+    FEW = 4           // 1 of FEW chunks of a group bad: they run again one by one, else the group does
+};
+
+// How a chain is cut: groups of `lanes` chunks, one call each; the chunks of the first `longer` groups have one step
+// more than the others', n; the very last chunk also has the remainder, fewer steps than a group has lanes.
+typedef struct layout {
+    int64_t lanes, groups, chunks, n, longer;
+} layout;
 
 typedef struct overlap {
     dpcri_run *run;
     const dpcr_solve_plan *plan;
     const dpcri_row_ops *ops;
-    int64_t chunks, steps;  // K and n; the last chunk also has the remainder
-    void *starts, *ends;    // [K][B][w]: the state each chunk started from; scratch of the reruns
-    unsigned char *rerun;   // [K][B]: 1 where the chunk must run again
+    layout cut;
+    void *starts, *ends;   // [K][B][w]: the state each chunk started from; scratch of the reruns
+    unsigned char *rerun;  // [K][B]: 1 where the chunk must run again
     _Atomic int64_t rerun_steps;
     _Atomic int code;
 } overlap;
 
-// Steps a chunk: at least twice the warm-up, about 64 chunks where the chain is long; odd, because chunk strides that
-// are powers of two fall on few cache sets.
-static int64_t chunk_steps(const dpcr_solve_plan *plan) {
-    if (plan->options.chunk) return plan->options.chunk;
-    const int64_t least = 2 * plan->options.warm_up, even = (plan->steps.length + 63) / 64;
-    return (least > even ? least : even) | 1;
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// From the shape of one sequence and the options alone. No chunk is shorter than twice its warm-up; a chain that is
+// long enough for more than one group has at least two, so that two threads find work, and groups whose chunks are
+// about eight warm-ups long.
+static layout layout_of(const dpcr_solve_plan *plan) {
+    const dpcr_steps *steps = &plan->steps;
+    const int64_t length = steps->length, m = plan->options.warm_up, lanes = steps->lanes > 1 ? steps->lanes : LANES;
+    layout cut = {.lanes = lanes};
+    if (plan->options.chunk) {
+        cut.chunks = most(length / plan->options.chunk, 1);
+        cut.n = length ? least(plan->options.chunk, length) : 1;
+    } else {
+        const int64_t affordable = most(length / (2 * m), 1);
+        const int64_t even = length / lanes / (8 * m), groups = length / lanes < 4 * m ? 1 : most(even, 2);
+        cut.chunks = least(affordable, lanes * groups);
+        cut.n = length / cut.chunks;
+        cut.longer = cut.chunks == lanes * groups ? (length - cut.n * cut.chunks) / lanes : 0;
+    }
+    cut.groups = (cut.chunks + lanes - 1) / lanes;
+    return cut;
 }
 
-static int64_t chunk_count(const dpcr_solve_plan *plan) {
-    const int64_t count = plan->steps.length / chunk_steps(plan);
-    return count > 0 ? count : 1;
+static int64_t chunk_start(const layout *cut, int64_t c) {
+    const int64_t extra = cut->longer * cut->lanes;
+    return c * cut->n + least(c, extra);
+}
+
+// Steps of the chunks of a group, without the very last one's remainder.
+static int64_t group_steps(const layout *cut, int64_t group) { return cut->n + (group < cut->longer); }
+
+static int64_t group_lanes(const layout *cut, int64_t group) {
+    return least(cut->lanes, cut->chunks - group * cut->lanes);
+}
+
+static int64_t chunk_end(const overlap *o, int64_t c) {
+    return c + 1 < o->cut.chunks ? chunk_start(&o->cut, c + 1) : o->plan->steps.length;
 }
 
 void dpcri_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, void **starts, void **ends,
                          unsigned char **rerun) {
-    const int64_t chunks = chunk_count(plan);
+    const int64_t chunks = layout_of(plan).chunks;
     int64_t rows = 0, numbers = 0;
     if (!dpcri_mul(chunks, plan->steps.batch, &rows) || !dpcri_mul(rows, plan->steps.width, &numbers))
         arena->overflow = true;
@@ -51,13 +88,9 @@ void dpcri_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, void *
     *rerun = dpcri_arena_take(arena, rows, 1);
 }
 
-static int64_t chunk_end(const overlap *o, int64_t c) {
-    return c + 1 < o->chunks ? (c + 1) * o->steps : o->plan->steps.length;
-}
-
 // [count][B][w] of chunk-wise states, from chunk c.
 static dpcr_array chunk_states(const overlap *o, void *data, int64_t c, int64_t count, int64_t row, int64_t rows) {
-    const int64_t shape[3] = {o->chunks, o->plan->steps.batch, o->plan->steps.width};
+    const int64_t shape[3] = {o->cut.chunks, o->plan->steps.batch, o->plan->steps.width};
     const dpcr_array whole = dpcr_array_make(data, o->plan->steps.dtype, 3, shape);
     return dpcri_slice(&whole, c, count, row, rows);
 }
@@ -66,57 +99,70 @@ static void note(overlap *o, int code) {
     if (code < 0) o->code = code;
 }
 
-// Warm-up of chunks [first, first + count), all of which begin at least m steps into the chain.
-static void warm_up(overlap *o, int64_t first, int64_t count, int64_t m) {
+// Warm-up of chunks [first, first + count), `stride` apart, all of which begin at least m steps into the chain.
+static void warm_up(overlap *o, int64_t first, int64_t count, int64_t stride, int64_t m) {
     const dpcr_steps *steps = &o->plan->steps;
     dpcr_array guess = dpcri_inputs(&o->run->t, 0, count, 0, steps->batch);
     guess.strides[0] = 0;
     const dpcr_array starts = chunk_states(o, o->starts, first, count, 0, steps->batch);
-    const dpcr_span span = dpcri_span(first * o->steps - m, count, o->steps, m, 0, steps->batch);
+    const dpcr_span span = dpcri_span(chunk_start(&o->cut, first) - m, count, stride, m, 0, steps->batch);
     note(o, dpcri_advance(steps, &span, &guess, NULL, &starts, NULL));
 }
 
-static void start_chunks(overlap *o, int64_t first, int64_t end) {
+static void start_chunks(overlap *o, int64_t first, int64_t end, int64_t stride) {
     const int64_t m = o->plan->options.warm_up;
     for (int64_t c = first; c < end; c++) {
-        const int64_t begin = c * o->steps;
+        const int64_t begin = chunk_start(&o->cut, c);
         if (c == 0) {
             const dpcr_array z0 = dpcri_inputs(&o->run->t, 0, 1, 0, o->plan->steps.batch);
             const dpcr_array start = chunk_states(o, o->starts, 0, 1, 0, o->plan->steps.batch);
             o->ops->copy(&z0, &start);
         } else if (begin < m) {
-            warm_up(o, c, 1, begin);  // reaches back to z0: exact
+            warm_up(o, c, 1, stride, begin);  // reaches back to z0: exact
         } else {
-            warm_up(o, c, end - c, m);
+            warm_up(o, c, end - c, stride, m);
             return;
         }
     }
 }
 
-static void run_chunks(overlap *o, int64_t first, int64_t count, int64_t n) {
-    if (count <= 0) return;
+// Steps [k, k + count) of the chunks of a group, side by side, for sequences row .. row + rows - 1, from `in`.
+static void run_lanes(overlap *o, int64_t group, int64_t row, int64_t rows, const dpcr_array *in, int64_t k,
+                      int64_t count) {
     const dpcr_steps *steps = &o->plan->steps;
-    const dpcr_array in = chunk_states(o, o->starts, first, count, 0, steps->batch);
-    const dpcr_array z = dpcri_outputs(&o->run->t, first * o->steps, n, 0, steps->batch);
+    const int64_t first = chunk_start(&o->cut, group * o->cut.lanes) + k, stride = group_steps(&o->cut, group);
+    const int64_t lanes = group_lanes(&o->cut, group);
+    const dpcr_array z = dpcri_outputs(&o->run->t, first, count, row, rows);
     dpcr_array states = dpcri_as_steps(&z);
-    states.shape[0] = count;
-    states.strides[0] = o->steps * z.strides[0];
-    const dpcr_span span = dpcri_span(first * o->steps, count, o->steps, n, 0, steps->batch);
+    states.shape[0] = lanes;
+    states.strides[0] = stride * z.strides[0];
+    const dpcr_span span = dpcri_span(first, lanes, stride, count, row, rows);
+    note(o, dpcri_advance(steps, &span, in, &states, NULL, NULL));
+}
+
+// The remainder of the very last chunk, from its whole steps' end.
+static void run_remainder(overlap *o, int64_t row, int64_t rows) {
+    const dpcr_steps *steps = &o->plan->steps;
+    const int64_t last = o->cut.chunks - 1, from = chunk_start(&o->cut, last) + group_steps(&o->cut, o->cut.groups - 1);
+    if (from >= steps->length) return;
+    const dpcr_array in = dpcri_inputs(&o->run->t, from, 1, row, rows);
+    const dpcr_array z = dpcri_outputs(&o->run->t, from, steps->length - from, row, rows);
+    const dpcr_array states = dpcri_as_steps(&z);
+    const dpcr_span span = dpcri_span(from, 1, 1, steps->length - from, row, rows);
     note(o, dpcri_advance(steps, &span, &in, &states, NULL, NULL));
 }
 
-static void first_pass(void *argument, int64_t task) {
+static void first_pass(void *argument, int64_t group) {
     overlap *o = argument;
-    const int64_t first = task * LANES_A_TASK;
-    const int64_t end = first + LANES_A_TASK < o->chunks ? first + LANES_A_TASK : o->chunks;
-    start_chunks(o, first, end);
-    const bool last = end == o->chunks;  // the last chunk is longer by the remainder
-    run_chunks(o, first, end - first - (last ? 1 : 0), o->steps);
-    if (last) run_chunks(o, end - 1, 1, chunk_end(o, end - 1) - (end - 1) * o->steps);
+    const int64_t first = group * o->cut.lanes, lanes = group_lanes(&o->cut, group);
+    const int64_t n = group_steps(&o->cut, group);
+    start_chunks(o, first, first + lanes, n);
+    const dpcr_array in = chunk_states(o, o->starts, first, lanes, 0, o->plan->steps.batch);
+    run_lanes(o, group, 0, o->plan->steps.batch, &in, 0, n);
+    if (group == o->cut.groups - 1) run_remainder(o, 0, o->plan->steps.batch);
 }
 
-static void *at(const overlap *o, const dpcr_array *array, int64_t first, int64_t row) {
-    (void)o;
+static void *at(const dpcr_array *array, int64_t first, int64_t row) {
     return (char *)array->data +
            (first * array->strides[0] + row * array->strides[1]) * (int64_t)dpcr_dtype_size(array->dtype);
 }
@@ -127,35 +173,80 @@ static void rerun_row(overlap *o, int64_t c, int64_t b) {
     const size_t bytes = (size_t)steps->width * dpcr_dtype_size(steps->dtype);
     const dpcr_array ends = chunk_states(o, o->ends, c, 1, b, 1);
     dpcr_array in = chunk_states(o, o->starts, c, 1, b, 1);
-    for (int64_t l = c * o->steps; l < chunk_end(o, c); l += MEET_STEPS) {
+    for (int64_t l = chunk_start(&o->cut, c); l < chunk_end(o, c); l += MEET_STEPS) {
         const int64_t count = l + MEET_STEPS < chunk_end(o, c) ? MEET_STEPS : chunk_end(o, c) - l;
         const dpcr_array z = dpcri_outputs(&o->run->t, l, count, b, 1), states = dpcri_as_steps(&z);
         const dpcr_span span = dpcri_span(l, 1, 1, count, b, 1);
-        memcpy(ends.data, at(o, &z, count - 1, 0), bytes);
+        memcpy(ends.data, at(&z, count - 1, 0), bytes);
         note(o, dpcri_advance(steps, &span, &in, &states, NULL, NULL));
         atomic_fetch_add_explicit(&o->rerun_steps, count, memory_order_relaxed);
-        if (o->ops->close(at(o, &z, count - 1, 0), ends.data, steps->width, o->plan->options.atol,
-                          o->plan->options.rtol))
+        if (o->ops->close(at(&z, count - 1, 0), ends.data, steps->width, o->plan->options.atol, o->plan->options.rtol))
             return;
         in = dpcri_slice(&z, count - 1, 1, 0, 1);
     }
 }
 
-static void rerun_chunk(void *argument, int64_t c) {
+// The states of sequence b that lie where step l of the group's first chunk does, one of each chunk.
+static dpcr_array across(const overlap *o, int64_t group, int64_t l, int64_t b) {
+    dpcr_array z = dpcri_outputs(&o->run->t, l, group_lanes(&o->cut, group), b, 1);
+    z.strides[0] *= group_steps(&o->cut, group);
+    return z;
+}
+
+static bool all_close(const overlap *o, const dpcr_array *x, const dpcr_array *y) {
+    for (int64_t c = 0; c < x->shape[0]; c++)
+        if (!o->ops->close(at(x, c, 0), at(y, c, 0), x->shape[2], o->plan->options.atol, o->plan->options.rtol))
+            return false;
+    return true;
+}
+
+// All chunks of a group of one sequence again, side by side, until all have met what is stored. Good ones repeat their
+// own bits.
+static void rerun_lanes(overlap *o, int64_t group, int64_t b) {
+    const int64_t first = group * o->cut.lanes, n = group_steps(&o->cut, group), lanes = group_lanes(&o->cut, group);
+    const int64_t begin = chunk_start(&o->cut, first);
+    const dpcr_array ends = chunk_states(o, o->ends, first, lanes, b, 1);
+    dpcr_array in = chunk_states(o, o->starts, first, lanes, b, 1);
+    for (int64_t k = 0; k < n; k += MEET_STEPS) {
+        const int64_t count = least(MEET_STEPS, n - k);
+        const dpcr_array last = across(o, group, begin + k + count - 1, b);
+        o->ops->copy(&last, &ends);
+        run_lanes(o, group, b, 1, &in, k, count);
+        atomic_fetch_add_explicit(&o->rerun_steps, count * lanes, memory_order_relaxed);
+        if (all_close(o, &last, &ends)) return;
+        in = last;
+    }
+    if (group == o->cut.groups - 1) run_remainder(o, b, 1);
+}
+
+// Sequence by sequence, so that none depends on what the others need.
+static void rerun_group(void *argument, int64_t group) {
     overlap *o = argument;
-    for (int64_t b = 0; b < o->plan->steps.batch; b++)
-        if (o->rerun[c * o->plan->steps.batch + b]) rerun_row(o, c, b);
+    const int64_t batch = o->plan->steps.batch, first = group * o->cut.lanes, lanes = group_lanes(&o->cut, group);
+    for (int64_t b = 0; b < batch; b++) {
+        int64_t bad = 0;
+        for (int64_t c = first; c < first + lanes; c++) bad += o->rerun[c * batch + b];
+        if (bad * FEW > lanes) {
+            rerun_lanes(o, group, b);
+            continue;
+        }
+        for (int64_t c = first; c < first + lanes && bad > 0; c++)
+            if (o->rerun[c * batch + b]) rerun_row(o, c, b);
+    }
 }
 
 // Compares the start of chunk c with its left neighbour's end; where they differ the chunk must run again from there.
 // The sequence's largest defect so far goes to last_residual.
 static bool check_boundary(overlap *o, int64_t c, int64_t b) {
     const dpcr_steps *steps = &o->plan->steps;
-    const dpcr_array end = dpcri_outputs(&o->run->t, c * o->steps - 1, 1, b, 1);
-    const dpcr_array start = chunk_states(o, o->starts, c, 1, b, 1);
-    o->run->last_residual[b] = fmax(o->run->last_residual[b], o->ops->distance(end.data, start.data, steps->width));
-    if (o->ops->close(end.data, start.data, steps->width, o->plan->options.atol, o->plan->options.rtol)) return true;
-    memcpy(start.data, end.data, (size_t)steps->width * dpcr_dtype_size(steps->dtype));
+    const size_t bytes = (size_t)steps->width * dpcr_dtype_size(steps->dtype);
+    const dpcr_array *z = &o->run->t.z;
+    const void *end = at(z, chunk_start(&o->cut, c) - 1, b);
+    void *start = (char *)o->starts + (size_t)(c * steps->batch + b) * bytes;
+    if (memcmp(end, start, bytes) == 0) return true;
+    o->run->last_residual[b] = fmax(o->run->last_residual[b], o->ops->distance(end, start, steps->width));
+    if (o->ops->close(end, start, steps->width, o->plan->options.atol, o->plan->options.rtol)) return true;
+    memcpy(start, end, bytes);
     return false;
 }
 
@@ -167,10 +258,10 @@ static bool check_boundaries(overlap *o) {
     for (int64_t b = 0; b < batch; b++) {
         o->run->front[b] = o->plan->steps.length;
         o->run->last_residual[b] = 0;
-        for (int64_t c = 1; c < o->chunks; c++) {
+        for (int64_t c = 1; c < o->cut.chunks; c++) {
             const bool good = check_boundary(o, c, b);
             o->rerun[c * batch + b] = !good;
-            if (!good && c * o->steps < o->run->front[b]) o->run->front[b] = c * o->steps;
+            if (!good) o->run->front[b] = least(o->run->front[b], chunk_start(&o->cut, c));
             any = any || !good;
         }
         defect = fmax(defect, o->run->last_residual[b]);
@@ -182,13 +273,15 @@ static bool check_boundaries(overlap *o) {
 
 // In order from the first bad chunk of sequence b; chunks that already meet are left as they are.
 static void finish_row(overlap *o, int64_t b) {
-    for (int64_t c = o->run->front[b] / o->steps; c < o->chunks; c++)
+    for (int64_t c = 1; c < o->cut.chunks; c++) {
+        if (chunk_start(&o->cut, c) < o->run->front[b]) continue;
         if (o->rerun[c * o->plan->steps.batch + b] || !check_boundary(o, c, b)) {
-            const dpcr_array end = dpcri_outputs(&o->run->t, c * o->steps - 1, 1, b, 1);
+            const dpcr_array end = dpcri_outputs(&o->run->t, chunk_start(&o->cut, c) - 1, 1, b, 1);
             const dpcr_array start = chunk_states(o, o->starts, c, 1, b, 1);
             o->ops->copy(&end, &start);
             rerun_row(o, c, b);
         }
+    }
 }
 
 static void finish_rows(overlap *o) {
@@ -213,10 +306,12 @@ static double carried_error(const overlap *o, int64_t b) {
     const int64_t m = o->plan->options.warm_up;
     const double defect = o->run->last_residual[b];
     double ratio = 0;
-    if (o->steps < m) return -1;  // a chunk forgets less than the warm-up measured
-    for (int64_t c = 1; c < o->chunks; c++) {
-        if (c * o->steps <= m) continue;
-        const dpcr_array before = dpcri_outputs(&o->run->t, c * o->steps - m - 1, 1, b, 1);
+    if (defect == 0) return 0;
+    if (o->cut.n < m) return -1;  // a chunk forgets less than the warm-up measured
+    for (int64_t c = 1; c < o->cut.chunks; c++) {
+        const int64_t begin = chunk_start(&o->cut, c);
+        if (begin <= m) continue;
+        const dpcr_array before = dpcri_outputs(&o->run->t, begin - m - 1, 1, b, 1);
         const dpcr_array guess = dpcri_inputs(&o->run->t, 0, 1, b, 1);
         const double distance = o->ops->distance(guess.data, before.data, o->plan->steps.width);
         if (distance > 0) ratio = fmax(ratio, defect / distance);
@@ -242,23 +337,18 @@ static void judge(overlap *o, int sweeps) {
 dpcr_status dpcri_solve_overlap(dpcri_run *run) {
     const dpcr_solve_plan *plan = run->plan;
     const dpcr_steps *steps = &plan->steps;
-    overlap o = {.run = run,
-                 .plan = plan,
-                 .ops = dpcri_row_ops_of(steps->dtype),
-                 .chunks = chunk_count(plan),
-                 .steps = chunk_steps(plan)};
+    overlap o = {.run = run, .plan = plan, .ops = dpcri_row_ops_of(steps->dtype), .cut = layout_of(plan)};
     dpcri_overlap_carve(plan, &run->arena, &o.starts, &o.ends, &o.rerun);
     const double t0 = dpcri_seconds(), flops = (double)steps->length * (double)steps->batch * steps->flops;
-    const int64_t tasks = (o.chunks + LANES_A_TASK - 1) / LANES_A_TASK;
-    memset(o.rerun, 0, (size_t)(o.chunks * steps->batch));
-    dpcri_for_tasks(plan, flops, tasks, first_pass, &o);
-    run->report->evaluations += (steps->length + (o.chunks - 1) * plan->options.warm_up) * steps->batch;
+    memset(o.rerun, 0, (size_t)(o.cut.chunks * steps->batch));
+    dpcri_for_tasks(plan, flops, o.cut.groups, first_pass, &o);
+    run->report->evaluations += (steps->length + (o.cut.chunks - 1) * plan->options.warm_up) * steps->batch;
     int sweeps = 1;
     while (o.code >= 0 && check_boundaries(&o) && sweeps < plan->options.max_sweeps) {
         if (dpcri_cancelled(plan->context))
             return dpcri_fail(run->error, DPCR_ERROR_CANCELLED, "solve: stopped by the caller's cancel function");
         sweeps++;
-        dpcri_for_tasks(plan, flops, o.chunks, rerun_chunk, &o);
+        dpcri_for_tasks(plan, flops, o.cut.groups, rerun_group, &o);
     }
     const double t1 = dpcri_seconds();
     run->report->seconds_evaluate = t1 - t0;
