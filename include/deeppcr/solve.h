@@ -39,7 +39,8 @@ typedef struct dpcr_window {
     int max_sweeps;
     int sweeps;       // out: sweeps made, one of them the one that measured
     double residual;  // out: largest residual or defect / max(1, |z|), measured before the last correction
-    double estimate;  // out: largest correction of the last linear solve / max(1, |z|)
+    double estimate;  // out: largest correction of the last linear solve / max(1, |z|); negative: none was made
+    int64_t good;     // out: steps from the start of the span that are solved to the tolerance, each of them measured
 } dpcr_window;
 
 // All callbacks return 0; a negative code aborts (DPCR_ERROR_CALLBACK, the code is kept in the error). A positive code

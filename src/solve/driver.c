@@ -78,6 +78,7 @@ size_t dpcri_solve_bytes(const dpcr_solve_plan *plan, dpcr_error *error) {
     dpcri_sweep_space sweep_space;
     void *starts, *ends;
     unsigned char *rerun;
+    if (plan->windows) return run.arena.overflow ? SIZE_MAX : run.arena.used;
     switch (plan->options.method) {
         case DPCR_METHOD_SEQUENTIAL: break;
         case DPCR_METHOD_OVERLAP: dpcri_overlap_carve(plan, &run.arena, &starts, &ends, &rerun); break;
@@ -172,6 +173,7 @@ static dpcr_status write_tape(dpcri_run *run) {
 }
 
 static dpcr_status run_method(dpcri_run *run) {
+    if (run->plan->windows) return dpcri_solve_windows(run);
     switch (run->plan->options.method) {
         case DPCR_METHOD_SEQUENTIAL: return dpcri_solve_sequential(run);
         case DPCR_METHOD_OVERLAP: return dpcri_solve_overlap(run);

@@ -196,6 +196,7 @@ static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
     if (o->chunk > length) o->chunk = length;
     dpcri_planner_choose(plan->context, &plan->steps, o, plan->sentence, sizeof plan->sentence);
     if (o->max_sweeps == 0) o->max_sweeps = o->method == DPCR_METHOD_OVERLAP ? 3 : 100;
+    plan->windows = dpcri_windows_serve(&plan->steps, o);
     dpcr_transition transition;
     const dpcr_status status = dpcri_method_transition(&plan->steps, o, &transition, error);
     if (status != DPCR_OK) return status;

@@ -24,6 +24,7 @@ struct dpcr_solve_plan {
     int64_t row_block;              // sequences a task of the loop runs
     int64_t backward_window;        // steps whose adjoint states are held at once
     bool keep_pieces;               // evaluation tasks go by pieces, never by blocks of sequences
+    bool windows;                   // newton or shooting by the callback `window`
     size_t workspace;
     char sentence[DPCRI_SENTENCE];
 };
@@ -119,6 +120,9 @@ dpcr_status dpcri_solve_sequential(dpcri_run *run);
 dpcr_status dpcri_solve_sweeps(dpcri_run *run);
 dpcr_status dpcri_solve_overlap(dpcri_run *run);
 dpcr_status dpcri_solve_shooting(dpcri_run *run);
+dpcr_status dpcri_solve_windows(dpcri_run *run);
+// Whether the callback `window` serves these options (every default filled in but the scheme's).
+bool dpcri_windows_serve(const dpcr_steps *steps, const dpcr_solve_options *options);
 
 // What a method's own workspace takes; the same function carves it (see dpcri_arena).
 typedef struct dpcri_sweep_space {
