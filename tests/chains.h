@@ -22,6 +22,7 @@ typedef struct chain {
     int64_t fail_at;
     int wrong_jacobian;        // spoils linearise
     int wrong_stride;          // advance forgets the stride
+    int wrong_adjoint_stride;  // adjoint does
     dpcr_transition jacobian;  // structure that linearise gives, when not dense: taken from the dense one
 } chain;
 
@@ -93,29 +94,38 @@ static inline int chain_linearise(void *user, const dpcr_span *s, const dpcr_arr
     return 0;
 }
 
+static inline void chain_adjoint_row(const chain *c, const dpcr_span *s, int64_t lane, int64_t b, const dpcr_array *in,
+                                     const dpcr_array *direct, const dpcr_array *last, const dpcr_array *adjoint,
+                                     const dpcr_array *first_out) {
+    double g[CHAIN_MAX_WIDTH], x[CHAIN_MAX_WIDTH], y[CHAIN_MAX_WIDTH], j[CHAIN_MAX_WIDTH * CHAIN_MAX_WIDTH];
+    const int64_t w = c->width;
+#define AT(a, k) (lane * (a)->strides[0] + (k) * (a)->strides[1] + b * (a)->strides[2])
+    for (int64_t i = 0; i < w; i++) g[i] = chain_get(last, lane * last->strides[0] + b * last->strides[1] + i);
+    for (int64_t k = s->steps - 1; k >= 0; k--) {
+        for (int64_t i = 0; i < w; i++) {
+            if (direct) g[i] += chain_get(direct, AT(direct, k) + i);
+            if (c->dtype == DPCR_F32) g[i] = (double)(float)g[i];
+            if (adjoint) chain_put(adjoint, AT(adjoint, k) + i, g[i]);
+            x[i] = chain_get(in, AT(in, k) + i);
+        }
+        c->step(c, s->first + lane * (c->wrong_adjoint_stride ? 1 : s->stride) + k, s->row + b, x, y, j);
+        double next[CHAIN_MAX_WIDTH] = {0};
+        for (int64_t i = 0; i < w; i++)
+            for (int64_t m = 0; m < w; m++) next[m] += j[i * w + m] * g[i];
+        for (int64_t i = 0; i < w; i++) g[i] = c->dtype == DPCR_F32 ? (double)(float)next[i] : next[i];
+    }
+#undef AT
+    for (int64_t i = 0; first_out && i < w; i++)
+        chain_put(first_out, lane * first_out->strides[0] + b * first_out->strides[1] + i, g[i]);
+}
+
 static inline int chain_adjoint(void *user, const dpcr_span *s, const dpcr_array *in, const dpcr_array *tape,
                                 const dpcr_array *direct, const dpcr_array *last, const dpcr_array *adjoint,
                                 const dpcr_array *first_out) {
     const chain *c = user;
     (void)tape;
-    for (int64_t b = 0; b < s->rows; b++) {
-        double g[CHAIN_MAX_WIDTH], x[CHAIN_MAX_WIDTH], y[CHAIN_MAX_WIDTH], j[CHAIN_MAX_WIDTH * CHAIN_MAX_WIDTH];
-        const int64_t w = c->width;
-        for (int64_t i = 0; i < w; i++) g[i] = chain_get(last, b * last->strides[0] + i);
-        for (int64_t k = s->steps - 1; k >= 0; k--) {
-            for (int64_t i = 0; i < w; i++) {
-                if (direct) g[i] += chain_get(direct, k * direct->strides[0] + b * direct->strides[1] + i);
-                chain_put(adjoint, k * adjoint->strides[0] + b * adjoint->strides[1] + i, g[i]);
-                x[i] = chain_get(in, k * in->strides[0] + b * in->strides[1] + i);
-            }
-            c->step(c, s->first + k, s->row + b, x, y, j);
-            double next[CHAIN_MAX_WIDTH] = {0};
-            for (int64_t i = 0; i < w; i++)
-                for (int64_t m = 0; m < w; m++) next[m] += j[i * w + m] * g[i];
-            memcpy(g, next, sizeof next);
-        }
-        for (int64_t i = 0; i < w; i++) chain_put(first_out, b * first_out->strides[0] + i, g[i]);
-    }
+    for (int64_t lane = 0; lane < s->lanes; lane++)
+        for (int64_t b = 0; b < s->rows; b++) chain_adjoint_row(c, s, lane, b, in, direct, last, adjoint, first_out);
     return 0;
 }
 

@@ -90,12 +90,11 @@ static void the_golden_mlp_comes_out(void **state) {
     const double wanted[W] = {0.006624280409, 0.003106916509, -0.004962087355};
     memcpy(in[0], z0, sizeof z0);
     memcpy(in[1], z, sizeof z0 * (L - 1));
-    const dpcr_array inputs = array3(in, DPCR_F64, L, 1, W), last = array2(g, DPCR_F64, 1, W),
-                     lambda = array3(kept, DPCR_F64, L, 1, W), out = array2(dz0, DPCR_F64, 1, W);
+    const dpcr_array inputs = array4(in, DPCR_F64, 1, L, 1, W), last = array3(g, DPCR_F64, 1, 1, W),
+                     lambda = array4(kept, DPCR_F64, 1, L, 1, W), out = array3(dz0, DPCR_F64, 1, 1, W);
     for (int with_tape = 0; with_tape < 2; with_tape++) {
-        const dpcr_array flat = array3(tape, DPCR_F64, L, 1, W);
         assert_int_equal(
-            steps.adjoint(steps.user, &span, &inputs, with_tape ? &flat : NULL, NULL, &last, &lambda, &out), 0);
+            steps.adjoint(steps.user, &span, &inputs, with_tape ? &slopes : NULL, NULL, &last, &lambda, &out), 0);
         for (int i = 0; i < W; i++) {
             assert_true(fabs(z[0][i] - z1[i]) < 1e-12);
             assert_true(fabs(z[L - 1][i] - z16[i]) < 1e-12);
@@ -250,11 +249,12 @@ static void check_jacobian(chain *c) {
         dpcr_span one = span_of(l, 1, 1, B);
         const dpcr_array here = array3(c->z + l * B * w, DPCR_F64, 1, B, w), xs = array3(x, DPCR_F64, 1, B, w),
                          ys = array3(y, DPCR_F64, 1, B, w);
-        const dpcr_array gs = array2(g, DPCR_F64, B, w), out = array2(y + B * w, DPCR_F64, B, w),
-                         kept = array3(y + 2 * B * w, DPCR_F64, 1, B, w);
-        const dpcr_array tape = array3(c->tape + l * B * c->steps.tape_values, DPCR_F64, 1, B, c->steps.tape_values);
+        const dpcr_array gs = array3(g, DPCR_F64, 1, B, w), out = array3(y + B * w, DPCR_F64, 1, B, w),
+                         kept = array4(y + 2 * B * w, DPCR_F64, 1, 1, B, w),
+                         step_in = array4(c->z + l * B * w, DPCR_F64, 1, 1, B, w);
+        const dpcr_array tape = array4(c->tape + l * B * c->steps.tape_values, DPCR_F64, 1, 1, B, c->steps.tape_values);
         assert_int_equal(c->steps.jvp(c->steps.user, &one, &here, &xs, &ys), 0);
-        assert_int_equal(c->steps.adjoint(c->steps.user, &one, &here, &tape, NULL, &gs, &kept, &out), 0);
+        assert_int_equal(c->steps.adjoint(c->steps.user, &one, &step_in, &tape, NULL, &gs, &kept, &out), 0);
         for (int64_t b = 0; b < B; b++) {
             double left = 0, right = 0, size = 1e-3;
             const double *jb = a + (l * B + b) * w * w;
@@ -296,18 +296,19 @@ static void check_gradient(chain *c) {
     double *first = calloc((size_t)count, sizeof *first), *before = malloc((size_t)(L * B * w) * sizeof *before);
     fill(direct, L * B * w, 8);
     dpcr_span down = span_of(0, 1, L, B), across = span_of(0, L, 1, B);
-    const dpcr_array in = array3(c->z, DPCR_F64, L, B, w), tape = array3(c->tape, DPCR_F64, L, B, t),
-                     ds = array3(direct, DPCR_F64, L, B, w);
-    const dpcr_array last = array2(g, DPCR_F64, B, w), ls = array3(lambda, DPCR_F64, L, B, w);
+    const dpcr_array in = array3(c->z, DPCR_F64, L, B, w), tape = array3(c->tape, DPCR_F64, L, B, t);
+    const dpcr_array ins = array4(c->z, DPCR_F64, 1, L, B, w), tapes = array4(c->tape, DPCR_F64, 1, L, B, t),
+                     ds = array4(direct, DPCR_F64, 1, L, B, w), kept = array4(lambda, DPCR_F64, 1, L, B, w);
+    const dpcr_array last = array3(g, DPCR_F64, 1, B, w), ls = array3(lambda, DPCR_F64, L, B, w);
     for (int with_tape = 1; with_tape >= 0; with_tape--) {
         memset(g, 0, (size_t)(B * w) * sizeof *g);
         dpcr_model_zero_gradients(c->model);
         if (with_tape) {  // direct may be adjoint itself
             memcpy(lambda, direct, (size_t)(L * B * w) * sizeof *lambda);
-            assert_int_equal(c->steps.adjoint(c->steps.user, &down, &in, &tape, &ls, &last, &ls, &last), 0);
+            assert_int_equal(c->steps.adjoint(c->steps.user, &down, &ins, &tapes, &kept, &last, &kept, &last), 0);
             memcpy(before, lambda, (size_t)(L * B * w) * sizeof *lambda);
         } else {
-            assert_int_equal(c->steps.adjoint(c->steps.user, &down, &in, NULL, &ds, &last, &ls, &last), 0);
+            assert_int_equal(c->steps.adjoint(c->steps.user, &down, &ins, NULL, &ds, &last, &kept, &last), 0);
             assert_memory_equal(before, lambda, (size_t)(L * B * w) * sizeof *lambda);
         }
         assert_int_equal(c->steps.gradient(c->steps.user, &across, &in, with_tape ? &tape : NULL, &ls), 0);

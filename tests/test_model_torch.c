@@ -84,11 +84,14 @@ static void check_file(dpcr_context *context, const char *path) {
     assert_true(fabs(loss - *(double *)find(&t, "loss")->data) <= 1e-12);
 
     const dpcr_array dlast = dpcr_array_make(dz, DPCR_F64, 2, (const int64_t[]){rows, w});
+    const dpcr_array dlasts = dpcr_array_make(dz, DPCR_F64, 3, (const int64_t[]){1, rows, w});
+    const dpcr_array lane_in = dpcr_array_make(z, DPCR_F64, 4, (const int64_t[]){1, length, rows, w});
+    const dpcr_array lane_out = dpcr_array_make(lambda, DPCR_F64, 4, (const int64_t[]){1, length, rows, w});
     const dpcr_array inputs = dpcr_array_make(z, DPCR_F64, 3, (const int64_t[]){length, rows, w});
     const dpcr_array adjoints = dpcr_array_make(lambda, DPCR_F64, 3, (const int64_t[]){length, rows, w});
     const dpcr_array flat = dpcr_array_make(tape, DPCR_F64, 3, (const int64_t[]){length, rows, steps.tape_values});
     assert_int_equal(dpcr_model_head_backward(m, &last, &dout, &dlast, &error), DPCR_OK);
-    assert_int_equal(steps.adjoint(steps.user, &span, &inputs, &flat, NULL, &dlast, &adjoints, &dlast), 0);
+    assert_int_equal(steps.adjoint(steps.user, &span, &lane_in, &tapes, NULL, &dlasts, &lane_out, &dlasts), 0);
     span.lanes = length, span.steps = 1;
     assert_int_equal(steps.gradient(steps.user, &span, &inputs, &flat, &adjoints), 0);
     assert_int_equal(dpcr_model_encode_backward(m, x, &dlast, &error), DPCR_OK);

@@ -222,6 +222,10 @@ static void steps_check_catches(void **state) {
     c.wrong_jacobian = 0, c.wrong_stride = 1;
     assert_int_equal(dpcr_steps_check(context, &steps, &first, 1e-6, &error), DPCR_ERROR_CALLBACK);
     assert_non_null(strstr(error.text, "stride"));
+    c.wrong_stride = 0, c.wrong_adjoint_stride = 1;
+    assert_int_equal(dpcr_steps_check(context, &steps, &first, 1e-6, &error), DPCR_ERROR_CALLBACK);
+    assert_non_null(strstr(error.text, "adjoint, in lanes"));
+    c.wrong_adjoint_stride = 0;
     const double big[2] = {0.9, 0};
     chain affine = {.step = step_affine, .length = 30, .batch = 2, .width = 3, .dtype = DPCR_F32, .parameters = big};
     float far[6] = {5000, -4000, 3000, 1, 2, 3};

@@ -46,9 +46,6 @@ static dpcri_rows rows_at1(const dpcr_array *array, int64_t i, size_t element) {
     if (!array || !array->data) return (dpcri_rows){0};
     return (dpcri_rows){(char *)array->data + i * array->strides[0] * (int64_t)element, array->strides[1]};
 }
-static dpcri_rows rows_of(const dpcr_array *array) {
-    return array && array->data ? (dpcri_rows){array->data, array->strides[0]} : (dpcri_rows){0};
-}
 
 static void copy_rows(const dpcr_model *m, int64_t rows, dpcri_rows from, dpcri_rows to) {
     m->program.kernels->multiply_add(rows, m->program.width, NULL, 0, 1, from.data, from.row, NULL, 0, to.data, to.row);
@@ -151,31 +148,41 @@ static int jvp(void *user, const dpcr_span *span, const dpcr_array *in, const dp
     return 0;
 }
 
+// One lane: its rows in blocks, the steps from the last down.
+static void adjoint_lane(const dpcr_model *m, const dpcr_span *span, int64_t c, const dpcr_array *in,
+                         const dpcr_array *tape, const dpcr_array *direct, const dpcr_array *last,
+                         const dpcr_array *kept, const dpcr_array *first_out, const work *w) {
+    const dpcri_program *p = &m->program;
+    const size_t element = p->kernels->element;
+    const int64_t first = span->first + c * span->stride;
+    for (int64_t r = 0; r < span->rows; r += w->rows) {
+        const int64_t rows = smaller(w->rows, span->rows - r);
+        const dpcri_rows g = {w->memory, p->width};
+        void *scratch = dpcri_rows_at(g, rows, 0, element).data;
+        copy_rows(m, rows, dpcri_rows_at(rows_at1(last, c, element), r, 0, element), g);
+        for (int64_t k = span->steps - 1; k >= 0; k--) {
+            const dpcri_program_next next = {.parameters = step_parameters(m, first + k - 1),
+                                             .tape = dpcri_rows_at(rows_at2(tape, c, k - 1, element), r, 0, element)};
+            dpcri_program_adjoint(
+                p, step_parameters(m, first + k), rows, dpcri_rows_at(rows_at2(in, c, k, element), r, 0, element),
+                dpcri_rows_at(rows_at2(tape, c, k, element), r, 0, element),
+                dpcri_rows_at(rows_at2(direct, c, k, element), r, 0, element),
+                dpcri_rows_at(rows_at2(kept, c, k, element), r, 0, element), g, scratch, k > 0 ? &next : NULL);
+        }
+        if (first_out && first_out->data)
+            copy_rows(m, rows, g, dpcri_rows_at(rows_at1(first_out, c, element), r, 0, element));
+    }
+}
+
 static int adjoint(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
                    const dpcr_array *direct, const dpcr_array *last, const dpcr_array *kept,
                    const dpcr_array *first_out) {
     const dpcr_model *m = user;
     const dpcri_program *p = &m->program;
-    const size_t element = p->kernels->element;
     _Alignas(64) unsigned char stack[STACK_BYTES];
     work w;
     if (!work_open(&w, m, span->rows, dpcri_program_scratch(p) + p->width, stack)) return DPCR_ERROR_MEMORY;
-    for (int64_t r = 0; r < span->rows; r += w.rows) {
-        const int64_t rows = smaller(w.rows, span->rows - r);
-        const dpcri_rows g = {w.memory, p->width};
-        void *scratch = dpcri_rows_at(g, rows, 0, element).data;
-        copy_rows(m, rows, dpcri_rows_at(rows_of(last), r, 0, element), g);
-        for (int64_t k = span->steps - 1; k >= 0; k--) {
-            const dpcri_program_next next = {.parameters = step_parameters(m, span->first + k - 1),
-                                             .tape = dpcri_rows_at(rows_at1(tape, k - 1, element), r, 0, element)};
-            dpcri_program_adjoint(
-                p, step_parameters(m, span->first + k), rows, dpcri_rows_at(rows_at1(in, k, element), r, 0, element),
-                dpcri_rows_at(rows_at1(tape, k, element), r, 0, element),
-                dpcri_rows_at(rows_at1(direct, k, element), r, 0, element),
-                dpcri_rows_at(rows_at1(kept, k, element), r, 0, element), g, scratch, k > 0 ? &next : NULL);
-        }
-        if (first_out && first_out->data) copy_rows(m, rows, g, dpcri_rows_at(rows_of(first_out), r, 0, element));
-    }
+    for (int64_t c = 0; c < span->lanes; c++) adjoint_lane(m, span, c, in, tape, direct, last, kept, first_out, &w);
     work_close(&w);
     return 0;
 }

@@ -71,16 +71,14 @@ static void adjoint_range(backward *b, int64_t lo, int64_t hi, int64_t row, int6
     if (lo >= hi) return;
     const dpcr_steps *steps = &b->plan->steps;
     const dpcr_span span = dpcri_span(lo, 1, 1, hi - lo, row, rows);
-    const dpcr_array in = dpcri_inputs(&b->t, lo, hi - lo, row, rows);
+    const dpcr_array in = dpcri_inputs(&b->t, lo, hi - lo, row, rows), ins = dpcri_as_steps(&in);
     const dpcr_array lambda = dpcri_slice(&b->lambda, lo - b->lo, hi - lo, row, rows);
-    dpcr_array carry = dpcri_slice(&b->carry, 0, 1, row, rows), tape, direct;
-    carry.ndim = 2;  // [rows][w]
-    carry.shape[0] = rows, carry.strides[0] = b->carry.strides[1];
-    carry.shape[1] = steps->width, carry.strides[1] = 1;
-    if (b->tape) tape = dpcri_slice(b->tape, lo, hi - lo, row, rows);
-    if (b->direct) direct = dpcri_slice(b->direct, lo, hi - lo, row, rows);
-    note(b, steps->adjoint(steps->user, &span, &in, b->tape ? &tape : NULL, b->direct ? &direct : NULL, &carry,
-                           b->from_tape ? NULL : &lambda, &carry));
+    const dpcr_array kept = dpcri_as_steps(&lambda), carry = dpcri_slice(&b->carry, 0, 1, row, rows);
+    dpcr_array tape, direct;
+    if (b->tape) tape = dpcri_slice(b->tape, lo, hi - lo, row, rows), tape = dpcri_as_steps(&tape);
+    if (b->direct) direct = dpcri_slice(b->direct, lo, hi - lo, row, rows), direct = dpcri_as_steps(&direct);
+    note(b, steps->adjoint(steps->user, &span, &ins, b->tape ? &tape : NULL, b->direct ? &direct : NULL, &carry,
+                           b->from_tape ? NULL : &kept, &carry));
 }
 
 static void adjoint_rows(void *argument, int64_t task) {

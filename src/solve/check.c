@@ -15,8 +15,8 @@ typedef struct checker {
     const dpcr_steps *steps;
     double tolerance;
     dpcr_error *error;
-    dpcri_trajectory t;     // z by the loop, over the checked steps
-    dpcr_array x, y, f, j;  // [n][B][w] three times, [n][B][values]
+    dpcri_trajectory t;        // z by the loop, over the checked steps
+    dpcr_array x, y, f, v, j;  // [n][B][w] four times, [n][B][values]
     void *memory;
 } checker;
 
@@ -198,20 +198,53 @@ done:
     return status;
 }
 
-// [count = 1][B][w] as [B][w].
-static dpcr_array matrix_of(const dpcr_array *array, int64_t step) {
-    dpcr_array view = dpcri_slice(array, step, 1, 0, array->shape[1]);
-    view.ndim = 2;
-    view.shape[0] = array->shape[1], view.strides[0] = array->strides[1];
-    view.shape[1] = array->shape[2], view.strides[1] = 1;
+// [lanes steps][B][w] as [lanes][steps][B][w].
+static dpcr_array in_lanes(const dpcr_array *array, int64_t lanes) {
+    dpcr_array view = dpcri_as_steps(array);
+    view.shape[0] = lanes, view.shape[1] = array->shape[0] / lanes;
+    view.strides[0] = view.shape[1] * array->strides[0];
     return view;
 }
 
-static dpcr_status run_adjoint(const checker *c, int64_t first, int64_t count, const dpcr_array *direct,
+// Lanes one after the other, `count` steps each. direct, adjoint [lanes count][B][w] or NULL; last, first_out
+// [lanes][B][w].
+static dpcr_status run_adjoint(const checker *c, int64_t first, int64_t lanes, int64_t count, const dpcr_array *direct,
                                const dpcr_array *last, const dpcr_array *adjoint, const dpcr_array *first_out) {
-    const dpcr_span span = dpcri_span(first, 1, 1, count, 0, c->steps->batch);
-    const dpcr_array in = dpcri_inputs(&c->t, first, count, 0, c->steps->batch);
-    return code_of(c, "adjoint", c->steps->adjoint(c->steps->user, &span, &in, NULL, direct, last, adjoint, first_out));
+    const dpcr_span span = dpcri_span(first, lanes, count, count, 0, c->steps->batch);
+    const dpcr_array flat = dpcri_inputs(&c->t, first, lanes * count, 0, c->steps->batch), in = in_lanes(&flat, lanes);
+    dpcr_array from, to;
+    if (direct) from = in_lanes(direct, lanes);
+    if (adjoint) to = in_lanes(adjoint, lanes);
+    return code_of(c, "adjoint",
+                   c->steps->adjoint(c->steps->user, &span, &in, NULL, direct ? &from : NULL, last,
+                                     adjoint ? &to : NULL, first_out));
+}
+
+// Two lanes at once, each half the steps after the first, against one after the other: bit for bit, also where the
+// adjoint states take the direct parts' place and where only what comes out is wanted.
+static dpcr_status check_adjoint_lanes(const checker *c) {
+    const int64_t half = (c->t.z.shape[0] - 1) / 2, batch = c->steps->batch;
+    const dpcri_row_ops *ops = dpcri_row_ops_of(c->steps->dtype);
+    dpcr_status status = DPCR_OK;
+    const dpcr_array all = dpcri_slice(&c->x, 1, 2 * half, 0, batch), kept = dpcri_slice(&c->f, 1, 2 * half, 0, batch);
+    const dpcr_array seeds = dpcri_slice(&c->x, 0, 2, 0, batch), out = dpcri_slice(&c->y, 0, 2, 0, batch),
+                     both = dpcri_slice(&c->v, 0, 2, 0, batch);
+    fill_waves(&c->x);
+    ops->copy(&seeds, &out), ops->copy(&seeds, &both);
+    for (int64_t lane = 0; lane < 2; lane++) {
+        const dpcr_array direct = dpcri_slice(&all, lane * half, half, 0, batch),
+                         states = dpcri_slice(&kept, lane * half, half, 0, batch),
+                         end = dpcri_slice(&out, lane, 1, 0, batch);
+        DPCR_TRY(run_adjoint(c, 1 + lane * half, 1, half, &direct, &end, &states, &end));
+    }
+    DPCR_TRY(run_adjoint(c, 1, 2, half, &all, &both, NULL, &both));
+    DPCR_TRY(same(c, "adjoint, in lanes, what comes out alone,", &both, &out, 0));
+    ops->copy(&seeds, &both);
+    DPCR_TRY(run_adjoint(c, 1, 2, half, &all, &both, &all, &both));
+    DPCR_TRY(same(c, "adjoint, in lanes with a stride,", &all, &kept, 0));
+    DPCR_TRY(same(c, "adjoint, in lanes, what comes out,", &both, &out, 0));
+done:
+    return status;
 }
 
 // Single steps against J^T g where J is known, and the loop over many steps, with direct parts, against single steps.
@@ -221,8 +254,9 @@ static dpcr_status check_adjoint(const checker *c) {
     dpcr_status status = DPCR_OK;
     fill_waves(&c->x);
     for (int64_t l = 0; l < n; l++) {
-        const dpcr_array f = dpcri_slice(&c->f, l, 1, 0, batch), x = matrix_of(&c->x, l), y = matrix_of(&c->y, l);
-        DPCR_TRY(run_adjoint(c, l, 1, NULL, &x, &f, &y));
+        const dpcr_array f = dpcri_slice(&c->f, l, 1, 0, batch), x = dpcri_slice(&c->x, l, 1, 0, batch),
+                         y = dpcri_slice(&c->y, l, 1, 0, batch);
+        DPCR_TRY(run_adjoint(c, l, 1, 1, NULL, &x, &f, &y));
     }
     if (c->steps->linearise) {
         DPCR_TRY(apply(c, 1, &c->x, &c->f));
@@ -230,18 +264,18 @@ static dpcr_status check_adjoint(const checker *c) {
     }
     if (n < 3) return DPCR_OK;
     // g = x_{n-1}; down to step 1: g += x_l; f_l = g; g = J_l^T g
-    const dpcr_array end = dpcri_slice(&c->x, n - 1, 1, 0, batch), g = dpcri_slice(&c->y, 0, 1, 0, batch);
-    const dpcr_array carry = matrix_of(&c->y, 0), direct = dpcri_slice(&c->x, 1, n - 1, 0, batch),
-                     many = dpcri_slice(&c->f, 1, n - 1, 0, batch);
+    const dpcr_array end = dpcri_slice(&c->x, n - 1, 1, 0, batch), g = dpcri_slice(&c->y, 0, 1, 0, batch),
+                     direct = dpcri_slice(&c->x, 1, n - 1, 0, batch), many = dpcri_slice(&c->f, 1, n - 1, 0, batch);
     ops->copy(&end, &g);
-    DPCR_TRY(run_adjoint(c, 1, n - 1, &direct, &carry, &many, &carry));
+    DPCR_TRY(run_adjoint(c, 1, 1, n - 1, &direct, &g, &many, &g));
     ops->copy(&end, &g);
     for (int64_t l = n - 1; l >= 1; l--) {
         const dpcr_array one = dpcri_slice(&c->x, l, 1, 0, batch), kept = dpcri_slice(&c->y, l, 1, 0, batch);
-        DPCR_TRY(run_adjoint(c, l, 1, &one, &carry, &kept, &carry));
+        DPCR_TRY(run_adjoint(c, l, 1, 1, &one, &g, &kept, &g));
     }
     const dpcr_array single = dpcri_slice(&c->y, 1, n - 1, 0, batch);
     DPCR_TRY(same(c, "adjoint over many steps, against single ones,", &many, &single, c->tolerance));
+    DPCR_TRY(check_adjoint_lanes(c));
 done:
     return status;
 }
@@ -255,7 +289,7 @@ static void carve(checker *c, dpcri_arena *arena) {
     if (!dpcri_mul(n, c->steps->batch, &rows) || !dpcri_mul(rows, c->steps->width, &count) ||
         !dpcri_mul(rows, values, &numbers))
         arena->overflow = true;
-    dpcr_array *const arrays[] = {&c->t.z, &c->x, &c->y, &c->f};
+    dpcr_array *const arrays[] = {&c->t.z, &c->x, &c->y, &c->f, &c->v};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         *arrays[i] = dpcr_array_make(dpcri_arena_take(arena, count, real), c->steps->dtype, 3, states);
     c->j = dpcr_array_make(dpcri_arena_take(arena, numbers, real), c->steps->dtype, 3, jacobians);
