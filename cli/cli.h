@@ -35,6 +35,7 @@ int cli_verb_check(int argc, char **argv);
 int cli_verb_gradcheck(int argc, char **argv);
 int cli_verb_train(int argc, char **argv);
 int cli_verb_eval(int argc, char **argv);
+int cli_verb_bench(int argc, char **argv);
 
 // ---- errors: one line on stderr, "deeppcr VERB: text" ----
 

@@ -13,6 +13,7 @@ static const cli_verb verbs[] = {
     {"gradcheck", "compare gradients with finite differences", cli_verb_gradcheck},
     {"train", "train a network on images", cli_verb_train},
     {"eval", "accuracy and loss of a trained network", cli_verb_eval},
+    {"bench", "time a chain by the loop, in parallel and by auto", cli_verb_bench},
 };
 enum { VERBS = sizeof verbs / sizeof verbs[0] };
 

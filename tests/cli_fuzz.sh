@@ -11,12 +11,13 @@ import json, os, random, subprocess, sys
 
 program, folder, cases = os.path.abspath(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 random.seed(20240607)
-verbs = ["info", "plan", "solve", "check", "gradcheck", "train", "eval", "", "--help", "--version", "chek", "\xff"]
+verbs = ["info", "plan", "solve", "check", "gradcheck", "train", "eval", "bench", "", "--help", "--version", "chek", "\xff"]
 words = ["mlp", "resnet", "linear", "lorenz", "logistic", "", "-", "--", "\n", "a" * 5000]
 names = ["layers", "width", "batch", "method", "scheme", "backward", "tolerance", "guess", "window", "chunk", "run-up", "block",
          "damping", "max-sweeps", "no-fallback", "memory-limit", "json", "seed", "threads", "quiet", "csv", "dtype", "activation",
          "branch", "layer-norm", "scale", "gain", "init", "seeds", "agree", "agree-gradients", "A", "b", "z0", "output", "input",
-         "transposed", "data", "epochs", "save", "resume", "log", "load", "limit", "optimiser", "rate", "length", "structure", "nothing"]
+         "transposed", "data", "epochs", "save", "resume", "log", "load", "limit", "optimiser", "rate", "length", "structure", "lengths", "widths", "batches", "radius", "loss", "limits", "commit",
+         "nothing"]
 values = ["0", "1", "2", "7", "16", "-1", "1e3", "1e400", "nan", "inf", "0x10", "9223372036854775807", "9223372036854775808", "1.5", "",
           " 3", "3 ", "newton", "jacobi", "pcr", "auto", "tanh", "float64", "float16", "%s%n", "missing.npy", ".", "/dev/null", "4K", "1G"]
 common = ["json", "threads", "quiet", "seed"]
@@ -24,10 +25,11 @@ solver = ["method", "scheme", "backward", "tolerance", "guess", "window", "chunk
 network = ["layers", "width", "batch", "dtype", "activation", "layer-norm", "scale"]
 own = {"plan": common + solver + network, "check": common + solver + network + ["gain", "seeds", "agree"],
        "gradcheck": common + network + ["backward"], "train": common + solver + network + ["data", "epochs", "save", "limit"],
+       "bench": common + solver + network + ["structure", "radius", "loss", "lengths", "widths", "batches", "commit"],
        "solve": common + ["A", "b", "output", "scheme"], "eval": common + ["load", "data"], "info": common}
 subjects = {"plan": ["mlp", "resnet"], "check": ["mlp", "resnet", "lorenz", "logistic"], "gradcheck": ["mlp", "resnet"],
-            "train": ["mlp", "resnet"], "solve": ["linear"], "eval": [], "info": []}
-flags = ["json", "quiet", "no-fallback", "layer-norm", "transposed"]
+            "train": ["mlp", "resnet"], "bench": ["mlp", "resnet", "chain", "planner"], "solve": ["linear"], "eval": [], "info": []}
+flags = ["json", "quiet", "no-fallback", "layer-norm", "transposed", "limits"]
 sane = {"method": ["auto", "sequential", "newton", "diagonal", "picard", "jacobi", "damped", "overlap", "shooting", "newtonn"],
         "scheme": ["auto", "sequential", "pcr", "blelloch", "chunked", "Pcr"], "backward": ["auto", "sequential", "pcr", "chunked", "x"],
         "tolerance": ["1e-6", "0", "1e-3", "-1"], "guess": ["zero", "step", "state", "?"], "window": ["1", "3", "64"],
@@ -36,7 +38,9 @@ sane = {"method": ["auto", "sequential", "newton", "diagonal", "picard", "jacobi
         "gain": ["1", "30"], "agree": ["0", "1e-3"], "seed": ["0", "5"], "data": ["fashion-mnist", "nowhere"],
         "save": ["out.safetensors", "no/such/folder/m", "/dev/full"], "load": ["none.safetensors"],
         "layers": ["0", "1", "5", "40"], "width": ["1", "2", "6"], "batch": ["0", "1", "3"], "epochs": ["1"], "limit": ["0", "10"],
-        "seeds": ["1", "2"], "threads": ["1", "2"], "length": ["0", "9", "300"]}
+        "seeds": ["1", "2"], "threads": ["1", "2"], "length": ["0", "9", "300"], "lengths": ["0,5", "7", "1,,2", "3,x"], "widths": ["1,2", "0"], "batches": ["1,2", "-3"],
+        "structure": ["dense", "diagonal", "block", "scalar", "zero", "sparse"], "radius": ["0.5", "nan"], "loss": ["every", "end", "no"],
+        "commit": ["abc", "a,b"]}
 
 def argument(verb, wild):
     if wild and random.random() < 0.2: return [random.choice(words)]
@@ -56,7 +60,8 @@ for case in range(cases):
     for _ in range(random.randrange(5)): arguments += argument(verb, wild)
     # what bounds the run stands last, so that it is in force where the rest is sane
     if verb == "train": arguments += ["--epochs", "1", "--limit", "20", "--data", random.choice(sane["data"])]
-    if verb in ("plan", "check", "gradcheck", "train") and not wild:
+    if verb == "bench": arguments += ["--seconds", "0", "--lengths", "5"]
+    if verb in ("plan", "check", "gradcheck", "train", "bench") and not wild:
         arguments += ["--layers", random.choice(sane["layers"]), "--width", random.choice(sane["width"]), "--batch", "2"]
     try:
         done = subprocess.run([program] + [a.encode("utf-8", "surrogateescape") for a in arguments], cwd=folder, timeout=20,
