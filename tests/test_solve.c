@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The nonlinear driver on chains whose behaviour is known: exact prefixes, golden numbers, sweep counts, fallback, bits that
-// depend neither on threads nor on neighbours.
+// The nonlinear driver on chains whose behaviour is known: exact prefixes, golden numbers, sweep counts, fallback, bits
+// that depend neither on threads nor on neighbours.
 #include "solving.h"
 
 // k sweeps make the first k states exact, bit for bit, for every method, scheme and dtype.
@@ -647,6 +647,44 @@ static void overlap_has_the_loops_bits(void **state) {
     dpcr_context_destroy(context);
 }
 
+// However many lanes the callback likes, and wherever the cuts then lie: the loop's bits; reruns of single chunks and
+// of whole groups, and what is left of the chain after the last group.
+static void overlap_cuts(void **state) {
+    (void)state;
+    const double forgets[2] = {0.9, 0}, slowly[2] = {0.999, 0}, keeps[2] = {1, 0.05};
+    const double *const kinds[] = {forgets, slowly, keeps};
+    const int64_t lanes[] = {0, 1, 3, 16, 80}, lengths[] = {1, 2, 63, 129, 1000, 4097, 20011};
+    const int64_t warm_ups[] = {1, 7, 48};
+    dpcr_context *context = solving_context(2);
+    for (int kind = 0; kind < 3; kind++)
+        for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++) {
+            chain c = {.step = step_tanh,
+                       .length = lengths[n],
+                       .batch = 1 + (int64_t)n % 2,
+                       .width = 1 + (int64_t)n % 3,
+                       .dtype = DPCR_F32,
+                       .parameters = kinds[kind]};
+            void *z0 = starts(&c), *loop = loop_of(&c, z0);
+            for (size_t i = 0; i < sizeof lanes / sizeof *lanes; i++)
+                for (size_t m = 0; m < sizeof warm_ups / sizeof *warm_ups; m++) {
+                    dpcr_steps steps = chain_steps(&c);
+                    steps.lanes = lanes[i];
+                    const dpcr_solve_options options = {.size = sizeof options,
+                                                        .method = DPCR_METHOD_OVERLAP,
+                                                        .backward = DPCR_SCHEME_SEQUENTIAL,
+                                                        .atol = -1,
+                                                        .rtol = -1,
+                                                        .warm_up = warm_ups[m]};
+                    solved r = solve_steps(context, &steps, &c, z0, &options, NULL, 0);
+                    assert_int_equal(r.status, DPCR_OK);
+                    assert_memory_equal(r.z, loop, solving_bytes(&c) - 64);
+                    solved_free(&r);
+                }
+            free(z0), free(loop);
+        }
+    dpcr_context_destroy(context);
+}
+
 static void tolerant_overlap_is_close(void **state) {
     (void)state;
     const double forgets[2] = {0.9, 0};
@@ -689,6 +727,7 @@ int main(void) {
         cmocka_unit_test(residuals_are_as_claimed),
         cmocka_unit_test(backward_against_differences),
         cmocka_unit_test(overlap_has_the_loops_bits),
+        cmocka_unit_test(overlap_cuts),
         cmocka_unit_test(tolerant_overlap_is_close),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
