@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: MIT
+// instructions CASE: runs one hot path once, in a function of its own (`measured`), so that callgrind can count what it
+// executes (tests/instructions.sh). Prints the steps that the count is to be divided by. One thread, through the public
+// interface; a case is a row of the table at the end.
+#include <deeppcr/deeppcr.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEPS = 4096 };
+
+static void *numbers(int64_t count, float scale) {
+    float *x = aligned_alloc(64, (size_t)(count + 16) / 16 * 64);
+    uint32_t state = 12345;
+    for (int64_t i = 0; x && i < count; i++) {
+        state = state * 1664525u + 1013904223u;
+        x[i] = scale * ((float)(state >> 8) / 8388608.0f - 1);
+    }
+    return x;
+}
+
+static void ensure(dpcr_status status, const dpcr_error *error) {
+    if (status == DPCR_OK) return;
+    fprintf(stderr, "instructions: %s\n", error->text);
+    exit(1);
+}
+
+typedef struct work {
+    dpcr_context *context;
+    dpcr_chain_plan *chain;
+    dpcr_solve_plan *solve;
+    bool backward;
+    dpcr_array a, b, z0, z;
+    dpcr_model *model;
+    void *workspace;
+    size_t bytes;
+    dpcr_error error;
+} work;
+
+__attribute__((noinline)) void measured(work *w);
+void measured(work *w) {
+    if (w->chain)
+        ensure(dpcr_chain_execute(w->chain, &w->a, &w->b, NULL, &w->z, w->workspace, w->bytes, NULL, &w->error),
+               &w->error);
+    else if (w->backward)
+        ensure(dpcr_solve_backward(w->solve, &w->z0, &w->z, NULL, NULL, &w->b, NULL, NULL, w->workspace, w->bytes, NULL,
+                                   &w->error),
+               &w->error);
+    else
+        ensure(dpcr_solve_execute(w->solve, &w->z0, &w->z, NULL, w->workspace, w->bytes, NULL, &w->error), &w->error);
+}
+
+static void *workspace(size_t bytes) {
+    void *memory = aligned_alloc(64, (bytes + 64) / 64 * 64);
+    if (memory) memset(memory, 0, bytes);
+    return memory;
+}
+
+static void linear(work *w, dpcr_structure structure, int64_t width, dpcr_scheme scheme, int transposed) {
+    const dpcr_transition t = dpcr_transition_square(structure, width, 0);
+    const int64_t values = dpcr_transition_values(&t);
+    const dpcr_chain_shape shape = {.size = sizeof shape,
+                                    .length = STEPS,
+                                    .batch = 1,
+                                    .transition = t,
+                                    .dtype = DPCR_F32,
+                                    .transposed = transposed};
+    const dpcr_chain_options options = {.size = sizeof options, .scheme = scheme};
+    ensure(dpcr_chain_plan_create(w->context, &shape, &options, &w->chain, &w->error), &w->error);
+    w->a =
+        dpcr_array_make(numbers(STEPS * values, 0.9f / (float)width), DPCR_F32, 3, (const int64_t[]){STEPS, 1, values});
+    w->b = dpcr_array_make(numbers(STEPS * width, 1), DPCR_F32, 3, (const int64_t[]){STEPS, 1, width});
+    w->z = dpcr_array_make(numbers(STEPS * width, 0), DPCR_F32, 3, (const int64_t[]){STEPS, 1, width});
+    w->bytes = dpcr_chain_plan_workspace(w->chain);
+    w->workspace = workspace(w->bytes);
+}
+
+static void plan_solve(work *w, const dpcr_steps *steps, dpcr_method method, dpcr_scheme backward) {
+    const dpcr_solve_options options = {
+        .size = sizeof options, .method = method, .backward = backward, .atol = -1, .rtol = -1, .warm_up = 48};
+    ensure(dpcr_solve_plan_create(w->context, steps, &options, &w->solve, &w->error), &w->error);
+    w->z0 = dpcr_array_make(numbers(steps->batch * steps->width, 1), DPCR_F32, 2,
+                            (const int64_t[]){steps->batch, steps->width});
+    w->b = dpcr_array_make(numbers(steps->batch * steps->width, 1), DPCR_F32, 2,
+                           (const int64_t[]){steps->batch, steps->width});
+    w->z = dpcr_array_make(numbers(steps->length * steps->batch * steps->width, 1), DPCR_F32, 3,
+                           (const int64_t[]){steps->length, steps->batch, steps->width});
+    w->bytes = dpcr_solve_plan_workspace(w->solve);
+    w->workspace = workspace(w->bytes);
+}
+
+static void network(work *w, int64_t width, int64_t layers, int64_t batch, dpcr_method method, dpcr_scheme backward,
+                    bool measures_backward) {
+    const dpcr_model_options options = {.size = sizeof options,
+                                        .architecture = DPCR_MLP,
+                                        .layers = layers,
+                                        .width = width,
+                                        .activation = DPCR_ACT_TANH,
+                                        .dtype = DPCR_F32,
+                                        .seed = 1};
+    dpcr_steps steps = {.size = sizeof steps};
+    ensure(dpcr_model_create(w->context, &options, &w->model, &w->error), &w->error);
+    ensure(dpcr_model_steps(w->model, batch, &steps, &w->error), &w->error);
+    plan_solve(w, &steps, method, backward);
+    w->backward = measures_backward;
+}
+
+// X(name, steps, set-up)
+#define CASES(X)                                                                                                 \
+    X("linear-1-sequential", STEPS, linear(w, DPCR_DENSE, 1, DPCR_SCHEME_SEQUENTIAL, 0))                         \
+    X("linear-2-sequential", STEPS, linear(w, DPCR_DENSE, 2, DPCR_SCHEME_SEQUENTIAL, 0))                         \
+    X("linear-8-sequential", STEPS, linear(w, DPCR_DENSE, 8, DPCR_SCHEME_SEQUENTIAL, 0))                         \
+    X("linear-1-chunked", STEPS, linear(w, DPCR_DENSE, 1, DPCR_SCHEME_CHUNKED, 0))                               \
+    X("linear-2-chunked", STEPS, linear(w, DPCR_DENSE, 2, DPCR_SCHEME_CHUNKED, 0))                               \
+    X("linear-4-chunked", STEPS, linear(w, DPCR_DENSE, 4, DPCR_SCHEME_CHUNKED, 0))                               \
+    X("linear-2-chunked-transposed", STEPS, linear(w, DPCR_DENSE, 2, DPCR_SCHEME_CHUNKED, 1))                    \
+    X("linear-4-overlap", STEPS, linear(w, DPCR_DENSE, 4, DPCR_SCHEME_OVERLAP, 0))                               \
+    X("diagonal-64-chunked", STEPS, linear(w, DPCR_DIAGONAL, 64, DPCR_SCHEME_CHUNKED, 0))                        \
+    X("network-2-sequential", STEPS, network(w, 2, STEPS, 1, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_SEQUENTIAL, 0)) \
+    X("network-2-overlap", STEPS, network(w, 2, STEPS, 1, DPCR_METHOD_OVERLAP, DPCR_SCHEME_SEQUENTIAL, 0))       \
+    X("network-8-overlap", STEPS, network(w, 8, STEPS, 1, DPCR_METHOD_OVERLAP, DPCR_SCHEME_SEQUENTIAL, 0))       \
+    X("network-2-backward", STEPS, network(w, 2, STEPS, 1, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_OVERLAP, 1))      \
+    X("network-8-backward", STEPS, network(w, 8, STEPS, 1, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_OVERLAP, 1))      \
+    X("network-32-batch-64", 64, network(w, 32, 64, 64, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_SEQUENTIAL, 0))      \
+    X("network-32-batch-64-backward", 64, network(w, 32, 64, 64, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_SEQUENTIAL, 1))
+
+int main(int argc, char **argv) {
+    work all = {.error = {0}}, *w = &all;
+    int64_t steps = 0;
+    const dpcr_context_options options = {.size = sizeof options, .threads = 1};
+    ensure(dpcr_context_create(&options, &w->context, &w->error), &w->error);
+#define CASE(name, count, set_up)                  \
+    if (argc == 2 && strcmp(argv[1], name) == 0) { \
+        set_up;                                    \
+        steps = count;                             \
+    }
+    CASES(CASE)
+#undef CASE
+    if (argc == 2 && strcmp(argv[1], "list") == 0) {
+#define CASE(name, count, set_up) puts(name);
+        CASES(CASE)
+#undef CASE
+        return 0;
+    }
+    if (argc == 2 && strcmp(argv[1], "compiler") == 0) {
+        puts(COMPILER);
+        return 0;
+    }
+    if (steps == 0) {
+        fprintf(stderr, "usage: instructions CASE|list|compiler\n");
+        return 2;
+    }
+    measured(w);
+    printf("%lld\n", (long long)steps);
+    return 0;
+}

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Instructions a step of the hot paths, against tests/fixtures/instructions.csv: a slow-down is seen without a clock.
+# callgrind counts the portable and the AVX2 level; AVX-512, which it does not know, is judged by the loop bodies in the
+# disassembly (instructions.py). Counts may exceed the table by 3 %. `instructions.sh BUILD --update` writes the table anew.
+set -u
+build=$1
+table=tests/fixtures/instructions.csv
+command -v valgrind >/dev/null || { echo "skipped: no valgrind"; exit 77; }
+[ "$(uname -m)" = x86_64 ] || { echo "skipped: the table is for x86-64"; exit 77; }
+compiler=$("$build/instructions" compiler)
+wanted=$(sed -n 's/^# compiler: //p' "$table" 2>/dev/null)
+if [ "${2:-}" != --update ] && [ "$compiler" != "$wanted" ]; then
+    echo "skipped: built by '$compiler', the table is for '$wanted'"
+    exit 77
+fi
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+for level in portable avx2; do
+    if [ $level = avx2 ] && ! grep -qw avx2 /proc/cpuinfo; then continue; fi
+    for case in $("$build/instructions" list); do
+        DEEPPCR_ISA=$level valgrind --tool=callgrind --toggle-collect=measured --callgrind-out-file=/dev/null \
+            "$build/instructions" "$case" >"$work/out" 2>"$work/err" || { cat "$work/err" >&2; exit 1; }
+        counted=$(sed -n 's/.*Collected : //p' "$work/err" | tr -d ' ')
+        echo "$case,$level,$counted,$(cat "$work/out")"
+    done
+done >"$work/counts"
+python3 tests/instructions.py "$build" "$table" "$work/counts" "$compiler" "${2:-}"
