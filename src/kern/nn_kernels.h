@@ -81,6 +81,45 @@ typedef struct dpcri_slope_pass {
     dpcri_prefetch next[DPCRI_PREFETCHES];
 } dpcri_slope_pass;
 
+// ---- many steps of the fused layer at once ----
+
+// An array over lanes, steps and rows: its numbers for lane c, step k and row r begin at data + c lane + k step + r
+// row.
+typedef struct dpcri_grid {
+    void *data;
+    int64_t lane, step, row;
+} dpcri_grid;
+
+// The widest, and the rows for which they are made: 1, 2, 4 or 8 (others pass over the weights more than once).
+enum { DPCRI_STEPS_WIDTH = 256, DPCRI_STEPS_ROWS = 8 };
+
+// Every lane and row through all steps:  u = s W + b;  s = act(u)  or  s + scale act(u);  states = s;  tape = act'(u).
+// parameters [lanes][steps]: W [w][w], then b [w]. in, last [lanes][rows]; states, tape [lanes][steps][rows]. states,
+// last, tape may be NULL; last may be `in`.
+typedef struct dpcri_forward_steps {
+    int64_t lanes, steps, rows, width;
+    int activation, residual;
+    double scale;
+    dpcri_grid parameters, in, states, last, tape;
+} dpcri_forward_steps;
+
+// From the last step down:  g += direct;  kept = g;  e = scale slope g;  g = e W^T  or  g + e W^T;  first_out = g
+// slope, direct, kept, e [lanes][steps][rows], last (g at first) and first_out [lanes][rows]. direct, kept, e,
+// first_out may be NULL; kept may be direct, e slope, first_out last.
+typedef struct dpcri_adjoint_steps {
+    int64_t lanes, steps, rows, width;
+    int residual;
+    double scale;
+    dpcri_grid parameters, slope, direct, kept, e, last, first_out;
+} dpcri_adjoint_steps;
+
+// For every step (lanes are not used):  e = scale slope g  (g NULL: slope holds e);  dW += in^T e;  db += sum e
+typedef struct dpcri_gradient_steps {
+    int64_t steps, rows, width;
+    double scale;
+    dpcri_grid in, slope, g, gradients;
+} dpcri_gradient_steps;
+
 typedef struct dpcri_nn_kernels {
     size_t element;   // bytes
     int64_t columns;  // widest tile of columns: layers up to it may work in place
@@ -93,6 +132,9 @@ typedef struct dpcri_nn_kernels {
     void (*adjoint)(const dpcri_slope_pass *pass, const dpcri_product *product);
     // slope_pass with `sum`, then product with b = e (or g, e NULL: scale 1 and no slope), a_row 1, init = c.
     void (*gradient)(const dpcri_slope_pass *pass, const dpcri_product *product);
+    void (*forward_steps)(const dpcri_forward_steps *p);
+    void (*adjoint_steps)(const dpcri_adjoint_steps *p);
+    void (*gradient_steps)(const dpcri_gradient_steps *p);
     // y = act(u), slope = act'(u), n values each; either may be NULL, either may be u.
     void (*activate)(int activation, int64_t n, const void *u, void *y, void *slope);
     // t[j][i] = a[i][j], i < rows, j < cols

@@ -31,6 +31,7 @@ enum { TILE_ROWS = 4 };
 #include "kern/nn_products.inc"
 #include "kern/nn_activations.inc"
 #include "kern/nn_layers.inc"
+#include "kern/nn_steps.inc"
 #undef T
 #undef V
 #undef VI
@@ -51,6 +52,7 @@ enum { TILE_ROWS = 4 };
 #include "kern/nn_products.inc"
 #include "kern/nn_activations.inc"
 #include "kern/nn_layers.inc"
+#include "kern/nn_steps.inc"
 #undef T
 #undef V
 #undef VI

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The chain's callbacks: spans of lanes, steps and rows over the step's program. Rows go in blocks; a row's bits do not
-// depend on the block. Step l's parameters begin at l * program.parameters of both vectors.
+// The chain's callbacks: spans of lanes, steps and rows over the step's program. Step l's parameters begin at
+// l * program.parameters of both vectors. Few rows of the fused form go through all steps of a span in one call of a
+// kernel; else a call a step, rows in blocks. A row's bits depend on neither.
 #include "model/model_internal.h"
 
 // Work buffers of one call: on its stack, or allocated where wide layers would leave too few rows a block.
@@ -51,6 +52,155 @@ static void copy_rows(const dpcr_model *m, int64_t rows, dpcri_rows from, dpcri_
     m->program.kernels->multiply_add(rows, m->program.width, NULL, 0, 1, from.data, from.row, NULL, 0, to.data, to.row);
 }
 
+// ---- few rows, all steps in one call ----
+
+// [lanes][steps][rows][w], or [lanes][rows][w].
+static dpcri_grid grid_of(const dpcr_array *array) {
+    if (!array || !array->data) return (dpcri_grid){0};
+    if (array->ndim == 3) return (dpcri_grid){array->data, array->strides[0], 0, array->strides[1]};
+    return (dpcri_grid){array->data, array->strides[0], array->strides[1], array->strides[2]};
+}
+
+// The same from lane c, step k on.
+static dpcri_grid grid_at(dpcri_grid grid, int64_t c, int64_t k, size_t element) {
+    if (grid.data) grid.data = (char *)grid.data + (c * grid.lane + k * grid.step) * (int64_t)element;
+    return grid;
+}
+
+static dpcri_grid parameter_grid(const dpcr_model *m, void *vector, const dpcr_span *span) {
+    const int64_t each = m->program.parameters;
+    return (dpcri_grid){dpcri_model_at(m, vector, span->first * each), span->stride * each, each, 0};
+}
+
+static bool in_one_call(const dpcri_program *p, int64_t rows) {
+    return p->fused && p->width <= DPCRI_STEPS_WIDTH && (rows == 1 || rows == 2 || rows == 4 || rows == 8);
+}
+
+static int advance_in_one_call(const dpcr_model *m, const dpcr_span *span, const dpcr_array *in,
+                               const dpcr_array *states, const dpcr_array *last, const dpcr_array *tape) {
+    const dpcri_program *p = &m->program;
+    p->kernels->forward_steps(&(dpcri_forward_steps){.lanes = span->lanes,
+                                                     .steps = span->steps,
+                                                     .rows = span->rows,
+                                                     .width = p->width,
+                                                     .activation = p->layers[1].activation,
+                                                     .residual = p->residual,
+                                                     .scale = p->scale,
+                                                     .parameters = parameter_grid(m, m->parameters, span),
+                                                     .in = grid_of(in),
+                                                     .states = grid_of(states),
+                                                     .last = grid_of(last),
+                                                     .tape = grid_of(tape)});
+    return 0;
+}
+
+// The slopes of steps first .. first + count - 1 at the states that go in, side by side: lanes of one step.
+static void slopes_of(const dpcr_model *m, int64_t first, int64_t count, int64_t rows, dpcri_grid in, dpcri_grid to) {
+    const dpcri_program *p = &m->program;
+    const dpcr_span span = {.first = first, .stride = 1};
+    in.lane = in.step, to.lane = to.step;
+    p->kernels->forward_steps(&(dpcri_forward_steps){.lanes = count,
+                                                     .steps = 1,
+                                                     .rows = rows,
+                                                     .width = p->width,
+                                                     .activation = p->layers[1].activation,
+                                                     .residual = p->residual,
+                                                     .scale = p->scale,
+                                                     .parameters = parameter_grid(m, m->parameters, &span),
+                                                     .in = in,
+                                                     .tape = to});
+}
+
+static dpcri_adjoint_steps adjoint_call(const dpcr_model *m, const dpcr_span *span, const dpcr_array *direct,
+                                        const dpcr_array *last, const dpcr_array *kept, const dpcr_array *first_out) {
+    return (dpcri_adjoint_steps){.lanes = span->lanes,
+                                 .steps = span->steps,
+                                 .rows = span->rows,
+                                 .width = m->program.width,
+                                 .residual = m->program.residual,
+                                 .scale = m->program.scale,
+                                 .parameters = parameter_grid(m, m->parameters, span),
+                                 .direct = grid_of(direct),
+                                 .kept = grid_of(kept),
+                                 .last = grid_of(last),
+                                 .first_out = grid_of(first_out)};
+}
+
+// Without a tape: a few lanes at a time, their slopes a block of steps at a time, from the right.
+static void adjoint_lanes_untaped(const dpcr_model *m, const dpcr_span *span, int64_t c, int64_t lanes,
+                                  const dpcri_adjoint_steps *whole, dpcri_grid in, const work *w) {
+    const dpcri_program *p = &m->program;
+    const size_t element = p->kernels->element;
+    const int64_t state = span->rows * p->width, block = w->rows / (lanes * span->rows) - 1;
+    const dpcri_grid carry = {w->memory, state, 0, p->width};
+    dpcri_adjoint_steps call = *whole;
+    call.lanes = lanes;
+    call.last = grid_at(whole->last, c, 0, element);
+    for (int64_t end = span->steps; end > 0; end -= block) {
+        const int64_t begin = end > block ? end - block : 0;
+        call.steps = end - begin;
+        call.slope =
+            (dpcri_grid){(char *)w->memory + lanes * state * (int64_t)element, call.steps * state, state, p->width};
+        for (int64_t i = 0; i < lanes; i++)
+            slopes_of(m, span->first + (c + i) * span->stride + begin, call.steps, span->rows,
+                      grid_at(in, c + i, begin, element), grid_at(call.slope, i, 0, element));
+        call.parameters = grid_at(whole->parameters, c, begin, element);
+        call.direct = grid_at(whole->direct, c, begin, element);
+        call.kept = grid_at(whole->kept, c, begin, element);
+        call.first_out = begin ? carry : grid_at(whole->first_out, c, 0, element);
+        p->kernels->adjoint_steps(&call);
+        call.last = carry;
+    }
+}
+
+static int adjoint_in_one_call(const dpcr_model *m, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
+                               const dpcr_array *direct, const dpcr_array *last, const dpcr_array *kept,
+                               const dpcr_array *first_out) {
+    enum { LANES = 8 };
+    const dpcri_program *p = &m->program;
+    dpcri_adjoint_steps call = adjoint_call(m, span, direct, last, kept, first_out);
+    if (tape && tape->data) {
+        call.slope = grid_of(tape);
+        if (!call.kept.data) call.e = call.slope;
+        p->kernels->adjoint_steps(&call);
+        return 0;
+    }
+    _Alignas(64) unsigned char stack[STACK_BYTES];
+    const int64_t row_bytes = p->width * (int64_t)p->kernels->element;
+    const work w = {.memory = stack, .rows = STACK_BYTES / row_bytes};
+    const int64_t most = w.rows / (2 * span->rows), together = most < LANES ? most : LANES;
+    for (int64_t c = 0; c < span->lanes; c += together)
+        adjoint_lanes_untaped(m, span, c, smaller(together, span->lanes - c), &call, grid_of(in), &w);
+    return 0;
+}
+
+static int gradient_in_one_call(const dpcr_model *m, const dpcr_span *span, const dpcr_array *in,
+                                const dpcr_array *tape, const dpcr_array *adjoints) {
+    const dpcri_program *p = &m->program;
+    const size_t element = p->kernels->element;
+    const int64_t state = span->rows * p->width;
+    _Alignas(64) unsigned char stack[STACK_BYTES];
+    const dpcri_grid lanes = parameter_grid(m, m->gradients, span);
+    dpcri_gradient_steps whole = {.rows = span->rows, .width = p->width, .scale = p->scale};
+    whole.in = grid_of(in), whole.slope = grid_of(tape), whole.g = grid_of(adjoints);
+    whole.in.step = whole.in.lane, whole.slope.step = whole.slope.lane, whole.g.step = whole.g.lane;
+    whole.gradients = (dpcri_grid){lanes.data, 0, lanes.lane, 0};
+    const bool untaped = !whole.slope.data;
+    const int64_t block = untaped ? STACK_BYTES / (state * (int64_t)element) : span->lanes;
+    for (int64_t first = 0; first < span->lanes; first += block) {
+        dpcri_gradient_steps call = whole;
+        call.steps = smaller(block, span->lanes - first);
+        call.in = grid_at(whole.in, 0, first, element), call.g = grid_at(whole.g, 0, first, element);
+        call.gradients = grid_at(whole.gradients, 0, first, element);
+        call.slope = untaped ? (dpcri_grid){stack, 0, state, p->width} : grid_at(whole.slope, 0, first, element);
+        if (untaped) slopes_of(m, span->first + first, call.steps, span->rows, call.in, call.slope);
+        p->kernels->gradient_steps(&call);
+    }
+    return 0;
+}
+
+// ---- any rows, a call a step ----
+
 // Only the tape is wanted: the state is carried in the work buffer.
 static int advance_tape(const dpcr_model *m, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape) {
     const dpcri_program *p = &m->program;
@@ -79,6 +229,7 @@ static int advance(void *user, const dpcr_span *span, const dpcr_array *in, cons
     const dpcri_program *p = &m->program;
     const size_t element = p->kernels->element;
     const bool keep = states && states->data;
+    if (in_one_call(p, span->rows)) return advance_in_one_call(m, span, in, states, last, tape);
     if (!keep && !(last && last->data)) return tape && tape->data ? advance_tape(m, span, in, tape) : 0;
     _Alignas(64) unsigned char stack[STACK_BYTES];
     work w;
@@ -179,6 +330,7 @@ static int adjoint(void *user, const dpcr_span *span, const dpcr_array *in, cons
                    const dpcr_array *first_out) {
     const dpcr_model *m = user;
     const dpcri_program *p = &m->program;
+    if (in_one_call(p, span->rows)) return adjoint_in_one_call(m, span, in, tape, direct, last, kept, first_out);
     _Alignas(64) unsigned char stack[STACK_BYTES];
     work w;
     if (!work_open(&w, m, span->rows, dpcri_program_scratch(p) + p->width, stack)) return DPCR_ERROR_MEMORY;
@@ -192,6 +344,8 @@ static int gradient(void *user, const dpcr_span *span, const dpcr_array *in, con
     const dpcr_model *m = user;
     const dpcri_program *p = &m->program;
     const size_t element = p->kernels->element;
+    if (p->fused && p->width <= DPCRI_STEPS_WIDTH && span->rows <= DPCRI_STEPS_ROWS)
+        return gradient_in_one_call(m, span, in, tape, adjoints);
     _Alignas(64) unsigned char stack[STACK_BYTES];
     work w;
     if (!work_open(&w, m, span->rows, dpcri_program_scratch(p), stack)) return DPCR_ERROR_MEMORY;
