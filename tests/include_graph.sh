@@ -15,7 +15,7 @@ data: base
 kern: base rt deeppcr/transition.h
 transition: base rt kern
 chain: base rt kern transition
-solve: base rt kern transition chain
+solve: base rt kern transition chain data
 nn: base rt kern transition chain solve
 model: base rt kern transition chain solve nn data
 train: base rt kern transition chain solve nn model data

@@ -186,7 +186,7 @@ static void refusals(void **state) {
 static void rates_are_plausible(void **state) {
     (void)state;
     dpcr_context *context = context_of(2);
-    dpcri_rates rates, again;
+    dpcr_machine rates, again;
     dpcri_rates_of(context, &rates);
     dpcri_rates_of(context, &again);
     assert_memory_equal(&rates, &again, sizeof rates);

@@ -263,8 +263,8 @@ static void planner_chooses(void **state) {
         dpcr_solve_plan *plan = NULL;
         const dpcr_solve_options options = {.size = sizeof options};
         assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
-        assert_int_equal(dpcr_solve_plan_method(plan), full ? DPCR_METHOD_SEQUENTIAL : DPCR_METHOD_NEWTON);
-        const char *sentence = full ? "sequential:" : "newton:";
+        assert_int_equal(dpcr_solve_plan_method(plan), full ? DPCR_METHOD_SEQUENTIAL : DPCR_METHOD_OVERLAP);
+        const char *sentence = full ? "sequential:" : "overlap:";
         assert_int_equal(strncmp(dpcr_solve_plan_sentence(plan), sentence, strlen(sentence)), 0);
         dpcr_solve_plan_destroy(plan);
     }

@@ -37,6 +37,26 @@ DPCR_API void dpcr_context_destroy(dpcr_context *context);
 
 DPCR_API int dpcr_context_threads(const dpcr_context *context);
 
+// What a machine reaches: all that the cost models know of it.
+typedef struct dpcr_machine {
+    size_t size;                // sizeof(dpcr_machine) of the caller
+    double threads;             // that work side by side
+    double flops;               // a second and thread, of small products
+    double latency;             // seconds of one dependent multiply-add
+    double region;              // seconds of one empty parallel region
+    double bandwidth;           // bytes a second, read or written, that all threads together reach far from the caches
+    double cache_bytes[3];      // L1, L2 (of a core) and L3 (of all that share it); 0: unknown
+    double cache_bandwidth[3];  // bytes a second that one thread copies within each
+} dpcr_machine;
+
+// The rates that plans of this context go by: those that were set, loaded with the wisdom, or else measured now (below
+// a second, 64 MiB for a moment; once a context). From inside a parallel task they are measured without threads and not
+// kept.
+DPCR_API dpcr_status dpcr_context_machine(dpcr_context *context, dpcr_machine *machine, dpcr_error *error);
+// Plans made from now on are for a machine with these rates, which need not be this one; a field that is 0 is as
+// measured. NULL: as measured again. The threads that run are the context's all the same.
+DPCR_API dpcr_status dpcr_context_set_machine(dpcr_context *context, const dpcr_machine *machine, dpcr_error *error);
+
 // The instruction set level that the kernels use: "portable", "avx2" or "avx512". Chosen at run time from the CPU; the
 // environment variable DEEPPCR_ISA may force a lower one.
 DPCR_API const char *dpcr_isa_name(void);

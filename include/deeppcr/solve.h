@@ -159,6 +159,21 @@ DPCR_API const char *dpcr_reason_name(dpcr_reason reason);
     0.1  // factor of the defaults where no error estimate confirms the residuals: diagonal, block,
          // picard, jacobi, damped
 
+// How AUTO is decided. Each first looks whether the context's wisdom knows the answer. ESTIMATE and MEASURE call the
+// chain's advance (a few hundred steps, to see how soon it forgets its start); MEASURE also solves the whole chain,
+// from `start`, by every candidate in turn, and takes memory for that: z, and a workspace. Where it is refused that, it
+// falls back to ESTIMATE. The gradient callback is never called.
+typedef enum dpcr_planning {
+    DPCR_PLANNING_ESTIMATE = 0,  // from the cost model
+    DPCR_PLANNING_MEASURE,       // the candidates are timed, and the winner is remembered in the context's wisdom
+    DPCR_PLANNING_WISDOM,        // from wisdom alone: DPCR_ERROR_UNSUPPORTED where it does not know
+    DPCR_PLANNING_COUNT
+} dpcr_planning;
+
+// "estimate", "measure", "wisdom".
+DPCR_API const char *dpcr_planning_name(dpcr_planning planning);
+DPCR_API dpcr_status dpcr_planning_find(const char *name, dpcr_planning *planning, dpcr_error *error);
+
 typedef struct dpcr_solve_options {
     size_t size;  // sizeof(dpcr_solve_options) of the caller; zero in a field means the default
     dpcr_method method;
@@ -178,6 +193,9 @@ typedef struct dpcr_solve_options {
     size_t memory_limit;  // bytes of workspace at most; 0: no limit. Windows shrink with the batch to stay within it,
                           // so the bits of a sequence then depend on the size of its batch
     int consume_tape;  // non-zero: backward may use the tape up (gradient_from_tape), so each tape serves one backward
+    dpcr_planning planning;   // how AUTO is decided
+    double planning_seconds;  // MEASURE: budget; default 1
+    const dpcr_array *start;  // [B][w] or NULL: a typical z0, where plan_create tries the chain; read by it alone
 } dpcr_solve_options;
 
 typedef struct dpcr_solve_plan dpcr_solve_plan;
@@ -224,6 +242,47 @@ DPCR_API const char *dpcr_solve_plan_sentence(const dpcr_solve_plan *plan);
 DPCR_API dpcr_method dpcr_solve_plan_method(const dpcr_solve_plan *plan);
 DPCR_API dpcr_scheme dpcr_solve_plan_backward(const dpcr_solve_plan *plan);
 
+// Every option as the plan uses it, the defaults and what AUTO chose filled in: a plan made with these runs the same
+// way, to the bit, whatever the machine, wisdom or measurement.
+DPCR_API const dpcr_solve_options *dpcr_solve_plan_options(const dpcr_solve_plan *plan);
+
+// One way to run the chain, as the planner saw it.
+typedef struct dpcr_candidate {
+    size_t size;             // sizeof(dpcr_candidate) of the caller
+    int backward;            // non-zero: for the backward pass; `scheme` is then the backward scheme
+    dpcr_method method;      // forward
+    dpcr_scheme scheme;      // of the linear chains of a sweep
+    int64_t chunk, warm_up;  // 0: the default
+    double sweeps;           // expected
+    double seconds;          // predicted
+    double measured;         // median of what was timed; 0: it was not
+    size_t workspace;        // bytes; 0: cannot be had within the options
+} dpcr_candidate;
+
+// The candidates that AUTO weighed, forward first, the best first: index 0, 1, ... False (0) past the last.
+DPCR_API int dpcr_solve_plan_candidate(const dpcr_solve_plan *plan, int64_t index, dpcr_candidate *candidate);
+
+// What the planner found of the chain's memory: its name ("forgets", "keeps its past", "is chaotic", "unknown"), the
+// mean logarithm by which a distance grows a step, and the steps after which two starts agree (0: never). Any may be
+// NULL.
+DPCR_API const char *dpcr_solve_plan_memory(const dpcr_solve_plan *plan, double *rate, int64_t *steps);
+
+// Remembers in the context's wisdom what a solve by this plan showed (sweeps, a warm-up that was too short, a method
+// that had to be finished in order), for plans of the same chain made later. Nothing happens where `report` is of
+// another plan's method.
+DPCR_API dpcr_status dpcr_solve_plan_learn(const dpcr_solve_plan *plan, const dpcr_solve_report *report,
+                                           dpcr_error *error);
+
+// Wisdom as a file: text with a checksum, of one machine (processor, instruction set level, number of processors,
+// version of the library). Save writes what the context has, as a whole or not at all. Load adds what the file holds,
+// or nothing: a damaged file, or one of another machine, is refused (DPCR_ERROR_FORMAT) in words. The library reads and
+// writes no file but these, when it is asked to.
+DPCR_API dpcr_status dpcr_wisdom_save(dpcr_context *context, const char *path, dpcr_error *error);
+DPCR_API dpcr_status dpcr_wisdom_load(dpcr_context *context, const char *path, dpcr_error *error);
+// The number of things known; and forgetting them all, the measured rates too.
+DPCR_API int64_t dpcr_wisdom_count(dpcr_context *context);
+DPCR_API void dpcr_wisdom_forget(dpcr_context *context);
+
 // Bytes of 64-byte aligned host workspace for execute and for backward (the larger of both).
 DPCR_API size_t dpcr_solve_plan_workspace(const dpcr_solve_plan *plan);
 
@@ -247,8 +306,8 @@ DPCR_API dpcr_status dpcr_solve_backward(const dpcr_solve_plan *plan, const dpcr
 // Tests the caller's callbacks along the loop from z0, over at most its first 24 steps, which must be finite: advance
 // gives the same bits for rows apart, lanes of one step, lanes with a stride and several steps, in place; linearise's f
 // equals advance's to the tolerance; J agrees with central differences; adjoint and jvp agree with J, the adjoint
-// loop over many steps with the single ones, and, bit for bit, lanes at once with lanes apart. On disagreement returns DPCR_ERROR_CALLBACK with the first difference in
-// words. Allocates.
+// loop over many steps with the single ones, and, bit for bit, lanes at once with lanes apart. On disagreement returns
+// DPCR_ERROR_CALLBACK with the first difference in words. Allocates.
 DPCR_API dpcr_status dpcr_steps_check(dpcr_context *context, const dpcr_steps *steps, const dpcr_array *z0,
                                       double tolerance, dpcr_error *error);
 

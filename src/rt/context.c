@@ -13,11 +13,14 @@
 
 #include "rt/pool.h"
 #include "rt/rt.h"
+#include "rt/wisdom.h"
 
 struct dpcr_context {
     dpcr_context_options options;
     pthread_mutex_t rates_lock;
-    dpcri_rates rates;  // threads is 0 until they are measured
+    dpcr_machine rates;  // threads is 0 until they are known
+    dpcr_machine given;  // by the caller; 0: as measured
+    dpcri_wisdom wisdom;
     int threads;
     pthread_mutex_t turn;  // one parallel region at a time
     dpcri_pool *pool;
@@ -84,8 +87,10 @@ dpcr_status dpcr_context_create(const dpcr_context_options *options, dpcr_contex
     made->options = given;
     made->threads = given.threads ? given.threads : available_threads();
     const bool first = pthread_mutex_init(&made->turn, NULL) == 0;
-    if (!first || pthread_mutex_init(&made->rates_lock, NULL) != 0) {
+    const bool second = first && pthread_mutex_init(&made->rates_lock, NULL) == 0;
+    if (!second || !dpcri_wisdom_open(&made->wisdom)) {
         if (first) pthread_mutex_destroy(&made->turn);
+        if (second) pthread_mutex_destroy(&made->rates_lock);
         given.release(given.allocator_user, made);
         return dpcri_fail(error, DPCR_ERROR_SYSTEM, "context_create: the system gave no mutex");
     }
@@ -99,6 +104,7 @@ void dpcr_context_destroy(dpcr_context *context) {
         dpcri_pool_destroy(context, context->pool);
     else  // after fork the workers are the parent's
         dpcri_free(context, context->pool);
+    dpcri_wisdom_close(context, &context->wisdom);
     pthread_mutex_destroy(&context->turn);
     pthread_mutex_destroy(&context->rates_lock);
     context->options.release(context->options.allocator_user, context);
@@ -183,93 +189,87 @@ void dpcri_parallel(dpcr_context *context, int64_t n, void (*task)(void *argumen
     pthread_mutex_unlock(&context->turn);
 }
 
-// The fastest of some repetitions: what the machine reaches when nothing disturbs it.
-static double fastest(double (*once)(dpcr_context *), dpcr_context *context, int repetitions) {
-    double least = once(context);
-    for (int i = 1; i < repetitions; i++) {
-        const double seconds = once(context);
-        if (seconds < least) least = seconds;
-    }
-    return least;
-}
+bool dpcri_inside_task(void) { return inside_task; }
 
-enum { CHAIN_STEPS = 20000, PRODUCT_SIZE = 32, PRODUCTS = 8 };
-
-static double dependent_chain(dpcr_context *context) {
-    (void)context;
-    volatile float sink = 1;
-    float x = sink;
-    const float a = 0.5f + x * 1e-3f, start = (float)dpcri_seconds() * 0;
-    const double t0 = dpcri_seconds();
-    for (int i = 0; i < CHAIN_STEPS; i++) x = x * a + start;  // a multiply and an add: two latencies without fma
-    const double seconds = dpcri_seconds() - t0;
-    sink = x;
-    return seconds / CHAIN_STEPS / 2;
-}
-
-static double small_products(dpcr_context *context) {
-    (void)context;
-    static _Thread_local float a[PRODUCT_SIZE][PRODUCT_SIZE], c[PRODUCT_SIZE][PRODUCT_SIZE];
-    for (int i = 0; i < PRODUCT_SIZE * PRODUCT_SIZE; i++) a[i / PRODUCT_SIZE][i % PRODUCT_SIZE] = (float)(i % 7) * 0.1f;
-    const double t0 = dpcri_seconds();
-    for (int p = 0; p < PRODUCTS; p++)
-        for (int i = 0; i < PRODUCT_SIZE; i++)
-            for (int k = 0; k < PRODUCT_SIZE; k++)
-                for (int j = 0; j < PRODUCT_SIZE; j++) c[i][j] += a[i][k] * a[k][j];
-    const double seconds = dpcri_seconds() - t0;
-    volatile float sink = c[1][1];
-    (void)sink;
-    return seconds / PRODUCTS / (2.0 * PRODUCT_SIZE * PRODUCT_SIZE * PRODUCT_SIZE);
-}
-
-static void nothing(void *argument, int64_t i) { (void)argument, (void)i; }
-
-static double empty_regions(dpcr_context *context) {
-    const double t0 = dpcri_seconds();
-    for (int i = 0; i < 20; i++) dpcri_parallel(context, context->threads, nothing, NULL);
-    return (dpcri_seconds() - t0) / 20;
-}
-
-// Memory that cannot be had leaves a rate that favours the loop.
-static double copied_bytes(dpcr_context *context) {
-    const size_t bytes = (size_t)16 << 20;
-    char *memory = dpcri_alloc(context, 2 * bytes);
-    if (!memory) return 5e9;
-    memset(memory, 1, 2 * bytes);
-    double least = 1;
-    for (int i = 0; i < 3; i++) {
-        const double t0 = dpcri_seconds();
-        memcpy(memory, memory + bytes, bytes);
-        const double seconds = dpcri_seconds() - t0;
-        if (seconds < least) least = seconds;
-        memory[bytes + (size_t)i] = memory[i];  // keeps the copies apart
-    }
-    dpcri_free(context, memory);
-    return 2 * (double)bytes / least;
-}
-
-static dpcri_rates measure(dpcr_context *context) {
-    // This file is compiled for the least CPU; the kernels of higher levels do more a cycle, by their vectors' width
-    // and fma.
-    static const double gain[DPCRI_ISA_COUNT] = {1, 4, 8};
-    return (dpcri_rates){.latency = fastest(dependent_chain, context, 5),
-                         .flops = gain[dpcri_isa_level()] / fastest(small_products, context, 5),
-                         .region = fastest(empty_regions, context, 5),
-                         .bandwidth = copied_bytes(context),
-                         .threads = context->threads};
-}
+// ---- rates ----
 
 // Measured without the lock, since a region may have to wait for another thread's; the first to finish wins. From
 // inside a task nothing can be measured that would hold outside: such rates are not kept.
-void dpcri_rates_of(dpcr_context *context, dpcri_rates *rates) {
+static dpcr_machine own_rates(dpcr_context *context) {
     pthread_mutex_lock(&context->rates_lock);
-    *rates = context->rates;
+    dpcr_machine rates = context->rates;
     pthread_mutex_unlock(&context->rates_lock);
-    if (rates->threads != 0) return;
-    *rates = measure(context);
-    if (inside_task) return;
+    if (rates.threads != 0) return rates;
+    if (!dpcri_wisdom_rates(context, &rates)) rates = dpcri_rates_measure(context);
+    if (inside_task) return rates;
     pthread_mutex_lock(&context->rates_lock);
-    if (context->rates.threads == 0) context->rates = *rates;
-    *rates = context->rates;
+    if (context->rates.threads == 0) context->rates = rates;
+    rates = context->rates;
+    pthread_mutex_unlock(&context->rates_lock);
+    return rates;
+}
+
+void dpcri_rates_note(dpcr_context *context) {
+    pthread_mutex_lock(&context->rates_lock);
+    const dpcr_machine rates = context->rates;
+    pthread_mutex_unlock(&context->rates_lock);
+    if (rates.threads != 0) dpcri_wisdom_keep_rates(context, &rates);
+}
+
+void dpcri_rates_forget(dpcr_context *context) {
+    pthread_mutex_lock(&context->rates_lock);
+    context->rates.threads = 0;
     pthread_mutex_unlock(&context->rates_lock);
 }
+
+static void set_given(double *field, double given) {
+    if (given > 0) *field = given;
+}
+
+void dpcri_rates_of(dpcr_context *context, dpcr_machine *machine) {
+    *machine = own_rates(context);
+    pthread_mutex_lock(&context->rates_lock);
+    const dpcr_machine given = context->given;
+    pthread_mutex_unlock(&context->rates_lock);
+    set_given(&machine->threads, given.threads);
+    set_given(&machine->flops, given.flops);
+    set_given(&machine->latency, given.latency);
+    set_given(&machine->region, given.region);
+    set_given(&machine->bandwidth, given.bandwidth);
+    for (int i = 0; i < 3; i++) {
+        set_given(&machine->cache_bytes[i], given.cache_bytes[i]);
+        set_given(&machine->cache_bandwidth[i], given.cache_bandwidth[i]);
+    }
+}
+
+dpcr_status dpcr_context_machine(dpcr_context *context, dpcr_machine *machine, dpcr_error *error) {
+    if (!context || !machine || machine->size < sizeof machine->size)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "context_machine: wanted a context and a machine with its size");
+    dpcr_machine all;
+    dpcri_rates_of(context, &all);
+    all.size = machine->size;
+    memcpy(machine, &all, all.size < sizeof all ? all.size : sizeof all);
+    return DPCR_OK;
+}
+
+static bool is_rate(double value) { return value >= 0 && value < 1e300; }
+
+dpcr_status dpcr_context_set_machine(dpcr_context *context, const dpcr_machine *machine, dpcr_error *error) {
+    dpcr_machine given = {.size = sizeof given};
+    if (!context || (machine && machine->size < sizeof machine->size))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "context_set_machine: wanted a context and a machine with its size");
+    if (machine) memcpy(&given, machine, machine->size < sizeof given ? machine->size : sizeof given);
+    bool good = is_rate(given.threads) && is_rate(given.flops) && is_rate(given.latency) && is_rate(given.region) &&
+                is_rate(given.bandwidth);
+    for (int i = 0; i < 3; i++) good = good && is_rate(given.cache_bytes[i]) && is_rate(given.cache_bandwidth[i]);
+    if (!good)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "context_set_machine: a rate is negative or not finite; wanted 0 (as measured) or more");
+    pthread_mutex_lock(&context->rates_lock);
+    context->given = given;
+    pthread_mutex_unlock(&context->rates_lock);
+    return DPCR_OK;
+}
+
+dpcri_wisdom *dpcri_context_wisdom(dpcr_context *context) { return &context->wisdom; }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Instruction set level: decided once, from cpuinfo, lowered by the environment variable DEEPPCR_ISA.
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "rt/rt.h"
 
@@ -38,3 +40,17 @@ dpcri_isa dpcri_isa_level(void) {
 }
 
 const char *dpcr_isa_name(void) { return isa_names[dpcri_isa_level()]; }
+
+// The processor's own name where there is one; control characters and commas would break the lines that it stands in.
+const char *dpcri_machine_name(char *buffer, size_t bytes) {
+    const char *name = "unknown processor";
+#if defined(__x86_64__)
+    if (cpuinfo_initialize() && cpuinfo_get_packages_count() > 0 && cpuinfo_get_package(0)->name[0])
+        name = cpuinfo_get_package(0)->name;
+#endif
+    const long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    snprintf(buffer, bytes, "%s, %s, %ld processors", name, dpcr_isa_name(), processors);
+    for (char *c = buffer; *c; c++)
+        if ((unsigned char)*c < 0x20 || (unsigned char)*c > 0x7e) *c = '?';
+    return buffer;
+}

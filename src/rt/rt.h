@@ -15,15 +15,20 @@ dpcri_isa dpcri_isa_level(void);
 // bits for any number of threads.
 void dpcri_parallel(dpcr_context *context, int64_t n, void (*task)(void *argument, int64_t i), void *argument);
 
-// What this machine reaches, measured once a context (some tens of milliseconds, 32 MiB for a moment): for the planners' cost models.
-typedef struct dpcri_rates {
-    double flops;      // a second and thread, of small products
-    double latency;    // seconds of one dependent multiply-add
-    double region;     // seconds of one empty parallel region
-    double bandwidth;  // bytes a second that one thread copies, far from the caches
-    double threads;
-} dpcri_rates;
-void dpcri_rates_of(dpcr_context *context, dpcri_rates *rates);
+// The rates of the context's machine, for the planners' cost models: dpcr_context_machine without a way to fail.
+void dpcri_rates_of(dpcr_context *context, dpcr_machine *machine);
+
+// Puts those that were measured among the context's wisdom; forgets them.
+void dpcri_rates_note(dpcr_context *context);
+void dpcri_rates_forget(dpcr_context *context);
+// Measures them (rates.c).
+dpcr_machine dpcri_rates_measure(dpcr_context *context);
+
+// True on a thread that is at work on a task of dpcri_parallel.
+bool dpcri_inside_task(void);
+
+// "AMD EPYC 9B45, avx512, 2 processors": what wisdom holds for and nothing else.
+const char *dpcri_machine_name(char *buffer, size_t bytes);
 
 // True when the caller's cancel function asks to stop.
 bool dpcri_cancelled(const dpcr_context *context);

@@ -31,6 +31,12 @@ static bool by_loop(const dpcr_solve_plan *plan) {
     return plan->options.backward == DPCR_SCHEME_SEQUENTIAL && plan->steps.adjoint;
 }
 
+// Until the adjoint's lanes have a driver, overlap is the linear scheme over Jacobians.
+bool dpcri_backward_can_overlap(const dpcr_steps *steps) {
+    (void)steps;
+    return false;
+}
+
 static void carve(const dpcr_solve_plan *plan, dpcri_arena *arena, backward_space *space) {
     const dpcr_steps *steps = &plan->steps;
     const size_t real = dpcr_dtype_size(steps->dtype);

@@ -77,6 +77,8 @@ static int64_t chunk_end(const overlap *o, int64_t c) {
     return c + 1 < o->cut.chunks ? chunk_start(&o->cut, c + 1) : o->plan->steps.length;
 }
 
+int64_t dpcri_overlap_chunk(const dpcr_solve_plan *plan) { return layout_of(plan).n; }
+
 void dpcri_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, void **starts, void **ends,
                          unsigned char **rerun) {
     const int64_t chunks = layout_of(plan).chunks;

@@ -129,6 +129,22 @@ dpcr_status dpcri_method_transition(const dpcr_steps *steps, const dpcr_solve_op
     return DPCR_OK;
 }
 
+static const char *const planning_names[DPCR_PLANNING_COUNT] = {"estimate", "measure", "wisdom"};
+
+const char *dpcr_planning_name(dpcr_planning planning) {
+    return (unsigned)planning < DPCR_PLANNING_COUNT ? planning_names[planning] : "unknown";
+}
+
+dpcr_status dpcr_planning_find(const char *name, dpcr_planning *planning, dpcr_error *error) {
+    for (int i = 0; name && planning && i < DPCR_PLANNING_COUNT; i++)
+        if (strcmp(name, planning_names[i]) == 0) {
+            *planning = (dpcr_planning)i;
+            return DPCR_OK;
+        }
+    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "planning is \"%s\", wanted estimate, measure or wisdom",
+                      name ? name : "");
+}
+
 static int64_t clamp(int64_t value, int64_t low, int64_t high) {
     return value < low ? low : value > high ? high : value;
 }
@@ -182,6 +198,16 @@ static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
         return dpcri_fail(
             error, DPCR_ERROR_ARGUMENT,
             "solve: window, chunk, warm_up, block and max_sweeps must not be negative, tolerances not NaN");
+    if ((unsigned)o->planning >= DPCR_PLANNING_COUNT || !(o->planning_seconds >= 0))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "solve: planning is %d and planning_seconds %g, wanted a named one and 0 or more",
+                          (int)o->planning, o->planning_seconds);
+    const int64_t row[2] = {plan->steps.batch, plan->steps.width};
+    if (o->start) {
+        const dpcr_status started =
+            dpcri_check_array("solve_plan_create", "options.start", o->start, plan->steps.dtype, 2, row, error);
+        if (started != DPCR_OK) return started;
+    }
     if (!(o->damping >= 0 && o->damping <= 1))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: damping is %g, wanted 0..1", o->damping);
     if (o->atol == 0) o->atol = o->rtol < 0 ? -1 : tolerance;
@@ -190,11 +216,13 @@ static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
     if (o->rtol < 0) o->rtol = 0;
     if (o->damping == 0) o->damping = 0.7;
     if (o->block == 0) o->block = 2;
-    if (o->warm_up == 0) o->warm_up = 64;
     const int64_t length = plan->steps.length > 0 ? plan->steps.length : 1;
-    o->warm_up = clamp(o->warm_up, 1, length);
     if (o->chunk > length) o->chunk = length;
-    dpcri_planner_choose(plan->context, &plan->steps, o, plan->sentence, sizeof plan->sentence);
+    const dpcr_status chosen = dpcri_planner_choose(plan, error);
+    if (chosen != DPCR_OK) return chosen;
+    o->start = NULL;  // the caller's, and read
+    if (o->warm_up == 0) o->warm_up = 64;
+    o->warm_up = clamp(o->warm_up, 1, length);
     if (o->max_sweeps == 0) o->max_sweeps = o->method == DPCR_METHOD_OVERLAP ? 3 : 100;
     plan->windows = dpcri_windows_serve(&plan->steps, o);
     dpcr_transition transition;
@@ -238,6 +266,18 @@ static dpcr_status fit_memory(dpcr_solve_plan *plan, dpcr_error *error) {
                       plan->workspace, limit);
 }
 
+// The options as a caller gives them: none of what is 0 there means a default.
+static dpcr_solve_options pinned_options(const dpcr_solve_plan *plan) {
+    dpcr_solve_options o = plan->options;
+    o.size = sizeof o;
+    o.planning = DPCR_PLANNING_ESTIMATE;
+    if (o.atol == 0) o.atol = -1;
+    if (o.rtol == 0) o.rtol = -1;
+    if (plan->windows) o.scheme = DPCR_SCHEME_AUTO;  // a scheme of its own would be another way to run it
+    if (plan->window < plan->steps.length) o.window = plan->window;
+    return o;
+}
+
 dpcr_status dpcr_solve_plan_create(dpcr_context *context, const dpcr_steps *steps, const dpcr_solve_options *options,
                                    dpcr_solve_plan **plan, dpcr_error *error) {
     if (!context || !steps || !plan)
@@ -273,6 +313,7 @@ dpcr_status dpcr_solve_plan_create(dpcr_context *context, const dpcr_steps *step
         made->backward_window = clamp((256 << 10) / (state > 0 ? state : 1), 1, clamp(length, 1, 256));
     }
     DPCR_TRY(fit_memory(made, error));
+    made->pinned = pinned_options(made);
     *plan = made;
     made = NULL;
 done:
@@ -292,3 +333,36 @@ dpcr_scheme dpcr_solve_plan_backward(const dpcr_solve_plan *plan) {
     return plan ? plan->options.backward : DPCR_SCHEME_AUTO;
 }
 size_t dpcr_solve_plan_workspace(const dpcr_solve_plan *plan) { return plan ? plan->workspace : 0; }
+const dpcr_solve_options *dpcr_solve_plan_options(const dpcr_solve_plan *plan) { return plan ? &plan->pinned : NULL; }
+
+const char *dpcr_solve_plan_memory(const dpcr_solve_plan *plan, double *rate, int64_t *steps) {
+    const dpcri_contraction none = {0}, *c = plan ? &plan->contraction : &none;
+    if (rate) *rate = c->rate;
+    if (steps) *steps = c->to_bits ? c->to_bits : c->within;
+    return dpcri_memory_name(c->memory);
+}
+
+// The workspace of a candidate is that of a plan which asks for it.
+static size_t candidate_workspace(const dpcr_solve_plan *plan, const dpcr_candidate *c) {
+    dpcr_solve_options options = plan->pinned;
+    options.method = c->backward ? DPCR_METHOD_SEQUENTIAL : c->method;
+    options.scheme = c->backward ? DPCR_SCHEME_AUTO : c->scheme;
+    options.backward = c->backward ? c->scheme : DPCR_SCHEME_SEQUENTIAL;
+    options.chunk = c->chunk;
+    options.window = 0;
+    if (c->warm_up) options.warm_up = c->warm_up;
+    dpcr_solve_plan *trial = NULL;
+    if (dpcr_solve_plan_create(plan->context, &plan->steps, &options, &trial, NULL) != DPCR_OK) return 0;
+    const size_t bytes = trial->workspace;
+    dpcr_solve_plan_destroy(trial);
+    return bytes;
+}
+
+int dpcr_solve_plan_candidate(const dpcr_solve_plan *plan, int64_t index, dpcr_candidate *candidate) {
+    if (!plan || !candidate || index < 0 || index >= plan->candidate_count) return 0;
+    dpcr_candidate c = plan->candidates[index];
+    c.size = candidate->size < sizeof c ? candidate->size : sizeof c;
+    c.workspace = candidate_workspace(plan, &c);
+    memcpy(candidate, &c, c.size);
+    return 1;
+}

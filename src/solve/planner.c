@@ -1,89 +1,197 @@
 // SPDX-License-Identifier: MIT
-// The planner: predicts the seconds of the loop and of every candidate from the chain's cost and rates of the
-// machine (measured once a context), chooses the least, and says why in one sentence. docs/math/cost.md has the model.
+// The planner: lists the ways to run the chain at hand, predicts their seconds (cost.c) from the chain's costs, the
+// machine's rates and how soon the chain forgets (contraction.c), measures the best of them where that was asked for
+// (measure.c), chooses, and says why in one sentence. What was measured, and what earlier solves showed, it remembers
+// (wisdom.c). docs/math/cost.md derives the model.
+#include "solve/planner.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "solve/solve_internal.h"
+enum {
+    EXPECTED_SWEEPS = 4,  // of Newton on chains that forget (docs/math/newton.md)
+    NEUTRAL_SWEEPS = 5,   // on chains that keep their past
+    PROBE_STEPS = 512,    // of the contraction estimate, at most
+    SHOOTING_CHUNK = 16,  // the driver's own, without windows
+    LEAST_LENGTH = 32,    // below, nothing pays
+    WINDOW_STEPS = 1024,  // of the stretch on which a window is tried
+    MEASURED_WITHIN = 4   // times the best prediction: what is worth a measurement
+};
+static const double known_doubt = 1.1, guessed_doubt = 1.5;  // a model's doubt goes to the loop, which is always right
 
-// Of Newton on networks as they are initialised (docs/math/newton.md), and what part of the peak rate is reached by
-// steps over a batch, and by Jacobians and their products. A model's doubt goes to the loop, which is always right.
-enum { EXPECTED_SWEEPS = 4 };
-static const double step_efficiency = 0.5, jacobian_efficiency = 0.1, doubt = 1.25;
-static const double call_seconds = 2e-6;  // of the driver itself, a sweep
+typedef struct list {
+    dpcr_candidate *at;
+    int64_t count;
+} list;
 
-typedef struct candidate {
-    dpcr_method method;
-    dpcr_scheme scheme;
-    double seconds;
-} candidate;
-
-static double more(double a, double b) { return a > b ? a : b; }
-static double less(double a, double b) { return a < b ? a : b; }
-
-// What one step of one sequence waits for.
-static double step_latency(const dpcri_rates *rates, const dpcr_steps *steps) {
-    return steps->latency > 0 ? steps->latency : rates->latency * (4 + (double)steps->width);
+static dpcr_candidate *add(list *l, dpcr_method method, dpcr_scheme scheme, double seconds) {
+    static dpcr_candidate none;
+    if (l->count == DPCRI_CANDIDATES / 2) return &none;
+    dpcr_candidate *c = &l->at[l->count++];
+    *c = (dpcr_candidate){.size = sizeof *c, .method = method, .scheme = scheme, .seconds = seconds, .sweeps = 1};
+    return c;
 }
 
-static double loop_seconds(const dpcri_rates *rates, const dpcr_steps *steps) {
-    const double threads = less(rates->threads, more(1, (double)steps->batch / 8));
-    const double work = steps->flops * (double)steps->batch / (step_efficiency * rates->flops * threads);
-    return (double)steps->length * more(step_latency(rates, steps), work);
-}
-
-// Products of transitions wait for no latency but in the loop, whose width is that of what mixes.
-static double linear_seconds(const dpcri_rates *rates, const dpcr_transition *t, int64_t length, int64_t batch,
-                             dpcr_scheme scheme) {
-    const double rate = jacobian_efficiency * rates->flops * rates->threads;
-    const double apply = dpcr_transition_apply_flops(t) / rate, compose = dpcr_transition_compose_flops(t) / rate;
-    const double n = (double)length, rows = (double)batch, levels = length > 1 ? ceil(log2(n)) : 1;
-    const double mixed = t->structure == DPCR_DENSE   ? (double)t->rows
-                         : t->structure == DPCR_BLOCK ? (double)t->block
-                                                      : 1;
-    switch (scheme) {
-        case DPCR_SCHEME_PCR: return n * rows * levels * (compose + apply) + levels * rates->region;
-        case DPCR_SCHEME_BLELLOCH: return n * rows * (compose + 2 * apply) + 2 * levels * rates->region;
-        case DPCR_SCHEME_CHUNKED: return n * rows * (compose + 2 * apply) + 3 * rates->region;
-        default: {
-            const double threads = less(rates->threads, more(1, rows / 8));
-            return n * more(rates->latency * (1 + mixed), rows * apply * rates->threads / threads);
+static void sort_predicted(list *l) {
+    for (int64_t i = 1; i < l->count; i++)
+        for (int64_t k = i; k > 0 && l->at[k].seconds < l->at[k - 1].seconds; k--) {
+            const dpcr_candidate c = l->at[k];
+            l->at[k] = l->at[k - 1], l->at[k - 1] = c;
         }
-    }
 }
 
-// Values and Jacobians of all steps, written and read once. Every step has its own parameters, so side by side it takes
-// no less than in the loop, and its Jacobian as much again.
-static double evaluation_seconds(const dpcri_rates *rates, const dpcr_steps *steps) {
-    const double states = (double)steps->length * (double)steps->batch;
-    const double flops = steps->flops / step_efficiency + steps->jacobian_flops / jacobian_efficiency;
-    const double values = (double)dpcr_transition_values(&steps->jacobian) + 4 * (double)steps->width;
-    const double bytes = 2 * values * (double)dpcr_dtype_size(steps->dtype);
-    const double least = 2 * (double)steps->length * step_latency(rates, steps) / rates->threads;
-    return more(least, states * (flops / (rates->flops * rates->threads) + bytes / rates->bandwidth)) + rates->region;
+// ---- overlap ----
+
+// The warm-up that the contraction wants: until the starts agree bit for bit where that was seen (nothing is then left
+// to doubt), else until they are within the tolerance; a quarter more for places that were not tried. 0: never.
+static int64_t wanted_warm_up(const dpcri_outlook *o, bool exact) {
+    const dpcri_contraction *c = &o->contraction;
+    if (o->options->warm_up) return o->options->warm_up;
+    const int64_t seen = c->to_bits ? c->to_bits : exact ? 0 : c->within;
+    if (seen == 0) return 0;
+    const int64_t m = seen + seen / 4 + 8;
+    return m < o->steps->length ? m : 0;
 }
 
-static double newton_seconds(const dpcri_rates *rates, const dpcr_steps *steps, dpcr_scheme scheme) {
-    return EXPECTED_SWEEPS * (evaluation_seconds(rates, steps) + call_seconds + rates->region +
-                              linear_seconds(rates, &steps->jacobian, steps->length, steps->batch, scheme));
+static void overlap_shape(const dpcri_outlook *o, int64_t chunk, int64_t warm_up, int64_t *n) {
+    dpcr_solve_plan shape = {.steps = *o->steps, .options = *o->options};
+    if (chunk) shape.options.chunk = chunk;
+    shape.options.warm_up = warm_up;
+    *n = dpcri_overlap_chunk(&shape);
 }
 
-static candidate best_newton(const dpcri_rates *rates, const dpcr_steps *steps, dpcr_scheme wanted) {
+static void add_overlap(const dpcri_outlook *o, list *l, int64_t chunk, int64_t warm_up) {
+    int64_t n = 0;
+    overlap_shape(o, chunk, warm_up, &n);
+    if (2 * n > o->steps->length) return;  // one chunk: the loop
+    dpcr_candidate *c = add(l, DPCR_METHOD_OVERLAP, DPCR_SCHEME_AUTO, dpcri_cost_overlap(o, n, warm_up));
+    c->chunk = chunk, c->warm_up = warm_up;
+}
+
+static void list_overlap(const dpcri_outlook *o, list *l, int64_t warm_up, bool variants) {
+    int64_t n = 0;
+    const int64_t m = warm_up > 0 ? warm_up : wanted_warm_up(o, o->options->atol == 0 && o->options->rtol == 0);
+    if (m == 0 || (o->failed & 1u << DPCR_METHOD_OVERLAP)) return;
+    add_overlap(o, l, o->options->chunk, m);
+    if (!variants || o->options->chunk) return;
+    overlap_shape(o, 0, m, &n);
+    add_overlap(o, l, 2 * n | 1, m);
+    if (n / 2 > m) add_overlap(o, l, (n / 2) | 1, m);
+}
+
+// ---- newton and shooting ----
+
+static void list_newton(const dpcri_outlook *o, list *l) {
     static const dpcr_scheme schemes[] = {DPCR_SCHEME_CHUNKED, DPCR_SCHEME_BLELLOCH, DPCR_SCHEME_PCR,
                                           DPCR_SCHEME_SEQUENTIAL};
-    candidate best = {DPCR_METHOD_NEWTON, wanted, HUGE_VAL};
-    for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++) {
-        const bool listed =
-            wanted != DPCR_SCHEME_AUTO && wanted != DPCR_SCHEME_OVERLAP;  // overlap is priced as the loop
-        if (listed && schemes[i] != wanted) continue;
-        const double seconds = newton_seconds(rates, steps, schemes[i]);
-        const dpcr_scheme scheme = wanted == DPCR_SCHEME_OVERLAP ? wanted : schemes[i];
-        if (wanted == DPCR_SCHEME_OVERLAP && schemes[i] != DPCR_SCHEME_SEQUENTIAL) continue;
-        if (seconds < best.seconds) best = (candidate){DPCR_METHOD_NEWTON, scheme, seconds};
-    }
-    return best;
+    const dpcr_scheme wanted = o->options->scheme;
+    if (!o->steps->linearise || (o->failed & 1u << DPCR_METHOD_NEWTON)) return;
+    for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++)
+        if (wanted == DPCR_SCHEME_AUTO || wanted == schemes[i])
+            add(l, DPCR_METHOD_NEWTON, schemes[i], dpcri_cost_newton(o, schemes[i]))->sweeps = o->sweeps;
+    if (wanted == DPCR_SCHEME_OVERLAP)  // priced as the loop
+        add(l, DPCR_METHOD_NEWTON, wanted, dpcri_cost_newton(o, DPCR_SCHEME_SEQUENTIAL))->sweeps = o->sweeps;
 }
+
+static void list_shooting(const dpcri_outlook *o, list *l) {
+    const int64_t chunk = o->options->chunk ? o->options->chunk : SHOOTING_CHUNK;
+    if (!o->steps->linearise || o->steps->length < 2 * chunk || (o->failed & 1u << DPCR_METHOD_SHOOTING)) return;
+    add(l, DPCR_METHOD_SHOOTING, o->options->scheme, dpcri_cost_shooting(o, chunk))->sweeps = o->sweeps;
+}
+
+// A whole method inside the callback tells no cost, so a stretch of the chain is solved by it: its sweeps, and what a
+// step takes.
+static void list_window(const dpcri_outlook *o, list *l, dpcr_method method) {
+    const dpcr_steps *s = o->steps;
+    dpcr_solve_options options = *o->options;
+    options.method = method;
+    if (!dpcri_windows_serve(s, &options) || (o->failed & 1u << method)) return;
+    const int64_t n = s->length < WINDOW_STEPS ? s->length : WINDOW_STEPS;
+    const size_t real = dpcr_dtype_size(s->dtype);
+    void *memory = dpcri_alloc_zero(o->context, (size_t)((n + 1) * s->width) * real);
+    if (!memory) return;
+    const int64_t in_shape[3] = {1, 1, s->width}, out_shape[4] = {1, n, 1, s->width};
+    dpcr_array in = dpcr_array_make(memory, s->dtype, 3, in_shape);
+    const dpcr_array out = dpcr_array_make((char *)memory + (size_t)s->width * real, s->dtype, 4, out_shape);
+    if (o->options->start) in.data = o->options->start->data;
+    const dpcr_span span = dpcri_span(0, 1, 1, n, 0, 1);
+    double least = HUGE_VAL;
+    dpcr_window window;
+    for (int i = 0; i < 3; i++) {
+        window = (dpcr_window){.size = sizeof window,
+                               .method = (int)method,
+                               .atol = o->options->atol,
+                               .rtol = o->options->rtol,
+                               .max_sweeps = o->options->max_sweeps ? o->options->max_sweeps : 100,
+                               .estimate = -1};
+        const double start = dpcri_seconds();
+        if (s->window(s->user, &span, &in, &out, &window) != 0 || window.good < n) break;
+        least = fmin(least, dpcri_seconds() - start);
+    }
+    dpcri_free(o->context, memory);
+    if (!(least < HUGE_VAL) || window.good < n) return;
+    const double threads = s->concurrent ? fmin(o->machine.threads, (double)s->batch) : 1;
+    const double rounds = ceil((double)s->batch / threads), stretches = (double)s->length / (double)n;
+    add(l, method, DPCR_SCHEME_AUTO, least * stretches * rounds)->sweeps = window.sweeps;
+}
+
+// ---- lists ----
+
+static bool can_run_beside(const dpcri_outlook *o) { return o->steps->length >= LEAST_LENGTH && o->steps->batch > 0; }
+
+static void list_forward(const dpcri_outlook *o, list *l, int64_t warm_up, bool variants) {
+    add(l, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_AUTO, dpcri_cost_loop(o))->sweeps = 0;
+    if (!can_run_beside(o)) return;
+    list_window(o, l, DPCR_METHOD_NEWTON);
+    list_window(o, l, DPCR_METHOD_SHOOTING);
+    list_newton(o, l);
+    list_shooting(o, l);
+    list_overlap(o, l, warm_up, variants);
+}
+
+static void list_backward(const dpcri_outlook *o, list *l, int64_t warm_up) {
+    static const dpcr_scheme schemes[] = {DPCR_SCHEME_CHUNKED, DPCR_SCHEME_BLELLOCH, DPCR_SCHEME_PCR};
+    add(l, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_SEQUENTIAL, dpcri_cost_adjoint_loop(o))->sweeps = 0;
+    if (!can_run_beside(o)) return;
+    for (size_t i = 0; o->steps->linearise && i < sizeof schemes / sizeof *schemes; i++)
+        add(l, DPCR_METHOD_SEQUENTIAL, schemes[i], dpcri_cost_backward(o, schemes[i]));
+    const int64_t m = warm_up > 0 ? warm_up : wanted_warm_up(o, false);
+    if (m > 0 && dpcri_backward_can_overlap(o->steps)) {
+        int64_t n = 0;
+        overlap_shape(o, 0, m, &n);
+        if (2 * n <= o->steps->length)
+            add(l, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_OVERLAP, dpcri_cost_adjoint_overlap(o, n, m))->warm_up = m;
+    }
+    for (int64_t i = 0; i < l->count; i++) l->at[i].backward = 1;
+}
+
+static bool is_loop(const dpcr_candidate *c) {
+    return c->method == DPCR_METHOD_SEQUENTIAL && (!c->backward || c->scheme == DPCR_SCHEME_SEQUENTIAL);
+}
+
+static const dpcr_candidate *loop_of(const list *l) {
+    for (int64_t i = 0; i < l->count; i++)
+        if (is_loop(&l->at[i])) return &l->at[i];
+    return &l->at[0];
+}
+
+// The best but for the loop; NULL: there is no other.
+static const dpcr_candidate *best_parallel(const list *l) {
+    for (int64_t i = 0; i < l->count; i++)
+        if (!is_loop(&l->at[i])) return &l->at[i];
+    return NULL;
+}
+
+// Keeps what is worth a measurement, the loop always.
+static void keep_likely(list *l) {
+    int64_t kept = 0;
+    for (int64_t i = 0; i < l->count; i++)
+        if (is_loop(&l->at[i]) || l->at[i].seconds < MEASURED_WITHIN * l->at[0].seconds) l->at[kept++] = l->at[i];
+    l->count = kept;
+}
+
+// ---- words ----
 
 static const char *duration(double seconds, char *buffer, size_t bytes) {
     if (seconds < 1e-3)
@@ -95,64 +203,189 @@ static const char *duration(double seconds, char *buffer, size_t bytes) {
     return buffer;
 }
 
-static void choose_backward(const dpcri_rates *rates, const dpcr_steps *steps, dpcr_solve_options *options,
-                            char *sentence, size_t bytes) {
-    static const dpcr_scheme schemes[] = {DPCR_SCHEME_CHUNKED, DPCR_SCHEME_BLELLOCH, DPCR_SCHEME_PCR};
-    char a[32], b[32];
-    const double loop = loop_seconds(rates, steps);  // a vector-Jacobian product costs what a step does
-    dpcr_scheme best = DPCR_SCHEME_CHUNKED;
-    double least = HUGE_VAL;
-    for (size_t i = 0; steps->linearise && i < sizeof schemes / sizeof *schemes; i++) {
-        const double seconds = evaluation_seconds(rates, steps) + call_seconds +
-                               linear_seconds(rates, &steps->jacobian, steps->length, steps->batch, schemes[i]);
-        if (seconds < least) least = seconds, best = schemes[i];
-    }
-    const bool parallel = doubt * least < loop;
-    options->backward = parallel ? best : DPCR_SCHEME_SEQUENTIAL;
-    const size_t used = strlen(sentence);
-    if (least == HUGE_VAL || used >= bytes) return;
-    snprintf(sentence + used, bytes - used, "; backward %s: %s would take about %s, the loop %s",
-             dpcr_scheme_name(options->backward), dpcr_scheme_name(best), duration(least, a, sizeof a),
-             duration(loop, b, sizeof b));
+static double seconds_of(const dpcr_candidate *c) { return c->measured > 0 ? c->measured : c->seconds; }
+
+static void append(dpcr_solve_plan *plan, const char *text) {
+    const size_t used = strlen(plan->sentence);
+    if (used < sizeof plan->sentence) snprintf(plan->sentence + used, sizeof plan->sentence - used, "%s", text);
 }
 
-static void choose_method(const dpcri_rates *rates, const dpcr_steps *steps, dpcr_solve_options *options,
-                          char *sentence, size_t bytes) {
-    char a[32], b[32];
-    const double loop = loop_seconds(rates, steps);
-    if (!steps->linearise || steps->length < 2 || steps->batch == 0) {
-        options->method = DPCR_METHOD_SEQUENTIAL;
-        snprintf(sentence, bytes, "sequential: %s",
-                 steps->length < 2 || steps->batch == 0 ? "nothing to run side by side"
-                                                        : "the chain gives no Jacobian to solve it with");
-        return;
-    }
-    const candidate newton = best_newton(rates, steps, options->scheme);
-    const bool parallel = doubt * newton.seconds < loop;
-    options->method = parallel ? DPCR_METHOD_NEWTON : DPCR_METHOD_SEQUENTIAL;
-    if (parallel) {
-        options->scheme = newton.scheme;
-        // What has to be finished in order after all has then cost at most twice the loop.
-        const double afforded = loop / (newton.seconds / EXPECTED_SWEEPS);
-        if (options->max_sweeps == 0) options->max_sweeps = (int)less(more(afforded, 1), 1000);
-    }
-    snprintf(sentence, bytes, "%s: newton (%s) would need about %d sweeps at %s, the loop takes %s",
-             dpcr_method_name(options->method), dpcr_scheme_name(newton.scheme), EXPECTED_SWEEPS,
-             duration(newton.seconds / EXPECTED_SWEEPS, a, sizeof a), duration(loop, b, sizeof b));
-}
-
-void dpcri_planner_choose(dpcr_context *context, const dpcr_steps *steps, dpcr_solve_options *options, char *sentence,
-                          size_t bytes) {
-    dpcri_rates rates;
-    if (options->method != DPCR_METHOD_AUTO && options->backward != DPCR_SCHEME_AUTO) {
-        snprintf(sentence, bytes, "%s, backward %s: as asked", dpcr_method_name(options->method),
-                 dpcr_scheme_name(options->backward));
-        return;
-    }
-    dpcri_rates_of(context, &rates);
-    if (options->method == DPCR_METHOD_AUTO)
-        choose_method(&rates, steps, options, sentence, bytes);
+static const char *name_of(const dpcr_candidate *c, char *buffer, size_t bytes) {
+    if (c->backward)
+        snprintf(buffer, bytes, "%s", dpcr_scheme_name(c->scheme));
+    else if (c->method == DPCR_METHOD_NEWTON)
+        snprintf(buffer, bytes, "newton (%s)", c->scheme ? dpcr_scheme_name(c->scheme) : "windows");
     else
-        snprintf(sentence, bytes, "%s: as asked", dpcr_method_name(options->method));
-    if (options->backward == DPCR_SCHEME_AUTO) choose_backward(&rates, steps, options, sentence, bytes);
+        snprintf(buffer, bytes, "%s", dpcr_method_name(c->method));
+    return buffer;
+}
+
+static void describe(const dpcr_candidate *c, char *text, size_t bytes) {
+    char name[48], a[32];
+    const double seconds = seconds_of(c);
+    const char *takes = c->measured > 0 ? "takes" : "would take";
+    name_of(c, name, sizeof name);
+    if (c->sweeps > 1)
+        snprintf(text, bytes, "%s %s about %.0f sweeps at %s", name, c->measured > 0 ? "takes" : "would need",
+                 c->sweeps, duration(seconds / c->sweeps, a, sizeof a));
+    else if (c->warm_up)
+        snprintf(text, bytes, "%s %s %s with a warm-up of %lld", name, takes, duration(seconds, a, sizeof a),
+                 (long long)c->warm_up);
+    else
+        snprintf(text, bytes, "%s %s %s", name, takes, duration(seconds, a, sizeof a));
+}
+
+// Why overlap is not among the candidates.
+static void tell_memory(dpcr_solve_plan *plan, const list *l) {
+    const dpcri_contraction *c = &plan->contraction;
+    char text[160] = "";
+    for (int64_t i = 0; i < l->count; i++)
+        if (l->at[i].method == DPCR_METHOD_OVERLAP) return;
+    if (c->memory == DPCRI_MEMORY_FORGETS)
+        snprintf(text, sizeof text, "; overlap does not pay: the chain forgets in about %lld steps",
+                 (long long)(c->to_bits ? c->to_bits : c->within));
+    else if (c->memory != DPCRI_MEMORY_UNKNOWN)
+        snprintf(text, sizeof text, "; overlap does not pay: the chain %s", dpcri_memory_name(c->memory));
+    append(plan, text);
+}
+
+static void tell(dpcr_solve_plan *plan, const list *l, const dpcr_candidate *chosen, bool backward) {
+    char name[48], what[160], loop[32], text[320];
+    const dpcr_candidate *other = is_loop(chosen) ? best_parallel(l) : chosen;
+    name_of(chosen, name, sizeof name);
+    if (!other)
+        snprintf(text, sizeof text, "%s%s: %s", backward ? "; backward " : "", name,
+                 plan->steps.length < LEAST_LENGTH || plan->steps.batch == 0 ? "too little to run side by side"
+                                                                             : "there is no other way");
+    else {
+        describe(other, what, sizeof what);
+        snprintf(text, sizeof text, "%s%s: %s, the loop takes %s", backward ? "; backward " : "",
+                 is_loop(chosen) ? "sequential"
+                 : backward      ? name
+                                 : dpcr_method_name(chosen->method),
+                 what, duration(seconds_of(loop_of(l)), loop, sizeof loop));
+    }
+    append(plan, text);
+    if (!backward) tell_memory(plan, l);
+}
+
+// ---- choosing ----
+
+// The best, but a parallel prediction must be below the loop's by the model's doubt. A measurement knows.
+static const dpcr_candidate *pick(const dpcri_outlook *o, const list *l) {
+    const dpcr_candidate *best = best_parallel(l), *loop = loop_of(l);
+    if (!best) return loop;
+    if (best->measured > 0 && loop->measured > 0) return best->measured < loop->measured ? best : loop;
+    return o->doubt * best->seconds < loop->seconds ? best : loop;
+}
+
+static void take_forward(dpcr_solve_plan *plan, const dpcr_candidate *c, double loop) {
+    dpcr_solve_options *options = &plan->options;
+    options->method = c->method;
+    if (c->method == DPCR_METHOD_SEQUENTIAL) return;
+    if (c->scheme) options->scheme = c->scheme;
+    if (c->chunk) options->chunk = c->chunk;
+    if (c->warm_up) options->warm_up = c->warm_up;
+    // What has to be finished in order after all has then cost at most twice the loop.
+    const double afforded = loop / (seconds_of(c) / fmax(1, c->sweeps));
+    if (options->max_sweeps == 0 && c->method != DPCR_METHOD_OVERLAP)
+        options->max_sweeps = (int)fmin(fmax(afforded, 1), 1000);
+}
+
+static void take_backward(dpcr_solve_plan *plan, const dpcr_candidate *c) {
+    plan->options.backward = c->scheme;
+    if (c->scheme == DPCR_SCHEME_OVERLAP && c->warm_up > plan->options.warm_up) plan->options.warm_up = c->warm_up;
+}
+
+// Lists, measures where asked, picks, remembers. `slot` 0: forward, 1: backward.
+static dpcr_status choose(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *known, int slot, dpcr_error *error) {
+    list l = {.at = plan->candidates + plan->candidate_count};
+    const bool backward = slot == 1, measure = plan->options.planning == DPCR_PLANNING_MEASURE;
+    dpcr_candidate chosen;
+    if (backward)
+        list_backward(o, &l, known->warm_up);
+    else
+        list_forward(o, &l, known->warm_up, measure);
+    sort_predicted(&l);
+    if (known->chosen[slot]) {
+        chosen = known->candidate[slot];
+        chosen.backward = backward;
+        append(plan, slot ? "; backward " : "");
+        append(plan, backward ? dpcr_scheme_name(chosen.scheme) : dpcr_method_name(chosen.method));
+        append(plan, ": known from an earlier measurement");
+    } else if (plan->options.planning == DPCR_PLANNING_WISDOM) {
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                          "solve: nothing is known of this chain%s; planning measure would find out",
+                          backward ? " backward" : "");
+    } else {
+        if (measure && l.count > 1) {
+            keep_likely(&l);
+            const double budget = plan->options.planning_seconds > 0 ? plan->options.planning_seconds : 1;
+            known->chosen[slot] = dpcri_measure(o, backward, l.at, l.count, budget / 2);
+        }
+        const dpcr_candidate *best = pick(o, &l);
+        tell(plan, &l, best, backward);
+        if (measure && l.count > 1 && !known->chosen[slot]) append(plan, " (estimated: not enough memory to measure)");
+        chosen = known->candidate[slot] = *best;
+    }
+    plan->candidate_count += l.count;
+    if (backward)
+        take_backward(plan, &chosen);
+    else
+        take_forward(plan, &chosen, seconds_of(loop_of(&l)));
+    return DPCR_OK;
+}
+
+static double expected_sweeps(const dpcri_contraction *c, int64_t length) {
+    switch (c->memory) {
+        case DPCRI_MEMORY_CHAOTIC: return fmin(100, (double)length);
+        case DPCRI_MEMORY_KEEPS: return NEUTRAL_SWEEPS;
+        default: return EXPECTED_SWEEPS;
+    }
+}
+
+static double tolerance_of(const dpcr_solve_plan *plan) {
+    const double rounding = plan->steps.dtype == DPCR_F64 ? 1e-15 : 1e-6;
+    return fmax(0.1 * (plan->options.atol + plan->options.rtol), rounding);
+}
+
+static void look(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *known) {
+    const dpcr_steps *s = &plan->steps;
+    const bool told = s->latency > 0;
+    dpcri_rates_of(plan->context, &o->machine);
+    if (can_run_beside(o) && ((s->concurrent && o->machine.threads > 1) || s->lanes > 1))
+        plan->contraction =
+            dpcri_contraction_of(plan->context, s, plan->options.start, tolerance_of(plan), PROBE_STEPS);
+    o->contraction = plan->contraction;
+    o->doubt = told ? known_doubt : guessed_doubt;
+    dpcri_wisdom_key(o, plan->key);
+    *known = (dpcri_known){0};
+    dpcri_wisdom_recall(plan->context, plan->key, known);
+    o->failed = known->failed;
+    o->sweeps_are_seen = known->sweeps > 0;
+    o->sweeps = known->sweeps ? known->sweeps : expected_sweeps(&o->contraction, s->length);
+}
+
+dpcr_status dpcri_planner_choose(dpcr_solve_plan *plan, dpcr_error *error) {
+    const dpcr_solve_options asked = plan->options;
+    const bool forward = asked.method == DPCR_METHOD_AUTO, backward = asked.backward == DPCR_SCHEME_AUTO;
+    if (!forward && !backward) {
+        snprintf(plan->sentence, sizeof plan->sentence, "%s, backward %s: as asked", dpcr_method_name(asked.method),
+                 dpcr_scheme_name(asked.backward));
+        return DPCR_OK;
+    }
+    dpcri_outlook o = {.context = plan->context, .steps = &plan->steps, .options = &asked};
+    dpcri_known known;
+    look(plan, &o, &known);
+    const bool before[2] = {known.chosen[0], known.chosen[1]};
+    dpcr_status status = DPCR_OK;
+    if (forward)
+        DPCR_TRY(choose(plan, &o, &known, 0, error));
+    else
+        snprintf(plan->sentence, sizeof plan->sentence, "%s: as asked", dpcr_method_name(asked.method));
+    if (backward) DPCR_TRY(choose(plan, &o, &known, 1, error));
+    if (known.chosen[0] != before[0] || known.chosen[1] != before[1])
+        dpcri_wisdom_remember(plan->context, plan->key, &known);
+done:
+    return status;
 }

@@ -6,9 +6,12 @@
 #include "chain/chain_internal.h"
 #include "deeppcr/solve.h"
 #include "rt/rt.h"
+#include "rt/wisdom.h"
+#include "solve/contraction.h"
 
 enum {
-    DPCRI_SENTENCE = 320,
+    DPCRI_SENTENCE = 480,
+    DPCRI_CANDIDATES = 24,
     DPCRI_EVALUATION_TASKS = 16  // tasks that evaluate a window at once; each has scratch of its own
 };
 
@@ -16,6 +19,7 @@ struct dpcr_solve_plan {
     dpcr_context *context;
     dpcr_steps steps;
     dpcr_solve_options options;     // every default filled in
+    dpcr_solve_options pinned;      // the same as a caller would ask for it
     dpcr_transition transition;     // A of a sweep (sweep methods)
     dpcr_chain_options linear;      // for the linear chain of a sweep
     dpcr_chain_options transposed;  // for the backward pass by a scheme
@@ -27,6 +31,10 @@ struct dpcr_solve_plan {
     bool windows;                   // newton or shooting by the callback `window`
     size_t workspace;
     char sentence[DPCRI_SENTENCE];
+    dpcr_candidate candidates[DPCRI_CANDIDATES];  // forward, then backward, each the best first
+    int64_t candidate_count;
+    dpcri_contraction contraction;
+    char key[DPCRI_WISDOM_KEY];  // of the chain in the context's wisdom; empty: nothing was left to AUTO
 };
 
 // A trajectory [L][B][w] with its initial state: states by step, where step -1 is z0.
@@ -142,10 +150,14 @@ typedef struct dpcri_sweep_space {
 void dpcri_sweep_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_sweep_space *space);
 void dpcri_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, void **starts, void **ends,
                          unsigned char **rerun);
+// Steps a chunk of overlap with this plan's steps, chunk and warm-up.
+int64_t dpcri_overlap_chunk(const dpcr_solve_plan *plan);
 // Appends a sweep to the report's histories: largest residual (or defect) and fronts. by_sequence [B] or NULL: the same
 // for all.
 void dpcri_record_sweep(dpcri_run *run, double residual, const double *by_sequence);
 size_t dpcri_shooting_bytes(const dpcr_solve_plan *plan, dpcr_error *error);
+// Whether backward by the scheme overlap runs the adjoint's own lanes (else it is priced nowhere).
+bool dpcri_backward_can_overlap(const dpcr_steps *steps);
 size_t dpcri_backward_bytes(const dpcr_solve_plan *plan);
 // Workspace of execute with this plan; SIZE_MAX on overflow.
 size_t dpcri_solve_bytes(const dpcr_solve_plan *plan, dpcr_error *error);
@@ -165,9 +177,8 @@ dpcr_status dpcri_check_workspace(const char *call, const dpcr_solve_plan *plan,
 dpcr_status dpcri_method_transition(const dpcr_steps *steps, const dpcr_solve_options *options,
                                     dpcr_transition *transition, dpcr_error *error);
 
-// Chooses method, scheme and backward for AUTO fields; writes the sentence.
-void dpcri_planner_choose(dpcr_context *context, const dpcr_steps *steps, dpcr_solve_options *options, char *sentence,
-                          size_t bytes);
+// Chooses method, scheme and backward for the plan's AUTO fields; writes the sentence and the candidates.
+dpcr_status dpcri_planner_choose(dpcr_solve_plan *plan, dpcr_error *error);
 
 // A negative callback code becomes an error.
 dpcr_status dpcri_callback_status(dpcri_run *run, const char *what, int code);

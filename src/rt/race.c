@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT
+// Rounds go forth and back over the entrants still in, so that a drift of the machine's speed favours nobody. Short
+// work is repeated within a round until the clock's grain does not matter.
+#include "rt/race.h"
+
+#include <math.h>
+#include <string.h>
+
+static const double sample_seconds = 50e-6;  // of one entrant in one round, at least
+static const double hopeless = 3;            // times the best of the first round
+enum { SURE_ROUNDS = 5 };                    // before a small difference counts
+
+typedef struct entrant {
+    double times[DPCRI_RACE_ROUNDS], sorted[DPCRI_RACE_ROUNDS];
+    double least, median;
+    int rounds;
+    int64_t inner;
+    bool in;
+} entrant;
+
+typedef struct race {
+    entrant entrants[DPCRI_RACE_ENTRANTS];
+    int64_t count;
+    dpcri_race_run run;
+    void *argument;
+} race;
+
+static void keep_sorted(entrant *e, double seconds) {
+    int at = e->rounds++;
+    while (at > 0 && e->sorted[at - 1] > seconds) e->sorted[at] = e->sorted[at - 1], at--;
+    e->sorted[at] = seconds;
+    e->least = e->sorted[0];
+    e->median =
+        e->rounds % 2 ? e->sorted[e->rounds / 2] : (e->sorted[e->rounds / 2 - 1] + e->sorted[e->rounds / 2]) / 2;
+}
+
+static bool sample(race *r, int64_t i, double *seconds) {
+    entrant *e = &r->entrants[i];
+    const double start = dpcri_seconds();
+    for (int64_t k = 0; k < e->inner; k++)
+        if (!r->run(r->argument, i)) return false;
+    *seconds = (dpcri_seconds() - start) / (double)e->inner;
+    return true;
+}
+
+// Once to touch the memory, once to see how long it takes; what is far behind the others after that is out.
+static void first_look(race *r) {
+    double best = HUGE_VAL;
+    for (int64_t i = 0; i < r->count; i++) {
+        entrant *e = &r->entrants[i];
+        double cold = 0, warm = 0;
+        *e = (entrant){.inner = 1, .least = HUGE_VAL, .median = HUGE_VAL};
+        if (!sample(r, i, &cold)) continue;
+        warm = cold;
+        if (cold < hopeless * 2 * best && !sample(r, i, &warm)) continue;
+        e->in = true;
+        e->least = e->median = warm;
+        e->inner = warm < sample_seconds ? (int64_t)fmin(1000, ceil(sample_seconds / fmax(warm, 1e-9))) : 1;
+        best = fmin(best, warm);
+    }
+    for (int64_t i = 0; i < r->count; i++)
+        if (r->entrants[i].least > hopeless * best) r->entrants[i].in = false;
+}
+
+static int64_t leader(const race *r) {
+    int64_t best = -1;
+    for (int64_t i = 0; i < r->count; i++)
+        if (r->entrants[i].median < HUGE_VAL && (best < 0 || r->entrants[i].median < r->entrants[best].median))
+            best = i;
+    return best;
+}
+
+// Drops who is behind the leader's median at its best; true: the race is decided.
+static bool decide(race *r, int round) {
+    const int64_t best = leader(r);
+    const double mark = r->entrants[best].median;
+    int64_t in = 0;
+    bool alike = true;
+    for (int64_t i = 0; i < r->count; i++) {
+        entrant *e = &r->entrants[i];
+        if (e->in && i != best && (e->least > 1.05 * mark || (round >= SURE_ROUNDS && e->least > 1.005 * mark)))
+            e->in = false;
+        in += e->in;
+        alike = alike && (!e->in || e->median < 1.005 * mark);
+    }
+    return in <= 1 || (round >= 2 * SURE_ROUNDS && alike);
+}
+
+static void run_round(race *r, int round) {
+    for (int64_t k = 0; k < r->count; k++) {
+        const int64_t i = round % 2 ? r->count - 1 - k : k;
+        double seconds = 0;
+        if (!r->entrants[i].in) continue;
+        if (sample(r, i, &seconds))
+            keep_sorted(&r->entrants[i], seconds);
+        else
+            r->entrants[i].in = false, r->entrants[i].median = HUGE_VAL;
+    }
+}
+
+int64_t dpcri_race(int64_t count, dpcri_race_run run, void *argument, double seconds, double *median) {
+    race r = {.count = count < DPCRI_RACE_ENTRANTS ? count : DPCRI_RACE_ENTRANTS, .run = run, .argument = argument};
+    const double start = dpcri_seconds();
+    first_look(&r);
+    for (int round = 0; round < DPCRI_RACE_ROUNDS; round++) {
+        const double before = dpcri_seconds();
+        if (leader(&r) < 0 || (round > 0 && decide(&r, round))) break;
+        run_round(&r, round);
+        const double now = dpcri_seconds();
+        if (now - start + (now - before) > seconds) break;  // the next one would not fit
+    }
+    for (int64_t i = 0; i < count; i++) median[i] = i < r.count ? r.entrants[i].median : HUGE_VAL;
+    return leader(&r);
+}

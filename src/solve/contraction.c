@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: MIT
+// The contraction estimate: two starts a and b of distance O(1), run by the chain's own advance at P places side by
+// side,
+//     d_t = |a_t - b_t| / max(1, |a_t|)       rate = (mean log d_t - mean log d_0) / t
+// until they agree bit for bit at every place or the budget of steps is spent; from the worst place the steps to a
+// tolerance. Where they have not met, a second pair, sqrt(eps) apart, gives the tangent's growth (the largest Lyapunov
+// exponent over these steps), which tells a chain that keeps its past from a chaotic one. Work 2 P n steps.
+// Source: Benettin et al. (Meccanica 15, 1980) for the exponent from two orbits; docs/math/cost.md.
+#include "solve/contraction.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "solve/solve_internal.h"
+
+enum { PLACES = 16, ROWS = 2, FEW_STEPS = 64 };
+static const double neutral_rate = 1.0 / 512;  // a smaller one is lost within the steps that are run
+
+typedef struct probe {
+    const dpcr_steps *steps;
+    const dpcri_row_ops *ops;
+    int64_t places, stride, rows;
+    dpcr_array a, b;  // [places][rows][w]
+    int64_t done;
+    int64_t evaluations;
+    double mean, worst, least;  // of log d over places and rows
+    bool equal, finite;
+} probe;
+
+const char *dpcri_memory_name(dpcri_memory memory) {
+    static const char *const names[] = {"unknown", "forgets", "keeps its past", "is chaotic"};
+    return names[memory];
+}
+
+static double epsilon(dpcr_dtype dtype) { return dtype == DPCR_F64 ? 0x1p-52 : 0x1p-23; }
+
+static void *row_at(const dpcr_array *array, int64_t place, int64_t row) {
+    const int64_t offset = place * array->strides[0] + row * array->strides[1];
+    return (char *)array->data + offset * (int64_t)dpcr_dtype_size(array->dtype);
+}
+
+static double get(const dpcr_array *array, int64_t place, int64_t row, int64_t i) {
+    const void *values = row_at(array, place, row);
+    return array->dtype == DPCR_F64 ? ((const double *)values)[i] : (double)((const float *)values)[i];
+}
+
+static void put(const dpcr_array *array, int64_t place, int64_t row, int64_t i, double value) {
+    void *values = row_at(array, place, row);
+    if (array->dtype == DPCR_F64)
+        ((double *)values)[i] = value;
+    else
+        ((float *)values)[i] = (float)value;
+}
+
+static double start_value(const dpcr_array *z0, int64_t row, int64_t i) {
+    if (!z0) return 0.9 * sin(1.3 + 2.1 * (double)i);  // no fixed point of anything
+    dpcr_array rows = *z0;
+    rows.strides[1] = rows.strides[0], rows.strides[0] = 0;
+    return get(&rows, 0, row, i);
+}
+
+// a from z0; b from zeros, or where z0 is zeros from ones; or, `near`, a little off a.
+static void set_starts(const probe *p, const dpcr_array *z0, bool near) {
+    const double little = sqrt(epsilon(p->steps->dtype));
+    for (int64_t c = 0; c < p->places; c++)
+        for (int64_t r = 0; r < p->rows; r++)
+            for (int64_t i = 0; i < p->steps->width; i++) {
+                const double value = start_value(z0, r, i);
+                put(&p->a, c, r, i, value);
+                put(&p->b, c, r, i, near ? value + little * (1 + fabs(value)) : value == 0 ? 1 : 0);
+            }
+}
+
+static void measure_distances(probe *p) {
+    double sum = 0;
+    p->worst = -HUGE_VAL, p->least = HUGE_VAL;
+    p->equal = p->finite = true;
+    for (int64_t c = 0; c < p->places; c++)
+        for (int64_t r = 0; r < p->rows; r++) {
+            const void *x = row_at(&p->b, c, r), *y = row_at(&p->a, c, r);
+            const double distance = log(p->ops->distance(x, y, p->steps->width));
+            p->finite = p->finite && distance < HUGE_VAL;  // a NaN is not
+            p->equal = p->equal && p->ops->close(x, y, p->steps->width, 0, 0);
+            sum += distance;
+            p->worst = fmax(p->worst, distance);
+            p->least = fmin(p->least, distance);
+        }
+    p->mean = sum / (double)(p->places * p->rows);
+}
+
+// n more steps of all starts; false: the callback aborts.
+static bool run(probe *p, int64_t n) {
+    const dpcr_span span = dpcri_span(p->done, p->places, p->stride, n, 0, p->rows);
+    const bool ran = dpcri_advance(p->steps, &span, &p->a, NULL, &p->a, NULL) >= 0 &&
+                     dpcri_advance(p->steps, &span, &p->b, NULL, &p->b, NULL) >= 0;
+    p->done += n;
+    p->evaluations += 2 * n * p->places * p->rows;
+    if (ran) measure_distances(p);
+    return ran;
+}
+
+// Steps from `t` on until a distance of log d has come down to log wanted at this rate.
+static int64_t steps_until(int64_t t, double distance, double wanted, double rate) {
+    if (distance <= wanted) return t;
+    return t + (int64_t)fmin(1e15, ceil((distance - wanted) / -rate));
+}
+
+static int64_t block_of(int64_t done) { return done < FEW_STEPS ? 4 : 16; }
+
+// Follows the pair that is O(1) apart. False: the callback aborts.
+static bool follow(probe *p, double tolerance, int64_t most, dpcri_contraction *c) {
+    measure_distances(p);
+    const double floor = log(32 * epsilon(p->steps->dtype)), start = p->mean;
+    double fitted = start, from = 0;
+    while (p->done < most && !p->equal) {
+        const int64_t block = block_of(p->done), left = most - p->done;
+        if (!run(p, block < left ? block : left)) return false;
+        if (!p->finite) return true;
+        if (p->least > floor) fitted = p->mean, from = (double)p->done;  // above the rounding noise everywhere
+        if (c->within == 0 && p->worst <= log(tolerance)) c->within = p->done;
+    }
+    c->steps = p->done;
+    if (p->equal) c->to_bits = p->done;
+    // So fast that nothing was seen between O(1) and the noise: what that took is the rate, at least.
+    c->rate = from > 0 ? (fitted - start) / from : p->done ? (floor - start) / (double)p->done : 0;
+    return true;
+}
+
+static bool follow_near(probe *p, const dpcr_array *z0, int64_t most, double *rate) {
+    set_starts(p, z0, true);
+    p->done = 0;
+    measure_distances(p);
+    const double start = p->mean;
+    double mean = start, from = 0;
+    while (p->done < most && p->finite && p->worst < log(0.05) &&
+           p->least > log(32 * epsilon(p->steps->dtype))) {  // while a tangent describes it
+        mean = p->mean, from = (double)p->done;
+        if (!run(p, most - p->done < 8 ? most - p->done : 8)) return false;
+    }
+    // Out of the tangent's reach within the first stretch: that stretch tells it.
+    if (from == 0) mean = p->mean, from = (double)p->done;
+    *rate = from > 0 && p->finite ? (mean - start) / from : HUGE_VAL;
+    return true;
+}
+
+static dpcri_memory judge(probe *p, const dpcr_array *z0, double tolerance, dpcri_contraction *c) {
+    if (!p->finite) return DPCRI_MEMORY_UNKNOWN;
+    if (c->within == 0 && p->equal) c->within = c->to_bits;
+    if (c->within) return DPCRI_MEMORY_FORGETS;
+    const double worst = p->worst;
+    double tangent = 0;
+    if (!follow_near(p, z0, c->steps < 128 ? c->steps : 128, &tangent)) return DPCRI_MEMORY_UNKNOWN;
+    if (tangent > 4 * neutral_rate) {
+        c->rate = tangent;
+        return DPCRI_MEMORY_CHAOTIC;
+    }
+    // The worst place decides: one that has not come nearer (another basin) may never do.
+    if (c->rate > -neutral_rate || worst > -0.5) {
+        if (c->rate > -neutral_rate) c->rate = tangent;
+        return DPCRI_MEMORY_KEEPS;
+    }
+    c->within = steps_until(c->steps, worst, log(tolerance), c->rate);
+    return DPCRI_MEMORY_FORGETS;
+}
+
+dpcri_contraction dpcri_contraction_of(dpcr_context *context, const dpcr_steps *steps, const dpcr_array *z0,
+                                       double tolerance, int64_t most) {
+    const double start = dpcri_seconds();
+    dpcri_contraction found = {.memory = DPCRI_MEMORY_UNKNOWN};
+    if (steps->length < 2 || steps->batch < 1) return found;
+    const int64_t n = most < steps->length ? most : steps->length, room = steps->length - n;
+    probe p = {
+        .steps = steps, .ops = dpcri_row_ops_of(steps->dtype), .rows = steps->batch < ROWS ? steps->batch : ROWS};
+    p.places = room / FEW_STEPS < PLACES - 1 ? 1 + room / FEW_STEPS : PLACES;
+    p.stride = p.places > 1 ? room / (p.places - 1) : 1;
+    const int64_t shape[3] = {p.places, p.rows, steps->width};
+    bool overflow = false;
+    const size_t bytes =
+        dpcri_bytes(p.places * p.rows, steps->width, (int64_t)dpcr_dtype_size(steps->dtype), &overflow);
+    char *memory = overflow ? NULL : dpcri_alloc(context, 2 * bytes);
+    if (!memory) return found;
+    p.a = dpcr_array_make(memory, steps->dtype, 3, shape);
+    p.b = dpcr_array_make(memory + bytes, steps->dtype, 3, shape);
+    set_starts(&p, z0, false);
+    if (follow(&p, tolerance, n, &found)) found.memory = judge(&p, z0, tolerance, &found);
+    found.evaluations = p.evaluations;
+    found.seconds = dpcri_seconds() - start;
+    dpcri_free(context, memory);
+    return found;
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT
+// The cost model: seconds of the loop and of every candidate, from what the chain tells of its costs, what the machine
+// reaches, and how soon the chain forgets. Each is  work / (rate threads) + dependent steps x latency + regions +
+// bytes / bandwidth; docs/math/cost.md derives them.
+#include <math.h>
+
+#include "solve/planner.h"
+
+// What part of the peak rate is reached by steps over a batch, and by Jacobians and their products, where the chain
+// does not tell.
+static const double step_efficiency = 0.5, jacobian_efficiency = 0.1;
+static const double call_seconds = 0.3e-6;  // of one callback, with what the driver does around it
+static const double check_seconds = 10e-9;  // of one boundary
+
+static double more(double a, double b) { return a > b ? a : b; }
+static double less(double a, double b) { return a < b ? a : b; }
+
+static double threads_of(const dpcri_outlook *o) { return o->steps->concurrent ? o->machine.threads : 1; }
+static double length_of(const dpcri_outlook *o) { return (double)o->steps->length; }
+static double batch_of(const dpcri_outlook *o) { return (double)o->steps->batch; }
+static double state_bytes(const dpcri_outlook *o) {
+    return (double)o->steps->width * (double)dpcr_dtype_size(o->steps->dtype);
+}
+
+// Handing work to t threads: measured for those that we have, a tree beyond.
+static double region_seconds(const dpcri_outlook *o) {
+    const double have = (double)dpcr_context_threads(o->context), t = threads_of(o);
+    if (t <= 1) return 0;
+    return o->machine.region * more(1, log2(t) / log2(more(2, have)));
+}
+
+// Bytes through the level that holds them all, by as many threads as take part.
+static double memory_seconds(const dpcri_outlook *o, double bytes, double threads) {
+    const dpcr_machine *m = &o->machine;
+    for (int i = 0; i < 3; i++)
+        if (bytes <= m->cache_bytes[i]) return bytes / (m->cache_bandwidth[i] * threads);
+    return bytes / less(m->bandwidth, m->cache_bandwidth[2] * threads);
+}
+
+double dpcri_cost_step(const dpcri_outlook *o) {
+    if (o->steps->latency > 0) return o->steps->latency;
+    return o->machine.latency * (4 + (double)o->steps->width);
+}
+
+// A row of a batch is a lane too: the two are served alike.
+static double row_seconds(const dpcri_outlook *o) {
+    if (o->steps->lane_seconds > 0) return o->steps->lane_seconds;
+    return o->steps->flops / (step_efficiency * o->machine.flops);
+}
+
+double dpcri_cost_lane(const dpcri_outlook *o) {
+    const double alone = dpcri_cost_step(o);
+    if (o->steps->lanes > 1) return less(alone, row_seconds(o));
+    return more(alone / batch_of(o), row_seconds(o));  // lanes one after another, each with all its rows
+}
+
+// R rows step by step, blocks of the driver's size side by side: the thread with the most blocks decides.
+static double rows_step(const dpcri_outlook *o, double latency, double row) {
+    const double batch = batch_of(o);
+    const double block = batch >= 128 ? 64 : batch >= 64 ? 32 : batch > 16 ? 16 : 8;
+    const double blocks = ceil(batch / block), rounds = ceil(blocks / less(blocks, threads_of(o)));
+    return rounds * more(latency, less(batch, block) * row);
+}
+
+static double rows_threads(const dpcri_outlook *o) { return less(threads_of(o), ceil(batch_of(o) / 8)); }
+
+double dpcri_cost_loop(const dpcri_outlook *o) {
+    const double compute = length_of(o) * rows_step(o, dpcri_cost_step(o), row_seconds(o));
+    const double bytes = length_of(o) * batch_of(o) * state_bytes(o);
+    return more(compute, memory_seconds(o, bytes, rows_threads(o))) + (batch_of(o) > 8 ? region_seconds(o) : 0);
+}
+
+// K = L/n chunks, L + (K - 1) m steps of work side by side, n + m of them one after another.
+static double overlap_seconds(const dpcri_outlook *o, double chunk, double warm_up, double latency, double lane,
+                              double bytes) {
+    const double chunks = more(1, floor(length_of(o) / chunk)), threads = threads_of(o);
+    const double width = more(1, (double)o->steps->lanes), calls = ceil(chunks / width);
+    const double work = (length_of(o) + (chunks - 1) * warm_up) * batch_of(o) * lane / less(threads, calls);
+    const double rounds = ceil(calls / threads);  // calls that one thread makes, each n + m steps long
+    const double depth = rounds * (chunk + warm_up) * latency;
+    const double checks = chunks * batch_of(o) * check_seconds;
+    return more(more(work, depth), memory_seconds(o, bytes, less(threads, calls))) + checks +
+           rounds * 2 * call_seconds + region_seconds(o);
+}
+
+double dpcri_cost_overlap(const dpcri_outlook *o, int64_t chunk, int64_t warm_up) {
+    const double bytes = length_of(o) * batch_of(o) * state_bytes(o);
+    return overlap_seconds(o, (double)chunk, (double)warm_up, dpcri_cost_step(o), dpcri_cost_lane(o), bytes);
+}
+
+static double compose_flops(const dpcr_transition *t) { return dpcr_transition_compose_flops(t); }
+
+// Products of transitions wait for no latency but in the loop, whose width is that of what mixes.
+static double linear_seconds(const dpcri_outlook *o, dpcr_scheme scheme) {
+    const dpcr_transition *t = &o->steps->jacobian;
+    const double rate = jacobian_efficiency * o->machine.flops * threads_of(o);
+    const double apply = dpcr_transition_apply_flops(t) / rate, compose = compose_flops(t) / rate;
+    const double n = length_of(o), rows = batch_of(o), levels = n > 1 ? ceil(log2(n)) : 1;
+    const double region = region_seconds(o);
+    const double mixed = t->structure == DPCR_DENSE   ? (double)t->rows
+                         : t->structure == DPCR_BLOCK ? (double)t->block
+                                                      : 1;
+    // The least depth of each: a tree's levels, or two walks through a chunk and one over the chunks.
+    const double hop = o->machine.latency * (1 + mixed);
+    switch (scheme) {
+        case DPCR_SCHEME_PCR: return n * rows * levels * (compose + apply) + levels * (region + hop);
+        case DPCR_SCHEME_BLELLOCH: return n * rows * (compose + 2 * apply) + 2 * levels * (region + hop);
+        case DPCR_SCHEME_CHUNKED: return more(n * rows * (compose + 2 * apply), 2 * sqrt(n) * hop * mixed) + 3 * region;
+        default: return n * more(hop, rows * apply * threads_of(o) / rows_threads(o));
+    }
+}
+
+// Values and Jacobians of all steps, written and read once. A chain whose lanes do not run side by side takes no less
+// than the loop for the values and as much again for the Jacobians.
+static double evaluation_seconds(const dpcri_outlook *o, double lane) {
+    const dpcr_steps *s = o->steps;
+    const double states = length_of(o) * batch_of(o), real = (double)dpcr_dtype_size(s->dtype);
+    const double jacobian = s->jacobian_flops / (jacobian_efficiency * o->machine.flops);
+    const double each = s->lanes > 1 ? lane + jacobian : more(2 * lane, lane + jacobian);
+    const double values = (double)dpcr_transition_values(&s->jacobian) + 4 * (double)s->width;
+    return states * each / threads_of(o) + 2 * memory_seconds(o, states * values * real, threads_of(o)) +
+           dpcri_cost_step(o) + region_seconds(o);
+}
+
+double dpcri_cost_newton(const dpcri_outlook *o, dpcr_scheme scheme) {
+    const double lane = dpcri_cost_lane(o), pieces = more(1, length_of(o) / 256);
+    const double one = evaluation_seconds(o, lane) + linear_seconds(o, scheme) + region_seconds(o) +
+                       2 * call_seconds * ceil(pieces / threads_of(o));
+    return o->sweeps * one + length_of(o) * batch_of(o) * lane / threads_of(o);  // and the guess
+}
+
+// A sweep runs every chunk, forms its product of n Jacobians, and solves a chain of L/n boundaries.
+double dpcri_cost_shooting(const dpcri_outlook *o, int64_t chunk) {
+    const double lane = dpcri_cost_lane(o), n = (double)chunk, states = length_of(o) * batch_of(o);
+    const double compose = compose_flops(&o->steps->jacobian) / (jacobian_efficiency * o->machine.flops);
+    const double apply = dpcr_transition_apply_flops(&o->steps->jacobian) / (jacobian_efficiency * o->machine.flops);
+    const double chunks = length_of(o) / n, side = less(threads_of(o), chunks);
+    const double one = evaluation_seconds(o, lane) + states * compose / side +
+                       chunks * more(o->machine.latency * (1 + (double)o->steps->width), batch_of(o) * apply) +
+                       3 * call_seconds * ceil(chunks / threads_of(o)) + region_seconds(o);
+    return o->sweeps * one + states * lane / side;
+}
+
+// ---- backward ----
+
+static double adjoint_step(const dpcri_outlook *o) {
+    return o->steps->adjoint_latency > 0 ? o->steps->adjoint_latency : dpcri_cost_step(o);
+}
+
+static double adjoint_row(const dpcri_outlook *o) {
+    return o->steps->adjoint_lane_seconds > 0 ? o->steps->adjoint_lane_seconds : row_seconds(o);
+}
+
+double dpcri_cost_adjoint_loop(const dpcri_outlook *o) {
+    const double compute = length_of(o) * rows_step(o, adjoint_step(o), adjoint_row(o));
+    const double bytes = length_of(o) * batch_of(o) * 2 * state_bytes(o);
+    return more(compute, memory_seconds(o, bytes, rows_threads(o))) + (batch_of(o) > 8 ? region_seconds(o) : 0);
+}
+
+double dpcri_cost_adjoint_overlap(const dpcri_outlook *o, int64_t chunk, int64_t warm_up) {
+    const double lane = o->steps->lanes > 1 ? less(adjoint_step(o), adjoint_row(o))
+                                            : more(adjoint_step(o) / batch_of(o), adjoint_row(o));
+    const double bytes = length_of(o) * batch_of(o) * 2 * state_bytes(o);
+    return overlap_seconds(o, (double)chunk, (double)warm_up, adjoint_step(o), lane, bytes);
+}
+
+double dpcri_cost_backward(const dpcri_outlook *o, dpcr_scheme scheme) {
+    return evaluation_seconds(o, dpcri_cost_lane(o)) + linear_seconds(o, scheme) +
+           2 * call_seconds * ceil(more(1, length_of(o) / 256) / threads_of(o));
+}

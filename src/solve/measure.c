@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MIT
+// Measuring: every candidate solves the whole chain at hand, in interleaved rounds, in memory that lives until the plan
+// is made. The driver checks every result, so a candidate that cannot solve this chain falls back, and is slow. The
+// parameters' gradients are left alone: they cost every candidate the same and belong to the caller.
+#include <math.h>
+#include <string.h>
+
+#include "rt/race.h"
+#include "solve/planner.h"
+
+typedef struct trials {
+    dpcr_context *context;
+    bool backward;
+    int64_t count;
+    dpcr_solve_plan *plans[DPCRI_CANDIDATES];
+    bool served[DPCRI_CANDIDATES];
+    dpcr_array z0, z, tape, last;
+    void *memory, *workspace;
+    size_t workspace_bytes;
+} trials;
+
+static dpcr_solve_options options_of(const dpcri_outlook *o, const dpcr_candidate *c, bool backward) {
+    dpcr_solve_options options = *o->options;
+    options.planning = DPCR_PLANNING_ESTIMATE;
+    options.start = NULL;
+    options.consume_tape = 0;  // the same tape serves every round
+    // As the options of a plan say it: here 0 means none, in a call the default.
+    if (options.atol == 0) options.atol = -1;
+    if (options.rtol == 0) options.rtol = -1;
+    options.method = backward ? DPCR_METHOD_SEQUENTIAL : c->method;
+    options.scheme = backward ? DPCR_SCHEME_AUTO : c->scheme;
+    options.backward = backward ? c->scheme : DPCR_SCHEME_SEQUENTIAL;
+    if (c->chunk) options.chunk = c->chunk;
+    if (c->warm_up) options.warm_up = c->warm_up;
+    return options;
+}
+
+static bool run_trial(void *argument, int64_t i) {
+    trials *t = argument;
+    const dpcr_array *tape = t->tape.data ? &t->tape : NULL;
+    dpcr_solve_report report = {.size = sizeof report};
+    if (!t->plans[i]) return false;
+    if (t->backward)
+        return dpcr_solve_backward(t->plans[i], &t->z0, &t->z, tape, NULL, &t->last, NULL, NULL, t->workspace,
+                                   t->workspace_bytes, NULL, NULL) == DPCR_OK;
+    if (dpcr_solve_execute(t->plans[i], &t->z0, &t->z, tape, t->workspace, t->workspace_bytes, &report, NULL) !=
+        DPCR_OK)
+        return false;
+    return report.reason > 0 || report.reason == DPCR_REASON_NONFINITE;
+}
+
+static void fill(const dpcr_array *array, int64_t count, double value) {
+    for (int64_t i = 0; i < count; i++)
+        if (array->dtype == DPCR_F64)
+            ((double *)array->data)[i] = value;
+        else
+            ((float *)array->data)[i] = (float)value;
+}
+
+// z0 as the caller's start, or ones and minus ones; the gradient that comes in is ones.
+static void set_starts(trials *t, const dpcri_outlook *o) {
+    const int64_t shape[3] = {1, o->steps->batch, o->steps->width}, values = shape[1] * shape[2];
+    fill(&t->last, values, 1);
+    fill(&t->z0, values, 1);
+    for (int64_t i = 1; i < values; i += 2)
+        if (t->z0.dtype == DPCR_F64)
+            ((double *)t->z0.data)[i] = -1;
+        else
+            ((float *)t->z0.data)[i] = -1;
+    if (!o->options->start) return;
+    dpcr_array from = dpcri_as_steps(o->options->start), to = dpcri_as_steps(&t->z0);
+    dpcri_row_ops_of(o->steps->dtype)->copy(&from, &to);
+}
+
+static bool allocate(trials *t, const dpcri_outlook *o) {
+    const dpcr_steps *s = o->steps;
+    const int64_t state[3] = {s->length, s->batch, s->width}, taped[3] = {s->length, s->batch, s->tape_values};
+    const size_t real = dpcr_dtype_size(s->dtype), limit = o->options->memory_limit;
+    dpcri_arena arena = {0};
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass == 1) {
+            if (arena.overflow || (limit && arena.used > limit)) return false;
+            t->memory = dpcri_alloc(o->context, arena.used);
+            if (!t->memory) return false;
+            arena = (dpcri_arena){.base = t->memory, .size = arena.used};
+        }
+        void *z = dpcri_arena_take(&arena, s->length * s->batch * s->width, real);
+        void *tape = dpcri_arena_take(&arena, s->length * s->batch * s->tape_values, real);
+        void *z0 = dpcri_arena_take(&arena, s->batch * s->width, real);
+        void *last = dpcri_arena_take(&arena, s->batch * s->width, real);
+        t->workspace = dpcri_arena_take(&arena, (int64_t)t->workspace_bytes, 1);
+        t->z = dpcr_array_make(z, s->dtype, 3, state);
+        t->tape = dpcr_array_make(s->tape_values ? tape : NULL, s->dtype, 3, taped);
+        t->z0 = dpcr_array_make(z0, s->dtype, 2, state + 1);
+        t->last = dpcr_array_make(last, s->dtype, 2, state + 1);
+    }
+    set_starts(t, o);
+    return true;
+}
+
+static void make_plans(trials *t, const dpcri_outlook *o, const dpcr_candidate *candidates) {
+    dpcr_steps steps = *o->steps;
+    steps.gradient = NULL;
+    for (int64_t i = 0; i < t->count; i++) {
+        const dpcr_solve_options options = options_of(o, &candidates[i], t->backward);
+        if (dpcr_solve_plan_create(o->context, &steps, &options, &t->plans[i], NULL) != DPCR_OK) continue;
+        const size_t bytes = dpcr_solve_plan_workspace(t->plans[i]);
+        if (bytes > t->workspace_bytes) t->workspace_bytes = bytes;
+    }
+}
+
+static void sort_measured(dpcr_candidate *candidates, int64_t count) {
+    for (int64_t i = 1; i < count; i++)
+        for (int64_t k = i; k > 0; k--) {
+            const dpcr_candidate a = candidates[k - 1], b = candidates[k];
+            const double x = a.measured > 0 ? a.measured : 1e9 + a.seconds;
+            const double y = b.measured > 0 ? b.measured : 1e9 + b.seconds;
+            if (x <= y) break;
+            candidates[k - 1] = b, candidates[k] = a;
+        }
+}
+
+bool dpcri_measure(const dpcri_outlook *o, bool backward, dpcr_candidate *candidates, int64_t count, double seconds) {
+    trials t = {.context = o->context, .backward = backward, .count = count};
+    double median[DPCRI_CANDIDATES];
+    int64_t winner = -1;
+    make_plans(&t, o, candidates);
+    // Backward is at the solution, with the tape that the loop leaves.
+    const dpcr_candidate loop = {.method = DPCR_METHOD_SEQUENTIAL};
+    const dpcr_solve_options by_loop = options_of(o, &loop, false);
+    dpcr_solve_plan *solution = NULL;
+    if (allocate(&t, o)) {
+        bool ready = !backward;
+        if (backward && dpcr_solve_plan_create(o->context, o->steps, &by_loop, &solution, NULL) == DPCR_OK) {
+            const size_t bytes = dpcr_solve_plan_workspace(solution);
+            void *space = dpcri_alloc(o->context, bytes);
+            ready = (space || !bytes) && dpcr_solve_execute(solution, &t.z0, &t.z, t.tape.data ? &t.tape : NULL, space,
+                                                            bytes, NULL, NULL) == DPCR_OK;
+            dpcri_free(o->context, space);
+        }
+        if (ready) winner = dpcri_race(count, run_trial, &t, seconds, median);
+    }
+    for (int64_t i = 0; winner >= 0 && i < count; i++) candidates[i].measured = median[i] < HUGE_VAL ? median[i] : 0;
+    if (winner >= 0) sort_measured(candidates, count);
+    dpcr_solve_plan_destroy(solution);
+    for (int64_t i = 0; i < count; i++) dpcr_solve_plan_destroy(t.plans[i]);
+    dpcri_free(o->context, t.memory);
+    return winner >= 0;
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT
+// The planner's parts: the cost model, candidates, measurement, wisdom.
+#ifndef DPCRI_PLANNER_H
+#define DPCRI_PLANNER_H
+
+#include "solve/solve_internal.h"
+
+// What a prediction goes by.
+typedef struct dpcri_outlook {
+    dpcr_context *context;
+    const dpcr_steps *steps;
+    const dpcr_solve_options *options;  // as asked for
+    dpcr_machine machine;
+    dpcri_contraction contraction;
+    double sweeps;         // of newton and shooting, expected
+    bool sweeps_are_seen;  // in an earlier solve, not supposed
+    unsigned failed;       // bit m: method m had to be finished in order before
+    double doubt;          // factor that a parallel prediction must stay below the loop's
+} dpcri_outlook;
+
+// ---- cost.c: seconds ----
+
+double dpcri_cost_step(const dpcri_outlook *o);  // of one step of one sequence, nothing beside it
+double dpcri_cost_lane(const dpcri_outlook *o);  // of one step of one of many lanes, on one thread
+double dpcri_cost_loop(const dpcri_outlook *o);
+double dpcri_cost_overlap(const dpcri_outlook *o, int64_t chunk, int64_t warm_up);
+double dpcri_cost_newton(const dpcri_outlook *o, dpcr_scheme scheme);
+double dpcri_cost_shooting(const dpcri_outlook *o, int64_t chunk);
+double dpcri_cost_adjoint_loop(const dpcri_outlook *o);
+double dpcri_cost_adjoint_overlap(const dpcri_outlook *o, int64_t chunk, int64_t warm_up);
+double dpcri_cost_backward(const dpcri_outlook *o, dpcr_scheme scheme);
+
+// ---- measure.c ----
+
+// Times the candidates of one direction on the whole chain and sorts them by what was measured. False: memory was
+// refused or a solve failed, nothing is changed.
+bool dpcri_measure(const dpcri_outlook *o, bool backward, dpcr_candidate *candidates, int64_t count, double seconds);
+
+// ---- wisdom.c ----
+
+// The key of the chain: shape, costs, options, threads and how soon it forgets.
+void dpcri_wisdom_key(const dpcri_outlook *o, char *key);
+// What is known of the chain; false: nothing.
+typedef struct dpcri_known {
+    bool chosen[2];               // forward, backward: by a measurement
+    dpcr_candidate candidate[2];  // the winner
+    int sweeps;                   // of newton and shooting, in an earlier solve; 0: not seen
+    int64_t warm_up;              // that was enough, in an earlier solve; 0: not seen
+    unsigned failed;              // bit m: method m had to be finished in order
+} dpcri_known;
+bool dpcri_wisdom_recall(dpcr_context *context, const char *key, dpcri_known *known);
+void dpcri_wisdom_remember(dpcr_context *context, const char *key, const dpcri_known *known);
+
+// The wisdom file's text, and reading it: adds all of it or nothing.
+dpcr_status dpcri_wisdom_parse(dpcr_context *context, const char *name, const char *text, size_t bytes,
+                               dpcr_error *error);
+
+#endif

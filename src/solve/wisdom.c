@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: MIT
+// Wisdom: what measurements and earlier solves taught, by chain, and its file:
+//
+//     deeppcr wisdom 1
+//     version VERSION
+//     machine PROCESSOR, LEVEL, N processors
+//     KEY = VALUE                                 any number
+//     sum HHHHHHHHHHHHHHHH                        FNV-1a of every byte before this line, lower case
+//
+// A key is the chain's shape, costs, options and memory, so that a chain of other weights with the same shape is known
+// as the same only while it forgets as soon.
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "data/file.h"
+#include "solve/planner.h"
+
+enum { FILE_LIMIT = 64 << 20, HEADER = 512 };
+
+// ---- keys and values ----
+
+// How soon the chain forgets, in octaves, or the letter of its memory.
+static void memory_text(const dpcri_contraction *c, char *text, size_t bytes) {
+    const int64_t m = c->to_bits ? c->to_bits : c->within;
+    if (c->memory == DPCRI_MEMORY_FORGETS)
+        snprintf(text, bytes, "forgets2^%d", (int)ceil(log2((double)(m > 1 ? m : 1))));
+    else
+        snprintf(text, bytes, "%s",
+                 c->memory == DPCRI_MEMORY_CHAOTIC ? "chaotic"
+                 : c->memory == DPCRI_MEMORY_KEEPS ? "keeps"
+                                                   : "unknown");
+}
+
+void dpcri_wisdom_key(const dpcri_outlook *o, char *key) {
+    const dpcr_steps *s = o->steps;
+    const dpcr_solve_options *p = o->options;
+    char memory[32];
+    memory_text(&o->contraction, memory, sizeof memory);
+    snprintf(key, DPCRI_WISDOM_KEY,
+             "solve %s L%lld B%lld w%lld %s%lld flops %.9g %.9g lanes %lld tape %lld calls %d%d%d%d threads %g %s tol "
+             "%.9g %.9g window %lld chunk %lld warm-up %lld scheme %d limit %zu guess %d sweeps %d",
+             dpcr_dtype_name(s->dtype), (long long)s->length, (long long)s->batch, (long long)s->width,
+             dpcr_structure_name(s->jacobian.structure), (long long)s->jacobian.block, s->flops, s->jacobian_flops,
+             (long long)s->lanes, (long long)s->tape_values, s->concurrent != 0, s->linearise != NULL,
+             s->adjoint != NULL, s->window != NULL, o->machine.threads, memory, p->atol, p->rtol, (long long)p->window,
+             (long long)p->chunk, (long long)p->warm_up, (int)p->scheme, p->memory_limit, (int)p->guess, p->max_sweeps);
+}
+
+static int put_candidate(char *text, size_t bytes, const char *name, const dpcr_candidate *c) {
+    return snprintf(text, bytes, "%s %s %s chunk %lld warm-up %lld sweeps %.9g seconds %.9g; ", name,
+                    dpcr_method_name(c->method), dpcr_scheme_name(c->scheme), (long long)c->chunk,
+                    (long long)c->warm_up, c->sweeps, c->measured);
+}
+
+void dpcri_wisdom_remember(dpcr_context *context, const char *key, const dpcri_known *known) {
+    char text[DPCRI_WISDOM_VALUE];
+    int used = 0;
+    for (int i = 0; i < 2; i++)
+        if (known->chosen[i])
+            used += put_candidate(text + used, sizeof text - (size_t)used, i ? "backward" : "forward",
+                                  &known->candidate[i]);
+    snprintf(text + used, sizeof text - (size_t)used, "seen sweeps %d warm-up %lld failed %u", known->sweeps,
+             (long long)known->warm_up, known->failed);
+    dpcri_wisdom_set(context, key, text);  // refused memory: not remembered, found out again
+}
+
+// Reads "NAME METHOD SCHEME chunk N warm-up N sweeps X seconds X; " at *text and moves it on. True also where there is
+// none of that name; false: something else stands there.
+static bool take_candidate(const char **text, const char *name, bool *chosen, dpcr_candidate *c) {
+    char method[16], scheme[16];
+    long long chunk = 0, warm_up = 0;
+    double sweeps = 0, seconds = 0;
+    int end = 0;
+    const size_t n = strlen(name);
+    *chosen = strncmp(*text, name, n) == 0 && (*text)[n] == ' ';
+    if (!*chosen) return true;
+    const int read = sscanf(*text + n, " %15s %15s chunk %lld warm-up %lld sweeps %lf seconds %lf; %n", method, scheme,
+                            &chunk, &warm_up, &sweeps, &seconds, &end);
+    *c = (dpcr_candidate){.size = sizeof *c, .chunk = chunk, .warm_up = warm_up, .sweeps = sweeps, .measured = seconds};
+    *text += n + (size_t)end;
+    return read == 6 && end > 0 && chunk >= 0 && warm_up >= 0 && seconds > 0 && seconds < 1e9 && sweeps >= 0 &&
+           sweeps < 1e9 && dpcr_method_find(method, &c->method, NULL) == DPCR_OK &&
+           dpcr_scheme_find(scheme, &c->scheme, NULL) == DPCR_OK && c->method != DPCR_METHOD_AUTO;
+}
+
+static bool read_known(const char *text, dpcri_known *known) {
+    long long warm_up = 0;
+    int end = 0;
+    *known = (dpcri_known){0};
+    if (!take_candidate(&text, "forward", &known->chosen[0], &known->candidate[0]) ||
+        !take_candidate(&text, "backward", &known->chosen[1], &known->candidate[1]))
+        return false;
+    const int read =
+        sscanf(text, "seen sweeps %d warm-up %lld failed %u%n", &known->sweeps, &warm_up, &known->failed, &end);
+    known->warm_up = warm_up;
+    known->candidate[1].backward = 1;
+    return read == 3 && text[end] == 0 && known->sweeps >= 0 && warm_up >= 0 &&
+           (!known->chosen[1] || known->candidate[1].scheme != DPCR_SCHEME_AUTO);
+}
+
+bool dpcri_wisdom_recall(dpcr_context *context, const char *key, dpcri_known *known) {
+    char text[DPCRI_WISDOM_VALUE];
+    if (dpcri_wisdom_find(context, key, text) && read_known(text, known)) return true;
+    *known = (dpcri_known){0};
+    return false;
+}
+
+// ---- learning ----
+
+dpcr_status dpcr_solve_plan_learn(const dpcr_solve_plan *plan, const dpcr_solve_report *report, dpcr_error *error) {
+    if (!plan || !report || report->size < offsetof(dpcr_solve_report, evaluations))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve_plan_learn: wanted a plan and a report of its solve");
+    if (!plan->key[0] || report->method != plan->options.method) return DPCR_OK;
+    dpcri_known known;
+    dpcri_wisdom_recall(plan->context, plan->key, &known);
+    const dpcr_method method = plan->options.method;
+    const bool failed = report->reason == DPCR_REASON_FALLBACK || report->reason == DPCR_REASON_NOT_CONVERGED;
+    if (method == DPCR_METHOD_SEQUENTIAL) return DPCR_OK;
+    if (method == DPCR_METHOD_OVERLAP) {
+        known.warm_up = report->sweeps > 1 || failed ? 2 * plan->options.warm_up : plan->options.warm_up;
+        if (failed || known.warm_up >= plan->steps.length) known.failed |= 1u << method;
+    } else {
+        known.sweeps = report->sweeps;
+        if (failed) known.failed |= 1u << method;
+    }
+    // What failed is not chosen again, and a choice among others has to be made anew.
+    if (known.failed & 1u << method) known.chosen[0] = known.chosen[0] && known.candidate[0].method != method;
+    if (method == DPCR_METHOD_OVERLAP && known.chosen[0] && known.candidate[0].warm_up < known.warm_up)
+        known.chosen[0] = false;
+    dpcri_wisdom_remember(plan->context, plan->key, &known);
+    return DPCR_OK;
+}
+
+// ---- files ----
+
+static uint64_t checksum(const char *text, size_t bytes) {
+    uint64_t sum = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < bytes; i++) sum = (sum ^ (unsigned char)text[i]) * 0x100000001b3u;
+    return sum;
+}
+
+static int header(char *text) {
+    char machine[256];
+    return snprintf(text, HEADER, "deeppcr wisdom 1\nversion %s\nmachine %s\n", dpcr_version(),
+                    dpcri_machine_name(machine, sizeof machine));
+}
+
+typedef struct writing {
+    char *text;  // NULL: only counted
+    size_t used, capacity;
+} writing;
+
+static void write_text(writing *w, const char *text) {
+    const size_t bytes = strlen(text);
+    if (w->text && bytes <= w->capacity - w->used) memcpy(w->text + w->used, text, bytes);
+    w->used += bytes;
+}
+
+static void write_note(void *argument, const char *key, const char *value) {
+    writing *w = argument;
+    write_text(w, key);
+    write_text(w, " = ");
+    write_text(w, value);
+    write_text(w, "\n");
+}
+
+dpcr_status dpcr_wisdom_save(dpcr_context *context, const char *path, dpcr_error *error) {
+    if (!context || !path) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "wisdom_save: wanted a context and a path");
+    char head[HEADER], sum[32];
+    dpcri_rates_note(context);
+    header(head);
+    writing w = {0};
+    dpcri_wisdom_each(context, write_note, &w);
+    w = (writing){.capacity = w.used + strlen(head) + sizeof sum};
+    w.text = dpcri_alloc(context, w.capacity);
+    if (!w.text) return dpcri_no_memory(error, "wisdom_save", (int64_t)w.capacity);
+    write_text(&w, head);
+    dpcri_wisdom_each(context, write_note, &w);
+    dpcr_status status = DPCR_OK;
+    if (w.used + sizeof sum > w.capacity) {  // another thread has learned something meanwhile
+        status = dpcri_fail(error, DPCR_ERROR_SYSTEM, "wisdom_save: the wisdom changed while it was written");
+    } else {
+        snprintf(sum, sizeof sum, "sum %016" PRIx64 "\n", checksum(w.text, w.used));
+        write_text(&w, sum);
+        status = dpcri_file_write(path, w.text, w.used, error);
+    }
+    dpcri_free(context, w.text);
+    return status;
+}
+
+// The line that begins at text[*at], without its end, which must be there; moves on.
+static const char *next_line(const char *text, size_t bytes, size_t *at, size_t *length) {
+    const char *line = text + *at, *end = *at < bytes ? memchr(line, '\n', bytes - *at) : NULL;
+    if (!end) return NULL;
+    *length = (size_t)(end - line);
+    *at += *length + 1;
+    return line;
+}
+
+static bool is_line(const char *line, size_t length, const char *wanted) {
+    return line && strlen(wanted) == length && memcmp(line, wanted, length) == 0;
+}
+
+static dpcr_status check_header(const dpcri_source *source, const char *text, size_t bytes, size_t *at,
+                                dpcr_error *error) {
+    char version[64], machine[256], wanted[300], got[160];
+    size_t length = 0;
+    const char *line = next_line(text, bytes, at, &length);
+    if (!is_line(line, length, "deeppcr wisdom 1"))
+        return dpcri_source_bad(source, error,
+                                "this is no wisdom of this format: its first line is not 'deeppcr wisdom 1'");
+    line = next_line(text, bytes, at, &length);
+    snprintf(version, sizeof version, "version %s", dpcr_version());
+    snprintf(got, sizeof got, "%.*s", line ? (int)(length < 150 ? length : 150) : 0, line ? line : "");
+    if (!is_line(line, length, version))
+        return dpcri_source_bad(source, error, "wisdom of another library: got '%s', wanted '%s'", got, version);
+    line = next_line(text, bytes, at, &length);
+    snprintf(wanted, sizeof wanted, "machine %s", dpcri_machine_name(machine, sizeof machine));
+    snprintf(got, sizeof got, "%.*s", line ? (int)(length < 150 ? length : 150) : 0, line ? line : "");
+    if (!is_line(line, length, wanted))
+        return dpcri_source_bad(source, error, "wisdom of another machine: got '%s', wanted '%.150s'", got, wanted);
+    return DPCR_OK;
+}
+
+// The sum's line is the last 21 bytes; *body: the bytes before it.
+static dpcr_status check_sum(const dpcri_source *source, const char *text, size_t bytes, size_t *body,
+                             dpcr_error *error) {
+    enum { SUM_LINE = 21 };
+    char wanted[32];
+    if (bytes < SUM_LINE)
+        return dpcri_source_bad(source, error, "damaged wisdom: %zu bytes do not even hold its checksum", bytes);
+    *body = bytes - SUM_LINE;
+    snprintf(wanted, sizeof wanted, "sum %016" PRIx64 "\n", checksum(text, *body));
+    if (memcmp(text + *body, wanted, SUM_LINE) != 0)
+        return dpcri_source_bad(source, error, "damaged wisdom: its checksum is not that of its content");
+    return DPCR_OK;
+}
+
+// "KEY = VALUE" into the two buffers; false: it is not one.
+static bool split_note(const char *line, size_t length, char *key, char *value) {
+    static const char equals[] = " = ";
+    const char *middle = memmem(line, length, equals, 3);
+    if (!middle) return false;
+    const size_t key_bytes = (size_t)(middle - line), value_bytes = length - key_bytes - 3;
+    if (key_bytes == 0 || key_bytes >= DPCRI_WISDOM_KEY || value_bytes == 0 || value_bytes >= DPCRI_WISDOM_VALUE)
+        return false;
+    memcpy(key, line, key_bytes), key[key_bytes] = 0;
+    memcpy(value, middle + 3, value_bytes), value[value_bytes] = 0;
+    for (const char *c = key; *c; c++)
+        if ((unsigned char)*c < 0x20 || (unsigned char)*c > 0x7e) return false;
+    for (const char *c = value; *c; c++)
+        if ((unsigned char)*c < 0x20 || (unsigned char)*c > 0x7e) return false;
+    return strlen(key) == key_bytes && strlen(value) == value_bytes;
+}
+
+dpcr_status dpcri_wisdom_parse(dpcr_context *context, const char *name, const char *text, size_t bytes,
+                               dpcr_error *error) {
+    const dpcri_source source = dpcri_source_memory(name, text, bytes);
+    char key[DPCRI_WISDOM_KEY], value[DPCRI_WISDOM_VALUE];
+    size_t body = 0, at = 0, length = 0;
+    dpcr_status status;
+    const size_t first = strlen("deeppcr wisdom");
+    if (bytes < first || memcmp(text, "deeppcr wisdom", first) != 0)
+        return dpcri_source_bad(&source, error, "this is no wisdom: it does not begin with 'deeppcr wisdom'");
+    DPCR_TRY(check_sum(&source, text, bytes, &body, error));
+    DPCR_TRY(check_header(&source, text, body, &at, error));
+    for (int pass = 0; pass < 2; pass++) {  // nothing is taken before all of it is seen to be right
+        int64_t line_number = 4;
+        for (size_t here = at; here < body; line_number++) {
+            const char *line = next_line(text, body, &here, &length);
+            if (!line || !split_note(line, length, key, value))
+                return dpcri_source_bad(&source, error, "damaged wisdom: line %lld is not 'KEY = VALUE'",
+                                        (long long)line_number);
+            if (pass == 1 && !dpcri_wisdom_set(context, key, value))
+                return dpcri_no_memory(error, "wisdom_load", (int64_t)length);
+        }
+    }
+done:
+    return status;
+}
+
+dpcr_status dpcr_wisdom_load(dpcr_context *context, const char *path, dpcr_error *error) {
+    if (!context || !path) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "wisdom_load: wanted a context and a path");
+    char *text = NULL;
+    int64_t bytes = 0;
+    dpcr_status status = dpcri_file_read(context, path, FILE_LIMIT, &text, &bytes, error);
+    if (status == DPCR_OK) status = dpcri_wisdom_parse(context, path, text, (size_t)bytes, error);
+    dpcr_machine rates;
+    if (status == DPCR_OK && dpcri_wisdom_rates(context, &rates)) dpcri_rates_forget(context);  // the file's count
+    dpcri_free(context, text);
+    return status;
+}
+
+int64_t dpcr_wisdom_count(dpcr_context *context) { return context ? dpcri_wisdom_count(context) : 0; }
+void dpcr_wisdom_forget(dpcr_context *context) {
+    if (!context) return;
+    dpcri_wisdom_clear(context);
+    dpcri_rates_forget(context);
+}
