@@ -13,7 +13,12 @@
 
 #include "solve/solve_internal.h"
 
-enum { PLACES = 16, ROWS = 2, FEW_STEPS = 64 };
+enum {
+    PLACES = 16,
+    ROWS = 2,
+    FEW_STEPS = 64,
+    SETTLING = 16  // steps in which the starts come to where the chain lives
+};
 static const double neutral_rate = 1.0 / 512;  // a smaller one is lost within the steps that are run
 
 typedef struct probe {
@@ -110,19 +115,22 @@ static int64_t block_of(int64_t done) { return done < FEW_STEPS ? 4 : 16; }
 // Follows the pair that is O(1) apart. False: the callback aborts.
 static bool follow(probe *p, double tolerance, int64_t most, dpcri_contraction *c) {
     measure_distances(p);
-    const double floor = log(32 * epsilon(p->steps->dtype)), start = p->mean;
-    double fitted = start, from = 0;
+    const double floor = log(32 * epsilon(p->steps->dtype));
+    double start = p->mean, fitted = start, begin = 0, from = 0;
     while (p->done < most && !p->equal) {
         const int64_t block = block_of(p->done), left = most - p->done;
         if (!run(p, block < left ? block : left)) return false;
         if (!p->finite) return true;
         if (p->least > floor) fitted = p->mean, from = (double)p->done;  // above the rounding noise everywhere
+        if (p->done <= SETTLING && from > begin) start = fitted, begin = from;
         if (c->within == 0 && p->worst <= log(tolerance)) c->within = p->done;
     }
     c->steps = p->done;
     if (p->equal) c->to_bits = p->done;
     // So fast that nothing was seen between O(1) and the noise: what that took is the rate, at least.
-    c->rate = from > 0 ? (fitted - start) / from : p->done ? (floor - start) / (double)p->done : 0;
+    c->rate = from > begin      ? (fitted - start) / (from - begin)
+              : p->done > begin ? (floor - start) / ((double)p->done - begin)
+                                : 0;
     return true;
 }
 
@@ -149,8 +157,8 @@ static dpcri_memory judge(probe *p, const dpcr_array *z0, double tolerance, dpcr
     if (c->within) return DPCRI_MEMORY_FORGETS;
     const double worst = p->worst;
     double tangent = 0;
-    if (!follow_near(p, z0, c->steps < 128 ? c->steps : 128, &tangent)) return DPCRI_MEMORY_UNKNOWN;
-    if (tangent > 4 * neutral_rate) {
+    if (!follow_near(p, z0, c->steps, &tangent)) return DPCRI_MEMORY_UNKNOWN;
+    if (tangent > 2 * neutral_rate) {
         c->rate = tangent;
         return DPCRI_MEMORY_CHAOTIC;
     }

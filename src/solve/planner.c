@@ -74,8 +74,13 @@ static void list_overlap(const dpcri_outlook *o, list *l, int64_t warm_up, bool 
     const int64_t m = warm_up > 0 ? warm_up : wanted_warm_up(o, o->options->atol == 0 && o->options->rtol == 0);
     if (m == 0 || (o->failed & 1u << DPCR_METHOD_OVERLAP)) return;
     add_overlap(o, l, o->options->chunk, m);
-    if (!variants || o->options->chunk) return;
+    if (o->options->chunk) return;
     overlap_shape(o, 0, m, &n);
+    // The default's chunks are for a few threads: shorter ones where there are more.
+    const double lanes = o->machine.threads * (double)(o->steps->lanes > 1 ? o->steps->lanes : 16);
+    const int64_t fair = (int64_t)fmax((double)m, (double)o->steps->length / lanes) | 1;
+    if (o->steps->concurrent && 2 * fair < n) add_overlap(o, l, fair, m);
+    if (!variants) return;
     add_overlap(o, l, 2 * n | 1, m);
     if (n / 2 > m) add_overlap(o, l, (n / 2) | 1, m);
 }

@@ -1,0 +1,517 @@
+// SPDX-License-Identifier: MIT
+// The planner: how soon chains forget, candidates, measuring, wisdom and its file, other machines.
+#include <unistd.h>
+
+#include "solve/planner.h"
+#include "solving.h"
+
+// ---- chains of known memory ----
+
+// h <- 0.9 h + a number of the step's own.
+static void step_forgets(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+    (void)b;
+    for (int64_t i = 0; i < c->width; i++) {
+        out[i] = c->parameters[0] * in[i] + chain_noise(l, i, 9);
+        for (int64_t k = 0; j && k < c->width; k++) j[i * c->width + k] = i == k ? c->parameters[0] : 0;
+    }
+}
+
+// A rotation by one radian: keeps every distance.
+static void step_turns(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+    (void)c, (void)l, (void)b;
+    const double x = in[0], y = in[1], m[4] = {cos(1), -sin(1), sin(1), cos(1)};
+    out[0] = m[0] * x + m[1] * y, out[1] = m[2] * x + m[3] * y;
+    if (j) memcpy(j, m, sizeof m);
+}
+
+// All states become 1: the past is gone after one step.
+static void step_dead(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+    (void)l, (void)b, (void)in;
+    for (int64_t i = 0; i < c->width; i++) out[i] = 1;
+    for (int64_t i = 0; j && i < c->width * c->width; i++) j[i] = 0;
+}
+
+static void step_breaks(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+    (void)b, (void)in, (void)j;
+    for (int64_t i = 0; i < c->width; i++) out[i] = l > 10 ? (double)NAN : 1;
+}
+
+static chain chain_of(chain_step step, int64_t length, int64_t width, dpcr_dtype dtype) {
+    static const double nine_tenths[2] = {0.9, 0};
+    return (chain){
+        .step = step, .length = length, .batch = 3, .width = width, .dtype = dtype, .parameters = nine_tenths};
+}
+
+static dpcri_contraction contraction(dpcr_context *context, chain *c, double tolerance) {
+    const dpcr_steps steps = chain_steps(c);
+    return dpcri_contraction_of(context, &steps, NULL, tolerance, 512);
+}
+
+static void rates_are_those_of_the_chain(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    for (int dtype = 0; dtype < 2; dtype++) {
+        chain c = chain_of(step_forgets, 20000, 2, dtype ? DPCR_F64 : DPCR_F32);
+        dpcri_contraction found = contraction(context, &c, 1e-5);
+        assert_int_equal(found.memory, DPCRI_MEMORY_FORGETS);
+        near(found.rate, log(0.9), 0.02 * -log(0.9));
+        // A distance of at most 2 comes down to 1e-5 of the largest state, which lies between 1 and 10.
+        assert_in_range(found.within, 80, 120);
+        assert_in_range(found.to_bits, dtype ? 280 : 110, dtype ? 400 : 220);
+
+        c.step = step_turns;
+        found = contraction(context, &c, 1e-5);
+        assert_int_equal(found.memory, DPCRI_MEMORY_KEEPS);
+        near(found.rate, 0, 1e-3);
+        assert_int_equal(found.within, 0);
+        assert_int_equal(found.to_bits, 0);
+
+        c.step = step_dead;
+        found = contraction(context, &c, 1e-5);
+        assert_int_equal(found.memory, DPCRI_MEMORY_FORGETS);
+        assert_in_range(found.to_bits, 1, 4);
+
+        c.step = step_breaks;
+        found = contraction(context, &c, 1e-5);
+        assert_int_equal(found.memory, DPCRI_MEMORY_UNKNOWN);
+    }
+    dpcr_context_destroy(context);
+}
+
+// x <- 4 x (1 - x) has the Lyapunov exponent log 2, Lorenz about 0.9 a unit of time.
+static void chaos_is_seen(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    chain c = {.step = step_logistic, .length = 5000, .batch = 1, .width = 1, .dtype = DPCR_F64};
+    dpcr_steps steps = chain_steps(&c);
+    double x = 0.3;
+    const int64_t shape[2] = {1, 3};
+    dpcr_array z0 = dpcr_array_make(&x, DPCR_F64, 2, (const int64_t[]){1, 1});
+    dpcri_contraction found = dpcri_contraction_of(context, &steps, &z0, 1e-10, 512);
+    assert_int_equal(found.memory, DPCRI_MEMORY_CHAOTIC);
+    near(found.rate, log(2), 0.3);
+
+    const double h = 0.01;
+    double start[3] = {9.6, 17.5, 14};
+    c = (chain){.step = step_lorenz, .length = 20000, .batch = 1, .width = 3, .dtype = DPCR_F64, .parameters = &h};
+    steps = chain_steps(&c);
+    z0 = dpcr_array_make(start, DPCR_F64, 2, shape);
+    found = dpcri_contraction_of(context, &steps, &z0, 1e-10, 512);
+    assert_int_equal(found.memory, DPCRI_MEMORY_CHAOTIC);
+    assert_true(found.rate > 0.0005 && found.rate < 0.05);
+    dpcr_context_destroy(context);
+}
+
+// ---- plans ----
+
+static dpcr_solve_plan *plan_of(dpcr_context *context, const dpcr_steps *steps, dpcr_planning planning) {
+    dpcr_solve_plan *plan = NULL;
+    dpcr_error error = {0};
+    const dpcr_solve_options options = {.size = sizeof options, .planning = planning, .planning_seconds = 0.05};
+    if (dpcr_solve_plan_create(context, steps, &options, &plan, &error) != DPCR_OK) fail_msg("%s", error.text);
+    return plan;
+}
+
+// A machine of many threads overlaps a chain that forgets, with the warm-up that the estimate found.
+static void warm_up_is_what_the_chain_needs(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    const dpcr_machine many = {.size = sizeof many, .threads = 64};
+    assert_int_equal(dpcr_context_set_machine(context, &many, NULL), DPCR_OK);
+    chain c = chain_of(step_forgets, 20000, 2, DPCR_F32);
+    dpcr_steps steps = chain_steps(&c);
+    steps.latency = 1e-6;
+    dpcr_solve_plan *plan = plan_of(context, &steps, DPCR_PLANNING_ESTIMATE);
+    double rate = 0;
+    int64_t needed = 0;
+    assert_string_equal(dpcr_solve_plan_memory(plan, &rate, &needed), "forgets");
+    assert_int_equal(dpcr_solve_plan_method(plan), DPCR_METHOD_OVERLAP);
+    const dpcr_solve_options *o = dpcr_solve_plan_options(plan);
+    assert_in_range(o->warm_up, needed, 2 * needed);
+    dpcr_candidate first = {.size = sizeof first}, second = {.size = sizeof second};
+    assert_true(dpcr_solve_plan_candidate(plan, 0, &first) && dpcr_solve_plan_candidate(plan, 1, &second));
+    assert_int_equal(first.method, DPCR_METHOD_OVERLAP);
+    assert_true(first.seconds <= second.seconds && first.workspace > 0);
+    // The pinned options give the same plan, without a look at the chain.
+    dpcr_solve_plan *again = NULL;
+    assert_int_equal(dpcr_solve_plan_create(context, &steps, o, &again, NULL), DPCR_OK);
+    assert_int_equal(dpcr_solve_plan_method(again), DPCR_METHOD_OVERLAP);
+    assert_int_equal(dpcr_solve_plan_options(again)->warm_up, o->warm_up);
+    assert_int_equal(dpcr_solve_plan_workspace(again), dpcr_solve_plan_workspace(plan));
+    dpcr_solve_plan_destroy(again);
+    dpcr_solve_plan_destroy(plan);
+
+    c.step = step_turns;
+    plan = plan_of(context, &steps, DPCR_PLANNING_ESTIMATE);
+    assert_true(dpcr_solve_plan_method(plan) != DPCR_METHOD_OVERLAP);
+    assert_non_null(strstr(dpcr_solve_plan_sentence(plan), "keeps its past"));
+    dpcr_solve_plan_destroy(plan);
+    dpcr_context_destroy(context);
+}
+
+// More cores never make a prediction much slower: handing work to more threads takes longer, nothing else does.
+static void predictions_are_in_order(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    chain c = chain_of(step_forgets, 100000, 2, DPCR_F32);
+    dpcr_steps steps = chain_steps(&c);
+    steps.latency = 20e-9;
+    double before = HUGE_VAL;
+    for (int cores = 1; cores <= 4096; cores *= 8) {
+        const dpcr_machine m = {.size = sizeof m, .threads = cores, .region = 1e-6};
+        assert_int_equal(dpcr_context_set_machine(context, &m, NULL), DPCR_OK);
+        dpcr_solve_plan *plan = plan_of(context, &steps, DPCR_PLANNING_ESTIMATE);
+        dpcr_candidate best = {.size = sizeof best};
+        assert_true(dpcr_solve_plan_candidate(plan, 0, &best));
+        if (!(best.seconds <= before * 1.1))
+            fail_msg("%d cores: %s in %g s, before %g s", cores, dpcr_method_name(best.method), best.seconds, before);
+        before = best.seconds;
+        dpcr_solve_plan_destroy(plan);
+    }
+    assert_true(before < 100000 * 20e-9 / 20);
+    dpcr_machine bad = {.size = sizeof bad, .flops = -1};
+    assert_int_equal(dpcr_context_set_machine(context, &bad, NULL), DPCR_ERROR_ARGUMENT);
+    bad.flops = NAN;
+    assert_int_equal(dpcr_context_set_machine(context, &bad, NULL), DPCR_ERROR_ARGUMENT);
+    dpcr_context_destroy(context);
+}
+
+// ---- measuring ----
+
+// Both directions are timed, the winner is what was fastest, the gradients are untouched, and the second plan knows.
+static void measured_plans_are_remembered(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    chain c = chain_of(step_forgets, 3000, 2, DPCR_F64);
+    c.gradients = calloc((size_t)(c.length * c.width), sizeof *c.gradients);
+    const dpcr_steps steps = chain_steps(&c);
+    dpcr_error error = {0};
+    dpcr_solve_plan *plan = NULL;
+    const dpcr_solve_options only = {.size = sizeof only, .planning = DPCR_PLANNING_WISDOM};
+    assert_int_equal(dpcr_solve_plan_create(context, &steps, &only, &plan, &error), DPCR_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(error.text, "nothing is known"));
+    plan = plan_of(context, &steps, DPCR_PLANNING_MEASURE);
+    dpcr_candidate each = {.size = sizeof each}, best[2] = {{0}};
+    for (int64_t i = 0; dpcr_solve_plan_candidate(plan, i, &each); i++) {
+        if (best[each.backward].size == 0) best[each.backward] = each;
+        if (each.measured > 0) assert_true(best[each.backward].measured <= each.measured);
+    }
+    assert_true(best[0].measured > 0 && best[1].measured > 0);
+    assert_int_equal(dpcr_solve_plan_method(plan), best[0].method);
+    for (int64_t i = 0; i < c.length * c.width; i++) assert_true(c.gradients[i] == 0);
+    for (int planning = 0; planning < DPCR_PLANNING_COUNT; planning++) {
+        dpcr_solve_plan *again = plan_of(context, &steps, (dpcr_planning)planning);
+        assert_int_equal(dpcr_solve_plan_method(again), dpcr_solve_plan_method(plan));
+        assert_int_equal(dpcr_solve_plan_backward(again), dpcr_solve_plan_backward(plan));
+        assert_non_null(strstr(dpcr_solve_plan_sentence(again), "known from an earlier measurement"));
+        dpcr_solve_plan_destroy(again);
+    }
+    dpcr_wisdom_forget(context);
+    assert_int_equal(dpcr_wisdom_count(context), 0);
+    assert_int_equal(dpcr_solve_plan_create(context, &steps, &only, &plan, &error), DPCR_ERROR_UNSUPPORTED);
+    free(c.gradients);
+    dpcr_context_destroy(context);
+}
+
+// The plan of a measurement gives the same bits as one that asks for what it chose.
+static void measured_plans_can_be_pinned(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    chain c = chain_of(step_forgets, 2000, 2, DPCR_F32);
+    const dpcr_steps steps = chain_steps(&c);
+    void *z0 = starts(&c);
+    const dpcr_array start = dpcr_array_make(z0, c.dtype, 2, (const int64_t[]){c.batch, c.width});
+    const dpcr_solve_options measure = {
+        .size = sizeof measure, .planning = DPCR_PLANNING_MEASURE, .planning_seconds = 0.02, .start = &start};
+    dpcr_solve_plan *plan = NULL;
+    assert_int_equal(dpcr_solve_plan_create(context, &steps, &measure, &plan, NULL), DPCR_OK);
+    const dpcr_solve_options pinned = *dpcr_solve_plan_options(plan);
+    assert_null(pinned.start);
+    solved a = solve_steps(context, &steps, &c, z0, &measure, NULL, 1);
+    solved b = solve_steps(context, &steps, &c, z0, &pinned, NULL, 1);
+    assert_int_equal(a.status, DPCR_OK);
+    assert_int_equal(b.status, DPCR_OK);
+    assert_memory_equal(a.z, b.z, solving_bytes(&c) - 64);
+    assert_memory_equal(a.lambda, b.lambda, solving_bytes(&c) - 64);
+    solved_free(&a), solved_free(&b);
+    dpcr_solve_plan_destroy(plan);
+    free(z0);
+    dpcr_context_destroy(context);
+}
+
+// ---- learning ----
+
+static dpcr_steps slow_steps(chain *c) {
+    dpcr_steps steps = chain_steps(c);
+    steps.latency = 1e-3;  // so that parallel predictions win
+    return steps;
+}
+
+static void solves_are_learned_from(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(4);
+    chain c = chain_of(step_forgets, 20000, 2, DPCR_F32);
+    const dpcr_steps steps = slow_steps(&c);
+    dpcr_solve_plan *plan = plan_of(context, &steps, DPCR_PLANNING_ESTIMATE);
+    assert_int_equal(dpcr_solve_plan_method(plan), DPCR_METHOD_OVERLAP);
+    const int64_t first = dpcr_solve_plan_options(plan)->warm_up;
+    dpcr_solve_report report = {
+        .size = sizeof report, .method = DPCR_METHOD_OVERLAP, .reason = DPCR_REASON_CONVERGED, .sweeps = 2};
+    assert_int_equal(dpcr_solve_plan_learn(plan, &report, NULL), DPCR_OK);
+    dpcr_solve_plan_destroy(plan);
+    plan = plan_of(context, &steps, DPCR_PLANNING_ESTIMATE);  // the warm-up was too short
+    assert_int_equal(dpcr_solve_plan_options(plan)->warm_up, 2 * first);
+    report.reason = DPCR_REASON_FALLBACK;
+    assert_int_equal(dpcr_solve_plan_learn(plan, &report, NULL), DPCR_OK);
+    dpcr_solve_plan_destroy(plan);
+    plan = plan_of(context, &steps, DPCR_PLANNING_ESTIMATE);  // overlap had to be finished in order
+    assert_true(dpcr_solve_plan_method(plan) != DPCR_METHOD_OVERLAP);
+    if (dpcr_solve_plan_method(plan) == DPCR_METHOD_NEWTON) {
+        report = (dpcr_solve_report){
+            .size = sizeof report, .method = DPCR_METHOD_NEWTON, .reason = DPCR_REASON_CONVERGED, .sweeps = 9};
+        assert_int_equal(dpcr_solve_plan_learn(plan, &report, NULL), DPCR_OK);
+        dpcr_solve_plan_destroy(plan);
+        plan = plan_of(context, &steps, DPCR_PLANNING_ESTIMATE);
+        dpcr_candidate each = {.size = sizeof each};
+        for (int64_t i = 0; dpcr_solve_plan_candidate(plan, i, &each); i++)
+            if (each.method == DPCR_METHOD_NEWTON) assert_true(each.sweeps == 9);
+    }
+    report.method = DPCR_METHOD_PICARD;  // of another plan
+    assert_int_equal(dpcr_solve_plan_learn(plan, &report, NULL), DPCR_OK);
+    assert_int_equal(dpcr_solve_plan_learn(NULL, &report, NULL), DPCR_ERROR_ARGUMENT);
+    dpcr_solve_plan_destroy(plan);
+    dpcr_context_destroy(context);
+}
+
+// ---- the wisdom file ----
+
+typedef struct wisdom_file {
+    char path[64], *text;
+    long bytes;
+} wisdom_file;
+
+static void read_back(wisdom_file *f) {
+    FILE *file = fopen(f->path, "rb");
+    assert_non_null(file);
+    fseek(file, 0, SEEK_END);
+    f->bytes = ftell(file);
+    rewind(file);
+    f->text = malloc((size_t)f->bytes + 1);
+    assert_int_equal(fread(f->text, 1, (size_t)f->bytes, file), f->bytes);
+    f->text[f->bytes] = 0;
+    fclose(file);
+}
+
+static wisdom_file written_wisdom(dpcr_context *context) {
+    wisdom_file f = {.path = "/tmp/deeppcr-wisdom-XXXXXX"};
+    const int fd = mkstemp(f.path);
+    assert_true(fd >= 0);
+    close(fd);
+    chain c = chain_of(step_forgets, 500, 2, DPCR_F64);
+    const dpcr_steps steps = chain_steps(&c);
+    dpcr_solve_plan_destroy(plan_of(context, &steps, DPCR_PLANNING_MEASURE));
+    dpcr_error error = {0};
+    if (dpcr_wisdom_save(context, f.path, &error) != DPCR_OK) fail_msg("%s", error.text);
+    read_back(&f);
+    return f;
+}
+
+static void wisdom_goes_round(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2), *other = solving_context(2);
+    wisdom_file f = written_wisdom(context);
+    dpcr_error error = {0};
+    if (dpcr_wisdom_load(other, f.path, &error) != DPCR_OK) fail_msg("%s", error.text);
+    assert_int_equal(dpcr_wisdom_count(other), dpcr_wisdom_count(context));
+    assert_true(dpcr_wisdom_count(other) >= 2);  // the chain, and the machine's rates
+    dpcr_machine x = {.size = sizeof x}, y = {.size = sizeof y};
+    assert_int_equal(dpcr_context_machine(context, &x, NULL), DPCR_OK);
+    assert_int_equal(dpcr_context_machine(other, &y, NULL), DPCR_OK);
+    assert_true(fabs(x.flops / y.flops - 1) < 1e-8 && fabs(x.bandwidth / y.bandwidth - 1) < 1e-8);
+    chain c = chain_of(step_forgets, 500, 2, DPCR_F64);
+    const dpcr_steps steps = chain_steps(&c);
+    dpcr_solve_plan_destroy(plan_of(other, &steps, DPCR_PLANNING_WISDOM));
+    // Saved again it is the same, byte for byte.
+    wisdom_file again = f;
+    assert_int_equal(dpcr_wisdom_save(other, f.path, NULL), DPCR_OK);
+    read_back(&again);
+    assert_int_equal(again.bytes, f.bytes);
+    assert_memory_equal(again.text, f.text, (size_t)f.bytes);
+    unlink(f.path);
+    free(f.text), free(again.text);
+    assert_int_equal(dpcr_wisdom_load(other, f.path, &error), DPCR_ERROR_IO);
+    assert_int_equal(dpcr_wisdom_save(other, "/nowhere/at/all", &error), DPCR_ERROR_IO);
+    assert_int_equal(dpcr_wisdom_load(NULL, f.path, &error), DPCR_ERROR_ARGUMENT);
+    dpcr_context_destroy(other);
+    dpcr_context_destroy(context);
+}
+
+static void refused(dpcr_context *context, const char *text, size_t bytes, const char *word) {
+    dpcr_error error = {0};
+    assert_int_equal(dpcri_wisdom_parse(context, "a file", text, bytes, &error), DPCR_ERROR_FORMAT);
+    if (!strstr(error.text, word)) fail_msg("got '%s', wanted '%s' in it", error.text, word);
+    assert_int_equal(dpcr_wisdom_count(context), 0);
+}
+
+// A copy with a checksum that fits.
+static char *sealed(const char *format, const char *version, const char *machine) {
+    static char text[1024];
+    const int used = snprintf(text, sizeof text - 32, format, version, machine);
+    uint64_t sum = 0xcbf29ce484222325u;
+    for (int i = 0; i < used; i++) sum = (sum ^ (unsigned char)text[i]) * 0x100000001b3u;
+    snprintf(text + used, 32, "sum %016llx\n", (unsigned long long)sum);
+    return text;
+}
+
+static void damaged_wisdom_is_refused(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2), *clean = solving_context(2);
+    wisdom_file f = written_wisdom(context);
+    const size_t bytes = (size_t)f.bytes;
+    for (size_t n = 0; n < bytes; n++) refused(clean, f.text, n, "wisdom");
+    for (size_t i = 0; i < bytes; i++)
+        for (int bit = 0; bit < 8; bit++) {
+            f.text[i] ^= (char)(1 << bit);
+            refused(clean, f.text, bytes, "wisdom");
+            f.text[i] ^= (char)(1 << bit);
+        }
+    assert_int_equal(dpcri_wisdom_parse(clean, "a file", f.text, bytes, NULL), DPCR_OK);
+    dpcr_wisdom_forget(clean);
+    char name[256];
+    dpcri_machine_name(name, sizeof name);
+    static const char format[] = "deeppcr wisdom 1\nversion %s\nmachine %s\nkey = value\n";
+    const char *text = sealed(format, dpcr_version(), name);
+    assert_int_equal(dpcri_wisdom_parse(clean, "a file", text, strlen(text), NULL), DPCR_OK);
+    dpcr_wisdom_forget(clean);
+    text = sealed(format, "0.0.1", name);
+    refused(clean, text, strlen(text), "another library");
+    text = sealed(format, dpcr_version(), "VAX 11/780, portable, 1 processors");
+    refused(clean, text, strlen(text), "another machine");
+    text = sealed("deeppcr wisdom 2\nversion %s\nmachine %s\n", dpcr_version(), name);
+    refused(clean, text, strlen(text), "not 'deeppcr wisdom 1'");
+    text = sealed("deeppcr wisdom 1\nversion %s\nmachine %s\nkey value\n", dpcr_version(), name);
+    refused(clean, text, strlen(text), "line 4");
+    text = sealed("deeppcr wisdom 1\nversion %s\nmachine %s\nkey = va\tlue\n", dpcr_version(), name);
+    refused(clean, text, strlen(text), "line 4");
+    text = sealed("deeppcr wisdom 1\nversion %s\nmachine %s\nkey = value", dpcr_version(), name);
+    refused(clean, text, strlen(text), "line 4");
+    refused(clean, "", 0, "no wisdom");
+    unlink(f.path);
+    free(f.text);
+    dpcr_context_destroy(clean);
+    dpcr_context_destroy(context);
+}
+
+// A value that nobody wrote so, under the right key and checksum, is as good as none.
+static void strange_values_are_not_believed(void **state) {
+    (void)state;
+    static const char *const values[] = {
+        "nonsense",
+        "forward",
+        "forward overlap auto chunk -1 warm-up 3 sweeps 1 seconds 1; seen sweeps 0 warm-up 0 failed 0",
+        "forward auto auto chunk 0 warm-up 3 sweeps 1 seconds 1; seen sweeps 0 warm-up 0 failed 0",
+        "forward overlap auto chunk 0 warm-up 3 sweeps 1 seconds 1; seen sweeps 0 warm-up 0 failed 0 more",
+        "backward sequential auto chunk 0 warm-up 0 sweeps 1 seconds 1; seen sweeps 0 warm-up 0 failed 0",
+        "seen sweeps -4 warm-up 0 failed 0"};
+    dpcr_context *context = solving_context(1);
+    dpcri_known known;
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        assert_true(dpcri_wisdom_set(context, "k", values[i]));
+        assert_false(dpcri_wisdom_recall(context, "k", &known));
+        assert_false(known.chosen[0] || known.chosen[1]);
+    }
+    assert_true(dpcri_wisdom_set(
+        context, "k", "forward overlap auto chunk 0 warm-up 3 sweeps 1 seconds 1; seen sweeps 7 warm-up 0 failed 0"));
+    assert_true(dpcri_wisdom_recall(context, "k", &known));
+    assert_true(known.chosen[0] && !known.chosen[1] && known.candidate[0].warm_up == 3 && known.sweeps == 7);
+    assert_false(dpcri_wisdom_set(context, "a = b", "c"));
+    assert_false(dpcri_wisdom_set(context, "", "c"));
+    assert_false(dpcri_wisdom_set(context, "k", "two\nlines"));
+    dpcr_context_destroy(context);
+}
+
+// ---- refusals and refused memory ----
+
+static void wrong_options_are_refused(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    chain c = chain_of(step_forgets, 100, 2, DPCR_F64);
+    const dpcr_steps steps = chain_steps(&c);
+    dpcr_solve_plan *plan = NULL;
+    dpcr_error error = {0};
+    double few[2] = {0, 0};
+    const dpcr_array start = dpcr_array_make(few, DPCR_F64, 2, (const int64_t[]){1, 2});
+    dpcr_solve_options options = {.size = sizeof options, .start = &start};
+    assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "options.start"));
+    options = (dpcr_solve_options){.size = sizeof options, .planning = DPCR_PLANNING_COUNT};
+    assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "planning"));
+    options = (dpcr_solve_options){.size = sizeof options, .planning_seconds = -1};
+    assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, &error), DPCR_ERROR_ARGUMENT);
+    dpcr_planning planning;
+    for (int i = 0; i < DPCR_PLANNING_COUNT; i++) {
+        assert_int_equal(dpcr_planning_find(dpcr_planning_name((dpcr_planning)i), &planning, &error), DPCR_OK);
+        assert_int_equal(planning, i);
+    }
+    assert_int_equal(dpcr_planning_find("guess", &planning, &error), DPCR_ERROR_ARGUMENT);
+    dpcr_context_destroy(context);
+}
+
+typedef struct budget {
+    int64_t left, live;
+} budget;
+
+static void *limited(void *user, size_t bytes, size_t alignment) {
+    budget *b = user;
+    if (b->left-- <= 0) return NULL;
+    b->live++;
+    return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+}
+
+static void release(void *user, void *memory) {
+    ((budget *)user)->live--;
+    free(memory);
+}
+
+// Planning needs little: refused what measuring takes, it estimates; refused what wisdom takes, it forgets.
+static void refused_memory_costs_knowledge_only(void **state) {
+    (void)state;
+    int succeeded = 0;
+    for (int64_t allowed = 0; allowed < 80; allowed++) {
+        budget b = {.left = allowed};
+        const dpcr_context_options options = {
+            .size = sizeof options, .threads = 1, .allocate = limited, .release = release, .allocator_user = &b};
+        dpcr_context *context = NULL;
+        chain c = tanh_chain(300, 2, 3, DPCR_F64);
+        dpcr_steps steps = chain_steps(&c);
+        steps.lanes = 8;
+        dpcr_solve_plan *plan = NULL;
+        const dpcr_solve_options measure = {
+            .size = sizeof measure, .planning = DPCR_PLANNING_MEASURE, .planning_seconds = 1e-4};
+        dpcr_status status = dpcr_context_create(&options, &context, NULL);
+        if (status == DPCR_OK) status = dpcr_solve_plan_create(context, &steps, &measure, &plan, NULL);
+        assert_true(status == DPCR_OK || status == DPCR_ERROR_MEMORY);
+        if (status == DPCR_OK) {
+            status = dpcr_wisdom_save(context, "/dev/null", NULL);
+            assert_true(status == DPCR_OK || status == DPCR_ERROR_MEMORY);
+        }
+        succeeded += status == DPCR_OK;
+        dpcr_solve_plan_destroy(plan);
+        dpcr_context_destroy(context);
+        assert_int_equal(b.live, 0);
+    }
+    assert_true(succeeded > 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rates_are_those_of_the_chain),    cmocka_unit_test(chaos_is_seen),
+        cmocka_unit_test(warm_up_is_what_the_chain_needs), cmocka_unit_test(predictions_are_in_order),
+        cmocka_unit_test(measured_plans_are_remembered),   cmocka_unit_test(measured_plans_can_be_pinned),
+        cmocka_unit_test(solves_are_learned_from),         cmocka_unit_test(wisdom_goes_round),
+        cmocka_unit_test(damaged_wisdom_is_refused),       cmocka_unit_test(strange_values_are_not_believed),
+        cmocka_unit_test(wrong_options_are_refused),       cmocka_unit_test(refused_memory_costs_knowledge_only),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
