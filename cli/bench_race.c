@@ -9,7 +9,7 @@
 
 static const double round_seconds = 2e-3;    // a round of one entrant lasts at least this
 static const double look_seconds = 5e-3;     // of a first look, unless one run takes longer
-static const double patience_seconds = 0.1;  // what takes no longer is always worth a look
+static const double patience_seconds = 0.02; // what takes no longer is always worth a look
 static const double contender = 1.3;         // up to this times the fastest, a look cannot tell who is first
 enum { LOOKS = 5, LEAST_ROUNDS = 3, FAIR_ROUNDS = 7, CONTENDERS = 3 };
 

@@ -27,7 +27,8 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
-def arguments(description):
+def arguments(description, extend=None):
+    """`extend`, if given, adds a program's own options to the parser."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--layers", type=int, default=1024)
     parser.add_argument("--width", type=int, default=32)
@@ -37,6 +38,8 @@ def arguments(description):
     parser.add_argument("--variants", help="only these, separated by commas, by their names in the output")
     parser.add_argument("--compile-seconds", type=int, default=60, help="a compiled variant that takes longer is skipped")
     parser.add_argument("--json", action="store_true", help="one JSON object a variant instead of a line of text")
+    if extend:
+        extend(parser)
     options = parser.parse_args()
     for name in ("layers", "width", "batch", "threads"):
         if getattr(options, name) < 1:
@@ -44,9 +47,9 @@ def arguments(description):
     return options
 
 
-def prepare(description):
+def prepare(description, extend=None):
     """Parses the arguments, clears presets, keeps the process on as many processors as it has threads."""
-    options = arguments(description)
+    options = arguments(description, extend)
     cleared = sorted(name for name in os.environ if name.startswith(PRESETS))
     for name in cleared:
         del os.environ[name]

@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Recurrences in PyTorch; cells.py tells the problem.
+
+    bench/peers/.venv/bin/python bench/peers/cell_torch.py --cell tanh --length 65536 --width 2 --threads 1 --json
+
+tanh: nn.RNN (its own loop in C++), the loop in Python, and torch.compile over blocks of steps. linear: the loop, the blocks, and
+a scan of log2 L whole-tensor levels. Backward is autograd's, after a forward pass outside the timing.
+"""
+import cells
+
+options = cells.prepare(__doc__)
+
+import numpy as np  # noqa: E402,F401  after the presets are cleared
+import torch  # noqa: E402
+
+torch.set_num_threads(options.threads)
+options.numbers = cells.numbers(options)
+W, X, G, Z0 = (torch.from_numpy(a) for a in options.numbers)
+LINEAR, DENSE = options.cell == "linear", options.structure == "dense"
+LENGTH, BATCH, WIDTH = X.shape
+BLOCKS = (32, 128)
+
+
+def step(A, z, b):
+    u = (z @ A.T if DENSE else z * A) + b
+    return u if LINEAR else torch.tanh(u)
+
+
+def loop(W, x, z):
+    states = []
+    for l in range(x.shape[0]):
+        z = step(W[l] if LINEAR else W, z, x[l])
+        states.append(z)
+    return torch.stack(states)
+
+
+def in_blocks(size):
+    """The loop, compiled for `size` steps at a time; what is left runs as it is."""
+    block = torch.compile(loop, dynamic=False)
+
+    def forward(W, x, z):
+        parts, whole = [], LENGTH - LENGTH % size
+        for begin in range(0, LENGTH, size):
+            run = block if begin < whole else loop
+            parts.append(run(W[begin : begin + size] if LINEAR else W, x[begin : begin + size], z))
+            z = parts[-1][-1]
+        return torch.cat(parts)
+
+    return forward
+
+
+def rnn():
+    """nn.RNN wants weights for its input: the identity."""
+    net = torch.nn.RNN(WIDTH, WIDTH, bias=False)
+    with torch.no_grad():
+        net.weight_hh_l0.copy_(W)
+        net.weight_ih_l0.copy_(torch.eye(WIDTH))
+    net.requires_grad_(False)
+    return lambda W, x, z: net(x, z[None])[0]
+
+
+def levels(W, x, z):
+    """Hillis and Steele's scan over (A, b); z0 is zero."""
+    A, b, reach = W[:, None].expand(-1, BATCH, *W.shape[1:]), x, 1
+    while reach < LENGTH:
+        A1, b1, A2, b2 = A[:-reach], b[:-reach], A[reach:], b[reach:]
+        moved = (A2 @ b1[..., None])[..., 0] if DENSE else A2 * b1
+        A, b = torch.cat((A[:reach], A2 @ A1 if DENSE else A2 * A1)), torch.cat((b[:reach], moved + b2))
+        reach *= 2
+    return b
+
+
+def forward_of(make):
+    def made():
+        function, kept = make(), []
+
+        def run():
+            with torch.inference_mode():
+                kept[:] = [function(W, X, Z0)]
+
+        return run, lambda: kept[0].numpy()
+
+    return made
+
+
+def backward_of(make):
+    def made():
+        function, kept = make(), []
+        x, z0 = X.clone().requires_grad_(), Z0.clone().requires_grad_()
+        states = function(W, x, z0)
+
+        def run():
+            kept[:] = torch.autograd.grad(states, (x, z0), G, retain_graph=True)
+
+        return run, lambda: kept[1].numpy()
+
+    return made
+
+
+VARIANTS = {"loop": lambda: loop}
+VARIANTS.update({f"torch.compile, blocks of {n}": (lambda n=n: in_blocks(n)) for n in BLOCKS if n <= LENGTH})
+if LINEAR:
+    VARIANTS["scan in log2 L levels"] = lambda: levels
+elif DENSE:
+    VARIANTS["nn.RNN"] = rnn
+FORWARD = {name: forward_of(make) for name, make in VARIANTS.items()}
+BACKWARD = {name: backward_of(make) for name, make in VARIANTS.items() if name != "scan in log2 L levels"}
+cells.run(options, "torch", torch.__version__, FORWARD, BACKWARD)

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: MIT
+"""What cell_jax.py, cell_torch.py and cell_onnx.py share: the problem, its reference, checking, timing, printing.
+
+The problem, in float32, is the recurrence that 'deeppcr bench cell' and 'bench chain' run:
+    tanh     z_l = tanh(W z_{l-1} + x_l)     one W for all steps; dense, or diagonal (elementwise) with --structure
+    linear   z_l = A_l z_{l-1} + x_l         every step its own A_l, dense or diagonal
+Forward gives all states. Backward, given the states and g_l = dLoss/dz_l at every step, gives lambda_l, the gradient of
+z_l (for these two it is, up to tanh', that of x_l), of which the last one, that of z_0, is checked.
+
+Import this before numpy, torch or jax, as common.py.
+"""
+import time
+
+import common
+
+CELLS = ("tanh", "linear")
+STRUCTURES = ("dense", "diagonal")
+DIRECTIONS = ("forward", "backward")
+TOLERANCE = 1e-3  # of results, relative to the largest value
+
+
+def extend(parser):
+    parser.add_argument("--cell", choices=CELLS, default="tanh")
+    parser.add_argument("--structure", choices=STRUCTURES, default="dense")
+    parser.add_argument("--length", type=int, default=65536, help="steps (default 65536)")
+    parser.add_argument("--radius", type=float, default=0.9, help="spectral radius of W (default 0.9)")
+    parser.add_argument("--input-sd", type=float, default=1, help="standard deviation of x (default 1)")
+    parser.set_defaults(width=2, batch=1)
+    parser.add_argument("--direction", choices=DIRECTIONS, help="only this one (default both)")
+
+
+def prepare(description):
+    options = common.prepare(description, extend)
+    if options.length < 1:
+        common.say("--length: wanted at least 1")
+        raise SystemExit(2)
+    return options
+
+
+def numbers(options):
+    """W [w][w] or [w] (linear: [L] of them), x and g [L][B][w], z0 [B][w]."""
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    L, B, w, R = options.length, options.batch, options.width, options.radius
+    dense = options.structure == "dense"
+    if options.cell == "linear":
+        n = w if dense else 1
+        W = random.standard_normal((L, w, w) if dense else (L, w)) * R / np.sqrt(n)
+    elif dense:
+        W = random.standard_normal((w, w))
+        W *= R / np.abs(np.linalg.eigvals(W)).max()
+    else:
+        W = random.uniform(-R, R, w)
+    x = options.input_sd * random.standard_normal((L, B, w))
+    return W.astype("f"), x.astype("f"), random.standard_normal((L, B, w)).astype("f"), np.zeros((B, w), "f")
+
+
+def reference(options, W, x, g, z0):
+    """States [L][B][w] and dz0 [B][w], by loops in double."""
+    import numpy as np
+
+    W, x, g = W.astype("d"), x.astype("d"), g.astype("d")
+    each, dense, tanh = options.cell == "linear", options.structure == "dense", options.cell == "tanh"
+    z, states = z0.astype("d"), np.empty_like(x)
+    for l in range(options.length):
+        A = W[l] if each else W
+        u = (z @ A.T if dense else z * A) + x[l]
+        z = states[l] = np.tanh(u) if tanh else u
+    d = np.zeros_like(z)
+    for l in reversed(range(options.length)):
+        A = W[l] if each else W
+        e = d + g[l]
+        if tanh:
+            e = e * (1 - states[l] ** 2)
+        d = e @ A if dense else e * A
+    return states, d
+
+
+def wrong(found, wanted):
+    """The largest difference relative to the largest value."""
+    import numpy as np
+
+    found = np.asarray(found, "d").reshape(wanted.shape)
+    return float(np.abs(found - wanted).max() / max(1e-30, np.abs(wanted).max()))
+
+
+def measure(run, seconds):
+    """Seconds of each of at least 5 runs, for `seconds`, and the processors' time of all of them by wall time."""
+    run()
+    times, end, processors = [], time.perf_counter() + seconds, time.process_time()
+    while len(times) < 5 or time.perf_counter() < end:
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return times, (time.process_time() - processors) / sum(times)
+
+
+def print_record(options, entry):
+    import json
+
+    if options.json:
+        print(json.dumps(entry), flush=True)
+    elif "skipped" in entry:
+        print(f"{entry['library']} {entry['version']}  {entry['direction']:8} {entry['variant']:36} skipped: {entry['skipped']}", flush=True)  # fmt: skip
+    else:
+        print(f"{entry['library']} {entry['version']}  {entry['direction']:8} {entry['variant']:36} "
+              f"{1e3 * entry['seconds']:9.3f} ms (least {1e3 * entry['seconds_min']:.3f}, {entry['processors']:.2f} "
+              f"processors)  error {entry['error']:.1e}", flush=True)  # fmt: skip
+
+
+def run(options, library, version, forward, backward):
+    """forward and backward: name -> make, where make() returns (run, result): run() computes, result() gives what it
+    left as numpy, states or dz0. What cannot be made is skipped; a wrong result ends the run."""
+    import statistics
+
+    W, x, g, z0 = options.numbers
+    states, dz0 = reference(options, W, x, g, z0)
+    known = {**forward, **backward}
+    if options.variants:
+        common.wanted(options, known)
+    for direction, variants, wanted in (("forward", forward, states), ("backward", backward, dz0)):
+        if options.direction not in (None, direction):
+            continue
+        for name, make in variants.items():
+            if options.variants and name not in options.variants.split(","):
+                continue
+            entry = {"library": library, "version": version, "variant": name, "direction": direction,
+                     "kind": "chain" if options.cell == "linear" else "cell", "cell": options.cell,
+                     "structure": options.structure, "length": options.length, "width": options.width,
+                     "batch": options.batch, "threads": options.threads}  # fmt: skip
+            start = time.perf_counter()
+            try:
+                work, result = make()
+                work()
+                error = wrong(result(), wanted)
+            except Exception as problem:  # a compiler may fail in any way
+                text = (str(problem).strip() or repr(problem)).splitlines()[0]
+                print_record(options, {**entry, "skipped": f"{type(problem).__name__}: {text[:160]}"})
+                continue
+            if not error <= TOLERANCE:
+                common.say(f"{library} {name}, {direction}: differs from the loop in double by {error}")
+                raise SystemExit(1)
+            setup = time.perf_counter() - start
+            times, processors = measure(work, options.seconds)
+            print_record(options, {**entry, "seconds": statistics.median(times), "seconds_min": min(times),
+                                   "runs": len(times), "processors": processors, "error": error,
+                                   "setup_seconds": setup})  # fmt: skip
