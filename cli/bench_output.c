@@ -136,7 +136,8 @@ enum { TIMED = sizeof timed / sizeof *timed };
 
 static void csv_head(FILE *out) {
     fprintf(out,
-            "kind,structure,direction,length,width,batch,dtype,threads,isa,sequential_seconds,parallel_seconds,"
+            "kind,structure,radius,direction,length,width,batch,dtype,threads,isa,bytes,sequential_seconds,parallel_"
+            "seconds,"
             "parallel_method,ratio,auto_seconds,auto_method,auto_ratio,sweeps,reason,max_error,auto_max_error,spread,"
             "rounds");
     for (int i = 0; i < TIMED; i++) fprintf(out, ",%s_seconds", timed[i]);
@@ -173,9 +174,11 @@ static void csv_row(FILE *out, const bench *b, const bench_point *p, bool back, 
                     int threads) {
     const bench_race *r = back ? &p->backward : &p->forward;
     const bench_entrant *best = best_of(r), *chosen = auto_of(r);
-    fprintf(out, "%s,%s,%s,%lld,%lld,%lld,%s,%d,%s", b->kind, structure_text(b) ? structure_text(b) : "",
-            back ? "backward" : "forward", (long long)p->length, (long long)p->width, (long long)p->batch,
-            dtype_text(b), threads, dpcr_isa_name());
+    fprintf(out, "%s,%s", b->kind, structure_text(b) ? structure_text(b) : "");
+    csv_real(out, structure_text(b) ? b->radius : NAN);
+    fprintf(out, ",%s,%lld,%lld,%lld,%s,%d,%s", back ? "backward" : "forward", (long long)p->length,
+            (long long)p->width, (long long)p->batch, dtype_text(b), threads, dpcr_isa_name());
+    csv_real(out, r->bytes > 0 ? r->bytes : NAN);
     csv_real(out, loop_of(r)->seconds);
     csv_real(out, best ? best->seconds : NAN);
     csv_text(out, best ? best->name : NULL);

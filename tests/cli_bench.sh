@@ -115,6 +115,7 @@ assert [(int(r["length"]), int(r["width"]), int(r["batch"]), r["direction"]) for
 for row, point in zip(rows, [p[d] for p in told["points"] for d in ("forward", "backward")]):
     assert None not in row and None not in row.values(), row
     assert (row["kind"], row["structure"], row["commit"], row["machine"]) == ("chain", "diagonal", "c", told["machine"]), row
+    assert float(row["radius"]) == 0.9 and float(row["bytes"]) == point["bytes"], row
     for field in ("sequential_seconds", "parallel_seconds", "auto_seconds", "ratio", "auto_ratio", "max_error", "spread"):
         assert math.isclose(float(row[field]), point[field], rel_tol=1e-4, abs_tol=1e-30), (field, row, point)
     assert (row["parallel_method"], row["auto_method"]) == (point["parallel_method"], point["auto_method"]), row

@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# performance.sh [OPTION...] [TABLE...]: measures the tables of docs/performance.md again and puts them in their places there.
+#   --build build (the folder of the program)  --out bench/results/performance  --seconds 1 (a race)
+#   --render-only (the page from the CSV files that are there)
+# Without names all tables are made, those against the peers too where their environment is (bench/peers/setup.sh); about six
+# minutes, twenty with the peers. Measure on a quiet machine. The maps are made by bench/maps.sh.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+build=build out=bench/results/performance seconds=1 measure=yes
+names=()
+while [ $# -gt 0 ]; do
+    case $1 in
+        --build | --out | --seconds)
+            [ $# -ge 2 ] || { echo "performance.sh: $1 wants a value" >&2; exit 2; }
+            printf -v "${1#--}" %s "$2"
+            shift 2
+            ;;
+        --render-only) measure=no; shift ;;
+        -*) echo "performance.sh: no option '$1'" >&2; sed -n '4,5s/^# *//p' "$0" >&2; exit 2 ;;
+        *) names+=("$1"); shift ;;
+    esac
+done
+
+# name | arguments of 'deeppcr bench', each line of a table run with one thread and with two.
+tables=(
+    "linear-dense|chain --structure dense --widths 1,2,3,4,8 --lengths 4096,16384,65536,262144"
+    "linear-diagonal|chain --structure diagonal --widths 16,64,256 --lengths 1024,65536"
+    "linear-long|chain --structure dense --widths 1,2 --lengths 16384,16777216"
+    "cell-tanh|cell --cell tanh --widths 1,2,4 --lengths 65536"
+    "cell-weak|cell --cell tanh --radius 1 --input-sd 0.01 --widths 1,2,4 --lengths 65536"
+    "cell-bistable|cell --cell tanh --radius 1.2 --input-sd 0.1 --widths 1,2,4 --lengths 65536"
+    "cell-diagonal|cell --cell tanh --structure diagonal --widths 1,2,4,8,16,32,64 --lengths 65536"
+    "own-weights|mlp --activation tanh --widths 1,2,4 --lengths 65536"
+    "residual|resnet --widths 1,2,4 --lengths 1024,65536"
+    "networks|mlp --widths 2,8,32,64 --lengths 1024"
+    "networks-batch|mlp --widths 64 --lengths 1024 --batches 64"
+)
+# name | arguments of bench/against.py
+peers=(
+    "peers-linear|chain --structure dense --length 16384 --width 1;chain --structure dense --length 16384 --width 2"
+    "peers-cell|cell --length 16384 --width 1;cell --length 16384 --width 2;cell --length 16384 --width 4"
+    "peers-networks|mlp --length 1024 --width 2;mlp --length 1024 --width 8;mlp --length 1024 --width 32;mlp --length 1024 --width 64;mlp --length 1024 --width 64 --batch 64"
+)
+all=("${tables[@]%%|*}" schemes "${peers[@]%%|*}")
+for name in "${names[@]}"; do
+    printf '%s\n' "${all[@]}" | grep -qxF -- "$name" || { echo "performance.sh: no table '$name'; there are ${all[*]}" >&2; exit 2; }
+done
+wanted() { [ ${#names[@]} -eq 0 ] || printf '%s\n' "${names[@]}" | grep -qxF -- "$1"; }
+
+for name in $(compgen -e | grep -E '^(OPENBLAS|NVPL|MKL|BLIS|OMP|KMP|GOMP)_|^DEEPPCR_ISA$' || true); do
+    echo "cleared preset $name" >&2
+    unset "$name"
+done
+commit=$(GIT_OPTIONAL_LOCKS=0 git describe --always --dirty --exclude '*' 2>/dev/null || echo unknown)
+mkdir -p "$out"
+
+# One thread kept on one processor, then both.
+measure_table() {  # name, arguments
+    local threads file
+    for threads in 1 2; do
+        file=$out/$1.$threads.part
+        # shellcheck disable=SC2086
+        taskset -c "$(first_processors $threads)" "$build/deeppcr" bench $2 --limits --seconds "$seconds" --threads $threads \
+            --commit "$commit" --csv "$file" --quiet
+    done
+    { cat "$out/$1.1.part"; tail -n +2 "$out/$1.2.part"; } >"$out/$1.csv"
+    rm -f "$out/$1".*.part
+    echo "$out/$1.csv"
+}
+first_processors() { python3 -c 'import os, sys; print(*sorted(os.sched_getaffinity(0))[:int(sys.argv[1])], sep=",")' "$1"; }
+
+if [ $measure = yes ]; then
+    for table in "${tables[@]}"; do
+        ! wanted "${table%%|*}" || measure_table "${table%%|*}" "${table#*|}"
+    done
+    if wanted schemes; then
+        "$build/deeppcr" bench chain --structure dense --width 2 --lengths 256,4096,65536 --seconds "$seconds" --threads 1 \
+            --commit "$commit" --json >"$out/schemes.json"
+        echo "$out/schemes.json"
+    fi
+    for table in "${peers[@]}"; do
+        wanted "${table%%|*}" || continue
+        [ -x "${DEEPPCR_PEERS_VENV:-bench/peers/.venv}/bin/python" ] ||
+            { echo "performance.sh: ${table%%|*} left out: bench/peers/setup.sh makes the peers' environment" >&2; continue; }
+        rm -f "$out/${table%%|*}.csv"
+        IFS=';' read -ra points <<<"${table#*|}"
+        for point in "${points[@]}"; do
+            # shellcheck disable=SC2086
+            bench/against.py $point --threads 1 2 --build "$build" --out "$out/${table%%|*}.csv"
+        done
+    done
+fi
+python3 bench/performance_table.py "$out" docs/performance.md

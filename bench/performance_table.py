@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""performance_table.py FOLDER PAGE: puts tables made from FOLDER's CSV files into PAGE, between the lines
+    <!-- table: NAME columns... -->   and   <!-- end -->
+whose text in between is replaced. A table whose file is not there stays as it is. In a cell "a / b" is forward / backward.
+"""
+import csv
+import json
+import math
+import pathlib
+import re
+import sys
+
+DIRECTIONS = ("forward", "backward")
+
+
+def number(text):
+    return float(text) if text else math.nan
+
+
+def factor(x):
+    return "–" if math.isnan(x) else f"{x:.0f}" if x >= 99.5 else f"{x:.1f}" if x >= 9.95 else f"{x:.2f}"
+
+
+def seconds(x):
+    for unit, scale in (("ns", 1e9), ("µs", 1e6), ("ms", 1e3)):
+        if x * scale < 999.5:
+            return f"{x * scale:.3g} {unit}"
+    return f"{x:.3g} s"
+
+
+def power(text):
+    """65536 as 2^16 where that is shorter."""
+    n = int(text)
+    return f"2^{n.bit_length() - 1}" if n >= 4096 and n & (n - 1) == 0 else text
+
+
+def pair(values):
+    return " / ".join(values)
+
+
+def joined(names):
+    return names[0] if len(set(names)) == 1 else pair(names)
+
+
+# ---- columns: a heading and what stands in it, given a point's rows, forward and backward ----
+
+
+def loop(rows):
+    return pair([f"{1e9 * number(r['sequential_seconds']) / max(1, int(r['length'])):.2f}" for r in rows])
+
+
+def method(name):
+    return lambda rows: pair([factor(number(r["sequential_seconds"]) / number(r[name + "_seconds"])) for r in rows])
+
+
+def best(rows):
+    return f"**{pair([factor(number(r['ratio'])) for r in rows])}** {joined([told(r) for r in rows])}"
+
+
+def told(row):
+    return row["parallel_method"] + (" (gave up)" if row["reason"] == "fallback" else "")
+
+
+def auto(rows):
+    return f"{pair([factor(number(r['auto_ratio'])) for r in rows])} {joined([r['auto_method'] for r in rows])}"
+
+
+def error(rows):
+    return pair([f"{number(r['max_error']):.0e}" if number(r["max_error"]) else "0" for r in rows])
+
+
+def sweeps(rows):
+    return pair([r["sweeps"] or "–" for r in rows])
+
+
+def spread(rows):
+    return f"{100 * max(number(r['spread']) for r in rows):.0f} %"
+
+
+def bandwidth(field):
+    """Bytes that the work cannot help moving, by time, as a part of the triad's."""
+    return lambda rows: pair([f"{100 * number(r['bytes']) / number(r[field]) / number(r['triad_bytes_per_second']):.0f} %" for r in rows])
+
+
+COLUMNS = {
+    "width": ("w", lambda rows: rows[0]["width"]),
+    "length": ("length", lambda rows: power(rows[0]["length"])),
+    "batch": ("batch", lambda rows: rows[0]["batch"]),
+    "threads": ("threads", lambda rows: rows[0]["threads"]),
+    "loop": ("loop, ns a step", loop),
+    "best": ("best parallel, times the loop", best),
+    "auto": ("auto, times the loop", auto),
+    "error": ("largest error", error),
+    "sweeps": ("sweeps", sweeps),
+    "spread": ("spread", spread),
+    "loop-bandwidth": ("loop, of the triad", bandwidth("sequential_seconds")),
+    "best-bandwidth": ("best parallel, of the triad", bandwidth("parallel_seconds")),
+    **{name: (name, method(name)) for name in ("overlap", "newton", "shooting", "chunked", "pcr", "blelloch")},
+}
+
+
+def points(path):
+    """Rows of a CSV file of 'deeppcr bench', two by two, by width, length and threads."""
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    found = [rows[i : i + 2] for i in range(0, len(rows), 2)]
+    for both in found:
+        assert tuple(r["direction"] for r in both) == DIRECTIONS, (path, both)
+    return sorted(found, key=lambda both: [int(both[0][k]) for k in ("width", "length", "batch", "threads")])
+
+
+def markdown(head, body):
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return lines + ["| " + " | ".join(row) + " |" for row in body]
+
+
+def source(row):
+    return f"{row['machine']}, {row['isa']}, commit {row['commit']}" if row.get("isa") else f"{row['machine']}, commit {row['commit']}"
+
+
+def bench_table(path, columns):
+    found = points(path)
+    body = [[COLUMNS[c][1](both) for c in columns] for both in found]
+    first = found[0][0]
+    limits = []
+    for threads in sorted({both[0]["threads"] for both in found}):
+        row = next(b[0] for b in found if b[0]["threads"] == threads)
+        if row["triad_bytes_per_second"]:
+            limits.append(f"triad {number(row['triad_bytes_per_second']) / 1e9:.0f} GB/s with {threads} thread{'s' * (threads != '1')}")
+    if first["fma_latency_seconds"]:
+        limits.append(f"a dependent fma {1e9 * number(first['fma_latency_seconds']):.2f} ns")
+    return markdown([COLUMNS[c][0] for c in columns], body) + ["", f"{source(first)}; {', '.join(limits)}."]
+
+
+def schemes_table(path):
+    told = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+    body = []
+    for p in told["points"]:
+        for c in p["forward"]["candidates"]:
+            if c["name"] == "auto" or "skipped" in c:
+                continue
+            body.append([power(str(p["length"])), c["name"], str(c["depth"]), f"{c['flops'] / p['length']:.1f}", seconds(c["seconds"]),
+                         factor(c["ratio"])])  # fmt: skip
+    head = ["length", "scheme", "dependent steps", "flops a step", "time", "times the loop"]
+    return markdown(head, body) + ["", f"{source(told)}, width 2, {told['threads']} thread."]
+
+
+def against_table(path):
+    """The loop, the best parallel method and auto, and each peer's fastest variant by how many times auto it takes."""
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    groups = {}
+    for r in rows:
+        groups.setdefault((r["form"], int(r["width"]), int(r["length"]), int(r["batch"]), int(r["threads"]), r["direction"]), []).append(r)
+    peers = list(dict.fromkeys(r["library"] for r in rows if r["library"] != "deeppcr"))
+    body = []
+    for (_, width, length, batch, threads, direction), group in sorted(groups.items(), key=lambda g: (g[0][:5], g[0][5] != "forward")):
+        mine = {r["variant"].split(":")[0]: r for r in group if r["library"] == "deeppcr"}
+        cells = [str(width), power(str(length)), str(batch), str(threads), direction, seconds(number(mine["loop"]["seconds"]))]
+        cells += [f"{seconds(number(mine[k]['seconds']))} {mine[k]['variant'].split(': ')[1]}" if k in mine else "–" for k in ("parallel", "auto")]
+        for peer in peers:
+            ran = [r for r in group if r["library"] == peer]
+            fast = min(ran, key=lambda r: number(r["seconds"]), default=None)
+            times = "times_parallel" if fast and fast["times_parallel"] else "times_auto"
+            cells.append(f"{seconds(number(fast['seconds']))}: **{factor(number(fast[times]))}**, {factor(number(fast['times_auto']))}" if fast else "–")  # fmt: skip
+        body.append(cells)
+    head = ["w", "length", "batch", "threads", "", "our loop", "best parallel", "auto"]
+    head += [f"{peer}: times our best parallel, auto" for peer in peers]
+    versions = ", ".join(dict.fromkeys(f"{r['library']} {r['version']}" for r in rows if r["version"]))
+    return markdown(head, body) + ["", f"{source(rows[0])}; {versions}, each in its fastest variant."]
+
+
+def table(folder, name, columns):
+    if name == "schemes":
+        return schemes_table(folder / "schemes.json")
+    if name.startswith("peers-"):
+        return against_table(folder / f"{name}.csv")
+    return bench_table(folder / f"{name}.csv", columns)
+
+
+def main(folder, page):
+    folder, page = pathlib.Path(folder), pathlib.Path(page)
+    done, kept = [], []
+
+    def place(match):
+        name, *columns = match[1].split()
+        try:
+            text = "\n".join(table(folder, name, columns))
+        except FileNotFoundError:
+            kept.append(name)
+            return match[0]
+        done.append(name)
+        return f"<!-- table: {match[1]} -->\n{text}\n<!-- end -->"
+
+    text = page.read_text(encoding="utf-8")
+    page.write_text(re.sub(r"<!-- table: ([^>]*?) -->\n.*?<!-- end -->", place, text, flags=re.S), encoding="utf-8")
+    print(f"{page}: {len(done)} tables{', as they were: ' + ' '.join(kept) if kept else ''}")
+
+
+if len(sys.argv) != 3:
+    sys.exit(__doc__)
+main(*sys.argv[1:])
