@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: MIT
+// Newton and shooting in windows, of every level, against the loop in double: every width, layout of the parameters and
+// activation, every length up to 200 and awkward ones, all arrays against inaccessible pages; affine chains, values
+// that are not finite, chains that do not converge, the same bits twice. Bounds: a step's f is right to `rounding`, a
+// window's states to the tolerance, and errors grow as the chain's Lipschitz constants let them.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+// cmocka needs the four above
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/random.h"
+#include "kern/window.h"
+
+enum { SEED = 11, ROOM = 1 << 22, LONGEST = 20000 };
+
+static const char *const level_names[] = {"portable", "avx2", "avx512"};
+static const char *const layout_names[] = {"one W, a bias a step",     "one W [in][out], one bias",
+                                           "one W, biases of a batch", "W and bias a step",
+                                           "records [in][out]",        "a W a step, no bias"};
+enum { SHARED, SHARED_IN_OUT, SHARED_BATCH, OWN, RECORDS, OWN_NO_BIAS, LAYOUTS };
+
+typedef struct test_chain {
+    dpcri_isa level;
+    dpcr_dtype dtype;
+    const dpcri_window_kernels *k;
+    int layout;
+    int64_t count;
+    dpcri_narrow p;
+    double z0[4];
+    double *truth;  // [count][w]
+} test_chain;
+
+static unsigned char *places[4];
+
+static int allocate(void **state) {
+    (void)state;
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    for (int i = 0; i < 4; i++) {
+        unsigned char *base = mmap(NULL, ROOM + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        assert_true(base != MAP_FAILED);
+        assert_int_equal(mprotect(base + page, ROOM, PROT_READ | PROT_WRITE), 0);
+        places[i] = base + page;
+    }
+    return 0;
+}
+
+// `count` elements that end at the guarded page.
+static void *place(int which, int64_t count, dpcr_dtype dtype) {
+    const size_t bytes = (size_t)count * dpcr_dtype_size(dtype);
+    assert_true(bytes <= ROOM);
+    return places[which] + ROOM - bytes;
+}
+
+static double get(dpcr_dtype dtype, const void *p, int64_t i) {
+    return dtype == DPCR_F32 ? (double)((const float *)p)[i] : ((const double *)p)[i];
+}
+static void set(dpcr_dtype dtype, void *p, int64_t i, double x) {
+    if (dtype == DPCR_F32)
+        ((float *)p)[i] = (float)x;
+    else
+        ((double *)p)[i] = x;
+}
+
+static double activation(int act, double u) {
+    return act == DPCRI_ACT_IDENTITY ? u
+           : act == DPCRI_ACT_RELU   ? (u > 0    ? u
+                                        : u != u ? u
+                                                 : 0)
+           : act == DPCRI_ACT_TANH   ? tanh(u)
+                                     : 1 / (1 + exp(-u));
+}
+
+static void step(const test_chain *c, int64_t l, const double *z, double *to) {
+    const int64_t w = c->p.width;
+    double t[4];
+    for (int64_t i = 0; i < w; i++) {
+        t[i] = c->p.bias ? get(c->dtype, c->p.bias, l * c->p.bias_step + i) : 0;
+        for (int64_t j = 0; j < w; j++)
+            t[i] +=
+                get(c->dtype, c->p.weight, l * c->p.weight_step + (c->p.weight_in_out ? j * w + i : i * w + j)) * z[j];
+    }
+    for (int64_t i = 0; i < w; i++)
+        to[i] =
+            c->p.residual ? z[i] + c->p.scale * activation(c->p.activation, t[i]) : activation(c->p.activation, t[i]);
+}
+
+static void run_loop(test_chain *c) {
+    const int64_t w = c->p.width;
+    for (int64_t l = 0; l < c->count; l++) step(c, l, l ? c->truth + (l - 1) * w : c->z0, c->truth + l * w);
+}
+
+// Weights uniform within size / w, so that W's largest row sum is at most `size`; a residual's scale is 1 / count.
+static void make(test_chain *c, int64_t w, int act, bool residual, double size, double input, uint64_t stream) {
+    const int64_t w2 = w * w, steps = c->count;
+    const bool own = c->layout >= OWN;
+    c->p = (dpcri_narrow){
+        .dtype = c->dtype, .width = w, .activation = act, .residual = residual, .scale = 1.0 / (double)steps};
+    c->p.weight_in_out = c->layout == SHARED_IN_OUT || c->layout == RECORDS;
+    c->p.weight_step = !own ? 0 : c->layout == RECORDS ? w2 + w : w2;
+    c->p.bias_step = c->layout == SHARED || c->layout == OWN ? w
+                     : c->layout == SHARED_BATCH             ? 3 * w
+                     : c->layout == RECORDS                  ? w2 + w
+                                                             : 0;
+    const int64_t weights = own ? steps * c->p.weight_step : w2;
+    const int64_t biases = c->p.bias_step ? (steps - 1) * c->p.bias_step + w : w;
+    void *weight = place(0, weights, c->dtype), *bias = place(1, biases, c->dtype);
+    for (int64_t i = 0; i < weights; i++)
+        set(c->dtype, weight, i, size / (double)w * (2 * dpcri_random_uniform(SEED, stream, (uint64_t)i) - 1));
+    for (int64_t i = 0; i < biases && c->layout != RECORDS; i++)
+        set(c->dtype, bias, i, input * (2 * dpcri_random_uniform(SEED, stream + 1, (uint64_t)i) - 1));
+    c->p.weight = weight;
+    c->p.bias = c->layout == OWN_NO_BIAS ? NULL
+                : c->layout == RECORDS   ? (char *)weight + (size_t)w2 * dpcr_dtype_size(c->dtype)
+                                         : bias;
+    for (int64_t i = 0; i < 4; i++) {
+        c->z0[i] = dpcri_random_normal(SEED, stream + 2, (uint64_t)i);
+        if (c->dtype == DPCR_F32) c->z0[i] = (double)(float)c->z0[i];
+    }
+    c->truth = malloc((size_t)(steps * w) * sizeof(double));
+    run_loop(c);
+}
+
+typedef struct answer {
+    dpcr_window window;
+    void *z;
+    int64_t step;
+} answer;
+
+static answer solve(const test_chain *c, int method, double tolerance, int max_sweeps, int64_t gap) {
+    const int64_t w = c->p.width, size = c->count * (w + gap) - gap;
+    answer a = {.z = place(2, size, c->dtype), .step = w + gap};
+    a.window = (dpcr_window){.size = sizeof a.window,
+                             .method = method,
+                             .atol = tolerance,
+                             .rtol = tolerance,
+                             .max_sweeps = max_sweeps,
+                             .good = -7};
+    void *in = place(3, w, c->dtype);
+    for (int64_t i = 0; i < w; i++) set(c->dtype, in, i, c->z0[i]);
+    for (int64_t i = 0; i < size; i++) set(c->dtype, a.z, i, -77);
+    const dpcri_window_place where = {.count = c->count, .in = in, .states = a.z, .step = a.step};
+    assert_int_equal(c->k->solve(&c->p, &where, &a.window), 0);
+    for (int64_t l = 0; l + 1 < c->count; l++)
+        for (int64_t i = w; i < w + gap; i++) assert_true(get(c->dtype, a.z, l * a.step + i) == -77);
+    return a;
+}
+
+static double tolerance_of(dpcr_dtype dtype) { return dtype == DPCR_F32 ? 1e-5 : 1e-10; }
+static double rounding_of(dpcr_dtype dtype) { return dtype == DPCR_F32 ? 3e-6 : 3e-15; }
+
+static void complain(const test_chain *c, const answer *a, int64_t l, const char *what, double got, double wanted) {
+    fail_msg("%s %s, %s, width %d, activation %d, %s, length %d, %s, good %d, sweeps %d: step %d %s %.9g, wanted %.9g",
+             level_names[c->level], c->dtype == DPCR_F32 ? "float" : "double", layout_names[c->layout], (int)c->p.width,
+             c->p.activation, c->p.residual ? "residual" : "plain", (int)c->count,
+             dpcr_method_name((dpcr_method)a->window.method), (int)a->window.good, a->window.sweeps, (int)l, what, got,
+             wanted);
+}
+
+// Every component of the first `good` states against the loop in double.
+static void check_states(const test_chain *c, const answer *a, double bound) {
+    const int64_t w = c->p.width;
+    for (int64_t l = 0; l < a->window.good; l++)
+        for (int64_t i = 0; i < w; i++) {
+            const double got = get(c->dtype, a->z, l * a->step + i), wanted = c->truth[l * w + i];
+            if (!(fabs(got - wanted) <= bound * fmax(1, fabs(wanted)))) complain(c, a, l, "is", got, wanted);
+        }
+}
+
+// |z_l - f_l(z_{l-1})| of the first `good` states.
+static void check_residuals(const test_chain *c, const answer *a, double tolerance) {
+    const int64_t w = c->p.width;
+    double z[4], f[4];
+    memcpy(z, c->z0, sizeof z);
+    for (int64_t l = 0; l < a->window.good; l++) {
+        step(c, l, z, f);
+        for (int64_t i = 0; i < w; i++) {
+            z[i] = get(c->dtype, a->z, l * a->step + i);
+            const double allowed = (tolerance + rounding_of(c->dtype)) * (1 + fabs(z[i]));
+            if (!(fabs(z[i] - f[i]) <= allowed)) complain(c, a, l, "has a residual of", z[i] - f[i], allowed);
+        }
+    }
+}
+
+// What a solve may be off: contractions by 0.9 forget by 1 / (1 - 0.9); a residual chain grows by e at most.
+static double bound_of(const test_chain *c) {
+    const double largest = 12, window = 2 * tolerance_of(c->dtype), each = rounding_of(c->dtype) * largest;
+    if (!c->p.residual) return 10 * (window * largest + each);
+    return exp(1) * ((double)(c->count / 16 + 1) * window + (double)c->count * c->p.scale * each + each);
+}
+
+static void each_kernel(void (*test)(test_chain *c)) {
+    for (int level = 0; level <= (int)dpcri_isa_level(); level++)
+        for (int dtype = DPCR_F32; dtype <= DPCR_F64; dtype++) {
+            test_chain c = {.level = (dpcri_isa)level, .dtype = (dpcr_dtype)dtype};
+            c.k = dpcri_window_kernels_at(c.level, c.dtype);
+            assert_non_null(c.k);
+            test(&c);
+        }
+}
+
+static void solve_both(test_chain *c, int64_t w, int act, bool residual) {
+    make(c, w, act, residual, 0.9, 1, (uint64_t)(c->count * 8 + w));
+    for (int method = 0; method < 2; method++) {
+        const answer a =
+            solve(c, method ? DPCR_METHOD_NEWTON : DPCR_METHOD_SHOOTING, tolerance_of(c->dtype), 0, c->count % 3);
+        if (a.window.good != c->count) complain(c, &a, -1, "good is", (double)a.window.good, (double)c->count);
+        check_states(c, &a, bound_of(c));
+        check_residuals(c, &a, (method ? 1 : 2) * tolerance_of(c->dtype));
+        assert_true(a.window.residual <= 2 * tolerance_of(c->dtype) && a.window.estimate <= 2 * tolerance_of(c->dtype));
+    }
+    free(c->truth);
+}
+
+static void every_length(test_chain *c) {
+    static const int acts[] = {DPCRI_ACT_TANH, DPCRI_ACT_TANH, DPCRI_ACT_SIGMOID, DPCRI_ACT_RELU, DPCRI_ACT_IDENTITY};
+    for (int64_t w = 1; w <= 4; w++)
+        for (c->count = 1; c->count <= 200; c->count++) {
+            c->layout = (int)((c->count + w) % LAYOUTS);
+            solve_both(c, w, acts[(c->count + w) % 5], c->count / 3 % 2);
+        }
+}
+
+static void awkward_lengths(test_chain *c) {
+    static const int64_t lengths[] = {255, 256, 257, 511, 1000, 1023, 1024, 1025, 3071, 4999};
+    for (int64_t w = 1; w <= 4; w++)
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+            for (c->layout = 0; c->layout < LAYOUTS; c->layout++)
+                for (int residual = 0; residual < 2; residual++) {
+                    c->count = lengths[i];
+                    solve_both(c, w, i % 3 ? DPCRI_ACT_TANH : DPCRI_ACT_SIGMOID, residual);
+                }
+}
+
+// Newton on an affine chain: the guess, one sweep, whose measure is the check. Shooting likewise where M is the
+// product.
+static void affine_chains(test_chain *c) {
+    for (int64_t w = 1; w <= 4; w++)
+        for (c->layout = 0; c->layout < LAYOUTS; c->layout++)
+            for (int residual = 0; residual < 2; residual++) {
+                c->count = 3000;
+                make(c, w, DPCRI_ACT_IDENTITY, residual, 0.9, 1, (uint64_t)w);
+                const answer newton = solve(c, DPCR_METHOD_NEWTON, tolerance_of(c->dtype), 0, 0);
+                // a residual's many small steps round, and their corrections add up: one more may be needed
+                if (newton.window.sweeps > 2 + residual)
+                    complain(c, &newton, -1, "sweeps are", newton.window.sweeps, 2);
+                check_states(c, &newton, bound_of(c));
+                const answer shooting = solve(c, DPCR_METHOD_SHOOTING, tolerance_of(c->dtype), 0, 0);
+                if (!residual && shooting.window.sweeps > 2)
+                    complain(c, &shooting, -1, "sweeps are", shooting.window.sweeps, 2);
+                check_states(c, &shooting, bound_of(c));
+                free(c->truth);
+            }
+}
+
+// Nothing from a step that is not finite on is called good, and what is before it is right.
+static void values_that_are_not_finite(test_chain *c) {
+    static const double values[] = {NAN, INFINITY, -INFINITY};
+    for (int64_t w = 1; w <= 4; w++)
+        for (int method = 0; method < 2; method++)
+            for (int kind = 0; kind < 3; kind++)
+                for (int64_t at = 0; at < 3000; at += at < 3 ? 1 : 389) {
+                    c->count = 3000;
+                    c->layout = SHARED;
+                    make(c, w, DPCRI_ACT_RELU, true, 0.9, 1, (uint64_t)w);
+                    set(c->dtype, (void *)(uintptr_t)c->p.bias, at * w + (w - 1), values[kind]);
+                    const answer a =
+                        solve(c, method ? DPCR_METHOD_NEWTON : DPCR_METHOD_SHOOTING, tolerance_of(c->dtype), 0, 0);
+                    if (values[kind] < 0) {  // relu's limit is 0: the chain stays finite, whatever a sweep saw
+                        run_loop(c);
+                        check_states(c, &a, bound_of(c));
+                    } else {
+                        if (a.window.good < 0 || a.window.good > at)
+                            complain(c, &a, at, "is not finite, good", (double)a.window.good, (double)at);
+                        check_states(c, &a, bound_of(c));
+                    }
+                    free(c->truth);
+                }
+    c->count = 2000;
+    make(c, 2, DPCRI_ACT_TANH, true, 0.9, 1, 2);
+    c->z0[1] = NAN;
+    assert_int_equal(solve(c, DPCR_METHOD_NEWTON, 1e-5, 0, 0).window.good, 0);
+    assert_int_equal(solve(c, DPCR_METHOD_SHOOTING, 1e-5, 0, 0).window.good, 0);
+    free(c->truth);
+}
+
+// x' = mu min(x, 1 - x) as x' = mu x - 2 mu relu(x - 1/2), in the first two components: neighbours part by mu a step.
+static void tent(test_chain *c) {
+    const double mu = 1.9;
+    void *weight = (void *)(uintptr_t)c->p.weight, *bias = (void *)(uintptr_t)c->p.bias;
+    const int64_t w = c->p.width;
+    for (int64_t i = 0; i < 2; i++)
+        for (int64_t j = 0; j < w; j++) set(c->dtype, weight, i * w + j, j == 0 ? mu : j == 1 ? -2 * mu : 0);
+    for (int64_t l = 0; l < c->count; l++) set(c->dtype, bias, l * w + 1, -0.5);
+    c->z0[0] = 0.3, c->z0[1] = 0;
+}
+
+// Chaos, or hardly any sweeps: stops early, and what is called good still is.
+static void chains_that_do_not_converge(test_chain *c) {
+    for (int64_t w = 2; w <= 4; w++)
+        for (int method = 0; method < 2; method++) {
+            c->count = LONGEST;
+            c->layout = SHARED;
+            make(c, w, DPCRI_ACT_RELU, false, 0.9, 0, (uint64_t)w);
+            tent(c);
+            const answer a = solve(c, method ? DPCR_METHOD_NEWTON : DPCR_METHOD_SHOOTING, tolerance_of(c->dtype), 0, 0);
+            // windows of a few steps may pay even here: those of 64 at least do not
+            if (c->level == DPCRI_AVX512 && c->dtype == DPCR_F32 && w == 2 && a.window.good > LONGEST / 4)
+                complain(c, &a, -1, "good is", (double)a.window.good, 0);
+            check_residuals(c, &a, (method ? 1 : 100) * tolerance_of(c->dtype));
+            free(c->truth);
+            make(c, w, DPCRI_ACT_TANH, false, 0.9, 1, (uint64_t)w);
+            const answer few =
+                solve(c, method ? DPCR_METHOD_NEWTON : DPCR_METHOD_SHOOTING, tolerance_of(c->dtype), 1, 0);
+            assert_true(few.window.good < LONGEST);
+            check_states(c, &few, bound_of(c));
+            free(c->truth);
+        }
+}
+
+static void the_same_bits_twice(test_chain *c) {
+    for (int64_t w = 1; w <= 4; w++)
+        for (int method = 0; method < 2; method++) {
+            const int named = method ? DPCR_METHOD_NEWTON : DPCR_METHOD_SHOOTING;
+            c->count = 2900;
+            c->layout = RECORDS;
+            make(c, w, DPCRI_ACT_TANH, true, 0.9, 1, (uint64_t)w);
+            const size_t bytes = (size_t)(c->count * w) * dpcr_dtype_size(c->dtype);
+            const answer first = solve(c, named, tolerance_of(c->dtype), 0, 0);
+            void *kept = malloc(bytes);
+            memcpy(kept, first.z, bytes);
+            solve(c, method ? DPCR_METHOD_SHOOTING : DPCR_METHOD_NEWTON, tolerance_of(c->dtype), 0,
+                  0);  // another stack
+            const answer again = solve(c, named, tolerance_of(c->dtype), 0, 0);
+            assert_memory_equal(kept, again.z, bytes);
+            assert_int_equal(first.window.sweeps, again.window.sweeps);
+            free(kept), free(c->truth);
+        }
+}
+
+static void what_is_not_served(test_chain *c) {
+    c->count = 100, c->layout = SHARED;
+    make(c, 2, DPCRI_ACT_TANH, false, 0.9, 1, 1);
+    const dpcri_window_place where = {
+        .count = c->count, .in = place(3, 8, c->dtype), .states = place(2, 400, c->dtype), .step = 2};
+    dpcr_window window = {.size = sizeof window, .method = DPCR_METHOD_PICARD, .atol = 1, .max_sweeps = 3};
+    assert_int_equal(c->k->solve(&c->p, &where, &window), 1);
+    window.method = DPCR_METHOD_NEWTON;
+    c->p.diagonal = true;
+    assert_int_equal(c->k->solve(&c->p, &where, &window), 1);
+    c->p.diagonal = false, c->p.width = 5;
+    assert_int_equal(c->k->solve(&c->p, &where, &window), 1);
+    c->p.width = 2, c->p.activation = DPCRI_ACT_GELU;
+    assert_int_equal(c->k->solve(&c->p, &where, &window), 1);
+    free(c->truth);
+}
+
+#define TEST(name) \
+    static void test_##name(void **state) { (void)state, each_kernel(name); }
+TEST(every_length)
+TEST(awkward_lengths)
+TEST(affine_chains)
+TEST(values_that_are_not_finite)
+TEST(chains_that_do_not_converge)
+TEST(the_same_bits_twice)
+TEST(what_is_not_served)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_length),
+        cmocka_unit_test(test_awkward_lengths),
+        cmocka_unit_test(test_affine_chains),
+        cmocka_unit_test(test_values_that_are_not_finite),
+        cmocka_unit_test(test_chains_that_do_not_converge),
+        cmocka_unit_test(test_the_same_bits_twice),
+        cmocka_unit_test(test_what_is_not_served),
+    };
+    return cmocka_run_group_tests(tests, allocate, NULL);
+}
