@@ -129,7 +129,7 @@ static void make(test_chain *c, int64_t w, int act, bool residual, double size, 
 }
 
 typedef struct answer {
-    dpcr_window window;
+    dpcri_window window;
     void *z;
     int64_t step;
 } answer;
@@ -137,12 +137,8 @@ typedef struct answer {
 static answer solve(const test_chain *c, int method, double tolerance, int max_sweeps, int64_t gap) {
     const int64_t w = c->p.width, size = c->count * (w + gap) - gap;
     answer a = {.z = place(2, size, c->dtype), .step = w + gap};
-    a.window = (dpcr_window){.size = sizeof a.window,
-                             .method = method,
-                             .atol = tolerance,
-                             .rtol = tolerance,
-                             .max_sweeps = max_sweeps,
-                             .good = -7};
+    a.window =
+        (dpcri_window){.method = method, .atol = tolerance, .rtol = tolerance, .max_sweeps = max_sweeps, .good = -7};
     void *in = place(3, w, c->dtype);
     for (int64_t i = 0; i < w; i++) set(c->dtype, in, i, c->z0[i]);
     for (int64_t i = 0; i < size; i++) set(c->dtype, a.z, i, -77);
@@ -160,8 +156,8 @@ static void complain(const test_chain *c, const answer *a, int64_t l, const char
     fail_msg("%s %s, %s, width %d, activation %d, %s, length %d, %s, good %d, sweeps %d: step %d %s %.9g, wanted %.9g",
              level_names[c->level], c->dtype == DPCR_F32 ? "float" : "double", layout_names[c->layout], (int)c->p.width,
              c->p.activation, c->p.residual ? "residual" : "plain", (int)c->count,
-             dpcr_method_name((dpcr_method)a->window.method), (int)a->window.good, a->window.sweeps, (int)l, what, got,
-             wanted);
+             a->window.method == DPCRI_WINDOW_NEWTON ? "newton" : "shooting", (int)a->window.good, a->window.sweeps,
+             (int)l, what, got, wanted);
 }
 
 // Every component of the first `good` states against the loop in double.
@@ -210,7 +206,7 @@ static void solve_both(test_chain *c, int64_t w, int act, bool residual) {
     make(c, w, act, residual, 0.9, 1, (uint64_t)(c->count * 8 + w));
     for (int method = 0; method < 2; method++) {
         const answer a =
-            solve(c, method ? DPCR_METHOD_NEWTON : DPCR_METHOD_SHOOTING, tolerance_of(c->dtype), 0, c->count % 3);
+            solve(c, method ? DPCRI_WINDOW_NEWTON : DPCRI_WINDOW_SHOOTING, tolerance_of(c->dtype), 0, c->count % 3);
         if (a.window.good != c->count) complain(c, &a, -1, "good is", (double)a.window.good, (double)c->count);
         check_states(c, &a, bound_of(c));
         check_residuals(c, &a, (method ? 1 : 2) * tolerance_of(c->dtype));
@@ -247,12 +243,12 @@ static void affine_chains(test_chain *c) {
             for (int residual = 0; residual < 2; residual++) {
                 c->count = 3000;
                 make(c, w, DPCRI_ACT_IDENTITY, residual, 0.9, 1, (uint64_t)w);
-                const answer newton = solve(c, DPCR_METHOD_NEWTON, tolerance_of(c->dtype), 0, 0);
+                const answer newton = solve(c, DPCRI_WINDOW_NEWTON, tolerance_of(c->dtype), 0, 0);
                 // a residual's many small steps round, and their corrections add up: one more may be needed
                 if (newton.window.sweeps > 2 + residual)
                     complain(c, &newton, -1, "sweeps are", newton.window.sweeps, 2);
                 check_states(c, &newton, bound_of(c));
-                const answer shooting = solve(c, DPCR_METHOD_SHOOTING, tolerance_of(c->dtype), 0, 0);
+                const answer shooting = solve(c, DPCRI_WINDOW_SHOOTING, tolerance_of(c->dtype), 0, 0);
                 if (!residual && shooting.window.sweeps > 2)
                     complain(c, &shooting, -1, "sweeps are", shooting.window.sweeps, 2);
                 check_states(c, &shooting, bound_of(c));
@@ -272,7 +268,7 @@ static void values_that_are_not_finite(test_chain *c) {
                     make(c, w, DPCRI_ACT_RELU, true, 0.9, 1, (uint64_t)w);
                     set(c->dtype, (void *)(uintptr_t)c->p.bias, at * w + (w - 1), values[kind]);
                     const answer a =
-                        solve(c, method ? DPCR_METHOD_NEWTON : DPCR_METHOD_SHOOTING, tolerance_of(c->dtype), 0, 0);
+                        solve(c, method ? DPCRI_WINDOW_NEWTON : DPCRI_WINDOW_SHOOTING, tolerance_of(c->dtype), 0, 0);
                     if (values[kind] < 0) {  // relu's limit is 0: the chain stays finite, whatever a sweep saw
                         run_loop(c);
                         check_states(c, &a, bound_of(c));
@@ -286,8 +282,8 @@ static void values_that_are_not_finite(test_chain *c) {
     c->count = 2000;
     make(c, 2, DPCRI_ACT_TANH, true, 0.9, 1, 2);
     c->z0[1] = NAN;
-    assert_int_equal(solve(c, DPCR_METHOD_NEWTON, 1e-5, 0, 0).window.good, 0);
-    assert_int_equal(solve(c, DPCR_METHOD_SHOOTING, 1e-5, 0, 0).window.good, 0);
+    assert_int_equal(solve(c, DPCRI_WINDOW_NEWTON, 1e-5, 0, 0).window.good, 0);
+    assert_int_equal(solve(c, DPCRI_WINDOW_SHOOTING, 1e-5, 0, 0).window.good, 0);
     free(c->truth);
 }
 
@@ -310,7 +306,8 @@ static void chains_that_do_not_converge(test_chain *c) {
             c->layout = SHARED;
             make(c, w, DPCRI_ACT_RELU, false, 0.9, 0, (uint64_t)w);
             tent(c);
-            const answer a = solve(c, method ? DPCR_METHOD_NEWTON : DPCR_METHOD_SHOOTING, tolerance_of(c->dtype), 0, 0);
+            const answer a =
+                solve(c, method ? DPCRI_WINDOW_NEWTON : DPCRI_WINDOW_SHOOTING, tolerance_of(c->dtype), 0, 0);
             // windows of a few steps may pay even here: those of 64 at least do not
             if (c->level == DPCRI_AVX512 && c->dtype == DPCR_F32 && w == 2 && a.window.good > LONGEST / 4)
                 complain(c, &a, -1, "good is", (double)a.window.good, 0);
@@ -318,7 +315,7 @@ static void chains_that_do_not_converge(test_chain *c) {
             free(c->truth);
             make(c, w, DPCRI_ACT_TANH, false, 0.9, 1, (uint64_t)w);
             const answer few =
-                solve(c, method ? DPCR_METHOD_NEWTON : DPCR_METHOD_SHOOTING, tolerance_of(c->dtype), 1, 0);
+                solve(c, method ? DPCRI_WINDOW_NEWTON : DPCRI_WINDOW_SHOOTING, tolerance_of(c->dtype), 1, 0);
             assert_true(few.window.good < LONGEST);
             check_states(c, &few, bound_of(c));
             free(c->truth);
@@ -328,7 +325,7 @@ static void chains_that_do_not_converge(test_chain *c) {
 static void the_same_bits_twice(test_chain *c) {
     for (int64_t w = 1; w <= 4; w++)
         for (int method = 0; method < 2; method++) {
-            const int named = method ? DPCR_METHOD_NEWTON : DPCR_METHOD_SHOOTING;
+            const int named = method ? DPCRI_WINDOW_NEWTON : DPCRI_WINDOW_SHOOTING;
             c->count = 2900;
             c->layout = RECORDS;
             make(c, w, DPCRI_ACT_TANH, true, 0.9, 1, (uint64_t)w);
@@ -336,7 +333,7 @@ static void the_same_bits_twice(test_chain *c) {
             const answer first = solve(c, named, tolerance_of(c->dtype), 0, 0);
             void *kept = malloc(bytes);
             memcpy(kept, first.z, bytes);
-            solve(c, method ? DPCR_METHOD_SHOOTING : DPCR_METHOD_NEWTON, tolerance_of(c->dtype), 0,
+            solve(c, method ? DPCRI_WINDOW_SHOOTING : DPCRI_WINDOW_NEWTON, tolerance_of(c->dtype), 0,
                   0);  // another stack
             const answer again = solve(c, named, tolerance_of(c->dtype), 0, 0);
             assert_memory_equal(kept, again.z, bytes);
@@ -350,9 +347,9 @@ static void what_is_not_served(test_chain *c) {
     make(c, 2, DPCRI_ACT_TANH, false, 0.9, 1, 1);
     const dpcri_window_place where = {
         .count = c->count, .in = place(3, 8, c->dtype), .states = place(2, 400, c->dtype), .step = 2};
-    dpcr_window window = {.size = sizeof window, .method = DPCR_METHOD_PICARD, .atol = 1, .max_sweeps = 3};
+    dpcri_window window = {.method = 2, .atol = 1, .max_sweeps = 3};
     assert_int_equal(c->k->solve(&c->p, &where, &window), 1);
-    window.method = DPCR_METHOD_NEWTON;
+    window.method = DPCRI_WINDOW_NEWTON;
     c->p.diagonal = true;
     assert_int_equal(c->k->solve(&c->p, &where, &window), 1);
     c->p.diagonal = false, c->p.width = 5;

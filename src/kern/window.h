@@ -5,10 +5,21 @@
 #ifndef DPCRI_WINDOW_H
 #define DPCRI_WINDOW_H
 
-#include "deeppcr/solve.h"
 #include "kern/narrow.h"
 
 enum { DPCRI_WINDOW_STACK = 192 << 10 };
+
+enum { DPCRI_WINDOW_NEWTON, DPCRI_WINDOW_SHOOTING };
+
+// What is asked for, and what was measured: dpcr_window of deeppcr/solve.h, field by field.
+typedef struct dpcri_window {
+    int method;
+    double atol, rtol;
+    int max_sweeps;  // of one window; 0: 16
+    int sweeps;
+    double residual, estimate;
+    int64_t good;
+} dpcri_window;
 
 // Where a window lies: steps first .. first + count - 1 of one sequence.
 typedef struct dpcri_window_place {
@@ -25,7 +36,7 @@ typedef struct dpcri_window_kernels {
     // Shooting: inside a chunk the states are the loop's; the boundaries' defects, carried on through the chain, were
     // measured against that bound. What neither could solve within a budget of arithmetic is done by the loop, or left
     // where that does not pay. 0: done; 1: a method, width or activation that is not served.
-    int (*solve)(const dpcri_narrow *chain, const dpcri_window_place *place, dpcr_window *window);
+    int (*solve)(const dpcri_narrow *chain, const dpcri_window_place *place, dpcri_window *window);
     // The adjoint loop of steps first .. first+count-1, g = last; for l downwards: g += direct_l; adjoint_l = g;
     // g = J_l^T g; first_out = g, from the slopes act'(u_l), by composing chunks: [w] numbers a step at *_step, arrays
     // from step `first` on. direct may be NULL or adjoint; adjoint may be NULL.
