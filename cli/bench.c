@@ -202,6 +202,7 @@ static int run(bench *b, const kind *k) {
 }
 
 int cli_verb_bench(int argc, char **argv) {
+    if (argc > 1 && !strcmp(argv[1], "planner")) return cli_bench_planner(argc - 1, argv + 1);
     bench b = {.common = CLI_COMMON_DEFAULTS,
                .solver = CLI_SOLVER_DEFAULTS,
                .network = {.options = {.layers = 1024, .width = 4, .dtype = DPCR_F32}, .gain = 1, .batch = 1},

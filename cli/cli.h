@@ -36,6 +36,7 @@ int cli_verb_gradcheck(int argc, char **argv);
 int cli_verb_train(int argc, char **argv);
 int cli_verb_eval(int argc, char **argv);
 int cli_verb_bench(int argc, char **argv);
+int cli_bench_planner(int argc, char **argv);  // bench planner; argv[0] is "planner"
 
 // ---- errors: one line on stderr, "deeppcr VERB: text" ----
 
@@ -126,6 +127,9 @@ const char *cli_branch_name(dpcr_branch branch);
 // The context of the common options; its allocations together stay below this machine's memory, so that an absurd size
 // is refused instead of ending in the hands of the kernel.
 dpcr_context *cli_context_create(const cli_common *common, int *status);
+// Gives the context this machine's rates: from the user's cache (true), or measured (`anew`: in any case) and kept
+// there.
+bool cli_machine_load(dpcr_context *context, bool anew);
 void *cli_allocate(size_t bytes);  // 64-byte aligned; NULL when refused
 void cli_release(void *memory);
 size_t cli_memory_budget(void);

@@ -1,36 +1,113 @@
 // SPDX-License-Identifier: MIT
-// plan: what the planner would choose for a chain, and why.
+// plan: the ways to run a chain, ranked, with what each would take; what would be chosen, and why. For this machine, or
+// for one that is described by its rates.
 #include <errno.h>
+#include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "problem.h"
 
-enum { KEY_LENGTH = 0x4000, KEY_STRUCTURE };
+enum {
+    KEY_LENGTH = 0x4000,
+    KEY_STRUCTURE,
+    KEY_PLANNING,
+    KEY_MEASURE,
+    KEY_BUDGET,
+    KEY_WISDOM,
+    KEY_CALIBRATE,
+    KEY_CORES,
+    KEY_BANDWIDTH,
+    KEY_FLOPS,
+    KEY_REGION,
+    KEY_LATENCY
+};
 
 typedef struct plan {
     cli_common common;
     cli_solver solver;
     cli_network network;
     dpcr_structure structure;
+    const char *wisdom;
+    bool calibrate;
+    dpcr_machine machine;  // what is not this one's
 } plan;
 
 static const struct argp_option plan_options[] = {
     {"length", KEY_LENGTH, "N", 0, "The same as --layers", 0},
     {"structure", KEY_STRUCTURE, "NAME", 0,
      "Of a linear chain: zero, identity, scalar, diagonal, block, dense (default)", 0},
+    {"planning", KEY_PLANNING, "estimate|measure|wisdom", 0,
+     "From the cost model (default), by timing the candidates, or only from what --wisdom knows", 0},
+    {"measure", KEY_MEASURE, NULL, 0, "The same as --planning measure", 0},
+    {"budget", KEY_BUDGET, "SECONDS", 0, "Of measuring (default 1)", 0},
+    {"wisdom", KEY_WISDOM, "FILE", 0,
+     "Load what earlier measurements found, and with --measure save what this one finds", 0},
     {0},
 };
 
+static const struct argp_option machine_options[] = {
+    {"calibrate", KEY_CALIBRATE, NULL, 0, "Measure this machine's rates again instead of taking those of the cache", 0},
+    {"cores", KEY_CORES, "N", 0, "Plan for a machine with N cores", 0},
+    {"bandwidth", KEY_BANDWIDTH, "GB/S", 0, "of so many 10^9 bytes a second from memory, all cores together", 0},
+    {"core-flops", KEY_FLOPS, "GFLOP/S", 0, "of so many 10^9 flops a second and core, in small products", 0},
+    {"fma-latency", KEY_LATENCY, "NS", 0, "where a dependent multiply-add takes so many nanoseconds", 0},
+    {"region", KEY_REGION, "US", 0, "and handing work to all cores and back so many microseconds", 0},
+    {0},
+};
+
+static error_t read_rate(const char *option, const char *arg, double unit, double *rate) {
+    if (!cli_read_double(option, arg, 1e-6, 1e12, rate)) return EINVAL;
+    *rate *= unit;
+    return 0;
+}
+
+static error_t read_planning(const char *arg, dpcr_planning *planning) {
+    const char *words[DPCR_PLANNING_COUNT];
+    int index = 0;
+    for (int i = 0; i < DPCR_PLANNING_COUNT; i++) words[i] = dpcr_planning_name((dpcr_planning)i);
+    if (!cli_read_word("--planning", arg, words, DPCR_PLANNING_COUNT, &index)) return EINVAL;
+    *planning = (dpcr_planning)index;
+    return 0;
+}
+
 static error_t parse_plan(int key, char *arg, struct argp_state *state) {
     plan *p = state->input;
+    dpcr_solve_options *o = &p->solver.options;
     switch (key) {
         case KEY_LENGTH: return cli_read_int64("--length", arg, 0, INT64_MAX, &p->network.options.layers) ? 0 : EINVAL;
         case KEY_STRUCTURE: return cli_read_structure("--structure", arg, &p->structure) ? 0 : EINVAL;
+        case KEY_PLANNING: return read_planning(arg, &o->planning);
+        case KEY_MEASURE: o->planning = DPCR_PLANNING_MEASURE; return 0;
+        case KEY_BUDGET: return cli_read_double("--budget", arg, 1e-3, 3600, &o->planning_seconds) ? 0 : EINVAL;
+        case KEY_WISDOM: p->wisdom = arg; return 0;
+        default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static error_t parse_machine(int key, char *arg, struct argp_state *state) {
+    plan *p = state->input;
+    dpcr_machine *m = &p->machine;
+    switch (key) {
+        case KEY_CALIBRATE: p->calibrate = true; return 0;
+        case KEY_CORES: return cli_read_double("--cores", arg, 1, 1e7, &m->threads) ? 0 : EINVAL;
+        case KEY_BANDWIDTH: return read_rate("--bandwidth", arg, 1e9, &m->bandwidth);
+        case KEY_FLOPS: return read_rate("--core-flops", arg, 1e9, &m->flops);
+        case KEY_LATENCY: return read_rate("--fma-latency", arg, 1e-9, &m->latency);
+        case KEY_REGION: return read_rate("--region", arg, 1e-6, &m->region);
         default: return ARGP_ERR_UNKNOWN;
     }
 }
 
 static const struct argp plan_argp = {plan_options, parse_plan, NULL, NULL, NULL, NULL, NULL};
+static const struct argp machine_argp = {machine_options, parse_machine, NULL, NULL, NULL, NULL, NULL};
+
+static bool is_elsewhere(const plan *p) {
+    const dpcr_machine *m = &p->machine;
+    return m->threads > 0 || m->bandwidth > 0 || m->flops > 0 || m->latency > 0 || m->region > 0;
+}
+
+// ---- what is told of every plan ----
 
 static void set_shape(cli_result *r, const plan *p, const char *kind) {
     const dpcr_model_options *o = &p->network.options;
@@ -40,6 +117,21 @@ static void set_shape(cli_result *r, const plan *p, const char *kind) {
     cli_set_int(r, "width", o->width);
     cli_set_text(r, "dtype", dpcr_dtype_name(o->dtype));
 }
+
+static void set_machine(cli_result *r, dpcr_context *context, const plan *p) {
+    dpcr_machine m = {.size = sizeof m};
+    if (dpcr_context_machine(context, &m, NULL) != DPCR_OK) return;
+    json_t *caches = json_array();
+    for (int i = 0; caches && i < 3; i++)
+        json_array_append_new(caches,
+                              json_pack("{sfsf}", "bytes", m.cache_bytes[i], "bytes_per_second", m.cache_bandwidth[i]));
+    cli_set(r, "machine",
+            json_pack("{sb sf sf sf sf sf so}", "described", is_elsewhere(p), "cores", m.threads, "core_flops", m.flops,
+                      "fma_seconds", m.latency, "region_seconds", m.region, "bytes_per_second", m.bandwidth, "caches",
+                      caches));
+}
+
+// ---- linear chains ----
 
 static int plan_linear(dpcr_context *context, const plan *p, cli_result *r) {
     const dpcr_model_options *o = &p->network.options;
@@ -68,19 +160,122 @@ static int plan_linear(dpcr_context *context, const plan *p, cli_result *r) {
     return CLI_DONE;
 }
 
-static void set_plan(cli_result *r, const plan *p, const char *kind, const dpcr_steps *steps,
-                     const dpcr_solve_plan *made) {
+// ---- nonlinear chains ----
+
+static const char *name_of(const dpcr_candidate *c) {
+    return c->backward ? dpcr_scheme_name(c->scheme) : dpcr_method_name(c->method);
+}
+
+static void say_candidate(const plan *p, const dpcr_candidate *c) {
+    char measured[32] = "", details[96] = "";
+    if (c->measured > 0) snprintf(measured, sizeof measured, "%.4g us", c->measured * 1e6);
+    if (!c->backward && c->scheme)
+        snprintf(details, sizeof details, "%s", dpcr_scheme_name(c->scheme));
+    else if (!c->backward && (c->method == DPCR_METHOD_NEWTON || c->method == DPCR_METHOD_SHOOTING))
+        snprintf(details, sizeof details, "windows");
+    const size_t used = strlen(details);
+    if (c->warm_up)
+        snprintf(details + used, sizeof details - used, "run-up %lld%s%.0lld", (long long)c->warm_up,
+                 c->chunk ? ", chunk " : "", (long long)c->chunk);
+    cli_say(&p->common, "  %-9s %-11s %12.4g us %15s %7.3g sweeps %12zu bytes  %s\n",
+            c->backward ? "backward" : "forward", name_of(c), c->seconds * 1e6, measured, c->sweeps, c->workspace,
+            details);
+}
+
+static void tell_candidates(cli_result *r, const plan *p, const dpcr_solve_plan *made) {
+    json_t *list = json_array();
+    dpcr_candidate c = {.size = sizeof c};
+    cli_say(&p->common, "  %-9s %-11s %15s %15s\n", "", "", "predicted", "measured");
+    for (int64_t i = 0; dpcr_solve_plan_candidate(made, i, &c); i++) {
+        say_candidate(p, &c);
+        json_t *item = json_pack(
+            "{ss ss ss sI sI sf so so sI}", "direction", c.backward ? "backward" : "forward", "method", name_of(&c),
+            "scheme", c.scheme ? dpcr_scheme_name(c.scheme) : "auto", "chunk", (json_int_t)c.chunk, "run_up",
+            (json_int_t)c.warm_up, "sweeps", c.sweeps, "seconds", cli_json_real(c.seconds), "measured_seconds",
+            c.measured > 0 ? cli_json_real(c.measured) : json_null(), "workspace_bytes", (json_int_t)c.workspace);
+        if (list && item) json_array_append_new(list, item);
+    }
+    cli_set(r, "candidates", list);
+}
+
+// The options that make this very plan again, measured or not.
+static void tell_pinned(cli_result *r, const plan *p, const dpcr_solve_plan *made) {
+    const dpcr_solve_options *o = dpcr_solve_plan_options(made);
+    char text[256];
+    int used = snprintf(text, sizeof text, "--method %s --backward %s --max-sweeps %d", dpcr_method_name(o->method),
+                        dpcr_scheme_name(o->backward), o->max_sweeps);
+    if (o->scheme && o->method != DPCR_METHOD_SEQUENTIAL && o->method != DPCR_METHOD_OVERLAP)
+        used += snprintf(text + used, sizeof text - (size_t)used, " --scheme %s", dpcr_scheme_name(o->scheme));
+    if (o->chunk) used += snprintf(text + used, sizeof text - (size_t)used, " --chunk %lld", (long long)o->chunk);
+    if (o->window) used += snprintf(text + used, sizeof text - (size_t)used, " --window %lld", (long long)o->window);
+    if (o->method == DPCR_METHOD_OVERLAP || o->backward == DPCR_SCHEME_OVERLAP)
+        snprintf(text + used, sizeof text - (size_t)used, " --run-up %lld", (long long)o->warm_up);
+    cli_set_text(r, "pinned", text);
+    cli_say(&p->common, "the same again: %s\n", text);
+}
+
+static void tell_memory(cli_result *r, const plan *p, const dpcr_steps *s, const dpcr_solve_plan *made) {
+    const double real = (double)dpcr_dtype_size(s->dtype), states = (double)s->length * (double)s->batch;
+    const double z = states * (double)s->width * real, tape = states * (double)s->tape_values * real;
+    const double workspace = (double)dpcr_solve_plan_workspace(made);
+    cli_set_int(r, "workspace_bytes", (json_int_t)dpcr_solve_plan_workspace(made));
+    cli_set_real(r, "states_bytes", z);
+    cli_set_real(r, "tape_bytes", tape);
+    cli_set_real(r, "memory_bytes", z + tape + workspace);
+    cli_say(&p->common, "memory: states %.4g bytes, tape %.4g, workspace %.4g\n", z, tape, workspace);
+}
+
+static void tell_plan(cli_result *r, const plan *p, const char *kind, const dpcr_steps *steps,
+                      const dpcr_solve_plan *made, double seconds) {
+    double rate = 0;
+    int64_t needed = 0;
+    const char *memory = dpcr_solve_plan_memory(made, &rate, &needed);
     set_shape(r, p, kind);
     cli_set_text(r, "structure", dpcr_structure_name(steps->jacobian.structure));
     cli_set_text(r, "method", dpcr_method_name(dpcr_solve_plan_method(made)));
     cli_set_text(r, "backward", dpcr_scheme_name(dpcr_solve_plan_backward(made)));
-    cli_set_int(r, "workspace_bytes", (json_int_t)dpcr_solve_plan_workspace(made));
     cli_set_real(r, "step_flops", steps->flops);
     cli_set_real(r, "jacobian_flops", steps->jacobian_flops);
+    cli_set_text(r, "planning", dpcr_planning_name(p->solver.options.planning));
+    cli_set_real(r, "planning_seconds", seconds);
+    cli_set_text(r, "memory", memory);
+    cli_set_real(r, "contraction_rate", rate);
+    cli_set_int(r, "forgets_in_steps", needed);
     cli_set_text(r, "sentence", dpcr_solve_plan_sentence(made));
-    cli_say(&p->common, "%s\nmethod %s, backward %s, workspace %zu bytes\n", dpcr_solve_plan_sentence(made),
+    cli_say(&p->common, "%s\n", dpcr_solve_plan_sentence(made));
+    if (needed)
+        cli_say(&p->common, "the chain forgets in about %lld steps (rate %.3g a step)\n", (long long)needed, rate);
+    else if (strcmp(memory, "unknown") != 0)
+        cli_say(&p->common, "the chain %s (rate %.3g a step)\n", memory, rate);
+    tell_candidates(r, p, made);
+    cli_say(&p->common, "method %s, backward %s, workspace %zu bytes; planned in %.3g s\n",
             dpcr_method_name(dpcr_solve_plan_method(made)), dpcr_scheme_name(dpcr_solve_plan_backward(made)),
-            dpcr_solve_plan_workspace(made));
+            dpcr_solve_plan_workspace(made), seconds);
+    tell_memory(r, p, steps, made);
+    tell_pinned(r, p, made);
+}
+
+static int plan_chain(dpcr_context *context, const plan *p, const char *kind, const dpcr_steps *steps, cli_result *r) {
+    const int64_t row[] = {steps->batch, steps->width};
+    dpcr_array start;
+    dpcr_solve_plan *made = NULL;
+    dpcr_error error = {0};
+    int status = CLI_DONE;
+    if (!cli_array_create(steps->dtype, 2, row, &start)) return CLI_RESOURCES;
+    if (cli_map_known(kind))
+        cli_map_start(kind, &start, p->common.seed);
+    else
+        cli_array_normal(&start, p->common.seed, CLI_STREAM_STATES);
+    dpcr_solve_options options = p->solver.options;
+    options.start = &start;
+    const double before = cli_now();
+    if (dpcr_solve_plan_create(context, steps, &options, &made, &error) != DPCR_OK)
+        status = cli_fail_error(&error, CLI_COMPUTING);
+    else
+        tell_plan(r, p, kind, steps, made, cli_now() - before);
+    dpcr_solve_plan_destroy(made);
+    cli_array_destroy(&start);
+    return status;
 }
 
 static int plan_steps(dpcr_context *context, const plan *p, const char *kind, cli_result *r) {
@@ -89,22 +284,52 @@ static int plan_steps(dpcr_context *context, const plan *p, const char *kind, cl
     dpcr_model *model = map ? NULL : cli_model_create(context, &p->network, p->common.seed, &status);
     if (status) return status;
     dpcr_steps steps = {.size = sizeof steps};
-    dpcr_solve_plan *made = NULL;
     dpcr_error error = {0};
     if (map) steps = cli_map_steps(kind, p->network.options.layers, p->network.batch);
-    if ((!map && dpcr_model_steps(model, p->network.batch, &steps, &error) != DPCR_OK) ||
-        dpcr_solve_plan_create(context, &steps, &p->solver.options, &made, &error) != DPCR_OK)
+    if (!map && dpcr_model_steps(model, p->network.batch, &steps, &error) != DPCR_OK)
         status = cli_fail_error(&error, CLI_COMPUTING);
-    else
-        set_plan(r, p, kind, &steps, made);
-    dpcr_solve_plan_destroy(made);
+    if (!status) status = plan_chain(context, p, kind, &steps, r);
     dpcr_model_destroy(model);
     return status;
 }
 
+// ---- the verb ----
+
+static int prepare(dpcr_context *context, const plan *p, cli_result *r) {
+    dpcr_error error = {0};
+    const double before = cli_now();
+    const bool cached = cli_machine_load(context, p->calibrate);
+    cli_set_bool(r, "calibration_cached", cached);
+    cli_set_real(r, "calibration_seconds", cli_now() - before);
+    if (p->wisdom && access(p->wisdom, F_OK) == 0 && dpcr_wisdom_load(context, p->wisdom, &error) != DPCR_OK)
+        return cli_fail_error(&error, CLI_READING);
+    if (is_elsewhere(p) && dpcr_context_set_machine(context, &p->machine, &error) != DPCR_OK)
+        return cli_fail_error(&error, CLI_COMPUTING);
+    return CLI_DONE;
+}
+
+static int save_wisdom(dpcr_context *context, const plan *p) {
+    dpcr_error error = {0};
+    if (!p->wisdom || p->solver.options.planning != DPCR_PLANNING_MEASURE) return CLI_DONE;
+    return dpcr_wisdom_save(context, p->wisdom, &error) == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_WRITING);
+}
+
+static int refuse(const plan *p) {
+    const dpcr_planning planning = p->solver.options.planning;
+    if (is_elsewhere(p) && planning == DPCR_PLANNING_MEASURE)
+        return cli_fail(CLI_USAGE,
+                        "--measure times this machine; with --cores and the like there is --planning estimate");
+    if (planning == DPCR_PLANNING_WISDOM && !p->wisdom)
+        return cli_fail(CLI_USAGE, "--planning wisdom needs --wisdom FILE");
+    if (planning == DPCR_PLANNING_WISDOM && !cli_readable("the wisdom", p->wisdom)) return CLI_INPUT;
+    if (p->wisdom && planning == DPCR_PLANNING_MEASURE && !cli_writable("the wisdom", p->wisdom)) return CLI_RESOURCES;
+    return CLI_DONE;
+}
+
 static int run(plan *p, const char *kind) {
-    int status = CLI_DONE;
+    int status = refuse(p);
     const bool linear = kind && !strcmp(kind, "linear"), map = kind && cli_map_known(kind);
+    if (status) return status;
     if (!linear && !map && !cli_read_architecture(kind, ", linear, lorenz, logistic", &p->network.options.architecture))
         return CLI_USAGE;
     if (map) p->network.options.width = cli_map_width(kind);
@@ -113,7 +338,10 @@ static int run(plan *p, const char *kind) {
     dpcr_context *context = cli_context_create(&p->common, &status);
     if (!context) return status;
     cli_result r = cli_result_create();
-    status = linear ? plan_linear(context, p, &r) : plan_steps(context, p, kind, &r);
+    status = prepare(context, p, &r);
+    if (!status) status = linear ? plan_linear(context, p, &r) : plan_steps(context, p, kind, &r);
+    if (!status) set_machine(&r, context, p);
+    if (!status) status = save_wisdom(context, p);
     if (!status) status = cli_finish(&p->common, &r, CLI_DONE);
     cli_result_destroy(&r);
     dpcr_context_destroy(context);
@@ -124,13 +352,15 @@ int cli_verb_plan(int argc, char **argv) {
     plan p = {.common = CLI_COMMON_DEFAULTS,
               .solver = CLI_SOLVER_DEFAULTS,
               .network = {.options = {.layers = 1024, .width = 32}, .gain = 1, .batch = 128},
-              .structure = DPCR_DENSE};
+              .structure = DPCR_DENSE,
+              .machine = {.size = sizeof(dpcr_machine)}};
     const cli_syntax syntax = {.arguments = "mlp|resnet|linear|lorenz|logistic",
                                .doc =
-                                   "Tells which method and scheme would run for a chain on this machine, and why, "
-                                   "without running it. Defaults: "
+                                   "Ranks the ways to run a chain by what each would take, on this machine or on one "
+                                   "that is described, and tells which would be chosen and why. Defaults: "
                                    "1024 layers (or steps), width 32, batch 128, float32.",
-                               .groups = {{&plan_argp, &p, "Chain:"},
+                               .groups = {{&plan_argp, &p, "Chain and planning:"},
+                                          {&machine_argp, &p, "Another machine:"},
                                           {&cli_network_argp, &p.network, "Network:"},
                                           {&cli_solver_argp, &p.solver, "Solver:"},
                                           {&cli_common_argp, &p.common, "Output and resources:"}},

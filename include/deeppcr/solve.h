@@ -192,7 +192,8 @@ typedef struct dpcr_solve_options {
     int no_fallback;  // non-zero: stop with DPCR_REASON_NOT_CONVERGED instead of finishing in order
     size_t memory_limit;  // bytes of workspace at most; 0: no limit. Windows shrink with the batch to stay within it,
                           // so the bits of a sequence then depend on the size of its batch
-    int consume_tape;  // non-zero: backward may use the tape up (gradient_from_tape), so each tape serves one backward
+    int consume_tape;  // non-zero: backward may use the tape up (gradient_from_tape), so each tape serves one backward;
+                       // planning takes it that every execute leaves a tape
     dpcr_planning planning;   // how AUTO is decided
     double planning_seconds;  // MEASURE: budget; default 1
     const dpcr_array *start;  // [B][w] or NULL: a typical z0, where plan_create tries the chain; read by it alone

@@ -116,21 +116,26 @@ static int64_t block_of(int64_t done) { return done < FEW_STEPS ? 4 : 16; }
 static bool follow(probe *p, double tolerance, int64_t most, dpcri_contraction *c) {
     measure_distances(p);
     const double floor = log(32 * epsilon(p->steps->dtype));
-    double start = p->mean, fitted = start, begin = 0, from = 0;
+    double first = p->mean, first_at = 0, last = first, last_at = 0, sunk_at = 0;
     while (p->done < most && !p->equal) {
         const int64_t block = block_of(p->done), left = most - p->done;
         if (!run(p, block < left ? block : left)) return false;
         if (!p->finite) return true;
-        if (p->least > floor) fitted = p->mean, from = (double)p->done;  // above the rounding noise everywhere
-        if (p->done <= SETTLING && from > begin) start = fitted, begin = from;
+        if (p->least > floor && sunk_at == 0) {  // above the rounding noise everywhere
+            last = p->mean, last_at = (double)p->done;
+            if (p->done == SETTLING) first = last, first_at = last_at;
+        } else if (sunk_at == 0) {
+            sunk_at = (double)p->done;
+        }
         if (c->within == 0 && p->worst <= log(tolerance)) c->within = p->done;
     }
     c->steps = p->done;
     if (p->equal) c->to_bits = p->done;
-    // So fast that nothing was seen between O(1) and the noise: what that took is the rate, at least.
-    c->rate = from > begin      ? (fitted - start) / (from - begin)
-              : p->done > begin ? (floor - start) / ((double)p->done - begin)
-                                : 0;
+    // So fast that too little was seen between the settling and the noise: what that took is the rate, at least.
+    if (last_at > first_at)
+        c->rate = (last - first) / (last_at - first_at);
+    else if (sunk_at > first_at)
+        c->rate = (floor - first) / (sunk_at - first_at);
     return true;
 }
 

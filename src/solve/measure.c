@@ -10,7 +10,7 @@
 
 typedef struct trials {
     dpcr_context *context;
-    bool backward;
+    bool backward, taped;  // taped: forward leaves a tape
     int64_t count;
     dpcr_solve_plan *plans[DPCRI_CANDIDATES];
     bool served[DPCRI_CANDIDATES];
@@ -43,8 +43,8 @@ static bool run_trial(void *argument, int64_t i) {
     if (t->backward)
         return dpcr_solve_backward(t->plans[i], &t->z0, &t->z, tape, NULL, &t->last, NULL, NULL, t->workspace,
                                    t->workspace_bytes, NULL, NULL) == DPCR_OK;
-    if (dpcr_solve_execute(t->plans[i], &t->z0, &t->z, tape, t->workspace, t->workspace_bytes, &report, NULL) !=
-        DPCR_OK)
+    if (dpcr_solve_execute(t->plans[i], &t->z0, &t->z, t->taped ? tape : NULL, t->workspace, t->workspace_bytes,
+                           &report, NULL) != DPCR_OK)
         return false;
     return report.reason > 0 || report.reason == DPCR_REASON_NONFINITE;
 }
@@ -121,7 +121,7 @@ static void sort_measured(dpcr_candidate *candidates, int64_t count) {
 }
 
 bool dpcri_measure(const dpcri_outlook *o, bool backward, dpcr_candidate *candidates, int64_t count, double seconds) {
-    trials t = {.context = o->context, .backward = backward, .count = count};
+    trials t = {.context = o->context, .backward = backward, .taped = o->options->consume_tape, .count = count};
     double median[DPCRI_CANDIDATES];
     int64_t winner = -1;
     make_plans(&t, o, candidates);

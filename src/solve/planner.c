@@ -43,12 +43,14 @@ static void sort_predicted(list *l) {
 
 // ---- overlap ----
 
-// The warm-up that the contraction wants: until the starts agree bit for bit where that was seen (nothing is then left
-// to doubt), else until they are within the tolerance; a quarter more for places that were not tried. 0: never.
+// The warm-up that the contraction wants: until the starts agree bit for bit where that was seen soon (nothing is then
+// left to doubt), else until they are within the tolerance; a quarter more for places that were not tried. 0: never.
 static int64_t wanted_warm_up(const dpcri_outlook *o, bool exact) {
     const dpcri_contraction *c = &o->contraction;
     if (o->options->warm_up) return o->options->warm_up;
-    const int64_t seen = c->to_bits ? c->to_bits : exact ? 0 : c->within;
+    // Wide chains renew the last bits' noise at every step and agree late: the tolerance is enough then.
+    const bool soon = c->to_bits && c->to_bits <= 2 * c->within + 16;
+    const int64_t seen = exact || soon ? c->to_bits : c->within;
     if (seen == 0) return 0;
     const int64_t m = seen + seen / 4 + 8;
     return m < o->steps->length ? m : 0;

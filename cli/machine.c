@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+// The machine's rates, measured once and kept in the user's cache: $XDG_CACHE_HOME/deeppcr/rates-N-LEVEL, or
+// ~/.cache/deeppcr/..., of N threads. A file of another machine or version is measured anew and replaced; a cache that
+// cannot be written costs a measurement each time, nothing more.
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "cli.h"
+
+enum { PATH_BYTES = 4096 };
+
+static bool cache_folder(char *path) {
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int used = 0;
+    if (cache && cache[0] == '/')
+        used = snprintf(path, PATH_BYTES, "%s", cache);
+    else if (home && home[0] == '/')
+        used = snprintf(path, PATH_BYTES, "%s/.cache", home);
+    return used > 0 && used < PATH_BYTES - 64;
+}
+
+static bool make_folder(const char *path) { return mkdir(path, 0777) == 0 || errno == EEXIST; }
+
+bool cli_machine_load(dpcr_context *context, bool anew) {
+    char path[PATH_BYTES];
+    dpcr_machine machine = {.size = sizeof machine};
+    const bool cache = cache_folder(path);
+    const size_t used = cache ? strlen(path) : 0;
+    if (cache)
+        snprintf(path + used, sizeof path - used, "/deeppcr/rates-%d-%s", dpcr_context_threads(context),
+                 dpcr_isa_name());
+    if (cache && !anew && dpcr_wisdom_load(context, path, NULL) == DPCR_OK) return true;
+    dpcr_context_machine(context, &machine, NULL);
+    if (!cache) return false;
+    path[used] = 0;
+    bool made = make_folder(path);
+    strcpy(path + used, "/deeppcr");
+    made = made && make_folder(path);
+    snprintf(path + used, sizeof path - used, "/deeppcr/rates-%d-%s", dpcr_context_threads(context), dpcr_isa_name());
+    if (made) dpcr_wisdom_save(context, path, NULL);
+    return false;
+}
