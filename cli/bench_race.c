@@ -7,10 +7,11 @@
 
 #include "bench.h"
 
-static const double round_seconds = 2e-3;    // a round of one entrant lasts at least this
-static const double look_seconds = 5e-3;     // of a first look, unless one run takes longer
-static const double patience_seconds = 0.02; // what takes no longer is always worth a look
-static const double contender = 1.3;         // up to this times the fastest, a look cannot tell who is first
+static const double round_seconds = 2e-3;     // a round of one entrant lasts at least this
+static const double look_seconds = 5e-3;      // of a first look, unless one run takes longer
+static const double patience_seconds = 0.02;  // what takes no longer is always worth a look
+static const double warm_seconds = 0.05;      // what takes longer has used every cache up anyhow
+static const double contender = 1.3;          // up to this times the fastest, a look cannot tell who is first
 enum { LOOKS = 5, LEAST_ROUNDS = 3, FAIR_ROUNDS = 7, CONTENDERS = 3 };
 
 bench_entrant *bench_race_add(bench_race *race, const char *name) {
@@ -145,21 +146,26 @@ static int count_rounds(double seconds, double round) {
     return rounds - 1 + rounds % 2;
 }
 
+// One run brings what fits the inner caches back, a few what fits the outer one; what takes longer fits none.
+static int warm_runs(const bench_entrant *e) {
+    return e->seconds > warm_seconds ? 0 : e->seconds > round_seconds / 8 ? 4 : 1;
+}
+
 static int race_contenders(bench_race *race, const int chosen[], int count, double seconds) {
     double round = 0;
     for (int k = 0; k < count; k++) {
         bench_entrant *e = &race->entrants[chosen[k]];
         e->inner = runs_of(e);
-        round += e->seconds * (e->inner + (e->inner > 1));
+        round += e->seconds * (e->inner + warm_runs(e));
     }
     race->rounds = count_rounds(seconds, round);
     for (int r = 0; r < race->rounds; r++)
         for (int k = 0; k < count; k++) {
-            bench_entrant *e = &race->entrants[chosen[k]];
+            bench_entrant *e = &race->entrants[chosen[r % 2 ? count - 1 - k : k]];
             dpcr_error error = {0};
             double unused;
-            // Short work finds in the caches what it would find if it ran alone; long work has no such memory.
-            if (e->inner > 1 && run_many(race, e, 1, &unused, &error)) return cli_fail_error(&error, CLI_COMPUTING);
+            // It finds in the caches what it would find if it ran alone, whoever ran before it.
+            if (run_many(race, e, warm_runs(e), &unused, &error)) return cli_fail_error(&error, CLI_COMPUTING);
             if (run_many(race, e, e->inner, &e->times[r], &error)) return cli_fail_error(&error, CLI_COMPUTING);
         }
     for (int k = 0; k < count; k++) sum_up(&race->entrants[chosen[k]], race->rounds);
