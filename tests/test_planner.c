@@ -303,7 +303,7 @@ static void read_back(wisdom_file *f) {
 }
 
 static wisdom_file written_wisdom(dpcr_context *context) {
-    wisdom_file f = {.path = "/tmp/deeppcr-wisdom-XXXXXX"};
+    wisdom_file f = {.path = "deeppcr-wisdom-XXXXXX"};
     const int fd = mkstemp(f.path);
     assert_true(fd >= 0);
     close(fd);
