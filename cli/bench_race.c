@@ -12,7 +12,7 @@ static const double look_seconds = 5e-3;      // of a first look, unless one run
 static const double patience_seconds = 0.02;  // what takes no longer is always worth a look
 static const double warm_seconds = 0.05;      // what takes longer has used every cache up anyhow
 static const double contender = 1.3;          // up to this times the fastest, a look cannot tell who is first
-enum { LOOKS = 5, LEAST_ROUNDS = 3, FAIR_ROUNDS = 7, CONTENDERS = 3 };
+enum { LOOKS = 5, LEAST_ROUNDS = 5, FAIR_ROUNDS = 7, FEW_ROUNDS = 3, CONTENDERS = 3 };
 
 bench_entrant *bench_race_add(bench_race *race, const char *name) {
     bench_entrant *e = &race->entrants[race->count++];
@@ -53,7 +53,7 @@ static dpcr_status look(const bench_race *race, bench_entrant *e, dpcr_error *er
 
 // What cannot win is left out before it takes minutes.
 static bool hopeless(const bench_race *race, const bench_entrant *e) {
-    return e->least_seconds > patience_seconds && e->least_seconds > 4 * race->entrants[0].seconds;
+    return e->least_seconds > patience_seconds && e->least_seconds > 2 * race->entrants[0].seconds;
 }
 
 static int first_look(bench_race *race) {
@@ -124,11 +124,11 @@ static double quantile(const double *sorted, int count, double q) {
     return sorted[below] + (at - below) * (sorted[above] - sorted[below]);
 }
 
-static void sum_up(bench_entrant *e, int rounds) {
+static void sum_up(bench_entrant *e) {
+    const int rounds = e->rounds;
     double sorted[BENCH_ROUNDS];
     memcpy(sorted, e->times, sizeof *sorted * (size_t)rounds);
     qsort(sorted, (size_t)rounds, sizeof *sorted, by_size);
-    e->rounds = rounds;
     e->seconds = quantile(sorted, rounds, 0.5);
     e->spread = (quantile(sorted, rounds, 0.75) - quantile(sorted, rounds, 0.25)) / e->seconds;
 }
@@ -148,7 +148,13 @@ static int count_rounds(double seconds, double round) {
 
 // One run brings what fits the inner caches back, a few what fits the outer one; what takes longer fits none.
 static int warm_runs(const bench_entrant *e) {
-    return e->seconds > warm_seconds ? 0 : e->seconds > round_seconds / 8 ? 4 : 1;
+    if (e->seconds > warm_seconds) return 0;
+    return (int)fmin(4, 1 + round_seconds / e->seconds / 4);
+}
+
+// Where the loop is far ahead and time runs out, a few rounds tell by how much.
+static bool beaten(const bench_race *race, const bench_entrant *e) {
+    return e->seconds > warm_seconds && e->seconds > 4 * race->entrants[0].seconds;
 }
 
 static int race_contenders(bench_race *race, const int chosen[], int count, double seconds) {
@@ -156,7 +162,7 @@ static int race_contenders(bench_race *race, const int chosen[], int count, doub
     for (int k = 0; k < count; k++) {
         bench_entrant *e = &race->entrants[chosen[k]];
         e->inner = runs_of(e);
-        round += e->seconds * (e->inner + warm_runs(e));
+        if (!beaten(race, e)) round += e->seconds * (e->inner + warm_runs(e));
     }
     race->rounds = count_rounds(seconds, round);
     for (int r = 0; r < race->rounds; r++)
@@ -164,11 +170,13 @@ static int race_contenders(bench_race *race, const int chosen[], int count, doub
             bench_entrant *e = &race->entrants[chosen[r % 2 ? count - 1 - k : k]];
             dpcr_error error = {0};
             double unused;
+            if (r >= FEW_ROUNDS && beaten(race, e)) continue;
             // It finds in the caches what it would find if it ran alone, whoever ran before it.
             if (run_many(race, e, warm_runs(e), &unused, &error)) return cli_fail_error(&error, CLI_COMPUTING);
             if (run_many(race, e, e->inner, &e->times[r], &error)) return cli_fail_error(&error, CLI_COMPUTING);
+            e->rounds++;
         }
-    for (int k = 0; k < count; k++) sum_up(&race->entrants[chosen[k]], race->rounds);
+    for (int k = 0; k < count; k++) sum_up(&race->entrants[chosen[k]]);
     return CLI_DONE;
 }
 
