@@ -19,18 +19,18 @@ enum { DPCRI_NARROW_WIDTH = 4 };
 typedef struct dpcri_narrow {
     dpcr_dtype dtype;
     int64_t width;
-    int activation;     // DPCRI_ACT_IDENTITY, RELU, TANH or SIGMOID
-    bool residual;      // z' = z + scale act(u)
-    bool diagonal;      // W is diag(a), a [w]; widths beyond DPCRI_NARROW_WIDTH too
-    bool weight_in_out; // W_l lies as [in][out] (the models'), else [out][in] (PyTorch's)
+    int activation;      // DPCRI_ACT_IDENTITY, RELU, TANH or SIGMOID
+    bool residual;       // z' = z + scale act(u)
+    bool diagonal;       // W is diag(a), a [w]; widths beyond DPCRI_NARROW_WIDTH too
+    bool weight_in_out;  // W_l lies as [in][out] (the models'), else [out][in] (PyTorch's)
     double scale;
     const void *weight, *bias;
     int64_t weight_step;          // 0: one W for all steps; w w + w with bias = weight + w w: the models' records
     int64_t bias_step, bias_row;  // bias_row: from one sequence to the next
 } dpcri_narrow;
 
-// For lane c < lanes and sequence r < rows: `steps` steps from step first + c stride. Pointers are in the chain's dtype;
-// a place is base + c lane + k step + r row + component.
+// For lane c < lanes and sequence r < rows: `steps` steps from step first + c stride. Pointers are in the chain's
+// dtype; a place is base + c lane + k step + r row + component.
 typedef struct dpcri_narrow_run {
     int64_t first, lanes, stride, steps, rows;
     const void *in;
@@ -55,7 +55,8 @@ typedef struct dpcri_narrow_point {
 } dpcri_narrow_point;
 
 typedef struct dpcri_narrow_kernels {
-    int64_t lanes[DPCRI_NARROW_WIDTH + 1];  // by width: lanes that one call of advance runs side by side at its best
+    // By width: lanes that one call of advance runs side by side at its best, for tanh with one W and for all others.
+    int64_t lanes[DPCRI_NARROW_WIDTH + 1], own_lanes[DPCRI_NARROW_WIDTH + 1];
     void (*advance)(const dpcri_narrow *chain, const dpcri_narrow_run *run);
     void (*linearise)(const dpcri_narrow *chain, const dpcri_narrow_point *point);
 } dpcri_narrow_kernels;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The activations of narrow steps at the level of the compiler's flags, for a point (the loop's state) and for vectors of
-// lanes:  value_X(activation, u), slope_X(activation, y), tanh_X(u),  X in
+// The activations of narrow steps at the level of the compiler's flags, for a point (the loop's state) and for vectors
+// of lanes:  value_X(activation, u), slope_X(activation, y), tanh_X(u),  X in
 //     f1 float      f4 4 floats      vf a vector of floats
 //     d2 2 doubles  d4 4 doubles     vd a vector of doubles
 #ifndef DPCRI_NARROW_VALUES_H
@@ -45,12 +45,12 @@ DPCRI_INLINE d2 d2_fma(d2 a, d2 b, d2 c) { return a * b + c; }
 DPCRI_INLINE d4 d4_fma(d4 a, d4 b, d4 c) { return a * b + c; }
 #endif
 
-// u where |u| <= c, else c with the sign of u; NaN stays. By comparisons, which NaN fails, or by min and max, which give
-// their second operand where one is NaN.
-#define BY_COMPARISON(X, XI, T)                                                                              \
-    DPCRI_INLINE X X##_clamp(X u, T c) {                                                                     \
-        const XI over = (XI)(u > X##_set(c)), under = (XI)(u < X##_set(-c));                                 \
-        return (X)(((XI)u & ~over & ~under) | ((XI)X##_set(c) & over) | ((XI)X##_set(-c) & under));         \
+// u where |u| <= c, else c with the sign of u; NaN stays. By comparisons, which NaN fails, or by min and max, which
+// give their second operand where one is NaN.
+#define BY_COMPARISON(X, XI, T)                                                                     \
+    DPCRI_INLINE X X##_clamp(X u, T c) {                                                            \
+        const XI over = (XI)(u > X##_set(c)), under = (XI)(u < X##_set(-c));                        \
+        return (X)(((XI)u & ~over & ~under) | ((XI)X##_set(c) & over) | ((XI)X##_set(-c) & under)); \
     }
 #if defined(__AVX512F__)
 DPCRI_INLINE vf vf_clamp(vf u, float c) {

@@ -99,6 +99,22 @@ static void slopes_of(const dpcr_model *m, int64_t first, int64_t count, int64_t
     const dpcri_program *p = &m->program;
     const dpcr_span span = {.first = first, .stride = 1};
     in.lane = in.step, to.lane = to.step;
+    dpcri_narrow narrow;
+    if (dpcri_program_narrow(p, m->parameters, &narrow)) {
+        dpcri_narrow_kernels_get(narrow.dtype)
+            ->advance(&narrow, &(dpcri_narrow_run){.first = first,
+                                                   .lanes = count,
+                                                   .stride = 1,
+                                                   .steps = 1,
+                                                   .rows = rows,
+                                                   .in = in.data,
+                                                   .in_lane = in.lane,
+                                                   .in_row = in.row,
+                                                   .slopes = to.data,
+                                                   .slopes_lane = to.lane,
+                                                   .slopes_row = to.row});
+        return;
+    }
     p->kernels->forward_steps(&(dpcri_forward_steps){.lanes = count,
                                                      .steps = 1,
                                                      .rows = rows,
@@ -222,6 +238,52 @@ static int advance_tape(const dpcr_model *m, const dpcr_span *span, const dpcr_a
     return 0;
 }
 
+static int advance_narrow(const dpcri_narrow *narrow, const dpcr_span *span, const dpcr_array *in,
+                          const dpcr_array *states, const dpcr_array *last, const dpcr_array *tape) {
+    const dpcri_grid from = grid_of(in), to = grid_of(states), end = grid_of(last), slopes = grid_of(tape);
+    dpcri_narrow_kernels_get(narrow->dtype)
+        ->advance(narrow, &(dpcri_narrow_run){.first = span->first,
+                                              .lanes = span->lanes,
+                                              .stride = span->stride,
+                                              .steps = span->steps,
+                                              .rows = span->rows,
+                                              .in = from.data,
+                                              .in_lane = from.lane,
+                                              .in_row = from.row,
+                                              .states = to.data,
+                                              .states_lane = to.lane,
+                                              .states_step = to.step,
+                                              .states_row = to.row,
+                                              .slopes = slopes.data,
+                                              .slopes_lane = slopes.lane,
+                                              .slopes_step = slopes.step,
+                                              .slopes_row = slopes.row,
+                                              .last = end.data,
+                                              .last_lane = end.lane,
+                                              .last_row = end.row});
+    return 0;
+}
+
+static int linearise_narrow(const dpcri_narrow *narrow, const dpcr_span *span, const dpcr_array *in,
+                            const dpcr_array *f, const dpcr_array *a) {
+    const dpcri_grid from = grid_of(in), to = grid_of(f), jacobian = grid_of(a);
+    dpcri_narrow_kernels_get(narrow->dtype)
+        ->linearise(narrow, &(dpcri_narrow_point){.first = span->first,
+                                                  .lanes = span->lanes,
+                                                  .stride = span->stride,
+                                                  .rows = span->rows,
+                                                  .in = from.data,
+                                                  .in_lane = from.lane,
+                                                  .in_row = from.row,
+                                                  .f = to.data,
+                                                  .f_lane = to.lane,
+                                                  .f_row = to.row,
+                                                  .a = jacobian.data,
+                                                  .a_lane = jacobian.lane,
+                                                  .a_row = jacobian.row});
+    return 0;
+}
+
 // Steps outside, lanes inside: the lanes are independent, so their latencies overlap.
 static int advance(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
                    const dpcr_array *last, const dpcr_array *tape) {
@@ -229,6 +291,8 @@ static int advance(void *user, const dpcr_span *span, const dpcr_array *in, cons
     const dpcri_program *p = &m->program;
     const size_t element = p->kernels->element;
     const bool keep = states && states->data;
+    dpcri_narrow narrow;
+    if (dpcri_program_narrow(p, m->parameters, &narrow)) return advance_narrow(&narrow, span, in, states, last, tape);
     if (in_one_call(p, span->rows)) return advance_in_one_call(m, span, in, states, last, tape);
     if (!keep && !(last && last->data)) return tape && tape->data ? advance_tape(m, span, in, tape) : 0;
     _Alignas(64) unsigned char stack[STACK_BYTES];
@@ -266,6 +330,8 @@ static int linearise(void *user, const dpcr_span *span, const dpcr_array *in, co
                      const dpcr_array *a) {
     const dpcr_model *m = user;
     const dpcri_program *p = &m->program;
+    dpcri_narrow narrow;
+    if (dpcri_program_narrow(p, m->parameters, &narrow)) return linearise_narrow(&narrow, span, in, f, a);
     const size_t element = p->kernels->element;
     _Alignas(64) unsigned char stack[STACK_BYTES];
     work w;

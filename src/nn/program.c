@@ -83,10 +83,38 @@ static void prefetch_next(const dpcri_program *p, int64_t rows, const dpcri_prog
     if (next->out.data && n < DPCRI_PREFETCHES) list[n] = (dpcri_prefetch){next->out.data, next->out.row, p->width, 1};
 }
 
+bool dpcri_program_narrow(const dpcri_program *p, const void *parameters, dpcri_narrow *narrow) {
+    *narrow = (dpcri_narrow){.dtype = p->kernels->element == sizeof(double) ? DPCR_F64 : DPCR_F32,
+                             .width = p->width,
+                             .activation = p->layers[1].activation,
+                             .residual = p->residual,
+                             .weight_in_out = true,
+                             .scale = p->scale,
+                             .weight = parameters,
+                             .bias = (const char *)parameters + p->width * p->width * (int64_t)p->kernels->element,
+                             .weight_step = p->parameters,
+                             .bias_step = p->parameters};
+    return p->fused && dpcri_narrow_serves(narrow);
+}
+
 // One fused layer. out.data NULL: only the slopes.
 static void run_fused(const dpcri_program *p, const void *parameters, int64_t rows, dpcri_rows in, dpcri_rows out,
                       dpcri_rows tape, const dpcri_program_next *next) {
     const int64_t w = p->width;
+    dpcri_narrow narrow;
+    if (dpcri_program_narrow(p, parameters, &narrow)) {
+        const dpcri_narrow_run run = {.lanes = 1,
+                                      .steps = 1,
+                                      .rows = rows,
+                                      .in = in.data,
+                                      .in_row = in.row,
+                                      .states = out.data,
+                                      .states_row = out.row,
+                                      .slopes = tape.data,
+                                      .slopes_row = tape.row};
+        dpcri_narrow_kernels_get(narrow.dtype)->advance(&narrow, &run);
+        return;
+    }
     dpcri_layer layer = {.rows = rows,
                          .depth = w,
                          .width = w,

@@ -5,6 +5,7 @@
 #ifndef DPCRI_NN_PROGRAM_H
 #define DPCRI_NN_PROGRAM_H
 
+#include "kern/narrow.h"
 #include "nn/layer.h"
 
 enum { DPCRI_PROGRAM_LAYERS = 4 };
@@ -32,6 +33,10 @@ bool dpcri_program_make(dpcri_program *program, const dpcri_nn_kernels *kernels,
 // Values of scratch that the calls below need for each row, and the rows that pay as one block.
 int64_t dpcri_program_scratch(const dpcri_program *program);
 enum { DPCRI_PROGRAM_ROWS = 64 };
+
+// The chain whose steps begin at `parameters`, for the narrow kernels; false where they do not serve. Forward, jvp and
+// slopes take them too, so that bits agree.
+bool dpcri_program_narrow(const dpcri_program *program, const void *parameters, dpcri_narrow *narrow);
 
 // What the next call of the same kind reads and (out, and tape of forward) writes, fetched meanwhile; a hint, all may
 // be NULL.

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+// Which table of narrow kernels serves a dtype at a level.
+#include "kern/narrow.h"
+
+extern const dpcri_narrow_kernels dpcri_narrow_f32_portable, dpcri_narrow_f64_portable;
+#if defined(__x86_64__)
+extern const dpcri_narrow_kernels dpcri_narrow_f32_avx2, dpcri_narrow_f64_avx2;
+extern const dpcri_narrow_kernels dpcri_narrow_f32_avx512, dpcri_narrow_f64_avx512;
+#endif
+
+bool dpcri_narrow_serves(const dpcri_narrow *chain) {
+    return (chain->dtype == DPCR_F32 || chain->dtype == DPCR_F64) && chain->width >= 1 &&
+           chain->width <= DPCRI_NARROW_WIDTH && chain->activation >= DPCRI_ACT_IDENTITY &&
+           chain->activation <= DPCRI_ACT_SIGMOID;
+}
+
+const dpcri_narrow_kernels *dpcri_narrow_kernels_at(dpcri_isa level, dpcr_dtype dtype) {
+    if (level > dpcri_isa_level() || (dtype != DPCR_F32 && dtype != DPCR_F64)) return NULL;
+    const int wide = dtype == DPCR_F64;
+    switch (level) {
+        case DPCRI_PORTABLE: return wide ? &dpcri_narrow_f64_portable : &dpcri_narrow_f32_portable;
+#if defined(__x86_64__)
+        case DPCRI_AVX2: return wide ? &dpcri_narrow_f64_avx2 : &dpcri_narrow_f32_avx2;
+        case DPCRI_AVX512: return wide ? &dpcri_narrow_f64_avx512 : &dpcri_narrow_f32_avx512;
+#endif
+        default: return NULL;
+    }
+}
+
+const dpcri_narrow_kernels *dpcri_narrow_kernels_get(dpcr_dtype dtype) {
+    return dpcri_narrow_kernels_at(dpcri_isa_level(), dtype);
+}
