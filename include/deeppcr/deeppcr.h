@@ -4,6 +4,7 @@
 #define DEEPPCR_H
 
 #include "array.h"
+#include "cell.h"
 #include "chain.h"
 #include "context.h"
 #include "data.h"

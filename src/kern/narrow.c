@@ -10,7 +10,7 @@ extern const dpcri_narrow_kernels dpcri_narrow_f32_avx512, dpcri_narrow_f64_avx5
 
 bool dpcri_narrow_serves(const dpcri_narrow *chain) {
     return (chain->dtype == DPCR_F32 || chain->dtype == DPCR_F64) && chain->width >= 1 &&
-           chain->width <= DPCRI_NARROW_WIDTH && chain->activation >= DPCRI_ACT_IDENTITY &&
+           (chain->width <= DPCRI_NARROW_WIDTH || chain->diagonal) && chain->activation >= DPCRI_ACT_IDENTITY &&
            chain->activation <= DPCRI_ACT_SIGMOID;
 }
 
@@ -25,6 +25,37 @@ const dpcri_narrow_kernels *dpcri_narrow_kernels_at(dpcri_isa level, dpcr_dtype 
 #endif
         default: return NULL;
     }
+}
+
+// tanh with one W: the kernel that holds it in registers.
+static bool in_registers(const dpcri_narrow *n) {
+    return n->activation == DPCRI_ACT_TANH && !n->residual && n->weight_step == 0;
+}
+
+enum { STRANDS = 6 };  // vectors of a wide diagonal step that hide each other's latency
+
+static int64_t parts_of(const dpcri_narrow *n, const dpcri_narrow_kernels *k) {
+    return (n->width + k->vector - 1) / k->vector;
+}
+
+int64_t dpcri_narrow_lanes(const dpcri_narrow *n) {
+    const dpcri_narrow_kernels *k = dpcri_narrow_kernels_get(n->dtype);
+    if (n->width <= DPCRI_NARROW_WIDTH) return in_registers(n) ? k->lanes[n->width] : k->own_lanes[n->width];
+    return parts_of(n, k) >= STRANDS ? 1 : STRANDS / parts_of(n, k);
+}
+
+double dpcri_narrow_loop_seconds(const dpcri_narrow *n) {
+    const dpcri_narrow_kernels *k = dpcri_narrow_kernels_get(n->dtype);
+    if (n->width <= DPCRI_NARROW_WIDTH) return k->loop_seconds[n->diagonal ? 1 : n->width];
+    const double filled = k->lane_seconds[0] * (double)parts_of(n, k);
+    return filled > k->loop_seconds[0] ? filled : k->loop_seconds[0];
+}
+
+double dpcri_narrow_lane_seconds(const dpcri_narrow *n) {
+    const dpcri_narrow_kernels *k = dpcri_narrow_kernels_get(n->dtype);
+    if (n->width <= DPCRI_NARROW_WIDTH)
+        return in_registers(n) ? k->lane_seconds[n->width] : k->own_lane_seconds[n->width];
+    return k->lane_seconds[0] * (double)parts_of(n, k);
 }
 
 const dpcri_narrow_kernels *dpcri_narrow_kernels_get(dpcr_dtype dtype) {

@@ -57,12 +57,21 @@ typedef struct dpcri_narrow_point {
 typedef struct dpcri_narrow_kernels {
     // By width: lanes that one call of advance runs side by side at its best, for tanh with one W and for all others.
     int64_t lanes[DPCRI_NARROW_WIDTH + 1], own_lanes[DPCRI_NARROW_WIDTH + 1];
+    int64_t vector;  // lanes of one vector
+    // Seconds of a tanh step by width, [0] a wide diagonal's vector: alone; a lane's share with one W; with a step's
+    // own.
+    double loop_seconds[DPCRI_NARROW_WIDTH + 1], lane_seconds[DPCRI_NARROW_WIDTH + 1];
+    double own_lane_seconds[DPCRI_NARROW_WIDTH + 1];
     void (*advance)(const dpcri_narrow *chain, const dpcri_narrow_run *run);
     void (*linearise)(const dpcri_narrow *chain, const dpcri_narrow_point *point);
 } dpcri_narrow_kernels;
 
-// Whether these kernels serve the chain: width, activation, dtype.
+// Whether these kernels serve the chain: width, activation, dtype. linearise serves widths up to DPCRI_NARROW_WIDTH.
 bool dpcri_narrow_serves(const dpcri_narrow *chain);
+// Lanes that one call runs side by side at its best, and the measured seconds of a step: alone, and a lane's share.
+int64_t dpcri_narrow_lanes(const dpcri_narrow *chain);
+double dpcri_narrow_loop_seconds(const dpcri_narrow *chain);
+double dpcri_narrow_lane_seconds(const dpcri_narrow *chain);
 // The table of the level in force, and of one level, for tests; NULL where this build or this CPU lacks it.
 const dpcri_narrow_kernels *dpcri_narrow_kernels_get(dpcr_dtype dtype);
 const dpcri_narrow_kernels *dpcri_narrow_kernels_at(dpcri_isa level, dpcr_dtype dtype);

@@ -16,9 +16,36 @@
 #else
 #define LANE_GROUPS(w, own) ((w) == 1 ? 4 : (w) == 2 ? 2 : 1)
 #endif
+
 // Vectors that are activated operation by operation together.
 #define LANE_BATCH 3
 
+// Vectors of components of wide diagonal steps that go together.
+#define COUNT_MOST 6
+
+// Measured by bench_cells --costs (AMD Zen 5, 4.3 GHz), in cache; other machines differ by their clocks.
+#if defined(__AVX512F__)
+#define LOOP_SECONDS \
+    { 6.9e-9, 6.9e-9, 7.9e-9, 8.5e-9, 8.8e-9 }
+#define LANE_SECONDS \
+    { 2.6e-9, 0.17e-9, 0.42e-9, 0.73e-9, 0.92e-9 }
+#define OWN_LANE_SECONDS \
+    { 2.6e-9, 0.37e-9, 0.87e-9, 1.7e-9, 2.7e-9 }
+#elif defined(__AVX2__)
+#define LOOP_SECONDS \
+    { 6.9e-9, 6.9e-9, 7.9e-9, 8.5e-9, 8.8e-9 }
+#define LANE_SECONDS \
+    { 2.6e-9, 0.34e-9, 0.84e-9, 1.5e-9, 1.9e-9 }
+#define OWN_LANE_SECONDS \
+    { 2.6e-9, 0.74e-9, 1.8e-9, 3.4e-9, 5.4e-9 }
+#else
+#define LOOP_SECONDS \
+    { 6.9e-9, 6.9e-9, 7.9e-9, 8.5e-9, 8.8e-9 }
+#define LANE_SECONDS \
+    { 2.6e-9, 0.7e-9, 1.7e-9, 3e-9, 3.8e-9 }
+#define OWN_LANE_SECONDS \
+    { 2.6e-9, 1.5e-9, 3.6e-9, 6.8e-9, 10e-9 }
+#endif
 #define T float
 #define IS_FLOAT 1
 #define V vf
@@ -47,6 +74,9 @@
 #undef N
 #undef TABLE
 #undef PART
+#undef LOOP_SECONDS
+#undef LANE_SECONDS
+#undef OWN_LANE_SECONDS
 #undef X1
 #undef X2
 #undef X3
@@ -56,6 +86,28 @@
 #undef XN3
 #undef XN4
 
+#if defined(__AVX512F__)
+#define LOOP_SECONDS \
+    { 25e-9, 25e-9, 26e-9, 28e-9, 28e-9 }
+#define LANE_SECONDS \
+    { 6e-9, 0.9e-9, 1.8e-9, 2.8e-9, 4e-9 }
+#define OWN_LANE_SECONDS \
+    { 6e-9, 1.2e-9, 2.6e-9, 4.6e-9, 7e-9 }
+#elif defined(__AVX2__)
+#define LOOP_SECONDS \
+    { 25e-9, 25e-9, 26e-9, 28e-9, 28e-9 }
+#define LANE_SECONDS \
+    { 6e-9, 1.8e-9, 3.6e-9, 5.6e-9, 8e-9 }
+#define OWN_LANE_SECONDS \
+    { 6e-9, 2.4e-9, 5e-9, 9e-9, 14e-9 }
+#else
+#define LOOP_SECONDS \
+    { 30e-9, 30e-9, 31e-9, 36e-9, 36e-9 }
+#define LANE_SECONDS \
+    { 8e-9, 3.6e-9, 7e-9, 11e-9, 16e-9 }
+#define OWN_LANE_SECONDS \
+    { 8e-9, 5e-9, 10e-9, 18e-9, 28e-9 }
+#endif
 #define T double
 #define IS_FLOAT 0
 #define V vd

@@ -476,5 +476,11 @@ dpcr_status dpcr_model_steps(dpcr_model *model, int64_t batch, dpcr_steps *steps
                      .jvp = jvp,
                      .adjoint = adjoint,
                      .gradient = gradient};
+    dpcri_narrow narrow;
+    if (dpcri_program_narrow(&model->program, model->parameters, &narrow)) {
+        steps->latency = dpcri_narrow_loop_seconds(&narrow);
+        steps->lanes = dpcri_narrow_lanes(&narrow);
+        steps->lane_seconds = dpcri_narrow_lane_seconds(&narrow);
+    }
     return DPCR_OK;
 }

@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: MIT
+// Recurrent cells as chains: the callbacks. Narrow dense cells and all diagonal ones run on the narrow kernels; others
+// by products over rows. Backward: e = s act'(u) g, then W^T e down the chain, e into the input's gradient, e z^T into
+// a step's own weights'. Derivation: docs/math/cells.md.
+#include "deeppcr/cell.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kern/narrow.h"
+#include "solve/solve_internal.h"
+
+enum { WIDEST = 4096, STACK_VALUES = 3 * WIDEST };
+
+struct dpcr_cell {
+    dpcr_context *context;
+    dpcr_cell_options options;  // every default filled in
+    dpcri_narrow narrow;
+    const dpcri_nn_kernels *kernels;
+    bool own, narrow_advance, narrow_linearise;
+    int64_t values;  // of a step's Jacobian, and of its weights
+};
+
+// Rows of an array at [i] or [i][k]; the last dimension is contiguous.
+static char *place(const dpcr_array *array, int64_t i, int64_t k, int64_t row) {
+    if (!array || !array->data) return NULL;
+    const int64_t at = array->ndim == 4 ? i * array->strides[0] + k * array->strides[1] + row * array->strides[2]
+                                        : i * array->strides[0] + row * array->strides[1];
+    return (char *)array->data + at * (int64_t)dpcr_dtype_size(array->dtype);
+}
+
+static int64_t stride_of(const dpcr_array *array, int from_last) {
+    return array && array->data && array->ndim > from_last ? array->strides[array->ndim - 1 - from_last] : 0;
+}
+
+static const char *weight_of(const dpcr_cell *c, int64_t step) {
+    return (const char *)c->narrow.weight + step * c->narrow.weight_step * (int64_t)c->kernels->element;
+}
+
+static const char *input_of(const dpcr_cell *c, int64_t step, int64_t row) {
+    return (const char *)c->narrow.bias +
+           (step * c->narrow.bias_step + row * c->narrow.bias_row) * (int64_t)c->kernels->element;
+}
+
+// ---- forward ----
+
+// One step of one sequence by products: out and slope may be NULL; out may be `in`.
+static void wide_step(const dpcr_cell *c, int64_t step, int64_t row, const void *in, void *out, void *slope) {
+    _Alignas(64) double u[WIDEST];
+    const dpcri_nn_kernels *k = c->kernels;
+    const int64_t w = c->options.width;
+    if (c->options.kind == DPCR_CELL_DIAGONAL)
+        k->multiply_add(1, w, input_of(c, step, row), w, 1, weight_of(c, step), w, in, w, u, w);
+    else
+        k->product_transposed(&(dpcri_product){.m = 1,
+                                               .n = w,
+                                               .depth = w,
+                                               .a = in,
+                                               .a_row = w,
+                                               .a_col = 1,
+                                               .b = weight_of(c, step),
+                                               .b_row = w,
+                                               .init = input_of(c, step, row),
+                                               .init_row = w,
+                                               .c = u,
+                                               .c_row = w});
+    k->activate(c->narrow.activation, w, u, u, slope);
+    if (out && c->narrow.residual)
+        k->multiply_add(1, w, in, w, c->narrow.scale, u, w, NULL, 0, out, w);
+    else if (out)
+        memcpy(out, u, (size_t)w * k->element);
+}
+
+static int advance_wide(const dpcr_cell *c, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
+                        const dpcr_array *last, const dpcr_array *tape) {
+    _Alignas(64) double z[WIDEST];
+    const size_t bytes = (size_t)c->options.width * c->kernels->element;
+    for (int64_t lane = 0; lane < span->lanes; lane++)
+        for (int64_t r = 0; r < span->rows; r++) {
+            memcpy(z, place(in, lane, 0, r), bytes);
+            for (int64_t k = 0; k < span->steps; k++) {
+                wide_step(c, span->first + lane * span->stride + k, span->row + r, z, z, place(tape, lane, k, r));
+                if (states && states->data) memcpy(place(states, lane, k, r), z, bytes);
+            }
+            if (last && last->data) memcpy(place(last, lane, 0, r), z, bytes);
+        }
+    return 0;
+}
+
+// The narrow chain of the sequences from span->row on.
+static dpcri_narrow narrow_of(const dpcr_cell *c, const dpcr_span *span) {
+    dpcri_narrow n = c->narrow;
+    n.bias = input_of(c, 0, span->row);
+    return n;
+}
+
+static int advance(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
+                   const dpcr_array *last, const dpcr_array *tape) {
+    const dpcr_cell *c = user;
+    if (!c->narrow_advance) return advance_wide(c, span, in, states, last, tape);
+    const dpcri_narrow n = narrow_of(c, span);
+    dpcri_narrow_kernels_get(n.dtype)->advance(&n, &(dpcri_narrow_run){.first = span->first,
+                                                                       .lanes = span->lanes,
+                                                                       .stride = span->stride,
+                                                                       .steps = span->steps,
+                                                                       .rows = span->rows,
+                                                                       .in = in->data,
+                                                                       .in_lane = stride_of(in, 2),
+                                                                       .in_row = stride_of(in, 1),
+                                                                       .states = place(states, 0, 0, 0),
+                                                                       .states_lane = stride_of(states, 3),
+                                                                       .states_step = stride_of(states, 2),
+                                                                       .states_row = stride_of(states, 1),
+                                                                       .slopes = place(tape, 0, 0, 0),
+                                                                       .slopes_lane = stride_of(tape, 3),
+                                                                       .slopes_step = stride_of(tape, 2),
+                                                                       .slopes_row = stride_of(tape, 1),
+                                                                       .last = place(last, 0, 0, 0),
+                                                                       .last_lane = stride_of(last, 2),
+                                                                       .last_row = stride_of(last, 1)});
+    return 0;
+}
+
+// act'(u) of steps first .. first + count - 1 of one sequence at the states that go in, [count][w]; one lane of
+// advance.
+static void slopes_of(const dpcr_cell *c, int64_t first, int64_t count, int64_t row, const void *in, int64_t in_step,
+                      void *slopes) {
+    const int64_t w = c->options.width, element = (int64_t)c->kernels->element;
+    if (!c->narrow_advance) {
+        for (int64_t k = 0; k < count; k++)
+            wide_step(c, first + k, row, (const char *)in + k * in_step * element, NULL,
+                      (char *)slopes + k * w * element);
+        return;
+    }
+    const dpcr_span span = {.row = row};
+    const dpcri_narrow n = narrow_of(c, &span);
+    dpcri_narrow_kernels_get(n.dtype)->advance(&n, &(dpcri_narrow_run){.first = first,
+                                                                       .lanes = count,
+                                                                       .stride = 1,
+                                                                       .steps = 1,
+                                                                       .rows = 1,
+                                                                       .in = in,
+                                                                       .in_lane = in_step,
+                                                                       .slopes = slopes,
+                                                                       .slopes_lane = w});
+}
+
+// a = s diag(slope) W, plus I with the residual.
+static void jacobian_of(const dpcr_cell *c, int64_t step, const void *slope, void *a) {
+    const int64_t w = c->options.width;
+    if (c->options.kind == DPCR_CELL_DENSE) {
+        c->kernels->scale_rows(w, w, c->narrow.scale, slope, weight_of(c, step), w, c->narrow.residual, a, w);
+        return;
+    }
+    c->kernels->multiply_add(1, w, NULL, 0, c->narrow.scale, slope, w, weight_of(c, step), w, a, w);
+    for (int64_t i = 0; c->narrow.residual && i < w; i++) {
+        if (c->options.dtype == DPCR_F64)
+            ((double *)a)[i] += 1;
+        else
+            ((float *)a)[i] += 1;
+    }
+}
+
+static int linearise(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *f,
+                     const dpcr_array *a) {
+    const dpcr_cell *c = user;
+    if (c->narrow_linearise) {
+        const dpcri_narrow n = narrow_of(c, span);
+        dpcri_narrow_kernels_get(n.dtype)->linearise(&n, &(dpcri_narrow_point){.first = span->first,
+                                                                               .lanes = span->lanes,
+                                                                               .stride = span->stride,
+                                                                               .rows = span->rows,
+                                                                               .in = in->data,
+                                                                               .in_lane = stride_of(in, 2),
+                                                                               .in_row = stride_of(in, 1),
+                                                                               .f = place(f, 0, 0, 0),
+                                                                               .f_lane = stride_of(f, 2),
+                                                                               .f_row = stride_of(f, 1),
+                                                                               .a = place(a, 0, 0, 0),
+                                                                               .a_lane = stride_of(a, 2),
+                                                                               .a_row = stride_of(a, 1)});
+        return 0;
+    }
+    _Alignas(64) double slope[WIDEST];
+    for (int64_t lane = 0; lane < span->lanes; lane++)
+        for (int64_t r = 0; r < span->rows; r++) {
+            const int64_t step = span->first + lane * span->stride, row = span->row + r;
+            if (f && f->data) {
+                const dpcr_span one = {.first = step, .lanes = 1, .stride = 1, .steps = 1, .row = row, .rows = 1};
+                const dpcr_array from = dpcri_slice(in, lane, 1, r, 1), to = dpcri_slice(f, lane, 1, r, 1);
+                advance(user, &one, &from, NULL, &to, NULL);
+            }
+            if (!a || !a->data) continue;
+            slopes_of(c, step, 1, row, place(in, lane, 0, r), 0, slope);
+            jacobian_of(c, step, slope, place(a, lane, 0, r));
+        }
+    return 0;
+}
+
+// ---- backward ----
+
+// e = s slope g, and g = W^T e (plus g with the residual).
+static void pull_back(const dpcr_cell *c, int64_t step, const void *slope, void *g, void *e) {
+    const int64_t w = c->options.width;
+    const dpcri_nn_kernels *k = c->kernels;
+    k->multiply_add(1, w, NULL, 0, c->narrow.scale, g, w, slope, w, e, w);
+    if (c->options.kind == DPCR_CELL_DIAGONAL) {
+        k->multiply_add(1, w, c->narrow.residual ? g : NULL, w, 1, e, w, weight_of(c, step), w, g, w);
+        return;
+    }
+    k->product(&(dpcri_product){.m = 1,
+                                .n = w,
+                                .depth = w,
+                                .a = e,
+                                .a_row = w,
+                                .a_col = 1,
+                                .b = weight_of(c, step),
+                                .b_row = w,
+                                .init = c->narrow.residual ? g : NULL,
+                                .init_row = w,
+                                .c = g,
+                                .c_row = w});
+}
+
+static void adjoint_row(const dpcr_cell *c, const dpcr_span *span, int64_t lane, int64_t r, const dpcr_array *in,
+                        const dpcr_array *tape, const dpcr_array *direct, void *g, const dpcr_array *kept) {
+    _Alignas(64) double slopes[STACK_VALUES], e[WIDEST];
+    const int64_t w = c->options.width, block = STACK_VALUES / w;
+    const int64_t first = span->first + lane * span->stride, element = (int64_t)c->kernels->element;
+    for (int64_t end = span->steps; end > 0;) {
+        const int64_t begin = end > block ? end - block : 0;
+        if (!tape || !tape->data)
+            slopes_of(c, first + begin, end - begin, span->row + r, place(in, lane, begin, r), stride_of(in, 2),
+                      slopes);
+        for (int64_t k = end - 1; k >= begin; k--) {
+            const void *slope =
+                tape && tape->data ? place(tape, lane, k, r) : (char *)slopes + (k - begin) * w * element;
+            if (direct && direct->data)
+                c->kernels->multiply_add(1, w, g, w, 1, place(direct, lane, k, r), w, NULL, 0, g, w);
+            if (kept && kept->data) memcpy(place(kept, lane, k, r), g, (size_t)(w * element));
+            pull_back(c, first + k, slope, g, e);
+        }
+        end = begin;
+    }
+}
+
+static int adjoint(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
+                   const dpcr_array *direct, const dpcr_array *last, const dpcr_array *kept,
+                   const dpcr_array *first_out) {
+    const dpcr_cell *c = user;
+    _Alignas(64) double g[WIDEST];
+    const size_t bytes = (size_t)c->options.width * c->kernels->element;
+    for (int64_t lane = 0; lane < span->lanes; lane++)
+        for (int64_t r = 0; r < span->rows; r++) {
+            memcpy(g, place(last, lane, 0, r), bytes);
+            adjoint_row(c, span, lane, r, in, tape, direct, g, kept);
+            if (first_out && first_out->data) memcpy(place(first_out, lane, 0, r), g, bytes);
+        }
+    return 0;
+}
+
+// dW += e z^T, or its diagonal.
+static void add_outer(const dpcr_cell *c, const void *e, const void *z, void *gradient) {
+    const int64_t w = c->options.width;
+    if (c->options.kind == DPCR_CELL_DIAGONAL) {
+        c->kernels->multiply_add(1, w, gradient, w, 1, e, w, z, w, gradient, w);
+        return;
+    }
+    c->kernels->product(&(dpcri_product){.m = w,
+                                         .n = w,
+                                         .depth = 1,
+                                         .a = e,
+                                         .a_row = 1,
+                                         .a_col = 1,
+                                         .b = z,
+                                         .b_row = w,
+                                         .init = gradient,
+                                         .init_row = w,
+                                         .c = gradient,
+                                         .c_row = w});
+}
+
+static int gradient(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
+                    const dpcr_array *adjoints) {
+    const dpcr_cell *c = user;
+    const dpcr_cell_options *o = &c->options;
+    _Alignas(64) double slope[WIDEST], e[WIDEST];
+    const int64_t w = o->width;
+    for (int64_t lane = 0; lane < span->lanes; lane++)
+        for (int64_t r = 0; r < span->rows; r++) {
+            const int64_t step = span->first + lane * span->stride;
+            const void *at = tape && tape->data ? place(tape, lane, 0, r) : NULL;
+            if (!at) slopes_of(c, step, 1, span->row + r, place(in, lane, 0, r), 0, slope);
+            c->kernels->multiply_add(1, w, NULL, 0, c->narrow.scale, place(adjoints, lane, 0, r), w, at ? at : slope, w,
+                                     e, w);
+            char *dx = place(&o->input_gradient, step, 0, span->row + r);
+            if (dx) c->kernels->multiply_add(1, w, dx, w, 1, e, w, NULL, 0, dx, w);
+            if (o->weight_gradient.data)
+                add_outer(c, e, place(in, lane, 0, r),
+                          (char *)o->weight_gradient.data +
+                              step * o->weight_gradient.strides[0] * (int64_t)c->kernels->element);
+        }
+    return 0;
+}
+
+dpcr_status dpcr_cell_weight_gradient(const dpcr_cell *cell, const dpcr_array *z0, const dpcr_array *z,
+                                      const dpcr_array *gradient_, dpcr_error *error) {
+    const char *const call = "cell_weight_gradient";
+    if (!cell || !gradient_) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: cell or gradient is NULL", call);
+    const dpcr_cell_options *o = &cell->options;
+    const int64_t w = o->width, states[3] = {o->length, o->batch, w}, matrix[2] = {w, w};
+    const bool dense = o->kind == DPCR_CELL_DENSE;
+    dpcr_status status;
+    if (!o->input_gradient.data)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the cell was made without input_gradient", call);
+    DPCR_TRY(dpcri_check_array(call, "z0", z0, o->dtype, 2, states + 1, error));
+    DPCR_TRY(dpcri_check_array(call, "z", z, o->dtype, 3, states, error));
+    DPCR_TRY(dpcri_check_array(call, "gradient", gradient_, o->dtype, dense ? 2 : 1, matrix, error));
+    if (dense && gradient_->strides[0] != w)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: gradient's rows do not lie one after the other", call);
+    for (int64_t l = 0; l < o->length; l++)
+        for (int64_t b = 0; b < o->batch; b++) {
+            const char *before = l ? place(z, l - 1, 0, b)
+                                   : (const char *)z0->data + b * z0->strides[0] * (int64_t)cell->kernels->element;
+            add_outer(cell, place(&o->input_gradient, l, 0, b), before, gradient_->data);
+        }
+done:
+    return status;
+}
+
+// ---- making ----
+
+static dpcr_status check_weights(const dpcr_cell_options *o, const char *name, const dpcr_array *array, bool own_only,
+                                 dpcr_error *error) {
+    const int64_t w = o->width, shape[3] = {o->length, w, w};
+    const int own = o->kind == DPCR_CELL_DENSE ? 3 : 2;
+    const bool steps = own_only || array->ndim == own;
+    char field[64];
+    snprintf(field, sizeof field, "options.%s", name);
+    const dpcr_status status = dpcri_check_array("cell_create", field, array, o->dtype, steps ? own : own - 1,
+                                                 steps ? shape : shape + 1, error);
+    if (status != DPCR_OK) return status;
+    if (o->kind == DPCR_CELL_DENSE && w > 1 && array->strides[array->ndim - 2] != w)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "cell_create: options.%s: rows do not lie one after the other",
+                          name);
+    return DPCR_OK;
+}
+
+static dpcr_status check_options(const dpcr_cell_options *o, dpcr_error *error) {
+    const char *const call = "cell_create";
+    if (o->kind != DPCR_CELL_DENSE && o->kind != DPCR_CELL_DIAGONAL)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: kind is %d, wanted DPCR_CELL_DENSE or DPCR_CELL_DIAGONAL",
+                          call, (int)o->kind);
+    if (o->dtype != DPCR_F32 && o->dtype != DPCR_F64)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: dtype is %s, wanted float32 or float64", call,
+                          dpcr_dtype_name(o->dtype));
+    if (o->length < 0 || o->batch < 0 || o->width < 1 || o->width > WIDEST)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "%s: length %lld, batch %lld, width %lld; wanted none negative and width 1..%d", call,
+                          (long long)o->length, (long long)o->batch, (long long)o->width, WIDEST);
+    if ((int)o->activation < 0 || o->activation >= DPCR_ACT_COUNT)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: activation is %d, wanted one of DPCR_ACT_...", call,
+                          (int)o->activation);
+    if (!isfinite(o->scale))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: scale is %g, wanted a finite number", call, o->scale);
+    const int64_t states[3] = {o->length, o->batch, o->width};
+    dpcr_status status;
+    DPCR_TRY(check_weights(o, "weight", &o->weight, false, error));
+    DPCR_TRY(dpcri_check_array(call, "options.input", &o->input, o->dtype, 3, states, error));
+    if (o->input_gradient.data)
+        DPCR_TRY(dpcri_check_array(call, "options.input_gradient", &o->input_gradient, o->dtype, 3, states, error));
+    if (o->weight_gradient.data) {
+        DPCR_TRY(check_weights(o, "weight_gradient", &o->weight_gradient, true, error));
+        if (o->weight.ndim != o->weight_gradient.ndim)
+            return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                              "%s: options.weight_gradient is a step's own, but options.weight is one for all steps",
+                              call);
+    }
+done:
+    return status;
+}
+
+dpcr_status dpcr_cell_create(dpcr_context *context, const dpcr_cell_options *options, dpcr_cell **cell,
+                             dpcr_error *error) {
+    if (!cell) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "cell_create: no place for the cell given");
+    *cell = NULL;
+    if (!context || !options)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "cell_create: context and options are wanted");
+    if (options->size < offsetof(dpcr_cell_options, input_gradient))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "cell_create: options.size is %zu, wanted sizeof(dpcr_cell_options)", options->size);
+    dpcr_cell_options o = {0};
+    memcpy(&o, options, options->size < sizeof o ? options->size : sizeof o);
+    o.size = sizeof o;
+    if (!o.dtype) o.dtype = DPCR_F32;
+    if (o.activation == DPCR_ACT_DEFAULT) o.activation = DPCR_ACT_TANH;
+    const dpcr_status status = check_options(&o, error);
+    if (status != DPCR_OK) return status;
+    dpcr_cell *c = dpcri_alloc_zero(context, sizeof *c);
+    if (!c) return dpcri_fail(error, DPCR_ERROR_MEMORY, "cell_create: no memory for the cell (%zu bytes)", sizeof *c);
+    const bool dense = o.kind == DPCR_CELL_DENSE;
+    c->context = context;
+    c->options = o;
+    c->kernels = dpcri_nn_kernels_get(o.dtype);
+    c->own = o.weight.ndim == (dense ? 3 : 2);
+    c->values = dense ? o.width * o.width : o.width;
+    c->narrow = (dpcri_narrow){.dtype = o.dtype,
+                               .width = o.width,
+                               .activation = (int)o.activation - (int)DPCR_ACT_IDENTITY,
+                               .residual = o.scale != 0,
+                               .diagonal = !dense,
+                               .scale = o.scale != 0 ? o.scale : 1,
+                               .weight = o.weight.data,
+                               .bias = o.input.data,
+                               .weight_step = c->own ? o.weight.strides[0] : 0,
+                               .bias_step = o.input.strides[0],
+                               .bias_row = o.input.strides[1]};
+    c->narrow_advance = dpcri_narrow_serves(&c->narrow);
+    c->narrow_linearise = c->narrow_advance && o.width <= DPCRI_NARROW_WIDTH;
+    *cell = c;
+    return DPCR_OK;
+}
+
+void dpcr_cell_destroy(dpcr_cell *cell) {
+    if (cell) dpcri_free(cell->context, cell);
+}
+
+const dpcr_cell_options *dpcr_cell_get_options(const dpcr_cell *cell) { return cell ? &cell->options : NULL; }
+
+dpcr_status dpcr_cell_steps(const dpcr_cell *cell, dpcr_steps *steps, dpcr_error *error) {
+    if (!cell || !steps)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "cell_steps: a cell and a place for the steps are wanted");
+    const dpcr_cell_options *o = &cell->options;
+    const bool dense = o->kind == DPCR_CELL_DENSE;
+    const double w = (double)o->width, activation = o->activation == DPCR_ACT_IDENTITY ? 0
+                                                    : o->activation == DPCR_ACT_RELU   ? 2
+                                                    : o->activation == DPCR_ACT_GELU   ? 100
+                                                                                       : 30;
+    *steps = (dpcr_steps){.size = sizeof *steps,
+                          .user = (void *)(uintptr_t)cell,
+                          .length = o->length,
+                          .batch = o->batch,
+                          .width = o->width,
+                          .dtype = o->dtype,
+                          .concurrent = 1,
+                          .jacobian = dpcr_transition_square(dense ? DPCR_DENSE : DPCR_DIAGONAL, o->width, 0),
+                          .flops = 2 * (double)cell->values + w * activation + 2 * w,
+                          .jacobian_flops = (double)cell->values,
+                          .tape_values = o->width,
+                          .advance = advance,
+                          .linearise = linearise,
+                          .adjoint = adjoint,
+                          .gradient = o->input_gradient.data || o->weight_gradient.data ? gradient : NULL};
+    if (cell->narrow_advance) {
+        steps->latency = dpcri_narrow_loop_seconds(&cell->narrow);
+        steps->lanes = dpcri_narrow_lanes(&cell->narrow);
+        steps->lane_seconds = dpcri_narrow_lane_seconds(&cell->narrow);
+    }
+    return DPCR_OK;
+}
