@@ -86,8 +86,9 @@ typedef struct dpcr_steps {
     //   g = last[c]; for k = steps-1 .. 0: if direct: g += direct[c][k]; adjoint[c][k] = g; g = J^T g;  first_out[c] =
     //   g
     // in [lanes][steps][rows][w] are the states that go in, direct and adjoint likewise (direct may be NULL or adjoint
-    // itself), last and first_out [lanes][rows][w] (may be the same), tape [lanes][steps][rows][tape_values] or NULL
-    // (recompute). adjoint is NULL with gradient_from_tape, or where only first_out is wanted.
+    // itself), last and first_out [lanes][rows][w] (may be the same; first_out may be NULL), tape
+    // [lanes][steps][rows][tape_values] or NULL (recompute). adjoint is NULL with gradient_from_tape, or, without a
+    // tape, where only first_out is wanted; a step stride of 0 lets all steps of a lane share one place.
     // steps = 1 is the vector-Jacobian product. May be NULL where linearise is given.
     int (*adjoint)(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
                    const dpcr_array *direct, const dpcr_array *last, const dpcr_array *adjoint,
@@ -178,7 +179,8 @@ typedef struct dpcr_solve_options {
     size_t size;  // sizeof(dpcr_solve_options) of the caller; zero in a field means the default
     dpcr_method method;
     dpcr_scheme scheme;    // for the linear chain of a sweep
-    dpcr_scheme backward;  // for the transposed chain of the backward pass; SEQUENTIAL is the adjoint loop
+    dpcr_scheme backward;  // for the transposed chain of the backward pass; SEQUENTIAL is the adjoint loop, OVERLAP the
+                           // same in chunks
     dpcr_guess guess;      // overlap starts its chunks from z0 whatever it is; shooting takes GIVEN for ZERO
     double atol, rtol;     // a step is converged where |z_l - f_l(z_{l-1})| <= atol + rtol |z_l|. Default:
                            // DPCR_TOLERANCE_...; negative: 0 (overlap: bit for bit)

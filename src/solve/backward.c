@@ -1,43 +1,26 @@
 // SPDX-License-Identifier: MIT
 // Backward: one transposed linear chain at the converged states, a window of steps at a time from the end,
 //     lambda_l = direct_l + J_{l+1}^T lambda_{l+1},     then (df_l/dtheta)^T lambda_l for every step at once.
-// Sequential: the adjoint loop of the callbacks, no Jacobian formed; blocks of sequences side by side. By a scheme:
-// exact Jacobians (never a quasi-Newton's approximation) and one linear solve. Parameter gradients of a step are made
-// by one task over all rows in order, never summed over threads. Source: BPPSA (arXiv 1907.10134), DeepPCR;
-// docs/math/backward.md.
+// Sequential: the adjoint loop of the callbacks, no Jacobian formed; blocks of sequences side by side. Overlap: the
+// same loop in chunks (backward_overlap.c). By another scheme, or overlap without the callback adjoint: exact Jacobians
+// (never a quasi-Newton's approximation) and one linear solve. Parameter gradients of a step are made by one task over
+// all rows in order, never summed over threads. Source: BPPSA (arXiv 1907.10134), DeepPCR; docs/math/backward.md.
 #include <math.h>
 #include <string.h>
 
-#include "solve/solve_internal.h"
-
-typedef struct backward_space {
-    void *lambda, *carry, *a, *linear;
-} backward_space;
-
-typedef struct backward {
-    const dpcr_solve_plan *plan;
-    dpcri_trajectory t;
-    const dpcr_array *tape, *direct, *lambda_out;
-    backward_space space;
-    int64_t lo, hi;     // the window at work
-    dpcr_array lambda;  // [hi - lo][B][w]
-    dpcr_array carry;   // [1][B][w]: J_hi^T lambda_hi on the way in, J_lo^T lambda_lo on the way out
-    int64_t gradient_piece;
-    bool from_tape;  // no adjoint states are kept: gradient finds what it wants in the tape
-    _Atomic int code;
-} backward;
+#include "solve/backward.h"
 
 static bool by_loop(const dpcr_solve_plan *plan) {
     return plan->options.backward == DPCR_SCHEME_SEQUENTIAL && plan->steps.adjoint;
 }
 
-// Until the adjoint's lanes have a driver, overlap is the linear scheme over Jacobians.
-bool dpcri_backward_can_overlap(const dpcr_steps *steps) {
-    (void)steps;
-    return false;
+bool dpcri_backward_can_overlap(const dpcr_steps *steps) { return steps->adjoint; }
+
+static bool by_lanes(const dpcr_solve_plan *plan) {
+    return plan->options.backward == DPCR_SCHEME_OVERLAP && dpcri_backward_can_overlap(&plan->steps);
 }
 
-static void carve(const dpcr_solve_plan *plan, dpcri_arena *arena, backward_space *space) {
+static void carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_backward_space *space) {
     const dpcr_steps *steps = &plan->steps;
     const size_t real = dpcr_dtype_size(steps->dtype);
     int64_t states = 0, numbers = 0;
@@ -46,6 +29,10 @@ static void carve(const dpcr_solve_plan *plan, dpcri_arena *arena, backward_spac
     space->lambda = dpcri_arena_take(arena, numbers, real);
     space->carry = dpcri_arena_take(arena, states, real);
     space->a = space->linear = NULL;
+    if (by_lanes(plan)) {
+        dpcri_backward_overlap_carve(plan, arena, space);
+        return;
+    }
     if (by_loop(plan) || !steps->linearise) return;
     const int64_t values = dpcr_transition_values(&steps->jacobian);
     if (!dpcri_mul(plan->backward_window, steps->batch, &states) || !dpcri_mul(states, values, &numbers))
@@ -63,45 +50,64 @@ static void carve(const dpcr_solve_plan *plan, dpcri_arena *arena, backward_spac
 
 size_t dpcri_backward_bytes(const dpcr_solve_plan *plan) {
     dpcri_arena arena = {0};
-    backward_space space;
+    dpcri_backward_space space;
     carve(plan, &arena, &space);
     return arena.overflow ? SIZE_MAX : arena.used;
 }
 
 // Nothing can be made up for a gradient, so a positive code ends the call too.
-static void note(backward *b, int code) {
+static void note(dpcri_backward *b, int code) {
     if (code != 0) b->code = code;
 }
 
-static void adjoint_range(backward *b, int64_t lo, int64_t hi, int64_t row, int64_t rows) {
-    if (lo >= hi) return;
+// [steps][rows][w] of the first lane as [lanes][count][rows][w], lanes `stride` steps apart.
+static dpcr_array in_lanes(const dpcr_array *first, int64_t lanes, int64_t stride) {
+    dpcr_array view = dpcri_as_steps(first);
+    view.shape[0] = lanes;
+    view.strides[0] = stride * first->strides[0];
+    return view;
+}
+
+dpcr_array dpcri_lambda_lanes(const dpcri_backward *b, int64_t first, int64_t lanes, int64_t stride, int64_t count,
+                              int64_t row, int64_t rows) {
+    const dpcr_array lambda = dpcri_slice(&b->lambda, first - b->lo, count, row, rows);
+    return in_lanes(&lambda, lanes, stride);
+}
+
+void dpcri_adjoint_lanes(dpcri_backward *b, int64_t first, int64_t lanes, int64_t stride, int64_t count, int64_t row,
+                         int64_t rows, const dpcr_array *last, const dpcr_array *kept, const dpcr_array *out) {
     const dpcr_steps *steps = &b->plan->steps;
-    const dpcr_span span = dpcri_span(lo, 1, 1, hi - lo, row, rows);
-    const dpcr_array in = dpcri_inputs(&b->t, lo, hi - lo, row, rows), ins = dpcri_as_steps(&in);
-    const dpcr_array lambda = dpcri_slice(&b->lambda, lo - b->lo, hi - lo, row, rows);
-    const dpcr_array kept = dpcri_as_steps(&lambda), carry = dpcri_slice(&b->carry, 0, 1, row, rows);
+    const dpcr_span span = dpcri_span(first, lanes, stride, count, row, rows);
+    const dpcr_array in = dpcri_inputs(&b->t, first, count, row, rows), ins = in_lanes(&in, lanes, stride);
     dpcr_array tape, direct;
-    if (b->tape) tape = dpcri_slice(b->tape, lo, hi - lo, row, rows), tape = dpcri_as_steps(&tape);
-    if (b->direct) direct = dpcri_slice(b->direct, lo, hi - lo, row, rows), direct = dpcri_as_steps(&direct);
-    note(b, steps->adjoint(steps->user, &span, &ins, b->tape ? &tape : NULL, b->direct ? &direct : NULL, &carry,
-                           b->from_tape ? NULL : &kept, &carry));
+    if (b->tape) tape = dpcri_slice(b->tape, first, count, row, rows), tape = in_lanes(&tape, lanes, stride);
+    if (b->direct) direct = dpcri_slice(b->direct, first, count, row, rows), direct = in_lanes(&direct, lanes, stride);
+    note(b,
+         steps->adjoint(steps->user, &span, &ins, b->tape ? &tape : NULL, b->direct ? &direct : NULL, last, kept, out));
+}
+
+void dpcri_adjoint_range(dpcri_backward *b, int64_t lo, int64_t hi, int64_t row, int64_t rows) {
+    if (lo >= hi) return;
+    const dpcr_array kept = dpcri_lambda_lanes(b, lo, 1, 1, hi - lo, row, rows);
+    const dpcr_array carry = dpcri_slice(&b->carry, 0, 1, row, rows);
+    dpcri_adjoint_lanes(b, lo, 1, 1, hi - lo, row, rows, &carry, b->from_tape ? NULL : &kept, &carry);
 }
 
 static void adjoint_rows(void *argument, int64_t task) {
-    backward *b = argument;
+    dpcri_backward *b = argument;
     const int64_t row = task * b->plan->row_block, left = b->plan->steps.batch - row;
     const int64_t rows = left < b->plan->row_block ? left : b->plan->row_block;
-    adjoint_range(b, b->lo ? b->lo : 1, b->hi, row, rows);
-    if (b->lo == 0) adjoint_range(b, 0, 1, row, rows);
+    dpcri_adjoint_range(b, b->lo ? b->lo : 1, b->hi, row, rows);
+    if (b->lo == 0) dpcri_adjoint_range(b, 0, 1, row, rows);
 }
 
-static dpcr_array jacobians(const backward *b, int64_t first, int64_t count) {
+static dpcr_array jacobians(const dpcri_backward *b, int64_t first, int64_t count) {
     const int64_t shape[3] = {b->hi - b->lo, b->plan->steps.batch, dpcr_transition_values(&b->plan->steps.jacobian)};
     const dpcr_array whole = dpcr_array_make(b->space.a, b->plan->steps.dtype, 3, shape);
     return dpcri_slice(&whole, first - b->lo, count, 0, b->plan->steps.batch);
 }
 
-static void linearise_range(backward *b, int64_t first, int64_t count) {
+static void linearise_range(dpcri_backward *b, int64_t first, int64_t count) {
     if (count <= 0) return;
     const dpcr_steps *steps = &b->plan->steps;
     const dpcr_span span = dpcri_span(first, count, 1, 1, 0, steps->batch);
@@ -116,14 +122,14 @@ static void linearise_range(backward *b, int64_t first, int64_t count) {
 }
 
 static void linearise_piece(void *argument, int64_t task) {
-    backward *b = argument;
+    dpcri_backward *b = argument;
     const int64_t begin = b->lo + task * b->plan->piece,
                   end = begin + b->plan->piece < b->hi ? begin + b->plan->piece : b->hi;
     if (begin == 0) linearise_range(b, 0, 1);
     linearise_range(b, begin ? begin : 1, end - (begin ? begin : 1));
 }
 
-static void gradient_range(backward *b, int64_t first, int64_t count) {
+static void gradient_range(dpcri_backward *b, int64_t first, int64_t count) {
     if (count <= 0) return;
     const dpcr_steps *steps = &b->plan->steps;
     const dpcr_span span = dpcri_span(first, count, 1, 1, 0, steps->batch);
@@ -135,20 +141,26 @@ static void gradient_range(backward *b, int64_t first, int64_t count) {
 }
 
 static void gradient_piece(void *argument, int64_t task) {
-    backward *b = argument;
+    dpcri_backward *b = argument;
     const int64_t begin = b->lo + task * b->gradient_piece;
     const int64_t end = begin + b->gradient_piece < b->hi ? begin + b->gradient_piece : b->hi;
     if (begin == 0) gradient_range(b, 0, 1);
     gradient_range(b, begin ? begin : 1, end - (begin ? begin : 1));
 }
 
-static void for_tasks(backward *b, int64_t tasks, void (*task)(void *, int64_t)) {
+// Steps that one task makes gradients of: enough work for a task, and tasks enough for many threads.
+static int64_t gradient_steps(const dpcr_solve_plan *plan) {
+    const double each = plan->steps.flops * (double)plan->steps.batch, wanted = each > 0 ? 30000 / each : 8;
+    return wanted > 256 ? 256 : wanted < 8 ? 8 : (int64_t)wanted;
+}
+
+static void for_tasks(dpcri_backward *b, int64_t tasks, void (*task)(void *, int64_t)) {
     const double states = (double)(b->hi - b->lo) * (double)b->plan->steps.batch;
     dpcri_for_tasks(b->plan, states * (b->plan->steps.flops + b->plan->steps.jacobian_flops), tasks, task, b);
 }
 
 // The window's linear solve: lambda starts as the direct part plus what comes from the right.
-static dpcr_status solve_window(backward *b, dpcr_error *error) {
+static dpcr_status solve_window(dpcri_backward *b, dpcr_error *error) {
     const dpcr_steps *steps = &b->plan->steps;
     const dpcri_row_ops *ops = dpcri_row_ops_of(steps->dtype);
     const int64_t tasks = (b->hi - b->lo + b->plan->piece - 1) / b->plan->piece;
@@ -185,7 +197,7 @@ static dpcr_status solve_window(backward *b, dpcr_error *error) {
     return dpcr_transition_apply(&steps->jacobian, 1, &a, &first, NULL, &b->carry, error);
 }
 
-static dpcr_status run_windows(backward *b, dpcr_error *error) {
+static dpcr_status run_windows(dpcri_backward *b, dpcr_error *error) {
     const dpcr_steps *steps = &b->plan->steps;
     const int64_t rows = b->plan->row_block, batch = steps->batch;
     for (b->hi = steps->length; b->hi > 0; b->hi = b->lo) {
@@ -196,6 +208,8 @@ static dpcr_status run_windows(backward *b, dpcr_error *error) {
         dpcr_status status = DPCR_OK;
         if (by_loop(b->plan))
             for_tasks(b, (batch + rows - 1) / rows, adjoint_rows);
+        else if (by_lanes(b->plan))
+            dpcri_backward_overlap(b);
         else
             status = solve_window(b, error);
         if (status != DPCR_OK) return status;
@@ -239,8 +253,12 @@ dpcr_status dpcr_solve_backward(const dpcr_solve_plan *plan, const dpcr_array *z
     DPCR_TRY(dpcri_check_workspace("backward", plan, workspace, workspace_bytes, error));
     if (steps->batch == 0) goto done;
     dpcri_arena arena = {.base = workspace, .size = workspace_bytes};
-    backward b = {
-        .plan = plan, .t = {*z0, *z}, .tape = tape, .direct = direct, .lambda_out = lambda, .gradient_piece = 8};
+    dpcri_backward b = {.plan = plan,
+                        .t = {*z0, *z},
+                        .tape = tape,
+                        .direct = direct,
+                        .lambda_out = lambda,
+                        .gradient_piece = gradient_steps(plan)};
     b.from_tape = steps->gradient_from_tape && plan->options.consume_tape && tape && !lambda && by_loop(plan);
     carve(plan, &arena, &b.space);
     const int64_t shape[3] = {1, steps->batch, steps->width};
@@ -262,6 +280,7 @@ dpcr_status dpcr_solve_backward(const dpcr_solve_plan *plan, const dpcr_array *z
         report->bytes = plan->workspace;
         report->scheme = plan->options.backward;
         report->method = plan->options.method;
+        if (by_lanes(plan)) report->sweeps = b.sweeps;
     }
 done:
     return status;

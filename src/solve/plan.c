@@ -234,7 +234,8 @@ static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
 
 static dpcr_status check_backward(const dpcr_solve_plan *plan, dpcr_error *error) {
     const dpcr_steps *steps = &plan->steps;
-    if (plan->options.backward != DPCR_SCHEME_SEQUENTIAL && !steps->linearise)
+    const bool by_lanes = plan->options.backward == DPCR_SCHEME_OVERLAP && dpcri_backward_can_overlap(steps);
+    if (plan->options.backward != DPCR_SCHEME_SEQUENTIAL && !by_lanes && !steps->linearise)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
                           "solve: backward %s needs the callback linearise; without it backward sequential works",
                           dpcr_scheme_name(plan->options.backward));

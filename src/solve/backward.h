@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+// One backward pass: what its ways share. Lives on the stack of dpcr_solve_backward.
+#ifndef DPCRI_BACKWARD_H
+#define DPCRI_BACKWARD_H
+
+#include "solve/solve_internal.h"
+
+typedef struct dpcri_backward_space {
+    void *lambda, *carry, *a, *linear;
+    // overlap: [K][B][w], the adjoint that each chunk began with, and what came out of it; [K][B][2][w] for reruns
+    void *starts, *ends, *spare;
+    unsigned char *rerun;  // overlap: [K][B], 1 where the chunk must run again
+    double *scale;         // overlap: [B], the size of a sequence's adjoints
+} dpcri_backward_space;
+
+typedef struct dpcri_backward {
+    const dpcr_solve_plan *plan;
+    dpcri_trajectory t;
+    const dpcr_array *tape, *direct, *lambda_out;
+    dpcri_backward_space space;
+    int64_t lo, hi;     // the window at work
+    dpcr_array lambda;  // [hi - lo][B][w]
+    dpcr_array carry;   // [1][B][w]: J_hi^T lambda_hi on the way in, J_lo^T lambda_lo on the way out
+    int64_t gradient_piece;
+    bool from_tape;  // no adjoint states are kept: gradient finds what it wants in the tape
+    int sweeps;      // overlap: of the window that took most; one more than allowed: finished in order
+    _Atomic int code;
+} dpcri_backward;
+
+// The callback adjoint: `lanes` lanes of `count` steps from step first on (0 alone), `stride` apart. last, out
+// [lanes][rows][w]; kept [lanes][count][rows][w] or NULL.
+void dpcri_adjoint_lanes(dpcri_backward *b, int64_t first, int64_t lanes, int64_t stride, int64_t count, int64_t row,
+                         int64_t rows, const dpcr_array *last, const dpcr_array *kept, const dpcr_array *out);
+// The places of lambda for such lanes.
+dpcr_array dpcri_lambda_lanes(const dpcri_backward *b, int64_t first, int64_t lanes, int64_t stride, int64_t count,
+                              int64_t row, int64_t rows);
+// The loop over steps lo .. hi - 1, from the carry and back to it.
+void dpcri_adjoint_range(dpcri_backward *b, int64_t lo, int64_t hi, int64_t row, int64_t rows);
+
+// The window by overlapped chunks.
+void dpcri_backward_overlap(dpcri_backward *b);
+void dpcri_backward_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_backward_space *space);
+
+#endif

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: MIT
+// The adjoint loop in overlapped chunks: what forgets its past forward forgets its future backward, for the transposed
+// Jacobians shrink what the Jacobians do. K chunks of n steps run side by side by the callback `adjoint`, each after m
+// steps from 0:
+//     s_c <- adjoint after the m steps to the right of chunk c, from 0     (those that reach the end start from it:
+//     exact) lambda_l of chunk c by the adjoint loop from s_c; e_c <- what comes out of it chunk c stands if |s_c -
+//     e_{c+1}| <= (atol + rtol) size, size the sequence's largest adjoint at a boundary: the backward pass is linear,
+//     so its tolerance scales with it; bit for bit where both are 0 chunks that do not stand run again from their
+//     neighbour until they meet what is stored; after 3 sweeps in order
+// Work (1 + m/n) L, depth n + m, memory four states a chunk. docs/math/backward.md.
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "solve/backward.h"
+
+enum {
+    LANES = 16,       // a call of callbacks that do not say how many they run at their best
+    MEET_STEPS = 64,  // steps of a rerun between two looks whether it has met what is stored
+    SWEEPS = 3,
+    CUTS = 32  // counts of chunks that are weighed
+};
+
+// Steps [from, right) in K chunks of n, numbered from the left; the remainder, right to the window's end, goes first.
+typedef struct layout {
+    int64_t chunks, n, lanes, from, right;
+} layout;
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static int64_t lanes_of(const dpcr_steps *steps) { return steps->lanes > 1 ? steps->lanes : LANES; }
+
+// Chunks of at least twice the warm-up; two calls' worth of lanes where the chain is long enough, more where chunks
+// would be longer than eight warm-ups.
+static int64_t most_chunks(const dpcr_solve_plan *plan, int64_t length) {
+    const int64_t m = plan->options.warm_up, lanes = lanes_of(&plan->steps), share = length / lanes;
+    if (plan->options.chunk) return most(length / plan->options.chunk, 1);
+    const int64_t groups = share < 4 * m ? 1 : most(share / (8 * m), 2);
+    return least(most(length / (2 * m), 1), lanes * groups);
+}
+
+// A remainder is run alone, so of the counts near the wanted one the best is the one with the fewest dependent steps.
+static layout layout_of(const dpcr_solve_plan *plan, int64_t lo, int64_t hi) {
+    const int64_t from = lo ? lo : 1, length = most(hi - from, 0), wanted = most_chunks(plan, length);
+    layout best = {.chunks = wanted, .lanes = lanes_of(&plan->steps), .from = from};
+    int64_t shortest = INT64_MAX;
+    for (int64_t k = wanted; k > 0 && k > wanted - CUTS && 4 * k >= 3 * wanted; k--) {
+        const int64_t depth = length / k + length % k;
+        if (depth < shortest) shortest = depth, best.chunks = k;
+    }
+    best.n = length / best.chunks;
+    best.right = from + best.n * best.chunks;
+    return best;
+}
+
+typedef struct job {
+    dpcri_backward *b;
+    layout cut;
+    const dpcri_row_ops *ops;
+} job;
+
+void dpcri_backward_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_backward_space *space) {
+    const int64_t chunks = most_chunks(plan, plan->backward_window);
+    int64_t rows = 0, numbers = 0;
+    if (!dpcri_mul(chunks, plan->steps.batch, &rows) || !dpcri_mul(rows, plan->steps.width, &numbers))
+        arena->overflow = true;
+    space->starts = dpcri_arena_take(arena, numbers, dpcr_dtype_size(plan->steps.dtype));
+    space->ends = dpcri_arena_take(arena, numbers, dpcr_dtype_size(plan->steps.dtype));
+    space->spare = dpcri_arena_take(arena, 2 * numbers, dpcr_dtype_size(plan->steps.dtype));
+    space->rerun = dpcri_arena_take(arena, rows, 1);
+    space->scale = dpcri_arena_take(arena, plan->steps.batch, sizeof(double));
+}
+
+static int64_t chunk_start(const job *o, int64_t c) { return o->cut.from + c * o->cut.n; }
+
+// [count][rows][w] of chunk-wise adjoints, from chunk c.
+static dpcr_array chunk_adjoints(const job *o, void *data, int64_t c, int64_t count, int64_t row, int64_t rows) {
+    const dpcr_steps *steps = &o->b->plan->steps;
+    const int64_t shape[3] = {o->cut.chunks, steps->batch, steps->width};
+    const dpcr_array whole = dpcr_array_make(data, steps->dtype, 3, shape);
+    return dpcri_slice(&whole, c, count, row, rows);
+}
+
+// The m steps to the right of chunks [c, c + count). Their adjoints are not wanted: they all go to one place, which the
+// chunk's end takes later.
+static void warm_up(job *o, int64_t c, int64_t count, int64_t m) {
+    const int64_t batch = o->b->plan->steps.batch;
+    const dpcr_array starts = chunk_adjoints(o, o->b->space.starts, c, count, 0, batch);
+    const dpcr_array ends = chunk_adjoints(o, o->b->space.ends, c, count, 0, batch);
+    dpcr_array nowhere = dpcri_as_lanes(&ends);
+    nowhere.shape[1] = m, nowhere.strides[1] = 0;
+    dpcri_adjoint_lanes(o->b, chunk_start(o, c + 1), count, o->cut.n, m, 0, batch, &starts, &nowhere, &starts);
+}
+
+static void start_chunks(job *o, int64_t first, int64_t end) {
+    const int64_t m = o->b->plan->options.warm_up, batch = o->b->plan->steps.batch;
+    for (int64_t c = end - 1; c >= first; c--) {
+        const int64_t to_end = (o->cut.chunks - 1 - c) * o->cut.n;
+        if (to_end > m) {
+            const dpcr_array rest = chunk_adjoints(o, o->b->space.starts, first, c + 1 - first, 0, batch);
+            o->ops->fill(&rest, 0);
+            warm_up(o, first, c + 1 - first, m);
+            return;
+        }
+        const dpcr_array start = chunk_adjoints(o, o->b->space.starts, c, 1, 0, batch);
+        o->ops->copy(&o->b->carry, &start);
+        if (to_end > 0) warm_up(o, c, 1, to_end);  // exact
+    }
+}
+
+static void first_pass(void *argument, int64_t group) {
+    job *o = argument;
+    const int64_t first = group * o->cut.lanes, count = least(o->cut.lanes, o->cut.chunks - first), n = o->cut.n;
+    const int64_t batch = o->b->plan->steps.batch, begin = chunk_start(o, first);
+    start_chunks(o, first, first + count);
+    const dpcr_array starts = chunk_adjoints(o, o->b->space.starts, first, count, 0, batch);
+    const dpcr_array ends = chunk_adjoints(o, o->b->space.ends, first, count, 0, batch);
+    const dpcr_array kept = dpcri_lambda_lanes(o->b, begin, count, n, n, 0, batch);
+    dpcri_adjoint_lanes(o->b, begin, count, n, n, 0, batch, &starts, &kept, &ends);
+}
+
+static double value_at(const void *x, int64_t i, dpcr_dtype dtype) {
+    return dtype == DPCR_F64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
+}
+
+static void *chunk_row(const job *o, void *data, int64_t c, int64_t b) {
+    const dpcr_steps *steps = &o->b->plan->steps;
+    return (char *)data + (c * steps->batch + b) * steps->width * (int64_t)dpcr_dtype_size(steps->dtype);
+}
+
+// Sequence by sequence the largest number that a chunk begins with; 0 where one is not finite: bits decide then.
+static void find_scales(job *o) {
+    const dpcr_steps *steps = &o->b->plan->steps;
+    for (int64_t b = 0; b < steps->batch; b++) {
+        double size = 0;
+        for (int64_t c = 0; c < o->cut.chunks; c++)
+            for (int64_t i = 0; i < steps->width; i++) {
+                const double x = fabs(value_at(chunk_row(o, o->b->space.starts, c, b), i, steps->dtype));
+                size = x <= size ? size : x;
+            }
+        o->b->space.scale[b] = isfinite(size) ? size : 0;
+    }
+}
+
+static bool close(const job *o, const void *x, const void *y, int64_t b) {
+    const dpcr_steps *steps = &o->b->plan->steps;
+    if (memcmp(x, y, (size_t)steps->width * dpcr_dtype_size(steps->dtype)) == 0) return true;
+    const double allowed = (o->b->plan->options.atol + o->b->plan->options.rtol) * o->b->space.scale[b];
+    if (!(allowed > 0)) return false;
+    for (int64_t i = 0; i < steps->width; i++)
+        if (!(fabs(value_at(x, i, steps->dtype) - value_at(y, i, steps->dtype)) <= allowed)) return false;
+    return true;
+}
+
+// Where a chunk's start differs from what came out of its right neighbour it takes that, and must run again.
+static bool check_boundary(job *o, int64_t c, int64_t b) {
+    const dpcr_steps *steps = &o->b->plan->steps;
+    const void *end = chunk_row(o, o->b->space.ends, c + 1, b);
+    void *start = chunk_row(o, o->b->space.starts, c, b);
+    if (close(o, end, start, b)) return true;
+    memcpy(start, end, (size_t)steps->width * dpcr_dtype_size(steps->dtype));
+    return false;
+}
+
+static bool check_boundaries(job *o) {
+    const int64_t batch = o->b->plan->steps.batch;
+    bool any = false;
+    for (int64_t c = 0; c + 1 < o->cut.chunks; c++)
+        for (int64_t b = 0; b < batch; b++) {
+            const bool bad = !check_boundary(o, c, b);
+            o->b->space.rerun[c * batch + b] = bad;
+            any = any || bad;
+        }
+    return any;
+}
+
+// Chunk c of sequence b again, from its start down to where it meets what is stored; its end then stands too.
+static void rerun_row(job *o, int64_t c, int64_t b) {
+    const dpcr_steps *steps = &o->b->plan->steps;
+    const int64_t begin = chunk_start(o, c), bytes = steps->width * (int64_t)dpcr_dtype_size(steps->dtype);
+    char *spare = (char *)o->b->space.spare + 2 * (c * steps->batch + b) * bytes, *stored = spare + bytes;
+    dpcr_array at = chunk_adjoints(o, o->b->space.starts, c, 1, b, 1);
+    memcpy(spare, at.data, (size_t)bytes);
+    at.data = spare;
+    for (int64_t hi = begin + o->cut.n; hi > begin; hi -= MEET_STEPS) {
+        const int64_t lo = most(begin, hi - MEET_STEPS);
+        const dpcr_array kept = dpcri_lambda_lanes(o->b, lo, 1, 1, hi - lo, b, 1);
+        memcpy(stored, kept.data, (size_t)bytes);
+        dpcri_adjoint_lanes(o->b, lo, 1, 1, hi - lo, b, 1, &at, &kept, &at);
+        if (close(o, kept.data, stored, b) && lo > begin) return;
+    }
+    memcpy(chunk_row(o, o->b->space.ends, c, b), spare, (size_t)bytes);
+}
+
+static void rerun_chunk(void *argument, int64_t c) {
+    job *o = argument;
+    const int64_t batch = o->b->plan->steps.batch;
+    for (int64_t b = 0; b < batch; b++)
+        if (o->b->space.rerun[c * batch + b]) rerun_row(o, c, b);
+}
+
+// From the right; chunks that meet their neighbour are left as they are.
+static void finish_in_order(job *o) {
+    const dpcr_steps *steps = &o->b->plan->steps;
+    for (int64_t b = 0; b < steps->batch; b++)
+        for (int64_t c = o->cut.chunks - 2; c >= 0; c--) {
+            const bool marked = o->b->space.rerun[c * steps->batch + b];
+            if (check_boundary(o, c, b) && !marked) continue;
+            memcpy(chunk_row(o, o->b->space.starts, c, b), chunk_row(o, o->b->space.ends, c + 1, b),
+                   (size_t)steps->width * dpcr_dtype_size(steps->dtype));
+            rerun_row(o, c, b);
+        }
+}
+
+void dpcri_backward_overlap(dpcri_backward *b) {
+    const dpcr_solve_plan *plan = b->plan;
+    const int64_t batch = plan->steps.batch;
+    job o = {.b = b, .cut = layout_of(plan, b->lo, b->hi), .ops = dpcri_row_ops_of(plan->steps.dtype)};
+    const double flops = (double)(b->hi - b->lo) * (double)batch * plan->steps.flops;
+    dpcri_adjoint_range(b, o.cut.right, b->hi, 0, batch);
+    if (o.cut.right > o.cut.from) {
+        dpcri_for_tasks(plan, flops, (o.cut.chunks + o.cut.lanes - 1) / o.cut.lanes, first_pass, &o);
+        find_scales(&o);
+        bool bad = check_boundaries(&o);
+        int sweeps = 1;
+        for (; bad && sweeps < SWEEPS && b->code == 0; sweeps++) {
+            dpcri_for_tasks(plan, flops, o.cut.chunks, rerun_chunk, &o);
+            bad = check_boundaries(&o);
+        }
+        if (bad && b->code == 0) finish_in_order(&o);
+        b->sweeps = (int)most(bad ? SWEEPS + 1 : sweeps, b->sweeps);
+        const dpcr_array end = chunk_adjoints(&o, b->space.ends, 0, 1, 0, batch);
+        o.ops->copy(&end, &b->carry);
+    }
+    if (b->lo == 0) dpcri_adjoint_range(b, 0, 1, 0, batch);
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT
+// The backward pass in overlapped chunks against the adjoint loop: bit for bit with tolerance 0, within the tolerance
+// else, also on chains that do not forget; for any number of threads, lanes, rows and windows.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+// cmocka needs the four above
+#include <cmocka.h>
+#include <stdio.h>
+
+#include "chains.h"
+#include "solving.h"
+
+static const double forgets[2] = {0.9, 0}, keeps[2] = {0.5, 0.05};
+
+static dpcr_solve_options options_of(dpcr_scheme backward, double tolerance) {
+    return (dpcr_solve_options){.size = sizeof(dpcr_solve_options),
+                                .method = DPCR_METHOD_SEQUENTIAL,
+                                .backward = backward,
+                                .warm_up = 40,
+                                .atol = tolerance,
+                                .rtol = tolerance};
+}
+
+static solved run(dpcr_context *context, chain *c, int64_t lanes, void *z0, const dpcr_solve_options *options) {
+    dpcr_steps steps = chain_steps(c);
+    steps.lanes = lanes;
+    steps.flops = 0;  // unknown: always handed to the threads
+    solved s = solve_steps(context, &steps, c, z0, options, NULL, 1);
+    if (s.status != DPCR_OK) fail_msg("%s", s.error.text);
+    return s;
+}
+
+static double largest_size(const chain *c, const void *x) {
+    const int64_t shape[1] = {c->length * c->batch * c->width};
+    const dpcr_array a = dpcr_array_make((void *)x, c->dtype, 1, shape);
+    double size = 0;
+    for (int64_t i = 0; i < shape[0]; i++) size = fmax(size, fabs(chain_get(&a, i)));
+    return size;
+}
+
+static void same_bits(const chain *c, const solved *a, const solved *b, const char *what) {
+    if (memcmp(a->lambda, b->lambda, solving_bytes(c) - 64) != 0 ||
+        memcmp(a->dz0, b->dz0, (size_t)(c->batch * c->width) * dpcr_dtype_size(c->dtype)) != 0)
+        fail_msg("%s: length %d, batch %d, width %d", what, (int)c->length, (int)c->batch, (int)c->width);
+}
+
+// Lengths around chunk counts, step 0 apart, lanes that do not divide.
+static void tolerance_zero_is_the_loop(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    const int64_t lengths[] = {1, 2, 3, 79, 81, 82, 200, 513, 1024, 1500}, lanes[] = {0, 1, 3, 8};
+    for (int keep = 0; keep < 2; keep++)
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+            for (size_t k = 0; k < sizeof lanes / sizeof *lanes; k++) {
+                chain c = {.step = step_tanh,
+                           .length = lengths[i],
+                           .batch = 3,
+                           .width = 1 + (int64_t)(i + k) % 3,
+                           .dtype = k % 2 ? DPCR_F32 : DPCR_F64,
+                           .parameters = keep ? keeps : forgets};
+                void *z0 = starts(&c);
+                dpcr_solve_options o = options_of(DPCR_SCHEME_OVERLAP, -1);
+                solved chunks = run(context, &c, lanes[k], z0, &o);
+                o.chunk = 23;
+                solved short_ones = run(context, &c, lanes[k], z0, &o);
+                o = options_of(DPCR_SCHEME_SEQUENTIAL, -1);
+                solved loop = run(context, &c, lanes[k], z0, &o);
+                same_bits(&c, &chunks, &loop, keep ? "a chain that keeps" : "a chain that forgets");
+                same_bits(&c, &short_ones, &loop, "short chunks");
+                solved_free(&chunks), solved_free(&loop), solved_free(&short_ones);
+                free(z0);
+            }
+    dpcr_context_destroy(context);
+}
+
+static void tolerance_holds(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    for (int keep = 0; keep < 2; keep++)
+        for (int64_t w = 1; w <= 12; w += 11) {
+            chain c = {.step = step_tanh, .length = 900, .batch = 2, .width = w, .dtype = DPCR_F64};
+            c.parameters = keep ? keeps : forgets;
+            void *z0 = starts(&c);
+            dpcr_solve_options o = options_of(DPCR_SCHEME_OVERLAP, 1e-9);
+            o.warm_up = 25;
+            solved chunks = run(context, &c, 4, z0, &o);
+            o = options_of(DPCR_SCHEME_SEQUENTIAL, 1e-9);
+            solved loop = run(context, &c, 4, z0, &o);
+            assert_true(largest_error(&c, chunks.lambda, loop.lambda) <= 1e-7 * largest_size(&c, loop.lambda));
+            solved_free(&chunks), solved_free(&loop);
+            free(z0);
+        }
+    dpcr_context_destroy(context);
+}
+
+// With a tolerance too: any number of threads; without one, windows.
+static void bits_depend_on_nothing_else(void **state) {
+    (void)state;
+    dpcr_context *one = solving_context(1), *two = solving_context(2), *three = solving_context(3);
+    chain c = {.step = step_tanh, .length = 700, .batch = 4, .width = 5, .dtype = DPCR_F32, .parameters = forgets};
+    void *z0 = starts(&c);
+    dpcr_solve_options o = options_of(DPCR_SCHEME_OVERLAP, 1e-6);
+    o.warm_up = 12;
+    solved a = run(one, &c, 8, z0, &o), b = run(two, &c, 8, z0, &o), d = run(three, &c, 8, z0, &o);
+    same_bits(&c, &a, &b, "two threads"), same_bits(&c, &a, &d, "three threads");
+    o = options_of(DPCR_SCHEME_OVERLAP, -1);
+    solved whole = run(two, &c, 8, z0, &o);
+    o.memory_limit = 40000;
+    solved windows = run(two, &c, 8, z0, &o);
+    same_bits(&c, &whole, &windows, "windows");
+    solved_free(&a), solved_free(&b), solved_free(&d), solved_free(&whole), solved_free(&windows);
+    free(z0);
+    dpcr_context_destroy(one), dpcr_context_destroy(two), dpcr_context_destroy(three);
+}
+
+// One sequence's adjoint is not finite: the others keep their bits, and it has the loop's.
+static void a_spoiled_sequence_stays_alone(void **state) {
+    (void)state;
+    enum { L = 400, B = 3, W = 2 };
+    dpcr_context *context = solving_context(2);
+    chain c = {.step = step_tanh, .length = L, .batch = B, .width = W, .dtype = DPCR_F64, .parameters = forgets};
+    double *z0 = starts(&c), *z = loop_of(&c, z0), last[B * W], direct[L * B * W] = {0}, lambda[3][L * B * W];
+    const int64_t shape[3] = {L, B, W};
+    const dpcr_array first = dpcr_array_make(z0, DPCR_F64, 2, shape + 1), zs = dpcr_array_make(z, DPCR_F64, 3, shape),
+                     end = dpcr_array_make(last, DPCR_F64, 2, shape + 1),
+                     given = dpcr_array_make(direct, DPCR_F64, 3, shape);
+    for (int i = 0; i < B * W; i++) last[i] = 1 + i;
+    for (int way = 0; way < 3; way++) {
+        const dpcr_steps steps = chain_steps(&c);
+        const dpcr_solve_options o = options_of(way ? DPCR_SCHEME_OVERLAP : DPCR_SCHEME_SEQUENTIAL, -1);
+        direct[200 * B * W + 1 * W] = way < 2 ? NAN : 0;
+        dpcr_solve_plan *plan = NULL;
+        assert_int_equal(dpcr_solve_plan_create(context, &steps, &o, &plan, NULL), DPCR_OK);
+        const size_t bytes = dpcr_solve_plan_workspace(plan);
+        void *workspace = solving_workspace(bytes);
+        const dpcr_array out = dpcr_array_make(lambda[way], DPCR_F64, 3, shape);
+        assert_int_equal(
+            dpcr_solve_backward(plan, &first, &zs, NULL, &given, &end, &out, NULL, workspace, bytes, NULL, NULL),
+            DPCR_OK);
+        free(workspace);
+        dpcr_solve_plan_destroy(plan);
+    }
+    for (int64_t l = 0; l < L; l++)
+        for (int64_t i = 0; i < B * W; i++) {
+            const double loop = lambda[0][l * B * W + i], chunks = lambda[1][l * B * W + i];
+            if (isnan(loop))
+                assert_true(isnan(chunks));
+            else
+                assert_true(loop == chunks);
+            if (i / W != 1) assert_true(chunks == lambda[2][l * B * W + i]);
+        }
+    free(z0), free(z);
+    dpcr_context_destroy(context);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(tolerance_zero_is_the_loop), cmocka_unit_test(tolerance_holds),
+                                       cmocka_unit_test(bits_depend_on_nothing_else),
+                                       cmocka_unit_test(a_spoiled_sequence_stays_alone)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
