@@ -189,21 +189,27 @@ static int add_chain(planner_subject *s, const dpcr_chain_options *options) {
     dpcr_error error = {0};
     if (dpcr_chain_plan_create(s->context, &s->shape, options, &plan, &error) != DPCR_OK)
         return s->count ? CLI_DONE : cli_fail_error(&error, CLI_COMPUTING);
-    const dpcr_scheme scheme = dpcr_chain_plan_scheme(plan);
+    const dpcr_chain_options *o = dpcr_chain_plan_options(plan);
+    char name[64];
+    int used = snprintf(name, sizeof name, "%s", dpcr_scheme_name(o->scheme));
+    if (o->scheme == DPCR_SCHEME_CHUNKED || o->scheme == DPCR_SCHEME_OVERLAP)
+        used += snprintf(name + used, sizeof name - (size_t)used, " %lld", (long long)o->chunk);
+    if (o->scheme == DPCR_SCHEME_OVERLAP)
+        snprintf(name + used, sizeof name - (size_t)used, "/%lld", (long long)o->warm_up);
     for (int i = 0; i < s->count; i++)
-        if (!strcmp(s->ways[i].name, dpcr_scheme_name(scheme))) {
+        if (!strcmp(s->ways[i].name, name)) {
             dpcr_chain_plan_destroy(plan);
             return CLI_DONE;
         }
     if (s->count == 0) snprintf(s->sentence, sizeof s->sentence, "%s", dpcr_chain_plan_sentence(plan));
-    add_way(s, dpcr_scheme_name(scheme), plan, dpcr_chain_plan_workspace(plan), scheme == DPCR_SCHEME_SEQUENTIAL);
+    add_way(s, name, plan, dpcr_chain_plan_workspace(plan), o->scheme == DPCR_SCHEME_SEQUENTIAL);
     return CLI_DONE;
 }
 
 static int plan_chain(planner_subject *s, dpcr_planning planning, double budget) {
-    (void)planning, (void)budget;
     s->shape.transposed = s->backward;
-    dpcr_chain_options options = {.size = sizeof options};
+    dpcr_chain_options options = {
+        .size = sizeof options, .planning = planning, .planning_seconds = budget, .typical = &s->a};
     const double start = cli_now();
     int status = add_chain(s, &options);
     s->planning_seconds = cli_now() - start;

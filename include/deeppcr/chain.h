@@ -27,6 +27,20 @@ typedef enum dpcr_scheme {
 DPCR_API const char *dpcr_scheme_name(dpcr_scheme scheme);
 DPCR_API dpcr_status dpcr_scheme_find(const char *name, dpcr_scheme *scheme, dpcr_error *error);
 
+// How AUTO is decided, for linear and for nonlinear chains. Each first looks whether the context's wisdom knows the
+// answer. MEASURE runs every candidate in turn on the whole chain while the plan is made, and takes the memory that
+// this needs; where it is refused that, it falls back to ESTIMATE.
+typedef enum dpcr_planning {
+    DPCR_PLANNING_ESTIMATE = 0,  // from the cost model
+    DPCR_PLANNING_MEASURE,       // the candidates are timed, and the winner is remembered in the context's wisdom
+    DPCR_PLANNING_WISDOM,        // from wisdom alone: DPCR_ERROR_UNSUPPORTED where it does not know
+    DPCR_PLANNING_COUNT
+} dpcr_planning;
+
+// "estimate", "measure", "wisdom".
+DPCR_API const char *dpcr_planning_name(dpcr_planning planning);
+DPCR_API dpcr_status dpcr_planning_find(const char *name, dpcr_planning *planning, dpcr_error *error);
+
 typedef struct dpcr_chain_shape {
     size_t size;     // sizeof(dpcr_chain_shape) of the caller: room for widths that differ from step to step
     int64_t length;  // L >= 0
@@ -46,6 +60,10 @@ typedef struct dpcr_chain_options {
     double tolerance;  // overlap: allowed boundary defect |d| <= tolerance max(1, |z|); default 0: bit for bit the
                        // loop's result
     int max_sweeps;    // overlap: sweeps before the rest is finished in order; default 3
+    dpcr_planning planning;     // how AUTO is decided
+    double planning_seconds;    // MEASURE: budget; default 1
+    const dpcr_array *typical;  // MEASURE: transitions like those to come, as execute's `a`, read by plan_create alone.
+                                // Without them overlap is no candidate: whether a chain forgets lies in them
 } dpcr_chain_options;
 
 typedef struct dpcr_chain_plan dpcr_chain_plan;
@@ -69,6 +87,8 @@ DPCR_API dpcr_status dpcr_chain_plan_create(dpcr_context *context, const dpcr_ch
 DPCR_API void dpcr_chain_plan_destroy(dpcr_chain_plan *plan);
 DPCR_API dpcr_scheme dpcr_chain_plan_scheme(const dpcr_chain_plan *plan);
 DPCR_API const char *dpcr_chain_plan_sentence(const dpcr_chain_plan *plan);
+// Every option as the plan uses it: a plan made with these runs the same way, to the bit.
+DPCR_API const dpcr_chain_options *dpcr_chain_plan_options(const dpcr_chain_plan *plan);
 
 // Bytes of workspace (64-byte aligned host memory) that each of the executes below needs.
 DPCR_API size_t dpcr_chain_plan_workspace(const dpcr_chain_plan *plan);

@@ -160,21 +160,6 @@ DPCR_API const char *dpcr_reason_name(dpcr_reason reason);
     0.1  // factor of the defaults where no error estimate confirms the residuals: diagonal, block,
          // picard, jacobi, damped
 
-// How AUTO is decided. Each first looks whether the context's wisdom knows the answer. ESTIMATE and MEASURE call the
-// chain's advance (a few hundred steps, to see how soon it forgets its start); MEASURE also solves the whole chain,
-// from `start`, by every candidate in turn, and takes memory for that: z, and a workspace. Where it is refused that, it
-// falls back to ESTIMATE. The gradient callback is never called.
-typedef enum dpcr_planning {
-    DPCR_PLANNING_ESTIMATE = 0,  // from the cost model
-    DPCR_PLANNING_MEASURE,       // the candidates are timed, and the winner is remembered in the context's wisdom
-    DPCR_PLANNING_WISDOM,        // from wisdom alone: DPCR_ERROR_UNSUPPORTED where it does not know
-    DPCR_PLANNING_COUNT
-} dpcr_planning;
-
-// "estimate", "measure", "wisdom".
-DPCR_API const char *dpcr_planning_name(dpcr_planning planning);
-DPCR_API dpcr_status dpcr_planning_find(const char *name, dpcr_planning *planning, dpcr_error *error);
-
 typedef struct dpcr_solve_options {
     size_t size;  // sizeof(dpcr_solve_options) of the caller; zero in a field means the default
     dpcr_method method;

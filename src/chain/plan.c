@@ -9,6 +9,7 @@
 
 #include "chain/auto.h"
 #include "chain/flow.h"
+#include "chain/measure.h"
 
 static dpcr_status check_shape(const dpcr_chain_shape *shape, dpcr_error *error) {
     if (shape->size < offsetof(dpcr_chain_shape, transposed) + sizeof shape->transposed)
@@ -55,6 +56,10 @@ static dpcr_status check_options(const dpcr_chain_options *o, dpcr_error *error)
     if (!(o->tolerance >= 0) || isinf(o->tolerance))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "chain_plan: tolerance is %g, wanted 0 or more and finite",
                           o->tolerance);
+    if ((unsigned)o->planning >= DPCR_PLANNING_COUNT || !(o->planning_seconds >= 0))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "chain_plan: planning is %d and planning_seconds %g, wanted a named one and 0 or more",
+                          (int)o->planning, o->planning_seconds);
     return DPCR_OK;
 }
 
@@ -73,17 +78,23 @@ static dpcr_status refuse_scheme(const dpcr_chain_shape *shape, const dpcr_chain
     return DPCR_OK;
 }
 
-static void choose(dpcr_chain_plan *plan) {
+static dpcr_status choose(dpcr_chain_plan *plan, dpcr_error *error) {
     dpcr_chain_options *o = &plan->options;
     if (o->scheme != DPCR_SCHEME_AUTO) {
         snprintf(plan->sentence, sizeof plan->sentence, "%s: asked for", dpcr_scheme_name(o->scheme));
-        return;
+        return DPCR_OK;
     }
+    if (dpcri_chain_recall(plan)) return DPCR_OK;
+    if (o->planning == DPCR_PLANNING_WISDOM)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                          "chain_plan: nothing is known of this chain; planning measure would find out");
+    if (o->planning == DPCR_PLANNING_MEASURE && dpcri_chain_measure(plan)) return DPCR_OK;
     dpcr_chain_options chunked = *o;
     chunked.scheme = DPCR_SCHEME_CHUNKED;
     dpcri_chain_defaults(&plan->shape.transition, plan->shape.length, plan->shape.batch, &chunked);
     o->scheme = dpcri_chain_auto(&plan->shape, chunked.chunk, dpcr_context_threads(plan->context), plan->sentence,
                                  sizeof plan->sentence);
+    return DPCR_OK;
 }
 
 dpcri_linear dpcri_plan_linear(const dpcr_chain_plan *plan, const dpcri_view *a, int transposed) {
@@ -124,7 +135,8 @@ dpcr_status dpcr_chain_plan_create(dpcr_context *context, const dpcr_chain_shape
     made->shape = *shape;
     made->options = given;
     made->values = dpcr_transition_values(&shape->transition);
-    choose(made);
+    DPCR_TRY(choose(made, error));
+    made->options.typical = NULL;  // the caller's, and read
     dpcri_chain_defaults(&shape->transition, shape->length, shape->batch, &made->options);
     const dpcri_view none = {0};
     const dpcri_linear whole = dpcri_plan_linear(made, &none, shape->transposed);
@@ -148,6 +160,7 @@ void dpcr_chain_plan_destroy(dpcr_chain_plan *plan) {
 dpcr_scheme dpcr_chain_plan_scheme(const dpcr_chain_plan *plan) {
     return plan ? plan->options.scheme : DPCR_SCHEME_AUTO;
 }
+const dpcr_chain_options *dpcr_chain_plan_options(const dpcr_chain_plan *plan) { return plan ? &plan->options : NULL; }
 const char *dpcr_chain_plan_sentence(const dpcr_chain_plan *plan) { return plan ? plan->sentence : ""; }
 size_t dpcr_chain_plan_workspace(const dpcr_chain_plan *plan) { return plan ? plan->workspace : 0; }
 

@@ -109,7 +109,12 @@ static void make_plans(trials *t, const dpcri_outlook *o, const dpcr_candidate *
     }
 }
 
-static void sort_measured(dpcr_candidate *candidates, int64_t count) {
+// By what was measured; what was not comes last, as it was predicted. The winner of the race is the first all the same.
+static void sort_measured(dpcr_candidate *candidates, int64_t count, int64_t winner) {
+    const dpcr_candidate won = candidates[winner];
+    for (int64_t i = winner; i > 0; i--) candidates[i] = candidates[i - 1];
+    candidates[0] = won;
+    candidates++, count--;
     for (int64_t i = 1; i < count; i++)
         for (int64_t k = i; k > 0; k--) {
             const dpcr_candidate a = candidates[k - 1], b = candidates[k];
@@ -141,7 +146,7 @@ bool dpcri_measure(const dpcri_outlook *o, bool backward, dpcr_candidate *candid
         if (ready) winner = dpcri_race(count, run_trial, &t, seconds, median);
     }
     for (int64_t i = 0; winner >= 0 && i < count; i++) candidates[i].measured = median[i] < HUGE_VAL ? median[i] : 0;
-    if (winner >= 0) sort_measured(candidates, count);
+    if (winner >= 0) sort_measured(candidates, count, winner);
     dpcr_solve_plan_destroy(solution);
     for (int64_t i = 0; i < count; i++) dpcr_solve_plan_destroy(t.plans[i]);
     dpcri_free(o->context, t.memory);

@@ -129,22 +129,6 @@ dpcr_status dpcri_method_transition(const dpcr_steps *steps, const dpcr_solve_op
     return DPCR_OK;
 }
 
-static const char *const planning_names[DPCR_PLANNING_COUNT] = {"estimate", "measure", "wisdom"};
-
-const char *dpcr_planning_name(dpcr_planning planning) {
-    return (unsigned)planning < DPCR_PLANNING_COUNT ? planning_names[planning] : "unknown";
-}
-
-dpcr_status dpcr_planning_find(const char *name, dpcr_planning *planning, dpcr_error *error) {
-    for (int i = 0; name && planning && i < DPCR_PLANNING_COUNT; i++)
-        if (strcmp(name, planning_names[i]) == 0) {
-            *planning = (dpcr_planning)i;
-            return DPCR_OK;
-        }
-    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "planning is \"%s\", wanted estimate, measure or wisdom",
-                      name ? name : "");
-}
-
 static int64_t clamp(int64_t value, int64_t low, int64_t high) {
     return value < low ? low : value > high ? high : value;
 }

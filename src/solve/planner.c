@@ -16,6 +16,7 @@ enum {
     SHOOTING_CHUNK = 16,  // the driver's own, without windows
     LEAST_LENGTH = 32,    // below, nothing pays
     WINDOW_STEPS = 1024,  // of the stretch on which a window is tried
+    MOST_GROUPS = 32,     // of overlap's chunks, tried when measuring
     MEASURED_WITHIN = 4   // times the best prediction: what is worth a measurement
 };
 static const double known_doubt = 1.1, guessed_doubt = 1.5;  // a model's doubt goes to the loop, which is always right
@@ -82,9 +83,12 @@ static void list_overlap(const dpcri_outlook *o, list *l, int64_t warm_up, bool 
     const double lanes = o->machine.threads * (double)(o->steps->lanes > 1 ? o->steps->lanes : 16);
     const int64_t fair = (int64_t)fmax((double)m, (double)o->steps->length / lanes) | 1;
     if (o->steps->concurrent && 2 * fair < n) add_overlap(o, l, fair, m);
-    if (!variants) return;
-    add_overlap(o, l, 2 * n | 1, m);
-    if (n / 2 > m) add_overlap(o, l, (n / 2) | 1, m);
+    // Measured, all the groups of chunks that the warm-up leaves room for.
+    const int64_t width = o->steps->lanes > 1 ? o->steps->lanes : 16;
+    for (int64_t groups = 1; variants && groups <= MOST_GROUPS; groups *= 2) {
+        const int64_t chunk = (o->steps->length + width * groups - 1) / (width * groups);
+        if (chunk >= m && chunk != n && chunk != fair) add_overlap(o, l, chunk, m);
+    }
 }
 
 // ---- newton and shooting ----
@@ -190,12 +194,20 @@ static const dpcr_candidate *best_parallel(const list *l) {
     return NULL;
 }
 
-// Keeps what is worth a measurement, the loop always.
+static int plainness(const dpcr_candidate *c) { return is_loop(c) ? 0 : c->chunk == 0 ? 1 : 2; }
+
+// Keeps what is worth a measurement, the loop always; the plainest first, which win where nothing is between them.
 static void keep_likely(list *l) {
+    const double limit = MEASURED_WITHIN * l->at[0].seconds;
     int64_t kept = 0;
     for (int64_t i = 0; i < l->count; i++)
-        if (is_loop(&l->at[i]) || l->at[i].seconds < MEASURED_WITHIN * l->at[0].seconds) l->at[kept++] = l->at[i];
+        if (is_loop(&l->at[i]) || l->at[i].seconds < limit) l->at[kept++] = l->at[i];
     l->count = kept;
+    for (int64_t i = 1; i < l->count; i++)
+        for (int64_t k = i; k > 0 && plainness(&l->at[k]) < plainness(&l->at[k - 1]); k--) {
+            const dpcr_candidate c = l->at[k];
+            l->at[k] = l->at[k - 1], l->at[k - 1] = c;
+        }
 }
 
 // ---- words ----
@@ -282,7 +294,7 @@ static void tell(dpcr_solve_plan *plan, const list *l, const dpcr_candidate *cho
 static const dpcr_candidate *pick(const dpcri_outlook *o, const list *l) {
     const dpcr_candidate *best = best_parallel(l), *loop = loop_of(l);
     if (!best) return loop;
-    if (best->measured > 0 && loop->measured > 0) return best->measured < loop->measured ? best : loop;
+    if (l->at[0].measured > 0) return &l->at[0];
     return o->doubt * best->seconds < loop->seconds ? best : loop;
 }
 

@@ -11,7 +11,7 @@
 
 enum {
     DPCRI_SENTENCE = 480,
-    DPCRI_CANDIDATES = 24,
+    DPCRI_CANDIDATES = 40,
     DPCRI_EVALUATION_TASKS = 16  // tasks that evaluate a window at once; each has scratch of its own
 };
 
@@ -156,7 +156,7 @@ int64_t dpcri_overlap_chunk(const dpcr_solve_plan *plan);
 // for all.
 void dpcri_record_sweep(dpcri_run *run, double residual, const double *by_sequence);
 size_t dpcri_shooting_bytes(const dpcr_solve_plan *plan, dpcr_error *error);
-// Whether backward by the scheme overlap runs the adjoint's own lanes (else it is priced nowhere).
+// Whether backward by the scheme overlap is served.
 bool dpcri_backward_can_overlap(const dpcr_steps *steps);
 size_t dpcri_backward_bytes(const dpcr_solve_plan *plan);
 // Workspace of execute with this plan; SIZE_MAX on overflow.

@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# cli_plan.sh BUILD_DIR: plan's candidates, wisdom, cache and other machines; the short grid of bench planner.
+set -u
+build=${1:?usage: cli_plan.sh BUILD_DIR}
+program=$build/deeppcr
+folder=$(mktemp -d) || exit 1
+trap 'rm -rf "$folder"' EXIT
+export XDG_CACHE_HOME=$folder/cache
+mkdir "$XDG_CACHE_HOME"
+failed=0
+complain() { echo "cli_plan: $*"; failed=1; }
+
+# exit status, then a word of the one line on stderr
+refused() {
+    local wanted=$1 word=$2 line
+    shift 2
+    line=$("$program" "$@" 2>&1 >/dev/null)
+    local status=$?
+    [ "$status" -eq "$wanted" ] || complain "'$*' gave exit status $status, wanted $wanted"
+    [ "$(printf '%s\n' "$line" | wc -l)" -eq 1 ] || complain "'$*' printed more than one line: $line"
+    case $line in *"$word"*) ;; *) complain "'$*' says '$line', wanted '$word' in it" ;; esac
+}
+
+small=(plan mlp --layers 300 --width 4 --batch 1)
+
+# ---- what is told ----
+"$program" "${small[@]}" --json >"$folder/a.json" || complain "plan failed"
+"$program" "${small[@]}" --json --measure --budget 0.05 --wisdom "$folder/w" >"$folder/b.json" || complain "measure failed"
+"$program" "${small[@]}" --json --planning wisdom --wisdom "$folder/w" >"$folder/c.json" || complain "wisdom failed"
+"$program" plan logistic --length 3000 --batch 1 --json >"$folder/d.json" || complain "plan logistic failed"
+"$program" plan mlp --layers 65536 --width 2 --batch 1 --json --cores 1 --bandwidth 20 >"$folder/e.json" || complain "1 core"
+"$program" plan mlp --layers 65536 --width 2 --batch 1 --json --cores 4096 --region 2 >"$folder/f.json" || complain "4096 cores"
+python3 - "$folder" <<'PYTHON' || failed=1
+import json, sys
+a, b, c, d, e, f = (json.load(open(f"{sys.argv[1]}/{x}.json")) for x in "abcdef")
+def best(plan, direction):
+    of = [x for x in plan["candidates"] if x["direction"] == direction]
+    assert of, direction
+    return of[0], of
+for plan in (a, b, c, d, e, f):
+    for key in ("sentence", "method", "backward", "workspace_bytes", "memory_bytes", "memory", "contraction_rate", "planning_seconds",
+                "machine", "pinned", "calibration_seconds"):
+        assert key in plan, key
+    assert plan["memory_bytes"] >= plan["states_bytes"] + plan["workspace_bytes"]
+    for direction in ("forward", "backward"):
+        first, all_of = best(plan, direction)
+        assert any(x["method"] == "sequential" for x in all_of), direction
+        for x in all_of: assert x["seconds"] > 0 and x["sweeps"] >= 0 and x["workspace_bytes"] >= 0, x
+assert not a["calibration_cached"] and b["calibration_cached"] and a["calibration_seconds"] < 2
+assert a["memory"] == "forgets" and 0 < a["forgets_in_steps"] < 300 and a["contraction_rate"] < 0
+assert d["memory"] == "is chaotic" and d["contraction_rate"] > 0.1, d["memory"]
+assert all(x["measured_seconds"] is None for x in best(a, "forward")[1])
+assert best(b, "forward")[0]["measured_seconds"] > 0 and best(b, "forward")[0]["method"] == b["method"]
+assert c["method"] == b["method"] and c["backward"] == b["backward"] and c["pinned"] == b["pinned"] and "known" in c["sentence"]
+assert e["machine"]["cores"] == 1 and e["machine"]["bytes_per_second"] == 20e9 and e["machine"]["described"]
+assert f["machine"]["cores"] == 4096 and not a["machine"]["described"]
+one, many = best(e, "forward")[0]["seconds"], best(f, "forward")[0]["seconds"]
+assert many < one / 4, (one, many)                      # 65536 steps that forget: thousands of cores help
+loops = [[x["seconds"] for x in p["candidates"] if x["method"] == "sequential" and x["direction"] == "forward"] for p in (e, f)]
+assert loops[0] == loops[1]                             # but not the loop
+PYTHON
+
+# What it pins is taken, and gives the same choice.
+pinned=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["pinned"])' "$folder/b.json")
+# shellcheck disable=SC2086
+"$program" "${small[@]}" $pinned --json >"$folder/g.json" || complain "the pinned options '$pinned' are refused"
+python3 - "$folder" <<'PYTHON' || failed=1
+import json, sys
+b, g = (json.load(open(f"{sys.argv[1]}/{x}.json")) for x in "bg")
+assert (g["method"], g["backward"], g["pinned"]) == (b["method"], b["backward"], b["pinned"]), (b["pinned"], g["pinned"])
+PYTHON
+"$program" "${small[@]}" | grep -q "the same again: --method" || complain "the text does not tell how to pin the choice"
+
+# ---- wisdom's files ----
+head -c 100 "$folder/w" >"$folder/short"
+refused 5 damaged "${small[@]}" --wisdom "$folder/short"
+sed 's/^version .*/version 0.0.0/' "$folder/w" >"$folder/edited"
+refused 5 damaged "${small[@]}" --wisdom "$folder/edited"
+echo hello >"$folder/hello"
+refused 5 "no wisdom" "${small[@]}" --wisdom "$folder/hello"
+refused 5 "cannot read" "${small[@]}" --wisdom "$folder/none" --planning wisdom
+refused 4 "cannot write" "${small[@]}" --wisdom "$folder/none/w" --measure
+refused 2 "needs --wisdom" "${small[@]}" --planning wisdom
+refused 2 "times this machine" "${small[@]}" --measure --cores 64
+refused 2 "--cores" "${small[@]}" --cores 0
+refused 2 "--planning" "${small[@]}" --planning guess
+cmp -s "$folder/w" <(cat "$folder/w") || complain "the wisdom was changed by a refusal"
+
+# ---- the cache: damaged it is measured again; where it cannot be written nothing is lost ----
+for file in "$XDG_CACHE_HOME"/deeppcr/*; do echo broken >"$file"; done
+"$program" "${small[@]}" --json | grep -q '"calibration_cached": false' || complain "a damaged cache was believed"
+"$program" "${small[@]}" --json | grep -q '"calibration_cached": true' || complain "a damaged cache was not replaced"
+"$program" "${small[@]}" --json --calibrate | grep -q '"calibration_cached": false' || complain "--calibrate took the cache"
+XDG_CACHE_HOME=/proc/nowhere "$program" "${small[@]}" >/dev/null || complain "plan failed without a cache"
+
+# ---- bench planner ----
+"$program" bench planner --quick --mode estimate --json --budget 0.02 >"$folder/h.json" || complain "bench planner failed"
+"$program" bench planner --quick --json --budget 0.02 >"$folder/i.json" || complain "bench planner --mode measure failed"
+python3 - "$folder" <<'PYTHON' || failed=1
+import json, sys
+for name, mode in ("h", "estimate"), ("i", "measure"):
+    r = json.load(open(f"{sys.argv[1]}/{name}.json"))
+    assert r["mode"] == mode and r["cases"] >= 10 and r["cases"] == len(r["all"])
+    regrets = sorted(x["regret"] for x in r["all"])
+    assert regrets[0] >= 0 and regrets[-1] == r["max_regret"] and r["median_regret"] <= r["p95_regret"] <= r["max_regret"]
+    assert {x["case"] for x in r["wrong_choices"]} == {x["case"] for x in r["all"] if x["regret"] > 0.05}
+    assert r["always_sequential_max"] > 0.5, "the grid asks nothing"
+    for x in r["all"]: assert x["best_seconds"] <= x["seconds"] and x["planning_seconds"] >= 0 and x["sentence"]
+PYTHON
+refused 2 "--mode" bench planner --mode perhaps
+refused 2 "unexpected" bench planner mlp
+
+[ $failed -ne 0 ] || echo "cli_plan: as it should be"
+exit $failed
