@@ -108,7 +108,7 @@ static int run_direction(subject *s, bench_race *race, bool transposed) {
     s->workspace = status ? NULL : cli_allocate(s->workspace_bytes);
     if (!status && !s->workspace)
         status = cli_fail(CLI_RESOURCES, "not enough memory for a workspace of %zu bytes", s->workspace_bytes);
-    if (!status) {
+    if (s->workspace) {
         memset(s->workspace, 0, s->workspace_bytes);
         status = bench_race_run(race, s->asked->seconds);
     }

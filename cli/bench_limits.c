@@ -61,7 +61,7 @@ static double triad_bandwidth(int threads) {
     const int64_t n = (int64_t)(bytes / sizeof(double));
     triad parts[MOST_THREADS];
     pthread_barrier_t start, finish;
-    if (threads > MOST_THREADS) threads = MOST_THREADS;
+    threads = threads < 1 ? 1 : threads > MOST_THREADS ? MOST_THREADS : threads;
     double *memory = cli_allocate(3 * bytes);
     if (!memory) return -1;
     memset(memory, 0, 3 * bytes);

@@ -181,9 +181,11 @@ static int race_contenders(bench_race *race, const int chosen[], int count, doub
 }
 
 int bench_race_run(bench_race *race, double seconds) {
-    int chosen[CONTENDERS + 2];
+    int chosen[CONTENDERS + 2] = {0};
     int status = first_look(race);
-    if (!status) status = race_contenders(race, chosen, choose_contenders(race, chosen), seconds);
+    if (status) return status;
+    const int count = choose_contenders(race, chosen);
+    status = race_contenders(race, chosen, count, seconds);
     if (status) return status;
     race->best = fastest(race, 1);
     return CLI_DONE;
