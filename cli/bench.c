@@ -12,6 +12,8 @@ enum {
     KEY_LENGTH = 0x5000,
     KEY_STRUCTURE,
     KEY_RADIUS,
+    KEY_CELL,
+    KEY_INPUT_SD,
     KEY_LOSS,
     KEY_LENGTHS,
     KEY_WIDTHS,
@@ -25,7 +27,11 @@ static const struct argp_option bench_options[] = {
     {"length", KEY_LENGTH, "N", 0, "The same as --layers", 0},
     {"structure", KEY_STRUCTURE, "NAME", 0,
      "Transitions of a linear chain: scalar, diagonal, block (with --block), dense (default)", 0},
-    {"radius", KEY_RADIUS, "R", 0, "A step of a linear chain multiplies the mean square by R^2 (default 0.9)", 0},
+    {"radius", KEY_RADIUS, "R", 0,
+     "A step of a linear chain multiplies the mean square by R^2; a cell's W has this spectral radius (default 0.9)",
+     0},
+    {"cell", KEY_CELL, "NAME", 0, "Activation of a recurrent cell act(W z + x) (default tanh)", 0},
+    {"input-sd", KEY_INPUT_SD, "S", 0, "Standard deviation of a cell's inputs (default 1)", 0},
     {"loss", KEY_LOSS, "every|end", 0, "Gradients come in at every step (default) or at the last one only", 0},
     {"lengths", KEY_LENGTHS, "N,N,...", 0, "A grid: these lengths with these widths and batches", 0},
     {"widths", KEY_WIDTHS, "N,N,...", 0, "See --lengths", 0},
@@ -75,6 +81,16 @@ static error_t read_radius(const char *arg, bench *b) {
     return cli_read_double("--radius", arg, 0, HUGE_VAL, &b->radius) ? 0 : EINVAL;
 }
 
+static error_t read_cell(const char *arg, bench *b) {
+    b->cell_given = true;
+    return cli_read_activation("--cell", arg, &b->cell) ? 0 : EINVAL;
+}
+
+static error_t read_input_sd(const char *arg, bench *b) {
+    b->input_given = true;
+    return cli_read_double("--input-sd", arg, 0, HUGE_VAL, &b->input_sd) ? 0 : EINVAL;
+}
+
 // The text goes into a CSV file as it is.
 static error_t read_commit(const char *arg, const char **commit) {
     if (!strpbrk(arg, ",\"\n\r") && *arg) {
@@ -91,6 +107,8 @@ static error_t parse_bench(int key, char *arg, struct argp_state *state) {
         case KEY_LENGTH: return cli_read_int64("--length", arg, 0, INT64_MAX, &b->network.options.layers) ? 0 : EINVAL;
         case KEY_STRUCTURE: return read_structure(arg, b);
         case KEY_RADIUS: return read_radius(arg, b);
+        case KEY_CELL: return read_cell(arg, b);
+        case KEY_INPUT_SD: return read_input_sd(arg, b);
         case KEY_LOSS: return read_loss(arg, &b->loss_at_end);
         case KEY_LENGTHS: return read_values("--lengths", arg, 0, &b->lengths);
         case KEY_WIDTHS: return read_values("--widths", arg, 1, &b->widths);
@@ -109,10 +127,17 @@ static const struct argp bench_argp = {bench_options, parse_bench, NULL, NULL, N
 typedef struct kind {
     const char *name;
     int (*point)(dpcr_context *context, const bench *b, bench_point *point);
+    int (*refuse)(const bench *b);
 } kind;
 
-static const kind kinds[] = {
-    {"mlp", bench_network_point}, {"resnet", bench_network_point}, {"chain", bench_chain_point}};
+static int refuse_chain(const bench *b);
+static int refuse_network(const bench *b);
+static int refuse_cell(const bench *b);
+
+static const kind kinds[] = {{"mlp", bench_network_point, refuse_network},
+                             {"resnet", bench_network_point, refuse_network},
+                             {"chain", bench_chain_point, refuse_chain},
+                             {"cell", bench_cell_point, refuse_cell}};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 static const kind *find_kind(const char *name) {
@@ -130,9 +155,26 @@ static const kind *find_kind(const char *name) {
     return NULL;
 }
 
+// What belongs to another kind of chain.
+static int refuse_others(const bench *b, bool structure, bool radius, bool cell) {
+    if (b->structure_given && !structure) return cli_fail(CLI_USAGE, "--structure: that is of a linear chain");
+    if (b->radius_given && !radius)
+        return cli_fail(CLI_USAGE, "--radius: that is of a linear chain or a cell; a network has --gain");
+    if (b->cell_given && !cell) return cli_fail(CLI_USAGE, "--cell: that is of a cell");
+    if (b->input_given && !cell) return cli_fail(CLI_USAGE, "--input-sd: that is of a cell");
+    return CLI_DONE;
+}
+
+static int refuse_loop(const bench *b) {
+    if (b->solver.options.method == DPCR_METHOD_SEQUENTIAL)
+        return cli_fail(CLI_USAGE, "--method 'sequential': the loop runs anyway; wanted a parallel one");
+    if (b->solver.options.backward == DPCR_SCHEME_SEQUENTIAL)
+        return cli_fail(CLI_USAGE, "--backward 'sequential': the loop runs anyway; wanted a parallel one");
+    return CLI_DONE;
+}
+
 static int refuse_chain(const bench *b) {
-    if (b->network.first_given && b->network.options.activation)
-        return cli_fail(CLI_USAGE, "--activation: a linear chain has none");
+    if (b->network.options.activation) return cli_fail(CLI_USAGE, "--activation: a linear chain has none");
     if (b->structure == DPCR_ZERO || b->structure == DPCR_IDENTITY)
         return cli_fail(CLI_USAGE, "--structure '%s': wanted scalar, diagonal, block or dense",
                         dpcr_structure_name(b->structure));
@@ -141,17 +183,18 @@ static int refuse_chain(const bench *b) {
         return cli_fail(CLI_USAGE, "--backward: a linear chain's backward pass takes --scheme too");
     if (b->solver.options.scheme == DPCR_SCHEME_SEQUENTIAL)
         return cli_fail(CLI_USAGE, "--scheme 'sequential': the loop runs anyway; wanted a parallel one");
-    return CLI_DONE;
+    return refuse_others(b, true, true, false);
 }
 
 static int refuse_network(const bench *b) {
-    if (b->structure_given) return cli_fail(CLI_USAGE, "--structure: that is of a linear chain");
-    if (b->radius_given) return cli_fail(CLI_USAGE, "--radius: that is of a linear chain; a network has --gain");
-    if (b->solver.options.method == DPCR_METHOD_SEQUENTIAL)
-        return cli_fail(CLI_USAGE, "--method 'sequential': the loop runs anyway; wanted a parallel one");
-    if (b->solver.options.backward == DPCR_SCHEME_SEQUENTIAL)
-        return cli_fail(CLI_USAGE, "--backward 'sequential': the loop runs anyway; wanted a parallel one");
-    return CLI_DONE;
+    const int status = refuse_others(b, false, false, false);
+    return status ? status : refuse_loop(b);
+}
+
+static int refuse_cell(const bench *b) {
+    if (b->network.options.activation) return cli_fail(CLI_USAGE, "--activation: a cell has --cell");
+    const int status = refuse_others(b, false, true, true);
+    return status ? status : refuse_loop(b);
 }
 
 // ---- points ----
@@ -207,17 +250,20 @@ int cli_verb_bench(int argc, char **argv) {
                .solver = CLI_SOLVER_DEFAULTS,
                .network = {.options = {.layers = 1024, .width = 4, .dtype = DPCR_F32}, .gain = 1, .batch = 1},
                .structure = DPCR_DENSE,
+               .cell = DPCR_ACT_TANH,
                .radius = 0.9,
+               .input_sd = 1,
                .seconds = 1.5};
     const cli_syntax syntax = {
-        .arguments = "mlp|resnet|chain",
+        .arguments = "mlp|resnet|chain|cell|planner",
         .doc =
             "Times a chain by the loop, by every parallel method that may pay and by what auto chooses, forward and "
             "backward, in interleaved rounds. Tells medians, the largest difference from the loop's result relative to "
             "max(1, |value|), and the spread: third quartile minus first, by the median, the largest of the three. "
             "Defaults: length 1024, width 4, batch 1, float32.\vFor a linear chain backward is the transposed solve, "
             "and --scheme names the only one to run; for networks --method and --backward do. With --lengths, "
-            "--widths or --batches the JSON object has a list of points.",
+            "--widths or --batches the JSON object has a list of points. 'deeppcr bench planner --help' tells of that "
+            "one.",
         .groups = {{&bench_argp, &b, "Chain:"},
                    {&cli_network_argp, &b.network, "Network:"},
                    {&cli_solver_argp, &b.solver, "Solver:"},
@@ -228,9 +274,8 @@ int cli_verb_bench(int argc, char **argv) {
     if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
     const kind *k = find_kind(positional[0]);
     if (!k) return CLI_USAGE;
-    const bool linear = !strcmp(k->name, "chain");
     b.kind = k->name;
-    status = linear ? refuse_chain(&b) : refuse_network(&b);
-    if (!linear) b.network.options.architecture = strcmp(k->name, "mlp") ? DPCR_RESNET : DPCR_MLP;
+    b.network.options.architecture = strcmp(k->name, "resnet") ? DPCR_MLP : DPCR_RESNET;
+    status = k->refuse(&b);
     return status ? status : run(&b, k);
 }

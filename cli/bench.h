@@ -59,10 +59,11 @@ typedef struct bench {
     cli_common common;
     cli_solver solver;
     cli_network network;  // a chain's length, width, batch and dtype too
-    const char *kind;     // "mlp", "resnet", "chain"
+    const char *kind;     // "mlp", "resnet", "chain", "cell"
     dpcr_structure structure;
-    double radius;
-    bool structure_given, radius_given, loss_at_end, limits;
+    dpcr_activation cell;  // of a recurrent cell
+    double radius, input_sd;
+    bool structure_given, radius_given, cell_given, input_given, loss_at_end, limits;
     double seconds;  // of a race
     const char *commit;
     bench_values lengths, widths, batches;
@@ -80,8 +81,11 @@ typedef struct bench_limits {
     double triad_bytes_per_second, fma_seconds;
 } bench_limits;
 
+// The races of a nonlinear chain, whatever it is.
+int bench_steps_point(dpcr_context *context, const bench *b, const cli_problem *problem, bench_point *point);
 int bench_network_point(dpcr_context *context, const bench *b, bench_point *point);
 int bench_chain_point(dpcr_context *context, const bench *b, bench_point *point);
+int bench_cell_point(dpcr_context *context, const bench *b, bench_point *point);
 
 // a = b + s c over arrays beyond the caches on `threads` threads, counting their three sizes; one fma after another.
 bench_limits bench_limits_measure(int threads);

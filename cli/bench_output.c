@@ -89,16 +89,22 @@ static void set_point(cli_result *r, const bench_point *p) {
     cli_set_int(r, "repetitions", least);
 }
 
+// What tells chains of a kind apart: a linear chain's structure, a cell's activation.
 static const char *structure_text(const bench *b) {
-    return strcmp(b->kind, "chain") != 0 ? NULL : dpcr_structure_name(b->structure);
+    return !strcmp(b->kind, "chain")  ? dpcr_structure_name(b->structure)
+           : !strcmp(b->kind, "cell") ? dpcr_activation_name(b->cell)
+                                      : NULL;
 }
+
+static bool is_cell(const bench *b) { return !strcmp(b->kind, "cell"); }
 
 static const char *dtype_text(const bench *b) { return dpcr_dtype_name(b->network.options.dtype); }
 
 static void set_frame(cli_result *r, const bench *b, const bench_limits *limits, int threads) {
     cli_set_text(r, "kind", b->kind);
-    if (structure_text(b)) cli_set_text(r, "structure", structure_text(b));
+    if (structure_text(b)) cli_set_text(r, is_cell(b) ? "cell" : "structure", structure_text(b));
     if (structure_text(b)) cli_set_real(r, "radius", b->radius);
+    if (is_cell(b)) cli_set_real(r, "input_sd", b->input_sd);
     cli_set_text(r, "dtype", dtype_text(b));
     cli_set_int(r, "threads", threads);
     cli_set_text(r, "isa", dpcr_isa_name());
@@ -136,7 +142,8 @@ enum { TIMED = sizeof timed / sizeof *timed };
 
 static void csv_head(FILE *out) {
     fprintf(out,
-            "kind,structure,radius,direction,length,width,batch,dtype,threads,isa,bytes,sequential_seconds,parallel_"
+            "kind,structure,radius,input_sd,direction,length,width,batch,dtype,threads,isa,bytes,sequential_seconds,"
+            "parallel_"
             "seconds,"
             "parallel_method,ratio,auto_seconds,auto_method,auto_ratio,sweeps,reason,max_error,auto_max_error,spread,"
             "rounds");
@@ -176,6 +183,7 @@ static void csv_row(FILE *out, const bench *b, const bench_point *p, bool back, 
     const bench_entrant *best = best_of(r), *chosen = auto_of(r);
     fprintf(out, "%s,%s", b->kind, structure_text(b) ? structure_text(b) : "");
     csv_real(out, structure_text(b) ? b->radius : NAN);
+    csv_real(out, is_cell(b) ? b->input_sd : NAN);
     fprintf(out, ",%s,%lld,%lld,%lld,%s,%d,%s", back ? "backward" : "forward", (long long)p->length,
             (long long)p->width, (long long)p->batch, dtype_text(b), threads, dpcr_isa_name());
     csv_real(out, r->bytes > 0 ? r->bytes : NAN);

@@ -270,15 +270,20 @@ static int race_both(subject *s, bench_point *point) {
     return status;
 }
 
+int bench_steps_point(dpcr_context *context, const bench *b, const cli_problem *problem, bench_point *point) {
+    subject s = {.context = context, .asked = b, .problem = *problem};
+    return race_both(&s, point);
+}
+
 int bench_network_point(dpcr_context *context, const bench *b, bench_point *point) {
     int status = CLI_DONE;
     dpcr_model *model = cli_model_create(context, &b->network, b->common.seed, &status);
     if (!model) return status;
-    subject s = {.context = context, .asked = b};
-    status = cli_problem_create(context, model, NULL, &b->network, NULL, b->common.seed, &s.problem);
+    cli_problem problem;
+    status = cli_problem_create(context, model, NULL, &b->network, NULL, b->common.seed, &problem);
     if (!status) {
-        status = race_both(&s, point);
-        cli_problem_destroy(&s.problem);
+        status = bench_steps_point(context, b, &problem, point);
+        cli_problem_destroy(&problem);
     }
     dpcr_model_destroy(model);
     return status;

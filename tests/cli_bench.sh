@@ -88,7 +88,11 @@ for structure in ("dense", "diagonal", "block", "scalar"):
         assert direction["pcr"]["flops"] > direction["chunked"]["flops"] > direction["sequential"]["flops"], direction
     assert told["forward"]["bytes"] == 200 * 8 * (8 + {"dense": 16, "diagonal": 4, "block": 8, "scalar": 1}[structure]), told
 assert run("chain --structure block --block 3 --length 9 --width 6", 9, 6, 1)[0]["forward"]["bytes"] == 9 * 4 * (12 + 18)
+for activation in ("tanh", "sigmoid", "relu"):
+    told, (forward, _) = run("cell --cell %s --length 300 --width 3 --radius 0.8 --input-sd 0.5 --dtype float64" % activation, 300, 3, 1, most_error=1e-7)
+    assert (told["cell"], told["radius"], told["input_sd"]) == (activation, 0.8, 0.5) and {"overlap", "newton"} <= set(forward), told
 for length in (0, 1, 2):
+    run("cell --length %d --width 2" % length, length, 2, 1)
     run("mlp --length %d" % length, length, 4, 1)
     run("chain --length %d" % length, length, 4, 1)
 
@@ -127,7 +131,12 @@ assert "forward" in text and "backward" in text and "length 9, width 2, batch 1"
 
 refused("which kind", "")
 refused("no kind of chain 'rnn'", "rnn")
-refused("mlp, resnet, chain", "rnn")
+refused("mlp, resnet, chain, cell", "rnn")
+refused("that is of a cell", "mlp --cell tanh")
+refused("that is of a cell", "chain --input-sd 1")
+refused("a cell has --cell", "cell --activation tanh")
+refused("identity, relu, tanh", "cell --cell gru")
+refused("that is of a linear chain", "cell --structure dense")
 refused("wanted a whole number", "mlp --lengths 3,x")
 refused("wanted a whole number", "mlp --lengths 3,,4")
 refused("wanted at least 1", "mlp --widths 0")

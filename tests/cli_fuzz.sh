@@ -17,7 +17,7 @@ names = ["layers", "width", "batch", "method", "scheme", "backward", "tolerance"
          "damping", "max-sweeps", "no-fallback", "memory-limit", "json", "seed", "threads", "quiet", "csv", "dtype", "activation",
          "branch", "layer-norm", "scale", "gain", "init", "seeds", "agree", "agree-gradients", "A", "b", "z0", "output", "input",
          "transposed", "data", "epochs", "save", "resume", "log", "load", "limit", "optimiser", "rate", "length", "structure", "lengths", "widths", "batches", "radius", "loss", "limits", "commit",
-         "nothing"]
+         "cell", "input-sd", "nothing"]
 values = ["0", "1", "2", "7", "16", "-1", "1e3", "1e400", "nan", "inf", "0x10", "9223372036854775807", "9223372036854775808", "1.5", "",
           " 3", "3 ", "newton", "jacobi", "pcr", "auto", "tanh", "float64", "float16", "%s%n", "missing.npy", ".", "/dev/null", "4K", "1G"]
 common = ["json", "threads", "quiet", "seed"]
@@ -25,10 +25,10 @@ solver = ["method", "scheme", "backward", "tolerance", "guess", "window", "chunk
 network = ["layers", "width", "batch", "dtype", "activation", "layer-norm", "scale"]
 own = {"plan": common + solver + network, "check": common + solver + network + ["gain", "seeds", "agree"],
        "gradcheck": common + network + ["backward"], "train": common + solver + network + ["data", "epochs", "save", "limit"],
-       "bench": common + solver + network + ["structure", "radius", "loss", "lengths", "widths", "batches", "commit"],
+       "bench": common + solver + network + ["structure", "cell", "input-sd", "radius", "loss", "lengths", "widths", "batches", "commit"],
        "solve": common + ["A", "b", "output", "scheme"], "eval": common + ["load", "data"], "info": common}
 subjects = {"plan": ["mlp", "resnet"], "check": ["mlp", "resnet", "lorenz", "logistic"], "gradcheck": ["mlp", "resnet"],
-            "train": ["mlp", "resnet"], "bench": ["mlp", "resnet", "chain", "planner"], "solve": ["linear"], "eval": [], "info": []}
+            "train": ["mlp", "resnet"], "bench": ["mlp", "resnet", "chain", "cell"], "solve": ["linear"], "eval": [], "info": []}
 flags = ["json", "quiet", "no-fallback", "layer-norm", "transposed", "limits"]
 sane = {"method": ["auto", "sequential", "newton", "diagonal", "picard", "jacobi", "damped", "overlap", "shooting", "newtonn"],
         "scheme": ["auto", "sequential", "pcr", "blelloch", "chunked", "Pcr"], "backward": ["auto", "sequential", "pcr", "chunked", "x"],
@@ -40,7 +40,7 @@ sane = {"method": ["auto", "sequential", "newton", "diagonal", "picard", "jacobi
         "layers": ["0", "1", "5", "40"], "width": ["1", "2", "6"], "batch": ["0", "1", "3"], "epochs": ["1"], "limit": ["0", "10"],
         "seeds": ["1", "2"], "threads": ["1", "2"], "length": ["0", "9", "300"], "lengths": ["0,5", "7", "1,,2", "3,x"], "widths": ["1,2", "0"], "batches": ["1,2", "-3"],
         "structure": ["dense", "diagonal", "block", "scalar", "zero", "sparse"], "radius": ["0.5", "nan"], "loss": ["every", "end", "no"],
-        "commit": ["abc", "a,b"]}
+        "commit": ["abc", "a,b"], "cell": ["tanh", "sigmoid", "gru"], "input-sd": ["0.1", "-1"]}
 
 def argument(verb, wild):
     if wild and random.random() < 0.2: return [random.choice(words)]
