@@ -48,7 +48,7 @@ assert type(json.load(sys.stdin, parse_constant=no)) is dict' <"$folder/stdout" 
         complain "'$*': not one JSON object: $(head -c 300 "$folder/stdout")"
 }
 
-verbs="info plan solve check gradcheck train eval"
+verbs="info plan solve check gradcheck train eval bench"
 lists() {  # every verb is named
     local verb
     for verb in $verbs; do grep -qw "$verb" "$1" || complain "$2 does not name $verb"; done
@@ -95,7 +95,7 @@ for verb in $verbs; do
 done
 
 # Names list what there is; numbers are read strictly.
-for verb in 'check resnet' 'train resnet' 'plan mlp' 'gradcheck mlp' 'eval x'; do
+for verb in 'check resnet' 'train resnet' 'plan mlp' 'gradcheck mlp' 'eval x' 'bench mlp'; do
     refused 2 'auto, sequential, newton, diagonal, block, picard, jacobi, damped, overlap, shooting' $verb --method nonsense
     refused 2 'auto, sequential, pcr, blelloch, chunked, overlap' $verb --scheme nonsense
     refused 2 'auto, sequential, pcr, blelloch, chunked, overlap' $verb --backward newton
