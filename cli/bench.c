@@ -26,7 +26,9 @@ enum {
 static const struct argp_option bench_options[] = {
     {"length", KEY_LENGTH, "N", 0, "The same as --layers", 0},
     {"structure", KEY_STRUCTURE, "NAME", 0,
-     "Transitions of a linear chain: scalar, diagonal, block (with --block), dense (default)", 0},
+     "Transitions of a linear chain: scalar, diagonal, block (with --block), dense (default); a cell's W: dense or "
+     "diagonal",
+     0},
     {"radius", KEY_RADIUS, "R", 0,
      "A step of a linear chain multiplies the mean square by R^2; a cell's W has this spectral radius (default 0.9)",
      0},
@@ -157,7 +159,8 @@ static const kind *find_kind(const char *name) {
 
 // What belongs to another kind of chain.
 static int refuse_others(const bench *b, bool structure, bool radius, bool cell) {
-    if (b->structure_given && !structure) return cli_fail(CLI_USAGE, "--structure: that is of a linear chain");
+    if (b->structure_given && !structure)
+        return cli_fail(CLI_USAGE, "--structure: that is of a linear chain or a cell");
     if (b->radius_given && !radius)
         return cli_fail(CLI_USAGE, "--radius: that is of a linear chain or a cell; a network has --gain");
     if (b->cell_given && !cell) return cli_fail(CLI_USAGE, "--cell: that is of a cell");
@@ -193,7 +196,9 @@ static int refuse_network(const bench *b) {
 
 static int refuse_cell(const bench *b) {
     if (b->network.options.activation) return cli_fail(CLI_USAGE, "--activation: a cell has --cell");
-    const int status = refuse_others(b, false, true, true);
+    if (b->structure != DPCR_DENSE && b->structure != DPCR_DIAGONAL)
+        return cli_fail(CLI_USAGE, "--structure '%s': wanted dense or diagonal", dpcr_structure_name(b->structure));
+    const int status = refuse_others(b, true, true, true);
     return status ? status : refuse_loop(b);
 }
 

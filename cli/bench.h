@@ -81,8 +81,9 @@ typedef struct bench_limits {
     double triad_bytes_per_second, fma_seconds;
 } bench_limits;
 
-// The races of a nonlinear chain, whatever it is.
-int bench_steps_point(dpcr_context *context, const bench *b, const cli_problem *problem, bench_point *point);
+// The races of a nonlinear chain, whatever it is. `gradient`: where its gradient callback adds.
+int bench_steps_point(dpcr_context *context, const bench *b, const cli_problem *problem, const dpcr_array *gradient,
+                      bench_point *point);
 int bench_network_point(dpcr_context *context, const bench *b, bench_point *point);
 int bench_chain_point(dpcr_context *context, const bench *b, bench_point *point);
 int bench_cell_point(dpcr_context *context, const bench *b, bench_point *point);

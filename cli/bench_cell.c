@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT
-// bench cell: a recurrence z_l = act(W z_{l-1} + x_l), one W for all steps, scaled to a spectral radius, x normal. It
-// is run as a network whose layers all hold W and whose biases are the inputs.
+// bench cell: a recurrence z_l = act(W z_{l-1} + x_l), or elementwise act(a z + x_l), one W for all steps, scaled to a
+// spectral radius, x normal. Backward gives the gradients of the inputs.
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "bench.h"
 
-enum { STREAM_W = 0x401, STREAM_X, SQUARINGS = 24 };
+enum { STREAM_W = 0x401, STREAM_X, SQUARINGS = 24, MOST_ROWS = 4096 };
+
+// ---- W ----
 
 // out = a a; returns its largest magnitude.
 static double square(const double *a, double *out, int64_t w) {
@@ -25,64 +26,89 @@ static double square(const double *a, double *out, int64_t w) {
 // lim |A^n|^(1/n) (Gelfand), n doubled until the norm's constant factor no longer shows; complex pairs need no care.
 // `a` and `other` [w][w] are used up.
 static double spectral_radius(double *a, double *other, int64_t w) {
-    double logarithm = 0, weight = 1;  // of A = e^logarithm a^(1/weight), powers as they grow
+    double logarithm = 0, power = 1;  // A^power = a e^(power logarithm)
     for (int i = 0; i < SQUARINGS; i++) {
         const double largest = square(a, other, w);
-        weight *= 2;
+        power *= 2;
         if (largest == 0) return 0;
-        logarithm += log(largest) / weight;
+        logarithm += log(largest) / power;
         for (int64_t k = 0; k < w * w; k++) a[k] = other[k] / largest;
     }
     return exp(logarithm);
 }
 
-// [w][w], of that spectral radius; NULL: told.
-static double *make_weight(const bench *b, int64_t w) {
-    if (w > 4096) return cli_fail(CLI_RESOURCES, "--width %lld: a cell's W has 4096 rows at most", (long long)w), NULL;
-    const size_t count = (size_t)(w * w);
-    double *memory = cli_allocate(3 * count * sizeof *memory);
-    if (!memory) return cli_fail_memory("a cell's W"), NULL;
-    for (size_t i = 0; i < count; i++) memory[i] = memory[count + i] = cli_normal(b->common.seed, STREAM_W, i);
-    const double radius = spectral_radius(memory + count, memory + 2 * count, w);
-    for (size_t i = 0; i < count && radius > 0; i++) memory[i] *= b->radius / radius;
-    return memory;
-}
-
-// Parameters come in pairs, a layer's weight and its bias, which is the input of its step.
-static int set_layers(const bench *b, dpcr_model *model, const double *weight) {
-    const int64_t count = dpcr_model_parameter_count(model);
-    for (int64_t k = 0; k < count; k++) {
-        dpcr_array p;
-        dpcr_error error = {0};
-        if (dpcr_model_parameter(model, k, NULL, 0, &p, NULL, &error)) return cli_fail_error(&error, CLI_COMPUTING);
-        const int64_t w = p.shape[0], cols = p.ndim == 2 ? p.shape[1] : 1;
-        for (int64_t i = 0; i < w; i++)
-            for (int64_t j = 0; j < cols; j++) {
-                const uint64_t input = (uint64_t)(k / 2 * w + i);
-                const double value =
-                    p.ndim == 2 ? weight[i * w + j] : b->input_sd * cli_normal(b->common.seed, STREAM_X, input);
-                cli_array_set(&p, i * p.strides[0] + (p.ndim == 2 ? j * p.strides[1] : 0), value);
-            }
-    }
+// Normal numbers, scaled to the radius.
+static int set_dense(const bench *b, const dpcr_array *weight) {
+    const int64_t w = weight->shape[0], count = w * w;
+    double *memory = cli_allocate(2 * (size_t)count * sizeof *memory);
+    if (!memory) return cli_fail_memory("a cell's W");
+    for (int64_t i = 0; i < count; i++) memory[i] = cli_normal(b->common.seed, STREAM_W, (uint64_t)i);
+    const double radius = spectral_radius(memory, memory + count, w);
+    for (int64_t i = 0; i < count; i++)
+        cli_array_set(weight, i,
+                      radius > 0 ? b->radius / radius * cli_normal(b->common.seed, STREAM_W, (uint64_t)i) : 0);
+    cli_release(memory);
     return CLI_DONE;
 }
 
-int bench_cell_point(dpcr_context *context, const bench *b, bench_point *point) {
-    cli_network network = b->network;
-    network.options.architecture = DPCR_MLP;
-    network.options.activation = b->cell;
-    int status = CLI_DONE;
-    dpcr_model *model = cli_model_create(context, &network, b->common.seed, &status);
-    if (!model) return status;
-    double *weight = make_weight(b, point->width);
-    status = weight ? set_layers(b, model, weight) : cli_failed();
+// Evenly between the radius and its opposite, the first at the radius itself.
+static void set_diagonal(const bench *b, const dpcr_array *weight) {
+    const int64_t w = weight->shape[0];
+    for (int64_t i = 0; i < w; i++) cli_array_set(weight, i, b->radius * (1 - 2 * (double)i / (double)w));
+}
+
+// ---- the cell ----
+
+typedef struct parts {
+    dpcr_array weight, input, input_gradient;
+    dpcr_cell *cell;
     cli_problem problem;
-    if (!status) status = cli_problem_create(context, model, NULL, &network, NULL, b->common.seed, &problem);
-    if (!status) {
-        status = bench_steps_point(context, b, &problem, point);
-        cli_problem_destroy(&problem);
-    }
-    cli_release(weight);
-    dpcr_model_destroy(model);
+} parts;
+
+static int make_arrays(const bench *b, const bench_point *p, parts *all) {
+    const int64_t states[] = {p->length, p->batch, p->width}, rows[] = {p->width, p->width};
+    const bool dense = b->structure == DPCR_DENSE;
+    if (p->width > MOST_ROWS)
+        return cli_fail(CLI_RESOURCES, "--width '%lld': wanted 1 to %d", (long long)p->width, MOST_ROWS);
+    if (!cli_array_create(p->dtype, dense ? 2 : 1, rows, &all->weight) ||
+        !cli_array_create(p->dtype, 3, states, &all->input) ||
+        !cli_array_create(p->dtype, 3, states, &all->input_gradient))
+        return CLI_RESOURCES;
+    for (int64_t i = 0, n = cli_array_count(&all->input); i < n; i++)
+        cli_array_set(&all->input, i, b->input_sd * cli_normal(b->common.seed, STREAM_X, (uint64_t)i));
+    if (dense) return set_dense(b, &all->weight);
+    set_diagonal(b, &all->weight);
+    return CLI_DONE;
+}
+
+static int make_problem(dpcr_context *context, const bench *b, const bench_point *p, parts *all) {
+    const dpcr_cell_options options = {.size = sizeof options,
+                                       .kind = b->structure == DPCR_DENSE ? DPCR_CELL_DENSE : DPCR_CELL_DIAGONAL,
+                                       .dtype = p->dtype,
+                                       .length = p->length,
+                                       .batch = p->batch,
+                                       .width = p->width,
+                                       .activation = b->cell,
+                                       .weight = all->weight,
+                                       .input = all->input,
+                                       .input_gradient = all->input_gradient};
+    dpcr_steps steps = {.size = sizeof steps};
+    dpcr_error error = {0};
+    if (dpcr_cell_create(context, &options, &all->cell, &error) != DPCR_OK ||
+        dpcr_cell_steps(all->cell, &steps, &error) != DPCR_OK)
+        return cli_fail_error(&error, CLI_COMPUTING);
+    return cli_problem_of_steps(&steps, b->common.seed, &all->problem);
+}
+
+int bench_cell_point(dpcr_context *context, const bench *b, bench_point *point) {
+    parts all = {0};
+    int status = make_arrays(b, point, &all);
+    if (!status) status = make_problem(context, b, point, &all);
+    if (!status) status = bench_steps_point(context, b, &all.problem, &all.input_gradient, point);
+    cli_problem_destroy(&all.problem);
+    dpcr_cell_destroy(all.cell);
+    cli_array_destroy(&all.weight);
+    cli_array_destroy(&all.input);
+    cli_array_destroy(&all.input_gradient);
     return status;
 }

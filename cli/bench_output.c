@@ -89,20 +89,21 @@ static void set_point(cli_result *r, const bench_point *p) {
     cli_set_int(r, "repetitions", least);
 }
 
-// What tells chains of a kind apart: a linear chain's structure, a cell's activation.
+static bool is_cell(const bench *b) { return !strcmp(b->kind, "cell"); }
+
+// The structure of a linear chain or of a cell's W; NULL for a network.
 static const char *structure_text(const bench *b) {
-    return !strcmp(b->kind, "chain")  ? dpcr_structure_name(b->structure)
-           : !strcmp(b->kind, "cell") ? dpcr_activation_name(b->cell)
-                                      : NULL;
+    return is_cell(b) || !strcmp(b->kind, "chain") ? dpcr_structure_name(b->structure) : NULL;
 }
 
-static bool is_cell(const bench *b) { return !strcmp(b->kind, "cell"); }
+static const char *cell_text(const bench *b) { return is_cell(b) ? dpcr_activation_name(b->cell) : NULL; }
 
 static const char *dtype_text(const bench *b) { return dpcr_dtype_name(b->network.options.dtype); }
 
 static void set_frame(cli_result *r, const bench *b, const bench_limits *limits, int threads) {
     cli_set_text(r, "kind", b->kind);
-    if (structure_text(b)) cli_set_text(r, is_cell(b) ? "cell" : "structure", structure_text(b));
+    if (cell_text(b)) cli_set_text(r, "cell", cell_text(b));
+    if (structure_text(b)) cli_set_text(r, "structure", structure_text(b));
     if (structure_text(b)) cli_set_real(r, "radius", b->radius);
     if (is_cell(b)) cli_set_real(r, "input_sd", b->input_sd);
     cli_set_text(r, "dtype", dtype_text(b));
@@ -141,12 +142,13 @@ static const char *const timed[] = {"overlap", "newton", "shooting", "diagonal",
 enum { TIMED = sizeof timed / sizeof *timed };
 
 static void csv_head(FILE *out) {
-    fprintf(out,
-            "kind,structure,radius,input_sd,direction,length,width,batch,dtype,threads,isa,bytes,sequential_seconds,"
-            "parallel_"
-            "seconds,"
-            "parallel_method,ratio,auto_seconds,auto_method,auto_ratio,sweeps,reason,max_error,auto_max_error,spread,"
-            "rounds");
+    fprintf(
+        out,
+        "kind,cell,structure,radius,input_sd,direction,length,width,batch,dtype,threads,isa,bytes,sequential_seconds,"
+        "parallel_"
+        "seconds,"
+        "parallel_method,ratio,auto_seconds,auto_method,auto_ratio,sweeps,reason,max_error,auto_max_error,spread,"
+        "rounds");
     for (int i = 0; i < TIMED; i++) fprintf(out, ",%s_seconds", timed[i]);
     fprintf(out, ",seed,triad_bytes_per_second,fma_latency_seconds,machine,commit\n");
 }
@@ -181,7 +183,9 @@ static void csv_row(FILE *out, const bench *b, const bench_point *p, bool back, 
                     int threads) {
     const bench_race *r = back ? &p->backward : &p->forward;
     const bench_entrant *best = best_of(r), *chosen = auto_of(r);
-    fprintf(out, "%s,%s", b->kind, structure_text(b) ? structure_text(b) : "");
+    fputs(b->kind, out);
+    csv_text(out, cell_text(b));
+    csv_text(out, structure_text(b));
     csv_real(out, structure_text(b) ? b->radius : NAN);
     csv_real(out, is_cell(b) ? b->input_sd : NAN);
     fprintf(out, ",%s,%lld,%lld,%lld,%s,%d,%s", back ? "backward" : "forward", (long long)p->length,
@@ -245,10 +249,10 @@ static void say_race(const bench *b, const char *direction, const bench_race *r)
 }
 
 void bench_say_point(const bench *b, const bench_point *p, int threads) {
-    const char *structure = structure_text(b);
-    cli_say(&b->common, "%s%s%s, length %lld, width %lld, batch %lld, %s, %d thread%s, %s\n", b->kind,
-            structure ? " " : "", structure ? structure : "", (long long)p->length, (long long)p->width,
-            (long long)p->batch, dtype_text(b), threads, threads == 1 ? "" : "s", dpcr_isa_name());
+    const char *structure = structure_text(b), *cell = cell_text(b);
+    cli_say(&b->common, "%s%s%s%s%s, length %lld, width %lld, batch %lld, %s, %d thread%s, %s\n", b->kind,
+            cell ? " " : "", cell ? cell : "", structure ? " " : "", structure ? structure : "", (long long)p->length,
+            (long long)p->width, (long long)p->batch, dtype_text(b), threads, threads == 1 ? "" : "s", dpcr_isa_name());
     say_race(b, "forward", &p->forward);
     say_race(b, "backward", &p->backward);
     fflush(stdout);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// bench mlp, resnet: the loop against every method that may pay, forward; the adjoint loop against every scheme,
+// bench mlp, resnet, cell: the loop against every method that may pay, forward; the adjoint loop against every scheme,
 // backward, at the loop's states and with its tape.
 #include <math.h>
 #include <string.h>
@@ -19,11 +19,15 @@ typedef struct subject {
     dpcr_array z, reference;  // [L][B][w]: what an entrant leaves; the loop's states
     dpcr_array tape;          // as the loop left it; data NULL: none
     dpcr_array dz0;           // [B][w]
-    dpcr_array lambda;        // [L][B][w], for chains without parameters
-    void *gradients;          // of the loop: the model's gradient vector, dz0, lambda
+    dpcr_array gradient;      // where the chain's gradient callback adds
+    void *gradients;          // of the loop: those two
     void *workspace;
     size_t workspace_bytes;
 } subject;
+
+static size_t bytes_of(const dpcr_array *array) {
+    return (size_t)cli_array_count(array) * dpcr_dtype_size(array->dtype);
+}
 
 // ---- runs ----
 
@@ -44,7 +48,7 @@ static dpcr_status forward(void *user, bench_entrant *e, bool fresh, dpcr_error 
 
 static void keep_states(void *user) {
     const subject *s = user;
-    memcpy(s->reference.data, s->z.data, (size_t)cli_array_count(&s->z) * dpcr_dtype_size(s->z.dtype));
+    memcpy(s->reference.data, s->z.data, bytes_of(&s->z));
 }
 
 static double compare_states(void *user) {
@@ -56,54 +60,29 @@ static dpcr_status backward(void *user, bench_entrant *e, bool fresh, dpcr_error
     subject *s = user;
     const cli_problem *p = &s->problem;
     dpcr_solve_report report = {.size = sizeof report};
-    if (fresh && p->model) dpcr_model_zero_gradients(p->model);
+    if (fresh) memset(s->gradient.data, 0, bytes_of(&s->gradient));
     e->chosen = dpcr_scheme_name(dpcr_solve_plan_backward(e->plan));
-    const dpcr_status status = dpcr_solve_backward(
-        e->plan, &p->z0, &s->reference, s->tape.data ? &s->tape : NULL, s->asked->loss_at_end ? NULL : &p->direct,
-        &p->last, p->model ? NULL : &s->lambda, &s->dz0, s->workspace, s->workspace_bytes, &report, error);
+    const dpcr_status status = dpcr_solve_backward(e->plan, &p->z0, &s->reference, s->tape.data ? &s->tape : NULL,
+                                                   s->asked->loss_at_end ? NULL : &p->direct, &p->last, NULL, &s->dz0,
+                                                   s->workspace, s->workspace_bytes, &report, error);
     e->sweeps = report.sweeps;
     e->reason = report.reason ? dpcr_reason_name(report.reason) : NULL;
     e->fallback = report.reason == DPCR_REASON_FALLBACK;
     return status;
 }
 
-// What a backward pass leaves: parameter gradients or adjoint states, and the initial state's.
-static int results(const subject *s, dpcr_array parts[2]) {
-    int64_t count = 0;
-    parts[0] = s->dz0;
-    parts[1] = s->lambda;
-    if (!s->problem.model) return 2;
-    dpcr_model_vector(s->problem.model, &count);
-    parts[1] = dpcr_array_make(dpcr_model_gradient_vector(s->problem.model), s->z.dtype, 1, &count);
-    return 2;
-}
-
-static size_t bytes_of(const dpcr_array *array) {
-    return (size_t)cli_array_count(array) * dpcr_dtype_size(array->dtype);
-}
-
 static void keep_gradients(void *user) {
     const subject *s = user;
-    dpcr_array parts[2];
-    char *to = s->gradients;
-    for (int i = 0, n = results(s, parts); i < n; i++) {
-        memcpy(to, parts[i].data, bytes_of(&parts[i]));
-        to += bytes_of(&parts[i]);
-    }
+    memcpy(s->gradients, s->dz0.data, bytes_of(&s->dz0));
+    memcpy((char *)s->gradients + bytes_of(&s->dz0), s->gradient.data, bytes_of(&s->gradient));
 }
 
 static double compare_gradients(void *user) {
     const subject *s = user;
-    dpcr_array parts[2];
-    char *from = s->gradients;
-    double worst = 0;
-    for (int i = 0, n = results(s, parts); i < n; i++) {
-        dpcr_array kept = parts[i];
-        kept.data = from;
-        worst = fmax(worst, cli_states_error(&parts[i], &kept));
-        from += bytes_of(&parts[i]);
-    }
-    return worst;
+    dpcr_array dz0 = s->dz0, gradient = s->gradient;
+    dz0.data = s->gradients;
+    gradient.data = (char *)s->gradients + bytes_of(&s->dz0);
+    return fmax(cli_states_error(&s->dz0, &dz0), cli_states_error(&s->gradient, &gradient));
 }
 
 // ---- entrants ----
@@ -246,11 +225,7 @@ static int make_arrays(subject *s) {
     if (!cli_array_create(steps->dtype, 3, all, &s->z) || !cli_array_create(steps->dtype, 3, all, &s->reference) ||
         !cli_array_create(steps->dtype, 2, row, &s->dz0))
         return CLI_RESOURCES;
-    if (!s->problem.model && !cli_array_create(steps->dtype, 3, all, &s->lambda)) return CLI_RESOURCES;
-    dpcr_array parts[2];
-    size_t bytes = 0;
-    for (int i = 0, n = results(s, parts); i < n; i++) bytes += bytes_of(&parts[i]);
-    s->gradients = cli_allocate(bytes);
+    s->gradients = cli_allocate(bytes_of(&s->dz0) + bytes_of(&s->gradient));
     return s->gradients ? CLI_DONE : cli_fail_memory("the gradients");
 }
 
@@ -265,13 +240,13 @@ static int race_both(subject *s, bench_point *point) {
     cli_array_destroy(&s->reference);
     cli_array_destroy(&s->tape);
     cli_array_destroy(&s->dz0);
-    cli_array_destroy(&s->lambda);
     cli_release(s->gradients);
     return status;
 }
 
-int bench_steps_point(dpcr_context *context, const bench *b, const cli_problem *problem, bench_point *point) {
-    subject s = {.context = context, .asked = b, .problem = *problem};
+int bench_steps_point(dpcr_context *context, const bench *b, const cli_problem *problem, const dpcr_array *gradient,
+                      bench_point *point) {
+    subject s = {.context = context, .asked = b, .problem = *problem, .gradient = *gradient};
     return race_both(&s, point);
 }
 
@@ -282,7 +257,10 @@ int bench_network_point(dpcr_context *context, const bench *b, bench_point *poin
     cli_problem problem;
     status = cli_problem_create(context, model, NULL, &b->network, NULL, b->common.seed, &problem);
     if (!status) {
-        status = bench_steps_point(context, b, &problem, point);
+        int64_t count = 0;
+        dpcr_model_vector(model, &count);
+        const dpcr_array gradient = dpcr_array_make(dpcr_model_gradient_vector(model), problem.steps.dtype, 1, &count);
+        status = bench_steps_point(context, b, &problem, &gradient, point);
         cli_problem_destroy(&problem);
     }
     dpcr_model_destroy(model);

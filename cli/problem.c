@@ -102,6 +102,18 @@ static int fill_start(dpcr_context *context, const cli_problem *problem, const c
     return CLI_DONE;
 }
 
+// Gradients from outside, and room for the initial state.
+static int make_arrays(cli_problem *problem, uint64_t seed) {
+    const dpcr_steps *s = &problem->steps;
+    const int64_t row[] = {s->batch, s->width}, all[] = {s->length, s->batch, s->width};
+    if (!cli_array_create(s->dtype, 2, row, &problem->z0) || !cli_array_create(s->dtype, 2, row, &problem->last) ||
+        !cli_array_create(s->dtype, 3, all, &problem->direct))
+        return CLI_RESOURCES;
+    cli_array_normal(&problem->direct, seed, CLI_STREAM_DIRECT);
+    cli_array_normal(&problem->last, seed, CLI_STREAM_LAST);
+    return CLI_DONE;
+}
+
 int cli_problem_create(dpcr_context *context, dpcr_model *model, const char *map, const cli_network *network,
                        const char *data, uint64_t seed, cli_problem *problem) {
     dpcr_error error = {0};
@@ -112,16 +124,19 @@ int cli_problem_create(dpcr_context *context, dpcr_model *model, const char *map
         problem->steps = cli_map_steps(map, network->options.layers, network->batch);
     else if (dpcr_model_steps(model, network->batch, &problem->steps, &error))
         return cli_fail_error(&error, CLI_COMPUTING);
-    const dpcr_steps *s = &problem->steps;
-    const int64_t row[] = {s->batch, s->width}, all[] = {s->length, s->batch, s->width};
-    int status = CLI_RESOURCES;
-    if (cli_array_create(s->dtype, 2, row, &problem->z0) && cli_array_create(s->dtype, 2, row, &problem->last) &&
-        cli_array_create(s->dtype, 3, all, &problem->direct)) {
-        cli_array_normal(&problem->direct, seed, CLI_STREAM_DIRECT);
-        cli_array_normal(&problem->last, seed, CLI_STREAM_LAST);
-        status = fill_start(context, problem, map, data, seed);
-    }
+    int status = make_arrays(problem, seed);
+    if (!status) status = fill_start(context, problem, map, data, seed);
     if (status) cli_problem_destroy(problem);
+    return status;
+}
+
+int cli_problem_of_steps(const dpcr_steps *steps, uint64_t seed, cli_problem *problem) {
+    *problem = (cli_problem){.steps = *steps};
+    const int status = make_arrays(problem, seed);
+    if (status)
+        cli_problem_destroy(problem);
+    else
+        cli_array_normal(&problem->z0, seed, CLI_STREAM_STATES);
     return status;
 }
 

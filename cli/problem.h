@@ -10,7 +10,7 @@
 enum { CLI_STREAM_STATES = 0x101, CLI_STREAM_DIRECT, CLI_STREAM_LAST, CLI_STREAM_WEIGHTS = 0x200 };
 
 typedef struct cli_problem {
-    dpcr_model *model;  // NULL for a built-in map
+    dpcr_model *model;  // NULL for a built-in map or a cell
     dpcr_steps steps;
     dpcr_array z0;      // [B][w]
     dpcr_array direct;  // [L][B][w]: gradient of a loss that every state enters
@@ -30,6 +30,8 @@ dpcr_model *cli_model_create(dpcr_context *context, const cli_network *network, 
 // `model` is borrowed (NULL with a `map`); `data` NULL: z0 is random, else images go through the encoder.
 int cli_problem_create(dpcr_context *context, dpcr_model *model, const char *map, const cli_network *network,
                        const char *data, uint64_t seed, cli_problem *problem);
+// The same over steps that somebody else made and keeps; z0 is random.
+int cli_problem_of_steps(const dpcr_steps *steps, uint64_t seed, cli_problem *problem);
 void cli_problem_destroy(cli_problem *problem);
 
 enum { CLI_HISTORY = 4096 };  // sweeps that a report remembers

@@ -90,7 +90,9 @@ for structure in ("dense", "diagonal", "block", "scalar"):
 assert run("chain --structure block --block 3 --length 9 --width 6", 9, 6, 1)[0]["forward"]["bytes"] == 9 * 4 * (12 + 18)
 for activation in ("tanh", "sigmoid", "relu"):
     told, (forward, _) = run("cell --cell %s --length 300 --width 3 --radius 0.8 --input-sd 0.5 --dtype float64" % activation, 300, 3, 1, most_error=1e-7)
-    assert (told["cell"], told["radius"], told["input_sd"]) == (activation, 0.8, 0.5) and {"overlap", "newton"} <= set(forward), told
+    assert (told["cell"], told["structure"], told["radius"], told["input_sd"]) == (activation, "dense", 0.8, 0.5) and {"overlap", "newton"} <= set(forward), told
+    told, _ = run("cell --cell %s --structure diagonal --length 300 --width 5 --batch 2 --dtype float64" % activation, 300, 5, 2, most_error=1e-7)
+    assert told["structure"] == "diagonal", told
 for length in (0, 1, 2):
     run("cell --length %d --width 2" % length, length, 2, 1)
     run("mlp --length %d" % length, length, 4, 1)
@@ -136,7 +138,7 @@ refused("that is of a cell", "mlp --cell tanh")
 refused("that is of a cell", "chain --input-sd 1")
 refused("a cell has --cell", "cell --activation tanh")
 refused("identity, relu, tanh", "cell --cell gru")
-refused("that is of a linear chain", "cell --structure dense")
+refused("wanted dense or diagonal", "cell --structure block")
 refused("wanted a whole number", "mlp --lengths 3,x")
 refused("wanted a whole number", "mlp --lengths 3,,4")
 refused("wanted at least 1", "mlp --widths 0")
