@@ -8,6 +8,7 @@
 // cmocka needs the four above
 #include <cmocka.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
