@@ -9,7 +9,8 @@
 #ifndef DEEPPCR_CELL_H
 #define DEEPPCR_CELL_H
 
-#include "model.h"
+#include "activation.h"
+#include "solve.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -3,6 +3,7 @@
 #ifndef DEEPPCR_H
 #define DEEPPCR_H
 
+#include "activation.h"
 #include "array.h"
 #include "cell.h"
 #include "chain.h"

@@ -9,6 +9,7 @@
 #ifndef DEEPPCR_MODEL_H
 #define DEEPPCR_MODEL_H
 
+#include "activation.h"
 #include "solve.h"
 
 #ifdef __cplusplus
@@ -17,22 +18,7 @@ extern "C" {
 
 typedef enum dpcr_architecture { DPCR_MLP = 1, DPCR_RESNET = 2 } dpcr_architecture;
 
-typedef enum dpcr_activation {
-    DPCR_ACT_DEFAULT = 0,  // mlp: ReLU; resnet: tanh (linear branch), ReLU (two-layer branch)
-    DPCR_ACT_IDENTITY,
-    DPCR_ACT_RELU,
-    DPCR_ACT_TANH,
-    DPCR_ACT_SIGMOID,
-    DPCR_ACT_GELU,  // the exact form, z Phi(z)
-    DPCR_ACT_SILU,
-    DPCR_ACT_COUNT
-} dpcr_activation;
-
 typedef enum dpcr_branch { DPCR_BRANCH_LINEAR = 0, DPCR_BRANCH_TWO_LAYER = 1 } dpcr_branch;
-
-// "identity", "relu", "tanh", "sigmoid", "gelu", "silu".
-DPCR_API const char *dpcr_activation_name(dpcr_activation activation);
-DPCR_API dpcr_status dpcr_activation_find(const char *name, dpcr_activation *activation, dpcr_error *error);
 
 typedef struct dpcr_model_options {
     size_t size;  // sizeof(dpcr_model_options) of the caller
