@@ -2,6 +2,8 @@
 // The chain's callbacks: spans of lanes, steps and rows over the step's program. Step l's parameters begin at
 // l * program.parameters of both vectors. Few rows of the fused form go through all steps of a span in one call of a
 // kernel; else a call a step, rows in blocks. A row's bits depend on neither.
+#include <math.h>
+
 #include "model/model_internal.h"
 
 // Work buffers of one call: on its stack, or allocated where wide layers would leave too few rows a block.
@@ -447,6 +449,22 @@ static double activation_flops(dpcr_activation activation) {
     }
 }
 
+// One row of the fused form. Measured with AVX-512 (the callbacks of bench_mlp called alone: float, ReLU and tanh; 1024
+// layers, so that the weights of wide ones come from L3): a chain of w fmas alone, and what lanes side by side take;
+// bytes of weights beyond that.
+static void set_costs(const dpcr_model *m, dpcr_steps *steps) {
+    const dpcri_program *p = &m->program;
+    const double w = (double)p->width, real = (double)p->kernels->element / 4, weights = w * w * real;
+    const double activation = p->layers[1].activation == DPCR_ACT_RELU ? 0 : 4;
+    const int64_t lane = p->kernels->columns / 2;  // numbers a vector
+    steps->lanes = p->width > 2 * lane ? 2 : p->width > lane ? 4 : 8;
+    steps->lane_seconds = 1e-9 * (3 + activation / 2 + 0.037 * weights);
+    steps->latency = 1e-9 * fmax(8 + activation + 0.95 * w, 0.04 * weights);
+    steps->adjoint_lane_seconds = 1e-9 * (2 + 0.055 * weights);
+    steps->adjoint_latency = 1e-9 * fmax(8 + 0.85 * w, 0.055 * weights);
+    if (w < 4) steps->adjoint_lane_seconds = steps->adjoint_latency = 13e-9;  // column by column: lanes win nothing
+}
+
 dpcr_status dpcr_model_steps(dpcr_model *model, int64_t batch, dpcr_steps *steps, dpcr_error *error) {
     if (!model || !steps)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "model_steps: a model and a place for the steps are wanted");
@@ -456,26 +474,25 @@ dpcr_status dpcr_model_steps(dpcr_model *model, int64_t batch, dpcr_steps *steps
     const bool two_layer = o->branch == DPCR_BRANCH_TWO_LAYER;
     const double w = (double)o->width, h = (double)o->hidden;
     const double products = two_layer ? 4 * w * h : 2 * w * w;
-    *steps =
-        (dpcr_steps){.size = sizeof *steps,
-                     .user = model,
-                     .length = o->layers,
-                     .batch = batch,
-                     .width = o->width,
-                     .dtype = o->dtype,
-                     .concurrent = 1,
-                     .jacobian = dpcr_transition_square(DPCR_DENSE, o->width, 0),
-                     .flops = products + h * (activation_flops(o->activation) + (o->layer_norm ? 8 : 0)) + 2 * w,
-                     .jacobian_flops = (two_layer ? 2 * w * w * h : w * w) + (o->layer_norm ? 8 * w * h : 0),
-                     // measured (deeppcr check mlp, batch 1): what a step costs beside one fma after the other along k
-                     .latency = 1e-9 * (38 + 1.7 * (two_layer ? w + h : w) + (o->layer_norm ? 40 : 0)),
-                     .tape_values = model->program.tape,
-                     .gradient_from_tape = dpcri_program_turns_tape(&model->program),
-                     .advance = advance,
-                     .linearise = linearise,
-                     .jvp = jvp,
-                     .adjoint = adjoint,
-                     .gradient = gradient};
+    *steps = (dpcr_steps){.size = sizeof *steps,
+                          .user = model,
+                          .length = o->layers,
+                          .batch = batch,
+                          .width = o->width,
+                          .dtype = o->dtype,
+                          .concurrent = 1,
+                          .jacobian = dpcr_transition_square(DPCR_DENSE, o->width, 0),
+                          .flops = products + h * (activation_flops(o->activation) + (o->layer_norm ? 8 : 0)) + 2 * w,
+                          .jacobian_flops = (two_layer ? 2 * w * w * h : w * w) + (o->layer_norm ? 8 * w * h : 0),
+                          .latency = 1e-9 * (38 + 1.7 * (two_layer ? w + h : w) + (o->layer_norm ? 40 : 0)),
+                          .tape_values = model->program.tape,
+                          .gradient_from_tape = dpcri_program_turns_tape(&model->program),
+                          .advance = advance,
+                          .linearise = linearise,
+                          .jvp = jvp,
+                          .adjoint = adjoint,
+                          .gradient = gradient};
+    if (in_one_call(&model->program, 1)) set_costs(model, steps);
     dpcri_narrow narrow;
     if (dpcri_program_narrow(&model->program, model->parameters, &narrow)) {
         steps->latency = dpcri_narrow_loop_seconds(&narrow);
