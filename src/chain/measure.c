@@ -173,7 +173,7 @@ static dpcr_status run(trials *t, int64_t i, dpcr_chain_report *report) {
 
 static bool run_trial(void *argument, int64_t i) { return run(argument, i, NULL) == DPCR_OK; }
 
-// Overlap whose boundaries were not right at once is no candidate, and of those that were the first two are enough.
+// Overlap whose boundaries were not right at once is no candidate, and of those that were the first four are enough.
 static bool keep_overlaps(trials *t) {
     int64_t kept = 0, overlaps = 0;
     for (int64_t i = 0; i < t->count; i++) {
@@ -181,7 +181,7 @@ static bool keep_overlaps(trials *t) {
         bool keep = true;
         if (t->all[i].options.scheme == DPCR_SCHEME_OVERLAP) {
             if (run(t, i, &report) != DPCR_OK) return false;
-            keep = report.sweeps == 1 && report.finished_from >= t->asked->shape.length && overlaps < 2;
+            keep = report.sweeps == 1 && report.finished_from >= t->asked->shape.length && overlaps < 4;
             overlaps += keep;
         }
         if (keep) {

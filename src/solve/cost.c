@@ -37,35 +37,43 @@ static double memory_seconds(const dpcri_outlook *o, double bytes, double thread
     return bytes / less(m->bandwidth, m->cache_bandwidth[2] * threads);
 }
 
+static double block_rows(const dpcri_outlook *o) {
+    const double batch = batch_of(o);
+    return less(batch, batch >= 128 ? 64 : batch >= 64 ? 32 : batch > 16 ? 16 : 8);
+}
+
 double dpcri_cost_step(const dpcri_outlook *o) {
+    if (o->costs.block > 0) return o->costs.block;
     if (o->steps->latency > 0) return o->steps->latency;
     return o->machine.latency * (4 + (double)o->steps->width);
 }
 
 // A row of a batch is a lane too: the two are served alike.
 static double row_seconds(const dpcri_outlook *o) {
+    if (o->costs.lane > 0) return o->costs.lane;
     if (o->steps->lane_seconds > 0) return o->steps->lane_seconds;
     return o->steps->flops / (step_efficiency * o->machine.flops);
 }
 
 double dpcri_cost_lane(const dpcri_outlook *o) {
     const double alone = dpcri_cost_step(o);
+    if (o->costs.lane > 0) return o->costs.lane;
     if (o->steps->lanes > 1) return less(alone, row_seconds(o));
     return more(alone / batch_of(o), row_seconds(o));  // lanes one after another, each with all its rows
 }
 
 // R rows step by step, blocks of the driver's size side by side: the thread with the most blocks decides.
-static double rows_step(const dpcri_outlook *o, double latency, double row) {
-    const double batch = batch_of(o);
-    const double block = batch >= 128 ? 64 : batch >= 64 ? 32 : batch > 16 ? 16 : 8;
-    const double blocks = ceil(batch / block), rounds = ceil(blocks / less(blocks, threads_of(o)));
-    return rounds * more(latency, less(batch, block) * row);
+// `timed`: seconds of a block's step as it was timed, 0: from latency and work.
+static double rows_step(const dpcri_outlook *o, double timed, double latency, double row) {
+    const double block = block_rows(o), blocks = ceil(batch_of(o) / more(1, block));
+    const double rounds = ceil(blocks / more(1, less(blocks, threads_of(o))));
+    return rounds * (timed > 0 ? timed : more(latency, block * row));
 }
 
 static double rows_threads(const dpcri_outlook *o) { return less(threads_of(o), ceil(batch_of(o) / 8)); }
 
 double dpcri_cost_loop(const dpcri_outlook *o) {
-    const double compute = length_of(o) * rows_step(o, dpcri_cost_step(o), row_seconds(o));
+    const double compute = length_of(o) * rows_step(o, o->costs.block, dpcri_cost_step(o), row_seconds(o));
     const double bytes = length_of(o) * batch_of(o) * state_bytes(o);
     return more(compute, memory_seconds(o, bytes, rows_threads(o))) + (batch_of(o) > 8 ? region_seconds(o) : 0);
 }
@@ -77,7 +85,9 @@ static double overlap_seconds(const dpcri_outlook *o, double chunk, double warm_
     const double width = more(1, (double)o->steps->lanes), calls = ceil(chunks / width);
     const double work = (length_of(o) + (chunks - 1) * warm_up) * batch_of(o) * lane / less(threads, calls);
     const double rounds = ceil(calls / threads);  // calls that one thread makes, each n + m steps long
-    const double depth = rounds * (chunk + warm_up) * latency;
+    // A call of all its lanes takes what its lanes take; one of a few takes no less than one alone.
+    const double depth =
+        rounds * (chunk + warm_up) * more(less(latency, width * batch_of(o) * lane), batch_of(o) * lane);
     const double checks = chunks * batch_of(o) * check_seconds;
     return more(more(work, depth), memory_seconds(o, bytes, less(threads, calls))) + checks +
            rounds * 2 * call_seconds + region_seconds(o);
@@ -106,6 +116,7 @@ static double linear_seconds(const dpcri_outlook *o, dpcr_scheme scheme) {
         case DPCR_SCHEME_PCR: return n * rows * levels * (compose + apply) + levels * (region + hop);
         case DPCR_SCHEME_BLELLOCH: return n * rows * (compose + 2 * apply) + 2 * levels * (region + hop);
         case DPCR_SCHEME_CHUNKED: return more(n * rows * (compose + 2 * apply), 2 * sqrt(n) * hop * mixed) + 3 * region;
+        case DPCR_SCHEME_OVERLAP: return n * rows * 1.25 * apply + 2 * region;
         default: return n * more(hop, rows * apply * threads_of(o) / rows_threads(o));
     }
 }
@@ -115,8 +126,10 @@ static double linear_seconds(const dpcri_outlook *o, dpcr_scheme scheme) {
 static double evaluation_seconds(const dpcri_outlook *o, double lane) {
     const dpcr_steps *s = o->steps;
     const double states = length_of(o) * batch_of(o), real = (double)dpcr_dtype_size(s->dtype);
-    const double jacobian = s->jacobian_flops / (jacobian_efficiency * o->machine.flops);
-    const double each = s->lanes > 1 ? lane + jacobian : more(2 * lane, lane + jacobian);
+    const double guessed = s->jacobian_flops / (jacobian_efficiency * o->machine.flops);
+    const double jacobian = o->costs.jacobian > 0 ? o->costs.jacobian : guessed;
+    const bool beside = s->lanes > 1 || o->costs.jacobian > 0;
+    const double each = beside ? lane + jacobian : more(2 * lane, lane + jacobian);
     const double values = (double)dpcr_transition_values(&s->jacobian) + 4 * (double)s->width;
     return states * each / threads_of(o) + 2 * memory_seconds(o, states * values * real, threads_of(o)) +
            dpcri_cost_step(o) + region_seconds(o);
@@ -144,22 +157,25 @@ double dpcri_cost_shooting(const dpcri_outlook *o, int64_t chunk) {
 // ---- backward ----
 
 static double adjoint_step(const dpcri_outlook *o) {
+    if (o->costs.adjoint_block > 0) return o->costs.adjoint_block;
     return o->steps->adjoint_latency > 0 ? o->steps->adjoint_latency : dpcri_cost_step(o);
 }
 
 static double adjoint_row(const dpcri_outlook *o) {
+    if (o->costs.adjoint_lane > 0) return o->costs.adjoint_lane;
     return o->steps->adjoint_lane_seconds > 0 ? o->steps->adjoint_lane_seconds : row_seconds(o);
 }
 
 double dpcri_cost_adjoint_loop(const dpcri_outlook *o) {
-    const double compute = length_of(o) * rows_step(o, adjoint_step(o), adjoint_row(o));
+    const double compute = length_of(o) * rows_step(o, o->costs.adjoint_block, adjoint_step(o), adjoint_row(o));
     const double bytes = length_of(o) * batch_of(o) * 2 * state_bytes(o);
     return more(compute, memory_seconds(o, bytes, rows_threads(o))) + (batch_of(o) > 8 ? region_seconds(o) : 0);
 }
 
 double dpcri_cost_adjoint_overlap(const dpcri_outlook *o, int64_t chunk, int64_t warm_up) {
-    const double lane = o->steps->lanes > 1 ? less(adjoint_step(o), adjoint_row(o))
-                                            : more(adjoint_step(o) / batch_of(o), adjoint_row(o));
+    const double lane = o->steps->lanes > 1 || o->costs.adjoint_lane > 0
+                            ? less(adjoint_step(o), adjoint_row(o))
+                            : more(adjoint_step(o) / batch_of(o), adjoint_row(o));
     const double bytes = length_of(o) * batch_of(o) * 2 * state_bytes(o);
     return overlap_seconds(o, (double)chunk, (double)warm_up, adjoint_step(o), lane, bytes);
 }

@@ -13,6 +13,7 @@ enum {
     EXPECTED_SWEEPS = 4,  // of Newton on chains that forget (docs/math/newton.md)
     NEUTRAL_SWEEPS = 5,   // on chains that keep their past
     PROBE_STEPS = 512,    // of the contraction estimate, at most
+    USUAL_WARM_UP = 64,   // overlap's default
     SHOOTING_CHUNK = 16,  // the driver's own, without windows
     LEAST_LENGTH = 32,    // below, nothing pays
     WINDOW_STEPS = 1024,  // of the stretch on which a window is tried
@@ -89,6 +90,9 @@ static void list_overlap(const dpcri_outlook *o, list *l, int64_t warm_up, bool 
         const int64_t chunk = (o->steps->length + width * groups - 1) / (width * groups);
         if (chunk >= m && chunk != n && chunk != fair) add_overlap(o, l, chunk, m);
     }
+    // The estimate is of the worst of a few places from starts far off: half as much may be enough.
+    if (variants && !o->options->warm_up && m > USUAL_WARM_UP) add_overlap(o, l, 0, USUAL_WARM_UP);
+    if (variants && !o->options->warm_up && m > 4 * USUAL_WARM_UP) add_overlap(o, l, 0, m / 2);
 }
 
 // ---- newton and shooting ----
@@ -168,11 +172,12 @@ static void list_backward(const dpcri_outlook *o, list *l, int64_t warm_up) {
     for (size_t i = 0; o->steps->linearise && i < sizeof schemes / sizeof *schemes; i++)
         add(l, DPCR_METHOD_SEQUENTIAL, schemes[i], dpcri_cost_backward(o, schemes[i]));
     const int64_t m = warm_up > 0 ? warm_up : wanted_warm_up(o, false);
-    if (m > 0 && dpcri_backward_can_overlap(o->steps)) {
-        int64_t n = 0;
-        overlap_shape(o, 0, m, &n);
-        if (2 * n <= o->steps->length)
-            add(l, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_OVERLAP, dpcri_cost_adjoint_overlap(o, n, m))->warm_up = m;
+    int64_t n = 0;
+    overlap_shape(o, 0, m > 0 ? m : 1, &n);
+    if (m > 0 && 2 * n <= o->steps->length && (o->steps->adjoint || o->steps->linearise)) {
+        const double seconds = dpcri_backward_can_overlap(o->steps) ? dpcri_cost_adjoint_overlap(o, n, m)
+                                                                    : dpcri_cost_backward(o, DPCR_SCHEME_OVERLAP);
+        add(l, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_OVERLAP, seconds)->warm_up = m;
     }
     for (int64_t i = 0; i < l->count; i++) l->at[i].backward = 1;
 }
@@ -368,6 +373,9 @@ static double tolerance_of(const dpcr_solve_plan *plan) {
     return fmax(0.1 * (plan->options.atol + plan->options.rtol), rounding);
 }
 
+// As dpcri_plan_derive cuts a batch.
+static int64_t row_block_of(int64_t batch) { return batch >= 128 ? 64 : batch >= 64 ? 32 : batch > 16 ? 16 : 8; }
+
 static void look(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *known) {
     const dpcr_steps *s = &plan->steps;
     const bool told = s->latency > 0;
@@ -376,7 +384,11 @@ static void look(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *known) {
         plan->contraction =
             dpcri_contraction_of(plan->context, s, plan->options.start, tolerance_of(plan), PROBE_STEPS);
     o->contraction = plan->contraction;
-    o->doubt = told ? known_doubt : guessed_doubt;
+    // A chain that tells what its lanes cost is believed; any other is timed, unless the machine is another one.
+    const bool here = o->machine.threads == (double)dpcr_context_threads(plan->context);
+    if (can_run_beside(o) && !(s->lane_seconds > 0) && (here || !told))
+        o->costs = dpcri_costs_of(plan->context, s, row_block_of(s->batch));
+    o->doubt = told || o->costs.lane > 0 ? known_doubt : guessed_doubt;
     dpcri_wisdom_key(o, plan->key);
     *known = (dpcri_known){0};
     dpcri_wisdom_recall(plan->context, plan->key, known);

@@ -5,6 +5,15 @@
 
 #include "solve/solve_internal.h"
 
+// Seconds that were timed on a stretch of the chain, on one thread; 0: not known.
+typedef struct dpcri_costs {
+    double block;          // of one step of the loop, of as many sequences as the driver gives one task
+    double lane;           // of one step, lane and sequence of a call with many lanes
+    double jacobian;       // of one Jacobian of one sequence
+    double adjoint_block;  // of one step of the adjoint loop, as block
+    double adjoint_lane;   // as lane
+} dpcri_costs;
+
 // What a prediction goes by.
 typedef struct dpcri_outlook {
     dpcr_context *context;
@@ -12,6 +21,7 @@ typedef struct dpcri_outlook {
     const dpcr_solve_options *options;  // as asked for
     dpcr_machine machine;
     dpcri_contraction contraction;
+    dpcri_costs costs;
     double sweeps;         // of newton and shooting, expected
     bool sweeps_are_seen;  // in an earlier solve, not supposed
     unsigned failed;       // bit m: method m had to be finished in order before
@@ -29,6 +39,11 @@ double dpcri_cost_shooting(const dpcri_outlook *o, int64_t chunk);
 double dpcri_cost_adjoint_loop(const dpcri_outlook *o);
 double dpcri_cost_adjoint_overlap(const dpcri_outlook *o, int64_t chunk, int64_t warm_up);
 double dpcri_cost_backward(const dpcri_outlook *o, dpcr_scheme scheme);
+
+// ---- stretch.c ----
+
+// Times a stretch of the chain in blocks of `row_block` sequences.
+dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, int64_t row_block);
 
 // ---- measure.c ----
 

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT
+// What the chain's steps cost, where it does not tell: a stretch of it is run as the methods would run it, one lane and
+// many, forward and backward, and timed. The least of a few runs; together less than a few hundred steps of the loop.
+// What cannot be run (memory, a callback that aborts) stays untold, and then flops and the machine's rates must do.
+#include <math.h>
+#include <string.h>
+
+#include "solve/planner.h"
+
+enum { STRETCH_STEPS = 96, LANE_STEPS = 24, RUNS = 3, USUAL_LANES = 16 };
+
+typedef struct stretch {
+    const dpcr_steps *steps;
+    int64_t rows, n, lanes, lane_rows, lane_steps, stride;
+    dpcr_array z0, z, tape, adjoint;                   // [1][rows][w], [1][n][rows][w]
+    dpcr_array jacobians, g;                           // [n][rows][values], [1][rows][w]
+    dpcr_array last, states, lane_adjoint, lane_tape;  // [lanes][B][w], [lanes][steps][B][w]
+    void *memory;
+} stretch;
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static bool allocate(dpcr_context *context, stretch *s) {
+    const dpcr_steps *steps = s->steps;
+    const size_t real = dpcr_dtype_size(steps->dtype);
+    const int64_t w = steps->width, values = steps->linearise ? dpcr_transition_values(&steps->jacobian) : 0;
+    const int64_t states = s->n * s->rows, lanes = s->lanes * s->lane_rows;
+    dpcri_arena arena = {0};
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass == 1) {
+            s->memory = arena.overflow ? NULL : dpcri_alloc_zero(context, arena.used);
+            if (!s->memory) return false;
+            arena = (dpcri_arena){.base = s->memory, .size = arena.used};
+        }
+        void *z0 = dpcri_arena_take(&arena, s->rows * w, real), *z = dpcri_arena_take(&arena, states * w, real);
+        void *adjoint = dpcri_arena_take(&arena, states * w, real);
+        void *tape = dpcri_arena_take(&arena, states * steps->tape_values, real);
+        void *last = dpcri_arena_take(&arena, lanes * w, real);
+        void *kept = dpcri_arena_take(&arena, lanes * s->lane_steps * w, real);
+        void *lane_adjoint = dpcri_arena_take(&arena, lanes * s->lane_steps * w, real);
+        void *lane_tape = dpcri_arena_take(&arena, lanes * s->lane_steps * steps->tape_values, real);
+        void *jacobians = dpcri_arena_take(&arena, states * values, real);
+        void *g = dpcri_arena_take(&arena, s->rows * w, real);
+        s->z0 = dpcr_array_make(z0, steps->dtype, 3, (const int64_t[]){1, s->rows, w});
+        s->z = dpcr_array_make(z, steps->dtype, 4, (const int64_t[]){1, s->n, s->rows, w});
+        s->adjoint = dpcr_array_make(adjoint, steps->dtype, 4, s->z.shape);
+        s->tape = dpcr_array_make(tape, steps->dtype, 4, (const int64_t[]){1, s->n, s->rows, steps->tape_values});
+        s->last = dpcr_array_make(last, steps->dtype, 3, (const int64_t[]){s->lanes, s->lane_rows, w});
+        s->states = dpcr_array_make(kept, steps->dtype, 4, (const int64_t[]){s->lanes, s->lane_steps, s->lane_rows, w});
+        const int64_t taped[4] = {s->lanes, s->lane_steps, s->lane_rows, steps->tape_values};
+        s->lane_adjoint = dpcr_array_make(lane_adjoint, steps->dtype, 4, s->states.shape);
+        s->lane_tape = dpcr_array_make(lane_tape, steps->dtype, 4, taped);
+        s->jacobians = dpcr_array_make(jacobians, steps->dtype, 3, (const int64_t[]){s->n, s->rows, values});
+        s->g = dpcr_array_make(g, steps->dtype, 3, (const int64_t[]){1, s->rows, w});
+    }
+    return true;
+}
+
+static bool run_loop(stretch *s) {
+    const dpcr_span span = dpcri_span(0, 1, 1, s->n, 0, s->rows);
+    const bool taped = s->steps->tape_values > 0;
+    return s->steps->advance(s->steps->user, &span, &s->z0, &s->z, NULL, taped ? &s->tape : NULL) == 0;
+}
+
+static bool run_lanes(stretch *s) {
+    const dpcr_span span = dpcri_span(0, s->lanes, s->stride, s->lane_steps, 0, s->lane_rows);
+    return s->steps->advance(s->steps->user, &span, &s->last, &s->states, NULL, NULL) == 0;
+}
+
+static bool run_linearise(stretch *s) {
+    const dpcr_span span = dpcri_span(1, s->n - 1, 1, 1, 0, s->rows);
+    dpcr_array in = s->z, a = s->jacobians;
+    in.ndim = 3;
+    memmove(in.shape, s->z.shape + 1, 3 * sizeof *in.shape);
+    memmove(in.strides, s->z.strides + 1, 3 * sizeof *in.strides);
+    in.shape[0] = a.shape[0] = s->n - 1;
+    return s->steps->linearise(s->steps->user, &span, &in, NULL, &a) == 0;
+}
+
+// At the states that the loop has left, from step 1 on, whose inputs lie side by side.
+static bool run_adjoint(stretch *s) {
+    const dpcr_span span = dpcri_span(1, 1, 1, s->n - 1, 0, s->rows);
+    const size_t real = dpcr_dtype_size(s->steps->dtype);
+    dpcr_array in = s->z, tape = s->tape, kept = s->adjoint;
+    in.shape[1] = tape.shape[1] = kept.shape[1] = s->n - 1;
+    if (tape.data) tape.data = (char *)tape.data + (size_t)tape.strides[1] * real;
+    return s->steps->adjoint(s->steps->user, &span, &in, s->steps->tape_values > 0 ? &tape : NULL, NULL, &s->g, &kept,
+                             &s->g) == 0;
+}
+
+static const dpcr_array *taped(const stretch *s, const dpcr_array *tape) {
+    return s->steps->tape_values > 0 ? tape : NULL;
+}
+
+// The states that go in are taken to be those that came out: the same numbers to run on.
+static bool run_adjoint_lanes(stretch *s) {
+    const dpcr_span span = dpcri_span(0, s->lanes, s->stride, s->lane_steps, 0, s->lane_rows);
+    return s->steps->adjoint(s->steps->user, &span, &s->states, taped(s, &s->lane_tape), NULL, &s->last,
+                             &s->lane_adjoint, &s->last) == 0;
+}
+
+static bool leave_tape(stretch *s) {
+    const dpcr_span span = dpcri_span(0, s->lanes, s->stride, s->lane_steps, 0, s->lane_rows);
+    return s->steps->advance(s->steps->user, &span, &s->last, &s->states, NULL, taped(s, &s->lane_tape)) == 0;
+}
+
+// Seconds of the quickest run; 0: it cannot be run.
+static double quickest(stretch *s, bool (*run)(stretch *)) {
+    double seconds = HUGE_VAL;
+    for (int i = 0; i < RUNS; i++) {
+        const double start = dpcri_seconds();
+        if (!run(s)) return 0;
+        seconds = fmin(seconds, dpcri_seconds() - start);
+    }
+    return seconds;
+}
+
+static void set_one(const dpcr_array *array) {
+    for (int64_t i = 0; i < array->shape[0] * array->strides[0]; i++)
+        if (array->dtype == DPCR_F64)
+            ((double *)array->data)[i] = i % 2 ? -0.5 : 0.5;
+        else
+            ((float *)array->data)[i] = i % 2 ? -0.5f : 0.5f;
+}
+
+dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, int64_t row_block) {
+    dpcri_costs costs = {0};
+    stretch s = {.steps = steps, .rows = least(steps->batch, row_block), .lane_rows = steps->batch};
+    s.n = least(STRETCH_STEPS, steps->length);
+    s.lanes = least(steps->lanes > 1 ? steps->lanes : USUAL_LANES, steps->length / (2 * LANE_STEPS));
+    s.lane_steps = LANE_STEPS;
+    if (s.n < 8 || s.rows < 1 || s.lanes < 1) return costs;
+    s.stride = steps->length / s.lanes;
+    if (!allocate(context, &s)) return costs;
+    set_one(&s.z0), set_one(&s.last), set_one(&s.g);
+    const double loop = quickest(&s, run_loop), lanes = quickest(&s, run_lanes);
+    costs.block = loop / (double)s.n;
+    costs.lane = lanes / (double)(s.lanes * s.lane_steps * s.lane_rows);
+    if (loop > 0 && steps->linearise) costs.jacobian = quickest(&s, run_linearise) / (double)((s.n - 1) * s.rows);
+    if (loop > 0 && steps->adjoint) costs.adjoint_block = quickest(&s, run_adjoint) / (double)(s.n - 1);
+    if (costs.adjoint_block > 0 && leave_tape(&s))
+        costs.adjoint_lane = quickest(&s, run_adjoint_lanes) / (double)(s.lanes * s.lane_steps * s.lane_rows);
+    dpcri_free(context, s.memory);
+    return costs;
+}
