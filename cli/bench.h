@@ -7,7 +7,7 @@
 
 // ---- races: bench_race.c ----
 
-enum { BENCH_ENTRANTS = 12, BENCH_ROUNDS = 15 };
+enum { BENCH_ENTRANTS = 16, BENCH_ROUNDS = 15 };
 
 // One way to get the result, and what running it gave.
 typedef struct bench_entrant {
@@ -20,6 +20,7 @@ typedef struct bench_entrant {
     const char *chosen, *scheme, *reason;  // chosen: the name of what ran; scheme and reason may be NULL
     bool fallback;                         // it gave up and left the rest to the loop
     double tolerance;                      // that it ran with; negative: not told
+    int64_t run_up;                        // asked for; 0: the default
     int sweeps;
     int64_t evaluations, depth;  // of steps; dependent steps. Negative: not told
     double flops;                // of the linear chain; negative: not told

@@ -42,6 +42,7 @@ static json_t *entrant_json(const bench_race *race, const bench_entrant *e) {
     cli_set(&r, "scheme", text_or_null(e->scheme));
     cli_set(&r, "reason", text_or_null(e->reason));
     cli_set(&r, "tolerance", e->tolerance >= 0 ? json_real(e->tolerance) : json_null());
+    cli_set(&r, "run_up", e->run_up > 0 ? json_integer(e->run_up) : json_null());
     cli_set_real(&r, "seconds", e->seconds);
     cli_set_real(&r, "ratio", ratio(race, e));
     cli_set_real(&r, "spread", e->rounds > 0 ? e->spread : NAN);

@@ -101,6 +101,7 @@ static int add(subject *s, bench_race *race, const char *name, const dpcr_solve_
                double least_seconds) {
     bench_entrant *e = bench_race_add(race, name);
     e->tolerance = options->atol > 0 ? options->atol : options->atol < 0 ? 0 : -1;
+    e->run_up = options->warm_up;
     dpcr_solve_plan *plan = NULL;
     dpcr_error error = {0};
     e->least_seconds = least_seconds;
@@ -122,27 +123,40 @@ static double newton_seconds(const subject *s, double sweeps) {
            (best_flops * dpcr_context_threads(s->context));
 }
 
-static int add_method(subject *s, bench_race *race, dpcr_method method, bool exact) {
-    dpcr_solve_options options = options_of(s, method, DPCR_SCHEME_SEQUENTIAL);
+static int add_method(subject *s, bench_race *race, dpcr_method method) {
+    const dpcr_solve_options options = options_of(s, method, DPCR_SCHEME_SEQUENTIAL);
     const bool jacobians = method == DPCR_METHOD_NEWTON || method == DPCR_METHOD_SHOOTING;
-    if (exact) options.atol = options.rtol = -1;
     return add(s, race, dpcr_method_name(method), &options, jacobians ? newton_seconds(s, LEAST_SWEEPS) : 0);
 }
 
-// The loop, auto, and what was asked for or all that may pay: overlap with the loop's bits and with the default
-// tolerance, newton, shooting.
+// Overlap with the loop's bits and with the default tolerance, each after several run-ups: a short one costs less where
+// the chain forgets soon, a long one saves a sweep where it does not.
+static int add_overlaps(subject *s, bench_race *race) {
+    static const int64_t run_ups[] = {0, 32, 128};  // 0: the default
+    const dpcr_solve_options *given = &s->asked->solver.options;
+    int status = CLI_DONE;
+    for (int exact = given->atol == 0; exact >= 0; exact--)
+        for (size_t i = 0; i < (given->warm_up ? 1 : sizeof run_ups / sizeof *run_ups) && !status; i++) {
+            dpcr_solve_options options = options_of(s, DPCR_METHOD_OVERLAP, DPCR_SCHEME_SEQUENTIAL);
+            if (exact) options.atol = options.rtol = -1;
+            if (i > 0) options.warm_up = run_ups[i];
+            status = add(s, race, dpcr_method_name(DPCR_METHOD_OVERLAP), &options, 0);
+        }
+    return status;
+}
+
+// The loop, auto, and what was asked for or all that may pay: overlap, newton, shooting.
 static int enter_methods(subject *s, bench_race *race) {
     const cli_solver *given = &s->asked->solver;
     const bool chosen = given->method_given && given->options.method != DPCR_METHOD_AUTO;
     dpcr_solve_options automatic = options_of(s, DPCR_METHOD_AUTO, DPCR_SCHEME_AUTO);
-    int status = add_method(s, race, DPCR_METHOD_SEQUENTIAL, false);
+    int status = add_method(s, race, DPCR_METHOD_SEQUENTIAL);
     race->chosen = race->count;
     if (!status) status = add(s, race, "auto", &automatic, 0);
-    if (status || chosen) return status ? status : add_method(s, race, given->options.method, false);
-    if (given->options.atol == 0) status = add_method(s, race, DPCR_METHOD_OVERLAP, true);
-    if (!status) status = add_method(s, race, DPCR_METHOD_OVERLAP, false);
-    if (!status) status = add_method(s, race, DPCR_METHOD_NEWTON, false);
-    return status ? status : add_method(s, race, DPCR_METHOD_SHOOTING, false);
+    if (status || chosen) return status ? status : add_method(s, race, given->options.method);
+    status = add_overlaps(s, race);
+    if (!status) status = add_method(s, race, DPCR_METHOD_NEWTON);
+    return status ? status : add_method(s, race, DPCR_METHOD_SHOOTING);
 }
 
 static int add_scheme(subject *s, bench_race *race, dpcr_scheme scheme) {
