@@ -5,7 +5,7 @@
 
     bench/against.py cell --cell tanh --length 65536 --width 2 --threads 1 2
     bench/against.py chain --structure dense --length 16384 --width 2
-    bench/against.py mlp --length 1024 --width 8        (resnet likewise)
+    bench/against.py mlp --length 1024 --width 8
 
 Appends to bench/results/against.csv and prints a table. Peers that are not there are left out, and the run says so.
 """
@@ -28,7 +28,7 @@ COLUMNS = ("date", "commit", "machine", "kind", "form", "direction", "length", "
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("cell", "chain", "mlp", "resnet"))
+    parser.add_argument("kind", choices=("cell", "chain", "mlp"))
     parser.add_argument("--cell", default="tanh")
     parser.add_argument("--structure", default="dense")
     parser.add_argument("--length", type=int, default=1024)
@@ -76,23 +76,16 @@ def ours(given, threads):
     return entries, told[0]["machine"]
 
 
-def script_of(given, peer):
-    """cells and linear chains share a script a peer, networks another."""
-    return ROOT / "bench/peers" / f"{'cell' if given.kind in ('cell', 'chain') else 'mlp'}_{peer}.py"
-
-
 def peers(given, peer, threads, variants):
     python = pathlib.Path(os.environ.get("DEEPPCR_PEERS_VENV", ROOT / "bench/peers/.venv")) / "bin/python"
-    script = script_of(given, peer)
+    script = ROOT / "bench/peers" / f"cell_{peer}.py"
     if not script.exists() or not python.exists():
         say(f"no {peer}: {'no ' + script.name if python.exists() else 'bench/peers/setup.sh makes the environment'}")
         return []
-    cells = given.kind in ("cell", "chain")
-    form = ["--cell", given.cell if given.kind == "cell" else "linear", "--structure", given.structure] if cells else []
-    length = ["--length" if cells else "--layers", given.length]
-    kind = [] if cells else ["--kind", given.kind]
-    size = [*length, "--width", given.width, "--batch", given.batch, "--threads", threads, "--seconds", given.seconds]
-    command = [python, script, *kind, *form, *size, "--json"]
+    form = ["--cell", {"chain": "linear", "mlp": "mlp"}.get(given.kind, given.cell), "--structure", given.structure]
+    size = ["--length", given.length, "--width", given.width, "--batch", given.batch, "--threads", threads,
+            "--seconds", given.seconds]  # fmt: skip
+    command = [python, script, *form, *size, "--json"]
     if variants:
         command += ["--variants", ",".join(sorted(variants))]
     return run_json_lines(list(map(str, command)), threads)

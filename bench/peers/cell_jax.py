@@ -23,7 +23,9 @@ from jax import lax  # noqa: E402
 jax.config.update("jax_platforms", "cpu")
 options.numbers = cells.numbers(options)
 W, X, G, Z0 = (jnp.asarray(a) for a in options.numbers)
-LINEAR, DENSE = options.cell == "linear", options.structure == "dense"
+LINEAR, EACH, DENSE = options.cell == "linear", options.cell != "tanh", options.structure == "dense"
+ACT, SLOPE = {"tanh": (jnp.tanh, lambda z: 1 - z * z), "linear": (lambda u: u, lambda z: 1.0),
+              "mlp": (jax.nn.relu, lambda z: z > 0)}[options.cell]  # fmt: skip
 UNROLLS = (1, 16, 64)
 
 
@@ -47,12 +49,11 @@ def sums_transposed(A, d):
 def scan(unroll, apply=product):
     def forward(W, x, z0):
         def step(z, this):
-            A, b = this if LINEAR else (W, this)
-            z = apply(A, z) + b
-            z = z if LINEAR else jnp.tanh(z)
+            A, b = this if EACH else (W, this)
+            z = ACT(apply(A, z) + b)
             return z, z
 
-        return lax.scan(step, z0, (W, x) if LINEAR else x, unroll=unroll)[1]
+        return lax.scan(step, z0, (W, x) if EACH else x, unroll=unroll)[1]
 
     return forward
 
@@ -62,12 +63,11 @@ def columns(unroll):
 
     def forward(W, x, z0):
         def step(z, this):
-            A, b = this if LINEAR else (W, this)
-            z = (A @ z if DENSE else A * z) + b
-            z = z if LINEAR else jnp.tanh(z)
+            A, b = this if EACH else (W, this)
+            z = ACT((A @ z if DENSE else A * z) + b)
             return z, z
 
-        return lax.scan(step, z0[0], (W, x[:, 0]) if LINEAR else x[:, 0], unroll=unroll)[1]
+        return lax.scan(step, z0[0], (W, x[:, 0]) if EACH else x[:, 0], unroll=unroll)[1]
 
     return forward
 
@@ -99,8 +99,11 @@ def pulled_back(unroll, apply=product):
     """The pull-back of forward, whose residuals are an argument: only backward is timed."""
 
     def make():
-        _, pull = jax.vjp(lambda x, z0: scan(unroll, apply)(W, x, z0), X, Z0)
-        return made(lambda pull, g: pull(g), pull, G, pick=lambda all: all[1])
+        if options.cell == "mlp":
+            _, pull = jax.vjp(scan(unroll, apply), W, X, Z0)
+        else:
+            _, pull = jax.vjp(lambda x, z0: scan(unroll, apply)(W, x, z0), X, Z0)
+        return made(lambda pull, g: pull(g), pull, G, pick=lambda all: all[-1])
 
     return make
 
@@ -111,13 +114,16 @@ def hand_written(unroll, apply=product_transposed):
 
         def backward(W, states, g):
             def step(d, this):
-                A, z, g = this if LINEAR else (W, *this)
-                e = d + g
-                e = e if LINEAR else e * (1 - z * z)
+                A, z, g = this if EACH else (W, *this)
+                e = (d + g) * SLOPE(z)
                 return apply(A, e), e
 
-            inputs = (W, states, g) if LINEAR else (states, g)
-            return lax.scan(step, jnp.zeros_like(Z0), inputs, reverse=True, unroll=unroll)
+            inputs = (W, states, g) if EACH else (states, g)
+            d, es = lax.scan(step, jnp.zeros_like(Z0), inputs, reverse=True, unroll=unroll)
+            if options.cell != "mlp":
+                return d, es
+            before = jnp.concatenate((Z0[None], states[:-1]))
+            return d, es.sum(1), jnp.einsum("lbi,lbj->lij", es, before)
 
         return made(backward, W, states, G, pick=lambda all: all[0])
 

@@ -4,7 +4,8 @@
 
     bench/peers/.venv/bin/python bench/peers/cell_onnx.py --cell tanh --length 65536 --width 2 --threads 1 --json
 
-The operator RNN (tanh, dense), and the operator Scan with the step as its body.
+The operator RNN (tanh, dense), the operator Scan with the step as its body, and of an mlp its layers one after the other,
+which gives the last state alone.
 """
 import cells
 
@@ -17,8 +18,8 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 options.numbers = cells.numbers(options)
 W, X, G, Z0 = options.numbers
-LINEAR, DENSE = options.cell == "linear", options.structure == "dense"
-LENGTH, BATCH, WIDTH = X.shape
+EACH, DENSE = options.cell != "tanh", options.structure == "dense"
+LENGTH, BATCH, WIDTH = G.shape
 OPSET = 21
 
 
@@ -28,7 +29,7 @@ def value(name, *shape):
 
 def session(nodes, outputs, constants):
     """A session over a graph that takes x and z0."""
-    graph = helper.make_graph(nodes, "chain", [value("x", LENGTH, BATCH, WIDTH), value("z0", BATCH, WIDTH)], outputs,
+    graph = helper.make_graph(nodes, "chain", [value("x", *X.shape), value("z0", BATCH, WIDTH)], outputs,
                               [numpy_helper.from_array(np.ascontiguousarray(a), name) for name, a in constants.items()])  # fmt: skip
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
     onnx.checker.check_model(model)
@@ -61,22 +62,36 @@ def rnn():
 def scan():
     """Of linear chains every step's A comes in beside its x."""
     transposed = W.swapaxes(-1, -2) if DENSE else W
-    weights = "A" if LINEAR else "W"
+    weights = "A" if EACH else "W"
+    operator = {"linear": "Identity", "tanh": "Tanh", "mlp": "Relu"}[options.cell]
     inside = [helper.make_node("MatMul" if DENSE else "Mul", ["s", weights], ["p"]),
               helper.make_node("Add", ["p", "u"], ["q"]),
-              helper.make_node("Identity" if LINEAR else "Tanh", ["q"], ["t"]),
+              helper.make_node(operator, ["q"], ["t"]),
               helper.make_node("Identity", ["t"], ["out"])]  # fmt: skip
     inputs = [value("s", BATCH, WIDTH)]
-    if LINEAR:
+    if EACH:
         inputs.append(value("A", *transposed.shape[1:]))
-    body = helper.make_graph(inside, "step", inputs + [value("u", BATCH, WIDTH)],
+    body = helper.make_graph(inside, "step", inputs + [value("u", *X.shape[1:])],
                              [value("t", BATCH, WIDTH), value("out", BATCH, WIDTH)])  # fmt: skip
-    streams = (["W"] if LINEAR else []) + ["x"]
+    streams = (["W"] if EACH else []) + ["x"]
     node = helper.make_node("Scan", ["z0"] + streams, ["last", "z"], num_scan_inputs=len(streams), body=body)
     return made(session([node], [value("z", LENGTH, BATCH, WIDTH)], {"W": transposed}))
 
 
+def layers():
+    """Gemm and Relu a layer, all in one graph; the bias is a constant of it."""
+    nodes, constants, last = [], {}, "z0"
+    for l in range(LENGTH):
+        constants[f"W{l}"], constants[f"b{l}"] = W[l], X[l, 0]
+        nodes += [helper.make_node("Gemm", [last, f"W{l}", f"b{l}"], [f"u{l}"], transB=1),
+                  helper.make_node("Relu", [f"u{l}"], [f"s{l}"])]  # fmt: skip
+        last = f"s{l}"
+    return made(session(nodes, [value(last, BATCH, WIDTH)], constants))
+
+
 FORWARD = {"Scan": scan}
-if DENSE and not LINEAR:
+if options.cell == "tanh" and DENSE:
     FORWARD["RNN"] = rnn
+if options.cell == "mlp":
+    FORWARD["layer by layer"] = layers
 cells.run(options, "onnxruntime", onnxruntime.__version__, FORWARD, {})

@@ -5,7 +5,7 @@
     bench/peers/.venv/bin/python bench/peers/cell_torch.py --cell tanh --length 65536 --width 2 --threads 1 --json
 
 tanh: nn.RNN (its own loop in C++), the loop in Python, and torch.compile over blocks of steps. linear: the loop, the blocks, and
-a scan of log2 L whole-tensor levels. Backward is autograd's, after a forward pass outside the timing.
+a scan of log2 L whole-tensor levels. mlp: the loop over nn.functional.linear, and the blocks. Backward is autograd's, after a forward pass outside the timing.
 """
 import cells
 
@@ -17,12 +17,15 @@ import torch  # noqa: E402
 torch.set_num_threads(options.threads)
 options.numbers = cells.numbers(options)
 W, X, G, Z0 = (torch.from_numpy(a) for a in options.numbers)
-LINEAR, DENSE = options.cell == "linear", options.structure == "dense"
-LENGTH, BATCH, WIDTH = X.shape
+LINEAR, EACH, DENSE = options.cell == "linear", options.cell != "tanh", options.structure == "dense"
+MLP = options.cell == "mlp"
+LENGTH, BATCH, WIDTH = G.shape
 BLOCKS = (32,)  # a larger one takes minutes to compile and is no faster
 
 
 def step(A, z, b):
+    if MLP:
+        return torch.relu(torch.nn.functional.linear(z, A, b[0]))
     u = (z @ A.T if DENSE else z * A) + b
     return u if LINEAR else torch.tanh(u)
 
@@ -30,7 +33,7 @@ def step(A, z, b):
 def loop(W, x, z):
     states = []
     for l in range(x.shape[0]):
-        z = step(W[l] if LINEAR else W, z, x[l])
+        z = step(W[l] if EACH else W, z, x[l])
         states.append(z)
     return torch.stack(states)
 
@@ -43,7 +46,7 @@ def in_blocks(size):
         parts, whole = [], LENGTH - LENGTH % size
         for begin in range(0, LENGTH, size):
             run = block if begin < whole else loop
-            parts.append(run(W[begin : begin + size] if LINEAR else W, x[begin : begin + size], z))
+            parts.append(run(W[begin : begin + size] if EACH else W, x[begin : begin + size], z))
             z = parts[-1][-1]
         return torch.cat(parts)
 
@@ -88,12 +91,13 @@ def backward_of(make):
     def made():
         function, kept = make(), []
         x, z0 = X.clone().requires_grad_(), Z0.clone().requires_grad_()
-        states = function(W, x, z0)
+        weights = W.clone().requires_grad_() if MLP else W
+        states = function(weights, x, z0)
 
         def run():
-            kept[:] = torch.autograd.grad(states, (x, z0), G, retain_graph=True)
+            kept[:] = torch.autograd.grad(states, (z0, x, weights) if MLP else (z0, x), G, retain_graph=True)
 
-        return run, lambda: kept[1].numpy()
+        return run, lambda: kept[0].numpy()
 
     return made
 
@@ -102,7 +106,7 @@ VARIANTS = {"loop": lambda: loop}
 VARIANTS.update({f"torch.compile, blocks of {n}": (lambda n=n: in_blocks(n)) for n in BLOCKS if n <= LENGTH})
 if LINEAR:
     VARIANTS["scan in log2 L levels"] = lambda: levels
-elif DENSE:
+elif DENSE and not MLP:
     VARIANTS["nn.RNN"] = rnn
 FORWARD = {name: forward_of(make) for name, make in VARIANTS.items()}
 BACKWARD = {name: backward_of(make) for name, make in VARIANTS.items() if name != "scan in log2 L levels"}

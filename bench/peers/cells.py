@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
 """What cell_jax.py, cell_torch.py and cell_onnx.py share: the problem, its reference, checking, timing, printing.
 
-The problem, in float32, is the recurrence that 'deeppcr bench cell' and 'bench chain' run:
+The problem, in float32, is the chain that 'deeppcr bench cell', 'bench chain' and 'bench mlp' run:
     tanh     z_l = tanh(W z_{l-1} + x_l)     one W for all steps; dense, or diagonal (elementwise) with --structure
     linear   z_l = A_l z_{l-1} + x_l         every step its own A_l, dense or diagonal
-Forward gives all states. Backward, given the states and g_l = dLoss/dz_l at every step, gives lambda_l, the gradient of
-z_l (for these two it is, up to tanh', that of x_l), of which the last one, that of z_0, is checked.
+    mlp      z_l = relu(W_l z_{l-1} + b_l)   every step its own W_l and b_l, PyTorch's default initialisation
+Forward gives all states. Backward, given the states and g_l = dLoss/dz_l at every step, gives the gradients of the x_l and
+of z_0, of an mlp those of W_l, b_l and z_0; that of z_0 is checked.
 
 Import this before numpy, torch or jax, as common.py.
 """
@@ -13,7 +14,7 @@ import time
 
 import common
 
-CELLS = ("tanh", "linear")
+CELLS = ("tanh", "linear", "mlp")
 STRUCTURES = ("dense", "diagonal")
 DIRECTIONS = ("forward", "backward")
 TOLERANCE = 1e-3  # of results, relative to the largest value
@@ -31,6 +32,9 @@ def extend(parser):
 
 def prepare(description):
     options = common.prepare(description, extend)
+    if options.cell == "mlp" and options.structure != "dense":
+        common.say("--structure: an mlp's weights are dense")
+        raise SystemExit(2)
     if options.length < 1:
         common.say("--length: wanted at least 1")
         raise SystemExit(2)
@@ -38,12 +42,16 @@ def prepare(description):
 
 
 def numbers(options):
-    """W [w][w] or [w] (linear: [L] of them), x and g [L][B][w], z0 [B][w]."""
+    """W [w][w] or [w] (linear, mlp: [L] of them), x [L][B][w] (mlp: b [L][1][w]), g [L][B][w], z0 [B][w]."""
     import numpy as np
 
     random = np.random.default_rng(0)
     L, B, w, R = options.length, options.batch, options.width, options.radius
     dense = options.structure == "dense"
+    g = random.standard_normal((L, B, w)).astype("f")
+    if options.cell == "mlp":
+        W, b = (random.uniform(-(w**-0.5), w**-0.5, shape).astype("f") for shape in ((L, w, w), (L, 1, w)))
+        return W, b, g, random.standard_normal((B, w)).astype("f")
     if options.cell == "linear":
         n = w if dense else 1
         W = random.standard_normal((L, w, w) if dense else (L, w)) * R / np.sqrt(n)
@@ -53,7 +61,7 @@ def numbers(options):
     else:
         W = random.uniform(-R, R, w)
     x = options.input_sd * random.standard_normal((L, B, w))
-    return W.astype("f"), x.astype("f"), random.standard_normal((L, B, w)).astype("f"), np.zeros((B, w), "f")
+    return W.astype("f"), x.astype("f"), g, np.zeros((B, w), "f")
 
 
 def reference(options, W, x, g, z0):
@@ -61,18 +69,18 @@ def reference(options, W, x, g, z0):
     import numpy as np
 
     W, x, g = W.astype("d"), x.astype("d"), g.astype("d")
-    each, dense, tanh = options.cell == "linear", options.structure == "dense", options.cell == "tanh"
-    z, states = z0.astype("d"), np.empty_like(x)
+    each, dense = options.cell != "tanh", options.structure == "dense"
+    act, slope = {"tanh": (np.tanh, lambda z: 1 - z * z), "linear": (lambda u: u, lambda z: 1.0),
+                  "mlp": (lambda u: np.maximum(u, 0), lambda z: z > 0)}[options.cell]  # fmt: skip
+    z, states = z0.astype("d"), np.empty_like(g)
     for l in range(options.length):
         A = W[l] if each else W
         u = (z @ A.T if dense else z * A) + x[l]
-        z = states[l] = np.tanh(u) if tanh else u
+        z = states[l] = act(u)
     d = np.zeros_like(z)
     for l in reversed(range(options.length)):
         A = W[l] if each else W
-        e = d + g[l]
-        if tanh:
-            e = e * (1 - states[l] ** 2)
+        e = (d + g[l]) * slope(states[l])
         d = e @ A if dense else e * A
     return states, d
 
@@ -81,7 +89,10 @@ def wrong(found, wanted):
     """The largest difference relative to the largest value."""
     import numpy as np
 
-    found = np.asarray(found, "d").reshape(wanted.shape)
+    found = np.asarray(found, "d")
+    if found.size < wanted.size:  # the last state alone
+        wanted = wanted[-1]
+    found = found.reshape(wanted.shape)
     return float(np.abs(found - wanted).max() / max(1e-30, np.abs(wanted).max()))
 
 
@@ -126,7 +137,7 @@ def run(options, library, version, forward, backward):
             if options.variants and name not in options.variants.split(","):
                 continue
             entry = {"library": library, "version": version, "variant": name, "direction": direction,
-                     "kind": "chain" if options.cell == "linear" else "cell", "cell": options.cell,
+                     "kind": {"linear": "chain", "mlp": "mlp"}.get(options.cell, "cell"), "cell": options.cell,
                      "structure": options.structure, "length": options.length, "width": options.width,
                      "batch": options.batch, "threads": options.threads}  # fmt: skip
             start = time.perf_counter()
