@@ -130,15 +130,15 @@ def hand_written(unroll, apply=product_transposed):
     return make
 
 
-FORWARD = {f"lax.scan, unroll {u}": (lambda u=u: made(scan(u), W, X, Z0)) for u in UNROLLS}
+FORWARD = {f"lax.scan unroll {u}": (lambda u=u: made(scan(u), W, X, Z0)) for u in UNROLLS}
 if options.batch == 1:
-    FORWARD.update({f"lax.scan of vectors, unroll {u}": (lambda u=u: made(columns(u), W, X, Z0)) for u in UNROLLS})
+    FORWARD.update({f"lax.scan of vectors unroll {u}": (lambda u=u: made(columns(u), W, X, Z0)) for u in UNROLLS})
 if LINEAR:
     FORWARD["lax.associative_scan"] = lambda: made(associative, W, X, Z0)
-BACKWARD = {f"pull-back of lax.scan, unroll {u}": pulled_back(u) for u in UNROLLS}
-BACKWARD.update({f"hand-written, unroll {u}": hand_written(u) for u in UNROLLS})
+BACKWARD = {f"pull-back of lax.scan unroll {u}": pulled_back(u) for u in UNROLLS}
+BACKWARD.update({f"hand-written unroll {u}": hand_written(u) for u in UNROLLS})
 if DENSE:
-    FORWARD.update({f"lax.scan of sums, unroll {u}": (lambda u=u: made(scan(u, sums), W, X, Z0)) for u in UNROLLS})
-    BACKWARD.update({f"pull-back of sums, unroll {u}": pulled_back(u, sums) for u in UNROLLS})
-    BACKWARD.update({f"hand-written sums, unroll {u}": hand_written(u, sums_transposed) for u in UNROLLS})
+    FORWARD.update({f"lax.scan of sums unroll {u}": (lambda u=u: made(scan(u, sums), W, X, Z0)) for u in UNROLLS})
+    BACKWARD.update({f"pull-back of sums unroll {u}": pulled_back(u, sums) for u in UNROLLS})
+    BACKWARD.update({f"hand-written sums unroll {u}": hand_written(u, sums_transposed) for u in UNROLLS})
 cells.run(options, "jax", jax.__version__, FORWARD, BACKWARD)

@@ -103,7 +103,7 @@ def backward_of(make):
 
 
 VARIANTS = {"loop": lambda: loop}
-VARIANTS.update({f"torch.compile, blocks of {n}": (lambda n=n: in_blocks(n)) for n in BLOCKS if n <= LENGTH})
+VARIANTS.update({f"torch.compile in blocks of {n}": (lambda n=n: in_blocks(n)) for n in BLOCKS if n <= LENGTH})
 if LINEAR:
     VARIANTS["scan in log2 L levels"] = lambda: levels
 elif DENSE and not MLP:
