@@ -6,6 +6,7 @@
 
 #include "chain/auto.h"
 #include "chain/flow.h"
+#include "kern/chunked.h"
 
 // Measured on one AVX-512 core (Zen 5, float): what a step of the loop waits for, and what it keeps the core busy.
 static double latency_ns(double width) {
@@ -32,7 +33,24 @@ static double loop_ns(const dpcr_chain_shape *s, int threads) {
     return (double)s->length * most(latency_ns(coupled_width(&s->transition)), apply * batch / workers);
 }
 
+// A step in windows of fused kernels (one sequence), one thread, AVX-512 float, arrays in the second-level cache:
+// measured at L = 2^12 .. 2^18 by bench_linear. 0: none serve it. Narrower vectors and double take as much longer as
+// they have fewer lanes.
+static double window_ns(const dpcr_chain_shape *s) {
+    static const double by_width[] = {0, 0.16, 0.40, 1.0, 1.6};
+    const int64_t w = s->transition.rows;
+    if (s->batch != 1 || s->dtype == DPCR_U32 || dpcri_chunked_steps(dpcri_kernel_form(&s->transition), w) == 0)
+        return 0;
+    const double lanes = (s->dtype == DPCR_F64 ? 2 : 1) * (double)(1 << (DPCRI_AVX512 - dpcri_isa_level()));
+    const double bytes = (double)s->length * (double)(w * w + 2 * w) * (s->dtype == DPCR_F64 ? 8 : 4);
+    const double memory = bytes < 1e6 ? 1 : bytes < 16e6 ? 1.35 : 2;  // second level, third level, beyond
+    return by_width[w] * lanes * memory;
+}
+
 static double chunked_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) {
+    // One thread's time: what further threads add depends on the machine's load more than on the shape.
+    if (window_ns(s) > 0 && chunk == dpcri_chunked_steps(dpcri_kernel_form(&s->transition), s->transition.rows))
+        return region_ns / 10 + (double)s->length * window_ns(s);
     const double apply = busy_ns(dpcr_transition_apply_flops(&s->transition));
     const double compose =
         s->transition.structure <= DPCR_IDENTITY ? 0 : busy_ns(dpcr_transition_compose_flops(&s->transition));

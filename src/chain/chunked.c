@@ -11,7 +11,7 @@
 // Work per step one composition and two applications, depth 2 C + K, memory K (w + values). The work-efficient choice
 // for diagonal and small-block transitions; for dense A it pays from about w + 2 workers on.
 // Source: the two-level scan of ParaRNN's kernels (arXiv 2510.21450). Derivation: docs/math/chunked.md.
-#include "chain/flow.h"
+#include "chain/windows.h"
 
 typedef struct pieces {
     dpcri_chunks chunks;
@@ -40,7 +40,11 @@ static pieces take(const dpcri_flow *f, const dpcr_chain_options *options, dpcri
 }
 
 static void carve(const dpcri_flow *flow, const dpcr_chain_options *options, dpcri_arena *arena) {
+    dpcri_arena fused = *arena;
+    dpcri_windows_carve(flow, options->chunk, &fused);
     take(flow, options, arena);
+    arena->overflow |= fused.overflow;
+    if (fused.used > arena->used) arena->used = fused.used;
 }
 
 typedef struct job {
@@ -177,13 +181,20 @@ static void apply_again(void *argument, int64_t i) {
     }
 }
 
-static void run(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_arena *arena, dpcr_chain_report *report) {
+static void run_spans(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_arena *arena) {
     job j = {.flow = f, .p = take(f, options, arena)};
-    const dpcri_chunks *chunks = &j.p.chunks;
-    const int64_t middle = chunks->count > 2 ? chunks->count - 2 : 0;
     dpcri_parallel(f->context, 1 + j.p.tasks, summarise, &j);
     carry(f, &j.p);
     dpcri_parallel(f->context, j.p.tasks, apply_again, &j);
+}
+
+static void run(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_arena *arena, dpcr_chain_report *report) {
+    const dpcri_chunks cut = dpcri_chunks_of(f, options->chunk), *chunks = &cut;
+    const int64_t middle = chunks->count > 2 ? chunks->count - 2 : 0;
+    if (dpcri_windows_serve(f, options->chunk))
+        dpcri_windows_run(f, options->chunk, arena);
+    else
+        run_spans(f, options, arena);
     const int64_t starts = f->z0 ? 0 : 1;
     report->applications = f->rows * (f->n - starts + middle * (chunks->size - 1) + middle);
     if (middle > 0)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "chain/flow.h"
+#include "kern/chunked.h"
 #include "transition/transition_internal.h"
 
 #ifdef DPCRI_MUTANTS
@@ -210,8 +211,11 @@ int64_t dpcri_chunk_end(const dpcri_flow *flow, const dpcri_chunks *chunks, int6
 
 int64_t dpcri_chunks_most(int64_t n, int64_t size) { return n / size + 2; }
 
-// Odd sizes: chunks run side by side, and strides of a power of two would fall on the same cache sets.
-static int64_t default_chunk(dpcr_scheme scheme, int64_t length, int64_t warm_up) {
+// Chunks of the fused kernels where there are some. Elsewhere odd sizes: chunks run side by side, and strides of a
+// power of two would fall on the same cache sets.
+static int64_t default_chunk(dpcr_scheme scheme, const dpcr_transition *transition, int64_t length, int64_t warm_up) {
+    const int64_t fused = dpcri_chunked_steps(dpcri_kernel_form(transition), transition->rows);
+    if (scheme == DPCR_SCHEME_CHUNKED && fused > 0) return fused;
     if (scheme == DPCR_SCHEME_OVERLAP) {
         const int64_t least = warm_up < INT64_MAX / 8 ? 4 * warm_up : warm_up, spread = length / 64;
         return (least > spread ? least : spread) | 1;
@@ -223,11 +227,10 @@ static int64_t default_chunk(dpcr_scheme scheme, int64_t length, int64_t warm_up
 
 void dpcri_chain_defaults(const dpcr_transition *transition, int64_t length, int64_t batch,
                           dpcr_chain_options *options) {
-    (void)transition;
     (void)batch;
     options->size = sizeof *options;
     if (options->warm_up == 0) options->warm_up = 64;
-    if (options->chunk == 0) options->chunk = default_chunk(options->scheme, length, options->warm_up);
+    if (options->chunk == 0) options->chunk = default_chunk(options->scheme, transition, length, options->warm_up);
     if (options->levels == 0) options->levels = 64;
     if (options->max_sweeps == 0) options->max_sweeps = 3;
 }

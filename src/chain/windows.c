@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: MIT
+// Chunks in windows: memory is read once and written once.
+//
+// Windows go in groups. A group is summarised into its buffers, waits for the state that enters it, carries that
+// through its chunks (a few operations each), hands the state after it on, and only then runs its chunks again, from
+// the buffers. So on several threads nothing but the carry is in order, and it is far ahead of the rest:
+//
+//   thread 1   summarise 0 | carry 0 | finish 0 | summarise 2 | carry 2 | finish 2 | ...
+//   thread 2   summarise 1 |         carry 1 | finish 1 | summarise 3 | carry 3 | ...
+//
+// Whoever is free takes the next group. A group waits for the one before it, which somebody has taken and which waits
+// for nothing that is not taken, so any number of threads comes to the end, one too. Work, depth and bits are those of
+// chunked.c, whatever the groups.
+#include <sched.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "chain/windows.h"
+#include "kern/chunked.h"
+
+enum {
+    MOST_SLOTS = 16,          // groups in work at a time
+    GROUP_BYTES = 96 * 1024,  // buffers of a group on several threads: they stay in the second-level cache
+    MOST_WINDOWS = 8,         // windows of a group
+    WAIT_PAUSES = 4000
+};
+
+static const double region_ns = 1500;  // what a parallel region has to save
+
+// Bytes of the pieces of a slot. Each is a multiple of a vector.
+typedef struct sizes {
+    int64_t buffer, maps, starts;  // of a window
+    int64_t windows;               // of a group
+    int64_t slots;
+} sizes;
+
+typedef struct job {
+    const dpcri_flow *flow;
+    const dpcri_chunked_kernels *kernels;
+    dpcri_chunks chunks;
+    int64_t chunk, full, start_step;  // steps a chunk; chunks that lanes take, from that step on
+    bool head;                        // the first of them starts the chain
+    int64_t row, windows, groups;
+    sizes s;
+    char *slots, *start;      // start: copy of the first chunk's A, and its first state
+    char *stage_a, *stage_b;  // the window that does not fill its lanes
+    void *state;              // that enters the next group, [w]
+    int64_t group_windows;
+    // Threads write these all the time: apart from what they read.
+    _Alignas(64) _Atomic int64_t next;  // group to take
+    _Alignas(64) _Atomic int64_t done;  // groups that the state has passed
+    char apart[64];
+} job;
+
+typedef struct group {
+    char *place;  // its buffers
+    int64_t number, count;
+    dpcri_window windows[MOST_WINDOWS];
+    int64_t lanes[MOST_WINDOWS];  // in use
+} group;
+
+// The kernels for chunks of that many steps, or NULL.
+static const dpcri_chunked_kernels *kernels_of(const dpcri_flow *f, int64_t chunk) {
+    const dpcr_dtype dtype = f->size == 8 ? DPCR_F64 : DPCR_F32;
+    if (f->kernels == dpcri_kernels_ref(DPCR_U32)) return NULL;
+    const dpcri_chunked_kernels *k = dpcri_chunked_at(dpcri_isa_level(), dtype, f->form, f->w, f->transposed);
+    return k && k->steps == chunk ? k : NULL;
+}
+
+bool dpcri_windows_serve(const dpcri_flow *f, int64_t chunk) {
+    const int64_t way = f->transposed ? -1 : 1;
+    return f->n >= 2 * chunk && f->a_step == way * f->values && f->b_step == way * f->w && f->z_step == way * f->w &&
+           kernels_of(f, chunk);
+}
+
+static sizes sizes_of(const dpcri_flow *f, int64_t chunk, int64_t lanes) {
+    const int64_t vector = lanes * (int64_t)f->size;
+    sizes s = {
+        .buffer = chunk * (f->values + f->w) * vector, .maps = (f->values + f->w) * vector, .starts = f->w * vector};
+    s.windows = GROUP_BYTES / s.buffer;
+    s.windows = s.windows < 1 ? 1 : s.windows > MOST_WINDOWS ? MOST_WINDOWS : s.windows;
+    const int64_t windows = dpcri_chunks_most(f->n, chunk) / lanes + 1, groups = windows / s.windows + 1;
+    s.slots = groups < MOST_SLOTS ? groups : MOST_SLOTS;
+    return s;
+}
+
+static int64_t slot_bytes(const sizes *s) { return s->windows * (s->buffer + s->maps + s->starts); }
+
+// The pieces of a job but for the slots: copies of a chunk and of two states.
+static int64_t start_bytes(const dpcri_flow *f, int64_t chunk) { return (chunk * f->values + f->w) * (int64_t)f->size; }
+
+static void take(job *j, int64_t chunk, dpcri_arena *arena) {
+    const dpcri_flow *f = j->flow;
+    j->s = sizes_of(f, chunk, j->kernels->lanes);
+    j->slots = dpcri_arena_take(arena, j->s.slots, (size_t)slot_bytes(&j->s));
+    j->start = dpcri_arena_take(arena, start_bytes(f, chunk), 1);
+    j->stage_a = dpcri_arena_take(arena, j->kernels->lanes * chunk * f->values, f->size);
+    j->stage_b = dpcri_arena_take(arena, j->kernels->lanes * chunk * f->w, f->size);
+    j->state = dpcri_arena_take(arena, f->w, f->size);
+}
+
+void dpcri_windows_carve(const dpcri_flow *f, int64_t chunk, dpcri_arena *arena) {
+    job j = {.flow = f, .kernels = kernels_of(f, chunk)};
+    if (j.kernels) take(&j, chunk, arena);
+}
+
+// Place of the lowest address of chunk number i of those that lanes take; the next one lies chunk * step further.
+static char *lowest(const job *j, const void *base, int64_t step, int64_t row, int64_t i) {
+    const int64_t m = j->start_step + i * j->chunk, at = step < 0 ? m + j->chunk - 1 : m;
+    return (char *)(uintptr_t)base + (at * step + j->row * row) * (int64_t)j->flow->size;
+}
+
+// All that window i reads, if its lanes are full.
+static dpcri_ahead ahead_of(const job *j, int64_t i) {
+    const dpcri_flow *f = j->flow;
+    const int64_t lanes = j->kernels->lanes, c = i * lanes + (f->transposed ? lanes - 1 : 0);
+    if ((i + 1) * lanes > j->full) return (dpcri_ahead){0};
+    return (dpcri_ahead){lowest(j, f->a, f->a_step, f->a_row, c), lowest(j, f->b, f->b_step, f->b_row, c)};
+}
+
+// A window that does not fill its lanes works on copies; its states take the place of b.
+static void stage(const job *j, dpcri_window *w, int64_t count) {
+    const dpcri_flow *f = j->flow;
+    const int64_t idle = j->kernels->lanes - count, first = f->transposed ? 0 : count, used = f->transposed ? idle : 0;
+    const int64_t lane0 = f->transposed ? j->kernels->lanes - 1 : 0, back = f->transposed ? count - 1 : 0;
+    const int64_t state = j->chunk * f->w * (int64_t)f->size, values = j->chunk * f->values * (int64_t)f->size;
+    memset(j->stage_a + first * values, 0, (size_t)(idle * values));
+    memset(j->stage_b + first * state, 0, (size_t)(idle * state));
+    // Lane 0 may have its values elsewhere, and none here that may be read.
+    const int64_t apart = w->first_a ? 1 : 0, skip = f->transposed ? 0 : apart;
+    memcpy(j->stage_a + (used + skip) * values, (const char *)w->a + (skip - back) * values,
+           (size_t)((count - apart) * values));
+    memcpy(j->stage_b + used * state, (const char *)w->b - back * state, (size_t)(count * state));
+    w->a = j->stage_a + lane0 * values;
+    w->z = j->stage_b + lane0 * state;
+    w->b = w->z;
+}
+
+static void unstage(const job *j, const group *g, int64_t i) {
+    const dpcri_flow *f = j->flow;
+    const int64_t count = g->lanes[i], lanes = j->kernels->lanes, state = j->chunk * f->w * (int64_t)f->size;
+    if (count == lanes) return;
+    const int64_t used = f->transposed ? lanes - count : 0, last = f->transposed ? count - 1 : 0;
+    char *const z = lowest(j, f->z, f->z_step, f->z_row, (g->number * j->group_windows + i) * lanes + last);
+    memcpy(z, j->stage_b + used * state, (size_t)(count * state));
+}
+
+static void set_window(const job *j, group *g, int64_t place) {
+    const dpcri_flow *f = j->flow;
+    const int64_t i = g->number * j->group_windows + place, lanes = j->kernels->lanes, left = j->full - i * lanes;
+    char *const maps = g->place + j->s.windows * j->s.buffer;
+    dpcri_window *w = &g->windows[place];
+    g->lanes[place] = left < lanes ? left : lanes;
+    w->a = lowest(j, f->a, f->a_step, f->a_row, i * lanes);
+    w->b = lowest(j, f->b, f->b_step, f->b_row, i * lanes);
+    w->z = lowest(j, f->z, f->z_step, f->z_row, i * lanes);
+    w->head = i == 0 && j->head;
+    w->first = w->head && f->z0 ? j->start + f->values * j->chunk * (int64_t)f->size : NULL;
+    w->buffer = g->place + place * j->s.buffer;
+    w->maps = maps + place * j->s.maps;
+    w->starts = maps + j->s.windows * j->s.maps + place * j->s.starts;
+    w->first_a = w->head && !f->z0 ? j->start : NULL;
+    w->ahead = (dpcri_ahead){0};
+    if (j->group_windows == 1) w->ahead = ahead_of(j, i + 1);
+    if (left < lanes) stage(j, w, left);
+    if (!w->first_a) w->first_a = w->a;
+}
+
+static void await(const job *j, int64_t number) {
+    for (int i = 0; atomic_load_explicit(&j->done, memory_order_acquire) < number; i++) {
+        if (i >= WAIT_PAUSES) {
+            sched_yield();
+            continue;
+        }
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+    }
+}
+
+static void run_group(job *j, group *g) {
+    const int64_t lo = g->number * j->group_windows, left = j->windows - lo;
+    g->count = left < j->group_windows ? left : j->group_windows;
+    for (int64_t i = 0; i < g->count; i++) {
+        set_window(j, g, i);
+        j->kernels->summarise(&g->windows[i]);
+    }
+    await(j, g->number);
+    for (int64_t i = 0; i < g->count; i++) j->kernels->carry(&g->windows[i], g->lanes[i], j->state);
+    atomic_store_explicit(&j->done, g->number + 1, memory_order_release);
+    for (int64_t i = 0; i < g->count; i++) {
+        j->kernels->finish(&g->windows[i]);
+        unstage(j, g, i);
+    }
+}
+
+static void run_slot(void *argument, int64_t slot) {
+    job *j = argument;
+    group g = {.place = j->slots + slot * slot_bytes(&j->s)};
+    while ((g.number = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed)) < j->groups) run_group(j, &g);
+}
+
+// n steps from m on, from the state x (NULL: none), by the loop.
+static void run_loop(const job *j, int64_t m, int64_t n, const void *x) {
+    const dpcri_flow *f = j->flow;
+    dpcri_span span = dpcri_flow_span(f, n, 1);
+    span.a = dpcri_at(f, f->a, m * f->a_step + j->row * f->a_row);
+    span.a_step = f->a_step;
+    span.x = x;
+    span.r = dpcri_at(f, f->b, m * f->b_step + j->row * f->b_row);
+    span.r_step = f->b_step;
+    span.y = dpcri_at_out(f, f->z, m * f->z_step + j->row * f->z_row);
+    span.y_step = f->z_step;
+    dpcri_flow_serial(f, &span);
+}
+
+// The chain starts with a whole chunk: its lane starts from z0; or, without, from -0 with A_0 = 0, which leaves b as it
+// is.
+static void start_in_lane(job *j) {
+    const dpcri_flow *f = j->flow;
+    const size_t state = (size_t)f->w * f->size, values = (size_t)f->values * f->size;
+    if (f->z0) {
+        memcpy(j->state, dpcri_at(f, f->z0, j->row * f->z0_row), state);
+        dpcri_span span = dpcri_flow_span(f, 1, 1);
+        span.a = dpcri_at(f, f->a, j->row * f->a_row);
+        span.x = j->state;
+        span.r = dpcri_at(f, f->b, j->row * f->b_row);
+        span.y = j->start + (size_t)j->chunk * values;
+        dpcri_flow_apply(f, &span);
+        return;
+    }
+    for (int64_t i = 0; i < f->w; i++) {
+        if (f->size == 8)
+            ((double *)j->state)[i] = -0.0;
+        else
+            ((float *)j->state)[i] = -0.0f;
+    }
+    // In the memory of a transposed chain the first step comes last.
+    char *const rest = f->transposed ? j->start : j->start + values;
+    const void *const from = dpcri_at(f, f->a, (f->transposed ? j->chunk - 1 : 1) * f->a_step + j->row * f->a_row);
+    memset(f->transposed ? j->start + (size_t)(j->chunk - 1) * values : j->start, 0, values);
+    memcpy(rest, from, (size_t)(j->chunk - 1) * values);
+}
+
+// What the windows of a row take one thread: shuffles and products, sixteen lanes a cycle or two.
+static double busy_ns(const dpcri_flow *f) {
+    return (double)f->n * 0.02 * (double)(2 * f->values + f->values * f->w + 3 * f->w);
+}
+
+static void run_row(job *j) {
+    const dpcri_flow *f = j->flow;
+    const int64_t threads = dpcr_context_threads(f->context);
+    atomic_init(&j->next, 0);
+    atomic_init(&j->done, 0);
+    if (j->head) {
+        start_in_lane(j);
+    } else {
+        run_loop(j, 0, j->chunks.head, f->z0 ? dpcri_at(f, f->z0, j->row * f->z0_row) : NULL);
+        memcpy(j->state, dpcri_at(f, f->z, (j->chunks.head - 1) * f->z_step + j->row * f->z_row),
+               (size_t)f->w * f->size);
+    }
+    const bool alone = threads == 1 || busy_ns(f) < 2 * region_ns;
+    j->group_windows = alone ? 1 : j->s.windows;
+    j->groups = (j->windows + j->group_windows - 1) / j->group_windows;
+    int64_t tasks = alone ? 1 : threads < j->s.slots ? threads : j->s.slots;
+    tasks = tasks < j->groups ? tasks : j->groups;
+    dpcri_parallel(f->context, tasks, run_slot, j);
+    const int64_t past = j->start_step + j->full * j->chunk;
+    if (past < f->n) run_loop(j, past, f->n - past, j->state);
+}
+
+void dpcri_windows_run(const dpcri_flow *f, int64_t chunk, dpcri_arena *arena) {
+    job j = {.flow = f, .kernels = kernels_of(f, chunk), .chunks = dpcri_chunks_of(f, chunk), .chunk = chunk};
+    take(&j, chunk, arena);
+    j.head = j.chunks.head == chunk;
+    j.start_step = j.head ? 0 : j.chunks.head;
+    j.full = (f->n - j.start_step) / chunk;
+    j.windows = (j.full + j.kernels->lanes - 1) / j.kernels->lanes;
+    for (j.row = 0; j.row < f->rows; j.row++) run_row(&j);
+}

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT
+// Scheme chunked by fused kernels, in windows of as many chunks as a vector has lanes (kern/chunked.h).
+#ifndef DPCRI_CHAIN_WINDOWS_H
+#define DPCRI_CHAIN_WINDOWS_H
+
+#include "chain/flow.h"
+
+// Whether fused kernels serve this flow's arrays, in chunks of `chunk` steps.
+bool dpcri_windows_serve(const dpcri_flow *flow, int64_t chunk);
+
+// Takes what any flow of this form needs, whether its arrays are served or not.
+void dpcri_windows_carve(const dpcri_flow *flow, int64_t chunk, dpcri_arena *arena);
+
+void dpcri_windows_run(const dpcri_flow *flow, int64_t chunk, dpcri_arena *arena);
+
+#endif

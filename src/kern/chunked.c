@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: MIT
+// Which fused chunk kernels serve a chain.
+#include "kern/chunked.h"
+
+#if defined(__x86_64__)
+#define BY_LEVEL(dtype) \
+    { &dpcri_chunked_##dtype##_portable, &dpcri_chunked_##dtype##_avx2, &dpcri_chunked_##dtype##_avx512 }
+#else
+#define BY_LEVEL(dtype) \
+    { &dpcri_chunked_##dtype##_portable, &dpcri_chunked_##dtype##_portable, &dpcri_chunked_##dtype##_portable }
+#endif
+static const dpcri_chunked_table *const f32[DPCRI_ISA_COUNT] = BY_LEVEL(f32);
+static const dpcri_chunked_table *const f64[DPCRI_ISA_COUNT] = BY_LEVEL(f64);
+#undef BY_LEVEL
+
+const dpcri_chunked_kernels *dpcri_chunked_at(dpcri_isa level, dpcr_dtype dtype, dpcr_structure form, int64_t width,
+                                              bool transposed) {
+    if (dtype != DPCR_F32 && dtype != DPCR_F64) return NULL;
+    const dpcri_chunked_table *table = dtype == DPCR_F32 ? f32[level] : f64[level];
+#define DPCRI_CHUNKED(structure, w, steps, name) \
+    if (form == DPCR_##structure && width == w) return transposed ? &table->name##_t : &table->name;
+#include "kern/chunked.def"
+#undef DPCRI_CHUNKED
+    return NULL;
+}
+
+int64_t dpcri_chunked_steps(dpcr_structure form, int64_t width) {
+#define DPCRI_CHUNKED(structure, w, steps, name) \
+    if (form == DPCR_##structure && width == w) return steps;
+#include "kern/chunked.def"
+#undef DPCRI_CHUNKED
+    return 0;
+}

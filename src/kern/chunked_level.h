@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+// The fused chunk kernels of one instruction set level: chunked.inc for float and for double. Included once by one
+// source a level.
+#ifndef DPCRI_CHUNKED_LEVEL_H
+#define DPCRI_CHUNKED_LEVEL_H
+
+#include "kern/chunked.h"
+#include "kern/simd.h"
+#include "kern/transpose.h"
+
+#define T float
+#define V vf
+#define S(name) sf_##name
+#define VV(name) vf_##name
+#define K(name) name##_f32
+#define LANES (DPCRI_VECTOR_BYTES / 4)
+#define PART VF_PART
+#include "kern/chunked.inc"
+
+#define T double
+#define V vd
+#define S(name) sd_##name
+#define VV(name) vd_##name
+#define K(name) name##_f64
+#define LANES (DPCRI_VECTOR_BYTES / 8)
+#define PART VD_PART
+#include "kern/chunked.inc"
+
+const dpcri_chunked_table DPCRI_LEVEL(dpcri_chunked_f32) = {
+#define DPCRI_CHUNKED(structure, width, steps, name)                                                    \
+    .name = {DPCRI_VECTOR_BYTES / 4, steps, name##_summarise_f32, name##_carry_f32, name##_finish_f32}, \
+    .name##_t = {DPCRI_VECTOR_BYTES / 4, steps, name##_t_summarise_f32, name##_carry_f32, name##_t_finish_f32},
+#include "kern/chunked.def"
+#undef DPCRI_CHUNKED
+};
+const dpcri_chunked_table DPCRI_LEVEL(dpcri_chunked_f64) = {
+#define DPCRI_CHUNKED(structure, width, steps, name)                                                    \
+    .name = {DPCRI_VECTOR_BYTES / 8, steps, name##_summarise_f64, name##_carry_f64, name##_finish_f64}, \
+    .name##_t = {DPCRI_VECTOR_BYTES / 8, steps, name##_t_summarise_f64, name##_carry_f64, name##_t_finish_f64},
+#include "kern/chunked.def"
+#undef DPCRI_CHUNKED
+};
+
+#endif

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MIT
+// Squares of LANES x LANES elements between LANES rows in memory, `stride` elements apart, and LANES vectors: scatter
+// writes element i of every vector to row i, one vector after the other; gather is the way back, for half of the
+// vectors (v_PART of them), with row 0 in a place of its own. Rows are loaded and stored by half vectors, two rows a
+// vector, which saves half of the shuffles that cross 128 bits (the scarce ones: two a cycle, the unpacking ones four).
+#ifndef DPCRI_TRANSPOSE_H
+#define DPCRI_TRANSPOSE_H
+
+#include "kern/simd.h"
+
+#if defined(__clang__)
+#define DPCRI_UNROLL_ALL _Pragma("clang loop unroll(full)")
+#else
+#define DPCRI_UNROLL_ALL _Pragma("GCC unroll 64")
+#endif
+
+enum { VF_PART = DPCRI_VECTOR_BYTES == 16 ? VF : VF / 2, VD_PART = DPCRI_VECTOR_BYTES == 16 ? VD : VD / 2 };
+
+// Two rows in one vector: half a vector from each place.
+#if DPCRI_VECTOR_BYTES == 64
+DPCRI_INLINE vd vd_pair(const void *low, const void *high) {
+    return (vd)_mm512_insertf64x4(_mm512_castpd256_pd512(_mm256_loadu_pd(low)), _mm256_loadu_pd(high), 1);
+}
+DPCRI_INLINE void vd_unpair(void *low, void *high, vd v) {
+    _mm256_storeu_pd(low, _mm512_castpd512_pd256((__m512d)v));
+    _mm256_storeu_pd(high, _mm512_extractf64x4_pd((__m512d)v, 1));
+}
+#elif DPCRI_VECTOR_BYTES == 32
+DPCRI_INLINE vd vd_pair(const void *low, const void *high) {
+    return (vd)_mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_loadu_pd(low)), _mm_loadu_pd(high), 1);
+}
+DPCRI_INLINE void vd_unpair(void *low, void *high, vd v) {
+    _mm_storeu_pd(low, _mm256_castpd256_pd128((__m256d)v));
+    _mm_storeu_pd(high, _mm256_extractf128_pd((__m256d)v, 1));
+}
+#endif
+
+// Even and odd elements of pairs: a0 b0 a2 b2 ..., a1 b1 a3 b3 ...
+DPCRI_INLINE vd vd_even(vd a, vd b) {
+#if DPCRI_VECTOR_BYTES == 64
+    return __builtin_shufflevector(a, b, 0, 8, 2, 10, 4, 12, 6, 14);
+#elif DPCRI_VECTOR_BYTES == 32
+    return __builtin_shufflevector(a, b, 0, 4, 2, 6);
+#else
+    return __builtin_shufflevector(a, b, 0, 2);
+#endif
+}
+
+DPCRI_INLINE vd vd_odd(vd a, vd b) {
+#if DPCRI_VECTOR_BYTES == 64
+    return __builtin_shufflevector(a, b, 1, 9, 3, 11, 5, 13, 7, 15);
+#elif DPCRI_VECTOR_BYTES == 32
+    return __builtin_shufflevector(a, b, 1, 5, 3, 7);
+#else
+    return __builtin_shufflevector(a, b, 1, 3);
+#endif
+}
+
+// Of each 128 bits the lower, the upper halves interleaved: a0 b0 a1 b1, a2 b2 a3 b3.
+DPCRI_INLINE vf vf_low(vf a, vf b) {
+#if DPCRI_VECTOR_BYTES == 64
+    return __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
+#elif DPCRI_VECTOR_BYTES == 32
+    return __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13);
+#else
+    return __builtin_shufflevector(a, b, 0, 4, 1, 5);
+#endif
+}
+
+DPCRI_INLINE vf vf_high(vf a, vf b) {
+#if DPCRI_VECTOR_BYTES == 64
+    return __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+#elif DPCRI_VECTOR_BYTES == 32
+    return __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
+#else
+    return __builtin_shufflevector(a, b, 2, 6, 3, 7);
+#endif
+}
+
+// The squares inside 128 bits: 4 vectors of float, 2 of double.
+DPCRI_INLINE void vf_square(vd *r) {
+    const vd a = (vd)vf_low((vf)r[0], (vf)r[1]), b = (vd)vf_high((vf)r[0], (vf)r[1]);
+    const vd c = (vd)vf_low((vf)r[2], (vf)r[3]), d = (vd)vf_high((vf)r[2], (vf)r[3]);
+    r[0] = vd_even(a, c);
+    r[1] = vd_odd(a, c);
+    r[2] = vd_even(b, d);
+    r[3] = vd_odd(b, d);
+}
+
+DPCRI_INLINE void vd_square(vd *r) {
+    const vd a = r[0], b = r[1];
+    r[0] = vd_even(a, b);
+    r[1] = vd_odd(a, b);
+}
+
+#if DPCRI_VECTOR_BYTES == 64
+// Quarters 0 and 2, 1 and 3, of both.
+DPCRI_INLINE vd vd_quarters_02(vd a, vd b) { return __builtin_shufflevector(a, b, 0, 1, 4, 5, 8, 9, 12, 13); }
+DPCRI_INLINE vd vd_quarters_13(vd a, vd b) { return __builtin_shufflevector(a, b, 2, 3, 6, 7, 10, 11, 14, 15); }
+// Their lower and upper halves, quarters interleaved.
+DPCRI_INLINE vd vd_quarters_low(vd a, vd b) { return __builtin_shufflevector(a, b, 0, 1, 8, 9, 2, 3, 10, 11); }
+DPCRI_INLINE vd vd_quarters_high(vd a, vd b) { return __builtin_shufflevector(a, b, 4, 5, 12, 13, 6, 7, 14, 15); }
+
+#define DPCRI_TRANSPOSES(v, type, Q)                                                                              \
+    DPCRI_INLINE void v##_gather(const type *first, const type *from, const int stride, int64_t at, v *out) {     \
+        vd t[2 * Q];                                                                                              \
+        DPCRI_UNROLL_ALL                                                                                          \
+        for (int g = 0; g < 2; g++) {                                                                             \
+            DPCRI_UNROLL_ALL                                                                                      \
+            for (int r = 0; r < Q; r++)                                                                           \
+                t[g * Q + r] = vd_pair((g + r == 0 ? first : from + (2 * Q * g + r) * stride) + at,               \
+                                       from + (2 * Q * g + Q + r) * stride + at);                                 \
+            v##_square(t + g * Q);                                                                                \
+        }                                                                                                         \
+        DPCRI_UNROLL_ALL                                                                                          \
+        for (int j = 0; j < Q; j++) {                                                                             \
+            out[j] = (v)vd_quarters_02(t[j], t[Q + j]);                                                           \
+            out[Q + j] = (v)vd_quarters_13(t[j], t[Q + j]);                                                       \
+        }                                                                                                         \
+    }                                                                                                             \
+    DPCRI_INLINE void v##_scatter(type *to, const int stride, int64_t at, const v *in) {                          \
+        DPCRI_UNROLL_ALL                                                                                          \
+        for (int h = 0; h < 4 * Q; h += 2 * Q) {                                                                  \
+            DPCRI_UNROLL_ALL                                                                                      \
+            for (int g = 0; g < 2; g++) {                                                                         \
+                vd t[Q];                                                                                          \
+                DPCRI_UNROLL_ALL                                                                                  \
+                for (int j = 0; j < Q; j++)                                                                       \
+                    t[j] = g ? vd_quarters_high((vd)in[h + j], (vd)in[h + Q + j])                                 \
+                             : vd_quarters_low((vd)in[h + j], (vd)in[h + Q + j]);                                 \
+                v##_square(t);                                                                                    \
+                DPCRI_UNROLL_ALL                                                                                  \
+                for (int r = 0; r < Q; r++)                                                                       \
+                    vd_unpair(to + (2 * Q * g + r) * stride + at + h, to + (2 * Q * g + Q + r) * stride + at + h, \
+                              t[r]);                                                                              \
+            }                                                                                                     \
+        }                                                                                                         \
+    }
+#elif DPCRI_VECTOR_BYTES == 32
+#define DPCRI_TRANSPOSES(v, type, Q)                                                                               \
+    DPCRI_INLINE void v##_gather(const type *first, const type *from, const int stride, int64_t at, v *out) {      \
+        vd t[Q];                                                                                                   \
+        DPCRI_UNROLL_ALL                                                                                           \
+        for (int r = 0; r < Q; r++)                                                                                \
+            t[r] = vd_pair((r == 0 ? first : from + r * stride) + at, from + (Q + r) * stride + at);               \
+        v##_square(t);                                                                                             \
+        DPCRI_UNROLL_ALL                                                                                           \
+        for (int j = 0; j < Q; j++) out[j] = (v)t[j];                                                              \
+    }                                                                                                              \
+    DPCRI_INLINE void v##_scatter(type *to, const int stride, int64_t at, const v *in) {                           \
+        DPCRI_UNROLL_ALL                                                                                           \
+        for (int h = 0; h < 2 * Q; h += Q) {                                                                       \
+            vd t[Q];                                                                                               \
+            DPCRI_UNROLL_ALL                                                                                       \
+            for (int j = 0; j < Q; j++) t[j] = (vd)in[h + j];                                                      \
+            v##_square(t);                                                                                         \
+            DPCRI_UNROLL_ALL                                                                                       \
+            for (int r = 0; r < Q; r++) vd_unpair(to + r * stride + at + h, to + (Q + r) * stride + at + h, t[r]); \
+        }                                                                                                          \
+    }
+#else
+#define DPCRI_TRANSPOSES(v, type, Q)                                                                          \
+    DPCRI_INLINE void v##_gather(const type *first, const type *from, const int stride, int64_t at, v *out) { \
+        vd t[Q];                                                                                              \
+        DPCRI_UNROLL_ALL                                                                                      \
+        for (int r = 0; r < Q; r++) t[r] = (vd)v##_load((r == 0 ? first : from + r * stride) + at);           \
+        v##_square(t);                                                                                        \
+        DPCRI_UNROLL_ALL                                                                                      \
+        for (int j = 0; j < Q; j++) out[j] = (v)t[j];                                                         \
+    }                                                                                                         \
+    DPCRI_INLINE void v##_scatter(type *to, const int stride, int64_t at, const v *in) {                      \
+        vd t[Q];                                                                                              \
+        DPCRI_UNROLL_ALL                                                                                      \
+        for (int j = 0; j < Q; j++) t[j] = (vd)in[j];                                                         \
+        v##_square(t);                                                                                        \
+        DPCRI_UNROLL_ALL                                                                                      \
+        for (int r = 0; r < Q; r++) v##_store(to + r * stride + at, (v)t[r]);                                 \
+    }
+#endif
+DPCRI_TRANSPOSES(vf, float, 4)
+DPCRI_TRANSPOSES(vd, double, 2)
+#undef DPCRI_TRANSPOSES
+
+#endif

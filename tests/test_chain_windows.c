@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: MIT
+// Scheme chunked in windows (fused kernels) against the same scheme over spans: the same bits for every kernel of
+// chunked.def at the level in force, any length, start, number of threads, with and without an initial state, in place,
+// with infinities, NaN and denormals among the numbers. Arrays lie against an inaccessible page.
+#include "chain/chain_internal.h"
+#include "chain/windows.h"
+#include "kern/chunked.h"
+#include "linear_common.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { MOST = 5000, PLACES = 4 };
+
+typedef struct form {
+    dpcr_structure structure;
+    int64_t w, chunk;
+} form;
+
+static const form forms[] = {
+#define DPCRI_CHUNKED(structure, width, steps, name) {DPCR_##structure, width, steps},
+#include "kern/chunked.def"
+#undef DPCRI_CHUNKED
+};
+
+static dpcr_context *contexts[4];  // by threads
+static unsigned char *places[PLACES];
+static size_t room;
+
+static int open_all(void **state) {
+    (void)state;
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    room = ((size_t)MOST * 16 * sizeof(double) + page - 1) / page * page;
+    for (int i = 0; i < PLACES; i++) {
+        unsigned char *base = mmap(NULL, room + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        assert_true(base != MAP_FAILED);
+        assert_int_equal(mprotect(base + page, room, PROT_READ | PROT_WRITE), 0);
+        places[i] = base + page;
+    }
+    for (int threads = 1; threads <= 3; threads++) {
+        const dpcr_context_options options = {.size = sizeof options, .threads = threads};
+        assert_int_equal(dpcr_context_create(&options, &contexts[threads], NULL), DPCR_OK);
+    }
+    const char *seed = getenv("DEEPPCR_TEST_SEED");
+    if (seed) random_state = strtoull(seed, NULL, 0);
+    printf("seed %llu\n", (unsigned long long)random_state);
+    return 0;
+}
+
+static int close_all(void **state) {
+    (void)state;
+    for (int threads = 1; threads <= 3; threads++) dpcr_context_destroy(contexts[threads]);
+    return 0;
+}
+
+static void *place(int which, int64_t bytes, bool at_end) {
+    assert_true((size_t)bytes <= room);
+    return at_end ? places[which] + room - bytes : places[which];
+}
+
+typedef struct trial {
+    form f;
+    dpcr_dtype dtype;
+    int64_t n, first;
+    int transposed, threads;
+    bool z0, in_place, at_end, hazards;
+} trial;
+
+static double draw(const trial *t) {
+    static const double odd[] = {0.0, -0.0, 1e-44, -3e-42, 1e30, -INFINITY, NAN, 1.2e-38};
+    if (t->hazards && random_below(400) == 0) return odd[random_below(8)];
+    return random_signed();
+}
+
+static void *workspace_for(const dpcri_linear *p, const dpcr_chain_options *o, size_t *bytes) {
+    *bytes = dpcri_linear_workspace(p, o);
+    unsigned char *memory = aligned_alloc(64, *bytes + 128 - *bytes % 64);
+    memset(memory, 0xff, *bytes + 64);
+    return memory;
+}
+
+static dpcr_chain_report solve(const trial *t, const dpcri_linear *p) {
+    const dpcr_chain_options o = {.size = sizeof o,
+                                  .scheme = DPCR_SCHEME_CHUNKED,
+                                  .chunk = t->f.chunk,
+                                  .levels = 1,
+                                  .warm_up = 1,
+                                  .max_sweeps = 1};
+    dpcr_chain_report report = {.size = sizeof report};
+    size_t bytes = 0;
+    unsigned char *workspace = workspace_for(p, &o, &bytes);
+    dpcri_linear_solve(contexts[t->threads], p, &o, workspace, &report);
+    for (size_t i = bytes; i < bytes + 64; i++) assert_int_equal(workspace[i], 0xff);
+    free(workspace);
+    return report;
+}
+
+// Equal but for which NaN it is.
+static bool same(dpcr_dtype dtype, const void *x, int64_t i, const void *y, int64_t j) {
+    const size_t size = dpcr_dtype_size(dtype);
+    if (memcmp((const char *)x + (size_t)i * size, (const char *)y + (size_t)j * size, size) == 0) return true;
+    return isnan(get(dtype, x, i)) && isnan(get(dtype, y, j));
+}
+
+static void run(const trial *t) {
+    const int64_t size = (int64_t)dpcr_dtype_size(t->dtype), w = t->f.w, values = w * w, n = t->n;
+    void *a = place(0, n * values * size, t->at_end), *b = place(1, n * w * size, t->at_end);
+    void *z = t->in_place ? b : place(2, n * w * size, t->at_end), *z0 = place(3, w * size, t->at_end);
+    for (int64_t i = 0; i < n * values; i++) put(t->dtype, a, i, 1.1 / sqrt((double)w) * draw(t));
+    for (int64_t i = 0; i < n * w; i++) put(t->dtype, b, i, draw(t));
+    for (int64_t i = 0; i < w; i++) put(t->dtype, z0, i, draw(t));
+    // Spread over a stride that windows do not serve.
+    void *wide_a = malloc((size_t)((values + 1) * n * size)), *wide_b = malloc((size_t)((w + 1) * n * size));
+    for (int64_t i = 0; i < n; i++) {
+        memcpy((char *)wide_a + i * (values + 1) * size, (char *)a + i * values * size, (size_t)(values * size));
+        memcpy((char *)wide_b + i * (w + 1) * size, (char *)b + i * w * size, (size_t)(w * size));
+    }
+    dpcri_linear p = {.transition = dpcr_transition_square(DPCR_DENSE, w, 0),
+                      .dtype = t->dtype,
+                      .transposed = t->transposed,
+                      .length = n,
+                      .rows = 1,
+                      .first = t->first,
+                      .a = wide_a,
+                      .a_step = values + 1,
+                      .b = wide_b,
+                      .b_step = w + 1,
+                      .z0 = t->z0 && !t->transposed ? z0 : NULL,
+                      .z = wide_b,
+                      .z_step = w + 1};
+    const dpcr_chain_report spans = solve(t, &p);
+    p.a = a, p.a_step = values, p.b = b, p.b_step = w, p.z = z, p.z_step = w;
+    const dpcri_flow flow = dpcri_flow_of(contexts[1], &p);
+    assert_true(n < 2 * t->f.chunk || dpcri_windows_serve(&flow, t->f.chunk));
+    const dpcr_chain_report windows = solve(t, &p);
+    assert_true(spans.applications == windows.applications && spans.compositions == windows.compositions &&
+                spans.depth == windows.depth);
+    for (int64_t i = 0; i < n * w; i++)
+        if (!same(t->dtype, z, i, wide_b, i / w * (w + 1) + i % w))
+            fail_msg("w %d %s%s n %d first %d threads %d z0 %d in place %d hazards %d: element %d is %g, wanted %g",
+                     (int)w, dpcr_dtype_name(t->dtype), t->transposed ? " transposed" : "", (int)n, (int)t->first,
+                     t->threads, t->z0, t->in_place, t->hazards, (int)i, get(t->dtype, z, i),
+                     get(t->dtype, wide_b, i / w * (w + 1) + i % w));
+    free(wide_a);
+    free(wide_b);
+}
+
+static void each(const form *f, bool hazards, int count) {
+    for (int i = 0; i < count; i++)
+        for (int flags = 0; flags < 4; flags++) {
+            const trial t = {.f = *f,
+                             .dtype = flags & 1 ? DPCR_F64 : DPCR_F32,
+                             .transposed = flags >> 1,
+                             .n = i < 4 ? i * f->chunk * 16 + 1 : 1 + random_below(MOST - 1),
+                             .first = i % 2 ? 0 : random_below(3 * f->chunk),
+                             .threads = 1 + i % 3,
+                             .z0 = i / 2 % 2,
+                             .in_place = i / 4 % 2,
+                             .at_end = i / 3 % 2,
+                             .hazards = hazards};
+            run(&t);
+        }
+}
+
+static void windows_have_the_bits_of_spans(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) each(&forms[i], false, 24);
+}
+
+static void hazards(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) each(&forms[i], true, 12);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(windows_have_the_bits_of_spans), cmocka_unit_test(hazards)};
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}
