@@ -34,7 +34,7 @@ static double loop_ns(const dpcr_chain_shape *s, int threads) {
 }
 
 // A step in windows of fused kernels (one sequence), one thread, AVX-512 float, arrays in the second-level cache:
-// measured at L = 2^12 .. 2^18 by bench_linear. 0: none serve it. Narrower vectors and double take as much longer as
+// measured at L = 2^12 .. 2^18. 0: none serve it. Narrower vectors and double take as much longer as
 // they have fewer lanes.
 static double window_ns(const dpcr_chain_shape *s) {
     static const double by_width[] = {0, 0.16, 0.40, 1.0, 1.6};
