@@ -208,7 +208,7 @@ static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
     if (o->warm_up == 0) o->warm_up = 64;
     o->warm_up = clamp(o->warm_up, 1, length);
     if (o->max_sweeps == 0) o->max_sweeps = o->method == DPCR_METHOD_OVERLAP ? 3 : 100;
-    plan->windows = dpcri_windows_serve(&plan->steps, o);
+    plan->windows = dpcri_solve_has_windows(&plan->steps, o);
     dpcr_transition transition;
     const dpcr_status status = dpcri_method_transition(&plan->steps, o, &transition, error);
     if (status != DPCR_OK) return status;

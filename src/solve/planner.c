@@ -121,7 +121,7 @@ static void list_window(const dpcri_outlook *o, list *l, dpcr_method method) {
     const dpcr_steps *s = o->steps;
     dpcr_solve_options options = *o->options;
     options.method = method;
-    if (!dpcri_windows_serve(s, &options) || (o->failed & 1u << method)) return;
+    if (!dpcri_solve_has_windows(s, &options) || (o->failed & 1u << method)) return;
     const int64_t n = s->length < WINDOW_STEPS ? s->length : WINDOW_STEPS;
     const size_t real = dpcr_dtype_size(s->dtype);
     void *memory = dpcri_alloc_zero(o->context, (size_t)((n + 1) * s->width) * real);

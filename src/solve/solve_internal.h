@@ -130,7 +130,7 @@ dpcr_status dpcri_solve_overlap(dpcri_run *run);
 dpcr_status dpcri_solve_shooting(dpcri_run *run);
 dpcr_status dpcri_solve_windows(dpcri_run *run);
 // Whether the callback `window` serves these options (every default filled in but the scheme's).
-bool dpcri_windows_serve(const dpcr_steps *steps, const dpcr_solve_options *options);
+bool dpcri_solve_has_windows(const dpcr_steps *steps, const dpcr_solve_options *options);
 
 // What a method's own workspace takes; the same function carves it (see dpcri_arena).
 typedef struct dpcri_sweep_space {

@@ -8,7 +8,7 @@
 
 #include "solve/solve_internal.h"
 
-bool dpcri_windows_serve(const dpcr_steps *steps, const dpcr_solve_options *options) {
+bool dpcri_solve_has_windows(const dpcr_steps *steps, const dpcr_solve_options *options) {
     if (!steps->window || options->window || options->guess == DPCR_GUESS_GIVEN) return false;
     if (options->method == DPCR_METHOD_NEWTON) return options->scheme == DPCR_SCHEME_AUTO;
     return options->method == DPCR_METHOD_SHOOTING && !options->chunk;
