@@ -29,6 +29,21 @@ typedef struct dpcri_window_place {
     int64_t step;
 } dpcri_window_place;
 
+// The adjoint loop of steps first .. first + count - 1 of one sequence:
+//   g = last; for l downwards: g += direct_l; adjoint_l = g; g = J_l^T g;  first_out = g
+// J_l from the slopes act'(u_l). [w] numbers a step; the arrays begin at step `first`.
+typedef struct dpcri_window_adjoint {
+    int64_t first, count;
+    const void *slope;
+    int64_t slope_step;
+    const void *direct;  // may be NULL, or adjoint itself
+    int64_t direct_step;
+    const void *last;
+    void *adjoint;  // may be NULL
+    int64_t adjoint_step;
+    void *first_out;  // may be NULL, or `last`
+} dpcri_window_adjoint;
+
 typedef struct dpcri_window_kernels {
     // Solves the place's steps by window->method (newton or shooting); fills window's outputs. window->good steps from
     // the first are solved to tolerance, those after it are not to be looked at. Newton: |z_l - f_l(z_{l-1})| <= atol +
@@ -37,12 +52,8 @@ typedef struct dpcri_window_kernels {
     // measured against that bound. What neither could solve within a budget of arithmetic is done by the loop, or left
     // where that does not pay. 0: done; 1: a method, width or activation that is not served.
     int (*solve)(const dpcri_narrow *chain, const dpcri_window_place *place, dpcri_window *window);
-    // The adjoint loop of steps first .. first+count-1, g = last; for l downwards: g += direct_l; adjoint_l = g;
-    // g = J_l^T g; first_out = g, from the slopes act'(u_l), by composing chunks: [w] numbers a step at *_step, arrays
-    // from step `first` on. direct may be NULL or adjoint; adjoint may be NULL.
-    int (*adjoint)(const dpcri_narrow *chain, int64_t first, int64_t count, const void *slope, int64_t slope_step,
-                   const void *direct, int64_t direct_step, const void *last, void *adjoint, int64_t adjoint_step,
-                   void *first_out);
+    // The adjoint loop of a's steps, by composing.  0: done; 1: a width that is not served.
+    int (*adjoint)(const dpcri_narrow *chain, const dpcri_window_adjoint *a);
 } dpcri_window_kernels;
 
 // The table of the level in force; NULL for other dtypes than float and double.

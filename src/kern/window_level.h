@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The window kernels of one instruction set level: included once by each window_LEVEL.c, whose flags choose the level.
 // The templates' parameters: T element, V vector, VI integers of the same size, VN lanes, W the width, N(name) the
-// function's name, V_(op) the vector operation of simd.h, TABLE the table's name.
+// function's name, V_(op) and S_(op) the vector and the scalar operation of simd.h, TABLE the table's name.
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -41,15 +41,16 @@ DPCRI_INLINE vf high64(vf a, vf b) { return __builtin_shufflevector(a, b, 2, 3, 
 // How shooting has M_c: kept; I + sum of G_l, G_l = scale act'(u_l) W_l; the product of all J_l = carry + G_l. M is
 // taken anew at the second sweep when the first correction is beyond FRESH, later when a sweep leaves SLOW of the last.
 enum { KEPT, FIRST_ORDER, PRODUCT };
-#define FRESH 0.1
+#define FRESH 0.4
 #define SLOW 0.1
 
 // Vectors side by side and steps of a chunk, at most, by width: chains of operations enough to hide each other's latency,
 // windows within the first caches.
-#define SHOOT_VECTORS (W == 1 ? 4 : W == 2 ? 2 : 1)
-#define SHOOT_STEPS 16
-#define NEWTON_VECTORS (W == 1 ? 4 : W == 2 ? 2 : 1)
-#define NEWTON_STEPS (W == 1 ? 48 : 32)
+#define NEWTON_VECTORS (W == 1 ? 6 : W == 2 ? 3 : 1)
+#define NEWTON_STEPS 32
+#define ADJOINT_VECTORS (W == 1 ? 4 : W == 2 ? 2 : 1)
+#define ADJOINT_STEPS 32
+#define GUESS_STEPS 8  // of the chunk before, that a first guess runs
 
 #define T float
 #define V vf
@@ -59,6 +60,7 @@ enum { KEPT, FIRST_ORDER, PRODUCT };
 #define TYPE f32
 #define TABLE DPCRI_LEVEL(dpcri_window_f32)
 #define V_(op) vf_##op
+#define S_(op) sf_##op
 #include "kern/window_dtype.inc"
 #undef T
 #undef V
@@ -68,6 +70,7 @@ enum { KEPT, FIRST_ORDER, PRODUCT };
 #undef TYPE
 #undef TABLE
 #undef V_
+#undef S_
 
 #define T double
 #define V vd
@@ -77,6 +80,7 @@ enum { KEPT, FIRST_ORDER, PRODUCT };
 #define TYPE f64
 #define TABLE DPCRI_LEVEL(dpcri_window_f64)
 #define V_(op) vd_##op
+#define S_(op) sd_##op
 #include "kern/window_dtype.inc"
 #undef T
 #undef V
@@ -86,3 +90,4 @@ enum { KEPT, FIRST_ORDER, PRODUCT };
 #undef TYPE
 #undef TABLE
 #undef V_
+#undef S_
