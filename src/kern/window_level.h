@@ -16,6 +16,14 @@
 #define UNROLL _Pragma("GCC unroll 64")
 #endif
 
+#if defined(__AVX512F__)
+#define LEVEL DPCRI_AVX512
+#elif defined(__AVX2__)
+#define LEVEL DPCRI_AVX2
+#else
+#define LEVEL DPCRI_PORTABLE
+#endif
+
 // Halves of two vectors, interleaved inside blocks of 16 bytes; and every second block of both.
 #if defined(__AVX512F__)
 DPCRI_INLINE vf low32(vf a, vf b) { return (vf)_mm512_unpacklo_ps((__m512)a, (__m512)b); }

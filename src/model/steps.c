@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "model/model_internal.h"
+#include "nn/window.h"
 
 // Work buffers of one call: on its stack, or allocated where wide layers would leave too few rows a block.
 enum { STACK_BYTES = 96 * 1024, FEW_ROWS = 16 };
@@ -238,6 +239,14 @@ static int advance_tape(const dpcr_model *m, const dpcr_span *span, const dpcr_a
         }
     work_close(&w);
     return 0;
+}
+
+static int window(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
+                  dpcr_window *result) {
+    const dpcr_model *m = user;
+    dpcri_narrow narrow;
+    if (!dpcri_program_narrow(&m->program, m->parameters, &narrow)) return 1;
+    return dpcri_narrow_window(&narrow, span, in, states, result);
 }
 
 static int advance_narrow(const dpcri_narrow *narrow, const dpcr_span *span, const dpcr_array *in,
@@ -498,6 +507,7 @@ dpcr_status dpcr_model_steps(dpcr_model *model, int64_t batch, dpcr_steps *steps
         steps->latency = dpcri_narrow_loop_seconds(&narrow);
         steps->lanes = dpcri_narrow_lanes(&narrow);
         steps->lane_seconds = dpcri_narrow_lane_seconds(&narrow);
+        if (dpcri_narrow_has_window(&narrow)) steps->window = window;
     }
     return DPCR_OK;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "kern/narrow.h"
+#include "nn/window.h"
 #include "solve/solve_internal.h"
 
 enum { WIDEST = 4096, STACK_VALUES = 3 * WIDEST };
@@ -93,6 +94,12 @@ static dpcri_narrow narrow_of(const dpcr_cell *c, const dpcr_span *span) {
     dpcri_narrow n = c->narrow;
     n.bias = input_of(c, 0, span->row);
     return n;
+}
+
+static int window(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
+                  dpcr_window *result) {
+    const dpcri_narrow n = narrow_of(user, span);
+    return dpcri_narrow_window(&n, span, in, states, result);
 }
 
 static int advance(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
@@ -456,6 +463,7 @@ dpcr_status dpcr_cell_steps(const dpcr_cell *cell, dpcr_steps *steps, dpcr_error
         steps->latency = dpcri_narrow_loop_seconds(&cell->narrow);
         steps->lanes = dpcri_narrow_lanes(&cell->narrow);
         steps->lane_seconds = dpcri_narrow_lane_seconds(&cell->narrow);
+        if (dpcri_narrow_has_window(&cell->narrow)) steps->window = window;
     }
     return DPCR_OK;
 }

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT
+#include "nn/window.h"
+
+#include "kern/window.h"
+
+bool dpcri_narrow_has_window(const dpcri_narrow *chain) {
+    return !chain->diagonal && chain->width <= DPCRI_NARROW_WIDTH && dpcri_narrow_serves(chain);
+}
+
+int dpcri_narrow_window(const dpcri_narrow *chain, const dpcr_span *span, const dpcr_array *in,
+                        const dpcr_array *states, dpcr_window *window) {
+    if (span->rows != 1 || span->lanes != 1) return 1;
+    if (window->method != DPCR_METHOD_NEWTON && window->method != DPCR_METHOD_SHOOTING) return 1;
+    dpcri_window w = {.method = window->method == DPCR_METHOD_NEWTON ? DPCRI_WINDOW_NEWTON : DPCRI_WINDOW_SHOOTING,
+                      .atol = window->atol,
+                      .rtol = window->rtol,
+                      .max_sweeps = window->max_sweeps};
+    const dpcri_window_place place = {
+        .first = span->first, .count = span->steps, .in = in->data, .states = states->data, .step = states->strides[1]};
+    const int code = dpcri_window_kernels_get(chain->dtype)->solve(chain, &place, &w);
+    window->sweeps = w.sweeps, window->good = w.good;
+    window->residual = w.residual, window->estimate = w.estimate;
+    return code;
+}
