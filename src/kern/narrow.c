@@ -27,11 +27,6 @@ const dpcri_narrow_kernels *dpcri_narrow_kernels_at(dpcri_isa level, dpcr_dtype 
     }
 }
 
-// tanh with one W: the kernel that holds it in registers.
-static bool in_registers(const dpcri_narrow *n) {
-    return n->activation == DPCRI_ACT_TANH && !n->residual && n->weight_step == 0;
-}
-
 enum { STRANDS = 6 };  // vectors of a wide diagonal step that hide each other's latency
 
 static int64_t parts_of(const dpcri_narrow *n, const dpcri_narrow_kernels *k) {
@@ -40,22 +35,21 @@ static int64_t parts_of(const dpcri_narrow *n, const dpcri_narrow_kernels *k) {
 
 int64_t dpcri_narrow_lanes(const dpcri_narrow *n) {
     const dpcri_narrow_kernels *k = dpcri_narrow_kernels_get(n->dtype);
-    if (n->width <= DPCRI_NARROW_WIDTH) return in_registers(n) ? k->lanes[n->width] : k->own_lanes[n->width];
+    if (n->width <= DPCRI_NARROW_WIDTH) return k->lanes[dpcri_narrow_form_of(n)][n->width];
     return parts_of(n, k) >= STRANDS ? 1 : STRANDS / parts_of(n, k);
 }
 
 double dpcri_narrow_loop_seconds(const dpcri_narrow *n) {
     const dpcri_narrow_kernels *k = dpcri_narrow_kernels_get(n->dtype);
     if (n->width <= DPCRI_NARROW_WIDTH) return k->loop_seconds[n->diagonal ? 1 : n->width];
-    const double filled = k->lane_seconds[0] * (double)parts_of(n, k);
+    const double filled = k->lane_seconds[0][0] * (double)parts_of(n, k);
     return filled > k->loop_seconds[0] ? filled : k->loop_seconds[0];
 }
 
 double dpcri_narrow_lane_seconds(const dpcri_narrow *n) {
     const dpcri_narrow_kernels *k = dpcri_narrow_kernels_get(n->dtype);
-    if (n->width <= DPCRI_NARROW_WIDTH)
-        return in_registers(n) ? k->lane_seconds[n->width] : k->own_lane_seconds[n->width];
-    return k->lane_seconds[0] * (double)parts_of(n, k);
+    if (n->width <= DPCRI_NARROW_WIDTH) return k->lane_seconds[dpcri_narrow_form_of(n)][n->width];
+    return k->lane_seconds[0][0] * (double)parts_of(n, k);
 }
 
 const dpcri_narrow_kernels *dpcri_narrow_kernels_get(dpcr_dtype dtype) {

@@ -54,14 +54,26 @@ typedef struct dpcri_narrow_point {
     int64_t a_lane, a_row;
 } dpcri_narrow_point;
 
+// Which kernel runs many lanes: tanh with one W, tanh with every step's own or with the residual, and all other forms.
+typedef enum dpcri_narrow_form {
+    DPCRI_NARROW_REGISTERS,
+    DPCRI_NARROW_TILES,
+    DPCRI_NARROW_OTHER,
+    DPCRI_NARROW_FORMS
+} dpcri_narrow_form;
+
+static inline dpcri_narrow_form dpcri_narrow_form_of(const dpcri_narrow *n) {
+    if (n->activation != DPCRI_ACT_TANH) return DPCRI_NARROW_OTHER;
+    if (!n->residual && n->weight_step == 0) return DPCRI_NARROW_REGISTERS;
+    return n->diagonal ? DPCRI_NARROW_OTHER : DPCRI_NARROW_TILES;
+}
+
 typedef struct dpcri_narrow_kernels {
-    // By width: lanes that one call of advance runs side by side at its best, for tanh with one W and for all others.
-    int64_t lanes[DPCRI_NARROW_WIDTH + 1], own_lanes[DPCRI_NARROW_WIDTH + 1];
+    // By form and width: lanes that one call of advance runs side by side at its best.
+    int64_t lanes[DPCRI_NARROW_FORMS][DPCRI_NARROW_WIDTH + 1];
     int64_t vector;  // lanes of one vector
-    // Seconds of a tanh step by width, [0] a wide diagonal's vector: alone; a lane's share with one W; with a step's
-    // own.
-    double loop_seconds[DPCRI_NARROW_WIDTH + 1], lane_seconds[DPCRI_NARROW_WIDTH + 1];
-    double own_lane_seconds[DPCRI_NARROW_WIDTH + 1];
+    // Measured seconds of a step by width, [0] a vector of a wide diagonal: alone, and a lane's share by form.
+    double loop_seconds[DPCRI_NARROW_WIDTH + 1], lane_seconds[DPCRI_NARROW_FORMS][DPCRI_NARROW_WIDTH + 1];
     void (*advance)(const dpcri_narrow *chain, const dpcri_narrow_run *run);
     void (*linearise)(const dpcri_narrow *chain, const dpcri_narrow_point *point);
 } dpcri_narrow_kernels;

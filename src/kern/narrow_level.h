@@ -10,11 +10,12 @@
 #define JOIN(a, b) JOINED(a, b)
 #define JOINED(a, b) a##b
 
-// Vectors of lanes that go together: enough to hide the latency of a step, few enough for the registers and L1.
+// Vectors of lanes that go together: enough to hide the latency of a step, few enough for the registers and L1. own: 0
+// one W in registers, 1 from the tiles, 2 the kernel of all other forms, which is kept small.
 #if defined(__AVX512F__)
-#define LANE_GROUPS(w, own) ((w) == 1 ? (own) ? 4 : 5 : (w) == 2 ? 3 : 2)
+#define LANE_GROUPS(w, own) ((own) == 2 ? ((w) < 3 ? 2 : 1) : (w) == 1 ? (own) ? 4 : 5 : (w) == 2 ? 3 : 2)
 #else
-#define LANE_GROUPS(w, own) ((w) == 1 ? 4 : (w) == 2 ? 2 : 1)
+#define LANE_GROUPS(w, own) ((own) == 2 ? ((w) == 1 ? 2 : 1) : (w) == 1 ? 4 : (w) == 2 ? 2 : 1)
 #endif
 
 // Vectors that are activated operation by operation together.
