@@ -9,7 +9,7 @@
 // What part of the peak rate is reached by steps over a batch, and by Jacobians and their products, where the chain
 // does not tell.
 static const double step_efficiency = 0.5, jacobian_efficiency = 0.1;
-static const double call_seconds = 0.3e-6;  // of one callback, with what the driver does around it
+static const double call_seconds = 0.5e-6;  // of one callback, with what the driver does around it
 static const double check_seconds = 10e-9;  // of one boundary
 
 static double more(double a, double b) { return a > b ? a : b; }

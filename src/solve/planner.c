@@ -20,7 +20,7 @@ enum {
     MOST_GROUPS = 32,     // of overlap's chunks, tried when measuring
     MEASURED_WITHIN = 4   // times the best prediction: what is worth a measurement
 };
-static const double known_doubt = 1.1, guessed_doubt = 1.5;  // a model's doubt goes to the loop, which is always right
+static const double known_doubt = 1.25, guessed_doubt = 1.5;  // a model's doubt goes to the loop, which is always right
 
 typedef struct list {
     dpcr_candidate *at;
