@@ -166,7 +166,9 @@ static double adjoint_row(const dpcri_outlook *o) {
     return o->steps->adjoint_lane_seconds > 0 ? o->steps->adjoint_lane_seconds : row_seconds(o);
 }
 
+// Without the callback adjoint the loop is the linear chain of Jacobians in order.
 double dpcri_cost_adjoint_loop(const dpcri_outlook *o) {
+    if (!o->steps->adjoint && o->steps->linearise) return dpcri_cost_backward(o, DPCR_SCHEME_SEQUENTIAL);
     const double compute = length_of(o) * rows_step(o, o->costs.adjoint_block, adjoint_step(o), adjoint_row(o));
     const double bytes = length_of(o) * batch_of(o) * 2 * state_bytes(o);
     return more(compute, memory_seconds(o, bytes, rows_threads(o))) + (batch_of(o) > 8 ? region_seconds(o) : 0);

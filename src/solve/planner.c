@@ -20,7 +20,8 @@ enum {
     MOST_GROUPS = 32,     // of overlap's chunks, tried when measuring
     MEASURED_WITHIN = 4   // times the best prediction: what is worth a measurement
 };
-static const double known_doubt = 1.25, guessed_doubt = 1.5;  // a model's doubt goes to the loop, which is always right
+static const double known_doubt = 1.25, guessed_doubt = 1.5,
+                    shared_doubt = 1.05;  // a model's doubt goes to the loop, which is always right
 
 typedef struct list {
     dpcr_candidate *at;
@@ -295,12 +296,14 @@ static void tell(dpcr_solve_plan *plan, const list *l, const dpcr_candidate *cho
 
 // ---- choosing ----
 
-// The best, but a parallel prediction must be below the loop's by the model's doubt. A measurement knows.
+// The best, but a parallel prediction must be below the loop's by the model's doubt, which is small where both share
+// what is hard to tell: a backward pass that forms all Jacobians either way. A measurement knows.
 static const dpcr_candidate *pick(const dpcri_outlook *o, const list *l) {
     const dpcr_candidate *best = best_parallel(l), *loop = loop_of(l);
     if (!best) return loop;
     if (l->at[0].measured > 0) return &l->at[0];
-    return o->doubt * best->seconds < loop->seconds ? best : loop;
+    const double doubt = best->backward && !o->steps->adjoint ? shared_doubt : o->doubt;
+    return doubt * best->seconds < loop->seconds ? best : loop;
 }
 
 static void take_forward(dpcr_solve_plan *plan, const dpcr_candidate *c, double loop) {
