@@ -43,7 +43,8 @@ static double window_ns(const dpcr_chain_shape *s) {
         return 0;
     const double lanes = (s->dtype == DPCR_F64 ? 2 : 1) * (double)(1 << (DPCRI_AVX512 - dpcri_isa_level()));
     const double bytes = (double)s->length * (double)(w * w + 2 * w) * (s->dtype == DPCR_F64 ? 8 : 4);
-    const double memory = bytes < 1e6 ? 1 : bytes < 16e6 ? 1.35 : 2;  // second level, third level, beyond
+    // Second level, third level, beyond: there the windows' many streams get a part of the bandwidth only.
+    const double memory = bytes < 1e6 ? 1 : bytes < 12e6 ? 1.35 : w == 1 ? 4 : 6;
     return by_width[w] * lanes * memory;
 }
 

@@ -463,6 +463,8 @@ dpcr_status dpcr_cell_steps(const dpcr_cell *cell, dpcr_steps *steps, dpcr_error
         steps->latency = dpcri_narrow_loop_seconds(&cell->narrow);
         steps->lanes = dpcri_narrow_lanes(&cell->narrow);
         steps->lane_seconds = dpcri_narrow_lane_seconds(&cell->narrow);
+        // The adjoint goes lane by lane through general kernels (deeppcr bench cell --length 65536, backward).
+        steps->adjoint_latency = steps->adjoint_lane_seconds = 1e-9 * (33 + 0.9 * (w > 4 ? w : 0));
         if (dpcri_narrow_has_window(&cell->narrow)) steps->window = window;
     }
     return DPCR_OK;
