@@ -108,7 +108,8 @@ static void solve(const fixture *f, dpcr_method method, void *z0, void *z, dpcr_
     const int64_t states[3] = {f->o.length, f->o.batch, f->o.width};
     const dpcr_array start = dpcr_array_make(z0, f->o.dtype, 2, states + 1);
     const dpcr_array out = dpcr_array_make(z, f->o.dtype, 3, states);
-    const dpcr_solve_options options = {.size = sizeof options, .method = method, .atol = -1, .rtol = -1};
+    const dpcr_solve_options options = {
+        .size = sizeof options, .method = method, .backward = DPCR_SCHEME_SEQUENTIAL, .atol = -1, .rtol = -1};
     dpcr_solve_report report = {.size = sizeof report};
     dpcr_solve_plan *plan = NULL;
     dpcr_error error;

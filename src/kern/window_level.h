@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The window kernels of one instruction set level: included once by each window_LEVEL.c, whose flags choose the level.
+// The window kernels of one instruction set level: included once by window_LEVEL.c, whose flags choose the level. Float
+// only, and AVX-512 only so far: a width takes a compiler half a minute.
 // The templates' parameters: T element, V vector, VI integers of the same size, VN lanes, W the width, N(name) the
 // function's name, V_(op) and S_(op) the vector and the scalar operation of simd.h, TABLE the table's name.
 #include <stdbool.h>
@@ -69,26 +70,6 @@ enum { KEPT, FIRST_ORDER, PRODUCT };
 #define TABLE DPCRI_LEVEL(dpcri_window_f32)
 #define V_(op) vf_##op
 #define S_(op) sf_##op
-#include "kern/window_dtype.inc"
-#undef T
-#undef V
-#undef VI
-#undef VN
-#undef IS_FLOAT
-#undef TYPE
-#undef TABLE
-#undef V_
-#undef S_
-
-#define T double
-#define V vd
-#define VI vdi
-#define VN VD
-#define IS_FLOAT 0
-#define TYPE f64
-#define TABLE DPCRI_LEVEL(dpcri_window_f64)
-#define V_(op) vd_##op
-#define S_(op) sd_##op
 #include "kern/window_dtype.inc"
 #undef T
 #undef V
