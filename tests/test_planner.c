@@ -207,6 +207,7 @@ static void measured_plans_are_remembered(void **state) {
         assert_non_null(strstr(dpcr_solve_plan_sentence(again), "known from an earlier measurement"));
         dpcr_solve_plan_destroy(again);
     }
+    dpcr_solve_plan_destroy(plan);
     dpcr_wisdom_forget(context);
     assert_int_equal(dpcr_wisdom_count(context), 0);
     assert_int_equal(dpcr_solve_plan_create(context, &steps, &only, &plan, &error), DPCR_ERROR_UNSUPPORTED);
