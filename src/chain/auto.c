@@ -58,9 +58,10 @@ static double chunked_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) 
     const double chunks = (double)s->length / (double)chunk, groups = most(1, chunks / DPCRI_SIDE);
     const double workers = least(threads, groups), batch = (double)s->batch;
     const double latency = latency_ns(coupled_width(&s->transition));
-    // Blocks go through scalar kernels one by one: about 30 ns a step at w = 4, k = 2.
-    const double scalar = dpcri_kernel_form(&s->transition) == DPCR_BLOCK ? 11 : 1;
-    const double step = most(latency / DPCRI_SIDE, scalar * (2 * apply + compose));
+    // Three passes and their calls: 4.2 ns a step for diagonals of w = 4 (bench chain --structure diagonal --length
+    // 65536); blocks go through scalar kernels one by one: 31 ns at w = 4, k = 2.
+    const double passes = dpcri_kernel_form(&s->transition) == DPCR_BLOCK ? 11 : 2.5;
+    const double step = most(latency / DPCRI_SIDE, passes * (2 * apply + compose));
     return step * (double)s->length * batch / workers + chunks * most(latency, apply * batch) + 2 * region_ns;
 }
 

@@ -11,6 +11,7 @@
 static const double step_efficiency = 0.5, jacobian_efficiency = 0.1;
 static const double call_seconds = 0.5e-6;  // of one callback, with what the driver does around it
 static const double check_seconds = 10e-9;  // of one boundary
+static const double span_seconds = 4e-9;    // of one small matrix in the general kernels, however few its flops
 
 static double more(double a, double b) { return a > b ? a : b; }
 static double less(double a, double b) { return a < b ? a : b; }
@@ -37,10 +38,7 @@ static double memory_seconds(const dpcri_outlook *o, double bytes, double thread
     return bytes / less(m->bandwidth, m->cache_bandwidth[2] * threads);
 }
 
-static double block_rows(const dpcri_outlook *o) {
-    const double batch = batch_of(o);
-    return less(batch, batch >= 128 ? 64 : batch >= 64 ? 32 : batch > 16 ? 16 : 8);
-}
+static double block_rows(const dpcri_outlook *o) { return less(batch_of(o), (double)dpcri_row_block(o->steps)); }
 
 double dpcri_cost_step(const dpcri_outlook *o) {
     if (o->costs.block > 0) return o->costs.block;
@@ -103,9 +101,13 @@ static double compose_flops(const dpcr_transition *t) { return dpcr_transition_c
 // Products of transitions wait for no latency but in the loop, whose width is that of what mixes.
 static double linear_seconds(const dpcri_outlook *o, dpcr_scheme scheme) {
     const dpcr_transition *t = &o->steps->jacobian;
+    const double rows = batch_of(o);
     const double rate = jacobian_efficiency * o->machine.flops * threads_of(o);
-    const double apply = dpcr_transition_apply_flops(t) / rate, compose = compose_flops(t) / rate;
-    const double n = length_of(o), rows = batch_of(o), levels = n > 1 ? ceil(log2(n)) : 1;
+    const bool fused = rows == 1 && scheme == DPCR_SCHEME_CHUNKED && t->rows <= 4;  // src/chain/windows.c
+    const double least = fused || t->structure != DPCR_DENSE ? 0 : span_seconds / threads_of(o);
+    const double apply = more(least, dpcr_transition_apply_flops(t) / rate),
+                 compose = more(least, compose_flops(t) / rate);
+    const double n = length_of(o), levels = n > 1 ? ceil(log2(n)) : 1;
     const double region = region_seconds(o);
     const double mixed = t->structure == DPCR_DENSE   ? (double)t->rows
                          : t->structure == DPCR_BLOCK ? (double)t->block
@@ -126,7 +128,7 @@ static double linear_seconds(const dpcri_outlook *o, dpcr_scheme scheme) {
 static double evaluation_seconds(const dpcri_outlook *o, double lane) {
     const dpcr_steps *s = o->steps;
     const double states = length_of(o) * batch_of(o), real = (double)dpcr_dtype_size(s->dtype);
-    const double guessed = s->jacobian_flops / (jacobian_efficiency * o->machine.flops);
+    const double guessed = more(span_seconds, s->jacobian_flops / (jacobian_efficiency * o->machine.flops));
     const double jacobian = o->costs.jacobian > 0 ? o->costs.jacobian : guessed;
     const bool beside = s->lanes > 1 || o->costs.jacobian > 0;
     const double each = beside ? lane + jacobian : more(2 * lane, lane + jacobian);

@@ -133,6 +133,12 @@ static int64_t clamp(int64_t value, int64_t low, int64_t high) {
     return value < low ? low : value > high ? high : value;
 }
 
+int64_t dpcri_row_block(const dpcr_steps *steps) {
+    const int64_t batch = steps->batch, least = batch >= 128 ? 64 : batch >= 64 ? 32 : batch > 16 ? 16 : 8;
+    const int64_t line = 64 / (steps->width * (int64_t)dpcr_dtype_size(steps->dtype));
+    return least > line ? least : line;
+}
+
 dpcr_status dpcri_plan_derive(dpcr_solve_plan *plan, dpcr_error *error) {
     const dpcr_steps *steps = &plan->steps;
     dpcr_status status = dpcri_method_transition(steps, &plan->options, &plan->transition, error);
@@ -145,7 +151,7 @@ dpcr_status dpcri_plan_derive(dpcr_solve_plan *plan, dpcr_error *error) {
                           (long long)steps->batch, (long long)steps->width);
     plan->piece = clamp(piece_bytes / each, 1, clamp(steps->length / 16, 1, 256));
     if (plan->window && plan->piece > plan->window) plan->piece = plan->window;
-    plan->row_block = steps->batch >= 128 ? 64 : steps->batch >= 64 ? 32 : steps->batch > 16 ? 16 : 8;
+    plan->row_block = dpcri_row_block(steps);
     plan->linear =
         (dpcr_chain_options){.size = sizeof plan->linear, .scheme = plan->options.scheme, .chunk = plan->options.chunk};
     dpcri_chain_defaults(&plan->transition, plan->window ? plan->window : 1, steps->batch, &plan->linear);

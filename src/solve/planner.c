@@ -376,9 +376,6 @@ static double tolerance_of(const dpcr_solve_plan *plan) {
     return fmax(0.1 * (plan->options.atol + plan->options.rtol), rounding);
 }
 
-// As dpcri_plan_derive cuts a batch.
-static int64_t row_block_of(int64_t batch) { return batch >= 128 ? 64 : batch >= 64 ? 32 : batch > 16 ? 16 : 8; }
-
 static void look(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *known) {
     const dpcr_steps *s = &plan->steps;
     const bool told = s->latency > 0;
@@ -390,7 +387,7 @@ static void look(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *known) {
     // A chain that tells what its lanes cost is believed; any other is timed, unless the machine is another one.
     const bool here = o->machine.threads == (double)dpcr_context_threads(plan->context);
     if (can_run_beside(o) && !(s->lane_seconds > 0) && (here || !told))
-        o->costs = dpcri_costs_of(plan->context, s, row_block_of(s->batch));
+        o->costs = dpcri_costs_of(plan->context, s, dpcri_row_block(s));
     o->doubt = told || o->costs.lane > 0 ? known_doubt : guessed_doubt;
     dpcri_wisdom_key(o, plan->key);
     *known = (dpcri_known){0};
