@@ -181,11 +181,12 @@ static void same(const chain *c, const char *what, const void *got, const void *
             (int)c->n.bias_step, (int)lanes, (int)steps, (int)lane, (int)step, at(&c->n, got, 0), at(&c->n, wanted, 0));
 }
 
-// lanes of `steps` steps each, `stride` apart, and rows of a batch; keep: 1 states, 2 slopes, 4 last.
+// lanes of `steps` steps each, `stride` apart, and rows of a batch; gap: between steps, and with `apart` between the
+// rows too; keep: 1 states, 2 slopes, 4 last.
 static void check_lanes(const dpcri_narrow_kernels *k, const chain *c, int64_t lanes, int64_t stride, int64_t steps,
-                        int64_t rows, int64_t gap, int keep, const void *start, const void *states,
+                        int64_t rows, int64_t gap, bool apart, int keep, const void *start, const void *states,
                         const void *slopes) {
-    const int64_t w = c->n.width, row = w, step = rows * w + gap, lane = steps * step + gap;
+    const int64_t w = c->n.width, row = apart ? w + gap : w, step = rows * row + gap, lane = steps * step + gap;
     const size_t e = c->element, bytes = (size_t)(lanes * rows * w) * e;
     char *in = guarded(IN, bytes), *out = guarded(STATES, (size_t)(lanes * lane) * e);
     char *tape = guarded(TAPE, (size_t)(lanes * lane) * e);
@@ -200,7 +201,7 @@ static void check_lanes(const dpcri_narrow_kernels *k, const chain *c, int64_t l
                                           .rows = rows,
                                           .in = in,
                                           .in_lane = rows * w,
-                                          .in_row = row,
+                                          .in_row = w,
                                           .states = keep & 1 ? out : NULL,
                                           .states_lane = lane,
                                           .states_step = step,
@@ -211,7 +212,7 @@ static void check_lanes(const dpcri_narrow_kernels *k, const chain *c, int64_t l
                                           .slopes_row = row,
                                           .last = keep & 4 ? in : NULL,
                                           .last_lane = rows * w,
-                                          .last_row = row});
+                                          .last_row = w});
     for (int64_t i = 0; i < lanes; i++) {
         for (int64_t l = 0; l < steps; l++)
             for (int64_t r = 0; r < rows; r++) {
@@ -225,7 +226,7 @@ static void check_lanes(const dpcri_narrow_kernels *k, const chain *c, int64_t l
                  (const char *)states + (size_t)(i * stride + steps - 1) * state + (size_t)(r * w) * e, i, steps, lanes,
                  steps);
         for (size_t g = 0; g < (size_t)gap * e && (keep & 1); g++)
-            if (steps && out[(size_t)(i * lane + (steps - 1) * step + rows * w) * e + g] != 7)
+            if (steps && out[(size_t)(i * lane + (steps - 1) * step + rows * row) * e + g] != 7)
                 fail_msg("states: written between the steps");
     }
 }
@@ -247,9 +248,32 @@ static void check_splits(const dpcri_narrow_kernels *k, dpcr_dtype dtype, int64_
                 const int64_t most = (STEPS - lengths[j]) / counts[i];
                 if (most < 1) continue;
                 const int keep = (int)((i + 2 * j + (size_t)w) % 7) + 1;
-                check_lanes(k, &c, counts[i], most, lengths[j], rows, j % 3 == 1, keep, start, states, slopes);
-                check_lanes(k, &c, counts[i], 1, lengths[j], rows, 0, 5, start, states, slopes);
+                check_lanes(k, &c, counts[i], most, lengths[j], rows, j % 3 == 1, false, keep, start, states, slopes);
+                check_lanes(k, &c, counts[i], 1, lengths[j], rows, 0, false, 5, start, states, slopes);
             }
+        free(states), free(slopes);
+    }
+}
+
+// Batches: their own kernels, with teams that are full and ones that are not.
+static void check_batches(const dpcri_narrow_kernels *k, dpcr_dtype dtype, int64_t w, int activation, int residual,
+                          int layout, int diagonal) {
+    enum { STEPS = 60, MOST_ROWS = 70 };
+    const size_t e = dtype == DPCR_F64 ? 8 : 4;
+    static const int64_t batches[] = {4, 5, 16, 19, 70}, counts[] = {1, 2, 3, 6}, lengths[] = {0, 1, 9};
+    for (size_t b = 0; b < sizeof batches / sizeof *batches; b++) {
+        const int64_t rows = batches[b];
+        chain c = chain_make(dtype, w, activation, residual, layout, diagonal, STEPS, rows);
+        char *states = malloc((size_t)(STEPS * rows * w) * e), *slopes = malloc((size_t)(STEPS * rows * w) * e);
+        double start[MOST_ROWS * W];
+        assert_non_null(states), assert_non_null(slopes);
+        fill(&c.n, start, rows * w, 1);
+        run_loop(k, &c, STEPS, rows, start, states, slopes);
+        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+            for (size_t j = 0; j < sizeof lengths / sizeof *lengths; j++)
+                for (int gap = 0; gap <= 2; gap++)
+                    check_lanes(k, &c, counts[i], 8, lengths[j], rows, gap, gap == 2, (int)(i + j) % 7 + 1, start,
+                                states, slopes);
         free(states), free(slopes);
     }
 }
@@ -275,6 +299,11 @@ static void loop_is_the_chain(void **state) {
 static void lanes_are_the_loop(void **state) {
     (void)state;
     combinations(check_splits);
+}
+
+static void batches_give_the_loops_bits(void **state) {
+    (void)state;
+    combinations(check_batches);
 }
 
 // ---- activations ----
@@ -436,6 +465,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loop_is_the_chain),
         cmocka_unit_test(lanes_are_the_loop),
+        cmocka_unit_test(batches_give_the_loops_bits),
         cmocka_unit_test(tanh_is_as_accurate_as_stated),
         cmocka_unit_test(limits_are_the_functions_own),
         cmocka_unit_test(nan_stays_in_its_lane),

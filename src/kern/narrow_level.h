@@ -5,6 +5,7 @@
 #define DPCRI_NARROW_LEVEL_H
 
 #include "kern/narrow.h"
+#include "kern/narrow_rows.h"
 #include "kern/narrow_values.h"
 
 #define JOIN(a, b) JOINED(a, b)
@@ -55,6 +56,7 @@
 #define VA(name) name##_vf
 #define N(name) name##_f32
 #define TABLE DPCRI_LEVEL(dpcri_narrow_f32)
+#define ROWS DPCRI_LEVEL(dpcri_narrow_rows_f32)
 #define PART 4
 #define PARTS (DPCRI_VECTOR_BYTES / 16)
 #define X1 f1
@@ -74,6 +76,7 @@
 #undef VA
 #undef N
 #undef TABLE
+#undef ROWS
 #undef PART
 #undef LOOP_SECONDS
 #undef LANE_SECONDS
@@ -117,6 +120,7 @@
 #define VA(name) name##_vd
 #define N(name) name##_f64
 #define TABLE DPCRI_LEVEL(dpcri_narrow_f64)
+#define ROWS DPCRI_LEVEL(dpcri_narrow_rows_f64)
 #define PART 2
 #define X1 d2
 #define X2 d2

@@ -133,9 +133,14 @@ static int64_t clamp(int64_t value, int64_t low, int64_t high) {
     return value < low ? low : value > high ? high : value;
 }
 
+int64_t dpcri_rows_of_line(const dpcr_steps *steps) {
+    const int64_t rows = 64 / (steps->width * (int64_t)dpcr_dtype_size(steps->dtype));
+    return rows > 1 ? rows : 1;
+}
+
 int64_t dpcri_row_block(const dpcr_steps *steps) {
     const int64_t batch = steps->batch, least = batch >= 128 ? 64 : batch >= 64 ? 32 : batch > 16 ? 16 : 8;
-    const int64_t line = 64 / (steps->width * (int64_t)dpcr_dtype_size(steps->dtype));
+    const int64_t line = dpcri_rows_of_line(steps);
     return least > line ? least : line;
 }
 

@@ -16,7 +16,6 @@ enum {
     USUAL_WARM_UP = 64,   // overlap's default
     SHOOTING_CHUNK = 16,  // the driver's own, without windows
     LEAST_LENGTH = 32,    // below, nothing pays
-    WINDOW_STEPS = 1024,  // of the stretch on which a window is tried
     MOST_GROUPS = 32,     // of overlap's chunks, tried when measuring
     MEASURED_WITHIN = 4   // times the best prediction: what is worth a measurement
 };
@@ -116,40 +115,19 @@ static void list_shooting(const dpcri_outlook *o, list *l) {
     add(l, DPCR_METHOD_SHOOTING, o->options->scheme, dpcri_cost_shooting(o, chunk))->sweeps = o->sweeps;
 }
 
-// A whole method inside the callback tells no cost, so a stretch of the chain is solved by it: its sweeps, and what a
-// step takes.
+// A whole method inside the callback tells no cost: a stretch of the chain is solved by it and timed.
 static void list_window(const dpcri_outlook *o, list *l, dpcr_method method) {
     const dpcr_steps *s = o->steps;
     dpcr_solve_options options = *o->options;
     options.method = method;
     if (!dpcri_solve_has_windows(s, &options) || (o->failed & 1u << method)) return;
-    const int64_t n = s->length < WINDOW_STEPS ? s->length : WINDOW_STEPS;
-    const size_t real = dpcr_dtype_size(s->dtype);
-    void *memory = dpcri_alloc_zero(o->context, (size_t)((n + 1) * s->width) * real);
-    if (!memory) return;
-    const int64_t in_shape[3] = {1, 1, s->width}, out_shape[4] = {1, n, 1, s->width};
-    dpcr_array in = dpcr_array_make(memory, s->dtype, 3, in_shape);
-    const dpcr_array out = dpcr_array_make((char *)memory + (size_t)s->width * real, s->dtype, 4, out_shape);
-    if (o->options->start) in.data = o->options->start->data;
-    const dpcr_span span = dpcri_span(0, 1, 1, n, 0, 1);
-    double least = HUGE_VAL;
-    dpcr_window window;
-    for (int i = 0; i < 3; i++) {
-        window = (dpcr_window){.size = sizeof window,
-                               .method = (int)method,
-                               .atol = o->options->atol,
-                               .rtol = o->options->rtol,
-                               .max_sweeps = o->options->max_sweeps ? o->options->max_sweeps : 100,
-                               .estimate = -1};
-        const double start = dpcri_seconds();
-        if (s->window(s->user, &span, &in, &out, &window) != 0 || window.good < n) break;
-        least = fmin(least, dpcri_seconds() - start);
-    }
-    dpcri_free(o->context, memory);
-    if (!(least < HUGE_VAL) || window.good < n) return;
-    const double threads = s->concurrent ? fmin(o->machine.threads, (double)s->batch) : 1;
-    const double rounds = ceil((double)s->batch / threads), stretches = (double)s->length / (double)n;
-    add(l, method, DPCR_SCHEME_AUTO, least * stretches * rounds)->sweeps = window.sweeps;
+    double sweeps = 0;
+    const double step = dpcri_window_step(o->context, s, &options, &sweeps);
+    if (step == 0) return;
+    const double line = (double)dpcri_rows_of_line(s), tasks = ceil((double)s->batch / line);
+    const double threads = s->concurrent ? fmin(o->machine.threads, tasks) : 1;
+    const double rows = fmin((double)s->batch, ceil(tasks / threads) * line);  // of the busiest thread
+    add(l, method, DPCR_SCHEME_AUTO, step * (double)s->length * rows)->sweeps = sweeps;
 }
 
 // ---- lists ----
@@ -384,9 +362,10 @@ static void look(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *known) {
         plan->contraction =
             dpcri_contraction_of(plan->context, s, plan->options.start, tolerance_of(plan), PROBE_STEPS);
     o->contraction = plan->contraction;
-    // A chain that tells what its lanes cost is believed; any other is timed, unless the machine is another one.
+    // A chain that tells what its lanes cost is believed for one sequence; any other is timed, unless the machine is
+    // another one.
     const bool here = o->machine.threads == (double)dpcr_context_threads(plan->context);
-    if (can_run_beside(o) && !(s->lane_seconds > 0) && (here || !told))
+    if (can_run_beside(o) && (!(s->lane_seconds > 0) || s->batch > 1) && (here || !told))
         o->costs = dpcri_costs_of(plan->context, s, dpcri_row_block(s));
     o->doubt = told || o->costs.lane > 0 ? known_doubt : guessed_doubt;
     dpcri_wisdom_key(o, plan->key);

@@ -44,6 +44,10 @@ double dpcri_cost_backward(const dpcri_outlook *o, dpcr_scheme scheme);
 
 // Times a stretch of the chain in blocks of `row_block` sequences.
 dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, int64_t row_block);
+// Seconds that a step of one sequence takes by the method inside the callback `window`, and its sweeps, from a stretch
+// of the chain. 0: it cannot be run, or did not come to its end.
+double dpcri_window_step(dpcr_context *context, const dpcr_steps *steps, const dpcr_solve_options *options,
+                         double *sweeps);
 
 // ---- measure.c ----
 

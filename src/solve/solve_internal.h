@@ -161,8 +161,9 @@ bool dpcri_backward_can_overlap(const dpcr_steps *steps);
 size_t dpcri_backward_bytes(const dpcr_solve_plan *plan);
 // Workspace of execute with this plan; SIZE_MAX on overflow.
 size_t dpcri_solve_bytes(const dpcr_solve_plan *plan, dpcr_error *error);
-// Sequences that one task of the loop runs: enough for the kernels' rows, and no fewer than lie on one cache line,
-// which two tasks would write in turn.
+// Sequences whose states of one step lie on one cache line, at least 1: two tasks would write it in turn.
+int64_t dpcri_rows_of_line(const dpcr_steps *steps);
+// Sequences that one task of the loop runs: enough for the kernels' rows, and no fewer than a line's.
 int64_t dpcri_row_block(const dpcr_steps *steps);
 // Fills the derived fields of a plan (transition, linear, piece, row_block) from steps and options; window as set.
 dpcr_status dpcri_plan_derive(dpcr_solve_plan *plan, dpcr_error *error);

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT
 // What the chain's steps cost, where it does not tell: a stretch of it is run as the methods would run it, one lane and
-// many, forward and backward, and timed. The least of a few runs; together less than a few hundred steps of the loop.
-// What cannot be run (memory, a callback that aborts) stays untold, and then flops and the machine's rates must do.
+// many, forward and backward, and timed. The least of a few runs; together as long as some hundred steps of the loop, a
+// few thousand by `window`. What cannot be run (memory, a callback that aborts) stays untold, and then flops and the
+// machine's rates must do.
 #include <math.h>
 #include <string.h>
 
 #include "solve/planner.h"
 
-enum { STRETCH_STEPS = 96, LANE_STEPS = 24, RUNS = 3, USUAL_LANES = 16 };
+enum { STRETCH_STEPS = 96, LANE_STEPS = 24, RUNS = 3, USUAL_LANES = 16, WINDOW_STEPS = 1024 };
 
 typedef struct stretch {
     const dpcr_steps *steps;
@@ -142,4 +143,34 @@ dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, int64
         costs.adjoint_lane = quickest(&s, run_adjoint_lanes) / (double)(s.lanes * s.lane_steps * s.lane_rows);
     dpcri_free(context, s.memory);
     return costs;
+}
+
+// From the caller's start, or one half in every component; states lie as far apart as they do in the batch.
+double dpcri_window_step(dpcr_context *context, const dpcr_steps *steps, const dpcr_solve_options *options,
+                         double *sweeps) {
+    const int64_t n = least(WINDOW_STEPS, steps->length), values = steps->batch * steps->width;
+    const size_t real = dpcr_dtype_size(steps->dtype);
+    char *memory = dpcri_alloc_zero(context, (size_t)((n + 1) * values) * real);
+    if (!memory) return 0;
+    const int64_t in_shape[3] = {1, steps->batch, steps->width}, shape[4] = {1, n, steps->batch, steps->width};
+    dpcr_array in = dpcr_array_make(memory, steps->dtype, 3, in_shape);
+    const dpcr_array states = dpcr_array_make(memory + (size_t)values * real, steps->dtype, 4, shape);
+    set_one(&in);
+    if (options->start) in.data = options->start->data;
+    const dpcr_span span = dpcri_span(0, 1, 1, n, 0, 1);
+    double seconds = HUGE_VAL;
+    for (int i = 0; i < RUNS && seconds > 0; i++) {
+        dpcr_window window = {.size = sizeof window,
+                              .method = (int)options->method,
+                              .atol = options->atol,
+                              .rtol = options->rtol,
+                              .max_sweeps = options->max_sweeps ? options->max_sweeps : 100,
+                              .estimate = -1};
+        const double start = dpcri_seconds();
+        const bool solved = steps->window(steps->user, &span, &in, &states, &window) == 0 && window.good == n;
+        seconds = solved ? fmin(seconds, dpcri_seconds() - start) : 0;
+        *sweeps = window.sweeps;
+    }
+    dpcri_free(context, memory);
+    return seconds / (double)n;
 }

@@ -16,12 +16,12 @@ bool dpcri_solve_has_windows(const dpcr_steps *steps, const dpcr_solve_options *
 
 typedef struct windows_job {
     dpcri_run *run;
+    int64_t rows;  // sequences of a task
     _Atomic int64_t evaluations;
     _Atomic int code;
 } windows_job;
 
-static void solve_sequence(void *argument, int64_t b) {
-    windows_job *job = argument;
+static void solve_sequence(windows_job *job, int64_t b) {
     dpcri_run *run = job->run;
     const dpcr_solve_plan *plan = run->plan;
     const dpcr_steps *steps = &plan->steps;
@@ -50,12 +50,18 @@ static void solve_sequence(void *argument, int64_t b) {
     run->reason[b] = confirmed ? DPCR_REASON_CONVERGED : DPCR_REASON_RESIDUAL_ONLY;
 }
 
+static void solve_sequences(void *argument, int64_t task) {
+    windows_job *job = argument;
+    const int64_t batch = job->run->plan->steps.batch, first = task * job->rows;
+    for (int64_t b = first; b < batch && b < first + job->rows; b++) solve_sequence(job, b);
+}
+
 dpcr_status dpcri_solve_windows(dpcri_run *run) {
-    windows_job job = {.run = run};
     const dpcr_steps *steps = &run->plan->steps;
+    windows_job job = {.run = run, .rows = dpcri_rows_of_line(steps)};
     const double start = dpcri_seconds();
-    dpcri_for_tasks(run->plan, (double)steps->length * (double)steps->batch * steps->flops, steps->batch,
-                    solve_sequence, &job);
+    dpcri_for_tasks(run->plan, (double)steps->length * (double)steps->batch * steps->flops,
+                    (steps->batch + job.rows - 1) / job.rows, solve_sequences, &job);
     run->report->seconds_evaluate = dpcri_seconds() - start;
     run->report->evaluations += job.evaluations;
     for (int64_t b = 0; b < steps->batch; b++) {

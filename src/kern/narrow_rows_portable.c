@@ -1,0 +1,2 @@
+// SPDX-License-Identifier: MIT
+#include "kern/narrow_rows_level.h"
