@@ -9,9 +9,10 @@
 // What part of the peak rate is reached by steps over a batch, and by Jacobians and their products, where the chain
 // does not tell.
 static const double step_efficiency = 0.5, jacobian_efficiency = 0.1;
-static const double call_seconds = 0.5e-6;  // of one callback, with what the driver does around it
-static const double check_seconds = 10e-9;  // of one boundary
-static const double span_seconds = 4e-9;    // of one small matrix in the general kernels, however few its flops
+static const double call_seconds = 0.5e-6;    // of one callback, with what the driver does around it
+static const double window_seconds = 0.2e-6;  // of a sequence given to a method inside the callback
+static const double check_seconds = 10e-9;    // of one boundary
+static const double span_seconds = 4e-9;      // of one small matrix in the general kernels, however few its flops
 
 static double more(double a, double b) { return a > b ? a : b; }
 static double less(double a, double b) { return a < b ? a : b; }
@@ -154,6 +155,13 @@ double dpcri_cost_shooting(const dpcri_outlook *o, int64_t chunk) {
                        chunks * more(o->machine.latency * (1 + (double)o->steps->width), batch_of(o) * apply) +
                        3 * call_seconds * ceil(chunks / threads_of(o)) + region_seconds(o);
     return o->sweeps * one + states * lane / side;
+}
+
+// Sequences one after the other, those of a cache line by one thread: the busiest decides.
+double dpcri_cost_window(const dpcri_outlook *o, double step) {
+    const double line = (double)dpcri_rows_of_line(o->steps), tasks = ceil(batch_of(o) / line);
+    const double rows = less(batch_of(o), ceil(tasks / less(threads_of(o), tasks)) * line);
+    return rows * (step * length_of(o) + window_seconds);
 }
 
 // ---- backward ----

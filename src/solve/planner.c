@@ -123,11 +123,7 @@ static void list_window(const dpcri_outlook *o, list *l, dpcr_method method) {
     if (!dpcri_solve_has_windows(s, &options) || (o->failed & 1u << method)) return;
     double sweeps = 0;
     const double step = dpcri_window_step(o->context, s, &options, &sweeps);
-    if (step == 0) return;
-    const double line = (double)dpcri_rows_of_line(s), tasks = ceil((double)s->batch / line);
-    const double threads = s->concurrent ? fmin(o->machine.threads, tasks) : 1;
-    const double rows = fmin((double)s->batch, ceil(tasks / threads) * line);  // of the busiest thread
-    add(l, method, DPCR_SCHEME_AUTO, step * (double)s->length * rows)->sweeps = sweeps;
+    if (step > 0) add(l, method, DPCR_SCHEME_AUTO, dpcri_cost_window(o, step))->sweeps = sweeps;
 }
 
 // ---- lists ----

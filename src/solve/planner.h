@@ -36,6 +36,8 @@ double dpcri_cost_loop(const dpcri_outlook *o);
 double dpcri_cost_overlap(const dpcri_outlook *o, int64_t chunk, int64_t warm_up);
 double dpcri_cost_newton(const dpcri_outlook *o, dpcr_scheme scheme);
 double dpcri_cost_shooting(const dpcri_outlook *o, int64_t chunk);
+// A method inside the callback whose step of one sequence takes `step` seconds (stretch.c).
+double dpcri_cost_window(const dpcri_outlook *o, double step);
 double dpcri_cost_adjoint_loop(const dpcri_outlook *o);
 double dpcri_cost_adjoint_overlap(const dpcri_outlook *o, int64_t chunk, int64_t warm_up);
 double dpcri_cost_backward(const dpcri_outlook *o, dpcr_scheme scheme);
