@@ -458,9 +458,9 @@ static double activation_flops(dpcr_activation activation) {
     }
 }
 
-// One row of the fused form. Measured with AVX-512 (the callbacks of bench_mlp called alone: float, ReLU and tanh; 1024
-// layers, so that the weights of wide ones come from L3): a chain of w fmas alone, and what lanes side by side take;
-// bytes of weights beyond that.
+// One row of the fused form. Measured with AVX-512 (deeppcr bench mlp --layers 1024 --threads 1, float, ReLU and tanh;
+// the weights of wide layers come from L3): a chain of w fmas alone, and what lanes side by side take; bytes of weights
+// beyond that.
 static void set_costs(const dpcr_model *m, dpcr_steps *steps) {
     const dpcri_program *p = &m->program;
     const double w = (double)p->width, real = (double)p->kernels->element / 4, weights = w * w * real;
