@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: MIT
+// What the calls of linear chains promise beside numbers: refusals in words, memory that is refused, empty chains, and
+// what is never read.
+#include "chain_problem.h"
+
+static void expect(dpcr_status got, dpcr_status wanted, dpcr_error *error, const char *words) {
+    if (got != wanted || error->status != wanted || !strstr(error->text, words) || strchr(error->text, '\n'))
+        fail_msg("got %s \"%s\", wanted %s with \"%s\"", dpcr_status_name(got), error->text, dpcr_status_name(wanted),
+                 words);
+    *error = (dpcr_error){0};
+}
+
+static void plan_refusals(void **state) {
+    (void)state;
+    dpcr_error e = {0};
+    dpcr_chain_plan *plan = NULL;
+    const dpcr_chain_shape good = {.size = sizeof good,
+                                   .length = 8,
+                                   .batch = 2,
+                                   .transition = dpcr_transition_square(DPCR_DENSE, 3, 0),
+                                   .dtype = DPCR_F32};
+    const dpcr_chain_options fine = {.size = sizeof fine};
+#define PLAN(s, o) dpcr_chain_plan_create(contexts[1], s, o, &plan, &e)
+    expect(dpcr_chain_plan_create(NULL, &good, &fine, &plan, &e), DPCR_ERROR_ARGUMENT, &e, "context is NULL");
+    expect(dpcr_chain_plan_create(contexts[1], NULL, &fine, &plan, &e), DPCR_ERROR_ARGUMENT, &e, "shape is NULL");
+    expect(dpcr_chain_plan_create(contexts[1], &good, &fine, NULL, &e), DPCR_ERROR_ARGUMENT, &e, "plan is NULL");
+    dpcr_chain_shape s = good;
+    dpcr_chain_options o = fine;
+    s.size = 8;
+    expect(PLAN(&s, &o), DPCR_ERROR_ARGUMENT, &e, "shape.size");
+    s = good;
+    s.transition.cols = 2;
+    expect(PLAN(&s, &o), DPCR_ERROR_UNSUPPORTED, &e, "3x2");
+    s = good, s.length = -1;
+    expect(PLAN(&s, &o), DPCR_ERROR_ARGUMENT, &e, "length -1");
+    s = good, s.dtype = (dpcr_dtype)9;
+    expect(PLAN(&s, &o), DPCR_ERROR_ARGUMENT, &e, "dtype is 9");
+    s = good, s.length = INT64_MAX / 2;
+    expect(PLAN(&s, &o), DPCR_ERROR_OVERFLOW, &e, "address space");
+    s = good, s.length = INT64_MAX / 64, o.scheme = DPCR_SCHEME_PCR;
+    expect(PLAN(&s, &o), DPCR_ERROR_OVERFLOW, &e, "sequential needs none");
+    s = good, s.transition = dpcr_transition_square(DPCR_BLOCK, 6, 4);
+    expect(PLAN(&s, &fine), DPCR_ERROR_ARGUMENT, &e, "divisor");
+    s = good, s.transition = dpcr_transition_square((dpcr_structure)17, 6, 4);
+    expect(PLAN(&s, &fine), DPCR_ERROR_ARGUMENT, &e, "structure is 17");
+    s = good, s.transition = dpcr_transition_square(DPCR_DIAGONAL, 0, 0);
+    expect(PLAN(&s, &fine), DPCR_ERROR_ARGUMENT, &e, "positive");
+    o = fine, o.size = 3;
+    expect(PLAN(&good, &o), DPCR_ERROR_ARGUMENT, &e, "options.size");
+    o = fine, o.scheme = (dpcr_scheme)40;
+    expect(PLAN(&good, &o), DPCR_ERROR_ARGUMENT, &e, "scheme is 40");
+    o = fine, o.chunk = -1;
+    expect(PLAN(&good, &o), DPCR_ERROR_ARGUMENT, &e, "chunk");
+    o = fine, o.levels = -1;
+    expect(PLAN(&good, &o), DPCR_ERROR_ARGUMENT, &e, "levels");
+    o = fine, o.warm_up = -1;
+    expect(PLAN(&good, &o), DPCR_ERROR_ARGUMENT, &e, "warm_up");
+    o = fine, o.max_sweeps = -1;
+    expect(PLAN(&good, &o), DPCR_ERROR_ARGUMENT, &e, "max_sweeps");
+    o = fine, o.tolerance = NAN;
+    expect(PLAN(&good, &o), DPCR_ERROR_ARGUMENT, &e, "tolerance");
+    s = good, s.dtype = DPCR_U32, o = fine, o.tolerance = 1, o.scheme = DPCR_SCHEME_OVERLAP;
+    expect(PLAN(&s, &o), DPCR_ERROR_UNSUPPORTED, &e, "tolerance 0 works");
+#undef PLAN
+    assert_null(plan);
+    assert_true(dpcr_chain_plan_create(contexts[1], &good, NULL, &plan, NULL) == DPCR_OK);
+    assert_non_null(strstr(dpcr_chain_plan_sentence(plan), "sequential: chunked would"));
+    assert_int_equal(dpcr_chain_plan_scheme(plan), DPCR_SCHEME_SEQUENTIAL);
+    dpcr_chain_plan_destroy(plan);
+    dpcr_chain_plan_destroy(NULL);
+    dpcr_scheme scheme;
+    for (int i = 0; i < DPCR_SCHEME_COUNT; i++) {
+        assert_int_equal(dpcr_scheme_find(dpcr_scheme_name((dpcr_scheme)i), &scheme, NULL), DPCR_OK);
+        assert_int_equal(scheme, i);
+    }
+    expect(dpcr_scheme_find("quick", &scheme, &e), DPCR_ERROR_ARGUMENT, &e, "quick");
+    assert_string_equal(dpcr_scheme_name((dpcr_scheme)99), "unknown");
+}
+
+static void execute_refusals(void **state) {
+    (void)state;
+    dpcr_error e = {0};
+    problem p = make(dpcr_transition_square(DPCR_DENSE, 3, 0), DPCR_F32, 8, 2, false, true, FILL_RANDOM, false, false);
+    const dpcr_chain_shape shape = shape_of(&p);
+    const dpcr_chain_options options = {.size = sizeof options, .scheme = DPCR_SCHEME_PCR};
+    dpcr_chain_plan *plan = NULL;
+    assert_int_equal(dpcr_chain_plan_create(contexts[1], &shape, &options, &plan, NULL), DPCR_OK);
+    const size_t bytes = dpcr_chain_plan_workspace(plan);
+    unsigned char *workspace = room((int64_t)bytes / 8 + 16);
+    dpcr_array x;
+#define RUN(a, b, z0, z) dpcr_chain_execute(plan, a, b, z0, z, workspace, bytes, NULL, &e)
+    expect(dpcr_chain_execute(NULL, &p.va, &p.vb, NULL, &p.vz, workspace, bytes, NULL, &e), DPCR_ERROR_ARGUMENT, &e,
+           "plan is NULL");
+    expect(dpcr_chain_execute(plan, &p.va, &p.vb, NULL, &p.vz, workspace, bytes - 1, NULL, &e), DPCR_ERROR_MEMORY, &e,
+           "workspace");
+    expect(dpcr_chain_execute(plan, &p.va, &p.vb, NULL, &p.vz, NULL, bytes, NULL, &e), DPCR_ERROR_MEMORY, &e, "NULL");
+    expect(dpcr_chain_execute(plan, &p.va, &p.vb, NULL, &p.vz, workspace + 4, bytes, NULL, &e), DPCR_ERROR_ARGUMENT, &e,
+           "alignment");
+    dpcr_chain_report report = {.size = 1};
+    expect(dpcr_chain_execute(plan, &p.va, &p.vb, NULL, &p.vz, workspace, bytes, &report, &e), DPCR_ERROR_ARGUMENT, &e,
+           "report.size");
+    expect(RUN(NULL, &p.vb, NULL, &p.vz), DPCR_ERROR_ARGUMENT, &e, "a is NULL");
+    expect(RUN(&p.va, NULL, NULL, &p.vz), DPCR_ERROR_ARGUMENT, &e, "b is NULL");
+    x = p.vb, x.shape[0] = 7;
+    expect(RUN(&p.va, &x, NULL, &p.vz), DPCR_ERROR_ARGUMENT, &e, "b is [7][2][3] float32, wanted [8][2][3] float32");
+    x = p.vb, x.dtype = DPCR_F64;
+    expect(RUN(&p.va, &x, NULL, &p.vz), DPCR_ERROR_ARGUMENT, &e, "float64");
+    x = p.vb, x.ndim = 2;
+    expect(RUN(&p.va, &x, NULL, &p.vz), DPCR_ERROR_ARGUMENT, &e, "b is");
+    x = p.vb, x.device.type = DPCR_CUDA;
+    expect(RUN(&p.va, &x, NULL, &p.vz), DPCR_ERROR_UNSUPPORTED, &e, "host memory");
+    x = p.vb, x.strides[2] = 2;
+    expect(RUN(&p.va, &x, NULL, &p.vz), DPCR_ERROR_ARGUMENT, &e, "contiguous");
+    x = p.vb, x.strides[0] = INT64_MAX / 2;
+    expect(RUN(&p.va, &x, NULL, &p.vz), DPCR_ERROR_OVERFLOW, &e, "address space");
+    x = p.vb, x.data = NULL;
+    expect(RUN(&p.va, &x, NULL, &p.vz), DPCR_ERROR_ARGUMENT, &e, "data of b is NULL");
+    x = p.vz, x.strides[0] = 0;
+    expect(RUN(&p.va, &p.vb, NULL, &x), DPCR_ERROR_ARGUMENT, &e, "overlap");
+    x = p.vz, x.strides[0] = 3, x.strides[1] = 24;
+    expect(RUN(&p.va, &p.vz, NULL, &x), DPCR_ERROR_ARGUMENT, &e, "other strides");
+    x = p.v0, x.shape[0] = 1;
+    expect(RUN(&p.va, &p.vb, &x, &p.vz), DPCR_ERROR_ARGUMENT, &e, "z0 is [1][3] float32, wanted [2][3] float32");
+#undef RUN
+    expect(dpcr_chain_jvp(plan, &p.va, NULL, &p.vz, NULL, NULL, NULL, &p.vz, workspace, bytes, &e), DPCR_ERROR_ARGUMENT,
+           &e, "dz is z");
+    expect(dpcr_chain_vjp(plan, &p.va, NULL, &p.vz, &p.vb, NULL, NULL, NULL, workspace, bytes, &e), DPCR_ERROR_ARGUMENT,
+           &e, "db is NULL");
+    dpcr_chain_plan_destroy(plan);
+    dpcr_chain_shape backward = shape;
+    backward.transposed = 1;
+    assert_int_equal(dpcr_chain_plan_create(contexts[1], &backward, &options, &plan, NULL), DPCR_OK);
+    expect(dpcr_chain_execute(plan, &p.va, &p.vb, &p.v0, &p.vz, workspace, bytes, NULL, &e), DPCR_ERROR_UNSUPPORTED, &e,
+           "transposed");
+    expect(dpcr_chain_jvp(plan, &p.va, NULL, &p.vz, NULL, NULL, NULL, &p.vb, workspace, bytes, &e),
+           DPCR_ERROR_UNSUPPORTED, &e, "transposed");
+    expect(dpcr_chain_vjp(plan, &p.va, NULL, &p.vz, &p.vb, NULL, &p.vb, NULL, workspace, bytes, &e),
+           DPCR_ERROR_UNSUPPORTED, &e, "transposed");
+    dpcr_chain_plan_destroy(plan);
+    free(workspace);
+    drop(&p);
+}
+
+typedef struct meter {
+    int left, live;
+} meter;
+
+static void *counted_allocate(void *user, size_t bytes, size_t alignment) {
+    meter *m = user;
+    if (m->left-- <= 0) return NULL;
+    m->live++;
+    return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+}
+
+static void counted_release(void *user, void *memory) {
+    ((meter *)user)->live--;
+    free(memory);
+}
+
+static void out_of_memory(void **state) {
+    (void)state;
+    meter m = {.left = 1};
+    const dpcr_context_options options = {.size = sizeof options,
+                                          .threads = 1,
+                                          .allocate = counted_allocate,
+                                          .release = counted_release,
+                                          .allocator_user = &m};
+    dpcr_context *context = NULL;
+    assert_int_equal(dpcr_context_create(&options, &context, NULL), DPCR_OK);
+    const dpcr_chain_shape shape = {.size = sizeof shape,
+                                    .length = 64,
+                                    .batch = 2,
+                                    .transition = dpcr_transition_square(DPCR_DENSE, 3, 0),
+                                    .dtype = DPCR_F64};
+    int refused = 0;
+    for (int allowed = 0;; allowed++, refused++) {
+        dpcr_error e = {0};
+        dpcr_chain_plan *plan = NULL;
+        const int before = m.live;
+        m.left = allowed;
+        const dpcr_status status = dpcr_chain_plan_create(context, &shape, NULL, &plan, &e);
+        if (status == DPCR_OK) {
+            dpcr_chain_plan_destroy(plan);
+            assert_int_equal(m.live, before);
+            break;
+        }
+        assert_null(plan);
+        assert_int_equal(m.live, before);
+        expect(status, DPCR_ERROR_MEMORY, &e, "no memory for the plan");
+    }
+    assert_true(refused > 0);
+    // Execute allocates nothing.
+    problem p = make(shape.transition, DPCR_F64, 64, 2, false, false, FILL_RANDOM, false, false);
+    for (int v = 0; v < VARIANTS; v++) {
+        const dpcr_chain_options o = variant(v);
+        dpcr_chain_plan *plan = NULL;
+        m.left = 100;
+        assert_int_equal(dpcr_chain_plan_create(context, &shape, &o, &plan, NULL), DPCR_OK);
+        m.left = 0;
+        void *workspace = room((int64_t)dpcr_chain_plan_workspace(plan) / 8 + 8);
+        assert_int_equal(
+            dpcr_chain_execute(plan, &p.va, &p.vb, NULL, &p.vz, workspace, dpcr_chain_plan_workspace(plan), NULL, NULL),
+            DPCR_OK);
+        assert_int_equal(m.left, 0);
+        free(workspace);
+        dpcr_chain_plan_destroy(plan);
+    }
+    drop(&p);
+    dpcr_context_destroy(context);
+    assert_int_equal(m.live, 0);
+}
+
+static void empty(void **state) {
+    (void)state;
+    for (int v = 0; v < VARIANTS; v++)
+        for (int transposed = 0; transposed < 2; transposed++) {
+            const dpcr_chain_options options = variant(v);
+            problem none = make(dpcr_transition_square(DPCR_DENSE, 3, 0), DPCR_F32, 0, 4, transposed, true, FILL_RANDOM,
+                                false, false);
+            solve(&none, &options, 2, false);
+            drop(&none);
+            problem nobody = make(dpcr_transition_square(DPCR_DENSE, 3, 0), DPCR_F32, 5, 0, transposed, true,
+                                  FILL_RANDOM, false, false);
+            solve(&nobody, &options, 2, false);
+            drop(&nobody);
+        }
+}
+
+// Without an initial state the first transition is not read, in either direction.
+static void first_transition_is_not_read(void **state) {
+    (void)state;
+    for (int v = 0; v < VARIANTS; v++) {
+        problem p =
+            make(dpcr_transition_square(DPCR_DENSE, 3, 0), DPCR_F64, 50, 1, v % 2, false, FILL_RANDOM, false, false);
+        for (int i = 0; i < 9; i++) ((double *)p.a)[i] = NAN;
+        const dpcr_chain_options options = variant(v);
+        solve(&p, &options, 2, false);
+        for (int i = 0; i < 150; i++) assert_false(isnan(((double *)p.z)[i]));
+        drop(&p);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plan_refusals),
+        cmocka_unit_test(execute_refusals),
+        cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(empty),
+        cmocka_unit_test(first_transition_is_not_read),
+    };
+    cmocka_set_test_filter(getenv("DEEPPCR_TEST_FILTER"));  // a pattern picks tests by name
+    return cmocka_run_group_tests(tests, open_contexts, close_contexts);
+}
