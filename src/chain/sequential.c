@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The loop: z_m = op(A_m) z_{m-1} + b_m in order. Sequences are independent, so groups of them run in parallel.
+// The loop: z_m = op(A_m) z_{m-1} + b_m in order. Sequences are independent, so groups of them run in parallel; so are
+// the components of an elementwise chain and the blocks of a block-diagonal one, where there are few sequences.
 //
 // Work n applications a sequence, depth n, no memory. Wins on short chains, on dense ones with few workers
 // (compositions cost w times an application), and whenever there are sequences enough to fill the machine. What every
@@ -9,10 +10,41 @@
 // Sequences a group: the kernels interleave four of them, and narrow states join into vectors.
 static int64_t group_rows(const dpcri_flow *flow) { return flow->w >= 16 ? 4 : (64 + flow->w - 1) / flow->w; }
 
+// Components that mix with no others and fill whole cache lines: a part of the width that runs by itself. 0: all mix.
+static int64_t part_width(const dpcri_flow *f) {
+    const int64_t line = 64 / (int64_t)f->size, k = f->form == DPCR_BLOCK ? f->block : 1;
+    return f->form == DPCR_DENSE ? 0 : line % k == 0 ? line : line * k;
+}
+
 typedef struct job {
     const dpcri_flow *flow;
     int64_t group, groups, tasks;
 } job;
+
+// Part i of the components, all sequences.
+static void run_part(void *argument, int64_t i) {
+    const job *j = argument;
+    const dpcri_flow *f = j->flow;
+    int64_t lo = 0, hi = 0;
+    dpcri_task_range(j->groups, j->tasks, i, &lo, &hi);
+    lo *= j->group;
+    hi = hi * j->group < f->w ? hi * j->group : f->w;
+    const int64_t values = f->form == DPCR_BLOCK ? f->block : f->form == DPCR_DIAGONAL ? 1 : 0;
+    dpcri_span span = dpcri_flow_span(f, f->n, f->rows);
+    span.w = span.cols = hi - lo;
+    span.a = dpcri_at(f, f->a, lo * values);
+    span.a_step = f->a_step;
+    span.a_row = f->a_row;
+    span.x = dpcri_at(f, f->z0, lo);
+    span.x_row = f->z0_row;
+    span.r = dpcri_at(f, f->b, lo);
+    span.r_step = f->b_step;
+    span.r_row = f->b_row;
+    span.y = dpcri_at_out(f, f->z, lo);
+    span.y_step = f->z_step;
+    span.y_row = f->z_row;
+    dpcri_flow_serial(f, &span);
+}
 
 static void run_group(void *argument, int64_t i) {
     const job *j = argument;
@@ -47,8 +79,17 @@ static void run(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_ar
     (void)arena;
     job j = {.flow = f, .group = group_rows(f)};
     j.groups = (f->rows + j.group - 1) / j.group;
-    j.tasks = dpcri_task_count(j.groups, (double)j.group * (double)f->n * (4 + f->flops));
-    dpcri_parallel(f->context, j.tasks, run_group, &j);
+    double flops = (double)j.group * (double)f->n * (4 + f->flops);
+    const int64_t part = part_width(f);
+    const bool by_parts = part > 0 && j.groups < dpcr_context_threads(f->context) && f->w >= 2 * part;
+    if (by_parts) {
+        j.group = part, j.groups = (f->w + part - 1) / part;
+        flops = (double)f->rows * (double)f->n * (4 + f->flops / (double)j.groups);
+    }
+    j.tasks = dpcri_task_count(j.groups, flops);
+    // As wide as can be: narrow parts of a row waste what the caches fetch beside them.
+    if (by_parts && j.tasks > dpcr_context_threads(f->context)) j.tasks = dpcr_context_threads(f->context);
+    dpcri_parallel(f->context, j.tasks, by_parts ? run_part : run_group, &j);
     report->applications = (f->n - (f->z0 ? 0 : 1)) * f->rows;
     report->depth = f->n;
 }
