@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "kern/narrow.h"
+#include "nn/adjoint.h"
 #include "nn/window.h"
 #include "solve/solve_internal.h"
 
@@ -129,15 +129,17 @@ static int advance(void *user, const dpcr_span *span, const dpcr_array *in, cons
     return 0;
 }
 
-// act'(u) of steps first .. first + count - 1 of one sequence at the states that go in, [count][w]; one lane of
-// advance.
-static void slopes_of(const dpcr_cell *c, int64_t first, int64_t count, int64_t row, const void *in, int64_t in_step,
-                      void *slopes) {
-    const int64_t w = c->options.width, element = (int64_t)c->kernels->element;
+// act'(u) of steps first .. first + count - 1 and rows row .. row + rows - 1 at the states that go in: lanes of one
+// step.
+static void slopes_of(const void *user, int64_t first, int64_t count, int64_t row, int64_t rows, dpcri_grid in,
+                      dpcri_grid to) {
+    const dpcr_cell *c = user;
+    const size_t element = c->kernels->element;
     if (!c->narrow_advance) {
         for (int64_t k = 0; k < count; k++)
-            wide_step(c, first + k, row, (const char *)in + k * in_step * element, NULL,
-                      (char *)slopes + k * w * element);
+            for (int64_t r = 0; r < rows; r++)
+                wide_step(c, first + k, row + r, dpcri_grid_at(in, 0, k, r, element).data, NULL,
+                          dpcri_grid_at(to, 0, k, r, element).data);
         return;
     }
     const dpcr_span span = {.row = row};
@@ -146,11 +148,13 @@ static void slopes_of(const dpcr_cell *c, int64_t first, int64_t count, int64_t 
                                                                        .lanes = count,
                                                                        .stride = 1,
                                                                        .steps = 1,
-                                                                       .rows = 1,
-                                                                       .in = in,
-                                                                       .in_lane = in_step,
-                                                                       .slopes = slopes,
-                                                                       .slopes_lane = w});
+                                                                       .rows = rows,
+                                                                       .in = in.data,
+                                                                       .in_lane = in.step,
+                                                                       .in_row = in.row,
+                                                                       .slopes = to.data,
+                                                                       .slopes_lane = to.step,
+                                                                       .slopes_row = to.row});
 }
 
 // a = s diag(slope) W, plus I with the residual.
@@ -199,7 +203,7 @@ static int linearise(void *user, const dpcr_span *span, const dpcr_array *in, co
                 advance(user, &one, &from, NULL, &to, NULL);
             }
             if (!a || !a->data) continue;
-            slopes_of(c, step, 1, row, place(in, lane, 0, r), 0, slope);
+            slopes_of(c, step, 1, row, 1, (dpcri_grid){.data = place(in, lane, 0, r)}, (dpcri_grid){.data = slope});
             jacobian_of(c, step, slope, place(a, lane, 0, r));
         }
     return 0;
@@ -207,15 +211,11 @@ static int linearise(void *user, const dpcr_span *span, const dpcr_array *in, co
 
 // ---- backward ----
 
-// e = s slope g, and g = W^T e (plus g with the residual).
+// Wide dense cells: e = s slope g, and g = W^T e (plus g with the residual).
 static void pull_back(const dpcr_cell *c, int64_t step, const void *slope, void *g, void *e) {
     const int64_t w = c->options.width;
     const dpcri_nn_kernels *k = c->kernels;
     k->multiply_add(1, w, NULL, 0, c->narrow.scale, g, w, slope, w, e, w);
-    if (c->options.kind == DPCR_CELL_DIAGONAL) {
-        k->multiply_add(1, w, c->narrow.residual ? g : NULL, w, 1, e, w, weight_of(c, step), w, g, w);
-        return;
-    }
     k->product(&(dpcri_product){.m = 1,
                                 .n = w,
                                 .depth = w,
@@ -238,8 +238,9 @@ static void adjoint_row(const dpcr_cell *c, const dpcr_span *span, int64_t lane,
     for (int64_t end = span->steps; end > 0;) {
         const int64_t begin = end > block ? end - block : 0;
         if (!tape || !tape->data)
-            slopes_of(c, first + begin, end - begin, span->row + r, place(in, lane, begin, r), stride_of(in, 2),
-                      slopes);
+            slopes_of(c, first + begin, end - begin, span->row + r, 1,
+                      (dpcri_grid){.data = place(in, lane, begin, r), .step = stride_of(in, 2)},
+                      (dpcri_grid){.data = slopes, .step = w});
         for (int64_t k = end - 1; k >= begin; k--) {
             const void *slope =
                 tape && tape->data ? place(tape, lane, k, r) : (char *)slopes + (k - begin) * w * element;
@@ -256,6 +257,10 @@ static int adjoint(void *user, const dpcr_span *span, const dpcr_array *in, cons
                    const dpcr_array *direct, const dpcr_array *last, const dpcr_array *kept,
                    const dpcr_array *first_out) {
     const dpcr_cell *c = user;
+    if (dpcri_adjoint_serves(&c->narrow)) {
+        dpcri_narrow_adjoint(&c->narrow, slopes_of, c, span, in, tape, direct, last, kept, first_out);
+        return 0;
+    }
     _Alignas(64) double g[WIDEST];
     const size_t bytes = (size_t)c->options.width * c->kernels->element;
     for (int64_t lane = 0; lane < span->lanes; lane++)
@@ -288,26 +293,79 @@ static void add_outer(const dpcr_cell *c, const void *e, const void *z, void *gr
                                          .c_row = w});
 }
 
+// out (or NULL: 0) + s slope g  to out, of `count` steps; one call where they all lie side by side.
+static void add_slopes(const dpcr_cell *c, int64_t count, int64_t rows, bool onto, dpcri_grid g, dpcri_grid slope,
+                       dpcri_grid out) {
+    const int64_t w = c->options.width, each = rows * w;
+    const size_t element = c->kernels->element;
+    const bool packed = rows == 1 || (g.row == w && slope.row == w && out.row == w);
+    const bool flat = packed && g.step == each && slope.step == each && out.step == each;
+    if (packed) {
+        const int64_t lines = flat ? 1 : count, width = flat ? count * each : each;
+        c->kernels->multiply_add(lines, width, onto ? out.data : NULL, out.step, c->narrow.scale, g.data, g.step,
+                                 slope.data, slope.step, out.data, out.step);
+        return;
+    }
+    for (int64_t k = 0; k < count; k++) {
+        void *to = dpcri_grid_at(out, 0, k, 0, element).data;
+        c->kernels->multiply_add(rows, w, onto ? to : NULL, out.row, c->narrow.scale,
+                                 dpcri_grid_at(g, 0, k, 0, element).data, g.row,
+                                 dpcri_grid_at(slope, 0, k, 0, element).data, slope.row, to, out.row);
+    }
+}
+
+// dW_l += e z^T of steps first .. first + count - 1.
+static void add_outers(const dpcr_cell *c, int64_t first, int64_t count, int64_t rows, dpcri_grid g, dpcri_grid slope,
+                       dpcri_grid in) {
+    const dpcr_array *to = &c->options.weight_gradient;
+    const size_t element = c->kernels->element;
+    _Alignas(64) double e[WIDEST];
+    for (int64_t k = 0; k < count; k++)
+        for (int64_t r = 0; r < rows; r++) {
+            add_slopes(c, 1, 1, false, dpcri_grid_at(g, 0, k, r, element), dpcri_grid_at(slope, 0, k, r, element),
+                       (dpcri_grid){.data = e});
+            add_outer(c, e, dpcri_grid_at(in, 0, k, r, element).data,
+                      (char *)to->data + (first + k) * to->strides[0] * (int64_t)element);
+        }
+}
+
+// Of `count` steps from k on of a span, rows r .. r + rows - 1; no more than STACK_VALUES numbers without a tape.
+static void gradient_block(const dpcr_cell *c, const dpcr_span *span, int64_t k, int64_t count, int64_t r, int64_t rows,
+                           dpcri_grid in, dpcri_grid slope, dpcri_grid g) {
+    _Alignas(64) double slopes[STACK_VALUES];
+    const size_t element = c->kernels->element;
+    const int64_t w = c->options.width, first = span->first + k, row = span->row + r;
+    in = dpcri_grid_at(in, 0, k, r, element), g = dpcri_grid_at(g, 0, k, r, element);
+    if (slope.data) {
+        slope = dpcri_grid_at(slope, 0, k, r, element);
+    } else {
+        slope = (dpcri_grid){slopes, 0, rows * w, w};
+        slopes_of(c, first, count, row, rows, in, slope);
+    }
+    const dpcr_array *dx = &c->options.input_gradient;
+    if (dx->data)
+        add_slopes(c, count, rows, true, g, slope,
+                   (dpcri_grid){place(dx, first, 0, row), 0, dx->strides[0], dx->strides[1]});
+    if (c->options.weight_gradient.data) add_outers(c, first, count, rows, g, slope, in);
+}
+
+// [steps][rows][w]
+static dpcri_grid steps_of(const dpcr_array *array) {
+    const dpcri_grid lanes = dpcri_grid_of(array);
+    return (dpcri_grid){lanes.data, 0, lanes.lane, lanes.row};
+}
+
 static int gradient(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
                     const dpcr_array *adjoints) {
     const dpcr_cell *c = user;
-    const dpcr_cell_options *o = &c->options;
-    _Alignas(64) double slope[WIDEST], e[WIDEST];
-    const int64_t w = o->width;
-    for (int64_t lane = 0; lane < span->lanes; lane++)
-        for (int64_t r = 0; r < span->rows; r++) {
-            const int64_t step = span->first + lane * span->stride;
-            const void *at = tape && tape->data ? place(tape, lane, 0, r) : NULL;
-            if (!at) slopes_of(c, step, 1, span->row + r, place(in, lane, 0, r), 0, slope);
-            c->kernels->multiply_add(1, w, NULL, 0, c->narrow.scale, place(adjoints, lane, 0, r), w, at ? at : slope, w,
-                                     e, w);
-            char *dx = place(&o->input_gradient, step, 0, span->row + r);
-            if (dx) c->kernels->multiply_add(1, w, dx, w, 1, e, w, NULL, 0, dx, w);
-            if (o->weight_gradient.data)
-                add_outer(c, e, place(in, lane, 0, r),
-                          (char *)o->weight_gradient.data +
-                              step * o->weight_gradient.strides[0] * (int64_t)c->kernels->element);
-        }
+    const int64_t w = c->options.width, most = STACK_VALUES / w;  // steps times rows without a tape
+    const dpcri_grid from = steps_of(in), slope = steps_of(tape), g = steps_of(adjoints);
+    const int64_t rows = slope.data || span->rows < most ? span->rows : most;
+    const int64_t block = slope.data ? span->lanes : rows ? most / rows : 1;
+    for (int64_t k = 0; k < span->lanes; k += block)
+        for (int64_t r = 0; r < span->rows; r += rows)
+            gradient_block(c, span, k, block < span->lanes - k ? block : span->lanes - k, r,
+                           rows < span->rows - r ? rows : span->rows - r, from, slope, g);
     return 0;
 }
 
@@ -463,8 +521,8 @@ dpcr_status dpcr_cell_steps(const dpcr_cell *cell, dpcr_steps *steps, dpcr_error
         steps->latency = dpcri_narrow_loop_seconds(&cell->narrow);
         steps->lanes = dpcri_narrow_lanes(&cell->narrow);
         steps->lane_seconds = dpcri_narrow_lane_seconds(&cell->narrow);
-        // The adjoint goes lane by lane through general kernels (deeppcr bench cell --length 65536, backward).
-        steps->adjoint_latency = steps->adjoint_lane_seconds = 1e-9 * (33 + 0.9 * (w > 4 ? w : 0));
+        steps->adjoint_latency = dpcri_adjoint_loop_seconds(&cell->narrow);
+        steps->adjoint_lane_seconds = dpcri_adjoint_lane_seconds(&cell->narrow);
         if (dpcri_narrow_has_window(&cell->narrow)) steps->window = window;
     }
     return DPCR_OK;
