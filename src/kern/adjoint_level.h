@@ -10,6 +10,8 @@
 #define JOIN(a, b) JOINED(a, b)
 #define JOINED(a, b) a##b
 
+enum { OUT_IN, IN_OUT, DIAGONAL };  // how W lies
+
 // Measured by bench_cells --costs (AMD Zen 5, 4.3 GHz), in cache; other machines differ by their clocks.
 #define LOOP_SECONDS \
     { 1.1e-9, 1.1e-9, 2e-9, 2.6e-9, 2.9e-9 }

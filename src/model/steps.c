@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "model/model_internal.h"
+#include "nn/adjoint.h"
 #include "nn/window.h"
 
 // Work buffers of one call: on its stack, or allocated where wide layers would leave too few rows a block.
@@ -57,19 +58,6 @@ static void copy_rows(const dpcr_model *m, int64_t rows, dpcri_rows from, dpcri_
 
 // ---- few rows, all steps in one call ----
 
-// [lanes][steps][rows][w], or [lanes][rows][w].
-static dpcri_grid grid_of(const dpcr_array *array) {
-    if (!array || !array->data) return (dpcri_grid){0};
-    if (array->ndim == 3) return (dpcri_grid){array->data, array->strides[0], 0, array->strides[1]};
-    return (dpcri_grid){array->data, array->strides[0], array->strides[1], array->strides[2]};
-}
-
-// The same from lane c, step k on.
-static dpcri_grid grid_at(dpcri_grid grid, int64_t c, int64_t k, size_t element) {
-    if (grid.data) grid.data = (char *)grid.data + (c * grid.lane + k * grid.step) * (int64_t)element;
-    return grid;
-}
-
 static dpcri_grid parameter_grid(const dpcr_model *m, void *vector, const dpcr_span *span) {
     const int64_t each = m->program.parameters;
     return (dpcri_grid){dpcri_model_at(m, vector, span->first * each), span->stride * each, each, 0};
@@ -90,16 +78,19 @@ static int advance_in_one_call(const dpcr_model *m, const dpcr_span *span, const
                                                      .residual = p->residual,
                                                      .scale = p->scale,
                                                      .parameters = parameter_grid(m, m->parameters, span),
-                                                     .in = grid_of(in),
-                                                     .states = grid_of(states),
-                                                     .last = grid_of(last),
-                                                     .tape = grid_of(tape)});
+                                                     .in = dpcri_grid_of(in),
+                                                     .states = dpcri_grid_of(states),
+                                                     .last = dpcri_grid_of(last),
+                                                     .tape = dpcri_grid_of(tape)});
     return 0;
 }
 
 // The slopes of steps first .. first + count - 1 at the states that go in, side by side: lanes of one step.
-static void slopes_of(const dpcr_model *m, int64_t first, int64_t count, int64_t rows, dpcri_grid in, dpcri_grid to) {
+static void slopes_of(const void *user, int64_t first, int64_t count, int64_t row, int64_t rows, dpcri_grid in,
+                      dpcri_grid to) {
+    const dpcr_model *m = user;
     const dpcri_program *p = &m->program;
+    (void)row;
     const dpcr_span span = {.first = first, .stride = 1};
     in.lane = in.step, to.lane = to.step;
     dpcri_narrow narrow;
@@ -139,10 +130,10 @@ static dpcri_adjoint_steps adjoint_call(const dpcr_model *m, const dpcr_span *sp
                                  .residual = m->program.residual,
                                  .scale = m->program.scale,
                                  .parameters = parameter_grid(m, m->parameters, span),
-                                 .direct = grid_of(direct),
-                                 .kept = grid_of(kept),
-                                 .last = grid_of(last),
-                                 .first_out = grid_of(first_out)};
+                                 .direct = dpcri_grid_of(direct),
+                                 .kept = dpcri_grid_of(kept),
+                                 .last = dpcri_grid_of(last),
+                                 .first_out = dpcri_grid_of(first_out)};
 }
 
 // Without a tape: a few lanes at a time, their slopes a block of steps at a time, from the right.
@@ -154,19 +145,19 @@ static void adjoint_lanes_untaped(const dpcr_model *m, const dpcr_span *span, in
     const dpcri_grid carry = {w->memory, state, 0, p->width};
     dpcri_adjoint_steps call = *whole;
     call.lanes = lanes;
-    call.last = grid_at(whole->last, c, 0, element);
+    call.last = dpcri_grid_at(whole->last, c, 0, 0, element);
     for (int64_t end = span->steps; end > 0; end -= block) {
         const int64_t begin = end > block ? end - block : 0;
         call.steps = end - begin;
         call.slope =
             (dpcri_grid){(char *)w->memory + lanes * state * (int64_t)element, call.steps * state, state, p->width};
         for (int64_t i = 0; i < lanes; i++)
-            slopes_of(m, span->first + (c + i) * span->stride + begin, call.steps, span->rows,
-                      grid_at(in, c + i, begin, element), grid_at(call.slope, i, 0, element));
-        call.parameters = grid_at(whole->parameters, c, begin, element);
-        call.direct = grid_at(whole->direct, c, begin, element);
-        call.kept = grid_at(whole->kept, c, begin, element);
-        call.first_out = begin ? carry : grid_at(whole->first_out, c, 0, element);
+            slopes_of(m, span->first + (c + i) * span->stride + begin, call.steps, 0, span->rows,
+                      dpcri_grid_at(in, c + i, begin, 0, element), dpcri_grid_at(call.slope, i, 0, 0, element));
+        call.parameters = dpcri_grid_at(whole->parameters, c, begin, 0, element);
+        call.direct = dpcri_grid_at(whole->direct, c, begin, 0, element);
+        call.kept = dpcri_grid_at(whole->kept, c, begin, 0, element);
+        call.first_out = begin ? carry : dpcri_grid_at(whole->first_out, c, 0, 0, element);
         p->kernels->adjoint_steps(&call);
         call.last = carry;
     }
@@ -179,7 +170,7 @@ static int adjoint_in_one_call(const dpcr_model *m, const dpcr_span *span, const
     const dpcri_program *p = &m->program;
     dpcri_adjoint_steps call = adjoint_call(m, span, direct, last, kept, first_out);
     if (tape && tape->data) {
-        call.slope = grid_of(tape);
+        call.slope = dpcri_grid_of(tape);
         if (!call.kept.data) call.e = call.slope;
         p->kernels->adjoint_steps(&call);
         return 0;
@@ -189,7 +180,7 @@ static int adjoint_in_one_call(const dpcr_model *m, const dpcr_span *span, const
     const work w = {.memory = stack, .rows = STACK_BYTES / row_bytes};
     const int64_t most = w.rows / (2 * span->rows), together = most < LANES ? most : LANES;
     for (int64_t c = 0; c < span->lanes; c += together)
-        adjoint_lanes_untaped(m, span, c, smaller(together, span->lanes - c), &call, grid_of(in), &w);
+        adjoint_lanes_untaped(m, span, c, smaller(together, span->lanes - c), &call, dpcri_grid_of(in), &w);
     return 0;
 }
 
@@ -201,7 +192,7 @@ static int gradient_in_one_call(const dpcr_model *m, const dpcr_span *span, cons
     _Alignas(64) unsigned char stack[STACK_BYTES];
     const dpcri_grid lanes = parameter_grid(m, m->gradients, span);
     dpcri_gradient_steps whole = {.rows = span->rows, .width = p->width, .scale = p->scale};
-    whole.in = grid_of(in), whole.slope = grid_of(tape), whole.g = grid_of(adjoints);
+    whole.in = dpcri_grid_of(in), whole.slope = dpcri_grid_of(tape), whole.g = dpcri_grid_of(adjoints);
     whole.in.step = whole.in.lane, whole.slope.step = whole.slope.lane, whole.g.step = whole.g.lane;
     whole.gradients = (dpcri_grid){lanes.data, 0, lanes.lane, 0};
     const bool untaped = !whole.slope.data;
@@ -209,10 +200,11 @@ static int gradient_in_one_call(const dpcr_model *m, const dpcr_span *span, cons
     for (int64_t first = 0; first < span->lanes; first += block) {
         dpcri_gradient_steps call = whole;
         call.steps = smaller(block, span->lanes - first);
-        call.in = grid_at(whole.in, 0, first, element), call.g = grid_at(whole.g, 0, first, element);
-        call.gradients = grid_at(whole.gradients, 0, first, element);
-        call.slope = untaped ? (dpcri_grid){stack, 0, state, p->width} : grid_at(whole.slope, 0, first, element);
-        if (untaped) slopes_of(m, span->first + first, call.steps, span->rows, call.in, call.slope);
+        call.in = dpcri_grid_at(whole.in, 0, first, 0, element), call.g = dpcri_grid_at(whole.g, 0, first, 0, element);
+        call.gradients = dpcri_grid_at(whole.gradients, 0, first, 0, element);
+        call.slope =
+            untaped ? (dpcri_grid){stack, 0, state, p->width} : dpcri_grid_at(whole.slope, 0, first, 0, element);
+        if (untaped) slopes_of(m, span->first + first, call.steps, 0, span->rows, call.in, call.slope);
         p->kernels->gradient_steps(&call);
     }
     return 0;
@@ -251,7 +243,8 @@ static int window(void *user, const dpcr_span *span, const dpcr_array *in, const
 
 static int advance_narrow(const dpcri_narrow *narrow, const dpcr_span *span, const dpcr_array *in,
                           const dpcr_array *states, const dpcr_array *last, const dpcr_array *tape) {
-    const dpcri_grid from = grid_of(in), to = grid_of(states), end = grid_of(last), slopes = grid_of(tape);
+    const dpcri_grid from = dpcri_grid_of(in), to = dpcri_grid_of(states), end = dpcri_grid_of(last),
+                     slopes = dpcri_grid_of(tape);
     dpcri_narrow_kernels_get(narrow->dtype)
         ->advance(narrow, &(dpcri_narrow_run){.first = span->first,
                                               .lanes = span->lanes,
@@ -277,7 +270,7 @@ static int advance_narrow(const dpcri_narrow *narrow, const dpcr_span *span, con
 
 static int linearise_narrow(const dpcri_narrow *narrow, const dpcr_span *span, const dpcr_array *in,
                             const dpcr_array *f, const dpcr_array *a) {
-    const dpcri_grid from = grid_of(in), to = grid_of(f), jacobian = grid_of(a);
+    const dpcri_grid from = dpcri_grid_of(in), to = dpcri_grid_of(f), jacobian = dpcri_grid_of(a);
     dpcri_narrow_kernels_get(narrow->dtype)
         ->linearise(narrow, &(dpcri_narrow_point){.first = span->first,
                                                   .lanes = span->lanes,
@@ -402,11 +395,20 @@ static void adjoint_lane(const dpcr_model *m, const dpcr_span *span, int64_t c, 
     }
 }
 
+// Slopes are all that these kernels ask of the activation.
+static bool narrow_adjoint(const dpcri_program *p) { return p->fused && p->width <= DPCRI_NARROW_WIDTH; }
+
 static int adjoint(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
                    const dpcr_array *direct, const dpcr_array *last, const dpcr_array *kept,
                    const dpcr_array *first_out) {
     const dpcr_model *m = user;
     const dpcri_program *p = &m->program;
+    if (narrow_adjoint(p)) {
+        dpcri_narrow narrow;
+        dpcri_program_narrow(p, m->parameters, &narrow);
+        dpcri_narrow_adjoint(&narrow, slopes_of, m, span, in, tape, direct, last, kept, first_out);
+        return 0;
+    }
     if (in_one_call(p, span->rows)) return adjoint_in_one_call(m, span, in, tape, direct, last, kept, first_out);
     _Alignas(64) unsigned char stack[STACK_BYTES];
     work w;
@@ -471,7 +473,6 @@ static void set_costs(const dpcr_model *m, dpcr_steps *steps) {
     steps->latency = 1e-9 * fmax(8 + activation + 0.95 * w, 0.04 * weights);
     steps->adjoint_lane_seconds = 1e-9 * (2 + 0.055 * weights);
     steps->adjoint_latency = 1e-9 * fmax(8 + 0.85 * w, 0.055 * weights);
-    if (w < 4) steps->adjoint_lane_seconds = steps->adjoint_latency = 13e-9;  // column by column: lanes win nothing
 }
 
 dpcr_status dpcr_model_steps(dpcr_model *model, int64_t batch, dpcr_steps *steps, dpcr_error *error) {
@@ -503,7 +504,12 @@ dpcr_status dpcr_model_steps(dpcr_model *model, int64_t batch, dpcr_steps *steps
                           .gradient = gradient};
     if (in_one_call(&model->program, 1)) set_costs(model, steps);
     dpcri_narrow narrow;
-    if (dpcri_program_narrow(&model->program, model->parameters, &narrow)) {
+    const bool served = dpcri_program_narrow(&model->program, model->parameters, &narrow);
+    if (narrow_adjoint(&model->program)) {
+        steps->adjoint_latency = dpcri_adjoint_loop_seconds(&narrow);
+        steps->adjoint_lane_seconds = dpcri_adjoint_lane_seconds(&narrow);
+    }
+    if (served) {
         steps->latency = dpcri_narrow_loop_seconds(&narrow);
         steps->lanes = dpcri_narrow_lanes(&narrow);
         steps->lane_seconds = dpcri_narrow_lane_seconds(&narrow);
