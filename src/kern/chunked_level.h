@@ -8,6 +8,10 @@
 #include "kern/simd.h"
 #include "kern/transpose.h"
 
+// Vectors of chunks that a window of width w takes side by side. At w = 1 one alone waits for its own results; wider
+// ones wait for their shuffles, and two would not fit the first-level cache.
+#define DPCRI_ABREAST(w) (DPCRI_VECTOR_BYTES == 64 && (w) == 1 ? 2 : 1)
+
 #define T float
 #define V vf
 #define S(name) sf_##name
@@ -28,15 +32,15 @@
 
 const dpcri_chunked_table DPCRI_LEVEL(dpcri_chunked_f32) = {
 #define DPCRI_CHUNKED(structure, width, steps, name)                                                    \
-    .name = {DPCRI_VECTOR_BYTES / 4, steps, name##_summarise_f32, name##_carry_f32, name##_finish_f32}, \
-    .name##_t = {DPCRI_VECTOR_BYTES / 4, steps, name##_t_summarise_f32, name##_carry_f32, name##_t_finish_f32},
+    .name = {DPCRI_ABREAST(width) * DPCRI_VECTOR_BYTES / 4, steps, name##_summarise_f32, name##_carry_f32, name##_finish_f32}, \
+    .name##_t = {DPCRI_ABREAST(width) * DPCRI_VECTOR_BYTES / 4, steps, name##_t_summarise_f32, name##_carry_f32, name##_t_finish_f32},
 #include "kern/chunked.def"
 #undef DPCRI_CHUNKED
 };
 const dpcri_chunked_table DPCRI_LEVEL(dpcri_chunked_f64) = {
 #define DPCRI_CHUNKED(structure, width, steps, name)                                                    \
-    .name = {DPCRI_VECTOR_BYTES / 8, steps, name##_summarise_f64, name##_carry_f64, name##_finish_f64}, \
-    .name##_t = {DPCRI_VECTOR_BYTES / 8, steps, name##_t_summarise_f64, name##_carry_f64, name##_t_finish_f64},
+    .name = {DPCRI_ABREAST(width) * DPCRI_VECTOR_BYTES / 8, steps, name##_summarise_f64, name##_carry_f64, name##_finish_f64}, \
+    .name##_t = {DPCRI_ABREAST(width) * DPCRI_VECTOR_BYTES / 8, steps, name##_t_summarise_f64, name##_carry_f64, name##_t_finish_f64},
 #include "kern/chunked.def"
 #undef DPCRI_CHUNKED
 };
