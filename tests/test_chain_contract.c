@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What the calls of linear chains promise beside numbers: refusals in words, memory that is refused, empty chains, and
 // what is never read.
+#include "budget.h"
 #include "chain_problem.h"
 
 static void expect(dpcr_status got, dpcr_status wanted, dpcr_error *error, const char *words) {
@@ -141,30 +142,10 @@ static void execute_refusals(void **state) {
     drop(&p);
 }
 
-typedef struct meter {
-    int left, live;
-} meter;
-
-static void *counted_allocate(void *user, size_t bytes, size_t alignment) {
-    meter *m = user;
-    if (m->left-- <= 0) return NULL;
-    m->live++;
-    return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-}
-
-static void counted_release(void *user, void *memory) {
-    ((meter *)user)->live--;
-    free(memory);
-}
-
 static void out_of_memory(void **state) {
     (void)state;
-    meter m = {.left = 1};
-    const dpcr_context_options options = {.size = sizeof options,
-                                          .threads = 1,
-                                          .allocate = counted_allocate,
-                                          .release = counted_release,
-                                          .allocator_user = &m};
+    budget m = {.left = 1};
+    const dpcr_context_options options = budget_options(&m);
     dpcr_context *context = NULL;
     assert_int_equal(dpcr_context_create(&options, &context, NULL), DPCR_OK);
     const dpcr_chain_shape shape = {.size = sizeof shape,
@@ -176,7 +157,7 @@ static void out_of_memory(void **state) {
     for (int allowed = 0;; allowed++, refused++) {
         dpcr_error e = {0};
         dpcr_chain_plan *plan = NULL;
-        const int before = m.live;
+        const int64_t before = m.live;
         m.left = allowed;
         const dpcr_status status = dpcr_chain_plan_create(context, &shape, NULL, &plan, &e);
         if (status == DPCR_OK) {

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "base/random.h"
+#include "budget.h"
 #include "deeppcr/model.h"
 
 static dpcr_context *context;
@@ -444,20 +445,6 @@ static void save_and_load_keep_everything(void **state) {
 
 // ---- memory and refusals ----
 
-typedef struct counter {
-    int64_t left, live;
-} counter;
-static void *counted(void *user, size_t bytes, size_t alignment) {
-    counter *c = user;
-    if (c->left-- <= 0) return NULL;
-    c->live++;
-    return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-}
-static void released(void *user, void *memory) {
-    ((counter *)user)->live--;
-    free(memory);
-}
-
 static dpcr_status make_save_load(dpcr_context *c, const char *path, dpcr_error *error) {
     const dpcr_model_options o = {
         .size = sizeof o, .architecture = DPCR_RESNET, .inputs = 3, .outputs = 2, .layers = 2, .width = 4};
@@ -476,11 +463,10 @@ static void refused_memory_is_reported_and_nothing_leaks(void **state) {
     close(mkstemp(path));
     dpcr_status status = DPCR_ERROR_MEMORY;
     for (int64_t allowed = 0; status != DPCR_OK && allowed < 500; allowed++) {
-        counter count = {allowed + 1, 0};  // the context takes one
+        budget count = {allowed + 1, 0};  // the context takes one
         dpcr_context *c = NULL;
         dpcr_error error = {0};
-        const dpcr_context_options options = {
-            .size = sizeof options, .threads = 1, .allocate = counted, .release = released, .allocator_user = &count};
+        const dpcr_context_options options = budget_options(&count);
         assert_int_equal(dpcr_context_create(&options, &c, NULL), DPCR_OK);
         status = make_save_load(c, path, &error);
         assert_true(status == DPCR_OK || status == DPCR_ERROR_MEMORY);

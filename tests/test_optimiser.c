@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "budget.h"
 #include "deeppcr/train.h"
 #include "fixtures/optimiser_fixtures.h"
 #include "kern/train_kernels.h"
@@ -274,32 +275,12 @@ static void bad_options_are_refused_in_words(void **state) {
     dpcr_context_destroy(context);
 }
 
-typedef struct failing {
-    int64_t left, held;
-} failing;
-
-static void *failing_allocate(void *user, size_t bytes, size_t alignment) {
-    failing *f = user;
-    if (f->left-- <= 0) return NULL;
-    f->held++;
-    return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-}
-
-static void failing_release(void *user, void *memory) {
-    ((failing *)user)->held--;
-    free(memory);
-}
-
 static void every_refused_allocation_comes_back_as_an_error(void **state) {
     (void)state;
     dpcr_status status = DPCR_ERROR_MEMORY;
     for (int64_t allowed = 1; status != DPCR_OK; allowed++) {
-        failing f = {.left = 1};
-        const dpcr_context_options options = {.size = sizeof options,
-                                              .threads = 1,
-                                              .allocate = failing_allocate,
-                                              .release = failing_release,
-                                              .allocator_user = &f};
+        budget f = {.left = 1};
+        const dpcr_context_options options = budget_options(&f);
         dpcr_context *context = NULL;
         assert_int_equal(dpcr_context_create(&options, &context, NULL), DPCR_OK);
         const dpcr_optimiser_options o = {.size = sizeof o, .kind = DPCR_ADAMW, .rate = 0.1};
@@ -308,11 +289,11 @@ static void every_refused_allocation_comes_back_as_an_error(void **state) {
         status = dpcr_optimiser_create(context, &o, DPCR_F32, 100, &optimiser, NULL);
         if (status != DPCR_OK) {
             assert_int_equal(status, DPCR_ERROR_MEMORY);
-            assert_int_equal(f.held, 1);
+            assert_int_equal(f.live, 1);
         }
         dpcr_optimiser_destroy(optimiser);
         dpcr_context_destroy(context);
-        assert_int_equal(f.held, 0);
+        assert_int_equal(f.live, 0);
         assert_true(allowed < 10);
     }
 }

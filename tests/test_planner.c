@@ -2,6 +2,7 @@
 // The planner: how soon chains forget, candidates, measuring, wisdom and its file, other machines.
 #include <unistd.h>
 
+#include "budget.h"
 #include "rt/race.h"
 #include "solve/planner.h"
 #include "solving.h"
@@ -526,30 +527,13 @@ static void wrong_options_are_refused(void **state) {
     dpcr_context_destroy(context);
 }
 
-typedef struct budget {
-    int64_t left, live;
-} budget;
-
-static void *limited(void *user, size_t bytes, size_t alignment) {
-    budget *b = user;
-    if (b->left-- <= 0) return NULL;
-    b->live++;
-    return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-}
-
-static void release(void *user, void *memory) {
-    ((budget *)user)->live--;
-    free(memory);
-}
-
 // Planning needs little: refused what measuring takes, it estimates; refused what wisdom takes, it forgets.
 static void refused_memory_costs_knowledge_only(void **state) {
     (void)state;
     int succeeded = 0;
     for (int64_t allowed = 0; allowed < 80; allowed++) {
         budget b = {.left = allowed};
-        const dpcr_context_options options = {
-            .size = sizeof options, .threads = 1, .allocate = limited, .release = release, .allocator_user = &b};
+        const dpcr_context_options options = budget_options(&b);
         dpcr_context *context = NULL;
         chain c = tanh_chain(300, 2, 3, DPCR_F64);
         dpcr_steps steps = chain_steps(&c);

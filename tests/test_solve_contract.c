@@ -3,6 +3,7 @@
 // dpcr_steps_check, the planner, refused memory, empty chains.
 #include <pthread.h>
 
+#include "budget.h"
 #include "solving.h"
 
 // The report's histories: locked prefixes never shrink, the batch's is the smallest of its sequences', the last is all.
@@ -271,29 +272,12 @@ static void planner_chooses(void **state) {
     dpcr_context_destroy(context);
 }
 
-typedef struct budget {
-    int64_t left, live;
-} budget;
-
-static void *limited(void *user, size_t bytes, size_t alignment) {
-    budget *b = user;
-    if (b->left-- <= 0) return NULL;
-    b->live++;
-    return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-}
-
-static void release(void *user, void *memory) {
-    ((budget *)user)->live--;
-    free(memory);
-}
-
 static void out_of_memory(void **state) {
     (void)state;
     int succeeded = 0;
     for (int64_t allowed = 0; allowed < 20 && !succeeded; allowed++) {
         budget b = {.left = allowed};
-        const dpcr_context_options options = {
-            .size = sizeof options, .threads = 1, .allocate = limited, .release = release, .allocator_user = &b};
+        const dpcr_context_options options = budget_options(&b);
         dpcr_context *context = NULL;
         chain c = tanh_chain(30, 2, 3, DPCR_F64);
         dpcr_steps steps = chain_steps(&c);

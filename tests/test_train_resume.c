@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "budget.h"
 #include "training.h"
 
 enum { COUNT = 75, ROWS = 16, BATCHES = 5 };  // the last batch has 11 rows
@@ -401,22 +402,6 @@ static void a_damaged_checkpoint_changes_nothing(void **state) {
 
 // ---- memory ----
 
-typedef struct failing {
-    int64_t left, held;
-} failing;
-
-static void *failing_allocate(void *user, size_t bytes, size_t alignment) {
-    failing *f = user;
-    if (f->left-- <= 0) return NULL;
-    f->held++;
-    return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-}
-
-static void failing_release(void *user, void *memory) {
-    ((failing *)user)->held--;
-    free(memory);
-}
-
 // Call number 0, 1, 2, ... of the allocator is refused until the call succeeds; everything is given back each time.
 static void fail_each(bool resume, bool evaluate) {
     const folder f = make_folder();
@@ -433,28 +418,24 @@ static void fail_each(bool resume, bool evaluate) {
         dpcr_context_destroy(context);
     }
     for (; status != DPCR_OK; allowed++) {
-        failing memory = {.left = 1000};
-        const dpcr_context_options context_options = {.size = sizeof context_options,
-                                                      .threads = 1,
-                                                      .allocate = failing_allocate,
-                                                      .release = failing_release,
-                                                      .allocator_user = &memory};
+        budget memory = {.left = 1000};
+        const dpcr_context_options context_options = budget_options(&memory);
         dpcr_context *context = NULL;
         double loss;
         assert_int_equal(dpcr_context_create(&context_options, &context, NULL), DPCR_OK);
         dpcr_model *model = make_model(context, &o);
         const dpcr_train_options options = tiny_run(f.file, resume ? f.file : NULL);
-        const int64_t held = memory.held;
+        const int64_t held = memory.live;
         memory.left = allowed;
         status = evaluate ? dpcr_evaluate(context, model, &data.set, 16, NULL, &loss, NULL, NULL)
                           : dpcr_train(context, model, &data.set, &options, NULL, NULL);
         if (status != DPCR_OK) assert_int_equal(status, DPCR_ERROR_MEMORY);
         memory.left = 1000;
         // What a training that began has noted in the model's metadata belongs to the model.
-        if (evaluate || status != DPCR_OK) assert_true(memory.held == held || dpcr_model_metadata(model, "pixel_mean"));
+        if (evaluate || status != DPCR_OK) assert_true(memory.live == held || dpcr_model_metadata(model, "pixel_mean"));
         dpcr_model_destroy(model);
         dpcr_context_destroy(context);
-        assert_int_equal(memory.held, 0);
+        assert_int_equal(memory.live, 0);
         assert_true(allowed < 900);
     }
     print_message("%d allocations\n", (int)allowed - 1);

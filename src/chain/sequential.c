@@ -18,51 +18,31 @@ static int64_t part_width(const dpcri_flow *f) {
 
 typedef struct job {
     const dpcri_flow *flow;
+    bool by_parts;  // tasks take components of all sequences; else sequences
     int64_t group, groups, tasks;
 } job;
-
-// Part i of the components, all sequences.
-static void run_part(void *argument, int64_t i) {
-    const job *j = argument;
-    const dpcri_flow *f = j->flow;
-    int64_t lo = 0, hi = 0;
-    dpcri_task_range(j->groups, j->tasks, i, &lo, &hi);
-    lo *= j->group;
-    hi = hi * j->group < f->w ? hi * j->group : f->w;
-    const int64_t values = f->form == DPCR_BLOCK ? f->block : f->form == DPCR_DIAGONAL ? 1 : 0;
-    dpcri_span span = dpcri_flow_span(f, f->n, f->rows);
-    span.w = span.cols = hi - lo;
-    span.a = dpcri_at(f, f->a, lo * values);
-    span.a_step = f->a_step;
-    span.a_row = f->a_row;
-    span.x = dpcri_at(f, f->z0, lo);
-    span.x_row = f->z0_row;
-    span.r = dpcri_at(f, f->b, lo);
-    span.r_step = f->b_step;
-    span.r_row = f->b_row;
-    span.y = dpcri_at_out(f, f->z, lo);
-    span.y_step = f->z_step;
-    span.y_row = f->z_row;
-    dpcri_flow_serial(f, &span);
-}
 
 static void run_group(void *argument, int64_t i) {
     const job *j = argument;
     const dpcri_flow *f = j->flow;
+    const int64_t all = j->by_parts ? f->w : f->rows;
     int64_t lo = 0, hi = 0;
     dpcri_task_range(j->groups, j->tasks, i, &lo, &hi);
     lo *= j->group;
-    hi = hi * j->group < f->rows ? hi * j->group : f->rows;
-    dpcri_span span = dpcri_flow_span(f, f->n, hi - lo);
-    span.a = dpcri_at(f, f->a, lo * f->a_row);
+    hi = hi * j->group < all ? hi * j->group : all;
+    const int64_t row = j->by_parts ? 0 : lo, part = j->by_parts ? lo : 0;
+    const int64_t values = f->form == DPCR_BLOCK ? f->block : f->form == DPCR_DIAGONAL ? 1 : 0;  // of a component
+    dpcri_span span = dpcri_flow_span(f, f->n, j->by_parts ? f->rows : hi - lo);
+    if (j->by_parts) span.w = span.cols = hi - lo;
+    span.a = dpcri_at(f, f->a, row * f->a_row + part * values);
     span.a_step = f->a_step;
     span.a_row = f->a_row;
-    span.x = dpcri_at(f, f->z0, lo * f->z0_row);
+    span.x = dpcri_at(f, f->z0, row * f->z0_row + part);
     span.x_row = f->z0_row;
-    span.r = dpcri_at(f, f->b, lo * f->b_row);
+    span.r = dpcri_at(f, f->b, row * f->b_row + part);
     span.r_step = f->b_step;
     span.r_row = f->b_row;
-    span.y = dpcri_at_out(f, f->z, lo * f->z_row);
+    span.y = dpcri_at_out(f, f->z, row * f->z_row + part);
     span.y_step = f->z_step;
     span.y_row = f->z_row;
     dpcri_flow_serial(f, &span);
@@ -81,15 +61,15 @@ static void run(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_ar
     j.groups = (f->rows + j.group - 1) / j.group;
     double flops = (double)j.group * (double)f->n * (4 + f->flops);
     const int64_t part = part_width(f);
-    const bool by_parts = part > 0 && j.groups < dpcr_context_threads(f->context) && f->w >= 2 * part;
-    if (by_parts) {
+    j.by_parts = part > 0 && j.groups < dpcr_context_threads(f->context) && f->w >= 2 * part;
+    if (j.by_parts) {
         j.group = part, j.groups = (f->w + part - 1) / part;
         flops = (double)f->rows * (double)f->n * (4 + f->flops / (double)j.groups);
     }
     j.tasks = dpcri_task_count(j.groups, flops);
     // As wide as can be: narrow parts of a row waste what the caches fetch beside them.
-    if (by_parts && j.tasks > dpcr_context_threads(f->context)) j.tasks = dpcr_context_threads(f->context);
-    dpcri_parallel(f->context, j.tasks, by_parts ? run_part : run_group, &j);
+    if (j.by_parts && j.tasks > dpcr_context_threads(f->context)) j.tasks = dpcr_context_threads(f->context);
+    dpcri_parallel(f->context, j.tasks, run_group, &j);
     report->applications = (f->n - (f->z0 ? 0 : 1)) * f->rows;
     report->depth = f->n;
 }
