@@ -142,12 +142,125 @@ static void only_where_it_is_meant(void **state) {
     }
 }
 
+// ---- pieces ----
+
+enum { LONG = 50000, PIECES = 3, PIECE = LONG / PIECES };
+
+typedef struct piecewise {
+    chain c;
+    _Atomic int calls;
+    _Atomic int64_t steps;
+    double spoil;  // added to the last state of the first piece
+    int64_t good;  // of the second piece; 0: all
+} piecewise;
+
+static int run_piece(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
+                     dpcr_window *window) {
+    piecewise *p = user;
+    p->calls++;
+    p->steps += span->steps;
+    const int code = chain_advance(user, span, in, states, NULL, NULL);
+    const int64_t last = (span->steps - 1) * states->strides[1];
+    if (span->first == 0 && span->steps < LONG) chain_put(states, last, chain_get(states, last) + p->spoil);
+    *window = (dpcr_window){.size = window->size, .sweeps = 2, .residual = 1e-9, .estimate = 1e-9, .good = span->steps};
+    if (span->first == PIECE && p->good) window->good = p->good;
+    return code;
+}
+
+static solved run_long(int threads, piecewise *p, int64_t batch, double residual) {
+    static double parameters[2];
+    parameters[0] = 0.9, parameters[1] = residual;
+    p->c = (chain){
+        .step = step_tanh, .length = LONG, .batch = batch, .width = WIDTH, .dtype = DPCR_F32, .parameters = parameters};
+    dpcr_context *context = solving_context(threads);
+    dpcr_steps steps = chain_steps(&p->c);
+    steps.window = run_piece;
+    const dpcr_solve_options options = {
+        .size = sizeof options, .method = DPCR_METHOD_NEWTON, .atol = 1e-5, .rtol = 1e-6};
+    solved s = solve_steps(context, &steps, &p->c, start_of(), &options, NULL, 0);
+    if (s.status != DPCR_OK) fail_msg("%s", s.error.text);
+    dpcr_context_destroy(context);
+    return s;
+}
+
+// A chain that forgets goes in pieces, the same ones for any number of threads; what a start misses is measured.
+static void pieces_of_a_chain_that_forgets(void **state) {
+    (void)state;
+    for (int64_t batch = 1; batch <= 3; batch += 2) {
+        void *first = NULL;
+        for (int threads = 1; threads <= 3; threads++) {
+            piecewise p = {0};
+            solved s = run_long(threads, &p, batch, 0);
+            void *loop = loop_of(&p.c, start_of());
+            assert_int_equal(p.calls, PIECES * batch);
+            assert_int_equal(p.steps, LONG * batch);
+            assert_true(largest_error(&p.c, s.z, loop) <= 1.1e-5);
+            assert_int_equal(s.report.reason, DPCR_REASON_CONVERGED);
+            assert_true(s.report.residual >= 1e-9 && s.report.residual <= 1.1e-5);
+            if (first)
+                assert_memory_equal(s.z, first, (size_t)(LONG * batch * WIDTH) * sizeof(float));
+            else
+                first = s.z, s.z = NULL;
+            free(loop), solved_free(&s);
+        }
+        free(first);
+    }
+}
+
+// One that does not, and one with more sequences than lie on a cache line, in one.
+static void no_pieces_without_forgetting(void **state) {
+    (void)state;
+    for (int64_t batch = 1; batch <= 9; batch += 8) {
+        piecewise p = {0};
+        solved s = run_long(2, &p, batch, batch == 1 ? 0.001 : 0);
+        void *loop = loop_of(&p.c, start_of());
+        assert_int_equal(p.calls, batch);
+        assert_memory_equal(s.z, loop, (size_t)(LONG * batch * WIDTH) * sizeof(float));
+        free(loop), solved_free(&s);
+    }
+}
+
+// A start that the piece before it misses is not believed: all that follows is solved anew from where it ended.
+static void a_missed_start_is_seen(void **state) {
+    (void)state;
+    for (int threads = 1; threads <= 3; threads++) {
+        piecewise p = {.spoil = 1e-3};
+        solved s = run_long(threads, &p, 1, 0);
+        assert_int_equal(p.calls, PIECES + 1);
+        assert_int_equal(p.steps, LONG + LONG - PIECE);
+        float *z = s.z;
+        const dpcr_array in = dpcr_array_make(z + (PIECE - 1) * WIDTH, DPCR_F32, 3, (const int64_t[]){1, 1, WIDTH});
+        float *wanted = malloc(sizeof(float) * WIDTH * (LONG - PIECE));
+        const dpcr_array out = dpcr_array_make(wanted, DPCR_F32, 4, (const int64_t[]){1, LONG - PIECE, 1, WIDTH});
+        const dpcr_span span = {
+            .size = sizeof span, .first = PIECE, .lanes = 1, .stride = 1, .steps = LONG - PIECE, .rows = 1};
+        chain_advance(&p.c, &span, &in, &out, NULL, NULL);
+        assert_memory_equal(z + PIECE * WIDTH, wanted, sizeof(float) * WIDTH * (LONG - PIECE));
+        free(wanted), solved_free(&s);
+    }
+}
+
+// A piece that gave up leaves the whole to the loop.
+static void a_piece_that_gives_up(void **state) {
+    (void)state;
+    piecewise p = {.good = 100};
+    solved s = run_long(2, &p, 1, 0);
+    void *loop = loop_of(&p.c, start_of());
+    assert_int_equal(s.report.reason, DPCR_REASON_FALLBACK);
+    assert_memory_equal(s.z, loop, sizeof(float) * LONG * WIDTH);
+    free(loop), solved_free(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers),
         cmocka_unit_test(no_fallback_tells_how_far),
         cmocka_unit_test(negative_codes_abort),
         cmocka_unit_test(only_where_it_is_meant),
+        cmocka_unit_test(pieces_of_a_chain_that_forgets),
+        cmocka_unit_test(no_pieces_without_forgetting),
+        cmocka_unit_test(a_missed_start_is_seen),
+        cmocka_unit_test(a_piece_that_gives_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

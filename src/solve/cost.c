@@ -157,10 +157,16 @@ double dpcri_cost_shooting(const dpcri_outlook *o, int64_t chunk) {
     return o->sweeps * one + states * lane / side;
 }
 
-// Sequences one after the other, those of a cache line by one thread: the busiest decides.
+// Sequences one after the other, those of a cache line by one thread: the busiest decides. A chain that forgets within
+// the run-up (of 64 steps, windows.c) goes in pieces.
 double dpcri_cost_window(const dpcri_outlook *o, double step) {
     const double line = (double)dpcri_rows_of_line(o->steps), tasks = ceil(batch_of(o) / line);
     const double rows = less(batch_of(o), ceil(tasks / less(threads_of(o), tasks)) * line);
+    const double pieces = (double)dpcri_window_pieces(o->steps);
+    if (pieces > 1 && o->contraction.within > 0 && o->contraction.within <= 64) {
+        const double rounds = ceil(pieces / less(threads_of(o), pieces));
+        return rounds / pieces * step * length_of(o) * batch_of(o) + rounds * window_seconds + region_seconds(o);
+    }
     return rows * (step * length_of(o) + window_seconds);
 }
 
