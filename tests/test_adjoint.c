@@ -80,10 +80,11 @@ static dpcri_narrow chain_make(const form *f, int64_t steps, bool beginning) {
                       .diagonal = f->diagonal,
                       .weight_in_out = f->layout == RECORD || (f->layout == SHARED && w == 2)};
     n.weight_step = f->layout == SHARED ? 0 : f->layout == OWN ? values : f->layout == RECORD ? values + w : values + 3;
-    const int64_t all = (steps - 1) * n.weight_step + values;
+    const int64_t all = (steps - 1) * n.weight_step + values + (f->layout == RECORD ? w : 0);
     char *weights = guarded(WEIGHTS, (size_t)all * element_of(f), beginning);
     fill(f->dtype, weights, all, 1.6 / sqrt((double)w));
     n.weight = weights;
+    if (f->layout == RECORD) n.bias = weights + (size_t)values * element_of(f), n.bias_step = n.weight_step;
     assert_true(dpcri_adjoint_serves(&n));
     return n;
 }

@@ -6,11 +6,13 @@
 
 #include "kern/adjoint.h"
 #include "kern/narrow_values.h"
+#include "kern/transpose.h"
 
 #define JOIN(a, b) JOINED(a, b)
 #define JOINED(a, b) a##b
 
 enum { OUT_IN, IN_OUT, DIAGONAL };  // how W lies
+enum { TURNED, ROWS, PACKED };      // how numbers of a vector of lanes lie (adjoint_lanes.inc)
 
 // Measured by bench_cells --costs (AMD Zen 5, 4.3 GHz), in cache; other machines differ by their clocks.
 #define LOOP_SECONDS \
