@@ -17,11 +17,13 @@
 enum {
     LANES = 16,       // a call of callbacks that do not say how many lanes they run at their best
     MEET_STEPS = 64,  // steps of a rerun between two looks whether it has met what is stored
+    LINE = 64,        // bytes of a cache line
+    ALIASED = 1024,   // bytes at whose multiples chunks fall on the same few cache sets, lane by lane
     FEW = 4           // 1 of FEW chunks of a group bad: they run again one by one, else the group does
 };
 
 // How a chain is cut: groups of `lanes` chunks, one call each; the chunks of the first `longer` groups have one step
-// more than the others', n; the very last chunk also has the remainder, fewer steps than a group has lanes.
+// more than the others', n; the very last chunk also has the remainder.
 typedef struct layout {
     int64_t lanes, groups, chunks, n, longer;
 } layout;
@@ -40,6 +42,17 @@ typedef struct overlap {
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
+// n and an odd number of cache lines more or less, `line` steps each, so that the least is left over.
+static int64_t beside(int64_t n, int64_t line, int64_t length) {
+    static const int lines[] = {1, -1, 3, -3, 5};
+    int64_t best = n + line;
+    for (size_t i = 1; i < sizeof lines / sizeof *lines; i++) {
+        const int64_t near = n + lines[i] * line;
+        if (near > n / 2 && length % near < length % best) best = near;
+    }
+    return best;
+}
+
 // From the shape of one sequence and the options alone. No chunk is shorter than twice its warm-up; a chain that is
 // long enough for more than one group has at least two, so that two threads find work, and groups whose chunks are
 // about eight warm-ups long.
@@ -55,7 +68,13 @@ static layout layout_of(const dpcr_solve_plan *plan) {
         const int64_t even = length / lanes / (8 * m), groups = length / lanes < 4 * m ? 1 : most(even, 2);
         cut.chunks = least(affordable, lanes * groups);
         cut.n = length / cut.chunks;
-        cut.longer = cut.chunks == lanes * groups ? (length - cut.n * cut.chunks) / lanes : 0;
+        const int64_t step = steps->batch * steps->width * (int64_t)dpcr_dtype_size(steps->dtype);
+        if (step > 0 && cut.n * step % ALIASED == 0 && cut.chunks > 1) {
+            cut.n = beside(cut.n, most(LINE / step, 1), length);
+            cut.chunks = length / cut.n;
+        } else if (cut.chunks == lanes * groups) {
+            cut.longer = (length - cut.n * cut.chunks) / lanes;
+        }
     }
     cut.groups = (cut.chunks + lanes - 1) / lanes;
     return cut;
