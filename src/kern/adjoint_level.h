@@ -14,13 +14,29 @@
 enum { OUT_IN, IN_OUT, DIAGONAL };  // how W lies
 enum { TURNED, ROWS, PACKED };      // how numbers of a vector of lanes lie (adjoint_lanes.inc)
 
-// Measured by bench_cells --costs (AMD Zen 5, 4.3 GHz), in cache; other machines differ by their clocks.
+// Measured in cache (AMD Zen 5, 4.3 GHz); other machines differ by their clocks.
+#if defined(__AVX512F__)
 #define LOOP_SECONDS \
-    { 1.1e-9, 1.1e-9, 2e-9, 2.6e-9, 2.9e-9 }
+    { 1.3e-9, 1.15e-9, 2.4e-9, 3.1e-9, 3.2e-9 }
 #define LANE_SECONDS \
-    { 1.1e-9, 1.1e-9, 2e-9, 2.6e-9, 2.9e-9 }
+    { 0.6e-9, 0.17e-9, 0.34e-9, 0.6e-9, 0.85e-9 }
 #define OWN_LANE_SECONDS \
-    { 1.1e-9, 1.1e-9, 2e-9, 2.6e-9, 2.9e-9 }
+    { 0.6e-9, 0.28e-9, 0.75e-9, 1.35e-9, 1.8e-9 }
+#elif defined(__AVX2__)
+#define LOOP_SECONDS \
+    { 1.3e-9, 1.15e-9, 2.4e-9, 3.1e-9, 3.2e-9 }
+#define LANE_SECONDS \
+    { 0.7e-9, 0.28e-9, 0.5e-9, 0.8e-9, 1.15e-9 }
+#define OWN_LANE_SECONDS \
+    { 0.7e-9, 0.42e-9, 0.9e-9, 1.45e-9, 2.25e-9 }
+#else
+#define LOOP_SECONDS \
+    { 1.5e-9, 1.5e-9, 2.5e-9, 3.2e-9, 3.3e-9 }
+#define LANE_SECONDS \
+    { 1.2e-9, 0.42e-9, 0.8e-9, 1.3e-9, 2e-9 }
+#define OWN_LANE_SECONDS \
+    { 1.2e-9, 0.62e-9, 1.35e-9, 2.3e-9, 3.6e-9 }
+#endif
 #define T float
 #define V vf
 #define VI vfi
@@ -56,12 +72,28 @@ enum { TURNED, ROWS, PACKED };      // how numbers of a vector of lanes lie (adj
 #undef LANE_SECONDS
 #undef OWN_LANE_SECONDS
 
+#if defined(__AVX512F__)
 #define LOOP_SECONDS \
-    { 1.1e-9, 1.1e-9, 2e-9, 2.6e-9, 2.9e-9 }
+    { 1.5e-9, 1.5e-9, 2.4e-9, 3.5e-9, 3.8e-9 }
 #define LANE_SECONDS \
-    { 1.1e-9, 1.1e-9, 2e-9, 2.6e-9, 2.9e-9 }
+    { 1e-9, 0.34e-9, 0.66e-9, 1.15e-9, 1.55e-9 }
 #define OWN_LANE_SECONDS \
-    { 1.1e-9, 1.1e-9, 2e-9, 2.6e-9, 2.9e-9 }
+    { 1e-9, 0.58e-9, 1.75e-9, 2.6e-9, 3.6e-9 }
+#elif defined(__AVX2__)
+#define LOOP_SECONDS \
+    { 1.5e-9, 1.5e-9, 2.4e-9, 3.5e-9, 3.8e-9 }
+#define LANE_SECONDS \
+    { 1.4e-9, 0.53e-9, 0.96e-9, 1.6e-9, 2.35e-9 }
+#define OWN_LANE_SECONDS \
+    { 1.4e-9, 0.78e-9, 1.75e-9, 2.9e-9, 4.3e-9 }
+#else
+#define LOOP_SECONDS \
+    { 2e-9, 2e-9, 2.6e-9, 15e-9, 7e-9 }
+#define LANE_SECONDS \
+    { 2.5e-9, 0.77e-9, 1.5e-9, 2.7e-9, 4.2e-9 }
+#define OWN_LANE_SECONDS \
+    { 2.5e-9, 1.15e-9, 2.75e-9, 4.7e-9, 7e-9 }
+#endif
 #define T double
 #define V vd
 #define VI vdi

@@ -150,8 +150,9 @@ static void gradient_piece(void *argument, int64_t task) {
 
 // Steps that one task makes gradients of: enough work for a task, and tasks enough for many threads.
 static int64_t gradient_steps(const dpcr_solve_plan *plan) {
+    const int64_t share = plan->steps.length / 64, most = share > 256 ? share : 256;
     const double each = plan->steps.flops * (double)plan->steps.batch, wanted = each > 0 ? 30000 / each : 8;
-    return wanted > 256 ? 256 : wanted < 8 ? 8 : (int64_t)wanted;
+    return wanted > (double)most ? most : wanted < 8 ? 8 : (int64_t)wanted;
 }
 
 static void for_tasks(dpcri_backward *b, int64_t tasks, void (*task)(void *, int64_t)) {
