@@ -54,18 +54,12 @@ typedef struct dpcri_narrow_point {
     int64_t a_lane, a_row;
 } dpcri_narrow_point;
 
-// Which kernel runs many lanes: tanh with one W, tanh with every step's own or with the residual, and all other forms.
-typedef enum dpcri_narrow_form {
-    DPCRI_NARROW_REGISTERS,
-    DPCRI_NARROW_TILES,
-    DPCRI_NARROW_OTHER,
-    DPCRI_NARROW_FORMS
-} dpcri_narrow_form;
+// Which kernel runs many lanes: tanh with one W in registers, or all other forms.
+typedef enum dpcri_narrow_form { DPCRI_NARROW_REGISTERS, DPCRI_NARROW_TILES, DPCRI_NARROW_FORMS } dpcri_narrow_form;
 
 static inline dpcri_narrow_form dpcri_narrow_form_of(const dpcri_narrow *n) {
-    if (n->activation != DPCRI_ACT_TANH) return DPCRI_NARROW_OTHER;
-    if (!n->residual && n->weight_step == 0) return DPCRI_NARROW_REGISTERS;
-    return n->diagonal ? DPCRI_NARROW_OTHER : DPCRI_NARROW_TILES;
+    const bool registers = n->activation == DPCRI_ACT_TANH && !n->residual && n->weight_step == 0;
+    return registers ? DPCRI_NARROW_REGISTERS : DPCRI_NARROW_TILES;
 }
 
 typedef struct dpcri_narrow_kernels {

@@ -4,6 +4,8 @@
 #ifndef DPCRI_NARROW_LEVEL_H
 #define DPCRI_NARROW_LEVEL_H
 
+#include <assert.h>
+
 #include "kern/narrow.h"
 #include "kern/narrow_rows.h"
 #include "kern/narrow_values.h"
@@ -12,11 +14,11 @@
 #define JOINED(a, b) a##b
 
 // Vectors of lanes that go together: enough to hide the latency of a step, few enough for the registers and L1. own: 0
-// one W in registers, 1 from the tiles, 2 the kernel of all other forms, which is kept small.
+// one W in registers, 1 all other forms.
 #if defined(__AVX512F__)
-#define LANE_GROUPS(w, own) ((own) == 2 ? ((w) < 3 ? 2 : 1) : (w) == 1 ? (own) ? 4 : 5 : (w) == 2 ? 3 : 2)
+#define LANE_GROUPS(w, own) ((w) == 1 ? (own) ? 4 : 5 : (w) == 2 ? 3 : 2)
 #else
-#define LANE_GROUPS(w, own) ((own) == 2 ? ((w) == 1 ? 2 : 1) : (w) == 1 ? 4 : (w) == 2 ? 2 : 1)
+#define LANE_GROUPS(w, own) ((w) == 1 ? 4 : (w) == 2 ? 2 : 1)
 #endif
 
 // Vectors that are activated operation by operation together.
@@ -25,29 +27,32 @@
 // Vectors of components of wide diagonal steps that go together.
 #define COUNT_MOST 6
 
-// Measured by bench_cells --costs (AMD Zen 5, 4.3 GHz), in cache; other machines differ by their clocks.
+// Measured by bench_cells --costs (AMD Zen 5, 4.3 GHz), in cache; other machines differ by their clocks. By width, [0]
+// a vector of a wide diagonal: the loop, a lane's share with one W in registers and in all other forms.
+#define SECONDS(loop, registers, tiles) .loop_seconds = {EACH loop}, .lane_seconds = {{EACH registers}, {EACH tiles}}
+#define EACH(w0, w1, w2, w3, w4) w0, w1, w2, w3, w4
 #if defined(__AVX512F__)
-#define LOOP_SECONDS \
-    { 6.9e-9, 6.9e-9, 7.9e-9, 8.5e-9, 8.8e-9 }
-#define LANE_SECONDS \
-    { 2.6e-9, 0.17e-9, 0.42e-9, 0.73e-9, 0.92e-9 }
-#define OWN_LANE_SECONDS \
-    { 2.6e-9, 0.37e-9, 0.87e-9, 1.7e-9, 2.7e-9 }
+#define COSTS_F32                                                                                   \
+    SECONDS((6.9e-9, 6.9e-9, 7.9e-9, 8.5e-9, 8.8e-9), (2.6e-9, 0.17e-9, 0.42e-9, 0.73e-9, 0.92e-9), \
+            (2.6e-9, 0.37e-9, 0.87e-9, 1.7e-9, 2.7e-9))
+#define COSTS_F64                                                                      \
+    SECONDS((25e-9, 25e-9, 26e-9, 28e-9, 28e-9), (6e-9, 0.9e-9, 1.8e-9, 2.8e-9, 4e-9), \
+            (6e-9, 1.2e-9, 2.6e-9, 4.6e-9, 7e-9))
 #elif defined(__AVX2__)
-#define LOOP_SECONDS \
-    { 6.9e-9, 6.9e-9, 7.9e-9, 8.5e-9, 8.8e-9 }
-#define LANE_SECONDS \
-    { 2.6e-9, 0.34e-9, 0.84e-9, 1.5e-9, 1.9e-9 }
-#define OWN_LANE_SECONDS \
-    { 2.6e-9, 0.74e-9, 1.8e-9, 3.4e-9, 5.4e-9 }
+#define COSTS_F32                                                                                 \
+    SECONDS((6.9e-9, 6.9e-9, 7.9e-9, 8.5e-9, 8.8e-9), (2.6e-9, 0.34e-9, 0.84e-9, 1.5e-9, 1.9e-9), \
+            (2.6e-9, 0.74e-9, 1.8e-9, 3.4e-9, 5.4e-9))
+#define COSTS_F64                                                                      \
+    SECONDS((25e-9, 25e-9, 26e-9, 28e-9, 28e-9), (6e-9, 1.8e-9, 3.6e-9, 5.6e-9, 8e-9), \
+            (6e-9, 2.4e-9, 5e-9, 9e-9, 14e-9))
 #else
-#define LOOP_SECONDS \
-    { 6.9e-9, 6.9e-9, 7.9e-9, 8.5e-9, 8.8e-9 }
-#define LANE_SECONDS \
-    { 2.6e-9, 0.7e-9, 1.7e-9, 3e-9, 3.8e-9 }
-#define OWN_LANE_SECONDS \
-    { 2.6e-9, 1.5e-9, 3.6e-9, 6.8e-9, 10e-9 }
+#define COSTS_F32                                                                             \
+    SECONDS((6.9e-9, 6.9e-9, 7.9e-9, 8.5e-9, 8.8e-9), (2.6e-9, 0.7e-9, 1.7e-9, 3e-9, 3.8e-9), \
+            (2.6e-9, 1.5e-9, 3.6e-9, 6.8e-9, 10e-9))
+#define COSTS_F64 \
+    SECONDS((30e-9, 30e-9, 31e-9, 36e-9, 36e-9), (8e-9, 3.6e-9, 7e-9, 11e-9, 16e-9), (8e-9, 5e-9, 10e-9, 18e-9, 28e-9))
 #endif
+
 #define T float
 #define IS_FLOAT 1
 #define V vf
@@ -57,6 +62,8 @@
 #define N(name) name##_f32
 #define TABLE DPCRI_LEVEL(dpcri_narrow_f32)
 #define ROWS DPCRI_LEVEL(dpcri_narrow_rows_f32)
+#define COSTS COSTS_F32
+#define IN_REGISTERS (DPCRI_VECTOR_BYTES > 16)
 #define PART 4
 #define PARTS (DPCRI_VECTOR_BYTES / 16)
 #define X1 f1
@@ -78,9 +85,8 @@
 #undef TABLE
 #undef ROWS
 #undef PART
-#undef LOOP_SECONDS
-#undef LANE_SECONDS
-#undef OWN_LANE_SECONDS
+#undef IN_REGISTERS
+#undef COSTS
 #undef X1
 #undef X2
 #undef X3
@@ -90,28 +96,6 @@
 #undef XN3
 #undef XN4
 
-#if defined(__AVX512F__)
-#define LOOP_SECONDS \
-    { 25e-9, 25e-9, 26e-9, 28e-9, 28e-9 }
-#define LANE_SECONDS \
-    { 6e-9, 0.9e-9, 1.8e-9, 2.8e-9, 4e-9 }
-#define OWN_LANE_SECONDS \
-    { 6e-9, 1.2e-9, 2.6e-9, 4.6e-9, 7e-9 }
-#elif defined(__AVX2__)
-#define LOOP_SECONDS \
-    { 25e-9, 25e-9, 26e-9, 28e-9, 28e-9 }
-#define LANE_SECONDS \
-    { 6e-9, 1.8e-9, 3.6e-9, 5.6e-9, 8e-9 }
-#define OWN_LANE_SECONDS \
-    { 6e-9, 2.4e-9, 5e-9, 9e-9, 14e-9 }
-#else
-#define LOOP_SECONDS \
-    { 30e-9, 30e-9, 31e-9, 36e-9, 36e-9 }
-#define LANE_SECONDS \
-    { 8e-9, 3.6e-9, 7e-9, 11e-9, 16e-9 }
-#define OWN_LANE_SECONDS \
-    { 8e-9, 5e-9, 10e-9, 18e-9, 28e-9 }
-#endif
 #define T double
 #define IS_FLOAT 0
 #define V vd
@@ -121,6 +105,8 @@
 #define N(name) name##_f64
 #define TABLE DPCRI_LEVEL(dpcri_narrow_f64)
 #define ROWS DPCRI_LEVEL(dpcri_narrow_rows_f64)
+#define COSTS COSTS_F64
+#define IN_REGISTERS 0
 #define PART 2
 #define X1 d2
 #define X2 d2
