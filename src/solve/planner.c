@@ -82,8 +82,8 @@ static void list_overlap(const dpcri_outlook *o, list *l, int64_t warm_up, bool 
     overlap_shape(o, 0, m, &n);
     // The default's chunks are for a few threads: shorter ones where there are more.
     const double lanes = o->machine.threads * (double)(o->steps->lanes > 1 ? o->steps->lanes : 16);
-    const int64_t fair = (int64_t)fmax((double)m, (double)o->steps->length / lanes) | 1;
-    if (o->steps->concurrent && 2 * fair < n) add_overlap(o, l, fair, m);
+    const int64_t fair = (int64_t)fmax((double)m, (double)o->steps->length / lanes);
+    if (o->steps->concurrent && 4 * fair <= 3 * n) add_overlap(o, l, fair, m);
     // Measured, all the groups of chunks that the warm-up leaves room for.
     const int64_t width = o->steps->lanes > 1 ? o->steps->lanes : 16;
     for (int64_t groups = 1; variants && groups <= MOST_GROUPS; groups *= 2) {
