@@ -114,8 +114,10 @@ typedef struct dpcri_adjoint_steps {
 } dpcri_adjoint_steps;
 
 // For every step (lanes are not used):  e = scale slope g  (g NULL: slope holds e);  dW += in^T e;  db += sum e
+// out_in: dW lies as [out][in], and there is no db; one row of at most a vector (columns / 2) only.
 typedef struct dpcri_gradient_steps {
     int64_t steps, rows, width;
+    bool out_in;
     double scale;
     dpcri_grid in, slope, g, gradients;
 } dpcri_gradient_steps;

@@ -314,18 +314,32 @@ static void add_slopes(const dpcr_cell *c, int64_t count, int64_t rows, bool ont
     }
 }
 
-// dW_l += e z^T of steps first .. first + count - 1.
+// dW_l += e z^T of steps first .. first + count - 1, rows in order.
 static void add_outers(const dpcr_cell *c, int64_t first, int64_t count, int64_t rows, dpcri_grid g, dpcri_grid slope,
                        dpcri_grid in) {
     const dpcr_array *to = &c->options.weight_gradient;
     const size_t element = c->kernels->element;
+    const int64_t w = c->options.width;
+    const dpcri_grid all = {(char *)to->data + first * to->strides[0] * (int64_t)element, 0, to->strides[0], 0};
     _Alignas(64) double e[WIDEST];
+    if (c->options.kind == DPCR_CELL_DENSE && w <= c->kernels->columns / 2) {
+        for (int64_t r = 0; r < rows; r++)
+            c->kernels->gradient_steps(&(dpcri_gradient_steps){.steps = count,
+                                                               .rows = 1,
+                                                               .width = w,
+                                                               .out_in = true,
+                                                               .scale = c->narrow.scale,
+                                                               .in = dpcri_grid_at(in, 0, 0, r, element),
+                                                               .slope = dpcri_grid_at(slope, 0, 0, r, element),
+                                                               .g = dpcri_grid_at(g, 0, 0, r, element),
+                                                               .gradients = all});
+        return;
+    }
     for (int64_t k = 0; k < count; k++)
         for (int64_t r = 0; r < rows; r++) {
             add_slopes(c, 1, 1, false, dpcri_grid_at(g, 0, k, r, element), dpcri_grid_at(slope, 0, k, r, element),
                        (dpcri_grid){.data = e});
-            add_outer(c, e, dpcri_grid_at(in, 0, k, r, element).data,
-                      (char *)to->data + (first + k) * to->strides[0] * (int64_t)element);
+            add_outer(c, e, dpcri_grid_at(in, 0, k, r, element).data, dpcri_grid_at(all, 0, k, 0, element).data);
         }
 }
 
