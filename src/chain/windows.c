@@ -11,12 +11,16 @@
 // Whoever is free takes the next group. A group waits for the one before it, which somebody has taken and which waits
 // for nothing that is not taken, so any number of threads comes to the end, one too. Work, depth and bits are those of
 // chunked.c, whatever the groups.
+//
+// Where a vector holds rows of a matrix (kern/squares.h) a window is DPCRI_SIDE chunks, read twice from where they lie:
+// the second time the caches have them. Those serve any strides, lengths and chunks.
 #include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 
 #include "chain/windows.h"
 #include "kern/chunked.h"
+#include "kern/squares.h"
 
 enum {
     MOST_SLOTS = 16,          // groups in work at a time
@@ -36,7 +40,9 @@ typedef struct sizes {
 
 typedef struct job {
     const dpcri_flow *flow;
-    const dpcri_chunked_kernels *kernels;
+    const dpcri_chunked_kernels *kernels;  // NULL where there is
+    dpcri_summary_kernel *summary;
+    int64_t lanes;  // chunks of a window
     dpcri_chunks chunks;
     int64_t chunk, full, start_step;  // steps a chunk; chunks that lanes take, from that step on
     bool head;                        // the first of them starts the chain
@@ -59,27 +65,36 @@ typedef struct group {
     int64_t lanes[MOST_WINDOWS];  // in use
 } group;
 
+static dpcr_dtype dtype_of(const dpcri_flow *f) {
+    if (f->kernels == dpcri_kernels_ref(DPCR_U32)) return DPCR_U32;
+    return f->size == 8 ? DPCR_F64 : DPCR_F32;
+}
+
+static dpcri_summary_kernel *summary_of(const dpcri_flow *f) {
+    return dpcri_summary_at(dpcri_isa_level(), dtype_of(f), f->form, f->w, f->transposed);
+}
+
 // The kernels for chunks of that many steps, or NULL.
 static const dpcri_chunked_kernels *kernels_of(const dpcri_flow *f, int64_t chunk) {
-    const dpcr_dtype dtype = f->size == 8 ? DPCR_F64 : DPCR_F32;
-    if (f->kernels == dpcri_kernels_ref(DPCR_U32)) return NULL;
-    const dpcri_chunked_kernels *k = dpcri_chunked_at(dpcri_isa_level(), dtype, f->form, f->w, f->transposed);
+    const dpcri_chunked_kernels *k = dpcri_chunked_at(dpcri_isa_level(), dtype_of(f), f->form, f->w, f->transposed);
     return k && k->steps == chunk ? k : NULL;
 }
 
 bool dpcri_windows_serve(const dpcri_flow *f, int64_t chunk) {
     const int64_t way = f->transposed ? -1 : 1;
+    if (summary_of(f)) return f->a_step != 0;
     return f->n >= 2 * chunk && f->a_step == way * f->values && f->b_step == way * f->w && f->z_step == way * f->w &&
            kernels_of(f, chunk);
 }
 
-static sizes sizes_of(const dpcri_flow *f, int64_t chunk, int64_t lanes) {
-    const int64_t vector = lanes * (int64_t)f->size;
-    sizes s = {
-        .buffer = chunk * (f->values + f->w) * vector, .maps = (f->values + f->w) * vector, .starts = f->w * vector};
-    s.windows = GROUP_BYTES / s.buffer;
+static sizes sizes_of(const job *j) {
+    const dpcri_flow *f = j->flow;
+    const int64_t vector = j->lanes * (int64_t)f->size, read = j->chunk * (f->values + f->w) * vector;
+    sizes s = {.buffer = j->summary ? 0 : read, .maps = (f->values + f->w) * vector, .starts = f->w * vector};
+    if (j->summary) s.starts += (f->w * (int64_t)f->size + 63) / 64 * 64;
+    s.windows = GROUP_BYTES / read;
     s.windows = s.windows < 1 ? 1 : s.windows > MOST_WINDOWS ? MOST_WINDOWS : s.windows;
-    const int64_t windows = dpcri_chunks_most(f->n, chunk) / lanes + 1, groups = windows / s.windows + 1;
+    const int64_t windows = dpcri_chunks_most(f->n, j->chunk) / j->lanes + 1, groups = windows / s.windows + 1;
     s.slots = groups < MOST_SLOTS ? groups : MOST_SLOTS;
     return s;
 }
@@ -89,19 +104,27 @@ static int64_t slot_bytes(const sizes *s) { return s->windows * (s->buffer + s->
 // The pieces of a job but for the slots: copies of a chunk and of two states.
 static int64_t start_bytes(const dpcri_flow *f, int64_t chunk) { return (chunk * f->values + f->w) * (int64_t)f->size; }
 
-static void take(job *j, int64_t chunk, dpcri_arena *arena) {
+static void take(job *j, dpcri_arena *arena) {
     const dpcri_flow *f = j->flow;
-    j->s = sizes_of(f, chunk, j->kernels->lanes);
+    j->s = sizes_of(j);
     j->slots = dpcri_arena_take(arena, j->s.slots, (size_t)slot_bytes(&j->s));
-    j->start = dpcri_arena_take(arena, start_bytes(f, chunk), 1);
-    j->stage_a = dpcri_arena_take(arena, j->kernels->lanes * chunk * f->values, f->size);
-    j->stage_b = dpcri_arena_take(arena, j->kernels->lanes * chunk * f->w, f->size);
     j->state = dpcri_arena_take(arena, f->w, f->size);
+    if (j->summary) return;
+    j->start = dpcri_arena_take(arena, start_bytes(f, j->chunk), 1);
+    j->stage_a = dpcri_arena_take(arena, j->lanes * j->chunk * f->values, f->size);
+    j->stage_b = dpcri_arena_take(arena, j->lanes * j->chunk * f->w, f->size);
+}
+
+static job job_of(const dpcri_flow *f, int64_t chunk) {
+    job j = {.flow = f, .chunk = chunk, .summary = summary_of(f)};
+    if (!j.summary) j.kernels = kernels_of(f, chunk);
+    j.lanes = j.kernels ? j.kernels->lanes : DPCRI_SIDE;
+    return j;
 }
 
 void dpcri_windows_carve(const dpcri_flow *f, int64_t chunk, dpcri_arena *arena) {
-    job j = {.flow = f, .kernels = kernels_of(f, chunk)};
-    if (j.kernels) take(&j, chunk, arena);
+    job j = job_of(f, chunk);
+    if (j.kernels || j.summary) take(&j, arena);
 }
 
 // Place of the lowest address of chunk number i of those that lanes take; the next one lies chunk * step further.
@@ -113,7 +136,7 @@ static char *lowest(const job *j, const void *base, int64_t step, int64_t row, i
 // All that window i reads, if its lanes are full.
 static dpcri_ahead ahead_of(const job *j, int64_t i) {
     const dpcri_flow *f = j->flow;
-    const int64_t lanes = j->kernels->lanes, c = i * lanes + (f->transposed ? lanes - 1 : 0);
+    const int64_t lanes = j->lanes, c = i * lanes + (f->transposed ? lanes - 1 : 0);
     if ((i + 1) * lanes > j->full) return (dpcri_ahead){0};
     return (dpcri_ahead){lowest(j, f->a, f->a_step, f->a_row, c), lowest(j, f->b, f->b_step, f->b_row, c)};
 }
@@ -121,8 +144,8 @@ static dpcri_ahead ahead_of(const job *j, int64_t i) {
 // A window that does not fill its lanes works on copies; its states take the place of b.
 static void stage(const job *j, dpcri_window *w, int64_t count) {
     const dpcri_flow *f = j->flow;
-    const int64_t idle = j->kernels->lanes - count, first = f->transposed ? 0 : count, used = f->transposed ? idle : 0;
-    const int64_t lane0 = f->transposed ? j->kernels->lanes - 1 : 0, back = f->transposed ? count - 1 : 0;
+    const int64_t idle = j->lanes - count, first = f->transposed ? 0 : count, used = f->transposed ? idle : 0;
+    const int64_t lane0 = f->transposed ? j->lanes - 1 : 0, back = f->transposed ? count - 1 : 0;
     const int64_t state = j->chunk * f->w * (int64_t)f->size, values = j->chunk * f->values * (int64_t)f->size;
     memset(j->stage_a + first * values, 0, (size_t)(idle * values));
     memset(j->stage_b + first * state, 0, (size_t)(idle * state));
@@ -138,7 +161,7 @@ static void stage(const job *j, dpcri_window *w, int64_t count) {
 
 static void unstage(const job *j, const group *g, int64_t i) {
     const dpcri_flow *f = j->flow;
-    const int64_t count = g->lanes[i], lanes = j->kernels->lanes, state = j->chunk * f->w * (int64_t)f->size;
+    const int64_t count = g->lanes[i], lanes = j->lanes, state = j->chunk * f->w * (int64_t)f->size;
     if (count == lanes) return;
     const int64_t used = f->transposed ? lanes - count : 0, last = f->transposed ? count - 1 : 0;
     char *const z = lowest(j, f->z, f->z_step, f->z_row, (g->number * j->group_windows + i) * lanes + last);
@@ -147,7 +170,7 @@ static void unstage(const job *j, const group *g, int64_t i) {
 
 static void set_window(const job *j, group *g, int64_t place) {
     const dpcri_flow *f = j->flow;
-    const int64_t i = g->number * j->group_windows + place, lanes = j->kernels->lanes, left = j->full - i * lanes;
+    const int64_t i = g->number * j->group_windows + place, lanes = j->lanes, left = j->full - i * lanes;
     char *const maps = g->place + j->s.windows * j->s.buffer;
     dpcri_window *w = &g->windows[place];
     g->lanes[place] = left < lanes ? left : lanes;
@@ -178,20 +201,101 @@ static void await(const job *j, int64_t number) {
     }
 }
 
+// ---- windows by rows of matrices ----
+
+static int64_t first_step(const job *j, const group *g, int64_t place) {
+    return j->start_step + (g->number * j->group_windows + place) * j->lanes * j->chunk;
+}
+
+static void summarise_rows(const job *j, group *g, int64_t place) {
+    const dpcri_flow *f = j->flow;
+    const int64_t m = first_step(j, g, place), left = (j->start_step + j->full * j->chunk - m) / j->chunk;
+    char *const maps = g->place, *const starts = maps + j->s.windows * j->s.maps;
+    dpcri_window *w = &g->windows[place];
+    g->lanes[place] = left < j->lanes ? left : j->lanes;
+    w->maps = maps + place * j->s.maps;
+    w->starts = starts + place * j->s.starts;
+    j->summary(&(dpcri_summary){.n = j->chunk,
+                                .count = g->lanes[place],
+                                .a = dpcri_at(f, f->a, m * f->a_step + j->row * f->a_row),
+                                .a_step = f->a_step,
+                                .a_row = j->chunk * f->a_step,
+                                .b = dpcri_at(f, f->b, m * f->b_step + j->row * f->b_row),
+                                .b_step = f->b_step,
+                                .b_row = j->chunk * f->b_step,
+                                .m = w->maps,
+                                .v = dpcri_at_out(f, w->maps, j->lanes * f->values)});
+}
+
+static void carry_rows(const job *j, const group *g, int64_t place) {
+    const dpcri_flow *f = j->flow;
+    const dpcri_window *w = &g->windows[place];
+    const int64_t count = g->lanes[place];
+    dpcri_span span = dpcri_flow_span(f, count, 1);
+    memcpy(w->starts, j->state, (size_t)f->w * f->size);
+    span.a = w->maps;
+    span.a_step = f->values;
+    span.x = j->state;
+    span.r = dpcri_at(f, w->maps, j->lanes * f->values);
+    span.y = dpcri_at_out(f, w->starts, f->w);
+    span.r_step = span.y_step = f->w;
+    dpcri_flow_serial(f, &span);
+    memcpy(j->state, dpcri_at(f, w->starts, count * f->w), (size_t)f->w * f->size);
+}
+
+static void finish_rows(const job *j, const group *g, int64_t place) {
+    const dpcri_flow *f = j->flow;
+    const int64_t m = first_step(j, g, place);
+    dpcri_span span = dpcri_flow_span(f, j->chunk, g->lanes[place]);
+    span.a = dpcri_at(f, f->a, m * f->a_step + j->row * f->a_row);
+    span.a_step = f->a_step;
+    span.a_row = j->chunk * f->a_step;
+    span.x = g->windows[place].starts;
+    span.x_row = f->w;
+    span.r = dpcri_at(f, f->b, m * f->b_step + j->row * f->b_row);
+    span.r_step = f->b_step;
+    span.r_row = j->chunk * f->b_step;
+    span.y = dpcri_at_out(f, f->z, m * f->z_step + j->row * f->z_row);
+    span.y_step = f->z_step;
+    span.y_row = j->chunk * f->z_step;
+    dpcri_flow_serial(f, &span);
+}
+
+// ---- either kind ----
+
+static void summarise(const job *j, group *g, int64_t place) {
+    if (j->summary) {
+        summarise_rows(j, g, place);
+        return;
+    }
+    set_window(j, g, place);
+    j->kernels->summarise(&g->windows[place]);
+}
+
+static void carry(const job *j, const group *g, int64_t place) {
+    if (j->summary)
+        carry_rows(j, g, place);
+    else
+        j->kernels->carry(&g->windows[place], g->lanes[place], j->state);
+}
+
+static void finish(const job *j, const group *g, int64_t place) {
+    if (j->summary) {
+        finish_rows(j, g, place);
+        return;
+    }
+    j->kernels->finish(&g->windows[place]);
+    unstage(j, g, place);
+}
+
 static void run_group(job *j, group *g) {
     const int64_t lo = g->number * j->group_windows, left = j->windows - lo;
     g->count = left < j->group_windows ? left : j->group_windows;
-    for (int64_t i = 0; i < g->count; i++) {
-        set_window(j, g, i);
-        j->kernels->summarise(&g->windows[i]);
-    }
+    for (int64_t i = 0; i < g->count; i++) summarise(j, g, i);
     await(j, g->number);
-    for (int64_t i = 0; i < g->count; i++) j->kernels->carry(&g->windows[i], g->lanes[i], j->state);
+    for (int64_t i = 0; i < g->count; i++) carry(j, g, i);
     atomic_store_explicit(&j->done, g->number + 1, memory_order_release);
-    for (int64_t i = 0; i < g->count; i++) {
-        j->kernels->finish(&g->windows[i]);
-        unstage(j, g, i);
-    }
+    for (int64_t i = 0; i < g->count; i++) finish(j, g, i);
 }
 
 static void run_slot(void *argument, int64_t slot) {
@@ -270,11 +374,12 @@ static void run_row(job *j) {
 }
 
 void dpcri_windows_run(const dpcri_flow *f, int64_t chunk, dpcri_arena *arena) {
-    job j = {.flow = f, .kernels = kernels_of(f, chunk), .chunks = dpcri_chunks_of(f, chunk), .chunk = chunk};
-    take(&j, chunk, arena);
-    j.head = j.chunks.head == chunk;
+    job j = job_of(f, chunk);
+    take(&j, arena);
+    j.chunks = dpcri_chunks_of(f, chunk);
+    j.head = !j.summary && j.chunks.head == chunk;
     j.start_step = j.head ? 0 : j.chunks.head;
     j.full = (f->n - j.start_step) / chunk;
-    j.windows = (j.full + j.kernels->lanes - 1) / j.kernels->lanes;
+    j.windows = (j.full + j.lanes - 1) / j.lanes;
     for (j.row = 0; j.row < f->rows; j.row++) run_row(&j);
 }

@@ -44,7 +44,7 @@ typedef struct dpcri_chunked_kernels {
 const dpcri_chunked_kernels *dpcri_chunked_at(dpcri_isa level, dpcr_dtype dtype, dpcr_structure form, int64_t width,
                                               bool transposed);
 
-// Steps of their chunks, the same for all; 0 where there are none.
+// Steps of their chunks, and of those that squares.h summarises, the same for all; 0 where there are none.
 int64_t dpcri_chunked_steps(dpcr_structure form, int64_t width);
 
 // A level's kernels, in the order of chunked.def.

@@ -7,6 +7,7 @@
 
 #include "kern/kern.h"
 #include "kern/simd.h"
+#include "kern/squares.h"
 
 // PAIR_h of n lanes: sums within groups of 2h lanes of a and b; group g of the result holds a's sums in its lower h lanes
 // and b's in its upper h. log2 n such steps turn n vectors into the vector of their horizontal sums.
@@ -66,6 +67,7 @@ static inline dpcri_span merge_steps(dpcri_span s, dpcr_structure kind) {
 #define VV(name) vf_##name
 #define K(name) name##_f32
 #define LANES (DPCRI_VECTOR_BYTES / 4)
+#define SQUARES (DPCRI_VECTOR_BYTES == 64)
 #if DPCRI_VECTOR_BYTES == 64
 #define PAIR(h, a, b) PAIR_16_##h(a, b)
 #elif DPCRI_VECTOR_BYTES == 32
@@ -81,6 +83,7 @@ static inline dpcri_span merge_steps(dpcri_span s, dpcr_structure kind) {
 #define VV(name) vd_##name
 #define K(name) name##_f64
 #define LANES (DPCRI_VECTOR_BYTES / 8)
+#define SQUARES 0
 #if DPCRI_VECTOR_BYTES == 64
 #define PAIR(h, a, b) PAIR_8_##h(a, b)
 #elif DPCRI_VECTOR_BYTES == 32

@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: MIT
+#include "kern/squares.h"
+
+#include "kern/simd.h"
+#include "kern/transpose.h"
+
+// Sixteen places of a pair of vectors, 16 and more in the second.
+#define PLACES(...) ((__m512i)(vfi){__VA_ARGS__})
+
+DPCRI_INLINE vf pick(vf a, __m512i places) { return (vf)_mm512_permutexvar_ps(places, (__m512)a); }
+DPCRI_INLINE vf pick_two(vf a, __m512i places, vf b) {
+    return (vf)_mm512_permutex2var_ps((__m512)a, places, (__m512)b);
+}
+
+// Arrays of up to eight chains side by side. Where all eight are there (whole), their places are a few strides apart,
+// which addresses hold: as many pointers would not fit the registers. Elsewhere they are pointers, and a chain past the
+// last one is the last one again, which computes and writes the same.
+typedef struct beside {
+    char *first;
+    int64_t step, one, three, five, seven;  // bytes
+    char *each[8];
+    int64_t now;  // bytes that they have gone on
+} beside;
+
+DPCRI_INLINE beside beside_of(const void *base, int64_t step, int64_t row, int64_t q, int64_t rows, const int count) {
+    const int64_t bytes = row * (int64_t)sizeof(float);
+    beside p = {.first = (char *)(uintptr_t)base + q * bytes,
+                .step = step * (int64_t)sizeof(float),
+                .one = bytes,
+                .three = 3 * bytes,
+                .five = 5 * bytes,
+                .seven = 7 * bytes};
+    for (int c = 0; c < count; c++) p.each[c] = (char *)(uintptr_t)base + (q + c < rows ? q + c : rows - 1) * bytes;
+    return p;
+}
+
+DPCRI_INLINE float *place(const beside *p, const bool whole, const int c) {
+    if (!whole) return (float *)(p->each[c] + p->now);
+    switch (c) {
+        case 0: return (float *)p->first;
+        case 1: return (float *)(p->first + p->one);
+        case 2: return (float *)(p->first + 2 * p->one);
+        case 3: return (float *)(p->first + p->three);
+        case 4: return (float *)(p->first + 4 * p->one);
+        case 5: return (float *)(p->first + p->five);
+        case 6: return (float *)(p->first + 2 * p->three);
+        default: return (float *)(p->first + p->seven);
+    }
+}
+
+// `steps` on; the compiler shall not make pointers of all places again.
+DPCRI_INLINE void advance(beside *p, const bool whole, int64_t steps) {
+    if (!whole) {
+        p->now += steps * p->step;
+        return;
+    }
+    p->first += steps * p->step;
+    __asm__("" : "+r"(p->first));
+}
+
+typedef struct arrays {
+    beside a, r, y;
+} arrays;
+
+DPCRI_INLINE arrays arrays_of(const dpcri_span *s, int64_t q, const int count) {
+    return (arrays){beside_of(s->a, s->a_step, s->a_row, q, s->rows, count),
+                    beside_of(s->r, s->r_step, s->r_row, q, s->rows, count),
+                    beside_of(s->y, s->y_step, s->y_row, q, s->rows, count)};
+}
+
+DPCRI_INLINE void step_on(arrays *p, const bool whole) {
+    advance(&p->a, whole, 1);
+    advance(&p->r, whole, 1);
+    advance(&p->y, whole, 1);
+}
+
+DPCRI_INLINE const float *start_of(const dpcri_span *s, int64_t q, int c) {
+    const int64_t row = q + c < s->rows ? q + c : s->rows - 1;
+    return s->x ? (const float *)s->x + row * s->x_row : (const float *)s->r + row * s->r_row;
+}
+
+// Without an initial state the first one is r's: writes it and goes on to the second step; the steps that are left.
+DPCRI_INLINE int64_t begin(const dpcri_span *s, arrays *p, const bool whole, const int count, const int w) {
+    if (s->x) return s->n;
+    for (int c = 0; c < count; c++) memmove(place(&p->y, whole, c), place(&p->r, whole, c), (size_t)w * sizeof(float));
+    step_on(p, whole);
+    return s->n - 1;
+}
+
+// ---- w = 4: groups of four chains, c in a group. Order of sums as small_apply of linear.inc. ----
+
+// For chains 2p and 2p + 1 of a group what rows, or columns, 0 and 1 (low), 2 and 3 (high) are multiplied by.
+typedef struct fours {
+    vf low[2], high[2];
+} fours;
+
+// y: component i of chain c in place 4 i + c, or, transposed, 4 c + i.
+DPCRI_INLINE fours fours_state(bool transposed, vf y) {
+    fours z;
+    if (transposed) {
+        z.low[0] = pick(y, PLACES(0, 0, 0, 0, 1, 1, 1, 1, 4, 4, 4, 4, 5, 5, 5, 5));
+        z.high[0] = pick(y, PLACES(2, 2, 2, 2, 3, 3, 3, 3, 6, 6, 6, 6, 7, 7, 7, 7));
+        z.low[1] = pick(y, PLACES(8, 8, 8, 8, 9, 9, 9, 9, 12, 12, 12, 12, 13, 13, 13, 13));
+        z.high[1] = pick(y, PLACES(10, 10, 10, 10, 11, 11, 11, 11, 14, 14, 14, 14, 15, 15, 15, 15));
+    } else {
+        z.low[0] = pick(y, PLACES(0, 4, 1, 5, 0, 4, 1, 5, 0, 4, 1, 5, 0, 4, 1, 5));
+        z.high[0] = pick(y, PLACES(8, 12, 9, 13, 8, 12, 9, 13, 8, 12, 9, 13, 8, 12, 9, 13));
+        z.low[1] = pick(y, PLACES(2, 6, 3, 7, 2, 6, 3, 7, 2, 6, 3, 7, 2, 6, 3, 7));
+        z.high[1] = pick(y, PLACES(10, 14, 11, 15, 10, 14, 11, 15, 10, 14, 11, 15, 10, 14, 11, 15));
+    }
+    return z;
+}
+
+// Of two chains: p_0 starts at r, p_1 at -0, which a product leaves as it is.
+DPCRI_INLINE vf fours_right(bool transposed, const float *r0, const float *r1) {
+    const vf none = (vf)_mm512_set1_ps(-0.0f);
+    if (transposed) {
+        const __m512 first = _mm512_mask_loadu_ps((__m512)none, 0x000f, r0);
+        return (vf)_mm512_mask_broadcast_f32x4(first, 0x0f00, _mm_loadu_ps(r1));
+    }
+    const __m256 both = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(r0)), _mm_loadu_ps(r1), 1);
+    return pick_two((vf)_mm512_castps256_ps512(both), PLACES(0, 16, 4, 16, 1, 16, 5, 16, 2, 16, 6, 16, 3, 16, 7, 16),
+                    none);
+}
+
+// One step of a group, whose chains are `first` and on; the new states as fours_state takes them.
+DPCRI_INLINE vf fours_step(bool transposed, const arrays *at, const bool whole, const int first, const fours *z) {
+    vf sums[2];
+    DPCRI_UNROLL_ALL
+    for (int p = 0; p < 2; p++) {
+        const int c = first + 2 * p, d = c + 1;
+        const vd a0 = (vd)vf_load(place(&at->a, whole, c)), a1 = (vd)vf_load(place(&at->a, whole, d));
+        const vf right = fours_right(transposed, place(&at->r, whole, c), place(&at->r, whole, d));
+        const vd low = transposed ? __builtin_shufflevector(a0, a1, 0, 1, 2, 3, 8, 9, 10, 11) : vd_even(a0, a1);
+        const vd high = transposed ? __builtin_shufflevector(a0, a1, 4, 5, 6, 7, 12, 13, 14, 15) : vd_odd(a0, a1);
+        sums[p] = vf_fma((vf)high, z->high[p], vf_fma((vf)low, z->low[p], right));
+    }
+    if (transposed) return (vf)vd_quarters_02((vd)sums[0], (vd)sums[1]) + (vf)vd_quarters_13((vd)sums[0], (vd)sums[1]);
+    return __builtin_shufflevector(sums[0], sums[1], 0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30) +
+           __builtin_shufflevector(sums[0], sums[1], 1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31);
+}
+
+DPCRI_INLINE vf turned(vf y) { return pick(y, PLACES(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15)); }
+
+DPCRI_INLINE void fours_serial(const dpcri_span *s, bool transposed, const bool whole, int64_t q) {
+    const int groups = whole ? 2 : 1;
+    arrays p = arrays_of(s, q, 4 * groups);
+    vf y[2];
+    int64_t left = begin(s, &p, whole, 4 * groups, 4);
+    DPCRI_UNROLL_ALL
+    for (int g = 0; g < groups; g++) {
+        float start[16];
+        for (int c = 0; c < 4; c++) memcpy(start + 4 * c, start_of(s, q, 4 * g + c), 4 * sizeof(float));
+        y[g] = transposed ? vf_load(start) : turned(vf_load(start));
+    }
+    for (; left > 0; left--) {
+        DPCRI_UNROLL_ALL
+        for (int g = 0; g < groups; g++) {
+            const fours z = fours_state(transposed, y[g]);
+            y[g] = fours_step(transposed, &p, whole, 4 * g, &z);
+            const __m512 out = (__m512)(transposed ? y[g] : turned(y[g]));
+            _mm_storeu_ps(place(&p.y, whole, 4 * g), _mm512_castps512_ps128(out));
+            _mm_storeu_ps(place(&p.y, whole, 4 * g + 1), _mm512_extractf32x4_ps(out, 1));
+            _mm_storeu_ps(place(&p.y, whole, 4 * g + 2), _mm512_extractf32x4_ps(out, 2));
+            _mm_storeu_ps(place(&p.y, whole, 4 * g + 3), _mm512_extractf32x4_ps(out, 3));
+        }
+        step_on(&p, whole);
+    }
+}
+
+// ---- w = 8: pairs of chains. Order of sums as wide_apply and wide_apply_t of linear.inc. ----
+
+DPCRI_INLINE vf halves(const float *low, const float *high) { return (vf)vd_pair(low, high); }
+
+// Sums along the rows of A x, x in both halves: row i in places 4 (i mod 4) + i / 4 * 2 and the next, to be added.
+DPCRI_INLINE vf eights_rows(const float *a, vf x) {
+    vd p[4], s[2];
+    DPCRI_UNROLL_ALL
+    for (int i = 0; i < 4; i++) p[i] = (vd)vf_fma(vf_load(a + 16 * i), x, vf_set(0));
+    DPCRI_UNROLL_ALL
+    for (int i = 0; i < 2; i++)
+        s[i] = (vd)((vf)vd_quarters_02(p[2 * i], p[2 * i + 1]) + (vf)vd_quarters_13(p[2 * i], p[2 * i + 1]));
+    return (vf)vd_even(s[0], s[1]) + (vf)vd_odd(s[0], s[1]);
+}
+
+// The new states [y of the first | y of the second].
+DPCRI_INLINE vf eights_step(const float *a0, const float *a1, const float *r0, const float *r1, const vf *x) {
+    const vf t0 = eights_rows(a0, x[0]), t1 = eights_rows(a1, x[1]);
+    // Place 4 i + j: rows i and i + 4 of the first, of the second.
+    const vf sums = __builtin_shufflevector(t0, t1, 0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30) +
+                    __builtin_shufflevector(t0, t1, 1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31);
+    const vf right = pick(halves(r0, r1), PLACES(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    return right + sums;
+}
+
+// Components 2 k and 2 k + 1 of the first, or the second, of [x | x], each along half a vector.
+DPCRI_INLINE vf two_components(vf x, const int second, const int k) {
+    const int i = 8 * second + 2 * k, j = i + 1;
+    return pick(x, PLACES(i, i, i, i, i, i, i, i, j, j, j, j, j, j, j, j));
+}
+
+// r + A^T x of one of the two: [p_0 + p_1 | p_2 + p_3].
+DPCRI_INLINE vd eights_columns(const float *a, const float *r, vf x, const int second) {
+    const vf right = (vf)_mm512_maskz_loadu_ps(0x00ff, r);
+    const vf p0 = vf_fma(vf_load(a), two_components(x, second, 0), right);
+    const vf p2 = vf_fma(vf_load(a + 16), two_components(x, second, 1), vf_set(0));
+    const vd p01 = (vd)vf_fma(vf_load(a + 32), two_components(x, second, 2), p0);
+    const vd p23 = (vd)vf_fma(vf_load(a + 48), two_components(x, second, 3), p2);
+    return (vd)((vf)__builtin_shufflevector(p01, p23, 0, 1, 2, 3, 8, 9, 10, 11) +
+                (vf)__builtin_shufflevector(p01, p23, 4, 5, 6, 7, 12, 13, 14, 15));
+}
+
+// Component i of the first, of the second chain: from place 4 (i mod 4) + i / 4, and 2 further on, into both halves.
+DPCRI_INLINE void eights_spread(vf y, vf *x) {
+    x[0] = pick(y, PLACES(0, 4, 8, 12, 1, 5, 9, 13, 0, 4, 8, 12, 1, 5, 9, 13));
+    x[1] = pick(y, PLACES(2, 6, 10, 14, 3, 7, 11, 15, 2, 6, 10, 14, 3, 7, 11, 15));
+}
+
+DPCRI_INLINE void eights_serial(const dpcri_span *s, bool transposed, const bool whole, const int pairs, int64_t q) {
+    arrays p = arrays_of(s, q, 2 * pairs);
+    vf x[4][2];  // forward the states, each in both halves; transposed [x | x] of both
+    int64_t left = begin(s, &p, whole, 2 * pairs, 8);
+    DPCRI_UNROLL_ALL
+    for (int g = 0; g < pairs; g++) {
+        const float *const x0 = start_of(s, q, 2 * g), *const x1 = start_of(s, q, 2 * g + 1);
+        x[g][0] = transposed ? halves(x0, x1) : halves(x0, x0);
+        x[g][1] = halves(x1, x1);
+    }
+    for (; left > 0; left--) {
+        DPCRI_UNROLL_ALL
+        for (int g = 0; g < pairs; g++) {
+            const float *const a0 = place(&p.a, whole, 2 * g), *const a1 = place(&p.a, whole, 2 * g + 1);
+            const float *const r0 = place(&p.r, whole, 2 * g), *const r1 = place(&p.r, whole, 2 * g + 1);
+            float *const y0 = place(&p.y, whole, 2 * g), *const y1 = place(&p.y, whole, 2 * g + 1);
+            if (transposed) {
+                const vd t0 = eights_columns(a0, r0, x[g][0], 0), t1 = eights_columns(a1, r1, x[g][0], 1);
+                x[g][0] = (vf)__builtin_shufflevector(t0, t1, 0, 1, 2, 3, 8, 9, 10, 11) +
+                          (vf)__builtin_shufflevector(t0, t1, 4, 5, 6, 7, 12, 13, 14, 15);
+                vd_unpair(y0, y1, (vd)x[g][0]);
+            } else {
+                eights_spread(eights_step(a0, a1, r0, r1, x[g]), x[g]);
+                _mm256_storeu_ps(y0, _mm512_castps512_ps256((__m512)x[g][0]));
+                _mm256_storeu_ps(y1, _mm512_castps512_ps256((__m512)x[g][1]));
+            }
+        }
+        step_on(&p, whole);
+    }
+}
+
+// A chain that stands in for one past the last reads before it writes only within its own group or pair: no group and
+// no pair holds such chains alone.
+DPCRI_INLINE void squares_serial(const dpcri_span *s, bool transposed) {
+    int64_t q = 0;
+    if (s->w == 4) {
+        for (; q + 8 <= s->rows; q += 8) fours_serial(s, transposed, true, q);
+        for (; q < s->rows; q += 4) fours_serial(s, transposed, false, q);
+        return;
+    }
+    for (; q + 8 <= s->rows; q += 8) eights_serial(s, transposed, true, 4, q);
+    for (; q + 2 < s->rows; q += 4) eights_serial(s, transposed, false, 2, q);
+    if (q < s->rows) eights_serial(s, transposed, false, 1, q);
+}
+
+void dpcri_squares_serial_avx512(const dpcri_span *span, bool transposed) {
+    if (transposed)
+        squares_serial(span, true);
+    else
+        squares_serial(span, false);
+}
+
+// ---- summaries ----
+//
+// The product grows by its right factor, N <- N A: rows of A are broadcast by their loads, entries of N within rows.
+// From the last step to the first it is N_l = A_{n-1} ... A_{l+1}, and v = b_{n-1} + sum N_l b_l. The transposed
+// chain's goes from the first step to the last, N = A_0 ... A_l, and v' = v' A_l + b_l' is one more row.
+
+// Row k of A for every row of N.
+DPCRI_INLINE vf spread_row(const int w, const float *row) {
+    if (w == 4) return (vf)_mm512_broadcast_f32x4(_mm_loadu_ps(row));
+    return (vf)_mm512_broadcast_f32x8(_mm256_loadu_ps(row));
+}
+
+// Entry k of each quarter, all along it.
+DPCRI_INLINE vf spread_entry(vf n, const int k) {
+    switch (k) {
+        case 0: return __builtin_shufflevector(n, n, 0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12);
+        case 1: return __builtin_shufflevector(n, n, 1, 1, 1, 1, 5, 5, 5, 5, 9, 9, 9, 9, 13, 13, 13, 13);
+        case 2: return __builtin_shufflevector(n, n, 2, 2, 2, 2, 6, 6, 6, 6, 10, 10, 10, 10, 14, 14, 14, 14);
+        default: return __builtin_shufflevector(n, n, 3, 3, 3, 3, 7, 7, 7, 7, 11, 11, 11, 11, 15, 15, 15, 15);
+    }
+}
+
+// The quarters that hold entries 0 .. 3 of the rows, or 4 .. 7, in every place of their rows.
+DPCRI_INLINE vf spread_quarter(const int w, vf n, const int quarter) {
+    const vd x = (vd)n;
+    if (w == 4) return n;
+    return quarter ? (vf)__builtin_shufflevector(x, x, 2, 3, 2, 3, 6, 7, 6, 7)
+                   : (vf)__builtin_shufflevector(x, x, 0, 1, 0, 1, 4, 5, 4, 5);
+}
+
+// N of a chunk, and, transposed, v' as one more row; forward the terms of v, not yet added up along the rows.
+typedef struct chunk {
+    vf n[5], terms[4];
+} chunk;
+
+// N <- N A, v' <- v' A + b' (transposed), terms + N b (forward); A and b of one step.
+DPCRI_INLINE void summary_step(const int w, bool transposed, const float *a, const float *b, chunk *c) {
+    const int rows = w * w / 16, all = transposed ? rows + 1 : rows;
+    vf next[5];
+    if (transposed) {
+        next[rows] = (vf)_mm512_maskz_loadu_ps((__mmask16)((1 << w) - 1), b);
+    } else {
+        const vf right = spread_row(w, b);
+        DPCRI_UNROLL_ALL
+        for (int i = 0; i < rows; i++) c->terms[i] = vf_fma(c->n[i], right, c->terms[i]);
+    }
+    vf odd[5], quarter[5];
+    DPCRI_UNROLL_ALL
+    for (int k = 0; k < w; k++) {
+        const vf row = spread_row(w, a + k * w);
+        DPCRI_UNROLL_ALL
+        for (int i = 0; i < all; i++) {
+            if (k % 4 == 0) quarter[i] = spread_quarter(w, c->n[i], k / 4);
+            const vf entry = spread_entry(quarter[i], k % 4);
+            if (k % 2)
+                odd[i] = k == 1 ? entry * row : vf_fma(entry, row, odd[i]);
+            else
+                next[i] = k == 0 && i < rows ? entry * row : vf_fma(entry, row, next[i]);
+        }
+    }
+    DPCRI_UNROLL_ALL
+    for (int i = 0; i < all; i++) c->n[i] = next[i] + odd[i];
+}
+
+// Chunks first, first + 1, ...
+DPCRI_INLINE void summary_side(const dpcri_summary *s, const int w, bool transposed, const bool whole, const int side,
+                               int64_t first) {
+    const int rows = w * w / 16;
+    const int64_t way = transposed ? 1 : -1;
+    beside a = beside_of(s->a, s->a_step, s->a_row, first, s->count, side);
+    beside b = beside_of(s->b, s->b_step, s->b_row, first, s->count, side);
+    chunk chunks[8];
+    if (!transposed) {
+        advance(&a, whole, s->n - 1);
+        advance(&b, whole, s->n - 1);
+    }
+    DPCRI_UNROLL_ALL
+    for (int c = 0; c < side; c++) {
+        DPCRI_UNROLL_ALL
+        for (int i = 0; i < rows; i++) {
+            chunks[c].n[i] = vf_load(place(&a, whole, c) + 16 * i);
+            chunks[c].terms[i] = vf_set(0);
+        }
+        if (transposed) chunks[c].n[rows] = (vf)_mm512_maskz_loadu_ps((__mmask16)((1 << w) - 1), place(&b, whole, c));
+    }
+    for (int64_t i = 1; i < s->n; i++) {
+        advance(&a, whole, way);
+        advance(&b, whole, way);
+        DPCRI_UNROLL_ALL
+        for (int c = 0; c < side; c++)
+            summary_step(w, transposed, place(&a, whole, c), place(&b, whole, c), &chunks[c]);
+    }
+    if (!transposed) advance(&b, whole, s->n - 1);
+    for (int c = 0; c < side; c++) {
+        const int64_t number = first + c < s->count ? first + c : s->count - 1;
+        float *const m = (float *)s->m + number * w * w, *const v = (float *)s->v + number * w;
+        float terms[64];
+        for (int i = 0; i < rows; i++) {
+            vf_store(m + 16 * i, chunks[c].n[i]);
+            vf_store(terms + 16 * i, chunks[c].terms[i]);
+        }
+        if (transposed) {
+            vf_store_n(v, chunks[c].n[rows], w);
+            continue;
+        }
+        for (int i = 0; i < w; i++) {
+            float sum = terms[i * w];
+            for (int j = 1; j < w; j++) sum += terms[i * w + j];
+            v[i] = place(&b, whole, c)[i] + sum;
+        }
+    }
+}
+
+DPCRI_INLINE void summary(const dpcri_summary *s, const int w, bool transposed) {
+    int64_t c = 0;
+    for (; w == 4 && c + 8 <= s->count; c += 8) summary_side(s, w, transposed, true, 8, c);
+    for (; c < s->count; c += 2) summary_side(s, w, transposed, false, 2, c);
+}
+
+void dpcri_summary_w4_avx512(const dpcri_summary *s) { summary(s, 4, false); }
+void dpcri_summary_w4_t_avx512(const dpcri_summary *s) { summary(s, 4, true); }
+void dpcri_summary_w8_avx512(const dpcri_summary *s) { summary(s, 8, false); }
+void dpcri_summary_w8_t_avx512(const dpcri_summary *s) { summary(s, 8, true); }
