@@ -163,7 +163,7 @@ double dpcri_cost_window(const dpcri_outlook *o, double step) {
     const double line = (double)dpcri_rows_of_line(o->steps), tasks = ceil(batch_of(o) / line);
     const double rows = less(batch_of(o), ceil(tasks / less(threads_of(o), tasks)) * line);
     const double pieces = (double)dpcri_window_pieces(o->steps);
-    if (pieces > 1 && o->contraction.within > 0 && o->contraction.within <= 64) {
+    if (pieces > 1 && tasks < threads_of(o) && o->contraction.within > 0 && o->contraction.within <= 64) {
         const double rounds = ceil(pieces / less(threads_of(o), pieces));
         return rounds / pieces * step * length_of(o) * batch_of(o) + rounds * window_seconds + region_seconds(o);
     }

@@ -68,8 +68,8 @@ static layout layout_of(const dpcr_solve_plan *plan) {
         const int64_t even = length / lanes / (8 * m), groups = length / lanes < 4 * m ? 1 : most(even, 2);
         cut.chunks = least(affordable, lanes * groups);
         cut.n = length / cut.chunks;
-        const int64_t step = steps->batch * steps->width * (int64_t)dpcr_dtype_size(steps->dtype);
-        if (step > 0 && cut.n * step % ALIASED == 0 && cut.chunks > 1) {
+        const int64_t step = steps->width * (int64_t)dpcr_dtype_size(steps->dtype);
+        if (cut.n * step % ALIASED == 0 && cut.chunks > 1) {
             cut.n = beside(cut.n, most(LINE / step, 1), length);
             cut.chunks = length / cut.n;
         } else if (cut.chunks == lanes * groups) {

@@ -24,19 +24,27 @@ enum {
     LEAST_PIECE = 16384,
     MOST_PIECES = 16,
     RUN_UP = 64,
-    MOST_ROWS = 16,  // sequences on a cache line
-    LINE = 64        // bytes
+    LINE = 64,      // bytes of a cache line
+    MOST_ROWS = 16  // states of float on one
 };
 
 typedef struct windows_job {
     dpcri_run *run;
-    int64_t rows;           // sequences of a task
-    int64_t piece, pieces;  // steps
-    dpcr_array starts;      // [pieces - 1][B][w]: where the pieces but the first begin
-    dpcr_window found[MOST_ROWS][MOST_PIECES];
+    int64_t rows;           // sequences of a group: those whose states share cache lines
+    int64_t piece, pieces;  // steps of a piece
+    double flops;           // of all
     _Atomic int64_t evaluations;
     _Atomic int code;
 } windows_job;
+
+// Sequences [row, row + rows).
+typedef struct group {
+    windows_job *job;
+    int64_t row, rows;
+    _Alignas(LINE) char starts[(MOST_PIECES - 1) * LINE], others[(MOST_PIECES - 1) * LINE];  // [pieces - 1][rows][w]
+    bool met[MOST_ROWS];
+    dpcr_window found[MOST_ROWS][MOST_PIECES];
+} group;
 
 // Steps [first, first + count) of sequence b from in [1][1][w].
 static dpcr_window solve_span(windows_job *job, int64_t b, int64_t first, int64_t count, const dpcr_array *in) {
@@ -56,6 +64,11 @@ static dpcr_window solve_span(windows_job *job, int64_t b, int64_t first, int64_
     return window;
 }
 
+static dpcr_window solve_whole(windows_job *job, int64_t b) {
+    const dpcr_array in = dpcri_inputs(&job->run->t, 0, 1, b, 1);
+    return solve_span(job, b, 0, job->run->plan->steps.length, &in);
+}
+
 static void judge(dpcri_run *run, int64_t b, const dpcr_window *window) {
     const dpcr_solve_plan *plan = run->plan;
     run->sweeps[b] = window->sweeps;
@@ -70,83 +83,81 @@ static void judge(dpcri_run *run, int64_t b, const dpcr_window *window) {
     run->reason[b] = confirmed ? DPCR_REASON_CONVERGED : DPCR_REASON_RESIDUAL_ONLY;
 }
 
-static void solve_sequences(void *argument, int64_t task) {
-    windows_job *job = argument;
-    const dpcr_steps *steps = &job->run->plan->steps;
-    const int64_t first = task * job->rows;
-    for (int64_t b = first; b < steps->batch && b < first + job->rows; b++) {
-        const dpcr_array in = dpcri_inputs(&job->run->t, 0, 1, b, 1);
-        const dpcr_window window = solve_span(job, b, 0, steps->length, &in);
-        judge(job->run, b, &window);
-    }
-}
-
 // ---- pieces ----
 
 int64_t dpcri_window_pieces(const dpcr_steps *steps) {
-    const int64_t pieces = steps->length / LEAST_PIECE;
-    const bool one_line = steps->batch * steps->width * (int64_t)dpcr_dtype_size(steps->dtype) <= LINE;
-    if (!steps->concurrent || !one_line || pieces < 2) return 1;
+    const int64_t pieces = steps->length / LEAST_PIECE, state = steps->width * (int64_t)dpcr_dtype_size(steps->dtype);
+    if (!steps->concurrent || state > LINE || pieces < 2) return 1;
     return pieces < MOST_PIECES ? pieces : MOST_PIECES;
 }
 
-// Run-ups of all pieces from z0, and from elsewhere; whether they meet.
-static bool run_up(windows_job *job, void *memory, void *others) {
+static dpcr_array starts_of(const group *g, const void *memory) {
+    const dpcr_steps *steps = &g->job->run->plan->steps;
+    const int64_t shape[3] = {g->job->pieces - 1, g->rows, steps->width};
+    return dpcr_array_make((void *)(uintptr_t)memory, steps->dtype, 3, shape);
+}
+
+// Run-ups of all pieces from z0, and from a distance of one; which sequences' meet everywhere.
+static void run_up(group *g) {
+    windows_job *job = g->job;
     const dpcr_solve_plan *plan = job->run->plan;
     const dpcr_steps *steps = &plan->steps;
     const dpcri_row_ops *ops = dpcri_row_ops_of(steps->dtype);
-    const int64_t lanes = job->pieces - 1, shape[3] = {lanes, steps->batch, steps->width};
-    const size_t state = (size_t)steps->width * dpcr_dtype_size(steps->dtype);
-    const dpcr_array from[2] = {dpcr_array_make(memory, steps->dtype, 3, shape),
-                                dpcr_array_make(others, steps->dtype, 3, shape)};
-    const dpcr_span span = dpcri_span(job->piece - RUN_UP, lanes, job->piece, RUN_UP, 0, steps->batch);
-    const dpcr_array z0 = dpcri_inputs(&job->run->t, 0, 1, 0, steps->batch);
+    const dpcr_array from[2] = {starts_of(g, g->starts), starts_of(g, g->others)};
+    const dpcr_array z0 = dpcri_inputs(&job->run->t, 0, 1, g->row, g->rows);
+    const int64_t lanes = job->pieces - 1, values = lanes * g->rows * steps->width;
     for (int64_t c = 0; c < lanes; c++) {
-        const dpcr_array here = dpcri_slice(&from[0], c, 1, 0, steps->batch);
+        const dpcr_array here = dpcri_slice(&from[0], c, 1, 0, g->rows);
         ops->copy(&z0, &here);
     }
-    for (int64_t i = 0; i < lanes * steps->batch * steps->width; i++)  // at a distance of one
+    for (int64_t i = 0; i < values; i++)
         if (steps->dtype == DPCR_F64)
-            ((double *)others)[i] = ((double *)memory)[i] + (((double *)memory)[i] > 0 ? -1 : 1);
+            ((double *)from[1].data)[i] = ((double *)from[0].data)[i] + (((double *)from[0].data)[i] > 0 ? -1 : 1);
         else
-            ((float *)others)[i] = ((float *)memory)[i] + (((float *)memory)[i] > 0 ? -1 : 1);
+            ((float *)from[1].data)[i] = ((float *)from[0].data)[i] + (((float *)from[0].data)[i] > 0 ? -1 : 1);
+    const dpcr_span span = dpcri_span(job->piece - RUN_UP, lanes, job->piece, RUN_UP, g->row, g->rows);
     for (int i = 0; i < 2; i++) {
         const int code = dpcri_advance(steps, &span, &from[i], NULL, &from[i], NULL);
         if (code < 0) job->code = code;
-        job->evaluations += lanes * RUN_UP;
+        job->evaluations += lanes * g->rows * RUN_UP;
     }
-    job->starts = from[0];
-    for (int64_t i = 0; i < lanes * steps->batch; i++)
-        if (!ops->close((char *)others + (size_t)i * state, (char *)memory + (size_t)i * state, steps->width,
-                        plan->options.atol / 8, plan->options.rtol / 8))
-            return false;
-    return job->code == 0;
+    for (int64_t r = 0; r < g->rows; r++) {
+        g->met[r] = true;
+        for (int64_t c = 0; c < lanes; c++) {
+            const dpcr_array a = dpcri_slice(&from[0], c, 1, r, 1), b = dpcri_slice(&from[1], c, 1, r, 1);
+            g->met[r] =
+                g->met[r] && ops->close(b.data, a.data, steps->width, plan->options.atol / 8, plan->options.rtol / 8);
+        }
+    }
 }
 
 static void solve_piece(void *argument, int64_t c) {
-    windows_job *job = argument;
-    const dpcr_steps *steps = &job->run->plan->steps;
-    const int64_t first = c * job->piece, left = steps->length - first;
+    group *g = argument;
+    windows_job *job = g->job;
+    const int64_t first = c * job->piece, left = job->run->plan->steps.length - first;
     const int64_t count = c + 1 < job->pieces ? job->piece : left;
-    for (int64_t b = 0; b < steps->batch; b++) {
-        const dpcr_array z0 = dpcri_inputs(&job->run->t, 0, 1, b, 1);
-        const dpcr_array in = c > 0 ? dpcri_slice(&job->starts, c - 1, 1, b, 1) : z0;
-        job->found[b][c] = solve_span(job, b, first, count, &in);
+    const dpcr_array starts = starts_of(g, g->starts);
+    for (int64_t r = 0; r < g->rows; r++) {
+        if (!g->met[r]) continue;
+        const dpcr_array in =
+            c > 0 ? dpcri_slice(&starts, c - 1, 1, r, 1) : dpcri_inputs(&job->run->t, 0, 1, g->row + r, 1);
+        g->found[r][c] = solve_span(job, g->row + r, first, count, &in);
     }
 }
 
-// What the pieces of sequence b come to as one.
-static dpcr_window join(windows_job *job, int64_t b) {
+// What the pieces of a sequence come to as one.
+static dpcr_window join(group *g, int64_t r) {
+    windows_job *job = g->job;
     const dpcr_solve_options *o = &job->run->plan->options;
     const dpcr_steps *steps = &job->run->plan->steps;
     const dpcri_row_ops *ops = dpcri_row_ops_of(steps->dtype);
-    dpcr_window whole = job->found[b][0];
+    const dpcr_array starts = starts_of(g, g->starts);
+    dpcr_window whole = g->found[r][0];
     for (int64_t c = 1; c < job->pieces && whole.good == c * job->piece; c++) {
-        const int64_t at = c * job->piece;
-        const dpcr_array start = dpcri_slice(&job->starts, c - 1, 1, b, 1),
-                         end = dpcri_inputs(&job->run->t, at, 1, b, 1);
+        const int64_t at = c * job->piece, b = g->row + r;
+        const dpcr_array start = dpcri_slice(&starts, c - 1, 1, r, 1), end = dpcri_inputs(&job->run->t, at, 1, b, 1);
         const bool met = ops->close(start.data, end.data, steps->width, o->atol, o->rtol);
-        const dpcr_window next = met ? job->found[b][c] : solve_span(job, b, at, steps->length - at, &end);
+        const dpcr_window next = met ? g->found[r][c] : solve_span(job, b, at, steps->length - at, &end);
         const double missed = met ? ops->distance(start.data, end.data, steps->width) : 0;
         whole.sweeps = next.sweeps > whole.sweeps ? next.sweeps : whole.sweeps;
         whole.residual = fmax(missed, fmax(whole.residual, next.residual));
@@ -158,27 +169,40 @@ static dpcr_window join(windows_job *job, int64_t b) {
     return whole;
 }
 
-static bool solve_in_pieces(windows_job *job, double flops) {
-    _Alignas(64) char starts[(MOST_PIECES - 1) * LINE], others[(MOST_PIECES - 1) * LINE];
-    const dpcr_steps *steps = &job->run->plan->steps;
-    job->pieces = dpcri_window_pieces(steps);
-    if (job->pieces < 2) return false;
-    job->piece = steps->length / job->pieces;
-    if (!run_up(job, starts, others)) return false;
-    dpcri_for_tasks(job->run->plan, flops, job->pieces, solve_piece, job);
-    for (int64_t b = 0; b < steps->batch; b++) {
-        const dpcr_window whole = join(job, b);
-        judge(job->run, b, &whole);
+// By the calling thread, or its pieces by several: the same numbers.
+static void solve_group(windows_job *job, int64_t index, bool spread) {
+    const dpcr_solve_plan *plan = job->run->plan;
+    const int64_t row = index * job->rows, left = plan->steps.batch - row;
+    group g;  // mostly never touched: too large to be cleared for nothing
+    g.job = job, g.row = row, g.rows = left < job->rows ? left : job->rows;
+    for (int64_t r = 0; r < g.rows; r++) g.met[r] = false;
+    if (job->pieces > 1) run_up(&g);
+    if (job->code < 0) return;
+    if (job->pieces > 1 && spread)
+        dpcri_for_tasks(plan, job->flops, job->pieces, solve_piece, &g);
+    else if (job->pieces > 1)
+        for (int64_t c = 0; c < job->pieces; c++) solve_piece(&g, c);
+    for (int64_t r = 0; r < g.rows; r++) {
+        const dpcr_window whole = g.met[r] ? join(&g, r) : solve_whole(job, g.row + r);
+        judge(job->run, g.row + r, &whole);
     }
-    return true;
 }
+
+static void group_task(void *argument, int64_t index) { solve_group(argument, index, false); }
 
 dpcr_status dpcri_solve_windows(dpcri_run *run) {
     const dpcr_steps *steps = &run->plan->steps;
-    const double flops = (double)steps->length * (double)steps->batch * steps->flops, start = dpcri_seconds();
-    windows_job job = {.run = run, .rows = dpcri_rows_of_line(steps)};
-    if (!solve_in_pieces(&job, flops) && job.code == 0)
-        dpcri_for_tasks(run->plan, flops, (steps->batch + job.rows - 1) / job.rows, solve_sequences, &job);
+    const double start = dpcri_seconds();
+    windows_job job = {.run = run,
+                       .rows = dpcri_rows_of_line(steps),
+                       .pieces = dpcri_window_pieces(steps),
+                       .flops = (double)steps->length * (double)steps->batch * steps->flops};
+    job.piece = steps->length / job.pieces;
+    const int64_t groups = (steps->batch + job.rows - 1) / job.rows;
+    if (groups < dpcr_context_threads(run->plan->context) && job.pieces > 1)
+        for (int64_t i = 0; i < groups; i++) solve_group(&job, i, true);
+    else
+        dpcri_for_tasks(run->plan, job.flops, groups, group_task, &job);
     run->report->seconds_evaluate = dpcri_seconds() - start;
     run->report->evaluations += job.evaluations;
     for (int64_t b = 0; b < steps->batch; b++) {
