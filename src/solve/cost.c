@@ -6,6 +6,8 @@
 
 #include "solve/planner.h"
 
+enum { VECTOR_LANES = 16 };  // callbacks that like as many run them as places of vectors
+
 // What part of the peak rate is reached by steps over a batch, and by Jacobians and their products, where the chain
 // does not tell.
 static const double step_efficiency = 0.5, jacobian_efficiency = 0.1;
@@ -84,9 +86,11 @@ static double overlap_seconds(const dpcri_outlook *o, double chunk, double warm_
     const double width = more(1, (double)o->steps->lanes), calls = ceil(chunks / width);
     const double work = (length_of(o) + (chunks - 1) * warm_up) * batch_of(o) * lane / less(threads, calls);
     const double rounds = ceil(calls / threads);  // calls that one thread makes, each n + m steps long
-    // A call of all its lanes takes what its lanes take; one of a few takes no less than one alone.
-    const double depth =
-        rounds * (chunk + warm_up) * more(less(latency, width * batch_of(o) * lane), batch_of(o) * lane);
+    // A call of all its lanes takes what its lanes take; one of a few takes no less than one alone, or, where lanes
+    // fill vectors, what all take.
+    const bool vectors = width >= VECTOR_LANES && o->steps->lane_seconds > 0 && o->costs.lane == 0;
+    const double all = width * batch_of(o) * lane;
+    const double depth = rounds * (chunk + warm_up) * (vectors ? all : more(less(latency, all), batch_of(o) * lane));
     const double checks = chunks * batch_of(o) * check_seconds;
     return more(more(work, depth), memory_seconds(o, bytes, less(threads, calls))) + checks +
            rounds * 2 * call_seconds + region_seconds(o);

@@ -140,20 +140,26 @@ static void list_forward(const dpcri_outlook *o, list *l, int64_t warm_up, bool 
     list_overlap(o, l, warm_up, variants);
 }
 
-static void list_backward(const dpcri_outlook *o, list *l, int64_t warm_up) {
+static void add_backward_overlap(const dpcri_outlook *o, list *l, int64_t warm_up) {
+    int64_t n = 0;
+    if (warm_up <= 0 || !(o->steps->adjoint || o->steps->linearise)) return;
+    overlap_shape(o, 0, warm_up, &n);
+    if (2 * n > o->steps->length) return;
+    const double seconds = dpcri_backward_can_overlap(o->steps) ? dpcri_cost_adjoint_overlap(o, n, warm_up)
+                                                                : dpcri_cost_backward(o, DPCR_SCHEME_OVERLAP);
+    add(l, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_OVERLAP, seconds)->warm_up = warm_up;
+}
+
+static void list_backward(const dpcri_outlook *o, list *l, int64_t warm_up, bool variants) {
     static const dpcr_scheme schemes[] = {DPCR_SCHEME_CHUNKED, DPCR_SCHEME_BLELLOCH, DPCR_SCHEME_PCR};
     add(l, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_SEQUENTIAL, dpcri_cost_adjoint_loop(o))->sweeps = 0;
     if (!can_run_beside(o)) return;
     for (size_t i = 0; o->steps->linearise && i < sizeof schemes / sizeof *schemes; i++)
         add(l, DPCR_METHOD_SEQUENTIAL, schemes[i], dpcri_cost_backward(o, schemes[i]));
     const int64_t m = warm_up > 0 ? warm_up : wanted_warm_up(o, false);
-    int64_t n = 0;
-    overlap_shape(o, 0, m > 0 ? m : 1, &n);
-    if (m > 0 && 2 * n <= o->steps->length && (o->steps->adjoint || o->steps->linearise)) {
-        const double seconds = dpcri_backward_can_overlap(o->steps) ? dpcri_cost_adjoint_overlap(o, n, m)
-                                                                    : dpcri_cost_backward(o, DPCR_SCHEME_OVERLAP);
-        add(l, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_OVERLAP, seconds)->warm_up = m;
-    }
+    add_backward_overlap(o, l, m);
+    if (variants && !o->options->warm_up && m > USUAL_WARM_UP) add_backward_overlap(o, l, USUAL_WARM_UP);
+    if (variants && !o->options->warm_up && m > 4 * USUAL_WARM_UP) add_backward_overlap(o, l, m / 2);
     for (int64_t i = 0; i < l->count; i++) l->at[i].backward = 1;
 }
 
@@ -304,7 +310,7 @@ static dpcr_status choose(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *
     const bool backward = slot == 1, measure = plan->options.planning == DPCR_PLANNING_MEASURE;
     dpcr_candidate chosen;
     if (backward)
-        list_backward(o, &l, known->warm_up);
+        list_backward(o, &l, known->warm_up, measure);
     else
         list_forward(o, &l, known->warm_up, measure);
     sort_predicted(&l);
