@@ -106,6 +106,15 @@ typedef struct dpcr_steps {
     // worth. Positive: not served, nothing was written that counts. May be NULL.
     int (*window)(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
                   dpcr_window *window);
+
+    // The adjoint loop of one lane of one sequence (lanes = rows = 1) by composing, without leaving registers and
+    // cache: as adjoint, whose numbers it gives but for rounding, always with a place for the adjoint states. Taken for
+    // the backward scheme `chunked` where no chunk is asked for. Positive: not served, and adjoint runs instead. May be
+    // NULL, must be where adjoint is.
+    int (*adjoint_window)(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
+                          const dpcr_array *direct, const dpcr_array *last, const dpcr_array *adjoint,
+                          const dpcr_array *first_out);
+    double adjoint_window_seconds;  // that one step of it takes; 0: as adjoint
 } dpcr_steps;
 
 // ---- methods and options ----

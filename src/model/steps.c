@@ -418,6 +418,15 @@ static int adjoint(void *user, const dpcr_span *span, const dpcr_array *in, cons
     return 0;
 }
 
+static int adjoint_window(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
+                          const dpcr_array *direct, const dpcr_array *last, const dpcr_array *kept,
+                          const dpcr_array *first_out) {
+    const dpcr_model *m = user;
+    dpcri_narrow narrow;
+    dpcri_program_narrow(&m->program, m->parameters, &narrow);
+    return dpcri_narrow_adjoint_window(&narrow, slopes_of, m, span, in, tape, direct, last, kept, first_out);
+}
+
 static int gradient(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
                     const dpcr_array *adjoints) {
     const dpcr_model *m = user;
@@ -508,6 +517,10 @@ dpcr_status dpcr_model_steps(dpcr_model *model, int64_t batch, dpcr_steps *steps
     if (narrow_adjoint(&model->program)) {
         steps->adjoint_latency = dpcri_adjoint_loop_seconds(&narrow);
         steps->adjoint_lane_seconds = dpcri_adjoint_lane_seconds(&narrow);
+        if (dpcri_narrow_has_adjoint_window(&narrow)) {
+            steps->adjoint_window = adjoint_window;
+            steps->adjoint_window_seconds = dpcri_narrow_adjoint_window_seconds(&narrow);
+        }
     }
     if (served) {
         steps->latency = dpcri_narrow_loop_seconds(&narrow);

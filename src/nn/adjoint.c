@@ -2,6 +2,11 @@
 // Without a tape a few lanes go at a time, a block of steps from the right: their slopes first, side by side.
 #include "nn/adjoint.h"
 
+#include <math.h>
+#include <string.h>
+
+#include "kern/window.h"
+
 enum { NUMBERS = 12288, LEAST_STEPS = 16 };  // of the slopes and of g between blocks, on the stack
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -66,4 +71,62 @@ void dpcri_narrow_adjoint(const dpcri_narrow *chain, dpcri_slopes_function *slop
             part.first_out = dpcri_grid_at(whole.first_out, c, 0, r, element);
             untaped(chain, slopes, user, &part, dpcri_grid_at(from, c, 0, r, element), span->row + r, buffer);
         }
+}
+
+// ---- by composing ----
+
+bool dpcri_narrow_has_adjoint_window(const dpcri_narrow *chain) {
+    return dpcri_window_kernels_get(chain->dtype) && !chain->diagonal && chain->width <= DPCRI_NARROW_WIDTH &&
+           chain->width != 3 && dpcri_adjoint_serves(chain);
+}
+
+// Measured with AVX-512 in cache (AMD Zen 5): w^3 multiply-adds beside what comes and goes.
+double dpcri_narrow_adjoint_window_seconds(const dpcri_narrow *chain) {
+    return chain->width == 1 ? 0.2e-9 : chain->width == 2 ? 0.8e-9 : 3.5e-9;
+}
+
+static bool all_finite(const void *g, int64_t w, dpcr_dtype dtype) {
+    for (int64_t i = 0; i < w; i++)
+        if (!isfinite(dtype == DPCR_F64 ? ((const double *)g)[i] : (double)((const float *)g)[i])) return false;
+    return true;
+}
+
+// Without a tape in blocks, whose borders are windows' borders too: the same numbers. A product of Jacobians that
+// leaves the finite numbers where the loop would not is found in what comes out, and refused.
+int dpcri_narrow_adjoint_window(const dpcri_narrow *chain, dpcri_slopes_function *slopes, const void *user,
+                                const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
+                                const dpcr_array *direct, const dpcr_array *last, const dpcr_array *kept,
+                                const dpcr_array *first_out) {
+    enum { BLOCK = 2048 };
+    const dpcri_grid parts = dpcri_grid_of(direct), to = dpcri_grid_of(kept), from = dpcri_grid_of(in);
+    const dpcri_grid taped = dpcri_grid_of(tape);
+    const size_t element = dpcr_dtype_size(chain->dtype);
+    const int64_t w = chain->width, block = taped.data ? span->steps : BLOCK;
+    if (span->lanes != 1 || span->rows != 1 || parts.data == to.data) return 1;
+    _Alignas(64) double buffer[BLOCK * DPCRI_NARROW_WIDTH], g[DPCRI_NARROW_WIDTH];
+    memcpy(g, last->data, (size_t)w * element);
+    for (int64_t end = span->steps; end > 0;) {
+        const int64_t begin = end > block ? end - block : 0;
+        dpcri_grid slope = dpcri_grid_at(taped, 0, begin, 0, element);
+        if (!slope.data) {
+            slope = (dpcri_grid){buffer, 0, w, w};
+            slopes(user, span->first + begin, end - begin, span->row, 1, dpcri_grid_at(from, 0, begin, 0, element),
+                   slope);
+        }
+        const dpcri_window_adjoint a = {.first = span->first + begin,
+                                        .count = end - begin,
+                                        .slope = slope.data,
+                                        .slope_step = slope.step,
+                                        .direct = dpcri_grid_at(parts, 0, begin, 0, element).data,
+                                        .direct_step = parts.step,
+                                        .last = g,
+                                        .adjoint = dpcri_grid_at(to, 0, begin, 0, element).data,
+                                        .adjoint_step = to.step,
+                                        .first_out = g};
+        if (dpcri_window_kernels_get(chain->dtype)->adjoint(chain, &a) != 0) return 1;
+        end = begin;
+    }
+    if (!all_finite(g, w, chain->dtype)) return 1;
+    if (first_out && first_out->data) memcpy(first_out->data, g, (size_t)w * element);
+    return 0;
 }

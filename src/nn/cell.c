@@ -272,6 +272,13 @@ static int adjoint(void *user, const dpcr_span *span, const dpcr_array *in, cons
     return 0;
 }
 
+static int adjoint_window(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
+                          const dpcr_array *direct, const dpcr_array *last, const dpcr_array *kept,
+                          const dpcr_array *first_out) {
+    const dpcr_cell *c = user;
+    return dpcri_narrow_adjoint_window(&c->narrow, slopes_of, c, span, in, tape, direct, last, kept, first_out);
+}
+
 // dW += e z^T, or its diagonal.
 static void add_outer(const dpcr_cell *c, const void *e, const void *z, void *gradient) {
     const int64_t w = c->options.width;
@@ -538,6 +545,10 @@ dpcr_status dpcr_cell_steps(const dpcr_cell *cell, dpcr_steps *steps, dpcr_error
         steps->adjoint_latency = dpcri_adjoint_loop_seconds(&cell->narrow);
         steps->adjoint_lane_seconds = dpcri_adjoint_lane_seconds(&cell->narrow);
         if (dpcri_narrow_has_window(&cell->narrow)) steps->window = window;
+        if (dpcri_narrow_has_adjoint_window(&cell->narrow)) {
+            steps->adjoint_window = adjoint_window;
+            steps->adjoint_window_seconds = dpcri_narrow_adjoint_window_seconds(&cell->narrow);
+        }
     }
     return DPCR_OK;
 }

@@ -2,9 +2,10 @@
 // Backward: one transposed linear chain at the converged states, a window of steps at a time from the end,
 //     lambda_l = direct_l + J_{l+1}^T lambda_{l+1},     then (df_l/dtheta)^T lambda_l for every step at once.
 // Sequential: the adjoint loop of the callbacks, no Jacobian formed; blocks of sequences side by side. Overlap: the
-// same loop in chunks (backward_overlap.c). By another scheme, or overlap without the callback adjoint: exact Jacobians
-// (never a quasi-Newton's approximation) and one linear solve. Parameter gradients of a step are made by one task over
-// all rows in order, never summed over threads. Source: BPPSA (arXiv 1907.10134), DeepPCR; docs/math/backward.md.
+// same loop in chunks (backward_overlap.c). Chunked, where the callback adjoint_window is there: by it. By another
+// scheme, or overlap without the callback adjoint: exact Jacobians (never a quasi-Newton's approximation) and one
+// linear solve. Parameter gradients of a step are made by one task over all rows in order, never summed over threads.
+// Source: BPPSA (arXiv 1907.10134), DeepPCR; docs/math/backward.md.
 #include <math.h>
 #include <string.h>
 
@@ -20,6 +21,12 @@ static bool by_lanes(const dpcr_solve_plan *plan) {
     return plan->options.backward == DPCR_SCHEME_OVERLAP && dpcri_backward_can_overlap(&plan->steps);
 }
 
+bool dpcri_backward_by_windows(const dpcr_solve_plan *plan) {
+    const dpcr_steps *steps = &plan->steps;
+    return plan->options.backward == DPCR_SCHEME_CHUNKED && !plan->options.chunk && steps->adjoint_window &&
+           steps->adjoint;
+}
+
 static void carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_backward_space *space) {
     const dpcr_steps *steps = &plan->steps;
     const size_t real = dpcr_dtype_size(steps->dtype);
@@ -33,7 +40,7 @@ static void carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_backwar
         dpcri_backward_overlap_carve(plan, arena, space);
         return;
     }
-    if (by_loop(plan) || !steps->linearise) return;
+    if (by_loop(plan) || dpcri_backward_by_windows(plan) || !steps->linearise) return;
     const int64_t values = dpcr_transition_values(&steps->jacobian);
     if (!dpcri_mul(plan->backward_window, steps->batch, &states) || !dpcri_mul(states, values, &numbers))
         arena->overflow = true;
@@ -74,16 +81,25 @@ dpcr_array dpcri_lambda_lanes(const dpcri_backward *b, int64_t first, int64_t la
     return in_lanes(&lambda, lanes, stride);
 }
 
-void dpcri_adjoint_lanes(dpcri_backward *b, int64_t first, int64_t lanes, int64_t stride, int64_t count, int64_t row,
-                         int64_t rows, const dpcr_array *last, const dpcr_array *kept, const dpcr_array *out) {
+typedef int adjoint_function(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
+                             const dpcr_array *direct, const dpcr_array *last, const dpcr_array *adjoint,
+                             const dpcr_array *first_out);
+
+static int call_adjoint(dpcri_backward *b, adjoint_function *adjoint, int64_t first, int64_t lanes, int64_t stride,
+                        int64_t count, int64_t row, int64_t rows, const dpcr_array *last, const dpcr_array *kept,
+                        const dpcr_array *out) {
     const dpcr_steps *steps = &b->plan->steps;
     const dpcr_span span = dpcri_span(first, lanes, stride, count, row, rows);
     const dpcr_array in = dpcri_inputs(&b->t, first, count, row, rows), ins = in_lanes(&in, lanes, stride);
     dpcr_array tape, direct;
     if (b->tape) tape = dpcri_slice(b->tape, first, count, row, rows), tape = in_lanes(&tape, lanes, stride);
     if (b->direct) direct = dpcri_slice(b->direct, first, count, row, rows), direct = in_lanes(&direct, lanes, stride);
-    note(b,
-         steps->adjoint(steps->user, &span, &ins, b->tape ? &tape : NULL, b->direct ? &direct : NULL, last, kept, out));
+    return adjoint(steps->user, &span, &ins, b->tape ? &tape : NULL, b->direct ? &direct : NULL, last, kept, out);
+}
+
+void dpcri_adjoint_lanes(dpcri_backward *b, int64_t first, int64_t lanes, int64_t stride, int64_t count, int64_t row,
+                         int64_t rows, const dpcr_array *last, const dpcr_array *kept, const dpcr_array *out) {
+    note(b, call_adjoint(b, b->plan->steps.adjoint, first, lanes, stride, count, row, rows, last, kept, out));
 }
 
 void dpcri_adjoint_range(dpcri_backward *b, int64_t lo, int64_t hi, int64_t row, int64_t rows) {
@@ -99,6 +115,24 @@ static void adjoint_rows(void *argument, int64_t task) {
     const int64_t rows = left < b->plan->row_block ? left : b->plan->row_block;
     dpcri_adjoint_range(b, b->lo ? b->lo : 1, b->hi, row, rows);
     if (b->lo == 0) dpcri_adjoint_range(b, 0, 1, row, rows);
+}
+
+// Composed, sequence by sequence; by the loop what the callback does not serve.
+static void compose_rows(void *argument, int64_t task) {
+    dpcri_backward *b = argument;
+    const dpcr_steps *steps = &b->plan->steps;
+    const int64_t line = dpcri_rows_of_line(steps), lo = b->lo ? b->lo : 1, count = b->hi - lo;
+    for (int64_t row = task * line; row < steps->batch && row < (task + 1) * line; row++) {
+        int code = 1;
+        if (count > 0) {
+            const dpcr_array kept = dpcri_lambda_lanes(b, lo, 1, 1, count, row, 1);
+            const dpcr_array carry = dpcri_slice(&b->carry, 0, 1, row, 1);
+            code = call_adjoint(b, steps->adjoint_window, lo, 1, 1, count, row, 1, &carry, &kept, &carry);
+            if (code < 0) note(b, code);
+        }
+        if (code > 0) dpcri_adjoint_range(b, lo, b->hi, row, 1);
+        if (b->lo == 0) dpcri_adjoint_range(b, 0, 1, row, 1);
+    }
 }
 
 static dpcr_array jacobians(const dpcri_backward *b, int64_t first, int64_t count) {
@@ -150,9 +184,8 @@ static void gradient_piece(void *argument, int64_t task) {
 
 // Steps that one task makes gradients of: enough work for a task, and tasks enough for many threads.
 static int64_t gradient_steps(const dpcr_solve_plan *plan) {
-    const int64_t share = plan->steps.length / 64, most = share > 256 ? share : 256;
     const double each = plan->steps.flops * (double)plan->steps.batch, wanted = each > 0 ? 30000 / each : 8;
-    return wanted > (double)most ? most : wanted < 8 ? 8 : (int64_t)wanted;
+    return wanted > 4096 ? 4096 : wanted < 8 ? 8 : (int64_t)wanted;
 }
 
 static void for_tasks(dpcri_backward *b, int64_t tasks, void (*task)(void *, int64_t)) {
@@ -211,6 +244,8 @@ static dpcr_status run_windows(dpcri_backward *b, dpcr_error *error) {
             for_tasks(b, (batch + rows - 1) / rows, adjoint_rows);
         else if (by_lanes(b->plan))
             dpcri_backward_overlap(b);
+        else if (dpcri_backward_by_windows(b->plan))
+            for_tasks(b, (batch + dpcri_rows_of_line(steps) - 1) / dpcri_rows_of_line(steps), compose_rows);
         else
             status = solve_window(b, error);
         if (status != DPCR_OK) return status;

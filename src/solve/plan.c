@@ -230,7 +230,8 @@ static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
 static dpcr_status check_backward(const dpcr_solve_plan *plan, dpcr_error *error) {
     const dpcr_steps *steps = &plan->steps;
     const bool by_lanes = plan->options.backward == DPCR_SCHEME_OVERLAP && dpcri_backward_can_overlap(steps);
-    if (plan->options.backward != DPCR_SCHEME_SEQUENTIAL && !by_lanes && !steps->linearise)
+    if (plan->options.backward != DPCR_SCHEME_SEQUENTIAL && !by_lanes && !dpcri_backward_by_windows(plan) &&
+        !steps->linearise)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
                           "solve: backward %s needs the callback linearise; without it backward sequential works",
                           dpcr_scheme_name(plan->options.backward));
@@ -306,7 +307,12 @@ dpcr_status dpcr_solve_plan_create(dpcr_context *context, const dpcr_steps *step
     made->backward_window = length;
     if (made->options.backward == DPCR_SCHEME_SEQUENTIAL) {
         const int64_t state = made->steps.batch * made->steps.width * (int64_t)dpcr_dtype_size(made->steps.dtype);
-        made->backward_window = clamp((256 << 10) / (state > 0 ? state : 1), 1, clamp(length, 1, 256));
+        const int64_t first_cache = (8 << 10) / (state > 0 ? state : 1);
+        made->backward_window =
+            clamp((256 << 10) / (state > 0 ? state : 1), 1, clamp(length, 1, first_cache > 256 ? first_cache : 256));
+    } else if (dpcri_backward_by_windows(made)) {
+        const int64_t state = made->steps.batch * made->steps.width * (int64_t)dpcr_dtype_size(made->steps.dtype);
+        made->backward_window = clamp((128 << 10) / (state > 0 ? state : 1), clamp(length, 1, 4096), length);
     }
     DPCR_TRY(fit_memory(made, error));
     made->pinned = pinned_options(made);

@@ -160,6 +160,8 @@ void dpcri_record_sweep(dpcri_run *run, double residual, const double *by_sequen
 size_t dpcri_shooting_bytes(const dpcr_solve_plan *plan, dpcr_error *error);
 // Whether backward by the scheme overlap is served.
 bool dpcri_backward_can_overlap(const dpcr_steps *steps);
+// Whether the plan goes back by the callback adjoint_window.
+bool dpcri_backward_by_windows(const dpcr_solve_plan *plan);
 size_t dpcri_backward_bytes(const dpcr_solve_plan *plan);
 // Workspace of execute with this plan; SIZE_MAX on overflow.
 size_t dpcri_solve_bytes(const dpcr_solve_plan *plan, dpcr_error *error);
