@@ -186,36 +186,65 @@ static bool check(const job *j, int64_t c, int64_t row) {
     return bad;
 }
 
-// Runs a chunk again from its start until it meets what is stored; the steps that it took.
-static int64_t run_again(const job *j, int64_t c, int64_t row, void *states) {
+// Stores n fresh states from step m on, [n][w], but for those that are there already; whether it came to such. A run
+// that has met what is stored stays with it, so the last one tells.
+static bool meets(const job *j, int64_t m, int64_t n, int64_t row, const void *fresh) {
     const dpcri_flow *f = j->flow;
-    const int64_t past = dpcri_chunk_end(f, &j->p.chunks, c);
-    const size_t bytes = (size_t)f->w * f->size;
-    const void *x = start_of(j, c, row);
-    int64_t steps = 0;
-    for (int64_t m = dpcri_chunk_start(&j->p.chunks, c); m < past; m += DPCRI_STRETCH) {
-        dpcri_span span = steps_from(j, m, past - m < DPCRI_STRETCH ? past - m : DPCRI_STRETCH, 1, row);
-        span.x = x;
-        span.y = states;
-        span.y_step = f->w;
-        dpcri_flow_serial(f, &span);
-        steps += span.n;
-        for (int64_t t = 0; t < span.n; t++) {
-            const void *fresh = dpcri_at(f, states, t * f->w);
-            if (same_state(j, fresh, state_at(j, m + t, row))) return steps;
-            memcpy(state_at(j, m + t, row), fresh, bytes);
-        }
-        x = state_at(j, m + span.n - 1, row);
-    }
-    return steps;
+    const bool met = same_state(j, dpcri_at(f, fresh, (n - 1) * f->w), state_at(j, m + n - 1, row));
+    int64_t keep = met ? 0 : n;
+    while (met && !same_state(j, dpcri_at(f, fresh, keep * f->w), state_at(j, m + keep, row))) keep++;
+    dpcri_span span = dpcri_flow_span(f, keep, 1);
+    span.r = fresh;
+    span.r_step = f->w;
+    span.y = state_at(j, m, row);
+    span.y_step = f->z_step;
+    dpcri_flow_copy(f, &span);
+    return met;
 }
 
+// Runs `count` chunks from c on again, from their starts, side by side, until those among them that are bad have met
+// what is stored. Adds the steps that each took to `steps`.
+static void run_again(const job *j, int64_t c, int64_t count, int64_t row, void *states, int64_t *steps) {
+    const dpcri_flow *f = j->flow;
+    const int64_t start = dpcri_chunk_start(&j->p.chunks, c), length = dpcri_chunk_end(f, &j->p.chunks, c) - start;
+    bool at_work[DPCRI_SIDE], any = true;
+    int64_t last = 0;
+    for (int64_t i = 0; i < count; i++) at_work[i] = j->p.bad[(c + i) * f->rows + row] != 0;
+    for (int64_t t = 0; t < length && any; t += DPCRI_STRETCH) {
+        dpcri_span span = steps_from(j, start + t, length - t < DPCRI_STRETCH ? length - t : DPCRI_STRETCH, count, row);
+        span.x = t == 0 ? start_of(j, c, row) : dpcri_at(f, states, last * f->w);
+        span.x_row = t == 0 ? f->rows * f->w : DPCRI_STRETCH * f->w;
+        span.y = states;
+        span.y_step = f->w;
+        span.y_row = DPCRI_STRETCH * f->w;
+        dpcri_flow_serial(f, &span);
+        last = span.n - 1;
+        any = false;
+        for (int64_t i = 0; i < count; i++) {
+            if (!at_work[i]) continue;
+            steps[i] += span.n;
+            at_work[i] =
+                !meets(j, start + i * j->p.chunks.size + t, span.n, row, dpcri_at(f, states, i * DPCRI_STRETCH * f->w));
+            any |= at_work[i];
+        }
+    }
+}
+
+// All chunks of a group that have the same length side by side, where more than one is bad.
 static void again_group(void *argument, int64_t group) {
     const job *j = argument;
-    const int64_t lo = group * DPCRI_SIDE, most = j->p.chunks.count - lo;
-    for (int64_t c = lo; c < lo + (most < DPCRI_SIDE ? most : DPCRI_SIDE); c++)
-        for (int64_t row = 0; row < j->flow->rows && c > 0; row++)
-            if (j->p.bad[c * j->flow->rows + row]) j->p.steps[c] += run_again(j, c, row, stretch_of(j, group));
+    const int64_t lo = group * DPCRI_SIDE, most = j->p.chunks.count - lo, rows = j->flow->rows;
+    const int64_t first = lo == 0 ? 1 : lo, hi = lo + (most < DPCRI_SIDE ? most : DPCRI_SIDE);
+    const int64_t past = hi == j->p.chunks.count ? hi - 1 : hi;
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t bad = 0, one = 0;
+        for (int64_t c = first; c < past; c++)
+            if (j->p.bad[c * rows + row]) bad++, one = c;
+        if (bad == 1) run_again(j, one, 1, row, stretch_of(j, group), j->p.steps + one);
+        if (bad > 1) run_again(j, first, past - first, row, stretch_of(j, group), j->p.steps + first);
+        if (past < hi && past > 0 && j->p.bad[past * rows + row])
+            run_again(j, past, 1, row, stretch_of(j, group), j->p.steps + past);
+    }
 }
 
 // Checks all boundaries before anything moves; the number of bad ones.
@@ -233,7 +262,9 @@ static void finish(void *argument, int64_t row) {
     j->p.row_steps[row] = 0;
     for (int64_t c = 1; c < j->p.chunks.count; c++) {
         const bool was_bad = j->p.bad[c * j->flow->rows + row] != 0, is_bad = check(j, c, row);
-        if (was_bad || is_bad) j->p.row_steps[row] += run_again(j, c, row, stretch_of(j, row));
+        if (!was_bad && !is_bad) continue;
+        j->p.bad[c * j->flow->rows + row] = true;
+        run_again(j, c, 1, row, stretch_of(j, row), &j->p.row_steps[row]);
     }
 }
 
