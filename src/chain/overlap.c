@@ -108,51 +108,67 @@ static void warm_up(const job *j, int64_t c, int64_t count, int64_t row, int64_t
     dpcri_flow_copy(f, &keep);
 }
 
-static void run_chunks(const job *j, int64_t c, int64_t count, int64_t row) {
+// Steps from .. past - 1 of each of `count` chunks from c on; x as the serial kernel takes it.
+static void run_steps(const job *j, int64_t c, int64_t count, int64_t row, int64_t from, int64_t past, const void *x,
+                      int64_t x_row) {
     const dpcri_flow *f = j->flow;
-    const int64_t m = dpcri_chunk_start(&j->p.chunks, c);
-    dpcri_span span = steps_from(j, m, dpcri_chunk_end(f, &j->p.chunks, c) - m, count, row);
-    span.x = c == 0 ? dpcri_at(f, f->z0, row * f->z0_row) : start_of(j, c, row);
-    span.x_row = f->rows * f->w;
+    const int64_t m = dpcri_chunk_start(&j->p.chunks, c) + from;
+    dpcri_span span = steps_from(j, m, past - from, count, row);
+    if (count <= 0 || past <= from) return;
+    span.x = x;
+    span.x_row = x_row;
     span.y = state_at(j, m, row);
     span.y_step = f->z_step;
     span.y_row = j->p.chunks.size * f->z_step;
     dpcri_flow_serial(f, &span);
 }
 
-static bool stands_alone(const job *j, int64_t c) {
-    return c == 0 || c == j->p.chunks.count - 1 || dpcri_chunk_start(&j->p.chunks, c) <= j->options->warm_up;
+// Goes on from step `from` - 1 of each.
+static void run_on(const job *j, int64_t c, int64_t count, int64_t row, int64_t from, int64_t past) {
+    const int64_t m = dpcri_chunk_start(&j->p.chunks, c) + from;
+    run_steps(j, c, count, row, from, past, m > 0 ? state_at(j, m - 1, row) : NULL, j->p.chunks.size * j->flow->z_step);
 }
 
-static void first_run(const job *j, int64_t c, int64_t count, int64_t row, void *states) {
+// All side by side, though chunk 0 starts otherwise and the last one may be shorter. Chunk 0 is full, or alone.
+static void run_chunks(const job *j, int64_t c, int64_t count, int64_t row) {
     const dpcri_flow *f = j->flow;
-    const int64_t start = dpcri_chunk_start(&j->p.chunks, c);
-    const bool from_z0 = start <= j->options->warm_up;
-    const int64_t steps = from_z0 ? start : j->options->warm_up;
-    if (c > 0) {
-        warm_up(j, c, count, row, steps, from_z0 ? dpcri_at(f, f->z0, row * f->z0_row) : NULL, states);
-        const int64_t taken = steps - (from_z0 && f->z0 ? 0 : 1);
-        for (int64_t i = 0; i < count; i++) j->p.steps[c + i] += taken;
-    }
-    run_chunks(j, c, count, row);
-    for (int64_t i = 0; i < count; i++)
-        j->p.steps[c + i] += dpcri_chunk_end(f, &j->p.chunks, c + i) - dpcri_chunk_start(&j->p.chunks, c + i) -
-                             (c + i == 0 && !f->z0 ? 1 : 0);
+    const int64_t last = c + count - 1, start = dpcri_chunk_start(&j->p.chunks, last);
+    const int64_t least = dpcri_chunk_end(f, &j->p.chunks, last) - start, rest = c == 0 ? count - 1 : count;
+    const int64_t most = count > 1 ? j->p.chunks.size : least, lead = c == 0 ? 1 : least;
+    if (c == 0) run_steps(j, 0, 1, row, 0, 1, dpcri_at(f, f->z0, row * f->z0_row), 0);
+    if (rest > 0) run_steps(j, last + 1 - rest, rest, row, 0, lead, start_of(j, last + 1 - rest, row), f->rows * f->w);
+    run_on(j, c, count, row, lead, least);
+    run_on(j, c, count - 1, row, least, most);
 }
 
-// Chunks that cannot share a call run alone, the others side by side.
+// The starts of chunks c .. hi - 1.
+static void warm_up_all(const job *j, int64_t c, int64_t hi, int64_t row, void *states) {
+    const dpcri_flow *f = j->flow;
+    for (; c < hi && dpcri_chunk_start(&j->p.chunks, c) <= j->options->warm_up; c++) {
+        const int64_t steps = dpcri_chunk_start(&j->p.chunks, c);
+        warm_up(j, c, 1, row, steps, dpcri_at(f, f->z0, row * f->z0_row), states);
+        j->p.steps[c] += steps - (f->z0 ? 0 : 1);
+    }
+    if (c >= hi) return;
+    warm_up(j, c, hi - c, row, j->options->warm_up, NULL, states);
+    for (; c < hi; c++) j->p.steps[c] += j->options->warm_up - 1;
+}
+
 static void first_group(void *argument, int64_t group) {
     const job *j = argument;
+    const dpcri_flow *f = j->flow;
     const int64_t lo = group * DPCRI_SIDE, most = j->p.chunks.count - lo;
     const int64_t hi = lo + (most < DPCRI_SIDE ? most : DPCRI_SIDE);
+    const bool apart = lo == 0 && j->p.chunks.head != j->p.chunks.size;
     for (int64_t c = lo; c < hi; c++) j->p.steps[c] = 0;
-    for (int64_t row = 0; row < j->flow->rows; row++)
-        for (int64_t c = lo; c < hi;) {
-            int64_t count = 1;
-            while (!stands_alone(j, c) && c + count < hi && !stands_alone(j, c + count)) count++;
-            first_run(j, c, count, row, stretch_of(j, group));
-            c += count;
-        }
+    for (int64_t row = 0; row < f->rows; row++) {
+        warm_up_all(j, lo == 0 ? 1 : lo, hi, row, stretch_of(j, group));
+        if (apart) run_chunks(j, 0, 1, row);
+        if (hi > lo + apart) run_chunks(j, lo + apart, hi - lo - apart, row);
+        for (int64_t c = lo; c < hi; c++)
+            j->p.steps[c] +=
+                dpcri_chunk_end(f, &j->p.chunks, c) - dpcri_chunk_start(&j->p.chunks, c) - (c == 0 && !f->z0 ? 1 : 0);
+    }
 }
 
 static bool near_by(double x, double y, double tolerance) {
