@@ -20,6 +20,8 @@ enum { TILE_ROWS = 8 };
 enum { TILE_ROWS = 4 };
 #endif
 
+// MANY_FORMS: kernels for every number of strands that go together and for frequent widths, or a few for all.
+#define MANY_FORMS (DPCRI_VECTOR_BYTES > 16)
 #define T float
 #define V vf
 #define VI vfi
@@ -41,6 +43,8 @@ enum { TILE_ROWS = 4 };
 #undef TABLE
 #undef V_
 
+#undef MANY_FORMS
+#define MANY_FORMS 0
 #define T double
 #define V vd
 #define VI vdi

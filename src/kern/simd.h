@@ -24,6 +24,12 @@
 #endif
 
 #define DPCRI_INLINE static inline __attribute__((always_inline))
+// Called, in one copy: a large body that many places share.
+#if defined(__clang__)
+#define DPCRI_CALLED static __attribute__((noinline))
+#else
+#define DPCRI_CALLED static __attribute__((noinline, noclone))
+#endif
 
 typedef float vf __attribute__((vector_size(DPCRI_VECTOR_BYTES), aligned(DPCRI_VECTOR_BYTES)));
 typedef double vd __attribute__((vector_size(DPCRI_VECTOR_BYTES), aligned(DPCRI_VECTOR_BYTES)));
