@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // DPCR_SCHEME_AUTO: the loop or chunks, from a cost model. pcr and blelloch never win on a handful of cores (they form
 // log2 n times, or as many, compositions as chunks do, and sweep memory once a level); overlap needs to know that the
-// chain forgets, which a shape does not say. So they are the caller's to ask for.
+// chain forgets, which a shape does not say: forgets.c asks the data where threads would idle beside the loop.
 #include <stdio.h>
 
 #include "chain/auto.h"

@@ -70,6 +70,9 @@ void dpcri_flow_start(const dpcri_flow *flow);
 // count x each x more elements for the workspace, with checked products.
 void *dpcri_flow_take(const dpcri_flow *flow, dpcri_arena *arena, int64_t count, int64_t each, int64_t more);
 
+// Components that mix with no others and fill whole cache lines, so that they can be run apart; 0: all mix.
+int64_t dpcri_part_width(dpcr_structure form, int64_t block, size_t element);
+
 // Tasks for `items` of `flops` each: from the shape alone. Task i of n has the items [lo, hi).
 int64_t dpcri_task_count(int64_t items, double flops);
 void dpcri_task_range(int64_t items, int64_t tasks, int64_t i, int64_t *lo, int64_t *hi);

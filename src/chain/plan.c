@@ -9,6 +9,7 @@
 
 #include "chain/auto.h"
 #include "chain/flow.h"
+#include "chain/forgets.h"
 #include "chain/measure.h"
 
 static dpcr_status check_shape(const dpcr_chain_shape *shape, dpcr_error *error) {
@@ -94,6 +95,7 @@ static dpcr_status choose(dpcr_chain_plan *plan, dpcr_error *error) {
     dpcri_chain_defaults(&plan->shape.transition, plan->shape.length, plan->shape.batch, &chunked);
     o->scheme = dpcri_chain_auto(&plan->shape, chunked.chunk, dpcr_context_threads(plan->context), plan->sentence,
                                  sizeof plan->sentence);
+    plan->may_overlap = o->scheme == DPCR_SCHEME_SEQUENTIAL;
     return DPCR_OK;
 }
 
@@ -141,6 +143,14 @@ dpcr_status dpcr_chain_plan_create(dpcr_context *context, const dpcr_chain_shape
     const dpcri_view none = {0};
     const dpcri_linear whole = dpcri_plan_linear(made, &none, shape->transposed);
     made->workspace = dpcri_linear_workspace(&whole, &made->options);
+    dpcr_chain_options overlap;
+    if (made->may_overlap && dpcri_chain_may_overlap(shape, dpcr_context_threads(context), &overlap)) {
+        const size_t used = strlen(made->sentence);
+        snprintf(made->sentence + used, sizeof made->sentence - used, "; chunks of it side by side where it forgets");
+        made->workspace = dpcri_linear_workspace(&whole, &overlap);
+    } else {
+        made->may_overlap = false;
+    }
     if (made->workspace == SIZE_MAX)
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_OVERFLOW,
                             "chain_plan: the workspace of %s over %" PRId64 " steps of %" PRId64
@@ -238,7 +248,9 @@ dpcr_status dpcr_chain_execute(const dpcr_chain_plan *plan, const dpcr_array *a,
     chain.z_step = vz.step;
     chain.z_row = vz.row;
     dpcr_chain_report counts;
-    dpcri_linear_solve(plan->context, &chain, &plan->options, workspace, &counts);
+    dpcr_chain_options options = plan->options;
+    if (plan->may_overlap) dpcri_chain_forgets(plan->context, &chain, workspace, &options);
+    dpcri_linear_solve(plan->context, &chain, &options, workspace, &counts);
     if (report) {
         counts.size = report->size;
         counts.seconds = dpcri_seconds() - start;

@@ -11,6 +11,7 @@ struct dpcr_chain_plan {
     dpcr_chain_shape shape;
     dpcr_chain_options options;  // every field set, the scheme chosen
     int64_t values;
+    bool may_overlap;  // the loop was chosen, not asked for: run side by side where the data forget
     size_t workspace;
     char sentence[256];
 };

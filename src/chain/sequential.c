@@ -10,10 +10,9 @@
 // Sequences a group: the kernels interleave four of them, and narrow states join into vectors.
 static int64_t group_rows(const dpcri_flow *flow) { return flow->w >= 16 ? 4 : (64 + flow->w - 1) / flow->w; }
 
-// Components that mix with no others and fill whole cache lines: a part of the width that runs by itself. 0: all mix.
-static int64_t part_width(const dpcri_flow *f) {
-    const int64_t line = 64 / (int64_t)f->size, k = f->form == DPCR_BLOCK ? f->block : 1;
-    return f->form == DPCR_DENSE ? 0 : line % k == 0 ? line : line * k;
+int64_t dpcri_part_width(dpcr_structure form, int64_t block, size_t element) {
+    const int64_t line = 64 / (int64_t)element, k = form == DPCR_BLOCK ? block : 1;
+    return form == DPCR_DENSE ? 0 : line % k == 0 ? line : line * k;
 }
 
 typedef struct job {
@@ -60,7 +59,7 @@ static void run(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_ar
     job j = {.flow = f, .group = group_rows(f)};
     j.groups = (f->rows + j.group - 1) / j.group;
     double flops = (double)j.group * (double)f->n * (4 + f->flops);
-    const int64_t part = part_width(f);
+    const int64_t part = dpcri_part_width(f->form, f->block, f->size);
     j.by_parts = part > 0 && j.groups < dpcr_context_threads(f->context) && f->w >= 2 * part;
     if (j.by_parts) {
         j.group = part, j.groups = (f->w + part - 1) / part;

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT
+#ifndef DPCRI_CHAIN_FORGETS_H
+#define DPCRI_CHAIN_FORGETS_H
+
+#include "chain/chain_internal.h"
+
+// Whether idle threads may run the loop of such a chain in overlapped chunks where its data forget; if so, the options
+// that overlap's workspace is to be asked for with.
+bool dpcri_chain_may_overlap(const dpcr_chain_shape *shape, int threads, dpcr_chain_options *options);
+
+// Looks how soon the chain at hand forgets its start. Where that is soon enough: true, and the options of a solve by
+// overlap, whose bits are the loop's. The workspace is scratch.
+bool dpcri_chain_forgets(dpcr_context *context, const dpcri_linear *chain, void *workspace,
+                         dpcr_chain_options *options);
+
+#endif

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT
+// AUTO on chains whose loop waits: where the data forget their start it runs side by side, and where they do not in
+// order, with the loop's bits both ways.
+#include "chain_problem.h"
+
+enum { LENGTH = 20000 };
+
+static const dpcr_chain_options automatic = {.size = sizeof automatic};
+static const dpcr_chain_options loop = {.size = sizeof loop, .scheme = DPCR_SCHEME_SEQUENTIAL};
+
+static problem problem_of(int which, dpcr_dtype dtype, bool transposed, bool with_z0) {
+    const dpcr_transition forms[] = {dpcr_transition_square(DPCR_DIAGONAL, 5, 0),
+                                     dpcr_transition_square(DPCR_SCALAR, 3, 0),
+                                     dpcr_transition_square(DPCR_BLOCK, 6, 2)};
+    return make(forms[which], dtype, LENGTH, 1, transposed, with_z0, FILL_RANDOM, false, false);
+}
+
+static void same_as_the_loop(problem *p, int threads, bool in_place, dpcr_scheme wanted) {
+    const size_t bytes = (size_t)(p->length * p->batch * p->w) * dpcr_dtype_size(p->dtype);
+    void *expected = malloc(bytes), *b = malloc(bytes);
+    assert_non_null(expected), assert_non_null(b);
+    memcpy(b, p->b, bytes);
+    solve(p, &loop, 1, false);
+    memcpy(expected, p->z, bytes);
+    const dpcr_chain_report report = solve(p, &automatic, threads, in_place);
+    if (report.scheme != wanted)
+        fail_msg("%s: ran %s, wanted %s", describe(p, &automatic), dpcr_scheme_name(report.scheme),
+                 dpcr_scheme_name(wanted));
+    assert_memory_equal(p->z, expected, bytes);
+    assert_memory_equal(p->b, b, bytes);
+    free(expected), free(b);
+}
+
+static void chains_that_forget_go_side_by_side(void **state) {
+    (void)state;
+    for (int which = 0; which < 3; which++)
+        for (int dtype = DPCR_F32; dtype <= DPCR_F64; dtype++)
+            for (int form = 0; form < 4; form++) {
+                problem p = problem_of(which, (dpcr_dtype)dtype, form & 1, form == 2);
+                for (int threads = 1; threads <= 3; threads++)
+                    same_as_the_loop(&p, threads, form > 1, threads > 1 ? DPCR_SCHEME_OVERLAP : DPCR_SCHEME_SEQUENTIAL);
+                drop(&p);
+            }
+}
+
+// One step that keeps everything is enough where a place is looked at; elsewhere the boundaries tell.
+static void chains_that_keep_their_past_go_in_order(void **state) {
+    (void)state;
+    for (int which = 0; which < 2; which++) {
+        problem p = problem_of(which, DPCR_F64, false, true);
+        for (int64_t i = 0; i < LENGTH * p.values; i++) ((double *)p.a)[i] = 1;
+        same_as_the_loop(&p, 2, false, DPCR_SCHEME_SEQUENTIAL);
+        drop(&p);
+    }
+    problem p = problem_of(0, DPCR_F64, false, true);  // forgets at every place that is looked at, not between
+    for (int64_t l = 0; l < LENGTH; l++)
+        for (int64_t i = 0; i < p.values; i++)
+            if (l % (LENGTH / 4) > 400) ((double *)p.a)[l * p.values + i] = i % 2 ? 1 : -1;
+    same_as_the_loop(&p, 2, false, DPCR_SCHEME_OVERLAP);
+    drop(&p);
+}
+
+// A number that is not finite stays where the loop has it.
+static void what_is_not_finite_stays(void **state) {
+    (void)state;
+    problem p = problem_of(0, DPCR_F32, false, true);
+    ((float *)p.b)[(LENGTH / 3) * p.w + 2] = NAN;
+    ((float *)p.b)[(LENGTH / 2) * p.w + 3] = INFINITY;
+    const size_t bytes = (size_t)(LENGTH * p.w) * sizeof(float);
+    float *expected = malloc(bytes);
+    solve(&p, &loop, 1, false);
+    memcpy(expected, p.z, bytes);
+    solve(&p, &automatic, 2, false);
+    for (int64_t i = 0; i < LENGTH * p.w; i++) {
+        const float x = ((float *)p.z)[i], y = expected[i];
+        assert_true(x == y || (isnan(x) && isnan(y)));
+    }
+    free(expected);
+    drop(&p);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chains_that_forget_go_side_by_side),
+        cmocka_unit_test(chains_that_keep_their_past_go_in_order),
+        cmocka_unit_test(what_is_not_finite_stays),
+    };
+    return cmocka_run_group_tests(tests, open_contexts, close_contexts);
+}
