@@ -7,10 +7,12 @@
 #include "chain/auto.h"
 #include "chain/flow.h"
 #include "kern/chunked.h"
+#include "kern/squares.h"
 
 // Measured on one AVX-512 core (Zen 5, float): what a step of the loop waits for, and what it keeps the core busy.
 static double latency_ns(double width) {
-    return width <= 1 ? 1.2 : width <= 4 ? 2.0 + 0.4 * width : 4.0 + 0.25 * width;
+    static const double narrow[] = {1.0, 1.0, 1.9, 2.7, 3.2};
+    return width <= 4 ? narrow[(int)width] : 6.5 + 0.25 * width;
 }
 static double busy_ns(double flops) { return 0.4 + flops / 40.0; }
 static const double region_ns = 1000;  // handing tasks over and waiting for them, with the last task's imbalance
@@ -33,22 +35,38 @@ static double loop_ns(const dpcr_chain_shape *s, int threads) {
     return (double)s->length * most(latency_ns(coupled_width(&s->transition)), apply * batch / workers);
 }
 
+// Second level, third level, beyond: there the windows' many streams get a part of the bandwidth only.
+static double memory_factor(const dpcr_chain_shape *s, double third, double beyond) {
+    const double w = (double)s->transition.rows;
+    const double bytes = (double)s->length * (w * w + 2 * w) * (s->dtype == DPCR_F64 ? 8 : 4);
+    return bytes < 1e6 ? 1 : bytes < 12e6 ? third : beyond;
+}
+
 // A step in windows of fused kernels (one sequence), one thread, AVX-512 float, arrays in the second-level cache:
 // measured at L = 2^12 .. 2^18. 0: none serve it. Narrower vectors and double take as much longer as
 // they have fewer lanes.
 static double window_ns(const dpcr_chain_shape *s) {
     static const double by_width[] = {0, 0.16, 0.40, 1.0, 1.6};
     const int64_t w = s->transition.rows;
-    if (s->batch != 1 || s->dtype == DPCR_U32 || dpcri_chunked_steps(dpcri_kernel_form(&s->transition), w) == 0)
+    if (s->batch != 1 || s->dtype == DPCR_U32 || w > 4 ||
+        dpcri_chunked_steps(dpcri_kernel_form(&s->transition), w) == 0)
         return 0;
     const double lanes = (s->dtype == DPCR_F64 ? 2 : 1) * (double)(1 << (DPCRI_AVX512 - dpcri_isa_level()));
-    const double bytes = (double)s->length * (double)(w * w + 2 * w) * (s->dtype == DPCR_F64 ? 8 : 4);
-    // Second level, third level, beyond: there the windows' many streams get a part of the bandwidth only.
-    const double memory = bytes < 1e6 ? 1 : bytes < 12e6 ? 1.35 : w == 1 ? 4 : 6;
-    return by_width[w] * lanes * memory;
+    return by_width[w] * lanes * memory_factor(s, 1.35, w == 1 ? 4 : 6);
+}
+
+// The same where a vector holds rows of a matrix; windows go to all threads, and take about as long on each.
+static double squares_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) {
+    const int64_t w = s->transition.rows;
+    const bool back = s->transposed != 0;
+    if (!dpcri_summary_at(dpcri_isa_level(), s->dtype, dpcri_kernel_form(&s->transition), w, back)) return 0;
+    const double step = w == 4 ? (back ? 2.8 : 2.3) : (back ? 9.7 : 9.5);
+    const double windows = most(1, (double)s->length / (double)(chunk * DPCRI_SIDE)), workers = least(threads, windows);
+    return step * memory_factor(s, 1, 1.5) * (double)s->batch / workers * (workers > 1 ? 1.15 : 1);
 }
 
 static double chunked_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) {
+    if (squares_ns(s, chunk, threads) > 0) return 2 * region_ns + (double)s->length * squares_ns(s, chunk, threads);
     // One thread's time: what further threads add depends on the machine's load more than on the shape.
     if (window_ns(s) > 0 && chunk == dpcri_chunked_steps(dpcri_kernel_form(&s->transition), s->transition.rows))
         return region_ns / 10 + (double)s->length * window_ns(s);
