@@ -217,7 +217,7 @@ static void solve_both(test_chain *c, int64_t w, int act, bool residual) {
 
 static void every_length(test_chain *c) {
     static const int acts[] = {DPCRI_ACT_TANH, DPCRI_ACT_TANH, DPCRI_ACT_SIGMOID, DPCRI_ACT_RELU, DPCRI_ACT_IDENTITY};
-    for (int64_t w = 1; w <= 4; w += w)
+    for (int64_t w = 1; w <= 4; w++)
         for (c->count = 1; c->count <= 200; c->count++) {
             c->layout = (int)((c->count + w) % LAYOUTS);
             solve_both(c, w, acts[(c->count + w) % 5], c->count / 3 % 2);
@@ -226,7 +226,7 @@ static void every_length(test_chain *c) {
 
 static void awkward_lengths(test_chain *c) {
     static const int64_t lengths[] = {255, 256, 257, 511, 1000, 1023, 1024, 1025, 3071, 4999};
-    for (int64_t w = 1; w <= 4; w += w)
+    for (int64_t w = 1; w <= 4; w++)
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
             for (c->layout = 0; c->layout < LAYOUTS; c->layout++)
                 for (int residual = 0; residual < 2; residual++) {
@@ -238,7 +238,7 @@ static void awkward_lengths(test_chain *c) {
 // Newton on an affine chain: the guess, one sweep, whose measure is the check. Shooting likewise where M is the
 // product.
 static void affine_chains(test_chain *c) {
-    for (int64_t w = 1; w <= 4; w += w)
+    for (int64_t w = 1; w <= 4; w++)
         for (c->layout = 0; c->layout < LAYOUTS; c->layout++)
             for (int residual = 0; residual < 2; residual++) {
                 c->count = 3000;
@@ -259,7 +259,7 @@ static void affine_chains(test_chain *c) {
 // Nothing from a step that is not finite on is called good, and what is before it is right.
 static void values_that_are_not_finite(test_chain *c) {
     static const double values[] = {NAN, INFINITY, -INFINITY};
-    for (int64_t w = 1; w <= 4; w += w)
+    for (int64_t w = 1; w <= 4; w++)
         for (int method = 0; method < 2; method++)
             for (int kind = 0; kind < 3; kind++)
                 for (int64_t at = 0; at < 3000; at += at < 3 ? 1 : 389) {
@@ -323,7 +323,7 @@ static void chains_that_do_not_converge(test_chain *c) {
 }
 
 static void the_same_bits_twice(test_chain *c) {
-    for (int64_t w = 1; w <= 4; w += w)
+    for (int64_t w = 1; w <= 4; w++)
         for (int method = 0; method < 2; method++) {
             const int named = method ? DPCRI_WINDOW_NEWTON : DPCRI_WINDOW_SHOOTING;
             c->count = 2900;
@@ -432,7 +432,7 @@ static void adjoint_chain(test_chain *c, int64_t w, bool residual, int direct_ki
 
 static void adjoint_chains(test_chain *c) {
     static const int64_t lengths[] = {255, 256, 257, 511, 1000, 1023, 1024, 1025, 3071, 4999};
-    for (int64_t w = 1; w <= 4; w += w) {
+    for (int64_t w = 1; w <= 4; w++) {
         for (c->count = 2; c->count <= 200; c->count++) {
             c->layout = (int)((c->count + w) % LAYOUTS);
             adjoint_chain(c, w, c->count / 3 % 2, (int)(c->count % 3), c->count % 2);

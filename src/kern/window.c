@@ -1,16 +1,24 @@
 // SPDX-License-Identifier: MIT
+// Which table of window kernels serves a dtype at a level.
 #include "kern/window.h"
 
+extern const dpcri_window_kernels dpcri_window_f32_portable, dpcri_window_f64_portable;
 #if defined(__x86_64__)
-extern const dpcri_window_kernels dpcri_window_f32_avx512;
+extern const dpcri_window_kernels dpcri_window_f32_avx2, dpcri_window_f64_avx2;
+extern const dpcri_window_kernels dpcri_window_f32_avx512, dpcri_window_f64_avx512;
 #endif
 
 const dpcri_window_kernels *dpcri_window_kernels_at(dpcri_isa level, dpcr_dtype dtype) {
+    if (level > dpcri_isa_level() || (dtype != DPCR_F32 && dtype != DPCR_F64)) return NULL;
+    const bool wide = dtype == DPCR_F64;
+    switch (level) {
+        case DPCRI_PORTABLE: return wide ? &dpcri_window_f64_portable : &dpcri_window_f32_portable;
 #if defined(__x86_64__)
-    if (level == DPCRI_AVX512 && level <= dpcri_isa_level() && dtype == DPCR_F32) return &dpcri_window_f32_avx512;
+        case DPCRI_AVX2: return wide ? &dpcri_window_f64_avx2 : &dpcri_window_f32_avx2;
+        case DPCRI_AVX512: return wide ? &dpcri_window_f64_avx512 : &dpcri_window_f32_avx512;
 #endif
-    (void)level, (void)dtype;
-    return NULL;
+        default: return NULL;
+    }
 }
 
 const dpcri_window_kernels *dpcri_window_kernels_get(dpcr_dtype dtype) {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The window kernels of one instruction set level: included once by window_LEVEL.c, whose flags choose the level. Float
-// only, and AVX-512 only so far: a width takes a compiler half a minute.
+// The window kernels of one instruction set level: included once by window_LEVEL.c, whose flags choose the level.
 // The templates' parameters: T element, V vector, VI integers of the same size, VN lanes, W the width, N(name) the
 // function's name, V_(op) and S_(op) the vector and the scalar operation of simd.h, TABLE the table's name.
 #include <stdbool.h>
@@ -61,6 +60,9 @@ enum { KEPT, FIRST_ORDER, PRODUCT };
 #define ADJOINT_STEPS 32
 #define GUESS_STEPS 8  // of the chunk before, that a first guess runs
 
+// Passes of their own for every form of chain, or one for all, which chooses as it goes.
+#define FORMS_APART (IS_FLOAT && DPCRI_VECTOR_BYTES == 64)
+
 #define T float
 #define V vf
 #define VI vfi
@@ -80,3 +82,14 @@ enum { KEPT, FIRST_ORDER, PRODUCT };
 #undef TABLE
 #undef V_
 #undef S_
+
+#define T double
+#define V vd
+#define VI vdi
+#define VN VD
+#define IS_FLOAT 0
+#define TYPE f64
+#define TABLE DPCRI_LEVEL(dpcri_window_f64)
+#define V_(op) vd_##op
+#define S_(op) sd_##op
+#include "kern/window_dtype.inc"

@@ -5,7 +5,7 @@
 
 bool dpcri_narrow_has_window(const dpcri_narrow *chain) {
     return dpcri_window_kernels_get(chain->dtype) && !chain->diagonal && chain->width <= DPCRI_NARROW_WIDTH &&
-           chain->width != 3 && dpcri_narrow_serves(chain);
+           dpcri_narrow_serves(chain);
 }
 
 int dpcri_narrow_window(const dpcri_narrow *chain, const dpcr_span *span, const dpcr_array *in,
