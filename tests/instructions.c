@@ -107,22 +107,25 @@ static void network(work *w, int64_t width, int64_t layers, int64_t batch, dpcr_
 }
 
 // X(name, steps, set-up)
-#define CASES(X)                                                                                                 \
-    X("linear-1-sequential", STEPS, linear(w, DPCR_DENSE, 1, DPCR_SCHEME_SEQUENTIAL, 0))                         \
-    X("linear-2-sequential", STEPS, linear(w, DPCR_DENSE, 2, DPCR_SCHEME_SEQUENTIAL, 0))                         \
-    X("linear-8-sequential", STEPS, linear(w, DPCR_DENSE, 8, DPCR_SCHEME_SEQUENTIAL, 0))                         \
-    X("linear-1-chunked", STEPS, linear(w, DPCR_DENSE, 1, DPCR_SCHEME_CHUNKED, 0))                               \
-    X("linear-2-chunked", STEPS, linear(w, DPCR_DENSE, 2, DPCR_SCHEME_CHUNKED, 0))                               \
-    X("linear-4-chunked", STEPS, linear(w, DPCR_DENSE, 4, DPCR_SCHEME_CHUNKED, 0))                               \
-    X("linear-2-chunked-transposed", STEPS, linear(w, DPCR_DENSE, 2, DPCR_SCHEME_CHUNKED, 1))                    \
-    X("linear-4-overlap", STEPS, linear(w, DPCR_DENSE, 4, DPCR_SCHEME_OVERLAP, 0))                               \
-    X("diagonal-64-chunked", STEPS, linear(w, DPCR_DIAGONAL, 64, DPCR_SCHEME_CHUNKED, 0))                        \
-    X("network-2-sequential", STEPS, network(w, 2, STEPS, 1, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_SEQUENTIAL, 0)) \
-    X("network-2-overlap", STEPS, network(w, 2, STEPS, 1, DPCR_METHOD_OVERLAP, DPCR_SCHEME_SEQUENTIAL, 0))       \
-    X("network-8-overlap", STEPS, network(w, 8, STEPS, 1, DPCR_METHOD_OVERLAP, DPCR_SCHEME_SEQUENTIAL, 0))       \
-    X("network-2-backward", STEPS, network(w, 2, STEPS, 1, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_OVERLAP, 1))      \
-    X("network-8-backward", STEPS, network(w, 8, STEPS, 1, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_OVERLAP, 1))      \
-    X("network-32-batch-64", 64, network(w, 32, 64, 64, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_SEQUENTIAL, 0))      \
+#define CASES(X)                                                                                                    \
+    X("linear-1-sequential", STEPS, linear(w, DPCR_DENSE, 1, DPCR_SCHEME_SEQUENTIAL, 0))                            \
+    X("linear-2-sequential", STEPS, linear(w, DPCR_DENSE, 2, DPCR_SCHEME_SEQUENTIAL, 0))                            \
+    X("linear-8-sequential", STEPS, linear(w, DPCR_DENSE, 8, DPCR_SCHEME_SEQUENTIAL, 0))                            \
+    X("linear-1-chunked", STEPS, linear(w, DPCR_DENSE, 1, DPCR_SCHEME_CHUNKED, 0))                                  \
+    X("linear-2-chunked", STEPS, linear(w, DPCR_DENSE, 2, DPCR_SCHEME_CHUNKED, 0))                                  \
+    X("linear-4-chunked", STEPS, linear(w, DPCR_DENSE, 4, DPCR_SCHEME_CHUNKED, 0))                                  \
+    X("linear-2-chunked-transposed", STEPS, linear(w, DPCR_DENSE, 2, DPCR_SCHEME_CHUNKED, 1))                       \
+    X("linear-4-overlap", STEPS, linear(w, DPCR_DENSE, 4, DPCR_SCHEME_OVERLAP, 0))                                  \
+    X("diagonal-64-chunked", STEPS, linear(w, DPCR_DIAGONAL, 64, DPCR_SCHEME_CHUNKED, 0))                           \
+    X("network-2-sequential", STEPS, network(w, 2, STEPS, 1, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_SEQUENTIAL, 0))    \
+    X("network-2-overlap", STEPS, network(w, 2, STEPS, 1, DPCR_METHOD_OVERLAP, DPCR_SCHEME_SEQUENTIAL, 0))          \
+    X("network-8-overlap", STEPS, network(w, 8, STEPS, 1, DPCR_METHOD_OVERLAP, DPCR_SCHEME_SEQUENTIAL, 0))          \
+    X("network-2-backward", STEPS, network(w, 2, STEPS, 1, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_OVERLAP, 1))         \
+    X("network-2-backward-sequential", STEPS,                                                                       \
+      network(w, 2, STEPS, 1, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_SEQUENTIAL, 1))                                   \
+    X("network-2-backward-chunked", STEPS, network(w, 2, STEPS, 1, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_CHUNKED, 1)) \
+    X("network-8-backward", STEPS, network(w, 8, STEPS, 1, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_OVERLAP, 1))         \
+    X("network-32-batch-64", 64, network(w, 32, 64, 64, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_SEQUENTIAL, 0))         \
     X("network-32-batch-64-backward", 64, network(w, 32, 64, 64, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_SEQUENTIAL, 1))
 
 int main(int argc, char **argv) {
