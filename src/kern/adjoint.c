@@ -10,7 +10,7 @@ extern const dpcri_adjoint_kernels dpcri_adjoint_f32_avx512, dpcri_adjoint_f64_a
 
 bool dpcri_adjoint_serves(const dpcri_narrow *chain) {
     return (chain->dtype == DPCR_F32 || chain->dtype == DPCR_F64) && chain->width >= 1 &&
-           (chain->width <= DPCRI_NARROW_WIDTH || chain->diagonal);
+           (chain->width <= DPCRI_NARROW_WIDTH || chain->diagonal || (chain->width == 8 && chain->dtype == DPCR_F32));
 }
 
 const dpcri_adjoint_kernels *dpcri_adjoint_kernels_at(dpcri_isa level, dpcr_dtype dtype) {
@@ -37,6 +37,7 @@ static int64_t parts_of(const dpcri_narrow *n, const dpcri_adjoint_kernels *k) {
 double dpcri_adjoint_loop_seconds(const dpcri_narrow *n) {
     const dpcri_adjoint_kernels *k = dpcri_adjoint_kernels_get(n->dtype);
     if (n->width <= DPCRI_NARROW_WIDTH) return k->loop_seconds[n->diagonal ? 1 : n->width];
+    if (!n->diagonal) return k->eight_seconds;
     const double filled = k->lane_seconds[0][0] * (double)parts_of(n, k);
     return filled > k->loop_seconds[0] ? filled : k->loop_seconds[0];
 }
@@ -44,5 +45,6 @@ double dpcri_adjoint_loop_seconds(const dpcri_narrow *n) {
 double dpcri_adjoint_lane_seconds(const dpcri_narrow *n) {
     const dpcri_adjoint_kernels *k = dpcri_adjoint_kernels_get(n->dtype);
     if (n->width <= DPCRI_NARROW_WIDTH) return k->lane_seconds[n->weight_step != 0][n->width];
+    if (!n->diagonal) return k->eight_seconds;
     return k->lane_seconds[0][0] * (double)parts_of(n, k);
 }

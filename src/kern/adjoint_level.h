@@ -38,6 +38,8 @@ enum { TURNED, ROWS, PACKED };      // how numbers of a vector of lanes lie (adj
     { 1.2e-9, 0.62e-9, 1.35e-9, 2.3e-9, 3.6e-9 }
 #endif
 #define T float
+#define IS_FLOAT 1
+#define EIGHT_SECONDS 4.8e-9
 #define V vf
 #define VI vfi
 #define VN (DPCRI_VECTOR_BYTES / 4)
@@ -54,6 +56,8 @@ enum { TURNED, ROWS, PACKED };      // how numbers of a vector of lanes lie (adj
 #define XN4 4
 #include "kern/adjoint.inc"
 #undef T
+#undef IS_FLOAT
+#undef EIGHT_SECONDS
 #undef V
 #undef VI
 #undef VN
@@ -95,6 +99,8 @@ enum { TURNED, ROWS, PACKED };      // how numbers of a vector of lanes lie (adj
     { 2.5e-9, 1.15e-9, 2.75e-9, 4.7e-9, 7e-9 }
 #endif
 #define T double
+#define IS_FLOAT 0
+#define EIGHT_SECONDS 0
 #define V vd
 #define VI vdi
 #define VN (DPCRI_VECTOR_BYTES / 8)

@@ -396,16 +396,18 @@ static void adjoint_lane(const dpcr_model *m, const dpcr_span *span, int64_t c, 
 }
 
 // Slopes are all that these kernels ask of the activation.
-static bool narrow_adjoint(const dpcri_program *p) { return p->fused && p->width <= DPCRI_NARROW_WIDTH; }
+static bool narrow_adjoint(const dpcri_program *p, const void *parameters, dpcri_narrow *narrow) {
+    dpcri_program_narrow(p, parameters, narrow);
+    return p->fused && dpcri_adjoint_serves(narrow);
+}
 
 static int adjoint(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
                    const dpcr_array *direct, const dpcr_array *last, const dpcr_array *kept,
                    const dpcr_array *first_out) {
     const dpcr_model *m = user;
     const dpcri_program *p = &m->program;
-    if (narrow_adjoint(p)) {
-        dpcri_narrow narrow;
-        dpcri_program_narrow(p, m->parameters, &narrow);
+    dpcri_narrow narrow;
+    if (narrow_adjoint(p, m->parameters, &narrow)) {
         dpcri_narrow_adjoint(&narrow, slopes_of, m, span, in, tape, direct, last, kept, first_out);
         return 0;
     }
@@ -514,12 +516,13 @@ dpcr_status dpcr_model_steps(dpcr_model *model, int64_t batch, dpcr_steps *steps
     if (in_one_call(&model->program, 1)) set_costs(model, steps);
     dpcri_narrow narrow;
     const bool served = dpcri_program_narrow(&model->program, model->parameters, &narrow);
-    if (narrow_adjoint(&model->program)) {
-        steps->adjoint_latency = dpcri_adjoint_loop_seconds(&narrow);
-        steps->adjoint_lane_seconds = dpcri_adjoint_lane_seconds(&narrow);
-        if (dpcri_narrow_has_adjoint_window(&narrow)) {
+    dpcri_narrow back;
+    if (narrow_adjoint(&model->program, model->parameters, &back)) {
+        steps->adjoint_latency = dpcri_adjoint_loop_seconds(&back);
+        steps->adjoint_lane_seconds = dpcri_adjoint_lane_seconds(&back);
+        if (dpcri_narrow_has_adjoint_window(&back)) {
             steps->adjoint_window = adjoint_window;
-            steps->adjoint_window_seconds = dpcri_narrow_adjoint_window_seconds(&narrow);
+            steps->adjoint_window_seconds = dpcri_narrow_adjoint_window_seconds(&back);
         }
     }
     if (served) {
