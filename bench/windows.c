@@ -152,7 +152,7 @@ static void cell(const char *name, int64_t length, int64_t w, double radius, dou
 int main(int argc, char **argv) {
     for (int a = 1; a < (argc > 1 ? argc : 3); a++) {
         const int64_t length = argc > 1 ? atoll(argv[a]) : a == 1 ? 1024 : 65536;
-        for (int64_t w = 1; w <= 4; w += w) {
+        for (int64_t w = 1; w <= 4; w++) {
             cell("cell, radius 0.9, newton", length, w, 0.9, 1, DPCRI_WINDOW_NEWTON);
             cell("cell, weak contraction, shooting", length, w, 1, 0.01, DPCRI_WINDOW_SHOOTING);
             cell("cell, bistable, shooting", length, w, 1.2, 0.1, DPCRI_WINDOW_SHOOTING);

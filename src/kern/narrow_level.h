@@ -27,8 +27,8 @@
 // Vectors of components of wide diagonal steps that go together.
 #define COUNT_MOST 6
 
-// Measured by bench_cells --costs (AMD Zen 5, 4.3 GHz), in cache; other machines differ by their clocks. By width, [0]
-// a vector of a wide diagonal: the loop, a lane's share with one W in registers and in all other forms.
+// Measured in cache on an AMD Zen 5 at 4.3 GHz; other machines differ by their clocks. By width, [0] a vector of a wide
+// diagonal: the loop, a lane's share with one W in registers and in all other forms.
 #define SECONDS(loop, registers, tiles) .loop_seconds = {EACH loop}, .lane_seconds = {{EACH registers}, {EACH tiles}}
 #define EACH(w0, w1, w2, w3, w4) w0, w1, w2, w3, w4
 #if defined(__AVX512F__)
