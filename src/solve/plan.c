@@ -307,7 +307,7 @@ dpcr_status dpcr_solve_plan_create(dpcr_context *context, const dpcr_steps *step
     made->backward_window = length;
     if (made->options.backward == DPCR_SCHEME_SEQUENTIAL) {
         const int64_t state = made->steps.batch * made->steps.width * (int64_t)dpcr_dtype_size(made->steps.dtype);
-        const int64_t first_cache = (8 << 10) / (state > 0 ? state : 1);
+        const int64_t first_cache = (32 << 10) / (state > 0 ? state : 1);
         made->backward_window =
             clamp((256 << 10) / (state > 0 ? state : 1), 1, clamp(length, 1, first_cache > 256 ? first_cache : 256));
     } else if (dpcri_backward_by_windows(made)) {
