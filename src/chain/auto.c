@@ -66,7 +66,8 @@ static double squares_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) 
 }
 
 static double chunked_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) {
-    if (squares_ns(s, chunk, threads) > 0) return 2 * region_ns + (double)s->length * squares_ns(s, chunk, threads);
+    if (squares_ns(s, chunk, threads) > 0)
+        return (threads > 1 ? 2 : 0.1) * region_ns + (double)s->length * squares_ns(s, chunk, threads);
     // One thread's time: what further threads add depends on the machine's load more than on the shape.
     if (window_ns(s) > 0 && chunk == dpcri_chunked_steps(dpcri_kernel_form(&s->transition), s->transition.rows))
         return region_ns / 10 + (double)s->length * window_ns(s);
