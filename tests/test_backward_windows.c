@@ -16,7 +16,7 @@
 
 #include "deeppcr/deeppcr.h"
 
-enum { LONGEST = 5000, B = 3, W = 4, NUMBERS = LONGEST * B * W };
+enum { LONGEST = 20000, B = 3, W = 4, NUMBERS = LONGEST * B * W };
 
 static uint32_t seed = 1;
 
@@ -142,7 +142,7 @@ static void check(int64_t length, int64_t width, double scale, bool own) {
 
 static void composing_is_the_loop(void **state) {
     (void)state;
-    static const int64_t lengths[] = {1, 2, 3, 255, 257, 1030, 4100, LONGEST};
+    static const int64_t lengths[] = {1, 2, 3, 255, 257, 1030, 4100, LONGEST};  // the last in several windows
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
         for (int64_t w = 1; w <= W; w++)
             for (int form = 0; form < 4; form++)
@@ -196,11 +196,85 @@ static void what_is_refused_goes_by_the_loop(void **state) {
     chain_drop(&c);
 }
 
+// Products that overflow in the middle of a window, where what comes out of it is finite again.
+static void products_that_overflow_inside_go_by_the_loop(void **state) {
+    (void)state;
+    enum { L = 2049 };
+    float dz0[B * W];
+    chain c = chain_make(L, 1, 1, DPCR_ACT_IDENTITY, 0, true, 1);
+    memset(input, 0, sizeof input), memset(z0, 0, sizeof z0), memset(direct, 0, sizeof direct);
+    for (int64_t l = 0; l < L; l++) {
+        const int64_t from_right = L - 1 - l;
+        weight[l] = from_right < 640 || from_right >= 1664 ? 0.9f : 1.1f;
+    }
+    last[0] = 1;
+    assert_int_equal(backward(&c, DPCR_SCHEME_SEQUENTIAL, true, true, loop, dz0), DPCR_OK);
+    if (c.steps.adjoint_window) {
+        assert_int_equal(backward(&c, DPCR_SCHEME_CHUNKED, true, false, composed, dz0), DPCR_OK);
+        for (int64_t l = 0; l < L; l++) {
+            const double x = (double)composed[l * B], y = (double)loop[l * B];
+            if (!(fabs(x - y) <= 1e-3 * fabs(y))) fail_msg("step %d: %g, the loop has %g", (int)l, x, y);
+        }
+    }
+    chain_drop(&c);
+}
+
+// Many sequences on several threads.
+static void threads_share_sequences(void **state) {
+    (void)state;
+    enum { MANY = 40, L = 600, WIDE = 2 };
+    static float weights[WIDE * WIDE], inputs[L * MANY * WIDE], states[L * MANY * WIDE], ends[MANY * WIDE],
+        found[3][L * MANY * WIDE];
+    fill(weights, WIDE * WIDE, 0.6), fill(inputs, L * MANY * WIDE, 1.5), fill(ends, MANY * WIDE, 1);
+    for (int threads = 1; threads <= 3; threads++) {
+        const dpcr_context_options options = {.size = sizeof options, .threads = threads};
+        dpcr_context *context = NULL;
+        assert_int_equal(dpcr_context_create(&options, &context, NULL), DPCR_OK);
+        const int64_t all[3] = {L, MANY, WIDE}, square[2] = {WIDE, WIDE};
+        const dpcr_cell_options made = {.size = sizeof made,
+                                        .kind = DPCR_CELL_DENSE,
+                                        .dtype = DPCR_F32,
+                                        .length = L,
+                                        .batch = MANY,
+                                        .width = WIDE,
+                                        .weight = dpcr_array_make(weights, DPCR_F32, 2, square),
+                                        .input = dpcr_array_make(inputs, DPCR_F32, 3, all)};
+        dpcr_cell *cell = NULL;
+        dpcr_steps steps;
+        assert_int_equal(dpcr_cell_create(context, &made, &cell, NULL), DPCR_OK);
+        assert_int_equal(dpcr_cell_steps(cell, &steps, NULL), DPCR_OK);
+        steps.flops = 0;  // unknown: always handed to the threads
+        const dpcr_solve_options o = {
+            .size = sizeof o, .method = DPCR_METHOD_SEQUENTIAL, .backward = DPCR_SCHEME_CHUNKED};
+        dpcr_solve_plan *plan = NULL;
+        assert_int_equal(dpcr_solve_plan_create(context, &steps, &o, &plan, NULL), DPCR_OK);
+        const size_t bytes = dpcr_solve_plan_workspace(plan);
+        void *workspace = aligned_alloc(64, (bytes + 127) / 64 * 64);
+        assert_non_null(workspace);
+        static float starts[MANY * WIDE];
+        const dpcr_array first = dpcr_array_make(starts, DPCR_F32, 2, all + 1),
+                         z_ = dpcr_array_make(states, DPCR_F32, 3, all),
+                         end = dpcr_array_make(ends, DPCR_F32, 2, all + 1),
+                         out = dpcr_array_make(found[threads - 1], DPCR_F32, 3, all);
+        assert_int_equal(dpcr_solve_execute(plan, &first, &z_, NULL, workspace, bytes, NULL, NULL), DPCR_OK);
+        assert_int_equal(
+            dpcr_solve_backward(plan, &first, &z_, NULL, NULL, &end, &out, NULL, workspace, bytes, NULL, NULL),
+            DPCR_OK);
+        assert_memory_equal(found[threads - 1], found[0], sizeof found[0]);
+        free(workspace);
+        dpcr_solve_plan_destroy(plan);
+        dpcr_cell_destroy(cell);
+        dpcr_context_destroy(context);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(composing_is_the_loop),
         cmocka_unit_test(products_beyond_the_numbers_go_by_the_loop),
         cmocka_unit_test(what_is_refused_goes_by_the_loop),
+        cmocka_unit_test(products_that_overflow_inside_go_by_the_loop),
+        cmocka_unit_test(threads_share_sequences),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -68,12 +68,13 @@ static void what_is_not_finite_stays(void **state) {
     ((float *)p.b)[(LENGTH / 2) * p.w + 3] = INFINITY;
     const size_t bytes = (size_t)(LENGTH * p.w) * sizeof(float);
     float *expected = malloc(bytes);
+    assert_non_null(expected);
     solve(&p, &loop, 1, false);
     memcpy(expected, p.z, bytes);
-    solve(&p, &automatic, 2, false);
+    assert_int_equal(solve(&p, &automatic, 2, false).scheme, DPCR_SCHEME_OVERLAP);
     for (int64_t i = 0; i < LENGTH * p.w; i++) {
-        const float x = ((float *)p.z)[i], y = expected[i];
-        assert_true(x == y || (isnan(x) && isnan(y)));
+        const float *x = (const float *)p.z + i, *y = expected + i;
+        assert_true(isnan(*x) ? isnan(*y) : memcmp(x, y, sizeof *x) == 0);
     }
     free(expected);
     drop(&p);

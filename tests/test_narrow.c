@@ -225,9 +225,13 @@ static void check_lanes(const dpcri_narrow_kernels *k, const chain *c, int64_t l
             same(c, "last", in + (size_t)i * state + (size_t)(r * w) * e,
                  (const char *)states + (size_t)(i * stride + steps - 1) * state + (size_t)(r * w) * e, i, steps, lanes,
                  steps);
-        for (size_t g = 0; g < (size_t)gap * e && (keep & 1); g++)
-            if (steps && out[(size_t)(i * lane + (steps - 1) * step + rows * row) * e + g] != 7)
-                fail_msg("states: written between the steps");
+    }
+    // Nothing but the states' own places was written.
+    for (int64_t x = 0; x < lanes * lane; x++) {
+        const int64_t l = x % lane / step, in_step = x % lane % step;
+        if (l < steps && in_step < rows * row && in_step % row < w) continue;
+        for (size_t byte = (size_t)x * e; byte < (size_t)(x + 1) * e; byte++)
+            if (out[byte] != 7 || tape[byte] != 7) fail_msg("written between the steps or rows");
     }
 }
 

@@ -486,16 +486,27 @@ static bool sleep_a_while(void *argument, int64_t i) {
     return i != s->failing;
 }
 
+// A busy machine may take the processor from one entrant and not from another: of several races most must be right.
+static int right_winners(sleepers *s, int64_t wanted) {
+    int right = 0;
+    for (int i = 0; i < 9; i++) {
+        double median[4];
+        const int64_t winner = dpcri_race(4, sleep_a_while, s, 0.05, median);
+        right += winner == wanted;
+        for (int64_t k = 0; k < 4; k++) assert_true(median[k] >= 1e-6 * (double)s->micros[k]);
+        if (s->failing >= 0) assert_true(median[s->failing] == HUGE_VAL);
+    }
+    return right;
+}
+
 static void races_have_the_right_winner(void **state) {
     (void)state;
-    double median[4];
     sleepers s = {.micros = {300, 100, 100, 200}, .failing = -1};
-    assert_int_equal(dpcri_race(4, sleep_a_while, &s, 0.1, median), 1);
-    assert_true(median[0] >= 300e-6 && median[1] >= 100e-6 && median[3] >= 200e-6);
+    assert_true(right_winners(&s, 1) >= 5);
     s.failing = 1;
-    assert_int_equal(dpcri_race(4, sleep_a_while, &s, 0.1, median), 2);
-    assert_true(median[1] == HUGE_VAL);
+    assert_true(right_winners(&s, 2) >= 5);
     s.failing = 0;
+    double median[1];
     assert_int_equal(dpcri_race(1, sleep_a_while, &s, 0.1, median), -1);
 }
 

@@ -80,16 +80,16 @@ typedef struct dpcr_chain_report {
 } dpcr_chain_report;
 
 // Plans a solve. Immutable afterwards and shareable between threads. Refuses (DPCR_ERROR_UNSUPPORTED) what cannot work.
-// DPCR_SCHEME_AUTO chooses from the cost model and dpcr_chain_plan_sentence tells why. Where it takes the loop and
-// threads would idle, execute looks at the chain's numbers and runs the loop in overlapped chunks if they forget their
-// start: the same bits, and the report says so.
+// DPCR_SCHEME_AUTO chooses from the cost model and dpcr_chain_plan_sentence tells why. Where it takes the loop without
+// having seen data and threads would idle, execute looks at the chain's numbers and runs the loop in overlapped chunks
+// if they forget their start: the same bits (but for a NaN's own), and the report says so.
 DPCR_API dpcr_status dpcr_chain_plan_create(dpcr_context *context, const dpcr_chain_shape *shape,
                                             const dpcr_chain_options *options, dpcr_chain_plan **plan,
                                             dpcr_error *error);
 DPCR_API void dpcr_chain_plan_destroy(dpcr_chain_plan *plan);
 DPCR_API dpcr_scheme dpcr_chain_plan_scheme(const dpcr_chain_plan *plan);
 DPCR_API const char *dpcr_chain_plan_sentence(const dpcr_chain_plan *plan);
-// Every option as the plan uses it: a plan made with these runs the same way, to the bit.
+// Every option as the plan uses it: a plan made with these gives the same bits.
 DPCR_API const dpcr_chain_options *dpcr_chain_plan_options(const dpcr_chain_plan *plan);
 
 // Bytes of workspace (64-byte aligned host memory) that each of the executes below needs.

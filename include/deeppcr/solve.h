@@ -109,8 +109,8 @@ typedef struct dpcr_steps {
 
     // The adjoint loop of one lane of one sequence (lanes = rows = 1) by composing, without leaving registers and
     // cache: as adjoint, whose numbers it gives but for rounding, always with a place for the adjoint states. Taken for
-    // the backward scheme `chunked` where no chunk is asked for. Positive: not served, and adjoint runs instead. May be
-    // NULL, must be where adjoint is.
+    // the backward scheme `chunked`. Positive: not served, and adjoint runs instead; last and first_out, and direct
+    // where it is adjoint, must then be as they were. May be NULL; not looked at without adjoint.
     int (*adjoint_window)(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
                           const dpcr_array *direct, const dpcr_array *last, const dpcr_array *adjoint,
                           const dpcr_array *first_out);
@@ -179,7 +179,7 @@ typedef struct dpcr_solve_options {
     double atol, rtol;     // a step is converged where |z_l - f_l(z_{l-1})| <= atol + rtol |z_l|. Default:
                            // DPCR_TOLERANCE_...; negative: 0 (overlap: bit for bit)
     int64_t window;        // steps solved at once; 1 is Gauss-Seidel; default: all, within the memory limit
-    int64_t chunk;         // overlap, shooting and the chunked scheme: steps a chunk
+    int64_t chunk;         // overlap, shooting and newton's scheme chunked: steps a chunk
     int64_t warm_up;       // overlap: steps before a chunk's first; default 64
     int64_t block;         // k of DPCR_METHOD_BLOCK; default 2
     double damping;        // s of DPCR_METHOD_DAMPED, in [0, 1]; default 0.7

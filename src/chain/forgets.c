@@ -60,7 +60,7 @@ static void run_places(const dpcri_flow *f, int64_t apart, int64_t at, void *x, 
     dpcri_flow_copy(f, &keep);
 }
 
-bool dpcri_chain_forgets(dpcr_context *context, const dpcri_linear *chain, void *workspace,
+void dpcri_chain_forgets(dpcr_context *context, const dpcri_linear *chain, void *workspace,
                          dpcr_chain_options *options) {
     const dpcri_flow f = dpcri_flow_of(context, chain);
     dpcri_arena arena = {.base = workspace, .size = SIZE_MAX};
@@ -84,7 +84,6 @@ bool dpcri_chain_forgets(dpcr_context *context, const dpcri_linear *chain, void 
         options->chunk = chunk_of(f.n, options->warm_up);
         options->tolerance = 0;
         options->max_sweeps = 3;
-        return true;
+        return;
     }
-    return false;
 }

@@ -8,9 +8,9 @@
 // that overlap's workspace is to be asked for with.
 bool dpcri_chain_may_overlap(const dpcr_chain_shape *shape, int threads, dpcr_chain_options *options);
 
-// Looks how soon the chain at hand forgets its start. Where that is soon enough: true, and the options of a solve by
+// Looks how soon the chain at hand forgets its start. Where that is soon enough the options become those of a solve by
 // overlap, whose bits are the loop's. The workspace is scratch.
-bool dpcri_chain_forgets(dpcr_context *context, const dpcri_linear *chain, void *workspace,
+void dpcri_chain_forgets(dpcr_context *context, const dpcri_linear *chain, void *workspace,
                          dpcr_chain_options *options);
 
 #endif

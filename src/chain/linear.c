@@ -227,8 +227,10 @@ static int64_t default_chunk(dpcr_scheme scheme, const dpcr_transition *transiti
 
 void dpcri_chain_defaults(const dpcr_transition *transition, int64_t length, int64_t batch,
                           dpcr_chain_options *options) {
+    const int64_t endless = (int64_t)1 << 40;  // longer than any chain, and safe to multiply by a step's bytes
     (void)batch;
     options->size = sizeof *options;
+    if (options->chunk > endless) options->chunk = endless;
     if (options->warm_up == 0) options->warm_up = 64;
     if (options->chunk == 0) options->chunk = default_chunk(options->scheme, transition, length, options->warm_up);
     if (options->levels == 0) options->levels = 64;

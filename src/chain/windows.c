@@ -140,7 +140,9 @@ static dpcri_ahead ahead_of(const job *j, int64_t i) {
     const dpcri_flow *f = j->flow;
     const int64_t lanes = j->lanes, c = i * lanes + (f->transposed ? lanes - 1 : 0);
     if ((i + 1) * lanes > j->full) return (dpcri_ahead){0};
-    return (dpcri_ahead){lowest(j, f->a, f->a_step, f->a_row, c), lowest(j, f->b, f->b_step, f->b_row, c), j->far};
+    // In place, another thread may be writing there: then a hint must do.
+    return (dpcri_ahead){lowest(j, f->a, f->a_step, f->a_row, c), lowest(j, f->b, f->b_step, f->b_row, c),
+                         j->far && f->z != f->b};
 }
 
 // A window that does not fill its lanes works on copies; its states take the place of b.

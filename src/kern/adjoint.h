@@ -17,7 +17,7 @@
 
 // slope, direct, kept, e [lanes][steps][rows], last (g at first) and first_out [lanes][rows]; lane c begins at step
 // first + c stride. direct, kept, e, first_out may be absent (data NULL); kept may be direct, e slope, first_out last.
-// A step stride of 0 lets all kept states of a lane and row share one place.
+// A step stride of 0 lets all kept states of a lane and row share one place (not where kept is direct).
 typedef struct dpcri_adjoint_run {
     int64_t first, lanes, stride, steps, rows;
     dpcri_grid slope, direct, kept, e, last, first_out;

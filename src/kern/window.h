@@ -52,7 +52,8 @@ typedef struct dpcri_window_kernels {
     // measured against that bound. What neither could solve within a budget of arithmetic is done by the loop, or left
     // where that does not pay. 0: done; 1: a method, width or activation that is not served.
     int (*solve)(const dpcri_narrow *chain, const dpcri_window_place *place, dpcri_window *window);
-    // The adjoint loop of a's steps, by composing.  0: done; 1: a width that is not served.
+    // The adjoint loop of a's steps, by composing.  0: done; 1: a width that is not served, or a product of Jacobians
+    // that leaves the finite numbers: what was written does not count.
     int (*adjoint)(const dpcri_narrow *chain, const dpcri_window_adjoint *a);
 } dpcri_window_kernels;
 

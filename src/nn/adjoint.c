@@ -94,7 +94,7 @@ static bool all_finite(const void *g, int64_t w, dpcr_dtype dtype) {
 }
 
 // Without a tape in blocks, whose borders are windows' borders too: the same numbers. A product of Jacobians that
-// leaves the finite numbers where the loop would not is found in what comes out, and refused.
+// leaves the finite numbers where the loop would not is found by the kernel, or in what comes out, and refused.
 int dpcri_narrow_adjoint_window(const dpcri_narrow *chain, dpcri_slopes_function *slopes, const void *user,
                                 const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
                                 const dpcr_array *direct, const dpcr_array *last, const dpcr_array *kept,

@@ -23,8 +23,7 @@ static bool by_lanes(const dpcr_solve_plan *plan) {
 
 bool dpcri_backward_by_windows(const dpcr_solve_plan *plan) {
     const dpcr_steps *steps = &plan->steps;
-    return plan->options.backward == DPCR_SCHEME_CHUNKED && !plan->options.chunk && steps->adjoint_window &&
-           steps->adjoint;
+    return plan->options.backward == DPCR_SCHEME_CHUNKED && steps->adjoint_window && steps->adjoint;
 }
 
 static void carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_backward_space *space) {
@@ -128,7 +127,10 @@ static void compose_rows(void *argument, int64_t task) {
             const dpcr_array kept = dpcri_lambda_lanes(b, lo, 1, 1, count, row, 1);
             const dpcr_array carry = dpcri_slice(&b->carry, 0, 1, row, 1);
             code = call_adjoint(b, steps->adjoint_window, lo, 1, 1, count, row, 1, &carry, &kept, &carry);
-            if (code < 0) note(b, code);
+            if (code < 0) {
+                note(b, code);
+                return;
+            }
         }
         if (code > 0) dpcri_adjoint_range(b, lo, b->hi, row, 1);
         if (b->lo == 0) dpcri_adjoint_range(b, 0, 1, row, 1);

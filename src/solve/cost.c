@@ -203,7 +203,7 @@ double dpcri_cost_adjoint_overlap(const dpcri_outlook *o, int64_t chunk, int64_t
 }
 
 double dpcri_cost_backward(const dpcri_outlook *o, dpcr_scheme scheme) {
-    if (scheme == DPCR_SCHEME_CHUNKED && o->steps->adjoint_window && o->steps->adjoint && !o->options->chunk) {
+    if (scheme == DPCR_SCHEME_CHUNKED && o->steps->adjoint_window && o->steps->adjoint) {
         const double step = o->steps->adjoint_window_seconds > 0 ? o->steps->adjoint_window_seconds : adjoint_step(o);
         const double line = (double)dpcri_rows_of_line(o->steps), tasks = ceil(batch_of(o) / line);
         const double rows = less(batch_of(o), ceil(tasks / less(threads_of(o), tasks)) * line);

@@ -43,12 +43,13 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // n and an odd number of cache lines more or less, `line` steps each, so that the least is left over.
-static int64_t beside(int64_t n, int64_t line, int64_t length) {
+// n itself where more than an eighth of it would be.
+static int64_t beside(int64_t n, int64_t line, int64_t least_steps, int64_t length) {
     static const int lines[] = {1, -1, 3, -3, 5};
-    int64_t best = n + line;
-    for (size_t i = 1; i < sizeof lines / sizeof *lines; i++) {
+    int64_t best = n, left = n / 8;
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         const int64_t near = n + lines[i] * line;
-        if (near > n / 2 && length % near < length % best) best = near;
+        if (near >= least_steps && length % near < left) best = near, left = length % near;
     }
     return best;
 }
@@ -69,9 +70,12 @@ static layout layout_of(const dpcr_solve_plan *plan) {
         cut.chunks = least(affordable, lanes * groups);
         cut.n = length / cut.chunks;
         const int64_t step = steps->width * (int64_t)dpcr_dtype_size(steps->dtype);
-        if (cut.n * step % ALIASED == 0 && cut.chunks > 1) {
-            cut.n = beside(cut.n, most(LINE / step, 1), length);
-            cut.chunks = length / cut.n;
+        const int64_t n = cut.n * step % ALIASED || step % ALIASED == 0 || cut.chunks == 1
+                              ? cut.n
+                              : beside(cut.n, most(LINE / step, 1), 2 * m, length);
+        if (n != cut.n) {
+            cut.n = n;
+            cut.chunks = length / n;
         } else if (cut.chunks == lanes * groups) {
             cut.longer = (length - cut.n * cut.chunks) / lanes;
         }

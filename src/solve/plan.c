@@ -311,8 +311,9 @@ dpcr_status dpcr_solve_plan_create(dpcr_context *context, const dpcr_steps *step
         made->backward_window =
             clamp((256 << 10) / (state > 0 ? state : 1), 1, clamp(length, 1, first_cache > 256 ? first_cache : 256));
     } else if (dpcri_backward_by_windows(made)) {
-        const int64_t state = made->steps.batch * made->steps.width * (int64_t)dpcr_dtype_size(made->steps.dtype);
-        made->backward_window = clamp((128 << 10) / (state > 0 ? state : 1), clamp(length, 1, 4096), length);
+        // Of one sequence: its bits follow from the cuts, and must not depend on what is beside it.
+        const int64_t state = made->steps.width * (int64_t)dpcr_dtype_size(made->steps.dtype);
+        made->backward_window = clamp((128 << 10) / state, clamp(length, 1, 4096), length);
     }
     DPCR_TRY(fit_memory(made, error));
     made->pinned = pinned_options(made);

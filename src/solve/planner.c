@@ -154,8 +154,9 @@ static void list_backward(const dpcri_outlook *o, list *l, int64_t warm_up, bool
     static const dpcr_scheme schemes[] = {DPCR_SCHEME_CHUNKED, DPCR_SCHEME_BLELLOCH, DPCR_SCHEME_PCR};
     add(l, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_SEQUENTIAL, dpcri_cost_adjoint_loop(o))->sweeps = 0;
     if (!can_run_beside(o)) return;
-    for (size_t i = 0; o->steps->linearise && i < sizeof schemes / sizeof *schemes; i++)
-        add(l, DPCR_METHOD_SEQUENTIAL, schemes[i], dpcri_cost_backward(o, schemes[i]));
+    for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++)
+        if (o->steps->linearise || (schemes[i] == DPCR_SCHEME_CHUNKED && o->steps->adjoint && o->steps->adjoint_window))
+            add(l, DPCR_METHOD_SEQUENTIAL, schemes[i], dpcri_cost_backward(o, schemes[i]));
     const int64_t m = warm_up > 0 ? warm_up : wanted_warm_up(o, false);
     add_backward_overlap(o, l, m);
     if (variants && !o->options->warm_up && m > USUAL_WARM_UP) add_backward_overlap(o, l, USUAL_WARM_UP);

@@ -8,7 +8,7 @@
 
 #include "solve/planner.h"
 
-enum { STRETCH_STEPS = 96, LANE_STEPS = 24, RUNS = 3, USUAL_LANES = 16, WINDOW_STEPS = 1024 };
+enum { STRETCH_STEPS = 96, LANE_STEPS = 24, RUNS = 3, USUAL_LANES = 16, WINDOW_STEPS = 1024, PAGE = 4096 };
 
 typedef struct stretch {
     const dpcr_steps *steps;
@@ -145,14 +145,16 @@ dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, int64
     return costs;
 }
 
-// From the caller's start, or one half in every component; states lie as far apart as they do in the batch.
+// From the caller's start, or one half in every component; states lie as far apart as they do in the batch, but no
+// further than a page.
 double dpcri_window_step(dpcr_context *context, const dpcr_steps *steps, const dpcr_solve_options *options,
                          double *sweeps) {
-    const int64_t n = least(WINDOW_STEPS, steps->length), values = steps->batch * steps->width;
     const size_t real = dpcr_dtype_size(steps->dtype);
+    const int64_t rows = least(steps->batch, 1 + PAGE / (steps->width * (int64_t)real)), values = rows * steps->width;
+    const int64_t n = least(WINDOW_STEPS, steps->length);
     char *memory = dpcri_alloc_zero(context, (size_t)((n + 1) * values) * real);
     if (!memory) return 0;
-    const int64_t in_shape[3] = {1, steps->batch, steps->width}, shape[4] = {1, n, steps->batch, steps->width};
+    const int64_t in_shape[3] = {1, 1, steps->width}, shape[4] = {1, n, rows, steps->width};
     dpcr_array in = dpcr_array_make(memory, steps->dtype, 3, in_shape);
     const dpcr_array states = dpcr_array_make(memory + (size_t)values * real, steps->dtype, 4, shape);
     set_one(&in);

@@ -6,9 +6,9 @@
 //
 // A long chain that forgets is cut into pieces of fixed length, which are solved side by side. A piece starts from what
 // a run-up of the loop makes of z0; that is tried from two starts first, which must meet at the end of every run-up.
-// What a piece's start misses of the end of the piece before it is a residual like any other, and is measured; where it
-// is not within tolerance, all that follows is solved anew. Nothing of this depends on the number of threads.
-// Derivations: docs/math/newton.md, docs/math/shooting.md, docs/math/windows.md.
+// What a piece's start misses of the end of the piece before it shows in the residual of its first step, which is
+// measured; where either is not within tolerance, all that follows is solved anew. Nothing of this depends on the
+// number of threads. Derivations: docs/math/newton.md, docs/math/shooting.md, docs/math/windows.md.
 #include <math.h>
 #include <string.h>
 
@@ -145,6 +145,24 @@ static void solve_piece(void *argument, int64_t c) {
     }
 }
 
+// The residual of step l: one step from where the piece before it ended, against what is stored. Whether it is within
+// tolerance.
+static bool step_meets(windows_job *job, int64_t b, int64_t l, const dpcr_array *end, double *missed) {
+    const dpcr_solve_options *o = &job->run->plan->options;
+    const dpcr_steps *steps = &job->run->plan->steps;
+    const dpcri_row_ops *ops = dpcri_row_ops_of(steps->dtype);
+    _Alignas(LINE) char state[LINE];
+    const int64_t shape[3] = {1, 1, steps->width};
+    const dpcr_array next = dpcr_array_make(state, steps->dtype, 3, shape);
+    const dpcr_array stored = dpcri_outputs(&job->run->t, l, 1, b, 1);
+    const dpcr_span span = dpcri_span(l, 1, 1, 1, b, 1);
+    const int code = dpcri_advance(steps, &span, end, NULL, &next, NULL);
+    if (code < 0) job->code = code;
+    job->evaluations++;
+    *missed = ops->distance(next.data, stored.data, steps->width);
+    return code >= 0 && ops->close(next.data, stored.data, steps->width, o->atol, o->rtol);
+}
+
 // What the pieces of a sequence come to as one.
 static dpcr_window join(group *g, int64_t r) {
     windows_job *job = g->job;
@@ -156,9 +174,11 @@ static dpcr_window join(group *g, int64_t r) {
     for (int64_t c = 1; c < job->pieces && whole.good == c * job->piece; c++) {
         const int64_t at = c * job->piece, b = g->row + r;
         const dpcr_array start = dpcri_slice(&starts, c - 1, 1, r, 1), end = dpcri_inputs(&job->run->t, at, 1, b, 1);
-        const bool met = ops->close(start.data, end.data, steps->width, o->atol, o->rtol);
+        double missed = 0;
+        const bool met =
+            ops->close(start.data, end.data, steps->width, o->atol, o->rtol) && step_meets(job, b, at, &end, &missed);
         const dpcr_window next = met ? g->found[r][c] : solve_span(job, b, at, steps->length - at, &end);
-        const double missed = met ? ops->distance(start.data, end.data, steps->width) : 0;
+        missed = met ? fmax(missed, ops->distance(start.data, end.data, steps->width)) : 0;
         whole.sweeps = next.sweeps > whole.sweeps ? next.sweeps : whole.sweeps;
         whole.residual = fmax(missed, fmax(whole.residual, next.residual));
         const bool confirmed = whole.estimate >= 0 && next.estimate >= 0;
