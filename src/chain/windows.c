@@ -29,7 +29,6 @@ enum {
     WAIT_PAUSES = 4000
 };
 
-static const double far_bytes = 24e6;  // arrays that no cache holds
 static const double region_ns = 1500;  // what a parallel region has to save
 
 // Bytes of the pieces of a slot. Each is a multiple of a vector.
@@ -52,8 +51,7 @@ typedef struct job {
     char *slots, *start;      // start: copy of the first chunk's A, and its first state
     char *stage_a, *stage_b;  // the window that does not fill its lanes
     void *state;              // that enters the next group, [w]
-    int64_t group_windows, tasks;
-    bool far;
+    int64_t group_windows;
     // Threads write these all the time: apart from what they read.
     _Alignas(64) _Atomic int64_t next;  // group to take
     _Alignas(64) _Atomic int64_t done;  // groups that the state has passed
@@ -140,9 +138,7 @@ static dpcri_ahead ahead_of(const job *j, int64_t i) {
     const dpcri_flow *f = j->flow;
     const int64_t lanes = j->lanes, c = i * lanes + (f->transposed ? lanes - 1 : 0);
     if ((i + 1) * lanes > j->full) return (dpcri_ahead){0};
-    // In place, another thread may be writing there: then a hint must do.
-    return (dpcri_ahead){lowest(j, f->a, f->a_step, f->a_row, c), lowest(j, f->b, f->b_step, f->b_row, c),
-                         j->far && f->z != f->b};
+    return (dpcri_ahead){lowest(j, f->a, f->a_step, f->a_row, c), lowest(j, f->b, f->b_step, f->b_row, c)};
 }
 
 // A window that does not fill its lanes works on copies; its states take the place of b.
@@ -188,7 +184,7 @@ static void set_window(const job *j, group *g, int64_t place) {
     w->starts = maps + j->s.windows * j->s.maps + place * j->s.starts;
     w->first_a = w->head && !f->z0 ? j->start : NULL;
     w->ahead = (dpcri_ahead){0};
-    if (j->group_windows == 1) w->ahead = ahead_of(j, i + j->tasks);  // likely this thread's next
+    if (j->group_windows == 1) w->ahead = ahead_of(j, i + 1);
     if (left < lanes) stage(j, w, left);
     if (!w->first_a) w->first_a = w->a;
 }
@@ -368,12 +364,11 @@ static void run_row(job *j) {
                (size_t)f->w * f->size);
     }
     const bool alone = threads == 1 || busy_ns(f) < 2 * region_ns;
-    j->far = (double)f->n * (double)(f->values + 2 * f->w) * (double)f->size > far_bytes;
-    j->group_windows = alone || j->far ? 1 : j->s.windows;
+    j->group_windows = alone ? 1 : j->s.windows;
     j->groups = (j->windows + j->group_windows - 1) / j->group_windows;
-    j->tasks = alone ? 1 : threads < j->s.slots ? threads : j->s.slots;
-    j->tasks = j->tasks < j->groups ? j->tasks : j->groups;
-    dpcri_parallel(f->context, j->tasks, run_slot, j);
+    int64_t tasks = alone ? 1 : threads < j->s.slots ? threads : j->s.slots;
+    tasks = tasks < j->groups ? tasks : j->groups;
+    dpcri_parallel(f->context, tasks, run_slot, j);
     const int64_t past = j->start_step + j->full * j->chunk;
     if (past < f->n) run_loop(j, past, f->n - past, j->state);
 }

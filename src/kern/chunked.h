@@ -13,11 +13,9 @@
 
 #include "kern/kern.h"
 
-// What finish asks for, of the window that comes next, from its lowest addresses on. NULL: nothing. Where memory has
-// it, by loads: they come in order, so that the processor's own prefetching runs ahead of them, and none is dropped.
+// What finish asks for, of the window that comes next, from its lowest addresses on. NULL: nothing.
 typedef struct dpcri_ahead {
     const void *a, *b;
-    bool load;
 } dpcri_ahead;
 
 // Places are those of lane 0's lowest addresses: of its first step, or, in a transposed chain, of its last. Lane c lies
