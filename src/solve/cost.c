@@ -13,6 +13,7 @@ enum { VECTOR_LANES = 16 };  // callbacks that like as many run them as places o
 static const double step_efficiency = 0.5, jacobian_efficiency = 0.1;
 static const double call_seconds = 0.5e-6;    // of one callback, with what the driver does around it
 static const double window_seconds = 0.2e-6;  // of a sequence given to a method inside the callback
+static const double strided_seconds = 5e-9;   // of a step whose numbers lie a cache line from the last one's
 static const double check_seconds = 10e-9;    // of one boundary
 static const double span_seconds = 4e-9;      // of one small matrix in the general kernels, however few its flops
 
@@ -207,7 +208,9 @@ double dpcri_cost_backward(const dpcri_outlook *o, dpcr_scheme scheme) {
         const double step = o->steps->adjoint_window_seconds > 0 ? o->steps->adjoint_window_seconds : adjoint_step(o);
         const double line = (double)dpcri_rows_of_line(o->steps), tasks = ceil(batch_of(o) / line);
         const double rows = less(batch_of(o), ceil(tasks / less(threads_of(o), tasks)) * line);
-        return rows * (step * length_of(o) + window_seconds);
+        // Sequences of a batch lie apart: every one passes over the cache lines of all.
+        const double apart = batch_of(o) > 1 ? strided_seconds : 0;
+        return rows * ((step + apart) * length_of(o) + window_seconds);
     }
     return evaluation_seconds(o, dpcri_cost_lane(o)) + linear_seconds(o, scheme) +
            2 * call_seconds * ceil(more(1, length_of(o) / 256) / threads_of(o));
