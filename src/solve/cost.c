@@ -162,17 +162,21 @@ double dpcri_cost_shooting(const dpcri_outlook *o, int64_t chunk) {
     return o->sweeps * one + states * lane / side;
 }
 
-// Sequences one after the other, those of a cache line by one thread: the busiest decides. A chain that forgets within
-// the run-up (of 64 steps, windows.c) goes in pieces.
-double dpcri_cost_window(const dpcri_outlook *o, double step) {
+// Sequences that run one after the other, those of a cache line by one thread: the busiest thread's.
+static double busiest_rows(const dpcri_outlook *o) {
     const double line = (double)dpcri_rows_of_line(o->steps), tasks = ceil(batch_of(o) / line);
-    const double rows = less(batch_of(o), ceil(tasks / less(threads_of(o), tasks)) * line);
+    return less(batch_of(o), ceil(tasks / less(threads_of(o), tasks)) * line);
+}
+
+// A chain that forgets within the run-up goes in pieces where there are too few sequences for the threads.
+double dpcri_cost_window(const dpcri_outlook *o, double step) {
     const double pieces = (double)dpcri_window_pieces(o->steps);
-    if (pieces > 1 && tasks < threads_of(o) && o->contraction.within > 0 && o->contraction.within <= 64) {
+    const bool idle = batch_of(o) <= (double)dpcri_rows_of_line(o->steps) * (threads_of(o) - 1);
+    if (pieces > 1 && idle && o->contraction.within > 0 && o->contraction.within <= DPCRI_WINDOW_RUN_UP) {
         const double rounds = ceil(pieces / less(threads_of(o), pieces));
         return rounds / pieces * step * length_of(o) * batch_of(o) + rounds * window_seconds + region_seconds(o);
     }
-    return rows * (step * length_of(o) + window_seconds);
+    return busiest_rows(o) * (step * length_of(o) + window_seconds);
 }
 
 // ---- backward ----
@@ -206,11 +210,9 @@ double dpcri_cost_adjoint_overlap(const dpcri_outlook *o, int64_t chunk, int64_t
 double dpcri_cost_backward(const dpcri_outlook *o, dpcr_scheme scheme) {
     if (scheme == DPCR_SCHEME_CHUNKED && o->steps->adjoint_window && o->steps->adjoint) {
         const double step = o->steps->adjoint_window_seconds > 0 ? o->steps->adjoint_window_seconds : adjoint_step(o);
-        const double line = (double)dpcri_rows_of_line(o->steps), tasks = ceil(batch_of(o) / line);
-        const double rows = less(batch_of(o), ceil(tasks / less(threads_of(o), tasks)) * line);
         // Sequences of a batch lie apart: every one passes over the cache lines of all.
         const double apart = batch_of(o) > 1 ? strided_seconds : 0;
-        return rows * ((step + apart) * length_of(o) + window_seconds);
+        return busiest_rows(o) * ((step + apart) * length_of(o) + window_seconds);
     }
     return evaluation_seconds(o, dpcri_cost_lane(o)) + linear_seconds(o, scheme) +
            2 * call_seconds * ceil(more(1, length_of(o) / 256) / threads_of(o));

@@ -131,7 +131,8 @@ dpcr_status dpcri_solve_shooting(dpcri_run *run);
 dpcr_status dpcri_solve_windows(dpcri_run *run);
 // Whether the callback `window` serves these options (every default filled in but the scheme's).
 bool dpcri_solve_has_windows(const dpcr_steps *steps, const dpcr_solve_options *options);
-// Pieces that `window` solves side by side where the chain forgets; 1: none.
+enum { DPCRI_WINDOW_RUN_UP = 64 };  // steps before a piece's first
+// Pieces that `window` solves side by side where the chain forgets within the run-up of each; 1: none.
 int64_t dpcri_window_pieces(const dpcr_steps *steps);
 
 // What a method's own workspace takes; the same function carves it (see dpcri_arena).

@@ -23,7 +23,6 @@ bool dpcri_solve_has_windows(const dpcr_steps *steps, const dpcr_solve_options *
 enum {
     LEAST_PIECE = 16384,
     MOST_PIECES = 16,
-    RUN_UP = 64,
     LINE = 64,      // bytes of a cache line
     MOST_ROWS = 16  // states of float on one
 };
@@ -115,11 +114,12 @@ static void run_up(group *g) {
             ((double *)from[1].data)[i] = ((double *)from[0].data)[i] + (((double *)from[0].data)[i] > 0 ? -1 : 1);
         else
             ((float *)from[1].data)[i] = ((float *)from[0].data)[i] + (((float *)from[0].data)[i] > 0 ? -1 : 1);
-    const dpcr_span span = dpcri_span(job->piece - RUN_UP, lanes, job->piece, RUN_UP, g->row, g->rows);
+    const dpcr_span span =
+        dpcri_span(job->piece - DPCRI_WINDOW_RUN_UP, lanes, job->piece, DPCRI_WINDOW_RUN_UP, g->row, g->rows);
     for (int i = 0; i < 2; i++) {
         const int code = dpcri_advance(steps, &span, &from[i], NULL, &from[i], NULL);
         if (code < 0) job->code = code;
-        job->evaluations += lanes * g->rows * RUN_UP;
+        job->evaluations += lanes * g->rows * DPCRI_WINDOW_RUN_UP;
     }
     for (int64_t r = 0; r < g->rows; r++) {
         g->met[r] = true;
