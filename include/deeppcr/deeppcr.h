@@ -11,6 +11,7 @@
 #include "data.h"
 #include "export.h"
 #include "model.h"
+#include "recurrent.h"
 #include "solve.h"
 #include "status.h"
 #include "train.h"

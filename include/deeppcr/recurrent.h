@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT
+// Recurrent networks with PyTorch's semantics, gate order and parameter names: torch.nn.RNN, GRU and LSTM, stacked and
+// bidirectional, over padded batches of sequences. Each layer and direction is a chain over time, z = (h) or, of an
+// LSTM, (h, c), solved by any method of solve.h:
+//
+//   for l in layers, for d in directions:  state = h0[l D + d]
+//     for t in 0..T-1 (d = 1: T-1..0):  state = cell(W_ih x_t + b_ih, W_hh h + b_hh, state);  y_t[d H .. d H + H - 1] =
+//     h hT[l D + d] = h;   x of the next layer = y
+//
+//   RNN   h' = tanh(u), or ReLU                        u = W_ih x + b_ih + W_hh h + b_hh
+//   GRU   gates r, z, n:  n = tanh(x_n + r u_n),  h' = (1 - z) n + z h
+//   LSTM  gates i, f, g, o:  c' = f c + i g,  h' = o tanh(c')
+//
+// Source of the formulas: the documentation of torch.nn; derivatives in docs/math/recurrent.md.
+#ifndef DEEPPCR_RECURRENT_H
+#define DEEPPCR_RECURRENT_H
+
+#include "solve.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum dpcr_recurrent_kind { DPCR_RNN_TANH = 1, DPCR_RNN_RELU, DPCR_GRU, DPCR_LSTM } dpcr_recurrent_kind;
+
+// "rnn", "rnn-relu", "gru", "lstm".
+DPCR_API const char *dpcr_recurrent_kind_name(dpcr_recurrent_kind kind);
+DPCR_API dpcr_status dpcr_recurrent_kind_find(const char *name, dpcr_recurrent_kind *kind, dpcr_error *error);
+
+typedef struct dpcr_recurrent_options {
+    size_t size;  // sizeof(dpcr_recurrent_options) of the caller
+    dpcr_recurrent_kind kind;
+    dpcr_dtype dtype;        // 0: DPCR_F32
+    int64_t inputs, hidden;  // I >= 1, H in 1..16384
+    int64_t layers;          // 0: 1
+    int bidirectional;       // D = 2 directions instead of 1
+    int no_bias;             // PyTorch's bias=False
+    uint64_t seed;           // of the initialisation: PyTorch's default, U(-1/sqrt(H), 1/sqrt(H)), counter-based
+} dpcr_recurrent_options;
+
+typedef struct dpcr_recurrent dpcr_recurrent;
+
+DPCR_API dpcr_status dpcr_recurrent_create(dpcr_context *context, const dpcr_recurrent_options *options,
+                                           dpcr_recurrent **network, dpcr_error *error);
+DPCR_API void dpcr_recurrent_destroy(dpcr_recurrent *network);
+// The options with every default filled in.
+DPCR_API const dpcr_recurrent_options *dpcr_recurrent_get_options(const dpcr_recurrent *network);
+
+// Parameters by PyTorch's names and shapes, layer by layer, the reverse direction after the forward one:
+// "weight_ih_l{l}{_reverse}" [gates H][I, or D H], "weight_hh_l..." [gates H][H], "bias_ih_l..." and "bias_hh_l..."
+// [gates H]. Views, contiguous, into the network's own memory, valid until destroy. `name` (name_bytes at least 64),
+// `parameter`, `gradient` may each be NULL.
+DPCR_API int64_t dpcr_recurrent_parameter_count(const dpcr_recurrent *network);
+DPCR_API dpcr_status dpcr_recurrent_parameter(const dpcr_recurrent *network, int64_t index, char *name,
+                                              size_t name_bytes, dpcr_array *parameter, dpcr_array *gradient,
+                                              dpcr_error *error);
+// All parameters, and all gradients, as one vector each of `count` numbers in that order, for optimisers.
+DPCR_API void *dpcr_recurrent_vector(dpcr_recurrent *network, int64_t *count);
+DPCR_API void *dpcr_recurrent_gradient_vector(dpcr_recurrent *network);
+DPCR_API void dpcr_recurrent_zero_gradients(dpcr_recurrent *network);
+
+// safetensors as PyTorch's state_dict() gives it. The tensors say what network it is: kind by the rows of weight_hh
+// against its columns, layers, directions, widths, biases and dtype by names and shapes. Whether an RNN's function is tanh or
+// ReLU they do not say: `kind` does (0: what save wrote, else tanh); any other kind is only checked. What does not fit
+// together: DPCR_ERROR_FORMAT naming the tensor. `prefix` stands before every name ("rnn." for instance; NULL: nothing);
+// other tensors are ignored.
+DPCR_API dpcr_status dpcr_recurrent_load(dpcr_context *context, const char *path, const char *prefix,
+                                         dpcr_recurrent_kind kind, dpcr_recurrent **network, dpcr_error *error);
+DPCR_API dpcr_status dpcr_recurrent_save(const dpcr_recurrent *network, const char *path, dpcr_error *error);
+
+// ---- running it ----
+
+// What one pass reads and writes. D directions, N = layers D. All arrays in the network's dtype, on the host,
+// contiguous.
+typedef struct dpcr_recurrent_pass {
+    size_t size;             // sizeof(dpcr_recurrent_pass) of the caller
+    dpcr_array x;            // [T][B][I]
+    dpcr_array h0, c0;       // [N][B][H] or data NULL: zeros; c0 of an LSTM only
+    const int64_t *lengths;  // [B] in 0..T, or NULL: all T. Past its end a sequence's y is 0, and its last state stays;
+                             // the reverse direction begins at its end. Equal, bit for bit, to the sequences run apart
+    dpcr_array y;            // [T][B][D H]
+    dpcr_array ht, ct;       // [N][B][H] or data NULL: not wanted; ct of an LSTM only
+} dpcr_recurrent_pass;
+
+// Where the gradients of a pass come from and go to; each may have data NULL.
+typedef struct dpcr_recurrent_gradients {
+    size_t size;        // sizeof(dpcr_recurrent_gradients) of the caller
+    dpcr_array y;       // [T][B][D H]: of the outputs, given
+    dpcr_array ht, ct;  // [N][B][H]: of the last states, given
+    dpcr_array x;       // [T][B][I]: of the inputs, written
+    dpcr_array h0, c0;  // [N][B][H]: of the initial states, written
+} dpcr_recurrent_gradients;
+
+typedef struct dpcr_recurrent_plan dpcr_recurrent_plan;
+
+typedef struct dpcr_recurrent_plan_options {
+    size_t size;            // sizeof(dpcr_recurrent_plan_options) of the caller
+    int64_t length, batch;  // T >= 0, B >= 0
+    int training;           // a backward pass will follow: execute leaves a tape
+    int packed;             // passes may have lengths
+    int frozen;             // the parameters do not change while the plan lives: they are laid out once, not each time
+    dpcr_solve_options solve;           // method and its options for every layer; size 0: the loop. AUTO needs `sample`
+    const dpcr_recurrent_pass *sample;  // a typical x (and h0, c0, lengths), where the planner tries the chains; read
+                                        // by plan_create alone; NULL: AUTO takes the loop
+} dpcr_recurrent_plan_options;
+
+// The network must outlive the plan. A plan serves one call at a time.
+DPCR_API dpcr_status dpcr_recurrent_plan_create(const dpcr_recurrent *network,
+                                                const dpcr_recurrent_plan_options *options, dpcr_recurrent_plan **plan,
+                                                dpcr_error *error);
+DPCR_API void dpcr_recurrent_plan_destroy(dpcr_recurrent_plan *plan);
+// What was chosen for a layer and direction (index l D + d): its plan, for sentence, method and candidates.
+DPCR_API const dpcr_solve_plan *dpcr_recurrent_plan_chain(const dpcr_recurrent_plan *plan, int64_t index);
+
+// Bytes of 64-byte aligned host memory: the workspace of a call; and, training, the tape that execute leaves for
+// backward.
+DPCR_API size_t dpcr_recurrent_plan_workspace(const dpcr_recurrent_plan *plan);
+DPCR_API size_t dpcr_recurrent_plan_tape(const dpcr_recurrent_plan *plan);
+
+// Runs the network. tape NULL unless the plan is for training. reports: [N] or NULL, one a layer and direction, each
+// with its `size` set. DPCR_OK also for chains that did not converge with no_fallback: read the reports.
+DPCR_API dpcr_status dpcr_recurrent_execute(dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass, void *tape,
+                                            void *workspace, size_t workspace_bytes, dpcr_solve_report *reports,
+                                            dpcr_error *error);
+
+// Adds the parameters' gradients into the network's, and writes those of inputs and initial states. pass and tape as
+// execute left them; the tape is used up. Not twice at once for one network.
+DPCR_API dpcr_status dpcr_recurrent_backward(dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
+                                             const dpcr_recurrent_gradients *gradients, void *tape, void *workspace,
+                                             size_t workspace_bytes, dpcr_solve_report *reports, dpcr_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT
+// Which table of recurrent kernels serves a dtype at a level, and how large packed weights are.
+#include "kern/gates.h"
+
+#include "base/base.h"
+
+const int dpcri_gates_count[DPCRI_GATES_KINDS] = {1, 3, 4}, dpcri_gates_tape[DPCRI_GATES_KINDS] = {1, 4, 4},
+          dpcri_gates_state[DPCRI_GATES_KINDS] = {1, 1, 2};
+
+extern const dpcri_gates_kernels dpcri_gates_f32_portable, dpcri_gates_f64_portable;
+#if defined(__x86_64__)
+extern const dpcri_gates_kernels dpcri_gates_f32_avx2, dpcri_gates_f64_avx2;
+extern const dpcri_gates_kernels dpcri_gates_f32_avx512, dpcri_gates_f64_avx512;
+#endif
+
+const dpcri_gates_kernels *dpcri_gates_kernels_at(dpcri_isa level, dpcr_dtype dtype) {
+    if (level > dpcri_isa_level() || (dtype != DPCR_F32 && dtype != DPCR_F64)) return NULL;
+    const int wide = dtype == DPCR_F64;
+    switch (level) {
+        case DPCRI_PORTABLE: return wide ? &dpcri_gates_f64_portable : &dpcri_gates_f32_portable;
+#if defined(__x86_64__)
+        case DPCRI_AVX2: return wide ? &dpcri_gates_f64_avx2 : &dpcri_gates_f32_avx2;
+        case DPCRI_AVX512: return wide ? &dpcri_gates_f64_avx512 : &dpcri_gates_f32_avx512;
+#endif
+        default: return NULL;
+    }
+}
+
+const dpcri_gates_kernels *dpcri_gates_kernels_get(dpcr_dtype dtype) {
+    return dpcri_gates_kernels_at(dpcri_isa_level(), dtype);
+}
+
+bool dpcri_gates_packed(const dpcri_gates_kernels *k, dpcri_gates_kind kind, int64_t width, int64_t *forward,
+                        int64_t *backward) {
+    const int64_t gates = dpcri_gates_count[kind], units = (width + k->units - 1) / k->units * k->units;
+    int64_t numbers;
+    if (!dpcri_mul(width, gates, &numbers)) return false;
+    return dpcri_mul(numbers, units, forward) && dpcri_mul(numbers, units, backward);
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT
+// The recurrent kernels of one instruction set level: gates.inc for float and for double. Included once by one source a
+// level, whose flags choose the level.
+#ifndef DPCRI_GATES_LEVEL_H
+#define DPCRI_GATES_LEVEL_H
+
+#include <stdlib.h>
+
+#include "kern/gates.h"
+#include "kern/simd.h"
+
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#define UNROLL_SOME _Pragma("clang loop unroll_count(4)")
+#else
+#define UNROLL _Pragma("GCC unroll 32")
+#define UNROLL_SOME _Pragma("GCC unroll 4")
+#endif
+
+// Registers of a tile: strands x tiles of units x gates x parts of a sum that run side by side, enough for the latency
+// of an fma and few enough that sums, weights and one number of h fit. MOST and SOME strands together, then one, which
+// takes SINGLE tiles at once.
+#if defined(__AVX512F__)
+enum {
+    RNN_MOST = 6,
+    RNN_SOME = 2,
+    RNN_VECTORS = 2,
+    RNN_SINGLE = 4,
+    GRU_MOST = 8,
+    GRU_SOME = 4,
+    GRU_SINGLE = 2,
+    LSTM_MOST = 6,
+    LSTM_SOME = 2,
+    LSTM_SINGLE = 2,
+    MOST_STRANDS = 8,
+    MOST_SUMS = 24
+};
+#else
+enum {
+    RNN_MOST = 6,
+    RNN_SOME = 2,
+    RNN_VECTORS = 1,
+    RNN_SINGLE = 4,
+    GRU_MOST = 4,
+    GRU_SOME = 2,
+    GRU_SINGLE = 2,
+    LSTM_MOST = 3,
+    LSTM_SOME = 2,
+    LSTM_SINGLE = 2,
+    MOST_STRANDS = 6,
+    MOST_SUMS = 12
+};
+#endif
+enum { ONE_GATE_SPLIT = 2 };
+
+// Strands of a call that go through a step together.
+enum { TOGETHER = 64, SCRATCH_BYTES = 1 << 16 };
+
+#define VALUES_ONLY
+#define T float
+#define V vf
+#define VI vfi
+#define VN VF
+#define IS_FLOAT 1
+#define N(name) name##_f32
+#define TABLE DPCRI_LEVEL(dpcri_gates_f32)
+#define V_(op) vf_##op
+#include "kern/nn_activations.inc"
+#include "kern/gates.inc"
+#include "kern/gates_back.inc"
+#undef SET
+#undef T
+#undef V
+#undef VI
+#undef VN
+#undef IS_FLOAT
+#undef N
+#undef TABLE
+#undef V_
+
+#define T double
+#define V vd
+#define VI vdi
+#define VN VD
+#define IS_FLOAT 0
+#define N(name) name##_f64
+#define TABLE DPCRI_LEVEL(dpcri_gates_f64)
+#define V_(op) vd_##op
+#include "kern/nn_activations.inc"
+#include "kern/gates.inc"
+#include "kern/gates_back.inc"
+
+#endif

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MIT
+// Recurrent networks: options, memory, the table of parameters, initialisation. One vector of parameters, one of
+// gradients; layer by layer, the reverse direction after the forward one:  weight_ih, weight_hh, bias_ih, bias_hh.
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/random.h"
+#include "model/recurrent_internal.h"
+
+enum { WIDEST = 16384 };
+
+static const char *const kind_names[] = {"", "rnn", "rnn-relu", "gru", "lstm"};
+
+const char *dpcr_recurrent_kind_name(dpcr_recurrent_kind kind) {
+    return kind >= DPCR_RNN_TANH && kind <= DPCR_LSTM ? kind_names[kind] : "unknown";
+}
+
+dpcr_status dpcr_recurrent_kind_find(const char *name, dpcr_recurrent_kind *kind, dpcr_error *error) {
+    for (int i = DPCR_RNN_TANH; name && kind && i <= DPCR_LSTM; i++)
+        if (strcmp(name, kind_names[i]) == 0) {
+            *kind = (dpcr_recurrent_kind)i;
+            return DPCR_OK;
+        }
+    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "no recurrent network '%.40s'; there are rnn, rnn-relu, gru, lstm",
+                      name ? name : "");
+}
+
+static dpcr_status check_options(const dpcr_recurrent_options *o, dpcr_error *error) {
+    const char *const call = "recurrent_create";
+    if (o->kind < DPCR_RNN_TANH || o->kind > DPCR_LSTM)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "%s: kind is %d, wanted DPCR_RNN_TANH, DPCR_RNN_RELU, DPCR_GRU or DPCR_LSTM", call,
+                          (int)o->kind);
+    if (o->dtype != DPCR_F32 && o->dtype != DPCR_F64)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: dtype is %s, wanted float32 or float64", call,
+                          dpcr_dtype_name(o->dtype));
+    if (o->inputs < 1 || o->inputs > INT32_MAX || o->hidden < 1 || o->hidden > WIDEST || o->layers < 1 ||
+        o->layers > 4096)
+        return dpcri_fail(
+            error, DPCR_ERROR_ARGUMENT,
+            "%s: inputs %lld, hidden %lld, layers %lld; wanted inputs >= 1, hidden in 1..%d, layers in 1..4096", call,
+            (long long)o->inputs, (long long)o->hidden, (long long)o->layers, WIDEST);
+    return DPCR_OK;
+}
+
+int64_t dpcri_recurrent_inputs(const dpcr_recurrent *n, int64_t chain) {
+    return chain < n->directions ? n->options.inputs : n->directions * n->options.hidden;
+}
+
+// Numbers of one layer and direction, and the offset of one of its tensors.
+static int64_t tensor_offset(const dpcr_recurrent *n, int64_t chain, int which) {
+    const int64_t H = n->options.hidden, gates = dpcri_gates_count[n->gates] * H;
+    const int64_t sizes[4] = {gates * dpcri_recurrent_inputs(n, chain), gates * H, n->options.no_bias ? 0 : gates,
+                              n->options.no_bias ? 0 : gates};
+    int64_t offset = 0;
+    for (int i = 0; i < which; i++) offset += sizes[i];
+    return offset;
+}
+
+int64_t dpcri_recurrent_offset(const dpcr_recurrent *n, int64_t chain, dpcri_recurrent_tensor which) {
+    if (n->options.no_bias && which >= DPCRI_BIAS_IH) return -1;
+    const int64_t first = tensor_offset(n, 0, 4), later = tensor_offset(n, n->directions, 4), below = n->directions;
+    const int64_t begin = chain <= below ? chain * first : below * first + (chain - below) * later;
+    return begin + tensor_offset(n, chain, which);
+}
+
+// False: more than memory can number.
+static bool lay_out(dpcr_recurrent *n) {
+    const dpcr_recurrent_options *o = &n->options;
+    int64_t columns, numbers, bytes;
+    n->directions = o->bidirectional ? 2 : 1;
+    n->chains = o->layers * n->directions;
+    n->gates = o->kind == DPCR_GRU ? DPCRI_GATES_GRU : o->kind == DPCR_LSTM ? DPCRI_GATES_LSTM : DPCRI_GATES_RNN;
+    n->element = dpcr_dtype_size(o->dtype);
+    const int64_t widest = o->inputs > 2 * o->hidden ? o->inputs : 2 * o->hidden;
+    if (!dpcri_add(widest, o->hidden + 2, &columns) || !dpcri_mul(columns, 4 * o->hidden, &numbers)) return false;
+    if (!dpcri_mul(numbers, n->chains, &numbers) || !dpcri_mul(numbers, 64, &bytes)) return false;
+    n->count = dpcri_recurrent_offset(n, n->chains - 1, DPCRI_WEIGHT_IH) + tensor_offset(n, n->chains - 1, 4);
+    return true;
+}
+
+static void initialise(dpcr_recurrent *n) {
+    const double bound = 1 / sqrt((double)n->options.hidden);
+    for (int64_t i = 0; i < n->count; i++) {
+        const double u = dpcri_random_uniform(n->options.seed, DPCRI_STREAM_PARAMETERS, (uint64_t)i);
+        const double value = bound * (2 * u - 1);
+        if (n->options.dtype == DPCR_F64)
+            ((double *)n->parameters)[i] = value;
+        else
+            ((float *)n->parameters)[i] = (float)value;
+    }
+}
+
+dpcr_status dpcr_recurrent_create(dpcr_context *context, const dpcr_recurrent_options *options,
+                                  dpcr_recurrent **network, dpcr_error *error) {
+    if (!network) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "recurrent_create: no place for the network given");
+    *network = NULL;
+    if (!context || !options)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "recurrent_create: context and options are wanted");
+    if (options->size < offsetof(dpcr_recurrent_options, layers))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "recurrent_create: options.size is %zu, wanted sizeof(dpcr_recurrent_options)",
+                          options->size);
+    dpcr_recurrent_options given = {0};
+    memcpy(&given, options, options->size < sizeof given ? options->size : sizeof given);
+    given.size = sizeof given;
+    if (!given.dtype) given.dtype = DPCR_F32;
+    if (!given.layers) given.layers = 1;
+    given.bidirectional = given.bidirectional != 0;
+    given.no_bias = given.no_bias != 0;
+    dpcr_status status = check_options(&given, error);
+    if (status != DPCR_OK) return status;
+    dpcr_recurrent *n = dpcri_alloc_zero(context, sizeof *n);
+    if (!n) return dpcri_fail(error, DPCR_ERROR_MEMORY, "recurrent_create: no memory for the network");
+    n->context = context;
+    n->options = given;
+    if (!lay_out(n)) {
+        status = dpcri_fail(error, DPCR_ERROR_OVERFLOW,
+                            "recurrent_create: inputs %lld, hidden %lld, layers %lld are more than memory can number",
+                            (long long)given.inputs, (long long)given.hidden, (long long)given.layers);
+        goto done;
+    }
+    n->parameters = dpcri_alloc_zero(context, (size_t)n->count * n->element + 64);
+    n->gradients = dpcri_alloc_zero(context, (size_t)n->count * n->element + 64);
+    if (!n->parameters || !n->gradients) {
+        status = dpcri_fail(error, DPCR_ERROR_MEMORY,
+                            "recurrent_create: no memory for parameters and gradients (2 x %lld numbers)",
+                            (long long)n->count);
+        goto done;
+    }
+    initialise(n);
+    *network = n;
+    return DPCR_OK;
+done:
+    dpcr_recurrent_destroy(n);
+    return status;
+}
+
+void dpcr_recurrent_destroy(dpcr_recurrent *n) {
+    if (!n) return;
+    dpcri_free(n->context, n->gradients);
+    dpcri_free(n->context, n->parameters);
+    dpcri_free(n->context, n);
+}
+
+const dpcr_recurrent_options *dpcr_recurrent_get_options(const dpcr_recurrent *n) { return n ? &n->options : NULL; }
+
+static int64_t tensors_of(const dpcr_recurrent *n) { return n->options.no_bias ? 2 : 4; }
+
+int64_t dpcr_recurrent_parameter_count(const dpcr_recurrent *n) { return n ? n->chains * tensors_of(n) : 0; }
+
+dpcr_status dpcr_recurrent_parameter(const dpcr_recurrent *n, int64_t index, char *name, size_t name_bytes,
+                                     dpcr_array *parameter, dpcr_array *gradient, dpcr_error *error) {
+    static const char *const names[] = {"weight_ih", "weight_hh", "bias_ih", "bias_hh"};
+    if (!n || index < 0 || index >= dpcr_recurrent_parameter_count(n))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "recurrent_parameter: index %lld, wanted 0..%lld",
+                          (long long)index, (long long)dpcr_recurrent_parameter_count(n) - 1);
+    const int64_t chain = index / tensors_of(n), H = n->options.hidden;
+    const dpcri_recurrent_tensor which = (dpcri_recurrent_tensor)(index % tensors_of(n));
+    const int64_t offset = dpcri_recurrent_offset(n, chain, which);
+    const int64_t shape[2] = {dpcri_gates_count[n->gates] * H,
+                              which == DPCRI_WEIGHT_IH ? dpcri_recurrent_inputs(n, chain) : H};
+    if (name)
+        snprintf(name, name_bytes, "%s_l%lld%s", names[which], (long long)(chain / n->directions),
+                 chain % n->directions ? "_reverse" : "");
+    const int32_t dims = which < DPCRI_BIAS_IH ? 2 : 1;
+    if (parameter)
+        *parameter = dpcr_array_make(dpcri_recurrent_at(n, n->parameters, offset), n->options.dtype, dims, shape);
+    if (gradient)
+        *gradient = dpcr_array_make(dpcri_recurrent_at(n, n->gradients, offset), n->options.dtype, dims, shape);
+    return DPCR_OK;
+}
+
+void *dpcr_recurrent_vector(dpcr_recurrent *n, int64_t *count) {
+    if (count) *count = n ? n->count : 0;
+    return n ? n->parameters : NULL;
+}
+
+void *dpcr_recurrent_gradient_vector(dpcr_recurrent *n) { return n ? n->gradients : NULL; }
+
+void dpcr_recurrent_zero_gradients(dpcr_recurrent *n) {
+    if (n) memset(n->gradients, 0, (size_t)n->count * n->element);
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: MIT
+// Recurrent networks as safetensors, by the names and shapes of PyTorch's state_dict(): the file's tensors say what
+// network it is.
+#include <stdio.h>
+#include <string.h>
+
+#include "deeppcr/data.h"
+#include "model/recurrent_internal.h"
+
+enum { NAME_BYTES = 64, PREFIX_BYTES = 256 };
+
+typedef struct reading {
+    const dpcr_tensors *tensors;
+    const char *path, *prefix;
+} reading;
+
+static const dpcr_tensor *find(const reading *r, const char *name) {
+    char whole[PREFIX_BYTES + NAME_BYTES];
+    snprintf(whole, sizeof whole, "%s%s", r->prefix, name);
+    return dpcr_tensors_find(r->tensors, whole);
+}
+
+static dpcr_status wrong(const reading *r, const char *name, const char *wanted, dpcr_error *error) {
+    char got[96];
+    const dpcr_tensor *tensor = find(r, name);
+    return dpcri_fail(error, DPCR_ERROR_FORMAT, "recurrent_load: %s: tensor '%s%s' is %s, wanted %s", r->path,
+                      r->prefix, name, tensor ? dpcri_array_text(&tensor->array, got, sizeof got) : "absent", wanted);
+}
+
+static bool is_matrix(const dpcr_tensor *t) {
+    return t && t->array.ndim == 2 && t->array.shape[0] > 0 && t->array.shape[1] > 0;
+}
+
+// Kind, widths, layers and directions from the first layer's tensors and the names that are there.
+static dpcr_status recognise(const reading *r, dpcr_recurrent_kind kind, dpcr_recurrent_options *o, dpcr_error *error) {
+    const dpcr_tensor *ih = find(r, "weight_ih_l0"), *hh = find(r, "weight_hh_l0");
+    if (!is_matrix(ih))
+        return wrong(r, "weight_ih_l0", "a matrix [gates hidden][inputs], as torch.nn.RNN, GRU and LSTM have it",
+                     error);
+    if (!is_matrix(hh)) return wrong(r, "weight_hh_l0", "a matrix [gates hidden][hidden]", error);
+    if (find(r, "weight_hr_l0"))
+        return dpcri_fail(
+            error, DPCR_ERROR_UNSUPPORTED,
+            "recurrent_load: %s: '%sweight_hr_l0' is an LSTM's projection (proj_size), which is not there yet", r->path,
+            r->prefix);
+    const int64_t rows = hh->array.shape[0], hidden = hh->array.shape[1];
+    const int gates = rows == hidden ? 1 : rows == 3 * hidden ? 3 : rows == 4 * hidden ? 4 : 0;
+    if (!gates) return wrong(r, "weight_hh_l0", "1, 3 or 4 times as many rows as columns (rnn, gru, lstm)", error);
+    const dpcr_recurrent_kind found = gates == 3 ? DPCR_GRU : gates == 4 ? DPCR_LSTM : DPCR_RNN_TANH;
+    const char *saved = dpcr_tensors_metadata(r->tensors, "deeppcr.recurrent");  // what dpcr_recurrent_save says
+    if (!kind && saved && strcmp(saved, "rnn-relu") == 0) kind = DPCR_RNN_RELU;
+    const bool rnn = kind == DPCR_RNN_RELU && found == DPCR_RNN_TANH;
+    if (kind && kind != found && !rnn)
+        return dpcri_fail(error, DPCR_ERROR_FORMAT, "recurrent_load: %s: its weights are those of %s, wanted %s",
+                          r->path, dpcr_recurrent_kind_name(found), dpcr_recurrent_kind_name(kind));
+    *o = (dpcr_recurrent_options){.size = sizeof *o,
+                                  .kind = rnn ? kind : found,
+                                  .dtype = ih->array.dtype,
+                                  .inputs = ih->array.shape[1],
+                                  .hidden = hidden,
+                                  .bidirectional = find(r, "weight_ih_l0_reverse") != NULL,
+                                  .no_bias = find(r, "bias_ih_l0") == NULL};
+    char name[NAME_BYTES];
+    do snprintf(name, sizeof name, "weight_ih_l%lld", (long long)++o->layers);
+    while (o->layers < r->tensors->count && find(r, name));
+    return DPCR_OK;
+}
+
+static dpcr_status read_parameters(dpcr_recurrent *n, const reading *r, dpcr_error *error) {
+    for (int64_t i = 0; i < dpcr_recurrent_parameter_count(n); i++) {
+        char name[NAME_BYTES], wanted[96];
+        dpcr_array parameter;
+        dpcr_status status = dpcr_recurrent_parameter(n, i, name, sizeof name, &parameter, NULL, error);
+        if (status != DPCR_OK) return status;
+        const dpcr_tensor *tensor = find(r, name);
+        bool same = tensor && tensor->array.dtype == parameter.dtype && tensor->array.ndim == parameter.ndim;
+        int64_t count = 1;
+        for (int32_t d = 0; same && d < parameter.ndim; d++) {
+            same = tensor->array.shape[d] == parameter.shape[d];
+            count *= parameter.shape[d];
+        }
+        if (!same) return wrong(r, name, dpcri_array_text(&parameter, wanted, sizeof wanted), error);
+        memcpy(parameter.data, tensor->array.data, (size_t)count * n->element);
+    }
+    return DPCR_OK;
+}
+
+// A hostile file must not make us allocate more than it holds: the first layer's widths are those of its own tensors,
+// and later layers are [gates hidden][directions hidden] each, which the file must hold too.
+static dpcr_status check_size(const reading *r, const dpcr_recurrent_options *o, dpcr_error *error) {
+    char name[NAME_BYTES];
+    for (int64_t l = 0; l < o->layers; l++) {
+        snprintf(name, sizeof name, "weight_hh_l%lld", (long long)l);
+        const dpcr_tensor *hh = find(r, name);
+        if (!is_matrix(hh) || hh->array.shape[1] != o->hidden)
+            return wrong(r, name, "the shape of weight_hh_l0", error);
+    }
+    return DPCR_OK;
+}
+
+dpcr_status dpcr_recurrent_load(dpcr_context *context, const char *path, const char *prefix, dpcr_recurrent_kind kind,
+                                dpcr_recurrent **network, dpcr_error *error) {
+    if (!network) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "recurrent_load: no place for the network given");
+    *network = NULL;
+    if (!context || !path)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "recurrent_load: a context and a path are wanted");
+    if (prefix && strlen(prefix) >= PREFIX_BYTES)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "recurrent_load: the prefix has %zu bytes, wanted fewer than %d",
+                          strlen(prefix), PREFIX_BYTES);
+    dpcr_tensors tensors = {0};
+    const reading r = {.tensors = &tensors, .path = path, .prefix = prefix ? prefix : ""};
+    dpcr_recurrent_options options;
+    dpcr_recurrent *made = NULL;
+    dpcr_status status;
+    DPCR_TRY(dpcr_safetensors_read(context, path, &tensors, error));
+    DPCR_TRY(recognise(&r, kind, &options, error));
+    DPCR_TRY(check_size(&r, &options, error));
+    DPCR_TRY(dpcr_recurrent_create(context, &options, &made, error));
+    DPCR_TRY(read_parameters(made, &r, error));
+    *network = made;
+    made = NULL;
+done:
+    dpcr_recurrent_destroy(made);
+    dpcr_tensors_free(context, &tensors);
+    return status;
+}
+
+dpcr_status dpcr_recurrent_save(const dpcr_recurrent *n, const char *path, dpcr_error *error) {
+    if (!n || !path) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "recurrent_save: a network and a path are wanted");
+    const int64_t count = dpcr_recurrent_parameter_count(n);
+    dpcr_tensor *items = dpcri_alloc_zero(n->context, (size_t)count * sizeof *items);
+    char *names = dpcri_alloc(n->context, (size_t)count * NAME_BYTES);
+    dpcr_status status;
+    if (!items || !names) {
+        status = dpcri_fail(error, DPCR_ERROR_MEMORY, "recurrent_save: no memory for %lld names", (long long)count);
+        goto done;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        items[i].name = names + i * NAME_BYTES;
+        DPCR_TRY(dpcr_recurrent_parameter(n, i, items[i].name, NAME_BYTES, &items[i].array, NULL, error));
+    }
+    char key[] = "deeppcr.recurrent", *keys[] = {key}, value[16], *values[] = {value};
+    snprintf(value, sizeof value, "%s", dpcr_recurrent_kind_name(n->options.kind));
+    const dpcr_tensors tensors = {
+        .count = count, .items = items, .metadata_count = 1, .metadata_keys = keys, .metadata_values = values};
+    DPCR_TRY(dpcr_safetensors_write(path, &tensors, error));
+done:
+    dpcri_free(n->context, names);
+    dpcri_free(n->context, items);
+    return status;
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT
+// The inside of a recurrent network and its plans, for the files of this folder.
+#ifndef DPCRI_RECURRENT_INTERNAL_H
+#define DPCRI_RECURRENT_INTERNAL_H
+
+#include "deeppcr/recurrent.h"
+#include "nn/recurrent.h"
+
+struct dpcr_recurrent {
+    dpcr_context *context;
+    dpcr_recurrent_options options;  // every default filled in
+    dpcri_gates_kind gates;
+    int64_t directions, chains;  // D, and N = layers D
+    size_t element;              // bytes
+    char *parameters, *gradients;
+    int64_t count;  // numbers in each
+};
+
+typedef enum dpcri_recurrent_tensor {
+    DPCRI_WEIGHT_IH,
+    DPCRI_WEIGHT_HH,
+    DPCRI_BIAS_IH,
+    DPCRI_BIAS_HH
+} dpcri_recurrent_tensor;
+
+// Offset in the vectors of a tensor of layer and direction `chain`; -1: the network has none (no_bias).
+int64_t dpcri_recurrent_offset(const dpcr_recurrent *network, int64_t chain, dpcri_recurrent_tensor which);
+// Width of what goes into the layer of `chain`.
+int64_t dpcri_recurrent_inputs(const dpcr_recurrent *network, int64_t chain);
+
+static inline void *dpcri_recurrent_at(const dpcr_recurrent *n, char *vector, int64_t offset) {
+    return offset < 0 ? NULL : vector + offset * (int64_t)n->element;
+}
+
+// Pieces of the tape (or, not training, of the workspace) of one layer and direction; NULL: not kept.
+typedef struct dpcri_recurrent_kept {
+    void *gates;   // [T][B][tape]
+    void *states;  // [T][B][w]: z, where it does not lie in y
+} dpcri_recurrent_kept;
+
+struct dpcr_recurrent_plan {
+    const dpcr_recurrent *network;
+    dpcr_context *context;
+    dpcr_recurrent_plan_options options;  // sample NULL
+    dpcri_recurrent *layers;   // [chains]; they are pointed to a call's arrays, so a plan serves one call at a time
+    dpcr_solve_plan **chains;  // [chains]
+    char *packed;              // what the layers' weights are laid out in
+    bool laid_out;             // frozen: packed is filled
+    void **outputs;            // room for a space's pointers
+    dpcri_recurrent_kept *kept;
+};
+
+// Pieces of workspace and tape. One function counts and carves.
+typedef struct dpcri_recurrent_space {
+    void **outputs;              // [layers]: y of the layers below the last, [T][B][D H]
+    dpcri_recurrent_kept *kept;  // [chains]
+    void *reversed;              // [T][B][I or D H]: x of a packed batch, each sequence from its end
+    void *direct;                // backward: [T][B][w], and [T][B][I or D H] of what goes back reversed
+    void *back_reversed;
+    void *outer[2];        // backward: gradients of y of the layers below, by turns, [T][B][D H]
+    void *initial, *last;  // [B][w]
+    void *initial_back;
+    void *solve;
+    size_t solve_bytes;
+} dpcri_recurrent_space;
+
+// Where the numbers of chain c lie when it runs over x: forward, reversed by strides, or, packed, reversed as a copy.
+typedef struct dpcri_recurrent_flow {
+    bool reverse;     // against time
+    bool copied;      // reverse and packed: x, z and tape are in the chain's own order
+    bool in_outputs;  // z lies in y
+} dpcri_recurrent_flow;
+
+dpcri_recurrent_flow dpcri_recurrent_flow_of(const dpcr_recurrent_plan *plan, int64_t chain);
+
+// The tape of a plan for training; the workspace of execute or of backward. The pointers of `space` are the plan's.
+void dpcri_recurrent_carve_tape(const dpcr_recurrent_plan *plan, dpcri_arena *arena, dpcri_recurrent_space *space);
+void dpcri_recurrent_carve_workspace(const dpcr_recurrent_plan *plan, bool backward, dpcri_arena *arena,
+                                     dpcri_recurrent_space *space);
+
+// The pieces of a call, carved out of the caller's memory; and that this and the pass's arrays are what the plan wants.
+dpcr_status dpcri_recurrent_open(dpcr_recurrent_plan *plan, const char *call, const dpcr_recurrent_pass *pass,
+                                 void *tape, void *workspace, size_t workspace_bytes, bool backward,
+                                 dpcri_recurrent_space *space, dpcr_error *error);
+dpcr_status dpcri_recurrent_check_array(const dpcr_recurrent_plan *plan, const char *call, const char *name,
+                                        const dpcr_array *array, bool optional, const int64_t shape[3],
+                                        dpcr_error *error);
+// Lays the weights of all layers out for the kernels, unless they are frozen and lie there.
+void dpcri_recurrent_lay_out(dpcr_recurrent_plan *plan);
+
+// Plans chain after chain, each over what the loop made of the ones below from `options.sample`.
+dpcr_status dpcri_recurrent_sample(dpcr_recurrent_plan *plan, const dpcr_solve_options *options, dpcr_error *error);
+
+// Rows of a layer's input: the pass's x, or y of the layer below. And of y of a layer.
+dpcri_grid dpcri_recurrent_input(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
+                                 const dpcri_recurrent_space *space, int64_t chain);
+dpcri_grid dpcri_recurrent_output(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
+                                  const dpcri_recurrent_space *space, int64_t layer);
+// Points the layer of `chain` to its input (copied reversed where the flow says so) and to the pass's lengths.
+void dpcri_recurrent_feed(dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
+                          const dpcri_recurrent_space *space, int64_t chain);
+// The chain's z [T][B][w], and its tape, data NULL: none.
+dpcr_array dpcri_recurrent_states(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
+                                  const dpcri_recurrent_space *space, int64_t chain);
+dpcr_array dpcri_recurrent_tape(const dpcr_recurrent_plan *plan, const dpcri_recurrent_space *space, int64_t chain);
+
+// [T][B][width] of numbers whose grid is given, in the chain's order: against time where `reverse`.
+dpcr_array dpcri_recurrent_view(const dpcr_recurrent_plan *plan, dpcri_grid grid, int64_t width, bool reverse);
+
+// to[t][b] = from[t][b], or from[end - 1 - t][b] where `turn`, for t < end = lengths[b] (NULL: T), and 0 beyond. Rows of
+// `width` numbers; `from` may be `to` where nothing is turned.
+void dpcri_recurrent_copy(const dpcr_recurrent_plan *plan, const int64_t *lengths, int64_t width, dpcri_grid from,
+                          dpcri_grid to, bool turn);
+
+// [B][w] of h and, of an LSTM, c of a chain, from arrays [N][B][H] (data NULL: zeros); and from [B][w] into those (data
+// NULL: not wanted).
+void dpcri_recurrent_join(const dpcr_recurrent_plan *plan, int64_t chain, const dpcr_array *h, const dpcr_array *c,
+                          void *to);
+void dpcri_recurrent_part(const dpcr_recurrent_plan *plan, int64_t chain, dpcri_grid from, const dpcr_array *h,
+                          const dpcr_array *c);
+
+#endif

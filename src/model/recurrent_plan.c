@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: MIT
+// Plans of recurrent networks: one solve plan a layer and direction, memory for packed weights, and the pieces of tape
+// and workspace.
+#include <string.h>
+
+#include "model/recurrent_internal.h"
+
+static int64_t state_of(const dpcr_recurrent *n) { return dpcri_gates_state[n->gates] * n->options.hidden; }
+static int64_t outputs_of(const dpcr_recurrent *n) { return n->directions * n->options.hidden; }
+
+dpcri_recurrent_flow dpcri_recurrent_flow_of(const dpcr_recurrent_plan *plan, int64_t chain) {
+    const dpcr_recurrent *n = plan->network;
+    const bool reverse = chain % n->directions == 1, copied = reverse && plan->options.packed;
+    return (dpcri_recurrent_flow){
+        .reverse = reverse, .copied = copied, .in_outputs = n->gates != DPCRI_GATES_LSTM && !copied};
+}
+
+// ---- pieces ----
+
+// [T][B][width]
+static void *take(const dpcr_recurrent_plan *plan, dpcri_arena *arena, int64_t width) {
+    int64_t numbers = 0;
+    if (!dpcri_mul(plan->options.length, plan->options.batch, &numbers) || !dpcri_mul(numbers, width, &numbers))
+        arena->overflow = true;
+    return dpcri_arena_take(arena, numbers, plan->network->element);
+}
+
+static void *take_rows(const dpcr_recurrent_plan *plan, dpcri_arena *arena, int64_t width) {
+    int64_t numbers = 0;
+    if (!dpcri_mul(plan->options.batch, width, &numbers)) arena->overflow = true;
+    return dpcri_arena_take(arena, numbers, plan->network->element);
+}
+
+static void take_outputs(const dpcr_recurrent_plan *plan, dpcri_arena *arena, dpcri_recurrent_space *space) {
+    const dpcr_recurrent *n = plan->network;
+    for (int64_t l = 0; l < n->options.layers; l++)
+        space->outputs[l] = l + 1 < n->options.layers ? take(plan, arena, outputs_of(n)) : NULL;
+}
+
+void dpcri_recurrent_carve_tape(const dpcr_recurrent_plan *plan, dpcri_arena *arena, dpcri_recurrent_space *space) {
+    const dpcr_recurrent *n = plan->network;
+    take_outputs(plan, arena, space);
+    for (int64_t c = 0; c < n->chains; c++) {
+        space->kept[c].gates = take(plan, arena, dpcri_gates_tape[n->gates] * n->options.hidden);
+        const bool apart = !dpcri_recurrent_flow_of(plan, c).in_outputs;
+        space->kept[c].states = apart ? take(plan, arena, state_of(n)) : NULL;
+    }
+}
+
+static int64_t widest_input(const dpcr_recurrent *n) {
+    return n->options.layers > 1 && outputs_of(n) > n->options.inputs ? outputs_of(n) : n->options.inputs;
+}
+
+void dpcri_recurrent_carve_workspace(const dpcr_recurrent_plan *plan, bool backward, dpcri_arena *arena,
+                                     dpcri_recurrent_space *space) {
+    const dpcr_recurrent *n = plan->network;
+    const bool copied = plan->options.packed && n->directions == 2;
+    if (!plan->options.training) {
+        take_outputs(plan, arena, space);
+        // One place serves all chains: their states are looked at before the next one runs.
+        void *states = n->gates == DPCRI_GATES_LSTM || copied ? take(plan, arena, state_of(n)) : NULL;
+        for (int64_t c = 0; c < n->chains; c++)
+            space->kept[c] =
+                (dpcri_recurrent_kept){.states = dpcri_recurrent_flow_of(plan, c).in_outputs ? NULL : states};
+    }
+    space->reversed = copied ? take(plan, arena, widest_input(n)) : NULL;
+    space->initial = take_rows(plan, arena, state_of(n));
+    space->direct = space->back_reversed = space->outer[0] = space->outer[1] = NULL;
+    space->last = space->initial_back = NULL;
+    if (backward) {
+        space->direct = take(plan, arena, state_of(n));
+        space->back_reversed = copied ? take(plan, arena, widest_input(n)) : NULL;
+        for (int i = 0; i < 2; i++) space->outer[i] = n->options.layers > 1 ? take(plan, arena, outputs_of(n)) : NULL;
+        space->last = take_rows(plan, arena, state_of(n));
+        space->initial_back = take_rows(plan, arena, state_of(n));
+    }
+    space->solve_bytes = 0;
+    for (int64_t c = 0; c < n->chains; c++) {
+        const size_t bytes = plan->chains[c] ? dpcr_solve_plan_workspace(plan->chains[c]) : 0;
+        if (bytes > space->solve_bytes) space->solve_bytes = bytes;
+    }
+    if (space->solve_bytes == SIZE_MAX) arena->overflow = true;
+    space->solve = dpcri_arena_take(arena, arena->overflow ? 0 : (int64_t)space->solve_bytes, 1);
+}
+
+static size_t count_bytes(const dpcr_recurrent_plan *plan, bool tape, bool backward) {
+    dpcri_arena arena = {0};
+    dpcri_recurrent_space space = {.outputs = plan->outputs, .kept = plan->kept};
+    if (tape)
+        dpcri_recurrent_carve_tape(plan, &arena, &space);
+    else
+        dpcri_recurrent_carve_workspace(plan, backward, &arena, &space);
+    return arena.overflow ? SIZE_MAX : arena.used;
+}
+
+size_t dpcr_recurrent_plan_workspace(const dpcr_recurrent_plan *plan) {
+    if (!plan) return 0;
+    const size_t forward = count_bytes(plan, false, false);
+    const size_t backward = plan->options.training ? count_bytes(plan, false, true) : 0;
+    return forward > backward ? forward : backward;
+}
+
+size_t dpcr_recurrent_plan_tape(const dpcr_recurrent_plan *plan) {
+    return plan && plan->options.training ? count_bytes(plan, true, false) : 0;
+}
+
+// ---- making one ----
+
+static dpcr_status check_plan(const dpcr_recurrent *n, const dpcr_recurrent_plan_options *o, dpcr_error *error) {
+    int64_t numbers = 0;
+    if (o->length < 0 || o->batch < 0)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "recurrent_plan: length %lld, batch %lld; wanted none negative",
+                          (long long)o->length, (long long)o->batch);
+    const int64_t widest = 8 * (n->options.hidden + n->options.inputs) * 8;
+    if (!dpcri_mul(o->length, o->batch, &numbers) || !dpcri_mul(numbers, widest, &numbers))
+        return dpcri_fail(error, DPCR_ERROR_OVERFLOW,
+                          "recurrent_plan: length %lld times batch %lld is more than memory can number",
+                          (long long)o->length, (long long)o->batch);
+    return DPCR_OK;
+}
+
+// Memory of the packed weights of all layers; with memory NULL it is counted.
+static bool carve_packed(dpcr_recurrent_plan *plan, dpcri_arena *arena) {
+    for (int64_t c = 0; c < plan->network->chains; c++) {
+        dpcri_recurrent *layer = &plan->layers[c];
+        dpcri_recurrent_sizes sizes;
+        if (!dpcri_recurrent_sizes_of(layer, &sizes)) return false;
+        layer->gates.forward = dpcri_arena_take(arena, sizes.forward, layer->kernels->element);
+        layer->gates.backward = dpcri_arena_take(arena, sizes.backward, layer->kernels->element);
+        layer->panels = dpcri_arena_take(arena, sizes.panels, layer->kernels->element);
+        layer->bias = dpcri_arena_take(arena, sizes.bias, layer->kernels->element);
+        layer->gates.bias = dpcri_arena_take(arena, sizes.hidden_bias, layer->kernels->element);
+    }
+    return !arena->overflow;
+}
+
+static dpcr_status make_layers(dpcr_recurrent_plan *plan, dpcr_error *error) {
+    const dpcr_recurrent *n = plan->network;
+    for (int64_t c = 0; c < n->chains; c++)
+        plan->layers[c] = (dpcri_recurrent){
+            .context = plan->context,
+            .dtype = n->options.dtype,
+            .nn = dpcri_nn_kernels_get(n->options.dtype),
+            .kernels = dpcri_gates_kernels_get(n->options.dtype),
+            .gates = {.kind = n->gates,
+                      .activation = n->options.kind == DPCR_RNN_RELU ? DPCRI_ACT_RELU : DPCRI_ACT_TANH,
+                      .width = n->options.hidden},
+            .length = plan->options.length,
+            .batch = plan->options.batch,
+            .inputs = dpcri_recurrent_inputs(n, c),
+            .weight_ih = dpcri_recurrent_at(n, n->parameters, dpcri_recurrent_offset(n, c, DPCRI_WEIGHT_IH)),
+            .weight_hh = dpcri_recurrent_at(n, n->parameters, dpcri_recurrent_offset(n, c, DPCRI_WEIGHT_HH))};
+    dpcri_arena arena = {0};
+    if (!carve_packed(plan, &arena))
+        return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "recurrent_plan: the weights do not fit");
+    plan->packed = dpcri_alloc(plan->context, arena.used + 64);
+    if (!plan->packed)
+        return dpcri_fail(error, DPCR_ERROR_MEMORY, "recurrent_plan: no memory for packed weights (%zu bytes)",
+                          arena.used);
+    arena = (dpcri_arena){.base = (unsigned char *)plan->packed, .size = arena.used};
+    carve_packed(plan, &arena);
+    return DPCR_OK;
+}
+
+void dpcri_recurrent_lay_out(dpcr_recurrent_plan *plan) {
+    const dpcr_recurrent *n = plan->network;
+    if (plan->laid_out) return;
+    for (int64_t c = 0; c < n->chains; c++)
+        dpcri_recurrent_pack(&plan->layers[c],
+                             dpcri_recurrent_at(n, n->parameters, dpcri_recurrent_offset(n, c, DPCRI_BIAS_IH)),
+                             dpcri_recurrent_at(n, n->parameters, dpcri_recurrent_offset(n, c, DPCRI_BIAS_HH)));
+    plan->laid_out = plan->options.frozen != 0;
+}
+
+static dpcr_status plan_chains(dpcr_recurrent_plan *plan, dpcr_error *error) {
+    dpcr_solve_options options = plan->options.solve;
+    if (!options.size) options = (dpcr_solve_options){.size = sizeof options, .method = DPCR_METHOD_SEQUENTIAL};
+    options.consume_tape = plan->options.training;
+    const bool some = plan->options.length > 0 && plan->options.batch > 0;
+    if (options.method == DPCR_METHOD_AUTO && plan->options.sample && some)
+        return dpcri_recurrent_sample(plan, &options, error);
+    if (options.method == DPCR_METHOD_AUTO) options.method = DPCR_METHOD_SEQUENTIAL;
+    if (options.method == DPCR_METHOD_SEQUENTIAL && !options.backward) options.backward = DPCR_SCHEME_SEQUENTIAL;
+    for (int64_t c = 0; c < plan->network->chains; c++) {
+        dpcr_steps steps;
+        dpcri_recurrent_steps(&plan->layers[c], &steps);
+        const dpcr_status status = dpcr_solve_plan_create(plan->context, &steps, &options, &plan->chains[c], error);
+        if (status != DPCR_OK) return status;
+    }
+    return DPCR_OK;
+}
+
+dpcr_status dpcr_recurrent_plan_create(const dpcr_recurrent *network, const dpcr_recurrent_plan_options *options,
+                                       dpcr_recurrent_plan **plan, dpcr_error *error) {
+    if (!plan) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "recurrent_plan: no place for the plan given");
+    *plan = NULL;
+    if (!network || !options)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "recurrent_plan: a network and options are wanted");
+    if (options->size < offsetof(dpcr_recurrent_plan_options, training))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "recurrent_plan: options.size is %zu, wanted sizeof(dpcr_recurrent_plan_options)",
+                          options->size);
+    dpcr_recurrent_plan_options given = {0};
+    memcpy(&given, options, options->size < sizeof given ? options->size : sizeof given);
+    dpcr_status status = check_plan(network, &given, error);
+    if (status != DPCR_OK) return status;
+    dpcr_context *context = network->context;
+    dpcr_recurrent_plan *p = dpcri_alloc_zero(context, sizeof *p);
+    if (!p) return dpcri_fail(error, DPCR_ERROR_MEMORY, "recurrent_plan: no memory for the plan");
+    p->network = network;
+    p->context = context;
+    p->options = given;
+    p->layers = dpcri_alloc_zero(context, (size_t)network->chains * sizeof *p->layers);
+    p->chains = dpcri_alloc_zero(context, (size_t)network->chains * sizeof *p->chains);
+    p->outputs = dpcri_alloc_zero(context, (size_t)network->options.layers * sizeof *p->outputs);
+    p->kept = dpcri_alloc_zero(context, (size_t)network->chains * sizeof *p->kept);
+    if (!p->layers || !p->chains || !p->outputs || !p->kept) {
+        status = dpcri_fail(error, DPCR_ERROR_MEMORY, "recurrent_plan: no memory for %lld chains",
+                            (long long)network->chains);
+        goto done;
+    }
+    DPCR_TRY(make_layers(p, error));
+    DPCR_TRY(plan_chains(p, error));
+    p->options.sample = NULL;
+    p->laid_out = false;
+    *plan = p;
+    return DPCR_OK;
+done:
+    dpcr_recurrent_plan_destroy(p);
+    return status;
+}
+
+void dpcr_recurrent_plan_destroy(dpcr_recurrent_plan *plan) {
+    if (!plan) return;
+    for (int64_t c = 0; plan->chains && c < plan->network->chains; c++) dpcr_solve_plan_destroy(plan->chains[c]);
+    dpcri_free(plan->context, plan->kept);
+    dpcri_free(plan->context, plan->outputs);
+    dpcri_free(plan->context, plan->packed);
+    dpcri_free(plan->context, plan->chains);
+    dpcri_free(plan->context, plan->layers);
+    dpcri_free(plan->context, plan);
+}
+
+const dpcr_solve_plan *dpcr_recurrent_plan_chain(const dpcr_recurrent_plan *plan, int64_t index) {
+    return plan && index >= 0 && index < plan->network->chains ? plan->chains[index] : NULL;
+}

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: MIT
+// Running a recurrent network: layer by layer, direction by direction, each chain by its solve plan, over views of the
+// caller's arrays where they fit and copies where not (the state of an LSTM, the reverse direction of a packed batch).
+#include <stdio.h>
+#include <string.h>
+
+#include "model/recurrent_internal.h"
+
+static int64_t hidden_of(const dpcr_recurrent_plan *p) { return p->network->options.hidden; }
+static int64_t state_of(const dpcr_recurrent_plan *p) { return dpcri_gates_state[p->network->gates] * hidden_of(p); }
+static int64_t outputs_of(const dpcr_recurrent_plan *p) { return p->network->directions * hidden_of(p); }
+
+// ---- checks ----
+
+dpcr_status dpcri_recurrent_check_array(const dpcr_recurrent_plan *plan, const char *call, const char *name,
+                                        const dpcr_array *array, bool optional, const int64_t shape[3],
+                                        dpcr_error *error) {
+    char got[96], wanted[96];
+    const dpcr_array model = dpcr_array_make(NULL, plan->network->options.dtype, 3, shape);
+    const bool empty = shape[0] == 0 || shape[1] == 0;
+    if (optional && !array->data) return DPCR_OK;
+    bool same =
+        array->ndim == 3 && array->dtype == model.dtype && array->device.type == DPCR_HOST && (empty || array->data);
+    for (int d = 2; same && d >= 0; d--)
+        same = array->shape[d] == shape[d] && (empty || shape[d] == 1 || array->strides[d] == model.strides[d]);
+    if (same) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s is %s, wanted %s, contiguous", call, name,
+                      array->data || array->ndim ? dpcri_array_text(array, got, sizeof got) : "absent",
+                      dpcri_array_text(&model, wanted, sizeof wanted));
+}
+
+static dpcr_status check_pass(const dpcr_recurrent_plan *plan, const char *call, const dpcr_recurrent_pass *pass,
+                              dpcr_error *error) {
+    const dpcr_recurrent *n = plan->network;
+    const int64_t T = plan->options.length, B = plan->options.batch;
+    const int64_t x[3] = {T, B, n->options.inputs}, y[3] = {T, B, outputs_of(plan)},
+                  h[3] = {n->chains, B, hidden_of(plan)};
+    dpcr_status status;
+    if (!pass || pass->size < sizeof *pass)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: a pass with its size set is wanted", call);
+    DPCR_TRY(dpcri_recurrent_check_array(plan, call, "x", &pass->x, false, x, error));
+    DPCR_TRY(dpcri_recurrent_check_array(plan, call, "y", &pass->y, false, y, error));
+    DPCR_TRY(dpcri_recurrent_check_array(plan, call, "h0", &pass->h0, true, h, error));
+    DPCR_TRY(dpcri_recurrent_check_array(plan, call, "ht", &pass->ht, true, h, error));
+    if (n->gates != DPCRI_GATES_LSTM && (pass->c0.data || pass->ct.data))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: c0 and ct are of an LSTM; this is %s", call,
+                          dpcr_recurrent_kind_name(n->options.kind));
+    DPCR_TRY(dpcri_recurrent_check_array(plan, call, "c0", &pass->c0, true, h, error));
+    DPCR_TRY(dpcri_recurrent_check_array(plan, call, "ct", &pass->ct, true, h, error));
+    if (pass->lengths && !plan->options.packed)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "%s: lengths are given; the plan wants the option packed for them", call);
+    for (int64_t b = 0; pass->lengths && b < B; b++)
+        if (pass->lengths[b] < 0 || pass->lengths[b] > T)
+            return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: lengths[%lld] is %lld, wanted 0..%lld", call,
+                              (long long)b, (long long)pass->lengths[b], (long long)T);
+done:
+    return status;
+}
+
+dpcr_status dpcri_recurrent_open(dpcr_recurrent_plan *plan, const char *call, const dpcr_recurrent_pass *pass,
+                                 void *tape, void *workspace, size_t workspace_bytes, bool backward,
+                                 dpcri_recurrent_space *space, dpcr_error *error) {
+    if (!plan) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: a plan is wanted", call);
+    dpcr_status status;
+    DPCR_TRY(check_pass(plan, call, pass, error));
+    *space = (dpcri_recurrent_space){.outputs = plan->outputs, .kept = plan->kept};
+    if (plan->options.training) {
+        dpcri_arena kept = {.base = tape, .size = SIZE_MAX};
+        if (!tape && dpcr_recurrent_plan_tape(plan) > 0)
+            return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the plan is for training: a tape is wanted (%zu bytes)",
+                              call, dpcr_recurrent_plan_tape(plan));
+        dpcri_recurrent_carve_tape(plan, &kept, space);
+    }
+    dpcri_arena arena = {.base = workspace, .size = workspace ? workspace_bytes : 0};
+    dpcri_recurrent_carve_workspace(plan, backward, &arena, space);
+    if (arena.overflow)
+        return dpcri_fail(error, DPCR_ERROR_MEMORY, "%s: workspace of %zu bytes, wanted %zu", call, workspace_bytes,
+                          dpcr_recurrent_plan_workspace(plan));
+    dpcri_recurrent_lay_out(plan);
+done:
+    return status;
+}
+
+// ---- views and copies ----
+
+dpcri_grid dpcri_recurrent_input(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
+                                 const dpcri_recurrent_space *space, int64_t chain) {
+    const int64_t layer = chain / plan->network->directions, width = plan->layers[chain].inputs;
+    void *data = layer == 0 ? pass->x.data : space->outputs[layer - 1];
+    return (dpcri_grid){.data = data, .step = plan->options.batch * width, .row = width};
+}
+
+dpcri_grid dpcri_recurrent_output(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
+                                  const dpcri_recurrent_space *space, int64_t layer) {
+    void *data = layer + 1 < plan->network->options.layers ? space->outputs[layer] : pass->y.data;
+    return (dpcri_grid){.data = data, .step = plan->options.batch * outputs_of(plan), .row = outputs_of(plan)};
+}
+
+// The grid moved on by numbers, and turned against time.
+static dpcri_grid moved(const dpcr_recurrent_plan *plan, dpcri_grid grid, int64_t numbers) {
+    grid.data = grid.data ? (char *)grid.data + numbers * (int64_t)plan->network->element : NULL;
+    return grid;
+}
+
+static dpcri_grid turned(const dpcr_recurrent_plan *plan, dpcri_grid grid) {
+    grid = moved(plan, grid, plan->options.length > 0 ? (plan->options.length - 1) * grid.step : 0);
+    grid.step = -grid.step;
+    return grid;
+}
+
+dpcr_array dpcri_recurrent_view(const dpcr_recurrent_plan *plan, dpcri_grid grid, int64_t width, bool reverse) {
+    const int64_t shape[3] = {plan->options.length, plan->options.batch, width};
+    if (reverse) grid = turned(plan, grid);
+    dpcr_array view = dpcr_array_make(grid.data, plan->network->options.dtype, 3, shape);
+    view.strides[0] = grid.step;
+    view.strides[1] = grid.row;
+    return view;
+}
+
+void dpcri_recurrent_copy(const dpcr_recurrent_plan *plan, const int64_t *lengths, int64_t width, dpcri_grid from,
+                          dpcri_grid to, bool turn) {
+    const int64_t T = plan->options.length, element = (int64_t)plan->network->element;
+    for (int64_t b = 0; b < plan->options.batch; b++) {
+        const int64_t end = lengths ? lengths[b] : T;
+        for (int64_t t = 0; t < T; t++) {
+            char *there = (char *)to.data + (t * to.step + b * to.row) * element;
+            const char *here =
+                (const char *)from.data + ((turn ? end - 1 - t : t) * from.step + b * from.row) * element;
+            if (t >= end)
+                memset(there, 0, (size_t)(width * element));
+            else if (here != there)
+                memcpy(there, here, (size_t)(width * element));
+        }
+    }
+}
+
+static char *of_chain(const dpcr_recurrent_plan *plan, const dpcr_array *array, int64_t chain) {
+    const int64_t each = plan->options.batch * hidden_of(plan) * (int64_t)plan->network->element;
+    return array->data ? (char *)array->data + chain * each : NULL;
+}
+
+void dpcri_recurrent_join(const dpcr_recurrent_plan *plan, int64_t chain, const dpcr_array *h, const dpcr_array *c,
+                          void *to) {
+    const size_t part = (size_t)hidden_of(plan) * plan->network->element;
+    const dpcr_array *const parts[2] = {h, c};
+    char *there = to;
+    for (int64_t b = 0; b < plan->options.batch; b++)
+        for (int q = 0; q < dpcri_gates_state[plan->network->gates]; q++, there += part) {
+            const char *from = of_chain(plan, parts[q], chain);
+            if (from)
+                memcpy(there, from + (size_t)b * part, part);
+            else
+                memset(there, 0, part);
+        }
+}
+
+void dpcri_recurrent_part(const dpcr_recurrent_plan *plan, int64_t chain, dpcri_grid from, const dpcr_array *h,
+                          const dpcr_array *c) {
+    const size_t part = (size_t)hidden_of(plan) * plan->network->element;
+    const dpcr_array *const parts[2] = {h, c};
+    for (int q = 0; q < dpcri_gates_state[plan->network->gates]; q++) {
+        char *to = of_chain(plan, parts[q], chain);
+        for (int64_t b = 0; to && b < plan->options.batch; b++)
+            memcpy(to + (size_t)b * part,
+                   (char *)from.data + b * from.row * (int64_t)plan->network->element + (size_t)q * part, part);
+    }
+}
+
+void dpcri_recurrent_feed(dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
+                          const dpcri_recurrent_space *space, int64_t chain) {
+    const dpcri_recurrent_flow flow = dpcri_recurrent_flow_of(plan, chain);
+    dpcri_recurrent *layer = &plan->layers[chain];
+    const dpcri_grid x = dpcri_recurrent_input(plan, pass, space, chain);
+    layer->ends = pass->lengths;
+    layer->x = flow.reverse && !flow.copied ? turned(plan, x) : x;
+    if (!flow.copied) return;
+    layer->x.data = space->reversed;
+    dpcri_recurrent_copy(plan, pass->lengths, layer->inputs, x, layer->x, true);
+}
+
+dpcr_array dpcri_recurrent_states(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
+                                  const dpcri_recurrent_space *space, int64_t chain) {
+    const dpcri_recurrent_flow flow = dpcri_recurrent_flow_of(plan, chain);
+    const int64_t w = state_of(plan), D = plan->network->directions;
+    const dpcri_grid y = dpcri_recurrent_output(plan, pass, space, chain / D);
+    const dpcri_grid own = {.data = space->kept[chain].states, .step = plan->options.batch * w, .row = w};
+    const dpcri_grid z = flow.in_outputs ? moved(plan, y, chain % D * hidden_of(plan)) : own;
+    return dpcri_recurrent_view(plan, z, w, flow.reverse && !flow.copied);
+}
+
+dpcr_array dpcri_recurrent_tape(const dpcr_recurrent_plan *plan, const dpcri_recurrent_space *space, int64_t chain) {
+    const dpcri_recurrent_flow flow = dpcri_recurrent_flow_of(plan, chain);
+    const int64_t tape = dpcri_gates_tape[plan->network->gates] * hidden_of(plan);
+    const dpcri_grid grid = {.data = space->kept[chain].gates, .step = plan->options.batch * tape, .row = tape};
+    return dpcri_recurrent_view(plan, grid, tape, flow.reverse && !flow.copied);
+}
+
+// ---- the pass ----
+
+// y and the last states from the chain's z.
+static void finish(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass, const dpcri_recurrent_space *space,
+                   int64_t chain) {
+    const dpcri_recurrent_flow flow = dpcri_recurrent_flow_of(plan, chain);
+    const int64_t D = plan->network->directions, T = plan->options.length;
+    const dpcr_array z = dpcri_recurrent_states(plan, pass, space, chain);
+    const dpcri_grid states = {.data = z.data, .step = z.strides[0], .row = z.strides[1]};
+    const dpcri_grid first = {.data = space->initial, .row = state_of(plan)};
+    dpcri_recurrent_part(plan, chain, T > 0 ? moved(plan, states, (T - 1) * states.step) : first, &pass->ht, &pass->ct);
+    if (flow.in_outputs && !pass->lengths) return;
+    const dpcri_grid y = moved(plan, dpcri_recurrent_output(plan, pass, space, chain / D), chain % D * hidden_of(plan));
+    if (flow.reverse && !flow.copied)  // both in the order of time
+        dpcri_recurrent_copy(plan, NULL, hidden_of(plan), turned(plan, states), y, false);
+    else
+        dpcri_recurrent_copy(plan, pass->lengths, hidden_of(plan), states, y, flow.copied);
+}
+
+static dpcr_status run_chain(dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
+                             const dpcri_recurrent_space *space, int64_t chain, void *solve, size_t solve_bytes,
+                             dpcr_solve_report *report, dpcr_error *error) {
+    const dpcr_array z = dpcri_recurrent_states(plan, pass, space, chain);
+    const dpcr_array tape = dpcri_recurrent_tape(plan, space, chain);
+    const int64_t shape[2] = {plan->options.batch, state_of(plan)};
+    const dpcr_array z0 = dpcr_array_make(space->initial, plan->network->options.dtype, 2, shape);
+    const dpcr_status status = dpcr_solve_execute(plan->chains[chain], &z0, &z, plan->options.training ? &tape : NULL,
+                                                  solve, solve_bytes, report, error);
+    if (status == DPCR_OK) finish(plan, pass, space, chain);
+    return status;
+}
+
+dpcr_status dpcr_recurrent_execute(dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass, void *tape,
+                                   void *workspace, size_t workspace_bytes, dpcr_solve_report *reports,
+                                   dpcr_error *error) {
+    dpcri_recurrent_space space;
+    dpcr_status status =
+        dpcri_recurrent_open(plan, "recurrent_execute", pass, tape, workspace, workspace_bytes, false, &space, error);
+    if (status != DPCR_OK) return status;
+    for (int64_t c = 0; c < plan->network->chains; c++) {
+        dpcri_recurrent_feed(plan, pass, &space, c);
+        dpcri_recurrent_join(plan, c, &pass->h0, &pass->c0, space.initial);
+        status = run_chain(plan, pass, &space, c, space.solve, space.solve_bytes, reports ? &reports[c] : NULL, error);
+        if (status != DPCR_OK) return status;
+    }
+    return DPCR_OK;
+}
+
+// ---- planning over a sample ----
+
+static dpcr_status sample_chain(dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
+                                const dpcri_recurrent_space *space, int64_t chain, dpcr_solve_options options,
+                                dpcr_error *error) {
+    const dpcr_recurrent *n = plan->network;
+    const int64_t shape[2] = {plan->options.batch, state_of(plan)};
+    const dpcr_array start = dpcr_array_make(space->initial, n->options.dtype, 2, shape);
+    dpcr_steps steps;
+    dpcri_recurrent_steps(&plan->layers[chain], &steps);
+    dpcri_recurrent_feed(plan, pass, space, chain);
+    dpcri_recurrent_join(plan, chain, &pass->h0, &pass->c0, space->initial);
+    options.start = &start;
+    dpcr_status status = dpcr_solve_plan_create(plan->context, &steps, &options, &plan->chains[chain], error);
+    if (status != DPCR_OK || chain / n->directions + 1 == n->options.layers) return status;
+    const size_t bytes = dpcr_solve_plan_workspace(plan->chains[chain]);
+    void *solve = dpcri_alloc(plan->context, bytes + 64);
+    if (!solve)
+        return dpcri_fail(error, DPCR_ERROR_MEMORY, "recurrent_plan: no memory to try a layer (%zu bytes)", bytes);
+    status = run_chain(plan, pass, space, chain, solve, bytes, NULL, error);
+    dpcri_free(plan->context, solve);
+    return status;
+}
+
+dpcr_status dpcri_recurrent_sample(dpcr_recurrent_plan *plan, const dpcr_solve_options *options, dpcr_error *error) {
+    const int training = plan->options.training;
+    dpcri_recurrent_space space;
+    dpcr_recurrent_pass pass = *plan->options.sample;
+    dpcr_status status;
+    plan->options.training = 0;  // the chains are only run forward here
+    const size_t bytes = dpcr_recurrent_plan_workspace(plan),
+                 outputs = (size_t)plan->options.length * (size_t)plan->options.batch * (size_t)outputs_of(plan) *
+                           plan->network->element;
+    char *memory = bytes == SIZE_MAX ? NULL : dpcri_alloc(plan->context, bytes + outputs + 128);
+    if (!memory) {
+        status =
+            dpcri_fail(error, DPCR_ERROR_MEMORY, "recurrent_plan: no memory to try the network (%zu bytes)", bytes);
+        goto done;
+    }
+    const int64_t shape[3] = {plan->options.length, plan->options.batch, outputs_of(plan)};
+    pass.y = dpcr_array_make(memory + (bytes + 63) / 64 * 64, plan->network->options.dtype, 3, shape);
+    pass.ht = pass.ct = (dpcr_array){0};
+    DPCR_TRY(dpcri_recurrent_open(plan, "recurrent_plan", &pass, NULL, memory, bytes, false, &space, error));
+    for (int64_t c = 0; c < plan->network->chains; c++) DPCR_TRY(sample_chain(plan, &pass, &space, c, *options, error));
+done:
+    plan->options.training = training;
+    dpcri_free(plan->context, memory);
+    return status;
+}

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: MIT
+// Recurrent layers as chains: the callbacks. Weights are shared by all steps, so `gradient` only leaves the gates'
+// gradients e; what is made of them (the products with inputs and states) is the network's
+// (model/recurrent_backward.c). Derivation: docs/math/recurrent.md.
+#include "nn/recurrent.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STACK_BYTES = 1 << 16, PANEL = 32 };
+
+static int64_t gates_of(const dpcri_recurrent *c) { return dpcri_gates_count[c->gates.kind] * c->gates.width; }
+static int64_t tape_of(const dpcri_recurrent *c) { return dpcri_gates_tape[c->gates.kind] * c->gates.width; }
+static int64_t state_of(const dpcri_recurrent *c) { return dpcri_gates_state[c->gates.kind] * c->gates.width; }
+
+// ---- weights ----
+
+bool dpcri_recurrent_sizes_of(const dpcri_recurrent *c, dpcri_recurrent_sizes *sizes) {
+    const int64_t columns = (gates_of(c) + PANEL - 1) / PANEL * PANEL;
+    sizes->bias = gates_of(c);
+    sizes->hidden_bias = c->gates.width;
+    return dpcri_mul(columns, c->inputs, &sizes->panels) &&
+           dpcri_gates_packed(c->kernels, c->gates.kind, c->gates.width, &sizes->forward, &sizes->backward);
+}
+
+static void add_bias(const dpcri_recurrent *c, const void *from, int64_t count, void *to) {
+    if (from) c->nn->multiply_add(1, count, to, count, 1, from, count, NULL, 0, to, count);
+}
+
+void dpcri_recurrent_pack(dpcri_recurrent *c, const void *bias_ih, const void *bias_hh) {
+    const int64_t gates = gates_of(c), H = c->gates.width, I = c->inputs;
+    const size_t element = c->kernels->element;
+    c->kernels->pack(c->gates.kind, H, c->weight_hh, (void *)c->gates.forward, (void *)c->gates.backward);
+    memset((void *)c->bias, 0, (size_t)gates * element);
+    memset((void *)c->gates.bias, 0, (size_t)H * element);
+    add_bias(c, bias_ih, gates, (void *)c->bias);
+    const bool gru = c->gates.kind == DPCRI_GATES_GRU;
+    add_bias(c, bias_hh, gru ? 2 * H : gates, (void *)c->bias);
+    if (gru && bias_hh) add_bias(c, (const char *)bias_hh + (size_t)(2 * H) * element, H, (void *)c->gates.bias);
+    char *panel = (char *)c->panels;
+    for (int64_t j = 0; j < gates; j += PANEL, panel += (size_t)(I * PANEL) * element)
+        c->nn->transpose(gates - j < PANEL ? gates - j : PANEL, I,
+                         (const char *)c->weight_ih + (size_t)(j * I) * element, I, panel, PANEL);
+}
+
+// u = x W_ih^T + bias of m rows, x_row numbers apart, to rows u_row apart.
+static void project(const dpcri_recurrent *c, int64_t m, const void *x, int64_t x_row, void *u, int64_t u_row) {
+    const int64_t gates = gates_of(c);
+    const size_t element = c->kernels->element;
+    for (int64_t j = 0; j < gates; j += PANEL)
+        c->nn->product(&(dpcri_product){.m = m,
+                                        .n = gates - j < PANEL ? gates - j : PANEL,
+                                        .depth = c->inputs,
+                                        .a = x,
+                                        .a_row = x_row,
+                                        .a_col = 1,
+                                        .b = (const char *)c->panels + (size_t)(j * c->inputs) * element,
+                                        .b_row = PANEL,
+                                        .init = (const char *)c->bias + (size_t)j * element,
+                                        .init_row = 0,
+                                        .c = (char *)u + (size_t)j * element,
+                                        .c_row = u_row});
+}
+
+static const char *input_at(const dpcri_recurrent *c, int64_t step, int64_t row) {
+    return (const char *)c->x.data + (step * c->x.step + row * c->x.row) * (int64_t)c->kernels->element;
+}
+
+// [steps][rows] of one lane; all at once, by steps or by rows, whichever is fewer products.
+static void project_block(const dpcri_recurrent *c, int64_t first, int64_t steps, int64_t row, int64_t rows, char *u) {
+    const int64_t gates = gates_of(c);
+    const size_t each = (size_t)gates * c->kernels->element;
+    if (rows == 1 || steps == 1 || c->x.step == rows * c->x.row)
+        project(c, steps * rows, input_at(c, first, row), rows == 1 ? c->x.step : c->x.row, u, gates);
+    else if (rows >= steps)
+        for (int64_t k = 0; k < steps; k++)
+            project(c, rows, input_at(c, first + k, row), c->x.row, u + (size_t)(k * rows) * each, gates);
+    else
+        for (int64_t r = 0; r < rows; r++)
+            project(c, steps, input_at(c, first, row + r), c->x.step, u + (size_t)r * each, rows * gates);
+}
+
+// ---- views ----
+
+static int64_t stride_of(const dpcr_array *array, int from_last) {
+    return array && array->data && array->ndim > from_last ? array->strides[array->ndim - 1 - from_last] : 0;
+}
+
+// [lanes][rows][w], or [lanes][steps][rows][w]
+static dpcri_grid grid_of(const dpcr_array *array) {
+    if (!array || !array->data) return (dpcri_grid){0};
+    const bool steps = array->ndim == 4;
+    return (dpcri_grid){.data = array->data,
+                        .lane = stride_of(array, steps ? 3 : 2),
+                        .step = steps ? stride_of(array, 2) : 0,
+                        .row = stride_of(array, 1)};
+}
+
+static dpcri_grid from_step(dpcri_grid grid, int64_t step, size_t element) {
+    if (grid.data) grid.data = (char *)grid.data + step * grid.step * (int64_t)element;
+    return grid;
+}
+
+static dpcri_grid at(dpcri_grid grid, int64_t lane, int64_t row, size_t element) {
+    if (grid.data) grid.data = (char *)grid.data + (lane * grid.lane + row * grid.row) * (int64_t)element;
+    return grid;
+}
+
+// Memory for `wanted` bytes: the caller's piece of stack, or from the heap where that is too small.
+static char *scratch_of(char *stack, size_t wanted) { return wanted <= STACK_BYTES ? stack : malloc(wanted); }
+
+static int64_t block_of(const dpcri_recurrent *c, int64_t strands, int64_t numbers, int64_t steps) {
+    const int64_t each = strands * numbers * (int64_t)c->kernels->element, fit = each > 0 ? STACK_BYTES / each : 1;
+    return fit < 1 ? 1 : fit < steps ? fit : steps;
+}
+
+enum { NO_MEMORY = -1 };
+
+// ---- forward ----
+
+static bool advance_block(const dpcri_recurrent *c, const dpcr_span *span, int64_t begin, int64_t steps, dpcri_grid in,
+                          dpcri_grid states, dpcri_grid last, dpcri_grid tape, char *u) {
+    const int64_t gates = gates_of(c), lane = steps * span->rows * gates;
+    for (int64_t l = 0; l < span->lanes; l++)
+        project_block(c, span->first + l * span->stride + begin, steps, span->row, span->rows,
+                      u + (size_t)(l * lane) * c->kernels->element);
+    return c->kernels->advance(&c->gates, &(dpcri_gates_forward){.lanes = span->lanes,
+                                                                 .steps = steps,
+                                                                 .rows = span->rows,
+                                                                 .input = {u, lane, span->rows * gates, gates},
+                                                                 .in = in,
+                                                                 .states = states,
+                                                                 .last = last,
+                                                                 .tape = tape,
+                                                                 .ends = c->ends ? c->ends + span->row : NULL,
+                                                                 .first = span->first + begin,
+                                                                 .stride = span->stride});
+}
+
+static int advance(void *user, const dpcr_span *span, const dpcr_array *in_, const dpcr_array *states_,
+                   const dpcr_array *last_, const dpcr_array *tape_) {
+    const dpcri_recurrent *c = user;
+    _Alignas(64) char stack[STACK_BYTES];
+    const size_t element = c->kernels->element;
+    const int64_t strands = span->lanes * span->rows, block = block_of(c, strands, gates_of(c), span->steps);
+    char *u = scratch_of(stack, (size_t)(strands * block * gates_of(c)) * element);
+    if (!u) return NO_MEMORY;
+    dpcri_grid in = grid_of(in_);
+    const dpcri_grid states = grid_of(states_), last = grid_of(last_), tape = grid_of(tape_);
+    bool done = true;
+    for (int64_t k = 0; done && k < span->steps; k += block) {
+        const int64_t count = span->steps - k < block ? span->steps - k : block;
+        done =
+            advance_block(c, span, k, count, in, from_step(states, k, element), last, from_step(tape, k, element), u);
+        in = last.data ? last : from_step(states, k + count - 1, element);
+    }
+    if (u != stack) free(u);
+    return done ? 0 : NO_MEMORY;
+}
+
+// The tape of `count` steps from `first` on, of rows row .. row + rows - 1, at the states that go in.
+static bool retrace(const dpcri_recurrent *c, int64_t first, int64_t count, int64_t row, int64_t rows, dpcri_grid in,
+                    dpcri_grid tape, char *u) {
+    const dpcr_span span = {.first = first, .lanes = count, .stride = 1, .steps = 1, .row = row, .rows = rows};
+    return advance_block(c, &span, 0, 1, (dpcri_grid){in.data, in.step, 0, in.row}, (dpcri_grid){0}, (dpcri_grid){0},
+                         (dpcri_grid){tape.data, tape.step, 0, tape.row}, u);
+}
+
+// ---- Jacobians ----
+
+#define T float
+#define J(name) name##_f32
+#include "nn/recurrent_jacobian.inc"
+#undef T
+#undef J
+#define T double
+#define J(name) name##_f64
+#include "nn/recurrent_jacobian.inc"
+#undef T
+#undef J
+
+static void jacobian_of(const dpcri_recurrent *c, int64_t step, int64_t row, const void *state, const void *tape,
+                        void *a) {
+    const bool past = c->ends && step >= c->ends[row];
+    if (c->dtype == DPCR_F64)
+        jacobian_f64(c->gates.kind, c->gates.width, past, c->weight_hh, state, tape, a);
+    else
+        jacobian_f32(c->gates.kind, c->gates.width, past, c->weight_hh, state, tape, a);
+}
+
+static int linearise(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *f,
+                     const dpcr_array *a) {
+    const dpcri_recurrent *c = user;
+    const size_t element = c->kernels->element;
+    const dpcri_grid from = grid_of(in), to = grid_of(f), jacobian = grid_of(a);
+    _Alignas(64) char u[DPCRI_RECURRENT_JACOBIAN * DPCRI_GATES_MOST * sizeof(double)], kept[sizeof u];
+    for (int64_t l = 0; l < span->lanes; l++)
+        for (int64_t r = 0; r < span->rows; r++) {
+            const dpcr_span one = {.first = span->first + l * span->stride,
+                                   .lanes = 1,
+                                   .stride = 1,
+                                   .steps = 1,
+                                   .row = span->row + r,
+                                   .rows = 1};
+            const dpcri_grid state = at(from, l, r, element);
+            if (!advance_block(c, &one, 0, 1, state, (dpcri_grid){0}, at(to, l, r, element), (dpcri_grid){.data = kept},
+                               u))
+                return NO_MEMORY;
+            if (jacobian.data) jacobian_of(c, one.first, one.row, state.data, kept, at(jacobian, l, r, element).data);
+        }
+    return 0;
+}
+
+// ---- backward ----
+
+// The adjoint loop of one lane, from its last step down, block by block where the tape must be made again.
+static bool adjoint_blocks(const dpcri_recurrent *c, const dpcri_gates_adjoint *run, const dpcr_span *span) {
+    const size_t element = c->kernels->element;
+    const int64_t tape = tape_of(c), gates = gates_of(c), rows = run->rows;
+    const int64_t block = block_of(c, rows, tape + gates, run->steps), strands = block * rows;
+    _Alignas(64) char stack[STACK_BYTES];
+    char *u = scratch_of(stack, (size_t)(strands * (tape + gates)) * element);
+    if (!u) return false;
+    const dpcri_grid kept = {u + (size_t)(strands * gates) * element, 0, rows * tape, tape};
+    bool done = true;
+    for (int64_t end = run->steps; done && end > 0; end -= block) {
+        const int64_t begin = end > block ? end - block : 0;
+        dpcri_gates_adjoint part = *run;
+        part.steps = end - begin;
+        part.first = run->first + begin;
+        part.in = from_step(run->in, begin, element);
+        part.direct = from_step(run->direct, begin, element);
+        part.kept = from_step(run->kept, begin, element);
+        part.tape = kept;
+        if (end < run->steps) part.last = run->first_out;
+        done = retrace(c, part.first, part.steps, span->row, rows, part.in, kept, u) &&
+               c->kernels->adjoint(&c->gates, &part);
+    }
+    if (u != stack) free(u);
+    return done;
+}
+
+static int adjoint(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
+                   const dpcr_array *direct, const dpcr_array *last, const dpcr_array *kept,
+                   const dpcr_array *first_out) {
+    const dpcri_recurrent *c = user;
+    const bool taped = tape && tape->data;
+    dpcri_gates_adjoint run = {.lanes = span->lanes,
+                               .steps = span->steps,
+                               .rows = span->rows,
+                               .in = grid_of(in),
+                               .tape = grid_of(tape),
+                               .direct = grid_of(direct),
+                               .kept = grid_of(kept),
+                               .last = grid_of(last),
+                               .first_out = grid_of(first_out),
+                               .ends = c->ends ? c->ends + span->row : NULL,
+                               .first = span->first,
+                               .stride = span->stride};
+    if (taped && !run.kept.data) run.e = run.tape;  // gradient_from_tape
+    if (taped) return c->kernels->adjoint(&c->gates, &run) ? 0 : NO_MEMORY;
+    const size_t element = c->kernels->element;
+    for (int64_t l = 0; l < span->lanes; l++) {
+        dpcri_gates_adjoint one = run;
+        one.lanes = 1;
+        one.first = span->first + l * span->stride;
+        one.in = at(run.in, l, 0, element);
+        one.direct = at(run.direct, l, 0, element);
+        one.kept = at(run.kept, l, 0, element);
+        one.last = at(run.last, l, 0, element);
+        one.first_out = at(run.first_out, l, 0, element);
+        char carry[STACK_BYTES];
+        const size_t bytes = (size_t)(span->rows * state_of(c)) * element;
+        char *g = one.first_out.data ? carry : scratch_of(carry, bytes);
+        if (!g) return NO_MEMORY;
+        if (!one.first_out.data) one.first_out = (dpcri_grid){.data = g, .row = state_of(c)};
+        const bool done = adjoint_blocks(c, &one, span);
+        if (g != carry) free(g);
+        if (!done) return NO_MEMORY;
+    }
+    return 0;
+}
+
+// Where e of the span's first step lies: in a place of its own, or in the tape.
+static dpcri_grid place_of_gradients(const dpcri_recurrent *c, const dpcr_span *span, const dpcr_array *tape) {
+    if (!c->gradients.data) return grid_of(tape);
+    const dpcri_grid by_lane = {c->gradients.data, c->gradients.step, 0, c->gradients.row};
+    return at(by_lane, span->first, span->row, c->kernels->element);
+}
+
+// e of steps first .. first + lanes - 1, where the adjoint loop has not left it.
+static int gradient(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
+                    const dpcr_array *lambda) {
+    const dpcri_recurrent *c = user;
+    const dpcri_grid e = place_of_gradients(c, span, tape);
+    if (!lambda || !lambda->data || !e.data) return 0;
+    dpcri_gates_adjoint run = {.lanes = span->lanes,
+                               .steps = 1,
+                               .rows = span->rows,
+                               .in = grid_of(in),
+                               .tape = grid_of(tape),
+                               .e = e,
+                               .last = grid_of(lambda),
+                               .ends = c->ends ? c->ends + span->row : NULL,
+                               .first = span->first,
+                               .stride = 1,
+                               .gates_only = true};
+    if (run.tape.data) return c->kernels->adjoint(&c->gates, &run) ? 0 : NO_MEMORY;
+    // Without a tape it is made again, where e comes to lie.
+    _Alignas(64) char stack[STACK_BYTES];
+    const size_t element = c->kernels->element;
+    const int64_t rows = span->rows, block = block_of(c, rows, gates_of(c), span->lanes);
+    char *u = scratch_of(stack, (size_t)(block * rows * gates_of(c)) * element);
+    if (!u) return NO_MEMORY;
+    const dpcri_gates_adjoint all = run;
+    bool done = true;
+    for (int64_t l = 0; done && l < span->lanes; l += block) {
+        run.lanes = span->lanes - l < block ? span->lanes - l : block;
+        run.first = span->first + l;
+        run.in = at(all.in, l, 0, element);
+        run.last = at(all.last, l, 0, element);
+        run.e = run.tape = at(e, l, 0, element);
+        done = retrace(c, run.first, run.lanes, span->row, rows, (dpcri_grid){run.in.data, 0, run.in.lane, run.in.row},
+                       (dpcri_grid){run.e.data, 0, run.e.lane, run.e.row}, u) &&
+               c->kernels->adjoint(&c->gates, &run);
+    }
+    if (u != stack) free(u);
+    return done ? 0 : NO_MEMORY;
+}
+
+void dpcri_recurrent_steps(const dpcri_recurrent *c, dpcr_steps *steps) {
+    const int64_t state = state_of(c);
+    const double H = (double)c->gates.width, gates = (double)gates_of(c);
+    *steps = (dpcr_steps){.size = sizeof *steps,
+                          .user = (void *)c,
+                          .length = c->length,
+                          .batch = c->batch,
+                          .width = state,
+                          .dtype = c->dtype,
+                          .concurrent = 1,
+                          .jacobian = dpcr_transition_square(DPCR_DENSE, state, 0),
+                          .flops = 2 * gates * (H + (double)c->inputs),
+                          .jacobian_flops = 2 * gates * H,
+                          .lanes = 64,
+                          .tape_values = tape_of(c),
+                          .gradient_from_tape = 1,
+                          .advance = advance,
+                          .linearise = state <= DPCRI_RECURRENT_JACOBIAN ? linearise : NULL,
+                          .adjoint = adjoint,
+                          .gradient = gradient};
+}

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT
+// One layer and direction of a recurrent network as a chain for dpcr_solve_...: l counts its steps from its own first
+// one. The input's product with W_ih is formed block by block as the chain advances, so that it stays in cache.
+#ifndef DPCRI_RECURRENT_H
+#define DPCRI_RECURRENT_H
+
+#include "deeppcr/solve.h"
+#include "kern/gates.h"
+
+// Widest state for which Jacobians are offered: w^2 numbers a step and sequence.
+enum { DPCRI_RECURRENT_JACOBIAN = 128 };
+
+typedef struct dpcri_recurrent {
+    dpcr_context *context;
+    dpcr_dtype dtype;
+    const dpcri_nn_kernels *nn;
+    const dpcri_gates_kernels *kernels;
+    dpcri_gates gates;  // packed weights
+    int64_t length, batch, inputs;
+    const void *weight_ih, *weight_hh;  // [gates H][inputs], [gates H][H], row-major
+    // Packed by dpcri_recurrent_pack: W_ih^T in panels [inputs][panel], and b_ih + b_hh (of a GRU's n b_ih alone).
+    const void *panels, *bias;
+    dpcri_grid x;          // [steps][rows]: what goes in at step l of row b; lane unused
+    const int64_t *ends;   // [rows] or NULL: steps of each row
+    dpcri_grid gradients;  // [steps][rows] of the tape's numbers, where `gradient` leaves e; data NULL: in the tape
+} dpcri_recurrent;
+
+// Numbers of the pieces that dpcri_recurrent_pack fills: packed W_hh both ways, panels, bias, b_hn.
+typedef struct dpcri_recurrent_sizes {
+    int64_t forward, backward, panels, bias, hidden_bias;
+} dpcri_recurrent_sizes;
+// False: too many to number.
+bool dpcri_recurrent_sizes_of(const dpcri_recurrent *layer, dpcri_recurrent_sizes *sizes);
+
+// Lays weights and biases (NULL: none) out for the kernels; the pieces of `layer` must have been set to their memory.
+void dpcri_recurrent_pack(dpcri_recurrent *layer, const void *bias_ih, const void *bias_hh);
+
+// The layer must outlive what is solved with the callbacks.
+void dpcri_recurrent_steps(const dpcri_recurrent *layer, dpcr_steps *steps);
+
+#endif

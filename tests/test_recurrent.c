@@ -1,0 +1,560 @@
+// SPDX-License-Identifier: MIT
+// Recurrent networks against PyTorch: every fixtures/recurrent_*.safetensors is a network with inputs, outputs and all
+// gradients in double (fixtures/make_recurrent_fixtures.py); ours agree to 1e-10, in float to 1e-5 (outputs) and 1e-4
+// (gradients), by every method. And what must be equal bit for bit: packed sequences and separate ones, any number of
+// threads.
+#include <glob.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "deeppcr/data.h"
+#include "deeppcr/recurrent.h"
+
+static dpcr_context *make_context(int threads) {
+    const dpcr_context_options options = {.size = sizeof options, .threads = threads};
+    dpcr_context *context;
+    assert_int_equal(dpcr_context_create(&options, &context, NULL), DPCR_OK);
+    return context;
+}
+
+// ---- a network at work, with all its arrays ----
+
+typedef struct job {
+    dpcr_recurrent *network;
+    dpcr_recurrent_plan *plan;
+    dpcr_recurrent_pass pass;
+    dpcr_recurrent_gradients gradients;
+    int64_t lengths[16];
+    void *tape, *workspace;
+    size_t bytes;
+} job;
+
+static double get(const dpcr_array *a, int64_t i) {
+    return a->dtype == DPCR_F64 ? ((const double *)a->data)[i] : (double)((const float *)a->data)[i];
+}
+
+static void put(const dpcr_array *a, int64_t i, double value) {
+    if (a->dtype == DPCR_F64)
+        ((double *)a->data)[i] = value;
+    else
+        ((float *)a->data)[i] = (float)value;
+}
+
+static int64_t count_of(const dpcr_array *a) {
+    int64_t count = 1;
+    for (int32_t d = 0; d < a->ndim; d++) count *= a->shape[d];
+    return count;
+}
+
+static dpcr_array make(dpcr_dtype dtype, int64_t a, int64_t b, int64_t c) {
+    const int64_t shape[3] = {a, b, c};
+    void *data = calloc((size_t)(a * b * c) + 1, 8);
+    assert_non_null(data);
+    return dpcr_array_make(data, dtype, 3, shape);
+}
+
+// From a tensor of the file; absent: data NULL.
+static dpcr_array copy_of(const dpcr_tensors *t, const char *name, dpcr_dtype dtype) {
+    const dpcr_tensor *tensor = dpcr_tensors_find(t, name);
+    if (!tensor) return (dpcr_array){0};
+    const int64_t *s = tensor->array.shape;
+    dpcr_array array = make(dtype, s[0], s[1], s[2]);
+    for (int64_t i = 0; i < count_of(&array); i++) put(&array, i, get(&tensor->array, i));
+    return array;
+}
+
+static dpcr_array alike(const dpcr_array *a) {
+    return a->data ? make(a->dtype, a->shape[0], a->shape[1], a->shape[2]) : (dpcr_array){0};
+}
+
+static void open_plan(job *j, dpcr_solve_options solve, bool training) {
+    dpcr_error error = {0};
+    const dpcr_recurrent_plan_options options = {.size = sizeof options,
+                                                 .length = j->pass.x.shape[0],
+                                                 .batch = j->pass.x.shape[1],
+                                                 .training = training,
+                                                 .packed = j->pass.lengths != NULL,
+                                                 .solve = solve,
+                                                 .sample = &j->pass};
+    if (dpcr_recurrent_plan_create(j->network, &options, &j->plan, &error) != DPCR_OK) fail_msg("%s", error.text);
+    j->bytes = dpcr_recurrent_plan_workspace(j->plan);
+    j->workspace = aligned_alloc(64, (j->bytes + 127) / 64 * 64);
+    j->tape = aligned_alloc(64, (dpcr_recurrent_plan_tape(j->plan) + 127) / 64 * 64);
+    memset(j->workspace, 0xff, j->bytes);  // NaN: nothing may be read before it is written
+    memset(j->tape, 0xff, dpcr_recurrent_plan_tape(j->plan));
+}
+
+static void close_plan(job *j) {
+    dpcr_recurrent_plan_destroy(j->plan);
+    free(j->workspace);
+    free(j->tape);
+}
+
+static void forward(job *j) {
+    dpcr_error error = {0};
+    if (dpcr_recurrent_execute(j->plan, &j->pass, j->tape, j->workspace, j->bytes, NULL, &error) != DPCR_OK)
+        fail_msg("%s", error.text);
+}
+
+static void backward(job *j) {
+    dpcr_error error = {0};
+    dpcr_recurrent_zero_gradients(j->network);
+    if (dpcr_recurrent_backward(j->plan, &j->pass, &j->gradients, j->tape, j->workspace, j->bytes, NULL, &error) !=
+        DPCR_OK)
+        fail_msg("%s", error.text);
+}
+
+static void free_pass(job *j) {
+    dpcr_array *const all[] = {&j->pass.x,       &j->pass.h0,     &j->pass.c0,      &j->pass.y,
+                               &j->pass.ht,      &j->pass.ct,     &j->gradients.y,  &j->gradients.ht,
+                               &j->gradients.ct, &j->gradients.x, &j->gradients.h0, &j->gradients.c0};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]->data);
+}
+
+// ---- PyTorch's numbers ----
+
+// |got - wanted| <= tolerance max(|wanted|, 1e-2)
+static void compare(const char *what, const char *name, const dpcr_array *got, const dpcr_tensors *t,
+                    double tolerance) {
+    const dpcr_tensor *tensor = dpcr_tensors_find(t, name);
+    if (!tensor) fail_msg("%s: no tensor %s", what, name);
+    assert_int_equal(count_of(got), count_of(&tensor->array));
+    double largest = 1e-2;
+    for (int64_t i = 0; i < count_of(got); i++) largest = fmax(largest, fabs(get(&tensor->array, i)));
+    for (int64_t i = 0; i < count_of(got); i++)
+        if (!(fabs(get(got, i) - get(&tensor->array, i)) <= tolerance * largest))
+            fail_msg("%s: %s[%d] is %.12g, PyTorch has %.12g", what, name, (int)i, get(got, i), get(&tensor->array, i));
+}
+
+// The file's network, in double or float.
+static dpcr_recurrent *network_of(dpcr_context *context, const char *path, const dpcr_tensors *t, dpcr_dtype dtype) {
+    dpcr_error error = {0};
+    dpcr_recurrent *wide, *network;
+    const dpcr_recurrent_kind kind = strstr(path, "rnn_relu") ? DPCR_RNN_RELU : 0;
+    if (dpcr_recurrent_load(context, path, NULL, kind, &wide, &error) != DPCR_OK) fail_msg("%s", error.text);
+    if (dtype == DPCR_F64) return wide;
+    dpcr_recurrent_options options = *dpcr_recurrent_get_options(wide);
+    options.dtype = dtype;
+    assert_int_equal(dpcr_recurrent_create(context, &options, &network, NULL), DPCR_OK);
+    for (int64_t i = 0; i < dpcr_recurrent_parameter_count(network); i++) {
+        char name[64];
+        dpcr_array to;
+        assert_int_equal(dpcr_recurrent_parameter(network, i, name, sizeof name, &to, NULL, NULL), DPCR_OK);
+        const dpcr_tensor *from = dpcr_tensors_find(t, name);
+        assert_non_null(from);
+        for (int64_t k = 0; k < count_of(&to); k++) put(&to, k, get(&from->array, k));
+    }
+    dpcr_recurrent_destroy(wide);
+    return network;
+}
+
+static void fill_pass(job *j, const dpcr_tensors *t, dpcr_dtype dtype) {
+    const dpcr_tensor *lengths = dpcr_tensors_find(t, "lengths"), *y = dpcr_tensors_find(t, "y"),
+                      *ht = dpcr_tensors_find(t, "ht");
+    j->pass = (dpcr_recurrent_pass){.size = sizeof j->pass,
+                                    .x = copy_of(t, "x", dtype),
+                                    .h0 = copy_of(t, "h0", dtype),
+                                    .c0 = copy_of(t, "c0", dtype),
+                                    .y = make(dtype, y->array.shape[0], y->array.shape[1], y->array.shape[2]),
+                                    .ht = make(dtype, ht->array.shape[0], ht->array.shape[1], ht->array.shape[2])};
+    j->gradients = (dpcr_recurrent_gradients){.size = sizeof j->gradients,
+                                              .y = copy_of(t, "grad.y", dtype),
+                                              .ht = copy_of(t, "grad.ht", dtype),
+                                              .ct = copy_of(t, "grad.ct", dtype)};
+    if (dpcr_tensors_find(t, "ct")) j->pass.ct = alike(&j->pass.ht);
+    j->gradients.x = alike(&j->pass.x);
+    j->gradients.h0 = alike(&j->pass.h0);
+    j->gradients.c0 = alike(&j->pass.c0);
+    for (int64_t b = 0; lengths && b < lengths->array.shape[0]; b++) j->lengths[b] = (int64_t)get(&lengths->array, b);
+    if (lengths) j->pass.lengths = j->lengths;
+}
+
+static void check_numbers(job *j, const dpcr_tensors *t, const char *what, double values, double gradients) {
+    forward(j);
+    compare(what, "y", &j->pass.y, t, values);
+    compare(what, "ht", &j->pass.ht, t, values);
+    if (j->pass.ct.data) compare(what, "ct", &j->pass.ct, t, values);
+    backward(j);
+    compare(what, "grad.x", &j->gradients.x, t, gradients);
+    if (j->pass.h0.data) compare(what, "grad.h0", &j->gradients.h0, t, gradients);
+    if (j->pass.c0.data) compare(what, "grad.c0", &j->gradients.c0, t, gradients);
+    for (int64_t i = 0; i < dpcr_recurrent_parameter_count(j->network); i++) {
+        char name[64], whole[80];
+        dpcr_array gradient;
+        assert_int_equal(dpcr_recurrent_parameter(j->network, i, name, sizeof name, NULL, &gradient, NULL), DPCR_OK);
+        snprintf(whole, sizeof whole, "grad.%s", name);
+        compare(what, whole, &gradient, t, gradients);
+    }
+}
+
+static void check_file(const char *path) {
+    static const struct {
+        const char *name;
+        dpcr_solve_options solve;
+    } ways[] = {
+        {"loop",
+         {.size = sizeof(dpcr_solve_options), .method = DPCR_METHOD_SEQUENTIAL, .backward = DPCR_SCHEME_SEQUENTIAL}},
+        {"auto", {.size = sizeof(dpcr_solve_options)}},
+        {"overlap",
+         {.size = sizeof(dpcr_solve_options),
+          .method = DPCR_METHOD_OVERLAP,
+          .backward = DPCR_SCHEME_OVERLAP,
+          .chunk = 3,
+          .warm_up = 2,
+          .atol = -1,
+          .rtol = -1}},
+        {"newton",
+         {.size = sizeof(dpcr_solve_options),
+          .method = DPCR_METHOD_NEWTON,
+          .scheme = DPCR_SCHEME_PCR,
+          .backward = DPCR_SCHEME_PCR,
+          .atol = 1e-12,
+          .rtol = 1e-12}},
+    };
+    dpcr_tensors t = {0};
+    dpcr_error error = {0};
+    dpcr_context *context = make_context(2);
+    if (dpcr_safetensors_read(context, path, &t, &error) != DPCR_OK) fail_msg("%s", error.text);
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++)
+        for (int wide = 0; wide < 2; wide++) {
+            char what[256];
+            snprintf(what, sizeof what, "%s, %s, %s", strrchr(path, '/') + 1, ways[i].name, wide ? "double" : "float");
+            const dpcr_dtype dtype = wide ? DPCR_F64 : DPCR_F32;
+            dpcr_solve_options solve = ways[i].solve;
+            if (!wide && solve.atol > 0) solve.atol = solve.rtol = 1e-6;
+            job j = {.network = network_of(context, path, &t, dtype)};
+            fill_pass(&j, &t, dtype);
+            open_plan(&j, solve, true);
+            check_numbers(&j, &t, what, wide ? 1e-10 : 1e-5, wide ? 1e-9 : 1e-4);
+            check_numbers(&j, &t, what, wide ? 1e-10 : 1e-5, wide ? 1e-9 : 1e-4);  // a plan serves again
+            close_plan(&j);
+            free_pass(&j);
+            dpcr_recurrent_destroy(j.network);
+        }
+    dpcr_tensors_free(context, &t);
+    dpcr_context_destroy(context);
+}
+
+static void test_fixtures(void **state) {
+    (void)state;
+    glob_t found;
+    assert_int_equal(glob(FIXTURES "/recurrent_*.safetensors", 0, NULL, &found), 0);
+    assert_true(found.gl_pathc >= 20);
+    for (size_t i = 0; i < found.gl_pathc; i++) check_file(found.gl_pathv[i]);
+    globfree(&found);
+}
+
+// ---- random networks ----
+
+static const dpcr_recurrent_kind kinds[] = {DPCR_RNN_TANH, DPCR_RNN_RELU, DPCR_GRU, DPCR_LSTM};
+
+static void fill(const dpcr_array *a, unsigned seed) {
+    uint64_t s = 0x9e3779b97f4a7c15u * (seed + 1);
+    for (int64_t i = 0; i < count_of(a); i++) {
+        s ^= s << 13, s ^= s >> 7, s ^= s << 17;
+        put(a, i, (double)(s >> 40) / (1 << 23) - 1);
+    }
+}
+
+static job random_job(dpcr_context *context, dpcr_recurrent_options options, int64_t T, int64_t B) {
+    job j = {0};
+    dpcr_error error = {0};
+    options.size = sizeof options;
+    if (dpcr_recurrent_create(context, &options, &j.network, &error) != DPCR_OK) fail_msg("%s", error.text);
+    const dpcr_recurrent_options *o = dpcr_recurrent_get_options(j.network);
+    const int64_t D = o->bidirectional ? 2 : 1, N = o->layers * D, H = o->hidden;
+    const dpcr_array none = {0};
+    const bool lstm = o->kind == DPCR_LSTM;
+    j.pass = (dpcr_recurrent_pass){.size = sizeof j.pass,
+                                   .x = make(o->dtype, T, B, o->inputs),
+                                   .h0 = make(o->dtype, N, B, H),
+                                   .c0 = lstm ? make(o->dtype, N, B, H) : none,
+                                   .y = make(o->dtype, T, B, D * H),
+                                   .ht = make(o->dtype, N, B, H),
+                                   .ct = lstm ? make(o->dtype, N, B, H) : none};
+    j.gradients = (dpcr_recurrent_gradients){
+        .size = sizeof j.gradients, .y = alike(&j.pass.y), .x = alike(&j.pass.x), .h0 = alike(&j.pass.h0)};
+    fill(&j.pass.x, 1), fill(&j.pass.h0, 2), fill(&j.gradients.y, 3);
+    if (lstm) fill(&j.pass.c0, 4);
+    return j;
+}
+
+static const dpcr_solve_options the_loop = {
+    .size = sizeof(dpcr_solve_options), .method = DPCR_METHOD_SEQUENTIAL, .backward = DPCR_SCHEME_SEQUENTIAL};
+
+// A packed batch gives each sequence the bits that it has alone, in time and in gradients of inputs and states.
+static void test_packed_equals_separate(void **state) {
+    (void)state;
+    enum { T = 11, B = 7 };
+    static const int64_t lengths[B] = {4, 11, 0, 1, 9, 9, 2};
+    dpcr_context *context = make_context(2);
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        const dpcr_recurrent_options options = {
+            .kind = kinds[k], .inputs = 5, .hidden = 19, .layers = 2, .bidirectional = 1};
+        job all = random_job(context, options, T, B);
+        memcpy(all.lengths, lengths, sizeof lengths);
+        all.pass.lengths = all.lengths;
+        open_plan(&all, the_loop, true);
+        forward(&all);
+        backward(&all);
+        for (int64_t b = 0; b < B; b++) {
+            job one = random_job(context, options, lengths[b], 1);
+            const dpcr_array *const from[] = {&all.pass.x, &all.gradients.y, &all.pass.h0, &all.pass.c0};
+            const dpcr_array *const to[] = {&one.pass.x, &one.gradients.y, &one.pass.h0, &one.pass.c0};
+            for (int q = 0; q < 4; q++)
+                for (int64_t i = 0; to[q]->data && i < to[q]->shape[0]; i++)
+                    for (int64_t c = 0; c < to[q]->shape[2]; c++)
+                        put(to[q], i * to[q]->shape[2] + c, get(from[q], (i * B + b) * to[q]->shape[2] + c));
+            open_plan(&one, the_loop, true);
+            forward(&one);
+            backward(&one);
+            const dpcr_array *const got[] = {&all.pass.y, &all.pass.ht, &all.pass.ct, &all.gradients.x,
+                                             &all.gradients.h0};
+            const dpcr_array *const alone[] = {&one.pass.y, &one.pass.ht, &one.pass.ct, &one.gradients.x,
+                                               &one.gradients.h0};
+            for (int q = 0; q < 5; q++)
+                for (int64_t i = 0; got[q]->data && i < got[q]->shape[0]; i++)
+                    for (int64_t c = 0; c < got[q]->shape[2]; c++) {
+                        const double x = get(got[q], (i * B + b) * got[q]->shape[2] + c);
+                        const double wanted = i < alone[q]->shape[0] ? get(alone[q], i * got[q]->shape[2] + c) : 0;
+                        if (x != wanted)
+                            fail_msg("kind %d, sequence %d, array %d at %d: %.9g alone %.9g", (int)k, (int)b, q, (int)i,
+                                     x, wanted);
+                    }
+            close_plan(&one);
+            free_pass(&one);
+            dpcr_recurrent_destroy(one.network);
+        }
+        close_plan(&all);
+        free_pass(&all);
+        dpcr_recurrent_destroy(all.network);
+    }
+    dpcr_context_destroy(context);
+}
+
+// The same bits for 1 and 3 threads: outputs and every gradient. And overlap with tolerance 0 has the loop's bits.
+static void test_threads_and_overlap(void **state) {
+    (void)state;
+    enum { T = 700, B = 3 };
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        const dpcr_recurrent_options options = {.kind = kinds[k], .inputs = 3, .hidden = 21, .bidirectional = 1};
+        double *kept[2] = {NULL, NULL};
+        for (int way = 0; way < 3; way++) {
+            dpcr_context *context = make_context(way == 1 ? 3 : 1);
+            job j = random_job(context, options, T, B);
+            dpcr_solve_options solve = the_loop;
+            if (way == 2) {
+                solve.method = DPCR_METHOD_OVERLAP;
+                solve.warm_up = 128;
+                solve.chunk = 96;
+                solve.atol = solve.rtol = -1;
+            }
+            open_plan(&j, solve, true);
+            forward(&j);
+            backward(&j);
+            int64_t count;
+            const float *vector = dpcr_recurrent_vector(j.network, &count),
+                        *g = dpcr_recurrent_gradient_vector(j.network);
+            assert_non_null(vector);
+            const int64_t values = count_of(&j.pass.y);
+            double *numbers = calloc((size_t)(values + count), sizeof *numbers);
+            for (int64_t i = 0; i < values; i++) numbers[i] = get(&j.pass.y, i);
+            for (int64_t i = 0; i < count; i++) numbers[values + i] = (double)g[i];
+            if (way == 0)
+                kept[0] = numbers;
+            else {
+                for (int64_t i = 0; i < values + count; i++)
+                    if (numbers[i] != kept[0][i])
+                        fail_msg("kind %d, way %d, number %d of %d: %.9g, wanted %.9g", (int)k, way, (int)i,
+                                 (int)values, numbers[i], kept[0][i]);
+                free(numbers);
+            }
+            close_plan(&j);
+            free_pass(&j);
+            dpcr_recurrent_destroy(j.network);
+            dpcr_context_destroy(context);
+        }
+        free(kept[0]);
+    }
+}
+
+// One step at a time with the state carried on gives the bits of the whole sequence, with weights laid out once.
+static void test_streaming(void **state) {
+    (void)state;
+    enum { T = 9, B = 2 };
+    dpcr_context *context = make_context(1);
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        const dpcr_recurrent_options options = {
+            .kind = kinds[k], .dtype = DPCR_F64, .inputs = 4, .hidden = 10, .layers = 2};
+        job all = random_job(context, options, T, B), one = random_job(context, options, 1, B);
+        open_plan(&all, the_loop, false);
+        forward(&all);
+        const dpcr_recurrent_plan_options stream = {.size = sizeof stream, .length = 1, .batch = B, .frozen = 1};
+        assert_int_equal(dpcr_recurrent_plan_create(one.network, &stream, &one.plan, NULL), DPCR_OK);
+        one.bytes = dpcr_recurrent_plan_workspace(one.plan);
+        one.workspace = aligned_alloc(64, (one.bytes + 127) / 64 * 64);
+        for (int64_t t = 0; t < T; t++) {
+            memcpy(one.pass.x.data, (double *)all.pass.x.data + t * B * 4, B * 4 * sizeof(double));
+            forward(&one);
+            for (int64_t i = 0; i < B * 10; i++) assert_true(get(&one.pass.y, i) == get(&all.pass.y, t * B * 10 + i));
+            memcpy(one.pass.h0.data, one.pass.ht.data, (size_t)count_of(&one.pass.ht) * sizeof(double));
+            if (one.pass.c0.data)
+                memcpy(one.pass.c0.data, one.pass.ct.data, (size_t)count_of(&one.pass.ct) * sizeof(double));
+        }
+        for (int64_t i = 0; i < count_of(&all.pass.ht); i++) assert_true(get(&one.pass.ht, i) == get(&all.pass.ht, i));
+        close_plan(&all), close_plan(&one);
+        free_pass(&all), free_pass(&one);
+        dpcr_recurrent_destroy(all.network), dpcr_recurrent_destroy(one.network);
+    }
+    dpcr_context_destroy(context);
+}
+
+// NaN in one sequence leaves the others untouched.
+static void test_nan_stays(void **state) {
+    (void)state;
+    enum { T = 6, B = 5 };
+    dpcr_context *context = make_context(1);
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        const dpcr_recurrent_options options = {.kind = kinds[k], .inputs = 3, .hidden = 8};
+        job j = random_job(context, options, T, B);
+        open_plan(&j, the_loop, false);
+        forward(&j);
+        dpcr_array clean = alike(&j.pass.y);
+        memcpy(clean.data, j.pass.y.data, (size_t)count_of(&clean) * sizeof(float));
+        put(&j.pass.x, (2 * B + 3) * 3, NAN);
+        forward(&j);
+        for (int64_t i = 0; i < count_of(&clean); i++) {
+            const int64_t b = i / 8 % B, t = i / 8 / B;
+            const double x = get(&j.pass.y, i);
+            if (b == 3 && t >= 2)
+                assert_true(isnan(x));
+            else
+                assert_true(x == get(&clean, i));
+        }
+        free(clean.data);
+        close_plan(&j);
+        free_pass(&j);
+        dpcr_recurrent_destroy(j.network);
+    }
+    dpcr_context_destroy(context);
+}
+
+// ---- refusals ----
+
+#define REFUSED(call, wanted, part)                                                                                 \
+    do {                                                                                                            \
+        dpcr_error error = {0};                                                                                     \
+        const dpcr_status got = (call);                                                                             \
+        if (got != (wanted) || !strstr(error.text, part)) fail_msg("%d: '%s', wanted '%s'", got, error.text, part); \
+    } while (0)
+
+static void test_refusals(void **state) {
+    (void)state;
+    dpcr_context *context = make_context(1);
+    dpcr_recurrent *network = NULL;
+    dpcr_recurrent_options o = {.size = sizeof o, .kind = DPCR_GRU, .inputs = 3, .hidden = 4};
+    REFUSED(dpcr_recurrent_create(NULL, &o, &network, &error), DPCR_ERROR_ARGUMENT, "context");
+    o.hidden = 0;
+    REFUSED(dpcr_recurrent_create(context, &o, &network, &error), DPCR_ERROR_ARGUMENT, "hidden 0");
+    o.hidden = 4, o.kind = 9;
+    REFUSED(dpcr_recurrent_create(context, &o, &network, &error), DPCR_ERROR_ARGUMENT, "kind is 9");
+    o.kind = DPCR_GRU, o.dtype = DPCR_U32;
+    REFUSED(dpcr_recurrent_create(context, &o, &network, &error), DPCR_ERROR_UNSUPPORTED, "uint32");
+    o.dtype = DPCR_F32;
+    job j = random_job(context, o, 5, 2);
+    dpcr_recurrent_plan_options p = {.size = sizeof p, .length = -1, .batch = 2};
+    REFUSED(dpcr_recurrent_plan_create(j.network, &p, &j.plan, &error), DPCR_ERROR_ARGUMENT, "length -1");
+    p.length = INT64_MAX / 4;
+    REFUSED(dpcr_recurrent_plan_create(j.network, &p, &j.plan, &error), DPCR_ERROR_OVERFLOW, "more than memory");
+    open_plan(&j, the_loop, true);
+    REFUSED(dpcr_recurrent_execute(j.plan, &j.pass, NULL, j.workspace, j.bytes, NULL, &error), DPCR_ERROR_ARGUMENT,
+            "a tape is wanted");
+    REFUSED(dpcr_recurrent_execute(j.plan, &j.pass, j.tape, j.workspace, 1, NULL, &error), DPCR_ERROR_MEMORY,
+            "workspace of 1 bytes");
+    dpcr_recurrent_pass bad = j.pass;
+    bad.lengths = j.lengths;
+    REFUSED(dpcr_recurrent_execute(j.plan, &bad, j.tape, j.workspace, j.bytes, NULL, &error), DPCR_ERROR_ARGUMENT,
+            "option packed");
+    bad = j.pass, bad.x.shape[2] = 4;
+    REFUSED(dpcr_recurrent_execute(j.plan, &bad, j.tape, j.workspace, j.bytes, NULL, &error), DPCR_ERROR_ARGUMENT,
+            "wanted [5][2][3] float32");
+    bad = j.pass, bad.y.data = NULL;
+    REFUSED(dpcr_recurrent_execute(j.plan, &bad, j.tape, j.workspace, j.bytes, NULL, &error), DPCR_ERROR_ARGUMENT,
+            "y is");
+    bad = j.pass, bad.c0 = j.pass.h0;
+    REFUSED(dpcr_recurrent_execute(j.plan, &bad, j.tape, j.workspace, j.bytes, NULL, &error), DPCR_ERROR_ARGUMENT,
+            "of an LSTM");
+    close_plan(&j);
+    open_plan(&j, the_loop, false);
+    REFUSED(dpcr_recurrent_backward(j.plan, &j.pass, &j.gradients, j.tape, j.workspace, j.bytes, NULL, &error),
+            DPCR_ERROR_ARGUMENT, "not for training");
+    close_plan(&j);
+    REFUSED(
+        dpcr_recurrent_load(context, FIXTURES "/recurrent_gru_plain.safetensors", NULL, DPCR_LSTM, &network, &error),
+        DPCR_ERROR_FORMAT, "those of gru, wanted lstm");
+    REFUSED(dpcr_recurrent_load(context, FIXTURES "/recurrent_gru_plain.safetensors", "rnn.", 0, &network, &error),
+            DPCR_ERROR_FORMAT, "'rnn.weight_ih_l0' is absent");
+    REFUSED(dpcr_recurrent_load(context, FIXTURES "/torch_mlp_tanh.safetensors", NULL, 0, &network, &error),
+            DPCR_ERROR_FORMAT, "weight_ih_l0");
+    free_pass(&j);
+    dpcr_recurrent_destroy(j.network);
+    dpcr_context_destroy(context);
+}
+
+// What save writes, load reads: the same parameters, and the RNN's function.
+static void test_files(void **state) {
+    (void)state;
+    dpcr_context *context = make_context(1);
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        const dpcr_recurrent_options options = {.size = sizeof options,
+                                                .kind = kinds[k],
+                                                .inputs = 3,
+                                                .hidden = 4,
+                                                .layers = 2,
+                                                .bidirectional = 1,
+                                                .no_bias = k % 2,
+                                                .seed = 7};
+        char path[] = "dpcr_test_recurrent_XXXXXX";
+        const int file = mkstemp(path);
+        assert_true(file >= 0);
+        dpcr_recurrent *made, *read;
+        dpcr_error error = {0};
+        assert_int_equal(dpcr_recurrent_create(context, &options, &made, NULL), DPCR_OK);
+        if (dpcr_recurrent_save(made, path, &error) != DPCR_OK) fail_msg("%s", error.text);
+        if (dpcr_recurrent_load(context, path, "", 0, &read, &error) != DPCR_OK) fail_msg("%s", error.text);
+        const dpcr_recurrent_options *o = dpcr_recurrent_get_options(read);
+        assert_int_equal(o->kind, kinds[k]);
+        assert_int_equal(o->layers, 2);
+        int64_t count, other;
+        const void *a = dpcr_recurrent_vector(made, &count), *b = dpcr_recurrent_vector(read, &other);
+        assert_int_equal(count, other);
+        assert_memory_equal(a, b, (size_t)count * sizeof(float));
+        dpcr_recurrent_destroy(made), dpcr_recurrent_destroy(read);
+        remove(path);
+        close(file);
+    }
+    dpcr_context_destroy(context);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fixtures),
+        cmocka_unit_test(test_packed_equals_separate),
+        cmocka_unit_test(test_threads_and_overlap),
+        cmocka_unit_test(test_streaming),
+        cmocka_unit_test(test_nan_stays),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_files),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
