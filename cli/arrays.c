@@ -82,3 +82,33 @@ void cli_array_normal(const dpcr_array *array, uint64_t seed, uint64_t stream) {
     const int64_t n = cli_array_count(array);
     for (int64_t i = 0; i < n; i++) cli_array_set(array, i, cli_normal(seed, stream, (uint64_t)i));
 }
+
+int cli_array_read(dpcr_context *context, const char *what, const char *path, dpcr_tensors *file,
+                   const dpcr_array **array) {
+    char *copy = strdup(path);
+    if (!copy) return cli_fail_memory("a file name");
+    char *mark = strstr(copy, ".npz:"), *member = NULL;
+    if (mark) {
+        mark[4] = 0;
+        member = mark + 5;
+    }
+    dpcr_error error = {0};
+    int status = CLI_DONE;
+    if (strcmp(copy, "-") != 0 && !cli_readable(what, copy))
+        status = CLI_INPUT;
+    else if (dpcr_npy_read(context, copy, file, &error) != DPCR_OK)
+        status = cli_fail_error(&error, CLI_READING);
+    if (!status) {
+        const dpcr_tensor *found = member ? dpcr_tensors_find(file, member) : file->count == 1 ? &file->items[0] : NULL;
+        if (!found && !member) found = dpcr_tensors_find(file, what);
+        if (found)
+            *array = &found->array;
+        else if (member)
+            status = cli_fail(CLI_INPUT, "'%s' has no member '%s'", copy, member);
+        else
+            status = cli_fail(CLI_INPUT, "'%s' has %lld arrays; '%s:NAME' says which is %s", copy,
+                              (long long)file->count, copy, what);
+    }
+    free(copy);
+    return status;
+}

@@ -36,7 +36,8 @@ int cli_verb_gradcheck(int argc, char **argv);
 int cli_verb_train(int argc, char **argv);
 int cli_verb_eval(int argc, char **argv);
 int cli_verb_bench(int argc, char **argv);
-int cli_bench_planner(int argc, char **argv);  // bench planner; argv[0] is "planner"
+int cli_solve_recurrent(int argc, char **argv);  // solve rnn|rnn-relu|gru|lstm; argv[0] is the kind
+int cli_bench_planner(int argc, char **argv);    // bench planner; argv[0] is "planner"
 
 // ---- errors: one line on stderr, "deeppcr VERB: text" ----
 
@@ -137,6 +138,11 @@ size_t cli_memory_budget(void);
 void cli_signals_install(void);
 int cli_signal(void);  // the signal that asked to stop, or 0
 double cli_now(void);  // seconds of a monotonic clock
+
+// Reads an array of floating-point numbers: "file.npz:name" is member `name`, a file with one array needs no name, "-"
+// is standard input. `what` is it in messages. `file` owns the numbers. Returns the exit code.
+int cli_array_read(dpcr_context *context, const char *what, const char *path, dpcr_tensors *file,
+                   const dpcr_array **array);
 
 // A contiguous array of zeros of our own; false: told, exit code 4.
 bool cli_array_create(dpcr_dtype dtype, int32_t ndim, const int64_t *shape, dpcr_array *array);

@@ -96,37 +96,6 @@ static bool ends_with(const char *text, const char *end) {
     return n >= m && !strcmp(text + n - m, end);
 }
 
-// "file.npz:name" is member `name`; a file with one array needs no name.
-static int read_array(dpcr_context *context, const char *what, const char *path, dpcr_tensors *file,
-                      const dpcr_array **array) {
-    char *copy = strdup(path);
-    if (!copy) return cli_fail_memory("a file name");
-    char *mark = strstr(copy, ".npz:"), *member = NULL;
-    if (mark) {
-        mark[4] = 0;
-        member = mark + 5;
-    }
-    dpcr_error error = {0};
-    int status = CLI_DONE;
-    if (strcmp(copy, "-") != 0 && !cli_readable(what, copy))
-        status = CLI_INPUT;
-    else if (dpcr_npy_read(context, copy, file, &error) != DPCR_OK)
-        status = cli_fail_error(&error, CLI_READING);
-    if (!status) {
-        const dpcr_tensor *found = member ? dpcr_tensors_find(file, member) : file->count == 1 ? &file->items[0] : NULL;
-        if (!found && !member) found = dpcr_tensors_find(file, what);
-        if (found)
-            *array = &found->array;
-        else if (member)
-            status = cli_fail(CLI_INPUT, "'%s' has no member '%s'", copy, member);
-        else
-            status = cli_fail(CLI_INPUT, "'%s' has %lld arrays; '%s:NAME' says which is %s", copy,
-                              (long long)file->count, copy, what);
-    }
-    free(copy);
-    return status;
-}
-
 static int read_npz(dpcr_context *context, const solve *s, inputs *in) {
     dpcr_error error = {0};
     if (!cli_readable("the input", s->input)) return CLI_INPUT;
@@ -143,9 +112,9 @@ static int read_npz(dpcr_context *context, const solve *s, inputs *in) {
 
 static int read_inputs(dpcr_context *context, const solve *s, inputs *in) {
     if (s->input) return read_npz(context, s, in);
-    int status = read_array(context, "A", s->a, &in->files[0], &in->a);
-    if (!status) status = read_array(context, "b", s->b, &in->files[1], &in->b);
-    if (!status && s->z0) status = read_array(context, "z0", s->z0, &in->files[2], &in->z0);
+    int status = cli_array_read(context, "A", s->a, &in->files[0], &in->a);
+    if (!status) status = cli_array_read(context, "b", s->b, &in->files[1], &in->b);
+    if (!status && s->z0) status = cli_array_read(context, "z0", s->z0, &in->files[2], &in->z0);
     return status;
 }
 
@@ -307,10 +276,11 @@ static int count_stdin(const solve *s) {
     return n;
 }
 
+#define KINDS "linear, rnn, rnn-relu, gru and lstm"
 static int refuse(const solve *s, const char *kind) {
     if (!kind || strcmp(kind, "linear") != 0)
-        return cli_fail(CLI_USAGE, "%s%.60s%s", kind ? "no kind of chain '" : "which kind of chain? there is linear",
-                        kind ? kind : "", kind ? "'; there is linear" : "");
+        return cli_fail(CLI_USAGE, "%s%.60s%s", kind ? "no kind of chain '" : "which kind of chain? there are " KINDS,
+                        kind ? kind : "", kind ? "'; there are " KINDS : "");
     if (s->input && (s->a || s->b || s->z0))
         return cli_fail(CLI_USAGE, "--input holds A, b and z0: wanted it or --A, --b, --z0");
     if (!s->input && !s->a) return cli_fail(CLI_USAGE, "no --A: wanted --A FILE and --b FILE, or --input FILE.npz");
@@ -328,13 +298,22 @@ static int refuse(const solve *s, const char *kind) {
 }
 
 int cli_verb_solve(int argc, char **argv) {
+    for (int i = 1; i < argc; i++) {  // a network's name first, wherever it stood
+        dpcr_recurrent_kind kind;
+        if (dpcr_recurrent_kind_find(argv[i], &kind, NULL) != DPCR_OK) continue;
+        char *name = argv[i];
+        memmove(argv + 2, argv + 1, (size_t)(i - 1) * sizeof *argv);
+        argv[1] = name;
+        return cli_solve_recurrent(argc - 1, argv + 1);
+    }
     solve s = {.common = CLI_COMMON_DEFAULTS, .options = {.size = sizeof(dpcr_chain_options)}};
     const cli_syntax syntax = {
-        .arguments = "linear",
+        .arguments = "linear|rnn|rnn-relu|gru|lstm",
         .doc =
             "Solves the linear chain z_l = A_l z_{l-1} + b_l, l = 0..L-1, from an initial state z0, all steps at once "
             "or by "
-            "the loop, with the same result.\vFiles are npy or npz arrays of float32 or float64, all of one type; "
+            "the loop, with the same result; or runs a recurrent network ('deeppcr solve gru --help').\vFiles are npy "
+            "or npz arrays of float32 or float64, all of one type; "
             "'FILE.npz:NAME' is a member, '-' standard input. A NaN stays in its own sequence.",
         .groups = {{&solve_argp, &s, "Chain:"}, {&cli_common_argp, &s.common, "Output and resources:"}},
         .most = 1};

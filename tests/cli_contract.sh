@@ -125,7 +125,7 @@ refused 2 "--width '0'" check mlp --width 0
 refused 2 'overflow' check resnet --scale 1e999
 refused 2 "other than 0" check resnet --scale 0
 refused 2 'which kind of chain' solve
-refused 2 "there is linear" solve quadratic
+refused 2 "there are linear, rnn" solve quadratic
 refused 2 'no --A' solve linear
 refused 2 'no --b' solve linear --A x.npy
 refused 2 'no --output' solve linear --A x.npy --b y.npy

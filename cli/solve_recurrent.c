@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: MIT
+// solve rnn|rnn-relu|gru|lstm: recurrent networks saved from PyTorch, run over arrays of files, and back.
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+enum {
+    KEY_WEIGHTS = 0x5000,
+    KEY_PREFIX,
+    KEY_INPUT,
+    KEY_H0,
+    KEY_C0,
+    KEY_LENGTHS,
+    KEY_OUTPUT,
+    KEY_FINAL,
+    KEY_FINAL_C,
+    KEY_GRAD_OUTPUT,
+    KEY_GRAD_FINAL,
+    KEY_GRAD_FINAL_C,
+    KEY_GRADS
+};
+
+typedef struct recurrent {
+    cli_common common;
+    cli_solver solver;
+    dpcr_recurrent_kind kind;
+    const char *weights, *prefix, *lengths, *output, *final, *final_c, *grads;
+    const char *input, *h0, *c0, *grad_output, *grad_final, *grad_final_c;
+} recurrent;
+
+static const struct argp_option recurrent_options[] = {
+    {"weights", KEY_WEIGHTS, "FILE", 0, "safetensors of the network's state_dict(): weight_ih_l0, weight_hh_l0, ...",
+     0},
+    {"prefix", KEY_PREFIX, "TEXT", 0, "What stands before these names in the file, such as 'rnn.'", 0},
+    {"input", KEY_INPUT, "FILE", 0, "x [T][B][I]: npy, 'FILE.npz:NAME', or '-'", 0},
+    {"h0", KEY_H0, "FILE", 0, "Initial states [layers directions][B][H] (default 0)", 0},
+    {"c0", KEY_C0, "FILE", 0, "The same of an LSTM's cells", 0},
+    {"lengths", KEY_LENGTHS, "FILE|N,N,...", 0, "Steps of each sequence; beyond them outputs are 0 (default: all T)",
+     0},
+    {"output", KEY_OUTPUT, "FILE.npy", 0, "y [T][B][directions H]; '-' for standard output", 0},
+    {"final", KEY_FINAL, "FILE.npy", 0, "Last states [layers directions][B][H]", 0},
+    {"final-c", KEY_FINAL_C, "FILE.npy", 0, "The same of an LSTM's cells", 0},
+    {"grad-output", KEY_GRAD_OUTPUT, "FILE", 0, "A loss's gradient by y, in its shape: go back", 0},
+    {"grad-final", KEY_GRAD_FINAL, "FILE", 0, "The same by the last states", 0},
+    {"grad-final-c", KEY_GRAD_FINAL_C, "FILE", 0, "The same by the last cells of an LSTM", 0},
+    {"grads", KEY_GRADS, "FILE", 0, "safetensors of the gradients: by the parameters' names, input, h0 and c0", 0},
+    {0},
+};
+
+static error_t parse_recurrent(int key, char *arg, struct argp_state *state) {
+    recurrent *r = state->input;
+    switch (key) {
+        case KEY_WEIGHTS: r->weights = arg; return 0;
+        case KEY_PREFIX: r->prefix = arg; return 0;
+        case KEY_INPUT: r->input = arg; return 0;
+        case KEY_H0: r->h0 = arg; return 0;
+        case KEY_C0: r->c0 = arg; return 0;
+        case KEY_LENGTHS: r->lengths = arg; return 0;
+        case KEY_OUTPUT: r->output = arg; return 0;
+        case KEY_FINAL: r->final = arg; return 0;
+        case KEY_FINAL_C: r->final_c = arg; return 0;
+        case KEY_GRAD_OUTPUT: r->grad_output = arg; return 0;
+        case KEY_GRAD_FINAL: r->grad_final = arg; return 0;
+        case KEY_GRAD_FINAL_C: r->grad_final_c = arg; return 0;
+        case KEY_GRADS: r->grads = arg; return 0;
+        default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp recurrent_argp = {recurrent_options, parse_recurrent, NULL, NULL, NULL, NULL, NULL};
+
+// ---- what it works on ----
+
+enum { X, H0, C0, GRAD_Y, GRAD_H, GRAD_C, FILES };
+
+typedef struct work {
+    dpcr_context *context;
+    dpcr_recurrent *network;
+    dpcr_recurrent_plan *plan;
+    dpcr_tensors files[FILES], length_file;
+    const dpcr_array *given[FILES];
+    int64_t *lengths;
+    dpcr_recurrent_pass pass;
+    dpcr_recurrent_gradients gradients;
+    void *workspace, *tape;
+    dpcr_solve_report *reports, *back_reports;
+    double seconds, back_seconds;
+} work;
+
+static bool goes_back(const recurrent *r) { return r->grads != NULL; }
+
+static int read_files(const recurrent *r, work *w) {
+    static const char *const names[FILES] = {"input", "h0", "c0", "grad-output", "grad-final", "grad-final-c"};
+    const char *const paths[FILES] = {r->input, r->h0, r->c0, r->grad_output, r->grad_final, r->grad_final_c};
+    dpcr_error error = {0};
+    if (!cli_readable("the weights", r->weights)) return CLI_INPUT;
+    if (dpcr_recurrent_load(w->context, r->weights, r->prefix, r->kind, &w->network, &error) != DPCR_OK)
+        return cli_fail_error(&error, CLI_READING);
+    const dpcr_dtype dtype = dpcr_recurrent_get_options(w->network)->dtype;
+    int status = CLI_DONE;
+    for (int i = 0; !status && i < FILES; i++) {
+        if (!paths[i]) continue;
+        status = cli_array_read(w->context, names[i], paths[i], &w->files[i], &w->given[i]);
+        if (!status && w->given[i]->dtype != dtype)
+            status = cli_fail(CLI_INPUT, "--%s is %s and the weights are %s: wanted the same", names[i],
+                              dpcr_dtype_name(w->given[i]->dtype), dpcr_dtype_name(dtype));
+    }
+    return status;
+}
+
+static int check_shape(const char *name, const dpcr_array *array, int64_t a, int64_t b, int64_t c) {
+    if (!array || (array->ndim == 3 && array->shape[0] == a && array->shape[1] == b && array->shape[2] == c))
+        return CLI_DONE;
+    char text[128] = "no dimensions";
+    size_t at = 0;
+    for (int i = 0; i < array->ndim && at < sizeof text; i++)
+        at += (size_t)snprintf(text + at, sizeof text - at, "[%lld]", (long long)array->shape[i]);
+    return cli_fail(CLI_INPUT, "--%s has shape %s: wanted [%lld][%lld][%lld]", name, text, (long long)a, (long long)b,
+                    (long long)c);
+}
+
+// "8,5,2", or a file of them.
+static int read_lengths(const recurrent *r, work *w) {
+    const int64_t T = w->pass.x.shape[0], B = w->pass.x.shape[1];
+    if (!r->lengths) return CLI_DONE;
+    const bool list = strspn(r->lengths, "0123456789,") == strlen(r->lengths);
+    const dpcr_array *array = NULL;
+    w->lengths = calloc((size_t)B + 1, sizeof *w->lengths);
+    if (!w->lengths) return cli_fail_memory("the lengths");
+    int64_t count = 0;
+    if (list) {
+        for (const char *at = r->lengths; at; at = strchr(at, ','), at = at ? at + 1 : NULL, count++)
+            if (count < B) w->lengths[count] = strtoll(at, NULL, 10);
+    } else {
+        const int status = cli_array_read(w->context, "lengths", r->lengths, &w->length_file, &array);
+        if (status) return status;
+        count = cli_array_count(array);
+        for (int64_t b = 0; b < B && b < count; b++) {
+            const double value = cli_array_get(array, b);
+            if (value != floor(value))
+                return cli_fail(CLI_INPUT, "--lengths: number %lld is %g: wanted whole numbers", (long long)b, value);
+            w->lengths[b] = (int64_t)value;
+        }
+    }
+    if (count != B)
+        return cli_fail(CLI_INPUT, "--lengths has %lld numbers: wanted %lld, as the input has sequences",
+                        (long long)count, (long long)B);
+    for (int64_t b = 0; b < B; b++)
+        if (w->lengths[b] < 0 || w->lengths[b] > T)
+            return cli_fail(CLI_INPUT, "--lengths: number %lld is %lld: wanted 0..%lld", (long long)b,
+                            (long long)w->lengths[b], (long long)T);
+    w->pass.lengths = w->lengths;
+    return CLI_DONE;
+}
+
+static bool make_array(dpcr_dtype dtype, int64_t a, int64_t b, int64_t c, bool wanted, dpcr_array *array) {
+    return !wanted || cli_array_create(dtype, 3, (const int64_t[]){a, b, c}, array);
+}
+
+static int make_arrays(const recurrent *r, work *w) {
+    const dpcr_recurrent_options *o = dpcr_recurrent_get_options(w->network);
+    const int64_t D = o->bidirectional ? 2 : 1, N = o->layers * D, H = o->hidden;
+    const dpcr_array *x = w->given[X];
+    if (x->ndim != 3) return check_shape("input", x, -1, -1, o->inputs);
+    const int64_t T = x->shape[0], B = x->shape[1];
+    int status = check_shape("input", x, T, B, o->inputs);
+    if (!status) status = check_shape("h0", w->given[H0], N, B, H);
+    if (!status) status = check_shape("c0", w->given[C0], N, B, H);
+    if (!status) status = check_shape("grad-output", w->given[GRAD_Y], T, B, D * H);
+    if (!status) status = check_shape("grad-final", w->given[GRAD_H], N, B, H);
+    if (!status) status = check_shape("grad-final-c", w->given[GRAD_C], N, B, H);
+    if (status) return status;
+    const bool lstm = o->kind == DPCR_LSTM, back = goes_back(r);
+    w->pass = (dpcr_recurrent_pass){.size = sizeof w->pass, .x = *x};
+    w->gradients = (dpcr_recurrent_gradients){.size = sizeof w->gradients};
+    if (w->given[H0]) w->pass.h0 = *w->given[H0];
+    if (w->given[C0]) w->pass.c0 = *w->given[C0];
+    if (w->given[GRAD_Y]) w->gradients.y = *w->given[GRAD_Y];
+    if (w->given[GRAD_H]) w->gradients.ht = *w->given[GRAD_H];
+    if (w->given[GRAD_C]) w->gradients.ct = *w->given[GRAD_C];
+    const bool made = make_array(o->dtype, T, B, D * H, true, &w->pass.y) &&
+                      make_array(o->dtype, N, B, H, true, &w->pass.ht) &&
+                      make_array(o->dtype, N, B, H, lstm, &w->pass.ct) &&
+                      make_array(o->dtype, T, B, o->inputs, back, &w->gradients.x) &&
+                      make_array(o->dtype, N, B, H, back, &w->gradients.h0) &&
+                      make_array(o->dtype, N, B, H, back && lstm, &w->gradients.c0);
+    return made ? read_lengths(r, w) : cli_failed();
+}
+
+// ---- running ----
+
+static int make_plan(const recurrent *r, work *w) {
+    const dpcr_recurrent_plan_options options = {.size = sizeof options,
+                                                 .length = w->pass.x.shape[0],
+                                                 .batch = w->pass.x.shape[1],
+                                                 .training = goes_back(r),
+                                                 .packed = w->pass.lengths != NULL,
+                                                 .solve = r->solver.options,
+                                                 .sample = &w->pass};
+    dpcr_error error = {0};
+    if (r->solver.options.method == DPCR_METHOD_AUTO) cli_machine_load(w->context, false);
+    if (dpcr_recurrent_plan_create(w->network, &options, &w->plan, &error) != DPCR_OK)
+        return cli_fail_error(&error, CLI_COMPUTING);
+    const size_t bytes = dpcr_recurrent_plan_workspace(w->plan), tape = dpcr_recurrent_plan_tape(w->plan);
+    if (bytes == SIZE_MAX || tape == SIZE_MAX) return cli_fail(CLI_RESOURCES, "the network does not fit into memory");
+    if (r->solver.options.memory_limit &&
+        (bytes > r->solver.options.memory_limit || tape > r->solver.options.memory_limit))
+        return cli_fail(CLI_RESOURCES, "a workspace of %zu and a tape of %zu bytes are needed, the limit is %zu", bytes,
+                        tape, r->solver.options.memory_limit);
+    w->workspace = cli_allocate(bytes);
+    if (!w->workspace) return cli_fail(CLI_RESOURCES, "not enough memory for a workspace of %zu bytes", bytes);
+    if (tape && !(w->tape = cli_allocate(tape)))
+        return cli_fail(CLI_RESOURCES, "not enough memory for a tape of %zu bytes", tape);
+    return CLI_DONE;
+}
+
+static int run_passes(const recurrent *r, work *w) {
+    const dpcr_recurrent_options *o = dpcr_recurrent_get_options(w->network);
+    const size_t chains = (size_t)(o->layers * (o->bidirectional ? 2 : 1)),
+                 bytes = dpcr_recurrent_plan_workspace(w->plan);
+    dpcr_error error = {0};
+    w->reports = calloc(chains, sizeof *w->reports);
+    w->back_reports = calloc(chains, sizeof *w->back_reports);
+    if (!w->reports || !w->back_reports) return cli_fail_memory("the reports");
+    for (size_t i = 0; i < chains; i++) w->reports[i].size = w->back_reports[i].size = sizeof *w->reports;
+    double start = cli_now();
+    if (dpcr_recurrent_execute(w->plan, &w->pass, w->tape, w->workspace, bytes, w->reports, &error) != DPCR_OK)
+        return cli_fail_error(&error, CLI_COMPUTING);
+    w->seconds = cli_now() - start;
+    for (size_t i = 0; i < chains; i++)
+        if (w->reports[i].reason < 0 && w->reports[i].reason != DPCR_REASON_NONFINITE)
+            return cli_fail(CLI_UNCONVERGED, "layer %zu did not converge in %d sweeps, and --no-fallback was given",
+                            i / (o->bidirectional ? 2 : 1), w->reports[i].sweeps);
+    if (!goes_back(r)) return CLI_DONE;
+    start = cli_now();
+    if (dpcr_recurrent_backward(w->plan, &w->pass, &w->gradients, w->tape, w->workspace, bytes, w->back_reports,
+                                &error) != DPCR_OK)
+        return cli_fail_error(&error, CLI_COMPUTING);
+    w->back_seconds = cli_now() - start;
+    return CLI_DONE;
+}
+
+// ---- results ----
+
+static int write_array(const char *path, const dpcr_array *array) {
+    dpcr_error error = {0};
+    if (!path || dpcr_npy_write(path, array, &error) == DPCR_OK) return CLI_DONE;
+    return cli_fail_error(&error, CLI_WRITING);
+}
+
+static int write_gradients(const recurrent *r, const work *w) {
+    enum { NAME = 64 };
+    const int64_t count = dpcr_recurrent_parameter_count(w->network);
+    dpcr_tensor *items = calloc((size_t)count + 3, sizeof *items);
+    char *names = calloc((size_t)count + 1, NAME);
+    dpcr_error error = {0};
+    int status = items && names ? CLI_DONE : cli_fail_memory("the gradients' names");
+    dpcr_tensors all = {.items = items};
+    for (; !status && all.count < count; all.count++) {
+        dpcr_tensor *item = &items[all.count];
+        item->name = names + all.count * NAME;
+        if (dpcr_recurrent_parameter(w->network, all.count, item->name, NAME, NULL, &item->array, &error) != DPCR_OK)
+            status = cli_fail_error(&error, CLI_COMPUTING);
+    }
+    char input[] = "input", h0[] = "h0", c0[] = "c0";
+    if (!status) {
+        items[all.count++] = (dpcr_tensor){.name = input, .array = w->gradients.x};
+        items[all.count++] = (dpcr_tensor){.name = h0, .array = w->gradients.h0};
+        if (w->gradients.c0.data) items[all.count++] = (dpcr_tensor){.name = c0, .array = w->gradients.c0};
+        if (dpcr_safetensors_write(r->grads, &all, &error) != DPCR_OK) status = cli_fail_error(&error, CLI_WRITING);
+    }
+    free(names);
+    free(items);
+    return status;
+}
+
+static json_t *chains_json(const work *w) {
+    const dpcr_recurrent_options *o = dpcr_recurrent_get_options(w->network);
+    const int64_t D = o->bidirectional ? 2 : 1;
+    json_t *list = json_array();
+    for (int64_t c = 0; c < o->layers * D; c++) {
+        const dpcr_solve_plan *plan = dpcr_recurrent_plan_chain(w->plan, c);
+        json_array_append_new(
+            list, json_pack("{s:I, s:s, s:s, s:s, s:i, s:s}", "layer", (json_int_t)(c / D), "direction",
+                            c % D ? "reverse" : "forward", "method", dpcr_method_name(w->reports[c].method), "reason",
+                            dpcr_reason_name(w->reports[c].reason), "sweeps", w->reports[c].sweeps, "sentence",
+                            dpcr_solve_plan_sentence(plan)));
+    }
+    return list;
+}
+
+static int tell(const recurrent *r, const work *w) {
+    const dpcr_recurrent_options *o = dpcr_recurrent_get_options(w->network);
+    cli_result result = cli_result_create();
+    cli_set_text(&result, "kind", dpcr_recurrent_kind_name(o->kind));
+    cli_set_text(&result, "dtype", dpcr_dtype_name(o->dtype));
+    cli_set_int(&result, "length", w->pass.x.shape[0]);
+    cli_set_int(&result, "batch", w->pass.x.shape[1]);
+    cli_set_int(&result, "inputs", o->inputs);
+    cli_set_int(&result, "hidden", o->hidden);
+    cli_set_int(&result, "layers", o->layers);
+    cli_set_bool(&result, "bidirectional", o->bidirectional != 0);
+    cli_set_bool(&result, "bias", !o->no_bias);
+    cli_set_text(&result, "method", dpcr_method_name(w->reports[0].method));
+    cli_set_real(&result, "seconds", w->seconds);
+    if (goes_back(r)) cli_set_real(&result, "backward_seconds", w->back_seconds);
+    cli_set_int(&result, "workspace_bytes", (json_int_t)dpcr_recurrent_plan_workspace(w->plan));
+    cli_set_int(&result, "tape_bytes", (json_int_t)dpcr_recurrent_plan_tape(w->plan));
+    cli_set(&result, "chains", chains_json(w));
+    cli_set_text(&result, "output", r->output);
+    if (!r->output || strcmp(r->output, "-") != 0)
+        cli_say(&r->common, "%s, %lld layer%s%s, hidden %lld, %lld steps, batch %lld: %s, %.3g s%s%s%s\n",
+                dpcr_recurrent_kind_name(o->kind), (long long)o->layers, o->layers > 1 ? "s" : "",
+                o->bidirectional ? ", both directions" : "", (long long)o->hidden, (long long)w->pass.x.shape[0],
+                (long long)w->pass.x.shape[1], dpcr_method_name(w->reports[0].method), w->seconds,
+                goes_back(r) ? ", and back" : "", r->output ? ", in " : "", r->output ? r->output : "");
+    const int status = cli_finish(&r->common, &result, CLI_DONE);
+    cli_result_destroy(&result);
+    return status;
+}
+
+static void release(work *w) {
+    dpcr_array *const made[] = {&w->pass.y,      &w->pass.ht,      &w->pass.ct,
+                                &w->gradients.x, &w->gradients.h0, &w->gradients.c0};
+    for (size_t i = 0; i < sizeof made / sizeof made[0]; i++)
+        if (made[i]->data) cli_array_destroy(made[i]);
+    dpcr_recurrent_plan_destroy(w->plan);
+    dpcr_recurrent_destroy(w->network);
+    for (int i = 0; i < FILES; i++) dpcr_tensors_free(w->context, &w->files[i]);
+    dpcr_tensors_free(w->context, &w->length_file);
+    if (w->workspace) cli_release(w->workspace);
+    if (w->tape) cli_release(w->tape);
+    free(w->reports);
+    free(w->back_reports);
+    free(w->lengths);
+}
+
+static int run(dpcr_context *context, const recurrent *r) {
+    work w = {.context = context};
+    int status = read_files(r, &w);
+    if (!status) status = make_arrays(r, &w);
+    if (!status) status = make_plan(r, &w);
+    if (!status) status = run_passes(r, &w);
+    if (!status) status = write_array(r->output, &w.pass.y);
+    if (!status) status = write_array(r->final, &w.pass.ht);
+    if (!status) status = write_array(r->final_c, &w.pass.ct);
+    if (!status && goes_back(r)) status = write_gradients(r, &w);
+    if (!status) status = tell(r, &w);
+    release(&w);
+    return status;
+}
+
+static int refuse(const recurrent *r) {
+    const char *const kind = dpcr_recurrent_kind_name(r->kind);
+    const char *const outputs[] = {r->output, r->final, r->final_c, r->grads};
+    const char *const inputs[] = {r->input, r->h0, r->c0, r->grad_output, r->grad_final, r->grad_final_c, r->lengths};
+    const bool lstm = r->kind == DPCR_LSTM, back = r->grad_output || r->grad_final || r->grad_final_c;
+    int from_stdin = 0, to_stdout = 0;
+    if (!r->weights) return cli_fail(CLI_USAGE, "no --weights: wanted a safetensors file of %s", kind);
+    if (!r->input) return cli_fail(CLI_USAGE, "no --input: wanted x [T][B][I]");
+    if (!r->output && !r->final && !r->grads)
+        return cli_fail(CLI_USAGE, "no --output, --final or --grads: nothing would be kept");
+    if (!lstm && (r->c0 || r->final_c || r->grad_final_c))
+        return cli_fail(CLI_USAGE, "--c0, --final-c and --grad-final-c are of an LSTM; this is %s", kind);
+    if (back != (r->grads != NULL))
+        return cli_fail(CLI_USAGE, back ? "--grad-output and --grad-final want --grads FILE, where the gradients go"
+                                        : "--grads wants --grad-output or --grad-final, where the gradients come from");
+    for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; i++) from_stdin += inputs[i] && !strcmp(inputs[i], "-");
+    for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++) to_stdout += outputs[i] && !strcmp(outputs[i], "-");
+    to_stdout += r->common.json + (r->common.csv && !strcmp(r->common.csv, "-"));
+    if (from_stdin > 1) return cli_fail(CLI_USAGE, "standard input ('-') holds one array only");
+    if (to_stdout > 1) return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or '-')");
+    if (r->grads && !strcmp(r->grads, "-")) return cli_fail(CLI_USAGE, "--grads wants a file");
+    for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++)
+        if (outputs[i] && strcmp(outputs[i], "-") != 0 && !cli_writable("the output", outputs[i])) return CLI_RESOURCES;
+    return CLI_DONE;
+}
+
+int cli_solve_recurrent(int argc, char **argv) {
+    recurrent r = {.common = CLI_COMMON_DEFAULTS, .solver = CLI_SOLVER_DEFAULTS};
+    const cli_syntax syntax = {.arguments = "",
+                               .doc =
+                                   "Runs a recurrent network saved from PyTorch over a batch of sequences, layer by "
+                                   "layer, each one a chain over "
+                                   "time; with a gradient by its outputs, back as well.\vLayers, directions, widths "
+                                   "and type are read from the "
+                                   "weights; all arrays are of that type.",
+                               .groups = {{&recurrent_argp, &r, "Network:"},
+                                          {&cli_solver_argp, &r.solver, "Solver:"},
+                                          {&cli_common_argp, &r.common, "Output and resources:"}},
+                               .most = 0};
+    const char *positional[CLI_MAX_POSITIONAL];
+    int status;
+    if (dpcr_recurrent_kind_find(argv[0], &r.kind, NULL) != DPCR_OK)
+        return cli_fail(CLI_USAGE, "no network '%.40s'", argv[0]);
+    if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
+    if ((status = refuse(&r))) return status;
+    dpcr_context *context = cli_context_create(&r.common, &status);
+    if (!context) return status;
+    status = run(context, &r);
+    dpcr_context_destroy(context);
+    return status;
+}

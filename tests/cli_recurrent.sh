@@ -1,0 +1,138 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# cli_recurrent.sh BUILD_DIR: 'deeppcr solve rnn|rnn-relu|gru|lstm' on PyTorch's weights and numbers (fixtures/recurrent_*), by the loop and
+# by auto; gradients; lengths; standard input and output; wrong arguments, files and shapes.
+set -u
+build=$(cd "${1:?usage: cli_recurrent.sh BUILD_DIR}" && pwd) || exit 1
+program=$build/deeppcr
+[ -x "$program" ] || { echo "cli_recurrent: no program at $program"; exit 1; }
+folder=$(mktemp -d) || exit 1
+trap 'rm -rf "$folder"' EXIT
+python3 - "$program" "$folder" tests/fixtures <<'PYTHON'
+import glob, json, os, struct, subprocess, sys
+
+program, folder, fixtures = sys.argv[1:]
+
+
+def path(name):
+    return os.path.join(folder, name)
+
+
+def safetensors(name):
+    with open(name, "rb") as file:
+        data = file.read()
+    length = struct.unpack("<Q", data[:8])[0]
+    head = json.loads(data[8:8 + length])
+    out = {}
+    for key, item in head.items():
+        if key != "__metadata__":
+            a, b = item["data_offsets"]
+            assert item["dtype"] == "F64", item
+            out[key] = (item["shape"], struct.unpack("<%dd" % ((b - a) // 8), data[8 + length + a:8 + length + b]))
+    return out
+
+
+def npy(shape, values):
+    head = "{'descr': '<f8', 'fortran_order': False, 'shape': (%s), }" % "".join("%d," % n for n in shape)
+    head += " " * (63 - (10 + len(head)) % 64) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + struct.pack("<%dd" % len(values), *values)
+
+
+def read(data):
+    length = struct.unpack("<H", data[8:10])[0]
+    head = eval(data[10:10 + length].decode())
+    body = data[10 + length:]
+    return list(head["shape"]), struct.unpack("<%dd" % (len(body) // 8), body)
+
+
+def put(name, tensor):
+    with open(path(name), "wb") as file:
+        file.write(npy(*tensor))
+    return path(name)
+
+
+def get(name):
+    with open(path(name), "rb") as file:
+        return read(file.read())
+
+
+def run(*arguments, data=None, wanted=0):
+    done = subprocess.run([program, "solve"] + list(arguments), input=data, capture_output=True)
+    assert done.returncode == wanted, (arguments, done.returncode, done.stderr)
+    if wanted:
+        assert done.stdout == b"" and done.stderr.count(b"\n") == 1, (arguments, done)
+        return done.stderr.decode()
+    assert done.stderr == b"", done.stderr
+    return done.stdout
+
+
+def near(what, got, wanted, tolerance):
+    assert got[0] == wanted[0], (what, got[0], wanted[0])
+    size = max([1e-2] + [abs(x) for x in wanted[1]])
+    for i, (x, y) in enumerate(zip(got[1], wanted[1])):
+        assert abs(x - y) <= tolerance * size, (what, i, x, y)
+
+
+runs = 0
+for file in sorted(glob.glob(os.path.join(fixtures, "recurrent_*.safetensors"))):
+    t = safetensors(file)
+    kind = os.path.basename(file)[len("recurrent_"):].rsplit("_", 1)[0].replace("rnn_relu", "rnn-relu")
+    lstm = kind == "lstm"
+    arguments = [kind, "--weights", file, "--input", put("x.npy", t["x"]), "--output", path("y.npy"), "--final", path("ht.npy"),
+                 "--grad-output", put("gy.npy", t["grad.y"]), "--grad-final", put("gh.npy", t["grad.ht"]), "--grads", path("g.safetensors"), "--json"]
+    if "h0" in t:
+        arguments += ["--h0", put("h0.npy", t["h0"])]
+    if "c0" in t:
+        arguments += ["--c0", put("c0.npy", t["c0"])]
+    if lstm:
+        arguments += ["--final-c", path("ct.npy"), "--grad-final-c", put("gc.npy", t["grad.ct"])]
+    if "lengths" in t:
+        lengths = ",".join(str(int(n)) for n in t["lengths"][1])
+        arguments += ["--lengths", lengths if kind != "gru" else put("lengths.npy", t["lengths"])]
+    for method in ("sequential", "auto"):
+        told = json.loads(run(*arguments, "--method", method))
+        near(file, get("y.npy"), t["y"], 1e-10)
+        near(file, get("ht.npy"), t["ht"], 1e-10)
+        if lstm:
+            near(file, get("ct.npy"), t["ct"], 1e-10)
+        g = safetensors(path("g.safetensors"))
+        for name in t:
+            if name.startswith("grad.") and name[5:] not in ("y", "ht", "ct"):
+                near(name, g[{"x": "input"}.get(name[5:], name[5:])], t[name], 1e-9)
+        assert told["kind"] == kind and told["length"] == t["x"][0][0] and told["hidden"] == t["weight_hh_l0"][0][1]
+        assert len(told["chains"]) == t["ht"][0][0] and all(c["reason"] for c in told["chains"])
+        runs += 1
+assert runs >= 40
+
+file = os.path.join(fixtures, "recurrent_gru_plain.safetensors")
+t = safetensors(file)
+x = put("x.npy", t["x"])
+out = run("gru", "--weights", file, "--input", "-", "--h0", put("h0.npy", t["h0"]), "--output", "-", "--quiet", data=npy(*t["x"]))
+near("stdout", read(out), t["y"], 1e-10)
+
+usual = ["gru", "--weights", file, "--input", x, "--output", path("y.npy")]
+for arguments, status, part in (
+        (["gru"], 2, "no --weights"),
+        (["gru", "--weights", file], 2, "no --input"),
+        (["gru", "--weights", file, "--input", x], 2, "nothing would be kept"),
+        (usual + ["--c0", x], 2, "of an LSTM"),
+        (usual + ["--grads", path("g")], 2, "--grad-output"),
+        (usual + ["--grad-output", x], 2, "--grads"),
+        (usual + ["--json", "--output", "-"], 2, "wanted twice"),
+        (["lstm"] + usual[1:], 5, "those of gru, wanted lstm"),
+        (usual + ["--prefix", "rnn."], 5, "'rnn.weight_ih_l0' is absent"),
+        (usual + ["--h0", x], 5, "--h0 has shape [7][3][5]: wanted [1][3][6]"),
+        (usual + ["--input", put("flat.npy", ([3, 5], t["x"][1][:15]))], 5, "--input has shape [3][5]"),
+        (usual + ["--lengths", "7,7"], 5, "has 2 numbers: wanted 3"),
+        (usual + ["--lengths", "7,8,1"], 5, "is 8: wanted 0..7"),
+        (usual + ["--weights", path("none")], 5, "none"),
+        (usual + ["--weights", x], 5, "x.npy"),
+        (usual + ["--output", path("no/y.npy")], 4, "no/y.npy"),
+        (usual + ["--memory-limit", "10"], 4, "the limit is 10"),
+        (["--weights", file, "gru"], 2, "no --input"),
+        (["tree"], 2, "there are linear, rnn, rnn-relu, gru and lstm"),
+):
+    told = run(*arguments, wanted=status)
+    assert part in told, (arguments, told)
+print("cli_recurrent: %d runs equal PyTorch's numbers" % runs)
+PYTHON
