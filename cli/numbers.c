@@ -128,10 +128,11 @@ bool cli_read_scheme(const char *option, const char *text, dpcr_scheme *scheme) 
 }
 
 bool cli_read_structure(const char *option, const char *text, dpcr_structure *structure) {
-    const char *words[DPCR_STRUCTURE_COUNT];
+    enum { CHAINS = DPCR_CSR };  // those that linear chains take come first
+    const char *words[CHAINS];
     int index = 0;
-    for (int i = 0; i < DPCR_STRUCTURE_COUNT; i++) words[i] = dpcr_structure_name((dpcr_structure)i);
-    if (!cli_read_word(option, text, words, DPCR_STRUCTURE_COUNT, &index)) return false;
+    for (int i = 0; i < CHAINS; i++) words[i] = dpcr_structure_name((dpcr_structure)i);
+    if (!cli_read_word(option, text, words, CHAINS, &index)) return false;
     *structure = (dpcr_structure)index;
     return true;
 }

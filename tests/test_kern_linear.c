@@ -260,7 +260,7 @@ static void empty(void **state) {
     (void)state;
     for (int level = 0; level <= (int)dpcri_isa_level(); level++)
         for (int o = 0; o < DPCRI_OPERATION_COUNT; o++)
-            for (int structure = 0; structure < DPCR_STRUCTURE_COUNT; structure++)
+            for (int structure = 0; structure < DPCRI_LINEAR_STRUCTURES; structure++)
                 for (int empty_rows = 0; empty_rows < 2; empty_rows++) {
                     if (is_product((dpcri_operation)o) && !empty_rows) continue;  // a product has a factor
                     const dpcri_span span = {.n = !!empty_rows, .rows = !empty_rows, .w = 4, .cols = 4, .block = 2};

@@ -26,6 +26,9 @@ static dpcr_status check_shape(const dpcr_chain_shape *shape, dpcr_error *error)
     if (dpcr_dtype_size(shape->dtype) == 0)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "chain_plan: dtype is %d, wanted float32, float64 or uint32",
                           (int)shape->dtype);
+    if (t->structure == DPCR_CSR)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                          "chain_plan: csr transitions, whose products fill in; dpcr_bppsa takes them");
     if (t->rows != t->cols)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
                           "chain_plan: dense %" PRId64 "x%" PRId64

@@ -2,8 +2,8 @@
 // Linear-chain kernels: span operations over n steps x rows sequences at strides, one indirect call a level or a chunk.
 // ref/ is their definition (and serves uint32); one template, linear.inc, is compiled once an instruction set level.
 //
-// Strides are in elements and may be 0 (shared) or negative; the last dimension is contiguous. Bits depend on the width,
-// the structure and the level alone: not on n, rows, strides or a row's position.
+// Strides are in elements and may be 0 (shared) or negative; the last dimension is contiguous. Bits depend on the
+// width, the structure and the level alone: not on n, rows, strides or a row's position.
 #ifndef DPCRI_KERN_H
 #define DPCRI_KERN_H
 
@@ -39,7 +39,8 @@ typedef enum dpcri_operation {
     DPCRI_SERIAL_T,
     // Y_i = A_i X_i, products of values; y overlaps neither.
     DPCRI_COMPOSE,
-    // Y[row] = A_{n-1} ... A_0 (y_row only), or A_0 ... A_{n-1} for _T, so that op(Y) = op(A_{n-1}) ... op(A_0). n >= 1.
+    // Y[row] = A_{n-1} ... A_0 (y_row only), or A_0 ... A_{n-1} for _T, so that op(Y) = op(A_{n-1}) ... op(A_0). n
+    // >= 1.
     // r: scratch of one value array, shared by the rows (dense and block only; written although const).
     DPCRI_PRODUCT,
     DPCRI_PRODUCT_T,
@@ -48,9 +49,11 @@ typedef enum dpcri_operation {
     DPCRI_OPERATION_COUNT
 } dpcri_operation;
 
+enum { DPCRI_LINEAR_STRUCTURES = DPCR_CSR };  // those before it; csr has kernels of its own (sparse.h)
+
 // table[operation][structure]
 typedef struct dpcri_kernels {
-    dpcri_kernel *table[DPCRI_OPERATION_COUNT][DPCR_STRUCTURE_COUNT];
+    dpcri_kernel *table[DPCRI_OPERATION_COUNT][DPCRI_LINEAR_STRUCTURES];
 } dpcri_kernels;
 
 // The kernels of a dtype at a level; NULL for an unknown dtype. Levels that this build lacks give the portable ones.
@@ -59,7 +62,8 @@ const dpcri_kernels *dpcri_kernels_at(dpcri_isa level, dpcr_dtype dtype);
 // The definition, for every dtype.
 const dpcri_kernels *dpcri_kernels_ref(dpcr_dtype dtype);
 
-// The same map in its cheapest structure: dense 1x1, scalar of width 1 and blocks of 1 are diagonal, one block is dense.
+// The same map in its cheapest structure: dense 1x1, scalar of width 1 and blocks of 1 are diagonal, one block is
+// dense.
 dpcr_structure dpcri_kernel_form(const dpcr_transition *transition);
 
 #define DPCRI_DECLARE_LEVEL(level) extern const dpcri_kernels dpcri_kernels_f32_##level, dpcri_kernels_f64_##level

@@ -80,6 +80,9 @@ static dpcr_status check_steps(const dpcr_steps *steps, dpcr_error *error) {
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: jacobian is %lld x %lld, wanted %lld x %lld",
                           (long long)steps->jacobian.rows, (long long)steps->jacobian.cols, (long long)steps->width,
                           (long long)steps->width);
+    if (steps->jacobian.structure == DPCR_CSR)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                          "solve: a csr jacobian; wanted scalar, diagonal, block or dense");
     return dpcr_transition_check(&steps->jacobian, error);
 }
 

@@ -18,6 +18,7 @@ static const struct {
     [DPCR_DIAGONAL] = {"diagonal", DPCR_CAN_APPLY | DPCR_CAN_COMPOSE | DPCR_HAS_VALUES},
     [DPCR_BLOCK] = {"block", DPCR_CAN_APPLY | DPCR_CAN_COMPOSE | DPCR_HAS_VALUES},
     [DPCR_DENSE] = {"dense", DPCR_CAN_APPLY | DPCR_CAN_COMPOSE | DPCR_HAS_VALUES},
+    [DPCR_CSR] = {"csr", DPCR_CAN_APPLY | DPCR_HAS_VALUES},
 };
 
 static bool is_structure(dpcr_structure structure) { return (int)structure >= 0 && structure < DPCR_STRUCTURE_COUNT; }
@@ -35,7 +36,7 @@ dpcr_status dpcr_structure_find(const char *name, dpcr_structure *structure, dpc
             return DPCR_OK;
         }
     return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                      "structure_find: got \"%s\", wanted zero, identity, scalar, diagonal, block or dense", name);
+                      "structure_find: got \"%s\", wanted zero, identity, scalar, diagonal, block, dense or csr", name);
 }
 
 dpcr_transition dpcr_transition_square(dpcr_structure structure, int64_t width, int64_t block) {
@@ -52,6 +53,7 @@ dpcr_status dpcr_transition_check(const dpcr_transition *t, dpcr_error *error) {
     if (t->rows <= 0 || t->cols <= 0)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "transition: %s %" PRId64 "x%" PRId64 ", wanted positive sizes",
                           name, t->rows, t->cols);
+    if (t->structure == DPCR_CSR) return dpcri_csr_check(t, error);
     if (t->structure != DPCR_DENSE && t->rows != t->cols)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "transition: %s %" PRId64 "x%" PRId64 ", wanted rows equal to columns", name, t->rows,
@@ -79,6 +81,7 @@ int64_t dpcr_transition_values(const dpcr_transition *t) {
         case DPCR_DIAGONAL: return t->rows;
         case DPCR_BLOCK: return t->rows * t->block;
         case DPCR_DENSE: return t->rows * t->cols;
+        case DPCR_CSR: return ((const dpcr_pattern *)t->pattern)->offsets[t->rows];
         default: return 0;
     }
 }
@@ -96,6 +99,7 @@ double dpcr_transition_apply_flops(const dpcr_transition *t) {
         case DPCR_IDENTITY: return w;
         case DPCR_BLOCK: return 2 * w * (double)t->block;
         case DPCR_DENSE: return 2 * w * (double)t->cols;
+        case DPCR_CSR: return 2 * (double)dpcr_transition_values(t);
         default: return 2 * w;
     }
 }
@@ -168,7 +172,7 @@ dpcr_status dpcri_view_of(const dpcr_array *array, const dpcri_wanted *w, dpcri_
     return DPCR_OK;
 }
 
-static dpcr_status check_dtype(const char *function, const dpcr_array *array, dpcr_error *error) {
+dpcr_status dpcri_check_steps(const char *function, const dpcr_array *array, dpcr_error *error) {
     if (!array) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: an array is NULL", function);
     if (dpcr_dtype_size(array->dtype) == 0)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: dtype is %d, wanted float32, float64 or uint32", function,
@@ -186,7 +190,7 @@ dpcr_status dpcr_transition_apply(const dpcr_transition *transition, int transpo
     dpcr_status status = DPCR_OK;
     dpcri_view va = {0}, vx = {0}, vr = {0}, vy = {0};
     DPCR_TRY(dpcr_transition_check(transition, error));
-    DPCR_TRY(check_dtype(function, y, error));
+    DPCR_TRY(dpcri_check_steps(function, y, error));
     const int64_t out = transposed ? transition->cols : transition->rows,
                   in = transposed ? transition->rows : transition->cols;
     dpcri_wanted w = {
@@ -223,6 +227,10 @@ dpcr_status dpcr_transition_apply(const dpcr_transition *transition, int transpo
                              .y = vy.data,
                              .y_step = vy.step,
                              .y_row = vy.row};
+    if (transition->structure == DPCR_CSR) {
+        dpcri_csr_apply(transition, transposed, w.dtype, &span);
+        return DPCR_OK;
+    }
     dpcri_kernels_at(dpcri_isa_level(), w.dtype)
         ->table[transposed ? DPCRI_APPLY_T : DPCRI_APPLY][dpcri_kernel_form(transition)](&span);
 done:
@@ -236,12 +244,14 @@ dpcr_status dpcr_transition_compose(const dpcr_transition *transition, const dpc
     dpcri_view vl = {0}, ve = {0}, vc = {0};
     DPCR_TRY(dpcr_transition_check(transition, error));
     if (!(dpcr_transition_capabilities(transition) & DPCR_CAN_COMPOSE))
-        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                          "%s: dense %" PRId64 "x%" PRId64 " does not compose with itself; square transitions do",
-                          function, transition->rows, transition->cols);
+        return dpcri_fail(
+            error, DPCR_ERROR_UNSUPPORTED,
+            "%s: %s %" PRId64 "x%" PRId64
+            " does not compose with itself; square transitions but csr do, and dpcr_product multiplies any",
+            function, dpcr_structure_name(transition->structure), transition->rows, transition->cols);
     dpcri_wanted w = {.function = function, .values = dpcr_transition_values(transition), .shareable = true};
     if (w.values == 0) return DPCR_OK;
-    DPCR_TRY(check_dtype(function, c, error));
+    DPCR_TRY(dpcri_check_steps(function, c, error));
     w.dtype = c->dtype;
     w.steps = c->shape[0];
     w.rows = c->shape[1];

@@ -5,6 +5,8 @@
 
 #include "base/base.h"
 #include "deeppcr/transition.h"
+#include "kern/kern.h"
+#include "kern/sparse.h"
 
 // What an array argument has to be. steps < 0: no dimension of steps ([B][values] instead of [L][B][values]).
 typedef struct dpcri_wanted {
@@ -20,6 +22,22 @@ typedef struct dpcri_view {
     void *data;
     int64_t step, row;
 } dpcri_view;
+
+// Is it an array of steps [n][B][values] of a known dtype?
+dpcr_status dpcri_check_steps(const char *function, const dpcr_array *array, dpcr_error *error);
+
+// csr.c: what dpcr_transition_check and dpcr_transition_apply do for csr.
+dpcr_status dpcri_csr_check(const dpcr_transition *transition, dpcr_error *error);
+void dpcri_csr_apply(const dpcr_transition *transition, int transposed, dpcr_dtype dtype, const dpcri_span *span);
+
+// The transition (dense, diagonal or csr) with these values, for the kernels of sparse.h.
+dpcri_matrix dpcri_matrix_of(const dpcr_transition *transition, const void *values, bool bundled);
+
+// Of a planned product: flops of each row of C, [rows], and how large `places` has to be (0: none is read).
+double dpcri_product_row_flops(const dpcr_product *product, int64_t row);
+int64_t dpcri_product_places(const dpcr_product *product);
+// Bytes that a product holds.
+size_t dpcri_product_bytes(const dpcr_product *product);
 
 dpcr_status dpcri_view_of(const dpcr_array *array, const dpcri_wanted *wanted, dpcri_view *view, dpcr_error *error);
 

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT
+// The kernels of sparse.h at one instruction set level: included once by each sparse_LEVEL.c, whose flags choose the
+// level. The template's parameters: T element, V vector, VN lanes, N(name) the function's name, V_(op) the vector
+// operation of simd.h, S_FMA the scalar's, TABLE the table's name.
+#include "kern/simd.h"
+#include "kern/sparse.h"
+
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+enum { PARTS = 4 };  // partial sums of a csr row
+
+#define T float
+#define V vf
+#define VN VF
+#define N(name) name##_f32
+#define V_(op) vf_##op
+#define S_FMA sf_fma
+#define TABLE DPCRI_LEVEL(dpcri_sparse_f32)
+#include "kern/sparse.inc"
+#undef T
+#undef V
+#undef VN
+#undef N
+#undef V_
+#undef S_FMA
+#undef TABLE
+
+#define T double
+#define V vd
+#define VN VD
+#define N(name) name##_f64
+#define V_(op) vd_##op
+#define S_FMA sd_fma
+#define TABLE DPCRI_LEVEL(dpcri_sparse_f64)
+#include "kern/sparse.inc"
+#undef T
+#undef V
+#undef VN
+#undef N
+#undef V_
+#undef S_FMA
+#undef TABLE
+
+// The exact ring takes the same paths, at one level.
+#if DPCRI_VECTOR_BYTES == 16
+typedef uint32_t vu __attribute__((vector_size(16), aligned(16)));
+DPCRI_INLINE vu vu_load(const uint32_t *p) { vu v; memcpy(&v, p, sizeof v); return v; }
+DPCRI_INLINE void vu_store(uint32_t *p, vu v) { memcpy(p, &v, sizeof v); }
+DPCRI_INLINE vu vu_set(uint32_t x) { return x - (vu){0}; }
+DPCRI_INLINE vu vu_fma(vu a, vu b, vu c) { return a * b + c; }
+DPCRI_INLINE uint32_t su_fma(uint32_t a, uint32_t b, uint32_t c) { return a * b + c; }
+
+#define T uint32_t
+#define V vu
+#define VN 4
+#define N(name) name##_u32
+#define V_(op) vu_##op
+#define S_FMA su_fma
+#define TABLE DPCRI_LEVEL(dpcri_sparse_u32)
+#include "kern/sparse.inc"
+#undef T
+#undef V
+#undef VN
+#undef N
+#undef V_
+#undef S_FMA
+#undef TABLE
+#endif
