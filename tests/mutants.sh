@@ -3,6 +3,7 @@
 # Faults put into the library on purpose must be seen: `check` exits 1 with each of them, the tests fail, and with none
 # of them both are content.
 #   1 pcr drops its last level     2 compose swaps its operands     3 the backward pass uses a stale Jacobian
+#   4 bppsa swaps its operands     5 bppsa drops its last level
 set -u
 build=$1
 failures=0
@@ -39,4 +40,8 @@ for mutant in 1 2; do
     expect 1 "the tests of chains, fault $mutant" bash -c "DEEPPCR_MUTANT=$mutant '$build/test_chain_mutants'; [ \$? -ne 0 ] && exit 1"
 done
 expect 1 "the tests of solves, fault 3" bash -c "DEEPPCR_MUTANT=3 '$build/test_solve_mutants'; [ \$? -ne 0 ] && exit 1"
+expect 0 "the tests of bppsa, no fault" env DEEPPCR_MUTANT=0 "$build/test_bppsa_mutants"
+for mutant in 4 5; do
+    expect 1 "the tests of bppsa, fault $mutant" bash -c "DEEPPCR_MUTANT=$mutant '$build/test_bppsa_mutants'; [ \$? -ne 0 ] && exit 1"
+done
 exit $failures

@@ -42,7 +42,8 @@ void dpcri_linear_solve(dpcr_context *context, const dpcri_linear *problem, cons
 
 #ifdef DPCRI_MUTANTS
 // Faults that the tests have to catch: 0 none, 1 pcr drops its last level, 2 compose swaps its operands, 3 the
-// nonlinear driver keeps a stale Jacobian. Only in builds for that proof.
+// nonlinear driver keeps a stale Jacobian, 4 bppsa swaps its operands, 5 bppsa drops a level. Only in builds for that
+// proof.
 extern int dpcri_mutant;
 #endif
 

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: MIT
+// BPPSA, executed: strands (a bundle of sequences, or one) run the plan's passes, each in a slot of the workspace.
+//
+// Where there are as many strands as threads, each strand is a task and runs its passes in order; else the tasks of
+// every pass, which the plan has cut by flops, share the threads. Either way an entry is made by the same operations.
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "chain/bppsa.h"
+
+typedef struct run {
+    const dpcr_bppsa_plan *plan;
+    const dpcr_array *values, *last, *gradients;
+    unsigned char *common, *slots;
+    int64_t strand;  // first of those that are under way
+} run;
+
+typedef struct strand {
+    const run *r;
+    const dpcri_sparse_operations *kernels;
+    const dpcri_bppsa_layout *layout;
+    unsigned char *slot;
+    int64_t sequence, rows, lanes;
+    bool bundled;
+    bool common;  // forms the products that all sequences share, and nothing else
+    const dpcri_bppsa_pass *pass;
+} strand;
+
+static void *row_of(const dpcr_bppsa_plan *p, const dpcr_array *array, int64_t row) {
+    return (char *)array->data + (array->shape[0] > 1 ? row * array->strides[0] * p->size : 0);
+}
+
+static strand strand_at(const run *r, int64_t index) {
+    const dpcr_bppsa_plan *p = r->plan;
+    const bool bundled = index < p->bundles;
+    const int64_t lanes = p->kernels->lanes;
+    strand s = {.r = r,
+                .bundled = bundled,
+                .kernels = bundled ? &p->kernels->bundle : &p->kernels->single,
+                .layout = bundled ? &p->bundle : &p->single,
+                .slot = r->slots + (size_t)(index - r->strand) * p->slot_bytes,
+                .sequence = bundled ? index * lanes : p->bundles * lanes + index - p->bundles,
+                .rows = 1,
+                .lanes = bundled ? lanes : 1};
+    if (bundled) s.rows = p->batch - s.sequence < lanes ? p->batch - s.sequence : lanes;
+    return s;
+}
+
+static void *vector_of(const strand *s, int64_t boundary) {
+    const dpcr_bppsa_plan *p = s->r->plan;
+    return s->slot + s->layout->vectors + (size_t)(p->vector_at[boundary] * s->lanes * p->size);
+}
+
+static dpcri_matrix matrix_of(const strand *s, int64_t index) {
+    const dpcr_bppsa_plan *p = s->r->plan;
+    const dpcri_bppsa_matrix *m = &p->matrices[index];
+    const bool step = index < p->length;
+    if (step && (m->shared || !s->bundled))
+        return dpcri_matrix_of(&m->t, row_of(p, &s->r->values[index], s->sequence), false);
+    if (m->shared) return dpcri_matrix_of(&m->t, s->r->common + m->single, false);
+    return dpcri_matrix_of(&m->t, s->slot + (s->bundled ? m->bundled : m->single), s->bundled);
+}
+
+// ---- passes ----
+
+static void run_operation(const strand *s, const dpcri_bppsa_operation *o, int64_t lo, int64_t hi, int32_t *places) {
+    const dpcri_matrix a = matrix_of(s, o->a);
+    if (o->c < 0) {
+        s->kernels->apply(&a, vector_of(s, o->in), vector_of(s, o->out), lo, hi);
+        return;
+    }
+    const dpcri_matrix b = matrix_of(s, o->b), c = matrix_of(s, o->c);
+    s->kernels->compose(&a, &b, &c, places, lo, hi);
+}
+
+static void run_task(void *argument, int64_t task) {
+    const strand *s = argument;
+    const dpcr_bppsa_plan *p = s->r->plan;
+    const dpcri_bppsa_cut from = p->cuts[s->pass->cut + task], to = p->cuts[s->pass->cut + task + 1];
+    int32_t *places = (int32_t *)(s->slot + s->layout->places) + task * p->places;
+    for (int64_t i = from.operation; i <= to.operation && i < s->pass->operation + s->pass->count; i++) {
+        const dpcri_bppsa_operation *o = &p->operations[i];
+        const int64_t lo = i == from.operation ? from.row : 0,
+                      hi = i == to.operation ? to.row : p->matrices[o->a].t.rows;
+        if ((o->c >= 0 && p->matrices[o->c].shared) != s->common) continue;
+        if (lo < hi) run_operation(s, o, lo, hi, places);
+    }
+}
+
+static void run_passes(strand *s, int64_t count) {
+    const dpcr_bppsa_plan *p = s->r->plan;
+    for (int64_t i = 0; i < count; i++) {
+        s->pass = &p->passes[i];
+        dpcri_parallel(p->context, s->pass->tasks, run_task, s);
+    }
+}
+
+// ---- in and out ----
+
+static void pack_step(void *argument, int64_t l) {
+    const strand *s = argument;
+    const dpcr_bppsa_plan *p = s->r->plan;
+    const dpcri_bppsa_matrix *m = &p->matrices[l];
+    const dpcr_array *values = &s->r->values[l];
+    if (m->shared) return;
+    p->kernels->pack(m->values, s->rows, row_of(p, values, s->sequence), values->strides[0], s->slot + m->bundled);
+}
+
+static void take_last(const strand *s) {
+    const dpcr_bppsa_plan *p = s->r->plan;
+    const dpcr_array *last = s->r->last;
+    void *to = vector_of(s, p->length);
+    if (s->bundled)
+        p->kernels->pack(p->widths[p->length], s->rows, row_of(p, last, s->sequence),
+                         last->shape[0] > 1 ? last->strides[0] : 0, to);
+    else
+        memcpy(to, row_of(p, last, s->sequence), (size_t)(p->widths[p->length] * p->size));
+}
+
+static void give_gradient(void *argument, int64_t l) {
+    const strand *s = argument;
+    const dpcr_bppsa_plan *p = s->r->plan;
+    const dpcr_array *gradient = &s->r->gradients[l];
+    if (!gradient->data) return;
+    void *to = row_of(p, gradient, s->sequence);
+    if (s->bundled)
+        p->kernels->unpack(p->widths[l], s->rows, vector_of(s, l), to, gradient->strides[0]);
+    else
+        memcpy(to, vector_of(s, l), (size_t)(p->widths[l] * p->size));
+}
+
+static void run_strand(void *argument, int64_t i) {
+    const run *r = argument;
+    const dpcr_bppsa_plan *p = r->plan;
+    strand s = strand_at(r, r->strand + i);
+    if (s.bundled) dpcri_parallel(p->context, p->length, pack_step, &s);
+    take_last(&s);
+    run_passes(&s, p->pass_count);
+    dpcri_parallel(p->context, p->length, give_gradient, &s);
+}
+
+// ---- the call ----
+
+static dpcr_status check_arrays(const dpcr_bppsa_plan *p, const dpcr_array *values, const dpcr_array *last,
+                                const dpcr_array *gradients, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    dpcri_view view;
+    dpcri_wanted w = {.function = "bppsa_execute", .dtype = p->dtype, .steps = -1, .rows = p->batch};
+    if (!values || !gradients)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "bppsa_execute: %s is NULL, wanted %" PRId64 " arrays",
+                          values ? "gradients" : "values", p->length);
+    for (int64_t l = 0; l < p->length; l++) {
+        char name[48];
+        w.name = name;
+        w.values = p->matrices[l].values;
+        w.rows = p->matrices[l].shared ? 1 : p->batch;
+        w.written = false;
+        snprintf(name, sizeof name, "values[%" PRId64 "]", l);
+        DPCR_TRY(dpcri_view_of(&values[l], &w, &view, error));
+        if (!gradients[l].data) continue;
+        w.values = p->widths[l];
+        w.rows = p->batch;
+        w.written = true;
+        snprintf(name, sizeof name, "gradients[%" PRId64 "]", l);
+        DPCR_TRY(dpcri_view_of(&gradients[l], &w, &view, error));
+    }
+    w.name = "last";
+    w.values = p->widths[p->length];
+    w.rows = p->batch;
+    w.shareable = true;
+    w.written = false;
+    DPCR_TRY(dpcri_view_of(last, &w, &view, error));
+done:
+    return status;
+}
+
+dpcr_status dpcr_bppsa_execute(const dpcr_bppsa_plan *plan, const dpcr_array *values, const dpcr_array *last,
+                               const dpcr_array *gradients, void *workspace, size_t workspace_bytes,
+                               dpcr_error *error) {
+    if (!plan) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "bppsa_execute: plan is NULL");
+    if (plan->length == 0) return DPCR_OK;
+    const dpcr_status status = check_arrays(plan, values, last, gradients, error);
+    if (status != DPCR_OK || plan->batch == 0) return status;
+    if (!workspace || workspace_bytes < plan->workspace)
+        return dpcri_fail(error, DPCR_ERROR_MEMORY, "bppsa_execute: workspace of %zu bytes%s, wanted %zu",
+                          workspace_bytes, workspace ? "" : " at NULL", plan->workspace);
+    if ((uintptr_t)workspace % 64 != 0)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "bppsa_execute: workspace of an alignment below 64 bytes");
+    run r = {.plan = plan,
+             .values = values,
+             .last = last,
+             .gradients = gradients,
+             .common = workspace,
+             .slots = (unsigned char *)workspace + plan->common_bytes};
+    if (plan->common_products) {
+        strand s = strand_at(&r, plan->bundles);  // a slot's scratch, for one sequence
+        s.slot = r.slots;
+        s.layout = &plan->single;
+        s.common = true;
+        run_passes(&s, plan->up_passes);
+    }
+    const int64_t strands = plan->bundles + plan->singles, threads = dpcr_context_threads(plan->context);
+    for (r.strand = 0; r.strand < strands; r.strand += plan->slots) {
+        const int64_t now = strands - r.strand < plan->slots ? strands - r.strand : plan->slots;
+        if (now >= threads)
+            dpcri_parallel(plan->context, now, run_strand, &r);
+        else
+            for (int64_t i = 0; i < now; i++) run_strand(&r, i);
+    }
+    return DPCR_OK;
+}
