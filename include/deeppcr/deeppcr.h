@@ -11,6 +11,7 @@
 #include "context.h"
 #include "data.h"
 #include "export.h"
+#include "jacobian.h"
 #include "model.h"
 #include "recurrent.h"
 #include "solve.h"
