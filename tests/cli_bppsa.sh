@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# cli_bppsa.sh BUILD_DIR: what 'deeppcr bench bppsa' tells has the documented shape and adds up: gradients equal, flops of
+# the levels and of the loop, counts by their formulas, refusals. Never how long anything takes.
+set -u
+build=$(cd "${1:?usage: cli_bppsa.sh BUILD_DIR}" && pwd) || exit 1
+program=$build/deeppcr
+[ -x "$program" ] || { echo "cli_bppsa: no program at $program"; exit 1; }
+folder=$(mktemp -d) || exit 1
+trap 'rm -rf "$folder"' EXIT
+python3 - "$program" "$folder" <<'PYTHON'
+import csv, json, math, subprocess, sys
+
+program, folder = sys.argv[1:]
+cases = 0
+
+
+def call(line, wanted=0):
+    global cases
+    cases += 1
+    done = subprocess.run([program, "bench", "bppsa"] + line.split(), capture_output=True, text=True)
+    assert done.returncode == wanted, (line, done.returncode, done.stdout[:400], done.stderr)
+    if wanted:
+        assert not done.stdout and done.stderr.count("\n") == 1, (line, done)
+    return done
+
+
+def bench(line, steps, weights, limit):
+    o = json.loads(call(line + " --seconds 0 --json").stdout)
+    assert o["agree"] is True and 0 <= o["max_error"] <= (1e-10 if o["dtype"] == "float64" else 1e-4), (line, o)
+    assert o["steps"] == steps and o["weights"] == weights and o["rounds"] >= 3, (line, o)
+    kept = weights if o["prune"] == 0 else o["weights_kept"]
+    assert abs(kept - weights * (1 - o["prune"])) <= 12 and o["weights_kept"] == kept, (line, o)
+    dense, loop, scan = o["ways"]
+    assert [w["name"] for w in o["ways"]] == ["dense", "loop", "scan"]
+    deepest = (steps - 1).bit_length()
+    levels = deepest if limit is None else min(limit, deepest)
+    products = sum(max(0, steps // (2 << d) - 1) for d in range(levels))
+    for way in dense, loop:
+        assert way["levels"] == way["compositions"] == way["patterns"] == way["product_values"] == 0, way
+        assert way["applications"] == way["depth"] == steps and way["flops"] == way["critical_flops"] > 0, way
+    assert scan["levels"] == levels and scan["compositions"] == products and scan["applications"] == steps, scan
+    assert scan["patterns"] <= products and scan["critical_flops"] <= scan["flops"], scan
+    assert (loop["flops"] == dense["flops"]) == (o["prune"] == 0) and loop["flops"] <= dense["flops"], o
+    told = o["scan_levels"]
+    assert sum(l["compositions"] for l in told) == products and sum(l["applications"] for l in told) == steps
+    for key in "flops", "critical_flops":
+        assert math.isclose(sum(l[key] for l in told), scan[key], rel_tol=1e-12), (key, told)
+    assert [(l["phase"], l["level"]) for l in told] == [("up", d) for d in range(-1, levels)] + [
+        ("middle", levels)] + [("down", d) for d in reversed(range(levels))], told
+    assert math.isclose(o["critical_flops_ratio"], dense["flops"] / scan["critical_flops"], rel_tol=1e-12), o
+    assert math.isclose(o["seconds_ratio"], dense["seconds"] / scan["seconds"], rel_tol=1e-12), o
+    return o
+
+
+mlp = 784 * 256 + 2 * 256 * 256 + 2560
+lenet = 150 + 2400 + 400 * 120 + 120 * 84 + 840
+bench("--network mlp", 7, mlp, 2)
+bench("--network mlp --prune 0.97 --batch 3 --level-limit 1", 7, mlp, 1)
+bench("--network mlp --divisor 8 --dtype float64 --level-limit none", 7, 784 * 32 + 2 * 32 * 32 + 320, None)
+o = bench("--prune 0.9 --batch 5", 11, lenet, 2)
+assert o["network"] == "lenet" and o["ways"][1]["flops"] < 0.2 * o["ways"][0]["flops"], o
+bench("--network lenet --prune 0.5 --level-limit 0 --threads 1", 11, lenet, 0)
+bench("--network lenet --prune 0.97 --batch 1 --level-limit none --dtype float64", 11, lenet, None)
+channels = [3, 4, 8, 16, 16, 32, 32, 32, 32]
+bench("--network vgg11 --divisor 16 --prune 0.97 --batch 2", 22,
+      9 * sum(a * b for a, b in zip(channels, channels[1:])) + 320, 2)
+o = bench("--network rnn --length 200 --width 12 --batch 9 --level-limit none", 400, 144, None)
+assert o["ways"][2]["patterns"] < 20 and o["critical_flops_ratio"] > 2, o
+bench("--network rnn --length 1 --width 1 --batch 1", 2, 1, 2)
+path = folder + "/out.csv"
+call("--network rnn --length 10 --seconds 0 --quiet --csv " + path)
+rows = list(csv.DictReader(open(path)))
+assert len(rows) == 1 and rows[0]["network"] == "rnn" and float(rows[0]["max_error"]) <= 1e-4, rows
+assert "flops" in call("--network rnn --length 10 --seconds 0").stdout
+for text, line in (("--network 'x'", "--network x"), ("--prune", "--prune 1"), ("--prune", "--prune -0.1"),
+                   ("--level-limit", "--level-limit -1"), ("--level-limit", "--level-limit some"),
+                   ("--batch", "--batch 0"), ("--divisor", "--divisor 0"), ("--length", "--length 0"),
+                   ("--width", "--width 0"), ("--dtype", "--dtype uint32"), ("argument", "lenet")):
+    assert text in call(line, 2).stderr, (line, text)
+done = subprocess.run(["bash", "-c", "ulimit -v 400000; exec \"$0\" bench bppsa --network vgg11", program], capture_output=True, text=True)
+assert done.returncode == 4 and done.stderr.count("\n") == 1 and not done.stdout, done
+print("cli_bppsa: %d cases" % cases)
+PYTHON
