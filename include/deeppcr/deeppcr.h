@@ -14,6 +14,7 @@
 #include "jacobian.h"
 #include "model.h"
 #include "recurrent.h"
+#include "schedule.h"
 #include "solve.h"
 #include "status.h"
 #include "train.h"

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: MIT
+// Figures of a schedule: times from in-order runs (run.c), memory from the order of the rows, bytes from where tasks
+// lie.
+//   idle          makespan of one isolated iteration minus the busiest rank's work
+//   idle_in_span  longest last end - first start of a rank, minus the same
+//   steady_state  synchronous: iterations follow each other without a barrier, each rank going on as soon as its own
+//                 weights are updated; the time of one more, once it repeats. Asynchronous: the rate of the second half
+//                 of the microbatches, times their number
+// docs/math/schedules.md derives what to expect.
+#include "pipe/pipe.h"
+
+#include <math.h>
+
+static double max_of(const double *x, int64_t n) {
+    double most = 0;
+    for (int64_t i = 0; i < n; i++) most = x[i] > most ? x[i] : most;
+    return most;
+}
+
+// ---- steady state ----
+
+enum { MOST_ITERATIONS = 64, MOST_CYCLE = 4 };
+
+// In-order rows are a max-plus linear map from the ranks' free times to the next ones', so the steps become periodic;
+// a period of one iteration is the rule. `free` keeps the times of the last MOST_CYCLE iterations, [MOST_CYCLE][ranks].
+static double repeat(dpcri_run *run, double *free) {
+    const int64_t p = run->schedule->ranks;
+    double before = 0;
+    for (int k = 0; k < MOST_ITERATIONS; k++) {
+        if (!dpcri_run_once(run, NULL, NULL)) return NAN;
+        const double now = max_of(run->rank_free, p);
+        for (int cycle = 1; cycle <= MOST_CYCLE && cycle <= k; cycle++) {
+            const double *then = free + (k - cycle) % MOST_CYCLE * p, step = run->rank_free[0] - then[0];
+            bool same = true;
+            for (int64_t r = 1; r < p && same; r++) same = fabs(run->rank_free[r] - then[r] - step) <= 1e-12 * now;
+            if (same) return step / cycle;
+        }
+        for (int64_t r = 0; r < p; r++) free[k % MOST_CYCLE * p + r] = run->rank_free[r];
+        if (k == MOST_ITERATIONS / 2 - 1) before = now;
+    }
+    return (max_of(run->rank_free, p) - before) / (MOST_ITERATIONS / 2);
+}
+
+// `ended` as the first run left it.
+static double rate_of_second_half(const dpcri_run *run) {
+    const dpcr_schedule *s = run->schedule;
+    const int64_t m = s->microbatches, from = m / 2 - 1;
+    if (m < 4) return NAN;
+    double first = 0, last = 0;
+    for (int64_t stage = 0; stage < s->stages; stage++) {
+        const double *ended = run->ended + DPCRI_W * run->cells + stage * m;
+        first = ended[from] > first ? ended[from] : first;
+        last = ended[m - 1] > last ? ended[m - 1] : last;
+    }
+    return (last - first) / (double)(m - 1 - from) * (double)m;
+}
+
+// ---- memory ----
+
+// Rows tell what a rank holds, unless a stage's tasks are spread; then the times do, in hold_by_time.
+static void hold_by_row(const dpcr_schedule *s, const dpcr_schedule_costs *c, dpcr_simulation *x) {
+    for (int64_t r = 0; r < s->ranks; r++) {
+        int64_t activations = 0, operands = 0;
+        double memory = 0, bytes = 0;
+        for (int64_t n = s->first[r]; n < s->first[r + 1]; n++) {
+            const dpcr_action *a = &s->actions[n];
+            const double size = dpcri_cost_of(c->activation_bytes, 1, a->stage);
+            switch ((dpcr_task)a->task) {
+                case DPCR_TASK_F: activations++, operands++, memory += 1, bytes += size; break;
+                case DPCR_TASK_I:
+                    if (a->part != 1) activations--;
+                    memory -= a->part ? 0.25 : 0.5;
+                    break;
+                case DPCR_TASK_W: operands--, memory -= 0.5, bytes -= size; break;
+                case DPCR_TASK_B: activations--, operands--, memory -= 1, bytes -= size; break;
+                default: break;
+            }
+            if (activations > x->peak_activations[r]) x->peak_activations[r] = activations;
+            if (operands > x->peak_operands[r]) x->peak_operands[r] = operands;
+            if (memory > x->peak_memory[r]) x->peak_memory[r] = memory;
+            if (bytes > x->peak_bytes[r]) x->peak_bytes[r] = bytes;
+        }
+    }
+}
+
+// Most microbatches of a stage between the start of F and the end of `slot`; both go up with the microbatch.
+static int64_t most_in_flight(const double *f_start, const double *ended, int64_t m) {
+    int64_t most = 0, done = 0;
+    for (int64_t i = 0; i < m; i++) {
+        while (done < i && ended[done] <= f_start[i]) done++;
+        if (i + 1 - done > most) most = i + 1 - done;
+    }
+    return most;
+}
+
+static void hold_by_time(const dpcri_run *run, const double *f_start, dpcr_simulation *x) {
+    const dpcr_schedule *s = run->schedule;
+    const int64_t m = s->microbatches;
+    for (int64_t stage = 0; stage < s->stages; stage++) {
+        const int32_t r = run->where[DPCRI_F * run->cells + stage * m];
+        const double *i_ended = run->ended + (run->halved[stage] ? DPCRI_I2 : DPCRI_I) * run->cells + stage * m;
+        const int64_t operands = most_in_flight(f_start + stage * m, run->ended + DPCRI_W * run->cells + stage * m, m);
+        x->peak_activations[r] += most_in_flight(f_start + stage * m, i_ended, m);
+        x->peak_operands[r] += operands;
+        x->peak_memory[r] += (double)operands;
+        x->peak_bytes[r] += (double)operands * dpcri_cost_of(run->costs.activation_bytes, 1, stage);
+    }
+}
+
+// Versions of a stage that are alive when F(s,i) starts: from the one of the oldest microbatch whose W is not done to
+// the newest. A synchronous stage has one.
+static int64_t most_versions(const dpcri_run *run, const double *f_start, int64_t stage) {
+    const dpcr_schedule *s = run->schedule;
+    const int64_t m = s->microbatches;
+    const double *ended = run->ended + DPCRI_W * run->cells + stage * m;
+    int64_t most = 1, done = 0;
+    for (int64_t i = 0; i < m; i++) {
+        while (done < i && ended[done] <= f_start[stage * m + i]) done++;
+        int64_t oldest = done / s->accumulate - s->delay[stage], newest = done / s->accumulate;
+        if (oldest < 0) oldest = 0;
+        if (newest - oldest + 1 > most) most = newest - oldest + 1;
+    }
+    return most;
+}
+
+static void fill_versions(const dpcri_run *run, const double *f_start, dpcr_simulation *x) {
+    const dpcr_schedule *s = run->schedule;
+    for (int64_t stage = 0; stage < s->stages; stage++) {
+        const bool late = s->semantics != DPCR_SYNCHRONOUS;
+        const int32_t r = run->where[DPCRI_F * run->cells + stage * s->microbatches];
+        const int64_t versions = late ? most_versions(run, f_start, stage) : 1;
+        x->staleness[stage] = late ? s->delay[stage] : 0;
+        if (versions > x->weight_versions[r]) x->weight_versions[r] = versions;
+        x->peak_bytes[r] += (double)versions * dpcri_cost_of(run->costs.parameter_bytes, 0, stage);
+    }
+}
+
+// ---- what moves ----
+
+static int32_t rank_of(const dpcri_run *run, dpcri_slot slot, int64_t stage) {
+    return run->where[slot * run->cells + stage * run->schedule->microbatches];
+}
+
+// One result to as many other ranks as want it, each once.
+static void move(dpcr_simulation *x, int32_t from, const int32_t *to, int count, double bytes, int64_t times,
+                 double *sum) {
+    for (int k = 0; k < count; k++) {
+        bool sent = to[k] == from;
+        for (int j = 0; j < k; j++) sent = sent || to[j] == to[k];
+        if (sent) continue;
+        x->messages += times;
+        *sum += bytes * (double)times;
+    }
+}
+
+static void fill_messages(const dpcri_run *run, dpcr_simulation *x) {
+    const dpcr_schedule *s = run->schedule;
+    const dpcr_schedule_costs *c = &run->costs;
+    const int64_t updates = s->semantics == DPCR_SYNCHRONOUS ? 1 : s->microbatches / s->accumulate;
+    for (int64_t stage = 0; stage < s->stages; stage++) {
+        const double size = dpcri_cost_of(c->activation_bytes, 1, stage);
+        const double weights = dpcri_cost_of(c->parameter_bytes, 0, stage);
+        const int32_t f = rank_of(run, DPCRI_F, stage), i = rank_of(run, DPCRI_I, stage);
+        const int32_t i2 = run->halved[stage] ? rank_of(run, DPCRI_I2, stage) : i, w = rank_of(run, DPCRI_W, stage);
+        if (!dpcri_ends_chain(s, stage)) {
+            const int64_t after = stage + 1;
+            const int32_t to[] = {rank_of(run, DPCRI_F, after), rank_of(run, DPCRI_W, after)}, back[] = {i, i2, w};
+            const bool halved = run->halved[after];
+            move(x, f, to, 2, size, s->microbatches, &x->bytes);
+            move(x, rank_of(run, DPCRI_I, after), back, 3, halved ? size / 2 : size, s->microbatches, &x->bytes);
+            if (halved) move(x, rank_of(run, DPCRI_I2, after), back, 3, size / 2, s->microbatches, &x->bytes);
+        }
+        const int32_t readers[] = {f, i, i2};
+        if (weights > 0) move(x, w, readers, 3, weights, updates, &x->weight_bytes);
+        x->weight_bytes += 2 * (c->replicas - 1) / c->replicas * weights * (double)updates;
+    }
+}
+
+// ---- all ----
+
+static bool updates_after(const dpcr_schedule *s, const dpcr_action *a) {
+    if (s->semantics == DPCR_SYNCHRONOUS) return a->task == DPCR_TASK_F && a->microbatch == 0;  // once a stage
+    return (a->task == DPCR_TASK_W || a->task == DPCR_TASK_B) && (a->microbatch + 1) % s->accumulate == 0;
+}
+
+static void fill_times(const dpcri_run *run, dpcr_simulation *x) {
+    const dpcr_schedule *s = run->schedule;
+    x->makespan = max_of(run->rank_free, s->ranks);
+    for (int64_t r = 0; r < s->ranks; r++) {
+        const int64_t begin = s->first[r], end = s->first[r + 1];
+        if (begin == end) continue;
+        double last = 0;
+        for (int64_t n = begin; n < end; n++) {
+            x->rank_work[r] += dpcri_duration(run, &s->actions[n]);
+            if (updates_after(s, &s->actions[n])) x->rank_work[r] += run->costs.update;
+            last = x->end[n] > last ? x->end[n] : last;
+        }
+        if (last - x->start[begin] > x->span) x->span = last - x->start[begin];
+    }
+    x->work = max_of(x->rank_work, s->ranks);
+    x->idle = x->makespan - x->work;
+    x->idle_in_span = x->span - x->work;
+}
+
+static dpcr_status allocate(dpcr_context *context, dpcr_simulation *x, dpcr_error *error) {
+    const size_t p = (size_t)x->ranks, n = (size_t)x->actions;
+    x->rank_work = dpcri_alloc_zero(context, p * sizeof(double));
+    x->peak_activations = dpcri_alloc_zero(context, p * sizeof(int64_t));
+    x->peak_operands = dpcri_alloc_zero(context, p * sizeof(int64_t));
+    x->peak_memory = dpcri_alloc_zero(context, p * sizeof(double));
+    x->peak_bytes = dpcri_alloc_zero(context, p * sizeof(double));
+    x->weight_versions = dpcri_alloc_zero(context, p * sizeof(int64_t));
+    x->staleness = dpcri_alloc_zero(context, (size_t)x->stages * sizeof(int64_t));
+    x->start = dpcri_alloc_zero(context, n * sizeof(double));
+    x->end = dpcri_alloc_zero(context, n * sizeof(double));
+    if (x->rank_work && x->peak_activations && x->peak_operands && x->peak_memory && x->peak_bytes &&
+        x->weight_versions && x->staleness && x->start && x->end)
+        return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_MEMORY, "schedule: no memory to simulate %zu actions", n);
+}
+
+void dpcr_simulation_free(dpcr_context *context, dpcr_simulation *x) {
+    if (!x) return;
+    dpcri_free(context, x->rank_work);
+    dpcri_free(context, x->peak_activations);
+    dpcri_free(context, x->peak_operands);
+    dpcri_free(context, x->peak_memory);
+    dpcri_free(context, x->peak_bytes);
+    dpcri_free(context, x->weight_versions);
+    dpcri_free(context, x->staleness);
+    dpcri_free(context, x->start);
+    dpcri_free(context, x->end);
+    *x = (dpcr_simulation){0};
+}
+
+static void fill(dpcri_run *run, double *f_start, double *free, dpcr_simulation *x) {
+    const dpcr_schedule *s = run->schedule;
+    for (int64_t n = 0; n < x->actions; n++) {
+        const dpcr_action *a = &s->actions[n];
+        if (a->task == DPCR_TASK_F) f_start[dpcri_cell(s, a->stage, a->microbatch)] = x->start[n];
+    }
+    fill_times(run, x);
+    run->spread ? hold_by_time(run, f_start, x) : hold_by_row(s, &run->costs, x);
+    fill_versions(run, f_start, x);
+    fill_messages(run, x);
+    if (s->semantics == DPCR_SYNCHRONOUS) {
+        for (int64_t r = 0; r < s->ranks; r++) free[r] = run->rank_free[r];
+        x->steady_state = repeat(run, free);
+    } else {
+        x->steady_state = rate_of_second_half(run);
+    }
+    double work = 0;
+    for (int64_t r = 0; r < s->ranks; r++) work += x->rank_work[r];
+    x->utilisation = work / (double)s->ranks / x->steady_state;
+}
+
+dpcr_status dpcr_schedule_simulate(dpcr_context *context, const dpcr_schedule *schedule,
+                                   const dpcr_schedule_costs *costs, dpcr_simulation *simulation, dpcr_error *error) {
+    if (simulation) *simulation = (dpcr_simulation){0};
+    if (!context || !schedule || !simulation)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "simulate: context, schedule or simulation is NULL");
+    dpcr_simulation *x = simulation;
+    dpcri_run run = {0};
+    double *f_start = NULL, *free = NULL;
+    dpcr_status status;
+    DPCR_TRY(dpcr_schedule_validate(context, schedule, 0, error));
+    *x = (dpcr_simulation){
+        .ranks = schedule->ranks, .stages = schedule->stages, .actions = schedule->first[schedule->ranks]};
+    DPCR_TRY(allocate(context, x, error));
+    DPCR_TRY(dpcri_run_create(context, schedule, costs, &run, error));
+    f_start = dpcri_alloc(context, (size_t)run.cells * sizeof *f_start);
+    free = dpcri_alloc_zero(context, (size_t)schedule->ranks * MOST_CYCLE * sizeof *free);
+    if (!f_start || !free) DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "schedule: no memory to simulate it"));
+    if (!dpcri_run_once(&run, x->start, x->end)) DPCR_TRY(dpcri_run_stuck(&run, error));
+    fill(&run, f_start, free, x);
+done:
+    dpcri_run_destroy(context, &run);
+    dpcri_free(context, f_start);
+    dpcri_free(context, free);
+    if (status != DPCR_OK) dpcr_simulation_free(context, x);
+    return status;
+}

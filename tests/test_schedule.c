@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: MIT
+// Named schedules against the golden tables, cell by cell; figures against the golden summary and the bubble formulas;
+// text in and out; refusals; memory that runs out.
+#include <math.h>
+#include <stdbool.h>
+
+#include "schedules.h"
+
+typedef struct golden {
+    char name[80];
+    double f, i, w, hop, makespan, atomic, work, idle, span, idle_in_span;
+    char at_i[128], at_w[128];
+} golden;
+
+// A line of SUMMARY.csv; false at its end.
+static bool next_golden(char **line, golden *g) {
+    char *fields[16], *end = *line ? strchr(*line, '\n') : NULL;
+    int count = 0;
+    if (!end) return false;
+    *end = 0;
+    for (char *field = *line; field && count < 16; count++) {
+        fields[count] = field;
+        field = strchr(field, ',');
+        if (field) *field++ = 0;
+    }
+    assert_int_equal(count, 15);
+    *g = (golden){.f = atof(fields[1]), .i = atof(fields[2]), .w = atof(fields[3]), .hop = atof(fields[4])};
+    g->makespan = atof(fields[6]);
+    g->atomic = fields[7][0] ? atof(fields[7]) : -1;
+    g->work = atof(fields[8]);
+    g->idle = atof(fields[9]);
+    g->span = atof(fields[10]);
+    g->idle_in_span = atof(fields[11]);
+    snprintf(g->name, sizeof g->name, "%s", fields[0]);
+    snprintf(g->at_i, sizeof g->at_i, "%s", fields[12]);
+    snprintf(g->at_w, sizeof g->at_w, "%s", fields[13]);
+    *line = end + 1;
+    return true;
+}
+
+// The rule behind a table's name; false: a solver made it.
+static bool kind_of(const char *name, dpcr_schedule_kind *kind) {
+    static const struct {
+        const char *prefix;
+        dpcr_schedule_kind kind;
+    } rules[] = {{"gpipe_", DPCR_SCHEDULE_GPIPE},
+                 {"1f1b_", DPCR_SCHEDULE_1F1B},
+                 {"int1f1b_", DPCR_SCHEDULE_INTERLEAVED_1F1B},
+                 {"zbh1_", DPCR_SCHEDULE_ZB_H1},
+                 {"intzb1p_", DPCR_SCHEDULE_INTERLEAVED_ZB},
+                 {"zbv_", DPCR_SCHEDULE_ZB_V},
+                 {"dualpipev_", DPCR_SCHEDULE_DUALPIPEV}};
+    for (size_t k = 0; k < sizeof rules / sizeof rules[0]; k++) {
+        if (strncmp(name, rules[k].prefix, strlen(rules[k].prefix)) != 0) continue;
+        *kind = rules[k].kind;
+        return true;
+    }
+    return false;
+}
+
+static int64_t number_after(const char *name, const char *word) {
+    const char *at = strstr(name, word);
+    return at ? atoll(at + strlen(word)) : 0;
+}
+
+static void assert_peaks(const int64_t *got, int64_t count, const char *wanted) {
+    char text[256] = "";
+    size_t used = 0;
+    for (int64_t r = 0; r < count; r++)
+        used += (size_t)snprintf(text + used, sizeof text - used, r ? " %lld" : "%lld", (long long)got[r]);
+    assert_string_equal(text, wanted);
+}
+
+static void assert_figures(scratch *s, const dpcr_schedule *schedule, const golden *g) {
+    dpcr_schedule_costs costs = costs_of(g->f, g->i, g->w, g->hop);
+    dpcr_simulation x = simulate(s, schedule, &costs);
+    if (x.makespan != g->makespan) fail_msg("%s: makespan %g, wanted %g", g->name, x.makespan, g->makespan);
+    assert_true(x.idle == g->idle && x.span == g->span && x.idle_in_span == g->idle_in_span &&
+                x.rank_work[0] == g->work);
+    assert_peaks(x.peak_activations, x.ranks, g->at_i);
+    assert_peaks(x.peak_operands, x.ranks, g->at_w);
+    dpcr_simulation_free(s->context, &x);
+    if (g->atomic < 0) return;
+    costs.atomic_pairs = 1;
+    x = simulate(s, schedule, &costs);
+    assert_true(x.makespan == g->atomic);
+    dpcr_simulation_free(s->context, &x);
+}
+
+static void golden_tables_and_figures(void **state) {
+    scratch *s = *state;
+    size_t bytes;
+    char *summary = golden_text("SUMMARY", &bytes), *line = strchr(summary, '\n') + 1;
+    golden g;
+    int made = 0, read = 0;
+    while (next_golden(&line, &g)) {
+        char *text = golden_text(g.name, &bytes), *again;
+        dpcr_schedule schedule;
+        dpcr_schedule_kind kind;
+        assert_ok(s, dpcr_schedule_read(s->context, text, bytes, DPCR_NOTATION_NEW, NULL, &schedule, &s->error));
+        assert_figures(s, &schedule, &g);
+        if (kind_of(g.name, &kind)) {
+            dpcr_schedule_free(s->context, &schedule);
+            schedule =
+                make(s, kind, number_after(g.name, "_p"), number_after(g.name, "_v"), number_after(g.name, "_m"));
+            made++;
+        }
+        assert_ok(s, dpcr_schedule_write(s->context, &schedule, DPCR_NOTATION_NEW, &again, &bytes, &s->error));
+        assert_string_equal(again, text);
+        assert_figures(s, &schedule, &g);
+        dpcr_schedule_text_free(s->context, again);
+        dpcr_schedule_free(s->context, &schedule);
+        free(text);
+        read++;
+    }
+    assert_int_equal(made, 25);
+    assert_int_equal(read, 41);
+    free(summary);
+}
+
+// PyTorch's own lowering of interleaved ZB-1P on two ranks, in its older notation.
+static void lowering_is_torchs(void **state) {
+    scratch *s = *state;
+    size_t bytes;
+    char *comms = golden_text("torch_zb1p_2rank_2stagep_comms", &bytes), *text;
+    dpcr_schedule schedule = make(s, DPCR_SCHEDULE_INTERLEAVED_ZB, 2, 2, 8), lowered, compute;
+    assert_ok(s, dpcr_schedule_lower(s->context, &schedule, &lowered, &s->error));
+    assert_ok(s, dpcr_schedule_validate(s->context, &lowered, 0, &s->error));
+    assert_ok(s, dpcr_schedule_write(s->context, &lowered, DPCR_NOTATION_OLD, &text, &bytes, &s->error));
+    if (comms[strlen(comms) - 1] != '\n') text[--bytes] = 0;
+    assert_string_equal(text, comms);
+    dpcr_schedule_text_free(s->context, text);
+    free(comms);
+    comms = golden_text("torch_zb1p_2rank_2stagep_compute", &bytes);
+    assert_ok(s, dpcr_schedule_read(s->context, comms, bytes, DPCR_NOTATION_OLD, NULL, &compute, &s->error));
+    assert_int_equal(compute.first[2], schedule.first[2]);
+    assert_memory_equal(compute.actions, schedule.actions, (size_t)compute.first[2] * sizeof *compute.actions);
+    dpcr_schedule_free(s->context, &compute);
+    dpcr_schedule_free(s->context, &lowered);
+    dpcr_schedule_free(s->context, &schedule);
+    free(comms);
+}
+
+static void assert_lowers(scratch *s, const char *from, const char *to) {
+    dpcr_schedule schedule, lowered;
+    char *text;
+    size_t bytes;
+    assert_ok(s, dpcr_schedule_read(s->context, from, strlen(from), DPCR_NOTATION_NEW, NULL, &schedule, &s->error));
+    assert_ok(s, dpcr_schedule_lower(s->context, &schedule, &lowered, &s->error));
+    assert_ok(s, dpcr_schedule_write(s->context, &lowered, DPCR_NOTATION_NEW, &text, &bytes, &s->error));
+    assert_string_equal(text, to);
+    dpcr_schedule_text_free(s->context, text);
+    dpcr_schedule_free(s->context, &lowered);
+    dpcr_schedule_free(s->context, &schedule);
+}
+
+static void lowering_by_hand(void **state) {
+    assert_lowers(*state, "0F0,0B0\n1F0,1B0\n", "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n");
+    assert_lowers(*state, "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n",
+                  "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+                  "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n");
+    assert_lowers(*state, "0F0,0I0,0W0\n1F0,1I0,1W0\n", "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n");
+}
+
+// (v, m, p) that must generate, validate, lower and run, for every interleaved schedule.
+static void grid_of_sizes(void **state) {
+    static const int64_t grid[][3] = {{2, 2, 2},   {2, 4, 4},    {2, 8, 2},  {2, 8, 4},  {2, 8, 8},  {4, 4, 4},
+                                      {4, 8, 4},   {4, 8, 8},    {4, 16, 4}, {4, 32, 4}, {4, 64, 4}, {4, 16, 16},
+                                      {4, 32, 32}, {4, 128, 64}, {3, 2, 2},  {3, 8, 2},  {3, 12, 4}, {4, 6, 3},
+                                      {4, 10, 5},  {2, 3, 4},    {2, 10, 4}, {2, 15, 4}};
+    scratch *s = *state;
+    for (size_t k = 0; k < sizeof grid / sizeof grid[0]; k++)
+        for (int zb = 0; zb < 2; zb++) {
+            dpcr_schedule schedule = make(s, zb ? DPCR_SCHEDULE_INTERLEAVED_ZB : DPCR_SCHEDULE_INTERLEAVED_1F1B,
+                                          grid[k][2], grid[k][0], grid[k][1]),
+                          lowered;
+            assert_ok(s, dpcr_schedule_lower(s->context, &schedule, &lowered, &s->error));
+            assert_ok(s, dpcr_schedule_validate(s->context, &lowered, 0, &s->error));
+            dpcr_schedule_free(s->context, &lowered);
+            dpcr_schedule_free(s->context, &schedule);
+        }
+}
+
+// Random sizes: what a generator takes is valid, runs and lowers; what it does not take it refuses in words.
+static void every_schedule_is_valid(void **state) {
+    scratch *s = *state;
+    uint64_t seed = 7;
+    int made[DPCR_SCHEDULE_COUNT] = {0};
+    for (int k = 0; k < 600; k++) {
+        dpcr_schedule_options o = options_of((dpcr_schedule_kind)(k % DPCR_SCHEDULE_COUNT), 1 + (int64_t)draw(&seed, 6),
+                                             (int64_t)draw(&seed, 4), 1 + (int64_t)draw(&seed, 12));
+        if (o.kind == DPCR_SCHEDULE_DUALPIPE) o.microbatches = 2 * o.ranks + (int64_t)draw(&seed, 6);
+        dpcr_schedule schedule, lowered;
+        const dpcr_status status = dpcr_schedule_make(s->context, &o, &schedule, &s->error);
+        if (status != DPCR_OK) {
+            assert_int_equal(status, DPCR_ERROR_UNSUPPORTED);
+            assert_non_null(strstr(s->error.text, dpcr_schedule_name(o.kind)));
+            continue;
+        }
+        made[o.kind]++;
+        assert_ok(s, dpcr_schedule_validate(s->context, &schedule, 0, &s->error));
+        if (schedule.semantics != DPCR_DELAYED) {
+            assert_ok(s, dpcr_schedule_lower(s->context, &schedule, &lowered, &s->error));
+            assert_ok(s, dpcr_schedule_validate(s->context, &lowered, 0, &s->error));
+            dpcr_schedule_free(s->context, &lowered);
+        }
+        dpcr_simulation x = simulate(s, &schedule, NULL);
+        assert_true(x.makespan >= x.work && x.span <= x.makespan);
+        dpcr_simulation_free(s->context, &x);
+        dpcr_schedule_free(s->context, &schedule);
+    }
+    for (int k = 0; k < DPCR_SCHEDULE_COUNT; k++) assert_true(made[k] > 3);
+}
+
+static double makespan(scratch *s, dpcr_schedule_kind kind, int64_t p, int64_t m, const dpcr_schedule_costs *costs) {
+    dpcr_schedule schedule = make(s, kind, p, 0, m);
+    dpcr_simulation x = simulate(s, &schedule, costs);
+    const double result = x.makespan;
+    dpcr_simulation_free(s->context, &x);
+    dpcr_schedule_free(s->context, &schedule);
+    return result;
+}
+
+// docs/math/schedules.md: idle of one isolated iteration, exactly.
+static void bubble_formulas(void **state) {
+    scratch *s = *state;
+    uint64_t seed = 3;
+    for (int k = 0; k < 400; k++) {
+        const int64_t p = 1 + (int64_t)draw(&seed, 7), m = p + (int64_t)draw(&seed, 12);
+        const double f = 1 + (double)draw(&seed, 9), i = 1 + (double)draw(&seed, 9), w = 1 + (double)draw(&seed, 9);
+        const dpcr_schedule_costs costs = costs_of(f, i, w, 0);
+        const double work = (double)m * (f + i + w), hops = (double)(p - 1);
+        assert_true(makespan(s, DPCR_SCHEDULE_GPIPE, p, m, &costs) == work + hops * (f + i + w));
+        assert_true(makespan(s, DPCR_SCHEDULE_1F1B, p, m, &costs) == work + hops * (f + i + w));
+        assert_true(makespan(s, DPCR_SCHEDULE_ZB_H1, p, m, &costs) == work + hops * fmax(f + i - w, fmax(f, i)));
+    }
+}
+
+// Unequal times and hops: section 4 of the reference.
+static void unequal_times_and_hops(void **state) {
+    static const struct {
+        double f, i, w, hop, wanted[6];  // gpipe, 1f1b, zb-h1, zb-v, interleaved, interleaved zb
+    } rows[] = {{1, 1, 1, 0, {33, 33, 27, 51, 57, 51}},         {1, 1, 1, 1, {39, 49, 41, 65, 71, 72}},
+                {10, 12, 8, 0, {330, 330, 282, 516, 570, 522}}, {10, 12, 8, 1, {336, 346, 294, 529, 584, 538}},
+                {5, 6, 4, 0, {165, 165, 141, 258, 285, 261}},   {1, 2, 1, 0, {44, 44, 38, 70, 76, 70}},
+                {2, 2, 1, 0, {55, 55, 49, 86, 95, 89}},         {1, 1, 2, 0, {44, 44, 35, 69, 76, 67}}};
+    static const dpcr_schedule_kind kinds[] = {DPCR_SCHEDULE_GPIPE,
+                                               DPCR_SCHEDULE_1F1B,
+                                               DPCR_SCHEDULE_ZB_H1,
+                                               DPCR_SCHEDULE_ZB_V,
+                                               DPCR_SCHEDULE_INTERLEAVED_1F1B,
+                                               DPCR_SCHEDULE_INTERLEAVED_ZB};
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        const dpcr_schedule_costs costs = costs_of(rows[k].f, rows[k].i, rows[k].w, rows[k].hop);
+        for (int j = 0; j < 6; j++) assert_true(makespan(*state, kinds[j], 4, 8, &costs) == rows[k].wanted[j]);
+    }
+}
+
+// Atomic pairs: (R/2-1)(F&B + B - 3W) of the paper at unit costs, 2(p-1) of a V of p ranks.
+static void dualpipe_bubble(void **state) {
+    scratch *s = *state;
+    dpcr_schedule_costs costs = costs_of(1, 1, 1, 0);
+    costs.atomic_pairs = 1;
+    for (int64_t p = 1; p <= 6; p++)
+        for (int64_t m = 2 * p; m < 2 * p + 9; m++) {
+            assert_true(makespan(s, DPCR_SCHEDULE_DUALPIPEV, p, m, &costs) == (double)(6 * m + 2 * (p - 1)));
+            assert_true(makespan(s, DPCR_SCHEDULE_DUALPIPE, 2 * p, 2 * m, &costs) == (double)(6 * m + 2 * (p - 1)));
+        }
+}
+
+// PipeDream: stage s keeps p-s versions and is p-1-s updates late; 2BW keeps 2 and is 1 late; both are busy all the
+// time.
+static void asynchronous_versions(void **state) {
+    scratch *s = *state;
+    for (int64_t p = 2; p <= 6; p++) {
+        dpcr_schedule a = make(s, DPCR_SCHEDULE_PIPEDREAM, p, 0, 40),
+                      b = make(s, DPCR_SCHEDULE_PIPEDREAM_2BW, p, 0, 40);
+        dpcr_simulation x = simulate(s, &a, NULL), y = simulate(s, &b, NULL);
+        for (int64_t r = 0; r < p; r++) {
+            assert_int_equal(x.weight_versions[r], p - r);
+            assert_int_equal(x.staleness[r], p - 1 - r);
+            assert_int_equal(x.peak_activations[r], p - r);
+            assert_int_equal(y.weight_versions[r], 2);
+            assert_int_equal(y.staleness[r], 1);
+        }
+        assert_true(x.steady_state == 3 * 40 && y.steady_state == 3 * 40 && x.utilisation == 1);
+        dpcr_simulation_free(s->context, &x);
+        dpcr_simulation_free(s->context, &y);
+        dpcr_schedule_free(s->context, &a);
+        dpcr_schedule_free(s->context, &b);
+    }
+}
+
+static double steady(scratch *s, dpcr_schedule_kind kind, int64_t p, int64_t m) {
+    dpcr_schedule schedule = make(s, kind, p, 0, m);
+    dpcr_simulation x = simulate(s, &schedule, NULL);
+    const double result = x.steady_state;
+    dpcr_simulation_free(s->context, &x);
+    dpcr_schedule_free(s->context, &schedule);
+    return result;
+}
+
+// Without a barrier the period is the longest span: zero-bubble schedules reach the work alone.
+static void steady_state(void **state) {
+    assert_true(steady(*state, DPCR_SCHEDULE_1F1B, 4, 12) == 45);
+    assert_true(steady(*state, DPCR_SCHEDULE_ZB_H1, 4, 12) == 39);
+    assert_true(steady(*state, DPCR_SCHEDULE_ZB_V, 4, 12) == 72);
+}
+
+static void updates_and_all_reduce(void **state) {
+    scratch *s = *state;
+    const double bytes[] = {1000, 1000, 1000, 1000};
+    dpcr_schedule_costs costs = costs_of(1, 1, 1, 0);
+    costs.update = 5;
+    assert_true(makespan(s, DPCR_SCHEDULE_1F1B, 4, 8, &costs) == 33 + 5);
+    costs.replicas = 2;
+    costs.bandwidth = 100;
+    costs.parameter_bytes = bytes;
+    // 2 (n-1)/n 1000 bytes at 100 a unit: 10, after the last W of the first stage; messages of one byte take 0.01.
+    assert_true(fabs(makespan(s, DPCR_SCHEDULE_GPIPE, 4, 8, &costs) - (33 + 6 * 0.01 + 10 + 5)) < 1e-9);
+}
+
+static void refused(scratch *s, const char *text, const char *wanted) {
+    dpcr_schedule schedule;
+    dpcr_status status =
+        dpcr_schedule_read(s->context, text, strlen(text), DPCR_NOTATION_NEW, NULL, &schedule, &s->error);
+    if (status == DPCR_OK) {
+        status = dpcr_schedule_validate(s->context, &schedule, 0, &s->error);
+        dpcr_schedule_free(s->context, &schedule);
+    }
+    assert_refused_at(s, status, DPCR_ERROR_FORMAT, wanted, text, __LINE__);
+}
+
+static void damaged_tables(void **state) {
+    scratch *s = *state;
+    refused(s, "", "no actions");
+    refused(s, "\n,,\n", "no actions");
+    refused(s, "0F0,0X0\n", "line 1, cell 2 '0X0': wanted F, I, W, B");
+    refused(s, "0F0,0B0\n1F0,F0\n", "line 2, cell 2 'F0': wanted a stage");
+    refused(s, "0F\n", "wanted a microbatch");
+    refused(s, "0F0 0B0\n", "wanted a comma");
+    refused(s, "0F99999999999\n", "wanted numbers below");
+    refused(s, "0F0,0B0.1\n", "a half only of I");
+    refused(s, "0F0,0I0.3\n", "a half only of I");
+    refused(s, "(0F0;0F1)OVERLAP_F_B\n", "wanted a pair");
+    refused(s, "(0F0;0B0\n", "wanted a pair");
+    refused(s, "0F0,0B0\n400000000F0\n", "some have none");
+    refused(s, "0F0,0B0,0B0\n", "0B0 comes twice");
+    refused(s, "0F0,0I0,0B0,0W0\n", "0B0 comes twice");
+    refused(s, "0F0,0B0,1F0\n1B0\n", "another rank than the rest of its stage");
+    refused(s, "0B0,0F0\n", "before its F");
+    refused(s, "0F0,0W0,0I0\n", "before its I");
+    refused(s, "0F0,0I0\n", "no W or B of microbatch 0");
+    refused(s, "0F0,0I0.1,0F1,0I1,0W1\n", "no I or B of microbatch 0");
+    refused(s, "0F0,0F1,0B1\n", "no I or B of microbatch 0");
+    refused(s, "1F0,0F0,1B0,0B0\n", "rank 0 at 1F0 (cell 1) waits for F of stage 0, microbatch 0");
+    refused(s, "0F0,0F1,0B1,0B0\n1F0,1B0,1F1,1B1\n2F1,2F0,2B0,2B1\n", "the rows wait for each other");
+    refused(s, "0F0,0SEND_F0,0B0\n1F0,1B0\n", "SEND_F without RECV_F");
+    refused(s, "0RECV_F0,0F0,0B0\n", "beyond the ends");
+}
+
+static void impossible_sizes(void **state) {
+    static const struct {
+        dpcr_schedule_kind kind;
+        int64_t p, v, m;
+        dpcr_status status;
+        const char *text;
+    } cases[] = {{DPCR_SCHEDULE_GPIPE, 0, 0, 4, DPCR_ERROR_ARGUMENT, "at least 1 rank"},
+                 {DPCR_SCHEDULE_GPIPE, 4, 0, 0, DPCR_ERROR_ARGUMENT, "1 microbatch"},
+                 {DPCR_SCHEDULE_GPIPE, 4, 2, 4, DPCR_ERROR_UNSUPPORTED, "gpipe: 2 stages a rank; it is made for 1"},
+                 {DPCR_SCHEDULE_ZB_V, 4, 3, 8, DPCR_ERROR_UNSUPPORTED, "made for 2"},
+                 {DPCR_SCHEDULE_DUALPIPEV, 4, 0, 7, DPCR_ERROR_UNSUPPORTED, "at least as many as stages, 8"},
+                 {DPCR_SCHEDULE_DUALPIPE, 3, 0, 8, DPCR_ERROR_UNSUPPORTED, "both even"},
+                 {DPCR_SCHEDULE_INTERLEAVED_ZB, 2, 2, 7, DPCR_ERROR_UNSUPPORTED, "wanted a multiple of 3"},
+                 {DPCR_SCHEDULE_GPIPE, INT64_MAX, 0, 4, DPCR_ERROR_OVERFLOW, "do not fit"},
+                 {DPCR_SCHEDULE_GPIPE, 4, 0, INT64_MAX, DPCR_ERROR_OVERFLOW, "do not fit"}};
+    scratch *s = *state;
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        const dpcr_schedule_options o = options_of(cases[k].kind, cases[k].p, cases[k].v, cases[k].m);
+        dpcr_schedule schedule;
+        const dpcr_status status = dpcr_schedule_make(s->context, &o, &schedule, &s->error);
+        assert_refused_at(s, status, cases[k].status, cases[k].text, __FILE__, __LINE__);
+    }
+    dpcr_schedule_options o = options_of(DPCR_SCHEDULE_PIPEDREAM_2BW, 4, 0, 8);
+    dpcr_schedule schedule;
+    o.accumulate = 3;
+    assert_refused_at(s, dpcr_schedule_make(s->context, &o, &schedule, &s->error), DPCR_ERROR_UNSUPPORTED,
+                      "at least as many as ranks", __FILE__, __LINE__);
+}
+
+static void memory_limit(void **state) {
+    scratch *s = *state;
+    dpcr_schedule schedule = make(s, DPCR_SCHEDULE_GPIPE, 4, 0, 8);
+    assert_ok(s, dpcr_schedule_validate(s->context, &schedule, 8, &s->error));
+    assert_refused_at(s, dpcr_schedule_validate(s->context, &schedule, 7, &s->error), DPCR_ERROR_FORMAT,
+                      "0F7 makes it hold 8 activations; the limit is 7", __FILE__, __LINE__);
+    dpcr_schedule_free(s->context, &schedule);
+}
+
+// Every allocation of making, lowering, writing, reading and simulating fails once; nothing leaks (teardown counts).
+static void memory_runs_out(void **state) {
+    scratch *s = *state;
+    for (int kind = 0; kind < DPCR_SCHEDULE_COUNT; kind++) {
+        const dpcr_schedule_options o = options_of((dpcr_schedule_kind)kind, 2, 0, 4);
+        for (int64_t fail = 0;; fail++) {
+            dpcr_schedule schedule = {0}, lowered = {0}, read = {0};
+            dpcr_simulation x = {0};
+            char *text = NULL;
+            size_t bytes = 0;
+            s->memory.fail_at = s->memory.calls + fail;
+            dpcr_status status = dpcr_schedule_make(s->context, &o, &schedule, &s->error);
+            if (status == DPCR_OK) status = dpcr_schedule_simulate(s->context, &schedule, NULL, &x, &s->error);
+            if (status == DPCR_OK)
+                status = dpcr_schedule_write(s->context, &schedule, DPCR_NOTATION_NEW, &text, &bytes, &s->error);
+            if (status == DPCR_OK)
+                status = dpcr_schedule_read(s->context, text, bytes, DPCR_NOTATION_NEW, &schedule, &read, &s->error);
+            if (status == DPCR_OK && schedule.semantics != DPCR_DELAYED)
+                status = dpcr_schedule_lower(s->context, &read, &lowered, &s->error);
+            s->memory.fail_at = -1;
+            dpcr_simulation_free(s->context, &x);
+            dpcr_schedule_text_free(s->context, text);
+            dpcr_schedule_free(s->context, &schedule);
+            dpcr_schedule_free(s->context, &lowered);
+            dpcr_schedule_free(s->context, &read);
+            if (status == DPCR_OK) break;
+            assert_int_equal(status, DPCR_ERROR_MEMORY);
+        }
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+#define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_setup, scratch_teardown)
+        TEST(golden_tables_and_figures), TEST(lowering_is_torchs), TEST(lowering_by_hand),       TEST(grid_of_sizes),
+        TEST(every_schedule_is_valid),   TEST(bubble_formulas),    TEST(unequal_times_and_hops), TEST(dualpipe_bubble),
+        TEST(asynchronous_versions),     TEST(steady_state),       TEST(updates_and_all_reduce), TEST(damaged_tables),
+        TEST(impossible_sizes),          TEST(memory_limit),       TEST(memory_runs_out)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
