@@ -90,6 +90,7 @@ typedef enum dpcr_schedule_kind {
     DPCR_SCHEDULE_1F1B,
     DPCR_SCHEDULE_INTERLEAVED_1F1B,
     DPCR_SCHEDULE_ZB_H1,
+    DPCR_SCHEDULE_ZB_H2,
     DPCR_SCHEDULE_INTERLEAVED_ZB,
     DPCR_SCHEDULE_ZB_V,
     DPCR_SCHEDULE_DUALPIPE,
@@ -97,6 +98,8 @@ typedef enum dpcr_schedule_kind {
     DPCR_SCHEDULE_PIPEDREAM,
     DPCR_SCHEDULE_PIPEDREAM_2BW,
     DPCR_SCHEDULE_OOO,
+    DPCR_SCHEDULE_LAYERPIPE,
+    DPCR_SCHEDULE_BEST,
     DPCR_SCHEDULE_COUNT
 } dpcr_schedule_kind;
 
@@ -112,6 +115,7 @@ typedef struct dpcr_schedule_options {
     int64_t ranks, chunks,
         microbatches;                  // chunks: stages a rank, 0: what the schedule wants (1, or 2 for the V shapes)
     int64_t accumulate;                // PipeDream-2BW's microbatches an update; 0: as many as ranks
+    int64_t stages;                    // LayerPipe's layers; 0: ranks * chunks. Of others ranks * chunks
     int split_input;                   // LayerPipe: I in two halves (inter-layer)
     const dpcr_schedule_costs *costs;  // for zb-h2, layerpipe and best; NULL: unit costs
     double memory_limit;  // of zb-h2 and best: activations a rank (F takes one, I frees half, W half); 0: none
@@ -172,7 +176,7 @@ typedef struct dpcr_simulation {
     double idle;          // makespan - work
     double span;          // longest last end - first start of a rank
     double idle_in_span;  // that - work
-    double steady_state;  // a further iteration's time when they follow each other without a barrier
+    double steady_state;  // a further iteration's time when they follow each other without a barrier; NaN: too short
     double utilisation;   // mean over ranks of work / steady_state
     double bytes;         // activations and errors between ranks
     double weight_bytes;  // weights between ranks (LayerPipe) and of the all-reduce, an iteration

@@ -36,6 +36,9 @@ dpcr_status dpcri_make_interleaved_zb(dpcri_maker *maker);
 dpcr_status dpcri_make_zb_v(dpcri_maker *maker);
 dpcr_status dpcri_make_dualpipe(dpcri_maker *maker);
 dpcr_status dpcri_make_dualpipev(dpcri_maker *maker);
+dpcr_status dpcri_make_zb_h2(dpcri_maker *maker);
+dpcr_status dpcri_make_layerpipe(dpcri_maker *maker);
+dpcr_status dpcri_make_best(dpcri_maker *maker);
 
 // Memory for a schedule of these sizes and at most `actions` actions; first, delay and actions are zero.
 dpcr_status dpcri_schedule_alloc(dpcr_context *context, int64_t ranks, int64_t stages, int64_t microbatches,

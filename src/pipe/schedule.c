@@ -14,6 +14,8 @@ static const dpcri_generator generators[DPCR_SCHEDULE_COUNT] = {
                                         false, dpcri_make_interleaved_1f1b},
     [DPCR_SCHEDULE_ZB_H1] = {"zb-h1", "weight gradients fill the bubble, memory as 1f1b", DPCR_SYNCHRONOUS, 1, true,
                              dpcri_make_interleaved_zb},
+    [DPCR_SCHEDULE_ZB_H2] = {"zb-h2", "no bubble within a rank's span, twice the memory", DPCR_SYNCHRONOUS, 1, true,
+                             dpcri_make_zb_h2},
     [DPCR_SCHEDULE_INTERLEAVED_ZB] = {"interleaved-zb", "zb-h1 over several stages a rank", DPCR_SYNCHRONOUS, 2, false,
                                       dpcri_make_interleaved_zb},
     [DPCR_SCHEDULE_ZB_V] = {"zb-v", "two stages a rank, there and back: no bubble within the span", DPCR_SYNCHRONOUS, 2,
@@ -28,6 +30,9 @@ static const dpcri_generator generators[DPCR_SCHEDULE_COUNT] = {
                                      1, true, dpcri_make_2bw},
     [DPCR_SCHEDULE_OOO] = {"ooo", "out-of-order backprop: input gradients first, weight gradients last",
                            DPCR_SYNCHRONOUS, 1, false, dpcri_make_ooo},
+    [DPCR_SCHEDULE_LAYERPIPE] = {"layerpipe", "F, I and W of a stage on different ranks, delayed gradients",
+                                 DPCR_DELAYED, 1, false, dpcri_make_layerpipe},
+    [DPCR_SCHEDULE_BEST] = {"best", "the best that our search finds", DPCR_SYNCHRONOUS, 1, false, dpcri_make_best},
 };
 
 static const char *const task_names[DPCR_TASK_COUNT] = {"F", "I", "W", "B", "SEND_F", "RECV_F", "SEND_B", "RECV_B"};
@@ -122,7 +127,8 @@ void dpcri_end_row(dpcri_maker *maker) { maker->schedule->first[++maker->row] = 
 static dpcr_status check_options(const dpcr_schedule_options *o, const dpcri_generator *g, int64_t *chunks,
                                  dpcr_error *error) {
     const int64_t most = INT32_MAX;
-    if (o->ranks < 1 || o->microbatches < 1 || o->chunks < 0 || o->accumulate < 0 || !(o->memory_limit >= 0))
+    if (o->ranks < 1 || o->microbatches < 1 || o->chunks < 0 || o->stages < 0 || o->accumulate < 0 ||
+        !(o->memory_limit >= 0))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "schedule: wanted at least 1 rank and 1 microbatch and nothing negative");
     *chunks = o->chunks ? o->chunks : g->chunks;
@@ -130,8 +136,13 @@ static dpcr_status check_options(const dpcr_schedule_options *o, const dpcri_gen
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: %lld stages a rank; it is made for %lld", g->name,
                           (long long)*chunks, (long long)g->chunks);
     int64_t stages;
+    if (o->stages > most)
+        return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "%s: so many stages do not fit 32 bits", g->name);
     if (!dpcri_mul(o->ranks, *chunks, &stages) || stages > most || o->microbatches > most / 4)
         return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "%s: so many stages or microbatches do not fit 32 bits", g->name);
+    if (o->stages && o->stages != stages && g->semantics != DPCR_DELAYED)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: %lld stages on %lld ranks with %lld each; wanted %lld",
+                          g->name, (long long)o->stages, (long long)o->ranks, (long long)*chunks, (long long)stages);
     return DPCR_OK;
 }
 

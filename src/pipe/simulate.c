@@ -4,8 +4,8 @@
 //   idle          makespan of one isolated iteration minus the busiest rank's work
 //   idle_in_span  longest last end - first start of a rank, minus the same
 //   steady_state  synchronous: iterations follow each other without a barrier, each rank going on as soon as its own
-//                 weights are updated; the time of one more, once it repeats. Asynchronous: the rate of the second half
-//                 of the microbatches, times their number
+//                 weights are updated; the time of one more, once it repeats. Asynchronous: the rate of the
+//                 third quarter of the microbatches, between filling and draining, times their number
 // docs/math/schedules.md derives what to expect.
 #include "pipe/pipe.h"
 
@@ -41,18 +41,18 @@ static double repeat(dpcri_run *run, double *free) {
     return (max_of(run->rank_free, p) - before) / (MOST_ITERATIONS / 2);
 }
 
-// `ended` as the first run left it.
-static double rate_of_second_half(const dpcri_run *run) {
+// `ended` as the first run left it. Too few microbatches have no middle: NaN.
+static double rate_of_third_quarter(const dpcri_run *run) {
     const dpcr_schedule *s = run->schedule;
-    const int64_t m = s->microbatches, from = m / 2 - 1;
+    const int64_t m = s->microbatches, from = m / 2 - 1, to = m - 1 - m / 4;
     if (m < 4) return NAN;
     double first = 0, last = 0;
     for (int64_t stage = 0; stage < s->stages; stage++) {
         const double *ended = run->ended + DPCRI_W * run->cells + stage * m;
         first = ended[from] > first ? ended[from] : first;
-        last = ended[m - 1] > last ? ended[m - 1] : last;
+        last = ended[to] > last ? ended[to] : last;
     }
-    return (last - first) / (double)(m - 1 - from) * (double)m;
+    return (last - first) / (double)(to - from) * (double)m;
 }
 
 // ---- memory ----
@@ -247,7 +247,7 @@ static void fill(dpcri_run *run, double *f_start, double *free, dpcr_simulation 
         for (int64_t r = 0; r < s->ranks; r++) free[r] = run->rank_free[r];
         x->steady_state = repeat(run, free);
     } else {
-        x->steady_state = rate_of_second_half(run);
+        x->steady_state = rate_of_third_quarter(run);
     }
     double work = 0;
     for (int64_t r = 0; r < s->ranks; r++) work += x->rank_work[r];

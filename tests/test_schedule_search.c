@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: MIT
+// Planned schedules: zb-h2 against the golden tables of another planner; best against every named one and against brute
+// force; LayerPipe's periods, delays and versions.
+#include <math.h>
+#include <stdbool.h>
+
+#include "schedules.h"
+
+static dpcr_simulation planned(scratch *s, const dpcr_schedule_options *o) {
+    dpcr_schedule schedule;
+    assert_ok(s, dpcr_schedule_make(s->context, o, &schedule, &s->error));
+    assert_ok(s, dpcr_schedule_validate(s->context, &schedule, o->memory_limit, &s->error));
+    dpcr_simulation x = simulate(s, &schedule, o->costs);
+    dpcr_schedule_free(s->context, &schedule);
+    return x;
+}
+
+// The spans that Zero Bubble's own heuristic reports (golden tables sailzb_*), with its memory limit in activations.
+static void zb_h2_is_no_longer_than_theirs(void **state) {
+    static const struct {
+        int64_t p, m;
+        double f, i, w, hop, limit, span;
+    } cases[] = {{2, 4, 1, 1, 1, 0, 2, 13},     {2, 4, 1, 1, 1, 0, 4, 12},   {4, 12, 10, 12, 8, 1, 8, 368},
+                 {4, 12, 10, 12, 8, 1, 4, 414}, {4, 12, 1, 1, 1, 0, 8, 36},  {4, 12, 1, 1, 1, 0, 4, 39},
+                 {4, 12, 5, 6, 4, 0, 5, 193},   {4, 12, 5, 6, 4, 0, 7, 183}, {4, 12, 5478, 5806, 3534, 200, 16, 178898},
+                 {4, 4, 1, 1, 1, 0, 8, 15},     {4, 4, 1, 1, 1, 0, 4, 15},   {4, 8, 10, 12, 8, 1, 8, 256},
+                 {4, 8, 10, 12, 8, 1, 4, 294},  {4, 8, 1, 1, 1, 0, 8, 24},   {4, 8, 1, 1, 1, 0, 4, 27}};
+    scratch *s = *state;
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        const dpcr_schedule_costs costs = costs_of(cases[k].f, cases[k].i, cases[k].w, cases[k].hop);
+        dpcr_schedule_options o = options_of(DPCR_SCHEDULE_ZB_H2, cases[k].p, 0, cases[k].m);
+        o.costs = &costs;
+        o.memory_limit = cases[k].limit;
+        dpcr_simulation x = planned(s, &o);
+        if (x.span > cases[k].span) fail_msg("case %zu: span %g, theirs %g", k, x.span, cases[k].span);
+        dpcr_simulation_free(s->context, &x);
+    }
+}
+
+// Unit times: an isolated iteration gains nothing over zb-h1, the span is the work alone; 2p - 1 microbatches on their
+// way.
+static void zb_h2_at_unit_times(void **state) {
+    scratch *s = *state;
+    for (int64_t p = 2; p <= 5; p++) {
+        const dpcr_schedule_options o = options_of(DPCR_SCHEDULE_ZB_H2, p, 0, 3 * p);
+        dpcr_simulation x = planned(s, &o);
+        assert_true(x.idle_in_span == 0 && x.idle == (double)(p - 1) && x.steady_state == x.work);
+        assert_int_equal(x.peak_activations[0], 2 * p - 1);
+        dpcr_simulation_free(s->context, &x);
+    }
+}
+
+// ---- best ----
+
+static double value_of(const dpcr_simulation *x, dpcr_objective objective) {
+    return objective == DPCR_OBJECTIVE_STEADY ? x->steady_state : x->makespan;
+}
+
+static void best_is_never_worse(void **state) {
+    scratch *s = *state;
+    uint64_t seed = 11;
+    int compared = 0, better = 0;
+    for (int k = 0; k < 24; k++) {
+        const dpcr_schedule_costs costs = costs_of(1 + (double)draw(&seed, 9), 1 + (double)draw(&seed, 9),
+                                                   1 + (double)draw(&seed, 9), (double)draw(&seed, 3));
+        dpcr_schedule_options o = options_of(DPCR_SCHEDULE_BEST, 1 + (int64_t)draw(&seed, 5),
+                                             1 + (int64_t)draw(&seed, 3), 1 + (int64_t)draw(&seed, 9));
+        o.costs = &costs;
+        o.objective = (dpcr_objective)(k % 2);
+        o.memory_limit = k % 3 ? 0 : (double)(o.chunks * (1 + (int64_t)draw(&seed, 6)));
+        dpcr_schedule best;
+        const dpcr_status status = dpcr_schedule_make(s->context, &o, &best, &s->error);
+        if (status != DPCR_OK) assert_int_equal(status, DPCR_ERROR_UNSUPPORTED);
+        dpcr_simulation x = {0};
+        if (status == DPCR_OK) {
+            assert_ok(s, dpcr_schedule_validate(s->context, &best, o.memory_limit, &s->error));
+            x = simulate(s, &best, &costs);
+            dpcr_schedule_free(s->context, &best);
+        }
+        for (int kind = 0; kind < DPCR_SCHEDULE_BEST; kind++) {
+            dpcr_schedule named;
+            o.kind = (dpcr_schedule_kind)kind;
+            if (kind == DPCR_SCHEDULE_DUALPIPE || dpcr_schedule_semantics(o.kind) != DPCR_SYNCHRONOUS) continue;
+            if (dpcr_schedule_make(s->context, &o, &named, NULL) != DPCR_OK) continue;
+            if (dpcr_schedule_validate(s->context, &named, o.memory_limit, NULL) == DPCR_OK) {
+                dpcr_simulation y = simulate(s, &named, &costs);
+                assert_int_equal(status, DPCR_OK);  // where a named one fits, so does best
+                if (value_of(&x, o.objective) > value_of(&y, o.objective) * (1 + 1e-12))
+                    fail_msg("case %d: %s %g, best %g", k, dpcr_schedule_name(o.kind), value_of(&y, o.objective),
+                             value_of(&x, o.objective));
+                better += value_of(&x, o.objective) < value_of(&y, o.objective);
+                compared++;
+                dpcr_simulation_free(s->context, &y);
+            }
+            dpcr_schedule_free(s->context, &named);
+        }
+        dpcr_simulation_free(s->context, &x);
+    }
+    assert_true(compared > 60 && better > compared / 4);
+}
+
+// Brute force, sharing nothing with the library: every order of F, I and W on each rank that a rank's own microbatches
+// and memory allow, all combinations of ranks.
+enum { MOST_WORDS = 512, MOST_LENGTH = 12 };
+
+typedef struct words {
+    int count;
+    char text[MOST_WORDS][MOST_LENGTH + 1];
+} words;
+
+static void grow(words *w, char *text, int length, const int *done, int m, double held, double limit) {
+    if (length == 3 * m) {
+        assert_true(w->count < MOST_WORDS);
+        memcpy(w->text[w->count++], text, (size_t)length);
+        return;
+    }
+    for (int kind = 0; kind < 3; kind++) {
+        int next[3] = {done[0], done[1], done[2]};
+        const double after = held + (kind ? -0.5 : 1);
+        if (next[kind]++ == (kind ? done[kind - 1] : m) || after > limit) continue;
+        text[length] = "FIW"[kind];
+        grow(w, text, length + 1, next, m, after, limit);
+    }
+}
+
+static double brute_makespan(const words *w, const int *pick, int p, int m, const double *cost, double hop) {
+    double ended[4][3][4], now[4] = {0}, most = 0;
+    int at[4] = {0}, done[4][3] = {{0}};
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int r = 0; r < p; r++)
+            for (; at[r] < 3 * m; at[r]++, moved = true) {
+                const char c = w->text[pick[r]][at[r]];
+                const int kind = c == 'F' ? 0 : c == 'I' ? 1 : 2, i = done[r][kind];
+                double ready = now[r];
+                if (kind == 0 && r > 0) {
+                    if (done[r - 1][0] <= i) break;
+                    ready = fmax(ready, ended[r - 1][0][i] + hop);
+                }
+                if (kind == 1 && r < p - 1) {
+                    if (done[r + 1][1] <= i) break;
+                    ready = fmax(ready, ended[r + 1][1][i] + hop);
+                }
+                now[r] = ended[r][kind][i] = ready + cost[kind];
+                done[r][kind]++;
+            }
+    }
+    for (int r = 0; r < p; r++) {
+        if (at[r] < 3 * m) return INFINITY;
+        most = fmax(most, now[r]);
+    }
+    return most;
+}
+
+static double brute_best(int p, int m, const double *cost, double hop, double limit) {
+    static words w;
+    char text[MOST_LENGTH];
+    w.count = 0;
+    grow(&w, text, 0, (const int[3]){0}, m, 0, limit);
+    int pick[4] = {0}, r = 0;
+    double best = INFINITY;
+    while (r < p && w.count > 0) {
+        best = fmin(best, brute_makespan(&w, pick, p, m, cost, hop));
+        for (r = 0; r < p && ++pick[r] == w.count; r++) pick[r] = 0;
+    }
+    return best;
+}
+
+static void best_is_optimal_on_small_cases(void **state) {
+    scratch *s = *state;
+    uint64_t seed = 5;
+    for (int k = 0; k < 24; k++) {
+        const int p = 1 + (int)draw(&seed, 3), m = 1 + (int)draw(&seed, p == 3 ? 3 : 4);
+        const double cost[] = {1 + (double)draw(&seed, 6), 1 + (double)draw(&seed, 6), 1 + (double)draw(&seed, 6)};
+        const double hop = (double)draw(&seed, 3), limit = 1 + 0.5 * (double)draw(&seed, 8);
+        const dpcr_schedule_costs costs = costs_of(cost[0], cost[1], cost[2], hop);
+        dpcr_schedule_options o = options_of(DPCR_SCHEDULE_BEST, p, 1, m);
+        o.costs = &costs;
+        o.memory_limit = limit;
+        dpcr_simulation x = planned(s, &o);
+        const double wanted = brute_best(p, m, cost, hop, limit);
+        if (x.makespan != wanted)
+            fail_msg("p %d m %d costs %g %g %g hop %g limit %g: %g, brute force %g", p, m, cost[0], cost[1], cost[2],
+                     hop, limit, x.makespan, wanted);
+        dpcr_simulation_free(s->context, &x);
+    }
+}
+
+// ---- LayerPipe ----
+
+static double period(scratch *s, int64_t p, int half, const dpcr_schedule_costs *costs, int64_t stages) {
+    dpcr_schedule_options o = options_of(DPCR_SCHEDULE_LAYERPIPE, p, 0, 400);
+    o.stages = stages;
+    o.split_input = half;
+    o.costs = costs;
+    dpcr_simulation x = planned(s, &o);
+    const double result = x.steady_state / 400;
+    dpcr_simulation_free(s->context, &x);
+    return result;
+}
+
+// Eight equal layers, the first without I: tasks packed, I halved (section 10 of the reference, its third column and
+// more).
+static void layerpipe_periods(void **state) {
+    static const struct {
+        int64_t p;
+        double task, half;
+    } rows[] = {{2, 12, 11.5}, {3, 8, 8}, {4, 6, 6}, {5, 5, 5},    {6, 4, 4},
+                {7, 4, 3.5},   {8, 3, 3}, {9, 3, 3}, {10, 3, 2.5}, {12, 2, 2}};
+    const double f[] = {1, 1, 1, 1, 1, 1, 1, 1}, i[] = {0, 1, 1, 1, 1, 1, 1, 1};
+    const dpcr_schedule_costs costs = {
+        .size = sizeof costs, .stage_forward = f, .stage_input = i, .stage_weight = f, .forward = 1};
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        const double task = period(*state, rows[k].p, 0, &costs, 8), half = period(*state, rows[k].p, 1, &costs, 8);
+        if (fabs(task - rows[k].task) > 1e-9 || fabs(half - rows[k].half) > 1e-9)
+            fail_msg("P = %d: %g and %g, wanted %g and %g", (int)rows[k].p, task, half, rows[k].task, rows[k].half);
+    }
+}
+
+// A delay is what the schedule's own order needs: one less deadlocks or is late, and versions are delay + 1.
+static void layerpipe_delays(void **state) {
+    scratch *s = *state;
+    for (int64_t p = 2; p <= 9; p++) {
+        dpcr_schedule_options o = options_of(DPCR_SCHEDULE_LAYERPIPE, p, 1, 60);
+        o.split_input = (int)(p % 2);
+        dpcr_schedule schedule;
+        assert_ok(s, dpcr_schedule_make(s->context, &o, &schedule, &s->error));
+        dpcr_simulation x = simulate(s, &schedule, NULL);
+        const double before = x.steady_state;
+        for (int64_t r = 0; r < p; r++) assert_true(x.weight_versions[r] <= 1 + schedule.delay[0]);
+        assert_true(schedule.delay[0] >= schedule.delay[p - 1] && schedule.delay[0] > 0);
+        assert_true(schedule.delay[0] <= 2 * (p - 1) + 2);
+        dpcr_simulation_free(s->context, &x);
+        schedule.delay[0]--;
+        dpcr_status status = dpcr_schedule_simulate(s->context, &schedule, NULL, &x, &s->error);
+        if (status == DPCR_OK) assert_true(x.steady_state > before);
+        dpcr_simulation_free(s->context, &x);
+        dpcr_schedule_free(s->context, &schedule);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+#define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_setup, scratch_teardown)
+        TEST(zb_h2_is_no_longer_than_theirs), TEST(zb_h2_at_unit_times), TEST(best_is_never_worse),
+        TEST(best_is_optimal_on_small_cases), TEST(layerpipe_periods),   TEST(layerpipe_delays)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
