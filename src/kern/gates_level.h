@@ -29,7 +29,7 @@ enum {
     GRU_MOST = 8,
     GRU_SOME = 4,
     GRU_SINGLE = 2,
-    LSTM_MOST = 6,
+    LSTM_MOST = 4,
     LSTM_SOME = 2,
     LSTM_SINGLE = 2,
     MOST_STRANDS = 8,
