@@ -419,6 +419,32 @@ static void test_streaming(void **state) {
     dpcr_context_destroy(context);
 }
 
+// A plan follows its network's parameters from call to call, unless they were said to be frozen.
+static void test_parameters_change(void **state) {
+    (void)state;
+    dpcr_context *context = make_context(1);
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
+        for (int frozen = 0; frozen < 2; frozen++) {
+            const dpcr_recurrent_options options = {.kind = kinds[k], .inputs = 3, .hidden = 6};
+            job j = random_job(context, options, 4, 2);
+            const dpcr_recurrent_plan_options plan = {.size = sizeof plan, .length = 4, .batch = 2, .frozen = frozen};
+            assert_int_equal(dpcr_recurrent_plan_create(j.network, &plan, &j.plan, NULL), DPCR_OK);
+            j.bytes = dpcr_recurrent_plan_workspace(j.plan);
+            j.workspace = aligned_alloc(64, (j.bytes + 127) / 64 * 64);
+            forward(&j);
+            const double before = get(&j.pass.y, 0);
+            int64_t count;
+            float *vector = dpcr_recurrent_vector(j.network, &count);
+            for (int64_t i = 0; i < count; i++) vector[i] *= 0.5f;
+            forward(&j);
+            assert_true((get(&j.pass.y, 0) == before) == (frozen != 0));
+            close_plan(&j);
+            free_pass(&j);
+            dpcr_recurrent_destroy(j.network);
+        }
+    dpcr_context_destroy(context);
+}
+
 // NaN in one sequence leaves the others untouched.
 static void test_nan_stays(void **state) {
     (void)state;
@@ -553,6 +579,7 @@ int main(void) {
         cmocka_unit_test(test_threads_and_overlap),
         cmocka_unit_test(test_streaming),
         cmocka_unit_test(test_nan_stays),
+        cmocka_unit_test(test_parameters_change),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_files),
     };
