@@ -419,6 +419,12 @@ static void test_streaming(void **state) {
     dpcr_context_destroy(context);
 }
 
+static double sum_of(const dpcr_array *a) {
+    double sum = 0;
+    for (int64_t i = 0; i < count_of(a); i++) sum += get(a, i);
+    return sum;
+}
+
 // A plan follows its network's parameters from call to call, unless they were said to be frozen.
 static void test_parameters_change(void **state) {
     (void)state;
@@ -432,12 +438,12 @@ static void test_parameters_change(void **state) {
             j.bytes = dpcr_recurrent_plan_workspace(j.plan);
             j.workspace = aligned_alloc(64, (j.bytes + 127) / 64 * 64);
             forward(&j);
-            const double before = get(&j.pass.y, 0);
+            const double before = sum_of(&j.pass.y);
             int64_t count;
             float *vector = dpcr_recurrent_vector(j.network, &count);
             for (int64_t i = 0; i < count; i++) vector[i] *= 0.5f;
             forward(&j);
-            assert_true((get(&j.pass.y, 0) == before) == (frozen != 0));
+            assert_true((sum_of(&j.pass.y) == before) == (frozen != 0));
             close_plan(&j);
             free_pass(&j);
             dpcr_recurrent_destroy(j.network);
