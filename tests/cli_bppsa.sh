@@ -8,10 +8,12 @@ program=$build/deeppcr
 [ -x "$program" ] || { echo "cli_bppsa: no program at $program"; exit 1; }
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
-python3 - "$program" "$folder" <<'PYTHON'
+limited=yes
+grep -qsE "^DEEPPCR_SANITIZE:STRING=.+" "$build/CMakeCache.txt" && limited=no  # they need the address space
+python3 - "$program" "$folder" "$limited" <<'PYTHON'
 import csv, json, math, subprocess, sys
 
-program, folder = sys.argv[1:]
+program, folder, limited = sys.argv[1:]
 cases = 0
 
 
@@ -78,7 +80,9 @@ for text, line in (("--network 'x'", "--network x"), ("--prune", "--prune 1"), (
                    ("--batch", "--batch 0"), ("--divisor", "--divisor 0"), ("--length", "--length 0"),
                    ("--width", "--width 0"), ("--dtype", "--dtype uint32"), ("argument", "lenet")):
     assert text in call(line, 2).stderr, (line, text)
-done = subprocess.run(["bash", "-c", "ulimit -v 400000; exec \"$0\" bench bppsa --network vgg11", program], capture_output=True, text=True)
-assert done.returncode == 4 and done.stderr.count("\n") == 1 and not done.stdout, done
+if limited == "yes":
+    poor = "ulimit -v 400000; exec \"$0\" bench bppsa --network vgg11"
+    done = subprocess.run(["bash", "-c", poor, program], capture_output=True, text=True)
+    assert done.returncode == 4 and done.stderr.count("\n") == 1 and not done.stdout, done
 print("cli_bppsa: %d cases" % cases)
 PYTHON

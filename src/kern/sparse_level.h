@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 // The kernels of sparse.h at one instruction set level: included once by each sparse_LEVEL.c, whose flags choose the
 // level. The template's parameters: T element, V vector, VN lanes, N(name) the function's name, V_(op) the vector
-// operation of simd.h, S_FMA the scalar's, TABLE the table's name.
+// operation of simd.h, S_FMA the scalar's, PART vectors that transpose.h gathers at a time (0: no such), TABLE the table's
+// name.
 #include "kern/simd.h"
 #include "kern/sparse.h"
+#include "kern/transpose.h"
 
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
@@ -11,7 +13,13 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-enum { PARTS = 4 };  // partial sums of a csr row
+enum {
+    PARTS = 4,     // partial sums of a csr row
+    COLUMNS = 8,   // of a dense strip in registers
+    STRETCH = 16,  // rows that take a strip one after the other
+};
+#define FLOATS (DPCRI_VECTOR_BYTES == 16 ? 4 : DPCRI_VECTOR_BYTES / 8)
+#define DOUBLES (DPCRI_VECTOR_BYTES == 16 ? 2 : DPCRI_VECTOR_BYTES / 16)
 
 #define T float
 #define V vf
@@ -19,6 +27,7 @@ enum { PARTS = 4 };  // partial sums of a csr row
 #define N(name) name##_f32
 #define V_(op) vf_##op
 #define S_FMA sf_fma
+#define PART FLOATS
 #define TABLE DPCRI_LEVEL(dpcri_sparse_f32)
 #include "kern/sparse.inc"
 #undef T
@@ -27,6 +36,7 @@ enum { PARTS = 4 };  // partial sums of a csr row
 #undef N
 #undef V_
 #undef S_FMA
+#undef PART
 #undef TABLE
 
 #define T double
@@ -35,6 +45,7 @@ enum { PARTS = 4 };  // partial sums of a csr row
 #define N(name) name##_f64
 #define V_(op) vd_##op
 #define S_FMA sd_fma
+#define PART DOUBLES
 #define TABLE DPCRI_LEVEL(dpcri_sparse_f64)
 #include "kern/sparse.inc"
 #undef T
@@ -43,6 +54,7 @@ enum { PARTS = 4 };  // partial sums of a csr row
 #undef N
 #undef V_
 #undef S_FMA
+#undef PART
 #undef TABLE
 
 // The exact ring takes the same paths, at one level.
@@ -60,6 +72,7 @@ DPCRI_INLINE uint32_t su_fma(uint32_t a, uint32_t b, uint32_t c) { return a * b 
 #define N(name) name##_u32
 #define V_(op) vu_##op
 #define S_FMA su_fma
+#define PART 0
 #define TABLE DPCRI_LEVEL(dpcri_sparse_u32)
 #include "kern/sparse.inc"
 #undef T
@@ -68,5 +81,6 @@ DPCRI_INLINE uint32_t su_fma(uint32_t a, uint32_t b, uint32_t c) { return a * b 
 #undef N
 #undef V_
 #undef S_FMA
+#undef PART
 #undef TABLE
 #endif
