@@ -14,6 +14,7 @@ static const cli_verb verbs[] = {
     {"train", "train a network on images", cli_verb_train},
     {"eval", "accuracy and loss of a trained network", cli_verb_eval},
     {"bench", "time a chain by the loop, in parallel and by auto", cli_verb_bench},
+    {"schedule", "pipeline schedules: make, check, time and draw them", cli_verb_schedule},
 };
 enum { VERBS = sizeof verbs / sizeof verbs[0] };
 

@@ -13,6 +13,7 @@
 #include "export.h"
 #include "jacobian.h"
 #include "model.h"
+#include "profile.h"
 #include "recurrent.h"
 #include "schedule.h"
 #include "solve.h"

@@ -83,29 +83,43 @@ static bool holds_stage(const packing *k, int64_t rank, int64_t stage) {
     return false;
 }
 
-static void sort_by_cost(packing *k) {
+// Joined halves go as one.
+static double weight_of(const job *j, bool joined) { return joined && j->part ? 2 * j->cost : j->cost; }
+
+static void sort_by_cost(packing *k, bool joined) {
     for (int64_t n = 0; n < k->count; n++) {
+        const double cost = weight_of(&k->jobs[n], joined);
         int64_t at = n;
-        while (at > 0 && k->jobs[k->order[at - 1]].cost < k->jobs[n].cost) k->order[at] = k->order[at - 1], at--;
+        while (at > 0 && weight_of(&k->jobs[k->order[at - 1]], joined) < cost) k->order[at] = k->order[at - 1], at--;
         k->order[at] = n;
     }
 }
 
-static void pack_longest_first(packing *k) {
-    sort_by_cost(k);
+static int64_t least_loaded(const packing *k, int64_t stage) {
+    int64_t to = 0;
+    for (int64_t r = 1; r < k->maker->p; r++)
+        if (k->load[r] < k->load[to] ||
+            (k->load[r] == k->load[to] && !holds_stage(k, to, stage) && holds_stage(k, r, stage)))
+            to = r;
+    return to;
+}
+
+static void pack_longest_first(packing *k, bool joined) {
+    for (int64_t r = 0; r < k->maker->p; r++) k->load[r] = 0;
+    for (int64_t n = 0; n < k->count; n++) k->jobs[n].rank = -1;
+    sort_by_cost(k, joined);
     for (int64_t n = 0; n < k->count; n++) {
         job *j = &k->jobs[k->order[n]];
         if (j->cost == 0) break;
-        int64_t to = 0;
-        for (int64_t r = 1; r < k->maker->p; r++)
-            if (k->load[r] < k->load[to] ||
-                (k->load[r] == k->load[to] && !holds_stage(k, to, j->stage) && holds_stage(k, r, j->stage)))
-                to = r;
+        if (j->rank >= 0) continue;
+        const int64_t to = least_loaded(k, j->stage);
         put(k, j, to);
+        if (joined && j->part) put(k, j->part == 1 ? j + 1 : j - 1, to);
     }
-    for (int64_t n = 0; n < k->count; n++)  // what takes no time goes where its F is
-        if (k->jobs[n].rank < 0)
-            put(k, &k->jobs[n], k->jobs[k->jobs[n].stage].rank < 0 ? 0 : k->jobs[k->jobs[n].stage].rank);
+    for (int64_t n = 0; n < k->count; n++) {  // what takes no time goes where its F is
+        const int64_t f = k->jobs[k->jobs[n].stage].rank;
+        if (k->jobs[n].rank < 0) put(k, &k->jobs[n], f < 0 ? 0 : f);
+    }
 }
 
 // A move or swap that takes work off the fullest rank and leaves the other one below it.
@@ -154,10 +168,20 @@ static bool pack_contiguous(packing *k, double most, bool assign) {
     return true;
 }
 
-static void place(packing *k) {
-    pack_longest_first(k);
+static void pack(packing *k, bool joined) {
+    pack_longest_first(k, joined);
     for (int64_t n = 0; n < 64 * k->count && relieve(k); n++) continue;
     k->period = largest(k);
+}
+
+// Of equal periods the one that moves least: contiguous stages, then whole I.
+static void place(packing *k) {
+    pack(k, false);
+    if (k->maker->options->split_input) {
+        const double apart = k->period;
+        pack(k, true);
+        if (apart < k->period * (1 - 1e-12)) pack(k, false);
+    }
     if (pack_contiguous(k, k->period, false)) {
         pack_contiguous(k, k->period, true);
         k->period = largest(k);

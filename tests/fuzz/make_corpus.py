@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes corpus/fuzz_{idx,npy,npz,safetensors}/: small files of every kind that the readers take, for the fuzzers to
+"""Writes corpus/fuzz_{idx,npy,npz,safetensors,schedule,profile}/: small files of every kind that the readers take, for the fuzzers to
 start from. Standard library only; the same bytes each time.
 
     python3 tests/fuzz/make_corpus.py
@@ -116,3 +116,17 @@ save("safetensors", "three", safetensors({"__metadata__": {"k": "v", "ö": "\n"}
 save("safetensors", "empty", safetensors({}, 0))
 save("safetensors", "twice", safetensors(b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},'
                                          b'"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}', 8))
+
+golden = pathlib.Path(__file__).parent.parent / "golden" / "schedules"
+for choice, table in ((0, "zbh1_p2_m4"), (0, "dualpipev_p2_m4"), (0, "int1f1b_p2_m4_v2"), (1, "torch_zb1p_2rank_2stagep_comms"), (4, "1f1b_p2_m4")):
+    save("schedule", table, bytes([choice]) + (golden / f"{table}.csv").read_bytes())
+save("schedule", "two_chains", b"\x020F0,1F0,0B0,1B0\n")
+save("schedule", "halves", b"\x0c0F0,1W0,0I0.1\n1F0,1I0,0I0.2,0W0\n")
+
+figures = "forward_compute_time=2.5, backward_compute_time=6.0, activation_size={}, parameter_size=40.0"
+save("profile", "graph", "".join(
+    [f"node1 -- Input0 -- {figures.format(1)}\n", f"node2 -- Conv2d(3, 64) -- {figures.format('[1.0; 2.0]')}\n",
+     f"node3 -- Add -- {figures.format(3)}, stage_id=1\n", "\tnode1 -- node2\n", "\tnode2 -- node3\n"]).encode())
+save("profile", "json", json.dumps({"layers": [
+    {"name": "a", "forward": 1, "input": 0, "weight": 2.5, "activation_bytes": 8, "parameter_bytes": 4},
+    {"forward": 3, "input": 3, "weight": 3}]}).encode())

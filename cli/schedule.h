@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT
+// The verb schedule: what its actions share.
+#ifndef CLI_SCHEDULE_H
+#define CLI_SCHEDULE_H
+
+#include "cli.h"
+
+typedef struct cli_schedule {
+    cli_common common;
+    dpcr_schedule_options options;
+    dpcr_schedule_costs costs;  // the arrays lie in `profile`
+    dpcr_partition_options partition;
+    const char *action, *from, *profile_name, *svg, *png, *trace;
+    dpcr_notation notation;
+    double bandwidth;  // given, or 0
+    bool kind_given, times_given;
+    int64_t rank_low, rank_high;  // of compare
+    dpcr_context *context;
+    dpcr_profile profile;  // as read
+    dpcr_profile stages;   // its layers grouped to stages
+    dpcr_schedule schedule;
+} cli_schedule;
+
+// Reads --profile (a file, or the name of a built-in model) into s->profile. Returns the exit code.
+int cli_schedule_profile(cli_schedule *s);
+// Gantt chart as SVG, PNG (by gnuplot) and Chrome's trace, into the files asked for. Returns the exit code.
+int cli_schedule_draw(const cli_schedule *s, const dpcr_simulation *x);
+int cli_schedule_compare(cli_schedule *s, cli_result *r);
+int cli_schedule_partition(cli_schedule *s, cli_result *r);
+
+#endif

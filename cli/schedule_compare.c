@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: MIT
+// schedule partition and schedule compare: PipeDream's stages, and LayerPipe beside them.
+//
+// The model of compare: per minibatch, layer l has F, I and W of equal cost (multiply-adds; the first layer has no I).
+// A method's period is the largest load of a rank; messages take no time unless --bandwidth and --hop say so for the
+// replicated partition, but are counted. PipeDream: {F, I + W} on contiguous layers. LayerPipe: F, I and W packed one
+// by one, with --split as `half` I in two. best: the least period that we know of under LayerPipe's rules, and of equal
+// ones the one that moves least. Gradients are delayed in all of them. Replicated PipeDream keeps the weights on
+// several ranks, so where nothing is charged for their all-reduce it divides any work evenly and no packing can win.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "schedule.h"
+
+// ---- partition ----
+
+int cli_schedule_partition(cli_schedule *s, cli_result *r) {
+    dpcr_error error = {0};
+    dpcr_partition p;
+    if (!s->profile_name) return cli_fail(CLI_USAGE, "partition needs --profile: a file, or vgg16, resnet18, ...");
+    const int status = cli_schedule_profile(s);
+    if (status) return status;
+    s->partition.ranks = s->options.ranks;
+    s->partition.bandwidth = s->bandwidth;
+    if (dpcr_partition_pipedream(s->context, &s->profile, &s->partition, &p, &error) != DPCR_OK)
+        return cli_fail_error(&error, CLI_COMPUTING);
+    json_t *stages = json_array();
+    double all = 0;
+    cli_say(&s->common, "%5s %8s %12s  %s\n", "stage", "ranks", "time", "layers");
+    for (int64_t k = 0; k < p.stages; k++) {
+        double time = 0;
+        const int64_t first = p.first[k], last = p.first[k + 1] - 1;
+        for (int64_t l = first; l <= last; l++)
+            time += s->profile.forward[l] + s->profile.input[l] + s->profile.weight[l];
+        all += time;
+        json_array_append_new(stages, json_pack("{s:I,s:I,s:I,s:f}", "first", (json_int_t)first, "last",
+                                                (json_int_t)last, "replicas", (json_int_t)p.replicas[k], "time", time));
+        cli_say(&s->common, "%5lld %8lld %12.6g  %lld to %lld (%s to %s)\n", (long long)k, (long long)p.replicas[k],
+                time, (long long)first, (long long)last, s->profile.names[first], s->profile.names[last]);
+    }
+    cli_say(&s->common,
+            "period %.6g on %lld ranks, speed-up %.3f over one; %.6g bytes and %.6g bytes of weights a minibatch\n",
+            p.period, (long long)p.ranks, all / p.period, p.bytes, p.weight_bytes);
+    cli_set_text(r, "profile", s->profile_name);
+    cli_set_int(r, "layers", s->profile.layers);
+    cli_set_int(r, "ranks", p.ranks);
+    cli_set_real(r, "time", all);
+    cli_set_real(r, "period", p.period);
+    cli_set_real(r, "speedup", all / p.period);
+    cli_set_real(r, "bytes", p.bytes);
+    cli_set_real(r, "weight_bytes", p.weight_bytes);
+    cli_set(r, "stages", stages);
+    dpcr_partition_free(s->context, &p);
+    return cli_finish(&s->common, r, CLI_DONE);
+}
+
+// ---- compare ----
+
+typedef struct figures {
+    double period, bytes, weight_bytes;
+    int64_t most_versions;
+} figures;
+
+typedef enum way { STRAIGHT, REPLICATED, WHOLE, HALF, BEST, WAYS } way;
+
+static const char *const way_names[WAYS] = {"pipedream", "pipedream_replicated", "layerpipe", "layerpipe_half", "best"};
+
+static int by_pipedream(const cli_schedule *s, int64_t ranks, bool straight, figures *f) {
+    const dpcr_partition_options o = {
+        .size = sizeof o, .ranks = ranks, .bandwidth = s->bandwidth, .straight = straight, .fewer = 1};
+    dpcr_partition p;
+    dpcr_error error = {0};
+    if (dpcr_partition_pipedream(s->context, &s->profile, &o, &p, &error) != DPCR_OK)
+        return cli_fail_error(&error, CLI_COMPUTING);
+    *f = (figures){p.period, p.bytes, p.weight_bytes, p.stages};
+    dpcr_partition_free(s->context, &p);
+    return CLI_DONE;
+}
+
+enum { MINIBATCHES = 64 };
+
+static int by_layerpipe(const cli_schedule *s, int64_t ranks, bool half, figures *f) {
+    const dpcr_schedule_costs costs = dpcr_profile_costs(&s->profile);
+    const dpcr_schedule_options o = {.size = sizeof o,
+                                     .kind = DPCR_SCHEDULE_LAYERPIPE,
+                                     .ranks = ranks,
+                                     .stages = s->profile.layers,
+                                     .microbatches = MINIBATCHES,
+                                     .split_input = half,
+                                     .costs = &costs};
+    dpcr_schedule schedule;
+    dpcr_simulation x = {0};
+    dpcr_error error = {0};
+    if (dpcr_schedule_make(s->context, &o, &schedule, &error) != DPCR_OK) return cli_fail_error(&error, CLI_COMPUTING);
+    const dpcr_status status = dpcr_schedule_simulate(s->context, &schedule, &costs, &x, &error);
+    *f = (figures){
+        .period = x.work / MINIBATCHES, .bytes = x.bytes / MINIBATCHES, .weight_bytes = x.weight_bytes / MINIBATCHES};
+    for (int64_t l = 0; status == DPCR_OK && l < schedule.stages; l++)
+        if (schedule.delay[l] + 1 > f->most_versions) f->most_versions = schedule.delay[l] + 1;
+    dpcr_simulation_free(s->context, &x);
+    dpcr_schedule_free(s->context, &schedule);
+    return status == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_COMPUTING);
+}
+
+static int measure(const cli_schedule *s, int64_t ranks, figures *f) {
+    int status = by_pipedream(s, ranks, true, &f[STRAIGHT]);
+    if (!status) status = by_pipedream(s, ranks, false, &f[REPLICATED]);
+    if (!status) status = by_layerpipe(s, ranks, false, &f[WHOLE]);
+    if (!status) status = by_layerpipe(s, ranks, true, &f[HALF]);
+    f[BEST] = f[STRAIGHT];
+    for (int w = WHOLE; w <= HALF; w++) {
+        const bool less = f[w].period < f[BEST].period * (1 - 1e-12);
+        const bool same = f[w].period <= f[BEST].period * (1 + 1e-12);
+        if (less || (same && f[w].bytes + f[w].weight_bytes < f[BEST].bytes + f[BEST].weight_bytes)) f[BEST] = f[w];
+    }
+    return status;
+}
+
+typedef struct gains {
+    double sum, most, most_7_to_9, best_sum, replicated_sum, replicated_most;
+    int count;
+} gains;
+
+static json_t *row_of(const cli_schedule *s, const char *model, int64_t ranks, const figures *f) {
+    double work = 0;
+    for (int64_t l = 0; l < s->profile.layers; l++)
+        work += s->profile.forward[l] + s->profile.input[l] + s->profile.weight[l];
+    json_t *row = json_pack("{s:s,s:I}", "model", model, "ranks", (json_int_t)ranks);
+    for (int w = 0; row && w < WAYS; w++)
+        json_object_set_new(
+            row, way_names[w],
+            json_pack("{s:f,s:f,s:f,s:f,s:f,s:I}", "period", f[w].period, "utilisation",
+                      work / ((double)ranks * f[w].period), "bytes", f[w].bytes, "weight_bytes", f[w].weight_bytes,
+                      "gain", f[STRAIGHT].period / f[w].period - 1, "versions", (json_int_t)f[w].most_versions));
+    return row;
+}
+
+static void add_gain(gains *g, int64_t ranks, const figures *f) {
+    const double gain = f[STRAIGHT].period / f[HALF].period - 1, apart = f[REPLICATED].period / f[HALF].period - 1;
+    g->sum += gain;
+    g->best_sum += f[STRAIGHT].period / f[BEST].period - 1;
+    g->replicated_sum += apart;
+    g->count++;
+    if (gain > g->most) g->most = gain;
+    if (g->count == 1 || apart > g->replicated_most) g->replicated_most = apart;
+    if (ranks >= 7 && ranks <= 9 && gain > g->most_7_to_9) g->most_7_to_9 = gain;
+}
+
+static void csv_row(FILE *out, const char *model, int64_t ranks, const figures *f) {
+    fprintf(out, "%s,%lld", model, (long long)ranks);
+    for (int w = 0; w < WAYS; w++) fprintf(out, ",%.17g,%.17g,%.17g", f[w].period, f[w].bytes, f[w].weight_bytes);
+    fputc('\n', out);
+}
+
+static int compare_model(cli_schedule *s, const char *model, json_t *rows, gains *g, FILE *csv) {
+    dpcr_profile_free(s->context, &s->profile);
+    s->profile_name = model;
+    int status = cli_schedule_profile(s);
+    for (int64_t ranks = s->rank_low; !status && ranks <= s->rank_high; ranks++) {
+        figures f[WAYS] = {{0}};
+        status = measure(s, ranks, f);
+        if (status) break;
+        add_gain(g, ranks, f);
+        json_array_append_new(rows, row_of(s, model, ranks, f));
+        csv_row(csv, model, ranks, f);
+        cli_say(&s->common, "%-10s %3lld %11.5g %11.5g %11.5g %11.5g %8.1f %% %8.1f %% %11.4g %11.4g %11.4g\n", model,
+                (long long)ranks, f[STRAIGHT].period, f[REPLICATED].period, f[WHOLE].period, f[HALF].period,
+                100 * (f[STRAIGHT].period / f[WHOLE].period - 1), 100 * (f[STRAIGHT].period / f[HALF].period - 1),
+                f[STRAIGHT].bytes, f[HALF].bytes, f[HALF].weight_bytes);
+    }
+    return status;
+}
+
+static void set_gains(const cli_schedule *s, const gains *g, json_t *rows, cli_result *r) {
+    const double n = g->count ? g->count : 1;
+    cli_set_real(r, "mean_gain", g->sum / n);
+    cli_set_real(r, "mean_gain_best", g->best_sum / n);
+    cli_set_real(r, "max_gain", g->most);
+    cli_set_real(r, "max_gain_7_to_9_ranks", g->most_7_to_9);
+    cli_set_real(r, "paper_mean_gain", 0.25);
+    cli_set_real(r, "paper_max_gain", 0.8);
+    cli_set_real(r, "mean_gain_over_replicated", g->replicated_sum / n);
+    cli_set_real(r, "max_gain_over_replicated", g->replicated_most);
+    cli_set_real(r, "bandwidth", s->bandwidth);
+    cli_set(r, "rows", rows);
+    cli_say(&s->common,
+            "gain over straight PipeDream: mean %.1f %% (paper 25 %%), most %.1f %%, most on 7 to 9 ranks %.1f %% "
+            "(paper 80 %%)\n"
+            "over PipeDream with replicated stages (bandwidth %s): mean %.1f %%, most %.1f %%\n",
+            100 * g->sum / n, 100 * g->most, 100 * g->most_7_to_9, s->bandwidth > 0 ? "as given" : "unlimited",
+            100 * g->replicated_sum / n, 100 * g->replicated_most);
+}
+
+int cli_schedule_compare(cli_schedule *s, cli_result *r) {
+    static const char *const models[] = {"vgg16", "resnet18", "resnet50", "alexnet", "equal-8", "equal-16"};
+    const char *given = s->profile_name;
+    gains g = {0};
+    char *text = NULL;
+    size_t bytes = 0;
+    json_t *rows = json_array();
+    FILE *csv = open_memstream(&text, &bytes);
+    if (!rows || !csv) {
+        json_decref(rows);
+        if (csv) fclose(csv);
+        free(text);
+        return cli_fail_memory("the comparison");
+    }
+    if (s->rank_low == 0) s->rank_low = 2, s->rank_high = 16;
+    fprintf(csv, "model,ranks");
+    for (int w = 0; w < WAYS; w++)
+        fprintf(csv, ",%s_period,%s_bytes,%s_weight_bytes", way_names[w], way_names[w], way_names[w]);
+    fputc('\n', csv);
+    cli_say(&s->common, "%-10s %3s %11s %11s %11s %11s %10s %10s %11s %11s %11s\n", "model", "P", "pipedream",
+            "replicated", "layerpipe", "half", "gain", "gain half", "bytes pd", "bytes half", "weights");
+    int status = CLI_DONE;
+    const int count = given ? 1 : (int)(sizeof models / sizeof models[0]);
+    for (int k = 0; k < count && !status; k++) status = compare_model(s, given ? given : models[k], rows, &g, csv);
+    if (fclose(csv) != 0 && !status) status = cli_fail_memory("the comparison");
+    if (status)
+        json_decref(rows);
+    else
+        set_gains(s, &g, rows, r);
+    if (!status && s->common.csv) status = cli_write_file(s->common.csv, text, bytes);
+    if (!status && s->common.json) status = cli_print_json(r);
+    free(text);
+    return status;
+}

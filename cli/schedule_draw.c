@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: MIT
+// Pictures of a timed schedule: a row a rank, a box an action. Colour tells the task, its shade the stage among the
+// rank's own, the number the microbatch.
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "schedule.h"
+
+enum { ROW = 26, LEFT = 64, TOP = 40, FOOT = 34, LEAST_WIDTH = 900, MOST_WIDTH = 12000, LETTER = 7 };
+
+typedef struct colour {
+    int red, green, blue;
+} colour;
+
+// By task F, I, W, B, and messages; the second and further stages of a rank are darker.
+static colour colour_of(const dpcr_action *a, int64_t shade) {
+    static const colour colours[] = {{120, 170, 235}, {125, 200, 130}, {250, 190, 95}, {95, 190, 190}, {200, 200, 200}};
+    const colour c = colours[a->task < DPCR_TASK_SEND_F ? a->task : 4];
+    const int keep = shade <= 0 ? 100 : shade == 1 ? 76 : 60;
+    return (colour){c.red * keep / 100, c.green * keep / 100, c.blue * keep / 100};
+}
+
+// Which of its rank's stages a stage is: the number of ranks' worth of stages before it.
+static int64_t shade_of(const dpcr_schedule *s, int64_t stage) {
+    return s->semantics == DPCR_DELAYED ? 0 : stage / s->ranks;
+}
+
+typedef struct chart {
+    const dpcr_schedule *schedule;
+    const dpcr_simulation *times;
+    double scale;  // pixels a unit of time
+    int width, height;
+} chart;
+
+static double shortest(const chart *c) {
+    double least = c->times->makespan;
+    for (int64_t n = 0; n < c->times->actions; n++) {
+        const double d = c->times->end[n] - c->times->start[n];
+        if (d > 0 && d < least) least = d;
+    }
+    return least;
+}
+
+// As wide as three digits need in the shortest box, within bounds.
+static chart chart_of(const cli_schedule *s, const dpcr_simulation *x) {
+    chart c = {.schedule = &s->schedule, .times = x};
+    const double all = x->makespan > 0 ? x->makespan : 1;
+    double width = 3.2 * LETTER * all / (shortest(&c) > 0 ? shortest(&c) : all);
+    if (width < LEAST_WIDTH) width = LEAST_WIDTH;
+    if (width > MOST_WIDTH) width = MOST_WIDTH;
+    c.scale = width / all;
+    c.width = (int)width + LEFT + 20;
+    c.height = TOP + ROW * (int)s->schedule.ranks + FOOT;
+    return c;
+}
+
+static void svg_box(FILE *out, const chart *c, int64_t rank, int64_t n) {
+    const dpcr_action *a = &c->schedule->actions[n];
+    const double x = LEFT + c->scale * c->times->start[n], w = c->scale * (c->times->end[n] - c->times->start[n]);
+    const int y = TOP + ROW * (int)rank;
+    const colour k = colour_of(a, shade_of(c->schedule, a->stage));
+    char text[64], label[16];
+    snprintf(label, sizeof label, "%d", (int)a->microbatch);
+    fprintf(out,
+            "<rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"#%02x%02x%02x\"%s><title>%s, %.6g to "
+            "%.6g</title></rect>\n",
+            x, y + 2, w, ROW - 4, (unsigned)k.red, (unsigned)k.green, (unsigned)k.blue,
+            w > 3 ? " stroke=\"#fff\" stroke-width=\"0.6\"" : "", dpcr_action_text(a, text, sizeof text),
+            c->times->start[n], c->times->end[n]);
+    if (w >= LETTER * (double)strlen(label) + 1)
+        fprintf(out, "<text x=\"%.2f\" y=\"%d\" text-anchor=\"middle\">%s</text>\n", x + w / 2, y + ROW / 2 + 4, label);
+}
+
+static void svg_legend(FILE *out, const chart *c) {
+    static const char *const words[] = {"F forward", "I input gradient", "W weight gradient", "B both"};
+    int x = LEFT;
+    for (int task = DPCR_TASK_F; task <= DPCR_TASK_B; task++) {
+        const dpcr_action a = {.task = (uint8_t)task};
+        const colour k = colour_of(&a, 0);
+        fprintf(out, "<rect x=\"%d\" y=\"%d\" width=\"14\" height=\"14\" fill=\"#%02x%02x%02x\"/>\n", x, c->height - 24,
+                (unsigned)k.red, (unsigned)k.green, (unsigned)k.blue);
+        fprintf(out, "<text x=\"%d\" y=\"%d\">%s</text>\n", x + 20, c->height - 12, words[task]);
+        x += 160;
+    }
+    if (c->schedule->stages > c->schedule->ranks && c->schedule->semantics != DPCR_DELAYED)
+        fprintf(out, "<text x=\"%d\" y=\"%d\">darker: the rank's further stages</text>\n", x, c->height - 12);
+}
+
+static void write_svg(FILE *out, const chart *c, const char *title) {
+    fprintf(out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" "
+            "font-family=\"DejaVu Sans, sans-serif\" font-size=\"11\">\n<rect width=\"100%%\" height=\"100%%\" "
+            "fill=\"#fff\"/>\n<text x=\"%d\" y=\"22\" font-size=\"15\">%s</text>\n",
+            c->width, c->height, c->width, c->height, LEFT, title);
+    for (int64_t r = 0; r < c->schedule->ranks; r++) {
+        const int y = TOP + ROW * (int)r;
+        fprintf(out, "<text x=\"8\" y=\"%d\">rank %lld</text>\n", y + ROW / 2 + 4, (long long)r);
+        fprintf(out, "<rect x=\"%d\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"#f1f1f1\"/>\n", LEFT, y + 2,
+                c->scale * c->times->makespan, ROW - 4);
+        for (int64_t n = c->schedule->first[r]; n < c->schedule->first[r + 1]; n++)
+            if (c->times->end[n] > c->times->start[n]) svg_box(out, c, r, n);
+    }
+    svg_legend(out, c);
+    fprintf(out, "</svg>\n");
+}
+
+// ---- PNG, by gnuplot ----
+
+static void plot_quoted(FILE *out, const char *text) {
+    fputc('\'', out);
+    for (const char *c = text; *c; c++) fprintf(out, *c == '\'' ? "''" : "%c", *c);
+    fputc('\'', out);
+}
+
+static void write_plot(FILE *out, const chart *c, const char *title, const char *path) {
+    const int width = c->width < 4000 ? c->width : 4000;
+    const double pixels = c->scale * width / c->width;
+    fprintf(out, "set terminal pngcairo size %d,%d font 'DejaVu Sans,9'\nset output ", width, c->height + 40);
+    plot_quoted(out, path);
+    fprintf(out, "\nset title ");
+    plot_quoted(out, title);
+    fprintf(out,
+            " noenhanced\nset xlabel 'time'\nunset key\nset style fill solid 1 border lc rgb '#ffffff'\nset yrange "
+            "[%g:-0.6]\n"
+            "set xrange [0:%.17g]\nset ytics scale 0 (",
+            (double)c->schedule->ranks - 0.4, c->times->makespan);
+    for (int64_t r = 0; r < c->schedule->ranks; r++)
+        fprintf(out, "%s'rank %lld' %lld", r ? ", " : "", (long long)r, (long long)r);
+    fprintf(out,
+            ")\nplot '-' using 1:2:3:4:5:6:7 with boxxyerror lc rgb variable, '-' using 1:2:3 with labels font ',8'\n");
+    for (int64_t r = 0; r < c->schedule->ranks; r++)
+        for (int64_t n = c->schedule->first[r]; n < c->schedule->first[r + 1]; n++) {
+            const dpcr_action *a = &c->schedule->actions[n];
+            const colour k = colour_of(a, shade_of(c->schedule, a->stage));
+            if (c->times->end[n] <= c->times->start[n]) continue;
+            fprintf(out, "%.17g %lld %.17g %.17g %.17g %.17g %d\n", c->times->start[n], (long long)r,
+                    c->times->start[n], c->times->end[n], (double)r - 0.42, (double)r + 0.42,
+                    k.red * 65536 + k.green * 256 + k.blue);
+        }
+    fprintf(out, "e\n");
+    for (int64_t r = 0; r < c->schedule->ranks; r++)
+        for (int64_t n = c->schedule->first[r]; n < c->schedule->first[r + 1]; n++) {
+            const double w = c->times->end[n] - c->times->start[n];
+            char label[16];
+            snprintf(label, sizeof label, "%d", (int)c->schedule->actions[n].microbatch);
+            if (w > 0 && pixels * w >= LETTER * (double)strlen(label))
+                fprintf(out, "%.17g %lld %s\n", c->times->start[n] + w / 2, (long long)r, label);
+        }
+    fprintf(out, "e\n");
+}
+
+static int write_png(const chart *c, const char *title, const char *path) {
+    if (!strcmp(path, "-")) return cli_fail(CLI_USAGE, "--png -: wanted a file");
+    if (!cli_writable("the picture", path)) return CLI_RESOURCES;
+    struct sigaction ignore = {.sa_handler = SIG_IGN}, old;
+    sigaction(SIGPIPE, &ignore, &old);  // a gnuplot that is not there ends the pipe, not us
+    FILE *out = popen("gnuplot 2>/dev/null", "w");
+    int failed = !out;
+    if (out) {
+        write_plot(out, c, title, path);
+        failed = pclose(out) != 0;
+    }
+    sigaction(SIGPIPE, &old, NULL);
+    return failed ? cli_fail(CLI_RESOURCES,
+                             "cannot draw '%s': gnuplot (Debian package gnuplot-nox) is missing or failed", path)
+                  : CLI_DONE;
+}
+
+// ---- Chrome's trace ----
+
+// A process a rank, an event an action; times are microseconds.
+static void write_trace(FILE *out, const chart *c) {
+    fprintf(out, "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n");
+    for (int64_t r = 0; r < c->schedule->ranks; r++)
+        fprintf(out,
+                "{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": %lld, \"args\": {\"name\": \"rank %lld\"}},\n",
+                (long long)r, (long long)r);
+    const char *comma = "";
+    for (int64_t r = 0; r < c->schedule->ranks; r++)
+        for (int64_t n = c->schedule->first[r]; n < c->schedule->first[r + 1]; n++) {
+            const dpcr_action *a = &c->schedule->actions[n];
+            char text[64];
+            fprintf(out,
+                    "%s{\"name\": \"%s\", \"cat\": \"%s\", \"ph\": \"X\", \"pid\": %lld, \"tid\": 0, \"ts\": %.17g, "
+                    "\"dur\": %.17g, "
+                    "\"args\": {\"stage\": %d, \"microbatch\": %d}}",
+                    comma, dpcr_action_text(a, text, sizeof text), dpcr_task_name((dpcr_task)a->task), (long long)r,
+                    c->times->start[n], c->times->end[n] - c->times->start[n], (int)a->stage, (int)a->microbatch);
+            comma = ",\n";
+        }
+    fprintf(out, "\n]}\n");
+}
+
+static int write_text(const chart *c, const char *title, const char *path, bool trace) {
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    if (!out) return cli_fail_memory("the picture");
+    trace ? write_trace(out, c) : write_svg(out, c, title);
+    const int status = fclose(out) == 0 ? cli_write_file(path, text, bytes) : cli_fail_memory("the picture");
+    free(text);
+    return status;
+}
+
+int cli_schedule_draw(const cli_schedule *s, const dpcr_simulation *x) {
+    const chart c = chart_of(s, x);
+    char title[256];
+    int status = CLI_DONE;
+    snprintf(title, sizeof title,
+             "%s, %lld ranks, %lld stages, %lld microbatches: makespan %.6g, idle %.1f %%, steady state %.6g",
+             s->from && !s->kind_given ? "table" : dpcr_schedule_name(s->options.kind), (long long)s->schedule.ranks,
+             (long long)s->schedule.stages, (long long)(s->schedule.microbatches * s->schedule.chains), x->makespan,
+             x->makespan > 0 ? 100 * x->idle / x->makespan : 0.0, x->steady_state);
+    if (s->svg) status = write_text(&c, title, s->svg, false);
+    if (!status && s->trace) status = write_text(&c, title, s->trace, true);
+    if (!status && s->png) status = write_png(&c, title, s->png);
+    return status;
+}

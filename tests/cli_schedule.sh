@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# cli_schedule.sh BUILD_DIR: the verb schedule: every action, JSON, CSV in and out, pictures, refusals.
+set -u
+build=${1:?usage: cli_schedule.sh BUILD_DIR}
+program=$build/deeppcr
+golden=tests/golden/schedules
+folder=$(mktemp -d) || exit 1
+trap 'rm -rf "$folder"' EXIT
+failed=0
+complain() { echo "cli_schedule: $*"; failed=1; }
+
+# exit status, then a word of the one line on stderr
+refused() {
+    local wanted=$1 word=$2 line
+    shift 2
+    line=$("$program" schedule "$@" 2>&1 >/dev/null </dev/null)
+    local status=$?
+    [ "$status" -eq "$wanted" ] || complain "'$*' gave exit status $status, wanted $wanted"
+    [ "$(printf '%s\n' "$line" | wc -l)" -eq 1 ] || complain "'$*' printed more than one line: $line"
+    case $line in *"$word"*) ;; *) complain "'$*' says '$line', wanted '$word' in it" ;; esac
+}
+run() { "$program" schedule "$@" || complain "'$*' gave exit status $?"; }
+
+# ---- tables ----
+run generate --schedule zb-h1 --ranks 4 --microbatches 12 --csv - | cmp - $golden/zbh1_p4_m12.csv || complain "zb-h1 is not the golden table"
+run generate --schedule zb-h1 --ranks 4 --microbatches 12 | cmp - $golden/zbh1_p4_m12.csv || complain "the table without --csv"
+run generate --schedule interleaved-zb --ranks 4 --chunks 4 --microbatches 8 --csv "$folder/t.csv"
+cmp "$folder/t.csv" $golden/intzb1p_p4_m8_v4.csv || complain "interleaved-zb is not the golden table"
+run lower --schedule interleaved-zb --ranks 2 --microbatches 8 --old-notation |
+    diff -w - $golden/torch_zb1p_2rank_2stagep_comms.csv >/dev/null || complain "lower is not PyTorch's"
+run generate --schedule dualpipev --ranks 4 --microbatches 8 | run validate --from - >/dev/null
+run lower --schedule dualpipe --ranks 4 --microbatches 8 | run validate --from - --schedule dualpipe --ranks 4 --microbatches 8 >/dev/null
+
+# ---- figures ----
+run simulate --schedule zb-h1 --ranks 4 --microbatches 12 --json >"$folder/a.json"
+run simulate --from $golden/dualpipev_p4_m8.csv --atomic-pairs --json >"$folder/b.json"
+run simulate --schedule pipedream --ranks 4 --microbatches 40 --json >"$folder/c.json"
+run simulate --schedule gpipe --times 10,12,8 --hop 1 --json >"$folder/d.json"
+run simulate --schedule layerpipe --ranks 7 --stages 8 --microbatches 64 --split --json >"$folder/e.json"
+run simulate --schedule best --microbatches 6 --times 5,6,4 --activations 5 --objective steady --json >"$folder/f.json"
+run simulate --schedule zb-h1 --profile vgg16 --ranks 8 --microbatches 16 --bandwidth 1e6 --json >"$folder/g.json"
+run partition --profile vgg16 --ranks 4 --straight --json >"$folder/h.json"
+run compare --profile vgg16 --ranks 2-9 --csv "$folder/i.csv" --json >"$folder/i.json"
+run generate --schedule 1f1b --ranks 2 --microbatches 2 --json >"$folder/j.json"
+run simulate --schedule gpipe --csv "$folder/k.csv" --quiet
+python3 - "$folder" <<'PYTHON' || failed=1
+import csv, json, sys
+a, b, c, d, e, f, g, h, i, j = (json.load(open(f"{sys.argv[1]}/{x}.json")) for x in "abcdefghij")
+assert a["makespan"] == 39 and a["work"] == 36 and a["idle"] == 3 and a["steady_state"] == 39 and a["bytes"] == 72
+assert a["peak_activations"] == [4, 3, 2, 1] and a["weight_versions"] == [1, 1, 1, 1] and a["staleness"] == [0] * 4
+assert b["makespan"] == 54 and b["schedule"] == "table" and b["stages"] == 8
+assert c["weight_versions"] == [4, 3, 2, 1] and c["staleness"] == [3, 2, 1, 0] and c["utilisation"] == 1
+assert d["makespan"] == 336
+assert e["stages"] == 8 and abs(e["work"] / 64 - 24 / 7) < 0.1 and e["semantics"] == "delayed"
+assert f["steady_state"] >= 6 * 15 and max(f["peak_memory"]) <= 5
+assert g["stages"] == 8 and g["weight_bytes"] == 0 and g["utilisation"] < 1
+assert len(h["stages"]) == 4 and h["stages"][-1]["last"] == 15 and abs(h["period"] - 13872.6) < 1 and h["weight_bytes"] == 0
+assert [r["ranks"] for r in i["rows"]] == list(range(2, 10)) and 0.2 < i["mean_gain"] < 0.35
+for row in i["rows"]:
+    assert row["best"]["period"] <= min(row[k]["period"] for k in ("pipedream", "layerpipe", "layerpipe_half"))
+    assert row["layerpipe"]["weight_bytes"] > 0 and row["layerpipe_half"]["bytes"] > row["pipedream"]["bytes"] > 0
+    assert row["pipedream_replicated"]["period"] <= row["layerpipe_half"]["period"] * (1 + 1e-9)   # nothing to win there
+assert len(list(csv.reader(open(f"{sys.argv[1]}/i.csv")))) == 9
+assert j["rows"] == [["0F0", "0F1", "0B0", "0B1"], ["1F0", "1B0", "1F1", "1B1"]]
+names, values = csv.reader(open(f"{sys.argv[1]}/k.csv"))
+assert dict(zip(names, values))["makespan"] == "33"
+PYTHON
+
+# ---- pictures ----
+run draw --schedule zb-v --ranks 16 --microbatches 32 --svg "$folder/p.svg" --trace "$folder/p.json" --quiet
+run draw --schedule gpipe >"$folder/q.svg"
+python3 - "$folder" <<'PYTHON' || failed=1
+import json, sys, xml.dom.minidom
+p, q = (xml.dom.minidom.parse(f"{sys.argv[1]}/{x}.svg") for x in "pq")
+boxes = [r for r in p.getElementsByTagName("rect") if r.getElementsByTagName("title")]
+assert len(boxes) == 16 * 32 * 6 and float(p.documentElement.getAttribute("width")) < 12200
+assert all(float(r.getAttribute("width")) > 18 for r in boxes)             # three digits fit
+assert len([r for r in q.getElementsByTagName("rect") if r.getElementsByTagName("title")]) == 4 * 8 * 2
+events = json.load(open(f"{sys.argv[1]}/p.json"))["traceEvents"]
+timed = [x for x in events if x["ph"] == "X"]
+assert len(timed) == 16 * 32 * 6 and max(x["ts"] + x["dur"] for x in timed) == 192 + 15 and {x["pid"] for x in timed} == set(range(16))
+PYTHON
+if command -v gnuplot >/dev/null; then
+    run draw --schedule zb-h1 --png "$folder/it's.png" --quiet
+    [ "$(head -c 4 "$folder/it's.png" | tail -c 3)" = PNG ] || complain "--png made no PNG"
+fi
+PATH=/nonexistent "$program" schedule draw --png "$folder/x.png" 2>"$folder/err"
+[ $? -eq 4 ] && grep -q gnuplot "$folder/err" || complain "--png without gnuplot: $(cat "$folder/err")"
+
+# ---- refusals ----
+printf '0F0,0B0\n1F0,1X0\n' >"$folder/bad.csv"
+printf '1F0,0F0,1B0,0B0\n' >"$folder/dead.csv"
+refused 2 "wanted one of generate" nonsense
+refused 2 "wanted one of generate"
+refused 2 "--schedule 'x': wanted one of gpipe" generate --schedule x
+refused 2 "dualpipev: 4 microbatches" generate --schedule dualpipev --microbatches 4
+refused 2 "gpipe: 2 stages a rank" generate --schedule gpipe --chunks 2
+refused 2 "wanted three numbers" simulate --times 1,1
+refused 2 "wanted three numbers" simulate --times 1,1,1,1
+refused 2 "at least one above 0" simulate --times 0,0,0
+refused 2 "both give the times" simulate --times 1,1,1 --profile vgg16
+refused 2 "a range is for compare" simulate --ranks 2-4
+refused 2 "needs --profile" partition
+refused 2 "both want standard output" draw --json
+refused 5 "line 2, cell 2 '1X0'" validate --from "$folder/bad.csv"
+refused 5 "wait for each other" validate --from "$folder/dead.csv"
+refused 5 "wait for each other" simulate --from "$folder/dead.csv"
+refused 5 "0F3 makes it hold 4 activations" validate --from $golden/gpipe_p4_m8.csv --activations 3
+refused 5 "cannot read the schedule" validate --from "$folder/none.csv"
+refused 5 "cannot read the profile" simulate --profile "$folder/none.json"
+refused 5 "line 1" simulate --profile "$folder/bad.csv"
+[ $failed -ne 0 ] || echo "cli_schedule: all as it should be"
+exit $failed
