@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Scheme chunked in windows (fused kernels) against the same scheme over spans: the same bits for every kernel of
 // chunked.def at the level in force, any length, start, number of threads, with and without an initial state, in place,
-// with infinities, NaN and denormals among the numbers. Arrays lie against an inaccessible page.
+// with infinities, NaN and denormals among the numbers; near and far beyond the caches. Arrays lie against an
+// inaccessible page.
 #include "chain/chain_internal.h"
 #include "chain/windows.h"
 #include "kern/chunked.h"
@@ -10,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { MOST = 5000, PLACES = 4 };
+enum { MOST = 5000, PLACES = 4, FAR_BYTES = 25000000 };  // windows.c: far from 24e6 on
 
 typedef struct form {
     dpcr_structure structure;
@@ -31,7 +32,7 @@ static size_t room;
 static int open_all(void **state) {
     (void)state;
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    room = ((size_t)MOST * 64 * sizeof(double) + page - 1) / page * page;
+    room = (FAR_BYTES + page - 1) / page * page;
     for (int i = 0; i < PLACES; i++) {
         unsigned char *base = mmap(NULL, room + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         assert_true(base != MAP_FAILED);
@@ -173,7 +174,27 @@ static void hazards(void **state) {
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) each(&forms[i], true, 12);
 }
 
+// States past the caches where z starts at a cache line, which a window of an odd start does not.
+static void far_windows(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+        for (int flags = 0; flags < 4 && forms[i].w < 8; flags++) {
+            const form *f = &forms[i];
+            const int64_t step = (f->w * f->w + 2 * f->w) * (flags & 1 ? 8 : 4);
+            const trial t = {.f = *f,
+                             .dtype = flags & 1 ? DPCR_F64 : DPCR_F32,
+                             .transposed = flags >> 1,
+                             .n = FAR_BYTES / step - random_below(100),
+                             .first = flags == 3 ? 5 : 0,
+                             .threads = 1 + (int)(i + (size_t)flags) % 3,
+                             .in_place = i == 1 && flags == 2,
+                             .at_end = (i + (size_t)flags) % 4 == 3};
+            run(&t);
+        }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(windows_have_the_bits_of_spans), cmocka_unit_test(hazards)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(windows_have_the_bits_of_spans), cmocka_unit_test(hazards),
+                                       cmocka_unit_test(far_windows)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

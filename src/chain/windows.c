@@ -12,6 +12,9 @@
 // for nothing that is not taken, so any number of threads comes to the end, one too. Work, depth and bits are those of
 // chunked.c, whatever the groups.
 //
+// Far beyond the caches a window is asked for by loads while the one before it finishes, and states go past the caches,
+// which would read what is about to be written.
+//
 // Where a vector holds rows of a matrix (kern/squares.h) a window is DPCRI_SIDE chunks, read twice from where they lie:
 // the second time the caches have them. Those serve any strides, lengths and chunks.
 #include <sched.h>
@@ -24,11 +27,12 @@
 
 enum {
     MOST_SLOTS = 16,          // groups in work at a time
-    GROUP_BYTES = 96 * 1024,  // buffers of a group on several threads: they stay in the second-level cache
+    GROUP_BYTES = 24 * 1024,  // buffers of a group on several threads: they stay near the first-level cache
     MOST_WINDOWS = 8,         // windows of a group
     WAIT_PAUSES = 4000
 };
 
+static const double far_bytes = 24e6;  // arrays that no cache holds
 static const double region_ns = 1500;  // what a parallel region has to save
 
 // Bytes of the pieces of a slot. Each is a multiple of a vector.
@@ -51,7 +55,8 @@ typedef struct job {
     char *slots, *start;      // start: copy of the first chunk's A, and its first state
     char *stage_a, *stage_b;  // the window that does not fill its lanes
     void *state;              // that enters the next group, [w]
-    int64_t group_windows;
+    int64_t group_windows, tasks;
+    bool far;
     // Threads write these all the time: apart from what they read.
     _Alignas(64) _Atomic int64_t next;  // group to take
     _Alignas(64) _Atomic int64_t done;  // groups that the state has passed
@@ -157,6 +162,7 @@ static void stage(const job *j, dpcri_window *w, int64_t count) {
     w->a = j->stage_a + lane0 * values;
     w->z = j->stage_b + lane0 * state;
     w->b = w->z;
+    w->stream = false;
 }
 
 static void unstage(const job *j, const group *g, int64_t i) {
@@ -184,7 +190,9 @@ static void set_window(const job *j, group *g, int64_t place) {
     w->starts = maps + j->s.windows * j->s.maps + place * j->s.starts;
     w->first_a = w->head && !f->z0 ? j->start : NULL;
     w->ahead = (dpcri_ahead){0};
-    if (j->group_windows == 1) w->ahead = ahead_of(j, i + 1);
+    if (j->group_windows == 1) w->ahead = ahead_of(j, i + j->tasks);  // likely this thread's next
+    w->far = j->far;
+    w->stream = j->far && f->z != f->b && (uintptr_t)w->z % 64 == 0;
     if (left < lanes) stage(j, w, left);
     if (!w->first_a) w->first_a = w->a;
 }
@@ -364,11 +372,12 @@ static void run_row(job *j) {
                (size_t)f->w * f->size);
     }
     const bool alone = threads == 1 || busy_ns(f) < 2 * region_ns;
-    j->group_windows = alone ? 1 : j->s.windows;
+    j->far = (double)f->n * (double)(f->values + 2 * f->w) * (double)f->size > far_bytes;
+    j->group_windows = alone || j->far ? 1 : j->s.windows;
     j->groups = (j->windows + j->group_windows - 1) / j->group_windows;
-    int64_t tasks = alone ? 1 : threads < j->s.slots ? threads : j->s.slots;
-    tasks = tasks < j->groups ? tasks : j->groups;
-    dpcri_parallel(f->context, tasks, run_slot, j);
+    j->tasks = alone ? 1 : threads < j->s.slots ? threads : j->s.slots;
+    j->tasks = j->tasks < j->groups ? j->tasks : j->groups;
+    dpcri_parallel(f->context, j->tasks, run_slot, j);
     const int64_t past = j->start_step + j->full * j->chunk;
     if (past < f->n) run_loop(j, past, f->n - past, j->state);
 }

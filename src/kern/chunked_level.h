@@ -11,6 +11,8 @@
 // Vectors of chunks that a window of width w takes side by side. At w = 1 one alone waits for its own results; wider
 // ones wait for their shuffles, and two would not fit the first-level cache.
 #define DPCRI_ABREAST(w) (DPCRI_VECTOR_BYTES == 64 && (w) == 1 ? 2 : 1)
+// Whether the registers hold a whole square beside that.
+#define DPCRI_WHOLE(w) (DPCRI_VECTOR_BYTES == 64 && DPCRI_ABREAST(w) == 1)
 
 #define T float
 #define V vf
