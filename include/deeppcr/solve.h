@@ -115,6 +115,11 @@ typedef struct dpcr_steps {
                           const dpcr_array *direct, const dpcr_array *last, const dpcr_array *adjoint,
                           const dpcr_array *first_out);
     double adjoint_window_seconds;  // that one step of it takes; 0: as adjoint
+
+    // Non-zero where steps share their parameters: gradient is then called once for all steps of a window of the
+    // backward pass (step 0 apart), the last window first, never twice at once and outside the context's tasks, so it
+    // may use the context's threads.
+    int gradient_whole;
 } dpcr_steps;
 
 // ---- methods and options ----

@@ -61,6 +61,7 @@ typedef struct dpcri_gates_adjoint {
     const int64_t *ends;
     int64_t first, stride;
     bool gates_only;
+    bool direct_is_h;  // direct has H numbers a step: of an LSTM nothing comes in at c
 } dpcri_gates_adjoint;
 
 typedef struct dpcri_gates_kernels {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Backward through a recurrent network, layer by layer from the last. Each chain's adjoint leaves the gates' gradients
-// e in the tape; then, over all T B rows at once,
+// e in the tape, window by window; while they lie in cache, of the window's rows
 //     dx = e_x W_ih,   dW_ih += e_x^T x,   dW_hh += e_h^T h_before,   db_ih += sum e_x,   db_hh += sum e_h
 // where e_x and e_h are the columns of e that go with the input's part and with W_hh. A task owns rows of the result
-// and takes the T B rows in order, so the bits do not depend on the number of threads.
+// and takes the window's rows in order, so the bits do not depend on the number of threads.
 #include <string.h>
 
 #include "model/recurrent_internal.h"
@@ -31,106 +31,197 @@ static int stripes_of(const dpcr_recurrent_plan *plan, bool input, stripe stripe
     return 2;
 }
 
-// ---- products over all rows ----
+// ---- products over the rows of some steps ----
 
-// dW[stripe] += e^T v, db[stripe] += sum e, over `rows` rows of e and v; data of v NULL: zeros.
-typedef struct weight_job {
-    const dpcri_nn_kernels *nn;
-    stripe stripe;
-    int64_t rows, width;
+// Rows of e and of what they are multiplied with; data of v NULL: nothing.
+typedef struct rows_pair {
+    int64_t rows;
     dpcri_rows e, v;
+} rows_pair;
+
+// One matrix of weights: dW[stripe] += e^T v, db[stripe] += sum e, pair after pair.
+typedef struct weight_sums {
+    stripe stripes[2];
+    int count, pairs;
+    rows_pair pair[2];
+    int64_t width;
     char *weight, *bias;
-} weight_job;
+} weight_sums;
 
-static void weight_task(void *argument, int64_t task) {
-    const weight_job *j = argument;
-    const size_t element = j->nn->element;
-    const int64_t begin = task * RESULT_ROWS, left = j->stripe.count - begin,
-                  m = left < RESULT_ROWS ? left : RESULT_ROWS;
-    const int64_t to = j->stripe.row + begin;
-    void *weight = j->weight + (size_t)(to * j->width) * element;
-    void *bias = j->bias ? j->bias + (size_t)to * element : NULL;
-    for (int64_t k = 0; k < j->rows; k += BLOCK) {
-        const int64_t depth = j->rows - k < BLOCK ? j->rows - k : BLOCK;
-        const dpcri_rows e = dpcri_rows_at(j->e, k, j->stripe.column + begin, element);
-        if (j->v.data)
-            j->nn->product(&(dpcri_product){.m = m,
-                                            .n = j->width,
-                                            .depth = depth,
-                                            .a = e.data,
-                                            .a_row = 1,
-                                            .a_col = e.row,
-                                            .b = dpcri_rows_at(j->v, k, 0, element).data,
-                                            .b_row = j->v.row,
-                                            .init = weight,
-                                            .init_row = j->width,
-                                            .c = weight,
-                                            .c_row = j->width});
-        if (bias) dpcri_column_sums(j->nn, depth, m, e, bias);
-    }
-}
-
-static void add_weights(const dpcr_recurrent_plan *plan, bool input, int64_t rows, int64_t width, dpcri_rows e,
-                        dpcri_rows v, void *weight, void *bias) {
-    stripe stripes[2];
-    const int count = stripes_of(plan, input, stripes);
-    for (int i = 0; rows > 0 && i < count; i++) {
-        weight_job job = {plan->layers[0].nn, stripes[i], rows, width, e, v, weight, bias};
-        dpcri_parallel(plan->context, (stripes[i].count + RESULT_ROWS - 1) / RESULT_ROWS, weight_task, &job);
-    }
-}
-
-// x[row] (+)= e_x W_ih
-typedef struct input_job {
+// What a chain's backward pass makes of e, for steps whose e has just been written.
+typedef struct chain_products {
     const dpcr_recurrent_plan *plan;
-    int64_t rows, width;
-    dpcri_rows e, x;
-    const char *weight;
-    bool add;
-} input_job;
+    const dpcri_nn_kernels *nn;
+    int64_t chain;
+    bool turned;  // e, z and x lie against the chain's order
+    dpcri_rows e, z, x, z0;
+    weight_sums hidden, input;
+    dpcri_rows back;      // the gradient of x; data NULL: not wanted
+    bool add;             // onto what is there
+    int64_t first, rows;  // of the present steps, as e lies
+} chain_products;
 
-static void input_task(void *argument, int64_t task) {
-    const input_job *j = argument;
-    const dpcri_nn_kernels *nn = j->plan->layers[0].nn;
-    const int64_t begin = task * BLOCK, left = j->rows - begin;
-    stripe stripes[2];
-    const int count = stripes_of(j->plan, true, stripes);
-    const dpcri_rows x = dpcri_rows_at(j->x, begin, 0, nn->element);
-    for (int i = 0; i < count; i++)
-        nn->product(&(dpcri_product){.m = left < BLOCK ? left : BLOCK,
-                                     .n = j->width,
-                                     .depth = stripes[i].count,
-                                     .a = dpcri_rows_at(j->e, begin, stripes[i].column, nn->element).data,
-                                     .a_row = j->e.row,
-                                     .a_col = 1,
-                                     .b = j->weight + (size_t)(stripes[i].row * j->width) * nn->element,
-                                     .b_row = j->width,
-                                     .init = j->add || i > 0 ? x.data : NULL,
-                                     .init_row = x.row,
-                                     .c = x.data,
-                                     .c_row = x.row});
+static int64_t blocks_of(int64_t count, int64_t block) { return (count + block - 1) / block; }
+
+static int64_t tasks_of(const weight_sums *w) {
+    int64_t tasks = 0;
+    for (int i = 0; i < w->count; i++) tasks += blocks_of(w->stripes[i].count, RESULT_ROWS);
+    return tasks;
+}
+
+static void add_pair(const dpcri_nn_kernels *nn, const weight_sums *w, const rows_pair *pair, int64_t column,
+                     int64_t row, int64_t m) {
+    void *weight = w->weight + (size_t)(row * w->width) * nn->element;
+    void *bias = w->bias ? w->bias + (size_t)row * nn->element : NULL;
+    for (int64_t k = 0; k < pair->rows; k += BLOCK) {
+        const int64_t depth = pair->rows - k < BLOCK ? pair->rows - k : BLOCK;
+        const dpcri_rows e = dpcri_rows_at(pair->e, k, column, nn->element);
+        if (pair->v.data)
+            nn->product(&(dpcri_product){.m = m,
+                                         .n = w->width,
+                                         .depth = depth,
+                                         .a = e.data,
+                                         .a_row = 1,
+                                         .a_col = e.row,
+                                         .b = dpcri_rows_at(pair->v, k, 0, nn->element).data,
+                                         .b_row = pair->v.row,
+                                         .init = weight,
+                                         .init_row = w->width,
+                                         .c = weight,
+                                         .c_row = w->width});
+        if (bias) dpcri_column_sums(nn, depth, m, e, bias);
+    }
+}
+
+static void add_weights(const dpcri_nn_kernels *nn, const weight_sums *w, int64_t task) {
+    int i = 0;
+    for (; task >= blocks_of(w->stripes[i].count, RESULT_ROWS); i++)
+        task -= blocks_of(w->stripes[i].count, RESULT_ROWS);
+    const stripe *s = &w->stripes[i];
+    const int64_t begin = task * RESULT_ROWS, left = s->count - begin, m = left < RESULT_ROWS ? left : RESULT_ROWS;
+    for (int p = 0; p < w->pairs; p++) add_pair(nn, w, &w->pair[p], s->column + begin, s->row + begin, m);
+}
+
+// x (+)= e_x W_ih of a block of rows
+static void back_to_inputs(const chain_products *c, int64_t task) {
+    const dpcri_recurrent *layer = &c->plan->layers[c->chain];
+    const int64_t begin = task * BLOCK, left = c->rows - begin;
+    const dpcri_rows x = dpcri_rows_at(c->back, c->first + begin, 0, c->nn->element);
+    for (int i = 0; i < c->input.count; i++)
+        c->nn->product(&(dpcri_product){
+            .m = left < BLOCK ? left : BLOCK,
+            .n = layer->inputs,
+            .depth = c->input.stripes[i].count,
+            .a = dpcri_rows_at(c->e, c->first + begin, c->input.stripes[i].column, c->nn->element).data,
+            .a_row = c->e.row,
+            .a_col = 1,
+            .b = (const char *)layer->weight_ih + (size_t)(c->input.stripes[i].row * layer->inputs) * c->nn->element,
+            .b_row = layer->inputs,
+            .init = c->add || i > 0 ? x.data : NULL,
+            .init_row = x.row,
+            .c = x.data,
+            .c_row = x.row});
+}
+
+static void product_task(void *argument, int64_t task) {
+    const chain_products *c = argument;
+    const int64_t hidden = tasks_of(&c->hidden), input = tasks_of(&c->input);
+    if (task < hidden)
+        add_weights(c->nn, &c->hidden, task);
+    else if (task < hidden + input)
+        add_weights(c->nn, &c->input, task - hidden);
+    else
+        back_to_inputs(c, task - hidden - input);
+}
+
+// Steps first .. first + count - 1 of the chain. The state before its step 0 is z0; before the others, z of the step
+// before, which lies one step earlier, or, turned, later.
+static void products_of_steps(void *user, int64_t first, int64_t count) {
+    chain_products *c = user;
+    const int64_t B = c->plan->options.batch, T = c->plan->options.length, element = (int64_t)c->nn->element;
+    const int64_t from = c->turned ? T - first - count : first, whole = first == 0 ? count - 1 : count;
+    c->first = from * B;
+    c->rows = count * B;
+    c->hidden.pairs = 0;
+    if (first == 0) {
+        const int64_t at = c->turned ? T - 1 : 0;
+        c->hidden.pair[c->hidden.pairs++] = (rows_pair){B, dpcri_rows_at(c->e, at * B, 0, (size_t)element), c->z0};
+    }
+    if (whole > 0) {
+        const int64_t begin = !c->turned && first == 0 ? 1 : from;
+        c->hidden.pair[c->hidden.pairs++] =
+            (rows_pair){whole * B, dpcri_rows_at(c->e, begin * B, 0, (size_t)element),
+                        dpcri_rows_at(c->z, (c->turned ? begin + 1 : begin - 1) * B, 0, (size_t)element)};
+    }
+    c->input.pairs = 1;
+    c->input.pair[0] = (rows_pair){c->rows, dpcri_rows_at(c->e, c->first, 0, (size_t)element),
+                                   dpcri_rows_at(c->x, c->first, 0, (size_t)element)};
+    const int64_t inputs = c->back.data ? blocks_of(c->rows, BLOCK) : 0;
+    dpcri_parallel(c->plan->context, tasks_of(&c->hidden) + tasks_of(&c->input) + inputs, product_task, c);
 }
 
 // ---- one chain ----
 
-// dz of the chain's states: of y where one is given, in a form of its own where it does not lie as the chain wants it.
-static dpcr_array direct_of(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
+// What comes in at the chain's states, of y. By the layer itself where the adjoint loop goes back; a copy with the
+// state's width, which other schemes want; and a view where y and states lie alike. Past the ends nothing comes in.
+static dpcr_array direct_of(dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
                             const dpcri_recurrent_space *space, int64_t chain, const void *outer) {
     const dpcri_recurrent_flow flow = dpcri_recurrent_flow_of(plan, chain);
     const int64_t H = hidden_of(plan), w = state_of(plan), element = (int64_t)plan->network->element;
+    const dpcr_scheme scheme = dpcr_solve_plan_backward(plan->chains[chain]);
+    const bool by_loop = scheme == DPCR_SCHEME_SEQUENTIAL || scheme == DPCR_SCHEME_OVERLAP;
     const dpcri_grid from = {.data = (char *)outer + chain % plan->network->directions * H * element,
                              .step = plan->options.batch * outputs_of(plan),
                              .row = outputs_of(plan)};
-    if (flow.in_outputs && !plan->options.packed) return dpcri_recurrent_view(plan, from, w, flow.reverse);
+    const dpcr_array view = dpcri_recurrent_view(plan, from, H, flow.reverse && !flow.copied);
+    plan->layers[chain].outer = (dpcri_grid){0};
+    if (by_loop && !flow.copied) {
+        plan->layers[chain].outer = (dpcri_grid){.data = view.data, .step = view.strides[0], .row = view.strides[1]};
+        return (dpcr_array){0};
+    }
+    if (flow.in_outputs && !plan->options.packed) return view;
     const dpcri_grid to = {.data = space->direct, .step = plan->options.batch * w, .row = w};
     memset(space->direct, 0, (size_t)(plan->options.length * to.step * element));
     dpcri_recurrent_copy(plan, pass->lengths, H, from, to, flow.copied);
     return dpcri_recurrent_view(plan, to, w, flow.reverse && !flow.copied);
 }
 
-static dpcr_status back_chain(dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
-                              const dpcr_recurrent_gradients *gradients, const dpcri_recurrent_space *space,
-                              int64_t chain, const void *outer, dpcr_solve_report *report, dpcr_error *error) {
+static weight_sums sums_of(const dpcr_recurrent_plan *plan, int64_t chain, bool input) {
+    const dpcr_recurrent *n = plan->network;
+    weight_sums w = {.width = input ? plan->layers[chain].inputs : hidden_of(plan)};
+    w.count = stripes_of(plan, input, w.stripes);
+    w.weight = dpcri_recurrent_at(n, n->gradients,
+                                  dpcri_recurrent_offset(n, chain, input ? DPCRI_WEIGHT_IH : DPCRI_WEIGHT_HH));
+    w.bias =
+        dpcri_recurrent_at(n, n->gradients, dpcri_recurrent_offset(n, chain, input ? DPCRI_BIAS_IH : DPCRI_BIAS_HH));
+    return w;
+}
+
+// to: the gradient of what went into the layer [T][B][inputs], or NULL.
+static chain_products products_of(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
+                                  const dpcri_recurrent_space *space, int64_t chain, void *to, bool add) {
+    const dpcri_recurrent_flow flow = dpcri_recurrent_flow_of(plan, chain);
+    const dpcr_array z = dpcri_recurrent_states(plan, pass, space, chain);
+    const dpcri_grid x = dpcri_recurrent_input(plan, pass, space, chain);
+    const bool turned = flow.reverse && !flow.copied;
+    const int64_t T = plan->options.length, end = turned ? (T - 1) * z.strides[0] * (int64_t)plan->network->element : 0;
+    return (chain_products){.plan = plan,
+                            .nn = plan->layers[chain].nn,
+                            .chain = chain,
+                            .turned = turned,
+                            .e = {space->kept[chain].gates, tape_of(plan)},
+                            .z = {(char *)z.data + end, z.strides[1]},
+                            .x = {flow.copied ? space->reversed : x.data, x.row},
+                            .z0 = {space->initial, state_of(plan)},
+                            .hidden = sums_of(plan, chain, false),
+                            .input = sums_of(plan, chain, true),
+                            .back = {to && flow.copied ? space->back_reversed : to, plan->layers[chain].inputs},
+                            .add = add};
+}
+
+static dpcr_status solve_back(dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
+                              const dpcri_recurrent_space *space, int64_t chain, const void *outer,
+                              dpcr_solve_report *report, dpcr_error *error) {
     const dpcr_array z = dpcri_recurrent_states(plan, pass, space, chain),
                      tape = dpcri_recurrent_tape(plan, space, chain);
     const int64_t shape[2] = {plan->options.batch, state_of(plan)};
@@ -138,66 +229,37 @@ static dpcr_status back_chain(dpcr_recurrent_plan *plan, const dpcr_recurrent_pa
     const dpcr_array z0 = dpcr_array_make(space->initial, dtype, 2, shape),
                      last = dpcr_array_make(space->last, dtype, 2, shape);
     const dpcr_array dz0 = dpcr_array_make(space->initial_back, dtype, 2, shape);
-    dpcr_array direct = {0};
-    if (outer) direct = direct_of(plan, pass, space, chain, outer);
+    plan->layers[chain].outer = (dpcri_grid){0};
+    const dpcr_array direct = outer ? direct_of(plan, pass, space, chain, outer) : (dpcr_array){0};
+    return dpcr_solve_backward(plan->chains[chain], &z0, &z, &tape, direct.data ? &direct : NULL, &last, NULL, &dz0,
+                               space->solve, space->solve_bytes, report, error);
+}
+
+// Back through a chain; where a copy of its input was turned round, so is the input's gradient, in the same order of
+// sums as without a copy: a packed batch has the bits of its sequences.
+static dpcr_status back_chain(dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
+                              const dpcr_recurrent_gradients *gradients, const dpcri_recurrent_space *space,
+                              int64_t chain, const void *outer, void *inner, bool add, dpcr_solve_report *report,
+                              dpcr_error *error) {
+    const bool copied = dpcri_recurrent_flow_of(plan, chain).copied;
+    const int64_t width = plan->layers[chain].inputs;
+    const dpcri_grid there = {.data = inner, .step = plan->options.batch * width, .row = width};
+    dpcri_grid own = there;
+    own.data = space->back_reversed;
     dpcri_recurrent_feed(plan, pass, space, chain);
     dpcri_recurrent_join(plan, chain, &pass->h0, &pass->c0, space->initial);
     dpcri_recurrent_join(plan, chain, &gradients->ht, &gradients->ct, space->last);
-    const dpcr_status status = dpcr_solve_backward(plan->chains[chain], &z0, &z, &tape, outer ? &direct : NULL, &last,
-                                                   NULL, &dz0, space->solve, space->solve_bytes, report, error);
+    if (copied && inner && add) dpcri_recurrent_copy(plan, pass->lengths, width, there, own, true);
+    chain_products products = products_of(plan, pass, space, chain, inner, add);
+    plan->layers[chain].products = products_of_steps;
+    plan->layers[chain].products_user = &products;
+    const dpcr_status status = solve_back(plan, pass, space, chain, outer, report, error);
+    plan->layers[chain].products = NULL;
     if (status != DPCR_OK) return status;
+    if (copied && inner) dpcri_recurrent_copy(plan, pass->lengths, width, own, there, true);
     const dpcri_grid back = {.data = space->initial_back, .row = state_of(plan)};
     dpcri_recurrent_part(plan, chain, back, &gradients->h0, &gradients->c0);
     return DPCR_OK;
-}
-
-// The gradients of the chain's weights, from e and z in the order in which they lie: of time, or of a copy.
-static void weights_of_chain(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
-                             const dpcri_recurrent_space *space, int64_t chain) {
-    const dpcr_recurrent *n = plan->network;
-    const dpcri_recurrent_flow flow = dpcri_recurrent_flow_of(plan, chain);
-    const int64_t B = plan->options.batch, rows = plan->options.length * B;
-    if (rows == 0) return;
-    const bool turned = flow.reverse && !flow.copied;
-    const dpcr_array z = dpcri_recurrent_states(plan, pass, space, chain);
-    const dpcri_grid x = dpcri_recurrent_input(plan, pass, space, chain);
-    const size_t element = n->element;
-    const dpcri_rows e = {space->kept[chain].gates, tape_of(plan)}, h0 = {space->initial, state_of(plan)};
-    const dpcri_rows in = {flow.copied ? space->reversed : x.data, x.row};
-    // Where z lies in the order of time: its first step is the chain's last one.
-    const dpcri_rows lying = {
-        (char *)z.data + (turned ? (plan->options.length - 1) * z.strides[0] : 0) * (int64_t)element, z.strides[1]};
-    void *weight = dpcri_recurrent_at(n, n->gradients, dpcri_recurrent_offset(n, chain, DPCRI_WEIGHT_HH));
-    void *bias = dpcri_recurrent_at(n, n->gradients, dpcri_recurrent_offset(n, chain, DPCRI_BIAS_HH));
-    const int64_t H = hidden_of(plan);
-    const dpcri_rows first = dpcri_rows_at(e, turned ? rows - B : 0, 0, element);
-    add_weights(plan, false, B, H, first, h0, weight, bias);
-    add_weights(plan, false, rows - B, H, turned ? e : dpcri_rows_at(e, B, 0, element),
-                turned ? dpcri_rows_at(lying, B, 0, element) : lying, weight, bias);
-    add_weights(plan, true, rows, plan->layers[chain].inputs, e, in,
-                dpcri_recurrent_at(n, n->gradients, dpcri_recurrent_offset(n, chain, DPCRI_WEIGHT_IH)),
-                dpcri_recurrent_at(n, n->gradients, dpcri_recurrent_offset(n, chain, DPCRI_BIAS_IH)));
-}
-
-// The gradient of what went into the layer, `to` [T][B][inputs]; added where another direction has written before: in
-// one order of sums, copied or not, so that a packed batch has the bits of its sequences.
-static void inputs_of_chain(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
-                            const dpcri_recurrent_space *space, int64_t chain, void *to, bool add) {
-    const bool copied = dpcri_recurrent_flow_of(plan, chain).copied;
-    const int64_t width = plan->layers[chain].inputs, rows = plan->options.length * plan->options.batch;
-    const dpcri_grid there = {.data = to, .step = plan->options.batch * width, .row = width};
-    dpcri_grid own = there;
-    if (copied) own.data = space->back_reversed;
-    if (copied && add) dpcri_recurrent_copy(plan, pass->lengths, width, there, own, true);
-    input_job job = {.plan = plan,
-                     .rows = rows,
-                     .width = width,
-                     .e = {space->kept[chain].gates, tape_of(plan)},
-                     .x = {own.data, width},
-                     .weight = plan->layers[chain].weight_ih,
-                     .add = add};
-    dpcri_parallel(plan->context, (rows + BLOCK - 1) / BLOCK, input_task, &job);
-    if (copied) dpcri_recurrent_copy(plan, pass->lengths, width, own, there, true);
 }
 
 static dpcr_status check_gradients(const dpcr_recurrent_plan *plan, const dpcr_recurrent_gradients *g,
@@ -240,9 +302,8 @@ dpcr_status dpcr_recurrent_backward(dpcr_recurrent_plan *plan, const dpcr_recurr
         void *inner = layer > 0 ? space.outer[layer % 2] : gradients->x.data;
         for (int64_t d = 0; d < D; d++) {
             const int64_t chain = layer * D + d;
-            DPCR_TRY(back_chain(plan, pass, gradients, &space, chain, outer, reports ? &reports[chain] : NULL, error));
-            weights_of_chain(plan, pass, &space, chain);
-            if (inner) inputs_of_chain(plan, pass, &space, chain, inner, d > 0);
+            DPCR_TRY(back_chain(plan, pass, gradients, &space, chain, outer, inner, d > 0,
+                                reports ? &reports[chain] : NULL, error));
         }
         outer = inner;
     }

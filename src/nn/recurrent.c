@@ -258,6 +258,13 @@ static int adjoint(void *user, const dpcr_span *span, const dpcr_array *in, cons
                                .ends = c->ends ? c->ends + span->row : NULL,
                                .first = span->first,
                                .stride = span->stride};
+    if (c->outer.data) {
+        const dpcri_grid by_step = {c->outer.data, c->outer.step, 0, c->outer.row};
+        run.direct = at(by_step, span->first, span->row, c->kernels->element);
+        run.direct.step = c->outer.step;
+        run.direct.lane = span->stride * c->outer.step;
+        run.direct_is_h = true;
+    }
     if (taped && !run.kept.data) run.e = run.tape;  // gradient_from_tape
     if (taped) return c->kernels->adjoint(&c->gates, &run) ? 0 : NO_MEMORY;
     const size_t element = c->kernels->element;
@@ -290,9 +297,8 @@ static dpcri_grid place_of_gradients(const dpcri_recurrent *c, const dpcr_span *
 }
 
 // e of steps first .. first + lanes - 1, where the adjoint loop has not left it.
-static int gradient(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
-                    const dpcr_array *lambda) {
-    const dpcri_recurrent *c = user;
+static int gates_of_adjoint(const dpcri_recurrent *c, const dpcr_span *span, const dpcr_array *in,
+                            const dpcr_array *tape, const dpcr_array *lambda) {
     const dpcri_grid e = place_of_gradients(c, span, tape);
     if (!lambda || !lambda->data || !e.data) return 0;
     dpcri_gates_adjoint run = {.lanes = span->lanes,
@@ -329,6 +335,14 @@ static int gradient(void *user, const dpcr_span *span, const dpcr_array *in, con
     return done ? 0 : NO_MEMORY;
 }
 
+static int gradient(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
+                    const dpcr_array *lambda) {
+    const dpcri_recurrent *c = user;
+    const int code = gates_of_adjoint(c, span, in, tape, lambda);
+    if (code == 0 && c->products) c->products(c->products_user, span->first, span->lanes);
+    return code;
+}
+
 void dpcri_recurrent_steps(const dpcri_recurrent *c, dpcr_steps *steps) {
     const int64_t state = state_of(c);
     const double H = (double)c->gates.width, gates = (double)gates_of(c);
@@ -348,5 +362,6 @@ void dpcri_recurrent_steps(const dpcri_recurrent *c, dpcr_steps *steps) {
                           .advance = advance,
                           .linearise = state <= DPCRI_RECURRENT_JACOBIAN ? linearise : NULL,
                           .adjoint = adjoint,
-                          .gradient = gradient};
+                          .gradient = gradient,
+                          .gradient_whole = 1};
 }

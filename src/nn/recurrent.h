@@ -23,6 +23,12 @@ typedef struct dpcri_recurrent {
     dpcri_grid x;          // [steps][rows]: what goes in at step l of row b; lane unused
     const int64_t *ends;   // [rows] or NULL: steps of each row
     dpcri_grid gradients;  // [steps][rows] of the tape's numbers, where `gradient` leaves e; data NULL: in the tape
+    // [steps][rows] of H numbers, data NULL: none: what comes in at h of every step going back, read by the adjoint
+    // loop instead of its own `direct`.
+    dpcri_grid outer;
+    // Called by `gradient` when e of steps first .. first + count - 1 is there; NULL: not.
+    void (*products)(void *user, int64_t first, int64_t count);
+    void *products_user;
 } dpcri_recurrent;
 
 // Numbers of the pieces that dpcri_recurrent_pack fills: packed W_hh both ways, panels, bias, b_hn.

@@ -309,7 +309,9 @@ dpcr_status dpcr_solve_plan_create(dpcr_context *context, const dpcr_steps *step
     made->window = made->options.window ? clamp(made->options.window, 1, length) : length;
     made->backward_window = length;
     if (made->options.backward == DPCR_SCHEME_SEQUENTIAL) {
-        const int64_t state = made->steps.batch * made->steps.width * (int64_t)dpcr_dtype_size(made->steps.dtype);
+        // What the gradients of a window read should lie in cache from its adjoint loop.
+        const int64_t numbers = made->steps.width + (made->steps.gradient_whole ? made->steps.tape_values : 0);
+        const int64_t state = made->steps.batch * numbers * (int64_t)dpcr_dtype_size(made->steps.dtype);
         const int64_t first_cache = (32 << 10) / (state > 0 ? state : 1);
         made->backward_window =
             clamp((256 << 10) / (state > 0 ? state : 1), 1, clamp(length, 1, first_cache > 256 ? first_cache : 256));
