@@ -35,9 +35,9 @@ def bench(line, steps, weights, limit):
     assert abs(kept - weights * (1 - o["prune"])) <= 12 and o["weights_kept"] == kept, (line, o)
     dense, loop, scan = o["ways"]
     assert [w["name"] for w in o["ways"]] == ["dense", "loop", "scan"]
-    deepest = (steps - 1).bit_length()
+    deepest = steps.bit_length()
     levels = deepest if limit is None else min(limit, deepest)
-    products = sum(max(0, steps // (2 << d) - 1) for d in range(levels))
+    products = sum(max(0, (steps + 1) // (2 << d) - 1) for d in range(levels))
     for way in dense, loop:
         assert way["levels"] == way["compositions"] == way["patterns"] == way["product_values"] == 0, way
         assert way["applications"] == way["depth"] == steps and way["flops"] == way["critical_flops"] > 0, way
@@ -48,7 +48,7 @@ def bench(line, steps, weights, limit):
     assert sum(l["compositions"] for l in told) == products and sum(l["applications"] for l in told) == steps
     for key in "flops", "critical_flops":
         assert math.isclose(sum(l[key] for l in told), scan[key], rel_tol=1e-12), (key, told)
-    assert [(l["phase"], l["level"]) for l in told] == [("up", d) for d in range(-1, levels)] + [
+    assert [(l["phase"], l["level"]) for l in told] == [("up", d) for d in range(levels)] + [
         ("middle", levels)] + [("down", d) for d in reversed(range(levels))], told
     assert math.isclose(o["critical_flops_ratio"], dense["flops"] / scan["critical_flops"], rel_tol=1e-12), o
     assert math.isclose(o["seconds_ratio"], dense["seconds"] / scan["seconds"], rel_tol=1e-12), o

@@ -58,7 +58,7 @@ typedef struct dpcr_bppsa_cost {
 
 typedef enum dpcr_bppsa_phase { DPCR_BPPSA_UP = 0, DPCR_BPPSA_MIDDLE, DPCR_BPPSA_DOWN } dpcr_bppsa_phase;
 
-// One level of the tree; the whole middle, and the first application before the tree, are one.
+// One level of the tree; the whole middle is one.
 typedef struct dpcr_bppsa_level {
     dpcr_bppsa_phase phase;
     int level;
@@ -72,7 +72,7 @@ DPCR_API dpcr_status dpcr_bppsa_plan_create(dpcr_context *context, const dpcr_bp
                                             dpcr_error *error);
 DPCR_API void dpcr_bppsa_plan_destroy(dpcr_bppsa_plan *plan);
 DPCR_API const dpcr_bppsa_cost *dpcr_bppsa_plan_cost(const dpcr_bppsa_plan *plan);
-// The levels in the order in which they run, from the first application (up, level -1) on.
+// The levels in the order in which they run.
 DPCR_API int64_t dpcr_bppsa_plan_levels(const dpcr_bppsa_plan *plan);
 DPCR_API const dpcr_bppsa_level *dpcr_bppsa_plan_level(const dpcr_bppsa_plan *plan, int64_t index);
 

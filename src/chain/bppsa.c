@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT
-// BPPSA: the backward pass as a scan, planned. With m = n-1-l counting along the recurrence and z_m = g_{n-1-m},
+// BPPSA: the backward pass as a scan, planned. With e = n - l counting along the recurrence, element 0 the given
+// vector, element e the step that makes v_e = g_{n-e}:
 //
-//   z_m = A_m z_{m-1},  z_{-1} = g_n       rectangular A_m; nodes T_d[i] as in blelloch.c, S = 2^d, T_0 = A
-//   UP    d = 0..D-1   T_{d+1}[i] = T_d[2i+1] T_d[2i]  for i > 0;   z_{2S-1} = T_d[1] z_{S-1}
-//   MID   in order over the ends of the nodes of level D:  z_{gS+S-1} = T_D[g] z_{gS-1}
-//   DOWN  d = D-1..0   middles m = 2iS + S - 1, i > 0:  z_m = T_d[2i] z_{m-S}
+//   v_e = A_e v_{e-1},  v_0 = g_n      rectangular A_e; nodes T_d[i] over elements [iS, (i+1)S), S = 2^d, T_0 = A
+//   UP    d = 0..D-1   T_{d+1}[i] = T_d[2i+1] T_d[2i]  for i > 0;   v_{2S-1} = T_d[1] v_{S-1}
+//   MID   in order over the ends of the nodes of level D:  v_{gS+S-1} = T_D[g] v_{gS-1}
+//   DOWN  d = D-1..0   middles m = 2iS + S - 1, i > 0:  v_m = T_d[2i] v_{m-S}
 //
-// Vector first: no node that begins at step 0 is ever a matrix, and every other state is made by one application, n in
-// all. C = sum over d < D of max(0, floor(n / 2^(d+1)) - 1) products. D = 0 is the loop.
+// Vector first: no node that holds element 0 is ever a matrix, and every other state is made by one application, n in
+// all. C = sum over d < D of max(0, floor((n+1) / 2^(d+1)) - 1) products. D = 0 is the loop.
 //
 // Weighed: csr as one more structure of blelloch.c, whose spans have one width, one stride and in-place sums, and
 // so would every other scheme's have to grow; and the paper's clamped exclusive tree, which forms a few more products
-// (11 against 8 at n = 14) for the same result. So: a list of operations of its own on the matrices of transition/.
+// (11 against 8 for 14 steps) for the same result. So: a list of operations of its own on the matrices of transition/.
 //
 // Work: 2 flops a pair of entries that meet; products of csr fill in. Wins where more workers than sequences wait and
 // products are cheap (small or very sparse ones): depth 2 log2 n. On few cores the loop has less to do.
@@ -19,6 +20,7 @@
 #include "chain/bppsa.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 enum { MOST_LEVELS = 62, MOST_TASKS = 64, LOOK_BACK = 8 };
@@ -26,14 +28,12 @@ static const double task_flops = 16384;
 static const size_t slots_bytes = (size_t)64 << 20;  // of slots, when there is a choice
 static const size_t bundle_bytes = (size_t)1 << 30;  // of a bundle's slot: more, and sequences go by themselves
 
-static int64_t nodes_at(const dpcr_bppsa_plan *p, int d) { return p->length >> d; }
+static int64_t nodes_at(const dpcr_bppsa_plan *p, int d) { return (p->length + 1) >> d; }
 
-// Matrix of node i of level d; i > 0 where d > 0.
+// Matrix of node i > 0 of level d.
 static int64_t node(const dpcr_bppsa_plan *p, int d, int64_t i) {
-    return d == 0 ? p->length - 1 - i : p->products_first[d] + i - 1;
+    return d == 0 ? p->length - i : p->products_first[d] + i - 1;
 }
-
-static int64_t boundary(const dpcr_bppsa_plan *p, int64_t m) { return p->length - 1 - m; }
 
 // ---- what is given ----
 
@@ -149,8 +149,8 @@ static void add_application(dpcr_bppsa_plan *p, int64_t a, int64_t from, int64_t
     p->operations[p->operation_count++] =
         (dpcri_bppsa_operation){.a = a,
                                 .c = -1,
-                                .in = boundary(p, from),
-                                .out = boundary(p, to),
+                                .in = p->length - from,
+                                .out = p->length - to,
                                 .flops = dpcr_transition_apply_flops(&p->matrices[a].t)};
 }
 
@@ -239,15 +239,12 @@ static void plan_middle(dpcr_bppsa_plan *p, int d) {
 
 static void plan_down(dpcr_bppsa_plan *p, int d) {
     const int64_t S = INT64_C(1) << d, first = p->operation_count;
-    for (int64_t m = 3 * S - 1; m < p->length; m += 2 * S) add_application(p, node(p, d, (m + 1) / S - 1), m - S, m);
+    for (int64_t m = 3 * S - 1; m <= p->length; m += 2 * S) add_application(p, node(p, d, (m + 1) / S - 1), m - S, m);
     end_pass(p, first, add_level(p, DPCR_BPPSA_DOWN, d));
 }
 
 static dpcr_status plan_operations(dpcr_bppsa_plan *p, size_t most_bytes, dpcr_error *error) {
     const int D = p->cost.levels;
-    if (p->length == 0) return DPCR_OK;
-    add_application(p, node(p, 0, 0), -1, 0);
-    end_pass(p, 0, add_level(p, DPCR_BPPSA_UP, -1));
     for (int d = 0; d < D; d++) {
         const dpcr_status status = plan_up(p, d, most_bytes, error);
         if (status != DPCR_OK) return status;
@@ -273,12 +270,16 @@ static dpcr_status plan_operations(dpcr_bppsa_plan *p, size_t most_bytes, dpcr_e
 
 // ---- tasks ----
 
+// Of an operation whose rows are not all alike.
 static double row_flops(const dpcr_bppsa_plan *p, const dpcri_bppsa_operation *o, int64_t row) {
-    const dpcr_transition *t = &p->matrices[o->a].t;
-    const dpcr_pattern *pattern = t->pattern;
+    const dpcr_pattern *pattern = p->matrices[o->a].t.pattern;
     if (o->product) return dpcri_product_row_flops(o->product, row);
-    if (t->structure == DPCR_CSR) return 2 * (double)(pattern->offsets[row + 1] - pattern->offsets[row]);
-    return o->flops / (double)t->rows;
+    return 2 * (double)(pattern->offsets[row + 1] - pattern->offsets[row]);
+}
+
+static bool all_rows_alike(const dpcr_bppsa_plan *p, const dpcri_bppsa_operation *o) {
+    const dpcr_structure a = p->matrices[o->a].t.structure;
+    return a != DPCR_CSR && !(o->product && a == DPCR_DIAGONAL && p->matrices[o->b].t.structure == DPCR_CSR);
 }
 
 static double pass_flops(const dpcr_bppsa_plan *p, const dpcri_bppsa_pass *pass) {
@@ -304,6 +305,15 @@ static void cut_pass(dpcr_bppsa_plan *p, dpcri_bppsa_pass *pass) {
     for (int64_t i = pass->operation; i < end && task < pass->tasks; i++) {
         const dpcri_bppsa_operation *o = &p->operations[i];
         const int64_t rows = p->matrices[o->a].t.rows;
+        if (all_rows_alike(p, o)) {
+            for (; task < pass->tasks && o->flops > 0; task++) {
+                const double share = (all * (double)task / (double)pass->tasks - done) / o->flops;
+                if (share > 1) break;
+                cuts[task] = (dpcri_bppsa_cut){i, share > 0 ? (int64_t)ceil(share * (double)rows) : 0};
+            }
+            done += o->flops;
+            continue;
+        }
         for (int64_t row = 0; row < rows && task < pass->tasks; row++) {
             done += row_flops(p, o, row);
             while (task < pass->tasks && done >= all * (double)task / (double)pass->tasks)
@@ -393,7 +403,7 @@ static dpcr_status plan_workspace(dpcr_bppsa_plan *p, const dpcr_bppsa_options *
 
 static int tree_levels(int64_t length, int limit) {
     int d = 0;
-    while (d < MOST_LEVELS && (limit == 0 || d < limit - 1) && (INT64_C(1) << d) < length) d++;
+    while (d < MOST_LEVELS && (limit == 0 || d < limit - 1) && (INT64_C(1) << d) <= length) d++;
     return d;
 }
 

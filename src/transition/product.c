@@ -204,7 +204,10 @@ dpcr_status dpcr_product_create(dpcr_context *context, const dpcr_transition *la
         p->c = *later;
     else if (!dpcri_mul(p->c.rows, p->c.cols, &values) || !dpcri_mul(values, (int64_t)sizeof(double), &values))
         DPCR_TRY(fail_size(p, error));
-    for (int64_t i = 0; i < p->c.rows; i++) p->flops += dpcri_product_row_flops(p, i);
+    if (later->structure == DPCR_CSR || earlier->structure == DPCR_CSR)
+        for (int64_t i = 0; i < p->c.rows; i++) p->flops += dpcri_product_row_flops(p, i);
+    else  // all rows are alike
+        p->flops = (double)p->c.rows * dpcri_product_row_flops(p, 0);
     if (later->structure == DPCR_CSR && earlier->structure == DPCR_CSR) DPCR_TRY(plan_pattern(p, error));
     *product = p;
     p = NULL;
