@@ -285,8 +285,8 @@ static int make_rnn(maker *m) {
 static bool reserve(bppsa_network *n, int64_t capacity) {
     const size_t c = (size_t)capacity;
     n->capacity = capacity;
-    return (n->jacobians = calloc(c, sizeof *n->jacobians)) &&
-           (n->full_jacobians = calloc(c, sizeof *n->full_jacobians)) && (n->steps = calloc(c, sizeof *n->steps)) &&
+    return (n->jacobians = calloc(c, sizeof(dpcr_jacobian *))) &&
+           (n->full_jacobians = calloc(c, sizeof(dpcr_jacobian *))) && (n->steps = calloc(c, sizeof *n->steps)) &&
            (n->full_steps = calloc(c, sizeof *n->full_steps)) && (n->values = calloc(c, sizeof *n->values)) &&
            (n->full_values = calloc(c, sizeof *n->full_values)) && (n->parameters = calloc(c, sizeof *n->parameters)) &&
            (n->shared = calloc(c, 1));

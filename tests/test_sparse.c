@@ -302,6 +302,14 @@ static void partial_bundles(void **state) {
     k->unpack(5, 2, packed, back, 5);
     assert_memory_equal(back, from, 10 * sizeof *from);
     for (int i = 10; i < 15; i++) assert_true(isnan(back[i]));
+    float lines[16 * 40], turned[40 * 16], again[16 * 40];  // whole ones, from the last to the first
+    const int64_t n = k->lanes;
+    fill_values(DPCR_F32, false, lines, n * 40);
+    k->pack(40, n, lines + (n - 1) * 40, -40, turned);
+    k->unpack(40, n, turned, again + (n - 1) * 40, -40);
+    for (int64_t e = 0; e < 40; e++)
+        for (int64_t g = 0; g < n; g++) assert_true(turned[e * n + g] == lines[(n - 1 - g) * 40 + e]);
+    assert_memory_equal(again, lines, (size_t)(n * 40) * sizeof *lines);
 }
 
 static void refusals(void **state) {

@@ -110,7 +110,7 @@ static dpcr_status take_steps(dpcr_bppsa_plan *p, const dpcr_bppsa_shape *shape,
     }
     p->matrix_count = n + products;
     DPCR_TRY(take(p, p->matrix_count, sizeof *p->matrices, &p->matrices, error));
-    DPCR_TRY(take(p, products, sizeof *p->products, &p->products, error));
+    DPCR_TRY(take(p, products, sizeof(dpcr_product *), &p->products, error));
     DPCR_TRY(take(p, n + products, sizeof *p->operations, &p->operations, error));
     DPCR_TRY(take(p, n + 2 * p->cost.levels, sizeof *p->passes, &p->passes, error));
     DPCR_TRY(take(p, 2 * p->cost.levels + 2, sizeof *p->levels, &p->levels, error));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The kernels of sparse.h at one instruction set level: included once by each sparse_LEVEL.c, whose flags choose the
 // level. The template's parameters: T element, V vector, VN lanes, N(name) the function's name, V_(op) the vector
-// operation of simd.h, S_FMA the scalar's, PART vectors that transpose.h gathers at a time (0: no such), TABLE the table's
-// name.
+// operation of simd.h, S_FMA the scalar's, PART vectors that transpose.h gathers at a time (0: no such), TABLE the
+// table's name.
 #include "kern/simd.h"
 #include "kern/sparse.h"
 #include "kern/transpose.h"
@@ -60,7 +60,11 @@ enum {
 // The exact ring takes the same paths, at one level.
 #if DPCRI_VECTOR_BYTES == 16
 typedef uint32_t vu __attribute__((vector_size(16), aligned(16)));
-DPCRI_INLINE vu vu_load(const uint32_t *p) { vu v; memcpy(&v, p, sizeof v); return v; }
+DPCRI_INLINE vu vu_load(const uint32_t *p) {
+    vu v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
 DPCRI_INLINE void vu_store(uint32_t *p, vu v) { memcpy(p, &v, sizeof v); }
 DPCRI_INLINE vu vu_set(uint32_t x) { return x - (vu){0}; }
 DPCRI_INLINE vu vu_fma(vu a, vu b, vu c) { return a * b + c; }

@@ -275,11 +275,13 @@ done:
 
 dpcr_status dpcr_jacobian_relu(dpcr_context *context, int64_t width, dpcr_jacobian **jacobian, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
+    dpcr_jacobian *j = NULL;
     DPCR_TRY(check_given("jacobian_relu", context, jacobian, error));
     const dpcr_transition t = dpcr_transition_square(DPCR_DIAGONAL, width, 0);
     DPCR_TRY(dpcr_transition_check(&t, error));
-    DPCR_TRY(create(context, DPCRI_RELU, jacobian, error));
-    (*jacobian)->transition = t;
+    DPCR_TRY(create(context, DPCRI_RELU, &j, error));
+    j->transition = t;
+    *jacobian = j;
 done:
     return status;
 }
