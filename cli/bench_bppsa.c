@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 // bench bppsa: the backward pass of a network as a scan over transposed Jacobians, against plain back-propagation: over
 // the same Jacobians (`loop`) and over those with an entry for every weight, pruned or not (`dense`). All three give
-// the same gradients. Flops follow from the patterns; times are medians of interleaved rounds.
+// the same gradients. Flops follow from the patterns; times are medians of interleaved rounds. `dense` has the flops of
+// dense back-propagation, not its speed: it reads every entry of a convolution's Jacobian, where a kernel of its own
+// would keep the weights in cache.
 #include "bench_bppsa.h"
 
 #include <errno.h>
@@ -312,9 +314,10 @@ int cli_bench_bppsa(int argc, char **argv) {
             "Runs the backward pass of a network, from the gradient of its outputs to those of all layers' inputs, as "
             "a "
             "scan over sparse transposed Jacobians with a limited number of levels (BPPSA), and by plain "
-            "back-propagation over the same Jacobians (loop) and over those of the unpruned network (dense). Tells "
-            "flops, all of them and those on the critical path, from the patterns; times on this machine; and the "
-            "largest difference of the gradients.",
+            "back-propagation over the same Jacobians (loop) and over those of the unpruned network (dense: sparse "
+            "products too, of every entry; a convolution's own kernel would be faster). Tells flops, all of them and "
+            "those on the critical path, from the patterns; times on this machine; and the largest difference of the "
+            "gradients.",
         .groups = {{&bppsa_argp, &a, "Network:"}, {&cli_common_argp, &a.common, "Output and resources:"}},
         .most = 0};
     const char *positional[CLI_MAX_POSITIONAL];
