@@ -17,6 +17,7 @@ enum {
     KEY_STAGES,
     KEY_ACTIVATIONS,
     KEY_OBJECTIVE,
+    KEY_SEMANTICS,
     KEY_FROM,
     KEY_OLD,
     KEY_TIMES,
@@ -49,6 +50,10 @@ static const struct argp_option schedule_options[] = {
      "Memory limit of zb-h2, best and validate: activations a rank (F takes one, I frees half, W half)", 0},
     {"objective", KEY_OBJECTIVE, "isolated|steady", 0,
      "Of best: the makespan of one iteration (default), or the period without a barrier", 0},
+    {"semantics", KEY_SEMANTICS, "NAME", 0,
+     "Of best: synchronous (default), or the delays of pipedream (stashed), pipedream-2bw (double-buffered), layerpipe "
+     "(delayed)",
+     0},
     {"from", KEY_FROM, "FILE", 0, "Read the table from a CSV file ('-': standard input) instead of making it", 0},
     {"old-notation", KEY_OLD, NULL, 0, "PyTorch's older cells, in and out: B is I, BW is B", 0},
     {0},
@@ -94,6 +99,15 @@ static error_t read_objective(const char *arg, dpcr_objective *objective) {
     int index = 0;
     if (!cli_read_word("--objective", arg, words, 2, &index)) return EINVAL;
     *objective = (dpcr_objective)index;
+    return 0;
+}
+
+static error_t read_semantics(const char *arg, dpcr_semantics *semantics) {
+    const char *words[DPCR_SEMANTICS_COUNT];
+    int index = 0;
+    for (int i = 0; i < DPCR_SEMANTICS_COUNT; i++) words[i] = dpcr_semantics_name((dpcr_semantics)i);
+    if (!cli_read_word("--semantics", arg, words, DPCR_SEMANTICS_COUNT, &index)) return EINVAL;
+    *semantics = (dpcr_semantics)index;
     return 0;
 }
 
@@ -143,6 +157,7 @@ static error_t parse_schedule(int key, char *arg, struct argp_state *state) {
         case KEY_STAGES: return taken(cli_read_int64("--stages", arg, 1, INT32_MAX, &o->stages));
         case KEY_ACTIVATIONS: return taken(cli_read_double("--activations", arg, 1, 1e12, &o->memory_limit));
         case KEY_OBJECTIVE: return read_objective(arg, &o->objective);
+        case KEY_SEMANTICS: return read_semantics(arg, &o->semantics);
         case KEY_FROM: s->from = arg; return 0;
         case KEY_OLD: s->notation = DPCR_NOTATION_OLD; return 0;
         default: return ARGP_ERR_UNKNOWN;
@@ -255,7 +270,9 @@ static int group_layers(cli_schedule *s, int64_t stages) {
 // DualPipe's second chain has the first one's stages.
 static int group_for(cli_schedule *s) {
     dpcr_schedule_options *o = &s->options;
-    if (o->kind == DPCR_SCHEDULE_LAYERPIPE && !o->stages && !o->chunks) o->stages = s->profile.layers;
+    const bool by_layer =
+        o->kind == DPCR_SCHEDULE_LAYERPIPE || (o->kind == DPCR_SCHEDULE_BEST && o->semantics == DPCR_DELAYED);
+    if (by_layer && !o->stages && !o->chunks) o->stages = s->profile.layers;
     const int64_t chunks = o->chunks ? o->chunks : dpcr_schedule_default_chunks(o->kind);
     if (o->kind == DPCR_SCHEDULE_DUALPIPE)
         return cli_fail(CLI_USAGE, "--profile with dualpipe: its two chains hold the same stages; use dualpipev");

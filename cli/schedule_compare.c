@@ -153,7 +153,14 @@ static void csv_row(FILE *out, const char *model, int64_t ranks, const figures *
     fputc('\n', out);
 }
 
-static int compare_model(cli_schedule *s, const char *model, json_t *rows, gains *g, FILE *csv) {
+static json_t *gains_of(const gains *g) {
+    const double n = g->count ? g->count : 1;
+    return json_pack("{s:f,s:f,s:f,s:f}", "mean_gain", g->sum / n, "mean_gain_best", g->best_sum / n, "max_gain",
+                     g->most, "max_gain_7_to_9_ranks", g->most_7_to_9);
+}
+
+static int compare_model(cli_schedule *s, const char *model, json_t *rows, json_t *by_model, gains *g, FILE *csv) {
+    gains own = {0};
     dpcr_profile_free(s->context, &s->profile);
     s->profile_name = model;
     int status = cli_schedule_profile(s);
@@ -162,6 +169,7 @@ static int compare_model(cli_schedule *s, const char *model, json_t *rows, gains
         status = measure(s, ranks, f);
         if (status) break;
         add_gain(g, ranks, f);
+        add_gain(&own, ranks, f);
         json_array_append_new(rows, row_of(s, model, ranks, f));
         csv_row(csv, model, ranks, f);
         cli_say(&s->common, "%-10s %3lld %11.5g %11.5g %11.5g %11.5g %8.1f %% %8.1f %% %11.4g %11.4g %11.4g\n", model,
@@ -169,10 +177,11 @@ static int compare_model(cli_schedule *s, const char *model, json_t *rows, gains
                 100 * (f[STRAIGHT].period / f[WHOLE].period - 1), 100 * (f[STRAIGHT].period / f[HALF].period - 1),
                 f[STRAIGHT].bytes, f[HALF].bytes, f[HALF].weight_bytes);
     }
+    json_object_set_new(by_model, model, gains_of(&own));
     return status;
 }
 
-static void set_gains(const cli_schedule *s, const gains *g, json_t *rows, cli_result *r) {
+static void set_gains(const cli_schedule *s, const gains *g, json_t *rows, json_t *by_model, cli_result *r) {
     const double n = g->count ? g->count : 1;
     cli_set_real(r, "mean_gain", g->sum / n);
     cli_set_real(r, "mean_gain_best", g->best_sum / n);
@@ -183,6 +192,7 @@ static void set_gains(const cli_schedule *s, const gains *g, json_t *rows, cli_r
     cli_set_real(r, "mean_gain_over_replicated", g->replicated_sum / n);
     cli_set_real(r, "max_gain_over_replicated", g->replicated_most);
     cli_set_real(r, "bandwidth", s->bandwidth);
+    cli_set(r, "models", by_model);
     cli_set(r, "rows", rows);
     cli_say(&s->common,
             "gain over straight PipeDream: mean %.1f %% (paper 25 %%), most %.1f %%, most on 7 to 9 ranks %.1f %% "
@@ -198,10 +208,11 @@ int cli_schedule_compare(cli_schedule *s, cli_result *r) {
     gains g = {0};
     char *text = NULL;
     size_t bytes = 0;
-    json_t *rows = json_array();
+    json_t *rows = json_array(), *by_model = json_object();
     FILE *csv = open_memstream(&text, &bytes);
-    if (!rows || !csv) {
+    if (!rows || !by_model || !csv) {
         json_decref(rows);
+        json_decref(by_model);
         if (csv) fclose(csv);
         free(text);
         return cli_fail_memory("the comparison");
@@ -215,12 +226,15 @@ int cli_schedule_compare(cli_schedule *s, cli_result *r) {
             "replicated", "layerpipe", "half", "gain", "gain half", "bytes pd", "bytes half", "weights");
     int status = CLI_DONE;
     const int count = given ? 1 : (int)(sizeof models / sizeof models[0]);
-    for (int k = 0; k < count && !status; k++) status = compare_model(s, given ? given : models[k], rows, &g, csv);
+    for (int k = 0; k < count && !status; k++)
+        status = compare_model(s, given ? given : models[k], rows, by_model, &g, csv);
     if (fclose(csv) != 0 && !status) status = cli_fail_memory("the comparison");
-    if (status)
+    if (status) {
         json_decref(rows);
-    else
-        set_gains(s, &g, rows, r);
+        json_decref(by_model);
+    } else {
+        set_gains(s, &g, rows, by_model, r);
+    }
     if (!status && s->common.csv) status = cli_write_file(s->common.csv, text, bytes);
     if (!status && s->common.json) status = cli_print_json(r);
     free(text);

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdbool.h>
 
+#include "pipe/pipe.h"
 #include "schedules.h"
 
 typedef struct golden {
@@ -320,6 +321,20 @@ static void updates_and_all_reduce(void **state) {
     assert_true(fabs(makespan(s, DPCR_SCHEDULE_GPIPE, 4, 8, &costs) - (33 + 6 * 0.01 + 10 + 5)) < 1e-9);
 }
 
+// 64 ranks, 1024 microbatches: an action is looked at once, and once more for each time its rank has to wait for it.
+static void work_of_a_run(void **state) {
+    scratch *s = *state;
+    for (int kind = 0; kind < DPCR_SCHEDULE_LAYERPIPE; kind++) {
+        dpcr_schedule schedule = make(s, (dpcr_schedule_kind)kind, 64, 0, 1024);
+        dpcri_run run;
+        assert_ok(s, dpcri_run_create(s->context, &schedule, NULL, &run, &s->error));
+        assert_true(dpcri_run_once(&run, NULL, NULL));
+        assert_true(run.looks >= schedule.first[64] && run.looks <= 2 * schedule.first[64]);
+        dpcri_run_destroy(s->context, &run);
+        dpcr_schedule_free(s->context, &schedule);
+    }
+}
+
 static void refused(scratch *s, const char *text, const char *wanted) {
     dpcr_schedule schedule;
     dpcr_status status =
@@ -431,9 +446,21 @@ static void memory_runs_out(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_setup, scratch_teardown)
-        TEST(golden_tables_and_figures), TEST(lowering_is_torchs), TEST(lowering_by_hand),       TEST(grid_of_sizes),
-        TEST(every_schedule_is_valid),   TEST(bubble_formulas),    TEST(unequal_times_and_hops), TEST(dualpipe_bubble),
-        TEST(asynchronous_versions),     TEST(steady_state),       TEST(updates_and_all_reduce), TEST(damaged_tables),
-        TEST(impossible_sizes),          TEST(memory_limit),       TEST(memory_runs_out)};
+        TEST(golden_tables_and_figures),
+        TEST(lowering_is_torchs),
+        TEST(lowering_by_hand),
+        TEST(grid_of_sizes),
+        TEST(every_schedule_is_valid),
+        TEST(bubble_formulas),
+        TEST(unequal_times_and_hops),
+        TEST(dualpipe_bubble),
+        TEST(asynchronous_versions),
+        TEST(steady_state),
+        TEST(updates_and_all_reduce),
+        TEST(work_of_a_run),
+        TEST(damaged_tables),
+        TEST(impossible_sizes),
+        TEST(memory_limit),
+        TEST(memory_runs_out)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -99,6 +99,40 @@ static void best_is_never_worse(void **state) {
     assert_true(compared > 60 && better > compared / 4);
 }
 
+// With delays: rows of the same delays and updates, never slower than the named ones.
+static void best_keeps_delays(void **state) {
+    static const dpcr_schedule_kind kinds[] = {DPCR_SCHEDULE_PIPEDREAM, DPCR_SCHEDULE_PIPEDREAM_2BW,
+                                               DPCR_SCHEDULE_LAYERPIPE};
+    scratch *s = *state;
+    uint64_t seed = 2;
+    int better = 0;
+    for (int k = 0; k < 18; k++) {
+        const dpcr_schedule_costs costs = costs_of(1 + (double)draw(&seed, 5), 1 + (double)draw(&seed, 5),
+                                                   1 + (double)draw(&seed, 5), (double)(k % 2));
+        dpcr_schedule_options o = options_of(kinds[k % 3], 2 + (int64_t)draw(&seed, 3), 1, 8 + (int64_t)draw(&seed, 8));
+        dpcr_schedule named, best;
+        o.costs = &costs;
+        o.objective = (dpcr_objective)(k / 3 % 2);
+        o.split_input = k % 2;
+        assert_ok(s, dpcr_schedule_make(s->context, &o, &named, &s->error));
+        o.kind = DPCR_SCHEDULE_BEST;
+        o.semantics = named.semantics;
+        assert_ok(s, dpcr_schedule_make(s->context, &o, &best, &s->error));
+        assert_ok(s, dpcr_schedule_validate(s->context, &best, 0, &s->error));
+        assert_int_equal(best.semantics, named.semantics);
+        assert_int_equal(best.accumulate, named.accumulate);
+        assert_memory_equal(best.delay, named.delay, (size_t)named.stages * sizeof *named.delay);
+        dpcr_simulation x = simulate(s, &best, &costs), y = simulate(s, &named, &costs);
+        assert_true(value_of(&x, o.objective) <= value_of(&y, o.objective) * (1 + 1e-12));
+        better += value_of(&x, o.objective) < value_of(&y, o.objective);
+        dpcr_simulation_free(s->context, &x);
+        dpcr_simulation_free(s->context, &y);
+        dpcr_schedule_free(s->context, &named);
+        dpcr_schedule_free(s->context, &best);
+    }
+    assert_true(better > 4);
+}
+
 // Brute force, sharing nothing with the library: every order of F, I and W on each rank that a rank's own microbatches
 // and memory allow, all combinations of ranks.
 enum { MOST_WORDS = 512, MOST_LENGTH = 12 };
@@ -242,7 +276,12 @@ static void layerpipe_delays(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_setup, scratch_teardown)
-        TEST(zb_h2_is_no_longer_than_theirs), TEST(zb_h2_at_unit_times), TEST(best_is_never_worse),
-        TEST(best_is_optimal_on_small_cases), TEST(layerpipe_periods),   TEST(layerpipe_delays)};
+        TEST(zb_h2_is_no_longer_than_theirs),
+        TEST(zb_h2_at_unit_times),
+        TEST(best_is_never_worse),
+        TEST(best_keeps_delays),
+        TEST(best_is_optimal_on_small_cases),
+        TEST(layerpipe_periods),
+        TEST(layerpipe_delays)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

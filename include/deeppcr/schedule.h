@@ -120,6 +120,7 @@ typedef struct dpcr_schedule_options {
     const dpcr_schedule_costs *costs;  // for zb-h2, layerpipe and best; NULL: unit costs
     double memory_limit;  // of zb-h2 and best: activations a rank (F takes one, I frees half, W half); 0: none
     dpcr_objective objective;
+    dpcr_semantics semantics;  // of best: it keeps to the delays of PipeDream, 2BW or LayerPipe where asked
 } dpcr_schedule_options;
 
 DPCR_API const char *dpcr_schedule_name(dpcr_schedule_kind kind);

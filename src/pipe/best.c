@@ -6,6 +6,8 @@
 //   planned     the list scheduler's rows, per placement (stage s on rank s mod p; with v = 2 the V too)
 //   improved    local search from each placement's best
 //   exact       branch and bound where there are few actions
+// With the delays of PipeDream, 2BW or LayerPipe the rows start from theirs, B split, and the local search keeps to the
+// delays: no action runs before the update that its version needs.
 #include "pipe/planner.h"
 
 #include <math.h>
@@ -35,9 +37,12 @@ static int placement_of(dpcr_schedule_kind kind) {
 static dpcr_status split(contest *c, const dpcr_schedule *from, dpcr_schedule *to) {
     dpcri_maker *maker = c->maker;
     const dpcr_status status = dpcri_schedule_alloc(maker->context, from->ranks, from->stages, from->microbatches,
-                                                    3 * from->stages * from->microbatches, to, maker->error);
+                                                    4 * from->stages * from->microbatches, to, maker->error);
     if (status != DPCR_OK) return status;
     int64_t used = 0;
+    to->semantics = from->semantics;
+    to->accumulate = from->accumulate;
+    memcpy(to->delay, from->delay, (size_t)from->stages * sizeof *to->delay);
     for (int64_t r = 0; r < from->ranks; r++) {
         for (int64_t n = from->first[r]; n < from->first[r + 1]; n++) {
             dpcr_action a = from->actions[n];
@@ -140,7 +145,7 @@ done:
 
 static dpcr_status start(contest *c) {
     dpcri_maker *maker = c->maker;
-    const int64_t stages = maker->p * maker->v;
+    const int64_t stages = maker->options->stages ? maker->options->stages : maker->p * maker->v;
     const dpcr_status status = dpcri_costs_check(maker->options->costs, stages, &c->costs, maker->error);
     if (status != DPCR_OK) return status;
     if ((unsigned)maker->options->objective >= DPCR_OBJECTIVE_COUNT)
@@ -156,24 +161,58 @@ static dpcr_status start(contest *c) {
     return DPCR_OK;
 }
 
+static dpcr_status take_best(contest *c, int placement) {
+    if (!c->best[placement].stages)
+        return dpcri_fail(c->maker->error, DPCR_ERROR_UNSUPPORTED, "best: no rows keep to %g activations a rank",
+                          c->maker->options->memory_limit);
+    *c->maker->schedule = c->best[placement];
+    c->best[placement] = (dpcr_schedule){0};
+    return DPCR_OK;
+}
+
+// Delayed gradients: the placement and the delays stay those of the named schedule.
+static dpcr_status compete_late(contest *c) {
+    static const dpcr_schedule_kind kinds[] = {[DPCR_STASHED] = DPCR_SCHEDULE_PIPEDREAM,
+                                               [DPCR_DOUBLE_BUFFERED] = DPCR_SCHEDULE_PIPEDREAM_2BW,
+                                               [DPCR_DELAYED] = DPCR_SCHEDULE_LAYERPIPE};
+    dpcri_maker *maker = c->maker;
+    dpcr_schedule copy = {0};
+    dpcri_score score;
+    dpcr_status status;
+    DPCR_TRY(judge_named(c, kinds[maker->options->semantics]));
+    if (!c->best[0].stages) DPCR_TRY(take_best(c, 0));  // says why
+    DPCR_TRY(split(c, &c->best[0], &copy));
+    const int64_t actions = copy.first[copy.ranks], most = MOST_RUN / actions;
+    dpcri_problem problem = problem_of(c, 0);
+    problem.late = true;
+    DPCR_TRY(dpcri_plan_improve(&problem, &copy, actions * (most < MORE_MOVES ? most : MORE_MOVES), &score));
+    DPCR_TRY(judge(c, &copy, 0));
+    copy = (dpcr_schedule){0};
+    DPCR_TRY(take_best(c, 0));
+done:
+    dpcr_schedule_free(maker->context, &copy);
+    return status;
+}
+
+static dpcr_status compete(contest *c) {
+    const int placements = c->maker->v == 2 ? 2 : 1;
+    dpcr_status status;
+    for (int kind = 0; kind < DPCR_SCHEDULE_COUNT; kind++)
+        if (is_candidate((dpcr_schedule_kind)kind)) DPCR_TRY(judge_named(c, (dpcr_schedule_kind)kind));
+    for (int k = 0; k < placements; k++) {
+        DPCR_TRY(judge_planned(c, k));
+        if (c->best[k].stages) DPCR_TRY(improve(c, k));
+    }
+    DPCR_TRY(take_best(c, !c->best[0].stages || (c->best[1].stages && c->value[1] < c->value[0])));
+done:
+    return status;
+}
+
 dpcr_status dpcri_make_best(dpcri_maker *maker) {
     contest c = {.maker = maker};
-    const int placements = maker->v == 2 ? 2 : 1;
-    int first = 0;
     dpcr_status status;
     DPCR_TRY(start(&c));
-    for (int kind = 0; kind < DPCR_SCHEDULE_COUNT; kind++)
-        if (is_candidate((dpcr_schedule_kind)kind)) DPCR_TRY(judge_named(&c, (dpcr_schedule_kind)kind));
-    for (int k = 0; k < placements; k++) {
-        DPCR_TRY(judge_planned(&c, k));
-        if (c.best[k].stages) DPCR_TRY(improve(&c, k));
-    }
-    if (!c.best[0].stages || (c.best[1].stages && c.value[1] < c.value[0])) first = 1;
-    if (!c.best[first].stages)
-        DPCR_TRY(dpcri_fail(maker->error, DPCR_ERROR_UNSUPPORTED, "best: no rows keep to %g activations a rank",
-                            maker->options->memory_limit));
-    *maker->schedule = c.best[first];
-    c.best[first] = (dpcr_schedule){0};
+    DPCR_TRY(maker->options->semantics == DPCR_SYNCHRONOUS ? compete(&c) : compete_late(&c));
 done:
     for (int k = 0; k < PLACEMENTS; k++) {
         dpcr_schedule_free(maker->context, &c.best[k]);

@@ -89,7 +89,7 @@ dpcr_status dpcri_plan_improve(const dpcri_problem *problem, dpcr_schedule *sche
                                dpcri_score *score) {
     search x = {.problem = problem, .schedule = schedule, .state = 1};
     const int64_t actions = schedule->first[schedule->ranks];
-    const double bound = dpcri_lower_bound(problem);
+    const double bound = problem->late ? 0 : dpcri_lower_bound(problem);
     dpcr_status status;
     *score = (dpcri_score){INFINITY, INFINITY};
     DPCR_TRY(dpcri_run_create(problem->context, schedule, problem->costs, &x.run, problem->error));

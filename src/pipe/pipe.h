@@ -71,6 +71,7 @@ typedef struct dpcri_run {
     int32_t *next;       // [ranks] the next rank that waits for the same, or the next one to go on
     int64_t *position;   // [ranks] action that is next
     double *rank_free;   // [ranks]
+    int64_t looks;       // how often an action was looked at, all runs together
     double *stage_done;  // [stages] end of its last W
 } dpcri_run;
 

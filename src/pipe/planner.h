@@ -14,6 +14,7 @@ typedef struct dpcri_problem {
     const dpcr_schedule_costs *costs;  // checked
     double limit;                      // activations a rank holds; 0: none
     dpcr_objective objective;          // STEADY here means the longest span of a rank
+    bool late;                         // rows with delays: the bound below does not hold
     dpcr_error *error;
 } dpcri_problem;
 

@@ -262,6 +262,7 @@ static bool step_atomic_pair(dpcri_run *run, int32_t rank, int64_t n, needs *nee
 static bool step(dpcri_run *run, int32_t rank, int32_t *wake, double *start, double *end) {
     const int64_t n = run->position[rank];
     const dpcr_action *a = &run->schedule->actions[n];
+    run->looks++;
     needs needed = {.run = run, .rank = rank, .ready = run->rank_free[rank], .missing = -1};
     need_all(&needed, a);
     bool done = false;

@@ -140,7 +140,8 @@ static dpcr_status check_options(const dpcr_schedule_options *o, const dpcri_gen
         return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "%s: so many stages do not fit 32 bits", g->name);
     if (!dpcri_mul(o->ranks, *chunks, &stages) || stages > most || o->microbatches > most / 4)
         return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "%s: so many stages or microbatches do not fit 32 bits", g->name);
-    if (o->stages && o->stages != stages && g->semantics != DPCR_DELAYED)
+    const bool layers = g->semantics == DPCR_DELAYED || (o->kind == DPCR_SCHEDULE_BEST && o->semantics == DPCR_DELAYED);
+    if (o->stages && o->stages != stages && !layers)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: %lld stages on %lld ranks with %lld each; wanted %lld",
                           g->name, (long long)o->stages, (long long)o->ranks, (long long)*chunks, (long long)stages);
     return DPCR_OK;
@@ -151,8 +152,10 @@ dpcr_status dpcr_schedule_make(dpcr_context *context, const dpcr_schedule_option
     if (schedule) *schedule = (dpcr_schedule){0};
     if (!context || !options || !schedule)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "schedule_make: context, options or schedule is NULL");
-    if (options->size != sizeof *options || (unsigned)options->kind >= DPCR_SCHEDULE_COUNT)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "schedule_make: options of another size, or no such kind");
+    if (options->size != sizeof *options || (unsigned)options->kind >= DPCR_SCHEDULE_COUNT ||
+        (unsigned)options->semantics >= DPCR_SEMANTICS_COUNT)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "schedule_make: options of another size, no such kind or semantics");
     const dpcri_generator *g = &generators[options->kind];
     dpcri_maker maker = {.context = context,
                          .options = options,
@@ -167,6 +170,6 @@ dpcr_status dpcr_schedule_make(dpcr_context *context, const dpcr_schedule_option
         dpcr_schedule_free(context, schedule);
         return status;
     }
-    schedule->semantics = g->semantics;
+    if (options->kind != DPCR_SCHEDULE_BEST) schedule->semantics = g->semantics;
     return DPCR_OK;
 }
