@@ -2,11 +2,13 @@
 // schedule partition and schedule compare: PipeDream's stages, and LayerPipe beside them.
 //
 // The model of compare: per minibatch, layer l has F, I and W of equal cost (multiply-adds; the first layer has no I).
-// A method's period is the largest load of a rank; messages take no time unless --bandwidth and --hop say so for the
-// replicated partition, but are counted. PipeDream: {F, I + W} on contiguous layers. LayerPipe: F, I and W packed one
-// by one, with --split as `half` I in two. best: the least period that we know of under LayerPipe's rules, and of equal
-// ones the one that moves least. Gradients are delayed in all of them. Replicated PipeDream keeps the weights on
-// several ranks, so where nothing is charged for their all-reduce it divides any work evenly and no packing can win.
+// A method's period is the largest load of a rank. PipeDream: {F, I + W} on contiguous layers, one rank a group, or
+// groups on several ranks whose all-reduce takes time as its partitioner has it. LayerPipe: F, I and W packed one by
+// one, with I in two halves as `layerpipe_half`. best: the least period of these without replication, and of equal ones
+// the one that moves least. Bytes between ranks, those of updated weights too, are counted; with --bandwidth a period
+// is at least what all ranks' links together need for them, as if messages ran beside the work and were spread evenly.
+// Gradients are delayed in all of them. Replication divides any work evenly where its all-reduce costs nothing: no
+// packing can win there.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,6 +82,10 @@ static int by_pipedream(const cli_schedule *s, int64_t ranks, bool straight, fig
 
 enum { MINIBATCHES = 64 };
 
+static void take_links(const cli_schedule *s, int64_t ranks, figures *f) {
+    if (s->bandwidth > 0) f->period = fmax(f->period, (f->bytes + f->weight_bytes) / ((double)ranks * s->bandwidth));
+}
+
 static int by_layerpipe(const cli_schedule *s, int64_t ranks, bool half, figures *f) {
     const dpcr_schedule_costs costs = dpcr_profile_costs(&s->profile);
     const dpcr_schedule_options o = {.size = sizeof o,
@@ -108,6 +114,7 @@ static int measure(const cli_schedule *s, int64_t ranks, figures *f) {
     if (!status) status = by_pipedream(s, ranks, false, &f[REPLICATED]);
     if (!status) status = by_layerpipe(s, ranks, false, &f[WHOLE]);
     if (!status) status = by_layerpipe(s, ranks, true, &f[HALF]);
+    for (int w = 0; w < BEST; w++) take_links(s, ranks, &f[w]);
     f[BEST] = f[STRAIGHT];
     for (int w = WHOLE; w <= HALF; w++) {
         const bool less = f[w].period < f[BEST].period * (1 - 1e-12);
