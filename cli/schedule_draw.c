@@ -8,7 +8,16 @@
 
 #include "schedule.h"
 
-enum { ROW = 26, LEFT = 64, TOP = 40, FOOT = 34, LEAST_WIDTH = 900, MOST_WIDTH = 12000, LETTER = 7 };
+enum {
+    ROW = 26,
+    LEFT = 64,
+    TOP = 40,
+    FOOT = 34,
+    LEAST_WIDTH = 900,
+    MOST_WIDTH = 12000,
+    LETTER = 7,
+    MOST_RANKS = 10000
+};
 
 typedef struct colour {
     int red, green, blue;
@@ -205,6 +214,9 @@ static int write_text(const chart *c, const char *title, const char *path, bool 
 }
 
 int cli_schedule_draw(const cli_schedule *s, const dpcr_simulation *x) {
+    if (s->schedule.ranks > MOST_RANKS)
+        return cli_fail(CLI_USAGE, "draw: %lld ranks; wanted at most %d", (long long)s->schedule.ranks,
+                        (int)MOST_RANKS);
     const chart c = chart_of(s, x);
     char title[256];
     int status = CLI_DONE;

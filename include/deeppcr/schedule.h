@@ -127,7 +127,7 @@ DPCR_API const char *dpcr_schedule_name(dpcr_schedule_kind kind);
 DPCR_API const char *dpcr_schedule_summary(dpcr_schedule_kind kind);
 DPCR_API dpcr_status dpcr_schedule_find(const char *name, dpcr_schedule_kind *kind, dpcr_error *error);
 DPCR_API dpcr_semantics dpcr_schedule_semantics(dpcr_schedule_kind kind);
-// Stages a rank where options say 0, and the number of stages that go with ranks and chunks.
+// Stages a rank where options say 0.
 DPCR_API int64_t dpcr_schedule_default_chunks(dpcr_schedule_kind kind);
 
 // Makes a named schedule. *schedule is the caller's (dpcr_schedule_free). What cannot be is refused in words:

@@ -16,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MOST_STAGES = 1 << 13, MOST_PAIRS = 200000000 };
+
 typedef struct job {
     int64_t stage;
     dpcr_task task;
@@ -24,6 +26,7 @@ typedef struct job {
     int64_t rank;
     double slot;   // where it begins in the period, at least its rank's base
     int64_t turn;  // s(T) = slot + turn * period
+    int64_t back;  // of an F: where its stage's I (or halves) and W stand in jobs
 } job;
 
 typedef struct packing {
@@ -53,6 +56,7 @@ static void add(packing *k, dpcr_task task, int64_t stage, int part) {
 static void list_jobs(packing *k) {
     for (int64_t s = 0; s < k->stages; s++) add(k, DPCR_TASK_F, s, 0);
     for (int64_t s = k->stages - 1; s >= 0; s--) {
+        k->jobs[s].back = k->count;
         if (k->maker->options->split_input && cost_of(k, DPCR_TASK_I, s) > 0) {
             add(k, DPCR_TASK_I, s, 1);
             add(k, DPCR_TASK_I, s, 2);
@@ -78,8 +82,9 @@ static void put(packing *k, job *j, int64_t rank) {
 }
 
 static bool holds_stage(const packing *k, int64_t rank, int64_t stage) {
-    for (int64_t n = 0; n < k->count; n++)
-        if (k->jobs[n].rank == rank && k->jobs[n].stage == stage) return true;
+    if (k->jobs[stage].rank == rank) return true;
+    for (int64_t n = k->jobs[stage].back; n < k->count && k->jobs[n].stage == stage; n++)
+        if (k->jobs[n].rank == rank) return true;
     return false;
 }
 
@@ -168,9 +173,12 @@ static bool pack_contiguous(packing *k, double most, bool assign) {
     return true;
 }
 
+// A search for a move looks at every pair of a job of the fullest rank and another one.
 static void pack(packing *k, bool joined) {
+    const int64_t pairs = k->count * (k->count / k->maker->p + 1), affordable = 1 + MOST_PAIRS / pairs;
+    const int64_t most = affordable < 64 * k->count ? affordable : 64 * k->count;
     pack_longest_first(k, joined);
-    for (int64_t n = 0; n < 64 * k->count && relieve(k); n++) continue;
+    for (int64_t n = 0; n < most && relieve(k); n++) continue;
     k->period = largest(k);
 }
 
@@ -244,17 +252,20 @@ static void fill_delays(packing *k) {
     }
 }
 
-// Slots of a rank go up in the order of jobs, so a turn of the period is one pass over them.
+// Slots of a rank go up in the order of jobs, so a turn of the period is one pass over its own.
 static void write_rows(packing *k) {
     dpcri_maker *maker = k->maker;
     int64_t turns = 0;
     for (int64_t n = 0; n < k->count; n++) turns = k->jobs[n].turn > turns ? k->jobs[n].turn : turns;
     for (int64_t r = 0; r < maker->p; r++) {
+        int64_t own = 0;
+        for (int64_t n = 0; n < k->count; n++)
+            if (k->jobs[n].rank == r) k->order[own++] = n;
         for (int64_t turn = 0; turn < turns + maker->m; turn++)
-            for (int64_t n = 0; n < k->count; n++) {
-                const job *j = &k->jobs[n];
+            for (int64_t n = 0; n < own; n++) {
+                const job *j = &k->jobs[k->order[n]];
                 const int64_t i = turn - j->turn;
-                if (j->rank != r || i < 0 || i >= maker->m) continue;
+                if (i < 0 || i >= maker->m) continue;
                 dpcri_put(maker, j->task, j->stage, i);
                 maker->schedule->actions[maker->used - 1].part = (uint8_t)j->part;
             }
@@ -266,9 +277,9 @@ dpcr_status dpcri_make_layerpipe(dpcri_maker *maker) {
     const int64_t stages = maker->options->stages ? maker->options->stages : maker->p * maker->v;
     packing k = {.maker = maker, .stages = stages};
     dpcr_status status;
-    if (stages > 1 << 14)
-        return dpcri_fail(maker->error, DPCR_ERROR_UNSUPPORTED, "layerpipe: %lld stages; it packs at most 16384",
-                          (long long)stages);
+    if (stages > MOST_STAGES)
+        return dpcri_fail(maker->error, DPCR_ERROR_UNSUPPORTED, "layerpipe: %lld stages; it packs at most %d",
+                          (long long)stages, (int)MOST_STAGES);
     DPCR_TRY(dpcri_costs_check(maker->options->costs, stages, &k.costs, maker->error));
     DPCR_TRY(dpcri_maker_start(maker, stages, maker->m, 4));
     maker->schedule->accumulate = 1;

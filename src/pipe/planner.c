@@ -215,7 +215,12 @@ static dpcri_score score_of(const lister *l) {
 
 // ---- all policies ----
 
-enum { SLOPES = 4, SLACKS = 5, POLICIES = SLOPES * SLACKS * 2 * 2, MOST_STEPS = 1 << 23 };
+enum {
+    SLOPES = 4,
+    SLACKS = 5,
+    POLICIES = SLOPES * SLACKS * 2 * 2,
+    MOST_STEPS = 1 << 28
+};  // looks at a rank or stage, all policies together
 
 static policy policy_of(int k) {
     static const double slopes[SLOPES] = {2, 1, 0, 1.5}, slacks[SLACKS] = {0, 1, 0.5, 0.25, 0.75};
@@ -262,7 +267,8 @@ dpcr_status dpcri_plan_list(const dpcri_problem *problem, dpcr_schedule *schedul
     lister l = {.problem = problem};
     dpcr_schedule trial = {0};
     dpcri_score best = {INFINITY, INFINITY};
-    const int64_t actions = 3 * problem->stages * problem->m, affordable = 1 + MOST_STEPS / (actions + 1);
+    const int64_t actions = 3 * problem->stages * problem->m, a_step = problem->p + 2 * problem->stages,
+                  affordable = 1 + MOST_STEPS / (actions * a_step);
     const int count = affordable < POLICIES ? (int)affordable : POLICIES;
     const double bound = dpcri_lower_bound(problem);
     dpcr_status status;

@@ -21,6 +21,19 @@ static double max_of(const double *x, int64_t n) {
 
 enum { MOST_ITERATIONS = 64, MOST_CYCLE = 4 };
 
+// By how much all ranks that have something to do moved on since `then`; -1: not all by the same.
+static double step_of(const dpcri_run *run, const double *then, double tolerance) {
+    const dpcr_schedule *s = run->schedule;
+    double step = -1;
+    for (int64_t r = 0; r < s->ranks; r++) {
+        const double moved = run->rank_free[r] - then[r];
+        if (s->first[r] == s->first[r + 1]) continue;
+        if (step < 0) step = moved;
+        if (fabs(moved - step) > tolerance) return -1;
+    }
+    return step;
+}
+
 // In-order rows are a max-plus linear map from the ranks' free times to the next ones', so the steps become periodic;
 // a period of one iteration is the rule. `free` keeps the times of the last MOST_CYCLE iterations, [MOST_CYCLE][ranks].
 static double repeat(dpcri_run *run, double *free) {
@@ -30,10 +43,8 @@ static double repeat(dpcri_run *run, double *free) {
         if (!dpcri_run_once(run, NULL, NULL)) return NAN;
         const double now = max_of(run->rank_free, p);
         for (int cycle = 1; cycle <= MOST_CYCLE && cycle <= k; cycle++) {
-            const double *then = free + (k - cycle) % MOST_CYCLE * p, step = run->rank_free[0] - then[0];
-            bool same = true;
-            for (int64_t r = 1; r < p && same; r++) same = fabs(run->rank_free[r] - then[r] - step) <= 1e-12 * now;
-            if (same) return step / cycle;
+            const double step = step_of(run, free + (k - cycle) % MOST_CYCLE * p, 1e-12 * now);
+            if (step >= 0) return step / cycle;
         }
         for (int64_t r = 0; r < p; r++) free[k % MOST_CYCLE * p + r] = run->rank_free[r];
         if (k == MOST_ITERATIONS / 2 - 1) before = now;
