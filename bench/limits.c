@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: MIT
+// How near the linear chains' composing kernels are to what the machine can do, float, AVX-512, batch 1:
+//   bench_limits [--threads N] [--rounds R] [--width W] [--least 12] [--most 18]
+// A line a width and length 2^e, all from one run, nanoseconds a step:
+//
+//   loop, chunked   the two schemes, in turn, medians
+//   bytes           a triad x = y + s z over as many bytes as A, b and z together, on as many threads, medians
+//   fma             the multiplies and fma that composing and applying twice cannot do without, w^3 + 2 w^2 a lane and
+//   step,
+//                   over the rate of independent ones
+//   ports           the larger of that, of the shuffles that cross 128 bits, and of all vector operations together,
+//   each
+//                   over its measured rate. Lanes of chunks (w < 4) transpose w^2 + 2 w vectors, two shuffles of either
+//                   kind each; rows of matrices (w = 4) are counted without shuffles
+//   limit           the larger of bytes and ports: what is left if either hides behind the other entirely
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "chain/chain_internal.h"
+#include "rt/rt.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#define AVX512 __attribute__((target("avx512f")))
+
+enum { MOST_ROUNDS = 31, LANES = 16, SIDE = 8, TURNS = 2000, SAMPLES = 9 };
+
+static int by_size(const void *x, const void *y) {
+    const double a = *(const double *)x, b = *(const double *)y;
+    return (a > b) - (a < b);
+}
+
+static double median(double *values, int count) {
+    qsort(values, (size_t)count, sizeof *values, by_size);
+    return values[count / 2];
+}
+
+// ---- rates: nanoseconds of one of many independent operations ----
+
+static float sink[LANES];
+
+#define RATE(name, operation)                                                     \
+    AVX512 static double name(void) {                                             \
+        double least = 1e9;                                                       \
+        for (int sample = 0; sample < SAMPLES; sample++) {                        \
+            __m512 v[SIDE], a = _mm512_set1_ps(0.5f), b = _mm512_set1_ps(0.25f);  \
+            for (int i = 0; i < SIDE; i++) v[i] = _mm512_set1_ps((float)i);       \
+            const double start = dpcri_seconds();                                 \
+            for (int turn = 0; turn < TURNS; turn++) {                            \
+                for (int i = 0; i < SIDE; i++) {                                  \
+                    v[i] = operation;                                             \
+                    __asm__ volatile("" : "+v"(v[i]), "+v"(a), "+v"(b));          \
+                }                                                                 \
+            }                                                                     \
+            const double took = (dpcri_seconds() - start) / (TURNS * SIDE) * 1e9; \
+            for (int i = 0; i < SIDE; i++) _mm512_storeu_ps(sink, v[i]);          \
+            if (took < least) least = took;                                       \
+        }                                                                         \
+        return least;                                                             \
+    }
+RATE(fma_ns, _mm512_fmadd_ps(a, b, v[i]))
+RATE(cross_ns, _mm512_shuffle_f32x4(a, b, 0x88))
+RATE(vector_ns, _mm512_unpacklo_ps(a, b))
+#undef RATE
+
+// ---- bytes ----
+
+typedef struct triad {
+    float *x;
+    const float *y, *z;
+    int64_t n, tasks;
+} triad;
+
+AVX512 static void run_triad(void *argument, int64_t task) {
+    const triad *t = argument;
+    const int64_t each = t->n / t->tasks / LANES * LANES;
+    const __m512 s = _mm512_set1_ps(1.5f);
+    for (int64_t i = task * each; i < (task + 1) * each; i += LANES)
+        _mm512_storeu_ps(t->x + i, _mm512_fmadd_ps(s, _mm512_loadu_ps(t->z + i), _mm512_loadu_ps(t->y + i)));
+}
+
+// ---- chains ----
+
+static float *numbers(int64_t count, float size) {
+    static uint64_t state = 0x9E3779B97F4A7C15u;
+    float *data = aligned_alloc(64, ((size_t)count * sizeof(float) + 127) / 64 * 64);
+    if (!data) exit(3);
+    for (int64_t i = 0; i < count; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        data[i] = size * (float)((double)(int64_t)state / 9223372036854775808.0);
+    }
+    return data;
+}
+
+typedef struct entrant {
+    dpcr_chain_options options;
+    void *workspace;
+    double times[MOST_ROUNDS];
+} entrant;
+
+static double per_step(dpcr_context *context, const dpcri_linear *p, const entrant *e, int64_t times) {
+    const double start = dpcri_seconds();
+    for (int64_t i = 0; i < times; i++) dpcri_linear_solve(context, p, &e->options, e->workspace, NULL);
+    return (dpcri_seconds() - start) / (double)(times * p->length) * 1e9;
+}
+
+static double triad_ns(dpcr_context *context, const triad *t, int64_t times, int64_t steps) {
+    const double start = dpcri_seconds();
+    for (int64_t i = 0; i < times; i++) dpcri_parallel(context, t->tasks, run_triad, (void *)(uintptr_t)t);
+    return (dpcri_seconds() - start) / (double)(times * steps) * 1e9;
+}
+
+static double larger(double x, double y) { return x > y ? x : y; }
+
+static void measure(dpcr_context *context, int64_t w, int exponent, int rounds) {
+    const int64_t n = (int64_t)1 << exponent, values = w * w, times = ((int64_t)1 << 18) / n + 1;
+    const int64_t third = n * (values + 2 * w) / 3 + LANES;
+    const int threads = dpcr_context_threads(context);
+    float *a = numbers(n * values, 1.5f / (float)w), *b = numbers(n * w, 1), *z = numbers(n * w, 0);
+    float *x = numbers(third, 0), *y = numbers(third, 1), *s = numbers(third, 1);
+    const triad t = {.x = x, .y = y, .z = s, .n = third, .tasks = threads};
+    dpcri_linear p = {.transition = dpcr_transition_square(DPCR_DENSE, w, 0),
+                      .dtype = DPCR_F32,
+                      .length = n,
+                      .rows = 1,
+                      .a = a,
+                      .a_step = values,
+                      .b = b,
+                      .b_step = w,
+                      .z = z,
+                      .z_step = w};
+    entrant entrants[2] = {{.options = {.scheme = DPCR_SCHEME_SEQUENTIAL}},
+                           {.options = {.scheme = DPCR_SCHEME_CHUNKED}}};
+    for (int k = 0; k < 2; k++) {
+        dpcri_chain_defaults(&p.transition, n, 1, &entrants[k].options);
+        const size_t bytes = dpcri_linear_workspace(&p, &entrants[k].options);
+        entrants[k].workspace = aligned_alloc(64, (bytes + 127) / 64 * 64);
+        if (!entrants[k].workspace) exit(3);
+        memset(entrants[k].workspace, 0, bytes);
+        per_step(context, &p, &entrants[k], times);
+    }
+    triad_ns(context, &t, times, n);
+    double triads[MOST_ROUNDS];
+    for (int round = 0; round < rounds; round++) {
+        for (int k = 0; k < 2; k++) entrants[k].times[round] = per_step(context, &p, &entrants[k], times);
+        triads[round] = triad_ns(context, &t, times, n);
+    }
+    const double lanes = LANES * (double)threads, wd = (double)w;
+    const double products = (wd * wd * wd + 2 * wd * wd) / lanes, sums = w > 1 ? 2 * wd / lanes : 0;
+    const double shuffles = w < 4 ? 2 * (wd * wd + 2 * wd) / lanes : 0;  // of either kind
+    const double fma = products * fma_ns(), all = (products + sums + 2 * shuffles) * vector_ns();
+    const double ports = larger(larger(fma, shuffles * cross_ns()), all), bytes = median(triads, rounds);
+    const double loop = median(entrants[0].times, rounds), chunked = median(entrants[1].times, rounds);
+    const double limit = larger(bytes, ports);
+    const double spread = (entrants[1].times[3 * rounds / 4] - entrants[1].times[rounds / 4]) / chunked;
+    printf("%lld,%d,%d,%.3f,%.3f,%.2f,%.3f,%.3f,%.3f,%.3f,%.0f,%.1f\n", (long long)w, exponent, threads, loop, chunked,
+           spread, bytes, fma, ports, limit, 100 * limit / chunked, loop / limit);
+    fflush(stdout);
+    for (int k = 0; k < 2; k++) free(entrants[k].workspace);
+    free(a), free(b), free(z), free(x), free(y), free(s);
+}
+
+static int whole(const char *text, int least, int most) {
+    char *end = NULL;
+    const long value = strtol(text, &end, 10);
+    if (end != text && *end == 0 && value >= least && value <= most) return (int)value;
+    fprintf(stderr, "bench_limits: '%s' is not a number from %d to %d\n", text, least, most);
+    exit(2);
+}
+
+int main(int argc, char **argv) {
+    int threads = 1, rounds = 15, least = 12, most = 18, widths = 1 << 1 | 1 << 2 | 1 << 4;
+    for (int i = 1; i < argc; i += 2) {
+        const char *const value = i + 1 < argc ? argv[i + 1] : "";
+        if (strcmp(argv[i], "--threads") == 0) {
+            threads = whole(value, 1, 64);
+        } else if (strcmp(argv[i], "--rounds") == 0) {
+            rounds = whole(value, 3, MOST_ROUNDS);
+        } else if (strcmp(argv[i], "--least") == 0) {
+            least = whole(value, 8, 26);
+        } else if (strcmp(argv[i], "--most") == 0) {
+            most = whole(value, 8, 26);
+        } else if (strcmp(argv[i], "--width") == 0) {
+            widths = 1 << whole(value, 1, 4);
+        } else {
+            fprintf(stderr, "bench_limits [--threads N] [--rounds R] [--width W] [--least E] [--most E]\n");
+            return 2;
+        }
+    }
+    if (dpcri_isa_level() != DPCRI_AVX512) {
+        fprintf(stderr, "bench_limits: the ports are counted for AVX-512, which this CPU, or DEEPPCR_ISA, has not\n");
+        return 2;
+    }
+    const dpcr_context_options options = {.size = sizeof options, .threads = threads};
+    dpcr_context *context = NULL;
+    if (dpcr_context_create(&options, &context, NULL) != DPCR_OK) return 3;
+    printf(
+        "width,log2_length,threads,loop_ns,chunked_ns,spread,bytes_ns,fma_ns,ports_ns,limit_ns,percent_of_limit,"
+        "ratio_at_limit\n");
+    for (int w = 1; w <= 4; w++)
+        for (int e = least; e <= most && widths >> w & 1; e += 2) measure(context, w, e, rounds);
+    dpcr_context_destroy(context);
+    return 0;
+}
+#else
+int main(void) {
+    fprintf(stderr, "bench_limits: the ports are counted for AVX-512\n");
+    return 2;
+}
+#endif
