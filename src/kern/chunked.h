@@ -27,8 +27,8 @@ typedef struct dpcri_window {
     bool head;            // lane 0 starts the chain: the next lane enters with v_0
     const void *first;    // head: the state after the first step; NULL: that is b
     dpcri_ahead ahead;
-    bool far;     // memory has what is ahead: by loads, which come in order, so that the processor's own prefetching helps
-    bool stream;  // far, and z lies at addresses of whole vectors: past the caches, by levels that can
+    bool far;  // memory has what is ahead: by loads, which come in order, so that the processor's own prefetching helps
+    bool stream;   // far, and z lies at addresses of whole vectors: past the caches, by levels that can
     void *buffer;  // [C][values + w][lanes]
     void *maps;    // M [values][lanes], of op(A); v [w][lanes]
     void *starts;  // s [w][lanes]

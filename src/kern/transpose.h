@@ -4,8 +4,9 @@
 // vectors (v_PART of them), with row 0 in a place of its own. Rows are loaded by half vectors, two rows a vector, which
 // saves half of the shuffles that cross 128 bits (the scarce ones: two a cycle, the unpacking ones four).
 //
-// AVX-512 only: gather whole, all vectors from whole rows, a load for two and no more shuffles, for who has 16 registers
-// to spare; scatter writes whole rows, and where told to stream, past the caches, to addresses of whole vectors.
+// AVX-512 only: gather whole, all vectors from whole rows, a load for two and no more shuffles, for who has 16
+// registers to spare; scatter writes whole rows, and where told to stream, past the caches, to addresses of whole
+// vectors.
 #ifndef DPCRI_TRANSPOSE_H
 #define DPCRI_TRANSPOSE_H
 
@@ -106,107 +107,107 @@ DPCRI_INLINE vd vd_quarters_low(vd a, vd b) { return __builtin_shufflevector(a, 
 DPCRI_INLINE vd vd_quarters_high(vd a, vd b) { return __builtin_shufflevector(a, b, 4, 5, 12, 13, 6, 7, 14, 15); }
 
 // turn: squares inside 128 bits, then the square of 4 x 4 such blocks.
-#define DPCRI_TRANSPOSES(v, type, Q)                                                                     \
-    DPCRI_INLINE void v##_turn(const v *in, v *out) {                                                    \
-        vd t[4 * Q];                                                                                     \
-        DPCRI_UNROLL_ALL                                                                                 \
-        for (int g = 0; g < 4; g++) {                                                                    \
-            DPCRI_UNROLL_ALL                                                                             \
-            for (int r = g * Q; r < g * Q + Q; r++) t[r] = (vd)in[r];                                    \
-            v##_square(t + g * Q);                                                                       \
-        }                                                                                                \
-        DPCRI_UNROLL_ALL                                                                                 \
-        for (int j = 0; j < Q; j++) {                                                                    \
-            const vd a = vd_quarters_02(t[j], t[Q + j]), b = vd_quarters_02(t[2 * Q + j], t[3 * Q + j]); \
-            const vd c = vd_quarters_13(t[j], t[Q + j]), d = vd_quarters_13(t[2 * Q + j], t[3 * Q + j]); \
-            out[j] = (v)vd_quarters_02(a, b);                                                            \
-            out[Q + j] = (v)vd_quarters_02(c, d);                                                        \
-            out[2 * Q + j] = (v)vd_quarters_13(a, b);                                                    \
-            out[3 * Q + j] = (v)vd_quarters_13(c, d);                                                    \
-        }                                                                                                \
-    }                                                                                                    \
-    DPCRI_INLINE void v##_gather(const type *first, const type *from, const int stride, int64_t at,      \
-                                 const bool whole, v *out) {                                             \
-        if (whole) {                                                                                     \
-            v rows[4 * Q];                                                                               \
-            rows[0] = v##_load(first + at);                                                              \
-            DPCRI_UNROLL_ALL                                                                             \
-            for (int r = 1; r < 4 * Q; r++) rows[r] = v##_load(from + r * stride + at);                  \
-            v##_turn(rows, out);                                                                         \
-            return;                                                                                      \
-        }                                                                                                \
-        vd t[2 * Q];                                                                                     \
-        DPCRI_UNROLL_ALL                                                                                 \
-        for (int g = 0; g < 2; g++) {                                                                    \
-            DPCRI_UNROLL_ALL                                                                             \
-            for (int r = 0; r < Q; r++)                                                                  \
-                t[g * Q + r] = vd_pair((g + r == 0 ? first : from + (2 * Q * g + r) * stride) + at,      \
-                                       from + (2 * Q * g + Q + r) * stride + at);                        \
-            v##_square(t + g * Q);                                                                       \
-        }                                                                                                \
-        DPCRI_UNROLL_ALL                                                                                 \
-        for (int j = 0; j < Q; j++) {                                                                    \
-            out[j] = (v)vd_quarters_02(t[j], t[Q + j]);                                                  \
-            out[Q + j] = (v)vd_quarters_13(t[j], t[Q + j]);                                              \
-        }                                                                                                \
-    }                                                                                                    \
-    DPCRI_INLINE void v##_scatter(type *to, const int stride, int64_t at, const v *in, bool stream) {    \
-        v rows[4 * Q];                                                                                   \
-        v##_turn(in, rows);                                                                              \
-        if (stream) {                                                                                    \
-            DPCRI_UNROLL_ALL                                                                             \
-            for (int r = 0; r < 4 * Q; r++)                                                              \
-                _mm512_stream_si512((__m512i *)(void *)(to + r * stride + at), (__m512i)rows[r]);        \
-        } else {                                                                                         \
-            DPCRI_UNROLL_ALL                                                                             \
-            for (int r = 0; r < 4 * Q; r++) v##_store(to + r * stride + at, rows[r]);                    \
-        }                                                                                                \
+#define DPCRI_TRANSPOSES(v, type, Q)                                                                                  \
+    DPCRI_INLINE void v##_turn(const v *in, v *out) {                                                                 \
+        vd t[4 * Q];                                                                                                  \
+        DPCRI_UNROLL_ALL                                                                                              \
+        for (int g = 0; g < 4; g++) {                                                                                 \
+            DPCRI_UNROLL_ALL                                                                                          \
+            for (int r = g * Q; r < g * Q + Q; r++) t[r] = (vd)in[r];                                                 \
+            v##_square(t + g * Q);                                                                                    \
+        }                                                                                                             \
+        DPCRI_UNROLL_ALL                                                                                              \
+        for (int j = 0; j < Q; j++) {                                                                                 \
+            const vd a = vd_quarters_02(t[j], t[Q + j]), b = vd_quarters_02(t[2 * Q + j], t[3 * Q + j]);              \
+            const vd c = vd_quarters_13(t[j], t[Q + j]), d = vd_quarters_13(t[2 * Q + j], t[3 * Q + j]);              \
+            out[j] = (v)vd_quarters_02(a, b);                                                                         \
+            out[Q + j] = (v)vd_quarters_02(c, d);                                                                     \
+            out[2 * Q + j] = (v)vd_quarters_13(a, b);                                                                 \
+            out[3 * Q + j] = (v)vd_quarters_13(c, d);                                                                 \
+        }                                                                                                             \
+    }                                                                                                                 \
+    DPCRI_INLINE void v##_gather(const type *first, const type *from, const int stride, int64_t at, const bool whole, \
+                                 v *out) {                                                                            \
+        if (whole) {                                                                                                  \
+            v rows[4 * Q];                                                                                            \
+            rows[0] = v##_load(first + at);                                                                           \
+            DPCRI_UNROLL_ALL                                                                                          \
+            for (int r = 1; r < 4 * Q; r++) rows[r] = v##_load(from + r * stride + at);                               \
+            v##_turn(rows, out);                                                                                      \
+            return;                                                                                                   \
+        }                                                                                                             \
+        vd t[2 * Q];                                                                                                  \
+        DPCRI_UNROLL_ALL                                                                                              \
+        for (int g = 0; g < 2; g++) {                                                                                 \
+            DPCRI_UNROLL_ALL                                                                                          \
+            for (int r = 0; r < Q; r++)                                                                               \
+                t[g * Q + r] = vd_pair((g + r == 0 ? first : from + (2 * Q * g + r) * stride) + at,                   \
+                                       from + (2 * Q * g + Q + r) * stride + at);                                     \
+            v##_square(t + g * Q);                                                                                    \
+        }                                                                                                             \
+        DPCRI_UNROLL_ALL                                                                                              \
+        for (int j = 0; j < Q; j++) {                                                                                 \
+            out[j] = (v)vd_quarters_02(t[j], t[Q + j]);                                                               \
+            out[Q + j] = (v)vd_quarters_13(t[j], t[Q + j]);                                                           \
+        }                                                                                                             \
+    }                                                                                                                 \
+    DPCRI_INLINE void v##_scatter(type *to, const int stride, int64_t at, const v *in, bool stream) {                 \
+        v rows[4 * Q];                                                                                                \
+        v##_turn(in, rows);                                                                                           \
+        if (stream) {                                                                                                 \
+            DPCRI_UNROLL_ALL                                                                                          \
+            for (int r = 0; r < 4 * Q; r++)                                                                           \
+                _mm512_stream_si512((__m512i *)(void *)(to + r * stride + at), (__m512i)rows[r]);                     \
+        } else {                                                                                                      \
+            DPCRI_UNROLL_ALL                                                                                          \
+            for (int r = 0; r < 4 * Q; r++) v##_store(to + r * stride + at, rows[r]);                                 \
+        }                                                                                                             \
     }
 #elif DPCRI_VECTOR_BYTES == 32
-#define DPCRI_TRANSPOSES(v, type, Q)                                                                               \
-    DPCRI_INLINE void v##_gather(const type *first, const type *from, const int stride, int64_t at,                \
-                                 const bool whole, v *out) {                                                       \
-        (void)whole;                                                                                               \
-        vd t[Q];                                                                                                   \
-        DPCRI_UNROLL_ALL                                                                                           \
-        for (int r = 0; r < Q; r++)                                                                                \
-            t[r] = vd_pair((r == 0 ? first : from + r * stride) + at, from + (Q + r) * stride + at);               \
-        v##_square(t);                                                                                             \
-        DPCRI_UNROLL_ALL                                                                                           \
-        for (int j = 0; j < Q; j++) out[j] = (v)t[j];                                                              \
-    }                                                                                                              \
-    DPCRI_INLINE void v##_scatter(type *to, const int stride, int64_t at, const v *in, bool stream) {              \
-        (void)stream;                                                                                              \
-        DPCRI_UNROLL_ALL                                                                                           \
-        for (int h = 0; h < 2 * Q; h += Q) {                                                                       \
-            vd t[Q];                                                                                               \
-            DPCRI_UNROLL_ALL                                                                                       \
-            for (int j = 0; j < Q; j++) t[j] = (vd)in[h + j];                                                      \
-            v##_square(t);                                                                                         \
-            DPCRI_UNROLL_ALL                                                                                       \
-            for (int r = 0; r < Q; r++) vd_unpair(to + r * stride + at + h, to + (Q + r) * stride + at + h, t[r]); \
-        }                                                                                                          \
+#define DPCRI_TRANSPOSES(v, type, Q)                                                                                  \
+    DPCRI_INLINE void v##_gather(const type *first, const type *from, const int stride, int64_t at, const bool whole, \
+                                 v *out) {                                                                            \
+        (void)whole;                                                                                                  \
+        vd t[Q];                                                                                                      \
+        DPCRI_UNROLL_ALL                                                                                              \
+        for (int r = 0; r < Q; r++)                                                                                   \
+            t[r] = vd_pair((r == 0 ? first : from + r * stride) + at, from + (Q + r) * stride + at);                  \
+        v##_square(t);                                                                                                \
+        DPCRI_UNROLL_ALL                                                                                              \
+        for (int j = 0; j < Q; j++) out[j] = (v)t[j];                                                                 \
+    }                                                                                                                 \
+    DPCRI_INLINE void v##_scatter(type *to, const int stride, int64_t at, const v *in, bool stream) {                 \
+        (void)stream;                                                                                                 \
+        DPCRI_UNROLL_ALL                                                                                              \
+        for (int h = 0; h < 2 * Q; h += Q) {                                                                          \
+            vd t[Q];                                                                                                  \
+            DPCRI_UNROLL_ALL                                                                                          \
+            for (int j = 0; j < Q; j++) t[j] = (vd)in[h + j];                                                         \
+            v##_square(t);                                                                                            \
+            DPCRI_UNROLL_ALL                                                                                          \
+            for (int r = 0; r < Q; r++) vd_unpair(to + r * stride + at + h, to + (Q + r) * stride + at + h, t[r]);    \
+        }                                                                                                             \
     }
 #else
-#define DPCRI_TRANSPOSES(v, type, Q)                                                                  \
-    DPCRI_INLINE void v##_gather(const type *first, const type *from, const int stride, int64_t at,   \
-                                 const bool whole, v *out) {                                          \
-        (void)whole;                                                                                  \
-        vd t[Q];                                                                                      \
-        DPCRI_UNROLL_ALL                                                                              \
-        for (int r = 0; r < Q; r++) t[r] = (vd)v##_load((r == 0 ? first : from + r * stride) + at);   \
-        v##_square(t);                                                                                \
-        DPCRI_UNROLL_ALL                                                                              \
-        for (int j = 0; j < Q; j++) out[j] = (v)t[j];                                                 \
-    }                                                                                                 \
-    DPCRI_INLINE void v##_scatter(type *to, const int stride, int64_t at, const v *in, bool stream) { \
-        (void)stream;                                                                                 \
-        vd t[Q];                                                                                      \
-        DPCRI_UNROLL_ALL                                                                              \
-        for (int j = 0; j < Q; j++) t[j] = (vd)in[j];                                                 \
-        v##_square(t);                                                                                \
-        DPCRI_UNROLL_ALL                                                                              \
-        for (int r = 0; r < Q; r++) v##_store(to + r * stride + at, (v)t[r]);                         \
+#define DPCRI_TRANSPOSES(v, type, Q)                                                                                  \
+    DPCRI_INLINE void v##_gather(const type *first, const type *from, const int stride, int64_t at, const bool whole, \
+                                 v *out) {                                                                            \
+        (void)whole;                                                                                                  \
+        vd t[Q];                                                                                                      \
+        DPCRI_UNROLL_ALL                                                                                              \
+        for (int r = 0; r < Q; r++) t[r] = (vd)v##_load((r == 0 ? first : from + r * stride) + at);                   \
+        v##_square(t);                                                                                                \
+        DPCRI_UNROLL_ALL                                                                                              \
+        for (int j = 0; j < Q; j++) out[j] = (v)t[j];                                                                 \
+    }                                                                                                                 \
+    DPCRI_INLINE void v##_scatter(type *to, const int stride, int64_t at, const v *in, bool stream) {                 \
+        (void)stream;                                                                                                 \
+        vd t[Q];                                                                                                      \
+        DPCRI_UNROLL_ALL                                                                                              \
+        for (int j = 0; j < Q; j++) t[j] = (vd)in[j];                                                                 \
+        v##_square(t);                                                                                                \
+        DPCRI_UNROLL_ALL                                                                                              \
+        for (int r = 0; r < Q; r++) v##_store(to + r * stride + at, (v)t[r]);                                         \
     }
 #endif
 DPCRI_TRANSPOSES(vf, float, 4)
