@@ -132,15 +132,18 @@ static int read_lengths(const recurrent *r, work *w) {
     if (!w->lengths) return cli_fail_memory("the lengths");
     int64_t count = 0;
     if (list) {
-        for (const char *at = r->lengths; at; at = strchr(at, ','), at = at ? at + 1 : NULL, count++)
+        for (const char *at = r->lengths; at; at = strchr(at, ','), at = at ? at + 1 : NULL, count++) {
+            if (*at < '0' || *at > '9')
+                return cli_fail(CLI_INPUT, "--lengths '%.60s': wanted numbers, N,N,...", r->lengths);
             if (count < B) w->lengths[count] = strtoll(at, NULL, 10);
+        }
     } else {
         const int status = cli_array_read(w->context, "lengths", r->lengths, &w->length_file, &array);
         if (status) return status;
         count = cli_array_count(array);
         for (int64_t b = 0; b < B && b < count; b++) {
             const double value = cli_array_get(array, b);
-            if (value != floor(value))
+            if (value != floor(value) || fabs(value) > 1e15)
                 return cli_fail(CLI_INPUT, "--lengths: number %lld is %g: wanted whole numbers", (long long)b, value);
             w->lengths[b] = (int64_t)value;
         }
@@ -164,7 +167,9 @@ static int make_arrays(const recurrent *r, work *w) {
     const dpcr_recurrent_options *o = dpcr_recurrent_get_options(w->network);
     const int64_t D = o->bidirectional ? 2 : 1, N = o->layers * D, H = o->hidden;
     const dpcr_array *x = w->given[X];
-    if (x->ndim != 3) return check_shape("input", x, -1, -1, o->inputs);
+    if (x->ndim != 3)
+        return cli_fail(CLI_INPUT, "--input has %d dimensions: wanted [T][B][%lld]", (int)x->ndim,
+                        (long long)o->inputs);
     const int64_t T = x->shape[0], B = x->shape[1];
     int status = check_shape("input", x, T, B, o->inputs);
     if (!status) status = check_shape("h0", w->given[H0], N, B, H);
@@ -361,7 +366,7 @@ static int refuse(const recurrent *r) {
     int from_stdin = 0, to_stdout = 0;
     if (!r->weights) return cli_fail(CLI_USAGE, "no --weights: wanted a safetensors file of %s", kind);
     if (!r->input) return cli_fail(CLI_USAGE, "no --input: wanted x [T][B][I]");
-    if (!r->output && !r->final && !r->grads)
+    if (!r->output && !r->final && !r->final_c && !r->grads)
         return cli_fail(CLI_USAGE, "no --output, --final or --grads: nothing would be kept");
     if (!lstm && (r->c0 || r->final_c || r->grad_final_c))
         return cli_fail(CLI_USAGE, "--c0, --final-c and --grad-final-c are of an LSTM; this is %s", kind);

@@ -89,7 +89,7 @@ for file in sorted(glob.glob(os.path.join(fixtures, "recurrent_*.safetensors")))
     if "lengths" in t:
         lengths = ",".join(str(int(n)) for n in t["lengths"][1])
         arguments += ["--lengths", lengths if kind != "gru" else put("lengths.npy", t["lengths"])]
-    for method in ("sequential", "auto"):
+    for method in ("sequential", "auto", "overlap"):
         told = json.loads(run(*arguments, "--method", method))
         near(file, get("y.npy"), t["y"], 1e-10)
         near(file, get("ht.npy"), t["ht"], 1e-10)
@@ -102,7 +102,7 @@ for file in sorted(glob.glob(os.path.join(fixtures, "recurrent_*.safetensors")))
         assert told["kind"] == kind and told["length"] == t["x"][0][0] and told["hidden"] == t["weight_hh_l0"][0][1]
         assert len(told["chains"]) == t["ht"][0][0] and all(c["reason"] for c in told["chains"])
         runs += 1
-assert runs >= 40
+assert runs >= 60
 
 file = os.path.join(fixtures, "recurrent_gru_plain.safetensors")
 t = safetensors(file)
@@ -122,11 +122,13 @@ for arguments, status, part in (
         (["lstm"] + usual[1:], 5, "those of gru, wanted lstm"),
         (usual + ["--prefix", "rnn."], 5, "'rnn.weight_ih_l0' is absent"),
         (usual + ["--h0", x], 5, "--h0 has shape [7][3][5]: wanted [1][3][6]"),
-        (usual + ["--input", put("flat.npy", ([3, 5], t["x"][1][:15]))], 5, "--input has shape [3][5]"),
+        (usual + ["--input", put("flat.npy", ([3, 5], t["x"][1][:15]))], 5, "--input has 2 dimensions: wanted [T][B][5]"),
+        (usual + ["--lengths", "7,,7"], 5, "wanted numbers"),
+        (["linear", "--A", x, "--b", x, "--z0", "gru", "--output", path("z.npy")], 5, "gru"),
         (usual + ["--lengths", "7,7"], 5, "has 2 numbers: wanted 3"),
         (usual + ["--lengths", "7,8,1"], 5, "is 8: wanted 0..7"),
-        (usual + ["--weights", path("none")], 5, "none"),
-        (usual + ["--weights", x], 5, "x.npy"),
+        (usual + ["--weights", path("none")], 5, "No such file"),
+        (usual + ["--weights", x], 5, "header"),
         (usual + ["--output", path("no/y.npy")], 4, "no/y.npy"),
         (usual + ["--memory-limit", "10"], 4, "the limit is 10"),
         (["--weights", file, "gru"], 2, "no --input"),

@@ -71,6 +71,8 @@ static void fill(dpcr_dtype dtype, void *data, int64_t count, double size) {
     }
 }
 
+static dpcr_context *scratch;  // for what does not fit the kernels' stack
+
 // One problem: a kind and its widths, and arrays for lanes x steps x rows.
 typedef struct problem {
     const dpcri_gates_kernels *kernels;
@@ -103,7 +105,8 @@ static problem problem_make(dpcri_isa level, dpcr_dtype dtype, dpcri_gates_kind 
     char *bias = guarded(BIAS, H, element, beginning);
     fill(dtype, bias, H, 1);
     p.kernels->pack(kind, H, p.weight, f, b);
-    p.gates = (dpcri_gates){.kind = kind,
+    p.gates = (dpcri_gates){.context = scratch,
+                            .kind = kind,
                             .activation = H % 2 ? DPCRI_ACT_RELU : DPCRI_ACT_TANH,
                             .width = H,
                             .forward = f,
@@ -493,5 +496,9 @@ int main(void) {
         cmocka_unit_test(test_steps), cmocka_unit_test(test_strands_alone), cmocka_unit_test(test_lanes),
         cmocka_unit_test(test_ends),  cmocka_unit_test(test_gates_only),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const dpcr_context_options options = {.size = sizeof options, .threads = 1};
+    if (dpcr_context_create(&options, &scratch, NULL) != DPCR_OK) return 1;
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    dpcr_context_destroy(scratch);
+    return failed;
 }

@@ -50,7 +50,7 @@ static void chain_open(chain *c, dpcr_dtype dtype, dpcri_gates_kind kind, int64_
                            .dtype = dtype,
                            .nn = dpcri_nn_kernels_get(dtype),
                            .kernels = dpcri_gates_kernels_get(dtype),
-                           .gates = {.kind = kind, .activation = DPCRI_ACT_TANH, .width = H},
+                           .gates = {.context = c->context, .kind = kind, .activation = DPCRI_ACT_TANH, .width = H},
                            .length = T,
                            .batch = B,
                            .inputs = I};
@@ -64,6 +64,7 @@ static void chain_open(chain *c, dpcr_dtype dtype, dpcri_gates_kind kind, int64_
     l->gates.bias = c->pieces[4], l->weight_ih = c->pieces[5], l->weight_hh = c->pieces[6];
     void *bias = numbers(dtype, gates, size, 11);
     dpcri_recurrent_pack(l, bias, bias);
+    dpcri_recurrent_pack_back(l);
     free(bias);
     l->x = (dpcri_grid){.data = c->pieces[7], .step = B * I, .row = I};
     for (int64_t b = 0; b < B && b < 8; b++) c->ends[b] = b % 3 == 1 ? T / 2 : T;

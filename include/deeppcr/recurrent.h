@@ -3,9 +3,13 @@
 // bidirectional, over padded batches of sequences. Each layer and direction is a chain over time, z = (h) or, of an
 // LSTM, (h, c), solved by any method of solve.h:
 //
-//   for l in layers, for d in directions:  state = h0[l D + d]
-//     for t in 0..T-1 (d = 1: T-1..0):  state = cell(W_ih x_t + b_ih, W_hh h + b_hh, state);  y_t[d H .. d H + H - 1] =
-//     h hT[l D + d] = h;   x of the next layer = y
+//   for l in layers, for d in directions:
+//     state = h0[l D + d]
+//     for t in 0..T-1 (d = 1: T-1..0):
+//       state = cell(W_ih x_t + b_ih, W_hh h + b_hh, state)
+//       y_t[d H .. d H + H - 1] = h
+//     hT[l D + d] = h
+//     x of the next layer = y
 //
 //   RNN   h' = tanh(u), or ReLU                        u = W_ih x + b_ih + W_hh h + b_hh
 //   GRU   gates r, z, n:  n = tanh(x_n + r u_n),  h' = (1 - z) n + z h
@@ -60,10 +64,10 @@ DPCR_API void *dpcr_recurrent_gradient_vector(dpcr_recurrent *network);
 DPCR_API void dpcr_recurrent_zero_gradients(dpcr_recurrent *network);
 
 // safetensors as PyTorch's state_dict() gives it. The tensors say what network it is: kind by the rows of weight_hh
-// against its columns, layers, directions, widths, biases and dtype by names and shapes. Whether an RNN's function is tanh or
-// ReLU they do not say: `kind` does (0: what save wrote, else tanh); any other kind is only checked. What does not fit
-// together: DPCR_ERROR_FORMAT naming the tensor. `prefix` stands before every name ("rnn." for instance; NULL: nothing);
-// other tensors are ignored.
+// against its columns, layers, directions, widths, biases and dtype by names and shapes. Whether an RNN's function is
+// tanh or ReLU they do not say: `kind` does (0: what save wrote, else tanh); any other kind is only checked. What does
+// not fit together: DPCR_ERROR_FORMAT naming the tensor. `prefix` stands before every name ("rnn." for instance; NULL:
+// nothing); other tensors are ignored.
 DPCR_API dpcr_status dpcr_recurrent_load(dpcr_context *context, const char *path, const char *prefix,
                                          dpcr_recurrent_kind kind, dpcr_recurrent **network, dpcr_error *error);
 DPCR_API dpcr_status dpcr_recurrent_save(const dpcr_recurrent *network, const char *path, dpcr_error *error);
@@ -71,7 +75,7 @@ DPCR_API dpcr_status dpcr_recurrent_save(const dpcr_recurrent *network, const ch
 // ---- running it ----
 
 // What one pass reads and writes. D directions, N = layers D. All arrays in the network's dtype, on the host,
-// contiguous.
+// contiguous. What is written overlaps nothing else; but ht may be h0, and ct c0, where the plan is not for training.
 typedef struct dpcr_recurrent_pass {
     size_t size;             // sizeof(dpcr_recurrent_pass) of the caller
     dpcr_array x;            // [T][B][I]
@@ -99,9 +103,12 @@ typedef struct dpcr_recurrent_plan_options {
     int training;           // a backward pass will follow: execute leaves a tape
     int packed;             // passes may have lengths
     int frozen;             // the parameters do not change while the plan lives: they are laid out once, not each time
-    dpcr_solve_options solve;           // method and its options for every layer; size 0: the loop. AUTO needs `sample`
+    // Method and its options for every layer; size 0: the loop. What is left open (AUTO; backward 0) is decided over
+    // `sample`. Methods that want Jacobians (newton, shooting, ...) need a state of at most 128 numbers: H, of an LSTM
+    // 2 H.
+    dpcr_solve_options solve;
     const dpcr_recurrent_pass *sample;  // a typical x (and h0, c0, lengths), where the planner tries the chains; read
-                                        // by plan_create alone; NULL: AUTO takes the loop
+                                        // by plan_create alone; NULL: what is open is the loop
 } dpcr_recurrent_plan_options;
 
 // The network must outlive the plan. A plan serves one call at a time.

@@ -33,6 +33,7 @@ extern const int dpcri_gates_count[DPCRI_GATES_KINDS], dpcri_gates_tape[DPCRI_GA
     dpcri_gates_state[DPCRI_GATES_KINDS];
 
 typedef struct dpcri_gates {
+    dpcr_context *context;  // scratch that does not fit the stack comes from its allocator
     dpcri_gates_kind kind;
     int activation;        // RNN: DPCRI_ACT_RELU or DPCRI_ACT_TANH
     int64_t width;         // H
@@ -67,7 +68,7 @@ typedef struct dpcri_gates_adjoint {
 typedef struct dpcri_gates_kernels {
     size_t element;  // bytes
     int64_t units;   // hidden units of a packed tile: the lanes of a vector
-    // Packed weights from W_hh [gates H][H], row-major, numbers as many as dpcri_gates_packed says.
+    // Packed weights from W_hh [gates H][H], row-major, numbers as many as dpcri_gates_packed says; either may be NULL.
     void (*pack)(dpcri_gates_kind kind, int64_t width, const void *weight, void *forward, void *backward);
     // False: scratch memory was refused, and nothing was written that counts.
     bool (*advance)(const dpcri_gates *gates, const dpcri_gates_forward *run);

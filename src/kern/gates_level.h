@@ -4,8 +4,7 @@
 #ifndef DPCRI_GATES_LEVEL_H
 #define DPCRI_GATES_LEVEL_H
 
-#include <stdlib.h>
-
+#include "base/base.h"
 #include "kern/gates.h"
 #include "kern/simd.h"
 
@@ -54,7 +53,7 @@ enum {
 enum { ONE_GATE_SPLIT = 2 };
 
 // Strands of a call that go through a step together.
-enum { TOGETHER = 64, SCRATCH_BYTES = 1 << 16 };
+enum { TOGETHER = 64, SCRATCH_BYTES = 1 << 14 };
 
 #define VALUES_ONLY
 #define T float

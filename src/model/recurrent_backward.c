@@ -181,7 +181,7 @@ static dpcr_array direct_of(dpcr_recurrent_plan *plan, const dpcr_recurrent_pass
     }
     if (flow.in_outputs && !plan->options.packed) return view;
     const dpcri_grid to = {.data = space->direct, .step = plan->options.batch * w, .row = w};
-    memset(space->direct, 0, (size_t)(plan->options.length * to.step * element));
+    if (w > H) memset(space->direct, 0, (size_t)(plan->options.length * to.step * element));
     dpcri_recurrent_copy(plan, pass->lengths, H, from, to, flow.copied);
     return dpcri_recurrent_view(plan, to, w, flow.reverse && !flow.copied);
 }
@@ -204,6 +204,10 @@ static chain_products products_of(const dpcr_recurrent_plan *plan, const dpcr_re
     const dpcr_array z = dpcri_recurrent_states(plan, pass, space, chain);
     const dpcri_grid x = dpcri_recurrent_input(plan, pass, space, chain);
     const bool turned = flow.reverse && !flow.copied;
+    // e is 0 past the ends, and 0 times what the caller left there may be NaN. Above the first layer it is 0.
+    const bool cleared = pass->lengths && !flow.copied && chain < plan->network->directions;
+    const dpcri_grid zeroed = {.data = space->reversed, .step = x.step, .row = x.row};
+    if (cleared) dpcri_recurrent_copy(plan, pass->lengths, plan->layers[chain].inputs, x, zeroed, false);
     const int64_t T = plan->options.length, end = turned ? (T - 1) * z.strides[0] * (int64_t)plan->network->element : 0;
     return (chain_products){.plan = plan,
                             .nn = plan->layers[chain].nn,
@@ -211,7 +215,7 @@ static chain_products products_of(const dpcr_recurrent_plan *plan, const dpcr_re
                             .turned = turned,
                             .e = {space->kept[chain].gates, tape_of(plan)},
                             .z = {(char *)z.data + end, z.strides[1]},
-                            .x = {flow.copied ? space->reversed : x.data, x.row},
+                            .x = {flow.copied || cleared ? space->reversed : x.data, x.row},
                             .z0 = {space->initial, state_of(plan)},
                             .hidden = sums_of(plan, chain, false),
                             .input = sums_of(plan, chain, true),
@@ -255,6 +259,8 @@ static dpcr_status back_chain(dpcr_recurrent_plan *plan, const dpcr_recurrent_pa
     plan->layers[chain].products_user = &products;
     const dpcr_status status = solve_back(plan, pass, space, chain, outer, report, error);
     plan->layers[chain].products = NULL;
+    if (status == DPCR_ERROR_CALLBACK)  // ours abort for one reason alone
+        return dpcri_fail(error, DPCR_ERROR_MEMORY, "recurrent_backward: no memory for a block of steps");
     if (status != DPCR_OK) return status;
     if (copied && inner) dpcri_recurrent_copy(plan, pass->lengths, width, own, there, true);
     const dpcri_grid back = {.data = space->initial_back, .row = state_of(plan)};

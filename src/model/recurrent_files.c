@@ -85,16 +85,21 @@ static dpcr_status read_parameters(dpcr_recurrent *n, const reading *r, dpcr_err
     return DPCR_OK;
 }
 
-// A hostile file must not make us allocate more than it holds: the first layer's widths are those of its own tensors,
-// and later layers are [gates hidden][directions hidden] each, which the file must hold too.
-static dpcr_status check_size(const reading *r, const dpcr_recurrent_options *o, dpcr_error *error) {
-    char name[NAME_BYTES];
-    for (int64_t l = 0; l < o->layers; l++) {
-        snprintf(name, sizeof name, "weight_hh_l%lld", (long long)l);
-        const dpcr_tensor *hh = find(r, name);
-        if (!is_matrix(hh) || hh->array.shape[1] != o->hidden)
-            return wrong(r, name, "the shape of weight_hh_l0", error);
-    }
+// A hostile file must not make us allocate more than it holds: every matrix is there, in its shape, before there is a
+// network.
+static dpcr_status check_matrices(const reading *r, const dpcr_recurrent_options *o, dpcr_error *error) {
+    const int64_t D = o->bidirectional ? 2 : 1, rows = find(r, "weight_hh_l0")->array.shape[0];
+    for (int64_t c = 0; c < o->layers * D; c++)
+        for (int hh = 0; hh < 2; hh++) {
+            char name[NAME_BYTES], wanted[64];
+            const int64_t columns = hh ? o->hidden : c < D ? o->inputs : D * o->hidden;
+            snprintf(name, sizeof name, "weight_%s_l%lld%s", hh ? "hh" : "ih", (long long)(c / D),
+                     c % D ? "_reverse" : "");
+            const dpcr_tensor *t = find(r, name);
+            if (is_matrix(t) && t->array.shape[0] == rows && t->array.shape[1] == columns) continue;
+            snprintf(wanted, sizeof wanted, "[%lld][%lld]", (long long)rows, (long long)columns);
+            return wrong(r, name, wanted, error);
+        }
     return DPCR_OK;
 }
 
@@ -114,7 +119,7 @@ dpcr_status dpcr_recurrent_load(dpcr_context *context, const char *path, const c
     dpcr_status status;
     DPCR_TRY(dpcr_safetensors_read(context, path, &tensors, error));
     DPCR_TRY(recognise(&r, kind, &options, error));
-    DPCR_TRY(check_size(&r, &options, error));
+    DPCR_TRY(check_matrices(&r, &options, error));
     DPCR_TRY(dpcr_recurrent_create(context, &options, &made, error));
     DPCR_TRY(read_parameters(made, &r, error));
     *network = made;

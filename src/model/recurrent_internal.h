@@ -45,6 +45,7 @@ struct dpcr_recurrent_plan {
     dpcri_recurrent *layers;   // [chains]; they are pointed to a call's arrays, so a plan serves one call at a time
     dpcr_solve_plan **chains;  // [chains]
     char *packed;              // what the layers' weights are laid out in
+    bool laid_out_back;        // and for going back
     bool laid_out;             // frozen: packed is filled
     void **outputs;            // room for a space's pointers
     dpcri_recurrent_kept *kept;
@@ -85,8 +86,13 @@ dpcr_status dpcri_recurrent_open(dpcr_recurrent_plan *plan, const char *call, co
 dpcr_status dpcri_recurrent_check_array(const dpcr_recurrent_plan *plan, const char *call, const char *name,
                                         const dpcr_array *array, bool optional, const int64_t shape[3],
                                         dpcr_error *error);
-// Lays the weights of all layers out for the kernels, unless they are frozen and lie there.
+// Lays the weights of all layers out for the kernels, unless they are frozen and lie there; those of a forward pass
+// serve the backward one after it, which needs W_hh in another order besides.
 void dpcri_recurrent_lay_out(dpcr_recurrent_plan *plan);
+void dpcri_recurrent_lay_out_back(dpcr_recurrent_plan *plan);
+
+// The chain's callbacks, those that the plan's passes call.
+void dpcri_recurrent_plan_steps(const dpcr_recurrent_plan *plan, int64_t chain, dpcr_steps *steps);
 
 // Plans chain after chain, each over what the loop made of the ones below from `options.sample`.
 dpcr_status dpcri_recurrent_sample(dpcr_recurrent_plan *plan, const dpcr_solve_options *options, dpcr_error *error);
@@ -107,8 +113,8 @@ dpcr_array dpcri_recurrent_tape(const dpcr_recurrent_plan *plan, const dpcri_rec
 // [T][B][width] of numbers whose grid is given, in the chain's order: against time where `reverse`.
 dpcr_array dpcri_recurrent_view(const dpcr_recurrent_plan *plan, dpcri_grid grid, int64_t width, bool reverse);
 
-// to[t][b] = from[t][b], or from[end - 1 - t][b] where `turn`, for t < end = lengths[b] (NULL: T), and 0 beyond. Rows of
-// `width` numbers; `from` may be `to` where nothing is turned.
+// to[t][b] = from[t][b], or from[end - 1 - t][b] where `turn`, for t < end = lengths[b] (NULL: T), and 0 beyond. Rows
+// of `width` numbers; `from` may be `to` where nothing is turned.
 void dpcri_recurrent_copy(const dpcr_recurrent_plan *plan, const int64_t *lengths, int64_t width, dpcri_grid from,
                           dpcri_grid to, bool turn);
 

@@ -63,7 +63,8 @@ void dpcri_recurrent_carve_workspace(const dpcr_recurrent_plan *plan, bool backw
             space->kept[c] =
                 (dpcri_recurrent_kept){.states = dpcri_recurrent_flow_of(plan, c).in_outputs ? NULL : states};
     }
-    space->reversed = copied ? take(plan, arena, widest_input(n)) : NULL;
+    const bool cleared = backward && plan->options.packed;  // x with zeros past the ends
+    space->reversed = copied || cleared ? take(plan, arena, widest_input(n)) : NULL;
     space->initial = take_rows(plan, arena, state_of(n));
     space->direct = space->back_reversed = space->outer[0] = space->outer[1] = NULL;
     space->last = space->initial_back = NULL;
@@ -126,7 +127,8 @@ static bool carve_packed(dpcr_recurrent_plan *plan, dpcri_arena *arena) {
         dpcri_recurrent_sizes sizes;
         if (!dpcri_recurrent_sizes_of(layer, &sizes)) return false;
         layer->gates.forward = dpcri_arena_take(arena, sizes.forward, layer->kernels->element);
-        layer->gates.backward = dpcri_arena_take(arena, sizes.backward, layer->kernels->element);
+        const int64_t back = plan->options.training ? sizes.backward : 0;
+        layer->gates.backward = dpcri_arena_take(arena, back, layer->kernels->element);
         layer->panels = dpcri_arena_take(arena, sizes.panels, layer->kernels->element);
         layer->bias = dpcri_arena_take(arena, sizes.bias, layer->kernels->element);
         layer->gates.bias = dpcri_arena_take(arena, sizes.hidden_bias, layer->kernels->element);
@@ -142,7 +144,8 @@ static dpcr_status make_layers(dpcr_recurrent_plan *plan, dpcr_error *error) {
             .dtype = n->options.dtype,
             .nn = dpcri_nn_kernels_get(n->options.dtype),
             .kernels = dpcri_gates_kernels_get(n->options.dtype),
-            .gates = {.kind = n->gates,
+            .gates = {.context = plan->context,
+                      .kind = n->gates,
                       .activation = n->options.kind == DPCR_RNN_RELU ? DPCRI_ACT_RELU : DPCRI_ACT_TANH,
                       .width = n->options.hidden},
             .length = plan->options.length,
@@ -172,18 +175,33 @@ void dpcri_recurrent_lay_out(dpcr_recurrent_plan *plan) {
     plan->laid_out = plan->options.frozen != 0;
 }
 
+void dpcri_recurrent_lay_out_back(dpcr_recurrent_plan *plan) {
+    if (plan->laid_out_back) return;
+    for (int64_t c = 0; c < plan->network->chains; c++) dpcri_recurrent_pack_back(&plan->layers[c]);
+    plan->laid_out_back = plan->options.frozen != 0;
+}
+
+void dpcri_recurrent_plan_steps(const dpcr_recurrent_plan *plan, int64_t chain, dpcr_steps *steps) {
+    dpcri_recurrent_steps(&plan->layers[chain], steps);
+    if (plan->layers[chain].gates.backward) return;
+    steps->adjoint = NULL;  // not for training: there are no weights for the way back
+    steps->gradient = NULL;
+}
+
 static dpcr_status plan_chains(dpcr_recurrent_plan *plan, dpcr_error *error) {
     dpcr_solve_options options = plan->options.solve;
     if (!options.size) options = (dpcr_solve_options){.size = sizeof options, .method = DPCR_METHOD_SEQUENTIAL};
     options.consume_tape = plan->options.training;
     const bool some = plan->options.length > 0 && plan->options.batch > 0;
-    if (options.method == DPCR_METHOD_AUTO && plan->options.sample && some)
-        return dpcri_recurrent_sample(plan, &options, error);
+    const bool loop = options.method == DPCR_METHOD_SEQUENTIAL || !plan->options.training;
+    if (loop && !options.backward) options.backward = DPCR_SCHEME_SEQUENTIAL;
+    const bool open = options.method == DPCR_METHOD_AUTO || !options.backward;  // the planner tries the chain
+    if (open && plan->options.sample && some) return dpcri_recurrent_sample(plan, &options, error);
     if (options.method == DPCR_METHOD_AUTO) options.method = DPCR_METHOD_SEQUENTIAL;
-    if (options.method == DPCR_METHOD_SEQUENTIAL && !options.backward) options.backward = DPCR_SCHEME_SEQUENTIAL;
+    if (!options.backward) options.backward = DPCR_SCHEME_SEQUENTIAL;
     for (int64_t c = 0; c < plan->network->chains; c++) {
         dpcr_steps steps;
-        dpcri_recurrent_steps(&plan->layers[c], &steps);
+        dpcri_recurrent_plan_steps(plan, c, &steps);
         const dpcr_status status = dpcr_solve_plan_create(plan->context, &steps, &options, &plan->chains[c], error);
         if (status != DPCR_OK) return status;
     }
@@ -222,7 +240,7 @@ dpcr_status dpcr_recurrent_plan_create(const dpcr_recurrent *network, const dpcr
     DPCR_TRY(make_layers(p, error));
     DPCR_TRY(plan_chains(p, error));
     p->options.sample = NULL;
-    p->laid_out = false;
+    p->laid_out = p->laid_out_back = false;
     *plan = p;
     return DPCR_OK;
 done:

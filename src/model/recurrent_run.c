@@ -74,10 +74,13 @@ dpcr_status dpcri_recurrent_open(dpcr_recurrent_plan *plan, const char *call, co
     }
     dpcri_arena arena = {.base = workspace, .size = workspace ? workspace_bytes : 0};
     dpcri_recurrent_carve_workspace(plan, backward, &arena, space);
-    if (arena.overflow)
+    if (arena.overflow || (!workspace && arena.used > 0))
         return dpcri_fail(error, DPCR_ERROR_MEMORY, "%s: workspace of %zu bytes, wanted %zu", call, workspace_bytes,
                           dpcr_recurrent_plan_workspace(plan));
-    dpcri_recurrent_lay_out(plan);
+    if (backward)
+        dpcri_recurrent_lay_out_back(plan);
+    else
+        dpcri_recurrent_lay_out(plan);
 done:
     return status;
 }
@@ -121,9 +124,9 @@ dpcr_array dpcri_recurrent_view(const dpcr_recurrent_plan *plan, dpcri_grid grid
 void dpcri_recurrent_copy(const dpcr_recurrent_plan *plan, const int64_t *lengths, int64_t width, dpcri_grid from,
                           dpcri_grid to, bool turn) {
     const int64_t T = plan->options.length, element = (int64_t)plan->network->element;
-    for (int64_t b = 0; b < plan->options.batch; b++) {
-        const int64_t end = lengths ? lengths[b] : T;
-        for (int64_t t = 0; t < T; t++) {
+    for (int64_t t = 0; t < T; t++)
+        for (int64_t b = 0; b < plan->options.batch; b++) {
+            const int64_t end = lengths ? lengths[b] : T;
             char *there = (char *)to.data + (t * to.step + b * to.row) * element;
             const char *here =
                 (const char *)from.data + ((turn ? end - 1 - t : t) * from.step + b * from.row) * element;
@@ -132,7 +135,6 @@ void dpcri_recurrent_copy(const dpcr_recurrent_plan *plan, const int64_t *length
             else if (here != there)
                 memcpy(there, here, (size_t)(width * element));
         }
-    }
 }
 
 static char *of_chain(const dpcr_recurrent_plan *plan, const dpcr_array *array, int64_t chain) {
@@ -224,6 +226,8 @@ static dpcr_status run_chain(dpcr_recurrent_plan *plan, const dpcr_recurrent_pas
     const dpcr_array z0 = dpcr_array_make(space->initial, plan->network->options.dtype, 2, shape);
     const dpcr_status status = dpcr_solve_execute(plan->chains[chain], &z0, &z, plan->options.training ? &tape : NULL,
                                                   solve, solve_bytes, report, error);
+    if (status == DPCR_ERROR_CALLBACK)  // ours abort for one reason alone
+        return dpcri_fail(error, DPCR_ERROR_MEMORY, "recurrent_execute: no memory for a block of steps");
     if (status == DPCR_OK) finish(plan, pass, space, chain);
     return status;
 }
@@ -253,14 +257,14 @@ static dpcr_status sample_chain(dpcr_recurrent_plan *plan, const dpcr_recurrent_
     const int64_t shape[2] = {plan->options.batch, state_of(plan)};
     const dpcr_array start = dpcr_array_make(space->initial, n->options.dtype, 2, shape);
     dpcr_steps steps;
-    dpcri_recurrent_steps(&plan->layers[chain], &steps);
+    dpcri_recurrent_plan_steps(plan, chain, &steps);
     dpcri_recurrent_feed(plan, pass, space, chain);
     dpcri_recurrent_join(plan, chain, &pass->h0, &pass->c0, space->initial);
     options.start = &start;
     dpcr_status status = dpcr_solve_plan_create(plan->context, &steps, &options, &plan->chains[chain], error);
     if (status != DPCR_OK || chain / n->directions + 1 == n->options.layers) return status;
     const size_t bytes = dpcr_solve_plan_workspace(plan->chains[chain]);
-    void *solve = dpcri_alloc(plan->context, bytes + 64);
+    void *solve = bytes == SIZE_MAX ? NULL : dpcri_alloc(plan->context, bytes + 64);
     if (!solve)
         return dpcri_fail(error, DPCR_ERROR_MEMORY, "recurrent_plan: no memory to try a layer (%zu bytes)", bytes);
     status = run_chain(plan, pass, space, chain, solve, bytes, NULL, error);
@@ -270,6 +274,7 @@ static dpcr_status sample_chain(dpcr_recurrent_plan *plan, const dpcr_recurrent_
 
 dpcr_status dpcri_recurrent_sample(dpcr_recurrent_plan *plan, const dpcr_solve_options *options, dpcr_error *error) {
     const int training = plan->options.training;
+    if (training) dpcri_recurrent_lay_out_back(plan);  // the planner times that too
     dpcri_recurrent_space space;
     dpcr_recurrent_pass pass = *plan->options.sample;
     dpcr_status status;

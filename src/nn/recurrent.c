@@ -5,10 +5,9 @@
 #include "nn/recurrent.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { STACK_BYTES = 1 << 16, PANEL = 32 };
+enum { STACK_BYTES = 1 << 15, PANEL = 32 };
 
 static int64_t gates_of(const dpcri_recurrent *c) { return dpcri_gates_count[c->gates.kind] * c->gates.width; }
 static int64_t tape_of(const dpcri_recurrent *c) { return dpcri_gates_tape[c->gates.kind] * c->gates.width; }
@@ -28,10 +27,14 @@ static void add_bias(const dpcri_recurrent *c, const void *from, int64_t count, 
     if (from) c->nn->multiply_add(1, count, to, count, 1, from, count, NULL, 0, to, count);
 }
 
+void dpcri_recurrent_pack_back(dpcri_recurrent *c) {
+    c->kernels->pack(c->gates.kind, c->gates.width, c->weight_hh, NULL, (void *)c->gates.backward);
+}
+
 void dpcri_recurrent_pack(dpcri_recurrent *c, const void *bias_ih, const void *bias_hh) {
     const int64_t gates = gates_of(c), H = c->gates.width, I = c->inputs;
     const size_t element = c->kernels->element;
-    c->kernels->pack(c->gates.kind, H, c->weight_hh, (void *)c->gates.forward, (void *)c->gates.backward);
+    c->kernels->pack(c->gates.kind, H, c->weight_hh, (void *)c->gates.forward, NULL);
     memset((void *)c->bias, 0, (size_t)gates * element);
     memset((void *)c->gates.bias, 0, (size_t)H * element);
     add_bias(c, bias_ih, gates, (void *)c->bias);
@@ -107,15 +110,17 @@ static dpcri_grid at(dpcri_grid grid, int64_t lane, int64_t row, size_t element)
     return grid;
 }
 
-// Memory for `wanted` bytes: the caller's piece of stack, or from the heap where that is too small.
-static char *scratch_of(char *stack, size_t wanted) { return wanted <= STACK_BYTES ? stack : malloc(wanted); }
+// Memory for `wanted` bytes: the caller's piece of stack, or of the context where that is too small.
+static char *scratch_of(const dpcri_recurrent *c, char *stack, size_t wanted) {
+    return wanted <= STACK_BYTES ? stack : dpcri_alloc(c->context, wanted);
+}
 
 static int64_t block_of(const dpcri_recurrent *c, int64_t strands, int64_t numbers, int64_t steps) {
     const int64_t each = strands * numbers * (int64_t)c->kernels->element, fit = each > 0 ? STACK_BYTES / each : 1;
     return fit < 1 ? 1 : fit < steps ? fit : steps;
 }
 
-enum { NO_MEMORY = -1 };
+enum { NO_MEMORY = DPCR_ERROR_MEMORY };
 
 // ---- forward ----
 
@@ -144,7 +149,7 @@ static int advance(void *user, const dpcr_span *span, const dpcr_array *in_, con
     _Alignas(64) char stack[STACK_BYTES];
     const size_t element = c->kernels->element;
     const int64_t strands = span->lanes * span->rows, block = block_of(c, strands, gates_of(c), span->steps);
-    char *u = scratch_of(stack, (size_t)(strands * block * gates_of(c)) * element);
+    char *u = scratch_of(c, stack, (size_t)(strands * block * gates_of(c)) * element);
     if (!u) return NO_MEMORY;
     dpcri_grid in = grid_of(in_);
     const dpcri_grid states = grid_of(states_), last = grid_of(last_), tape = grid_of(tape_);
@@ -155,7 +160,7 @@ static int advance(void *user, const dpcr_span *span, const dpcr_array *in_, con
             advance_block(c, span, k, count, in, from_step(states, k, element), last, from_step(tape, k, element), u);
         in = last.data ? last : from_step(states, k + count - 1, element);
     }
-    if (u != stack) free(u);
+    if (u != stack) dpcri_free(c->context, u);
     return done ? 0 : NO_MEMORY;
 }
 
@@ -220,7 +225,7 @@ static bool adjoint_blocks(const dpcri_recurrent *c, const dpcri_gates_adjoint *
     const int64_t tape = tape_of(c), gates = gates_of(c), rows = run->rows;
     const int64_t block = block_of(c, rows, tape + gates, run->steps), strands = block * rows;
     _Alignas(64) char stack[STACK_BYTES];
-    char *u = scratch_of(stack, (size_t)(strands * (tape + gates)) * element);
+    char *u = scratch_of(c, stack, (size_t)(strands * (tape + gates)) * element);
     if (!u) return false;
     const dpcri_grid kept = {u + (size_t)(strands * gates) * element, 0, rows * tape, tape};
     bool done = true;
@@ -237,8 +242,31 @@ static bool adjoint_blocks(const dpcri_recurrent *c, const dpcri_gates_adjoint *
         done = retrace(c, part.first, part.steps, span->row, rows, part.in, kept, u) &&
                c->kernels->adjoint(&c->gates, &part);
     }
-    if (u != stack) free(u);
+    if (u != stack) dpcri_free(c->context, u);
     return done;
+}
+
+static int adjoint_without_tape(const dpcri_recurrent *c, const dpcri_gates_adjoint *run, const dpcr_span *span) {
+    const size_t element = c->kernels->element;
+    const dpcri_grid own = {.row = state_of(c)};  // where nobody wants what comes out
+    void *g = NULL;
+    if (!run->first_out.data && !(g = dpcri_alloc(c->context, (size_t)(span->rows * state_of(c)) * element)))
+        return NO_MEMORY;
+    bool done = true;
+    for (int64_t l = 0; done && l < span->lanes; l++) {
+        dpcri_gates_adjoint one = *run;
+        one.lanes = 1;
+        one.first = span->first + l * span->stride;
+        one.in = at(run->in, l, 0, element);
+        one.direct = at(run->direct, l, 0, element);
+        one.kept = at(run->kept, l, 0, element);
+        one.last = at(run->last, l, 0, element);
+        one.first_out = at(run->first_out, l, 0, element);
+        if (g) one.first_out = own, one.first_out.data = g;
+        done = adjoint_blocks(c, &one, span);
+    }
+    dpcri_free(c->context, g);
+    return done ? 0 : NO_MEMORY;
 }
 
 static int adjoint(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
@@ -267,26 +295,7 @@ static int adjoint(void *user, const dpcr_span *span, const dpcr_array *in, cons
     }
     if (taped && !run.kept.data) run.e = run.tape;  // gradient_from_tape
     if (taped) return c->kernels->adjoint(&c->gates, &run) ? 0 : NO_MEMORY;
-    const size_t element = c->kernels->element;
-    for (int64_t l = 0; l < span->lanes; l++) {
-        dpcri_gates_adjoint one = run;
-        one.lanes = 1;
-        one.first = span->first + l * span->stride;
-        one.in = at(run.in, l, 0, element);
-        one.direct = at(run.direct, l, 0, element);
-        one.kept = at(run.kept, l, 0, element);
-        one.last = at(run.last, l, 0, element);
-        one.first_out = at(run.first_out, l, 0, element);
-        char carry[STACK_BYTES];
-        const size_t bytes = (size_t)(span->rows * state_of(c)) * element;
-        char *g = one.first_out.data ? carry : scratch_of(carry, bytes);
-        if (!g) return NO_MEMORY;
-        if (!one.first_out.data) one.first_out = (dpcri_grid){.data = g, .row = state_of(c)};
-        const bool done = adjoint_blocks(c, &one, span);
-        if (g != carry) free(g);
-        if (!done) return NO_MEMORY;
-    }
-    return 0;
+    return adjoint_without_tape(c, &run, span);
 }
 
 // Where e of the span's first step lies: in a place of its own, or in the tape.
@@ -300,7 +309,8 @@ static dpcri_grid place_of_gradients(const dpcri_recurrent *c, const dpcr_span *
 static int gates_of_adjoint(const dpcri_recurrent *c, const dpcr_span *span, const dpcr_array *in,
                             const dpcr_array *tape, const dpcr_array *lambda) {
     const dpcri_grid e = place_of_gradients(c, span, tape);
-    if (!lambda || !lambda->data || !e.data) return 0;
+    if (!lambda || !lambda->data) return 0;
+    if (!e.data) return c->products ? DPCR_ERROR_ARGUMENT : 0;  // nowhere to leave e, which the products want
     dpcri_gates_adjoint run = {.lanes = span->lanes,
                                .steps = 1,
                                .rows = span->rows,
@@ -317,7 +327,7 @@ static int gates_of_adjoint(const dpcri_recurrent *c, const dpcr_span *span, con
     _Alignas(64) char stack[STACK_BYTES];
     const size_t element = c->kernels->element;
     const int64_t rows = span->rows, block = block_of(c, rows, gates_of(c), span->lanes);
-    char *u = scratch_of(stack, (size_t)(block * rows * gates_of(c)) * element);
+    char *u = scratch_of(c, stack, (size_t)(block * rows * gates_of(c)) * element);
     if (!u) return NO_MEMORY;
     const dpcri_gates_adjoint all = run;
     bool done = true;
@@ -331,7 +341,7 @@ static int gates_of_adjoint(const dpcri_recurrent *c, const dpcr_span *span, con
                        (dpcri_grid){run.e.data, 0, run.e.lane, run.e.row}, u) &&
                c->kernels->adjoint(&c->gates, &run);
     }
-    if (u != stack) free(u);
+    if (u != stack) dpcri_free(c->context, u);
     return done ? 0 : NO_MEMORY;
 }
 

@@ -38,8 +38,10 @@ typedef struct dpcri_recurrent_sizes {
 // False: too many to number.
 bool dpcri_recurrent_sizes_of(const dpcri_recurrent *layer, dpcri_recurrent_sizes *sizes);
 
-// Lays weights and biases (NULL: none) out for the kernels; the pieces of `layer` must have been set to their memory.
+// Lays weights and biases (NULL: none) out for the kernels, forward; and W_hh for going back. The pieces of `layer`
+// must have been set to their memory.
 void dpcri_recurrent_pack(dpcri_recurrent *layer, const void *bias_ih, const void *bias_hh);
+void dpcri_recurrent_pack_back(dpcri_recurrent *layer);
 
 // The layer must outlive what is solved with the callbacks.
 void dpcri_recurrent_steps(const dpcri_recurrent *layer, dpcr_steps *steps);
