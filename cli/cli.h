@@ -33,6 +33,7 @@ int cli_verb_plan(int argc, char **argv);
 int cli_verb_solve(int argc, char **argv);
 int cli_verb_check(int argc, char **argv);
 int cli_verb_gradcheck(int argc, char **argv);
+int cli_verb_convert(int argc, char **argv);
 int cli_verb_train(int argc, char **argv);
 int cli_verb_eval(int argc, char **argv);
 int cli_verb_bench(int argc, char **argv);

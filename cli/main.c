@@ -11,6 +11,7 @@ static const cli_verb verbs[] = {
     {"solve", "solve a linear chain from npy or npz files", cli_verb_solve},
     {"check", "compare a parallel solve with the loop, forward and backward", cli_verb_check},
     {"gradcheck", "compare gradients with finite differences", cli_verb_gradcheck},
+    {"convert", "recurrent nodes of an ONNX model as weights for solve", cli_verb_convert},
     {"train", "train a network on images", cli_verb_train},
     {"eval", "accuracy and loss of a trained network", cli_verb_eval},
     {"bench", "time a chain by the loop, in parallel and by auto", cli_verb_bench},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Files of numbers: IDX data sets (MNIST, Fashion-MNIST), npy and npz arrays, safetensors. All readers check every size
-// and offset before use.
+// Files of numbers: IDX data sets (MNIST, Fashion-MNIST), npy and npz arrays, safetensors, recurrent nodes of ONNX
+// models. All readers check every size and offset before use.
 #ifndef DEEPPCR_DATA_H
 #define DEEPPCR_DATA_H
 
@@ -57,6 +57,28 @@ DPCR_API dpcr_status dpcr_npz_write(const char *path, const dpcr_tensors *tensor
 DPCR_API dpcr_status dpcr_safetensors_read(dpcr_context *context, const char *path, dpcr_tensors *tensors,
                                            dpcr_error *error);
 DPCR_API dpcr_status dpcr_safetensors_write(const char *path, const dpcr_tensors *tensors, dpcr_error *error);
+
+// ---- ONNX ----
+
+// The RNN, GRU and LSTM nodes of an ONNX model, with their initialisers or Constants (float, double; also in files
+// beside the model), as the tensors of torch.nn's state_dict(): names, shapes, order of the gates. What
+// dpcr_safetensors_write makes of them dpcr_recurrent_load reads. Metadata: "deeppcr.recurrent" the kind, "onnx.layout"
+// "0" or "1".
+//
+// `node` NULL: all of them must be the layers of one network: of one kind, width and direction, each one's X the
+// former's Y (through Squeeze, Transpose, Reshape, Identity, Dropout). Else that one alone: the name of the node, or of
+// its first output where it has none. `path` "-" is standard input.
+//
+// A run takes x [T][B][I] and h0, c0 [layers directions][B][H] whatever the layout: of layout 0 a node's X, initial_h
+// and initial_c as they are; of layout 1, where ONNX has [B][T][I] and [B][directions][H], with the first two axes
+// exchanged. y [T][B][directions H] is ONNX's Y [T][directions][B][H] (layout 1: [B][T][directions][H]) with B before
+// directions.
+//
+// DPCR_ERROR_UNSUPPORTED names the node and what cannot be said in these tensors: linear_before_reset 0, peepholes,
+// input_forget, clip, other activations, direction "reverse" alone, weights that are computed, an initial state that is
+// a constant other than 0. Sequence lengths are the run's.
+DPCR_API dpcr_status dpcr_onnx_read_recurrent(dpcr_context *context, const char *path, const char *node,
+                                              dpcr_tensors *tensors, dpcr_error *error);
 
 #ifdef __cplusplus
 }

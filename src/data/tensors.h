@@ -41,6 +41,12 @@ dpcr_status dpcri_npz_read_source(dpcr_context *context, const dpcri_source *sou
 dpcr_status dpcri_idx_read_sources(dpcr_context *context, const dpcri_source *images, const dpcri_source *labels,
                                    int64_t classes, dpcr_dataset *dataset, dpcr_error *error);
 
+// An ONNX model in memory: `path` is where its external data lie beside (NULL: nowhere), `source` names it in error
+// texts.
+dpcr_status dpcri_onnx_read_bytes(dpcr_context *context, const char *path, const dpcri_source *source,
+                                  const void *bytes, size_t count, const char *node, dpcr_tensors *tensors,
+                                  dpcr_error *error);
+
 // zip64: writes every size and offset in the 64-bit form that otherwise only files beyond 4 GiB need.
 dpcr_status dpcri_npz_write(const char *path, const dpcr_tensors *tensors, bool zip64, dpcr_error *error);
 

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: MIT
+// convert MODEL.onnx OUT.safetensors: the RNN, GRU or LSTM nodes of an ONNX model, with PyTorch's names and gate order,
+// for 'solve rnn|rnn-relu|gru|lstm --weights'.
+#include <string.h>
+
+#include "cli.h"
+
+enum { KEY_NODE = 0x6000 };
+
+typedef struct conversion {
+    cli_common common;
+    const char *node, *model, *output;
+} conversion;
+
+static const struct argp_option convert_options[] = {
+    {"node", KEY_NODE, "NAME", 0,
+     "This node alone: its name, or its first output's where it has none (default: all, as layers of one network)", 0},
+    {0},
+};
+
+static error_t parse_convert(int key, char *arg, struct argp_state *state) {
+    conversion *c = state->input;
+    if (key != KEY_NODE) return ARGP_ERR_UNKNOWN;
+    c->node = arg;
+    return 0;
+}
+
+static const struct argp convert_argp = {convert_options, parse_convert, NULL, NULL, NULL, NULL, NULL};
+
+static int64_t count_layers(const dpcr_tensors *tensors) {
+    char name[64];
+    int64_t layers = 0;
+    do snprintf(name, sizeof name, "weight_hh_l%lld", (long long)++layers);
+    while (dpcr_tensors_find(tensors, name));
+    return layers;
+}
+
+static int tell(const conversion *c, const dpcr_tensors *tensors) {
+    const dpcr_array *ih = &dpcr_tensors_find(tensors, "weight_ih_l0")->array,
+                     *hh = &dpcr_tensors_find(tensors, "weight_hh_l0")->array;
+    const char *kind = dpcr_tensors_metadata(tensors, "deeppcr.recurrent"),
+               *layout = dpcr_tensors_metadata(tensors, "onnx.layout");
+    const bool both = dpcr_tensors_find(tensors, "weight_hh_l0_reverse") != NULL;
+    const int64_t layers = count_layers(tensors);
+    cli_result result = cli_result_create();
+    cli_set_text(&result, "kind", kind);
+    cli_set_text(&result, "dtype", dpcr_dtype_name(ih->dtype));
+    cli_set_int(&result, "inputs", ih->shape[1]);
+    cli_set_int(&result, "hidden", hh->shape[1]);
+    cli_set_int(&result, "layers", layers);
+    cli_set_bool(&result, "bidirectional", both);
+    cli_set_bool(&result, "bias", dpcr_tensors_find(tensors, "bias_ih_l0") != NULL);
+    cli_set_int(&result, "layout", layout[0] - '0');
+    cli_set_text(&result, "output", c->output);
+    if (strcmp(c->output, "-") != 0)
+        cli_say(&c->common,
+                "%s, %lld layer%s%s, inputs %lld, hidden %lld, %s, in %s: 'deeppcr solve %s --weights' runs it\n", kind,
+                (long long)layers, layers > 1 ? "s" : "", both ? ", both directions" : "", (long long)ih->shape[1],
+                (long long)hh->shape[1], dpcr_dtype_name(ih->dtype), c->output, kind);
+    const int status = cli_finish(&c->common, &result, CLI_DONE);
+    cli_result_destroy(&result);
+    return status;
+}
+
+static int run(dpcr_context *context, const conversion *c) {
+    dpcr_error error = {0};
+    dpcr_tensors tensors = {0};
+    int status = CLI_DONE;
+    if (strcmp(c->model, "-") != 0 && !cli_readable("the model", c->model)) return CLI_INPUT;
+    if (dpcr_onnx_read_recurrent(context, c->model, c->node, &tensors, &error) != DPCR_OK)
+        return cli_fail_error(&error, CLI_READING);
+    if (dpcr_safetensors_write(c->output, &tensors, &error) != DPCR_OK)
+        status = cli_fail_error(&error, CLI_WRITING);
+    else
+        status = tell(c, &tensors);
+    dpcr_tensors_free(context, &tensors);
+    return status;
+}
+
+static int refuse(const conversion *c) {
+    const bool to_stdout = c->output && !strcmp(c->output, "-");
+    if (!c->model || !c->output) return cli_fail(CLI_USAGE, "wanted MODEL.onnx and OUT.safetensors");
+    if (to_stdout + c->common.json + (c->common.csv && !strcmp(c->common.csv, "-")) > 1)
+        return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or '-')");
+    if (!to_stdout && !cli_writable("the output", c->output)) return CLI_RESOURCES;
+    return CLI_DONE;
+}
+
+int cli_verb_convert(int argc, char **argv) {
+    conversion c = {.common = CLI_COMMON_DEFAULTS};
+    const cli_syntax syntax = {
+        .arguments = "MODEL.onnx OUT.safetensors",
+        .doc =
+            "Reads the RNN, GRU and LSTM nodes of an ONNX model and writes their weights with PyTorch's names and "
+            "order "
+            "of gates, for 'deeppcr solve rnn|rnn-relu|gru|lstm'.\vSolve takes x [T][B][I] and h0, c0 "
+            "[layers directions][B][H]: of a model with layout 1, exchange the first two axes. 'layout' is kept in the "
+            "file's metadata. '-' is standard input or output.",
+        .groups = {{&convert_argp, &c, "Model:"}, {&cli_common_argp, &c.common, "Output and resources:"}},
+        .most = 2};
+    const char *positional[CLI_MAX_POSITIONAL] = {0};
+    int status;
+    if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
+    c.model = positional[0];
+    c.output = positional[1];
+    if ((status = refuse(&c))) return status;
+    dpcr_context *context = cli_context_create(&c.common, &status);
+    if (!context) return status;
+    status = run(context, &c);
+    dpcr_context_destroy(context);
+    return status;
+}

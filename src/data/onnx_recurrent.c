@@ -1,0 +1,579 @@
+// SPDX-License-Identifier: MIT
+// RNN, GRU and LSTM nodes of an ONNX model as tensors with torch.nn's names, shapes and gate order.
+//
+//   ONNX     W [D][G H][I]  R [D][G H][H]  B [D][2 G H], input half first    GRU z r h      LSTM i o f c
+//   PyTorch  weight_ih [G H][I], weight_hh [G H][H], bias_ih, bias_hh [G H]   GRU r z n      LSTM i f g o
+//
+// D directions, G gates. Nodes of one kind and width, each one's X the former's Y, are the layers of one network: what
+// lies between them (Squeeze, Transpose, Reshape) is followed axis by axis and must only join directions and hidden
+// units. Source: ONNX operators RNN, GRU and LSTM (github.com/onnx/onnx, docs/Operators.md), opset 1 to 22.
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "data/onnx.h"
+#include "deeppcr/data.h"
+
+enum { MOST_LAYERS = 1024, MOST_HOPS = 8, MOST_GATES = 4, NAME_BYTES = 64 };
+enum { INPUT_X, INPUT_W, INPUT_R, INPUT_B, INPUT_LENGTHS, INPUT_H, INPUT_C, INPUT_P };
+
+typedef struct operator_kind {
+    const char *type, *name;  // ONNX's and ours
+    int gates, functions;
+    int place[MOST_GATES];  // of PyTorch's gate g among ONNX's
+    const char *function[3];
+} operator_kind;
+
+static const operator_kind kinds[] = {
+    {"RNN", "rnn", 1, 1, {0}, {"Tanh"}},
+    {"GRU", "gru", 3, 2, {1, 0, 2}, {"Sigmoid", "Tanh"}},
+    {"LSTM", "lstm", 4, 3, {0, 2, 3, 1}, {"Sigmoid", "Tanh", "Tanh"}},
+};
+enum { KINDS = sizeof kinds / sizeof kinds[0] };
+
+typedef struct layer {
+    const dpcri_onnx_node *node;
+    const operator_kind *kind;
+    dpcri_quoted label;
+    bool relu;
+    int64_t directions, layout, hidden, inputs;
+    dpcri_onnx_tensor w, r, b;
+    bool bias;
+    int64_t after;     // the layer whose Y is this one's X, or -1
+    int64_t followed;  // how many have this one as theirs
+} layer;
+
+static const operator_kind *kind_of(const dpcri_onnx_node *node) {
+    for (int k = 0; node->standard && k < KINDS; k++)
+        if (dpcri_span_is(node->type, kinds[k].type)) return &kinds[k];
+    return NULL;
+}
+
+// ---- one node ----
+
+static bool has_input(const layer *l, int64_t index) { return dpcri_span_bytes(dpcri_onnx_input(l->node, index)) != 0; }
+
+static int64_t integer_or(const layer *l, const char *name, int64_t fallback) {
+    dpcri_onnx_attribute a;
+    return dpcri_onnx_find_attribute(l->node, name, &a) ? a.i : fallback;
+}
+
+static dpcr_status read_direction(const dpcri_onnx *m, layer *l, dpcr_error *error) {
+    dpcri_onnx_attribute a;
+    dpcri_quoted got;
+    l->directions = 1;
+    if (!dpcri_onnx_find_attribute(l->node, "direction", &a) || dpcri_span_is(a.s, "forward")) return DPCR_OK;
+    l->directions = 2;
+    if (dpcri_span_is(a.s, "bidirectional")) return DPCR_OK;
+    if (dpcri_span_is(a.s, "reverse"))
+        return dpcri_onnx_refuse(m, error,
+                                 "ONNX node '%s' (%s): direction 'reverse' alone is not there yet: wanted 'forward' or "
+                                 "'bidirectional'",
+                                 l->label.text, l->kind->type);
+    return dpcri_source_bad(&m->source, error, "ONNX node '%s' (%s): got direction '%s'", l->label.text, l->kind->type,
+                            dpcri_onnx_quote(a.s, &got));
+}
+
+static bool is_word(dpcri_span s, const char *word) {
+    return dpcri_span_bytes(s) == strlen(word) && strncasecmp((const char *)s.at, word, strlen(word)) == 0;
+}
+
+// The usual functions by name are as good as none; an RNN may have ReLU, in all directions.
+static dpcr_status read_functions(const dpcri_onnx *m, layer *l, dpcr_error *error) {
+    enum { ATTRIBUTE_STRINGS = 9 };
+    dpcri_onnx_attribute a;
+    dpcri_field f;
+    const unsigned char *fault = NULL;
+    int64_t count = 0, relus = 0;
+    if (!dpcri_onnx_find_attribute(l->node, "activations", &a)) return DPCR_OK;
+    while (dpcri_field_next(&a.body, &f, &fault)) {
+        if (f.number != ATTRIBUTE_STRINGS || f.wire != DPCRI_BYTES) continue;
+        const char *usual = l->kind->function[count++ % l->kind->functions];
+        if (is_word(f.bytes, usual)) continue;
+        relus++;
+        dpcri_quoted got;
+        if (l->kind->gates != 1 || !is_word(f.bytes, "Relu"))
+            return dpcri_onnx_refuse(m, error, "ONNX node '%s' (%s): activation '%s' is not there yet: wanted %s%s",
+                                     l->label.text, l->kind->type, dpcri_onnx_quote(f.bytes, &got), usual,
+                                     l->kind->gates == 1 ? " or Relu" : "");
+    }
+    if (count == 0) return DPCR_OK;
+    if (count != l->kind->functions * l->directions)
+        return dpcri_source_bad(&m->source, error, "ONNX node '%s' (%s): got %lld activations, wanted %lld",
+                                l->label.text, l->kind->type, (long long)count,
+                                (long long)(l->kind->functions * l->directions));
+    if (relus && relus != count)
+        return dpcri_onnx_refuse(m, error, "ONNX node '%s' (RNN): different activations a direction are not there yet",
+                                 l->label.text);
+    l->relu = relus != 0;
+    return DPCR_OK;
+}
+
+static dpcr_status read_attributes(const dpcri_onnx *m, layer *l, dpcr_error *error) {
+    dpcri_onnx_attribute clip;
+    dpcr_status status;
+    const char *label = l->label.text, *type = l->kind->type;
+    DPCR_TRY(read_direction(m, l, error));
+    DPCR_TRY(read_functions(m, l, error));
+    l->layout = integer_or(l, "layout", 0);
+    if (l->layout != 0 && l->layout != 1)
+        DPCR_TRY(dpcri_source_bad(&m->source, error, "ONNX node '%s' (%s): got layout %lld, wanted 0 or 1", label, type,
+                                  (long long)l->layout));
+    if (dpcri_onnx_find_attribute(l->node, "clip", &clip) && !(clip.f >= FLT_MAX))
+        DPCR_TRY(dpcri_onnx_refuse(m, error, "ONNX node '%s' (%s): clip = %g is not there yet", label, type,
+                                   (double)clip.f));
+    if (l->kind->gates == 3 && integer_or(l, "linear_before_reset", 0) == 0)
+        DPCR_TRY(
+            dpcri_onnx_refuse(m, error,
+                              "ONNX node '%s' (GRU): linear_before_reset = 0 (the reset gate before the product) is "
+                              "not there yet: wanted 1, as PyTorch has it",
+                              label));
+    if (l->kind->gates == 4 && integer_or(l, "input_forget", 0) != 0)
+        DPCR_TRY(dpcri_onnx_refuse(m, error, "ONNX node '%s' (LSTM): input_forget = 1 is not there yet", label));
+done:
+    return status;
+}
+
+static dpcr_status bad_weights(const dpcri_onnx *m, const layer *l, char letter, const char *wanted,
+                               const dpcri_onnx_tensor *got, dpcr_error *error) {
+    char text[128] = "no dimensions";
+    size_t at = 0;
+    for (int d = 0; d < got->ndim && d < DPCR_MAX_DIMS && at < sizeof text; d++)
+        at += (size_t)snprintf(text + at, sizeof text - at, "[%lld]", (long long)got->shape[d]);
+    return dpcri_source_bad(&m->source, error, "ONNX node '%s' (%s): %c has shape %s, wanted %s", l->label.text,
+                            l->kind->type, letter, text, wanted);
+}
+
+static dpcr_status find_weights(const dpcri_onnx *m, const layer *l, int64_t index, char letter,
+                                dpcri_onnx_tensor *tensor, dpcr_error *error) {
+    if (!has_input(l, index))
+        return dpcri_source_bad(&m->source, error, "ONNX node '%s' (%s): it has no input %c", l->label.text,
+                                l->kind->type, letter);
+    if (!dpcri_onnx_constant(m, dpcri_onnx_input(l->node, index), tensor))
+        return dpcri_onnx_refuse(m, error,
+                                 "ONNX node '%s' (%s): %c is computed or given when the model runs, wanted an "
+                                 "initialiser or a Constant (fold the model's constants first)",
+                                 l->label.text, l->kind->type, letter);
+    if (tensor->type != DPCRI_ONNX_FLOAT && tensor->type != DPCRI_ONNX_DOUBLE)
+        return dpcri_onnx_refuse(m, error,
+                                 "ONNX node '%s' (%s): %c has data type %lld, wanted 1 (float) or 11 (double)",
+                                 l->label.text, l->kind->type, letter, (long long)tensor->type);
+    return DPCR_OK;
+}
+
+static dpcr_status read_weights(const dpcri_onnx *m, layer *l, dpcr_error *error) {
+    const int64_t D = l->directions, G = l->kind->gates;
+    dpcr_status status;
+    DPCR_TRY(find_weights(m, l, INPUT_W, 'W', &l->w, error));
+    DPCR_TRY(find_weights(m, l, INPUT_R, 'R', &l->r, error));
+    l->bias = has_input(l, INPUT_B);
+    if (l->bias) DPCR_TRY(find_weights(m, l, INPUT_B, 'B', &l->b, error));
+    const dpcri_onnx_tensor *w = &l->w, *r = &l->r, *b = &l->b;
+    l->hidden = r->ndim == 3 ? r->shape[2] : 0;
+    l->inputs = w->ndim == 3 ? w->shape[2] : 0;
+    int64_t rows = 0, twice = 0;
+    const bool fits = l->hidden > 0 && dpcri_mul(G, l->hidden, &rows) && dpcri_mul(2, rows, &twice);
+    if (!fits || r->shape[0] != D || r->shape[1] != rows)
+        DPCR_TRY(bad_weights(m, l, 'R', "[directions][gates hidden][hidden]", r, error));
+    if (l->inputs < 1 || w->shape[0] != D || w->shape[1] != rows)
+        DPCR_TRY(bad_weights(m, l, 'W', "[directions][gates hidden][inputs], hidden as in R", w, error));
+    if (l->bias && (b->ndim != 2 || b->shape[0] != D || b->shape[1] != twice))
+        DPCR_TRY(bad_weights(m, l, 'B', "[directions][2 gates hidden], hidden as in R", b, error));
+    if (integer_or(l, "hidden_size", l->hidden) != l->hidden)
+        DPCR_TRY(dpcri_source_bad(&m->source, error, "ONNX node '%s' (%s): hidden_size is %lld, and R has %lld columns",
+                                  l->label.text, l->kind->type, (long long)integer_or(l, "hidden_size", 0),
+                                  (long long)l->hidden));
+    if (w->type != r->type || (l->bias && w->type != b->type))
+        DPCR_TRY(dpcri_source_bad(&m->source, error, "ONNX node '%s' (%s): W, R and B are not of one type",
+                                  l->label.text, l->kind->type));
+done:
+    return status;
+}
+
+// An input that is left out, given when the model runs (then it is the caller's), or a constant of zeros says nothing
+// that the weights lack. A constant that is not zero would be lost.
+static dpcr_status check_silent(const dpcri_onnx *m, const layer *l, int64_t index, const char *name, const char *words,
+                                bool computed, dpcr_error *error) {
+    dpcri_onnx_tensor t;
+    void *data = NULL;
+    bool zero = true;
+    if (!has_input(l, index)) return DPCR_OK;
+    if (!dpcri_onnx_constant(m, dpcri_onnx_input(l->node, index), &t)) {
+        if (computed) return DPCR_OK;
+        zero = false;
+    } else {
+        if (t.type != l->w.type)
+            return dpcri_source_bad(&m->source, error, "ONNX node '%s' (%s): %s is not of the type of W", l->label.text,
+                                    l->kind->type, name);
+        const dpcr_status status = dpcri_onnx_load(m, &t, name, &data, error);
+        if (status != DPCR_OK) return status;
+        int64_t count = 1;
+        for (int32_t d = 0; d < t.ndim; d++) count *= t.shape[d];
+        for (int64_t i = 0; zero && i < count; i++)
+            zero = t.type == DPCRI_ONNX_FLOAT ? ((const float *)data)[i] == 0 : ((const double *)data)[i] == 0;
+        dpcri_free(m->context, data);
+    }
+    if (zero) return DPCR_OK;
+    return dpcri_onnx_refuse(m, error, "ONNX node '%s' (%s): %s", l->label.text, l->kind->type, words);
+}
+
+static dpcr_status read_node(const dpcri_onnx *m, const dpcri_onnx_node *node, layer *l, dpcr_error *error) {
+    dpcr_status status;
+    *l = (layer){.node = node, .kind = kind_of(node), .after = -1};
+    dpcri_onnx_quote(dpcri_onnx_label(node), &l->label);
+    DPCR_TRY(read_attributes(m, l, error));
+    DPCR_TRY(read_weights(m, l, error));
+    DPCR_TRY(check_silent(m, l, INPUT_H, "initial_h",
+                          "initial_h is a constant that is not zero, which the weights' file has no place for", true,
+                          error));
+    if (l->kind->gates != 4) goto done;
+    DPCR_TRY(check_silent(m, l, INPUT_C, "initial_c",
+                          "initial_c is a constant that is not zero, which the weights' file has no place for", true,
+                          error));
+    DPCR_TRY(check_silent(m, l, INPUT_P, "P", "peepholes (P) are not there yet", false, error));
+done:
+    return status;
+}
+
+// ---- from one node to the next ----
+
+// The axes of a value on its way: Y is [T][D][B][H], or [B][T][D][H] where the layout is 1; JOINED is D and H as one.
+enum { TIME, DIRECTION, BATCH, HIDDEN, JOINED };
+
+typedef struct axes {
+    int at[4], count;
+} axes;
+
+static bool squeeze(const dpcri_onnx *m, const dpcri_onnx_node *node, const layer *from, axes *v) {
+    dpcri_onnx_attribute a;
+    int64_t axis;
+    const int count = dpcri_onnx_find_attribute(node, "axes", &a)
+                          ? dpcri_onnx_attribute_integers(&a, &axis, 1)
+                          : dpcri_onnx_integers(m, dpcri_onnx_input(node, 1), &axis, 1);
+    if (count != 1) return false;
+    if (axis < 0) axis += v->count;
+    if (axis < 0 || axis >= v->count || v->at[axis] != DIRECTION || from->directions != 1) return false;
+    memmove(v->at + axis, v->at + axis + 1, (size_t)(v->count - 1 - axis) * sizeof v->at[0]);
+    v->count--;
+    v->at[v->count - 1] = v->at[v->count - 1] == HIDDEN ? JOINED : v->at[v->count - 1];
+    return true;
+}
+
+static bool transpose(const dpcri_onnx_node *node, axes *v) {
+    dpcri_onnx_attribute a = {0};
+    int64_t order[4];
+    const axes old = *v;
+    unsigned seen = 0;
+    const int count =
+        dpcri_onnx_find_attribute(node, "perm", &a) ? dpcri_onnx_attribute_integers(&a, order, 4) : old.count;
+    if (count != old.count) return false;
+    for (int i = 0; i < count; i++) {
+        if (!a.body.at) order[i] = count - 1 - i;
+        if (order[i] < 0 || order[i] >= count || seen >> order[i] & 1) return false;
+        seen |= 1u << order[i];
+        v->at[i] = old.at[order[i]];
+    }
+    return true;
+}
+
+// [..][D][H] to [..][D H]: the memory stays, so D and H must be neighbours, or D be 1. An extent that is told as a
+// number must be the one that the model declares for this layer's X.
+static bool reshape(const dpcri_onnx *m, const dpcri_onnx_node *node, const layer *from, axes *v) {
+    dpcri_onnx_attribute a;
+    int64_t shape[3];
+    axes to = {.count = 0};
+    const int count = dpcri_onnx_find_attribute(node, "shape", &a)
+                          ? dpcri_onnx_attribute_integers(&a, shape, 3)
+                          : dpcri_onnx_integers(m, dpcri_onnx_input(node, 1), shape, 3);
+    const bool copies = !dpcri_onnx_find_attribute(node, "allowzero", &a) || a.i == 0;
+    if (count != 3 || v->count != 4 || v->at[3] != HIDDEN) return false;
+    if (v->at[2] != DIRECTION && from->directions != 1) return false;
+    for (int i = 0; i < 4; i++)
+        if (v->at[i] == TIME || v->at[i] == BATCH) to.at[to.count++] = v->at[i];
+    to.at[to.count++] = JOINED;
+    const dpcri_span x = dpcri_onnx_input(from->node, INPUT_X);
+    int open = 0;
+    for (int i = 0; i < 3; i++) {
+        const int64_t wanted = to.at[i] == JOINED ? from->directions * from->hidden
+                                                  : dpcri_onnx_extent(m, x, (to.at[i] == BATCH) != (from->layout == 1));
+        if (shape[i] == -1)
+            open++;
+        else if (shape[i] == 0 ? !copies || v->at[i] != to.at[i] : shape[i] != wanted)
+            return false;
+    }
+    *v = to;
+    return open <= 1;
+}
+
+static bool passes(const dpcri_onnx *m, const dpcri_onnx_node *node, const layer *from, axes *v) {
+    if (dpcri_span_is(node->type, "Squeeze")) return squeeze(m, node, from, v);
+    if (dpcri_span_is(node->type, "Transpose")) return transpose(node, v);
+    if (dpcri_span_is(node->type, "Reshape")) return reshape(m, node, from, v);
+    return true;  // Identity, and Dropout when a model is run
+}
+
+static bool may_lie_between(const dpcri_onnx_node *node) {
+    static const char *const types[] = {"Squeeze", "Transpose", "Reshape", "Identity", "Dropout"};
+    for (size_t i = 0; node->standard && i < sizeof types / sizeof types[0]; i++)
+        if (dpcri_span_is(node->type, types[i])) return true;
+    return false;
+}
+
+// The layer whose Y is the X of `to`, or -1.
+static int64_t find_former(const dpcri_onnx *m, const layer *layers, int64_t count, const layer *to) {
+    const dpcri_onnx_node *path[MOST_HOPS];
+    int hops = 0;
+    dpcri_span name = dpcri_onnx_input(to->node, INPUT_X);
+    for (;;) {
+        const dpcri_onnx_value *value = dpcri_span_bytes(name) ? dpcri_onnx_find(m, name) : NULL;
+        if (!value || value->node < 0 || value->output != 0) return -1;
+        const dpcri_onnx_node *node = &m->node[value->node];
+        if (!kind_of(node)) {
+            if (hops == MOST_HOPS || !may_lie_between(node)) return -1;
+            path[hops++] = node;
+            name = dpcri_onnx_input(node, 0);
+            continue;
+        }
+        int64_t from = 0;
+        while (from < count && layers[from].node != node) from++;
+        if (from == count) return -1;
+        axes v = layers[from].layout ? (axes){{BATCH, TIME, DIRECTION, HIDDEN}, 4}
+                                     : (axes){{TIME, DIRECTION, BATCH, HIDDEN}, 4};
+        while (hops > 0)
+            if (!passes(m, path[--hops], &layers[from], &v)) return -1;
+        const int first = to->layout ? BATCH : TIME, second = to->layout ? TIME : BATCH;
+        return v.count == 3 && v.at[0] == first && v.at[1] == second && v.at[2] == JOINED ? from : -1;
+    }
+}
+
+// ---- the stack ----
+
+static void list_nodes(const layer *layers, int64_t count, char *text, size_t bytes) {
+    size_t at = 0;
+    *text = 0;
+    for (int64_t i = 0; i < count && at < bytes; i++)
+        at += (size_t)snprintf(text + at, bytes - at, "%s'%s' (%s)", i ? ", " : "", layers[i].label.text,
+                               layers[i].kind->type);
+}
+
+static dpcr_status no_stack(const dpcri_onnx *m, const layer *layers, int64_t count, const char *why,
+                            dpcr_error *error) {
+    char list[192];
+    list_nodes(layers, count, list, sizeof list);
+    return dpcri_onnx_refuse(m, error, "ONNX: %lld recurrent nodes that are no one stack of layers (%s), name one: %s",
+                             (long long)count, why, list);
+}
+
+static const char *difference(const layer *a, const layer *b) {
+    if (a->kind != b->kind || a->relu != b->relu) return "they differ in kind";
+    if (a->hidden != b->hidden) return "they differ in width";
+    if (a->directions != b->directions) return "they differ in direction";
+    if (a->layout != b->layout) return "they differ in layout";
+    if (a->w.type != b->w.type) return "they differ in type";
+    if (b->inputs != a->directions * a->hidden) return "an X is not as wide as the Y before it";
+    return NULL;
+}
+
+// Sorts the layers so that each one follows the one before.
+static dpcr_status make_stack(const dpcri_onnx *m, layer *layers, layer *sorted, int64_t count, dpcr_error *error) {
+    int64_t first = -1, used = 0;
+    for (int64_t i = 0; i < count; i++) layers[i].after = find_former(m, layers, count, &layers[i]);
+    for (int64_t i = 0; i < count; i++) {
+        if (layers[i].after < 0) {
+            if (first >= 0) return no_stack(m, layers, count, "not each one's X is another one's Y", error);
+            first = i;
+        } else if (layers[layers[i].after].followed++ > 0) {
+            return no_stack(m, layers, count, "one's Y is the X of two", error);
+        }
+    }
+    for (int64_t at = first; at >= 0 && used < count;) {
+        int64_t next = -1;
+        sorted[used++] = layers[at];
+        for (int64_t i = 0; i < count && next < 0; i++)
+            if (layers[i].after == at) next = i;
+        at = next;
+    }
+    if (used < count) return no_stack(m, layers, count, "they run in a circle", error);
+    for (int64_t i = 1; i < count; i++) {
+        const char *why = difference(&sorted[i - 1], &sorted[i]);
+        if (why) return no_stack(m, layers, count, why, error);
+    }
+    return DPCR_OK;
+}
+
+// ---- tensors ----
+
+static dpcr_status add_tensor(const dpcri_onnx *m, dpcr_tensors *tensors, dpcr_dtype dtype, const char *name,
+                              const char *suffix, int64_t index, int64_t rows, int64_t columns, dpcr_tensor **added,
+                              dpcr_error *error) {
+    dpcr_tensor *t = &tensors->items[tensors->count];
+    const size_t bytes = (size_t)(rows * columns) * dpcr_dtype_size(dtype);
+    const bool matrix = name[0] == 'w';
+    char text[NAME_BYTES];
+    snprintf(text, sizeof text, "%s_l%lld%s", name, (long long)index, suffix);
+    t->name = dpcri_strdup(m->context, text);
+    t->array = dpcr_array_make(dpcri_alloc(m->context, bytes), dtype, matrix ? 2 : 1, (int64_t[]){rows, columns});
+    tensors->count++;
+    if (!t->name || !t->array.data) return dpcri_no_memory(error, "ONNX weights", (int64_t)bytes);
+    *added = t;
+    return DPCR_OK;
+}
+
+// PyTorch's gates from ONNX's: blocks of H rows, from element `first` of `from` on; NULL: zeros.
+static void place_gates(const layer *l, const dpcr_tensor *to, const void *from, int64_t first, int64_t columns) {
+    const size_t element = dpcr_dtype_size(to->array.dtype), block = (size_t)(l->hidden * columns) * element;
+    for (int g = 0; g < l->kind->gates; g++) {
+        unsigned char *at = (unsigned char *)to->array.data + (size_t)g * block;
+        if (from)
+            memcpy(at, (const unsigned char *)from + (size_t)first * element + (size_t)l->kind->place[g] * block,
+                   block);
+        else
+            memset(at, 0, block);
+    }
+}
+
+static dpcr_status convert_layer(const dpcri_onnx *m, const layer *l, int64_t index, bool bias, dpcr_tensors *tensors,
+                                 dpcr_error *error) {
+    const dpcr_dtype dtype = l->w.type == DPCRI_ONNX_DOUBLE ? DPCR_F64 : DPCR_F32;
+    const int64_t rows = l->kind->gates * l->hidden;
+    void *w = NULL, *r = NULL, *b = NULL;
+    dpcr_tensor *to = NULL;
+    dpcr_status status;
+    DPCR_TRY(dpcri_onnx_load(m, &l->w, "W", &w, error));
+    DPCR_TRY(dpcri_onnx_load(m, &l->r, "R", &r, error));
+    if (l->bias) DPCR_TRY(dpcri_onnx_load(m, &l->b, "B", &b, error));
+    for (int64_t d = 0; d < l->directions; d++) {
+        const char *suffix = d ? "_reverse" : "";
+        DPCR_TRY(add_tensor(m, tensors, dtype, "weight_ih", suffix, index, rows, l->inputs, &to, error));
+        place_gates(l, to, w, d * rows * l->inputs, l->inputs);
+        DPCR_TRY(add_tensor(m, tensors, dtype, "weight_hh", suffix, index, rows, l->hidden, &to, error));
+        place_gates(l, to, r, d * rows * l->hidden, l->hidden);
+        if (!bias) continue;
+        DPCR_TRY(add_tensor(m, tensors, dtype, "bias_ih", suffix, index, rows, 1, &to, error));
+        place_gates(l, to, b, d * 2 * rows, 1);
+        DPCR_TRY(add_tensor(m, tensors, dtype, "bias_hh", suffix, index, rows, 1, &to, error));
+        place_gates(l, to, b, (d * 2 + 1) * rows, 1);
+    }
+done:
+    dpcri_free(m->context, b);
+    dpcri_free(m->context, r);
+    dpcri_free(m->context, w);
+    return status;
+}
+
+static dpcr_status add_metadata(const dpcri_onnx *m, const layer *l, dpcr_tensors *tensors, dpcr_error *error) {
+    enum { PAIRS = 2 };
+    const char *const keys[PAIRS] = {"deeppcr.recurrent", "onnx.layout"};
+    const char *const values[PAIRS] = {l->relu ? "rnn-relu" : l->kind->name, l->layout ? "1" : "0"};
+    tensors->metadata_keys = dpcri_alloc_zero(m->context, PAIRS * sizeof *tensors->metadata_keys);
+    tensors->metadata_values = dpcri_alloc_zero(m->context, PAIRS * sizeof *tensors->metadata_values);
+    if (!tensors->metadata_keys || !tensors->metadata_values) return dpcri_no_memory(error, "ONNX metadata", PAIRS);
+    for (int i = 0; i < PAIRS; i++) {
+        tensors->metadata_keys[i] = dpcri_strdup(m->context, keys[i]);
+        tensors->metadata_values[i] = dpcri_strdup(m->context, values[i]);
+        tensors->metadata_count++;
+        if (!tensors->metadata_keys[i] || !tensors->metadata_values[i])
+            return dpcri_no_memory(error, "ONNX metadata", NAME_BYTES);
+    }
+    return DPCR_OK;
+}
+
+static dpcr_status convert(const dpcri_onnx *m, const layer *layers, int64_t count, dpcr_tensors *tensors,
+                           dpcr_error *error) {
+    dpcr_status status;
+    bool bias = false;  // PyTorch has it in all layers or in none
+    for (int64_t i = 0; i < count; i++) bias |= layers[i].bias;
+    tensors->items = dpcri_alloc_zero(m->context, (size_t)(count * 2 * 4) * sizeof *tensors->items);
+    if (!tensors->items) return dpcri_no_memory(error, "ONNX weights", count);
+    for (int64_t i = 0; i < count; i++) DPCR_TRY(convert_layer(m, &layers[i], i, bias, tensors, error));
+    DPCR_TRY(add_metadata(m, &layers[0], tensors, error));
+done:
+    return status;
+}
+
+// ---- the model ----
+
+// How many recurrent nodes there are, of that name where one is given; their places go to `to` where there is one.
+static int64_t choose_nodes(const dpcri_onnx *m, const char *name, int64_t *to) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < m->nodes; i++) {
+        if (!kind_of(&m->node[i]) || (name && !dpcri_span_is(dpcri_onnx_label(&m->node[i]), name))) continue;
+        if (to && count < MOST_LAYERS) to[count] = i;
+        count++;
+    }
+    return count;
+}
+
+static dpcr_status no_node(const dpcri_onnx *m, const char *name, dpcr_error *error) {
+    char list[192] = "";
+    size_t at = 0;
+    dpcri_quoted quoted;
+    for (int64_t i = 0; i < m->nodes && at < sizeof list; i++)
+        if (kind_of(&m->node[i]))
+            at += (size_t)snprintf(list + at, sizeof list - at, "%s'%s'", at ? ", " : "",
+                                   dpcri_onnx_quote(dpcri_onnx_label(&m->node[i]), &quoted));
+    if (!at)
+        return dpcri_source_bad(
+            &m->source, error,
+            "ONNX: the graph has no node of RNN, GRU or LSTM (loops, branches and functions are not "
+            "looked into)");
+    return dpcri_source_bad(&m->source, error, "ONNX: no recurrent node '%s', there are %s", dpcri_quote(name, &quoted),
+                            list);
+}
+
+static dpcr_status read_nodes(const dpcri_onnx *m, const char *name, dpcr_tensors *tensors, dpcr_error *error) {
+    int64_t nodes[MOST_LAYERS];
+    const int64_t count = choose_nodes(m, name, nodes);
+    dpcri_quoted quoted;
+    dpcr_status status;
+    if (count == 0) return no_node(m, name, error);
+    if (name && count > 1)
+        return dpcri_source_bad(&m->source, error, "ONNX: %lld recurrent nodes have the name '%s'", (long long)count,
+                                dpcri_quote(name, &quoted));
+    if (count > MOST_LAYERS)
+        return dpcri_onnx_refuse(m, error, "ONNX: %lld recurrent nodes, wanted at most %d", (long long)count,
+                                 MOST_LAYERS);
+    layer *layers = dpcri_alloc_zero(m->context, (size_t)(2 * count) * sizeof *layers);
+    if (!layers) return dpcri_no_memory(error, "ONNX nodes", 2 * count * (int64_t)sizeof *layers);
+    for (int64_t i = 0; i < count; i++) DPCR_TRY(read_node(m, &m->node[nodes[i]], &layers[i], error));
+    DPCR_TRY(make_stack(m, layers, layers + count, count, error));
+    DPCR_TRY(convert(m, layers + count, count, tensors, error));
+done:
+    dpcri_free(m->context, layers);
+    return status;
+}
+
+dpcr_status dpcri_onnx_read_bytes(dpcr_context *context, const char *path, const dpcri_source *source,
+                                  const void *bytes, size_t count, const char *node, dpcr_tensors *tensors,
+                                  dpcr_error *error) {
+    static const unsigned char nothing = 0;
+    const unsigned char *at = count ? bytes : &nothing;
+    dpcri_onnx model;
+    dpcr_status status;
+    *tensors = (dpcr_tensors){0};
+    DPCR_TRY(dpcri_onnx_open(context, path, source, (dpcri_span){at, at + count}, &model, error));
+    DPCR_TRY(read_nodes(&model, node, tensors, error));
+done:
+    if (status != DPCR_OK) dpcr_tensors_free(context, tensors);
+    dpcri_onnx_free(&model);
+    return status;
+}
+
+dpcr_status dpcr_onnx_read_recurrent(dpcr_context *context, const char *path, const char *node, dpcr_tensors *tensors,
+                                     dpcr_error *error) {
+    const int64_t most = INT32_MAX;  // protobuf's own limit
+    if (tensors) *tensors = (dpcr_tensors){0};
+    if (!context || !path || !tensors)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "onnx_read_recurrent: context, path or tensors is NULL");
+    char *bytes = NULL;
+    int64_t count = 0;
+    dpcr_status status = dpcri_file_read(context, path, most, &bytes, &count, error);
+    if (status != DPCR_OK) return status;
+    const bool is_file = strcmp(path, "-") != 0;
+    const dpcri_source source = dpcri_source_memory(path, bytes, (size_t)count);
+    status = dpcri_onnx_read_bytes(context, is_file ? path : NULL, &source, bytes, (size_t)count, node, tensors, error);
+    dpcri_free(context, bytes);
+    return status;
+}
