@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes corpus/fuzz_{idx,npy,npz,safetensors,schedule,profile}/: small files of every kind that the readers take, for the fuzzers to
+"""Writes corpus/fuzz_{idx,npy,npz,safetensors,schedule,profile,onnx}/: small files of every kind that the readers take, for the fuzzers to
 start from. Standard library only; the same bytes each time.
 
     python3 tests/fuzz/make_corpus.py
@@ -10,7 +10,11 @@ import io
 import json
 import pathlib
 import struct
+import sys
 import zipfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
+from onnx_writer import info, model, node, tensor, weights  # noqa: E402
 
 corpus = pathlib.Path(__file__).parent / "corpus"
 
@@ -130,3 +134,28 @@ save("profile", "graph", "".join(
 save("profile", "json", json.dumps({"layers": [
     {"name": "a", "forward": 1, "input": 0, "weight": 2.5, "activation_bytes": 8, "parameter_bytes": 4},
     {"forward": 3, "input": 3, "weight": 3}]}).encode())
+
+
+def onnx(form, layout=0, directions=1, both=False):
+    """Two layers and what exporters write between them; RNN, or GRU and LSTM that do not follow each other."""
+    given = {"hidden_size": 2, "layout": layout, "direction": ["forward", "bidirectional"][directions - 1]}
+    kinds = ("GRU", "LSTM") if both else ("RNN", "RNN")
+    tensors = (weights(kinds[0], directions, 2, 3, .5, .25, .125, form, 11, "1")
+               + weights(kinds[1], directions, 2, 2 * directions, .5, .25, None, "raw", 11, "2"))
+    between = [node("Transpose", ["Y"], ["t"], perm=[0, 2, 1, 3]),
+               node("Constant", [], ["s"], value=tensor("", (3,), (0, 7, -1), form, 7)), node("Reshape", ["t", "s"], ["r"]),
+               node("Dropout", ["r"], ["a"])]
+    if directions == 1:
+        between = [node("Squeeze", ["Y"], ["q"], axes=[1 + layout]), node("Identity", ["q"], ["a"])]
+    first = dict(given, linear_before_reset=1) if both else dict(given, activations=["Tanh"] * directions)
+    nodes = [node(kinds[0], ["X", "1W", "1R", "1B"], ["Y"], "one", **first), *between,
+             node(kinds[1], ["a", "2W", "2R", "", "L", "H"], ["Z"], "two", clip=3.4028234663852886e38, **given)]
+    return model(nodes, tensors + [tensor("H", (directions, 1, 2), [0] * 2 * directions, "single", 11)], [info("X", ("T", 7, 3))])
+
+
+save("onnx", "squeeze", b"\0" + onnx("raw"))
+save("onnx", "reshape", b"\0" + onnx("packed", directions=2))
+save("onnx", "layout", b"\0" + onnx("single", layout=1))
+save("onnx", "kinds", b"\1" + onnx("raw", both=True))
+save("onnx", "external", b"\1" + model([node("RNN", ["X", "W", "R"], ["Y"], "one")], [
+    tensor("W", (1, 2, 3), [], ("data", "0", "24")), tensor("R", (1, 2, 2), [1] * 4)]))
