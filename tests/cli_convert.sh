@@ -86,13 +86,13 @@ def solve(kind, x, lstm=False, letter="f"):
 
 # What torch.onnx.export wrote, against ONNX Runtime.
 files = sorted(glob.glob(os.path.join(fixtures, "onnx_*.onnx")))
-assert len(files) >= 8
+assert len(files) >= 9
 for file in files:
     wanted = safetensors(file[:-5] + ".safetensors")[1]
     told = json.loads(run("convert", file, path("W.st"), "--json"))
     both, layers = told["bidirectional"], told["layers"]
     assert wanted["ht"][0] == [layers * (1 + both), 2, 4] and (told["inputs"], told["hidden"], told["layout"]) == (3, 4, 0), told
-    assert told["bias"] == ("no_bias" not in file) and both == ("both" in file or "present" in file or file.endswith("rnn.onnx")), told
+    assert told["bias"] == ("no_bias" not in file) and both == ("both" in file or "present" in file or "any" in file or file.endswith("rnn.onnx")), told
     assert safetensors(path("W.st"))[0] == {"deeppcr.recurrent": told["kind"], "onnx.layout": "0"}
     got = solve(told["kind"], wanted["x"], told["kind"] == "lstm")
     for name in got:
@@ -189,6 +189,17 @@ stacks = (
     two(node("Identity", ["Y"], ["i"]), node("Dropout", ["i"], ["d", ""]), node("Squeeze", ["d"], ["q"], axes=[1]),
         node("Transpose", ["q"], ["b"], perm=[1, 0, 2]), node("Transpose", ["b"], ["a"], perm=[1, 0, 2])),
 )
+
+
+# A target shape computed from the shape of `of`: [axis a][axis b][axis c times axis d].
+def computed(axes=(0, 1, 2, 3), of="t", ends=1, **steps):
+    cuts = [node("Slice", ["n", "k%d" % a, "k%d" % (a + ends)], ["e%d" % i]) for i, a in enumerate(axes)]
+    return [TURN, node("Shape", [of], ["n"], **steps), *[constant("k%d" % i, i) for i in range(6)], *cuts, node("Mul", ["e2", "e3"], ["m"]),
+            node("Reshape", ["m", "k1"], ["l"]), node("Concat", ["e0", "e1", "l"], ["s"], axis=0), node("Reshape", ["t", "s"], ["a"])]
+
+
+for directions in (1, 2):
+    stacks += (two(*computed(), directions=directions), two(*computed((0, 1, 3, 2)), directions=directions))
 for bytes_ in stacks:
     told = json.loads(run("convert", "-", path("W.st"), "--json", data=bytes_))
     assert (told["layers"], told["kind"], told["hidden"]) == (2, "rnn", 2), told
@@ -216,6 +227,8 @@ for data in (
         two(node("Squeeze", ["Y"], ["q"], axes=[1]), node("Transpose", ["q"], ["a"], perm=[1, 0, 2])),
         two(node("Squeeze", ["Y"], ["a"], axes=[1]), directions=2), two(node("Squeeze", ["Y"], ["a"])),
         two(node("Squeeze", ["Y"], ["a"], axes=[1], domain="other")),
+        two(*computed((1, 0, 2, 3)), directions=2), two(*computed((0, 1, 2, 2)), directions=2), two(*computed(of="Y"), directions=2),
+        two(*computed(ends=2), directions=2), two(*computed(start=1), directions=2), two(*computed((0, 0, 2, 3)), directions=2),
 ):
     bad(data, 5, names, "not each one's X")
 squeeze = node("Squeeze", ["Y"], ["a"], axes=[1])

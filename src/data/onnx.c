@@ -76,6 +76,12 @@ static void add_value(dpcri_onnx *m, dpcri_onnx_value value) {
     m->values++;
 }
 
+// A damaged attribute must not read as one that is absent.
+static void check_fields(dpcri_onnx *m, dpcri_span message) {
+    dpcri_field f;
+    while (dpcri_field_next(&message, &f, &m->fault)) continue;
+}
+
 static void add_node(dpcri_onnx *m, dpcri_span body) {
     dpcri_onnx_node node = {.body = body};
     dpcri_span domain = {0};
@@ -86,6 +92,7 @@ static void add_node(dpcri_onnx *m, dpcri_span body) {
         if (f.number == NODE_NAME) node.name = f.bytes;
         if (f.number == NODE_TYPE) node.type = f.bytes;
         if (f.number == NODE_DOMAIN) domain = f.bytes;
+        if (f.number == NODE_ATTRIBUTE) check_fields(m, f.bytes);
         if (f.number == NODE_OUTPUT)
             add_value(m, (dpcri_onnx_value){.name = f.bytes, .node = m->nodes, .output = outputs++});
     }

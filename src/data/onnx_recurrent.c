@@ -278,6 +278,50 @@ static bool transpose(const dpcri_onnx_node *node, axes *v) {
     return true;
 }
 
+// The node that computes a value, when it is of that type of ONNX's own; else NULL.
+static const dpcri_onnx_node *maker(const dpcri_onnx *m, dpcri_span name, const char *type) {
+    const dpcri_onnx_value *value = dpcri_span_bytes(name) ? dpcri_onnx_find(m, name) : NULL;
+    if (!value || value->node < 0) return NULL;
+    const dpcri_onnx_node *node = &m->node[value->node];
+    return node->standard && dpcri_span_is(node->type, type) ? node : NULL;
+}
+
+// The axes of `of` whose extents' product a computed number is, a bit each; 0: something else. Slices of Shape(of),
+// multiplied and reshaped to one element, as exporters write what they do not know yet.
+static unsigned extents_in(const dpcri_onnx *m, dpcri_span name, dpcri_span of, int depth) {
+    const dpcri_onnx_node *node;
+    dpcri_onnx_attribute a;
+    int64_t first, end;
+    if (depth == 0) return 0;
+    if ((node = maker(m, name, "Reshape"))) return extents_in(m, dpcri_onnx_input(node, 0), of, depth - 1);
+    if ((node = maker(m, name, "Mul"))) {
+        const unsigned left = extents_in(m, dpcri_onnx_input(node, 0), of, depth - 1),
+                       right = extents_in(m, dpcri_onnx_input(node, 1), of, depth - 1);
+        return left && right && !(left & right) ? left | right : 0;
+    }
+    if (!(node = maker(m, name, "Slice"))) return 0;
+    const dpcri_onnx_node *shape = maker(m, dpcri_onnx_input(node, 0), "Shape");
+    if (!shape || dpcri_span_compare(dpcri_onnx_input(shape, 0), of) != 0) return 0;
+    if (dpcri_onnx_find_attribute(shape, "start", &a) && a.i != 0) return 0;
+    if (dpcri_onnx_find_attribute(shape, "end", &a)) return 0;
+    // Axes can only be the one there is; steps could go backwards.
+    if (dpcri_span_bytes(dpcri_onnx_input(node, 4))) return 0;
+    if (dpcri_onnx_integers(m, dpcri_onnx_input(node, 1), &first, 1) != 1) return 0;
+    if (dpcri_onnx_integers(m, dpcri_onnx_input(node, 2), &end, 1) != 1) return 0;
+    return first >= 0 && first < 4 && (end == first + 1 || (first == 3 && end > 3)) ? 1u << first : 0;
+}
+
+// A target shape that is computed: [extent of axis 0][of axis 1][of axes 2 and 3].
+static bool computed_shape_joins(const dpcri_onnx *m, const dpcri_onnx_node *node) {
+    static const unsigned wanted[3] = {1u << 0, 1u << 1, 1u << 2 | 1u << 3};
+    const dpcri_onnx_node *list = maker(m, dpcri_onnx_input(node, 1), "Concat");
+    const dpcri_span of = dpcri_onnx_input(node, 0);
+    if (!list || dpcri_span_bytes(dpcri_onnx_input(list, 3))) return false;
+    for (int i = 0; i < 3; i++)
+        if (extents_in(m, dpcri_onnx_input(list, i), of, MOST_HOPS) != wanted[i]) return false;
+    return true;
+}
+
 // [..][D][H] to [..][D H]: the memory stays, so D and H must be neighbours, or D be 1. An extent that is told as a
 // number must be the one that the model declares for this layer's X.
 static bool reshape(const dpcri_onnx *m, const dpcri_onnx_node *node, const layer *from, axes *v) {
@@ -288,11 +332,16 @@ static bool reshape(const dpcri_onnx *m, const dpcri_onnx_node *node, const laye
                           ? dpcri_onnx_attribute_integers(&a, shape, 3)
                           : dpcri_onnx_integers(m, dpcri_onnx_input(node, 1), shape, 3);
     const bool copies = !dpcri_onnx_find_attribute(node, "allowzero", &a) || a.i == 0;
-    if (count != 3 || v->count != 4 || v->at[3] != HIDDEN) return false;
+    if (v->count != 4 || v->at[3] != HIDDEN) return false;
     if (v->at[2] != DIRECTION && from->directions != 1) return false;
     for (int i = 0; i < 4; i++)
         if (v->at[i] == TIME || v->at[i] == BATCH) to.at[to.count++] = v->at[i];
     to.at[to.count++] = JOINED;
+    if (count != 3) {
+        const bool joins = v->at[2] == DIRECTION && computed_shape_joins(m, node);
+        *v = to;
+        return joins;
+    }
     const dpcri_span x = dpcri_onnx_input(from->node, INPUT_X);
     int open = 0;
     for (int i = 0; i < 3; i++) {
