@@ -100,10 +100,10 @@ static dpcr_status read_functions(const dpcri_onnx *m, layer *l, dpcr_error *err
                                      l->kind->gates == 1 ? " or Relu" : "");
     }
     if (count == 0) return DPCR_OK;
-    if (count != l->kind->functions * l->directions)
+    const int64_t wanted = l->kind->functions * l->directions;
+    if (count != wanted)
         return dpcri_source_bad(&m->source, error, "ONNX node '%s' (%s): got %lld activations, wanted %lld",
-                                l->label.text, l->kind->type, (long long)count,
-                                (long long)(l->kind->functions * l->directions));
+                                l->label.text, l->kind->type, (long long)count, (long long)wanted);
     if (relus && relus != count)
         return dpcri_onnx_refuse(m, error, "ONNX node '%s' (RNN): different activations a direction are not there yet",
                                  l->label.text);
@@ -263,7 +263,7 @@ static bool squeeze(const dpcri_onnx *m, const dpcri_onnx_node *node, const laye
 
 static bool transpose(const dpcri_onnx_node *node, axes *v) {
     dpcri_onnx_attribute a = {0};
-    int64_t order[4];
+    int64_t order[4] = {0};
     const axes old = *v;
     unsigned seen = 0;
     const int count =
