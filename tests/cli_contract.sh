@@ -48,7 +48,7 @@ assert type(json.load(sys.stdin, parse_constant=no)) is dict' <"$folder/stdout" 
         complain "'$*': not one JSON object: $(head -c 300 "$folder/stdout")"
 }
 
-verbs="info plan solve check gradcheck train eval bench"
+verbs="info plan solve check gradcheck train eval bench schedule convert"
 lists() {  # every verb is named
     local verb
     for verb in $verbs; do grep -qw "$verb" "$1" || complain "$2 does not name $verb"; done

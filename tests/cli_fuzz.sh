@@ -11,7 +11,7 @@ import json, os, random, subprocess, sys
 
 program, folder, cases = os.path.abspath(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 random.seed(20240607)
-verbs = ["info", "plan", "solve", "check", "gradcheck", "train", "eval", "bench", "", "--help", "--version", "chek", "\xff"]
+verbs = ["info", "plan", "solve", "check", "gradcheck", "train", "eval", "bench", "schedule", "convert", "", "--help", "--version", "chek", "\xff"]
 words = ["mlp", "resnet", "linear", "lorenz", "logistic", "", "-", "--", "\n", "a" * 5000]
 names = ["layers", "width", "batch", "method", "scheme", "backward", "tolerance", "guess", "window", "chunk", "run-up", "block",
          "damping", "max-sweeps", "no-fallback", "memory-limit", "json", "seed", "threads", "quiet", "csv", "dtype", "activation",
