@@ -171,11 +171,30 @@ def against_table(path):
     return markdown(head, body) + ["", f"{source(rows[0])}; {versions}, each in its fastest variant."]
 
 
+def recurrent_table(path):
+    """Networks of bench/recurrent.py: our loop, auto and PyTorch, forward / forward and backward."""
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    ways, parts = ("loop", "auto", "torch"), ("forward", "both")
+    body = []
+    for r in rows:
+        cells = [r["kind"], r["width"], r["batch"], power(r["length"]), r["threads"]]
+        for way in ways:
+            times = pair([seconds(1e-9 * number(r[f"{part}_{way}_ns"])) for part in parts])
+            cells.append(f"{times} {r['auto_method']}" if way == "auto" else times)
+        cells += [pair([factor(number(r[f"{part}_torch_by_{way}"])) for part in parts]) for way in ("loop", "auto")]
+        body.append(cells)
+    head = ["network", "inputs, hidden", "batch", "steps", "threads", "our loop, a step", "auto", "PyTorch", "PyTorch by our loop", "PyTorch by auto"]
+    return markdown(head, body) + ["", f"{source(rows[0])}."]
+
+
 def table(folder, name, columns):
     if name == "schemes":
         return schemes_table(folder / "schemes.json")
     if name.startswith("peers-"):
         return against_table(folder / f"{name}.csv")
+    if name == "recurrent":
+        return recurrent_table(folder / f"{name}.csv")
     return bench_table(folder / f"{name}.csv", columns)
 
 

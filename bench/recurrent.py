@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Recurrent networks, ours by the loop and by auto against PyTorch, in turn; bench/results/recurrent.csv.
+"""Recurrent networks, ours by the loop and by auto against PyTorch, in turn: recurrent.csv in the folder of results, and the
+table of docs/performance.md.
 
-    bench/recurrent.py [--build build] [--rounds 3] [--seconds 0.5] [--out bench/results/recurrent.csv]
+    bench/recurrent.py [--build build] [--rounds 3] [--seconds 0.5] [--out bench/results/performance]
 
 Needs bench_recurrent (cmake -DDEEPPCR_BENCH=ON) and the peers' environment (bench/peers/setup.sh; DEEPPCR_PEERS_VENV). Each
 round runs every program once, kept on as many processors as it has threads; times are medians over the rounds, of medians."""
@@ -26,7 +27,7 @@ def main():
     parser.add_argument("--build", default="build")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.5)
-    parser.add_argument("--out", default=str(here / "results" / "recurrent.csv"))
+    parser.add_argument("--out", default=str(here / "results" / "performance"))
     a = parser.parse_args()
     python = pathlib.Path(os.environ.get("DEEPPCR_PEERS_VENV", here / "peers" / ".venv")) / "bin" / "python"
     program = pathlib.Path(a.build) / "bench_recurrent"
@@ -58,12 +59,13 @@ def main():
                          *(f"{median[way][i]:.1f}" for i in (0, 1) for way in ways),
                          *(f"{median['torch'][i] / median[way][i]:.2f}" for i in (0, 1) for way in ("loop", "auto"))])
             print(*rows[-1][3:], flush=True)
-    with open(a.out, "w", newline="") as file:
+    with open(pathlib.Path(a.out) / "recurrent.csv", "w", newline="") as file:
         out = csv.writer(file)
         out.writerow("date commit machine threads kind width batch length auto_method forward_loop_ns forward_auto_ns forward_torch_ns "
                      "both_loop_ns both_auto_ns both_torch_ns forward_torch_by_loop forward_torch_by_auto both_torch_by_loop "
                      "both_torch_by_auto".split())
         out.writerows(rows)
+    subprocess.run([sys.executable, str(here / "performance_table.py"), a.out, str(here.parent / "docs" / "performance.md")], check=True)
 
 
 main()

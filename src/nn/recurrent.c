@@ -353,6 +353,13 @@ static int gradient(void *user, const dpcr_span *span, const dpcr_array *in, con
     return code;
 }
 
+// Chunks that share one reading of the weights: enough to fill the tiles, more where the weights come from beyond the
+// caches, and no more than that, for each has a run-up, and every thread wants a call of its own.
+static int64_t lanes_of(const dpcri_recurrent *c) {
+    const int64_t weights = gates_of(c) * c->gates.width * (int64_t)c->kernels->element;
+    return weights > 4 << 20 ? 48 : 16;
+}
+
 void dpcri_recurrent_steps(const dpcri_recurrent *c, dpcr_steps *steps) {
     const int64_t state = state_of(c);
     const double H = (double)c->gates.width, gates = (double)gates_of(c);
@@ -366,7 +373,7 @@ void dpcri_recurrent_steps(const dpcri_recurrent *c, dpcr_steps *steps) {
                           .jacobian = dpcr_transition_square(DPCR_DENSE, state, 0),
                           .flops = 2 * gates * (H + (double)c->inputs),
                           .jacobian_flops = 2 * gates * H,
-                          .lanes = 64,
+                          .lanes = lanes_of(c),
                           .tape_values = tape_of(c),
                           .gradient_from_tape = 1,
                           .advance = advance,
