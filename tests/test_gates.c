@@ -104,7 +104,7 @@ static problem problem_make(dpcri_isa level, dpcr_dtype dtype, dpcri_gates_kind 
     char *f = guarded(FORWARD, forward, element, false), *b = guarded(BACKWARD, backward, element, false);
     char *bias = guarded(BIAS, H, element, beginning);
     fill(dtype, bias, H, 1);
-    p.kernels->pack(kind, H, p.weight, f, b);
+    dpcri_gates_pack(p.kernels, dpcri_nn_kernels_at(level, dtype), kind, H, p.weight, f, b);
     p.gates = (dpcri_gates){.context = scratch,
                             .kind = kind,
                             .activation = H % 2 ? DPCRI_ACT_RELU : DPCRI_ACT_TANH,

@@ -2,6 +2,8 @@
 // Which table of recurrent kernels serves a dtype at a level, and how large packed weights are.
 #include "kern/gates.h"
 
+#include <string.h>
+
 #include "base/base.h"
 
 const int dpcri_gates_count[DPCRI_GATES_KINDS] = {1, 3, 4}, dpcri_gates_tape[DPCRI_GATES_KINDS] = {1, 4, 4},
@@ -36,4 +38,20 @@ bool dpcri_gates_packed(const dpcri_gates_kernels *k, dpcri_gates_kind kind, int
     int64_t numbers;
     if (!dpcri_mul(width, gates, &numbers)) return false;
     return dpcri_mul(numbers, units, forward) && dpcri_mul(numbers, units, backward);
+}
+
+void dpcri_gates_pack(const dpcri_gates_kernels *k, const dpcri_nn_kernels *nn, dpcri_gates_kind kind, int64_t H,
+                      const void *weight, void *forward, void *backward) {
+    const int64_t gates = dpcri_gates_count[kind], units = k->units, e = (int64_t)k->element;
+    const char *w = weight;
+    const int64_t tile = H * gates * units * e;
+    for (int64_t unit = 0, at = 0; unit < H; unit += units, at += tile) {
+        const int64_t rows = H - unit < units ? H - unit : units;
+        if (forward && rows < units) memset((char *)forward + at, 0, (size_t)tile);
+        for (int64_t q = 0; forward && q < gates; q++)
+            nn->transpose(rows, H, w + (q * H + unit) * H * e, H, (char *)forward + at + q * units * e, gates * units);
+        if (backward && rows < units) memset((char *)backward + at, 0, (size_t)tile);
+        for (int64_t j = 0; backward && j < gates * H; j++)
+            memcpy((char *)backward + at + j * units * e, w + (j * H + unit) * e, (size_t)(rows * e));
+    }
 }

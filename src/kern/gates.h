@@ -68,8 +68,6 @@ typedef struct dpcri_gates_adjoint {
 typedef struct dpcri_gates_kernels {
     size_t element;  // bytes
     int64_t units;   // hidden units of a packed tile: the lanes of a vector
-    // Packed weights from W_hh [gates H][H], row-major, numbers as many as dpcri_gates_packed says; either may be NULL.
-    void (*pack)(dpcri_gates_kind kind, int64_t width, const void *weight, void *forward, void *backward);
     // False: scratch memory was refused, and nothing was written that counts.
     bool (*advance)(const dpcri_gates *gates, const dpcri_gates_forward *run);
     bool (*adjoint)(const dpcri_gates *gates, const dpcri_gates_adjoint *run);
@@ -78,6 +76,12 @@ typedef struct dpcri_gates_kernels {
 // Numbers of a packed W_hh, a multiple of 16; false: too many.
 bool dpcri_gates_packed(const dpcri_gates_kernels *kernels, dpcri_gates_kind kind, int64_t width, int64_t *forward,
                         int64_t *backward);
+
+// Packed weights from W_hh [gates H][H], row-major, numbers as many as dpcri_gates_packed says; forward or backward may
+// be NULL. A tile is a vector of hidden units: forward [tile][k < H][gate][units], backward [tile][j < gates H][units],
+// zeros beyond H. nn: of the same dtype.
+void dpcri_gates_pack(const dpcri_gates_kernels *kernels, const dpcri_nn_kernels *nn, dpcri_gates_kind kind,
+                      int64_t width, const void *weight, void *forward, void *backward);
 
 // The table of the level in force; NULL for other dtypes than float and double. And of one level, NULL where this build
 // or this CPU lacks it.

@@ -28,13 +28,13 @@ static void add_bias(const dpcri_recurrent *c, const void *from, int64_t count, 
 }
 
 void dpcri_recurrent_pack_back(dpcri_recurrent *c) {
-    c->kernels->pack(c->gates.kind, c->gates.width, c->weight_hh, NULL, (void *)c->gates.backward);
+    dpcri_gates_pack(c->kernels, c->nn, c->gates.kind, c->gates.width, c->weight_hh, NULL, (void *)c->gates.backward);
 }
 
 void dpcri_recurrent_pack(dpcri_recurrent *c, const void *bias_ih, const void *bias_hh) {
     const int64_t gates = gates_of(c), H = c->gates.width, I = c->inputs;
     const size_t element = c->kernels->element;
-    c->kernels->pack(c->gates.kind, H, c->weight_hh, (void *)c->gates.forward, NULL);
+    dpcri_gates_pack(c->kernels, c->nn, c->gates.kind, H, c->weight_hh, (void *)c->gates.forward, NULL);
     memset((void *)c->bias, 0, (size_t)gates * element);
     memset((void *)c->gates.bias, 0, (size_t)H * element);
     add_bias(c, bias_ih, gates, (void *)c->bias);
