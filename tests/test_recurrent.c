@@ -458,6 +458,55 @@ static void test_parameters_change(void **state) {
     dpcr_context_destroy(context);
 }
 
+// GRUs whose weights are ten times PyTorch's, DEER's difficult case: newton's iterates may grow without bounds on the
+// way, and the result is the loop's within T sweeps (k sweeps make the first k steps exact), or is finished in order.
+static void test_difficult_weights(void **state) {
+    (void)state;
+    enum { T = 100, B = 2, H = 8 };
+    dpcr_context *context = make_context(1);
+    int by_newton = 0;
+    for (unsigned seed = 1; seed <= 8; seed++) {
+        const dpcr_recurrent_options options = {
+            .kind = DPCR_GRU, .dtype = DPCR_F64, .inputs = 4, .hidden = H, .seed = seed};
+        job loop = random_job(context, options, T, B), newton = random_job(context, options, T, B);
+        job *const both[] = {&loop, &newton};
+        for (int i = 0; i < 2; i++) {
+            int64_t count;
+            double *vector = dpcr_recurrent_vector(both[i]->network, &count);
+            for (int64_t k = 0; k < count; k++) vector[k] *= 10;
+        }
+        open_plan(&loop, the_loop, false);
+        forward(&loop);
+        open_plan(&newton,
+                  (dpcr_solve_options){.size = sizeof(dpcr_solve_options),
+                                       .method = DPCR_METHOD_NEWTON,
+                                       .scheme = DPCR_SCHEME_PCR,
+                                       .atol = 1e-11,
+                                       .rtol = 1e-11,
+                                       .max_sweeps = T + 1},
+                  false);
+        dpcr_solve_report report = {.size = sizeof report};
+        dpcr_error error = {0};
+        if (dpcr_recurrent_execute(newton.plan, &newton.pass, NULL, newton.workspace, newton.bytes, &report, &error) !=
+            DPCR_OK)
+            fail_msg("%s", error.text);
+        assert_true(report.reason > 0 && report.sweeps <= T + 1);
+        by_newton += report.reason == DPCR_REASON_CONVERGED || report.reason == DPCR_REASON_EXACT;
+        for (int64_t i = 0; i < count_of(&loop.pass.y); i++) {
+            const double x = get(&newton.pass.y, i), wanted = get(&loop.pass.y, i);
+            if (!(fabs(x - wanted) < 1e-8))
+                fail_msg("seed %u, number %d: %.12g, the loop has %.12g", seed, (int)i, x, wanted);
+        }
+        for (int i = 0; i < 2; i++) {
+            close_plan(both[i]);
+            free_pass(both[i]);
+            dpcr_recurrent_destroy(both[i]->network);
+        }
+    }
+    assert_true(by_newton >= 4);
+    dpcr_context_destroy(context);
+}
+
 // NaN in one sequence leaves the others untouched.
 static void test_nan_stays(void **state) {
     (void)state;
@@ -592,6 +641,7 @@ int main(void) {
         cmocka_unit_test(test_threads_and_overlap),
         cmocka_unit_test(test_streaming),
         cmocka_unit_test(test_nan_stays),
+        cmocka_unit_test(test_difficult_weights),
         cmocka_unit_test(test_parameters_change),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_files),
