@@ -12,40 +12,15 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "kern/adjoint.h"
 
 enum { STEPS = 300, W = DPCRI_NARROW_WIDTH };
 
-// Memory between two pages that must not be touched, one piece for each use, kept for the next; at its end, or at its
-// beginning.
 enum { WEIGHTS, SLOPES, DIRECT, KEPT, E, LAST, OUT, USES, MOST_BYTES = 1 << 20 };
+#include "guarded.h"
 
-static char *guarded(int use, size_t bytes, bool beginning) {
-    static char *begins[USES];
-    assert_true(bytes <= MOST_BYTES);
-    if (!begins[use]) {
-        const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-        char *pages = mmap(NULL, MOST_BYTES + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        assert_ptr_not_equal(pages, MAP_FAILED);
-        assert_int_equal(mprotect(pages + page, MOST_BYTES, PROT_READ | PROT_WRITE), 0);
-        begins[use] = pages + page;
-    }
-    return begins[use] + (beginning ? 0 : MOST_BYTES - bytes);
-}
-
-static long double at(dpcr_dtype dtype, const void *data, int64_t i) {
-    return dtype == DPCR_F64 ? ((const double *)data)[i] : (double)((const float *)data)[i];
-}
-
-static void put(dpcr_dtype dtype, void *data, int64_t i, double x) {
-    if (dtype == DPCR_F64)
-        ((double *)data)[i] = x;
-    else
-        ((float *)data)[i] = (float)x;
-}
+static long double at(dpcr_dtype dtype, const void *data, int64_t i) { return number_at(dtype, data, i); }
 
 static uint32_t seed = 1;
 
@@ -55,7 +30,7 @@ static double uniform(double size) {
 }
 
 static void fill(dpcr_dtype dtype, void *data, int64_t count, double size) {
-    for (int64_t i = 0; i < count; i++) put(dtype, data, i, uniform(size));
+    for (int64_t i = 0; i < count; i++) put_number(dtype, data, i, uniform(size));
 }
 
 // How the chain's weights lie: shared, a step's own one after the other, in records with a bias, or with gaps.
@@ -318,10 +293,10 @@ static void check_nan(const dpcri_adjoint_kernels *k, const form *f) {
     const dpcri_narrow n = chain_make(f, LANES * COUNT, false);
     static double slope[LANES * COUNT * W], direct[LANES * COUNT * W], kept[LANES * COUNT * W], last[LANES * W];
     fill(f->dtype, slope, numbers, 1), fill(f->dtype, direct, numbers, 1), fill(f->dtype, last, LANES * w, 1);
-    put(f->dtype, last, 11 * w, NAN);
-    put(f->dtype, slope, (20 * COUNT + 5) * w, NAN);
-    put(f->dtype, direct, (30 * COUNT + 9) * w, INFINITY);
-    put(f->dtype, slope, (30 * COUNT + 8) * w, 0);  // Inf times 0
+    put_number(f->dtype, last, 11 * w, NAN);
+    put_number(f->dtype, slope, (20 * COUNT + 5) * w, NAN);
+    put_number(f->dtype, direct, (30 * COUNT + 9) * w, INFINITY);
+    put_number(f->dtype, slope, (30 * COUNT + 8) * w, 0);  // Inf times 0
     const dpcri_grid lanes = {NULL, COUNT * w, w, w};
     dpcri_adjoint_run r = {.lanes = LANES, .stride = COUNT, .steps = COUNT, .rows = 1};
     r.slope = r.direct = r.kept = lanes;

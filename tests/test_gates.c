@@ -13,8 +13,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "kern/gates.h"
 
@@ -35,39 +33,14 @@ enum {
     USES,
     MOST_BYTES = 1 << 21
 };
-
-// Memory between two pages that must not be touched, one piece for each use, kept for the next.
-static char *guarded(int use, int64_t numbers, size_t element, bool beginning) {
-    static char *begins[USES];
-    const size_t bytes = (size_t)numbers * element;
-    assert_true(bytes <= MOST_BYTES);
-    if (!begins[use]) {
-        const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-        char *pages = mmap(NULL, MOST_BYTES + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        assert_ptr_not_equal(pages, MAP_FAILED);
-        assert_int_equal(mprotect(pages + page, MOST_BYTES, PROT_READ | PROT_WRITE), 0);
-        begins[use] = pages + page;
-    }
-    return begins[use] + (beginning ? 0 : MOST_BYTES - bytes);
-}
-
-static double get(dpcr_dtype dtype, const void *data, int64_t i) {
-    return dtype == DPCR_F64 ? ((const double *)data)[i] : (double)((const float *)data)[i];
-}
-
-static void put(dpcr_dtype dtype, void *data, int64_t i, double x) {
-    if (dtype == DPCR_F64)
-        ((double *)data)[i] = x;
-    else
-        ((float *)data)[i] = (float)x;
-}
+#include "guarded.h"
 
 static uint32_t seed = 1;
 
 static void fill(dpcr_dtype dtype, void *data, int64_t count, double size) {
     for (int64_t i = 0; i < count; i++) {
         seed = seed * 1664525u + 1013904223u;
-        put(dtype, data, i, size * ((double)(seed >> 8) / (1 << 23) - 1));
+        put_number(dtype, data, i, size * ((double)(seed >> 8) / (1 << 23) - 1));
     }
 }
 
@@ -99,10 +72,11 @@ static problem problem_make(dpcri_isa level, dpcr_dtype dtype, dpcri_gates_kind 
     int64_t forward, backward;
     assert_true(dpcri_gates_packed(p.kernels, kind, H, &forward, &backward));
     p.count = dpcri_gates_count[kind] * H, p.tape = dpcri_gates_tape[kind] * H, p.state = dpcri_gates_state[kind] * H;
-    p.weight = guarded(WEIGHTS, p.count * H, element, beginning);
+    p.weight = guarded(WEIGHTS, (size_t)(p.count * H) * element, beginning);
     fill(dtype, p.weight, p.count * H, 1.5 / sqrt((double)H));
-    char *f = guarded(FORWARD, forward, element, false), *b = guarded(BACKWARD, backward, element, false);
-    char *bias = guarded(BIAS, H, element, beginning);
+    char *f = guarded(FORWARD, (size_t)(forward)*element, false),
+         *b = guarded(BACKWARD, (size_t)(backward)*element, false);
+    char *bias = guarded(BIAS, (size_t)(H)*element, beginning);
     fill(dtype, bias, H, 1);
     dpcri_gates_pack(p.kernels, dpcri_nn_kernels_at(level, dtype), kind, H, p.weight, f, b);
     p.gates = (dpcri_gates){.context = scratch,
@@ -117,7 +91,7 @@ static problem problem_make(dpcri_isa level, dpcr_dtype dtype, dpcri_gates_kind 
                                  [TAPE] = all * p.tape,   [DIRECT] = all * p.state,   [KEPT] = all * p.state,
                                  [E] = all * p.tape,      [LAST] = strands * p.state, [OUT] = strands * p.state};
     for (int use = INPUT; use < USES; use++) {
-        p.arrays[use] = guarded(use, sizes[use], element, beginning);
+        p.arrays[use] = guarded(use, (size_t)sizes[use] * element, beginning);
         fill(dtype, p.arrays[use], sizes[use], 1);
     }
     return p;
@@ -144,8 +118,8 @@ static int64_t place(const problem *p, int64_t lane, int64_t step, int64_t row, 
 
 // The states that go into step k of a strand, within `states`, which lie after the step's.
 static double state_in(const problem *p, int64_t lane, int64_t step, int64_t row, int64_t i) {
-    if (step == 0) return get(p->dtype, p->arrays[IN], (lane * p->rows + row) * p->state + i);
-    return get(p->dtype, p->arrays[STATES], place(p, lane, step - 1, row, p->state) + i);
+    if (step == 0) return number_at(p->dtype, p->arrays[IN], (lane * p->rows + row) * p->state + i);
+    return number_at(p->dtype, p->arrays[STATES], place(p, lane, step - 1, row, p->state) + i);
 }
 
 // ---- forward ----
@@ -158,7 +132,8 @@ static bound sum_of(const problem *p, int64_t lane, int64_t step, int64_t row, i
     const int64_t H = p->gates.width;
     bound b = {start, fabsl(start)};
     for (int64_t k = 0; k < H; k++) {
-        const long double term = (long double)get(p->dtype, p->weight, gate * H + k) * state_in(p, lane, step, row, k);
+        const long double term =
+            (long double)number_at(p->dtype, p->weight, gate * H + k) * state_in(p, lane, step, row, k);
         b.value += term, b.error += fabsl(term);
     }
     b.error *= (long double)(p->dtype == DPCR_F64 ? DBL_EPSILON : FLT_EPSILON) * (long double)(H + 4);
@@ -178,8 +153,8 @@ static void check_step(const problem *p, int64_t lane, int64_t step, int64_t row
         const bool gru = p->gates.kind == DPCRI_GATES_GRU;
         long double error = own;
         for (int64_t q = 0; q * H < p->count; q++) {
-            const long double start =
-                gru && q == 2 ? get(p->dtype, p->gates.bias, i) : get(p->dtype, p->arrays[INPUT], x + q * H + i);
+            const long double start = gru && q == 2 ? number_at(p->dtype, p->gates.bias, i)
+                                                    : number_at(p->dtype, p->arrays[INPUT], x + q * H + i);
             u[q] = sum_of(p, lane, step, row, q * H + i, start);
             error += 2 * (u[q].error + own);
         }
@@ -193,7 +168,7 @@ static void check_step(const problem *p, int64_t lane, int64_t step, int64_t row
             tapes = 1;
         } else if (gru) {
             const long double r = sigmoid(u[0].value), s = sigmoid(u[1].value), m = u[2].value;
-            const long double n = tanhl(get(p->dtype, p->arrays[INPUT], x + 2 * H + i) + r * m);
+            const long double n = tanhl(number_at(p->dtype, p->arrays[INPUT], x + 2 * H + i) + r * m);
             error *= 1 + fabsl(m);
             wanted[0] = (1 - s) * n + s * state_in(p, lane, step, row, i);
             wanted[1] = r, wanted[2] = s, wanted[3] = m, wanted[4] = n, tapes = 4;
@@ -206,8 +181,8 @@ static void check_step(const problem *p, int64_t lane, int64_t step, int64_t row
             wanted[2] = a, wanted[3] = f, wanted[4] = g, wanted[5] = o, tapes = 4;
         }
         for (int64_t q = 0; q < states + tapes; q++) {
-            const double got = q < states ? get(p->dtype, p->arrays[STATES], z + q * H + i)
-                                          : get(p->dtype, p->arrays[TAPE], t + (q - states) * H + i);
+            const double got = q < states ? number_at(p->dtype, p->arrays[STATES], z + q * H + i)
+                                          : number_at(p->dtype, p->arrays[TAPE], t + (q - states) * H + i);
             if (!(fabsl(got - wanted[q]) <= error))
                 fail_msg("kind %d width %d dtype %d number %d of unit %d, step %d: %.9g, wanted %.9Lg within %.3Lg",
                          (int)p->gates.kind, (int)H, (int)p->dtype, (int)q, (int)i, (int)step, got, wanted[q], error);
@@ -243,25 +218,25 @@ static void check_back(const problem *p, int64_t step, int64_t row) {
     const int64_t H = p->gates.width, z = place(p, 0, step, row, p->state), t = place(p, 0, step, row, p->tape);
     const long double eps = p->dtype == DPCR_F64 ? DBL_EPSILON : FLT_EPSILON;
     for (int64_t i = 0; i < H; i++) {
-        const long double g = get(p->dtype, p->arrays[KEPT], z + i), h = state_in(p, 0, step, row, i);
-        const long double a = get(p->dtype, p->arrays[TAPE], t + i);
+        const long double g = number_at(p->dtype, p->arrays[KEPT], z + i), h = state_in(p, 0, step, row, i);
+        const long double a = number_at(p->dtype, p->arrays[TAPE], t + i);
         long double wanted[4], error = 16 * eps * (1 + fabsl(g)) * 8, through = 0, by_cell = 0;
         if (p->gates.kind == DPCRI_GATES_RNN) {
             wanted[0] = g * a;
         } else if (p->gates.kind == DPCRI_GATES_GRU) {
-            const long double s = get(p->dtype, p->arrays[TAPE], t + H + i),
-                              m = get(p->dtype, p->arrays[TAPE], t + 2 * H + i);
-            const long double n = get(p->dtype, p->arrays[TAPE], t + 3 * H + i);
+            const long double s = number_at(p->dtype, p->arrays[TAPE], t + H + i),
+                              m = number_at(p->dtype, p->arrays[TAPE], t + 2 * H + i);
+            const long double n = number_at(p->dtype, p->arrays[TAPE], t + 3 * H + i);
             const long double dn = g * (1 - s) * (1 - n * n);
             wanted[0] = dn * m * a * (1 - a), wanted[1] = g * (h - n) * s * (1 - s), wanted[2] = dn * a, wanted[3] = dn;
             through = g * s;
             error *= 1 + fabsl(m) + fabsl(h);
         } else {
-            const long double f = get(p->dtype, p->arrays[TAPE], t + H + i),
-                              cell = get(p->dtype, p->arrays[TAPE], t + 2 * H + i);
-            const long double o = get(p->dtype, p->arrays[TAPE], t + 3 * H + i),
+            const long double f = number_at(p->dtype, p->arrays[TAPE], t + H + i),
+                              cell = number_at(p->dtype, p->arrays[TAPE], t + 2 * H + i);
+            const long double o = number_at(p->dtype, p->arrays[TAPE], t + 3 * H + i),
                               before = state_in(p, 0, step, row, H + i);
-            const long double gc = get(p->dtype, p->arrays[KEPT], z + H + i), tc = tanhl(f * before + a * cell);
+            const long double gc = number_at(p->dtype, p->arrays[KEPT], z + H + i), tc = tanhl(f * before + a * cell);
             const long double dc = gc + g * o * (1 - tc * tc);
             wanted[0] = dc * cell * a * (1 - a), wanted[1] = dc * before * f * (1 - f),
             wanted[2] = dc * a * (1 - cell * cell);
@@ -271,7 +246,7 @@ static void check_back(const problem *p, int64_t step, int64_t row) {
                 (error + (p->dtype == DPCR_F64 ? 1e-14L : 4e-6L)) * (1 + fabsl(before)) * (1 + fabsl(g) + fabsl(gc));
         }
         for (int64_t q = 0; q * H < p->tape; q++) {
-            const double got = get(p->dtype, p->arrays[E], t + q * H + i);
+            const double got = number_at(p->dtype, p->arrays[E], t + q * H + i);
             if (!(fabsl(got - wanted[q]) <= error))
                 fail_msg("kind %d width %d dtype %d: e %d of unit %d, step %d: %.9g, wanted %.9Lg", (int)p->gates.kind,
                          (int)H, (int)p->dtype, (int)q, (int)i, (int)step, got, wanted[q]);
@@ -280,15 +255,15 @@ static void check_back(const problem *p, int64_t step, int64_t row) {
         bound on = {through, fabsl(through)};
         for (int64_t j = 0; j < p->count; j++) {
             const long double term =
-                (long double)get(p->dtype, p->arrays[E], t + j) * get(p->dtype, p->weight, j * H + i);
+                (long double)number_at(p->dtype, p->arrays[E], t + j) * number_at(p->dtype, p->weight, j * H + i);
             on.value += term, on.error += fabsl(term);
         }
         const int64_t before = place(p, 0, step - 1, row, p->state);
         for (int64_t q = 0; q < p->state / H; q++) {
             const long double arrived =
-                step > 0 ? (long double)get(p->dtype, p->arrays[DIRECT], before + q * H + i) : 0;
-            const double got = step > 0 ? get(p->dtype, p->arrays[KEPT], before + q * H + i)
-                                        : get(p->dtype, p->arrays[OUT], row * p->state + q * H + i);
+                step > 0 ? (long double)number_at(p->dtype, p->arrays[DIRECT], before + q * H + i) : 0;
+            const double got = step > 0 ? number_at(p->dtype, p->arrays[KEPT], before + q * H + i)
+                                        : number_at(p->dtype, p->arrays[OUT], row * p->state + q * H + i);
             const long double value = q ? by_cell : on.value;
             const long double slack =
                 (q ? error : on.error * eps * (long double)(p->count + 8) + 8 * eps * fabsl(through)) +
@@ -318,8 +293,8 @@ static void check_steps(dpcri_isa level, dpcr_dtype dtype, dpcri_gates_kind kind
         for (int64_t r = 0; r < p.rows; r++)
             for (int64_t k = 0; k < p.steps; k++) check_step(&p, 0, k, r);
         for (int64_t i = 0; i < p.rows * p.state; i++)
-            assert_true(get(dtype, p.arrays[OUT], i) ==
-                        get(dtype, p.arrays[STATES], place(&p, 0, p.steps - 1, 0, p.state) + i));
+            assert_true(number_at(dtype, p.arrays[OUT], i) ==
+                        number_at(dtype, p.arrays[STATES], place(&p, 0, p.steps - 1, 0, p.state) + i));
         run_adjoint(&p, NULL, true, false);
         for (int64_t r = 0; r < p.rows; r++)
             for (int64_t k = 0; k < p.steps; k++) check_back(&p, k, r);
@@ -398,8 +373,8 @@ static void check_lanes(dpcri_isa level, dpcr_dtype dtype, dpcri_gates_kind kind
     memcpy(whole, p.arrays[OUT], bytes);
     for (int64_t lane = 0; lane < 3; lane++)
         for (int64_t i = 0; i < p.rows * p.state; i++)
-            assert_true(get(dtype, whole, lane * p.rows * p.state + i) ==
-                        get(dtype, p.arrays[STATES], place(&p, lane, 3, 0, p.state) + i));
+            assert_true(number_at(dtype, whole, lane * p.rows * p.state + i) ==
+                        number_at(dtype, p.arrays[STATES], place(&p, lane, 3, 0, p.state) + i));
     memset(p.arrays[OUT], 0, bytes);
     run_forward(&p, NULL, false, false, true);
     assert_memory_equal(p.arrays[OUT], whole, bytes);
@@ -428,14 +403,14 @@ static void check_ends(dpcri_isa level, dpcr_dtype dtype, dpcri_gates_kind kind)
     const int64_t all = STEPS * ROWS * p.state;
     double *free_run = malloc((size_t)all * sizeof *free_run);
     run_forward(&p, NULL, true, true, false);
-    for (int64_t i = 0; i < all; i++) free_run[i] = get(dtype, p.arrays[STATES], i);
-    put(dtype, p.arrays[INPUT], place(&p, 0, 4, 2, p.count), NAN);
-    put(dtype, p.arrays[DIRECT], place(&p, 0, 4, 2, p.state), NAN);
+    for (int64_t i = 0; i < all; i++) free_run[i] = number_at(dtype, p.arrays[STATES], i);
+    put_number(dtype, p.arrays[INPUT], place(&p, 0, 4, 2, p.count), NAN);
+    put_number(dtype, p.arrays[DIRECT], place(&p, 0, 4, 2, p.state), NAN);
     run_forward(&p, ends, true, true, true);
     for (int64_t r = 0; r < ROWS; r++)
         for (int64_t k = 0; k < STEPS; k++)
             for (int64_t i = 0; i < p.state; i++) {
-                const double x = get(dtype, p.arrays[STATES], place(&p, 0, k, r, p.state) + i);
+                const double x = number_at(dtype, p.arrays[STATES], place(&p, 0, k, r, p.state) + i);
                 const double wanted =
                     k < ends[r] ? free_run[place(&p, 0, k, r, p.state) + i] : state_in(&p, 0, k, r, i);
                 assert_true(x == wanted);
@@ -444,10 +419,10 @@ static void check_ends(dpcri_isa level, dpcr_dtype dtype, dpcri_gates_kind kind)
     for (int64_t r = 0; r < ROWS; r++)
         for (int64_t k = 0; k < STEPS; k++) {
             for (int64_t i = 0; k >= ends[r] && i < p.tape; i++)
-                assert_true(get(dtype, p.arrays[E], place(&p, 0, k, r, p.tape) + i) == 0);
+                assert_true(number_at(dtype, p.arrays[E], place(&p, 0, k, r, p.tape) + i) == 0);
             for (int64_t i = 0; k >= ends[r] && i < p.state; i++)
-                assert_true(get(dtype, p.arrays[KEPT], place(&p, 0, k, r, p.state) + i) ==
-                            get(dtype, p.arrays[LAST], r * p.state + i));
+                assert_true(number_at(dtype, p.arrays[KEPT], place(&p, 0, k, r, p.state) + i) ==
+                            number_at(dtype, p.arrays[LAST], r * p.state + i));
             if (k + 1 < ends[r]) check_back(&p, k + 1, r);
         }
     free(free_run);

@@ -12,27 +12,13 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "kern/narrow.h"
 
 enum { LONGEST = 100, MOST_LANES = 100, W = DPCRI_NARROW_WIDTH };
 
-// Memory that ends at a page which must not be touched, one piece for each use, kept for the next.
 enum { WEIGHTS, BIASES, IN, STATES, TAPE, USES, MOST_BYTES = 1 << 20 };
-
-static char *guarded(int use, size_t bytes) {
-    static char *ends[USES];
-    assert_true(bytes <= MOST_BYTES);
-    if (!ends[use]) {
-        char *pages = mmap(NULL, 2 * MOST_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        assert_ptr_not_equal(pages, MAP_FAILED);
-        assert_int_equal(mprotect(pages + MOST_BYTES, MOST_BYTES, PROT_NONE), 0);
-        ends[use] = pages + MOST_BYTES;
-    }
-    return ends[use] - bytes;
-}
+#include "guarded.h"
 
 static double at(const dpcri_narrow *n, const void *data, int64_t i) {
     return n->dtype == DPCR_F64 ? ((const double *)data)[i] : (double)((const float *)data)[i];
@@ -112,8 +98,8 @@ static chain chain_make(dpcr_dtype dtype, int64_t w, int activation, int residua
                             : layout == RECORD ? steps * (values + w)
                                                : (steps - 1) * c.n.weight_step + values;
     const int64_t biases = (steps - 1) * c.n.bias_step + rows * w;
-    c.weights = guarded(WEIGHTS, (size_t)weights * c.element);
-    c.biases = guarded(BIASES, (size_t)biases * c.element);
+    c.weights = guarded(WEIGHTS, (size_t)weights * c.element, false);
+    c.biases = guarded(BIASES, (size_t)biases * c.element, false);
     fill(&c.n, c.weights, weights, 0.9 / (double)w);
     fill(&c.n, c.biases, biases, 1.5);
     c.n.weight = c.weights;
@@ -188,8 +174,8 @@ static void check_lanes(const dpcri_narrow_kernels *k, const chain *c, int64_t l
                         const void *slopes) {
     const int64_t w = c->n.width, row = apart ? w + gap : w, step = rows * row + gap, lane = steps * step + gap;
     const size_t e = c->element, bytes = (size_t)(lanes * rows * w) * e;
-    char *in = guarded(IN, bytes), *out = guarded(STATES, (size_t)(lanes * lane) * e);
-    char *tape = guarded(TAPE, (size_t)(lanes * lane) * e);
+    char *in = guarded(IN, bytes, false), *out = guarded(STATES, (size_t)(lanes * lane) * e, false);
+    char *tape = guarded(TAPE, (size_t)(lanes * lane) * e, false);
     memset(out, 7, (size_t)(lanes * lane) * e), memset(tape, 7, (size_t)(lanes * lane) * e);
     const size_t state = (size_t)(rows * w) * e;
     for (int64_t i = 0; i < lanes; i++)
