@@ -238,6 +238,12 @@ static bool is_model(const char *name) {
     return !strncmp(name, "equal-", 6);
 }
 
+// What is wrong with a file, by its name.
+static int fail_file(const char *path, const dpcr_error *error) {
+    if (error->status != DPCR_ERROR_FORMAT) return cli_fail_error(error, CLI_READING);
+    return cli_fail(CLI_INPUT, "'%s': %s", path, error->text);
+}
+
 int cli_schedule_profile(cli_schedule *s) {
     dpcr_error error = {0};
     if (is_model(s->profile_name))
@@ -249,7 +255,7 @@ int cli_schedule_profile(cli_schedule *s) {
     if (!text) return cli_failed();
     const dpcr_status status = dpcr_profile_read(s->context, text, bytes, &s->profile, &error);
     free(text);
-    return status == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_READING);
+    return status == DPCR_OK ? CLI_DONE : fail_file(s->profile_name, &error);
 }
 
 // ---- the schedule asked for ----
@@ -320,7 +326,7 @@ static int read_schedule(cli_schedule *s) {
         given = &like;
     }
     if (!status && dpcr_schedule_read(s->context, text, bytes, s->notation, given, &s->schedule, &error) != DPCR_OK)
-        status = cli_fail_error(&error, CLI_READING);
+        status = fail_file(s->from, &error);
     free(text);
     dpcr_schedule_free(s->context, &like);
     return status ? status : take_costs(s, s->schedule.stages);

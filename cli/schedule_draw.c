@@ -82,15 +82,16 @@ static void svg_box(FILE *out, const chart *c, int64_t rank, int64_t n) {
         fprintf(out, "<text x=\"%.2f\" y=\"%d\" text-anchor=\"middle\">%s</text>\n", x + w / 2, y + ROW / 2 + 4, label);
 }
 
+static const char *const task_words[] = {"F forward", "I input gradient", "W weight gradient", "B both"};
+
 static void svg_legend(FILE *out, const chart *c) {
-    static const char *const words[] = {"F forward", "I input gradient", "W weight gradient", "B both"};
     int x = LEFT;
     for (int task = DPCR_TASK_F; task <= DPCR_TASK_B; task++) {
         const dpcr_action a = {.task = (uint8_t)task};
         const colour k = colour_of(&a, 0);
         fprintf(out, "<rect x=\"%d\" y=\"%d\" width=\"14\" height=\"14\" fill=\"#%02x%02x%02x\"/>\n", x, c->height - 24,
                 (unsigned)k.red, (unsigned)k.green, (unsigned)k.blue);
-        fprintf(out, "<text x=\"%d\" y=\"%d\">%s</text>\n", x + 20, c->height - 12, words[task]);
+        fprintf(out, "<text x=\"%d\" y=\"%d\">%s</text>\n", x + 20, c->height - 12, task_words[task]);
         x += 160;
     }
     if (c->schedule->stages > c->schedule->ranks && c->schedule->semantics != DPCR_DELAYED)
@@ -126,19 +127,28 @@ static void plot_quoted(FILE *out, const char *text) {
 static void write_plot(FILE *out, const chart *c, const char *title, const char *path) {
     const int width = c->width < 4000 ? c->width : 4000;
     const double pixels = c->scale * width / c->width;
-    fprintf(out, "set terminal pngcairo size %d,%d font 'DejaVu Sans,9'\nset output ", width, c->height + 40);
+    fprintf(out, "set terminal pngcairo size %d,%d font 'DejaVu Sans,9'\nset output ", width, c->height + 60);
     plot_quoted(out, path);
     fprintf(out, "\nset title ");
     plot_quoted(out, title);
     fprintf(out,
-            " noenhanced\nset xlabel 'time'\nunset key\nset style fill solid 1 border lc rgb '#ffffff'\nset yrange "
+            " noenhanced\nset xlabel 'time'\nset key below\nset style fill solid 1 border lc rgb '#ffffff'\nset yrange "
             "[%g:-0.6]\n"
             "set xrange [0:%.17g]\nset ytics scale 0 (",
             (double)c->schedule->ranks - 0.4, c->times->makespan);
     for (int64_t r = 0; r < c->schedule->ranks; r++)
         fprintf(out, "%s'rank %lld' %lld", r ? ", " : "", (long long)r, (long long)r);
     fprintf(out,
-            ")\nplot '-' using 1:2:3:4:5:6:7 with boxxyerror lc rgb variable, '-' using 1:2:3 with labels font ',8'\n");
+            ")\nplot '-' using 1:2:3:4:5:6:7 with boxxyerror lc rgb variable notitle, '-' using 1:2:3 with labels font "
+            "',8' "
+            "notitle");
+    for (int task = DPCR_TASK_F; task <= DPCR_TASK_B; task++) {  // the key: boxes that are nowhere
+        const dpcr_action a = {.task = (uint8_t)task};
+        const colour k = colour_of(&a, 0);
+        fprintf(out, ", NaN with boxes lc rgb '#%02x%02x%02x' title '%s'", (unsigned)k.red, (unsigned)k.green,
+                (unsigned)k.blue, task_words[task]);
+    }
+    fprintf(out, "\n");
     for (int64_t r = 0; r < c->schedule->ranks; r++)
         for (int64_t n = c->schedule->first[r]; n < c->schedule->first[r + 1]; n++) {
             const dpcr_action *a = &c->schedule->actions[n];
