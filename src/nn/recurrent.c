@@ -70,18 +70,32 @@ static const char *input_at(const dpcri_recurrent *c, int64_t step, int64_t row)
     return (const char *)c->x.data + (step * c->x.step + row * c->x.row) * (int64_t)c->kernels->element;
 }
 
-// [steps][rows] of one lane; all at once, by steps or by rows, whichever is fewer products.
-static void project_block(const dpcri_recurrent *c, int64_t first, int64_t steps, int64_t row, int64_t rows, char *u) {
-    const int64_t gates = gates_of(c);
-    const size_t each = (size_t)gates * c->kernels->element;
-    if (rows == 1 || steps == 1 || c->x.step == rows * c->x.row)
-        project(c, steps * rows, input_at(c, first, row), rows == 1 ? c->x.step : c->x.row, u, gates);
-    else if (rows >= steps)
+// [lanes][steps][rows], in the fewest products: those of a lane at once where its rows lie evenly, else by steps or by
+// rows; or, where there are more lanes, those of a step and row in all lanes.
+static void project_block(const dpcri_recurrent *c, const dpcr_span *span, int64_t begin, int64_t steps, char *u) {
+    const int64_t gates = gates_of(c), rows = span->rows, lane = steps * rows * gates,
+                  element = (int64_t)c->kernels->element;
+    const int64_t first = span->first + begin, row = span->row;
+    const bool even = rows == 1 || steps == 1 || c->x.step == rows * c->x.row;
+    const int64_t together = even ? steps * rows : rows > steps ? rows : steps;
+    if (span->lanes > together) {
         for (int64_t k = 0; k < steps; k++)
-            project(c, rows, input_at(c, first + k, row), c->x.row, u + (size_t)(k * rows) * each, gates);
-    else
-        for (int64_t r = 0; r < rows; r++)
-            project(c, steps, input_at(c, first, row + r), c->x.step, u + (size_t)r * each, rows * gates);
+            for (int64_t r = 0; r < rows; r++)
+                project(c, span->lanes, input_at(c, first + k, row + r), span->stride * c->x.step,
+                        u + (k * rows + r) * gates * element, lane);
+        return;
+    }
+    for (int64_t l = 0; l < span->lanes; l++, u += lane * element) {
+        const int64_t step = first + l * span->stride;
+        if (even)
+            project(c, steps * rows, input_at(c, step, row), rows == 1 ? c->x.step : c->x.row, u, gates);
+        else if (rows > steps)
+            for (int64_t k = 0; k < steps; k++)
+                project(c, rows, input_at(c, step + k, row), c->x.row, u + k * rows * gates * element, gates);
+        else
+            for (int64_t r = 0; r < rows; r++)
+                project(c, steps, input_at(c, step, row + r), c->x.step, u + r * gates * element, rows * gates);
+    }
 }
 
 // ---- views ----
@@ -127,9 +141,7 @@ enum { NO_MEMORY = DPCR_ERROR_MEMORY };
 static bool advance_block(const dpcri_recurrent *c, const dpcr_span *span, int64_t begin, int64_t steps, dpcri_grid in,
                           dpcri_grid states, dpcri_grid last, dpcri_grid tape, char *u) {
     const int64_t gates = gates_of(c), lane = steps * span->rows * gates;
-    for (int64_t l = 0; l < span->lanes; l++)
-        project_block(c, span->first + l * span->stride + begin, steps, span->row, span->rows,
-                      u + (size_t)(l * lane) * c->kernels->element);
+    project_block(c, span, begin, steps, u);
     return c->kernels->advance(&c->gates, &(dpcri_gates_forward){.lanes = span->lanes,
                                                                  .steps = steps,
                                                                  .rows = span->rows,

@@ -142,8 +142,19 @@ static void fill_report(const dpcri_run *run) {
 // Parallel methods leave no tape while they iterate: one more evaluation of every step writes it.
 typedef struct tape_job {
     dpcri_run *run;
+    int64_t piece;  // steps of a task
     _Atomic int code;
 } tape_job;
+
+// As many steps as have their states and tape in cache, and tasks enough for many threads. (The plan's own piece counts
+// Jacobians, which nobody makes here.)
+static int64_t tape_piece_steps(const dpcr_steps *steps) {
+    const int64_t real = (int64_t)dpcr_dtype_size(steps->dtype);
+    const int64_t each = (steps->batch > 0 ? steps->batch : 1) * (2 * steps->width + steps->tape_values) * real;
+    const int64_t fit = each > 0 ? (128 << 10) / each : 1, share = steps->length / 16 + 1;
+    const int64_t most = share < 256 ? share : 256;
+    return fit < 1 ? 1 : fit < most ? fit : most;
+}
 
 static void tape_steps_of(tape_job *job, int64_t first, int64_t count) {
     const dpcr_steps *steps = &job->run->plan->steps;
@@ -158,16 +169,16 @@ static void tape_steps_of(tape_job *job, int64_t first, int64_t count) {
 
 static void tape_piece(void *argument, int64_t task) {
     tape_job *job = argument;
-    const int64_t piece = job->run->plan->piece, begin = task * piece, length = job->run->plan->steps.length;
+    const int64_t piece = job->piece, begin = task * piece, length = job->run->plan->steps.length;
     const int64_t end = begin + piece < length ? begin + piece : length;
     if (begin == 0) tape_steps_of(job, 0, 1);
     tape_steps_of(job, begin ? begin : 1, end - (begin ? begin : 1));
 }
 
 static dpcr_status write_tape(dpcri_run *run) {
-    tape_job job = {.run = run};
-    const int64_t tasks = (run->plan->steps.length + run->plan->piece - 1) / run->plan->piece;
     const dpcr_steps *steps = &run->plan->steps;
+    tape_job job = {.run = run, .piece = tape_piece_steps(steps)};
+    const int64_t tasks = (steps->length + job.piece - 1) / job.piece;
     dpcri_for_tasks(run->plan, (double)steps->length * (double)steps->batch * steps->flops, tasks, tape_piece, &job);
     return dpcri_callback_status(run, "advance", job.code);
 }
