@@ -139,7 +139,12 @@ static void fill_report(const dpcri_run *run) {
     }
 }
 
-// Parallel methods leave no tape while they iterate: one more evaluation of every step writes it.
+// Overlap runs the loop itself in chunks, tape and all. Other parallel methods leave no tape while they iterate: one
+// more evaluation of every step writes it.
+static bool writes_tape(dpcr_method method) {
+    return method == DPCR_METHOD_SEQUENTIAL || method == DPCR_METHOD_OVERLAP;
+}
+
 typedef struct tape_job {
     dpcri_run *run;
     int64_t piece;  // steps of a task
@@ -232,7 +237,7 @@ dpcr_status dpcr_solve_execute(const dpcr_solve_plan *plan, const dpcr_array *z0
     if (plan->steps.length > 0 && plan->steps.batch > 0) {
         DPCR_TRY(run_method(&run));
         DPCR_TRY(finish(&run));
-        if (tape && plan->options.method != DPCR_METHOD_SEQUENTIAL) DPCR_TRY(write_tape(&run));
+        if (tape && !writes_tape(plan->options.method)) DPCR_TRY(write_tape(&run));
     }
     for (int64_t b = 0; plan->steps.length == 0 && b < plan->steps.batch; b++) run.reason[b] = DPCR_REASON_EXACT;
     fill_report(&run);

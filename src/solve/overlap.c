@@ -151,6 +151,14 @@ static void start_chunks(overlap *o, int64_t first, int64_t end, int64_t stride)
     }
 }
 
+// The tape of `count` steps from `first` on, as one lane of them; data NULL where none is wanted. It is written with
+// the states, so it is theirs.
+static dpcr_array tape_of(const overlap *o, int64_t first, int64_t count, int64_t row, int64_t rows) {
+    if (!o->run->tape) return (dpcr_array){0};
+    const dpcr_array tape = dpcri_slice(o->run->tape, first, count, row, rows);
+    return dpcri_as_steps(&tape);
+}
+
 // Steps [k, k + count) of the chunks of a group, side by side, for sequences row .. row + rows - 1, from `in`.
 static void run_lanes(overlap *o, int64_t group, int64_t row, int64_t rows, const dpcr_array *in, int64_t k,
                       int64_t count) {
@@ -161,8 +169,11 @@ static void run_lanes(overlap *o, int64_t group, int64_t row, int64_t rows, cons
     dpcr_array states = dpcri_as_steps(&z);
     states.shape[0] = lanes;
     states.strides[0] = stride * z.strides[0];
+    dpcr_array tape = tape_of(o, first, count, row, rows);
+    tape.shape[0] = lanes;
+    if (tape.data) tape.strides[0] = stride * o->run->tape->strides[0];
     const dpcr_span span = dpcri_span(first, lanes, stride, count, row, rows);
-    note(o, dpcri_advance(steps, &span, in, &states, NULL, NULL));
+    note(o, dpcri_advance(steps, &span, in, &states, NULL, tape.data ? &tape : NULL));
 }
 
 // The remainder of the very last chunk, from its whole steps' end.
@@ -173,8 +184,9 @@ static void run_remainder(overlap *o, int64_t row, int64_t rows) {
     const dpcr_array in = dpcri_inputs(&o->run->t, from, 1, row, rows);
     const dpcr_array z = dpcri_outputs(&o->run->t, from, steps->length - from, row, rows);
     const dpcr_array states = dpcri_as_steps(&z);
+    const dpcr_array tape = tape_of(o, from, steps->length - from, row, rows);
     const dpcr_span span = dpcri_span(from, 1, 1, steps->length - from, row, rows);
-    note(o, dpcri_advance(steps, &span, &in, &states, NULL, NULL));
+    note(o, dpcri_advance(steps, &span, &in, &states, NULL, tape.data ? &tape : NULL));
 }
 
 static void first_pass(void *argument, int64_t group) {
@@ -201,9 +213,10 @@ static void rerun_row(overlap *o, int64_t c, int64_t b) {
     for (int64_t l = chunk_start(&o->cut, c); l < chunk_end(o, c); l += MEET_STEPS) {
         const int64_t count = l + MEET_STEPS < chunk_end(o, c) ? MEET_STEPS : chunk_end(o, c) - l;
         const dpcr_array z = dpcri_outputs(&o->run->t, l, count, b, 1), states = dpcri_as_steps(&z);
+        const dpcr_array tape = tape_of(o, l, count, b, 1);
         const dpcr_span span = dpcri_span(l, 1, 1, count, b, 1);
         memcpy(ends.data, at(&z, count - 1, 0), bytes);
-        note(o, dpcri_advance(steps, &span, &in, &states, NULL, NULL));
+        note(o, dpcri_advance(steps, &span, &in, &states, NULL, tape.data ? &tape : NULL));
         atomic_fetch_add_explicit(&o->rerun_steps, count, memory_order_relaxed);
         if (o->ops->close(at(&z, count - 1, 0), ends.data, steps->width, o->plan->options.atol, o->plan->options.rtol))
             return;
