@@ -17,51 +17,7 @@
 
 #include <cmocka.h>
 
-#include "deeppcr/data.h"
-#include "deeppcr/recurrent.h"
-
-static dpcr_context *make_context(int threads) {
-    const dpcr_context_options options = {.size = sizeof options, .threads = threads};
-    dpcr_context *context;
-    assert_int_equal(dpcr_context_create(&options, &context, NULL), DPCR_OK);
-    return context;
-}
-
-// ---- a network at work, with all its arrays ----
-
-typedef struct job {
-    dpcr_recurrent *network;
-    dpcr_recurrent_plan *plan;
-    dpcr_recurrent_pass pass;
-    dpcr_recurrent_gradients gradients;
-    int64_t lengths[16];
-    void *tape, *workspace;
-    size_t bytes;
-} job;
-
-static double get(const dpcr_array *a, int64_t i) {
-    return a->dtype == DPCR_F64 ? ((const double *)a->data)[i] : (double)((const float *)a->data)[i];
-}
-
-static void put(const dpcr_array *a, int64_t i, double value) {
-    if (a->dtype == DPCR_F64)
-        ((double *)a->data)[i] = value;
-    else
-        ((float *)a->data)[i] = (float)value;
-}
-
-static int64_t count_of(const dpcr_array *a) {
-    int64_t count = 1;
-    for (int32_t d = 0; d < a->ndim; d++) count *= a->shape[d];
-    return count;
-}
-
-static dpcr_array make(dpcr_dtype dtype, int64_t a, int64_t b, int64_t c) {
-    const int64_t shape[3] = {a, b, c};
-    void *data = calloc((size_t)(a * b * c) + 1, 8);
-    assert_non_null(data);
-    return dpcr_array_make(data, dtype, 3, shape);
-}
+#include "recurrent_job.h"
 
 // From a tensor of the file; absent: data NULL.
 static dpcr_array copy_of(const dpcr_tensors *t, const char *name, dpcr_dtype dtype) {
@@ -71,54 +27,6 @@ static dpcr_array copy_of(const dpcr_tensors *t, const char *name, dpcr_dtype dt
     dpcr_array array = make(dtype, s[0], s[1], s[2]);
     for (int64_t i = 0; i < count_of(&array); i++) put(&array, i, get(&tensor->array, i));
     return array;
-}
-
-static dpcr_array alike(const dpcr_array *a) {
-    return a->data ? make(a->dtype, a->shape[0], a->shape[1], a->shape[2]) : (dpcr_array){0};
-}
-
-static void open_plan(job *j, dpcr_solve_options solve, bool training) {
-    dpcr_error error = {0};
-    const dpcr_recurrent_plan_options options = {.size = sizeof options,
-                                                 .length = j->pass.x.shape[0],
-                                                 .batch = j->pass.x.shape[1],
-                                                 .training = training,
-                                                 .packed = j->pass.lengths != NULL,
-                                                 .solve = solve,
-                                                 .sample = &j->pass};
-    if (dpcr_recurrent_plan_create(j->network, &options, &j->plan, &error) != DPCR_OK) fail_msg("%s", error.text);
-    j->bytes = dpcr_recurrent_plan_workspace(j->plan);
-    j->workspace = aligned_alloc(64, (j->bytes + 127) / 64 * 64);
-    j->tape = aligned_alloc(64, (dpcr_recurrent_plan_tape(j->plan) + 127) / 64 * 64);
-    memset(j->workspace, 0xff, j->bytes);  // NaN: nothing may be read before it is written
-    memset(j->tape, 0xff, dpcr_recurrent_plan_tape(j->plan));
-}
-
-static void close_plan(job *j) {
-    dpcr_recurrent_plan_destroy(j->plan);
-    free(j->workspace);
-    free(j->tape);
-}
-
-static void forward(job *j) {
-    dpcr_error error = {0};
-    if (dpcr_recurrent_execute(j->plan, &j->pass, j->tape, j->workspace, j->bytes, NULL, &error) != DPCR_OK)
-        fail_msg("%s", error.text);
-}
-
-static void backward(job *j) {
-    dpcr_error error = {0};
-    dpcr_recurrent_zero_gradients(j->network);
-    if (dpcr_recurrent_backward(j->plan, &j->pass, &j->gradients, j->tape, j->workspace, j->bytes, NULL, &error) !=
-        DPCR_OK)
-        fail_msg("%s", error.text);
-}
-
-static void free_pass(job *j) {
-    dpcr_array *const all[] = {&j->pass.x,       &j->pass.h0,     &j->pass.c0,      &j->pass.y,
-                               &j->pass.ht,      &j->pass.ct,     &j->gradients.y,  &j->gradients.ht,
-                               &j->gradients.ct, &j->gradients.x, &j->gradients.h0, &j->gradients.c0};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]->data);
 }
 
 // ---- PyTorch's numbers ----
@@ -260,44 +168,6 @@ static void test_fixtures(void **state) {
     for (size_t i = 0; i < found.gl_pathc; i++) check_file(found.gl_pathv[i]);
     globfree(&found);
 }
-
-// ---- random networks ----
-
-static const dpcr_recurrent_kind kinds[] = {DPCR_RNN_TANH, DPCR_RNN_RELU, DPCR_GRU, DPCR_LSTM};
-
-static void fill(const dpcr_array *a, unsigned seed) {
-    uint64_t s = 0x9e3779b97f4a7c15u * (seed + 1);
-    for (int64_t i = 0; i < count_of(a); i++) {
-        s ^= s << 13, s ^= s >> 7, s ^= s << 17;
-        put(a, i, (double)(s >> 40) / (1 << 23) - 1);
-    }
-}
-
-static job random_job(dpcr_context *context, dpcr_recurrent_options options, int64_t T, int64_t B) {
-    job j = {0};
-    dpcr_error error = {0};
-    options.size = sizeof options;
-    if (dpcr_recurrent_create(context, &options, &j.network, &error) != DPCR_OK) fail_msg("%s", error.text);
-    const dpcr_recurrent_options *o = dpcr_recurrent_get_options(j.network);
-    const int64_t D = o->bidirectional ? 2 : 1, N = o->layers * D, H = o->hidden;
-    const dpcr_array none = {0};
-    const bool lstm = o->kind == DPCR_LSTM;
-    j.pass = (dpcr_recurrent_pass){.size = sizeof j.pass,
-                                   .x = make(o->dtype, T, B, o->inputs),
-                                   .h0 = make(o->dtype, N, B, H),
-                                   .c0 = lstm ? make(o->dtype, N, B, H) : none,
-                                   .y = make(o->dtype, T, B, D * H),
-                                   .ht = make(o->dtype, N, B, H),
-                                   .ct = lstm ? make(o->dtype, N, B, H) : none};
-    j.gradients = (dpcr_recurrent_gradients){
-        .size = sizeof j.gradients, .y = alike(&j.pass.y), .x = alike(&j.pass.x), .h0 = alike(&j.pass.h0)};
-    fill(&j.pass.x, 1), fill(&j.pass.h0, 2), fill(&j.gradients.y, 3);
-    if (lstm) fill(&j.pass.c0, 4);
-    return j;
-}
-
-static const dpcr_solve_options the_loop = {
-    .size = sizeof(dpcr_solve_options), .method = DPCR_METHOD_SEQUENTIAL, .backward = DPCR_SCHEME_SEQUENTIAL};
 
 // A packed batch gives each sequence the bits that it has alone, in time and in gradients of inputs and states.
 static void test_packed_equals_separate(void **state) {
@@ -537,103 +407,6 @@ static void test_nan_stays(void **state) {
     dpcr_context_destroy(context);
 }
 
-// ---- refusals ----
-
-#define REFUSED(call, wanted, part)                                                                                 \
-    do {                                                                                                            \
-        dpcr_error error = {0};                                                                                     \
-        const dpcr_status got = (call);                                                                             \
-        if (got != (wanted) || !strstr(error.text, part)) fail_msg("%d: '%s', wanted '%s'", got, error.text, part); \
-    } while (0)
-
-static void test_refusals(void **state) {
-    (void)state;
-    dpcr_context *context = make_context(1);
-    dpcr_recurrent *network = NULL;
-    dpcr_recurrent_options o = {.size = sizeof o, .kind = DPCR_GRU, .inputs = 3, .hidden = 4};
-    REFUSED(dpcr_recurrent_create(NULL, &o, &network, &error), DPCR_ERROR_ARGUMENT, "context");
-    o.hidden = 0;
-    REFUSED(dpcr_recurrent_create(context, &o, &network, &error), DPCR_ERROR_ARGUMENT, "hidden 0");
-    o.hidden = 4, o.kind = 9;
-    REFUSED(dpcr_recurrent_create(context, &o, &network, &error), DPCR_ERROR_ARGUMENT, "kind is 9");
-    o.kind = DPCR_GRU, o.dtype = DPCR_U32;
-    REFUSED(dpcr_recurrent_create(context, &o, &network, &error), DPCR_ERROR_UNSUPPORTED, "uint32");
-    o.dtype = DPCR_F32;
-    job j = random_job(context, o, 5, 2);
-    dpcr_recurrent_plan_options p = {.size = sizeof p, .length = -1, .batch = 2};
-    REFUSED(dpcr_recurrent_plan_create(j.network, &p, &j.plan, &error), DPCR_ERROR_ARGUMENT, "length -1");
-    p.length = INT64_MAX / 4;
-    REFUSED(dpcr_recurrent_plan_create(j.network, &p, &j.plan, &error), DPCR_ERROR_OVERFLOW, "more than memory");
-    open_plan(&j, the_loop, true);
-    REFUSED(dpcr_recurrent_execute(j.plan, &j.pass, NULL, j.workspace, j.bytes, NULL, &error), DPCR_ERROR_ARGUMENT,
-            "a tape is wanted");
-    REFUSED(dpcr_recurrent_execute(j.plan, &j.pass, j.tape, j.workspace, 1, NULL, &error), DPCR_ERROR_MEMORY,
-            "workspace of 1 bytes");
-    dpcr_recurrent_pass bad = j.pass;
-    bad.lengths = j.lengths;
-    REFUSED(dpcr_recurrent_execute(j.plan, &bad, j.tape, j.workspace, j.bytes, NULL, &error), DPCR_ERROR_ARGUMENT,
-            "option packed");
-    bad = j.pass, bad.x.shape[2] = 4;
-    REFUSED(dpcr_recurrent_execute(j.plan, &bad, j.tape, j.workspace, j.bytes, NULL, &error), DPCR_ERROR_ARGUMENT,
-            "wanted [5][2][3] float32");
-    bad = j.pass, bad.y.data = NULL;
-    REFUSED(dpcr_recurrent_execute(j.plan, &bad, j.tape, j.workspace, j.bytes, NULL, &error), DPCR_ERROR_ARGUMENT,
-            "y is");
-    bad = j.pass, bad.c0 = j.pass.h0;
-    REFUSED(dpcr_recurrent_execute(j.plan, &bad, j.tape, j.workspace, j.bytes, NULL, &error), DPCR_ERROR_ARGUMENT,
-            "of an LSTM");
-    close_plan(&j);
-    open_plan(&j, the_loop, false);
-    REFUSED(dpcr_recurrent_backward(j.plan, &j.pass, &j.gradients, j.tape, j.workspace, j.bytes, NULL, &error),
-            DPCR_ERROR_ARGUMENT, "not for training");
-    close_plan(&j);
-    REFUSED(
-        dpcr_recurrent_load(context, FIXTURES "/recurrent_gru_plain.safetensors", NULL, DPCR_LSTM, &network, &error),
-        DPCR_ERROR_FORMAT, "those of gru, wanted lstm");
-    REFUSED(dpcr_recurrent_load(context, FIXTURES "/recurrent_gru_plain.safetensors", "rnn.", 0, &network, &error),
-            DPCR_ERROR_FORMAT, "'rnn.weight_ih_l0' is absent");
-    REFUSED(dpcr_recurrent_load(context, FIXTURES "/torch_mlp_tanh.safetensors", NULL, 0, &network, &error),
-            DPCR_ERROR_FORMAT, "weight_ih_l0");
-    free_pass(&j);
-    dpcr_recurrent_destroy(j.network);
-    dpcr_context_destroy(context);
-}
-
-// What save writes, load reads: the same parameters, and the RNN's function.
-static void test_files(void **state) {
-    (void)state;
-    dpcr_context *context = make_context(1);
-    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
-        const dpcr_recurrent_options options = {.size = sizeof options,
-                                                .kind = kinds[k],
-                                                .inputs = 3,
-                                                .hidden = 4,
-                                                .layers = 2,
-                                                .bidirectional = 1,
-                                                .no_bias = k % 2,
-                                                .seed = 7};
-        char path[] = "dpcr_test_recurrent_XXXXXX";
-        const int file = mkstemp(path);
-        assert_true(file >= 0);
-        dpcr_recurrent *made, *read;
-        dpcr_error error = {0};
-        assert_int_equal(dpcr_recurrent_create(context, &options, &made, NULL), DPCR_OK);
-        if (dpcr_recurrent_save(made, path, &error) != DPCR_OK) fail_msg("%s", error.text);
-        if (dpcr_recurrent_load(context, path, "", 0, &read, &error) != DPCR_OK) fail_msg("%s", error.text);
-        const dpcr_recurrent_options *o = dpcr_recurrent_get_options(read);
-        assert_int_equal(o->kind, kinds[k]);
-        assert_int_equal(o->layers, 2);
-        int64_t count, other;
-        const void *a = dpcr_recurrent_vector(made, &count), *b = dpcr_recurrent_vector(read, &other);
-        assert_int_equal(count, other);
-        assert_memory_equal(a, b, (size_t)count * sizeof(float));
-        dpcr_recurrent_destroy(made), dpcr_recurrent_destroy(read);
-        remove(path);
-        close(file);
-    }
-    dpcr_context_destroy(context);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fixtures),
@@ -643,8 +416,6 @@ int main(void) {
         cmocka_unit_test(test_nan_stays),
         cmocka_unit_test(test_difficult_weights),
         cmocka_unit_test(test_parameters_change),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

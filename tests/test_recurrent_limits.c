@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: MIT
+// Recurrent networks at their limits: what is refused and how; files that lie; memory refused at every request; numbers
+// in the padding; more sequences than go together; plans that leave something open; a tape that overlap repairs.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+// cmocka needs the four above
+#include <cmocka.h>
+
+#include "budget.h"
+#include "recurrent_job.h"
+
+// ---- refusals ----
+
+#define REFUSED(call, wanted, part)                                                                                 \
+    do {                                                                                                            \
+        dpcr_error error = {0};                                                                                     \
+        const dpcr_status got = (call);                                                                             \
+        if (got != (wanted) || !strstr(error.text, part)) fail_msg("%d: '%s', wanted '%s'", got, error.text, part); \
+    } while (0)
+
+static void test_refusals(void **state) {
+    (void)state;
+    dpcr_context *context = make_context(1);
+    dpcr_recurrent *network = NULL;
+    dpcr_recurrent_options o = {.size = sizeof o, .kind = DPCR_GRU, .inputs = 3, .hidden = 4};
+    REFUSED(dpcr_recurrent_create(NULL, &o, &network, &error), DPCR_ERROR_ARGUMENT, "context");
+    o.hidden = 0;
+    REFUSED(dpcr_recurrent_create(context, &o, &network, &error), DPCR_ERROR_ARGUMENT, "hidden 0");
+    o.hidden = 4, o.kind = 9;
+    REFUSED(dpcr_recurrent_create(context, &o, &network, &error), DPCR_ERROR_ARGUMENT, "kind is 9");
+    o.kind = DPCR_GRU, o.dtype = DPCR_U32;
+    REFUSED(dpcr_recurrent_create(context, &o, &network, &error), DPCR_ERROR_UNSUPPORTED, "uint32");
+    o.dtype = DPCR_F32;
+    job j = random_job(context, o, 5, 2);
+    dpcr_recurrent_plan_options p = {.size = sizeof p, .length = -1, .batch = 2};
+    REFUSED(dpcr_recurrent_plan_create(j.network, &p, &j.plan, &error), DPCR_ERROR_ARGUMENT, "length -1");
+    p.length = INT64_MAX / 4;
+    REFUSED(dpcr_recurrent_plan_create(j.network, &p, &j.plan, &error), DPCR_ERROR_OVERFLOW, "more than memory");
+    open_plan(&j, the_loop, true);
+    REFUSED(dpcr_recurrent_execute(j.plan, &j.pass, NULL, j.workspace, j.bytes, NULL, &error), DPCR_ERROR_ARGUMENT,
+            "a tape is wanted");
+    REFUSED(dpcr_recurrent_execute(j.plan, &j.pass, j.tape, j.workspace, 1, NULL, &error), DPCR_ERROR_MEMORY,
+            "workspace of 1 bytes");
+    REFUSED(dpcr_recurrent_execute(j.plan, &j.pass, j.tape, NULL, 0, NULL, &error), DPCR_ERROR_MEMORY,
+            "workspace of 0 bytes");
+    dpcr_recurrent_pass bad = j.pass;
+    bad.lengths = j.lengths;
+    REFUSED(dpcr_recurrent_execute(j.plan, &bad, j.tape, j.workspace, j.bytes, NULL, &error), DPCR_ERROR_ARGUMENT,
+            "option packed");
+    bad = j.pass, bad.x.shape[2] = 4;
+    REFUSED(dpcr_recurrent_execute(j.plan, &bad, j.tape, j.workspace, j.bytes, NULL, &error), DPCR_ERROR_ARGUMENT,
+            "wanted [5][2][3] float32");
+    bad = j.pass, bad.y.data = NULL;
+    REFUSED(dpcr_recurrent_execute(j.plan, &bad, j.tape, j.workspace, j.bytes, NULL, &error), DPCR_ERROR_ARGUMENT,
+            "y is");
+    bad = j.pass, bad.c0 = j.pass.h0;
+    REFUSED(dpcr_recurrent_execute(j.plan, &bad, j.tape, j.workspace, j.bytes, NULL, &error), DPCR_ERROR_ARGUMENT,
+            "of an LSTM");
+    close_plan(&j);
+    open_plan(&j, the_loop, false);
+    REFUSED(dpcr_recurrent_backward(j.plan, &j.pass, &j.gradients, j.tape, j.workspace, j.bytes, NULL, &error),
+            DPCR_ERROR_ARGUMENT, "not for training");
+    close_plan(&j);
+    REFUSED(
+        dpcr_recurrent_load(context, FIXTURES "/recurrent_gru_plain.safetensors", NULL, DPCR_LSTM, &network, &error),
+        DPCR_ERROR_FORMAT, "those of gru, wanted lstm");
+    REFUSED(dpcr_recurrent_load(context, FIXTURES "/recurrent_gru_plain.safetensors", "rnn.", 0, &network, &error),
+            DPCR_ERROR_FORMAT, "'rnn.weight_ih_l0' is absent");
+    REFUSED(dpcr_recurrent_load(context, FIXTURES "/torch_mlp_tanh.safetensors", NULL, 0, &network, &error),
+            DPCR_ERROR_FORMAT, "weight_ih_l0");
+    free_pass(&j);
+    dpcr_recurrent_destroy(j.network);
+    dpcr_context_destroy(context);
+}
+
+// What save writes, load reads: the same parameters, and the RNN's function.
+static void test_files(void **state) {
+    (void)state;
+    dpcr_context *context = make_context(1);
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        const dpcr_recurrent_options options = {.size = sizeof options,
+                                                .kind = kinds[k],
+                                                .inputs = 3,
+                                                .hidden = 4,
+                                                .layers = 2,
+                                                .bidirectional = 1,
+                                                .no_bias = k % 2,
+                                                .seed = 7};
+        char path[] = "dpcr_test_recurrent_XXXXXX";
+        const int file = mkstemp(path);
+        assert_true(file >= 0);
+        dpcr_recurrent *made, *read;
+        dpcr_error error = {0};
+        assert_int_equal(dpcr_recurrent_create(context, &options, &made, NULL), DPCR_OK);
+        if (dpcr_recurrent_save(made, path, &error) != DPCR_OK) fail_msg("%s", error.text);
+        if (dpcr_recurrent_load(context, path, "", 0, &read, &error) != DPCR_OK) fail_msg("%s", error.text);
+        const dpcr_recurrent_options *o = dpcr_recurrent_get_options(read);
+        assert_int_equal(o->kind, kinds[k]);
+        assert_int_equal(o->layers, 2);
+        int64_t count, other;
+        const void *a = dpcr_recurrent_vector(made, &count), *b = dpcr_recurrent_vector(read, &other);
+        assert_int_equal(count, other);
+        assert_memory_equal(a, b, (size_t)count * sizeof(float));
+        dpcr_recurrent_destroy(made), dpcr_recurrent_destroy(read);
+        remove(path);
+        close(file);
+    }
+    dpcr_context_destroy(context);
+}
+
+// A file that announces widths which its later tensors do not have is refused before memory of that size is asked for.
+static void test_files_that_lie(void **state) {
+    (void)state;
+    static const char *const broken[] = {"weight_hh_l0", "weight_ih_l0_reverse", "weight_hh_l0_reverse", "weight_ih_l1",
+                                         "weight_hh_l1"};
+    enum { I = 3000, H = 50, GATES = 4 * H };
+    for (size_t k = 0; k < sizeof broken / sizeof broken[0]; k++) {
+        const char *const names[] = {"weight_ih_l0", "weight_hh_l0", "weight_ih_l0_reverse", "weight_hh_l0_reverse",
+                                     "weight_ih_l1", "weight_hh_l1", "weight_ih_l1_reverse", "weight_hh_l1_reverse"};
+        char copies[8][64], path[] = "dpcr_test_recurrent_XXXXXX";
+        dpcr_tensor items[8];
+        float *zeros = calloc(GATES * I, sizeof *zeros);
+        for (int i = 0; i < 8; i++) {
+            const bool bad = strcmp(names[i], broken[k]) == 0;
+            const int64_t columns = i % 2 ? H : i < 4 ? I : 2 * H;
+            const int64_t shape[2] = {bad && i != 1 ? 1 : GATES, bad && i == 1 ? 7 : columns};
+            snprintf(copies[i], sizeof copies[i], "%s", names[i]);
+            items[i] = (dpcr_tensor){.name = copies[i], .array = dpcr_array_make(zeros, DPCR_F32, 2, shape)};
+        }
+        const dpcr_tensors tensors = {.count = 8, .items = items};
+        close(mkstemp(path));
+        assert_int_equal(dpcr_safetensors_write(path, &tensors, NULL), DPCR_OK);
+        free(zeros);
+        budget b = {.left = INT64_MAX};
+        const dpcr_context_options options = budget_options(&b);
+        dpcr_context *context;
+        assert_int_equal(dpcr_context_create(&options, &context, NULL), DPCR_OK);
+        dpcr_recurrent *network = NULL;
+        const int64_t before = b.left;
+        dpcr_tensors read = {0};
+        assert_int_equal(dpcr_safetensors_read(context, path, &read, NULL), DPCR_OK);
+        const int64_t reading = before - b.left;
+        dpcr_tensors_free(context, &read);
+        REFUSED(dpcr_recurrent_load(context, path, NULL, 0, &network, &error), DPCR_ERROR_FORMAT,
+                k ? broken[k] : "weight_hh_l0");
+        assert_int_equal(before - b.left, 2 * reading);  // the reader's requests and no others
+        assert_null(network);
+        dpcr_context_destroy(context);
+        assert_int_equal(b.live, 0);
+        remove(path);
+    }
+}
+
+// Every request for memory refused in turn, through create, plan (with and without a sample), a pass whose blocks do
+// not fit the stack, and back: DPCR_ERROR_MEMORY each time, nothing leaks, and with one request more it goes on.
+static void test_memory_refused(void **state) {
+    (void)state;
+    enum { T = 6, B = 40, I = 5, H = 70 };
+    for (int sampled = 0; sampled < 2; sampled++) {
+        bool done = false;
+        for (int64_t granted = 0; !done; granted++) {
+            assert_true(granted < 500);
+            budget b = {.left = INT64_MAX};
+            const dpcr_context_options with = budget_options(&b);
+            dpcr_context *context;
+            assert_int_equal(dpcr_context_create(&with, &context, NULL), DPCR_OK);
+            const int64_t own = b.live;
+            const dpcr_recurrent_options options = {
+                .size = sizeof options, .kind = DPCR_LSTM, .inputs = I, .hidden = H, .bidirectional = 1, .layers = 2};
+            dpcr_recurrent *network = NULL;
+            dpcr_recurrent_plan *plan = NULL;
+            dpcr_error error = {0};
+            dpcr_recurrent_pass pass = {
+                .size = sizeof pass, .x = make(DPCR_F32, T, B, I), .y = make(DPCR_F32, T, B, 2 * H)};
+            dpcr_recurrent_gradients gradients = {.size = sizeof gradients, .y = make(DPCR_F32, T, B, 2 * H)};
+            const dpcr_recurrent_plan_options wanted = {
+                .size = sizeof wanted,
+                .length = T,
+                .batch = B,
+                .training = 1,
+                .solve = {.size = sizeof wanted.solve, .method = sampled ? DPCR_METHOD_AUTO : DPCR_METHOD_SEQUENTIAL},
+                .sample = sampled ? &pass : NULL};
+            void *tape = NULL, *workspace = NULL;
+            b.left = granted;
+            dpcr_status status = dpcr_recurrent_create(context, &options, &network, &error);
+            if (status == DPCR_OK) status = dpcr_recurrent_plan_create(network, &wanted, &plan, &error);
+            if (status == DPCR_OK) {
+                const size_t bytes = dpcr_recurrent_plan_workspace(plan);
+                workspace = aligned_alloc(64, (bytes + 127) / 64 * 64);
+                tape = aligned_alloc(64, (dpcr_recurrent_plan_tape(plan) + 127) / 64 * 64);
+                status = dpcr_recurrent_execute(plan, &pass, tape, workspace, bytes, NULL, &error);
+                if (status == DPCR_OK)
+                    status = dpcr_recurrent_backward(plan, &pass, &gradients, tape, workspace, bytes, NULL, &error);
+            }
+            done = status == DPCR_OK;
+            if (!done && status != DPCR_ERROR_MEMORY) fail_msg("%d granted: %s", (int)granted, error.text);
+            dpcr_recurrent_plan_destroy(plan);
+            dpcr_recurrent_destroy(network);
+            assert_int_equal(b.live, own);
+            b.left = INT64_MAX;
+            dpcr_context_destroy(context);
+            free(tape), free(workspace), free(pass.x.data), free(pass.y.data), free(gradients.y.data);
+        }
+    }
+}
+
+// NaN and infinity past the ends of a packed batch change nothing: outputs, states, and every gradient.
+static void test_padding_may_hold_anything(void **state) {
+    (void)state;
+    enum { T = 7, B = 4, I = 3, H = 9 };
+    dpcr_context *context = make_context(2);
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
+        for (int both = 0; both < 2; both++) {
+            const dpcr_recurrent_options options = {
+                .kind = kinds[k], .inputs = I, .hidden = H, .layers = 2, .bidirectional = both};
+            float *kept = NULL;
+            for (int dirty = 0; dirty < 2; dirty++) {
+                job j = random_job(context, options, T, B);
+                static const int64_t lengths[B] = {7, 2, 0, 5};
+                memcpy(j.lengths, lengths, sizeof lengths);
+                j.pass.lengths = j.lengths;
+                for (int64_t b = 0; b < B; b++)
+                    for (int64_t t = lengths[b]; dirty && t < T; t++) {
+                        for (int64_t i = 0; i < I; i++) put(&j.pass.x, (t * B + b) * I + i, i ? INFINITY : NAN);
+                        const int64_t D = both + 1;
+                        for (int64_t i = 0; i < D * H; i++) put(&j.gradients.y, (t * B + b) * D * H + i, NAN);
+                    }
+                open_plan(&j, the_loop, true);
+                forward(&j);
+                backward(&j);
+                int64_t count;
+                dpcr_recurrent_vector(j.network, &count);
+                const float *g = dpcr_recurrent_gradient_vector(j.network);
+                for (int64_t i = 0; i < count; i++) assert_true(isfinite(g[i]));
+                if (!dirty) {
+                    kept = malloc((size_t)count * sizeof *kept);
+                    memcpy(kept, g, (size_t)count * sizeof *kept);
+                } else {
+                    assert_memory_equal(g, kept, (size_t)count * sizeof *kept);
+                    free(kept);
+                }
+                close_plan(&j);
+                free_pass(&j);
+                dpcr_recurrent_destroy(j.network);
+            }
+        }
+    dpcr_context_destroy(context);
+}
+
+// 150 sequences, more than the kernels take together: each has the bits that it has alone, forward and back.
+static void test_many_sequences(void **state) {
+    (void)state;
+    enum { T = 5, B = 150, I = 2, H = 11 };
+    dpcr_context *context = make_context(2);
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        const dpcr_recurrent_options options = {.kind = kinds[k], .inputs = I, .hidden = H};
+        const dpcr_solve_options ways[] = {the_loop,
+                                           {.size = sizeof(dpcr_solve_options),
+                                            .method = DPCR_METHOD_OVERLAP,
+                                            .backward = DPCR_SCHEME_OVERLAP,
+                                            .chunk = 2,
+                                            .warm_up = 1,
+                                            .atol = -1,
+                                            .rtol = -1}};
+        for (int way = 0; way < 2; way++) {
+            job all = random_job(context, options, T, B);
+            open_plan(&all, ways[way], true);
+            forward(&all);
+            backward(&all);
+            for (int64_t b = 0; b < B; b += 37) {
+                job one = random_job(context, options, T, 1);
+                for (int64_t t = 0; t < T; t++) {
+                    for (int64_t i = 0; i < I; i++) put(&one.pass.x, t * I + i, get(&all.pass.x, (t * B + b) * I + i));
+                    for (int64_t i = 0; i < H; i++)
+                        put(&one.gradients.y, t * H + i, get(&all.gradients.y, (t * B + b) * H + i));
+                }
+                for (int64_t i = 0; i < H; i++) put(&one.pass.h0, i, get(&all.pass.h0, b * H + i));
+                for (int64_t i = 0; one.pass.c0.data && i < H; i++) put(&one.pass.c0, i, get(&all.pass.c0, b * H + i));
+                open_plan(&one, the_loop, true);
+                forward(&one);
+                backward(&one);
+                for (int64_t t = 0; t < T; t++) {
+                    for (int64_t i = 0; i < H; i++)
+                        assert_true(get(&one.pass.y, t * H + i) == get(&all.pass.y, (t * B + b) * H + i));
+                    for (int64_t i = 0; i < I; i++)
+                        assert_true(get(&one.gradients.x, t * I + i) == get(&all.gradients.x, (t * B + b) * I + i));
+                }
+                close_plan(&one);
+                free_pass(&one);
+                dpcr_recurrent_destroy(one.network);
+            }
+            close_plan(&all);
+            free_pass(&all);
+            dpcr_recurrent_destroy(all.network);
+        }
+    }
+    dpcr_context_destroy(context);
+}
+
+// A named method whose backward scheme is left open is planned over the sample, or goes back by the loop where there is
+// none; and overlap's tape is that of its states, also where too short a run-up made it run chunks again: the loop's
+// gradients, bit for bit.
+static void test_open_schemes_and_repaired_tapes(void **state) {
+    (void)state;
+    enum { T = 400, B = 2 };
+    dpcr_context *context = make_context(2);
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        const dpcr_recurrent_options options = {.kind = kinds[k], .inputs = 3, .hidden = 12};
+        float *kept = NULL;
+        for (int way = 0; way < 4; way++) {
+            dpcr_solve_options solve = the_loop;
+            if (way > 0)
+                solve = (dpcr_solve_options){.size = sizeof solve,
+                                             .method = DPCR_METHOD_OVERLAP,
+                                             .chunk = way == 1 ? 100 : 13,
+                                             .warm_up = way == 1 ? 90 : 1,
+                                             .max_sweeps = way == 3 ? 1 : 40,
+                                             .atol = -1,
+                                             .rtol = -1};
+            job j = random_job(context, options, T, B);
+            if (way == 2) solve.backward = DPCR_SCHEME_SEQUENTIAL;
+            if (way == 1) {  // without a sample
+                const dpcr_recurrent_plan_options open = {
+                    .size = sizeof open, .length = T, .batch = B, .training = 1, .solve = solve};
+                assert_int_equal(dpcr_recurrent_plan_create(j.network, &open, &j.plan, NULL), DPCR_OK);
+                assert_int_equal(dpcr_solve_plan_backward(dpcr_recurrent_plan_chain(j.plan, 0)),
+                                 DPCR_SCHEME_SEQUENTIAL);
+                dpcr_recurrent_plan_destroy(j.plan);
+                open_plan(&j, solve, false);  // and not for training, with one
+                forward(&j);
+                close_plan(&j);
+                solve.backward = DPCR_SCHEME_SEQUENTIAL;
+            }
+            open_plan(&j, solve, true);
+            forward(&j);
+            backward(&j);
+            int64_t count;
+            dpcr_recurrent_vector(j.network, &count);
+            const float *g = dpcr_recurrent_gradient_vector(j.network);
+            if (way == 0) {
+                kept = malloc((size_t)count * sizeof *kept);
+                memcpy(kept, g, (size_t)count * sizeof *kept);
+            } else if (dpcr_solve_plan_backward(dpcr_recurrent_plan_chain(j.plan, 0)) == DPCR_SCHEME_SEQUENTIAL) {
+                assert_memory_equal(g, kept, (size_t)count * sizeof *kept);
+            }
+            close_plan(&j);
+            free_pass(&j);
+            dpcr_recurrent_destroy(j.network);
+        }
+        free(kept);
+    }
+    dpcr_context_destroy(context);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_files_that_lie),
+        cmocka_unit_test(test_memory_refused),
+        cmocka_unit_test(test_padding_may_hold_anything),
+        cmocka_unit_test(test_many_sequences),
+        cmocka_unit_test(test_open_schemes_and_repaired_tapes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
