@@ -157,7 +157,7 @@ static void test_files_that_lie(void **state) {
 // not fit the stack, and back: DPCR_ERROR_MEMORY each time, nothing leaks, and with one request more it goes on.
 static void test_memory_refused(void **state) {
     (void)state;
-    enum { T = 6, B = 40, I = 5, H = 70 };
+    enum { T = 3, B = 40, I = 5, H = 200 };
     for (int sampled = 0; sampled < 2; sampled++) {
         bool done = false;
         for (int64_t granted = 0; !done; granted++) {
