@@ -158,6 +158,11 @@ static void test_files_that_lie(void **state) {
 static void test_memory_refused(void **state) {
     (void)state;
     enum { T = 3, B = 40, I = 5, H = 200 };
+    const dpcr_solve_options overlapped = {.size = sizeof overlapped,
+                                           .method = DPCR_METHOD_SEQUENTIAL,
+                                           .backward = DPCR_SCHEME_OVERLAP,
+                                           .chunk = 2,
+                                           .warm_up = 1};
     for (int sampled = 0; sampled < 2; sampled++) {
         bool done = false;
         for (int64_t granted = 0; !done; granted++) {
@@ -180,7 +185,7 @@ static void test_memory_refused(void **state) {
                 .length = T,
                 .batch = B,
                 .training = 1,
-                .solve = {.size = sizeof wanted.solve, .method = sampled ? DPCR_METHOD_AUTO : DPCR_METHOD_SEQUENTIAL},
+                .solve = sampled ? (dpcr_solve_options){.size = sizeof wanted.solve} : overlapped,
                 .sample = sampled ? &pass : NULL};
             void *tape = NULL, *workspace = NULL;
             b.left = granted;
