@@ -106,4 +106,12 @@ static inline int64_t differences(dpcr_dtype dtype, const void *x, const void *y
 static const dpcr_structure operand_kinds[] = {DPCR_DENSE, DPCR_DIAGONAL, DPCR_CSR};
 static const dpcr_dtype all_dtypes[] = {DPCR_F32, DPCR_F64, DPCR_U32};
 
+// A refusal: its status, and one line that holds `words`. Clears the error.
+static inline void expect(dpcr_status got, dpcr_status wanted, dpcr_error *error, const char *words) {
+    if (got != wanted || error->status != wanted || !strstr(error->text, words) || strchr(error->text, '\n'))
+        fail_msg("got %s \"%s\", wanted %s with \"%s\"", dpcr_status_name(got), error->text, dpcr_status_name(wanted),
+                 words);
+    *error = (dpcr_error){0};
+}
+
 #endif

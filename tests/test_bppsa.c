@@ -417,13 +417,6 @@ static void sparse_costs(void **state) {
     for (int l = 0; l < 4; l++) drop_operand(o[l]);
 }
 
-static void expect(dpcr_status got, dpcr_status wanted, dpcr_error *error, const char *words) {
-    if (got != wanted || error->status != wanted || !strstr(error->text, words) || strchr(error->text, '\n'))
-        fail_msg("got %s \"%s\", wanted %s with \"%s\"", dpcr_status_name(got), error->text, dpcr_status_name(wanted),
-                 words);
-    *error = (dpcr_error){0};
-}
-
 static void refusals(void **state) {
     (void)state;
     dpcr_error e = {0};

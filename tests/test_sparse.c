@@ -5,13 +5,6 @@
 #include "kern/sparse.h"
 #include "sparse_common.h"
 
-static void expect(dpcr_status got, dpcr_status wanted, dpcr_error *error, const char *words) {
-    if (got != wanted || error->status != wanted || !strstr(error->text, words) || strchr(error->text, '\n'))
-        fail_msg("got %s \"%s\", wanted %s with \"%s\"", dpcr_status_name(got), error->text, dpcr_status_name(wanted),
-                 words);
-    *error = (dpcr_error){0};
-}
-
 static dpcr_array array_of(void *data, dpcr_dtype dtype, int64_t steps, int64_t rows, int64_t values) {
     return dpcr_array_make(data, dtype, 3, (const int64_t[]){steps, rows, values});
 }
