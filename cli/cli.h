@@ -76,6 +76,10 @@ typedef struct cli_syntax {
 bool cli_parse(const cli_syntax *syntax, int argc, char **argv, const char *positional[CLI_MAX_POSITIONAL],
                int *status);
 
+// Does the command line name one of `ours`, at its front or, where none of `other` is named, anywhere (last before
+// first: words between may be values of options)? If so that name moves to argv[1].
+bool cli_name_first(int argc, char **argv, bool (*ours)(const char *word), bool (*other)(const char *word));
+
 // Strict readers of option values. On failure they tell it (naming the option) and return false.
 bool cli_read_int64(const char *option, const char *text, int64_t low, int64_t high, int64_t *value);
 bool cli_read_int(const char *option, const char *text, int low, int high, int *value);
@@ -110,6 +114,19 @@ extern const struct argp cli_solver_argp;
     {                                                    \
         .options = {.size = sizeof(dpcr_solve_options) } \
     }
+
+typedef struct cli_optimiser {
+    dpcr_optimiser_options options;
+    bool rate_given, decay_given, momentum_given, warm_up_given;
+} cli_optimiser;
+extern const struct argp cli_optimiser_argp;
+#define CLI_OPTIMISER_DEFAULTS                                                                \
+    {                                                                                         \
+        .options = {.size = sizeof(dpcr_optimiser_options), .kind = DPCR_ADAMW, .total = -1 } \
+    }
+const char *cli_optimiser_name(dpcr_optimiser_kind kind);
+// Fills in what was not given, for a run of `steps` steps in all.
+void cli_optimiser_settle(cli_optimiser *optimiser, int64_t steps);
 
 typedef enum cli_init { CLI_INIT_DEFAULT = 0, CLI_INIT_HE, CLI_INIT_NORMAL } cli_init;
 

@@ -92,3 +92,16 @@ bool cli_parse(const cli_syntax *syntax, int argc, char **argv, const char *posi
     *status = p.helped ? CLI_DONE : cli_failed() ? cli_failed() : code == ENOMEM ? CLI_RESOURCES : CLI_USAGE;
     return code == 0 && !p.helped;
 }
+
+bool cli_name_first(int argc, char **argv, bool (*ours)(const char *word), bool (*other)(const char *word)) {
+    int at = argc > 1 && ours(argv[1]) ? 1 : 0;
+    for (int i = 1; i < argc && !at; i++)
+        if (other(argv[i])) return false;
+    for (int i = argc - 1; i > 0 && !at; i--)
+        if (ours(argv[i])) at = i;
+    if (!at) return false;
+    char *name = argv[at];
+    memmove(argv + 2, argv + 1, (size_t)(at - 1) * sizeof *argv);
+    argv[1] = name;
+    return true;
+}

@@ -297,25 +297,15 @@ static int refuse(const solve *s, const char *kind) {
     return CLI_DONE;
 }
 
-// Where a recurrent network is named: first, as usual, or last; 0: nowhere. Names between may be values of options.
-static int network_at(int argc, char **argv) {
+static bool names_recurrent(const char *word) {
     dpcr_recurrent_kind kind;
-    if (argc > 1 && dpcr_recurrent_kind_find(argv[1], &kind, NULL) == DPCR_OK) return 1;
-    for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], "linear") == 0) return 0;
-    for (int i = argc - 1; i > 0; i--)
-        if (dpcr_recurrent_kind_find(argv[i], &kind, NULL) == DPCR_OK) return i;
-    return 0;
+    return dpcr_recurrent_kind_find(word, &kind, NULL) == DPCR_OK;
 }
 
+static bool names_linear(const char *word) { return strcmp(word, "linear") == 0; }
+
 int cli_verb_solve(int argc, char **argv) {
-    const int at = network_at(argc, argv);
-    if (at > 0) {  // to the front, wherever it stood
-        char *name = argv[at];
-        memmove(argv + 2, argv + 1, (size_t)(at - 1) * sizeof *argv);
-        argv[1] = name;
-        return cli_solve_recurrent(argc - 1, argv + 1);
-    }
+    if (cli_name_first(argc, argv, names_recurrent, names_linear)) return cli_solve_recurrent(argc - 1, argv + 1);
     solve s = {.common = CLI_COMMON_DEFAULTS, .options = {.size = sizeof(dpcr_chain_options)}};
     const cli_syntax syntax = {
         .arguments = "linear|rnn|rnn-relu|gru|lstm",

@@ -8,13 +8,6 @@
 #include "problem.h"
 #include "train_log.h"
 
-// Defaults for networks of about a thousand residual layers of width 32 on Fashion-MNIST; the man page names them.
-#define DEFAULT_RATE_ADAM 3e-3
-#define DEFAULT_RATE_SGD 0.1
-#define DEFAULT_MOMENTUM 0.9
-#define DEFAULT_WEIGHT_DECAY 0.01
-enum { DEFAULT_WARM_UP = 100 };
-
 enum {
     KEY_DATA = 0x5000,
     KEY_EPOCHS,
@@ -22,12 +15,6 @@ enum {
     KEY_RESUME,
     KEY_LOG,
     KEY_LOG_EVERY,
-    KEY_OPTIMISER,
-    KEY_RATE,
-    KEY_DECAY,
-    KEY_MOMENTUM,
-    KEY_WARM_UP,
-    KEY_CONSTANT,
     KEY_CHECKPOINT,
     KEY_TEST,
     KEY_LIMIT
@@ -37,10 +24,10 @@ typedef struct train {
     cli_common common;
     cli_solver solver;
     cli_network network;
+    cli_optimiser optimiser;
     dpcr_train_options options;
     const char *data, *log_path;
     int64_t limit, log_every, test_every;
-    bool rate_given, decay_given, momentum_given, warm_up_given;
     // The run.
     dpcr_context *context;
     dpcr_model *model;
@@ -70,57 +57,11 @@ static const struct argp_option train_options[] = {
     {"log-every", KEY_LOG_EVERY, "N", 0, "Log every Nth step (default 1)", 0},
     {"test-every", KEY_TEST, "N", 0, "Test after every Nth epoch (default 1; 0: only at the end)", 0},
     {"limit", KEY_LIMIT, "N", 0, "Only the first N training images and the first N test images", 0},
-    {"optimiser", KEY_OPTIMISER, "NAME", 0, "sgd, adam, adamw (default)", 0},
-    {"rate", KEY_RATE, "R", 0, "Peak learning rate (default 0.003; sgd 0.1)", 0},
-    {"weight-decay", KEY_DECAY, "D", 0,
-     "Decoupled in adamw (default 0.01), added to the gradient in sgd and adam (default 0)", 0},
-    {"momentum", KEY_MOMENTUM, "M", 0, "Of sgd (default 0.9)", 0},
-    {"warm-up", KEY_WARM_UP, "N", 0,
-     "Steps of linear warm-up (default 100, at most a tenth of all); then half a cosine down to 0", 0},
-    {"constant-rate", KEY_CONSTANT, NULL, 0, "No cosine after the warm-up", 0},
     {0},
 };
 
-static error_t read_optimiser(const char *arg, dpcr_optimiser_kind *kind) {
-    static const char *const words[] = {"sgd", "adam", "adamw"};
-    int index = 0;
-    if (!cli_read_word("--optimiser", arg, words, 3, &index)) return EINVAL;
-    *kind = (dpcr_optimiser_kind)(DPCR_SGD + index);
-    return 0;
-}
-
-static bool parse_optimiser(int key, const char *arg, train *t, error_t *code) {
-    dpcr_optimiser_options *o = &t->options.optimiser;
-    switch (key) {
-        case KEY_OPTIMISER: *code = read_optimiser(arg, &o->kind); return true;
-        case KEY_RATE:
-            t->rate_given = true;
-            *code = cli_read_double("--rate", arg, 0, HUGE_VAL, &o->rate) ? 0 : EINVAL;
-            return true;
-        case KEY_DECAY:
-            t->decay_given = true;
-            *code = cli_read_double("--weight-decay", arg, 0, HUGE_VAL, &o->weight_decay) ? 0 : EINVAL;
-            return true;
-        case KEY_MOMENTUM:
-            t->momentum_given = true;
-            *code = cli_read_double("--momentum", arg, 0, 1, &o->momentum) ? 0 : EINVAL;
-            return true;
-        case KEY_WARM_UP:
-            t->warm_up_given = true;
-            *code = cli_read_int64("--warm-up", arg, 0, INT64_MAX, &o->warm_up) ? 0 : EINVAL;
-            return true;
-        case KEY_CONSTANT:
-            o->total = 0;
-            *code = 0;
-            return true;
-        default: return false;
-    }
-}
-
 static error_t parse_train(int key, char *arg, struct argp_state *state) {
     train *t = state->input;
-    error_t code;
-    if (parse_optimiser(key, arg, t, &code)) return code;
     switch (key) {
         case KEY_DATA: t->data = arg; return 0;
         case KEY_SAVE: t->options.save = arg; return 0;
@@ -223,11 +164,6 @@ static int on_step(void *user, const dpcr_train_state *state) {
 // ---- before and after it ----
 
 static void settle_defaults(train *t) {
-    dpcr_optimiser_options *o = &t->options.optimiser;
-    const bool sgd = o->kind == DPCR_SGD;
-    if (!t->rate_given) o->rate = sgd ? DEFAULT_RATE_SGD : DEFAULT_RATE_ADAM;
-    if (!t->decay_given) o->weight_decay = o->kind == DPCR_ADAMW ? DEFAULT_WEIGHT_DECAY : 0;
-    if (!t->momentum_given) o->momentum = sgd ? DEFAULT_MOMENTUM : 0;
     t->options.batch = t->network.batch;
     t->options.solve = t->solver.options;
     t->options.seed = t->common.seed;
@@ -236,10 +172,11 @@ static void settle_defaults(train *t) {
     if (t->options.resume && !t->options.save) t->options.save = t->options.resume;
 }
 
-static void settle_warm_up(train *t) {
+static void settle_optimiser(train *t) {
     const int64_t batches = (t->training.count - 1) / t->options.batch + 1;
-    const int64_t tenth = batches > INT64_MAX / t->options.epochs ? INT64_MAX : batches * t->options.epochs / 10;
-    if (!t->warm_up_given) t->options.optimiser.warm_up = tenth < DEFAULT_WARM_UP ? tenth : DEFAULT_WARM_UP;
+    const bool many = batches > INT64_MAX / t->options.epochs;
+    cli_optimiser_settle(&t->optimiser, many ? INT64_MAX : batches * t->options.epochs);
+    t->options.optimiser = t->optimiser.options;
 }
 
 static int make_model(train *t, dpcr_architecture architecture) {
@@ -280,7 +217,6 @@ static void set_phases(cli_result *r, const dpcr_train_phases *p) {
 }
 
 static void set_options(cli_result *r, const train *t) {
-    static const char *const kinds[] = {"", "sgd", "adam", "adamw"};
     const dpcr_model_options *m = dpcr_model_get_options(t->model);
     int64_t parameters = 0;
     dpcr_model_vector(t->model, &parameters);
@@ -295,7 +231,7 @@ static void set_options(cli_result *r, const train *t) {
     cli_set_int(r, "batch", t->options.batch);
     cli_set_int(r, "images", t->training.count);
     cli_set_int(r, "test_images", t->test.count);
-    cli_set_text(r, "optimiser", kinds[t->options.optimiser.kind]);
+    cli_set_text(r, "optimiser", cli_optimiser_name(t->options.optimiser.kind));
     cli_set_real(r, "rate", t->options.optimiser.rate);
     cli_set_real(r, "weight_decay", t->options.optimiser.weight_decay);
     cli_set_int(r, "warm_up", t->options.optimiser.warm_up);
@@ -390,7 +326,7 @@ static int run(train *t, dpcr_architecture architecture) {
     status = read_data(t);
     if (!status) status = make_model(t, architecture);
     if (!status) {
-        settle_warm_up(t);
+        settle_optimiser(t);
         t->resuming = t->options.resume != NULL;
         status = cli_log_open(&t->log, t->log_path, t->resuming);
     }
@@ -408,9 +344,8 @@ int cli_verb_train(int argc, char **argv) {
     train t = {.common = CLI_COMMON_DEFAULTS,
                .solver = CLI_SOLVER_DEFAULTS,
                .network = {.options = {.layers = 1024, .width = 32}, .gain = 1, .batch = 128},
-               .options = {.size = sizeof t.options,
-                           .epochs = 4,
-                           .optimiser = {.size = sizeof t.options.optimiser, .kind = DPCR_ADAMW, .total = -1}},
+               .options = {.size = sizeof t.options, .epochs = 4},
+               .optimiser = CLI_OPTIMISER_DEFAULTS,
                .data = CLI_FASHION_MNIST,
                .log_every = 1,
                .test_every = 1};
@@ -423,6 +358,7 @@ int cli_verb_train(int argc, char **argv) {
                                    "checkpoint with exit status 130 or 143. A killed run resumes from its last "
                                    "checkpoint with the same options.",
                                .groups = {{&train_argp, &t, "Training:"},
+                                          {&cli_optimiser_argp, &t.optimiser, "Optimiser:"},
                                           {&cli_network_argp, &t.network, "Network:"},
                                           {&cli_solver_argp, &t.solver, "Solver:"},
                                           {&cli_common_argp, &t.common, "Output and resources:"}},
