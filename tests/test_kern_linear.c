@@ -3,6 +3,7 @@
 // strides with NaN between the rows, misaligned pointers, and bits that depend on neither n nor rows nor position.
 #include "kern/kern.h"
 #include "linear_common.h"
+#include "sampled.h"
 
 enum { MOST = 1 << 20, GAP = 3 };
 
@@ -199,6 +200,7 @@ static void check_shape(const shape *s) {
 
 static void check_all_operations(dpcr_dtype dtype, dpcr_transition t, bool hazards) {
     static const int64_t lengths[] = {1, 2, 5}, batches[] = {1, 4, 9};
+    static int64_t run;
     for (int o = 0; o < DPCRI_OPERATION_COUNT; o++)
         for (int which = 0; which < 3; which++) {
             shape s = {.dtype = dtype,
@@ -208,6 +210,7 @@ static void check_all_operations(dpcr_dtype dtype, dpcr_transition t, bool hazar
                        .has_x = true,
                        .has_r = true};
             if (t.rows != t.cols && o > DPCRI_APPLY_T) continue;
+            if (!sampled(run++)) continue;
             s.n = lengths[which];
             s.rows = t.rows > 24 && which == 2 ? 3 : batches[(which + t.rows) % 3];
             check_shape(&s);
