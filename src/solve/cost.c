@@ -85,8 +85,11 @@ static double overlap_seconds(const dpcri_outlook *o, double chunk, double warm_
                               double bytes) {
     const double chunks = more(1, floor(length_of(o) / chunk)), threads = threads_of(o);
     const double width = more(1, (double)o->steps->lanes), calls = ceil(chunks / width);
-    const double work = (length_of(o) + (chunks - 1) * warm_up) * batch_of(o) * lane / less(threads, calls);
     const double rounds = ceil(calls / threads);  // calls that one thread makes, each n + m steps long
+    // Chunks of the thread that has the most: its last call may be the one that is not full.
+    const double last = fmod(calls - 1, threads) == 0 ? chunks - (calls - 1) * width : width;
+    const double share = more((rounds - 1) * width + last, chunks / less(threads, calls)) / chunks;
+    const double work = (length_of(o) + (chunks - 1) * warm_up) * batch_of(o) * lane * share;
     // A call of all its lanes takes what its lanes take; one of a few takes no less than one alone, or, where lanes
     // fill vectors, what all take.
     const bool vectors = width >= VECTOR_LANES && o->steps->lane_seconds > 0 && o->costs.lane == 0;
