@@ -43,7 +43,7 @@ peers=(
     "peers-cell|cell --length 16384 --width 1;cell --length 16384 --width 2;cell --length 16384 --width 4"
     "peers-networks|mlp --length 1024 --width 2;mlp --length 1024 --width 8;mlp --length 1024 --width 32;mlp --length 1024 --width 64;mlp --length 1024 --width 64 --batch 64"
 )
-all=("${tables[@]%%|*}" schemes "${peers[@]%%|*}")
+all=("${tables[@]%%|*}" schemes planner "${peers[@]%%|*}")
 for name in "${names[@]}"; do
     printf '%s\n' "${all[@]}" | grep -qxF -- "$name" || { echo "performance.sh: no table '$name'; there are ${all[*]}" >&2; exit 2; }
 done
@@ -79,6 +79,15 @@ if [ $measure = yes ]; then
         "$build/deeppcr" bench chain --structure dense --width 2 --lengths 256,4096,65536 --seconds "$seconds" --threads 1 \
             --commit "$commit" --json >"$out/schemes.json"
         echo "$out/schemes.json"
+    fi
+    if wanted planner; then
+        for mode in estimate measure; do
+            "$build/deeppcr" bench planner --mode $mode --json >"$out/planner-$mode.part"
+        done
+        jq -s --arg commit "$commit" --arg machine "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)" \
+            '{machine: $machine, commit: $commit, runs: map(del(.all))}' "$out"/planner-{estimate,measure}.part >"$out/planner.json"
+        rm -f "$out"/planner-*.part
+        echo "$out/planner.json"
     fi
     for table in "${peers[@]}"; do
         wanted "${table%%|*}" || continue

@@ -146,6 +146,20 @@ def schemes_table(path):
     return markdown(head, body) + ["", f"{source(told)}, width 2, {told['threads']} thread."]
 
 
+def planner_table(path):
+    """How much slower than the best way what auto chose was, over the cases of 'deeppcr bench planner'."""
+    told = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+    percent = lambda x: f"{100 * x:.1f} %"
+    fields = ("median_regret", "p95_regret", "max_regret")
+    body = [[r["mode"], str(r["cases"]), *(percent(r[f]) for f in fields), str(len(r["wrong_choices"])),
+             f"{seconds(r['planning_median_seconds'])} / {seconds(r['planning_max_seconds'])}"] for r in told["runs"]]  # fmt: skip
+    r = told["runs"][0]
+    body.append(["the loop always", str(r["cases"]), percent(r["always_sequential_median"]), "", percent(r["always_sequential_max"]), "", ""])
+    head = ["mode", "cases", "median", "95th percentile", "largest", "wrong by more than 5 %", "planning, median / largest"]
+    return markdown(head, body) + [
+        "", f"{source(told)}; a parallel method wins by 1.5x in {r['parallel_wins']} cases and loses in {r['parallel_loses']}."]  # fmt: skip
+
+
 def against_table(path):
     """The loop, the best parallel method and auto, and each peer's fastest variant by how many times auto it takes."""
     with open(path, encoding="utf-8", newline="") as file:
@@ -191,6 +205,8 @@ def recurrent_table(path):
 def table(folder, name, columns):
     if name == "schemes":
         return schemes_table(folder / "schemes.json")
+    if name == "planner":
+        return planner_table(folder / "planner.json")
     if name.startswith("peers-"):
         return against_table(folder / f"{name}.csv")
     if name == "recurrent":
