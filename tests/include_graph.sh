@@ -27,7 +27,7 @@ examples: base rt data transition chain solve model train sample pipe
 '
 public='
 array.h:base context.h:base export.h:base status.h:base data.h:data transition.h:transition chain.h:chain bppsa.h:chain
-solve.h:solve activation.h:nn cell.h:nn jacobian.h:nn model.h:model recurrent.h:model train.h:train sample.h:sample
+solve.h:solve activation.h:nn cell.h:nn embedding.h:nn jacobian.h:nn model.h:model recurrent.h:model train.h:train sample.h:sample
 profile.h:pipe schedule.h:pipe
 '
 

@@ -10,6 +10,7 @@
 #include "chain.h"
 #include "context.h"
 #include "data.h"
+#include "embedding.h"
 #include "export.h"
 #include "jacobian.h"
 #include "model.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Losses, optimisers, and the training loop of a classifier, with checkpoints from which a killed run resumes to the
-// same bits.
+// Losses, optimisers, clipping of gradients, and the training loop of a classifier, with checkpoints from which a
+// killed run resumes to the same bits.
 #ifndef DEEPPCR_TRAIN_H
 #define DEEPPCR_TRAIN_H
 
@@ -58,6 +58,23 @@ DPCR_API dpcr_status dpcr_optimiser_step(dpcr_optimiser *optimiser, void *parame
 // Learning rate of step t, counted from 1:  rate t / warm_up  up to the warm-up's end, then, with a total,
 // rate (1 + cos(pi (t - 1 - warm_up) / (total - warm_up))) / 2, and 0 after the last.
 DPCR_API double dpcr_optimiser_rate(const dpcr_optimiser *optimiser, int64_t step);
+
+// ---- clipping of gradients: the formulas of torch.nn.utils.clip_grad_norm_ and clip_grad_value_ ----
+
+// Between backward and step. gradients: `arrays` contiguous arrays on the host, float32 or float64, changed in place;
+// of a network dpcr_recurrent_gradient_vector as one array, or what there is besides. Same bits for any number of
+// threads and at every instruction set level.
+//
+//   norm = sqrt(sum over all arrays of g^2), in double, in a fixed order
+//   c = most / (norm + 1e-6);  if (c < 1) g *= c
+//
+// most >= 0; INFINITY: nothing is changed, the norm is told. norm may be NULL; it is the one before. A norm that is not
+// finite is no error: as in PyTorch the gradients become NaN (or 0, where only the norm overflows).
+DPCR_API dpcr_status dpcr_gradients_clip_norm(dpcr_context *context, const dpcr_array *gradients, int64_t arrays,
+                                              double most, double *norm, dpcr_error *error);
+//   g = -most where g < -most, most where g > most; NaN stays NaN
+DPCR_API dpcr_status dpcr_gradients_clip_value(dpcr_context *context, const dpcr_array *gradients, int64_t arrays,
+                                               double most, dpcr_error *error);
 
 // ---- training ----
 
