@@ -19,7 +19,7 @@ solve: base rt kern transition chain data
 nn: base rt kern transition chain solve
 model: base rt kern transition chain solve nn data
 train: base rt kern transition chain solve nn model data
-sample: base rt kern transition chain solve nn model data
+sample: base rt kern transition chain solve nn model data train
 pipe: base
 pipe_executor: base rt model pipe data nn solve chain transition kern
 cli: base rt data transition chain solve model train sample pipe

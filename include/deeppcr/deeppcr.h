@@ -16,6 +16,7 @@
 #include "model.h"
 #include "profile.h"
 #include "recurrent.h"
+#include "sample.h"
 #include "schedule.h"
 #include "solve.h"
 #include "status.h"

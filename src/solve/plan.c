@@ -152,12 +152,15 @@ dpcr_status dpcri_plan_derive(dpcr_solve_plan *plan, dpcr_error *error) {
     dpcr_status status = dpcri_method_transition(steps, &plan->options, &plan->transition, error);
     if (status != DPCR_OK) return status;
     const int64_t piece_bytes = 128 << 10, real = (int64_t)dpcr_dtype_size(steps->dtype);
+    const int64_t length = steps->length > 0 ? steps->length : 1;
     const int64_t jacobian = steps->linearise ? dpcr_transition_values(&steps->jacobian) : 0;
     int64_t each = 0;
     if (!dpcri_mul(steps->batch ? steps->batch : 1, (jacobian + 4 * steps->width) * real, &each))
         return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "solve: batch %lld times width %lld does not fit",
                           (long long)steps->batch, (long long)steps->width);
     plan->piece = clamp(piece_bytes / each, 1, clamp(steps->length / 16, 1, 256));
+    // A callback that uses the threads itself wants all its lanes at once.
+    if (!steps->concurrent && steps->lanes > plan->piece) plan->piece = clamp(steps->lanes, 1, length);
     if (plan->window && plan->piece > plan->window) plan->piece = plan->window;
     plan->row_block = dpcri_row_block(steps);
     plan->linear =

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: MIT
+// Diffusion samplers as chains: the state of step l is the picture after l denoising steps, z_{-1} = x_T the first
+// noise.
+//
+// All noise is drawn in advance, by sample and step, from the counter-based generator; so the chain is a function of
+// its seed, and every method of solve.h computes the same pictures. Derivations and sources: docs/diffusion.md.
+//
+// Letters: T training steps, t in 0..T-1 a time, abar_t = prod_{s<=t} (1 - beta_s); alpha = sqrt(abar_t),
+// sigma = sqrt(1 - abar_t), x = alpha x0 + sigma e. Primes are the time that a step goes to.
+#ifndef DEEPPCR_SAMPLE_H
+#define DEEPPCR_SAMPLE_H
+
+#include "solve.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// ---- noise schedules ----
+
+typedef enum dpcr_noise_kind {
+    DPCR_NOISE_LINEAR = 0,  // beta from beta_first to beta_last in equal steps
+    DPCR_NOISE_COSINE,  // abar(t) = cos^2((t/T + 0.008) / 1.008 pi/2) / cos^2(0.008 / 1.008 pi/2), beta at most 0.999
+    DPCR_NOISE_COUNT
+} dpcr_noise_kind;
+
+// "linear", "cosine".
+DPCR_API const char *dpcr_noise_name(dpcr_noise_kind kind);
+DPCR_API dpcr_status dpcr_noise_find(const char *name, dpcr_noise_kind *kind, dpcr_error *error);
+
+typedef struct dpcr_noise_options {
+    size_t size;  // sizeof(dpcr_noise_options) of the caller; zero in a field means the default
+    dpcr_noise_kind kind;
+    int64_t steps;                 // T; default 1000
+    double beta_first, beta_last;  // linear; default 1e-4 and 0.02
+} dpcr_noise_options;
+
+// beta [T] and abar [T] of a schedule; either may be NULL. `options` with T filled in says how long they are.
+DPCR_API dpcr_status dpcr_noise_fill(const dpcr_noise_options *options, double *beta, double *abar, dpcr_error *error);
+
+// ---- which times a sampler visits ----
+
+typedef enum dpcr_spacing {
+    DPCR_SPACING_LEADING = 0,  // multiples of floor(T / N), from (N - 1) floor(T / N) down to 0
+    DPCR_SPACING_TRAILING,     // T - 1 down by T / N, rounded
+    DPCR_SPACING_LINSPACE,     // T - 1 to 0 in N equal parts, rounded
+    DPCR_SPACING_KARRAS,       // sigma / alpha to the power 1/7 in equal parts (Karras et al., arXiv 2206.00364);
+                               // times between the trained ones
+    DPCR_SPACING_COUNT
+} dpcr_spacing;
+
+// "leading", "trailing", "linspace", "karras".
+DPCR_API const char *dpcr_spacing_name(dpcr_spacing spacing);
+DPCR_API dpcr_status dpcr_spacing_find(const char *name, dpcr_spacing *spacing, dpcr_error *error);
+
+// times [N], falling. 1 <= N <= T.
+DPCR_API dpcr_status dpcr_spacing_fill(dpcr_spacing spacing, const dpcr_noise_options *noise, int64_t steps,
+                                       double *times, dpcr_error *error);
+
+// ---- the denoiser, as the caller gives it ----
+
+typedef enum dpcr_prediction {
+    DPCR_PREDICT_EPSILON = 0,  // m = e                       x0 = (x - sigma m) / alpha
+    DPCR_PREDICT_X0,           // m = x0                      e = (x - alpha m) / sigma
+    DPCR_PREDICT_V,            // m = alpha e - sigma x0      x0 = alpha x - sigma m,  e = alpha m + sigma x
+    DPCR_PREDICTION_COUNT
+} dpcr_prediction;
+
+// "epsilon", "x0", "v".
+DPCR_API const char *dpcr_prediction_name(dpcr_prediction prediction);
+DPCR_API dpcr_status dpcr_prediction_find(const char *name, dpcr_prediction *prediction, dpcr_error *error);
+
+// Callbacks return 0; a negative code aborts the solve (DPCR_ERROR_CALLBACK). They run on the thread that solves, one
+// at a time, outside the context's tasks, so they may use the context's threads. A row's bits must not depend on its
+// place or on how many rows go with it.
+typedef struct dpcr_denoiser {
+    size_t size;  // sizeof(dpcr_denoiser) of the caller
+    void *user;
+    int64_t width;
+    dpcr_dtype dtype;
+    dpcr_prediction prediction;
+    double flops;  // of one row
+
+    // for i < rows: m[i] = model(x[i], times[i]) for sequence sequences[i] of the batch (its class, its mask)
+    //   x, m [rows][width], contiguous
+    int (*predict)(void *user, int64_t rows, const void *x, const double *times, const int64_t *sequences, void *m);
+
+    // The same and its Jacobian j[i][a][b] = dm[i][a] / dx[i][b], [rows][width][width]. NULL: methods that need one are
+    // refused. `jacobian_flops`: beyond predict.
+    int (*linearise)(void *user, int64_t rows, const void *x, const double *times, const int64_t *sequences, void *m,
+                     void *j);
+    double jacobian_flops;
+} dpcr_denoiser;
+
+// ---- samplers ----
+
+typedef enum dpcr_sampler_kind {
+    DPCR_SAMPLER_DDPM = 0,    // Ho, Jain, Abbeel, arXiv 2006.11239: ancestral, on any subset of the times
+    DPCR_SAMPLER_DDIM,        // Song, Meng, Ermon, arXiv 2010.02502; eta 0: no noise
+    DPCR_SAMPLER_DPM_SOLVER,  // DPM-Solver++ (2M), Lu et al., arXiv 2211.01095: second order, state (x, previous x0)
+    DPCR_SAMPLER_EULER,       // Karras et al., algorithm 1 without churn, first order
+    DPCR_SAMPLER_HEUN,        // the same, second order: two evaluations a step but for the last
+    DPCR_SAMPLER_COUNT
+} dpcr_sampler_kind;
+
+// "ddpm", "ddim", "dpm-solver++", "euler", "heun".
+DPCR_API const char *dpcr_sampler_name(dpcr_sampler_kind kind);
+DPCR_API dpcr_status dpcr_sampler_find(const char *name, dpcr_sampler_kind *kind, dpcr_error *error);
+
+typedef struct dpcr_sampler_options {
+    size_t size;  // sizeof(dpcr_sampler_options) of the caller; zero in a field means the default
+    dpcr_sampler_kind kind;
+    dpcr_noise_options noise;  // its size is not read
+    dpcr_spacing spacing;      // default leading
+    int64_t steps;             // N; default T
+    int64_t skip;              // of them left out at the start: begins at a less noisy time (from a picture)
+    double eta;                // DDIM: noise, 0 to 1 (1: as DDPM)
+    double clip;               // > 0: x0 is cut to [-clip, clip]
+    int keep_last;             // non-zero: the last step goes to abar_0 instead of 1
+    uint64_t seed;
+    int64_t first_sample;  // number of the batch's first sample: sample i's noise follows from (seed, first_sample + i)
+    // Inpainting, or NULL: where mask [width] is not 0, the picture is `known` [B][width], noised to each step's time.
+    const dpcr_array *mask, *known;
+} dpcr_sampler_options;
+
+typedef struct dpcr_sampler dpcr_sampler;
+
+// The sampler's chain for B samples, its noise drawn. What `denoiser` points to must outlive it; the struct is copied.
+DPCR_API dpcr_status dpcr_sampler_create(dpcr_context *context, const dpcr_denoiser *denoiser,
+                                         const dpcr_sampler_options *options, int64_t batch, dpcr_sampler **sampler,
+                                         dpcr_error *error);
+DPCR_API void dpcr_sampler_destroy(dpcr_sampler *sampler);
+
+// The chain: length N - skip, width that of the picture (dpm-solver++: twice it, x then the previous x0). It lives as
+// long as the sampler, and serves one solve at a time.
+DPCR_API const dpcr_steps *dpcr_sampler_steps(const dpcr_sampler *sampler);
+
+// z_{-1} [B][chain's width]: x [B][width] or, x NULL, standard normal noise of (seed, sample).
+DPCR_API dpcr_status dpcr_sampler_start(const dpcr_sampler *sampler, const dpcr_array *x, const dpcr_array *z0,
+                                        dpcr_error *error);
+// x = alpha x + sigma noise at the first step's time, with the sampler's own noise: where `skip` begins.
+DPCR_API dpcr_status dpcr_sampler_noise(const dpcr_sampler *sampler, const dpcr_array *x, dpcr_error *error);
+
+// The time of chain step l, and the variance of the noise that it adds. Either may be NULL.
+DPCR_API dpcr_status dpcr_sampler_step(const dpcr_sampler *sampler, int64_t step, double *time, double *variance,
+                                       dpcr_error *error);
+
+// Rows given to the denoiser since the sampler was made (or since it was reset), those for Jacobians apart: a Jacobian
+// counts `width` products besides its row. And calls of the denoiser, one after another.
+DPCR_API void dpcr_sampler_counts(const dpcr_sampler *sampler, int64_t *rows, int64_t *products, int64_t *calls);
+DPCR_API void dpcr_sampler_counts_reset(dpcr_sampler *sampler);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

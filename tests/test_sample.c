@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: MIT
+// Samplers against published numbers: DDIM and DDPM of huggingface/diffusers' tests (tests/schedulers/
+// test_scheduler_{ddim,ddpm}_parallel.py), orders of convergence on a Gaussian whose paths are known, spacings.
+#include "sample/sample.h"
+#include "sampling.h"
+
+enum { PIXELS = 768, WIDTH = 8, ROWS = PIXELS / WIDTH };
+
+// The tests' model: m = x t / (t + 1), element by element.
+static int plain_linearise(void *user, int64_t rows, const void *x, const double *times, const int64_t *sequences,
+                           void *m, void *j) {
+    const double *from = x;
+    double *to = m, *a = j;
+    (void)user, (void)sequences;
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t k = 0; k < WIDTH; k++) {
+            const double factor = times[i] / (times[i] + 1);
+            to[i * WIDTH + k] = from[i * WIDTH + k] * factor;
+            for (int64_t b = 0; a && b < WIDTH; b++) a[(i * WIDTH + k) * WIDTH + b] = b == k ? factor : 0;
+        }
+    return 0;
+}
+
+static int plain_predict(void *user, int64_t rows, const void *x, const double *times, const int64_t *sequences,
+                         void *m) {
+    return plain_linearise(user, rows, x, times, sequences, m, NULL);
+}
+
+static dpcr_denoiser plain(dpcr_prediction prediction) {
+    return (dpcr_denoiser){.size = sizeof(dpcr_denoiser),
+                           .width = WIDTH,
+                           .dtype = DPCR_F64,
+                           .prediction = prediction,
+                           .flops = WIDTH,
+                           .predict = plain_predict,
+                           .linearise = plain_linearise,
+                           .jacobian_flops = WIDTH * WIDTH};
+}
+
+typedef struct published {
+    const char *name;
+    dpcr_sampler_kind kind;
+    dpcr_prediction prediction;
+    int64_t steps, skip;
+    double beta_first;
+    int keep_last;
+    double sum, mean;  // of absolute values
+} published;
+
+static const published cases[] = {
+    {"DDIM", DPCR_SAMPLER_DDIM, DPCR_PREDICT_EPSILON, 10, 0, 1e-4, 0, 172.0067, 0.223967},
+    {"DDIM, v", DPCR_SAMPLER_DDIM, DPCR_PREDICT_V, 10, 0, 1e-4, 0, 52.5302, 0.0684},
+    {"DDIM, alpha one", DPCR_SAMPLER_DDIM, DPCR_PREDICT_EPSILON, 10, 0, 0.01, 0, 149.8295, 0.1951},
+    {"DDIM, no alpha one", DPCR_SAMPLER_DDIM, DPCR_PREDICT_EPSILON, 10, 0, 0.01, 1, 149.0784, 0.1941},
+    {"DDIM, noised", DPCR_SAMPLER_DDIM, DPCR_PREDICT_EPSILON, 10, 8, 1e-4, 0, 354.5418, 0.4616},
+    {"DDPM without noise", DPCR_SAMPLER_DDPM, DPCR_PREDICT_EPSILON, 1000, 0, 1e-4, 0, 0.6609, 0.000861},
+};
+
+static dpcr_sampler *make_case(dpcr_context *context, const published *c) {
+    const dpcr_denoiser denoiser = plain(c->prediction);
+    const dpcr_sampler_options options = {.size = sizeof options,
+                                          .kind = c->kind,
+                                          .steps = c->steps,
+                                          .skip = c->skip,
+                                          .clip = 1,
+                                          .keep_last = c->keep_last,
+                                          .noise = {.beta_first = c->beta_first}};
+    dpcr_sampler *sampler = NULL;
+    dpcr_error error = {0};
+    if (dpcr_sampler_create(context, &denoiser, &options, ROWS, &sampler, &error) != DPCR_OK)
+        fail_msg("%s", error.text);
+    for (int64_t i = 0; i < PIXELS; i++) ((double *)sampler->start)[i] = (double)(PIXELS - 1 - i) / PIXELS;
+    if (sampler->noise) memset(sampler->noise, 0, sizeof(double) * (size_t)(c->steps * PIXELS));
+    return sampler;
+}
+
+static double sum_of(const void *x, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += fabs(((const double *)x)[i]);
+    return sum;
+}
+
+static void published_numbers_by_every_method(void **state) {
+    (void)state;
+    dpcr_context *context = sampling_context(1);
+    double x[PIXELS];
+    const dpcr_array start = dpcr_array_make(x, DPCR_F64, 2, (const int64_t[]){ROWS, WIDTH});
+    static const dpcr_method methods[] = {DPCR_METHOD_SEQUENTIAL, DPCR_METHOD_NEWTON, DPCR_METHOD_DIAGONAL,
+                                          DPCR_METHOD_PICARD};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const published *c = &cases[i];
+        dpcr_sampler *sampler = make_case(context, c);
+        path loop = {0};
+        for (size_t k = 0; k < sizeof methods / sizeof *methods; k++) {
+            const dpcr_solve_options options = by_method(methods[k]);
+            for (int64_t p = 0; p < PIXELS; p++) x[p] = (double)p / PIXELS;
+            if (c->skip) assert_int_equal(dpcr_sampler_noise(sampler, &start, NULL), DPCR_OK);
+            path got = solve_sampler(context, sampler, &options, &start);
+            const double sum = sum_of(path_end(&got), PIXELS);
+            if (fabs(sum - c->sum) > 1e-2 || fabs(sum / PIXELS - c->mean) > 1e-3)
+                fail_msg("%s by %s: %.6f", c->name, dpcr_method_name(methods[k]), sum);
+            if (k == 0) {
+                loop = got;
+                continue;
+            }
+            assert_true(path_distance(&got, &loop) < 1e-8);
+            if (i == 0 && methods[k] == DPCR_METHOD_DIAGONAL) assert_true(got.report.sweeps <= 3);
+            path_free(&got);
+        }
+        path_free(&loop);
+        dpcr_sampler_destroy(sampler);
+    }
+    dpcr_context_destroy(context);
+}
+
+// One step of three copies of the sample at times 0, 1, 2: sums of the published batched step.
+static void published_single_steps(void **state) {
+    (void)state;
+    double abar[1000];
+    const dpcr_noise_options noise = {.steps = 1000};
+    dpcr_noise_options filled;
+    assert_int_equal(dpcri_noise_options_fill(&noise, &filled, NULL), DPCR_OK);
+    dpcri_noise_fill(&filled, NULL, abar);
+    static const double shift[] = {0, 0.1, -0.1};
+    static const struct {
+        dpcr_sampler_kind kind;
+        double back, sum, mean;
+    } wanted[] = {{DPCR_SAMPLER_DDIM, 100, 1147.7904, 0.4982}, {DPCR_SAMPLER_DDPM, 1, 1153.1833, 0.5005}};
+    for (int c = 0; c < 2; c++) {
+        double sum = 0;
+        for (int t = 0; t < 3; t++) {
+            const dpcri_place at = dpcri_place_at(&filled, abar, t), done = {.time = -1, .alpha = 1};
+            const dpcri_place to = t < wanted[c].back ? done : dpcri_place_at(&filled, abar, t - wanted[c].back);
+            const dpcri_step s = dpcri_step_make(wanted[c].kind, DPCR_PREDICT_EPSILON, 0, at, to, NULL);
+            for (int p = 0; p < PIXELS; p++) {
+                const double x = (double)p / PIXELS + shift[t], m = x * t / (t + 1);
+                const double x0 = fmax(fmin(s.first.x0_x * x + s.first.x0_m * m, 1), -1);
+                sum += fabs(s.x * x + s.x0 * x0 + s.e * (s.first.e_x * x + s.first.e_m * m));
+            }
+        }
+        assert_true(fabs(sum - wanted[c].sum) < 1e-2 && fabs(sum / PIXELS / 3 - wanted[c].mean) < 1e-3);
+    }
+}
+
+static void published_variances(void **state) {
+    (void)state;
+    double abar[1000];
+    const dpcr_noise_options noise = {.steps = 1000};
+    dpcr_noise_options filled;
+    assert_int_equal(dpcri_noise_options_fill(&noise, &filled, NULL), DPCR_OK);
+    assert_int_equal(dpcr_noise_fill(&noise, NULL, abar, NULL), DPCR_OK);
+    static const struct {
+        double at, to, variance;
+    } wanted[] = {{420, 400, 0.14771}, {980, 960, 0.32460}, {487, 486, 0.00979}, {999, 998, 0.02}};
+    for (int i = 0; i < 4; i++) {
+        const dpcri_step s =
+            dpcri_step_make(DPCR_SAMPLER_DDIM, DPCR_PREDICT_EPSILON, 1, dpcri_place_at(&filled, abar, wanted[i].at),
+                            dpcri_place_at(&filled, abar, wanted[i].to), NULL);
+        assert_true(fabs(s.variance - wanted[i].variance) < 1e-5 && fabs(s.noise * s.noise - s.variance) < 1e-15);
+    }
+    const dpcri_step last = dpcri_step_make(DPCR_SAMPLER_DDPM, DPCR_PREDICT_EPSILON, 0,
+                                            dpcri_place_at(&filled, abar, 0), (dpcri_place){-1, 1, 0}, NULL);
+    assert_true(last.variance == 0 && last.noise == 0);
+    // With eta 1 DDIM is DDPM, for any prediction.
+    const dpcri_place at = dpcri_place_at(&filled, abar, 700), to = dpcri_place_at(&filled, abar, 500);
+    const dpcri_step a = dpcri_step_make(DPCR_SAMPLER_DDIM, DPCR_PREDICT_EPSILON, 1, at, to, NULL);
+    const dpcri_step b = dpcri_step_make(DPCR_SAMPLER_DDPM, DPCR_PREDICT_EPSILON, 0, at, to, NULL);
+    const double x = 0.3, m = -0.7, x0 = a.first.x0_x * x + a.first.x0_m * m;
+    assert_true(fabs(a.x * x + a.x0 * x0 + a.e * m - (b.x * x + b.x0 * x0 + b.e * m)) < 1e-12);
+    assert_true(fabs(a.noise - b.noise) < 1e-15);
+}
+
+// ---- data normal with mean 0.5 and deviation 0.3: x(t) = alpha 0.5 + sqrt(0.09 alpha^2 + sigma^2) z on every path
+// ----
+
+typedef struct gaussian {
+    dpcr_noise_options noise;
+    double abar[1000];
+    dpcr_prediction prediction;
+} gaussian;
+
+static int gaussian_predict(void *user, int64_t rows, const void *x, const double *times, const int64_t *sequences,
+                            void *m) {
+    const gaussian *g = user;
+    (void)sequences;
+    for (int64_t i = 0; i < rows; i++) {
+        const dpcri_place p = dpcri_place_at(&g->noise, g->abar, times[i]);
+        const double a = p.alpha, s = p.sigma, xi = ((const double *)x)[i];
+        const double x0 = 0.5 + 0.09 * a / (0.09 * a * a + s * s) * (xi - 0.5 * a), e = (xi - a * x0) / s;
+        ((double *)m)[i] = g->prediction == DPCR_PREDICT_X0 ? x0 : g->prediction == DPCR_PREDICT_V ? a * e - s * x0 : e;
+    }
+    return 0;
+}
+
+static double end_error(dpcr_context *context, gaussian *g, dpcr_sampler_kind kind, dpcr_spacing spacing,
+                        int64_t steps) {
+    const dpcr_denoiser denoiser = {.size = sizeof denoiser,
+                                    .user = g,
+                                    .width = 1,
+                                    .dtype = DPCR_F64,
+                                    .prediction = g->prediction,
+                                    .predict = gaussian_predict};
+    const dpcr_sampler_options options = {.size = sizeof options,
+                                          .kind = kind,
+                                          .steps = steps,
+                                          .spacing = spacing,
+                                          .noise = g->noise,
+                                          .keep_last = 1,
+                                          .seed = 3};
+    const dpcr_solve_options solve = by_method(DPCR_METHOD_SEQUENTIAL);
+    dpcr_sampler *sampler = NULL;
+    assert_int_equal(dpcr_sampler_create(context, &denoiser, &options, 4, &sampler, NULL), DPCR_OK);
+    path p = solve_sampler(context, sampler, &solve, NULL);
+    double time = 0, worst = 0;
+    assert_int_equal(dpcr_sampler_step(sampler, 0, &time, NULL, NULL), DPCR_OK);
+    const dpcri_place first = dpcri_place_at(&g->noise, g->abar, time), last = dpcri_place_at(&g->noise, g->abar, 0);
+    for (int64_t b = 0; b < 4; b++) {
+        const double spread = sqrt(0.09 * first.alpha * first.alpha + first.sigma * first.sigma);
+        const double z = (((double *)p.z0)[b * p.width] - 0.5 * first.alpha) / spread;
+        const double wanted = 0.5 * last.alpha + sqrt(0.09 * last.alpha * last.alpha + last.sigma * last.sigma) * z;
+        worst = fmax(worst, fabs(((const double *)path_end(&p))[b * p.width] - wanted));
+    }
+    path_free(&p);
+    dpcr_sampler_destroy(sampler);
+    return worst;
+}
+
+static void orders_of_convergence(void **state) {
+    (void)state;
+    dpcr_context *context = sampling_context(1);
+    static const struct {
+        dpcr_sampler_kind kind;
+        double order, most;  // least observed order from 20 to 40 steps, error at 40
+    } wanted[] = {{DPCR_SAMPLER_EULER, 0.8, 0.1}, {DPCR_SAMPLER_HEUN, 1.6, 5e-3}, {DPCR_SAMPLER_DPM_SOLVER, 1.6, 2e-2}};
+    for (int i = 0; i < 3; i++)
+        for (int p = 0; p < DPCR_PREDICTION_COUNT; p++) {
+            gaussian g = {.noise = {.size = sizeof g.noise, .steps = 1000}, .prediction = (dpcr_prediction)p};
+            assert_int_equal(dpcri_noise_options_fill(&(dpcr_noise_options){0}, &g.noise, NULL), DPCR_OK);
+            dpcri_noise_fill(&g.noise, NULL, g.abar);
+            const double coarse = end_error(context, &g, wanted[i].kind, DPCR_SPACING_KARRAS, 20);
+            const double fine = end_error(context, &g, wanted[i].kind, DPCR_SPACING_KARRAS, 40);
+            if (!(log2(coarse / fine) > wanted[i].order && fine < wanted[i].most))
+                fail_msg("%s, %s: %g at 20 steps, %g at 40", dpcr_sampler_name(wanted[i].kind),
+                         dpcr_prediction_name((dpcr_prediction)p), coarse, fine);
+        }
+    dpcr_context_destroy(context);
+}
+
+// ---- schedules and spacings ----
+
+static void schedules_are_their_formulas(void **state) {
+    (void)state;
+    double beta[1000], abar[1000];
+    const dpcr_noise_options linear = {.kind = DPCR_NOISE_LINEAR}, cosine = {.kind = DPCR_NOISE_COSINE};
+    assert_int_equal(dpcr_noise_fill(&linear, beta, abar, NULL), DPCR_OK);
+    assert_true(beta[0] == 1e-4 && fabs(beta[999] - 0.02) < 1e-15 && fabs(abar[999] - 4.0358e-5) < 1e-8);
+    assert_int_equal(dpcr_noise_fill(&cosine, beta, abar, NULL), DPCR_OK);
+    assert_true(beta[999] == 0.999 && fabs(abar[499] - 0.4938) < 1e-3);
+    for (int t = 1; t < 1000; t++) assert_true(abar[t] < abar[t - 1]);
+    static const struct {
+        dpcr_spacing spacing;
+        double first, second, last;
+    } wanted[] = {{DPCR_SPACING_LEADING, 900, 800, 0},
+                  {DPCR_SPACING_TRAILING, 999, 899, 99},
+                  {DPCR_SPACING_LINSPACE, 999, 888, 0}};
+    double times[10];
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(dpcr_spacing_fill(wanted[i].spacing, &linear, 10, times, NULL), DPCR_OK);
+        assert_true(times[0] == wanted[i].first && times[1] == wanted[i].second && times[9] == wanted[i].last);
+    }
+    assert_int_equal(dpcr_spacing_fill(DPCR_SPACING_KARRAS, &linear, 10, times, NULL), DPCR_OK);
+    assert_true(times[0] == 999 && times[9] == 0);
+    assert_int_equal(dpcr_noise_fill(&linear, NULL, abar, NULL), DPCR_OK);
+    dpcr_noise_options filled;
+    assert_int_equal(dpcri_noise_options_fill(&linear, &filled, NULL), DPCR_OK);
+    for (int i = 1; i < 9; i++) {  // equal parts of the seventh root, as far as the interpolation follows
+        const double low = exp(dpcri_log_ratio(&filled, abar, times[9]) / 7),
+                     high = exp(dpcri_log_ratio(&filled, abar, times[0]) / 7);
+        const double here = exp(dpcri_log_ratio(&filled, abar, times[i]) / 7);
+        assert_true(fabs(here - (high + i / 9.0 * (low - high))) < 1e-9);
+    }
+}
+
+static void names_are_found_and_others_refused(void **state) {
+    (void)state;
+    dpcr_error error = {0};
+    dpcr_noise_kind noise;
+    dpcr_spacing spacing;
+    dpcr_prediction prediction;
+    dpcr_sampler_kind sampler;
+    assert_int_equal(dpcr_noise_find("cosine", &noise, NULL), DPCR_OK);
+    assert_int_equal(noise, DPCR_NOISE_COSINE);
+    assert_int_equal(dpcr_spacing_find("karras", &spacing, NULL), DPCR_OK);
+    assert_int_equal(spacing, DPCR_SPACING_KARRAS);
+    assert_int_equal(dpcr_prediction_find("v", &prediction, NULL), DPCR_OK);
+    assert_int_equal(prediction, DPCR_PREDICT_V);
+    for (int i = 0; i < DPCR_SAMPLER_COUNT; i++) {
+        assert_int_equal(dpcr_sampler_find(dpcr_sampler_name((dpcr_sampler_kind)i), &sampler, NULL), DPCR_OK);
+        assert_int_equal(sampler, i);
+    }
+    assert_int_equal(dpcr_sampler_find("plms", &sampler, &error), DPCR_ERROR_ARGUMENT);
+    assert_string_equal(error.text, "sampler is \"plms\", wanted ddpm, ddim, dpm-solver++, euler or heun");
+    assert_int_equal(dpcr_noise_find(NULL, &noise, NULL), DPCR_ERROR_ARGUMENT);
+    assert_int_equal(dpcr_spacing_find("", &spacing, NULL), DPCR_ERROR_ARGUMENT);
+    assert_int_equal(dpcr_prediction_find("noise", &prediction, NULL), DPCR_ERROR_ARGUMENT);
+    assert_string_equal(dpcr_noise_name((dpcr_noise_kind)9), "unknown");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(published_numbers_by_every_method),
+        cmocka_unit_test(published_single_steps),
+        cmocka_unit_test(published_variances),
+        cmocka_unit_test(orders_of_convergence),
+        cmocka_unit_test(schedules_are_their_formulas),
+        cmocka_unit_test(names_are_found_and_others_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
