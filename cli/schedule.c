@@ -504,10 +504,12 @@ static const struct {
 enum { ACTIONS = sizeof actions / sizeof actions[0] };
 
 static int run(cli_schedule *s) {
-    const char *names[ACTIONS];
+    const char *names[ACTIONS + 1];
     int index = 0, status;
     for (int i = 0; i < ACTIONS; i++) names[i] = actions[i].name;
-    if (!cli_read_word("schedule", s->action ? s->action : "", names, ACTIONS, &index)) return CLI_USAGE;
+    names[ACTIONS] = "profile";  // gone before, unless it stands behind another word
+    if (!cli_read_word("schedule", s->action ? s->action : "", names, ACTIONS + 1, &index)) return CLI_USAGE;
+    if (index == ACTIONS) return cli_fail(CLI_USAGE, "profile: wanted before the network, 'schedule profile mlp'");
     if (s->times_given && s->profile_name) return cli_fail(CLI_USAGE, "--times and --profile both give the times");
     if (s->rank_low != s->rank_high && actions[index].act != cli_schedule_compare)
         return cli_fail(CLI_USAGE, "--ranks %lld-%lld: a range is for compare", (long long)s->rank_low,
@@ -524,19 +526,29 @@ static int run(cli_schedule *s) {
     return status;
 }
 
+static bool names_profile(const char *word) { return !strcmp(word, "profile"); }
+static bool names_action(const char *word) {
+    for (int i = 0; i < ACTIONS; i++)
+        if (!strcmp(word, actions[i].name)) return true;
+    return false;
+}
+
 int cli_verb_schedule(int argc, char **argv) {
+    if (cli_name_first(argc, argv, names_profile, names_action)) return cli_schedule_measure(argc - 1, argv + 1);
     cli_schedule s = {
         .common = CLI_COMMON_DEFAULTS,
         .options = {.size = sizeof(dpcr_schedule_options), .kind = DPCR_SCHEDULE_1F1B, .ranks = 4, .microbatches = 8},
         .costs = {.size = sizeof(dpcr_schedule_costs)},
         .partition = {.size = sizeof(dpcr_partition_options)}};
     const cli_syntax syntax = {
-        .arguments = "generate|validate|lower|simulate|compare|partition|draw",
+        .arguments = "generate|validate|lower|simulate|compare|partition|draw|profile",
         .doc =
             "Pipeline schedules as data. generate prints a schedule's table (a line a rank, cells such as 0F3: stage, "
             "task, microbatch), validate checks one, lower adds its sends and receives, simulate times it, draw makes "
-            "pictures of it; partition cuts a network into stages, compare sets LayerPipe beside PipeDream.\vTasks: F "
-            "forward, I gradient of the input, W gradient of the weights, B both.",
+            "pictures of it; partition cuts a network into stages, compare sets LayerPipe beside PipeDream, profile "
+            "times "
+            "our own networks ('schedule profile --help').\vTasks: F forward, I gradient of the input, W gradient of "
+            "the weights, B both.",
         .groups = {{&schedule_argp, &s, "Schedule:"},
                    {&cost_argp, &s, "Times and bytes:"},
                    {&more_argp, &s, "Partition and pictures:"},

@@ -27,5 +27,6 @@ int cli_schedule_profile(cli_schedule *s);
 int cli_schedule_draw(const cli_schedule *s, const dpcr_simulation *x);
 int cli_schedule_compare(cli_schedule *s, cli_result *r);
 int cli_schedule_partition(cli_schedule *s, cli_result *r);
+int cli_schedule_measure(int argc, char **argv);  // schedule profile; argv[0] is "profile"
 
 #endif

@@ -21,14 +21,22 @@ model: base rt kern transition chain solve nn data
 train: base rt kern transition chain solve nn model data
 sample: base rt kern transition chain solve nn model data train
 pipe: base
-pipe_executor: base rt model pipe data nn solve chain transition kern
-cli: base rt data transition chain solve model train sample pipe
-examples: base rt data transition chain solve model train sample pipe
+pipe_executor: base rt model pipe data nn solve chain transition kern train
+cli: base rt data transition chain solve model train sample pipe pipe_executor
+examples: base rt data transition chain solve model train sample pipe pipe_executor
 '
 public='
-array.h:base context.h:base export.h:base status.h:base data.h:data transition.h:transition chain.h:chain bppsa.h:chain
-solve.h:solve activation.h:nn cell.h:nn embedding.h:nn jacobian.h:nn model.h:model recurrent.h:model train.h:train sample.h:sample
+array.h:base context.h:base export.h:base status.h:base
+data.h:data
+transition.h:transition
+chain.h:chain bppsa.h:chain
+solve.h:solve
+activation.h:nn cell.h:nn embedding.h:nn jacobian.h:nn
+model.h:model recurrent.h:model
+train.h:train
+sample.h:sample
 profile.h:pipe schedule.h:pipe
+pipeline.h:pipe_executor
 '
 
 # shellcheck disable=SC2016

@@ -14,6 +14,7 @@
 #include "export.h"
 #include "jacobian.h"
 #include "model.h"
+#include "pipeline.h"
 #include "profile.h"
 #include "recurrent.h"
 #include "sample.h"

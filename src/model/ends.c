@@ -94,13 +94,14 @@ static void weight_block(void *argument, int64_t i) {
                                 .c_row = a->out});
 }
 
-static void backward(affine *a) {
+static void weight_backward(affine *a) {
     const dpcri_nn_kernels *k = a->model->program.kernels;
     if (a->rows == 0) return;
     dpcri_parallel(a->model->context, blocks(a->in), weight_block, a);
     dpcri_column_sums(k, a->rows, a->out, a->y, dpcri_model_at(a->model, a->gradient, a->in * a->out));
-    if (a->dx.data) dpcri_parallel(a->model->context, blocks(a->rows), input_block, a);
 }
+
+static void input_backward(affine *a) { dpcri_parallel(a->model->context, blocks(a->rows), input_block, a); }
 
 static affine make(const dpcr_model *m, int64_t offset, int64_t in, int64_t out, int64_t rows, const dpcr_array *x,
                    const dpcr_array *y, const dpcr_array *dx) {
@@ -142,7 +143,7 @@ dpcr_status dpcr_model_encode_backward(dpcr_model *m, const dpcr_array *x, const
     if (status == DPCR_OK) status = dpcri_model_check_rows(m, call, "dz0", dz0, rows, m->options.width, NULL, error);
     if (status != DPCR_OK) return status;
     affine a = make(m, m->encoder, m->options.inputs, m->options.width, rows, x, dz0, NULL);
-    backward(&a);
+    weight_backward(&a);
     return DPCR_OK;
 }
 
@@ -170,6 +171,29 @@ dpcr_status dpcr_model_head_backward(dpcr_model *m, const dpcr_array *z, const d
     if (status == DPCR_OK) status = dpcri_model_check_rows(m, call, "dz", dz, rows, m->options.width, NULL, error);
     if (status != DPCR_OK) return status;
     affine a = make(m, m->head, m->options.width, m->options.outputs, rows, z, dlogits, dz);
-    backward(&a);
+    weight_backward(&a);
+    input_backward(&a);
     return DPCR_OK;
+}
+
+void dpcri_model_head_input(const dpcr_model *m, int64_t rows, dpcri_rows dlogits, dpcri_rows dz) {
+    affine a = {.model = m,
+                .in = m->options.width,
+                .out = m->options.outputs,
+                .rows = rows,
+                .weight = dpcri_model_at(m, m->parameters, m->head),
+                .y = dlogits,
+                .dx = dz};
+    input_backward(&a);
+}
+
+void dpcri_model_head_weight(const dpcr_model *m, int64_t rows, dpcri_rows z, dpcri_rows dlogits) {
+    affine a = {.model = m,
+                .in = m->options.width,
+                .out = m->options.outputs,
+                .rows = rows,
+                .gradient = dpcri_model_at(m, m->gradients, m->head),
+                .x = z,
+                .y = dlogits};
+    weight_backward(&a);
 }

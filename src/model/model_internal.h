@@ -38,6 +38,11 @@ static inline void *dpcri_model_at(const dpcr_model *model, char *vector, int64_
     return vector + offset * (int64_t)model->program.kernels->element;
 }
 
+// The two halves of dpcr_model_head_backward, for those who make them at different times: dz [rows][w] is written; the
+// head's gradients are added.
+void dpcri_model_head_input(const dpcr_model *m, int64_t rows, dpcri_rows dlogits, dpcri_rows dz);
+void dpcri_model_head_weight(const dpcr_model *m, int64_t rows, dpcri_rows z, dpcri_rows dlogits);
+
 // dpcr_model_save with more tensors and strings beside the model's own, as a checkpoint has them. Loading ignores
 // tensors that are no parameters and strings whose key begins with "deeppcr.".
 dpcr_status dpcri_model_save_with(const dpcr_model *m, const char *path, const dpcr_tensors *extra, dpcr_error *error);

@@ -9,8 +9,7 @@
 //   mean square     l = 1/n sum (y - t)^2,   dl/dy = 2 (y - t) / n
 #include <math.h>
 
-#include "base/base.h"
-#include "deeppcr/train.h"
+#include "train/loss.h"
 
 static double get(const dpcr_array *array, int64_t at) {
     return array->dtype == DPCR_F64 ? ((const double *)array->data)[at] : (double)((const float *)array->data)[at];
@@ -84,25 +83,33 @@ dpcr_status dpcr_loss_cross_entropy(const dpcr_array *logits, const uint8_t *lab
                                     const dpcr_array *dlogits, int64_t *correct, dpcr_error *error) {
     if (!logits || !labels || !loss)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "loss_cross_entropy: logits, labels or loss is NULL");
+    double total = 0;
+    int64_t right = 0;
+    const dpcr_status status =
+        dpcri_loss_cross_entropy_part(logits, labels, logits->shape[0], &total, dlogits, &right, error);
+    if (status != DPCR_OK) return status;
+    *loss = total / (double)logits->shape[0];
+    if (correct) *correct = right;
+    return DPCR_OK;
+}
+
+dpcr_status dpcri_loss_cross_entropy_part(const dpcr_array *logits, const uint8_t *labels, int64_t batch, double *total,
+                                          const dpcr_array *dlogits, int64_t *correct, dpcr_error *error) {
     const dpcr_status status = check_cross_entropy(logits, labels, dlogits, error);
     if (status != DPCR_OK) return status;
     const int64_t rows = logits->shape[0], classes = logits->shape[1], stride = logits->strides[1];
-    double total = 0;
-    int64_t right = 0;
     for (int64_t b = 0; b < rows; b++) {
         const int64_t row = b * logits->strides[0], best = largest(logits, row);
         const double max = get(logits, row + best * stride), own = get(logits, row + labels[b] * stride);
         const double sum = sum_exp(logits, row, max);
-        total += (max - own) + log(sum);
-        right += best == labels[b] && !isnan(sum);
+        *total += (max - own) + log(sum);
+        *correct += best == labels[b] && !isnan(sum);
         for (int64_t j = 0; dlogits && j < classes; j++) {
             const double probability = exp(get(logits, row + j * stride) - max) / sum;
             put(dlogits, b * dlogits->strides[0] + j * dlogits->strides[1],
-                (probability - (j == labels[b])) / (double)rows);
+                (probability - (j == labels[b])) / (double)batch);
         }
     }
-    *loss = total / (double)rows;
-    if (correct) *correct = right;
     return DPCR_OK;
 }
 

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: MIT
+// The cross-entropy of part of a batch.
+#ifndef DPCRI_TRAIN_LOSS_H
+#define DPCRI_TRAIN_LOSS_H
+
+#include "base/base.h"
+#include "deeppcr/train.h"
+
+// Adds the rows' losses to *total and those that are right to *correct; dlogits (may be NULL or logits itself) is the
+// gradient of the mean over `batch` rows. Rows taken in order, a part at a time, give the bits of all at once.
+dpcr_status dpcri_loss_cross_entropy_part(const dpcr_array *logits, const uint8_t *labels, int64_t batch, double *total,
+                                          const dpcr_array *dlogits, int64_t *correct, dpcr_error *error);
+
+#endif
