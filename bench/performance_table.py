@@ -186,19 +186,21 @@ def against_table(path):
 
 
 def recurrent_table(path):
-    """Networks of bench/recurrent.py: our loop, auto and PyTorch, forward / forward and backward."""
+    """Networks of bench/recurrent.py: our loop, auto and the peers, forward / forward and backward."""
     with open(path, encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    ways, parts = ("loop", "auto", "torch"), ("forward", "both")
+    peers = {name: key for name, key in (("PyTorch", "torch"), ("JAX", "jax"), ("ONNX Runtime", "onnx")) if f"forward_{key}_ns" in rows[0]}
     body = []
     for r in rows:
-        cells = [r["kind"], r["width"], r["batch"], power(r["length"]), r["threads"]]
-        for way in ways:
-            times = pair([seconds(1e-9 * number(r[f"{part}_{way}_ns"])) for part in parts])
-            cells.append(f"{times} {r['auto_method']}" if way == "auto" else times)
-        cells += [pair([factor(number(r[f"{part}_torch_by_{way}"])) for part in parts]) for way in ("loop", "auto")]
+        times = lambda way: [1e-9 * number(r[f"{part}_{way}_ns"]) for part in ("forward", "both")]  # noqa: B023
+        told = lambda values, write: pair([write(v) for v in values if v == v])  # not a number: it was not measured
+        cells = [r["kind"], r["width"], r["batch"], power(r["length"]), r["threads"], told(times("loop"), seconds)]
+        cells.append(f"{told(times('auto'), seconds)} {r['auto_method']}")
+        for key in peers.values():
+            by = [told([p / o for p, o in zip(times(key), times(way))], factor) for way in ("loop", "auto")]
+            cells.append(f"{told(times(key), seconds)}: {by[0]}, **{by[1]}**")
         body.append(cells)
-    head = ["network", "inputs, hidden", "batch", "steps", "threads", "our loop, a step", "auto", "PyTorch", "PyTorch by our loop", "PyTorch by auto"]
+    head = ["network", "inputs, hidden", "batch", "steps", "threads", "our loop, a step", "auto", *(f"{name}: times our loop, auto" for name in peers)]
     return markdown(head, body) + ["", f"{source(rows[0])}."]
 
 

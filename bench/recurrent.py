@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Recurrent networks, ours by the loop and by auto against PyTorch, in turn: recurrent.csv in the folder of results, and the
+"""Recurrent networks, ours by the loop and by auto against PyTorch, JAX and ONNX Runtime, in turn: recurrent.csv in the folder of results, and the
 table of docs/performance.md.
 
     bench/recurrent.py [--build build] [--rounds 3] [--seconds 0.5] [--out bench/results/performance]
@@ -19,6 +19,7 @@ import sys
 
 POINTS = [(kind, width, batch, length) for width, batch, length in ((32, 16, 1024), (128, 16, 1024), (32, 1, 1024), (128, 1, 16384))
           for kind in ("rnn", "gru", "lstm")]
+PEERS = ("torch", "jax", "onnx")  # ONNX Runtime has no backward pass: nan
 here = pathlib.Path(__file__).resolve().parent
 
 
@@ -44,7 +45,7 @@ def main():
             point = ["--kind", kind, "--inputs", str(width), "--hidden", str(width), "--batch", str(batch), "--length", str(length),
                      "--threads", str(threads), "--seconds", str(a.seconds)]
             ways = {"loop": [str(program), *point, "--method", "sequential"], "auto": [str(program), *point, "--method", "auto"],
-                    "torch": [str(python), str(here / "peers" / "recurrent_torch.py"), *point]}
+                    **{peer: [str(python), str(here / "peers" / f"recurrent_{peer}.py"), *point] for peer in PEERS}}
             times = {way: [] for way in ways}
             method = ""
             for _ in range(a.rounds):
@@ -53,17 +54,15 @@ def main():
                     field = done.stdout.strip().split(",")
                     if way == "auto":
                         method = field[7]
-                    times[way].append((float(field[-4 if way != "torch" else -3]), float(field[-2])))
+                    times[way].append((float(field[-3 if way in PEERS else -4]), float(field[-2])))
             median = {way: [statistics.median(t[i] for t in times[way]) for i in (0, 1)] for way in ways}
             rows.append([datetime.date.today().isoformat(), commit, machine, threads, kind, width, batch, length, method,
-                         *(f"{median[way][i]:.1f}" for i in (0, 1) for way in ways),
-                         *(f"{median['torch'][i] / median[way][i]:.2f}" for i in (0, 1) for way in ("loop", "auto"))])
+                         *(f"{median[way][i]:.1f}" for i in (0, 1) for way in ways)])
             print(*rows[-1][3:], flush=True)
     with open(pathlib.Path(a.out) / "recurrent.csv", "w", newline="") as file:
         out = csv.writer(file)
-        out.writerow("date commit machine threads kind width batch length auto_method forward_loop_ns forward_auto_ns forward_torch_ns "
-                     "both_loop_ns both_auto_ns both_torch_ns forward_torch_by_loop forward_torch_by_auto both_torch_by_loop "
-                     "both_torch_by_auto".split())
+        out.writerow(["date", "commit", "machine", "threads", "kind", "width", "batch", "length", "auto_method",
+                      *(f"{part}_{way}_ns" for part in ("forward", "both") for way in ("loop", "auto", *PEERS))])
         out.writerows(rows)
     subprocess.run([sys.executable, str(here / "performance_table.py"), a.out, str(here.parent / "docs" / "performance.md")], check=True)
 
