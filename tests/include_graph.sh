@@ -35,6 +35,7 @@ activation.h:nn cell.h:nn embedding.h:nn jacobian.h:nn
 model.h:model recurrent.h:model
 train.h:train
 sample.h:sample
+filter.h:chain
 profile.h:pipe schedule.h:pipe
 pipeline.h:pipe_executor
 '

@@ -12,6 +12,7 @@
 #include "data.h"
 #include "embedding.h"
 #include "export.h"
+#include "filter.h"
 #include "jacobian.h"
 #include "model.h"
 #include "pipeline.h"
