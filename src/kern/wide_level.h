@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+// The wide products of one instruction set level: included once by each wide_LEVEL.c, whose flags choose the level. The
+// template's parameters: T element, V vector, VN lanes, N(name) the function's name, V_(op) the vector operation of
+// simd.h.
+#include "kern/simd.h"
+#include "kern/wide.h"
+
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+// Rows of a register tile of four vectors a row: its sums, a row of b and one broadcast fit the registers.
+#if defined(__AVX512F__)
+enum { TILE_ROWS = 6 };
+#else
+enum { TILE_ROWS = 2 };
+#endif
+enum { PANEL_VECTORS = 4, PART_DEPTH = 512 };  // a part of a panel stays in the second cache
+
+#define T float
+#define V vf
+#define VN VF
+#define N(name) name##_f32
+#define V_(op) vf_##op
+#include "kern/wide.inc"
+#undef T
+#undef V
+#undef VN
+#undef N
+#undef V_
+
+#define T double
+#define V vd
+#define VN VD
+#define N(name) name##_f64
+#define V_(op) vd_##op
+#include "kern/wide.inc"
+#undef T
+#undef V
+#undef VN
+#undef N
+#undef V_
+
+const dpcri_wide_kernels DPCRI_LEVEL(dpcri_wide_f32) = {
+    .element = sizeof(float), .panel = PANEL_VECTORS * VF, .product = product_f32, .pack = pack_f32};
+const dpcri_wide_kernels DPCRI_LEVEL(dpcri_wide_f64) = {
+    .element = sizeof(double), .panel = PANEL_VECTORS * VD, .product = product_f64, .pack = pack_f64};
