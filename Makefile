@@ -3,13 +3,14 @@
 #   make           the program, build/deeppcr      make test     every test, by CTest
 #   make run       the main job, results in out/   make check    the quick tests only
 #   make install PREFIX=/usr/local [DESTDIR=]      make clean    removes build folders and out/
+#   make python    the Python package, in a fresh virtual environment, and its tests
 #   make format lint asan tsan clang fuzz peers    see docs/dev.md
 BUILD ?= build
 PREFIX ?= /usr/local
 OUT ?= out
 export OUT
 
-.PHONY: all run test check install clean format lint asan tsan clang fuzz peers
+.PHONY: all run test check install clean format lint asan tsan clang fuzz peers python
 .NOTPARALLEL:
 SHELL = /bin/bash
 .SHELLFLAGS = -o pipefail -c
@@ -54,3 +55,7 @@ asan tsan clang fuzz:
 peers:
 	@scripts/install-deps peers
 	@bench/peers/run
+
+python:
+	@scripts/install-deps python
+	@scripts/python

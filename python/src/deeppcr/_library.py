@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: MIT
+"""The shared library: loading it, its context, errors as exceptions, memory for its work, Ctrl-C and fork."""
+from __future__ import annotations
+
+import ctypes
+import os
+import pathlib
+import re
+import signal
+import threading
+from typing import Any, Dict, Iterable, List, Optional, Tuple
+
+import numpy as np
+
+from . import _abi, errors
+
+Array = _abi.Array
+
+
+def _load() -> ctypes.CDLL:
+    """DEEPPCR_LIBRARY in the environment, the library beside this file, or the system's."""
+    here = pathlib.Path(__file__).resolve().parent / "libdeeppcr.so"
+    path = os.environ.get("DEEPPCR_LIBRARY") or (str(here) if here.exists() else "libdeeppcr.so.0")
+    try:
+        library = ctypes.CDLL(path)
+        _abi.declare(library)
+    except (OSError, AttributeError) as error:
+        raise ImportError(f"deeppcr: no usable library {path} ({error})") from None
+    return library
+
+
+lib = _load()
+
+# ---- errors ----
+
+_CANCELLED = _abi.CONSTANTS["DPCR_ERROR_CANCELLED"]
+_CLASSES = {
+    _abi.CONSTANTS["DPCR_ERROR_ARGUMENT"]: errors.ArgumentError,
+    _abi.CONSTANTS["DPCR_ERROR_UNSUPPORTED"]: errors.UnsupportedError,
+    _abi.CONSTANTS["DPCR_ERROR_MEMORY"]: errors.OutOfMemory,
+    _abi.CONSTANTS["DPCR_ERROR_OVERFLOW"]: errors.OutOfMemory,
+    _abi.CONSTANTS["DPCR_ERROR_FORMAT"]: errors.ArgumentError,
+}
+
+_local = threading.local()
+
+
+def error_place() -> Any:
+    """(dpcr_error of this thread, reference to it)."""
+    try:
+        return _local.error
+    except AttributeError:
+        error = _abi.Error()
+        _local.error = (error, ctypes.byref(error))
+        return _local.error
+
+
+# ---- memory ----
+
+_KEPT_BYTES = 256 << 20  # of free buffers that wait for the next call
+_KEPT_BUFFERS = 16
+_free: List[np.ndarray] = []
+_free_lock = threading.Lock()
+
+
+def take(size: int) -> np.ndarray:
+    """A buffer of at least `size` bytes for the library's work: the smallest of the kept ones that serves, or a new one."""
+    with _free_lock:
+        best = -1
+        for i, buffer in enumerate(_free):
+            if size <= buffer.nbytes <= 4 * size + 65536 and (best < 0 or buffer.nbytes < _free[best].nbytes):
+                best = i
+        if best >= 0:
+            return _free.pop(best)
+    try:
+        return np.empty(size + 64, np.uint8)
+    except MemoryError:
+        raise errors.OutOfMemory(f"no memory for {size} bytes of work", "work", size) from None
+
+
+def give(buffer: np.ndarray) -> None:
+    """Keeps a buffer for the next call."""
+    with _free_lock:
+        _free.append(buffer)
+        while len(_free) > _KEPT_BUFFERS or sum(b.nbytes for b in _free) > _KEPT_BYTES:
+            _free.pop(0)
+
+
+def aligned(buffer: np.ndarray) -> int:
+    """The buffer's first address at a multiple of 64 (buffers have 64 bytes to spare)."""
+    return (int(buffer.ctypes.data) + 63) & ~63
+
+
+# ---- the context ----
+
+
+class Handle:
+    """Something that the library made and has to destroy, before what it was made from. A child after fork leaves it alone:
+    its locks may be taken."""
+
+    __slots__ = ("address", "destroy", "owner", "fork", "__weakref__")
+
+    def __init__(self, address: Any, destroy: Any, owner: Any = None) -> None:
+        self.address = address
+        self.destroy = destroy
+        self.owner = owner
+        self.fork = context.forks
+
+    def __del__(self) -> None:
+        if self.address and context is not None and self.fork == context.forks:
+            self.destroy(self.address)
+
+
+class _Context:
+    """One a process, made at first use; a new one for another number of threads, and in a child after fork."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.forks = 0
+        self.generation = 0  # of the context: what was made from an earlier one is made again
+        self.threads = 0
+        self.handle: Optional[Handle] = None
+        # Asks for SIGINT without running any Python, and only the main thread is told of one. See check().
+        self.cancel = _abi.CANCEL(ctypes.pythonapi.PyOS_InterruptOccurred)
+
+    def get(self) -> Handle:
+        if self.handle is None:
+            with self.lock:
+                if self.handle is None:
+                    self.handle = self._create()
+        return self.handle
+
+    def _create(self) -> Handle:
+        options = _abi.ContextOptions(size=ctypes.sizeof(_abi.ContextOptions), threads=self.threads)
+        options.cancel = ctypes.cast(self.cancel, ctypes.c_void_p)
+        place, (error, error_ref) = ctypes.c_void_p(), error_place()
+        check(lib.dpcr_context_create(ctypes.byref(options), ctypes.byref(place), error_ref), error)
+        return Handle(place.value, lib.dpcr_context_destroy)
+
+    def renew(self) -> None:
+        self.generation += 1
+        self.handle = None
+        for cache in Cache.all:
+            cache.forget()
+
+
+context: Any = None
+
+
+def check(status: int, error: Any) -> None:
+    """Raises what a status other than DPCR_OK means."""
+    if status == 0:
+        return
+    if status == _CANCELLED:
+        signal.raise_signal(signal.SIGINT)  # the handler that Python would have run: it raises KeyboardInterrupt
+        raise KeyboardInterrupt
+    text = error.text.decode("utf-8", "replace")
+    match = re.fullmatch(r"(?:\w+: )?(.*?)(?: is |: | )(.*?)[,;] wanted (.*)", text)
+    raise _CLASSES.get(status, errors.RunError)(text, *(match.groups() if match else (None, None, None)))
+
+
+def _after_fork() -> None:
+    global _free_lock
+    _free_lock = threading.Lock()
+    context.lock = threading.RLock()
+    context.forks += 1
+    context.renew()
+
+
+def threads() -> int:
+    """Threads that the library works with."""
+    return int(lib.dpcr_context_threads(context.get().address))
+
+
+def set_threads(count: int) -> None:
+    """Sets the number of threads, 0 for all that this process may run on. Results do not depend on it, bit for bit."""
+    if count < 0 or count > 1 << 15:
+        raise errors.ArgumentError.of("threads", count, "0 or more")
+    with context.lock:
+        context.threads = int(count)
+        context.renew()
+
+
+class Cache:
+    """The things last used, by key. Plans cost more than short calls, and most programs use few shapes."""
+
+    all: List["Cache"] = []
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.kept: Dict[Any, Any] = {}
+        self.lock = threading.Lock()
+        Cache.all.append(self)
+
+    def put(self, key: Any, value: Any) -> None:
+        with self.lock:
+            self.kept[key] = value
+            while len(self.kept) > self.limit:
+                self.kept.pop(next(iter(self.kept)))
+
+    def forget(self) -> None:
+        self.lock = threading.Lock()
+        self.kept = {}
+
+
+context = _Context()
+os.register_at_fork(after_in_child=_after_fork)
+
+# ---- arrays ----
+
+DTYPES = {np.dtype(np.float32): 1, np.dtype(np.float64): 2, np.dtype(np.uint32): 3}
+NAMES = {code: dtype for dtype, code in DTYPES.items()}
+_HOST = _abi.Device(_abi.CONSTANTS["DPCR_HOST"], 0)
+
+
+def view(address: int, dtype: int, shape: Iterable[int], strides: Optional[Tuple[int, ...]] = None) -> Any:
+    """A dpcr_array; strides in elements, contiguous without."""
+    made = Array()
+    made.data = address
+    made.dtype = dtype
+    made.device = _HOST
+    shape = tuple(shape)
+    made.ndim = len(shape)
+    made.shape[: len(shape)] = shape
+    if strides is None:
+        step, counted = 1, []
+        for n in reversed(shape):
+            counted.append(step)
+            step *= n
+        strides = tuple(reversed(counted))
+    made.strides[: len(shape)] = strides
+    return made
+
+
+def of(array: np.ndarray) -> Any:
+    """A dpcr_array over a NumPy array of one of the library's dtypes."""
+    size = array.itemsize
+    strides = tuple(s // size for s in array.strides) if array.size else None  # NumPy's mean nothing there
+    return view(array.ctypes.data, DTYPES[array.dtype], array.shape, strides)
+
+
+def common(*arrays: Any) -> np.dtype:
+    """The dtype that a call works in: float32, float64 or uint32 where all agree, else as NumPy promotes, in floats."""
+    dtype = np.result_type(*[a for a in arrays if a is not None])
+    if dtype in DTYPES:
+        return np.dtype(dtype.newbyteorder("="))
+    if dtype.kind in "biu":
+        return np.dtype(np.float64)
+    if dtype == np.float16:
+        return np.dtype(np.float32)
+    raise errors.ArgumentError.of("dtype", dtype, "float32, float64 or uint32")
+
+
+def numbers(array: np.ndarray, contiguous: int) -> np.ndarray:
+    """The array itself where its strides are whole elements and its last dimensions contiguous, else a copy."""
+    size, ok, step = array.itemsize, array.flags.aligned and array.dtype.isnative, array.itemsize
+    for axis in range(array.ndim - 1, -1, -1):
+        if axis >= array.ndim - contiguous and array.shape[axis] != 1:
+            ok = ok and array.strides[axis] == step
+        step *= array.shape[axis]
+        ok = ok and array.strides[axis] % size == 0
+    return array if ok else np.ascontiguousarray(array)

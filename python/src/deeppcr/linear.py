@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: MIT
+"""Linear chains z_l = A_l z_{l-1} + b_l, solved in parallel over their length, and their derivatives."""
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
+
+import numpy as np
+
+from . import _abi
+from . import _library as library
+from .errors import ArgumentError
+
+ARRAY = np.ndarray
+SCHEMES = {
+    name: _abi.CONSTANTS[f"DPCR_SCHEME_{name.upper()}"]
+    for name in ("auto", "sequential", "pcr", "blelloch", "chunked", "overlap")
+}
+_SCHEME_NAMES = {value: name for name, value in SCHEMES.items()}
+# Dimensions of a transition's values, by structure.
+STRUCTURES = {"dense": 2, "diagonal": 1, "scalar": 0, "block": 3, "identity": 0}
+
+
+class ChainReport(NamedTuple):
+    """What a linear solve did.
+
+    `scheme` ran, `sweeps` over the chunks of overlap (else 1), `finished_from` the step from which it was finished in order
+    (else the length), the `compositions` and `applications` of transitions, the `depth` of dependent steps, and `seconds`.
+    """
+
+    scheme: str
+    sweeps: int
+    finished_from: int
+    compositions: int
+    applications: int
+    depth: int
+    seconds: float
+
+    def __repr__(self) -> str:
+        return (
+            f"{self.scheme}: {self.seconds * 1e3:.3g} ms, {self.depth} dependent steps, {self.compositions} products, "
+            f"{self.applications} applications"
+        )
+
+
+def report_of(report: Any) -> ChainReport:
+    return ChainReport(_SCHEME_NAMES[report.scheme], report.sweeps, report.finished_from, report.compositions,
+                       report.applications, report.depth, report.seconds)  # fmt: skip
+
+
+class Plan:
+    """A linear chain's plan: its shape, dtype, structure and scheme. See `deeppcr.plan`."""
+
+    def __init__(self, length: int, batch: int, width: int, structure: str, block: int, dtype: np.dtype, transposed: bool,
+                 scheme: str, chunk: int) -> None:  # fmt: skip
+        if scheme not in SCHEMES:
+            raise ArgumentError.of("scheme", repr(scheme), "one of " + ", ".join(SCHEMES))
+        if structure not in STRUCTURES:
+            raise ArgumentError.of("structure", repr(structure), "one of " + ", ".join(STRUCTURES))
+        self.length, self.batch, self.width = length, batch, width
+        kind = _abi.CONSTANTS[f"DPCR_{structure.upper()}"]
+        shape = _abi.ChainShape(
+            size=ctypes.sizeof(_abi.ChainShape), length=length, batch=batch, dtype=library.DTYPES[dtype],
+            transition=_abi.Transition(kind, width, width, block, None), transposed=int(transposed),
+        )  # fmt: skip
+        options = _abi.ChainOptions(size=ctypes.sizeof(_abi.ChainOptions), scheme=SCHEMES[scheme], chunk=chunk)
+        place, (error, error_ref) = ctypes.c_void_p(), library.error_place()
+        owner = library.context.get()
+        library.check(
+            library.lib.dpcr_chain_plan_create(owner.address, ctypes.byref(shape), ctypes.byref(options),
+                                               ctypes.byref(place), error_ref), error)  # fmt: skip
+        self.handle = library.Handle(place.value, library.lib.dpcr_chain_plan_destroy, owner)
+        self.address = self.handle.address
+        self.workspace = library.lib.dpcr_chain_plan_workspace(self.address)
+
+    @property
+    def scheme(self) -> str:
+        """The scheme that was asked for or chosen."""
+        return _SCHEME_NAMES[library.lib.dpcr_chain_plan_scheme(self.address)]
+
+    @property
+    def sentence(self) -> str:
+        """Why."""
+        return library.lib.dpcr_chain_plan_sentence(self.address).decode()
+
+    def __repr__(self) -> str:
+        return f"<linear chain of {self.length} steps, batch {self.batch}, width {self.width}: {self.sentence}>"
+
+
+_plans = library.Cache(256)
+
+
+def plan_for(*key: Any) -> Plan:
+    plan = _plans.kept.get(key)
+    if plan is None:
+        plan = Plan(*key)
+        _plans.put(key, plan)
+    return plan
+
+
+class Problem(NamedTuple):
+    """A chain's arrays as the library takes them: `a` [L or 1][B or 1][values] or None, `b` [L][B][w], `z0` [B][w] or None."""
+
+    plan: Plan
+    a: Optional[ARRAY]
+    b: ARRAY
+    z0: Optional[ARRAY]
+    single: bool  # without a batch dimension
+    dims: int  # of a transition's values
+
+
+def _values(a: ARRAY, b: ARRAY, structure: Optional[str], width: int, single: bool) -> Tuple[str, int, int, Optional[ARRAY]]:
+    """(structure, its dimensions, block, values [L or 1][B or 1][values])."""
+    if structure is None:
+        if a.ndim == b.ndim + 1:
+            structure = "dense"
+        elif a.ndim == b.ndim and a.shape[-1] == width:
+            structure = "diagonal"
+        elif a.ndim == b.ndim - 1 or a.ndim == 0:
+            structure = "scalar"
+        else:
+            raise ArgumentError(
+                f"A of shape {a.shape} beside b of shape {b.shape}; wanted one more dimension than b (dense), as many "
+                "(diagonal), one less (scalar), or a structure", "A", a.shape, "a shape that tells its structure")  # fmt: skip
+    dims = STRUCTURES.get(structure, -1)
+    if dims < 0:
+        raise ArgumentError.of("structure", repr(structure), "one of " + ", ".join(STRUCTURES))
+    if structure == "identity":
+        return structure, 0, 0, None
+    lead, values = a.shape[: a.ndim - dims], a.shape[a.ndim - dims :]
+    wanted = {"dense": (width, width), "diagonal": (width,), "scalar": ()}
+    block = values[-1] if structure == "block" and values else 0
+    if structure == "block":
+        wanted["block"] = (width // max(block, 1), block, block)
+    if values != wanted[structure]:
+        raise ArgumentError(f"A of shape {a.shape} beside b of shape {b.shape}; wanted {structure} transitions "
+                            f"[..., {', '.join(map(str, wanted[structure]))}]", "A", a.shape, str(wanted[structure]))  # fmt: skip
+    if len(lead) > b.ndim - 1:
+        raise ArgumentError.of("A's shape", a.shape, f"at most the leading dimensions of b, {b.shape[:-1]}")
+    lead = (1,) * (b.ndim - 1 - len(lead)) + lead + ((1,) if single else ())
+    length, batch = b.shape[0], 1 if single else b.shape[1]
+    if lead[0] not in (1, length) or lead[1] not in (1, batch):
+        raise ArgumentError(f"A of shape {a.shape} beside b of shape {b.shape}; wanted {length} steps or 1, {batch} sequences "
+                            "or 1", "A", a.shape, f"leading dimensions ({length} or 1, {batch} or 1)")  # fmt: skip
+    a = library.numbers(a.reshape(lead + values), dims) if a.shape != lead + values else library.numbers(a, dims)
+    count = 1
+    for n in values:
+        count *= n
+    return structure, dims, block, a.reshape(lead + (count,)) if dims != 1 else a
+
+
+def problem(A: Any, b: Any, z0: Any, transposed: bool, scheme: str, structure: Optional[str], chunk: int) -> Problem:
+    a, b = np.asarray(A), np.asarray(b)
+    z0 = None if z0 is None else np.asarray(z0)
+    dtype = b.dtype
+    if a.dtype is not dtype or dtype not in library.DTYPES or (z0 is not None and z0.dtype is not dtype):
+        dtype = library.common(a, b, z0)
+        a, b = a.astype(dtype, copy=False), b.astype(dtype, copy=False)
+        z0 = None if z0 is None else z0.astype(dtype, copy=False)
+    if b.ndim not in (2, 3):
+        raise ArgumentError.of("b's shape", b.shape, "[length][width] or [length][batch][width]")
+    if b.shape[-1] == 0:
+        raise ArgumentError.of("b's shape", b.shape, "a width of 1 or more")
+    single, width = b.ndim == 2, b.shape[-1]
+    structure, dims, block, a = _values(a, b, structure, width, single)
+    if z0 is not None:
+        if z0.shape != b.shape[1:]:
+            raise ArgumentError.of("z0's shape", z0.shape, str(b.shape[1:]))
+        z0 = library.numbers(z0.reshape(-1, width), 1)
+    b = library.numbers(b.reshape(b.shape[0], 1, width) if single else b, 1)
+    plan = plan_for(b.shape[0], b.shape[1], width, structure, block, dtype, bool(transposed), scheme, chunk)
+    return Problem(plan, a, b, z0, single, dims)
+
+
+def _ref(array: Optional[ARRAY]) -> Any:
+    return None if array is None else ctypes.byref(library.of(array))
+
+
+class _Call:
+    """A solve's arguments, all but the addresses: made once for arrays that look alike."""
+
+    def __init__(self, p: Problem) -> None:
+        shape = p.b.shape
+        self.plan, self.workspace = p.plan, p.plan.workspace
+        self.shape = (shape[0], shape[2]) if p.single else shape
+        self.dtype = p.b.dtype
+        self.a = None if p.a is None else library.of(p.a)
+        self.b = library.of(p.b)
+        self.z0 = None if p.z0 is None else library.of(p.z0)
+        self.z = library.view(0, library.DTYPES[p.b.dtype], shape)
+        self.refs = [None if array is None else ctypes.byref(array) for array in (self.a, self.b, self.z0, self.z)]
+
+    def run(self, z: ARRAY, report: Any = None) -> None:
+        self.z.data = z.__array_interface__["data"][0]
+        (error, error_ref), size = library.error_place(), self.workspace
+        work = library.take(size) if size else None
+        status = _execute(self.plan.address, *self.refs, None if work is None else library.aligned(work), size, report, error_ref)
+        if work is not None:
+            library.give(work)
+        if status:
+            library.check(status, error)
+
+
+_execute = library.lib.dpcr_chain_execute
+_calls = threading.local()
+
+
+def _call_like(key: Any) -> Tuple[Dict[Any, _Call], Optional[_Call]]:
+    """The calls of this thread, and the one of that key."""
+    try:
+        kept = _calls.kept
+    except AttributeError:
+        kept = _calls.kept = {}
+    return kept, kept.get(key)
+
+
+def linear_chain(
+    A: Any, b: Any, z0: Any = None, transposed: bool = False, scheme: str = "auto", *, structure: Optional[str] = None,
+    chunk: int = 0, out: Optional[ARRAY] = None, report: bool = False,
+) -> Union[ARRAY, Tuple[ARRAY, ChainReport]]:  # fmt: skip
+    """Solves z_l = A_l z_{l-1} + b_l for l = 0..L-1, with z_{-1} = z0, in parallel over l.
+
+    Parameters
+    ----------
+    A : array_like
+        Transitions: dense [L][w][w] or [L][B][w][w] (one dimension more than `b`), diagonal [L][w] or [L][B][w] (as many), or
+        scalar [L] or [L][B] (one less). Leading dimensions may be 1, or be left out where `structure` is given, to share the
+        transitions over steps or sequences.
+    b : array_like
+        [L][w], or [L][B][w] for a batch of B sequences.
+    z0 : array_like, optional
+        [w] or [B][w]; zero without it. The first transition is then not looked at.
+    transposed : bool
+        Solves z_l = A_{l+1}^T z_{l+1} + b_l from the last step instead (z0 is then refused): the adjoint of the chain.
+    scheme : str
+        "auto", "sequential", "pcr", "blelloch", "chunked" or "overlap": the way, not the result.
+    structure : str, optional
+        "dense", "diagonal", "scalar", "block" (values [w/k][k][k]) or "identity" where the shapes do not tell.
+    chunk : int
+        Steps a chunk, for the schemes that have some; 0 for the default.
+    out : ndarray, optional
+        Where the result goes: shape and dtype of the result, its last dimension contiguous. May be `b`.
+    report : bool
+        Also return a `ChainReport`.
+
+    Returns
+    -------
+    ndarray of b's shape: the states z_0 .. z_{L-1}. With `report`, a pair of it and the report.
+
+    Float32, float64 and uint32 (which wraps around) are computed in as they are; other numbers become floats.
+    """
+    filled = _abi.ChainReport(size=ctypes.sizeof(_abi.ChainReport)) if report else None
+    place = None if filled is None else ctypes.byref(filled)
+    if out is None and type(A) is ARRAY and type(b) is ARRAY and (z0 is None or type(z0) is ARRAY):
+        key = (A.shape, A.strides, A.dtype, b.shape, b.strides, b.dtype, transposed, scheme, structure, chunk,
+               None if z0 is None else (z0.shape, z0.strides, z0.dtype), library.context.generation)  # fmt: skip
+        kept, call = _call_like(key)
+        if call is not None:
+            addresses = [0 if x is None else x.__array_interface__["data"][0] for x in (A, b, z0)]
+            if not (addresses[0] | addresses[1] | addresses[2]) & (call.dtype.itemsize - 1):
+                if call.a is not None:
+                    call.a.data = addresses[0]
+                call.b.data = addresses[1]
+                if call.z0 is not None:
+                    call.z0.data = addresses[2]
+                z = np.empty(call.shape, call.dtype)
+                call.run(z, place)
+                return z if filled is None else (z, report_of(filled))
+    else:
+        kept = key = None
+    p = problem(A, b, z0, transposed, scheme, structure, chunk)
+    call = _Call(p)
+    z = np.empty(call.shape, call.dtype) if out is None else _checked_out(out, p)
+    call.z.strides[:3] = library.of(z if z.ndim == 3 else z[:, None]).strides[:3]
+    call.run(z, place)
+    given = ((p.a, A), (p.b, b), (p.z0, z0))
+    if kept is not None and all(x is None or x.__array_interface__["data"] == y.__array_interface__["data"] for x, y in given):
+        if len(kept) >= 256:
+            kept.clear()
+        kept[key] = call
+    result = z if out is None else out
+    return result if filled is None else (result, report_of(filled))
+
+
+def _checked_out(out: ARRAY, p: Problem) -> ARRAY:
+    shape = (p.b.shape[0], p.b.shape[2]) if p.single else p.b.shape
+    if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != p.b.dtype or not out.flags.writeable:
+        raise ArgumentError.of("out", getattr(out, "shape", type(out)), f"a writeable array {shape} of {p.b.dtype}")
+    z = out.reshape(p.b.shape) if p.single else out
+    if library.numbers(z, 1) is not z or (z.size and not np.may_share_memory(z, out)):
+        raise ArgumentError.of("out's strides", out.strides, "a contiguous last dimension")
+    for given in (p.a, p.z0):
+        if given is not None and np.may_share_memory(given, z):
+            raise ArgumentError("out shares memory with A or z0; wanted an array of its own or b itself", "out")
+    same = p.b.ctypes.data == z.ctypes.data and p.b.strides == z.strides
+    if np.may_share_memory(p.b, z) and not same:
+        raise ArgumentError("out shares memory with b; wanted an array of its own or b itself", "out")
+    return z
+
+
+def _unbroadcast(values: ARRAY, A: ARRAY, dims: int) -> ARRAY:
+    """The gradient of A from that of its values at every step and sequence."""
+    lead = (1,) * (2 - (A.ndim - dims)) + A.shape[: A.ndim - dims]
+    if A.ndim - dims == 1 and values.shape[1] == 1:  # [L] of a single sequence
+        lead = A.shape[:1] + (1,)
+    for axis in (0, 1):
+        if lead[axis] == 1 and values.shape[axis] != 1:
+            values = values.sum(axis, keepdims=True)
+    return values.reshape(A.shape)
+
+
+def linear_chain_vjp(
+    A: Any, z: Any, g: Any, z0: Any = None, scheme: str = "auto", *, structure: Optional[str] = None, chunk: int = 0,
+) -> Tuple[ARRAY, ARRAY, Optional[ARRAY]]:  # fmt: skip
+    """The gradients of a loss with respect to A, b and z0 of `linear_chain`, at its solution z.
+
+    Parameters
+    ----------
+    A, z0, scheme, structure, chunk
+        As given to `linear_chain` (untransposed).
+    z, g : array_like
+        What it returned, and dLoss/dz of the same shape.
+
+    Returns
+    -------
+    dA, db, dz0 : of the shapes of A, b and z0 (dz0 None without z0).
+    """
+    p = problem(A, g, z0, False, scheme, structure, chunk)
+    dtype, shape = p.b.dtype, p.b.shape
+    state = np.asarray(z, dtype)
+    if state.shape != ((shape[0], shape[2]) if p.single else shape):
+        raise ArgumentError.of("z's shape", state.shape, f"g's, {np.shape(g)}")
+    state = library.numbers(state.reshape(shape), 1)
+    count = 0 if p.a is None else p.a.shape[-1]
+    da = np.empty(shape[:2] + (count,), dtype) if count else None
+    db = np.empty(shape, dtype)
+    dz0 = None if p.z0 is None else np.empty(shape[1:], dtype)
+    (error, error_ref), size = library.error_place(), p.plan.workspace
+    work = library.take(size)
+    status = library.lib.dpcr_chain_vjp(p.plan.address, _ref(p.a), _ref(p.z0), _ref(state), _ref(p.b), _ref(da), _ref(db),
+                                        _ref(dz0), library.aligned(work), size, error_ref)  # fmt: skip
+    library.give(work)
+    library.check(status, error)
+    given = np.asarray(A)
+    dA = np.zeros(given.shape, dtype) if da is None else _unbroadcast(da, given, p.dims)
+    if p.single:
+        db = db.reshape(shape[0], shape[2])
+        dz0 = None if dz0 is None else dz0.reshape(shape[2])
+    return dA, db, dz0
+
+
+def linear_chain_jvp(
+    A: Any, z: Any, dA: Any = None, db: Any = None, dz0: Any = None, z0: Any = None, scheme: str = "auto", *,
+    structure: Optional[str] = None, chunk: int = 0,
+) -> ARRAY:  # fmt: skip
+    """The derivative of `linear_chain` along (dA, db, dz0), any of which may be None for zero, at its solution z.
+
+    Returns
+    -------
+    dz : of z's shape.
+    """
+    p = problem(A, z, z0, False, scheme, structure, chunk)
+    dtype, shape = p.b.dtype, p.b.shape
+    steps: Dict[str, Optional[ARRAY]] = {"da": None, "db": None, "dz0": None}
+    if dA is not None and p.a is not None:
+        da = np.broadcast_to(np.asarray(dA, dtype), np.shape(A))
+        values = _values(da, np.asarray(z), structure, shape[2], p.single)[3]
+        assert values is not None
+        steps["da"] = np.broadcast_to(values, shape[:2] + values.shape[2:])
+    if db is not None:
+        given = np.broadcast_to(np.asarray(db, dtype), np.shape(z)).reshape(shape)
+        steps["db"] = library.numbers(given, 1)
+    if dz0 is not None:
+        steps["dz0"] = np.ascontiguousarray(np.broadcast_to(np.asarray(dz0, dtype), np.shape(z)[1:])).reshape(shape[1:])
+    dz = np.empty(shape, dtype)
+    (error, error_ref), size = library.error_place(), p.plan.workspace
+    work = library.take(size)
+    status = library.lib.dpcr_chain_jvp(p.plan.address, _ref(p.a), _ref(p.z0), _ref(p.b), _ref(steps["da"]), _ref(steps["db"]),
+                                        _ref(steps["dz0"]), _ref(dz), library.aligned(work), size, error_ref)  # fmt: skip
+    library.give(work)
+    library.check(status, error)
+    return dz.reshape(shape[0], shape[2]) if p.single else dz

@@ -1,0 +1,463 @@
+# SPDX-License-Identifier: MIT
+"""Nonlinear chains z_l = f_l(z_{l-1}) whose step is a Python function over many states at once."""
+from __future__ import annotations
+
+import ctypes
+import signal
+import threading
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
+
+import numpy as np
+
+from . import _abi
+from . import _library as library
+from .errors import ArgumentError, NotConverged
+from .linear import SCHEMES, STRUCTURES
+from .linear import _SCHEME_NAMES as SCHEME_NAMES
+from .linear import Plan as LinearPlan
+from .linear import plan_for
+
+ARRAY = np.ndarray
+METHODS = {
+    name: _abi.CONSTANTS[f"DPCR_METHOD_{name.upper()}"]
+    for name in ("auto", "sequential", "newton", "diagonal", "block", "picard", "jacobi", "damped", "overlap", "shooting")
+}
+METHOD_NAMES = {value: name for name, value in METHODS.items()}
+GUESSES = {name: _abi.CONSTANTS[f"DPCR_GUESS_{name.upper()}"] for name in ("zero", "step", "state", "given")}
+_LANES = 512  # states that one call of a Python step likes to get
+
+
+class Report(NamedTuple):
+    """What a solve did.
+
+    `reason` it ended for ("converged", "exact", "sequential", "fallback", ...), `method` and `scheme` that ran, `sweeps` over
+    the chain, `evaluations` of its step, largest `residual` that the last check saw, `error_estimate` (negative: none),
+    `seconds` in all and by phase, largest residual and smallest converged prefix by sweep, and the planner's `sentence`.
+    """
+
+    reason: str
+    method: str
+    scheme: str
+    sweeps: int
+    evaluations: int
+    residual: float
+    error_estimate: float
+    seconds: float
+    seconds_evaluate: float
+    seconds_linear: float
+    seconds_finish: float
+    residual_history: ARRAY
+    locked_history: ARRAY
+    sentence: str
+
+    @property
+    def converged(self) -> bool:
+        """Whether the states are the chain's: by convergence, by the loop, or finished by it."""
+        return self.reason != "not-converged"
+
+    def __repr__(self) -> str:
+        residual = f", residual {self.residual:.2g}" if len(self.residual_history) else ""
+        return (
+            f"{self.method}: {self.reason} after {self.sweeps} sweeps, {self.evaluations} evaluations, "
+            f"{self.seconds * 1e3:.3g} ms{residual}"
+        )
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draws residual and converged prefix by sweep; needs matplotlib. Returns the axes."""
+        if axes is None:
+            import matplotlib.pyplot as plt
+
+            axes = plt.subplots()[1]
+        sweeps = np.arange(1, len(self.residual_history) + 1)
+        axes.semilogy(sweeps, np.maximum(self.residual_history, 1e-300), "o-", color="C0")
+        axes.set(xlabel="sweep", ylabel="largest residual", title=self.method)
+        twin = axes.twinx()
+        twin.plot(sweeps, self.locked_history, "s--", color="C1")
+        twin.set_ylabel("steps converged")
+        return axes
+
+
+_HISTORY = 128
+
+
+class _ReportPlace:
+    """A dpcr_solve_report with room for its histories."""
+
+    def __init__(self) -> None:
+        self.residual = np.zeros(_HISTORY)
+        self.locked = np.zeros(_HISTORY, np.int64)
+        self.c = _abi.SolveReport(size=ctypes.sizeof(_abi.SolveReport), history_capacity=_HISTORY)
+        self.c.residual_history = self.residual.ctypes.data
+        self.c.locked_history = self.locked.ctypes.data
+
+    def read(self) -> Report:
+        c = self.c
+        n = min(c.history_length, _HISTORY)
+        sentence = ctypes.string_at(c.sentence).decode() if c.sentence else ""
+        return Report(library.lib.dpcr_reason_name(c.reason).decode(), METHOD_NAMES.get(c.method, "?"),
+                      SCHEME_NAMES.get(c.scheme, "?"), c.sweeps, c.evaluations, c.residual, c.error_estimate, c.seconds,
+                      c.seconds_evaluate, c.seconds_linear, c.seconds_finish, self.residual[:n].copy(), self.locked[:n].copy(),
+                      sentence)  # fmt: skip
+
+
+class Candidate(NamedTuple):
+    """A way to run a chain, as the planner saw it: predicted (and, where it was timed, measured) seconds."""
+
+    method: str
+    scheme: str
+    backward: bool
+    sweeps: float
+    seconds: float
+    measured: float
+
+
+# ---- a Python step as the library's callbacks ----
+
+
+def _grid(address: int) -> ARRAY:
+    """A NumPy view of a dpcr_array, whose strides may be 0 or negative."""
+    c = _abi.Array.from_address(address)
+    item, shape = library.NAMES[c.dtype], tuple(c.shape[: c.ndim])
+    if not all(shape):
+        return np.empty(shape, item)
+    strides = tuple(s * item.itemsize for s in c.strides[: c.ndim])
+    ends = [(n - 1) * s for n, s in zip(shape, strides)]
+    before = sum(e for e in ends if e < 0)
+    extent = sum(e for e in ends if e > 0) - before + item.itemsize
+    memory = (ctypes.c_char * extent).from_address(c.data + before)
+    return np.ndarray(shape, item, memory, -before, strides)
+
+
+class _Steps:
+    """The callbacks of a step, and what it raised."""
+
+    def __init__(self, step: Callable[..., Any], jacobian: Optional[Callable[..., Any]], batched: bool, dtype: np.dtype,
+                 width: int, structure: str, block: int) -> None:  # fmt: skip
+        self.step, self.jacobian, self.batched, self.dtype, self.width = step, jacobian, batched, dtype, width
+        count = {"dense": (width, width), "diagonal": (width,), "scalar": (), "block": (width // max(block, 1), block, block)}
+        self.values = count[structure]
+        self.raised: Optional[BaseException] = None
+        self.interrupted = False
+        self.advance_c = _abi.STEP(self._advance)
+        self.linearise_c = _abi.LINEARISE(self._linearise) if jacobian else None
+
+    def _call(self, function: Callable[..., Any], z: ARRAY, l: ARRAY, row: int, shape: Tuple[int, ...], what: str) -> ARRAY:
+        """function over states z [lanes][rows][w] of steps l [lanes]: values [lanes][rows][...]."""
+        lanes, rows = z.shape[:2]
+        states = z.reshape(lanes * rows, self.width)
+        if self.batched:
+            index = np.repeat(l, rows) if rows > 1 else l
+            out = function(states, index, np.tile(np.arange(row, row + rows), lanes))
+        else:
+            out = function(states, l)
+        out = np.asarray(out)
+        if out.shape != (lanes * rows, *shape):
+            raise ArgumentError.of(f"what {what} returned", f"of shape {out.shape}", f"{(lanes * rows, *shape)}")
+        return out.reshape(lanes, rows, -1)
+
+    def _advance(self, _user: Any, span: int, given: int, states: int, last: int, _tape: int) -> int:
+        if self.interrupted or self.raised is not None:  # other parts of the chain may still be asked for
+            return -1
+        try:
+            s = _abi.Span.from_address(span)
+            z = np.array(_grid(given))
+            kept = _grid(states) if states else None
+            l = s.first + s.stride * np.arange(s.lanes)
+            for k in range(s.steps):
+                z = self._call(self.step, z, l + k, s.row, (self.width,), "step").astype(self.dtype, copy=False)
+                if kept is not None:
+                    kept[:, k] = z
+                if self.interrupted:
+                    return -1
+            if last:
+                _grid(last)[...] = z
+            return 0
+        except BaseException as raised:  # noqa: B902  it goes on where the solve was called
+            self.raised = self.raised or raised
+            return -1
+
+    def _linearise(self, _user: Any, span: int, given: int, f: int, a: int) -> int:
+        assert self.jacobian
+        if self.interrupted or self.raised is not None:
+            return -1
+        try:
+            s = _abi.Span.from_address(span)
+            z = np.array(_grid(given))
+            l = s.first + s.stride * np.arange(s.lanes)
+            if f:
+                _grid(f)[...] = self._call(self.step, z, l, s.row, (self.width,), "step")
+            if a:
+                _grid(a)[...] = self._call(self.jacobian, z, l, s.row, self.values, "jacobian")
+            return -1 if self.interrupted else 0
+        except BaseException as raised:  # noqa: B902
+            self.raised = self.raised or raised
+            return -1
+
+    def time(self, z0: ARRAY, length: int) -> Tuple[float, float, float]:
+        """Seconds of a call with one state; seconds a state of a call with many; of the Jacobian likewise."""
+        start = np.array(z0[:1][None])
+        lanes = max(1, min(_LANES, length))
+
+        def best(function: Callable[..., Any], n: int, shape: Tuple[int, ...], what: str) -> float:
+            z, l, least = np.repeat(start, n, 0), np.arange(n), np.inf
+            for _ in range(3):
+                begin = time.perf_counter()
+                self._call(function, z, l, 0, shape, what)
+                least = min(least, time.perf_counter() - begin)
+            return least
+
+        one = best(self.step, 1, (self.width,), "step")
+        many = best(self.step, lanes, (self.width,), "step") / lanes
+        each = best(self.jacobian, lanes, self.values, "jacobian") / lanes if self.jacobian else 0.0
+        return one + 2e-5, many, each
+
+    def run(self, function: Any, *arguments: Any) -> None:
+        """Calls the library, holding SIGINT back until it is out of the callbacks: they end the call, the handler runs then."""
+        (error, error_ref) = library.error_place()
+        ours = None
+        if threading.current_thread() is threading.main_thread():
+            ours = signal.getsignal(signal.SIGINT)
+        if ours is None or ours == signal.SIG_IGN or ours == signal.SIG_DFL:
+            ours = None
+        self.raised, self.interrupted = None, False
+        if ours is not None:
+            signal.signal(signal.SIGINT, self._interrupt)
+        try:
+            status = function(*arguments, error_ref)
+        finally:
+            if ours is not None:
+                signal.signal(signal.SIGINT, ours)
+        if self.interrupted:
+            signal.raise_signal(signal.SIGINT)
+        if status and self.raised is not None:
+            raise self.raised
+        library.check(status, error)
+
+    def _interrupt(self, _number: int, _frame: Any) -> None:
+        if self.interrupted:  # asked twice: not even the step is waited for
+            raise KeyboardInterrupt
+        self.interrupted = True
+
+
+class Solution:
+    """States of a chain, and how they were found.
+
+    Attributes
+    ----------
+    z : ndarray
+        [L][w] or [L][B][w].
+    report : Report
+    """
+
+    def __init__(self, plan: "SolvePlan", z0: ARRAY, z: ARRAY, report: Report) -> None:
+        self._plan, self._z0, self._states, self.report = plan, z0, z, report
+        self.z = z if plan.batched else z[:, 0]
+
+    def __repr__(self) -> str:
+        return f"<states {self.z.shape} of {self.z.dtype}, {self.report!r}>"
+
+    def vjp(self, g: Any) -> Tuple[ARRAY, ARRAY]:
+        """The adjoint of the chain, in parallel: needs a Jacobian.
+
+        Parameters
+        ----------
+        g : array_like
+            dLoss/dz of z's shape, each entry where the loss reads it.
+
+        Returns
+        -------
+        adjoint, dz0 : of the shapes of z and z0. adjoint[l] is the whole derivative of the loss by what step l gives; the
+        gradient of a parameter is the sum over l of (df_l/dparameter)^T adjoint[l].
+        """
+        return self._plan._backward(self, g)
+
+
+class SolvePlan:
+    """How a chain with a Python step will run. See `deeppcr.plan`."""
+
+    def __init__(self, step: Callable[..., Any], z0: Any, length: int, jacobian: Optional[Callable[..., Any]], method: str,
+                 structure: str, block: int, options: Dict[str, Any]) -> None:  # fmt: skip
+        start = np.asarray(z0)
+        dtype = library.common(start, np.float32(0) if start.dtype == np.float32 else np.float64(0))
+        if start.ndim not in (1, 2) or start.shape[-1] == 0:
+            raise ArgumentError.of("z0's shape", start.shape, "[width] or [batch][width]")
+        if not callable(step) or not (jacobian is None or callable(jacobian)):
+            raise ArgumentError.of("step and jacobian", (step, jacobian), "functions")
+        if length < 0:
+            raise ArgumentError.of("length", length, "0 or more")
+        if method not in METHODS:
+            raise ArgumentError.of("method", repr(method), "one of " + ", ".join(METHODS))
+        if structure not in STRUCTURES or structure == "identity":
+            raise ArgumentError.of("structure", repr(structure), "one of dense, diagonal, scalar, block")
+        self.batched, self.dtype, self.length, self.width = start.ndim == 2, dtype, int(length), start.shape[-1]
+        first = np.ascontiguousarray(start.astype(dtype, copy=False).reshape(-1, self.width))
+        self.batch = first.shape[0]
+        self._steps = _Steps(step, jacobian, self.batched, dtype, self.width, structure, block)
+        kind = _abi.CONSTANTS[f"DPCR_{structure.upper()}"]
+        c = _abi.Steps(size=ctypes.sizeof(_abi.Steps), length=length, batch=self.batch, width=self.width,
+                       dtype=library.DTYPES[dtype], lanes=_LANES,
+                       jacobian=_abi.Transition(kind, self.width, self.width, block if structure == "block" else 0, None))  # fmt: skip
+        c.advance = ctypes.cast(self._steps.advance_c, ctypes.c_void_p)
+        if self._steps.linearise_c:
+            c.linearise = ctypes.cast(self._steps.linearise_c, ctypes.c_void_p)
+        owner = library.context.get()
+        error, error_ref = library.error_place()
+        if length > 0 and self.batch > 0:
+            machine = _abi.Machine(size=ctypes.sizeof(_abi.Machine))
+            library.check(library.lib.dpcr_context_machine(owner.address, ctypes.byref(machine), error_ref), error)
+            c.latency, c.lane_seconds, each = self._steps.time(first, self.length)
+            c.flops, c.jacobian_flops = c.lane_seconds * machine.flops, each * machine.flops
+        self._options = _abi.SolveOptions(size=ctypes.sizeof(_abi.SolveOptions), method=METHODS[method])
+        for name, value in options.items():
+            setattr(self._options, name, value)
+        sample = library.of(first)
+        self._options.start = ctypes.addressof(sample)
+        place = ctypes.c_void_p()
+        self._steps.run(library.lib.dpcr_solve_plan_create, owner.address, ctypes.byref(c), ctypes.byref(self._options),
+                        ctypes.byref(place))  # fmt: skip
+        self.handle = library.Handle(place.value, library.lib.dpcr_solve_plan_destroy, owner)
+        self._workspace = library.lib.dpcr_solve_plan_workspace(place.value)
+
+    @property
+    def method(self) -> str:
+        """The method that was asked for or chosen."""
+        return METHOD_NAMES[library.lib.dpcr_solve_plan_method(self.handle.address)]
+
+    @property
+    def backward(self) -> str:
+        """The scheme of the backward pass."""
+        return SCHEME_NAMES[library.lib.dpcr_solve_plan_backward(self.handle.address)]
+
+    @property
+    def sentence(self) -> str:
+        """Why."""
+        return library.lib.dpcr_solve_plan_sentence(self.handle.address).decode()
+
+    @property
+    def memory(self) -> str:
+        """What the planner found of the chain's memory: "forgets", "keeps its past", "is chaotic", "unknown"."""
+        return library.lib.dpcr_solve_plan_memory(self.handle.address, None, None).decode()
+
+    @property
+    def candidates(self) -> List[Candidate]:
+        """What was weighed, the best first."""
+        found: List[Candidate] = []
+        c = _abi.Candidate(size=ctypes.sizeof(_abi.Candidate))
+        while library.lib.dpcr_solve_plan_candidate(self.handle.address, len(found), ctypes.byref(c)):
+            found.append(Candidate(METHOD_NAMES[c.method], SCHEME_NAMES[c.scheme], bool(c.backward), c.sweeps, c.seconds,
+                                   c.measured))  # fmt: skip
+        return found
+
+    def __repr__(self) -> str:
+        return f"<chain of {self.length} steps, batch {self.batch}, width {self.width}: {self.sentence}>"
+
+    def solve(self, z0: Any, guess: Optional[Any] = None) -> Solution:
+        """Runs the chain from z0 (of the plan's shape); `guess` as in `deeppcr.solve`."""
+        first = np.ascontiguousarray(np.asarray(z0, self.dtype))
+        if first.shape != ((self.batch, self.width) if self.batched else (self.width,)):
+            raise ArgumentError.of("z0's shape", first.shape, "the plan's")
+        first = first.reshape(self.batch, self.width)
+        shape = (self.length, self.batch, self.width)
+        if guess is None:
+            z = np.empty(shape, self.dtype)
+        else:
+            z = np.array(np.asarray(guess, self.dtype).reshape(shape), order="C")
+        place = _ReportPlace()
+        work = library.take(self._workspace)
+        try:
+            self._steps.run(library.lib.dpcr_solve_execute, self.handle.address, ctypes.byref(library.of(first)),
+                            ctypes.byref(library.of(z)), None, library.aligned(work), self._workspace,
+                            ctypes.byref(place.c))  # fmt: skip
+        finally:
+            library.give(work)
+        return Solution(self, first, z, place.read())
+
+    def _backward(self, at: Solution, g: Any) -> Tuple[ARRAY, ARRAY]:
+        direct = np.ascontiguousarray(np.asarray(g, self.dtype))
+        if direct.shape != at.z.shape:
+            raise ArgumentError.of("g's shape", direct.shape, f"z's, {at.z.shape}")
+        direct = direct.reshape(at._states.shape)
+        adjoint, dz0 = np.empty_like(direct), np.empty_like(at._z0)
+        work = library.take(self._workspace)
+        try:
+            self._steps.run(library.lib.dpcr_solve_backward, self.handle.address,
+                            *(ctypes.byref(library.of(x)) for x in (at._z0, at._states)), None,
+                            ctypes.byref(library.of(direct)), None, ctypes.byref(library.of(adjoint)),
+                            ctypes.byref(library.of(dz0)), library.aligned(work), self._workspace, None)  # fmt: skip
+        finally:
+            library.give(work)
+        return (adjoint, dz0) if self.batched else (adjoint[:, 0], dz0[0])
+
+
+_OPTIONS = "atol rtol window chunk warm_up damping max_sweeps memory_limit".split()
+
+
+def plan(
+    step: Union[Callable[..., Any], ARRAY], z0: Any = None, length: int = 0, jacobian: Optional[Callable[..., Any]] = None,
+    method: str = "auto", *, structure: str = "dense", block: int = 0, scheme: str = "auto", backward: str = "auto",
+    guess: str = "zero", fallback: bool = True, batch: int = 1, width: int = 1, dtype: Any = np.float64, chunk: int = 0,
+    transposed: bool = False, **options: Any,
+) -> Union[SolvePlan, LinearPlan]:  # fmt: skip
+    """Plans a chain: which method will run it, and why.
+
+    `plan(step, z0, length, jacobian, ...)` plans what `solve` with the same arguments runs, and its `solve(z0)` runs it again
+    and again. `plan("linear", length=..., batch=..., width=..., structure=..., dtype=...)` plans a linear chain.
+    """
+    if isinstance(step, str):
+        if step != "linear":
+            raise ArgumentError.of("the chain", repr(step), "a step, or 'linear'")
+        kind = np.dtype(dtype)
+        if kind not in library.DTYPES:
+            raise ArgumentError.of("dtype", kind, "float32, float64 or uint32")
+        return plan_for(int(length), int(batch), int(width), structure, int(block), kind, bool(transposed), scheme, int(chunk))
+    for name, value, known in (("scheme", scheme, SCHEMES), ("backward", backward, SCHEMES), ("guess", guess, GUESSES)):
+        if value not in known:
+            raise ArgumentError.of(name, repr(value), "one of " + ", ".join(known))
+    for name in options:
+        if name not in _OPTIONS:
+            raise ArgumentError.of("an option", name, "one of " + ", ".join(_OPTIONS))
+    options.update(scheme=SCHEMES[scheme], backward=SCHEMES[backward], guess=GUESSES[guess], no_fallback=int(not fallback),
+                   chunk=chunk, block=block)  # fmt: skip
+    return SolvePlan(step, z0, length, jacobian, method, structure, block, options)
+
+
+def solve(
+    step: Callable[..., Any], z0: Any, length: int, jacobian: Optional[Callable[..., Any]] = None, method: str = "auto", *,
+    guess: Union[str, ARRAY] = "zero", **options: Any,
+) -> Solution:  # fmt: skip
+    """Solves z_l = f_l(z_{l-1}), l = 0..length-1, z_{-1} = z0, in parallel over l where that pays.
+
+    Parameters
+    ----------
+    step : callable
+        `step(z, l)` gives f_l(z) for many states at once: z [n][w], l [n] the steps that they go into, result [n][w]. With a
+        batch, `step(z, l, b)`, b [n] the sequences that they belong to. A state's result may depend on nothing else.
+    z0 : array_like
+        [w], or [B][w] for a batch.
+    length : int
+    jacobian : callable, optional
+        Called as `step`: df_l/dz as [n][w][w] (structure "dense"), [n][w] ("diagonal"), [n] ("scalar") or
+        [n][w/k][k][k] ("block", with block=k). Without it only sequential, overlap, picard and jacobi can run.
+    method : str
+        "auto", "sequential", "newton", "diagonal", "block", "picard", "jacobi", "damped", "overlap" or "shooting".
+    guess : str or ndarray
+        Where the sweeps start: "zero" (f_l of zeros), "step" (f_l(z0)), "state" (z0), or an array of z's shape.
+    options
+        structure, block, scheme, backward, fallback (False: raise NotConverged instead of finishing in order), atol, rtol,
+        window, chunk, warm_up, damping, max_sweeps, memory_limit: as in `dpcr_solve_options`.
+
+    Returns
+    -------
+    Solution : with states `z` [length][w] or [length][B][w], `report`, and `vjp` for the adjoint.
+
+    A step in Python costs some microseconds a call however many states it gets, so even where the loop is the least
+    arithmetic, chunks of it side by side may be a hundred times faster.
+    """
+    given = isinstance(guess, np.ndarray)
+    made = plan(step, z0, length, jacobian, method, guess="given" if given else guess, **options)  # type: ignore[arg-type]
+    assert isinstance(made, SolvePlan)
+    found = made.solve(z0, guess if given else None)  # type: ignore[arg-type]
+    if not found.report.converged:
+        raise NotConverged(f"solve: {found.report!r}", "solve", found.report.residual, "convergence, or fallback=True")
+    return found

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: MIT
+import numpy as np
+import pytest
+
+import deeppcr
+from deeppcr.nonlinear import METHODS
+
+
+class Cell:
+    """z' = tanh(W z + x_l), that forgets its past within some tens of steps."""
+
+    def __init__(self, rng, length, width, batch=None, dtype=np.float64):
+        self.W = (rng.normal(size=(width, width)) * 0.6 / np.sqrt(width)).astype(dtype)
+        self.x = rng.normal(size=(length,) + (() if batch is None else (batch,)) + (width,)).astype(dtype)
+        self.z0 = rng.normal(size=self.x.shape[1:]).astype(dtype)
+        self.calls = 0
+
+    def step(self, z, l, b=None):
+        self.calls += 1
+        assert z.ndim == 2 and len(z) == len(l)
+        return np.tanh(z @ self.W.T + (self.x[l] if b is None else self.x[l, b]))
+
+    def jacobian(self, z, l, b=None):
+        return (1 - self.step(z, l, b) ** 2)[:, :, None] * self.W
+
+    def loop(self):
+        z, out = self.z0, []
+        for x in self.x:
+            z = np.tanh(z @ self.W.T + x)
+            out.append(z)
+        return np.array(out).reshape(self.x.shape)
+
+
+@pytest.mark.parametrize("batch", [None, 3])
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_every_method_equals_the_loop(rng, method, batch):
+    cell = Cell(rng, 200, 4, batch)
+    options = {"block": 2} if method == "block" else {}
+    found = deeppcr.solve(cell.step, cell.z0, 200, cell.jacobian, method, **options)
+    assert found.z.shape == cell.x.shape and np.abs(found.z - cell.loop()).max() < 1e-8
+    assert found.report.converged and found.report.evaluations >= 200
+    if method != "auto":
+        assert found.report.method == method and repr(found.report).startswith(method)
+
+
+def test_many_states_a_call(rng):
+    cell = Cell(rng, 5000, 2)
+    found = deeppcr.solve(cell.step, cell.z0, 5000, method="overlap")
+    assert np.abs(found.z - cell.loop()).max() < 1e-12 and cell.calls < 1000
+
+
+def test_float32_and_diagonal(rng):
+    a, x = np.array([0.5, -0.9], np.float32), rng.normal(size=(300, 2)).astype("f")
+    step = lambda z, l: np.sin(a * z) + x[l]  # noqa: E731
+    found = deeppcr.solve(step, np.zeros(2, "f"), 300, lambda z, l: a * np.cos(a * z), "newton", structure="diagonal")
+    z, wanted = np.zeros(2, "f"), []
+    for l in range(300):
+        z = np.sin(a * z) + x[l]
+        wanted.append(z)
+    assert found.z.dtype == np.float32 and np.abs(found.z - np.array(wanted)).max() < 1e-4
+    assert found.report.sweeps > 1 and len(found.report.residual_history) >= found.report.sweeps
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+def test_adjoint(rng, batch):
+    cell = Cell(rng, 40, 3, batch)
+    found = deeppcr.solve(cell.step, cell.z0, 40, cell.jacobian)
+    g = rng.normal(size=cell.x.shape)
+    adjoint, dz0 = found.vjp(g)
+    assert adjoint.shape == cell.x.shape and dz0.shape == cell.z0.shape
+    direction, h = rng.normal(size=cell.x.shape), 1e-6
+    before, losses = cell.x, []
+    for sign in (1, -1):
+        cell.x = before + sign * h * direction
+        losses.append((cell.loop() * g).sum())
+    cell.x = before
+    slope = 1 - cell.loop() ** 2  # d(step)/dx
+    assert np.isclose((adjoint * slope * direction).sum(), (losses[0] - losses[1]) / (2 * h), rtol=1e-6)
+
+
+def test_a_guess_that_is_right_takes_one_sweep(rng):
+    cell = Cell(rng, 100, 2)
+    again = deeppcr.solve(cell.step, cell.z0, 100, cell.jacobian, "newton", guess=cell.loop())
+    assert again.report.sweeps <= 1 and np.abs(again.z - cell.loop()).max() < 1e-10
+
+
+def test_plan(rng):
+    cell = Cell(rng, 3000, 2)
+    plan = deeppcr.plan(cell.step, cell.z0, 3000, cell.jacobian)
+    assert plan.memory == "forgets" and plan.method in METHODS and plan.method in plan.sentence and plan.sentence in repr(plan)
+    assert {c.method for c in plan.candidates} >= {"sequential", "overlap", "newton"}
+    assert all(c.seconds > 0 for c in plan.candidates)
+    for _ in range(2):
+        assert np.abs(plan.solve(cell.z0).z - cell.loop()).max() < 1e-8
+    linear = deeppcr.plan("linear", length=4096, batch=1, width=2, structure="dense")
+    assert linear.scheme in ("chunked", "overlap", "sequential") and linear.sentence in repr(linear)
+
+
+def test_what_a_step_raises_comes_through(rng):
+    class Mine(Exception):
+        pass
+
+    def step(z, l):
+        if l.max() > 50:
+            raise Mine("at 50")
+        return 0.5 * z
+
+    for method in ("sequential", "overlap", "jacobi"):
+        with pytest.raises(Mine, match="at 50"):
+            deeppcr.solve(step, np.ones(2), 100, method=method)
+    with pytest.raises(deeppcr.ArgumentError) as caught:
+        deeppcr.solve(lambda z, l: z[:, :1], np.ones(2), 100, method="sequential")
+    assert caught.value.what == "what step returned" and caught.value.got == "of shape (1, 1)"
+
+
+def test_not_finite_and_not_converged(rng):
+    chaotic = lambda z, l: 3.99 * z * (1 - z)  # noqa: E731
+    jacobian = lambda z, l: (3.99 * (1 - 2 * z))  # noqa: E731
+    found = deeppcr.solve(chaotic, np.array([0.3]), 300, jacobian, "jacobi", structure="diagonal", max_sweeps=3)
+    assert found.report.reason == "fallback"
+    with pytest.raises(deeppcr.NotConverged):
+        deeppcr.solve(chaotic, np.array([0.3]), 300, jacobian, "jacobi", structure="diagonal", max_sweeps=3, fallback=False)
+    grows = deeppcr.solve(lambda z, l: z * z, np.array([3.0]), 30, lambda z, l: 2 * z, "newton", structure="diagonal")
+    assert np.isinf(grows.z[-1, 0]) and grows.z[0, 0] == 9
+
+
+@pytest.mark.parametrize("arguments, options, what", [
+    ((None, np.ones(2), 5), {}, "step and jacobian"), ((len, np.ones((2, 2, 2)), 5), {}, "z0's shape"),
+    ((len, np.ones(0), 5), {}, "z0's shape"), ((len, np.ones(2), -1), {}, "length"),
+    ((len, np.ones(2), 5, None, "magic"), {}, "method"), ((len, np.ones(2), 5), {"structure": "magic"}, "structure"),
+    ((len, np.ones(2), 5), {"scheme": "magic"}, "scheme"), ((len, np.ones(2), 5), {"magic": 1}, "an option"),
+])  # fmt: skip
+def test_refusals(arguments, options, what):
+    with pytest.raises(deeppcr.ArgumentError) as caught:
+        deeppcr.solve(*arguments, **options)
+    assert caught.value.what == what
+    with pytest.raises(deeppcr.UnsupportedError, match="linearise"):
+        deeppcr.solve(lambda z, l: z, np.ones(2), 5, method="newton")
+
+
+def test_empty():
+    assert deeppcr.solve(lambda z, l: z, np.ones(2), 0).z.shape == (0, 2)
+    assert deeppcr.solve(lambda z, l, b: z, np.ones((0, 2)), 3).z.shape == (3, 0, 2)

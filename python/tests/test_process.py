@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: MIT
+"""Threads, fork, Ctrl-C, memory: what a process around the library may do."""
+import concurrent.futures
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+
+import deeppcr
+
+
+def chain(rng, length=2000):
+    return rng.normal(size=(length, 3, 3)) * 0.4, rng.normal(size=(length, 3))
+
+
+def test_threads_at_once(rng):
+    problems = [chain(rng, 500 + 100 * i) for i in range(8)]
+    wanted = [deeppcr.linear_chain(*p) for p in problems]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for _ in range(5):
+            for got, right in zip(pool.map(lambda p: deeppcr.linear_chain(*p), problems * 4), wanted * 4):
+                assert np.array_equal(got, right)
+
+
+def test_number_of_threads_changes_no_bit(rng):
+    problem = chain(rng, 20000)
+    before, results = deeppcr.threads(), []
+    try:
+        for count in (1, 2, 3):
+            deeppcr.set_threads(count)
+            assert deeppcr.threads() == count
+            results.append(deeppcr.linear_chain(*problem))
+    finally:
+        deeppcr.set_threads(0)
+    assert deeppcr.threads() == before
+    assert np.array_equal(results[0], results[1]) and np.array_equal(results[0], results[2])
+    with pytest.raises(deeppcr.ArgumentError):
+        deeppcr.set_threads(-1)
+
+
+def python(code, **options):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    return subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], env=environment, text=True, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, **options)  # fmt: skip
+
+
+def test_children_after_fork():
+    child = python("""
+        import os, threading, numpy as np, deeppcr
+        A, b = np.full((50000, 2, 2), 0.3), np.ones((50000, 2))
+        wanted = deeppcr.linear_chain(A, b)
+        busy = threading.Thread(target=lambda: [deeppcr.linear_chain(A, b) for _ in range(300)])
+        busy.start()  # a fork in the middle of other threads' calls
+        for _ in range(5):
+            pid = os.fork()
+            if pid == 0:
+                good = all(np.array_equal(deeppcr.linear_chain(A, b, scheme=s), wanted) for s in ("auto", "auto"))
+                os._exit(0 if good else 1)
+            assert os.waitpid(pid, 0)[1] == 0
+        busy.join()
+        assert np.array_equal(deeppcr.linear_chain(A, b), wanted)
+        print("done")
+    """)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 0 and out.strip() == "done", err
+
+
+@pytest.mark.parametrize("method", ["sequential", "jacobi", "overlap"])
+def test_ctrl_c_ends_a_solve_with_a_python_step(method):
+    child = python(f"""
+        import numpy as np, deeppcr, time
+        def step(z, l):
+            print("on", flush=True) if l.max() > 100 else None
+            return np.cos(z + 1.5)
+        try:
+            deeppcr.solve(step, np.ones(2), 20_000_000, method={method!r}, max_sweeps=1000, window=1_000_000)
+        except KeyboardInterrupt:
+            print("interrupted")
+        A = np.full((9, 1), 0.5)
+        assert deeppcr.linear_chain(A, A)[0, 0] == 0.5
+    """)
+    assert child.stdout.readline().strip() == "on"
+    time.sleep(0.2)
+    begin = time.monotonic()
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=30)
+    assert "interrupted" in out and child.returncode == 0, err
+    assert time.monotonic() - begin < 1.5 and "ignored" not in err
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/statm").exists(), reason="no /proc")
+def test_no_leak_over_many_calls(rng):
+    def resident():
+        return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    A, b = chain(rng, 64)
+    g = rng.normal(size=b.shape)
+
+    def calls(count):
+        for i in range(count):
+            z = deeppcr.linear_chain(A, b)
+            if i % 10 == 0:
+                deeppcr.linear_chain_vjp(A, z, g)
+                deeppcr.linear_chain(A[: i % 64], b[: i % 64], scheme="pcr")
+            if i % 100 == 0:
+                deeppcr.solve(lambda z, l: 0.5 * z + 1, np.ones(1 + i % 7), 50)
+                with pytest.raises(deeppcr.Error):
+                    deeppcr.linear_chain(A, b, scheme="no")
+
+    calls(2000)
+    before = resident()
+    calls(10000)
+    assert resident() - before < 4 << 20
