@@ -207,6 +207,35 @@ static void cancel_stops(void **state) {
     dpcr_context_destroy(context);
 }
 
+// The loop looks between stretches of steps, and its bits do not depend on where those end.
+static void cancel_stops_the_loop(void **state) {
+    (void)state;
+    int asked = 0;
+    const dpcr_context_options made = {.size = sizeof made, .threads = 1, .cancel = cancel_now, .cancel_user = &asked};
+    dpcr_context *context = NULL;
+    assert_int_equal(dpcr_context_create(&made, &context, NULL), DPCR_OK);
+    chain c = tanh_chain(1000, 2, 3, DPCR_F32);
+    void *z0 = starts(&c);
+    const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_SEQUENTIAL};
+    dpcr_steps steps = chain_steps(&c);
+    steps.flops = 1;
+    solved whole = solve_steps(context, &steps, &c, z0, &options, NULL, 0);
+    assert_int_equal(whole.status, DPCR_OK);
+    assert_int_equal(asked, 0);
+    steps.flops = 1e9;  // a stretch is 64 steps
+    solved stopped = solve_steps(context, &steps, &c, z0, &options, NULL, 0);
+    assert_int_equal(stopped.status, DPCR_ERROR_CANCELLED);
+    assert_int_equal(asked, 4);
+    asked = -100;
+    solved split = solve_steps(context, &steps, &c, z0, &options, NULL, 0);
+    assert_int_equal(split.status, DPCR_OK);
+    assert_int_equal(asked, -100 + 15);
+    assert_memory_equal(split.z, whole.z, solving_bytes(&c) - 64);
+    solved_free(&whole), solved_free(&stopped), solved_free(&split);
+    free(z0);
+    dpcr_context_destroy(context);
+}
+
 static void steps_check_catches(void **state) {
     (void)state;
     dpcr_context *context = solving_context(1);
@@ -315,12 +344,12 @@ static void empty_chains(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(positive_codes),      cmocka_unit_test(histories),
-        cmocka_unit_test(plans_are_shared),    cmocka_unit_test(refusals),
-        cmocka_unit_test(callbacks_abort),     cmocka_unit_test(cancel_stops),
-        cmocka_unit_test(steps_check_catches), cmocka_unit_test(planner_explains),
-        cmocka_unit_test(planner_chooses),     cmocka_unit_test(out_of_memory),
-        cmocka_unit_test(empty_chains),
+        cmocka_unit_test(positive_codes),        cmocka_unit_test(histories),
+        cmocka_unit_test(plans_are_shared),      cmocka_unit_test(refusals),
+        cmocka_unit_test(callbacks_abort),       cmocka_unit_test(cancel_stops),
+        cmocka_unit_test(cancel_stops_the_loop), cmocka_unit_test(steps_check_catches),
+        cmocka_unit_test(planner_explains),      cmocka_unit_test(planner_chooses),
+        cmocka_unit_test(out_of_memory),         cmocka_unit_test(empty_chains),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
