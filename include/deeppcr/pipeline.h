@@ -24,6 +24,63 @@ DPCR_API dpcr_status dpcr_profile_measure(dpcr_context *context, const dpcr_mode
 // The first unit of a layer of that profile; of one past its end the number of units.
 DPCR_API int64_t dpcr_profile_unit(const dpcr_model *model, int64_t group, int64_t layer);
 
+// ---- running a schedule ----
+
+// What an asynchronous schedule does about gradients that come late.
+typedef enum dpcr_compensation {
+    DPCR_COMPENSATE_NOTHING = 0,
+    DPCR_COMPENSATE_RATE,  // a stage's learning rate over 1 + its delay
+    DPCR_COMPENSATE_COUNT
+} dpcr_compensation;
+
+typedef struct dpcr_pipeline_options {
+    size_t size;           // sizeof(dpcr_pipeline_options) of the caller
+    const int64_t *first;  // [stages of a chain + 1] stage s is units first[s] .. first[s + 1] - 1, the last one the
+                           // number of units; NULL: as even in number as whole units allow
+    const dpcr_optimiser_options *optimiser;  // NULL: gradients alone (synchronous schedules)
+    double clip;      // largest norm of the gradient over all stages, as torch.nn.utils.clip_grad_norm_ (0: any).
+                      // Synchronous schedules only
+    int reconstruct;  // asynchronous: no stashed weights; I and W rebuild those that F read from the newest and the
+                      // mean of the last updates (LayerPipe2). Where all tasks of a stage lie on one rank
+    dpcr_compensation compensation;
+    double deadline;  // seconds that a rank waits for another; 0: 60
+} dpcr_pipeline_options;
+
+typedef struct dpcr_pipeline_report {
+    size_t size;          // sizeof(dpcr_pipeline_report) of the caller
+    double loss;          // mean over the rows
+    int64_t correct;      // rows whose first largest logit is the label's
+    double norm;          // of the gradient before clipping, where it is clipped
+    double makespan;      // seconds from the first action's start to the last one's end, updates included
+    double busy;          // seconds of the busiest rank's tasks
+    double *start, *end;  // [actions] seconds from the first action's start, or NULL: not wanted; the caller's
+} dpcr_pipeline_report;
+
+typedef struct dpcr_pipeline dpcr_pipeline;
+
+// A network spread over the ranks of a schedule, each rank a thread. Schedule, options and the parameters are copied;
+// the model itself is only looked at again by dpcr_pipeline_gather. Any schedule that dpcr_schedule_validate accepts,
+// with messages of its own or without:
+//   synchronous    a run is one minibatch, cut into the schedule's microbatches: the gradients, and the updated
+//                  parameters, are those of one process to the bit, since each sum over rows runs in their order.
+//                  (DualPipe's two chains are each summed in order, then added.)
+//   asynchronous   a run is one minibatch an update; microbatch i reads the weights after
+//                  max(0, i / accumulate - delay) of the run's updates. Every run ends with the pipeline empty.
+// Refused in words: more stages than units, a stage whose tasks of one kind lie on several ranks, options that do not
+// fit the schedule.
+DPCR_API dpcr_status dpcr_pipeline_create(dpcr_context *context, dpcr_model *model, const dpcr_schedule *schedule,
+                                          const dpcr_pipeline_options *options, dpcr_pipeline **pipeline,
+                                          dpcr_error *error);
+DPCR_API void dpcr_pipeline_destroy(dpcr_pipeline *pipeline);
+// One run over x [rows][inputs] and labels [rows] (classes below the model's outputs). Asynchronous: `batch` rows an
+// update, the last one the rows that are left; synchronous: all rows, batch is not read. Fewer rows than microbatches
+// leave some empty. `report` may be NULL. After a failure, which no rank's waiting outlives, the pipeline can only be
+// destroyed.
+DPCR_API dpcr_status dpcr_pipeline_run(dpcr_pipeline *pipeline, const dpcr_array *x, const uint8_t *labels,
+                                       int64_t batch, dpcr_pipeline_report *report, dpcr_error *error);
+// Copies parameters and gradients of all stages into the model (one of the same options).
+DPCR_API dpcr_status dpcr_pipeline_gather(dpcr_pipeline *pipeline, dpcr_model *model, dpcr_error *error);
+
 #ifdef __cplusplus
 }
 #endif

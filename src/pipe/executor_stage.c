@@ -19,22 +19,42 @@ int64_t dpcri_units_of(const dpcr_model *model) {
 
 // ---- the stage's own model ----
 
-int dpcri_stage_pieces(const dpcri_stage *stage, const dpcr_model *model, int64_t first, dpcri_piece pieces[3]) {
-    const int64_t each = model->program.parameters, step = first - (first > 0 && model->options.inputs > 0);
+int dpcri_units_pieces(const dpcr_model *model, int64_t first, int64_t end, dpcri_piece pieces[3]) {
+    const int64_t each = model->program.parameters, encoder = model->options.inputs > 0;
+    const bool has_encoder = encoder && first == 0,
+               has_head = model->options.outputs > 0 && end == dpcri_units_of(model);
+    const int64_t step = first > 0 ? first - encoder : 0, steps = end - first - has_encoder - has_head;
+    int64_t here = 0;
     int count = 0;
-    if (stage->layers) pieces[count++] = (dpcri_piece){0, step * each, stage->layers * each};
-    if (stage->inputs)
-        pieces[count++] = (dpcri_piece){stage->model->encoder, model->encoder, model->head - model->encoder};
-    if (stage->outputs) pieces[count++] = (dpcri_piece){stage->model->head, model->head, model->count - model->head};
+    if (steps) pieces[count++] = (dpcri_piece){here, step * each, steps * each};
+    here += steps * each;
+    if (has_encoder) pieces[count++] = (dpcri_piece){here, model->encoder, model->head - model->encoder};
+    if (has_encoder) here += model->head - model->encoder;
+    if (has_head) pieces[count++] = (dpcri_piece){here, model->head, model->count - model->head};
     return count;
 }
 
-static void copy_parameters(const dpcri_stage *stage, const dpcr_model *model, int64_t first) {
+int64_t dpcri_units_count(const dpcr_model *model, int64_t first, int64_t end) {
     dpcri_piece pieces[3];
-    const int count = dpcri_stage_pieces(stage, model, first, pieces);
-    for (int i = 0; i < count; i++)
-        memcpy(dpcri_model_at(stage->model, stage->model->parameters, pieces[i].here),
-               dpcri_model_at(model, model->parameters, pieces[i].there), (size_t)pieces[i].count * stage->element);
+    int64_t sum = 0;
+    for (int i = dpcri_units_pieces(model, first, end, pieces) - 1; i >= 0; i--) sum += pieces[i].count;
+    return sum;
+}
+
+void dpcri_units_put(const dpcr_model *model, int64_t first, int64_t end, const void *stage, void *whole) {
+    dpcri_piece pieces[3];
+    const size_t e = model->program.kernels->element;
+    for (int i = dpcri_units_pieces(model, first, end, pieces) - 1; i >= 0; i--)
+        memcpy((char *)whole + (size_t)pieces[i].there * e, (const char *)stage + (size_t)pieces[i].here * e,
+               (size_t)pieces[i].count * e);
+}
+
+void dpcri_units_get(const dpcr_model *model, int64_t first, int64_t end, void *stage, const void *whole) {
+    dpcri_piece pieces[3];
+    const size_t e = model->program.kernels->element;
+    for (int i = dpcri_units_pieces(model, first, end, pieces) - 1; i >= 0; i--)
+        memcpy((char *)stage + (size_t)pieces[i].here * e, (const char *)whole + (size_t)pieces[i].there * e,
+               (size_t)pieces[i].count * e);
 }
 
 dpcr_status dpcri_stage_create(dpcri_stage *stage, dpcr_context *context, const dpcr_model *model, int64_t first,
@@ -59,7 +79,7 @@ dpcr_status dpcri_stage_create(dpcri_stage *stage, dpcr_context *context, const 
     DPCR_TRY(dpcr_model_create(context, &o, &stage->model, error));
     stage->own = stage->model->parameters;
     stage->count = stage->model->count;
-    copy_parameters(stage, model, first);
+    dpcri_units_get(model, first, end, stage->own, model->parameters);
     DPCR_TRY(dpcr_model_steps(stage->model, 1, &stage->steps, error));
     stage->tape_values = stage->steps.tape_values;
 done:

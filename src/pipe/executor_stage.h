@@ -33,7 +33,11 @@ void dpcri_stage_destroy(dpcri_stage *stage);
 typedef struct dpcri_piece {
     int64_t here, there, count;  // where it begins in the stage's vector and in the model's
 } dpcri_piece;
-int dpcri_stage_pieces(const dpcri_stage *stage, const dpcr_model *model, int64_t first, dpcri_piece pieces[3]);
+int dpcri_units_pieces(const dpcr_model *model, int64_t first, int64_t end, dpcri_piece pieces[3]);
+// Copies a stage's vector (parameters, gradients, an optimiser's state) into the whole model's like it, or back.
+void dpcri_units_put(const dpcr_model *model, int64_t first, int64_t end, const void *stage, void *whole);
+void dpcri_units_get(const dpcr_model *model, int64_t first, int64_t end, void *stage, const void *whole);
+int64_t dpcri_units_count(const dpcr_model *model, int64_t first, int64_t end);
 
 // Computes with these parameters from now on (NULL: the stage's own).
 void dpcri_stage_use(dpcri_stage *stage, void *parameters);

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: MIT
+// What the files of the executor share: who runs what (table), a rank's stages and their weights (rank), and the
+// run of its row.
+#ifndef DPCRI_PIPE_EXECUTOR_H
+#define DPCRI_PIPE_EXECUTOR_H
+
+#include "deeppcr/pipeline.h"
+#include "pipe/executor_stage.h"
+#include "pipe/pipe.h"
+#include "rt/comm/comm.h"
+#include "train/optimiser.h"
+
+// ---- the table: a schedule, and where each of its tasks runs ----
+
+typedef enum dpcri_place { DPCRI_AT_F, DPCRI_AT_I, DPCRI_AT_I2, DPCRI_AT_W, DPCRI_PLACES } dpcri_place;
+
+typedef struct dpcri_table {
+    const dpcr_schedule *schedule;
+    bool lowered;                  // its rows say themselves when messages go
+    bool halved;                   // I comes in two halves somewhere
+    int64_t microbatches;          // of all chains together
+    int64_t updates;               // of one run
+    int32_t *where[DPCRI_PLACES];  // [stages][microbatches] rank; I2 is I's where that is whole
+    uint8_t *halves;               // [stages] I comes in two halves
+} dpcri_table;
+
+dpcr_status dpcri_table_create(dpcr_context *context, const dpcr_schedule *schedule, dpcri_table *table,
+                               dpcr_error *error);
+void dpcri_table_destroy(dpcr_context *context, dpcri_table *table);
+
+// Numbers of microbatch i of a stage among all chains', and of the stage's twin in the other chain (-1: none).
+static inline int64_t dpcri_table_global(const dpcri_table *t, int64_t stage, int64_t i) {
+    return stage / dpcri_chain_stages(t->schedule) * t->schedule->microbatches + i;
+}
+static inline int64_t dpcri_table_twin(const dpcri_table *t, int64_t stage) {
+    const dpcr_schedule *s = t->schedule;
+    if (s->chains == 1) return -1;
+    return stage < s->stages / 2 ? stage + s->stages / 2 : stage - s->stages / 2;
+}
+// Updates that the weights of microbatch i have seen.
+static inline int64_t dpcri_table_version(const dpcr_schedule *s, int64_t stage, int64_t i) {
+    const int64_t updates = i / s->accumulate - s->delay[stage];
+    return updates > 0 ? updates : 0;
+}
+
+// ---- a batch of rows, as one run of the table takes it ----
+
+typedef struct dpcri_rows_source {
+    // x (NULL: not wanted) and labels y (NULL: not wanted) of rows first .. first + rows - 1.
+    void (*get)(void *user, int64_t first, int64_t rows, void *x, uint8_t *y);
+    void *user;
+    int64_t rows;   // in all
+    int64_t batch;  // rows an update: as many, or of an asynchronous run so many for each but the last
+} dpcri_rows_source;
+
+typedef struct dpcri_extent {
+    int64_t first, rows;  // of a microbatch
+    int64_t batch;        // rows of its update
+} dpcri_extent;
+dpcri_extent dpcri_table_extent(const dpcri_table *table, const dpcri_rows_source *source, int64_t global);
+
+// ---- a rank ----
+
+typedef struct dpcri_held {
+    char *memory;
+    dpcri_kept kept;
+    bool has_act, has_kept, has_dz, has_g;
+    int left;  // actions of this rank that still use it
+} dpcri_held;
+
+// A stage, or some of its tasks, on a rank.
+typedef struct dpcri_share {
+    int64_t stage;
+    int64_t first_unit, end_unit;
+    dpcri_stage layers;
+    bool owner;        // runs W: has the gradient and updates
+    bool alone;        // runs all of the stage's tasks
+    int64_t versions;  // weights kept at once
+    int64_t newest;    // updates that the newest of them has seen
+    char *ring;        // [versions][count]; NULL: the stage's own vector is the only version
+    dpcr_optimiser *optimiser;
+    char *average, *rebuilt;  // reconstruction: mean decrease an update, weights made from it
+    size_t slot_bytes;
+    int64_t slots, rows;  // slots made; rows that fit one
+    dpcri_held *slot;     // [room]
+    int64_t room;
+    int32_t *free_slots;  // [room] stack
+    int64_t free_count;
+    int32_t *slot_of;  // [microbatches of a chain] -1: none
+    uint8_t *uses;     // [microbatches of a chain] actions of this rank
+} dpcri_share;
+
+typedef struct dpcri_rank {
+    int64_t index;     // which one
+    dpcri_comm *comm;  // of the run under way
+    dpcr_context *context;
+    const dpcr_model *model;  // the whole one; its parameters are read at the start only
+    dpcr_pipeline_options options;
+    const int64_t *first;  // [stages of a chain + 1] units
+    int64_t units;
+    const dpcri_table *table;
+    dpcri_share *shares;
+    int64_t share_count;
+    int32_t *share_of;  // [stages] -1: none here
+    double *unit_sums;  // [units] sums of squared gradients
+    // The run under way.
+    const dpcri_rows_source *source;
+    uint8_t *labels;
+    int64_t label_room;
+    double loss[2];  // sums over rows, by chain
+    int64_t correct[2];
+    double busy, began, ended;  // seconds at work; of the first action and the last, by the clock
+    double *times;              // [actions of the row][2] or NULL: where start and end of each go
+    double norm;                // of the last clipped gradient
+} dpcri_rank;
+
+// The options with defaults filled in, or refused in words.
+dpcr_status dpcri_pipeline_options_fill(const dpcr_pipeline_options *given, const dpcr_schedule *schedule,
+                                        dpcr_pipeline_options *options, dpcr_error *error);
+// [stages of a chain + 1] units: as the options say, checked, or even. The caller's.
+dpcr_status dpcri_stages_cut(dpcr_context *context, const dpcr_model *model, const dpcr_schedule *schedule,
+                             const int64_t *given, int64_t **first, dpcr_error *error);
+// Makes the shares of rank `index` for a table; `first` and `model` must live on. `state` (may be NULL) is an optimiser
+// of the whole model to go on from. rank is to be destroyed also after a failure.
+dpcr_status dpcri_rank_create(dpcri_rank *rank, dpcr_context *context, int64_t index, const dpcr_model *model,
+                              const dpcri_table *table, const int64_t *first, const dpcr_pipeline_options *options,
+                              const dpcr_optimiser *state, dpcr_error *error);
+void dpcri_rank_destroy(dpcri_rank *rank);
+// Goes over to another table of the same stages and places.
+dpcr_status dpcri_rank_use(dpcri_rank *rank, const dpcri_table *table, dpcr_error *error);
+// Runs the rank's row over the rows of `source`: gradients, and updates where the options name an optimiser.
+dpcr_status dpcri_rank_run(dpcri_rank *rank, const dpcri_rows_source *source, dpcr_error *error);
+dpcri_share *dpcri_rank_share(const dpcri_rank *rank, int64_t stage);
+
+// ---- weights ----
+
+// Computes with the weights that microbatch i reads, waiting for them where another rank makes them. `again`: at I or
+// W, where they may have to be rebuilt.
+dpcr_status dpcri_share_use_version(dpcri_rank *rank, dpcri_share *share, int64_t i, bool again, dpcr_error *error);
+// After W of microbatch i of an asynchronous run: the update, if it is the last of one.
+dpcr_status dpcri_share_update(dpcri_rank *rank, dpcri_share *share, int64_t i, dpcr_error *error);
+// At the end of a synchronous run: twins' sums, clipping, updates of all shares.
+dpcr_status dpcri_rank_update(dpcri_rank *rank, dpcr_error *error);
+// Before a run: the newest weights are version 0. After one: whoever has a copy has the newest.
+void dpcri_share_restart(dpcri_share *share);
+dpcr_status dpcri_share_catch_up(dpcri_rank *rank, dpcri_share *share, dpcr_error *error);
+char *dpcri_share_newest(const dpcri_share *share);
+
+// Names of messages. Of a stage's microbatch, or (for weights) of its update.
+typedef enum dpcri_kind {
+    DPCRI_MESSAGE_ACT,      // result of the stage before
+    DPCRI_MESSAGE_KEPT,     // what F keeps, to I or W elsewhere
+    DPCRI_MESSAGE_ERROR,    // gradient of the result, from the stage behind
+    DPCRI_MESSAGE_G,        // adjoint states, from I to W elsewhere
+    DPCRI_MESSAGE_WEIGHTS,  // after an update
+    DPCRI_MESSAGE_TWIN,     // gradient of the other chain's copy
+    DPCRI_MESSAGE_OTHER,    // clipping, gathering, control
+    DPCRI_MESSAGES
+} dpcri_kind;
+static inline int64_t dpcri_tag(const dpcri_rank *rank, dpcri_kind kind, int64_t stage, int64_t number, int part) {
+    const dpcr_schedule *s = rank->table->schedule;
+    return ((stage * (s->microbatches + 1) + number) * DPCRI_PARTS + part) * DPCRI_MESSAGES + kind;
+}
+
+#endif

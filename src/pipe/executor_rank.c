@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: MIT
+// A rank's run of its row. Each action takes what it needs, waiting where another rank makes it, computes, and gives
+// its result on: into the memory of the next stage where that is here, else as a message. Sends never wait, and rows of
+// a valid schedule never wait for each other, so a rank waits only for work that is under way.
+//
+// Results travel from F(s) to F(s+1) and from I(s) to I(s-1). Where tasks of a stage lie on several ranks (LayerPipe),
+// what F keeps goes to the ranks of I and W as well, and the adjoint states from I to W.
+#include <string.h>
+
+#include "pipe/executor.h"
+
+dpcri_share *dpcri_rank_share(const dpcri_rank *rank, int64_t stage) {
+    return rank->share_of[stage] < 0 ? NULL : &rank->shares[rank->share_of[stage]];
+}
+
+static int64_t where(const dpcri_rank *rank, dpcri_place place, int64_t stage, int64_t i) {
+    return rank->table->where[place][dpcri_cell(rank->table->schedule, stage, i)];
+}
+
+// ---- slots: the memory of one microbatch of a stage ----
+
+static dpcr_status new_slot(dpcri_rank *rank, dpcri_share *share, int32_t *index, dpcr_error *error) {
+    if (share->free_count) {
+        *index = share->free_slots[--share->free_count];
+        return DPCR_OK;
+    }
+    dpcri_held *slot = &share->slot[share->slots];
+    slot->memory = dpcri_alloc(rank->context, share->slot_bytes);
+    if (!slot->memory)
+        return dpcri_fail(error, DPCR_ERROR_MEMORY, "pipeline: no memory for a microbatch of stage %lld (%zu bytes)",
+                          (long long)share->stage, share->slot_bytes);
+    *index = (int32_t)share->slots++;
+    return DPCR_OK;
+}
+
+static dpcr_status open_slot(dpcri_rank *rank, int64_t stage, int64_t i, dpcri_held **slot, dpcr_error *error) {
+    dpcri_share *share = dpcri_rank_share(rank, stage);
+    int32_t *index = &share->slot_of[i];
+    if (*index >= 0) {
+        *slot = &share->slot[*index];
+        return DPCR_OK;
+    }
+    const dpcr_status status = new_slot(rank, share, index, error);
+    if (status != DPCR_OK) return status;
+    *slot = &share->slot[*index];
+    char *memory = (*slot)->memory;
+    size_t bytes;
+    **slot = (dpcri_held){.memory = memory, .left = share->uses[i]};
+    const int64_t rows = dpcri_table_extent(rank->table, rank->source, dpcri_table_global(rank->table, stage, i)).rows;
+    dpcri_stage_lay_out(&share->layers, rows, rank->table->halves[stage] ? 2 : 1, share->alone, memory, &(*slot)->kept,
+                        &bytes);
+    return DPCR_OK;
+}
+
+static void close_slot(dpcri_share *share, int64_t i) {
+    dpcri_held *slot = &share->slot[share->slot_of[i]];
+    if (--slot->left > 0) return;
+    share->free_slots[share->free_count++] = share->slot_of[i];
+    share->slot_of[i] = -1;
+}
+
+// Room for the largest microbatch of the run's source.
+static dpcr_status size_slots(dpcri_rank *rank, dpcri_share *share, dpcr_error *error) {
+    int64_t rows = 0;
+    const int64_t m = rank->table->schedule->microbatches;
+    for (int64_t i = 0; i < m; i++) {
+        const int64_t n =
+            dpcri_table_extent(rank->table, rank->source, dpcri_table_global(rank->table, share->stage, i)).rows;
+        rows = n > rows ? n : rows;
+    }
+    if (rows <= share->rows) return DPCR_OK;
+    dpcri_kept kept;
+    const int parts = rank->table->halves[share->stage] ? 2 : 1;
+    for (int64_t k = 0; k < share->slots; k++) dpcri_free(rank->context, share->slot[k].memory);
+    share->slots = share->free_count = 0;
+    share->rows = rows;
+    if (dpcri_stage_lay_out(&share->layers, rows, parts, share->alone, NULL, &kept, &share->slot_bytes)) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "pipeline: %lld rows of stage %lld do not fit", (long long)rows,
+                      (long long)share->stage);
+}
+
+// ---- messages ----
+
+static dpcr_status get(dpcri_rank *rank, dpcri_kind kind, int64_t from, int64_t stage, int64_t i, int part, void *to,
+                       size_t bytes, dpcr_error *error) {
+    static const char *const names[DPCRI_MESSAGES] = {"the activation",     "what F keeps", "the error",
+                                                      "the adjoint states", "the weights",  "the gradient",
+                                                      "an answer"};
+    dpcr_error why = {0};
+    const dpcr_status status = dpcri_receive(rank->comm, from, dpcri_tag(rank, kind, stage, i, part), to, bytes, &why);
+    if (status == DPCR_OK) return status;
+    if (status != DPCR_ERROR_SYSTEM) return dpcri_fail(error, status, "%s", why.text);
+    return dpcri_fail(error, status, "pipeline: stage %lld waits for %s of microbatch %lld: %.300s", (long long)stage,
+                      names[kind], (long long)i, why.text);
+}
+
+static dpcr_status put(dpcri_rank *rank, dpcri_kind kind, int64_t to, int64_t stage, int64_t i, int part,
+                       const void *data, size_t bytes, dpcr_error *error) {
+    return dpcri_send(rank->comm, to, dpcri_tag(rank, kind, stage, i, part), data, bytes, error);
+}
+
+static size_t state_bytes(const dpcri_share *share, int64_t rows) {
+    return (size_t)(rows * share->layers.width) * share->layers.element;
+}
+
+static dpcr_status take_activation(dpcri_rank *rank, dpcri_share *share, dpcri_held *slot, int64_t i,
+                                   dpcr_error *error) {
+    if (slot->has_act || dpcri_begins_chain(rank->table->schedule, share->stage)) return DPCR_OK;
+    slot->has_act = true;
+    return get(rank, DPCRI_MESSAGE_ACT, where(rank, DPCRI_AT_F, share->stage - 1, i), share->stage, i, 0, slot->kept.z,
+               state_bytes(share, slot->kept.rows), error);
+}
+
+// What F left, for I or W on another rank.
+static dpcr_status take_kept(dpcri_rank *rank, dpcri_share *share, dpcri_held *slot, int64_t i, dpcr_error *error) {
+    const int64_t from = where(rank, DPCRI_AT_F, share->stage, i);
+    if (slot->has_kept || from == rank->index) return DPCR_OK;
+    slot->has_kept = true;
+    return get(rank, DPCRI_MESSAGE_KEPT, from, share->stage, i, 0, slot->memory, slot->kept.forward_bytes, error);
+}
+
+static dpcr_status take_error(dpcri_rank *rank, dpcri_share *share, dpcri_held *slot, int64_t i, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    const int64_t stage = share->stage, rows = slot->kept.rows;
+    if (slot->has_dz || dpcri_ends_chain(rank->table->schedule, stage)) return DPCR_OK;
+    const int parts = rank->table->halves[stage + 1] ? 2 : 1;
+    for (int p = 0; p < parts; p++) {
+        const int64_t from = where(rank, p ? DPCRI_AT_I2 : DPCRI_AT_I, stage + 1, i);
+        const int64_t row = p ? rows / 2 : 0, n = parts == 1 ? rows : p ? rows - rows / 2 : rows / 2;
+        if (from == rank->index) continue;  // it is there already
+        DPCR_TRY(get(rank, DPCRI_MESSAGE_ERROR, from, stage, i, p, slot->kept.dz + state_bytes(share, row),
+                     state_bytes(share, n), error));
+    }
+    slot->has_dz = true;
+done:
+    return status;
+}
+
+static dpcr_status take_adjoints(dpcri_rank *rank, dpcri_share *share, dpcri_held *slot, int64_t i, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    for (int p = 0; p < slot->kept.parts; p++) {
+        const int64_t from = where(rank, p ? DPCRI_AT_I2 : DPCRI_AT_I, share->stage, i);
+        if (from == rank->index) continue;
+        DPCR_TRY(
+            get(rank, DPCRI_MESSAGE_G, from, share->stage, i, p, slot->kept.g[p], slot->kept.part_bytes[p], error));
+    }
+done:
+    return status;
+}
+
+// F's result to F of the next stage; into its memory where that is on this rank.
+static dpcr_status give_activation(dpcri_rank *rank, dpcri_share *share, const dpcri_held *slot, int64_t i, bool local,
+                                   dpcr_error *error) {
+    dpcr_status status;
+    dpcri_held *next;
+    if (dpcri_ends_chain(rank->table->schedule, share->stage)) return DPCR_OK;
+    const int64_t stage = share->stage + 1, to = where(rank, DPCRI_AT_F, stage, i);
+    const char *result = dpcri_stage_result(&share->layers, &slot->kept);
+    const size_t bytes = state_bytes(share, slot->kept.rows);
+    if ((to == rank->index) != local) return DPCR_OK;
+    if (!local) return put(rank, DPCRI_MESSAGE_ACT, to, stage, i, 0, result, bytes, error);
+    DPCR_TRY(open_slot(rank, stage, i, &next, error));
+    memcpy(next->kept.z, result, bytes);
+    next->has_act = true;
+done:
+    return status;
+}
+
+static dpcr_status give_kept(dpcri_rank *rank, const dpcri_share *share, const dpcri_held *slot, int64_t i,
+                             dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    int64_t told[DPCRI_PLACES] = {rank->index};
+    int count = 1;
+    for (int p = DPCRI_AT_I; p < DPCRI_PLACES; p++) {
+        const int64_t to = where(rank, (dpcri_place)p, share->stage, i);
+        bool known = false;
+        for (int k = 0; k < count; k++) known = known || told[k] == to;
+        if (known) continue;
+        told[count++] = to;
+        DPCR_TRY(put(rank, DPCRI_MESSAGE_KEPT, to, share->stage, i, 0, slot->memory, slot->kept.forward_bytes, error));
+    }
+done:
+    return status;
+}
+
+// A part of I's result to the ranks of the stage before.
+static dpcr_status give_error(dpcri_rank *rank, const dpcri_share *share, const dpcri_held *slot, int64_t i, int part,
+                              bool local, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    dpcri_held *before;
+    if (dpcri_begins_chain(rank->table->schedule, share->stage)) return DPCR_OK;
+    const int64_t stage = share->stage - 1;
+    const int64_t to[2] = {where(rank, DPCRI_AT_I, stage, i), where(rank, DPCRI_AT_I2, stage, i)};
+    const size_t bytes = state_bytes(share, slot->kept.part_rows[part]);
+    for (int k = 0; k < (to[0] == to[1] ? 1 : 2); k++) {
+        if ((to[k] == rank->index) != local) continue;
+        if (!local) {
+            DPCR_TRY(put(rank, DPCRI_MESSAGE_ERROR, to[k], stage, i, part, slot->kept.dx[part], bytes, error));
+            continue;
+        }
+        DPCR_TRY(open_slot(rank, stage, i, &before, error));
+        memcpy(before->kept.dz + (part ? state_bytes(share, slot->kept.part_rows[0]) : 0), slot->kept.dx[part], bytes);
+        before->has_dz = slot->kept.parts == 1;
+    }
+done:
+    return status;
+}
+
+// ---- tasks ----
+
+static void fetch(const dpcri_rank *rank, const dpcri_share *share, const dpcri_held *slot, dpcri_extent extent) {
+    const bool begins = dpcri_begins_chain(rank->table->schedule, share->stage);
+    void *x = !begins ? NULL : share->layers.inputs ? slot->kept.x : slot->kept.z;
+    if (extent.rows && (x || share->layers.outputs))
+        rank->source->get(rank->source->user, extent.first, extent.rows, x,
+                          share->layers.outputs ? rank->labels : NULL);
+}
+
+static dpcr_status do_forward(dpcri_rank *rank, dpcri_share *share, dpcri_held *slot, int64_t i, double *start,
+                              double *stop, dpcr_error *error) {
+    dpcr_status status;
+    const int64_t global = dpcri_table_global(rank->table, share->stage, i);
+    const dpcri_extent extent = dpcri_table_extent(rank->table, rank->source, global);
+    const int chain = (int)(share->stage / dpcri_chain_stages(rank->table->schedule));
+    DPCR_TRY(take_activation(rank, share, slot, i, error));
+    DPCR_TRY(dpcri_share_use_version(rank, share, i, false, error));
+    *start = dpcri_seconds();
+    fetch(rank, share, slot, extent);
+    DPCR_TRY(dpcri_stage_forward(&share->layers, &slot->kept, error));
+    if (share->layers.outputs)
+        DPCR_TRY(dpcri_stage_loss(&share->layers, &slot->kept, rank->labels, extent.batch, &rank->loss[chain],
+                                  &rank->correct[chain], error));
+    *stop = dpcri_seconds();
+    DPCR_TRY(give_kept(rank, share, slot, i, error));
+    DPCR_TRY(give_activation(rank, share, slot, i, true, error));
+    if (!rank->table->lowered) DPCR_TRY(give_activation(rank, share, slot, i, false, error));
+done:
+    return status;
+}
+
+static dpcr_status do_input(dpcri_rank *rank, dpcri_share *share, dpcri_held *slot, int64_t i, int part, double *start,
+                            double *stop, dpcr_error *error) {
+    dpcr_status status;
+    DPCR_TRY(take_kept(rank, share, slot, i, error));
+    DPCR_TRY(take_error(rank, share, slot, i, error));
+    DPCR_TRY(dpcri_share_use_version(rank, share, i, true, error));
+    *start = dpcri_seconds();
+    DPCR_TRY(dpcri_stage_input(&share->layers, &slot->kept, part, error));
+    *stop = dpcri_seconds();
+    DPCR_TRY(give_error(rank, share, slot, i, part, true, error));
+    if (!rank->table->lowered) DPCR_TRY(give_error(rank, share, slot, i, part, false, error));
+    if (where(rank, DPCRI_AT_W, share->stage, i) != rank->index)
+        DPCR_TRY(put(rank, DPCRI_MESSAGE_G, where(rank, DPCRI_AT_W, share->stage, i), share->stage, i, part,
+                     slot->kept.g[part], slot->kept.part_bytes[part], error));
+done:
+    return status;
+}
+
+static dpcr_status do_weight(dpcri_rank *rank, dpcri_share *share, dpcri_held *slot, int64_t i, double *start,
+                             double *stop, dpcr_error *error) {
+    dpcr_status status;
+    DPCR_TRY(take_kept(rank, share, slot, i, error));
+    DPCR_TRY(take_adjoints(rank, share, slot, i, error));
+    DPCR_TRY(dpcri_share_use_version(rank, share, i, true, error));
+    *start = dpcri_seconds();
+    DPCR_TRY(dpcri_stage_weight(&share->layers, &slot->kept, error));
+    DPCR_TRY(dpcri_share_update(rank, share, i, error));
+    *stop = dpcri_seconds();
+done:
+    return status;
+}
+
+// I and W in one: the error goes on between them.
+static dpcr_status do_both(dpcri_rank *rank, dpcri_share *share, dpcri_held *slot, int64_t i, double *start,
+                           double *stop, dpcr_error *error) {
+    dpcr_status status;
+    double between;
+    DPCR_TRY(do_input(rank, share, slot, i, 0, start, stop, error));
+    DPCR_TRY(do_weight(rank, share, slot, i, &between, stop, error));
+done:
+    return status;
+}
+
+static dpcr_status run_action(dpcri_rank *rank, const dpcr_action *a, double *start, double *stop, dpcr_error *error) {
+    dpcr_status status;
+    dpcri_share *share = dpcri_rank_share(rank, a->stage);
+    const int64_t i = a->microbatch;
+    dpcri_held *slot;
+    *start = *stop = dpcri_seconds();
+    DPCR_TRY(open_slot(rank, a->stage, i, &slot, error));
+    switch ((dpcr_task)a->task) {
+        case DPCR_TASK_F: DPCR_TRY(do_forward(rank, share, slot, i, start, stop, error)); break;
+        case DPCR_TASK_I: DPCR_TRY(do_input(rank, share, slot, i, a->part == 2, start, stop, error)); break;
+        case DPCR_TASK_W: DPCR_TRY(do_weight(rank, share, slot, i, start, stop, error)); break;
+        case DPCR_TASK_B: DPCR_TRY(do_both(rank, share, slot, i, start, stop, error)); break;
+        case DPCR_TASK_SEND_F: DPCR_TRY(give_activation(rank, share, slot, i, false, error)); break;
+        case DPCR_TASK_RECV_F: DPCR_TRY(take_activation(rank, share, slot, i, error)); break;
+        case DPCR_TASK_SEND_B: DPCR_TRY(give_error(rank, share, slot, i, 0, false, error)); break;
+        case DPCR_TASK_RECV_B: DPCR_TRY(take_error(rank, share, slot, i, error)); break;
+        default: break;
+    }
+    close_slot(share, i);
+done:
+    return status;
+}
+
+static dpcr_status start_run(dpcri_rank *rank, const dpcri_rows_source *source, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    rank->source = source;
+    rank->loss[0] = rank->loss[1] = rank->busy = rank->norm = 0;
+    rank->correct[0] = rank->correct[1] = 0;
+    for (int64_t k = 0; k < rank->share_count; k++) {
+        dpcri_share *share = &rank->shares[k];
+        DPCR_TRY(size_slots(rank, share, error));
+        dpcri_share_restart(share);
+        if (!share->optimiser) dpcr_model_zero_gradients(share->layers.model);
+        if (share->layers.outputs && share->rows > rank->label_room) {
+            dpcri_free(rank->context, rank->labels);
+            rank->label_room = share->rows;
+            rank->labels = dpcri_alloc(rank->context, (size_t)share->rows);
+            if (!rank->labels) DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "pipeline: no memory for labels"));
+        }
+    }
+done:
+    return status;
+}
+
+dpcr_status dpcri_rank_run(dpcri_rank *rank, const dpcri_rows_source *source, dpcr_error *error) {
+    dpcr_status status;
+    const dpcr_schedule *s = rank->table->schedule;
+    const int64_t row = s->first[rank->index], count = s->first[rank->index + 1] - row;
+    double start, stop;
+    DPCR_TRY(start_run(rank, source, error));
+    for (int64_t n = 0; n < count; n++) {
+        DPCR_TRY(run_action(rank, &s->actions[row + n], &start, &stop, error));
+        if (n == 0) rank->began = start;
+        rank->busy += stop - start;
+        if (rank->times) rank->times[2 * n] = start, rank->times[2 * n + 1] = stop;
+    }
+    for (int64_t k = 0; k < rank->share_count; k++) DPCR_TRY(dpcri_share_catch_up(rank, &rank->shares[k], error));
+    const double updates = dpcri_seconds();
+    if (s->semantics == DPCR_SYNCHRONOUS) DPCR_TRY(dpcri_rank_update(rank, error));
+    rank->ended = dpcri_seconds();
+    rank->busy += rank->ended - updates;
+    if (count == 0) rank->began = rank->ended;
+done:
+    return status;
+}

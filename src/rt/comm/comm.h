@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+// Messages between the ranks of one run: threads of this process, or processes of an MPI job. A message is named by
+// sender, receiver and tag; those of one name arrive in the order in which they were sent. A send takes a copy and
+// returns at once; a receive waits, but never longer than the run's deadline. When a rank fails, every other rank's
+// waiting ends.
+#ifndef DPCRI_RT_COMM_H
+#define DPCRI_RT_COMM_H
+
+#include "base/base.h"
+
+typedef struct dpcri_comm dpcri_comm;  // a rank's end
+
+typedef struct dpcri_comm_table {
+    dpcr_status (*send)(dpcri_comm *comm, int64_t to, int64_t tag, const void *data, size_t bytes, dpcr_error *error);
+    dpcr_status (*receive)(dpcri_comm *comm, int64_t from, int64_t tag, void *data, size_t bytes, dpcr_error *error);
+    void (*fail)(dpcri_comm *comm, const dpcr_error *error);
+} dpcri_comm_table;
+
+struct dpcri_comm {
+    const dpcri_comm_table *table;
+    int64_t rank, ranks;
+    int64_t largest_tag;
+    double deadline;  // seconds that a receive waits at most
+};
+
+// Tags are 0 .. largest_tag. Sending to oneself is no use of it.
+static inline dpcr_status dpcri_send(dpcri_comm *comm, int64_t to, int64_t tag, const void *data, size_t bytes,
+                                     dpcr_error *error) {
+    return comm->table->send(comm, to, tag, data, bytes, error);
+}
+// The message must have exactly so many bytes. DPCR_ERROR_SYSTEM when the deadline has passed, DPCR_ERROR_CANCELLED
+// when another rank has failed.
+static inline dpcr_status dpcri_receive(dpcri_comm *comm, int64_t from, int64_t tag, void *data, size_t bytes,
+                                        dpcr_error *error) {
+    return comm->table->receive(comm, from, tag, data, bytes, error);
+}
+// This rank goes no further: the others' waits end.
+static inline void dpcri_comm_fail(dpcri_comm *comm, const dpcr_error *error) { comm->table->fail(comm, error); }
+
+// ---- ranks as threads ----
+
+// Runs body(argument, comm) on `ranks` threads at once, rank 0 on the caller's. What the rank that failed first says is
+// the result. Messages are memory of `context`, whose allocator must bear being asked by several threads at once.
+typedef dpcr_status dpcri_rank_body(void *argument, dpcri_comm *comm, dpcr_error *error);
+dpcr_status dpcri_threads_run(dpcr_context *context, int64_t ranks, double deadline, dpcri_rank_body *body,
+                              void *argument, dpcr_error *error);
+
+#endif
