@@ -36,8 +36,9 @@ static const struct argp_option recurrent_options[] = {
      0},
     {"prefix", KEY_PREFIX, "TEXT", 0, "What stands before these names in the file, such as 'rnn.'", 0},
     {"input", KEY_INPUT, "FILE", 0, "x [T][B][I]: npy, 'FILE.npz:NAME', or '-'", 0},
-    {"h0", KEY_H0, "FILE", 0, "Initial states [layers directions][B][H] (default 0)", 0},
-    {"c0", KEY_C0, "FILE", 0, "The same of an LSTM's cells", 0},
+    {"h0", KEY_H0, "FILE", 0,
+     "Initial states [layers directions][B][H] (default 0); H is an LSTM's proj_size where it has one", 0},
+    {"c0", KEY_C0, "FILE", 0, "The same of an LSTM's cells [layers directions][B][hidden]", 0},
     {"lengths", KEY_LENGTHS, "FILE|N,N,...", 0, "Steps of each sequence; beyond them outputs are 0 (default: all T)",
      0},
     {"output", KEY_OUTPUT, "FILE.npy", 0, "y [T][B][directions H]; '-' for standard output", 0},
@@ -165,7 +166,8 @@ static bool make_array(dpcr_dtype dtype, int64_t a, int64_t b, int64_t c, bool w
 
 static int make_arrays(const recurrent *r, work *w) {
     const dpcr_recurrent_options *o = dpcr_recurrent_get_options(w->network);
-    const int64_t D = o->bidirectional ? 2 : 1, N = o->layers * D, H = o->hidden;
+    const int64_t D = o->bidirectional ? 2 : 1, N = o->layers * D, C = o->hidden;
+    const int64_t H = o->projection ? o->projection : o->hidden;  // of h
     const dpcr_array *x = w->given[X];
     if (x->ndim != 3)
         return cli_fail(CLI_INPUT, "--input has %d dimensions: wanted [T][B][%lld]", (int)x->ndim,
@@ -173,10 +175,10 @@ static int make_arrays(const recurrent *r, work *w) {
     const int64_t T = x->shape[0], B = x->shape[1];
     int status = check_shape("input", x, T, B, o->inputs);
     if (!status) status = check_shape("h0", w->given[H0], N, B, H);
-    if (!status) status = check_shape("c0", w->given[C0], N, B, H);
+    if (!status) status = check_shape("c0", w->given[C0], N, B, C);
     if (!status) status = check_shape("grad-output", w->given[GRAD_Y], T, B, D * H);
     if (!status) status = check_shape("grad-final", w->given[GRAD_H], N, B, H);
-    if (!status) status = check_shape("grad-final-c", w->given[GRAD_C], N, B, H);
+    if (!status) status = check_shape("grad-final-c", w->given[GRAD_C], N, B, C);
     if (status) return status;
     const bool lstm = o->kind == DPCR_LSTM, back = goes_back(r);
     w->pass = (dpcr_recurrent_pass){.size = sizeof w->pass, .x = *x};
@@ -188,10 +190,10 @@ static int make_arrays(const recurrent *r, work *w) {
     if (w->given[GRAD_C]) w->gradients.ct = *w->given[GRAD_C];
     const bool made = make_array(o->dtype, T, B, D * H, true, &w->pass.y) &&
                       make_array(o->dtype, N, B, H, true, &w->pass.ht) &&
-                      make_array(o->dtype, N, B, H, lstm, &w->pass.ct) &&
+                      make_array(o->dtype, N, B, C, lstm, &w->pass.ct) &&
                       make_array(o->dtype, T, B, o->inputs, back, &w->gradients.x) &&
                       make_array(o->dtype, N, B, H, back, &w->gradients.h0) &&
-                      make_array(o->dtype, N, B, H, back && lstm, &w->gradients.c0);
+                      make_array(o->dtype, N, B, C, back && lstm, &w->gradients.c0);
     return made ? read_lengths(r, w) : cli_failed();
 }
 
@@ -306,6 +308,7 @@ static int tell(const recurrent *r, const work *w) {
     cli_set_int(&result, "batch", w->pass.x.shape[1]);
     cli_set_int(&result, "inputs", o->inputs);
     cli_set_int(&result, "hidden", o->hidden);
+    if (o->projection) cli_set_int(&result, "projection", o->projection);
     cli_set_int(&result, "layers", o->layers);
     cli_set_bool(&result, "bidirectional", o->bidirectional != 0);
     cli_set_bool(&result, "bias", !o->no_bias);

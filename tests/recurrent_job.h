@@ -109,6 +109,27 @@ static inline void free_pass(job *j) {
 
 static const dpcr_recurrent_kind kinds[] = {DPCR_RNN_TANH, DPCR_RNN_RELU, DPCR_GRU, DPCR_LSTM};
 
+// And their variants.
+enum { CELLS = 10 };
+static inline dpcr_recurrent_options cell_of(size_t k, int64_t inputs, int64_t hidden) {
+    static const dpcr_recurrent_options cells[CELLS] = {
+        {.kind = DPCR_RNN_TANH},
+        {.kind = DPCR_RNN_RELU},
+        {.kind = DPCR_GRU},
+        {.kind = DPCR_LSTM},
+        {.kind = DPCR_LSTM, .projection = 5},
+        {.kind = DPCR_GRU, .reset_before = 1},
+        {.kind = DPCR_GRU, .clip = 0.25},
+        {.kind = DPCR_RNN_TANH, .clip = 0.25},
+        {.kind = DPCR_LSTM, .peepholes = 1, .input_forget = 1},
+        {.kind = DPCR_LSTM, .peepholes = 1, .projection = 3, .clip = 0.25},
+    };
+    dpcr_recurrent_options options = cells[k];
+    options.inputs = inputs;
+    options.hidden = hidden;
+    return options;
+}
+
 static inline void fill(const dpcr_array *a, unsigned seed) {
     uint64_t s = 0x9e3779b97f4a7c15u * (seed + 1);
     for (int64_t i = 0; i < count_of(a); i++) {
@@ -123,16 +144,17 @@ static inline job random_job(dpcr_context *context, dpcr_recurrent_options optio
     options.size = sizeof options;
     if (dpcr_recurrent_create(context, &options, &j.network, &error) != DPCR_OK) fail_msg("%s", error.text);
     const dpcr_recurrent_options *o = dpcr_recurrent_get_options(j.network);
-    const int64_t D = o->bidirectional ? 2 : 1, N = o->layers * D, H = o->hidden;
+    const int64_t D = o->bidirectional ? 2 : 1, N = o->layers * D, C = o->hidden;
+    const int64_t H = o->projection ? o->projection : o->hidden;
     const dpcr_array none = {0};
     const bool lstm = o->kind == DPCR_LSTM;
     j.pass = (dpcr_recurrent_pass){.size = sizeof j.pass,
                                    .x = make(o->dtype, T, B, o->inputs),
                                    .h0 = make(o->dtype, N, B, H),
-                                   .c0 = lstm ? make(o->dtype, N, B, H) : none,
+                                   .c0 = lstm ? make(o->dtype, N, B, C) : none,
                                    .y = make(o->dtype, T, B, D * H),
                                    .ht = make(o->dtype, N, B, H),
-                                   .ct = lstm ? make(o->dtype, N, B, H) : none};
+                                   .ct = lstm ? make(o->dtype, N, B, C) : none};
     j.gradients = (dpcr_recurrent_gradients){
         .size = sizeof j.gradients, .y = alike(&j.pass.y), .x = alike(&j.pass.x), .h0 = alike(&j.pass.h0)};
     fill(&j.pass.x, 1), fill(&j.pass.h0, 2), fill(&j.gradients.y, 3);

@@ -33,6 +33,17 @@ static void test_refusals(void **state) {
     o.kind = DPCR_GRU, o.dtype = DPCR_U32;
     REFUSED(dpcr_recurrent_create(context, &o, &network, &error), DPCR_ERROR_UNSUPPORTED, "uint32");
     o.dtype = DPCR_F32;
+    dpcr_recurrent_options v = o;
+    v.projection = 2;
+    REFUSED(dpcr_recurrent_create(context, &v, &network, &error), DPCR_ERROR_ARGUMENT, "are of an LSTM; this is gru");
+    v.kind = DPCR_LSTM, v.projection = 4;
+    REFUSED(dpcr_recurrent_create(context, &v, &network, &error), DPCR_ERROR_ARGUMENT, "projection is 4, wanted 1..3");
+    v.projection = 0, v.reset_before = 1;
+    REFUSED(dpcr_recurrent_create(context, &v, &network, &error), DPCR_ERROR_ARGUMENT, "is of a GRU; this is lstm");
+    v.reset_before = 0, v.reverse = v.bidirectional = 1;
+    REFUSED(dpcr_recurrent_create(context, &v, &network, &error), DPCR_ERROR_ARGUMENT, "not both");
+    v.reverse = 0, v.clip = NAN;
+    REFUSED(dpcr_recurrent_create(context, &v, &network, &error), DPCR_ERROR_ARGUMENT, "clip is nan");
     job j = random_job(context, o, 5, 2);
     dpcr_recurrent_plan_options p = {.size = sizeof p, .length = -1, .batch = 2};
     REFUSED(dpcr_recurrent_plan_create(j.network, &p, &j.plan, &error), DPCR_ERROR_ARGUMENT, "length -1");
@@ -75,19 +86,18 @@ static void test_refusals(void **state) {
     dpcr_context_destroy(context);
 }
 
-// What save writes, load reads: the same parameters, and the RNN's function.
+// What save writes, load reads: the same parameters, the RNN's function and variants.
 static void test_files(void **state) {
     (void)state;
     dpcr_context *context = make_context(1);
-    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
-        const dpcr_recurrent_options options = {.size = sizeof options,
-                                                .kind = kinds[k],
-                                                .inputs = 3,
-                                                .hidden = 4,
-                                                .layers = 2,
-                                                .bidirectional = 1,
-                                                .no_bias = k % 2,
-                                                .seed = 7};
+    for (size_t k = 0; k < CELLS; k++) {
+        dpcr_recurrent_options options = cell_of(k, 3, 7);
+        options.size = sizeof options;
+        options.layers = 2;
+        options.bidirectional = k % 3 != 0;
+        options.reverse = k % 3 == 0 && k > 0;
+        options.no_bias = k % 2;
+        options.seed = 7;
         char path[] = "dpcr_test_recurrent_XXXXXX";
         const int file = mkstemp(path);
         assert_true(file >= 0);
@@ -97,8 +107,9 @@ static void test_files(void **state) {
         if (dpcr_recurrent_save(made, path, &error) != DPCR_OK) fail_msg("%s", error.text);
         if (dpcr_recurrent_load(context, path, "", 0, &read, &error) != DPCR_OK) fail_msg("%s", error.text);
         const dpcr_recurrent_options *o = dpcr_recurrent_get_options(read);
-        assert_int_equal(o->kind, kinds[k]);
-        assert_int_equal(o->layers, 2);
+        options.dtype = DPCR_F32;
+        options.seed = 0;
+        assert_memory_equal(o, &options, sizeof options);
         int64_t count, other;
         const void *a = dpcr_recurrent_vector(made, &count), *b = dpcr_recurrent_vector(read, &other);
         assert_int_equal(count, other);
@@ -107,6 +118,35 @@ static void test_files(void **state) {
         remove(path);
         close(file);
     }
+    dpcr_context_destroy(context);
+}
+
+// A GRU's file whose metadata tell of what no GRU has, or of nothing that is a number.
+static void test_metadata_that_lie(void **state) {
+    (void)state;
+    static const char *const pairs[][3] = {{"onnx.input_forget", "1", "a variant that gru of both directions has not"},
+                                           {"onnx.direction", "reverse", "a variant that gru of both directions"},
+                                           {"onnx.clip", "x", "onnx.clip is 'x'"},
+                                           {"onnx.clip", "-1", "onnx.clip is '-1'"},
+                                           {"onnx.clip", "inf", "onnx.clip is 'inf'"}};
+    dpcr_context *context = make_context(1);
+    dpcr_tensors t = {0};
+    assert_int_equal(dpcr_safetensors_read(context, FIXTURES "/recurrent_gru_deep.safetensors", &t, NULL), DPCR_OK);
+    for (size_t k = 0; k < sizeof pairs / sizeof pairs[0]; k++) {
+        char path[] = "dpcr_test_recurrent_XXXXXX", key[64], value[64], *keys[] = {key}, *values[] = {value};
+        const int file = mkstemp(path);
+        assert_true(file >= 0);
+        snprintf(key, sizeof key, "%s", pairs[k][0]);
+        snprintf(value, sizeof value, "%s", pairs[k][1]);
+        const dpcr_tensors told = {
+            .count = t.count, .items = t.items, .metadata_count = 1, .metadata_keys = keys, .metadata_values = values};
+        dpcr_recurrent *network;
+        assert_int_equal(dpcr_safetensors_write(path, &told, NULL), DPCR_OK);
+        REFUSED(dpcr_recurrent_load(context, path, NULL, 0, &network, &error), DPCR_ERROR_FORMAT, pairs[k][2]);
+        remove(path);
+        close(file);
+    }
+    dpcr_tensors_free(context, &t);
     dpcr_context_destroy(context);
 }
 
@@ -361,13 +401,10 @@ static void test_open_schemes_and_repaired_tapes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_files),
-        cmocka_unit_test(test_files_that_lie),
-        cmocka_unit_test(test_memory_refused),
-        cmocka_unit_test(test_padding_may_hold_anything),
-        cmocka_unit_test(test_many_sequences),
-        cmocka_unit_test(test_open_schemes_and_repaired_tapes),
+        cmocka_unit_test(test_refusals),          cmocka_unit_test(test_files),
+        cmocka_unit_test(test_metadata_that_lie), cmocka_unit_test(test_files_that_lie),
+        cmocka_unit_test(test_memory_refused),    cmocka_unit_test(test_padding_may_hold_anything),
+        cmocka_unit_test(test_many_sequences),    cmocka_unit_test(test_open_schemes_and_repaired_tapes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,6 +15,15 @@
 //   GRU   gates r, z, n:  n = tanh(x_n + r u_n),  h' = (1 - z) n + z h
 //   LSTM  gates i, f, g, o:  c' = f c + i g,  h' = o tanh(c')
 //
+// and in variants, those of ONNX and PyTorch's proj_size:
+//
+//   GRU, reset_before   n = tanh(x_n + W_n (r h))      the reset gate before the product (linear_before_reset = 0)
+//   LSTM, peepholes     i and f get p_i c and p_f c besides, o gets p_o c'
+//   LSTM, input_forget  f = 1 - i
+//   LSTM, projection    h' = W_hr (o tanh(c')), of P numbers: proj_size
+//   clip                what goes into a function (of an LSTM also c' into its tanh) is cut to -clip..clip
+//   reverse             the only direction runs from T-1 to 0
+//
 // Source of the formulas: the documentation of torch.nn; derivatives in docs/math/recurrent.md.
 #ifndef DEEPPCR_RECURRENT_H
 #define DEEPPCR_RECURRENT_H
@@ -40,6 +49,12 @@ typedef struct dpcr_recurrent_options {
     int bidirectional;       // D = 2 directions instead of 1
     int no_bias;             // PyTorch's bias=False
     uint64_t seed;           // of the initialisation: PyTorch's default, U(-1/sqrt(H), 1/sqrt(H)), counter-based
+    int64_t projection;      // LSTM: P in 1..H-1, the numbers of h; 0: H. Below, H of h, y and W_hh's columns is then P
+    int reverse;             // not with bidirectional
+    int reset_before;        // GRU
+    int peepholes;           // LSTM
+    int input_forget;        // LSTM
+    double clip;             // >= 0; 0: none
 } dpcr_recurrent_options;
 
 typedef struct dpcr_recurrent dpcr_recurrent;
@@ -52,7 +67,8 @@ DPCR_API const dpcr_recurrent_options *dpcr_recurrent_get_options(const dpcr_rec
 
 // Parameters by PyTorch's names and shapes, layer by layer, the reverse direction after the forward one:
 // "weight_ih_l{l}{_reverse}" [gates H][I, or D H], "weight_hh_l..." [gates H][H], "bias_ih_l..." and "bias_hh_l..."
-// [gates H]. Views, contiguous, into the network's own memory, valid until destroy. `name` (name_bytes at least 64),
+// [gates H]; of a projection also "weight_hr_l..." [P][H], of peepholes "weight_ch_l..." [3 H], p_i, p_f, p_o. Views,
+// contiguous, into the network's own memory, valid until destroy. `name` (name_bytes at least 64),
 // `parameter`, `gradient` may each be NULL.
 DPCR_API int64_t dpcr_recurrent_parameter_count(const dpcr_recurrent *network);
 DPCR_API dpcr_status dpcr_recurrent_parameter(const dpcr_recurrent *network, int64_t index, char *name,
@@ -65,8 +81,10 @@ DPCR_API void dpcr_recurrent_zero_gradients(dpcr_recurrent *network);
 
 // safetensors as PyTorch's state_dict() gives it. The tensors say what network it is: kind by the rows of weight_hh
 // against its columns, layers, directions, widths, biases and dtype by names and shapes. Whether an RNN's function is
-// tanh or ReLU they do not say: `kind` does (0: what save wrote, else tanh); any other kind is only checked. What does
-// not fit together: DPCR_ERROR_FORMAT naming the tensor. `prefix` stands before every name ("rnn." for instance; NULL:
+// tanh or ReLU they do not say: `kind` does (0: what save wrote, else tanh); any other kind is only checked. What
+// shapes cannot say stands in the file's metadata, as save and dpcr_onnx_read_recurrent write it: "onnx.direction"
+// "reverse", "onnx.linear_before_reset" "0", "onnx.input_forget" "1", "onnx.clip" a number. What does not fit together:
+// DPCR_ERROR_FORMAT naming the tensor. `prefix` stands before every name ("rnn." for instance; NULL:
 // nothing); other tensors are ignored.
 DPCR_API dpcr_status dpcr_recurrent_load(dpcr_context *context, const char *path, const char *prefix,
                                          dpcr_recurrent_kind kind, dpcr_recurrent **network, dpcr_error *error);
@@ -79,7 +97,7 @@ DPCR_API dpcr_status dpcr_recurrent_save(const dpcr_recurrent *network, const ch
 typedef struct dpcr_recurrent_pass {
     size_t size;             // sizeof(dpcr_recurrent_pass) of the caller
     dpcr_array x;            // [T][B][I]
-    dpcr_array h0, c0;       // [N][B][H] or data NULL: zeros; c0 of an LSTM only
+    dpcr_array h0, c0;       // [N][B][H] or data NULL: zeros; c0 of an LSTM only ([N][B][H] also with a projection)
     const int64_t *lengths;  // [B] in 0..T, or NULL: all T. Past its end a sequence's y is 0, and its last state stays;
                              // the reverse direction begins at its end. Equal, bit for bit, to the sequences run apart
     dpcr_array y;            // [T][B][D H]

@@ -12,6 +12,17 @@
 // stands for the gradients of what the gates' functions got, in the tape's order (of a GRU: of x_r + u_r, x_z + u_z, m,
 // and x_n + r m).
 //
+// A variant (dpcri_gates_variant) has what these lack, by steps of its own outside the tiles (gates_variant.inc):
+//
+//   clip                what goes into a gate's function, and an LSTM's c' before its tanh, is cut to -clip..clip
+//   GRU, reset before   n = tanh(x_n + W_n (r h)), biases all in x                     tape r, z, r h, n
+//   LSTM, peepholes     i and f get p_i c and p_f c, o gets p_o c'
+//   LSTM, coupled       f = 1 - i                                                      e_f = 0
+//   LSTM, projection    h' = W_hr s, s = o tanh(c'); h and W_hh's columns have P numbers
+//
+// Its tape has more numbers behind these: of a projection s [H] and room for the gradient of h' [P], both filled going
+// back; of clip, GRU and LSTM, a 1 or 0 for each gate's function, whether what went in was not cut.
+//
 // Order of every sum: k ascending, one fma a term; of an RNN and going back even and odd k apart. So the bits of a
 // strand depend neither on its place nor on what runs beside it. Sigmoid is (1 + tanh(u / 2)) / 2: its error is
 // absolute.
@@ -32,15 +43,48 @@ enum { DPCRI_GATES_MOST = 4 };
 extern const int dpcri_gates_count[DPCRI_GATES_KINDS], dpcri_gates_tape[DPCRI_GATES_KINDS],
     dpcri_gates_state[DPCRI_GATES_KINDS];
 
+typedef struct dpcri_gates_variant {
+    double clip;            // 0: none
+    bool reset_before;      // GRU
+    bool coupled;           // LSTM
+    bool peepholes;         // LSTM
+    int64_t projection;     // LSTM: P; 0: none
+    const void *peephole;   // p_i, p_f, p_o [3][H]
+    const void *project;    // W_hr as dpcri_gates_pack_matrix laid it
+    const void *unproject;  // the same for the way back
+} dpcri_gates_variant;
+
 typedef struct dpcri_gates {
     dpcr_context *context;  // scratch that does not fit the stack comes from its allocator
     dpcri_gates_kind kind;
     int activation;        // RNN: DPCRI_ACT_RELU or DPCRI_ACT_TANH
     int64_t width;         // H
-    const void *forward;   // W_hh as `pack` laid it
+    const void *forward;   // W_hh as `pack` laid it; of a variant as dpcri_gates_pack_variant did
     const void *backward;  // the same for the way back
     const void *bias;      // GRU: b_hn [H]
+    bool varied;
+    dpcri_gates_variant variant;  // where varied
 } dpcri_gates;
+
+// Numbers of h, of a strand's state, of its tape.
+static inline int64_t dpcri_gates_outputs(const dpcri_gates *g) {
+    return g->varied && g->variant.projection ? g->variant.projection : g->width;
+}
+static inline int64_t dpcri_gates_states(const dpcri_gates *g) {
+    return dpcri_gates_outputs(g) + (g->kind == DPCRI_GATES_LSTM ? g->width : 0);
+}
+static inline int64_t dpcri_gates_tapes(const dpcri_gates *g) {
+    const int64_t H = g->width, P = g->varied ? g->variant.projection : 0;
+    const bool cut = g->varied && g->variant.clip > 0 && g->kind != DPCRI_GATES_RNN;
+    return (dpcri_gates_tape[g->kind] + (cut ? dpcri_gates_count[g->kind] : 0)) * H + (P ? H + P : 0);
+}
+
+// Steps before which a strand's state counts as zero, however it was: row r's step s where at[s step + r] is not 0.
+typedef struct dpcri_marks {
+    const unsigned char *at;  // NULL: none
+    int64_t step;
+    const void *zeros;  // [state] zeros
+} dpcri_marks;
 
 // Every strand through all steps. input [lanes][steps][rows] with gates x H numbers, in and last [lanes][rows], states
 // and tape [lanes][steps][rows]; states, last and tape may be NULL; last may be `in`. ends (or NULL) [rows]: row r's
@@ -50,6 +94,7 @@ typedef struct dpcri_gates_forward {
     dpcri_grid input, in, states, last, tape;
     const int64_t *ends;
     int64_t first, stride;
+    dpcri_marks resets;  // by the same numbers of steps as ends
 } dpcri_gates_forward;
 
 // From the last step down:  g += direct;  kept = g;  e;  g = what goes through beside the gates + e W_hh;  first_out =
@@ -62,7 +107,8 @@ typedef struct dpcri_gates_adjoint {
     const int64_t *ends;
     int64_t first, stride;
     bool gates_only;
-    bool direct_is_h;  // direct has H numbers a step: of an LSTM nothing comes in at c
+    bool direct_is_h;  // direct has h's numbers alone: of an LSTM nothing comes in at c
+    dpcri_marks resets;
 } dpcri_gates_adjoint;
 
 typedef struct dpcri_gates_kernels {
@@ -82,6 +128,18 @@ bool dpcri_gates_packed(const dpcri_gates_kernels *kernels, dpcri_gates_kind kin
 // zeros beyond H. nn: of the same dtype.
 void dpcri_gates_pack(const dpcri_gates_kernels *kernels, const dpcri_nn_kernels *nn, dpcri_gates_kind kind,
                       int64_t width, const void *weight, void *forward, void *backward);
+
+// The same of a variant, W_hh [gates H][h's numbers].
+bool dpcri_gates_packed_variant(const dpcri_gates_kernels *kernels, const dpcri_gates *gates, int64_t *forward,
+                                int64_t *backward);
+void dpcri_gates_pack_variant(const dpcri_gates_kernels *kernels, const dpcri_nn_kernels *nn, const dpcri_gates *gates,
+                              const void *weight, void *forward, void *backward);
+// A [rows][columns] for y += A x: in tiles of a vector of rows, [tile][columns][units]; and for y += A^T x, in tiles of
+// columns, [tile][rows][units]. Either may be NULL; numbers as many as dpcri_gates_packed_matrix says.
+bool dpcri_gates_packed_matrix(const dpcri_gates_kernels *kernels, int64_t rows, int64_t columns, int64_t *forward,
+                               int64_t *backward);
+void dpcri_gates_pack_matrix(const dpcri_gates_kernels *kernels, const dpcri_nn_kernels *nn, int64_t rows,
+                             int64_t columns, const void *weight, void *forward, void *backward);
 
 // The table of the level in force; NULL for other dtypes than float and double. And of one level, NULL where this build
 // or this CPU lacks it.

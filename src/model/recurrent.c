@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Recurrent networks: options, memory, the table of parameters, initialisation. One vector of parameters, one of
-// gradients; layer by layer, the reverse direction after the forward one:  weight_ih, weight_hh, bias_ih, bias_hh.
+// gradients; layer by layer, the reverse direction after the forward one:  weight_ih, weight_hh, bias_ih, bias_hh,
+// weight_hr, weight_ch, as far as the network has them.
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,6 +28,25 @@ dpcr_status dpcr_recurrent_kind_find(const char *name, dpcr_recurrent_kind *kind
                       name ? name : "");
 }
 
+static dpcr_status check_variant(const dpcr_recurrent_options *o, dpcr_error *error) {
+    const char *const call = "recurrent_create", *const kind = dpcr_recurrent_kind_name(o->kind);
+    if (o->kind != DPCR_LSTM && (o->projection || o->peepholes || o->input_forget))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "%s: projection, peepholes and input_forget are of an LSTM; this is %s", call, kind);
+    if (o->kind != DPCR_GRU && o->reset_before)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: reset_before is of a GRU; this is %s", call, kind);
+    if (o->projection < 0 || o->projection >= o->hidden)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "%s: projection is %lld, wanted 1..%lld, fewer than hidden, or 0 for none", call,
+                          (long long)o->projection, (long long)o->hidden - 1);
+    if (o->reverse && o->bidirectional)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: reverse is the only direction, or bidirectional: not both",
+                          call);
+    if (!(o->clip >= 0 && o->clip <= DBL_MAX))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: clip is %g, wanted 0 (none) or more", call, o->clip);
+    return DPCR_OK;
+}
+
 static dpcr_status check_options(const dpcr_recurrent_options *o, dpcr_error *error) {
     const char *const call = "recurrent_create";
     if (o->kind < DPCR_RNN_TANH || o->kind > DPCR_LSTM)
@@ -41,28 +62,61 @@ static dpcr_status check_options(const dpcr_recurrent_options *o, dpcr_error *er
             error, DPCR_ERROR_ARGUMENT,
             "%s: inputs %lld, hidden %lld, layers %lld; wanted inputs >= 1, hidden in 1..%d, layers in 1..4096", call,
             (long long)o->inputs, (long long)o->hidden, (long long)o->layers, WIDEST);
-    return DPCR_OK;
+    return check_variant(o, error);
 }
 
 int64_t dpcri_recurrent_inputs(const dpcr_recurrent *n, int64_t chain) {
-    return chain < n->directions ? n->options.inputs : n->directions * n->options.hidden;
+    return chain < n->directions ? n->options.inputs : dpcri_recurrent_y(n);
 }
 
-// Numbers of one layer and direction, and the offset of one of its tensors.
-static int64_t tensor_offset(const dpcr_recurrent *n, int64_t chain, int which) {
+// Rows and columns of a tensor; 0 rows: the network has none.
+static void tensor_shape(const dpcr_recurrent *n, int64_t chain, int which, int64_t shape[2]) {
     const int64_t H = n->options.hidden, gates = dpcri_gates_count[n->gates] * H;
-    const int64_t sizes[4] = {gates * dpcri_recurrent_inputs(n, chain), gates * H, n->options.no_bias ? 0 : gates,
-                              n->options.no_bias ? 0 : gates};
-    int64_t offset = 0;
-    for (int i = 0; i < which; i++) offset += sizes[i];
+    const int64_t bias = n->options.no_bias ? 0 : gates;
+    const int64_t shapes[DPCRI_RECURRENT_TENSORS][2] = {
+        [DPCRI_WEIGHT_IH] = {gates, dpcri_recurrent_inputs(n, chain)},
+        [DPCRI_WEIGHT_HH] = {gates, dpcri_recurrent_h(n)},
+        [DPCRI_BIAS_IH] = {bias, 1},
+        [DPCRI_BIAS_HH] = {bias, 1},
+        [DPCRI_WEIGHT_HR] = {n->options.projection, H},
+        [DPCRI_WEIGHT_CH] = {n->options.peepholes ? 3 * H : 0, 1},
+    };
+    memcpy(shape, shapes[which], sizeof shapes[which]);
+}
+
+// Numbers of one layer and direction before one of its tensors.
+static int64_t tensor_offset(const dpcr_recurrent *n, int64_t chain, int which) {
+    int64_t offset = 0, shape[2];
+    for (int i = 0; i < which; i++) {
+        tensor_shape(n, chain, i, shape);
+        offset += shape[0] * shape[1];
+    }
     return offset;
 }
 
 int64_t dpcri_recurrent_offset(const dpcr_recurrent *n, int64_t chain, dpcri_recurrent_tensor which) {
-    if (n->options.no_bias && which >= DPCRI_BIAS_IH) return -1;
-    const int64_t first = tensor_offset(n, 0, 4), later = tensor_offset(n, n->directions, 4), below = n->directions;
+    int64_t shape[2];
+    tensor_shape(n, chain, which, shape);
+    if (!shape[0]) return -1;
+    const int64_t first = tensor_offset(n, 0, DPCRI_RECURRENT_TENSORS),
+                  later = tensor_offset(n, n->directions, DPCRI_RECURRENT_TENSORS), below = n->directions;
     const int64_t begin = chain <= below ? chain * first : below * first + (chain - below) * later;
     return begin + tensor_offset(n, chain, which);
+}
+
+static dpcri_gates cell_of(const dpcr_recurrent *n) {
+    const dpcr_recurrent_options *o = &n->options;
+    const dpcri_gates_variant variant = {.clip = o->clip,
+                                         .reset_before = o->reset_before,
+                                         .coupled = o->input_forget,
+                                         .peepholes = o->peepholes,
+                                         .projection = o->projection};
+    return (dpcri_gates){.context = n->context,
+                         .kind = n->gates,
+                         .activation = o->kind == DPCR_RNN_RELU ? DPCRI_ACT_RELU : DPCRI_ACT_TANH,
+                         .width = o->hidden,
+                         .varied = o->clip > 0 || o->reset_before || o->input_forget || o->peepholes || o->projection,
+                         .variant = variant};
 }
 
 // False: more than memory can number.
@@ -72,11 +126,13 @@ static bool lay_out(dpcr_recurrent *n) {
     n->directions = o->bidirectional ? 2 : 1;
     n->chains = o->layers * n->directions;
     n->gates = o->kind == DPCR_GRU ? DPCRI_GATES_GRU : o->kind == DPCR_LSTM ? DPCRI_GATES_LSTM : DPCRI_GATES_RNN;
+    n->cell = cell_of(n);
     n->element = dpcr_dtype_size(o->dtype);
     const int64_t widest = o->inputs > 2 * o->hidden ? o->inputs : 2 * o->hidden;
-    if (!dpcri_add(widest, o->hidden + 2, &columns) || !dpcri_mul(columns, 4 * o->hidden, &numbers)) return false;
+    if (!dpcri_add(widest, 2 * o->hidden + 3, &columns) || !dpcri_mul(columns, 4 * o->hidden, &numbers)) return false;
     if (!dpcri_mul(numbers, n->chains, &numbers) || !dpcri_mul(numbers, 64, &bytes)) return false;
-    n->count = dpcri_recurrent_offset(n, n->chains - 1, DPCRI_WEIGHT_IH) + tensor_offset(n, n->chains - 1, 4);
+    n->count = dpcri_recurrent_offset(n, n->chains - 1, DPCRI_WEIGHT_IH) +
+               tensor_offset(n, n->chains - 1, DPCRI_RECURRENT_TENSORS);
     return true;
 }
 
@@ -109,6 +165,10 @@ dpcr_status dpcr_recurrent_create(dpcr_context *context, const dpcr_recurrent_op
     if (!given.layers) given.layers = 1;
     given.bidirectional = given.bidirectional != 0;
     given.no_bias = given.no_bias != 0;
+    given.reverse = given.reverse != 0;
+    given.reset_before = given.reset_before != 0;
+    given.peepholes = given.peepholes != 0;
+    given.input_forget = given.input_forget != 0;
     dpcr_status status = check_options(&given, error);
     if (status != DPCR_OK) return status;
     dpcr_recurrent *n = dpcri_alloc_zero(context, sizeof *n);
@@ -146,25 +206,40 @@ void dpcr_recurrent_destroy(dpcr_recurrent *n) {
 
 const dpcr_recurrent_options *dpcr_recurrent_get_options(const dpcr_recurrent *n) { return n ? &n->options : NULL; }
 
-static int64_t tensors_of(const dpcr_recurrent *n) { return n->options.no_bias ? 2 : 4; }
+static int64_t tensors_of(const dpcr_recurrent *n) {
+    int64_t count = 0;
+    for (int i = 0; i < DPCRI_RECURRENT_TENSORS; i++)
+        count += dpcri_recurrent_offset(n, 0, (dpcri_recurrent_tensor)i) >= 0;
+    return count;
+}
+
+// The one of that number among those that there are.
+static dpcri_recurrent_tensor tensor_at(const dpcr_recurrent *n, int64_t number) {
+    int which = 0;
+    for (;; which++)
+        if (dpcri_recurrent_offset(n, 0, (dpcri_recurrent_tensor)which) >= 0 && number-- == 0)
+            return (dpcri_recurrent_tensor)which;
+}
 
 int64_t dpcr_recurrent_parameter_count(const dpcr_recurrent *n) { return n ? n->chains * tensors_of(n) : 0; }
 
 dpcr_status dpcr_recurrent_parameter(const dpcr_recurrent *n, int64_t index, char *name, size_t name_bytes,
                                      dpcr_array *parameter, dpcr_array *gradient, dpcr_error *error) {
-    static const char *const names[] = {"weight_ih", "weight_hh", "bias_ih", "bias_hh"};
+    static const char *const names[DPCRI_RECURRENT_TENSORS] = {"weight_ih", "weight_hh", "bias_ih",
+                                                               "bias_hh",   "weight_hr", "weight_ch"};
     if (!n || index < 0 || index >= dpcr_recurrent_parameter_count(n))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "recurrent_parameter: index %lld, wanted 0..%lld",
                           (long long)index, (long long)dpcr_recurrent_parameter_count(n) - 1);
-    const int64_t chain = index / tensors_of(n), H = n->options.hidden;
-    const dpcri_recurrent_tensor which = (dpcri_recurrent_tensor)(index % tensors_of(n));
+    const int64_t chain = index / tensors_of(n);
+    const dpcri_recurrent_tensor which = tensor_at(n, index % tensors_of(n));
     const int64_t offset = dpcri_recurrent_offset(n, chain, which);
-    const int64_t shape[2] = {dpcri_gates_count[n->gates] * H,
-                              which == DPCRI_WEIGHT_IH ? dpcri_recurrent_inputs(n, chain) : H};
+    int64_t shape[2];
+    tensor_shape(n, chain, which, shape);
     if (name)
         snprintf(name, name_bytes, "%s_l%lld%s", names[which], (long long)(chain / n->directions),
                  chain % n->directions ? "_reverse" : "");
-    const int32_t dims = which < DPCRI_BIAS_IH ? 2 : 1;
+    const bool vector = which == DPCRI_BIAS_IH || which == DPCRI_BIAS_HH || which == DPCRI_WEIGHT_CH;
+    const int32_t dims = vector ? 1 : 2;
     if (parameter)
         *parameter = dpcr_array_make(dpcri_recurrent_at(n, n->parameters, offset), n->options.dtype, dims, shape);
     if (gradient)

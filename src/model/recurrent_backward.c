@@ -2,32 +2,37 @@
 // Backward through a recurrent network, layer by layer from the last. Each chain's adjoint leaves the gates' gradients
 // e in the tape, window by window; while they lie in cache, of the window's rows
 //     dx = e_x W_ih,   dW_ih += e_x^T x,   dW_hh += e_h^T h_before,   db_ih += sum e_x,   db_hh += sum e_h
-// where e_x and e_h are the columns of e that go with the input's part and with W_hh. A task owns rows of the result
-// and takes the window's rows in order, so the bits do not depend on the number of threads.
+// where e_x and e_h are the columns of e that go with the input's part and with W_hh. Variants leave in e what else
+// they multiply: rows of W_hh that met r h, dW_hr += g^T s; and peepholes get sums of e c by element. A task owns rows
+// of the result and takes the window's rows in order, so the bits do not depend on the number of threads.
 #include <string.h>
 
 #include "model/recurrent_internal.h"
 #include "nn/layer.h"
 
-enum { RESULT_ROWS = 32, BLOCK = 64 };
+enum { RESULT_ROWS = 32, BLOCK = 64, PEEPHOLES = 3 };
 
 static int64_t hidden_of(const dpcr_recurrent_plan *p) { return p->network->options.hidden; }
-static int64_t state_of(const dpcr_recurrent_plan *p) { return dpcri_gates_state[p->network->gates] * hidden_of(p); }
-static int64_t tape_of(const dpcr_recurrent_plan *p) { return dpcri_gates_tape[p->network->gates] * hidden_of(p); }
-static int64_t outputs_of(const dpcr_recurrent_plan *p) { return p->network->directions * hidden_of(p); }
+static int64_t h_of(const dpcr_recurrent_plan *p) { return dpcri_recurrent_h(p->network); }
+static int64_t state_of(const dpcr_recurrent_plan *p) { return dpcri_recurrent_w(p->network); }
+static int64_t tape_of(const dpcr_recurrent_plan *p) { return dpcri_recurrent_taped(p->network); }
+static int64_t outputs_of(const dpcr_recurrent_plan *p) { return dpcri_recurrent_y(p->network); }
 
-// Columns of e and the rows of a weight matrix that they go with.
+// Columns of e and the rows of a weight matrix that they go with. own: not -1: columns of e that they are multiplied
+// with, instead of what the matrix met otherwise.
 typedef struct stripe {
-    int64_t column, row, count;
+    int64_t column, row, count, own;
 } stripe;
 
-// Of W_ih (input) or W_hh: a GRU's e is r, z, m, n, and m goes with W_hh, n with W_ih. Returns their number.
+// Of W_ih (input) or W_hh: a GRU's e is r, z, m, n, and m goes with W_hh, n with W_ih; where it resets before, n goes
+// with both, and m is the r h that W_n met. Returns their number.
 static int stripes_of(const dpcr_recurrent_plan *plan, bool input, stripe stripes[2]) {
     const int64_t H = hidden_of(plan);
-    const bool gru = plan->network->gates == DPCRI_GATES_GRU;
-    stripes[0] = (stripe){0, 0, gru && input ? 2 * H : dpcri_gates_count[plan->network->gates] * H};
-    if (!gru || !input) return 1;
-    stripes[1] = (stripe){3 * H, 2 * H, H};
+    const bool before = plan->network->cell.variant.reset_before;
+    const bool split = plan->network->gates == DPCRI_GATES_GRU && (input || before);
+    stripes[0] = (stripe){0, 0, split ? 2 * H : dpcri_gates_count[plan->network->gates] * H, -1};
+    if (!split) return 1;
+    stripes[1] = (stripe){3 * H, 2 * H, H, before && !input ? 2 * H : -1};
     return 2;
 }
 
@@ -55,7 +60,8 @@ typedef struct chain_products {
     int64_t chain;
     bool turned;  // e, z and x lie against the chain's order
     dpcri_rows e, z, x, z0;
-    weight_sums hidden, input;
+    weight_sums hidden, input, projected;
+    char *peepholes;      // gradients [3][H], or NULL
     dpcri_rows back;      // the gradient of x; data NULL: not wanted
     bool add;             // onto what is there
     int64_t first, rows;  // of the present steps, as e lies
@@ -70,21 +76,22 @@ static int64_t tasks_of(const weight_sums *w) {
 }
 
 static void add_pair(const dpcri_nn_kernels *nn, const weight_sums *w, const rows_pair *pair, int64_t column,
-                     int64_t row, int64_t m) {
+                     int64_t row, int64_t own, int64_t m) {
+    const dpcri_rows v = own < 0 ? pair->v : dpcri_rows_at(pair->e, 0, own, nn->element);
     void *weight = w->weight + (size_t)(row * w->width) * nn->element;
     void *bias = w->bias ? w->bias + (size_t)row * nn->element : NULL;
     for (int64_t k = 0; k < pair->rows; k += BLOCK) {
         const int64_t depth = pair->rows - k < BLOCK ? pair->rows - k : BLOCK;
         const dpcri_rows e = dpcri_rows_at(pair->e, k, column, nn->element);
-        if (pair->v.data)
+        if (v.data)
             nn->product(&(dpcri_product){.m = m,
                                          .n = w->width,
                                          .depth = depth,
                                          .a = e.data,
                                          .a_row = 1,
                                          .a_col = e.row,
-                                         .b = dpcri_rows_at(pair->v, k, 0, nn->element).data,
-                                         .b_row = pair->v.row,
+                                         .b = dpcri_rows_at(v, k, 0, nn->element).data,
+                                         .b_row = v.row,
                                          .init = weight,
                                          .init_row = w->width,
                                          .c = weight,
@@ -99,7 +106,33 @@ static void add_weights(const dpcri_nn_kernels *nn, const weight_sums *w, int64_
         task -= blocks_of(w->stripes[i].count, RESULT_ROWS);
     const stripe *s = &w->stripes[i];
     const int64_t begin = task * RESULT_ROWS, left = s->count - begin, m = left < RESULT_ROWS ? left : RESULT_ROWS;
-    for (int p = 0; p < w->pairs; p++) add_pair(nn, w, &w->pair[p], s->column + begin, s->row + begin, m);
+    for (int p = 0; p < w->pairs; p++) add_pair(nn, w, &w->pair[p], s->column + begin, s->row + begin, s->own, m);
+}
+
+// sum[j] += e[j] c[j] of all rows, in order.
+static void add_products(dpcr_dtype dtype, int64_t rows, int64_t width, dpcri_rows e, dpcri_rows c, void *sum) {
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < width; j++)
+            if (dtype == DPCR_F64)
+                ((double *)sum)[j] += ((double *)e.data)[i * e.row + j] * ((double *)c.data)[i * c.row + j];
+            else
+                ((float *)sum)[j] += ((float *)e.data)[i * e.row + j] * ((float *)c.data)[i * c.row + j];
+}
+
+// Those of i and f met c before the step, that of o c after it.
+static void add_peephole(const chain_products *c, int64_t which) {
+    static const int64_t gate[3] = {0, 1, 3};
+    const int64_t H = hidden_of(c->plan), P = h_of(c->plan);
+    const dpcr_dtype dtype = c->plan->network->options.dtype;
+    void *sum = c->peepholes + (size_t)(which * H) * c->nn->element;
+    for (int p = 0; which < 2 && p < c->hidden.pairs; p++) {
+        const rows_pair *pair = &c->hidden.pair[p];
+        add_products(dtype, pair->rows, H, dpcri_rows_at(pair->e, 0, gate[which] * H, c->nn->element),
+                     dpcri_rows_at(pair->v, 0, P, c->nn->element), sum);
+    }
+    if (which == 2)
+        add_products(dtype, c->rows, H, dpcri_rows_at(c->e, c->first, gate[which] * H, c->nn->element),
+                     dpcri_rows_at(c->z, c->first, P, c->nn->element), sum);
 }
 
 // x (+)= e_x W_ih of a block of rows
@@ -125,13 +158,17 @@ static void back_to_inputs(const chain_products *c, int64_t task) {
 
 static void product_task(void *argument, int64_t task) {
     const chain_products *c = argument;
-    const int64_t hidden = tasks_of(&c->hidden), input = tasks_of(&c->input);
-    if (task < hidden)
-        add_weights(c->nn, &c->hidden, task);
-    else if (task < hidden + input)
-        add_weights(c->nn, &c->input, task - hidden);
+    const weight_sums *const sums[] = {&c->hidden, &c->input, &c->projected};
+    for (size_t i = 0; i < sizeof sums / sizeof sums[0]; task -= tasks_of(sums[i++]))
+        if (task < tasks_of(sums[i])) {
+            add_weights(c->nn, sums[i], task);
+            return;
+        }
+    const int64_t peepholes = c->peepholes ? PEEPHOLES : 0;
+    if (task < peepholes)
+        add_peephole(c, task);
     else
-        back_to_inputs(c, task - hidden - input);
+        back_to_inputs(c, task - peepholes);
 }
 
 // Steps first .. first + count - 1 of the chain. The state before its step 0 is z0; before the others, z of the step
@@ -156,8 +193,11 @@ static void products_of_steps(void *user, int64_t first, int64_t count) {
     c->input.pairs = 1;
     c->input.pair[0] = (rows_pair){c->rows, dpcri_rows_at(c->e, c->first, 0, (size_t)element),
                                    dpcri_rows_at(c->x, c->first, 0, (size_t)element)};
-    const int64_t inputs = c->back.data ? blocks_of(c->rows, BLOCK) : 0;
-    dpcri_parallel(c->plan->context, tasks_of(&c->hidden) + tasks_of(&c->input) + inputs, product_task, c);
+    c->projected.pairs = 1;
+    c->projected.pair[0] = (rows_pair){.rows = c->rows, .e = c->input.pair[0].e};
+    const int64_t inputs = (c->back.data ? blocks_of(c->rows, BLOCK) : 0) + (c->peepholes ? PEEPHOLES : 0);
+    dpcri_parallel(c->plan->context, tasks_of(&c->hidden) + tasks_of(&c->input) + tasks_of(&c->projected) + inputs,
+                   product_task, c);
 }
 
 // ---- one chain ----
@@ -167,7 +207,7 @@ static void products_of_steps(void *user, int64_t first, int64_t count) {
 static dpcr_array direct_of(dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
                             const dpcri_recurrent_space *space, int64_t chain, const void *outer) {
     const dpcri_recurrent_flow flow = dpcri_recurrent_flow_of(plan, chain);
-    const int64_t H = hidden_of(plan), w = state_of(plan), element = (int64_t)plan->network->element;
+    const int64_t H = h_of(plan), w = state_of(plan), element = (int64_t)plan->network->element;
     const dpcr_scheme scheme = dpcr_solve_plan_backward(plan->chains[chain]);
     const bool by_loop = scheme == DPCR_SCHEME_SEQUENTIAL || scheme == DPCR_SCHEME_OVERLAP;
     const dpcri_grid from = {.data = (char *)outer + chain % plan->network->directions * H * element,
@@ -188,12 +228,24 @@ static dpcr_array direct_of(dpcr_recurrent_plan *plan, const dpcr_recurrent_pass
 
 static weight_sums sums_of(const dpcr_recurrent_plan *plan, int64_t chain, bool input) {
     const dpcr_recurrent *n = plan->network;
-    weight_sums w = {.width = input ? plan->layers[chain].inputs : hidden_of(plan)};
+    weight_sums w = {.width = input ? plan->layers[chain].inputs : h_of(plan)};
     w.count = stripes_of(plan, input, w.stripes);
     w.weight = dpcri_recurrent_at(n, n->gradients,
                                   dpcri_recurrent_offset(n, chain, input ? DPCRI_WEIGHT_IH : DPCRI_WEIGHT_HH));
     w.bias =
         dpcri_recurrent_at(n, n->gradients, dpcri_recurrent_offset(n, chain, input ? DPCRI_BIAS_IH : DPCRI_BIAS_HH));
+    return w;
+}
+
+// Of W_hr: behind the gates e has what was projected [H] and the gradient of what came of it [P].
+static weight_sums projected_sums(const dpcr_recurrent_plan *plan, int64_t chain) {
+    const dpcr_recurrent *n = plan->network;
+    const int64_t H = hidden_of(plan);
+    weight_sums w = {.width = H};
+    if (!n->options.projection) return w;
+    w.count = 1;
+    w.stripes[0] = (stripe){5 * H, 0, n->options.projection, 4 * H};
+    w.weight = dpcri_recurrent_at(n, n->gradients, dpcri_recurrent_offset(n, chain, DPCRI_WEIGHT_HR));
     return w;
 }
 
@@ -209,18 +261,22 @@ static chain_products products_of(const dpcr_recurrent_plan *plan, const dpcr_re
     const dpcri_grid zeroed = {.data = space->reversed, .step = x.step, .row = x.row};
     if (cleared) dpcri_recurrent_copy(plan, pass->lengths, plan->layers[chain].inputs, x, zeroed, false);
     const int64_t T = plan->options.length, end = turned ? (T - 1) * z.strides[0] * (int64_t)plan->network->element : 0;
-    return (chain_products){.plan = plan,
-                            .nn = plan->layers[chain].nn,
-                            .chain = chain,
-                            .turned = turned,
-                            .e = {space->kept[chain].gates, tape_of(plan)},
-                            .z = {(char *)z.data + end, z.strides[1]},
-                            .x = {flow.copied || cleared ? space->reversed : x.data, x.row},
-                            .z0 = {space->initial, state_of(plan)},
-                            .hidden = sums_of(plan, chain, false),
-                            .input = sums_of(plan, chain, true),
-                            .back = {to && flow.copied ? space->back_reversed : to, plan->layers[chain].inputs},
-                            .add = add};
+    return (chain_products){
+        .plan = plan,
+        .nn = plan->layers[chain].nn,
+        .chain = chain,
+        .turned = turned,
+        .e = {space->kept[chain].gates, tape_of(plan)},
+        .z = {(char *)z.data + end, z.strides[1]},
+        .x = {flow.copied || cleared ? space->reversed : x.data, x.row},
+        .z0 = {space->initial, state_of(plan)},
+        .hidden = sums_of(plan, chain, false),
+        .input = sums_of(plan, chain, true),
+        .projected = projected_sums(plan, chain),
+        .peepholes = dpcri_recurrent_at(plan->network, plan->network->gradients,
+                                        dpcri_recurrent_offset(plan->network, chain, DPCRI_WEIGHT_CH)),
+        .back = {to && flow.copied ? space->back_reversed : to, plan->layers[chain].inputs},
+        .add = add};
 }
 
 static dpcr_status solve_back(dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
@@ -274,8 +330,8 @@ static dpcr_status check_gradients(const dpcr_recurrent_plan *plan, const dpcr_r
     if (!plan) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: a plan is wanted", call);
     const dpcr_recurrent *n = plan->network;
     const int64_t T = plan->options.length, B = plan->options.batch;
-    const int64_t x[3] = {T, B, n->options.inputs}, y[3] = {T, B, outputs_of(plan)},
-                  h[3] = {n->chains, B, hidden_of(plan)};
+    const int64_t x[3] = {T, B, n->options.inputs}, y[3] = {T, B, outputs_of(plan)}, h[3] = {n->chains, B, h_of(plan)},
+                  c[3] = {n->chains, B, hidden_of(plan)};
     dpcr_status status;
     if (!plan->options.training)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the plan is not for training (option training)", call);
@@ -288,8 +344,8 @@ static dpcr_status check_gradients(const dpcr_recurrent_plan *plan, const dpcr_r
     if (n->gates != DPCRI_GATES_LSTM && (g->c0.data || g->ct.data))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: gradients of c0 and ct are of an LSTM; this is %s", call,
                           dpcr_recurrent_kind_name(n->options.kind));
-    DPCR_TRY(dpcri_recurrent_check_array(plan, call, "gradients.ct", &g->ct, true, h, error));
-    DPCR_TRY(dpcri_recurrent_check_array(plan, call, "gradients.c0", &g->c0, true, h, error));
+    DPCR_TRY(dpcri_recurrent_check_array(plan, call, "gradients.ct", &g->ct, true, c, error));
+    DPCR_TRY(dpcri_recurrent_check_array(plan, call, "gradients.c0", &g->c0, true, c, error));
 done:
     return status;
 }

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT
 // Recurrent networks as safetensors, by the names and shapes of PyTorch's state_dict(): the file's tensors say what
 // network it is.
+#include <float.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "deeppcr/data.h"
 #include "model/recurrent_internal.h"
 
-enum { NAME_BYTES = 64, PREFIX_BYTES = 256 };
+enum { NAME_BYTES = 64, PREFIX_BYTES = 256, MOST_PAIRS = 5 };
 
 typedef struct reading {
     const dpcr_tensors *tensors;
@@ -31,6 +33,31 @@ static bool is_matrix(const dpcr_tensor *t) {
     return t && t->array.ndim == 2 && t->array.shape[0] > 0 && t->array.shape[1] > 0;
 }
 
+// What is not in the tensors' shapes, or only in those that variants have.
+static dpcr_status read_variant(const reading *r, int64_t projection, dpcr_recurrent_options *o, dpcr_error *error) {
+    const char *const direction = dpcr_tensors_metadata(r->tensors, "onnx.direction"),
+                      *const before = dpcr_tensors_metadata(r->tensors, "onnx.linear_before_reset"),
+                      *const coupled = dpcr_tensors_metadata(r->tensors, "onnx.input_forget"),
+                      *const clip = dpcr_tensors_metadata(r->tensors, "onnx.clip");
+    o->projection = projection;
+    o->peepholes = find(r, "weight_ch_l0") != NULL;
+    o->reverse = direction && strcmp(direction, "reverse") == 0;
+    o->reset_before = before && strcmp(before, "0") == 0;
+    o->input_forget = coupled && strcmp(coupled, "1") == 0;
+    const bool alien = (o->kind != DPCR_LSTM && (o->projection || o->peepholes || o->input_forget)) ||
+                       (o->kind != DPCR_GRU && o->reset_before) || (o->reverse && o->bidirectional);
+    if (alien)
+        return dpcri_fail(error, DPCR_ERROR_FORMAT,
+                          "recurrent_load: %s: its metadata tell of a variant that %s%s has not", r->path,
+                          dpcr_recurrent_kind_name(o->kind), o->bidirectional ? " of both directions" : "");
+    char *end = NULL;
+    o->clip = clip ? strtod(clip, &end) : 0;
+    if (clip && (end == clip || *end || !(o->clip > 0 && o->clip <= DBL_MAX)))
+        return dpcri_fail(error, DPCR_ERROR_FORMAT,
+                          "recurrent_load: %s: metadata onnx.clip is '%.40s', wanted a number", r->path, clip);
+    return DPCR_OK;
+}
+
 // Kind, widths, layers and directions from the first layer's tensors and the names that are there.
 static dpcr_status recognise(const reading *r, dpcr_recurrent_kind kind, dpcr_recurrent_options *o, dpcr_error *error) {
     const dpcr_tensor *ih = find(r, "weight_ih_l0"), *hh = find(r, "weight_hh_l0");
@@ -38,12 +65,12 @@ static dpcr_status recognise(const reading *r, dpcr_recurrent_kind kind, dpcr_re
         return wrong(r, "weight_ih_l0", "a matrix [gates hidden][inputs], as torch.nn.RNN, GRU and LSTM have it",
                      error);
     if (!is_matrix(hh)) return wrong(r, "weight_hh_l0", "a matrix [gates hidden][hidden]", error);
-    if (find(r, "weight_hr_l0"))
-        return dpcri_fail(
-            error, DPCR_ERROR_UNSUPPORTED,
-            "recurrent_load: %s: '%sweight_hr_l0' is an LSTM's projection (proj_size), which is not there yet", r->path,
-            r->prefix);
-    const int64_t rows = hh->array.shape[0], hidden = hh->array.shape[1];
+    const dpcr_tensor *hr = find(r, "weight_hr_l0");  // an LSTM's projection: [P][H], and weight_hh has P columns
+    if (hr && (!is_matrix(hr) || hr->array.shape[0] != hh->array.shape[1] || hr->array.shape[0] >= hr->array.shape[1] ||
+               hh->array.shape[0] / 4 != hr->array.shape[1]))
+        return wrong(r, "weight_hr_l0",
+                     "[projection][hidden], as an LSTM with the columns and rows of weight_hh has it", error);
+    const int64_t rows = hh->array.shape[0], hidden = hh->array.shape[hr ? 0 : 1] / (hr ? 4 : 1);
     const int gates = rows == hidden ? 1 : rows == 3 * hidden ? 3 : rows == 4 * hidden ? 4 : 0;
     if (!gates) return wrong(r, "weight_hh_l0", "1, 3 or 4 times as many rows as columns (rnn, gru, lstm)", error);
     const dpcr_recurrent_kind found = gates == 3 ? DPCR_GRU : gates == 4 ? DPCR_LSTM : DPCR_RNN_TANH;
@@ -60,6 +87,8 @@ static dpcr_status recognise(const reading *r, dpcr_recurrent_kind kind, dpcr_re
                                   .hidden = hidden,
                                   .bidirectional = find(r, "weight_ih_l0_reverse") != NULL,
                                   .no_bias = find(r, "bias_ih_l0") == NULL};
+    const dpcr_status status = read_variant(r, hr ? hr->array.shape[0] : 0, o, error);
+    if (status != DPCR_OK) return status;
     char name[NAME_BYTES];
     do snprintf(name, sizeof name, "weight_ih_l%lld", (long long)++o->layers);
     while (o->layers < r->tensors->count && find(r, name));
@@ -85,22 +114,30 @@ static dpcr_status read_parameters(dpcr_recurrent *n, const reading *r, dpcr_err
     return DPCR_OK;
 }
 
+static dpcr_status check_matrix(const reading *r, const dpcr_recurrent_options *o, const char *kind, int64_t chain,
+                                int64_t rows, int64_t columns, dpcr_error *error) {
+    const int64_t D = o->bidirectional ? 2 : 1;
+    char name[NAME_BYTES], wanted[64];
+    snprintf(name, sizeof name, "weight_%s_l%lld%s", kind, (long long)(chain / D), chain % D ? "_reverse" : "");
+    const dpcr_tensor *t = find(r, name);
+    if (is_matrix(t) && t->array.shape[0] == rows && t->array.shape[1] == columns) return DPCR_OK;
+    snprintf(wanted, sizeof wanted, "[%lld][%lld]", (long long)rows, (long long)columns);
+    return wrong(r, name, wanted, error);
+}
+
 // A hostile file must not make us allocate more than it holds: every matrix is there, in its shape, before there is a
 // network.
 static dpcr_status check_matrices(const reading *r, const dpcr_recurrent_options *o, dpcr_error *error) {
     const int64_t D = o->bidirectional ? 2 : 1, rows = find(r, "weight_hh_l0")->array.shape[0];
-    for (int64_t c = 0; c < o->layers * D; c++)
-        for (int hh = 0; hh < 2; hh++) {
-            char name[NAME_BYTES], wanted[64];
-            const int64_t columns = hh ? o->hidden : c < D ? o->inputs : D * o->hidden;
-            snprintf(name, sizeof name, "weight_%s_l%lld%s", hh ? "hh" : "ih", (long long)(c / D),
-                     c % D ? "_reverse" : "");
-            const dpcr_tensor *t = find(r, name);
-            if (is_matrix(t) && t->array.shape[0] == rows && t->array.shape[1] == columns) continue;
-            snprintf(wanted, sizeof wanted, "[%lld][%lld]", (long long)rows, (long long)columns);
-            return wrong(r, name, wanted, error);
-        }
-    return DPCR_OK;
+    const int64_t out = o->projection ? o->projection : o->hidden;
+    dpcr_status status = DPCR_OK;
+    for (int64_t c = 0; c < o->layers * D; c++) {
+        DPCR_TRY(check_matrix(r, o, "ih", c, rows, c < D ? o->inputs : D * out, error));
+        DPCR_TRY(check_matrix(r, o, "hh", c, rows, out, error));
+        if (o->projection) DPCR_TRY(check_matrix(r, o, "hr", c, out, o->hidden, error));
+    }
+done:
+    return status;
 }
 
 dpcr_status dpcr_recurrent_load(dpcr_context *context, const char *path, const char *prefix, dpcr_recurrent_kind kind,
@@ -130,6 +167,29 @@ done:
     return status;
 }
 
+// Metadata that read_variant reads; returns how many.
+static int64_t describe(const dpcr_recurrent_options *o, char pairs[MOST_PAIRS][2][NAME_BYTES]) {
+    char clip[NAME_BYTES];
+    snprintf(clip, sizeof clip, "%.17g", o->clip);
+    const struct {
+        const char *key, *value;
+        bool wanted;
+    } all[MOST_PAIRS] = {
+        {"deeppcr.recurrent", dpcr_recurrent_kind_name(o->kind), true},
+        {"onnx.direction", "reverse", o->reverse},
+        {"onnx.linear_before_reset", "0", o->reset_before},
+        {"onnx.input_forget", "1", o->input_forget},
+        {"onnx.clip", clip, o->clip > 0},
+    };
+    int64_t count = 0;
+    for (int i = 0; i < MOST_PAIRS; i++) {
+        if (!all[i].wanted) continue;
+        snprintf(pairs[count][0], NAME_BYTES, "%s", all[i].key);
+        snprintf(pairs[count++][1], NAME_BYTES, "%s", all[i].value);
+    }
+    return count;
+}
+
 dpcr_status dpcr_recurrent_save(const dpcr_recurrent *n, const char *path, dpcr_error *error) {
     if (!n || !path) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "recurrent_save: a network and a path are wanted");
     const int64_t count = dpcr_recurrent_parameter_count(n);
@@ -144,10 +204,11 @@ dpcr_status dpcr_recurrent_save(const dpcr_recurrent *n, const char *path, dpcr_
         items[i].name = names + i * NAME_BYTES;
         DPCR_TRY(dpcr_recurrent_parameter(n, i, items[i].name, NAME_BYTES, &items[i].array, NULL, error));
     }
-    char key[] = "deeppcr.recurrent", *keys[] = {key}, value[16], *values[] = {value};
-    snprintf(value, sizeof value, "%s", dpcr_recurrent_kind_name(n->options.kind));
+    char pairs[MOST_PAIRS][2][NAME_BYTES], *keys[MOST_PAIRS], *values[MOST_PAIRS];
+    const int64_t told = describe(&n->options, pairs);
+    for (int64_t i = 0; i < told; i++) keys[i] = pairs[i][0], values[i] = pairs[i][1];
     const dpcr_tensors tensors = {
-        .count = count, .items = items, .metadata_count = 1, .metadata_keys = keys, .metadata_values = values};
+        .count = count, .items = items, .metadata_count = told, .metadata_keys = keys, .metadata_values = values};
     DPCR_TRY(dpcr_safetensors_write(path, &tensors, error));
 done:
     dpcri_free(n->context, names);

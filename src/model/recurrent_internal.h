@@ -10,6 +10,7 @@ struct dpcr_recurrent {
     dpcr_context *context;
     dpcr_recurrent_options options;  // every default filled in
     dpcri_gates_kind gates;
+    dpcri_gates cell;            // its kind, widths and variant, without weights
     int64_t directions, chains;  // D, and N = layers D
     size_t element;              // bytes
     char *parameters, *gradients;
@@ -20,13 +21,22 @@ typedef enum dpcri_recurrent_tensor {
     DPCRI_WEIGHT_IH,
     DPCRI_WEIGHT_HH,
     DPCRI_BIAS_IH,
-    DPCRI_BIAS_HH
+    DPCRI_BIAS_HH,
+    DPCRI_WEIGHT_HR,
+    DPCRI_WEIGHT_CH,
+    DPCRI_RECURRENT_TENSORS
 } dpcri_recurrent_tensor;
 
-// Offset in the vectors of a tensor of layer and direction `chain`; -1: the network has none (no_bias).
+// Offset in the vectors of a tensor of layer and direction `chain`; -1: the network has none.
 int64_t dpcri_recurrent_offset(const dpcr_recurrent *network, int64_t chain, dpcri_recurrent_tensor which);
 // Width of what goes into the layer of `chain`.
 int64_t dpcri_recurrent_inputs(const dpcr_recurrent *network, int64_t chain);
+
+// Numbers of a chain's h and state, of y, and of a tape's step.
+static inline int64_t dpcri_recurrent_h(const dpcr_recurrent *n) { return dpcri_gates_outputs(&n->cell); }
+static inline int64_t dpcri_recurrent_w(const dpcr_recurrent *n) { return dpcri_gates_states(&n->cell); }
+static inline int64_t dpcri_recurrent_y(const dpcr_recurrent *n) { return n->directions * dpcri_recurrent_h(n); }
+static inline int64_t dpcri_recurrent_taped(const dpcr_recurrent *n) { return dpcri_gates_tapes(&n->cell); }
 
 static inline void *dpcri_recurrent_at(const dpcr_recurrent *n, char *vector, int64_t offset) {
     return offset < 0 ? NULL : vector + offset * (int64_t)n->element;
@@ -45,6 +55,7 @@ struct dpcr_recurrent_plan {
     dpcri_recurrent *layers;   // [chains]; they are pointed to a call's arrays, so a plan serves one call at a time
     dpcr_solve_plan **chains;  // [chains]
     char *packed;              // what the layers' weights are laid out in
+    bool adjoints;             // for training, also while chains are only tried
     bool laid_out_back;        // and for going back
     bool laid_out;             // frozen: packed is filled
     void **outputs;            // room for a space's pointers

@@ -5,12 +5,12 @@
 
 #include "model/recurrent_internal.h"
 
-static int64_t state_of(const dpcr_recurrent *n) { return dpcri_gates_state[n->gates] * n->options.hidden; }
-static int64_t outputs_of(const dpcr_recurrent *n) { return n->directions * n->options.hidden; }
+static int64_t state_of(const dpcr_recurrent *n) { return dpcri_recurrent_w(n); }
+static int64_t outputs_of(const dpcr_recurrent *n) { return dpcri_recurrent_y(n); }
 
 dpcri_recurrent_flow dpcri_recurrent_flow_of(const dpcr_recurrent_plan *plan, int64_t chain) {
     const dpcr_recurrent *n = plan->network;
-    const bool reverse = chain % n->directions == 1, copied = reverse && plan->options.packed;
+    const bool reverse = chain % n->directions == 1 || n->options.reverse, copied = reverse && plan->options.packed;
     return (dpcri_recurrent_flow){
         .reverse = reverse, .copied = copied, .in_outputs = n->gates != DPCRI_GATES_LSTM && !copied};
 }
@@ -41,7 +41,7 @@ void dpcri_recurrent_carve_tape(const dpcr_recurrent_plan *plan, dpcri_arena *ar
     const dpcr_recurrent *n = plan->network;
     take_outputs(plan, arena, space);
     for (int64_t c = 0; c < n->chains; c++) {
-        space->kept[c].gates = take(plan, arena, dpcri_gates_tape[n->gates] * n->options.hidden);
+        space->kept[c].gates = take(plan, arena, dpcri_recurrent_taped(n));
         const bool apart = !dpcri_recurrent_flow_of(plan, c).in_outputs;
         space->kept[c].states = apart ? take(plan, arena, state_of(n)) : NULL;
     }
@@ -54,7 +54,7 @@ static int64_t widest_input(const dpcr_recurrent *n) {
 void dpcri_recurrent_carve_workspace(const dpcr_recurrent_plan *plan, bool backward, dpcri_arena *arena,
                                      dpcri_recurrent_space *space) {
     const dpcr_recurrent *n = plan->network;
-    const bool copied = plan->options.packed && n->directions == 2;
+    const bool copied = plan->options.packed && (n->directions == 2 || n->options.reverse);
     if (!plan->options.training) {
         take_outputs(plan, arena, space);
         // One place serves all chains: their states are looked at before the next one runs.
@@ -112,7 +112,7 @@ static dpcr_status check_plan(const dpcr_recurrent *n, const dpcr_recurrent_plan
     if (o->length < 0 || o->batch < 0)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "recurrent_plan: length %lld, batch %lld; wanted none negative",
                           (long long)o->length, (long long)o->batch);
-    const int64_t widest = 8 * (n->options.hidden + n->options.inputs) * 8;
+    const int64_t widest = 16 * (n->options.hidden + n->options.inputs) * 8;
     if (!dpcri_mul(o->length, o->batch, &numbers) || !dpcri_mul(numbers, widest, &numbers))
         return dpcri_fail(error, DPCR_ERROR_OVERFLOW,
                           "recurrent_plan: length %lld times batch %lld is more than memory can number",
@@ -127,8 +127,13 @@ static bool carve_packed(dpcr_recurrent_plan *plan, dpcri_arena *arena) {
         dpcri_recurrent_sizes sizes;
         if (!dpcri_recurrent_sizes_of(layer, &sizes)) return false;
         layer->gates.forward = dpcri_arena_take(arena, sizes.forward, layer->kernels->element);
-        const int64_t back = plan->options.training ? sizes.backward : 0;
-        layer->gates.backward = dpcri_arena_take(arena, back, layer->kernels->element);
+        const bool jacobians =
+            layer->gates.varied && dpcri_gates_states(&layer->gates) <= DPCRI_RECURRENT_JACOBIAN;  // made by it
+        const bool back = plan->options.training || jacobians;
+        layer->gates.backward = dpcri_arena_take(arena, back ? sizes.backward : 0, layer->kernels->element);
+        layer->gates.variant.peephole = dpcri_arena_take(arena, sizes.peephole, layer->kernels->element);
+        layer->gates.variant.project = dpcri_arena_take(arena, sizes.project, layer->kernels->element);
+        layer->gates.variant.unproject = dpcri_arena_take(arena, back ? sizes.unproject : 0, layer->kernels->element);
         layer->panels = dpcri_arena_take(arena, sizes.panels, layer->kernels->element);
         layer->bias = dpcri_arena_take(arena, sizes.bias, layer->kernels->element);
         layer->gates.bias = dpcri_arena_take(arena, sizes.hidden_bias, layer->kernels->element);
@@ -138,21 +143,21 @@ static bool carve_packed(dpcr_recurrent_plan *plan, dpcri_arena *arena) {
 
 static dpcr_status make_layers(dpcr_recurrent_plan *plan, dpcr_error *error) {
     const dpcr_recurrent *n = plan->network;
-    for (int64_t c = 0; c < n->chains; c++)
+    for (int64_t c = 0; c < n->chains; c++) {
         plan->layers[c] = (dpcri_recurrent){
             .context = plan->context,
             .dtype = n->options.dtype,
             .nn = dpcri_nn_kernels_get(n->options.dtype),
             .kernels = dpcri_gates_kernels_get(n->options.dtype),
-            .gates = {.context = plan->context,
-                      .kind = n->gates,
-                      .activation = n->options.kind == DPCR_RNN_RELU ? DPCRI_ACT_RELU : DPCRI_ACT_TANH,
-                      .width = n->options.hidden},
+            .gates = n->cell,
             .length = plan->options.length,
             .batch = plan->options.batch,
             .inputs = dpcri_recurrent_inputs(n, c),
             .weight_ih = dpcri_recurrent_at(n, n->parameters, dpcri_recurrent_offset(n, c, DPCRI_WEIGHT_IH)),
-            .weight_hh = dpcri_recurrent_at(n, n->parameters, dpcri_recurrent_offset(n, c, DPCRI_WEIGHT_HH))};
+            .weight_hh = dpcri_recurrent_at(n, n->parameters, dpcri_recurrent_offset(n, c, DPCRI_WEIGHT_HH)),
+            .weight_hr = dpcri_recurrent_at(n, n->parameters, dpcri_recurrent_offset(n, c, DPCRI_WEIGHT_HR)),
+            .weight_ch = dpcri_recurrent_at(n, n->parameters, dpcri_recurrent_offset(n, c, DPCRI_WEIGHT_CH))};
+    }
     dpcri_arena arena = {0};
     if (!carve_packed(plan, &arena))
         return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "recurrent_plan: the weights do not fit");
@@ -173,6 +178,7 @@ void dpcri_recurrent_lay_out(dpcr_recurrent_plan *plan) {
                              dpcri_recurrent_at(n, n->parameters, dpcri_recurrent_offset(n, c, DPCRI_BIAS_IH)),
                              dpcri_recurrent_at(n, n->parameters, dpcri_recurrent_offset(n, c, DPCRI_BIAS_HH)));
     plan->laid_out = plan->options.frozen != 0;
+    if (n->cell.varied && plan->layers[0].gates.backward) dpcri_recurrent_lay_out_back(plan);  // Jacobians want it
 }
 
 void dpcri_recurrent_lay_out_back(dpcr_recurrent_plan *plan) {
@@ -183,7 +189,7 @@ void dpcri_recurrent_lay_out_back(dpcr_recurrent_plan *plan) {
 
 void dpcri_recurrent_plan_steps(const dpcr_recurrent_plan *plan, int64_t chain, dpcr_steps *steps) {
     dpcri_recurrent_steps(&plan->layers[chain], steps);
-    if (plan->layers[chain].gates.backward) return;
+    if (plan->adjoints) return;
     steps->adjoint = NULL;  // not for training: there are no weights for the way back
     steps->gradient = NULL;
 }
@@ -228,6 +234,7 @@ dpcr_status dpcr_recurrent_plan_create(const dpcr_recurrent *network, const dpcr
     p->network = network;
     p->context = context;
     p->options = given;
+    p->adjoints = given.training;
     p->layers = dpcri_alloc_zero(context, (size_t)network->chains * sizeof *p->layers);
     p->chains = dpcri_alloc_zero(context, (size_t)network->chains * sizeof *p->chains);
     p->outputs = dpcri_alloc_zero(context, (size_t)network->options.layers * sizeof *p->outputs);

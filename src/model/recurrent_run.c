@@ -6,9 +6,9 @@
 
 #include "model/recurrent_internal.h"
 
-static int64_t hidden_of(const dpcr_recurrent_plan *p) { return p->network->options.hidden; }
-static int64_t state_of(const dpcr_recurrent_plan *p) { return dpcri_gates_state[p->network->gates] * hidden_of(p); }
-static int64_t outputs_of(const dpcr_recurrent_plan *p) { return p->network->directions * hidden_of(p); }
+static int64_t hidden_of(const dpcr_recurrent_plan *p) { return dpcri_recurrent_h(p->network); }  // of h
+static int64_t state_of(const dpcr_recurrent_plan *p) { return dpcri_recurrent_w(p->network); }
+static int64_t outputs_of(const dpcr_recurrent_plan *p) { return dpcri_recurrent_y(p->network); }
 
 // ---- checks ----
 
@@ -34,7 +34,7 @@ static dpcr_status check_pass(const dpcr_recurrent_plan *plan, const char *call,
     const dpcr_recurrent *n = plan->network;
     const int64_t T = plan->options.length, B = plan->options.batch;
     const int64_t x[3] = {T, B, n->options.inputs}, y[3] = {T, B, outputs_of(plan)},
-                  h[3] = {n->chains, B, hidden_of(plan)};
+                  h[3] = {n->chains, B, hidden_of(plan)}, c[3] = {n->chains, B, n->options.hidden};
     dpcr_status status;
     if (!pass || pass->size < sizeof *pass)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: a pass with its size set is wanted", call);
@@ -45,8 +45,8 @@ static dpcr_status check_pass(const dpcr_recurrent_plan *plan, const char *call,
     if (n->gates != DPCRI_GATES_LSTM && (pass->c0.data || pass->ct.data))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: c0 and ct are of an LSTM; this is %s", call,
                           dpcr_recurrent_kind_name(n->options.kind));
-    DPCR_TRY(dpcri_recurrent_check_array(plan, call, "c0", &pass->c0, true, h, error));
-    DPCR_TRY(dpcri_recurrent_check_array(plan, call, "ct", &pass->ct, true, h, error));
+    DPCR_TRY(dpcri_recurrent_check_array(plan, call, "c0", &pass->c0, true, c, error));
+    DPCR_TRY(dpcri_recurrent_check_array(plan, call, "ct", &pass->ct, true, c, error));
     if (pass->lengths && !plan->options.packed)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "%s: lengths are given; the plan wants the option packed for them", call);
@@ -137,36 +137,41 @@ void dpcri_recurrent_copy(const dpcr_recurrent_plan *plan, const int64_t *length
         }
 }
 
-static char *of_chain(const dpcr_recurrent_plan *plan, const dpcr_array *array, int64_t chain) {
-    const int64_t each = plan->options.batch * hidden_of(plan) * (int64_t)plan->network->element;
-    return array->data ? (char *)array->data + chain * each : NULL;
+// Rows of one of the two parts of a state, h and c, of one chain.
+typedef struct part {
+    char *data;  // NULL: none
+    size_t bytes;
+} part;
+
+static part part_of(const dpcr_recurrent_plan *plan, const dpcr_array *array, int64_t chain, int which) {
+    const int64_t width = which ? plan->network->options.hidden : hidden_of(plan);
+    const size_t bytes = (size_t)width * plan->network->element;
+    char *at = array->data ? (char *)array->data + (size_t)(chain * plan->options.batch) * bytes : NULL;
+    return (part){at, bytes};
 }
+
+static int parts_of(const dpcr_recurrent_plan *plan) { return plan->network->gates == DPCRI_GATES_LSTM ? 2 : 1; }
 
 void dpcri_recurrent_join(const dpcr_recurrent_plan *plan, int64_t chain, const dpcr_array *h, const dpcr_array *c,
                           void *to) {
-    const size_t part = (size_t)hidden_of(plan) * plan->network->element;
-    const dpcr_array *const parts[2] = {h, c};
+    const part parts[2] = {part_of(plan, h, chain, 0), part_of(plan, c, chain, 1)};
     char *there = to;
     for (int64_t b = 0; b < plan->options.batch; b++)
-        for (int q = 0; q < dpcri_gates_state[plan->network->gates]; q++, there += part) {
-            const char *from = of_chain(plan, parts[q], chain);
-            if (from)
-                memcpy(there, from + (size_t)b * part, part);
+        for (int q = 0; q < parts_of(plan); there += parts[q].bytes, q++)
+            if (parts[q].data)
+                memcpy(there, parts[q].data + (size_t)b * parts[q].bytes, parts[q].bytes);
             else
-                memset(there, 0, part);
-        }
+                memset(there, 0, parts[q].bytes);
 }
 
 void dpcri_recurrent_part(const dpcr_recurrent_plan *plan, int64_t chain, dpcri_grid from, const dpcr_array *h,
                           const dpcr_array *c) {
-    const size_t part = (size_t)hidden_of(plan) * plan->network->element;
-    const dpcr_array *const parts[2] = {h, c};
-    for (int q = 0; q < dpcri_gates_state[plan->network->gates]; q++) {
-        char *to = of_chain(plan, parts[q], chain);
-        for (int64_t b = 0; to && b < plan->options.batch; b++)
-            memcpy(to + (size_t)b * part,
-                   (char *)from.data + b * from.row * (int64_t)plan->network->element + (size_t)q * part, part);
-    }
+    const part parts[2] = {part_of(plan, h, chain, 0), part_of(plan, c, chain, 1)};
+    size_t offset = 0;
+    for (int q = 0; q < parts_of(plan); offset += parts[q].bytes, q++)
+        for (int64_t b = 0; parts[q].data && b < plan->options.batch; b++)
+            memcpy(parts[q].data + (size_t)b * parts[q].bytes,
+                   (char *)from.data + b * from.row * (int64_t)plan->network->element + offset, parts[q].bytes);
 }
 
 void dpcri_recurrent_feed(dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
@@ -193,7 +198,7 @@ dpcr_array dpcri_recurrent_states(const dpcr_recurrent_plan *plan, const dpcr_re
 
 dpcr_array dpcri_recurrent_tape(const dpcr_recurrent_plan *plan, const dpcri_recurrent_space *space, int64_t chain) {
     const dpcri_recurrent_flow flow = dpcri_recurrent_flow_of(plan, chain);
-    const int64_t tape = dpcri_gates_tape[plan->network->gates] * hidden_of(plan);
+    const int64_t tape = dpcri_recurrent_taped(plan->network);
     const dpcri_grid grid = {.data = space->kept[chain].gates, .step = plan->options.batch * tape, .row = tape};
     return dpcri_recurrent_view(plan, grid, tape, flow.reverse && !flow.copied);
 }

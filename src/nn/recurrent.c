@@ -10,8 +10,9 @@
 enum { STACK_BYTES = 1 << 15, PANEL = 32 };
 
 static int64_t gates_of(const dpcri_recurrent *c) { return dpcri_gates_count[c->gates.kind] * c->gates.width; }
-static int64_t tape_of(const dpcri_recurrent *c) { return dpcri_gates_tape[c->gates.kind] * c->gates.width; }
-static int64_t state_of(const dpcri_recurrent *c) { return dpcri_gates_state[c->gates.kind] * c->gates.width; }
+static int64_t tape_of(const dpcri_recurrent *c) { return dpcri_gates_tapes(&c->gates); }
+static int64_t state_of(const dpcri_recurrent *c) { return dpcri_gates_states(&c->gates); }
+static int64_t outputs_of(const dpcri_recurrent *c) { return dpcri_gates_outputs(&c->gates); }
 
 // ---- weights ----
 
@@ -19,8 +20,14 @@ bool dpcri_recurrent_sizes_of(const dpcri_recurrent *c, dpcri_recurrent_sizes *s
     const int64_t columns = (gates_of(c) + PANEL - 1) / PANEL * PANEL;
     sizes->bias = gates_of(c);
     sizes->hidden_bias = c->gates.width;
-    return dpcri_mul(columns, c->inputs, &sizes->panels) &&
-           dpcri_gates_packed(c->kernels, c->gates.kind, c->gates.width, &sizes->forward, &sizes->backward);
+    sizes->project = sizes->unproject = 0;
+    sizes->peephole = c->gates.varied && c->gates.variant.peepholes ? 3 * c->gates.width : 0;
+    if (!dpcri_mul(columns, c->inputs, &sizes->panels)) return false;
+    if (!c->gates.varied)
+        return dpcri_gates_packed(c->kernels, c->gates.kind, c->gates.width, &sizes->forward, &sizes->backward);
+    return dpcri_gates_packed_variant(c->kernels, &c->gates, &sizes->forward, &sizes->backward) &&
+           dpcri_gates_packed_matrix(c->kernels, c->gates.variant.projection, c->gates.width, &sizes->project,
+                                     &sizes->unproject);
 }
 
 static void add_bias(const dpcri_recurrent *c, const void *from, int64_t count, void *to) {
@@ -28,17 +35,38 @@ static void add_bias(const dpcri_recurrent *c, const void *from, int64_t count, 
 }
 
 void dpcri_recurrent_pack_back(dpcri_recurrent *c) {
-    dpcri_gates_pack(c->kernels, c->nn, c->gates.kind, c->gates.width, c->weight_hh, NULL, (void *)c->gates.backward);
+    const dpcri_gates *g = &c->gates;
+    if (!g->varied) {
+        dpcri_gates_pack(c->kernels, c->nn, g->kind, g->width, c->weight_hh, NULL, (void *)g->backward);
+        return;
+    }
+    dpcri_gates_pack_variant(c->kernels, c->nn, g, c->weight_hh, NULL, (void *)g->backward);
+    if (c->weight_hr)
+        dpcri_gates_pack_matrix(c->kernels, c->nn, g->variant.projection, g->width, c->weight_hr, NULL,
+                                (void *)g->variant.unproject);
+}
+
+static void pack_forward(dpcri_recurrent *c) {
+    const dpcri_gates *g = &c->gates;
+    if (!g->varied) {
+        dpcri_gates_pack(c->kernels, c->nn, g->kind, g->width, c->weight_hh, (void *)g->forward, NULL);
+        return;
+    }
+    dpcri_gates_pack_variant(c->kernels, c->nn, g, c->weight_hh, (void *)g->forward, NULL);
+    if (c->weight_hr)
+        dpcri_gates_pack_matrix(c->kernels, c->nn, g->variant.projection, g->width, c->weight_hr,
+                                (void *)g->variant.project, NULL);
 }
 
 void dpcri_recurrent_pack(dpcri_recurrent *c, const void *bias_ih, const void *bias_hh) {
     const int64_t gates = gates_of(c), H = c->gates.width, I = c->inputs;
     const size_t element = c->kernels->element;
-    dpcri_gates_pack(c->kernels, c->nn, c->gates.kind, H, c->weight_hh, (void *)c->gates.forward, NULL);
+    pack_forward(c);
+    if (c->weight_ch) memcpy((void *)c->gates.variant.peephole, c->weight_ch, (size_t)(3 * H) * element);
     memset((void *)c->bias, 0, (size_t)gates * element);
     memset((void *)c->gates.bias, 0, (size_t)H * element);
     add_bias(c, bias_ih, gates, (void *)c->bias);
-    const bool gru = c->gates.kind == DPCRI_GATES_GRU;
+    const bool gru = c->gates.kind == DPCRI_GATES_GRU && !(c->gates.varied && c->gates.variant.reset_before);
     add_bias(c, bias_hh, gru ? 2 * H : gates, (void *)c->bias);
     if (gru && bias_hh) add_bias(c, (const char *)bias_hh + (size_t)(2 * H) * element, H, (void *)c->gates.bias);
     char *panel = (char *)c->panels;
@@ -136,6 +164,12 @@ static int64_t block_of(const dpcri_recurrent *c, int64_t strands, int64_t numbe
 
 enum { NO_MEMORY = DPCR_ERROR_MEMORY };
 
+static dpcri_marks resets_from(const dpcri_recurrent *c, int64_t row) {
+    dpcri_marks marks = c->resets;
+    if (marks.at) marks.at += row;
+    return marks;
+}
+
 // ---- forward ----
 
 static bool advance_block(const dpcri_recurrent *c, const dpcr_span *span, int64_t begin, int64_t steps, dpcri_grid in,
@@ -152,7 +186,8 @@ static bool advance_block(const dpcri_recurrent *c, const dpcr_span *span, int64
                                                                  .tape = tape,
                                                                  .ends = c->ends ? c->ends + span->row : NULL,
                                                                  .first = span->first + begin,
-                                                                 .stride = span->stride});
+                                                                 .stride = span->stride,
+                                                                 .resets = resets_from(c, span->row)});
 }
 
 static int advance(void *user, const dpcr_span *span, const dpcr_array *in_, const dpcr_array *states_,
@@ -197,13 +232,38 @@ static bool retrace(const dpcri_recurrent *c, int64_t first, int64_t count, int6
 #undef T
 #undef J
 
-static void jacobian_of(const dpcri_recurrent *c, int64_t step, int64_t row, const void *state, const void *tape,
+// Rows of the Jacobian are what the adjoint makes of the unit vectors.
+static bool jacobian_by_adjoint(const dpcri_recurrent *c, const void *state, const void *tape, void *a) {
+    const int64_t w = state_of(c);
+    for (int64_t i = 0; i < w; i++)
+        if (c->dtype == DPCR_F64)
+            ((double *)a)[i * (w + 1)] = 1;
+        else
+            ((float *)a)[i * (w + 1)] = 1;
+    const dpcri_grid unit = {.data = a, .lane = w};
+    return c->kernels->adjoint(&c->gates, &(dpcri_gates_adjoint){.lanes = w,
+                                                                 .steps = 1,
+                                                                 .rows = 1,
+                                                                 .in = {.data = (void *)state},
+                                                                 .tape = {.data = (void *)tape},
+                                                                 .last = unit,
+                                                                 .first_out = unit,
+                                                                 .stride = 1});
+}
+
+// False: no memory.
+static bool jacobian_of(const dpcri_recurrent *c, int64_t step, int64_t row, const void *state, const void *tape,
                         void *a) {
     const bool past = c->ends && step >= c->ends[row];
+    const bool reset = !past && c->resets.at && c->resets.at[step * c->resets.step + row];
+    if (reset || c->gates.varied) memset(a, 0, (size_t)(state_of(c) * state_of(c)) * c->kernels->element);
+    if (reset) return true;
+    if (c->gates.varied && !past) return jacobian_by_adjoint(c, state, tape, a);
     if (c->dtype == DPCR_F64)
-        jacobian_f64(c->gates.kind, c->gates.width, past, c->weight_hh, state, tape, a);
+        jacobian_f64(&c->gates, past, c->weight_hh, state, tape, a);
     else
-        jacobian_f32(c->gates.kind, c->gates.width, past, c->weight_hh, state, tape, a);
+        jacobian_f32(&c->gates, past, c->weight_hh, state, tape, a);
+    return true;
 }
 
 static int linearise(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *f,
@@ -211,7 +271,9 @@ static int linearise(void *user, const dpcr_span *span, const dpcr_array *in, co
     const dpcri_recurrent *c = user;
     const size_t element = c->kernels->element;
     const dpcri_grid from = grid_of(in), to = grid_of(f), jacobian = grid_of(a);
-    _Alignas(64) char u[DPCRI_RECURRENT_JACOBIAN * DPCRI_GATES_MOST * sizeof(double)], kept[sizeof u];
+    enum { TAPES = 10 };  // most widths of a tape
+    _Alignas(64) char u[DPCRI_RECURRENT_JACOBIAN * DPCRI_GATES_MOST * sizeof(double)],
+        kept[DPCRI_RECURRENT_JACOBIAN * TAPES * sizeof(double)];
     for (int64_t l = 0; l < span->lanes; l++)
         for (int64_t r = 0; r < span->rows; r++) {
             const dpcr_span one = {.first = span->first + l * span->stride,
@@ -224,7 +286,9 @@ static int linearise(void *user, const dpcr_span *span, const dpcr_array *in, co
             if (!advance_block(c, &one, 0, 1, state, (dpcri_grid){0}, at(to, l, r, element), (dpcri_grid){.data = kept},
                                u))
                 return NO_MEMORY;
-            if (jacobian.data) jacobian_of(c, one.first, one.row, state.data, kept, at(jacobian, l, r, element).data);
+            if (jacobian.data &&
+                !jacobian_of(c, one.first, one.row, state.data, kept, at(jacobian, l, r, element).data))
+                return NO_MEMORY;
         }
     return 0;
 }
@@ -297,7 +361,8 @@ static int adjoint(void *user, const dpcr_span *span, const dpcr_array *in, cons
                                .first_out = grid_of(first_out),
                                .ends = c->ends ? c->ends + span->row : NULL,
                                .first = span->first,
-                               .stride = span->stride};
+                               .stride = span->stride,
+                               .resets = resets_from(c, span->row)};
     if (c->outer.data) {
         const dpcri_grid by_step = {c->outer.data, c->outer.step, 0, c->outer.row};
         run.direct = at(by_step, span->first, span->row, c->kernels->element);
@@ -333,7 +398,8 @@ static int gates_of_adjoint(const dpcri_recurrent *c, const dpcr_span *span, con
                                .ends = c->ends ? c->ends + span->row : NULL,
                                .first = span->first,
                                .stride = 1,
-                               .gates_only = true};
+                               .gates_only = true,
+                               .resets = resets_from(c, span->row)};
     if (run.tape.data) return c->kernels->adjoint(&c->gates, &run) ? 0 : NO_MEMORY;
     // Without a tape it is made again, where e comes to lie.
     _Alignas(64) char stack[STACK_BYTES];
@@ -368,13 +434,15 @@ static int gradient(void *user, const dpcr_span *span, const dpcr_array *in, con
 // Chunks that share one reading of the weights: enough to fill the tiles, more where the weights come from beyond the
 // caches, and no more than that, for each has a run-up, and every thread wants a call of its own.
 static int64_t lanes_of(const dpcri_recurrent *c) {
-    const int64_t weights = gates_of(c) * c->gates.width * (int64_t)c->kernels->element;
+    const int64_t weights = gates_of(c) * outputs_of(c) * (int64_t)c->kernels->element;
     return weights > 4 << 20 ? 48 : 16;
 }
 
 void dpcri_recurrent_steps(const dpcri_recurrent *c, dpcr_steps *steps) {
     const int64_t state = state_of(c);
-    const double H = (double)c->gates.width, gates = (double)gates_of(c);
+    const double P = (double)outputs_of(c), gates = (double)gates_of(c);
+    const double projected = outputs_of(c) < c->gates.width ? 2 * P * (double)c->gates.width : 0;
+    const bool backward = !c->gates.varied || c->gates.backward;  // which Jacobians of variants are made with
     *steps = (dpcr_steps){.size = sizeof *steps,
                           .user = (void *)c,
                           .length = c->length,
@@ -383,13 +451,13 @@ void dpcri_recurrent_steps(const dpcri_recurrent *c, dpcr_steps *steps) {
                           .dtype = c->dtype,
                           .concurrent = 1,
                           .jacobian = dpcr_transition_square(DPCR_DENSE, state, 0),
-                          .flops = 2 * gates * (H + (double)c->inputs),
-                          .jacobian_flops = 2 * gates * H,
+                          .flops = 2 * gates * (P + (double)c->inputs) + projected,
+                          .jacobian_flops = 2 * gates * P * (c->gates.varied ? (double)state : 1),
                           .lanes = lanes_of(c),
                           .tape_values = tape_of(c),
                           .gradient_from_tape = 1,
                           .advance = advance,
-                          .linearise = state <= DPCRI_RECURRENT_JACOBIAN ? linearise : NULL,
+                          .linearise = state <= DPCRI_RECURRENT_JACOBIAN && backward ? linearise : NULL,
                           .adjoint = adjoint,
                           .gradient = gradient,
                           .gradient_whole = 1};

@@ -17,13 +17,16 @@ typedef struct dpcri_recurrent {
     const dpcri_gates_kernels *kernels;
     dpcri_gates gates;  // packed weights
     int64_t length, batch, inputs;
-    const void *weight_ih, *weight_hh;  // [gates H][inputs], [gates H][H], row-major
+    const void *weight_ih, *weight_hh;  // [gates H][inputs], [gates H][h's numbers], row-major
+    const void *weight_hr;              // [P][H] of a projection
+    const void *weight_ch;              // [3 H] of peepholes
     // Packed by dpcri_recurrent_pack: W_ih^T in panels [inputs][panel], and b_ih + b_hh (of a GRU's n b_ih alone).
     const void *panels, *bias;
     dpcri_grid x;          // [steps][rows]: what goes in at step l of row b; lane unused
     const int64_t *ends;   // [rows] or NULL: steps of each row
+    dpcri_marks resets;    // [steps][rows]: where a state before a step counts as zero
     dpcri_grid gradients;  // [steps][rows] of the tape's numbers, where `gradient` leaves e; data NULL: in the tape
-    // [steps][rows] of H numbers, data NULL: none: what comes in at h of every step going back, read by the adjoint
+    // [steps][rows] of h's numbers, data NULL: none: what comes in at h of every step going back, read by the adjoint
     // loop instead of its own `direct`.
     dpcri_grid outer;
     // Called by `gradient` when e of steps first .. first + count - 1 is there; NULL: not.
@@ -31,9 +34,10 @@ typedef struct dpcri_recurrent {
     void *products_user;
 } dpcri_recurrent;
 
-// Numbers of the pieces that dpcri_recurrent_pack fills: packed W_hh both ways, panels, bias, b_hn.
+// Numbers of the pieces that dpcri_recurrent_pack fills: packed W_hh both ways, panels, bias, b_hn, packed W_hr both
+// ways, peepholes.
 typedef struct dpcri_recurrent_sizes {
-    int64_t forward, backward, panels, bias, hidden_bias;
+    int64_t forward, backward, panels, bias, hidden_bias, project, unproject, peephole;
 } dpcri_recurrent_sizes;
 // False: too many to number.
 bool dpcri_recurrent_sizes_of(const dpcri_recurrent *layer, dpcri_recurrent_sizes *sizes);
