@@ -39,8 +39,10 @@ int cli_verb_eval(int argc, char **argv);
 int cli_verb_bench(int argc, char **argv);
 int cli_verb_schedule(int argc, char **argv);
 int cli_solve_recurrent(int argc, char **argv);  // solve rnn|rnn-relu|gru|lstm; argv[0] is the kind
-int cli_bench_planner(int argc, char **argv);    // bench planner; argv[0] is "planner"
-int cli_bench_bppsa(int argc, char **argv);      // bench bppsa; argv[0] is "bppsa"
+int cli_train_diffusion(int argc, char **argv);  // train vae|denoiser; argv[0] is the kind
+bool cli_names_diffusion(const char *word);
+int cli_bench_planner(int argc, char **argv);  // bench planner; argv[0] is "planner"
+int cli_bench_bppsa(int argc, char **argv);    // bench bppsa; argv[0] is "bppsa"
 
 // ---- errors: one line on stderr, "deeppcr VERB: text" ----
 

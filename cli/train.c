@@ -340,7 +340,11 @@ static int run(train *t, dpcr_architecture architecture) {
     return status;
 }
 
+static bool names_classifier(const char *word) { return !strcmp(word, "mlp") || !strcmp(word, "resnet"); }
+
 int cli_verb_train(int argc, char **argv) {
+    if (cli_name_first(argc, argv, cli_names_diffusion, names_classifier))
+        return cli_train_diffusion(argc - 1, argv + 1);
     train t = {.common = CLI_COMMON_DEFAULTS,
                .solver = CLI_SOLVER_DEFAULTS,
                .network = {.options = {.layers = 1024, .width = 32}, .gain = 1, .batch = 128},
@@ -349,7 +353,7 @@ int cli_verb_train(int argc, char **argv) {
                .data = CLI_FASHION_MNIST,
                .log_every = 1,
                .test_every = 1};
-    const cli_syntax syntax = {.arguments = "mlp|resnet",
+    const cli_syntax syntax = {.arguments = "mlp|resnet|vae|denoiser",
                                .doc =
                                    "Trains a classifier of images: an encoder, a chain of layers, a head; "
                                    "cross-entropy. Defaults: 1024 layers, "

@@ -84,28 +84,28 @@ static inline dpcr_context *sampling_context(int threads) {
 }
 
 // A solved chain: its states [L][B][w] and what was said of it.
-typedef struct path {
+typedef struct solved {
     int64_t length, batch, width;
     dpcr_dtype dtype;
     void *z0, *z;
     dpcr_solve_report report;
-} path;
+} solved;
 
-static inline void path_free(path *p) {
+static inline void path_free(solved *p) {
     free(p->z0);
     free(p->z);
-    *p = (path){0};
+    *p = (solved){0};
 }
 
-static inline const void *path_end(const path *p) {
+static inline const void *path_end(const solved *p) {
     return (const char *)p->z + (size_t)((p->length - 1) * p->batch * p->width) * dpcr_dtype_size(p->dtype);
 }
 
-static inline size_t path_bytes(const path *p) {
+static inline size_t path_bytes(const solved *p) {
     return (size_t)(p->length * p->batch * p->width) * dpcr_dtype_size(p->dtype);
 }
 
-static inline double path_distance(const path *a, const path *b) {
+static inline double path_distance(const solved *a, const solved *b) {
     double most = 0;
     for (int64_t i = 0; i < a->length * a->batch * a->width; i++) {
         const double d = fabs(number_at(a->z, a->dtype, i) - number_at(b->z, b->dtype, i));
@@ -115,12 +115,12 @@ static inline double path_distance(const path *a, const path *b) {
 }
 
 // Solves a sampler's chain from its own noise, or from x.
-static inline path solve_sampler(dpcr_context *context, const dpcr_sampler *sampler, const dpcr_solve_options *options,
-                                 const dpcr_array *x) {
+static inline solved solve_sampler(dpcr_context *context, const dpcr_sampler *sampler,
+                                   const dpcr_solve_options *options, const dpcr_array *x) {
     const dpcr_steps *steps = dpcr_sampler_steps(sampler);
     dpcr_solve_plan *plan = NULL;
     dpcr_error error = {0};
-    path p = {.length = steps->length, .batch = steps->batch, .width = steps->width, .dtype = steps->dtype};
+    solved p = {.length = steps->length, .batch = steps->batch, .width = steps->width, .dtype = steps->dtype};
     const size_t real = dpcr_dtype_size(steps->dtype);
     p.z0 = calloc((size_t)(p.batch * p.width) + 1, real);
     p.z = calloc((size_t)(p.length * p.batch * p.width) + 1, real);

@@ -90,12 +90,12 @@ static void published_numbers_by_every_method(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const published *c = &cases[i];
         dpcr_sampler *sampler = make_case(context, c);
-        path loop = {0};
+        solved loop = {0};
         for (size_t k = 0; k < sizeof methods / sizeof *methods; k++) {
             const dpcr_solve_options options = by_method(methods[k]);
             for (int64_t p = 0; p < PIXELS; p++) x[p] = (double)p / PIXELS;
             if (c->skip) assert_int_equal(dpcr_sampler_noise(sampler, &start, NULL), DPCR_OK);
-            path got = solve_sampler(context, sampler, &options, &start);
+            solved got = solve_sampler(context, sampler, &options, &start);
             const double sum = sum_of(path_end(&got), PIXELS);
             if (fabs(sum - c->sum) > 1e-2 || fabs(sum / PIXELS - c->mean) > 1e-3)
                 fail_msg("%s by %s: %.6f", c->name, dpcr_method_name(methods[k]), sum);
@@ -210,7 +210,7 @@ static double end_error(dpcr_context *context, gaussian *g, dpcr_sampler_kind ki
     const dpcr_solve_options solve = by_method(DPCR_METHOD_SEQUENTIAL);
     dpcr_sampler *sampler = NULL;
     assert_int_equal(dpcr_sampler_create(context, &denoiser, &options, 4, &sampler, NULL), DPCR_OK);
-    path p = solve_sampler(context, sampler, &solve, NULL);
+    solved p = solve_sampler(context, sampler, &solve, NULL);
     double time = 0, worst = 0;
     assert_int_equal(dpcr_sampler_step(sampler, 0, &time, NULL, NULL), DPCR_OK);
     const dpcri_place first = dpcri_place_at(&g->noise, g->abar, time), last = dpcri_place_at(&g->noise, g->abar, 0);

@@ -76,13 +76,13 @@ static void every_method_is_the_loop(void **state) {
         const dpcr_sampler_options options = options_of(&variants[i]);
         dpcr_sampler *sampler = make(context, &f, &variants[i], &options, B);
         const dpcr_solve_options in_order = by_method(DPCR_METHOD_SEQUENTIAL);
-        path loop = solve_sampler(context, sampler, &in_order, NULL);
+        solved loop = solve_sampler(context, sampler, &in_order, NULL);
         for (size_t k = 0; k < sizeof methods / sizeof *methods; k++)
             for (int64_t window = 0; window < N; window += 7) {
                 dpcr_solve_options by = by_method(methods[k]);
                 by.window = window;
                 by.warm_up = 8;
-                path got = solve_sampler(context, sampler, &by, NULL);
+                solved got = solve_sampler(context, sampler, &by, NULL);
                 const double distance = path_distance(&got, &loop);
                 if (!(distance < 1e-7) || got.report.reason < 0)
                     fail_msg("%s (%d) by %s, window %d: %g", dpcr_sampler_name(variants[i].kind), i,
@@ -107,11 +107,11 @@ static void tolerance_zero_is_the_loop_bit_for_bit(void **state) {
         const dpcr_sampler_options options = options_of(&variants[i]);
         dpcr_sampler *sampler = make(context, &f, &variants[i], &options, B);
         const dpcr_solve_options in_order = by_method(DPCR_METHOD_SEQUENTIAL);
-        path loop = solve_sampler(context, sampler, &in_order, NULL);
+        solved loop = solve_sampler(context, sampler, &in_order, NULL);
         for (size_t k = 0; k < sizeof methods / sizeof *methods; k++) {
             dpcr_solve_options by = by_method(methods[k]);
             by.atol = by.rtol = -1;
-            path got = solve_sampler(context, sampler, &by, NULL);
+            solved got = solve_sampler(context, sampler, &by, NULL);
             assert_int_equal(got.report.reason, DPCR_REASON_EXACT);
             for (int64_t p = 0; p < got.length * got.batch * got.width; p++)
                 assert_true(((float *)got.z)[p] == ((float *)loop.z)[p]);
@@ -133,7 +133,7 @@ static void an_affine_denoiser_takes_one_sweep(void **state) {
         dpcr_sampler *sampler = make(context, &f, &variants[i], &options, B);
         dpcr_solve_options by = by_method(DPCR_METHOD_NEWTON);
         by.atol = by.rtol = 1e-9;
-        path got = solve_sampler(context, sampler, &by, NULL);
+        solved got = solve_sampler(context, sampler, &by, NULL);
         assert_int_equal(got.report.reason, DPCR_REASON_CONVERGED);
         assert_int_equal(got.report.sweeps, 1);
         path_free(&got);
@@ -150,13 +150,13 @@ static void k_sweeps_make_k_steps(void **state) {
     const dpcr_sampler_options options = options_of(&variants[0]);
     dpcr_sampler *sampler = make(context, &f, &variants[0], &options, 1);
     const dpcr_solve_options in_order = by_method(DPCR_METHOD_SEQUENTIAL);
-    path loop = solve_sampler(context, sampler, &in_order, NULL);
+    solved loop = solve_sampler(context, sampler, &in_order, NULL);
     for (int sweeps = 1; sweeps < 12; sweeps += 3) {
         dpcr_solve_options by = by_method(DPCR_METHOD_PICARD);
         by.max_sweeps = sweeps;
         by.no_fallback = 1;
         by.atol = by.rtol = -1;
-        path got = solve_sampler(context, sampler, &by, NULL);
+        solved got = solve_sampler(context, sampler, &by, NULL);
         assert_int_equal(got.report.reason, DPCR_REASON_NOT_CONVERGED);
         for (int64_t p = 0; p < sweeps * W; p++) assert_true(((float *)got.z)[p] == ((float *)loop.z)[p]);
         path_free(&got);
@@ -175,18 +175,18 @@ static void a_sample_is_its_own(void **state) {
         dpcr_sampler_options options = options_of(&variants[i]);
         const dpcr_solve_options in_order = by_method(DPCR_METHOD_SEQUENTIAL);
         dpcr_sampler *sampler = make(three, &f, &variants[i], &options, 5);
-        path all = solve_sampler(three, sampler, &in_order, NULL);
+        solved all = solve_sampler(three, sampler, &in_order, NULL);
         dpcr_sampler_destroy(sampler);
         options.first_sample = 3;
         sampler = make(one, &f, &variants[i], &options, 1);
-        path alone = solve_sampler(one, sampler, &in_order, NULL);
+        solved alone = solve_sampler(one, sampler, &in_order, NULL);
         dpcr_sampler_destroy(sampler);
         const size_t bytes = sizeof(float) * (size_t)all.width;
         assert_memory_equal((const char *)path_end(&all) + 3 * bytes, path_end(&alone), bytes);
         path_free(&alone);
         options.seed++;
         sampler = make(one, &f, &variants[i], &options, 1);
-        path other = solve_sampler(one, sampler, &in_order, NULL);
+        solved other = solve_sampler(one, sampler, &in_order, NULL);
         dpcr_sampler_destroy(sampler);
         assert_true(memcmp((const char *)path_end(&all) + 3 * bytes, path_end(&other), bytes) != 0);
         path_free(&other);
@@ -238,9 +238,9 @@ static void known_places_stay(void **state) {
         options.mask = &mask_view;
         options.known = &known_view;
         dpcr_sampler *sampler = make(context, &f, &variants[i], &options, B);
-        path plain = solve_sampler(context, free_one, &in_order, NULL);
-        path loop = solve_sampler(context, sampler, &in_order, NULL),
-             by = solve_sampler(context, sampler, &newton, NULL);
+        solved plain = solve_sampler(context, free_one, &in_order, NULL);
+        solved loop = solve_sampler(context, sampler, &in_order, NULL),
+               by = solve_sampler(context, sampler, &newton, NULL);
         assert_true(path_distance(&loop, &by) < 1e-7);
         const double *end = path_end(&loop), *other = path_end(&plain);
         for (int64_t b = 0; b < B; b++)
@@ -271,7 +271,7 @@ static void a_denoiser_that_explodes_ends_as_the_loop(void **state) {
     const dpcr_sampler_options options = options_of(&variants[2]);
     dpcr_sampler *sampler = make(context, &f, &variants[2], &options, B);
     const dpcr_solve_options in_order = by_method(DPCR_METHOD_SEQUENTIAL);
-    path loop = solve_sampler(context, sampler, &in_order, NULL);
+    solved loop = solve_sampler(context, sampler, &in_order, NULL);
     bool finite = true;
     for (int64_t i = 0; i < loop.length * loop.batch * loop.width; i++)
         finite = finite && isfinite(((float *)loop.z)[i]);
@@ -279,7 +279,7 @@ static void a_denoiser_that_explodes_ends_as_the_loop(void **state) {
     static const dpcr_method methods[] = {DPCR_METHOD_NEWTON, DPCR_METHOD_DIAGONAL, DPCR_METHOD_PICARD};
     for (int k = 0; k < 3; k++) {
         const dpcr_solve_options by = by_method(methods[k]);
-        path got = solve_sampler(context, sampler, &by, NULL);
+        solved got = solve_sampler(context, sampler, &by, NULL);
         assert_true(got.report.reason == DPCR_REASON_NONFINITE || got.report.reason == DPCR_REASON_FALLBACK);
         for (int64_t i = 0; i < got.length * got.batch * got.width; i++) {
             const float a = ((float *)got.z)[i], b = ((float *)loop.z)[i];

@@ -10,7 +10,9 @@
 #ifndef DEEPPCR_SAMPLE_H
 #define DEEPPCR_SAMPLE_H
 
+#include "data.h"
 #include "solve.h"
+#include "train.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -149,6 +151,111 @@ DPCR_API dpcr_status dpcr_sampler_step(const dpcr_sampler *sampler, int64_t step
 // counts `width` products besides its row. And calls of the denoiser, one after another.
 DPCR_API void dpcr_sampler_counts(const dpcr_sampler *sampler, int64_t *rows, int64_t *products, int64_t *calls);
 DPCR_API void dpcr_sampler_counts_reset(dpcr_sampler *sampler);
+
+// ---- networks, in float: pictures to a few numbers and back, and denoisers ----
+
+// An auto-encoder of pictures (Kingma, Welling, arXiv 1312.6114): multilayer perceptrons, pixels in 0..1
+//   encoder   pixels -> hidden -> ... -> hidden -> mean, log variance        decoder   latent -> hidden ... -> pixels
+typedef struct dpcr_autoencoder_options {
+    size_t size;            // sizeof(dpcr_autoencoder_options) of the caller
+    int64_t rows, cols;     // of a picture
+    int64_t latent;         // numbers of its code
+    int64_t hidden, depth;  // width and number of the hidden layers, each way
+    uint64_t seed;
+} dpcr_autoencoder_options;
+
+typedef struct dpcr_autoencoder dpcr_autoencoder;
+
+DPCR_API dpcr_status dpcr_autoencoder_create(dpcr_context *context, const dpcr_autoencoder_options *options,
+                                             dpcr_autoencoder **autoencoder, dpcr_error *error);
+// Safetensors with their own description; anything else, or damaged: DPCR_ERROR_FORMAT, in one line.
+DPCR_API dpcr_status dpcr_autoencoder_load(dpcr_context *context, const char *path, dpcr_autoencoder **autoencoder,
+                                           dpcr_error *error);
+DPCR_API dpcr_status dpcr_autoencoder_save(const dpcr_autoencoder *autoencoder, const char *path, dpcr_error *error);
+DPCR_API void dpcr_autoencoder_destroy(dpcr_autoencoder *autoencoder);
+DPCR_API const dpcr_autoencoder_options *dpcr_autoencoder_get_options(const dpcr_autoencoder *autoencoder);
+// z [n][latent]: the codes' means, standardised over the training pictures. x [n][rows cols] in 0..1. One call at a
+// time.
+DPCR_API dpcr_status dpcr_autoencoder_encode(dpcr_autoencoder *autoencoder, int64_t n, const float *x, float *z,
+                                             dpcr_error *error);
+// x [n][rows cols] in 0..1 from standardised codes.
+DPCR_API dpcr_status dpcr_autoencoder_decode(dpcr_autoencoder *autoencoder, int64_t n, const float *z, float *x,
+                                             dpcr_error *error);
+
+// A denoiser: what it denoises has `width` numbers - the pixels, scaled to -1..1, or the code of an auto-encoder.
+//   s(t) = W_s silu(W_1 silu(W_0 sinusoids(t))) + class[y]                               a shift for each layer
+//   h = silu(W_in x + s_1);  h += silu(W_l h + s_l), l = 2..depth;  m = W_out h
+typedef struct dpcr_diffusion_options {
+    size_t size;         // sizeof(dpcr_diffusion_options) of the caller
+    int64_t rows, cols;  // of a picture
+    int64_t width;       // rows cols, or the auto-encoder's latent
+    int64_t hidden, depth;
+    int64_t classes;  // 0: without condition; else class 0..classes-1, and none
+    dpcr_prediction prediction;
+    dpcr_noise_options noise;
+    uint64_t seed;
+} dpcr_diffusion_options;
+
+typedef struct dpcr_diffusion dpcr_diffusion;
+
+// With an auto-encoder, whose codes it denoises, or NULL: pixels. The auto-encoder is taken over, also on failure.
+DPCR_API dpcr_status dpcr_diffusion_create(dpcr_context *context, const dpcr_diffusion_options *options,
+                                           dpcr_autoencoder *autoencoder, dpcr_diffusion **model, dpcr_error *error);
+DPCR_API dpcr_status dpcr_diffusion_load(dpcr_context *context, const char *path, dpcr_diffusion **model,
+                                         dpcr_error *error);
+// One file, the auto-encoder's decoder and encoder included.
+DPCR_API dpcr_status dpcr_diffusion_save(const dpcr_diffusion *model, const char *path, dpcr_error *error);
+DPCR_API void dpcr_diffusion_destroy(dpcr_diffusion *model);
+DPCR_API const dpcr_diffusion_options *dpcr_diffusion_get_options(const dpcr_diffusion *model);
+DPCR_API dpcr_autoencoder *dpcr_diffusion_autoencoder(const dpcr_diffusion *model);  // the model's, or NULL
+DPCR_API int64_t dpcr_diffusion_parameters(const dpcr_diffusion *model);
+
+// The model as a sampler's denoiser, for one sampler at a time. labels [B] (-1: no class) or NULL: none of them has
+// one; copied. With guidance g other than 1:  m = m(no class) + g (m(class) - m(no class)), two rows for one (Ho,
+// Salimans, arXiv 2207.12598). Jacobians by forward mode, batched over steps, for widths up to DPCR_DIFFUSION_JACOBIAN.
+#define DPCR_DIFFUSION_JACOBIAN 64
+DPCR_API dpcr_status dpcr_diffusion_denoiser(dpcr_diffusion *model, const int32_t *labels, int64_t batch,
+                                             double guidance, dpcr_denoiser *denoiser, dpcr_error *error);
+// x [n][rows cols] in 0..1 of samples z [n][width]: the auto-encoder's decoder, or (z + 1) / 2, cut to 0..1.
+DPCR_API dpcr_status dpcr_diffusion_pictures(dpcr_diffusion *model, int64_t n, const float *z, float *x,
+                                             dpcr_error *error);
+
+// ---- training ----
+
+struct dpcr_learn_state;
+
+typedef struct dpcr_learn_options {
+    size_t size;                       // sizeof(dpcr_learn_options) of the caller
+    int64_t epochs, batch;             // >= 1; the pictures left over by an epoch's last batch wait for the next epoch
+    dpcr_optimiser_options optimiser;  // total -1: all steps of the run; its size is not read
+    uint64_t seed;                     // of shuffling, times, noise
+    double average;             // decay of the averaged weights, which sampling uses; 0: 0.999, less in the first steps
+    double drop;                // denoisers with classes: part of the pictures trained without; 0: 0.1
+    double weight;              // auto-encoders: of the codes' divergence from the normal distribution; 0: 1
+    const char *save;           // checkpoint, a model file as well, or NULL
+    const char *resume;         // checkpoint to go on from, or NULL; may be `save`
+    double checkpoint_seconds;  // 0: 30 s; every epoch's end writes one too
+    int (*progress)(void *user, const struct dpcr_learn_state *state);  // after every step; non-zero: stop. May be NULL
+    void *progress_user;
+} dpcr_learn_options;
+
+typedef struct dpcr_learn_state {
+    int64_t epoch, epochs, step, steps;  // epoch counts from 1
+    int epoch_ended;
+    double loss;  // mean over the epoch's batches so far
+    double images_per_second, seconds, seconds_left;
+} dpcr_learn_state;
+
+// Train on `data`, in place; afterwards the model has its averaged weights. Same model, data and options: same bits,
+// for any number of threads. A run killed at any moment and resumed, with the same options, ends with the bits of the
+// uninterrupted run. Errors as dpcr_train's.
+//   autoencoder   per picture: sum of the pixels' cross-entropies + weight KL(code || normal)
+//   denoiser      mean of (m - target)^2 at a random time, target by the prediction
+DPCR_API dpcr_status dpcr_autoencoder_train(dpcr_autoencoder *autoencoder, const dpcr_dataset *data,
+                                            const dpcr_learn_options *options, dpcr_learn_state *last,
+                                            dpcr_error *error);
+DPCR_API dpcr_status dpcr_diffusion_train(dpcr_diffusion *model, const dpcr_dataset *data,
+                                          const dpcr_learn_options *options, dpcr_learn_state *last, dpcr_error *error);
 
 #ifdef __cplusplus
 }

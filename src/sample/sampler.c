@@ -7,8 +7,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/random.h"
 #include "rt/rt.h"
+#include "sample/normals.h"
 #include "sample/sample.h"
 
 enum { BLOCK_ROWS = 256, JACOBIAN_BYTES = 4 << 20 };
@@ -207,31 +207,14 @@ static int linearise(void *user, const dpcr_span *span, const dpcr_array *in, co
 
 // ---- noise ----
 
-// Four normal numbers of a block, by Box and Muller.
-static void normals(uint64_t seed, uint64_t stream, uint64_t block, double four[4]) {
-    uint32_t words[4];
-    dpcri_random_block(seed, stream, block, words);
-    for (int i = 0; i < 4; i += 2) {
-        const double radius = sqrt(-2 * log(((double)words[i] + 0.5) * 0x1p-32));
-        const double turn = 6.28318530717958647692 * ((double)words[i + 1] * 0x1p-32);
-        four[i] = radius * cos(turn);
-        four[i + 1] = radius * sin(turn);
-    }
-}
-
 // Normal numbers of row `place` of a sample's path: place 0 is where it starts, l + 1 its step l (skipped ones
 // counted).
 static void draw(const dpcr_sampler *s, int64_t sequence, int64_t place, void *to) {
     const uint64_t stream = DPCRI_STREAM_SAMPLE | (uint32_t)(s->options.first_sample + sequence);
-    const uint64_t first = (uint64_t)(place * ((s->width + 3) / 4));
-    double four[4];
-    for (int64_t i = 0; i < s->width; i++) {
-        if (i % 4 == 0) normals(s->options.seed, stream, first + (uint64_t)(i / 4), four);
-        if (s->denoiser.dtype == DPCR_F32)
-            ((float *)to)[i] = (float)four[i % 4];
-        else
-            ((double *)to)[i] = four[i % 4];
-    }
+    if (s->denoiser.dtype == DPCR_F32)
+        dpcri_normals_f32(s->options.seed, stream, (uint64_t)place, s->width, to);
+    else
+        dpcri_normals_f64(s->options.seed, stream, (uint64_t)place, s->width, to);
 }
 
 static void draw_sequence(void *argument, int64_t sequence) {

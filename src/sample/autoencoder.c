@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: MIT
+// Auto-encoders of pictures: the encoder gives a normal distribution over codes (mean, log variance), the decoder the
+// probability of each pixel. Sampling uses the means, standardised to mean 0 and deviation 1 over the training
+// pictures, so that a denoiser finds them at the scale of its noise. Source: Kingma, Welling, arXiv 1312.6114.
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "sample/networks.h"
+
+static dpcr_status check_options(const dpcr_autoencoder_options *o, dpcr_error *error) {
+    const int64_t most = DPCRI_MOST_WIDTH;
+    const bool picture = o->rows >= 1 && o->cols >= 1 && o->rows <= most && o->cols <= most / o->rows;
+    if (picture && o->latent >= 1 && o->latent <= most && o->hidden >= 1 && o->hidden <= most && o->depth >= 1 &&
+        o->depth <= DPCRI_MOST_DEPTH)
+        return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                      "autoencoder: pictures of %lld x %lld, latent %lld, hidden %lld, depth %lld; wanted at most %lld "
+                      "pixels and numbers, depth 1 to %d",
+                      (long long)o->rows, (long long)o->cols, (long long)o->latent, (long long)o->hidden,
+                      (long long)o->depth, (long long)most, DPCRI_MOST_DEPTH);
+}
+
+static void add_layers(dpcr_autoencoder *a) {
+    const dpcr_autoencoder_options *o = &a->options;
+    char name[24];
+    for (int way = 0; way < 2; way++) {
+        const char *part = way ? "decoder" : "encoder";
+        int64_t in = way ? o->latent : a->pixels;
+        for (int64_t i = 0; i < o->depth; i++) {
+            snprintf(name, sizeof name, "%s.%d", part, (int)i);
+            dpcri_net_add(&a->net, name, in, o->hidden, DPCRI_ACT_SILU, false);
+            in = o->hidden;
+        }
+        snprintf(name, sizeof name, "%s.%d", part, (int)o->depth);
+        dpcri_net_add(&a->net, name, in, way ? a->pixels : 2 * o->latent, way ? DPCRI_ACT_SIGMOID : DPCRI_ACT_IDENTITY,
+                      false);
+        if (!way) a->encoder = a->net.count;
+    }
+}
+
+static dpcr_status make(dpcr_context *context, const dpcr_autoencoder_options *options, bool drawn,
+                        dpcr_autoencoder **autoencoder, dpcr_error *error) {
+    dpcr_status status;
+    dpcr_autoencoder *a = NULL;
+    DPCR_TRY(check_options(options, error));
+    a = dpcri_alloc_zero(context, sizeof *a);
+    if (!a) DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "autoencoder: no memory"));
+    *a = (dpcr_autoencoder){.context = context, .options = *options, .pixels = options->rows * options->cols};
+    a->options.size = sizeof a->options;
+    a->net = dpcri_net_make(context);
+    add_layers(a);
+    int64_t widest = a->pixels > options->hidden ? a->pixels : options->hidden;
+    widest = widest > 2 * options->latent ? widest : 2 * options->latent;
+    a->mean = dpcri_alloc_zero(context, (size_t)options->latent * sizeof(float));
+    a->deviation = dpcri_alloc_zero(context, (size_t)options->latent * sizeof(float));
+    for (int i = 0; i < 2; i++)
+        a->work[i] = dpcri_alloc_zero(context, (size_t)(DPCRI_NET_ROWS * widest) * sizeof(float));
+    if (!a->mean || !a->deviation || !a->work[0] || !a->work[1])
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "autoencoder: no memory for its work"));
+    for (int64_t i = 0; i < options->latent; i++) a->deviation[i] = 1;
+    DPCR_TRY(dpcri_net_create(&a->net, drawn ? options->seed + 1 : 0, error));
+    *autoencoder = a;
+    a = NULL;
+done:
+    dpcr_autoencoder_destroy(a);
+    return status;
+}
+
+dpcr_status dpcr_autoencoder_create(dpcr_context *context, const dpcr_autoencoder_options *options,
+                                    dpcr_autoencoder **autoencoder, dpcr_error *error) {
+    if (autoencoder) *autoencoder = NULL;
+    if (!context || !options || !autoencoder || options->size < sizeof *options)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "autoencoder_create: context, options or autoencoder is NULL, or options.size is short");
+    return make(context, options, true, autoencoder, error);
+}
+
+void dpcr_autoencoder_destroy(dpcr_autoencoder *a) {
+    if (!a) return;
+    dpcri_net_destroy(&a->net);
+    dpcri_free(a->context, a->mean);
+    dpcri_free(a->context, a->deviation);
+    for (int i = 0; i < 2; i++) dpcri_free(a->context, a->work[i]);
+    dpcri_free(a->context, a);
+}
+
+const dpcr_autoencoder_options *dpcr_autoencoder_get_options(const dpcr_autoencoder *a) {
+    return a ? &a->options : NULL;
+}
+
+// Layers first .. last-1 over rows; where the result lies: one of the work memories.
+static const float *run(dpcr_autoencoder *a, int first, int last, int64_t rows, const float *x) {
+    for (int i = first; i < last; i++) {
+        float *y = a->work[x == a->work[0]];
+        dpcri_dense_forward(&a->net, i, rows, x, NULL, 0, y, NULL);
+        x = y;
+    }
+    return x;
+}
+
+dpcr_status dpcr_autoencoder_encode(dpcr_autoencoder *a, int64_t n, const float *x, float *z, dpcr_error *error) {
+    if (!a || n < 0 || (n && (!x || !z)))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "autoencoder_encode: autoencoder, x or z is NULL");
+    const int64_t latent = a->options.latent;
+    for (int64_t i = 0; i < n; i += DPCRI_NET_ROWS) {
+        const int64_t rows = n - i < DPCRI_NET_ROWS ? n - i : DPCRI_NET_ROWS;
+        const float *y = run(a, 0, a->encoder, rows, x + i * a->pixels);
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t k = 0; k < latent; k++)
+                z[(i + r) * latent + k] = (y[r * 2 * latent + k] - a->mean[k]) / a->deviation[k];
+    }
+    return DPCR_OK;
+}
+
+dpcr_status dpcr_autoencoder_decode(dpcr_autoencoder *a, int64_t n, const float *z, float *x, dpcr_error *error) {
+    if (!a || n < 0 || (n && (!x || !z)))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "autoencoder_decode: autoencoder, z or x is NULL");
+    const int64_t latent = a->options.latent;
+    for (int64_t i = 0; i < n; i += DPCRI_NET_ROWS) {
+        const int64_t rows = n - i < DPCRI_NET_ROWS ? n - i : DPCRI_NET_ROWS;
+        float *code = a->work[0];
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t k = 0; k < latent; k++)
+                code[r * latent + k] = z[(i + r) * latent + k] * a->deviation[k] + a->mean[k];
+        const float *y = run(a, a->encoder, a->net.count, rows, code);
+        memcpy(x + i * a->pixels, y, (size_t)(rows * a->pixels) * sizeof *x);
+    }
+    return DPCR_OK;
+}
+
+// ---- files ----
+
+dpcr_status dpcri_autoencoder_put(const dpcr_autoencoder *a, const float *values, dpcri_bundle *bundle,
+                                  dpcr_error *error) {
+    dpcr_status status;
+    const dpcr_autoencoder_options *o = &a->options;
+    DPCR_TRY(dpcri_bundle_int(bundle, "deeppcr.vae.rows", o->rows, error));
+    DPCR_TRY(dpcri_bundle_int(bundle, "deeppcr.vae.cols", o->cols, error));
+    DPCR_TRY(dpcri_bundle_int(bundle, "deeppcr.vae.latent", o->latent, error));
+    DPCR_TRY(dpcri_bundle_int(bundle, "deeppcr.vae.hidden", o->hidden, error));
+    DPCR_TRY(dpcri_bundle_int(bundle, "deeppcr.vae.depth", o->depth, error));
+    DPCR_TRY(dpcri_net_tensors(&a->net, values ? values : a->net.values, &bundle->tensors, error));
+    DPCR_TRY(dpcri_bundle_array(bundle, "code.mean", DPCR_F32, o->latent, a->mean, error));
+    DPCR_TRY(dpcri_bundle_array(bundle, "code.deviation", DPCR_F32, o->latent, a->deviation, error));
+done:
+    return status;
+}
+
+static dpcr_status read_scale(dpcr_autoencoder *a, const dpcr_tensors *tensors, const char *path, dpcr_error *error) {
+    const int64_t latent = a->options.latent;
+    const dpcr_tensor *mean = dpcri_bundle_find(tensors, "code.mean", latent);
+    const dpcr_tensor *deviation = dpcri_bundle_find(tensors, "code.deviation", latent);
+    bool good = mean && deviation;
+    for (int64_t i = 0; good && i < latent; i++) {
+        a->mean[i] = ((const float *)mean->array.data)[i];
+        a->deviation[i] = ((const float *)deviation->array.data)[i];
+        good = isfinite(a->mean[i]) && isfinite(a->deviation[i]) && a->deviation[i] > 0;
+    }
+    if (good) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_FORMAT, "%s: code.mean or code.deviation is missing or no scale", path);
+}
+
+dpcr_status dpcri_autoencoder_get(dpcr_context *context, const dpcr_tensors *tensors, const char *path,
+                                  dpcr_autoencoder **autoencoder, dpcr_error *error) {
+    dpcr_status status;
+    dpcr_autoencoder *a = NULL;
+    dpcr_autoencoder_options o = {.size = sizeof o};
+    const int64_t most = DPCRI_MOST_WIDTH;
+    DPCR_TRY(dpcri_bundle_get_int(tensors, path, "deeppcr.vae.rows", 1, most, &o.rows, error));
+    DPCR_TRY(dpcri_bundle_get_int(tensors, path, "deeppcr.vae.cols", 1, most / o.rows, &o.cols, error));
+    DPCR_TRY(dpcri_bundle_get_int(tensors, path, "deeppcr.vae.latent", 1, most, &o.latent, error));
+    DPCR_TRY(dpcri_bundle_get_int(tensors, path, "deeppcr.vae.hidden", 1, most, &o.hidden, error));
+    DPCR_TRY(dpcri_bundle_get_int(tensors, path, "deeppcr.vae.depth", 1, DPCRI_MOST_DEPTH, &o.depth, error));
+    DPCR_TRY(make(context, &o, false, &a, error));
+    DPCR_TRY(dpcri_net_read(&a->net, tensors, path, error));
+    DPCR_TRY(read_scale(a, tensors, path, error));
+    *autoencoder = a;
+    a = NULL;
+done:
+    dpcr_autoencoder_destroy(a);
+    return status;
+}
+
+dpcr_status dpcr_autoencoder_load(dpcr_context *context, const char *path, dpcr_autoencoder **autoencoder,
+                                  dpcr_error *error) {
+    dpcr_status status;
+    dpcr_tensors tensors = {0};
+    if (autoencoder) *autoencoder = NULL;
+    if (!context || !path || !autoencoder)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "autoencoder_load: context, path or autoencoder is NULL");
+    DPCR_TRY(dpcr_safetensors_read(context, path, &tensors, error));
+    const char *kind = dpcr_tensors_metadata(&tensors, "deeppcr.kind");
+    if (!kind || strcmp(kind, "vae") != 0)
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_FORMAT, "%s: no auto-encoder ('deeppcr.kind' is %.40s, wanted vae)", path,
+                            kind ? kind : "missing"));
+    DPCR_TRY(dpcri_autoencoder_get(context, &tensors, path, autoencoder, error));
+done:
+    dpcr_tensors_free(context, &tensors);
+    return status;
+}
+
+dpcr_status dpcr_autoencoder_save(const dpcr_autoencoder *a, const char *path, dpcr_error *error) {
+    dpcr_status status;
+    dpcri_bundle bundle = {0};
+    if (!a || !path) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "autoencoder_save: autoencoder or path is NULL");
+    DPCR_TRY(dpcri_bundle_create(&bundle, a->context, error));
+    DPCR_TRY(dpcri_bundle_text(&bundle, "deeppcr.kind", "vae", error));
+    DPCR_TRY(dpcri_autoencoder_put(a, NULL, &bundle, error));
+    DPCR_TRY(dpcr_safetensors_write(path, &bundle.tensors, error));
+done:
+    dpcri_bundle_destroy(&bundle);
+    return status;
+}

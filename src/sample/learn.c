@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: MIT
+// The training loop of nets. A run is a function of (model, data, options): order, times and noise follow from the seed
+// and the step, sums have a fixed order. A checkpoint is the model with its averaged weights, which sampling uses, and
+// beside them what a resumed run needs to end with the same bits: the weights, the optimiser's means, the step.
+//
+//   average_t = average_{t-1} + (1 - d_t) (weights - average_{t-1}),   d_t = min(decay, (1 + t) / (10 + t))
+#include "sample/learn.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "train/batches.h"
+#include "train/optimiser.h"
+
+typedef struct learning {
+    const dpcri_subject *subject;
+    dpcri_net *net;
+    const dpcr_dataset *data;
+    dpcr_learn_options options;
+    dpcr_optimiser *optimiser;
+    float *average;  // [parameters]
+    int64_t *order;  // [count]
+    int64_t batches;
+    uint64_t hash;  // of the data
+    double loss, began, saved;
+    int64_t begun;  // the step that this call began at
+    dpcr_learn_state state;
+} learning;
+
+static dpcr_status check_options(learning *l, const dpcr_learn_options *given, dpcr_error *error) {
+    dpcr_learn_options *o = &l->options;
+    const int64_t count = l->data->count;
+    if (given->size < sizeof *given)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "learn: options.size is %zu, wanted %zu", given->size,
+                          sizeof *given);
+    *o = *given;
+    if (o->average == 0) o->average = 0.999;
+    if (o->checkpoint_seconds == 0) o->checkpoint_seconds = 30;
+    if (o->epochs < 1 || o->epochs > UINT32_MAX || o->batch < 1 || o->batch > count)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "learn: %lld epochs of batches of %lld from %lld pictures, wanted 1 or more of 1 to all",
+                          (long long)o->epochs, (long long)o->batch, (long long)count);
+    if (!(o->average > 0 && o->average < 1) || !(o->drop >= 0 && o->drop <= 1) || !(o->weight >= 0) ||
+        !(o->checkpoint_seconds > 0))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "learn: average %g, drop %g, weight %g, checkpoint_seconds %g; wanted 0 < average < 1, "
+                          "0 <= drop <= 1, the others not negative",
+                          o->average, o->drop, o->weight, o->checkpoint_seconds);
+    l->batches = count / o->batch;
+    if (!dpcri_mul(l->batches, o->epochs, &l->state.steps))
+        return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "learn: %lld epochs of %lld batches do not fit",
+                          (long long)o->epochs, (long long)l->batches);
+    if (o->optimiser.total == -1) o->optimiser.total = l->state.steps;
+    return DPCR_OK;
+}
+
+// ---- checkpoints ----
+
+static dpcr_status put_position(learning *l, dpcri_bundle *b, dpcr_error *error) {
+    dpcr_status status;
+    const dpcr_optimiser_options *o = &l->optimiser->options;
+    DPCR_TRY(dpcri_bundle_int(b, "deeppcr.learn.step", l->state.step, error));
+    DPCR_TRY(dpcri_bundle_int(b, "deeppcr.learn.batch", l->options.batch, error));
+    DPCR_TRY(dpcri_bundle_int(b, "deeppcr.learn.seed", (int64_t)l->options.seed, error));
+    DPCR_TRY(dpcri_bundle_int(b, "deeppcr.learn.data", (int64_t)l->hash, error));
+    DPCR_TRY(dpcri_bundle_int(b, "deeppcr.learn.optimiser", (int64_t)o->kind, error));
+    DPCR_TRY(dpcri_bundle_int(b, "deeppcr.learn.total", o->total, error));
+    DPCR_TRY(dpcri_bundle_int(b, "deeppcr.learn.warm_up", o->warm_up, error));
+    DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.rate", o->rate, error));
+    DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.decay", o->weight_decay, error));
+    DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.average", l->options.average, error));
+    DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.drop", l->options.drop, error));
+    DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.weight", l->options.weight, error));
+    DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.loss", l->loss, error));
+done:
+    return status;
+}
+
+static dpcr_status save(learning *l, dpcr_error *error) {
+    dpcr_status status;
+    dpcri_bundle b = {0};
+    const int64_t count = l->net->parameters;
+    if (!l->options.save) return DPCR_OK;
+    DPCR_TRY(dpcri_bundle_create(&b, l->net->context, error));
+    DPCR_TRY(dpcri_bundle_text(&b, "deeppcr.kind", l->subject->kind, error));
+    DPCR_TRY(l->subject->put(l->subject->user, l->average, &b, error));
+    DPCR_TRY(put_position(l, &b, error));
+    DPCR_TRY(dpcri_bundle_array(&b, "learn.values", DPCR_F32, count, l->net->values, error));
+    if (l->optimiser->first)
+        DPCR_TRY(dpcri_bundle_array(&b, "learn.first", DPCR_F32, count, l->optimiser->first, error));
+    if (l->optimiser->second)
+        DPCR_TRY(dpcri_bundle_array(&b, "learn.second", DPCR_F32, count, l->optimiser->second, error));
+    DPCR_TRY(dpcr_safetensors_write(l->options.save, &b.tensors, error));
+done:
+    dpcri_bundle_destroy(&b);
+    l->saved = dpcri_seconds();
+    return status;
+}
+
+static bool read_array(const dpcr_tensors *tensors, const char *name, int64_t count, void *to) {
+    const dpcr_tensor *t = to ? dpcri_bundle_find(tensors, name, count) : NULL;
+    bool good = !to || t;
+    for (int64_t i = 0; t && i < count && good; i++) good = isfinite(((const float *)t->array.data)[i]);
+    if (t && good) memcpy(to, t->array.data, (size_t)count * sizeof(float));
+    return good;
+}
+
+// Every string that this run would write stands in the file alike, the position and the loss apart.
+static dpcr_status agrees(learning *l, const dpcr_tensors *tensors, dpcr_error *error) {
+    dpcr_status status;
+    dpcri_bundle mine = {0};
+    DPCR_TRY(dpcri_bundle_create(&mine, l->net->context, error));
+    DPCR_TRY(dpcri_bundle_text(&mine, "deeppcr.kind", l->subject->kind, error));
+    DPCR_TRY(l->subject->put(l->subject->user, NULL, &mine, error));
+    DPCR_TRY(put_position(l, &mine, error));
+    for (int64_t i = 0; i < mine.tensors.metadata_count; i++) {
+        const char *key = mine.tensors.metadata_keys[i], *wanted = mine.tensors.metadata_values[i];
+        const char *got = dpcr_tensors_metadata(tensors, key);
+        if (!strcmp(key, "deeppcr.learn.step") || !strcmp(key, "deeppcr.learn.loss")) continue;
+        if (got && !strcmp(got, wanted)) continue;
+        DPCR_TRY(dpcri_fail(error, got ? DPCR_ERROR_ARGUMENT : DPCR_ERROR_FORMAT,
+                            "learn: resume from %s: '%s' is %.40s there and %.40s here", l->options.resume, key,
+                            got ? got : "missing", wanted));
+    }
+done:
+    dpcri_bundle_destroy(&mine);
+    return status;
+}
+
+static dpcr_status resume(learning *l, dpcr_error *error) {
+    dpcr_status status;
+    dpcr_tensors tensors = {0};
+    const char *path = l->options.resume;
+    const int64_t count = l->net->parameters;
+    float *values = NULL;
+    DPCR_TRY(dpcr_safetensors_read(l->net->context, path, &tensors, error));
+    DPCR_TRY(agrees(l, &tensors, error));
+    DPCR_TRY(dpcri_bundle_get_int(&tensors, path, "deeppcr.learn.step", 0, l->state.steps, &l->state.step, error));
+    DPCR_TRY(dpcri_bundle_get_real(&tensors, path, "deeppcr.learn.loss", &l->loss, error));
+    DPCR_TRY(dpcri_net_read(l->net, &tensors, path, error));  // the averaged ones
+    memcpy(l->average, l->net->values, (size_t)count * sizeof *values);
+    if (!read_array(&tensors, "learn.values", count, l->net->values) ||
+        !read_array(&tensors, "learn.first", count, l->optimiser->first) ||
+        !read_array(&tensors, "learn.second", count, l->optimiser->second))
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_FORMAT,
+                            "%s: no checkpoint: learn.values, learn.first or learn.second is missing or damaged",
+                            path));
+    dpcri_net_pack(l->net);
+    l->optimiser->step = l->state.step;
+done:
+    dpcr_tensors_free(l->net->context, &tensors);
+    return status;
+}
+
+// ---- steps ----
+
+enum { AVERAGE_BLOCK = 1 << 14 };
+
+typedef struct average_job {
+    float *average;
+    const float *values;
+    int64_t count;
+    float pull;
+} average_job;
+
+static void average_block(void *argument, int64_t block) {
+    const average_job *j = argument;
+    const int64_t first = block * AVERAGE_BLOCK,
+                  end = first + AVERAGE_BLOCK < j->count ? first + AVERAGE_BLOCK : j->count;
+    for (int64_t i = first; i < end; i++) j->average[i] += j->pull * (j->values[i] - j->average[i]);
+}
+
+static void update_average(learning *l) {
+    const double t = (double)l->state.step, decay = fmin(l->options.average, (1 + t) / (10 + t));
+    average_job job = {l->average, l->net->values, l->net->parameters, (float)(1 - decay)};
+    dpcri_parallel(l->net->context, (job.count + AVERAGE_BLOCK - 1) / AVERAGE_BLOCK, average_block, &job);
+}
+
+static dpcr_status one_step(learning *l, dpcr_error *error) {
+    const int64_t within = l->state.step % l->batches;
+    const dpcri_batch batch = {l->state.step, l->options.batch, l->order + within * l->options.batch};
+    const double loss = l->subject->gradients(l->subject->user, &batch);
+    if (!isfinite(loss))
+        return dpcri_fail(error, DPCR_ERROR_CANCELLED,
+                          "learn: the loss of step %lld is not finite at rate %g; a lower rate may help",
+                          (long long)l->state.step + 1, dpcr_optimiser_rate(l->optimiser, l->state.step + 1));
+    dpcri_optimiser_update(l->optimiser, l->net->values, l->net->gradients, false);
+    dpcri_net_pack(l->net);
+    l->state.step++;
+    update_average(l);
+    l->loss = within ? l->loss + loss : loss;
+    return DPCR_OK;
+}
+
+static void describe(learning *l) {
+    dpcr_learn_state *s = &l->state;
+    const int64_t done = s->step ? (s->step - 1) % l->batches + 1 : 0;
+    s->epochs = l->options.epochs;
+    s->epoch = s->step ? (s->step - 1) / l->batches + 1 : 1;
+    s->epoch_ended = done == l->batches;
+    s->loss = done ? l->loss / (double)done : 0;
+    s->seconds = dpcri_seconds() - l->began;
+    const double steps = (double)(s->step - l->begun);
+    s->images_per_second = s->seconds > 0 ? steps * (double)l->options.batch / s->seconds : 0;
+    s->seconds_left = steps > 0 ? s->seconds / steps * (double)(s->steps - s->step) : 0;
+}
+
+static dpcr_status run(learning *l, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    const dpcr_learn_options *o = &l->options;
+    const bool there = o->save && o->resume && !strcmp(o->save, o->resume);
+    if (!there) DPCR_TRY(save(l, error));
+    l->saved = dpcri_seconds();
+    for (int64_t epoch = -1; l->state.step < l->state.steps;) {
+        if (epoch != l->state.step / l->batches) {
+            epoch = l->state.step / l->batches;
+            dpcri_shuffle(o->seed, epoch, l->data->count, l->order);
+        }
+        DPCR_TRY(one_step(l, error));
+        describe(l);
+        const bool stop = dpcri_cancelled(l->net->context) || (o->progress && o->progress(o->progress_user, &l->state));
+        if (stop || l->state.epoch_ended || dpcri_seconds() - l->saved >= o->checkpoint_seconds)
+            DPCR_TRY(save(l, error));
+        if (stop && l->state.step < l->state.steps)
+            DPCR_TRY(dpcri_fail(error, DPCR_ERROR_CANCELLED, "learn: stopped as asked after step %lld of %lld%s%s",
+                                (long long)l->state.step, (long long)l->state.steps,
+                                o->save ? "; to go on, resume from " : "", o->save ? o->save : ""));
+    }
+done:
+    return status;
+}
+
+dpcr_status dpcri_learn(const dpcri_subject *subject, const dpcr_dataset *data, const dpcr_learn_options *options,
+                        dpcr_learn_state *last, dpcr_error *error) {
+    dpcr_status status;
+    dpcri_net *net = subject->net;
+    learning l = {.subject = subject, .net = net, .data = data, .began = dpcri_seconds()};
+    const size_t bytes = (size_t)net->parameters * sizeof(float);
+    DPCR_TRY(check_options(&l, options, error));
+    DPCR_TRY(dpcr_optimiser_create(net->context,
+                                   &(dpcr_optimiser_options){.size = sizeof(dpcr_optimiser_options),
+                                                             .kind = l.options.optimiser.kind,
+                                                             .rate = l.options.optimiser.rate,
+                                                             .momentum = l.options.optimiser.momentum,
+                                                             .beta1 = l.options.optimiser.beta1,
+                                                             .beta2 = l.options.optimiser.beta2,
+                                                             .epsilon = l.options.optimiser.epsilon,
+                                                             .weight_decay = l.options.optimiser.weight_decay,
+                                                             .warm_up = l.options.optimiser.warm_up,
+                                                             .total = l.options.optimiser.total},
+                                   DPCR_F32, net->parameters, &l.optimiser, error));
+    l.average = dpcri_alloc(net->context, bytes);
+    l.order = dpcri_alloc(net->context, (size_t)data->count * sizeof *l.order);
+    if (!l.average || !l.order)
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "learn: no memory for the averaged weights"));
+    l.hash = dpcri_data_measure(net->context, data).hash;
+    memcpy(l.average, net->values, bytes);
+    if (l.options.resume) DPCR_TRY(resume(&l, error));
+    l.begun = l.state.step;
+    status = run(&l, error);
+    describe(&l);
+    if (status == DPCR_OK) {
+        memcpy(net->values, l.average, bytes);
+        dpcri_net_pack(net);
+    }
+    if (last) *last = l.state;
+done:
+    dpcr_optimiser_destroy(l.optimiser);
+    dpcri_free(net->context, l.average);
+    dpcri_free(net->context, l.order);
+    return status;
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT
+// The training loop of nets: batches, optimiser, averaged weights, checkpoints. What is learnt is the caller's.
+#ifndef DPCRI_LEARN_H
+#define DPCRI_LEARN_H
+
+#include "sample/networks.h"
+
+// A batch: which pictures, and the number of the step, which all of its random numbers follow from.
+typedef struct dpcri_batch {
+    int64_t step, rows;
+    const int64_t *order;  // [rows]
+} dpcri_batch;
+
+typedef struct dpcri_subject {
+    const char *kind;  // "vae" or "denoiser"
+    dpcri_net *net;    // its numbers are trained
+    void *user;
+    double (*gradients)(void *user, const dpcri_batch *batch);  // writes all of net->gradients, returns the loss
+    dpcr_status (*put)(void *user, const float *values, dpcri_bundle *bundle,
+                       dpcr_error *error);  // of the model's file
+} dpcri_subject;
+
+// Trains; at the end net->values are the averaged ones.
+dpcr_status dpcri_learn(const dpcri_subject *subject, const dpcr_dataset *data, const dpcr_learn_options *options,
+                        dpcr_learn_state *last, dpcr_error *error);
+
+#endif

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT
+// An auto-encoder's loss and its gradients. Per picture x in 0..1, mean mu, log variance v, code z = mu + exp(v/2) xi:
+//   loss = -sum x log y + (1 - x) log(1 - y)  +  weight/2 sum (mu^2 + exp(v) - 1 - v),   y = sigmoid(u)
+//   dl/du = y - x;   dl/dmu = dl/dz + weight mu;   dl/dv = dl/dz xi exp(v/2)/2 + weight/2 (exp(v) - 1)
+// The batch's loss is the mean over its pictures. Source: Kingma, Welling, arXiv 1312.6114.
+#include <math.h>
+#include <string.h>
+
+#include "sample/learn.h"
+#include "sample/normals.h"
+
+typedef struct vae_learning {
+    dpcr_autoencoder *a;
+    const dpcr_dataset *data;
+    uint64_t seed;
+    double weight;
+    int64_t rows, layers;
+    float *x;                        // [rows][pixels]
+    float *y[DPCRI_NET_LAYERS];      // [rows][out] of each layer
+    float *slope[DPCRI_NET_LAYERS];  // [rows][out]
+    float *z, *xi, *g[2];            // [rows][latent], [rows][latent], [rows][widest]
+    double *losses;                  // [rows]
+    const dpcri_batch *batch;
+} vae_learning;
+
+static dpcr_status take(vae_learning *l, int64_t width, float **place, dpcr_error *error) {
+    *place = dpcri_alloc_zero(l->a->context, (size_t)(l->rows * width) * sizeof(float));
+    return *place ? DPCR_OK
+                  : dpcri_fail(error, DPCR_ERROR_MEMORY, "learn: no memory for %lld rows", (long long)l->rows);
+}
+
+static void read_row(void *argument, int64_t i) {
+    vae_learning *l = argument;
+    const int64_t pixels = l->a->pixels, latent = l->a->options.latent;
+    const uint8_t *from = l->data->images + l->batch->order[i] * pixels;
+    for (int64_t p = 0; p < pixels; p++) l->x[i * pixels + p] = (float)from[p] / 255;
+    dpcri_normals_f32(l->seed, DPCRI_STREAM_DENOISER | DPCRI_LEARN_CODE, (uint64_t)(l->batch->step * l->rows + i),
+                      latent, l->xi + i * latent);
+}
+
+// z, and for the way back: y of the encoder's last layer holds (mu, v).
+static void draw_code(vae_learning *l) {
+    const int64_t latent = l->a->options.latent;
+    const float *code = l->y[l->a->encoder - 1];
+    for (int64_t i = 0; i < l->rows; i++)
+        for (int64_t k = 0; k < latent; k++)
+            l->z[i * latent + k] =
+                code[i * 2 * latent + k] + expf(0.5f * code[(i * 2 + 1) * latent + k]) * l->xi[i * latent + k];
+}
+
+// The loss of picture i; g of the last layer's u.
+static void judge_row(void *argument, int64_t i) {
+    vae_learning *l = argument;
+    const int64_t pixels = l->a->pixels, latent = l->a->options.latent;
+    const float *y = l->y[l->layers - 1] + i * pixels, *x = l->x + i * pixels;
+    const float *code = l->y[l->a->encoder - 1] + i * 2 * latent;
+    float *g = l->g[0] + i * pixels;
+    double loss = 0;
+    for (int64_t p = 0; p < pixels; p++) {
+        const float inside = fminf(fmaxf(y[p], 1e-7f), 1 - 1e-7f);
+        loss -= (double)(x[p] * logf(inside) + (1 - x[p]) * logf(1 - inside));
+        g[p] = (y[p] - x[p]) / (float)l->rows;
+    }
+    for (int64_t k = 0; k < latent; k++) {
+        const double mu = code[k], v = code[latent + k];
+        loss += 0.5 * l->weight * (mu * mu + exp(v) - 1 - v);
+    }
+    l->losses[i] = loss;
+}
+
+// g of the code [rows][latent] to g of the encoder's output [rows][2 latent].
+static void back_code(vae_learning *l, const float *dz, float *g) {
+    const int64_t latent = l->a->options.latent;
+    const float *code = l->y[l->a->encoder - 1], weight = (float)(l->weight / (double)l->rows);
+    for (int64_t i = 0; i < l->rows; i++)
+        for (int64_t k = 0; k < latent; k++) {
+            const float mu = code[i * 2 * latent + k], v = code[(i * 2 + 1) * latent + k], d = dz[i * latent + k];
+            g[i * 2 * latent + k] = d + weight * mu;
+            g[(i * 2 + 1) * latent + k] =
+                d * l->xi[i * latent + k] * expf(0.5f * v) * 0.5f + 0.5f * weight * (expf(v) - 1);
+        }
+}
+
+static double gradients(void *user, const dpcri_batch *batch) {
+    vae_learning *l = user;
+    dpcri_net *net = &l->a->net;
+    double loss = 0;
+    int at = 0;
+    l->batch = batch;
+    dpcri_parallel(net->context, l->rows, read_row, l);
+    for (int i = 0; i < l->layers; i++) {
+        if (i == l->a->encoder) draw_code(l);
+        dpcri_dense_forward(net, i, l->rows,
+                            i == 0               ? l->x
+                            : i == l->a->encoder ? l->z
+                                                 : l->y[i - 1],
+                            NULL, 0, l->y[i], l->slope[i]);
+    }
+    dpcri_parallel(net->context, l->rows, judge_row, l);
+    for (int64_t i = 0; i < l->rows; i++) loss += l->losses[i];
+    for (int i = (int)l->layers - 1; i >= 0; i--) {
+        const float *x = i == 0 ? l->x : i == l->a->encoder ? l->z : l->y[i - 1];
+        float *slope = l->slope[i];
+        // of the last layer's u the gradient is known: its slope is part of it
+        for (int64_t k = 0; i == l->layers - 1 && k < l->rows * l->a->pixels; k++) slope[k] = 1;
+        dpcri_dense_backward(net, i, l->rows, x, slope, l->g[at], i ? l->g[1 - at] : NULL);
+        at = 1 - at;
+        if (i != l->a->encoder) continue;
+        back_code(l, l->g[at], l->g[1 - at]);
+        at = 1 - at;
+    }
+    return loss / (double)l->rows;
+}
+
+static dpcr_status put(void *user, const float *values, dpcri_bundle *bundle, dpcr_error *error) {
+    return dpcri_autoencoder_put(((vae_learning *)user)->a, values, bundle, error);
+}
+
+// Mean and deviation of the codes' means over the first pictures.
+static void measure_codes(vae_learning *l) {
+    dpcr_autoencoder *a = l->a;
+    const int64_t latent = a->options.latent, most = l->data->count < 20000 ? l->data->count : 20000;
+    double *sums = l->losses;  // room enough: see the caller
+    memset(sums, 0, (size_t)(2 * latent) * sizeof *sums);
+    for (int64_t k = 0; k < latent; k++) a->mean[k] = 0, a->deviation[k] = 1;
+    for (int64_t first = 0; first < most; first += l->rows) {
+        const int64_t rows = most - first < l->rows ? most - first : l->rows;
+        for (int64_t i = 0; i < rows * a->pixels; i++) l->x[i] = (float)l->data->images[first * a->pixels + i] / 255;
+        dpcr_autoencoder_encode(a, rows, l->x, l->z, NULL);
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t k = 0; k < latent; k++) {
+                const double z = l->z[i * latent + k];
+                sums[k] += z;
+                sums[latent + k] += z * z;
+            }
+    }
+    for (int64_t k = 0; k < latent; k++) {
+        const double mean = sums[k] / (double)most, variance = sums[latent + k] / (double)most - mean * mean;
+        a->mean[k] = (float)mean;
+        a->deviation[k] = variance > 1e-12 ? (float)sqrt(variance) : 1;
+    }
+}
+
+dpcr_status dpcr_autoencoder_train(dpcr_autoencoder *a, const dpcr_dataset *data, const dpcr_learn_options *options,
+                                   dpcr_learn_state *last, dpcr_error *error) {
+    dpcr_status status;
+    if (last) *last = (dpcr_learn_state){0};
+    if (!a || !data || !options) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "learn: model, data or options is NULL");
+    if (data->count < 1 || data->rows != a->options.rows || data->cols != a->options.cols)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "learn: %lld pictures of %lld x %lld, wanted some of %lld x %lld",
+                          (long long)data->count, (long long)data->rows, (long long)data->cols,
+                          (long long)a->options.rows, (long long)a->options.cols);
+    vae_learning l = {.a = a,
+                      .data = data,
+                      .seed = options->seed,
+                      .weight = options->weight > 0 ? options->weight : 1,
+                      .rows = options->batch > 0 && options->batch <= data->count ? options->batch : 1,
+                      .layers = a->net.count};
+    const dpcri_subject subject = {"vae", &a->net, &l, gradients, put};
+    const int64_t latent = a->options.latent;
+    int64_t widest = a->pixels;
+    for (int i = 0; i < l.layers; i++) widest = a->net.layers[i].out > widest ? a->net.layers[i].out : widest;
+    DPCR_TRY(dpcri_net_train(&a->net, l.rows, error));
+    DPCR_TRY(take(&l, a->pixels, &l.x, error));
+    DPCR_TRY(take(&l, latent, &l.z, error));
+    DPCR_TRY(take(&l, latent, &l.xi, error));
+    for (int i = 0; i < 2; i++) DPCR_TRY(take(&l, widest, &l.g[i], error));
+    for (int i = 0; i < l.layers; i++) {
+        DPCR_TRY(take(&l, a->net.layers[i].out, &l.y[i], error));
+        DPCR_TRY(take(&l, a->net.layers[i].out, &l.slope[i], error));
+    }
+    l.losses = dpcri_alloc_zero(a->context, (size_t)(l.rows + 2 * latent) * sizeof *l.losses);
+    if (!l.losses) DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "learn: no memory for the losses"));
+    DPCR_TRY(dpcri_learn(&subject, data, options, last, error));
+    measure_codes(&l);
+    if (options->save) DPCR_TRY(dpcr_autoencoder_save(a, options->save, error));
+done:
+    dpcri_free(a->context, l.losses);
+    for (int i = 0; i < l.layers; i++) dpcri_free(a->context, l.y[i]), dpcri_free(a->context, l.slope[i]);
+    for (int i = 0; i < 2; i++) dpcri_free(a->context, l.g[i]);
+    dpcri_free(a->context, l.xi);
+    dpcri_free(a->context, l.z);
+    dpcri_free(a->context, l.x);
+    return status;
+}

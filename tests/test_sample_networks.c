@@ -1,0 +1,474 @@
+// SPDX-License-Identifier: MIT
+// Denoisers and auto-encoders: gradients and Jacobians against differences, bits of rows, files that come back, damaged
+// ones, runs that are resumed, losses that fall.
+#include "budget.h"
+#include "sample/learn.h"
+#include "sampling.h"
+#include "training.h"
+
+static dpcr_diffusion_options small_options(int64_t classes, dpcr_prediction prediction) {
+    return (dpcr_diffusion_options){.size = sizeof(dpcr_diffusion_options),
+                                    .rows = SIDE,
+                                    .cols = SIDE,
+                                    .width = PIXELS,
+                                    .hidden = 20,
+                                    .depth = 3,
+                                    .classes = classes,
+                                    .prediction = prediction,
+                                    .noise = {.steps = 50},
+                                    .seed = 3};
+}
+
+static dpcr_diffusion *small_model(dpcr_context *context, const dpcr_diffusion_options *options) {
+    dpcr_diffusion *model = NULL;
+    dpcr_error error = {0};
+    if (dpcr_diffusion_create(context, options, NULL, &model, &error) != DPCR_OK) fail_msg("%s", error.text);
+    return model;
+}
+
+// Numbers everywhere, the last layer's too: so that no gradient is 0.
+static void stir(dpcri_net *net) {
+    for (int64_t i = 0; i < net->parameters; i++) net->values[i] += 0.1f * sinf(1.7f * (float)i);
+    dpcri_net_pack(net);
+}
+
+static dpcr_learn_options learn_options(int64_t epochs, int64_t batch) {
+    return (dpcr_learn_options){.size = sizeof(dpcr_learn_options),
+                                .epochs = epochs,
+                                .batch = batch,
+                                .seed = 4,
+                                .optimiser = {.kind = DPCR_ADAMW, .rate = 3e-3, .total = -1}};
+}
+
+// ---- gradients: one step of plain descent at a rate shows them ----
+
+typedef struct descent {
+    dpcri_net *net;
+    int (*train)(void *model, const dpcr_dataset *data, const dpcr_learn_options *options, double *loss);
+    void *model;
+    const dpcr_dataset *data;
+} descent;
+
+static int train_denoiser(void *model, const dpcr_dataset *data, const dpcr_learn_options *options, double *loss) {
+    dpcr_learn_state last;
+    const dpcr_status status = dpcr_diffusion_train(model, data, options, &last, NULL);
+    *loss = last.loss;
+    return status == DPCR_OK;
+}
+
+static int train_vae(void *model, const dpcr_dataset *data, const dpcr_learn_options *options, double *loss) {
+    dpcr_learn_state last;
+    const dpcr_status status = dpcr_autoencoder_train(model, data, options, &last, NULL);
+    *loss = last.loss;
+    return status == DPCR_OK;
+}
+
+// The loss of the one batch at the values given; a rate of 0 leaves them.
+static double loss_at(const descent *d, const float *values) {
+    dpcr_learn_options options = learn_options(1, d->data->count);
+    double loss = 0;
+    options.optimiser = (dpcr_optimiser_options){.kind = DPCR_SGD, .rate = 0};
+    memcpy(d->net->values, values, (size_t)d->net->parameters * sizeof *values);
+    dpcri_net_pack(d->net);
+    assert_true(d->train(d->model, d->data, &options, &loss));
+    return loss;
+}
+
+static void check_gradients(const descent *d) {
+    const int64_t n = d->net->parameters;
+    float *values = malloc((size_t)n * sizeof *values), *moved = malloc((size_t)n * sizeof *moved);
+    float *gradient = malloc((size_t)n * sizeof *gradient);
+    memcpy(values, d->net->values, (size_t)n * sizeof *values);
+    loss_at(d, values);
+    memcpy(gradient, d->net->gradients, (size_t)n * sizeof *gradient);
+    for (int layer = 0; layer < d->net->count; layer++) {  // along the gradient of each layer
+        const dpcri_dense *part = &d->net->layers[layer];
+        double square = 0;
+        for (int64_t i = part->weight; i < part->weight + (part->in + 1) * part->out; i++)
+            square += (double)gradient[i] * gradient[i];
+        assert_true(square > 1e-12);
+        const double step = 2e-2 / sqrt(square);
+        double loss[2];
+        for (int side = 0; side < 2; side++) {
+            memcpy(moved, values, (size_t)n * sizeof *values);
+            for (int64_t i = part->weight; i < part->weight + (part->in + 1) * part->out; i++)
+                moved[i] += (float)((side ? step : -step) * gradient[i]);
+            loss[side] = loss_at(d, moved);
+        }
+        const double slope = (loss[1] - loss[0]) / (2 * step);
+        if (!(fabs(slope - square) < 0.02 * square))
+            fail_msg("layer %s: along its gradient %g, wanted %g", part->name, slope, square);
+    }
+    free(values), free(moved), free(gradient);
+}
+
+static void gradients_are_those_of_the_loss(void **state) {
+    (void)state;
+    static small_data data;
+    make_data(&data, 24, 1);
+    dpcr_context *context = sampling_context(1);
+    for (int p = 0; p < DPCR_PREDICTION_COUNT; p++) {
+        const dpcr_diffusion_options options = small_options(p ? LABELS : 0, (dpcr_prediction)p);
+        dpcr_diffusion *model = small_model(context, &options);
+        stir(&model->net);
+        const descent d = {&model->net, train_denoiser, model, &data.set};
+        check_gradients(&d);
+        dpcr_diffusion_destroy(model);
+    }
+    const dpcr_autoencoder_options options = {
+        .size = sizeof options, .rows = SIDE, .cols = SIDE, .latent = 3, .hidden = 14, .depth = 2, .seed = 5};
+    dpcr_autoencoder *vae = NULL;
+    assert_int_equal(dpcr_autoencoder_create(context, &options, &vae, NULL), DPCR_OK);
+    stir(&vae->net);
+    const descent d = {&vae->net, train_vae, vae, &data.set};
+    check_gradients(&d);
+    dpcr_autoencoder_destroy(vae);
+    dpcr_context_destroy(context);
+}
+
+// ---- Jacobians, bits, guidance ----
+
+static dpcr_diffusion *narrow_model(dpcr_context *context, int64_t classes) {
+    dpcr_diffusion_options options = small_options(classes, DPCR_PREDICT_V);
+    options.rows = 2, options.cols = 4, options.width = 8;
+    dpcr_diffusion *model = small_model(context, &options);
+    stir(&model->net);
+    dpcri_diffusion_refresh(model);
+    return model;
+}
+
+static void jacobians_are_differences(void **state) {
+    (void)state;
+    enum { W = 8, ROWS = 5 };
+    dpcr_context *context = sampling_context(1);
+    dpcr_diffusion *model = narrow_model(context, 3);
+    const int32_t labels[] = {0, 2, -1, 1, 0};
+    for (int g = 0; g < 2; g++) {
+        dpcr_denoiser d;
+        assert_int_equal(dpcr_diffusion_denoiser(model, labels, ROWS, g ? 2.5 : 1, &d, NULL), DPCR_OK);
+        float x[ROWS * W], m[ROWS * W], m2[ROWS * W], j[ROWS * W * W], up[ROWS * W], down[ROWS * W];
+        const double times[ROWS] = {0, 10, 49, 25.5, 3};
+        const int64_t sequences[ROWS] = {0, 1, 2, 3, 4};
+        for (int i = 0; i < ROWS * W; i++) x[i] = sinf(2.3f * (float)i);
+        assert_int_equal(d.predict(d.user, ROWS, x, times, sequences, m), 0);
+        assert_int_equal(d.linearise(d.user, ROWS, x, times, sequences, m2, j), 0);
+        assert_memory_equal(m, m2, sizeof m);
+        for (int b = 0; b < W; b++) {
+            float moved[ROWS * W];
+            const float h = 1e-2f;
+            for (int side = 0; side < 2; side++) {
+                memcpy(moved, x, sizeof x);
+                for (int i = 0; i < ROWS; i++) moved[i * W + b] += side ? h : -h;
+                d.predict(d.user, ROWS, moved, times, sequences, side ? up : down);
+            }
+            for (int i = 0; i < ROWS; i++)
+                for (int a = 0; a < W; a++) {
+                    const double wanted = (double)(up[i * W + a] - down[i * W + a]) / (2 * (double)h);
+                    const double got = (double)j[(i * W + a) * W + b];
+                    if (!(fabs(got - wanted) < 2e-3)) fail_msg("row %d, %d by %d: %g, wanted %g", i, a, b, got, wanted);
+                }
+        }
+        // Rows alone have the bits of rows together.
+        for (int i = 0; i < ROWS; i++) {
+            float one[W];
+            d.predict(d.user, 1, x + i * W, times + i, sequences + i, one);
+            assert_memory_equal(one, m + i * W, sizeof one);
+        }
+    }
+    dpcr_diffusion_destroy(model);
+    dpcr_context_destroy(context);
+}
+
+// A network's chain by Newton, its diagonal and Picard: the loop's, and at tolerance 0 its bits.
+static void a_networks_chain_by_every_method(void **state) {
+    (void)state;
+    dpcr_context *context = sampling_context(2);
+    dpcr_diffusion *model = narrow_model(context, 0);
+    static const dpcr_sampler_kind kinds[] = {DPCR_SAMPLER_DDIM, DPCR_SAMPLER_DDPM, DPCR_SAMPLER_DPM_SOLVER};
+    static const dpcr_method methods[] = {DPCR_METHOD_NEWTON, DPCR_METHOD_DIAGONAL, DPCR_METHOD_PICARD};
+    dpcr_denoiser denoiser;
+    assert_int_equal(dpcr_diffusion_denoiser(model, NULL, 0, 1, &denoiser, NULL), DPCR_OK);
+    for (int k = 0; k < 3; k++) {
+        const dpcr_sampler_options options = {
+            .size = sizeof options, .kind = kinds[k], .noise = {.steps = 50}, .steps = 25, .seed = 8};
+        dpcr_sampler *sampler = NULL;
+        assert_int_equal(dpcr_sampler_create(context, &denoiser, &options, 3, &sampler, NULL), DPCR_OK);
+        const dpcr_solve_options in_order = by_method(DPCR_METHOD_SEQUENTIAL);
+        solved loop = solve_sampler(context, sampler, &in_order, NULL);
+        for (int i = 0; i < 3; i++)
+            for (int exact = 0; exact < 2; exact++) {
+                dpcr_solve_options by = by_method(methods[i]);
+                if (exact) by.atol = by.rtol = -1;
+                solved got = solve_sampler(context, sampler, &by, NULL);
+                if (exact)
+                    assert_memory_equal(got.z, loop.z, path_bytes(&loop));
+                else
+                    assert_true(path_distance(&got, &loop) < 1e-3);
+                path_free(&got);
+            }
+        path_free(&loop);
+        int64_t rows = 0, products = 0, calls = 0;
+        dpcr_sampler_counts(sampler, &rows, &products, &calls);
+        assert_true(rows > 25 * 3 && products > 0 && products % 8 == 0 && calls > 25 && calls < rows);
+        dpcr_sampler_counts_reset(sampler);
+        dpcr_sampler_counts(sampler, &rows, NULL, NULL);
+        assert_int_equal(rows, 0);
+        dpcr_sampler_destroy(sampler);
+    }
+    dpcr_diffusion_destroy(model);
+    dpcr_context_destroy(context);
+}
+
+// ---- training ----
+
+static void training_is_the_same_for_any_threads_and_learns(void **state) {
+    (void)state;
+    static small_data data;
+    make_data(&data, 200, 1);
+    float *kept = NULL;
+    for (int threads = 1; threads <= 3; threads += 2) {
+        dpcr_context *context = sampling_context(threads);
+        const dpcr_diffusion_options options = small_options(LABELS, DPCR_PREDICT_X0);
+        dpcr_diffusion *model = small_model(context, &options);
+        dpcr_learn_options learn = learn_options(1, 50);
+        dpcr_learn_state first, last;
+        assert_int_equal(dpcr_diffusion_train(model, &data.set, &learn, &first, NULL), DPCR_OK);
+        assert_int_equal(first.step, 4);
+        learn.epochs = 12;
+        assert_int_equal(dpcr_diffusion_train(model, &data.set, &learn, &last, NULL), DPCR_OK);
+        assert_true(last.loss < 0.8 * first.loss && last.epoch == 12 && last.epoch_ended);
+        const size_t bytes = (size_t)model->net.parameters * sizeof *kept;
+        if (!kept) {
+            kept = malloc(bytes);
+            memcpy(kept, model->net.values, bytes);
+        } else {
+            assert_memory_equal(kept, model->net.values, bytes);
+        }
+        dpcr_diffusion_destroy(model);
+        dpcr_context_destroy(context);
+    }
+    free(kept);
+}
+
+typedef struct stopper {
+    int64_t at;
+} stopper;
+
+static int stop_at(void *user, const dpcr_learn_state *state) { return state->step == ((stopper *)user)->at; }
+
+static dpcr_status train_vae_and_denoiser(dpcr_context *context, const dpcr_dataset *data, const folder *f,
+                                          const char *resume, int64_t stop, int what, dpcr_error *error) {
+    dpcr_status status;
+    dpcr_learn_options learn = learn_options(3, 30);
+    stopper s = {stop};
+    learn.save = f->file;
+    learn.resume = resume;
+    learn.progress = stop_at;
+    learn.progress_user = &s;
+    learn.checkpoint_seconds = 1e9;
+    if (what == 0) {
+        const dpcr_autoencoder_options options = {
+            .size = sizeof options, .rows = SIDE, .cols = SIDE, .latent = 3, .hidden = 12, .depth = 1, .seed = 5};
+        dpcr_autoencoder *vae = NULL;
+        assert_int_equal(dpcr_autoencoder_create(context, &options, &vae, NULL), DPCR_OK);
+        status = dpcr_autoencoder_train(vae, data, &learn, NULL, error);
+        dpcr_autoencoder_destroy(vae);
+    } else {
+        const dpcr_diffusion_options options = small_options(LABELS, DPCR_PREDICT_EPSILON);
+        dpcr_diffusion *model = small_model(context, &options);
+        status = dpcr_diffusion_train(model, data, &learn, NULL, error);
+        dpcr_diffusion_destroy(model);
+    }
+    return status;
+}
+
+static void a_resumed_run_ends_with_the_same_bits(void **state) {
+    (void)state;
+    static small_data data;
+    make_data(&data, 100, 1);
+    dpcr_context *context = sampling_context(1);
+    dpcr_error error = {0};
+    for (int what = 0; what < 2; what++) {
+        const folder f = make_folder();
+        assert_int_equal(train_vae_and_denoiser(context, &data.set, &f, NULL, -1, what, NULL), DPCR_OK);
+        content whole = read_file(f.file);
+        for (int64_t stop = 2; stop < 9; stop += 3) {
+            assert_int_equal(train_vae_and_denoiser(context, &data.set, &f, NULL, stop, what, &error),
+                             DPCR_ERROR_CANCELLED);
+            assert_non_null(strstr(error.text, "resume from"));
+            assert_int_equal(train_vae_and_denoiser(context, &data.set, &f, f.file, -1, what, &error), DPCR_OK);
+            assert_same_file(f.file, &whole);
+        }
+        // Other data are refused, and so is a file of the other kind; the file stays.
+        assert_int_equal(train_vae_and_denoiser(context, &data.set, &f, NULL, 2, what, NULL), DPCR_ERROR_CANCELLED);
+        content kept = read_file(f.file);
+        data.images[0] ^= 1;
+        assert_int_equal(train_vae_and_denoiser(context, &data.set, &f, f.file, -1, what, &error), DPCR_ERROR_ARGUMENT);
+        assert_non_null(strstr(error.text, "deeppcr.learn.data"));
+        data.images[0] ^= 1;
+        assert_int_not_equal(train_vae_and_denoiser(context, &data.set, &f, f.file, -1, 1 - what, &error), DPCR_OK);
+        assert_same_file(f.file, &kept);
+        free(kept.bytes);
+        free(whole.bytes);
+        remove_folder(&f);
+    }
+    dpcr_context_destroy(context);
+}
+
+// ---- files ----
+
+static dpcr_diffusion *latent_model(dpcr_context *context) {
+    const dpcr_autoencoder_options of_vae = {
+        .size = sizeof of_vae, .rows = SIDE, .cols = SIDE, .latent = 4, .hidden = 10, .depth = 1, .seed = 5};
+    dpcr_diffusion_options options = small_options(LABELS, DPCR_PREDICT_V);
+    dpcr_autoencoder *vae = NULL;
+    dpcr_diffusion *model = NULL;
+    options.width = 4;
+    options.noise.kind = DPCR_NOISE_COSINE;
+    assert_int_equal(dpcr_autoencoder_create(context, &of_vae, &vae, NULL), DPCR_OK);
+    vae->mean[1] = 0.5f;
+    assert_int_equal(dpcr_diffusion_create(context, &options, vae, &model, NULL), DPCR_OK);
+    stir(&model->net);
+    dpcri_diffusion_refresh(model);
+    return model;
+}
+
+static void files_come_back(void **state) {
+    (void)state;
+    const folder f = make_folder();
+    dpcr_context *context = sampling_context(1);
+    dpcr_diffusion *model = latent_model(context), *read = NULL;
+    dpcr_error error = {0};
+    assert_int_equal(dpcr_diffusion_save(model, f.file, NULL), DPCR_OK);
+    if (dpcr_diffusion_load(context, f.file, &read, &error) != DPCR_OK) fail_msg("%s", error.text);
+    assert_memory_equal(read->net.values, model->net.values, (size_t)model->net.parameters * sizeof(float));
+    assert_memory_equal(read->shift, model->shift, sizeof(float) * 50 * (size_t)model->shifts);
+    assert_int_equal(read->options.noise.kind, DPCR_NOISE_COSINE);
+    float z[3 * 4], x[3 * PIXELS], y[3 * PIXELS], back[3 * 4];
+    for (int i = 0; i < 12; i++) z[i] = sinf((float)i);
+    assert_int_equal(dpcr_diffusion_pictures(model, 3, z, x, NULL), DPCR_OK);
+    assert_int_equal(dpcr_diffusion_pictures(read, 3, z, y, NULL), DPCR_OK);
+    assert_memory_equal(x, y, sizeof x);
+    assert_int_equal(dpcr_autoencoder_encode(dpcr_diffusion_autoencoder(read), 3, x, back, NULL), DPCR_OK);
+    dpcr_autoencoder *vae = NULL;
+    assert_int_equal(dpcr_autoencoder_load(context, f.file, &vae, &error), DPCR_ERROR_FORMAT);
+    assert_non_null(strstr(error.text, "no auto-encoder"));
+    assert_int_equal(dpcr_autoencoder_save(dpcr_diffusion_autoencoder(model), f.file, NULL), DPCR_OK);
+    assert_int_equal(dpcr_autoencoder_load(context, f.file, &vae, NULL), DPCR_OK);
+    assert_int_equal(dpcr_autoencoder_decode(vae, 3, z, y, NULL), DPCR_OK);
+    assert_memory_equal(x, y, sizeof x);
+    assert_int_equal(dpcr_diffusion_load(context, f.file, &read, &error), DPCR_ERROR_FORMAT);
+    assert_null(read);
+    dpcr_autoencoder_destroy(vae);
+    dpcr_diffusion_destroy(model);
+    remove_folder(&f);
+    dpcr_context_destroy(context);
+}
+
+// Every cut, and bytes changed in the header and in the numbers: refused in one line, or read as what it says.
+static void damaged_files_are_refused(void **state) {
+    (void)state;
+    const folder f = make_folder();
+    dpcr_context *context = sampling_context(1);
+    dpcr_diffusion *model = latent_model(context), *read;
+    assert_int_equal(dpcr_diffusion_save(model, f.file, NULL), DPCR_OK);
+    dpcr_diffusion_destroy(model);
+    content whole = read_file(f.file);
+    dpcr_error error;
+    uint64_t header = 0;
+    memcpy(&header, whole.bytes, sizeof header);
+    for (size_t size = 0; size < whole.size; size += 1 + whole.size / 40) {
+        write_file(f.file, whole.bytes, size);
+        error = (dpcr_error){0};
+        assert_int_equal(dpcr_diffusion_load(context, f.file, &read, &error), DPCR_ERROR_FORMAT);
+        assert_true(error.text[0] && !strchr(error.text, '\n') && !read);
+    }
+    static const char *const words[] = {"denoiser.width",      "denoiser.hidden",    "denoiser.depth",
+                                        "denoiser.steps",      "denoiser.latent",    "vae.latent",
+                                        "denoiser.prediction", "denoiser.beta_last", "out.weight",
+                                        "shift.bias",          "code.mean",          "denoiser.classes"};
+    for (size_t k = 0; k < sizeof words / sizeof *words; k++) {
+        unsigned char *bytes = malloc(whole.size), *at;
+        memcpy(bytes, whole.bytes, whole.size);
+        at = memmem(bytes, header, words[k], strlen(words[k]));
+        assert_non_null(at);
+        at[0] = '_';
+        write_file(f.file, bytes, whole.size);
+        assert_int_equal(dpcr_diffusion_load(context, f.file, &read, &error), DPCR_ERROR_FORMAT);
+        free(bytes);
+    }
+    const float bad = NAN;
+    memcpy(whole.bytes + whole.size - 400, &bad, sizeof bad);
+    write_file(f.file, whole.bytes, whole.size);
+    assert_int_equal(dpcr_diffusion_load(context, f.file, &read, &error), DPCR_ERROR_FORMAT);
+    free(whole.bytes);
+    remove_folder(&f);
+    dpcr_context_destroy(context);
+}
+
+static void refusals(void **state) {
+    (void)state;
+    dpcr_context *context = sampling_context(1);
+    dpcr_diffusion_options options = small_options(0, DPCR_PREDICT_X0);
+    dpcr_diffusion *model = NULL;
+    dpcr_error error = {0};
+    options.width++;
+    assert_int_equal(dpcr_diffusion_create(context, &options, NULL, &model, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "width 37"));
+    options = small_options(0, DPCR_PREDICT_X0);
+    model = small_model(context, &options);
+    dpcr_denoiser d;
+    const int32_t labels[] = {0};
+    assert_int_equal(dpcr_diffusion_denoiser(model, labels, 1, 1, &d, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "class 0"));
+    static small_data data;
+    make_data(&data, 10, 1);
+    dpcr_learn_options learn = learn_options(1, 20);
+    assert_int_equal(dpcr_diffusion_train(model, &data.set, &learn, NULL, &error), DPCR_ERROR_ARGUMENT);
+    learn = learn_options(1, 5);
+    learn.optimiser.rate = 1e30;
+    learn.epochs = 30;
+    assert_int_equal(dpcr_diffusion_train(model, &data.set, &learn, NULL, &error), DPCR_ERROR_CANCELLED);
+    assert_non_null(strstr(error.text, "not finite"));
+    dpcr_diffusion_destroy(model);
+    dpcr_context_destroy(context);
+}
+
+static void refused_memory_leaks_nothing(void **state) {
+    (void)state;
+    static small_data data;
+    make_data(&data, 10, 1);
+    dpcr_status status = DPCR_ERROR_MEMORY;
+    for (int64_t allowed = 0; status != DPCR_OK; allowed += 1 + allowed / 16) {
+        budget b = {.left = 1000};
+        const dpcr_context_options in = budget_options(&b);
+        const dpcr_diffusion_options options = small_options(LABELS, DPCR_PREDICT_X0);
+        const dpcr_learn_options learn = learn_options(1, 5);
+        dpcr_context *context = NULL;
+        dpcr_diffusion *model = NULL;
+        assert_int_equal(dpcr_context_create(&in, &context, NULL), DPCR_OK);
+        b.left = allowed;
+        status = dpcr_diffusion_create(context, &options, NULL, &model, NULL);
+        if (status == DPCR_OK) status = dpcr_diffusion_train(model, &data.set, &learn, NULL, NULL);
+        assert_true(status == DPCR_OK || status == DPCR_ERROR_MEMORY);
+        dpcr_diffusion_destroy(model);
+        dpcr_context_destroy(context);
+        assert_int_equal(b.live, 0);
+        assert_true(allowed < 400);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gradients_are_those_of_the_loss),
+        cmocka_unit_test(jacobians_are_differences),
+        cmocka_unit_test(a_networks_chain_by_every_method),
+        cmocka_unit_test(training_is_the_same_for_any_threads_and_learns),
+        cmocka_unit_test(a_resumed_run_ends_with_the_same_bits),
+        cmocka_unit_test(files_come_back),
+        cmocka_unit_test(damaged_files_are_refused),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(refused_memory_leaks_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
