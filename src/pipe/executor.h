@@ -64,7 +64,7 @@ dpcri_extent dpcri_table_extent(const dpcri_table *table, const dpcri_rows_sourc
 typedef struct dpcri_held {
     char *memory;
     dpcri_kept kept;
-    bool has_act, has_kept, has_dz, has_g;
+    bool has_act, has_kept, has_dz, has_adjoints[DPCRI_PARTS];
     int left;  // actions of this rank that still use it
 } dpcri_held;
 
@@ -150,8 +150,7 @@ char *dpcri_share_newest(const dpcri_share *share);
 typedef enum dpcri_kind {
     DPCRI_MESSAGE_ACT,      // result of the stage before
     DPCRI_MESSAGE_KEPT,     // what F keeps, to I or W elsewhere
-    DPCRI_MESSAGE_ERROR,    // gradient of the result, from the stage behind
-    DPCRI_MESSAGE_G,        // adjoint states, from I to W elsewhere
+    DPCRI_MESSAGE_ERROR,    // gradient of the result, from the stage behind to I and W
     DPCRI_MESSAGE_WEIGHTS,  // after an update
     DPCRI_MESSAGE_TWIN,     // gradient of the other chain's copy
     DPCRI_MESSAGE_OTHER,    // clipping, gathering, control

@@ -4,7 +4,8 @@
 // a valid schedule never wait for each other, so a rank waits only for work that is under way.
 //
 // Results travel from F(s) to F(s+1) and from I(s) to I(s-1). Where tasks of a stage lie on several ranks (LayerPipe),
-// what F keeps goes to the ranks of I and W as well, and the adjoint states from I to W.
+// what F keeps goes to the ranks of I and W as well, and the error to both: W then makes the adjoint states itself,
+// which for a stage of one layer is none of the work.
 #include <string.h>
 
 #include "pipe/executor.h"
@@ -83,9 +84,8 @@ static dpcr_status size_slots(dpcri_rank *rank, dpcri_share *share, dpcr_error *
 
 static dpcr_status get(dpcri_rank *rank, dpcri_kind kind, int64_t from, int64_t stage, int64_t i, int part, void *to,
                        size_t bytes, dpcr_error *error) {
-    static const char *const names[DPCRI_MESSAGES] = {"the activation",     "what F keeps", "the error",
-                                                      "the adjoint states", "the weights",  "the gradient",
-                                                      "an answer"};
+    static const char *const names[DPCRI_MESSAGES] = {"the activation", "what F keeps", "the error",
+                                                      "the weights",    "the gradient", "an answer"};
     dpcr_error why = {0};
     const dpcr_status status = dpcri_receive(rank->comm, from, dpcri_tag(rank, kind, stage, i, part), to, bytes, &why);
     if (status == DPCR_OK) return status;
@@ -136,18 +136,6 @@ done:
     return status;
 }
 
-static dpcr_status take_adjoints(dpcri_rank *rank, dpcri_share *share, dpcri_held *slot, int64_t i, dpcr_error *error) {
-    dpcr_status status = DPCR_OK;
-    for (int p = 0; p < slot->kept.parts; p++) {
-        const int64_t from = where(rank, p ? DPCRI_AT_I2 : DPCRI_AT_I, share->stage, i);
-        if (from == rank->index) continue;
-        DPCR_TRY(
-            get(rank, DPCRI_MESSAGE_G, from, share->stage, i, p, slot->kept.g[p], slot->kept.part_bytes[p], error));
-    }
-done:
-    return status;
-}
-
 // F's result to F of the next stage; into its memory where that is on this rank.
 static dpcr_status give_activation(dpcri_rank *rank, dpcri_share *share, const dpcri_held *slot, int64_t i, bool local,
                                    dpcr_error *error) {
@@ -166,19 +154,26 @@ done:
     return status;
 }
 
+// The ranks but `self` that run I or W of a stage's microbatch, each once.
+static int ranks_of(const dpcri_rank *rank, int64_t stage, int64_t i, int64_t self, int64_t to[DPCRI_PLACES]) {
+    int count = 0;
+    for (int p = DPCRI_AT_I; p < DPCRI_PLACES; p++) {
+        const int64_t r = where(rank, (dpcri_place)p, stage, i);
+        bool known = r == self;
+        for (int k = 0; k < count; k++) known = known || to[k] == r;
+        if (!known) to[count++] = r;
+    }
+    return count;
+}
+
 static dpcr_status give_kept(dpcri_rank *rank, const dpcri_share *share, const dpcri_held *slot, int64_t i,
                              dpcr_error *error) {
     dpcr_status status = DPCR_OK;
-    int64_t told[DPCRI_PLACES] = {rank->index};
-    int count = 1;
-    for (int p = DPCRI_AT_I; p < DPCRI_PLACES; p++) {
-        const int64_t to = where(rank, (dpcri_place)p, share->stage, i);
-        bool known = false;
-        for (int k = 0; k < count; k++) known = known || told[k] == to;
-        if (known) continue;
-        told[count++] = to;
-        DPCR_TRY(put(rank, DPCRI_MESSAGE_KEPT, to, share->stage, i, 0, slot->memory, slot->kept.forward_bytes, error));
-    }
+    int64_t to[DPCRI_PLACES];
+    const int count = ranks_of(rank, share->stage, i, rank->index, to);
+    for (int k = 0; k < count; k++)
+        DPCR_TRY(
+            put(rank, DPCRI_MESSAGE_KEPT, to[k], share->stage, i, 0, slot->memory, slot->kept.forward_bytes, error));
 done:
     return status;
 }
@@ -190,9 +185,10 @@ static dpcr_status give_error(dpcri_rank *rank, const dpcri_share *share, const 
     dpcri_held *before;
     if (dpcri_begins_chain(rank->table->schedule, share->stage)) return DPCR_OK;
     const int64_t stage = share->stage - 1;
-    const int64_t to[2] = {where(rank, DPCRI_AT_I, stage, i), where(rank, DPCRI_AT_I2, stage, i)};
+    int64_t to[DPCRI_PLACES];
     const size_t bytes = state_bytes(share, slot->kept.part_rows[part]);
-    for (int k = 0; k < (to[0] == to[1] ? 1 : 2); k++) {
+    const int count = ranks_of(rank, stage, i, -1, to);
+    for (int k = 0; k < count; k++) {
         if ((to[k] == rank->index) != local) continue;
         if (!local) {
             DPCR_TRY(put(rank, DPCRI_MESSAGE_ERROR, to[k], stage, i, part, slot->kept.dx[part], bytes, error));
@@ -246,12 +242,10 @@ static dpcr_status do_input(dpcri_rank *rank, dpcri_share *share, dpcri_held *sl
     DPCR_TRY(dpcri_share_use_version(rank, share, i, true, error));
     *start = dpcri_seconds();
     DPCR_TRY(dpcri_stage_input(&share->layers, &slot->kept, part, error));
+    slot->has_adjoints[part] = true;
     *stop = dpcri_seconds();
     DPCR_TRY(give_error(rank, share, slot, i, part, true, error));
     if (!rank->table->lowered) DPCR_TRY(give_error(rank, share, slot, i, part, false, error));
-    if (where(rank, DPCRI_AT_W, share->stage, i) != rank->index)
-        DPCR_TRY(put(rank, DPCRI_MESSAGE_G, where(rank, DPCRI_AT_W, share->stage, i), share->stage, i, part,
-                     slot->kept.g[part], slot->kept.part_bytes[part], error));
 done:
     return status;
 }
@@ -260,9 +254,11 @@ static dpcr_status do_weight(dpcri_rank *rank, dpcri_share *share, dpcri_held *s
                              double *stop, dpcr_error *error) {
     dpcr_status status;
     DPCR_TRY(take_kept(rank, share, slot, i, error));
-    DPCR_TRY(take_adjoints(rank, share, slot, i, error));
+    DPCR_TRY(take_error(rank, share, slot, i, error));
     DPCR_TRY(dpcri_share_use_version(rank, share, i, true, error));
     *start = dpcri_seconds();
+    for (int part = 0; part < slot->kept.parts; part++)
+        if (!slot->has_adjoints[part]) DPCR_TRY(dpcri_stage_adjoints(&share->layers, &slot->kept, part, error));
     DPCR_TRY(dpcri_stage_weight(&share->layers, &slot->kept, error));
     DPCR_TRY(dpcri_share_update(rank, share, i, error));
     *stop = dpcri_seconds();

@@ -94,6 +94,22 @@ done:
     return status;
 }
 
+// Most versions of its weights that a rank has to keep at once: the newest one that it knows when an action runs, down
+// to the one that the action reads. An owner's newest follows from its own W, another's from what it has asked for.
+static int64_t versions_needed(const dpcri_table *t, int64_t rank, const dpcri_share *share) {
+    const dpcr_schedule *s = t->schedule;
+    int64_t newest = 0, gradients = 0, most = 0;
+    for (int64_t n = s->first[rank]; n < s->first[rank + 1]; n++) {
+        const dpcr_action *a = &s->actions[n];
+        if (a->stage != share->stage || a->task >= DPCR_TASK_SEND_F) continue;
+        const int64_t read = dpcri_table_version(s, a->stage, a->microbatch);
+        if (!share->owner && read > newest) newest = read;
+        if (newest - read > most) most = newest - read;
+        if (share->owner && (a->task == DPCR_TASK_W || a->task == DPCR_TASK_B)) newest = ++gradients / s->accumulate;
+    }
+    return most + 1;
+}
+
 static dpcr_status make_versions(dpcri_rank *rank, dpcri_share *share, dpcr_error *error) {
     const dpcr_schedule *s = rank->table->schedule;
     const size_t bytes = (size_t)share->layers.count * share->layers.element;
@@ -102,7 +118,8 @@ static dpcr_status make_versions(dpcri_rank *rank, dpcri_share *share, dpcr_erro
                           "pipeline: the tasks of stage %lld lie on several ranks; reconstruction wants them on one",
                           (long long)share->stage);
     const bool rebuilds = rank->options.reconstruct && s->delay[share->stage] > 0;
-    share->versions = rebuilds || s->semantics == DPCR_SYNCHRONOUS ? 1 : s->delay[share->stage] + 1;
+    share->versions =
+        rebuilds || s->semantics == DPCR_SYNCHRONOUS ? 1 : versions_needed(rank->table, rank->index, share);
     if (rebuilds) {
         share->average = dpcri_alloc_zero(rank->context, bytes);
         share->rebuilt = dpcri_alloc(rank->context, bytes);
@@ -221,7 +238,9 @@ dpcr_status dpcri_rank_use(dpcri_rank *rank, const dpcri_table *table, dpcr_erro
         const dpcri_share *share = dpcri_rank_share(rank, stage);
         const bool same = s->stages == rank->table->schedule->stages &&
                           (share != NULL) == is_here(table, stage, rank->index) &&
-                          (!share || (s->delay[stage] == rank->table->schedule->delay[stage] &&
+                          (!share || ((share->average || s->semantics == DPCR_SYNCHRONOUS ||
+                                       versions_needed(table, rank->index, share) <= share->versions) &&
+                                      s->delay[stage] == rank->table->schedule->delay[stage] &&
                                       share->owner == (at(table, DPCRI_AT_W, stage) == rank->index)));
         if (!same)
             return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "pipeline: another table puts its stages elsewhere");

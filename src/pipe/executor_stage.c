@@ -126,12 +126,10 @@ bool dpcri_stage_lay_out(const dpcri_stage *stage, int64_t rows, int parts, bool
     kept->logits = take(memory, &used, &overflow, stage->outputs, rows, 1, e);
     kept->forward_bytes = used;
     for (int p = 0; p < parts; p++) {
-        const size_t before = used;
         const int64_t half = rows / 2, n = parts == 1 ? rows : p == 0 ? half : rows - half;
         kept->part_rows[p] = n;
         kept->g[p] = take(memory, &used, &overflow, kept->turned ? 0 : stage->layers, n, stage->width, e);
         kept->dx[p] = take(memory, &used, &overflow, stage->width, n, 1, e);
-        kept->part_bytes[p] = used - before;
     }
     kept->dz = take(memory, &used, &overflow, stage->width, rows, 1, e);
     *bytes = used;
@@ -232,6 +230,14 @@ dpcr_status dpcri_stage_input(dpcri_stage *stage, dpcri_kept *kept, int part, dp
     return told(stage->steps.adjoint(stage->steps.user, &span, &in, stage->tape_values ? &tape : NULL, NULL, &last,
                                      kept->turned ? NULL : &g, stage->needs_input ? &dx : NULL),
                 error);
+}
+
+dpcr_status dpcri_stage_adjoints(dpcri_stage *stage, dpcri_kept *kept, int part, dpcr_error *error) {
+    if (stage->layers != 1 || stage->inputs || stage->outputs) return dpcri_stage_input(stage, kept, part, error);
+    const size_t state = (size_t)stage->width * stage->element;
+    memcpy(kept->g[part], kept->dz + (part ? (size_t)kept->part_rows[0] * state : 0),
+           (size_t)kept->part_rows[part] * state);
+    return DPCR_OK;
 }
 
 static dpcr_status weight_part(dpcri_stage *stage, const dpcri_kept *kept, int part, dpcr_error *error) {

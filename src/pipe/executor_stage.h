@@ -44,8 +44,7 @@ void dpcri_stage_use(dpcri_stage *stage, void *parameters);
 
 enum { DPCRI_PARTS = 2 };  // I in one piece, or in two halves of the rows
 
-// What a stage keeps of a microbatch. From `x` to the end of `logits` it lies in one piece, as does each part's g with
-// its dx.
+// What a stage keeps of a microbatch. From `x` to the end of `logits` it lies in one piece.
 typedef struct dpcri_kept {
     int64_t rows;
     char *x;       // [rows][inputs]
@@ -57,8 +56,7 @@ typedef struct dpcri_kept {
     int64_t part_rows[DPCRI_PARTS];
     char *g[DPCRI_PARTS];   // [layers][part rows][w] adjoint states
     char *dx[DPCRI_PARTS];  // [part rows][w] gradient of the input, before the encoder
-    size_t part_bytes[DPCRI_PARTS];
-    char *dz;  // [rows][w] gradient of the result
+    char *dz;               // [rows][w] gradient of the result
     bool turned;
 } dpcri_kept;
 
@@ -76,6 +74,8 @@ dpcr_status dpcri_stage_loss(const dpcri_stage *stage, dpcri_kept *kept, const u
                              double *total, int64_t *correct, dpcr_error *error);
 // From dz (the head's stage: from the loss) to dx, for the rows of a part.
 dpcr_status dpcri_stage_input(dpcri_stage *stage, dpcri_kept *kept, int part, dpcr_error *error);
+// For W where I runs elsewhere: from dz to the adjoint states alone. Of one step that is dz itself.
+dpcr_status dpcri_stage_adjoints(dpcri_stage *stage, dpcri_kept *kept, int part, dpcr_error *error);
 // Adds the gradients of the stage's parameters, the rows in order.
 dpcr_status dpcri_stage_weight(dpcri_stage *stage, dpcri_kept *kept, dpcr_error *error);
 

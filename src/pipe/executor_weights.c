@@ -3,7 +3,7 @@
 //   synchronous   one version; at the end of a run  theta -= step(sum of all microbatches' gradients)
 //   asynchronous  update u -> u + 1 after the last W of minibatch u; microbatch i reads version
 //                 v(i) = max(0, i / accumulate - delay), for F, I and W alike. Versions that are still to be read lie
-//                 in a ring of delay + 1 vectors (weight stashing), on every rank that runs F or I of the stage
+//                 in a ring of vectors (weight stashing), on every rank that runs F or I of the stage
 //   rebuilt       LayerPipe2: no ring. F reads the newest weights; I and W take theta(v) ~ theta(now) + (now - v) a,
 //                 a = mean decrease an update:  a += (theta(u) - theta(u + 1) - a) / max(1, delay), from the first on
 // Sources: PipeDream (SOSP 2019), PipeDream-2BW (arXiv 2006.09503), LayerPipe2 (arXiv 2512.08160).
