@@ -74,7 +74,8 @@ def test_children_after_fork():
 @pytest.mark.parametrize("method", ["sequential", "jacobi", "overlap"])
 def test_ctrl_c_ends_a_solve_with_a_python_step(method):
     child = python(f"""
-        import numpy as np, deeppcr, time
+        import numpy as np, deeppcr, signal
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it may be ignored
         def step(z, l):
             print("on", flush=True) if l.max() > 100 else None
             return np.cos(z + 1.5)
@@ -117,3 +118,14 @@ def test_no_leak_over_many_calls(rng):
     before = resident()
     calls(10000)
     assert resident() - before < 4 << 20
+
+
+def test_buffers_have_room_where_they_begin():
+    from deeppcr import _library
+
+    for size in (1, 63, 64, 100, 1000, 100000):
+        for _ in range(3):
+            buffer = _library.take(size)
+            begin = _library.aligned(buffer)
+            assert begin % 64 == 0 and begin + size <= buffer.ctypes.data + buffer.nbytes
+            _library.give(buffer[: size + 64])  # one that only just serves is the next to be taken

@@ -64,16 +64,17 @@ _free_lock = threading.Lock()
 
 
 def take(size: int) -> np.ndarray:
-    """A buffer of at least `size` bytes for the library's work: the smallest of the kept ones that serves, or a new one."""
+    """A buffer for `size` bytes of the library's work, 64 to spare: the smallest of the kept ones that serves, or a new one."""
+    room = size + 64
     with _free_lock:
         best = -1
         for i, buffer in enumerate(_free):
-            if size <= buffer.nbytes <= 4 * size + 65536 and (best < 0 or buffer.nbytes < _free[best].nbytes):
+            if room <= buffer.nbytes <= 4 * room + 65536 and (best < 0 or buffer.nbytes < _free[best].nbytes):
                 best = i
         if best >= 0:
             return _free.pop(best)
     try:
-        return np.empty(size + 64, np.uint8)
+        return np.empty(room, np.uint8)
     except MemoryError:
         raise errors.OutOfMemory(f"no memory for {size} bytes of work", "work", size) from None
 
@@ -95,20 +96,33 @@ def aligned(buffer: np.ndarray) -> int:
 
 
 class Handle:
-    """Something that the library made and has to destroy, before what it was made from. A child after fork leaves it alone:
-    its locks may be taken."""
+    """Something that the library made and has to destroy, after all that was made from it, in whatever order the collector
+    drops them. A child after fork leaves it alone: its locks may be taken."""
 
-    __slots__ = ("address", "destroy", "owner", "fork", "__weakref__")
+    __slots__ = ("address", "destroy", "owner", "fork", "_left", "_children", "_dropped", "__weakref__")
 
-    def __init__(self, address: Any, destroy: Any, owner: Any = None) -> None:
-        self.address = address
-        self.destroy = destroy
-        self.owner = owner
-        self.fork = context.forks
+    def __init__(self, address: Any, destroy: Any, owner: Optional["Handle"] = None) -> None:
+        self.address, self.destroy, self.owner, self.fork = address, destroy, owner, context.forks
+        # Sets and lists, whose pop and discard nothing comes between: finalisers may run at any time and on any thread.
+        self._left, self._children, self._dropped = [address], set(), False
+        if owner is not None:
+            owner._children.add(id(self))
 
     def __del__(self) -> None:
-        if self.address and context is not None and self.fork == context.forks:
-            self.destroy(self.address)
+        self._dropped = True
+        self._end()
+
+    def _end(self) -> None:
+        if not self._dropped or self._children or context is None or self.fork != context.forks:
+            return
+        try:
+            address = self._left.pop()
+        except IndexError:
+            return
+        self.destroy(address)
+        if self.owner is not None:
+            self.owner._children.discard(id(self))
+            self.owner._end()
 
 
 class _Context:

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: MIT
+"""Recurrent networks of the library by addresses: what deeppcr.recurrent, deeppcr.torch and deeppcr.jax stand on."""
+from __future__ import annotations
+
+import ctypes
+import itertools
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from . import _abi
+from . import _library as library
+from .errors import ArgumentError
+from .nonlinear import METHODS
+
+KINDS = {"rnn_tanh": "DPCR_RNN_TANH", "rnn_relu": "DPCR_RNN_RELU", "gru": "DPCR_GRU", "lstm": "DPCR_LSTM"}
+_AUTO_LENGTH = 256  # below, the loop is all there is to choose, and the planner's look costs more than it can win
+_FALLBACK = _abi.CONSTANTS["DPCR_REASON_FALLBACK"]
+_PLANS = 16  # that a slot keeps
+
+
+class Form(NamedTuple):
+    """What network: its parameters' shapes follow."""
+
+    kind: str
+    dtype: int  # of the library
+    inputs: int
+    hidden: int
+    layers: int
+    bidirectional: bool
+    bias: bool
+
+    @property
+    def directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    @property
+    def gates(self) -> int:
+        return {"gru": 3, "lstm": 4}.get(self.kind, 1)
+
+    def parameters(self) -> List[Tuple[str, Tuple[int, ...]]]:
+        """PyTorch's names and shapes, in the library's order, which is PyTorch's."""
+        out: List[Tuple[str, Tuple[int, ...]]] = []
+        for layer in range(self.layers):
+            for direction in range(self.directions):
+                end = f"_l{layer}" + ("_reverse" if direction else "")
+                inputs = self.inputs if layer == 0 else self.directions * self.hidden
+                rows = self.gates * self.hidden
+                out += [("weight_ih" + end, (rows, inputs)), ("weight_hh" + end, (rows, self.hidden))]
+                if self.bias:
+                    out += [("bias_ih" + end, (rows,)), ("bias_hh" + end, (rows,))]
+        return out
+
+
+class _Plan:
+    """A plan with its pass, gradients and reports, for one length and batch."""
+
+    def __init__(self, slot: "_Slot", key: Tuple[int, int, bool, bool, str]) -> None:
+        length, batch, training, packed, method = key
+        form = slot.form
+        D, N, H = form.directions, form.layers * form.directions, form.hidden
+        self.fallbacks = 0
+        self.handle: Any = None
+        state = (N, batch, H)
+        shapes = {"x": (length, batch, form.inputs), "h0": state, "c0": state, "y": (length, batch, D * H), "ht": state,
+                  "ct": state}  # fmt: skip
+        self.run = _abi.RecurrentPass(size=ctypes.sizeof(_abi.RecurrentPass))
+        self.gradients = _abi.RecurrentGradients(size=ctypes.sizeof(_abi.RecurrentGradients))
+        for struct in (self.run, self.gradients):
+            for name, shape in shapes.items():
+                setattr(struct, name, library.view(0, form.dtype, shape))
+        self.reports = (_abi.SolveReport * N)()
+        for report in self.reports:
+            report.size = ctypes.sizeof(_abi.SolveReport)
+        self.key, self.chosen = key, method == "auto" and length >= _AUTO_LENGTH
+        self.run_ref, self.gradients_ref = ctypes.byref(self.run), ctypes.byref(self.gradients)
+
+    def make(self, slot: "_Slot") -> None:
+        """The library's plan; `run` is a typical pass."""
+        length, batch, training, packed, method = self.key
+        options = _abi.RecurrentPlanOptions(size=ctypes.sizeof(_abi.RecurrentPlanOptions), length=length, batch=batch,
+                                            training=int(training), packed=int(packed))  # fmt: skip
+        options.solve.size = ctypes.sizeof(_abi.SolveOptions)
+        options.solve.method = METHODS["sequential" if method == "auto" and not self.chosen else method]
+        options.sample = ctypes.addressof(self.run) if self.chosen else None
+        place, (error, error_ref) = ctypes.c_void_p(), library.error_place()
+        library.check(library.lib.dpcr_recurrent_plan_create(slot.network.address, ctypes.byref(options), ctypes.byref(place),
+                                                             error_ref), error)  # fmt: skip
+        self.handle = library.Handle(place.value, library.lib.dpcr_recurrent_plan_destroy, slot.network)
+        self.workspace = library.lib.dpcr_recurrent_plan_workspace(place.value)
+        self.tape = library.lib.dpcr_recurrent_plan_tape(place.value)
+
+    def sentences(self) -> List[str]:
+        out: List[str] = []
+        while True:
+            chain = library.lib.dpcr_recurrent_plan_chain(self.handle.address, len(out))
+            if not chain:
+                return out
+            out.append(library.lib.dpcr_solve_plan_sentence(chain).decode())
+
+    def learn(self) -> bool:
+        """Tells the planner of chains that did not forget as it thought; True where the plan should be made again."""
+        self.fallbacks += 1
+        for i, report in enumerate(self.reports):
+            if report.reason == _FALLBACK:
+                chain = library.lib.dpcr_recurrent_plan_chain(self.handle.address, i)
+                library.lib.dpcr_solve_plan_learn(chain, ctypes.byref(report), None)
+        return self.fallbacks >= 2
+
+
+class _Slot:
+    """A network of the library and its plans. Serves one pass at a time, from forward to backward."""
+
+    def __init__(self, form: Form) -> None:
+        self.form, self.generation = form, library.context.generation
+        self.plans: Dict[Any, _Plan] = {}
+        options = _abi.RecurrentOptions(
+            size=ctypes.sizeof(_abi.RecurrentOptions), kind=_abi.CONSTANTS[KINDS[form.kind]], dtype=form.dtype,
+            inputs=form.inputs, hidden=form.hidden, layers=form.layers, bidirectional=int(form.bidirectional),
+            no_bias=int(not form.bias),
+        )  # fmt: skip
+        place, (error, error_ref) = ctypes.c_void_p(), library.error_place()
+        owner = library.context.get()
+        library.check(library.lib.dpcr_recurrent_create(owner.address, ctypes.byref(options), ctypes.byref(place), error_ref),
+                      error)  # fmt: skip
+        self.network = library.Handle(place.value, library.lib.dpcr_recurrent_destroy, owner)
+        count = ctypes.c_int64()
+        self.vector = library.lib.dpcr_recurrent_vector(place.value, ctypes.byref(count))
+        self.gradient = library.lib.dpcr_recurrent_gradient_vector(place.value)
+        element = library.NAMES[form.dtype].itemsize
+        self.bytes = count.value * element
+        self.offsets: List[Tuple[int, int]] = []  # of each parameter, and its bytes
+        at = 0
+        for _, shape in form.parameters():
+            size = int(np.prod(shape)) * element
+            self.offsets.append((at, size))
+            at += size
+        assert at == self.bytes
+
+    def load(self, parameters: Sequence[int]) -> None:
+        for address, (offset, size) in zip(parameters, self.offsets):
+            ctypes.memmove(self.vector + offset, address, size)
+
+
+class Pass:
+    """A forward pass that waits for its backward pass. Dropped, it gives back what it held."""
+
+    def __init__(self, engine: "Engine", slot: _Slot, plan: _Plan, tape: np.ndarray) -> None:
+        self.engine, self.slot, self.plan, self.tape = engine, slot, plan, tape
+        self.held = True
+
+    def backward(self, x: int, h0: int, c0: int, lengths: int, y: int, ht: int, ct: int, given: Tuple[int, int, int],
+                 wanted: Tuple[int, int, int]) -> None:  # fmt: skip
+        """Adds into the slot's gradients, cleared before; addresses as in Engine.forward; given dy, dht, dct; wanted dx, dh0,
+        dc0. The pass is over when its caller has read the gradients and called `end`."""
+        plan, slot = self.plan, self.slot
+        fill(plan.run, x, h0, c0, lengths, y, ht, ct)
+        g = plan.gradients
+        g.y.data, g.ht.data, g.ct.data = given
+        g.x.data, g.h0.data, g.c0.data = wanted
+        library.lib.dpcr_recurrent_zero_gradients(slot.network.address)
+        error, error_ref = library.error_place()
+        work = library.take(plan.workspace)
+        status = library.lib.dpcr_recurrent_backward(plan.handle.address, plan.run_ref, plan.gradients_ref,
+                                                     library.aligned(self.tape), library.aligned(work), plan.workspace, None,
+                                                     error_ref)  # fmt: skip
+        library.give(work)
+        if status:
+            library.check(status, error)
+
+    def end(self) -> None:
+        if self.held:
+            self.held = False
+            library.give(self.tape)
+            self.engine.release(self.slot)
+
+    def __del__(self) -> None:
+        if library is not None and self.held:
+            self.end()
+
+
+def fill(run: Any, x: int, h0: int, c0: int, lengths: int, y: int, ht: int, ct: int) -> None:
+    run.x.data, run.h0.data, run.c0.data, run.lengths = x, h0 or None, c0 or None, lengths or None
+    run.y.data, run.ht.data, run.ct.data = y, ht or None, ct or None
+
+
+_tokens = itertools.count(1)
+_engines = library.Cache(128)  # of modules that are known by a number
+
+
+class Engine:
+    """The slots of one module: as many as it has passes under way at once."""
+
+    def __init__(self, form: Form) -> None:
+        if not 1 <= form.hidden <= 16384 or form.inputs < 1 or form.layers < 1:
+            raise ArgumentError.of("the network's sizes", (form.inputs, form.hidden, form.layers),
+                                   "1 or more inputs and layers, 1 to 16384 hidden")  # fmt: skip
+        self.form = form
+        self.free: List[_Slot] = []
+        self.last: Optional[_Plan] = None
+
+    def acquire(self) -> _Slot:
+        generation = library.context.generation
+        while True:
+            try:
+                slot = self.free.pop()
+            except IndexError:
+                return _Slot(self.form)
+            if slot.generation == generation:
+                return slot
+
+    def release(self, slot: _Slot) -> None:
+        if slot.generation == library.context.generation and len(self.free) < 8:
+            self.free.append(slot)
+
+    def forward(self, parameters: Sequence[int], length: int, batch: int, x: int, h0: int, c0: int, lengths: int, y: int,
+                ht: int, ct: int, training: bool, method: str) -> Optional[Pass]:  # fmt: skip
+        """Runs a pass over contiguous arrays by address (0: none): parameters in order, x [T][B][I], h0, c0 [N][B][H], lengths
+        [B] int64, y [T][B][D H], ht, ct [N][B][H]. Training, the result waits for the backward pass."""
+        slot = self.acquire()
+        slot.load(parameters)
+        key = (length, batch, training, lengths != 0, method)
+        plan = slot.plans.get(key)
+        if plan is None:
+            plan = _Plan(slot, key)
+            fill(plan.run, x, h0, c0, lengths, y, ht, ct)
+            plan.make(slot)
+            while len(slot.plans) >= _PLANS:
+                slot.plans.pop(next(iter(slot.plans)))
+            slot.plans[key] = plan
+        else:
+            fill(plan.run, x, h0, c0, lengths, y, ht, ct)
+        self.last = plan
+        error, error_ref = library.error_place()
+        tape = library.take(plan.tape) if training else None
+        work = library.take(plan.workspace)
+        status = library.lib.dpcr_recurrent_execute(plan.handle.address, plan.run_ref,
+                                                    None if tape is None else library.aligned(tape), library.aligned(work),
+                                                    plan.workspace, plan.reports, error_ref)  # fmt: skip
+        library.give(work)
+        if status:
+            library.check(status, error)
+        if plan.chosen and any(report.reason == _FALLBACK for report in plan.reports) and plan.learn():
+            slot.plans.pop(key, None)
+        if tape is None:
+            self.release(slot)
+            return None
+        return Pass(self, slot, plan, tape)
+
+    def sentences(self) -> List[str]:
+        """Why the chains of the last pass ran as they did, a layer and direction each."""
+        return [] if self.last is None else self.last.sentences()
+
+
+def token() -> int:
+    """A number for a module: what survives torch.compile."""
+    return next(_tokens)
+
+
+def engine_of(number: int, form: Form) -> Engine:
+    engine = _engines.kept.get((number, form))
+    if engine is None:
+        engine = Engine(form)
+        _engines.put((number, form), engine)
+    return engine
+
+
+def drop(number: int) -> None:
+    """The module of that number is gone."""
+    with _engines.lock:
+        for key in [key for key in _engines.kept if key[0] == number]:
+            _engines.kept.pop(key, None)

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: MIT
+"""RNN, GRU and LSTM over NumPy, with PyTorch's formulas, parameter names and gradients."""
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+
+import numpy as np
+
+from . import _library as library
+from ._engine import Engine, Form, Pass
+from .errors import ArgumentError
+from .nonlinear import METHODS
+
+ARRAY = np.ndarray
+States = Union[ARRAY, Tuple[ARRAY, ARRAY]]
+
+
+class Gradients(NamedTuple):
+    """What `backward` gives: of the inputs, of the initial state (LSTM: a pair), and by name of the parameters."""
+
+    x: ARRAY
+    h0: States
+    parameters: Dict[str, ARRAY]
+
+
+def _address(array: Optional[ARRAY]) -> int:
+    return 0 if array is None else int(array.ctypes.data)
+
+
+class _Recurrent:
+    """A network of `layers` layers, over sequences x [T][B][inputs] (or [T][inputs]).
+
+    Parameters
+    ----------
+    inputs, hidden : int
+        Widths of the inputs and of the state.
+    layers : int
+    bias, bidirectional : bool
+    dtype : float32 or float64
+    seed : int
+        Of the initialisation, PyTorch's U(-1/sqrt(hidden), 1/sqrt(hidden)).
+    method : str
+        How the time steps run, as in `deeppcr.solve`; "auto" looks at the network and its first long sequence.
+    """
+
+    _kind = ""
+
+    def __init__(self, inputs: int, hidden: int, layers: int = 1, *, bias: bool = True, bidirectional: bool = False,
+                 dtype: Any = np.float32, seed: int = 0, method: str = "auto") -> None:  # fmt: skip
+        kind = np.dtype(dtype)
+        if kind not in library.DTYPES or kind.kind != "f":
+            raise ArgumentError.of("dtype", kind, "float32 or float64")
+        if method not in METHODS:
+            raise ArgumentError.of("method", repr(method), "one of " + ", ".join(METHODS))
+        self.dtype, self.method = kind, method
+        form = Form(self._kind, library.DTYPES[kind], int(inputs), int(hidden), int(layers), bool(bidirectional), bool(bias))
+        self._engine = Engine(form)
+        rng, bound = np.random.default_rng(seed), 1 / np.sqrt(hidden)
+        self._parameters = {n: rng.uniform(-bound, bound, shape).astype(kind) for n, shape in form.parameters()}
+        self._pass: Optional[Tuple[Pass, Dict[str, Optional[ARRAY]], bool]] = None
+
+    @property
+    def form(self) -> Form:
+        """Kind, widths, layers and directions."""
+        return self._engine.form
+
+    @property
+    def sentences(self) -> List[str]:
+        """Why the chains of the last pass ran as they did, a layer and direction each."""
+        return self._engine.sentences()
+
+    def __repr__(self) -> str:
+        f = self.form
+        return f"<{f.kind} of {f.inputs} inputs, {f.hidden} hidden, {f.layers} layers, {f.directions} directions, {self.dtype}>"
+
+    def state_dict(self) -> Dict[str, ARRAY]:
+        """The parameters by PyTorch's names. The arrays are the network's own: what is written there counts."""
+        return dict(self._parameters)
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Copies the parameters from arrays by PyTorch's names (tensors of PyTorch too)."""
+        own = self._parameters
+        if set(state) != set(own):
+            raise ArgumentError.of("names of the parameters", sorted(set(state) ^ set(own)), f"none but {list(own)}")
+        arrays = {name: np.asarray(value) for name, value in state.items()}
+        for name, array in arrays.items():
+            if array.shape != own[name].shape:
+                raise ArgumentError.of(f"{name}'s shape", array.shape, str(own[name].shape))
+        for name, array in arrays.items():
+            own[name][...] = array
+
+    def _state(self, name: str, given: Any, batch: int, single: bool) -> Optional[ARRAY]:
+        if given is None:
+            return None
+        array = np.ascontiguousarray(np.asarray(given, self.dtype))
+        N, H = self.form.layers * self.form.directions, self.form.hidden
+        wanted = (N, H) if single else (N, batch, H)
+        if array.shape != wanted:
+            raise ArgumentError.of(f"{name}'s shape", array.shape, str(wanted))
+        return array.reshape(N, batch, H)
+
+    def _pair(self, name: str, given: Any) -> Tuple[Any, Any]:
+        if self._kind != "lstm" or given is None:
+            return given, None
+        if not isinstance(given, (tuple, list)) or len(given) != 2:
+            raise ArgumentError.of(name, type(given).__name__, "a pair (h, c)")
+        return given[0], given[1]
+
+    def _join(self, h: ARRAY, c: ARRAY, single: bool) -> States:
+        if single:
+            h, c = h[:, 0], c[:, 0]
+        return (h, c) if self._kind == "lstm" else h
+
+    def __call__(self, x: Any, h0: Any = None, lengths: Any = None, *, training: bool = False) -> Tuple[ARRAY, States]:
+        """Runs the network.
+
+        Parameters
+        ----------
+        x : array_like
+            [T][B][inputs], or [T][inputs] for a single sequence.
+        h0 : array_like, optional
+            [layers D][B][hidden] (of an LSTM a pair h0, c0), D directions; zeros without it.
+        lengths : array_like of int, optional
+            [B]: each sequence's own length; its outputs beyond are 0, its last state is the one at its end.
+        training : bool
+            Whether `backward` will follow.
+
+        Returns
+        -------
+        y, hT : [T][B][D hidden], and the last states like h0.
+        """
+        x = np.ascontiguousarray(np.asarray(x, self.dtype))
+        f, single = self.form, x.ndim == 2
+        if x.ndim not in (2, 3) or x.shape[-1] != f.inputs:
+            raise ArgumentError.of("x's shape", x.shape, f"[T][B][{f.inputs}] or [T][{f.inputs}]")
+        x = x.reshape(x.shape[0], -1, f.inputs) if x.size else x.reshape(x.shape[0], 1 if single else x.shape[1], f.inputs)
+        T, B = x.shape[:2]
+        N, H = f.layers * f.directions, f.hidden
+        first, cell = self._pair("h0", h0)
+        h, c = self._state("h0", first, B, single), self._state("c0", cell, B, single)
+        ends = None
+        if lengths is not None:
+            ends = np.ascontiguousarray(np.asarray(lengths, np.int64))
+            if ends.shape != (B,) or (B and not 0 <= ends.min() <= ends.max() <= T):
+                raise ArgumentError.of("lengths", lengths, f"{B} numbers in 0..{T}")
+        y, ht, ct = (np.empty(s, self.dtype) for s in ((T, B, f.directions * H), (N, B, H), (N, B, H)))
+        lstm = self._kind == "lstm"
+        self._drop()
+        waiting = self._engine.forward([p.ctypes.data for p in self._parameters.values()], T, B, _address(x), _address(h),
+                                       _address(c), _address(ends), _address(y), _address(ht), _address(ct) if lstm else 0,
+                                       training, self.method)  # fmt: skip
+        if waiting is not None:
+            arrays = {"x": x, "h0": h, "c0": c, "lengths": ends, "y": y.copy(), "ht": ht.copy(), "ct": ct.copy()}
+            self._pass = (waiting, arrays, single)
+        return (y[:, 0] if single else y), self._join(ht, ct, single)
+
+    def _drop(self) -> None:
+        if self._pass is not None:
+            self._pass[0].end()
+            self._pass = None
+
+    def backward(self, dy: Any = None, dhT: Any = None) -> Gradients:
+        """The gradients of a loss, given those by the outputs and last states (None: zero) of the last pass, which was run with
+        training=True. Once a pass."""
+        if self._pass is None:
+            raise ArgumentError("backward without a pass; wanted one with training=True before, once", "backward")
+        waiting, kept, single = self._pass
+        x, ht = kept["x"], kept["ht"]
+        assert x is not None and ht is not None and kept["y"] is not None
+        B, lstm = x.shape[1], self._kind == "lstm"
+        given = None
+        if dy is not None:
+            given = np.ascontiguousarray(np.asarray(dy, self.dtype))
+            wanted = (kept["y"][:, 0] if single else kept["y"]).shape
+            if given.shape != wanted:
+                raise ArgumentError.of("dy's shape", given.shape, str(wanted))
+        first, cell = self._pair("dhT", dhT)
+        dht, dct = self._state("dhT", first, B, single), self._state("dcT", cell, B, single)
+        dx, dh0, dc0 = np.empty_like(x), np.empty_like(ht), np.empty_like(ht)
+        waiting.backward(_address(x), _address(kept["h0"]), _address(kept["c0"]), _address(kept["lengths"]), _address(kept["y"]),
+                         _address(ht), _address(kept["ct"]) if lstm else 0,
+                         (_address(given) or None, _address(dht) or None, _address(dct) or None),  # type: ignore[arg-type]
+                         (_address(dx), _address(dh0), _address(dc0) if lstm else None))  # type: ignore[arg-type] # fmt: skip
+        slot, out = waiting.slot, {}
+        for (name, parameter), (offset, size) in zip(self._parameters.items(), slot.offsets):
+            out[name] = np.empty_like(parameter)
+            ctypes.memmove(out[name].ctypes.data, slot.gradient + offset, size)
+        self._drop()
+        return Gradients(dx[:, 0] if single else dx, self._join(dh0, dc0, single), out)
+
+
+class RNN(_Recurrent):
+    __doc__ = "h' = tanh(W_ih x + b_ih + W_hh h + b_hh), torch.nn.RNN's. " + (_Recurrent.__doc__ or "")
+    _kind = "rnn_tanh"
+
+
+class RNNReLU(_Recurrent):
+    __doc__ = "The same with ReLU for tanh. " + (_Recurrent.__doc__ or "")
+    _kind = "rnn_relu"
+
+
+class GRU(_Recurrent):
+    __doc__ = "torch.nn.GRU's formulas. " + (_Recurrent.__doc__ or "")
+    _kind = "gru"
+
+
+class LSTM(_Recurrent):
+    __doc__ = "torch.nn.LSTM's formulas; states are pairs (h, c). " + (_Recurrent.__doc__ or "")
+    _kind = "lstm"

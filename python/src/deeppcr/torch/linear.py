@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: MIT
+"""`linear_chain` for tensors: gradients of any order, and an operator that torch.compile and torch.export keep."""
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from .. import linear as numbers
+from ..errors import UnsupportedError
+
+
+def _array(tensor: Optional[Tensor]) -> Any:
+    return None if tensor is None else tensor.detach().numpy()
+
+
+def _checked(*tensors: Optional[Tensor]) -> None:
+    for tensor in tensors:
+        if tensor is not None and tensor.device.type != "cpu":
+            raise UnsupportedError.of("a tensor's device", tensor.device, "cpu")
+
+
+def _structure(A: Tensor, b: Tensor, structure: Optional[str]) -> str:
+    """As the NumPy function tells it from the shapes."""
+    if structure is not None:
+        return structure
+    return {1: "dense", 0: "diagonal", -1: "scalar"}.get(A.ndim - b.ndim, "scalar" if A.ndim == 0 else "dense")
+
+
+def _transposed(A: Tensor, structure: str, x: Tensor) -> Tensor:
+    """A^T x for the first step."""
+    if structure == "dense":
+        return (A.transpose(-1, -2) @ x[..., None])[..., 0]
+    if structure == "diagonal":
+        return A * x
+    if structure == "scalar":
+        return A[..., None] * x
+    if structure == "block":
+        k = A.shape[-1]
+        return (A.transpose(-1, -2) @ x.reshape(*x.shape[:-1], -1, k, 1)).reshape(x.shape)
+    return x
+
+
+def _outer(left: Tensor, right: Tensor, structure: str, A: Tensor) -> Tensor:
+    """left right^T in A's structure, summed to A's shape."""
+    if structure == "dense":
+        out = left[..., :, None] * right[..., None, :]
+    elif structure == "block":
+        k = A.shape[-1]
+        out = left.reshape(*left.shape[:-1], -1, k, 1) * right.reshape(*right.shape[:-1], -1, 1, k)
+    else:
+        out = left * right
+        out = out.sum(-1) if structure == "scalar" else out
+    return out.sum_to_size(A.shape)
+
+
+class _LinearChain(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, A: Tensor, b: Tensor, z0: Optional[Tensor], transposed: bool, scheme: str, structure: str) -> Tensor:
+        z = torch.from_numpy(numbers.linear_chain(_array(A), _array(b), _array(z0), transposed, scheme, structure=structure))
+        ctx.save_for_backward(A, z0, z)
+        ctx.options = (transposed, scheme, structure)
+        return z
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tuple[Optional[Tensor], ...]:
+        A, z0, z = ctx.saved_tensors
+        transposed, scheme, structure = ctx.options
+        if structure == "identity":
+            direct = g.cumsum(0) if transposed else g.flip(0).cumsum(0).flip(0)
+            return None, direct, None if z0 is None else direct[0], None, None, None
+        if not torch.is_grad_enabled() and not transposed:
+            found = numbers.linear_chain_vjp(_array(A), _array(z), _array(g), _array(z0), scheme, structure=structure)
+            dA, db, dz0 = (None if x is None else torch.from_numpy(x) for x in found)
+            return dA, db, dz0, None, None, None
+        # The same by operations that have derivatives: for second gradients, and for transposed chains.
+        direct = _LinearChain.apply(A, g, None, not transposed, scheme, structure)
+        nothing = torch.zeros_like(g[:1])
+        if transposed:  # dA_l = z_l mu_{l-1}^T
+            return _outer(z, torch.cat([nothing, direct[:-1]]), structure, A), direct, None, None, None, None
+        before = torch.cat([nothing if z0 is None else z0[None], z[:-1]])
+        first = None
+        if z0 is not None:
+            lead = A.ndim - numbers.STRUCTURES[structure]
+            A0 = A[0] if lead == g.ndim - 1 else A
+            first = _transposed(A0, structure, direct[0])
+        return _outer(direct, before, structure, A), direct, first, None, None, None
+
+
+@torch.library.custom_op(
+    "deeppcr::linear_chain", mutates_args=(),
+    schema="(Tensor A, Tensor b, Tensor? z0, bool transposed, str scheme, str structure) -> Tensor",
+)  # fmt: skip
+def _operator(A: Tensor, b: Tensor, z0: Optional[Tensor], transposed: bool, scheme: str, structure: str) -> Tensor:
+    return torch.from_numpy(numbers.linear_chain(_array(A), _array(b), _array(z0), transposed, scheme, structure=structure))
+
+
+@_operator.register_fake
+def _(A: Tensor, b: Tensor, z0: Optional[Tensor], transposed: bool, scheme: str, structure: str) -> Tensor:
+    return torch.empty_like(b, memory_format=torch.contiguous_format)
+
+
+@torch.library.custom_op(
+    "deeppcr::linear_chain_vjp", mutates_args=(),
+    schema="(Tensor A, Tensor z, Tensor g, Tensor? z0, bool transposed, str scheme, str structure) -> (Tensor, Tensor, Tensor)",
+)  # fmt: skip
+def _operator_vjp(A: Tensor, z: Tensor, g: Tensor, z0: Optional[Tensor], transposed: bool, scheme: str,
+                  structure: str) -> Tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    with torch.no_grad():
+        ctx = _Saved((A, z0, z), (transposed, scheme, structure))
+        dA, db, dz0 = _LinearChain.backward(ctx, g)[:3]
+    assert db is not None
+    return torch.zeros_like(A) if dA is None else dA, db, g.new_empty(0) if dz0 is None else dz0
+
+
+class _Saved:
+    def __init__(self, tensors: Tuple[Optional[Tensor], ...], options: Tuple[Any, ...]) -> None:
+        self.saved_tensors, self.options = tensors, options
+
+
+@_operator_vjp.register_fake
+def _(A: Tensor, z: Tensor, g: Tensor, z0: Optional[Tensor], transposed: bool, scheme: str, structure: str) -> Any:
+    form = torch.contiguous_format
+    return (torch.empty_like(A, memory_format=form), torch.empty_like(g, memory_format=form),
+            g.new_empty(0) if z0 is None else torch.empty_like(z0, memory_format=form))  # fmt: skip
+
+
+def _setup(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
+    A, _, z0, *options = inputs
+    ctx.save_for_backward(A, z0, output)
+    ctx.options = options
+
+
+def _operator_backward(ctx: Any, g: Tensor) -> Tuple[Optional[Tensor], ...]:
+    A, z0, z = ctx.saved_tensors
+    dA, db, dz0 = torch.ops.deeppcr.linear_chain_vjp(A, z, g.contiguous(), z0, *ctx.options)
+    return dA, db, None if z0 is None else dz0, None, None, None
+
+
+_operator.register_autograd(_operator_backward, setup_context=_setup)
+
+
+def linear_chain(A: Tensor, b: Tensor, z0: Optional[Tensor] = None, transposed: bool = False, scheme: str = "auto", *,
+                 structure: Optional[str] = None) -> Tensor:  # fmt: skip
+    """`deeppcr.linear_chain` for tensors of one dtype on the CPU, with gradients (and their gradients) of A, b and z0."""
+    _checked(A, b, z0)
+    named = _structure(A, b, structure)
+    if torch.compiler.is_compiling():
+        return torch.ops.deeppcr.linear_chain(A, b, z0, transposed, scheme, named)
+    return _LinearChain.apply(A, b, z0, transposed, scheme, named)

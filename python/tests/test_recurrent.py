@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: MIT
+import numpy as np
+import pytest
+
+import deeppcr
+from deeppcr import recurrent
+
+KINDS = [recurrent.RNN, recurrent.RNNReLU, recurrent.GRU, recurrent.LSTM]
+
+
+def sigmoid(u):
+    return 1 / (1 + np.exp(-u))
+
+
+def cell(kind, u, v, h, c):
+    """(h', c') from u = W_ih x + b_ih and v = W_hh h + b_hh."""
+    if kind == "gru":
+        (ur, uz, un), (vr, vz, vn) = np.split(u, 3, -1), np.split(v, 3, -1)
+        r, z = sigmoid(ur + vr), sigmoid(uz + vz)
+        return (1 - z) * np.tanh(un + r * vn) + z * h, c
+    if kind == "lstm":
+        i, f, g, o = np.split(u + v, 4, -1)
+        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+        return sigmoid(o) * np.tanh(c), c
+    return (np.tanh(u + v) if kind == "rnn_tanh" else np.maximum(u + v, 0)), c
+
+
+def definition(net, x, h0, c0, lengths):
+    f, p = net.form, net.state_dict()
+    T, B = x.shape[:2]
+    hT, cT = np.zeros_like(h0), np.zeros_like(h0)
+    for layer in range(f.layers):
+        ys = []
+        for d in range(f.directions):
+            end, n = f"_l{layer}" + ("_reverse" if d else ""), layer * f.directions + d
+            bias = lambda name: p.get(name + end, 0)  # noqa: B023,E731
+            y = np.zeros((T, B, f.hidden))
+            for b in range(B):
+                h, c = h0[n, b], c0[n, b]
+                order = range(lengths[b]) if d == 0 else range(lengths[b] - 1, -1, -1)
+                for t in order:
+                    u = p["weight_ih" + end] @ x[t, b] + bias("bias_ih")
+                    h, c = cell(f.kind, u, p["weight_hh" + end] @ h + bias("bias_hh"), h, c)
+                    y[t, b] = h
+                hT[n, b], cT[n, b] = h, c
+            ys.append(y)
+        x = np.concatenate(ys, -1)
+    return x, hT, cT
+
+
+@pytest.mark.parametrize("options", [{}, {"layers": 2, "bidirectional": True}, {"bias": False, "layers": 3}])
+@pytest.mark.parametrize("Kind", KINDS)
+@pytest.mark.parametrize("dtype, tolerance", [(np.float32, 1e-5), (np.float64, 1e-12)])
+def test_is_its_definition(rng, Kind, options, dtype, tolerance):
+    net = Kind(4, 5, dtype=dtype, **options)
+    T, B, N = 9, 3, net.form.layers * net.form.directions
+    x, h0, c0 = (rng.normal(size=s).astype(dtype) for s in ((T, B, 4), (N, B, 5), (N, B, 5)))
+    lstm = Kind is recurrent.LSTM
+    for lengths in (None, [9, 4, 0]):
+        y, state = net(x, (h0, c0) if lstm else h0, lengths)
+        wanted = definition(net, x.astype("f8"), h0.astype("f8"), c0.astype("f8"), lengths or [T] * B)
+        for got, right in zip((y, *(state if lstm else (state,))), wanted):
+            assert got.dtype == dtype and np.abs(got - right).max() < tolerance
+    single, _ = net(x[:, 0], (h0[:, 0], c0[:, 0]) if lstm else h0[:, 0])
+    assert single.shape == (T, 5 * net.form.directions)
+    assert np.array_equal(single, net(x, (h0, c0) if lstm else h0)[0][:, 0])  # alone as in the batch, bit for bit
+
+
+@pytest.mark.parametrize("lengths", [None, [7, 3]])
+@pytest.mark.parametrize("Kind", KINDS)
+def test_gradients_are_differences(rng, Kind, lengths):
+    net = Kind(3, 4, 2, bidirectional=True, dtype=np.float64, seed=3)
+    lstm = Kind is recurrent.LSTM
+    x, h0, c0 = (rng.normal(size=s) for s in ((7, 2, 3), (4, 2, 4), (4, 2, 4)))
+    start = (h0, c0) if lstm else h0
+    y, last = net(x, start, lengths, training=True)
+    dy, dh, dc = rng.normal(size=y.shape), rng.normal(size=h0.shape), rng.normal(size=h0.shape)
+    found = net.backward(dy, (dh, dc) if lstm else dh)
+
+    def loss():
+        y, last = net(x, start, lengths)
+        return (y * dy).sum() + ((last[0] * dh + last[1] * dc).sum() if lstm else (last * dh).sum())
+
+    pairs = [(x, found.x), *zip((h0, c0), found.h0 if lstm else (found.h0,))]
+    pairs += [(net.state_dict()[name], g) for name, g in found.parameters.items()]
+    for array, gradient in pairs:
+        direction = rng.normal(size=array.shape)
+        array += 1e-6 * direction
+        above = loss()
+        array -= 2e-6 * direction
+        below = loss()
+        array += 1e-6 * direction
+        assert np.isclose((gradient * direction).sum(), (above - below) / 2e-6, rtol=2e-6, atol=1e-7)
+
+
+def test_long_sequences_run_in_parallel_and_give_the_loop(rng):
+    x = rng.normal(size=(6000, 1, 16)).astype("f")
+    net = recurrent.GRU(16, 16, method="overlap")
+    y, h = net(x, training=True)
+    g = net.backward(np.ones_like(y))
+    loop = recurrent.GRU(16, 16, method="sequential")
+    wanted, last = loop(x, training=True)
+    right = loop.backward(np.ones_like(y))
+    assert "overlap" in net.sentences[0] and np.abs(y - wanted).max() < 1e-5 and np.abs(h - last).max() < 1e-5
+    assert all(np.allclose(g.parameters[n], right.parameters[n], rtol=1e-3, atol=1e-2) for n in right.parameters)
+    auto = recurrent.GRU(16, 16)
+    assert np.abs(auto(x)[0] - wanted).max() < 1e-5 and auto.sentences
+
+
+def test_several_passes_wait_for_their_backward(rng):
+    from deeppcr._engine import Engine
+
+    net = recurrent.RNN(2, 3)
+    engine = net._engine
+    assert isinstance(engine, Engine)
+    x = rng.normal(size=(4, 1, 2))
+    net(x, training=True)
+    net(x, training=True)  # the first is dropped
+    net.backward(np.ones((4, 1, 3)))
+    assert len(engine.free) == 1
+    with pytest.raises(deeppcr.ArgumentError, match="training=True"):
+        net.backward()
+
+
+def test_state_dict(rng):
+    a, b = recurrent.LSTM(3, 4, seed=1), recurrent.LSTM(3, 4, seed=2)
+    x = rng.normal(size=(5, 3)).astype("f")
+    assert not np.array_equal(a(x)[0], b(x)[0])
+    b.load_state_dict(a.state_dict())
+    assert np.array_equal(a(x)[0], b(x)[0]) and list(a.state_dict()) == ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"]
+    with pytest.raises(deeppcr.ArgumentError, match="names"):
+        a.load_state_dict({"weight": 1})
+    with pytest.raises(deeppcr.ArgumentError, match="weight_hh_l0's shape"):
+        a.load_state_dict({**a.state_dict(), "weight_hh_l0": np.zeros((2, 2))})
+
+
+def test_refusals(rng):
+    net = recurrent.LSTM(3, 4)
+    x = np.zeros((5, 2, 3), "f")
+    for call, what in ((lambda: net(x[..., :2]), "x's shape"), (lambda: net(x, np.zeros((1, 2, 4))), "h0"),
+                       (lambda: net(x, (np.zeros((1, 2, 5)), np.zeros((1, 2, 4)))), "h0's shape"),
+                       (lambda: net(x, None, [6, 1]), "lengths"), (lambda: recurrent.GRU(3, 0), "the network's sizes"),
+                       (lambda: recurrent.GRU(3, 4, dtype="i4"), "dtype"), (lambda: recurrent.GRU(3, 4, method="x"), "method")):
+        with pytest.raises(deeppcr.ArgumentError) as caught:  # fmt: skip
+            call()
+        assert caught.value.what == what
+    assert net(x[:0])[0].shape == (0, 2, 4) and net(x[:, :0])[0].shape == (5, 0, 4)

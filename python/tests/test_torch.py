@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: MIT
+"""deeppcr.torch against torch.nn."""
+import copy
+import gc
+import io
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import deeppcr  # noqa: E402
+import deeppcr.torch as ours  # noqa: E402
+from torch.nn.utils import rnn  # noqa: E402
+
+NAMES = ["RNN", "GRU", "LSTM"]
+FORWARD, BACKWARD = {torch.float32: 1e-5, torch.float64: 1e-10}, {torch.float32: 1e-4, torch.float64: 1e-9}
+
+
+def pair(name, *sizes, dtype=torch.float64, **options):
+    theirs = getattr(torch.nn, name)(*sizes, dtype=dtype, **options)
+    return theirs, ours.from_torch(theirs)
+
+
+def flat(value):
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, rnn.PackedSequence):
+        return [value.data]
+    return [t for part in value for t in flat(part)]
+
+
+def states(theirs, batch, dtype, requires_grad=True):
+    N = theirs.num_layers * (2 if theirs.bidirectional else 1)
+    shape = (N, theirs.hidden_size) if batch is None else (N, batch, theirs.hidden_size)
+    made = [torch.randn(shape, dtype=dtype, requires_grad=requires_grad) for _ in range(2)]
+    return tuple(made) if isinstance(theirs, torch.nn.LSTM) else made[0]
+
+
+def compare(theirs, mine, x, hx, leaves, seed=0):
+    """Outputs and every gradient of both."""
+    results = []
+    for module in (theirs, mine):
+        torch.manual_seed(seed)
+        out = flat(module(x, hx) if hx is not None else module(x))
+        torch.manual_seed(seed + 1)
+        loss = sum((o * torch.randn_like(o)).sum() for o in out)
+        wanted = [*leaves, *(p for p in module.parameters())]
+        results.append((out, torch.autograd.grad(loss, wanted, retain_graph=True)))
+    (out, gradients), (mine_out, mine_gradients) = results
+    dtype = out[0].dtype
+    assert len(out) == len(mine_out)
+    for a, b in zip(out, mine_out):
+        assert a.shape == b.shape and a.dtype == b.dtype and (a - b).abs().max() < FORWARD[dtype]
+    for a, b in zip(gradients, mine_gradients):
+        assert a.shape == b.shape and (a - b).abs().max() < BACKWARD[dtype] * max(1, float(a.abs().max()))
+
+
+OPTIONS = [{}, {"batch_first": True}, {"num_layers": 3}, {"bidirectional": True}, {"bias": False},
+           {"num_layers": 2, "bidirectional": True, "batch_first": True, "bias": False},
+           {"num_layers": 3, "dropout": 0.4, "bidirectional": True}, {"num_layers": 2, "dropout": 0.4, "batch_first": True}]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("name", NAMES + ["ReLU"])
+def test_numbers_and_gradients_of_every_option(name, options, dtype):
+    torch.manual_seed(3)
+    if name == "ReLU":
+        name, options = "RNN", {**options, "nonlinearity": "relu"}
+    theirs, mine = pair(name, 5, 6, dtype=dtype, **options)
+    x = torch.randn((3, 8, 5) if theirs.batch_first else (8, 3, 5), dtype=dtype, requires_grad=True)
+    hx = states(theirs, 3, dtype)
+    compare(theirs, mine, x, None, [x])
+    compare(theirs, mine, x, hx, [x, *flat(hx)])
+    theirs.eval(), mine.eval()
+    compare(theirs, mine, x, hx, [x, *flat(hx)])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_a_batch(name):
+    theirs, mine = pair(name, 3, 4, batch_first=True, num_layers=2)
+    x = torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
+    hx = states(theirs, None, torch.float64)
+    compare(theirs, mine, x, hx, [x, *flat(hx)])
+
+
+@pytest.mark.parametrize("dropout", [0, 0.5])
+@pytest.mark.parametrize("sorted_", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_packed_sequences(name, sorted_, dropout):
+    theirs, mine = pair(name, 3, 4, num_layers=2, bidirectional=True, dropout=dropout)
+    lengths = [6, 4, 4, 1] if sorted_ else [4, 1, 6, 4]
+    x = torch.randn(6, 4, 3, dtype=torch.float64, requires_grad=True)
+    packed = rnn.pack_padded_sequence(x, torch.tensor(lengths), enforce_sorted=sorted_)
+    hx = states(theirs, 4, torch.float64)
+    compare(theirs, mine, packed, hx, [x, *flat(hx)])
+    out, _ = mine(packed)
+    assert isinstance(out, rnn.PackedSequence)
+    assert torch.equal(rnn.pad_packed_sequence(out)[1], torch.tensor(lengths))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradcheck_and_second_gradients(name):
+    torch.manual_seed(0)
+    theirs, mine = pair(name, 2, 3, num_layers=2)
+    x = torch.randn(4, 2, 2, dtype=torch.float64, requires_grad=True)
+    weights = list(mine.parameters())
+    hx = states(theirs, 2, torch.float64)
+
+    def run(x, *rest):
+        with torch.nn.utils.parametrize.cached():
+            return flat(mine(x, rest if name == "LSTM" else rest[0]))
+
+    inputs = [x, *flat(hx)]
+    assert torch.autograd.gradcheck(run, inputs)
+    assert torch.autograd.gradgradcheck(run, inputs)
+    # parameters too, by the same loss of PyTorch's
+    found = []
+    for module in (theirs, mine):
+        g = torch.autograd.grad(sum(o.pow(2).sum() for o in flat(module(x, hx))), list(module.parameters()), create_graph=True)
+        found.append(torch.autograd.grad(sum(v.pow(2).sum() for v in g), list(module.parameters())))
+    for a, b in zip(*found):
+        assert torch.allclose(a, b, rtol=1e-8, atol=1e-9)
+    assert len(weights) == 8
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_graphs_that_are_used_twice_or_never(name):
+    _, mine = pair(name, 3, 4)
+    x = torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True)
+    first, second = mine(x)[0], mine(2 * x)[0]  # two passes wait at once
+    a = torch.autograd.grad(first.sum(), x, retain_graph=True)[0]
+    b = torch.autograd.grad(first.sum(), x)[0]  # the tape was used up: it is made again
+    assert torch.allclose(a, b, rtol=0, atol=1e-14)
+    assert torch.autograd.grad(second.sum(), x)[0].shape == x.shape
+    for _ in range(20):
+        mine(x)  # dropped without a backward pass
+    gc.collect()
+    from deeppcr import _engine
+
+    (engine,) = [e for (token, _), e in _engine._engines.kept.items() if token == mine._token]
+    assert 1 <= len(engine.free) <= 3
+
+
+def test_in_place_changes_are_noticed():
+    _, mine = pair("GRU", 3, 4)
+    x = torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True)
+    y = mine(x)[0]
+    with torch.no_grad():
+        mine.weight_hh_l0.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_frozen_parameters_and_inputs_without_gradient():
+    theirs, mine = pair("GRU", 3, 4)
+    x = torch.randn(5, 2, 3, dtype=torch.float64)
+    mine(x)[0].sum().backward()
+    theirs_grad = torch.autograd.grad(theirs(x)[0].sum(), list(theirs.parameters()))
+    for p, g in zip(mine.parameters(), theirs_grad):
+        assert torch.allclose(p.grad, g, rtol=0, atol=1e-9)
+    mine.requires_grad_(False)
+    x.requires_grad_(True)
+    assert torch.allclose(torch.autograd.grad(mine(x)[0].sum(), x)[0], torch.autograd.grad(theirs(x)[0].sum(), x)[0])
+    assert not mine(x.detach())[0].requires_grad
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_copies_pickles_and_state_dicts(name):
+    theirs, mine = pair(name, 3, 4, num_layers=2, bidirectional=True)
+    x = torch.randn(5, 2, 3, dtype=torch.float64)
+    wanted = mine(x)[0]
+    file = io.BytesIO()
+    torch.save(mine, file)
+    file.seek(0)
+    for other in (copy.deepcopy(mine), pickle.loads(pickle.dumps(mine)), torch.load(file, weights_only=False)):
+        assert type(other) is type(mine) and torch.equal(other(x)[0], wanted) and other._token != mine._token
+        with torch.no_grad():
+            other.weight_hh_l0.zero_()
+        assert torch.equal(mine(x)[0], wanted) and not torch.equal(other(x)[0], wanted)
+    fresh = type(mine)(3, 4, num_layers=2, bidirectional=True, dtype=torch.float64)
+    fresh.load_state_dict(theirs.state_dict())
+    assert torch.equal(fresh(x)[0], wanted)
+    assert list(mine.state_dict()) == list(theirs.state_dict()) and repr(mine) == repr(theirs)
+    assert isinstance(mine, torch.nn.RNNBase)
+    half = copy.deepcopy(mine).to(torch.float32)
+    assert half(x.float())[0].dtype == torch.float32
+
+
+def test_hooks_and_replace_in():
+    model = torch.nn.ModuleDict({"a": torch.nn.GRU(3, 4), "b": torch.nn.Sequential(torch.nn.LSTM(4, 5), torch.nn.Identity())})
+    x = torch.randn(6, 2, 3)
+    wanted = model["b"][0](model["a"](x)[0])[0]
+    before = dict(model.named_parameters())
+    assert ours.replace_in(model) == 2 and type(model["a"]) is ours.GRU and type(model["b"][0]) is ours.LSTM
+    assert all(before[n] is p for n, p in model.named_parameters())  # an optimiser goes on with them
+    assert torch.allclose(model["b"][0](model["a"](x)[0])[0], wanted, rtol=0, atol=1e-5)
+    seen = []
+    model["a"].register_forward_hook(lambda module, args, out: seen.append(out[0].shape))
+    model["a"](x)
+    assert seen == [(6, 2, 4)]
+    hooked = torch.nn.Sequential(torch.nn.GRU(3, 4))
+    hooked[0].register_forward_hook(lambda *a: None)
+    with pytest.raises(deeppcr.UnsupportedError, match="hooks"):
+        ours.replace_in(hooked)
+    with pytest.raises(deeppcr.ArgumentError):
+        ours.from_torch(torch.nn.Linear(2, 2))
+
+
+def test_training_learns_as_pytorch_does():
+    torch.manual_seed(0)
+    theirs, mine = pair("GRU", 2, 8)
+    mine = copy.deepcopy(mine)
+    x, target = torch.randn(20, 4, 2, dtype=torch.float64), torch.randn(20, 4, 8, dtype=torch.float64)
+    losses = []
+    for module in (theirs, mine):
+        optimiser, own = torch.optim.Adam(module.parameters(), lr=0.01), []
+        for _ in range(20):
+            optimiser.zero_grad()
+            loss = (module(x)[0] - target).pow(2).mean()
+            loss.backward()
+            optimiser.step()
+            own.append(loss.item())
+        losses.append(own)
+    assert np.allclose(*losses, rtol=1e-7) and losses[1][-1] < losses[1][0]
+
+
+def test_strange_tensors():
+    theirs, mine = pair("LSTM", 3, 4, dtype=torch.float32)
+    x = torch.randn(3, 2, 7)
+    for view in (x.permute(2, 1, 0), x.permute(2, 1, 0)[::2], torch.randn(3).expand(5, 2, 3), torch.randn(7, 2, 9)[..., ::3]):
+        assert torch.allclose(mine(view)[0], theirs(view)[0], rtol=0, atol=1e-5)
+    assert mine(torch.randn(5, 0, 3))[0].shape == (5, 0, 4)
+    one = torch.randn(1, 1, 3)
+    assert torch.allclose(mine(one)[0], theirs(one)[0], rtol=0, atol=1e-5)
+    assert torch.isnan(mine(torch.full((3, 1, 3), float("nan")))[0]).all()
+
+
+def test_refusals_and_fallback():
+    mine = ours.GRU(3, 4)
+    for call, what in (
+        (lambda: mine(torch.zeros(5, 2, 2)), "the input's last dimension"), (lambda: mine(torch.zeros(5)), "the input's dimensions"),
+        (lambda: mine(torch.zeros(5, 2, 3).double()), "the input's dtype"), (lambda: mine(torch.zeros(0, 2, 3)), "the length"),
+        (lambda: mine(torch.zeros(5, 2, 3), torch.zeros(1, 2, 5)), "h0's shape"),
+        (lambda: mine(torch.zeros(5, 2, 3), torch.zeros(1, 2, 4).double()), "h0"),
+        (lambda: ours.LSTM(3, 4)(torch.zeros(5, 2, 3), torch.zeros(1, 2, 4)), "hx"), (lambda: ours.GRU(3, 4, method="x"), "method"),
+    ):  # fmt: skip
+        with pytest.raises(deeppcr.ArgumentError) as caught:
+            call()
+        assert caught.value.what == what
+    x = torch.randn(5, 2, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        with pytest.raises(deeppcr.UnsupportedError, match="autocast is on.*fallback"):
+            mine(x)
+        assert ours.GRU(3, 4, fallback=True)(x)[0].shape == (5, 2, 4)
+    with pytest.raises(deeppcr.UnsupportedError, match="bfloat16"):
+        ours.GRU(3, 4, dtype=torch.bfloat16)(x.bfloat16())
+    with pytest.raises(deeppcr.UnsupportedError, match="meta"):
+        ours.GRU(3, 4, device="meta")(x.to("meta"))
+    with pytest.raises(deeppcr.UnsupportedError, match="proj_size"):
+        ours.LSTM(3, 4, proj_size=2)(x)
+    assert ours.LSTM(3, 4, proj_size=2, fallback=True)(x)[0].shape == (5, 2, 2)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_long_sequences(name):
+    torch.manual_seed(0)
+    theirs, mine = pair(name, 16, 16, dtype=torch.float32)
+    x = torch.randn(3000, 1, 16, requires_grad=True)
+    (y, _), (wanted, _) = mine(x), theirs(x)
+    assert mine.sentences and torch.allclose(y, wanted, rtol=0, atol=2e-5)
+    for a, b in zip(torch.autograd.grad(y.pow(2).mean(), [x, *mine.parameters()]),
+                    torch.autograd.grad(wanted.pow(2).mean(), [x, *theirs.parameters()])):  # fmt: skip
+        assert (a - b).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_operators_pass_pytorchs_own_checks(name):
+    theirs, mine = pair(name, 3, 4, num_layers=2)
+    x = torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True)
+    h = torch.randn(2, 2, 4, dtype=torch.float64, requires_grad=True)
+    kind = {"RNN": "rnn_tanh"}.get(name, name.lower())
+    arguments = (x, h, h.detach().clone().requires_grad_() if name == "LSTM" else None, None, list(mine._flat_weights), kind, 4, 2,
+                 False, True, 0, "sequential")  # fmt: skip
+    torch.library.opcheck(torch.ops.deeppcr.recurrent.default, arguments)
+    A, b = torch.randn(5, 3, 3, dtype=torch.float64, requires_grad=True), torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    torch.library.opcheck(torch.ops.deeppcr.linear_chain.default, (A, b, None, False, "auto", "dense"))
+
+
+@pytest.mark.skipif(os.environ.get("DEEPPCR_COMPILE") is None, reason="takes a while: DEEPPCR_COMPILE=1 runs it")
+@pytest.mark.parametrize("name", NAMES)
+def test_compile_and_export(name):
+    theirs, mine = pair(name, 3, 4, num_layers=2, dtype=torch.float32)
+    model = torch.nn.Sequential(mine)
+    x = torch.randn(5, 2, 3, requires_grad=True)
+    compiled = torch.compile(lambda x: model(2 * x)[0].sin(), fullgraph=True, backend="aot_eager")
+    assert torch.allclose(compiled(x), theirs(2 * x)[0].sin(), rtol=0, atol=1e-5)
+    for a, b in zip(torch.autograd.grad(compiled(x).sum(), [x, *mine.parameters()]),
+                    torch.autograd.grad(theirs(2 * x)[0].sin().sum(), [x, *theirs.parameters()])):  # fmt: skip
+        assert torch.allclose(a, b, rtol=0, atol=1e-4)
+    exported = torch.export.export(model, (x.detach(),))
+    assert "deeppcr.recurrent" in str(exported.graph)
+    assert torch.allclose(exported.module()(x)[0], theirs(x)[0], rtol=0, atol=1e-5)
+
+
+# ---- linear chains ----
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("structure, shape", [
+    ("dense", (5, 2, 3, 3)), ("dense", (5, 1, 3, 3)), ("dense", (3, 3)), ("diagonal", (5, 2, 3)), ("diagonal", (3,)),
+    ("scalar", (5, 2)), ("scalar", ()), ("block", (5, 1, 1, 3, 3)), ("block", (3, 1, 1)),
+])  # fmt: skip
+def test_linear_chain_has_gradients_of_any_order(structure, shape, transposed):
+    torch.manual_seed(0)
+    A = (torch.randn(shape, dtype=torch.float64) * 0.5).requires_grad_()
+    b = torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True)
+    z0 = None if transposed else torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
+    inputs = (A, b) if transposed else (A, b, z0)
+    run = lambda *x: ours.linear_chain(*x, transposed=transposed, structure=structure)  # noqa: E731
+    assert torch.autograd.gradcheck(run, inputs) and torch.autograd.gradgradcheck(run, inputs)
+
+
+def test_linear_chain_without_a_batch_and_refusals():
+    A = (torch.randn(6, 2, 2, dtype=torch.float64) * 0.5).requires_grad_()
+    b, z0 = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((6, 2), (2,)))
+    assert torch.autograd.gradcheck(ours.linear_chain, (A, b, z0)) and torch.autograd.gradgradcheck(ours.linear_chain, (A, b, z0))
+    with pytest.raises(deeppcr.ArgumentError):
+        ours.linear_chain(A, b[:3])
+    with pytest.raises(deeppcr.UnsupportedError, match="meta"):
+        ours.linear_chain(A.to("meta"), b)
