@@ -332,3 +332,72 @@ def test_linear_chain_without_a_batch_and_refusals():
         ours.linear_chain(A, b[:3])
     with pytest.raises(deeppcr.UnsupportedError, match="meta"):
         ours.linear_chain(A.to("meta"), b)
+
+
+# ---- deep stacks ----
+
+
+def eager(chain, z):
+    """The definition of Chain by PyTorch's functions, and its leaves."""
+    f, leaves = chain.form, []
+    act = {"identity": lambda x: x, "gelu": torch.nn.functional.gelu, "silu": torch.nn.functional.silu}.get(f.activation) or getattr(
+        torch, f.activation)  # fmt: skip
+    norm = lambda x, p: torch.nn.functional.layer_norm(x, x.shape[-1:], p["norm.weight"], p["norm.bias"]) if f.layer_norm else x  # noqa: E731,E501
+    linear = torch.nn.functional.linear
+    for part in chain.layers():
+        p = {name: value.clone().requires_grad_() for name, value in part.items()}
+        leaves.append(p)
+        if f.branch == "two-layer":
+            branch = linear(act(norm(linear(z, p["linear1.weight"], p["linear1.bias"]), p)), p["linear2.weight"], p["linear2.bias"])
+        else:
+            branch = act(norm(linear(z, p["weight"], p["bias"]), p))
+        z = branch if f.kind == "mlp" else z + f.scale * branch
+    return z, leaves
+
+
+@pytest.mark.parametrize("options", [{}, {"kind": "mlp"}, {"layer_norm": True}, {"branch": "two-layer", "activation": "relu"},
+                                     {"branch": "two-layer", "hidden": 7, "layer_norm": True}, {"activation": "gelu"},
+                                     {"activation": "silu", "scale": 0.3}, {"kind": "mlp", "layer_norm": True}], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_chain_is_its_definition(options, dtype):
+    torch.manual_seed(0)
+    chain = ours.Chain(5, 12, dtype=dtype, **options)
+    z = torch.randn(3, 4, 5, dtype=dtype, requires_grad=True)
+    wanted, leaves = eager(chain, z)
+    got = chain(z)
+    assert got.shape == z.shape and (got - wanted).abs().max() < 10 * FORWARD[dtype]
+    assert torch.equal(chain(z.detach()), got)
+    g = torch.randn_like(got)
+    dz, dflat = torch.autograd.grad(got, [z, chain.flat], g, retain_graph=True)
+    right = torch.autograd.grad(wanted, [z, *(t for p in leaves for t in p.values())], g)
+    assert (dz - right[0]).abs().max() < BACKWARD[dtype]
+    holder = copy.deepcopy(chain)
+    holder.flat.data.copy_(dflat)
+    found = [t for p in holder.layers() for t in p.values()]
+    assert len(found) == len(right) - 1
+    for a, b in zip(found, right[1:]):
+        assert a.shape == b.shape and (a - b).abs().max() < BACKWARD[dtype] * max(1, float(b.abs().max()))
+    again = torch.autograd.grad(got, chain.flat, g)[0]  # the tape was used up
+    assert torch.allclose(again, dflat, rtol=0, atol=1e-6)
+
+
+def test_chain_trains_copies_and_refuses():
+    torch.manual_seed(0)
+    chain = ours.Chain(4, 50)
+    x, target = torch.randn(64, 4), torch.randn(64, 4).tanh()
+    optimiser, losses = torch.optim.AdamW(chain.parameters(), lr=3e-3), []
+    for _ in range(30):
+        optimiser.zero_grad()
+        loss = (chain(x) - target).pow(2).mean()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.8 * losses[0]
+    other = pickle.loads(pickle.dumps(chain))
+    assert torch.equal(other(x), chain(x)) and repr(other) == repr(chain)
+    for call, what in ((lambda: ours.Chain(0, 3), "the chain's sizes"), (lambda: ours.Chain(3, 3, "cnn"), "kind"),
+                       (lambda: ours.Chain(3, 3, "mlp", branch="two-layer"), "branch"), (lambda: chain(x[:, :3]), "the input's shape"),
+                       (lambda: chain(x.double()), "the input's dtype"), (lambda: ours.Chain(3, 3, activation="x"), "activation")):
+        with pytest.raises(deeppcr.ArgumentError) as caught:  # fmt: skip
+            call()
+        assert caught.value.what == what

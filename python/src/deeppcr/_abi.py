@@ -24,6 +24,8 @@ CONSTANTS: Dict[str, int] = {
     "DPCR_METHOD_OVERLAP": 8, "DPCR_METHOD_SHOOTING": 9, "DPCR_METHOD_COUNT": 10,
     "DPCR_GUESS_ZERO": 0, "DPCR_GUESS_STEP": 1, "DPCR_GUESS_STATE": 2, "DPCR_GUESS_GIVEN": 3,
     "DPCR_REASON_NOT_CONVERGED": -1, "DPCR_REASON_FALLBACK": 5,
+    "DPCR_ACT_IDENTITY": 1, "DPCR_ACT_RELU": 2, "DPCR_ACT_TANH": 3, "DPCR_ACT_SIGMOID": 4, "DPCR_ACT_GELU": 5, "DPCR_ACT_SILU": 6,
+    "DPCR_MLP": 1, "DPCR_RESNET": 2, "DPCR_BRANCH_LINEAR": 0, "DPCR_BRANCH_TWO_LAYER": 1,
     "DPCR_RNN_TANH": 1, "DPCR_RNN_RELU": 2, "DPCR_GRU": 3, "DPCR_LSTM": 4,
 }  # fmt: skip
 
@@ -69,6 +71,9 @@ STRUCTURES: Dict[str, str] = {
         dpcr_array c0;""",
     "dpcr_recurrent_plan_options": """size_t size; int64_t length; int64_t batch; int training; int packed; int frozen;
         dpcr_solve_options solve; void *sample;""",
+    "dpcr_model_options": """size_t size; dpcr_architecture architecture; dpcr_dtype dtype; int64_t inputs; int64_t outputs;
+        int64_t layers; int64_t width; int64_t hidden; dpcr_activation activation; dpcr_branch branch; int layer_norm;
+        double scale; uint64_t seed;""",
 }
 
 # Prototypes, as in the headers but for the names of arguments.
@@ -130,6 +135,22 @@ dpcr_status dpcr_recurrent_execute(dpcr_recurrent_plan *, const dpcr_recurrent_p
                                    dpcr_solve_report *, dpcr_error *);
 dpcr_status dpcr_recurrent_backward(dpcr_recurrent_plan *, const dpcr_recurrent_pass *, const dpcr_recurrent_gradients *,
                                     void *, void *, size_t, dpcr_solve_report *, dpcr_error *);
+dpcr_status dpcr_filter_create_sos(dpcr_context *, int64_t, const double *, dpcr_filter **, dpcr_error *);
+dpcr_status dpcr_filter_create_ba(dpcr_context *, int64_t, const double *, int64_t, const double *, dpcr_filter **,
+                                  dpcr_error *);
+void dpcr_filter_destroy(dpcr_filter *);
+dpcr_status dpcr_filter_execute(const dpcr_filter *, const dpcr_array *, const dpcr_array *, const dpcr_array *,
+                                const dpcr_array *, dpcr_error *);
+dpcr_status dpcr_filter_adjoint(const dpcr_filter *, const dpcr_array *, const dpcr_array *, const dpcr_array *,
+                                const dpcr_array *, dpcr_error *);
+dpcr_status dpcr_model_create(dpcr_context *, const dpcr_model_options *, dpcr_model **, dpcr_error *);
+void dpcr_model_destroy(dpcr_model *);
+void *dpcr_model_vector(dpcr_model *, int64_t *);
+void *dpcr_model_gradient_vector(dpcr_model *);
+void dpcr_model_zero_gradients(dpcr_model *);
+int64_t dpcr_model_parameter_count(const dpcr_model *);
+dpcr_status dpcr_model_parameter(const dpcr_model *, int64_t, char *, size_t, dpcr_array *, dpcr_array *, dpcr_error *);
+dpcr_status dpcr_model_steps(dpcr_model *, int64_t, dpcr_steps *, dpcr_error *);
 """
 
 # Callbacks.
@@ -139,7 +160,7 @@ LINEARISE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, cty
                              ctypes.c_void_p)  # fmt: skip
 CANCEL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
-_ENUMS = "status dtype device_type structure scheme planning method guess reason recurrent_kind".split()
+_ENUMS = "status dtype device_type structure scheme planning method guess reason recurrent_kind architecture branch activation".split()
 _TYPES: Dict[str, Any] = {
     "void": None, "int": ctypes.c_int, "char": ctypes.c_char, "double": ctypes.c_double, "size_t": ctypes.c_size_t,
     "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64, "uint64_t": ctypes.c_uint64,
@@ -205,6 +226,7 @@ RecurrentOptions = _structure("dpcr_recurrent_options")
 RecurrentPass = _structure("dpcr_recurrent_pass")
 RecurrentGradients = _structure("dpcr_recurrent_gradients")
 RecurrentPlanOptions = _structure("dpcr_recurrent_plan_options")
+ModelOptions = _structure("dpcr_model_options")
 
 
 def declare(library: ctypes.CDLL) -> None:

@@ -257,10 +257,11 @@ def token() -> int:
     return next(_tokens)
 
 
-def engine_of(number: int, form: Form) -> Engine:
+def engine_of(number: int, form: Any, kind: Any = Engine) -> Any:
+    """The engine of the module of that number, for a form that it has."""
     engine = _engines.kept.get((number, form))
     if engine is None:
-        engine = Engine(form)
+        engine = kind(form)
         _engines.put((number, form), engine)
     return engine
 

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: MIT
+"""Recursive filters with SciPy's arguments and numbers, over long signals in stretches that run side by side."""
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Callable, Optional, Tuple, Union
+
+import numpy as np
+
+from . import _library as library
+from .errors import ArgumentError, UnsupportedError
+
+ARRAY = np.ndarray
+_filters = library.Cache(64)
+
+
+def _filter(kind: str, *coefficients: ARRAY) -> library.Handle:
+    key = (kind, *(c.tobytes() for c in coefficients))
+    made = _filters.kept.get(key)
+    if made is not None:
+        return made
+    owner, place, (error, error_ref) = library.context.get(), ctypes.c_void_p(), library.error_place()
+    if kind == "sos":
+        (sos,) = coefficients
+        status = library.lib.dpcr_filter_create_sos(owner.address, len(sos), sos.ctypes.data, ctypes.byref(place), error_ref)
+    else:
+        b, a = coefficients
+        status = library.lib.dpcr_filter_create_ba(owner.address, b.size, b.ctypes.data, a.size, a.ctypes.data,
+                                                   ctypes.byref(place), error_ref)  # fmt: skip
+    library.check(status, error)
+    made = library.Handle(place.value, library.lib.dpcr_filter_destroy, owner)
+    _filters.put(key, made)
+    return made
+
+
+def _run(handle: library.Handle, x: ARRAY, zi: Optional[ARRAY], sections: int, order: int) -> Tuple[ARRAY, Optional[ARRAY]]:
+    """y like x, whose last axis is time, and the last states [channels][sections][order]."""
+    length = x.shape[-1]
+    y = np.empty_like(x)  # in x's own order
+    one = x[None] if x.ndim == 1 else x if x.ndim == 2 else x.reshape(int(np.prod(x.shape[:-1])), length)
+    out = y[None] if x.ndim == 1 else y if x.ndim == 2 else np.empty(one.shape, y.dtype)
+    one = library.numbers(one, 0)
+    zf = None if zi is None else np.empty((one.shape[0], sections, order))
+    error, error_ref = library.error_place()
+    views = [None if v is None else ctypes.byref(library.of(v)) for v in (one, zi, out, zf)]
+    library.check(library.lib.dpcr_filter_execute(handle.address, *views, error_ref), error)
+    return (y if x.ndim <= 2 else out.reshape(x.shape)), zf
+
+
+def _apply(x: Any, axis: int, zi: Any, zi_shape: Callable[[Tuple[int, ...]], Tuple[int, ...]], sections: int, order: int,
+           handle: library.Handle, floats: np.dtype, zi_in: Callable[[ARRAY, int], ARRAY], zi_out: Callable[..., ARRAY],
+           ) -> Union[ARRAY, Tuple[ARRAY, ARRAY]]:  # fmt: skip
+    x = np.asarray(x)
+    if x.ndim == 0:
+        raise ArgumentError.of("x's shape", x.shape, "one dimension or more")
+    if not -x.ndim <= axis < x.ndim:
+        raise ArgumentError.of("axis", axis, f"one of x's {x.ndim} dimensions")
+    axis %= x.ndim
+    state = None if zi is None else np.asarray(zi)
+    dtype = np.result_type(floats, x, *([] if state is None else [state]))
+    if dtype.kind == "c":
+        if floats.kind == "c":
+            raise UnsupportedError.of("the filter's coefficients", floats, "real ones")
+        parts = [None if state is None else p(state) for p in (np.real, np.imag)]
+        real = _apply(x.real, axis, parts[0], zi_shape, sections, order, handle, floats, zi_in, zi_out)
+        imag = _apply(x.imag, axis, parts[1], zi_shape, sections, order, handle, floats, zi_in, zi_out)
+        if state is None:
+            return real + 1j * imag  # type: ignore[operator]
+        return real[0] + 1j * imag[0], real[1] + 1j * imag[1]
+    if dtype.kind not in "fiub":
+        raise ArgumentError.of("x's dtype", dtype, "numbers")
+    dtype = np.dtype(np.float32 if dtype in (np.float32, np.float16) else np.float64)
+    moved = np.moveaxis(x.astype(dtype, copy=False), axis, -1)
+    channels = int(np.prod(moved.shape[:-1])) if moved.ndim > 1 else 1
+    given = None
+    if state is not None:
+        wanted = zi_shape(x.shape[:axis] + (order,) + x.shape[axis + 1 :])
+        if state.shape != wanted:
+            raise ArgumentError.of("zi's shape", state.shape, str(wanted))
+        given = np.ascontiguousarray(zi_in(state.astype(np.float64), axis).reshape(channels, sections, order))
+    y, zf = _run(handle, moved, given, sections, order)
+    y = np.moveaxis(y, -1, axis)
+    if zf is None or state is None:
+        return y
+    return y, zi_out(zf, moved.shape[:-1], axis).astype(dtype, copy=False)
+
+
+def sosfilt(sos: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARRAY, Tuple[ARRAY, ARRAY]]:
+    """scipy.signal.sosfilt: a cascade of biquads sos [sections][6] over x along an axis.
+
+    With initial states zi, of x's shape but 2 along the axis, after a first dimension [sections], also returns the last ones.
+    """
+    given = np.atleast_2d(np.asarray(sos))
+    if given.ndim != 2 or given.shape[1] != 6 or not len(given):
+        raise ArgumentError.of("sos's shape", given.shape, "[sections][6]")
+    if given.dtype.kind == "c":
+        raise UnsupportedError.of("sos's dtype", given.dtype, "real numbers")
+    if not np.all(given[:, 3] == 1):
+        raise ArgumentError.of("sos[:, 3]", given[:, 3], "all ones")
+    n = len(given)
+    floats = np.dtype(np.float32) if given.dtype == np.float32 else np.dtype(np.float64)
+    handle = _filter("sos", np.ascontiguousarray(given, np.float64))
+    return _apply(
+        x, axis, zi, lambda shape: (n, *shape), n, 2, handle, floats,
+        lambda z, axis: np.moveaxis(np.moveaxis(z, 0, -1), axis, -1),
+        lambda z, lead, axis: np.moveaxis(np.moveaxis(z.reshape(*lead, n, 2), -2, 0), -1, axis + 1),
+    )  # fmt: skip
+
+
+def lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARRAY, Tuple[ARRAY, ARRAY]]:
+    """scipy.signal.lfilter: the transfer function b / a, of an order max(len(a), len(b)) - 1 of at most 128, over x along an
+    axis. With initial states zi, of x's shape but the order along the axis, also returns the last ones."""
+    tops, bottoms = np.atleast_1d(np.asarray(b)), np.atleast_1d(np.asarray(a))
+    for name, c in (("b", tops), ("a", bottoms)):
+        if c.ndim != 1 or not c.size:
+            raise ArgumentError.of(f"{name}'s shape", c.shape, "a vector")
+        if c.dtype.kind == "c":
+            raise UnsupportedError.of(f"{name}'s dtype", c.dtype, "real numbers")
+    floats = np.result_type(tops, bottoms)
+    floats = np.dtype(np.float32) if floats == np.float32 else np.dtype(np.float64)
+    order = max(tops.size, bottoms.size) - 1
+    handle = _filter("ba", np.ascontiguousarray(tops, np.float64), np.ascontiguousarray(bottoms, np.float64))
+    return _apply(x, axis, zi, lambda shape: shape, 1, order, handle, floats, lambda z, axis: np.moveaxis(z, axis, -1),
+                  lambda z, lead, axis: np.moveaxis(z.reshape(*lead, order), -1, axis))  # fmt: skip

@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: MIT
+"""`Chain`: a deep stack of equal steps, linear, norm, activation, residual, as one module."""
+from __future__ import annotations
+
+import ctypes
+import math
+import weakref
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from .. import _abi, _engine
+from .. import _library as library
+from ..errors import ArgumentError, UnsupportedError
+from ..nonlinear import METHODS
+
+_CODES = {torch.float32: 1, torch.float64: 2}
+_ACTIVATIONS = {n: _abi.CONSTANTS[f"DPCR_ACT_{n.upper()}"] for n in ("identity", "relu", "tanh", "sigmoid", "gelu", "silu")}
+_KINDS = {"mlp": "DPCR_MLP", "resnet": "DPCR_RESNET"}
+_BRANCHES = {"linear": "DPCR_BRANCH_LINEAR", "two-layer": "DPCR_BRANCH_TWO_LAYER"}
+
+
+class _Form(NamedTuple):
+    kind: str
+    dtype: int
+    layers: int
+    width: int
+    hidden: int
+    activation: str
+    branch: str
+    layer_norm: bool
+    scale: float
+
+    def parts(self) -> List[Tuple[str, Tuple[int, ...]]]:
+        """A step's parameters by PyTorch's names and shapes, in the order of their memory; weights lie as [in][out]."""
+        w, h = self.width, self.hidden
+        norm = [("norm.weight", (w,)), ("norm.bias", (w,))] if self.layer_norm else []
+        if self.branch == "two-layer":
+            norm = [(name, (h,)) for name, _ in norm]
+            return [("linear1.weight", (h, w)), ("linear1.bias", (h,)), *norm, ("linear2.weight", (w, h)), ("linear2.bias", (w,))]
+        return [("weight", (w, w)), ("bias", (w,)), *norm]
+
+
+class _Plan:
+    def __init__(self, slot: "_Slot", batch: int, training: bool, method: str, z0: Tensor) -> None:
+        steps = _abi.Steps(size=ctypes.sizeof(_abi.Steps))
+        error, error_ref = library.error_place()
+        library.check(library.lib.dpcr_model_steps(slot.model.address, batch, ctypes.byref(steps), error_ref), error)
+        start = library.view(z0.data_ptr(), slot.form.dtype, (batch, slot.form.width))
+        options = _abi.SolveOptions(size=ctypes.sizeof(_abi.SolveOptions), method=METHODS[method], consume_tape=int(training),
+                                    start=ctypes.addressof(start))  # fmt: skip
+        if not training:
+            options.backward = _abi.CONSTANTS["DPCR_SCHEME_SEQUENTIAL"]
+        place = ctypes.c_void_p()
+        owner = slot.model.owner
+        library.check(library.lib.dpcr_solve_plan_create(owner.address, ctypes.byref(steps), ctypes.byref(options),
+                                                         ctypes.byref(place), error_ref), error)  # fmt: skip
+        self.handle = library.Handle(place.value, library.lib.dpcr_solve_plan_destroy, slot.model)
+        self.workspace = library.lib.dpcr_solve_plan_workspace(place.value)
+        self.tape = steps.tape_values
+
+
+class _Slot:
+    def __init__(self, form: _Form) -> None:
+        self.form, self.generation = form, library.context.generation
+        c = _abi.CONSTANTS
+        options = _abi.ModelOptions(
+            size=ctypes.sizeof(_abi.ModelOptions), architecture=c[_KINDS[form.kind]], dtype=form.dtype, layers=form.layers,
+            width=form.width, hidden=form.hidden, activation=_ACTIVATIONS[form.activation], branch=c[_BRANCHES[form.branch]],
+            layer_norm=int(form.layer_norm), scale=form.scale,
+        )  # fmt: skip
+        place, (error, error_ref) = ctypes.c_void_p(), library.error_place()
+        owner = library.context.get()
+        library.check(library.lib.dpcr_model_create(owner.address, ctypes.byref(options), ctypes.byref(place), error_ref), error)
+        self.model = library.Handle(place.value, library.lib.dpcr_model_destroy, owner)
+        count = ctypes.c_int64()
+        self.vector = library.lib.dpcr_model_vector(place.value, ctypes.byref(count))
+        self.gradient = library.lib.dpcr_model_gradient_vector(place.value)
+        self.count = count.value
+        self.plans: Dict[Any, _Plan] = {}
+
+    def plan(self, z0: Tensor, training: bool, method: str) -> _Plan:
+        key = (z0.shape[0], training, method)
+        found = self.plans.get(key)
+        if found is None:
+            if len(self.plans) >= 8:
+                self.plans.clear()
+            found = self.plans[key] = _Plan(self, z0.shape[0], training, method, z0)
+        return found
+
+
+class _Engine:
+    """A module's slots, as those of recurrent networks (deeppcr._engine)."""
+
+    def __init__(self, form: _Form) -> None:
+        self.form = form
+        self.free: List[_Slot] = []
+
+    def acquire(self) -> _Slot:
+        while self.free:
+            try:
+                slot = self.free.pop()
+            except IndexError:
+                break
+            if slot.generation == library.context.generation:
+                return slot
+        return _Slot(self.form)
+
+    def release(self, slot: _Slot) -> None:
+        if slot.generation == library.context.generation and len(self.free) < 4:
+            self.free.append(slot)
+
+
+class _Held:
+    """A slot between a forward pass and its backward pass; dropped, it gives the slot back."""
+
+    def __init__(self, engine: _Engine, slot: _Slot) -> None:
+        self.engine, self.slot = engine, slot
+        self.held = True
+
+    def end(self) -> None:
+        if self.held:
+            self.held = False
+            self.engine.release(self.slot)
+
+    def __del__(self) -> None:
+        self.end()
+
+
+def _run(engine: _Engine, z0: Tensor, flat: Tensor, method: str, training: bool) -> Tuple[Tensor, Tensor, _Held]:
+    """(states [L][B][w], tape, the slot)."""
+    slot = engine.acquire()
+    held = _Held(engine, slot)
+    form, element = slot.form, z0.element_size()
+    ctypes.memmove(slot.vector, flat.data_ptr(), slot.count * element)
+    plan = slot.plan(z0, training, method)
+    L, B, w = form.layers, z0.shape[0], form.width
+    z = z0.new_empty(L, B, w)
+    tape = z0.new_empty(L, B, plan.tape if training else 0)
+    views = [library.view(t.data_ptr(), form.dtype, t.shape) for t in (z0, z, tape)]
+    refs = [ctypes.byref(v) for v in views]
+    error, error_ref = library.error_place()
+    work = library.take(plan.workspace)
+    status = library.lib.dpcr_solve_execute(plan.handle.address, refs[0], refs[1], refs[2] if training and plan.tape else None,
+                                            library.aligned(work), plan.workspace, None, error_ref)  # fmt: skip
+    library.give(work)
+    library.check(status, error)
+    return z, tape, held
+
+
+class _Chain(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, engine: _Engine, method: str, z0: Tensor, flat: Tensor) -> Tensor:
+        z, ctx.tape, ctx.held = _run(engine, z0, flat, method, True)
+        ctx.engine, ctx.method = engine, method
+        last = z[-1].clone()
+        ctx.save_for_backward(z0, flat)
+        ctx.states = z
+        return last
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, g: Tensor) -> Tuple[Optional[Tensor], ...]:
+        z0, flat = ctx.saved_tensors
+        z, tape, held = ctx.states, ctx.tape, ctx.held
+        if not held.held:  # the tape was used up
+            z, tape, held = _run(ctx.engine, z0, flat, ctx.method, True)
+        slot, form = held.slot, held.slot.form
+        plan = slot.plan(z0, True, ctx.method)
+        dz0, g = torch.empty_like(z0), g.contiguous()
+        library.lib.dpcr_model_zero_gradients(slot.model.address)
+        views = [library.view(t.data_ptr(), form.dtype, t.shape) for t in (z0, z, tape, g, dz0)]
+        refs = [ctypes.byref(v) for v in views]
+        error, error_ref = library.error_place()
+        work = library.take(plan.workspace)
+        status = library.lib.dpcr_solve_backward(plan.handle.address, refs[0], refs[1], refs[2] if plan.tape else None, None,
+                                                 refs[3], None, refs[4], library.aligned(work), plan.workspace, None,
+                                                 error_ref)  # fmt: skip
+        library.give(work)
+        library.check(status, error)
+        gradient = torch.empty_like(flat)
+        ctypes.memmove(gradient.data_ptr(), slot.gradient, slot.count * z0.element_size())
+        held.end()
+        return None, None, dz0, gradient
+
+
+class Chain(torch.nn.Module):
+    """A stack of `layers` steps of one width, as one module with one parameter.
+
+    kind "mlp": z <- act(norm(W z + b)). kind "resnet": z <- z + s f(z), f = act(norm(W z + b)), or with branch "two-layer"
+    f = W2 act(norm(W1 z + b1)) + b2; s = 1/sqrt(layers) unless `scale` is given.
+
+    Parameters
+    ----------
+    width, layers : int
+    kind : "resnet" or "mlp"
+    activation : "tanh", "relu", "sigmoid", "gelu", "silu" or "identity"
+    layer_norm : bool
+    branch : "linear" or "two-layer", whose inner width is `hidden` (0: width)
+    method : str
+        As in `deeppcr.solve`: how the depth is run, forward and backward.
+
+    The module maps [...][width] to [...][width]. `flat` [layers][numbers of a step] holds all parameters; `layer(l)` gives those of
+    a step as views by PyTorch's names and shapes. First derivatives only.
+    """
+
+    flat: torch.nn.Parameter
+
+    def __init__(self, width: int, layers: int, kind: str = "resnet", *, activation: str = "tanh", layer_norm: bool = False,
+                 scale: Optional[float] = None, branch: str = "linear", hidden: int = 0, method: str = "auto",
+                 dtype: torch.dtype = torch.float32) -> None:  # fmt: skip
+        super().__init__()
+        for name, value, known in (("kind", kind, _KINDS), ("activation", activation, _ACTIVATIONS), ("branch", branch, _BRANCHES),
+                                   ("method", method, METHODS), ("dtype", dtype, _CODES)):  # fmt: skip
+            if value not in known:
+                raise ArgumentError.of(name, repr(value), "one of " + ", ".join(map(str, known)))
+        if width < 1 or layers < 1 or hidden < 0:
+            raise ArgumentError.of("the chain's sizes", (width, layers, hidden), "1 or more")
+        if branch == "two-layer" and kind == "mlp":
+            raise ArgumentError.of("branch", repr(branch), "'linear' with kind 'mlp'")
+        scale = 1 / math.sqrt(layers) if scale is None else float(scale)
+        self.form = _Form(kind, _CODES[dtype], layers, width, hidden or width, activation, branch, bool(layer_norm), scale)
+        self.method = method
+        self.flat = torch.nn.Parameter(torch.empty(layers, self._numbers(), dtype=dtype))
+        self.reset_parameters()
+        self._number()
+
+    def _numbers(self) -> int:
+        return sum(math.prod(shape) for _, shape in self.form.parts())
+
+    def _number(self) -> None:
+        self._token = _engine.token()
+        weakref.finalize(self, _engine.drop, self._token)
+
+    def __setstate__(self, state: Any) -> None:
+        super().__setstate__(state)
+        self._number()
+
+    def reset_parameters(self) -> None:
+        """torch.nn.Linear's and LayerNorm's initialisation, step by step."""
+        with torch.no_grad():
+            for l in range(self.form.layers):
+                parts = self.layer(l)
+                for name, part in parts.items():
+                    if name.startswith("norm"):
+                        part.fill_(1.0 if name == "norm.weight" else 0.0)
+                    else:
+                        weight = parts[name.replace("bias", "weight")]
+                        bound = 1 / math.sqrt(weight.shape[1])
+                        part.uniform_(-bound, bound)
+
+    def layer(self, l: int) -> Dict[str, Tensor]:
+        """The parameters of step l: views into `flat`, without gradient, by PyTorch's names and shapes."""
+        row, at, out = self.flat.detach()[l], 0, {}
+        for name, shape in self.form.parts():
+            size = math.prod(shape)
+            part = row[at : at + size]
+            out[name] = part.view(shape[1], shape[0]).t() if len(shape) == 2 else part
+            at += size
+        return out
+
+    def layers(self) -> Iterator[Dict[str, Tensor]]:
+        return (self.layer(l) for l in range(self.form.layers))
+
+    def extra_repr(self) -> str:
+        f = self.form
+        norm = ", layer_norm" if f.layer_norm else ""
+        return f"{f.width}, {f.layers}, {f.kind}, {f.branch}, {f.activation}{norm}"
+
+    def forward(self, z0: Tensor) -> Tensor:
+        flat = self.flat
+        if flat.device.type != "cpu" or z0.device.type != "cpu":
+            raise UnsupportedError.of("the device", z0.device if z0.device.type != "cpu" else flat.device, "cpu")
+        if z0.dtype != flat.dtype or _CODES.get(flat.dtype) is None:
+            raise ArgumentError.of("the input's dtype", z0.dtype, f"float32 or float64 as the parameters' ({flat.dtype})")
+        if z0.ndim < 1 or z0.shape[-1] != self.form.width:
+            raise ArgumentError.of("the input's shape", tuple(z0.shape), f"[...][{self.form.width}]")
+        form = self.form._replace(dtype=_CODES[flat.dtype])
+        engine = _engine.engine_of(self._token, form, _Engine)
+        rows = z0.reshape(-1, form.width).contiguous()
+        stored = flat if flat.is_contiguous() else flat.contiguous()
+        if torch.is_grad_enabled() and (z0.requires_grad or flat.requires_grad):
+            last = _Chain.apply(engine, self.method, rows, stored)
+        else:
+            z, _, held = _run(engine, rows, stored, self.method, False)
+            held.end()
+            last = z[-1].clone()
+        return last.reshape(z0.shape)
