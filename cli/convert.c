@@ -35,6 +35,14 @@ static int64_t count_layers(const dpcr_tensors *tensors) {
     return layers;
 }
 
+// Told where they are not what PyTorch has.
+static const struct {
+    const char *key, *name;
+} variants[] = {{"onnx.direction", "direction"},
+                {"onnx.linear_before_reset", "linear_before_reset"},
+                {"onnx.input_forget", "input_forget"},
+                {"onnx.clip", "clip"}};
+
 static int tell(const conversion *c, const dpcr_tensors *tensors) {
     const dpcr_array *ih = &dpcr_tensors_find(tensors, "weight_ih_l0")->array,
                      *hh = &dpcr_tensors_find(tensors, "weight_hh_l0")->array;
@@ -51,6 +59,11 @@ static int tell(const conversion *c, const dpcr_tensors *tensors) {
     cli_set_bool(&result, "bidirectional", both);
     cli_set_bool(&result, "bias", dpcr_tensors_find(tensors, "bias_ih_l0") != NULL);
     cli_set_int(&result, "layout", layout[0] - '0');
+    for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++) {
+        const char *value = dpcr_tensors_metadata(tensors, variants[i].key);
+        if (value) cli_set_text(&result, variants[i].name, value);
+    }
+    cli_set_bool(&result, "peepholes", dpcr_tensors_find(tensors, "weight_ch_l0") != NULL);
     cli_set_text(&result, "output", c->output);
     if (strcmp(c->output, "-") != 0)
         cli_say(&c->common,

@@ -76,11 +76,14 @@ def near(what, got, wanted, tolerance):
         assert abs(x - y) <= tolerance, (what, i, x, y)
 
 
-def solve(kind, x, lstm=False, letter="f"):
+def solve(kind, x, lstm=False, letter="f", h0=None, c0=None, lengths=None):
     """y, ht (and ct) of the weights in W.st."""
     out = ["y", "ht"] + ["ct"] * lstm
+    more = ["--lengths", lengths] if lengths else []
+    for name, given in (("h0", h0), ("c0", c0)):
+        more += ["--" + name, put(name, npy(*given, letter))] if given else []
     run("solve", kind, "--weights", path("W.st"), "--input", put("x.npy", npy(*x, letter)), "--output", path("y"), "--final", path("ht"),
-        *(["--final-c", path("ct")] if lstm else []), "--quiet")
+        *(["--final-c", path("ct")] if lstm else []), *more, "--quiet")
     return {name: read(name, letter) for name in out}
 
 
@@ -100,7 +103,7 @@ for file in files:
     del wanted["x"]
     assert set(got) == set(wanted)
 
-# ONNX's node tests (onnx/backend/test/case/node/{rnn,lstm}.py): all weights one number a direction, all units equal.
+# ONNX's node tests (onnx/backend/test/case/node/{rnn,gru,lstm}.py): all weights one number a direction, all units equal.
 P = ([1, 3, 2], [1, 2, 3, 4, 5, 6])
 N = ([1, 3, 3], [1, 2, 3, 4, 5, 6, 7, 8, 9])
 Q = ([3, 1, 2], [1, 2, 3, 4, 5, 6])
@@ -109,33 +112,49 @@ CASES = (  # operator, hidden, x of the run, W = R a direction, bias, attributes
     ("RNN", 4, P, (0.5,), None, {"layout": 1}, {"ht": (0.90514821, 0.99817789, 0.99996662)}),
     ("RNN", 5, N, (0.1,), (0.1, 0.0), {}, {"ht": (0.60436779, 0.92166853, 0.98661429)}),
     ("RNN", 4, Q, (0.5, 2.0), None, {"direction": "bidirectional"}, {"ht": (0.99999940, 1.0)}),
+    ("RNN", 4, Q, (0.1,), None, {"direction": "reverse"}, {"ht": (0.54270303,)}),
+    ("GRU", 5, P, (0.1,), None, {}, {"ht": (0.12397028, 0.20053661, 0.19991653)}),
+    ("GRU", 6, P, (0.2,), None, {"layout": 1}, {"ht": (0.19030015, 0.17513680, 0.09733082)}),
+    ("GRU", 3, N, (0.1,), (0.1, 0.0), {}, {"ht": (0.20053661, 0.15482338, 0.07484276)}),
+    ("GRU", 5, Q, (0.1,), None, {"direction": "reverse"}, {"ht": (0.35567555,), "y": (0.35567555, 0.33831972, 0.19991653)}),
+    ("GRU", 5, Q, (0.5, 2.0), None, {"direction": "bidirectional"},
+     {"ht": (0.18358351, 0.00247338), "y": (0.16512211, 0.00247338, 0.18146382, 8.3446503e-07, 0.18358351, 0.0)}),
     ("LSTM", 3, P, (0.1,), None, {}, {"ht": (0.09524120, 0.25606447, 0.40323776)}),
     ("LSTM", 7, P, (0.3,), None, {"layout": 1}, {"ht": (0.33369261, 0.62239319, 0.71857899)}),
     ("LSTM", 4, N, (0.1,), (0.1, 0.0), {}, {"ht": (0.25606447, 0.53672779, 0.66721320)}),
+    ("LSTM", 3, Q, (0.1,), None, {"direction": "reverse"}, {"ht": (0.40412503,), "ct": (0.79702330,)}),
+    ("LSTM", 3, ([1, 2, 4], list(range(1, 9))), (0.1,), (0.0, 0.0), {"P": 0.1}, {"ht": (0.37506911, 0.68013090)}),
     ("LSTM", 3, Q, (0.5, 2.0), None, {"direction": "bidirectional"}, {"ht": (0.99022442, 0.99504697), "ct": (2.71291304, 2.99997711)}),
 )
-USUAL = {"RNN": ["Tanh"], "LSTM": ["Sigmoid", "Tanh", "tanh"]}
-for form in ("raw", "packed", "single"):
-    for data in (1, 11):
-        for kind, hidden, x, w, b, attributes, ends in CASES:
-            directions, letter = len(w), "fd"[data == 11]
-            if b:
-                b = list(b)
-                rows = {"RNN": 1, "LSTM": 4}[kind] * hidden
-                b = [b[0]] * rows + [b[1]] * rows
-            given = dict(attributes, hidden_size=hidden)
-            if form == "packed":
-                given["activations"] = USUAL[kind] * directions
-            constants = weights(kind, directions, hidden, x[0][2], list(w), list(w), b, form, data)
-            lone = node(kind, ["X", "W", "R"] + ["B"] * bool(b), ["", "Y_h"], **given)
-            put("m.onnx", model([lone], constants))
-            run("convert", path("m.onnx"), path("W.st"), "--node", "Y_h", "--quiet")
-            meta, t = safetensors(path("W.st"))
-            assert meta == {"deeppcr.recurrent": kind.lower(), "onnx.layout": str(attributes.get("layout", 0))}, meta
-            got = solve(kind.lower(), x, kind == "LSTM", letter)
-            for name, values in ends.items():
-                values = [v for v in values for _ in range(hidden)]
-                near((kind, name), got[name], ([directions, x[0][1], hidden], values), 5e-7)
+USUAL = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "tanh"], "LSTM": ["Sigmoid", "Tanh", "tanh"]}
+for form, data in (("raw", 1), ("raw", 11), ("packed", 1), ("single", 11)):
+    for kind, hidden, x, w, b, attributes, ends in CASES:
+        directions, letter = len(w), "fd"[data == 11]
+        if b:
+            b = list(b)
+            rows = {"RNN": 1, "GRU": 3, "LSTM": 4}[kind] * hidden
+            b = [b[0]] * rows + [b[1]] * rows
+        given = dict(attributes, hidden_size=hidden)
+        peephole = given.pop("P", None)
+        if form == "packed":
+            given["activations"] = USUAL[kind] * directions
+        constants = weights(kind, directions, hidden, x[0][2], list(w), list(w), b, form, data)
+        inputs = ["X", "W", "R"] + ["B"] * bool(b)
+        if peephole:
+            inputs += ["", "", "", "P"]
+            constants.append(tensor("P", (1, 3 * hidden), [peephole] * 3 * hidden, form, data))
+        lone = node(kind, inputs, ["", "Y_h"], **given)
+        put("m.onnx", model([lone], constants))
+        run("convert", path("m.onnx"), path("W.st"), "--node", "Y_h", "--quiet")
+        meta, t = safetensors(path("W.st"))
+        assert meta == {"deeppcr.recurrent": kind.lower(), "onnx.layout": str(attributes.get("layout", 0)),
+                        **({"onnx.direction": "reverse"} if "reverse" in attributes.values() else {}),
+                        **({"onnx.linear_before_reset": "0"} if kind == "GRU" else {})}, meta
+        got = solve(kind.lower(), x, kind == "LSTM", letter)
+        for name, values in ends.items():
+            values = [v for v in values for _ in range(hidden)]
+            shape = [x[0][0], 1, directions * hidden] if name == "y" else [directions, x[0][1], hidden]
+            near((kind, name), got[name], (shape, values), 5e-7)
 
 # Gates that all differ: ONNX Runtime's literal vectors (test/providers/cpu/rnn), T = 2.
 W = [.1, .2, .3] + [.2, .3, .1] + [.3, .1, .2]
@@ -145,6 +164,83 @@ put("m.onnx", model([gru], weights("GRU", 1, 3, 1, W, [.1] * 27, B)))
 run("convert", path("m.onnx"), path("W.st"))
 near("gru", solve("gru", ([2, 1, 1], [-.1, -.3]))["y"],
      ([2, 1, 3], [.15024948, -.11097029, -.02121867, .19538902, -.19016478, -.05644283]), 1e-6)
+put("m.onnx", model([node("GRU", ["X", "W", "R", "B"], ["Y"], "gru", hidden_size=3)], weights("GRU", 1, 3, 1, W, [.1] * 27, B)))
+run("convert", path("m.onnx"), path("W.st"))
+near("gru", solve("gru", ([2, 1, 1], [-.1, -.3]))["y"],
+     ([2, 1, 3], [.16783132, -.11754231, .11977843, .22688604, -.19698407, .14017843]), 1e-6)
+put("m.onnx", model([node("GRU", ["X", "W", "R"], ["Y"], "gru", hidden_size=3)], weights("GRU", 1, 3, 1, [.1, .2, .3, 1, 2, 3, 10, 11, 12], [.1] * 27)))
+run("convert", path("m.onnx"), path("W.st"))
+near("gru", solve("gru", ([2, 2, 1], [1, 2, 10, 11]))["y"],
+     ([2, 2, 3], [.4750208, .450166, .4255575, .45016602, .40131235, .35434368, .6027093, .5083023, .44950223, .5754369, .45485455, .3747841]), 1e-6)
+
+# gru_seq_length of the same tests: random numbers, as ONNX stores them.
+W = [-0.153803959, -1.23867571, 0.487404585, -2.21027136, 1.23648906, -1.27952528, -0.0461680032, 1.62892687, -0.9568097, -0.223663747,
+     -1.85306799, 0.736510754, -1.48624253, 0.79844135, -0.685019016, -0.421592832, -0.212861001, 1.02876043, -0.617086291, 0.505360186,
+     -1.3530972, 0.311353117, -1.95330334, -0.381983995, 0.226920083, -0.0417124443, -1.377056, 0.0554736294, 0.163041756, -0.453604162,
+     0.716247797, 0.870707333, -1.42373192, 0.395573586, 0.901267231, 0.0241761953, 0.664256096, -0.64078337, -0.250281215, -0.188977987,
+     -1.48602009, -1.1925416, -1.8900398, -2.43554735, -0.364681125]
+R = [1.08812153, -0.564986825, -0.629169643, -0.857696116, -0.348617852, 1.19031024, 0.176041603, 0.107630678, 1.08471799, 0.794862926,
+     1.22034156, -0.702029645, 1.47314942, -0.303710759, -0.972135484, 0.78688699, -0.964008451, -0.135504305, 1.62525272, -0.268309027,
+     0.26753816, 0.0930635557, 0.11480587, 0.0434194654, 0.981955409, 1.02114248, -0.195163518, -0.46067819, -0.608325899, -0.91655916,
+     0.716435492, -0.170693308, -1.37996721, -0.0893347263, -0.0143330889, -0.77311331, 1.22820437, -0.201483846, -1.42530203,
+     -0.473915577, 0.515100479, 1.5838263, -0.352108508, -2.00767112, -0.73579073, -0.846991181, 0.110012785, -1.01753426, -1.34155571,
+     -0.310219795, 0.301383793, 0.113030575, 1.00031543, 1.48699903, 0.0413902104, 1.08185446, -0.16695191, 1.71686292, 0.0112929493,
+     -0.240558207, -1.1292659, -0.886018217, -0.310517997, -2.12228251, -2.16040945, 0.786763668, -0.417909056, 1.26656699, -0.242751569,
+     1.41611469, 0.28711006, -0.747523069, 0.78292501, 1.43215191, -0.872862577]
+B = [-1.37972915, -0.617721379, -0.910534024, -0.64972049, -0.0896174014, -0.864439189, 0.0853300616, -0.0461227819, -0.917312205,
+     -0.59975934, 1.12374854, -0.693116248, 0.324960709, 0.477382421, -0.535327971, 0.112185195, 0.631193221, -1.19494689, -1.82486248,
+     -0.938634992, -2.14484262, -0.043325007, -0.19145897, 1.69150233, -0.915235817, 0.456123739, -1.49197221, 0.45646745, 0.890223265,
+     -1.86131275]
+put("m.onnx", model([node("GRU", ["X", "W", "R", "B"], ["", "Y_h"], "lengths", hidden_size=5)], weights("GRU", 1, 5, 3, W, R, B)))
+run("convert", path("m.onnx"), path("W.st"))
+near("gru_seq_length", solve("gru", ([2, 3, 3], list(range(1, 19))))["ht"],
+     ([1, 3, 5], [.823930204, 1, -.4588359, -1, -1, .94664216, 1, -.403734475, -1, -1, .983827174, 1, -.115446232, -1, -1]), 1e-6)
+
+# An LSTM with and without peepholes, biases, states, coupled gates, of either direction.
+W = [-.494659, .0453352, -.487793, .417264, -.0175329, .489074, -.446013, .414029, -.0091708, -.255364, -.106952, -.266717,
+     -.0888852, -.428709, -.283349, .208792]
+R = [.146626, -.0620289, -.0815302, .100482, -.219535, -.306635, -.28515, -.314112, -.228172, .405972, .31576, .281487,
+     -.394864, .42111, -.386624, -.390225]
+B = [.381619, .0323954, -.14449, .420804, -.258721, .45056, -.250755, .0967895] + [0] * 8
+PEEPHOLES = tensor("P", (1, 6), [.2345, .5235, .4378, .3475, .8927, .3456])
+X = ([2, 1, 2], [-.455351, -.276391, -.185934, -.269585])
+h0, c0 = ([1, 1, 2], [.34, .72]), ([1, 1, 2], [.63, .21])
+for attributes, inputs, more, y, c in (
+        ({}, "BP", {}, (-.0251062475, .0561261699, -.03277518, .05935364), (-.0780206, .098829)),
+        ({"direction": "reverse"}, "BP", {}, (-.03189282, .07626793, -.03068724, .02803503), None),
+        ({"direction": "reverse"}, "B", {}, (-.033075746, .074455738, -.031248707, .027853041), None),
+        ({}, "P", {}, (.04154162, .01969122, .05298181, .0030589), None),
+        ({"input_forget": 1}, "BP", {}, (-.02510626, .05612619, -.0314321, .05087372), None),
+        ({}, "B", {"h0": h0}, (.01797521, -.07104912, -.03174796, -.0152949), None),
+        ({}, "B", {"h0": h0, "c0": c0}, (.12797015, .0097284, .02716939, .01842997), (.06408449, .03139432))):
+    lone = node("LSTM", ["X", "W", "R", "B" * ("B" in inputs), "", "", "", "P" * ("P" in inputs)], ["Y"], "lstm", hidden_size=2, **attributes)
+    put("m.onnx", model([lone], weights("LSTM", 1, 2, 2, W, R, B) + [PEEPHOLES]))
+    told = json.loads(run("convert", path("m.onnx"), path("W.st"), "--json"))
+    assert told["peepholes"] == ("P" in inputs) and told.get("direction") == attributes.get("direction"), told
+    assert told.get("input_forget") == ("1" if "input_forget" in attributes else None) and "clip" not in told, told
+    got = solve("lstm", X, True, **more)
+    near((attributes, inputs), got["y"], ([2, 1, 2], y), 1e-6)
+    if c:
+        near((attributes, inputs), got["ct"], ([1, 1, 2], c), 1e-6)
+
+# Clips: what ONNX Runtime 1.31 makes of these.
+def wave(n, k):
+    return [((i * 37 + k * 11) % 41 - 20) / 20 for i in range(n)]
+
+
+for kind, attributes, y in (
+        ("RNN", {"clip": 0.5}, (0.46211720, 0.46211720, 0.14888501, 0.05026388, 0.46211720, 0.28232121)),
+        ("GRU", {"linear_before_reset": 1, "clip": 0.5}, (-0.04632857, -0.10955736, 0.05414526, -0.31305772, 0.08832221, -0.30265307)),
+        ("GRU", {"clip": 0.5}, (0.18224062, -0.04136278, 0.34474388, -0.29467559, 0.40770876, -0.17693330)),
+        ("LSTM", {"clip": 0.3}, (-0.07085120, -0.09524118, -0.10487846, 0.00725537, -0.12373320, -0.09223567)),
+        ("LSTM", {"clip": 0.3, "input_forget": 1}, (-0.07085120, -0.09524118, -0.11071955, 0.00725537, -0.13315655, -0.09223567))):
+    G = {"RNN": 1, "GRU": 3, "LSTM": 4}[kind]
+    put("m.onnx", model([node(kind, ["X", "W", "R", "B"], ["Y"], "clipped", hidden_size=2, **attributes)],
+                        weights(kind, 1, 2, 2, wave(4 * G, 1), wave(4 * G, 2), wave(4 * G, 3))))
+    told = json.loads(run("convert", path("m.onnx"), path("W.st"), "--json"))
+    assert abs(float(told["clip"]) - attributes["clip"]) < 1e-7, told
+    near((kind, attributes), solve(kind.lower(), ([3, 1, 2], wave(6, 4)))["y"], ([3, 1, 2], y), 1e-6)
+
 W = [.1, .2, .3, .4, 1, 2, 3, 4, 10, 11, 12, 13]
 lstm = node("LSTM", ["X", "W", "R"], ["Y"], "lstm", hidden_size=3)
 put("m.onnx", model([lstm], weights("LSTM", 1, 3, 1, W, .1)))
@@ -235,6 +331,8 @@ squeeze = node("Squeeze", ["Y"], ["a"], axes=[1])
 bad(two(squeeze, kinds=("RNN", "LSTM")), 5, "'one' (RNN), 'two' (LSTM)", "differ in kind")
 bad(two(squeeze, inputs=3), 5, names, "not as wide")
 bad(two(squeeze, second={"activations": ["Relu"]}), 5, names, "differ in kind")
+bad(two(squeeze, second={"direction": "reverse"}), 5, names, "differ in direction")
+bad(two(squeeze, second={"clip": 2.0}), 5, names, "differ in linear_before_reset, input_forget or clip")
 bad(model([node("RNN", ["b", "W", "R"], ["Y"], "one"), node("Squeeze", ["Y"], ["a"], axes=[1]), node("RNN", ["a", "W", "R"], ["Z"], "two"),
            node("Squeeze", ["Z"], ["b"], axes=[1]), node("RNN", ["X", "W", "R"], ["U"], "three")], weights("RNN", 1, 2, 2, 1, 1)), 5, "circle")
 bad(model([node("RNN", ["X", "W", "R"], ["Y"], "one"), squeeze] + [node("RNN", ["a", "W", "R"], [n], n) for n in ("u", "v")],
@@ -252,17 +350,15 @@ def single(kind, *parts, inputs=("X", "W", "R"), constants=None, directions=1, e
     bad(model([*nodes, node(kind, inputs, ["Y"], name, **attributes)], list(constants) + list(extra)), 5, "'it' (%s)" % kind, *parts)
 
 
-single("GRU", "linear_before_reset = 0")
-single("GRU", "linear_before_reset = 0", linear_before_reset=0)
-single("LSTM", "input_forget = 1", input_forget=1)
-single("LSTM", "peepholes (P)", inputs=["X", "W", "R", "", "", "", "", "P"])
-single("LSTM", "peepholes (P)", inputs=["X", "W", "R", "", "", "", "", "P"], extra=[tensor("P", (1, 6), [0, 0, 0, 1, 0, 0])])
-single("RNN", "clip = 3", clip=3.0)
+single("LSTM", "P is computed", inputs=["X", "W", "R", "", "", "", "", "P"])
+single("LSTM", "P has shape [1][5], wanted", inputs=["X", "W", "R", "", "", "", "", "P"], extra=[tensor("P", (1, 5), [1] * 5)])
+single("LSTM", "P is not of the type of W", inputs=["X", "W", "R", "", "", "", "", "P"], extra=[tensor("P", (1, 6), [1] * 6, "raw", 11)])
+single("RNN", "got clip = -3, wanted more than 0", clip=-3.0)
+single("RNN", "got clip = 0", clip=0.0)
 single("RNN", "'Affine'", activations=["Affine"])
 single("LSTM", "'Relu'", activations=["Sigmoid", "Relu", "Tanh"])
 single("LSTM", "got 2 activations, wanted 3", activations=["Sigmoid", "Tanh"])
 single("RNN", "different activations", activations=["Relu", "Tanh"], direction="bidirectional", directions=2)
-single("RNN", "'reverse' alone", direction="reverse")
 single("RNN", "got direction 'up?'", direction="up\n")
 single("RNN", "got layout 2", layout=2)
 single("RNN", "hidden_size is 5", hidden_size=5)

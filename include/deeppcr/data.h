@@ -63,7 +63,8 @@ DPCR_API dpcr_status dpcr_safetensors_write(const char *path, const dpcr_tensors
 // The RNN, GRU and LSTM nodes of an ONNX model, with their initialisers or Constants (float, double; also in files
 // beside the model), as the tensors of torch.nn's state_dict(): names, shapes, order of the gates. What
 // dpcr_safetensors_write makes of them dpcr_recurrent_load reads. Metadata: "deeppcr.recurrent" the kind, "onnx.layout"
-// "0" or "1".
+// "0" or "1", and, where they are not PyTorch's, "onnx.direction", "onnx.linear_before_reset", "onnx.input_forget" and
+// "onnx.clip"; an LSTM's peepholes are tensors "weight_ch_l..." [3 H] in the order i, f, o.
 //
 // `node` NULL: all of them must be the layers of one network: of one kind, width and direction, each one's X the
 // former's Y (through Squeeze, Transpose, Reshape, Identity, Dropout). Else that one alone: the name of the node, or of
@@ -74,9 +75,8 @@ DPCR_API dpcr_status dpcr_safetensors_write(const char *path, const dpcr_tensors
 // exchanged. y [T][B][directions H] is ONNX's Y [T][directions][B][H] (layout 1: [B][T][directions][H]) with B before
 // directions.
 //
-// DPCR_ERROR_UNSUPPORTED names the node and what cannot be said in these tensors: linear_before_reset 0, peepholes,
-// input_forget, clip, other activations, direction "reverse" alone, weights that are computed, an initial state that is
-// a constant other than 0. Sequence lengths are the run's.
+// DPCR_ERROR_UNSUPPORTED names the node and what cannot be said in these tensors: other activations, weights that are
+// computed, an initial state that is a constant other than 0. Sequence lengths are the run's.
 DPCR_API dpcr_status dpcr_onnx_read_recurrent(dpcr_context *context, const char *path, const char *node,
                                               dpcr_tensors *tensors, dpcr_error *error);
 

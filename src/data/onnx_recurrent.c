@@ -3,10 +3,12 @@
 //
 //   ONNX     W [D][G H][I]  R [D][G H][H]  B [D][2 G H], input half first    GRU z r h      LSTM i o f c
 //   PyTorch  weight_ih [G H][I], weight_hh [G H][H], bias_ih, bias_hh [G H]   GRU r z n      LSTM i f g o
+//   ONNX     P [D][3 H]  i o f        ours  weight_ch [3 H]  i f o
 //
-// D directions, G gates. Nodes of one kind and width, each one's X the former's Y, are the layers of one network: what
-// lies between them (Squeeze, Transpose, Reshape) is followed axis by axis and must only join directions and hidden
-// units. Source: ONNX operators RNN, GRU and LSTM (github.com/onnx/onnx, docs/Operators.md), opset 1 to 22.
+// D directions, G gates. What no tensor tells is metadata, as dpcr_recurrent_load reads it. Nodes of one kind and
+// width, each one's X the former's Y, are the layers of one network: what lies between them (Squeeze, Transpose,
+// Reshape) is followed axis by axis and must only join directions and hidden units. Source: ONNX operators RNN, GRU and
+// LSTM (github.com/onnx/onnx, docs/Operators.md), opset 1 to 22.
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -38,9 +40,11 @@ typedef struct layer {
     const operator_kind *kind;
     dpcri_quoted label;
     bool relu;
+    bool reverse, before, coupled;  // direction "reverse"; GRU: linear_before_reset 0; LSTM: input_forget 1
+    double clip;                    // 0: none
     int64_t directions, layout, hidden, inputs;
-    dpcri_onnx_tensor w, r, b;
-    bool bias;
+    dpcri_onnx_tensor w, r, b, p;
+    bool bias, peepholes;
     int64_t after;     // the layer whose Y is this one's X, or -1
     int64_t followed;  // how many have this one as theirs
 } layer;
@@ -67,11 +71,9 @@ static dpcr_status read_direction(const dpcri_onnx *m, layer *l, dpcr_error *err
     if (!dpcri_onnx_find_attribute(l->node, "direction", &a) || dpcri_span_is(a.s, "forward")) return DPCR_OK;
     l->directions = 2;
     if (dpcri_span_is(a.s, "bidirectional")) return DPCR_OK;
-    if (dpcri_span_is(a.s, "reverse"))
-        return dpcri_onnx_refuse(m, error,
-                                 "ONNX node '%s' (%s): direction 'reverse' alone is not there yet: wanted 'forward' or "
-                                 "'bidirectional'",
-                                 l->label.text, l->kind->type);
+    l->directions = 1;
+    l->reverse = dpcri_span_is(a.s, "reverse");
+    if (l->reverse) return DPCR_OK;
     return dpcri_source_bad(&m->source, error, "ONNX node '%s' (%s): got direction '%s'", l->label.text, l->kind->type,
                             dpcri_onnx_quote(a.s, &got));
 }
@@ -121,17 +123,14 @@ static dpcr_status read_attributes(const dpcri_onnx *m, layer *l, dpcr_error *er
     if (l->layout != 0 && l->layout != 1)
         DPCR_TRY(dpcri_source_bad(&m->source, error, "ONNX node '%s' (%s): got layout %lld, wanted 0 or 1", label, type,
                                   (long long)l->layout));
-    if (dpcri_onnx_find_attribute(l->node, "clip", &clip) && !(clip.f >= FLT_MAX))
-        DPCR_TRY(dpcri_onnx_refuse(m, error, "ONNX node '%s' (%s): clip = %g is not there yet", label, type,
-                                   (double)clip.f));
-    if (l->kind->gates == 3 && integer_or(l, "linear_before_reset", 0) == 0)
-        DPCR_TRY(
-            dpcri_onnx_refuse(m, error,
-                              "ONNX node '%s' (GRU): linear_before_reset = 0 (the reset gate before the product) is "
-                              "not there yet: wanted 1, as PyTorch has it",
-                              label));
-    if (l->kind->gates == 4 && integer_or(l, "input_forget", 0) != 0)
-        DPCR_TRY(dpcri_onnx_refuse(m, error, "ONNX node '%s' (LSTM): input_forget = 1 is not there yet", label));
+    if (dpcri_onnx_find_attribute(l->node, "clip", &clip)) {
+        if (!(clip.f > 0))
+            DPCR_TRY(dpcri_source_bad(&m->source, error, "ONNX node '%s' (%s): got clip = %g, wanted more than 0",
+                                      label, type, (double)clip.f));
+        l->clip = clip.f >= FLT_MAX ? 0 : (double)clip.f;
+    }
+    l->before = l->kind->gates == 3 && integer_or(l, "linear_before_reset", 0) == 0;
+    l->coupled = l->kind->gates == 4 && integer_or(l, "input_forget", 0) != 0;
 done:
     return status;
 }
@@ -192,31 +191,49 @@ done:
     return status;
 }
 
+static dpcr_status all_zeros(const dpcri_onnx *m, const layer *l, const dpcri_onnx_tensor *t, const char *name,
+                             bool *zero, dpcr_error *error) {
+    void *data = NULL;
+    if (t->type != l->w.type)
+        return dpcri_source_bad(&m->source, error, "ONNX node '%s' (%s): %s is not of the type of W", l->label.text,
+                                l->kind->type, name);
+    const dpcr_status status = dpcri_onnx_load(m, t, name, &data, error);
+    if (status != DPCR_OK) return status;
+    int64_t count = 1;
+    for (int32_t d = 0; d < t->ndim; d++) count *= t->shape[d];
+    *zero = true;
+    for (int64_t i = 0; *zero && i < count; i++)
+        *zero = t->type == DPCRI_ONNX_FLOAT ? ((const float *)data)[i] == 0 : ((const double *)data)[i] == 0;
+    dpcri_free(m->context, data);
+    return DPCR_OK;
+}
+
 // An input that is left out, given when the model runs (then it is the caller's), or a constant of zeros says nothing
 // that the weights lack. A constant that is not zero would be lost.
-static dpcr_status check_silent(const dpcri_onnx *m, const layer *l, int64_t index, const char *name, const char *words,
-                                bool computed, dpcr_error *error) {
+static dpcr_status check_silent(const dpcri_onnx *m, const layer *l, int64_t index, const char *name,
+                                dpcr_error *error) {
     dpcri_onnx_tensor t;
-    void *data = NULL;
-    bool zero = true;
-    if (!has_input(l, index)) return DPCR_OK;
-    if (!dpcri_onnx_constant(m, dpcri_onnx_input(l->node, index), &t)) {
-        if (computed) return DPCR_OK;
-        zero = false;
-    } else {
-        if (t.type != l->w.type)
-            return dpcri_source_bad(&m->source, error, "ONNX node '%s' (%s): %s is not of the type of W", l->label.text,
-                                    l->kind->type, name);
-        const dpcr_status status = dpcri_onnx_load(m, &t, name, &data, error);
-        if (status != DPCR_OK) return status;
-        int64_t count = 1;
-        for (int32_t d = 0; d < t.ndim; d++) count *= t.shape[d];
-        for (int64_t i = 0; zero && i < count; i++)
-            zero = t.type == DPCRI_ONNX_FLOAT ? ((const float *)data)[i] == 0 : ((const double *)data)[i] == 0;
-        dpcri_free(m->context, data);
-    }
-    if (zero) return DPCR_OK;
-    return dpcri_onnx_refuse(m, error, "ONNX node '%s' (%s): %s", l->label.text, l->kind->type, words);
+    if (!has_input(l, index) || !dpcri_onnx_constant(m, dpcri_onnx_input(l->node, index), &t)) return DPCR_OK;
+    bool zero;
+    const dpcr_status status = all_zeros(m, l, &t, name, &zero, error);
+    if (status != DPCR_OK || zero) return status;
+    return dpcri_onnx_refuse(
+        m, error, "ONNX node '%s' (%s): %s is a constant that is not zero, which the weights' file has no place for",
+        l->label.text, l->kind->type, name);
+}
+
+// Zeros are as good as none.
+static dpcr_status read_peepholes(const dpcri_onnx *m, layer *l, dpcr_error *error) {
+    dpcr_status status;
+    bool zero;
+    if (!has_input(l, INPUT_P)) return DPCR_OK;
+    DPCR_TRY(find_weights(m, l, INPUT_P, 'P', &l->p, error));
+    if (l->p.ndim != 2 || l->p.shape[0] != l->directions || l->p.shape[1] != 3 * l->hidden)
+        DPCR_TRY(bad_weights(m, l, 'P', "[directions][3 hidden], hidden as in R", &l->p, error));
+    DPCR_TRY(all_zeros(m, l, &l->p, "P", &zero, error));
+    l->peepholes = !zero;
+done:
+    return status;
 }
 
 static dpcr_status read_node(const dpcri_onnx *m, const dpcri_onnx_node *node, layer *l, dpcr_error *error) {
@@ -225,14 +242,10 @@ static dpcr_status read_node(const dpcri_onnx *m, const dpcri_onnx_node *node, l
     dpcri_onnx_quote(dpcri_onnx_label(node), &l->label);
     DPCR_TRY(read_attributes(m, l, error));
     DPCR_TRY(read_weights(m, l, error));
-    DPCR_TRY(check_silent(m, l, INPUT_H, "initial_h",
-                          "initial_h is a constant that is not zero, which the weights' file has no place for", true,
-                          error));
+    DPCR_TRY(check_silent(m, l, INPUT_H, "initial_h", error));
     if (l->kind->gates != 4) goto done;
-    DPCR_TRY(check_silent(m, l, INPUT_C, "initial_c",
-                          "initial_c is a constant that is not zero, which the weights' file has no place for", true,
-                          error));
-    DPCR_TRY(check_silent(m, l, INPUT_P, "P", "peepholes (P) are not there yet", false, error));
+    DPCR_TRY(check_silent(m, l, INPUT_C, "initial_c", error));
+    DPCR_TRY(read_peepholes(m, l, error));
 done:
     return status;
 }
@@ -420,6 +433,9 @@ static const char *difference(const layer *a, const layer *b) {
     if (a->hidden != b->hidden) return "they differ in width";
     if (a->directions != b->directions) return "they differ in direction";
     if (a->layout != b->layout) return "they differ in layout";
+    if (a->reverse != b->reverse) return "they differ in direction";
+    if (a->before != b->before || a->coupled != b->coupled || a->clip != b->clip)
+        return "they differ in linear_before_reset, input_forget or clip";
     if (a->w.type != b->w.type) return "they differ in type";
     if (b->inputs != a->directions * a->hidden) return "an X is not as wide as the Y before it";
     return NULL;
@@ -483,22 +499,42 @@ static void place_gates(const layer *l, const dpcr_tensor *to, const void *from,
     }
 }
 
-static dpcr_status convert_layer(const dpcri_onnx *m, const layer *l, int64_t index, bool bias, dpcr_tensors *tensors,
-                                 dpcr_error *error) {
+// i f o from i o f; NULL: zeros.
+static void place_peepholes(const layer *l, const dpcr_tensor *to, const void *from, int64_t direction) {
+    static const int place[3] = {0, 2, 1};
+    const size_t block = (size_t)l->hidden * dpcr_dtype_size(to->array.dtype);
+    for (int q = 0; q < 3; q++) {
+        unsigned char *at = (unsigned char *)to->array.data + (size_t)q * block;
+        if (from)
+            memcpy(at, (const unsigned char *)from + ((size_t)direction * 3 + (size_t)place[q]) * block, block);
+        else
+            memset(at, 0, block);
+    }
+}
+
+// bias, peepholes: whether any layer has them; then all of them get them.
+static dpcr_status convert_layer(const dpcri_onnx *m, const layer *l, int64_t index, bool bias, bool peepholes,
+                                 dpcr_tensors *tensors, dpcr_error *error) {
     const dpcr_dtype dtype = l->w.type == DPCRI_ONNX_DOUBLE ? DPCR_F64 : DPCR_F32;
     const int64_t rows = l->kind->gates * l->hidden;
-    void *w = NULL, *r = NULL, *b = NULL;
+    void *w = NULL, *r = NULL, *b = NULL, *p = NULL;
     dpcr_tensor *to = NULL;
     dpcr_status status;
     DPCR_TRY(dpcri_onnx_load(m, &l->w, "W", &w, error));
     DPCR_TRY(dpcri_onnx_load(m, &l->r, "R", &r, error));
     if (l->bias) DPCR_TRY(dpcri_onnx_load(m, &l->b, "B", &b, error));
+    if (l->peepholes) DPCR_TRY(dpcri_onnx_load(m, &l->p, "P", &p, error));
     for (int64_t d = 0; d < l->directions; d++) {
         const char *suffix = d ? "_reverse" : "";
         DPCR_TRY(add_tensor(m, tensors, dtype, "weight_ih", suffix, index, rows, l->inputs, &to, error));
         place_gates(l, to, w, d * rows * l->inputs, l->inputs);
         DPCR_TRY(add_tensor(m, tensors, dtype, "weight_hh", suffix, index, rows, l->hidden, &to, error));
         place_gates(l, to, r, d * rows * l->hidden, l->hidden);
+        if (peepholes) {
+            DPCR_TRY(add_tensor(m, tensors, dtype, "weight_ch", suffix, index, 3 * l->hidden, 1, &to, error));
+            to->array.ndim = 1;
+            place_peepholes(l, to, p, d);
+        }
         if (!bias) continue;
         DPCR_TRY(add_tensor(m, tensors, dtype, "bias_ih", suffix, index, rows, 1, &to, error));
         place_gates(l, to, b, d * 2 * rows, 1);
@@ -506,6 +542,7 @@ static dpcr_status convert_layer(const dpcri_onnx *m, const layer *l, int64_t in
         place_gates(l, to, b, (d * 2 + 1) * rows, 1);
     }
 done:
+    dpcri_free(m->context, p);
     dpcri_free(m->context, b);
     dpcri_free(m->context, r);
     dpcri_free(m->context, w);
@@ -513,17 +550,29 @@ done:
 }
 
 static dpcr_status add_metadata(const dpcri_onnx *m, const layer *l, dpcr_tensors *tensors, dpcr_error *error) {
-    enum { PAIRS = 2 };
-    const char *const keys[PAIRS] = {"deeppcr.recurrent", "onnx.layout"};
-    const char *const values[PAIRS] = {l->relu ? "rnn-relu" : l->kind->name, l->layout ? "1" : "0"};
+    enum { PAIRS = 6 };
+    char clip[NAME_BYTES];
+    snprintf(clip, sizeof clip, "%.9g", l->clip);
+    const struct {
+        const char *key, *value;
+        bool wanted;
+    } pairs[PAIRS] = {
+        {"deeppcr.recurrent", l->relu ? "rnn-relu" : l->kind->name, true},
+        {"onnx.layout", l->layout ? "1" : "0", true},
+        {"onnx.direction", "reverse", l->reverse},
+        {"onnx.linear_before_reset", "0", l->before},
+        {"onnx.input_forget", "1", l->coupled},
+        {"onnx.clip", clip, l->clip > 0},
+    };
     tensors->metadata_keys = dpcri_alloc_zero(m->context, PAIRS * sizeof *tensors->metadata_keys);
     tensors->metadata_values = dpcri_alloc_zero(m->context, PAIRS * sizeof *tensors->metadata_values);
     if (!tensors->metadata_keys || !tensors->metadata_values) return dpcri_no_memory(error, "ONNX metadata", PAIRS);
     for (int i = 0; i < PAIRS; i++) {
-        tensors->metadata_keys[i] = dpcri_strdup(m->context, keys[i]);
-        tensors->metadata_values[i] = dpcri_strdup(m->context, values[i]);
-        tensors->metadata_count++;
-        if (!tensors->metadata_keys[i] || !tensors->metadata_values[i])
+        if (!pairs[i].wanted) continue;
+        const int64_t at = tensors->metadata_count++;
+        tensors->metadata_keys[at] = dpcri_strdup(m->context, pairs[i].key);
+        tensors->metadata_values[at] = dpcri_strdup(m->context, pairs[i].value);
+        if (!tensors->metadata_keys[at] || !tensors->metadata_values[at])
             return dpcri_no_memory(error, "ONNX metadata", NAME_BYTES);
     }
     return DPCR_OK;
@@ -532,11 +581,11 @@ static dpcr_status add_metadata(const dpcri_onnx *m, const layer *l, dpcr_tensor
 static dpcr_status convert(const dpcri_onnx *m, const layer *layers, int64_t count, dpcr_tensors *tensors,
                            dpcr_error *error) {
     dpcr_status status;
-    bool bias = false;  // PyTorch has it in all layers or in none
-    for (int64_t i = 0; i < count; i++) bias |= layers[i].bias;
-    tensors->items = dpcri_alloc_zero(m->context, (size_t)(count * 2 * 4) * sizeof *tensors->items);
+    bool bias = false, peepholes = false;  // all layers have them, or none
+    for (int64_t i = 0; i < count; i++) bias |= layers[i].bias, peepholes |= layers[i].peepholes;
+    tensors->items = dpcri_alloc_zero(m->context, (size_t)(count * 2 * 5) * sizeof *tensors->items);
     if (!tensors->items) return dpcri_no_memory(error, "ONNX weights", count);
-    for (int64_t i = 0; i < count; i++) DPCR_TRY(convert_layer(m, &layers[i], i, bias, tensors, error));
+    for (int64_t i = 0; i < count; i++) DPCR_TRY(convert_layer(m, &layers[i], i, bias, peepholes, tensors, error));
     DPCR_TRY(add_metadata(m, &layers[0], tensors, error));
 done:
     return status;
