@@ -102,6 +102,11 @@ typedef struct dpcr_recurrent_pass {
                              // the reverse direction begins at its end. Equal, bit for bit, to the sequences run apart
     dpcr_array y;            // [T][B][D H]
     dpcr_array ht, ct;       // [N][B][H] or data NULL: not wanted; ct of an LSTM only
+    // [T][B] or NULL: not 0 where a new sequence begins with step t of row b: the state before it is zero (not h0, also
+    // at t = 0), and nothing goes back through it; against time, the state that comes from there to step t - 1 is zero.
+    // y and what goes back by step are equal, bit for bit, to the sequences run apart
+    const unsigned char *resets;
+    uint64_t dropout_seed, dropout_call;  // what the masks of dropout follow from: the call's number, say
 } dpcr_recurrent_pass;
 
 // Where the gradients of a pass come from and go to; each may have data NULL.
@@ -127,6 +132,13 @@ typedef struct dpcr_recurrent_plan_options {
     dpcr_solve_options solve;
     const dpcr_recurrent_pass *sample;  // a typical x (and h0, c0, lengths), where the planner tries the chains; read
                                         // by plan_create alone; NULL: what is open is the loop
+    int resets;                         // passes may have resets
+    double dropout;  // 0..1, training: each number of y of a layer below the last is 0 for the next layer with this
+                     // probability, else divided by 1 - dropout: torch.nn's, with masks of our own. A number's depends
+                     // on (dropout_seed, dropout_call, layer, t, b, its place in y) alone
+    int recompute;   // training: the tape holds states only, and backward makes of them again what the gates were: a
+                     // tape of (D H) numbers a step and layer (an LSTM's 2 H a direction besides; a last layer's y is
+                     // the pass's own) instead of 4 H D more, for about one more forward pass or two. Same bits
 } dpcr_recurrent_plan_options;
 
 // The network must outlive the plan. A plan serves one call at a time.

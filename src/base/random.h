@@ -12,6 +12,7 @@
 
 #define DPCRI_STREAM_PARAMETERS (UINT64_C(1) << 32)  // | index of the parameter
 #define DPCRI_STREAM_SHUFFLE (UINT64_C(2) << 32)     // | epoch
+#define DPCRI_STREAM_DROPOUT (UINT64_C(6) << 32)     // | layer
 #define DPCRI_STREAM_DATA (UINT64_C(3) << 32)        // test data, synthetic inputs
 #define DPCRI_STREAM_SAMPLE (UINT64_C(16) << 32)     // | number of the sample: noise of a denoising path
 #define DPCRI_STREAM_DENOISER (UINT64_C(17) << 32)   // | what for: times, noise, dropped classes of training

@@ -60,12 +60,19 @@ typedef struct chain_products {
     int64_t chain;
     bool turned;  // e, z and x lie against the chain's order
     dpcri_rows e, z, x, z0;
+    dpcri_rows before;  // where there are resets: room for the states that went in
+    bool windowed;      // e holds the present steps alone
     weight_sums hidden, input, projected;
     char *peepholes;      // gradients [3][H], or NULL
     dpcri_rows back;      // the gradient of x; data NULL: not wanted
     bool add;             // onto what is there
-    int64_t first, rows;  // of the present steps, as e lies
+    int64_t first, rows;  // of the present steps, as they lie
 } chain_products;
+
+// Rows of e from `row` on, counted as those of z and x are.
+static dpcri_rows e_at(const chain_products *c, int64_t row, int64_t column) {
+    return dpcri_rows_at(c->e, c->windowed ? row - c->first : row, column, c->nn->element);
+}
 
 static int64_t blocks_of(int64_t count, int64_t block) { return (count + block - 1) / block; }
 
@@ -131,7 +138,7 @@ static void add_peephole(const chain_products *c, int64_t which) {
                      dpcri_rows_at(pair->v, 0, P, c->nn->element), sum);
     }
     if (which == 2)
-        add_products(dtype, c->rows, H, dpcri_rows_at(c->e, c->first, gate[which] * H, c->nn->element),
+        add_products(dtype, c->rows, H, e_at(c, c->first, gate[which] * H),
                      dpcri_rows_at(c->z, c->first, P, c->nn->element), sum);
 }
 
@@ -145,7 +152,7 @@ static void back_to_inputs(const chain_products *c, int64_t task) {
             .m = left < BLOCK ? left : BLOCK,
             .n = layer->inputs,
             .depth = c->input.stripes[i].count,
-            .a = dpcri_rows_at(c->e, c->first + begin, c->input.stripes[i].column, c->nn->element).data,
+            .a = e_at(c, c->first + begin, c->input.stripes[i].column).data,
             .a_row = c->e.row,
             .a_col = 1,
             .b = (const char *)layer->weight_ih + (size_t)(c->input.stripes[i].row * layer->inputs) * c->nn->element,
@@ -171,28 +178,44 @@ static void product_task(void *argument, int64_t task) {
         back_to_inputs(c, task - peepholes);
 }
 
+// The states that went into the steps, zero where they were reset.
+static void gather_before(chain_products *c, int64_t first, int64_t count) {
+    const int64_t B = c->plan->options.batch, T = c->plan->options.length;
+    const size_t bytes = (size_t)state_of(c->plan) * c->nn->element;
+    const dpcri_marks *resets = &c->plan->layers[c->chain].resets;
+    for (int64_t l = first; l < first + count; l++)
+        for (int64_t b = 0; b < B; b++) {
+            const int64_t at = c->turned ? T - 1 - l : l, former = c->turned ? at + 1 : at - 1;
+            const void *from = resets->at[l * resets->step + b] ? resets->zeros
+                               : l == 0                         ? dpcri_rows_at(c->z0, b, 0, c->nn->element).data
+                                        : dpcri_rows_at(c->z, former * B + b, 0, c->nn->element).data;
+            memcpy(dpcri_rows_at(c->before, at * B + b, 0, c->nn->element).data, from, bytes);
+        }
+}
+
 // Steps first .. first + count - 1 of the chain. The state before its step 0 is z0; before the others, z of the step
-// before, which lies one step earlier, or, turned, later.
+// before, which lies one step earlier, or, turned, later; but where states are reset, in a copy.
 static void products_of_steps(void *user, int64_t first, int64_t count) {
     chain_products *c = user;
-    const int64_t B = c->plan->options.batch, T = c->plan->options.length, element = (int64_t)c->nn->element;
+    const int64_t B = c->plan->options.batch, T = c->plan->options.length;
     const int64_t from = c->turned ? T - first - count : first, whole = first == 0 ? count - 1 : count;
     c->first = from * B;
     c->rows = count * B;
     c->hidden.pairs = 0;
-    if (first == 0) {
-        const int64_t at = c->turned ? T - 1 : 0;
-        c->hidden.pair[c->hidden.pairs++] = (rows_pair){B, dpcri_rows_at(c->e, at * B, 0, (size_t)element), c->z0};
-    }
-    if (whole > 0) {
-        const int64_t begin = !c->turned && first == 0 ? 1 : from;
+    if (c->before.data) {
+        gather_before(c, first, count);
         c->hidden.pair[c->hidden.pairs++] =
-            (rows_pair){whole * B, dpcri_rows_at(c->e, begin * B, 0, (size_t)element),
-                        dpcri_rows_at(c->z, (c->turned ? begin + 1 : begin - 1) * B, 0, (size_t)element)};
+            (rows_pair){c->rows, e_at(c, c->first, 0), dpcri_rows_at(c->before, c->first, 0, c->nn->element)};
+    } else {
+        const int64_t start = c->turned ? T - 1 : 0, begin = !c->turned && first == 0 ? 1 : from;
+        if (first == 0) c->hidden.pair[c->hidden.pairs++] = (rows_pair){B, e_at(c, start * B, 0), c->z0};
+        if (whole > 0)
+            c->hidden.pair[c->hidden.pairs++] =
+                (rows_pair){whole * B, e_at(c, begin * B, 0),
+                            dpcri_rows_at(c->z, (c->turned ? begin + 1 : begin - 1) * B, 0, c->nn->element)};
     }
     c->input.pairs = 1;
-    c->input.pair[0] = (rows_pair){c->rows, dpcri_rows_at(c->e, c->first, 0, (size_t)element),
-                                   dpcri_rows_at(c->x, c->first, 0, (size_t)element)};
+    c->input.pair[0] = (rows_pair){c->rows, e_at(c, c->first, 0), dpcri_rows_at(c->x, c->first, 0, c->nn->element)};
     c->projected.pairs = 1;
     c->projected.pair[0] = (rows_pair){.rows = c->rows, .e = c->input.pair[0].e};
     const int64_t inputs = (c->back.data ? blocks_of(c->rows, BLOCK) : 0) + (c->peepholes ? PEEPHOLES : 0);
@@ -266,7 +289,9 @@ static chain_products products_of(const dpcr_recurrent_plan *plan, const dpcr_re
         .nn = plan->layers[chain].nn,
         .chain = chain,
         .turned = turned,
-        .e = {space->kept[chain].gates, tape_of(plan)},
+        .e = {plan->options.recompute ? space->e : space->kept[chain].gates, tape_of(plan)},
+        .windowed = plan->options.recompute,
+        .before = {pass->resets ? space->before : NULL, state_of(plan)},
         .z = {(char *)z.data + end, z.strides[1]},
         .x = {flow.copied || cleared ? space->reversed : x.data, x.row},
         .z0 = {space->initial, state_of(plan)},
@@ -291,8 +316,8 @@ static dpcr_status solve_back(dpcr_recurrent_plan *plan, const dpcr_recurrent_pa
     const dpcr_array dz0 = dpcr_array_make(space->initial_back, dtype, 2, shape);
     plan->layers[chain].outer = (dpcri_grid){0};
     const dpcr_array direct = outer ? direct_of(plan, pass, space, chain, outer) : (dpcr_array){0};
-    return dpcr_solve_backward(plan->chains[chain], &z0, &z, &tape, direct.data ? &direct : NULL, &last, NULL, &dz0,
-                               space->solve, space->solve_bytes, report, error);
+    return dpcr_solve_backward(plan->chains[chain], &z0, &z, tape.data ? &tape : NULL, direct.data ? &direct : NULL,
+                               &last, NULL, &dz0, space->solve, space->solve_bytes, report, error);
 }
 
 // Back through a chain; where a copy of its input was turned round, so is the input's gradient, in the same order of
@@ -311,6 +336,12 @@ static dpcr_status back_chain(dpcr_recurrent_plan *plan, const dpcr_recurrent_pa
     dpcri_recurrent_join(plan, chain, &gradients->ht, &gradients->ct, space->last);
     if (copied && inner && add) dpcri_recurrent_copy(plan, pass->lengths, width, there, own, true);
     chain_products products = products_of(plan, pass, space, chain, inner, add);
+    if (plan->options.recompute) {
+        const int64_t step = plan->options.batch * tape_of(plan);
+        plan->layers[chain].gradients =
+            (dpcri_grid){.data = space->e, .step = products.turned ? -step : step, .row = tape_of(plan)};
+        plan->layers[chain].window = dpcri_recurrent_window(plan);
+    }
     plan->layers[chain].products = products_of_steps;
     plan->layers[chain].products_user = &products;
     const dpcr_status status = solve_back(plan, pass, space, chain, outer, report, error);
@@ -354,10 +385,13 @@ dpcr_status dpcr_recurrent_backward(dpcr_recurrent_plan *plan, const dpcr_recurr
                                     const dpcr_recurrent_gradients *gradients, void *tape, void *workspace,
                                     size_t workspace_bytes, dpcr_solve_report *reports, dpcr_error *error) {
     dpcri_recurrent_space space;
+    dpcr_recurrent_pass whole;
     dpcr_status status;
+    const bool given = dpcri_recurrent_take_pass(pass, &whole);
     DPCR_TRY(check_gradients(plan, gradients, error));
-    DPCR_TRY(
-        dpcri_recurrent_open(plan, "recurrent_backward", pass, tape, workspace, workspace_bytes, true, &space, error));
+    DPCR_TRY(dpcri_recurrent_open(plan, "recurrent_backward", given ? &whole : NULL, tape, workspace, workspace_bytes,
+                                  true, &space, error));
+    pass = &whole;
     const int64_t D = plan->network->directions;
     const void *outer = gradients->y.data;
     for (int64_t layer = plan->network->options.layers - 1; layer >= 0; layer--) {
@@ -367,6 +401,7 @@ dpcr_status dpcr_recurrent_backward(dpcr_recurrent_plan *plan, const dpcr_recurr
             DPCR_TRY(back_chain(plan, pass, gradients, &space, chain, outer, inner, d > 0,
                                 reports ? &reports[chain] : NULL, error));
         }
+        if (layer > 0) dpcri_recurrent_drop(plan, pass, layer - 1, inner, inner);
         outer = inner;
     }
 done:

@@ -52,19 +52,20 @@ struct dpcr_recurrent_plan {
     const dpcr_recurrent *network;
     dpcr_context *context;
     dpcr_recurrent_plan_options options;  // sample NULL
-    dpcri_recurrent *layers;   // [chains]; they are pointed to a call's arrays, so a plan serves one call at a time
-    dpcr_solve_plan **chains;  // [chains]
-    char *packed;              // what the layers' weights are laid out in
-    bool adjoints;             // for training, also while chains are only tried
-    bool laid_out_back;        // and for going back
-    bool laid_out;             // frozen: packed is filled
-    void **outputs;            // room for a space's pointers
+    dpcri_recurrent *layers;    // [chains]; they are pointed to a call's arrays, so a plan serves one call at a time
+    dpcr_solve_plan **chains;   // [chains]
+    char *packed;               // what the layers' weights are laid out in
+    bool adjoints;              // for training, also while chains are only tried
+    bool laid_out_back;         // and for going back
+    bool laid_out;              // frozen: packed is filled
+    void **outputs, **dropped;  // room for a space's pointers
     dpcri_recurrent_kept *kept;
 };
 
 // Pieces of workspace and tape. One function counts and carves.
 typedef struct dpcri_recurrent_space {
     void **outputs;              // [layers]: y of the layers below the last, [T][B][D H]
+    void **dropped;              // [layers]: the same after dropout; NULL: as it is
     dpcri_recurrent_kept *kept;  // [chains]
     void *reversed;              // [T][B][I or D H]: x of a packed batch, each sequence from its end
     void *direct;                // backward: [T][B][w], and [T][B][I or D H] of what goes back reversed
@@ -72,9 +73,15 @@ typedef struct dpcri_recurrent_space {
     void *outer[2];        // backward: gradients of y of the layers below, by turns, [T][B][D H]
     void *initial, *last;  // [B][w]
     void *initial_back;
+    unsigned char *marks;  // [T][B]: resets in a chain's order
+    void *zeros, *before;  // of resets: [w]; backward: [T][B][w], the states that went in
+    void *e;               // backward, recompute: the gates' gradients of some steps
     void *solve;
     size_t solve_bytes;
 } dpcri_recurrent_space;
+
+// Steps of e that a recomputing backward pass holds: what lies in cache.
+int64_t dpcri_recurrent_window(const dpcr_recurrent_plan *plan);
 
 // Where the numbers of chain c lie when it runs over x: forward, reversed by strides, or, packed, reversed as a copy.
 typedef struct dpcri_recurrent_flow {
@@ -101,6 +108,14 @@ dpcr_status dpcri_recurrent_check_array(const dpcr_recurrent_plan *plan, const c
 // serve the backward one after it, which needs W_hh in another order besides.
 void dpcri_recurrent_lay_out(dpcr_recurrent_plan *plan);
 void dpcri_recurrent_lay_out_back(dpcr_recurrent_plan *plan);
+
+// The pass with what its size leaves out; false: there is none.
+bool dpcri_recurrent_take_pass(const dpcr_recurrent_pass *given, dpcr_recurrent_pass *pass);
+
+// to = from, some numbers dropped and the others scaled, of y of `layer` [T][B][D H]; to may be from. Nothing where the
+// plan has no dropout.
+void dpcri_recurrent_drop(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass, int64_t layer,
+                          const void *from, void *to);
 
 // The chain's callbacks, those that the plan's passes call.
 void dpcri_recurrent_plan_steps(const dpcr_recurrent_plan *plan, int64_t chain, dpcr_steps *steps);

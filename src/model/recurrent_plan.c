@@ -31,17 +31,33 @@ static void *take_rows(const dpcr_recurrent_plan *plan, dpcri_arena *arena, int6
     return dpcri_arena_take(arena, numbers, plan->network->element);
 }
 
+static unsigned char *take_marks(const dpcr_recurrent_plan *plan, dpcri_arena *arena) {
+    int64_t marks = 0;
+    if (!dpcri_mul(plan->options.length, plan->options.batch, &marks)) arena->overflow = true;
+    return dpcri_arena_take(arena, marks, 1);
+}
+
+int64_t dpcri_recurrent_window(const dpcr_recurrent_plan *plan) {
+    const double bytes = 256 << 10, step = (double)plan->options.batch * (double)dpcri_recurrent_taped(plan->network) *
+                                           (double)plan->network->element;
+    const int64_t fit = step > 0 ? (int64_t)(bytes / step) : 1, T = plan->options.length > 0 ? plan->options.length : 1;
+    return fit < 1 ? 1 : fit < T ? fit : T;
+}
+
 static void take_outputs(const dpcr_recurrent_plan *plan, dpcri_arena *arena, dpcri_recurrent_space *space) {
     const dpcr_recurrent *n = plan->network;
-    for (int64_t l = 0; l < n->options.layers; l++)
+    const bool drops = plan->options.training && plan->options.dropout > 0;
+    for (int64_t l = 0; l < n->options.layers; l++) {
         space->outputs[l] = l + 1 < n->options.layers ? take(plan, arena, outputs_of(n)) : NULL;
+        space->dropped[l] = l + 1 < n->options.layers && drops ? take(plan, arena, outputs_of(n)) : NULL;
+    }
 }
 
 void dpcri_recurrent_carve_tape(const dpcr_recurrent_plan *plan, dpcri_arena *arena, dpcri_recurrent_space *space) {
     const dpcr_recurrent *n = plan->network;
     take_outputs(plan, arena, space);
     for (int64_t c = 0; c < n->chains; c++) {
-        space->kept[c].gates = take(plan, arena, dpcri_recurrent_taped(n));
+        space->kept[c].gates = plan->options.recompute ? NULL : take(plan, arena, dpcri_recurrent_taped(n));
         const bool apart = !dpcri_recurrent_flow_of(plan, c).in_outputs;
         space->kept[c].states = apart ? take(plan, arena, state_of(n)) : NULL;
     }
@@ -67,13 +83,22 @@ void dpcri_recurrent_carve_workspace(const dpcr_recurrent_plan *plan, bool backw
     space->reversed = copied || cleared ? take(plan, arena, widest_input(n)) : NULL;
     space->initial = take_rows(plan, arena, state_of(n));
     space->direct = space->back_reversed = space->outer[0] = space->outer[1] = NULL;
-    space->last = space->initial_back = NULL;
+    space->last = space->initial_back = space->zeros = space->before = space->e = NULL;
+    space->marks = NULL;
+    if (plan->options.resets) {
+        space->marks = take_marks(plan, arena);
+        space->zeros = dpcri_arena_take(arena, state_of(n), n->element);
+        space->before = backward ? take(plan, arena, state_of(n)) : NULL;
+    }
     if (backward) {
         space->direct = take(plan, arena, state_of(n));
         space->back_reversed = copied ? take(plan, arena, widest_input(n)) : NULL;
         for (int i = 0; i < 2; i++) space->outer[i] = n->options.layers > 1 ? take(plan, arena, outputs_of(n)) : NULL;
         space->last = take_rows(plan, arena, state_of(n));
         space->initial_back = take_rows(plan, arena, state_of(n));
+        int64_t width = 0;
+        if (!dpcri_mul(dpcri_recurrent_window(plan), dpcri_recurrent_taped(n), &width)) arena->overflow = true;
+        space->e = plan->options.recompute ? take_rows(plan, arena, width) : NULL;
     }
     space->solve_bytes = 0;
     for (int64_t c = 0; c < n->chains; c++) {
@@ -86,7 +111,7 @@ void dpcri_recurrent_carve_workspace(const dpcr_recurrent_plan *plan, bool backw
 
 static size_t count_bytes(const dpcr_recurrent_plan *plan, bool tape, bool backward) {
     dpcri_arena arena = {0};
-    dpcri_recurrent_space space = {.outputs = plan->outputs, .kept = plan->kept};
+    dpcri_recurrent_space space = {.outputs = plan->outputs, .dropped = plan->dropped, .kept = plan->kept};
     if (tape)
         dpcri_recurrent_carve_tape(plan, &arena, &space);
     else
@@ -117,6 +142,8 @@ static dpcr_status check_plan(const dpcr_recurrent *n, const dpcr_recurrent_plan
         return dpcri_fail(error, DPCR_ERROR_OVERFLOW,
                           "recurrent_plan: length %lld times batch %lld is more than memory can number",
                           (long long)o->length, (long long)o->batch);
+    if (!(o->dropout >= 0 && o->dropout <= 1))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "recurrent_plan: dropout is %g, wanted 0..1", o->dropout);
     return DPCR_OK;
 }
 
@@ -238,8 +265,9 @@ dpcr_status dpcr_recurrent_plan_create(const dpcr_recurrent *network, const dpcr
     p->layers = dpcri_alloc_zero(context, (size_t)network->chains * sizeof *p->layers);
     p->chains = dpcri_alloc_zero(context, (size_t)network->chains * sizeof *p->chains);
     p->outputs = dpcri_alloc_zero(context, (size_t)network->options.layers * sizeof *p->outputs);
+    p->dropped = dpcri_alloc_zero(context, (size_t)network->options.layers * sizeof *p->dropped);
     p->kept = dpcri_alloc_zero(context, (size_t)network->chains * sizeof *p->kept);
-    if (!p->layers || !p->chains || !p->outputs || !p->kept) {
+    if (!p->layers || !p->chains || !p->outputs || !p->dropped || !p->kept) {
         status = dpcri_fail(error, DPCR_ERROR_MEMORY, "recurrent_plan: no memory for %lld chains",
                             (long long)network->chains);
         goto done;
@@ -259,6 +287,7 @@ void dpcr_recurrent_plan_destroy(dpcr_recurrent_plan *plan) {
     if (!plan) return;
     for (int64_t c = 0; plan->chains && c < plan->network->chains; c++) dpcr_solve_plan_destroy(plan->chains[c]);
     dpcri_free(plan->context, plan->kept);
+    dpcri_free(plan->context, plan->dropped);
     dpcri_free(plan->context, plan->outputs);
     dpcri_free(plan->context, plan->packed);
     dpcri_free(plan->context, plan->chains);

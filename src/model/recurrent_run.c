@@ -29,6 +29,13 @@ dpcr_status dpcri_recurrent_check_array(const dpcr_recurrent_plan *plan, const c
                       dpcri_array_text(&model, wanted, sizeof wanted));
 }
 
+bool dpcri_recurrent_take_pass(const dpcr_recurrent_pass *given, dpcr_recurrent_pass *pass) {
+    *pass = (dpcr_recurrent_pass){0};
+    if (!given || given->size < offsetof(dpcr_recurrent_pass, resets)) return false;
+    memcpy(pass, given, given->size < sizeof *pass ? given->size : sizeof *pass);
+    return true;
+}
+
 static dpcr_status check_pass(const dpcr_recurrent_plan *plan, const char *call, const dpcr_recurrent_pass *pass,
                               dpcr_error *error) {
     const dpcr_recurrent *n = plan->network;
@@ -36,8 +43,7 @@ static dpcr_status check_pass(const dpcr_recurrent_plan *plan, const char *call,
     const int64_t x[3] = {T, B, n->options.inputs}, y[3] = {T, B, outputs_of(plan)},
                   h[3] = {n->chains, B, hidden_of(plan)}, c[3] = {n->chains, B, n->options.hidden};
     dpcr_status status;
-    if (!pass || pass->size < sizeof *pass)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: a pass with its size set is wanted", call);
+    if (!pass) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: a pass with its size set is wanted", call);
     DPCR_TRY(dpcri_recurrent_check_array(plan, call, "x", &pass->x, false, x, error));
     DPCR_TRY(dpcri_recurrent_check_array(plan, call, "y", &pass->y, false, y, error));
     DPCR_TRY(dpcri_recurrent_check_array(plan, call, "h0", &pass->h0, true, h, error));
@@ -50,6 +56,9 @@ static dpcr_status check_pass(const dpcr_recurrent_plan *plan, const char *call,
     if (pass->lengths && !plan->options.packed)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "%s: lengths are given; the plan wants the option packed for them", call);
+    if (pass->resets && !plan->options.resets)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: resets are given; the plan wants the option resets for them",
+                          call);
     for (int64_t b = 0; pass->lengths && b < B; b++)
         if (pass->lengths[b] < 0 || pass->lengths[b] > T)
             return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: lengths[%lld] is %lld, wanted 0..%lld", call,
@@ -64,7 +73,7 @@ dpcr_status dpcri_recurrent_open(dpcr_recurrent_plan *plan, const char *call, co
     if (!plan) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: a plan is wanted", call);
     dpcr_status status;
     DPCR_TRY(check_pass(plan, call, pass, error));
-    *space = (dpcri_recurrent_space){.outputs = plan->outputs, .kept = plan->kept};
+    *space = (dpcri_recurrent_space){.outputs = plan->outputs, .dropped = plan->dropped, .kept = plan->kept};
     if (plan->options.training) {
         dpcri_arena kept = {.base = tape, .size = SIZE_MAX};
         if (!tape && dpcr_recurrent_plan_tape(plan) > 0)
@@ -90,8 +99,10 @@ done:
 dpcri_grid dpcri_recurrent_input(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
                                  const dpcri_recurrent_space *space, int64_t chain) {
     const int64_t layer = chain / plan->network->directions, width = plan->layers[chain].inputs;
-    void *data = layer == 0 ? pass->x.data : space->outputs[layer - 1];
-    return (dpcri_grid){.data = data, .step = plan->options.batch * width, .row = width};
+    void *below = layer == 0                  ? pass->x.data
+                  : space->dropped[layer - 1] ? space->dropped[layer - 1]
+                                              : space->outputs[layer - 1];
+    return (dpcri_grid){.data = below, .step = plan->options.batch * width, .row = width};
 }
 
 dpcri_grid dpcri_recurrent_output(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
@@ -174,12 +185,28 @@ void dpcri_recurrent_part(const dpcr_recurrent_plan *plan, int64_t chain, dpcri_
                    (char *)from.data + b * from.row * (int64_t)plan->network->element + offset, parts[q].bytes);
 }
 
+// Where states before the chain's steps are zero: what begins with step t begins, against time, before step t - 1.
+static void mark(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass, bool reverse, unsigned char *marks) {
+    const int64_t T = plan->options.length, B = plan->options.batch;
+    for (int64_t l = 0; l < T; l++)
+        for (int64_t b = 0; b < B; b++) {
+            const int64_t end = pass->lengths ? pass->lengths[b] : T, t = reverse ? end - l : l;
+            marks[l * B + b] = l < end && t < end && pass->resets[t * B + b] != 0;
+        }
+}
+
 void dpcri_recurrent_feed(dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
                           const dpcri_recurrent_space *space, int64_t chain) {
     const dpcri_recurrent_flow flow = dpcri_recurrent_flow_of(plan, chain);
     dpcri_recurrent *layer = &plan->layers[chain];
     const dpcri_grid x = dpcri_recurrent_input(plan, pass, space, chain);
     layer->ends = pass->lengths;
+    layer->resets = (dpcri_marks){0};
+    if (pass->resets) {
+        mark(plan, pass, flow.reverse, space->marks);
+        memset(space->zeros, 0, (size_t)state_of(plan) * plan->network->element);
+        layer->resets = (dpcri_marks){.at = space->marks, .step = plan->options.batch, .zeros = space->zeros};
+    }
     layer->x = flow.reverse && !flow.copied ? turned(plan, x) : x;
     if (!flow.copied) return;
     layer->x.data = space->reversed;
@@ -229,8 +256,8 @@ static dpcr_status run_chain(dpcr_recurrent_plan *plan, const dpcr_recurrent_pas
     const dpcr_array tape = dpcri_recurrent_tape(plan, space, chain);
     const int64_t shape[2] = {plan->options.batch, state_of(plan)};
     const dpcr_array z0 = dpcr_array_make(space->initial, plan->network->options.dtype, 2, shape);
-    const dpcr_status status = dpcr_solve_execute(plan->chains[chain], &z0, &z, plan->options.training ? &tape : NULL,
-                                                  solve, solve_bytes, report, error);
+    const dpcr_status status =
+        dpcr_solve_execute(plan->chains[chain], &z0, &z, tape.data ? &tape : NULL, solve, solve_bytes, report, error);
     if (status == DPCR_ERROR_CALLBACK)  // ours abort for one reason alone
         return dpcri_fail(error, DPCR_ERROR_MEMORY, "recurrent_execute: no memory for a block of steps");
     if (status == DPCR_OK) finish(plan, pass, space, chain);
@@ -241,10 +268,16 @@ dpcr_status dpcr_recurrent_execute(dpcr_recurrent_plan *plan, const dpcr_recurre
                                    void *workspace, size_t workspace_bytes, dpcr_solve_report *reports,
                                    dpcr_error *error) {
     dpcri_recurrent_space space;
-    dpcr_status status =
-        dpcri_recurrent_open(plan, "recurrent_execute", pass, tape, workspace, workspace_bytes, false, &space, error);
+    dpcr_recurrent_pass whole;
+    const bool given = dpcri_recurrent_take_pass(pass, &whole);
+    dpcr_status status = dpcri_recurrent_open(plan, "recurrent_execute", given ? &whole : NULL, tape, workspace,
+                                              workspace_bytes, false, &space, error);
     if (status != DPCR_OK) return status;
+    pass = &whole;
     for (int64_t c = 0; c < plan->network->chains; c++) {
+        const int64_t layer = c / plan->network->directions;
+        if (c % plan->network->directions == 0 && layer > 0)
+            dpcri_recurrent_drop(plan, pass, layer - 1, space.outputs[layer - 1], space.dropped[layer - 1]);
         dpcri_recurrent_feed(plan, pass, &space, c);
         dpcri_recurrent_join(plan, c, &pass->h0, &pass->c0, space.initial);
         status = run_chain(plan, pass, &space, c, space.solve, space.solve_bytes, reports ? &reports[c] : NULL, error);
@@ -281,8 +314,9 @@ dpcr_status dpcri_recurrent_sample(dpcr_recurrent_plan *plan, const dpcr_solve_o
     const int training = plan->options.training;
     if (training) dpcri_recurrent_lay_out_back(plan);  // the planner times that too
     dpcri_recurrent_space space;
-    dpcr_recurrent_pass pass = *plan->options.sample;
+    dpcr_recurrent_pass pass;
     dpcr_status status;
+    const bool given = dpcri_recurrent_take_pass(plan->options.sample, &pass);
     plan->options.training = 0;  // the chains are only run forward here
     const size_t bytes = dpcr_recurrent_plan_workspace(plan),
                  outputs = (size_t)plan->options.length * (size_t)plan->options.batch * (size_t)outputs_of(plan) *
@@ -296,7 +330,8 @@ dpcr_status dpcri_recurrent_sample(dpcr_recurrent_plan *plan, const dpcr_solve_o
     const int64_t shape[3] = {plan->options.length, plan->options.batch, outputs_of(plan)};
     pass.y = dpcr_array_make(memory + (bytes + 63) / 64 * 64, plan->network->options.dtype, 3, shape);
     pass.ht = pass.ct = (dpcr_array){0};
-    DPCR_TRY(dpcri_recurrent_open(plan, "recurrent_plan", &pass, NULL, memory, bytes, false, &space, error));
+    DPCR_TRY(
+        dpcri_recurrent_open(plan, "recurrent_plan", given ? &pass : NULL, NULL, memory, bytes, false, &space, error));
     for (int64_t c = 0; c < plan->network->chains; c++) DPCR_TRY(sample_chain(plan, &pass, &space, c, *options, error));
 done:
     plan->options.training = training;

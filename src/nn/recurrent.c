@@ -379,7 +379,8 @@ static int adjoint(void *user, const dpcr_span *span, const dpcr_array *in, cons
 static dpcri_grid place_of_gradients(const dpcri_recurrent *c, const dpcr_span *span, const dpcr_array *tape) {
     if (!c->gradients.data) return grid_of(tape);
     const dpcri_grid by_lane = {c->gradients.data, c->gradients.step, 0, c->gradients.row};
-    return at(by_lane, span->first, span->row, c->kernels->element);
+    if (!c->window) return at(by_lane, span->first, span->row, c->kernels->element);
+    return by_lane.lane < 0 ? at(by_lane, 1 - span->lanes, span->row, c->kernels->element) : by_lane;
 }
 
 // e of steps first .. first + lanes - 1, where the adjoint loop has not left it.
@@ -423,9 +424,35 @@ static int gates_of_adjoint(const dpcri_recurrent *c, const dpcr_span *span, con
     return done ? 0 : NO_MEMORY;
 }
 
+// Lanes from .. from + count - 1 of what is [lanes][rows][w].
+static dpcr_array some_lanes(const dpcr_array *all, int64_t from, int64_t count) {
+    dpcr_array view = *all;
+    view.data = (char *)all->data + from * stride_of(all, 2) * (int64_t)dpcr_dtype_size(all->dtype);
+    view.shape[0] = count;
+    return view;
+}
+
+// Window by window, in the order in which e lies, so that sums have the order of one call.
+static int gradient_by_windows(const dpcri_recurrent *c, const dpcr_span *span, const dpcr_array *in,
+                               const dpcr_array *lambda) {
+    int code = 0;
+    for (int64_t done = 0, count; code == 0 && done < span->lanes; done += count) {
+        count = span->lanes - done < c->window ? span->lanes - done : c->window;
+        const int64_t from = c->gradients.step < 0 ? span->lanes - done - count : done;
+        const dpcr_array part = some_lanes(in, from, count), adjoint = some_lanes(lambda, from, count);
+        dpcr_span some = *span;
+        some.first = span->first + from;
+        some.lanes = count;
+        code = gates_of_adjoint(c, &some, &part, NULL, &adjoint);
+        if (code == 0 && c->products) c->products(c->products_user, some.first, count);
+    }
+    return code;
+}
+
 static int gradient(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
                     const dpcr_array *lambda) {
     const dpcri_recurrent *c = user;
+    if (c->window) return gradient_by_windows(c, span, in, lambda);
     const int code = gates_of_adjoint(c, span, in, tape, lambda);
     if (code == 0 && c->products) c->products(c->products_user, span->first, span->lanes);
     return code;

@@ -26,6 +26,9 @@ typedef struct dpcri_recurrent {
     const int64_t *ends;   // [rows] or NULL: steps of each row
     dpcri_marks resets;    // [steps][rows]: where a state before a step counts as zero
     dpcri_grid gradients;  // [steps][rows] of the tape's numbers, where `gradient` leaves e; data NULL: in the tape
+    // Not 0: `gradients` is room for so many steps at most, those for which `products` is called next, in the order of
+    // memory; backwards in it where its step is negative.
+    int64_t window;
     // [steps][rows] of h's numbers, data NULL: none: what comes in at h of every step going back, read by the adjoint
     // loop instead of its own `direct`.
     dpcri_grid outer;
