@@ -37,6 +37,7 @@ int cli_verb_convert(int argc, char **argv);
 int cli_verb_train(int argc, char **argv);
 int cli_verb_eval(int argc, char **argv);
 int cli_verb_bench(int argc, char **argv);
+int cli_verb_generate(int argc, char **argv);
 int cli_verb_schedule(int argc, char **argv);
 int cli_solve_recurrent(int argc, char **argv);  // solve rnn|rnn-relu|gru|lstm; argv[0] is the kind
 int cli_train_diffusion(int argc, char **argv);  // train vae|denoiser; argv[0] is the kind

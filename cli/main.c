@@ -14,6 +14,7 @@ static const cli_verb verbs[] = {
     {"convert", "recurrent nodes of an ONNX model as weights for solve", cli_verb_convert},
     {"train", "train a network on images", cli_verb_train},
     {"eval", "accuracy and loss of a trained network", cli_verb_eval},
+    {"generate", "pictures by a diffusion model, its steps at once", cli_verb_generate},
     {"bench", "time a chain by the loop, in parallel and by auto", cli_verb_bench},
     {"schedule", "pipeline schedules: make, check, time and draw them", cli_verb_schedule},
 };

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: MIT
+// generate MODEL: pictures by a diffusion model, all denoising steps at once or in order.
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "generate.h"
+#include "picture.h"
+
+enum {
+    KEY_SAMPLER = 0xa000,
+    KEY_STEPS,
+    KEY_ETA,
+    KEY_SPACING,
+    KEY_CLIP,
+    KEY_COUNT,
+    KEY_BATCH,
+    KEY_METHOD,
+    KEY_WINDOW,
+    KEY_TOLERANCE,
+    KEY_GUESS,
+    KEY_SWEEPS,
+    KEY_CLASS,
+    KEY_GUIDANCE,
+    KEY_OUT,
+    KEY_PATH,
+    KEY_SAMPLES,
+    KEY_COMPARE,
+};
+
+typedef struct generate {
+    cli_common common;
+    generation run;
+    const char *file, *out, *path, *samples;
+    bool clip_given;
+} generate;
+
+static const struct argp_option generate_options[] = {
+    {"sampler", KEY_SAMPLER, "NAME", 0, "ddpm, ddim (default), dpm-solver++, euler, heun", 0},
+    {"steps", KEY_STEPS, "N", 0, "Denoising steps (default: ddpm all that were trained, else 50)", 0},
+    {"eta", KEY_ETA, "E", 0, "ddim: noise, 0 (default) to 1", 0},
+    {"spacing", KEY_SPACING, "NAME", 0,
+     "Which times: leading (default), trailing, linspace, karras (default of euler and heun)", 0},
+    {"clip", KEY_CLIP, "X", 0, "Cut the predicted picture to -X..X (default: 1 for pixels, 0, not at all, for codes)",
+     0},
+    {"count", KEY_COUNT, "C", 0, "Pictures (default 16)", 0},
+    {"batch", KEY_BATCH, "B", 0, "At a time (default: as fits); changes no bit", 0},
+    {"method", KEY_METHOD, "NAME", 0,
+     "auto (default), sequential, newton, quasi-newton, picard, or any other of the solver's", 0},
+    {"window", KEY_WINDOW, "W", 0, "Steps solved at once (default: all)", 0},
+    {"tolerance", KEY_TOLERANCE, "T", 0, "Of a step, absolute and relative (default 1e-3); 0: until the bits repeat",
+     0},
+    {"guess", KEY_GUESS, "NAME", 0, "Where the steps start: state (default), zero, step", 0},
+    {"max-sweeps", KEY_SWEEPS, "N", 0, "Then the rest is done in order (default 100)", 0},
+    {"class", KEY_CLASS, "K", 0, "Of a model trained --conditional (default: none)", 0},
+    {"guidance", KEY_GUIDANCE, "G", 0, "Strength of the class (default 1)", 0},
+    {"out", KEY_OUT, "FILE", 0, "The pictures in a grid, PNG", 0},
+    {"path", KEY_PATH, "FILE", 0, "The first picture on its way, PNG", 0},
+    {"samples", KEY_SAMPLES, "FILE", 0, "The pictures as npy, [C][pixels], 0 to 1", 0},
+    {"compare", KEY_COMPARE, NULL, 0, "Run the steps in order too: time and largest difference", 0},
+    {0},
+};
+
+static error_t taken(bool ok) { return ok ? 0 : EINVAL; }
+
+static error_t found(dpcr_status status, const char *option, const dpcr_error *error) {
+    if (status != DPCR_OK) cli_fail(CLI_USAGE, "%s: %s", option, error->text);
+    return status == DPCR_OK ? 0 : EINVAL;
+}
+
+static error_t parse_generate(int key, char *arg, struct argp_state *state) {
+    generate *t = state->input;
+    generation *g = &t->run;
+    dpcr_error error = {0};
+    switch (key) {
+        case KEY_OUT: t->out = arg; return 0;
+        case KEY_PATH: t->path = arg; return 0;
+        case KEY_SAMPLES: t->samples = arg; return 0;
+        case KEY_COMPARE: g->compare = true; return 0;
+        case KEY_CLIP:
+            t->clip_given = true;
+            return taken(cli_read_double("--clip", arg, 0, HUGE_VAL, &g->sampler.clip));
+        case KEY_SAMPLER: return found(dpcr_sampler_find(arg, &g->sampler.kind, &error), "--sampler", &error);
+        case KEY_SPACING: return found(dpcr_spacing_find(arg, &g->sampler.spacing, &error), "--spacing", &error);
+        case KEY_GUESS: return found(dpcr_guess_find(arg, &g->solve.guess, &error), "--guess", &error);
+        case KEY_METHOD: return taken(cli_read_sampling_method(arg, &g->solve.method));
+        case KEY_STEPS: return taken(cli_read_int64("--steps", arg, 1, 1 << 14, &g->sampler.steps));
+        case KEY_ETA: return taken(cli_read_double("--eta", arg, 0, 1, &g->sampler.eta));
+        case KEY_COUNT: return taken(cli_read_int64("--count", arg, 1, 1 << 24, &g->count));
+        case KEY_BATCH: return taken(cli_read_int64("--batch", arg, 1, 256, &g->batch));
+        case KEY_WINDOW: return taken(cli_read_int64("--window", arg, 1, INT64_MAX, &g->solve.window));
+        case KEY_TOLERANCE: return taken(cli_read_double("--tolerance", arg, 0, 1, &g->tolerance));
+        case KEY_SWEEPS: return taken(cli_read_int("--max-sweeps", arg, 1, INT32_MAX, &g->solve.max_sweeps));
+        case KEY_CLASS: return taken(cli_read_int("--class", arg, 0, 255, &g->label));
+        case KEY_GUIDANCE: return taken(cli_read_double("--guidance", arg, -100, 100, &g->guidance));
+        default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp generate_argp = {generate_options, parse_generate, NULL, NULL, NULL, NULL, NULL};
+
+enum { SPACING_UNSET = -1 };
+
+static int settle(generate *t) {
+    generation *g = &t->run;
+    const dpcr_diffusion_options *o = dpcr_diffusion_get_options(g->model);
+    const bool pixels = !dpcr_diffusion_autoencoder(g->model);
+    const bool continuous = g->sampler.kind == DPCR_SAMPLER_EULER || g->sampler.kind == DPCR_SAMPLER_HEUN;
+    g->sampler.noise = o->noise;
+    if ((int)g->sampler.spacing == SPACING_UNSET)
+        g->sampler.spacing = continuous ? DPCR_SPACING_KARRAS : DPCR_SPACING_LEADING;
+    if (!g->sampler.steps)
+        g->sampler.steps = g->sampler.kind == DPCR_SAMPLER_DDPM || o->noise.steps < 50 ? o->noise.steps : 50;
+    if (!t->clip_given) g->sampler.clip = pixels ? 1 : 0;
+    g->sampler.seed = t->common.seed;
+    if (g->label >= o->classes && g->label >= 0)
+        return cli_fail(CLI_USAGE, "--class %d, but '%s' knows %lld%s", g->label, t->file, (long long)o->classes,
+                        o->classes ? ", from 0" : " classes; train with --conditional");
+    const bool jacobian = g->solve.method == DPCR_METHOD_NEWTON || g->solve.method == DPCR_METHOD_DIAGONAL ||
+                          g->solve.method == DPCR_METHOD_BLOCK || g->solve.method == DPCR_METHOD_DAMPED ||
+                          g->solve.method == DPCR_METHOD_SHOOTING;
+    if (jacobian && o->width > DPCR_DIFFUSION_JACOBIAN)
+        return cli_fail(
+            CLI_USAGE,
+            "--method %s needs the Jacobian of every step, %lld x %lld numbers of this model; wanted at most "
+            "%d wide, the codes of a vae; picard, jacobi and sequential serve any width",
+            cli_sampling_method_name(g->solve.method), (long long)o->width, (long long)o->width,
+            DPCR_DIFFUSION_JACOBIAN);
+    return CLI_DONE;
+}
+
+// ---- output ----
+
+// Pictures [n][rows cols] of samples, the caller's to release; NULL: told.
+static float *pictures_of(const generate *t, int64_t n, const float *z) {
+    dpcr_error error = {0};
+    const dpcr_diffusion_options *o = dpcr_diffusion_get_options(t->run.model);
+    float *x = cli_allocate((size_t)(n * o->rows * o->cols) * sizeof *x);
+    if (!x) {
+        cli_fail_memory("the pictures");
+        return NULL;
+    }
+    if (dpcr_diffusion_pictures(t->run.model, n, z, x, &error) == DPCR_OK) return x;
+    cli_fail_error(&error, CLI_COMPUTING);
+    cli_release(x);
+    return NULL;
+}
+
+static int write_path(const generate *t) {
+    enum { PLACES = 16 };
+    const dpcr_diffusion_options *o = dpcr_diffusion_get_options(t->run.model);
+    const int64_t length = t->run.sampler.steps, places = length < PLACES ? length : PLACES;
+    float *z = cli_allocate((size_t)(places * o->width) * sizeof *z);
+    if (!z) return cli_fail_memory("the path");
+    for (int64_t i = 0; i < places; i++) {
+        const int64_t l = places > 1 ? i * (length - 1) / (places - 1) : length - 1;
+        memcpy(z + i * o->width, t->run.path + l * o->width, (size_t)o->width * sizeof *z);
+    }
+    float *x = pictures_of(t, places, z);
+    const int status = x ? cli_png_grid(t->path, places, places, o->rows, o->cols, x) : CLI_RESOURCES;
+    cli_release(x);
+    cli_release(z);
+    return status;
+}
+
+static int write_pictures(const generate *t) {
+    const dpcr_diffusion_options *o = dpcr_diffusion_get_options(t->run.model);
+    const int64_t count = t->run.count, shape[2] = {count, o->rows * o->cols};
+    dpcr_error error = {0};
+    int status = CLI_DONE;
+    if (!t->out && !t->samples) return CLI_DONE;
+    float *x = pictures_of(t, count, t->run.samples);
+    if (!x) return CLI_RESOURCES;
+    if (t->out) {
+        int64_t columns = (int64_t)ceil(sqrt((double)count));
+        if (columns > 10) columns = count % 10 ? columns : 10;
+        status = cli_png_grid(t->out, columns, count, o->rows, o->cols, x);
+    }
+    const dpcr_array all = dpcr_array_make(x, DPCR_F32, 2, shape);
+    if (!status && t->samples && dpcr_npy_write(t->samples, &all, &error) != DPCR_OK)
+        status = cli_fail_error(&error, CLI_WRITING);
+    cli_release(x);
+    return status;
+}
+
+static int tell(const generate *t) {
+    const generation *g = &t->run;
+    const dpcr_diffusion_options *o = dpcr_diffusion_get_options(g->model);
+    cli_result r = cli_result_create();
+    cli_set_text(&r, "sampler", dpcr_sampler_name(g->sampler.kind));
+    cli_set_text(&r, "spacing", dpcr_spacing_name(g->sampler.spacing));
+    cli_set_int(&r, "steps", g->sampler.steps);
+    cli_set_real(&r, "eta", g->sampler.eta);
+    cli_set_int(&r, "count", g->count);
+    cli_set_int(&r, "batch", cli_generate_batch(g));
+    cli_set_int(&r, "width", o->width);
+    cli_set_text(&r, "method", cli_sampling_method_name(g->method));
+    cli_set_text(&r, "reason", dpcr_reason_name(g->reason));
+    cli_set_real(&r, "tolerance", g->tolerance);
+    cli_set_int(&r, "window", g->solve.window ? g->solve.window : g->sampler.steps);
+    cli_set_real(&r, "seconds", g->seconds);
+    cli_set_real(&r, "noise_seconds", g->noise_seconds);
+    cli_set(&r, "sequential_seconds", g->compare ? cli_json_real(g->sequential_seconds) : json_null());
+    cli_set_int(&r, "sweeps", g->sweeps);
+    cli_set_int(&r, "calls", g->calls);
+    cli_set_int(&r, "network_evaluations", g->evaluations);
+    cli_set_int(&r, "sequential_evaluations", g->sequential_evaluations);
+    cli_set(&r, "max_error", g->compare ? cli_json_real(g->max_error) : json_null());
+    cli_set(&r, "error_estimate", g->error_estimate >= 0 ? cli_json_real(g->error_estimate) : json_null());
+    cli_set_int(&r, "seed", (int64_t)t->common.seed);
+    cli_set_int(&r, "threads", dpcr_context_threads(g->context));
+    cli_set_text(&r, "sentence", g->sentence);
+    if (t->out) cli_set_text(&r, "out", t->out);
+    if (t->samples) cli_set_text(&r, "samples", t->samples);
+    cli_say(&t->common,
+            "%lld pictures by %s, %lld steps, %s: %.3f s, %d sweeps, %lld network evaluations (%lld in order), %s\n",
+            (long long)g->count, dpcr_sampler_name(g->sampler.kind), (long long)g->sampler.steps,
+            cli_sampling_method_name(g->method), g->seconds, g->sweeps, (long long)g->evaluations,
+            (long long)g->sequential_evaluations, dpcr_reason_name(g->reason));
+    if (g->compare)
+        cli_say(&t->common, "in order: %.3f s, largest difference of a state %.3g\n", g->sequential_seconds,
+                g->max_error);
+    const int status = cli_finish(&t->common, &r, CLI_DONE);
+    cli_result_destroy(&r);
+    return status;
+}
+
+static int refuse(const generate *t) {
+    const char *const outputs[] = {t->out, t->path, t->samples};
+    if (!t->file) return cli_fail(CLI_USAGE, "which model? wanted the file that 'train denoiser --save' writes");
+    if (!cli_readable("the model", t->file)) return CLI_INPUT;
+    if ((t->out || t->path) && !cli_png_served()) return cli_png_write(t->out ? t->out : t->path, 0, 0, NULL);
+    for (int i = 0; i < 3; i++) {
+        if (!outputs[i]) continue;
+        if (!strcmp(outputs[i], "-")) return cli_fail(CLI_USAGE, "pictures go to files, not to standard output");
+        if (!cli_writable("the output", outputs[i])) return CLI_RESOURCES;
+    }
+    return CLI_DONE;
+}
+
+static int run(generate *t) {
+    generation *g = &t->run;
+    dpcr_error error = {0};
+    int status = CLI_DONE;
+    g->context = cli_context_create(&t->common, &status);
+    if (!g->context) return status;
+    if (dpcr_diffusion_load(g->context, t->file, &g->model, &error) != DPCR_OK)
+        status = cli_fail_error(&error, CLI_READING);
+    if (!status) status = settle(t);
+    if (!status) {
+        const size_t width = (size_t)dpcr_diffusion_get_options(g->model)->width * sizeof(float);
+        g->samples = cli_allocate((size_t)g->count * width);
+        g->path = t->path ? cli_allocate((size_t)g->sampler.steps * width) : NULL;
+        if (!g->samples || (t->path && !g->path)) status = cli_fail_memory("the samples");
+    }
+    if (!status) status = cli_generate_run(g);
+    if (!status) status = write_pictures(t);
+    if (!status && t->path) status = write_path(t);
+    if (!status) status = tell(t);
+    cli_release(g->samples);
+    cli_release(g->path);
+    dpcr_diffusion_destroy(g->model);
+    dpcr_context_destroy(g->context);
+    return status;
+}
+
+int cli_verb_generate(int argc, char **argv) {
+    generate t = {.common = CLI_COMMON_DEFAULTS,
+                  .run = {.sampler = {.size = sizeof(dpcr_sampler_options),
+                                      .kind = DPCR_SAMPLER_DDIM,
+                                      .spacing = (dpcr_spacing)SPACING_UNSET},
+                          .solve = {.size = sizeof(dpcr_solve_options), .guess = DPCR_GUESS_STATE},
+                          .tolerance = 1e-3,
+                          .count = 16,
+                          .label = -1,
+                          .guidance = 1}};
+    const cli_syntax syntax = {
+        .arguments = "MODEL",
+        .doc =
+            "Makes pictures by a denoiser that 'deeppcr train denoiser' has trained, its steps solved all at once or "
+            "in "
+            "order: the same seed gives the same pictures by every method, to the tolerance; with --tolerance 0 to the "
+            "bit.\vA method that cannot serve a model is refused: newton and quasi-newton need Jacobians, which models "
+            "of at most 64 numbers (codes of a vae) have.",
+        .groups = {{&generate_argp, &t, "Sampling:"}, {&cli_common_argp, &t.common, "Output and resources:"}},
+        .most = 1};
+    const char *positional[CLI_MAX_POSITIONAL] = {0};
+    int status;
+    if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
+    t.file = positional[0];
+    if ((status = refuse(&t))) return status;
+    return run(&t);
+}

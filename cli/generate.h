@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT
+// generate: what its verb and its bench share. A run samples `count` pictures, so many at a time.
+#ifndef DEEPPCR_GENERATE_H
+#define DEEPPCR_GENERATE_H
+
+#include "cli.h"
+
+typedef struct generation {
+    dpcr_context *context;
+    dpcr_diffusion *model;
+    dpcr_sampler_options sampler;  // seed, first_sample are filled in as it goes
+    dpcr_solve_options solve;
+    double tolerance;      // in units of the state; 0: until the bits repeat
+    bool scaled;           // picard: the tolerance in units of each step's noise
+    int64_t count, batch;  // batch 0: as fits
+    int label;             // -1: none
+    double guidance;
+    bool compare;
+    // Out. samples [count][width], path [length][width] of the first sample or NULL, told by the caller.
+    float *samples, *path;
+    double seconds, noise_seconds, sequential_seconds, max_error, error_estimate;
+    int sweeps;
+    int64_t evaluations, sequential_evaluations, calls;
+    dpcr_method method;
+    dpcr_reason reason;
+    char sentence[512];
+} generation;
+
+// Samples all pictures. Returns the exit code.
+int cli_generate_run(generation *g);
+// Samples at a time, so that states, noise and sweeps of a window stay within some hundred megabytes.
+int64_t cli_generate_batch(const generation *g);
+// "newton", "quasi-newton", ... and every name of the solver's methods.
+bool cli_read_sampling_method(const char *text, dpcr_method *method);
+const char *cli_sampling_method_name(dpcr_method method);
+
+#endif

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MIT
+// Sampling by any method, batch by batch, and by the loop beside it.
+#include <math.h>
+#include <string.h>
+
+#include "generate.h"
+
+bool cli_read_sampling_method(const char *text, dpcr_method *method) {
+    if (!strcmp(text, "quasi-newton")) {
+        *method = DPCR_METHOD_DIAGONAL;
+        return true;
+    }
+    return cli_read_method("--method", text, method);
+}
+
+const char *cli_sampling_method_name(dpcr_method method) {
+    return method == DPCR_METHOD_DIAGONAL ? "quasi-newton" : dpcr_method_name(method);
+}
+
+static int64_t chain_length(const generation *g) {
+    const int64_t steps = g->sampler.steps ? g->sampler.steps : dpcr_diffusion_get_options(g->model)->noise.steps;
+    return steps - g->sampler.skip;
+}
+
+int64_t cli_generate_batch(const generation *g) {
+    const int64_t numbers = chain_length(g) * dpcr_diffusion_get_options(g->model)->width * 6;
+    const int64_t fit = (INT64_C(128) << 20) / numbers, most = fit < 1 ? 1 : fit < 256 ? fit : 256;
+    return g->batch ? (g->batch < g->count ? g->batch : g->count) : most < g->count ? most : g->count;
+}
+
+// One batch: its sampler, its states and the loop's.
+typedef struct batch_run {
+    generation *g;
+    dpcr_sampler *sampler;
+    int64_t first, rows;
+    dpcr_array z0, z, loop;
+} batch_run;
+
+static void worst_reason(generation *g, dpcr_reason reason) {
+    const bool first = g->reason == 0, failed = reason < 0 && (g->reason > 0 || reason < g->reason);
+    const bool finished = g->reason > 0 && (reason == DPCR_REASON_FALLBACK ||
+                                            (reason == DPCR_REASON_RESIDUAL_ONLY && g->reason != DPCR_REASON_FALLBACK));
+    if (first || failed || finished) g->reason = reason;
+}
+
+static int execute(batch_run *b, const dpcr_solve_options *options, const dpcr_array *z, dpcr_solve_report *report) {
+    generation *g = b->g;
+    dpcr_error error = {0};
+    dpcr_solve_plan *plan = NULL;
+    void *workspace = NULL;
+    int status = CLI_DONE;
+    if (dpcr_solve_plan_create(g->context, dpcr_sampler_steps(b->sampler), options, &plan, &error) != DPCR_OK)
+        return cli_fail_error(&error, CLI_COMPUTING);
+    const size_t bytes = dpcr_solve_plan_workspace(plan);
+    if (bytes && !(workspace = cli_allocate(bytes))) status = cli_fail_memory("the workspace");
+    *report = (dpcr_solve_report){.size = sizeof *report};
+    dpcr_sampler_counts_reset(b->sampler);  // what the planner tried is no part of the run
+    if (!status && dpcr_solve_execute(plan, &b->z0, z, NULL, workspace, bytes, report, &error) != DPCR_OK)
+        status = cli_fail_error(&error, CLI_COMPUTING);
+    if (!status && report->sentence) snprintf(g->sentence, sizeof g->sentence, "%s", report->sentence);
+    cli_release(workspace);
+    dpcr_solve_plan_destroy(plan);
+    return status;
+}
+
+static int solve(batch_run *b) {
+    generation *g = b->g;
+    dpcr_solve_report report;
+    dpcr_solve_options options = g->solve;
+    int64_t rows = 0, products = 0, calls = 0;
+    options.atol = options.rtol = g->tolerance > 0 ? g->tolerance : -1;
+    options.start = &b->z0;
+    options.backward = DPCR_SCHEME_SEQUENTIAL;  // there is no way back
+    const int status = execute(b, &options, &b->z, &report);
+    if (status) return status;
+    dpcr_sampler_counts(b->sampler, &rows, &products, &calls);
+    g->seconds += report.seconds;
+    g->evaluations += rows + products;
+    g->calls += calls;
+    g->method = report.method;
+    if (report.sweeps > g->sweeps) g->sweeps = report.sweeps;
+    g->error_estimate =
+        report.error_estimate < 0 || g->error_estimate < 0 ? -1 : fmax(g->error_estimate, report.error_estimate);
+    worst_reason(g, report.reason);
+    return report.reason == DPCR_REASON_NOT_CONVERGED ? cli_fail(CLI_UNCONVERGED, "%s did not converge in %d sweeps",
+                                                                 cli_sampling_method_name(report.method), report.sweeps)
+                                                      : CLI_DONE;
+}
+
+static int compare(batch_run *b) {
+    generation *g = b->g;
+    dpcr_solve_report report;
+    const dpcr_solve_options in_order = {
+        .size = sizeof in_order, .method = DPCR_METHOD_SEQUENTIAL, .backward = DPCR_SCHEME_SEQUENTIAL};
+    int64_t rows = 0;
+    char kept[sizeof g->sentence];
+    memcpy(kept, g->sentence, sizeof kept);
+    const int status = execute(b, &in_order, &b->loop, &report);
+    memcpy(g->sentence, kept, sizeof kept);
+    if (status) return status;
+    dpcr_sampler_counts(b->sampler, &rows, NULL, NULL);
+    g->sequential_seconds += report.seconds;
+    g->sequential_evaluations += rows;
+    const float *x = b->z.data, *y = b->loop.data;
+    for (int64_t i = 0; i < cli_array_count(&b->z); i++) {
+        const double d = fabs((double)x[i] - (double)y[i]);
+        if (!(d <= g->max_error)) g->max_error = d;
+    }
+    return CLI_DONE;
+}
+
+// The last states, and the first sample's path.
+static void keep(const batch_run *b) {
+    const generation *g = b->g;
+    const int64_t length = b->z.shape[0], chain = b->z.shape[2], w = dpcr_diffusion_get_options(g->model)->width;
+    const float *z = b->z.data;
+    for (int64_t i = 0; i < b->rows; i++)
+        memcpy(g->samples + (b->first + i) * w, z + ((length - 1) * b->rows + i) * chain, (size_t)w * sizeof *z);
+    for (int64_t l = 0; g->path && b->first == 0 && l < length; l++)
+        memcpy(g->path + l * w, z + l * b->rows * chain, (size_t)w * sizeof *z);
+}
+
+static int make_sampler(batch_run *b) {
+    generation *g = b->g;
+    dpcr_error error = {0};
+    dpcr_denoiser denoiser;
+    dpcr_sampler_options options = g->sampler;
+    int32_t labels[256];
+    int32_t *all = g->label >= 0 ? labels : NULL;
+    for (int64_t i = 0; i < 256; i++) labels[i] = g->label;
+    if (b->rows > 256) return cli_fail(CLI_USAGE, "%lld samples at a time, wanted at most 256", (long long)b->rows);
+    if (dpcr_diffusion_denoiser(g->model, all, b->rows, g->guidance, &denoiser, &error) != DPCR_OK)
+        return cli_fail_error(&error, CLI_COMPUTING);
+    options.first_sample += b->first;
+    if (dpcr_sampler_create(g->context, &denoiser, &options, b->rows, &b->sampler, &error) != DPCR_OK)
+        return cli_fail_error(&error, CLI_COMPUTING);
+    return CLI_DONE;
+}
+
+static int run_batch(generation *g, int64_t first, int64_t rows) {
+    batch_run b = {.g = g, .first = first, .rows = rows};
+    const double began = cli_now();
+    int status = make_sampler(&b);
+    g->noise_seconds += cli_now() - began;
+    if (!status) {
+        const int64_t shape[3] = {dpcr_sampler_steps(b.sampler)->length, rows, dpcr_sampler_steps(b.sampler)->width};
+        const bool made = cli_array_create(DPCR_F32, 2, shape + 1, &b.z0) &&
+                          cli_array_create(DPCR_F32, 3, shape, &b.z) &&
+                          (!g->compare || cli_array_create(DPCR_F32, 3, shape, &b.loop));
+        status = made ? CLI_DONE : CLI_RESOURCES;
+    }
+    dpcr_error error = {0};
+    if (!status && dpcr_sampler_start(b.sampler, NULL, &b.z0, &error) != DPCR_OK)
+        status = cli_fail_error(&error, CLI_COMPUTING);
+    if (!status) status = solve(&b);
+    if (!status) keep(&b);
+    if (!status && g->compare) status = compare(&b);
+    cli_array_destroy(&b.z0);
+    cli_array_destroy(&b.z);
+    cli_array_destroy(&b.loop);
+    dpcr_sampler_destroy(b.sampler);
+    return status;
+}
+
+int cli_generate_run(generation *g) {
+    const int64_t batch = cli_generate_batch(g);
+    int status = CLI_DONE;
+    g->reason = (dpcr_reason)0;
+    for (int64_t first = 0; first < g->count && !status; first += batch) {
+        if (cli_signal()) return 128 + cli_signal();
+        status = run_batch(g, first, g->count - first < batch ? g->count - first : batch);
+    }
+    if (!g->compare)
+        g->sequential_evaluations = chain_length(g) * g->count * (g->sampler.kind == DPCR_SAMPLER_HEUN ? 2 : 1);
+    return status;
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+// Grey pictures as PNG (libpng): pictures of 0..1 side by side.
+#include <math.h>
+#include <string.h>
+
+#include "picture.h"
+
+#ifdef DEEPPCR_PNG
+#include <png.h>
+
+int cli_png_write(const char *path, int64_t width, int64_t height, const uint8_t *pixels) {
+    png_image image = {.version = PNG_IMAGE_VERSION,
+                       .width = (png_uint_32)width,
+                       .height = (png_uint_32)height,
+                       .format = PNG_FORMAT_GRAY};
+    png_alloc_size_t bytes = 0;
+    void *file = NULL;
+    int status = CLI_DONE;
+    if (!png_image_write_to_memory(&image, NULL, &bytes, 0, pixels, 0, NULL) || !(file = cli_allocate(bytes)) ||
+        !png_image_write_to_memory(&image, file, &bytes, 0, pixels, 0, NULL))
+        status = cli_fail(CLI_RESOURCES, "cannot make the picture '%s': %s", path,
+                          image.message[0] ? image.message : "no memory");
+    if (!status) status = cli_write_file(path, file, bytes);
+    cli_release(file);
+    return status;
+}
+
+bool cli_png_served(void) { return true; }
+#else
+int cli_png_write(const char *path, int64_t width, int64_t height, const uint8_t *pixels) {
+    (void)width, (void)height, (void)pixels;
+    return cli_fail(CLI_USAGE,
+                    "cannot write '%s': this build has no libpng (Debian package libpng-dev); --samples "
+                    "writes npy",
+                    path);
+}
+
+bool cli_png_served(void) { return false; }
+#endif
+
+int cli_png_grid(const char *path, int64_t columns, int64_t count, int64_t rows, int64_t cols, const float *pictures) {
+    enum { GAP = 2, SCALE = 2, MOST = 1 << 26 };
+    const int64_t lines = (count + columns - 1) / columns, cell_w = cols * SCALE + GAP, cell_h = rows * SCALE + GAP;
+    const int64_t width = columns * cell_w + GAP, height = lines * cell_h + GAP;
+    if (width > MOST / height)
+        return cli_fail(CLI_USAGE, "a picture of %lld x %lld pixels is more than '%s' is to be; fewer of --count",
+                        (long long)width, (long long)height, path);
+    uint8_t *pixels = cli_allocate((size_t)(width * height));
+    if (!pixels) return cli_fail_memory("the picture");
+    memset(pixels, 48, (size_t)(width * height));
+    for (int64_t n = 0; n < count; n++)
+        for (int64_t y = 0; y < rows * SCALE; y++)
+            for (int64_t x = 0; x < cols * SCALE; x++) {
+                const float grey = pictures[(n * rows + y / SCALE) * cols + x / SCALE];
+                const int64_t at = (GAP + n / columns * cell_h + y) * width + GAP + n % columns * cell_w + x;
+                pixels[at] = (uint8_t)lrintf(255 * (grey > 0 ? grey < 1 ? grey : 1 : 0));
+            }
+    const int status = cli_png_write(path, width, height, pixels);
+    cli_release(pixels);
+    return status;
+}

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: MIT
+// Pictures out of numbers.
+#ifndef DEEPPCR_PICTURE_H
+#define DEEPPCR_PICTURE_H
+
+#include "cli.h"
+
+bool cli_png_served(void);  // whether this build has libpng
+int cli_png_write(const char *path, int64_t width, int64_t height, const uint8_t *pixels);
+// `count` pictures [rows][cols] of 0..1, so many a line. Returns the exit code.
+int cli_png_grid(const char *path, int64_t columns, int64_t count, int64_t rows, int64_t cols, const float *pictures);
+
+#endif

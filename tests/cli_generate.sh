@@ -1,0 +1,193 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# cli_generate.sh BUILD_DIR: 'deeppcr train vae', 'train denoiser' and 'generate' on a small data set made here: pictures like
+# the data, the same ones by every method, killed runs that resume to the same bits, damaged models, refusals.
+set -u
+build=$(cd "${1:?usage: cli_generate.sh BUILD_DIR}" && pwd) || exit 1
+program=$build/deeppcr
+[ -x "$program" ] || { echo "cli_generate: no program at $program"; exit 1; }
+folder=$(mktemp -d) || exit 1
+trap 'rm -rf "$folder"' EXIT
+python3 - "$program" "$folder" <<'PYTHON'
+import ast, json, os, random, signal, struct, subprocess, sys, time, zlib
+
+program, folder = sys.argv[1:]
+chance = random.Random(int(os.environ.get("SEED", "7")))
+SIDE = 8
+
+
+def path(*names):
+    return os.path.join(folder, *names)
+
+
+def idx(magic, dims, data):
+    return struct.pack(">%dI" % (1 + len(dims)), magic, *dims) + data
+
+
+def images(count, seed, classes=4):
+    """A bright bar whose place is the class, on black."""
+    r = random.Random(seed)
+    labels = bytes(r.randrange(classes) for _ in range(count))
+    pixels = bytearray(r.randrange(30) for _ in range(count * SIDE * SIDE))
+    for i, label in enumerate(labels):
+        for line in range(2):
+            for column in range(SIDE):
+                pixels[i * SIDE * SIDE + (2 * label + line) * SIDE + column] += 200
+    return idx(2051, (count, SIDE, SIDE), bytes(pixels)), idx(2049, (count,), labels)
+
+
+os.makedirs(path("data"))
+for name, content in zip(("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+                         images(1024, 1) + images(100, 2)):
+    with open(path("data", name), "wb") as file:
+        file.write(content)
+
+
+def run(*arguments, wanted=0):
+    done = subprocess.run([program] + [str(a) for a in arguments], capture_output=True)
+    assert done.returncode == wanted, (arguments, done.returncode, done.stdout[-300:], done.stderr)
+    if wanted:
+        assert done.stdout == b"" and done.stderr.count(b"\n") == 1 and done.stderr.startswith(b"deeppcr "), (arguments, done)
+        return done.stderr.decode()
+    assert done.stderr == b"", done.stderr
+    return json.loads(done.stdout) if "--json" in arguments else done.stdout.decode()
+
+
+def npy(name):
+    with open(path(name), "rb") as file:
+        data = file.read()
+    length = struct.unpack("<H", data[8:10])[0]
+    shape = ast.literal_eval(data[10:10 + length].decode())["shape"]
+    return shape, struct.unpack("<%df" % (shape[0] * shape[1]), data[10 + length:])
+
+
+def png_size(name):
+    with open(path(name), "rb") as file:
+        data = file.read()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n" and data[12:16] == b"IHDR"
+    width, height, depth, colour = struct.unpack(">IIBB", data[16:26])
+    at, body = 8, b""
+    while at < len(data):
+        size, kind = struct.unpack(">I4s", data[at:at + 8])
+        body += data[at + 8:at + 8 + size] if kind == b"IDAT" else b""
+        at += size + 12
+    assert depth == 8 and colour == 0 and len(zlib.decompress(body)) == height * (width + 1)
+    return width, height
+
+
+def content(name):
+    with open(path(name), "rb") as file:
+        return file.read()
+
+
+small = ["--data", path("data"), "--batch", 64, "--threads", 1]
+vae = run("train", "vae", *small, "--latent", 4, "--width", 32, "--depth", 1, "--epochs", 12, "--rate", 0.01, "--save", path("vae"), "--json")
+assert vae["network"] == "vae" and vae["latent"] == 4 and vae["steps"] == 12 * 16 and vae["train_loss"] < 45, vae
+told = run("train", "denoiser", *small, "--latent", path("vae"), "--conditional", "--width", 64, "--depth", 3, "--steps", 100,
+           "--epochs", 30, "--rate", 0.005, "--save", path("codes"), "--json")
+assert told["denoised"] == 4 and told["classes"] == 4 and told["prediction"] == "v" and told["train_loss"] < 0.9, told
+told = run("train", "denoiser", *small, "--width", 64, "--depth", 2, "--steps", 100, "--epochs", 20, "--rate", 0.005, "--schedule", "cosine",
+           "--save", path("pixels"), "--json")
+assert told["denoised"] == SIDE * SIDE and told["prediction"] == "x0" and told["schedule"] == "cosine", told
+
+# Pictures like the data: two bright lines of the class asked for, the rest dark.
+for label in range(4):
+    run("generate", path("codes"), "--count", 8, "--class", label, "--guidance", 1.5, "--sampler", "ddpm", "--samples", path("s.npy"))
+    shape, pixels = npy("s.npy")
+    assert shape == (8, 64) and min(pixels) >= 0 and max(pixels) <= 1
+    good = 0
+    for n in range(8):
+        lines = [sum(pixels[n * 64 + y * SIDE:n * 64 + (y + 1) * SIDE]) / SIDE for y in range(SIDE)]
+        good += min(lines[2 * label:2 * label + 2]) > 0.5 and sum(lines) - sum(lines[2 * label:2 * label + 2]) < 1.5
+    assert good >= 6, (label, good)
+
+# The same pictures by every method, batch and number of threads; at tolerance 0 to the bit.
+fields = ("seconds", "sequential_seconds", "sweeps", "network_evaluations", "sequential_evaluations", "max_error", "method", "reason")
+for sampler, steps in (("ddim", 25), ("ddpm", 100), ("dpm-solver++", 10), ("euler", 10), ("heun", 8)):
+    for model in ("codes", "pixels"):
+        common = ["generate", path(model), "--sampler", sampler, "--steps", steps, "--count", 3, "--json", "--threads", 1]
+        loop = run(*common, "--method", "sequential", "--samples", path("loop.npy"))
+        assert loop["reason"] == "sequential" and loop["network_evaluations"] == loop["sequential_evaluations"], loop
+        wanted = npy("loop.npy")
+        for method in ("newton", "quasi-newton", "picard", "auto"):
+            if model == "pixels" and method in ("newton", "quasi-newton"):
+                continue
+            for more in (["--tolerance", 1e-4], ["--tolerance", 0, "--window", 7, "--batch", 2, "--threads", 2]):
+                if more[1] == 0 and method == "auto":
+                    continue
+                told = run(*common, "--method", method, "--samples", path("m.npy"), "--compare", *more)
+                for field in fields:
+                    assert field in told, field
+                got = npy("m.npy")
+                far = max(abs(a - b) for a, b in zip(got[1], wanted[1]))
+                if more[1] == 0:
+                    assert got == wanted and told["max_error"] == 0, (sampler, model, method, told)
+                assert far < 0.03 and told["max_error"] < 0.05, (sampler, model, method, far, told)
+
+for guess in ("zero", "step"):
+    run("generate", path("codes"), "--method", "newton", "--guess", guess, "--steps", 20, "--count", 2, "--samples", path("g.npy"))
+noisy = ["generate", path("codes"), "--steps", 20, "--count", 5, "--eta", 0.5]
+done = subprocess.run([program] + [str(a) for a in noisy + ["--out", path("grid.png"), "--path", path("strip.png")]], capture_output=True)
+if b"no libpng" in done.stderr:
+    print("cli_generate: no libpng in this build, pictures are refused")
+else:
+    assert done.returncode == 0, done
+    assert png_size("grid.png") == (3 * 18 + 2, 2 * 18 + 2) and png_size("strip.png") == (16 * 18 + 2, 18 + 2)
+    first = content("grid.png")
+    run(*noisy, "--method", "newton", "--tolerance", 0, "--out", path("grid.png"))
+    assert content("grid.png") == first
+    run(*noisy, "--seed", 2, "--out", path("grid.png"))
+    assert content("grid.png") != first
+    run("generate", path("codes"), "--out", path("no", "where.png"), wanted=4)
+
+# Killed and resumed: the bits of the run that nobody stopped.
+for kind in ("vae", "denoiser"):
+    common = ["train", kind, *small, "--width", 48, "--epochs", 6, "--json"]
+    run(*common, "--save", path("whole"))
+    began, killed = time.time(), 0
+    for attempt in range(40):
+        resume = ["--resume", path("cut")] if os.path.exists(path("cut")) else []
+        process = subprocess.Popen([program] + [str(a) for a in common + ["--save", path("cut"), "--checkpoint-seconds", 0.01] + resume],
+                                   stdout=subprocess.DEVNULL)
+        try:
+            process.wait(timeout=chance.uniform(0.03, 0.12) if killed < 3 else None)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL if killed % 2 else signal.SIGTERM)
+            assert process.wait() in (-9, 143, 0)
+            killed += 1
+            continue
+        assert process.returncode == 0
+        break
+    assert content("cut") == content("whole"), (kind, killed)
+    os.remove(path("cut"))
+
+# Damaged models, in one line; refusals.
+whole = content("codes")
+for cut in (0, 7, 100, len(whole) // 2, len(whole) - 1):
+    with open(path("cut"), "wb") as file:
+        file.write(whole[:cut])
+    run("generate", path("cut"), wanted=5)
+    run("train", "denoiser", *small, "--latent", path("cut"), wanted=5)
+    run("train", "denoiser", *small, "--resume", path("cut"), wanted=5)
+assert "no denoiser" in run("generate", path("vae"), wanted=5)
+assert "no auto-encoder" in run("train", "denoiser", *small, "--latent", path("codes"), wanted=5)
+assert "classes" in run("generate", path("pixels"), "--class", 1, wanted=2)
+os.makedirs(path("large"))
+for name, magic, dims, count in (("train-images-idx3-ubyte", 2051, (64, 9, 9), 64 * 81), ("train-labels-idx1-ubyte", 2049, (64,), 64)):
+    with open(path("large", name), "wb") as file:
+        file.write(idx(magic, dims, bytes(count)))
+run("train", "denoiser", "--data", path("large"), "--batch", 64, "--width", 16, "--epochs", 1, "--save", path("large.m"), "--quiet")
+for method in ("newton", "quasi-newton"):
+    assert "at most 64" in run("generate", path("large.m"), "--method", method, wanted=2)
+run("generate", wanted=2)
+run("generate", path("none"), wanted=5)
+run("generate", path("codes"), "--class", 4, wanted=2)
+run("generate", path("codes"), "--sampler", "plms", wanted=2)
+run("generate", path("codes"), "--method", "fast", wanted=2)
+run("generate", path("codes"), "--steps", 101, wanted=2)
+run("generate", path("codes"), "--eta", 0.5, "--sampler", "ddpm", wanted=2)
+run("generate", path("codes"), "--samples", "-", wanted=2)
+run("train", "denoiser", *small, "--prediction", "noise", wanted=2)
+run("train", "vae", *small, "--latent", "many", wanted=2)
+print("cli_generate: all as it should be")
+PYTHON
