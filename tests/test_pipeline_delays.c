@@ -225,6 +225,24 @@ static void layerpipe_equals_a_loop_with_its_delays(void **state) {
         }
 }
 
+// W of a stage may come before I on the rank that runs both: of one step, of several, with an encoder and without.
+static void layerpipe_may_take_w_before_i(void **state) {
+    (void)state;
+    const dpcr_optimiser_options optimiser = adam();
+    const dpcr_pipeline_options options = {.size = sizeof options, .optimiser = &optimiser};
+    for (int64_t p = 1; p <= 3; p++)
+        for (int64_t stages = 1; stages <= 5; stages += 2)
+            for (int64_t each = 1; each <= 3; each++)
+                for (int which = 0; which < 4; which++) {
+                    dpcr_model_options o = resnet_options(each * stages, 9, which % 2 ? DPCR_F32 : DPCR_F64);
+                    if (which < 2) o.inputs = 0;
+                    check_delays(
+                        (dpcr_schedule_options){
+                            .kind = DPCR_SCHEDULE_LAYERPIPE, .ranks = p, .stages = stages, .microbatches = 5},
+                        &options, &o, 3, 1);
+                }
+}
+
 // ---- synchronous updates ----
 
 static void updates_and_clipping_are_one_process_s(void **state) {
@@ -276,6 +294,7 @@ int main(void) {
         cmocka_unit_test(pipedream_equals_a_loop_with_its_delays),
         cmocka_unit_test(double_buffered_weights_equal_a_loop_with_one_delay),
         cmocka_unit_test(layerpipe_equals_a_loop_with_its_delays),
+        cmocka_unit_test(layerpipe_may_take_w_before_i),
         cmocka_unit_test(updates_and_clipping_are_one_process_s),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

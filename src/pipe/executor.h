@@ -75,6 +75,7 @@ typedef struct dpcri_share {
     dpcri_stage layers;
     bool owner;        // runs W: has the gradient and updates
     bool alone;        // runs all of the stage's tasks
+    bool turns;        // and every I before its W, so that I may leave the adjoint states in the tape
     int64_t versions;  // weights kept at once
     int64_t newest;    // updates that the newest of them has seen
     char *ring;        // [versions][count]; NULL: the stage's own vector is the only version

@@ -48,7 +48,7 @@ static dpcr_status open_slot(dpcri_rank *rank, int64_t stage, int64_t i, dpcri_h
     size_t bytes;
     **slot = (dpcri_held){.memory = memory, .left = share->uses[i]};
     const int64_t rows = dpcri_table_extent(rank->table, rank->source, dpcri_table_global(rank->table, stage, i)).rows;
-    dpcri_stage_lay_out(&share->layers, rows, rank->table->halves[stage] ? 2 : 1, share->alone, memory, &(*slot)->kept,
+    dpcri_stage_lay_out(&share->layers, rows, rank->table->halves[stage] ? 2 : 1, share->turns, memory, &(*slot)->kept,
                         &bytes);
     return DPCR_OK;
 }
@@ -75,7 +75,7 @@ static dpcr_status size_slots(dpcri_rank *rank, dpcri_share *share, dpcr_error *
     for (int64_t k = 0; k < share->slots; k++) dpcri_free(rank->context, share->slot[k].memory);
     share->slots = share->free_count = 0;
     share->rows = rows;
-    if (dpcri_stage_lay_out(&share->layers, rows, parts, share->alone, NULL, &kept, &share->slot_bytes)) return DPCR_OK;
+    if (dpcri_stage_lay_out(&share->layers, rows, parts, share->turns, NULL, &kept, &share->slot_bytes)) return DPCR_OK;
     return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "pipeline: %lld rows of stage %lld do not fit", (long long)rows,
                       (long long)share->stage);
 }

@@ -147,6 +147,7 @@ static dpcr_status make_share(dpcri_rank *rank, int64_t stage, const dpcr_optimi
                            .end_unit = rank->first[position + 1],
                            .owner = at(rank->table, DPCRI_AT_W, stage) == rank->index,
                            .alone = is_alone(rank->table, stage)};
+    share->turns = share->alone && rank->table->schedule->semantics != DPCR_DELAYED;
     DPCR_TRY(dpcri_stage_create(&share->layers, rank->context, rank->model, share->first_unit, share->end_unit, error));
     DPCR_TRY(make_versions(rank, share, error));
     if (share->owner && rank->options.optimiser) DPCR_TRY(make_optimiser(rank, share, state, error));
