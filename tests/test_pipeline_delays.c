@@ -243,6 +243,30 @@ static void layerpipe_may_take_w_before_i(void **state) {
                 }
 }
 
+// Rank 2 has a message of a stage of which it runs nothing.
+static void messages_of_spread_stages_are_refused(void **state) {
+    (void)state;
+    static const char text[] = "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0\n1SEND_B0\n";
+    dpcr_context *context = make_context(1);
+    int64_t delay[2] = {0, 0};
+    const dpcr_schedule like = {
+        .stages = 2, .microbatches = 1, .chains = 1, .semantics = DPCR_DELAYED, .accumulate = 1, .delay = delay};
+    dpcr_schedule schedule;
+    must(dpcr_schedule_read(context, text, strlen(text), DPCR_NOTATION_NEW, &like, &schedule, error));
+    const dpcr_model_options o = resnet_options(3, 4, DPCR_F32);
+    dpcr_model *model = make_model(context, &o);
+    const dpcr_optimiser_options optimiser = adam();
+    const dpcr_pipeline_options options = {.size = sizeof options, .optimiser = &optimiser};
+    dpcr_pipeline *pipeline = NULL;
+    dpcr_error error = {0};
+    assert_int_equal(dpcr_pipeline_create(context, model, &schedule, &options, &pipeline, &error),
+                     DPCR_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(error.text, "sends"));
+    dpcr_schedule_free(context, &schedule);
+    dpcr_model_destroy(model);
+    dpcr_context_destroy(context);
+}
+
 // ---- synchronous updates ----
 
 static void updates_and_clipping_are_one_process_s(void **state) {
@@ -295,6 +319,7 @@ int main(void) {
         cmocka_unit_test(double_buffered_weights_equal_a_loop_with_one_delay),
         cmocka_unit_test(layerpipe_equals_a_loop_with_its_delays),
         cmocka_unit_test(layerpipe_may_take_w_before_i),
+        cmocka_unit_test(messages_of_spread_stages_are_refused),
         cmocka_unit_test(updates_and_clipping_are_one_process_s),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -71,6 +71,9 @@ dpcr_status dpcri_table_create(dpcr_context *context, const dpcr_schedule *sched
             DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "pipeline: no memory for the places of %zu tasks", cells));
     }
     find_places(table);
+    if (table->lowered && schedule->semantics == DPCR_DELAYED)
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                            "pipeline: sends and receives in a schedule whose stages may lie on several ranks each"));
     DPCR_TRY(check_places(table, error));
 done:
     if (status != DPCR_OK) dpcri_table_destroy(context, table);
