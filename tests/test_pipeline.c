@@ -151,10 +151,27 @@ static void networks_of_any_shape_give_one_process_bits(void **state) {
     dpcr_context_destroy(context);
 }
 
+// Halves of I travel as one message each, also where the row says itself when they go.
+static void halves_of_a_lowered_row_all_travel(void **state) {
+    (void)state;
+    static const char text[] =
+        "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0I0.1,0I0.2,0W0,0RECV_B1,0I1.1,0I1.2,0W1\n"
+        "1RECV_F0,1F0,1I0.1,1I0.2,1SEND_B0,1W0,1RECV_F1,1F1,1I1.1,1I1.2,1SEND_B1,1W1\n";
+    dpcr_context *context = make_context(1);
+    dpcr_schedule schedule;
+    must(dpcr_schedule_read(context, text, strlen(text), DPCR_NOTATION_NEW, NULL, &schedule, error));
+    const dpcr_model_options o = network(1, 4, 9, DPCR_F64);
+    fill_rows(&set, DPCR_F64, 7, PIXELS);
+    check_gradients(&o, &schedule, "lowered halves");
+    dpcr_schedule_free(context, &schedule);
+    dpcr_context_destroy(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_synchronous_schedule_gives_one_process_bits),
         cmocka_unit_test(networks_of_any_shape_give_one_process_bits),
+        cmocka_unit_test(halves_of_a_lowered_row_all_travel),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

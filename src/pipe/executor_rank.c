@@ -291,7 +291,10 @@ static dpcr_status run_action(dpcri_rank *rank, const dpcr_action *a, double *st
         case DPCR_TASK_B: DPCR_TRY(do_both(rank, share, slot, i, start, stop, error)); break;
         case DPCR_TASK_SEND_F: DPCR_TRY(give_activation(rank, share, slot, i, false, error)); break;
         case DPCR_TASK_RECV_F: DPCR_TRY(take_activation(rank, share, slot, i, error)); break;
-        case DPCR_TASK_SEND_B: DPCR_TRY(give_error(rank, share, slot, i, 0, false, error)); break;
+        case DPCR_TASK_SEND_B:
+            for (int part = 0; part < slot->kept.parts; part++)
+                DPCR_TRY(give_error(rank, share, slot, i, part, false, error));
+            break;
         case DPCR_TASK_RECV_B: DPCR_TRY(take_error(rank, share, slot, i, error)); break;
         default: break;
     }
