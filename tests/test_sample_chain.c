@@ -321,6 +321,8 @@ static void refusals_are_in_words(void **state) {
     REFUSED(clip, -1, "clip -1");
     REFUSED(noise.steps, -3, "-3 steps");
     REFUSED(noise.beta_first, 0.5, "beta from 0.5");
+    REFUSED(noise.beta_first, 1e-17, "2.3e-16");  // sigma would be 0
+    REFUSED(noise.beta_last, 0.99, "2.3e-308");   // alpha would
     REFUSED(first_sample, UINT32_MAX, "first_sample");
     good.kind = DPCR_SAMPLER_DDPM;
     REFUSED(eta, 0.5, "ddim's alone");

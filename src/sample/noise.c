@@ -2,6 +2,7 @@
 // Noise schedules and the times that samplers visit. Sources: Ho, Jain, Abbeel (arXiv 2006.11239) for the linear
 // schedule, Nichol, Dhariwal (2102.09672) for the cosine one, Lin et al. (2305.08891) for the names of the spacings,
 // Karras et al. (2206.00364) for theirs. docs/diffusion.md.
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -68,25 +69,6 @@ dpcr_status dpcr_sampler_find(const char *name, dpcr_sampler_kind *kind, dpcr_er
     return status;
 }
 
-dpcr_status dpcri_noise_options_fill(const dpcr_noise_options *options, dpcr_noise_options *filled, dpcr_error *error) {
-    *filled = *options;
-    filled->size = sizeof *filled;
-    if (filled->steps == 0) filled->steps = 1000;
-    if (filled->beta_first == 0) filled->beta_first = 1e-4;
-    if (filled->beta_last == 0) filled->beta_last = 0.02;
-    if ((unsigned)filled->kind >= DPCR_NOISE_COUNT)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "noise schedule: kind is %d, wanted a named one",
-                          (int)filled->kind);
-    if (filled->steps < 1 || filled->steps > DPCRI_MOST_TIMES)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "noise schedule: %lld steps, wanted 1 to %d",
-                          (long long)filled->steps, DPCRI_MOST_TIMES);
-    if (!(filled->beta_first > 0 && filled->beta_first <= filled->beta_last && filled->beta_last < 1))
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                          "noise schedule: beta from %g to %g, wanted 0 < beta_first <= beta_last < 1",
-                          filled->beta_first, filled->beta_last);
-    return DPCR_OK;
-}
-
 static double cosine_abar(double part) {
     const double c = cos((part + 0.008) / 1.008 * 1.57079632679489661923);
     return c * c;
@@ -107,6 +89,37 @@ void dpcri_noise_fill(const dpcr_noise_options *filled, double *beta, double *ab
         if (beta) beta[t] = b;
         if (abar) abar[t] = product;
     }
+}
+
+// Samplers divide by sigma of the first time and by alpha of the last.
+static bool stays_inside(const dpcr_noise_options *filled) {
+    double least = 1;
+    for (int64_t t = 0; t < filled->steps; t++) least *= 1 - beta_at(filled, t);
+    return beta_at(filled, 0) > DBL_EPSILON && least >= DBL_MIN;
+}
+
+dpcr_status dpcri_noise_options_fill(const dpcr_noise_options *options, dpcr_noise_options *filled, dpcr_error *error) {
+    *filled = *options;
+    filled->size = sizeof *filled;
+    if (filled->steps == 0) filled->steps = 1000;
+    if (filled->beta_first == 0) filled->beta_first = 1e-4;
+    if (filled->beta_last == 0) filled->beta_last = 0.02;
+    if ((unsigned)filled->kind >= DPCR_NOISE_COUNT)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "noise schedule: kind is %d, wanted a named one",
+                          (int)filled->kind);
+    if (filled->steps < 1 || filled->steps > DPCRI_MOST_TIMES)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "noise schedule: %lld steps, wanted 1 to %d",
+                          (long long)filled->steps, DPCRI_MOST_TIMES);
+    if (!(filled->beta_first > 0 && filled->beta_first <= filled->beta_last && filled->beta_last < 1))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "noise schedule: beta from %g to %g, wanted 0 < beta_first <= beta_last < 1",
+                          filled->beta_first, filled->beta_last);
+    if (!stays_inside(filled))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "noise schedule: beta from %g to %g in %lld steps, wanted more than 2.3e-16 at first, and a "
+                          "product of 1 - beta of 2.3e-308 or more",
+                          filled->beta_first, filled->beta_last, (long long)filled->steps);
+    return DPCR_OK;
 }
 
 dpcr_status dpcr_noise_fill(const dpcr_noise_options *options, double *beta, double *abar, dpcr_error *error) {
