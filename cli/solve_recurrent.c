@@ -14,6 +14,8 @@ enum {
     KEY_H0,
     KEY_C0,
     KEY_LENGTHS,
+    KEY_RESETS,
+    KEY_RECOMPUTE,
     KEY_OUTPUT,
     KEY_FINAL,
     KEY_FINAL_C,
@@ -27,7 +29,8 @@ typedef struct recurrent {
     cli_common common;
     cli_solver solver;
     dpcr_recurrent_kind kind;
-    const char *weights, *prefix, *lengths, *output, *final, *final_c, *grads;
+    bool recompute;
+    const char *weights, *prefix, *lengths, *resets, *output, *final, *final_c, *grads;
     const char *input, *h0, *c0, *grad_output, *grad_final, *grad_final_c;
 } recurrent;
 
@@ -41,6 +44,8 @@ static const struct argp_option recurrent_options[] = {
     {"c0", KEY_C0, "FILE", 0, "The same of an LSTM's cells [layers directions][B][hidden]", 0},
     {"lengths", KEY_LENGTHS, "FILE|N,N,...", 0, "Steps of each sequence; beyond them outputs are 0 (default: all T)",
      0},
+    {"resets", KEY_RESETS, "FILE", 0, "[T][B], not 0 where a new sequence begins: the state before it is zero", 0},
+    {"recompute", KEY_RECOMPUTE, NULL, 0, "Going back, make again what the gates were instead of storing it", 0},
     {"output", KEY_OUTPUT, "FILE.npy", 0, "y [T][B][directions H]; '-' for standard output", 0},
     {"final", KEY_FINAL, "FILE.npy", 0, "Last states [layers directions][B][H]", 0},
     {"final-c", KEY_FINAL_C, "FILE.npy", 0, "The same of an LSTM's cells", 0},
@@ -60,6 +65,8 @@ static error_t parse_recurrent(int key, char *arg, struct argp_state *state) {
         case KEY_H0: r->h0 = arg; return 0;
         case KEY_C0: r->c0 = arg; return 0;
         case KEY_LENGTHS: r->lengths = arg; return 0;
+        case KEY_RESETS: r->resets = arg; return 0;
+        case KEY_RECOMPUTE: r->recompute = true; return 0;
         case KEY_OUTPUT: r->output = arg; return 0;
         case KEY_FINAL: r->final = arg; return 0;
         case KEY_FINAL_C: r->final_c = arg; return 0;
@@ -81,9 +88,10 @@ typedef struct work {
     dpcr_context *context;
     dpcr_recurrent *network;
     dpcr_recurrent_plan *plan;
-    dpcr_tensors files[FILES], length_file;
+    dpcr_tensors files[FILES], length_file, reset_file;
     const dpcr_array *given[FILES];
     int64_t *lengths;
+    unsigned char *resets;
     dpcr_recurrent_pass pass;
     dpcr_recurrent_gradients gradients;
     void *workspace, *tape;
@@ -160,6 +168,22 @@ static int read_lengths(const recurrent *r, work *w) {
     return CLI_DONE;
 }
 
+static int read_resets(const recurrent *r, work *w) {
+    const int64_t T = w->pass.x.shape[0], B = w->pass.x.shape[1];
+    const dpcr_array *array = NULL;
+    if (!r->resets) return CLI_DONE;
+    const int status = cli_array_read(w->context, "resets", r->resets, &w->reset_file, &array);
+    if (status) return status;
+    if (array->ndim != 2 || array->shape[0] != T || array->shape[1] != B)
+        return cli_fail(CLI_INPUT, "--resets has another shape than the input's steps: wanted [%lld][%lld]",
+                        (long long)T, (long long)B);
+    w->resets = calloc((size_t)(T * B) + 1, 1);
+    if (!w->resets) return cli_fail_memory("the resets");
+    for (int64_t i = 0; i < T * B; i++) w->resets[i] = cli_array_get(array, i) != 0;
+    w->pass.resets = w->resets;
+    return CLI_DONE;
+}
+
 static bool make_array(dpcr_dtype dtype, int64_t a, int64_t b, int64_t c, bool wanted, dpcr_array *array) {
     return !wanted || cli_array_create(dtype, 3, (const int64_t[]){a, b, c}, array);
 }
@@ -194,7 +218,9 @@ static int make_arrays(const recurrent *r, work *w) {
                       make_array(o->dtype, T, B, o->inputs, back, &w->gradients.x) &&
                       make_array(o->dtype, N, B, H, back, &w->gradients.h0) &&
                       make_array(o->dtype, N, B, C, back && lstm, &w->gradients.c0);
-    return made ? read_lengths(r, w) : cli_failed();
+    if (!made) return cli_failed();
+    status = read_lengths(r, w);
+    return status ? status : read_resets(r, w);
 }
 
 // ---- running ----
@@ -205,6 +231,8 @@ static int make_plan(const recurrent *r, work *w) {
                                                  .batch = w->pass.x.shape[1],
                                                  .training = goes_back(r),
                                                  .packed = w->pass.lengths != NULL,
+                                                 .resets = w->pass.resets != NULL,
+                                                 .recompute = r->recompute,
                                                  .solve = r->solver.options,
                                                  .sample = &w->pass};
     dpcr_error error = {0};
@@ -343,7 +371,9 @@ static void release(work *w) {
     if (w->tape) cli_release(w->tape);
     free(w->reports);
     free(w->back_reports);
+    dpcr_tensors_free(w->context, &w->reset_file);
     free(w->lengths);
+    free(w->resets);
 }
 
 static int run(dpcr_context *context, const recurrent *r) {
@@ -364,7 +394,8 @@ static int run(dpcr_context *context, const recurrent *r) {
 static int refuse(const recurrent *r) {
     const char *const kind = dpcr_recurrent_kind_name(r->kind);
     const char *const outputs[] = {r->output, r->final, r->final_c, r->grads};
-    const char *const inputs[] = {r->input, r->h0, r->c0, r->grad_output, r->grad_final, r->grad_final_c, r->lengths};
+    const char *const inputs[] = {r->input,      r->h0,           r->c0,      r->grad_output,
+                                  r->grad_final, r->grad_final_c, r->lengths, r->resets};
     const bool lstm = r->kind == DPCR_LSTM, back = r->grad_output || r->grad_final || r->grad_final_c;
     int from_stdin = 0, to_stdout = 0;
     if (!r->weights) return cli_fail(CLI_USAGE, "no --weights: wanted a safetensors file of %s", kind);
@@ -379,6 +410,7 @@ static int refuse(const recurrent *r) {
     for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; i++) from_stdin += inputs[i] && !strcmp(inputs[i], "-");
     for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++) to_stdout += outputs[i] && !strcmp(outputs[i], "-");
     to_stdout += r->common.json + (r->common.csv && !strcmp(r->common.csv, "-"));
+    if (r->recompute && !r->grads) return cli_fail(CLI_USAGE, "--recompute is of going back: it wants --grads");
     if (from_stdin > 1) return cli_fail(CLI_USAGE, "standard input ('-') holds one array only");
     if (to_stdout > 1) return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or '-')");
     if (r->grads && !strcmp(r->grads, "-")) return cli_fail(CLI_USAGE, "--grads wants a file");

@@ -106,8 +106,22 @@ for file in sorted(glob.glob(os.path.join(fixtures, "recurrent_*.safetensors")))
         runs += 1
 assert runs >= 87
 
+# A reset after step 3 is two sequences; what is made again has the same bits.
 file = os.path.join(fixtures, "recurrent_gru_plain.safetensors")
 t = safetensors(file)
+T, B, I = t["x"][0]
+H = t["h0"][0][2]
+marks = put("marks.npy", ([T, B], [float(i // B == 3) for i in range(T * B)]))
+arguments = ["gru", "--weights", file, "--input", put("x.npy", t["x"]), "--h0", put("h0.npy", t["h0"]), "--resets", marks, "--output", path("y.npy"),
+             "--grad-output", put("gy.npy", t["grad.y"]), "--grads", path("g.safetensors"), "--json"]
+stored = json.loads(run(*arguments))
+whole, grads = get("y.npy")[1], safetensors(path("g.safetensors"))
+again = json.loads(run(*arguments, "--recompute"))
+assert get("y.npy")[1] == whole and safetensors(path("g.safetensors")) == grads
+assert stored["tape_bytes"] >= T * B * 4 * H * 8 and again["tape_bytes"] == 0, (stored, again)
+run("gru", "--weights", file, "--input", put("x.npy", ([T - 3, B, I], t["x"][1][3 * B * I:])), "--output", path("y.npy"), "--quiet")
+assert get("y.npy")[1] == whole[3 * B * H:]
+near("resets", ([3, B, H], whole[:3 * B * H]), ([3, B, H], t["y"][1][:3 * B * H]), 1e-10)
 x = put("x.npy", t["x"])
 out = run("gru", "--weights", file, "--input", "-", "--h0", put("h0.npy", t["h0"]), "--output", "-", "--quiet", data=npy(*t["x"]))
 near("stdout", read(out), t["y"], 1e-10)
@@ -129,6 +143,8 @@ for arguments, status, part in (
         (["linear", "--A", x, "--b", x, "--z0", "gru", "--output", path("z.npy")], 5, "gru"),
         (usual + ["--lengths", "7,7"], 5, "has 2 numbers: wanted 3"),
         (usual + ["--lengths", "7,8,1"], 5, "is 8: wanted 0..7"),
+        (usual + ["--resets", x], 5, "--resets has another shape than the input's steps: wanted [7][3]"),
+        (usual + ["--recompute"], 2, "it wants --grads"),
         (usual + ["--weights", path("none")], 5, "No such file"),
         (usual + ["--weights", x], 5, "header"),
         (usual + ["--output", path("no/y.npy")], 4, "no/y.npy"),

@@ -11,6 +11,7 @@
 
 #include "base/random.h"
 #include "recurrent_job.h"
+#include "sampled.h"
 
 static void open_as(job *j, dpcr_recurrent_plan_options options, dpcr_solve_options solve) {
     dpcr_error error = {0};
@@ -160,6 +161,7 @@ static void test_resets_equal_separate(void **state) {
     dpcr_context *context = make_context(2);
     for (size_t k = 0; k < CELLS; k++)
         for (int packed = 0; packed < 2; packed++) {
+            if (!sampled((int64_t)(2 * k) + packed)) continue;
             dpcr_recurrent_options options = cell_of(k, 3, 9);
             options.dtype = DPCR_F64;
             options.layers = 2;
@@ -389,6 +391,8 @@ static void test_recompute(void **state) {
     for (size_t k = 0; k < CELLS; k++)
         for (int form = 0; form < 2; form++)
             for (int m = -1; m < METHODS; m++) {
+                static int64_t runs;
+                if (!sampled(runs++)) continue;
                 if (m == 1 && k % 3 != (size_t)form) continue;  // newton is slow
                 dpcr_recurrent_options options = cell_of(k, 3, 11);
                 options.layers = 2;
