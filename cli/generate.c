@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "frechet.h"
 #include "generate.h"
 #include "picture.h"
 
@@ -26,13 +27,17 @@ enum {
     KEY_PATH,
     KEY_SAMPLES,
     KEY_COMPARE,
+    KEY_SCALED,
+    KEY_EVALUATE,
+    KEY_DATA,
 };
 
 typedef struct generate {
     cli_common common;
     generation run;
-    const char *file, *out, *path, *samples;
+    const char *file, *out, *path, *samples, *classifier, *data;
     bool clip_given;
+    cli_quality quality;
 } generate;
 
 static const struct argp_option generate_options[] = {
@@ -50,6 +55,8 @@ static const struct argp_option generate_options[] = {
     {"window", KEY_WINDOW, "W", 0, "Steps solved at once (default: all)", 0},
     {"tolerance", KEY_TOLERANCE, "T", 0, "Of a step, absolute and relative (default 1e-3); 0: until the bits repeat",
      0},
+    {"scaled", KEY_SCALED, NULL, 0,
+     "The tolerance in units of each step's noise, as ParaDiGMS has it (there 0.1); the reason is then 'scaled'", 0},
     {"guess", KEY_GUESS, "NAME", 0, "Where the steps start: state (default), zero, step", 0},
     {"max-sweeps", KEY_SWEEPS, "N", 0, "Then the rest is done in order (default 100)", 0},
     {"class", KEY_CLASS, "K", 0, "Of a model trained --conditional (default: none)", 0},
@@ -57,6 +64,11 @@ static const struct argp_option generate_options[] = {
     {"out", KEY_OUT, "FILE", 0, "The pictures in a grid, PNG", 0},
     {"path", KEY_PATH, "FILE", 0, "The first picture on its way, PNG", 0},
     {"samples", KEY_SAMPLES, "FILE", 0, "The pictures as npy, [C][pixels], 0 to 1", 0},
+    {"evaluate", KEY_EVALUATE, "CLASSIFIER", 0,
+     "Frechet distance, precision and recall against held-out images, on the features of this network of 'train "
+     "mlp|resnet'",
+     0},
+    {"data", KEY_DATA, "NAME|DIR", 0, "Held-out images of --evaluate (default fashion-mnist)", 0},
     {"compare", KEY_COMPARE, NULL, 0, "Run the steps in order too: time and largest difference", 0},
     {0},
 };
@@ -77,6 +89,9 @@ static error_t parse_generate(int key, char *arg, struct argp_state *state) {
         case KEY_PATH: t->path = arg; return 0;
         case KEY_SAMPLES: t->samples = arg; return 0;
         case KEY_COMPARE: g->compare = true; return 0;
+        case KEY_EVALUATE: t->classifier = arg; return 0;
+        case KEY_DATA: t->data = arg; return 0;
+        case KEY_SCALED: g->scaled = true; return 0;
         case KEY_CLIP:
             t->clip_given = true;
             return taken(cli_read_double("--clip", arg, 0, HUGE_VAL, &g->sampler.clip));
@@ -163,12 +178,26 @@ static int write_path(const generate *t) {
     return status;
 }
 
-static int write_pictures(const generate *t) {
+static int evaluate(generate *t, const float *pictures) {
+    dpcr_dataset data = {0};
+    const dpcr_diffusion_options *o = dpcr_diffusion_get_options(t->run.model);
+    int status = cli_data_read(t->run.context, t->data, "t10k", 0, 0, &data);
+    if (status) return status;
+    if (data.rows != o->rows || data.cols != o->cols)
+        status = cli_fail(CLI_INPUT, "'%s' has images of %lld x %lld, the model makes %lld x %lld", t->data,
+                          (long long)data.rows, (long long)data.cols, (long long)o->rows, (long long)o->cols);
+    if (!status)
+        status = cli_quality_measure(t->run.context, t->classifier, &data, t->run.count, pictures, &t->quality);
+    dpcr_dataset_free(t->run.context, &data);
+    return status;
+}
+
+static int write_pictures(generate *t) {
     const dpcr_diffusion_options *o = dpcr_diffusion_get_options(t->run.model);
     const int64_t count = t->run.count, shape[2] = {count, o->rows * o->cols};
     dpcr_error error = {0};
     int status = CLI_DONE;
-    if (!t->out && !t->samples) return CLI_DONE;
+    if (!t->out && !t->samples && !t->classifier) return CLI_DONE;
     float *x = pictures_of(t, count, t->run.samples);
     if (!x) return CLI_RESOURCES;
     if (t->out) {
@@ -179,6 +208,7 @@ static int write_pictures(const generate *t) {
     const dpcr_array all = dpcr_array_make(x, DPCR_F32, 2, shape);
     if (!status && t->samples && dpcr_npy_write(t->samples, &all, &error) != DPCR_OK)
         status = cli_fail_error(&error, CLI_WRITING);
+    if (!status && t->classifier) status = evaluate(t, x);
     cli_release(x);
     return status;
 }
@@ -197,6 +227,7 @@ static int tell(const generate *t) {
     cli_set_text(&r, "method", cli_sampling_method_name(g->method));
     cli_set_text(&r, "reason", dpcr_reason_name(g->reason));
     cli_set_real(&r, "tolerance", g->tolerance);
+    cli_set_bool(&r, "scaled", g->scaled);
     cli_set_int(&r, "window", g->solve.window ? g->solve.window : g->sampler.steps);
     cli_set_real(&r, "seconds", g->seconds);
     cli_set_real(&r, "noise_seconds", g->noise_seconds);
@@ -207,6 +238,9 @@ static int tell(const generate *t) {
     cli_set_int(&r, "sequential_evaluations", g->sequential_evaluations);
     cli_set(&r, "max_error", g->compare ? cli_json_real(g->max_error) : json_null());
     cli_set(&r, "error_estimate", g->error_estimate >= 0 ? cli_json_real(g->error_estimate) : json_null());
+    cli_set(&r, "frechet_distance", t->classifier ? cli_json_real(t->quality.frechet_distance) : json_null());
+    if (t->classifier) cli_set_real(&r, "precision", t->quality.precision);
+    if (t->classifier) cli_set_real(&r, "recall", t->quality.recall);
     cli_set_int(&r, "seed", (int64_t)t->common.seed);
     cli_set_int(&r, "threads", dpcr_context_threads(g->context));
     cli_set_text(&r, "sentence", g->sentence);
@@ -220,6 +254,9 @@ static int tell(const generate *t) {
     if (g->compare)
         cli_say(&t->common, "in order: %.3f s, largest difference of a state %.3g\n", g->sequential_seconds,
                 g->max_error);
+    if (t->classifier)
+        cli_say(&t->common, "Frechet distance %.4f, precision %.3f, recall %.3f\n", t->quality.frechet_distance,
+                t->quality.precision, t->quality.recall);
     const int status = cli_finish(&t->common, &r, CLI_DONE);
     cli_result_destroy(&r);
     return status;
@@ -266,6 +303,7 @@ static int run(generate *t) {
 
 int cli_verb_generate(int argc, char **argv) {
     generate t = {.common = CLI_COMMON_DEFAULTS,
+                  .data = CLI_FASHION_MNIST,
                   .run = {.sampler = {.size = sizeof(dpcr_sampler_options),
                                       .kind = DPCR_SAMPLER_DDIM,
                                       .spacing = (dpcr_spacing)SPACING_UNSET},

@@ -34,12 +34,15 @@ typedef struct batch_run {
     dpcr_sampler *sampler;
     int64_t first, rows;
     dpcr_array z0, z, loop;
+    double *scale;  // [length], with `scaled`
 } batch_run;
 
 static void worst_reason(generation *g, dpcr_reason reason) {
     const bool first = g->reason == 0, failed = reason < 0 && (g->reason > 0 || reason < g->reason);
-    const bool finished = g->reason > 0 && (reason == DPCR_REASON_FALLBACK ||
-                                            (reason == DPCR_REASON_RESIDUAL_ONLY && g->reason != DPCR_REASON_FALLBACK));
+    const bool finished =
+        g->reason > 0 &&
+        (reason == DPCR_REASON_FALLBACK ||
+         ((reason == DPCR_REASON_RESIDUAL_ONLY || reason == DPCR_REASON_SCALED) && g->reason != DPCR_REASON_FALLBACK));
     if (first || failed || finished) g->reason = reason;
 }
 
@@ -70,6 +73,7 @@ static int solve(batch_run *b) {
     int64_t rows = 0, products = 0, calls = 0;
     options.atol = options.rtol = g->tolerance > 0 ? g->tolerance : -1;
     options.start = &b->z0;
+    options.step_scale = b->scale;
     options.backward = DPCR_SCHEME_SEQUENTIAL;  // there is no way back
     const int status = execute(b, &options, &b->z, &report);
     if (status) return status;
@@ -149,12 +153,18 @@ static int run_batch(generation *g, int64_t first, int64_t rows) {
                           (!g->compare || cli_array_create(DPCR_F32, 3, shape, &b.loop));
         status = made ? CLI_DONE : CLI_RESOURCES;
     }
+    if (!status && g->scaled) {
+        b.scale = cli_allocate((size_t)dpcr_sampler_steps(b.sampler)->length * sizeof *b.scale);
+        if (!b.scale) status = cli_fail_memory("the steps' scales");
+        if (!status) dpcr_sampler_scale(b.sampler, b.scale, NULL);
+    }
     dpcr_error error = {0};
     if (!status && dpcr_sampler_start(b.sampler, NULL, &b.z0, &error) != DPCR_OK)
         status = cli_fail_error(&error, CLI_COMPUTING);
     if (!status) status = solve(&b);
     if (!status) keep(&b);
     if (!status && g->compare) status = compare(&b);
+    cli_release(b.scale);
     cli_array_destroy(&b.z0);
     cli_array_destroy(&b.z);
     cli_array_destroy(&b.loop);

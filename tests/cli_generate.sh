@@ -140,6 +140,18 @@ else:
     assert content("grid.png") != first
     run("generate", path("codes"), "--out", path("no", "where.png"), wanted=4)
 
+# Quality on a classifier's features: pictures of all classes are nearer to the data than those of one; the loop's and Newton's alike.
+run("train", "resnet", "--data", path("data"), "--layers", 8, "--width", 8, "--epochs", 4, "--threads", 1, "--save", path("judge"), "--quiet")
+judged = ["generate", path("codes"), "--count", 100, "--evaluate", path("judge"), "--data", path("data"), "--json", "--steps"]
+good = run(*judged, 20, "--method", "sequential")
+newton = run(*judged, 20, "--method", "newton")
+scaled = run(*judged, 20, "--method", "picard", "--scaled", "--tolerance", 0.1)
+one = run(*judged, 20, "--method", "sequential", "--class", 0)
+assert 0 <= good["frechet_distance"] < 0.7 * one["frechet_distance"] and one["recall"] < good["recall"], (good, one)
+assert abs(good["frechet_distance"] - newton["frechet_distance"]) < 0.02 * good["frechet_distance"] + 1e-3, (good, newton)
+assert good["precision"] > 0.1 and 0 <= good["recall"] <= 1 and scaled["reason"] == "scaled", (good, scaled)
+run("generate", path("codes"), "--evaluate", path("vae"), "--data", path("data"), wanted=5)
+
 # Killed and resumed: the bits of the run that nobody stopped.
 for kind in ("vae", "denoiser"):
     common = ["train", kind, *small, "--width", 48, "--epochs", 6, "--json"]

@@ -292,6 +292,56 @@ static void a_denoiser_that_explodes_ends_as_the_loop(void **state) {
     dpcr_context_destroy(context);
 }
 
+// ParaDiGMS's rule: residuals in units of each step's noise; a reason of its own, and the tolerance is kept in those
+// units.
+static void tolerances_in_units_of_the_noise(void **state) {
+    (void)state;
+    dpcr_context *context = sampling_context(1);
+    formula f = {.width = W, .dtype = DPCR_F64, .gain = 0.2};
+    for (int i = 0; i < VARIANTS; i++) {
+        const dpcr_sampler_options options = options_of(&variants[i]);
+        dpcr_sampler *sampler = make(context, &f, &variants[i], &options, B);
+        double scale[N];
+        assert_int_equal(dpcr_sampler_scale(sampler, scale, NULL), DPCR_OK);
+        for (int l = 0; l < N; l++) {
+            double variance = 0;
+            assert_int_equal(dpcr_sampler_step(sampler, l, NULL, &variance, NULL), DPCR_OK);
+            assert_true(scale[l] > 0 && (variants[i].kind != DPCR_SAMPLER_DDPM || variance == 0 ||
+                                         fabs(scale[l] - sqrt(variance)) < 1e-15));
+        }
+        const dpcr_solve_options in_order = by_method(DPCR_METHOD_SEQUENTIAL);
+        solved loop = solve_sampler(context, sampler, &in_order, NULL);
+        dpcr_solve_options by = by_method(DPCR_METHOD_PICARD);
+        by.atol = by.rtol = 1e-5;
+        by.window = 10;
+        solved coarse = solve_sampler(context, sampler, &by, NULL);
+        by.step_scale = scale;
+        solved got = solve_sampler(context, sampler, &by, NULL);
+        assert_int_equal(coarse.report.reason, DPCR_REASON_RESIDUAL_ONLY);
+        assert_int_equal(got.report.reason, DPCR_REASON_SCALED);
+        assert_true(got.report.evaluations >= coarse.report.evaluations);
+        assert_true(path_distance(&got, &loop) < 0.05);
+        for (int l = 0; l < N; l++) scale[l] = 1;
+        solved same = solve_sampler(context, sampler, &by, NULL);
+        assert_memory_equal(same.z, coarse.z, path_bytes(&same));
+        scale[3] = -1;
+        dpcr_solve_plan *plan = NULL;
+        dpcr_error error = {0};
+        assert_int_equal(dpcr_solve_plan_create(context, dpcr_sampler_steps(sampler), &by, &plan, &error),
+                         DPCR_ERROR_ARGUMENT);
+        assert_non_null(strstr(error.text, "step 3 is -1"));
+        by.method = DPCR_METHOD_OVERLAP;
+        assert_int_equal(dpcr_solve_plan_create(context, dpcr_sampler_steps(sampler), &by, &plan, &error),
+                         DPCR_ERROR_UNSUPPORTED);
+        path_free(&loop);
+        path_free(&coarse);
+        path_free(&got);
+        path_free(&same);
+        dpcr_sampler_destroy(sampler);
+    }
+    dpcr_context_destroy(context);
+}
+
 static int abort_predict(void *user, int64_t rows, const void *x, const double *times, const int64_t *sequences,
                          void *m) {
     (void)user, (void)rows, (void)x, (void)times, (void)sequences, (void)m;
@@ -419,6 +469,7 @@ int main(void) {
         cmocka_unit_test(noise_is_normal),
         cmocka_unit_test(known_places_stay),
         cmocka_unit_test(a_denoiser_that_explodes_ends_as_the_loop),
+        cmocka_unit_test(tolerances_in_units_of_the_noise),
         cmocka_unit_test(refusals_are_in_words),
         cmocka_unit_test(refused_memory_leaks_nothing),
     };

@@ -147,6 +147,10 @@ DPCR_API dpcr_status dpcr_sampler_noise(const dpcr_sampler *sampler, const dpcr_
 DPCR_API dpcr_status dpcr_sampler_step(const dpcr_sampler *sampler, int64_t step, double *time, double *variance,
                                        dpcr_error *error);
 
+// scale [N - skip] for dpcr_solve_options.step_scale: the deviation of the noise that each step has, or would have with
+// eta = 1 (ParaDiGMS's measure); a step without any takes the former's.
+DPCR_API dpcr_status dpcr_sampler_scale(const dpcr_sampler *sampler, double *scale, dpcr_error *error);
+
 // Rows given to the denoiser since the sampler was made (or since it was reset), those for Jacobians apart: a Jacobian
 // counts `width` products besides its row. And calls of the denoiser, one after another.
 DPCR_API void dpcr_sampler_counts(const dpcr_sampler *sampler, int64_t *rows, int64_t *products, int64_t *calls);

@@ -160,6 +160,7 @@ typedef enum dpcr_reason {
     DPCR_REASON_RESIDUAL_ONLY = 2,   // residuals below the tolerance; no error estimate could confirm it
     DPCR_REASON_EXACT = 3,           // the loop's result by construction: equal numbers, the sign of a zero aside
     DPCR_REASON_SEQUENTIAL = 4,      // the method was the loop
+    DPCR_REASON_SCALED = 6,          // residuals below the tolerance in units of each step's scale (step_scale)
     DPCR_REASON_FALLBACK = 5,        // the budget was spent: finished in order from the locked prefix
     DPCR_REASON_NOT_CONVERGED = -1,  // the budget was spent and `no_fallback` was set
     DPCR_REASON_NONFINITE = -2  // the chain itself leaves the finite numbers, as a sweep found: what follows is the
@@ -198,6 +199,10 @@ typedef struct dpcr_solve_options {
     dpcr_planning planning;   // how AUTO is decided
     double planning_seconds;  // MEASURE: budget; default 1
     const dpcr_array *start;  // [B][w] or NULL: a typical z0, where plan_create tries the chain; read by it alone
+    // [L] or NULL: the tolerances of step l are step_scale[l] times atol and rtol (ParaDiGMS: the deviation of the
+    // step's noise), so what is locked is right in each step's own units only, and the reason is DPCR_REASON_SCALED.
+    // The caller's, must outlive the plan. Methods of sweeps.
+    const double *step_scale;
 } dpcr_solve_options;
 
 typedef struct dpcr_solve_plan dpcr_solve_plan;

@@ -483,6 +483,17 @@ dpcr_status dpcr_sampler_step(const dpcr_sampler *sampler, int64_t step, double 
     return DPCR_OK;
 }
 
+dpcr_status dpcr_sampler_scale(const dpcr_sampler *sampler, double *scale, dpcr_error *error) {
+    if (!sampler || !scale) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sampler_scale: sampler or scale is NULL");
+    double former = 1;
+    for (int64_t l = 0; l < sampler->chain.length; l++) {
+        const double variance = sampler->steps[l].variance;
+        if (variance > 0) former = sqrt(variance);
+        scale[l] = former;
+    }
+    return DPCR_OK;
+}
+
 void dpcr_sampler_counts(const dpcr_sampler *sampler, int64_t *rows, int64_t *products, int64_t *calls) {
     if (rows) *rows = sampler ? sampler->rows : 0;
     if (products) *products = sampler ? sampler->products : 0;

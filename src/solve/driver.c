@@ -111,8 +111,9 @@ void dpcri_record_sweep(dpcri_run *run, double residual, const double *by_sequen
 
 // The worst of a batch: failures first, then what was finished in order, then the weaker claim.
 static dpcr_reason worst_reason(const int *reason, int64_t batch) {
-    static const int order[] = {DPCR_REASON_NONFINITE,     DPCR_REASON_NOT_CONVERGED, DPCR_REASON_FALLBACK,
-                                DPCR_REASON_RESIDUAL_ONLY, DPCR_REASON_CONVERGED,     DPCR_REASON_EXACT};
+    static const int order[] = {DPCR_REASON_NONFINITE, DPCR_REASON_NOT_CONVERGED, DPCR_REASON_FALLBACK,
+                                DPCR_REASON_SCALED,    DPCR_REASON_RESIDUAL_ONLY, DPCR_REASON_CONVERGED,
+                                DPCR_REASON_EXACT};
     for (size_t i = 0; i < sizeof order / sizeof *order; i++)
         for (int64_t b = 0; b < batch; b++)
             if (reason[b] == order[i]) return (dpcr_reason)order[i];

@@ -46,6 +46,7 @@ const char *dpcr_reason_name(dpcr_reason reason) {
     switch (reason) {
         case DPCR_REASON_CONVERGED: return "converged";
         case DPCR_REASON_RESIDUAL_ONLY: return "residual-only";
+        case DPCR_REASON_SCALED: return "scaled";
         case DPCR_REASON_EXACT: return "exact";
         case DPCR_REASON_SEQUENTIAL: return "sequential";
         case DPCR_REASON_FALLBACK: return "fallback";
@@ -215,6 +216,14 @@ static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
     if (o->rtol == 0) o->rtol = o->atol < 0 ? -1 : tolerance;
     if (o->atol < 0) o->atol = 0;
     if (o->rtol < 0) o->rtol = 0;
+    if (o->step_scale && (o->method == DPCR_METHOD_OVERLAP || o->method == DPCR_METHOD_SHOOTING))
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                          "solve: step_scale is given, but method %s has no residual a step; wanted a method of sweeps",
+                          dpcr_method_name(o->method));
+    for (int64_t l = 0; o->step_scale && l < plan->steps.length; l++)
+        if (!(o->step_scale[l] >= 0))
+            return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: step_scale of step %lld is %g, wanted 0 or more",
+                              (long long)l, o->step_scale[l]);
     if (o->damping == 0) o->damping = 0.7;
     if (o->block == 0) o->block = 2;
     const int64_t length = plan->steps.length > 0 ? plan->steps.length : 1;

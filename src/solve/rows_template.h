@@ -55,7 +55,8 @@ static bool SUFFIX(residual_row)(const REAL *f, const REAL *z, REAL *r, int64_t 
 
 static void SUFFIX(residual)(const dpcr_array *f, const dpcr_array *z, const dpcr_array *r, const dpcr_array *a,
                              int64_t values, int64_t first, const int64_t *front, double atol, double rtol,
-                             double damping, int64_t *good, double *worst, unsigned char *front_bad) {
+                             const double *scale, double damping, int64_t *good, double *worst,
+                             unsigned char *front_bad) {
     const int64_t steps = f->shape[0], rows = f->shape[1], w = f->shape[2];
     for (int64_t b = 0; b < rows; b++) good[b] = 0, worst[b] = 0, front_bad[b] = 0;
     for (int64_t l = 0; l < steps; l++)
@@ -69,9 +70,11 @@ static void SUFFIX(residual)(const dpcr_array *f, const dpcr_array *z, const dpc
                 continue;
             }
             const bool finite = SUFFIX(finite)(fl, w);
+            const double unit = scale ? scale[first + l] : 1;
             bool within = false;
             if (finite) {
-                within = SUFFIX(residual_row)(fl, SUFFIX(at)(z, l, b), rl, w, (REAL)atol, (REAL)rtol, &worst[b]);
+                within = SUFFIX(residual_row)(fl, SUFFIX(at)(z, l, b), rl, w, (REAL)(unit * atol), (REAL)(unit * rtol),
+                                              &worst[b]);
                 if (!SUFFIX(finite)(rl, w)) {  // z itself is not finite: update resets it
                     SUFFIX(zero)(rl, w);
                     within = false;
@@ -90,7 +93,7 @@ static void SUFFIX(residual)(const dpcr_array *f, const dpcr_array *z, const dpc
 
 static void SUFFIX(update)(const dpcr_array *z, const dpcr_array *f, const dpcr_array *delta, int64_t first,
                            const int64_t *front, const void *const *reset, const int64_t *until, bool hold, double atol,
-                           double rtol, int64_t *good, double *estimate) {
+                           double rtol, const double *scale, int64_t *good, double *estimate) {
     const int64_t steps = z->shape[0], rows = z->shape[1], w = z->shape[2];
     for (int64_t b = 0; b < rows; b++) good[b] = 0, estimate[b] = 0;
     for (int64_t l = 0; l < steps; l++)
@@ -102,15 +105,16 @@ static void SUFFIX(update)(const dpcr_array *z, const dpcr_array *f, const dpcr_
             REAL *zl = SUFFIX(at)(z, l, b);
             const REAL *fl = SUFFIX(at)(f, l, b), *dl = SUFFIX(at)(delta, l, b);
             bool within = true, finite = true;
-            double largest = 0, scale = 1;
+            double largest = 0, most = 1;
+            const double unit = scale ? scale[first + l] : 1;
             for (int64_t i = 0; i < w; i++) {
                 const REAL size = (REAL)fabs((double)dl[i]), value = (REAL)fabs((double)zl[i]);
-                within = within && size <= (REAL)atol + (REAL)rtol * value;
+                within = within && size <= (REAL)(unit * atol) + (REAL)(unit * rtol) * value;
                 if ((double)size > largest) largest = (double)size;
-                if ((double)value > scale) scale = (double)value;
+                if ((double)value > most) most = (double)value;
                 finite = finite && (zl[i] + dl[i]) - (zl[i] + dl[i]) == 0;
             }
-            if (first + l < until[b] && largest / scale > estimate[b]) estimate[b] = largest / scale;
+            if (first + l < until[b] && largest / most > estimate[b]) estimate[b] = largest / most;
             if (hold && first + l < until[b]) {
                 // within tolerance as it is
             } else if (first + l == front[b]) {

@@ -95,16 +95,16 @@ typedef struct dpcri_row_ops {
     void (*fill)(const dpcr_array *to, double value);
     // r = f - z; for every row the count of leading steps within tolerance and the largest |r| / max(1, |z|). Where f
     // or a is not finite: A = 0, and r = 0 where f is not. Steps before front[row] get r = 0 and A = 0, the front
-    // itself A = 0.
+    // itself A = 0. Tolerances are those of step l times scale[l], by absolute step; NULL: 1.
     void (*residual)(const dpcr_array *f, const dpcr_array *z, const dpcr_array *r, const dpcr_array *a, int64_t values,
-                     int64_t first, const int64_t *front, double atol, double rtol, double damping, int64_t *good,
-                     double *worst, unsigned char *front_bad);
+                     int64_t first, const int64_t *front, double atol, double rtol, const double *scale, double damping,
+                     int64_t *good, double *worst, unsigned char *front_bad);
     // z += delta (z = f at the front, reset[row] where the sum is not finite), for steps >= front[row]; counts the
     // leading steps whose correction is within tolerance, and gives the largest correction / max(1, |z|) before
     // until[row]. With `hold`, steps before until[row] stay as their residual was measured.
     void (*update)(const dpcr_array *z, const dpcr_array *f, const dpcr_array *delta, int64_t first,
                    const int64_t *front, const void *const *reset, const int64_t *until, bool hold, double atol,
-                   double rtol, int64_t *good, double *estimate);
+                   double rtol, const double *scale, int64_t *good, double *estimate);
     // estimate[row] = max(estimate[row], largest |delta| / max(1, |z|)); delta of the last step goes to carry [B][w]
     void (*measure)(const dpcr_array *z, const dpcr_array *delta, double *estimate, const dpcr_array *carry);
     // true when every |x - y| <= atol + rtol |y| of the row; bit equality when both are 0

@@ -170,8 +170,8 @@ static void evaluate_piece(sweep *s, int64_t i, void *dense) {
     const dpcr_array z = dpcri_outputs(&s->run->t, first, last - first, s->row, s->rows);
     const int64_t at = i * s->plan->steps.batch + s->row;
     const double damping = options->method == DPCR_METHOD_DAMPED ? options->damping : 1;
-    s->ops->residual(&f, &z, &r, &a, s->values, first, s->space.masked + s->row, options->atol, options->rtol, damping,
-                     s->space.good + at, s->space.worst + at, s->space.front_bad + at);
+    s->ops->residual(&f, &z, &r, &a, s->values, first, s->space.masked + s->row, options->atol, options->rtol,
+                     options->step_scale, damping, s->space.good + at, s->space.worst + at, s->space.front_bad + at);
 }
 
 static int64_t piece_count(const sweep *s) { return (s->hi - 1) / s->plan->piece - s->lo / s->plan->piece + 1; }
@@ -193,8 +193,8 @@ static void update_piece(void *argument, int64_t task) {
     const dpcr_array z = dpcri_outputs(&s->run->t, first, last - first, s->row, s->rows);
     const int64_t at = task * s->plan->steps.batch + s->row;
     s->ops->update(&z, &f, &r, first, s->space.masked + s->row, s->space.reset + s->row, s->space.until + s->row,
-                   !s->confirmed, s->plan->options.atol, s->plan->options.rtol, s->space.delta_good + at,
-                   s->space.estimate + at);
+                   !s->confirmed, s->plan->options.atol, s->plan->options.rtol, s->plan->options.step_scale,
+                   s->space.delta_good + at, s->space.estimate + at);
 }
 
 // Leading steps of the window for which a per-piece count says good, for sequence b.
@@ -345,9 +345,10 @@ static void lock_prefixes(sweep *s) {
         run->front[b] = lock > run->front[b] ? lock : run->front[b] + 1;
         if (exact) run->exact[b] = run->front[b];
         if (run->front[b] >= s->plan->steps.length) {
-            run->reason[b] = exact                   ? DPCR_REASON_EXACT
-                             : run->residual_only[b] ? DPCR_REASON_RESIDUAL_ONLY
-                                                     : DPCR_REASON_CONVERGED;
+            run->reason[b] = exact                         ? DPCR_REASON_EXACT
+                             : s->plan->options.step_scale ? DPCR_REASON_SCALED
+                             : run->residual_only[b]       ? DPCR_REASON_RESIDUAL_ONLY
+                                                           : DPCR_REASON_CONVERGED;
             run->locked[b] = run->front[b];
             s->space.active[b] = 0;
         } else {
