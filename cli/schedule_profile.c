@@ -7,17 +7,18 @@
 #include "problem.h"
 #include "schedule.h"
 
-enum { KEY_GROUP = 0x5000, KEY_OUT, KEY_INPUTS, KEY_OUTPUTS };
+enum { KEY_GROUP = 0x5000, KEY_WORKERS, KEY_OUT, KEY_INPUTS, KEY_OUTPUTS };
 
 typedef struct profiling {
     cli_common common;
     cli_network network;
-    int64_t group;
+    int64_t group, workers;
     const char *out;
 } profiling;
 
 static const struct argp_option profile_options[] = {
     {"group", KEY_GROUP, "N", 0, "Steps a layer of the profile (default: as many as make at most 64)", 0},
+    {"workers", KEY_WORKERS, "N", 0, "Threads that do the same at once, as a pipeline's ranks do (default 1)", 0},
     {"inputs", KEY_INPUTS, "N", 0, "Pixels of an image (default 784; 0: no encoder)", 0},
     {"outputs", KEY_OUTPUTS, "N", 0, "Classes (default 10; 0: no head)", 0},
     {"out", KEY_OUT, "FILE", 0, "Write the profile there ('-': standard output, as with --json)", 0},
@@ -31,6 +32,7 @@ static error_t parse_profile(int key, char *arg, struct argp_state *state) {
         case KEY_GROUP: return cli_read_int64("--group", arg, 1, INT64_MAX, &p->group) ? 0 : EINVAL;
         case KEY_INPUTS: return cli_read_int64("--inputs", arg, 0, INT32_MAX, &o->inputs) ? 0 : EINVAL;
         case KEY_OUTPUTS: return cli_read_int64("--outputs", arg, 0, 256, &o->outputs) ? 0 : EINVAL;
+        case KEY_WORKERS: return cli_read_int64("--workers", arg, 1, 1024, &p->workers) ? 0 : EINVAL;
         case KEY_OUT: p->out = arg; return 0;
         default: return ARGP_ERR_UNKNOWN;
     }
@@ -69,7 +71,7 @@ static void say_profile(const cli_common *common, const dpcr_profile *x) {
 static int measure(const profiling *p, dpcr_context *context, const dpcr_model *model) {
     dpcr_error error = {0};
     dpcr_profile profile;
-    if (dpcr_profile_measure(context, model, p->network.batch, p->group, &profile, &error) != DPCR_OK)
+    if (dpcr_profile_measure(context, model, p->network.batch, p->group, p->workers, &profile, &error) != DPCR_OK)
         return cli_fail_error(&error, CLI_COMPUTING);
     const dpcr_model_options *o = dpcr_model_get_options(model);
     cli_result r = cli_result_create();
@@ -77,6 +79,7 @@ static int measure(const profiling *p, dpcr_context *context, const dpcr_model *
     cli_set_int(&r, "steps", o->layers);
     cli_set_int(&r, "width", o->width);
     cli_set_int(&r, "rows", p->network.batch);
+    cli_set_int(&r, "workers", p->workers);
     cli_set_text(&r, "unit", "seconds");
     cli_set(&r, "layers", layers_of(&profile));
     const bool to_stdout = p->out && !strcmp(p->out, "-");

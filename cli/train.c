@@ -7,6 +7,7 @@
 
 #include "problem.h"
 #include "train_log.h"
+#include "train_pipeline.h"
 
 enum {
     KEY_DATA = 0x5000,
@@ -25,6 +26,7 @@ typedef struct train {
     cli_solver solver;
     cli_network network;
     cli_optimiser optimiser;
+    cli_pipeline pipeline;
     dpcr_train_options options;
     const char *data, *log_path;
     int64_t limit, log_every, test_every;
@@ -254,6 +256,7 @@ static void set_result(cli_result *r, const train *t, const dpcr_train_state *la
     cli_set_text(r, "sentence", t->sentence);
     set_options(r, t);
     set_phases(r, &last->phases);
+    if (t->pipeline.given) cli_pipeline_set(&t->pipeline, r);
     if (t->options.save) cli_set_text(r, "model", t->options.save);
 }
 
@@ -284,6 +287,7 @@ static int tell(train *t, const dpcr_train_state *last) {
     cli_say(&t->common, "test accuracy %.2f %%, test loss %.4f; %.1f s, %.0f images/s, method %s, backward %s\n%s\n",
             100 * t->test_accuracy, t->test_loss, last->seconds, last->images_per_second,
             dpcr_method_name(last->method), dpcr_scheme_name(last->backward), t->sentence);
+    if (t->pipeline.given) cli_pipeline_say(&t->pipeline, &t->common);
     json_t *line = json_deep_copy(r.object);
     if (line) json_object_set_new(line, "event", json_string("end"));
     if (line) json_object_set_new(line, "step", json_integer(last->step));
@@ -302,11 +306,22 @@ static int fail_training(train *t, const dpcr_train_state *last, const dpcr_erro
     return cli_fail_error(error, CLI_COMPUTING);
 }
 
+static dpcr_status train_it(train *t, dpcr_train_state *last, dpcr_error *error) {
+    cli_pipeline *p = &t->pipeline;
+    if (!p->given) return dpcr_train(t->context, t->model, &t->training, &t->options, last, error);
+    return dpcr_train_pipeline(t->context, t->model, &t->training, &t->options, &p->schedule, &p->options, last,
+                               &p->figures, error);
+}
+
 static int run_training(train *t) {
     dpcr_error error = {0};
     dpcr_train_state last = {0};
+    if (t->pipeline.given) {
+        const int status = cli_pipeline_prepare(&t->pipeline, t->context, t->model, &t->options, t->training.count);
+        if (status) return status;
+    }
     cli_progress_start(&t->progress, &t->common);
-    const dpcr_status trained = dpcr_train(t->context, t->model, &t->training, &t->options, &last, &error);
+    const dpcr_status trained = train_it(t, &last, &error);
     cli_progress_clear(&t->progress);
     if (trained != DPCR_OK || t->status) return fail_training(t, &last, &error);
     if (!t->begun) last.seconds = 0;  // it was complete already
@@ -333,6 +348,7 @@ static int run(train *t, dpcr_architecture architecture) {
     if (!status) status = run_training(t);
     cli_log_close(&t->log);
     json_decref(t->epochs);
+    cli_pipeline_free(&t->pipeline);
     dpcr_model_destroy(t->model);
     dpcr_dataset_free(t->context, &t->training);
     dpcr_dataset_free(t->context, &t->test);
@@ -350,6 +366,7 @@ int cli_verb_train(int argc, char **argv) {
                .network = {.options = {.layers = 1024, .width = 32}, .gain = 1, .batch = 128},
                .options = {.size = sizeof t.options, .epochs = 4},
                .optimiser = CLI_OPTIMISER_DEFAULTS,
+               .pipeline = CLI_PIPELINE_DEFAULTS,
                .data = CLI_FASHION_MNIST,
                .log_every = 1,
                .test_every = 1};
@@ -365,6 +382,7 @@ int cli_verb_train(int argc, char **argv) {
                                           {&cli_optimiser_argp, &t.optimiser, "Optimiser:"},
                                           {&cli_network_argp, &t.network, "Network:"},
                                           {&cli_solver_argp, &t.solver, "Solver:"},
+                                          {&cli_pipeline_argp, &t.pipeline, "Pipeline:"},
                                           {&cli_common_argp, &t.common, "Output and resources:"}},
                                .most = 1};
     const char *positional[CLI_MAX_POSITIONAL];
@@ -372,6 +390,8 @@ int cli_verb_train(int argc, char **argv) {
     dpcr_architecture architecture;
     if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
     if (!cli_read_architecture(positional[0], "", &architecture)) return CLI_USAGE;
+    if (!t.pipeline.given && t.pipeline.first_given)
+        return cli_fail(CLI_USAGE, "--%s is for --pipeline", t.pipeline.first_given);
     settle_defaults(&t);
     return run(&t, architecture);
 }

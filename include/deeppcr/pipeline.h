@@ -18,9 +18,9 @@ extern "C" {
 // Measures forward, input gradient and weight gradient of a model on `rows` rows (a microbatch), as the pipeline runs
 // them: one thread, all layers in turn, the median over some rounds, in seconds. A layer of the profile is the encoder,
 // `group` neighbouring steps (0: as many as make at most 64 groups), or the head with the loss. Bytes are of `rows`
-// rows. *profile is the caller's.
+// rows. `workers` - 1 further threads do the same meanwhile, as the ranks of a pipeline do. *profile is the caller's.
 DPCR_API dpcr_status dpcr_profile_measure(dpcr_context *context, const dpcr_model *model, int64_t rows, int64_t group,
-                                          dpcr_profile *profile, dpcr_error *error);
+                                          int64_t workers, dpcr_profile *profile, dpcr_error *error);
 // The first unit of a layer of that profile; of one past its end the number of units.
 DPCR_API int64_t dpcr_profile_unit(const dpcr_model *model, int64_t group, int64_t layer);
 
@@ -44,6 +44,8 @@ typedef struct dpcr_pipeline_options {
                       // mean of the last updates (LayerPipe2). Where all tasks of a stage lie on one rank
     dpcr_compensation compensation;
     double deadline;  // seconds that a rank waits for another; 0: 60
+    int64_t segment;  // training by an asynchronous schedule: updates of a run, after which the pipeline is empty, a
+                      // checkpoint can be written and the delays begin anew; 0: 256
 } dpcr_pipeline_options;
 
 typedef struct dpcr_pipeline_report {
@@ -80,6 +82,29 @@ DPCR_API dpcr_status dpcr_pipeline_run(dpcr_pipeline *pipeline, const dpcr_array
                                        int64_t batch, dpcr_pipeline_report *report, dpcr_error *error);
 // Copies parameters and gradients of all stages into the model (one of the same options).
 DPCR_API dpcr_status dpcr_pipeline_gather(dpcr_pipeline *pipeline, dpcr_model *model, dpcr_error *error);
+
+// ---- training ----
+
+// What a training run's pipeline took: medians over its last runs of a whole minibatch (asynchronous: of a whole
+// segment), and what one of them holds.
+typedef struct dpcr_pipeline_figures {
+    size_t size;            // sizeof(dpcr_pipeline_figures) of the caller
+    int64_t runs, updates;  // of the call; updates of one run
+    int64_t stages;
+    double makespan, busy;  // seconds, as in dpcr_pipeline_report
+} dpcr_pipeline_figures;
+
+// dpcr_train by a pipeline: the same rows in the same order, the same loss, checkpoints that either goes on from, and
+// with a synchronous schedule of one chain the same bits, whatever ranks and microbatches (train->solve says only what
+// a checkpoint keeps: stages go in order). `schedule` is made by dpcr_schedule_make for the minibatches' microbatches;
+// where it is asynchronous a minibatch is one update (pipedream-2bw: of `accumulate` microbatches), an epoch is cut
+// into segments, and progress, checkpoints and requests to stop come between segments. A checkpoint holds the gathered
+// network, so that any other number of ranks, another schedule or dpcr_train can go on from it. pipeline->optimiser is
+// not read, train->optimiser is. `figures` may be NULL.
+DPCR_API dpcr_status dpcr_train_pipeline(dpcr_context *context, dpcr_model *model, const dpcr_dataset *data,
+                                         const dpcr_train_options *train, const dpcr_schedule_options *schedule,
+                                         const dpcr_pipeline_options *pipeline, dpcr_train_state *last,
+                                         dpcr_pipeline_figures *figures, dpcr_error *error);
 
 #ifdef __cplusplus
 }

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: MIT
 // Ranks as threads of one process: a mailbox a rank, a list of messages in the order of arrival under one lock. A
-// receive looks for the first that bears its name, and sleeps until one comes, a rank fails, or the deadline passes.
+// receive looks for the first that bears its name, and waits until one comes, a rank fails, or the deadline passes:
+// awake for a little while, where there is a processor for every rank, since waking up takes longer than most tasks.
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
 
 #include "rt/comm/comm.h"
+
+static const double AWAKE_SECONDS = 1e-3;
 
 typedef struct message {
     struct message *next;
@@ -20,6 +25,7 @@ typedef struct mailbox {
     pthread_cond_t arrived;
     bool open;
     message *first, **end;
+    atomic_uint changes;  // messages that came, and failures
 } mailbox;
 
 typedef struct group group;
@@ -39,6 +45,7 @@ struct group {
     end *ends;
     dpcri_rank_body *body;
     void *argument;
+    bool crowded;          // more ranks than processors
     pthread_mutex_t fate;  // of the two below
     bool failed;
     dpcr_error error;  // of the rank that failed first
@@ -64,6 +71,7 @@ static void fail(dpcri_comm *comm, const dpcr_error *error) {
     pthread_mutex_unlock(&g->fate);
     for (int64_t r = 0; r < g->ranks; r++) {
         pthread_mutex_lock(&g->boxes[r].lock);
+        atomic_fetch_add(&g->boxes[r].changes, 1);
         pthread_cond_broadcast(&g->boxes[r].arrived);
         pthread_mutex_unlock(&g->boxes[r].lock);
     }
@@ -81,6 +89,7 @@ static dpcr_status send(dpcri_comm *comm, int64_t to, int64_t tag, const void *d
     pthread_mutex_lock(&box->lock);
     *box->end = m;
     box->end = &m->next;
+    atomic_fetch_add(&box->changes, 1);
     pthread_cond_signal(&box->arrived);
     pthread_mutex_unlock(&box->lock);
     return DPCR_OK;
@@ -109,20 +118,37 @@ static struct timespec after(double seconds) {
     return t;
 }
 
+static void stay_awake(mailbox *box, unsigned seen) {
+    const double until = dpcri_seconds() + AWAKE_SECONDS;
+    while (atomic_load(&box->changes) == seen && dpcri_seconds() < until) continue;
+}
+
 static dpcr_status receive(dpcri_comm *comm, int64_t from, int64_t tag, void *data, size_t bytes, dpcr_error *error) {
     group *g = group_of(comm);
     mailbox *box = &g->boxes[comm->rank];
     const struct timespec until = after(comm->deadline);
     dpcr_status status = DPCR_OK;
-    message *m;
+    message *m = NULL;
+    bool late = false;
     pthread_mutex_lock(&box->lock);
-    while (!(m = take(box, from, tag)) && status == DPCR_OK) {
-        if (has_failed(g, error))
+    for (bool asleep = g->crowded; !(m = take(box, from, tag)); asleep = true) {
+        if (has_failed(g, error)) {
             status = DPCR_ERROR_CANCELLED;
-        else if (pthread_cond_timedwait(&box->arrived, &box->lock, &until) == ETIMEDOUT && !(m = take(box, from, tag)))
+            break;
+        }
+        if (late) {
             status = dpcri_fail(error, DPCR_ERROR_SYSTEM, "rank %lld waited %g s for rank %lld, which sent nothing",
                                 (long long)comm->rank, comm->deadline, (long long)from);
-        if (m) break;
+            break;
+        }
+        if (asleep) {
+            late = pthread_cond_timedwait(&box->arrived, &box->lock, &until) == ETIMEDOUT;
+            continue;
+        }
+        const unsigned seen = atomic_load(&box->changes);
+        pthread_mutex_unlock(&box->lock);
+        stay_awake(box, seen);
+        pthread_mutex_lock(&box->lock);
     }
     pthread_mutex_unlock(&box->lock);
     if (!m) return status;
@@ -133,6 +159,11 @@ static dpcr_status receive(dpcri_comm *comm, int64_t from, int64_t tag, void *da
         memcpy(data, m->data, bytes);
     dpcri_free(g->context, m);
     return status;
+}
+
+static int64_t processors(void) {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
 static const dpcri_comm_table threads_table = {.send = send, .receive = receive, .fail = fail};
@@ -190,7 +221,7 @@ static void run_ranks(group *g) {
 dpcr_status dpcri_threads_run(dpcr_context *context, int64_t ranks, double deadline, dpcri_rank_body *body,
                               void *argument, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
-    group g = {.context = context, .ranks = ranks, .body = body, .argument = argument};
+    group g = {.context = context, .ranks = ranks, .body = body, .argument = argument, .crowded = ranks > processors()};
     if (pthread_mutex_init(&g.fate, NULL) != 0)
         return dpcri_fail(error, DPCR_ERROR_SYSTEM, "pipeline: the system gave no mutex");
     g.boxes = dpcri_alloc_zero(context, (size_t)ranks * sizeof *g.boxes);

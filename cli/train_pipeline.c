@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: MIT
+#include "train_pipeline.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    KEY_PIPELINE = 0x8000,
+    KEY_RANKS,
+    KEY_MICROBATCHES,
+    KEY_CHUNKS,
+    KEY_ACCUMULATE,
+    KEY_STAGES,
+    KEY_SPLIT,
+    KEY_CUT,
+    KEY_CLIP,
+    KEY_RECONSTRUCT,
+    KEY_COMPENSATE,
+    KEY_SEGMENT,
+    KEY_DEADLINE
+};
+
+enum { CUT_DEFAULT = 0, CUT_EVEN, CUT_MEASURED };
+
+static const struct argp_option pipeline_options[] = {
+    {"pipeline", KEY_PIPELINE, "NAME", 0,
+     "Train by a pipeline: gpipe, 1f1b, interleaved-1f1b, zb-h1, zb-h2, interleaved-zb, zb-v, dualpipe, dualpipev, "
+     "ooo, "
+     "best, or with late gradients pipedream, pipedream-2bw, layerpipe",
+     0},
+    {"ranks", KEY_RANKS, "P", 0, "Ranks, a thread each (default 2)", 0},
+    {"microbatches", KEY_MICROBATCHES, "M", 0, "Pieces of a minibatch (default 8; pipedream, layerpipe: 1)", 0},
+    {"chunks", KEY_CHUNKS, "V", 0, "Stages a rank (default: what the schedule is made for)", 0},
+    {"accumulate", KEY_ACCUMULATE, "A", 0, "Pieces of a minibatch of pipedream-2bw (default: --microbatches)", 0},
+    {"stages", KEY_STAGES, "S", 0, "Stages of layerpipe (default: ranks times chunks)", 0},
+    {"split", KEY_SPLIT, NULL, 0, "layerpipe: the input gradient in two halves", 0},
+    {"cut", KEY_CUT, "even|measured", 0,
+     "Stages of as many layers each, or of as much measured time (default: measured; with late gradients, whose "
+     "results depend on the cut, even)",
+     0},
+    {"clip", KEY_CLIP, "NORM", 0, "Largest norm of the gradient over all stages (synchronous schedules)", 0},
+    {"reconstruct", KEY_RECONSTRUCT, NULL, 0, "Late gradients: rebuild old weights from mean updates, stash none", 0},
+    {"compensate", KEY_COMPENSATE, "nothing|rate", 0,
+     "Late gradients: rate divides a stage's learning rate by 1 + delay", 0},
+    {"segment", KEY_SEGMENT, "N", 0, "Late gradients: updates after which the pipeline empties (default 256)", 0},
+    {"deadline", KEY_DEADLINE, "S", 0, "Seconds that a rank waits for another (default 60)", 0},
+    {0},
+};
+
+static error_t taken(bool ok) { return ok ? 0 : EINVAL; }
+
+static error_t read_word(const char *option, const char *arg, const char *const *words, int count, int *index) {
+    return taken(cli_read_word(option, arg, words, count, index));
+}
+
+static error_t read_name(const char *arg, cli_pipeline *p) {
+    const char *words[DPCR_SCHEDULE_COUNT];
+    int index = 0;
+    for (int i = 0; i < DPCR_SCHEDULE_COUNT; i++) words[i] = dpcr_schedule_name((dpcr_schedule_kind)i);
+    if (!cli_read_word("--pipeline", arg, words, DPCR_SCHEDULE_COUNT, &index)) return EINVAL;
+    p->schedule.kind = (dpcr_schedule_kind)index;
+    p->given = true;
+    return 0;
+}
+
+static error_t read_cut(const char *arg, int *cut) {
+    static const char *const words[] = {"even", "measured"};
+    const error_t error = read_word("--cut", arg, words, 2, cut);
+    *cut += CUT_EVEN;
+    return error;
+}
+
+static error_t read_compensation(const char *arg, dpcr_compensation *compensation) {
+    static const char *const words[] = {"nothing", "rate"};
+    int index = 0;
+    const error_t error = read_word("--compensate", arg, words, 2, &index);
+    *compensation = (dpcr_compensation)index;
+    return error;
+}
+
+static error_t parse_pipeline(int key, char *arg, struct argp_state *state) {
+    cli_pipeline *p = state->input;
+    dpcr_schedule_options *s = &p->schedule;
+    if (key > KEY_PIPELINE && key <= KEY_DEADLINE && !p->first_given)
+        p->first_given = pipeline_options[key - KEY_PIPELINE].name;
+    switch (key) {
+        case KEY_PIPELINE: return read_name(arg, p);
+        case KEY_RANKS: return taken(cli_read_int64("--ranks", arg, 1, 1024, &s->ranks));
+        case KEY_MICROBATCHES: return taken(cli_read_int64("--microbatches", arg, 1, INT32_MAX / 4, &s->microbatches));
+        case KEY_CHUNKS: return taken(cli_read_int64("--chunks", arg, 1, INT32_MAX, &s->chunks));
+        case KEY_ACCUMULATE: return taken(cli_read_int64("--accumulate", arg, 1, INT32_MAX / 4, &s->accumulate));
+        case KEY_STAGES: return taken(cli_read_int64("--stages", arg, 1, INT32_MAX, &s->stages));
+        case KEY_SPLIT: s->split_input = 1; return 0;
+        case KEY_CUT: return read_cut(arg, &p->cut);
+        case KEY_CLIP: return taken(cli_read_double("--clip", arg, 0, HUGE_VAL, &p->options.clip));
+        case KEY_RECONSTRUCT: p->options.reconstruct = 1; return 0;
+        case KEY_COMPENSATE: return read_compensation(arg, &p->options.compensation);
+        case KEY_SEGMENT: return taken(cli_read_int64("--segment", arg, 1, INT32_MAX / 4, &p->options.segment));
+        case KEY_DEADLINE: return taken(cli_read_double("--deadline", arg, 1e-3, 1e9, &p->options.deadline));
+        default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+const struct argp cli_pipeline_argp = {pipeline_options, parse_pipeline, NULL, NULL, NULL, NULL, NULL};
+
+// ---- stages ----
+
+typedef struct plan {
+    dpcr_context *context;
+    const dpcr_model *model;
+    dpcr_profile profile, grouped;  // layer by layer; stage by stage of a chain
+    dpcr_schedule schedule;
+    double update;  // seconds of the optimiser's step of a stage
+} plan;
+
+static bool synchronous(const cli_pipeline *p) { return dpcr_schedule_semantics(p->schedule.kind) == DPCR_SYNCHRONOUS; }
+
+static int64_t units_of(const dpcr_model *model) { return dpcr_profile_unit(model, 0, INT64_MAX); }
+
+// Rows of a microbatch at most.
+static int64_t rows_of(const cli_pipeline *p, const dpcr_train_options *train) {
+    int64_t pieces = p->schedule.microbatches;
+    if (p->schedule.kind == DPCR_SCHEDULE_PIPEDREAM_2BW && p->schedule.accumulate) pieces = p->schedule.accumulate;
+    if (!synchronous(p) && p->schedule.kind != DPCR_SCHEDULE_PIPEDREAM_2BW) pieces = 1;
+    return (train->batch + pieces - 1) / pieces;
+}
+
+// Sums of a profile's layers whose boundaries are those of the stages, or units in proportion where they are not.
+static int group_profile(cli_pipeline *p, plan *x) {
+    dpcr_error error = {0};
+    int64_t *layers = malloc((size_t)(p->stages + 1) * sizeof *layers);
+    if (!layers) return cli_fail_memory("the stages");
+    bool fits = true;
+    for (int64_t s = 0, l = 0; s <= p->stages; s++) {
+        while (l < x->profile.layers && dpcr_profile_unit(x->model, 0, l) < p->first[s]) l++;
+        layers[s] = l;
+        fits = fits && (s == 0 || layers[s] > layers[s - 1]);
+    }
+    if (fits && dpcr_profile_group(x->context, &x->profile, layers, p->stages, &x->grouped, &error) != DPCR_OK)
+        fits = false;
+    free(layers);
+    return CLI_DONE;
+}
+
+static void cut_evenly(cli_pipeline *p, const plan *x) {
+    const int64_t units = units_of(x->model);
+    for (int64_t s = 0; s <= p->stages; s++)
+        p->first[s] = s * (units / p->stages) + (s < units % p->stages ? s : units % p->stages);
+}
+
+static int cut_by_time(cli_pipeline *p, const plan *x) {
+    const dpcr_partition_options options = {.size = sizeof options, .ranks = p->stages, .straight = 1};
+    dpcr_partition partition;
+    dpcr_error error = {0};
+    if (x->profile.layers < p->stages) {
+        cut_evenly(p, x);
+        return CLI_DONE;
+    }
+    if (dpcr_partition_pipedream(x->context, &x->profile, &options, &partition, &error) != DPCR_OK)
+        return cli_fail_error(&error, CLI_COMPUTING);
+    for (int64_t s = 0; s <= p->stages; s++) p->first[s] = dpcr_profile_unit(x->model, 0, partition.first[s]);
+    dpcr_partition_free(x->context, &partition);
+    return CLI_DONE;
+}
+
+static double time_update(const plan *x, const dpcr_train_options *train, int64_t stages) {
+    enum { ROUNDS = 5 };
+    int64_t count = 0;
+    dpcr_optimiser *optimiser = NULL;
+    dpcr_optimiser_options o = train->optimiser;
+    const dpcr_dtype dtype = dpcr_model_get_options(x->model)->dtype;
+    dpcr_model_vector((dpcr_model *)(uintptr_t)x->model, &count);
+    o.size = sizeof o;
+    if (o.total < 0) o.total = 0;
+    double best = 0;
+    const size_t bytes = (size_t)count * dpcr_dtype_size(dtype);
+    void *parameters = cli_allocate(bytes), *gradients = cli_allocate(bytes);
+    if (parameters && gradients && dpcr_optimiser_create(x->context, &o, dtype, count, &optimiser, NULL) == DPCR_OK) {
+        memset(parameters, 0, bytes);
+        memset(gradients, 0, bytes);
+        for (int round = 0; round < ROUNDS; round++) {
+            const double start = cli_now();
+            dpcr_optimiser_step(optimiser, parameters, gradients, NULL);
+            const double took = cli_now() - start;
+            if (round == 0 || took < best) best = took;
+        }
+    }
+    dpcr_optimiser_destroy(optimiser);
+    cli_release(parameters);
+    cli_release(gradients);
+    return best / (double)stages;
+}
+
+// Each stage of both chains has the cost of its place in a chain.
+static int simulate(cli_pipeline *p, const plan *x) {
+    const int64_t stages = x->schedule.stages;
+    double *costs = malloc(5 * (size_t)stages * sizeof *costs);
+    if (!costs) return cli_fail_memory("the stages' costs");
+    const double *from[] = {x->grouped.forward, x->grouped.input, x->grouped.weight, x->grouped.activation_bytes,
+                            x->grouped.parameter_bytes};
+    for (int k = 0; k < 5; k++)
+        for (int64_t s = 0; s < stages; s++) costs[k * stages + s] = from[k][s % p->stages];
+    const dpcr_schedule_costs given = {.size = sizeof given,
+                                       .forward = 1,
+                                       .stage_forward = costs,
+                                       .stage_input = costs + stages,
+                                       .stage_weight = costs + 2 * stages,
+                                       .activation_bytes = costs + 3 * stages,
+                                       .parameter_bytes = costs + 4 * stages,
+                                       .update = x->update};
+    dpcr_simulation simulation;
+    dpcr_error error = {0};
+    if (dpcr_schedule_simulate(x->context, &x->schedule, &given, &simulation, &error) == DPCR_OK) {
+        p->simulated = simulation.makespan;
+        p->work = simulation.work;
+        dpcr_simulation_free(x->context, &simulation);
+    }
+    free(costs);
+    return CLI_DONE;
+}
+
+// The schedule of one run, for its stages and for the simulator.
+static int make_schedule(const cli_pipeline *p, const dpcr_train_options *train, int64_t images, plan *x) {
+    dpcr_schedule_options o = p->schedule;
+    dpcr_error error = {0};
+    const int64_t batches = (images - 1) / train->batch + 1;
+    const int64_t asked = p->options.segment ? p->options.segment : 256, segment = asked < batches ? asked : batches;
+    if (!synchronous(p)) {
+        if (o.kind == DPCR_SCHEDULE_PIPEDREAM_2BW && !o.accumulate) o.accumulate = o.microbatches;
+        o.microbatches = segment * (o.kind == DPCR_SCHEDULE_PIPEDREAM_2BW ? o.accumulate : 1);
+    }
+    return dpcr_schedule_make(x->context, &o, &x->schedule, &error) == DPCR_OK ? CLI_DONE
+                                                                               : cli_fail_error(&error, CLI_COMPUTING);
+}
+
+static int prepare(cli_pipeline *p, const dpcr_train_options *train, int64_t images, plan *x) {
+    dpcr_error error = {0};
+    int status = make_schedule(p, train, images, x);
+    if (status) return status;
+    p->stages = x->schedule.stages / x->schedule.chains;
+    const int64_t units = units_of(x->model);
+    if (p->stages > units)
+        return cli_fail(CLI_USAGE,
+                        "--pipeline %s makes %lld stages of a network of %lld layers, encoder and head "
+                        "included; wanted fewer ranks or chunks, or --layers",
+                        dpcr_schedule_name(p->schedule.kind), (long long)p->stages, (long long)units);
+    p->first = malloc((size_t)(p->stages + 1) * sizeof *p->first);
+    if (!p->first) return cli_fail_memory("the stages");
+    const int64_t processors = dpcr_context_threads(x->context),
+                  workers = p->schedule.ranks < processors ? p->schedule.ranks : processors;
+    if (dpcr_profile_measure(x->context, x->model, rows_of(p, train), 0, workers, &x->profile, &error) != DPCR_OK)
+        return cli_fail_error(&error, CLI_COMPUTING);
+    const bool measured = p->cut == CUT_MEASURED || (p->cut == CUT_DEFAULT && synchronous(p));
+    if (measured)
+        status = cut_by_time(p, x);
+    else
+        cut_evenly(p, x);
+    if (!status) status = group_profile(p, x);
+    x->update = time_update(x, train, x->schedule.stages / x->schedule.chains);
+    if (!status && x->grouped.layers) status = simulate(p, x);
+    p->options.first = p->first;
+    return status;
+}
+
+int cli_pipeline_prepare(cli_pipeline *p, dpcr_context *context, const dpcr_model *model,
+                         const dpcr_train_options *train, int64_t images) {
+    plan x = {.context = context, .model = model};
+    p->simulated = p->work = NAN;
+    const int status = prepare(p, train, images, &x);
+    dpcr_profile_free(context, &x.profile);
+    dpcr_profile_free(context, &x.grouped);
+    dpcr_schedule_free(context, &x.schedule);
+    return status;
+}
+
+void cli_pipeline_free(cli_pipeline *p) {
+    free(p->first);
+    p->first = NULL;
+}
+
+// ---- telling ----
+
+void cli_pipeline_set(const cli_pipeline *p, cli_result *r) {
+    cli_result x = cli_result_create();
+    cli_set_text(&x, "schedule", dpcr_schedule_name(p->schedule.kind));
+    cli_set_text(&x, "semantics", dpcr_semantics_name(dpcr_schedule_semantics(p->schedule.kind)));
+    cli_set_int(&x, "ranks", p->schedule.ranks);
+    cli_set_int(&x, "stages", p->figures.stages);
+    cli_set_int(&x, "microbatches", p->schedule.microbatches);
+    cli_set_int(&x, "updates_a_run", p->figures.updates);
+    cli_set_int(&x, "runs", p->figures.runs);
+    cli_set(&x, "first_units", cli_json_ints(p->first, p->stages + 1));
+    cli_set_real(&x, "makespan", p->figures.makespan);
+    cli_set_real(&x, "busy", p->figures.busy);
+    cli_set_real(&x, "simulated_makespan", p->simulated);
+    cli_set_real(&x, "simulated_work", p->work);
+    if (x.failed) r->failed = true;
+    cli_set(r, "pipeline", x.object);
+    x.object = NULL;
+    cli_result_destroy(&x);
+}
+
+void cli_pipeline_say(const cli_pipeline *p, const cli_common *common) {
+    if (p->figures.runs == 0) return;
+    cli_say(common, "%s on %lld ranks, %lld stages: a run of %lld update%s took %.3f ms, simulated %.3f ms\n",
+            dpcr_schedule_name(p->schedule.kind), (long long)p->schedule.ranks, (long long)p->figures.stages,
+            (long long)p->figures.updates, p->figures.updates == 1 ? "" : "s", 1e3 * p->figures.makespan,
+            1e3 * p->simulated);
+}
