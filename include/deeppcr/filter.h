@@ -40,13 +40,13 @@ DPCR_API int64_t dpcr_filter_memory(const dpcr_filter *filter);
 //   x, y [B][L], both float or both double, any strides (the transposed view of [L][B] serves interleaved sound); they
 //   must not overlap. zi, zf [B][sections][order] of double, the last two dimensions contiguous; NULL: zeros, not
 //   wanted; zf may be zi.
-// Float signals are computed in double and rounded once (after 16 sections each, where there are more). The result
-// differs from the loop's by rounding of the states at the stretches' seams, which are compared: a channel where a
-// stretch does not end where the next one began, to 1e-10 of the largest state, is run again in order (so is all of a
-// filter that grows beyond 1e12 over the length, and what follows a number that is not finite), and has the loop's
-// bits. Bits depend neither on the number of threads nor on how many channels go together; seams follow from L and the
-// filter alone. Denormal numbers are the caller's choice: workers take on the caller's mode. Scratch comes from the
-// context.
+// Float signals are computed in double and rounded once. The result differs from the loop's by rounding of the states
+// at the stretches' seams, which are compared: a channel where a stretch does not end where the next one began, to
+// 1e-10 of the largest state, is run again in order (so is all of a filter that grows beyond 1e12 over the length, and
+// what follows a number that is not finite), and has the loop's bits. Bits depend neither on the number of threads nor
+// on how many channels go together; seams follow from L and the filter alone. Denormal numbers are the caller's choice:
+// workers take on the caller's mode. Scratch comes from the context (float signals through more than 16 sections: a
+// channel of doubles, or as many as 32 MB hold).
 DPCR_API dpcr_status dpcr_filter_execute(const dpcr_filter *filter, const dpcr_array *x, const dpcr_array *zi,
                                          const dpcr_array *y, const dpcr_array *zf, dpcr_error *error);
 

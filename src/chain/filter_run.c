@@ -19,14 +19,15 @@ enum {
     USUAL = 4096,
     MEMORIES = 8,
     LINES = 32,
-    LARGE = 16 << 20
+    LARGE = 16 << 20,
+    MIDDLE = 4 << 20
 };
 static const double DEFECT = 1e-10;  // of the largest state of its kind
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
-// A signal or states: channel b begins at data + b * channel; in bytes.
+// A signal or states: channel b begins at data + b * channel; in bytes, 4 or 8 an element.
 typedef struct signals {
     char *data;
     int64_t channel, step, element;
@@ -36,14 +37,13 @@ typedef struct filtering {
     const dpcr_filter *filter;
     const dpcri_filter_stage *stage;
     bool backward;
-    dpcr_dtype dtype;
     signals x, y;
-    int64_t first, channels, length;  // channels first .. first + channels - 1
-    int64_t stretches, n, rest;       // K, samples of each, and what is left over at the end
-    int64_t seen;                     // samples of a stretch that its summary looks at: min(n, m)
-    double *start, *end;              // [channels][K][w]
-    double *state;  // of channel `first`: what goes in at first, then what comes out; all of the filter's, one channel
-                    // after the other
+    int64_t channels, length;
+    int64_t stretches, n, rest;  // K, samples of each, and what is left over at the end
+    int64_t seen;                // samples of a stretch that its summary looks at: min(n, m)
+    double *start, *end;         // [channels][K][w]
+    double *state;  // of channel 0: what goes in at first, then what comes out; all of the filter's, one channel after
+                    // the other
 } filtering;
 
 // From the length and the filter alone.
@@ -71,14 +71,16 @@ static double *state_of(const filtering *f, int64_t b) {
 
 static const void *sample(const signals *s, int64_t b, int64_t l) { return s->data + b * s->channel + l * s->step; }
 
+static dpcr_dtype dtype_of(const signals *s) { return s->element == 4 ? DPCR_F32 : DPCR_F64; }
+
 // Samples [l0[i], l0[i] + steps) of channels b[i] from and to state[i], for up to LANES of them.
 static void run_lanes(const filtering *f, int64_t lanes, const int64_t *b, const int64_t *l0, int64_t steps,
                       double *const *state, bool store) {
     const void *x[LANES];
     void *y[LANES];
     for (int64_t i = 0; i < lanes; i++) {
-        x[i] = sample(&f->x, f->first + b[i], l0[i]);
-        y[i] = f->y.data + (f->first + b[i]) * f->y.channel + l0[i] * f->y.step;
+        x[i] = sample(&f->x, b[i], l0[i]);
+        y[i] = f->y.data + b[i] * f->y.channel + l0[i] * f->y.step;
     }
     const int64_t order = f->filter->order, at = f->stage->first * (order + 1);
     const dpcri_filter_run run = {.sections = f->stage->count,
@@ -87,7 +89,8 @@ static void run_lanes(const filtering *f, int64_t lanes, const int64_t *b, const
                                   .a = f->filter->a + at,
                                   .backward = f->backward,
                                   .open = f->filter->open,
-                                  .dtype = f->dtype,
+                                  .x_dtype = dtype_of(&f->x),
+                                  .y_dtype = dtype_of(&f->y),
                                   .lanes = lanes,
                                   .steps = steps,
                                   .x = x,
@@ -197,12 +200,24 @@ static void run_stage(filtering *f, double *power, double *scratch, unsigned cha
 typedef struct job {
     const dpcr_filter *filter;
     bool backward;
-    dpcr_dtype dtype;
     signals x, y, zi, zf;  // zi, zf: data may be NULL
     int64_t batch, length;
+    signals middle;    // between stages, doubles: y where that has them, else of `together` channels
+    int64_t together;  // channels that go through all stages at once
     double *starts, *ends, *states, *power, *scratch;
     unsigned char *bad;
 } job;
+
+static void carve_middle(job *j, dpcri_arena *arena) {
+    j->together = j->batch;
+    j->middle = j->y;
+    if (j->filter->stages == 1 || j->y.element == sizeof(double)) return;
+    j->together = least(j->batch, most(1, MIDDLE / most(1, j->length)));
+    int64_t count = 0;
+    if (!dpcri_mul(j->together, j->length, &count)) arena->overflow = true;
+    char *data = dpcri_arena_take(arena, count, sizeof(double));
+    j->middle = (signals){data, j->length * (int64_t)sizeof(double), sizeof(double), sizeof(double)};
+}
 
 static size_t carve(job *j, dpcri_arena *arena) {
     const dpcr_filter *f = j->filter;
@@ -214,7 +229,8 @@ static size_t carve(job *j, dpcri_arena *arena) {
         lanes = most(lanes, one.stretches);
     }
     int64_t count = 0;
-    if (!dpcri_mul(lanes, j->batch, &count) || !dpcri_mul(count, width, &count)) arena->overflow = true;
+    carve_middle(j, arena);
+    if (!dpcri_mul(lanes, j->together, &count) || !dpcri_mul(count, width, &count)) arena->overflow = true;
     j->starts = dpcri_arena_take(arena, count, sizeof *j->starts);
     j->ends = dpcri_arena_take(arena, count, sizeof *j->ends);
     if (!dpcri_mul(j->batch, f->sections * f->order, &count)) arena->overflow = true;
@@ -236,19 +252,23 @@ static void take_in(job *j, int64_t first, int64_t channels) {
             memset(j->states + b * states, 0, bytes);
 }
 
+static signals from_channel(signals s, int64_t first) {
+    s.data += first * s.channel;
+    return s;
+}
+
 // Those channels through all stages, cut or in order.
 static void run_stages(job *j, int64_t first, int64_t channels, bool in_order) {
     const dpcr_filter *f = j->filter;
+    const signals y = from_channel(j->y, first), middle = j->middle.data == j->y.data ? y : j->middle;
     take_in(j, first, channels);
     for (int64_t i = 0; i < f->stages; i++) {
         const dpcri_filter_stage *stage = &f->stage[j->backward ? f->stages - 1 - i : i];
         filtering run = {.filter = f,
                          .stage = stage,
                          .backward = j->backward,
-                         .dtype = j->dtype,
-                         .x = i ? j->y : j->x,
-                         .y = j->y,
-                         .first = first,
+                         .x = i ? middle : from_channel(j->x, first),
+                         .y = i + 1 < f->stages ? middle : y,
                          .channels = channels,
                          .length = j->length,
                          .rest = j->length,
@@ -256,14 +276,14 @@ static void run_stages(job *j, int64_t first, int64_t channels, bool in_order) {
                          .end = j->ends,
                          .state = j->states + first * f->sections * f->order};
         if (!in_order) cut(&run);
-        run_stage(&run, j->power, j->scratch, j->bad);
+        run_stage(&run, j->power, j->scratch, j->bad + first);
     }
 }
 
 static void run_job(job *j) {
     const int64_t states = j->filter->sections * j->filter->order;
     memset(j->bad, 0, (size_t)j->batch);
-    run_stages(j, 0, j->batch, false);
+    for (int64_t b = 0; b < j->batch; b += j->together) run_stages(j, b, least(j->together, j->batch - b), false);
     for (int64_t b = 0; b < j->batch; b++)
         if (j->bad[b]) run_stages(j, b, 1, true);
     for (int64_t b = 0; b < j->batch && j->zf.data; b++)
@@ -283,7 +303,7 @@ static dpcr_status take_signal(const char *function, const char *name, const dpc
     if (a->shape[0] != like->shape[0] || a->shape[1] != like->shape[1] || a->dtype != like->dtype)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s is %s, wanted the shape and dtype of the other signal",
                           function, name, dpcri_array_text(a, text, sizeof text));
-    if (!a->data && a->shape[0] * a->shape[1] > 0)
+    if (!a->data && a->shape[0] > 0 && a->shape[1] > 0)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s has no data", function, name);
     const int64_t element = (int64_t)dpcr_dtype_size(a->dtype);
     *s = (signals){a->data, a->strides[0] * element, a->strides[1] * element, element};
@@ -302,7 +322,7 @@ static dpcr_status take_states(const dpcr_filter *f, const char *function, const
                           "%s: %s is %s, wanted [%" PRId64 "][%" PRId64 "][%" PRId64
                           "] of float64, sections contiguous",
                           function, name, dpcri_array_text(a, text, sizeof text), batch, f->sections, f->order);
-    if (!a->data && batch * f->order > 0)
+    if (!a->data && batch > 0 && f->order > 0)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s has no data", function, name);
     *s = (signals){a->data, a->strides[0] * (int64_t)sizeof(double), 0, sizeof(double)};
     return DPCR_OK;
@@ -319,7 +339,6 @@ static dpcr_status prepare(const char *function, const dpcr_array *x, const dpcr
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: both signals lie in the same place", function);
     DPCR_TRY(take_states(j->filter, function, j->backward ? "gzf" : "zi", zi, x->shape[0], &j->zi, error));
     DPCR_TRY(take_states(j->filter, function, j->backward ? "gzi" : "zf", zf, x->shape[0], &j->zf, error));
-    j->dtype = x->dtype;
     j->batch = x->shape[0];
     j->length = x->shape[1];
 done:

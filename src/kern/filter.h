@@ -20,7 +20,7 @@ typedef struct dpcri_filter_run {
     const double *b, *a;  // [sections][order + 1]
     bool backward;        // the sections go from the last to the first
     bool open;            // a_1, a_2 ... are not read, as if there were no feedback
-    dpcr_dtype dtype;     // of x and y
+    dpcr_dtype x_dtype, y_dtype;
     int64_t lanes, steps;
     const void *const *x;        // [lanes]: each lane's first sample in time, also backward
     void *const *y;              // [lanes] or NULL: only the states are wanted; y[i] may be x[i]

@@ -200,7 +200,7 @@ static void sections(const dpcri_filter_run *r, tile *t, int64_t count, vd (*sta
 }
 
 // The first tile is short where tiles then begin at whole lines.
-DPCRI_INLINE void run_tiles(const turn *c, vd (*state)[SIDE], const bool narrow) {
+DPCRI_INLINE void run_tiles(const turn *c, vd (*state)[SIDE], const bool narrow_x, const bool narrow_y) {
     const dpcri_filter_run *r = c->run;
     const int64_t odd = c->head < 0 ? 0 : r->backward ? (r->steps - c->head) % VD : c->head;
     tile t = {0};
@@ -208,16 +208,16 @@ DPCRI_INLINE void run_tiles(const turn *c, vd (*state)[SIDE], const bool narrow)
         count = done == 0 && odd > 0 ? odd : TILE;
         if (count > r->steps - done) count = r->steps - done;
         const int64_t at = r->backward ? r->steps - done - count : done;
-        load_tile(c, &t, at, count, narrow);
+        load_tile(c, &t, at, count, narrow_x);
         sections(r, &t, count, state);
-        if (r->y) store_tile(c, &t, at, count, narrow);
+        if (r->y) store_tile(c, &t, at, count, narrow_y);
     }
 }
 
 // Streaming wants whole lines: vectors of 64 bytes, and lanes that lie alike in their lines.
 static int64_t head_of(const turn *c) {
     const dpcri_filter_run *r = c->run;
-    if (!r->stream || !r->y || DPCRI_VECTOR_BYTES != 64 || r->dtype != DPCR_F64 || r->y_stride != 1) return -1;
+    if (!r->stream || !r->y || DPCRI_VECTOR_BYTES != 64 || r->y_dtype != DPCR_F64 || r->y_stride != 1) return -1;
     const uintptr_t phase = (uintptr_t)c->y[0] % 64;
     for (int64_t i = 1; i < c->lanes; i++)
         if ((uintptr_t)c->y[i] % 64 != phase) return -1;
@@ -236,10 +236,15 @@ static void run_turn(const dpcri_filter_run *r, int64_t first, int64_t lanes) {
         for (int64_t s = 0; s < states; s++) ((double *)(void *)state[s])[i] = r->state[lane][s];
     }
     c.head = head_of(&c);
-    if (r->dtype == DPCR_F32)
-        run_tiles(&c, state, true);
+    const bool narrow_x = r->x_dtype == DPCR_F32, narrow_y = r->y_dtype == DPCR_F32;
+    if (narrow_x && narrow_y)
+        run_tiles(&c, state, true, true);
+    else if (narrow_x)
+        run_tiles(&c, state, true, false);
+    else if (narrow_y)
+        run_tiles(&c, state, false, true);
     else
-        run_tiles(&c, state, false);
+        run_tiles(&c, state, false, false);
 #if DPCRI_VECTOR_BYTES == 64
     if (c.head >= 0) _mm_sfence();
 #endif
