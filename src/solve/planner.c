@@ -10,14 +10,16 @@
 #include <string.h>
 
 enum {
-    EXPECTED_SWEEPS = 4,  // of Newton on chains that forget (docs/math/newton.md)
-    NEUTRAL_SWEEPS = 5,   // on chains that keep their past
-    PROBE_STEPS = 512,    // of the contraction estimate, at most
-    USUAL_WARM_UP = 64,   // overlap's default
-    SHOOTING_CHUNK = 16,  // the driver's own, without windows
-    LEAST_LENGTH = 32,    // below, nothing pays
-    MOST_GROUPS = 32,     // of overlap's chunks, tried when measuring
-    MEASURED_WITHIN = 4   // times the best prediction: what is worth a measurement
+    EXPECTED_SWEEPS = 4,     // of Newton on chains that forget (docs/math/newton.md)
+    NEUTRAL_SWEEPS = 5,      // on chains that keep their past
+    PROBE_STEPS = 512,       // of the contraction estimate, at most;
+    PROBE_PART = 1024,       // or, where bits must meet, this part of the chain: 3 % of the loop's steps, side by side
+    PROBE_LANES_PART = 128,  // of one whose lanes run side by side
+    USUAL_WARM_UP = 64,      // overlap's default
+    SHOOTING_CHUNK = 16,     // the driver's own, without windows
+    LEAST_LENGTH = 32,       // below, nothing pays
+    MOST_GROUPS = 32,        // of overlap's chunks, tried when measuring
+    MEASURED_WITHIN = 4      // times the best prediction: what is worth a measurement
 };
 static const double known_doubt = 1.25, guessed_doubt = 1.5,
                     shared_doubt = 1.05;  // a model's doubt goes to the loop, which is always right
@@ -360,10 +362,12 @@ static double tolerance_of(const dpcr_solve_plan *plan) {
 static void look(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *known) {
     const dpcr_steps *s = &plan->steps;
     const bool told = s->latency > 0;
+    const bool exact = plan->options.atol == 0 && plan->options.rtol == 0;
+    const int64_t most = exact ? s->length / (s->lanes > 1 ? PROBE_LANES_PART : PROBE_PART) : 0;
     dpcri_rates_of(plan->context, &o->machine);
     if (can_run_beside(o) && ((s->concurrent && o->machine.threads > 1) || s->lanes > 1))
-        plan->contraction =
-            dpcri_contraction_of(plan->context, s, plan->options.start, tolerance_of(plan), PROBE_STEPS);
+        plan->contraction = dpcri_contraction_of(plan->context, s, plan->options.start, tolerance_of(plan),
+                                                 most > PROBE_STEPS ? most : PROBE_STEPS);
     o->contraction = plan->contraction;
     // A chain that tells what its lanes cost is believed for one sequence; any other is timed, unless the machine is
     // another one.
