@@ -41,7 +41,7 @@ typedef struct filtering {
     int64_t channels, length;
     int64_t stretches, n, rest;  // K, samples of each, and what is left over at the end
     int64_t seen;                // samples of a stretch that its summary looks at: min(n, m)
-    double *start, *end;         // [channels][K][w]
+    double *start, *end;         // [K][channels][w]
     double *state;  // of channel 0: what goes in at first, then what comes out; all of the filter's, one channel after
                     // the other
 } filtering;
@@ -109,7 +109,7 @@ static void run_stretches(const filtering *f, int64_t group, bool store) {
     double *state[LANES];
     for (int64_t i = 0; i < lanes; i++) {
         const int64_t q = group * LANES + i;
-        b[i] = q / f->stretches, l0[i] = q % f->stretches * f->n + skipped;
+        b[i] = q % f->channels, l0[i] = q / f->channels * f->n + skipped;  // interleaved channels share cache lines
         state[i] = f->end + q * w;
     }
     double *from = f->end + group * LANES * w;
@@ -138,7 +138,7 @@ static void filter_rest(void *argument, int64_t group) {
 // Along the run: stretch i of channel b is the i-th from the front, backward from the back.
 static double *nth(const filtering *f, double *states, int64_t b, int64_t i) {
     const int64_t c = f->backward ? f->stretches - 1 - i : i;
-    return states + (b * f->stretches + c) * f->stage->width;
+    return states + (c * f->channels + b) * f->stage->width;
 }
 
 // s' = A^n s + e, transposed backward; power NULL: forgotten.
