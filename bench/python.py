@@ -6,13 +6,14 @@
 
 To be run by a Python that has the package and the peers (scripts/python torch jax scipy makes build-python/venv). Ours and each
 peer's call alternate, on as many processors as there are threads; times are medians over the rounds, a ratio is the median of the rounds' ratios. A row stops early after
---seconds, with at least two rounds. Rows of the file that were not run stay."""
+--seconds, with at least two rounds. Rows of the file that were not run stay. Writes the table of docs/python.md too."""
 import argparse
 import csv
 import datetime
 import os
 import pathlib
 import platform
+import re
 import statistics
 import subprocess
 import time
@@ -144,6 +145,19 @@ ROWS = {
 }
 
 
+def write_table(rows):
+    """The table of docs/python.md."""
+    lines = ["| work | threads | peer | peer, ms | ours, ms | times | from .. to | wanted |", "|---|---|---|---|---|---|---|---|"]
+    for r in rows:
+        lines.append(f"| {r['work']} | {r['threads']} | {r['peer']} {r['peer_version']} | {float(r['peer_ms']):.4g} | "
+                     f"{float(r['ours_ms']):.4g} | **{float(r['ratio']):.3g}** | {float(r['ratio_least']):.3g} .. "
+                     f"{float(r['ratio_largest']):.3g} | {r['target']} |")
+    page = here.parent / "docs" / "python.md"
+    text = "\n".join(lines)
+    found = re.sub(r"(<!-- table: python -->\n).*?(<!-- end -->)", lambda m: f"{m[1]}{text}\n{m[2]}", page.read_text(), flags=re.S)
+    page.write_text(found)
+
+
 def timed(call):
     begin = time.perf_counter()
     call()
@@ -204,6 +218,7 @@ def main():
                 writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
                 writer.writeheader()
                 writer.writerows(rows)
+            write_table(rows)
 
 
 main()

@@ -95,6 +95,31 @@ def test_ctrl_c_ends_a_solve_with_a_python_step(method):
     assert time.monotonic() - begin < 1.5 and "ignored" not in err
 
 
+@pytest.mark.parametrize("method", ["sequential", "picard"])
+def test_ctrl_c_ends_a_network(method):
+    child = python(f"""
+        import numpy as np, signal, time
+        from deeppcr import recurrent
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        net, x = recurrent.GRU(1, 64, method={method!r}), np.zeros((200000, 1, 1), "f")
+        net(x[:10])
+        print("on", flush=True)
+        try:
+            for _ in range(1000):
+                net(x)
+        except KeyboardInterrupt:
+            print("interrupted")
+        assert net(x[:10])[0].shape == (10, 1, 64)
+    """)
+    assert child.stdout.readline().strip() == "on"
+    time.sleep(0.3)
+    begin = time.monotonic()
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=60)
+    assert "interrupted" in out and child.returncode == 0, err
+    assert time.monotonic() - begin < 1.5 and "ignored" not in err
+
+
 @pytest.mark.skipif(not pathlib.Path("/proc/self/statm").exists(), reason="no /proc")
 def test_no_leak_over_many_calls(rng):
     def resident():
