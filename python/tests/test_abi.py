@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+import deeppcr
 from deeppcr import _abi
 
 BY_NAME = {made.__name__: made for made in vars(_abi).values() if isinstance(made, type(ctypes.Structure))}
@@ -65,3 +66,9 @@ def test_declarations_are_those_of_the_headers(headers, tmp_path, change):
 
 def test_callbacks_have_as_many_arguments():
     assert len(_abi.STEP._argtypes_) == 6 and len(_abi.LINEARISE._argtypes_) == 5 and len(_abi.CANCEL._argtypes_) == 1
+
+
+def test_version_is_the_headers(headers):
+    text = (headers / "deeppcr" / "export.h").read_text()
+    assert f'#define DPCR_VERSION_STRING "{deeppcr.__version__}"' in text
+    assert f'version = "{deeppcr.__version__}"' in (headers.parent / "python" / "pyproject.toml").read_text()

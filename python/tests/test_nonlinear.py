@@ -96,6 +96,34 @@ def test_plan(rng):
     assert linear.scheme in ("chunked", "overlap", "sequential") and linear.sentence in repr(linear)
 
 
+def test_progress_and_plot(rng):
+    cell, seen = Cell(rng, 500, 2), []
+    found = deeppcr.solve(cell.step, cell.z0, 500, cell.jacobian, "jacobi", progress=seen.append)
+    assert sum(seen) == found.report.evaluations
+
+    class Axes:
+        def __init__(self):
+            self.drawn = {}
+
+        def semilogy(self, x, y, *style, **options):
+            self.drawn["residual"] = y
+
+        def plot(self, x, y, *style, **options):
+            self.drawn["locked"] = y
+
+        def twinx(self):
+            return self
+
+        def set(self, **options):
+            self.drawn.update(options)
+
+        def set_ylabel(self, text):
+            self.drawn["right"] = text
+
+    axes = found.report.plot(Axes())
+    assert len(axes.drawn["residual"]) == len(axes.drawn["locked"]) > 1 and axes.drawn["title"] == "jacobi"
+
+
 def test_what_a_step_raises_comes_through(rng):
     class Mine(Exception):
         pass

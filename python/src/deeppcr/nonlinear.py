@@ -139,6 +139,8 @@ class _Steps:
         self.values = count[structure]
         self.raised: Optional[BaseException] = None
         self.interrupted = False
+        self.progress: Optional[Callable[[int], Any]] = None
+        self.lock = threading.RLock()  # what is raised and asked belongs to one call
         self.advance_c = _abi.STEP(self._advance)
         self.linearise_c = _abi.LINEARISE(self._linearise) if jacobian else None
 
@@ -168,6 +170,8 @@ class _Steps:
                 z = self._call(self.step, z, l + k, s.row, (self.width,), "step").astype(self.dtype, copy=False)
                 if kept is not None:
                     kept[:, k] = z
+                if self.progress is not None:
+                    self.progress(s.lanes * s.rows)
                 if self.interrupted:
                     return -1
             if last:
@@ -213,6 +217,10 @@ class _Steps:
         return one + 2e-5, many, each
 
     def run(self, function: Any, *arguments: Any) -> None:
+        with self.lock:
+            self._run(function, *arguments)
+
+    def _run(self, function: Any, *arguments: Any) -> None:
         """Calls the library, holding SIGINT back until it is out of the callbacks: they end the call, the handler runs then."""
         (error, error_ref) = library.error_place()
         ours = None
@@ -352,8 +360,8 @@ class SolvePlan:
     def __repr__(self) -> str:
         return f"<chain of {self.length} steps, batch {self.batch}, width {self.width}: {self.sentence}>"
 
-    def solve(self, z0: Any, guess: Optional[Any] = None) -> Solution:
-        """Runs the chain from z0 (of the plan's shape); `guess` as in `deeppcr.solve`."""
+    def solve(self, z0: Any, guess: Optional[Any] = None, progress: Optional[Callable[[int], Any]] = None) -> Solution:
+        """Runs the chain from z0 (of the plan's shape); `guess` and `progress` as in `deeppcr.solve`."""
         first = np.ascontiguousarray(np.asarray(z0, self.dtype))
         if first.shape != ((self.batch, self.width) if self.batched else (self.width,)):
             raise ArgumentError.of("z0's shape", first.shape, "the plan's")
@@ -365,11 +373,13 @@ class SolvePlan:
             z = np.array(np.asarray(guess, self.dtype).reshape(shape), order="C")
         place = _ReportPlace()
         work = library.take(self._workspace)
+        self._steps.progress = progress
         try:
             self._steps.run(library.lib.dpcr_solve_execute, self.handle.address, ctypes.byref(library.of(first)),
                             ctypes.byref(library.of(z)), None, library.aligned(work), self._workspace,
                             ctypes.byref(place.c))  # fmt: skip
         finally:
+            self._steps.progress = None
             library.give(work)
         return Solution(self, first, z, place.read())
 
@@ -424,7 +434,7 @@ def plan(
 
 def solve(
     step: Callable[..., Any], z0: Any, length: int, jacobian: Optional[Callable[..., Any]] = None, method: str = "auto", *,
-    guess: Union[str, ARRAY] = "zero", **options: Any,
+    guess: Union[str, ARRAY] = "zero", progress: Optional[Callable[[int], Any]] = None, **options: Any,
 ) -> Solution:  # fmt: skip
     """Solves z_l = f_l(z_{l-1}), l = 0..length-1, z_{-1} = z0, in parallel over l where that pays.
 
@@ -443,6 +453,8 @@ def solve(
         "auto", "sequential", "newton", "diagonal", "block", "picard", "jacobi", "damped", "overlap" or "shooting".
     guess : str or ndarray
         Where the sweeps start: "zero" (f_l of zeros), "step" (f_l(z0)), "state" (z0), or an array of z's shape.
+    progress : callable, optional
+        Called with the number of states that were just stepped, such as the `update` of a tqdm bar.
     options
         structure, block, scheme, backward, fallback (False: raise NotConverged instead of finishing in order), atol, rtol,
         window, chunk, warm_up, damping, max_sweeps, memory_limit: as in `dpcr_solve_options`.
@@ -457,7 +469,7 @@ def solve(
     given = isinstance(guess, np.ndarray)
     made = plan(step, z0, length, jacobian, method, guess="given" if given else guess, **options)  # type: ignore[arg-type]
     assert isinstance(made, SolvePlan)
-    found = made.solve(z0, guess if given else None)  # type: ignore[arg-type]
+    found = made.solve(z0, guess if given else None, progress)
     if not found.report.converged:
         raise NotConverged(f"solve: {found.report!r}", "solve", found.report.residual, "convergence, or fallback=True")
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from typing import Any, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -30,12 +30,12 @@ def _contiguous(tensor: Optional[Tensor]) -> Optional[Tensor]:
 
 
 class _Call:
-    """What a pass is besides its tensors. `token` and `form` tell the engine, x is [T][B][I]."""
+    """What a pass is besides its tensors; x is [T][B][I]."""
 
-    __slots__ = ("token", "form", "method")
+    __slots__ = ("engine", "form", "method")
 
-    def __init__(self, token: int, form: _engine.Form, method: str) -> None:
-        self.token, self.form, self.method = token, form, method
+    def __init__(self, engine: _engine.Engine, method: str) -> None:
+        self.engine, self.form, self.method = engine, engine.form, method
 
     def forward(self, x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor],
                 parameters: Sequence[Tensor], training: bool) -> Tuple[Tensor, Tensor, Tensor, Any]:  # fmt: skip
@@ -46,7 +46,7 @@ class _Call:
         kept = [p if p.is_contiguous() else p.contiguous() for p in parameters]
         y, ht = x.new_empty(T, B, D * H), x.new_empty(form.layers * D, B, H)
         ct = torch.empty_like(ht) if form.kind == "lstm" else x.new_empty(0)
-        waiting = _engine.engine_of(self.token, form).forward(
+        waiting = self.engine.forward(
             [p.data_ptr() for p in kept], T, B, x.data_ptr(), _address(h0), _address(c0), _address(lengths), y.data_ptr(),
             ht.data_ptr(), ct.data_ptr() if form.kind == "lstm" else 0, training, self.method,
         )  # fmt: skip
@@ -126,7 +126,8 @@ _SCHEMA = ("Tensor x, Tensor? h0, Tensor? c0, Tensor? lengths, Tensor[] paramete
 
 
 def _called(x: Tensor, kind: str, hidden: int, layers: int, bidirectional: bool, bias: bool, token: int, method: str) -> _Call:
-    return _Call(token, _engine.Form(kind, _CODES[x.dtype], x.shape[2], hidden, layers, bidirectional, bias), method)
+    form = _engine.Form(kind, _CODES[x.dtype], x.shape[2], hidden, layers, bidirectional, bias)
+    return _Call(_engine.engine_of(token, form), method)
 
 
 @torch.library.custom_op("deeppcr::recurrent", mutates_args=(), schema=f"({_SCHEMA}) -> (Tensor, Tensor, Tensor)")
@@ -197,8 +198,13 @@ class _Module(torch.nn.RNNBase):
         self._number()
 
     def _number(self) -> None:
-        self._token = _engine.token()
+        self._token = _engine.token()  # for the operator, whose engines are known by it
+        self._calls: Dict[Any, _Call] = {}
         weakref.finalize(self, _engine.drop, self._token)
+
+    def __getstate__(self) -> Dict[str, Any]:
+        state = super().__getstate__() if hasattr(torch.nn.RNNBase, "__getstate__") else self.__dict__
+        return {name: value for name, value in state.items() if name != "_calls"}
 
     def __setstate__(self, state: Any) -> None:
         super().__setstate__(state)
@@ -264,6 +270,8 @@ class _Module(torch.nn.RNNBase):
         wanted = (N, self.hidden_size) if single else (N, batch, self.hidden_size)
         dtype = self._flat_weights[0].dtype
         for name, state in zip(("h0", "c0"), given):
+            if not isinstance(state, Tensor):
+                raise ArgumentError.of(name, type(state).__name__, "a tensor")
             if tuple(state.shape) != wanted:
                 raise ArgumentError.of(f"{name}'s shape", tuple(state.shape), str(wanted))
             if state.dtype != dtype or state.device.type != "cpu":
@@ -314,8 +322,11 @@ class _Module(torch.nn.RNNBase):
             y, ht, ct = torch.ops.deeppcr.recurrent(x, h0, c0, lengths, weights, kind, hidden, layers, bidirectional, bias,
                                                     self._token, self.method)  # fmt: skip
         else:
-            form = _engine.Form(kind, _CODES[x.dtype], x.shape[2], hidden, layers, bidirectional, bias)
-            call = _Call(self._token, form, self.method)
+            key = (x.dtype, x.shape[2], layers, self.method)
+            call = self._calls.get(key)
+            if call is None:
+                form = _engine.Form(kind, _CODES[x.dtype], x.shape[2], hidden, layers, bidirectional, bias)
+                call = self._calls[key] = _Call(_engine.Engine(form), self.method)
             if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, h0, c0, *weights)):
                 y, ht, ct = _Recurrent.apply(call, lengths, x, h0, c0, *weights)
             else:
@@ -325,8 +336,9 @@ class _Module(torch.nn.RNNBase):
     @property
     def sentences(self) -> List[str]:
         """Why the chains of the last pass ran as they did, a layer and direction each."""
-        found = [engine for (number, _), engine in _engine._engines.kept.items() if number == self._token]
-        return [text for engine in found for text in engine.sentences()]
+        engines = [call.engine for call in self._calls.values()]
+        engines += [engine for (number, _), engine in _engine._engines.kept.items() if number == self._token]
+        return [text for engine in engines for text in engine.sentences()]
 
 
 class RNN(_Module):
