@@ -54,7 +54,8 @@ int cli_fail(int status, const char *format, ...) __attribute__((format(printf, 
 // The same from a library error; what was being done decides between a bad input and a lack of resources.
 typedef enum cli_doing { CLI_READING, CLI_WRITING, CLI_COMPUTING } cli_doing;
 int cli_fail_error(const dpcr_error *error, cli_doing doing);
-int cli_failed(void);  // the status of the last one told, or 0
+void cli_silence(bool on);  // another process of the same job tells it
+int cli_failed(void);       // the status of the last one told, or 0
 int cli_fail_memory(const char *what);
 
 // ---- arguments ----

@@ -8,10 +8,12 @@
 
 static const char *verb_name;
 static int failed;
+static bool silent;
 
 void cli_set_verb(const char *verb) { verb_name = verb; }
 const char *cli_get_verb(void) { return verb_name; }
 int cli_failed(void) { return failed; }
+void cli_silence(bool on) { silent = on; }
 
 int cli_fail(int status, const char *format, ...) {
     char text[2048];
@@ -23,6 +25,7 @@ int cli_fail(int status, const char *format, ...) {
     // File names may hold anything; a message stays one line and sends nothing to the terminal.
     for (char *c = text; *c; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    if (silent) return status;
     fprintf(stderr, "deeppcr%s%s: %s\n", verb_name ? " " : "", verb_name ? verb_name : "", text);
     return status;
 }

@@ -95,6 +95,7 @@ static int measure(const profiling *p, dpcr_context *context, const dpcr_model *
 int cli_schedule_measure(int argc, char **argv) {
     profiling p = {
         .common = CLI_COMMON_DEFAULTS,
+        .workers = 1,
         .network = {.options = {.layers = 64, .width = 32, .inputs = 784, .outputs = 10}, .gain = 1, .batch = 32}};
     const cli_syntax syntax = {
         .arguments = "mlp|resnet",

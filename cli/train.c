@@ -8,6 +8,7 @@
 #include "problem.h"
 #include "train_log.h"
 #include "train_pipeline.h"
+#include "world.h"
 
 enum {
     KEY_DATA = 0x5000,
@@ -320,11 +321,13 @@ static int run_training(train *t) {
         const int status = cli_pipeline_prepare(&t->pipeline, t->context, t->model, &t->options, t->training.count);
         if (status) return status;
     }
+    cli_silence(false);
     cli_progress_start(&t->progress, &t->common);
     const dpcr_status trained = train_it(t, &last, &error);
     cli_progress_clear(&t->progress);
     if (trained != DPCR_OK || t->status) return fail_training(t, &last, &error);
-    if (!t->begun) last.seconds = 0;  // it was complete already
+    if (cli_world_rank() > 0) return CLI_DONE;  // rank 0 has the network
+    if (!t->begun) last.seconds = 0;            // it was complete already
     const dpcr_train_state final = t->begun ? t->state : last;
     int status = t->begun && t->tested_step == final.step ? CLI_DONE : test_now(t, final.step);
     return status ? status : tell(t, &final);
@@ -353,6 +356,31 @@ static int run(train *t, dpcr_architecture architecture) {
     dpcr_dataset_free(t->context, &t->training);
     dpcr_dataset_free(t->context, &t->test);
     dpcr_context_destroy(t->context);
+    return status;
+}
+
+// One process of several: only the first one prints, tests and writes.
+static void step_back(train *t) {
+    t->common.json = false;
+    t->common.quiet = true;
+    t->common.csv = t->log_path = NULL;
+}
+
+static int run_among(train *t, dpcr_architecture architecture) {
+    cli_pipeline *p = &t->pipeline;
+    const int64_t size = cli_world_size();
+    if (!p->given) return cli_fail(CLI_USAGE, "started as %lld processes; wanted --pipeline", (long long)size);
+    if (p->ranks_given && p->schedule.ranks != size)
+        return cli_fail(CLI_USAGE, "--ranks %lld, but started as %lld processes", (long long)p->schedule.ranks,
+                        (long long)size);
+    p->schedule.ranks = size;
+    int status = cli_world_open(&p->transport);
+    if (status) return status;
+    p->options.transport = &p->transport;
+    if (p->transport.rank > 0) step_back(t);
+    status = run(t, architecture);
+    fflush(stdout);
+    cli_world_close(status);
     return status;
 }
 
@@ -388,10 +416,11 @@ int cli_verb_train(int argc, char **argv) {
     const char *positional[CLI_MAX_POSITIONAL];
     int status;
     dpcr_architecture architecture;
+    cli_silence(cli_world_rank() > 0);  // until the ranks do different things, one line is enough
     if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
     if (!cli_read_architecture(positional[0], "", &architecture)) return CLI_USAGE;
     if (!t.pipeline.given && t.pipeline.first_given)
         return cli_fail(CLI_USAGE, "--%s is for --pipeline", t.pipeline.first_given);
     settle_defaults(&t);
-    return run(&t, architecture);
+    return cli_world_size() > 1 ? run_among(&t, architecture) : run(&t, architecture);
 }

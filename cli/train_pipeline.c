@@ -30,7 +30,7 @@ static const struct argp_option pipeline_options[] = {
      "ooo, "
      "best, or with late gradients pipedream, pipedream-2bw, layerpipe",
      0},
-    {"ranks", KEY_RANKS, "P", 0, "Ranks, a thread each (default 2)", 0},
+    {"ranks", KEY_RANKS, "P", 0, "Ranks, a thread each (default 2); under mpirun -np P, a process each", 0},
     {"microbatches", KEY_MICROBATCHES, "M", 0, "Pieces of a minibatch (default 8; pipedream, layerpipe: 1)", 0},
     {"chunks", KEY_CHUNKS, "V", 0, "Stages a rank (default: what the schedule is made for)", 0},
     {"accumulate", KEY_ACCUMULATE, "A", 0, "Pieces of a minibatch of pipedream-2bw (default: --microbatches)", 0},
@@ -87,7 +87,7 @@ static error_t parse_pipeline(int key, char *arg, struct argp_state *state) {
         p->first_given = pipeline_options[key - KEY_PIPELINE].name;
     switch (key) {
         case KEY_PIPELINE: return read_name(arg, p);
-        case KEY_RANKS: return taken(cli_read_int64("--ranks", arg, 1, 1024, &s->ranks));
+        case KEY_RANKS: p->ranks_given = true; return taken(cli_read_int64("--ranks", arg, 1, 1024, &s->ranks));
         case KEY_MICROBATCHES: return taken(cli_read_int64("--microbatches", arg, 1, INT32_MAX / 4, &s->microbatches));
         case KEY_CHUNKS: return taken(cli_read_int64("--chunks", arg, 1, INT32_MAX, &s->chunks));
         case KEY_ACCUMULATE: return taken(cli_read_int64("--accumulate", arg, 1, INT32_MAX / 4, &s->accumulate));
@@ -264,11 +264,25 @@ static int prepare(cli_pipeline *p, const dpcr_train_options *train, int64_t ima
     return status;
 }
 
+// All ranks cut where rank 0 does.
+static int share_cut(const cli_pipeline *p) {
+    const dpcr_transport *t = p->options.transport;
+    const size_t bytes = (size_t)(p->stages + 1) * sizeof *p->first;
+    const double deadline = p->options.deadline > 0 ? p->options.deadline : 60;
+    dpcr_error error = {0};
+    dpcr_status status = DPCR_OK;
+    if (t->rank > 0) status = t->receive(t->user, 0, 0, p->first, bytes, deadline, &error);
+    for (int64_t r = 1; t->rank == 0 && r < t->ranks && status == DPCR_OK; r++)
+        status = t->send(t->user, r, 0, p->first, bytes, &error);
+    return status == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_COMPUTING);
+}
+
 int cli_pipeline_prepare(cli_pipeline *p, dpcr_context *context, const dpcr_model *model,
                          const dpcr_train_options *train, int64_t images) {
     plan x = {.context = context, .model = model};
     p->simulated = p->work = NAN;
-    const int status = prepare(p, train, images, &x);
+    int status = prepare(p, train, images, &x);
+    if (!status && p->options.transport) status = share_cut(p);
     dpcr_profile_free(context, &x.profile);
     dpcr_profile_free(context, &x.grouped);
     dpcr_schedule_free(context, &x.schedule);

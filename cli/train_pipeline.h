@@ -9,7 +9,8 @@
 typedef struct cli_pipeline {
     dpcr_schedule_options schedule;
     dpcr_pipeline_options options;
-    bool given;
+    dpcr_transport transport;
+    bool given, ranks_given;
     const char *first_given;  // an option that only makes sense with --pipeline
     int cut;                  // 0: as the schedule wants it
     // The run.

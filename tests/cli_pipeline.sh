@@ -45,5 +45,49 @@ refused 2 "--group" schedule profile mlp --group 0
 refused 2 "nothing to measure" schedule profile mlp --layers 0 --inputs 0 --outputs 0
 refused 4 "cannot" schedule profile mlp --layers 1 --out "$folder/none/p.json"
 
-[ $failed -ne 0 ] || echo "cli_pipeline: profiles as they should be"
+# ---- training ----
+data=/usr/share/datasets/fashion-mnist
+if [ -d "$data" ]; then
+    train() { "$program" train resnet --layers 10 --width 12 --limit 700 --batch 64 --method sequential --backward sequential --quiet "$@"; }
+    train --epochs 2 --save "$folder/one.safetensors" || complain "training by one process"
+    for p in 1 2 3 4; do
+        schedule=zb-h1
+        [ $p -ne 3 ] || schedule=zb-v
+        [ $p -ne 4 ] || schedule=dualpipev
+        train --epochs 2 --pipeline $schedule --ranks $p --microbatches 8 --json --save "$folder/p.safetensors" >"$folder/p$p.json" || complain "$schedule on $p ranks"
+        cmp "$folder/one.safetensors" "$folder/p.safetensors" || complain "$schedule on $p ranks made another network"
+    done
+    # stopped after an epoch, gone on with by other ranks, then by one process
+    train --epochs 3 --constant-rate --warm-up 3 --save "$folder/a.safetensors"
+    train --epochs 1 --constant-rate --warm-up 3 --save "$folder/b.safetensors" --pipeline gpipe --ranks 2 --microbatches 3
+    train --epochs 2 --constant-rate --warm-up 3 --resume "$folder/b.safetensors" --pipeline interleaved-zb --ranks 3 --microbatches 6
+    train --epochs 3 --constant-rate --warm-up 3 --resume "$folder/b.safetensors"
+    cmp "$folder/a.safetensors" "$folder/b.safetensors" || complain "a resumed run has other bits"
+    for late in "pipedream --reconstruct" "pipedream --compensate rate" "pipedream-2bw --accumulate 4" "layerpipe --stages 5 --split"; do
+        # shellcheck disable=SC2086  # words
+        train --epochs 1 --pipeline $late --ranks 3 --segment 4 --json >"$folder/l.json" || complain "$late"
+        python3 -c 'import json, sys; p = json.load(open(sys.argv[1]))["pipeline"]; assert p["updates_a_run"] == 4 and p["runs"] == 2 and p["makespan"] > 0, p' "$folder/l.json" ||
+            complain "the figures of $late"
+    done
+    python3 - "$folder" <<'PYTHON' || failed=1
+import json, sys
+for ranks in range(1, 5):
+    r = json.load(open(f"{sys.argv[1]}/p{ranks}.json"))
+    p = r["pipeline"]
+    assert p["ranks"] == ranks and len(p["first_units"]) - 1 == p["stages"] and p["first_units"][-1] == 12
+    assert 0 < p["busy"] <= p["makespan"] and p["simulated_work"] <= p["simulated_makespan"] and p["runs"] == 20
+PYTHON
+    small="train resnet --layers 3 --limit 200"
+    # shellcheck disable=SC2086
+    {
+        refused 2 "is for --pipeline" $small --microbatches 4
+        refused 2 "wanted one of" $small --pipeline fast
+        refused 2 "6 stages of a network of 5 layers" $small --pipeline gpipe --ranks 6
+        refused 2 "wanted at least as many as stages" $small --pipeline dualpipev --ranks 2 --microbatches 3
+        refused 2 "never have" $small --pipeline pipedream --clip 1
+        refused 2 "lie on several ranks" $small --pipeline layerpipe --stages 5 --ranks 3 --reconstruct
+    }
+fi
+
+[ $failed -ne 0 ] || echo "cli_pipeline: profiles and trainings as they should be"
 exit $failed

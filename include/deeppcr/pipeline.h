@@ -33,6 +33,20 @@ typedef enum dpcr_compensation {
     DPCR_COMPENSATE_COUNT
 } dpcr_compensation;
 
+// Messages between ranks that are processes, by whatever means the caller has (MPI, sockets): this process's end. A
+// message is named by sender, receiver and tag; those of one name arrive in the order of sending.
+typedef struct dpcr_transport {
+    size_t size;  // sizeof(dpcr_transport) of the caller
+    void *user;
+    int64_t rank, ranks;
+    int64_t largest_tag;
+    // Takes a copy and returns at once. `bytes` may be 0.
+    dpcr_status (*send)(void *user, int64_t to, int64_t tag, const void *data, size_t bytes, dpcr_error *error);
+    // Waits, at most `deadline` seconds (then DPCR_ERROR_SYSTEM), for a message of exactly so many bytes.
+    dpcr_status (*receive)(void *user, int64_t from, int64_t tag, void *data, size_t bytes, double deadline,
+                           dpcr_error *error);
+} dpcr_transport;
+
 typedef struct dpcr_pipeline_options {
     size_t size;           // sizeof(dpcr_pipeline_options) of the caller
     const int64_t *first;  // [stages of a chain + 1] stage s is units first[s] .. first[s + 1] - 1, the last one the
@@ -46,6 +60,8 @@ typedef struct dpcr_pipeline_options {
     double deadline;  // seconds that a rank waits for another; 0: 60
     int64_t segment;  // training by an asynchronous schedule: updates of a run, after which the pipeline is empty, a
                       // checkpoint can be written and the delays begin anew; 0: 256
+    const dpcr_transport *transport;  // training: this process is one rank, the others are elsewhere; NULL: all ranks
+                                      // are threads of this one
 } dpcr_pipeline_options;
 
 typedef struct dpcr_pipeline_report {
@@ -101,6 +117,9 @@ typedef struct dpcr_pipeline_figures {
 // into segments, and progress, checkpoints and requests to stop come between segments. A checkpoint holds the gathered
 // network, so that any other number of ranks, another schedule or dpcr_train can go on from it. pipeline->optimiser is
 // not read, train->optimiser is. `figures` may be NULL.
+// With pipeline->transport all processes make this call with the same arguments; only rank 0 reports progress, writes
+// checkpoints, and has the model, `last` and `figures` in the end. A rank that fails leaves the others to their
+// deadline: its caller should end the job.
 DPCR_API dpcr_status dpcr_train_pipeline(dpcr_context *context, dpcr_model *model, const dpcr_dataset *data,
                                          const dpcr_train_options *train, const dpcr_schedule_options *schedule,
                                          const dpcr_pipeline_options *pipeline, dpcr_train_state *last,

@@ -329,6 +329,11 @@ dpcr_status dpcri_rank_run(dpcri_rank *rank, const dpcri_rows_source *source, dp
     const dpcr_schedule *s = rank->table->schedule;
     const int64_t row = s->first[rank->index], count = s->first[rank->index + 1] - row;
     double start, stop;
+    if (dpcri_tag(rank, DPCRI_MESSAGES, s->stages, s->microbatches, DPCRI_PARTS) > rank->comm->largest_tag)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                          "pipeline: %lld stages of %lld microbatches are more messages than the transport can name; "
+                          "wanted shorter segments",
+                          (long long)s->stages, (long long)s->microbatches);
     DPCR_TRY(start_run(rank, source, error));
     for (int64_t n = 0; n < count; n++) {
         DPCR_TRY(run_action(rank, &s->actions[row + n], &start, &stop, error));

@@ -461,6 +461,42 @@ static void fill_figures(training *t, dpcr_pipeline_figures *figures) {
     figures->busy = median(t->busy, t->runs);
 }
 
+// ---- ranks that are processes ----
+
+typedef struct carried {
+    dpcri_comm comm;  // first: a comm is its carrier
+    const dpcr_transport *by;
+} carried;
+
+static dpcr_status carry(dpcri_comm *comm, int64_t to, int64_t tag, const void *data, size_t bytes, dpcr_error *error) {
+    const dpcr_transport *by = ((carried *)comm)->by;
+    return by->send(by->user, to, tag, data, bytes, error);
+}
+
+static dpcr_status await(dpcri_comm *comm, int64_t from, int64_t tag, void *data, size_t bytes, dpcr_error *error) {
+    const dpcr_transport *by = ((carried *)comm)->by;
+    return by->receive(by->user, from, tag, data, bytes, comm->deadline, error);
+}
+
+static void nobody_to_tell(dpcri_comm *comm, const dpcr_error *error) { (void)comm, (void)error; }
+
+static dpcr_status run_ranks(training *t, dpcr_context *messages, dpcr_error *error) {
+    static const dpcri_comm_table table = {.send = carry, .receive = await, .fail = nobody_to_tell};
+    const dpcr_transport *by = t->pipeline.transport;
+    if (!by) return dpcri_threads_run(messages, t->schedule.ranks, t->pipeline.deadline, run_worker, t, error);
+    if (by->size != sizeof *by || by->ranks != t->schedule.ranks || by->rank < 0 || by->rank >= by->ranks)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "train_pipeline: a schedule of %lld ranks, and a transport of rank %lld among %lld",
+                          (long long)t->schedule.ranks, (long long)by->rank, (long long)by->ranks);
+    carried c = {.comm = {.table = &table,
+                          .rank = by->rank,
+                          .ranks = by->ranks,
+                          .largest_tag = by->largest_tag,
+                          .deadline = t->pipeline.deadline},
+                 .by = by};
+    return run_worker(t, &c.comm, error);
+}
+
 static void tear_down(training *t) {
     dpcr_optimiser_destroy(t->optimiser);
     for (int k = 0; k < TABLES; k++) {
@@ -495,8 +531,7 @@ dpcr_status dpcr_train_pipeline(dpcr_context *context, dpcr_model *model, const 
     if (status == DPCR_OK) status = dpcri_lender_open(&t->lender, context, error);
     dpcr_context *messages = NULL;
     if (status == DPCR_OK) status = dpcri_lender_context(&t->lender, &messages, error);
-    if (status == DPCR_OK)
-        status = dpcri_threads_run(messages, t->schedule.ranks, t->pipeline.deadline, run_worker, t, error);
+    if (status == DPCR_OK) status = run_ranks(t, messages, error);
     dpcr_context_destroy(messages);
     if (t->options.epochs) describe(t);
     t->state.sentence = NULL;

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT
+// A transport over MPI. A send copies, starts a non-blocking request and looks after those that have ended; a receive
+// polls its request against the deadline, so a peer that is gone or stuck ends in a line and not in a hang. One thread.
+#include <limits.h>
+#include <mpi.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "world.h"
+
+// The program's own functions of this folder, for world.c.
+int cli_mpi_open(dpcr_transport *transport);
+void cli_mpi_close(int status);
+
+typedef struct sending {
+    struct sending *next;
+    MPI_Request request;
+    _Alignas(64) unsigned char data[];
+} sending;
+
+static sending *under_way;
+
+static const double SIGNAL_SECONDS = 5;  // what is left to a run that was asked to stop
+
+static dpcr_status fail(dpcr_error *error, dpcr_status status, const char *format, int64_t a, double b, int64_t c) {
+    if (!error) return status;
+    *error = (dpcr_error){.status = status};
+    snprintf(error->text, sizeof error->text, format, (long long)a, b, (long long)c);
+    return status;
+}
+
+static void look_after(void) {
+    for (sending **at = &under_way; *at;) {
+        sending *s = *at;
+        int done = 0;
+        if (MPI_Test(&s->request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || !done) {
+            at = &s->next;
+            continue;
+        }
+        *at = s->next;
+        free(s);
+    }
+}
+
+static dpcr_status send(void *user, int64_t to, int64_t tag, const void *data, size_t bytes, dpcr_error *error) {
+    (void)user;
+    look_after();
+    if (bytes > INT_MAX)
+        return fail(error, DPCR_ERROR_UNSUPPORTED, "a message to rank %lld of %g bytes; MPI takes %lld", to,
+                    (double)bytes, INT_MAX);
+    sending *s = malloc(sizeof *s + bytes);
+    if (!s)
+        return fail(error, DPCR_ERROR_MEMORY, "no memory for a message to rank %lld of %g bytes (%lld)", to,
+                    (double)bytes, tag);
+    s->next = NULL;
+    if (bytes) memcpy(s->data, data, bytes);
+    if (MPI_Isend(s->data, (int)bytes, MPI_BYTE, (int)to, (int)tag, MPI_COMM_WORLD, &s->request) != MPI_SUCCESS) {
+        free(s);
+        return fail(error, DPCR_ERROR_SYSTEM, "MPI refuses a message to rank %lld of %g bytes, tag %lld", to,
+                    (double)bytes, tag);
+    }
+    sending **end = &under_way;
+    while (*end) end = &(*end)->next;
+    *end = s;
+    return DPCR_OK;
+}
+
+// Seconds that are still to be waited: fewer once somebody asked the program to stop.
+static bool over(double began, double deadline, double *asked) {
+    const double now = cli_now();
+    if (cli_signal() && *asked == 0) *asked = now;
+    return now - began > deadline || (*asked > 0 && now - *asked > SIGNAL_SECONDS);
+}
+
+static dpcr_status receive(void *user, int64_t from, int64_t tag, void *data, size_t bytes, double deadline,
+                           dpcr_error *error) {
+    enum { EAGER = 2000 };
+    (void)user;
+    MPI_Request request;
+    MPI_Status status;
+    int done = 0, got = 0;
+    double asked = 0;
+    const double began = cli_now();
+    if (bytes > INT_MAX ||
+        MPI_Irecv(data, (int)bytes, MPI_BYTE, (int)from, (int)tag, MPI_COMM_WORLD, &request) != MPI_SUCCESS)
+        return fail(error, DPCR_ERROR_SYSTEM, "MPI refuses to receive from rank %lld %g bytes, tag %lld", from,
+                    (double)bytes, tag);
+    for (int64_t turn = 0; !done; turn++) {
+        if (MPI_Test(&request, &done, &status) != MPI_SUCCESS)
+            return fail(error, DPCR_ERROR_FORMAT,
+                        "MPI could not receive what rank %lld sent (%g bytes wanted, tag %lld)", from, (double)bytes,
+                        tag);
+        if (done) break;
+        look_after();
+        if (turn > EAGER) sched_yield();
+        if (!over(began, deadline, &asked)) continue;
+        MPI_Cancel(&request);
+        MPI_Request_free(&request);
+        return fail(error, DPCR_ERROR_SYSTEM, "waited for rank %lld for %g s, which sent nothing (tag %lld)", from,
+                    cli_now() - began, tag);
+    }
+    MPI_Get_count(&status, MPI_BYTE, &got);
+    if ((size_t)got == bytes) return DPCR_OK;
+    return fail(error, DPCR_ERROR_FORMAT, "rank %lld sent other than %g bytes: %lld", from, (double)bytes, got);
+}
+
+int cli_mpi_open(dpcr_transport *transport) {
+    int provided = 0, size = 0, rank = 0, known = 0, *largest = NULL;
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS)
+        return cli_fail(CLI_RESOURCES, "MPI does not start");
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, (void *)&largest, &known);
+    cli_signals_install();  // MPI has its own
+    *transport = (dpcr_transport){.size = sizeof *transport,
+                                  .rank = rank,
+                                  .ranks = size,
+                                  .largest_tag = known ? *largest : 32767,
+                                  .send = send,
+                                  .receive = receive};
+    return CLI_DONE;
+}
+
+void cli_mpi_close(int status) {
+    if (status) MPI_Abort(MPI_COMM_WORLD, status);
+    while (under_way) look_after();
+    MPI_Finalize();
+}

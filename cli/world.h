@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT
+// The processes of an MPI job, where this program was started by mpirun and built with MPI.
+#ifndef DEEPPCR_CLI_WORLD_H
+#define DEEPPCR_CLI_WORLD_H
+
+#include "cli.h"
+
+// How many processes the launcher says there are (1: none), and which one this is. MPI is not needed to know.
+int64_t cli_world_size(void);
+int64_t cli_world_rank(void);
+// Joins them; the transport lives until cli_world_close. Returns the exit code.
+int cli_world_open(dpcr_transport *transport);
+// Status 0: waits for the others and leaves. Else: ends all processes at once, and does not return.
+void cli_world_close(int status);
+
+#endif

@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# cli_mpi.sh BUILD_DIR: pipelines whose ranks are processes: one process's network on 1 to 4 ranks, and faults that end
+# every process with one line of ours: a rank that is killed, one that stands still, a disk that is full.
+set -u
+build=${1:?usage: cli_mpi.sh BUILD_DIR}
+program=$build/deeppcr
+skip() { echo "cli_mpi: $*"; exit 77; }
+command -v mpirun >/dev/null || skip "no mpirun"
+ldd "$program" | grep -q libmpi || skip "the program was built without MPI"
+[ -d /usr/share/datasets/fashion-mnist ] || skip "no data set"
+folder=$(mktemp -d) || exit 1
+trap 'rm -rf "$folder"' EXIT
+failed=0
+complain() { echo "cli_mpi: $*"; failed=1; }
+
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export OMPI_MCA_btl_vader_single_copy_mechanism=none
+options=(train resnet --layers 10 --width 12 --limit 700 --batch 64 --epochs 2 --method sequential --backward sequential)
+among() { timeout 120 mpirun --oversubscribe -np "$1" "$program" "${options[@]}" "${@:2}"; }
+
+# ---- the same network ----
+"$program" "${options[@]}" --quiet --save "$folder/one.safetensors" || complain "training by one process"
+for p in 2 3 4; do
+    among $p --pipeline zb-h1 --microbatches 8 --json --save "$folder/p.safetensors" >"$folder/p.json" 2>"$folder/err" || complain "zb-h1 on $p processes: $(cat "$folder/err")"
+    cmp "$folder/one.safetensors" "$folder/p.safetensors" || complain "zb-h1 on $p processes made another network"
+    python3 -c 'import json, sys; r = json.load(open(sys.argv[1])); assert r["pipeline"]["ranks"] == int(sys.argv[2]) and r["test_accuracy"] > 0.3, r' "$folder/p.json" $p ||
+        complain "the result on $p processes"
+done
+among 1 --pipeline zb-h1 --ranks 1 --quiet --save "$folder/p.safetensors" || complain "one process under mpirun"
+cmp "$folder/one.safetensors" "$folder/p.safetensors" || complain "one process under mpirun made another network"
+# late gradients: processes and threads agree to the bit
+for late in "pipedream" "layerpipe --stages 6 --split"; do
+    # shellcheck disable=SC2086
+    among 3 --pipeline $late --quiet --save "$folder/a.safetensors" || complain "$late on 3 processes"
+    # shellcheck disable=SC2086
+    "$program" "${options[@]}" --pipeline $late --ranks 3 --quiet --save "$folder/b.safetensors" || complain "$late on 3 threads"
+    cmp "$folder/a.safetensors" "$folder/b.safetensors" || complain "$late: processes and threads differ"
+done
+
+# ---- faults: within the time-out, our line, the last checkpoint whole ----
+ends() { # name, seconds at most, word of our line
+    local status=$1 took=$2 most=$3 word=$4 what=$5
+    [ "$status" -ne 0 ] || complain "$what: exit status 0"
+    [ "$took" -le "$most" ] || complain "$what: took $took s"
+    grep -q "$word" "$folder/err" || complain "$what: no '$word' in $(cat "$folder/err")"
+}
+long=(--epochs 100000 --pipeline 1f1b --microbatches 4 --test-every 0 --checkpoint-seconds 0.2 --quiet)
+start_long() {
+    rm -f "$folder/run.safetensors"
+    among 3 "${long[@]}" --save "$folder/run.safetensors" --deadline 3 >/dev/null 2>"$folder/err" &
+    job=$!
+    for _ in $(seq 100); do
+        [ -s "$folder/run.safetensors" ] && break
+        sleep 0.1
+    done
+    sleep 0.5
+    victim=$(pgrep -f -n "$folder/run.safetensors")
+}
+for signal in KILL STOP; do
+    start_long
+    kill -$signal "$victim"
+    before=$SECONDS
+    wait $job
+    status=$?
+    [ $signal = KILL ] || kill -KILL "$victim" 2>/dev/null
+    word="waited for rank"
+    [ $signal = STOP ] || word=""
+    ends $status $((SECONDS - before)) 30 "$word" "a rank that gets SIG$signal"
+    "$program" eval --load "$folder/run.safetensors" --limit 100 --quiet 2>"$folder/eval" || complain "SIG$signal left a damaged checkpoint: $(cat "$folder/eval")"
+done
+among 2 --pipeline 1f1b --microbatches 4 --save /dev/full/x >/dev/null 2>"$folder/err"
+ends $? 0 1 "deeppcr train: " "a path that cannot be written"
+[ "$(grep -c '^deeppcr train: ' "$folder/err")" -eq 1 ] || complain "more than one line of ours: $(cat "$folder/err")"
+among 2 --pipeline 1f1b --ranks 3 >/dev/null 2>"$folder/err"
+ends $? 0 1 "started as 2 processes" "--ranks beside mpirun"
+[ "$(grep -c '^deeppcr train: ' "$folder/err")" -eq 1 ] || complain "more than one line of ours: $(cat "$folder/err")"
+
+[ $failed -ne 0 ] || echo "cli_mpi: processes as threads, faults end"
+exit $failed
