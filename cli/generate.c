@@ -30,6 +30,8 @@ enum {
     KEY_SCALED,
     KEY_EVALUATE,
     KEY_DATA,
+    KEY_ORDER,
+    KEY_BLOCK,
 };
 
 typedef struct generate {
@@ -51,8 +53,10 @@ static const struct argp_option generate_options[] = {
     {"count", KEY_COUNT, "C", 0, "Pictures (default 16)", 0},
     {"batch", KEY_BATCH, "B", 0, "At a time (default: as fits); changes no bit", 0},
     {"method", KEY_METHOD, "NAME", 0,
-     "auto (default), sequential, newton, quasi-newton, picard, or any other of the solver's", 0},
+     "auto (default), sequential, newton, quasi-newton, picard, parataa, parareal, or any other of the solver's", 0},
     {"window", KEY_WINDOW, "W", 0, "Steps solved at once (default: all)", 0},
+    {"order", KEY_ORDER, "K", 0, "parataa: steps substituted into each other (default: the window)", 0},
+    {"block", KEY_BLOCK, "N", 0, "parareal: steps a block (default: the root of all)", 0},
     {"tolerance", KEY_TOLERANCE, "T", 0, "Of a step, absolute and relative (default 1e-3); 0: until the bits repeat",
      0},
     {"scaled", KEY_SCALED, NULL, 0,
@@ -98,13 +102,15 @@ static error_t parse_generate(int key, char *arg, struct argp_state *state) {
         case KEY_SAMPLER: return found(dpcr_sampler_find(arg, &g->sampler.kind, &error), "--sampler", &error);
         case KEY_SPACING: return found(dpcr_spacing_find(arg, &g->sampler.spacing, &error), "--spacing", &error);
         case KEY_GUESS: return found(dpcr_guess_find(arg, &g->solve.guess, &error), "--guess", &error);
-        case KEY_METHOD: return taken(cli_read_sampling_method(arg, &g->solve.method));
+        case KEY_METHOD: return taken(cli_read_sampling_method(arg, g));
         case KEY_STEPS: return taken(cli_read_int64("--steps", arg, 1, 1 << 14, &g->sampler.steps));
         case KEY_ETA: return taken(cli_read_double("--eta", arg, 0, 1, &g->sampler.eta));
         case KEY_COUNT: return taken(cli_read_int64("--count", arg, 1, 1 << 24, &g->count));
         case KEY_BATCH: return taken(cli_read_int64("--batch", arg, 1, 256, &g->batch));
         case KEY_WINDOW: return taken(cli_read_int64("--window", arg, 1, INT64_MAX, &g->solve.window));
         case KEY_TOLERANCE: return taken(cli_read_double("--tolerance", arg, 0, 1, &g->tolerance));
+        case KEY_ORDER: return taken(cli_read_int64("--order", arg, 1, INT64_MAX, &g->order));
+        case KEY_BLOCK: return taken(cli_read_int64("--block", arg, 1, INT64_MAX, &g->block));
         case KEY_SWEEPS: return taken(cli_read_int("--max-sweeps", arg, 1, INT32_MAX, &g->solve.max_sweeps));
         case KEY_CLASS: return taken(cli_read_int("--class", arg, 0, 255, &g->label));
         case KEY_GUIDANCE: return taken(cli_read_double("--guidance", arg, -100, 100, &g->guidance));
@@ -131,15 +137,18 @@ static int settle(generate *t) {
     if (g->label >= o->classes && g->label >= 0)
         return cli_fail(CLI_USAGE, "--class %d, but '%s' knows %lld%s", g->label, t->file, (long long)o->classes,
                         o->classes ? ", from 0" : " classes; train with --conditional");
+    if (g->sampling && g->scaled)
+        return cli_fail(CLI_USAGE, "--scaled goes with picard and the solver's other sweeps, not with %s",
+                        dpcr_sampling_method_name(g->sampling));
     const bool jacobian = g->solve.method == DPCR_METHOD_NEWTON || g->solve.method == DPCR_METHOD_DIAGONAL ||
                           g->solve.method == DPCR_METHOD_BLOCK || g->solve.method == DPCR_METHOD_DAMPED ||
                           g->solve.method == DPCR_METHOD_SHOOTING;
-    if (jacobian && o->width > DPCR_DIFFUSION_JACOBIAN)
+    if (jacobian && !g->sampling && o->width > DPCR_DIFFUSION_JACOBIAN)
         return cli_fail(
             CLI_USAGE,
             "--method %s needs the Jacobian of every step, %lld x %lld numbers of this model; wanted at most "
             "%d wide, the codes of a vae; picard, jacobi and sequential serve any width",
-            cli_sampling_method_name(g->solve.method), (long long)o->width, (long long)o->width,
+            cli_sampling_method_name(g, g->solve.method), (long long)o->width, (long long)o->width,
             DPCR_DIFFUSION_JACOBIAN);
     return CLI_DONE;
 }
@@ -224,7 +233,7 @@ static int tell(const generate *t) {
     cli_set_int(&r, "count", g->count);
     cli_set_int(&r, "batch", cli_generate_batch(g));
     cli_set_int(&r, "width", o->width);
-    cli_set_text(&r, "method", cli_sampling_method_name(g->method));
+    cli_set_text(&r, "method", cli_sampling_method_name(g, g->method));
     cli_set_text(&r, "reason", dpcr_reason_name(g->reason));
     cli_set_real(&r, "tolerance", g->tolerance);
     cli_set_bool(&r, "scaled", g->scaled);
@@ -249,7 +258,7 @@ static int tell(const generate *t) {
     cli_say(&t->common,
             "%lld pictures by %s, %lld steps, %s: %.3f s, %d sweeps, %lld network evaluations (%lld in order), %s\n",
             (long long)g->count, dpcr_sampler_name(g->sampler.kind), (long long)g->sampler.steps,
-            cli_sampling_method_name(g->method), g->seconds, g->sweeps, (long long)g->evaluations,
+            cli_sampling_method_name(g, g->method), g->seconds, g->sweeps, (long long)g->evaluations,
             (long long)g->sequential_evaluations, dpcr_reason_name(g->reason));
     if (g->compare)
         cli_say(&t->common, "in order: %.3f s, largest difference of a state %.3g\n", g->sequential_seconds,
@@ -319,7 +328,7 @@ int cli_verb_generate(int argc, char **argv) {
             "in "
             "order: the same seed gives the same pictures by every method, to the tolerance; with --tolerance 0 to the "
             "bit.\vA method that cannot serve a model is refused: newton and quasi-newton need Jacobians, which models "
-            "of at most 64 numbers (codes of a vae) have.",
+            "of at most 64 numbers (codes of a vae) have; parataa needs steps x' = c x + d e (ddpm, ddim, euler).",
         .groups = {{&generate_argp, &t, "Sampling:"}, {&cli_common_argp, &t.common, "Output and resources:"}},
         .most = 1};
     const char *positional[CLI_MAX_POSITIONAL] = {0};

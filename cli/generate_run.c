@@ -5,15 +5,20 @@
 
 #include "generate.h"
 
-bool cli_read_sampling_method(const char *text, dpcr_method *method) {
-    if (!strcmp(text, "quasi-newton")) {
-        *method = DPCR_METHOD_DIAGONAL;
-        return true;
-    }
-    return cli_read_method("--method", text, method);
+bool cli_read_sampling_method(const char *text, generation *g) {
+    g->sampling = (dpcr_sampling_method)0;
+    g->solve.method = DPCR_METHOD_DIAGONAL;
+    if (!strcmp(text, "quasi-newton") || dpcr_sampling_method_find(text, &g->sampling, NULL) == DPCR_OK) return true;
+    if (dpcr_method_find(text, &g->solve.method, NULL) == DPCR_OK) return true;
+    cli_fail(CLI_USAGE,
+             "--method is '%.60s', wanted auto, sequential, newton, quasi-newton, picard, parataa, parareal, jacobi, "
+             "damped, block, overlap or shooting",
+             text);
+    return false;
 }
 
-const char *cli_sampling_method_name(dpcr_method method) {
+const char *cli_sampling_method_name(const generation *g, dpcr_method method) {
+    if (g->sampling) return dpcr_sampling_method_name(g->sampling);
     return method == DPCR_METHOD_DIAGONAL ? "quasi-newton" : dpcr_method_name(method);
 }
 
@@ -66,6 +71,23 @@ static int execute(batch_run *b, const dpcr_solve_options *options, const dpcr_a
     return status;
 }
 
+// By a method of samplers alone.
+static int solve_sampling(batch_run *b, dpcr_solve_report *report) {
+    const generation *g = b->g;
+    dpcr_error error = {0};
+    const dpcr_sampling_options options = {.size = sizeof options,
+                                           .method = g->sampling,
+                                           .tolerance = g->tolerance > 0 ? g->tolerance : -1,
+                                           .window = g->solve.window,
+                                           .order = g->order,
+                                           .block = g->block,
+                                           .max_sweeps = g->solve.max_sweeps};
+    *report = (dpcr_solve_report){.size = sizeof *report};
+    dpcr_sampler_counts_reset(b->sampler);
+    if (dpcr_sampler_solve(b->sampler, &options, &b->z0, &b->z, report, &error) == DPCR_OK) return CLI_DONE;
+    return cli_fail_error(&error, CLI_COMPUTING);
+}
+
 static int solve(batch_run *b) {
     generation *g = b->g;
     dpcr_solve_report report;
@@ -75,7 +97,7 @@ static int solve(batch_run *b) {
     options.start = &b->z0;
     options.step_scale = b->scale;
     options.backward = DPCR_SCHEME_SEQUENTIAL;  // there is no way back
-    const int status = execute(b, &options, &b->z, &report);
+    const int status = g->sampling ? solve_sampling(b, &report) : execute(b, &options, &b->z, &report);
     if (status) return status;
     dpcr_sampler_counts(b->sampler, &rows, &products, &calls);
     g->seconds += report.seconds;
@@ -86,9 +108,10 @@ static int solve(batch_run *b) {
     g->error_estimate =
         report.error_estimate < 0 || g->error_estimate < 0 ? -1 : fmax(g->error_estimate, report.error_estimate);
     worst_reason(g, report.reason);
-    return report.reason == DPCR_REASON_NOT_CONVERGED ? cli_fail(CLI_UNCONVERGED, "%s did not converge in %d sweeps",
-                                                                 cli_sampling_method_name(report.method), report.sweeps)
-                                                      : CLI_DONE;
+    return report.reason == DPCR_REASON_NOT_CONVERGED
+               ? cli_fail(CLI_UNCONVERGED, "%s did not converge in %d sweeps",
+                          cli_sampling_method_name(g, report.method), report.sweeps)
+               : CLI_DONE;
 }
 
 static int compare(batch_run *b) {

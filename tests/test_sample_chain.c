@@ -292,6 +292,150 @@ static void a_denoiser_that_explodes_ends_as_the_loop(void **state) {
     dpcr_context_destroy(context);
 }
 
+// ---- the samplers' own methods ----
+
+static solved solve_by(dpcr_sampler *sampler, const dpcr_sampling_options *options) {
+    const dpcr_steps *steps = dpcr_sampler_steps(sampler);
+    dpcr_error error = {0};
+    solved p = {.length = steps->length, .batch = steps->batch, .width = steps->width, .dtype = steps->dtype};
+    p.z0 = calloc((size_t)(p.batch * p.width), dpcr_dtype_size(p.dtype));
+    p.z = calloc(1, path_bytes(&p));
+    p.report.size = sizeof p.report;
+    const int64_t shape[3] = {p.length, p.batch, p.width};
+    const dpcr_array z0 = dpcr_array_make(p.z0, p.dtype, 2, shape + 1), z = dpcr_array_make(p.z, p.dtype, 3, shape);
+    assert_int_equal(dpcr_sampler_start(sampler, NULL, &z0, NULL), DPCR_OK);
+    if (dpcr_sampler_solve(sampler, options, &z0, &z, &p.report, &error) != DPCR_OK) fail_msg("%s", error.text);
+    return p;
+}
+
+static bool serves(const variant *v, dpcr_sampling_method method) {
+    return method != DPCR_SAMPLING_PARATAA || (v->kind != DPCR_SAMPLER_DPM_SOLVER && v->kind != DPCR_SAMPLER_HEUN);
+}
+
+static void the_samplers_own_methods_are_the_loop(void **state) {
+    (void)state;
+    dpcr_context *context = sampling_context(1);
+    for (int dtype = DPCR_F32; dtype <= DPCR_F64; dtype++)
+        for (int i = 0; i < VARIANTS; i++) {
+            formula f = {.width = W, .dtype = (dpcr_dtype)dtype, .gain = 0.2};
+            const dpcr_sampler_options options = options_of(&variants[i]);
+            dpcr_sampler *sampler = make(context, &f, &variants[i], &options, B);
+            const dpcr_solve_options in_order = by_method(DPCR_METHOD_SEQUENTIAL);
+            solved loop = solve_sampler(context, sampler, &in_order, NULL);
+            static const dpcr_sampling_options ways[] = {
+                {.method = DPCR_SAMPLING_PARAREAL},
+                {.method = DPCR_SAMPLING_PARAREAL, .block = 7},
+                {.method = DPCR_SAMPLING_PARAREAL, .block = 100},
+                {.method = DPCR_SAMPLING_PARATAA},
+                {.method = DPCR_SAMPLING_PARATAA, .window = 9, .order = 3},
+                {.method = DPCR_SAMPLING_PARATAA, .memory = 1},
+                {.method = DPCR_SAMPLING_PARATAA, .memory = 4, .window = 13},
+                {.method = DPCR_SAMPLING_PARATAA, .order = 5, .memory = 3},
+            };
+            for (size_t k = 0; k < sizeof ways / sizeof *ways; k++)
+                for (int exact = 0; exact < 2; exact++) {
+                    if (!serves(&variants[i], ways[k].method)) continue;
+                    dpcr_sampling_options by = ways[k];
+                    by.size = sizeof by;
+                    by.tolerance = exact ? -1 : dtype == DPCR_F64 ? 1e-9 : 1e-5;
+                    solved got = solve_by(sampler, &by);
+                    const double far = path_distance(&got, &loop);
+                    if (exact ? far != 0 : !(far < (dtype == DPCR_F64 ? 1e-6 : 2e-2)))
+                        fail_msg("%s (%d), way %d, exact %d: %g after %d sweeps", dpcr_sampler_name(variants[i].kind),
+                                 i, (int)k, exact, far, got.report.sweeps);
+                    if (exact) assert_int_equal(got.report.reason, DPCR_REASON_EXACT);
+                    const int64_t blocks = by.block ? (N + by.block - 1) / by.block : 5;
+                    if (by.method == DPCR_SAMPLING_PARAREAL) assert_true(got.report.sweeps <= blocks);
+                    assert_true(got.report.sweeps <= N + 1);
+                    path_free(&got);
+                }
+            path_free(&loop);
+            dpcr_sampler_destroy(sampler);
+        }
+    dpcr_context_destroy(context);
+}
+
+// A sample's bits do not depend on its neighbours; a budget that is spent ends in order; what explodes ends as the
+// loop.
+static void the_samplers_own_methods_at_their_limits(void **state) {
+    (void)state;
+    dpcr_context *context = sampling_context(1);
+    for (int way = 1; way <= 2; way++) {
+        formula f = {.width = W, .dtype = DPCR_F32, .gain = 0.3};
+        dpcr_sampler_options options = options_of(&variants[0]);
+        dpcr_sampling_options by = {.size = sizeof by, .method = (dpcr_sampling_method)way, .tolerance = 1e-3};
+        dpcr_sampler *sampler = make(context, &f, &variants[0], &options, 5);
+        solved all = solve_by(sampler, &by);
+        dpcr_sampler_destroy(sampler);
+        for (int b = 0; b < 5; b++) {
+            options.first_sample = b;
+            sampler = make(context, &f, &variants[0], &options, 1);
+            solved one = solve_by(sampler, &by);
+            for (int l = 0; l < N; l++)
+                assert_memory_equal((float *)one.z + l * W, (float *)all.z + (l * 5 + b) * W, W * sizeof(float));
+            path_free(&one);
+            dpcr_sampler_destroy(sampler);
+        }
+        path_free(&all);
+        for (int explodes = 0; explodes < 2; explodes++) {
+            f.explodes = explodes;
+            if (explodes) f.gain = 0.35;
+            const dpcr_solve_options in_order = by_method(DPCR_METHOD_SEQUENTIAL);
+            options.first_sample = 0;
+            sampler = make(context, &f, &variants[2], &options, B);
+            solved loop = solve_sampler(context, sampler, &in_order, NULL);
+            by.max_sweeps = explodes ? 100 : 2;
+            by.tolerance = -1;
+            solved got = solve_by(sampler, &by);
+            assert_int_equal(got.report.reason, explodes ? DPCR_REASON_EXACT : DPCR_REASON_FALLBACK);
+            for (int64_t i = 0; i < N * B * W; i++) {
+                const float x = ((float *)got.z)[i], y = ((float *)loop.z)[i];
+                assert_true(x == y || (isnan(x) && isnan(y)));
+            }
+            path_free(&got);
+            path_free(&loop);
+            dpcr_sampler_destroy(sampler);
+        }
+    }
+    dpcr_context_destroy(context);
+}
+
+static void the_samplers_own_methods_refuse(void **state) {
+    (void)state;
+    formula f = {.width = W, .dtype = DPCR_F32, .gain = 0.3};
+    dpcr_error error = {0};
+    dpcr_sampling_method method;
+    assert_int_equal(dpcr_sampling_method_find("parataa", &method, NULL), DPCR_OK);
+    assert_string_equal(dpcr_sampling_method_name(method), "parataa");
+    assert_int_equal(dpcr_sampling_method_find("newton", &method, &error), DPCR_ERROR_ARGUMENT);
+    for (int way = 1; way <= 2; way++) {
+        dpcr_status status = DPCR_ERROR_MEMORY;
+        for (int64_t allowed = 0; status != DPCR_OK; allowed++) {
+            budget b = {.left = 1000};
+            const dpcr_context_options in = budget_options(&b);
+            const dpcr_sampler_options options = options_of(&variants[2]);
+            dpcr_context *context = NULL;
+            float z0[B * W], z[N * B * W];
+            const int64_t shape[3] = {N, B, W};
+            const dpcr_array start = dpcr_array_make(z0, DPCR_F32, 2, shape + 1);
+            const dpcr_array states = dpcr_array_make(z, DPCR_F32, 3, shape);
+            assert_int_equal(dpcr_context_create(&in, &context, NULL), DPCR_OK);
+            dpcr_sampler *sampler = make(context, &f, &variants[2], &options, B);
+            dpcr_sampling_options by = {.size = sizeof by, .method = (dpcr_sampling_method)way, .memory = 5};
+            assert_int_equal(dpcr_sampler_start(sampler, NULL, &start, NULL), DPCR_OK);
+            assert_int_equal(dpcr_sampler_solve(sampler, &by, &start, &states, NULL, &error), DPCR_ERROR_ARGUMENT);
+            by.memory = 0;
+            assert_int_equal(dpcr_sampler_solve(sampler, &by, &states, &start, NULL, &error), DPCR_ERROR_ARGUMENT);
+            b.left = allowed;
+            status = dpcr_sampler_solve(sampler, &by, &start, &states, NULL, NULL);
+            assert_true(status == DPCR_OK || status == DPCR_ERROR_MEMORY);
+            dpcr_sampler_destroy(sampler);
+            dpcr_context_destroy(context);
+            assert_int_equal(b.live, 0);
+        }
+    }
+}
+
 // ParaDiGMS's rule: residuals in units of each step's noise; a reason of its own, and the tolerance is kept in those
 // units.
 static void tolerances_in_units_of_the_noise(void **state) {
@@ -469,6 +613,9 @@ int main(void) {
         cmocka_unit_test(noise_is_normal),
         cmocka_unit_test(known_places_stay),
         cmocka_unit_test(a_denoiser_that_explodes_ends_as_the_loop),
+        cmocka_unit_test(the_samplers_own_methods_are_the_loop),
+        cmocka_unit_test(the_samplers_own_methods_at_their_limits),
+        cmocka_unit_test(the_samplers_own_methods_refuse),
         cmocka_unit_test(tolerances_in_units_of_the_noise),
         cmocka_unit_test(refusals_are_in_words),
         cmocka_unit_test(refused_memory_leaks_nothing),

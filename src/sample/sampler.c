@@ -284,8 +284,9 @@ static dpcr_status make_steps(dpcr_sampler *s, dpcr_error *error) {
     double *abar = times + n;
     dpcri_noise_fill(&o->noise, NULL, abar);
     dpcri_spacing_fill(o->spacing, &o->noise, abar, n, times);
-    const dpcri_place done = {
-        .time = -1, .alpha = o->keep_last ? sqrt(abar[0]) : 1, .sigma = o->keep_last ? sqrt(1 - abar[0]) : 0};
+    const dpcri_place done = {.time = o->keep_last ? 0 : -1,
+                              .alpha = o->keep_last ? sqrt(abar[0]) : 1,
+                              .sigma = o->keep_last ? sqrt(1 - abar[0]) : 0};
     dpcri_place before = {0};
     for (int64_t l = 0; l < length; l++) {
         const int64_t i = l + o->skip;
