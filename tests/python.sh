@@ -10,9 +10,9 @@ command -v "$python" >/dev/null || { echo "python: no $python"; exit 77; }
 [ -f "$build/libdeeppcr.so" ] || { echo "python: no $build/libdeeppcr.so"; exit 1; }
 export DEEPPCR_LIBRARY=$build/libdeeppcr.so PYTHONPATH=$PWD/python/src PYTHONDONTWRITEBYTECODE=1
 if grep -qsE '^DEEPPCR_SANITIZE:STRING=.*address' "$build/CMakeCache.txt"; then
-    # The interpreter is not instrumented and leaks on purpose.
-    LD_PRELOAD=$(gcc -print-file-name=libasan.so)
-    export LD_PRELOAD ASAN_OPTIONS=detect_leaks=0
+    # The interpreter is not instrumented and leaks on purpose; what others' libraries throw goes through the C++ runtime.
+    LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libstdc++.so)"
+    export LD_PRELOAD ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
 elif grep -qsE '^DEEPPCR_SANITIZE:STRING=.+' "$build/CMakeCache.txt"; then
     echo "python: this sanitizer wants an interpreter of its own"
     exit 77

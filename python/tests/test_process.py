@@ -14,6 +14,8 @@ import pytest
 
 import deeppcr
 
+PATIENCE = 5  # seconds until Ctrl-C has ended all: far below what it ends, and enough for a machine with other work
+
 
 def chain(rng, length=2000):
     return rng.normal(size=(length, 3, 3)) * 0.4, rng.normal(size=(length, 3))
@@ -92,7 +94,7 @@ def test_ctrl_c_ends_a_solve_with_a_python_step(method):
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=30)
     assert "interrupted" in out and child.returncode == 0, err
-    assert time.monotonic() - begin < 1.5 and "ignored" not in err
+    assert time.monotonic() - begin < PATIENCE and "ignored" not in err
 
 
 @pytest.mark.parametrize("method", ["sequential", "picard"])
@@ -117,10 +119,11 @@ def test_ctrl_c_ends_a_network(method):
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=60)
     assert "interrupted" in out and child.returncode == 0, err
-    assert time.monotonic() - begin < 1.5 and "ignored" not in err
+    assert time.monotonic() - begin < PATIENCE and "ignored" not in err
 
 
-@pytest.mark.skipif(not pathlib.Path("/proc/self/statm").exists(), reason="no /proc")
+@pytest.mark.skipif(not pathlib.Path("/proc/self/statm").exists() or "asan" in os.environ.get("LD_PRELOAD", ""),
+                    reason="no /proc, or memory is kept on purpose")  # fmt: skip
 def test_no_leak_over_many_calls(rng):
     def resident():
         return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

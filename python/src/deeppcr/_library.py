@@ -8,7 +8,7 @@ import pathlib
 import re
 import signal
 import threading
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
 import numpy as np
 
@@ -104,7 +104,8 @@ class Handle:
     def __init__(self, address: Any, destroy: Any, owner: Optional["Handle"] = None) -> None:
         self.address, self.destroy, self.owner, self.fork = address, destroy, owner, context.forks
         # Sets and lists, whose pop and discard nothing comes between: finalisers may run at any time and on any thread.
-        self._left, self._children, self._dropped = [address], set(), False
+        self._left, self._dropped = [address], False
+        self._children: Set[int] = set()
         if owner is not None:
             owner._children.add(id(self))
 
@@ -223,7 +224,7 @@ os.register_at_fork(after_in_child=_after_fork)
 # ---- arrays ----
 
 DTYPES = {np.dtype(np.float32): 1, np.dtype(np.float64): 2, np.dtype(np.uint32): 3}
-NAMES = {code: dtype for dtype, code in DTYPES.items()}
+NAMES: Dict[int, Any] = {code: dtype for dtype, code in DTYPES.items()}
 _HOST = _abi.Device(_abi.CONSTANTS["DPCR_HOST"], 0)
 
 
@@ -265,6 +266,12 @@ def common(*arrays: Any) -> np.dtype:
     raise errors.ArgumentError.of("dtype", dtype, "float32, float64 or uint32")
 
 
+def whole(values: Any, dtype: Any = None) -> np.ndarray:
+    """Values as a contiguous array, aligned and in the machine's byte order; itself where it is one."""
+    array = np.asarray(values, dtype)
+    return array if array.flags.c_contiguous and array.flags.aligned else np.array(array, order="C")
+
+
 def numbers(array: np.ndarray, contiguous: int) -> np.ndarray:
     """The array itself where its strides are whole elements and its last dimensions contiguous, else a copy."""
     size, ok, step = array.itemsize, array.flags.aligned and array.dtype.isnative, array.itemsize
@@ -273,4 +280,4 @@ def numbers(array: np.ndarray, contiguous: int) -> np.ndarray:
             ok = ok and array.strides[axis] == step
         step *= array.shape[axis]
         ok = ok and array.strides[axis] % size == 0
-    return array if ok else np.ascontiguousarray(array)
+    return array if ok else np.array(array, order="C")  # a new one: NumPy calls contiguous what is not aligned

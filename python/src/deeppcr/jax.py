@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import _engine
+from . import _library as library
 from . import linear as numbers
 from .errors import ArgumentError
 
@@ -123,7 +124,7 @@ def _run(form: _engine.Form, method: str, arrays: Sequence[np.ndarray], training
 
 
 def _arrays(given: Sequence[Any]) -> List[np.ndarray]:
-    return [np.ascontiguousarray(np.asarray(a)) for a in given]
+    return [library.whole(a) for a in given]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))

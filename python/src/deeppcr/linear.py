@@ -163,14 +163,14 @@ def problem(A: Any, b: Any, z0: Any, transposed: bool, scheme: str, structure: O
     if b.shape[-1] == 0:
         raise ArgumentError.of("b's shape", b.shape, "a width of 1 or more")
     single, width = b.ndim == 2, b.shape[-1]
-    structure, dims, block, a = _values(a, b, structure, width, single)
+    structure, dims, block, values = _values(a, b, structure, width, single)
     if z0 is not None:
         if z0.shape != b.shape[1:]:
             raise ArgumentError.of("z0's shape", z0.shape, str(b.shape[1:]))
         z0 = library.numbers(z0.reshape(-1, width), 1)
     b = library.numbers(b.reshape(b.shape[0], 1, width) if single else b, 1)
     plan = plan_for(b.shape[0], b.shape[1], width, structure, block, dtype, bool(transposed), scheme, chunk)
-    return Problem(plan, a, b, z0, single, dims)
+    return Problem(plan, values, b, z0, single, dims)
 
 
 def _ref(array: Optional[ARRAY]) -> Any:
@@ -268,7 +268,7 @@ def linear_chain(
                 call.run(z, place)
                 return z if filled is None else (z, report_of(filled))
     else:
-        kept = key = None
+        kept, key = None, None  # type: ignore[assignment]
     p = problem(A, b, z0, transposed, scheme, structure, chunk)
     call = _Call(p)
     z = np.empty(call.shape, call.dtype) if out is None else _checked_out(out, p)
@@ -372,7 +372,7 @@ def linear_chain_jvp(
         given = np.broadcast_to(np.asarray(db, dtype), np.shape(z)).reshape(shape)
         steps["db"] = library.numbers(given, 1)
     if dz0 is not None:
-        steps["dz0"] = np.ascontiguousarray(np.broadcast_to(np.asarray(dz0, dtype), np.shape(z)[1:])).reshape(shape[1:])
+        steps["dz0"] = library.whole(np.broadcast_to(np.asarray(dz0, dtype), np.shape(z)[1:])).reshape(shape[1:])
     dz = np.empty(shape, dtype)
     (error, error_ref), size = library.error_place(), p.plan.workspace
     work = library.take(size)

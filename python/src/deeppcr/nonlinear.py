@@ -299,7 +299,7 @@ class SolvePlan:
         if structure not in STRUCTURES or structure == "identity":
             raise ArgumentError.of("structure", repr(structure), "one of dense, diagonal, scalar, block")
         self.batched, self.dtype, self.length, self.width = start.ndim == 2, dtype, int(length), start.shape[-1]
-        first = np.ascontiguousarray(start.astype(dtype, copy=False).reshape(-1, self.width))
+        first = library.whole(start.astype(dtype, copy=False).reshape(-1, self.width))
         self.batch = first.shape[0]
         self._steps = _Steps(step, jacobian, self.batched, dtype, self.width, structure, block)
         kind = _abi.CONSTANTS[f"DPCR_{structure.upper()}"]
@@ -362,7 +362,7 @@ class SolvePlan:
 
     def solve(self, z0: Any, guess: Optional[Any] = None, progress: Optional[Callable[[int], Any]] = None) -> Solution:
         """Runs the chain from z0 (of the plan's shape); `guess` and `progress` as in `deeppcr.solve`."""
-        first = np.ascontiguousarray(np.asarray(z0, self.dtype))
+        first = library.whole(z0, self.dtype)
         if first.shape != ((self.batch, self.width) if self.batched else (self.width,)):
             raise ArgumentError.of("z0's shape", first.shape, "the plan's")
         first = first.reshape(self.batch, self.width)
@@ -384,7 +384,7 @@ class SolvePlan:
         return Solution(self, first, z, place.read())
 
     def _backward(self, at: Solution, g: Any) -> Tuple[ARRAY, ARRAY]:
-        direct = np.ascontiguousarray(np.asarray(g, self.dtype))
+        direct = library.whole(g, self.dtype)
         if direct.shape != at.z.shape:
             raise ArgumentError.of("g's shape", direct.shape, f"z's, {at.z.shape}")
         direct = direct.reshape(at._states.shape)
@@ -404,7 +404,7 @@ _OPTIONS = "atol rtol window chunk warm_up damping max_sweeps memory_limit".spli
 
 
 def plan(
-    step: Union[Callable[..., Any], ARRAY], z0: Any = None, length: int = 0, jacobian: Optional[Callable[..., Any]] = None,
+    step: Union[Callable[..., Any], str], z0: Any = None, length: int = 0, jacobian: Optional[Callable[..., Any]] = None,
     method: str = "auto", *, structure: str = "dense", block: int = 0, scheme: str = "auto", backward: str = "auto",
     guess: str = "zero", fallback: bool = True, batch: int = 1, width: int = 1, dtype: Any = np.float64, chunk: int = 0,
     transposed: bool = False, **options: Any,

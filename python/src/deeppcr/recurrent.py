@@ -93,7 +93,7 @@ class _Recurrent:
     def _state(self, name: str, given: Any, batch: int, single: bool) -> Optional[ARRAY]:
         if given is None:
             return None
-        array = np.ascontiguousarray(np.asarray(given, self.dtype))
+        array = library.whole(given, self.dtype)
         N, H = self.form.layers * self.form.directions, self.form.hidden
         wanted = (N, H) if single else (N, batch, H)
         if array.shape != wanted:
@@ -130,7 +130,7 @@ class _Recurrent:
         -------
         y, hT : [T][B][D hidden], and the last states like h0.
         """
-        x = np.ascontiguousarray(np.asarray(x, self.dtype))
+        x = library.whole(x, self.dtype)
         f, single = self.form, x.ndim == 2
         if x.ndim not in (2, 3) or x.shape[-1] != f.inputs:
             raise ArgumentError.of("x's shape", x.shape, f"[T][B][{f.inputs}] or [T][{f.inputs}]")
@@ -141,7 +141,7 @@ class _Recurrent:
         h, c = self._state("h0", first, B, single), self._state("c0", cell, B, single)
         ends = None
         if lengths is not None:
-            ends = np.ascontiguousarray(np.asarray(lengths, np.int64))
+            ends = library.whole(lengths, np.int64)
             if ends.shape != (B,) or (B and not 0 <= ends.min() <= ends.max() <= T):
                 raise ArgumentError.of("lengths", lengths, f"{B} numbers in 0..{T}")
         y, ht, ct = (np.empty(s, self.dtype) for s in ((T, B, f.directions * H), (N, B, H), (N, B, H)))
@@ -171,7 +171,7 @@ class _Recurrent:
         B, lstm = x.shape[1], self._kind == "lstm"
         given = None
         if dy is not None:
-            given = np.ascontiguousarray(np.asarray(dy, self.dtype))
+            given = library.whole(dy, self.dtype)
             wanted = (kept["y"][:, 0] if single else kept["y"]).shape
             if given.shape != wanted:
                 raise ArgumentError.of("dy's shape", given.shape, str(wanted))

@@ -77,7 +77,7 @@ def _apply(x: Any, axis: int, zi: Any, zi_shape: Callable[[Tuple[int, ...]], Tup
         wanted = zi_shape(x.shape[:axis] + (order,) + x.shape[axis + 1 :])
         if state.shape != wanted:
             raise ArgumentError.of("zi's shape", state.shape, str(wanted))
-        given = np.ascontiguousarray(zi_in(state.astype(np.float64), axis).reshape(channels, sections, order))
+        given = library.whole(zi_in(state.astype(np.float64), axis).reshape(channels, sections, order))
     y, zf = _run(handle, moved, given, sections, order)
     y = np.moveaxis(y, -1, axis)
     if zf is None or state is None:
@@ -99,7 +99,7 @@ def sosfilt(sos: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARRAY, Tu
         raise ArgumentError.of("sos[:, 3]", given[:, 3], "all ones")
     n = len(given)
     floats = np.dtype(np.float32) if given.dtype == np.float32 else np.dtype(np.float64)
-    handle = _filter("sos", np.ascontiguousarray(given, np.float64))
+    handle = _filter("sos", library.whole(given, np.float64))
     return _apply(
         x, axis, zi, lambda shape: (n, *shape), n, 2, handle, floats,
         lambda z, axis: np.moveaxis(np.moveaxis(z, 0, -1), axis, -1),
@@ -119,6 +119,6 @@ def lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARR
     floats = np.result_type(tops, bottoms)
     floats = np.dtype(np.float32) if floats == np.float32 else np.dtype(np.float64)
     order = max(tops.size, bottoms.size) - 1
-    handle = _filter("ba", np.ascontiguousarray(tops, np.float64), np.ascontiguousarray(bottoms, np.float64))
+    handle = _filter("ba", library.whole(tops, np.float64), library.whole(bottoms, np.float64))
     return _apply(x, axis, zi, lambda shape: shape, 1, order, handle, floats, lambda z, axis: np.moveaxis(z, axis, -1),
                   lambda z, lead, axis: np.moveaxis(z.reshape(*lead, order), -1, axis))  # fmt: skip
