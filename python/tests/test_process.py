@@ -49,9 +49,19 @@ def test_number_of_threads_changes_no_bit(rng):
 def python(code, **options):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     return subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], env=environment, text=True, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, **options)  # fmt: skip
+                            stderr=subprocess.PIPE, start_new_session=True, **options)  # fmt: skip
 
 
+def finished(child):
+    """What it printed; a child that hangs goes, with its own children."""
+    try:
+        return child.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        raise
+
+
+@pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="its own locks do not survive a fork among threads")
 def test_children_after_fork():
     child = python("""
         import os, threading, numpy as np, deeppcr
@@ -69,7 +79,7 @@ def test_children_after_fork():
         assert np.array_equal(deeppcr.linear_chain(A, b), wanted)
         print("done")
     """)
-    out, err = child.communicate(timeout=60)
+    out, err = finished(child)
     assert child.returncode == 0 and out.strip() == "done", err
 
 
@@ -92,7 +102,7 @@ def test_ctrl_c_ends_a_solve_with_a_python_step(method):
     time.sleep(0.2)
     begin = time.monotonic()
     child.send_signal(signal.SIGINT)
-    out, err = child.communicate(timeout=30)
+    out, err = finished(child)
     assert "interrupted" in out and child.returncode == 0, err
     assert time.monotonic() - begin < PATIENCE and "ignored" not in err
 
@@ -117,7 +127,7 @@ def test_ctrl_c_ends_a_network(method):
     time.sleep(0.3)
     begin = time.monotonic()
     child.send_signal(signal.SIGINT)
-    out, err = child.communicate(timeout=60)
+    out, err = finished(child)
     assert "interrupted" in out and child.returncode == 0, err
     assert time.monotonic() - begin < PATIENCE and "ignored" not in err
 
