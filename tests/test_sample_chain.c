@@ -492,6 +492,40 @@ static int abort_predict(void *user, int64_t rows, const void *x, const double *
     return -7;
 }
 
+static int within_times(void *user, int64_t rows, const void *x, const double *times, const int64_t *sequences,
+                        void *m) {
+    (void)sequences;
+    memcpy(m, x, (size_t)(rows * W) * sizeof(double));
+    for (int64_t i = 0; i < rows; i++)
+        if (!(times[i] >= 0 && times[i] <= *(const double *)user)) return -1;
+    return 0;
+}
+
+// Heun's second reading at the last step too, where that ends at abar_0.
+static void denoisers_are_asked_at_trained_times_alone(void **state) {
+    (void)state;
+    dpcr_context *context = sampling_context(1);
+    double last = 999;
+    const dpcr_denoiser denoiser = {
+        .size = sizeof denoiser, .user = &last, .width = W, .dtype = DPCR_F64, .predict = within_times};
+    for (int kind = 0; kind < DPCR_SAMPLER_COUNT; kind++)
+        for (int spacing = 0; spacing < DPCR_SPACING_COUNT; spacing++)
+            for (int keep = 0; keep < 2; keep++) {
+                const dpcr_sampler_options options = {.size = sizeof options,
+                                                      .kind = (dpcr_sampler_kind)kind,
+                                                      .spacing = (dpcr_spacing)spacing,
+                                                      .steps = N,
+                                                      .keep_last = keep};
+                const dpcr_solve_options in_order = by_method(DPCR_METHOD_SEQUENTIAL);
+                dpcr_sampler *sampler = NULL;
+                assert_int_equal(dpcr_sampler_create(context, &denoiser, &options, B, &sampler, NULL), DPCR_OK);
+                solved loop = solve_sampler(context, sampler, &in_order, NULL);
+                path_free(&loop);
+                dpcr_sampler_destroy(sampler);
+            }
+    dpcr_context_destroy(context);
+}
+
 static void refusals_are_in_words(void **state) {
     (void)state;
     dpcr_context *context = sampling_context(1);
@@ -617,6 +651,7 @@ int main(void) {
         cmocka_unit_test(the_samplers_own_methods_at_their_limits),
         cmocka_unit_test(the_samplers_own_methods_refuse),
         cmocka_unit_test(tolerances_in_units_of_the_noise),
+        cmocka_unit_test(denoisers_are_asked_at_trained_times_alone),
         cmocka_unit_test(refusals_are_in_words),
         cmocka_unit_test(refused_memory_leaks_nothing),
     };
