@@ -3,7 +3,9 @@
 // gradients, by the loop and as the planner chooses; a CSV line each.
 //
 //   bench_recurrent [--kind gru] [--inputs 32] [--hidden 32] [--batch 16] [--length 1024] [--layers 1] [--threads 1]
-//                   [--method sequential] [--seconds 0.5]
+//                   [--method sequential] [--seconds 0.5] [--rounds 5] [--forward 0]
+//
+// --rounds: at least so many. --forward 1: forward alone; the other times are 0.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +16,7 @@
 
 typedef struct settings {
     dpcr_recurrent_kind kind;
-    long inputs, hidden, batch, length, layers, threads;
+    long inputs, hidden, batch, length, layers, threads, rounds, forward;
     dpcr_method method;
     double seconds;
 } settings;
@@ -32,12 +34,13 @@ static void must(dpcr_status status, const dpcr_error *error) {
 }
 
 static settings read_settings(int argc, char **argv) {
-    settings s = {DPCR_GRU, 32, 32, 16, 1024, 1, 1, DPCR_METHOD_SEQUENTIAL, 0.5};
+    settings s = {DPCR_GRU, 32, 32, 16, 1024, 1, 1, 5, 0, DPCR_METHOD_SEQUENTIAL, 0.5};
     const struct {
         const char *name;
         long *to;
-    } numbers[] = {{"--inputs", &s.inputs}, {"--hidden", &s.hidden}, {"--batch", &s.batch},
-                   {"--length", &s.length}, {"--layers", &s.layers}, {"--threads", &s.threads}};
+    } numbers[] = {{"--inputs", &s.inputs}, {"--hidden", &s.hidden},  {"--batch", &s.batch},
+                   {"--length", &s.length}, {"--layers", &s.layers},  {"--threads", &s.threads},
+                   {"--rounds", &s.rounds}, {"--forward", &s.forward}};
     dpcr_error error;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--kind") == 0) must(dpcr_recurrent_kind_find(argv[i + 1], &s.kind, &error), &error);
@@ -75,7 +78,7 @@ int main(int argc, char **argv) {
     dpcr_error error;
     dpcr_context *context;
     dpcr_recurrent *network;
-    dpcr_recurrent_plan *plans[2];
+    dpcr_recurrent_plan *plans[2] = {NULL, NULL};
     const dpcr_context_options threads = {.size = sizeof threads, .threads = (int)s.threads};
     must(dpcr_context_create(&threads, &context, &error), &error);
     const dpcr_recurrent_options options = {
@@ -86,7 +89,7 @@ int main(int argc, char **argv) {
     dpcr_recurrent_gradients gradients = {
         .size = sizeof gradients, .y = array(s.length, s.batch, s.hidden), .x = array(s.length, s.batch, s.inputs)};
     size_t workspace = 0, tape = 0;
-    for (int training = 0; training < 2; training++) {
+    for (int training = 0; training < (s.forward ? 1 : 2); training++) {
         const dpcr_recurrent_plan_options plan = {.size = sizeof plan,
                                                   .length = s.length,
                                                   .batch = s.batch,
@@ -100,14 +103,16 @@ int main(int argc, char **argv) {
     }
     void *memory = aligned_alloc(64, (workspace + 127) / 64 * 64), *kept = aligned_alloc(64, (tape + 127) / 64 * 64);
     memset(memory, 0, workspace), memset(kept, 0, tape);
-    for (const double start = now(); rounds < MOST && (rounds < 5 || now() - start < s.seconds); rounds++) {
+    for (const double start = now(); rounds < MOST && (rounds < s.rounds || now() - start < s.seconds); rounds++) {
         const double a = now();
         must(dpcr_recurrent_execute(plans[0], &pass, NULL, memory, workspace, NULL, &error), &error);
         const double b = now();
+        times[FORWARD][rounds] = b - a;
+        if (s.forward) continue;
         must(dpcr_recurrent_execute(plans[1], &pass, kept, memory, workspace, NULL, &error), &error);
         const double c = now();
         must(dpcr_recurrent_backward(plans[1], &pass, &gradients, kept, memory, workspace, NULL, &error), &error);
-        times[FORWARD][rounds] = b - a, times[TAPED][rounds] = c - b, times[BOTH][rounds] = now() - b;
+        times[TAPED][rounds] = c - b, times[BOTH][rounds] = now() - b;
     }
     for (int w = 0; w < WAYS; w++) qsort(times[w], (size_t)rounds, sizeof(double), ascending);
     const double each = 1e9 / (double)s.length;

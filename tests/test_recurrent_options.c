@@ -409,6 +409,25 @@ static void test_recompute(void **state) {
     dpcr_context_destroy(context);
 }
 
+// Variants too wide for Jacobians, with a tape and without.
+static void test_wide_variants(void **state) {
+    (void)state;
+    dpcr_context *context = make_context(2);
+    for (size_t k = 4; k < CELLS; k++) {
+        job taped = random_job(context, cell_of(k, 3, 141), 6, 3),
+            plain = random_job(context, cell_of(k, 3, 141), 6, 3);
+        open_plan(&taped, the_loop, true);
+        open_plan(&plain, the_loop, false);
+        forward(&taped);
+        forward(&plain);
+        assert_true(same(&taped.pass.y, &plain.pass.y));
+        backward(&taped);
+        close_job(&taped);
+        close_job(&plain);
+    }
+    dpcr_context_destroy(context);
+}
+
 // A pass of a caller who knows nothing of resets and dropout.
 static void test_older_passes(void **state) {
     (void)state;
@@ -439,6 +458,7 @@ int main(void) {
         cmocka_unit_test(test_dropout_at_its_ends),
         cmocka_unit_test(test_recompute),
         cmocka_unit_test(test_older_passes),
+        cmocka_unit_test(test_wide_variants),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

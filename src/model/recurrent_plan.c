@@ -147,6 +147,11 @@ static dpcr_status check_plan(const dpcr_recurrent *n, const dpcr_recurrent_plan
     return DPCR_OK;
 }
 
+// Whether Jacobians are made by the way back, for which weights must be laid out then.
+static bool makes_jacobians(const dpcr_recurrent *n) {
+    return n->cell.varied && dpcri_recurrent_w(n) <= DPCRI_RECURRENT_JACOBIAN;
+}
+
 // Memory of the packed weights of all layers; with memory NULL it is counted.
 static bool carve_packed(dpcr_recurrent_plan *plan, dpcri_arena *arena) {
     for (int64_t c = 0; c < plan->network->chains; c++) {
@@ -154,9 +159,7 @@ static bool carve_packed(dpcr_recurrent_plan *plan, dpcri_arena *arena) {
         dpcri_recurrent_sizes sizes;
         if (!dpcri_recurrent_sizes_of(layer, &sizes)) return false;
         layer->gates.forward = dpcri_arena_take(arena, sizes.forward, layer->kernels->element);
-        const bool jacobians =
-            layer->gates.varied && dpcri_gates_states(&layer->gates) <= DPCRI_RECURRENT_JACOBIAN;  // made by it
-        const bool back = plan->options.training || jacobians;
+        const bool back = plan->options.training || makes_jacobians(plan->network);
         layer->gates.backward = dpcri_arena_take(arena, back ? sizes.backward : 0, layer->kernels->element);
         layer->gates.variant.peephole = dpcri_arena_take(arena, sizes.peephole, layer->kernels->element);
         layer->gates.variant.project = dpcri_arena_take(arena, sizes.project, layer->kernels->element);
@@ -205,20 +208,13 @@ void dpcri_recurrent_lay_out(dpcr_recurrent_plan *plan) {
                              dpcri_recurrent_at(n, n->parameters, dpcri_recurrent_offset(n, c, DPCRI_BIAS_IH)),
                              dpcri_recurrent_at(n, n->parameters, dpcri_recurrent_offset(n, c, DPCRI_BIAS_HH)));
     plan->laid_out = plan->options.frozen != 0;
-    if (n->cell.varied && plan->layers[0].gates.backward) dpcri_recurrent_lay_out_back(plan);  // Jacobians want it
+    if (makes_jacobians(n)) dpcri_recurrent_lay_out_back(plan);
 }
 
 void dpcri_recurrent_lay_out_back(dpcr_recurrent_plan *plan) {
     if (plan->laid_out_back) return;
     for (int64_t c = 0; c < plan->network->chains; c++) dpcri_recurrent_pack_back(&plan->layers[c]);
     plan->laid_out_back = plan->options.frozen != 0;
-}
-
-void dpcri_recurrent_plan_steps(const dpcr_recurrent_plan *plan, int64_t chain, dpcr_steps *steps) {
-    dpcri_recurrent_steps(&plan->layers[chain], steps);
-    if (plan->adjoints) return;
-    steps->adjoint = NULL;  // not for training: there are no weights for the way back
-    steps->gradient = NULL;
 }
 
 static dpcr_status plan_chains(dpcr_recurrent_plan *plan, dpcr_error *error) {
@@ -234,7 +230,7 @@ static dpcr_status plan_chains(dpcr_recurrent_plan *plan, dpcr_error *error) {
     if (!options.backward) options.backward = DPCR_SCHEME_SEQUENTIAL;
     for (int64_t c = 0; c < plan->network->chains; c++) {
         dpcr_steps steps;
-        dpcri_recurrent_plan_steps(plan, c, &steps);
+        dpcri_recurrent_steps(&plan->layers[c], &steps);
         const dpcr_status status = dpcr_solve_plan_create(plan->context, &steps, &options, &plan->chains[c], error);
         if (status != DPCR_OK) return status;
     }
@@ -261,7 +257,6 @@ dpcr_status dpcr_recurrent_plan_create(const dpcr_recurrent *network, const dpcr
     p->network = network;
     p->context = context;
     p->options = given;
-    p->adjoints = given.training;
     p->layers = dpcri_alloc_zero(context, (size_t)network->chains * sizeof *p->layers);
     p->chains = dpcri_alloc_zero(context, (size_t)network->chains * sizeof *p->chains);
     p->outputs = dpcri_alloc_zero(context, (size_t)network->options.layers * sizeof *p->outputs);

@@ -469,7 +469,6 @@ void dpcri_recurrent_steps(const dpcri_recurrent *c, dpcr_steps *steps) {
     const int64_t state = state_of(c);
     const double P = (double)outputs_of(c), gates = (double)gates_of(c);
     const double projected = outputs_of(c) < c->gates.width ? 2 * P * (double)c->gates.width : 0;
-    const bool backward = !c->gates.varied || c->gates.backward;  // which Jacobians of variants are made with
     *steps = (dpcr_steps){.size = sizeof *steps,
                           .user = (void *)c,
                           .length = c->length,
@@ -484,7 +483,7 @@ void dpcri_recurrent_steps(const dpcri_recurrent *c, dpcr_steps *steps) {
                           .tape_values = tape_of(c),
                           .gradient_from_tape = 1,
                           .advance = advance,
-                          .linearise = state <= DPCRI_RECURRENT_JACOBIAN && backward ? linearise : NULL,
+                          .linearise = state <= DPCRI_RECURRENT_JACOBIAN ? linearise : NULL,
                           .adjoint = adjoint,
                           .gradient = gradient,
                           .gradient_whole = 1};
