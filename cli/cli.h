@@ -42,6 +42,8 @@ int cli_verb_schedule(int argc, char **argv);
 int cli_solve_recurrent(int argc, char **argv);  // solve rnn|rnn-relu|gru|lstm; argv[0] is the kind
 int cli_train_diffusion(int argc, char **argv);  // train vae|denoiser; argv[0] is the kind
 bool cli_names_diffusion(const char *word);
+int cli_train_sequence(int argc, char **argv);  // train rnn|rnn-relu|gru|lstm; argv[0] is the kind
+bool cli_names_recurrent(const char *word);
 int cli_bench_planner(int argc, char **argv);  // bench planner; argv[0] is "planner"
 int cli_bench_bppsa(int argc, char **argv);    // bench bppsa; argv[0] is "bppsa"
 

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "cli.h"
+#include "sequences.h"
 
 enum { KEY_LOAD = 0x6000, KEY_DATA, KEY_SPLIT, KEY_BATCH, KEY_LIMIT };
 
@@ -16,10 +16,11 @@ typedef struct eval {
 
 static const struct argp_option eval_options[] = {
     {"load", KEY_LOAD, "FILE", 0, "The network (safetensors); the same as MODEL", 0},
-    {"data", KEY_DATA, "NAME|DIR", 0, "fashion-mnist (default) or a folder of IDX files, raw or gzipped", 0},
-    {"split", KEY_SPLIT, "test|train", 0, "Which images (default test)", 0},
+    {"data", KEY_DATA, "NAME|DIR|FILE", 0,
+     "Images: fashion-mnist (default) or a folder of IDX files; of a model of text: text (default) or a file", 0},
+    {"split", KEY_SPLIT, "test|train", 0, "Which images, or part of the text (default test)", 0},
     {"batch", KEY_BATCH, "B", 0, "Images at once (default 128)", 0},
-    {"limit", KEY_LIMIT, "N", 0, "Only the first N images", 0},
+    {"limit", KEY_LIMIT, "N", 0, "Only the first N images, or characters", 0},
     {0},
 };
 
@@ -96,11 +97,35 @@ static int evaluate(dpcr_context *context, const eval *e, dpcr_model *model, con
     return status;
 }
 
+// A model of sequences says so in its metadata.
+static bool is_sequence(dpcr_context *context, const char *path) {
+    dpcr_tensors file = {0};
+    const bool read = dpcr_safetensors_read(context, path, &file, NULL) == DPCR_OK;
+    const bool found = read && dpcr_tensors_metadata(&file, "deeppcr.readout") != NULL;
+    dpcr_tensors_free(context, &file);
+    return found;
+}
+
+static int run_sequence(dpcr_context *context, const eval *e) {
+    const cli_eval_text text = {.common = &e->common,
+                                .solver = &e->solver,
+                                .load = e->load,
+                                .data = e->data ? e->data : CLI_TEXT,
+                                .split = !strcmp(e->split, "train") ? "train" : "test",
+                                .limit = e->limit};
+    return cli_eval_text_run(context, &text);
+}
+
 static int run(const eval *e) {
     int status = CLI_DONE;
     if (!cli_readable("the network", e->load)) return CLI_INPUT;
     dpcr_context *context = cli_context_create(&e->common, &status);
     if (!context) return status;
+    if (is_sequence(context, e->load)) {
+        status = run_sequence(context, e);
+        dpcr_context_destroy(context);
+        return status;
+    }
     dpcr_model *model = NULL;
     dpcr_dataset data = {0};
     dpcr_error error = {0};
@@ -109,7 +134,8 @@ static int run(const eval *e) {
     else if (dpcr_model_get_options(model)->outputs == 0)
         status = cli_fail(CLI_INPUT, "'%s' has no head that names classes", e->load);
     if (!status)
-        status = cli_data_read(context, e->data, e->split, dpcr_model_get_options(model)->outputs, e->limit, &data);
+        status = cli_data_read(context, e->data ? e->data : CLI_FASHION_MNIST, e->split,
+                               dpcr_model_get_options(model)->outputs, e->limit, &data);
     if (!status) {
         status = evaluate(context, e, model, &data);
         dpcr_dataset_free(context, &data);
@@ -120,11 +146,7 @@ static int run(const eval *e) {
 }
 
 int cli_verb_eval(int argc, char **argv) {
-    eval e = {.common = CLI_COMMON_DEFAULTS,
-              .solver = CLI_SOLVER_DEFAULTS,
-              .data = CLI_FASHION_MNIST,
-              .split = "t10k",
-              .batch = 128};
+    eval e = {.common = CLI_COMMON_DEFAULTS, .solver = CLI_SOLVER_DEFAULTS, .split = "t10k", .batch = 128};
     const cli_syntax syntax = {
         .arguments = "[MODEL]",
         .doc = "Tells loss and accuracy of a network that 'deeppcr train --save' has left, on the test images.",

@@ -385,10 +385,12 @@ static int run_among(train *t, dpcr_architecture architecture) {
 }
 
 static bool names_classifier(const char *word) { return !strcmp(word, "mlp") || !strcmp(word, "resnet"); }
+static bool names_another(const char *word) { return names_classifier(word) || cli_names_diffusion(word); }
 
 int cli_verb_train(int argc, char **argv) {
     if (cli_name_first(argc, argv, cli_names_diffusion, names_classifier))
         return cli_train_diffusion(argc - 1, argv + 1);
+    if (cli_name_first(argc, argv, cli_names_recurrent, names_another)) return cli_train_sequence(argc - 1, argv + 1);
     train t = {.common = CLI_COMMON_DEFAULTS,
                .solver = CLI_SOLVER_DEFAULTS,
                .network = {.options = {.layers = 1024, .width = 32}, .gain = 1, .batch = 128},
@@ -398,7 +400,7 @@ int cli_verb_train(int argc, char **argv) {
                .data = CLI_FASHION_MNIST,
                .log_every = 1,
                .test_every = 1};
-    const cli_syntax syntax = {.arguments = "mlp|resnet|vae|denoiser",
+    const cli_syntax syntax = {.arguments = "mlp|resnet|rnn|rnn-relu|gru|lstm|vae|denoiser",
                                .doc =
                                    "Trains a classifier of images: an encoder, a chain of layers, a head; "
                                    "cross-entropy. Defaults: 1024 layers, "

@@ -33,7 +33,7 @@ chain.h:chain bppsa.h:chain
 solve.h:solve
 activation.h:nn cell.h:nn embedding.h:nn jacobian.h:nn
 model.h:model recurrent.h:model
-train.h:train
+train.h:train sequence.h:train
 sample.h:sample
 filter.h:chain
 profile.h:pipe schedule.h:pipe

@@ -25,6 +25,13 @@ DPCR_API dpcr_status dpcr_dataset_read_idx(dpcr_context *context, const char *di
                                            int64_t classes, dpcr_dataset *dataset, dpcr_error *error);
 DPCR_API void dpcr_dataset_free(dpcr_context *context, dpcr_dataset *dataset);
 
+// ---- text: whole files of bytes, raw or gzipped ----
+
+// *bytes [*count] is to be freed by dpcr_text_free.
+DPCR_API dpcr_status dpcr_text_read(dpcr_context *context, const char *path, uint8_t **bytes, int64_t *count,
+                                    dpcr_error *error);
+DPCR_API void dpcr_text_free(dpcr_context *context, uint8_t *bytes);
+
 // ---- named arrays: npy, npz, safetensors ----
 
 typedef struct dpcr_tensor {

@@ -20,6 +20,7 @@
 #include "recurrent.h"
 #include "sample.h"
 #include "schedule.h"
+#include "sequence.h"
 #include "solve.h"
 #include "status.h"
 #include "train.h"

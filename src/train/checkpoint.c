@@ -64,6 +64,10 @@ void dpcri_agreement_add(dpcri_strings *strings, const dpcri_data_figures *figur
                          const dpcr_train_options *options) {
     add_integer(strings, "data.count", data->count);
     dpcri_strings_add(strings, "data.hash", "%016" PRIx64, figures->hash);
+    dpcri_agreement_add_options(strings, options);
+}
+
+void dpcri_agreement_add_options(dpcri_strings *strings, const dpcr_train_options *options) {
     add_integer(strings, "batch", options->batch);
     dpcri_strings_add(strings, "seed", "%" PRIu64, options->seed);
     add_optimiser(strings, &options->optimiser);
@@ -82,12 +86,14 @@ void dpcri_choices_add(dpcri_strings *strings, int size, const dpcr_solve_plan *
     dpcri_strings_add(strings, choice_key(key, size, "method"), "%s", dpcr_method_name(o->method));
     dpcri_strings_add(strings, choice_key(key, size, "scheme"), "%s", dpcr_scheme_name(o->scheme));
     dpcri_strings_add(strings, choice_key(key, size, "backward"), "%s", dpcr_scheme_name(o->backward));
+    add_integer(strings, choice_key(key, size, "chunk"), o->chunk);
+    add_integer(strings, choice_key(key, size, "warm_up"), o->warm_up);
 }
 
 // ---- writing ----
 
-static int64_t first_not_finite(const dpcr_model *model, const void *vector, int64_t count) {
-    const bool wide = dpcr_model_get_options(model)->dtype == DPCR_F64;
+int64_t dpcri_first_not_finite(dpcr_dtype dtype, const void *vector, int64_t count) {
+    const bool wide = dtype == DPCR_F64;
     for (int64_t i = 0; i < count; i++)
         if (!isfinite(wide ? ((const double *)vector)[i] : (double)((const float *)vector)[i])) return i;
     return -1;
@@ -107,29 +113,40 @@ static void add_position(dpcri_strings *strings, const dpcri_position *position)
     dpcri_strings_add_number(strings, "epoch_loss", position->loss);
 }
 
+void dpcri_checkpoint_start(dpcri_checkpoint *c, const dpcri_strings *fixed, const dpcri_position *position) {
+    c->strings = *fixed;
+    add_position(&c->strings, position);
+    for (int i = 0; i < c->strings.count; i++) {
+        c->keys[i] = c->strings.keys[i];
+        c->values[i] = c->strings.values[i];
+    }
+    c->extra = (dpcr_tensors){
+        .items = c->items, .metadata_count = c->strings.count, .metadata_keys = c->keys, .metadata_values = c->values};
+}
+
+void dpcri_checkpoint_optimiser(dpcri_checkpoint *c, const dpcr_optimiser *optimiser, const char *first,
+                                const char *second) {
+    if (optimiser->first) c->items[c->extra.count++] = state_tensor(optimiser, first, optimiser->first);
+    if (optimiser->second) c->items[c->extra.count++] = state_tensor(optimiser, second, optimiser->second);
+}
+
+dpcr_status dpcri_refuse_not_finite(const dpcri_position *position, int64_t parameter, dpcr_error *error) {
+    return dpcri_fail(
+        error, DPCR_ERROR_UNSUPPORTED,
+        "train: after step %lld parameter %lld is not finite; no checkpoint is written, a lower rate may help",
+        (long long)position->step, (long long)parameter);
+}
+
 dpcr_status dpcri_checkpoint_write(const char *path, dpcr_model *model, const dpcr_optimiser *optimiser,
                                    const dpcri_strings *fixed, const dpcri_position *position, dpcr_error *error) {
     int64_t count = 0;
     const void *parameters = dpcr_model_vector(model, &count);
-    const int64_t bad = first_not_finite(model, parameters, count);
-    if (bad >= 0)
-        return dpcri_fail(
-            error, DPCR_ERROR_UNSUPPORTED,
-            "train: after step %lld parameter %lld is not finite; no checkpoint is written, a lower rate may help",
-            (long long)position->step, (long long)bad);
-    dpcri_strings strings = *fixed;
-    add_position(&strings, position);
-    char *keys[DPCRI_STRINGS], *values[DPCRI_STRINGS];
-    for (int i = 0; i < strings.count; i++) {
-        keys[i] = strings.keys[i];
-        values[i] = strings.values[i];
-    }
-    dpcr_tensor items[2];
-    dpcr_tensors extra = {
-        .items = items, .metadata_count = strings.count, .metadata_keys = keys, .metadata_values = values};
-    if (optimiser->first) items[extra.count++] = state_tensor(optimiser, "optimiser.first", optimiser->first);
-    if (optimiser->second) items[extra.count++] = state_tensor(optimiser, "optimiser.second", optimiser->second);
-    return dpcri_model_save_with(model, path, &extra, error);
+    const int64_t bad = dpcri_first_not_finite(dpcr_model_get_options(model)->dtype, parameters, count);
+    if (bad >= 0) return dpcri_refuse_not_finite(position, bad, error);
+    dpcri_checkpoint checkpoint;
+    dpcri_checkpoint_start(&checkpoint, fixed, position);
+    dpcri_checkpoint_optimiser(&checkpoint, optimiser, "optimiser.first", "optimiser.second");
+    return dpcri_model_save_with(model, path, &checkpoint.extra, error);
 }
 
 // ---- reading ----
@@ -173,11 +190,15 @@ done:
     return status;
 }
 
+dpcr_status dpcri_saved_open(dpcri_saved *saved, dpcr_context *context, const char *path, dpcr_error *error) {
+    *saved = (dpcri_saved){.context = context, .path = path};
+    const dpcr_status status = dpcr_safetensors_read(context, path, &saved->tensors, error);
+    return status == DPCR_OK ? read_position(saved, error) : status;
+}
+
 dpcr_status dpcri_saved_read(dpcri_saved *saved, dpcr_context *context, const char *path, dpcr_error *error) {
     dpcr_status status;
-    *saved = (dpcri_saved){.context = context, .path = path};
-    DPCR_TRY(dpcr_safetensors_read(context, path, &saved->tensors, error));
-    DPCR_TRY(read_position(saved, error));
+    DPCR_TRY(dpcri_saved_open(saved, context, path, error));
     DPCR_TRY(dpcr_model_load(context, path, &saved->model, error));
 done:
     return status;
@@ -219,8 +240,12 @@ static dpcr_status model_agrees(const dpcri_saved *saved, const dpcr_model *mode
 
 dpcr_status dpcri_saved_agrees(const dpcri_saved *saved, const dpcr_model *model, const dpcri_strings *agreement,
                                dpcr_error *error) {
-    dpcr_status status;
-    DPCR_TRY(model_agrees(saved, model, error));
+    const dpcr_status status = model_agrees(saved, model, error);
+    return status == DPCR_OK ? dpcri_saved_strings_agree(saved, agreement, error) : status;
+}
+
+dpcr_status dpcri_saved_strings_agree(const dpcri_saved *saved, const dpcri_strings *agreement, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
     for (int i = 0; i < agreement->count; i++) {
         const char *key = agreement->keys[i] + strlen(DPCRI_TRAIN_PREFIX), *wanted = string_of(saved, key);
         if (!wanted) DPCR_TRY(bad_string(saved, key, NULL, "a value", error));
@@ -247,31 +272,36 @@ dpcr_status dpcri_saved_choices(const dpcri_saved *saved, int size, dpcr_solve_o
         DPCR_TRY(bad_string(saved, key, method, "the name of a method", error));
     DPCR_TRY(scheme_of(saved, choice_key(key, size, "scheme"), &solve->scheme, error));
     DPCR_TRY(scheme_of(saved, choice_key(key, size, "backward"), &solve->backward, error));
+    // Older checkpoints have no more.
+    if (string_of(saved, choice_key(key, size, "chunk"))) DPCR_TRY(read_integer(saved, key, &solve->chunk, error));
+    if (string_of(saved, choice_key(key, size, "warm_up"))) DPCR_TRY(read_integer(saved, key, &solve->warm_up, error));
 done:
     return status;
 }
 
-static dpcr_status find_state(const dpcri_saved *saved, const dpcr_optimiser *optimiser, const char *name, bool wanted,
-                              const dpcr_tensor **tensor, dpcr_error *error) {
+dpcr_status dpcri_saved_numbers(const dpcri_saved *saved, const char *name, dpcr_dtype dtype, int64_t count,
+                                const dpcr_tensor **tensor, dpcr_error *error) {
     char text[96];
-    *tensor = NULL;
-    if (!wanted) return DPCR_OK;
     *tensor = dpcr_tensors_find(&saved->tensors, name);
     const dpcr_array *array = *tensor ? &(*tensor)->array : NULL;
-    if (array && array->dtype == optimiser->dtype && array->ndim == 1 && array->shape[0] == optimiser->count)
-        return DPCR_OK;
+    int64_t numbers = 1;
+    for (int32_t d = 0; array && d < array->ndim; d++) numbers *= array->shape[d];
+    if (array && array->dtype == dtype && numbers == count) return DPCR_OK;
     return dpcri_fail(error, DPCR_ERROR_FORMAT,
                       "train: %s is no checkpoint to go on from: tensor '%s' is %s, wanted [%lld] %s", saved->path,
-                      name, array ? dpcri_array_text(array, text, sizeof text) : "absent", (long long)optimiser->count,
-                      dpcr_dtype_name(optimiser->dtype));
+                      name, array ? dpcri_array_text(array, text, sizeof text) : "absent", (long long)count,
+                      dpcr_dtype_name(dtype));
 }
 
-dpcr_status dpcri_saved_optimiser(const dpcri_saved *saved, dpcr_optimiser *optimiser, dpcr_error *error) {
-    dpcr_status status;
-    const dpcr_tensor *first, *second;
-    const size_t bytes = (size_t)optimiser->count * dpcr_dtype_size(optimiser->dtype);
-    DPCR_TRY(find_state(saved, optimiser, "optimiser.first", optimiser->first != NULL, &first, error));
-    DPCR_TRY(find_state(saved, optimiser, "optimiser.second", optimiser->second != NULL, &second, error));
+dpcr_status dpcri_saved_optimiser(const dpcri_saved *saved, dpcr_optimiser *optimiser, const char *first_name,
+                                  const char *second_name, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    const dpcr_tensor *first = NULL, *second = NULL;
+    const dpcr_dtype dtype = optimiser->dtype;
+    const int64_t count = optimiser->count;
+    const size_t bytes = (size_t)count * dpcr_dtype_size(dtype);
+    if (optimiser->first) DPCR_TRY(dpcri_saved_numbers(saved, first_name, dtype, count, &first, error));
+    if (optimiser->second) DPCR_TRY(dpcri_saved_numbers(saved, second_name, dtype, count, &second, error));
     if (first) memcpy(optimiser->first, first->array.data, bytes);
     if (second) memcpy(optimiser->second, second->array.data, bytes);
     optimiser->step = saved->position.step;

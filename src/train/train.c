@@ -121,7 +121,7 @@ static dpcr_status set_up(training *t, dpcr_error *error) {
     dpcr_model_vector(t->model, &parameters);
     DPCR_TRY(dpcr_optimiser_create(t->context, &t->options.optimiser, dpcr_model_get_options(t->model)->dtype,
                                    parameters, &t->optimiser, error));
-    if (saved) DPCR_TRY(dpcri_saved_optimiser(saved, t->optimiser, error));
+    if (saved) DPCR_TRY(dpcri_saved_optimiser(saved, t->optimiser, "optimiser.first", "optimiser.second", error));
     t->order = dpcri_alloc(t->context, (size_t)t->data->count * sizeof *t->order);
     if (!t->order)
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "train: no memory for the order of %lld rows",

@@ -1,0 +1,489 @@
+// SPDX-License-Identifier: MIT
+// train rnn|rnn-relu|gru|lstm: recurrent networks on sequences: bit streams and texts.
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sequences.h"
+#include "train_log.h"
+
+enum {
+    KEY_DATA = 0x8000,
+    KEY_EPOCHS,
+    KEY_SAVE,
+    KEY_RESUME,
+    KEY_LOG,
+    KEY_LOG_EVERY,
+    KEY_CHECKPOINT,
+    KEY_TEST,
+    KEY_LIMIT,
+    KEY_BATCH,
+    KEY_LENGTH,
+    KEY_CLIP,
+    KEY_DROPOUT,
+    KEY_RECOMPUTE,
+    KEY_HIDDEN,
+    KEY_LAYERS,
+    KEY_EMBEDDING,
+    KEY_READOUT,
+    KEY_BIDIRECTIONAL,
+    KEY_DTYPE
+};
+
+typedef struct training {
+    cli_common common;
+    cli_solver solver;
+    cli_optimiser optimiser;
+    dpcr_sequence_options model_options;
+    dpcr_sequence_train_options options;
+    const char *data, *log_path;
+    int64_t limit, log_every, test_every, embedding;
+    bool readout_given;
+    // The run.
+    dpcr_context *context;
+    dpcr_sequence *model;
+    cli_bits bits[2];  // to train on, to test
+    cli_text text;
+    dpcr_sequence_data train, test;
+    const char *unit;  // what is counted
+    int64_t others;    // bytes of the test's text without a symbol
+    cli_progress progress;
+    cli_log log;
+    bool begun;
+    int status;
+    double test_seconds, test_loss, test_accuracy;
+    int64_t tested_step;
+    dpcr_train_state state;
+    char sentence[512];
+    json_t *epochs;
+} training;
+
+static const struct argp_option training_options[] = {
+    {"data", KEY_DATA, "NAME|FILE", 0,
+     "bitstream (made here: ten classes of bit streams), text (Debian's changelogs on this machine), or a file of "
+     "text, "
+     "raw or gzipped, whose last tenth is for testing",
+     0},
+    {"epochs", KEY_EPOCHS, "N", 0, "Passes over the training sequences or text (default 4)", 0},
+    {"batch", KEY_BATCH, "B", 0, "Sequences, or streams of a text, at once (default 16; text 32)", 0},
+    {"length", KEY_LENGTH, "T", 0, "Bits of a stream (default 1000); text: steps between two updates (default 128)", 0},
+    {"clip", KEY_CLIP, "X", 0, "Norm of the gradients at most (default 1; 0: any)", 0},
+    {"dropout", KEY_DROPOUT, "P", 0, "Between layers (default 0)", 0},
+    {"recompute", KEY_RECOMPUTE, NULL, 0, "Keep states only and compute the gates again: less memory, more time", 0},
+    {"save", KEY_SAVE, "FILE", 0,
+     "Model and checkpoint (safetensors), always whole on disk (default with --resume: the same file)", 0},
+    {"resume", KEY_RESUME, "FILE", 0, "Go on from a checkpoint; ends with the bits of a run that was never stopped", 0},
+    {"checkpoint-seconds", KEY_CHECKPOINT, "S", 0,
+     "At most this much work is lost (default 10); every epoch's end is saved too", 0},
+    {"log", KEY_LOG, "FILE", 0, "JSON Lines: an object a step and one an epoch", 0},
+    {"log-every", KEY_LOG_EVERY, "N", 0, "Log every Nth step (default 1)", 0},
+    {"test-every", KEY_TEST, "N", 0, "Test after every Nth epoch (default 1; 0: only at the end)", 0},
+    {"limit", KEY_LIMIT, "N", 0,
+     "Sequences an epoch (bitstream: default 32000), or characters of the text, to train on; to test, a tenth of them",
+     0},
+    {0},
+};
+
+static const struct argp_option network_options[] = {
+    {"hidden", KEY_HIDDEN, "H", 0, "Hidden numbers of a layer and direction (default 20; text 128)", 0},
+    {"layers", KEY_LAYERS, "N", 0, "Layers (default 1)", 0},
+    {"embedding", KEY_EMBEDDING, "N", 0, "text: numbers that stand for a character (default 32)", 0},
+    {"readout", KEY_READOUT, "last|mean", 0, "bitstream: what is classified (default last)", 0},
+    {"bidirectional", KEY_BIDIRECTIONAL, NULL, 0, "bitstream: two directions", 0},
+    {"dtype", KEY_DTYPE, "TYPE", 0, "float32 (default) or float64", 0},
+    {0},
+};
+
+static error_t taken(bool ok) { return ok ? 0 : EINVAL; }
+
+static error_t parse_training(int key, char *arg, struct argp_state *state) {
+    training *t = state->input;
+    dpcr_train_options *o = &t->options.train;
+    switch (key) {
+        case KEY_DATA: t->data = arg; return 0;
+        case KEY_SAVE: o->save = arg; return 0;
+        case KEY_RESUME: o->resume = arg; return 0;
+        case KEY_LOG: t->log_path = arg; return 0;
+        case KEY_RECOMPUTE: t->options.recompute = 1; return 0;
+        case KEY_EPOCHS: return taken(cli_read_int64("--epochs", arg, 1, UINT32_MAX, &o->epochs));
+        case KEY_BATCH: return taken(cli_read_int64("--batch", arg, 1, 1 << 20, &o->batch));
+        case KEY_LENGTH: return taken(cli_read_int64("--length", arg, 1, 1 << 28, &t->options.length));
+        case KEY_CLIP: return taken(cli_read_double("--clip", arg, 0, HUGE_VAL, &t->options.clip));
+        case KEY_DROPOUT: return taken(cli_read_double("--dropout", arg, 0, 0.999, &t->options.dropout));
+        case KEY_LOG_EVERY: return taken(cli_read_int64("--log-every", arg, 1, INT64_MAX, &t->log_every));
+        case KEY_TEST: return taken(cli_read_int64("--test-every", arg, 0, INT64_MAX, &t->test_every));
+        case KEY_LIMIT: return taken(cli_read_int64("--limit", arg, 1, INT64_MAX / 2, &t->limit));
+        case KEY_CHECKPOINT:
+            return taken(cli_read_double("--checkpoint-seconds", arg, 1e-3, HUGE_VAL, &o->checkpoint_seconds));
+        default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static error_t read_readout(training *t, const char *arg) {
+    static const char *const words[] = {"last", "mean"};
+    int index = 0;
+    if (!cli_read_word("--readout", arg, words, 2, &index)) return EINVAL;
+    t->model_options.readout = index ? DPCR_READOUT_MEAN : DPCR_READOUT_LAST;
+    t->readout_given = true;
+    return 0;
+}
+
+static error_t parse_network(int key, char *arg, struct argp_state *state) {
+    training *t = state->input;
+    dpcr_recurrent_options *n = &t->model_options.network;
+    switch (key) {
+        case KEY_HIDDEN: return taken(cli_read_int64("--hidden", arg, 1, 16384, &n->hidden));
+        case KEY_LAYERS: return taken(cli_read_int64("--layers", arg, 1, 1024, &n->layers));
+        case KEY_EMBEDDING: return taken(cli_read_int64("--embedding", arg, 1, 16384, &t->embedding));
+        case KEY_READOUT: return read_readout(t, arg);
+        case KEY_BIDIRECTIONAL: n->bidirectional = 1; return 0;
+        case KEY_DTYPE: return taken(cli_read_dtype("--dtype", arg, &n->dtype));
+        default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp training_argp = {training_options, parse_training, NULL, NULL, NULL, NULL, NULL};
+static const struct argp network_argp = {network_options, parse_network, NULL, NULL, NULL, NULL, NULL};
+
+static bool is_text(const training *t) { return strcmp(t->data, CLI_BITSTREAM) != 0; }
+
+// ---- during the run ----
+
+static int test_now(training *t, int64_t step) {
+    const double start = cli_now();
+    dpcr_error error = {0};
+    dpcr_status status;
+    if (is_text(t)) {
+        dpcr_sequence_likelihood_report report = {.size = sizeof report};
+        status = dpcr_sequence_likelihood(t->context, t->model, t->test.text, t->test.count, &t->options.train.solve,
+                                          &report, &error);
+        t->test_loss = report.loss;
+        t->test_accuracy = report.accuracy;
+    } else {
+        status = dpcr_sequence_evaluate(t->context, t->model, &t->test, t->options.train.batch, &t->options.train.solve,
+                                        &t->test_loss, &t->test_accuracy, &error);
+    }
+    t->test_seconds += cli_now() - start;
+    if (status == DPCR_ERROR_CANCELLED) return 128 + cli_signal();
+    if (status != DPCR_OK) return cli_fail_error(&error, CLI_COMPUTING);
+    t->tested_step = step;
+    return CLI_DONE;
+}
+
+// The library's clock runs on through the tests between the epochs; ours does not.
+static dpcr_train_state without_tests(const training *t, const dpcr_train_state *state) {
+    dpcr_train_state s = *state;
+    const double rows = s.images_per_second * s.seconds;
+    s.seconds -= t->test_seconds;
+    if (s.seconds <= 0) return s;
+    s.images_per_second = rows / s.seconds;
+    const double left = state->images_per_second * state->seconds_left;
+    s.seconds_left = s.images_per_second > 0 ? left / s.images_per_second : 0;
+    return s;
+}
+
+static json_t *log_line(const training *t, const char *event, const dpcr_train_state *s) {
+    json_t *line = json_pack("{ss sI sI sf sf sf}", "event", event, "step", (json_int_t)s->step, "epoch",
+                             (json_int_t)s->epoch, "loss", s->loss, "accuracy", s->accuracy, "seconds", s->seconds);
+    char key[32];
+    snprintf(key, sizeof key, "%s_per_second", t->unit);
+    if (line) json_object_set_new(line, key, cli_json_real(s->images_per_second));
+    return line;
+}
+
+static int log_step(training *t, const dpcr_train_state *s) {
+    if (t->log.fd < 0 || s->step % t->log_every) return CLI_DONE;
+    json_t *line = log_line(t, "step", s);
+    if (line) {
+        json_object_set_new(line, "method", json_string(dpcr_method_name(s->method)));
+        json_object_set_new(line, "sweeps", json_integer(s->sweeps));
+        json_object_set_new(line, "reason", json_string(dpcr_reason_name(s->reason)));
+    }
+    return cli_log_write(&t->log, line);
+}
+
+static int end_epoch(training *t, const dpcr_train_state *s) {
+    const bool tested = (t->test_every > 0 && s->epoch % t->test_every == 0) || s->step == s->steps;
+    if (tested) {
+        cli_progress_clear(&t->progress);
+        const int status = test_now(t, s->step);
+        if (status) return status;
+    }
+    json_t *line = log_line(t, "epoch", s);
+    if (line && tested) {
+        json_object_set_new(line, "test_loss", cli_json_real(t->test_loss));
+        json_object_set_new(line, "test_accuracy", cli_json_real(t->test_accuracy));
+    }
+    if (line && t->epochs) json_array_append(t->epochs, line);
+    cli_progress_clear(&t->progress);
+    cli_say(&t->common, "epoch %lld/%lld  loss %.4f  accuracy %.2f %%", (long long)s->epoch, (long long)s->epochs,
+            s->loss, 100 * s->accuracy);
+    if (tested) cli_say(&t->common, "  test loss %.4f  test accuracy %.2f %%", t->test_loss, 100 * t->test_accuracy);
+    cli_say(&t->common, "  %.0f %s/s\n", s->images_per_second, t->unit);
+    if (!t->common.json) fflush(stdout);
+    return cli_log_write(&t->log, line);
+}
+
+static int on_step(void *user, const dpcr_train_state *state) {
+    training *t = user;
+    if (!t->begun && t->options.train.resume) t->status = cli_log_rewind(&t->log, state->step);
+    t->begun = true;
+    if (state->sentence) snprintf(t->sentence, sizeof t->sentence, "%s", state->sentence);
+    const dpcr_train_state s = without_tests(t, state);
+    t->state = s;
+    if (!t->status) t->status = log_step(t, &s);
+    cli_progress_draw(&t->progress, &s, state->epoch_ended != 0);
+    if (!t->status && state->epoch_ended) t->status = end_epoch(t, &s);
+    return t->status;
+}
+
+// ---- before it ----
+
+static void make_bits(training *t) {
+    enum { SAMPLES = 32000 };  // the paper's
+    const int64_t count = t->limit ? t->limit : SAMPLES, held = count / 10 + 1;
+    t->bits[0] = (cli_bits){.seed = t->common.seed, .length = t->options.length};
+    t->bits[1] = (cli_bits){.seed = t->common.seed, .first = count, .length = t->options.length};
+    t->train = (dpcr_sequence_data){.size = sizeof t->train,
+                                    .count = count,
+                                    .longest = t->options.length,
+                                    .same_length = 1,
+                                    .features = 1,
+                                    .hash = t->common.seed,
+                                    .read = cli_bits_read,
+                                    .user = &t->bits[0]};
+    t->test = t->train;
+    t->test.count = held;
+    t->test.user = &t->bits[1];
+}
+
+static int make_text(training *t, cli_alphabet *alphabet) {
+    int status = cli_text_read(t->context, t->data, &t->text);
+    if (status) return status;
+    cli_text *x = &t->text;
+    if (t->limit && t->limit < x->train_count) x->train_count = t->limit;
+    if (t->limit && t->limit / 10 + 2 < x->test_count) x->test_count = t->limit / 10 + 2;
+    *alphabet = cli_alphabet_of(x->train, x->train_count);
+    cli_alphabet_encode(alphabet, x->train, x->train_count);
+    t->others = cli_alphabet_encode(alphabet, x->test, x->test_count);
+    t->train = (dpcr_sequence_data){.size = sizeof t->train, .count = x->train_count, .text = x->train};
+    t->test = (dpcr_sequence_data){.size = sizeof t->test, .count = x->test_count, .text = x->test};
+    return CLI_DONE;
+}
+
+static int make_model(training *t, const cli_alphabet *alphabet) {
+    dpcr_error error = {0};
+    dpcr_sequence_options *o = &t->model_options;
+    char symbols[513];
+    o->symbols = is_text(t) ? alphabet->count : 0;
+    o->outputs = is_text(t) ? alphabet->count : CLI_BIT_CLASSES;
+    o->network.inputs = is_text(t) ? t->embedding : 1;
+    if (dpcr_sequence_create(t->context, o, &t->model, &error) != DPCR_OK) return cli_fail_error(&error, CLI_COMPUTING);
+    if (!is_text(t)) return CLI_DONE;
+    cli_alphabet_text(alphabet, symbols);
+    if (dpcr_sequence_set_metadata(t->model, "text.symbols", symbols, &error) != DPCR_OK)
+        return cli_fail_error(&error, CLI_COMPUTING);
+    return CLI_DONE;
+}
+
+static void settle_optimiser(training *t) {
+    const dpcr_train_options *o = &t->options.train;
+    const int64_t batches =
+        is_text(t) ? (t->train.count - 1) / o->batch / t->options.length : t->train.count / o->batch;
+    const bool many = batches > INT64_MAX / o->epochs;
+    cli_optimiser_settle(&t->optimiser, many ? INT64_MAX : batches * o->epochs);
+    t->options.train.optimiser = t->optimiser.options;
+}
+
+static void settle_defaults(training *t) {
+    dpcr_train_options *o = &t->options.train;
+    const bool text = is_text(t);
+    t->unit = text ? "characters" : "sequences";
+    if (!o->batch) o->batch = text ? 32 : 16;
+    if (!t->options.length) t->options.length = text ? 128 : 1000;
+    if (!t->model_options.network.hidden) t->model_options.network.hidden = text ? 128 : 20;
+    if (text) t->model_options.readout = DPCR_READOUT_EACH;
+    t->model_options.network.seed = o->seed = t->common.seed;
+    o->solve = t->solver.options;
+    o->progress = on_step;
+    o->progress_user = t;
+    if (o->resume && !o->save) o->save = o->resume;
+}
+
+// ---- after it ----
+
+static void set_options(cli_result *r, const training *t) {
+    const dpcr_sequence_options *m = dpcr_sequence_get_options(t->model);
+    const dpcr_train_options *o = &t->options.train;
+    cli_set_text(r, "network", dpcr_recurrent_kind_name(m->network.kind));
+    cli_set_text(r, "data", t->data);
+    cli_set_int(r, "layers", m->network.layers);
+    cli_set_int(r, "hidden", m->network.hidden);
+    cli_set_int(r, "inputs", m->network.inputs);
+    cli_set_int(r, "outputs", m->outputs);
+    cli_set_text(r, "readout", dpcr_readout_name(m->readout));
+    cli_set_text(r, "dtype", dpcr_dtype_name(m->network.dtype));
+    cli_set_int(r, "parameters", dpcr_sequence_parameter_count(t->model));
+    cli_set_int(r, "epochs", o->epochs);
+    cli_set_int(r, "batch", o->batch);
+    cli_set_int(r, "length", t->options.length);
+    cli_set_int(r, t->unit, t->train.count);
+    char key[32];
+    snprintf(key, sizeof key, "test_%s", t->unit);
+    cli_set_int(r, key, t->test.count);
+    if (is_text(t)) cli_set_int(r, "test_characters_without_symbol", t->others);
+    cli_set_text(r, "optimiser", cli_optimiser_name(o->optimiser.kind));
+    cli_set_real(r, "rate", o->optimiser.rate);
+    cli_set_real(r, "weight_decay", o->optimiser.weight_decay);
+    cli_set_int(r, "warm_up", o->optimiser.warm_up);
+    cli_set_real(r, "clip", t->options.clip);
+    cli_set_int(r, "seed", (json_int_t)t->common.seed);
+    cli_set_int(r, "threads", dpcr_context_threads(t->context));
+}
+
+static void set_result(cli_result *r, const training *t, const dpcr_train_state *last) {
+    const dpcr_train_phases *p = &last->phases;
+    char key[32];
+    snprintf(key, sizeof key, "%s_per_second", t->unit);
+    cli_set_real(r, "test_accuracy", t->test_accuracy);
+    cli_set_real(r, "test_loss", t->test_loss);
+    cli_set_real(r, "train_accuracy", last->accuracy);
+    cli_set_real(r, "train_loss", last->loss);
+    cli_set_real(r, "seconds", last->seconds);
+    cli_set_real(r, "test_seconds", t->test_seconds);
+    cli_set_real(r, key, last->images_per_second);
+    cli_set_int(r, "steps", last->step);
+    cli_set_text(r, "method", dpcr_method_name(last->method));
+    cli_set_text(r, "backward", dpcr_scheme_name(last->backward));
+    cli_set_text(r, "sentence", t->sentence);
+    set_options(r, t);
+    cli_set(r, "phases",
+            json_pack("{sf sf sf sf sf sf sf sf}", "gather", p->gather, "encode", p->encode, "forward", p->forward,
+                      "head", p->head, "backward", p->backward, "encode_backward", p->encode_backward, "update",
+                      p->update, "checkpoint", p->checkpoint));
+    if (t->options.train.save) cli_set_text(r, "model", t->options.train.save);
+}
+
+static int write_csv(const training *t) {
+    static const char *const columns[] = {"epoch", "step", "loss", "accuracy", "test_loss", "test_accuracy", "seconds"};
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    if (!out) return cli_fail_memory("the CSV table");
+    for (int c = 0; c < 7; c++) fprintf(out, "%s%s", c ? "," : "", columns[c]);
+    for (size_t i = 0; i < json_array_size(t->epochs); i++)
+        for (int c = 0; c < 7; c++) {
+            const json_t *value = json_object_get(json_array_get(t->epochs, i), columns[c]);
+            fputc(c ? ',' : '\n', out);
+            if (json_is_number(value)) fprintf(out, "%.9g", json_number_value(value));
+        }
+    fputc('\n', out);
+    const int status = fclose(out) == 0 ? cli_write_file(t->common.csv, text, bytes) : cli_fail_memory("the CSV table");
+    free(text);
+    return status;
+}
+
+static int tell(training *t, const dpcr_train_state *last) {
+    cli_result r = cli_result_create();
+    set_result(&r, t, last);
+    cli_say(&t->common, "test loss %.4f%s, test accuracy %.2f %%; %.1f s, %.0f %s/s, method %s, backward %s\n%s\n",
+            t->test_loss, is_text(t) ? " nats a character" : "", 100 * t->test_accuracy, last->seconds,
+            last->images_per_second, t->unit, dpcr_method_name(last->method), dpcr_scheme_name(last->backward),
+            t->sentence);
+    json_t *line = json_deep_copy(r.object);
+    if (line) json_object_set_new(line, "event", json_string("end"));
+    if (line) json_object_set_new(line, "step", json_integer(last->step));
+    int status = cli_log_write(&t->log, line);
+    if (!status && t->common.csv) status = write_csv(t);
+    if (!status && t->common.json) status = cli_print_json(&r);
+    cli_result_destroy(&r);
+    return status;
+}
+
+static int run_training(training *t) {
+    dpcr_error error = {0};
+    dpcr_train_state last = {0};
+    if (t->solver.options.method == DPCR_METHOD_AUTO || !t->solver.options.backward)
+        cli_machine_load(t->context, false);
+    cli_progress_start(&t->progress, &t->common);
+    const dpcr_status trained = dpcr_sequence_train(t->context, t->model, &t->train, &t->options, &last, &error);
+    cli_progress_clear(&t->progress);
+    if (t->status) return t->status;  // told already
+    if (trained != DPCR_OK && last.reason == DPCR_REASON_NOT_CONVERGED)
+        return cli_fail(CLI_UNCONVERGED, "%s", error.text);
+    if (trained == DPCR_ERROR_ARGUMENT && !t->options.train.resume) return cli_fail(CLI_INPUT, "%s", error.text);
+    if (trained != DPCR_OK) return cli_fail_error(&error, CLI_COMPUTING);
+    if (!t->begun) last.seconds = 0;  // it was complete already
+    const dpcr_train_state final = t->begun ? t->state : last;
+    const int status = t->begun && t->tested_step == final.step ? CLI_DONE : test_now(t, final.step);
+    return status ? status : tell(t, &final);
+}
+
+static int run(training *t) {
+    int status = CLI_DONE;
+    cli_alphabet alphabet = {0};
+    const dpcr_train_options *o = &t->options.train;
+    if (o->resume && !cli_readable("the checkpoint", o->resume)) return CLI_INPUT;
+    if (o->save && !cli_writable("the checkpoint", o->save)) return CLI_RESOURCES;
+    t->context = cli_context_create(&t->common, &status);
+    if (!t->context) return status;
+    t->log.fd = -1;
+    t->epochs = json_array();
+    if (is_text(t))
+        status = make_text(t, &alphabet);
+    else
+        make_bits(t);
+    if (!status) status = make_model(t, &alphabet);
+    if (!status) {
+        settle_optimiser(t);
+        status = cli_log_open(&t->log, t->log_path, o->resume != NULL);
+    }
+    if (!status) status = run_training(t);
+    cli_log_close(&t->log);
+    json_decref(t->epochs);
+    dpcr_sequence_destroy(t->model);
+    cli_text_free(&t->text);
+    dpcr_context_destroy(t->context);
+    return status;
+}
+
+bool cli_names_recurrent(const char *word) {
+    dpcr_recurrent_kind kind;
+    return dpcr_recurrent_kind_find(word, &kind, NULL) == DPCR_OK;
+}
+
+int cli_train_sequence(int argc, char **argv) {
+    training t = {.common = CLI_COMMON_DEFAULTS,
+                  .solver = CLI_SOLVER_DEFAULTS,
+                  .optimiser = CLI_OPTIMISER_DEFAULTS,
+                  .model_options = {.size = sizeof t.model_options, .readout = DPCR_READOUT_LAST},
+                  .options = {.size = sizeof t.options, .train = {.epochs = 4}, .clip = 1},
+                  .log_every = 1,
+                  .test_every = 1,
+                  .embedding = 32};
+    const cli_syntax syntax = {.arguments = "",
+                               .doc =
+                                   "Trains a recurrent network: a classifier of bit streams, or a model of text that "
+                                   "predicts the next character. Cross-entropy, in nats.\vInterrupt (Ctrl-C) or "
+                                   "terminate: it stops after a checkpoint with exit status 130 or 143. A killed run "
+                                   "resumes from its last checkpoint with the same options.",
+                               .groups = {{&training_argp, &t, "Training:"},
+                                          {&cli_optimiser_argp, &t.optimiser, "Optimiser:"},
+                                          {&network_argp, &t, "Network:"},
+                                          {&cli_solver_argp, &t.solver, "Solver:"},
+                                          {&cli_common_argp, &t.common, "Output and resources:"}},
+                               .most = 0};
+    const char *positional[CLI_MAX_POSITIONAL];
+    int status;
+    dpcr_error error = {0};
+    if (dpcr_recurrent_kind_find(argv[0], &t.model_options.network.kind, &error) != DPCR_OK)
+        return cli_fail(CLI_USAGE, "%s", error.text);
+    if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
+    if (!t.data) return cli_fail(CLI_USAGE, "which sequences? --data wants bitstream, text or a file of text");
+    if (is_text(&t) && (t.readout_given || t.model_options.network.bidirectional))
+        return cli_fail(CLI_USAGE,
+                        "--readout and --bidirectional are for bit streams: a text is predicted step by step");
+    settle_defaults(&t);
+    return run(&t);
+}

@@ -1,0 +1,647 @@
+// SPDX-License-Identifier: MIT
+// The training loop of sequence models, over labelled sequences or one text. As in train.c a run is a function of
+// (model, data, options, plan); a text's run carries states from one update to the next, so its checkpoints hold them.
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "deeppcr/embedding.h"
+#include "rt/rt.h"
+#include "train/checkpoint.h"
+#include "train/sequence.h"
+
+typedef struct training {
+    dpcr_context *context;
+    dpcr_sequence *model;
+    const dpcr_sequence_data *data;
+    dpcr_sequence_train_options options;  // every default filled in
+    dpcri_sequence_pass pass;
+    dpcr_optimiser *network, *ends;
+    int64_t network_count;
+    dpcri_strings fixed;
+    dpcri_position position;
+    int64_t batches, stream;  // an epoch's; of a text: symbols a stream
+    int64_t *order;           // labelled sequences: the epoch's permutation
+    double began, saved;
+    int64_t rows;  // of this call
+    dpcr_train_state state;
+    bool ended;
+} training;
+
+// ---- checks ----
+
+static dpcr_status check_data(const char *call, const dpcr_sequence *m, const dpcr_sequence_data *data,
+                              dpcr_error *error) {
+    const dpcr_sequence_options *o = &m->options;
+    if (data->size < sizeof *data)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: data.size is %zu, wanted sizeof(dpcr_sequence_data)", call,
+                          data->size);
+    if (data->text) {
+        if (o->readout != DPCR_READOUT_EACH || !o->symbols || o->outputs != o->symbols)
+            return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                              "%s: a text wants a model with the readout each, symbols and as many outputs", call);
+        for (int64_t i = 0; i < data->count; i++)
+            if (data->text[i] >= o->symbols)
+                return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                                  "%s: symbol %lld of the text is %d, wanted less than %lld", call, (long long)i,
+                                  data->text[i], (long long)o->symbols);
+        return DPCR_OK;
+    }
+    if (!data->read || data->count < 1 || data->longest < 1)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: no sequences: wanted count, longest >= 1 and read", call);
+    if (o->readout == DPCR_READOUT_EACH || o->symbols)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "%s: labelled sequences want a model of vectors with the readout last or mean", call);
+    if (data->features != o->network.inputs)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the data have %lld numbers a step, wanted %lld", call,
+                          (long long)data->features, (long long)o->network.inputs);
+    return DPCR_OK;
+}
+
+static dpcr_status count_batches(training *t, dpcr_error *error) {
+    const dpcr_train_options *o = &t->options.train;
+    if (t->data->text) {
+        t->stream = t->data->count > 0 ? (t->data->count - 1) / o->batch : 0;
+        t->batches = t->stream / t->options.length;
+        if (t->batches < 1)
+            return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                              "sequence_train: the text is too short: %lld symbols are less than batch times length, "
+                              "%lld x %lld, and one",
+                              (long long)t->data->count, (long long)o->batch, (long long)t->options.length);
+    } else {
+        t->batches = t->data->count / o->batch;
+        if (t->batches < 1)
+            return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                              "sequence_train: %lld sequences are less than one batch of %lld",
+                              (long long)t->data->count, (long long)o->batch);
+    }
+    if (!dpcri_mul(t->batches, o->epochs, &t->state.steps))
+        return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "sequence_train: %lld epochs of %lld batches do not fit",
+                          (long long)o->epochs, (long long)t->batches);
+    return DPCR_OK;
+}
+
+static dpcr_status fill_options(training *t, const dpcr_sequence_train_options *given, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    if (given->size < sizeof *given)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "sequence_train: options.size is %zu, wanted sizeof(dpcr_sequence_train_options)",
+                          given->size);
+    t->options = *given;
+    dpcr_train_options *o = &t->options.train;
+    o->solve.size = sizeof o->solve;
+    o->optimiser.size = sizeof o->optimiser;
+    if (o->epochs < 1 || o->epochs > UINT32_MAX || o->batch < 1)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sequence_train: epochs %lld, batch %lld; wanted 1 or more each",
+                          (long long)o->epochs, (long long)o->batch);
+    if (t->data->text && t->options.length < 1)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sequence_train: length is %lld, wanted 1 or more",
+                          (long long)t->options.length);
+    if (!(t->options.clip >= 0) || !(t->options.dropout >= 0 && t->options.dropout < 1) ||
+        !(o->checkpoint_seconds >= 0))
+        return dpcri_fail(
+            error, DPCR_ERROR_ARGUMENT,
+            "sequence_train: clip %g, dropout %g, checkpoint_seconds %g; wanted none negative and dropout below 1",
+            t->options.clip, t->options.dropout, o->checkpoint_seconds);
+    if (o->solve.guess == DPCR_GUESS_GIVEN)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "sequence_train: guess is given, wanted any other guess");
+    if (o->checkpoint_seconds == 0) o->checkpoint_seconds = 10;
+    DPCR_TRY(count_batches(t, error));
+    if (o->optimiser.total == -1) o->optimiser.total = t->state.steps;
+    const dpcr_optimiser_options as_given = o->optimiser;
+    DPCR_TRY(dpcri_optimiser_options_fill(&as_given, &o->optimiser, error));
+done:
+    return status;
+}
+
+// ---- batches ----
+
+typedef struct gathering {
+    const dpcri_sequence_pass *pass;
+    const dpcr_sequence_data *data;
+    const int64_t *order;  // NULL: in their own
+    int64_t first;
+    float *rows;  // [B][longest][features]
+} gathering;
+
+static void gather_row(void *argument, int64_t b) {
+    const gathering *g = argument;
+    const dpcri_sequence_pass *p = g->pass;
+    const int64_t at = g->first + b < g->data->count ? g->first + b : g->data->count - 1;
+    const int64_t T = g->data->longest, I = g->data->features, B = p->shape.batch;
+    float *from = g->rows + b * T * I;
+    int64_t length = T;
+    memset(from, 0, (size_t)(T * I) * sizeof *from);
+    g->data->read(g->data->user, g->order ? g->order[at] : at, from, &length, &p->labels[b]);
+    if (p->lengths) p->lengths[b] = length < 1 ? 1 : length > T ? T : length;
+    for (int64_t t = 0; t < T; t++)
+        for (int64_t i = 0; i < I; i++) {
+            const int64_t to = (t * B + b) * I + i;
+            if (dpcri_sequence_dtype(p->model) == DPCR_F64)
+                ((double *)p->x)[to] = from[t * I + i];
+            else
+                ((float *)p->x)[to] = from[t * I + i];
+        }
+}
+
+// B sequences from `first` on; past the last the last again.
+static dpcr_status gather(const char *call, dpcri_sequence_pass *p, const dpcr_sequence_data *data,
+                          const int64_t *order, int64_t first, dpcr_error *error) {
+    const int64_t B = p->shape.batch;
+    bool overflow = false;
+    const size_t bytes = dpcri_bytes(data->longest, data->features, B * (int64_t)sizeof(float), &overflow);
+    float *rows = overflow ? NULL : dpcri_alloc(p->context, bytes);
+    if (!rows) return dpcri_fail(error, DPCR_ERROR_MEMORY, "%s: no memory for a batch (%zu bytes)", call, bytes);
+    gathering g = {.pass = p, .data = data, .order = order, .first = first, .rows = rows};
+    dpcri_parallel(p->context, B, gather_row, &g);
+    dpcri_free(p->context, rows);
+    for (int64_t b = 0; b < B; b++)
+        if (p->labels[b] >= p->model->options.outputs)
+            return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: label of row %lld is %d, wanted less than %lld", call,
+                              (long long)b, p->labels[b], (long long)p->model->options.outputs);
+    return DPCR_OK;
+}
+
+static void gather_text(training *t) {
+    const int64_t T = t->options.length, B = t->options.train.batch;
+    for (int64_t b = 0; b < B; b++) {
+        const uint8_t *from = t->data->text + b * t->stream + t->position.batch * T;
+        for (int64_t s = 0; s < T; s++) {
+            t->pass.symbols[s * B + b] = from[s];
+            t->pass.labels[s * B + b] = from[s + 1];
+        }
+    }
+}
+
+static dpcr_status gather_batch(training *t, dpcr_error *error) {
+    if (!t->data->text)
+        return gather("sequence_train", &t->pass, t->data, t->order, t->position.batch * t->options.train.batch, error);
+    gather_text(t);
+    return DPCR_OK;
+}
+
+// A text's states: zero at the beginning of an epoch, else where the last update left them.
+static void begin_states(training *t) {
+    if (!t->data->text) return;
+    memset(t->pass.h0, 0, t->pass.h_bytes);
+    if (t->pass.c0) memset(t->pass.c0, 0, t->pass.c_bytes);
+}
+
+static void carry_states(training *t) {
+    if (!t->data->text) return;
+    memcpy(t->pass.h0, t->pass.ht, t->pass.h_bytes);
+    if (t->pass.c0) memcpy(t->pass.c0, t->pass.ct, t->pass.c_bytes);
+}
+
+// ---- setting up ----
+
+// What a run must agree in: data, network, options.
+static void add_agreement(training *t) {
+    const dpcr_sequence_options *o = &t->model->options;
+    const dpcr_recurrent_options *n = &o->network;
+    dpcri_strings *s = &t->fixed;
+    uint64_t hash = t->data->hash;
+    if (t->data->text) {
+        hash = UINT64_C(1469598103934665603);  // FNV-1a
+        for (int64_t i = 0; i < t->data->count; i++) hash = (hash ^ t->data->text[i]) * UINT64_C(1099511628211);
+    }
+    dpcri_strings_add(s, "data.count", "%" PRId64, t->data->count);
+    dpcri_strings_add(s, "data.hash", "%016" PRIx64, hash);
+    dpcri_strings_add(s, "network.kind", "%s", dpcr_recurrent_kind_name(n->kind));
+    dpcri_strings_add(s, "network.inputs", "%" PRId64, n->inputs);
+    dpcri_strings_add(s, "network.hidden", "%" PRId64, n->hidden);
+    dpcri_strings_add(s, "network.layers", "%" PRId64, n->layers);
+    dpcri_strings_add(s, "network.projection", "%" PRId64, n->projection);
+    dpcri_strings_add(s, "network.directions", "%" PRId64, t->model->directions);
+    dpcri_strings_add(s, "network.dtype", "%s", dpcr_dtype_name(n->dtype));
+    dpcri_strings_add(s, "symbols", "%" PRId64, o->symbols);
+    dpcri_strings_add(s, "outputs", "%" PRId64, o->outputs);
+    dpcri_strings_add(s, "readout", "%s", dpcr_readout_name(o->readout));
+    dpcri_strings_add(s, "length", "%" PRId64, t->data->text ? t->options.length : t->data->longest);
+    dpcri_strings_add_number(s, "clip", t->options.clip);
+    dpcri_strings_add_number(s, "dropout", t->options.dropout);
+    dpcri_agreement_add_options(s, &t->options.train);
+}
+
+static dpcr_status check_position(const training *t, const dpcri_saved *saved, dpcr_error *error) {
+    const dpcri_position *p = &saved->position;
+    int64_t before = 0;
+    const bool fits = p->epoch < t->options.train.epochs && p->batch <= t->batches &&
+                      dpcri_mul(p->epoch, t->batches, &before) && p->step == before + p->batch;
+    if (fits) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                      "sequence_train: resume from %s: it stands at epoch %lld, batch %lld, wanted at most %lld epochs "
+                      "of %lld batches",
+                      saved->path, (long long)p->epoch + 1, (long long)p->batch, (long long)t->options.train.epochs,
+                      (long long)t->batches);
+}
+
+static dpcr_status make_pass(training *t, const dpcri_saved *saved, dpcr_error *error) {
+    dpcr_status status;
+    dpcr_solve_options solve = t->options.train.solve;
+    const bool text = t->data->text != NULL;
+    const dpcri_sequence_shape shape = {.length = text ? t->options.length : t->data->longest,
+                                        .batch = t->options.train.batch,
+                                        .training = true,
+                                        .packed = !text && !t->data->same_length,
+                                        .dropout = t->options.dropout,
+                                        .recompute = t->options.recompute};
+    DPCR_TRY(dpcri_sequence_pass_create(&t->pass, t->model, &shape, error));
+    t->pass.seed = t->options.train.seed;
+    if (!text) dpcri_shuffle(t->options.train.seed, 0, t->data->count, t->order);
+    DPCR_TRY(gather_batch(t, error));
+    if (saved) DPCR_TRY(dpcri_saved_choices(saved, 0, &solve, error));
+    DPCR_TRY(dpcri_sequence_pass_plan(&t->pass, &solve, error));
+    dpcri_choices_add(&t->fixed, 0, dpcr_recurrent_plan_chain(t->pass.plan, 0));
+done:
+    return status;
+}
+
+static dpcr_status make_optimisers(training *t, const dpcri_saved *saved, dpcr_error *error) {
+    dpcr_status status;
+    const dpcr_dtype dtype = dpcri_sequence_dtype(t->model);
+    dpcr_recurrent_vector(t->model->network, &t->network_count);
+    DPCR_TRY(
+        dpcr_optimiser_create(t->context, &t->options.train.optimiser, dtype, t->network_count, &t->network, error));
+    DPCR_TRY(dpcr_optimiser_create(t->context, &t->options.train.optimiser, dtype, t->model->count, &t->ends, error));
+    if (!saved) goto done;
+    DPCR_TRY(dpcri_saved_optimiser(saved, t->network, "optimiser.first", "optimiser.second", error));
+    DPCR_TRY(dpcri_saved_optimiser(saved, t->ends, "optimiser.ends_first", "optimiser.ends_second", error));
+done:
+    return status;
+}
+
+static dpcr_status take_states(training *t, const dpcri_saved *saved, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    const dpcr_tensor *h = NULL, *c = NULL;
+    const dpcr_dtype dtype = dpcri_sequence_dtype(t->model);
+    const int64_t element = (int64_t)t->model->kernels->element;
+    if (!t->data->text) return DPCR_OK;
+    DPCR_TRY(dpcri_saved_numbers(saved, "carried.h", dtype, (int64_t)t->pass.h_bytes / element, &h, error));
+    if (t->pass.c0)
+        DPCR_TRY(dpcri_saved_numbers(saved, "carried.c", dtype, (int64_t)t->pass.c_bytes / element, &c, error));
+    memcpy(t->pass.h0, h->array.data, t->pass.h_bytes);
+    if (c) memcpy(t->pass.c0, c->array.data, t->pass.c_bytes);
+done:
+    return status;
+}
+
+static void clear_gradients(dpcr_sequence *m) {
+    dpcr_recurrent_zero_gradients(m->network);
+    memset(m->gradients, 0, (size_t)m->count * m->kernels->element);
+}
+
+// The parameters of the checkpoint, which has the same network.
+static void take_parameters(training *t, const dpcr_sequence *from) {
+    memcpy(dpcr_recurrent_vector(t->model->network, NULL), dpcr_recurrent_vector(from->network, NULL),
+           (size_t)t->network_count * t->model->kernels->element);
+    memcpy(t->model->parameters, from->parameters, (size_t)t->model->count * t->model->kernels->element);
+}
+
+// Everything that can be refused comes before the model's parameters change.
+static dpcr_status set_up(training *t, dpcr_error *error) {
+    dpcr_status status;
+    dpcri_saved read = {0}, *saved = NULL;
+    dpcr_sequence *model = NULL;
+    if (!t->data->text) {
+        t->order = dpcri_alloc(t->context, (size_t)t->data->count * sizeof *t->order);
+        if (!t->order)
+            DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "sequence_train: no memory for the order of %lld sequences",
+                                (long long)t->data->count));
+    }
+    add_agreement(t);
+    if (t->options.train.resume) {
+        DPCR_TRY(dpcri_saved_open(&read, t->context, t->options.train.resume, error));
+        DPCR_TRY(dpcri_saved_strings_agree(&read, &t->fixed, error));
+        DPCR_TRY(check_position(t, &read, error));
+        DPCR_TRY(dpcr_sequence_load(t->context, t->options.train.resume, &model, error));
+        if (dpcr_sequence_parameter_count(model) != dpcr_sequence_parameter_count(t->model))
+            DPCR_TRY(dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sequence_train: resume from %s: another network",
+                                t->options.train.resume));
+        saved = &read;
+    }
+    DPCR_TRY(make_pass(t, saved, error));
+    DPCR_TRY(make_optimisers(t, saved, error));
+    if (saved) DPCR_TRY(take_states(t, saved, error));
+    clear_gradients(t->model);
+    if (!saved) goto done;
+    take_parameters(t, model);
+    t->position = saved->position;
+    t->ended = t->position.step == t->state.steps;
+done:
+    dpcr_sequence_destroy(model);
+    dpcri_saved_free(&read);
+    return status;
+}
+
+// ---- the state that the caller sees ----
+
+static void describe_solve(training *t) {
+    dpcr_train_state *s = &t->state;
+    const dpcr_solve_plan *plan = dpcr_recurrent_plan_chain(t->pass.plan, 0);
+    s->sweeps = t->pass.reports[0].sweeps;
+    s->method = t->pass.reports[0].method;
+    s->reason = t->pass.reports[0].reason;
+    for (int64_t c = 1; c < t->model->chains; c++)
+        if (t->pass.reports[c].reason < s->reason) s->reason = t->pass.reports[c].reason;
+    s->backward = dpcr_solve_plan_backward(plan);
+    s->sentence = dpcr_solve_plan_sentence(plan);
+}
+
+static int64_t rows_of_epoch(const training *t) { return t->batches * t->pass.rows; }
+
+static void describe_position(training *t) {
+    dpcr_train_state *s = &t->state;
+    const dpcri_position *p = &t->position;
+    s->epoch = p->epoch + 1;
+    s->epochs = t->options.train.epochs;
+    s->step = p->step;
+    s->epoch_ended = p->batch == t->batches;
+    s->loss = p->rows ? p->loss / (double)p->rows : 0;
+    s->accuracy = p->rows ? (double)p->correct / (double)p->rows : 0;
+    s->phases = t->pass.phases;
+    s->seconds = dpcri_seconds() - t->began;
+    s->images_per_second = s->seconds > 0 ? (double)t->rows / s->seconds : 0;
+    const double whole = (double)rows_of_epoch(t) * (double)s->epochs;
+    const double done = (double)rows_of_epoch(t) * (double)p->epoch + (double)p->rows;
+    s->seconds_left = s->images_per_second > 0 ? (whole - done) / s->images_per_second : 0;
+}
+
+// ---- steps ----
+
+static dpcr_tensor state_tensor(const training *t, const char *name, void *data, size_t bytes) {
+    const int64_t count = (int64_t)(bytes / t->model->kernels->element);
+    return (dpcr_tensor){.name = (char *)(uintptr_t)name,
+                         .array = dpcr_array_make(data, dpcri_sequence_dtype(t->model), 1, &count)};
+}
+
+static dpcr_status check_parameters(const training *t, dpcr_error *error) {
+    const dpcr_dtype dtype = dpcri_sequence_dtype(t->model);
+    int64_t bad = dpcri_first_not_finite(dtype, dpcr_recurrent_vector(t->model->network, NULL), t->network_count);
+    if (bad < 0) {
+        bad = dpcri_first_not_finite(dtype, t->model->parameters, t->model->count);
+        if (bad >= 0) bad += t->network_count;
+    }
+    return bad < 0 ? DPCR_OK : dpcri_refuse_not_finite(&t->position, bad, error);
+}
+
+static dpcr_status save(training *t, dpcr_error *error) {
+    dpcr_status status;
+    double mark = dpcri_seconds();
+    dpcri_checkpoint checkpoint;
+    if (!t->options.train.save) return DPCR_OK;
+    DPCR_TRY(check_parameters(t, error));
+    dpcri_checkpoint_start(&checkpoint, &t->fixed, &t->position);
+    dpcri_checkpoint_optimiser(&checkpoint, t->network, "optimiser.first", "optimiser.second");
+    dpcri_checkpoint_optimiser(&checkpoint, t->ends, "optimiser.ends_first", "optimiser.ends_second");
+    dpcr_tensors *extra = &checkpoint.extra;
+    if (t->pass.h0) extra->items[extra->count++] = state_tensor(t, "carried.h", t->pass.h0, t->pass.h_bytes);
+    if (t->pass.c0) extra->items[extra->count++] = state_tensor(t, "carried.c", t->pass.c0, t->pass.c_bytes);
+    DPCR_TRY(dpcri_sequence_save_with(t->model, t->options.train.save, extra, error));
+    dpcri_phase_end(&t->pass.phases.checkpoint, &mark);
+    t->saved = mark;
+done:
+    return status;
+}
+
+static dpcr_status check_result(const training *t, double loss, dpcr_error *error) {
+    const long long step = (long long)t->position.step + 1;
+    if (t->state.reason == DPCR_REASON_NOT_CONVERGED)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                          "sequence_train: step %lld: %s did not converge, and no_fallback is set; allow the fallback "
+                          "or more sweeps",
+                          step, dpcr_method_name(t->state.method));
+    if (isfinite(loss)) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                      "sequence_train: step %lld (epoch %lld): the loss is %g, wanted a finite number; the rate is %g, "
+                      "a lower one, clipping or a longer warm-up may help",
+                      step, (long long)t->position.epoch + 1, loss,
+                      dpcri_schedule_rate(&t->options.train.optimiser, step));
+}
+
+static dpcr_status update(training *t, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    dpcr_sequence *m = t->model;
+    double mark = dpcri_seconds();
+    void *gradients = dpcr_recurrent_gradient_vector(m->network);
+    const dpcr_dtype dtype = dpcri_sequence_dtype(m);
+    const dpcr_array both[2] = {dpcr_array_make(gradients, dtype, 1, &t->network_count),
+                                dpcr_array_make(m->gradients, dtype, 1, &m->count)};
+    if (t->options.clip > 0) DPCR_TRY(dpcr_gradients_clip_norm(t->context, both, 2, t->options.clip, NULL, error));
+    dpcri_optimiser_update(t->network, dpcr_recurrent_vector(m->network, NULL), gradients, true);
+    dpcri_optimiser_update(t->ends, m->parameters, m->gradients, true);
+    dpcri_phase_end(&t->pass.phases.update, &mark);
+done:
+    return status;
+}
+
+static dpcr_status one_step(training *t, dpcr_error *error) {
+    dpcr_status status;
+    dpcri_position *p = &t->position;
+    double loss = 0, mark = dpcri_seconds();
+    int64_t correct = 0;
+    DPCR_TRY(gather_batch(t, error));
+    t->pass.call = (uint64_t)p->step;
+    dpcri_phase_end(&t->pass.phases.gather, &mark);
+    DPCR_TRY(dpcri_sequence_forward(&t->pass, 0, true, &loss, &correct, error));
+    describe_solve(t);
+    DPCR_TRY(check_result(t, loss, error));
+    DPCR_TRY(dpcri_sequence_backward(&t->pass, error));
+    DPCR_TRY(update(t, error));
+    carry_states(t);
+    p->batch++;
+    p->step++;
+    p->rows += t->pass.rows;
+    p->correct += correct;
+    p->loss += loss * (double)t->pass.rows;
+    t->rows += t->pass.rows;
+done:
+    return status;
+}
+
+static bool report_step(training *t) {
+    const dpcr_train_options *o = &t->options.train;
+    describe_position(t);
+    const bool stop = o->progress && o->progress(o->progress_user, &t->state) != 0;
+    return dpcri_cancelled(t->context) || stop;
+}
+
+static dpcr_status stopped(const training *t, dpcr_error *error) {
+    const char *path = t->options.train.save;
+    return dpcri_fail(error, DPCR_ERROR_CANCELLED, "train: stopped as asked after step %lld of %lld%s%s",
+                      (long long)t->position.step, (long long)t->state.steps, path ? "; to go on, resume from " : "",
+                      path ? path : "");
+}
+
+static dpcr_status run_epoch(training *t, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    while (t->position.batch < t->batches) {
+        status = one_step(t, error);
+        if (status == DPCR_ERROR_CANCELLED) {  // inside a solve: position and states are the last step's still
+            DPCR_TRY(save(t, error));
+            DPCR_TRY(stopped(t, error));
+        }
+        if (status != DPCR_OK) goto done;
+        const bool stop = report_step(t), last = t->position.step == t->state.steps;
+        const bool due = dpcri_seconds() - t->saved >= t->options.train.checkpoint_seconds;
+        if (stop || due || t->position.batch == t->batches) DPCR_TRY(save(t, error));
+        if (stop && !last) DPCR_TRY(stopped(t, error));
+    }
+done:
+    return status;
+}
+
+static dpcr_status run(training *t, dpcr_error *error) {
+    dpcr_status status;
+    const dpcr_train_options *o = &t->options.train;
+    const bool there = o->save && o->resume && strcmp(o->save, o->resume) == 0;
+    if (!there) DPCR_TRY(save(t, error));
+    t->saved = dpcri_seconds();
+    for (status = DPCR_OK; !t->ended;) {
+        if (t->position.batch == t->batches) {
+            t->position = (dpcri_position){.epoch = t->position.epoch + 1, .step = t->position.step};
+            begin_states(t);
+        }
+        if (t->order) dpcri_shuffle(o->seed, t->position.epoch, t->data->count, t->order);
+        DPCR_TRY(run_epoch(t, error));
+        t->ended = t->position.step == t->state.steps;
+    }
+done:
+    return status;
+}
+
+dpcr_status dpcr_sequence_train(dpcr_context *context, dpcr_sequence *model, const dpcr_sequence_data *data,
+                                const dpcr_sequence_train_options *options, dpcr_train_state *last, dpcr_error *error) {
+    dpcr_status status;
+    if (last) *last = (dpcr_train_state){0};
+    if (!context || !model || !data || !options)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sequence_train: context, model, data or options is NULL");
+    training *t = dpcri_alloc_zero(context, sizeof *t);
+    if (!t) return dpcri_fail(error, DPCR_ERROR_MEMORY, "sequence_train: no memory for the run's state");
+    t->context = context;
+    t->model = model;
+    t->data = data;
+    t->began = dpcri_seconds();
+    DPCR_TRY(check_data("sequence_train", model, data, error));
+    DPCR_TRY(fill_options(t, options, error));
+    DPCR_TRY(set_up(t, error));
+    status = run(t, error);
+    if (status != DPCR_OK) clear_gradients(model);  // a step may have ended half way
+    describe_position(t);
+    t->state.sentence = NULL;  // its plan goes now
+    if (last) *last = t->state;
+done:
+    dpcri_free(context, t->order);
+    dpcr_optimiser_destroy(t->ends);
+    dpcr_optimiser_destroy(t->network);
+    dpcri_sequence_pass_destroy(&t->pass);
+    dpcri_free(context, t);
+    return status;
+}
+
+// ---- evaluating ----
+
+static dpcr_solve_options solve_of(const dpcr_solve_options *given) {
+    dpcr_solve_options made = {.size = sizeof made};
+    if (given) memcpy(&made, given, given->size < sizeof made ? given->size : sizeof made);
+    made.size = sizeof made;
+    return made;
+}
+
+static dpcr_status refuse_unconverged(const char *call, const dpcri_sequence_pass *p, dpcr_error *error) {
+    for (int64_t c = 0; c < p->model->chains; c++)
+        if (p->reports[c].reason == DPCR_REASON_NOT_CONVERGED)
+            return dpcri_fail(
+                error, DPCR_ERROR_UNSUPPORTED,
+                "%s: %s did not converge in %d sweeps, and no_fallback is set; allow the fallback or more "
+                "sweeps",
+                call, dpcr_method_name(p->reports[c].method), p->reports[c].sweeps);
+    return DPCR_OK;
+}
+
+dpcr_status dpcr_sequence_evaluate(dpcr_context *context, dpcr_sequence *model, const dpcr_sequence_data *data,
+                                   int64_t batch, const dpcr_solve_options *solve, double *loss, double *accuracy,
+                                   dpcr_error *error) {
+    static const char call[] = "sequence_evaluate";
+    dpcr_status status;
+    dpcri_sequence_pass pass = {0};
+    double sum = 0;
+    int64_t right = 0;
+    if (!context || !model || !data || batch < 1 || data->text)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "%s: wanted a context, a model, labelled sequences and a batch of 1 or more", call);
+    const dpcr_solve_options options = solve_of(solve);
+    DPCR_TRY(check_data(call, model, data, error));
+    const dpcri_sequence_shape shape = {
+        .length = data->longest, .batch = batch < data->count ? batch : data->count, .packed = !data->same_length};
+    DPCR_TRY(dpcri_sequence_pass_create(&pass, model, &shape, error));
+    for (int64_t first = 0; first < data->count; first += shape.batch) {
+        const int64_t left = data->count - first, rows = left < shape.batch ? left : shape.batch;
+        double mean = 0;
+        int64_t correct = 0;
+        DPCR_TRY(gather(call, &pass, data, NULL, first, error));
+        if (first == 0) DPCR_TRY(dpcri_sequence_pass_plan(&pass, &options, error));
+        DPCR_TRY(dpcri_sequence_forward(&pass, rows, false, &mean, &correct, error));
+        DPCR_TRY(refuse_unconverged(call, &pass, error));
+        sum += mean * (double)rows;
+        right += correct;
+    }
+    if (loss) *loss = sum / (double)data->count;
+    if (accuracy) *accuracy = (double)right / (double)data->count;
+done:
+    dpcri_sequence_pass_destroy(&pass);
+    return status;
+}
+
+static void describe_likelihood(const dpcri_sequence_pass *p, dpcr_sequence_likelihood_report *r) {
+    const dpcr_solve_plan *plan = dpcr_recurrent_plan_chain(p->plan, 0);
+    const dpcr_solve_report *first = &p->reports[0];
+    const size_t name = sizeof r->memory, sentence = sizeof r->sentence;
+    r->method = first->method;
+    r->reason = first->reason;
+    r->residual = first->residual;
+    for (int64_t c = 1; c < p->model->chains; c++) {
+        if (p->reports[c].reason < r->reason) r->reason = p->reports[c].reason;
+        if (p->reports[c].residual > r->residual) r->residual = p->reports[c].residual;
+    }
+    const char *memory = dpcr_solve_plan_memory(plan, &r->memory_rate, &r->memory_steps);
+    const char *texts[2] = {memory ? memory : "unknown", dpcr_solve_plan_sentence(plan)};
+    memcpy(r->memory, texts[0], strnlen(texts[0], name - 1));
+    r->memory[strnlen(texts[0], name - 1)] = 0;
+    memcpy(r->sentence, texts[1], strnlen(texts[1], sentence - 1));
+    r->sentence[strnlen(texts[1], sentence - 1)] = 0;
+}
+
+dpcr_status dpcr_sequence_likelihood(dpcr_context *context, dpcr_sequence *model, const uint8_t *text, int64_t count,
+                                     const dpcr_solve_options *solve, dpcr_sequence_likelihood_report *report,
+                                     dpcr_error *error) {
+    static const char call[] = "sequence_likelihood";
+    dpcr_status status;
+    dpcri_sequence_pass pass = {0};
+    int64_t correct = 0;
+    if (!context || !model || !text || !report || report->size < sizeof *report)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "%s: wanted a context, a model, a text and a report with its size", call);
+    if (count < 2)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the text has %lld symbols, wanted 2 or more", call,
+                          (long long)count);
+    const dpcr_sequence_data data = {.size = sizeof data, .text = text, .count = count};
+    const dpcr_solve_options options = solve_of(solve);
+    DPCR_TRY(check_data(call, model, &data, error));
+    const dpcri_sequence_shape shape = {.length = count - 1, .batch = 1, .states_only = true};
+    DPCR_TRY(dpcri_sequence_pass_create(&pass, model, &shape, error));
+    for (int64_t t = 0; t + 1 < count; t++) pass.symbols[t] = text[t];
+    memcpy(pass.labels, text + 1, (size_t)(count - 1));
+    const double start = dpcri_seconds();
+    DPCR_TRY(dpcri_sequence_pass_plan(&pass, &options, error));
+    report->plan_seconds = dpcri_seconds() - start;
+    DPCR_TRY(dpcri_sequence_forward(&pass, 0, false, &report->loss, &correct, error));
+    DPCR_TRY(refuse_unconverged(call, &pass, error));
+    report->seconds = dpcri_seconds() - start - report->plan_seconds;
+    report->network_seconds = pass.phases.forward;
+    report->accuracy = (double)correct / (double)(count - 1);
+    describe_likelihood(&pass, report);
+done:
+    dpcri_sequence_pass_destroy(&pass);
+    return status;
+}
