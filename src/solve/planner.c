@@ -132,13 +132,18 @@ static void list_window(const dpcri_outlook *o, list *l, dpcr_method method) {
 
 static bool can_run_beside(const dpcri_outlook *o) { return o->steps->length >= LEAST_LENGTH && o->steps->batch > 0; }
 
+// The loop's, which only chunks of the loop have: sweeps of any other method would go on to the end of their budget.
+static bool wants_bits(const dpcri_outlook *o) { return o->options->atol == 0 && o->options->rtol == 0; }
+
 static void list_forward(const dpcri_outlook *o, list *l, int64_t warm_up, bool variants) {
     add(l, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_AUTO, dpcri_cost_loop(o))->sweeps = 0;
     if (!can_run_beside(o)) return;
-    list_window(o, l, DPCR_METHOD_NEWTON);
-    list_window(o, l, DPCR_METHOD_SHOOTING);
-    list_newton(o, l);
-    list_shooting(o, l);
+    if (!wants_bits(o)) {
+        list_window(o, l, DPCR_METHOD_NEWTON);
+        list_window(o, l, DPCR_METHOD_SHOOTING);
+        list_newton(o, l);
+        list_shooting(o, l);
+    }
     list_overlap(o, l, warm_up, variants);
 }
 
