@@ -55,6 +55,15 @@ DPCR_API dpcr_status dpcr_filter_execute(const dpcr_filter *filter, const dpcr_a
 DPCR_API dpcr_status dpcr_filter_adjoint(const dpcr_filter *filter, const dpcr_array *gy, const dpcr_array *gzf,
                                          const dpcr_array *gx, const dpcr_array *gzi, dpcr_error *error);
 
+// Gradients of the coefficients besides: adds to gb and ga [sections][order + 1] of double what a loss with the
+// gradients gy by y and gzf by zf (NULL: zeros) has by the divided coefficients, at the signals x from zi (NULL:
+// zeros), summed over samples and channels in a fixed order; ga's first column, of a_0 = 1, is left as it is. gx and
+// gzi as above, written; NULL: not wanted. Computed in double, channel after channel, in scratch of sections + 3
+// signals.
+DPCR_API dpcr_status dpcr_filter_gradient(const dpcr_filter *filter, const dpcr_array *x, const dpcr_array *zi,
+                                          const dpcr_array *gy, const dpcr_array *gzf, double *gb, double *ga,
+                                          const dpcr_array *gx, const dpcr_array *gzi, dpcr_error *error);
+
 #ifdef __cplusplus
 }
 #endif

@@ -29,4 +29,8 @@ dpcr_status dpcri_filter_measure(const dpcr_filter *filter, dpcri_filter_stage *
 // A^n of a stage into power [w][w]; scratch of the same size.
 void dpcri_filter_power(const dpcri_filter_stage *stage, int64_t n, double *power, double *scratch);
 
+// What execute checks of its arguments.
+dpcr_status dpcri_filter_check(const dpcr_filter *filter, const char *function, const dpcr_array *x,
+                               const dpcr_array *zi, const dpcr_array *y, const dpcr_array *zf, dpcr_error *error);
+
 #endif

@@ -345,6 +345,12 @@ done:
     return status;
 }
 
+dpcr_status dpcri_filter_check(const dpcr_filter *filter, const char *function, const dpcr_array *x,
+                               const dpcr_array *zi, const dpcr_array *y, const dpcr_array *zf, dpcr_error *error) {
+    job j = {.filter = filter};
+    return prepare(function, x, zi, y, zf, &j, error);
+}
+
 static dpcr_status execute(const char *function, const dpcr_array *x, const dpcr_array *zi, const dpcr_array *y,
                            const dpcr_array *zf, job *j, dpcr_error *error) {
     const dpcr_status status = prepare(function, x, zi, y, zf, j, error);
