@@ -40,6 +40,7 @@ int cli_verb_bench(int argc, char **argv);
 int cli_verb_generate(int argc, char **argv);
 int cli_verb_schedule(int argc, char **argv);
 int cli_solve_recurrent(int argc, char **argv);  // solve rnn|rnn-relu|gru|lstm; argv[0] is the kind
+int cli_solve_biquads(int argc, char **argv);    // solve biquads; argv[0] is "biquads"
 int cli_train_diffusion(int argc, char **argv);  // train vae|denoiser; argv[0] is the kind
 bool cli_names_diffusion(const char *word);
 int cli_train_sequence(int argc, char **argv);  // train rnn|rnn-relu|gru|lstm; argv[0] is the kind
@@ -231,6 +232,15 @@ int cli_data_read(dpcr_context *context, const char *data, const char *split, in
 bool cli_data_present(const char *folder);
 // Rows of x [n][inputs]: pixels of the first n images, standardised by their own mean and deviation.
 void cli_data_rows(const dpcr_dataset *dataset, const dpcr_array *x);
+
+// ---- sounds, where the program was built with libsndfile ----
+
+// Does the name end as a sound's does?
+bool cli_sound_name(const char *path);
+// A whole sound as float [samples][channels], and its sampling rate. Returns the exit code; otherwise nothing is made.
+int cli_sound_read(const char *path, dpcr_array *x, int *rate);
+// Writes one (.wav and others of float, .flac of 24 bits), as cli_write_file does.
+int cli_sound_write(const char *path, const dpcr_array *x, int rate);
 
 // Is `path` a file that can be read? Tells it otherwise and returns false (exit code 5).
 bool cli_readable(const char *what, const char *path);

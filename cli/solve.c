@@ -276,7 +276,7 @@ static int count_stdin(const solve *s) {
     return n;
 }
 
-#define KINDS "linear, rnn, rnn-relu, gru and lstm"
+#define KINDS "linear, rnn, rnn-relu, gru, lstm and biquads"
 static int refuse(const solve *s, const char *kind) {
     if (!kind || strcmp(kind, "linear") != 0)
         return cli_fail(CLI_USAGE, "%s%.60s%s", kind ? "no kind of chain '" : "which kind of chain? there are " KINDS,
@@ -302,17 +302,23 @@ static bool names_recurrent(const char *word) {
     return dpcr_recurrent_kind_find(word, &kind, NULL) == DPCR_OK;
 }
 
+static bool names_biquads(const char *word) { return strcmp(word, "biquads") == 0; }
+
 static bool names_linear(const char *word) { return strcmp(word, "linear") == 0; }
 
+static bool names_another(const char *word) { return names_recurrent(word) || names_linear(word); }
+
 int cli_verb_solve(int argc, char **argv) {
+    if (cli_name_first(argc, argv, names_biquads, names_another)) return cli_solve_biquads(argc - 1, argv + 1);
     if (cli_name_first(argc, argv, names_recurrent, names_linear)) return cli_solve_recurrent(argc - 1, argv + 1);
     solve s = {.common = CLI_COMMON_DEFAULTS, .options = {.size = sizeof(dpcr_chain_options)}};
     const cli_syntax syntax = {
-        .arguments = "linear|rnn|rnn-relu|gru|lstm",
+        .arguments = "linear|rnn|rnn-relu|gru|lstm|biquads",
         .doc =
             "Solves the linear chain z_l = A_l z_{l-1} + b_l, l = 0..L-1, from an initial state z0, all steps at once "
             "or by "
-            "the loop, with the same result; or runs a recurrent network ('deeppcr solve gru --help').\vFiles are npy "
+            "the loop, with the same result; or runs a recurrent network ('deeppcr solve gru --help') or a filter "
+            "('deeppcr solve biquads --help').\vFiles are npy "
             "or npz arrays of float32 or float64, all of one type; "
             "'FILE.npz:NAME' is a member, '-' standard input. A NaN stays in its own sequence.",
         .groups = {{&solve_argp, &s, "Chain:"}, {&cli_common_argp, &s.common, "Output and resources:"}},

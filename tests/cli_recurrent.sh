@@ -150,7 +150,7 @@ for arguments, status, part in (
         (usual + ["--output", path("no/y.npy")], 4, "no/y.npy"),
         (usual + ["--memory-limit", "10"], 4, "the limit is 10"),
         (["--weights", file, "gru"], 2, "no --input"),
-        (["tree"], 2, "there are linear, rnn, rnn-relu, gru and lstm"),
+        (["tree"], 2, "there are linear, rnn, rnn-relu, gru, lstm and biquads"),
 ):
     told = run(*arguments, wanted=status)
     assert part in told, (arguments, told)

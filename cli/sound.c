@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT
+// Sound files by libsndfile, where the program was built with it: read whole, written whole through memory.
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "cli.h"
+
+bool cli_sound_name(const char *path) {
+    static const char *const ends[] = {".wav", ".flac", ".aiff", ".aif", ".au", ".ogg", ".mp3"};
+    const char *end = strrchr(path, '.');
+    for (size_t i = 0; end && i < sizeof ends / sizeof ends[0]; i++)
+        if (!strcasecmp(end, ends[i])) return true;
+    return false;
+}
+
+#if defined(DEEPPCR_SNDFILE)
+#include <sndfile.h>
+
+int cli_sound_read(const char *path, dpcr_array *x, int *rate) {
+    SF_INFO info = {0};
+    if (!cli_readable("the sound", path)) return CLI_INPUT;
+    SNDFILE *file = sf_open(path, SFM_READ, &info);
+    if (!file) return cli_fail(CLI_INPUT, "'%s' is no sound: %s", path, sf_strerror(NULL));
+    const int64_t shape[] = {info.frames, info.channels};
+    int status = info.frames < 0 || info.frames > INT64_MAX / 8 || info.channels < 1
+                     ? cli_fail(CLI_INPUT, "'%s' does not say how long it is", path)
+                     : CLI_DONE;
+    if (!status && !cli_array_create(DPCR_F32, 2, shape, x)) status = CLI_RESOURCES;
+    if (!status && sf_readf_float(file, x->data, info.frames) != info.frames) {
+        cli_array_destroy(x);
+        status = cli_fail(CLI_INPUT, "'%s' ends before its %lld samples", path, (long long)info.frames);
+    }
+    sf_close(file);
+    *rate = info.samplerate;
+    return status;
+}
+
+typedef struct memory {
+    char *data;
+    sf_count_t size, room, at;
+} memory;
+
+static sf_count_t memory_length(void *user) { return ((memory *)user)->size; }
+static sf_count_t memory_tell(void *user) { return ((memory *)user)->at; }
+static sf_count_t memory_seek(sf_count_t offset, int whence, void *user) {
+    memory *m = user;
+    m->at = offset + (whence == SEEK_CUR ? m->at : whence == SEEK_END ? m->size : 0);
+    return m->at;
+}
+static sf_count_t memory_read(void *to, sf_count_t count, void *user) {
+    memory *m = user;
+    const sf_count_t left = m->size - m->at, n = count < left ? count : left;
+    if (n <= 0) return 0;
+    memcpy(to, m->data + m->at, (size_t)n);
+    m->at += n;
+    return n;
+}
+static sf_count_t memory_write(const void *from, sf_count_t count, void *user) {
+    memory *m = user;
+    const sf_count_t end = m->at + count;
+    if (end > m->room) {
+        const sf_count_t room = end + end / 2 + 4096;
+        char *grown = realloc(m->data, (size_t)room);
+        if (!grown) return 0;
+        m->data = grown, m->room = room;
+    }
+    if (m->at > m->size) memset(m->data + m->size, 0, (size_t)(m->at - m->size));
+    memcpy(m->data + m->at, from, (size_t)count);
+    m->at = end;
+    if (end > m->size) m->size = end;
+    return count;
+}
+
+static int format_of(const char *path) {
+    const char *end = strrchr(path, '.');
+    if (end && !strcasecmp(end, ".flac")) return SF_FORMAT_FLAC | SF_FORMAT_PCM_24;
+    if (end && (!strcasecmp(end, ".aiff") || !strcasecmp(end, ".aif"))) return SF_FORMAT_AIFF | SF_FORMAT_FLOAT;
+    if (end && !strcasecmp(end, ".au")) return SF_FORMAT_AU | SF_FORMAT_FLOAT;
+    return end && !strcasecmp(end, ".wav") ? SF_FORMAT_WAV | SF_FORMAT_FLOAT : 0;
+}
+
+int cli_sound_write(const char *path, const dpcr_array *x, int rate) {
+    SF_VIRTUAL_IO io = {memory_length, memory_seek, memory_read, memory_write, memory_tell};
+    SF_INFO info = {.samplerate = rate, .channels = (int)x->shape[1], .format = format_of(path)};
+    memory m = {0};
+    if (!info.format) return cli_fail(CLI_USAGE, "'%s': sounds are written as .wav, .flac, .aiff or .au", path);
+    SNDFILE *file = sf_open_virtual(&io, SFM_WRITE, &info, &m);
+    if (!file) return cli_fail(CLI_RESOURCES, "cannot write '%s': %s", path, sf_strerror(NULL));
+    bool ok = sf_writef_float(file, x->data, x->shape[0]) == x->shape[0];
+    ok = sf_close(file) == 0 && ok;
+    const int status = ok ? cli_write_file(path, m.data, (size_t)m.size) : cli_fail_memory("the sound");
+    free(m.data);
+    return status;
+}
+#else
+static int absent(const char *path) {
+    return cli_fail(CLI_USAGE, "'%s': this program was built without libsndfile; npy files it reads and writes", path);
+}
+int cli_sound_read(const char *path, dpcr_array *x, int *rate) {
+    (void)x, (void)rate;
+    return absent(path);
+}
+int cli_sound_write(const char *path, const dpcr_array *x, int rate) {
+    (void)x, (void)rate;
+    return absent(path);
+}
+#endif
