@@ -246,7 +246,7 @@ static void known_places_stay(void **state) {
         for (int64_t b = 0; b < B; b++)
             for (int64_t k = 0; k < W; k++) {
                 if (mask[k] != 0) assert_true(end[b * loop.width + k] == known[b * W + k]);
-                if (mask[k] == 0 && !variants[i].clip)
+                if (mask[k] == 0 && variants[i].clip == 0)
                     assert_true(end[b * loop.width + k] != other[b * loop.width + k]);
             }
         double z0[B * 2 * W];
