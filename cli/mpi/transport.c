@@ -23,6 +23,8 @@ static sending *under_way;
 
 static const double SIGNAL_SECONDS = 5;  // what is left to a run that was asked to stop
 
+static const double LEAVE_SECONDS = 60;  // for messages that were not yet taken
+
 static dpcr_status fail(dpcr_error *error, dpcr_status status, const char *format, int64_t a, double b, int64_t c) {
     if (!error) return status;
     *error = (dpcr_error){.status = status};
@@ -125,6 +127,11 @@ int cli_mpi_open(dpcr_transport *transport) {
 
 void cli_mpi_close(int status) {
     if (status) MPI_Abort(MPI_COMM_WORLD, status);
-    while (under_way) look_after();
+    const double began = cli_now();
+    while (under_way && cli_now() - began < LEAVE_SECONDS) look_after();
+    if (under_way) {
+        cli_fail(CLI_RESOURCES, "a message was never taken");
+        MPI_Abort(MPI_COMM_WORLD, CLI_RESOURCES);
+    }
     MPI_Finalize();
 }

@@ -481,7 +481,7 @@ static dpcr_status await(dpcri_comm *comm, int64_t from, int64_t tag, void *data
 static void nobody_to_tell(dpcri_comm *comm, const dpcr_error *error) { (void)comm, (void)error; }
 
 static dpcr_status run_ranks(training *t, dpcr_context *messages, dpcr_error *error) {
-    static const dpcri_comm_table table = {.send = carry, .receive = await, .fail = nobody_to_tell};
+    static const dpcri_comm_table table = {.send = carry, .receive = await, .failed = nobody_to_tell};
     const dpcr_transport *by = t->pipeline.transport;
     if (!by) return dpcri_threads_run(messages, t->schedule.ranks, t->pipeline.deadline, run_worker, t, error);
     if (by->size != sizeof *by || by->ranks != t->schedule.ranks || by->rank < 0 || by->rank >= by->ranks)

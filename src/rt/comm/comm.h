@@ -13,7 +13,7 @@ typedef struct dpcri_comm dpcri_comm;  // a rank's end
 typedef struct dpcri_comm_table {
     dpcr_status (*send)(dpcri_comm *comm, int64_t to, int64_t tag, const void *data, size_t bytes, dpcr_error *error);
     dpcr_status (*receive)(dpcri_comm *comm, int64_t from, int64_t tag, void *data, size_t bytes, dpcr_error *error);
-    void (*fail)(dpcri_comm *comm, const dpcr_error *error);
+    void (*failed)(dpcri_comm *comm, const dpcr_error *error);
 } dpcri_comm_table;
 
 struct dpcri_comm {
@@ -35,7 +35,7 @@ static inline dpcr_status dpcri_receive(dpcri_comm *comm, int64_t from, int64_t 
     return comm->table->receive(comm, from, tag, data, bytes, error);
 }
 // This rank goes no further: the others' waits end.
-static inline void dpcri_comm_fail(dpcri_comm *comm, const dpcr_error *error) { comm->table->fail(comm, error); }
+static inline void dpcri_comm_fail(dpcri_comm *comm, const dpcr_error *error) { comm->table->failed(comm, error); }
 
 // ---- ranks as threads ----
 

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT
+// Messages between ranks that are threads: by name and in order, deadlines, failures that end everybody's waiting.
+// cmocka.h wants the first four before it.
+// clang-format off
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+// clang-format on
+
+#include <pthread.h>
+#include <string.h>
+
+#include "deeppcr/deeppcr.h"
+#include "rt/comm/comm.h"
+
+static dpcr_context *context;
+
+static int set_up(void **state) {
+    (void)state;
+    return dpcr_context_create(NULL, &context, NULL) == DPCR_OK ? 0 : 1;
+}
+static int tear_down(void **state) {
+    (void)state;
+    dpcr_context_destroy(context);
+    return 0;
+}
+
+// Every rank sends every other ten numbers under each of three tags, and takes them tag by tag, the last tag first.
+static dpcr_status exchange(void *argument, dpcri_comm *comm, dpcr_error *error) {
+    enum { TAGS = 3, EACH = 10 };
+    dpcr_status status = DPCR_OK;
+    (void)argument;
+    for (int64_t to = 0; to < comm->ranks; to++)
+        for (int64_t k = 0; to != comm->rank && k < TAGS * EACH; k++) {
+            const int64_t value = 1000 * comm->rank + k;
+            DPCR_TRY(dpcri_send(comm, to, k % TAGS, &value, sizeof value, error));
+        }
+    for (int64_t from = comm->ranks - 1; from >= 0; from--)
+        for (int64_t tag = TAGS - 1; from != comm->rank && tag >= 0; tag--)
+            for (int64_t n = 0; n < EACH; n++) {
+                int64_t value = -1;
+                DPCR_TRY(dpcri_receive(comm, from, tag, &value, sizeof value, error));
+                if (value != 1000 * from + n * TAGS + tag)
+                    DPCR_TRY(dpcri_fail(error, DPCR_ERROR_FORMAT, "rank %d got %d", (int)comm->rank, (int)value));
+            }
+    DPCR_TRY(dpcri_send(comm, (comm->rank + 1) % comm->ranks, 9, NULL, 0, error));
+    DPCR_TRY(dpcri_receive(comm, (comm->rank + comm->ranks - 1) % comm->ranks, 9, NULL, 0, error));
+done:
+    return status;
+}
+
+static void messages_come_by_name_and_in_order(void **state) {
+    (void)state;
+    for (int64_t ranks = 2; ranks <= 5; ranks++)
+        for (int round = 0; round < 5; round++) {
+            dpcr_error error = {0};
+            if (dpcri_threads_run(context, ranks, 20, exchange, NULL, &error) != DPCR_OK) fail_msg("%s", error.text);
+        }
+}
+
+// Rank 1 never sends; the others wait for it, with a message of theirs left over.
+static dpcr_status wait_in_vain(void *argument, dpcri_comm *comm, dpcr_error *error) {
+    int64_t value = 0;
+    (void)argument;
+    if (comm->rank == 1) return DPCR_OK;
+    const dpcr_status status = dpcri_send(comm, 1, 5, &value, sizeof value, error);
+    return status == DPCR_OK ? dpcri_receive(comm, 1, 0, &value, sizeof value, error) : status;
+}
+
+static void a_rank_that_sends_nothing_ends_in_words(void **state) {
+    (void)state;
+    for (int64_t ranks = 2; ranks <= 4; ranks++) {
+        dpcr_error error = {0};
+        const double began = dpcri_seconds();
+        assert_int_equal(dpcri_threads_run(context, ranks, 0.2, wait_in_vain, NULL, &error), DPCR_ERROR_SYSTEM);
+        assert_non_null(strstr(error.text, "waited 0.2 s for rank 1, which sent nothing"));
+        assert_true(dpcri_seconds() - began < 10);
+    }
+}
+
+// Rank 2 fails at once; the others, who would wait for a minute, end with it.
+static dpcr_status one_fails(void *argument, dpcri_comm *comm, dpcr_error *error) {
+    int64_t value;
+    (void)argument;
+    if (comm->rank == 2) return dpcri_fail(error, DPCR_ERROR_IO, "a disk is full");
+    return dpcri_receive(comm, (comm->rank + 1) % comm->ranks, 0, &value, sizeof value, error);
+}
+
+static void a_failure_ends_everybody_s_waiting(void **state) {
+    (void)state;
+    dpcr_error error = {0};
+    const double began = dpcri_seconds();
+    assert_int_equal(dpcri_threads_run(context, 4, 60, one_fails, NULL, &error), DPCR_ERROR_IO);
+    assert_string_equal(error.text, "a disk is full");
+    assert_true(dpcri_seconds() - began < 20);
+}
+
+static dpcr_status wrong_size(void *argument, dpcri_comm *comm, dpcr_error *error) {
+    char text[8] = "1234567";
+    (void)argument;
+    return comm->rank ? dpcri_send(comm, 0, 1, text, 7, error) : dpcri_receive(comm, 1, 1, text, 8, error);
+}
+
+static void a_message_of_another_size_is_refused(void **state) {
+    (void)state;
+    dpcr_error error = {0};
+    assert_int_equal(dpcri_threads_run(context, 2, 5, wrong_size, NULL, &error), DPCR_ERROR_FORMAT);
+    assert_string_equal(error.text, "rank 1 sent 7 bytes, rank 0 wanted 8");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(messages_come_by_name_and_in_order),
+        cmocka_unit_test(a_rank_that_sends_nothing_ends_in_words),
+        cmocka_unit_test(a_failure_ends_everybody_s_waiting),
+        cmocka_unit_test(a_message_of_another_size_is_refused),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
