@@ -34,8 +34,10 @@ def flat(value):
 
 def states(theirs, batch, dtype, requires_grad=True):
     N = theirs.num_layers * (2 if theirs.bidirectional else 1)
-    shape = (N, theirs.hidden_size) if batch is None else (N, batch, theirs.hidden_size)
-    made = [torch.randn(shape, dtype=dtype, requires_grad=requires_grad) for _ in range(2)]
+    made = []
+    for width in (theirs.proj_size or theirs.hidden_size, theirs.hidden_size):
+        shape = (N, width) if batch is None else (N, batch, width)
+        made.append(torch.randn(shape, dtype=dtype, requires_grad=requires_grad))
     return tuple(made) if isinstance(theirs, torch.nn.LSTM) else made[0]
 
 
@@ -77,6 +79,24 @@ def test_numbers_and_gradients_of_every_option(name, options, dtype):
     compare(theirs, mine, x, hx, [x, *flat(hx)])
     theirs.eval(), mine.eval()
     compare(theirs, mine, x, hx, [x, *flat(hx)])
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True, "dropout": 0.3}, {"bias": False, "num_layers": 2},
+                                     {"bidirectional": True, "batch_first": True}], ids=str)  # fmt: skip
+def test_projections(options, dtype):
+    torch.manual_seed(5)
+    theirs, mine = pair("LSTM", 5, 6, dtype=dtype, proj_size=4, **options)
+    x = torch.randn((3, 8, 5) if theirs.batch_first else (8, 3, 5), dtype=dtype, requires_grad=True)
+    hx = states(theirs, 3, dtype)
+    compare(theirs, mine, x, None, [x])
+    compare(theirs, mine, x, hx, [x, *flat(hx)])
+    if not theirs.batch_first:
+        packed = rnn.pack_padded_sequence(x, torch.tensor([8, 5, 2]))
+        compare(theirs, mine, packed, hx, [x, *flat(hx)])
+    if not options and dtype == torch.float64:
+        assert torch.autograd.gradgradcheck(lambda x: mine(x, hx)[0], [x[:3].detach().requires_grad_()])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -258,9 +278,8 @@ def test_refusals_and_fallback():
         ours.GRU(3, 4, dtype=torch.bfloat16)(x.bfloat16())
     with pytest.raises(deeppcr.UnsupportedError, match="meta"):
         ours.GRU(3, 4, device="meta")(x.to("meta"))
-    with pytest.raises(deeppcr.UnsupportedError, match="proj_size"):
-        ours.LSTM(3, 4, proj_size=2)(x)
-    assert ours.LSTM(3, 4, proj_size=2, fallback=True)(x)[0].shape == (5, 2, 2)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert ours.LSTM(3, 4, proj_size=2, fallback=True)(x)[0].shape == (5, 2, 2)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -282,7 +301,7 @@ def test_operators_pass_pytorchs_own_checks(name):
     h = torch.randn(2, 2, 4, dtype=torch.float64, requires_grad=True)
     kind = {"RNN": "rnn_tanh"}.get(name, name.lower())
     arguments = (x, h, h.detach().clone().requires_grad_() if name == "LSTM" else None, None, list(mine._flat_weights), kind, 4, 2,
-                 False, True, 0, "sequential")  # fmt: skip
+                 False, True, 0, 0, "sequential")  # fmt: skip
     torch.library.opcheck(torch.ops.deeppcr.recurrent.default, arguments)
     A, b = torch.randn(5, 3, 3, dtype=torch.float64, requires_grad=True), torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     torch.library.opcheck(torch.ops.deeppcr.linear_chain.default, (A, b, None, False, "auto", "dense"))

@@ -64,7 +64,7 @@ STRUCTURES: Dict[str, str] = {
     "dpcr_candidate": """size_t size; int backward; dpcr_method method; dpcr_scheme scheme; int64_t chunk; int64_t warm_up;
         double sweeps; double seconds; double measured; size_t workspace;""",
     "dpcr_recurrent_options": """size_t size; dpcr_recurrent_kind kind; dpcr_dtype dtype; int64_t inputs; int64_t hidden;
-        int64_t layers; int bidirectional; int no_bias; uint64_t seed;""",
+        int64_t layers; int bidirectional; int no_bias; uint64_t seed; int64_t projection;""",
     "dpcr_recurrent_pass": """size_t size; dpcr_array x; dpcr_array h0; dpcr_array c0; void *lengths; dpcr_array y;
         dpcr_array ht; dpcr_array ct;""",
     "dpcr_recurrent_gradients": """size_t size; dpcr_array y; dpcr_array ht; dpcr_array ct; dpcr_array x; dpcr_array h0;

@@ -29,6 +29,12 @@ class Form(NamedTuple):
     layers: int
     bidirectional: bool
     bias: bool
+    projection: int = 0  # LSTM: the numbers of h, of hidden ones without
+
+    @property
+    def outputs(self) -> int:
+        """Numbers of h."""
+        return self.projection or self.hidden
 
     @property
     def directions(self) -> int:
@@ -44,11 +50,13 @@ class Form(NamedTuple):
         for layer in range(self.layers):
             for direction in range(self.directions):
                 end = f"_l{layer}" + ("_reverse" if direction else "")
-                inputs = self.inputs if layer == 0 else self.directions * self.hidden
+                inputs = self.inputs if layer == 0 else self.directions * self.outputs
                 rows = self.gates * self.hidden
-                out += [("weight_ih" + end, (rows, inputs)), ("weight_hh" + end, (rows, self.hidden))]
+                out += [("weight_ih" + end, (rows, inputs)), ("weight_hh" + end, (rows, self.outputs))]
                 if self.bias:
                     out += [("bias_ih" + end, (rows,)), ("bias_hh" + end, (rows,))]
+                if self.projection:
+                    out += [("weight_hr" + end, (self.projection, self.hidden))]
         return out
 
 
@@ -58,12 +66,11 @@ class _Plan:
     def __init__(self, slot: "_Slot", key: Tuple[int, int, bool, bool, str]) -> None:
         length, batch, training, packed, method = key
         form = slot.form
-        D, N, H = form.directions, form.layers * form.directions, form.hidden
+        D, N, P = form.directions, form.layers * form.directions, form.outputs
         self.fallbacks = 0
         self.handle: Any = None
-        state = (N, batch, H)
-        shapes = {"x": (length, batch, form.inputs), "h0": state, "c0": state, "y": (length, batch, D * H), "ht": state,
-                  "ct": state}  # fmt: skip
+        h, c = (N, batch, P), (N, batch, form.hidden)
+        shapes = {"x": (length, batch, form.inputs), "h0": h, "c0": c, "y": (length, batch, D * P), "ht": h, "ct": c}
         self.run = _abi.RecurrentPass(size=ctypes.sizeof(_abi.RecurrentPass))
         self.gradients = _abi.RecurrentGradients(size=ctypes.sizeof(_abi.RecurrentGradients))
         for struct in (self.run, self.gradients):
@@ -117,7 +124,7 @@ class _Slot:
         options = _abi.RecurrentOptions(
             size=ctypes.sizeof(_abi.RecurrentOptions), kind=_abi.CONSTANTS[KINDS[form.kind]], dtype=form.dtype,
             inputs=form.inputs, hidden=form.hidden, layers=form.layers, bidirectional=int(form.bidirectional),
-            no_bias=int(not form.bias),
+            no_bias=int(not form.bias), projection=form.projection,
         )  # fmt: skip
         place, (error, error_ref) = ctypes.c_void_p(), library.error_place()
         owner = library.context.get()
@@ -215,8 +222,8 @@ class Engine:
 
     def forward(self, parameters: Sequence[int], length: int, batch: int, x: int, h0: int, c0: int, lengths: int, y: int,
                 ht: int, ct: int, training: bool, method: str) -> Optional[Pass]:  # fmt: skip
-        """Runs a pass over contiguous arrays by address (0: none): parameters in order, x [T][B][I], h0, c0 [N][B][H], lengths
-        [B] int64, y [T][B][D H], ht, ct [N][B][H]. Training, the result waits for the backward pass."""
+        """Runs a pass over contiguous arrays by address (0: none): parameters in order, x [T][B][I], h0 [N][B][P], c0 [N][B][H],
+        lengths [B] int64, y [T][B][D P], ht, ct; P is form.outputs. Training, the result waits for the backward pass."""
         slot = self.acquire()
         slot.load(parameters)
         key = (length, batch, training, lengths != 0, method)

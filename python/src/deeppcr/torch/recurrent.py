@@ -41,11 +41,11 @@ class _Call:
                 parameters: Sequence[Tensor], training: bool) -> Tuple[Tensor, Tensor, Tensor, Any]:  # fmt: skip
         form = self.form
         T, B = x.shape[0], x.shape[1]
-        D, H = form.directions, form.hidden
+        D, P = form.directions, form.outputs
         x, h0, c0 = x.contiguous(), _contiguous(h0), _contiguous(c0)
         kept = [p if p.is_contiguous() else p.contiguous() for p in parameters]
-        y, ht = x.new_empty(T, B, D * H), x.new_empty(form.layers * D, B, H)
-        ct = torch.empty_like(ht) if form.kind == "lstm" else x.new_empty(0)
+        y, ht = x.new_empty(T, B, D * P), x.new_empty(form.layers * D, B, P)
+        ct = x.new_empty(form.layers * D, B, form.hidden) if form.kind == "lstm" else x.new_empty(0)
         waiting = self.engine.forward(
             [p.data_ptr() for p in kept], T, B, x.data_ptr(), _address(h0), _address(c0), _address(lengths), y.data_ptr(),
             ht.data_ptr(), ct.data_ptr() if form.kind == "lstm" else 0, training, self.method,
@@ -63,7 +63,7 @@ class _Call:
         dy, dht, dct = (_contiguous(g) for g in given)
         dx = torch.empty_like(x) if wants[0] else None
         dh0 = torch.empty_like(ht) if wants[1] else None
-        dc0 = torch.empty_like(ht) if lstm and wants[2] else None
+        dc0 = torch.empty_like(ct) if lstm and wants[2] else None
         waiting.backward(
             x.data_ptr(), _address(h0), _address(c0), _address(lengths), y.data_ptr(), ht.data_ptr(),
             ct.data_ptr() if lstm else 0, (_address(dy) or None, _address(dht) or None, (lstm and _address(dct)) or None),
@@ -80,10 +80,10 @@ class _Call:
 def _pytorch(form: _engine.Form, x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], parameters: Sequence[Tensor]) -> Any:
     """The same by PyTorch's own operators, for second derivatives."""
     N = form.layers * form.directions
-    h = x.new_zeros(N, x.shape[1], form.hidden) if h0 is None else h0
+    h = x.new_zeros(N, x.shape[1], form.outputs) if h0 is None else h0
     rest = (list(parameters), form.bias, form.layers, 0.0, False, form.bidirectional, False)
     if form.kind == "lstm":
-        return _VF.lstm(x, (h, torch.zeros_like(h) if c0 is None else c0), *rest)
+        return _VF.lstm(x, (h, x.new_zeros(N, x.shape[1], form.hidden) if c0 is None else c0), *rest)
     return {"gru": _VF.gru, "rnn_tanh": _VF.rnn_tanh, "rnn_relu": _VF.rnn_relu}[form.kind](x, h, *rest)
 
 
@@ -122,11 +122,12 @@ def _twice(form: _engine.Form, x: Tensor, h0: Optional[Tensor], c0: Optional[Ten
 # ---- the operator that torch.compile and torch.export keep; its backward pass runs the network anew ----
 
 _SCHEMA = ("Tensor x, Tensor? h0, Tensor? c0, Tensor? lengths, Tensor[] parameters, str kind, int hidden, int layers, "
-           "bool bidirectional, bool bias, int token, str method")  # fmt: skip
+           "bool bidirectional, bool bias, int projection, int token, str method")  # fmt: skip
 
 
-def _called(x: Tensor, kind: str, hidden: int, layers: int, bidirectional: bool, bias: bool, token: int, method: str) -> _Call:
-    form = _engine.Form(kind, _CODES[x.dtype], x.shape[2], hidden, layers, bidirectional, bias)
+def _called(x: Tensor, kind: str, hidden: int, layers: int, bidirectional: bool, bias: bool, projection: int, token: int,
+            method: str) -> _Call:  # fmt: skip
+    form = _engine.Form(kind, _CODES[x.dtype], x.shape[2], hidden, layers, bidirectional, bias, projection)
     return _Call(_engine.engine_of(token, form), method)
 
 
@@ -138,10 +139,10 @@ def _operator(x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Op
 
 @_operator.register_fake
 def _(x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor], parameters: List[Tensor], kind: str,
-      hidden: int, layers: int, bidirectional: bool, bias: bool, token: int, method: str) -> Any:  # fmt: skip
-    D = 2 if bidirectional else 1
-    state = (layers * D, x.shape[1], hidden)
-    return x.new_empty(x.shape[0], x.shape[1], D * hidden), x.new_empty(state), x.new_empty(state if kind == "lstm" else 0)
+      hidden: int, layers: int, bidirectional: bool, bias: bool, projection: int, token: int, method: str) -> Any:  # fmt: skip
+    D, T, B, P = 2 if bidirectional else 1, x.shape[0], x.shape[1], projection or hidden
+    cell = (layers * D, B, hidden) if kind == "lstm" else 0
+    return x.new_empty(T, B, D * P), x.new_empty(layers * D, B, P), x.new_empty(cell)
 
 
 @torch.library.custom_op("deeppcr::recurrent_vjp", mutates_args=(),
@@ -216,8 +217,6 @@ class _Module(torch.nn.RNNBase):
     def _refusal(self, x: Tensor) -> Optional[Tuple[str, Any, str]]:
         """What this package does not do."""
         weight = self._flat_weights[0]
-        if getattr(self, "proj_size", 0):
-            return "proj_size", self.proj_size, "0"
         if x.device.type != "cpu" or weight.device.type != "cpu":
             return "the device", x.device if x.device.type != "cpu" else weight.device, "cpu"
         if torch.is_autocast_enabled("cpu"):
@@ -267,9 +266,10 @@ class _Module(torch.nn.RNNBase):
             raise ArgumentError.of("hx", type(hx).__name__, "a pair (h0, c0)")
         given: List[Tensor] = list(hx) if lstm else [hx]
         N = self.num_layers * (2 if self.bidirectional else 1)
-        wanted = (N, self.hidden_size) if single else (N, batch, self.hidden_size)
+        widths = (self.proj_size or self.hidden_size, self.hidden_size)
         dtype = self._flat_weights[0].dtype
-        for name, state in zip(("h0", "c0"), given):
+        for name, state, width in zip(("h0", "c0"), given, widths):
+            wanted = (N, width) if single else (N, batch, width)
             if not isinstance(state, Tensor):
                 raise ArgumentError.of(name, type(state).__name__, "a tensor")
             if tuple(state.shape) != wanted:
@@ -317,15 +317,15 @@ class _Module(torch.nn.RNNBase):
               ) -> Tuple[Tensor, List[Tensor]]:  # fmt: skip
         h0, c0 = states[0], states[1] if len(states) == 2 else None
         hidden, bidirectional, bias = self.hidden_size, self.bidirectional, self.bias
-        kind = self._kind()
+        kind, projection = self._kind(), self.proj_size
         if torch.compiler.is_compiling() or type(x) is not Tensor and type(x) is not torch.nn.Parameter:
             y, ht, ct = torch.ops.deeppcr.recurrent(x, h0, c0, lengths, weights, kind, hidden, layers, bidirectional, bias,
-                                                    self._token, self.method)  # fmt: skip
+                                                    projection, self._token, self.method)  # fmt: skip
         else:
             key = (x.dtype, x.shape[2], layers, self.method)
             call = self._calls.get(key)
             if call is None:
-                form = _engine.Form(kind, _CODES[x.dtype], x.shape[2], hidden, layers, bidirectional, bias)
+                form = _engine.Form(kind, _CODES[x.dtype], x.shape[2], hidden, layers, bidirectional, bias, projection)
                 call = self._calls[key] = _Call(_engine.Engine(form), self.method)
             if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, h0, c0, *weights)):
                 y, ht, ct = _Recurrent.apply(call, lengths, x, h0, c0, *weights)
