@@ -427,7 +427,8 @@ static dpcr_status set_up(training *t, dpcr_error *error) {
     DPCR_TRY(make_tables(t, error));
     DPCR_TRY(dpcr_optimiser_create(t->context, &t->options.optimiser, t->model->options.dtype, t->model->count,
                                    &t->optimiser, error));
-    if (t->options.resume) DPCR_TRY(dpcri_saved_optimiser(&saved, t->optimiser, error));
+    if (t->options.resume)
+        DPCR_TRY(dpcri_saved_optimiser(&saved, t->optimiser, "optimiser.first", "optimiser.second", error));
     t->normaliser = dpcri_normaliser_make(t->model->options.dtype, figures.mean, figures.deviation);
     DPCR_TRY(dpcr_model_set_metadata(t->model, "pixel_mean", dpcri_number_text(figures.mean).text, error));
     DPCR_TRY(dpcr_model_set_metadata(t->model, "pixel_deviation", dpcri_number_text(figures.deviation).text, error));
