@@ -75,7 +75,7 @@ for ranks in range(1, 5):
     r = json.load(open(f"{sys.argv[1]}/p{ranks}.json"))
     p = r["pipeline"]
     assert p["ranks"] == ranks and len(p["first_units"]) - 1 == p["stages"] and p["first_units"][-1] == 12
-    assert 0 < p["busy"] <= p["makespan"] and p["simulated_work"] <= p["simulated_makespan"] and p["runs"] == 20
+    assert 0 < p["busy"] <= p["makespan"] and p["simulated_work"] <= p["simulated_makespan"] * (1 + 1e-9) and p["runs"] == 20
 PYTHON
     small="train resnet --layers 3 --limit 200"
     # shellcheck disable=SC2086
