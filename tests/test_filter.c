@@ -154,10 +154,11 @@ static void agrees(const design *d, const sound *s, double tolerance) {
 }
 
 static void check(design d, const int64_t *lengths, int count, double tolerance) {
+    static int64_t cases;
     for (int i = 0; i < count; i++)
         for (int64_t channels = 1; channels <= 35; channels += 17)
             for (int kind = 0; kind < 4; kind++) {
-                if (lengths[i] * channels > 100000 && kind > 1) continue;
+                if ((lengths[i] * channels > 100000 && kind > 1) || !sampled(cases++)) continue;
                 sound s = sound_make(&d, kind % 2 ? DPCR_F32 : DPCR_F64, channels, lengths[i], kind > 1);
                 run(&d, &s);
                 agrees(&d, &s, kind % 2 ? 2e-7 : tolerance);
