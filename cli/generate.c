@@ -140,10 +140,7 @@ static int settle(generate *t) {
     if (g->sampling && g->scaled)
         return cli_fail(CLI_USAGE, "--scaled goes with picard and the solver's other sweeps, not with %s",
                         dpcr_sampling_method_name(g->sampling));
-    const bool jacobian = g->solve.method == DPCR_METHOD_NEWTON || g->solve.method == DPCR_METHOD_DIAGONAL ||
-                          g->solve.method == DPCR_METHOD_BLOCK || g->solve.method == DPCR_METHOD_DAMPED ||
-                          g->solve.method == DPCR_METHOD_SHOOTING;
-    if (jacobian && !g->sampling && o->width > DPCR_DIFFUSION_JACOBIAN)
+    if (cli_sampling_needs_jacobians(g) && o->width > DPCR_DIFFUSION_JACOBIAN)
         return cli_fail(
             CLI_USAGE,
             "--method %s needs the Jacobian of every step, %lld x %lld numbers of this model; wanted at most "

@@ -32,6 +32,7 @@ typedef struct generation {
 int cli_generate_run(generation *g);
 // Samples at a time, so that states, noise and sweeps of a window stay within some hundred megabytes.
 int64_t cli_generate_batch(const generation *g);
+bool cli_sampling_needs_jacobians(const generation *g);
 // "newton", "quasi-newton", ... and every name of the solver's methods.
 bool cli_read_sampling_method(const char *text, generation *g);
 const char *cli_sampling_method_name(const generation *g, dpcr_method method);

@@ -27,8 +27,16 @@ static int64_t chain_length(const generation *g) {
     return steps - g->sampler.skip;
 }
 
+bool cli_sampling_needs_jacobians(const generation *g) {
+    const dpcr_method m = g->solve.method;
+    return !g->sampling && (m == DPCR_METHOD_NEWTON || m == DPCR_METHOD_DIAGONAL || m == DPCR_METHOD_BLOCK ||
+                            m == DPCR_METHOD_DAMPED || m == DPCR_METHOD_SHOOTING);
+}
+
 int64_t cli_generate_batch(const generation *g) {
-    const int64_t numbers = chain_length(g) * dpcr_diffusion_get_options(g->model)->width * 6;
+    const int64_t width = dpcr_diffusion_get_options(g->model)->width;
+    const int64_t state = g->sampler.kind == DPCR_SAMPLER_DPM_SOLVER ? 2 * width : width;
+    const int64_t numbers = chain_length(g) * state * (6 + (cli_sampling_needs_jacobians(g) ? state : 0));
     const int64_t fit = (INT64_C(128) << 20) / numbers, most = fit < 1 ? 1 : fit < 256 ? fit : 256;
     return g->batch ? (g->batch < g->count ? g->batch : g->count) : most < g->count ? most : g->count;
 }

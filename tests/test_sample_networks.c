@@ -357,6 +357,7 @@ static void files_come_back(void **state) {
     assert_int_equal(dpcr_autoencoder_load(context, f.file, &vae, NULL), DPCR_OK);
     assert_int_equal(dpcr_autoencoder_decode(vae, 3, z, y, NULL), DPCR_OK);
     assert_memory_equal(x, y, sizeof x);
+    dpcr_diffusion_destroy(read);
     assert_int_equal(dpcr_diffusion_load(context, f.file, &read, &error), DPCR_ERROR_FORMAT);
     assert_null(read);
     dpcr_autoencoder_destroy(vae);

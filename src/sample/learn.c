@@ -237,18 +237,9 @@ dpcr_status dpcri_learn(const dpcri_subject *subject, const dpcr_dataset *data, 
     learning l = {.subject = subject, .net = net, .data = data, .began = dpcri_seconds()};
     const size_t bytes = (size_t)net->parameters * sizeof(float);
     DPCR_TRY(check_options(&l, options, error));
-    DPCR_TRY(dpcr_optimiser_create(net->context,
-                                   &(dpcr_optimiser_options){.size = sizeof(dpcr_optimiser_options),
-                                                             .kind = l.options.optimiser.kind,
-                                                             .rate = l.options.optimiser.rate,
-                                                             .momentum = l.options.optimiser.momentum,
-                                                             .beta1 = l.options.optimiser.beta1,
-                                                             .beta2 = l.options.optimiser.beta2,
-                                                             .epsilon = l.options.optimiser.epsilon,
-                                                             .weight_decay = l.options.optimiser.weight_decay,
-                                                             .warm_up = l.options.optimiser.warm_up,
-                                                             .total = l.options.optimiser.total},
-                                   DPCR_F32, net->parameters, &l.optimiser, error));
+    dpcr_optimiser_options optimiser = l.options.optimiser;
+    optimiser.size = sizeof optimiser;
+    DPCR_TRY(dpcr_optimiser_create(net->context, &optimiser, DPCR_F32, net->parameters, &l.optimiser, error));
     l.average = dpcri_alloc(net->context, bytes);
     l.order = dpcri_alloc(net->context, (size_t)data->count * sizeof *l.order);
     if (!l.average || !l.order)

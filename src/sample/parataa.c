@@ -112,7 +112,7 @@ static void remember(parataa *p, int64_t b) {
     const int64_t w = s->width, lo = p->front[b], hi = window_end(p, b);
     if (pasts < 1) return;
     const int64_t from = lo > p->old_lo[b] ? lo : p->old_lo[b], to = hi < p->old_hi[b] ? hi : p->old_hi[b];
-    const int slot = (s->sweeps - 1) % pasts;
+    const int slot = (s->sweeps + pasts - 2) % pasts;  // the first differences, of sweep 2, go to slot 0
     for (int64_t l = from; l < to; l++)
         for (int64_t i = 0; i < w; i++) {
             past_at(p, p->past_r, b, slot, l)[i] =
