@@ -264,7 +264,8 @@ dpcr_status dpcri_rank_update(dpcri_rank *rank, dpcr_error *error) {
     if (rank->options.clip > 0) {
         DPCR_TRY(global_norm(rank, error));
         const double factor = rank->options.clip / (rank->norm + 1e-6);
-        for (int64_t k = 0; factor < 1 && k < rank->share_count; k++) scale_gradient(&rank->shares[k], factor);
+        for (int64_t k = 0; !(factor >= 1) && k < rank->share_count; k++)  // NaN too, as in PyTorch
+            scale_gradient(&rank->shares[k], factor);
     }
     for (int64_t k = 0; k < rank->share_count; k++)
         if (rank->shares[k].optimiser) step(&rank->shares[k], rank->shares[k].layers.own);

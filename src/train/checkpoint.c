@@ -86,6 +86,7 @@ void dpcri_choices_add(dpcri_strings *strings, int size, const dpcr_solve_plan *
     dpcri_strings_add(strings, choice_key(key, size, "method"), "%s", dpcr_method_name(o->method));
     dpcri_strings_add(strings, choice_key(key, size, "scheme"), "%s", dpcr_scheme_name(o->scheme));
     dpcri_strings_add(strings, choice_key(key, size, "backward"), "%s", dpcr_scheme_name(o->backward));
+    if (o->method == DPCR_METHOD_SEQUENTIAL && o->backward == DPCR_SCHEME_SEQUENTIAL) return;  // nothing is cut
     add_integer(strings, choice_key(key, size, "chunk"), o->chunk);
     add_integer(strings, choice_key(key, size, "warm_up"), o->warm_up);
 }
@@ -272,7 +273,7 @@ dpcr_status dpcri_saved_choices(const dpcri_saved *saved, int size, dpcr_solve_o
         DPCR_TRY(bad_string(saved, key, method, "the name of a method", error));
     DPCR_TRY(scheme_of(saved, choice_key(key, size, "scheme"), &solve->scheme, error));
     DPCR_TRY(scheme_of(saved, choice_key(key, size, "backward"), &solve->backward, error));
-    // Older checkpoints have no more.
+    // The loop needs no more, and older checkpoints have none.
     if (string_of(saved, choice_key(key, size, "chunk"))) DPCR_TRY(read_integer(saved, key, &solve->chunk, error));
     if (string_of(saved, choice_key(key, size, "warm_up"))) DPCR_TRY(read_integer(saved, key, &solve->warm_up, error));
 done:

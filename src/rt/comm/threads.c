@@ -16,7 +16,7 @@ static const double AWAKE_SECONDS = 1e-3;
 typedef struct message {
     struct message *next;
     int64_t from, tag;
-    size_t bytes;
+    size_t bytes, room;  // of what data holds, and can hold
     _Alignas(64) unsigned char data[];
 } message;
 
@@ -25,6 +25,7 @@ typedef struct mailbox {
     pthread_cond_t arrived;
     bool open;
     message *first, **end;
+    message *spare;       // received; their memory is used again, as large pieces are slow to get
     atomic_uint changes;  // messages that came, and failures
 } mailbox;
 
@@ -79,12 +80,32 @@ static void fail(dpcri_comm *comm, const dpcr_error *error) {
 
 // ---- messages ----
 
+// A spare message with room for so many bytes, or NULL.
+static message *spare_of(mailbox *box, size_t bytes) {
+    pthread_mutex_lock(&box->lock);
+    message **at = &box->spare;
+    while (*at && (*at)->room < bytes) at = &(*at)->next;
+    message *m = *at;
+    if (m) *at = m->next;
+    pthread_mutex_unlock(&box->lock);
+    return m;
+}
+
+static void keep_spare(mailbox *box, message *m) {
+    pthread_mutex_lock(&box->lock);
+    m->next = box->spare;
+    box->spare = m;
+    pthread_mutex_unlock(&box->lock);
+}
+
 static dpcr_status send(dpcri_comm *comm, int64_t to, int64_t tag, const void *data, size_t bytes, dpcr_error *error) {
     group *g = group_of(comm);
     mailbox *box = &g->boxes[to];
-    message *m = bytes <= SIZE_MAX / 2 ? dpcri_alloc(g->context, sizeof *m + bytes) : NULL;
+    message *m = spare_of(box, bytes);
+    const size_t room = m ? m->room : bytes;
+    if (!m && bytes <= SIZE_MAX / 2) m = dpcri_alloc(g->context, sizeof *m + bytes);
     if (!m) return dpcri_fail(error, DPCR_ERROR_MEMORY, "no memory for a message of %zu bytes", bytes);
-    *m = (message){.from = comm->rank, .tag = tag, .bytes = bytes};
+    *m = (message){.from = comm->rank, .tag = tag, .bytes = bytes, .room = room};
     if (bytes) memcpy(m->data, data, bytes);
     pthread_mutex_lock(&box->lock);
     *box->end = m;
@@ -157,7 +178,7 @@ static dpcr_status receive(dpcri_comm *comm, int64_t from, int64_t tag, void *da
                             m->bytes, (long long)comm->rank, bytes);
     else if (bytes)
         memcpy(data, m->data, bytes);
-    dpcri_free(g->context, m);
+    keep_spare(box, m);
     return status;
 }
 
@@ -183,13 +204,18 @@ static bool open_box(mailbox *box) {
     return box->open = false;
 }
 
-static void close_box(dpcr_context *context, mailbox *box) {
-    if (!box->open) return;
-    while (box->first) {  // of a run that failed
-        message *m = box->first;
-        box->first = m->next;
+static void free_messages(dpcr_context *context, message *first) {
+    while (first) {
+        message *m = first;
+        first = m->next;
         dpcri_free(context, m);
     }
+}
+
+static void close_box(dpcr_context *context, mailbox *box) {
+    if (!box->open) return;
+    free_messages(context, box->first);  // of a run that failed
+    free_messages(context, box->spare);
     pthread_cond_destroy(&box->arrived);
     pthread_mutex_destroy(&box->lock);
 }
