@@ -39,8 +39,13 @@ static void *numbers(dpcr_dtype dtype, int64_t count, double size, unsigned seed
     return data;
 }
 
+enum form { PLAIN, PACKED, RESET, VARIED, FORMS };
+
 static void chain_open(chain *c, dpcr_dtype dtype, dpcri_gates_kind kind, int64_t H, int64_t T, int64_t B,
-                       bool packed) {
+                       enum form as) {
+    static const double zeros[128];
+    static unsigned char marks[24 * 3];
+    marks[5 * 3 + 1] = marks[6 * 3 + 1] = marks[0] = marks[11 * 3 + 2] = 1;
     const dpcr_context_options options = {.size = sizeof options, .threads = 2};
     *c = (chain){0};
     assert_int_equal(dpcr_context_create(&options, &c->context, NULL), DPCR_OK);
@@ -54,6 +59,12 @@ static void chain_open(chain *c, dpcr_dtype dtype, dpcri_gates_kind kind, int64_
                            .length = T,
                            .batch = B,
                            .inputs = I};
+    if (as == VARIED) {
+        l->gates.varied = true;
+        l->gates.variant =
+            (dpcri_gates_variant){.reset_before = kind == DPCRI_GATES_GRU, .coupled = kind == DPCRI_GATES_LSTM};
+    }
+    if (as == RESET) l->resets = (dpcri_marks){.at = marks, .step = B, .zeros = zeros};
     dpcri_recurrent_sizes sizes;
     assert_true(dpcri_recurrent_sizes_of(l, &sizes));
     const int64_t counts[8] = {sizes.forward,     sizes.backward, sizes.panels, sizes.bias,
@@ -68,7 +79,7 @@ static void chain_open(chain *c, dpcr_dtype dtype, dpcri_gates_kind kind, int64_
     free(bias);
     l->x = (dpcri_grid){.data = c->pieces[7], .step = B * I, .row = I};
     for (int64_t b = 0; b < B && b < 8; b++) c->ends[b] = b % 3 == 1 ? T / 2 : T;
-    if (packed) l->ends = c->ends;
+    if (as == PACKED) l->ends = c->ends;
     dpcri_recurrent_steps(l, &c->steps);
     const int64_t tape = c->steps.tape_values;
     c->e = numbers(dtype, T * B * tape, 0, 1);
@@ -84,15 +95,15 @@ static void chain_close(chain *c) {
 static void test_callbacks(void **state) {
     (void)state;
     for (int kind = 0; kind < DPCRI_GATES_KINDS; kind++)
-        for (int packed = 0; packed < 2; packed++) {
+        for (int form = 0; form < FORMS; form++) {
             chain c;
             dpcr_error error = {0};
-            chain_open(&c, DPCR_F64, (dpcri_gates_kind)kind, 9, 24, 3, packed);
+            chain_open(&c, DPCR_F64, (dpcri_gates_kind)kind, 9, 24, 3, (enum form)form);
             const int64_t shape[2] = {3, c.steps.width};
             void *start = numbers(DPCR_F64, 3 * c.steps.width, 1, 5);
             const dpcr_array z0 = dpcr_array_make(start, DPCR_F64, 2, shape);
             if (dpcr_steps_check(c.context, &c.steps, &z0, 1e-6, &error) != DPCR_OK)
-                fail_msg("kind %d: %s", kind, error.text);
+                fail_msg("kind %d, form %d: %s", kind, form, error.text);
             free(start);
             chain_close(&c);
         }
@@ -143,7 +154,7 @@ static void test_without_a_tape(void **state) {
                 const dpcr_dtype dtype = wide ? DPCR_F64 : DPCR_F32;
                 const dpcr_scheme scheme = overlap ? DPCR_SCHEME_OVERLAP : DPCR_SCHEME_SEQUENTIAL;
                 chain c;
-                chain_open(&c, dtype, (dpcri_gates_kind)kind, H, T, B, overlap);
+                chain_open(&c, dtype, (dpcri_gates_kind)kind, H, T, B, overlap ? PACKED : wide ? VARIED : PLAIN);
                 const size_t element = dpcr_dtype_size(dtype), states = (size_t)(T * B * c.steps.width) * element;
                 const size_t edge = (size_t)(B * c.steps.width) * element,
                              tape = (size_t)(T * B * c.steps.tape_values) * element;

@@ -128,7 +128,7 @@ typedef struct dpcr_recurrent_plan_options {
     int frozen;             // the parameters do not change while the plan lives: they are laid out once, not each time
     // Method and its options for every layer; size 0: the loop. What is left open (AUTO; backward 0) is decided over
     // `sample`. Methods that want Jacobians (newton, shooting, ...) need a state of at most 128 numbers: H, of an LSTM
-    // 2 H.
+    // 2 H, or P + H.
     dpcr_solve_options solve;
     const dpcr_recurrent_pass *sample;  // a typical x (and h0, c0, lengths), where the planner tries the chains; read
                                         // by plan_create alone; NULL: what is open is the loop
@@ -136,9 +136,9 @@ typedef struct dpcr_recurrent_plan_options {
     double dropout;  // 0..1, training: each number of y of a layer below the last is 0 for the next layer with this
                      // probability, else divided by 1 - dropout: torch.nn's, with masks of our own. A number's depends
                      // on (dropout_seed, dropout_call, layer, t, b, its place in y) alone
-    int recompute;   // training: the tape holds states only, and backward makes of them again what the gates were: a
-                     // tape of (D H) numbers a step and layer (an LSTM's 2 H a direction besides; a last layer's y is
-                     // the pass's own) instead of 4 H D more, for about one more forward pass or two. Same bits
+    int recompute;   // training: the tape holds states only, and backward makes of them again what the gates were, for
+                     // about two more forward passes: a step and direction keeps H numbers (of an LSTM 3 H, and of a
+                     // last layer the less that lie in the pass's y) instead of 5 H (LSTM 7 H). Same bits
 } dpcr_recurrent_plan_options;
 
 // The network must outlive the plan. A plan serves one call at a time.
