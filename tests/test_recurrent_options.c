@@ -428,6 +428,24 @@ static void test_wide_variants(void **state) {
     dpcr_context_destroy(context);
 }
 
+// A plan that is not for training has no weights for the way back, so its chains are not tried on it either.
+static void test_plans_not_for_training(void **state) {
+    (void)state;
+    const dpcr_solve_options open = {.size = sizeof open};
+    dpcr_context *context = make_context(2);
+    for (size_t k = 0; k < CELLS; k++) {
+        job j = random_job(context, cell_of(k, 3, k < 4 ? 700 : 141), 130, 1);  // wide: reading them would fault
+        open_plan(&j, open, false);
+        forward(&j);
+        dpcr_candidate candidate = {.size = sizeof candidate};
+        const dpcr_solve_plan *plan = dpcr_recurrent_plan_chain(j.plan, 0);
+        assert_true(dpcr_solve_plan_candidate(plan, 0, &candidate));
+        for (int64_t i = 0; dpcr_solve_plan_candidate(plan, i, &candidate); i++) assert_false(candidate.backward);
+        close_job(&j);
+    }
+    dpcr_context_destroy(context);
+}
+
 // A pass of a caller who knows nothing of resets and dropout.
 static void test_older_passes(void **state) {
     (void)state;
@@ -457,6 +475,7 @@ int main(void) {
         cmocka_unit_test(test_dropout),
         cmocka_unit_test(test_dropout_at_its_ends),
         cmocka_unit_test(test_recompute),
+        cmocka_unit_test(test_plans_not_for_training),
         cmocka_unit_test(test_older_passes),
         cmocka_unit_test(test_wide_variants),
     };

@@ -55,6 +55,7 @@ struct dpcr_recurrent_plan {
     dpcri_recurrent *layers;    // [chains]; they are pointed to a call's arrays, so a plan serves one call at a time
     dpcr_solve_plan **chains;   // [chains]
     char *packed;               // what the layers' weights are laid out in
+    bool adjoints;              // for training, also while chains are only tried
     bool laid_out_back;         // and for going back
     bool laid_out;              // frozen: packed is filled
     void **outputs, **dropped;  // room for a space's pointers
@@ -115,6 +116,9 @@ bool dpcri_recurrent_take_pass(const dpcr_recurrent_pass *given, dpcr_recurrent_
 // plan has no dropout.
 void dpcri_recurrent_drop(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass, int64_t layer,
                           const void *from, void *to);
+
+// The chain's callbacks, those that the plan's passes call.
+void dpcri_recurrent_plan_steps(const dpcr_recurrent_plan *plan, int64_t chain, dpcr_steps *steps);
 
 // Plans chain after chain, each over what the loop made of the ones below from `options.sample`.
 dpcr_status dpcri_recurrent_sample(dpcr_recurrent_plan *plan, const dpcr_solve_options *options, dpcr_error *error);

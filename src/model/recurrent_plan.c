@@ -217,6 +217,13 @@ void dpcri_recurrent_lay_out_back(dpcr_recurrent_plan *plan) {
     plan->laid_out_back = plan->options.frozen != 0;
 }
 
+void dpcri_recurrent_plan_steps(const dpcr_recurrent_plan *plan, int64_t chain, dpcr_steps *steps) {
+    dpcri_recurrent_steps(&plan->layers[chain], steps);
+    if (plan->adjoints) return;
+    steps->adjoint = NULL;  // not for training: there are no weights for the way back
+    steps->gradient = NULL;
+}
+
 static dpcr_status plan_chains(dpcr_recurrent_plan *plan, dpcr_error *error) {
     dpcr_solve_options options = plan->options.solve;
     if (!options.size) options = (dpcr_solve_options){.size = sizeof options, .method = DPCR_METHOD_SEQUENTIAL};
@@ -230,7 +237,7 @@ static dpcr_status plan_chains(dpcr_recurrent_plan *plan, dpcr_error *error) {
     if (!options.backward) options.backward = DPCR_SCHEME_SEQUENTIAL;
     for (int64_t c = 0; c < plan->network->chains; c++) {
         dpcr_steps steps;
-        dpcri_recurrent_steps(&plan->layers[c], &steps);
+        dpcri_recurrent_plan_steps(plan, c, &steps);
         const dpcr_status status = dpcr_solve_plan_create(plan->context, &steps, &options, &plan->chains[c], error);
         if (status != DPCR_OK) return status;
     }
@@ -257,6 +264,7 @@ dpcr_status dpcr_recurrent_plan_create(const dpcr_recurrent *network, const dpcr
     p->network = network;
     p->context = context;
     p->options = given;
+    p->adjoints = given.training;
     p->layers = dpcri_alloc_zero(context, (size_t)network->chains * sizeof *p->layers);
     p->chains = dpcri_alloc_zero(context, (size_t)network->chains * sizeof *p->chains);
     p->outputs = dpcri_alloc_zero(context, (size_t)network->options.layers * sizeof *p->outputs);

@@ -295,7 +295,7 @@ static dpcr_status sample_chain(dpcr_recurrent_plan *plan, const dpcr_recurrent_
     const int64_t shape[2] = {plan->options.batch, state_of(plan)};
     const dpcr_array start = dpcr_array_make(space->initial, n->options.dtype, 2, shape);
     dpcr_steps steps;
-    dpcri_recurrent_steps(&plan->layers[chain], &steps);
+    dpcri_recurrent_plan_steps(plan, chain, &steps);
     dpcri_recurrent_feed(plan, pass, space, chain);
     dpcri_recurrent_join(plan, chain, &pass->h0, &pass->c0, space->initial);
     options.start = &start;
