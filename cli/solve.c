@@ -276,7 +276,7 @@ static int count_stdin(const solve *s) {
     return n;
 }
 
-#define KINDS "linear, rnn, rnn-relu, gru, lstm and biquads"
+#define KINDS "linear, rnn, rnn-relu, gru, lstm, paragru, paralstm, mingru and biquads"
 static int refuse(const solve *s, const char *kind) {
     if (!kind || strcmp(kind, "linear") != 0)
         return cli_fail(CLI_USAGE, "%s%.60s%s", kind ? "no kind of chain '" : "which kind of chain? there are " KINDS,
@@ -313,7 +313,7 @@ int cli_verb_solve(int argc, char **argv) {
     if (cli_name_first(argc, argv, names_recurrent, names_linear)) return cli_solve_recurrent(argc - 1, argv + 1);
     solve s = {.common = CLI_COMMON_DEFAULTS, .options = {.size = sizeof(dpcr_chain_options)}};
     const cli_syntax syntax = {
-        .arguments = "linear|rnn|rnn-relu|gru|lstm|biquads",
+        .arguments = "linear|rnn|rnn-relu|gru|lstm|paragru|paralstm|mingru|biquads",
         .doc =
             "Solves the linear chain z_l = A_l z_{l-1} + b_l, l = 0..L-1, from an initial state z0, all steps at once "
             "or by "

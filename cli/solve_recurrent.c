@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// solve rnn|rnn-relu|gru|lstm: recurrent networks saved from PyTorch, run over arrays of files, and back.
+// solve rnn|rnn-relu|gru|lstm|paragru|paralstm|mingru: recurrent networks saved from PyTorch, run over arrays of files,
+// and back.
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -204,7 +205,7 @@ static int make_arrays(const recurrent *r, work *w) {
     if (!status) status = check_shape("grad-final", w->given[GRAD_H], N, B, H);
     if (!status) status = check_shape("grad-final-c", w->given[GRAD_C], N, B, C);
     if (status) return status;
-    const bool lstm = o->kind == DPCR_LSTM, back = goes_back(r);
+    const bool lstm = dpcr_recurrent_kind_has_cell(o->kind), back = goes_back(r);
     w->pass = (dpcr_recurrent_pass){.size = sizeof w->pass, .x = *x};
     w->gradients = (dpcr_recurrent_gradients){.size = sizeof w->gradients};
     if (w->given[H0]) w->pass.h0 = *w->given[H0];
@@ -396,7 +397,7 @@ static int refuse(const recurrent *r) {
     const char *const outputs[] = {r->output, r->final, r->final_c, r->grads};
     const char *const inputs[] = {r->input,      r->h0,           r->c0,      r->grad_output,
                                   r->grad_final, r->grad_final_c, r->lengths, r->resets};
-    const bool lstm = r->kind == DPCR_LSTM, back = r->grad_output || r->grad_final || r->grad_final_c;
+    const bool lstm = dpcr_recurrent_kind_has_cell(r->kind), back = r->grad_output || r->grad_final || r->grad_final_c;
     int from_stdin = 0, to_stdout = 0;
     if (!r->weights) return cli_fail(CLI_USAGE, "no --weights: wanted a safetensors file of %s", kind);
     if (!r->input) return cli_fail(CLI_USAGE, "no --input: wanted x [T][B][I]");

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# cli_recurrent.sh BUILD_DIR: 'deeppcr solve rnn|rnn-relu|gru|lstm' on PyTorch's weights and numbers (fixtures/recurrent_*), by the loop and
-# by auto; gradients; lengths; standard input and output; wrong arguments, files and shapes.
+# cli_recurrent.sh BUILD_DIR: 'deeppcr solve rnn|rnn-relu|gru|lstm|paragru|paralstm|mingru' on PyTorch's weights and numbers
+# (fixtures/recurrent_*), by the loop and by auto; gradients; lengths; standard input and output; wrong arguments, files and shapes.
 set -u
 build=$(cd "${1:?usage: cli_recurrent.sh BUILD_DIR}" && pwd) || exit 1
 program=$build/deeppcr
@@ -78,7 +78,7 @@ for file in sorted(glob.glob(os.path.join(fixtures, "recurrent_*.safetensors")))
     t = safetensors(file)
     name = os.path.basename(file)[len("recurrent_"):]
     kind = "rnn-relu" if name.startswith("rnn_relu") else name.split("_")[0]
-    lstm = kind == "lstm"
+    lstm, apart = kind in ("lstm", "paralstm"), kind in ("paragru", "paralstm", "mingru")
     arguments = [kind, "--weights", file, "--input", put("x.npy", t["x"]), "--output", path("y.npy"), "--final", path("ht.npy"),
                  "--grad-output", put("gy.npy", t["grad.y"]), "--grad-final", put("gh.npy", t["grad.ht"]), "--grads", path("g.safetensors"), "--json"]
     if "h0" in t:
@@ -91,7 +91,7 @@ for file in sorted(glob.glob(os.path.join(fixtures, "recurrent_*.safetensors")))
         lengths = ",".join(str(int(n)) for n in t["lengths"][1])
         arguments += ["--lengths", lengths if kind != "gru" else put("lengths.npy", t["lengths"])]
     usual = len(name.split("_")) - ("relu" in name) == 2  # no variant
-    for method in ("sequential", "auto", "overlap") if usual else ("auto",):
+    for method in ("sequential", "auto", "newton" if apart else "overlap") if usual else ("auto",):
         told = json.loads(run(*arguments, "--method", method))
         near(file, get("y.npy"), t["y"], 1e-10)
         near(file, get("ht.npy"), t["ht"], 1e-10)
@@ -101,10 +101,10 @@ for file in sorted(glob.glob(os.path.join(fixtures, "recurrent_*.safetensors")))
         for name in t:
             if name.startswith("grad.") and name[5:] not in ("y", "ht", "ct"):
                 near(name, g[{"x": "input"}.get(name[5:], name[5:])], t[name], 1e-9)
-        assert told["kind"] == kind and told["length"] == t["x"][0][0] and told["hidden"] == t["weight_hr_l0" if "weight_hr_l0" in t else "weight_hh_l0"][0][1]
+        assert told["kind"] == kind and told["length"] == t["x"][0][0] and told["hidden"] == (t["weight_hr_l0"][0][1] if "weight_hr_l0" in t else t["ht"][0][2])
         assert len(told["chains"]) == t["ht"][0][0] and all(c["reason"] for c in told["chains"])
         runs += 1
-assert runs >= 87
+assert runs >= 132
 
 # A reset after step 3 is two sequences; what is made again has the same bits.
 file = os.path.join(fixtures, "recurrent_gru_plain.safetensors")
@@ -126,6 +126,7 @@ x = put("x.npy", t["x"])
 out = run("gru", "--weights", file, "--input", "-", "--h0", put("h0.npy", t["h0"]), "--output", "-", "--quiet", data=npy(*t["x"]))
 near("stdout", read(out), t["y"], 1e-10)
 
+apart_file = os.path.join(fixtures, "recurrent_paragru_plain.safetensors")
 usual = ["gru", "--weights", file, "--input", x, "--output", path("y.npy")]
 for arguments, status, part in (
         (["gru"], 2, "no --weights"),
@@ -136,6 +137,9 @@ for arguments, status, part in (
         (usual + ["--grad-output", x], 2, "--grads"),
         (usual + ["--json", "--output", "-"], 2, "wanted twice"),
         (["lstm"] + usual[1:], 5, "those of gru, wanted lstm"),
+        (["mingru"] + usual[1:], 5, "those of gru, wanted mingru"),
+        (["gru", "--weights", apart_file] + usual[3:], 5, "those of paragru, wanted gru"),
+        (["paralstm", "--weights", apart_file] + usual[3:], 5, "those of paragru, wanted paralstm"),
         (usual + ["--prefix", "rnn."], 5, "'rnn.weight_ih_l0' is absent"),
         (usual + ["--h0", x], 5, "--h0 has shape [7][3][5]: wanted [1][3][6]"),
         (usual + ["--input", put("flat.npy", ([3, 5], t["x"][1][:15]))], 5, "--input has 2 dimensions: wanted [T][B][5]"),
@@ -150,7 +154,7 @@ for arguments, status, part in (
         (usual + ["--output", path("no/y.npy")], 4, "no/y.npy"),
         (usual + ["--memory-limit", "10"], 4, "the limit is 10"),
         (["--weights", file, "gru"], 2, "no --input"),
-        (["tree"], 2, "there are linear, rnn, rnn-relu, gru, lstm and biquads"),
+        (["tree"], 2, "there are linear, rnn, rnn-relu, gru, lstm, paragru, paralstm, mingru and biquads"),
 ):
     told = run(*arguments, wanted=status)
     assert part in told, (arguments, told)

@@ -107,7 +107,8 @@ static inline void free_pass(job *j) {
 
 // ---- random networks ----
 
-static const dpcr_recurrent_kind kinds[] = {DPCR_RNN_TANH, DPCR_RNN_RELU, DPCR_GRU, DPCR_LSTM};
+static const dpcr_recurrent_kind kinds[] = {DPCR_RNN_TANH, DPCR_RNN_RELU, DPCR_GRU,   DPCR_LSTM,
+                                            DPCR_PARAGRU,  DPCR_PARALSTM, DPCR_MINGRU};
 
 // And their variants.
 enum { CELLS = 10 };
@@ -147,7 +148,7 @@ static inline job random_job(dpcr_context *context, dpcr_recurrent_options optio
     const int64_t D = o->bidirectional ? 2 : 1, N = o->layers * D, C = o->hidden;
     const int64_t H = o->projection ? o->projection : o->hidden;
     const dpcr_array none = {0};
-    const bool lstm = o->kind == DPCR_LSTM;
+    const bool lstm = dpcr_recurrent_kind_has_cell(o->kind);
     j.pass = (dpcr_recurrent_pass){.size = sizeof j.pass,
                                    .x = make(o->dtype, T, B, o->inputs),
                                    .h0 = make(o->dtype, N, B, H),

@@ -50,11 +50,13 @@ static void chain_open(chain *c, dpcr_dtype dtype, dpcri_gates_kind kind, int64_
     *c = (chain){0};
     assert_int_equal(dpcr_context_create(&options, &c->context, NULL), DPCR_OK);
     const int64_t I = 3, gates = dpcri_gates_count[kind] * H;
+    const dpcri_para_kernels *apart = dpcri_gates_apart(kind) ? dpcri_para_kernels_get(dtype) : NULL;
     dpcri_recurrent *l = &c->layer;
     *l = (dpcri_recurrent){.context = c->context,
                            .dtype = dtype,
                            .nn = dpcri_nn_kernels_get(dtype),
-                           .kernels = dpcri_gates_kernels_get(dtype),
+                           .kernels = apart ? &apart->gates : dpcri_gates_kernels_get(dtype),
+                           .apart = apart,
                            .gates = {.context = c->context, .kind = kind, .activation = DPCRI_ACT_TANH, .width = H},
                            .length = T,
                            .batch = B,
@@ -73,8 +75,9 @@ static void chain_open(chain *c, dpcr_dtype dtype, dpcri_gates_kind kind, int64_
     for (int i = 0; i < 8; i++) c->pieces[i] = numbers(dtype, counts[i], i == 7 ? 1 : size, (unsigned)i + 1);
     l->gates.forward = c->pieces[0], l->gates.backward = c->pieces[1], l->panels = c->pieces[2], l->bias = c->pieces[3];
     l->gates.bias = c->pieces[4], l->weight_ih = c->pieces[5], l->weight_hh = c->pieces[6];
+    if (kind == DPCRI_PARA_LSTM) l->peephole = (char *)c->pieces[6] + (size_t)gates * dpcr_dtype_size(dtype);
     void *bias = numbers(dtype, gates, size, 11);
-    dpcri_recurrent_pack(l, bias, bias);
+    dpcri_recurrent_pack(l, bias, apart ? NULL : bias);
     dpcri_recurrent_pack_back(l);
     free(bias);
     l->x = (dpcri_grid){.data = c->pieces[7], .step = B * I, .row = I};
@@ -94,7 +97,7 @@ static void chain_close(chain *c) {
 
 static void test_callbacks(void **state) {
     (void)state;
-    for (int kind = 0; kind < DPCRI_GATES_KINDS; kind++)
+    for (int kind = 0; kind < DPCRI_GATES_ALL; kind++)
         for (int form = 0; form < FORMS; form++) {
             chain c;
             dpcr_error error = {0};
@@ -148,7 +151,7 @@ static void go_back(chain *c, dpcr_scheme scheme, bool taped, void *lambda, void
 static void test_without_a_tape(void **state) {
     (void)state;
     enum { T = 300, B = 3, H = 40 };
-    for (int kind = 0; kind < DPCRI_GATES_KINDS; kind++)
+    for (int kind = 0; kind < DPCRI_GATES_ALL; kind++)
         for (int wide = 0; wide < 2; wide++)
             for (int overlap = 0; overlap < 2; overlap++) {
                 const dpcr_dtype dtype = wide ? DPCR_F64 : DPCR_F32;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Recurrent networks with PyTorch's semantics, gate order and parameter names: torch.nn.RNN, GRU and LSTM, stacked and
-// bidirectional, over padded batches of sequences. Each layer and direction is a chain over time, z = (h) or, of an
-// LSTM, (h, c), solved by any method of solve.h:
+// Recurrent networks with PyTorch's semantics, gate order and parameter names: torch.nn.RNN, GRU and LSTM, and kinds
+// whose units do not mix (ParaGRU, ParaLSTM, minGRU), stacked and bidirectional, over padded batches of sequences. Each
+// layer and direction is a chain over time, z = (h) or, of an LSTM, (h, c), solved by any method of solve.h:
 //
 //   for l in layers, for d in directions:
 //     state = h0[l D + d]
@@ -24,7 +24,16 @@
 //   clip                what goes into a function (of an LSTM also c' into its tanh) is cut to -clip..clip
 //   reverse             the only direction runs from T-1 to 0
 //
-// Source of the formulas: the documentation of torch.nn; derivatives in docs/math/recurrent.md.
+// Kinds whose units do not mix, so that every method has Jacobians that are diagonal or 2 x 2 blocks, at any width;
+// x_z, ... stand for the rows of W_ih x + b_ih, a and C for vectors, products by element:
+//
+//   ParaGRU   z = s(x_z + a_z h), r = s(x_r + a_r h), q = tanh(x_q + a_q r h),   h' = (1 - z) h + z q
+//   ParaLSTM  f = s(x_f + a_f h + C_f c), z = tanh(x_z + a_z h),  c' = f c + (1 - f) z,
+//             o = s(x_o + a_o h + C_o c'),  h' = o tanh(c')
+//   minGRU    z = s(x_z), q = x_q,   h' = (1 - z) h + z q:  a gated linear recurrence
+//
+// Source of the formulas: the documentation of torch.nn; ParaRNN (arXiv 2510.21450); minGRU (arXiv 2410.01201);
+// derivatives in docs/math/recurrent.md.
 #ifndef DEEPPCR_RECURRENT_H
 #define DEEPPCR_RECURRENT_H
 
@@ -34,11 +43,21 @@
 extern "C" {
 #endif
 
-typedef enum dpcr_recurrent_kind { DPCR_RNN_TANH = 1, DPCR_RNN_RELU, DPCR_GRU, DPCR_LSTM } dpcr_recurrent_kind;
+typedef enum dpcr_recurrent_kind {
+    DPCR_RNN_TANH = 1,
+    DPCR_RNN_RELU,
+    DPCR_GRU,
+    DPCR_LSTM,
+    DPCR_PARAGRU,
+    DPCR_PARALSTM,
+    DPCR_MINGRU
+} dpcr_recurrent_kind;
 
-// "rnn", "rnn-relu", "gru", "lstm".
+// "rnn", "rnn-relu", "gru", "lstm", "paragru", "paralstm", "mingru".
 DPCR_API const char *dpcr_recurrent_kind_name(dpcr_recurrent_kind kind);
 DPCR_API dpcr_status dpcr_recurrent_kind_find(const char *name, dpcr_recurrent_kind *kind, dpcr_error *error);
+// Non-zero where the state is h and c: lstm and paralstm. What is said of an LSTM's c below holds for both.
+DPCR_API int dpcr_recurrent_kind_has_cell(dpcr_recurrent_kind kind);
 
 typedef struct dpcr_recurrent_options {
     size_t size;  // sizeof(dpcr_recurrent_options) of the caller
@@ -48,13 +67,14 @@ typedef struct dpcr_recurrent_options {
     int64_t layers;          // 0: 1
     int bidirectional;       // D = 2 directions instead of 1
     int no_bias;             // PyTorch's bias=False
-    uint64_t seed;           // of the initialisation: PyTorch's default, U(-1/sqrt(H), 1/sqrt(H)), counter-based
-    int64_t projection;      // LSTM: P in 1..H-1, the numbers of h; 0: H. Below, H of h, y and W_hh's columns is then P
-    int reverse;             // not with bidirectional
-    int reset_before;        // GRU
-    int peepholes;           // LSTM
-    int input_forget;        // LSTM
-    double clip;             // >= 0; 0: none
+    uint64_t seed;           // of the initialisation: PyTorch's default, U(-1/sqrt(H), 1/sqrt(H)), counter-based; where
+                    // units do not mix, W_ih and b_ih of I inputs U(-1/sqrt(I), 1/sqrt(I)), a and C U(-1/2, 1/2)
+    int64_t projection;  // LSTM: P in 1..H-1, the numbers of h; 0: H. Below, H of h, y and W_hh's columns is then P
+    int reverse;         // not with bidirectional
+    int reset_before;    // GRU
+    int peepholes;       // LSTM
+    int input_forget;    // LSTM
+    double clip;         // >= 0; 0: none
 } dpcr_recurrent_options;
 
 typedef struct dpcr_recurrent dpcr_recurrent;
@@ -67,9 +87,10 @@ DPCR_API const dpcr_recurrent_options *dpcr_recurrent_get_options(const dpcr_rec
 
 // Parameters by PyTorch's names and shapes, layer by layer, the reverse direction after the forward one:
 // "weight_ih_l{l}{_reverse}" [gates H][I, or D H], "weight_hh_l..." [gates H][H], "bias_ih_l..." and "bias_hh_l..."
-// [gates H]; of a projection also "weight_hr_l..." [P][H], of peepholes "weight_ch_l..." [3 H], p_i, p_f, p_o. Views,
-// contiguous, into the network's own memory, valid until destroy. `name` (name_bytes at least 64),
-// `parameter`, `gradient` may each be NULL.
+// [gates H]; of a projection also "weight_hr_l..." [P][H], of peepholes "weight_ch_l..." [3 H], p_i, p_f, p_o. Where
+// units do not mix the gates are z, r, q (ParaGRU), f, z, o (ParaLSTM), z, q (minGRU); "weight_hh_l..." is a [3 H]
+// (none of minGRU), "peephole_l..." C_f, C_o [2 H] of a ParaLSTM, and there is no bias_hh. Views, contiguous, into the
+// network's own memory, valid until destroy. `name` (name_bytes at least 64), `parameter`, `gradient` may each be NULL.
 DPCR_API int64_t dpcr_recurrent_parameter_count(const dpcr_recurrent *network);
 DPCR_API dpcr_status dpcr_recurrent_parameter(const dpcr_recurrent *network, int64_t index, char *name,
                                               size_t name_bytes, dpcr_array *parameter, dpcr_array *gradient,
@@ -81,7 +102,8 @@ DPCR_API void dpcr_recurrent_zero_gradients(dpcr_recurrent *network);
 
 // safetensors as PyTorch's state_dict() gives it. The tensors say what network it is: kind by the rows of weight_hh
 // against its columns, layers, directions, widths, biases and dtype by names and shapes. Whether an RNN's function is
-// tanh or ReLU they do not say: `kind` does (0: what save wrote, else tanh); any other kind is only checked. What
+// tanh or ReLU, and that a file without weight_hh is a minGRU, they do not say: `kind` does (0: what save wrote, else
+// tanh); any other kind is only checked. What
 // shapes cannot say stands in the file's metadata, as save and dpcr_onnx_read_recurrent write it: "onnx.direction"
 // "reverse", "onnx.linear_before_reset" "0", "onnx.input_forget" "1", "onnx.clip" a number. What does not fit together:
 // DPCR_ERROR_FORMAT naming the tensor. `prefix` stands before every name ("rnn." for instance; NULL:
@@ -128,7 +150,7 @@ typedef struct dpcr_recurrent_plan_options {
     int frozen;             // the parameters do not change while the plan lives: they are laid out once, not each time
     // Method and its options for every layer; size 0: the loop. What is left open (AUTO; backward 0) is decided over
     // `sample`. Methods that want Jacobians (newton, shooting, ...) need a state of at most 128 numbers: H, of an LSTM
-    // 2 H, or P + H.
+    // 2 H, or P + H; any where units do not mix.
     dpcr_solve_options solve;
     const dpcr_recurrent_pass *sample;  // a typical x (and h0, c0, lengths), where the planner tries the chains; read
                                         // by plan_create alone; NULL: what is open is the loop

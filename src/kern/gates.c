@@ -6,8 +6,9 @@
 
 #include "base/base.h"
 
-const int dpcri_gates_count[DPCRI_GATES_KINDS] = {1, 3, 4}, dpcri_gates_tape[DPCRI_GATES_KINDS] = {1, 4, 4},
-          dpcri_gates_state[DPCRI_GATES_KINDS] = {1, 1, 2};
+const int dpcri_gates_count[DPCRI_GATES_ALL] = {1, 3, 4, 3, 3, 2},
+          dpcri_gates_tape[DPCRI_GATES_ALL] = {1, 4, 4, 4, 3, 2},
+          dpcri_gates_state[DPCRI_GATES_ALL] = {1, 1, 2, 1, 2, 1};
 
 extern const dpcri_gates_kernels dpcri_gates_f32_portable, dpcri_gates_f64_portable;
 #if defined(__x86_64__)

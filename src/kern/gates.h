@@ -35,13 +35,20 @@ typedef enum dpcri_gates_kind {
     DPCRI_GATES_RNN,
     DPCRI_GATES_GRU,
     DPCRI_GATES_LSTM,
-    DPCRI_GATES_KINDS
+    DPCRI_GATES_KINDS,
+    // Kinds whose units do not mix; their steps are in para.h.
+    DPCRI_PARA_GRU = DPCRI_GATES_KINDS,
+    DPCRI_PARA_LSTM,
+    DPCRI_PARA_LINEAR,
+    DPCRI_GATES_ALL
 } dpcri_gates_kind;
+
+static inline bool dpcri_gates_apart(dpcri_gates_kind kind) { return kind >= DPCRI_GATES_KINDS; }
 
 // Gates with weights of their own, numbers of a strand's tape in units of H, and of its state.
 enum { DPCRI_GATES_MOST = 4 };
-extern const int dpcri_gates_count[DPCRI_GATES_KINDS], dpcri_gates_tape[DPCRI_GATES_KINDS],
-    dpcri_gates_state[DPCRI_GATES_KINDS];
+extern const int dpcri_gates_count[DPCRI_GATES_ALL], dpcri_gates_tape[DPCRI_GATES_ALL],
+    dpcri_gates_state[DPCRI_GATES_ALL];
 
 typedef struct dpcri_gates_variant {
     double clip;            // 0: none
@@ -64,6 +71,7 @@ typedef struct dpcri_gates {
     const void *bias;      // GRU: b_hn [H]
     bool varied;
     dpcri_gates_variant variant;  // where varied
+    int64_t from, to;             // units at work where they do not mix; 0, 0: all
 } dpcri_gates;
 
 // Numbers of h, of a strand's state, of its tape.
@@ -71,7 +79,7 @@ static inline int64_t dpcri_gates_outputs(const dpcri_gates *g) {
     return g->varied && g->variant.projection ? g->variant.projection : g->width;
 }
 static inline int64_t dpcri_gates_states(const dpcri_gates *g) {
-    return dpcri_gates_outputs(g) + (g->kind == DPCRI_GATES_LSTM ? g->width : 0);
+    return dpcri_gates_outputs(g) + (dpcri_gates_state[g->kind] - 1) * g->width;
 }
 static inline int64_t dpcri_gates_tapes(const dpcri_gates *g) {
     const int64_t H = g->width, P = g->varied ? g->variant.projection : 0;

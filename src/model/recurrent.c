@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Recurrent networks: options, memory, the table of parameters, initialisation. One vector of parameters, one of
 // gradients; layer by layer, the reverse direction after the forward one:  weight_ih, weight_hh, bias_ih, bias_hh,
-// weight_hr, weight_ch, as far as the network has them.
+// weight_hr, weight_ch, peephole, as far as the network has them.
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -12,19 +12,33 @@
 
 enum { WIDEST = 16384 };
 
-static const char *const kind_names[] = {"", "rnn", "rnn-relu", "gru", "lstm"};
+enum { KINDS = DPCR_MINGRU + 1 };
+static const char *const kind_names[KINDS] = {"", "rnn", "rnn-relu", "gru", "lstm", "paragru", "paralstm", "mingru"};
+static const dpcri_gates_kind kind_gates[KINDS] = {0,
+                                                   DPCRI_GATES_RNN,
+                                                   DPCRI_GATES_RNN,
+                                                   DPCRI_GATES_GRU,
+                                                   DPCRI_GATES_LSTM,
+                                                   DPCRI_PARA_GRU,
+                                                   DPCRI_PARA_LSTM,
+                                                   DPCRI_PARA_LINEAR};
 
-const char *dpcr_recurrent_kind_name(dpcr_recurrent_kind kind) {
-    return kind >= DPCR_RNN_TANH && kind <= DPCR_LSTM ? kind_names[kind] : "unknown";
+static bool is_kind(int kind) { return kind >= DPCR_RNN_TANH && kind < KINDS; }
+
+const char *dpcr_recurrent_kind_name(dpcr_recurrent_kind kind) { return is_kind(kind) ? kind_names[kind] : "unknown"; }
+
+int dpcr_recurrent_kind_has_cell(dpcr_recurrent_kind kind) {
+    return is_kind(kind) && dpcri_gates_state[kind_gates[kind]] == 2;
 }
 
 dpcr_status dpcr_recurrent_kind_find(const char *name, dpcr_recurrent_kind *kind, dpcr_error *error) {
-    for (int i = DPCR_RNN_TANH; name && kind && i <= DPCR_LSTM; i++)
+    for (int i = DPCR_RNN_TANH; name && kind && is_kind(i); i++)
         if (strcmp(name, kind_names[i]) == 0) {
             *kind = (dpcr_recurrent_kind)i;
             return DPCR_OK;
         }
-    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "no recurrent network '%.40s'; there are rnn, rnn-relu, gru, lstm",
+    return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                      "no recurrent network '%.40s'; there are rnn, rnn-relu, gru, lstm, paragru, paralstm and mingru",
                       name ? name : "");
 }
 
@@ -49,10 +63,9 @@ static dpcr_status check_variant(const dpcr_recurrent_options *o, dpcr_error *er
 
 static dpcr_status check_options(const dpcr_recurrent_options *o, dpcr_error *error) {
     const char *const call = "recurrent_create";
-    if (o->kind < DPCR_RNN_TANH || o->kind > DPCR_LSTM)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                          "%s: kind is %d, wanted DPCR_RNN_TANH, DPCR_RNN_RELU, DPCR_GRU or DPCR_LSTM", call,
-                          (int)o->kind);
+    if (!is_kind((int)o->kind))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: kind is %d, wanted a dpcr_recurrent_kind, 1..%d", call,
+                          (int)o->kind, KINDS - 1);
     if (o->dtype != DPCR_F32 && o->dtype != DPCR_F64)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: dtype is %s, wanted float32 or float64", call,
                           dpcr_dtype_name(o->dtype));
@@ -73,12 +86,14 @@ int64_t dpcri_recurrent_inputs(const dpcr_recurrent *n, int64_t chain) {
 static void tensor_shape(const dpcr_recurrent *n, int64_t chain, int which, int64_t shape[2]) {
     const int64_t H = n->options.hidden, gates = dpcri_gates_count[n->gates] * H;
     const int64_t bias = n->options.no_bias ? 0 : gates;
+    const bool apart = dpcri_gates_apart(n->gates);
     const int64_t shapes[DPCRI_RECURRENT_TENSORS][2] = {
         [DPCRI_WEIGHT_IH] = {gates, dpcri_recurrent_inputs(n, chain)},
-        [DPCRI_WEIGHT_HH] = {gates, dpcri_recurrent_h(n)},
+        [DPCRI_WEIGHT_HH] = {n->gates == DPCRI_PARA_LINEAR ? 0 : gates, apart ? 1 : dpcri_recurrent_h(n)},
         [DPCRI_BIAS_IH] = {bias, 1},
-        [DPCRI_BIAS_HH] = {bias, 1},
+        [DPCRI_BIAS_HH] = {apart ? 0 : bias, 1},
         [DPCRI_WEIGHT_HR] = {n->options.projection, H},
+        [DPCRI_PEEPHOLE] = {n->gates == DPCRI_PARA_LSTM ? 2 * H : 0, 1},
         [DPCRI_WEIGHT_CH] = {n->options.peepholes ? 3 * H : 0, 1},
     };
     memcpy(shape, shapes[which], sizeof shapes[which]);
@@ -101,7 +116,7 @@ int64_t dpcri_recurrent_offset(const dpcr_recurrent *n, int64_t chain, dpcri_rec
     const int64_t first = tensor_offset(n, 0, DPCRI_RECURRENT_TENSORS),
                   later = tensor_offset(n, n->directions, DPCRI_RECURRENT_TENSORS), below = n->directions;
     const int64_t begin = chain <= below ? chain * first : below * first + (chain - below) * later;
-    return begin + tensor_offset(n, chain, which);
+    return begin + tensor_offset(n, chain, (int)which);
 }
 
 static dpcri_gates cell_of(const dpcr_recurrent *n) {
@@ -125,7 +140,7 @@ static bool lay_out(dpcr_recurrent *n) {
     int64_t columns, numbers, bytes;
     n->directions = o->bidirectional ? 2 : 1;
     n->chains = o->layers * n->directions;
-    n->gates = o->kind == DPCR_GRU ? DPCRI_GATES_GRU : o->kind == DPCR_LSTM ? DPCRI_GATES_LSTM : DPCRI_GATES_RNN;
+    n->gates = kind_gates[o->kind];
     n->cell = cell_of(n);
     n->element = dpcr_dtype_size(o->dtype);
     const int64_t widest = o->inputs > 2 * o->hidden ? o->inputs : 2 * o->hidden;
@@ -136,16 +151,30 @@ static bool lay_out(dpcr_recurrent *n) {
     return true;
 }
 
+// Of kinds whose units do not mix the input's part has the scale of torch.nn.Linear, and diagonals and peepholes lie
+// within 1/2, where ParaRNN keeps them.
+static double bound_of(const dpcr_recurrent *n, int64_t chain, int which) {
+    if (!dpcri_gates_apart(n->gates)) return 1 / sqrt((double)n->options.hidden);
+    const bool input = which == DPCRI_WEIGHT_IH || which == DPCRI_BIAS_IH;
+    return input ? 1 / sqrt((double)dpcri_recurrent_inputs(n, chain)) : 0.5;
+}
+
 static void initialise(dpcr_recurrent *n) {
-    const double bound = 1 / sqrt((double)n->options.hidden);
-    for (int64_t i = 0; i < n->count; i++) {
-        const double u = dpcri_random_uniform(n->options.seed, DPCRI_STREAM_PARAMETERS, (uint64_t)i);
-        const double value = bound * (2 * u - 1);
-        if (n->options.dtype == DPCR_F64)
-            ((double *)n->parameters)[i] = value;
-        else
-            ((float *)n->parameters)[i] = (float)value;
-    }
+    int64_t i = 0;
+    for (int64_t chain = 0; chain < n->chains; chain++)
+        for (int which = 0; which < DPCRI_RECURRENT_TENSORS; which++) {
+            const double bound = bound_of(n, chain, which);
+            int64_t shape[2];
+            tensor_shape(n, chain, which, shape);
+            for (const int64_t end = i + shape[0] * shape[1]; i < end; i++) {
+                const double u = dpcri_random_uniform(n->options.seed, DPCRI_STREAM_PARAMETERS, (uint64_t)i);
+                const double value = bound * (2 * u - 1);
+                if (n->options.dtype == DPCR_F64)
+                    ((double *)n->parameters)[i] = value;
+                else
+                    ((float *)n->parameters)[i] = (float)value;
+            }
+        }
 }
 
 dpcr_status dpcr_recurrent_create(dpcr_context *context, const dpcr_recurrent_options *options,
@@ -225,8 +254,8 @@ int64_t dpcr_recurrent_parameter_count(const dpcr_recurrent *n) { return n ? n->
 
 dpcr_status dpcr_recurrent_parameter(const dpcr_recurrent *n, int64_t index, char *name, size_t name_bytes,
                                      dpcr_array *parameter, dpcr_array *gradient, dpcr_error *error) {
-    static const char *const names[DPCRI_RECURRENT_TENSORS] = {"weight_ih", "weight_hh", "bias_ih",
-                                                               "bias_hh",   "weight_hr", "weight_ch"};
+    static const char *const names[DPCRI_RECURRENT_TENSORS] = {"weight_ih", "weight_hh", "bias_ih", "bias_hh",
+                                                               "weight_hr", "weight_ch", "peephole"};
     if (!n || index < 0 || index >= dpcr_recurrent_parameter_count(n))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "recurrent_parameter: index %lld, wanted 0..%lld",
                           (long long)index, (long long)dpcr_recurrent_parameter_count(n) - 1);
@@ -238,7 +267,8 @@ dpcr_status dpcr_recurrent_parameter(const dpcr_recurrent *n, int64_t index, cha
     if (name)
         snprintf(name, name_bytes, "%s_l%lld%s", names[which], (long long)(chain / n->directions),
                  chain % n->directions ? "_reverse" : "");
-    const bool vector = which == DPCRI_BIAS_IH || which == DPCRI_BIAS_HH || which == DPCRI_WEIGHT_CH;
+    const bool diagonal = which == DPCRI_WEIGHT_HH && dpcri_gates_apart(n->gates);
+    const bool vector = diagonal || which == DPCRI_BIAS_IH || which == DPCRI_BIAS_HH || which >= DPCRI_WEIGHT_CH;
     const int32_t dims = vector ? 1 : 2;
     if (parameter)
         *parameter = dpcr_array_make(dpcri_recurrent_at(n, n->parameters, offset), n->options.dtype, dims, shape);

@@ -5,12 +5,13 @@
 // where e_x and e_h are the columns of e that go with the input's part and with W_hh. Variants leave in e what else
 // they multiply: rows of W_hh that met r h, dW_hr += g^T s; and peepholes get sums of e c by element. A task owns rows
 // of the result and takes the window's rows in order, so the bits do not depend on the number of threads.
+// Where units do not mix, W_hh is a diagonal a gate and its gradient a sum over rows, unit by unit.
 #include <string.h>
 
 #include "model/recurrent_internal.h"
 #include "nn/layer.h"
 
-enum { RESULT_ROWS = 32, BLOCK = 64, PEEPHOLES = 3 };
+enum { RESULT_ROWS = 32, BLOCK = 64, PEEPHOLES = 3, UNITS = 64 };
 
 static int64_t hidden_of(const dpcr_recurrent_plan *p) { return p->network->options.hidden; }
 static int64_t h_of(const dpcr_recurrent_plan *p) { return dpcri_recurrent_h(p->network); }
@@ -38,10 +39,10 @@ static int stripes_of(const dpcr_recurrent_plan *plan, bool input, stripe stripe
 
 // ---- products over the rows of some steps ----
 
-// Rows of e and of what they are multiplied with; data of v NULL: nothing.
+// Rows of e and of what they are multiplied with; data of v NULL: nothing. after: the states that come out.
 typedef struct rows_pair {
     int64_t rows;
-    dpcri_rows e, v;
+    dpcri_rows e, v, after;
 } rows_pair;
 
 // One matrix of weights: dW[stripe] += e^T v, db[stripe] += sum e, pair after pair.
@@ -50,7 +51,8 @@ typedef struct weight_sums {
     int count, pairs;
     rows_pair pair[2];
     int64_t width;
-    char *weight, *bias;
+    char *weight, *bias, *peephole;
+    const dpcri_recurrent *apart;  // the layer, where units do not mix
 } weight_sums;
 
 // What a chain's backward pass makes of e, for steps whose e has just been written.
@@ -78,6 +80,7 @@ static int64_t blocks_of(int64_t count, int64_t block) { return (count + block -
 
 static int64_t tasks_of(const weight_sums *w) {
     int64_t tasks = 0;
+    if (w->apart) return w->weight ? blocks_of(w->apart->gates.width, UNITS) : 0;
     for (int i = 0; i < w->count; i++) tasks += blocks_of(w->stripes[i].count, RESULT_ROWS);
     return tasks;
 }
@@ -107,8 +110,28 @@ static void add_pair(const dpcri_nn_kernels *nn, const weight_sums *w, const row
     }
 }
 
+static void add_diagonals(const weight_sums *w, int64_t task) {
+    const int64_t H = w->apart->gates.width, to = (task + 1) * UNITS;
+    for (int p = 0; p < w->pairs; p++)
+        w->apart->apart->sums(&w->apart->gates, &(dpcri_para_sums){.rows = w->pair[p].rows,
+                                                                   .e = w->pair[p].e.data,
+                                                                   .before = w->pair[p].v.data,
+                                                                   .after = w->pair[p].after.data,
+                                                                   .e_row = w->pair[p].e.row,
+                                                                   .before_row = w->pair[p].v.row,
+                                                                   .after_row = w->pair[p].after.row,
+                                                                   .diagonals = w->weight,
+                                                                   .peepholes = w->peephole,
+                                                                   .from = task * UNITS,
+                                                                   .to = to < H ? to : H});
+}
+
 static void add_weights(const dpcri_nn_kernels *nn, const weight_sums *w, int64_t task) {
     int i = 0;
+    if (w->apart) {
+        add_diagonals(w, task);
+        return;
+    }
     for (; task >= blocks_of(w->stripes[i].count, RESULT_ROWS); i++)
         task -= blocks_of(w->stripes[i].count, RESULT_ROWS);
     const stripe *s = &w->stripes[i];
@@ -205,17 +228,22 @@ static void products_of_steps(void *user, int64_t first, int64_t count) {
     if (c->before.data) {
         gather_before(c, first, count);
         c->hidden.pair[c->hidden.pairs++] =
-            (rows_pair){c->rows, e_at(c, c->first, 0), dpcri_rows_at(c->before, c->first, 0, c->nn->element)};
+            (rows_pair){c->rows, e_at(c, c->first, 0), dpcri_rows_at(c->before, c->first, 0, c->nn->element),
+                        dpcri_rows_at(c->z, c->first, 0, c->nn->element)};
     } else {
         const int64_t start = c->turned ? T - 1 : 0, begin = !c->turned && first == 0 ? 1 : from;
-        if (first == 0) c->hidden.pair[c->hidden.pairs++] = (rows_pair){B, e_at(c, start * B, 0), c->z0};
+        if (first == 0)
+            c->hidden.pair[c->hidden.pairs++] =
+                (rows_pair){B, e_at(c, start * B, 0), c->z0, dpcri_rows_at(c->z, start * B, 0, c->nn->element)};
         if (whole > 0)
             c->hidden.pair[c->hidden.pairs++] =
                 (rows_pair){whole * B, e_at(c, begin * B, 0),
-                            dpcri_rows_at(c->z, (c->turned ? begin + 1 : begin - 1) * B, 0, c->nn->element)};
+                            dpcri_rows_at(c->z, (c->turned ? begin + 1 : begin - 1) * B, 0, c->nn->element),
+                            dpcri_rows_at(c->z, begin * B, 0, c->nn->element)};
     }
     c->input.pairs = 1;
-    c->input.pair[0] = (rows_pair){c->rows, e_at(c, c->first, 0), dpcri_rows_at(c->x, c->first, 0, c->nn->element)};
+    c->input.pair[0] =
+        (rows_pair){.rows = c->rows, .e = e_at(c, c->first, 0), .v = dpcri_rows_at(c->x, c->first, 0, c->nn->element)};
     c->projected.pairs = 1;
     c->projected.pair[0] = (rows_pair){.rows = c->rows, .e = c->input.pair[0].e};
     const int64_t inputs = (c->back.data ? blocks_of(c->rows, BLOCK) : 0) + (c->peepholes ? PEEPHOLES : 0);
@@ -231,8 +259,7 @@ static dpcr_array direct_of(dpcr_recurrent_plan *plan, const dpcr_recurrent_pass
                             const dpcri_recurrent_space *space, int64_t chain, const void *outer) {
     const dpcri_recurrent_flow flow = dpcri_recurrent_flow_of(plan, chain);
     const int64_t H = h_of(plan), w = state_of(plan), element = (int64_t)plan->network->element;
-    const dpcr_scheme scheme = dpcr_solve_plan_backward(plan->chains[chain]);
-    const bool by_loop = scheme == DPCR_SCHEME_SEQUENTIAL || scheme == DPCR_SCHEME_OVERLAP;
+    const bool by_loop = dpcri_recurrent_back_by_loop(plan, chain);
     const dpcri_grid from = {.data = (char *)outer + chain % plan->network->directions * H * element,
                              .step = plan->options.batch * outputs_of(plan),
                              .row = outputs_of(plan)};
@@ -244,8 +271,7 @@ static dpcr_array direct_of(dpcr_recurrent_plan *plan, const dpcr_recurrent_pass
     }
     if (flow.in_outputs && !plan->options.packed) return view;
     const dpcri_grid to = {.data = space->direct, .step = plan->options.batch * w, .row = w};
-    if (w > H) memset(space->direct, 0, (size_t)(plan->options.length * to.step * element));
-    dpcri_recurrent_copy(plan, pass->lengths, H, from, to, flow.copied);
+    dpcri_recurrent_spread_hidden(plan, pass->lengths, from, to, flow.copied);
     return dpcri_recurrent_view(plan, to, w, flow.reverse && !flow.copied);
 }
 
@@ -257,6 +283,8 @@ static weight_sums sums_of(const dpcr_recurrent_plan *plan, int64_t chain, bool 
                                   dpcri_recurrent_offset(n, chain, input ? DPCRI_WEIGHT_IH : DPCRI_WEIGHT_HH));
     w.bias =
         dpcri_recurrent_at(n, n->gradients, dpcri_recurrent_offset(n, chain, input ? DPCRI_BIAS_IH : DPCRI_BIAS_HH));
+    w.peephole = dpcri_recurrent_at(n, n->gradients, dpcri_recurrent_offset(n, chain, DPCRI_PEEPHOLE));
+    w.apart = !input && plan->layers[chain].apart ? &plan->layers[chain] : NULL;
     return w;
 }
 
@@ -332,6 +360,7 @@ static dpcr_status back_chain(dpcr_recurrent_plan *plan, const dpcr_recurrent_pa
     dpcri_grid own = there;
     own.data = space->back_reversed;
     dpcri_recurrent_feed(plan, pass, space, chain);
+    if (!dpcri_recurrent_back_by_loop(plan, chain)) dpcri_recurrent_multiply(plan, space, chain);
     dpcri_recurrent_join(plan, chain, &pass->h0, &pass->c0, space->initial);
     dpcri_recurrent_join(plan, chain, &gradients->ht, &gradients->ct, space->last);
     if (copied && inner && add) dpcri_recurrent_copy(plan, pass->lengths, width, there, own, true);
@@ -372,7 +401,7 @@ static dpcr_status check_gradients(const dpcr_recurrent_plan *plan, const dpcr_r
     DPCR_TRY(dpcri_recurrent_check_array(plan, call, "gradients.x", &g->x, true, x, error));
     DPCR_TRY(dpcri_recurrent_check_array(plan, call, "gradients.ht", &g->ht, true, h, error));
     DPCR_TRY(dpcri_recurrent_check_array(plan, call, "gradients.h0", &g->h0, true, h, error));
-    if (n->gates != DPCRI_GATES_LSTM && (g->c0.data || g->ct.data))
+    if (dpcri_gates_state[n->gates] == 1 && (g->c0.data || g->ct.data))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: gradients of c0 and ct are of an LSTM; this is %s", call,
                           dpcr_recurrent_kind_name(n->options.kind));
     DPCR_TRY(dpcri_recurrent_check_array(plan, call, "gradients.ct", &g->ct, true, c, error));

@@ -58,12 +58,57 @@ static dpcr_status read_variant(const reading *r, int64_t projection, dpcr_recur
     return DPCR_OK;
 }
 
+// Kinds whose units do not mix: weight_hh is a vector [3 H], or, of a minGRU, absent; what a file without it is, its
+// metadata or the caller say. 0: another kind.
+static dpcr_recurrent_kind apart_kind(const reading *r, dpcr_recurrent_kind kind) {
+    const dpcr_tensor *hh = find(r, "weight_hh_l0");
+    const char *saved = dpcr_tensors_metadata(r->tensors, "deeppcr.recurrent");
+    if (hh) return hh->array.ndim != 1 ? 0 : find(r, "peephole_l0") ? DPCR_PARALSTM : DPCR_PARAGRU;
+    return kind == DPCR_MINGRU || (saved && strcmp(saved, dpcr_recurrent_kind_name(DPCR_MINGRU)) == 0) ? DPCR_MINGRU
+                                                                                                       : 0;
+}
+
+// Names and shapes of the first layer, layers and directions: the rest of recognise.
+static dpcr_status recognise_rest(const reading *r, dpcr_recurrent_kind kind, int64_t hidden, int64_t projection,
+                                  dpcr_recurrent_options *o, dpcr_error *error) {
+    const dpcr_tensor *ih = find(r, "weight_ih_l0");
+    *o = (dpcr_recurrent_options){.size = sizeof *o,
+                                  .kind = kind,
+                                  .dtype = ih->array.dtype,
+                                  .inputs = ih->array.shape[1],
+                                  .hidden = hidden,
+                                  .bidirectional = find(r, "weight_ih_l0_reverse") != NULL,
+                                  .no_bias = find(r, "bias_ih_l0") == NULL};
+    const dpcr_status status = read_variant(r, projection, o, error);
+    if (status != DPCR_OK) return status;
+    char name[NAME_BYTES];
+    do snprintf(name, sizeof name, "weight_ih_l%lld", (long long)++o->layers);
+    while (o->layers < r->tensors->count && find(r, name));
+    return DPCR_OK;
+}
+
+static dpcr_status wrong_kind(const reading *r, dpcr_recurrent_kind found, dpcr_recurrent_kind kind,
+                              dpcr_error *error) {
+    return dpcri_fail(error, DPCR_ERROR_FORMAT, "recurrent_load: %s: its weights are those of %s, wanted %s", r->path,
+                      dpcr_recurrent_kind_name(found), dpcr_recurrent_kind_name(kind));
+}
+
+static dpcr_status recognise_apart(const reading *r, dpcr_recurrent_kind found, dpcr_recurrent_kind kind,
+                                   dpcr_recurrent_options *o, dpcr_error *error) {
+    const int64_t rows = find(r, "weight_ih_l0")->array.shape[0], gates = found == DPCR_MINGRU ? 2 : 3;
+    if (kind && kind != found) return wrong_kind(r, found, kind, error);
+    if (rows % gates) return wrong(r, "weight_ih_l0", "two rows a unit (mingru) or three (paragru, paralstm)", error);
+    return recognise_rest(r, found, rows / gates, 0, o, error);
+}
+
 // Kind, widths, layers and directions from the first layer's tensors and the names that are there.
 static dpcr_status recognise(const reading *r, dpcr_recurrent_kind kind, dpcr_recurrent_options *o, dpcr_error *error) {
     const dpcr_tensor *ih = find(r, "weight_ih_l0"), *hh = find(r, "weight_hh_l0");
     if (!is_matrix(ih))
         return wrong(r, "weight_ih_l0", "a matrix [gates hidden][inputs], as torch.nn.RNN, GRU and LSTM have it",
                      error);
+    const dpcr_recurrent_kind apart = apart_kind(r, kind);
+    if (apart) return recognise_apart(r, apart, kind, o, error);
     if (!is_matrix(hh)) return wrong(r, "weight_hh_l0", "a matrix [gates hidden][hidden]", error);
     const dpcr_tensor *hr = find(r, "weight_hr_l0");  // an LSTM's projection: [P][H], and weight_hh has P columns
     if (hr && (!is_matrix(hr) || hr->array.shape[0] != hh->array.shape[1] || hr->array.shape[0] >= hr->array.shape[1] ||
@@ -77,22 +122,8 @@ static dpcr_status recognise(const reading *r, dpcr_recurrent_kind kind, dpcr_re
     const char *saved = dpcr_tensors_metadata(r->tensors, "deeppcr.recurrent");  // what dpcr_recurrent_save says
     if (!kind && saved && strcmp(saved, "rnn-relu") == 0) kind = DPCR_RNN_RELU;
     const bool rnn = kind == DPCR_RNN_RELU && found == DPCR_RNN_TANH;
-    if (kind && kind != found && !rnn)
-        return dpcri_fail(error, DPCR_ERROR_FORMAT, "recurrent_load: %s: its weights are those of %s, wanted %s",
-                          r->path, dpcr_recurrent_kind_name(found), dpcr_recurrent_kind_name(kind));
-    *o = (dpcr_recurrent_options){.size = sizeof *o,
-                                  .kind = rnn ? kind : found,
-                                  .dtype = ih->array.dtype,
-                                  .inputs = ih->array.shape[1],
-                                  .hidden = hidden,
-                                  .bidirectional = find(r, "weight_ih_l0_reverse") != NULL,
-                                  .no_bias = find(r, "bias_ih_l0") == NULL};
-    const dpcr_status status = read_variant(r, hr ? hr->array.shape[0] : 0, o, error);
-    if (status != DPCR_OK) return status;
-    char name[NAME_BYTES];
-    do snprintf(name, sizeof name, "weight_ih_l%lld", (long long)++o->layers);
-    while (o->layers < r->tensors->count && find(r, name));
-    return DPCR_OK;
+    if (kind && kind != found && !rnn) return wrong_kind(r, found, kind, error);
+    return recognise_rest(r, rnn ? kind : found, hidden, hr ? hr->array.shape[0] : 0, o, error);
 }
 
 static dpcr_status read_parameters(dpcr_recurrent *n, const reading *r, dpcr_error *error) {
@@ -128,12 +159,12 @@ static dpcr_status check_matrix(const reading *r, const dpcr_recurrent_options *
 // A hostile file must not make us allocate more than it holds: every matrix is there, in its shape, before there is a
 // network.
 static dpcr_status check_matrices(const reading *r, const dpcr_recurrent_options *o, dpcr_error *error) {
-    const int64_t D = o->bidirectional ? 2 : 1, rows = find(r, "weight_hh_l0")->array.shape[0];
+    const int64_t D = o->bidirectional ? 2 : 1, rows = find(r, "weight_ih_l0")->array.shape[0];
     const int64_t out = o->projection ? o->projection : o->hidden;
     dpcr_status status = DPCR_OK;
     for (int64_t c = 0; c < o->layers * D; c++) {
         DPCR_TRY(check_matrix(r, o, "ih", c, rows, c < D ? o->inputs : D * out, error));
-        DPCR_TRY(check_matrix(r, o, "hh", c, rows, out, error));
+        if (o->kind < DPCR_PARAGRU) DPCR_TRY(check_matrix(r, o, "hh", c, rows, out, error));
         if (o->projection) DPCR_TRY(check_matrix(r, o, "hr", c, out, o->hidden, error));
     }
 done:

@@ -24,6 +24,7 @@ typedef enum dpcri_recurrent_tensor {
     DPCRI_BIAS_HH,
     DPCRI_WEIGHT_HR,
     DPCRI_WEIGHT_CH,
+    DPCRI_PEEPHOLE,
     DPCRI_RECURRENT_TENSORS
 } dpcri_recurrent_tensor;
 
@@ -67,6 +68,7 @@ typedef struct dpcri_recurrent_space {
     void **outputs;              // [layers]: y of the layers below the last, [T][B][D H]
     void **dropped;              // [layers]: the same after dropout; NULL: as it is
     dpcri_recurrent_kept *kept;  // [chains]
+    void *products;              // [T][B][gates]: of the chain at work, where they are made ahead
     void *reversed;              // [T][B][I or D H]: x of a packed batch, each sequence from its end
     void *direct;                // backward: [T][B][w], and [T][B][I or D H] of what goes back reversed
     void *back_reversed;
@@ -128,9 +130,14 @@ dpcri_grid dpcri_recurrent_input(const dpcr_recurrent_plan *plan, const dpcr_rec
                                  const dpcri_recurrent_space *space, int64_t chain);
 dpcri_grid dpcri_recurrent_output(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
                                   const dpcri_recurrent_space *space, int64_t layer);
+// Whether a chain goes back by its adjoint loop, in order or in chunks.
+bool dpcri_recurrent_back_by_loop(const dpcr_recurrent_plan *plan, int64_t chain);
 // Points the layer of `chain` to its input (copied reversed where the flow says so) and to the pass's lengths.
 void dpcri_recurrent_feed(dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
                           const dpcri_recurrent_space *space, int64_t chain);
+// Where units do not mix, most of the work is the input's product, and methods of sweeps would make it once a sweep: it
+// is made for all steps at once, over the context's threads, into the space. Nothing happens where it is not wanted.
+void dpcri_recurrent_multiply(dpcr_recurrent_plan *plan, const dpcri_recurrent_space *space, int64_t chain);
 // The chain's z [T][B][w], and its tape, data NULL: none.
 dpcr_array dpcri_recurrent_states(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
                                   const dpcri_recurrent_space *space, int64_t chain);
@@ -143,6 +150,19 @@ dpcr_array dpcri_recurrent_view(const dpcr_recurrent_plan *plan, dpcri_grid grid
 // of `width` numbers; `from` may be `to` where nothing is turned.
 void dpcri_recurrent_copy(const dpcr_recurrent_plan *plan, const int64_t *lengths, int64_t width, dpcri_grid from,
                           dpcri_grid to, bool turn);
+
+// The same of h alone, H numbers a row, `from` states.
+void dpcri_recurrent_copy_hidden(const dpcr_recurrent_plan *plan, const int64_t *lengths, dpcri_grid from,
+                                 dpcri_grid to, bool turn);
+// Into states: h, and 0 for c.
+void dpcri_recurrent_spread_hidden(const dpcr_recurrent_plan *plan, const int64_t *lengths, dpcri_grid from,
+                                   dpcri_grid to, bool turn);
+
+// Where h (part 0) and c (part 1) of a state lie: number i of them at offset + i stride.
+typedef struct dpcri_recurrent_part_place {
+    int64_t offset, stride;
+} dpcri_recurrent_part_place;
+dpcri_recurrent_part_place dpcri_recurrent_place(const dpcr_recurrent_plan *plan, int part);
 
 // [B][w] of h and, of an LSTM, c of a chain, from arrays [N][B][H] (data NULL: zeros); and from [B][w] into those (data
 // NULL: not wanted).

@@ -5,6 +5,8 @@
 
 #include "model/recurrent_internal.h"
 
+enum { WIDE = 32 };  // sequences: two blocks of the driver
+
 static int64_t state_of(const dpcr_recurrent *n) { return dpcri_recurrent_w(n); }
 static int64_t outputs_of(const dpcr_recurrent *n) { return dpcri_recurrent_y(n); }
 
@@ -12,7 +14,7 @@ dpcri_recurrent_flow dpcri_recurrent_flow_of(const dpcr_recurrent_plan *plan, in
     const dpcr_recurrent *n = plan->network;
     const bool reverse = chain % n->directions == 1 || n->options.reverse, copied = reverse && plan->options.packed;
     return (dpcri_recurrent_flow){
-        .reverse = reverse, .copied = copied, .in_outputs = n->gates != DPCRI_GATES_LSTM && !copied};
+        .reverse = reverse, .copied = copied, .in_outputs = dpcri_gates_state[n->gates] == 1 && !copied};
 }
 
 // ---- pieces ----
@@ -67,6 +69,18 @@ static int64_t widest_input(const dpcr_recurrent *n) {
     return n->options.layers > 1 && outputs_of(n) > n->options.inputs ? outputs_of(n) : n->options.inputs;
 }
 
+// Going back wants the Jacobians made again where no loop of adjoints runs.
+static bool wants_products(const dpcr_recurrent_plan *plan, bool backward) {
+    bool wanted = !backward;
+    for (int64_t c = 0; c < plan->network->chains && !wanted; c++) wanted = !dpcri_recurrent_back_by_loop(plan, c);
+    return wanted && plan->layers[0].ahead;
+}
+
+bool dpcri_recurrent_back_by_loop(const dpcr_recurrent_plan *plan, int64_t chain) {
+    const dpcr_scheme scheme = dpcr_solve_plan_backward(plan->chains[chain]);
+    return scheme == DPCR_SCHEME_SEQUENTIAL || scheme == DPCR_SCHEME_OVERLAP;
+}
+
 void dpcri_recurrent_carve_workspace(const dpcr_recurrent_plan *plan, bool backward, dpcri_arena *arena,
                                      dpcri_recurrent_space *space) {
     const dpcr_recurrent *n = plan->network;
@@ -74,11 +88,13 @@ void dpcri_recurrent_carve_workspace(const dpcr_recurrent_plan *plan, bool backw
     if (!plan->options.training) {
         take_outputs(plan, arena, space);
         // One place serves all chains: their states are looked at before the next one runs.
-        void *states = n->gates == DPCRI_GATES_LSTM || copied ? take(plan, arena, state_of(n)) : NULL;
+        void *states = dpcri_gates_state[n->gates] == 2 || copied ? take(plan, arena, state_of(n)) : NULL;
         for (int64_t c = 0; c < n->chains; c++)
             space->kept[c] =
                 (dpcri_recurrent_kept){.states = dpcri_recurrent_flow_of(plan, c).in_outputs ? NULL : states};
     }
+    space->products =
+        wants_products(plan, backward) ? take(plan, arena, dpcri_gates_count[n->gates] * n->options.hidden) : NULL;
     const bool cleared = backward && plan->options.packed;  // x with zeros past the ends
     space->reversed = copied || cleared ? take(plan, arena, widest_input(n)) : NULL;
     space->initial = take_rows(plan, arena, state_of(n));
@@ -171,14 +187,23 @@ static bool carve_packed(dpcr_recurrent_plan *plan, dpcri_arena *arena) {
     return !arena->overflow;
 }
 
+// The loop over many sequences keeps all threads at work by itself, and the products of a block of steps in cache.
+static bool wide_loop(const dpcr_recurrent_plan *plan) {
+    const dpcr_solve_options *o = &plan->options.solve;
+    return (!o->size || o->method == DPCR_METHOD_SEQUENTIAL) && plan->options.batch >= WIDE;
+}
+
 static dpcr_status make_layers(dpcr_recurrent_plan *plan, dpcr_error *error) {
     const dpcr_recurrent *n = plan->network;
+    const dpcri_para_kernels *apart = dpcri_gates_apart(n->gates) ? dpcri_para_kernels_get(n->options.dtype) : NULL;
     for (int64_t c = 0; c < n->chains; c++) {
         plan->layers[c] = (dpcri_recurrent){
             .context = plan->context,
             .dtype = n->options.dtype,
             .nn = dpcri_nn_kernels_get(n->options.dtype),
-            .kernels = dpcri_gates_kernels_get(n->options.dtype),
+            .kernels = apart ? &apart->gates : dpcri_gates_kernels_get(n->options.dtype),
+            .apart = apart,
+            .ahead = apart && !wide_loop(plan),
             .gates = n->cell,
             .length = plan->options.length,
             .batch = plan->options.batch,
@@ -186,7 +211,8 @@ static dpcr_status make_layers(dpcr_recurrent_plan *plan, dpcr_error *error) {
             .weight_ih = dpcri_recurrent_at(n, n->parameters, dpcri_recurrent_offset(n, c, DPCRI_WEIGHT_IH)),
             .weight_hh = dpcri_recurrent_at(n, n->parameters, dpcri_recurrent_offset(n, c, DPCRI_WEIGHT_HH)),
             .weight_hr = dpcri_recurrent_at(n, n->parameters, dpcri_recurrent_offset(n, c, DPCRI_WEIGHT_HR)),
-            .weight_ch = dpcri_recurrent_at(n, n->parameters, dpcri_recurrent_offset(n, c, DPCRI_WEIGHT_CH))};
+            .weight_ch = dpcri_recurrent_at(n, n->parameters, dpcri_recurrent_offset(n, c, DPCRI_WEIGHT_CH)),
+            .peephole = dpcri_recurrent_at(n, n->parameters, dpcri_recurrent_offset(n, c, DPCRI_PEEPHOLE))};
     }
     dpcri_arena arena = {0};
     if (!carve_packed(plan, &arena))

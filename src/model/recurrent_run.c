@@ -48,7 +48,7 @@ static dpcr_status check_pass(const dpcr_recurrent_plan *plan, const char *call,
     DPCR_TRY(dpcri_recurrent_check_array(plan, call, "y", &pass->y, false, y, error));
     DPCR_TRY(dpcri_recurrent_check_array(plan, call, "h0", &pass->h0, true, h, error));
     DPCR_TRY(dpcri_recurrent_check_array(plan, call, "ht", &pass->ht, true, h, error));
-    if (n->gates != DPCRI_GATES_LSTM && (pass->c0.data || pass->ct.data))
+    if (dpcri_gates_state[n->gates] == 1 && (pass->c0.data || pass->ct.data))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: c0 and ct are of an LSTM; this is %s", call,
                           dpcr_recurrent_kind_name(n->options.kind));
     DPCR_TRY(dpcri_recurrent_check_array(plan, call, "c0", &pass->c0, true, c, error));
@@ -148,43 +148,6 @@ void dpcri_recurrent_copy(const dpcr_recurrent_plan *plan, const int64_t *length
         }
 }
 
-// Rows of one of the two parts of a state, h and c, of one chain.
-typedef struct part {
-    char *data;  // NULL: none
-    size_t bytes;
-} part;
-
-static part part_of(const dpcr_recurrent_plan *plan, const dpcr_array *array, int64_t chain, int which) {
-    const int64_t width = which ? plan->network->options.hidden : hidden_of(plan);
-    const size_t bytes = (size_t)width * plan->network->element;
-    char *at = array->data ? (char *)array->data + (size_t)(chain * plan->options.batch) * bytes : NULL;
-    return (part){at, bytes};
-}
-
-static int parts_of(const dpcr_recurrent_plan *plan) { return plan->network->gates == DPCRI_GATES_LSTM ? 2 : 1; }
-
-void dpcri_recurrent_join(const dpcr_recurrent_plan *plan, int64_t chain, const dpcr_array *h, const dpcr_array *c,
-                          void *to) {
-    const part parts[2] = {part_of(plan, h, chain, 0), part_of(plan, c, chain, 1)};
-    char *there = to;
-    for (int64_t b = 0; b < plan->options.batch; b++)
-        for (int q = 0; q < parts_of(plan); there += parts[q].bytes, q++)
-            if (parts[q].data)
-                memcpy(there, parts[q].data + (size_t)b * parts[q].bytes, parts[q].bytes);
-            else
-                memset(there, 0, parts[q].bytes);
-}
-
-void dpcri_recurrent_part(const dpcr_recurrent_plan *plan, int64_t chain, dpcri_grid from, const dpcr_array *h,
-                          const dpcr_array *c) {
-    const part parts[2] = {part_of(plan, h, chain, 0), part_of(plan, c, chain, 1)};
-    size_t offset = 0;
-    for (int q = 0; q < parts_of(plan); offset += parts[q].bytes, q++)
-        for (int64_t b = 0; parts[q].data && b < plan->options.batch; b++)
-            memcpy(parts[q].data + (size_t)b * parts[q].bytes,
-                   (char *)from.data + b * from.row * (int64_t)plan->network->element + offset, parts[q].bytes);
-}
-
 // Where states before the chain's steps are zero: what begins with step t begins, against time, before step t - 1.
 static void mark(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass, bool reverse, unsigned char *marks) {
     const int64_t T = plan->options.length, B = plan->options.batch;
@@ -207,6 +170,7 @@ void dpcri_recurrent_feed(dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *
         memset(space->zeros, 0, (size_t)state_of(plan) * plan->network->element);
         layer->resets = (dpcri_marks){.at = space->marks, .step = plan->options.batch, .zeros = space->zeros};
     }
+    layer->given = (dpcri_grid){0};
     layer->x = flow.reverse && !flow.copied ? turned(plan, x) : x;
     if (!flow.copied) return;
     layer->x.data = space->reversed;
@@ -244,9 +208,9 @@ static void finish(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *p
     if (flow.in_outputs && !pass->lengths) return;
     const dpcri_grid y = moved(plan, dpcri_recurrent_output(plan, pass, space, chain / D), chain % D * hidden_of(plan));
     if (flow.reverse && !flow.copied)  // both in the order of time
-        dpcri_recurrent_copy(plan, NULL, hidden_of(plan), turned(plan, states), y, false);
+        dpcri_recurrent_copy_hidden(plan, NULL, turned(plan, states), y, false);
     else
-        dpcri_recurrent_copy(plan, pass->lengths, hidden_of(plan), states, y, flow.copied);
+        dpcri_recurrent_copy_hidden(plan, pass->lengths, states, y, flow.copied);
 }
 
 static dpcr_status run_chain(dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
@@ -279,6 +243,7 @@ dpcr_status dpcr_recurrent_execute(dpcr_recurrent_plan *plan, const dpcr_recurre
         if (c % plan->network->directions == 0 && layer > 0)
             dpcri_recurrent_drop(plan, pass, layer - 1, space.outputs[layer - 1], space.dropped[layer - 1]);
         dpcri_recurrent_feed(plan, pass, &space, c);
+        dpcri_recurrent_multiply(plan, &space, c);
         dpcri_recurrent_join(plan, c, &pass->h0, &pass->c0, space.initial);
         status = run_chain(plan, pass, &space, c, space.solve, space.solve_bytes, reports ? &reports[c] : NULL, error);
         if (status != DPCR_OK) return status;
@@ -297,6 +262,7 @@ static dpcr_status sample_chain(dpcr_recurrent_plan *plan, const dpcr_recurrent_
     dpcr_steps steps;
     dpcri_recurrent_plan_steps(plan, chain, &steps);
     dpcri_recurrent_feed(plan, pass, space, chain);
+    dpcri_recurrent_multiply(plan, space, chain);
     dpcri_recurrent_join(plan, chain, &pass->h0, &pass->c0, space->initial);
     options.start = &start;
     dpcr_status status = dpcr_solve_plan_create(plan->context, &steps, &options, &plan->chains[chain], error);

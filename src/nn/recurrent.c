@@ -7,6 +7,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "nn/recurrent_views.h"
+
 enum { STACK_BYTES = 1 << 15, PANEL = 32 };
 
 static int64_t gates_of(const dpcri_recurrent *c) { return dpcri_gates_count[c->gates.kind] * c->gates.width; }
@@ -23,6 +25,11 @@ bool dpcri_recurrent_sizes_of(const dpcri_recurrent *c, dpcri_recurrent_sizes *s
     sizes->project = sizes->unproject = 0;
     sizes->peephole = c->gates.varied && c->gates.variant.peepholes ? 3 * c->gates.width : 0;
     if (!dpcri_mul(columns, c->inputs, &sizes->panels)) return false;
+    if (c->apart) {  // copies, as they are
+        sizes->forward = gates_of(c), sizes->backward = 0;
+        sizes->hidden_bias = 2 * c->gates.width;
+        return true;
+    }
     if (!c->gates.varied)
         return dpcri_gates_packed(c->kernels, c->gates.kind, c->gates.width, &sizes->forward, &sizes->backward);
     return dpcri_gates_packed_variant(c->kernels, &c->gates, &sizes->forward, &sizes->backward) &&
@@ -35,6 +42,7 @@ static void add_bias(const dpcri_recurrent *c, const void *from, int64_t count, 
 }
 
 void dpcri_recurrent_pack_back(dpcri_recurrent *c) {
+    if (c->apart) return;
     const dpcri_gates *g = &c->gates;
     if (!g->varied) {
         dpcri_gates_pack(c->kernels, c->nn, g->kind, g->width, c->weight_hh, NULL, (void *)g->backward);
@@ -61,10 +69,15 @@ static void pack_forward(dpcri_recurrent *c) {
 void dpcri_recurrent_pack(dpcri_recurrent *c, const void *bias_ih, const void *bias_hh) {
     const int64_t gates = gates_of(c), H = c->gates.width, I = c->inputs;
     const size_t element = c->kernels->element;
-    pack_forward(c);
+    if (c->apart) {
+        if (c->weight_hh) memcpy((void *)c->gates.forward, c->weight_hh, (size_t)gates * element);
+        if (c->peephole) memcpy((void *)c->gates.bias, c->peephole, (size_t)(2 * H) * element);
+    } else {
+        pack_forward(c);
+        memset((void *)c->gates.bias, 0, (size_t)H * element);
+    }
     if (c->weight_ch) memcpy((void *)c->gates.variant.peephole, c->weight_ch, (size_t)(3 * H) * element);
     memset((void *)c->bias, 0, (size_t)gates * element);
-    memset((void *)c->gates.bias, 0, (size_t)H * element);
     add_bias(c, bias_ih, gates, (void *)c->bias);
     const bool gru = c->gates.kind == DPCRI_GATES_GRU && !(c->gates.varied && c->gates.variant.reset_before);
     add_bias(c, bias_hh, gru ? 2 * H : gates, (void *)c->bias);
@@ -100,7 +113,7 @@ static const char *input_at(const dpcri_recurrent *c, int64_t step, int64_t row)
 
 // [lanes][steps][rows], in the fewest products: those of a lane at once where its rows lie evenly, else by steps or by
 // rows; or, where there are more lanes, those of a step and row in all lanes.
-static void project_block(const dpcri_recurrent *c, const dpcr_span *span, int64_t begin, int64_t steps, char *u) {
+void dpcri_recurrent_project(const dpcri_recurrent *c, const dpcr_span *span, int64_t begin, int64_t steps, char *u) {
     const int64_t gates = gates_of(c), rows = span->rows, lane = steps * rows * gates,
                   element = (int64_t)c->kernels->element;
     const int64_t first = span->first + begin, row = span->row;
@@ -126,31 +139,18 @@ static void project_block(const dpcri_recurrent *c, const dpcr_span *span, int64
     }
 }
 
-// ---- views ----
-
-static int64_t stride_of(const dpcr_array *array, int from_last) {
-    return array && array->data && array->ndim > from_last ? array->strides[array->ndim - 1 - from_last] : 0;
+dpcri_grid dpcri_recurrent_products(const dpcri_recurrent *c, const dpcr_span *span, int64_t begin, int64_t steps,
+                                    char *u) {
+    const int64_t gates = gates_of(c);
+    if (!c->given.data) {
+        dpcri_recurrent_project(c, span, begin, steps, u);
+        return (dpcri_grid){u, steps * span->rows * gates, span->rows * gates, gates};
+    }
+    const dpcri_grid all = {c->given.data, span->stride * c->given.step, c->given.step, c->given.row};
+    return at(from_step(all, span->first + begin, c->kernels->element), 0, span->row, c->kernels->element);
 }
 
-// [lanes][rows][w], or [lanes][steps][rows][w]
-static dpcri_grid grid_of(const dpcr_array *array) {
-    if (!array || !array->data) return (dpcri_grid){0};
-    const bool steps = array->ndim == 4;
-    return (dpcri_grid){.data = array->data,
-                        .lane = stride_of(array, steps ? 3 : 2),
-                        .step = steps ? stride_of(array, 2) : 0,
-                        .row = stride_of(array, 1)};
-}
-
-static dpcri_grid from_step(dpcri_grid grid, int64_t step, size_t element) {
-    if (grid.data) grid.data = (char *)grid.data + step * grid.step * (int64_t)element;
-    return grid;
-}
-
-static dpcri_grid at(dpcri_grid grid, int64_t lane, int64_t row, size_t element) {
-    if (grid.data) grid.data = (char *)grid.data + (lane * grid.lane + row * grid.row) * (int64_t)element;
-    return grid;
-}
+// ---- scratch ----
 
 // Memory for `wanted` bytes: the caller's piece of stack, or of the context where that is too small.
 static char *scratch_of(const dpcri_recurrent *c, char *stack, size_t wanted) {
@@ -174,20 +174,19 @@ static dpcri_marks resets_from(const dpcri_recurrent *c, int64_t row) {
 
 static bool advance_block(const dpcri_recurrent *c, const dpcr_span *span, int64_t begin, int64_t steps, dpcri_grid in,
                           dpcri_grid states, dpcri_grid last, dpcri_grid tape, char *u) {
-    const int64_t gates = gates_of(c), lane = steps * span->rows * gates;
-    project_block(c, span, begin, steps, u);
-    return c->kernels->advance(&c->gates, &(dpcri_gates_forward){.lanes = span->lanes,
-                                                                 .steps = steps,
-                                                                 .rows = span->rows,
-                                                                 .input = {u, lane, span->rows * gates, gates},
-                                                                 .in = in,
-                                                                 .states = states,
-                                                                 .last = last,
-                                                                 .tape = tape,
-                                                                 .ends = c->ends ? c->ends + span->row : NULL,
-                                                                 .first = span->first + begin,
-                                                                 .stride = span->stride,
-                                                                 .resets = resets_from(c, span->row)});
+    const dpcri_gates_forward run = {.lanes = span->lanes,
+                                     .steps = steps,
+                                     .rows = span->rows,
+                                     .input = dpcri_recurrent_products(c, span, begin, steps, u),
+                                     .in = in,
+                                     .states = states,
+                                     .last = last,
+                                     .tape = tape,
+                                     .ends = c->ends ? c->ends + span->row : NULL,
+                                     .first = span->first + begin,
+                                     .stride = span->stride,
+                                     .resets = resets_from(c, span->row)};
+    return c->apart ? dpcri_para_advance(c, &run) : c->kernels->advance(&c->gates, &run);
 }
 
 static int advance(void *user, const dpcr_span *span, const dpcr_array *in_, const dpcr_array *states_,
@@ -195,8 +194,9 @@ static int advance(void *user, const dpcr_span *span, const dpcr_array *in_, con
     const dpcri_recurrent *c = user;
     _Alignas(64) char stack[STACK_BYTES];
     const size_t element = c->kernels->element;
-    const int64_t strands = span->lanes * span->rows, block = block_of(c, strands, gates_of(c), span->steps);
-    char *u = scratch_of(c, stack, (size_t)(strands * block * gates_of(c)) * element);
+    const int64_t strands = span->lanes * span->rows;
+    const int64_t block = c->given.data ? span->steps : block_of(c, strands, gates_of(c), span->steps);
+    char *u = c->given.data ? stack : scratch_of(c, stack, (size_t)(strands * block * gates_of(c)) * element);
     if (!u) return NO_MEMORY;
     dpcri_grid in = grid_of(in_);
     const dpcri_grid states = grid_of(states_), last = grid_of(last_), tape = grid_of(tape_);
@@ -295,6 +295,10 @@ static int linearise(void *user, const dpcr_span *span, const dpcr_array *in, co
 
 // ---- backward ----
 
+static bool adjoint_of(const dpcri_recurrent *c, const dpcri_gates_adjoint *run) {
+    return c->apart ? dpcri_para_adjoint(c, run) : c->kernels->adjoint(&c->gates, run);
+}
+
 // The adjoint loop of one lane, from its last step down, block by block where the tape must be made again.
 static bool adjoint_blocks(const dpcri_recurrent *c, const dpcri_gates_adjoint *run, const dpcr_span *span) {
     const size_t element = c->kernels->element;
@@ -315,8 +319,7 @@ static bool adjoint_blocks(const dpcri_recurrent *c, const dpcri_gates_adjoint *
         part.kept = from_step(run->kept, begin, element);
         part.tape = kept;
         if (end < run->steps) part.last = run->first_out;
-        done = retrace(c, part.first, part.steps, span->row, rows, part.in, kept, u) &&
-               c->kernels->adjoint(&c->gates, &part);
+        done = retrace(c, part.first, part.steps, span->row, rows, part.in, kept, u) && adjoint_of(c, &part);
     }
     if (u != stack) dpcri_free(c->context, u);
     return done;
@@ -371,7 +374,7 @@ static int adjoint(void *user, const dpcr_span *span, const dpcr_array *in, cons
         run.direct_is_h = true;
     }
     if (taped && !run.kept.data) run.e = run.tape;  // gradient_from_tape
-    if (taped) return c->kernels->adjoint(&c->gates, &run) ? 0 : NO_MEMORY;
+    if (taped) return adjoint_of(c, &run) ? 0 : NO_MEMORY;
     return adjoint_without_tape(c, &run, span);
 }
 
@@ -401,7 +404,7 @@ static int gates_of_adjoint(const dpcri_recurrent *c, const dpcr_span *span, con
                                .stride = 1,
                                .gates_only = true,
                                .resets = resets_from(c, span->row)};
-    if (run.tape.data) return c->kernels->adjoint(&c->gates, &run) ? 0 : NO_MEMORY;
+    if (run.tape.data) return adjoint_of(c, &run) ? 0 : NO_MEMORY;
     // Without a tape it is made again, where e comes to lie.
     _Alignas(64) char stack[STACK_BYTES];
     const size_t element = c->kernels->element;
@@ -418,7 +421,7 @@ static int gates_of_adjoint(const dpcri_recurrent *c, const dpcr_span *span, con
         run.e = run.tape = at(e, l, 0, element);
         done = retrace(c, run.first, run.lanes, span->row, rows, (dpcri_grid){run.in.data, 0, run.in.lane, run.in.row},
                        (dpcri_grid){run.e.data, 0, run.e.lane, run.e.row}, u) &&
-               c->kernels->adjoint(&c->gates, &run);
+               adjoint_of(c, &run);
     }
     if (u != stack) dpcri_free(c->context, u);
     return done ? 0 : NO_MEMORY;
@@ -487,4 +490,5 @@ void dpcri_recurrent_steps(const dpcri_recurrent *c, dpcr_steps *steps) {
                           .adjoint = adjoint,
                           .gradient = gradient,
                           .gradient_whole = 1};
+    if (c->apart) dpcri_para_steps(c, steps);
 }

@@ -6,6 +6,7 @@
 
 #include "deeppcr/solve.h"
 #include "kern/gates.h"
+#include "kern/para.h"
 
 // Widest state for which Jacobians are offered: w^2 numbers a step and sequence.
 enum { DPCRI_RECURRENT_JACOBIAN = 128 };
@@ -15,14 +16,18 @@ typedef struct dpcri_recurrent {
     dpcr_dtype dtype;
     const dpcri_nn_kernels *nn;
     const dpcri_gates_kernels *kernels;
-    dpcri_gates gates;  // packed weights
+    const dpcri_para_kernels *apart;  // of kinds whose units do not mix (`kernels` is theirs); else NULL
+    dpcri_gates gates;                // packed weights
     int64_t length, batch, inputs;
-    const void *weight_ih, *weight_hh;  // [gates H][inputs], [gates H][h's numbers], row-major
+    const void *weight_ih, *weight_hh;  // [gates H][inputs], [gates H][h's numbers], row-major; apart: [gates H] or NULL
     const void *weight_hr;              // [P][H] of a projection
     const void *weight_ch;              // [3 H] of peepholes
+    const void *peephole;               // apart: [2 H] or NULL
     // Packed by dpcri_recurrent_pack: W_ih^T in panels [inputs][panel], and b_ih + b_hh (of a GRU's n b_ih alone).
     const void *panels, *bias;
     dpcri_grid x;          // [steps][rows]: what goes in at step l of row b; lane unused
+    bool ahead;            // the driver will find `given` filled
+    dpcri_grid given;      // [steps][rows] of x W_ih^T + bias where that is there before; data NULL: it is formed here
     const int64_t *ends;   // [rows] or NULL: steps of each row
     dpcri_marks resets;    // [steps][rows]: where a state before a step counts as zero
     dpcri_grid gradients;  // [steps][rows] of the tape's numbers, where `gradient` leaves e; data NULL: in the tape
@@ -49,6 +54,19 @@ bool dpcri_recurrent_sizes_of(const dpcri_recurrent *layer, dpcri_recurrent_size
 // must have been set to their memory.
 void dpcri_recurrent_pack(dpcri_recurrent *layer, const void *bias_ih, const void *bias_hh);
 void dpcri_recurrent_pack_back(dpcri_recurrent *layer);
+
+// [lanes][steps][rows] of what the input gives steps begin .. begin + steps - 1 of the span: formed in `u`, or given.
+dpcri_grid dpcri_recurrent_products(const dpcri_recurrent *layer, const dpcr_span *span, int64_t begin, int64_t steps,
+                                    char *u);
+// Forms them in u [lanes][steps][rows].
+void dpcri_recurrent_project(const dpcri_recurrent *layer, const dpcr_span *span, int64_t begin, int64_t steps,
+                             char *u);
+
+// Of kinds whose units do not mix: kernels over the context's threads, units apart; and what their steps have of their
+// own, Jacobian and costs.
+bool dpcri_para_advance(const dpcri_recurrent *layer, const dpcri_gates_forward *run);
+bool dpcri_para_adjoint(const dpcri_recurrent *layer, const dpcri_gates_adjoint *run);
+void dpcri_para_steps(const dpcri_recurrent *layer, dpcr_steps *steps);
 
 // The layer must outlive what is solved with the callbacks.
 void dpcri_recurrent_steps(const dpcri_recurrent *layer, dpcr_steps *steps);
