@@ -400,7 +400,7 @@ int cli_verb_train(int argc, char **argv) {
                .data = CLI_FASHION_MNIST,
                .log_every = 1,
                .test_every = 1};
-    const cli_syntax syntax = {.arguments = "mlp|resnet|rnn|rnn-relu|gru|lstm|vae|denoiser",
+    const cli_syntax syntax = {.arguments = "mlp|resnet|rnn|rnn-relu|gru|lstm|paragru|paralstm|mingru|vae|denoiser",
                                .doc =
                                    "Trains a classifier of images: an encoder, a chain of layers, a head; "
                                    "cross-entropy. Defaults: 1024 layers, "
