@@ -141,6 +141,7 @@ static void gradients(void **state) {
     check_gradients(DPCR_GRU, DPCR_READOUT_LAST, true);
     check_gradients(DPCR_GRU, DPCR_READOUT_MEAN, true);
     check_gradients(DPCR_LSTM, DPCR_READOUT_EACH, false);
+    check_gradients(DPCR_PARALSTM, DPCR_READOUT_EACH, false);
 }
 
 // ---- training ----
@@ -236,6 +237,7 @@ static void check_resume(dpcr_recurrent_kind kind, dpcr_readout readout) {
 static void resumes(void **state) {
     (void)state;
     check_resume(DPCR_LSTM, DPCR_READOUT_EACH);
+    check_resume(DPCR_PARALSTM, DPCR_READOUT_EACH);
     check_resume(DPCR_GRU, DPCR_READOUT_MEAN);
 }
 

@@ -29,7 +29,9 @@ static inline void *dpcri_sequence_at(const dpcr_sequence *m, char *vector, int6
     return vector + offset * (int64_t)m->kernels->element;
 }
 static inline dpcr_dtype dpcri_sequence_dtype(const dpcr_sequence *m) { return m->options.network.dtype; }
-static inline bool dpcri_sequence_cells(const dpcr_sequence *m) { return m->options.network.kind == DPCR_LSTM; }
+static inline bool dpcri_sequence_cells(const dpcr_sequence *m) {
+    return dpcr_recurrent_kind_has_cell(m->options.network.kind);
+}
 
 // dpcr_sequence_save with more tensors and strings, as a checkpoint has them; load ignores these.
 dpcr_status dpcri_sequence_save_with(const dpcr_sequence *m, const char *path, const dpcr_tensors *extra,
