@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# cli_sequence.sh BUILD_DIR: 'deeppcr train rnn|gru|lstm' and 'eval' of what it leaves: made streams and a text of our
+# own; every method the same losses; killed and resumed to the same bits; bad arguments and files in one line.
+set -u
+build=$(cd "${1:?usage: cli_sequence.sh BUILD_DIR}" && pwd) || exit 1
+program=$build/deeppcr
+[ -x "$program" ] || { echo "cli_sequence: no program at $program"; exit 1; }
+folder=$(mktemp -d) || exit 1
+trap 'rm -rf "$folder"' EXIT
+python3 - "$program" "$folder" <<'PYTHON'
+import gzip, json, os, resource, signal, subprocess, sys, time
+
+program, folder = sys.argv[1:]
+
+
+def path(name):
+    return os.path.join(folder, name)
+
+
+def run(*arguments, status=0, **more):
+    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=120, **more)
+    assert done.returncode == status, (arguments, done.returncode, done.stderr)
+    if status in (1, 2, 3, 4, 5):
+        assert done.stderr.count("\n") == 1 and done.stderr.startswith("deeppcr "), (arguments, done.stderr)
+    return done
+
+
+def told(*arguments):
+    return json.loads(run(*arguments, "--json").stdout)
+
+
+# ---- streams: they are learnt, and every method gives the same losses ----
+streams = ["--data", "bitstream", "--limit", 480, "--length", 60, "--epochs", 3, "--rate", "5e-3", "--threads", 2]
+loop = told("train", "rnn", *streams, "--method", "sequential", "--backward", "sequential", "--csv", path("loop.csv"))
+assert loop["train_loss"] < 1.9 and loop["network"] == "rnn" and loop["hidden"] == 20, loop
+rows = open(path("loop.csv")).read().split("\n")
+assert rows[0].startswith("epoch,step,loss,accuracy,") and len(rows) == 5 and rows[1].startswith("1,30,"), rows
+for way in (["newton", "--backward", "chunked"], ["newton", "--backward", "blelloch"], ["overlap", "--backward", "overlap"], ["auto"]):
+    other = told("train", "rnn", *streams, "--method", *way)
+    assert abs(other["train_loss"] - loop["train_loss"]) < 1e-4, (way, other["train_loss"], loop["train_loss"])
+    assert abs(other["test_loss"] - loop["test_loss"]) < 1e-3
+assert told("train", *streams, "gru", "--bidirectional", "--readout", "mean")["train_loss"] < 2.2
+
+# ---- a text ----
+words = "the chain of states is solved at once where it forgets its past and in order where it does not ".encode()
+text = b"".join(words[i % 40 :] for i in range(300))
+open(path("text"), "wb").write(text)
+with gzip.open(path("text.gz"), "wb") as file:
+    file.write(text)
+learn = ["--data", path("text.gz"), "--hidden", 24, "--batch", 4, "--length", 32, "--epochs", 3, "--rate", "1e-2"]
+first = told("train", "gru", *learn, "--save", path("a.st"), "--log", path("a.log"))
+assert first["test_loss"] < 1.0, first
+lines = [json.loads(line) for line in open(path("a.log"))]
+assert [line["event"] for line in lines].count("epoch") == 3 and lines[-1]["event"] == "end"
+again = told("train", "gru", *learn, "--data", path("text"), "--threads", 1, "--save", path("b.st"))
+assert open(path("a.st"), "rb").read() == open(path("b.st"), "rb").read()
+for method in ("sequential", "overlap", "auto"):
+    r = told("eval", path("a.st"), "--data", path("text"), "--method", method)
+    assert r["characters"] > 900 and r["difference"] < 1e-6 and r["loss"] < 1.0 and r["memory"], r
+
+# ---- interrupted and killed: resumed to the same bits ----
+for way in (signal.SIGINT, signal.SIGKILL):
+    child = subprocess.Popen([program, "train", "gru", *map(str, learn), "--save", path("c.st"), "--checkpoint-seconds", "0.01", "--quiet"])
+    end = time.monotonic() + 20
+    while not os.path.exists(path("c.st")) and time.monotonic() < end:
+        time.sleep(0.002)
+    time.sleep(0.05)
+    child.send_signal(way)
+    code = child.wait(30)
+    assert code in ((130, 0) if way == signal.SIGINT else (-9, 0)), code
+    run("train", "gru", *learn, "--resume", path("c.st"), "--quiet")
+    assert open(path("c.st"), "rb").read() == open(path("a.st"), "rb").read(), way
+    os.remove(path("c.st"))
+run("train", "gru", *learn, "--epochs", 4, "--clip", 2, "--resume", path("a.st"), status=2)
+
+# ---- refusals ----
+open(path("short"), "w").write("ab")
+open(path("empty"), "w").close()
+open(path("cut.st"), "wb").write(open(path("a.st"), "rb").read()[:3000])
+for arguments, status in (
+    (["train", "gru", "--data", path("none")], 5),
+    (["train", "gru", "--data", path("short")], 5),
+    (["train", "gru", "--data", path("empty")], 5),
+    (["train", "gru", "--data", path("text"), "--readout", "mean"], 2),
+    (["train", "gru", "--data", path("text"), "--bidirectional"], 2),
+    (["train", "rnn"], 2),
+    (["train", "rnn", "--data", "bitstream", "--hidden", "0"], 2),
+    (["train", "rnn", "--data", "bitstream", "--hidden", "16384", "--layers", "64", "--limit", "16", "--length", "2"], 4),
+    (["train", "rnn", "--data", "bitstream", "--save", path("no/where.st")], 4),
+    (["train", "gru", "--data", path("text"), "--rate", "1e30", "--clip", "0", "--epochs", "2"], 2),
+    (["train", "gru", *learn, "--resume", path("cut.st")], 5),
+    (["eval", path("cut.st"), "--data", path("text")], 5),
+    (["eval", path("a.st"), "--data", path("none")], 5),
+):
+    run(*arguments, status=status, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30)))
+print("cli_sequence: streams and texts learnt, resumed, evaluated, refused")
+PYTHON
