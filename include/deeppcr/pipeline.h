@@ -53,7 +53,8 @@ typedef struct dpcr_pipeline_options {
                            // number of units; NULL: as even in number as whole units allow
     const dpcr_optimiser_options *optimiser;  // NULL: gradients alone (synchronous schedules)
     double clip;      // largest norm of the gradient over all stages, as torch.nn.utils.clip_grad_norm_ (0: any).
-                      // Synchronous schedules only
+                      // Synchronous schedules only; the norm is summed layer by layer, so its last bits may differ from
+                      // dpcr_gradients_clip_norm's
     int reconstruct;  // asynchronous: no stashed weights; I and W rebuild those that F read from the newest and the
                       // mean of the last updates (LayerPipe2). Where all tasks of a stage lie on one rank
     dpcr_compensation compensation;
@@ -81,7 +82,8 @@ typedef struct dpcr_pipeline dpcr_pipeline;
 // with messages of its own or without:
 //   synchronous    a run is one minibatch, cut into the schedule's microbatches: the gradients, and the updated
 //                  parameters, are those of one process to the bit, since each sum over rows runs in their order.
-//                  (DualPipe's two chains are each summed in order, then added.)
+//                  (DualPipe's two chains are each summed in order, then added. A table of the caller's own whose
+//                  weight gradients do not come in the microbatches' order sums in its order.)
 //   asynchronous   a run is one minibatch an update; microbatch i reads the weights after
 //                  max(0, i / accumulate - delay) of the run's updates. Every run ends with the pipeline empty.
 // Refused in words: more stages than units, a stage whose tasks of one kind lie on several ranks, options that do not
