@@ -111,7 +111,7 @@ static const dpcr_recurrent_kind kinds[] = {DPCR_RNN_TANH, DPCR_RNN_RELU, DPCR_G
                                             DPCR_PARAGRU,  DPCR_PARALSTM, DPCR_MINGRU};
 
 // And their variants.
-enum { CELLS = 10 };
+enum { CELLS = 13 };
 static inline dpcr_recurrent_options cell_of(size_t k, int64_t inputs, int64_t hidden) {
     static const dpcr_recurrent_options cells[CELLS] = {
         {.kind = DPCR_RNN_TANH},
@@ -124,6 +124,9 @@ static inline dpcr_recurrent_options cell_of(size_t k, int64_t inputs, int64_t h
         {.kind = DPCR_RNN_TANH, .clip = 0.25},
         {.kind = DPCR_LSTM, .peepholes = 1, .input_forget = 1},
         {.kind = DPCR_LSTM, .peepholes = 1, .projection = 3, .clip = 0.25},
+        {.kind = DPCR_PARAGRU},
+        {.kind = DPCR_PARALSTM},
+        {.kind = DPCR_MINGRU},
     };
     dpcr_recurrent_options options = cells[k];
     options.inputs = inputs;

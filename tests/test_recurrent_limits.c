@@ -44,6 +44,14 @@ static void test_refusals(void **state) {
     REFUSED(dpcr_recurrent_create(context, &v, &network, &error), DPCR_ERROR_ARGUMENT, "not both");
     v.reverse = 0, v.clip = NAN;
     REFUSED(dpcr_recurrent_create(context, &v, &network, &error), DPCR_ERROR_ARGUMENT, "clip is nan");
+    v.kind = DPCR_MINGRU, v.clip = 0.5;
+    REFUSED(dpcr_recurrent_create(context, &v, &network, &error), DPCR_ERROR_ARGUMENT, "clip is of rnn");
+    v.kind = DPCR_PARALSTM, v.clip = 0, v.peepholes = 1;
+    REFUSED(dpcr_recurrent_create(context, &v, &network, &error), DPCR_ERROR_ARGUMENT, "this is paralstm");
+    v.peepholes = 0, v.projection = 2;
+    REFUSED(dpcr_recurrent_create(context, &v, &network, &error), DPCR_ERROR_ARGUMENT, "this is paralstm");
+    v.kind = DPCR_PARAGRU, v.projection = 0, v.reset_before = 1;
+    REFUSED(dpcr_recurrent_create(context, &v, &network, &error), DPCR_ERROR_ARGUMENT, "is of a GRU; this is paragru");
     job j = random_job(context, o, 5, 2);
     dpcr_recurrent_plan_options p = {.size = sizeof p, .length = -1, .batch = 2};
     REFUSED(dpcr_recurrent_plan_create(j.network, &p, &j.plan, &error), DPCR_ERROR_ARGUMENT, "length -1");

@@ -45,7 +45,8 @@ static dpcr_status read_variant(const reading *r, int64_t projection, dpcr_recur
     o->reset_before = before && strcmp(before, "0") == 0;
     o->input_forget = coupled && strcmp(coupled, "1") == 0;
     const bool alien = (o->kind != DPCR_LSTM && (o->projection || o->peepholes || o->input_forget)) ||
-                       (o->kind != DPCR_GRU && o->reset_before) || (o->reverse && o->bidirectional);
+                       (o->kind != DPCR_GRU && o->reset_before) || (o->reverse && o->bidirectional) ||
+                       (o->kind >= DPCR_PARAGRU && clip);
     if (alien)
         return dpcri_fail(error, DPCR_ERROR_FORMAT,
                           "recurrent_load: %s: its metadata tell of a variant that %s%s has not", r->path,
