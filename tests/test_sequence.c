@@ -349,8 +349,19 @@ static void refusals(void **state) {
     check_refused(each, &data, &options, DPCR_ERROR_ARGUMENT, "readout last or mean");
     data.features = 1;
     check_refused(last, &data, &options, DPCR_ERROR_ARGUMENT, "1 numbers a step, wanted 2");
+    data.features = 2;
+    data.count = INT64_MAX / 8 + 2;  // eight bytes each: more than can be numbered
+    options.train.batch = 1;
+    check_refused(last, &data, &options, DPCR_ERROR_MEMORY, "no memory for the order");
     dpcr_sequence_options m = model_options(DPCR_GRU, DPCR_READOUT_EACH, DPCR_F32);
     dpcr_sequence *none = NULL;
+    m.network.reverse = 1;  // sees what is to be foretold
+    dpcr_sequence *seer = make_sequence(context, m);
+    data = text();
+    options = run_options(1);
+    check_refused(seer, &data, &options, DPCR_ERROR_ARGUMENT, "runs forward alone");
+    dpcr_sequence_destroy(seer);
+    m.network.reverse = 0;
     m.symbols = 257;
     assert_int_equal(dpcr_sequence_create(context, &m, &none, NULL), DPCR_ERROR_ARGUMENT);
     dpcr_readout readout;

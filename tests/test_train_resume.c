@@ -115,6 +115,19 @@ static void a_run_stopped_anywhere_resumes_to_the_same_bits(void **state) {
     wanted = make_reference(&wide, options);
     for (int64_t at = 1; at <= 2 * BATCHES; at += 3) stop_and_resume(&wide, options, at, &wanted);
     free_reference(&wanted);
+    // Newton by windows: a scheme that nobody asked for must not stand in the checkpoint.
+    const dpcr_model_options narrow = {.size = sizeof narrow,
+                                       .architecture = DPCR_MLP,
+                                       .activation = DPCR_ACT_TANH,
+                                       .inputs = PIXELS,
+                                       .outputs = LABELS,
+                                       .layers = 512,
+                                       .width = 3,
+                                       .seed = 7};
+    options.solve = (dpcr_solve_options){.method = DPCR_METHOD_NEWTON, .backward = DPCR_SCHEME_SEQUENTIAL};
+    wanted = make_reference(&narrow, options);
+    for (int64_t at = 1; at <= 2 * BATCHES; at += 4) stop_and_resume(&narrow, options, at, &wanted);
+    free_reference(&wanted);
 }
 
 typedef struct cancelling {

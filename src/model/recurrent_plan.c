@@ -243,10 +243,18 @@ void dpcri_recurrent_lay_out_back(dpcr_recurrent_plan *plan) {
     plan->laid_out_back = plan->options.frozen != 0;
 }
 
+// Not for training there are no weights for the way back. Not NULL: room for Jacobians would be counted instead.
+static int no_adjoint(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
+                      const dpcr_array *direct, const dpcr_array *last, const dpcr_array *adjoint,
+                      const dpcr_array *first_out) {
+    (void)user, (void)span, (void)in, (void)tape, (void)direct, (void)last, (void)adjoint, (void)first_out;
+    return DPCR_ERROR_UNSUPPORTED;
+}
+
 void dpcri_recurrent_plan_steps(const dpcr_recurrent_plan *plan, int64_t chain, dpcr_steps *steps) {
     dpcri_recurrent_steps(&plan->layers[chain], steps);
     if (plan->adjoints) return;
-    steps->adjoint = NULL;  // not for training: there are no weights for the way back
+    steps->adjoint = no_adjoint;
     steps->gradient = NULL;
 }
 
@@ -255,9 +263,9 @@ static dpcr_status plan_chains(dpcr_recurrent_plan *plan, dpcr_error *error) {
     if (!options.size) options = (dpcr_solve_options){.size = sizeof options, .method = DPCR_METHOD_SEQUENTIAL};
     options.consume_tape = plan->options.training;
     const bool some = plan->options.length > 0 && plan->options.batch > 0;
-    const bool loop = options.method == DPCR_METHOD_SEQUENTIAL || !plan->options.training;
-    if (loop && !options.backward) options.backward = DPCR_SCHEME_SEQUENTIAL;
-    const bool open = options.method == DPCR_METHOD_AUTO || !options.backward;  // the planner tries the chain
+    const bool loop = options.method == DPCR_METHOD_SEQUENTIAL && !options.backward;
+    if (loop || !plan->options.training) options.backward = DPCR_SCHEME_SEQUENTIAL;  // nobody goes back, asked or not
+    const bool open = options.method == DPCR_METHOD_AUTO || !options.backward;       // the planner tries the chain
     if (open && plan->options.sample && some) return dpcri_recurrent_sample(plan, &options, error);
     if (options.method == DPCR_METHOD_AUTO) options.method = DPCR_METHOD_SEQUENTIAL;
     if (!options.backward) options.backward = DPCR_SCHEME_SEQUENTIAL;

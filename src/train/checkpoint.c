@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,13 +83,16 @@ static const char *choice_key(char buffer[DPCRI_KEY_BYTES], int size, const char
 void dpcri_choices_add(dpcri_strings *strings, int size, const dpcr_solve_plan *plan) {
     char key[DPCRI_KEY_BYTES];
     if (!plan) return;
-    const dpcr_solve_options *o = &plan->options;
+    const dpcr_solve_options *o = &plan->pinned;  // asked for again it is the same plan
+    const bool loop = o->method == DPCR_METHOD_SEQUENTIAL && o->backward == DPCR_SCHEME_SEQUENTIAL;
     dpcri_strings_add(strings, choice_key(key, size, "method"), "%s", dpcr_method_name(o->method));
-    dpcri_strings_add(strings, choice_key(key, size, "scheme"), "%s", dpcr_scheme_name(o->scheme));
+    dpcri_strings_add(strings, choice_key(key, size, "scheme"), "%s",
+                      dpcr_scheme_name(loop ? DPCR_SCHEME_SEQUENTIAL : o->scheme));
     dpcri_strings_add(strings, choice_key(key, size, "backward"), "%s", dpcr_scheme_name(o->backward));
-    if (o->method == DPCR_METHOD_SEQUENTIAL && o->backward == DPCR_SCHEME_SEQUENTIAL) return;  // nothing is cut
+    if (loop) return;  // nothing is cut
     add_integer(strings, choice_key(key, size, "chunk"), o->chunk);
     add_integer(strings, choice_key(key, size, "warm_up"), o->warm_up);
+    add_integer(strings, choice_key(key, size, "max_sweeps"), o->max_sweeps);  // AUTO's follows from timings
 }
 
 // ---- writing ----
@@ -276,6 +280,9 @@ dpcr_status dpcri_saved_choices(const dpcri_saved *saved, int size, dpcr_solve_o
     // The loop needs no more, and older checkpoints have none.
     if (string_of(saved, choice_key(key, size, "chunk"))) DPCR_TRY(read_integer(saved, key, &solve->chunk, error));
     if (string_of(saved, choice_key(key, size, "warm_up"))) DPCR_TRY(read_integer(saved, key, &solve->warm_up, error));
+    int64_t sweeps = solve->max_sweeps;
+    if (string_of(saved, choice_key(key, size, "max_sweeps"))) DPCR_TRY(read_integer(saved, key, &sweeps, error));
+    solve->max_sweeps = sweeps < INT_MAX ? (int)sweeps : INT_MAX;
 done:
     return status;
 }

@@ -37,9 +37,12 @@ static dpcr_status check_data(const char *call, const dpcr_sequence *m, const dp
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: data.size is %zu, wanted sizeof(dpcr_sequence_data)", call,
                           data->size);
     if (data->text) {
-        if (o->readout != DPCR_READOUT_EACH || !o->symbols || o->outputs != o->symbols)
+        if (o->readout != DPCR_READOUT_EACH || !o->symbols || o->outputs != o->symbols || o->network.bidirectional ||
+            o->network.reverse)
             return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                              "%s: a text wants a model with the readout each, symbols and as many outputs", call);
+                              "%s: a text wants a model with the readout each, symbols and as many outputs, and a "
+                              "network that runs forward alone",
+                              call);
         for (int64_t i = 0; i < data->count; i++)
             if (data->text[i] >= o->symbols)
                 return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
@@ -304,7 +307,9 @@ static dpcr_status set_up(training *t, dpcr_error *error) {
     dpcri_saved read = {0}, *saved = NULL;
     dpcr_sequence *model = NULL;
     if (!t->data->text) {
-        t->order = dpcri_alloc(t->context, (size_t)t->data->count * sizeof *t->order);
+        bool overflow = false;
+        const size_t bytes = dpcri_bytes(t->data->count, (int64_t)sizeof *t->order, 1, &overflow);
+        t->order = overflow ? NULL : dpcri_alloc(t->context, bytes);
         if (!t->order)
             DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "sequence_train: no memory for the order of %lld sequences",
                                 (long long)t->data->count));
@@ -315,7 +320,10 @@ static dpcr_status set_up(training *t, dpcr_error *error) {
         DPCR_TRY(dpcri_saved_strings_agree(&read, &t->fixed, error));
         DPCR_TRY(check_position(t, &read, error));
         DPCR_TRY(dpcr_sequence_load(t->context, t->options.train.resume, &model, error));
-        if (dpcr_sequence_parameter_count(model) != dpcr_sequence_parameter_count(t->model))
+        const dpcr_recurrent_options *a = &model->options.network, *b = &t->model->options.network;
+        if (dpcr_sequence_parameter_count(model) != dpcr_sequence_parameter_count(t->model) ||
+            a->reverse != b->reverse || a->reset_before != b->reset_before || a->input_forget != b->input_forget ||
+            a->clip != b->clip)
             DPCR_TRY(dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sequence_train: resume from %s: another network",
                                 t->options.train.resume));
         saved = &read;
