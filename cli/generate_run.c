@@ -139,7 +139,7 @@ static int compare(batch_run *b) {
     const float *x = b->z.data, *y = b->loop.data;
     for (int64_t i = 0; i < cli_array_count(&b->z); i++) {
         const double d = fabs((double)x[i] - (double)y[i]);
-        if (!(d <= g->max_error)) g->max_error = d;
+        if (!isnan(g->max_error) && !(d <= g->max_error)) g->max_error = d;
     }
     return CLI_DONE;
 }

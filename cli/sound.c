@@ -87,9 +87,13 @@ int cli_sound_write(const char *path, const dpcr_array *x, int rate) {
     if (!info.format) return cli_fail(CLI_USAGE, "'%s': sounds are written as .wav, .flac, .aiff or .au", path);
     SNDFILE *file = sf_open_virtual(&io, SFM_WRITE, &info, &m);
     if (!file) return cli_fail(CLI_RESOURCES, "cannot write '%s': %s", path, sf_strerror(NULL));
+    sf_command(file, SFC_SET_CLIPPING, NULL, SF_TRUE);  // flac is integers: louder than 1 is 1
     bool ok = sf_writef_float(file, x->data, x->shape[0]) == x->shape[0];
+    char why[128];
+    snprintf(why, sizeof why, "%s", ok ? "no memory" : sf_strerror(file));
     ok = sf_close(file) == 0 && ok;
-    const int status = ok ? cli_write_file(path, m.data, (size_t)m.size) : cli_fail_memory("the sound");
+    const int status =
+        ok ? cli_write_file(path, m.data, (size_t)m.size) : cli_fail(CLI_RESOURCES, "cannot write '%s': %s", path, why);
     free(m.data);
     return status;
 }

@@ -178,6 +178,14 @@ for kind in ("vae", "denoiser"):
     assert content("cut") == content("whole"), (kind, killed)
     os.remove(path("cut"))
 
+# Another auto-encoder, a run that has ended, a checkpoint for a model: refused. Narrow layers have Jacobians as wide as others.
+run("train", "vae", *small, "--latent", 4, "--width", 32, "--depth", 1, "--epochs", 1, "--seed", 9, "--save", path("other"))
+assert "another one" in run("train", "denoiser", *small, "--latent", path("other"), "--conditional", "--width", 64, "--depth", 3, "--steps", 100,
+                            "--epochs", 30, "--rate", 0.005, "--resume", path("codes"), wanted=2)
+assert "has ended" in run("train", "vae", *small, "--resume", path("vae"), wanted=5)
+run("train", "denoiser", *small, "--width", 2, "--depth", 1, "--epochs", 1, "--save", path("narrow"))
+run("generate", path("narrow"), "--method", "newton", "--steps", 10, "--count", 2, "--samples", path("narrow.npy"))
+
 # Damaged models, in one line; refusals.
 whole = content("codes")
 for cut in (0, 7, 100, len(whole) // 2, len(whole) - 1):

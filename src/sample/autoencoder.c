@@ -194,6 +194,9 @@ dpcr_status dpcr_autoencoder_load(dpcr_context *context, const char *path, dpcr_
     if (!kind || strcmp(kind, "vae") != 0)
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_FORMAT, "%s: no auto-encoder ('deeppcr.kind' is %.40s, wanted vae)", path,
                             kind ? kind : "missing"));
+    if (dpcr_tensors_find(&tensors, "learn.values"))
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_FORMAT,
+                            "%s: the checkpoint of an auto-encoder whose training has not ended; resume it", path));
     DPCR_TRY(dpcri_autoencoder_get(context, &tensors, path, autoencoder, error));
 done:
     dpcr_tensors_free(context, &tensors);

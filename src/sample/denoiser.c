@@ -64,7 +64,8 @@ static dpcr_status take_work(dpcr_diffusion *d, dpcr_error *error) {
     DPCR_TRY(take(d, o->classes + 1, d->shifts, &d->class_shift, error));
     DPCR_TRY(take(d, rows, d->shifts, &d->s, error));
     DPCR_TRY(take(d, rows, o->hidden, &d->h[0], error));
-    DPCR_TRY(take(d, rows, o->hidden, &d->h[1], error));
+    DPCR_TRY(
+        take(d, rows, jacobians && o->width > o->hidden ? o->width : o->hidden, &d->h[1], error));  // a Jacobian too
     DPCR_TRY(take(d, rows, o->hidden, &d->slope, error));
     DPCR_TRY(take(d, rows, o->width, &d->plain, error));
     if (jacobians) DPCR_TRY(take(d, o->hidden, o->width, &d->in_transposed, error));

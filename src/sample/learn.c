@@ -68,6 +68,10 @@ static dpcr_status put_position(learning *l, dpcri_bundle *b, dpcr_error *error)
     DPCR_TRY(dpcri_bundle_int(b, "deeppcr.learn.warm_up", o->warm_up, error));
     DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.rate", o->rate, error));
     DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.decay", o->weight_decay, error));
+    DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.momentum", o->momentum, error));
+    DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.beta1", o->beta1, error));
+    DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.beta2", o->beta2, error));
+    DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.epsilon", o->epsilon, error));
     DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.average", l->options.average, error));
     DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.drop", l->options.drop, error));
     DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.weight", l->options.weight, error));
@@ -105,6 +109,31 @@ static bool read_array(const dpcr_tensors *tensors, const char *name, int64_t co
     return good;
 }
 
+static int64_t numbers_of(const dpcr_array *a) {
+    int64_t n = 1;
+    for (int32_t d = 0; d < a->ndim; d++) n *= a->shape[d];
+    return n;
+}
+
+// A denoiser of codes goes on with the auto-encoder that it began with.
+static dpcr_status same_autoencoder(const learning *l, const dpcr_tensors *mine, const dpcr_tensors *saved,
+                                    dpcr_error *error) {
+    for (int64_t i = 0; strcmp(l->subject->kind, "denoiser") == 0 && i < mine->count; i++) {
+        const dpcr_tensor *own = &mine->items[i], *got = dpcr_tensors_find(saved, own->name);
+        const bool part =
+            !strncmp(own->name, "encoder.", 8) || !strncmp(own->name, "decoder.", 8) || !strncmp(own->name, "code.", 5);
+        if (!part) continue;
+        const int64_t n = numbers_of(&own->array);
+        const bool same = got && got->array.dtype == DPCR_F32 && numbers_of(&got->array) == n &&
+                          memcmp(got->array.data, own->array.data, (size_t)n * sizeof(float)) == 0;
+        if (!same)
+            return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                              "learn: resume from %s: its auto-encoder is another one ('%s')", l->options.resume,
+                              own->name);
+    }
+    return DPCR_OK;
+}
+
 // Every string that this run would write stands in the file alike, the position and the loss apart.
 static dpcr_status agrees(learning *l, const dpcr_tensors *tensors, dpcr_error *error) {
     dpcr_status status;
@@ -122,6 +151,7 @@ static dpcr_status agrees(learning *l, const dpcr_tensors *tensors, dpcr_error *
                             "learn: resume from %s: '%s' is %.40s there and %.40s here", l->options.resume, key,
                             got ? got : "missing", wanted));
     }
+    DPCR_TRY(same_autoencoder(l, &mine.tensors, tensors, error));
 done:
     dpcri_bundle_destroy(&mine);
     return status;
@@ -134,6 +164,11 @@ static dpcr_status resume(learning *l, dpcr_error *error) {
     const int64_t count = l->net->parameters;
     float *values = NULL;
     DPCR_TRY(dpcr_safetensors_read(l->net->context, path, &tensors, error));
+    if (!dpcr_tensors_find(&tensors, "learn.values"))
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_FORMAT,
+                            "learn: resume from %s: nothing to go on from: a model whose training has ended, or no "
+                            "checkpoint",
+                            path));
     DPCR_TRY(agrees(l, &tensors, error));
     DPCR_TRY(dpcri_bundle_get_int(&tensors, path, "deeppcr.learn.step", 0, l->state.steps, &l->state.step, error));
     DPCR_TRY(dpcri_bundle_get_real(&tensors, path, "deeppcr.learn.loss", &l->loss, error));

@@ -236,8 +236,8 @@ dpcr_status dpcr_diffusion_train(dpcr_diffusion *d, const dpcr_dataset *data, co
     DPCR_TRY(take_all(&l, error));
     dpcri_noise_fill(&d->options.noise, NULL, l.abar);
     DPCR_TRY(encode_all(&l, error));
-    DPCR_TRY(dpcri_learn(&subject, data, options, last, error));
-    dpcri_diffusion_refresh(d);
+    status = dpcri_learn(&subject, data, options, last, error);
+    dpcri_diffusion_refresh(d);  // stopped or not, the numbers have changed
 done:
     free_all(&l);
     return status;

@@ -182,8 +182,9 @@ class Pass:
             self.engine.release(self.slot)
 
     def __del__(self) -> None:
-        if library is not None and self.held:
-            self.end()
+        if self.held:  # no lock in a finaliser: the tape goes to the collector
+            self.held = False
+            self.engine.release(self.slot)
 
 
 def fill(run: Any, x: int, h0: int, c0: int, lengths: int, y: int, ht: int, ct: int) -> None:
@@ -276,5 +277,5 @@ def engine_of(number: int, form: Any, kind: Any = Engine) -> Any:
 def drop(number: int) -> None:
     """The module of that number is gone."""
     with _engines.lock:
-        for key in [key for key in _engines.kept if key[0] == number]:
+        for key in [key for key in list(_engines.kept) if key[0] == number]:
             _engines.kept.pop(key, None)

@@ -204,17 +204,17 @@ class Cache:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.kept: Dict[Any, Any] = {}
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # finalisers of modules come here too, on any thread, at any time
         Cache.all.append(self)
 
     def put(self, key: Any, value: Any) -> None:
         with self.lock:
             self.kept[key] = value
             while len(self.kept) > self.limit:
-                self.kept.pop(next(iter(self.kept)))
+                self.kept.pop(next(iter(self.kept)), None)
 
     def forget(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.kept = {}
 
 
