@@ -5,6 +5,8 @@
 set -u
 build=$(cd "${1:?usage: python.sh BUILD_DIR}" && pwd)
 python=${PYTHON:-python3}
+# A python3 of the user's own may stand before Debian's, which install-deps gives what the tests want.
+if [ -z "${PYTHON:-}" ] && ! python3 -c 'import numpy, pytest' 2>/dev/null && [ -x /usr/bin/python3 ]; then python=/usr/bin/python3; fi
 command -v "$python" >/dev/null || { echo "python: no $python"; exit 77; }
 "$python" -c 'import numpy, pytest' 2>/dev/null || { echo "python: $python has no numpy or no pytest"; exit 77; }
 [ -f "$build/libdeeppcr.so" ] || { echo "python: no $build/libdeeppcr.so"; exit 1; }
