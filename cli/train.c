@@ -99,36 +99,6 @@ static int test_now(train *t, int64_t step) {
     return CLI_DONE;
 }
 
-// The library's clock runs on through the tests between the epochs; ours does not.
-static dpcr_train_state without_tests(const train *t, const dpcr_train_state *state) {
-    dpcr_train_state s = *state;
-    const double images = s.images_per_second * s.seconds;
-    s.seconds -= t->test_seconds;
-    if (s.seconds > 0) {
-        s.seconds_left =
-            s.images_per_second > 0 ? s.seconds_left * s.images_per_second * s.seconds / fmax(images, 1) : 0;
-        s.images_per_second = images / s.seconds;
-    }
-    return s;
-}
-
-static json_t *log_line(const char *event, const dpcr_train_state *s) {
-    return json_pack("{ss sI sI sf sf sf sf}", "event", event, "step", (json_int_t)s->step, "epoch",
-                     (json_int_t)s->epoch, "loss", s->loss, "accuracy", s->accuracy, "seconds", s->seconds,
-                     "images_per_second", s->images_per_second);
-}
-
-static int log_step(train *t, const dpcr_train_state *s) {
-    if (t->log.fd < 0 || s->step % t->log_every) return CLI_DONE;
-    json_t *line = log_line("step", s);
-    if (line) {
-        json_object_set_new(line, "method", json_string(dpcr_method_name(s->method)));
-        json_object_set_new(line, "sweeps", json_integer(s->sweeps));
-        json_object_set_new(line, "reason", json_string(dpcr_reason_name(s->reason)));
-    }
-    return cli_log_write(&t->log, line);
-}
-
 static int end_epoch(train *t, const dpcr_train_state *s) {
     const bool tested = (t->test_every > 0 && s->epoch % t->test_every == 0) || s->step == s->steps;
     if (tested) {
@@ -136,7 +106,7 @@ static int end_epoch(train *t, const dpcr_train_state *s) {
         const int status = test_now(t, s->step);
         if (status) return status;
     }
-    json_t *line = log_line("epoch", s);
+    json_t *line = cli_log_line("epoch", s, "images");
     if (line && tested) {
         json_object_set_new(line, "test_loss", cli_json_real(t->test_loss));
         json_object_set_new(line, "test_accuracy", cli_json_real(t->test_accuracy));
@@ -156,9 +126,9 @@ static int on_step(void *user, const dpcr_train_state *state) {
     if (!t->begun && t->resuming) t->status = cli_log_rewind(&t->log, state->step);
     t->begun = true;
     if (state->sentence) snprintf(t->sentence, sizeof t->sentence, "%s", state->sentence);
-    const dpcr_train_state s = without_tests(t, state);
+    const dpcr_train_state s = cli_train_without_tests(state, t->test_seconds);
     t->state = s;
-    if (!t->status) t->status = log_step(t, &s);
+    if (!t->status) t->status = cli_log_step(&t->log, t->log_every, &s, "images");
     cli_progress_draw(&t->progress, &s, state->epoch_ended != 0);
     if (!t->status && state->epoch_ended) t->status = end_epoch(t, &s);
     return t->status;
@@ -261,27 +231,6 @@ static void set_result(cli_result *r, const train *t, const dpcr_train_state *la
     if (t->options.save) cli_set_text(r, "model", t->options.save);
 }
 
-static int write_csv(const train *t) {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
-    if (!out) return cli_fail_memory("the CSV table");
-    static const char *const columns[] = {"epoch", "step", "loss", "accuracy", "test_loss", "test_accuracy", "seconds"};
-    for (int c = 0; c < 7; c++) fprintf(out, "%s%s", c ? "," : "", columns[c]);
-    for (size_t i = 0; i < json_array_size(t->epochs); i++) {
-        const json_t *row = json_array_get(t->epochs, i);
-        for (int c = 0; c < 7; c++) {
-            const json_t *value = json_object_get(row, columns[c]);
-            fputc(c ? ',' : '\n', out);
-            if (json_is_number(value)) fprintf(out, "%.9g", json_number_value(value));
-        }
-    }
-    fputc('\n', out);
-    const int status = fclose(out) == 0 ? cli_write_file(t->common.csv, text, bytes) : cli_fail_memory("the CSV table");
-    free(text);
-    return status;
-}
-
 static int tell(train *t, const dpcr_train_state *last) {
     cli_result r = cli_result_create();
     set_result(&r, t, last);
@@ -293,7 +242,7 @@ static int tell(train *t, const dpcr_train_state *last) {
     if (line) json_object_set_new(line, "event", json_string("end"));
     if (line) json_object_set_new(line, "step", json_integer(last->step));
     int status = cli_log_write(&t->log, line);
-    if (!status && t->common.csv) status = write_csv(t);
+    if (!status && t->common.csv) status = cli_log_table(t->common.csv, t->epochs);
     if (!status && t->common.json) status = cli_print_json(&r);
     cli_result_destroy(&r);
     return status;

@@ -65,3 +65,54 @@ int cli_log_write(cli_log *log, json_t *object) {
     if (written >= 0) errno = ENOSPC;
     return fail(log);
 }
+
+// ---- what all training tells ----
+
+dpcr_train_state cli_train_without_tests(const dpcr_train_state *state, double test_seconds) {
+    dpcr_train_state s = *state;
+    s.seconds -= test_seconds;
+    if (s.seconds <= 0) return s;
+    const double slowed = state->seconds / s.seconds;
+    s.images_per_second *= slowed;
+    s.seconds_left /= slowed;
+    return s;
+}
+
+json_t *cli_log_line(const char *event, const dpcr_train_state *s, const char *unit) {
+    char rate[32];
+    snprintf(rate, sizeof rate, "%s_per_second", unit);
+    return json_pack("{ss sI sI sf sf sf sf}", "event", event, "step", (json_int_t)s->step, "epoch",
+                     (json_int_t)s->epoch, "loss", s->loss, "accuracy", s->accuracy, "seconds", s->seconds, rate,
+                     s->images_per_second);
+}
+
+int cli_log_step(cli_log *log, int64_t every, const dpcr_train_state *s, const char *unit) {
+    if (log->fd < 0 || s->step % every) return CLI_DONE;
+    json_t *line = cli_log_line("step", s, unit);
+    if (line) {
+        json_object_set_new(line, "method", json_string(dpcr_method_name(s->method)));
+        json_object_set_new(line, "sweeps", json_integer(s->sweeps));
+        json_object_set_new(line, "reason", json_string(dpcr_reason_name(s->reason)));
+    }
+    return cli_log_write(log, line);
+}
+
+int cli_log_table(const char *path, const json_t *epochs) {
+    static const char *const columns[] = {"epoch", "step", "loss", "accuracy", "test_loss", "test_accuracy", "seconds"};
+    enum { COLUMNS = sizeof columns / sizeof columns[0] };
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    if (!out) return cli_fail_memory("the CSV table");
+    for (int c = 0; c < COLUMNS; c++) fprintf(out, "%s%s", c ? "," : "", columns[c]);
+    for (size_t i = 0; i < json_array_size(epochs); i++)
+        for (int c = 0; c < COLUMNS; c++) {
+            const json_t *value = json_object_get(json_array_get(epochs, i), columns[c]);
+            fputc(c ? ',' : '\n', out);
+            if (json_is_number(value)) fprintf(out, "%.9g", json_number_value(value));
+        }
+    fputc('\n', out);
+    const int status = fclose(out) == 0 ? cli_write_file(path, text, bytes) : cli_fail_memory("the CSV table");
+    free(text);
+    return status;
+}

@@ -18,4 +18,15 @@ int cli_log_rewind(cli_log *log, int64_t step);
 // Takes the object over.
 int cli_log_write(cli_log *log, json_t *object);
 
+// ---- what all training tells; `unit`: what is counted, such as "images" ----
+
+// The library's clock runs on through the tests between the epochs; ours does not.
+dpcr_train_state cli_train_without_tests(const dpcr_train_state *state, double test_seconds);
+// {"event": event, "step", "epoch", "loss", "accuracy", "seconds", "UNIT_per_second"}, or NULL.
+json_t *cli_log_line(const char *event, const dpcr_train_state *state, const char *unit);
+// Every `every`th step as a line.
+int cli_log_step(cli_log *log, int64_t every, const dpcr_train_state *state, const char *unit);
+// --csv: a row an epoch.
+int cli_log_table(const char *path, const json_t *epochs);
+
 #endif

@@ -171,38 +171,6 @@ static int test_now(training *t, int64_t step) {
     return CLI_DONE;
 }
 
-// The library's clock runs on through the tests between the epochs; ours does not.
-static dpcr_train_state without_tests(const training *t, const dpcr_train_state *state) {
-    dpcr_train_state s = *state;
-    const double rows = s.images_per_second * s.seconds;
-    s.seconds -= t->test_seconds;
-    if (s.seconds <= 0) return s;
-    s.images_per_second = rows / s.seconds;
-    const double left = state->images_per_second * state->seconds_left;
-    s.seconds_left = s.images_per_second > 0 ? left / s.images_per_second : 0;
-    return s;
-}
-
-static json_t *log_line(const training *t, const char *event, const dpcr_train_state *s) {
-    json_t *line = json_pack("{ss sI sI sf sf sf}", "event", event, "step", (json_int_t)s->step, "epoch",
-                             (json_int_t)s->epoch, "loss", s->loss, "accuracy", s->accuracy, "seconds", s->seconds);
-    char key[32];
-    snprintf(key, sizeof key, "%s_per_second", t->unit);
-    if (line) json_object_set_new(line, key, cli_json_real(s->images_per_second));
-    return line;
-}
-
-static int log_step(training *t, const dpcr_train_state *s) {
-    if (t->log.fd < 0 || s->step % t->log_every) return CLI_DONE;
-    json_t *line = log_line(t, "step", s);
-    if (line) {
-        json_object_set_new(line, "method", json_string(dpcr_method_name(s->method)));
-        json_object_set_new(line, "sweeps", json_integer(s->sweeps));
-        json_object_set_new(line, "reason", json_string(dpcr_reason_name(s->reason)));
-    }
-    return cli_log_write(&t->log, line);
-}
-
 static int end_epoch(training *t, const dpcr_train_state *s) {
     const bool tested = (t->test_every > 0 && s->epoch % t->test_every == 0) || s->step == s->steps;
     if (tested) {
@@ -210,7 +178,7 @@ static int end_epoch(training *t, const dpcr_train_state *s) {
         const int status = test_now(t, s->step);
         if (status) return status;
     }
-    json_t *line = log_line(t, "epoch", s);
+    json_t *line = cli_log_line("epoch", s, t->unit);
     if (line && tested) {
         json_object_set_new(line, "test_loss", cli_json_real(t->test_loss));
         json_object_set_new(line, "test_accuracy", cli_json_real(t->test_accuracy));
@@ -230,9 +198,9 @@ static int on_step(void *user, const dpcr_train_state *state) {
     if (!t->begun && t->options.train.resume) t->status = cli_log_rewind(&t->log, state->step);
     t->begun = true;
     if (state->sentence) snprintf(t->sentence, sizeof t->sentence, "%s", state->sentence);
-    const dpcr_train_state s = without_tests(t, state);
+    const dpcr_train_state s = cli_train_without_tests(state, t->test_seconds);
     t->state = s;
-    if (!t->status) t->status = log_step(t, &s);
+    if (!t->status) t->status = cli_log_step(&t->log, t->log_every, &s, t->unit);
     cli_progress_draw(&t->progress, &s, state->epoch_ended != 0);
     if (!t->status && state->epoch_ended) t->status = end_epoch(t, &s);
     return t->status;
@@ -365,25 +333,6 @@ static void set_result(cli_result *r, const training *t, const dpcr_train_state 
     if (t->options.train.save) cli_set_text(r, "model", t->options.train.save);
 }
 
-static int write_csv(const training *t) {
-    static const char *const columns[] = {"epoch", "step", "loss", "accuracy", "test_loss", "test_accuracy", "seconds"};
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
-    if (!out) return cli_fail_memory("the CSV table");
-    for (int c = 0; c < 7; c++) fprintf(out, "%s%s", c ? "," : "", columns[c]);
-    for (size_t i = 0; i < json_array_size(t->epochs); i++)
-        for (int c = 0; c < 7; c++) {
-            const json_t *value = json_object_get(json_array_get(t->epochs, i), columns[c]);
-            fputc(c ? ',' : '\n', out);
-            if (json_is_number(value)) fprintf(out, "%.9g", json_number_value(value));
-        }
-    fputc('\n', out);
-    const int status = fclose(out) == 0 ? cli_write_file(t->common.csv, text, bytes) : cli_fail_memory("the CSV table");
-    free(text);
-    return status;
-}
-
 static int tell(training *t, const dpcr_train_state *last) {
     cli_result r = cli_result_create();
     set_result(&r, t, last);
@@ -395,7 +344,7 @@ static int tell(training *t, const dpcr_train_state *last) {
     if (line) json_object_set_new(line, "event", json_string("end"));
     if (line) json_object_set_new(line, "step", json_integer(last->step));
     int status = cli_log_write(&t->log, line);
-    if (!status && t->common.csv) status = write_csv(t);
+    if (!status && t->common.csv) status = cli_log_table(t->common.csv, t->epochs);
     if (!status && t->common.json) status = cli_print_json(&r);
     cli_result_destroy(&r);
     return status;
