@@ -127,6 +127,12 @@ else:
     run("--sos", path("sos.npy"), "--input", path("in.wav"), "--output", path("y.npy"), "--quiet")
     shape, got, letter = get("y.npy")
     assert shape == [2, length] and letter == "f" and got == list(y[0::2]) + list(y[1::2])
+    # too loud for a format of integers: cut at 1, not refused
+    put("loud.npy", [1, 6], [8, 0, 0, 1, 0, 0])
+    run("--sos", path("loud.npy"), "--input", path("in.wav"), "--output", path("loud.flac"), "--quiet")
+    run("--sos", put("one.npy", [1, 6], [1, 0, 0, 1, 0, 0]), "--input", path("loud.flac"), "--output", path("y.npy"), "--quiet")
+    got = get("y.npy")[1]
+    assert max(got) > 0.99 and max(map(abs, got)) <= 1
     put("x.npy", [10], [0.0] * 10)
     assert "sampling rate" in run("--sos", path("sos.npy"), "--input", path("x.npy"), "--output", path("y.wav"), wanted=2)
     with open(path("cut.wav"), "wb") as file:

@@ -167,3 +167,19 @@ def test_buffers_have_room_where_they_begin():
             begin = _library.aligned(buffer)
             assert begin % 64 == 0 and begin + size <= buffer.ctypes.data + buffer.nbytes
             _library.give(buffer[: size + 64])  # one that only just serves is the next to be taken
+
+
+def test_the_collector_may_drop_a_pass_anywhere():
+    """A pass in a cycle is finalised wherever the collector runs, also while a buffer is being put away."""
+    child = python("""
+        import gc, numpy as np, deeppcr.recurrent
+        from deeppcr import _library
+        net = deeppcr.recurrent.GRU(3, 4)
+        net.me = net
+        net(np.ones((5, 2, 3), np.float32), training=True)
+        del net
+        with _library._free_lock:
+            gc.collect()
+        print("done")
+    """)
+    assert finished(child)[0] == "done\n"
