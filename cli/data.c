@@ -26,6 +26,17 @@ bool cli_data_present(const char *folder) {
     return true;
 }
 
+// CIFAR-10's binary files, where one of them is there.
+static bool is_cifar(const char *folder) {
+    static const char *const names[] = {"data_batch_1.bin", "test_batch.bin"};
+    char path[4096];
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        if (access(path, F_OK) == 0) return true;
+    }
+    return false;
+}
+
 // The folder of a data set, or NULL when told that there is none.
 static const char *folder_of(const char *data) {
     if (!strcmp(data, CLI_FASHION_MNIST)) {
@@ -35,7 +46,8 @@ static const char *folder_of(const char *data) {
         return NULL;
     }
     if (folder_exists(data)) return data;
-    cli_fail(CLI_INPUT, "no data set '%s': wanted %s or a folder of IDX files", data, CLI_FASHION_MNIST);
+    cli_fail(CLI_INPUT, "no data set '%s': wanted %s, or a folder of IDX files or of CIFAR-10's binary files", data,
+             CLI_FASHION_MNIST);
     return NULL;
 }
 
@@ -44,8 +56,11 @@ int cli_data_read(dpcr_context *context, const char *data, const char *split, in
     const char *folder = folder_of(data);
     dpcr_error error = {0};
     if (!folder) return CLI_INPUT;
-    if (dpcr_dataset_read_idx(context, folder, split, classes, dataset, &error) != DPCR_OK)
-        return cli_fail_error(&error, CLI_READING);
+    const dpcr_status read =
+        is_cifar(folder)
+            ? dpcr_dataset_read_cifar10(context, folder, strcmp(split, "train") ? "test" : "train", dataset, &error)
+            : dpcr_dataset_read_idx(context, folder, split, classes, dataset, &error);
+    if (read != DPCR_OK) return cli_fail_error(&error, CLI_READING);
     if (limit > 0 && limit < dataset->count) dataset->count = limit;
     if (dataset->count > 0) return CLI_DONE;
     dpcr_dataset_free(context, dataset);

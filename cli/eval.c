@@ -17,7 +17,9 @@ typedef struct eval {
 static const struct argp_option eval_options[] = {
     {"load", KEY_LOAD, "FILE", 0, "The network (safetensors); the same as MODEL", 0},
     {"data", KEY_DATA, "NAME|DIR|FILE", 0,
-     "Images: fashion-mnist (default) or a folder of IDX files; of a model of text: text (default) or a file", 0},
+     "Images: fashion-mnist (default) or a folder of IDX or CIFAR-10 files; of a model of text: text (default) or a "
+     "file",
+     0},
     {"split", KEY_SPLIT, "test|train", 0, "Which images, or part of the text (default test)", 0},
     {"batch", KEY_BATCH, "B", 0, "Images at once (default 128)", 0},
     {"limit", KEY_LIMIT, "N", 0, "Only the first N images, or characters", 0},

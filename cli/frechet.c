@@ -233,7 +233,7 @@ int cli_quality_measure(dpcr_context *context, const char *classifier, const dpc
                         const float *pictures, cli_quality *quality) {
     features f;
     double *fake = NULL, *real = NULL;
-    int status = open_features(&f, context, classifier, data->rows * data->cols);
+    int status = open_features(&f, context, classifier, dpcr_dataset_pixels(data));
     if (!status && (n < 2 || data->count < 2)) status = cli_fail(CLI_USAGE, "--evaluate wants two pictures or more");
     if (!status && !(fake = features_of(&f, n, pictures, NULL))) status = CLI_RESOURCES;
     if (!status && !(real = features_of(&f, data->count, NULL, data))) status = CLI_RESOURCES;

@@ -73,9 +73,9 @@ static int encode_images(dpcr_context *context, const cli_problem *problem, cons
     if (status) return status;
     dpcr_array x = {0};
     dpcr_error error = {0};
-    if (images.rows * images.cols != o->inputs)
-        status = cli_fail(CLI_INPUT, "'%s' has images of %lld pixels, the network takes %lld", data,
-                          (long long)images.rows * images.cols, (long long)o->inputs);
+    if (dpcr_dataset_pixels(&images) != o->inputs)
+        status = cli_fail(CLI_INPUT, "'%s' has images of %lld numbers, the network takes %lld", data,
+                          (long long)dpcr_dataset_pixels(&images), (long long)o->inputs);
     else if (batch > images.count)
         status = cli_fail(CLI_USAGE, "--batch %lld: '%s' has %lld test images", (long long)batch, data,
                           (long long)images.count);

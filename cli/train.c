@@ -49,7 +49,9 @@ typedef struct train {
 
 static const struct argp_option train_options[] = {
     {"data", KEY_DATA, "NAME|DIR", 0,
-     "fashion-mnist (default; Debian package dataset-fashion-mnist) or a folder of IDX files, raw or gzipped", 0},
+     "fashion-mnist (default; Debian package dataset-fashion-mnist) or a folder of IDX files, raw or gzipped, or "
+     "of CIFAR-10's binary files",
+     0},
     {"epochs", KEY_EPOCHS, "N", 0, "Passes over the training images (default 4)", 0},
     {"save", KEY_SAVE, "FILE", 0,
      "Model and checkpoint (safetensors), always whole on disk (default with --resume: the same file)", 0},
@@ -165,7 +167,7 @@ static int make_model(train *t, dpcr_architecture architecture) {
                         cli_architecture_name(dpcr_model_get_options(t->model)->architecture),
                         cli_architecture_name(architecture));
     }
-    o->inputs = t->training.rows * t->training.cols;
+    o->inputs = dpcr_dataset_pixels(&t->training);
     o->outputs = t->training.classes;
     t->model = cli_model_create(t->context, &t->network, t->common.seed, &status);
     return status;

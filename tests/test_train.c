@@ -406,7 +406,7 @@ static void bad_arguments_are_refused_in_words(void **state) {
 #undef REFUSE
     dpcr_dataset set = good;
     set.cols = SIDE + 1;
-    refuse(context, model, &set, options, DPCR_ERROR_ARGUMENT, "6 x 7 pixels, wanted 36, the model's inputs");
+    refuse(context, model, &set, options, DPCR_ERROR_ARGUMENT, "1 x 6 x 7 numbers, wanted 36, the model's inputs");
     set = good;
     set.count = 0;
     refuse(context, model, &set, options, DPCR_ERROR_ARGUMENT, "0 images");

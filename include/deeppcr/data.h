@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Files of numbers: IDX data sets (MNIST, Fashion-MNIST), npy and npz arrays, safetensors, recurrent nodes of ONNX
-// models. All readers check every size and offset before use.
+// Files of numbers: IDX data sets (MNIST, Fashion-MNIST), CIFAR-10, npy and npz arrays, safetensors, recurrent nodes of
+// ONNX models. All readers check every size and offset before use.
 #ifndef DEEPPCR_DATA_H
 #define DEEPPCR_DATA_H
 
@@ -11,18 +11,29 @@
 extern "C" {
 #endif
 
-// ---- IDX: images [count][rows][cols] of bytes, labels [count] of bytes; raw or gzipped ----
+// ---- images of bytes with labels ----
 
 typedef struct dpcr_dataset {
     int64_t count, rows, cols, classes;
-    uint8_t *images;  // [count][rows][cols], owned
-    uint8_t *labels;  // [count], each < classes, owned
+    uint8_t *images;   // [count][channels][rows][cols], owned
+    uint8_t *labels;   // [count], each < classes, owned
+    int64_t channels;  // planes of an image; 0: one
 } dpcr_dataset;
 
+// Numbers of an image: channels rows cols.
+static inline int64_t dpcr_dataset_pixels(const dpcr_dataset *dataset) {
+    return (dataset->channels > 0 ? dataset->channels : 1) * dataset->rows * dataset->cols;
+}
+
+// IDX: images [count][rows][cols] and labels [count], raw or gzipped.
 // Reads DIRECTORY/{train|t10k}-images-idx3-ubyte[.gz] and -labels-idx1-ubyte[.gz] (`split` "train" or "t10k").
 // Classes are the largest label + 1 unless `classes` > 0, which then bounds them (larger labels: DPCR_ERROR_FORMAT).
 DPCR_API dpcr_status dpcr_dataset_read_idx(dpcr_context *context, const char *directory, const char *split,
                                            int64_t classes, dpcr_dataset *dataset, dpcr_error *error);
+// CIFAR-10's binary version: DIRECTORY/data_batch_1.bin to data_batch_5.bin (`split` "train"), test_batch.bin ("test"):
+// records of 3073 bytes, any number of them a file, at least one. Three channels of 32 x 32, ten classes.
+DPCR_API dpcr_status dpcr_dataset_read_cifar10(dpcr_context *context, const char *directory, const char *split,
+                                               dpcr_dataset *dataset, dpcr_error *error);
 DPCR_API void dpcr_dataset_free(dpcr_context *context, dpcr_dataset *dataset);
 
 // ---- text: whole files of bytes, raw or gzipped ----

@@ -146,7 +146,7 @@ dpcr_status dpcr_autoencoder_train(dpcr_autoencoder *a, const dpcr_dataset *data
     dpcr_status status;
     if (last) *last = (dpcr_learn_state){0};
     if (!a || !data || !options) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "learn: model, data or options is NULL");
-    if (data->count < 1 || data->rows != a->options.rows || data->cols != a->options.cols)
+    if (data->count < 1 || data->rows != a->options.rows || data->cols != a->options.cols || data->channels > 1)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "learn: %lld pictures of %lld x %lld, wanted some of %lld x %lld",
                           (long long)data->count, (long long)data->rows, (long long)data->cols,
                           (long long)a->options.rows, (long long)a->options.cols);

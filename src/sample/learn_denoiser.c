@@ -209,7 +209,7 @@ static void free_all(denoiser_learning *l) {
 }
 
 static dpcr_status check_data(const dpcr_diffusion *d, const dpcr_dataset *data, dpcr_error *error) {
-    if (data->count < 1 || data->rows != d->options.rows || data->cols != d->options.cols)
+    if (data->count < 1 || data->rows != d->options.rows || data->cols != d->options.cols || data->channels > 1)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "learn: %lld pictures of %lld x %lld, wanted some of %lld x %lld",
                           (long long)data->count, (long long)data->rows, (long long)data->cols,
                           (long long)d->options.rows, (long long)d->options.cols);

@@ -41,7 +41,7 @@ static uint64_t hash_bytes(uint64_t hash, const uint8_t *bytes, int64_t count) {
 
 static void measure_block(void *argument, int64_t block) {
     figures_task *t = argument;
-    const int64_t pixels = t->data->rows * t->data->cols, count = t->data->count;
+    const int64_t pixels = dpcr_dataset_pixels(t->data), count = t->data->count;
     const int64_t from = count / FIGURE_BLOCKS * block + count % FIGURE_BLOCKS * block / FIGURE_BLOCKS;
     const int64_t next = block + 1;
     const int64_t to = count / FIGURE_BLOCKS * next + count % FIGURE_BLOCKS * next / FIGURE_BLOCKS;
@@ -64,15 +64,16 @@ dpcri_data_figures dpcri_data_measure(dpcr_context *context, const dpcr_dataset 
     figures_task task = {.data = data};
     dpcri_data_figures figures = {0};
     uint64_t sum = 0, square = 0;
-    const int64_t extents[] = {data->count, data->rows, data->cols};
+    const int64_t extents[] = {data->count, data->rows, data->cols, data->channels};
+    const int known = data->channels > 1 ? 4 : 3;  // a plane alone has always had three
     dpcri_parallel(context, FIGURE_BLOCKS, measure_block, &task);
-    for (int i = 0; i < 3; i++) figures.hash = hash_word(figures.hash, (uint64_t)extents[i]);
+    for (int i = 0; i < known; i++) figures.hash = hash_word(figures.hash, (uint64_t)extents[i]);
     for (int i = 0; i < FIGURE_BLOCKS; i++) {
         sum += task.blocks[i].sum;
         square += task.blocks[i].square;
         figures.hash = hash_word(figures.hash, task.blocks[i].hash);
     }
-    const double count = (double)data->count * (double)data->rows * (double)data->cols;
+    const double count = (double)data->count * (double)dpcr_dataset_pixels(data);
     const double mean = (double)sum / count, variance = (double)square / count - mean * mean;
     figures.mean = mean / 255;
     figures.deviation = variance > 0 ? sqrt(variance) / 255 : 1;
@@ -90,9 +91,11 @@ dpcr_status dpcri_data_check(const char *call, const dpcr_model *model, const dp
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "%s: the data set has %lld images of %lld x %lld, wanted at least one of each, with labels",
                           call, (long long)data->count, (long long)data->rows, (long long)data->cols);
-    if (!dpcri_mul(data->rows, data->cols, &pixels) || pixels != wanted)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: images have %lld x %lld pixels, wanted %lld, the model's %s",
-                          call, (long long)data->rows, (long long)data->cols, (long long)wanted,
+    const int64_t planes = data->channels > 0 ? data->channels : 1;
+    if (!dpcri_mul(data->rows, data->cols, &pixels) || !dpcri_mul(pixels, planes, &pixels) || pixels != wanted)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "%s: images have %lld x %lld x %lld numbers, wanted %lld, the model's %s", call,
+                          (long long)planes, (long long)data->rows, (long long)data->cols, (long long)wanted,
                           o->inputs > 0 ? "inputs" : "width (it has no encoder)");
     for (int64_t i = 0; i < data->count; i++)
         if (data->labels[i] >= o->outputs)
@@ -137,7 +140,7 @@ typedef struct gather_task {
 } gather_task;
 
 static void gather_row(const gather_task *t, int64_t row) {
-    const int64_t pixels = t->data->rows * t->data->cols;
+    const int64_t pixels = dpcr_dataset_pixels(t->data);
     const int64_t image = t->order ? t->order[t->first + row] : t->first + row;
     const uint8_t *from = t->data->images + image * pixels;
     if (t->normaliser->dtype == DPCR_F64) {
