@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .. import linear as numbers
 from ..errors import UnsupportedError
+from ._registry import compiling, operator
 
 
 def _array(tensor: Optional[Tensor]) -> Any:
@@ -88,10 +89,7 @@ class _LinearChain(torch.autograd.Function):
         return _outer(direct, before, structure, A), direct, first, None, None, None
 
 
-@torch.library.custom_op(
-    "deeppcr::linear_chain", mutates_args=(),
-    schema="(Tensor A, Tensor b, Tensor? z0, bool transposed, str scheme, str structure) -> Tensor",
-)  # fmt: skip
+@operator("deeppcr::linear_chain", "(Tensor A, Tensor b, Tensor? z0, bool transposed, str scheme, str structure) -> Tensor")
 def _operator(A: Tensor, b: Tensor, z0: Optional[Tensor], transposed: bool, scheme: str, structure: str) -> Tensor:
     return torch.from_numpy(numbers.linear_chain(_array(A), _array(b), _array(z0), transposed, scheme, structure=structure))
 
@@ -101,9 +99,9 @@ def _(A: Tensor, b: Tensor, z0: Optional[Tensor], transposed: bool, scheme: str,
     return torch.empty_like(b, memory_format=torch.contiguous_format)
 
 
-@torch.library.custom_op(
-    "deeppcr::linear_chain_vjp", mutates_args=(),
-    schema="(Tensor A, Tensor z, Tensor g, Tensor? z0, bool transposed, str scheme, str structure) -> (Tensor, Tensor, Tensor)",
+@operator(
+    "deeppcr::linear_chain_vjp",
+    "(Tensor A, Tensor z, Tensor g, Tensor? z0, bool transposed, str scheme, str structure) -> (Tensor, Tensor, Tensor)",
 )  # fmt: skip
 def _operator_vjp(A: Tensor, z: Tensor, g: Tensor, z0: Optional[Tensor], transposed: bool, scheme: str,
                   structure: str) -> Tuple[Tensor, Tensor, Tensor]:  # fmt: skip
@@ -146,6 +144,6 @@ def linear_chain(A: Tensor, b: Tensor, z0: Optional[Tensor] = None, transposed: 
     """`deeppcr.linear_chain` for tensors of one dtype on the CPU, with gradients (and their gradients) of A, b and z0."""
     _checked(A, b, z0)
     named = _structure(A, b, structure)
-    if torch.compiler.is_compiling():
+    if compiling():
         return torch.ops.deeppcr.linear_chain(A, b, z0, transposed, scheme, named)
     return _LinearChain.apply(A, b, z0, transposed, scheme, named)

@@ -16,6 +16,7 @@ from .. import _engine
 from .._library import DTYPES
 from ..errors import ArgumentError, UnsupportedError
 from ..nonlinear import METHODS
+from ._registry import REGISTERS, autocasting, compiling, operator
 
 _CODES = {torch.float32: 1, torch.float64: 2}
 _VF = torch._VF  # type: ignore[attr-defined]
@@ -131,7 +132,7 @@ def _called(x: Tensor, kind: str, hidden: int, layers: int, bidirectional: bool,
     return _Call(_engine.engine_of(token, form), method)
 
 
-@torch.library.custom_op("deeppcr::recurrent", mutates_args=(), schema=f"({_SCHEMA}) -> (Tensor, Tensor, Tensor)")
+@operator("deeppcr::recurrent", f"({_SCHEMA}) -> (Tensor, Tensor, Tensor)")
 def _operator(x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor], parameters: List[Tensor],
               *options: Any) -> Tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     return _called(x, *options).forward(x, h0, c0, lengths, parameters, False)[:3]
@@ -145,8 +146,7 @@ def _(x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[T
     return x.new_empty(T, B, D * P), x.new_empty(layers * D, B, P), x.new_empty(cell)
 
 
-@torch.library.custom_op("deeppcr::recurrent_vjp", mutates_args=(),
-                         schema=f"({_SCHEMA}, Tensor dy, Tensor dht, Tensor dct) -> Tensor[]")  # fmt: skip
+@operator("deeppcr::recurrent_vjp", f"({_SCHEMA}, Tensor dy, Tensor dht, Tensor dct) -> Tensor[]")
 def _operator_vjp(x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor], parameters: List[Tensor],
                   *rest: Any) -> List[Tensor]:  # fmt: skip
     *options, dy, dht, dct = rest
@@ -219,7 +219,7 @@ class _Module(torch.nn.RNNBase):
         weight = self._flat_weights[0]
         if x.device.type != "cpu" or weight.device.type != "cpu":
             return "the device", x.device if x.device.type != "cpu" else weight.device, "cpu"
-        if torch.is_autocast_enabled("cpu"):
+        if autocasting():
             return "autocast", "on", "off: numbers are float32 or float64"
         if weight.dtype not in _CODES:
             return "the dtype", weight.dtype, "torch.float32 or torch.float64"
@@ -318,7 +318,7 @@ class _Module(torch.nn.RNNBase):
         h0, c0 = states[0], states[1] if len(states) == 2 else None
         hidden, bidirectional, bias = self.hidden_size, self.bidirectional, self.bias
         kind, projection = self._kind(), self.proj_size
-        if torch.compiler.is_compiling() or type(x) is not Tensor and type(x) is not torch.nn.Parameter:
+        if compiling() or REGISTERS and type(x) is not Tensor and type(x) is not torch.nn.Parameter:
             y, ht, ct = torch.ops.deeppcr.recurrent(x, h0, c0, lengths, weights, kind, hidden, layers, bidirectional, bias,
                                                     projection, self._token, self.method)  # fmt: skip
         else:
@@ -389,7 +389,10 @@ def from_torch(module: torch.nn.Module, *, method: str = "auto", fallback: bool 
     made = ours(module.input_size, module.hidden_size, device="meta", **options)  # type: ignore[arg-type]
     for name, parameter in module._parameters.items():
         made._parameters[name] = parameter
-    made._init_flat_weights()
+    if hasattr(made, "_init_flat_weights"):
+        made._init_flat_weights()
+    else:  # PyTorch 1
+        made._flat_weights = [made._parameters[name] for name in made._flat_weights_names]
     return made.train(module.training)
 
 
