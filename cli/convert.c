@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT
 // convert MODEL.onnx OUT.safetensors: the RNN, GRU or LSTM nodes of an ONNX model, with PyTorch's names and gate order,
 // for 'solve rnn|rnn-relu|gru|lstm --weights'.
+// convert RECORDING OUT.npy: its MFCC features, as 'train rnn|gru|lstm' computes them.
 #include <string.h>
 
-#include "cli.h"
+#include "recordings.h"
 
 enum { KEY_NODE = 0x6000 };
 
 typedef struct conversion {
     cli_common common;
+    cli_features features;
     const char *node, *model, *output;
 } conversion;
 
@@ -90,9 +92,40 @@ static int run(dpcr_context *context, const conversion *c) {
     return status;
 }
 
+static int convert_sound(conversion *c) {
+    dpcr_array x = {0}, features = {0};
+    dpcr_error error = {0};
+    int rate = 0, status = cli_sound_read(c->model, &x, &rate);
+    if (status) return status;
+    status = cli_features_settle(&c->features, rate);
+    if (!status) status = cli_features_of(&c->features, &x, rate, &features);
+    cli_array_destroy(&x);
+    if (status) return status;
+    if (dpcr_npy_write(c->output, &features, &error) != DPCR_OK) status = cli_fail_error(&error, CLI_WRITING);
+    cli_result r = cli_result_create();
+    cli_set_int(&r, "frames", features.shape[0]);
+    cli_set_int(&r, "features", features.shape[1]);
+    cli_set_int(&r, "rate_hertz", rate);
+    cli_set_int(&r, "frame", c->features.frame);
+    cli_set_int(&r, "hop", c->features.hop);
+    cli_set_int(&r, "coefficients", c->features.coefficients);
+    cli_set_text(&r, "output", c->output);
+    if (!status && strcmp(c->output, "-") != 0)
+        cli_say(&c->common, "%lld frames of %lld features in %s\n", (long long)features.shape[0],
+                (long long)features.shape[1], c->output);
+    if (!status) status = cli_finish(&c->common, &r, CLI_DONE);
+    cli_result_destroy(&r);
+    cli_array_destroy(&features);
+    return status;
+}
+
 static int refuse(const conversion *c) {
     const bool to_stdout = c->output && !strcmp(c->output, "-");
-    if (!c->model || !c->output) return cli_fail(CLI_USAGE, "wanted MODEL.onnx and OUT.safetensors");
+    if (!c->model || !c->output)
+        return cli_fail(CLI_USAGE, "wanted MODEL.onnx and OUT.safetensors, or RECORDING and OUT.npy");
+    if (c->features.given && !cli_sound_name(c->model))
+        return cli_fail(CLI_USAGE, "--frame, --hop, --coefficients and --seconds are for recordings");
+    if (c->node && cli_sound_name(c->model)) return cli_fail(CLI_USAGE, "--node is for ONNX models");
     if (to_stdout + c->common.json + (c->common.csv && !strcmp(c->common.csv, "-")) > 1)
         return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or '-')");
     if (!to_stdout && !cli_writable("the output", c->output)) return CLI_RESOURCES;
@@ -100,16 +133,20 @@ static int refuse(const conversion *c) {
 }
 
 int cli_verb_convert(int argc, char **argv) {
-    conversion c = {.common = CLI_COMMON_DEFAULTS};
+    conversion c = {.common = CLI_COMMON_DEFAULTS};  // of recordings, all seconds
     const cli_syntax syntax = {
-        .arguments = "MODEL.onnx OUT.safetensors",
+        .arguments = "MODEL.onnx OUT.safetensors\nRECORDING OUT.npy",
         .doc =
             "Reads the RNN, GRU and LSTM nodes of an ONNX model and writes their weights with PyTorch's names and "
             "order "
-            "of gates, for 'deeppcr solve rnn|rnn-relu|gru|lstm'.\vSolve takes x [T][B][I] and h0, c0 "
+            "of gates, for 'deeppcr solve rnn|rnn-relu|gru|lstm'; or a recording, and writes its mel-frequency "
+            "cepstral "
+            "coefficients [frames][features].\vSolve takes x [T][B][I] and h0, c0 "
             "[layers directions][B][H]: of a model with layout 1, exchange the first two axes. 'layout' is kept in the "
             "file's metadata. '-' is standard input or output.",
-        .groups = {{&convert_argp, &c, "Model:"}, {&cli_common_argp, &c.common, "Output and resources:"}},
+        .groups = {{&convert_argp, &c, "Model:"},
+                   {&cli_features_argp, &c.features, "Recording:"},
+                   {&cli_common_argp, &c.common, "Output and resources:"}},
         .most = 2};
     const char *positional[CLI_MAX_POSITIONAL] = {0};
     int status;
@@ -119,7 +156,7 @@ int cli_verb_convert(int argc, char **argv) {
     if ((status = refuse(&c))) return status;
     dpcr_context *context = cli_context_create(&c.common, &status);
     if (!context) return status;
-    status = run(context, &c);
+    status = cli_sound_name(c.model) ? convert_sound(&c) : run(context, &c);
     dpcr_context_destroy(context);
     return status;
 }

@@ -18,11 +18,11 @@ static const struct argp_option eval_options[] = {
     {"load", KEY_LOAD, "FILE", 0, "The network (safetensors); the same as MODEL", 0},
     {"data", KEY_DATA, "NAME|DIR|FILE", 0,
      "Images: fashion-mnist (default) or a folder of IDX or CIFAR-10 files; of a model of text: text (default) or a "
-     "file",
+     "file; of recordings: speakers (default) or their folder",
      0},
-    {"split", KEY_SPLIT, "test|train", 0, "Which images, or part of the text (default test)", 0},
-    {"batch", KEY_BATCH, "B", 0, "Images at once (default 128)", 0},
-    {"limit", KEY_LIMIT, "N", 0, "Only the first N images, or characters", 0},
+    {"split", KEY_SPLIT, "test|train", 0, "Which images, sequences or part of the text (default test)", 0},
+    {"batch", KEY_BATCH, "B", 0, "Images or sequences at once (default 128)", 0},
+    {"limit", KEY_LIMIT, "N", 0, "Only the first N images, sequences or characters", 0},
     {0},
 };
 
@@ -109,13 +109,14 @@ static bool is_sequence(dpcr_context *context, const char *path) {
 }
 
 static int run_sequence(dpcr_context *context, const eval *e) {
-    const cli_eval_text text = {.common = &e->common,
-                                .solver = &e->solver,
-                                .load = e->load,
-                                .data = e->data ? e->data : CLI_TEXT,
-                                .split = !strcmp(e->split, "train") ? "train" : "test",
-                                .limit = e->limit};
-    return cli_eval_text_run(context, &text);
+    const cli_eval_sequence sequence = {.common = &e->common,
+                                        .solver = &e->solver,
+                                        .load = e->load,
+                                        .data = e->data,
+                                        .split = !strcmp(e->split, "train") ? "train" : "test",
+                                        .limit = e->limit,
+                                        .batch = e->batch};
+    return cli_eval_sequence_run(context, &sequence);
 }
 
 static int run(const eval *e) {

@@ -5,8 +5,9 @@
 
 #include "sequences.h"
 
-static int read_text(dpcr_context *context, const cli_eval_text *e, cli_text *text, uint8_t **bytes, int64_t *count) {
-    const int status = cli_text_read(context, e->data, text);
+static int read_text(dpcr_context *context, const cli_eval_sequence *e, cli_text *text, uint8_t **bytes,
+                     int64_t *count) {
+    const int status = cli_text_read(context, e->data ? e->data : CLI_TEXT, text);
     if (status) return status;
     const bool train = !strcmp(e->split, "train");
     *bytes = train ? text->train : text->test;
@@ -63,14 +64,11 @@ static void say(const cli_common *common, const dpcr_sequence_likelihood_report 
     cli_say(common, "%s\n", own->sentence);
 }
 
-int cli_eval_text_run(dpcr_context *context, const cli_eval_text *e) {
-    dpcr_error error = {0};
-    dpcr_sequence *model = NULL;
+int cli_eval_text_run(dpcr_context *context, const cli_eval_sequence *e, dpcr_sequence *model) {
     cli_text text = {0};
     cli_alphabet alphabet;
     uint8_t *bytes = NULL;
     int64_t count = 0;
-    if (dpcr_sequence_load(context, e->load, &model, &error) != DPCR_OK) return cli_fail_error(&error, CLI_READING);
     int status = CLI_DONE;
     const dpcr_sequence_options *o = dpcr_sequence_get_options(model);
     if (o->readout != DPCR_READOUT_EACH ||
@@ -99,6 +97,5 @@ int cli_eval_text_run(dpcr_context *context, const cli_eval_text *e) {
         }
     }
     cli_text_free(&text);
-    dpcr_sequence_destroy(model);
     return status;
 }

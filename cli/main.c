@@ -11,7 +11,7 @@ static const cli_verb verbs[] = {
     {"solve", "solve a linear chain from npy or npz files", cli_verb_solve},
     {"check", "compare a parallel solve with the loop, forward and backward", cli_verb_check},
     {"gradcheck", "compare gradients with finite differences", cli_verb_gradcheck},
-    {"convert", "recurrent nodes of an ONNX model as weights for solve", cli_verb_convert},
+    {"convert", "recurrent nodes of an ONNX model as weights for solve; features of a recording", cli_verb_convert},
     {"train", "train a network on images", cli_verb_train},
     {"eval", "accuracy and loss of a trained network", cli_verb_eval},
     {"generate", "pictures by a diffusion model, its steps at once", cli_verb_generate},

@@ -19,6 +19,25 @@ void cli_bits_read(void *user, int64_t index, float *x, int64_t *length, uint8_t
     *label = (uint8_t)k;
 }
 
+int cli_bits_note(const cli_bits *test, dpcr_sequence *model) {
+    char text[96];
+    dpcr_error error = {0};
+    snprintf(text, sizeof text, "%llu,%lld,%lld", (unsigned long long)test->seed, (long long)test->first,
+             (long long)test->length);
+    if (dpcr_sequence_set_metadata(model, CLI_BITSTREAM, text, &error) == DPCR_OK) return CLI_DONE;
+    return cli_fail_error(&error, CLI_COMPUTING);
+}
+
+bool cli_bits_noted(const dpcr_sequence *model, cli_bits *test) {
+    const char *text = dpcr_sequence_metadata(model, CLI_BITSTREAM);
+    unsigned long long seed = 0;
+    long long first = 0, length = 0;
+    int used = 0;
+    if (!text || sscanf(text, "%llu,%lld,%lld%n", &seed, &first, &length, &used) != 3 || text[used]) return false;
+    *test = (cli_bits){.seed = seed, .first = first, .length = length};
+    return first >= 1 && first < INT64_MAX / 4 && length >= 1 && length <= 1 << 28;
+}
+
 // ---- paragraphs that were seen ----
 
 typedef struct seen {

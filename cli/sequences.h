@@ -19,6 +19,9 @@ typedef struct cli_bits {
 } cli_bits;
 
 void cli_bits_read(void *user, int64_t index, float *x, int64_t *length, uint8_t *label);
+// A model keeps which streams it is to be tested on ("bitstream" metadata); back from it: false where it has none.
+int cli_bits_note(const cli_bits *test, dpcr_sequence *model);
+bool cli_bits_noted(const dpcr_sequence *model, cli_bits *test);
 
 // ---- texts ----
 
@@ -48,12 +51,13 @@ bool cli_alphabet_parse(const char *hex, cli_alphabet *alphabet);
 int64_t cli_alphabet_encode(const cli_alphabet *alphabet, uint8_t *text, int64_t count);
 
 // eval of a sequence model; `load` was found to be one.
-typedef struct cli_eval_text {
+typedef struct cli_eval_sequence {
     const cli_common *common;
     const cli_solver *solver;
-    const char *load, *data, *split;  // split: "test" or "train"
-    int64_t limit;
-} cli_eval_text;
-int cli_eval_text_run(dpcr_context *context, const cli_eval_text *e);
+    const char *load, *data, *split;  // data NULL: what the model is for; split: "test" or "train"
+    int64_t limit, batch;
+} cli_eval_sequence;
+int cli_eval_sequence_run(dpcr_context *context, const cli_eval_sequence *e);
+int cli_eval_text_run(dpcr_context *context, const cli_eval_sequence *e, dpcr_sequence *model);
 
 #endif

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
-// train rnn|rnn-relu|gru|lstm: recurrent networks on sequences: bit streams and texts.
+// train rnn|rnn-relu|gru|lstm: recurrent networks on sequences: bit streams, recordings and texts.
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "recordings.h"
 #include "sequences.h"
 #include "train_log.h"
 
@@ -31,6 +32,8 @@ enum {
     KEY_DTYPE
 };
 
+typedef enum source { BITS, TEXT, RECORDINGS } source;
+
 typedef struct training {
     cli_common common;
     cli_solver solver;
@@ -38,6 +41,8 @@ typedef struct training {
     dpcr_sequence_options model_options;
     dpcr_sequence_train_options options;
     const char *data, *log_path;
+    source source;
+    cli_features features;
     int64_t limit, log_every, test_every, embedding;
     bool readout_given;
     // The run.
@@ -45,6 +50,9 @@ typedef struct training {
     dpcr_sequence *model;
     cli_bits bits[2];  // to train on, to test
     cli_text text;
+    cli_recordings recordings;
+    cli_reader readers[2];
+    cli_baseline baseline;
     dpcr_sequence_data train, test;
     const char *unit;  // what is counted
     int64_t others;    // bytes of the test's text without a symbol
@@ -61,9 +69,9 @@ typedef struct training {
 
 static const struct argp_option training_options[] = {
     {"data", KEY_DATA, "NAME|FILE", 0,
-     "bitstream (made here: ten classes of bit streams), text (Debian's changelogs on this machine), or a file of "
-     "text, "
-     "raw or gzipped, whose last tenth is for testing",
+     "bitstream (made here: ten classes of bit streams), speakers (Debian's five languages of "
+     "asterisk-core-sounds-*-wav) or a folder with a folder of recordings for each class, text (Debian's changelogs on "
+     "this machine) or a file of text, raw or gzipped, whose last tenth is for testing",
      0},
     {"epochs", KEY_EPOCHS, "N", 0, "Passes over the training sequences or text (default 4)", 0},
     {"batch", KEY_BATCH, "B", 0, "Sequences, or streams of a text, at once (default 16; text 32)", 0},
@@ -80,7 +88,8 @@ static const struct argp_option training_options[] = {
     {"log-every", KEY_LOG_EVERY, "N", 0, "Log every Nth step (default 1)", 0},
     {"test-every", KEY_TEST, "N", 0, "Test after every Nth epoch (default 1; 0: only at the end)", 0},
     {"limit", KEY_LIMIT, "N", 0,
-     "Sequences an epoch (bitstream: default 32000), or characters of the text, to train on; to test, a tenth of them",
+     "Sequences an epoch (bitstream: default 32000), or characters of the text, to train on; to test, a tenth of them "
+     "(recordings: all)",
      0},
     {0},
 };
@@ -89,8 +98,8 @@ static const struct argp_option network_options[] = {
     {"hidden", KEY_HIDDEN, "H", 0, "Hidden numbers of a layer and direction (default 20; text 128)", 0},
     {"layers", KEY_LAYERS, "N", 0, "Layers (default 1)", 0},
     {"embedding", KEY_EMBEDDING, "N", 0, "text: numbers that stand for a character (default 32)", 0},
-    {"readout", KEY_READOUT, "last|mean", 0, "bitstream: what is classified (default last)", 0},
-    {"bidirectional", KEY_BIDIRECTIONAL, NULL, 0, "bitstream: two directions", 0},
+    {"readout", KEY_READOUT, "last|mean", 0, "bitstream, recordings: what is classified (default last)", 0},
+    {"bidirectional", KEY_BIDIRECTIONAL, NULL, 0, "bitstream, recordings: two directions", 0},
     {"dtype", KEY_DTYPE, "TYPE", 0, "float32 (default) or float64", 0},
     {0},
 };
@@ -146,7 +155,7 @@ static error_t parse_network(int key, char *arg, struct argp_state *state) {
 static const struct argp training_argp = {training_options, parse_training, NULL, NULL, NULL, NULL, NULL};
 static const struct argp network_argp = {network_options, parse_network, NULL, NULL, NULL, NULL, NULL};
 
-static bool is_text(const training *t) { return strcmp(t->data, CLI_BITSTREAM) != 0; }
+static bool is_text(const training *t) { return t->source == TEXT; }
 
 // ---- during the run ----
 
@@ -226,6 +235,28 @@ static void make_bits(training *t) {
     t->test.user = &t->bits[1];
 }
 
+static int make_recordings(training *t) {
+    int status = cli_recordings_read(t->data, &t->features, &t->recordings);
+    if (status) return status;
+    const cli_recordings *r = &t->recordings;
+    cli_recordings_scale(&t->recordings);
+    for (int p = 0; p < 2; p++) t->readers[p] = (cli_reader){r, p};
+    t->train = cli_recordings_data(&t->readers[0]);
+    t->test = cli_recordings_data(&t->readers[1]);
+    if (t->limit && t->limit < t->train.count) t->train.count = t->recordings.part[0].count = t->limit;
+    cli_say(
+        &t->common,
+        "%d classes; %lld recordings to train on, %lld of other names to test; %lld silent ones and %lld that stand "
+        "under several classes left out; %lld numbers a step, at most %lld steps\n",
+        r->classes, (long long)t->train.count, (long long)t->test.count, (long long)r->silent, (long long)r->repeated,
+        (long long)r->width, (long long)r->longest);
+    status = cli_baseline_of(t->context, r, &t->baseline);
+    if (!status)
+        cli_say(&t->common, "logistic regression on mean features: train accuracy %.2f %%, test accuracy %.2f %%\n",
+                100 * t->baseline.train_accuracy, 100 * t->baseline.test_accuracy);
+    return status;
+}
+
 static int make_text(training *t, cli_alphabet *alphabet) {
     int status = cli_text_read(t->context, t->data, &t->text);
     if (status) return status;
@@ -245,10 +276,11 @@ static int make_model(training *t, const cli_alphabet *alphabet) {
     dpcr_sequence_options *o = &t->model_options;
     char symbols[513];
     o->symbols = is_text(t) ? alphabet->count : 0;
-    o->outputs = is_text(t) ? alphabet->count : CLI_BIT_CLASSES;
-    o->network.inputs = is_text(t) ? t->embedding : 1;
+    o->outputs = is_text(t) ? alphabet->count : t->source == BITS ? CLI_BIT_CLASSES : t->recordings.classes;
+    o->network.inputs = is_text(t) ? t->embedding : t->train.features;
     if (dpcr_sequence_create(t->context, o, &t->model, &error) != DPCR_OK) return cli_fail_error(&error, CLI_COMPUTING);
-    if (!is_text(t)) return CLI_DONE;
+    if (t->source == RECORDINGS) return cli_recordings_note(&t->recordings, t->model);
+    if (t->source == BITS) return cli_bits_note(&t->bits[1], t->model);
     cli_alphabet_text(alphabet, symbols);
     if (dpcr_sequence_set_metadata(t->model, "text.symbols", symbols, &error) != DPCR_OK)
         return cli_fail_error(&error, CLI_COMPUTING);
@@ -267,7 +299,7 @@ static void settle_optimiser(training *t) {
 static void settle_defaults(training *t) {
     dpcr_train_options *o = &t->options.train;
     const bool text = is_text(t);
-    t->unit = text ? "characters" : "sequences";
+    t->unit = text ? "characters" : t->source == BITS ? "sequences" : "recordings";
     if (!o->batch) o->batch = text ? 32 : 16;
     if (!t->options.length) t->options.length = text ? 128 : 1000;
     if (!t->model_options.network.hidden) t->model_options.network.hidden = text ? 128 : 20;
@@ -280,6 +312,20 @@ static void settle_defaults(training *t) {
 }
 
 // ---- after it ----
+
+static void set_recordings(cli_result *r, const training *t) {
+    const cli_recordings *a = &t->recordings;
+    cli_set_int(r, "rate_hertz", a->rate);
+    cli_set_int(r, "channels", a->channels);
+    cli_set_int(r, "frame", a->options.frame);
+    cli_set_int(r, "hop", a->options.hop);
+    cli_set_int(r, "coefficients", a->options.coefficients);
+    cli_set_int(r, "silent", a->silent);
+    cli_set_int(r, "repeated", a->repeated);
+    cli_set_real(r, "baseline_train_accuracy", t->baseline.train_accuracy);
+    cli_set_real(r, "baseline_test_accuracy", t->baseline.test_accuracy);
+    cli_set_real(r, "baseline_loss", t->baseline.loss);
+}
 
 static void set_options(cli_result *r, const training *t) {
     const dpcr_sequence_options *m = dpcr_sequence_get_options(t->model);
@@ -295,11 +341,12 @@ static void set_options(cli_result *r, const training *t) {
     cli_set_int(r, "parameters", dpcr_sequence_parameter_count(t->model));
     cli_set_int(r, "epochs", o->epochs);
     cli_set_int(r, "batch", o->batch);
-    cli_set_int(r, "length", t->options.length);
+    cli_set_int(r, "length", t->source == RECORDINGS ? t->recordings.longest : t->options.length);
     cli_set_int(r, t->unit, t->train.count);
     char key[32];
     snprintf(key, sizeof key, "test_%s", t->unit);
     cli_set_int(r, key, t->test.count);
+    if (t->source == RECORDINGS) set_recordings(r, t);
     if (is_text(t)) cli_set_int(r, "test_characters_without_symbol", t->others);
     cli_set_text(r, "optimiser", cli_optimiser_name(o->optimiser.kind));
     cli_set_real(r, "rate", o->optimiser.rate);
@@ -381,6 +428,8 @@ static int run(training *t) {
     t->epochs = json_array();
     if (is_text(t))
         status = make_text(t, &alphabet);
+    else if (t->source == RECORDINGS)
+        status = make_recordings(t);
     else
         make_bits(t);
     if (!status) status = make_model(t, &alphabet);
@@ -393,6 +442,7 @@ static int run(training *t) {
     json_decref(t->epochs);
     dpcr_sequence_destroy(t->model);
     cli_text_free(&t->text);
+    cli_recordings_free(&t->recordings);
     dpcr_context_destroy(t->context);
     return status;
 }
@@ -410,29 +460,39 @@ int cli_train_sequence(int argc, char **argv) {
                   .options = {.size = sizeof t.options, .train = {.epochs = 4}, .clip = 1},
                   .log_every = 1,
                   .test_every = 1,
+                  .features = CLI_FEATURES_DEFAULTS,
                   .embedding = 32};
-    const cli_syntax syntax = {.arguments = "",
-                               .doc =
-                                   "Trains a recurrent network: a classifier of bit streams, or a model of text that "
-                                   "predicts the next character. Cross-entropy, in nats.\vInterrupt (Ctrl-C) or "
-                                   "terminate: it stops after a checkpoint with exit status 130 or 143. A killed run "
-                                   "resumes from its last checkpoint with the same options.",
-                               .groups = {{&training_argp, &t, "Training:"},
-                                          {&cli_optimiser_argp, &t.optimiser, "Optimiser:"},
-                                          {&network_argp, &t, "Network:"},
-                                          {&cli_solver_argp, &t.solver, "Solver:"},
-                                          {&cli_common_argp, &t.common, "Output and resources:"}},
-                               .most = 0};
+    const cli_syntax syntax = {
+        .arguments = "",
+        .doc =
+            "Trains a recurrent network: a classifier of bit streams or recordings, or a model of text that "
+            "predicts the next character. Cross-entropy, in nats.\vInterrupt (Ctrl-C) or "
+            "terminate: it stops after a checkpoint with exit status 130 or 143. A killed run "
+            "resumes from its last checkpoint with the same options.",
+        .groups = {{&training_argp, &t, "Training:"},
+                   {&cli_optimiser_argp, &t.optimiser, "Optimiser:"},
+                   {&network_argp, &t, "Network:"},
+                   {&cli_features_argp, &t.features, "Recordings:"},
+                   {&cli_solver_argp, &t.solver, "Solver:"},
+                   {&cli_common_argp, &t.common, "Output and resources:"}},
+        .most = 0};
     const char *positional[CLI_MAX_POSITIONAL];
     int status;
     dpcr_error error = {0};
     if (dpcr_recurrent_kind_find(argv[0], &t.model_options.network.kind, &error) != DPCR_OK)
         return cli_fail(CLI_USAGE, "%s", error.text);
     if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
-    if (!t.data) return cli_fail(CLI_USAGE, "which sequences? --data wants bitstream, text or a file of text");
+    if (!t.data)
+        return cli_fail(
+            CLI_USAGE,
+            "which sequences? --data wants bitstream, speakers, a folder of recordings, text or a file of text");
+    t.source = !strcmp(t.data, CLI_BITSTREAM) ? BITS : cli_recordings_named(t.data) ? RECORDINGS : TEXT;
+    if (t.features.given && t.source != RECORDINGS)
+        return cli_fail(CLI_USAGE, "--frame, --hop, --coefficients and --seconds are for recordings");
     if (is_text(&t) && (t.readout_given || t.model_options.network.bidirectional))
-        return cli_fail(CLI_USAGE,
-                        "--readout and --bidirectional are for bit streams: a text is predicted step by step");
+        return cli_fail(
+            CLI_USAGE,
+            "--readout and --bidirectional are for bit streams and recordings: a text is predicted step by step");
     settle_defaults(&t);
     return run(&t);
 }

@@ -297,6 +297,7 @@ static void files(void **state) {
         assert_int_equal(dpcr_sequence_set_metadata(model, "text.symbols", "0a", NULL), DPCR_OK);
         assert_int_equal(dpcr_sequence_set_metadata(model, "text.symbols", "0a20", NULL), DPCR_OK);
         assert_int_equal(dpcr_sequence_set_metadata(model, "deeppcr.x", "1", NULL), DPCR_ERROR_ARGUMENT);
+        assert_int_equal(dpcr_sequence_set_metadata(model, "onnx.direction", "reverse", NULL), DPCR_ERROR_ARGUMENT);
         assert_int_equal(dpcr_sequence_save(model, f.file, NULL), DPCR_OK);
         assert_int_equal(dpcr_sequence_load(context, f.file, &read, &error), DPCR_OK);
         assert_same_parameters(read, model);

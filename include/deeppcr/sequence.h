@@ -43,7 +43,7 @@ DPCR_API dpcr_recurrent *dpcr_sequence_network(dpcr_sequence *model);
 DPCR_API int64_t dpcr_sequence_parameter_count(const dpcr_sequence *model);
 
 // The user's strings, saved with the model: what the symbols or classes are, say. Copied; a key that begins with
-// "deeppcr." is refused.
+// "deeppcr." or "onnx." is refused.
 DPCR_API dpcr_status dpcr_sequence_set_metadata(dpcr_sequence *model, const char *key, const char *value,
                                                 dpcr_error *error);
 // NULL when there is none. Valid until it is set again.

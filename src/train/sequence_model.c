@@ -157,10 +157,13 @@ int64_t dpcr_sequence_parameter_count(const dpcr_sequence *m) {
 
 // ---- metadata ----
 
+// "onnx.": what a network is read by (dpcr_recurrent_load).
+static bool is_ours(const char *key) { return strncmp(key, "deeppcr.", 8) == 0 || strncmp(key, "onnx.", 5) == 0; }
+
 dpcr_status dpcr_sequence_set_metadata(dpcr_sequence *m, const char *key, const char *value, dpcr_error *error) {
     if (!m || !key || !value)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sequence_set_metadata: model, key or value is NULL");
-    if (strncmp(key, "deeppcr.", 8) == 0)
+    if (is_ours(key))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sequence_set_metadata: the key '%.40s' is the library's", key);
     dpcri_sequence_string *made = dpcri_alloc_zero(m->context, sizeof *made), **at = &m->strings;
     if (made) made->key = dpcri_strdup(m->context, key);
@@ -309,7 +312,7 @@ static dpcr_status check_finite(dpcr_sequence *m, const char *path, dpcr_error *
 
 static dpcr_status read_strings(dpcr_sequence *m, const dpcr_tensors *file, dpcr_error *error) {
     for (int64_t i = 0; i < file->metadata_count; i++) {
-        if (strncmp(file->metadata_keys[i], "deeppcr.", 8) == 0) continue;
+        if (is_ours(file->metadata_keys[i])) continue;
         const dpcr_status status =
             dpcr_sequence_set_metadata(m, file->metadata_keys[i], file->metadata_values[i], error);
         if (status != DPCR_OK) return status;

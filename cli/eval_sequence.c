@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MIT
+// eval of sequence models: texts go to eval_text.c; classifiers of bit streams and of recordings are told loss and
+// accuracy, by the loop and by the method asked for.
+#include <math.h>
+#include <string.h>
+
+#include "recordings.h"
+#include "sequences.h"
+
+typedef struct subject {
+    dpcr_context *context;
+    const cli_eval_sequence *e;
+    dpcr_sequence *model;
+    dpcr_sequence_data data;
+    cli_bits bits;
+    cli_recordings recordings;
+    cli_reader reader;
+} subject;
+
+typedef struct score {
+    double loss, accuracy, seconds;
+} score;
+
+static int take(subject *s, const dpcr_solve_options *solve, score *to) {
+    dpcr_error error = {0};
+    const double start = cli_now();
+    const dpcr_status status =
+        dpcr_sequence_evaluate(s->context, s->model, &s->data, s->e->batch, solve, &to->loss, &to->accuracy, &error);
+    to->seconds = cli_now() - start;
+    if (status == DPCR_OK) return CLI_DONE;
+    if (status == DPCR_ERROR_CANCELLED) return 128 + cli_signal();
+    if (status == DPCR_ERROR_UNSUPPORTED && solve->no_fallback) return cli_fail(CLI_UNCONVERGED, "%s", error.text);
+    return status == DPCR_ERROR_ARGUMENT ? cli_fail(CLI_INPUT, "%s", error.text)
+                                         : cli_fail_error(&error, CLI_COMPUTING);
+}
+
+static int tell(const subject *s, const score *own, const score *loop) {
+    const dpcr_sequence_options *o = dpcr_sequence_get_options(s->model);
+    const char *unit = s->recordings.total ? "recordings" : "sequences";
+    const bool train = !strcmp(s->e->split, "train");
+    cli_result r = cli_result_create();
+    cli_set_real(&r, train ? "train_loss" : "test_loss", own->loss);
+    cli_set_real(&r, train ? "train_accuracy" : "test_accuracy", own->accuracy);
+    cli_set_real(&r, "loop_loss", loop->loss);
+    cli_set_real(&r, "loop_accuracy", loop->accuracy);
+    cli_set_real(&r, "difference", fabs(own->loss - loop->loss));
+    cli_set_real(&r, "seconds", own->seconds);
+    cli_set_real(&r, "loop_seconds", loop->seconds);
+    cli_set_int(&r, unit, s->data.count);
+    cli_set_int(&r, "length", s->data.longest);
+    cli_set_text(&r, "method", dpcr_method_name(s->e->solver->options.method));
+    cli_set_text(&r, "network", dpcr_recurrent_kind_name(o->network.kind));
+    cli_set_int(&r, "hidden", o->network.hidden);
+    cli_set_int(&r, "threads", dpcr_context_threads(s->context));
+    cli_say(s->e->common,
+            "%s accuracy %.2f %%, loss %.6f over %lld %s\nloop %.3f s, %s %.3f s, planning included; "
+            "losses differ by %.1e\n",
+            s->e->split, 100 * own->accuracy, own->loss, (long long)s->data.count, unit, loop->seconds,
+            dpcr_method_name(s->e->solver->options.method), own->seconds, fabs(own->loss - loop->loss));
+    const int status = cli_finish(s->e->common, &r, CLI_DONE);
+    cli_result_destroy(&r);
+    return status;
+}
+
+static int compare(subject *s) {
+    const dpcr_solve_options loop = {.size = sizeof loop, .method = DPCR_METHOD_SEQUENTIAL};
+    score first, own;
+    if (s->e->limit && s->e->limit < s->data.count) s->data.count = s->e->limit;
+    if (s->e->solver->options.method == DPCR_METHOD_AUTO) cli_machine_load(s->context, false);
+    int status = take(s, &loop, &first);
+    if (!status) status = take(s, &s->e->solver->options, &own);
+    return status ? status : tell(s, &own, &first);
+}
+
+// The streams that it was trained on come first; a tenth as many after them are for testing.
+static int evaluate_bits(subject *s) {
+    const bool train = !strcmp(s->e->split, "train");
+    const int64_t trained = s->bits.first;
+    if (s->e->data && strcmp(s->e->data, CLI_BITSTREAM) != 0)
+        return cli_fail(CLI_USAGE, "'%s' tells bit streams apart: wanted --data bitstream", s->e->load);
+    if (train) s->bits.first = 0;
+    s->data = (dpcr_sequence_data){.size = sizeof s->data,
+                                   .count = train ? trained : trained / 10 + 1,
+                                   .longest = s->bits.length,
+                                   .same_length = 1,
+                                   .features = 1,
+                                   .read = cli_bits_read,
+                                   .user = &s->bits};
+    return compare(s);
+}
+
+static int evaluate_recordings(subject *s, const cli_features *options) {
+    const char *data = s->e->data ? s->e->data : CLI_SPEAKERS;
+    if (!cli_recordings_named(data)) return cli_fail(CLI_INPUT, "'%s' is no folder of recordings", data);
+    int status = cli_recordings_read(data, options, &s->recordings);
+    if (status) return status;
+    status = cli_recordings_scale_as(&s->recordings, s->model, s->e->load);
+    s->reader = (cli_reader){&s->recordings, !strcmp(s->e->split, "train") ? 0 : 1};
+    s->data = cli_recordings_data(&s->reader);
+    if (!status) status = compare(s);
+    cli_recordings_free(&s->recordings);
+    return status;
+}
+
+int cli_eval_sequence_run(dpcr_context *context, const cli_eval_sequence *e) {
+    subject s = {.context = context, .e = e};
+    cli_features features;
+    dpcr_error error = {0};
+    int status;
+    if (dpcr_sequence_load(context, e->load, &s.model, &error) != DPCR_OK) return cli_fail_error(&error, CLI_READING);
+    const dpcr_readout readout = dpcr_sequence_get_options(s.model)->readout;
+    if (readout == DPCR_READOUT_EACH)
+        status = cli_eval_text_run(context, e, s.model);
+    else if (cli_bits_noted(s.model, &s.bits))
+        status = evaluate_bits(&s);
+    else if (cli_recordings_noted(s.model, &features))
+        status = evaluate_recordings(&s, &features);
+    else
+        status = cli_fail(CLI_INPUT,
+                          "'%s' does not say what it was trained on: wanted metadata 'bitstream' or "
+                          "'audio.features'",
+                          e->load);
+    dpcr_sequence_destroy(s.model);
+    return status;
+}

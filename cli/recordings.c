@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: MIT
+// Folders of recordings: which there are, what is for testing, features of all of them in memory.
+#include "recordings.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { MOST_CLASSES = 256, MOST_DEPTH = 8, HELD = 5 };
+
+typedef struct entry {
+    char *path;         // of the file
+    const char *name;   // within the class's folder, without ending
+    size_t name_bytes;  // pieces of one recording have one name
+    int label;
+    uint64_t samples;  // hash
+    int64_t first, length;
+    bool out;
+} entry;
+
+typedef struct listing {
+    entry *entries;
+    int64_t count, room;
+} listing;
+
+static uint64_t hash_of(uint64_t hash, const void *bytes, size_t count) {
+    for (size_t i = 0; i < count; i++) hash = (hash ^ ((const uint8_t *)bytes)[i]) * UINT64_C(1099511628211);
+    return hash;
+}
+
+static bool is_folder(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+bool cli_recordings_named(const char *data) { return !strcmp(data, CLI_SPEAKERS) || is_folder(data); }
+
+// ---- what there is ----
+
+static bool add(listing *l, char *path, size_t folder, int label) {
+    if (l->count == l->room) {
+        const int64_t room = l->room ? 2 * l->room : 256;
+        entry *made = realloc(l->entries, (size_t)room * sizeof *made);
+        if (!made) return false;
+        l->entries = made;
+        l->room = room;
+    }
+    const char *name = path + folder + 1, *end = strrchr(name, '.');
+    size_t bytes = end ? (size_t)(end - name) : strlen(name), digits = bytes;
+    while (digits > 0 && name[digits - 1] >= '0' && name[digits - 1] <= '9') digits--;
+    if (digits < bytes && digits > 2 && name[digits - 1] == '_' && name[digits - 2] == '_') bytes = digits - 2;
+    l->entries[l->count++] = (entry){.path = path, .name = name, .name_bytes = bytes, .label = label};
+    return true;
+}
+
+// All sounds below `path`, whose first `folder` bytes are the class's.
+static int list(listing *l, const char *path, size_t folder, int label, int depth) {
+    DIR *d = opendir(path);
+    int status = CLI_DONE;
+    if (!d) return cli_fail(CLI_INPUT, "cannot read the folder '%s'", path);
+    for (struct dirent *e; !status && (e = readdir(d));) {
+        char *at = NULL;
+        if (e->d_name[0] == '.') continue;
+        if (asprintf(&at, "%s/%s", path, e->d_name) < 0) {
+            status = cli_fail_memory("names of recordings");
+            break;
+        }
+        if (is_folder(at)) {
+            if (depth < MOST_DEPTH) status = list(l, at, folder, label, depth + 1);
+        } else if (cli_sound_name(at)) {
+            if (!add(l, at, folder, label))
+                status = cli_fail_memory("names of recordings");
+            else
+                at = NULL;
+        }
+        free(at);
+    }
+    closedir(d);
+    return status;
+}
+
+static int by_text(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+static bool is_speaker(const char *name) {
+    static const char *const languages[] = {"en_", "es_", "fr_", "it_", "ru_"};
+    for (int i = 0; i < 5; i++)
+        if (!strncmp(name, languages[i], 3)) return true;
+    return false;
+}
+
+// The classes: sub-folders, sorted.
+static int list_classes(cli_recordings *r, const char *folder, bool speakers) {
+    DIR *d = opendir(folder);
+    int status = CLI_DONE;
+    if (!d) return cli_fail(CLI_INPUT, "cannot read the folder '%s'", folder);
+    r->names = calloc(MOST_CLASSES, sizeof *r->names);
+    if (!r->names) status = cli_fail_memory("names of classes");
+    for (struct dirent *e; !status && (e = readdir(d));) {
+        char path[4096];
+        const int used = snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        if (e->d_name[0] == '.' || used >= (int)sizeof path || !is_folder(path)) continue;
+        if (speakers && !is_speaker(e->d_name)) continue;
+        if (r->classes == MOST_CLASSES)
+            status = cli_fail(CLI_INPUT, "'%s' has more than %d folders, each a class", folder, MOST_CLASSES);
+        else if (!(r->names[r->classes] = strdup(e->d_name)))
+            status = cli_fail_memory("names of classes");
+        else
+            r->classes++;
+    }
+    closedir(d);
+    if (!status) qsort(r->names, (size_t)r->classes, sizeof *r->names, by_text);
+    return status;
+}
+
+static int check_classes(const cli_recordings *r, const char *folder, bool speakers) {
+    if (speakers && r->classes != 5)
+        return cli_fail(CLI_INPUT,
+                        "'%s' has %d of the five languages; the Debian packages asterisk-core-sounds-{en,es,fr,it,ru}-"
+                        "wav have them (scripts/install-deps speakers)",
+                        folder, r->classes);
+    if (r->classes >= 2) return CLI_DONE;
+    return cli_fail(CLI_INPUT, "'%s' has %d folders of recordings, wanted two or more, each a class", folder,
+                    r->classes);
+}
+
+// By name, then by class, then by file: any first part has all classes.
+static int by_name(const void *pa, const void *pb) {
+    const entry *a = pa, *b = pb;
+    const size_t least = a->name_bytes < b->name_bytes ? a->name_bytes : b->name_bytes;
+    int order = memcmp(a->name, b->name, least);
+    if (!order) order = (a->name_bytes > b->name_bytes) - (a->name_bytes < b->name_bytes);
+    if (!order) order = a->label - b->label;
+    return order ? order : strcmp(a->path, b->path);
+}
+
+// ---- their features ----
+
+static bool is_silent(const dpcr_array *x) {
+    const float *p = x->data;
+    for (int64_t i = 0; i < x->shape[0] * x->shape[1]; i++)
+        if (fabsf(p[i]) > 1e-3f) return false;
+    return true;
+}
+
+static int keep(cli_recordings *r, entry *e, const dpcr_array *features) {
+    const int64_t frames = features->shape[0];
+    if (r->total + frames > r->room) {
+        const int64_t room = 2 * r->room + frames;
+        float *made = realloc(r->rows, (size_t)(room * r->width) * sizeof *made);
+        if (!made) return cli_fail_memory("the recordings' features");
+        r->rows = made;
+        r->room = room;
+    }
+    memcpy(r->rows + r->total * r->width, features->data, (size_t)(frames * r->width) * sizeof(float));
+    e->first = r->total;
+    e->length = frames;
+    r->total += frames;
+    return CLI_DONE;
+}
+
+static int check_sound(cli_recordings *r, const entry *e, const dpcr_array *x, int rate) {
+    if (!r->rate) {
+        r->rate = rate;
+        r->channels = (int)x->shape[1];
+        const int status = cli_features_settle(&r->options, rate);
+        r->width = r->channels * (r->options.coefficients - 1);
+        return status;
+    }
+    if (rate == r->rate && x->shape[1] == r->channels) return CLI_DONE;
+    return cli_fail(CLI_INPUT, "'%s' has %lld channels at %d Hz, those before it %d at %d", e->path,
+                    (long long)x->shape[1], rate, r->channels, r->rate);
+}
+
+static int read_one(cli_recordings *r, entry *e) {
+    dpcr_array x = {0}, features = {0};
+    int rate = 0, status = cli_sound_read(e->path, &x, &rate);
+    if (status) return status;
+    status = check_sound(r, e, &x, rate);
+    e->samples = hash_of(UINT64_C(1469598103934665603), x.data, (size_t)(x.shape[0] * x.shape[1]) * sizeof(float));
+    e->out = is_silent(&x);
+    r->silent += e->out;
+    if (!status && !e->out) {
+        status = cli_features_of(&r->options, &x, rate, &features);
+        if (!status) {
+            status = keep(r, e, &features);
+            cli_array_destroy(&features);
+        }
+    }
+    cli_array_destroy(&x);
+    return status;
+}
+
+static int by_samples(const void *pa, const void *pb) {
+    const entry *a = *(entry *const *)pa, *b = *(entry *const *)pb;
+    return a->samples != b->samples ? (a->samples > b->samples) - (a->samples < b->samples) : a->label - b->label;
+}
+
+// A tone that stands under several classes belongs to none.
+static int leave_out_repeated(cli_recordings *r, listing *l) {
+    entry **sorted = malloc((size_t)(l->count + 1) * sizeof *sorted);
+    int64_t count = 0;
+    if (!sorted) return cli_fail_memory("the recordings' order");
+    for (int64_t i = 0; i < l->count; i++)
+        if (!l->entries[i].out) sorted[count++] = &l->entries[i];
+    qsort(sorted, (size_t)count, sizeof *sorted, by_samples);
+    for (int64_t i = 0, end; i < count; i = end) {
+        for (end = i + 1; end < count && sorted[end]->samples == sorted[i]->samples;) end++;
+        const bool several = sorted[end - 1]->label != sorted[i]->label;
+        for (int64_t k = i; several && k < end; k++, r->repeated++) sorted[k]->out = true;
+    }
+    free(sorted);
+    return CLI_DONE;
+}
+
+static bool is_held(const entry *e) {
+    return hash_of(UINT64_C(1469598103934665603), e->name, e->name_bytes) / 7 % HELD == 0;
+}
+
+static int split(cli_recordings *r, const listing *l) {
+    for (int p = 0; p < 2; p++) {
+        cli_part *part = &r->part[p];
+        part->first = malloc((size_t)(l->count + 1) * sizeof *part->first);
+        part->length = malloc((size_t)(l->count + 1) * sizeof *part->length);
+        part->label = malloc((size_t)(l->count + 1));
+        if (!part->first || !part->length || !part->label) return cli_fail_memory("the recordings' order");
+    }
+    r->hash = UINT64_C(1469598103934665603);
+    for (int64_t i = 0; i < l->count; i++) {
+        const entry *e = &l->entries[i];
+        if (e->out) continue;
+        cli_part *part = &r->part[is_held(e)];
+        part->first[part->count] = e->first;
+        part->length[part->count] = e->length;
+        part->label[part->count++] = (uint8_t)e->label;
+        if (e->length > r->longest) r->longest = e->length;
+        r->hash = hash_of(hash_of(r->hash, &e->samples, sizeof e->samples), &e->label, sizeof e->label);
+    }
+    const int64_t numbers[] = {r->options.frame, r->options.hop, r->options.coefficients, r->longest};
+    r->hash = hash_of(r->hash, numbers, sizeof numbers);
+    return CLI_DONE;
+}
+
+// Mean and deviation of each number over the frames of the training part.
+static int measure(cli_recordings *r) {
+    const cli_part *part = &r->part[0];
+    double frames = 0;
+    r->mean = calloc((size_t)r->width, sizeof *r->mean);
+    r->deviation = calloc((size_t)r->width, sizeof *r->deviation);
+    if (!r->mean || !r->deviation) return cli_fail_memory("the features' scale");
+    for (int64_t i = 0; i < part->count; i++) frames += (double)part->length[i];
+    for (int64_t i = 0; i < part->count; i++)
+        for (int64_t k = 0; k < part->length[i] * r->width; k++)
+            r->mean[k % r->width] += r->rows[part->first[i] * r->width + k] / frames;
+    for (int64_t i = 0; i < part->count; i++)
+        for (int64_t k = 0; k < part->length[i] * r->width; k++) {
+            const double d = r->rows[part->first[i] * r->width + k] - r->mean[k % r->width];
+            r->deviation[k % r->width] += d * d / frames;
+        }
+    for (int64_t j = 0; j < r->width; j++) r->deviation[j] = r->deviation[j] > 0 ? sqrt(r->deviation[j]) : 1;
+    return CLI_DONE;
+}
+
+static int read_listed(cli_recordings *r, listing *l, const char *folder) {
+    int status = CLI_DONE;
+    qsort(l->entries, (size_t)l->count, sizeof *l->entries, by_name);
+    for (int64_t i = 0; !status && i < l->count; i++)
+        status = cli_signal() ? 128 + cli_signal() : read_one(r, &l->entries[i]);
+    if (!status) status = leave_out_repeated(r, l);
+    if (!status) status = split(r, l);
+    if (!status && (!r->part[0].count || !r->part[1].count))
+        status = cli_fail(CLI_INPUT,
+                          "'%s' is too little: %lld recordings to train on and %lld to test (one name in %d), wanted "
+                          "some of each",
+                          folder, (long long)r->part[0].count, (long long)r->part[1].count, HELD);
+    if (!status) status = measure(r);
+    return status;
+}
+
+int cli_recordings_read(const char *data, const cli_features *options, cli_recordings *r) {
+    const bool speakers = !strcmp(data, CLI_SPEAKERS);
+    const char *folder = speakers ? CLI_SPEAKERS_FOLDER : data;
+    listing l = {0};
+    *r = (cli_recordings){.options = *options};
+    if (speakers && !is_folder(folder)) return check_classes(r, folder, true);
+    int status = list_classes(r, folder, speakers);
+    if (!status) status = check_classes(r, folder, speakers);
+    for (int c = 0; !status && c < r->classes; c++) {
+        char path[4096];
+        const int used = snprintf(path, sizeof path, "%s/%s", folder, r->names[c]);
+        const int64_t before = l.count;
+        status = list(&l, path, (size_t)used, c, 0);
+        if (!status && l.count == before) status = cli_fail(CLI_INPUT, "'%s' has no recordings", path);
+    }
+    if (!status) status = read_listed(r, &l, folder);
+    for (int64_t i = 0; i < l.count; i++) free(l.entries[i].path);
+    free(l.entries);
+    if (status) cli_recordings_free(r);
+    return status;
+}
+
+void cli_recordings_scale(cli_recordings *r) {
+    for (int64_t i = 0; i < r->total * r->width; i++)
+        r->rows[i] = (float)((r->rows[i] - r->mean[i % r->width]) / r->deviation[i % r->width]);
+}
+
+void cli_recordings_free(cli_recordings *r) {
+    for (int p = 0; p < 2; p++) free(r->part[p].first), free(r->part[p].length), free(r->part[p].label);
+    for (int c = 0; r->names && c < r->classes; c++) free(r->names[c]);
+    free(r->names), free(r->rows), free(r->mean), free(r->deviation);
+    *r = (cli_recordings){0};
+}
+
+// ---- as sequences ----
+
+void cli_recordings_sequence(void *user, int64_t index, float *x, int64_t *length, uint8_t *label) {
+    const cli_reader *reader = user;
+    const cli_recordings *r = reader->recordings;
+    const cli_part *part = &r->part[reader->part];
+    *length = part->length[index];
+    *label = part->label[index];
+    memcpy(x, r->rows + part->first[index] * r->width, (size_t)(*length * r->width) * sizeof *x);
+}
+
+dpcr_sequence_data cli_recordings_data(const cli_reader *reader) {
+    const cli_recordings *r = reader->recordings;
+    return (dpcr_sequence_data){.size = sizeof(dpcr_sequence_data),
+                                .count = r->part[reader->part].count,
+                                .longest = r->longest,
+                                .features = r->width,
+                                .hash = r->hash,
+                                .read = cli_recordings_sequence,
+                                .user = (void *)(uintptr_t)reader};
+}
+
+// ---- what a model keeps ----
+
+static char *join_numbers(const double *values, int64_t count) {
+    char *text = malloc((size_t)count * 32 + 1);
+    size_t at = 0;
+    for (int64_t i = 0; text && i < count; i++)
+        at += (size_t)snprintf(text + at, 32, i ? ",%.17g" : "%.17g", values[i]);
+    return text;
+}
+
+static bool split_numbers(const char *text, double *values, int64_t count) {
+    char *end = NULL;
+    for (int64_t i = 0; i < count; i++, text = end + 1) {
+        values[i] = text ? strtod(text, &end) : 0;
+        if (!text || end == text || *end != (i + 1 < count ? ',' : 0) || !isfinite(values[i])) return false;
+    }
+    return true;
+}
+
+static char *join_names(const cli_recordings *r) {
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&text, &bytes);
+    if (!file) return NULL;
+    for (int c = 0; c < r->classes; c++) fprintf(file, c ? "\n%s" : "%s", r->names[c]);
+    fclose(file);
+    return text;
+}
+
+int cli_recordings_note(const cli_recordings *r, dpcr_sequence *model) {
+    const cli_features *o = &r->options;
+    dpcr_error error = {0};
+    char features[160];
+    snprintf(features, sizeof features, "%d,%d,%lld,%lld,%lld,%.17g", r->rate, r->channels, (long long)o->frame,
+             (long long)o->hop, (long long)o->coefficients, o->seconds);
+    char *const values[] = {features, join_numbers(r->mean, r->width), join_numbers(r->deviation, r->width),
+                            join_names(r)};
+    static const char *const keys[] = {"audio.features", "audio.mean", "audio.deviation", "audio.classes"};
+    int status = CLI_DONE;
+    for (int i = 0; i < 4; i++) {
+        if (!status && !values[i])
+            status = cli_fail_memory("the model's metadata");
+        else if (!status && dpcr_sequence_set_metadata(model, keys[i], values[i], &error) != DPCR_OK)
+            status = cli_fail_error(&error, CLI_COMPUTING);
+        if (i) free(values[i]);
+    }
+    return status;
+}
+
+static bool noted_numbers(const dpcr_sequence *model, double numbers[6]) {
+    if (!split_numbers(dpcr_sequence_metadata(model, "audio.features"), numbers, 6)) return false;
+    for (int i = 0; i < 5; i++)
+        if (!(numbers[i] >= 1 && numbers[i] <= 1 << 24)) return false;
+    return numbers[5] >= 0;
+}
+
+bool cli_recordings_noted(const dpcr_sequence *model, cli_features *options) {
+    double n[6];
+    if (!noted_numbers(model, n)) return false;
+    *options =
+        (cli_features){.frame = (int64_t)n[2], .hop = (int64_t)n[3], .coefficients = (int64_t)n[4], .seconds = n[5]};
+    return options->coefficients > 1;
+}
+
+int cli_recordings_scale_as(cli_recordings *r, const dpcr_sequence *model, const char *path) {
+    const char *const names = dpcr_sequence_metadata(model, "audio.classes");
+    double n[6];
+    char *own = join_names(r);
+    const bool same = own && names && !strcmp(own, names);
+    free(own);
+    if (!noted_numbers(model, n) || !names) return cli_fail(CLI_INPUT, "'%s' says not what it was trained on", path);
+    if ((int)n[0] != r->rate || (int)n[1] != r->channels)
+        return cli_fail(CLI_INPUT, "the recordings have %d channels at %d Hz; '%s' was trained on %d at %d",
+                        r->channels, r->rate, path, (int)n[1], (int)n[0]);
+    if (!same) return cli_fail(CLI_INPUT, "the folder's classes are not those that '%s' was trained on", path);
+    if (r->width != dpcr_sequence_get_options(model)->network.inputs ||
+        !split_numbers(dpcr_sequence_metadata(model, "audio.mean"), r->mean, r->width) ||
+        !split_numbers(dpcr_sequence_metadata(model, "audio.deviation"), r->deviation, r->width))
+        return cli_fail(CLI_INPUT, "'%s' has no scale of its %lld features", path, (long long)r->width);
+    for (int64_t j = 0; j < r->width; j++)
+        if (!(r->deviation[j] > 0)) return cli_fail(CLI_INPUT, "'%s' has a scale that is not positive", path);
+    cli_recordings_scale(r);
+    return CLI_DONE;
+}

@@ -1,0 +1,148 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# cli_audio.sh BUILD_DIR: folders of recordings: features against NumPy, what is for testing, a network that hears what
+# means do not tell, the same losses by every method, eval, refusals.
+set -u
+build=$(cd "${1:?usage: cli_audio.sh BUILD_DIR}" && pwd) || exit 1
+program=$build/deeppcr
+[ -x "$program" ] || { echo "cli_audio: no program at $program"; exit 1; }
+python=python3
+"$python" -c 'import numpy' 2>/dev/null || python=/usr/bin/python3
+"$python" -c 'import numpy' 2>/dev/null || { echo "cli_audio: skipped: no NumPy"; exit 77; }
+folder=$(mktemp -d) || exit 1
+trap 'rm -rf "$folder"' EXIT
+"$python" - "$program" "$folder" <<'PYTHON'
+import json, os, subprocess, sys, wave
+import numpy as np
+
+program, folder = sys.argv[1:]
+rng = np.random.default_rng(7)
+RATE = 8000
+
+
+def path(*names):
+    return os.path.join(folder, *names)
+
+
+def run(*arguments, status=0):
+    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == status, (arguments, done.returncode, done.stderr)
+    if status:
+        assert done.stderr.count("\n") == 1 and done.stderr.startswith("deeppcr "), (arguments, done.stderr)
+    return done
+
+
+def told(*arguments):
+    return json.loads(run(*arguments, "--json").stdout)
+
+
+def write(name, x, rate=RATE):
+    os.makedirs(os.path.dirname(name), exist_ok=True)
+    x = np.atleast_2d(np.asarray(x).T).T
+    with wave.open(name, "wb") as file:
+        file.setnchannels(x.shape[1])
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes((np.clip(x, -1, 1) * 32767).astype("<i2").tobytes())
+
+
+# ---- features: against a plain discrete Fourier transform in double ----
+def mfcc(x, rate, frame, hop, count):
+    def hertz(mel):
+        return 700 * (10 ** (mel / 2595) - 1)
+
+    edges = hertz(np.linspace(0, 2595 * np.log10(1 + rate / 2 / 700), 28))
+    f = np.arange(frame // 2 + 1) * rate / frame
+    mel = np.stack([np.maximum(0, np.minimum((f - a) / (b - a), (c - f) / (c - b))) for a, b, c in zip(edges, edges[1:], edges[2:])])
+    cosines = np.sqrt(2 / 26) * np.cos(np.pi * np.arange(1, count)[:, None] * (np.arange(26) + 0.5) / 26)
+    frames = 1 if len(x) < frame else 1 + (len(x) - frame) // hop
+    x = np.concatenate([x, np.zeros((max(0, frame - len(x)), x.shape[1]))])
+    window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(frame) / frame)
+    dft = np.exp(-2j * np.pi * np.outer(np.arange(frame // 2 + 1), np.arange(frame)) / frame)
+    rows = [[cosines @ np.log(np.maximum(mel @ np.abs(dft @ (x[t * hop : t * hop + frame, c] * window)) ** 2, 1e-10)) for c in range(x.shape[1])] for t in range(frames)]
+    return np.array(rows).reshape(frames, -1)
+
+
+one = path("one.wav")
+write(one, rng.normal(0, 0.1, (1000, 2)))
+if "built without" in subprocess.run([program, "convert", one, path("one.npy")], capture_output=True, text=True).stderr:
+    print("cli_audio: skipped: built without libsndfile or kissfft")
+    sys.exit(77)
+r = told("convert", one, path("one.npy"))
+with wave.open(one) as file:
+    exact = np.frombuffer(file.readframes(1000), "<i2").reshape(-1, 2) / 32768
+got = np.load(path("one.npy"))
+assert (r["frames"], r["features"], r["frame"], r["hop"]) == (6, 24, 256, 128), r
+assert np.abs(got - mfcc(exact, RATE, 256, 128, 13)).max() < 1e-3, np.abs(got - mfcc(exact, RATE, 256, 128, 13)).max()
+for frame, hop, count, seconds in ((100, 30, 5, 0.05), (2048, 7, 26, 0)):
+    run("convert", one, path("two.npy"), "--frame", frame, "--hop", hop, "--coefficients", count, "--seconds", seconds)
+    part = exact[: int(seconds * RATE)] if seconds else exact
+    assert np.abs(np.load(path("two.npy")) - mfcc(part, RATE, frame, hop, count)).max() < 1e-3
+
+
+# ---- two classes whose means are the same: a tone that rises, and the same played backwards ----
+def rising(n):
+    t = np.arange(n) / RATE
+    low, high = rng.uniform(300, 600), rng.uniform(1500, 2500)
+    return 0.3 * np.sin(2 * np.pi * (low * t + (high - low) * t * t / (2 * n / RATE))) + rng.normal(0, 0.003, n)
+
+
+names = ["say%d%s" % (i // 2, "__%d" % (i % 2 + 1)) for i in range(160)]
+for i, name in enumerate(names):
+    x = rising(int(rng.uniform(1200, 2400)))
+    write(path("set", "up", "deep" if i % 3 else "", name + ".wav"), x)
+    write(path("set", "down", "deep" if i % 3 else "", name + ".wav"), x[::-1])
+write(path("set", "up", "silence.wav"), np.zeros(800))
+beep = np.sin(np.arange(900))
+write(path("set", "up", "beep.wav"), beep)
+write(path("set", "down", "beep.wav"), beep)
+learn = ["--data", path("set"), "--epochs", 6, "--rate", "1e-2", "--batch", 8]
+loop = told("train", "gru", *learn, "--method", "sequential", "--backward", "sequential", "--save", path("a.st"))
+assert loop["silent"] == 1 and loop["repeated"] == 2 and loop["recordings"] + loop["test_recordings"] == 320, loop
+# Both classes and both pieces of a name are on one side.
+assert loop["recordings"] % 4 == 0 and 20 <= loop["test_recordings"] <= 120, loop
+assert loop["baseline_test_accuracy"] < 0.8 and loop["test_accuracy"] > loop["baseline_test_accuracy"] + 0.05, loop
+for way in (["newton", "--backward", "chunked"], ["overlap", "--backward", "overlap"], ["sequential", "--backward", "blelloch"]):
+    other = told("train", "gru", *learn, "--method", *way)
+    assert abs(other["train_loss"] - loop["train_loss"]) < 1e-3, (way, other["train_loss"], loop["train_loss"])
+
+# ---- eval ----
+r = told("eval", path("a.st"), "--data", path("set"), "--method", "overlap")
+assert r["test_accuracy"] == loop["test_accuracy"] and abs(r["test_loss"] - loop["test_loss"]) < 1e-6 and r["difference"] < 1e-5, r
+assert told("eval", path("a.st"), "--data", path("set"), "--split", "train")["recordings"] == loop["recordings"]
+bits = told("train", "rnn", "--data", "bitstream", "--limit", 160, "--length", 30, "--epochs", 1, "--save", path("bits.st"), "--seed", 5)
+r = told("eval", path("bits.st"), "--method", "newton")
+assert r["sequences"] == bits["test_sequences"] == 17 and abs(r["test_loss"] - bits["test_loss"]) < 1e-5, (r, bits)
+
+# ---- refusals ----
+write(path("mixed", "a", "x.wav"), np.ones(500) * 0.5)
+write(path("mixed", "b", "x.wav"), np.ones(500) * 0.4, 16000)
+write(path("lone", "a", "x.wav"), np.ones(500) * 0.5)
+write(path("empty", "a", "x.wav"), np.ones(500) * 0.5)
+os.makedirs(path("empty", "b"))
+write(path("few", "a", "x.wav"), np.ones(500) * 0.5)
+write(path("few", "b", "x.wav"), np.ones(500) * 0.4)
+os.makedirs(path("cut", "b"))
+write(path("cut", "a", "x.wav"), np.ones(500) * 0.5)
+open(path("cut", "b", "x.wav"), "wb").write(open(path("cut", "a", "x.wav"), "rb").read()[:30])
+write(path("other", "up", "x.wav"), np.ones(500) * 0.5)
+for k in range(20):
+    write(path("other", "left", "x%d.wav" % k), np.ones(500) * (0.1 + 0.01 * k))
+for arguments, status, word in (
+    (["train", "gru", "--data", path("mixed")], 5, "16000"),
+    (["train", "gru", "--data", path("lone")], 5, "two or more"),
+    (["train", "gru", "--data", path("empty")], 5, "no recordings"),
+    (["train", "gru", "--data", path("few")], 5, "too little"),
+    (["train", "gru", "--data", path("cut")], 5, "x.wav"),
+    (["train", "gru", "--data", path("set"), "--frame", 17], 2, "even"),
+    (["train", "gru", "--data", path("set"), "--coefficients", 1], 2, "--coefficients"),
+    (["train", "gru", "--data", "bitstream", "--hop", 4], 2, "recordings"),
+    (["convert", path("cut", "b", "x.wav"), path("o.npy")], 5, "no sound"),
+    (["convert", one, path("o.npy"), "--node", "n"], 2, "--node"),
+    (["eval", path("a.st"), "--data", path("other")], 5, "classes"),
+    (["eval", path("a.st"), "--data", path("nowhere")], 5, "nowhere"),
+    (["eval", path("bits.st"), "--data", path("set")], 2, "bitstream"),
+):
+    assert word in run(*arguments, status=status).stderr, arguments
+print("cli_audio: features as NumPy's; recordings told apart, evaluated, refused")
+PYTHON
