@@ -109,8 +109,8 @@ static error_t parse_generate(int key, char *arg, struct argp_state *state) {
         case KEY_BATCH: return taken(cli_read_int64("--batch", arg, 1, 256, &g->batch));
         case KEY_WINDOW: return taken(cli_read_int64("--window", arg, 1, INT64_MAX, &g->solve.window));
         case KEY_TOLERANCE: return taken(cli_read_double("--tolerance", arg, 0, 1, &g->tolerance));
-        case KEY_ORDER: return taken(cli_read_int64("--order", arg, 1, INT64_MAX, &g->order));
-        case KEY_BLOCK: return taken(cli_read_int64("--block", arg, 1, INT64_MAX, &g->block));
+        case KEY_ORDER: return taken(cli_read_int64("--order", arg, 1, INT64_MAX, &g->solve.order));
+        case KEY_BLOCK: return taken(cli_read_int64("--block", arg, 1, INT64_MAX, &g->solve.chunk));
         case KEY_SWEEPS: return taken(cli_read_int("--max-sweeps", arg, 1, INT32_MAX, &g->solve.max_sweeps));
         case KEY_CLASS: return taken(cli_read_int("--class", arg, 0, 255, &g->label));
         case KEY_GUIDANCE: return taken(cli_read_double("--guidance", arg, -100, 100, &g->guidance));
@@ -137,15 +137,12 @@ static int settle(generate *t) {
     if (g->label >= o->classes && g->label >= 0)
         return cli_fail(CLI_USAGE, "--class %d, but '%s' knows %lld%s", g->label, t->file, (long long)o->classes,
                         o->classes ? ", from 0" : " classes; train with --conditional");
-    if (g->sampling && g->scaled)
-        return cli_fail(CLI_USAGE, "--scaled goes with picard and the solver's other sweeps, not with %s",
-                        dpcr_sampling_method_name(g->sampling));
     if (cli_sampling_needs_jacobians(g) && o->width > DPCR_DIFFUSION_JACOBIAN)
         return cli_fail(
             CLI_USAGE,
             "--method %s needs the Jacobian of every step, %lld x %lld numbers of this model; wanted at most "
             "%d wide, the codes of a vae; picard, jacobi and sequential serve any width",
-            cli_sampling_method_name(g, g->solve.method), (long long)o->width, (long long)o->width,
+            cli_sampling_method_name(g->solve.method), (long long)o->width, (long long)o->width,
             DPCR_DIFFUSION_JACOBIAN);
     return CLI_DONE;
 }
@@ -230,7 +227,7 @@ static int tell(const generate *t) {
     cli_set_int(&r, "count", g->count);
     cli_set_int(&r, "batch", cli_generate_batch(g));
     cli_set_int(&r, "width", o->width);
-    cli_set_text(&r, "method", cli_sampling_method_name(g, g->method));
+    cli_set_text(&r, "method", cli_sampling_method_name(g->method));
     cli_set_text(&r, "reason", dpcr_reason_name(g->reason));
     cli_set_real(&r, "tolerance", g->tolerance);
     cli_set_bool(&r, "scaled", g->scaled);
@@ -255,7 +252,7 @@ static int tell(const generate *t) {
     cli_say(&t->common,
             "%lld pictures by %s, %lld steps, %s: %.3f s, %d sweeps, %lld network evaluations (%lld in order), %s\n",
             (long long)g->count, dpcr_sampler_name(g->sampler.kind), (long long)g->sampler.steps,
-            cli_sampling_method_name(g, g->method), g->seconds, g->sweeps, (long long)g->evaluations,
+            cli_sampling_method_name(g->method), g->seconds, g->sweeps, (long long)g->evaluations,
             (long long)g->sequential_evaluations, dpcr_reason_name(g->reason));
     if (g->compare)
         cli_say(&t->common, "in order: %.3f s, largest difference of a state %.3g\n", g->sequential_seconds,

@@ -10,9 +10,8 @@ typedef struct generation {
     dpcr_diffusion *model;
     dpcr_sampler_options sampler;  // seed, first_sample are filled in as it goes
     dpcr_solve_options solve;
-    double tolerance;               // in units of the state; 0: until the bits repeat
-    dpcr_sampling_method sampling;  // parareal or parataa; 0: a method of the solver's
-    int64_t order, block;
+    double tolerance;      // of a step, in units of the state; 0: until the bits repeat
+    double confirm;        // of the picture: solve.confirm's, where the method has no estimate of its own
     bool scaled;           // picard: the tolerance in units of each step's noise
     int64_t count, batch;  // batch 0: as fits
     int label;             // -1: none
@@ -35,6 +34,6 @@ int64_t cli_generate_batch(const generation *g);
 bool cli_sampling_needs_jacobians(const generation *g);
 // "newton", "quasi-newton", ... and every name of the solver's methods.
 bool cli_read_sampling_method(const char *text, generation *g);
-const char *cli_sampling_method_name(const generation *g, dpcr_method method);
+const char *cli_sampling_method_name(dpcr_method method);
 
 #endif

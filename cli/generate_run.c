@@ -6,10 +6,8 @@
 #include "generate.h"
 
 bool cli_read_sampling_method(const char *text, generation *g) {
-    g->sampling = (dpcr_sampling_method)0;
     g->solve.method = DPCR_METHOD_DIAGONAL;
-    if (!strcmp(text, "quasi-newton") || dpcr_sampling_method_find(text, &g->sampling, NULL) == DPCR_OK) return true;
-    if (dpcr_method_find(text, &g->solve.method, NULL) == DPCR_OK) return true;
+    if (!strcmp(text, "quasi-newton") || dpcr_method_find(text, &g->solve.method, NULL) == DPCR_OK) return true;
     cli_fail(CLI_USAGE,
              "--method is '%.60s', wanted auto, sequential, newton, quasi-newton, picard, parataa, parareal, jacobi, "
              "damped, block, overlap or shooting",
@@ -17,8 +15,7 @@ bool cli_read_sampling_method(const char *text, generation *g) {
     return false;
 }
 
-const char *cli_sampling_method_name(const generation *g, dpcr_method method) {
-    if (g->sampling) return dpcr_sampling_method_name(g->sampling);
+const char *cli_sampling_method_name(dpcr_method method) {
     return method == DPCR_METHOD_DIAGONAL ? "quasi-newton" : dpcr_method_name(method);
 }
 
@@ -29,8 +26,8 @@ static int64_t chain_length(const generation *g) {
 
 bool cli_sampling_needs_jacobians(const generation *g) {
     const dpcr_method m = g->solve.method;
-    return !g->sampling && (m == DPCR_METHOD_NEWTON || m == DPCR_METHOD_DIAGONAL || m == DPCR_METHOD_BLOCK ||
-                            m == DPCR_METHOD_DAMPED || m == DPCR_METHOD_SHOOTING);
+    return m == DPCR_METHOD_NEWTON || m == DPCR_METHOD_DIAGONAL || m == DPCR_METHOD_BLOCK || m == DPCR_METHOD_DAMPED ||
+           m == DPCR_METHOD_SHOOTING;
 }
 
 int64_t cli_generate_batch(const generation *g) {
@@ -73,27 +70,11 @@ static int execute(batch_run *b, const dpcr_solve_options *options, const dpcr_a
     dpcr_sampler_counts_reset(b->sampler);  // what the planner tried is no part of the run
     if (!status && dpcr_solve_execute(plan, &b->z0, z, NULL, workspace, bytes, report, &error) != DPCR_OK)
         status = cli_fail_error(&error, CLI_COMPUTING);
+    if (!status) dpcr_solve_plan_learn(plan, report, NULL);  // for the next batch
     if (!status && report->sentence) snprintf(g->sentence, sizeof g->sentence, "%s", report->sentence);
     cli_release(workspace);
     dpcr_solve_plan_destroy(plan);
     return status;
-}
-
-// By a method of samplers alone.
-static int solve_sampling(batch_run *b, dpcr_solve_report *report) {
-    const generation *g = b->g;
-    dpcr_error error = {0};
-    const dpcr_sampling_options options = {.size = sizeof options,
-                                           .method = g->sampling,
-                                           .tolerance = g->tolerance > 0 ? g->tolerance : -1,
-                                           .window = g->solve.window,
-                                           .order = g->order,
-                                           .block = g->block,
-                                           .max_sweeps = g->solve.max_sweeps};
-    *report = (dpcr_solve_report){.size = sizeof *report};
-    dpcr_sampler_counts_reset(b->sampler);
-    if (dpcr_sampler_solve(b->sampler, &options, &b->z0, &b->z, report, &error) == DPCR_OK) return CLI_DONE;
-    return cli_fail_error(&error, CLI_COMPUTING);
 }
 
 static int solve(batch_run *b) {
@@ -105,7 +86,8 @@ static int solve(batch_run *b) {
     options.start = &b->z0;
     options.step_scale = b->scale;
     options.backward = DPCR_SCHEME_SEQUENTIAL;  // there is no way back
-    const int status = g->sampling ? solve_sampling(b, &report) : execute(b, &options, &b->z, &report);
+    options.confirm = g->tolerance > 0 ? g->confirm : 0;
+    const int status = execute(b, &options, &b->z, &report);
     if (status) return status;
     dpcr_sampler_counts(b->sampler, &rows, &products, &calls);
     g->seconds += report.seconds;
@@ -118,7 +100,7 @@ static int solve(batch_run *b) {
     worst_reason(g, report.reason);
     return report.reason == DPCR_REASON_NOT_CONVERGED
                ? cli_fail(CLI_UNCONVERGED, "%s did not converge in %d sweeps",
-                          cli_sampling_method_name(g, report.method), report.sweeps)
+                          cli_sampling_method_name(report.method), report.sweeps)
                : CLI_DONE;
 }
 
@@ -212,6 +194,7 @@ int cli_generate_run(generation *g) {
         status = run_batch(g, first, g->count - first < batch ? g->count - first : batch);
     }
     if (!g->compare)
-        g->sequential_evaluations = chain_length(g) * g->count * (g->sampler.kind == DPCR_SAMPLER_HEUN ? 2 : 1);
+        g->sequential_evaluations =
+            (g->sampler.kind == DPCR_SAMPLER_HEUN ? 2 * chain_length(g) - 1 : chain_length(g)) * g->count;
     return status;
 }

@@ -292,27 +292,9 @@ static void a_denoiser_that_explodes_ends_as_the_loop(void **state) {
     dpcr_context_destroy(context);
 }
 
-// ---- the samplers' own methods ----
+// ---- parareal and parataa ----
 
-static solved solve_by(dpcr_sampler *sampler, const dpcr_sampling_options *options) {
-    const dpcr_steps *steps = dpcr_sampler_steps(sampler);
-    dpcr_error error = {0};
-    solved p = {.length = steps->length, .batch = steps->batch, .width = steps->width, .dtype = steps->dtype};
-    p.z0 = calloc((size_t)(p.batch * p.width), dpcr_dtype_size(p.dtype));
-    p.z = calloc(1, path_bytes(&p));
-    p.report.size = sizeof p.report;
-    const int64_t shape[3] = {p.length, p.batch, p.width};
-    const dpcr_array z0 = dpcr_array_make(p.z0, p.dtype, 2, shape + 1), z = dpcr_array_make(p.z, p.dtype, 3, shape);
-    assert_int_equal(dpcr_sampler_start(sampler, NULL, &z0, NULL), DPCR_OK);
-    if (dpcr_sampler_solve(sampler, options, &z0, &z, &p.report, &error) != DPCR_OK) fail_msg("%s", error.text);
-    return p;
-}
-
-static bool serves(const variant *v, dpcr_sampling_method method) {
-    return method != DPCR_SAMPLING_PARATAA || (v->kind != DPCR_SAMPLER_DPM_SOLVER && v->kind != DPCR_SAMPLER_HEUN);
-}
-
-static void the_samplers_own_methods_are_the_loop(void **state) {
+static void parareal_and_parataa_are_the_loop(void **state) {
     (void)state;
     dpcr_context *context = sampling_context(1);
     for (int dtype = DPCR_F32; dtype <= DPCR_F64; dtype++)
@@ -322,30 +304,29 @@ static void the_samplers_own_methods_are_the_loop(void **state) {
             dpcr_sampler *sampler = make(context, &f, &variants[i], &options, B);
             const dpcr_solve_options in_order = by_method(DPCR_METHOD_SEQUENTIAL);
             solved loop = solve_sampler(context, sampler, &in_order, NULL);
-            static const dpcr_sampling_options ways[] = {
-                {.method = DPCR_SAMPLING_PARAREAL},
-                {.method = DPCR_SAMPLING_PARAREAL, .block = 7},
-                {.method = DPCR_SAMPLING_PARAREAL, .block = 100},
-                {.method = DPCR_SAMPLING_PARATAA},
-                {.method = DPCR_SAMPLING_PARATAA, .window = 9, .order = 3},
-                {.method = DPCR_SAMPLING_PARATAA, .memory = 1},
-                {.method = DPCR_SAMPLING_PARATAA, .memory = 4, .window = 13},
-                {.method = DPCR_SAMPLING_PARATAA, .order = 5, .memory = 3},
+            static const dpcr_solve_options ways[] = {
+                {.method = DPCR_METHOD_PARAREAL},
+                {.method = DPCR_METHOD_PARAREAL, .chunk = 7},
+                {.method = DPCR_METHOD_PARAREAL, .chunk = 100},
+                {.method = DPCR_METHOD_PARATAA},
+                {.method = DPCR_METHOD_PARATAA, .guess = DPCR_GUESS_STATE, .window = 9, .order = 3},
+                {.method = DPCR_METHOD_PARATAA, .mixed = 1},
+                {.method = DPCR_METHOD_PARATAA, .guess = DPCR_GUESS_STATE, .mixed = 4, .window = 13},
+                {.method = DPCR_METHOD_PARATAA, .order = 5, .mixed = 3},
             };
             for (size_t k = 0; k < sizeof ways / sizeof *ways; k++)
                 for (int exact = 0; exact < 2; exact++) {
-                    if (!serves(&variants[i], ways[k].method)) continue;
-                    dpcr_sampling_options by = ways[k];
+                    dpcr_solve_options by = ways[k];
                     by.size = sizeof by;
-                    by.tolerance = exact ? -1 : dtype == DPCR_F64 ? 1e-9 : 1e-5;
-                    solved got = solve_by(sampler, &by);
+                    by.atol = by.rtol = exact ? -1 : dtype == DPCR_F64 ? 1e-9 : 1e-5;
+                    solved got = solve_sampler(context, sampler, &by, NULL);
                     const double far = path_distance(&got, &loop);
                     if (exact ? far != 0 : !(far < (dtype == DPCR_F64 ? 1e-6 : 2e-2)))
                         fail_msg("%s (%d), way %d, exact %d: %g after %d sweeps", dpcr_sampler_name(variants[i].kind),
                                  i, (int)k, exact, far, got.report.sweeps);
                     if (exact) assert_int_equal(got.report.reason, DPCR_REASON_EXACT);
-                    const int64_t blocks = by.block ? (N + by.block - 1) / by.block : 5;
-                    if (by.method == DPCR_SAMPLING_PARAREAL) assert_true(got.report.sweeps <= blocks);
+                    const int64_t chunks = by.chunk ? (N + by.chunk - 1) / by.chunk : 5;
+                    if (by.method == DPCR_METHOD_PARAREAL) assert_true(got.report.sweeps <= chunks);
                     assert_true(got.report.sweeps <= N + 1);
                     path_free(&got);
                 }
@@ -356,84 +337,234 @@ static void the_samplers_own_methods_are_the_loop(void **state) {
 }
 
 // A sample's bits do not depend on its neighbours; a budget that is spent ends in order; what explodes ends as the
-// loop.
-static void the_samplers_own_methods_at_their_limits(void **state) {
+// loop; p sweeps of parareal make the first p chunks the loop's.
+static void parareal_and_parataa_at_their_limits(void **state) {
     (void)state;
     dpcr_context *context = sampling_context(1);
-    for (int way = 1; way <= 2; way++) {
-        formula f = {.width = W, .dtype = DPCR_F32, .gain = 0.3};
-        dpcr_sampler_options options = options_of(&variants[0]);
-        dpcr_sampling_options by = {.size = sizeof by, .method = (dpcr_sampling_method)way, .tolerance = 1e-3};
-        dpcr_sampler *sampler = make(context, &f, &variants[0], &options, 5);
-        solved all = solve_by(sampler, &by);
-        dpcr_sampler_destroy(sampler);
-        for (int b = 0; b < 5; b++) {
-            options.first_sample = b;
-            sampler = make(context, &f, &variants[0], &options, 1);
-            solved one = solve_by(sampler, &by);
-            for (int l = 0; l < N; l++)
-                assert_memory_equal((float *)one.z + l * W, (float *)all.z + (l * 5 + b) * W, W * sizeof(float));
-            path_free(&one);
+    for (int m = DPCR_METHOD_PARAREAL; m <= DPCR_METHOD_PARATAA; m++)
+        for (int window = 0; window < 20; window += 11) {
+            formula f = {.width = W, .dtype = DPCR_F32, .gain = 0.3};
+            dpcr_sampler_options options = options_of(&variants[0]);
+            dpcr_solve_options by = by_method((dpcr_method)m);
+            by.atol = by.rtol = 1e-3;
+            by.confirm = window ? 0.05 : 0;
+            by.window = window;
+            dpcr_sampler *sampler = make(context, &f, &variants[0], &options, 5);
+            solved all = solve_sampler(context, sampler, &by, NULL);
             dpcr_sampler_destroy(sampler);
-        }
-        path_free(&all);
-        for (int explodes = 0; explodes < 2; explodes++) {
-            f.explodes = explodes;
-            if (explodes) f.gain = 0.35;
-            const dpcr_solve_options in_order = by_method(DPCR_METHOD_SEQUENTIAL);
-            options.first_sample = 0;
-            sampler = make(context, &f, &variants[2], &options, B);
-            solved loop = solve_sampler(context, sampler, &in_order, NULL);
-            by.max_sweeps = explodes ? 100 : 2;
-            by.tolerance = -1;
-            solved got = solve_by(sampler, &by);
-            assert_int_equal(got.report.reason, explodes ? DPCR_REASON_EXACT : DPCR_REASON_FALLBACK);
-            for (int64_t i = 0; i < N * B * W; i++) {
-                const float x = ((float *)got.z)[i], y = ((float *)loop.z)[i];
-                assert_true(x == y || (isnan(x) && isnan(y)));
+            for (int b = 0; b < 5; b++) {
+                options.first_sample = b;
+                sampler = make(context, &f, &variants[0], &options, 1);
+                solved one = solve_sampler(context, sampler, &by, NULL);
+                for (int l = 0; l < N; l++)
+                    assert_memory_equal((float *)one.z + l * W, (float *)all.z + (l * 5 + b) * W, W * sizeof(float));
+                path_free(&one);
+                dpcr_sampler_destroy(sampler);
             }
-            path_free(&got);
-            path_free(&loop);
-            dpcr_sampler_destroy(sampler);
+            path_free(&all);
+            for (int explodes = 0; explodes < 2; explodes++) {
+                f.explodes = explodes;
+                if (explodes) f.gain = 0.35;
+                const dpcr_solve_options in_order = by_method(DPCR_METHOD_SEQUENTIAL);
+                options.first_sample = 0;
+                sampler = make(context, &f, &variants[2], &options, B);
+                solved loop = solve_sampler(context, sampler, &in_order, NULL);
+                by.max_sweeps = explodes ? 100 : 2;
+                by.atol = by.rtol = -1;
+                solved got = solve_sampler(context, sampler, &by, NULL);
+                assert_int_equal(got.report.reason, explodes ? DPCR_REASON_NONFINITE : DPCR_REASON_FALLBACK);
+                for (int64_t i = 0; i < N * B * W; i++) {
+                    const float x = ((float *)got.z)[i], y = ((float *)loop.z)[i];
+                    assert_true(x == y || (isnan(x) && isnan(y)));
+                }
+                by.no_fallback = 1;
+                by.max_sweeps = 1;
+                solved cut = solve_sampler(context, sampler, &by, NULL);
+                if (!explodes) assert_int_equal(cut.report.reason, DPCR_REASON_NOT_CONVERGED);
+                const int64_t right = (m == DPCR_METHOD_PARAREAL ? 5 : 1) * (int64_t)W;
+                for (int64_t b = 0; b < B && !explodes; b++)
+                    for (int64_t i = 0; i < right; i++) {
+                        const int64_t at = i / W * B * W + b * W + i % W;
+                        assert_true(((float *)cut.z)[at] == ((float *)loop.z)[at]);
+                    }
+                by.no_fallback = by.max_sweeps = 0;
+                path_free(&cut);
+                path_free(&got);
+                path_free(&loop);
+                dpcr_sampler_destroy(sampler);
+            }
         }
-    }
     dpcr_context_destroy(context);
 }
 
-static void the_samplers_own_methods_refuse(void **state) {
+// ---- error estimates ----
+
+// With `confirm` the result is within it of the loop and the estimate no less than the error; without, residuals of the
+// same size leave more. As tolerances are per number times max(1, |z|), so are distances here.
+static void estimates_are_no_less_than_the_error(void **state) {
     (void)state;
-    formula f = {.width = W, .dtype = DPCR_F32, .gain = 0.3};
-    dpcr_error error = {0};
-    dpcr_sampling_method method;
-    assert_int_equal(dpcr_sampling_method_find("parataa", &method, NULL), DPCR_OK);
-    assert_string_equal(dpcr_sampling_method_name(method), "parataa");
-    assert_int_equal(dpcr_sampling_method_find("newton", &method, &error), DPCR_ERROR_ARGUMENT);
-    for (int way = 1; way <= 2; way++) {
-        dpcr_status status = DPCR_ERROR_MEMORY;
-        for (int64_t allowed = 0; status != DPCR_OK; allowed++) {
-            budget b = {.left = 1000};
-            const dpcr_context_options in = budget_options(&b);
-            const dpcr_sampler_options options = options_of(&variants[2]);
-            dpcr_context *context = NULL;
-            float z0[B * W], z[N * B * W];
-            const int64_t shape[3] = {N, B, W};
-            const dpcr_array start = dpcr_array_make(z0, DPCR_F32, 2, shape + 1);
-            const dpcr_array states = dpcr_array_make(z, DPCR_F32, 3, shape);
-            assert_int_equal(dpcr_context_create(&in, &context, NULL), DPCR_OK);
-            dpcr_sampler *sampler = make(context, &f, &variants[2], &options, B);
-            dpcr_sampling_options by = {.size = sizeof by, .method = (dpcr_sampling_method)way, .memory = 5};
-            assert_int_equal(dpcr_sampler_start(sampler, NULL, &start, NULL), DPCR_OK);
-            assert_int_equal(dpcr_sampler_solve(sampler, &by, &start, &states, NULL, &error), DPCR_ERROR_ARGUMENT);
-            by.memory = 0;
-            assert_int_equal(dpcr_sampler_solve(sampler, &by, &states, &start, NULL, &error), DPCR_ERROR_ARGUMENT);
-            b.left = allowed;
-            status = dpcr_sampler_solve(sampler, &by, &start, &states, NULL, NULL);
-            assert_true(status == DPCR_OK || status == DPCR_ERROR_MEMORY);
-            dpcr_sampler_destroy(sampler);
-            dpcr_context_destroy(context);
-            assert_int_equal(b.live, 0);
+    dpcr_context *context = sampling_context(1);
+    static const dpcr_method methods[] = {DPCR_METHOD_PICARD, DPCR_METHOD_DIAGONAL, DPCR_METHOD_PARATAA,
+                                          DPCR_METHOD_PARAREAL};
+    int confirmed = 0;
+    for (int i = 0; i < VARIANTS; i++)
+        for (size_t k = 0; k < 4; k++)
+            for (int tight = 0; tight < 3; tight++) {
+                formula f = {.width = W, .dtype = DPCR_F64, .gain = 0.15 + 0.1 * tight};
+                const dpcr_sampler_options options = options_of(&variants[i]);
+                dpcr_sampler *sampler = make(context, &f, &variants[i], &options, 1);
+                const dpcr_solve_options in_order = by_method(DPCR_METHOD_SEQUENTIAL);
+                solved loop = solve_sampler(context, sampler, &in_order, NULL);
+                dpcr_solve_options by = by_method(methods[k]);
+                by.atol = by.rtol = 1e-2;
+                solved bare = solve_sampler(context, sampler, &by, NULL);
+                by.confirm = tight == 2 ? -1 : tight ? 1e-7 : 1e-2;
+                solved got = solve_sampler(context, sampler, &by, NULL);
+                const double far = path_distance(&got, &loop), estimate = got.report.error_estimate;
+                if (tight == 2 && methods[k] != DPCR_METHOD_PARAREAL) {
+                    assert_true(got.report.reason == DPCR_REASON_RESIDUAL_ONLY ||
+                                got.report.reason == DPCR_REASON_EXACT);
+                } else if (got.report.reason == DPCR_REASON_CONVERGED) {
+                    assert_true(estimate >= 0 && estimate <= by.confirm);
+                    confirmed++;
+                } else {
+                    assert_true(tight == 2 || got.report.reason == DPCR_REASON_FALLBACK ||
+                                got.report.reason == DPCR_REASON_EXACT);
+                }
+                double scale = 1;
+                for (int64_t p = 0; p < loop.length * loop.width; p++) scale = fmax(scale, fabs(((double *)loop.z)[p]));
+                if (estimate >= 0 && !(far <= scale * estimate + 1e-12))
+                    fail_msg("%s (%d) by %s, %d: estimate %g, error %g", dpcr_sampler_name(variants[i].kind), i,
+                             dpcr_method_name(methods[k]), tight, estimate, far);
+                path_free(&loop), path_free(&bare), path_free(&got);
+                dpcr_sampler_destroy(sampler);
+            }
+    assert_true(confirmed > 40);
+    dpcr_context_destroy(context);
+}
+
+// ParaDiGMS as its authors state it, written out for one sample: the window's states move by the sum of their drifts;
+// it goes on past the steps whose corrections' mean square is within (tolerance sigma)^2, and the next.
+static void locks_of_paradigms(void **state) {
+    (void)state;
+    enum { WINDOW = 9 };
+    dpcr_context *context = sampling_context(1);
+    formula f = {.width = W, .dtype = DPCR_F64, .gain = 0.4};
+    const dpcr_sampler_options options = options_of(&variants[0]);
+    dpcr_sampler *sampler = make(context, &f, &variants[0], &options, 1);
+    const dpcr_steps *steps = dpcr_sampler_steps(sampler);
+    double x[N + 1][W], scale[N], fx[N][W], next[N + 1][W];
+    const dpcr_array z0 = dpcr_array_make(x[0], DPCR_F64, 2, (const int64_t[]){1, W});
+    const double tolerance = 0.1;
+    int sweeps = 0;
+    assert_int_equal(dpcr_sampler_scale(sampler, scale, NULL), DPCR_OK);
+    assert_int_equal(dpcr_sampler_start(sampler, NULL, &z0, NULL), DPCR_OK);
+    for (int l = 1; l <= N; l++) memcpy(x[l], x[0], sizeof x[0]);
+    for (int begin = 0; begin < N; sweeps++) {
+        const int end = begin + WINDOW < N ? begin + WINDOW : N;
+        const dpcr_span span = {.size = sizeof span, .first = begin, .lanes = end - begin, .stride = 1, .steps = 1,
+                                .rows = 1, .device = {DPCR_HOST, 0}};
+        const int64_t shape[3] = {end - begin, 1, W};
+        const dpcr_array in = dpcr_array_make(x[begin], DPCR_F64, 3, shape);
+        const dpcr_array out = dpcr_array_make(fx[begin], DPCR_F64, 3, shape);
+        assert_int_equal(steps->advance(steps->user, &span, &in, NULL, &out, NULL), 0);
+        int good = 0;
+        memcpy(next[begin], x[begin], sizeof next[begin]);
+        for (int l = begin; l < end; l++) {
+            double square = 0;
+            for (int i = 0; i < W; i++) {
+                next[l + 1][i] = next[l][i] + (fx[l][i] - x[l][i]);
+                square += (next[l + 1][i] - x[l + 1][i]) * (next[l + 1][i] - x[l + 1][i]);
+            }
+            if (good == l - begin && square / W <= tolerance * tolerance * scale[l] * scale[l]) good++;
         }
+        memcpy(x[begin + 1], next[begin + 1], sizeof next[0] * (size_t)(end - begin));
+        begin += good + 1 < end - begin ? good + 1 : end - begin;
+        for (int l = end + 1; l <= N; l++) memcpy(x[l], x[end], sizeof x[0]);
     }
+    dpcr_solve_options by = by_method(DPCR_METHOD_PICARD);
+    by.atol = by.rtol = tolerance, by.step_scale = scale, by.lock = DPCR_LOCK_MEAN_SQUARE;
+    by.window = WINDOW, by.guess = DPCR_GUESS_STATE;
+    solved got = solve_sampler(context, sampler, &by, NULL);
+    assert_int_equal(got.report.reason, DPCR_REASON_SCALED);
+    assert_int_equal(got.report.sweeps, sweeps);
+    for (int l = 0; l < N; l++)
+        for (int i = 0; i < W; i++) assert_true(fabs(((double *)got.z)[l * W + i] - x[l + 1][i]) < 1e-9);
+    path_free(&got);
+    by.method = DPCR_METHOD_NEWTON;
+    dpcr_solve_plan *plan = NULL;
+    assert_int_equal(dpcr_solve_plan_create(context, steps, &by, &plan, NULL), DPCR_ERROR_UNSUPPORTED);
+    dpcr_sampler_destroy(sampler);
+    dpcr_context_destroy(context);
+}
+
+// From another sample's path, and from the path of the sample itself: no sweep too many, and the same pictures.
+static void paths_of_others_are_guesses(void **state) {
+    (void)state;
+    dpcr_context *context = sampling_context(1);
+    formula f = {.width = W, .dtype = DPCR_F64, .gain = 0.2};
+    static const dpcr_method methods[] = {DPCR_METHOD_NEWTON, DPCR_METHOD_PICARD, DPCR_METHOD_PARATAA,
+                                          DPCR_METHOD_PARAREAL};
+    const dpcr_sampler_options options = options_of(&variants[2]);
+    dpcr_sampler *sampler = make(context, &f, &variants[2], &options, 1);
+    const dpcr_steps *steps = dpcr_sampler_steps(sampler);
+    const dpcr_solve_options in_order = by_method(DPCR_METHOD_SEQUENTIAL);
+    solved loop = solve_sampler(context, sampler, &in_order, NULL);
+    for (int k = 0; k < 4; k++)
+        for (int near = 0; near < 2; near++) {
+            dpcr_solve_options by = by_method(methods[k]);
+            by.atol = by.rtol = 1e-8;
+            solved cold = solve_sampler(context, sampler, &by, NULL);
+            by.guess = DPCR_GUESS_GIVEN;
+            dpcr_solve_plan *plan = NULL;
+            assert_int_equal(dpcr_solve_plan_create(context, steps, &by, &plan, NULL), DPCR_OK);
+            const size_t bytes = dpcr_solve_plan_workspace(plan);
+            void *workspace = aligned_alloc(64, (bytes + 63) / 64 * 64);
+            double z[N * W];
+            for (int i = 0; i < N * W; i++) z[i] = ((double *)loop.z)[i] + (near ? 1e-5 * cos(i) : 0);
+            const dpcr_array z0 = dpcr_array_make(loop.z0, DPCR_F64, 2, (const int64_t[]){1, W});
+            const dpcr_array states = dpcr_array_make(z, DPCR_F64, 3, (const int64_t[]){N, 1, W});
+            dpcr_solve_report report = {.size = sizeof report};
+            assert_int_equal(dpcr_solve_execute(plan, &z0, &states, NULL, workspace, bytes, &report, NULL), DPCR_OK);
+            for (int i = 0; i < N * W; i++) assert_true(fabs(z[i] - ((double *)loop.z)[i]) < 1e-5);
+            if (near)
+                assert_true(report.sweeps < cold.report.sweeps);
+            else
+                assert_true(report.sweeps <= 1);
+            free(workspace);
+            dpcr_solve_plan_destroy(plan);
+            path_free(&cold);
+        }
+    path_free(&loop);
+    dpcr_sampler_destroy(sampler);
+    dpcr_context_destroy(context);
+}
+
+// The planner weighs all that samplers offer, and says so.
+static void auto_weighs_them(void **state) {
+    (void)state;
+    dpcr_context *context = sampling_context(1);
+    formula f = {.width = W, .dtype = DPCR_F32, .gain = 0.2};
+    dpcr_sampler_options options = options_of(&variants[2]);
+    options.steps = 100;
+    dpcr_sampler *sampler = make(context, &f, &variants[2], &options, 1);
+    dpcr_solve_options by = by_method(DPCR_METHOD_AUTO);
+    by.atol = by.rtol = 1e-3;
+    dpcr_solve_plan *plan = NULL;
+    assert_int_equal(dpcr_solve_plan_create(context, dpcr_sampler_steps(sampler), &by, &plan, NULL), DPCR_OK);
+    unsigned seen = 0;
+    dpcr_candidate c = {.size = sizeof c};
+    for (int i = 0; dpcr_solve_plan_candidate(plan, i, &c); i++) {
+        if (!c.backward) seen |= 1u << c.method;
+        assert_true(c.seconds > 0 && c.workspace > 0);
+    }
+    const unsigned wanted = 1u << DPCR_METHOD_SEQUENTIAL | 1u << DPCR_METHOD_NEWTON | 1u << DPCR_METHOD_PICARD |
+                            1u << DPCR_METHOD_PARAREAL | 1u << DPCR_METHOD_PARATAA;
+    assert_int_equal(seen & wanted, wanted);
+    assert_non_null(strstr(dpcr_solve_plan_sentence(plan), "parareal"));
+    dpcr_solve_plan_destroy(plan);
+    dpcr_sampler_destroy(sampler);
+    dpcr_context_destroy(context);
 }
 
 // ParaDiGMS's rule: residuals in units of each step's noise; a reason of its own, and the tolerance is kept in those
@@ -647,9 +778,12 @@ int main(void) {
         cmocka_unit_test(noise_is_normal),
         cmocka_unit_test(known_places_stay),
         cmocka_unit_test(a_denoiser_that_explodes_ends_as_the_loop),
-        cmocka_unit_test(the_samplers_own_methods_are_the_loop),
-        cmocka_unit_test(the_samplers_own_methods_at_their_limits),
-        cmocka_unit_test(the_samplers_own_methods_refuse),
+        cmocka_unit_test(parareal_and_parataa_are_the_loop),
+        cmocka_unit_test(parareal_and_parataa_at_their_limits),
+        cmocka_unit_test(estimates_are_no_less_than_the_error),
+        cmocka_unit_test(locks_of_paradigms),
+        cmocka_unit_test(paths_of_others_are_guesses),
+        cmocka_unit_test(auto_weighs_them),
         cmocka_unit_test(tolerances_in_units_of_the_noise),
         cmocka_unit_test(denoisers_are_asked_at_trained_times_alone),
         cmocka_unit_test(refusals_are_in_words),

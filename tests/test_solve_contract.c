@@ -116,7 +116,7 @@ static void refusals(void **state) {
     steps = good, steps.dtype = DPCR_U32;
     refused(context, &steps, &options, DPCR_ERROR_ARGUMENT, "uint32");
     steps = good, steps.linearise = NULL;
-    refused(context, &steps, &options, DPCR_ERROR_UNSUPPORTED, "sequential, overlap, picard and jacobi");
+    refused(context, &steps, &options, DPCR_ERROR_UNSUPPORTED, "sequential, overlap, picard, jacobi, parareal");
     options.method = DPCR_METHOD_JACOBI, options.backward = DPCR_SCHEME_PCR;
     refused(context, &steps, &options, DPCR_ERROR_UNSUPPORTED, "backward sequential");
     options = (dpcr_solve_options){.size = sizeof options, .method = DPCR_METHOD_BLOCK, .block = 2};

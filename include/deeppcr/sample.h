@@ -133,8 +133,11 @@ DPCR_API dpcr_status dpcr_sampler_create(dpcr_context *context, const dpcr_denoi
                                          dpcr_error *error);
 DPCR_API void dpcr_sampler_destroy(dpcr_sampler *sampler);
 
-// The chain: length N - skip, width that of the picture (dpm-solver++: twice it, x then the previous x0). It lives as
-// long as the sampler, and serves one solve at a time.
+// The chain: length N - skip, width that of the picture (dpm-solver++: twice it, x then the previous x0). Its `coarse`
+// is one step of the same sampler (ddpm: ddim) from where a span begins to where it ends, without noise; its slopes are
+// the derivatives of the steps on data of deviation DPCR_SAMPLER_DEVIATION (not of dpm-solver++'s). It lives as long as
+// the sampler, and serves one solve at a time.
+#define DPCR_SAMPLER_DEVIATION 0.5
 DPCR_API const dpcr_steps *dpcr_sampler_steps(const dpcr_sampler *sampler);
 
 // z_{-1} [B][chain's width]: x [B][width] or, x NULL, standard normal noise of (seed, sample).
@@ -150,37 +153,6 @@ DPCR_API dpcr_status dpcr_sampler_step(const dpcr_sampler *sampler, int64_t step
 // scale [N - skip] for dpcr_solve_options.step_scale: the deviation of the noise that each step has, or would have with
 // eta = 1 (ParaDiGMS's measure); a step without any takes the former's.
 DPCR_API dpcr_status dpcr_sampler_scale(const dpcr_sampler *sampler, double *scale, dpcr_error *error);
-
-// ---- methods of samplers alone; every other method is dpcr_solve_*'s ----
-
-typedef enum dpcr_sampling_method {
-    DPCR_SAMPLING_PARAREAL = 1,  // blocks of steps at once, corrected by a coarse sampler of one step a block (Lions,
-                                 // Maday, Turinici; SRDS, arXiv 2412.20292)
-    DPCR_SAMPLING_PARATAA,  // order-k substitution and triangular Anderson mixing (Tang et al., arXiv 2402.09970)
-} dpcr_sampling_method;
-
-// "parareal", "parataa".
-DPCR_API const char *dpcr_sampling_method_name(dpcr_sampling_method method);
-DPCR_API dpcr_status dpcr_sampling_method_find(const char *name, dpcr_sampling_method *method, dpcr_error *error);
-
-typedef struct dpcr_sampling_options {
-    size_t size;  // sizeof(dpcr_sampling_options) of the caller; zero in a field means the default
-    dpcr_sampling_method method;
-    double tolerance;  // a step (parareal: a block's end) is right where |difference| <= tolerance (1 + |z|); default
-                       // 1e-3; negative: 0, until the bits repeat
-    int64_t block;     // parareal: steps a block; default: the root of the chain's length
-    int64_t window;    // parataa: steps solved at once; default: all
-    int64_t order;     // parataa: steps substituted into each other; default: all of the window
-    int64_t memory;    // parataa: sweeps that are mixed, 1 (none are) to 4; default 2
-    int max_sweeps;    // then the rest is done in order; default 100
-} dpcr_sampling_options;
-
-// Solves the sampler's chain like dpcr_solve_execute: z0 [B][w], z [L][B][w]. Allocates. A sample's bits do not depend
-// on those beside it. Reasons: residual-only, exact (the bits repeated), fallback. Of the report: reason, sweeps,
-// residual, seconds, error_estimate (-1: there is none).
-DPCR_API dpcr_status dpcr_sampler_solve(dpcr_sampler *sampler, const dpcr_sampling_options *options,
-                                        const dpcr_array *z0, const dpcr_array *z, dpcr_solve_report *report,
-                                        dpcr_error *error);
 
 // Rows given to the denoiser since the sampler was made (or since it was reset), those for Jacobians apart: a Jacobian
 // counts `width` products besides its row. And calls of the denoiser, one after another.

@@ -120,6 +120,15 @@ typedef struct dpcr_steps {
     // backward pass (step 0 apart), the last window first, never twice at once and outside the context's tasks, so it
     // may use the context's threads.
     int gradient_whole;
+
+    // What is known of the steps without evaluating them. Chains that tell either are offered picard, parataa and
+    // parareal by AUTO too. Both may be NULL.
+    // last[c] is about what span->steps steps from in[c] give, for far less work than they take: one step of a coarser
+    // discretisation. Parareal corrects its chunks by it, without by the identity; error estimates need it (confirm).
+    int (*coarse)(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *last);
+    double coarse_flops;   // of one call, lane and sequence
+    const double *slopes;  // [L]: c_l, about what J_l is times the identity; parataa goes by it; without, by 1.
+                           // The caller's, must outlive the plan
 } dpcr_steps;
 
 // ---- methods and options ----
@@ -135,10 +144,15 @@ typedef enum dpcr_method {
     DPCR_METHOD_DAMPED,    // Newton with s J
     DPCR_METHOD_OVERLAP,   // chunks with a warm-up, run by the loop side by side, boundaries checked
     DPCR_METHOD_SHOOTING,  // Newton on the boundaries of chunks (multiple shooting)
+    DPCR_METHOD_PARAREAL,  // chunks of the loop at once, corrected by one coarse step each (Lions, Maday, Turinici; SRDS,
+                           // arXiv 2412.20292)
+    DPCR_METHOD_PARATAA,   // picard with the known slopes, k steps substituted into each other, triangular Anderson
+                           // mixing (Tang et al., arXiv 2402.09970)
     DPCR_METHOD_COUNT
 } dpcr_method;
 
-// "auto", "sequential", "newton", "diagonal", "block", "picard", "jacobi", "damped", "overlap", "shooting".
+// "auto", "sequential", "newton", "diagonal", "block", "picard", "jacobi", "damped", "overlap", "shooting", "parareal",
+// "parataa".
 DPCR_API const char *dpcr_method_name(dpcr_method method);
 DPCR_API dpcr_status dpcr_method_find(const char *name, dpcr_method *method, dpcr_error *error);
 
@@ -169,6 +183,13 @@ typedef enum dpcr_reason {
 
 DPCR_API const char *dpcr_reason_name(dpcr_reason reason);
 
+typedef enum dpcr_lock {
+    DPCR_LOCK_RESIDUAL = 0,  // |z_l - f_l(z_{l-1})| <= atol + rtol |z_l|, every component
+    DPCR_LOCK_MEAN_SQUARE,   // ParaDiGMS: the mean square of the step's correction, locked steps' included, at most
+                             // (atol step_scale[l])^2; the first step beyond is locked too, corrected
+    DPCR_LOCK_COUNT
+} dpcr_lock;
+
 #define DPCR_TOLERANCE_F32 1e-5  // default of atol and rtol, per step
 #define DPCR_TOLERANCE_F64 1e-10
 #define DPCR_UNCONFIRMED \
@@ -185,7 +206,8 @@ typedef struct dpcr_solve_options {
     double atol, rtol;     // a step is converged where |z_l - f_l(z_{l-1})| <= atol + rtol |z_l|. Default:
                            // DPCR_TOLERANCE_...; negative: 0 (overlap: bit for bit)
     int64_t window;        // steps solved at once; 1 is Gauss-Seidel; default: all, within the memory limit
-    int64_t chunk;         // overlap, shooting and newton's scheme chunked: steps a chunk
+    int64_t chunk;         // overlap, shooting, parareal (default: the root of L) and newton's scheme chunked: steps a
+                           // chunk
     int64_t warm_up;       // overlap: steps before a chunk's first; default 64
     int64_t block;         // k of DPCR_METHOD_BLOCK; default 2
     double damping;        // s of DPCR_METHOD_DAMPED, in [0, 1]; default 0.7
@@ -203,6 +225,14 @@ typedef struct dpcr_solve_options {
     // step's noise), so what is locked is right in each step's own units only, and the reason is DPCR_REASON_SCALED.
     // The caller's, must outlive the plan. Methods of sweeps.
     const double *step_scale;
+    dpcr_lock lock;  // which steps of a sweep without error estimate are right
+    int64_t order;   // parataa: steps substituted into each other; default: all of the window
+    int mixed;       // parataa: sweeps that are mixed, 1 (none are) to 4; default 2
+    // Parareal, and methods of sweeps where the chain has `coarse`, whose residuals say nothing of the error. 0: nothing
+    // does (parareal estimates it all the same). Positive: sweeps of parareal from the states that the method left,
+    // until the error estimate is at most this (times max(1, |z|)); the reason is then CONVERGED. Negative: one such
+    // sweep, for the estimate alone. (newton's tolerances are on its estimate.)
+    double confirm;
 } dpcr_solve_options;
 
 typedef struct dpcr_solve_plan dpcr_solve_plan;
@@ -216,7 +246,7 @@ typedef struct dpcr_solve_report {
     int sweeps;             // updates of the chain, or of its window, without the final check; the largest of the batch
     int64_t evaluations;    // step evaluations, over all sequences
     double residual;        // largest |z_l - f_l(z_{l-1})| / max(1, |z_l|) that the last check saw, before its update;
-                            // overlap: largest defect of a boundary
+                            // overlap, parareal: largest defect of a boundary
     double error_estimate;  // largest correction of the last linear solve / max(1, |z_l|) over what it confirmed (or,
                             // not converged, refused); overlap: the defects, carried on; negative: none
     double seconds;         // wall time, and its phases

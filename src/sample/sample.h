@@ -55,6 +55,9 @@ struct dpcr_sampler {
     dpcr_steps chain;
     int64_t batch, width;  // of the picture
     dpcri_step *steps;     // [N - skip]
+    dpcri_place *places;   // [N - skip + 1] where the steps begin, and the last one's end
+    double *slopes;        // [N - skip]
+    dpcri_step *coarser;   // [N - skip] scratch of the callback coarse
     bool noisy;            // any step adds noise
     void *start;           // [B][width] the first noise
     void *noise;           // [N - skip][B][width], or NULL

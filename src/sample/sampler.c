@@ -76,13 +76,14 @@ static int read_first(dpcr_sampler *s, const dpcr_span *span, int64_t rows, int6
     return predict(s, rows, s->x, s->m, j);
 }
 
-// Those of the rows whose step reads twice: m1 (and j1) at x1. The others' rows are computed in vain: the last step's.
+// The rows whose step reads twice: m1 (and j1) at x1. Only the chain's last step may not, whose lane is the last.
 static int read_second(dpcr_sampler *s, const dpcr_span *span, int64_t rows, int64_t k, void *j) {
-    for (int64_t i = 0; i < rows; i++) {
-        const dpcri_step *step = step_of(s, span, i, k);
-        s->times[i] = step->twice ? step->second.time : step->first.time;
+    int64_t twice = 0;
+    for (int64_t i = 0; i < rows && step_of(s, span, i, k)->twice; i++) {
+        s->times[i] = step_of(s, span, i, k)->second.time;
+        twice = i + 1;
     }
-    return predict(s, rows, s->x1, s->m1, j);
+    return twice ? predict(s, twice, s->x1, s->m1, j) : 0;
 }
 
 static void paint(const dpcr_sampler *s, const dpcri_step *step, int64_t sequence, void *x) {
@@ -205,6 +206,34 @@ static int linearise(void *user, const dpcr_span *span, const dpcr_array *in, co
     return 0;
 }
 
+// ---- coarse steps ----
+
+// One step over each lane's span, without noise: of ddim for ddpm, the sampler's own else.
+static int coarse(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *last) {
+    dpcr_sampler *s = user, coarser = *s;
+    const dpcr_sampler_kind kind = s->options.kind == DPCR_SAMPLER_DDPM ? DPCR_SAMPLER_DDIM : s->options.kind;
+    dpcr_span one = *span;
+    for (int64_t c = 0; c < span->lanes; c++) {
+        const dpcri_place *from = s->places + span->first + c * span->stride;
+        s->coarser[c] = dpcri_step_make(kind, s->denoiser.prediction, 0, from[0], from[span->steps], NULL);
+    }
+    coarser.steps = s->coarser;
+    coarser.noise = NULL;
+    one.first = 0, one.stride = 1, one.steps = 1;
+    const int code = advance(&coarser, &one, in, NULL, last, NULL);
+    s->rows = coarser.rows, s->calls = coarser.calls;
+    return code;
+}
+
+// dx'/dx where the data are normal of deviation d: x0 = alpha d^2 / v x and e = sigma / v x, v = (alpha d)^2 + sigma^2.
+static double slope_of(const dpcri_step *step, dpcri_place at) {
+    const double d = DPCR_SAMPLER_DEVIATION, v = at.alpha * at.alpha * d * d + at.sigma * at.sigma;
+    const double x0 = at.alpha * d * d / v, e = at.sigma / v;
+    if (!step->twice) return step->x + step->x0 * x0 + step->e * e;
+    const double x1 = step->x + step->x0 * x0, w = step->alpha * step->alpha * d * d + step->sigma * step->sigma;
+    return step->then_x + step->then_x0 * x0 + (step->then_x1 + step->then_x01 * step->alpha * d * d / w) * x1;
+}
+
 // ---- noise ----
 
 // Normal numbers of row `place` of a sample's path: place 0 is where it starts, l + 1 its step l (skipped ones
@@ -277,7 +306,10 @@ static dpcr_status make_steps(dpcr_sampler *s, dpcr_error *error) {
     const int64_t n = o->steps, length = n - o->skip;
     double *times = dpcri_alloc(s->context, (size_t)(n + o->noise.steps) * sizeof(double));
     s->steps = dpcri_alloc_zero(s->context, (size_t)length * sizeof *s->steps);
-    if (!times || !s->steps) {
+    s->places = dpcri_alloc_zero(s->context, (size_t)(length + 1) * sizeof *s->places);
+    s->slopes = dpcri_alloc_zero(s->context, (size_t)length * sizeof *s->slopes);
+    s->coarser = dpcri_alloc_zero(s->context, (size_t)length * sizeof *s->coarser);
+    if (!times || !s->steps || !s->places || !s->slopes || !s->coarser) {
         dpcri_free(s->context, times);
         return dpcri_fail(error, DPCR_ERROR_MEMORY, "sampler: no memory for %lld steps", (long long)n);
     }
@@ -294,6 +326,8 @@ static dpcr_status make_steps(dpcr_sampler *s, dpcr_error *error) {
         const dpcri_place to = i + 1 < n ? dpcri_place_at(&o->noise, abar, times[i + 1]) : done;
         s->steps[l] = dpcri_step_make(o->kind, s->denoiser.prediction, o->eta, at, to, l > 0 ? &before : NULL);
         s->noisy = s->noisy || s->steps[l].noise > 0;
+        s->slopes[l] = slope_of(&s->steps[l], at);
+        s->places[l] = at, s->places[l + 1] = to;
         before = at;
     }
     dpcri_free(s->context, times);
@@ -384,7 +418,10 @@ static void make_chain(dpcr_sampler *s) {
                             .dtype = s->denoiser.dtype,
                             .flops = readings * s->denoiser.flops + 12 * (double)s->width,
                             .lanes = s->block,
-                            .advance = advance};
+                            .advance = advance,
+                            .coarse = coarse,
+                            .coarse_flops = readings * s->denoiser.flops + 12 * (double)s->width,
+                            .slopes = s->p ? NULL : s->slopes};
     if (!s->denoiser.linearise) return;
     s->chain.linearise = linearise;
     s->chain.jacobian = dpcr_transition_square(DPCR_DENSE, width, 0);
@@ -424,8 +461,9 @@ done:
 
 void dpcr_sampler_destroy(dpcr_sampler *s) {
     if (!s) return;
-    void *const owned[] = {s->steps, s->start, s->noise, s->mask, s->known,  s->x,     s->m,         s->x1,
-                           s->m1,    s->p,     s->j,     s->j1,   s->square, s->times, s->sequences, s->lanes};
+    void *const owned[] = {s->steps, s->places, s->slopes, s->start, s->noise, s->mask,      s->known,
+                           s->x,     s->m,      s->x1,     s->m1,    s->p,     s->j,         s->j1,
+                           s->square, s->times, s->sequences, s->lanes, s->coarser};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) dpcri_free(s->context, owned[i]);
     dpcri_free(s->context, s);
 }

@@ -165,6 +165,30 @@ double dpcri_cost_shooting(const dpcri_outlook *o, int64_t chunk) {
     return o->sweeps * one + states * lane / side;
 }
 
+// What part of the chain is left to evaluate in a sweep, over all sweeps: fronts move about evenly.
+static const double part_of_sweep = 0.5, part_of_parareal = 0.75;
+
+int64_t dpcri_parareal_chunk(const dpcr_steps *steps, const dpcr_solve_options *options) {
+    const int64_t length = steps->length > 0 ? steps->length : 1;
+    return options->chunk ? options->chunk : (int64_t)ceil(sqrt((double)length));
+}
+
+double dpcri_cost_parareal(const dpcri_outlook *o, int64_t n, double sweeps) {
+    const double chunks = ceil(length_of(o) / (double)n), own = chunks * batch_of(o) * dpcri_cost_lane(o);
+    const double step = o->costs.chunks > 0 ? o->costs.chunks : more(dpcri_cost_step(o), own / threads_of(o));
+    const double coarse = o->steps->coarse ? chunks * dpcri_cost_step(o) : 0;
+    const double kept = more(dpcri_cost_step(o), part_of_parareal * step);
+    return coarse + sweeps * ((double)n * (kept + call_seconds) + part_of_parareal * coarse + region_seconds(o));
+}
+
+double dpcri_cost_picard(const dpcri_outlook *o, double sweeps) {
+    const double lane = o->costs.sweep > 0 ? o->costs.sweep : dpcri_cost_lane(o), states = length_of(o) * batch_of(o);
+    const double one = more(dpcri_cost_step(o), part_of_sweep * states * lane / threads_of(o));
+    const int64_t n = (int64_t)ceil(sqrt(length_of(o)));  // of the sweep that confirms
+    return sweeps * (one + call_seconds + region_seconds(o)) +
+           (o->options->confirm != 0 ? dpcri_cost_parareal(o, n, 1) : 0);
+}
+
 // Sequences that run one after the other, those of a cache line by one thread: the busiest thread's.
 static double busiest_rows(const dpcri_outlook *o) {
     const double line = (double)dpcri_rows_of_line(o->steps), tasks = ceil(batch_of(o) / line);

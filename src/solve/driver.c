@@ -88,8 +88,11 @@ size_t dpcri_solve_bytes(const dpcr_solve_plan *plan, dpcr_error *error) {
             dpcri_arena_take(&run.arena, (int64_t)more, 1);
             break;
         }
+        case DPCR_METHOD_PARAREAL: dpcri_parareal_carve(plan, &run.arena); break;
+        case DPCR_METHOD_PARATAA: dpcri_parataa_carve(plan, &run.arena); break;
         default: dpcri_sweep_carve(plan, &run.arena, &sweep_space);
     }
+    if (dpcri_confirms(&plan->options)) dpcri_parareal_carve(plan, &run.arena);
     return run.arena.overflow ? SIZE_MAX : run.arena.used;
 }
 
@@ -195,6 +198,8 @@ static dpcr_status run_method(dpcri_run *run) {
         case DPCR_METHOD_SEQUENTIAL: return dpcri_solve_sequential(run);
         case DPCR_METHOD_OVERLAP: return dpcri_solve_overlap(run);
         case DPCR_METHOD_SHOOTING: return dpcri_solve_shooting(run);
+        case DPCR_METHOD_PARAREAL: return dpcri_solve_parareal(run);
+        case DPCR_METHOD_PARATAA: return dpcri_solve_parataa(run);
         default: return dpcri_solve_sweeps(run);
     }
 }
@@ -237,6 +242,7 @@ dpcr_status dpcr_solve_execute(const dpcr_solve_plan *plan, const dpcr_array *z0
     carve_run(&run, plan->steps.batch);
     if (plan->steps.length > 0 && plan->steps.batch > 0) {
         DPCR_TRY(run_method(&run));
+        DPCR_TRY(dpcri_confirm(&run));
         DPCR_TRY(finish(&run));
         if (tape && !writes_tape(plan->options.method)) DPCR_TRY(write_tape(&run));
     }

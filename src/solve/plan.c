@@ -7,8 +7,9 @@
 
 #include "solve/solve_internal.h"
 
-static const char *const method_names[DPCR_METHOD_COUNT] = {"auto",   "sequential", "newton", "diagonal", "block",
-                                                            "picard", "jacobi",     "damped", "overlap",  "shooting"};
+static const char *const method_names[DPCR_METHOD_COUNT] = {"auto",   "sequential", "newton",  "diagonal",
+                                                            "block",  "picard",     "jacobi",  "damped",
+                                                            "overlap", "shooting",  "parareal", "parataa"};
 
 const char *dpcr_method_name(dpcr_method method) {
     return (unsigned)method < DPCR_METHOD_COUNT ? method_names[method] : "unknown";
@@ -22,7 +23,7 @@ dpcr_status dpcr_method_find(const char *name, dpcr_method *method, dpcr_error *
         }
     return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                       "method is \"%s\", wanted auto, sequential, newton, diagonal, block, picard, jacobi, damped, "
-                      "overlap or shooting",
+                      "overlap, shooting, parareal or parataa",
                       name ? name : "");
 }
 
@@ -99,7 +100,8 @@ dpcr_status dpcri_method_transition(const dpcr_steps *steps, const dpcr_solve_op
     if (newton_like && !steps->linearise)
         return dpcri_fail(
             error, DPCR_ERROR_UNSUPPORTED,
-            "solve: method %s needs the callback linearise; without it sequential, overlap, picard and jacobi work",
+            "solve: method %s needs the callback linearise; without it sequential, overlap, picard, jacobi, "
+            "parareal and parataa work",
             dpcr_method_name(options->method));
     switch (options->method) {
         case DPCR_METHOD_NEWTON:
@@ -205,18 +207,33 @@ static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
                           "solve: planning is %d and planning_seconds %g, wanted a named one and 0 or more",
                           (int)o->planning, o->planning_seconds);
     const int64_t row[2] = {plan->steps.batch, plan->steps.width};
+    if (dpcri_confirms(o) && !plan->steps.coarse)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                          "solve: confirm is %g, but the chain has no callback coarse, by which errors of %s are "
+                          "estimated; newton has an estimate of its own",
+                          o->confirm, dpcr_method_name(o->method));
     if (o->start) {
         const dpcr_status started =
             dpcri_check_array("solve_plan_create", "options.start", o->start, plan->steps.dtype, 2, row, error);
         if (started != DPCR_OK) return started;
     }
+    if (isnan(o->confirm) || (unsigned)o->lock >= DPCR_LOCK_COUNT || o->order < 0 || o->mixed < 0 || o->mixed > 4)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "solve: confirm is %g, lock %d, order %lld, mixed %d; wanted a number, a named one, 0 or more, "
+                          "0 to 4",
+                          o->confirm, (int)o->lock, (long long)o->order, o->mixed);
+    if (o->lock && o->method != DPCR_METHOD_PICARD)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                          "solve: locks by the mean square of corrections are picard's, not %s's",
+                          dpcr_method_name(o->method));
     if (!(o->damping >= 0 && o->damping <= 1))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: damping is %g, wanted 0..1", o->damping);
     if (o->atol == 0) o->atol = o->rtol < 0 ? -1 : tolerance;
     if (o->rtol == 0) o->rtol = o->atol < 0 ? -1 : tolerance;
     if (o->atol < 0) o->atol = 0;
     if (o->rtol < 0) o->rtol = 0;
-    if (o->step_scale && (o->method == DPCR_METHOD_OVERLAP || o->method == DPCR_METHOD_SHOOTING))
+    if (o->step_scale && (o->method == DPCR_METHOD_OVERLAP || o->method == DPCR_METHOD_SHOOTING ||
+                          o->method == DPCR_METHOD_PARAREAL))
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
                           "solve: step_scale is given, but method %s has no residual a step; wanted a method of sweeps",
                           dpcr_method_name(o->method));
@@ -228,12 +245,15 @@ static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
     if (o->block == 0) o->block = 2;
     const int64_t length = plan->steps.length > 0 ? plan->steps.length : 1;
     if (o->chunk > length) o->chunk = length;
+    if (o->mixed == 0) o->mixed = 2;
+    if (o->order == 0 || o->order > length) o->order = length;
     const dpcr_status chosen = dpcri_planner_choose(plan, error);
     if (chosen != DPCR_OK) return chosen;
     o->start = NULL;  // the caller's, and read
     if (o->warm_up == 0) o->warm_up = 64;
     o->warm_up = clamp(o->warm_up, 1, length);
     if (o->max_sweeps == 0) o->max_sweeps = o->method == DPCR_METHOD_OVERLAP ? 3 : 100;
+    if (o->chunk == 0 && o->method == DPCR_METHOD_PARAREAL) o->chunk = (int64_t)ceil(sqrt((double)length));
     plan->windows = dpcri_solve_has_windows(&plan->steps, o);
     dpcr_transition transition;
     const dpcr_status status = dpcri_method_transition(&plan->steps, o, &transition, error);

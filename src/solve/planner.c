@@ -117,6 +117,30 @@ static void list_shooting(const dpcri_outlook *o, list *l) {
     add(l, DPCR_METHOD_SHOOTING, o->options->scheme, dpcri_cost_shooting(o, chunk))->sweeps = o->sweeps;
 }
 
+// ---- picard, parataa and parareal, of chains that tell what makes them worth a thought ----
+
+// Sweeps that samplers took (docs/diffusion.md), at tolerances about 1e-3; each digit more wants a third more.
+static double expected_told(const dpcri_outlook *o, dpcr_method method) {
+    const double tolerance = fmax(0.5 * (o->options->atol + o->options->rtol), 1e-7), length = (double)o->steps->length;
+    const double digits = fmax(0.5, 1 + (-log10(tolerance) - 3) / 3);
+    if (method == DPCR_METHOD_PICARD || method == DPCR_METHOD_PARATAA) return 0.8 * sqrt(length) * digits;
+    const int64_t n = dpcri_parareal_chunk(o->steps, o->options);
+    return fmin(1 + 0.45 * digits * length / (double)n, ceil(length / (double)n));
+}
+
+static void list_told(const dpcri_outlook *o, list *l) {
+    if (o->options->step_scale || (o->options->confirm != 0 && !o->steps->coarse) || o->steps->length < 2 * dpcri_parareal_chunk(o->steps, o->options)) return;
+    for (int i = 0; i < DPCRI_TOLD; i++) {
+        const dpcr_method method = dpcri_told[i];
+        const bool parareal = method == DPCR_METHOD_PARAREAL;
+        if ((o->failed & 1u << method) || !(parareal ? (void *)o->steps->coarse : (void *)o->steps->slopes)) continue;
+        const double sweeps = o->told[i] > 0 ? o->told[i] : expected_told(o, method);
+        const int64_t n = dpcri_parareal_chunk(o->steps, o->options);
+        const double seconds = parareal ? dpcri_cost_parareal(o, n, sweeps) : dpcri_cost_picard(o, sweeps);
+        add(l, method, DPCR_SCHEME_AUTO, seconds)->sweeps = sweeps;
+    }
+}
+
 // A whole method inside the callback tells no cost: a stretch of the chain is solved by it and timed.
 static void list_window(const dpcri_outlook *o, list *l, dpcr_method method) {
     const dpcr_steps *s = o->steps;
@@ -143,6 +167,7 @@ static void list_forward(const dpcri_outlook *o, list *l, int64_t warm_up, bool 
         list_window(o, l, DPCR_METHOD_SHOOTING);
         list_newton(o, l);
         list_shooting(o, l);
+        list_told(o, l);
     }
     list_overlap(o, l, warm_up, variants);
 }
@@ -262,6 +287,19 @@ static void tell_memory(dpcr_solve_plan *plan, const list *l) {
     append(plan, text);
 }
 
+// The other methods' best, of chains that are offered many.
+static void tell_others(dpcr_solve_plan *plan, const list *l, const dpcr_candidate *told) {
+    unsigned seen = 1u << DPCR_METHOD_SEQUENTIAL | (told ? 1u << told->method : 0);
+    char text[96], a[32];
+    for (int64_t i = 0; i < l->count; i++) {
+        const dpcr_candidate *c = &l->at[i];
+        if (seen & 1u << c->method) continue;
+        seen |= 1u << c->method;
+        snprintf(text, sizeof text, "; %s %s", dpcr_method_name(c->method), duration(seconds_of(c), a, sizeof a));
+        append(plan, text);
+    }
+}
+
 static void tell(dpcr_solve_plan *plan, const list *l, const dpcr_candidate *chosen, bool backward) {
     char name[48], what[160], loop[32], text[320];
     const dpcr_candidate *other = is_loop(chosen) ? best_parallel(l) : chosen;
@@ -280,6 +318,7 @@ static void tell(dpcr_solve_plan *plan, const list *l, const dpcr_candidate *cho
     }
     append(plan, text);
     if (!backward) tell_memory(plan, l);
+    if (!backward && (plan->steps.coarse || plan->steps.slopes)) tell_others(plan, l, other);
 }
 
 // ---- choosing ----
@@ -378,13 +417,14 @@ static void look(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *known) {
     // another one.
     const bool here = o->machine.threads == (double)dpcr_context_threads(plan->context);
     if (can_run_beside(o) && (!(s->lane_seconds > 0) || s->batch > 1) && (here || !told))
-        o->costs = dpcri_costs_of(plan->context, s, dpcri_row_block(s));
+        o->costs = dpcri_costs_of(plan->context, s, &plan->options, dpcri_row_block(s));
     o->doubt = told || o->costs.lane > 0 ? known_doubt : guessed_doubt;
     dpcri_wisdom_key(o, plan->key);
     *known = (dpcri_known){0};
     dpcri_wisdom_recall(plan->context, plan->key, known);
     o->failed = known->failed;
     o->sweeps_are_seen = known->sweeps > 0;
+    for (int i = 0; i < DPCRI_TOLD; i++) o->told[i] = known->told[i];
     o->sweeps = known->sweeps ? known->sweeps : expected_sweeps(&o->contraction, s->length);
 }
 

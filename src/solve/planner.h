@@ -5,6 +5,10 @@
 
 #include "solve/solve_internal.h"
 
+// Methods whose sweeps are remembered one by one, in this order.
+enum { DPCRI_TOLD = 3 };
+static const dpcr_method dpcri_told[DPCRI_TOLD] = {DPCR_METHOD_PICARD, DPCR_METHOD_PARAREAL, DPCR_METHOD_PARATAA};
+
 // Seconds that were timed on a stretch of the chain, on one thread; 0: not known.
 typedef struct dpcri_costs {
     double block;          // of one step of the loop, of as many sequences as the driver gives one task
@@ -12,6 +16,8 @@ typedef struct dpcri_costs {
     double jacobian;       // of one Jacobian of one sequence
     double adjoint_block;  // of one step of the adjoint loop, as block
     double adjoint_lane;   // as lane
+    double sweep;          // of one step of one lane and sequence, in a call with as many lanes as a window has
+    double chunks;         // of one step of all of parareal's chunks, all sequences
 } dpcri_costs;
 
 // What a prediction goes by.
@@ -24,6 +30,7 @@ typedef struct dpcri_outlook {
     dpcri_costs costs;
     double sweeps;         // of newton and shooting, expected
     bool sweeps_are_seen;  // in an earlier solve, not supposed
+    double told[DPCRI_TOLD];  // of picard, parareal, parataa, expected: chains that tell `coarse` or `slopes`
     unsigned failed;       // bit m: method m had to be finished in order before
     double doubt;          // factor that a parallel prediction must stay below the loop's
 } dpcri_outlook;
@@ -36,6 +43,10 @@ double dpcri_cost_loop(const dpcri_outlook *o);
 double dpcri_cost_overlap(const dpcri_outlook *o, int64_t chunk, int64_t warm_up);
 double dpcri_cost_newton(const dpcri_outlook *o, dpcr_scheme scheme);
 double dpcri_cost_shooting(const dpcri_outlook *o, int64_t chunk);
+// Picard and parataa; parareal by chunks of n steps.
+double dpcri_cost_picard(const dpcri_outlook *o, double sweeps);
+double dpcri_cost_parareal(const dpcri_outlook *o, int64_t n, double sweeps);
+int64_t dpcri_parareal_chunk(const dpcr_steps *steps, const dpcr_solve_options *options);
 // A method inside the callback whose step of one sequence takes `step` seconds (stretch.c).
 double dpcri_cost_window(const dpcri_outlook *o, double step);
 double dpcri_cost_adjoint_loop(const dpcri_outlook *o);
@@ -45,7 +56,8 @@ double dpcri_cost_backward(const dpcri_outlook *o, dpcr_scheme scheme);
 // ---- stretch.c ----
 
 // Times a stretch of the chain in blocks of `row_block` sequences.
-dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, int64_t row_block);
+dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, const dpcr_solve_options *options,
+                           int64_t row_block);
 // Seconds that a step of one sequence takes by the method inside the callback `window`, and its sweeps, from a stretch
 // of the chain. 0: it cannot be run, or did not come to its end.
 double dpcri_window_step(dpcr_context *context, const dpcr_steps *steps, const dpcr_solve_options *options,
@@ -68,6 +80,7 @@ typedef struct dpcri_known {
     int sweeps;                   // of newton and shooting, in an earlier solve; 0: not seen
     int64_t warm_up;              // that was enough, in an earlier solve; 0: not seen
     unsigned failed;              // bit m: method m had to be finished in order
+    int told[DPCRI_TOLD];         // sweeps of dpcri_told's methods; 0: not seen
 } dpcri_known;
 bool dpcri_wisdom_recall(dpcr_context *context, const char *key, dpcri_known *known);
 void dpcri_wisdom_remember(dpcr_context *context, const char *key, const dpcri_known *known);

@@ -92,8 +92,8 @@ static void SUFFIX(residual)(const dpcr_array *f, const dpcr_array *z, const dpc
 }
 
 static void SUFFIX(update)(const dpcr_array *z, const dpcr_array *f, const dpcr_array *delta, int64_t first,
-                           const int64_t *front, const void *const *reset, const int64_t *until, bool hold, double atol,
-                           double rtol, const double *scale, int64_t *good, double *estimate) {
+                           const int64_t *front, const void *const *reset, const int64_t *until, bool hold, bool mean,
+                           double atol, double rtol, const double *scale, int64_t *good, double *estimate) {
     const int64_t steps = z->shape[0], rows = z->shape[1], w = z->shape[2];
     for (int64_t b = 0; b < rows; b++) good[b] = 0, estimate[b] = 0;
     for (int64_t l = 0; l < steps; l++)
@@ -105,15 +105,17 @@ static void SUFFIX(update)(const dpcr_array *z, const dpcr_array *f, const dpcr_
             REAL *zl = SUFFIX(at)(z, l, b);
             const REAL *fl = SUFFIX(at)(f, l, b), *dl = SUFFIX(at)(delta, l, b);
             bool within = true, finite = true;
-            double largest = 0, most = 1;
+            double largest = 0, most = 1, square = 0;
             const double unit = scale ? scale[first + l] : 1;
             for (int64_t i = 0; i < w; i++) {
                 const REAL size = (REAL)fabs((double)dl[i]), value = (REAL)fabs((double)zl[i]);
                 within = within && size <= (REAL)(unit * atol) + (REAL)(unit * rtol) * value;
                 if ((double)size > largest) largest = (double)size;
                 if ((double)value > most) most = (double)value;
+                square += (double)size * (double)size;
                 finite = finite && (zl[i] + dl[i]) - (zl[i] + dl[i]) == 0;
             }
+            if (mean) within = square <= (double)w * (unit * atol) * (unit * atol);
             if (first + l < until[b] && largest / most > estimate[b]) estimate[b] = largest / most;
             if (hold && first + l < until[b]) {
                 // within tolerance as it is

@@ -100,11 +100,12 @@ typedef struct dpcri_row_ops {
                      int64_t first, const int64_t *front, double atol, double rtol, const double *scale, double damping,
                      int64_t *good, double *worst, unsigned char *front_bad);
     // z += delta (z = f at the front, reset[row] where the sum is not finite), for steps >= front[row]; counts the
-    // leading steps whose correction is within tolerance, and gives the largest correction / max(1, |z|) before
-    // until[row]. With `hold`, steps before until[row] stay as their residual was measured.
+    // leading steps whose correction is within tolerance (`mean`: whose mean square is within (scale[l] atol)^2), and
+    // gives the largest correction / max(1, |z|) before until[row]. With `hold`, steps before until[row] stay as their
+    // residual was measured.
     void (*update)(const dpcr_array *z, const dpcr_array *f, const dpcr_array *delta, int64_t first,
-                   const int64_t *front, const void *const *reset, const int64_t *until, bool hold, double atol,
-                   double rtol, const double *scale, int64_t *good, double *estimate);
+                   const int64_t *front, const void *const *reset, const int64_t *until, bool hold, bool mean,
+                   double atol, double rtol, const double *scale, int64_t *good, double *estimate);
     // estimate[row] = max(estimate[row], largest |delta| / max(1, |z|)); delta of the last step goes to carry [B][w]
     void (*measure)(const dpcr_array *z, const dpcr_array *delta, double *estimate, const dpcr_array *carry);
     // true when every |x - y| <= atol + rtol |y| of the row; bit equality when both are 0
@@ -129,6 +130,13 @@ dpcr_status dpcri_solve_sweeps(dpcri_run *run);
 dpcr_status dpcri_solve_overlap(dpcri_run *run);
 dpcr_status dpcri_solve_shooting(dpcri_run *run);
 dpcr_status dpcri_solve_windows(dpcri_run *run);
+dpcr_status dpcri_solve_parareal(dpcri_run *run);
+dpcr_status dpcri_solve_parataa(dpcri_run *run);
+// Error estimates of what a method left without one (option confirm), by parareal from its states; whether there are any.
+dpcr_status dpcri_confirm(dpcri_run *run);
+bool dpcri_confirms(const dpcr_solve_options *options);
+// Fills z as the option guess says, but for STATE and GIVEN. zero: scratch of a state.
+dpcr_status dpcri_make_guess(dpcri_run *run, void *zero);
 // Whether the callback `window` serves these options (every default filled in but the scheme's).
 bool dpcri_solve_has_windows(const dpcr_steps *steps, const dpcr_solve_options *options);
 enum { DPCRI_WINDOW_RUN_UP = 64 };  // steps before a piece's first
@@ -158,6 +166,8 @@ int64_t dpcri_overlap_chunk(const dpcr_solve_plan *plan);
 // Appends a sweep to the report's histories: largest residual (or defect) and fronts. by_sequence [B] or NULL: the same
 // for all.
 void dpcri_record_sweep(dpcri_run *run, double residual, const double *by_sequence);
+void dpcri_parareal_carve(const dpcr_solve_plan *plan, dpcri_arena *arena);
+void dpcri_parataa_carve(const dpcr_solve_plan *plan, dpcri_arena *arena);
 size_t dpcri_shooting_bytes(const dpcr_solve_plan *plan, dpcr_error *error);
 // Whether backward by the scheme overlap is served.
 bool dpcri_backward_can_overlap(const dpcr_steps *steps);

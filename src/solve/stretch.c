@@ -124,7 +124,30 @@ static void set_one(const dpcr_array *array) {
             ((float *)array->data)[i] = i % 2 ? -0.5f : 0.5f;
 }
 
-dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, int64_t row_block) {
+// Calls as sweeps make them, of chains that tell `coarse` or `slopes`: a window's lanes one step each, and the chunks of
+// parareal.
+static void time_sweeps(dpcr_context *context, const dpcr_steps *steps, const dpcr_solve_options *options,
+                        dpcri_costs *costs) {
+    const int64_t window = options->window ? least(options->window, steps->length) : steps->length;
+    const int64_t chunk = dpcri_parareal_chunk(steps, options), chunks = (steps->length + chunk - 1) / chunk;
+    const int64_t few = steps->lanes > 1 ? steps->lanes / (steps->batch > 0 ? steps->batch : 1) : USUAL_LANES;
+    for (int i = 0; i < 2; i++) {
+        stretch s = {.steps = steps, .rows = 1, .n = 2, .lane_steps = i ? 2 : 1, .lane_rows = steps->batch};
+        s.stride = i ? chunk : 1;
+        s.lanes = i ? chunks - 1 : least(window, few > 0 ? few : 1);  // a longer window is several such calls
+        if (s.lanes < 1 || s.lane_rows < 1 || (i && chunk < 2) || !allocate(context, &s)) continue;
+        set_one(&s.last);
+        const double seconds = quickest(&s, run_lanes);
+        if (i)
+            costs->chunks = seconds / (double)s.lane_steps * (double)chunks / (double)s.lanes;
+        else
+            costs->sweep = seconds / (double)(s.lanes * s.lane_rows);
+        dpcri_free(context, s.memory);
+    }
+}
+
+dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, const dpcr_solve_options *options,
+                           int64_t row_block) {
     dpcri_costs costs = {0};
     stretch s = {.steps = steps, .rows = least(steps->batch, row_block), .lane_rows = steps->batch};
     s.n = least(STRETCH_STEPS, steps->length);
@@ -142,6 +165,7 @@ dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, int64
     if (costs.adjoint_block > 0 && leave_tape(&s))
         costs.adjoint_lane = quickest(&s, run_adjoint_lanes) / (double)(s.lanes * s.lane_steps * s.lane_rows);
     dpcri_free(context, s.memory);
+    if (loop > 0 && (steps->coarse || steps->slopes)) time_sweeps(context, steps, options, &costs);
     return costs;
 }
 

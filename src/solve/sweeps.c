@@ -192,9 +192,10 @@ static void update_piece(void *argument, int64_t task) {
     const dpcr_array r = buffer_view(s, s->space.r, s->plan->steps.width, first, last - first);
     const dpcr_array z = dpcri_outputs(&s->run->t, first, last - first, s->row, s->rows);
     const int64_t at = task * s->plan->steps.batch + s->row;
+    const bool mean = s->plan->options.lock == DPCR_LOCK_MEAN_SQUARE;
     s->ops->update(&z, &f, &r, first, s->space.masked + s->row, s->space.reset + s->row, s->space.until + s->row,
-                   !s->confirmed, s->plan->options.atol, s->plan->options.rtol, s->plan->options.step_scale,
-                   s->space.delta_good + at, s->space.estimate + at);
+                   !s->confirmed && !mean, mean, s->plan->options.atol, s->plan->options.rtol,
+                   s->plan->options.step_scale, s->space.delta_good + at, s->space.estimate + at);
 }
 
 // Leading steps of the window for which a per-piece count says good, for sequence b.
@@ -312,7 +313,8 @@ static double judge_residuals(sweep *s) {
         worst = fmax(worst, here);
         run->last_residual[b] = here;
         run->work[b] += s->hi - run->front[b];
-        if (good < s->hi || s->hi < s->plan->steps.length) run->sweeps[b]++;
+        const bool mean = s->plan->options.lock == DPCR_LOCK_MEAN_SQUARE;
+        if (mean || good < s->hi || s->hi < s->plan->steps.length) run->sweeps[b]++;
         for (int64_t i = 0; i < piece_count(s); i++)
             if (s->space.front_bad[i * s->plan->steps.batch + b]) run->reason[b] = DPCR_REASON_NONFINITE;
     }
@@ -323,6 +325,7 @@ static double judge_residuals(sweep *s) {
 // Moves the fronts, after the update.
 static void lock_prefixes(sweep *s) {
     dpcri_run *run = s->run;
+    const bool mean = s->plan->options.lock == DPCR_LOCK_MEAN_SQUARE;
     for (int64_t b = s->row; b < s->row + s->rows; b++) {
         if (!s->space.active[b] || run->reason[b]) continue;
         const double estimate = largest(s, s->space.estimate, b);
@@ -339,8 +342,12 @@ static void lock_prefixes(sweep *s) {
         } else {
             run->residual_only[b] = 1;
         }
+        if (mean) {  // ParaDiGMS: past the steps whose corrections were small, and the next, which those steps made
+            const int64_t small = s->lo + leading(s, s->space.delta_good, b);
+            lock = small + 1 < s->hi ? small + 1 : s->hi;
+        }
         const bool exact = s->plan->options.atol == 0 && s->plan->options.rtol == 0;
-        const bool held = !s->confirmed && s->space.until[b] > run->front[b];
+        const bool held = !mean && !s->confirmed && s->space.until[b] > run->front[b];
         if (run->exact[b] == run->front[b] && !held) run->exact[b]++;  // F of a state with the loop's bits
         run->front[b] = lock > run->front[b] ? lock : run->front[b] + 1;
         if (exact) run->exact[b] = run->front[b];
@@ -402,7 +409,7 @@ static void guess_piece(void *argument, int64_t task) {
     if (code < 0) job->code = code;
 }
 
-static dpcr_status make_guess(dpcri_run *run, void *zero) {
+dpcr_status dpcri_make_guess(dpcri_run *run, void *zero) {
     const dpcr_steps *steps = &run->plan->steps;
     if (run->plan->options.guess == DPCR_GUESS_GIVEN || run->plan->options.guess == DPCR_GUESS_STATE) return DPCR_OK;
     guess_job job = {.run = run, .piece = run->plan->piece};
@@ -549,7 +556,7 @@ dpcr_status dpcri_solve_sweeps(dpcri_run *run) {
     memset(s.space.active, 1, (size_t)steps->batch);
     memset(s.space.partial, 0, (size_t)steps->batch);
     memset(s.space.filled, 0, (size_t)steps->batch * sizeof *s.space.filled);
-    dpcr_status status = make_guess(run, s.space.r);
+    dpcr_status status = dpcri_make_guess(run, s.space.r);
     while (status == DPCR_OK && next_group(&s)) {
         if (dpcri_cancelled(plan->context))
             return dpcri_fail(run->error, DPCR_ERROR_CANCELLED, "solve: stopped by the caller's cancel function");

@@ -36,16 +36,17 @@ static void memory_text(const dpcri_contraction *c, char *text, size_t bytes) {
 void dpcri_wisdom_key(const dpcri_outlook *o, char *key) {
     const dpcr_steps *s = o->steps;
     const dpcr_solve_options *p = o->options;
-    char memory[32];
+    char memory[32], told[48] = "";
     memory_text(&o->contraction, memory, sizeof memory);
+    if (s->coarse || s->slopes) snprintf(told, sizeof told, " confirm %.9g", p->confirm);
     snprintf(key, DPCRI_WISDOM_KEY,
              "solve %s L%lld B%lld w%lld %s%lld flops %.9g %.9g lanes %lld tape %lld calls %d%d%d%d threads %g %s tol "
-             "%.9g %.9g window %lld chunk %lld warm-up %lld scheme %d limit %zu guess %d sweeps %d",
+             "%.9g %.9g window %lld chunk %lld warm-up %lld scheme %d limit %zu guess %d sweeps %d%s",
              dpcr_dtype_name(s->dtype), (long long)s->length, (long long)s->batch, (long long)s->width,
              dpcr_structure_name(s->jacobian.structure), (long long)s->jacobian.block, s->flops, s->jacobian_flops,
              (long long)s->lanes, (long long)s->tape_values, s->concurrent != 0, s->linearise != NULL,
              s->adjoint != NULL, s->window != NULL, o->machine.threads, memory, p->atol, p->rtol, (long long)p->window,
-             (long long)p->chunk, (long long)p->warm_up, (int)p->scheme, p->memory_limit, (int)p->guess, p->max_sweeps);
+             (long long)p->chunk, (long long)p->warm_up, (int)p->scheme, p->memory_limit, (int)p->guess, p->max_sweeps, told);
 }
 
 static int put_candidate(char *text, size_t bytes, const char *name, const dpcr_candidate *c) {
@@ -61,8 +62,11 @@ void dpcri_wisdom_remember(dpcr_context *context, const char *key, const dpcri_k
         if (known->chosen[i])
             used += put_candidate(text + used, sizeof text - (size_t)used, i ? "backward" : "forward",
                                   &known->candidate[i]);
-    snprintf(text + used, sizeof text - (size_t)used, "seen sweeps %d warm-up %lld failed %u", known->sweeps,
-             (long long)known->warm_up, known->failed);
+    used += snprintf(text + used, sizeof text - (size_t)used, "seen sweeps %d warm-up %lld failed %u", known->sweeps,
+                     (long long)known->warm_up, known->failed);
+    const int *told = known->told;
+    if (told[0] || told[1] || told[2])
+        snprintf(text + used, sizeof text - (size_t)used, " told %d %d %d", told[0], told[1], told[2]);
     dpcri_wisdom_set(context, key, text);  // refused memory: not remembered, found out again
 }
 
@@ -96,6 +100,10 @@ static bool read_known(const char *text, dpcri_known *known) {
         sscanf(text, "seen sweeps %d warm-up %lld failed %u%n", &known->sweeps, &warm_up, &known->failed, &end);
     known->warm_up = warm_up;
     known->candidate[1].backward = 1;
+    int more = 0, *told = known->told;
+    if (read == 3 && sscanf(text + end, " told %d %d %d%n", &told[0], &told[1], &told[2], &more) == 3) end += more;
+    for (int i = 0; i < DPCRI_TOLD; i++)
+        if (told[i] < 0) return false;
     return read == 3 && text[end] == 0 && known->sweeps >= 0 && warm_up >= 0 &&
            (!known->chosen[1] || known->candidate[1].scheme != DPCR_SCHEME_AUTO);
 }
@@ -122,7 +130,10 @@ dpcr_status dpcr_solve_plan_learn(const dpcr_solve_plan *plan, const dpcr_solve_
         known.warm_up = report->sweeps > 1 || failed ? 2 * plan->options.warm_up : plan->options.warm_up;
         if (failed || known.warm_up >= plan->steps.length) known.failed |= 1u << method;
     } else {
-        known.sweeps = report->sweeps;
+        int *seen = &known.sweeps;
+        for (int i = 0; i < DPCRI_TOLD; i++)
+            if (dpcri_told[i] == method) seen = &known.told[i];
+        *seen = report->sweeps;
         if (failed) known.failed |= 1u << method;
     }
     // What failed is not chosen again, and a choice among others has to be made anew.

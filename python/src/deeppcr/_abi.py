@@ -21,7 +21,8 @@ CONSTANTS: Dict[str, int] = {
     "DPCR_SCHEME_CHUNKED": 4, "DPCR_SCHEME_OVERLAP": 5, "DPCR_SCHEME_COUNT": 6,
     "DPCR_METHOD_AUTO": 0, "DPCR_METHOD_SEQUENTIAL": 1, "DPCR_METHOD_NEWTON": 2, "DPCR_METHOD_DIAGONAL": 3,
     "DPCR_METHOD_BLOCK": 4, "DPCR_METHOD_PICARD": 5, "DPCR_METHOD_JACOBI": 6, "DPCR_METHOD_DAMPED": 7,
-    "DPCR_METHOD_OVERLAP": 8, "DPCR_METHOD_SHOOTING": 9, "DPCR_METHOD_COUNT": 10,
+    "DPCR_METHOD_OVERLAP": 8, "DPCR_METHOD_SHOOTING": 9, "DPCR_METHOD_PARAREAL": 10,
+    "DPCR_METHOD_PARATAA": 11, "DPCR_METHOD_COUNT": 12,
     "DPCR_GUESS_ZERO": 0, "DPCR_GUESS_STEP": 1, "DPCR_GUESS_STATE": 2, "DPCR_GUESS_GIVEN": 3,
     "DPCR_REASON_NOT_CONVERGED": -1, "DPCR_REASON_FALLBACK": 5,
     "DPCR_ACT_IDENTITY": 1, "DPCR_ACT_RELU": 2, "DPCR_ACT_TANH": 3, "DPCR_ACT_SIGMOID": 4, "DPCR_ACT_GELU": 5, "DPCR_ACT_SILU": 6,
@@ -51,11 +52,11 @@ STRUCTURES: Dict[str, str] = {
         dpcr_transition jacobian; double flops; double jacobian_flops; double latency; int64_t lanes; double lane_seconds;
         double adjoint_latency; double adjoint_lane_seconds; int64_t tape_values; int gradient_from_tape; void *advance;
         void *linearise; void *jvp; void *adjoint; void *gradient; void *window; void *adjoint_window;
-        double adjoint_window_seconds; int gradient_whole;""",
+        double adjoint_window_seconds; int gradient_whole; void *coarse; double coarse_flops; void *slopes;""",
     "dpcr_solve_options": """size_t size; dpcr_method method; dpcr_scheme scheme; dpcr_scheme backward; dpcr_guess guess;
         double atol; double rtol; int64_t window; int64_t chunk; int64_t warm_up; int64_t block; double damping;
         int max_sweeps; int no_fallback; size_t memory_limit; int consume_tape; dpcr_planning planning;
-        double planning_seconds; void *start; void *step_scale;""",
+        double planning_seconds; void *start; void *step_scale; dpcr_lock lock; int64_t order; int mixed; double confirm;""",
     "dpcr_solve_report": """size_t size; dpcr_reason reason; dpcr_method method; dpcr_scheme scheme; int sweeps;
         int64_t evaluations; double residual; double error_estimate; double seconds; double seconds_evaluate;
         double seconds_linear; double seconds_finish; size_t bytes; int64_t history_capacity; void *residual_history;
@@ -160,7 +161,7 @@ LINEARISE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, cty
                              ctypes.c_void_p)  # fmt: skip
 CANCEL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
-_ENUMS = "status dtype device_type structure scheme planning method guess reason recurrent_kind architecture branch activation".split()
+_ENUMS = "status dtype device_type structure scheme planning method guess lock reason recurrent_kind architecture branch activation".split()
 _TYPES: Dict[str, Any] = {
     "void": None, "int": ctypes.c_int, "char": ctypes.c_char, "double": ctypes.c_double, "size_t": ctypes.c_size_t,
     "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64, "uint64_t": ctypes.c_uint64,
