@@ -319,10 +319,38 @@ static void backwards_in_place(void **state) {
     }
 }
 
+// w = 2 and steps one after another have a way of their own: single products, so bits are the definition's.
+static void outer_of_pairs(void **state) {
+    (void)state;
+    enum { N = 65 };
+    double r[2 * N + 1], x[2 * N + 1], y[4 * N + 2];
+    float rf[2 * N + 1], xf[2 * N + 1], yf[4 * N + 2];
+    for (int i = 0; i <= 2 * N; i++) {
+        r[i] = rf[i] = (float)random_signed();
+        x[i] = xf[i] = (float)random_signed();
+    }
+    for (int level = 0; level <= (int)dpcri_isa_level(); level++)
+        for (int64_t n = 0; n <= N; n++) {
+            for (int64_t i = 0; i < 4 * N + 2; i++) y[i] = yf[i] = NAN;
+            dpcri_span span = {.n = n, .rows = 1, .w = 2, .cols = 2, .x_step = 2, .r_step = 2, .y_step = 4};
+            span.r = r + 1, span.x = x + 1, span.y = y + 1;  // not aligned to any vector
+            dpcri_kernels_at((dpcri_isa)level, DPCR_F64)->table[DPCRI_OUTER][DPCR_DENSE](&span);
+            span.r = rf + 1, span.x = xf + 1, span.y = yf + 1;
+            dpcri_kernels_at((dpcri_isa)level, DPCR_F32)->table[DPCRI_OUTER][DPCR_DENSE](&span);
+            assert_true(isnan(y[0]) && isnan(yf[0]) && isnan(y[4 * n + 1]) && isnan(yf[4 * n + 1]));
+            for (int64_t i = 0; i < n; i++)
+                for (int64_t k = 0; k < 4; k++) {
+                    assert_true(y[1 + 4 * i + k] == r[1 + 2 * i + k / 2] * x[1 + 2 * i + k % 2]);
+                    assert_true(yf[1 + 4 * i + k] == rf[1 + 2 * i + k / 2] * xf[1 + 2 * i + k % 2]);
+                }
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_float),  cmocka_unit_test(random_double), cmocka_unit_test(hazard_float),
-        cmocka_unit_test(hazard_double), cmocka_unit_test(empty),         cmocka_unit_test(backwards_in_place),
+        cmocka_unit_test(random_float),   cmocka_unit_test(random_double), cmocka_unit_test(hazard_float),
+        cmocka_unit_test(hazard_double),  cmocka_unit_test(empty),         cmocka_unit_test(backwards_in_place),
+        cmocka_unit_test(outer_of_pairs),
     };
     return cmocka_run_group_tests(tests, allocate, release);
 }

@@ -23,13 +23,27 @@
 #define DPCRI_EVEN_2 0, 2
 #define DPCRI_ODD_2 1, 3
 
+#define DPCRI_TWICE_LOW_16 0, 1, 0, 1, 2, 3, 2, 3, 4, 5, 4, 5, 6, 7, 6, 7
+#define DPCRI_TWICE_HIGH_16 8, 9, 8, 9, 10, 11, 10, 11, 12, 13, 12, 13, 14, 15, 14, 15
+#define DPCRI_TWICE_LOW_8 0, 1, 0, 1, 2, 3, 2, 3
+#define DPCRI_TWICE_HIGH_8 4, 5, 4, 5, 6, 7, 6, 7
+#define DPCRI_TWICE_LOW_4 0, 1, 0, 1
+#define DPCRI_TWICE_HIGH_4 2, 3, 2, 3
+#define DPCRI_TWICE_LOW_2 0, 1
+#define DPCRI_TWICE_HIGH_2 0, 1
+
 // low: a0 b0 a1 b1 ...  high: the upper halves  even: a0 a2 ... b0 b2 ...  odd: a1 a3 ... b1 b3 ...
+// twice, pairs: a0 a1 a0 a1 a2 a3 a2 a3 ...
 #define DPCRI_INTERLEAVES(v, n)                                                                                     \
     DPCRI_INLINE void v##_zip(v a, v b, v *low, v *high) {                                                          \
         *low = __builtin_shufflevector(a, b, DPCRI_LOW_##n), *high = __builtin_shufflevector(a, b, DPCRI_HIGH_##n); \
     }                                                                                                               \
     DPCRI_INLINE void v##_unzip(v a, v b, v *even, v *odd) {                                                        \
         *even = __builtin_shufflevector(a, b, DPCRI_EVEN_##n), *odd = __builtin_shufflevector(a, b, DPCRI_ODD_##n); \
+    }                                                                                                               \
+    DPCRI_INLINE void v##_twice(v a, v *low, v *high) {                                                             \
+        *low = __builtin_shufflevector(a, a, DPCRI_TWICE_LOW_##n);                                                  \
+        *high = __builtin_shufflevector(a, a, DPCRI_TWICE_HIGH_##n);                                                \
     }
 #if DPCRI_VECTOR_BYTES == 64
 DPCRI_INTERLEAVES(vf, 16)

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "kern/interleave.h"
 #include "kern/kern.h"
 #include "kern/simd.h"
 #include "kern/squares.h"

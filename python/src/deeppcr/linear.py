@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -178,41 +178,63 @@ def _ref(array: Optional[ARRAY]) -> Any:
 
 
 class _Call:
-    """A solve's arguments, all but the addresses: made once for arrays that look alike."""
+    """The arguments of one of the library's functions over a plan, all but the addresses: made once for arrays that look alike.
+    The arrays come as the library takes them, [L][B][..]; None where there is none."""
 
-    def __init__(self, p: Problem) -> None:
-        shape = p.b.shape
-        self.plan, self.workspace = p.plan, p.plan.workspace
-        self.shape = (shape[0], shape[2]) if p.single else shape
-        self.dtype = p.b.dtype
-        self.a = None if p.a is None else library.of(p.a)
-        self.b = library.of(p.b)
-        self.z0 = None if p.z0 is None else library.of(p.z0)
-        self.z = library.view(0, library.DTYPES[p.b.dtype], shape)
-        self.refs = [None if array is None else ctypes.byref(array) for array in (self.a, self.b, self.z0, self.z)]
+    def __init__(self, function: Any, plan: Plan, arrays: Sequence[Optional[ARRAY]]) -> None:
+        self.function, self.plan, self.workspace = function, plan, plan.workspace
+        self.views = [None if array is None else library.of(array) for array in arrays]
+        self.refs = [None if view is None else ctypes.byref(view) for view in self.views]
 
-    def run(self, z: ARRAY, report: Any = None) -> None:
-        self.z.data = z.__array_interface__["data"][0]
+    def run(self, addresses: Sequence[int], *rest: Any) -> None:
+        for view, address in zip(self.views, addresses):
+            if view is not None:
+                view.data = address
         (error, error_ref), size = library.error_place(), self.workspace
         work = library.take(size) if size else None
-        status = _execute(self.plan.address, *self.refs, None if work is None else library.aligned(work), size, report, error_ref)
+        status = self.function(self.plan.address, *self.refs, None if work is None else library.aligned(work), size, *rest, error_ref)
         if work is not None:
             library.give(work)
         if status:
             library.check(status, error)
 
 
-_execute = library.lib.dpcr_chain_execute
+_execute, _vjp = library.lib.dpcr_chain_execute, library.lib.dpcr_chain_vjp
 _calls = threading.local()
 
 
-def _call_like(key: Any) -> Tuple[Dict[Any, _Call], Optional[_Call]]:
-    """The calls of this thread, and the one of that key."""
+def _like(*arrays: Optional[ARRAY]) -> Tuple[Any, ...]:
+    """What a call's structures hang on."""
+    return tuple([None if x is None else (x.shape, x.strides, x.dtype) for x in arrays])
+
+
+def _address(array: Optional[ARRAY]) -> int:
+    return 0 if array is None else array.__array_interface__["data"][0]
+
+
+def _kept() -> Dict[Any, Any]:
+    """The calls of this thread."""
     try:
-        kept = _calls.kept
+        return _calls.kept  # type: ignore[no-any-return]
     except AttributeError:
-        kept = _calls.kept = {}
-    return kept, kept.get(key)
+        _calls.kept = {}
+        return _calls.kept
+
+
+def _keep(kept: Dict[Any, Any], key: Any, call: Any) -> None:
+    if len(kept) >= 256:
+        kept.clear()
+    kept[key] = call
+
+
+def _unchanged(pairs: Sequence[Tuple[Optional[ARRAY], Any]]) -> bool:
+    """Whether the library takes the arrays where they lie."""
+    return all(mine is None or _address(mine) == _address(given) for mine, given in pairs)
+
+
+def _grid(array: ARRAY) -> ARRAY:
+    """[L][B][w] of [L][w]."""
+    return array if array.ndim == 3 else array[:, None]
 
 
 def linear_chain(
@@ -252,35 +274,42 @@ def linear_chain(
     """
     filled = _abi.ChainReport(size=ctypes.sizeof(_abi.ChainReport)) if report else None
     place = None if filled is None else ctypes.byref(filled)
-    if out is None and type(A) is ARRAY and type(b) is ARRAY and (z0 is None or type(z0) is ARRAY):
-        key = (A.shape, A.strides, A.dtype, b.shape, b.strides, b.dtype, transposed, scheme, structure, chunk,
-               None if z0 is None else (z0.shape, z0.strides, z0.dtype), library.context.generation)  # fmt: skip
-        kept, call = _call_like(key)
-        if call is not None:
-            addresses = [0 if x is None else x.__array_interface__["data"][0] for x in (A, b, z0)]
-            if not (addresses[0] | addresses[1] | addresses[2]) & (call.dtype.itemsize - 1):
-                if call.a is not None:
-                    call.a.data = addresses[0]
-                call.b.data = addresses[1]
-                if call.z0 is not None:
-                    call.z0.data = addresses[2]
-                z = np.empty(call.shape, call.dtype)
-                call.run(z, place)
-                return z if filled is None else (z, report_of(filled))
+    plain = type(A) is ARRAY and type(b) is ARRAY and (z0 is None or type(z0) is ARRAY)
+    if out is None and plain:
+        z = _into(A, b, z0, None, transposed, scheme, structure, chunk, place)
     else:
-        kept, key = None, None  # type: ignore[assignment]
+        p = problem(A, b, z0, transposed, scheme, structure, chunk)
+        z = np.empty(_shape(p), p.b.dtype) if out is None else _checked_out(out, p)
+        _Call(_execute, p.plan, (p.a, p.b, p.z0, _grid(z))).run([_address(x) for x in (p.a, p.b, p.z0, z)], place)
+        z = z if out is None else out
+    return z if filled is None else (z, report_of(filled))
+
+
+def _shape(p: Problem) -> Tuple[int, ...]:
+    return (p.b.shape[0], p.b.shape[2]) if p.single else p.b.shape
+
+
+def _into(A: ARRAY, b: ARRAY, z0: Optional[ARRAY], out: Optional[ARRAY], transposed: bool, scheme: str, structure: Optional[str],
+          chunk: int = 0, report: Any = None) -> ARRAY:  # fmt: skip
+    """`linear_chain` of arrays, into `out` where there is one: of the result's shape and dtype, apart from the rest."""
+    key = ("execute", *_like(A, b, z0, out), transposed, scheme, structure, chunk, library.context.generation)
+    kept = _kept()
+    found = kept.get(key)
+    if found is not None:
+        call, shape, dtype = found
+        addresses = [_address(A), _address(b), _address(z0), 0]
+        if not (addresses[0] | addresses[1] | addresses[2]) & (dtype.itemsize - 1):
+            z = np.empty(shape, dtype) if out is None else out
+            addresses[3] = _address(z)
+            call.run(addresses, report)
+            return z
     p = problem(A, b, z0, transposed, scheme, structure, chunk)
-    call = _Call(p)
-    z = np.empty(call.shape, call.dtype) if out is None else _checked_out(out, p)
-    call.z.strides[:3] = library.of(z if z.ndim == 3 else z[:, None]).strides[:3]
-    call.run(z, place)
-    given = ((p.a, A), (p.b, b), (p.z0, z0))
-    if kept is not None and all(x is None or x.__array_interface__["data"] == y.__array_interface__["data"] for x, y in given):
-        if len(kept) >= 256:
-            kept.clear()
-        kept[key] = call
-    result = z if out is None else out
-    return result if filled is None else (result, report_of(filled))
+    z = np.empty(_shape(p), p.b.dtype) if out is None else out
+    call = _Call(_execute, p.plan, (p.a, p.b, p.z0, _grid(z)))
+    call.run([_address(x) for x in (p.a, p.b, p.z0, z)], report)
+    if _unchanged(((p.a, A), (p.b, b), (p.z0, z0))):
+        _keep(kept, key, (call, _shape(p), p.b.dtype))
+    return z
 
 
 def _checked_out(out: ARRAY, p: Problem) -> ARRAY:
@@ -326,28 +355,63 @@ def linear_chain_vjp(
     -------
     dA, db, dz0 : of the shapes of A, b and z0 (dz0 None without z0).
     """
-    p = problem(A, g, z0, False, scheme, structure, chunk)
-    dtype, shape = p.b.dtype, p.b.shape
-    state = np.asarray(z, dtype)
-    if state.shape != ((shape[0], shape[2]) if p.single else shape):
-        raise ArgumentError.of("z's shape", state.shape, f"g's, {np.shape(g)}")
-    state = library.numbers(state.reshape(shape), 1)
-    count = 0 if p.a is None else p.a.shape[-1]
-    da = np.empty(shape[:2] + (count,), dtype) if count else None
-    db = np.empty(shape, dtype)
-    dz0 = None if p.z0 is None else np.empty(shape[1:], dtype)
-    (error, error_ref), size = library.error_place(), p.plan.workspace
-    work = library.take(size)
-    status = library.lib.dpcr_chain_vjp(p.plan.address, _ref(p.a), _ref(p.z0), _ref(state), _ref(p.b), _ref(da), _ref(db),
-                                        _ref(dz0), library.aligned(work), size, error_ref)  # fmt: skip
-    library.give(work)
-    library.check(status, error)
-    given = np.asarray(A)
-    dA = np.zeros(given.shape, dtype) if da is None else _unbroadcast(da, given, p.dims)
-    if p.single:
-        db = db.reshape(shape[0], shape[2])
-        dz0 = None if dz0 is None else dz0.reshape(shape[2])
-    return dA, db, dz0
+    arrays = [x if x is None or type(x) is ARRAY else np.asarray(x) for x in (A, z, g, z0)]
+    return _vjp_into(*arrays, None, None, None, scheme, structure, chunk)  # type: ignore[arg-type]
+
+
+def _vjp_into(A: ARRAY, z: ARRAY, g: ARRAY, z0: Optional[ARRAY], dA: Optional[ARRAY], db: Optional[ARRAY], dz0: Optional[ARRAY],
+              scheme: str, structure: Optional[str], chunk: int = 0) -> Tuple[ARRAY, ARRAY, Optional[ARRAY]]:  # fmt: skip
+    """`linear_chain_vjp` of arrays, into dA, db and dz0 where they are given: of A's, g's and z0's shapes, apart from the rest."""
+    key = ("vjp", *_like(A, z, g, z0, dA, db, dz0), scheme, structure, chunk, library.context.generation)
+    kept = _kept()
+    call = kept.get(key)
+    if call is None or (_address(A) | _address(z) | _address(g) | _address(z0)) & (g.itemsize - 1):
+        call = _Gradients(A, z, g, z0, dA, db, dz0, scheme, structure, chunk)
+        given = call.given
+        if _unchanged(tuple(zip(given, (A, z0, z, g)))):
+            call.given = ()
+            _keep(kept, key, call)
+    else:
+        given = (A, z0, z, g)
+    return call.run(A, given, dA, db, dz0)  # type: ignore[no-any-return]
+
+
+class _Gradients:
+    """A call of dpcr_chain_vjp, for arrays that look alike."""
+
+    def __init__(self, A: ARRAY, z: ARRAY, g: ARRAY, z0: Optional[ARRAY], dA: Optional[ARRAY], db: Optional[ARRAY],
+                 dz0: Optional[ARRAY], scheme: str, structure: Optional[str], chunk: int) -> None:  # fmt: skip
+        p = problem(A, g, z0, False, scheme, structure, chunk)
+        self.dtype, self.dims, shape = p.b.dtype, p.dims, p.b.shape
+        self.shape = _shape(p)
+        if z.shape != self.shape:
+            raise ArgumentError.of("z's shape", z.shape, f"g's, {g.shape}")
+        state = library.numbers(_grid(z.astype(self.dtype, copy=False)), 1)
+        self.given: Tuple[Optional[ARRAY], ...] = (p.a, p.z0, state, p.b)
+        self.full = None if p.a is None else shape[:2] + p.a.shape[2:]  # of the gradient at every step and sequence
+        grid = None if self.full is None else np.empty(self.full, self.dtype)
+        self.direct = False  # whether dA takes it as it is
+        if dA is not None and grid is not None and dA.size == grid.size:
+            flat = dA.reshape(self.full)
+            self.direct = _address(flat) == _address(dA)
+            grid = flat if self.direct else grid
+        outs = (grid, np.empty(shape, self.dtype) if db is None else _grid(db),
+                None if z0 is None else np.empty(shape[1:], self.dtype) if dz0 is None else dz0.reshape(shape[1:]))  # fmt: skip
+        self.call = _Call(_vjp, p.plan, (*self.given, *outs))
+
+    def run(self, A: ARRAY, given: Any, dA: Optional[ARRAY], db: Optional[ARRAY], dz0: Optional[ARRAY]) -> Any:
+        da = dA if self.direct else None if self.full is None else np.empty(self.full, self.dtype)
+        db = np.empty(self.shape, self.dtype) if db is None else db
+        if given[1] is not None and dz0 is None:
+            dz0 = np.empty(self.shape[1:], self.dtype)
+        self.call.run([*map(_address, given), _address(da), _address(db), _address(dz0)])
+        if not self.direct:
+            found = np.zeros(A.shape, self.dtype) if da is None else _unbroadcast(da, A, self.dims)
+            if dA is None:
+                dA = found
+            else:
+                dA[...] = found
+        return dA, db, dz0
 
 
 def linear_chain_jvp(
