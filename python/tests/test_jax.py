@@ -73,6 +73,82 @@ def test_networks(rng, name):
     assert single.shape == (6, 8) and np.array_equal(many[:, 0], single)
 
 
+@pytest.fixture
+def doubles():
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", False)
+
+
+def checked(function, arguments, order=1):
+    from jax.test_util import check_grads
+
+    check_grads(function, arguments, order=order, modes=["rev"], rtol=1e-4)
+
+
+STRUCTURES = [("dense", (6, 3, 3)), ("dense", (3, 3)), ("diagonal", (6, 3)), ("diagonal", (1, 3)), ("scalar", (6,))]
+
+
+@pytest.mark.parametrize("structure, shape", STRUCTURES)
+def test_gradients_of_any_order_and_vmaps_as_batches(doubles, rng, structure, shape):
+    A, b, z0 = (jnp.asarray(rng.normal(size=s) * 0.4) for s in (shape, (6, 3), (3,)))
+    checked(lambda *x: ours.linear_chain(*x, structure=structure), (A, b, z0), 2)
+    for batch in (None, 2):
+        bs = jnp.stack([b, -b, 2 * b]) if batch is None else jnp.stack([jnp.stack([b, b + 1], 1), jnp.stack([-b, b], 1), jnp.ones((6, 2, 3))])
+        start = z0 if batch is None else jnp.stack([z0, -z0])
+        As = jnp.stack([A, A / 2])
+        As = As[:, :, None] if batch and A.ndim - {"dense": 2, "diagonal": 1, "scalar": 0}[structure] == 1 else As
+        one = lambda A, b: ours.linear_chain(A, b, start, structure=structure)  # noqa: E731
+        all_ = jax.vmap(jax.vmap(one, (None, 0)), (0, None))
+        assert np.allclose(all_(As, bs), jnp.stack([jnp.stack([one(x, y) for y in bs]) for x in As]), rtol=0, atol=1e-12)
+        mine = jax.grad(lambda A, b: (all_(A, b) ** 2).sum(), (0, 1))(As, bs)
+        right = jax.grad(lambda A, b: sum((one(x, y) ** 2).sum() for x in A for y in b), (0, 1))(As, bs)
+        assert all(np.allclose(x, y, rtol=0, atol=1e-10) for x, y in zip(mine, right))
+
+
+@pytest.mark.parametrize("name, kind", [("rnn", "RNN"), ("gru", "GRU"), ("lstm", "LSTM"), ("paragru", "ParaGRU"),
+                                        ("paralstm", "ParaLSTM"), ("mingru", "MinGRU")])  # fmt: skip
+def test_networks_under_vmap(doubles, rng, name, kind):
+    net, call = getattr(recurrent, kind)(2, 3, 2, dtype=np.float64, bidirectional=True), getattr(ours, name)
+    parameters = {n: jnp.asarray(p) for n, p in net.state_dict().items()}
+    x = jnp.asarray(rng.normal(size=(5, 2, 2)))
+    checked(lambda p, x: call(p, x)[0], (parameters, x))
+    xs, run = jnp.stack([x, -x, 2 * x]), lambda x: call(parameters, x)[0]
+    assert np.array_equal(jax.vmap(run)(xs), jnp.stack([run(x) for x in xs]))  # a batch: rows have their own bits
+    many = jax.tree_util.tree_map(lambda a: jnp.stack([a, a / 2]), parameters)
+    assert np.array_equal(jax.vmap(lambda p: call(p, x)[0])(many)[0], run(x))
+    mine = jax.grad(lambda p: (jax.vmap(lambda x: call(p, x)[0])(xs) ** 2).sum())(parameters)
+    right = jax.grad(lambda p: sum((call(p, x)[0] ** 2).sum() for x in xs))(parameters)
+    assert all(np.allclose(mine[n], right[n], rtol=0, atol=1e-10) for n in right)
+
+
+def test_filters(doubles, rng):
+    from deeppcr import signal
+
+    sos = np.array([[0.5, 0.2, 0.1, 1, -0.4, 0.3], [1, -0.3, 0.2, 1, 0.3, -0.2]])
+    x, zi = jnp.asarray(rng.normal(size=(3, 20))), jnp.asarray(rng.normal(size=(3, 2, 2)))
+    assert np.array_equal(jax.jit(ours.sosfilt)(sos, x), signal.sosfilt(sos, x))
+    free = np.where(np.arange(6) == 3, 0.0, 1.0)
+    checked(lambda s, x, z: ours.sosfilt(s * free + (1 - free), x, -1, z), (jnp.asarray(sos), x, zi))
+    b, a = jnp.asarray([0.3, 0.2, 0.1, -0.4]), jnp.asarray([2.0, 0.5, -0.3])
+    checked(lambda *p: ours.lfilter(*p, 0), (b, a, x))
+    assert np.allclose(jax.vmap(lambda x: ours.lfilter(b, a, x))(x), signal.lfilter(b, a, x), rtol=0, atol=1e-13)
+    each = jax.vmap(lambda a: ours.lfilter(b, a, x))(jnp.stack([a, 2 * a]))
+    assert np.allclose(each[0], 2 * each[1], rtol=0, atol=1e-13)
+
+
+def test_programs_of_jax(rng):
+    """Under scan, with donated and empty arrays, and an exception that says what was wrong."""
+    A, b = jnp.asarray(rng.normal(size=(9, 2, 2)) * 0.3, jnp.float32), jnp.ones((9, 2), jnp.float32)
+    twice = jax.jit(lambda b: jax.lax.scan(lambda c, _: (ours.linear_chain(A, c), None), b, None, 2)[0])
+    assert np.allclose(twice(b), ours.linear_chain(A, ours.linear_chain(A, b)), atol=1e-6)
+    wanted = np.array(ours.linear_chain(A, b))
+    assert np.array_equal(jax.jit(ours.linear_chain, donate_argnums=1)(A, b + 0), wanted)
+    assert ours.linear_chain(A[:0], b[:0]).shape == (0, 2) and ours.linear_chain(A[:1], b[:1]).shape == (1, 2)
+    with pytest.raises(Exception, match="deeppcr.errors.ArgumentError.*not finite"):
+        jax.block_until_ready(jax.jit(ours.lfilter)(jnp.full(2, jnp.nan), jnp.ones(2), jnp.ones(5)))
+
+
 def test_refusals(chain):
     net = {n: jnp.asarray(p) for n, p in recurrent.GRU(3, 4).state_dict().items()}
     for call in (lambda: ours.linear_chain(chain[0], chain[1][:5]), lambda: ours.linear_chain(jnp.ones((3, 3)), jnp.ones((5, 2, 3))),

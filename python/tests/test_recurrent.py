@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: MIT
+import ctypes
+
 import numpy as np
 import pytest
 
@@ -145,3 +147,20 @@ def test_refusals(rng):
             call()
         assert caught.value.what == what
     assert net(x[:0])[0].shape == (0, 2, 4) and net(x[:, :0])[0].shape == (5, 0, 4)
+
+
+@pytest.mark.parametrize("kind", [recurrent.RNN, recurrent.RNNReLU, recurrent.GRU, recurrent.LSTM, recurrent.ParaGRU, recurrent.ParaLSTM,
+                                  recurrent.MinGRU])  # fmt: skip
+@pytest.mark.parametrize("bias", [True, False])
+def test_parameters_are_the_librarys(kind, bias):
+    """Names, shapes and order as the library tells them."""
+    from deeppcr import _abi, _library
+
+    net = kind(3, 4, 2, bias=bias, bidirectional=True)
+    network = net._engine.acquire().network.address
+    found = []
+    for i in range(_library.lib.dpcr_recurrent_parameter_count(network)):
+        name, view = ctypes.create_string_buffer(64), _abi.Array()
+        assert _library.lib.dpcr_recurrent_parameter(network, i, ctypes.addressof(name), 64, ctypes.byref(view), None, None) == 0
+        found.append((name.value.decode(), tuple(view.shape[: view.ndim])))
+    assert found == [(n, p.shape) for n, p in net.state_dict().items()]

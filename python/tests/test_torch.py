@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import deeppcr  # noqa: E402
+import deeppcr.recurrent  # noqa: E402
 import deeppcr.torch as ours  # noqa: E402
 from torch.nn.utils import rnn  # noqa: E402
 
@@ -116,6 +117,9 @@ def test_packed_sequences(name, sorted_, dropout):
     packed = rnn.pack_padded_sequence(x, torch.tensor(lengths), enforce_sorted=sorted_)
     hx = states(theirs, 4, torch.float64)
     compare(theirs, mine, packed, hx, [x, *flat(hx)])
+    if sorted_ and not dropout:  # second gradients
+        run = lambda x: flat(mine(rnn.pack_padded_sequence(x, torch.tensor([3, 2])), None))  # noqa: E731
+        assert torch.autograd.gradgradcheck(run, [torch.randn(3, 2, 3, dtype=torch.float64, requires_grad=True)])
     out, _ = mine(packed)
     assert isinstance(out, rnn.PackedSequence)
     assert torch.equal(rnn.pad_packed_sequence(out)[1], torch.tensor(lengths))
@@ -399,6 +403,126 @@ def test_chain_is_its_definition(options, dtype):
         assert a.shape == b.shape and (a - b).abs().max() < BACKWARD[dtype] * max(1, float(b.abs().max()))
     again = torch.autograd.grad(got, chain.flat, g)[0]  # the tape was used up
     assert torch.allclose(again, dflat, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"kind": "mlp", "activation": "silu"}, {"branch": "two-layer", "hidden": 4, "layer_norm": True}], ids=str)
+def test_chain_has_second_gradients(options):
+    torch.manual_seed(0)
+    chain = ours.Chain(3, 4, dtype=torch.float64, **options)
+    z = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(chain, z) and torch.autograd.gradgradcheck(chain, z)
+    wanted, leaves = eager(chain, z)
+    leaves = [t for p in leaves for t in p.values()]
+    found = []
+    for out, own in ((chain(z), [z, chain.flat]), (wanted, [z, *leaves])):
+        first = torch.autograd.grad(out.pow(2).sum(), own, create_graph=True)
+        found.append(torch.autograd.grad(sum(g.pow(2).sum() for g in first), own)[0])
+    assert torch.allclose(*found, rtol=1e-9, atol=1e-10)
+
+
+@registers
+def test_chain_and_filters_are_operators():
+    torch.manual_seed(0)
+    d = torch.float64
+    chain = ours.Chain(3, 4, dtype=d)
+    z = torch.randn(2, 3, dtype=d, requires_grad=True)
+    f = chain.form
+    torch.library.opcheck(torch.ops.deeppcr.chain.default, (z, chain.flat, f.kind, f.hidden, f.activation, f.branch, f.layer_norm, f.scale,
+                                                            0, "sequential"))  # fmt: skip
+    compiled = torch.compile(lambda z: chain(z).sin(), fullgraph=True, backend="aot_eager")
+    for a, b in zip(torch.autograd.grad(compiled(z).sum(), [z, chain.flat]), torch.autograd.grad(chain(z).sin().sum(), [z, chain.flat])):
+        assert torch.allclose(a, b, rtol=0, atol=1e-12)
+    exported = torch.export.export(chain, (z.detach(),))
+    assert "deeppcr.chain" in str(exported.graph) and torch.allclose(exported.module()(z), chain(z))
+    b, a = torch.randn(3, dtype=d, requires_grad=True), torch.tensor([1.0, 0.3], dtype=d, requires_grad=True)
+    x = torch.randn(2, 9, dtype=d, requires_grad=True)
+    torch.library.opcheck(torch.ops.deeppcr.filter.default, (b, a, x, None))
+    compiled = torch.compile(ours.lfilter, fullgraph=True, backend="aot_eager")
+    for m, n in zip(torch.autograd.grad(compiled(b, a, x).sum(), [b, a, x]), torch.autograd.grad(ours.lfilter(b, a, x).sum(), [b, a, x])):
+        assert torch.allclose(m, n, rtol=0, atol=1e-12)
+
+
+# ---- filters ----
+
+
+@pytest.mark.parametrize("dim", [0, -1])
+def test_filters_have_gradients_of_all(dim):
+    torch.manual_seed(0)
+    d = torch.float64
+    x = torch.randn(12, 3, dtype=d) if dim == 0 else torch.randn(3, 12, dtype=d)
+    x.requires_grad_()
+    free = torch.ones(2, 6, dtype=d)
+    free[:, 3] = 0
+    sos = torch.tensor([[1, 0.5, 0.2, 1, -0.5, 0.3], [0.7, 0.1, 0.2, 1, 0.2, -0.3]], dtype=d, requires_grad=True)
+    zi = torch.randn(3, 2, 2, dtype=d, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda s, x, z: ours.sosfilt(s * free + (1 - free), x, dim, z), (sos, x, zi))
+    b, a = torch.randn(4, dtype=d, requires_grad=True), torch.tensor([2.0, 0.3, 0.1], dtype=d, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda *p: ours.lfilter(*p, dim), (b, a, x))
+    state = torch.randn(3, 1, 3, dtype=d, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda b, a, x, z: ours.lfilter(b, a, x, dim, z), (b, a, x, state))
+    from deeppcr import signal
+
+    assert np.array_equal(ours.sosfilt(sos, x, dim).detach(), signal.sosfilt(sos.detach().numpy(), x.detach().numpy(), dim))
+    g = torch.randn_like(x)
+    by_b, by_a, by_x = torch.autograd.grad(ours.lfilter(b, a, x, dim), (b, a, x), g)
+    mine = signal.lfilter_vjp(*(t.detach().numpy() for t in (b, a, x)), g.numpy(), dim)
+    assert all(np.allclose(m, t, rtol=0, atol=1e-12) for m, t in zip(mine, (by_b, by_a, by_x)))
+    for call in (lambda: ours.sosfilt(sos[:, :5], x), lambda: ours.sosfilt(sos * 2, x), lambda: ours.lfilter(b, a, x.long()),
+                 lambda: ours.lfilter(b, a, x, 2), lambda: ours.lfilter(b, a, x, dim, state[:1])):  # fmt: skip
+        with pytest.raises(deeppcr.ArgumentError):
+            call()
+
+
+# ---- kinds whose units do not mix ----
+
+
+def defined(kind, parameters, x):
+    """y of a layer by the formulas of deeppcr.recurrent."""
+    p, s = parameters, torch.sigmoid
+    h = c = torch.zeros(x.shape[1], p["weight_ih_l0"].shape[0] // (2 if kind == "MinGRU" else 3), dtype=x.dtype)
+    out = []
+    for u in x @ p["weight_ih_l0"].t() + p["bias_ih_l0"]:
+        parts = u.chunk(2 if kind == "MinGRU" else 3, -1)
+        a = p["weight_hh_l0"].chunk(3) if kind != "MinGRU" else ()
+        if kind == "ParaLSTM":
+            of, oo = p["peephole_l0"].chunk(2)
+            f, z = s(parts[0] + a[0] * h + of * c), torch.tanh(parts[1] + a[1] * h)
+            c = f * c + (1 - f) * z
+            h = s(parts[2] + a[2] * h + oo * c) * torch.tanh(c)
+        elif kind == "ParaGRU":
+            z, r = s(parts[0] + a[0] * h), s(parts[1] + a[1] * h)
+            h = (1 - z) * h + z * torch.tanh(parts[2] + a[2] * r * h)
+        else:
+            z = s(parts[0])
+            h = (1 - z) * h + z * parts[1]
+        out.append(h)
+    return torch.stack(out)
+
+
+@pytest.mark.parametrize("kind", ["ParaGRU", "ParaLSTM", "MinGRU"])
+def test_kinds_whose_units_do_not_mix(kind):
+    torch.manual_seed(0)
+    mine = getattr(ours, kind)(3, 4, dtype=torch.float64)
+    x = torch.randn(7, 2, 3, dtype=torch.float64, requires_grad=True)
+    own = dict(mine.named_parameters())
+    y, wanted = mine(x)[0], defined(kind, own, x)
+    assert torch.allclose(y, wanted, rtol=0, atol=1e-12)
+    g = torch.randn_like(y)
+    for a, b in zip(torch.autograd.grad(y, [x, *own.values()], g), torch.autograd.grad(wanted, [x, *own.values()], g)):
+        assert torch.allclose(a, b, rtol=0, atol=1e-10)
+    deep = getattr(ours, kind)(3, 4, 2, bidirectional=True, batch_first=True, dropout=0.5, dtype=torch.float64).eval()
+    packed = rnn.pack_padded_sequence(x.transpose(0, 1), torch.tensor([7, 4]), batch_first=True)
+    assert torch.equal(rnn.pad_packed_sequence(deep(packed)[0], batch_first=True)[0][1, :4], deep(x[:4, 1:].transpose(0, 1))[0][0])
+    numbers = getattr(deeppcr.recurrent, kind)(3, 4, 2, bidirectional=True, dtype=np.float64)
+    numbers.load_state_dict(deep.state_dict())
+    assert np.array_equal(numbers(x.detach().numpy())[0], deep(x.transpose(0, 1))[0].transpose(0, 1).detach())
+    other = pickle.loads(pickle.dumps(deep))
+    assert torch.equal(other(x)[0], deep(x)[0]) and torch.equal(copy.deepcopy(deep)(x)[0], deep(x)[0])
+    assert deep.to(torch.float32)(x.float())[0].dtype == torch.float32
+    with pytest.raises(deeppcr.UnsupportedError, match="second derivatives"):
+        torch.autograd.grad(mine(x)[0].sum(), x, create_graph=True)
+    with pytest.raises(deeppcr.ArgumentError):
+        getattr(ours, kind)(0, 4)
 
 
 def test_chain_trains_copies_and_refuses():

@@ -27,7 +27,7 @@ CONSTANTS: Dict[str, int] = {
     "DPCR_REASON_NOT_CONVERGED": -1, "DPCR_REASON_FALLBACK": 5,
     "DPCR_ACT_IDENTITY": 1, "DPCR_ACT_RELU": 2, "DPCR_ACT_TANH": 3, "DPCR_ACT_SIGMOID": 4, "DPCR_ACT_GELU": 5, "DPCR_ACT_SILU": 6,
     "DPCR_MLP": 1, "DPCR_RESNET": 2, "DPCR_BRANCH_LINEAR": 0, "DPCR_BRANCH_TWO_LAYER": 1,
-    "DPCR_RNN_TANH": 1, "DPCR_RNN_RELU": 2, "DPCR_GRU": 3, "DPCR_LSTM": 4,
+    "DPCR_RNN_TANH": 1, "DPCR_RNN_RELU": 2, "DPCR_GRU": 3, "DPCR_LSTM": 4, "DPCR_PARAGRU": 5, "DPCR_PARALSTM": 6, "DPCR_MINGRU": 7,
 }  # fmt: skip
 
 # Structures, in the order in which they need each other.
@@ -144,6 +144,8 @@ dpcr_status dpcr_filter_execute(const dpcr_filter *, const dpcr_array *, const d
                                 const dpcr_array *, dpcr_error *);
 dpcr_status dpcr_filter_adjoint(const dpcr_filter *, const dpcr_array *, const dpcr_array *, const dpcr_array *,
                                 const dpcr_array *, dpcr_error *);
+dpcr_status dpcr_filter_gradient(const dpcr_filter *, const dpcr_array *, const dpcr_array *, const dpcr_array *,
+                                 const dpcr_array *, double *, double *, const dpcr_array *, const dpcr_array *, dpcr_error *);
 dpcr_status dpcr_model_create(dpcr_context *, const dpcr_model_options *, dpcr_model **, dpcr_error *);
 void dpcr_model_destroy(dpcr_model *);
 void *dpcr_model_vector(dpcr_model *, int64_t *);

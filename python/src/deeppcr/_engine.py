@@ -13,7 +13,10 @@ from . import _library as library
 from .errors import ArgumentError
 from .nonlinear import METHODS
 
-KINDS = {"rnn_tanh": "DPCR_RNN_TANH", "rnn_relu": "DPCR_RNN_RELU", "gru": "DPCR_GRU", "lstm": "DPCR_LSTM"}
+KINDS = {"rnn_tanh": "DPCR_RNN_TANH", "rnn_relu": "DPCR_RNN_RELU", "gru": "DPCR_GRU", "lstm": "DPCR_LSTM", "paragru": "DPCR_PARAGRU",
+         "paralstm": "DPCR_PARALSTM", "mingru": "DPCR_MINGRU"}  # fmt: skip
+GATES = {"rnn_tanh": 1, "rnn_relu": 1, "gru": 3, "lstm": 4, "paragru": 3, "paralstm": 3, "mingru": 2}
+_UNMIXED = ("paragru", "paralstm", "mingru")  # kinds whose units do not mix
 _AUTO_LENGTH = 256  # below, the loop is all there is to choose, and the planner's look costs more than it can win
 _FALLBACK = _abi.CONSTANTS["DPCR_REASON_FALLBACK"]
 _PLANS = 16  # that a slot keeps
@@ -41,22 +44,47 @@ class Form(NamedTuple):
         return 2 if self.bidirectional else 1
 
     @property
+    def has_cell(self) -> bool:
+        """Whether the state is h and c."""
+        return self.kind in ("lstm", "paralstm")
+
+    @property
+    def mixed(self) -> bool:
+        """Whether a unit's state depends on the other units'."""
+        return self.kind not in _UNMIXED
+
+    @property
     def gates(self) -> int:
-        return {"gru": 3, "lstm": 4}.get(self.kind, 1)
+        return GATES[self.kind]
 
     def parameters(self) -> List[Tuple[str, Tuple[int, ...]]]:
-        """PyTorch's names and shapes, in the library's order, which is PyTorch's."""
+        """Names and shapes in the library's order, which is PyTorch's."""
         out: List[Tuple[str, Tuple[int, ...]]] = []
         for layer in range(self.layers):
             for direction in range(self.directions):
                 end = f"_l{layer}" + ("_reverse" if direction else "")
                 inputs = self.inputs if layer == 0 else self.directions * self.outputs
                 rows = self.gates * self.hidden
+                if not self.mixed:
+                    out += [("weight_ih" + end, (rows, inputs))]
+                    out += [("weight_hh" + end, (3 * self.hidden,))] if self.kind != "mingru" else []
+                    out += [("bias_ih" + end, (rows,))] if self.bias else []
+                    out += [("peephole" + end, (2 * self.hidden,))] if self.kind == "paralstm" else []
+                    continue
                 out += [("weight_ih" + end, (rows, inputs)), ("weight_hh" + end, (rows, self.outputs))]
                 if self.bias:
                     out += [("bias_ih" + end, (rows,)), ("bias_hh" + end, (rows,))]
                 if self.projection:
                     out += [("weight_hr" + end, (self.projection, self.hidden))]
+        return out
+
+    def bounds(self) -> List[Tuple[str, Tuple[int, ...], float]]:
+        """The parameters, with b of their initialisation U(-b, b)."""
+        out, inputs = [], self.inputs
+        for name, shape in self.parameters():
+            inputs = shape[1] if name.startswith("weight_ih") else inputs
+            own = 0.5 if name.startswith(("weight_hh", "peephole")) else inputs**-0.5
+            out.append((name, shape, self.hidden**-0.5 if self.mixed else own))
         return out
 
 

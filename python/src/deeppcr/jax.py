@@ -1,31 +1,37 @@
 # SPDX-License-Identifier: MIT
-"""For JAX, on the CPU: `linear_chain`, `rnn`, `gru`, `lstm` with jit, grad and vmap.
+"""For JAX, on the CPU: `linear_chain`, `rnn`, `gru`, `lstm`, `sosfilt`, `lfilter` with jit, grad and vmap.
 
-The library is called back from the compiled program (jax.pure_callback) with a gradient rule of its own (jax.custom_vjp). A
-call through jax.ffi would save the copies that a callback makes (some tens of microseconds and a pass over memory), but wants a
-handler compiled against jaxlib's headers, which would tie the package to one of its versions.
+Compiled programs call the library on their own buffers, without copies, by jax.ffi (see _xla.py), with gradient rules of their own
+(jax.custom_vjp). A vmap becomes a batch: of a chain always, of a network forward where its parameters are not mapped over too.
 """
 from __future__ import annotations
 
 import ctypes
 import functools
+import math
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import jax
+import jax.ffi
 import jax.numpy as jnp
 import numpy as np
 
-from . import _engine
+from . import _engine, _xla
 from . import _library as library
 from . import linear as numbers
+from . import signal as filters
 from .errors import ArgumentError
+from .nonlinear import METHODS
 
 Array = Any
 _CODES = {np.dtype(np.float32): 1, np.dtype(np.float64): 2}
 
+jax.ffi.register_ffi_target("deeppcr", _xla.capsule(), platform="cpu")
 
-def _callback(function: Any, shapes: Any, *arguments: Array) -> Any:
-    return jax.pure_callback(function, shapes, *arguments, vmap_method="sequential")
+
+def _ask(call: str, shapes: Any, *arguments: Array) -> Any:
+    """One call of the library; what vmap maps over comes as leading dimensions, 1 where an argument is not mapped."""
+    return jax.ffi.ffi_call("deeppcr", shapes, vmap_method="expand_dims")(*arguments, call=call)
 
 
 def _shape(array: Array) -> jax.ShapeDtypeStruct:
@@ -35,19 +41,121 @@ def _shape(array: Array) -> jax.ShapeDtypeStruct:
 # ---- linear chains ----
 
 
-def _chain_numbers(A: Any, b: Any, z0: Any, transposed: bool, scheme: str, structure: str) -> np.ndarray:
-    z0 = None if z0 is None else np.asarray(z0)
-    found = numbers.linear_chain(np.asarray(A), np.asarray(b), z0, transposed, scheme, structure=structure)
-    assert isinstance(found, np.ndarray)
-    return found
+class _Folded:
+    """A chain's arrays under vmap: the mapped dimensions become sequences. b is [mapped..][L][w] or [mapped..][L][B][w]."""
+
+    def __init__(self, shape: Sequence[int], rank: int, structure: str) -> None:
+        self.mapped, own = tuple(shape[: len(shape) - rank]), tuple(shape[len(shape) - rank :])
+        self.rank, self.length, self.width = rank, own[0], own[-1]
+        self.batch = own[1] if rank == 3 else 1
+        self.count = math.prod(self.mapped) * self.batch
+        self.dims = numbers.STRUCTURES[structure]
+
+    def _grid(self, x: np.ndarray) -> np.ndarray:
+        """[L][mapped..][B][values..] of [mapped..][L][B][values..]: a view."""
+        return np.moveaxis(x, len(self.mapped), 0)
+
+    def states(self, x: np.ndarray) -> np.ndarray:
+        """[L][count][w], a view of x where it can be one."""
+        full = np.broadcast_to(x, (*self.mapped, *x.shape[len(self.mapped) :])).reshape(*self.mapped, self.length, self.batch, self.width)
+        return self._grid(full).reshape(self.length, self.count, self.width)
+
+    def start(self, x: np.ndarray) -> np.ndarray:
+        full = np.broadcast_to(x, (*self.mapped, *x.shape[len(self.mapped) :]))
+        return np.ascontiguousarray(full).reshape(self.count, self.width)
+
+    def lead(self, shape: Sequence[int]) -> Tuple[int, ...]:
+        """A transition's dimensions before its values, [mapped..][L or 1][B or 1], of its own shape."""
+        own = tuple(shape[len(self.mapped) : len(shape) - self.dims])
+        own = (1,) * (self.rank - 1 - len(own)) + own
+        return (*shape[: len(self.mapped)], *own, *(() if self.rank == 3 else (1,)))
+
+    def transitions(self, A: np.ndarray, whole: bool) -> np.ndarray:
+        """[L or 1][count or 1][values..]; whole: with every step and sequence, which may share memory."""
+        values = A.shape[A.ndim - self.dims :]
+        lead = self.lead(A.shape)
+        A = A.reshape(*lead, *values)
+        steps, k = lead[len(self.mapped)], len(self.mapped)
+        if not whole and math.prod(lead[:k]) * lead[-1] == 1:
+            return A.reshape(steps, 1, *values)
+        steps = self.length if whole else steps
+        full = np.broadcast_to(A, (*self.mapped, steps, self.batch, *values))
+        return self._grid(full).reshape(steps, self.count, *values)
+
+    def unfold(self, x: np.ndarray) -> np.ndarray:
+        """[mapped..][L][B][values..] of [L][count][values..]."""
+        return np.moveaxis(x.reshape(self.length, *self.mapped, self.batch, *x.shape[2:]), 0, len(self.mapped))
+
+
+def _chain_call(structure: str, scheme: str, transposed: str, rank: str) -> _xla.Run:
+    back, dims = transposed == "1", int(rank)
+
+    def run(given: List[np.ndarray], found: List[np.ndarray]) -> None:
+        (A, b, *rest), (z,) = given, found
+        if z.ndim == dims:
+            numbers._into(A, b, rest[0] if rest else None, z, back, scheme, structure)
+            return
+        f = _Folded(z.shape, dims, structure)
+        out = f.states(z)
+        mine = np.shares_memory(out, z)
+        numbers._into(f.transitions(A, False), f.states(b), f.start(rest[0]) if rest else None, out, back, scheme, structure)
+        if not mine:
+            z[...] = f.unfold(out).reshape(z.shape)
+
+    return run
+
+
+def _chain_vjp_call(structure: str, scheme: str, rank: str) -> _xla.Run:
+    dims = int(rank)
+
+    def run(given: List[np.ndarray], found: List[np.ndarray]) -> None:
+        (A, z, g, *rest), (dA, db, *dz0) = given, found
+        if db.ndim == dims:
+            numbers._vjp_into(A, z, g, rest[0] if rest else None, dA, db, dz0[0] if dz0 else None, scheme, structure)
+            return
+        f = _Folded(db.shape, dims, structure)
+        gA, gb, gz0 = numbers._vjp_into(f.transitions(A, True), f.states(z), f.states(g), f.start(rest[0]) if rest else None,
+                                        None, None, None, scheme, structure)  # fmt: skip
+        db[...] = f.unfold(gb).reshape(db.shape)
+        if gz0 is not None:
+            dz0[0][...] = gz0.reshape(dz0[0].shape)
+        each, lead = f.unfold(gA), f.lead(dA.shape)
+        shared = tuple(i for i in range(len(lead)) if lead[i] == 1 and each.shape[i] != 1)
+        dA[...] = (each.sum(shared) if shared else each).reshape(dA.shape)
+
+    return run
+
+
+def _chain_again(words: List[str], given: List[np.ndarray], found: List[np.ndarray]) -> Any:
+    structure, scheme, back, rank = words
+    if found[0].ndim != int(rank):
+        return None
+    A, b, *rest = given
+    call = numbers.call_like(A, b, rest[0] if rest else None, found[0], back == "1", scheme, structure)
+    return None if call is None else (lambda at: call.run((at[0], at[1], at[2] if rest else 0, at[-1]), None))
+
+
+def _chain_vjp_again(words: List[str], given: List[np.ndarray], found: List[np.ndarray]) -> Any:
+    structure, scheme, rank = words
+    if found[1].ndim != int(rank):
+        return None
+    A, z, g, *rest = given
+    dA, db, *first = found
+    call = numbers.gradients_like(A, z, g, rest[0] if rest else None, dA, db, first[0] if first else None, scheme, structure)
+    if call is None:
+        return None
+    if rest:
+        return lambda at: call.run((at[0], at[3], at[1], at[2], at[4], at[5], at[6]))
+    return lambda at: call.run((at[0], 0, at[1], at[2], at[3], at[4], 0))
+
+
+_xla.functions.update(chain=_chain_call, chain_vjp=_chain_vjp_call)
+_xla.repeats.update(chain=_chain_again, chain_vjp=_chain_vjp_again)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
 def _chain(A: Array, b: Array, z0: Optional[Array], transposed: bool, scheme: str, structure: str) -> Array:
-    run = functools.partial(_chain_numbers, transposed=transposed, scheme=scheme, structure=structure)
-    if z0 is None:
-        return _callback(lambda A, b: run(A, b, None), _shape(b), A, b)
-    return _callback(run, _shape(b), A, b, z0)
+    return _ask(f"chain {structure} {scheme} {int(transposed)} {b.ndim}", _shape(b), A, b, *([] if z0 is None else [z0]))
 
 
 def _chain_forward(A: Array, b: Array, z0: Optional[Array], transposed: bool, scheme: str, structure: str) -> Any:
@@ -61,15 +169,42 @@ def _chain_backward(transposed: bool, scheme: str, structure: str, kept: Any, g:
         direct = _chain(A, g, None, False, scheme, structure)
         before = jnp.concatenate([jnp.zeros_like(g[:1]), direct[:-1]])
         return _outer(z, before, structure, A), direct, None
-    shapes = [_shape(A), _shape(g)] + ([] if z0 is None else [_shape(z0)])
+    return _gradients(A, z, g, z0, scheme, structure)
 
-    def run(A: Any, z: Any, g: Any, *rest: Any) -> Any:
-        found = numbers.linear_chain_vjp(np.asarray(A), np.asarray(z), np.asarray(g), np.asarray(rest[0]) if rest else None, scheme,
-                                         structure=structure)  # fmt: skip
-        return [x for x in found if x is not None]
 
-    found = _callback(run, shapes, A, z, g, *([] if z0 is None else [z0]))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+def _gradients(A: Array, z: Array, g: Array, z0: Optional[Array], scheme: str, structure: str) -> Any:
+    shapes = [_shape(A), _shape(g), *([] if z0 is None else [_shape(z0)])]
+    found = _ask(f"chain_vjp {structure} {scheme} {g.ndim}", shapes, A, z, g, *([] if z0 is None else [z0]))
     return found[0], found[1], None if z0 is None else found[2]
+
+
+def _gradients_forward(A: Array, z: Array, g: Array, z0: Optional[Array], scheme: str, structure: str) -> Any:
+    return _gradients(A, z, g, z0, scheme, structure), (A, z, g, z0)
+
+
+def _gradients_backward(scheme: str, structure: str, kept: Any, given: Any) -> Any:
+    def same(A: Array, z: Array, g: Array, z0: Optional[Array]) -> Any:
+        """The gradients by operations that have derivatives."""
+        direct = _chain(A, g, None, True, scheme, structure)
+        before = jnp.concatenate([jnp.zeros_like(z[:1]) if z0 is None else z0[None], z[:-1]])
+        first = None if z0 is None else _back_once(A[0] if A.ndim - numbers.STRUCTURES[structure] == g.ndim - 1 else A, structure, direct[0])
+        return _outer(direct, before, structure, A), direct, first
+
+    return jax.vjp(same, *kept)[1](given)
+
+
+def _back_once(A: Array, structure: str, x: Array) -> Array:
+    """A^T x."""
+    if structure == "dense":
+        return (jnp.swapaxes(A, -1, -2) @ x[..., None])[..., 0]
+    if structure == "block":
+        k = A.shape[-1]
+        return (jnp.swapaxes(A, -1, -2) @ x.reshape(*x.shape[:-1], -1, k, 1)).reshape(x.shape)
+    return (A if structure == "diagonal" else A[..., None]) * x
+
+
+_gradients.defvjp(_gradients_forward, _gradients_backward)
 
 
 def _outer(left: Array, right: Array, structure: str, A: Array) -> Array:
@@ -102,6 +237,8 @@ def linear_chain(A: Array, b: Array, z0: Optional[Array] = None, transposed: boo
         structure = {1: "dense", 0: "diagonal", -1: "scalar"}.get(A.ndim - b.ndim)
         if structure is None:
             raise ArgumentError.of("A's shape", A.shape, "a structure, or one more, as many or one less dimensions than b")
+    plain = lambda x: np.broadcast_to(np.zeros((), dtype), x.shape)  # noqa: E731  shapes are checked now, not when it runs
+    numbers.problem(plain(A), plain(b), None if z0 is None else plain(z0), transposed, scheme, structure, 0)
     if structure == "identity":
         raise ArgumentError.of("structure", repr(structure), "another: an identity's chain is a cumulative sum")
     return _chain(A.astype(dtype), b.astype(dtype), None if z0 is None else z0.astype(dtype), transposed, scheme, structure)
@@ -112,25 +249,88 @@ def linear_chain(A: Array, b: Array, z0: Optional[Array] = None, transposed: boo
 _tokens: Dict[_engine.Form, int] = {}
 
 
-def _run(form: _engine.Form, method: str, arrays: Sequence[np.ndarray], training: bool) -> Any:
-    x, h0, c0, *parameters = arrays
-    N, T, B, H = form.layers * form.directions, x.shape[0], x.shape[1], form.hidden
-    y, ht, ct = (np.empty(s, x.dtype) for s in ((T, B, form.directions * H), (N, B, H), (N, B, H)))
-    lstm = form.kind == "lstm"
-    waiting = _engine.engine_of(_tokens.setdefault(form, _engine.token()), form).forward(
-        [p.ctypes.data for p in parameters], T, B, x.ctypes.data, h0.ctypes.data, c0.ctypes.data if lstm else 0, 0, y.ctypes.data,
-        ht.ctypes.data, ct.ctypes.data if lstm else 0, training, method)  # fmt: skip
-    return (y, ht, ct) if lstm else (y, ht, np.zeros_like(ht)), waiting
+def _run(form: _engine.Form, method: str, given: Sequence[np.ndarray], found: Sequence[np.ndarray], training: bool) -> Any:
+    """One pass: x, h0, c0 and parameters, contiguous, into y, ht, ct."""
+    (x, h0, c0, *parameters), (y, ht, ct) = given, found
+    cell = form.has_cell
+    engine = _engine.engine_of(_tokens.setdefault(form, _engine.token()), form)
+    waiting = engine.forward([p.ctypes.data for p in parameters], x.shape[0], x.shape[1], x.ctypes.data, h0.ctypes.data,
+                             c0.ctypes.data if cell else 0, 0, y.ctypes.data, ht.ctypes.data, ct.ctypes.data if cell else 0,
+                             training, method)  # fmt: skip
+    if not cell:
+        ct[...] = 0
+    return waiting
 
 
-def _arrays(given: Sequence[Any]) -> List[np.ndarray]:
-    return [library.whole(a) for a in given]
+def _run_back(form: _engine.Form, method: str, given: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> None:
+    """Runs the network anew: what it leaves for its way back is no JAX array."""
+    (dy, dht, dct, *inputs), (dx, dh0, dc0, *rest) = given, found
+    x, h0, c0 = inputs[:3]
+    outs = np.empty_like(dy), np.empty_like(dht), np.empty_like(dct)
+    waiting = _run(form, method, inputs, outs, True)
+    cell, (y, ht, ct) = form.has_cell, outs
+    at = lambda a, there=True: a.ctypes.data if there else None  # noqa: E731
+    waiting.backward(at(x), at(h0), at(c0) if cell else 0, 0, at(y), at(ht), at(ct) if cell else 0,
+                     (at(dy), at(dht), at(dct, cell)), (at(dx), at(dh0), at(dc0, cell)))  # fmt: skip
+    for out, (offset, size) in zip(rest, waiting.slot.offsets):
+        ctypes.memmove(out.ctypes.data, waiting.slot.gradient + offset, size)
+    waiting.end()
+    if not cell:
+        dc0[...] = 0
+
+
+def _lane(arrays: Sequence[np.ndarray], index: Tuple[int, ...]) -> List[np.ndarray]:
+    k = len(index)
+    return [a[tuple(min(i, n - 1) for i, n in zip(index, a.shape[:k]))] for a in arrays]
+
+
+def _form_of(kind: str, words: Sequence[str]) -> _engine.Form:
+    dtype, inputs, hidden, layers, bidirectional, bias = map(int, words)
+    return _engine.Form(kind, dtype, inputs, hidden, layers, bool(bidirectional), bool(bias))
+
+
+def _network_call(method: str, kind: str, *words: str) -> _xla.Run:
+    form = _form_of(kind, words)
+
+    def run(given: List[np.ndarray], found: List[np.ndarray]) -> None:
+        mapped = found[0].shape[:-3]
+        if not mapped:
+            _run(form, method, given, found, False)
+        elif all(math.prod(p.shape[: len(mapped)]) == 1 for p in given[3:]):  # as one batch
+            full = [np.broadcast_to(a, (*mapped, *a.shape[-3:])).reshape(-1, *a.shape[-3:]) for a in given[:3]]
+            flat = [np.ascontiguousarray(np.moveaxis(a, 0, 1)).reshape(a.shape[1], -1, a.shape[3]) for a in full]
+            outs = [np.empty((o.shape[-3], flat[0].shape[1], o.shape[-1]), o.dtype) for o in found]
+            _run(form, method, [*flat, *(p.reshape(p.shape[len(mapped) :]) for p in given[3:])], outs, False)
+            for o, out in zip(found, outs):
+                o[...] = np.moveaxis(out.reshape(out.shape[0], -1, o.shape[-2], o.shape[-1]), 1, 0).reshape(o.shape)
+        else:
+            for index in np.ndindex(*mapped):
+                _run(form, method, _lane(given, index), _lane(found, index), False)
+
+    return run
+
+
+def _network_vjp_call(method: str, kind: str, *words: str) -> _xla.Run:
+    form = _form_of(kind, words)
+
+    def run(given: List[np.ndarray], found: List[np.ndarray]) -> None:
+        for index in np.ndindex(*found[0].shape[:-3]):
+            _run_back(form, method, _lane(given, index), _lane(found, index))
+
+    return run
+
+
+_xla.functions.update(network=_network_call, network_vjp=_network_vjp_call)
+
+
+def _words(form: _engine.Form, method: str) -> str:
+    return f"{method} {form.kind} {form.dtype} {form.inputs} {form.hidden} {form.layers} {int(form.bidirectional)} {int(form.bias)}"
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _network(form: _engine.Form, method: str, x: Array, h0: Array, c0: Array, parameters: Tuple[Array, ...]) -> Any:
     outputs = jax.ShapeDtypeStruct((*x.shape[:2], form.directions * form.hidden), x.dtype)
-    return _callback(lambda *a: _run(form, method, _arrays(a), False)[0], (outputs, _shape(h0), _shape(h0)), x, h0, c0, *parameters)
+    return tuple(_ask(f"network {_words(form, method)}", [outputs, _shape(h0), _shape(h0)], x, h0, c0, *parameters))
 
 
 def _network_forward(form: _engine.Form, method: str, x: Array, h0: Array, c0: Array, parameters: Tuple[Array, ...]) -> Any:
@@ -138,26 +338,9 @@ def _network_forward(form: _engine.Form, method: str, x: Array, h0: Array, c0: A
 
 
 def _network_backward(form: _engine.Form, method: str, kept: Any, given: Any) -> Any:
-    """Runs the network anew: what it leaves for its way back is no JAX array."""
     x, h0, c0, parameters = kept
-
-    def run(dy: Any, dht: Any, dct: Any, *rest: Any) -> Any:
-        inputs, (dy, dht, dct) = _arrays(rest), _arrays((dy, dht, dct))
-        (y, ht, ct), waiting = _run(form, method, inputs, True)
-        lstm, x, h0, c0 = form.kind == "lstm", *inputs[:3]
-        dx, dh0, dc0 = np.empty_like(x), np.empty_like(h0), np.zeros_like(c0)
-        at = lambda a, there=True: a.ctypes.data if there else None  # noqa: E731
-        waiting.backward(at(x), at(h0), at(c0) if lstm else 0, 0, at(y), at(ht), at(ct) if lstm else 0,
-                         (at(dy), at(dht), at(dct, lstm)), (at(dx), at(dh0), at(dc0, lstm)))  # fmt: skip
-        flat = np.empty(waiting.slot.bytes // x.itemsize, x.dtype)
-        ctypes.memmove(flat.ctypes.data, waiting.slot.gradient, waiting.slot.bytes)
-        waiting.end()
-        sizes = [p.size for p in inputs[3:]]
-        parts = np.split(flat, np.cumsum(sizes)[:-1])
-        return (dx, dh0, dc0, *(g.reshape(p.shape) for g, p in zip(parts, inputs[3:])))
-
-    shapes = tuple(map(_shape, (x, h0, c0, *parameters)))
-    dx, dh0, dc0, *rest = _callback(run, shapes, *given, x, h0, c0, *parameters)
+    shapes = [*map(_shape, (x, h0, c0, *parameters))]
+    dx, dh0, dc0, *rest = _ask(f"network_vjp {_words(form, method)}", shapes, *given, x, h0, c0, *parameters)
     return dx, dh0, dc0, tuple(rest)
 
 
@@ -166,14 +349,16 @@ _network.defvjp(_network_forward, _network_backward)
 
 def _call(kind: str, parameters: Dict[str, Array], x: Array, state: Any, method: str) -> Any:
     names, x = list(parameters), jnp.asarray(x)
-    if "weight_hh_l0" not in parameters or x.ndim not in (2, 3):
+    if "weight_ih_l0" not in parameters or x.ndim not in (2, 3):
         raise ArgumentError.of("parameters and x", (names, x.shape), "PyTorch's names, and [T][B][inputs] or [T][inputs]")
     if np.dtype(x.dtype) not in _CODES:
         raise ArgumentError.of("x's dtype", x.dtype, "float32 or float64")
-    directions = 2 if "weight_hh_l0_reverse" in parameters else 1
-    layers = sum(name.startswith("weight_hh_l") for name in names) // directions
-    form = _engine.Form(kind, _CODES[np.dtype(x.dtype)], x.shape[-1], parameters["weight_hh_l0"].shape[1], layers, directions == 2,
-                        "bias_ih_l0" in parameters)  # fmt: skip
+    if method not in METHODS:
+        raise ArgumentError.of("method", repr(method), "one of " + ", ".join(METHODS))
+    directions = 2 if "weight_ih_l0_reverse" in parameters else 1
+    layers = sum(name.startswith("weight_ih_l") for name in names) // directions
+    hidden = parameters["weight_ih_l0"].shape[0] // _engine.GATES[kind]
+    form = _engine.Form(kind, _CODES[np.dtype(x.dtype)], x.shape[-1], hidden, layers, directions == 2, "bias_ih_l0" in parameters)
     wanted = dict(form.parameters())
     found = {name: tuple(p.shape) for name, p in parameters.items()}
     if found != wanted:
@@ -181,7 +366,7 @@ def _call(kind: str, parameters: Dict[str, Array], x: Array, state: Any, method:
     single = x.ndim == 2
     rows = x[:, None] if single else x
     shape = (layers * directions, rows.shape[1], form.hidden)
-    lstm = kind == "lstm"
+    lstm = form.has_cell
     h0, c0 = (state if lstm else (state, None)) if state is not None else (None, None)
     given = []
     for name, one in (("h0", h0), ("c0", c0)):
@@ -220,3 +405,132 @@ def lstm(parameters: Dict[str, Array], x: Array, state: Any = None, *, method: s
 rnn.__doc__ = _DOC.format("torch.nn.RNN", "h0")
 gru.__doc__ = _DOC.format("torch.nn.GRU", "h0")
 lstm.__doc__ = _DOC.format("torch.nn.LSTM", "(h0, c0)")
+
+
+def paragru(parameters: Dict[str, Array], x: Array, state: Any = None, *, method: str = "auto") -> Any:
+    return _call("paragru", parameters, x, state, method)
+
+
+def paralstm(parameters: Dict[str, Array], x: Array, state: Any = None, *, method: str = "auto") -> Any:
+    return _call("paralstm", parameters, x, state, method)
+
+
+def mingru(parameters: Dict[str, Array], x: Array, state: Any = None, *, method: str = "auto") -> Any:
+    return _call("mingru", parameters, x, state, method)
+
+
+for _function, _name, _state in ((paragru, "ParaGRU", "h0"), (paralstm, "ParaLSTM", "(h0, c0)"), (mingru, "MinGRU", "h0")):
+    _function.__doc__ = _DOC.format(f"deeppcr.recurrent.{_name}", _state).replace("PyTorch's", "its")
+
+
+# ---- filters ----
+
+
+def _filter_parts(given: List[np.ndarray], kind: str, k: int) -> Any:
+    """(b, a or None, x, zi) of a call's arguments, and whether the coefficients are the same for all that vmap maps over."""
+    b, *rest = given
+    a, rest = (rest[0], rest[1:]) if kind == "ba" else (None, rest)
+    shared = math.prod(b.shape[:k]) == 1 and (a is None or math.prod(a.shape[:k]) == 1)
+    return b, a, rest[0], rest[1], shared
+
+
+def _filter_call(kind: str, rank: str) -> _xla.Run:
+    """Coefficients, x [..][L], zi [channels][sections][order] -> y, zf."""
+    dims = int(rank)
+
+    def once(b: np.ndarray, a: Optional[np.ndarray], x: np.ndarray, zi: np.ndarray, y: np.ndarray, zf: np.ndarray) -> None:
+        handle = filters._filter(kind, *(library.whole(c, np.float64) for c in (b, a) if c is not None))
+        found, last = filters._run(handle, x, library.whole(zi, np.float64), *zi.shape[1:])
+        y[...], zf[...] = found, last
+
+    def run(given: List[np.ndarray], found: List[np.ndarray]) -> None:
+        y, zf = found
+        k = y.ndim - dims
+        b, a, x, zi, shared = _filter_parts(given, kind, k)
+        if shared:  # more channels
+            x, zi = np.broadcast_to(x, y.shape), np.broadcast_to(zi, zf.shape)
+            once(b.reshape(b.shape[k:]), None if a is None else a.reshape(a.shape[k:]), x, zi.reshape(-1, *zi.shape[-2:]), y,
+                 zf.reshape(-1, *zf.shape[-2:]))  # fmt: skip
+            return
+        for index in np.ndindex(*y.shape[:k]):
+            own = _lane([v for v in (b, a, x, zi) if v is not None], index)
+            once(own[0], own[1] if a is not None else None, own[-2], own[-1], *_lane(found, index))
+
+    return run
+
+
+def _filter_vjp_call(kind: str, rank: str) -> _xla.Run:
+    """gy, gzf, coefficients, x, zi -> gradients of the coefficients, x, zi."""
+    dims = int(rank)
+
+    def run(given: List[np.ndarray], found: List[np.ndarray]) -> None:
+        for index in np.ndindex(*found[-2].shape[: found[-2].ndim - dims]):
+            gy, gzf, b, *rest = _lane(given, index)
+            a, x, zi = (rest[0] if kind == "ba" else None), rest[-2], rest[-1]
+            wide = lambda v: np.asarray(v, np.float64)  # noqa: E731
+            made = filters._gradient(kind, wide(b), None if a is None else wide(a), x, zi, gy, gzf, -1, True)
+            for out, value in zip(_lane(found, index), [m for m in made if m is not None]):
+                out[...] = value
+
+    return run
+
+
+_xla.functions.update(filter=_filter_call, filter_vjp=_filter_vjp_call)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _filtered(kind: str, coefficients: Tuple[Array, ...], x: Array, zi: Array) -> Any:
+    return tuple(_ask(f"filter {kind} {x.ndim}", [_shape(x), _shape(zi)], *coefficients, x, zi))
+
+
+def _filtered_forward(kind: str, coefficients: Tuple[Array, ...], x: Array, zi: Array) -> Any:
+    return _filtered(kind, coefficients, x, zi), (coefficients, x, zi)
+
+
+def _filtered_backward(kind: str, kept: Any, given: Any) -> Any:
+    coefficients, x, zi = kept
+    shapes = [*map(_shape, (*coefficients, x, zi))]
+    *found, gx, gzi = _ask(f"filter_vjp {kind} {x.ndim}", shapes, *given, *coefficients, x, zi)
+    return tuple(found), gx, gzi
+
+
+_filtered.defvjp(_filtered_forward, _filtered_backward)
+
+
+def _filter(kind: str, coefficients: Tuple[Array, ...], x: Array, axis: int, zi: Any, sections: int, order: int) -> Any:
+    x = jnp.asarray(x)
+    if np.dtype(x.dtype) not in _CODES:
+        raise ArgumentError.of("x's dtype", x.dtype, "float32 or float64")
+    if x.ndim == 0 or not -x.ndim <= axis < x.ndim:
+        raise ArgumentError.of("axis", axis, f"one of x's {x.ndim} dimensions")
+    moved = jnp.moveaxis(x, axis, -1)
+    wanted = (*moved.shape[:-1], sections, order)
+    if zi is not None and tuple(jnp.shape(zi)) != wanted:
+        raise ArgumentError.of("zi's shape", jnp.shape(zi), str(wanted))
+    states = (math.prod(moved.shape[:-1]), sections, order)
+    start = jnp.zeros(states, x.dtype) if zi is None else jnp.asarray(zi, x.dtype).reshape(states)
+    y, zf = _filtered(kind, coefficients, moved, start)
+    y = jnp.moveaxis(y, -1, axis)
+    return y if zi is None else (y, zf.reshape(wanted))
+
+
+def sosfilt(sos: Array, x: Array, axis: int = -1, zi: Any = None) -> Any:
+    """scipy.signal.sosfilt over an axis of x, with gradients of sos, x and zi (0 for sos[:, 3], which has to be 1).
+
+    With initial states zi, of x's shape without that axis and then [sections][2], also returns the last ones.
+    """
+    sos = jnp.asarray(sos)
+    if sos.ndim != 2 or sos.shape[1] != 6 or not sos.shape[0]:
+        raise ArgumentError.of("sos's shape", sos.shape, "[sections][6]")
+    return _filter("sos", (sos,), x, axis, zi, sos.shape[0], 2)
+
+
+def lfilter(b: Array, a: Array, x: Array, axis: int = -1, zi: Any = None) -> Any:
+    """scipy.signal.lfilter over an axis of x, up to order 128, with gradients of b, a, x and zi.
+
+    With initial states zi, of x's shape without that axis and then [1][order], also returns the last ones.
+    """
+    b, a = jnp.asarray(b), jnp.asarray(a)
+    if b.ndim != 1 or a.ndim != 1 or not b.size or not a.size:
+        raise ArgumentError.of("b's and a's shapes", (b.shape, a.shape), "vectors")
+    return _filter("ba", (b, a), x, axis, zi, 1, max(b.size, a.size) - 1)

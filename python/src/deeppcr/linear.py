@@ -414,6 +414,20 @@ class _Gradients:
         return dA, db, dz0
 
 
+def call_like(A: ARRAY, b: ARRAY, z0: Optional[ARRAY], z: ARRAY, transposed: bool, scheme: str, structure: str) -> Optional[_Call]:
+    """The call of a solve, for addresses of A, b, z0, z; None where some array is not taken as it lies."""
+    p = problem(A, b, z0, transposed, scheme, structure, 0)
+    same = _unchanged(((p.a, A), (p.b, b), (p.z0, z0)))
+    return _Call(_execute, p.plan, (p.a, p.b, p.z0, _grid(z))) if same else None
+
+
+def gradients_like(A: ARRAY, z: ARRAY, g: ARRAY, z0: Optional[ARRAY], dA: ARRAY, db: ARRAY, dz0: Optional[ARRAY], scheme: str,
+                   structure: str) -> Optional[_Call]:  # fmt: skip
+    """The call of dpcr_chain_vjp, for addresses of A, z0, z, g, dA, db, dz0; None where arrays are not taken as they lie."""
+    made = _Gradients(A, z, g, z0, dA, db, dz0, scheme, structure, 0)
+    return made.call if made.direct and _unchanged(tuple(zip(made.given, (A, z0, z, g)))) else None
+
+
 def linear_chain_jvp(
     A: Any, z: Any, dA: Any = None, db: Any = None, dz0: Any = None, z0: Any = None, scheme: str = "auto", *,
     structure: Optional[str] = None, chunk: int = 0,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""RNN, GRU and LSTM over NumPy, with PyTorch's formulas, parameter names and gradients."""
+"""RNN, GRU and LSTM over NumPy, with PyTorch's formulas, parameter names and gradients; and kinds whose units do not mix."""
 from __future__ import annotations
 
 import ctypes
@@ -39,7 +39,8 @@ class _Recurrent:
     bias, bidirectional : bool
     dtype : float32 or float64
     seed : int
-        Of the initialisation, PyTorch's U(-1/sqrt(hidden), 1/sqrt(hidden)).
+        Of the initialisation, PyTorch's U(-1/sqrt(hidden), 1/sqrt(hidden)); where units do not mix that of torch.nn.Linear for what
+        meets the input, U(-1/2, 1/2) for the rest.
     method : str
         How the time steps run, as in `deeppcr.solve`; "auto" looks at the network and its first long sequence.
     """
@@ -56,8 +57,8 @@ class _Recurrent:
         self.dtype, self.method = kind, method
         form = Form(self._kind, library.DTYPES[kind], int(inputs), int(hidden), int(layers), bool(bidirectional), bool(bias))
         self._engine = Engine(form)
-        rng, bound = np.random.default_rng(seed), 1 / np.sqrt(hidden)
-        self._parameters = {n: rng.uniform(-bound, bound, shape).astype(kind) for n, shape in form.parameters()}
+        rng = np.random.default_rng(seed)
+        self._parameters = {n: rng.uniform(-b, b, shape).astype(kind) for n, shape, b in form.bounds()}
         self._pass: Optional[Tuple[Pass, Dict[str, Optional[ARRAY]], bool]] = None
 
     @property
@@ -101,7 +102,7 @@ class _Recurrent:
         return array.reshape(N, batch, H)
 
     def _pair(self, name: str, given: Any) -> Tuple[Any, Any]:
-        if self._kind != "lstm" or given is None:
+        if not self.form.has_cell or given is None:
             return given, None
         if not isinstance(given, (tuple, list)) or len(given) != 2:
             raise ArgumentError.of(name, type(given).__name__, "a pair (h, c)")
@@ -110,7 +111,7 @@ class _Recurrent:
     def _join(self, h: ARRAY, c: ARRAY, single: bool) -> States:
         if single:
             h, c = h[:, 0], c[:, 0]
-        return (h, c) if self._kind == "lstm" else h
+        return (h, c) if self.form.has_cell else h
 
     def __call__(self, x: Any, h0: Any = None, lengths: Any = None, *, training: bool = False) -> Tuple[ARRAY, States]:
         """Runs the network.
@@ -145,7 +146,7 @@ class _Recurrent:
             if ends.shape != (B,) or (B and not 0 <= ends.min() <= ends.max() <= T):
                 raise ArgumentError.of("lengths", lengths, f"{B} numbers in 0..{T}")
         y, ht, ct = (np.empty(s, self.dtype) for s in ((T, B, f.directions * H), (N, B, H), (N, B, H)))
-        lstm = self._kind == "lstm"
+        lstm = self.form.has_cell
         self._drop()
         waiting = self._engine.forward([p.ctypes.data for p in self._parameters.values()], T, B, _address(x), _address(h),
                                        _address(c), _address(ends), _address(y), _address(ht), _address(ct) if lstm else 0,
@@ -168,7 +169,7 @@ class _Recurrent:
         waiting, kept, single = self._pass
         x, ht = kept["x"], kept["ht"]
         assert x is not None and ht is not None and kept["y"] is not None
-        B, lstm = x.shape[1], self._kind == "lstm"
+        B, lstm = x.shape[1], self.form.has_cell
         given = None
         if dy is not None:
             given = library.whole(dy, self.dtype)
@@ -208,3 +209,27 @@ class GRU(_Recurrent):
 class LSTM(_Recurrent):
     __doc__ = "torch.nn.LSTM's formulas; states are pairs (h, c). " + (_Recurrent.__doc__ or "")
     _kind = "lstm"
+
+
+class ParaGRU(_Recurrent):
+    __doc__ = """Units do not mix: z = s(x_z + a_z h), r = s(x_r + a_r h), q = tanh(x_q + a_q r h), h' = (1 - z) h + z q, where x_z,
+    x_r, x_q are the parts of W_ih x + b_ih and weight_hh is a, [3 hidden]; so long sequences are solved in parallel at any width
+    (ParaRNN, arXiv 2510.21450).
+
+    """ + (_Recurrent.__doc__ or "")
+    _kind = "paragru"
+
+
+class ParaLSTM(_Recurrent):
+    __doc__ = """Units do not mix: f = s(x_f + a_f h + C_f c), z = tanh(x_z + a_z h), c' = f c + (1 - f) z, o = s(x_o + a_o h + C_o c'),
+    h' = o tanh(c'), gates f, z, o, weight_hh a, peephole C [2 hidden]; states are pairs (h, c) (ParaRNN, arXiv 2510.21450).
+
+    """ + (_Recurrent.__doc__ or "")
+    _kind = "paralstm"
+
+
+class MinGRU(_Recurrent):
+    __doc__ = """A gated linear recurrence: z = s(x_z), h' = (1 - z) h + z x_q (minGRU, arXiv 2410.01201).
+
+    """ + (_Recurrent.__doc__ or "")
+    _kind = "mingru"

@@ -122,3 +122,80 @@ def lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARR
     handle = _filter("ba", library.whole(tops, np.float64), library.whole(bottoms, np.float64))
     return _apply(x, axis, zi, lambda shape: shape, 1, order, handle, floats, lambda z, axis: np.moveaxis(z, axis, -1),
                   lambda z, lead, axis: np.moveaxis(z.reshape(*lead, order), -1, axis))  # fmt: skip
+
+
+# ---- gradients ----
+
+
+def _flat(x: ARRAY, axis: int) -> ARRAY:
+    """[channels][L] along the axis, which every frontend of gradients has: a view where it can be one."""
+    moved = np.moveaxis(x, axis, -1)
+    return library.numbers(moved.reshape(-1, moved.shape[-1]), 0)
+
+
+def _gradient(kind: str, b: ARRAY, a: Optional[ARRAY], x: ARRAY, zi: Optional[ARRAY], gy: Optional[ARRAY], gzf: Optional[ARRAY],
+              axis: int, coefficients: bool) -> Tuple[Optional[ARRAY], Optional[ARRAY], ARRAY, ARRAY]:  # fmt: skip
+    """Gradients (b, a, x, zi) of a filter run over x from zi, states [channels][sections][order], given those of y and zf."""
+    handle = _filter(kind, *(library.whole(c, np.float64) for c in (b, a) if c is not None))
+    sections, order = (len(b), 2) if a is None else (1, max(b.size, a.size) - 1)
+    flat = _flat(x, axis)
+    wanted = np.empty(np.moveaxis(x, axis, -1).shape, x.dtype)
+    gx, gz = wanted.reshape(flat.shape), np.empty((flat.shape[0], sections, order))
+    back = np.zeros_like(gx) if gy is None else _flat(gy.astype(x.dtype, copy=False), axis)
+    start = None if zi is None else library.whole(zi, np.float64)
+    end = None if gzf is None else library.whole(gzf, np.float64)
+    gb, ga = np.zeros((sections, order + 1)), np.zeros((sections, order + 1))
+    error, error_ref = library.error_place()
+    refs = [None if v is None else ctypes.byref(library.of(v)) for v in (flat, start, back, end, gx, gz)]
+    if coefficients:
+        status = library.lib.dpcr_filter_gradient(handle.address, *refs[:4], gb.ctypes.data, ga.ctypes.data, *refs[4:], error_ref)
+    else:
+        status = library.lib.dpcr_filter_adjoint(handle.address, *refs[2:], error_ref)
+    library.check(status, error)
+    dx = np.moveaxis(wanted, -1, axis)
+    if not coefficients:
+        return None, None, dx, gz
+    if a is None:
+        return np.concatenate([gb, ga], 1), None, dx, gz
+    # Of the coefficients as given, which were divided by a_0.
+    first = float(a[0])
+    gb, ga = gb[0] / first, ga[0] / first
+    ga[0] = -(gb[: b.size] @ b + ga[1 : a.size] @ a[1:]) / first
+    return gb[: b.size], ga[: a.size], dx, gz
+
+
+def sosfilt_vjp(sos: Any, x: Any, gy: Any, axis: int = -1) -> Tuple[ARRAY, ARRAY]:
+    """The gradients of a loss with respect to sos and x of `sosfilt`, given that by y, of x's shape.
+
+    Those of sos[:, 3], which has to be 1, are 0. Returns arrays of sos's and x's shapes.
+    """
+    signal, given, y = np.asarray(x), np.atleast_2d(np.asarray(sos)), np.asarray(gy)
+    _checked(signal, y, axis)
+    sosfilt(given, signal[:0] if axis % signal.ndim else signal.ravel()[:0])  # the coefficients' checks
+    found = _gradient("sos", given, None, _real(signal), None, y, None, axis, True)
+    assert found[0] is not None
+    return found[0].reshape(np.shape(sos)), found[2]
+
+
+def lfilter_vjp(b: Any, a: Any, x: Any, gy: Any, axis: int = -1) -> Tuple[ARRAY, ARRAY, ARRAY]:
+    """The gradients of a loss with respect to b, a and x of `lfilter`, given that by y, of x's shape."""
+    signal, y = np.asarray(x), np.asarray(gy)
+    tops, bottoms = np.atleast_1d(np.asarray(b, np.float64)), np.atleast_1d(np.asarray(a, np.float64))
+    _checked(signal, y, axis)
+    lfilter(tops, bottoms, np.zeros(0))
+    found = _gradient("ba", tops, bottoms, _real(signal), None, y, None, axis, True)
+    assert found[0] is not None and found[1] is not None
+    return found[0].reshape(np.shape(b)), found[1].reshape(np.shape(a)), found[2]
+
+
+def _real(x: ARRAY) -> ARRAY:
+    return x if x.dtype in (np.float32, np.float64) else x.astype(np.float64)
+
+
+def _checked(x: ARRAY, gy: ARRAY, axis: int) -> None:
+    if x.ndim == 0 or not -x.ndim <= axis < x.ndim:
+        raise ArgumentError.of("axis", axis, f"one of x's {x.ndim} dimensions")
+    if x.dtype.kind not in "fiub" or gy.dtype.kind not in "fiub":
+        raise ArgumentError.of("x's and gy's dtypes", (x.dtype, gy.dtype), "real numbers")
+    if gy.shape != x.shape:
+        raise ArgumentError.of("gy's shape", gy.shape, f"x's, {x.shape}")

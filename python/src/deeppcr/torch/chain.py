@@ -9,11 +9,13 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from .. import _abi, _engine
 from .. import _library as library
 from ..errors import ArgumentError, UnsupportedError
 from ..nonlinear import METHODS
+from ._registry import compiling, operator
 
 _CODES = {torch.float32: 1, torch.float64: 2}
 _ACTIVATIONS = {n: _abi.CONSTANTS[f"DPCR_ACT_{n.upper()}"] for n in ("identity", "relu", "tanh", "sigmoid", "gelu", "silu")}
@@ -149,6 +151,47 @@ def _run(engine: _Engine, z0: Tensor, flat: Tensor, method: str, training: bool)
     return z, tape, held
 
 
+def _eager(form: _Form, z: Tensor, flat: Tensor) -> Tensor:
+    """The stack by PyTorch's operators."""
+    act = {"identity": lambda x: x, "gelu": functional.gelu, "silu": functional.silu}.get(form.activation) or getattr(torch, form.activation)
+    shapes = form.parts()
+    sizes = [math.prod(shape) for _, shape in shapes]
+    for row in flat.unbind(0):
+        p = {name: part.view(shape[1], shape[0]).t() if len(shape) == 2 else part
+             for (name, shape), part in zip(shapes, row.split(sizes))}  # fmt: skip
+        first = "linear1." if form.branch == "two-layer" else ""
+        x = functional.linear(z, p[first + "weight"], p[first + "bias"])
+        if form.layer_norm:
+            x = functional.layer_norm(x, x.shape[-1:], p["norm.weight"], p["norm.bias"])
+        x = act(x)
+        if form.branch == "two-layer":
+            x = functional.linear(x, p["linear2.weight"], p["linear2.bias"])
+        z = x if form.kind == "mlp" else z + form.scale * x
+    return z
+
+
+def _gradients(engine: _Engine, method: str, z0: Tensor, flat: Tensor, g: Tensor, z: Tensor, tape: Tensor, held: _Held,
+               ) -> Tuple[Tensor, Tensor]:  # fmt: skip
+    """The way back of a pass that `_run` left: gradients of z0 and flat."""
+    slot, form = held.slot, held.slot.form
+    plan = slot.plan(z0, True, method)
+    dz0, g = torch.empty_like(z0), g.contiguous()
+    library.lib.dpcr_model_zero_gradients(slot.model.address)
+    views = [library.view(t.data_ptr(), form.dtype, t.shape) for t in (z0, z, tape, g, dz0)]
+    refs = [ctypes.byref(v) for v in views]
+    error, error_ref = library.error_place()
+    work = library.take(plan.workspace)
+    status = library.lib.dpcr_solve_backward(plan.handle.address, refs[0], refs[1], refs[2] if plan.tape else None, None,
+                                             refs[3], None, refs[4], library.aligned(work), plan.workspace, None,
+                                             error_ref)  # fmt: skip
+    library.give(work)
+    library.check(status, error)
+    gradient = torch.empty_like(flat)
+    ctypes.memmove(gradient.data_ptr(), slot.gradient, slot.count * z0.element_size())
+    held.end()
+    return dz0, gradient
+
+
 class _Chain(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, engine: _Engine, method: str, z0: Tensor, flat: Tensor) -> Tensor:
@@ -160,29 +203,68 @@ class _Chain(torch.autograd.Function):
         return last
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, g: Tensor) -> Tuple[Optional[Tensor], ...]:
         z0, flat = ctx.saved_tensors
+        if torch.is_grad_enabled():  # gradients that have gradients themselves: by PyTorch's operators
+            wants = ctx.needs_input_grad[2:]
+            asked = [t for t, w in zip((z0, flat), wants) if w]
+            found = iter(torch.autograd.grad(_eager(ctx.engine.form, z0, flat), asked, g, create_graph=True))
+            return (None, None, *(next(found) if w else None for w in wants))
         z, tape, held = ctx.states, ctx.tape, ctx.held
         if not held.held:  # the tape was used up
             z, tape, held = _run(ctx.engine, z0, flat, ctx.method, True)
-        slot, form = held.slot, held.slot.form
-        plan = slot.plan(z0, True, ctx.method)
-        dz0, g = torch.empty_like(z0), g.contiguous()
-        library.lib.dpcr_model_zero_gradients(slot.model.address)
-        views = [library.view(t.data_ptr(), form.dtype, t.shape) for t in (z0, z, tape, g, dz0)]
-        refs = [ctypes.byref(v) for v in views]
-        error, error_ref = library.error_place()
-        work = library.take(plan.workspace)
-        status = library.lib.dpcr_solve_backward(plan.handle.address, refs[0], refs[1], refs[2] if plan.tape else None, None,
-                                                 refs[3], None, refs[4], library.aligned(work), plan.workspace, None,
-                                                 error_ref)  # fmt: skip
-        library.give(work)
-        library.check(status, error)
-        gradient = torch.empty_like(flat)
-        ctypes.memmove(gradient.data_ptr(), slot.gradient, slot.count * z0.element_size())
-        held.end()
-        return None, None, dz0, gradient
+        return (None, None, *_gradients(ctx.engine, ctx.method, z0, flat, g, z, tape, held))
+
+
+# ---- the operator that torch.compile and torch.export keep; its backward pass runs the stack anew ----
+
+_SCHEMA = ("Tensor z0, Tensor flat, str kind, int hidden, str activation, str branch, bool layer_norm, float scale, int token, "
+           "str method")  # fmt: skip
+
+
+def _engine_for(z0: Tensor, flat: Tensor, kind: str, hidden: int, activation: str, branch: str, layer_norm: bool, scale: float,
+                token: int, method: str) -> Tuple[_Engine, str]:  # fmt: skip
+    form = _Form(kind, _CODES[flat.dtype], flat.shape[0], z0.shape[1], hidden, activation, branch, layer_norm, scale)
+    return _engine.engine_of(token, form, _Engine), method
+
+
+@operator("deeppcr::chain", f"({_SCHEMA}) -> Tensor")
+def _operator(z0: Tensor, flat: Tensor, *options: Any) -> Tensor:
+    engine, method = _engine_for(z0, flat, *options)
+    z, _, held = _run(engine, z0.contiguous(), flat.contiguous(), method, False)
+    held.end()
+    return z[-1].clone()
+
+
+@_operator.register_fake
+def _(z0: Tensor, flat: Tensor, *options: Any) -> Tensor:
+    return z0.new_empty(z0.shape)
+
+
+@operator("deeppcr::chain_vjp", f"({_SCHEMA}, Tensor g) -> (Tensor, Tensor)")
+def _operator_vjp(z0: Tensor, flat: Tensor, *rest: Any) -> Tuple[Tensor, Tensor]:
+    *options, g = rest
+    engine, method = _engine_for(z0, flat, *options)
+    z0, flat = z0.contiguous(), flat.contiguous()
+    return _gradients(engine, method, z0, flat, g, *_run(engine, z0, flat, method, True))
+
+
+@_operator_vjp.register_fake
+def _(z0: Tensor, flat: Tensor, *rest: Any) -> Any:
+    return z0.new_empty(z0.shape), flat.new_empty(flat.shape)
+
+
+def _setup(ctx: Any, inputs: Tuple[Any, ...], output: Any) -> None:
+    z0, flat, *ctx.options = inputs
+    ctx.save_for_backward(z0, flat)
+
+
+def _operator_backward(ctx: Any, g: Tensor) -> Tuple[Any, ...]:
+    found = torch.ops.deeppcr.chain_vjp(*ctx.saved_tensors, *ctx.options, g.contiguous())
+    return (*found, *[None] * len(ctx.options))
+
+
+_operator.register_autograd(_operator_backward, setup_context=_setup)
 
 
 class Chain(torch.nn.Module):
@@ -202,7 +284,7 @@ class Chain(torch.nn.Module):
         As in `deeppcr.solve`: how the depth is run, forward and backward.
 
     The module maps [...][width] to [...][width]. `flat` [layers][numbers of a step] holds all parameters; `layer(l)` gives those of
-    a step as views by PyTorch's names and shapes. First derivatives only.
+    a step as views by PyTorch's names and shapes. Where second derivatives are asked for, PyTorch's own operators give them.
     """
 
     flat: torch.nn.Parameter
@@ -277,6 +359,11 @@ class Chain(torch.nn.Module):
         if z0.ndim < 1 or z0.shape[-1] != self.form.width:
             raise ArgumentError.of("the input's shape", tuple(z0.shape), f"[...][{self.form.width}]")
         form = self.form._replace(dtype=_CODES[flat.dtype])
+        if compiling():
+            rows = z0.reshape(-1, form.width)
+            last = torch.ops.deeppcr.chain(rows, flat, form.kind, form.hidden, form.activation, form.branch, form.layer_norm,
+                                           form.scale, self._token, self.method)  # fmt: skip
+            return last.reshape(z0.shape)
         engine = _engine.engine_of(self._token, form, _Engine)
         rows = z0.reshape(-1, form.width).contiguous()
         stored = flat if flat.is_contiguous() else flat.contiguous()

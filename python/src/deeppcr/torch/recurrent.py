@@ -46,10 +46,10 @@ class _Call:
         x, h0, c0 = x.contiguous(), _contiguous(h0), _contiguous(c0)
         kept = [p if p.is_contiguous() else p.contiguous() for p in parameters]
         y, ht = x.new_empty(T, B, D * P), x.new_empty(form.layers * D, B, P)
-        ct = x.new_empty(form.layers * D, B, form.hidden) if form.kind == "lstm" else x.new_empty(0)
+        ct = x.new_empty(form.layers * D, B, form.hidden) if form.has_cell else x.new_empty(0)
         waiting = self.engine.forward(
             [p.data_ptr() for p in kept], T, B, x.data_ptr(), _address(h0), _address(c0), _address(lengths), y.data_ptr(),
-            ht.data_ptr(), ct.data_ptr() if form.kind == "lstm" else 0, training, self.method,
+            ht.data_ptr(), ct.data_ptr() if form.has_cell else 0, training, self.method,
         )  # fmt: skip
         return y, ht, ct, waiting
 
@@ -57,7 +57,7 @@ class _Call:
                  parameters: Sequence[Tensor], y: Tensor, ht: Tensor, ct: Tensor, given: Sequence[Optional[Tensor]],
                  wants: Sequence[bool]) -> List[Optional[Tensor]]:  # fmt: skip
         """Gradients of x, h0, c0 and the parameters; `waiting` the pass, or None where it was used up: it is run again."""
-        lstm = self.form.kind == "lstm"
+        lstm = self.form.has_cell
         x, h0, c0 = x.contiguous(), _contiguous(h0), _contiguous(c0)
         if waiting is None or not waiting.held:
             y, ht, ct, waiting = self.forward(x, h0, c0, lengths, parameters, True)
@@ -78,14 +78,21 @@ class _Call:
         return [dx, dh0, dc0, *gradients]
 
 
-def _pytorch(form: _engine.Form, x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], parameters: Sequence[Tensor]) -> Any:
+def _pytorch(form: _engine.Form, x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor],
+             parameters: Sequence[Tensor]) -> Any:  # fmt: skip
     """The same by PyTorch's own operators, for second derivatives."""
-    N = form.layers * form.directions
-    h = x.new_zeros(N, x.shape[1], form.outputs) if h0 is None else h0
-    rest = (list(parameters), form.bias, form.layers, 0.0, False, form.bidirectional, False)
-    if form.kind == "lstm":
-        return _VF.lstm(x, (h, x.new_zeros(N, x.shape[1], form.hidden) if c0 is None else c0), *rest)
-    return {"gru": _VF.gru, "rnn_tanh": _VF.rnn_tanh, "rnn_relu": _VF.rnn_relu}[form.kind](x, h, *rest)
+    N, T, B = form.layers * form.directions, x.shape[0], x.shape[1]
+    states = (x.new_zeros(N, B, form.outputs) if h0 is None else h0,)
+    if form.has_cell:
+        states += (x.new_zeros(N, B, form.hidden) if c0 is None else c0,)
+    run = {"gru": _VF.gru, "lstm": _VF.lstm, "rnn_tanh": _VF.rnn_tanh, "rnn_relu": _VF.rnn_relu}[form.kind]
+    rest = (list(parameters), form.bias, form.layers, 0.0, False, form.bidirectional)
+    hx = states if form.has_cell else states[0]
+    if lengths is None:
+        return run(x, hx, *rest, False)
+    flat, sizes = _VF._pack_padded_sequence(x, lengths, False)
+    y, *last = run(flat, sizes, hx, *rest)
+    return (_VF._pad_packed_sequence(y, sizes, False, 0.0, T)[0], *last)
 
 
 class _Recurrent(torch.autograd.Function):
@@ -110,11 +117,11 @@ class _Recurrent(torch.autograd.Function):
 def _twice(form: _engine.Form, x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor],
            parameters: List[Tensor], given: Sequence[Optional[Tensor]], wants: Sequence[bool]) -> List[Optional[Tensor]]:
     """Gradients that have gradients themselves: by PyTorch's operators."""
-    if lengths is not None:
-        raise UnsupportedError("second derivatives over a PackedSequence; wanted a tensor, or torch.nn's module")
+    if not form.mixed:
+        raise UnsupportedError(f"second derivatives of {form.kind}; wanted a kind that torch.nn has")
     inputs = [x, h0, c0, *parameters]
     asked = [t for t, w in zip(inputs, wants) if w and t is not None]
-    outputs = [(o, g) for o, g in zip(_pytorch(form, x, h0, c0, parameters), given) if g is not None]
+    outputs = [(o, g) for o, g in zip(_pytorch(form, x, h0, c0, lengths, parameters), given) if g is not None]
     found = iter(torch.autograd.grad([o for o, _ in outputs], asked, [g for _, g in outputs], create_graph=True,
                                      allow_unused=True))  # fmt: skip
     return [next(found) if w and t is not None else None for t, w in zip(inputs, wants)]
@@ -142,7 +149,7 @@ def _operator(x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Op
 def _(x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor], parameters: List[Tensor], kind: str,
       hidden: int, layers: int, bidirectional: bool, bias: bool, projection: int, token: int, method: str) -> Any:  # fmt: skip
     D, T, B, P = 2 if bidirectional else 1, x.shape[0], x.shape[1], projection or hidden
-    cell = (layers * D, B, hidden) if kind == "lstm" else 0
+    cell = (layers * D, B, hidden) if kind in ("lstm", "paralstm") else 0
     return x.new_empty(T, B, D * P), x.new_empty(layers * D, B, P), x.new_empty(cell)
 
 
@@ -151,7 +158,7 @@ def _operator_vjp(x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths
                   *rest: Any) -> List[Tensor]:  # fmt: skip
     *options, dy, dht, dct = rest
     call = _called(x, *options)
-    lstm = call.form.kind == "lstm"
+    lstm = call.form.has_cell
     nothing = x.new_empty(0)
     found = call.backward(None, x, h0, c0, lengths, parameters, nothing, nothing, nothing, (dy, dht, dct if lstm else None),
                           (True, h0 is not None, c0 is not None))  # fmt: skip
@@ -180,6 +187,15 @@ _operator.register_autograd(_operator_backward, setup_context=_setup)
 
 
 # ---- modules ----
+
+
+def _list_weights(module: Any) -> None:
+    """Makes RNNBase's list of a module's parameters."""
+    if hasattr(module, "_init_flat_weights"):
+        module._init_flat_weights()
+    else:  # PyTorch 1
+        module._flat_weights = [module._parameters[name] for name in module._flat_weights_names]
+
 
 
 class _Module(torch.nn.RNNBase):
@@ -212,7 +228,7 @@ class _Module(torch.nn.RNNBase):
         self._number()  # copies plan for themselves
 
     def _kind(self) -> str:
-        return {"RNN_TANH": "rnn_tanh", "RNN_RELU": "rnn_relu", "GRU": "gru", "LSTM": "lstm"}[self.mode]
+        return self.mode.lower()
 
     def _refusal(self, x: Tensor) -> Optional[Tuple[str, Any, str]]:
         """What this package does not do."""
@@ -230,11 +246,12 @@ class _Module(torch.nn.RNNBase):
         data = input.data if packed else input
         refused = self._refusal(data)
         if refused is not None:
-            if self.fallback:
+            if self.fallback and self._theirs is not None:
                 stand_in = object.__new__(self._theirs)
                 stand_in.__dict__ = self.__dict__
                 return stand_in.forward(input, hx)
-            raise UnsupportedError.of(f"{type(self).__name__}: {refused[0]}", refused[1], f"{refused[2]} (or fallback=True)")
+            other = " (or fallback=True)" if self._theirs is not None else ""
+            raise UnsupportedError.of(f"{type(self).__name__}: {refused[0]}", refused[1], refused[2] + other)
         weights: List[Tensor] = self._flat_weights
         if data.dtype != weights[0].dtype:
             raise ArgumentError.of("the input's dtype", data.dtype, f"the parameters', {weights[0].dtype}")
@@ -259,7 +276,7 @@ class _Module(torch.nn.RNNBase):
 
     def _states(self, hx: Any, batch: int, single: bool) -> List[Optional[Tensor]]:
         """[h0] or [h0, c0], [N][B][H] each, or None each."""
-        lstm = self.mode == "LSTM"
+        lstm = self.mode in ("LSTM", "PARALSTM")
         if hx is None:
             return [None, None] if lstm else [None]
         if lstm and (not isinstance(hx, (tuple, list)) or len(hx) != 2):
@@ -331,7 +348,7 @@ class _Module(torch.nn.RNNBase):
                 y, ht, ct = _Recurrent.apply(call, lengths, x, h0, c0, *weights)
             else:
                 y, ht, ct, _ = call.forward(x, h0, c0, lengths, weights, False)
-        return y, [ht, ct] if kind == "lstm" else [ht]
+        return y, [ht, ct] if kind in ("lstm", "paralstm") else [ht]
 
     @property
     def sentences(self) -> List[str]:
@@ -372,6 +389,59 @@ class LSTM(_Module):
         super().__init__("LSTM", input_size, hidden_size, *args, **kwargs)
 
 
+class _Unmixed(_Module):
+    """Units do not mix, so long sequences are solved in parallel at any width: `deeppcr.recurrent` has the formulas. Arguments and
+    results are nn.GRU's (ParaLSTM: nn.LSTM's), parameters by their names, `weight_hh_l0` a vector; there is no bias_hh."""
+
+    def __init__(self, mode: str, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
+                 dropout: float = 0.0, bidirectional: bool = False, *, device: Any = None, dtype: Any = None, method: str = "auto") -> None:
+        torch.nn.Module.__init__(self)  # not RNNBase's, which knows no such mode
+        if method not in METHODS:
+            raise ArgumentError.of("method", repr(method), "one of " + ", ".join(METHODS))
+        if min(input_size, hidden_size, num_layers) < 1 or not 0 <= dropout <= 1:
+            raise ArgumentError.of("the sizes and dropout", (input_size, hidden_size, num_layers, dropout), "1 or more, and 0..1")
+        self.mode, self.input_size, self.hidden_size, self.num_layers = mode, input_size, hidden_size, num_layers
+        self.bias, self.batch_first, self.dropout, self.bidirectional, self.proj_size = bias, batch_first, float(dropout), bidirectional, 0
+        self.method, self.fallback = method, False
+        form = _engine.Form(mode.lower(), 1, input_size, hidden_size, num_layers, bidirectional, bias)
+        self._bounds = {name: bound for name, _, bound in form.bounds()}
+        for name, shape, _ in form.bounds():
+            self.register_parameter(name, torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
+        self._flat_weights_names = list(self._bounds)
+        each = len(self._bounds) // (num_layers * (2 if bidirectional else 1))
+        self._all_weights = [self._flat_weights_names[i : i + each] for i in range(0, len(self._bounds), each)]
+        _list_weights(self)
+        self.reset_parameters()
+        self._number()
+
+    def reset_parameters(self) -> None:
+        """What meets the input as in torch.nn.Linear, the rest U(-1/2, 1/2)."""
+        with torch.no_grad():
+            for name, bound in self._bounds.items():
+                getattr(self, name).uniform_(-bound, bound)
+
+
+class ParaGRU(_Unmixed):
+    __doc__ = f"deeppcr.recurrent.ParaGRU as a module. {_Unmixed.__doc__}"
+
+    def __init__(self, input_size: int, hidden_size: int, *args: Any, **kwargs: Any) -> None:
+        super().__init__("PARAGRU", input_size, hidden_size, *args, **kwargs)
+
+
+class ParaLSTM(_Unmixed):
+    __doc__ = f"deeppcr.recurrent.ParaLSTM as a module. {_Unmixed.__doc__}"
+
+    def __init__(self, input_size: int, hidden_size: int, *args: Any, **kwargs: Any) -> None:
+        super().__init__("PARALSTM", input_size, hidden_size, *args, **kwargs)
+
+
+class MinGRU(_Unmixed):
+    __doc__ = f"deeppcr.recurrent.MinGRU as a module. {_Unmixed.__doc__}"
+
+    def __init__(self, input_size: int, hidden_size: int, *args: Any, **kwargs: Any) -> None:
+        super().__init__("MINGRU", input_size, hidden_size, *args, **kwargs)
+
+
 _OURS = {ours._theirs: ours for ours in (RNN, GRU, LSTM)}
 
 
@@ -389,10 +459,7 @@ def from_torch(module: torch.nn.Module, *, method: str = "auto", fallback: bool 
     made = ours(module.input_size, module.hidden_size, device="meta", **options)  # type: ignore[arg-type]
     for name, parameter in module._parameters.items():
         made._parameters[name] = parameter
-    if hasattr(made, "_init_flat_weights"):
-        made._init_flat_weights()
-    else:  # PyTorch 1
-        made._flat_weights = [made._parameters[name] for name in made._flat_weights_names]
+    _list_weights(made)
     return made.train(module.training)
 
 

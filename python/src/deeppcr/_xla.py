@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: MIT
+"""A handler of XLA's foreign function interface: how a compiled program of JAX calls the library, on its own buffers.
+
+The interface is a call of C with one structure, the frame, whose layout XLA keeps for all versions 0.x of it; what is read of it
+is declared here; XLA refuses the handler if its major version is another, and a frame that is smaller is refused here. So nothing is compiled against
+jaxlib's headers, and one package serves every jaxlib. A call is told by an attribute, text such as "chain dense auto 0 3 1", from which
+`functions` makes what runs: programs that are exported and read back in another process run there too.
+"""
+from __future__ import annotations
+
+import _thread
+import ctypes
+import functools
+import struct
+import threading
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import numpy as np
+
+from . import _library as library
+
+
+# XLA_FFI_CallFrame: size, extension, api, context, stage; arguments and results of (size, extension, count, types, items) each;
+# attributes with names before the items.
+_FRAME = struct.Struct("QQQQi4x" + "QQqQQ" * 2 + "QQqQQQ")
+_API = struct.Struct("QQ" + "QQii" + "QQ")  # size, extension, version (size, extension, major, minor), internal, error_create
+_BUFFER = struct.Struct("QQi4xQqQ")  # size, extension, dtype, data, rank, dims
+_EXTENSION = struct.Struct("Qi4xQQ")  # size, type, next, metadata
+_TEXT = struct.Struct("QQ")
+_VERSION_OF_METADATA = 8 + 16  # bytes before major and minor
+
+
+class _ErrorArguments(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("extension", ctypes.c_void_p), ("message", ctypes.c_char_p), ("code", ctypes.c_int)]
+
+
+_MAJOR, _METADATA, _EXECUTE, _STRING = 0, 1, 3, 4
+_CANCELLED, _INVALID, _EXHAUSTED, _INTERNAL = 1, 3, 8, 13
+_DTYPES = {1: np.dtype(np.bool_), 4: np.dtype(np.int32), 5: np.dtype(np.int64), 8: np.dtype(np.uint32), 11: np.dtype(np.float32),
+           12: np.dtype(np.float64)}  # fmt: skip
+_ERROR = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+
+Run = Callable[[List[np.ndarray], List[np.ndarray]], None]
+functions: Dict[str, Callable[..., Run]] = {}  # by the first word of a call: takes the others
+# What makes, of the words and arrays of a call, a function of the addresses that runs such a call again, or None.
+repeats: Dict[str, Callable[..., Optional[Callable[[List[int]], None]]]] = {}
+
+
+@functools.lru_cache(512)
+def _run_of(call: bytes) -> Run:
+    words = call.decode().split(" ")
+    return functions[words[0]](*words[1:])
+
+
+def _array(kind: int, address: int, shape: Tuple[int, ...]) -> np.ndarray:
+    """A view of a buffer."""
+    dtype = _DTYPES[kind]
+    size = dtype.itemsize
+    for n in shape:
+        size *= n
+    if not size:
+        return np.empty(shape, dtype)
+    return np.ndarray(shape, dtype, (ctypes.c_char * size).from_address(address))
+
+
+def _numbers(address: int, count: int) -> Tuple[int, ...]:
+    return struct.unpack(f"{count}q", ctypes.string_at(address, 8 * count)) if count else ()
+
+
+def _call_of(count: int, types: int, items: int) -> bytes:
+    if count != 1 or ctypes.c_int.from_address(types).value != _STRING:
+        raise RuntimeError("a call without its one attribute")
+    return ctypes.string_at(*_TEXT.unpack(ctypes.string_at(_numbers(items, 1)[0], 16)))
+
+
+def _failure(api: int, raised: BaseException) -> Optional[int]:
+    code = _INVALID if isinstance(raised, ValueError) else _EXHAUSTED if isinstance(raised, MemoryError) else _INTERNAL
+    if isinstance(raised, KeyboardInterrupt):
+        _thread.interrupt_main()  # raised again where the program was called
+        code = _CANCELLED
+    kind = type(raised)
+    text = f"{kind.__module__}.{kind.__qualname__}: {raised}".encode("utf-8", "replace")
+    arguments = _ErrorArguments(ctypes.sizeof(_ErrorArguments), None, text, code)
+    return _ERROR(_API.unpack(ctypes.string_at(api, _API.size))[7])(ctypes.addressof(arguments))  # type: ignore[no-any-return]
+
+
+def _version(api: int) -> Tuple[int, int]:
+    return _API.unpack(ctypes.string_at(api, _API.size))[4:6]
+
+
+_local = threading.local()
+
+
+def _execute(arguments: Tuple[int, ...], results: Tuple[int, ...], attributes: Tuple[int, ...]) -> None:
+    call = _call_of(*attributes)
+    buffers = [_BUFFER.unpack(ctypes.string_at(at, _BUFFER.size)) for at in arguments + results]
+    shapes = [_numbers(b[5], b[4]) for b in buffers]
+    try:
+        kept = _local.kept
+    except AttributeError:
+        kept = _local.kept = {}
+    key = (call, len(arguments), *[b[2] for b in buffers], *shapes, library.context.generation)
+    again = kept.get(key)
+    if again is not None:
+        again([b[3] for b in buffers])
+        return
+    arrays = [_array(b[2], b[3], shape) for b, shape in zip(buffers, shapes)]
+    given, found = arrays[: len(arguments)], arrays[len(arguments) :]
+    _run_of(call)(given, found)
+    words = call.decode().split(" ")
+    if words[0] in repeats and all(a.size for a in arrays):
+        again = repeats[words[0]](words[1:], given, found)
+        if again is not None:
+            if len(kept) >= 256:
+                kept.clear()
+            kept[key] = again
+
+
+@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+def handler(address: int) -> Optional[int]:
+    """XLA_FFI_Handler."""
+    frame = _FRAME.unpack(ctypes.string_at(address, _FRAME.size))
+    size, extension, api, _, stage = frame[:5]
+    if extension:
+        _, kind, _, metadata = _EXTENSION.unpack(ctypes.string_at(extension, _EXTENSION.size))
+        if kind == _METADATA:  # asked at registration: the version is XLA's own, for what is read is in all of 0.x
+            told = (ctypes.c_int * 2).from_address(metadata + _VERSION_OF_METADATA)
+            told[0], told[1] = _MAJOR, _version(api)[1]
+            return None
+    try:
+        if size < _FRAME.size:
+            raise RuntimeError(f"a frame of {size} bytes; wanted {_FRAME.size} or more, as of version 0.x of XLA's interface")
+        if stage == _EXECUTE:
+            _execute(_numbers(frame[9], frame[7]), _numbers(frame[14], frame[12]), (frame[17], frame[18], frame[20]))
+        return None
+    except BaseException as raised:  # noqa: B902  nothing may pass through XLA
+        return _failure(api, raised)
+
+
+def capsule() -> Any:
+    """What jax.ffi.register_ffi_target takes."""
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    return new(ctypes.cast(handler, ctypes.c_void_p), None, None)

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: MIT
+"""`deeppcr.signal`'s filters for tensors, with gradients of signal, initial states and coefficients."""
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple, Union
+
+import torch
+from torch import Tensor
+
+from .. import signal as numbers
+from ..errors import ArgumentError, UnsupportedError
+from ._registry import compiling, operator
+
+# Everywhere below a is None of a cascade, whose b is sos [sections][6]; x is [..][L], zi and zf [..][sections][order].
+
+
+def _array(tensor: Optional[Tensor]) -> Any:
+    return None if tensor is None else tensor.detach().numpy()
+
+
+def _states(b: Tensor, a: Optional[Tensor], x: Tensor) -> Tuple[int, ...]:
+    return (*x.shape[:-1], len(b), 2) if a is None else (*x.shape[:-1], 1, max(len(a), len(b)) - 1)
+
+
+def _forward(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+    shape = _states(b, a, x)
+    start = numbers.library.whole(_array(zi), "f8") if zi is not None else numbers.np.zeros(shape)
+    handle = numbers._filter(*(("sos",) if a is None else ("ba",)), *(numbers.library.whole(_array(c), "f8") for c in (b, a) if c is not None))
+    y, zf = numbers._run(handle, _array(x), start.reshape(-1, *shape[-2:]), *shape[-2:])
+    return torch.from_numpy(y), torch.from_numpy(zf.reshape(shape)).to(x.dtype)
+
+
+def _backward(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor], gy: Optional[Tensor], gzf: Optional[Tensor],
+              coefficients: bool) -> Tuple[Optional[Tensor], Optional[Tensor], Tensor, Tensor]:  # fmt: skip
+    shape = _states(b, a, x)
+    start, end = (None if t is None else _array(t).reshape(-1, *shape[-2:]) for t in (zi, gzf))
+    found = numbers._gradient("sos" if a is None else "ba", _array(b).astype("f8"), None if a is None else _array(a).astype("f8"),
+                              _array(x), start, _array(gy), end, -1, coefficients)  # fmt: skip
+    gb, ga, gx, gzi = (None if g is None else torch.from_numpy(numbers.np.ascontiguousarray(g)) for g in found)
+    gb, ga = (None if g is None else g.to(b.dtype) for g in (gb, ga))
+    return gb, ga, gx, gzi.reshape(shape).to(x.dtype)
+
+
+class _Filter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+        ctx.save_for_backward(b, a, x, zi)
+        ctx.set_materialize_grads(False)
+        return _forward(b, a, x, zi)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gy: Optional[Tensor], gzf: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:
+        b, a, x, zi = ctx.saved_tensors
+        if gy is None and gzf is None:
+            return None, None, None, None
+        gb, ga, gx, gzi = _backward(b, a, x, zi, gy, gzf, any(ctx.needs_input_grad[:2]))
+        return gb, ga, gx, None if zi is None else gzi
+
+
+@operator("deeppcr::filter", "(Tensor b, Tensor? a, Tensor x, Tensor? zi) -> (Tensor, Tensor)")
+def _operator(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+    return _forward(b, a, x, zi)
+
+
+@_operator.register_fake
+def _(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+    return torch.empty_like(x), x.new_empty(_states(b, a, x))
+
+
+@operator("deeppcr::filter_vjp", "(Tensor b, Tensor? a, Tensor x, Tensor? zi, Tensor gy, Tensor gzf) -> (Tensor, Tensor, Tensor, Tensor)")
+def _operator_vjp(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor], gy: Tensor, gzf: Tensor) -> Any:
+    gb, ga, gx, gzi = _backward(b, a, x, zi, gy, gzf, True)
+    return gb, b.new_empty(0) if ga is None else ga, gx.contiguous(), gzi
+
+
+@_operator_vjp.register_fake
+def _(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor], gy: Tensor, gzf: Tensor) -> Any:
+    return b.new_empty(b.shape), b.new_empty(0) if a is None else a.new_empty(a.shape), x.new_empty(x.shape), x.new_empty(_states(b, a, x))
+
+
+def _setup(ctx: Any, inputs: Tuple[Any, ...], output: Any) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _operator_backward(ctx: Any, gy: Tensor, gzf: Tensor) -> Tuple[Optional[Tensor], ...]:
+    b, a, x, zi = ctx.saved_tensors
+    gb, ga, gx, gzi = torch.ops.deeppcr.filter_vjp(b, a, x, zi, gy.contiguous(), gzf.contiguous())
+    return gb, None if a is None else ga, gx, None if zi is None else gzi
+
+
+_operator.register_autograd(_operator_backward, setup_context=_setup)
+
+
+def _apply(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor], dim: int) -> Union[Tensor, Tuple[Tensor, Tensor]]:
+    for name, tensor in (("b", b), ("a", a), ("x", x), ("zi", zi)):
+        if tensor is None:
+            continue
+        if tensor.device.type != "cpu":
+            raise UnsupportedError.of(f"{name}'s device", tensor.device, "cpu")
+        if tensor.dtype not in (torch.float32, torch.float64):
+            raise ArgumentError.of(f"{name}'s dtype", tensor.dtype, "torch.float32 or torch.float64")
+    if x.ndim == 0 or not -x.ndim <= dim < x.ndim:
+        raise ArgumentError.of("dim", dim, f"one of x's {x.ndim} dimensions")
+    moved = x.movedim(dim, -1)
+    if zi is not None and tuple(zi.shape) != _states(b, a, moved):
+        raise ArgumentError.of("zi's shape", tuple(zi.shape), str(_states(b, a, moved)))
+    run = torch.ops.deeppcr.filter if compiling() else _Filter.apply
+    y, zf = run(b, a, moved, None if zi is None else zi.to(x.dtype))
+    y = y.movedim(-1, dim)
+    return y if zi is None else (y, zf)
+
+
+def sosfilt(sos: Tensor, x: Tensor, dim: int = -1, zi: Optional[Tensor] = None) -> Union[Tensor, Tuple[Tensor, Tensor]]:
+    """scipy.signal.sosfilt over a dimension of x, with gradients of sos, x and zi (first ones; 0 for sos[:, 3], which is 1).
+
+    With initial states zi, of x's shape without that dimension and then [sections][2], also returns the last ones.
+    """
+    if sos.ndim != 2 or sos.shape[1] != 6 or not len(sos):
+        raise ArgumentError.of("sos's shape", tuple(sos.shape), "[sections][6]")
+    if not compiling() and not bool((sos[:, 3] == 1).all()):
+        raise ArgumentError.of("sos[:, 3]", sos[:, 3].tolist(), "all ones")
+    return _apply(sos, None, x, zi, dim)
+
+
+def lfilter(b: Tensor, a: Tensor, x: Tensor, dim: int = -1, zi: Optional[Tensor] = None) -> Union[Tensor, Tuple[Tensor, Tensor]]:
+    """scipy.signal.lfilter over a dimension of x, up to order 128, with gradients of b, a, x and zi (first ones).
+
+    With initial states zi, of x's shape without that dimension and then [1][order], also returns the last ones.
+    """
+    if b.ndim != 1 or a.ndim != 1 or not len(b) or not len(a):
+        raise ArgumentError.of("b's and a's shapes", (tuple(b.shape), tuple(a.shape)), "vectors")
+    return _apply(b, a, x, zi, dim)
