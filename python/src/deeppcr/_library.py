@@ -266,10 +266,41 @@ def common(*arrays: Any) -> np.dtype:
     raise errors.ArgumentError.of("dtype", dtype, "float32, float64 or uint32")
 
 
+# DLPack's devices whose memory the processor reads, and names for some that it does not.
+_READABLE = (1, 3, 11, 13)
+_ELSEWHERE = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm", 14: "oneapi", 15: "webgpu"}
+
+
+def array(values: Any, dtype: Any = None) -> np.ndarray:
+    """Values as an array; what speaks DLPack, such as tensors of PyTorch, or the buffer protocol as it lies, without a copy."""
+    if type(values) is np.ndarray or not hasattr(values, "__dlpack_device__"):
+        return np.asarray(values, dtype)
+    kind = type(values).__name__
+    try:
+        device, number = values.__dlpack_device__()
+    except Exception as error:  # noqa: B902  a framework's own, such as for a device without memory
+        where = getattr(values, "device", error)
+        raise errors.UnsupportedError.of(f"the device of a {kind}", where, "memory that the processor reads") from None
+    if device not in _READABLE:
+        where = f"{_ELSEWHERE.get(device, f'DLPack device {int(device)}')}:{number}"
+        raise errors.UnsupportedError.of(f"the device of a {kind}", where, "memory that the processor reads")
+    if getattr(values, "requires_grad", False):
+        raise errors.ArgumentError.of(f"a {kind}", "one that requires gradients", "it detached, or the function of deeppcr.torch")
+    found: Any = values
+    try:
+        found = np.from_dlpack(values)
+    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError):
+        pass  # NumPy before 1.22, dtypes that only the framework itself turns into NumPy's
+    try:
+        return np.asarray(found, dtype)
+    except Exception as error:  # noqa: B902
+        raise errors.ArgumentError.of(f"the dtype of a {kind}", getattr(values, "dtype", error), "one of NumPy's") from None
+
+
 def whole(values: Any, dtype: Any = None) -> np.ndarray:
     """Values as a contiguous array, aligned and in the machine's byte order; itself where it is one."""
-    array = np.asarray(values, dtype)
-    return array if array.flags.c_contiguous and array.flags.aligned else np.array(array, order="C")
+    made = array(values, dtype)
+    return made if made.flags.c_contiguous and made.flags.aligned else np.array(made, order="C")
 
 
 def numbers(array: np.ndarray, contiguous: int) -> np.ndarray:

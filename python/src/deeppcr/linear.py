@@ -151,8 +151,8 @@ def _values(a: ARRAY, b: ARRAY, structure: Optional[str], width: int, single: bo
 
 
 def problem(A: Any, b: Any, z0: Any, transposed: bool, scheme: str, structure: Optional[str], chunk: int) -> Problem:
-    a, b = np.asarray(A), np.asarray(b)
-    z0 = None if z0 is None else np.asarray(z0)
+    a, b = library.array(A), library.array(b)
+    z0 = None if z0 is None else library.array(z0)
     dtype = b.dtype
     if a.dtype is not dtype or dtype not in library.DTYPES or (z0 is not None and z0.dtype is not dtype):
         dtype = library.common(a, b, z0)
@@ -355,7 +355,7 @@ def linear_chain_vjp(
     -------
     dA, db, dz0 : of the shapes of A, b and z0 (dz0 None without z0).
     """
-    arrays = [x if x is None or type(x) is ARRAY else np.asarray(x) for x in (A, z, g, z0)]
+    arrays = [x if x is None else library.array(x) for x in (A, z, g, z0)]
     return _vjp_into(*arrays, None, None, None, scheme, structure, chunk)  # type: ignore[arg-type]
 
 
@@ -438,6 +438,7 @@ def linear_chain_jvp(
     -------
     dz : of z's shape.
     """
+    A, z, dA, db, dz0 = (None if x is None else library.array(x) for x in (A, z, dA, db, dz0))
     p = problem(A, z, z0, False, scheme, structure, chunk)
     dtype, shape = p.b.dtype, p.b.shape
     steps: Dict[str, Optional[ARRAY]] = {"da": None, "db": None, "dz0": None}

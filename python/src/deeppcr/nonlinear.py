@@ -286,7 +286,7 @@ class SolvePlan:
 
     def __init__(self, step: Callable[..., Any], z0: Any, length: int, jacobian: Optional[Callable[..., Any]], method: str,
                  structure: str, block: int, options: Dict[str, Any]) -> None:  # fmt: skip
-        start = np.asarray(z0)
+        start = library.array(z0)
         dtype = library.common(start, np.float32(0) if start.dtype == np.float32 else np.float64(0))
         if start.ndim not in (1, 2) or start.shape[-1] == 0:
             raise ArgumentError.of("z0's shape", start.shape, "[width] or [batch][width]")
@@ -370,7 +370,7 @@ class SolvePlan:
         if guess is None:
             z = np.empty(shape, self.dtype)
         else:
-            z = np.array(np.asarray(guess, self.dtype).reshape(shape), order="C")
+            z = np.array(library.array(guess, self.dtype).reshape(shape), order="C")
         place = _ReportPlace()
         work = library.take(self._workspace)
         self._steps.progress = progress

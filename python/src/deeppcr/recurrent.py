@@ -84,7 +84,7 @@ class _Recurrent:
         own = self._parameters
         if set(state) != set(own):
             raise ArgumentError.of("names of the parameters", sorted(set(state) ^ set(own)), f"none but {list(own)}")
-        arrays = {name: np.asarray(value) for name, value in state.items()}
+        arrays = {name: library.array(value) for name, value in state.items()}
         for name, array in arrays.items():
             if array.shape != own[name].shape:
                 raise ArgumentError.of(f"{name}'s shape", array.shape, str(own[name].shape))

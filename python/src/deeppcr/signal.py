@@ -50,13 +50,13 @@ def _run(handle: library.Handle, x: ARRAY, zi: Optional[ARRAY], sections: int, o
 def _apply(x: Any, axis: int, zi: Any, zi_shape: Callable[[Tuple[int, ...]], Tuple[int, ...]], sections: int, order: int,
            handle: library.Handle, floats: np.dtype, zi_in: Callable[[ARRAY, int], ARRAY], zi_out: Callable[..., ARRAY],
            ) -> Union[ARRAY, Tuple[ARRAY, ARRAY]]:  # fmt: skip
-    x = np.asarray(x)
+    x = library.array(x)
     if x.ndim == 0:
         raise ArgumentError.of("x's shape", x.shape, "one dimension or more")
     if not -x.ndim <= axis < x.ndim:
         raise ArgumentError.of("axis", axis, f"one of x's {x.ndim} dimensions")
     axis %= x.ndim
-    state = None if zi is None else np.asarray(zi)
+    state = None if zi is None else library.array(zi)
     dtype = np.result_type(floats, x, *([] if state is None else [state]))
     if dtype.kind == "c":
         if floats.kind == "c":
@@ -90,7 +90,7 @@ def sosfilt(sos: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARRAY, Tu
 
     With initial states zi, of x's shape but 2 along the axis, after a first dimension [sections], also returns the last ones.
     """
-    given = np.atleast_2d(np.asarray(sos))
+    given = np.atleast_2d(library.array(sos))
     if given.ndim != 2 or given.shape[1] != 6 or not len(given):
         raise ArgumentError.of("sos's shape", given.shape, "[sections][6]")
     if given.dtype.kind == "c":
@@ -110,7 +110,7 @@ def sosfilt(sos: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARRAY, Tu
 def lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARRAY, Tuple[ARRAY, ARRAY]]:
     """scipy.signal.lfilter: the transfer function b / a, of an order max(len(a), len(b)) - 1 of at most 128, over x along an
     axis. With initial states zi, of x's shape but the order along the axis, also returns the last ones."""
-    tops, bottoms = np.atleast_1d(np.asarray(b)), np.atleast_1d(np.asarray(a))
+    tops, bottoms = np.atleast_1d(library.array(b)), np.atleast_1d(library.array(a))
     for name, c in (("b", tops), ("a", bottoms)):
         if c.ndim != 1 or not c.size:
             raise ArgumentError.of(f"{name}'s shape", c.shape, "a vector")
@@ -169,7 +169,7 @@ def sosfilt_vjp(sos: Any, x: Any, gy: Any, axis: int = -1) -> Tuple[ARRAY, ARRAY
 
     Those of sos[:, 3], which has to be 1, are 0. Returns arrays of sos's and x's shapes.
     """
-    signal, given, y = np.asarray(x), np.atleast_2d(np.asarray(sos)), np.asarray(gy)
+    signal, given, y = library.array(x), np.atleast_2d(library.array(sos)), library.array(gy)
     _checked(signal, y, axis)
     sosfilt(given, signal[:0] if axis % signal.ndim else signal.ravel()[:0])  # the coefficients' checks
     found = _gradient("sos", given, None, _real(signal), None, y, None, axis, True)
@@ -179,8 +179,8 @@ def sosfilt_vjp(sos: Any, x: Any, gy: Any, axis: int = -1) -> Tuple[ARRAY, ARRAY
 
 def lfilter_vjp(b: Any, a: Any, x: Any, gy: Any, axis: int = -1) -> Tuple[ARRAY, ARRAY, ARRAY]:
     """The gradients of a loss with respect to b, a and x of `lfilter`, given that by y, of x's shape."""
-    signal, y = np.asarray(x), np.asarray(gy)
-    tops, bottoms = np.atleast_1d(np.asarray(b, np.float64)), np.atleast_1d(np.asarray(a, np.float64))
+    signal, y = library.array(x), library.array(gy)
+    tops, bottoms = np.atleast_1d(library.array(b, np.float64)), np.atleast_1d(library.array(a, np.float64))
     _checked(signal, y, axis)
     lfilter(tops, bottoms, np.zeros(0))
     found = _gradient("ba", tops, bottoms, _real(signal), None, y, None, axis, True)

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: MIT
+"""Arrays of others, by DLPack and the buffer protocol: taken where they lie, refused where the processor cannot read them."""
+import array
+
+import numpy as np
+import pytest
+
+import deeppcr
+from deeppcr import _library, recurrent, signal
+
+
+class Foreign:
+    """An array that speaks nothing but DLPack."""
+
+    def __init__(self, values, device=(1, 0)):
+        self.values, self.device = values, device
+
+    def __dlpack_device__(self):
+        return self.device
+
+    def __dlpack__(self, **options):
+        return self.values.__dlpack__(**options)
+
+
+@pytest.mark.skipif(not hasattr(np, "from_dlpack"), reason="NumPy before 1.22")
+def test_what_speaks_dlpack_is_taken_where_it_lies(rng):
+    A, b, z0 = rng.normal(size=(9, 2, 2)) * 0.3, rng.normal(size=(9, 2)), rng.normal(size=2)
+    assert np.shares_memory(_library.array(Foreign(A)), A)
+    z = deeppcr.linear_chain(*map(Foreign, (A, b, z0)))
+    assert np.array_equal(z, deeppcr.linear_chain(A, b, z0)) and np.shares_memory(np.from_dlpack(z), z)
+    for mine, right in zip(deeppcr.linear_chain_vjp(*map(Foreign, (A, z, b, z0))), deeppcr.linear_chain_vjp(A, z, b, z0)):
+        assert np.array_equal(mine, right)
+    jvp = deeppcr.linear_chain_jvp(Foreign(A), Foreign(z), db=Foreign(b))
+    assert np.array_equal(jvp, deeppcr.linear_chain_jvp(A, z, db=b))
+    step = lambda z, l: 0.5 * z + b[l]  # noqa: E731
+    assert np.array_equal(deeppcr.solve(step, Foreign(z0), 9).z, deeppcr.solve(step, z0, 9).z)
+    assert np.array_equal(signal.lfilter([1.0], [1.0, 0.2], Foreign(b), 0), signal.lfilter([1.0], [1.0, 0.2], b, 0))
+    net, x = recurrent.GRU(2, 3), b.astype("f")
+    assert np.array_equal(net(Foreign(x))[0], net(x)[0])
+
+
+@pytest.mark.parametrize("device, name", [((2, 1), "cuda:1"), ((10, 0), "rocm:0"), ((99, 0), "DLPack device 99:0")])
+def test_other_devices_are_refused_in_words(rng, device, name):
+    b = rng.normal(size=(9, 2))
+    for call in (lambda x: deeppcr.linear_chain(np.ones((9, 2)), x), lambda x: signal.sosfilt([[1, 0, 0, 1, 0, 0]], x),
+                 lambda x: recurrent.GRU(2, 3)(x), lambda x: deeppcr.solve(lambda z, l: z, x, 3)):  # fmt: skip
+        with pytest.raises(deeppcr.UnsupportedError) as caught:
+            call(Foreign(b, device))
+        assert caught.value.got == name and caught.value.what == "the device of a Foreign"
+
+
+def test_the_buffer_protocol():
+    b = array.array("d", [1, 2, 3, 4])
+    assert np.array_equal(deeppcr.linear_chain(np.full((4, 1), 0.5), memoryview(b).cast("B").cast("d", (4, 1)))[:, 0], [1, 2.5, 4.25, 6.125])
+
+
+def test_tensors_of_pytorch(rng):
+    torch = pytest.importorskip("torch")
+    A, b = torch.randn(9, 2, 2) * 0.3, torch.randn(9, 2)
+    z = deeppcr.linear_chain(A, b)
+    assert np.array_equal(z, deeppcr.linear_chain(A.numpy(), b.numpy())) and z.dtype == np.float32
+    assert _library.array(b).ctypes.data == b.data_ptr() and torch.from_dlpack(z).data_ptr() == z.ctypes.data
+    assert np.array_equal(deeppcr.linear_chain(A.transpose(1, 2), b), deeppcr.linear_chain(A.transpose(1, 2).numpy(), b.numpy()))
+    for bad, wanted in ((b.clone().requires_grad_(), "detached"), (b.to(torch.bfloat16), "NumPy"), (b.to("meta"), "memory")):
+        with pytest.raises(deeppcr.Error, match=f"wanted.*{wanted}"):
+            deeppcr.linear_chain(A, bad)
+
+
+def test_arrays_of_jax(rng):
+    jnp = pytest.importorskip("jax.numpy")
+    A, b = jnp.asarray(rng.normal(size=(9, 2, 2)) * 0.3, jnp.float32), jnp.ones((9, 2), jnp.float32)
+    z = deeppcr.linear_chain(A, b)
+    assert np.array_equal(z, deeppcr.linear_chain(np.asarray(A), np.asarray(b)))
+    assert _library.array(b).ctypes.data == b.unsafe_buffer_pointer()
