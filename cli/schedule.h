@@ -25,6 +25,9 @@ typedef struct cli_schedule {
 int cli_schedule_profile(cli_schedule *s);
 // Gantt chart as SVG, PNG (by gnuplot) and Chrome's trace, into the files asked for. Returns the exit code.
 int cli_schedule_draw(const cli_schedule *s, const dpcr_simulation *x);
+// Chrome's trace alone; a unit of start and end [actions] is `unit` microseconds.
+int cli_schedule_trace(const dpcr_schedule *schedule, const double *start, const double *end, double unit,
+                       const char *path);
 int cli_schedule_compare(cli_schedule *s, cli_result *r);
 int cli_schedule_partition(cli_schedule *s, cli_result *r);
 int cli_schedule_measure(int argc, char **argv);  // schedule profile; argv[0] is "profile"

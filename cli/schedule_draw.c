@@ -189,38 +189,52 @@ static int write_png(const chart *c, const char *title, const char *path) {
 
 // ---- Chrome's trace ----
 
-// A process a rank, an event an action; times are microseconds.
-static void write_trace(FILE *out, const chart *c) {
+// A process a rank, an event an action; a unit of time is `unit` microseconds.
+static void write_trace(FILE *out, const dpcr_schedule *schedule, const double *start, const double *end, double unit) {
     fprintf(out, "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n");
-    for (int64_t r = 0; r < c->schedule->ranks; r++)
+    for (int64_t r = 0; r < schedule->ranks; r++)
         fprintf(out,
                 "{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": %lld, \"args\": {\"name\": \"rank %lld\"}},\n",
                 (long long)r, (long long)r);
     const char *comma = "";
-    for (int64_t r = 0; r < c->schedule->ranks; r++)
-        for (int64_t n = c->schedule->first[r]; n < c->schedule->first[r + 1]; n++) {
-            const dpcr_action *a = &c->schedule->actions[n];
+    for (int64_t r = 0; r < schedule->ranks; r++)
+        for (int64_t n = schedule->first[r]; n < schedule->first[r + 1]; n++) {
+            const dpcr_action *a = &schedule->actions[n];
             char text[64];
             fprintf(out,
                     "%s{\"name\": \"%s\", \"cat\": \"%s\", \"ph\": \"X\", \"pid\": %lld, \"tid\": 0, \"ts\": %.17g, "
                     "\"dur\": %.17g, "
                     "\"args\": {\"stage\": %d, \"microbatch\": %d}}",
                     comma, dpcr_action_text(a, text, sizeof text), dpcr_task_name((dpcr_task)a->task), (long long)r,
-                    c->times->start[n], c->times->end[n] - c->times->start[n], (int)a->stage, (int)a->microbatch);
+                    unit * start[n], unit * (end[n] - start[n]), (int)a->stage, (int)a->microbatch);
             comma = ",\n";
         }
     fprintf(out, "\n]}\n");
 }
 
-static int write_text(const chart *c, const char *title, const char *path, bool trace) {
+static int write_all(FILE *out, char **text, const size_t *bytes, const char *path) {
+    const int status = fclose(out) == 0 ? cli_write_file(path, *text, *bytes) : cli_fail_memory("the picture");
+    free(*text);
+    return status;
+}
+
+static int write_picture(const chart *c, const char *title, const char *path) {
     char *text = NULL;
     size_t bytes = 0;
     FILE *out = open_memstream(&text, &bytes);
     if (!out) return cli_fail_memory("the picture");
-    trace ? write_trace(out, c) : write_svg(out, c, title);
-    const int status = fclose(out) == 0 ? cli_write_file(path, text, bytes) : cli_fail_memory("the picture");
-    free(text);
-    return status;
+    write_svg(out, c, title);
+    return write_all(out, &text, &bytes, path);
+}
+
+int cli_schedule_trace(const dpcr_schedule *schedule, const double *start, const double *end, double unit,
+                       const char *path) {
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    if (!out) return cli_fail_memory("the trace");
+    write_trace(out, schedule, start, end, unit);
+    return write_all(out, &text, &bytes, path);
 }
 
 int cli_schedule_draw(const cli_schedule *s, const dpcr_simulation *x) {
@@ -235,8 +249,8 @@ int cli_schedule_draw(const cli_schedule *s, const dpcr_simulation *x) {
              s->from && !s->kind_given ? "table" : dpcr_schedule_name(s->options.kind), (long long)s->schedule.ranks,
              (long long)s->schedule.stages, (long long)(s->schedule.microbatches * s->schedule.chains), x->makespan,
              x->makespan > 0 ? 100 * x->idle / x->makespan : 0.0, x->steady_state);
-    if (s->svg) status = write_text(&c, title, s->svg, false);
-    if (!status && s->trace) status = write_text(&c, title, s->trace, true);
+    if (s->svg) status = write_picture(&c, title, s->svg);
+    if (!status && s->trace) status = cli_schedule_trace(&s->schedule, x->start, x->end, 1, s->trace);
     if (!status && s->png) status = write_png(&c, title, s->png);
     return status;
 }

@@ -281,6 +281,7 @@ static int run_training(train *t) {
     if (!t->begun) last.seconds = 0;            // it was complete already
     const dpcr_train_state final = t->begun ? t->state : last;
     int status = t->begun && t->tested_step == final.step ? CLI_DONE : test_now(t, final.step);
+    if (!status) status = cli_pipeline_trace(&t->pipeline);
     return status ? status : tell(t, &final);
 }
 
@@ -302,7 +303,7 @@ static int run(train *t, dpcr_architecture architecture) {
     if (!status) status = run_training(t);
     cli_log_close(&t->log);
     json_decref(t->epochs);
-    cli_pipeline_free(&t->pipeline);
+    cli_pipeline_free(&t->pipeline, t->context);
     dpcr_model_destroy(t->model);
     dpcr_dataset_free(t->context, &t->training);
     dpcr_dataset_free(t->context, &t->test);

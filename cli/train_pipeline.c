@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "schedule.h"
+
 enum {
     KEY_PIPELINE = 0x8000,
     KEY_RANKS,
@@ -19,7 +21,8 @@ enum {
     KEY_RECONSTRUCT,
     KEY_COMPENSATE,
     KEY_SEGMENT,
-    KEY_DEADLINE
+    KEY_DEADLINE,
+    KEY_TRACE
 };
 
 enum { CUT_DEFAULT = 0, CUT_EVEN, CUT_MEASURED };
@@ -46,6 +49,7 @@ static const struct argp_option pipeline_options[] = {
      "Late gradients: rate divides a stage's learning rate by 1 + delay", 0},
     {"segment", KEY_SEGMENT, "N", 0, "Late gradients: updates after which the pipeline empties (default 256)", 0},
     {"deadline", KEY_DEADLINE, "S", 0, "Seconds that a rank waits for another (default 60)", 0},
+    {"trace", KEY_TRACE, "FILE", 0, "The last whole run, as it was, for chrome://tracing or Perfetto ('-': stdout)", 0},
     {0},
 };
 
@@ -83,7 +87,7 @@ static error_t read_compensation(const char *arg, dpcr_compensation *compensatio
 static error_t parse_pipeline(int key, char *arg, struct argp_state *state) {
     cli_pipeline *p = state->input;
     dpcr_schedule_options *s = &p->schedule;
-    if (key > KEY_PIPELINE && key <= KEY_DEADLINE && !p->first_given)
+    if (key > KEY_PIPELINE && key <= KEY_TRACE && !p->first_given)
         p->first_given = pipeline_options[key - KEY_PIPELINE].name;
     switch (key) {
         case KEY_PIPELINE: return read_name(arg, p);
@@ -99,6 +103,10 @@ static error_t parse_pipeline(int key, char *arg, struct argp_state *state) {
         case KEY_COMPENSATE: return read_compensation(arg, &p->options.compensation);
         case KEY_SEGMENT: return taken(cli_read_int64("--segment", arg, 1, INT32_MAX / 4, &p->options.segment));
         case KEY_DEADLINE: return taken(cli_read_double("--deadline", arg, 1e-3, 1e9, &p->options.deadline));
+        case KEY_TRACE:
+            p->trace = arg;
+            p->figures.trace = 1;
+            return 0;
         default: return ARGP_ERR_UNKNOWN;
     }
 }
@@ -110,9 +118,7 @@ const struct argp cli_pipeline_argp = {pipeline_options, parse_pipeline, NULL, N
 typedef struct plan {
     dpcr_context *context;
     const dpcr_model *model;
-    dpcr_profile profile, grouped;  // layer by layer; stage by stage of a chain
-    dpcr_schedule schedule;
-    double update;  // seconds of the optimiser's step of a stage
+    dpcr_profile profile;  // layer by layer
 } plan;
 
 static bool synchronous(const cli_pipeline *p) { return dpcr_schedule_semantics(p->schedule.kind) == DPCR_SYNCHRONOUS; }
@@ -125,23 +131,6 @@ static int64_t rows_of(const cli_pipeline *p, const dpcr_train_options *train) {
     if (p->schedule.kind == DPCR_SCHEDULE_PIPEDREAM_2BW && p->schedule.accumulate) pieces = p->schedule.accumulate;
     if (!synchronous(p) && p->schedule.kind != DPCR_SCHEDULE_PIPEDREAM_2BW) pieces = 1;
     return (train->batch + pieces - 1) / pieces;
-}
-
-// Sums of a profile's layers whose boundaries are those of the stages, or units in proportion where they are not.
-static int group_profile(cli_pipeline *p, plan *x) {
-    dpcr_error error = {0};
-    int64_t *layers = malloc((size_t)(p->stages + 1) * sizeof *layers);
-    if (!layers) return cli_fail_memory("the stages");
-    bool fits = true;
-    for (int64_t s = 0, l = 0; s <= p->stages; s++) {
-        while (l < x->profile.layers && dpcr_profile_unit(x->model, 0, l) < p->first[s]) l++;
-        layers[s] = l;
-        fits = fits && (s == 0 || layers[s] > layers[s - 1]);
-    }
-    if (fits && dpcr_profile_group(x->context, &x->profile, layers, p->stages, &x->grouped, &error) != DPCR_OK)
-        fits = false;
-    free(layers);
-    return CLI_DONE;
 }
 
 static void cut_evenly(cli_pipeline *p, const plan *x) {
@@ -165,64 +154,8 @@ static int cut_by_time(cli_pipeline *p, const plan *x) {
     return CLI_DONE;
 }
 
-static double time_update(const plan *x, const dpcr_train_options *train, int64_t stages) {
-    enum { ROUNDS = 5 };
-    int64_t count = 0;
-    dpcr_optimiser *optimiser = NULL;
-    dpcr_optimiser_options o = train->optimiser;
-    const dpcr_dtype dtype = dpcr_model_get_options(x->model)->dtype;
-    dpcr_model_vector((dpcr_model *)(uintptr_t)x->model, &count);
-    o.size = sizeof o;
-    if (o.total < 0) o.total = 0;
-    double best = 0;
-    const size_t bytes = (size_t)count * dpcr_dtype_size(dtype);
-    void *parameters = cli_allocate(bytes), *gradients = cli_allocate(bytes);
-    if (parameters && gradients && dpcr_optimiser_create(x->context, &o, dtype, count, &optimiser, NULL) == DPCR_OK) {
-        memset(parameters, 0, bytes);
-        memset(gradients, 0, bytes);
-        for (int round = 0; round < ROUNDS; round++) {
-            const double start = cli_now();
-            dpcr_optimiser_step(optimiser, parameters, gradients, NULL);
-            const double took = cli_now() - start;
-            if (round == 0 || took < best) best = took;
-        }
-    }
-    dpcr_optimiser_destroy(optimiser);
-    cli_release(parameters);
-    cli_release(gradients);
-    return best / (double)stages;
-}
-
-// Each stage of both chains has the cost of its place in a chain.
-static int simulate(cli_pipeline *p, const plan *x) {
-    const int64_t stages = x->schedule.stages;
-    double *costs = malloc(5 * (size_t)stages * sizeof *costs);
-    if (!costs) return cli_fail_memory("the stages' costs");
-    const double *from[] = {x->grouped.forward, x->grouped.input, x->grouped.weight, x->grouped.activation_bytes,
-                            x->grouped.parameter_bytes};
-    for (int k = 0; k < 5; k++)
-        for (int64_t s = 0; s < stages; s++) costs[k * stages + s] = from[k][s % p->stages];
-    const dpcr_schedule_costs given = {.size = sizeof given,
-                                       .forward = 1,
-                                       .stage_forward = costs,
-                                       .stage_input = costs + stages,
-                                       .stage_weight = costs + 2 * stages,
-                                       .activation_bytes = costs + 3 * stages,
-                                       .parameter_bytes = costs + 4 * stages,
-                                       .update = x->update};
-    dpcr_simulation simulation;
-    dpcr_error error = {0};
-    if (dpcr_schedule_simulate(x->context, &x->schedule, &given, &simulation, &error) == DPCR_OK) {
-        p->simulated = simulation.makespan;
-        p->work = simulation.work;
-        dpcr_simulation_free(x->context, &simulation);
-    }
-    free(costs);
-    return CLI_DONE;
-}
-
-// The schedule of one run, for its stages and for the simulator.
-static int make_schedule(const cli_pipeline *p, const dpcr_train_options *train, int64_t images, plan *x) {
+// The schedule of one run.
+static int make_schedule(cli_pipeline *p, const dpcr_train_options *train, int64_t images, const plan *x) {
     dpcr_schedule_options o = p->schedule;
     dpcr_error error = {0};
     const int64_t batches = (images - 1) / train->batch + 1;
@@ -231,15 +164,15 @@ static int make_schedule(const cli_pipeline *p, const dpcr_train_options *train,
         if (o.kind == DPCR_SCHEDULE_PIPEDREAM_2BW && !o.accumulate) o.accumulate = o.microbatches;
         o.microbatches = segment * (o.kind == DPCR_SCHEDULE_PIPEDREAM_2BW ? o.accumulate : 1);
     }
-    return dpcr_schedule_make(x->context, &o, &x->schedule, &error) == DPCR_OK ? CLI_DONE
-                                                                               : cli_fail_error(&error, CLI_COMPUTING);
+    return dpcr_schedule_make(x->context, &o, &p->run, &error) == DPCR_OK ? CLI_DONE
+                                                                          : cli_fail_error(&error, CLI_COMPUTING);
 }
 
 static int prepare(cli_pipeline *p, const dpcr_train_options *train, int64_t images, plan *x) {
     dpcr_error error = {0};
     int status = make_schedule(p, train, images, x);
     if (status) return status;
-    p->stages = x->schedule.stages / x->schedule.chains;
+    p->stages = p->run.stages / p->run.chains;
     const int64_t units = units_of(x->model);
     if (p->stages > units)
         return cli_fail(CLI_USAGE,
@@ -248,20 +181,16 @@ static int prepare(cli_pipeline *p, const dpcr_train_options *train, int64_t ima
                         dpcr_schedule_name(p->schedule.kind), (long long)p->stages, (long long)units);
     p->first = malloc((size_t)(p->stages + 1) * sizeof *p->first);
     if (!p->first) return cli_fail_memory("the stages");
+    p->options.first = p->first;
+    if (p->cut == CUT_EVEN || (p->cut == CUT_DEFAULT && !synchronous(p))) {
+        cut_evenly(p, x);
+        return CLI_DONE;
+    }
     const int64_t processors = dpcr_context_threads(x->context),
                   workers = p->schedule.ranks < processors ? p->schedule.ranks : processors;
     if (dpcr_profile_measure(x->context, x->model, rows_of(p, train), 0, workers, &x->profile, &error) != DPCR_OK)
         return cli_fail_error(&error, CLI_COMPUTING);
-    const bool measured = p->cut == CUT_MEASURED || (p->cut == CUT_DEFAULT && synchronous(p));
-    if (measured)
-        status = cut_by_time(p, x);
-    else
-        cut_evenly(p, x);
-    if (!status) status = group_profile(p, x);
-    x->update = time_update(x, train, x->schedule.stages / x->schedule.chains);
-    if (!status && x->grouped.layers) status = simulate(p, x);
-    p->options.first = p->first;
-    return status;
+    return cut_by_time(p, x);
 }
 
 // All ranks cut where rank 0 does.
@@ -280,18 +209,17 @@ static int share_cut(const cli_pipeline *p) {
 int cli_pipeline_prepare(cli_pipeline *p, dpcr_context *context, const dpcr_model *model,
                          const dpcr_train_options *train, int64_t images) {
     plan x = {.context = context, .model = model};
-    p->simulated = p->work = NAN;
     int status = prepare(p, train, images, &x);
     if (!status && p->options.transport) status = share_cut(p);
     dpcr_profile_free(context, &x.profile);
-    dpcr_profile_free(context, &x.grouped);
-    dpcr_schedule_free(context, &x.schedule);
     return status;
 }
 
-void cli_pipeline_free(cli_pipeline *p) {
+void cli_pipeline_free(cli_pipeline *p, dpcr_context *context) {
     free(p->first);
     p->first = NULL;
+    dpcr_schedule_free(context, &p->run);
+    dpcr_pipeline_figures_free(context, &p->figures);
 }
 
 // ---- telling ----
@@ -308,12 +236,19 @@ void cli_pipeline_set(const cli_pipeline *p, cli_result *r) {
     cli_set(&x, "first_units", cli_json_ints(p->first, p->stages + 1));
     cli_set_real(&x, "makespan", p->figures.makespan);
     cli_set_real(&x, "busy", p->figures.busy);
-    cli_set_real(&x, "simulated_makespan", p->simulated);
-    cli_set_real(&x, "simulated_work", p->work);
+    cli_set_real(&x, "simulated_makespan", p->figures.simulated);
+    cli_set_real(&x, "simulated_work", p->figures.work);
     if (x.failed) r->failed = true;
     cli_set(r, "pipeline", x.object);
     x.object = NULL;
     cli_result_destroy(&x);
+}
+
+int cli_pipeline_trace(const cli_pipeline *p) {
+    if (!p->trace) return CLI_DONE;
+    if (!p->figures.actions)
+        return cli_fail(CLI_USAGE, "no trace: no whole run was made; wanted more images or a smaller --segment");
+    return cli_schedule_trace(&p->run, p->figures.start, p->figures.end, 1e6, p->trace);
 }
 
 void cli_pipeline_say(const cli_pipeline *p, const cli_common *common) {
@@ -321,5 +256,5 @@ void cli_pipeline_say(const cli_pipeline *p, const cli_common *common) {
     cli_say(common, "%s on %lld ranks, %lld stages: a run of %lld update%s took %.3f ms, simulated %.3f ms\n",
             dpcr_schedule_name(p->schedule.kind), (long long)p->schedule.ranks, (long long)p->figures.stages,
             (long long)p->figures.updates, p->figures.updates == 1 ? "" : "s", 1e3 * p->figures.makespan,
-            1e3 * p->simulated);
+            1e3 * p->figures.simulated);
 }

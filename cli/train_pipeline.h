@@ -15,10 +15,10 @@ typedef struct cli_pipeline {
     int cut;                  // 0: as the schedule wants it
     // The run.
     dpcr_pipeline_figures figures;
-    int64_t *first;    // [stages of a chain + 1]
-    int64_t stages;    // of a chain
-    double simulated;  // makespan, seconds; NaN: not known
-    double work;       // of the busiest rank, simulated
+    int64_t *first;     // [stages of a chain + 1]
+    int64_t stages;     // of a chain
+    dpcr_schedule run;  // of a whole run
+    const char *trace;
 } cli_pipeline;
 
 extern const struct argp cli_pipeline_argp;
@@ -34,6 +34,8 @@ int cli_pipeline_prepare(cli_pipeline *pipeline, dpcr_context *context, const dp
                          const dpcr_train_options *train, int64_t images);
 void cli_pipeline_set(const cli_pipeline *pipeline, cli_result *result);
 void cli_pipeline_say(const cli_pipeline *pipeline, const cli_common *common);
-void cli_pipeline_free(cli_pipeline *pipeline);
+// Writes the trace, where one is wanted and there was a whole run. Returns the exit code.
+int cli_pipeline_trace(const cli_pipeline *pipeline);
+void cli_pipeline_free(cli_pipeline *pipeline, dpcr_context *context);
 
 #endif

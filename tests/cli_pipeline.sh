@@ -57,6 +57,24 @@ if [ -d "$data" ]; then
         train --epochs 2 --pipeline $schedule --ranks $p --microbatches 8 --json --save "$folder/p.safetensors" >"$folder/p$p.json" || complain "$schedule on $p ranks"
         cmp "$folder/one.safetensors" "$folder/p.safetensors" || complain "$schedule on $p ranks made another network"
     done
+    # the last run as it was: every action once, a rank's one after the other, within the makespan's reach
+    train --epochs 1 --pipeline 1f1b --ranks 2 --microbatches 4 --trace "$folder/trace.json" --json >"$folder/t1.json" || complain "a trace"
+    python3 - "$folder" <<'PYTHON' || failed=1
+import json, sys
+events = [e for e in json.load(open(f"{sys.argv[1]}/trace.json"))["traceEvents"] if e["ph"] == "X"]
+names = sorted(e["name"] for e in events)
+assert names == sorted(f"{s}{t}{i}" for s in "01" for t in "FB" for i in range(4)), names
+for rank in (0, 1):
+    row = sorted((e["ts"], e["dur"]) for e in events if e["pid"] == rank)
+    assert len(row) == 8 and all(d > 0 for _, d in row), row
+    assert all(a[0] + a[1] <= b[0] * (1 + 1e-9) + 1e-6 for a, b in zip(row, row[1:])), row
+end = {e["name"]: e["ts"] + e["dur"] for e in events}
+start = {e["name"]: e["ts"] for e in events}
+assert min(start.values()) == 0 and all(start[f"1F{i}"] > start[f"0F{i}"] and end[f"0B{i}"] > start[f"1B{i}"] for i in range(4))
+p = json.load(open(f"{sys.argv[1]}/t1.json"))["pipeline"]
+assert 0 < p["simulated_work"] <= p["simulated_makespan"], p
+PYTHON
+    refused 2 "no whole run" train resnet --layers 3 --limit 20 --batch 64 --epochs 1 --pipeline gpipe --trace "$folder/none.json" --quiet
     # stopped after an epoch, gone on with by other ranks, then by one process
     train --epochs 3 --constant-rate --warm-up 3 --save "$folder/a.safetensors"
     train --epochs 1 --constant-rate --warm-up 3 --save "$folder/b.safetensors" --pipeline gpipe --ranks 2 --microbatches 3

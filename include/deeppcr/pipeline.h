@@ -110,7 +110,14 @@ typedef struct dpcr_pipeline_figures {
     int64_t runs, updates;  // of the call; updates of one run
     int64_t stages;
     double makespan, busy;  // seconds, as in dpcr_pipeline_report
+    // What the simulator gives for the same run, whose tasks and messages are measured before training: every rank runs
+    // its row side by side with the others, without waiting for them.
+    double simulated, work;  // seconds: makespan; work of the busiest rank
+    int trace;               // in: keep the times of the actions of the last whole run
+    int64_t actions;      // of dpcr_schedule_make's schedule for a run; 0: no trace was asked for, or no whole run made
+    double *start, *end;  // [actions] seconds from the run's first start; dpcr_pipeline_figures_free
 } dpcr_pipeline_figures;
+DPCR_API void dpcr_pipeline_figures_free(dpcr_context *context, dpcr_pipeline_figures *figures);
 
 // dpcr_train by a pipeline: the same rows in the same order, the same loss, checkpoints that either goes on from, and
 // with a synchronous schedule of one chain the same bits, whatever ranks and microbatches (train->solve says only what

@@ -81,6 +81,7 @@ typedef struct dpcr_schedule_costs {
     double update;                   // optimiser's step of a stage
     double replicas;                 // data-parallel copies of the pipeline (0: 1): gradients are all-reduced
     int atomic_pairs;                // a pair takes all at its start and gives all at its end (0: F's result is early)
+    const double *stage_update;      // [stages] the optimiser's step; NULL: update each
 } dpcr_schedule_costs;
 
 // ---- named schedules ----

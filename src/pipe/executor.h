@@ -113,6 +113,8 @@ typedef struct dpcri_rank {
     double busy, began, ended;  // seconds at work; of the first action and the last, by the clock
     double *times;              // [actions of the row][2] or NULL: where start and end of each go
     double norm;                // of the last clipped gradient
+    double passed_on, weighed;  // when the last B's I ended, and when the last W ended and its update, if any, began
+    bool dry;                   // a rehearsal: nothing is taken from other ranks nor given to them
 } dpcri_rank;
 
 // The options with defaults filled in, or refused in words.
@@ -131,7 +133,25 @@ void dpcri_rank_destroy(dpcri_rank *rank);
 dpcr_status dpcri_rank_use(dpcri_rank *rank, const dpcri_table *table, dpcr_error *error);
 // Runs the rank's row over the rows of `source`: gradients, and updates where the options name an optimiser.
 dpcr_status dpcri_rank_run(dpcri_rank *rank, const dpcri_rows_source *source, dpcr_error *error);
+// Its parts: before the first action; an action, with the times at which it had what it needs and at which it ended.
+dpcr_status dpcri_rank_start(dpcri_rank *rank, const dpcri_rows_source *source, dpcr_error *error);
+dpcr_status dpcri_rank_action(dpcri_rank *rank, const dpcr_action *action, double *start, double *stop,
+                              dpcr_error *error);
 dpcri_share *dpcri_rank_share(const dpcri_rank *rank, int64_t stage);
+
+// ---- rehearsal ----
+
+// What the tasks and messages of a run take, in seconds.
+typedef struct dpcri_costs {
+    double *forward, *input, *weight, *update;  // [stages]
+    double hop, bandwidth;                      // of a message, beside what sender and receiver spend on it
+} dpcri_costs;
+
+// Called on all ranks at once: each runs its row of the table as it stands, but takes nothing from the others and gives
+// them nothing, for a short while; then two ranks exchange messages. Rank 0 has the result. `rank` is to be destroyed
+// afterwards. `next` (may be NULL) moves the source on to other rows.
+dpcr_status dpcri_rank_rehearse(dpcri_rank *rank, const dpcri_rows_source *source, void (*next)(void *user),
+                                dpcri_costs *costs, dpcr_error *error);
 
 // ---- weights ----
 
@@ -145,6 +165,8 @@ dpcr_status dpcri_rank_update(dpcri_rank *rank, dpcr_error *error);
 // Before a run: the newest weights are version 0. After one: whoever has a copy has the newest.
 void dpcri_share_restart(dpcri_share *share);
 dpcr_status dpcri_share_catch_up(dpcri_rank *rank, dpcri_share *share, dpcr_error *error);
+// The optimiser's step of a synchronous run.
+void dpcri_share_step(dpcri_share *share);
 char *dpcri_share_newest(const dpcri_share *share);
 
 // Names of messages. Of a stage's microbatch, or (for weights) of its update.

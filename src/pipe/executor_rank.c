@@ -20,6 +20,17 @@ static int64_t where(const dpcri_rank *rank, dpcri_place place, int64_t stage, i
 
 // ---- slots: the memory of one microbatch of a stage ----
 
+// What a rehearsal computes with: small numbers of both signs, none of them slow.
+static void fill_plausible(char *memory, size_t bytes, size_t element) {
+    for (size_t i = 0; i < bytes / element; i++) {
+        const double value = ((double)(i * 2654435761u % 1024) - 511.5) / 1024;
+        if (element == 8)
+            ((double *)memory)[i] = value;
+        else
+            ((float *)memory)[i] = (float)value;
+    }
+}
+
 static dpcr_status new_slot(dpcri_rank *rank, dpcri_share *share, int32_t *index, dpcr_error *error) {
     if (share->free_count) {
         *index = share->free_slots[--share->free_count];
@@ -30,6 +41,7 @@ static dpcr_status new_slot(dpcri_rank *rank, dpcri_share *share, int32_t *index
     if (!slot->memory)
         return dpcri_fail(error, DPCR_ERROR_MEMORY, "pipeline: no memory for a microbatch of stage %lld (%zu bytes)",
                           (long long)share->stage, share->slot_bytes);
+    if (rank->dry) fill_plausible(slot->memory, share->slot_bytes, share->layers.element);
     *index = (int32_t)share->slots++;
     return DPCR_OK;
 }
@@ -87,6 +99,7 @@ static dpcr_status get(dpcri_rank *rank, dpcri_kind kind, int64_t from, int64_t 
     static const char *const names[DPCRI_MESSAGES] = {"the activation", "what F keeps", "the error",
                                                       "the weights",    "the gradient", "an answer"};
     dpcr_error why = {0};
+    if (rank->dry) return DPCR_OK;
     const dpcr_status status = dpcri_receive(rank->comm, from, dpcri_tag(rank, kind, stage, i, part), to, bytes, &why);
     if (status == DPCR_OK) return status;
     if (status != DPCR_ERROR_SYSTEM) return dpcri_fail(error, status, "%s", why.text);
@@ -96,6 +109,7 @@ static dpcr_status get(dpcri_rank *rank, dpcri_kind kind, int64_t from, int64_t 
 
 static dpcr_status put(dpcri_rank *rank, dpcri_kind kind, int64_t to, int64_t stage, int64_t i, int part,
                        const void *data, size_t bytes, dpcr_error *error) {
+    if (rank->dry) return DPCR_OK;
     return dpcri_send(rank->comm, to, dpcri_tag(rank, kind, stage, i, part), data, bytes, error);
 }
 
@@ -226,10 +240,10 @@ static dpcr_status do_forward(dpcri_rank *rank, dpcri_share *share, dpcri_held *
     if (share->layers.outputs)
         DPCR_TRY(dpcri_stage_loss(&share->layers, &slot->kept, rank->labels, extent.batch, &rank->loss[chain],
                                   &rank->correct[chain], error));
-    *stop = dpcri_seconds();
     DPCR_TRY(give_kept(rank, share, slot, i, error));
     DPCR_TRY(give_activation(rank, share, slot, i, true, error));
     if (!rank->table->lowered) DPCR_TRY(give_activation(rank, share, slot, i, false, error));
+    *stop = dpcri_seconds();
 done:
     return status;
 }
@@ -243,9 +257,9 @@ static dpcr_status do_input(dpcri_rank *rank, dpcri_share *share, dpcri_held *sl
     *start = dpcri_seconds();
     DPCR_TRY(dpcri_stage_input(&share->layers, &slot->kept, part, error));
     slot->has_adjoints[part] = true;
-    *stop = dpcri_seconds();
     DPCR_TRY(give_error(rank, share, slot, i, part, true, error));
     if (!rank->table->lowered) DPCR_TRY(give_error(rank, share, slot, i, part, false, error));
+    *stop = dpcri_seconds();
 done:
     return status;
 }
@@ -260,6 +274,7 @@ static dpcr_status do_weight(dpcri_rank *rank, dpcri_share *share, dpcri_held *s
     for (int part = 0; part < slot->kept.parts; part++)
         if (!slot->has_adjoints[part]) DPCR_TRY(dpcri_stage_adjoints(&share->layers, &slot->kept, part, error));
     DPCR_TRY(dpcri_stage_weight(&share->layers, &slot->kept, error));
+    rank->weighed = dpcri_seconds();
     DPCR_TRY(dpcri_share_update(rank, share, i, error));
     *stop = dpcri_seconds();
 done:
@@ -272,12 +287,13 @@ static dpcr_status do_both(dpcri_rank *rank, dpcri_share *share, dpcri_held *slo
     dpcr_status status;
     double between;
     DPCR_TRY(do_input(rank, share, slot, i, 0, start, stop, error));
+    rank->passed_on = *stop;
     DPCR_TRY(do_weight(rank, share, slot, i, &between, stop, error));
 done:
     return status;
 }
 
-static dpcr_status run_action(dpcri_rank *rank, const dpcr_action *a, double *start, double *stop, dpcr_error *error) {
+dpcr_status dpcri_rank_action(dpcri_rank *rank, const dpcr_action *a, double *start, double *stop, dpcr_error *error) {
     dpcr_status status;
     dpcri_share *share = dpcri_rank_share(rank, a->stage);
     const int64_t i = a->microbatch;
@@ -303,7 +319,7 @@ done:
     return status;
 }
 
-static dpcr_status start_run(dpcri_rank *rank, const dpcri_rows_source *source, dpcr_error *error) {
+dpcr_status dpcri_rank_start(dpcri_rank *rank, const dpcri_rows_source *source, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
     rank->source = source;
     rank->loss[0] = rank->loss[1] = rank->busy = rank->norm = 0;
@@ -334,9 +350,9 @@ dpcr_status dpcri_rank_run(dpcri_rank *rank, const dpcri_rows_source *source, dp
                           "pipeline: %lld stages of %lld microbatches are more messages than the transport can name; "
                           "wanted shorter segments",
                           (long long)s->stages, (long long)s->microbatches);
-    DPCR_TRY(start_run(rank, source, error));
+    DPCR_TRY(dpcri_rank_start(rank, source, error));
     for (int64_t n = 0; n < count; n++) {
-        DPCR_TRY(run_action(rank, &s->actions[row + n], &start, &stop, error));
+        DPCR_TRY(dpcri_rank_action(rank, &s->actions[row + n], &start, &stop, error));
         if (n == 0) rank->began = start;
         rank->busy += stop - start;
         if (rank->times) rank->times[2 * n] = start, rank->times[2 * n + 1] = stop;

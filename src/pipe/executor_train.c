@@ -44,6 +44,7 @@ typedef struct training {
     double began, saved;
     int64_t images, runs;
     double makespans[KEPT_TIMES], busy[KEPT_TIMES];
+    dpcr_pipeline_figures *figures;  // NULL: not wanted, on any rank
 } training;
 
 typedef struct worker {
@@ -54,6 +55,7 @@ typedef struct worker {
     int64_t *order;  // [count]
     uint8_t *spare;  // [batch] labels that nobody asked for
     int64_t from;    // row of the epoch's order where the run begins
+    double *times;   // [actions of the row][2] of the last whole run, where they are wanted
 } worker;
 
 typedef struct told {
@@ -174,6 +176,11 @@ done:
     return status;
 }
 
+// A run as long as they come, which the figures are of.
+static bool is_whole(const training *t, int64_t updates, int64_t rows) {
+    return updates == t->segment && (!t->synchronous || rows == t->options.batch);
+}
+
 static dpcr_status note_run(training *t, const told *sum, int64_t updates, int64_t rows, dpcr_error *error) {
     const double loss = sum->loss[0] + sum->loss[1];
     dpcri_position *p = &t->position;
@@ -183,7 +190,7 @@ static dpcr_status note_run(training *t, const told *sum, int64_t updates, int64
                           "lower one or a longer warm-up may help",
                           (long long)p->step + updates, (long long)p->epoch + 1, loss / (double)rows,
                           dpcri_schedule_rate(&t->options.optimiser, p->step + 1));
-    if (updates == t->segment && (!t->synchronous || rows == t->options.batch)) {
+    if (is_whole(t, updates, rows)) {
         t->makespans[t->runs % KEPT_TIMES] = sum->ended - sum->began;
         t->busy[t->runs++ % KEPT_TIMES] = sum->busy;
     }
@@ -256,6 +263,7 @@ static dpcr_status run_epoch(worker *w, dpcri_position *p, bool *stopped, dpcr_e
         const dpcri_table *table = table_of(t, updates);
         int64_t decided = GO_ON;
         if (table != w->rank.table) DPCR_TRY(dpcri_rank_use(&w->rank, table, error));
+        w->rank.times = is_whole(t, updates, rows) ? w->times : NULL;
         DPCR_TRY(dpcri_rank_run(&w->rank, &source, error));
         DPCR_TRY(agree(w, updates, rows, p->batch + updates == t->batches, &decided, error));
         p->batch += updates;
@@ -288,6 +296,112 @@ done:
     return status;
 }
 
+// ---- figures: what a run should take, and what the last one took ----
+
+static void next_rows(void *user) {
+    worker *w = user;
+    const training *t = w->t;
+    const int64_t rows = t->segment * t->options.batch;
+    w->from = w->from + 2 * rows <= t->data->count ? w->from + rows : 0;
+}
+
+// B is I, whose result goes on, then W.
+static dpcr_status simulate(worker *w, const dpcri_costs *c, dpcr_pipeline_figures *figures, dpcr_error *error) {
+    dpcr_status status;
+    const training *t = w->t;
+    const dpcr_schedule *s = &t->tables[0].schedule;
+    const int64_t element = (int64_t)t->model->program.kernels->element;
+    dpcr_schedule split = {0};
+    dpcr_simulation x = {0};
+    double *bytes = dpcri_alloc_zero(w->context, 2 * (size_t)s->stages * sizeof *bytes), *parameters = bytes;
+    if (!bytes) DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "pipeline: no memory to simulate a run"));
+    parameters += s->stages;
+    const double rows = (double)dpcri_table_extent(
+                            &t->tables[0].table,
+                            &(dpcri_rows_source){.rows = t->segment * t->options.batch, .batch = t->options.batch}, 0)
+                            .rows;
+    for (int64_t k = 0; k < s->stages; k++) {
+        const int64_t position = k % dpcri_chain_stages(s);
+        bytes[k] = rows * (double)(t->model->options.width * element);
+        parameters[k] = (double)(dpcri_units_count(t->model, t->first[position], t->first[position + 1]) * element);
+    }
+    const dpcr_schedule_costs costs = {.size = sizeof costs,
+                                       .forward = 1,
+                                       .stage_forward = c->forward,
+                                       .stage_input = c->input,
+                                       .stage_weight = c->weight,
+                                       .stage_update = c->update,
+                                       .hop = c->hop,
+                                       .bandwidth = c->bandwidth,
+                                       .activation_bytes = bytes,
+                                       .parameter_bytes = parameters};
+    DPCR_TRY(dpcri_schedule_split(w->context, s, &split, error));
+    DPCR_TRY(dpcr_schedule_simulate(w->context, &split, &costs, &x, error));
+    figures->simulated = x.makespan;
+    figures->work = x.work;
+done:
+    dpcr_simulation_free(w->context, &x);
+    dpcr_schedule_free(w->context, &split);
+    dpcri_free(w->context, bytes);
+    return status;
+}
+
+static dpcr_status rehearse(worker *w, dpcr_error *error) {
+    dpcr_status status;
+    training *t = w->t;
+    const dpcri_table *table = &t->tables[0].table;
+    const int64_t all = t->segment * t->options.batch;
+    const dpcri_rows_source source = {
+        .get = get_rows, .user = w, .rows = all < t->data->count ? all : t->data->count, .batch = t->options.batch};
+    dpcri_costs costs = {.forward = dpcri_alloc_zero(w->context, 4 * (size_t)table->schedule->stages * sizeof(double))};
+    if (!costs.forward) DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "train: no memory for the tasks' times"));
+    costs.input = costs.forward + table->schedule->stages;
+    costs.weight = costs.input + table->schedule->stages;
+    costs.update = costs.weight + table->schedule->stages;
+    DPCR_TRY(
+        dpcri_rank_create(&w->rank, w->context, w->comm->rank, t->model, table, t->first, &t->pipeline, NULL, error));
+    w->rank.comm = w->comm;
+    dpcri_shuffle(t->options.seed, t->start.epoch, t->data->count, w->order);
+    DPCR_TRY(dpcri_rank_rehearse(&w->rank, &source, next_rows, &costs, error));
+    if (w->comm->rank == 0) {
+        DPCR_TRY(simulate(w, &costs, t->figures, error));
+        t->began = t->saved = dpcri_seconds();  // training begins here
+    }
+done:
+    dpcri_rank_destroy(&w->rank);
+    dpcri_free(w->context, costs.forward);
+    return status;
+}
+
+// Every rank's times at rank 0, from the first start on.
+static dpcr_status gather_times(worker *w, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    training *t = w->t;
+    const dpcr_schedule *s = &t->tables[0].schedule;
+    const int64_t all = s->first[s->ranks], row = s->first[w->comm->rank],
+                  tag = dpcri_tag(&w->rank, DPCRI_MESSAGE_OTHER, 0, 0, 0);
+    double *times = NULL, began = INFINITY;
+    if (w->comm->rank)
+        return dpcri_send(w->comm, 0, tag, w->times, 2 * (size_t)(s->first[w->comm->rank + 1] - row) * sizeof *times,
+                          error);
+    times = dpcri_alloc(w->context, 2 * (size_t)all * sizeof *times);
+    if (!times) DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "train: no memory for a run's times"));
+    memcpy(times, w->times, 2 * (size_t)s->first[1] * sizeof *times);
+    for (int64_t r = 1; r < s->ranks; r++)
+        DPCR_TRY(dpcri_receive(w->comm, r, tag, times + 2 * s->first[r],
+                               2 * (size_t)(s->first[r + 1] - s->first[r]) * sizeof *times, error));
+    if (!t->runs) goto done;
+    for (int64_t n = 0; n < all; n++) began = times[2 * n] < began ? times[2 * n] : began;
+    for (int64_t n = 0; n < all; n++) {
+        t->figures->start[n] = times[2 * n] - began;
+        t->figures->end[n] = times[2 * n + 1] - began;
+    }
+    t->figures->actions = all;
+done:
+    dpcri_free(w->context, times);
+    return status;
+}
+
 static dpcr_status run_worker(void *argument, dpcri_comm *comm, dpcr_error *error) {
     training *t = argument;
     dpcr_status status;
@@ -298,16 +412,25 @@ static dpcr_status run_worker(void *argument, dpcri_comm *comm, dpcr_error *erro
     if (!w.order || !w.spare)
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "train: no memory for the order of %lld rows",
                             (long long)t->data->count));
+    if (t->figures) DPCR_TRY(rehearse(&w, error));
     DPCR_TRY(dpcri_rank_create(&w.rank, w.context, comm->rank, t->model, &t->tables[0].table, t->first, &t->pipeline,
                                t->optimiser, error));
     w.rank.comm = comm;
     // A run that goes on in the same file finds its checkpoint there already.
     if (t->options.save && !(t->options.resume && strcmp(t->options.save, t->options.resume) == 0))
         DPCR_TRY(save(&w, false, error));
+    if (t->figures && t->figures->trace) {
+        const dpcr_schedule *s = &t->tables[0].schedule;
+        w.times = dpcri_alloc_zero(w.context,
+                                   2 * (size_t)(s->first[comm->rank + 1] - s->first[comm->rank] + 1) * sizeof *w.times);
+        if (!w.times) DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "train: no memory for a run's times"));
+    }
     DPCR_TRY(run_epochs(&w, error));
+    if (w.times) DPCR_TRY(gather_times(&w, error));
 done:
     dpcri_rank_destroy(&w.rank);
     if (w.context) {
+        dpcri_free(w.context, w.times);
         dpcri_free(w.context, w.order);
         dpcri_free(w.context, w.spare);
         dpcr_context_destroy(w.context);
@@ -462,6 +585,27 @@ static void fill_figures(training *t, dpcr_pipeline_figures *figures) {
     figures->busy = median(t->busy, t->runs);
 }
 
+void dpcr_pipeline_figures_free(dpcr_context *context, dpcr_pipeline_figures *figures) {
+    if (!figures) return;
+    dpcri_free(context, figures->start);
+    dpcri_free(context, figures->end);
+    figures->start = figures->end = NULL;
+    figures->actions = 0;
+}
+
+static dpcr_status make_figures(training *t, dpcr_pipeline_figures *figures, dpcr_error *error) {
+    const bool trace = figures && figures->trace;
+    t->figures = figures;
+    if (!figures) return DPCR_OK;
+    *figures = (dpcr_pipeline_figures){.size = sizeof *figures, .trace = trace};
+    if (!trace) return DPCR_OK;
+    const size_t bytes = (size_t)t->tables[0].schedule.first[t->schedule.ranks] * sizeof(double);
+    figures->start = dpcri_alloc_zero(t->context, bytes);
+    figures->end = dpcri_alloc_zero(t->context, bytes);
+    if (figures->start && figures->end) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_MEMORY, "train: no memory for a run's times");
+}
+
 // ---- ranks that are processes ----
 
 typedef struct carried {
@@ -529,6 +673,7 @@ dpcr_status dpcr_train_pipeline(dpcr_context *context, dpcr_model *model, const 
     status = dpcri_data_check("train", model, data, error);
     if (status == DPCR_OK) status = fill_options(t, train, pipeline, error);
     if (status == DPCR_OK) status = set_up(t, error);
+    if (status == DPCR_OK) status = make_figures(t, figures, error);
     if (status == DPCR_OK) status = dpcri_lender_open(&t->lender, context, error);
     dpcr_context *messages = NULL;
     if (status == DPCR_OK) status = dpcri_lender_context(&t->lender, &messages, error);

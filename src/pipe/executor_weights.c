@@ -38,9 +38,12 @@ static dpcr_status receive_up_to(dpcri_rank *rank, dpcri_share *share, int64_t v
     dpcr_status status = DPCR_OK;
     while (share->newest < v) {
         const int64_t next = share->newest + 1;
-        DPCR_TRY(dpcri_receive(rank->comm, owner_of(rank, share),
-                               dpcri_tag(rank, DPCRI_MESSAGE_WEIGHTS, share->stage, next, 0), version(share, next),
-                               vector_bytes(share), error));
+        if (rank->dry && share->ring)
+            memcpy(version(share, next), share->layers.own, vector_bytes(share));
+        else if (!rank->dry)
+            DPCR_TRY(dpcri_receive(rank->comm, owner_of(rank, share),
+                                   dpcri_tag(rank, DPCRI_MESSAGE_WEIGHTS, share->stage, next, 0), version(share, next),
+                                   vector_bytes(share), error));
         share->newest = next;
     }
 done:
@@ -127,7 +130,7 @@ dpcr_status dpcri_share_update(dpcri_rank *rank, dpcri_share *share, int64_t i, 
     if (after != before) memcpy(after, before, vector_bytes(share));
     step(share, after);
     share->newest++;
-    return share->alone ? DPCR_OK : send_weights(rank, share, error);
+    return share->alone || rank->dry ? DPCR_OK : send_weights(rank, share, error);
 }
 
 dpcr_status dpcri_share_catch_up(dpcri_rank *rank, dpcri_share *share, dpcr_error *error) {
@@ -258,6 +261,8 @@ done:
     return status;
 }
 
+void dpcri_share_step(dpcri_share *share) { step(share, share->layers.own); }
+
 dpcr_status dpcri_rank_update(dpcri_rank *rank, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
     if (rank->table->schedule->chains > 1) DPCR_TRY(add_twins(rank, error));
@@ -268,7 +273,7 @@ dpcr_status dpcri_rank_update(dpcri_rank *rank, dpcr_error *error) {
             scale_gradient(&rank->shares[k], factor);
     }
     for (int64_t k = 0; k < rank->share_count; k++)
-        if (rank->shares[k].optimiser) step(&rank->shares[k], rank->shares[k].layers.own);
+        if (rank->shares[k].optimiser) dpcri_share_step(&rank->shares[k]);
 done:
     return status;
 }

@@ -100,6 +100,9 @@ static inline bool dpcri_ends_chain(const dpcr_schedule *s, int64_t stage) {
 static inline double dpcri_cost_of(const double *array, double single, int64_t stage) {
     return array ? array[stage] : single;
 }
+// A copy whose every B is I, then W. The caller's.
+dpcr_status dpcri_schedule_split(dpcr_context *context, const dpcr_schedule *schedule, dpcr_schedule *split,
+                                 dpcr_error *error);
 dpcr_status dpcri_costs_check(const dpcr_schedule_costs *given, int64_t stages, dpcr_schedule_costs *costs,
                               dpcr_error *error);
 

@@ -27,8 +27,8 @@ dpcr_status dpcri_costs_check(const dpcr_schedule_costs *given, int64_t stages, 
         if (!isfinite(singles[i]) || singles[i] < 0)
             return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "schedule costs: got %g, wanted finite ones, not negative",
                               singles[i]);
-    const double *arrays[] = {costs->stage_forward, costs->stage_input, costs->stage_weight, costs->activation_bytes,
-                              costs->parameter_bytes};
+    const double *arrays[] = {costs->stage_forward,    costs->stage_input,     costs->stage_weight,
+                              costs->activation_bytes, costs->parameter_bytes, costs->stage_update};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         for (int64_t s = 0; arrays[i] && s < stages; s++)
             if (!isfinite(arrays[i][s]) || arrays[i][s] < 0)
@@ -222,7 +222,7 @@ static double update_after(const dpcri_run *run, const dpcr_action *a) {
     if (!has_gradient || s->semantics == DPCR_SYNCHRONOUS || (a->microbatch + 1) % s->accumulate != 0) return 0;
     const dpcr_schedule_costs *c = &run->costs;
     const double bytes = 2 * (c->replicas - 1) / c->replicas * dpcri_cost_of(c->parameter_bytes, 0, a->stage);
-    return c->update + (c->replicas > 1 ? transfer(run, bytes) : 0);
+    return dpcri_cost_of(c->stage_update, c->update, a->stage) + (c->replicas > 1 ? transfer(run, bytes) : 0);
 }
 
 static void finish(dpcri_run *run, int32_t rank, const dpcr_action *a, double end, int32_t *wake) {
@@ -288,14 +288,14 @@ static bool step(dpcri_run *run, int32_t rank, int32_t *wake, double *start, dou
 static void update_row(dpcri_run *run, int64_t rank) {
     const dpcr_schedule *s = run->schedule;
     const dpcr_schedule_costs *c = &run->costs;
-    if (s->semantics != DPCR_SYNCHRONOUS || (c->update == 0 && c->replicas <= 1)) return;
+    if (s->semantics != DPCR_SYNCHRONOUS || (c->update == 0 && !c->stage_update && c->replicas <= 1)) return;
     double *now = &run->rank_free[rank];
     for (int64_t n = s->first[rank]; n < s->first[rank + 1]; n++) {
         const dpcr_action *a = &s->actions[n];
         if (a->task != DPCR_TASK_F || a->microbatch != 0) continue;
         const double bytes = 2 * (c->replicas - 1) / c->replicas * dpcri_cost_of(c->parameter_bytes, 0, a->stage);
         const double summed = run->stage_done[a->stage] + (c->replicas > 1 ? transfer(run, bytes) : 0);
-        *now = (summed > *now ? summed : *now) + c->update;
+        *now = (summed > *now ? summed : *now) + dpcri_cost_of(c->stage_update, c->update, a->stage);
     }
 }
 

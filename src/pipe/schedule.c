@@ -97,6 +97,33 @@ dpcr_status dpcri_schedule_alloc(dpcr_context *context, int64_t ranks, int64_t s
     return dpcri_fail(error, DPCR_ERROR_MEMORY, "schedule: no memory for %lld actions", (long long)actions);
 }
 
+dpcr_status dpcri_schedule_split(dpcr_context *context, const dpcr_schedule *schedule, dpcr_schedule *split,
+                                 dpcr_error *error) {
+    const int64_t actions = schedule->first[schedule->ranks];
+    int64_t both = 0, at = 0;
+    for (int64_t n = 0; n < actions; n++) both += schedule->actions[n].task == DPCR_TASK_B;
+    const dpcr_status status = dpcri_schedule_alloc(context, schedule->ranks, schedule->stages, schedule->microbatches,
+                                                    actions + both, split, error);
+    if (status != DPCR_OK) return status;
+    split->chains = schedule->chains;
+    split->semantics = schedule->semantics;
+    split->accumulate = schedule->accumulate;
+    memcpy(split->delay, schedule->delay, (size_t)schedule->stages * sizeof *split->delay);
+    for (int64_t r = 0; r < schedule->ranks; r++) {
+        for (int64_t n = schedule->first[r]; n < schedule->first[r + 1]; n++) {
+            dpcr_action a = schedule->actions[n];
+            if (a.task == DPCR_TASK_B) {
+                a.task = DPCR_TASK_I;
+                split->actions[at++] = a;
+                a.task = DPCR_TASK_W;
+            }
+            split->actions[at++] = a;
+        }
+        split->first[r + 1] = at;
+    }
+    return DPCR_OK;
+}
+
 // ---- the maker ----
 
 dpcr_status dpcri_maker_start(dpcri_maker *maker, int64_t stages, int64_t microbatches, int64_t tasks) {

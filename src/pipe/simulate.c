@@ -203,7 +203,8 @@ static void fill_times(const dpcri_run *run, dpcr_simulation *x) {
         double last = 0;
         for (int64_t n = begin; n < end; n++) {
             x->rank_work[r] += dpcri_duration(run, &s->actions[n]);
-            if (updates_after(s, &s->actions[n])) x->rank_work[r] += run->costs.update;
+            if (updates_after(s, &s->actions[n]))
+                x->rank_work[r] += dpcri_cost_of(run->costs.stage_update, run->costs.update, s->actions[n].stage);
             last = x->end[n] > last ? x->end[n] : last;
         }
         if (last - x->start[begin] > x->span) x->span = last - x->start[begin];
