@@ -79,19 +79,11 @@ static bool is_alone(const dpcri_table *t, int64_t stage) {
 
 static dpcr_status make_optimiser(dpcri_rank *rank, dpcri_share *share, const dpcr_optimiser *state,
                                   dpcr_error *error) {
-    dpcr_status status;
     dpcr_optimiser_options o = *rank->options.optimiser;
     const int64_t delay = rank->table->schedule->delay[share->stage];
     if (rank->options.compensation == DPCR_COMPENSATE_RATE) o.rate /= 1 + (double)delay;
-    DPCR_TRY(dpcr_optimiser_create(rank->context, &o, share->layers.steps.dtype, share->layers.count, &share->optimiser,
-                                   error));
-    dpcr_optimiser *made = share->optimiser;
-    if (!state) return DPCR_OK;
-    made->step = state->step;
-    if (made->first) dpcri_units_get(rank->model, share->first_unit, share->end_unit, made->first, state->first);
-    if (made->second) dpcri_units_get(rank->model, share->first_unit, share->end_unit, made->second, state->second);
-done:
-    return status;
+    return dpcri_stage_optimiser(&share->layers, rank->model, share->first_unit, share->end_unit, &o, state,
+                                 &share->optimiser, error);
 }
 
 // Most versions of its weights that a rank has to keep at once: the newest one that it knows when an action runs, down

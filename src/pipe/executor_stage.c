@@ -11,6 +11,7 @@
 
 #include "model/model_internal.h"
 #include "train/loss.h"
+#include "train/optimiser.h"
 
 int64_t dpcri_units_of(const dpcr_model *model) {
     const dpcr_model_options *o = dpcr_model_get_options(model);
@@ -270,6 +271,50 @@ done:
 dpcr_status dpcri_stage_weight(dpcri_stage *stage, dpcri_kept *kept, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
     for (int part = 0; part < kept->parts; part++) DPCR_TRY(weight_part(stage, kept, part, error));
+done:
+    return status;
+}
+
+// ---- gradients and updates ----
+
+static double square_sum(const dpcri_stage *stage, int64_t from, int64_t count) {
+    const char *g = stage->model->gradients;
+    double sum = 0;
+    for (int64_t i = from; i < from + count; i++) {
+        const double x = stage->element == 8 ? ((const double *)g)[i] : (double)((const float *)g)[i];
+        sum += x * x;
+    }
+    return sum;
+}
+
+void dpcri_stage_squares(const dpcri_stage *stage, double *sums) {
+    const dpcr_model *m = stage->model;
+    if (stage->inputs) *sums++ = square_sum(stage, m->encoder, m->head - m->encoder);
+    for (int64_t l = 0; l < stage->layers; l++)
+        *sums++ = square_sum(stage, l * m->program.parameters, m->program.parameters);
+    if (stage->outputs) *sums++ = square_sum(stage, m->head, m->count - m->head);
+}
+
+void dpcri_stage_scale(const dpcri_stage *stage, double factor) {
+    char *g = stage->model->gradients;
+    for (int64_t i = 0; i < stage->count; i++) {
+        if (stage->element == 8)
+            ((double *)g)[i] *= factor;
+        else
+            ((float *)g)[i] *= (float)factor;
+    }
+}
+
+dpcr_status dpcri_stage_optimiser(const dpcri_stage *stage, const dpcr_model *model, int64_t first, int64_t end,
+                                  const dpcr_optimiser_options *options, const dpcr_optimiser *state,
+                                  dpcr_optimiser **optimiser, dpcr_error *error) {
+    dpcr_status status;
+    DPCR_TRY(dpcr_optimiser_create(stage->context, options, stage->steps.dtype, stage->count, optimiser, error));
+    dpcr_optimiser *made = *optimiser;
+    if (!state) return DPCR_OK;
+    made->step = state->step;
+    if (made->first) dpcri_units_get(model, first, end, made->first, state->first);
+    if (made->second) dpcri_units_get(model, first, end, made->second, state->second);
 done:
     return status;
 }

@@ -79,4 +79,14 @@ dpcr_status dpcri_stage_adjoints(dpcri_stage *stage, dpcri_kept *kept, int part,
 // Adds the gradients of the stage's parameters, the rows in order.
 dpcr_status dpcri_stage_weight(dpcri_stage *stage, dpcri_kept *kept, dpcr_error *error);
 
+// ---- gradients and updates ----
+
+// The sum of squared gradients of each of the stage's units, so that a norm does not depend on where stages are cut.
+void dpcri_stage_squares(const dpcri_stage *stage, double *sums);
+void dpcri_stage_scale(const dpcri_stage *stage, double factor);
+// An optimiser of units first .. end - 1 that goes on from `state`, one of the whole model (NULL: anew).
+dpcr_status dpcri_stage_optimiser(const dpcri_stage *stage, const dpcr_model *model, int64_t first, int64_t end,
+                                  const dpcr_optimiser_options *options, const dpcr_optimiser *state,
+                                  dpcr_optimiser **optimiser, dpcr_error *error);
+
 #endif

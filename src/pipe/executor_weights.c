@@ -199,36 +199,6 @@ done:
 
 // ---- clipping: one norm over all stages ----
 
-static double square_sum(const dpcri_share *share, int64_t from, int64_t count) {
-    const char *g = dpcr_model_gradient_vector(share->layers.model);
-    double sum = 0;
-    for (int64_t i = from; i < from + count; i++) {
-        const double x = share->layers.element == 8 ? ((const double *)g)[i] : (double)((const float *)g)[i];
-        sum += x * x;
-    }
-    return sum;
-}
-
-// Sums a unit, so that the norm does not depend on where the stages are cut.
-static void sum_units(dpcri_rank *rank, const dpcri_share *share) {
-    const dpcr_model *m = share->layers.model;
-    double *to = rank->unit_sums + share->first_unit;
-    if (share->layers.inputs) *to++ = square_sum(share, m->encoder, m->head - m->encoder);
-    for (int64_t l = 0; l < share->layers.layers; l++)
-        *to++ = square_sum(share, l * m->program.parameters, m->program.parameters);
-    if (share->layers.outputs) *to++ = square_sum(share, m->head, m->count - m->head);
-}
-
-static void scale_gradient(const dpcri_share *share, double factor) {
-    char *g = dpcr_model_gradient_vector(share->layers.model);
-    for (int64_t i = 0; i < share->layers.count; i++) {
-        if (share->layers.element == 8)
-            ((double *)g)[i] *= factor;
-        else
-            ((float *)g)[i] *= (float)factor;
-    }
-}
-
 // Rank 0 gathers the units' sums, forms the norm in the order of units and tells it. A unit's sum is positive or 0, and
 // a unit of two copies is counted once: by the first chain's.
 static dpcr_status global_norm(dpcri_rank *rank, dpcr_error *error) {
@@ -239,7 +209,7 @@ static dpcr_status global_norm(dpcri_rank *rank, dpcr_error *error) {
     memset(rank->unit_sums, 0, bytes);
     for (int64_t k = 0; k < rank->share_count; k++)
         if (rank->shares[k].owner && rank->shares[k].stage < dpcri_chain_stages(rank->table->schedule))
-            sum_units(rank, &rank->shares[k]);
+            dpcri_stage_squares(&rank->shares[k].layers, rank->unit_sums + rank->shares[k].first_unit);
     if (rank->index) {
         DPCR_TRY(dpcri_send(rank->comm, 0, tag, rank->unit_sums, bytes, error));
         DPCR_TRY(dpcri_receive(rank->comm, 0, tag, &rank->norm, sizeof rank->norm, error));
@@ -270,7 +240,7 @@ dpcr_status dpcri_rank_update(dpcri_rank *rank, dpcr_error *error) {
         DPCR_TRY(global_norm(rank, error));
         const double factor = rank->options.clip / (rank->norm + 1e-6);
         for (int64_t k = 0; !(factor >= 1) && k < rank->share_count; k++)  // NaN too, as in PyTorch
-            scale_gradient(&rank->shares[k], factor);
+            dpcri_stage_scale(&rank->shares[k].layers, factor);
     }
     for (int64_t k = 0; k < rank->share_count; k++)
         if (rank->shares[k].optimiser) dpcri_share_step(&rank->shares[k]);

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT
+#include "train/ledger.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "rt/rt.h"
+
+// ---- options ----
+
+static dpcr_status check_options(const char *call, const dpcr_train_options *given, dpcr_error *error) {
+    if (given->size < offsetof(dpcr_train_options, progress_user) + sizeof given->progress_user)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: options or figures of another size", call);
+    if (given->epochs < 1 || given->epochs > UINT32_MAX || given->batch < 1 || !(given->checkpoint_seconds >= 0))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "%s: epochs %lld, batch %lld, checkpoint_seconds %g; wanted 1 to 2^32 - 1, 1 or more, 0 or "
+                          "more",
+                          call, (long long)given->epochs, (long long)given->batch, given->checkpoint_seconds);
+    return DPCR_OK;
+}
+
+dpcr_status dpcri_ledger_open(dpcri_ledger *l, const char *call, dpcr_context *context, dpcr_model *model,
+                              const dpcr_dataset *data, const dpcr_train_options *given, dpcr_error *error) {
+    dpcr_status status;
+    l->context = context;
+    l->model = model;
+    l->data = data;
+    l->began = l->saved = dpcri_seconds();
+    DPCR_TRY(check_options(call, given, error));
+    DPCR_TRY(dpcri_data_check("train", model, data, error));
+    dpcr_train_options *o = &l->options;
+    memcpy(o, given, given->size < sizeof *o ? given->size : sizeof *o);
+    o->solve.size = sizeof o->solve;
+    o->optimiser.size = sizeof o->optimiser;
+    if (o->checkpoint_seconds == 0) o->checkpoint_seconds = 10;
+    l->batches = (data->count - 1) / o->batch + 1;
+    if (!dpcri_mul(l->batches, o->epochs, &l->state.steps))
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_OVERFLOW, "train: %lld epochs of %lld batches do not fit",
+                            (long long)o->epochs, (long long)l->batches));
+    if (o->optimiser.total == -1) o->optimiser.total = l->state.steps;
+    const dpcr_optimiser_options as_given = o->optimiser;
+    DPCR_TRY(dpcri_optimiser_options_fill(&as_given, &o->optimiser, error));
+done:
+    return status;
+}
+
+// ---- beginning ----
+
+// A plain training run could go on from our checkpoints: it would find a plan's choices.
+static void add_choices(dpcri_strings *fixed) {
+    static const char *const keys[] = {"plan0.method", "plan0.scheme", "plan0.backward",
+                                       "plan1.method", "plan1.scheme", "plan1.backward"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) dpcri_strings_add(fixed, keys[i], "sequential");
+}
+
+static dpcr_status read_checkpoint(dpcri_ledger *l, dpcr_error *error) {
+    dpcr_status status;
+    const dpcri_position *p = &l->from.position;
+    int64_t before = 0;
+    DPCR_TRY(dpcri_saved_read(&l->from, l->context, l->options.resume, error));
+    DPCR_TRY(dpcri_saved_agrees(&l->from, l->model, &l->fixed, error));
+    if (p->epoch >= l->options.epochs || p->batch > l->batches || !dpcri_mul(p->epoch, l->batches, &before) ||
+        p->step != before + p->batch)
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                            "train: resume from %s: it stands at epoch %lld, batch %lld, wanted at most %lld epochs of "
+                            "%lld batches",
+                            l->from.path, (long long)p->epoch + 1, (long long)p->batch, (long long)l->options.epochs,
+                            (long long)l->batches));
+    l->start = *p;
+done:
+    return status;
+}
+
+dpcr_status dpcri_ledger_read(dpcri_ledger *l, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    const dpcri_data_figures figures = dpcri_data_measure(l->context, l->data);
+    l->mean = figures.mean;
+    l->deviation = figures.deviation;
+    dpcri_agreement_add(&l->fixed, &figures, l->data, &l->options);
+    if (l->options.resume) DPCR_TRY(read_checkpoint(l, error));
+    add_choices(&l->fixed);
+done:
+    return status;
+}
+
+dpcr_status dpcri_ledger_take(dpcri_ledger *l, dpcr_error *error) {
+    dpcr_status status;
+    int64_t count = 0;
+    const dpcr_dtype dtype = dpcr_model_get_options(l->model)->dtype;
+    dpcr_model_vector(l->model, &count);
+    DPCR_TRY(dpcr_optimiser_create(l->context, &l->options.optimiser, dtype, count, &l->optimiser, error));
+    if (l->options.resume)
+        DPCR_TRY(dpcri_saved_optimiser(&l->from, l->optimiser, "optimiser.first", "optimiser.second", error));
+    l->normaliser = dpcri_normaliser_make(dtype, l->mean, l->deviation);
+    DPCR_TRY(dpcr_model_set_metadata(l->model, "pixel_mean", dpcri_number_text(l->mean).text, error));
+    DPCR_TRY(dpcr_model_set_metadata(l->model, "pixel_deviation", dpcri_number_text(l->deviation).text, error));
+    dpcr_model_zero_gradients(l->model);
+    if (l->options.resume) dpcri_saved_parameters(&l->from, l->model);
+    dpcri_saved_free(&l->from);
+    l->position = l->start;
+done:
+    return status;
+}
+
+void dpcri_ledger_close(dpcri_ledger *l) {
+    dpcri_saved_free(&l->from);
+    dpcr_optimiser_destroy(l->optimiser);
+    l->optimiser = NULL;
+}
+
+bool dpcri_ledger_is_there(const dpcri_ledger *l) {
+    return l->options.save && l->options.resume && strcmp(l->options.save, l->options.resume) == 0;
+}
+
+bool dpcri_ledger_ended(const dpcri_ledger *l, const dpcri_position *p) {
+    return p->epoch + 1 == l->options.epochs && p->batch == l->batches;
+}
+
+// ---- during the run ----
+
+dpcr_status dpcri_ledger_note(dpcri_ledger *l, double loss, int64_t correct, int64_t updates, int64_t rows,
+                              dpcr_error *error) {
+    dpcri_position *p = &l->position;
+    if (!isfinite(loss))
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                          "train: step %lld (epoch %lld): the loss is %g, wanted a finite number; the rate is %g, a "
+                          "lower one or a longer warm-up may help",
+                          (long long)(p->step + updates), (long long)p->epoch + 1, loss / (double)rows,
+                          dpcri_schedule_rate(&l->options.optimiser, p->step + 1));
+    p->batch += updates;
+    p->step += updates;
+    p->rows += rows;
+    p->correct += correct;
+    p->loss += loss / (double)rows * (double)rows;  // dpcr_train's rounding: it is told a mean
+    l->images += rows;
+    return DPCR_OK;
+}
+
+void dpcri_ledger_describe(dpcri_ledger *l, const char *sentence) {
+    dpcr_train_state *s = &l->state;
+    const dpcri_position *p = &l->position;
+    s->epoch = p->epoch + 1;
+    s->epochs = l->options.epochs;
+    s->step = p->step;
+    s->epoch_ended = p->batch == l->batches;
+    s->loss = p->rows ? p->loss / (double)p->rows : 0;
+    s->accuracy = p->rows ? (double)p->correct / (double)p->rows : 0;
+    s->seconds = dpcri_seconds() - l->began;
+    s->images_per_second = s->seconds > 0 ? (double)l->images / s->seconds : 0;
+    const double whole = (double)l->data->count * (double)l->options.epochs;
+    const double done = (double)l->data->count * (double)p->epoch + (double)p->rows;
+    s->seconds_left = s->images_per_second > 0 ? (whole - done) / s->images_per_second : 0;
+    s->method = DPCR_METHOD_SEQUENTIAL;
+    s->backward = DPCR_SCHEME_SEQUENTIAL;
+    s->reason = DPCR_REASON_SEQUENTIAL;
+    s->sentence = sentence;
+}
+
+int64_t dpcri_ledger_decide(dpcri_ledger *l, const char *sentence) {
+    dpcri_ledger_describe(l, sentence);
+    const bool asked = l->options.progress && l->options.progress(l->options.progress_user, &l->state) != 0;
+    const bool stop = dpcri_cancelled(l->context) || asked, ended = l->position.batch == l->batches;
+    const bool due = dpcri_seconds() - l->saved >= l->options.checkpoint_seconds;
+    return (stop ? DPCRI_STOP | DPCRI_SAVE : DPCRI_GO_ON) |
+           (l->options.save && (due || ended) ? DPCRI_SAVE : DPCRI_GO_ON);
+}
+
+dpcr_status dpcri_ledger_write(dpcri_ledger *l, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    double mark = dpcri_seconds();
+    // Other workers may be reading it while the first checkpoint is written.
+    if (l->optimiser->step != l->position.step) l->optimiser->step = l->position.step;
+    if (l->options.save)
+        DPCR_TRY(dpcri_checkpoint_write(l->options.save, l->model, l->optimiser, &l->fixed, &l->position, error));
+    dpcri_phase_end(&l->state.phases.checkpoint, &mark);
+    l->saved = mark;
+done:
+    return status;
+}
+
+dpcr_status dpcri_ledger_stopped(const dpcri_ledger *l, dpcr_error *error) {
+    return dpcri_fail(error, DPCR_ERROR_CANCELLED, "train: stopped as asked after step %lld of %lld%s%s",
+                      (long long)l->position.step, (long long)l->state.steps,
+                      l->options.save ? "; to go on, resume from " : "", l->options.save ? l->options.save : "");
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+// The books of a training run by several workers in steps of the loop: options, position, checkpoints, and what the
+// caller is told. All workers read it; the one that reports writes below the line.
+#ifndef DPCRI_TRAIN_LEDGER_H
+#define DPCRI_TRAIN_LEDGER_H
+
+#include "train/checkpoint.h"
+
+typedef struct dpcri_ledger {
+    dpcr_context *context;
+    dpcr_model *model;  // the whole one
+    const dpcr_dataset *data;
+    dpcr_train_options options;  // every default filled in
+    int64_t batches;             // an epoch's
+    dpcri_normaliser normaliser;
+    dpcri_position start;  // where this call begins
+    dpcri_saved from;      // the checkpoint gone on from, between read and take
+    double mean, deviation;
+    // ----
+    dpcr_optimiser *optimiser;  // of the whole network: what checkpoints hold
+    dpcri_strings fixed;
+    dpcri_position position;
+    dpcr_train_state state;
+    double began, saved;  // when the call, and when the last checkpoint was
+    int64_t images;       // of this call
+} dpcri_ledger;
+
+// Copies and checks the options, and that the data fit the model. *ledger is zero before, and to be closed also after a
+// failure.
+dpcr_status dpcri_ledger_open(dpcri_ledger *ledger, const char *call, dpcr_context *context, dpcr_model *model,
+                              const dpcr_dataset *data, const dpcr_train_options *given, dpcr_error *error);
+// Measures the data and reads the checkpoint, if one is to be gone on from: `start` is known. Then makes the optimiser
+// and changes the model.
+dpcr_status dpcri_ledger_read(dpcri_ledger *ledger, dpcr_error *error);
+dpcr_status dpcri_ledger_take(dpcri_ledger *ledger, dpcr_error *error);
+void dpcri_ledger_close(dpcri_ledger *ledger);
+// The run goes on in the same file, which holds its checkpoint already.
+bool dpcri_ledger_is_there(const dpcri_ledger *ledger);
+bool dpcri_ledger_ended(const dpcri_ledger *ledger, const dpcri_position *position);
+
+// A row of losses summed over `rows` rows joins the books; one that is not finite is refused.
+dpcr_status dpcri_ledger_note(dpcri_ledger *ledger, double loss, int64_t correct, int64_t updates, int64_t rows,
+                              dpcr_error *error);
+void dpcri_ledger_describe(dpcri_ledger *ledger, const char *sentence);
+
+typedef enum dpcri_decision { DPCRI_GO_ON = 0, DPCRI_SAVE = 1, DPCRI_STOP = 2 } dpcri_decision;
+// Reports, and says what comes next: a sum of dpcri_decision.
+int64_t dpcri_ledger_decide(dpcri_ledger *ledger, const char *sentence);
+// Writes the model and the optimiser as they stand.
+dpcr_status dpcri_ledger_write(dpcri_ledger *ledger, dpcr_error *error);
+// DPCR_ERROR_CANCELLED in words.
+dpcr_status dpcri_ledger_stopped(const dpcri_ledger *ledger, dpcr_error *error);
+
+#endif
