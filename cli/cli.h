@@ -70,7 +70,7 @@ typedef struct cli_group {
     const char *header;  // over its options in --help
 } cli_group;
 
-enum { CLI_MAX_GROUPS = 6, CLI_MAX_POSITIONAL = 2 };
+enum { CLI_MAX_GROUPS = 7, CLI_MAX_POSITIONAL = 2 };
 
 typedef struct cli_syntax {
     const char *arguments;  // in --help, such as "mlp|resnet"

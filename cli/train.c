@@ -7,7 +7,7 @@
 
 #include "problem.h"
 #include "train_log.h"
-#include "train_pipeline.h"
+#include "train_workers.h"
 #include "world.h"
 
 enum {
@@ -28,6 +28,7 @@ typedef struct train {
     cli_network network;
     cli_optimiser optimiser;
     cli_pipeline pipeline;
+    cli_workers workers;
     dpcr_train_options options;
     const char *data, *log_path;
     int64_t limit, log_every, test_every;
@@ -230,6 +231,7 @@ static void set_result(cli_result *r, const train *t, const dpcr_train_state *la
     set_options(r, t);
     set_phases(r, &last->phases);
     if (t->pipeline.given) cli_pipeline_set(&t->pipeline, r);
+    if (t->workers.kind) cli_workers_set(&t->workers, r);
     if (t->options.save) cli_set_text(r, "model", t->options.save);
 }
 
@@ -240,6 +242,7 @@ static int tell(train *t, const dpcr_train_state *last) {
             100 * t->test_accuracy, t->test_loss, last->seconds, last->images_per_second,
             dpcr_method_name(last->method), dpcr_scheme_name(last->backward), t->sentence);
     if (t->pipeline.given) cli_pipeline_say(&t->pipeline, &t->common);
+    if (t->workers.kind) cli_workers_say(&t->workers, &t->common);
     json_t *line = json_deep_copy(r.object);
     if (line) json_object_set_new(line, "event", json_string("end"));
     if (line) json_object_set_new(line, "step", json_integer(last->step));
@@ -252,14 +255,29 @@ static int tell(train *t, const dpcr_train_state *last) {
 
 static int fail_training(train *t, const dpcr_train_state *last, const dpcr_error *error) {
     if (t->status) return t->status;  // told already
+    if (t->workers.status) return t->workers.status;
     if (error->status == DPCR_ERROR_UNSUPPORTED && last->reason == DPCR_REASON_NOT_CONVERGED)
         return cli_fail(CLI_UNCONVERGED, "%s", error->text);
     // What the library calls a wrong argument, beside a checkpoint, is options that the checkpoint does not agree with.
     return cli_fail_error(error, CLI_COMPUTING);
 }
 
+// What a kind of workers tests by itself does not count as training either.
+static int test_network(void *user, dpcr_model *model, cli_accuracy *accuracy) {
+    train *t = user;
+    (void)model;  // it is t->model
+    cli_progress_clear(&t->progress);
+    const int status = test_now(t, -1);
+    *accuracy = (cli_accuracy){t->test_loss, t->test_accuracy};
+    return status;
+}
+
 static dpcr_status train_it(train *t, dpcr_train_state *last, dpcr_error *error) {
     cli_pipeline *p = &t->pipeline;
+    t->workers.test = test_network;
+    t->workers.test_user = t;
+    if (t->workers.kind)
+        return cli_workers_train(&t->workers, t->context, t->model, &t->training, &t->options, last, error);
     if (!p->given) return dpcr_train(t->context, t->model, &t->training, &t->options, last, error);
     return dpcr_train_pipeline(t->context, t->model, &t->training, &t->options, &p->schedule, &p->options, last,
                                &p->figures, error);
@@ -304,6 +322,7 @@ static int run(train *t, dpcr_architecture architecture) {
     cli_log_close(&t->log);
     json_decref(t->epochs);
     cli_pipeline_free(&t->pipeline, t->context);
+    cli_workers_free(&t->workers);
     dpcr_model_destroy(t->model);
     dpcr_dataset_free(t->context, &t->training);
     dpcr_dataset_free(t->context, &t->test);
@@ -321,14 +340,20 @@ static void step_back(train *t) {
 static int run_among(train *t, dpcr_architecture architecture) {
     cli_pipeline *p = &t->pipeline;
     const int64_t size = cli_world_size();
-    if (!p->given) return cli_fail(CLI_USAGE, "started as %lld processes; wanted --pipeline", (long long)size);
+    if (cli_workers_are_threads_only(&t->workers))
+        return cli_fail(CLI_USAGE, "started as %lld processes; --%s has threads alone", (long long)size,
+                        cli_workers_name(t->workers.kind));
+    if (!p->given && !t->workers.kind)
+        return cli_fail(CLI_USAGE, "started as %lld processes; wanted --pipeline, --data-parallel or --swap",
+                        (long long)size);
     if (p->ranks_given && p->schedule.ranks != size)
         return cli_fail(CLI_USAGE, "--ranks %lld, but started as %lld processes", (long long)p->schedule.ranks,
                         (long long)size);
     p->schedule.ranks = size;
     int status = cli_world_open(&p->transport);
     if (status) return status;
-    p->options.transport = &p->transport;
+    p->options.transport = t->workers.options.transport = &p->transport;
+    t->workers.options.workers = size;
     if (p->transport.rank > 0) step_back(t);
     status = run(t, architecture);
     fflush(stdout);
@@ -349,6 +374,7 @@ int cli_verb_train(int argc, char **argv) {
                .options = {.size = sizeof t.options, .epochs = 4},
                .optimiser = CLI_OPTIMISER_DEFAULTS,
                .pipeline = CLI_PIPELINE_DEFAULTS,
+               .workers = CLI_WORKERS_DEFAULTS,
                .data = CLI_FASHION_MNIST,
                .log_every = 1,
                .test_every = 1};
@@ -365,6 +391,7 @@ int cli_verb_train(int argc, char **argv) {
                                           {&cli_network_argp, &t.network, "Network:"},
                                           {&cli_solver_argp, &t.solver, "Solver:"},
                                           {&cli_pipeline_argp, &t.pipeline, "Pipeline:"},
+                                          {&cli_workers_argp, &t.workers, "Workers:"},
                                           {&cli_common_argp, &t.common, "Output and resources:"}},
                                .most = 1};
     const char *positional[CLI_MAX_POSITIONAL];
@@ -373,8 +400,8 @@ int cli_verb_train(int argc, char **argv) {
     cli_silence(cli_world_rank() > 0);  // until the ranks do different things, one line is enough
     if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
     if (!cli_read_architecture(positional[0], "", &architecture)) return CLI_USAGE;
-    if (!t.pipeline.given && t.pipeline.first_given)
-        return cli_fail(CLI_USAGE, "--%s is for --pipeline", t.pipeline.first_given);
+    status = cli_workers_settle(&t.workers, &t.pipeline);
+    if (status) return status;
     settle_defaults(&t);
     return cli_world_size() > 1 ? run_among(&t, architecture) : run(&t, architecture);
 }

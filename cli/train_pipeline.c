@@ -33,7 +33,7 @@ static const struct argp_option pipeline_options[] = {
      "ooo, "
      "best, or with late gradients pipedream, pipedream-2bw, layerpipe",
      0},
-    {"ranks", KEY_RANKS, "P", 0, "Ranks, a thread each (default 2); under mpirun -np P, a process each", 0},
+    {"ranks", KEY_RANKS, "P", 0, "Ranks, or workers, a thread each (default 2); under mpirun -np P, a process each", 0},
     {"microbatches", KEY_MICROBATCHES, "M", 0, "Pieces of a minibatch (default 8; pipedream, layerpipe: 1)", 0},
     {"chunks", KEY_CHUNKS, "V", 0, "Stages a rank (default: what the schedule is made for)", 0},
     {"accumulate", KEY_ACCUMULATE, "A", 0, "Pieces of a minibatch of pipedream-2bw (default: --microbatches)", 0},
@@ -43,7 +43,8 @@ static const struct argp_option pipeline_options[] = {
      "Stages of as many layers each, or of as much measured time (default: measured; with late gradients, whose "
      "results depend on the cut, even)",
      0},
-    {"clip", KEY_CLIP, "NORM", 0, "Largest norm of the gradient over all stages (synchronous schedules)", 0},
+    {"clip", KEY_CLIP, "NORM", 0,
+     "Largest norm of the gradient over all stages (synchronous schedules, --data-parallel, --swap)", 0},
     {"reconstruct", KEY_RECONSTRUCT, NULL, 0, "Late gradients: rebuild old weights from mean updates, stash none", 0},
     {"compensate", KEY_COMPENSATE, "nothing|rate", 0,
      "Late gradients: rate divides a stage's learning rate by 1 + delay", 0},
@@ -84,11 +85,18 @@ static error_t read_compensation(const char *arg, dpcr_compensation *compensatio
     return error;
 }
 
+// Workers without a pipeline have them too.
+static bool is_shared(int key) {
+    return key == KEY_RANKS || key == KEY_CLIP || key == KEY_SEGMENT || key == KEY_DEADLINE;
+}
+
 static error_t parse_pipeline(int key, char *arg, struct argp_state *state) {
     cli_pipeline *p = state->input;
     dpcr_schedule_options *s = &p->schedule;
-    if (key > KEY_PIPELINE && key <= KEY_TRACE && !p->first_given)
-        p->first_given = pipeline_options[key - KEY_PIPELINE].name;
+    if (key > KEY_PIPELINE && key <= KEY_TRACE) {
+        const char **first = is_shared(key) ? &p->shared_given : &p->first_given;
+        if (!*first) *first = pipeline_options[key - KEY_PIPELINE].name;
+    }
     switch (key) {
         case KEY_PIPELINE: return read_name(arg, p);
         case KEY_RANKS: p->ranks_given = true; return taken(cli_read_int64("--ranks", arg, 1, 1024, &s->ranks));

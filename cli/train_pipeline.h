@@ -11,8 +11,9 @@ typedef struct cli_pipeline {
     dpcr_pipeline_options options;
     dpcr_transport transport;
     bool given, ranks_given;
-    const char *first_given;  // an option that only makes sense with --pipeline
-    int cut;                  // 0: as the schedule wants it
+    const char *first_given;   // an option that only makes sense with --pipeline
+    const char *shared_given;  // one that --data-parallel and the like have too
+    int cut;                   // 0: as the schedule wants it
     // The run.
     dpcr_pipeline_figures figures;
     int64_t *first;     // [stages of a chain + 1]

@@ -22,8 +22,9 @@ train: base rt kern transition chain solve nn model data
 sample: base rt kern transition chain solve nn model data train
 pipe: base
 pipe_executor: base rt model pipe data nn solve chain transition kern train
-cli: base rt data transition chain solve model train sample pipe pipe_executor
-examples: base rt data transition chain solve model train sample pipe pipe_executor
+workers: base rt model pipe pipe_executor data nn solve chain transition kern train
+cli: base rt data transition chain solve model train sample pipe pipe_executor workers
+examples: base rt data transition chain solve model train sample pipe pipe_executor workers
 '
 public='
 array.h:base context.h:base export.h:base status.h:base
@@ -38,6 +39,7 @@ sample.h:sample
 filter.h:chain
 profile.h:pipe schedule.h:pipe
 pipeline.h:pipe_executor
+workers.h:workers
 '
 
 # shellcheck disable=SC2016

@@ -106,4 +106,38 @@ static inline dpcr_schedule schedule_of(dpcr_context *context, dpcr_schedule_kin
     return schedule;
 }
 
+static inline int64_t units_of(const dpcr_model_options *o) { return o->layers + (o->inputs > 0) + (o->outputs > 0); }
+
+// The stage of every number of the parameter vector, by the parameters' names.
+static inline int64_t *stages_of_numbers(dpcr_model *model, const int64_t *first, int64_t stages) {
+    const dpcr_model_options *o = dpcr_model_get_options(model);
+    const size_t e = dpcr_dtype_size(o->dtype);
+    int64_t count = 0;
+    char *vector = dpcr_model_vector(model, &count);
+    int64_t *stage_of = calloc((size_t)count, sizeof *stage_of);
+    for (int64_t p = 0; p < dpcr_model_parameter_count(model); p++) {
+        char name[64];
+        dpcr_array a;
+        long long layer = 0;
+        must(dpcr_model_parameter(model, p, name, sizeof name, &a, NULL, error));
+        int64_t unit = units_of(o) - 1;
+        if (strncmp(name, "encoder", 7) == 0) unit = 0;
+        if (sscanf(name, "layers.%lld", &layer) == 1) unit = layer + (o->inputs > 0);
+        int64_t stage = 0;
+        while (stage + 1 < stages && first[stage + 1] <= unit) stage++;
+        const int64_t begin = (int64_t)(((char *)a.data - vector) / (ptrdiff_t)e);
+        const int64_t numbers_here = a.shape[0] * (a.ndim == 2 ? a.shape[1] : 1);
+        for (int64_t i = 0; i < numbers_here; i++) stage_of[begin + i] = stage;
+    }
+    return stage_of;
+}
+
+// The numbers of a stage.
+static inline void take_stage(const int64_t *stage_of, int64_t stage, int64_t count, size_t bytes, const char *from,
+                              char *to) {
+    const size_t e = bytes / (size_t)count;
+    for (int64_t i = 0; i < count; i++)
+        if (stage_of[i] == stage) memcpy(to + (size_t)i * e, from + (size_t)i * e, e);
+}
+
 #endif

@@ -5,32 +5,6 @@
 
 static rows_set set;
 
-static int64_t units_of(const dpcr_model_options *o) { return o->layers + (o->inputs > 0) + (o->outputs > 0); }
-
-// The stage of every number of the parameter vector, by the parameters' names.
-static int64_t *stages_of_numbers(dpcr_model *model, const int64_t *first, int64_t stages) {
-    const dpcr_model_options *o = dpcr_model_get_options(model);
-    const size_t e = dpcr_dtype_size(o->dtype);
-    int64_t count = 0;
-    char *vector = dpcr_model_vector(model, &count);
-    int64_t *stage_of = calloc((size_t)count, sizeof *stage_of);
-    for (int64_t p = 0; p < dpcr_model_parameter_count(model); p++) {
-        char name[64];
-        dpcr_array a;
-        long long layer = 0;
-        must(dpcr_model_parameter(model, p, name, sizeof name, &a, NULL, error));
-        int64_t unit = units_of(o) - 1;
-        if (strncmp(name, "encoder", 7) == 0) unit = 0;
-        if (sscanf(name, "layers.%lld", &layer) == 1) unit = layer + (o->inputs > 0);
-        int64_t stage = 0;
-        while (stage + 1 < stages && first[stage + 1] <= unit) stage++;
-        const int64_t begin = (int64_t)(((char *)a.data - vector) / (ptrdiff_t)e);
-        const int64_t numbers_here = a.shape[0] * (a.ndim == 2 ? a.shape[1] : 1);
-        for (int64_t i = 0; i < numbers_here; i++) stage_of[begin + i] = stage;
-    }
-    return stage_of;
-}
-
 typedef struct emulation {
     dpcr_context *context;
     dpcr_model *model;
@@ -42,12 +16,6 @@ typedef struct emulation {
     double loss;
     int64_t correct;
 } emulation;
-
-static void take_stage(const emulation *m, int64_t stage, const char *from, char *to) {
-    const size_t e = m->bytes / (size_t)m->count;
-    for (int64_t i = 0; i < m->count; i++)
-        if (m->stage_of[i] == stage) memcpy(to + (size_t)i * e, from + (size_t)i * e, e);
-}
 
 // now + missing * (mean decrease of an update), and the mean with one more.
 static void rebuild(const emulation *m, const char *now, const char *mean, int64_t missing, char *out) {
@@ -89,11 +57,11 @@ static void emulate(emulation *m, int64_t batch, const dpcr_pipeline_options *op
         dpcr_model_zero_gradients(m->model);
         for (int64_t k = 0; k < s->stages; k++) {
             const int64_t read = u > s->delay[k] ? u - s->delay[k] : 0;
-            take_stage(m, k, m->versions[read], vector);
-            take_stage(m, k, m->versions[read], behind);
+            take_stage(m->stage_of, k, m->count, m->bytes, m->versions[read], vector);
+            take_stage(m->stage_of, k, m->count, m->bytes, m->versions[read], behind);
             if (!options->reconstruct || read == u) continue;
             rebuild(m, now, means[k], u - read, scratch);
-            take_stage(m, k, scratch, behind);
+            take_stage(m->stage_of, k, m->count, m->bytes, scratch, behind);
         }
         memcpy(scratch, vector, m->bytes);
         int64_t row = from;  // microbatch by microbatch: the first ones hold one row more where they are uneven
@@ -106,7 +74,7 @@ static void emulate(emulation *m, int64_t batch, const dpcr_pipeline_options *op
         for (int64_t k = 0; k < s->stages; k++) {
             memcpy(scratch, now, m->bytes);
             must(dpcr_optimiser_step(optimisers[k], scratch, gradient, error));
-            take_stage(m, k, scratch, after);
+            take_stage(m->stage_of, k, m->count, m->bytes, scratch, after);
             const double delay = (double)s->delay[k];
             average(m, now, scratch, u == 0 || delay < 1 ? 1 : 1 / delay, means[k]);
         }

@@ -25,5 +25,6 @@
 #include "status.h"
 #include "train.h"
 #include "transition.h"
+#include "workers.h"
 
 #endif
