@@ -93,9 +93,10 @@ static int check_given(const cli_workers *w, const cli_pipeline *p) {
         return cli_fail(CLI_USAGE, "--%s is for --pipeline, --data-parallel, --swap or --layer-wise", p->shared_given);
     if (w->kind && w->kind != CLI_LAYERWISE && p->options.segment)
         return cli_fail(CLI_USAGE, "--segment is for late gradients; --%s has none", cli_workers_name(w->kind));
-    if (w->kind == CLI_LAYERWISE && (p->ranks_given || p->options.clip > 0))
-        return cli_fail(CLI_USAGE, "--%s is not for --layer-wise; wanted %s", p->ranks_given ? "ranks" : "clip",
-                        p->ranks_given ? "--forwards and --backwards" : "no norm, of which it never has the gradient");
+    if (w->kind == CLI_LAYERWISE && p->ranks_given)
+        return cli_fail(CLI_USAGE, "--ranks is not for --layer-wise; wanted --forwards and --backwards");
+    if (w->kind == CLI_LAYERWISE && p->options.clip > 0)
+        return cli_fail(CLI_USAGE, "--clip is not for --layer-wise, which never has the whole gradient");
     return CLI_DONE;
 }
 

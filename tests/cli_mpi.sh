@@ -29,6 +29,13 @@ for p in 2 3 4; do
 done
 among 1 --pipeline zb-h1 --ranks 1 --quiet --save "$folder/p.safetensors" || complain "one process under mpirun"
 cmp "$folder/one.safetensors" "$folder/p.safetensors" || complain "one process under mpirun made another network"
+for p in 2 3; do
+    among $p --data-parallel --quiet --save "$folder/p.safetensors" || complain "data-parallel on $p processes"
+    cmp "$folder/one.safetensors" "$folder/p.safetensors" || complain "data-parallel on $p processes made another network"
+done
+among 3 --swap --quiet --save "$folder/a.safetensors" || complain "swap on 3 processes"
+"$program" "${options[@]}" --swap --ranks 3 --quiet --save "$folder/b.safetensors" || complain "swap on 3 threads"
+cmp "$folder/a.safetensors" "$folder/b.safetensors" || complain "swap: processes and threads differ"
 # late gradients: processes and threads agree to the bit
 for late in "pipedream" "layerpipe --stages 6 --split"; do
     # shellcheck disable=SC2086
@@ -45,10 +52,10 @@ ends() { # name, seconds at most, word of our line
     [ "$took" -le "$most" ] || complain "$what: took $took s"
     grep -q "$word" "$folder/err" || complain "$what: no '$word' in $(cat "$folder/err")"
 }
-long=(--epochs 100000 --pipeline 1f1b --microbatches 4 --test-every 0 --checkpoint-seconds 0.2 --quiet)
+long=(--epochs 100000 --test-every 0 --checkpoint-seconds 0.2 --quiet)
 start_long() {
     rm -f "$folder/run.safetensors"
-    among 3 "${long[@]}" --save "$folder/run.safetensors" --deadline 3 >/dev/null 2>"$folder/err" &
+    among 3 "${long[@]}" "$@" --save "$folder/run.safetensors" --deadline 3 >/dev/null 2>"$folder/err" &
     job=$!
     for _ in $(seq 100); do
         [ -s "$folder/run.safetensors" ] && break
@@ -57,8 +64,11 @@ start_long() {
     sleep 0.5
     victim=$(pgrep -f -n "$folder/run.safetensors")
 }
-for signal in KILL STOP; do
-    start_long
+for kind in "KILL --pipeline 1f1b --microbatches 4" "STOP --pipeline 1f1b --microbatches 4" "KILL --data-parallel" "STOP --data-parallel"; do
+    # shellcheck disable=SC2086
+    set -- $kind
+    signal=$1
+    start_long "${@:2}"
     kill -$signal "$victim"
     before=$SECONDS
     wait $job
@@ -72,6 +82,8 @@ done
 among 2 --pipeline 1f1b --microbatches 4 --save /dev/full/x >/dev/null 2>"$folder/err"
 ends $? 0 1 "deeppcr train: " "a path that cannot be written"
 [ "$(grep -c '^deeppcr train: ' "$folder/err")" -eq 1 ] || complain "more than one line of ours: $(cat "$folder/err")"
+among 2 --layer-wise >/dev/null 2>"$folder/err"
+ends $? 0 1 "has threads alone" "--layer-wise under mpirun"
 among 2 --pipeline 1f1b --ranks 3 >/dev/null 2>"$folder/err"
 ends $? 0 1 "started as 2 processes" "--ranks beside mpirun"
 [ "$(grep -c '^deeppcr train: ' "$folder/err")" -eq 1 ] || complain "more than one line of ours: $(cat "$folder/err")"

@@ -85,6 +85,8 @@ static bool tell(alone *a, const dpcr_train_state *state) {
     told->step += s->steps;
     told->steps += s->steps;
     told->seconds = dpcri_seconds() - l->began;
+    const double images = (double)l->images + state->images_per_second * state->seconds;
+    told->images_per_second = told->seconds > 0 ? images / told->seconds : 0;
     told->sentence = "workers apart, each by the loop";
     if (state->epoch_ended) memcpy(l->model->parameters, a->model->parameters, dpcri_model_bytes(l->model));
     const bool asked = l->options.progress && l->options.progress(l->options.progress_user, told) != 0;
@@ -191,9 +193,10 @@ static dpcr_status average(alone *a, dpcr_error *error) {
         add_in(s, a->model);
         memcpy(model->parameters, a->model->parameters, bytes);
         DPCR_TRY(beat(a, worker + 1 == comm->ranks, error));
+        dpcri_phase_end(&s->seconds[1], &a->mark);
         DPCR_TRY(show(s, DPCR_SWAP_APART, worker, error));
+        a->mark = dpcri_seconds();
     }
-    dpcri_phase_end(&s->seconds[1], &a->mark);
     take_mean(s, model, comm->ranks);
     DPCR_TRY(show(s, DPCR_SWAP_AVERAGED, 0, error));
     const int64_t bad = dpcri_first_not_finite(model->options.dtype, model->parameters, model->count);
@@ -218,8 +221,9 @@ static dpcr_status run_worker(void *argument, dpcri_comm *comm, dpcr_error *erro
     if (comm->rank == 0) {
         s->epochs = position.epoch + 1;
         s->steps = position.step;
-        DPCR_TRY(show(s, DPCR_SWAP_TOGETHER, 0, error));
         dpcri_phase_end(&s->seconds[0], &a.mark);
+        DPCR_TRY(show(s, DPCR_SWAP_TOGETHER, 0, error));
+        a.mark = dpcri_seconds();  // what the caller does is no part of it
     }
     DPCR_TRY(work_alone(&a, error));
     DPCR_TRY(average(&a, error));

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# cli_workers.sh BUILD_DIR: training by several workers: one process's network, resumed by others, refusals.
+set -u
+build=${1:?usage: cli_workers.sh BUILD_DIR}
+program=$build/deeppcr
+folder=$(mktemp -d) || exit 1
+trap 'rm -rf "$folder"' EXIT
+failed=0
+complain() { echo "cli_workers: $*"; failed=1; }
+refused() { # exit status, a word of the one line on stderr
+    local wanted=$1 word=$2 line
+    shift 2
+    line=$("$program" train resnet --layers 3 --limit 200 "$@" 2>&1 >/dev/null </dev/null)
+    local status=$?
+    [ "$status" -eq "$wanted" ] || complain "'$*' gave exit status $status, wanted $wanted"
+    [ "$(printf '%s\n' "$line" | wc -l)" -eq 1 ] || complain "'$*' printed more than one line: $line"
+    case $line in *"$word"*) ;; *) complain "'$*' says '$line', wanted '$word' in it" ;; esac
+}
+
+refused 2 "--data-parallel beside --swap" --swap --data-parallel
+refused 2 "--swap beside --pipeline" --swap --pipeline gpipe
+refused 2 "--enough is for --swap" --enough 0.5
+refused 2 "--forwards is for --layer-wise" --data-parallel --forwards 2
+refused 2 "--ranks is for --pipeline, --data-parallel" --ranks 3
+refused 2 "--segment is for late gradients" --swap --segment 4
+refused 2 "wanted --forwards and --backwards" --layer-wise --ranks 2
+refused 2 "never has the whole gradient" --layer-wise --clip 1
+refused 2 "--microbatches is for --pipeline" --data-parallel --microbatches 2
+refused 2 "--enough '3'" --swap --enough 3
+
+[ -d /usr/share/datasets/fashion-mnist ] || { echo "cli_workers: no data set"; exit $((failed ? 1 : 77)); }
+train() { "$program" train resnet --layers 10 --width 12 --limit 700 --batch 64 --method sequential --backward sequential --quiet "$@"; }
+train --epochs 2 --save "$folder/one.safetensors" || complain "training by one process"
+for k in 1 2 3; do
+    train --epochs 2 --data-parallel --ranks $k --json --save "$folder/k.safetensors" >"$folder/k$k.json" || complain "$k workers"
+    cmp "$folder/one.safetensors" "$folder/k.safetensors" || complain "$k workers made another network"
+done
+# one epoch by workers, one by a pipeline, one by the loop
+keep="--constant-rate --warm-up 3"
+# shellcheck disable=SC2086  # words
+{
+    train --epochs 3 $keep --save "$folder/a.safetensors"
+    train --epochs 1 $keep --save "$folder/b.safetensors" --data-parallel --ranks 3
+    train --epochs 2 $keep --resume "$folder/b.safetensors" --pipeline zb-h1 --ranks 2
+    train --epochs 3 $keep --resume "$folder/b.safetensors"
+}
+cmp "$folder/a.safetensors" "$folder/b.safetensors" || complain "a resumed run has other bits"
+train --epochs 3 --swap --ranks 3 --enough 0.4 --apart-epochs 2 --apart-batch 20 --json --log "$folder/s.log" --save "$folder/s.safetensors" >"$folder/s.json" || complain "swap"
+for way in "" "--free-running"; do
+    # shellcheck disable=SC2086
+    train --epochs 2 --layer-wise --backwards 2 --segment 5 $way --json >"$folder/l$way.json" || complain "layer-wise $way"
+done
+train --epochs 2 --layer-wise --backwards 2 --segment 5 --json >"$folder/l2.json" || complain "layer-wise"
+python3 - "$folder" <<'PYTHON' || failed=1
+import json, sys
+read = lambda name: json.load(open(f"{sys.argv[1]}/{name}.json"))
+for k in (1, 2, 3):
+    w = read(f"k{k}")["workers"]
+    assert w["kind"] == "data-parallel" and w["workers"] == k and w["updates"] == 22 and w["waited"] >= 0, w
+s = read("s")
+w = s["workers"]
+assert 1 <= w["together_epochs"] <= 3 and len(w["apart_accuracies"]) == 3 and w["averaged_accuracy"] == s["test_accuracy"], w
+assert s["steps"] == 11 * w["together_epochs"] + 2 * 35, s
+log = [json.loads(line) for line in open(f"{sys.argv[1]}/s.log")]
+assert [l["step"] for l in log if l["event"] == "step"] == list(range(1, s["steps"] + 1))
+l, again, free = read("l"), read("l2"), read("l--free-running")
+assert l["test_loss"] == again["test_loss"] and l["workers"]["updates"] == 22 and 0 < l["workers"]["staleness"] <= 3
+assert l["workers"]["free_running"] is False and free["workers"]["free_running"] is True and free["test_accuracy"] > 0.3
+PYTHON
+line=$("$program" train resnet --layers 10 --width 12 --limit 700 --batch 64 --swap --resume "$folder/s.safetensors" 2>&1 >/dev/null)
+[ $? -eq 5 ] || complain "an averaged network was gone on from"
+case $line in *"no checkpoint to go on from"*) ;; *) complain "an averaged network is refused with '$line'" ;; esac
+
+[ $failed -ne 0 ] || echo "cli_workers: workers as one process, swap and layer-wise as told"
+exit $failed
