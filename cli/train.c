@@ -30,22 +30,13 @@ typedef struct train {
     cli_pipeline pipeline;
     cli_workers workers;
     dpcr_train_options options;
-    const char *data, *log_path;
-    int64_t limit, log_every, test_every;
+    cli_report report;
+    const char *data;
+    int64_t limit;
     // The run.
     dpcr_context *context;
     dpcr_model *model;
     dpcr_dataset training, test;
-    cli_progress progress;
-    cli_log log;
-    bool begun, resuming;
-    int status;           // of the callback, when it stops the run
-    double test_seconds;  // spent in tests between the epochs
-    int64_t tested_step;  // step that the figures below belong to
-    double test_loss, test_accuracy;
-    dpcr_train_state state;  // the last one seen
-    char sentence[512];
-    json_t *epochs;  // a row each, for the CSV
 } train;
 
 static const struct argp_option train_options[] = {
@@ -72,10 +63,10 @@ static error_t parse_train(int key, char *arg, struct argp_state *state) {
         case KEY_DATA: t->data = arg; return 0;
         case KEY_SAVE: t->options.save = arg; return 0;
         case KEY_RESUME: t->options.resume = arg; return 0;
-        case KEY_LOG: t->log_path = arg; return 0;
+        case KEY_LOG: t->report.log_path = arg; return 0;
         case KEY_EPOCHS: return cli_read_int64("--epochs", arg, 1, INT64_MAX, &t->options.epochs) ? 0 : EINVAL;
-        case KEY_LOG_EVERY: return cli_read_int64("--log-every", arg, 1, INT64_MAX, &t->log_every) ? 0 : EINVAL;
-        case KEY_TEST: return cli_read_int64("--test-every", arg, 0, INT64_MAX, &t->test_every) ? 0 : EINVAL;
+        case KEY_LOG_EVERY: return cli_read_int64("--log-every", arg, 1, INT64_MAX, &t->report.log_every) ? 0 : EINVAL;
+        case KEY_TEST: return cli_read_int64("--test-every", arg, 0, INT64_MAX, &t->report.test_every) ? 0 : EINVAL;
         case KEY_LIMIT: return cli_read_int64("--limit", arg, 1, INT64_MAX, &t->limit) ? 0 : EINVAL;
         case KEY_CHECKPOINT:
             return cli_read_double("--checkpoint-seconds", arg, 1e-3, HUGE_VAL, &t->options.checkpoint_seconds)
@@ -89,52 +80,13 @@ static const struct argp train_argp = {train_options, parse_train, NULL, NULL, N
 
 // ---- during the run ----
 
-// Loss and accuracy on the test images at this step; the time does not count as training.
-static int test_now(train *t, int64_t step) {
-    const double start = cli_now();
-    dpcr_error error = {0};
-    const dpcr_status status = dpcr_evaluate(t->context, t->model, &t->test, t->options.batch, &t->options.solve,
-                                             &t->test_loss, &t->test_accuracy, &error);
-    t->test_seconds += cli_now() - start;
-    if (status == DPCR_ERROR_CANCELLED) return 128 + cli_signal();
-    if (status != DPCR_OK) return cli_fail_error(&error, CLI_COMPUTING);
-    t->tested_step = step;
-    return CLI_DONE;
-}
-
-static int end_epoch(train *t, const dpcr_train_state *s) {
-    const bool tested = (t->test_every > 0 && s->epoch % t->test_every == 0) || s->step == s->steps;
-    if (tested) {
-        cli_progress_clear(&t->progress);
-        const int status = test_now(t, s->step);
-        if (status) return status;
-    }
-    json_t *line = cli_log_line("epoch", s, "images");
-    if (line && tested) {
-        json_object_set_new(line, "test_loss", cli_json_real(t->test_loss));
-        json_object_set_new(line, "test_accuracy", cli_json_real(t->test_accuracy));
-    }
-    if (line && t->epochs) json_array_append(t->epochs, line);
-    cli_progress_clear(&t->progress);
-    cli_say(&t->common, "epoch %lld/%lld  loss %.4f  accuracy %.2f %%", (long long)s->epoch, (long long)s->epochs,
-            s->loss, 100 * s->accuracy);
-    if (tested) cli_say(&t->common, "  test loss %.4f  test accuracy %.2f %%", t->test_loss, 100 * t->test_accuracy);
-    cli_say(&t->common, "  %.0f images/s\n", s->images_per_second);
-    if (!t->common.json) fflush(stdout);
-    return cli_log_write(&t->log, line);
+static dpcr_status test_now(void *user, double *loss, double *accuracy, dpcr_error *error) {
+    train *t = user;
+    return dpcr_evaluate(t->context, t->model, &t->test, t->options.batch, &t->options.solve, loss, accuracy, error);
 }
 
 static int on_step(void *user, const dpcr_train_state *state) {
-    train *t = user;
-    if (!t->begun && t->resuming) t->status = cli_log_rewind(&t->log, state->step);
-    t->begun = true;
-    if (state->sentence) snprintf(t->sentence, sizeof t->sentence, "%s", state->sentence);
-    const dpcr_train_state s = cli_train_without_tests(state, t->test_seconds);
-    t->state = s;
-    if (!t->status) t->status = cli_log_step(&t->log, t->log_every, &s, "images");
-    cli_progress_draw(&t->progress, &s, state->epoch_ended != 0);
-    if (!t->status && state->epoch_ended) t->status = end_epoch(t, &s);
-    return t->status;
+    return cli_report_step(&((train *)user)->report, state);
 }
 
 // ---- before and after it ----
@@ -146,6 +98,11 @@ static void settle_defaults(train *t) {
     t->options.progress = on_step;
     t->options.progress_user = t;
     if (t->options.resume && !t->options.save) t->options.save = t->options.resume;
+    t->report.common = &t->common;
+    t->report.unit = "images";
+    t->report.test = test_now;
+    t->report.test_user = t;
+    t->report.resuming = t->options.resume != NULL;
 }
 
 static void settle_optimiser(train *t) {
@@ -185,13 +142,6 @@ static int read_data(train *t) {
                     (long long)t->test.cols);
 }
 
-static void set_phases(cli_result *r, const dpcr_train_phases *p) {
-    cli_set(r, "phases",
-            json_pack("{sf sf sf sf sf sf sf sf}", "gather", p->gather, "encode", p->encode, "forward", p->forward,
-                      "head", p->head, "backward", p->backward, "encode_backward", p->encode_backward, "update",
-                      p->update, "checkpoint", p->checkpoint));
-}
-
 static void set_options(cli_result *r, const train *t) {
     const dpcr_model_options *m = dpcr_model_get_options(t->model);
     int64_t parameters = 0;
@@ -207,29 +157,14 @@ static void set_options(cli_result *r, const train *t) {
     cli_set_int(r, "batch", t->options.batch);
     cli_set_int(r, "images", t->training.count);
     cli_set_int(r, "test_images", t->test.count);
-    cli_set_text(r, "optimiser", cli_optimiser_name(t->options.optimiser.kind));
-    cli_set_real(r, "rate", t->options.optimiser.rate);
-    cli_set_real(r, "weight_decay", t->options.optimiser.weight_decay);
-    cli_set_int(r, "warm_up", t->options.optimiser.warm_up);
+    cli_report_set_optimiser(&t->options.optimiser, r);
     cli_set_int(r, "seed", (json_int_t)t->common.seed);
     cli_set_int(r, "threads", dpcr_context_threads(t->context));
 }
 
 static void set_result(cli_result *r, const train *t, const dpcr_train_state *last) {
-    cli_set_real(r, "test_accuracy", t->test_accuracy);
-    cli_set_real(r, "test_loss", t->test_loss);
-    cli_set_real(r, "train_accuracy", last->accuracy);
-    cli_set_real(r, "train_loss", last->loss);
-    cli_set_real(r, "seconds", last->seconds);
-    cli_set_real(r, "test_seconds", t->test_seconds);
-    cli_set_real(r, "images_per_second", last->images_per_second);
-    cli_set_int(r, "steps", last->step);
-    cli_set_text(r, "method", dpcr_method_name(last->method));
-    cli_set_text(r, "scheme", dpcr_scheme_name(t->solver.options.scheme));
-    cli_set_text(r, "backward", dpcr_scheme_name(last->backward));
-    cli_set_text(r, "sentence", t->sentence);
+    cli_report_set(&t->report, last, &t->solver, r);
     set_options(r, t);
-    set_phases(r, &last->phases);
     if (t->pipeline.given) cli_pipeline_set(&t->pipeline, r);
     if (t->workers.kind) cli_workers_set(&t->workers, r);
     if (t->options.save) cli_set_text(r, "model", t->options.save);
@@ -239,22 +174,15 @@ static int tell(train *t, const dpcr_train_state *last) {
     cli_result r = cli_result_create();
     set_result(&r, t, last);
     cli_say(&t->common, "test accuracy %.2f %%, test loss %.4f; %.1f s, %.0f images/s, method %s, backward %s\n%s\n",
-            100 * t->test_accuracy, t->test_loss, last->seconds, last->images_per_second,
-            dpcr_method_name(last->method), dpcr_scheme_name(last->backward), t->sentence);
+            100 * t->report.test_accuracy, t->report.test_loss, last->seconds, last->images_per_second,
+            dpcr_method_name(last->method), dpcr_scheme_name(last->backward), t->report.sentence);
     if (t->pipeline.given) cli_pipeline_say(&t->pipeline, &t->common);
     if (t->workers.kind) cli_workers_say(&t->workers, &t->common);
-    json_t *line = json_deep_copy(r.object);
-    if (line) json_object_set_new(line, "event", json_string("end"));
-    if (line) json_object_set_new(line, "step", json_integer(last->step));
-    int status = cli_log_write(&t->log, line);
-    if (!status && t->common.csv) status = cli_log_table(t->common.csv, t->epochs);
-    if (!status && t->common.json) status = cli_print_json(&r);
-    cli_result_destroy(&r);
-    return status;
+    return cli_report_end(&t->report, last, &r);
 }
 
 static int fail_training(train *t, const dpcr_train_state *last, const dpcr_error *error) {
-    if (t->status) return t->status;  // told already
+    if (t->report.status) return t->report.status;  // told already
     if (t->workers.status) return t->workers.status;
     if (error->status == DPCR_ERROR_UNSUPPORTED && last->reason == DPCR_REASON_NOT_CONVERGED)
         return cli_fail(CLI_UNCONVERGED, "%s", error->text);
@@ -266,9 +194,9 @@ static int fail_training(train *t, const dpcr_train_state *last, const dpcr_erro
 static int test_network(void *user, dpcr_model *model, cli_accuracy *accuracy) {
     train *t = user;
     (void)model;  // it is t->model
-    cli_progress_clear(&t->progress);
-    const int status = test_now(t, -1);
-    *accuracy = (cli_accuracy){t->test_loss, t->test_accuracy};
+    cli_progress_clear(&t->report.progress);
+    const int status = cli_report_test(&t->report, -1);
+    *accuracy = (cli_accuracy){t->report.test_loss, t->report.test_accuracy};
     return status;
 }
 
@@ -291,14 +219,13 @@ static int run_training(train *t) {
         if (status) return status;
     }
     cli_silence(false);
-    cli_progress_start(&t->progress, &t->common);
+    cli_progress_start(&t->report.progress, &t->common);
     const dpcr_status trained = train_it(t, &last, &error);
-    cli_progress_clear(&t->progress);
-    if (trained != DPCR_OK || t->status) return fail_training(t, &last, &error);
+    cli_progress_clear(&t->report.progress);
+    if (trained != DPCR_OK || t->report.status) return fail_training(t, &last, &error);
     if (cli_world_rank() > 0) return CLI_DONE;  // rank 0 has the network
-    if (!t->begun) last.seconds = 0;            // it was complete already
-    const dpcr_train_state final = t->begun ? t->state : last;
-    int status = t->begun && t->tested_step == final.step ? CLI_DONE : test_now(t, final.step);
+    dpcr_train_state final;
+    int status = cli_report_final(&t->report, &last, &final);
     if (!status) status = cli_pipeline_trace(&t->pipeline);
     return status ? status : tell(t, &final);
 }
@@ -309,18 +236,14 @@ static int run(train *t, dpcr_architecture architecture) {
     if (t->options.save && !cli_writable("the checkpoint", t->options.save)) return CLI_RESOURCES;
     t->context = cli_context_create(&t->common, &status);
     if (!t->context) return status;
-    t->log.fd = -1;
-    t->epochs = json_array();
     status = read_data(t);
     if (!status) status = make_model(t, architecture);
     if (!status) {
         settle_optimiser(t);
-        t->resuming = t->options.resume != NULL;
-        status = cli_log_open(&t->log, t->log_path, t->resuming);
+        status = cli_report_open(&t->report);
     }
     if (!status) status = run_training(t);
-    cli_log_close(&t->log);
-    json_decref(t->epochs);
+    cli_report_close(&t->report);
     cli_pipeline_free(&t->pipeline, t->context);
     cli_workers_free(&t->workers);
     dpcr_model_destroy(t->model);
@@ -334,7 +257,7 @@ static int run(train *t, dpcr_architecture architecture) {
 static void step_back(train *t) {
     t->common.json = false;
     t->common.quiet = true;
-    t->common.csv = t->log_path = NULL;
+    t->common.csv = t->report.log_path = NULL;
 }
 
 static int run_among(train *t, dpcr_architecture architecture) {
@@ -375,9 +298,8 @@ int cli_verb_train(int argc, char **argv) {
                .optimiser = CLI_OPTIMISER_DEFAULTS,
                .pipeline = CLI_PIPELINE_DEFAULTS,
                .workers = CLI_WORKERS_DEFAULTS,
-               .data = CLI_FASHION_MNIST,
-               .log_every = 1,
-               .test_every = 1};
+               .report = CLI_REPORT_DEFAULTS,
+               .data = CLI_FASHION_MNIST};
     const cli_syntax syntax = {.arguments = "mlp|resnet|rnn|rnn-relu|gru|lstm|paragru|paralstm|mingru|vae|denoiser",
                                .doc =
                                    "Trains a classifier of images: an encoder, a chain of layers, a head; "

@@ -12,7 +12,7 @@ static int fail(const cli_log *log) {
     return cli_fail(CLI_RESOURCES, "cannot write the log '%s': %s", log->path, strerror(errno));
 }
 
-int cli_log_open(cli_log *log, const char *path, bool append) {
+static int log_open(cli_log *log, const char *path, bool append) {
     log->path = path;
     log->fd = -1;
     if (!path) return CLI_DONE;
@@ -21,7 +21,7 @@ int cli_log_open(cli_log *log, const char *path, bool append) {
     return log->fd < 0 ? fail(log) : CLI_DONE;
 }
 
-void cli_log_close(cli_log *log) {
+static void log_close(cli_log *log) {
     if (log->fd >= 0) close(log->fd);
     log->fd = -1;
 }
@@ -32,7 +32,7 @@ static long long step_of(const char *line) {
     return at ? strtoll(at + 8, NULL, 10) : 0;
 }
 
-int cli_log_rewind(cli_log *log, int64_t step) {
+static int log_rewind(cli_log *log, int64_t step) {
     struct stat info;
     if (log->fd < 0 || fstat(log->fd, &info) != 0 || !S_ISREG(info.st_mode)) return CLI_DONE;
     FILE *file = fopen(log->path, "r");
@@ -47,7 +47,7 @@ int cli_log_rewind(cli_log *log, int64_t step) {
     return ftruncate(log->fd, keep) == 0 ? CLI_DONE : fail(log);
 }
 
-int cli_log_write(cli_log *log, json_t *object) {
+static int log_write(cli_log *log, json_t *object) {
     if (log->fd < 0 || !object) {
         json_decref(object);
         return log->fd < 0 ? CLI_DONE : cli_fail_memory("a line of the log");
@@ -68,7 +68,7 @@ int cli_log_write(cli_log *log, json_t *object) {
 
 // ---- what all training tells ----
 
-dpcr_train_state cli_train_without_tests(const dpcr_train_state *state, double test_seconds) {
+static dpcr_train_state without_tests(const dpcr_train_state *state, double test_seconds) {
     dpcr_train_state s = *state;
     s.seconds -= test_seconds;
     if (s.seconds <= 0) return s;
@@ -78,7 +78,7 @@ dpcr_train_state cli_train_without_tests(const dpcr_train_state *state, double t
     return s;
 }
 
-json_t *cli_log_line(const char *event, const dpcr_train_state *s, const char *unit) {
+static json_t *make_line(const char *event, const dpcr_train_state *s, const char *unit) {
     char rate[32];
     snprintf(rate, sizeof rate, "%s_per_second", unit);
     return json_pack("{ss sI sI sf sf sf sf}", "event", event, "step", (json_int_t)s->step, "epoch",
@@ -86,18 +86,18 @@ json_t *cli_log_line(const char *event, const dpcr_train_state *s, const char *u
                      s->images_per_second);
 }
 
-int cli_log_step(cli_log *log, int64_t every, const dpcr_train_state *s, const char *unit) {
+static int log_step(cli_log *log, int64_t every, const dpcr_train_state *s, const char *unit) {
     if (log->fd < 0 || s->step % every) return CLI_DONE;
-    json_t *line = cli_log_line("step", s, unit);
+    json_t *line = make_line("step", s, unit);
     if (line) {
         json_object_set_new(line, "method", json_string(dpcr_method_name(s->method)));
         json_object_set_new(line, "sweeps", json_integer(s->sweeps));
         json_object_set_new(line, "reason", json_string(dpcr_reason_name(s->reason)));
     }
-    return cli_log_write(log, line);
+    return log_write(log, line);
 }
 
-int cli_log_table(const char *path, const json_t *epochs) {
+static int write_table(const char *path, const json_t *epochs) {
     static const char *const columns[] = {"epoch", "step", "loss", "accuracy", "test_loss", "test_accuracy", "seconds"};
     enum { COLUMNS = sizeof columns / sizeof columns[0] };
     char *text = NULL;
@@ -114,5 +114,107 @@ int cli_log_table(const char *path, const json_t *epochs) {
     fputc('\n', out);
     const int status = fclose(out) == 0 ? cli_write_file(path, text, bytes) : cli_fail_memory("the CSV table");
     free(text);
+    return status;
+}
+
+int cli_report_open(cli_report *r) {
+    r->epochs = json_array();
+    return log_open(&r->log, r->log_path, r->resuming);
+}
+
+void cli_report_close(cli_report *r) {
+    log_close(&r->log);
+    json_decref(r->epochs);
+    r->epochs = NULL;
+}
+
+int cli_report_test(cli_report *r, int64_t step) {
+    const double start = cli_now();
+    dpcr_error error = {0};
+    const dpcr_status status = r->test(r->test_user, &r->test_loss, &r->test_accuracy, &error);
+    r->test_seconds += cli_now() - start;
+    if (status == DPCR_ERROR_CANCELLED) return 128 + cli_signal();
+    if (status != DPCR_OK) return cli_fail_error(&error, CLI_COMPUTING);
+    r->tested_step = step;
+    return CLI_DONE;
+}
+
+static int end_epoch(cli_report *r, const dpcr_train_state *s) {
+    const bool tested = (r->test_every > 0 && s->epoch % r->test_every == 0) || s->step == s->steps;
+    if (tested) {
+        cli_progress_clear(&r->progress);
+        const int status = cli_report_test(r, s->step);
+        if (status) return status;
+    }
+    json_t *line = make_line("epoch", s, r->unit);
+    if (line && tested) {
+        json_object_set_new(line, "test_loss", cli_json_real(r->test_loss));
+        json_object_set_new(line, "test_accuracy", cli_json_real(r->test_accuracy));
+    }
+    if (line && r->epochs) json_array_append(r->epochs, line);
+    cli_progress_clear(&r->progress);
+    cli_say(r->common, "epoch %lld/%lld  loss %.4f  accuracy %.2f %%", (long long)s->epoch, (long long)s->epochs,
+            s->loss, 100 * s->accuracy);
+    if (tested) cli_say(r->common, "  test loss %.4f  test accuracy %.2f %%", r->test_loss, 100 * r->test_accuracy);
+    cli_say(r->common, "  %.0f %s/s\n", s->images_per_second, r->unit);
+    if (!r->common->json) fflush(stdout);
+    return log_write(&r->log, line);
+}
+
+int cli_report_step(cli_report *r, const dpcr_train_state *state) {
+    if (!r->begun && r->resuming) r->status = log_rewind(&r->log, state->step);
+    r->begun = true;
+    if (state->sentence) snprintf(r->sentence, sizeof r->sentence, "%s", state->sentence);
+    const dpcr_train_state s = without_tests(state, r->test_seconds);
+    r->state = s;
+    if (!r->status) r->status = log_step(&r->log, r->log_every, &s, r->unit);
+    cli_progress_draw(&r->progress, &s, state->epoch_ended != 0);
+    if (!r->status && state->epoch_ended) r->status = end_epoch(r, &s);
+    return r->status;
+}
+
+int cli_report_final(cli_report *r, const dpcr_train_state *last, dpcr_train_state *final) {
+    *final = r->begun ? r->state : *last;
+    if (!r->begun) final->seconds = 0;  // it was complete already
+    return r->begun && r->tested_step == final->step ? CLI_DONE : cli_report_test(r, final->step);
+}
+
+void cli_report_set(const cli_report *report, const dpcr_train_state *final, const cli_solver *solver, cli_result *r) {
+    char rate[32];
+    snprintf(rate, sizeof rate, "%s_per_second", report->unit);
+    cli_set_real(r, "test_accuracy", report->test_accuracy);
+    cli_set_real(r, "test_loss", report->test_loss);
+    cli_set_real(r, "train_accuracy", final->accuracy);
+    cli_set_real(r, "train_loss", final->loss);
+    cli_set_real(r, "seconds", final->seconds);
+    cli_set_real(r, "test_seconds", report->test_seconds);
+    cli_set_real(r, rate, final->images_per_second);
+    cli_set_int(r, "steps", final->step);
+    cli_set_text(r, "method", dpcr_method_name(final->method));
+    cli_set_text(r, "scheme", dpcr_scheme_name(solver->options.scheme));
+    cli_set_text(r, "backward", dpcr_scheme_name(final->backward));
+    cli_set_text(r, "sentence", report->sentence);
+    const dpcr_train_phases *p = &final->phases;
+    cli_set(r, "phases",
+            json_pack("{sf sf sf sf sf sf sf sf}", "gather", p->gather, "encode", p->encode, "forward", p->forward,
+                      "head", p->head, "backward", p->backward, "encode_backward", p->encode_backward, "update",
+                      p->update, "checkpoint", p->checkpoint));
+}
+
+void cli_report_set_optimiser(const dpcr_optimiser_options *o, cli_result *r) {
+    cli_set_text(r, "optimiser", cli_optimiser_name(o->kind));
+    cli_set_real(r, "rate", o->rate);
+    cli_set_real(r, "weight_decay", o->weight_decay);
+    cli_set_int(r, "warm_up", o->warm_up);
+}
+
+int cli_report_end(cli_report *r, const dpcr_train_state *final, cli_result *result) {
+    json_t *line = json_deep_copy(result->object);
+    if (line) json_object_set_new(line, "event", json_string("end"));
+    if (line) json_object_set_new(line, "step", json_integer(final->step));
+    int status = log_write(&r->log, line);
+    if (!status && r->common->csv) status = write_table(r->common->csv, r->epochs);
+    if (!status && r->common->json) status = cli_print_json(result);
+    cli_result_destroy(result);
     return status;
 }

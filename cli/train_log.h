@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The log of a training run: JSON Lines, each line written whole by one call.
+// What all training tells: progress, the log (JSON Lines, each line written whole by one call), tests between epochs,
+// tables and the result at the end.
 #ifndef DEEPPCR_CLI_TRAIN_LOG_H
 #define DEEPPCR_CLI_TRAIN_LOG_H
 
@@ -10,23 +11,47 @@ typedef struct cli_log {
     const char *path;
 } cli_log;
 
-// `append`: goes on at the end of what is there (a resumed run), else starts anew. Returns the exit code.
-int cli_log_open(cli_log *log, const char *path, bool append);
-void cli_log_close(cli_log *log);
-// Drops the lines of steps from `step` on: a killed run may have logged what it does again after its last checkpoint.
-int cli_log_rewind(cli_log *log, int64_t step);
-// Takes the object over.
-int cli_log_write(cli_log *log, json_t *object);
+// Loss and accuracy of the network as it stands, on what it is tested on.
+typedef dpcr_status cli_test_function(void *user, double *loss, double *accuracy, dpcr_error *error);
 
-// ---- what all training tells; `unit`: what is counted, such as "images" ----
+typedef struct cli_report {
+    const char *log_path;
+    int64_t log_every, test_every;  // 0 of the latter: only at the end
+    const cli_common *common;
+    const char *unit;  // what is counted, such as "images"
+    cli_test_function *test;
+    void *test_user;
+    bool resuming;
+    // The run.
+    cli_progress progress;
+    cli_log log;
+    bool begun;           // there was a step
+    int status;           // the exit code, when a callback stops the run
+    double test_seconds;  // spent in tests between the epochs
+    int64_t tested_step;  // step that the figures below belong to; -1: none
+    double test_loss, test_accuracy;
+    dpcr_train_state state;  // the last one seen
+    char sentence[512];
+    json_t *epochs;  // a row each, for the CSV
+} cli_report;
 
-// The library's clock runs on through the tests between the epochs; ours does not.
-dpcr_train_state cli_train_without_tests(const dpcr_train_state *state, double test_seconds);
-// {"event": event, "step", "epoch", "loss", "accuracy", "seconds", "UNIT_per_second"}, or NULL.
-json_t *cli_log_line(const char *event, const dpcr_train_state *state, const char *unit);
-// Every `every`th step as a line.
-int cli_log_step(cli_log *log, int64_t every, const dpcr_train_state *state, const char *unit);
-// --csv: a row an epoch.
-int cli_log_table(const char *path, const json_t *epochs);
+#define CLI_REPORT_DEFAULTS \
+    { .log_every = 1, .test_every = 1, .log = {.fd = -1}, .tested_step = -1 }
+// Opens the log. Returns the exit code; to be closed also after a failure.
+int cli_report_open(cli_report *report);
+void cli_report_close(cli_report *report);
+// To be called after every step; not 0: stop.
+int cli_report_step(cli_report *report, const dpcr_train_state *state);
+// Tests now; the time does not count as training. Returns the exit code.
+int cli_report_test(cli_report *report, int64_t step);
+// The state to tell at the end, of a run whose last state was `last`, with the last test's figures of it.
+int cli_report_final(cli_report *report, const dpcr_train_state *last, dpcr_train_state *final);
+// test_accuracy, test_loss, train_..., seconds, phases and the like; `solver` names the scheme. Of the optimiser: its
+// options.
+void cli_report_set(const cli_report *report, const dpcr_train_state *final, const cli_solver *solver,
+                    cli_result *result);
+void cli_report_set_optimiser(const dpcr_optimiser_options *optimiser, cli_result *result);
+// The result's line in the log, the CSV table, the JSON. Takes the result over.
+int cli_report_end(cli_report *report, const dpcr_train_state *final, cli_result *result);
 
 #endif

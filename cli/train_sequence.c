@@ -40,10 +40,11 @@ typedef struct training {
     cli_optimiser optimiser;
     dpcr_sequence_options model_options;
     dpcr_sequence_train_options options;
-    const char *data, *log_path;
+    cli_report report;
+    const char *data;
     source source;
     cli_features features;
-    int64_t limit, log_every, test_every, embedding;
+    int64_t limit, embedding;
     bool readout_given;
     // The run.
     dpcr_context *context;
@@ -54,17 +55,7 @@ typedef struct training {
     cli_reader readers[2];
     cli_baseline baseline;
     dpcr_sequence_data train, test;
-    const char *unit;  // what is counted
-    int64_t others;    // bytes of the test's text without a symbol
-    cli_progress progress;
-    cli_log log;
-    bool begun;
-    int status;
-    double test_seconds, test_loss, test_accuracy;
-    int64_t tested_step;
-    dpcr_train_state state;
-    char sentence[512];
-    json_t *epochs;
+    int64_t others;  // bytes of the test's text without a symbol
 } training;
 
 static const struct argp_option training_options[] = {
@@ -113,15 +104,15 @@ static error_t parse_training(int key, char *arg, struct argp_state *state) {
         case KEY_DATA: t->data = arg; return 0;
         case KEY_SAVE: o->save = arg; return 0;
         case KEY_RESUME: o->resume = arg; return 0;
-        case KEY_LOG: t->log_path = arg; return 0;
+        case KEY_LOG: t->report.log_path = arg; return 0;
         case KEY_RECOMPUTE: t->options.recompute = 1; return 0;
         case KEY_EPOCHS: return taken(cli_read_int64("--epochs", arg, 1, UINT32_MAX, &o->epochs));
         case KEY_BATCH: return taken(cli_read_int64("--batch", arg, 1, 1 << 20, &o->batch));
         case KEY_LENGTH: return taken(cli_read_int64("--length", arg, 1, 1 << 28, &t->options.length));
         case KEY_CLIP: return taken(cli_read_double("--clip", arg, 0, HUGE_VAL, &t->options.clip));
         case KEY_DROPOUT: return taken(cli_read_double("--dropout", arg, 0, 0.999, &t->options.dropout));
-        case KEY_LOG_EVERY: return taken(cli_read_int64("--log-every", arg, 1, INT64_MAX, &t->log_every));
-        case KEY_TEST: return taken(cli_read_int64("--test-every", arg, 0, INT64_MAX, &t->test_every));
+        case KEY_LOG_EVERY: return taken(cli_read_int64("--log-every", arg, 1, INT64_MAX, &t->report.log_every));
+        case KEY_TEST: return taken(cli_read_int64("--test-every", arg, 0, INT64_MAX, &t->report.test_every));
         case KEY_LIMIT: return taken(cli_read_int64("--limit", arg, 1, INT64_MAX / 2, &t->limit));
         case KEY_CHECKPOINT:
             return taken(cli_read_double("--checkpoint-seconds", arg, 1e-3, HUGE_VAL, &o->checkpoint_seconds));
@@ -159,60 +150,21 @@ static bool is_text(const training *t) { return t->source == TEXT; }
 
 // ---- during the run ----
 
-static int test_now(training *t, int64_t step) {
-    const double start = cli_now();
-    dpcr_error error = {0};
-    dpcr_status status;
-    if (is_text(t)) {
-        dpcr_sequence_likelihood_report report = {.size = sizeof report};
-        status = dpcr_sequence_likelihood(t->context, t->model, t->test.text, t->test.count, &t->options.train.solve,
-                                          &report, &error);
-        t->test_loss = report.loss;
-        t->test_accuracy = report.accuracy;
-    } else {
-        status = dpcr_sequence_evaluate(t->context, t->model, &t->test, t->options.train.batch, &t->options.train.solve,
-                                        &t->test_loss, &t->test_accuracy, &error);
-    }
-    t->test_seconds += cli_now() - start;
-    if (status == DPCR_ERROR_CANCELLED) return 128 + cli_signal();
-    if (status != DPCR_OK) return cli_fail_error(&error, CLI_COMPUTING);
-    t->tested_step = step;
-    return CLI_DONE;
-}
-
-static int end_epoch(training *t, const dpcr_train_state *s) {
-    const bool tested = (t->test_every > 0 && s->epoch % t->test_every == 0) || s->step == s->steps;
-    if (tested) {
-        cli_progress_clear(&t->progress);
-        const int status = test_now(t, s->step);
-        if (status) return status;
-    }
-    json_t *line = cli_log_line("epoch", s, t->unit);
-    if (line && tested) {
-        json_object_set_new(line, "test_loss", cli_json_real(t->test_loss));
-        json_object_set_new(line, "test_accuracy", cli_json_real(t->test_accuracy));
-    }
-    if (line && t->epochs) json_array_append(t->epochs, line);
-    cli_progress_clear(&t->progress);
-    cli_say(&t->common, "epoch %lld/%lld  loss %.4f  accuracy %.2f %%", (long long)s->epoch, (long long)s->epochs,
-            s->loss, 100 * s->accuracy);
-    if (tested) cli_say(&t->common, "  test loss %.4f  test accuracy %.2f %%", t->test_loss, 100 * t->test_accuracy);
-    cli_say(&t->common, "  %.0f %s/s\n", s->images_per_second, t->unit);
-    if (!t->common.json) fflush(stdout);
-    return cli_log_write(&t->log, line);
+static dpcr_status test_now(void *user, double *loss, double *accuracy, dpcr_error *error) {
+    training *t = user;
+    dpcr_sequence_likelihood_report report = {.size = sizeof report};
+    if (!is_text(t))
+        return dpcr_sequence_evaluate(t->context, t->model, &t->test, t->options.train.batch, &t->options.train.solve,
+                                      loss, accuracy, error);
+    const dpcr_status status = dpcr_sequence_likelihood(t->context, t->model, t->test.text, t->test.count,
+                                                        &t->options.train.solve, &report, error);
+    *loss = report.loss;
+    *accuracy = report.accuracy;
+    return status;
 }
 
 static int on_step(void *user, const dpcr_train_state *state) {
-    training *t = user;
-    if (!t->begun && t->options.train.resume) t->status = cli_log_rewind(&t->log, state->step);
-    t->begun = true;
-    if (state->sentence) snprintf(t->sentence, sizeof t->sentence, "%s", state->sentence);
-    const dpcr_train_state s = cli_train_without_tests(state, t->test_seconds);
-    t->state = s;
-    if (!t->status) t->status = cli_log_step(&t->log, t->log_every, &s, t->unit);
-    cli_progress_draw(&t->progress, &s, state->epoch_ended != 0);
-    if (!t->status && state->epoch_ended) t->status = end_epoch(t, &s);
-    return t->status;
+    return cli_report_step(&((training *)user)->report, state);
 }
 
 // ---- before it ----
@@ -299,7 +251,7 @@ static void settle_optimiser(training *t) {
 static void settle_defaults(training *t) {
     dpcr_train_options *o = &t->options.train;
     const bool text = is_text(t);
-    t->unit = text ? "characters" : t->source == BITS ? "sequences" : "recordings";
+    t->report.unit = text ? "characters" : t->source == BITS ? "sequences" : "recordings";
     if (!o->batch) o->batch = text ? 32 : 16;
     if (!t->options.length) t->options.length = text ? 128 : 1000;
     if (!t->model_options.network.hidden) t->model_options.network.hidden = text ? 128 : 20;
@@ -309,6 +261,10 @@ static void settle_defaults(training *t) {
     o->progress = on_step;
     o->progress_user = t;
     if (o->resume && !o->save) o->save = o->resume;
+    t->report.common = &t->common;
+    t->report.test = test_now;
+    t->report.test_user = t;
+    t->report.resuming = o->resume != NULL;
 }
 
 // ---- after it ----
@@ -342,41 +298,21 @@ static void set_options(cli_result *r, const training *t) {
     cli_set_int(r, "epochs", o->epochs);
     cli_set_int(r, "batch", o->batch);
     cli_set_int(r, "length", t->source == RECORDINGS ? t->recordings.longest : t->options.length);
-    cli_set_int(r, t->unit, t->train.count);
+    cli_set_int(r, t->report.unit, t->train.count);
     char key[32];
-    snprintf(key, sizeof key, "test_%s", t->unit);
+    snprintf(key, sizeof key, "test_%s", t->report.unit);
     cli_set_int(r, key, t->test.count);
     if (t->source == RECORDINGS) set_recordings(r, t);
     if (is_text(t)) cli_set_int(r, "test_characters_without_symbol", t->others);
-    cli_set_text(r, "optimiser", cli_optimiser_name(o->optimiser.kind));
-    cli_set_real(r, "rate", o->optimiser.rate);
-    cli_set_real(r, "weight_decay", o->optimiser.weight_decay);
-    cli_set_int(r, "warm_up", o->optimiser.warm_up);
+    cli_report_set_optimiser(&o->optimiser, r);
     cli_set_real(r, "clip", t->options.clip);
     cli_set_int(r, "seed", (json_int_t)t->common.seed);
     cli_set_int(r, "threads", dpcr_context_threads(t->context));
 }
 
 static void set_result(cli_result *r, const training *t, const dpcr_train_state *last) {
-    const dpcr_train_phases *p = &last->phases;
-    char key[32];
-    snprintf(key, sizeof key, "%s_per_second", t->unit);
-    cli_set_real(r, "test_accuracy", t->test_accuracy);
-    cli_set_real(r, "test_loss", t->test_loss);
-    cli_set_real(r, "train_accuracy", last->accuracy);
-    cli_set_real(r, "train_loss", last->loss);
-    cli_set_real(r, "seconds", last->seconds);
-    cli_set_real(r, "test_seconds", t->test_seconds);
-    cli_set_real(r, key, last->images_per_second);
-    cli_set_int(r, "steps", last->step);
-    cli_set_text(r, "method", dpcr_method_name(last->method));
-    cli_set_text(r, "backward", dpcr_scheme_name(last->backward));
-    cli_set_text(r, "sentence", t->sentence);
+    cli_report_set(&t->report, last, &t->solver, r);
     set_options(r, t);
-    cli_set(r, "phases",
-            json_pack("{sf sf sf sf sf sf sf sf}", "gather", p->gather, "encode", p->encode, "forward", p->forward,
-                      "head", p->head, "backward", p->backward, "encode_backward", p->encode_backward, "update",
-                      p->update, "checkpoint", p->checkpoint));
     if (t->options.train.save) cli_set_text(r, "model", t->options.train.save);
 }
 
@@ -384,17 +320,10 @@ static int tell(training *t, const dpcr_train_state *last) {
     cli_result r = cli_result_create();
     set_result(&r, t, last);
     cli_say(&t->common, "test loss %.4f%s, test accuracy %.2f %%; %.1f s, %.0f %s/s, method %s, backward %s\n%s\n",
-            t->test_loss, is_text(t) ? " nats a character" : "", 100 * t->test_accuracy, last->seconds,
-            last->images_per_second, t->unit, dpcr_method_name(last->method), dpcr_scheme_name(last->backward),
-            t->sentence);
-    json_t *line = json_deep_copy(r.object);
-    if (line) json_object_set_new(line, "event", json_string("end"));
-    if (line) json_object_set_new(line, "step", json_integer(last->step));
-    int status = cli_log_write(&t->log, line);
-    if (!status && t->common.csv) status = cli_log_table(t->common.csv, t->epochs);
-    if (!status && t->common.json) status = cli_print_json(&r);
-    cli_result_destroy(&r);
-    return status;
+            t->report.test_loss, is_text(t) ? " nats a character" : "", 100 * t->report.test_accuracy, last->seconds,
+            last->images_per_second, t->report.unit, dpcr_method_name(last->method), dpcr_scheme_name(last->backward),
+            t->report.sentence);
+    return cli_report_end(&t->report, last, &r);
 }
 
 static int run_training(training *t) {
@@ -402,17 +331,16 @@ static int run_training(training *t) {
     dpcr_train_state last = {0};
     if (t->solver.options.method == DPCR_METHOD_AUTO || !t->solver.options.backward)
         cli_machine_load(t->context, false);
-    cli_progress_start(&t->progress, &t->common);
+    cli_progress_start(&t->report.progress, &t->common);
     const dpcr_status trained = dpcr_sequence_train(t->context, t->model, &t->train, &t->options, &last, &error);
-    cli_progress_clear(&t->progress);
-    if (t->status) return t->status;  // told already
+    cli_progress_clear(&t->report.progress);
+    if (t->report.status) return t->report.status;  // told already
     if (trained != DPCR_OK && last.reason == DPCR_REASON_NOT_CONVERGED)
         return cli_fail(CLI_UNCONVERGED, "%s", error.text);
     if (trained == DPCR_ERROR_ARGUMENT && !t->options.train.resume) return cli_fail(CLI_INPUT, "%s", error.text);
     if (trained != DPCR_OK) return cli_fail_error(&error, CLI_COMPUTING);
-    if (!t->begun) last.seconds = 0;  // it was complete already
-    const dpcr_train_state final = t->begun ? t->state : last;
-    const int status = t->begun && t->tested_step == final.step ? CLI_DONE : test_now(t, final.step);
+    dpcr_train_state final;
+    const int status = cli_report_final(&t->report, &last, &final);
     return status ? status : tell(t, &final);
 }
 
@@ -424,8 +352,6 @@ static int run(training *t) {
     if (o->save && !cli_writable("the checkpoint", o->save)) return CLI_RESOURCES;
     t->context = cli_context_create(&t->common, &status);
     if (!t->context) return status;
-    t->log.fd = -1;
-    t->epochs = json_array();
     if (is_text(t))
         status = make_text(t, &alphabet);
     else if (t->source == RECORDINGS)
@@ -435,11 +361,10 @@ static int run(training *t) {
     if (!status) status = make_model(t, &alphabet);
     if (!status) {
         settle_optimiser(t);
-        status = cli_log_open(&t->log, t->log_path, o->resume != NULL);
+        status = cli_report_open(&t->report);
     }
     if (!status) status = run_training(t);
-    cli_log_close(&t->log);
-    json_decref(t->epochs);
+    cli_report_close(&t->report);
     dpcr_sequence_destroy(t->model);
     cli_text_free(&t->text);
     cli_recordings_free(&t->recordings);
@@ -458,8 +383,7 @@ int cli_train_sequence(int argc, char **argv) {
                   .optimiser = CLI_OPTIMISER_DEFAULTS,
                   .model_options = {.size = sizeof t.model_options, .readout = DPCR_READOUT_LAST},
                   .options = {.size = sizeof t.options, .train = {.epochs = 4}, .clip = 1},
-                  .log_every = 1,
-                  .test_every = 1,
+                  .report = CLI_REPORT_DEFAULTS,
                   .features = CLI_FEATURES_DEFAULTS,
                   .embedding = 32};
     const cli_syntax syntax = {

@@ -256,7 +256,8 @@ static void running_free_it_learns(void **state) {
         must(dpcr_evaluate(context, model, from, 64, NULL, &loss, &accuracy, error));
         if (accuracy < 0.9) fail_msg("accuracy %g", accuracy);
         assert_int_equal(figures.updates, 150);
-        assert_true(figures.staleness >= 0 && figures.stalest <= 4);  // never more than are under way
+        // By the clock never more than are under way; running free a slow thread may be overtaken again and again.
+        assert_true(figures.staleness >= 0 && figures.stalest <= (free_running ? 150 : 4));
         dpcr_model_destroy(model);
     }
     dpcr_context_destroy(context);
