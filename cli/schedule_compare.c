@@ -177,6 +177,9 @@ static int compare_model(cli_schedule *s, const char *model, json_t *rows, json_
         if (status) break;
         add_gain(g, ranks, f);
         add_gain(&own, ranks, f);
+        if (json_array_size(rows) == 0)
+            cli_say(&s->common, "%-10s %3s %11s %11s %11s %11s %10s %10s %11s %11s %11s\n", "model", "P", "pipedream",
+                    "replicated", "layerpipe", "half", "gain", "gain half", "bytes pd", "bytes half", "weights");
         json_array_append_new(rows, row_of(s, model, ranks, f));
         csv_row(csv, model, ranks, f);
         cli_say(&s->common, "%-10s %3lld %11.5g %11.5g %11.5g %11.5g %8.1f %% %8.1f %% %11.4g %11.4g %11.4g\n", model,
@@ -229,8 +232,6 @@ int cli_schedule_compare(cli_schedule *s, cli_result *r) {
     for (int w = 0; w < WAYS; w++)
         fprintf(csv, ",%s_period,%s_bytes,%s_weight_bytes", way_names[w], way_names[w], way_names[w]);
     fputc('\n', csv);
-    cli_say(&s->common, "%-10s %3s %11s %11s %11s %11s %10s %10s %11s %11s %11s\n", "model", "P", "pipedream",
-            "replicated", "layerpipe", "half", "gain", "gain half", "bytes pd", "bytes half", "weights");
     int status = CLI_DONE;
     const int count = given ? 1 : (int)(sizeof models / sizeof models[0]);
     for (int k = 0; k < count && !status; k++)

@@ -2,7 +2,6 @@
 // Pictures of a timed schedule: a row a rank, a box an action. Colour tells the task, its shade the stage among the
 // rank's own, the number the microbatch.
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -124,12 +123,10 @@ static void plot_quoted(FILE *out, const char *text) {
     fputc('\'', out);
 }
 
-static void write_plot(FILE *out, const chart *c, const char *title, const char *path) {
+static void write_plot(FILE *out, const chart *c, const char *title) {
     const int width = c->width < 4000 ? c->width : 4000;
     const double pixels = c->scale * width / c->width;
-    fprintf(out, "set terminal pngcairo size %d,%d font 'DejaVu Sans,9'\nset output ", width, c->height + 60);
-    plot_quoted(out, path);
-    fprintf(out, "\nset title ");
+    fprintf(out, "set terminal pngcairo size %d,%d font 'DejaVu Sans,9'\nset title ", width, c->height + 60);
     plot_quoted(out, title);
     fprintf(out,
             " noenhanced\nset xlabel 'time'\nset key below\nset style fill solid 1 border lc rgb '#ffffff'\nset yrange "
@@ -170,21 +167,38 @@ static void write_plot(FILE *out, const chart *c, const char *title, const char 
     fprintf(out, "e\n");
 }
 
+// What the plot's script, an open file, makes gnuplot say; false where it fails, or says what is no whole PNG.
+static bool run_plot(int script, char **png, size_t *bytes) {
+    static const char end[] = {'I', 'E', 'N', 'D', '\xae', '\x42', '\x60', '\x82'};
+    char command[64], piece[4096];
+    FILE *made = open_memstream(png, bytes);
+    snprintf(command, sizeof command, "exec gnuplot /proc/self/fd/%d 2>/dev/null", script);
+    FILE *in = made ? popen(command, "r") : NULL;
+    for (size_t n; in && (n = fread(piece, 1, sizeof piece, in)) > 0;) fwrite(piece, 1, n, made);
+    const bool ran = in && pclose(in) == 0;
+    const bool kept = made && fclose(made) == 0;
+    return ran && kept && *bytes > sizeof end && memcmp(*png + *bytes - sizeof end, end, sizeof end) == 0;
+}
+
+// Written by us, not by gnuplot, which is silent about a full disk.
 static int write_png(const chart *c, const char *title, const char *path) {
+    char *png = NULL;
+    size_t bytes = 0;
     if (!strcmp(path, "-")) return cli_fail(CLI_USAGE, "--png -: wanted a file");
     if (!cli_writable("the picture", path)) return CLI_RESOURCES;
-    struct sigaction ignore = {.sa_handler = SIG_IGN}, old;
-    sigaction(SIGPIPE, &ignore, &old);  // a gnuplot that is not there ends the pipe, not us
-    FILE *out = popen("gnuplot 2>/dev/null", "w");
-    int failed = !out;
-    if (out) {
-        write_plot(out, c, title, path);
-        failed = pclose(out) != 0;
-    }
-    sigaction(SIGPIPE, &old, NULL);
-    return failed ? cli_fail(CLI_RESOURCES,
-                             "cannot draw '%s': gnuplot (Debian package gnuplot-nox) is missing or failed", path)
-                  : CLI_DONE;
+    FILE *script = tmpfile();  // not closed on exec: gnuplot reads it
+    if (!script) return cli_fail(CLI_RESOURCES, "cannot write a temporary file: %s", strerror(errno));
+    write_plot(script, c, title);
+    int status = CLI_DONE;
+    if (fflush(script) != 0)
+        status = cli_fail(CLI_RESOURCES, "cannot write a temporary file: %s", strerror(errno));
+    else if (!run_plot(fileno(script), &png, &bytes))
+        status = cli_fail(CLI_RESOURCES, "cannot draw '%s': gnuplot (Debian package gnuplot-nox) is missing or failed",
+                          path);
+    fclose(script);
+    if (!status) status = cli_write_file(path, png, bytes);
+    free(png);
+    return status;
 }
 
 // ---- Chrome's trace ----

@@ -234,6 +234,8 @@ static int run(train *t, dpcr_architecture architecture) {
     int status = CLI_DONE;
     if (t->options.resume && !cli_readable("the checkpoint", t->options.resume)) return CLI_INPUT;
     if (t->options.save && !cli_writable("the checkpoint", t->options.save)) return CLI_RESOURCES;
+    const char *trace = t->pipeline.trace;
+    if (trace && strcmp(trace, "-") && !cli_writable("the trace", trace)) return CLI_RESOURCES;
     t->context = cli_context_create(&t->common, &status);
     if (!t->context) return status;
     status = read_data(t);
@@ -323,6 +325,7 @@ int cli_verb_train(int argc, char **argv) {
     if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
     if (!cli_read_architecture(positional[0], "", &architecture)) return CLI_USAGE;
     status = cli_workers_settle(&t.workers, &t.pipeline);
+    if (!status) status = cli_pipeline_settle(&t.pipeline);
     if (status) return status;
     settle_defaults(&t);
     return cli_world_size() > 1 ? run_among(&t, architecture) : run(&t, architecture);

@@ -131,6 +131,19 @@ typedef struct plan {
 
 static bool synchronous(const cli_pipeline *p) { return dpcr_schedule_semantics(p->schedule.kind) == DPCR_SYNCHRONOUS; }
 
+int cli_pipeline_settle(const cli_pipeline *p) {
+    const dpcr_schedule_kind kind = p->schedule.kind;
+    const char *name = dpcr_schedule_name(kind);
+    if (!p->given) return CLI_DONE;
+    if (p->options.segment && synchronous(p))
+        return cli_fail(CLI_USAGE, "--segment is for late gradients; %s has none", name);
+    if (p->schedule.accumulate && kind != DPCR_SCHEDULE_PIPEDREAM_2BW)
+        return cli_fail(CLI_USAGE, "--accumulate is for pipedream-2bw, not %s", name);
+    if (p->schedule.split_input && kind != DPCR_SCHEDULE_LAYERPIPE)
+        return cli_fail(CLI_USAGE, "--split is for layerpipe, not %s", name);
+    return CLI_DONE;
+}
+
 static int64_t units_of(const dpcr_model *model) { return dpcr_profile_unit(model, 0, INT64_MAX); }
 
 // Rows of a microbatch at most.

@@ -30,6 +30,8 @@ extern const struct argp cli_pipeline_argp;
             .size = sizeof(dpcr_pipeline_figures)                                           \
         }                                                                                   \
     }
+// Refuses options that the schedule does not have. Returns the exit code.
+int cli_pipeline_settle(const cli_pipeline *pipeline);
 // Measures the network, cuts the stages, simulates a run. Returns the exit code.
 int cli_pipeline_prepare(cli_pipeline *pipeline, dpcr_context *context, const dpcr_model *model,
                          const dpcr_train_options *train, int64_t images);

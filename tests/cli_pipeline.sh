@@ -100,6 +100,10 @@ PYTHON
     {
         refused 2 "is for --pipeline" $small --microbatches 4
         refused 2 "wanted one of" $small --pipeline fast
+        refused 2 "--segment is for late gradients" $small --pipeline gpipe --segment 3
+        refused 2 "--accumulate is for pipedream-2bw" $small --pipeline pipedream --accumulate 3
+        refused 2 "--split is for layerpipe" $small --pipeline zb-h1 --split
+        refused 4 "cannot write the trace" $small --pipeline gpipe --trace "$folder/none/t.json"
         refused 2 "6 stages of a network of 5 layers" $small --pipeline gpipe --ranks 6
         refused 2 "wanted at least as many as stages" $small --pipeline dualpipev --ranks 2 --microbatches 3
         refused 2 "never have" $small --pipeline pipedream --clip 1

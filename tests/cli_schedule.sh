@@ -84,6 +84,8 @@ PYTHON
 if command -v gnuplot >/dev/null; then
     run draw --schedule zb-h1 --png "$folder/it's.png" --quiet
     [ "$(head -c 4 "$folder/it's.png" | tail -c 3)" = PNG ] || complain "--png made no PNG"
+    "$program" schedule draw --png /dev/full 2>"$folder/err"
+    [ $? -eq 4 ] && grep -q "No space left" "$folder/err" || complain "--png on a full disk: $(cat "$folder/err")"
 fi
 PATH=/nonexistent "$program" schedule draw --png "$folder/x.png" 2>"$folder/err"
 [ $? -eq 4 ] && grep -q gnuplot "$folder/err" || complain "--png without gnuplot: $(cat "$folder/err")"
