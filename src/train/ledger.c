@@ -6,6 +6,49 @@
 
 #include "rt/rt.h"
 
+// ---- positions ----
+
+dpcr_status dpcri_position_check(const char *call, const dpcri_saved *saved, int64_t epochs, int64_t batches,
+                                 dpcr_error *error) {
+    const dpcri_position *p = &saved->position;
+    int64_t before = 0;
+    if (p->epoch < epochs && p->batch <= batches && dpcri_mul(p->epoch, batches, &before) &&
+        p->step == before + p->batch)
+        return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                      "%s: resume from %s: it stands at epoch %lld, batch %lld, wanted at most %lld epochs of %lld "
+                      "batches",
+                      call, saved->path, (long long)p->epoch + 1, (long long)p->batch, (long long)epochs,
+                      (long long)batches);
+}
+
+void dpcri_position_describe(const dpcri_position *p, int64_t epochs, int64_t batches, int64_t count, int64_t rows,
+                             double began, dpcr_train_state *s) {
+    s->epoch = p->epoch + 1;
+    s->epochs = epochs;
+    s->step = p->step;
+    s->epoch_ended = p->batch == batches;
+    s->loss = p->rows ? p->loss / (double)p->rows : 0;
+    s->accuracy = p->rows ? (double)p->correct / (double)p->rows : 0;
+    s->seconds = dpcri_seconds() - began;
+    s->images_per_second = s->seconds > 0 ? (double)rows / s->seconds : 0;
+    const double whole = (double)count * (double)epochs, done = (double)count * (double)p->epoch + (double)p->rows;
+    s->seconds_left = s->images_per_second > 0 ? (whole - done) / s->images_per_second : 0;
+}
+
+dpcr_status dpcri_position_refuse_loss(const char *call, const dpcri_position *p, int64_t step, double loss,
+                                       const dpcr_optimiser_options *optimiser, dpcr_error *error) {
+    return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                      "%s: step %lld (epoch %lld): the loss is %g, wanted a finite number; the rate is %g, a lower "
+                      "one, clipping or a longer warm-up may help",
+                      call, (long long)step, (long long)p->epoch + 1, loss, dpcri_schedule_rate(optimiser, step));
+}
+
+dpcr_status dpcri_position_stopped(const dpcri_position *p, int64_t steps, const char *save, dpcr_error *error) {
+    return dpcri_fail(error, DPCR_ERROR_CANCELLED, "train: stopped as asked after step %lld of %lld%s%s",
+                      (long long)p->step, (long long)steps, save ? "; to go on, resume from " : "", save ? save : "");
+}
+
 // ---- options ----
 
 static dpcr_status check_options(const char *call, const dpcr_train_options *given, dpcr_error *error) {
@@ -55,18 +98,10 @@ static void add_choices(dpcri_strings *fixed) {
 
 static dpcr_status read_checkpoint(dpcri_ledger *l, dpcr_error *error) {
     dpcr_status status;
-    const dpcri_position *p = &l->from.position;
-    int64_t before = 0;
     DPCR_TRY(dpcri_saved_read(&l->from, l->context, l->options.resume, error));
     DPCR_TRY(dpcri_saved_agrees(&l->from, l->model, &l->fixed, error));
-    if (p->epoch >= l->options.epochs || p->batch > l->batches || !dpcri_mul(p->epoch, l->batches, &before) ||
-        p->step != before + p->batch)
-        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                            "train: resume from %s: it stands at epoch %lld, batch %lld, wanted at most %lld epochs of "
-                            "%lld batches",
-                            l->from.path, (long long)p->epoch + 1, (long long)p->batch, (long long)l->options.epochs,
-                            (long long)l->batches));
-    l->start = *p;
+    DPCR_TRY(dpcri_position_check("train", &l->from, l->options.epochs, l->batches, error));
+    l->start = l->from.position;
 done:
     return status;
 }
@@ -122,11 +157,8 @@ dpcr_status dpcri_ledger_note(dpcri_ledger *l, double loss, int64_t correct, int
                               dpcr_error *error) {
     dpcri_position *p = &l->position;
     if (!isfinite(loss))
-        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                          "train: step %lld (epoch %lld): the loss is %g, wanted a finite number; the rate is %g, a "
-                          "lower one or a longer warm-up may help",
-                          (long long)(p->step + updates), (long long)p->epoch + 1, loss / (double)rows,
-                          dpcri_schedule_rate(&l->options.optimiser, p->step + 1));
+        return dpcri_position_refuse_loss("train", p, p->step + updates, loss / (double)rows, &l->options.optimiser,
+                                          error);
     p->batch += updates;
     p->step += updates;
     p->rows += rows;
@@ -138,18 +170,7 @@ dpcr_status dpcri_ledger_note(dpcri_ledger *l, double loss, int64_t correct, int
 
 void dpcri_ledger_describe(dpcri_ledger *l, const char *sentence) {
     dpcr_train_state *s = &l->state;
-    const dpcri_position *p = &l->position;
-    s->epoch = p->epoch + 1;
-    s->epochs = l->options.epochs;
-    s->step = p->step;
-    s->epoch_ended = p->batch == l->batches;
-    s->loss = p->rows ? p->loss / (double)p->rows : 0;
-    s->accuracy = p->rows ? (double)p->correct / (double)p->rows : 0;
-    s->seconds = dpcri_seconds() - l->began;
-    s->images_per_second = s->seconds > 0 ? (double)l->images / s->seconds : 0;
-    const double whole = (double)l->data->count * (double)l->options.epochs;
-    const double done = (double)l->data->count * (double)p->epoch + (double)p->rows;
-    s->seconds_left = s->images_per_second > 0 ? (whole - done) / s->images_per_second : 0;
+    dpcri_position_describe(&l->position, l->options.epochs, l->batches, l->data->count, l->images, l->began, s);
     s->method = DPCR_METHOD_SEQUENTIAL;
     s->backward = DPCR_SCHEME_SEQUENTIAL;
     s->reason = DPCR_REASON_SEQUENTIAL;
@@ -179,7 +200,5 @@ done:
 }
 
 dpcr_status dpcri_ledger_stopped(const dpcri_ledger *l, dpcr_error *error) {
-    return dpcri_fail(error, DPCR_ERROR_CANCELLED, "train: stopped as asked after step %lld of %lld%s%s",
-                      (long long)l->position.step, (long long)l->state.steps,
-                      l->options.save ? "; to go on, resume from " : "", l->options.save ? l->options.save : "");
+    return dpcri_position_stopped(&l->position, l->state.steps, l->options.save, error);
 }

@@ -6,6 +6,22 @@
 
 #include "train/checkpoint.h"
 
+// ---- what every loop over epochs and batches does with its position ----
+
+// The checkpoint's position is one of a run of so many epochs of so many batches.
+dpcr_status dpcri_position_check(const char *call, const dpcri_saved *saved, int64_t epochs, int64_t batches,
+                                 dpcr_error *error);
+// Fills what follows from the position; `count`: rows of an epoch, `rows`: those of the call that began then.
+void dpcri_position_describe(const dpcri_position *position, int64_t epochs, int64_t batches, int64_t count,
+                             int64_t rows, double began, dpcr_train_state *state);
+// DPCR_ERROR_UNSUPPORTED for a loss that is not finite, of step `step`.
+dpcr_status dpcri_position_refuse_loss(const char *call, const dpcri_position *position, int64_t step, double loss,
+                                       const dpcr_optimiser_options *optimiser, dpcr_error *error);
+// DPCR_ERROR_CANCELLED, with the file to go on from.
+dpcr_status dpcri_position_stopped(const dpcri_position *position, int64_t steps, const char *save, dpcr_error *error);
+
+// ---- the books ----
+
 typedef struct dpcri_ledger {
     dpcr_context *context;
     dpcr_model *model;  // the whole one

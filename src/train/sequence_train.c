@@ -7,7 +7,7 @@
 
 #include "deeppcr/embedding.h"
 #include "rt/rt.h"
-#include "train/checkpoint.h"
+#include "train/ledger.h"
 #include "train/sequence.h"
 
 typedef struct training {
@@ -226,19 +226,6 @@ static void add_agreement(training *t) {
     dpcri_agreement_add_options(s, &t->options.train);
 }
 
-static dpcr_status check_position(const training *t, const dpcri_saved *saved, dpcr_error *error) {
-    const dpcri_position *p = &saved->position;
-    int64_t before = 0;
-    const bool fits = p->epoch < t->options.train.epochs && p->batch <= t->batches &&
-                      dpcri_mul(p->epoch, t->batches, &before) && p->step == before + p->batch;
-    if (fits) return DPCR_OK;
-    return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                      "sequence_train: resume from %s: it stands at epoch %lld, batch %lld, wanted at most %lld epochs "
-                      "of %lld batches",
-                      saved->path, (long long)p->epoch + 1, (long long)p->batch, (long long)t->options.train.epochs,
-                      (long long)t->batches);
-}
-
 static dpcr_status make_pass(training *t, const dpcri_saved *saved, dpcr_error *error) {
     dpcr_status status;
     dpcr_solve_options solve = t->options.train.solve;
@@ -318,7 +305,7 @@ static dpcr_status set_up(training *t, dpcr_error *error) {
     if (t->options.train.resume) {
         DPCR_TRY(dpcri_saved_open(&read, t->context, t->options.train.resume, error));
         DPCR_TRY(dpcri_saved_strings_agree(&read, &t->fixed, error));
-        DPCR_TRY(check_position(t, &read, error));
+        DPCR_TRY(dpcri_position_check("sequence_train", &read, t->options.train.epochs, t->batches, error));
         DPCR_TRY(dpcr_sequence_load(t->context, t->options.train.resume, &model, error));
         const dpcr_recurrent_options *a = &model->options.network, *b = &t->model->options.network;
         if (dpcr_sequence_parameter_count(model) != dpcr_sequence_parameter_count(t->model) ||
@@ -359,20 +346,9 @@ static void describe_solve(training *t) {
 static int64_t rows_of_epoch(const training *t) { return t->batches * t->pass.rows; }
 
 static void describe_position(training *t) {
-    dpcr_train_state *s = &t->state;
-    const dpcri_position *p = &t->position;
-    s->epoch = p->epoch + 1;
-    s->epochs = t->options.train.epochs;
-    s->step = p->step;
-    s->epoch_ended = p->batch == t->batches;
-    s->loss = p->rows ? p->loss / (double)p->rows : 0;
-    s->accuracy = p->rows ? (double)p->correct / (double)p->rows : 0;
-    s->phases = t->pass.phases;
-    s->seconds = dpcri_seconds() - t->began;
-    s->images_per_second = s->seconds > 0 ? (double)t->rows / s->seconds : 0;
-    const double whole = (double)rows_of_epoch(t) * (double)s->epochs;
-    const double done = (double)rows_of_epoch(t) * (double)p->epoch + (double)p->rows;
-    s->seconds_left = s->images_per_second > 0 ? (whole - done) / s->images_per_second : 0;
+    dpcri_position_describe(&t->position, t->options.train.epochs, t->batches, rows_of_epoch(t), t->rows, t->began,
+                            &t->state);
+    t->state.phases = t->pass.phases;
 }
 
 // ---- steps ----
@@ -420,11 +396,7 @@ static dpcr_status check_result(const training *t, double loss, dpcr_error *erro
                           "or more sweeps",
                           step, dpcr_method_name(t->state.method));
     if (isfinite(loss)) return DPCR_OK;
-    return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                      "sequence_train: step %lld (epoch %lld): the loss is %g, wanted a finite number; the rate is %g, "
-                      "a lower one, clipping or a longer warm-up may help",
-                      step, (long long)t->position.epoch + 1, loss,
-                      dpcri_schedule_rate(&t->options.train.optimiser, step));
+    return dpcri_position_refuse_loss("sequence_train", &t->position, step, loss, &t->options.train.optimiser, error);
 }
 
 static dpcr_status update(training *t, dpcr_error *error) {
@@ -475,10 +447,7 @@ static bool report_step(training *t) {
 }
 
 static dpcr_status stopped(const training *t, dpcr_error *error) {
-    const char *path = t->options.train.save;
-    return dpcri_fail(error, DPCR_ERROR_CANCELLED, "train: stopped as asked after step %lld of %lld%s%s",
-                      (long long)t->position.step, (long long)t->state.steps, path ? "; to go on, resume from " : "",
-                      path ? path : "");
+    return dpcri_position_stopped(&t->position, t->state.steps, t->options.train.save, error);
 }
 
 static dpcr_status run_epoch(training *t, dpcr_error *error) {

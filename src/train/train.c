@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "rt/rt.h"
-#include "train/checkpoint.h"
+#include "train/ledger.h"
 
 typedef struct training {
     dpcr_context *context;
@@ -83,18 +83,6 @@ done:
     return status;
 }
 
-static dpcr_status check_position(const training *t, const dpcri_saved *saved, dpcr_error *error) {
-    const dpcri_position *p = &saved->position;
-    int64_t before = 0;
-    const bool fits = p->epoch < t->options.epochs && p->batch <= t->batches &&
-                      dpcri_mul(p->epoch, t->batches, &before) && p->step == before + p->batch;
-    if (fits) return DPCR_OK;
-    return dpcri_fail(
-        error, DPCR_ERROR_ARGUMENT,
-        "train: resume from %s: it stands at epoch %lld, batch %lld, wanted at most %lld epochs of %lld batches",
-        saved->path, (long long)p->epoch + 1, (long long)p->batch, (long long)t->options.epochs, (long long)t->batches);
-}
-
 static dpcr_status set_normalisation(training *t, const dpcri_data_figures *figures, dpcr_error *error) {
     dpcr_status status;
     t->normaliser = dpcri_normaliser_make(dpcr_model_get_options(t->model)->dtype, figures->mean, figures->deviation);
@@ -114,7 +102,7 @@ static dpcr_status set_up(training *t, dpcr_error *error) {
     if (t->options.resume) {
         DPCR_TRY(dpcri_saved_read(&read, t->context, t->options.resume, error));
         DPCR_TRY(dpcri_saved_agrees(&read, t->model, &t->fixed, error));
-        DPCR_TRY(check_position(t, &read, error));
+        DPCR_TRY(dpcri_position_check("train", &read, t->options.epochs, t->batches, error));
         saved = &read;
     }
     DPCR_TRY(make_pass(t, saved, error));
@@ -150,20 +138,9 @@ static void describe_solve(training *t, int size) {
 }
 
 static void describe_position(training *t) {
-    dpcr_train_state *s = &t->state;
-    const dpcri_position *p = &t->position;
-    s->epoch = p->epoch + 1;
-    s->epochs = t->options.epochs;
-    s->step = p->step;
-    s->epoch_ended = p->batch == t->batches;
-    s->loss = p->rows ? p->loss / (double)p->rows : 0;
-    s->accuracy = p->rows ? (double)p->correct / (double)p->rows : 0;
-    s->phases = t->pass.phases;
-    s->seconds = dpcri_seconds() - t->began;
-    s->images_per_second = s->seconds > 0 ? (double)t->images / s->seconds : 0;
-    const double whole = (double)t->data->count * (double)t->options.epochs;
-    const double done = (double)t->data->count * (double)p->epoch + (double)p->rows;
-    s->seconds_left = s->images_per_second > 0 ? (whole - done) / s->images_per_second : 0;
+    dpcri_position_describe(&t->position, t->options.epochs, t->batches, t->data->count, t->images, t->began,
+                            &t->state);
+    t->state.phases = t->pass.phases;
 }
 
 // ---- steps ----
@@ -187,10 +164,7 @@ static dpcr_status check_result(const training *t, double loss, dpcr_error *erro
                           "fallback or more sweeps",
                           step, dpcr_method_name(report->method), report->sweeps);
     if (isfinite(loss)) return DPCR_OK;
-    return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                      "train: step %lld (epoch %lld): the loss is %g, wanted a finite number; the rate is %g, a lower "
-                      "one or a longer warm-up may help",
-                      step, (long long)t->position.epoch + 1, loss, dpcri_schedule_rate(&t->options.optimiser, step));
+    return dpcri_position_refuse_loss("train", &t->position, step, loss, &t->options.optimiser, error);
 }
 
 static dpcr_status one_step(training *t, dpcr_error *error) {
@@ -228,9 +202,7 @@ static bool report_step(training *t) {
 }
 
 static dpcr_status stopped(const training *t, dpcr_error *error) {
-    return dpcri_fail(error, DPCR_ERROR_CANCELLED, "train: stopped as asked after step %lld of %lld%s%s",
-                      (long long)t->position.step, (long long)t->state.steps,
-                      t->options.save ? "; to go on, resume from " : "", t->options.save ? t->options.save : "");
+    return dpcri_position_stopped(&t->position, t->state.steps, t->options.save, error);
 }
 
 // One epoch from where the position stands.
