@@ -24,6 +24,7 @@ enum {
     KEY_HOP,
     KEY_BANDWIDTH,
     KEY_UPDATE,
+    KEY_RECOMPUTE,
     KEY_REPLICAS,
     KEY_ATOMIC,
     KEY_PROFILE,
@@ -69,6 +70,7 @@ static const struct argp_option cost_options[] = {
     {"update", KEY_UPDATE, "T", 0, "Time of the optimiser's step of a stage (default 0)", 0},
     {"replicas", KEY_REPLICAS, "N", 0, "Copies of the pipeline whose gradients are all-reduced (default 1)", 0},
     {"atomic-pairs", KEY_ATOMIC, NULL, 0, "An overlapped pair gives its results at its end", 0},
+    {"recompute", KEY_RECOMPUTE, NULL, 0, "Only inputs are kept: I takes the time of F too, but right after its F", 0},
     {0},
 };
 
@@ -172,6 +174,7 @@ static error_t parse_costs(int key, char *arg, struct argp_state *state) {
         case KEY_PROFILE: s->profile_name = arg; return 0;
         case KEY_HOP: return taken(cli_read_double("--hop", arg, 0, 1e15, &c->hop));
         case KEY_BANDWIDTH: return taken(cli_read_double("--bandwidth", arg, 0, 1e18, &s->bandwidth));
+        case KEY_RECOMPUTE: c->recompute = 1; return 0;
         case KEY_UPDATE: return taken(cli_read_double("--update", arg, 0, 1e15, &c->update));
         case KEY_REPLICAS: return taken(cli_read_double("--replicas", arg, 1, 1e9, &c->replicas));
         case KEY_ATOMIC: c->atomic_pairs = 1; return 0;
@@ -294,6 +297,7 @@ static int take_costs(cli_schedule *s, int64_t stages_read) {
         s->costs = dpcr_profile_costs(&s->stages);
         s->costs.hop = given.hop;
         s->costs.update = given.update;
+        s->costs.recompute = given.recompute;
         s->costs.replicas = given.replicas;
         s->costs.atomic_pairs = given.atomic_pairs;
         s->costs.forward = 1;  // told apart from unit costs; the arrays hold the times

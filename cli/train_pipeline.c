@@ -22,7 +22,8 @@ enum {
     KEY_COMPENSATE,
     KEY_SEGMENT,
     KEY_DEADLINE,
-    KEY_TRACE
+    KEY_TRACE,
+    KEY_RECOMPUTE
 };
 
 enum { CUT_DEFAULT = 0, CUT_EVEN, CUT_MEASURED };
@@ -51,6 +52,8 @@ static const struct argp_option pipeline_options[] = {
     {"segment", KEY_SEGMENT, "N", 0, "Late gradients: updates after which the pipeline empties (default 256)", 0},
     {"deadline", KEY_DEADLINE, "S", 0, "Seconds that a rank waits for another (default 60)", 0},
     {"trace", KEY_TRACE, "FILE", 0, "The last whole run, as it was, for chrome://tracing or Perfetto ('-': stdout)", 0},
+    {"recompute", KEY_RECOMPUTE, NULL, 0,
+     "Keep a stage's inputs only and run F again before I: less memory, the same bits", 0},
     {0},
 };
 
@@ -93,7 +96,7 @@ static bool is_shared(int key) {
 static error_t parse_pipeline(int key, char *arg, struct argp_state *state) {
     cli_pipeline *p = state->input;
     dpcr_schedule_options *s = &p->schedule;
-    if (key > KEY_PIPELINE && key <= KEY_TRACE) {
+    if (key > KEY_PIPELINE && key <= KEY_RECOMPUTE) {
         const char **first = is_shared(key) ? &p->shared_given : &p->first_given;
         if (!*first) *first = pipeline_options[key - KEY_PIPELINE].name;
     }
@@ -107,6 +110,7 @@ static error_t parse_pipeline(int key, char *arg, struct argp_state *state) {
         case KEY_SPLIT: s->split_input = 1; return 0;
         case KEY_CUT: return read_cut(arg, &p->cut);
         case KEY_CLIP: return taken(cli_read_double("--clip", arg, 0, HUGE_VAL, &p->options.clip));
+        case KEY_RECOMPUTE: p->options.recompute = 1; return 0;
         case KEY_RECONSTRUCT: p->options.reconstruct = 1; return 0;
         case KEY_COMPENSATE: return read_compensation(arg, &p->options.compensation);
         case KEY_SEGMENT: return taken(cli_read_int64("--segment", arg, 1, INT32_MAX / 4, &p->options.segment));
@@ -257,6 +261,7 @@ void cli_pipeline_set(const cli_pipeline *p, cli_result *r) {
     cli_set(&x, "first_units", cli_json_ints(p->first, p->stages + 1));
     cli_set_real(&x, "makespan", p->figures.makespan);
     cli_set_real(&x, "busy", p->figures.busy);
+    cli_set_real(&x, "activation_bytes", p->figures.activation_bytes);
     cli_set_real(&x, "simulated_makespan", p->figures.simulated);
     cli_set_real(&x, "simulated_work", p->figures.work);
     if (x.failed) r->failed = true;

@@ -57,6 +57,10 @@ if [ -d "$data" ]; then
         train --epochs 2 --pipeline $schedule --ranks $p --microbatches 8 --json --save "$folder/p.safetensors" >"$folder/p$p.json" || complain "$schedule on $p ranks"
         cmp "$folder/one.safetensors" "$folder/p.safetensors" || complain "$schedule on $p ranks made another network"
     done
+    for r in gpipe zb-v; do
+        train --epochs 2 --pipeline $r --ranks 2 --microbatches 6 --recompute --save "$folder/p.safetensors" || complain "$r recomputing"
+        cmp "$folder/one.safetensors" "$folder/p.safetensors" || complain "$r recomputing made another network"
+    done
     # the last run as it was: every action once, a rank's one after the other, within the makespan's reach
     train --epochs 1 --pipeline 1f1b --ranks 2 --microbatches 4 --trace "$folder/trace.json" --json >"$folder/t1.json" || complain "a trace"
     python3 - "$folder" <<'PYTHON' || failed=1
@@ -106,6 +110,8 @@ PYTHON
         refused 4 "cannot write the trace" $small --pipeline gpipe --trace "$folder/none/t.json"
         refused 2 "6 stages of a network of 5 layers" $small --pipeline gpipe --ranks 6
         refused 2 "wanted at least as many as stages" $small --pipeline dualpipev --ranks 2 --microbatches 3
+        refused 2 "recomputing wants them on one" $small --pipeline layerpipe --stages 5 --ranks 3 --recompute
+        refused 2 "recomputing wants the weights" $small --pipeline pipedream --recompute --reconstruct
         refused 2 "never have" $small --pipeline pipedream --clip 1
         refused 2 "lie on several ranks" $small --pipeline layerpipe --stages 5 --ranks 3 --reconstruct
     }

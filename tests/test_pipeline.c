@@ -58,13 +58,15 @@ static void reference(dpcr_context *context, dpcr_model *model, int64_t chains, 
     *loss = (sums[0] + sums[1]) / (double)set.rows;
 }
 
-static void check_gradients(const dpcr_model_options *o, const dpcr_schedule *schedule, const char *what) {
+static void check_run(const dpcr_model_options *o, const dpcr_schedule *schedule, const char *what, int recompute,
+                      double *bytes) {
     dpcr_context *context = make_context(1);
     dpcr_model *model = make_model(context, o), *single = make_model(context, o);
     double loss;
     int64_t correct, count = 0;
     reference(context, single, schedule->chains, &loss, &correct);
-    dpcr_pipeline *pipeline = pipeline_of(context, model, schedule, NULL);
+    const dpcr_pipeline_options options = {.size = sizeof options, .recompute = recompute};
+    dpcr_pipeline *pipeline = pipeline_of(context, model, schedule, &options);
     for (int run = 0; run < 2; run++) {  // the second finds everything in place
         dpcr_pipeline_report report = {.size = sizeof report};
         const dpcr_array x = rows_of(&set, 0, set.rows);
@@ -77,11 +79,19 @@ static void check_gradients(const dpcr_model_options *o, const dpcr_schedule *sc
         if (report.loss != loss || report.correct != correct)
             fail_msg("%s: loss %.17g, wanted %.17g", what, report.loss, loss);
         assert_true(report.makespan > 0 && report.busy <= report.makespan);
+        *bytes = report.activation_bytes;
     }
     dpcr_pipeline_destroy(pipeline);
     dpcr_model_destroy(model);
     dpcr_model_destroy(single);
     dpcr_context_destroy(context);
+}
+
+static void check_gradients(const dpcr_model_options *o, const dpcr_schedule *schedule, const char *what) {
+    double stored = 0, recomputed = 0;
+    check_run(o, schedule, what, 0, &stored);
+    check_run(o, schedule, what, 1, &recomputed);
+    assert_true(stored > 0 && recomputed > 0);
 }
 
 // ---- gradients ----
@@ -167,11 +177,52 @@ static void halves_of_a_lowered_row_all_travel(void **state) {
     dpcr_context_destroy(context);
 }
 
+// All forwards first: a stage that keeps everything has m microbatches' layers, one that recomputes m inputs and one
+// microbatch's layers.
+static void recomputing_holds_inputs_and_one_microbatch(void **state) {
+    (void)state;
+    enum { LAYERS = 20, WIDTH = 16, M = 8, ROWS = 4 };
+    dpcr_context *context = make_context(1);
+    dpcr_model_options o = network(1, LAYERS, WIDTH, DPCR_F64);
+    o.inputs = 0;
+    dpcr_schedule schedule = schedule_of(context, DPCR_SCHEDULE_GPIPE, 1, 1, M, 0);
+    fill_rows(&set, DPCR_F64, M * ROWS, WIDTH);
+    double stored, recomputed;
+    check_run(&o, &schedule, "stored", 0, &stored);
+    check_run(&o, &schedule, "recomputed", 1, &recomputed);
+    assert_true(stored == M * recomputed);  // one stage takes its rows from the source again
+    dpcr_schedule_free(context, &schedule);
+    schedule = schedule_of(context, DPCR_SCHEDULE_GPIPE, 2, 1, M, 0);
+    check_run(&o, &schedule, "recomputed on two", 1, &recomputed);
+    check_run(&o, &schedule, "stored on two", 0, &stored);
+    assert_true(recomputed < stored / M + M * ROWS * WIDTH * 8 + 1 && recomputed > stored / M);
+    dpcr_schedule_free(context, &schedule);
+    const dpcr_schedule_options spread = {
+        .size = sizeof spread, .kind = DPCR_SCHEDULE_LAYERPIPE, .ranks = 3, .stages = 5, .microbatches = 8};
+    must(dpcr_schedule_make(context, &spread, &schedule, error));
+    dpcr_model *model = make_model(context, &o);
+    const dpcr_optimiser_options optimiser = {.size = sizeof optimiser, .kind = DPCR_SGD, .rate = 0.1};
+    dpcr_pipeline_options options = {.size = sizeof options, .recompute = 1, .optimiser = &optimiser};
+    dpcr_pipeline *pipeline = NULL;
+    dpcr_error error = {0};
+    assert_int_equal(dpcr_pipeline_create(context, model, &schedule, &options, &pipeline, &error),
+                     DPCR_ERROR_UNSUPPORTED);
+    if (!strstr(error.text, "recomputing")) fail_msg("%s", error.text);
+    options.reconstruct = 1;
+    assert_int_equal(dpcr_pipeline_create(context, model, &schedule, &options, &pipeline, &error),
+                     DPCR_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(error.text, "recomputing"));
+    dpcr_schedule_free(context, &schedule);
+    dpcr_model_destroy(model);
+    dpcr_context_destroy(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_synchronous_schedule_gives_one_process_bits),
         cmocka_unit_test(networks_of_any_shape_give_one_process_bits),
         cmocka_unit_test(halves_of_a_lowered_row_all_travel),
+        cmocka_unit_test(recomputing_holds_inputs_and_one_microbatch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

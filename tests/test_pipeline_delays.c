@@ -150,11 +150,12 @@ static void pipedream_equals_a_loop_with_its_delays(void **state) {
     (void)state;
     const dpcr_optimiser_options optimiser = adam();
     for (int64_t p = 1; p <= 4; p++)
-        for (int variant = 0; variant < 3; variant++) {
+        for (int variant = 0; variant < 4; variant++) {
             const dpcr_pipeline_options options = {
                 .size = sizeof options,
                 .optimiser = &optimiser,
                 .reconstruct = variant == 1,
+                .recompute = variant == 3,
                 .compensation = variant == 2 ? DPCR_COMPENSATE_RATE : DPCR_COMPENSATE_NOTHING};
             const dpcr_model_options o = resnet_options(7, 9, variant ? DPCR_F32 : DPCR_F64);
             check_delays((dpcr_schedule_options){.kind = DPCR_SCHEDULE_PIPEDREAM, .ranks = p, .microbatches = 16},
@@ -165,8 +166,8 @@ static void pipedream_equals_a_loop_with_its_delays(void **state) {
 static void double_buffered_weights_equal_a_loop_with_one_delay(void **state) {
     (void)state;
     const dpcr_optimiser_options optimiser = adam();
-    const dpcr_pipeline_options options = {.size = sizeof options, .optimiser = &optimiser};
     for (int64_t p = 1; p <= 4; p++) {
+        const dpcr_pipeline_options options = {.size = sizeof options, .optimiser = &optimiser, .recompute = p > 2};
         const dpcr_model_options o = resnet_options(6, 17, p % 2 ? DPCR_F32 : DPCR_F64);
         check_delays(
             (dpcr_schedule_options){

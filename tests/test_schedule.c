@@ -237,6 +237,24 @@ static void bubble_formulas(void **state) {
     }
 }
 
+// GPipe's every B waits behind other forwards; a rank alone by 1F1B has each B right behind its F, which then is there.
+// Rank 0 ends last: its stage's update counts.
+static void recomputing_and_updates_take_their_time(void **state) {
+    scratch *s = *state;
+    for (int64_t p = 1; p <= 5; p++)
+        for (int64_t m = 2; m <= 6; m++) {
+            dpcr_schedule_costs costs = costs_of(2, 3, 4, 0);
+            const double steps = (double)(m + p - 1), updates[] = {7, 1, 0, 2, 3};
+            costs.recompute = 1;
+            assert_true(makespan(s, DPCR_SCHEDULE_GPIPE, p, m, &costs) == steps * (2 + 2 + 3 + 4));
+            assert_true(makespan(s, DPCR_SCHEDULE_1F1B, 1, m, &costs) == (double)m * 9);
+            costs.recompute = 0;
+            costs.stage_update = updates;
+            assert_true(makespan(s, DPCR_SCHEDULE_GPIPE, p, m, &costs) == steps * 9 + 7);
+            assert_true(makespan(s, DPCR_SCHEDULE_PIPEDREAM, 1, m, &costs) == (double)m * (9 + 7));
+        }
+}
+
 // Unequal times and hops: section 4 of the reference.
 static void unequal_times_and_hops(void **state) {
     static const struct {
@@ -452,6 +470,7 @@ int main(void) {
         TEST(grid_of_sizes),
         TEST(every_schedule_is_valid),
         TEST(bubble_formulas),
+        TEST(recomputing_and_updates_take_their_time),
         TEST(unequal_times_and_hops),
         TEST(dualpipe_bubble),
         TEST(asynchronous_versions),

@@ -61,18 +61,21 @@ typedef struct dpcr_pipeline_options {
     double deadline;  // seconds that a rank waits for another; 0: 60
     int64_t segment;  // training by an asynchronous schedule: updates of a run, after which the pipeline is empty, a
                       // checkpoint can be written and the delays begin anew; 0: 256
+    int recompute;  // a stage keeps only the input of a microbatch from F to I, which runs F again: the same bits, less
+                    // memory. Where all tasks of a stage lie on one rank, and not with reconstruct
     const dpcr_transport *transport;  // training: this process is one rank, the others are elsewhere; NULL: all ranks
                                       // are threads of this one
 } dpcr_pipeline_options;
 
 typedef struct dpcr_pipeline_report {
-    size_t size;          // sizeof(dpcr_pipeline_report) of the caller
-    double loss;          // mean over the rows
-    int64_t correct;      // rows whose first largest logit is the label's
-    double norm;          // of the gradient before clipping, where it is clipped
-    double makespan;      // seconds from the first action's start to the last one's end, updates included
-    double busy;          // seconds of the busiest rank's tasks
-    double *start, *end;  // [actions] seconds from the first action's start, or NULL: not wanted; the caller's
+    size_t size;              // sizeof(dpcr_pipeline_report) of the caller
+    double loss;              // mean over the rows
+    int64_t correct;          // rows whose first largest logit is the label's
+    double norm;              // of the gradient before clipping, where it is clipped
+    double makespan;          // seconds from the first action's start to the last one's end, updates included
+    double busy;              // seconds of the busiest rank's tasks
+    double activation_bytes;  // that the fullest rank has had for microbatches at most
+    double *start, *end;      // [actions] seconds from the first action's start, or NULL: not wanted; the caller's
 } dpcr_pipeline_report;
 
 typedef struct dpcr_pipeline dpcr_pipeline;
@@ -112,8 +115,9 @@ typedef struct dpcr_pipeline_figures {
     double makespan, busy;  // seconds, as in dpcr_pipeline_report
     // What the simulator gives for the same run, whose tasks and messages are measured before training: every rank runs
     // its row side by side with the others, without waiting for them.
-    double simulated, work;  // seconds: makespan; work of the busiest rank
-    int trace;               // in: keep the times of the actions of the last whole run
+    double simulated, work;   // seconds: makespan; work of the busiest rank
+    double activation_bytes;  // that the fullest rank has had for microbatches at most
+    int trace;                // in: keep the times of the actions of the last whole run
     int64_t actions;      // of dpcr_schedule_make's schedule for a run; 0: no trace was asked for, or no whole run made
     double *start, *end;  // [actions] seconds from the run's first start; dpcr_pipeline_figures_free
 } dpcr_pipeline_figures;

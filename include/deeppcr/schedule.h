@@ -82,6 +82,7 @@ typedef struct dpcr_schedule_costs {
     double replicas;                 // data-parallel copies of the pipeline (0: 1): gradients are all-reduced
     int atomic_pairs;                // a pair takes all at its start and gives all at its end (0: F's result is early)
     const double *stage_update;      // [stages] the optimiser's step; NULL: update each
+    int recompute;                   // I takes F's time too, but where F is the rank's task right before it
 } dpcr_schedule_costs;
 
 // ---- named schedules ----

@@ -137,12 +137,14 @@ static void fill_report(const run *r, dpcr_pipeline_report *report) {
     const dpcr_pipeline *p = r->pipeline;
     double began = 0, ended = 0, loss = 0;
     report->correct = 0;
-    report->busy = 0;
+    report->busy = report->activation_bytes = 0;
     for (int64_t k = 0; k < p->schedule.ranks; k++) {
         const dpcri_rank *rank = &p->ranks[k];
         if (k == 0 || rank->began < began) began = rank->began;
         if (k == 0 || rank->ended > ended) ended = rank->ended;
         if (rank->busy > report->busy) report->busy = rank->busy;
+        const double bytes = dpcri_rank_activation_bytes(rank);
+        if (bytes > report->activation_bytes) report->activation_bytes = bytes;
         report->correct += rank->correct[0] + rank->correct[1];
     }
     for (int chain = 0; chain < 2; chain++)

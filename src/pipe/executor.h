@@ -63,8 +63,10 @@ dpcri_extent dpcri_table_extent(const dpcri_table *table, const dpcri_rows_sourc
 
 typedef struct dpcri_held {
     char *memory;
+    char *inner;  // recomputing: what lies between input and result, lent while a task needs it
+    char *input;  // [rows][w] where the result of the stage before goes
     dpcri_kept kept;
-    bool has_act, has_kept, has_dz, has_adjoints[DPCRI_PARTS];
+    bool has_act, has_kept, has_dz, has_forward, has_adjoints[DPCRI_PARTS];
     int left;  // actions of this rank that still use it
 } dpcri_held;
 
@@ -87,8 +89,13 @@ typedef struct dpcri_share {
     int64_t room;
     int32_t *free_slots;  // [room] stack
     int64_t free_count;
-    int32_t *slot_of;  // [microbatches of a chain] -1: none
-    uint8_t *uses;     // [microbatches of a chain] actions of this rank
+    bool recomputes;              // keeps a microbatch's input alone from F to I
+    size_t inner_bytes;           // recomputing: of all the rest
+    char **inner;                 // [room] those that nobody has
+    int64_t inners, free_inners;  // made; of them in `inner`
+    uint8_t *again;               // [microbatches of a chain] I has to run F again
+    int32_t *slot_of;             // [microbatches of a chain] -1: none
+    uint8_t *uses;                // [microbatches of a chain] actions of this rank
 } dpcri_share;
 
 typedef struct dpcri_rank {
@@ -137,6 +144,8 @@ dpcr_status dpcri_rank_run(dpcri_rank *rank, const dpcri_rows_source *source, dp
 dpcr_status dpcri_rank_start(dpcri_rank *rank, const dpcri_rows_source *source, dpcr_error *error);
 dpcr_status dpcri_rank_action(dpcri_rank *rank, const dpcr_action *action, double *start, double *stop,
                               dpcr_error *error);
+// Bytes that the rank has had for microbatches at most.
+double dpcri_rank_activation_bytes(const dpcri_rank *rank);
 dpcri_share *dpcri_rank_share(const dpcri_rank *rank, int64_t stage);
 
 // ---- rehearsal ----

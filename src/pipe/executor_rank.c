@@ -20,6 +20,10 @@ static int64_t where(const dpcri_rank *rank, dpcri_place place, int64_t stage, i
 
 // ---- slots: the memory of one microbatch of a stage ----
 
+static size_t state_bytes(const dpcri_share *share, int64_t rows) {
+    return (size_t)(rows * share->layers.width) * share->layers.element;
+}
+
 // What a rehearsal computes with: small numbers of both signs, none of them slow.
 static void fill_plausible(char *memory, size_t bytes, size_t element) {
     for (size_t i = 0; i < bytes / element; i++) {
@@ -31,19 +35,24 @@ static void fill_plausible(char *memory, size_t bytes, size_t element) {
     }
 }
 
+static dpcr_status new_memory(const dpcri_rank *rank, const dpcri_share *share, size_t bytes, char **memory,
+                              dpcr_error *error) {
+    *memory = dpcri_alloc(rank->context, bytes ? bytes : 1);
+    if (!*memory)
+        return dpcri_fail(error, DPCR_ERROR_MEMORY, "pipeline: no memory for a microbatch of stage %lld (%zu bytes)",
+                          (long long)share->stage, bytes);
+    if (rank->dry) fill_plausible(*memory, bytes, share->layers.element);
+    return DPCR_OK;
+}
+
 static dpcr_status new_slot(dpcri_rank *rank, dpcri_share *share, int32_t *index, dpcr_error *error) {
     if (share->free_count) {
         *index = share->free_slots[--share->free_count];
         return DPCR_OK;
     }
-    dpcri_held *slot = &share->slot[share->slots];
-    slot->memory = dpcri_alloc(rank->context, share->slot_bytes);
-    if (!slot->memory)
-        return dpcri_fail(error, DPCR_ERROR_MEMORY, "pipeline: no memory for a microbatch of stage %lld (%zu bytes)",
-                          (long long)share->stage, share->slot_bytes);
-    if (rank->dry) fill_plausible(slot->memory, share->slot_bytes, share->layers.element);
-    *index = (int32_t)share->slots++;
-    return DPCR_OK;
+    const dpcr_status status = new_memory(rank, share, share->slot_bytes, &share->slot[share->slots].memory, error);
+    if (status == DPCR_OK) *index = (int32_t)share->slots++;
+    return status;
 }
 
 static dpcr_status open_slot(dpcri_rank *rank, int64_t stage, int64_t i, dpcri_held **slot, dpcr_error *error) {
@@ -60,16 +69,50 @@ static dpcr_status open_slot(dpcri_rank *rank, int64_t stage, int64_t i, dpcri_h
     size_t bytes;
     **slot = (dpcri_held){.memory = memory, .left = share->uses[i]};
     const int64_t rows = dpcri_table_extent(rank->table, rank->source, dpcri_table_global(rank->table, stage, i)).rows;
-    dpcri_stage_lay_out(&share->layers, rows, rank->table->halves[stage] ? 2 : 1, share->turns, memory, &(*slot)->kept,
-                        &bytes);
+    dpcri_stage_lay_out(&share->layers, rows, rank->table->halves[stage] ? 2 : 1, share->turns,
+                        share->recomputes ? NULL : memory, &(*slot)->kept, &bytes);
+    (*slot)->input = share->recomputes ? memory : (*slot)->kept.z;
     return DPCR_OK;
+}
+
+// Recomputing: memory for all but the input, if the microbatch has none.
+static dpcr_status borrow_inner(const dpcri_rank *rank, dpcri_share *share, dpcri_held *slot, dpcr_error *error) {
+    size_t bytes;
+    dpcr_status status = DPCR_OK;
+    if (!share->recomputes || slot->inner) return DPCR_OK;
+    if (share->free_inners) {
+        slot->inner = share->inner[--share->free_inners];
+    } else {
+        DPCR_TRY(new_memory(rank, share, share->inner_bytes, &slot->inner, error));
+        share->inners++;
+    }
+    dpcri_stage_lay_out(&share->layers, slot->kept.rows, slot->kept.parts, share->turns, slot->inner, &slot->kept,
+                        &bytes);
+done:
+    return status;
+}
+
+static void give_inner_back(dpcri_share *share, dpcri_held *slot) {
+    if (slot->inner) share->inner[share->free_inners++] = slot->inner;
+    slot->inner = NULL;
+    slot->has_forward = false;
 }
 
 static void close_slot(dpcri_share *share, int64_t i) {
     dpcri_held *slot = &share->slot[share->slot_of[i]];
     if (--slot->left > 0) return;
+    give_inner_back(share, slot);
     share->free_slots[share->free_count++] = share->slot_of[i];
     share->slot_of[i] = -1;
+}
+
+double dpcri_rank_activation_bytes(const dpcri_rank *rank) {
+    double sum = 0;
+    for (int64_t k = 0; k < rank->share_count; k++) {
+        const dpcri_share *share = &rank->shares[k];
+        sum += (double)share->slots * (double)share->slot_bytes + (double)share->inners * (double)share->inner_bytes;
+    }
+    return sum;
 }
 
 // Room for the largest microbatch of the run's source.
@@ -85,9 +128,15 @@ static dpcr_status size_slots(dpcri_rank *rank, dpcri_share *share, dpcr_error *
     dpcri_kept kept;
     const int parts = rank->table->halves[share->stage] ? 2 : 1;
     for (int64_t k = 0; k < share->slots; k++) dpcri_free(rank->context, share->slot[k].memory);
-    share->slots = share->free_count = 0;
+    for (int64_t k = 0; k < share->free_inners; k++) dpcri_free(rank->context, share->inner[k]);
+    share->slots = share->free_count = share->inners = share->free_inners = 0;
     share->rows = rows;
-    if (dpcri_stage_lay_out(&share->layers, rows, parts, share->turns, NULL, &kept, &share->slot_bytes)) return DPCR_OK;
+    if (dpcri_stage_lay_out(&share->layers, rows, parts, share->turns, NULL, &kept, &share->slot_bytes)) {
+        if (!share->recomputes) return DPCR_OK;
+        share->inner_bytes = share->slot_bytes;
+        share->slot_bytes = dpcri_begins_chain(rank->table->schedule, share->stage) ? 0 : state_bytes(share, rows);
+        return DPCR_OK;
+    }
     return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "pipeline: %lld rows of stage %lld do not fit", (long long)rows,
                       (long long)share->stage);
 }
@@ -113,15 +162,11 @@ static dpcr_status put(dpcri_rank *rank, dpcri_kind kind, int64_t to, int64_t st
     return dpcri_send(rank->comm, to, dpcri_tag(rank, kind, stage, i, part), data, bytes, error);
 }
 
-static size_t state_bytes(const dpcri_share *share, int64_t rows) {
-    return (size_t)(rows * share->layers.width) * share->layers.element;
-}
-
 static dpcr_status take_activation(dpcri_rank *rank, dpcri_share *share, dpcri_held *slot, int64_t i,
                                    dpcr_error *error) {
     if (slot->has_act || dpcri_begins_chain(rank->table->schedule, share->stage)) return DPCR_OK;
     slot->has_act = true;
-    return get(rank, DPCRI_MESSAGE_ACT, where(rank, DPCRI_AT_F, share->stage - 1, i), share->stage, i, 0, slot->kept.z,
+    return get(rank, DPCRI_MESSAGE_ACT, where(rank, DPCRI_AT_F, share->stage - 1, i), share->stage, i, 0, slot->input,
                state_bytes(share, slot->kept.rows), error);
 }
 
@@ -137,6 +182,7 @@ static dpcr_status take_error(dpcri_rank *rank, dpcri_share *share, dpcri_held *
     dpcr_status status = DPCR_OK;
     const int64_t stage = share->stage, rows = slot->kept.rows;
     if (slot->has_dz || dpcri_ends_chain(rank->table->schedule, stage)) return DPCR_OK;
+    DPCR_TRY(borrow_inner(rank, share, slot, error));
     const int parts = rank->table->halves[stage + 1] ? 2 : 1;
     for (int p = 0; p < parts; p++) {
         const int64_t from = where(rank, p ? DPCRI_AT_I2 : DPCRI_AT_I, stage + 1, i);
@@ -162,7 +208,7 @@ static dpcr_status give_activation(dpcri_rank *rank, dpcri_share *share, const d
     if ((to == rank->index) != local) return DPCR_OK;
     if (!local) return put(rank, DPCRI_MESSAGE_ACT, to, stage, i, 0, result, bytes, error);
     DPCR_TRY(open_slot(rank, stage, i, &next, error));
-    memcpy(next->kept.z, result, bytes);
+    memcpy(next->input, result, bytes);
     next->has_act = true;
 done:
     return status;
@@ -209,6 +255,7 @@ static dpcr_status give_error(dpcri_rank *rank, const dpcri_share *share, const 
             continue;
         }
         DPCR_TRY(open_slot(rank, stage, i, &before, error));
+        DPCR_TRY(borrow_inner(rank, dpcri_rank_share(rank, stage), before, error));
         memcpy(before->kept.dz + (part ? state_bytes(share, slot->kept.part_rows[0]) : 0), slot->kept.dx[part], bytes);
         before->has_dz = slot->kept.parts == 1;
     }
@@ -226,23 +273,50 @@ static void fetch(const dpcri_rank *rank, const dpcri_share *share, const dpcri_
                           share->layers.outputs ? rank->labels : NULL);
 }
 
-static dpcr_status do_forward(dpcri_rank *rank, dpcri_share *share, dpcri_held *slot, int64_t i, double *start,
-                              double *stop, dpcr_error *error) {
+// The stage's layers over a microbatch whose input is there; its loss into *loss.
+static dpcr_status run_forward(dpcri_rank *rank, dpcri_share *share, dpcri_held *slot, int64_t i, double *loss,
+                               int64_t *correct, dpcr_error *error) {
     dpcr_status status;
     const int64_t global = dpcri_table_global(rank->table, share->stage, i);
     const dpcri_extent extent = dpcri_table_extent(rank->table, rank->source, global);
+    DPCR_TRY(borrow_inner(rank, share, slot, error));
+    if (share->recomputes && !dpcri_begins_chain(rank->table->schedule, share->stage))
+        memcpy(slot->kept.z, slot->input, state_bytes(share, slot->kept.rows));
+    fetch(rank, share, slot, extent);
+    DPCR_TRY(dpcri_stage_forward(&share->layers, &slot->kept, error));
+    if (share->layers.outputs)
+        DPCR_TRY(dpcri_stage_loss(&share->layers, &slot->kept, rank->labels, extent.batch, loss, correct, error));
+    slot->has_forward = true;
+done:
+    return status;
+}
+
+// The row says itself when F's result goes to another rank.
+static bool is_sent_later(const dpcri_rank *rank, int64_t stage, int64_t i) {
+    return rank->table->lowered && !dpcri_ends_chain(rank->table->schedule, stage) &&
+           where(rank, DPCRI_AT_F, stage + 1, i) != rank->index;
+}
+
+// Recomputing: F once more for I or W, whose loss is known already.
+static dpcr_status run_again(dpcri_rank *rank, dpcri_share *share, dpcri_held *slot, int64_t i, dpcr_error *error) {
+    double loss = 0;
+    int64_t correct = 0;
+    if (!share->recomputes || slot->has_forward) return DPCR_OK;
+    return run_forward(rank, share, slot, i, &loss, &correct, error);
+}
+
+static dpcr_status do_forward(dpcri_rank *rank, dpcri_share *share, dpcri_held *slot, int64_t i, double *start,
+                              double *stop, dpcr_error *error) {
+    dpcr_status status;
     const int chain = (int)(share->stage / dpcri_chain_stages(rank->table->schedule));
     DPCR_TRY(take_activation(rank, share, slot, i, error));
     DPCR_TRY(dpcri_share_use_version(rank, share, i, false, error));
     *start = dpcri_seconds();
-    fetch(rank, share, slot, extent);
-    DPCR_TRY(dpcri_stage_forward(&share->layers, &slot->kept, error));
-    if (share->layers.outputs)
-        DPCR_TRY(dpcri_stage_loss(&share->layers, &slot->kept, rank->labels, extent.batch, &rank->loss[chain],
-                                  &rank->correct[chain], error));
+    DPCR_TRY(run_forward(rank, share, slot, i, &rank->loss[chain], &rank->correct[chain], error));
     DPCR_TRY(give_kept(rank, share, slot, i, error));
     DPCR_TRY(give_activation(rank, share, slot, i, true, error));
     if (!rank->table->lowered) DPCR_TRY(give_activation(rank, share, slot, i, false, error));
+    if (share->again[i] && !is_sent_later(rank, share->stage, i)) give_inner_back(share, slot);
     *stop = dpcri_seconds();
 done:
     return status;
@@ -251,10 +325,12 @@ done:
 static dpcr_status do_input(dpcri_rank *rank, dpcri_share *share, dpcri_held *slot, int64_t i, int part, double *start,
                             double *stop, dpcr_error *error) {
     dpcr_status status;
+    DPCR_TRY(borrow_inner(rank, share, slot, error));
     DPCR_TRY(take_kept(rank, share, slot, i, error));
     DPCR_TRY(take_error(rank, share, slot, i, error));
     DPCR_TRY(dpcri_share_use_version(rank, share, i, true, error));
     *start = dpcri_seconds();
+    DPCR_TRY(run_again(rank, share, slot, i, error));
     DPCR_TRY(dpcri_stage_input(&share->layers, &slot->kept, part, error));
     slot->has_adjoints[part] = true;
     DPCR_TRY(give_error(rank, share, slot, i, part, true, error));
@@ -267,10 +343,12 @@ done:
 static dpcr_status do_weight(dpcri_rank *rank, dpcri_share *share, dpcri_held *slot, int64_t i, double *start,
                              double *stop, dpcr_error *error) {
     dpcr_status status;
+    DPCR_TRY(borrow_inner(rank, share, slot, error));
     DPCR_TRY(take_kept(rank, share, slot, i, error));
     DPCR_TRY(take_error(rank, share, slot, i, error));
     DPCR_TRY(dpcri_share_use_version(rank, share, i, true, error));
     *start = dpcri_seconds();
+    DPCR_TRY(run_again(rank, share, slot, i, error));
     for (int part = 0; part < slot->kept.parts; part++)
         if (!slot->has_adjoints[part]) DPCR_TRY(dpcri_stage_adjoints(&share->layers, &slot->kept, part, error));
     DPCR_TRY(dpcri_stage_weight(&share->layers, &slot->kept, error));
@@ -305,7 +383,10 @@ dpcr_status dpcri_rank_action(dpcri_rank *rank, const dpcr_action *a, double *st
         case DPCR_TASK_I: DPCR_TRY(do_input(rank, share, slot, i, a->part == 2, start, stop, error)); break;
         case DPCR_TASK_W: DPCR_TRY(do_weight(rank, share, slot, i, start, stop, error)); break;
         case DPCR_TASK_B: DPCR_TRY(do_both(rank, share, slot, i, start, stop, error)); break;
-        case DPCR_TASK_SEND_F: DPCR_TRY(give_activation(rank, share, slot, i, false, error)); break;
+        case DPCR_TASK_SEND_F:
+            DPCR_TRY(give_activation(rank, share, slot, i, false, error));
+            if (share->again[i]) give_inner_back(share, slot);
+            break;
         case DPCR_TASK_RECV_F: DPCR_TRY(take_activation(rank, share, slot, i, error)); break;
         case DPCR_TASK_SEND_B:
             for (int part = 0; part < slot->kept.parts; part++)

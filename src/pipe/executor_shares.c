@@ -28,6 +28,9 @@ dpcr_status dpcri_pipeline_options_fill(const dpcr_pipeline_options *given, cons
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
                           "pipeline: clipping wants all stages' gradients at once; asynchronous schedules never have "
                           "them");
+    if (options->recompute && options->reconstruct)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                          "pipeline: recomputing wants the weights that F read, and reconstruction keeps none of them");
     if (synchronous && (options->reconstruct || options->compensation))
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
                           "pipeline: gradients of a synchronous schedule are not late; nothing to reconstruct or "
@@ -139,6 +142,11 @@ static dpcr_status make_share(dpcri_rank *rank, int64_t stage, const dpcr_optimi
                            .end_unit = rank->first[position + 1],
                            .owner = at(rank->table, DPCRI_AT_W, stage) == rank->index,
                            .alone = is_alone(rank->table, stage)};
+    share->recomputes = rank->options.recompute != 0;
+    if (share->recomputes && !share->alone)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                          "pipeline: the tasks of stage %lld lie on several ranks; recomputing wants them on one",
+                          (long long)stage);
     share->turns = share->alone && rank->table->schedule->semantics != DPCR_DELAYED;
     DPCR_TRY(dpcri_stage_create(&share->layers, rank->context, rank->model, share->first_unit, share->end_unit, error));
     DPCR_TRY(make_versions(rank, share, error));
@@ -176,14 +184,20 @@ done:
 
 static void free_slots(dpcri_rank *rank, dpcri_share *share) {
     for (int64_t k = 0; share->slot && k < share->slots; k++) dpcri_free(rank->context, share->slot[k].memory);
+    // of a run that failed some are lent
+    for (int64_t k = 0; share->slot && k < share->slots; k++) dpcri_free(rank->context, share->slot[k].inner);
+    for (int64_t k = 0; share->inner && k < share->free_inners; k++) dpcri_free(rank->context, share->inner[k]);
     dpcri_free(rank->context, share->slot);
     dpcri_free(rank->context, share->free_slots);
     dpcri_free(rank->context, share->slot_of);
     dpcri_free(rank->context, share->uses);
+    dpcri_free(rank->context, share->inner);
+    dpcri_free(rank->context, share->again);
     share->slot = NULL;
+    share->inner = NULL;
     share->free_slots = share->slot_of = NULL;
-    share->uses = NULL;
-    share->slots = share->free_count = share->rows = 0;
+    share->uses = share->again = NULL;
+    share->slots = share->free_count = share->rows = share->inners = share->free_inners = 0;
 }
 
 void dpcri_rank_destroy(dpcri_rank *rank) {
@@ -223,6 +237,17 @@ static dpcr_status check_reconstruction(const dpcri_rank *rank, const dpcri_shar
     return DPCR_OK;
 }
 
+// The rank's next task after the F at n is the same microbatch's I or B: nothing to gain in between.
+static bool is_next(const dpcr_schedule *s, int64_t rank, int64_t n) {
+    const dpcr_action *f = &s->actions[n];
+    for (n++; n < s->first[rank + 1]; n++) {
+        const dpcr_action *a = &s->actions[n];
+        if (a->task >= DPCR_TASK_SEND_F) continue;
+        return a->stage == f->stage && a->microbatch == f->microbatch;
+    }
+    return false;
+}
+
 dpcr_status dpcri_rank_use(dpcri_rank *rank, const dpcri_table *table, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
     const dpcr_schedule *s = table->schedule;
@@ -246,14 +271,20 @@ dpcr_status dpcri_rank_use(dpcri_rank *rank, const dpcri_table *table, dpcr_erro
         share->free_slots = dpcri_alloc(rank->context, m * sizeof *share->free_slots);
         share->slot_of = dpcri_alloc(rank->context, m * sizeof *share->slot_of);
         share->uses = dpcri_alloc_zero(rank->context, m * sizeof *share->uses);
+        share->inner = dpcri_alloc(rank->context, m * sizeof *share->inner);
+        share->again = dpcri_alloc_zero(rank->context, m * sizeof *share->again);
         share->room = (int64_t)m;
-        if (!share->slot || !share->free_slots || !share->slot_of || !share->uses)
+        if (!share->slot || !share->free_slots || !share->slot_of || !share->uses || !share->inner || !share->again)
             DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "pipeline: no memory for %zu microbatches", m));
         for (size_t i = 0; i < m; i++) share->slot_of[i] = -1;
         DPCR_TRY(check_reconstruction(rank, share, error));
     }
-    for (int64_t n = s->first[rank->index]; n < s->first[rank->index + 1]; n++)
-        dpcri_rank_share(rank, s->actions[n].stage)->uses[s->actions[n].microbatch]++;
+    for (int64_t n = s->first[rank->index]; n < s->first[rank->index + 1]; n++) {
+        const dpcr_action *a = &s->actions[n];
+        dpcri_share *share = dpcri_rank_share(rank, a->stage);
+        share->uses[a->microbatch]++;
+        if (a->task == DPCR_TASK_F) share->again[a->microbatch] = share->recomputes && !is_next(s, rank->index, n);
+    }
 done:
     return status;
 }

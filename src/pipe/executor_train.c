@@ -33,7 +33,7 @@ typedef struct training {
     dpcri_lender lender;
     // Rank 0's.
     int64_t runs;
-    double makespans[KEPT_TIMES], busy[KEPT_TIMES];
+    double makespans[KEPT_TIMES], busy[KEPT_TIMES], bytes;
     dpcr_pipeline_figures *figures;  // NULL: not wanted, on any rank
 } training;
 
@@ -49,7 +49,7 @@ typedef struct worker {
 } worker;
 
 typedef struct told {
-    double loss[2], began, ended, busy;
+    double loss[2], began, ended, busy, bytes;
     int64_t correct;
 } told;
 
@@ -137,6 +137,7 @@ static dpcr_status hear_all(worker *w, const told *own, told *sum, dpcr_error *e
         if (theirs.began < sum->began) sum->began = theirs.began;
         if (theirs.ended > sum->ended) sum->ended = theirs.ended;
         if (theirs.busy > sum->busy) sum->busy = theirs.busy;
+        if (theirs.bytes > sum->bytes) sum->bytes = theirs.bytes;
     }
 done:
     return status;
@@ -151,6 +152,7 @@ static dpcr_status note_run(training *t, const told *sum, int64_t updates, int64
     if (is_whole(t, updates, rows)) {
         t->makespans[t->runs % KEPT_TIMES] = sum->ended - sum->began;
         t->busy[t->runs++ % KEPT_TIMES] = sum->busy;
+        if (sum->bytes > t->bytes) t->bytes = sum->bytes;
     }
     return dpcri_ledger_note(&t->ledger, sum->loss[0] + sum->loss[1], sum->correct, updates, rows, error);
 }
@@ -164,7 +166,8 @@ static dpcr_status agree(worker *w, int64_t updates, int64_t rows, bool ends, in
                       .correct = k->correct[0] + k->correct[1],
                       .began = k->began,
                       .ended = k->ended,
-                      .busy = k->busy};
+                      .busy = k->busy,
+                      .bytes = dpcri_rank_activation_bytes(k)};
     if (w->comm->rank) {
         DPCR_TRY(dpcri_send(w->comm, 0, tag, &own, sizeof own, error));
         if (ends) DPCR_TRY(gather(w, error));
@@ -469,6 +472,7 @@ static void fill_figures(training *t, dpcr_pipeline_figures *figures) {
     figures->stages = t->tables[0].schedule.stages;
     figures->makespan = median(t->makespans, t->runs);
     figures->busy = median(t->busy, t->runs);
+    figures->activation_bytes = t->bytes;
 }
 
 void dpcr_pipeline_figures_free(dpcr_context *context, dpcr_pipeline_figures *figures) {

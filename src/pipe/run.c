@@ -44,15 +44,25 @@ dpcr_status dpcri_costs_check(const dpcr_schedule_costs *given, int64_t stages, 
     return DPCR_OK;
 }
 
+// The task before it in the table is its own F: on the same rank, as no row of a valid table begins with I where F is
+// elsewhere but LayerPipe's, whose tasks do not recompute.
+static bool follows_forward(const dpcri_run *run, const dpcr_action *a) {
+    while (a > run->schedule->actions && a[-1].task >= DPCR_TASK_SEND_F) a--;
+    return a > run->schedule->actions && a[-1].task == DPCR_TASK_F && a[-1].stage == a->stage &&
+           a[-1].microbatch == a->microbatch;
+}
+
 double dpcri_duration(const dpcri_run *run, const dpcr_action *a) {
     const dpcr_schedule_costs *c = &run->costs;
     const double input = dpcri_cost_of(c->stage_input, c->input, a->stage);
     const double weight = dpcri_cost_of(c->stage_weight, c->weight, a->stage);
+    const double forward = dpcri_cost_of(c->stage_forward, c->forward, a->stage);
+    const double again = c->recompute && a->part != 2 && !follows_forward(run, a) ? forward : 0;
     switch ((dpcr_task)a->task) {
-        case DPCR_TASK_F: return dpcri_cost_of(c->stage_forward, c->forward, a->stage);
-        case DPCR_TASK_I: return a->part ? 0.5 * input : input;
+        case DPCR_TASK_F: return forward;
+        case DPCR_TASK_I: return again + (a->part ? 0.5 * input : input);
         case DPCR_TASK_W: return weight;
-        case DPCR_TASK_B: return input + weight;
+        case DPCR_TASK_B: return again + input + weight;
         default: return 0;
     }
 }
