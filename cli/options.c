@@ -34,6 +34,7 @@ enum {
     KEY_BRANCH,
     KEY_NORM,
     KEY_SCALE,
+    KEY_TIE,
     KEY_INIT,
     KEY_GAIN
 };
@@ -160,6 +161,7 @@ static const struct argp_option network_options[] = {
      "identity, relu, tanh, sigmoid, gelu, silu (default: relu; in a resnet's linear branch tanh)", 0},
     {"branch", KEY_BRANCH, "linear|two-layer", 0, "A resnet's branch (default linear)", 0},
     {"layer-norm", KEY_NORM, NULL, 0, "Normalise before the activation", 0},
+    {"tie", KEY_TIE, "T", 0, "Layers l and l mod T share their weights (1: all layers one; default: none do)", 0},
     {"scale", KEY_SCALE, "S", 0, "A resnet's s in z + s f(z) (default 1/sqrt(layers))", 0},
     {"init", KEY_INIT, "default|he|normal", 0,
      "Initial weights of the layers: PyTorch's default, N(0, 2/fan-in) or N(0, 1/fan-in), these two with zero biases",
@@ -220,6 +222,7 @@ static error_t parse_network_option(int key, char *arg, cli_network *n) {
         case KEY_ACTIVATION: return taken(cli_read_activation("--activation", arg, &o->activation));
         case KEY_BRANCH: return read_branch(arg, &o->branch);
         case KEY_NORM: o->layer_norm = 1; return 0;
+        case KEY_TIE: return taken(cli_read_int64("--tie", arg, 1, INT64_MAX, &o->tie));
         case KEY_SCALE: return read_scale(arg, &o->scale);
         case KEY_INIT: return read_init(arg, &n->init);
         case KEY_GAIN: return taken(cli_read_double("--gain", arg, -HUGE_VAL, HUGE_VAL, &n->gain));

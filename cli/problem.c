@@ -57,6 +57,7 @@ dpcr_model *cli_model_create(dpcr_context *context, const cli_network *network, 
         return NULL;
     }
     *status = change_weights(model, network, seed);
+    dpcr_model_tie_parameters(model);
     if (!*status) return model;
     dpcr_model_destroy(model);
     return NULL;

@@ -151,6 +151,7 @@ static void set_options(cli_result *r, const train *t) {
     cli_set_int(r, "width", m->width);
     cli_set_text(r, "activation", dpcr_activation_name(m->activation));
     cli_set_text(r, "branch", cli_branch_name(m->branch));
+    if (m->tie) cli_set_int(r, "tie", m->tie);
     cli_set_text(r, "dtype", dpcr_dtype_name(m->dtype));
     cli_set_int(r, "parameters", parameters);
     cli_set_int(r, "epochs", t->options.epochs);

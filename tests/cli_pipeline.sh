@@ -61,6 +61,29 @@ if [ -d "$data" ]; then
         train --epochs 2 --pipeline $r --ranks 2 --microbatches 6 --recompute --save "$folder/p.safetensors" || complain "$r recomputing"
         cmp "$folder/one.safetensors" "$folder/p.safetensors" || complain "$r recomputing made another network"
     done
+    # tied weights: one process's, saved with their tie, evaluated, gone on with, refused where torn apart
+    train --epochs 2 --tie 3 --save "$folder/tied.safetensors"
+    for r in 1f1b zb-v; do
+        train --epochs 2 --tie 3 --pipeline $r --ranks 2 --microbatches 6 --clip 100 --save "$folder/p.safetensors" || complain "$r with tied weights"
+        cmp "$folder/tied.safetensors" "$folder/p.safetensors" || complain "$r with tied weights made another network"
+    done
+    cmp -s "$folder/tied.safetensors" "$folder/one.safetensors" && complain "a tie changes nothing"
+    run eval "$folder/p.safetensors" --limit 200 --json --quiet >"$folder/e.json"
+    refused 2 "the model's tie is 2" train resnet --layers 10 --width 12 --tie 2 --limit 700 --batch 64 --epochs 3 --resume "$folder/p.safetensors" --method sequential --backward sequential --quiet
+    python3 - "$folder" <<'PYTHON' || failed=1
+import json, struct, sys
+raw = open(f"{sys.argv[1]}/tied.safetensors", "rb").read()
+size = struct.unpack("<Q", raw[:8])[0]
+header = json.loads(raw[8:8 + size])
+assert header["__metadata__"]["deeppcr.tie"] == "3"
+def bytes_of(layer):
+    a, b = header[f"layers.{layer}.weight"]["data_offsets"]
+    return raw[8 + size + a:8 + size + b]
+assert bytes_of(0) == bytes_of(3) == bytes_of(9) and bytes_of(0) != bytes_of(1)
+at = 8 + size + header["layers.4.weight"]["data_offsets"][0]
+open(f"{sys.argv[1]}/torn.safetensors", "wb").write(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1:])
+PYTHON
+    refused 5 "are tied" eval "$folder/torn.safetensors" --limit 10
     # the last run as it was: every action once, a rank's one after the other, within the makespan's reach
     train --epochs 1 --pipeline 1f1b --ranks 2 --microbatches 4 --trace "$folder/trace.json" --json >"$folder/t1.json" || complain "a trace"
     python3 - "$folder" <<'PYTHON' || failed=1

@@ -177,6 +177,50 @@ static void halves_of_a_lowered_row_all_travel(void **state) {
     dpcr_context_destroy(context);
 }
 
+static double loss_of(dpcr_context *context, dpcr_model *model) {
+    double loss = 0;
+    int64_t correct = 0;
+    dpcr_model_zero_gradients(model);
+    add_gradients(context, model, &set, 0, set.rows, set.rows, NULL, &loss, &correct);
+    return loss / (double)set.rows;
+}
+
+// The sum of the copies' gradients is the derivative by the one number that they are.
+static void tied_gradients_are_derivatives(void **state) {
+    (void)state;
+    enum { LAYERS = 7, WIDTH = 5, TIE = 3 };
+    dpcr_context *context = make_context(1);
+    dpcr_model_options o = network(1, LAYERS, WIDTH, DPCR_F64);
+    o.activation = DPCR_ACT_TANH;
+    o.tie = TIE;
+    dpcr_model *model = make_model(context, &o);
+    fill_rows(&set, DPCR_F64, 6, PIXELS);
+    int64_t count = 0;
+    double *x = dpcr_model_vector(model, &count), *g = dpcr_model_gradient_vector(model);
+    const int64_t each = WIDTH * WIDTH + WIDTH;
+    loss_of(context, model);
+    dpcr_model_tie_gradients(model);
+    double *sums = malloc((size_t)count * sizeof *sums);
+    memcpy(sums, g, (size_t)count * sizeof *sums);
+    for (int64_t at = 0; at < TIE * each; at += 4) {
+        const double h = 1e-5, was = x[at];
+        double sides[2];
+        for (int side = 0; side < 2; side++) {
+            x[at] = was + (side ? h : -h);
+            dpcr_model_tie_parameters(model);
+            sides[side] = loss_of(context, model);
+        }
+        x[at] = was;
+        dpcr_model_tie_parameters(model);
+        const double slope = (sides[1] - sides[0]) / (2 * h);
+        if (fabs(slope - sums[at]) > 1e-8) fail_msg("number %d: %.12g, wanted %.12g", (int)at, sums[at], slope);
+        for (int64_t l = TIE + at / each; l < LAYERS; l += TIE) assert_true(sums[l * each + at % each] == sums[at]);
+    }
+    free(sums);
+    dpcr_model_destroy(model);
+    dpcr_context_destroy(context);
+}
+
 // All forwards first: a stage that keeps everything has m microbatches' layers, one that recomputes m inputs and one
 // microbatch's layers.
 static void recomputing_holds_inputs_and_one_microbatch(void **state) {
@@ -223,6 +267,7 @@ int main(void) {
         cmocka_unit_test(networks_of_any_shape_give_one_process_bits),
         cmocka_unit_test(halves_of_a_lowered_row_all_travel),
         cmocka_unit_test(recomputing_holds_inputs_and_one_microbatch),
+        cmocka_unit_test(tied_gradients_are_derivatives),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

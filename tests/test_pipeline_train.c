@@ -49,6 +49,51 @@ static void synchronous_training_has_the_loop_s_bits(void **state) {
     dpcr_context_destroy(context);
 }
 
+// Copies of one set of weights lie on several stages, or all on one; a chain of two copies of every stage has them
+// twice.
+static void tied_weights_have_the_loop_s_bits(void **state) {
+    (void)state;
+    dpcr_context *context = make_context(1);
+    const dpcr_dataset *set = make_data(&data, 120, 1);
+    const dpcr_train_options options = train_options(2, 24);
+    for (int64_t tie = 1; tie <= 4; tie++) {
+        dpcr_model_options o = resnet_options(9, 8, tie % 2 ? DPCR_F32 : DPCR_F64);
+        o.tie = tie;
+        if (tie == 3) o.branch = DPCR_BRANCH_TWO_LAYER;
+        dpcr_model *single = make_model(context, &o);
+        dpcr_train_state wanted;
+        must(dpcr_train(context, single, set, &options, &wanted, error));
+        for (int64_t p = 1; p <= 4; p++) {
+            const dpcr_schedule_options schedule =
+                schedule_options(p == 2 ? DPCR_SCHEDULE_ZB_V : DPCR_SCHEDULE_ZB_H1, p, 4);
+            dpcr_model *model = make_model(context, &o);
+            train_by(context, model, set, &options, &schedule, NULL);
+            assert_same_parameters(model, single);
+            dpcr_model_destroy(model);
+        }
+        const char *numbers = dpcr_model_vector(single, NULL);
+        const size_t step = (size_t)(o.branch == DPCR_BRANCH_TWO_LAYER ? 2 : 1) * 72 * dpcr_dtype_size(o.dtype);
+        for (int64_t l = tie; l < 9; l++)
+            assert_memory_equal(numbers + (size_t)l * step, numbers + (size_t)(l % tie) * step, step);
+        // both chains of DualPipe keep their copies alike
+        const dpcr_schedule_options two = schedule_options(DPCR_SCHEDULE_DUALPIPE, 2, 4);
+        dpcr_model *model = make_model(context, &o);
+        train_by(context, model, set, &options, &two, NULL);
+        numbers = dpcr_model_vector(model, NULL);
+        for (int64_t l = tie; l < 9; l++)
+            assert_memory_equal(numbers + (size_t)l * step, numbers + (size_t)(l % tie) * step, step);
+        const dpcr_schedule_options late = schedule_options(DPCR_SCHEDULE_PIPEDREAM, 2, 1);
+        dpcr_train_state last;
+        dpcr_error error = {0};
+        assert_int_equal(dpcr_train_pipeline(context, model, set, &options, &late, NULL, &last, NULL, &error),
+                         DPCR_ERROR_UNSUPPORTED);
+        assert_non_null(strstr(error.text, "tied"));
+        dpcr_model_destroy(model);
+        dpcr_model_destroy(single);
+    }
+    dpcr_context_destroy(context);
+}
+
 // Late gradients learn too, and a segment's cut changes what they are late by, not the row order.
 static void asynchronous_training_learns(void **state) {
     (void)state;
@@ -304,6 +349,7 @@ static void refused_memory_ends_all_ranks(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(synchronous_training_has_the_loop_s_bits),
+        cmocka_unit_test(tied_weights_have_the_loop_s_bits),
         cmocka_unit_test(asynchronous_training_learns),
         cmocka_unit_test(any_number_of_ranks_goes_on_from_a_checkpoint),
         cmocka_unit_test(a_checkpoint_that_cannot_be_written_ends_all_ranks),

@@ -34,6 +34,7 @@ typedef struct dpcr_model_options {
     int layer_norm;
     double scale;   // s of the resnet; 0: 1/sqrt(L)
     uint64_t seed;  // of the initialisation: PyTorch's default, U(-1/sqrt(fan_in), 1/sqrt(fan_in)), counter-based
+    int64_t tie;    // T > 0: steps l and l mod T share their parameters (T = 1: all steps one set); 0: each has its own
 } dpcr_model_options;
 
 typedef struct dpcr_model dpcr_model;
@@ -59,6 +60,12 @@ DPCR_API dpcr_status dpcr_model_parameter(const dpcr_model *model, int64_t index
 DPCR_API void *dpcr_model_vector(dpcr_model *model, int64_t *count);
 DPCR_API void *dpcr_model_gradient_vector(dpcr_model *model);
 DPCR_API void dpcr_model_zero_gradients(dpcr_model *model);
+// Of a model with tied steps, whose copies all stand in the vectors. Parameters: steps l >= T become copies of l mod T
+// (creation and loading leave them so). Gradients: each set's are summed, for l = 0, 1, .. in this order, and the sum
+// replaces every copy's, so that an optimiser over the whole vector keeps copies equal; dpcr_train does it before each
+// update. Without ties nothing happens.
+DPCR_API void dpcr_model_tie_parameters(dpcr_model *model);
+DPCR_API void dpcr_model_tie_gradients(dpcr_model *model);
 
 // Strings that save and load keep with the model, such as the pixels' mean. Both are copied; value NULL removes the
 // key. Keys that begin with "deeppcr." are the library's own: DPCR_ERROR_ARGUMENT.

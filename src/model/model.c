@@ -17,6 +17,8 @@ static dpcr_status check_options(const dpcr_model_options *o, dpcr_error *error)
     if (o->dtype != DPCR_F32 && o->dtype != DPCR_F64)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: dtype is %s, wanted float32 or float64", call,
                           dpcr_dtype_name(o->dtype));
+    if (o->tie < 0)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: tie is %lld, wanted 0 or more", call, (long long)o->tie);
     if (o->inputs < 0 || o->outputs < 0 || o->layers < 0 || o->width < 1 || o->hidden < 0)
         return dpcri_fail(
             error, DPCR_ERROR_ARGUMENT,
@@ -46,6 +48,7 @@ static void fill_defaults(dpcr_model_options *o) {
     if (!residual) o->scale = 1;
     if (o->scale == 0) o->scale = 1 / sqrt(o->layers > 1 ? (double)o->layers : 1);
     o->layer_norm = o->layer_norm != 0;
+    if (o->tie >= o->layers) o->tie = 0;
 }
 
 // Lays the vectors out; false when a size does not fit.
@@ -159,6 +162,32 @@ static void initialise(dpcr_model *m) {
     }
 }
 
+void dpcr_model_tie_parameters(dpcr_model *m) {
+    if (!m || !m->options.tie) return;
+    const size_t bytes = (size_t)m->program.parameters * m->program.kernels->element;
+    for (int64_t l = m->options.tie; l < m->options.layers; l++)
+        memcpy(m->parameters + (size_t)l * bytes, m->parameters + (size_t)(l - m->options.tie) * bytes, bytes);
+}
+
+void dpcri_add_numbers(dpcr_dtype dtype, int64_t count, const void *from, void *to) {
+    if (dtype == DPCR_F64)
+        for (int64_t i = 0; i < count; i++) ((double *)to)[i] += ((const double *)from)[i];
+    else
+        for (int64_t i = 0; i < count; i++) ((float *)to)[i] += ((const float *)from)[i];
+}
+
+// The first step of each set takes the sum of the others, which then copy it.
+void dpcr_model_tie_gradients(dpcr_model *m) {
+    if (!m || !m->options.tie) return;
+    const int64_t each = m->program.parameters, tie = m->options.tie;
+    const size_t bytes = (size_t)each * m->program.kernels->element;
+    for (int64_t l = tie; l < m->options.layers; l++)
+        dpcri_add_numbers(m->options.dtype, each, m->gradients + (size_t)l * bytes,
+                          m->gradients + (size_t)(l % tie) * bytes);
+    for (int64_t l = tie; l < m->options.layers; l++)
+        memcpy(m->gradients + (size_t)l * bytes, m->gradients + (size_t)(l - tie) * bytes, bytes);
+}
+
 dpcr_status dpcr_model_create(dpcr_context *context, const dpcr_model_options *options, dpcr_model **model,
                               dpcr_error *error) {
     if (!model) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "model_create: no place for the model given");
@@ -194,6 +223,7 @@ dpcr_status dpcr_model_create(dpcr_context *context, const dpcr_model_options *o
         goto done;
     }
     initialise(m);
+    dpcr_model_tie_parameters(m);
     *model = m;
     return DPCR_OK;
 done:

@@ -31,6 +31,8 @@ typedef struct dpcri_parameter {
     double constant;
 } dpcri_parameter;
 
+// to += from
+void dpcri_add_numbers(dpcr_dtype dtype, int64_t count, const void *from, void *to);
 int64_t dpcri_model_parameters(const dpcr_model_options *options);
 void dpcri_model_parameter(const dpcr_model *model, int64_t index, dpcri_parameter *parameter);
 // Size in bytes of a number, and a place in one of the vectors.

@@ -10,7 +10,7 @@
 #include "deeppcr/data.h"
 #include "model/model_internal.h"
 
-enum { OPTION_COUNT = 12, VALUE_BYTES = 40 };
+enum { OPTION_COUNT = 13, VALUE_BYTES = 40 };
 
 typedef struct option_text {
     const char *key;
@@ -20,7 +20,8 @@ typedef struct option_text {
 static const char *const architecture_names[] = {"", "mlp", "resnet"};
 static const char *const branch_names[] = {"linear", "two-layer"};
 
-static void option_texts(const dpcr_model_options *o, option_text text[OPTION_COUNT]) {
+// Their number: what models without ties have not is left out, as files had it before there were any.
+static int option_texts(const dpcr_model_options *o, option_text text[OPTION_COUNT]) {
     int n = 0;
 #define TEXT(name, ...)            \
     text[n].key = "deeppcr." name; \
@@ -37,7 +38,11 @@ static void option_texts(const dpcr_model_options *o, option_text text[OPTION_CO
     TEXT("layer_norm", "%d", o->layer_norm);
     TEXT("scale", "%.17g", o->scale);
     TEXT("seed", "%" PRIu64, o->seed);
+    if (o->tie) {
+        TEXT("tie", "%" PRId64, o->tie);
+    }
 #undef TEXT
+    return n;
 }
 
 static void copy_strided(dpcr_dtype dtype, const dpcr_array *from, const dpcr_array *to) {
@@ -84,8 +89,8 @@ static dpcr_status bundle_fill(bundle *b, const dpcr_model *m, dpcr_error *error
         copy_strided(m->options.dtype, &parameter, &item->array);
         offset += parameter.shape[0] * (parameter.ndim == 2 ? parameter.shape[1] : 1);
     }
-    option_texts(&m->options, b->options);
-    for (; b->tensors.metadata_count < OPTION_COUNT; b->tensors.metadata_count++) {
+    const int options = option_texts(&m->options, b->options);
+    for (; b->tensors.metadata_count < options; b->tensors.metadata_count++) {
         option_text *text = &b->options[b->tensors.metadata_count];
         b->tensors.metadata_keys[b->tensors.metadata_count] = (char *)text->key;
         b->tensors.metadata_values[b->tensors.metadata_count] = text->value;
@@ -179,6 +184,7 @@ static dpcr_status read_options(const dpcr_tensors *t, const char *path, dpcr_mo
     char *end = NULL;
     o->scale = scale ? strtod(scale, &end) : 0;
     if (!scale || end == scale || *end) return missing(path, "deeppcr.scale", scale, "a number", error);
+    if (dpcr_tensors_metadata(t, "deeppcr.tie")) DPCR_TRY(read_integer(t, path, "deeppcr.tie", &o->tie, error));
     const char *seed = dpcr_tensors_metadata(t, "deeppcr.seed");
     o->seed = seed ? strtoull(seed, NULL, 10) : 0;
     o->size = sizeof *o;
@@ -207,6 +213,18 @@ static dpcr_status check_tensor(const dpcr_model *m, const char *path, const dpc
                       dpcri_array_text(parameter, wanted, sizeof wanted));
 }
 
+static dpcr_status check_ties(const dpcr_model *m, const char *path, dpcr_error *error) {
+    const size_t bytes = (size_t)m->program.parameters * m->program.kernels->element;
+    const int64_t tie = m->options.tie;
+    for (int64_t l = tie; tie && l < m->options.layers; l++)
+        if (memcmp(m->parameters + (size_t)l * bytes, m->parameters + (size_t)(l - tie) * bytes, bytes) != 0)
+            return dpcri_fail(
+                error, DPCR_ERROR_FORMAT,
+                "model_load: %s: layers %lld and %lld are tied (metadata 'deeppcr.tie' is %lld), but differ", path,
+                (long long)(l - tie), (long long)l, (long long)tie);
+    return DPCR_OK;
+}
+
 static dpcr_status read_parameters(dpcr_model *m, const char *path, const dpcr_tensors *t, dpcr_error *error) {
     const int64_t count = dpcri_model_parameters(&m->options);
     for (int64_t i = 0; i < count; i++) {
@@ -218,7 +236,7 @@ static dpcr_status read_parameters(dpcr_model *m, const char *path, const dpcr_t
         if (status != DPCR_OK) return status;
         copy_strided(m->options.dtype, &tensor->array, &parameter);
     }
-    return DPCR_OK;
+    return check_ties(m, path, error);
 }
 
 // A hostile file must not make us allocate more than it holds: the numbers announced are those of its tensors.

@@ -174,6 +174,10 @@ dpcr_status dpcri_rank_update(dpcri_rank *rank, dpcr_error *error);
 // Before a run: the newest weights are version 0. After one: whoever has a copy has the newest.
 void dpcri_share_restart(dpcri_share *share);
 dpcr_status dpcri_share_catch_up(dpcri_rank *rank, dpcri_share *share, dpcr_error *error);
+// Step of the model that a stage's first one is.
+int64_t dpcri_share_first_step(const dpcri_rank *rank, const dpcri_share *share);
+// Sums of tied steps' gradients, in every copy's place.
+dpcr_status dpcri_rank_tie(dpcri_rank *rank, dpcr_error *error);
 // The optimiser's step of a synchronous run.
 void dpcri_share_step(dpcri_share *share);
 char *dpcri_share_newest(const dpcri_share *share);

@@ -48,6 +48,10 @@ dpcr_status dpcri_stages_cut(dpcr_context *context, const dpcr_model *model, con
                           (long long)stages, (long long)units);
     if (model->options.outputs < 1)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "pipeline: the network has no head, wanted outputs >= 1");
+    if (model->options.tie && schedule->semantics != DPCR_SYNCHRONOUS)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                          "pipeline: tied weights want the sum over all stages before an update; an asynchronous "
+                          "schedule updates each stage by itself");
     int64_t *cut = dpcri_alloc(context, (size_t)(stages + 1) * sizeof *cut);
     if (!cut) return dpcri_fail(error, DPCR_ERROR_MEMORY, "pipeline: no memory for %lld stages", (long long)stages);
     for (int64_t s = 0; s <= stages; s++)

@@ -72,6 +72,7 @@ dpcr_status dpcri_stage_create(dpcri_stage *stage, dpcr_context *context, const 
     o.inputs = encoder ? o.inputs : 0;
     o.outputs = head ? o.outputs : 0;
     o.layers = end - first - encoder - head;
+    o.tie = 0;  // ties go over stages: executor_ties.c
     stage->layers = o.layers;
     stage->width = o.width;
     stage->inputs = o.inputs;

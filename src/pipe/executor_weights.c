@@ -199,6 +199,16 @@ done:
 
 // ---- clipping: one norm over all stages ----
 
+// Squares of a share's gradients, unit by unit, so that the norm does not depend on where the stages are cut. Tied
+// parameters are one: their first copy counts.
+static void sum_units(dpcri_rank *rank, const dpcri_share *share) {
+    double *sums = rank->unit_sums + share->first_unit;
+    const int64_t tie = rank->model->options.tie, first = dpcri_share_first_step(rank, share);
+    dpcri_stage_squares(&share->layers, sums);
+    for (int64_t l = 0; tie && l < share->layers.layers; l++)
+        if (first + l >= tie) sums[(share->layers.inputs > 0) + l] = 0;
+}
+
 // Rank 0 gathers the units' sums, forms the norm in the order of units and tells it. A unit's sum is positive or 0, and
 // a unit of two copies is counted once: by the first chain's.
 static dpcr_status global_norm(dpcri_rank *rank, dpcr_error *error) {
@@ -209,7 +219,7 @@ static dpcr_status global_norm(dpcri_rank *rank, dpcr_error *error) {
     memset(rank->unit_sums, 0, bytes);
     for (int64_t k = 0; k < rank->share_count; k++)
         if (rank->shares[k].owner && rank->shares[k].stage < dpcri_chain_stages(rank->table->schedule))
-            dpcri_stage_squares(&rank->shares[k].layers, rank->unit_sums + rank->shares[k].first_unit);
+            sum_units(rank, &rank->shares[k]);
     if (rank->index) {
         DPCR_TRY(dpcri_send(rank->comm, 0, tag, rank->unit_sums, bytes, error));
         DPCR_TRY(dpcri_receive(rank->comm, 0, tag, &rank->norm, sizeof rank->norm, error));
@@ -236,6 +246,7 @@ void dpcri_share_step(dpcri_share *share) { step(share, share->layers.own); }
 dpcr_status dpcri_rank_update(dpcri_rank *rank, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
     if (rank->table->schedule->chains > 1) DPCR_TRY(add_twins(rank, error));
+    if (rank->model->options.tie) DPCR_TRY(dpcri_rank_tie(rank, error));
     if (rank->options.clip > 0) {
         DPCR_TRY(global_norm(rank, error));
         const double factor = rank->options.clip / (rank->norm + 1e-6);

@@ -234,6 +234,7 @@ static dpcr_status model_agrees(const dpcri_saved *saved, const dpcr_model *mode
         {"branch", got->branch, wanted->branch},
         {"layer_norm", got->layer_norm, wanted->layer_norm},
         {"scale", got->scale, wanted->scale},
+        {"tie", (double)got->tie, (double)wanted->tie},
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (fields[i].got != fields[i].wanted)

@@ -182,6 +182,7 @@ static dpcr_status one_step(training *t, dpcr_error *error) {
     DPCR_TRY(check_result(t, loss, error));
     DPCR_TRY(dpcri_pass_backward(&t->pass, size, error));
     mark = dpcri_seconds();
+    dpcr_model_tie_gradients(t->model);
     dpcri_optimiser_update(t->optimiser, dpcr_model_vector(t->model, NULL), dpcr_model_gradient_vector(t->model), true);
     dpcri_phase_end(&t->pass.phases.update, &mark);
     p->batch++;

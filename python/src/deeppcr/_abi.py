@@ -74,7 +74,7 @@ STRUCTURES: Dict[str, str] = {
         dpcr_solve_options solve; void *sample;""",
     "dpcr_model_options": """size_t size; dpcr_architecture architecture; dpcr_dtype dtype; int64_t inputs; int64_t outputs;
         int64_t layers; int64_t width; int64_t hidden; dpcr_activation activation; dpcr_branch branch; int layer_norm;
-        double scale; uint64_t seed;""",
+        double scale; uint64_t seed; int64_t tie;""",
 }
 
 # Prototypes, as in the headers but for the names of arguments.
