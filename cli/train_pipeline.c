@@ -45,7 +45,9 @@ static const struct argp_option pipeline_options[] = {
      "results depend on the cut, even)",
      0},
     {"clip", KEY_CLIP, "NORM", 0,
-     "Largest norm of the gradient over all stages (synchronous schedules, --data-parallel, --swap)", 0},
+     "Largest norm of the gradient over all stages (pipelines with late gradients: each stage within its part of it; "
+     "not --layer-wise)",
+     0},
     {"reconstruct", KEY_RECONSTRUCT, NULL, 0, "Late gradients: rebuild old weights from mean updates, stash none", 0},
     {"compensate", KEY_COMPENSATE, "nothing|rate", 0,
      "Late gradients: rate divides a stage's learning rate by 1 + delay", 0},

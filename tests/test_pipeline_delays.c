@@ -4,12 +4,14 @@
 #include "pipelining.h"
 
 static rows_set set;
+static int64_t clipped_stages, rebuilt_forwards;  // that the emulation saw
 
 typedef struct emulation {
     dpcr_context *context;
     dpcr_model *model;
     const dpcr_schedule *schedule;
     const int64_t *stage_of;
+    int64_t *unit_of;
     int64_t count, updates;
     size_t bytes;
     char **versions;  // [updates + 1] whole vectors
@@ -36,6 +38,38 @@ static void average(const emulation *m, const char *before, const char *after, d
             *a += (float)weight * (((const float *)before)[i] - ((const float *)after)[i] - *a);
         }
     }
+}
+
+// Updates that a stage has made when its row comes to F of a microbatch.
+static int64_t updates_before_forward(const dpcr_schedule *s, int64_t stage, int64_t i) {
+    for (int64_t r = 0, gradients = 0; r < s->ranks; r++, gradients = 0)
+        for (int64_t n = s->first[r]; n < s->first[r + 1]; n++) {
+            const dpcr_action *a = &s->actions[n];
+            if (a->stage != stage) continue;
+            if (a->task == DPCR_TASK_W || a->task == DPCR_TASK_B) gradients++;
+            if (a->task == DPCR_TASK_F && a->microbatch == i) return gradients / s->accumulate;
+        }
+    return -1;
+}
+
+// A stage's gradients within its part of the bound: clip^2 times its share of the parameters.
+static void clip_stage(const emulation *m, int64_t stage, double clip, char *gradient) {
+    double total = 0, units[32] = {0};
+    int64_t here = 0;
+    for (int64_t i = 0; i < m->count; i++) {
+        const double g = set.dtype == DPCR_F64 ? ((double *)gradient)[i] : (double)((float *)gradient)[i];
+        if (m->stage_of[i] == stage) units[m->unit_of[i]] += g * g, here++;
+    }
+    for (int u = 0; u < 32; u++) total += units[u];
+    const double factor = clip * sqrt((double)here / (double)m->count) / (sqrt(total) + 1e-6);
+    for (int64_t i = 0; factor < 1 && i < m->count; i++) {
+        if (m->stage_of[i] != stage) continue;
+        if (set.dtype == DPCR_F64)
+            ((double *)gradient)[i] *= factor;
+        else
+            ((float *)gradient)[i] *= (float)factor;
+    }
+    clipped_stages += factor < 1;
 }
 
 static void emulate(emulation *m, int64_t batch, const dpcr_pipeline_options *options) {
@@ -68,11 +102,20 @@ static void emulate(emulation *m, int64_t batch, const dpcr_pipeline_options *op
         for (int64_t i = 0; i < s->accumulate; i++) {
             const int64_t n = rows / s->accumulate + (i < rows % s->accumulate);
             memcpy(vector, scratch, m->bytes);
+            for (int64_t k = 0; options->reconstruct && k < s->stages; k++) {
+                const int64_t read = u > s->delay[k] ? u - s->delay[k] : 0;
+                const int64_t newest = updates_before_forward(s, k, u * s->accumulate + i);
+                if (newest == read) continue;
+                assert_true(newest == u);
+                rebuilt_forwards++;
+                take_stage(m->stage_of, k, m->count, m->bytes, behind, vector);
+            }
             add_gradients(m->context, m->model, &set, row, n, rows, behind, &m->loss, &m->correct);
             row += n;
         }
         for (int64_t k = 0; k < s->stages; k++) {
             memcpy(scratch, now, m->bytes);
+            if (options->clip > 0) clip_stage(m, k, options->clip, gradient);
             must(dpcr_optimiser_step(optimisers[k], scratch, gradient, error));
             take_stage(m->stage_of, k, m->count, m->bytes, scratch, after);
             const double delay = (double)s->delay[k];
@@ -114,9 +157,13 @@ static void check_delays(dpcr_schedule_options options, const dpcr_pipeline_opti
     for (int64_t s = 0; s <= schedule.stages; s++) first[s] = s * units_of(o) / schedule.stages;
     dpcr_pipeline_options pipe = *given;
     pipe.first = first;
+    int64_t each[32];
+    for (int64_t u = 0; u <= units_of(o); u++) each[u] = u;
+    int64_t *unit_of = stages_of_numbers(single, each, units_of(o));
     emulation m = {.context = context,
                    .model = single,
                    .schedule = &schedule,
+                   .unit_of = unit_of,
                    .stage_of = stages_of_numbers(single, first, schedule.stages),
                    .updates = updates,
                    .bytes = vector_bytes(single),
@@ -140,6 +187,7 @@ static void check_delays(dpcr_schedule_options options, const dpcr_pipeline_opti
     for (int64_t u = 0; u <= updates; u++) free(m.versions[u]);
     free(m.versions);
     free((void *)(uintptr_t)m.stage_of);
+    free(unit_of);
     dpcr_schedule_free(context, &schedule);
     dpcr_model_destroy(model);
     dpcr_model_destroy(single);
@@ -150,39 +198,54 @@ static void pipedream_equals_a_loop_with_its_delays(void **state) {
     (void)state;
     const dpcr_optimiser_options optimiser = adam();
     for (int64_t p = 1; p <= 4; p++)
-        for (int variant = 0; variant < 4; variant++) {
+        for (int variant = 0; variant < 5; variant++) {
             const dpcr_pipeline_options options = {
                 .size = sizeof options,
                 .optimiser = &optimiser,
                 .reconstruct = variant == 1,
                 .recompute = variant == 3,
+                .clip = variant == 4 ? 0.2 : 0,
                 .compensation = variant == 2 ? DPCR_COMPENSATE_RATE : DPCR_COMPENSATE_NOTHING};
             const dpcr_model_options o = resnet_options(7, 9, variant ? DPCR_F32 : DPCR_F64);
             check_delays((dpcr_schedule_options){.kind = DPCR_SCHEDULE_PIPEDREAM, .ranks = p, .microbatches = 16},
                          &options, &o, 5, variant);
         }
+    assert_true(clipped_stages > 100);
 }
 
 static void double_buffered_weights_equal_a_loop_with_one_delay(void **state) {
     (void)state;
     const dpcr_optimiser_options optimiser = adam();
     for (int64_t p = 1; p <= 4; p++) {
-        const dpcr_pipeline_options options = {.size = sizeof options, .optimiser = &optimiser, .recompute = p > 2};
+        dpcr_pipeline_options options = {.size = sizeof options, .optimiser = &optimiser, .recompute = p > 2};
         const dpcr_model_options o = resnet_options(6, 17, p % 2 ? DPCR_F32 : DPCR_F64);
         check_delays(
             (dpcr_schedule_options){
                 .kind = DPCR_SCHEDULE_PIPEDREAM_2BW, .ranks = p, .microbatches = 7 * (p + 1), .accumulate = p + 1},
             &options, &o, 11, 4);
+        options.recompute = 0;
+        options.reconstruct = 1;
+        options.clip = p % 2 ? 0.4 : 0;
+        options.compensation = p == 4 ? DPCR_COMPENSATE_RATE : DPCR_COMPENSATE_NOTHING;
+        check_delays(
+            (dpcr_schedule_options){
+                .kind = DPCR_SCHEDULE_PIPEDREAM_2BW, .ranks = p, .microbatches = 7 * (p + 1), .accumulate = p + 1},
+            &options, &o, 11, 4);
     }
+    assert_true(rebuilt_forwards > 30);
 }
 
 // Tasks of a stage on several ranks, weights that travel, halves of I.
 static void layerpipe_equals_a_loop_with_its_delays(void **state) {
     (void)state;
     const dpcr_optimiser_options optimiser = adam();
-    const dpcr_pipeline_options options = {.size = sizeof options, .optimiser = &optimiser};
     for (int64_t p = 1; p <= 4; p++)
         for (int split = 0; split < 2; split++) {
+            const dpcr_pipeline_options options = {
+                .size = sizeof options,
+                .optimiser = &optimiser,
+                .compensation = p == 4 ? DPCR_COMPENSATE_RATE : DPCR_COMPENSATE_NOTHING,
+                .clip = p > 2 && split ? 0.3 : 0};
             dpcr_model_options o = resnet_options(6, 12, split ? DPCR_F32 : DPCR_F64);
             if (p == 3) o.branch = DPCR_BRANCH_TWO_LAYER;
             check_delays((dpcr_schedule_options){.kind = DPCR_SCHEDULE_LAYERPIPE,

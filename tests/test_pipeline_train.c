@@ -247,7 +247,6 @@ static void what_cannot_be_is_refused_in_words(void **state) {
         {DPCR_SCHEDULE_GPIPE, 2, 4, {.size = sizeof cases[0].options, .clip = -1}, "clip is -1"},
         {DPCR_SCHEDULE_GPIPE, 2, 4, {.size = sizeof cases[0].options, .reconstruct = 1}, "are not late"},
         {DPCR_SCHEDULE_PIPEDREAM, 2, 4, {.size = sizeof cases[0].options}, "wants an optimiser"},
-        {DPCR_SCHEDULE_PIPEDREAM, 2, 4, {.size = sizeof cases[0].options, .optimiser = &sgd, .clip = 1}, "never have"},
         {DPCR_SCHEDULE_PIPEDREAM_2BW,
          2,
          5,

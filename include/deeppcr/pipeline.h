@@ -53,10 +53,12 @@ typedef struct dpcr_pipeline_options {
                            // number of units; NULL: as even in number as whole units allow
     const dpcr_optimiser_options *optimiser;  // NULL: gradients alone (synchronous schedules)
     double clip;      // largest norm of the gradient over all stages, as torch.nn.utils.clip_grad_norm_ (0: any).
-                      // Synchronous schedules only; the norm is summed layer by layer, so its last bits may differ from
-                      // dpcr_gradients_clip_norm's
-    int reconstruct;  // asynchronous: no stashed weights; I and W rebuild those that F read from the newest and the
-                      // mean of the last updates (LayerPipe2). Where all tasks of a stage lie on one rank
+                      // The norm is summed layer by layer, so its last bits may differ from dpcr_gradients_clip_norm's.
+                      // Asynchronous schedules never have all stages' gradients at once: each stage's is clipped to
+                      // clip sqrt(parameters of the stage / all), so that the norm over all stages is at most clip
+    int reconstruct;  // asynchronous: no stashed weights; where the newest are not those that a task reads, they are
+                      // rebuilt from the newest and the mean of the last updates (LayerPipe2). Where all tasks of a
+                      // stage lie on one rank
     dpcr_compensation compensation;
     double deadline;  // seconds that a rank waits for another; 0: 60
     int64_t segment;  // training by an asynchronous schedule: updates of a run, after which the pipeline is empty, a

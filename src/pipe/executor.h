@@ -164,9 +164,9 @@ dpcr_status dpcri_rank_rehearse(dpcri_rank *rank, const dpcri_rows_source *sourc
 
 // ---- weights ----
 
-// Computes with the weights that microbatch i reads, waiting for them where another rank makes them. `again`: at I or
-// W, where they may have to be rebuilt.
-dpcr_status dpcri_share_use_version(dpcri_rank *rank, dpcri_share *share, int64_t i, bool again, dpcr_error *error);
+// Computes with the weights that microbatch i reads, waiting for them where another rank makes them, or rebuilding
+// them.
+dpcr_status dpcri_share_use_version(dpcri_rank *rank, dpcri_share *share, int64_t i, dpcr_error *error);
 // After W of microbatch i of an asynchronous run: the update, if it is the last of one.
 dpcr_status dpcri_share_update(dpcri_rank *rank, dpcri_share *share, int64_t i, dpcr_error *error);
 // At the end of a synchronous run: twins' sums, clipping, updates of all shares.

@@ -310,7 +310,7 @@ static dpcr_status do_forward(dpcri_rank *rank, dpcri_share *share, dpcri_held *
     dpcr_status status;
     const int chain = (int)(share->stage / dpcri_chain_stages(rank->table->schedule));
     DPCR_TRY(take_activation(rank, share, slot, i, error));
-    DPCR_TRY(dpcri_share_use_version(rank, share, i, false, error));
+    DPCR_TRY(dpcri_share_use_version(rank, share, i, error));
     *start = dpcri_seconds();
     DPCR_TRY(run_forward(rank, share, slot, i, &rank->loss[chain], &rank->correct[chain], error));
     DPCR_TRY(give_kept(rank, share, slot, i, error));
@@ -328,7 +328,7 @@ static dpcr_status do_input(dpcri_rank *rank, dpcri_share *share, dpcri_held *sl
     DPCR_TRY(borrow_inner(rank, share, slot, error));
     DPCR_TRY(take_kept(rank, share, slot, i, error));
     DPCR_TRY(take_error(rank, share, slot, i, error));
-    DPCR_TRY(dpcri_share_use_version(rank, share, i, true, error));
+    DPCR_TRY(dpcri_share_use_version(rank, share, i, error));
     *start = dpcri_seconds();
     DPCR_TRY(run_again(rank, share, slot, i, error));
     DPCR_TRY(dpcri_stage_input(&share->layers, &slot->kept, part, error));
@@ -346,7 +346,7 @@ static dpcr_status do_weight(dpcri_rank *rank, dpcri_share *share, dpcri_held *s
     DPCR_TRY(borrow_inner(rank, share, slot, error));
     DPCR_TRY(take_kept(rank, share, slot, i, error));
     DPCR_TRY(take_error(rank, share, slot, i, error));
-    DPCR_TRY(dpcri_share_use_version(rank, share, i, true, error));
+    DPCR_TRY(dpcri_share_use_version(rank, share, i, error));
     *start = dpcri_seconds();
     DPCR_TRY(run_again(rank, share, slot, i, error));
     for (int part = 0; part < slot->kept.parts; part++)

@@ -24,10 +24,6 @@ dpcr_status dpcri_pipeline_options_fill(const dpcr_pipeline_options *given, cons
                           options->clip, options->deadline, (int)options->compensation);
     if (!synchronous && !options->optimiser)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "pipeline: an asynchronous schedule wants an optimiser");
-    if (!synchronous && options->clip > 0)
-        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                          "pipeline: clipping wants all stages' gradients at once; asynchronous schedules never have "
-                          "them");
     if (options->recompute && options->reconstruct)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
                           "pipeline: recomputing wants the weights that F read, and reconstruction keeps none of them");
@@ -224,23 +220,6 @@ void dpcri_rank_destroy(dpcri_rank *rank) {
 
 // ---- a table ----
 
-// Without stashed weights an F can only read the newest.
-static dpcr_status check_reconstruction(const dpcri_rank *rank, const dpcri_share *share, dpcr_error *error) {
-    const dpcr_schedule *s = rank->table->schedule;
-    int64_t gradients = 0;
-    for (int64_t n = s->first[rank->index]; share->average && n < s->first[rank->index + 1]; n++) {
-        const dpcr_action *a = &s->actions[n];
-        if (a->stage != share->stage) continue;
-        if (a->task == DPCR_TASK_W || a->task == DPCR_TASK_B) gradients++;
-        if (a->task == DPCR_TASK_F && gradients / s->accumulate != dpcri_table_version(s, a->stage, a->microbatch))
-            return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                              "pipeline: F of stage %d, microbatch %d wants weights older than the newest; "
-                              "reconstruction keeps no others",
-                              (int)a->stage, (int)a->microbatch);
-    }
-    return DPCR_OK;
-}
-
 // The rank's next task after the F at n is the same microbatch's I or B: nothing to gain in between.
 static bool is_next(const dpcr_schedule *s, int64_t rank, int64_t n) {
     const dpcr_action *f = &s->actions[n];
@@ -281,7 +260,6 @@ dpcr_status dpcri_rank_use(dpcri_rank *rank, const dpcri_table *table, dpcr_erro
         if (!share->slot || !share->free_slots || !share->slot_of || !share->uses || !share->inner || !share->again)
             DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "pipeline: no memory for %zu microbatches", m));
         for (size_t i = 0; i < m; i++) share->slot_of[i] = -1;
-        DPCR_TRY(check_reconstruction(rank, share, error));
     }
     for (int64_t n = s->first[rank->index]; n < s->first[rank->index + 1]; n++) {
         const dpcr_action *a = &s->actions[n];

@@ -4,8 +4,11 @@
 //   asynchronous  update u -> u + 1 after the last W of minibatch u; microbatch i reads version
 //                 v(i) = max(0, i / accumulate - delay), for F, I and W alike. Versions that are still to be read lie
 //                 in a ring of vectors (weight stashing), on every rank that runs F or I of the stage
-//   rebuilt       LayerPipe2: no ring. F reads the newest weights; I and W take theta(v) ~ theta(now) + (now - v) a,
-//                 a = mean decrease an update:  a += (theta(u) - theta(u + 1) - a) / max(1, delay), from the first on
+//   rebuilt       LayerPipe2: no ring. Where the newest weights, theta(now), are not the version v that is wanted,
+//   tasks
+//                 take theta(v) ~ theta(now) + (now - v) a, a = mean decrease an update:
+//                 a += (theta(u) - theta(u + 1) - a) / max(1, delay), from the first on. PipeDream's F find the version
+//                 that they want as the newest one, some of PipeDream-2BW's do not
 // Sources: PipeDream (SOSP 2019), PipeDream-2BW (arXiv 2006.09503), LayerPipe2 (arXiv 2512.08160).
 #include <math.h>
 #include <string.h>
@@ -61,12 +64,12 @@ static void rebuild(const dpcri_share *share, double steps) {
     }
 }
 
-dpcr_status dpcri_share_use_version(dpcri_rank *rank, dpcri_share *share, int64_t i, bool again, dpcr_error *error) {
+dpcr_status dpcri_share_use_version(dpcri_rank *rank, dpcri_share *share, int64_t i, dpcr_error *error) {
     const int64_t v = dpcri_table_version(rank->table->schedule, share->stage, i);
     dpcr_status status = DPCR_OK;
     if (rank->table->schedule->semantics == DPCR_SYNCHRONOUS) return DPCR_OK;
     if (!share->owner) DPCR_TRY(receive_up_to(rank, share, v, error));
-    if (share->average && again && share->newest > v) {
+    if (share->average && share->newest > v) {
         rebuild(share, (double)(share->newest - v));
         dpcri_stage_use(&share->layers, share->rebuilt);
     } else {
@@ -74,6 +77,18 @@ dpcr_status dpcri_share_use_version(dpcri_rank *rank, dpcri_share *share, int64_
     }
 done:
     return status;
+}
+
+// ---- norms ----
+
+// Squares of a share's gradients, unit by unit, so that the norm does not depend on where the stages are cut. Tied
+// parameters are one: their first copy counts.
+static void sum_units(dpcri_rank *rank, const dpcri_share *share) {
+    double *sums = rank->unit_sums + share->first_unit;
+    const int64_t tie = rank->model->options.tie, first = dpcri_share_first_step(rank, share);
+    dpcri_stage_squares(&share->layers, sums);
+    for (int64_t l = 0; tie && l < share->layers.layers; l++)
+        if (first + l >= tie) sums[(share->layers.inputs > 0) + l] = 0;
 }
 
 // ---- updates ----
@@ -114,11 +129,23 @@ static void step(const dpcri_share *share, char *parameters) {
     dpcri_optimiser_update(share->optimiser, parameters, dpcr_model_gradient_vector(share->layers.model), true);
 }
 
+// No rank may wait for the norm of other stages' gradients, which are not there yet. So each stage's is bounded by its
+// part of the bound, clip sqrt(parameters here / all): the norm over all stages then is at most clip.
+static void clip_share(dpcri_rank *rank, const dpcri_share *share) {
+    double sum = 0;
+    sum_units(rank, share);
+    for (int64_t u = share->first_unit; u < share->end_unit; u++) sum += rank->unit_sums[u];
+    const double most = rank->options.clip * sqrt((double)share->layers.count / (double)rank->model->count);
+    const double factor = most / (sqrt(sum) + 1e-6);
+    if (!(factor >= 1)) dpcri_stage_scale(&share->layers, factor);
+}
+
 dpcr_status dpcri_share_update(dpcri_rank *rank, dpcri_share *share, int64_t i, dpcr_error *error) {
     const dpcr_schedule *s = rank->table->schedule;
     if (s->semantics == DPCR_SYNCHRONOUS || (i + 1) % s->accumulate != 0) return DPCR_OK;
     const char *before = version(share, share->newest);
     char *after = version(share, share->newest + 1);
+    if (rank->options.clip > 0) clip_share(rank, share);
     if (share->average) {
         const int64_t delay = s->delay[share->stage];
         memcpy(share->rebuilt, before, vector_bytes(share));
@@ -198,16 +225,6 @@ done:
 }
 
 // ---- clipping: one norm over all stages ----
-
-// Squares of a share's gradients, unit by unit, so that the norm does not depend on where the stages are cut. Tied
-// parameters are one: their first copy counts.
-static void sum_units(dpcri_rank *rank, const dpcri_share *share) {
-    double *sums = rank->unit_sums + share->first_unit;
-    const int64_t tie = rank->model->options.tie, first = dpcri_share_first_step(rank, share);
-    dpcri_stage_squares(&share->layers, sums);
-    for (int64_t l = 0; tie && l < share->layers.layers; l++)
-        if (first + l >= tie) sums[(share->layers.inputs > 0) + l] = 0;
-}
 
 // Rank 0 gathers the units' sums, forms the norm in the order of units and tells it. A unit's sum is positive or 0, and
 // a unit of two copies is counted once: by the first chain's.
