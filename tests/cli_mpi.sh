@@ -55,7 +55,7 @@ ends() { # name, seconds at most, word of our line
 long=(--epochs 100000 --test-every 0 --checkpoint-seconds 0.2 --quiet)
 start_long() {
     rm -f "$folder/run.safetensors"
-    among 3 "${long[@]}" "$@" --save "$folder/run.safetensors" --deadline 3 >/dev/null 2>"$folder/err" &
+    among 3 "${long[@]}" "$@" --save "$folder/run.safetensors" --deadline 6 >/dev/null 2>"$folder/err" &
     job=$!
     for _ in $(seq 100); do
         [ -s "$folder/run.safetensors" ] && break
@@ -64,11 +64,20 @@ start_long() {
     sleep 0.5
     victim=$(pgrep -f -n "$folder/run.safetensors")
 }
+one_line() { [ "$(grep -c '^deeppcr train: ' "$folder/err")" -eq 1 ] || complain "$1: not one line of ours: $(cat "$folder/err")"; }
+rank_is() { tr '\0' '\n' <"/proc/$1/environ" 2>/dev/null | grep -q "^OMPI_COMM_WORLD_RANK=$2\$"; }
+find_rank() {
+    for victim in $(pgrep -f "deeppcr train .*$folder/run.safetensors"); do
+        rank_is "$victim" "$1" && return
+    done
+    complain "no rank $1"
+}
 for kind in "KILL --pipeline 1f1b --microbatches 4" "STOP --pipeline 1f1b --microbatches 4" "KILL --data-parallel" "STOP --data-parallel"; do
     # shellcheck disable=SC2086
     set -- $kind
     signal=$1
     start_long "${@:2}"
+    [ "$signal" = KILL ] || find_rank 0
     kill -$signal "$victim"
     before=$SECONDS
     wait $job
@@ -77,8 +86,18 @@ for kind in "KILL --pipeline 1f1b --microbatches 4" "STOP --pipeline 1f1b --micr
     word="waited for rank"
     [ $signal = STOP ] || word=""
     ends $status $((SECONDS - before)) 30 "$word" "a rank that gets SIG$signal"
+    [ $signal = KILL ] || one_line "a rank that stands still"
     "$program" eval --load "$folder/run.safetensors" --limit 100 --quiet 2>"$folder/eval" || complain "SIG$signal left a damaged checkpoint: $(cat "$folder/eval")"
 done
+# no room any more in mid-run
+start_long --pipeline 1f1b --microbatches 4
+find_rank 0
+prlimit --pid "$victim" --fsize=1000
+before=$SECONDS
+wait $job
+ends $? $((SECONDS - before)) 10 "cannot write" "a full disk in mid-run"
+one_line "a full disk in mid-run"
+"$program" eval --load "$folder/run.safetensors" --limit 100 --quiet 2>"$folder/eval" || complain "a full disk left a damaged checkpoint: $(cat "$folder/eval")"
 among 2 --pipeline 1f1b --microbatches 4 --save /dev/full/x >/dev/null 2>"$folder/err"
 ends $? 0 1 "deeppcr train: " "a path that cannot be written"
 [ "$(grep -c '^deeppcr train: ' "$folder/err")" -eq 1 ] || complain "more than one line of ours: $(cat "$folder/err")"

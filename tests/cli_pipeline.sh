@@ -61,6 +61,25 @@ if [ -d "$data" ]; then
         train --epochs 2 --pipeline $r --ranks 2 --microbatches 6 --recompute --save "$folder/p.safetensors" || complain "$r recomputing"
         cmp "$folder/one.safetensors" "$folder/p.safetensors" || complain "$r recomputing made another network"
     done
+    # no room any more in mid-run: one line, the last checkpoint whole and good to go on from, at once
+    if command -v prlimit >/dev/null; then
+        rm -f "$folder/run.safetensors"
+        "$program" train resnet --layers 10 --width 12 --limit 700 --batch 64 --method sequential --backward sequential --quiet --constant-rate --warm-up 3 \
+            --epochs 100000 --pipeline 1f1b --ranks 3 --checkpoint-seconds 0.1 --test-every 0 --save "$folder/run.safetensors" 2>"$folder/err" &
+        job=$!
+        for _ in $(seq 200); do
+            [ -s "$folder/run.safetensors" ] && break
+            sleep 0.1
+        done
+        prlimit --pid $job --fsize=1000
+        wait $job
+        status=$?
+        [ $status -eq 4 ] || complain "a full disk in mid-run gave exit status $status"
+        case $(cat "$folder/err") in "deeppcr train: cannot write: "*) ;; *) complain "a full disk in mid-run says $(cat "$folder/err")" ;; esac
+        [ "$(wc -l <"$folder/err")" -eq 1 ] || complain "a full disk in mid-run: not one line: $(cat "$folder/err")"
+        [ "$(find "$folder" -name 'run.safetensors*' | wc -l)" -eq 1 ] || complain "a full disk in mid-run left a piece of a file"
+        run eval "$folder/run.safetensors" --limit 100 --quiet
+    fi
     # tied weights: one process's, saved with their tie, evaluated, gone on with, refused where torn apart
     train --epochs 2 --tie 3 --save "$folder/tied.safetensors"
     for r in 1f1b zb-v; do

@@ -68,11 +68,16 @@ static dpcr_status send(void *user, int64_t to, int64_t tag, const void *data, s
     return DPCR_OK;
 }
 
-// Seconds that are still to be waited: fewer once somebody asked the program to stop.
+// Seconds that are still to be waited: fewer once somebody asked the program to stop. Called without pause while
+// waiting: if a long time passed between two calls, it is this process that stood still, which is no peer's fault.
 static bool over(double began, double deadline, double *asked) {
+    static double seen, stood;
     const double now = cli_now();
+    if (began > seen) seen = began, stood = 0;
+    if (now - seen > 1) stood += now - seen;
+    seen = now;
     if (cli_signal() && *asked == 0) *asked = now;
-    return now - began > deadline || (*asked > 0 && now - *asked > SIGNAL_SECONDS);
+    return now - began - stood > deadline || (*asked > 0 && now - *asked > SIGNAL_SECONDS);
 }
 
 static dpcr_status receive(void *user, int64_t from, int64_t tag, void *data, size_t bytes, double deadline,
