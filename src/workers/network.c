@@ -36,6 +36,11 @@ size_t dpcri_model_bytes(const dpcr_model *model) { return (size_t)model->count 
 dpcr_status dpcri_network_create(dpcri_network *n, dpcr_context *context, const dpcr_model *model, const int64_t *first,
                                  int64_t groups, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
+    if (model->options.tie) {
+        *n = (dpcri_network){0};
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                          "workers: the steps' weights are tied; wanted none, or a pipeline or one process");
+    }
     *n = (dpcri_network){.context = context, .model = model, .first = first, .groups = groups};
     n->group = dpcri_alloc_zero(context, (size_t)groups * sizeof *n->group);
     if (!n->group) return dpcri_fail(error, DPCR_ERROR_MEMORY, "workers: no memory for %lld groups", (long long)groups);
