@@ -153,7 +153,7 @@ PYTHON
         refused 2 "6 stages of a network of 5 layers" $small --pipeline gpipe --ranks 6
         refused 2 "wanted at least as many as stages" $small --pipeline dualpipev --ranks 2 --microbatches 3
         refused 2 "weights are tied" $small --tie 1 --data-parallel
-        refused 2 "wants the sum over all stages" $small --tie 1 --pipeline pipedream
+        refused 2 "want the sum over all stages" $small --tie 1 --pipeline pipedream
         refused 2 "recomputing wants them on one" $small --pipeline layerpipe --stages 5 --ranks 3 --recompute
         refused 2 "recomputing wants the weights" $small --pipeline pipedream --recompute --reconstruct
         refused 2 "lie on several ranks" $small --pipeline layerpipe --stages 5 --ranks 3 --reconstruct
