@@ -114,8 +114,11 @@ def main():
                 loop, _ = quietest(train + ["--threads", "1"], environment, o)
                 for transport in o.transports:
                     for schedule in o.schedules:
-                        pipeline = ["--pipeline", schedule, "--microbatches", str(o.microbatches), "--segment",
-                                    str(o.segment)]
+                        pipeline = ["--pipeline", schedule]
+                        if schedule not in ("pipedream", "layerpipe"):
+                            pipeline += ["--microbatches", str(o.microbatches)]
+                        if schedule in ("pipedream", "pipedream-2bw", "layerpipe"):
+                            pipeline += ["--segment", str(o.segment)]
                         if transport == "threads":
                             command = train + pipeline + ["--ranks", str(o.ranks), "--threads", str(o.ranks)]
                         else:
