@@ -37,6 +37,7 @@ model.h:model recurrent.h:model
 train.h:train sequence.h:train
 sample.h:sample
 filter.h:chain
+transport.h:rt
 profile.h:pipe schedule.h:pipe
 pipeline.h:pipe_executor
 workers.h:workers

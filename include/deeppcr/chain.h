@@ -8,6 +8,7 @@
 #define DEEPPCR_CHAIN_H
 
 #include "transition.h"
+#include "transport.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -124,6 +125,57 @@ DPCR_API dpcr_status dpcr_chain_vjp(const dpcr_chain_plan *plan, const dpcr_arra
                                     const dpcr_array *z, const dpcr_array *g, const dpcr_array *da,
                                     const dpcr_array *db, const dpcr_array *dz0, void *workspace,
                                     size_t workspace_bytes, dpcr_error *error);
+
+// ---- chains over ranks ----
+
+// How the summaries of the ranks come together.
+typedef enum dpcr_scan {
+    DPCR_SCAN_MESSAGES = 0,  // by messages of ours, ceil(log2 ranks) rounds: the same bits on every transport
+    DPCR_SCAN_TRANSPORT,     // by the transport's own exscan (MPI_Exscan); its order of products is its own
+    DPCR_SCAN_COUNT
+} dpcr_scan;
+
+typedef struct dpcr_distributed_options {
+    size_t size;                      // sizeof(dpcr_distributed_options) of the caller
+    const dpcr_transport *transport;  // this rank's end
+    dpcr_scan scan;
+    int64_t chunk;       // steps of a piece of a rank's range that runs beside others; 0: from its length
+    dpcr_scheme scheme;  // AUTO, SEQUENTIAL: the loop, else another, for the ranks that go through their range once
+    double deadline;     // seconds that a rank waits for another; 0: 60
+} dpcr_distributed_options;
+
+typedef struct dpcr_distributed_report {
+    size_t size;             // sizeof(dpcr_distributed_report) of the caller
+    int64_t length, first;   // of the whole chain; the first step of this rank's range
+    int64_t compositions;    // products formed, by all ranks
+    int64_t applications;    // transition-vector products formed, by all ranks
+    int64_t depth;           // dependent steps on the longest path, a round of the scan counted as one
+    double seconds;          // of this rank: all
+    double seconds_reduce;   // its range to a summary
+    double seconds_scan;     // the scan, waiting for others included
+    double seconds_apply;    // the states
+    size_t workspace_bytes;  // that this rank took from its context
+    size_t summary_bytes;    // of a summary: what a message holds
+} dpcr_distributed_report;
+
+// The chain of dpcr_chain_execute, transposed or not, whose steps are spread over ranks: rank r holds consecutive ones,
+// after those of the ranks below it, shape->length >= 0 of them. All ranks make this call, with shapes that differ in
+// length alone; a, b and z are of the rank's own range, as in dpcr_chain_execute. Each rank reduces its range to what
+// it makes of a state (composed transition and offset), an exclusive scan gives it the state that comes in, and it runs
+// its states from there. One rank alone runs `scheme`.
+//   z0    [B][w] or NULL, looked at on rank 0 alone, not with transposed
+//   in    [B][w] or NULL: where the state that came into the range goes (0 where none did): z_{first-1}, or transposed
+//         A_{end}^T z_{end}, `end` one past the range
+//   out   [B][w] or NULL: what goes out of it: its last state, or transposed A_first^T z_first; on rank 0 dz0
+// float results depend on the number of ranks and their lengths, not on threads or transport (nor on timing); uint32
+// ones on nothing: they are the loop's. Structures that compose; csr is refused. Work of a rank about
+// (compose + 2 apply) a step, of the first one apply. Failures, of arguments too, are every rank's. Allocates from the
+// context. Source: two-level scans, ParaRNN (arXiv 2510.21450); derivation: docs/math/chunked.md, docs/ranks.md.
+DPCR_API dpcr_status dpcr_chain_distributed(dpcr_context *context, const dpcr_chain_shape *shape,
+                                            const dpcr_distributed_options *options, const dpcr_array *a,
+                                            const dpcr_array *b, const dpcr_array *z0, const dpcr_array *z,
+                                            const dpcr_array *in, const dpcr_array *out,
+                                            dpcr_distributed_report *report, dpcr_error *error);
 
 #ifdef __cplusplus
 }

@@ -5,6 +5,7 @@
 
 #include "profile.h"
 #include "train.h"
+#include "transport.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -32,20 +33,6 @@ typedef enum dpcr_compensation {
     DPCR_COMPENSATE_RATE,  // a stage's learning rate over 1 + its delay
     DPCR_COMPENSATE_COUNT
 } dpcr_compensation;
-
-// Messages between ranks that are processes, by whatever means the caller has (MPI, sockets): this process's end. A
-// message is named by sender, receiver and tag; those of one name arrive in the order of sending.
-typedef struct dpcr_transport {
-    size_t size;  // sizeof(dpcr_transport) of the caller
-    void *user;
-    int64_t rank, ranks;
-    int64_t largest_tag;
-    // Takes a copy and returns at once. `bytes` may be 0.
-    dpcr_status (*send)(void *user, int64_t to, int64_t tag, const void *data, size_t bytes, dpcr_error *error);
-    // Waits, at most `deadline` seconds (then DPCR_ERROR_SYSTEM), for a message of exactly so many bytes.
-    dpcr_status (*receive)(void *user, int64_t from, int64_t tag, void *data, size_t bytes, double deadline,
-                           dpcr_error *error);
-} dpcr_transport;
 
 typedef struct dpcr_pipeline_options {
     size_t size;           // sizeof(dpcr_pipeline_options) of the caller

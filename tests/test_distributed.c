@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: MIT
+// Linear chains over ranks against the loop: the ring bit for bit and signed permutations exactly, for every length
+// around the number of ranks, every way to cut, both scans; floats within rounding, and the same bits again; what comes
+// in and goes out; refusals that every rank hears.
+#include <pthread.h>
+
+#include "chain_problem.h"
+
+enum { MOST_RANKS = 5 };
+
+// ---- a transport with a scan of its own, which multiplies in another order than ours ----
+
+typedef struct scanning {
+    const dpcr_transport *by;
+} scanning;
+
+static dpcr_status send_on(void *user, int64_t to, int64_t tag, const void *data, size_t bytes, dpcr_error *error) {
+    const dpcr_transport *by = ((scanning *)user)->by;
+    return by->send(by->user, to, tag, data, bytes, error);
+}
+
+static dpcr_status receive_on(void *user, int64_t from, int64_t tag, void *data, size_t bytes, double deadline,
+                              dpcr_error *error) {
+    const dpcr_transport *by = ((scanning *)user)->by;
+    return by->receive(by->user, from, tag, data, bytes, deadline, error);
+}
+
+// One rank after another, from the left.
+static dpcr_status scan_in_line(void *user, int reversed, void *data, size_t bytes, dpcr_combine *combine,
+                                void *combine_user, double deadline, dpcr_error *error) {
+    enum { TAG = 77 };
+    const dpcr_transport *by = ((scanning *)user)->by;
+    const int64_t q = reversed ? by->ranks - 1 - by->rank : by->rank, step = reversed ? -1 : 1;
+    dpcr_status status = DPCR_OK;
+    void *before = malloc(bytes + 1);
+    assert_non_null(before);
+    if (q > 0) DPCR_TRY(by->receive(by->user, by->rank - step, TAG, before, bytes, deadline, error));
+    if (q > 0) combine(combine_user, before, data);
+    if (q + 1 < by->ranks) DPCR_TRY(by->send(by->user, by->rank + step, TAG, data, bytes, error));
+    memcpy(data, before, q > 0 ? bytes : 0);
+done:
+    free(before);
+    return status;
+}
+
+// ---- a chain over ranks ----
+
+typedef struct spread {
+    problem *p;
+    int64_t first[MOST_RANKS + 1];
+    int64_t chunk, odd_rank;
+    dpcr_scan scan;
+    bool in_place, want_ends;
+    int threads;
+    dpcr_distributed_report report;  // rank 0's
+    void *in[MOST_RANKS], *out[MOST_RANKS];
+    dpcr_status status[MOST_RANKS];
+    char text[MOST_RANKS][512];
+} spread;
+
+static dpcr_array part(dpcr_array whole, int64_t first, int64_t count) {
+    whole.data = (char *)whole.data + first * whole.strides[0] * (int64_t)dpcr_dtype_size(whole.dtype);
+    whole.shape[0] = count;
+    return whole;
+}
+
+static dpcr_status run_rank(void *user, const dpcr_transport *by, dpcr_error *error) {
+    spread *s = user;
+    problem *p = s->p;
+    const int64_t r = by->rank, first = s->first[r], count = s->first[r + 1] - first;
+    scanning own = {.by = by};
+    dpcr_transport transport = *by;
+    transport.user = &own, transport.send = send_on, transport.receive = receive_on;
+    if (s->scan == DPCR_SCAN_TRANSPORT) transport.exscan = scan_in_line;
+    dpcr_chain_shape shape = shape_of(p);
+    shape.length = count;
+    if (r == s->odd_rank) shape.batch++;
+    const dpcr_distributed_options options = {
+        .size = sizeof options, .transport = &transport, .scan = s->scan, .chunk = s->chunk, .deadline = 20};
+    const dpcr_array a = p->shared_steps ? p->va : part(p->va, first, count), z = part(p->vz, first, count);
+    const dpcr_array b = s->in_place ? z : part(p->vb, first, count);
+    const int64_t state[] = {p->batch, p->w};
+    const dpcr_array in = dpcr_array_make(s->in[r], p->dtype, 2, state),
+                     out = dpcr_array_make(s->out[r], p->dtype, 2, state);
+    dpcr_distributed_report report = {.size = sizeof report};
+    s->status[r] = dpcr_chain_distributed(contexts[s->threads], &shape, &options, &a, &b, p->z0 ? &p->v0 : NULL, &z,
+                                          s->want_ends ? &in : NULL, s->want_ends ? &out : NULL, &report, error);
+    if (s->status[r] != DPCR_OK) snprintf(s->text[r], sizeof s->text[r], "%s", error->text);
+    if (r == 0) s->report = report;
+    return DPCR_OK;
+}
+
+// Cut 0: evenly; 1: all on the last; 2: at random, with ranks that have nothing.
+static void cut(spread *s, int64_t ranks, int how) {
+    const int64_t length = s->p->length;
+    s->first[0] = 0;
+    for (int64_t r = 1; r < ranks; r++)
+        s->first[r] = how == 0 ? r * length / ranks : how == 1 ? 0 : random_below(length + 1);
+    s->first[ranks] = length;
+    for (int64_t i = 1; how == 2 && i < ranks; i++)
+        for (int64_t r = 1; r + 1 < ranks; r++)
+            if (s->first[r] > s->first[r + 1]) {
+                const int64_t kept = s->first[r];
+                s->first[r] = s->first[r + 1];
+                s->first[r + 1] = kept;
+            }
+}
+
+static void run(spread *s, int64_t ranks) {
+    problem *p = s->p;
+    dpcr_error error = {0};
+    const size_t bytes = (size_t)(p->length * p->batch * p->w) * dpcr_dtype_size(p->dtype);
+    if (s->in_place)
+        memcpy(p->z, p->b, bytes);
+    else
+        memset(p->z, 0xff, bytes);
+    for (int64_t r = 0; r < ranks; r++) {
+        s->in[r] = room(p->batch * p->w);
+        s->out[r] = room(p->batch * p->w);
+        memset(s->in[r], 0x77, (size_t)(p->batch * p->w) * dpcr_dtype_size(p->dtype));
+        memset(s->out[r], 0x77, (size_t)(p->batch * p->w) * dpcr_dtype_size(p->dtype));
+    }
+    if (dpcr_ranks_run(contexts[s->threads], ranks, run_rank, s, &error) != DPCR_OK) fail_msg("%s", error.text);
+}
+
+static void end_run(spread *s, int64_t ranks) {
+    for (int64_t r = 0; r < ranks; r++) {
+        free(s->in[r]);
+        free(s->out[r]);
+    }
+}
+
+static void fail_spread(const spread *s, int64_t ranks, const char *what) {
+    const problem *p = s->p;
+    fail_msg("%s: %s %s w %d L %d B %d%s%s, %d ranks at %d %d %d %d, chunk %d, scan %d: %s", what,
+             dpcr_dtype_name(p->dtype), dpcr_structure_name(p->t.structure), (int)p->w, (int)p->length, (int)p->batch,
+             p->transposed ? " transposed" : "", p->z0 ? " z0" : "", (int)ranks, (int)s->first[1], (int)s->first[2],
+             (int)s->first[3], (int)s->first[4], (int)s->chunk, (int)s->scan, s->text[0]);
+}
+
+// What came in is the state before the range, what goes out the one at its end, or transposed A^T of the first one.
+static void check_ends(const spread *s, int64_t ranks) {
+    const problem *p = s->p;
+    const int64_t state = p->batch * p->w;
+    const size_t size = dpcr_dtype_size(p->dtype), bytes = (size_t)state * size;
+    const char *z = p->z;
+    void *zero = room(state);
+    for (int64_t r = 0; !p->transposed && r < ranks; r++) {
+        const int64_t first = s->first[r], end = s->first[r + 1];
+        const void *in = first > 0 ? z + (size_t)(first - 1) * bytes : r > 0 && p->z0 ? p->z0 : zero;
+        const void *out = end > 0 ? z + (size_t)(end - 1) * bytes : p->z0 ? p->z0 : zero;
+        if (bytes && memcmp(s->in[r], in, bytes) != 0) fail_spread(s, ranks, "what came in");
+        if (bytes && memcmp(s->out[r], out, bytes) != 0) fail_spread(s, ranks, "what went out");
+    }
+    // z_l = b_l + in, so in the ring what came in is the difference; out of a rank into the next one below it.
+    for (int64_t r = 0; p->transposed && r < ranks; r++) {
+        const int64_t last = s->first[r + 1] - 1;
+        for (int64_t i = 0; p->dtype == DPCR_U32 && s->first[r] <= last && i < state; i++)
+            if (((uint32_t *)s->in[r])[i] !=
+                ((uint32_t *)p->z)[last * state + i] - ((uint32_t *)p->b)[last * state + i])
+                fail_spread(s, ranks, "what came in, transposed");
+        if (r > 0 && bytes && memcmp(s->out[r], s->in[r - 1], bytes) != 0) fail_spread(s, ranks, "out and in");
+    }
+    free(zero);
+}
+
+static const width widths[] = {{DPCR_DENSE, 2, 0},    {DPCR_BLOCK, 4, 2}, {DPCR_DIAGONAL, 3, 0}, {DPCR_SCALAR, 2, 0},
+                               {DPCR_IDENTITY, 2, 0}, {DPCR_ZERO, 2, 0},  {DPCR_DENSE, 5, 0},    {DPCR_DENSE, 1, 0}};
+enum { WIDTHS = sizeof widths / sizeof *widths };
+static const int64_t chunks[] = {0, 1, 3, 40};
+
+static void one(dpcr_dtype dtype, const width *w, int64_t length, int64_t ranks, int64_t turn, bool exact) {
+    const dpcr_transition t = dpcr_transition_square(w->structure, w->w, w->k);
+    const int flags = (int)(turn % 4);  // forward, transposed, forward with z0, transposed with shared transitions
+    problem p =
+        make(t, dtype, length, turn % 3 == 0 ? 3 : 1, flags % 2, flags == 2,
+             exact && dtype != DPCR_U32 ? FILL_PERMUTATION : FILL_RANDOM, flags == 3 && dtype == DPCR_U32, flags == 3);
+    spread s = {.p = &p,
+                .chunk = chunks[turn / 4 % 4],
+                .scan = turn % 5 == 0 ? DPCR_SCAN_TRANSPORT : DPCR_SCAN_MESSAGES,
+                .in_place = turn % 2 == 0,
+                .want_ends = true,
+                .threads = turn % 16 == 0 ? 2 : 1,
+                .odd_rank = -1};
+    cut(&s, ranks, (int)(turn / 3 % 3));
+    run(&s, ranks);
+    for (int64_t r = 0; r < ranks; r++)
+        if (s.status[r] != DPCR_OK) fail_spread(&s, ranks, s.text[r]);
+    if (wrong_states(&p, exact)) fail_spread(&s, ranks, "states differ from the loop");
+    if (exact) check_ends(&s, ranks);
+    assert_int_equal(s.report.length, length);
+    end_run(&s, ranks);
+    drop(&p);
+}
+
+static void ring_bit_for_bit(void **state) {
+    (void)state;
+    int64_t turn = 0;
+    for (int i = 0; i < WIDTHS; i++)
+        for (int64_t ranks = 1; ranks <= MOST_RANKS; ranks++)
+            for (int64_t length = 0; length <= (i < 3 ? 20 : 7); length++)
+                one(DPCR_U32, &widths[i], length, ranks, turn++, true);
+    for (int i = 0; i < 3; i++)
+        for (int64_t ranks = 2; ranks <= 4; ranks++)
+            for (int64_t length = 126; length <= 131; length++) one(DPCR_U32, &widths[i], length, ranks, turn++, true);
+}
+
+static void permutations_exactly(void **state) {
+    (void)state;
+    int64_t turn = 1;
+    for (int dtype = DPCR_F32; dtype <= DPCR_F64; dtype++)
+        for (int i = 0; i < WIDTHS; i++)
+            for (int64_t ranks = 1; ranks <= 4; ranks++) {
+                one((dpcr_dtype)dtype, &widths[i], 30 + turn % 7, ranks, turn, true);
+                turn++;
+                one((dpcr_dtype)dtype, &widths[i], turn % 5, ranks, turn, true);
+                turn += 2;
+            }
+}
+
+static void numbers_within_rounding(void **state) {
+    (void)state;
+    static const width wide[] = {{DPCR_DENSE, 17, 0}, {DPCR_BLOCK, 32, 16}, {DPCR_DIAGONAL, 19, 0}, {DPCR_DENSE, 8, 0}};
+    int64_t turn = 2;
+    for (int dtype = DPCR_F32; dtype <= DPCR_F64; dtype++)
+        for (int i = 0; i < 4; i++)
+            for (int64_t ranks = 2; ranks <= 4; ranks++) one((dpcr_dtype)dtype, &wide[i], 200, ranks, turn++, false);
+}
+
+// Same ranks, same bits: with other threads, and with the first run's states as they came.
+static void same_bits_again(void **state) {
+    (void)state;
+    const dpcr_transition t = dpcr_transition_square(DPCR_DENSE, 8, 0);
+    for (int transposed = 0; transposed < 2; transposed++) {
+        problem p = make(t, DPCR_F32, 3000, 2, transposed, !transposed, FILL_RANDOM, false, false);
+        const size_t bytes = (size_t)(p.length * p.batch * p.w) * sizeof(float);
+        float *first = malloc(bytes);
+        for (int threads = 1; threads <= 2; threads++) {
+            spread s = {.p = &p, .threads = threads, .odd_rank = -1};
+            cut(&s, 3, 0);
+            run(&s, 3);
+            if (threads == 1)
+                memcpy(first, p.z, bytes);
+            else
+                assert_memory_equal(first, p.z, bytes);
+            assert_true(s.report.compositions > 0 && s.report.applications > p.length);
+            end_run(&s, 3);
+        }
+        free(first);
+        drop(&p);
+    }
+}
+
+// An infinity in one sequence leaves the others, and the ranks without steps multiply it with nothing.
+static void infinities_stay(void **state) {
+    (void)state;
+    const dpcr_transition t = dpcr_transition_square(DPCR_DENSE, 2, 0);
+    problem p = make(t, DPCR_F64, 12, 2, false, true, FILL_PERMUTATION, false, false);
+    ((double *)p.z0)[0] = INFINITY;
+    spread s = {.p = &p, .threads = 1, .odd_rank = -1, .first = {0, 0, 4, 4, 8, 12}};
+    run(&s, 5);
+    double *got = malloc((size_t)(12 * 4) * sizeof *got);
+    memcpy(got, p.z, (size_t)(12 * 4) * sizeof *got);
+    end_run(&s, 5);
+    const dpcr_chain_options loop = {.size = sizeof loop, .scheme = DPCR_SCHEME_SEQUENTIAL};
+    solve(&p, &loop, 1, false);
+    for (int l = 0; l < 12; l++)
+        for (int i = 2; i < 4; i++) assert_true(got[4 * l + i] == ((double *)p.z)[4 * l + i]);
+    assert_true(isinf(got[0]) || isinf(got[1]) || isnan(got[0]));
+    free(got);
+    drop(&p);
+}
+
+// ---- refusals ----
+
+static void every_rank_hears_of_a_misfit(void **state) {
+    (void)state;
+    const dpcr_transition t = dpcr_transition_square(DPCR_DENSE, 2, 0);
+    problem p = make(t, DPCR_F32, 9, 1, false, false, FILL_RANDOM, false, false);
+    spread s = {.p = &p, .threads = 1, .odd_rank = 1};
+    cut(&s, 3, 0);
+    run(&s, 3);
+    for (int r = 0; r < 3; r++) {
+        assert_int_equal(s.status[r], DPCR_ERROR_ARGUMENT);
+        assert_non_null(strstr(s.text[r], r == 1 ? "[2]" : "rank 1: chain_distributed"));
+    }
+    end_run(&s, 3);
+    drop(&p);
+}
+
+static dpcr_status refused_rank(void *user, const dpcr_transport *by, dpcr_error *error) {
+    float one_value = 1;
+    const dpcr_array a = dpcr_array_make(&one_value, DPCR_F32, 3, (const int64_t[]){1, 1, 1});
+    dpcr_chain_shape shape = {.size = sizeof shape,
+                              .length = 1,
+                              .batch = 1,
+                              .transition = dpcr_transition_square(DPCR_SCALAR, 1, 0),
+                              .dtype = DPCR_F32};
+    dpcr_distributed_options o = {.size = sizeof o, .transport = by};
+    (void)user;
+    assert_int_equal(dpcr_chain_distributed(contexts[1], &shape, NULL, &a, &a, NULL, &a, NULL, NULL, NULL, error),
+                     DPCR_ERROR_ARGUMENT);
+    o.transport = NULL;
+    assert_int_equal(dpcr_chain_distributed(contexts[1], &shape, &o, &a, &a, NULL, &a, NULL, NULL, NULL, error),
+                     DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error->text, "transport is NULL"));
+    o.transport = by;
+    o.scan = DPCR_SCAN_TRANSPORT;
+    assert_int_equal(dpcr_chain_distributed(contexts[1], &shape, &o, &a, &a, NULL, &a, NULL, NULL, NULL, error),
+                     DPCR_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(error->text, "no scan of its own"));
+    o.scan = DPCR_SCAN_MESSAGES;
+    o.chunk = -1;
+    assert_int_equal(dpcr_chain_distributed(contexts[1], &shape, &o, &a, &a, NULL, &a, NULL, NULL, NULL, error),
+                     DPCR_ERROR_ARGUMENT);
+    o.chunk = 0;
+    shape.transposed = 1;
+    assert_int_equal(dpcr_chain_distributed(contexts[1], &shape, &o, &a, &a, &a, &a, NULL, NULL, NULL, error),
+                     DPCR_ERROR_UNSUPPORTED);
+    shape.transposed = 0;
+    const int64_t offsets[] = {0, 1};
+    const int32_t columns[] = {0};
+    const dpcr_pattern pattern = {1, 1, offsets, columns};
+    shape.transition = dpcr_transition_csr(&pattern);
+    assert_int_equal(dpcr_chain_distributed(contexts[1], &shape, &o, &a, &a, NULL, &a, NULL, NULL, NULL, error),
+                     DPCR_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(error->text, "csr"));
+    return DPCR_OK;
+}
+
+static void refusals(void **state) {
+    (void)state;
+    dpcr_error error = {0};
+    for (int64_t ranks = 1; ranks <= 2; ranks++)
+        if (dpcr_ranks_run(contexts[1], ranks, refused_rank, NULL, &error) != DPCR_OK) fail_msg("%s", error.text);
+    assert_int_equal(dpcr_ranks_run(contexts[1], 0, refused_rank, NULL, &error), DPCR_ERROR_ARGUMENT);
+    assert_int_equal(dpcr_ranks_run(contexts[1], 2, NULL, NULL, &error), DPCR_ERROR_ARGUMENT);
+}
+
+// A rank that goes leaves the others to their deadline, or, as threads, to its failure.
+static dpcr_status deserter(void *user, const dpcr_transport *by, dpcr_error *error) {
+    float numbers[4] = {0};
+    const dpcr_array a = dpcr_array_make(numbers, DPCR_F32, 3, (const int64_t[]){1, 1, 1});
+    const dpcr_chain_shape shape = {.size = sizeof shape,
+                                    .length = 1,
+                                    .batch = 1,
+                                    .transition = dpcr_transition_square(DPCR_SCALAR, 1, 0),
+                                    .dtype = DPCR_F32};
+    const dpcr_distributed_options o = {.size = sizeof o, .transport = by, .deadline = 0.2};
+    if (by->rank == 1) return *(bool *)user ? dpcr_ranks_agree(NULL, 0, DPCR_OK, error) : DPCR_OK;
+    return dpcr_chain_distributed(contexts[1], &shape, &o, &a, &a, NULL, &a, NULL, NULL, NULL, error);
+}
+
+static void no_wait_is_without_end(void **state) {
+    (void)state;
+    dpcr_error error = {0};
+    bool fails = false;
+    assert_int_equal(dpcr_ranks_run(contexts[1], 3, deserter, &fails, &error), DPCR_ERROR_SYSTEM);
+    assert_non_null(strstr(error.text, "which sent nothing"));
+    fails = true;
+    assert_int_equal(dpcr_ranks_run(contexts[1], 3, deserter, &fails, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "transport is NULL"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ring_bit_for_bit),
+        cmocka_unit_test(permutations_exactly),
+        cmocka_unit_test(numbers_within_rounding),
+        cmocka_unit_test(same_bits_again),
+        cmocka_unit_test(infinities_stay),
+        cmocka_unit_test(every_rank_hears_of_a_misfit),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(no_wait_is_without_end),
+    };
+    return cmocka_run_group_tests(tests, open_contexts, close_contexts);
+}
