@@ -58,7 +58,9 @@ int cli_fail(int status, const char *format, ...) __attribute__((format(printf, 
 typedef enum cli_doing { CLI_READING, CLI_WRITING, CLI_COMPUTING } cli_doing;
 int cli_fail_error(const dpcr_error *error, cli_doing doing);
 void cli_silence(bool on);  // another process of the same job tells it
+void cli_hold(bool on);     // told later, when all processes have agreed on it
 int cli_failed(void);       // the status of the last one told, or 0
+const char *cli_failed_text(void);
 int cli_fail_memory(const char *what);
 
 // ---- arguments ----

@@ -8,12 +8,15 @@
 
 static const char *verb_name;
 static int failed;
-static bool silent;
+static bool silent, held;
+static char last[2048];  // the text told last
 
 void cli_set_verb(const char *verb) { verb_name = verb; }
 const char *cli_get_verb(void) { return verb_name; }
 int cli_failed(void) { return failed; }
+const char *cli_failed_text(void) { return last; }
 void cli_silence(bool on) { silent = on; }
+void cli_hold(bool on) { held = on; }
 
 int cli_fail(int status, const char *format, ...) {
     char text[2048];
@@ -25,7 +28,8 @@ int cli_fail(int status, const char *format, ...) {
     // File names may hold anything; a message stays one line and sends nothing to the terminal.
     for (char *c = text; *c; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
-    if (silent) return status;
+    snprintf(last, sizeof last, "%s", text);
+    if (silent || held) return status;
     fprintf(stderr, "deeppcr%s%s: %s\n", verb_name ? " " : "", verb_name ? verb_name : "", text);
     return status;
 }

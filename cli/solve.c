@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli.h"
+#include "solve.h"
+#include "world.h"
 
 enum {
     KEY_A = 0x3000,
@@ -20,16 +21,13 @@ enum {
     KEY_LEVELS,
     KEY_TOLERANCE,
     KEY_SWEEPS,
-    KEY_LIMIT
+    KEY_LIMIT,
+    KEY_RANKS,
+    KEY_SCAN,
+    KEY_DEADLINE
 };
 
-typedef struct solve {
-    cli_common common;
-    const char *a, *b, *z0, *input, *output;
-    bool transposed;
-    dpcr_chain_options options;
-    size_t memory_limit;
-} solve;
+typedef cli_linear solve;
 
 static const struct argp_option solve_options[] = {
     {"A", KEY_A, "FILE", 0,
@@ -41,7 +39,8 @@ static const struct argp_option solve_options[] = {
     {"input", KEY_INPUT, "FILE.npz", 0, "Take A, b and, if there, z0 from one npz file", 0},
     {"output", KEY_OUTPUT, "FILE", 0,
      "The states z [L][B][w]: .npy, .npz (member z), or '-' for npy on standard output", 0},
-    {"scheme", KEY_SCHEME, "NAME", 0, "auto (default), sequential, pcr, blelloch, chunked, overlap", 0},
+    {"scheme", KEY_SCHEME, "NAME", 0,
+     "auto (default), sequential, pcr, blelloch, chunked, overlap; over ranks: distributed", 0},
     {"transposed", KEY_TRANSPOSED, NULL, 0, "z_l = A_{l+1}^T z_{l+1} + b_l from the last step on; takes no z0", 0},
     {"chunk", KEY_CHUNK, "N", 0, "Steps a chunk of chunked and overlap (default: from the shape)", 0},
     {"run-up", KEY_RUN_UP, "N", 0, "Steps that a chunk of overlap runs before its first (default 64)", 0},
@@ -50,8 +49,29 @@ static const struct argp_option solve_options[] = {
      "Allowed defect at the boundaries of overlap's chunks (default 0: the loop's bits)", 0},
     {"max-sweeps", KEY_SWEEPS, "N", 0, "Sweeps of overlap before it finishes in order (default 3)", 0},
     {"memory-limit", KEY_LIMIT, "BYTES", 0, "Workspace at most (suffixes K, M, G)", 0},
+    {"ranks", KEY_RANKS, "P", 0,
+     "distributed: ranks, a thread each, that hold a part of the steps (default 2); under mpirun -np P, a process each",
+     0},
+    {"scan", KEY_SCAN, "messages|mpi", 0,
+     "distributed: the summaries by messages in an order that ranks alone fix (default), or by MPI_Exscan", 0},
+    {"deadline", KEY_DEADLINE, "S", 0, "distributed: seconds that a rank waits for another (default 60)", 0},
     {0},
 };
+
+// "distributed" is no scheme of a single process.
+static error_t read_scheme(const char *arg, solve *s) {
+    s->distributed = !strcmp(arg, "distributed");
+    s->scheme_given = true;
+    return s->distributed || cli_read_scheme("--scheme", arg, &s->options.scheme) ? 0 : EINVAL;
+}
+
+static error_t read_scan(const char *arg, solve *s) {
+    static const char *const words[] = {"messages", "mpi"};
+    int index = 0;
+    if (!cli_read_word("--scan", arg, words, 2, &index)) return EINVAL;
+    s->scan = index ? DPCR_SCAN_TRANSPORT : DPCR_SCAN_MESSAGES;
+    return 0;
+}
 
 static error_t read_levels(const char *arg, int *levels) {
     int tree;
@@ -70,7 +90,10 @@ static error_t parse_solve(int key, char *arg, struct argp_state *state) {
         case KEY_INPUT: s->input = arg; return 0;
         case KEY_OUTPUT: s->output = arg; return 0;
         case KEY_TRANSPOSED: s->transposed = true; return 0;
-        case KEY_SCHEME: return cli_read_scheme("--scheme", arg, &o->scheme) ? 0 : EINVAL;
+        case KEY_SCHEME: return read_scheme(arg, s);
+        case KEY_RANKS: return cli_read_int64("--ranks", arg, 1, 1024, &s->ranks) ? 0 : EINVAL;
+        case KEY_SCAN: return read_scan(arg, s);
+        case KEY_DEADLINE: return cli_read_double("--deadline", arg, 1e-3, 1e9, &s->deadline) ? 0 : EINVAL;
         case KEY_CHUNK: return cli_read_int64("--chunk", arg, 1, INT64_MAX, &o->chunk) ? 0 : EINVAL;
         case KEY_RUN_UP: return cli_read_int64("--run-up", arg, 1, INT64_MAX, &o->warm_up) ? 0 : EINVAL;
         case KEY_LEVELS: return read_levels(arg, &o->levels);
@@ -146,8 +169,8 @@ static int wrong_a(const dpcr_array *a, const dpcr_array *b) {
 }
 
 // The structure is decided by the number of dimensions. `a` becomes a view [L][B or 1][values].
-static int shape_of(const inputs *in, const solve *s, dpcr_chain_shape *shape, dpcr_array *a) {
-    const dpcr_array *from = in->a, *b = in->b;
+int cli_linear_shape(const dpcr_array *from, const dpcr_array *b, bool transposed, dpcr_chain_shape *shape,
+                     dpcr_array *a) {
     if (b->ndim != 3) return wrong_shape("b", b, "[L][B][w]");
     const int64_t w = b->shape[2], *n = from->shape;
     if (w < 1) return wrong_shape("b", b, "a width of at least 1");
@@ -167,15 +190,14 @@ static int shape_of(const inputs *in, const solve *s, dpcr_chain_shape *shape, d
                                 .batch = b->shape[1],
                                 .transition = dpcr_transition_square(structure, w, block),
                                 .dtype = b->dtype,
-                                .transposed = s->transposed};
+                                .transposed = transposed};
     *a = dpcr_array_make(from->data, from->dtype, 3,
                          (const int64_t[]){n[0], n[1], dpcr_transition_values(&shape->transition)});
     return CLI_DONE;
 }
 
-static int start_of(const inputs *in, const dpcr_chain_shape *shape, dpcr_array *z0) {
+int cli_linear_start(const dpcr_array *from, const dpcr_chain_shape *shape, dpcr_array *z0) {
     const int64_t wanted[] = {shape->batch, shape->transition.rows};
-    const dpcr_array *from = in->z0;
     const bool pair = from->ndim == 2 && from->shape[0] == wanted[0] && from->shape[1] == wanted[1];
     const bool single = from->ndim == 1 && wanted[0] == 1 && from->shape[0] == wanted[1];
     char text[96];
@@ -259,8 +281,8 @@ static int run(dpcr_context *context, const solve *s) {
     dpcr_chain_plan *plan = NULL;
     dpcr_error error = {0};
     int status = read_inputs(context, s, &in);
-    if (!status) status = shape_of(&in, s, &shape, &a);
-    if (!status && in.z0) status = start_of(&in, &shape, &z0);
+    if (!status) status = cli_linear_shape(in.a, in.b, s->transposed, &shape, &a);
+    if (!status && in.z0) status = cli_linear_start(in.z0, &shape, &z0);
     if (!status && dpcr_chain_plan_create(context, &shape, &s->options, &plan, &error) != DPCR_OK)
         status = cli_fail_error(&error, CLI_COMPUTING);
     if (!status) status = execute(s, &shape, plan, &a, in.b, in.z0 ? &z0 : NULL);
@@ -276,8 +298,39 @@ static int count_stdin(const solve *s) {
     return n;
 }
 
+// The ranks: those of mpirun, or threads.
+static int refuse_ranks(solve *s) {
+    const int64_t world = cli_world_size();
+    if (world > 1 && s->scheme_given && !s->distributed)
+        return cli_fail(CLI_USAGE, "--scheme %s, but started as %lld processes; wanted --scheme distributed",
+                        dpcr_scheme_name(s->options.scheme), (long long)world);
+    if (world > 1 && s->ranks && s->ranks != world)
+        return cli_fail(CLI_USAGE, "--ranks %lld, but started as %lld processes", (long long)s->ranks,
+                        (long long)world);
+    if (world > 1) s->distributed = true;
+    if (!s->distributed) {
+        if (s->ranks || s->scan || s->deadline > 0)
+            return cli_fail(CLI_USAGE, "--ranks, --scan and --deadline are for --scheme distributed");
+        return CLI_DONE;
+    }
+    if (!s->ranks) s->ranks = world > 1 ? world : 2;
+    if (s->scan == DPCR_SCAN_TRANSPORT && world == 1)
+        return cli_fail(CLI_USAGE, "--scan mpi, but not started by mpirun; wanted --scan messages");
+    if (s->options.levels || s->options.warm_up || s->options.tolerance > 0 || s->options.max_sweeps || s->memory_limit)
+        return cli_fail(CLI_USAGE,
+                        "--levels, --run-up, --tolerance, --max-sweeps and --memory-limit are of other schemes");
+    const char *paths[] = {s->a, s->b, s->z0, s->output};
+    for (int i = 0; i < 4; i++)
+        if (paths[i] && (!strcmp(paths[i], "-") || strstr(paths[i], ".npz")))
+            return cli_fail(CLI_USAGE, "'%s' over ranks, who each read and write their part: wanted a .npy file",
+                            paths[i]);
+    if (s->input)
+        return cli_fail(CLI_USAGE, "--input over ranks, who each read their part: wanted .npy by --A and --b");
+    return CLI_DONE;
+}
+
 #define KINDS "linear, rnn, rnn-relu, gru, lstm, paragru, paralstm, mingru and biquads"
-static int refuse(const solve *s, const char *kind) {
+static int refuse(solve *s, const char *kind) {
     if (!kind || strcmp(kind, "linear") != 0)
         return cli_fail(CLI_USAGE, "%s%.60s%s", kind ? "no kind of chain '" : "which kind of chain? there are " KINDS,
                         kind ? kind : "", kind ? "'; there are " KINDS : "");
@@ -293,6 +346,8 @@ static int refuse(const solve *s, const char *kind) {
     if (to_stdout && s->common.json) return cli_fail(CLI_USAGE, "--json and --output - both want standard output");
     if (to_stdout && s->common.csv && !strcmp(s->common.csv, "-"))
         return cli_fail(CLI_USAGE, "--csv - and --output - both want standard output");
+    const int status = refuse_ranks(s);
+    if (status || s->distributed) return status;
     if (!to_stdout && !cli_writable("the output", s->output)) return CLI_RESOURCES;
     return CLI_DONE;
 }
@@ -325,8 +380,10 @@ int cli_verb_solve(int argc, char **argv) {
         .most = 1};
     const char *positional[CLI_MAX_POSITIONAL];
     int status;
+    cli_silence(cli_world_rank() > 0);  // until the ranks do different things, one line is enough
     if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
     if ((status = refuse(&s, positional[0]))) return status;
+    if (s.distributed) return cli_solve_linear_ranks(&s);
     dpcr_context *context = cli_context_create(&s.common, &status);
     if (!context) return status;
     status = run(context, &s);

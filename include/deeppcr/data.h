@@ -70,6 +70,28 @@ DPCR_API dpcr_status dpcr_npy_read(dpcr_context *context, const char *path, dpcr
 DPCR_API dpcr_status dpcr_npy_write(const char *path, const dpcr_array *array, dpcr_error *error);
 DPCR_API dpcr_status dpcr_npz_write(const char *path, const dpcr_tensors *tensors, dpcr_error *error);
 
+// The rows of an npy file, its first dimension, for processes that each hold some of them.
+//
+// Type and shape of a regular file (no npz) that has all its elements; data is NULL, one dimension or more.
+DPCR_API dpcr_status dpcr_npy_look(dpcr_context *context, const char *path, dpcr_array *array, dpcr_error *error);
+// Rows first .. first + count - 1, read by themselves, whatever byte order and order of dimensions.
+DPCR_API dpcr_status dpcr_npy_read_rows(dpcr_context *context, const char *path, int64_t first, int64_t count,
+                                        dpcr_tensors *tensors, dpcr_error *error);
+
+// A file that several processes write together, at a place that all of them see: one creates it (beside `path`, with
+// room for all of `array`, whose data is not looked at), all write their rows at the name that dpcr_npy_rows_name
+// tells, and once they all have, the creator puts it in its place. Until then, and for ever where one fails, `path` is
+// as it was; destroy (NULL-safe) removes what was not committed.
+typedef struct dpcr_npy_rows dpcr_npy_rows;
+DPCR_API dpcr_status dpcr_npy_rows_create(dpcr_context *context, const char *path, const dpcr_array *array,
+                                          dpcr_npy_rows **rows, dpcr_error *error);
+DPCR_API const char *dpcr_npy_rows_name(const dpcr_npy_rows *rows);
+// Rows first .. of a file like `whole`: `part` has as many rows as are written, and reach the disk before it returns.
+DPCR_API dpcr_status dpcr_npy_rows_write(const char *name, const dpcr_array *whole, int64_t first,
+                                         const dpcr_array *part, dpcr_error *error);
+DPCR_API dpcr_status dpcr_npy_rows_commit(dpcr_npy_rows *rows, dpcr_error *error);
+DPCR_API void dpcr_npy_rows_destroy(dpcr_context *context, dpcr_npy_rows *rows);
+
 // safetensors: F32, F64, U32 tensors and string metadata. Reads refuse overlapping, unaligned, out-of-range offsets,
 // duplicate names, gaps, and headers over 100 MB. Writes are atomic (temporary file, sync, rename, sync of the folder).
 DPCR_API dpcr_status dpcr_safetensors_read(dpcr_context *context, const char *path, dpcr_tensors *tensors,

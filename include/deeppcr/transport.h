@@ -16,6 +16,9 @@ extern "C" {
 // right := what `left`, of lower ranks, and then `right` make together. Associative; need not commute.
 typedef void dpcr_combine(void *user, const void *left, void *right);
 
+// Tags below this are the library's own messages in calls that are given a transport.
+#define DPCR_TAGS 16
+
 // One rank's end. A message is named by sender, receiver and tag; those of one name arrive in the order of sending. One
 // thread at a time.
 typedef struct dpcr_transport {

@@ -167,6 +167,35 @@ void dpcri_writer_close(dpcri_writer *writer) {
     errno = keep;
 }
 
+const char *dpcri_writer_name(const dpcri_writer *writer) { return writer->atomic ? writer->temporary : writer->path; }
+
+dpcr_status dpcri_writer_reserve(dpcri_writer *writer, int64_t bytes, dpcr_error *error) {
+    const dpcr_status status = flush(writer, error);
+    if (status != DPCR_OK || !writer->atomic || bytes == 0) return status;
+    const off_t at = lseek(writer->fd, 0, SEEK_CUR);
+    if (at < 0) return fail_errno(error, "cannot write", writer->path);
+    errno = posix_fallocate(writer->fd, at, (off_t)bytes);
+    return errno ? fail_errno(error, "cannot make room", writer->path) : DPCR_OK;
+}
+
+dpcr_status dpcri_file_put(const char *path, int64_t at, const void *bytes, size_t count, dpcr_error *error) {
+    const int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0) return fail_errno(error, "cannot open for writing", path);
+    dpcr_status status = DPCR_OK;
+    for (const unsigned char *from = bytes; count > 0 && status == DPCR_OK;) {
+        const ssize_t wrote = pwrite(fd, from, count, (off_t)at);
+        if (wrote < 0 && errno == EINTR) continue;
+        if (wrote < 0) {
+            status = fail_errno(error, "cannot write", path);
+            break;
+        }
+        from += wrote, at += wrote, count -= (size_t)wrote;
+    }
+    if (status == DPCR_OK && fsync(fd) != 0 && errno != EINVAL) status = fail_errno(error, "cannot sync", path);
+    if (close(fd) != 0 && status == DPCR_OK) status = fail_errno(error, "cannot close", path);
+    return status;
+}
+
 dpcr_status dpcri_file_write(const char *path, const void *bytes, size_t count, dpcr_error *error) {
     dpcri_writer writer;
     dpcr_status status;

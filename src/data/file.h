@@ -36,6 +36,13 @@ dpcr_status dpcri_writer_put(dpcri_writer *writer, const void *bytes, size_t cou
 dpcr_status dpcri_writer_commit(dpcri_writer *writer, dpcr_error *error);
 void dpcri_writer_close(dpcri_writer *writer);
 
+// Room for `bytes` more after what was put, which others will write: a full disk shows itself now.
+dpcr_status dpcri_writer_reserve(dpcri_writer *writer, int64_t bytes, dpcr_error *error);
+// The name that others write to.
+const char *dpcri_writer_name(const dpcri_writer *writer);
+// count bytes at an offset of a file that is there, synced before it returns.
+dpcr_status dpcri_file_put(const char *path, int64_t at, const void *bytes, size_t count, dpcr_error *error);
+
 // All three steps for bytes that lie in memory.
 dpcr_status dpcri_file_write(const char *path, const void *bytes, size_t count, dpcr_error *error);
 

@@ -10,12 +10,7 @@
 enum { MAGIC_BYTES = 6, MAX_HEADER = 1 << 20 };
 static const char magic[MAGIC_BYTES + 1] = "\x93NUMPY";
 
-typedef struct npy_header {
-    dpcr_dtype dtype;
-    bool big_endian, fortran_order;
-    int32_t ndim;
-    int64_t shape[DPCR_MAX_DIMS];
-} npy_header;
+typedef dpcri_npy_facts npy_header;
 
 // ---- the dictionary ----
 
@@ -162,7 +157,7 @@ static dpcr_status parse(const dpcri_source *source, const char *text, size_t le
 
 // ---- reading ----
 
-static dpcr_status read_length(dpcri_stream *stream, size_t *length, dpcr_error *error) {
+static dpcr_status read_length(dpcri_stream *stream, size_t *length, int64_t *head, dpcr_error *error) {
     unsigned char raw[MAGIC_BYTES + 2 + 4] = {0};
     const unsigned char *size = raw + MAGIC_BYTES + 2;
     dpcr_status status;
@@ -176,6 +171,7 @@ static dpcr_status read_length(dpcri_stream *stream, size_t *length, dpcr_error 
         DPCR_TRY(
             dpcri_source_bad(stream->source, error, "npy version: got %u.%u, wanted 1.0, 2.0 or 3.0", major, minor));
     DPCR_TRY(dpcri_stream_read(stream, raw + MAGIC_BYTES + 2, major == 1 ? 2 : 4, "npy header", error));
+    *head = MAGIC_BYTES + 2 + (major == 1 ? 2 : 4);
     *length = (size_t)size[0] | (size_t)size[1] << 8 | (size_t)size[2] << 16 | (size_t)size[3] << 24;
     if (*length > MAX_HEADER || (int64_t)*length > dpcri_stream_most(stream))
         DPCR_TRY(dpcri_source_bad(stream->source, error,
@@ -185,11 +181,12 @@ done:
     return status;
 }
 
-static dpcr_status read_header(dpcri_stream *stream, npy_header *header, dpcr_error *error) {
+dpcr_status dpcri_npy_read_facts(dpcri_stream *stream, npy_header *header, dpcr_error *error) {
     size_t length = 0;
     char *text = NULL;
     dpcr_status status;
-    DPCR_TRY(read_length(stream, &length, error));
+    DPCR_TRY(read_length(stream, &length, &header->data_at, error));
+    header->data_at += (int64_t)length;
     text = dpcri_alloc(stream->context, length);
     if (length && !text) DPCR_TRY(dpcri_no_memory(error, "npy header", (int64_t)length));
     DPCR_TRY(dpcri_stream_read(stream, text, length, "npy header", error));
@@ -237,7 +234,7 @@ done:
 
 dpcr_status dpcri_npy_read_stream(dpcri_stream *stream, dpcr_array *array, dpcr_error *error) {
     npy_header header = {0};
-    const dpcr_status status = read_header(stream, &header, error);
+    const dpcr_status status = dpcri_npy_read_facts(stream, &header, error);
     return status == DPCR_OK ? read_elements(stream, &header, array, error) : status;
 }
 

@@ -8,6 +8,18 @@
 
 enum { DPCRI_NPY_HEADER = 256 };  // bytes of the longest header that is written
 
+// What a header says.
+typedef struct dpcri_npy_facts {
+    dpcr_dtype dtype;
+    bool big_endian, fortran_order;
+    int32_t ndim;
+    int64_t shape[DPCR_MAX_DIMS];
+    int64_t data_at;  // offset of the elements
+} dpcri_npy_facts;
+
+// From the stream's beginning.
+dpcr_status dpcri_npy_read_facts(dpcri_stream *stream, dpcri_npy_facts *facts, dpcr_error *error);
+
 // The stream's whole content as one array; array->data is owned by the caller, also on failure (then NULL or junk to
 // free).
 dpcr_status dpcri_npy_read_stream(dpcri_stream *stream, dpcr_array *array, dpcr_error *error);

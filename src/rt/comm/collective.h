@@ -30,7 +30,7 @@ dpcr_status dpcri_agree(dpcri_comm *comm, dpcr_status status, dpcr_error *error)
 dpcr_status dpcri_exscan(dpcri_comm *comm, int reversed, void *data, void *prefix, void *scratch, size_t bytes,
                          dpcr_combine *combine, void *user, bool *any, dpcr_error *error);
 
-// Tags of the library's own; callers beside it have those from DPCRI_TAG_FREE on.
-enum { DPCRI_TAG_GATHER, DPCRI_TAG_ALL, DPCRI_TAG_SCAN, DPCRI_TAG_FREE };
+// Tags of the library's own, below DPCR_TAGS.
+enum { DPCRI_TAG_GATHER, DPCRI_TAG_ALL, DPCRI_TAG_SCAN, DPCRI_TAG_STATE, DPCRI_TAG_HALO };
 
 #endif

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MIT
+#include "ranks.h"
+
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+#include "world.h"
+
+enum { TAG_NAME = DPCR_TAGS, TAG_LENGTH };
+
+typedef struct run {
+    const cli_common *common;
+    double deadline;
+    int threads;
+    cli_rank_body *body;
+    void *user;
+    _Atomic int doing;
+} run;
+
+int64_t cli_rank_first(int64_t length, int64_t ranks, int64_t rank) {
+    const int64_t each = length / ranks, more = length % ranks;
+    return rank * each + (rank < more ? rank : more);
+}
+
+dpcr_status cli_ranks_agree(cli_ranks *rank, cli_doing doing, dpcr_status status, dpcr_error *error) {
+    rank->doing = doing;
+    return dpcr_ranks_agree(rank->transport, rank->deadline, status, error);
+}
+
+static dpcr_status run_rank(void *user, const dpcr_transport *transport, dpcr_error *error) {
+    run *r = user;
+    int failed = 0;
+    cli_common common = *r->common;
+    if (r->threads) common.threads = r->threads;
+    cli_ranks rank = {.transport = transport, .deadline = r->deadline, .doing = CLI_COMPUTING, .user = r->user};
+    rank.context = cli_context_create(&common, &failed);
+    dpcr_status status = DPCR_OK;
+    if (!rank.context) {
+        *error = (dpcr_error){.status = DPCR_ERROR_MEMORY, .text = "no context"};
+        status = DPCR_ERROR_MEMORY;
+    }
+    status = cli_ranks_agree(&rank, CLI_COMPUTING, status, error);
+    if (status == DPCR_OK) status = r->body(&rank, error);
+    if (status != DPCR_OK) atomic_store(&r->doing, (int)rank.doing);
+    dpcr_context_destroy(rank.context);
+    return status;
+}
+
+static int threads_of(const cli_common *common, int64_t ranks) {
+    dpcr_context *context = NULL;
+    const dpcr_context_options options = {.size = sizeof options, .threads = common->threads};
+    if (dpcr_context_create(&options, &context, NULL) != DPCR_OK) return 1;
+    const int64_t share = dpcr_context_threads(context) / ranks;
+    dpcr_context_destroy(context);
+    return share > 1 ? (int)share : 1;
+}
+
+static int run_threads(run *r, int64_t ranks) {
+    int status = CLI_DONE;
+    dpcr_error error = {0};
+    dpcr_context *messages = cli_context_create(r->common, &status);
+    if (!messages) return status;
+    r->threads = threads_of(r->common, ranks);
+    if (dpcr_ranks_run(messages, ranks, run_rank, r, &error) != DPCR_OK)
+        status = cli_fail_error(&error, (cli_doing)atomic_load(&r->doing));
+    dpcr_context_destroy(messages);
+    return status;
+}
+
+// Ranks that notice the same at the same time give way to lower ones, whose line is enough and ends them.
+static void give_way(int64_t rank) {
+    const double seconds = rank < 10 ? 0.1 * (double)rank : 1;
+    const struct timespec t = {.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    nanosleep(&t, NULL);
+}
+
+static int run_process(run *r) {
+    dpcr_transport transport;
+    dpcr_error error = {0};
+    int status = cli_world_open(&transport);
+    if (status) return status;
+    const dpcr_status ended = run_rank(r, &transport, &error);
+    // A wait in vain is known to whoever waited; all else has been agreed on.
+    const bool alone = ended == DPCR_ERROR_SYSTEM || ended == DPCR_ERROR_CANCELLED;
+    if (alone) give_way(transport.rank);
+    cli_silence(transport.rank > 0 && !alone);
+    if (ended != DPCR_OK) status = cli_fail_error(&error, (cli_doing)atomic_load(&r->doing));
+    fflush(stdout);
+    fflush(stderr);
+    cli_world_close(alone ? status : 0);
+    return status;
+}
+
+int cli_ranks_run(const cli_common *common, int64_t ranks, double deadline, cli_rank_body *body, void *user) {
+    run r = {.common = common, .deadline = deadline > 0 ? deadline : 60, .body = body, .user = user};
+    return cli_world_size() > 1 ? run_process(&r) : run_threads(&r, ranks);
+}
+
+// ---- one file of all ranks' rows ----
+
+static dpcr_status fail(dpcr_error *error, dpcr_status status, const char *text) {
+    *error = (dpcr_error){.status = status};
+    snprintf(error->text, sizeof error->text, "%s", text);
+    return status;
+}
+
+// Rank 0's name goes to all.
+static dpcr_status share_name(const cli_ranks *rank, char *name, size_t bytes, dpcr_error *error) {
+    const dpcr_transport *t = rank->transport;
+    dpcr_status status = DPCR_OK;
+    if (t->rank > 0) return t->receive(t->user, 0, TAG_NAME, name, bytes, rank->deadline, error);
+    for (int64_t r = 1; r < t->ranks && status == DPCR_OK; r++)
+        status = t->send(t->user, r, TAG_NAME, name, bytes, error);
+    return status;
+}
+
+dpcr_status cli_ranks_write(cli_ranks *rank, const char *path, const dpcr_array *whole, int64_t first,
+                            const dpcr_array *part, dpcr_error *error) {
+    char name[4096] = "";
+    dpcr_npy_rows *rows = NULL;
+    dpcr_status status = DPCR_OK;
+    const bool creates = rank->transport->rank == 0;
+    if (creates && dpcr_npy_rows_create(rank->context, path, whole, &rows, error) != DPCR_OK) status = error->status;
+    if (creates && status == DPCR_OK && strlen(dpcr_npy_rows_name(rows)) >= sizeof name)
+        status = fail(error, DPCR_ERROR_IO, "the output's name is too long");
+    status = cli_ranks_agree(rank, CLI_WRITING, status, error);
+    if (status == DPCR_OK) {
+        if (creates) snprintf(name, sizeof name, "%s", dpcr_npy_rows_name(rows));
+        status = share_name(rank, name, sizeof name, error);
+    }
+    if (status == DPCR_OK)
+        status = cli_ranks_agree(rank, CLI_WRITING, dpcr_npy_rows_write(name, whole, first, part, error), error);
+    if (status == DPCR_OK)
+        status = cli_ranks_agree(rank, CLI_WRITING, creates ? dpcr_npy_rows_commit(rows, error) : DPCR_OK, error);
+    dpcr_npy_rows_destroy(rank->context, rows);
+    return status;
+}
+
+dpcr_status cli_ranks_held(int status, dpcr_error *error) {
+    static const dpcr_status kinds[] = {[CLI_DONE] = DPCR_OK,
+                                        [CLI_DISAGREE] = DPCR_ERROR_CALLBACK,
+                                        [CLI_USAGE] = DPCR_ERROR_ARGUMENT,
+                                        [CLI_UNCONVERGED] = DPCR_ERROR_UNSUPPORTED,
+                                        [CLI_RESOURCES] = DPCR_ERROR_MEMORY,
+                                        [CLI_INPUT] = DPCR_ERROR_FORMAT};
+    if (!status) return DPCR_OK;
+    return fail(error, status > 0 && status <= CLI_INPUT ? kinds[status] : DPCR_ERROR_SYSTEM, cli_failed_text());
+}

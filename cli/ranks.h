@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT
+// Ranks of the program, processes of mpirun or threads: running them, and errors that all of them come to together.
+#ifndef DEEPPCR_CLI_RANKS_H
+#define DEEPPCR_CLI_RANKS_H
+
+#include "cli.h"
+
+typedef struct cli_ranks {
+    const dpcr_transport *transport;  // this rank's
+    dpcr_context *context;            // this rank's own
+    double deadline;
+    cli_doing doing;  // what was being done when all came to an error
+    void *user;
+} cli_ranks;
+
+// What a rank does; failures by `error`. Those that all ranks have come to together (cli_ranks_agree) are told once.
+typedef dpcr_status cli_rank_body(cli_ranks *rank, dpcr_error *error);
+
+// Runs body on every rank: under mpirun as this process, else on `ranks` threads. Returns the exit code, having told
+// what went wrong: in one line, by rank 0 where all know it, else by the rank that noticed, which ends the others.
+int cli_ranks_run(const cli_common *common, int64_t ranks, double deadline, cli_rank_body *body, void *user);
+
+// All ranks call it: the first failure, if any, is everybody's.
+dpcr_status cli_ranks_agree(cli_ranks *rank, cli_doing doing, dpcr_status status, dpcr_error *error);
+
+// The steps of rank r of an even cut: first, and one past the last.
+int64_t cli_rank_first(int64_t length, int64_t ranks, int64_t rank);
+
+// One file of all ranks' rows: `part` from row `first` on, of an array like `whole`. Whole in its place, or not there.
+dpcr_status cli_ranks_write(cli_ranks *rank, const char *path, const dpcr_array *whole, int64_t first,
+                            const dpcr_array *part, dpcr_error *error);
+
+// Text that cli_fail tells is kept for the library's kind of error instead, with its status in words.
+dpcr_status cli_ranks_held(int status, dpcr_error *error);
+
+#endif

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT
+// solve linear: what it was asked for, and what its ranks share with one process.
+#ifndef DEEPPCR_CLI_SOLVE_H
+#define DEEPPCR_CLI_SOLVE_H
+
+#include "cli.h"
+
+typedef struct cli_linear {
+    cli_common common;
+    const char *a, *b, *z0, *input, *output;
+    bool transposed;
+    dpcr_chain_options options;
+    size_t memory_limit;
+    // Over ranks.
+    bool distributed, scheme_given;
+    int64_t ranks;
+    dpcr_scan scan;
+    double deadline;
+} cli_linear;
+
+// The structure is decided by A's number of dimensions; only shapes and types are looked at. `a` becomes a view of A,
+// [L][B or 1][values]. Returns the exit code.
+int cli_linear_shape(const dpcr_array *from, const dpcr_array *b, bool transposed, dpcr_chain_shape *shape,
+                     dpcr_array *a);
+// z0 as a view [B][w].
+int cli_linear_start(const dpcr_array *from, const dpcr_chain_shape *shape, dpcr_array *z0);
+
+// By ranks that are processes of mpirun, or threads. Returns the exit code.
+int cli_solve_linear_ranks(const cli_linear *s);
+
+#endif
