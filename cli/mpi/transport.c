@@ -112,6 +112,70 @@ static dpcr_status receive(void *user, int64_t from, int64_t tag, void *data, si
     return fail(error, DPCR_ERROR_FORMAT, "rank %lld sent other than %g bytes: %lld", from, (double)bytes, got);
 }
 
+// ---- MPI_Exscan with an operation of ours ----
+
+static MPI_Comm backwards = MPI_COMM_NULL;  // all ranks, the last one first
+
+// MPI's operations know no user; one runs at a time.
+static dpcr_combine *scan_combine;
+static void *scan_user;
+
+static void combine_all(void *left, void *right, int *count, MPI_Datatype *type) {
+    int bytes = 0;
+    MPI_Type_size(*type, &bytes);
+    for (int i = 0; i < *count; i++)
+        scan_combine(scan_user, (const char *)left + (size_t)i * (size_t)bytes,
+                     (char *)right + (size_t)i * (size_t)bytes);
+}
+
+static int poll(MPI_Request *request, double deadline) {
+    double asked = 0;
+    const double began = cli_now();
+    for (int done = 0; !done;) {
+        if (MPI_Test(request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return -1;
+        if (done) break;
+        look_after();
+        sched_yield();
+        if (over(began, deadline, &asked)) return 1;
+    }
+    return 0;
+}
+
+// The summaries' order is kept, as the operation does not commute; which are put together first is MPI's own.
+static dpcr_status exscan(void *user, int reversed, void *data, size_t bytes, dpcr_combine *combine, void *combine_user,
+                          double deadline, dpcr_error *error) {
+    (void)user;
+    MPI_Datatype type = MPI_DATATYPE_NULL;
+    MPI_Op operation = MPI_OP_NULL;
+    MPI_Request request;
+    dpcr_status status = DPCR_OK;
+    if (bytes > INT_MAX)
+        return fail(error, DPCR_ERROR_UNSUPPORTED, "a summary of %lld (%g) bytes; MPI takes %lld", (int64_t)bytes,
+                    (double)bytes, INT_MAX);
+    void *own = malloc(bytes ? bytes : 1);
+    if (!own)
+        return fail(error, DPCR_ERROR_MEMORY, "no memory for a summary of %lld (%g) bytes, %lld", (int64_t)bytes,
+                    (double)bytes, 0);
+    memcpy(own, data, bytes);
+    scan_combine = combine;
+    scan_user = combine_user;
+    int ended = -1;
+    if (MPI_Type_contiguous((int)bytes, MPI_BYTE, &type) == MPI_SUCCESS && MPI_Type_commit(&type) == MPI_SUCCESS &&
+        MPI_Op_create(combine_all, 0, &operation) == MPI_SUCCESS &&
+        MPI_Iexscan(own, data, 1, type, operation, reversed ? backwards : MPI_COMM_WORLD, &request) == MPI_SUCCESS)
+        ended = poll(&request, deadline);
+    if (ended > 0)  // the request still has the memory
+        return fail(error, DPCR_ERROR_SYSTEM, "a scan of %lld bytes waited for %g s for ranks that sent nothing (%lld)",
+                    (int64_t)bytes, deadline, 0);
+    if (ended < 0)
+        status = fail(error, DPCR_ERROR_SYSTEM, "MPI refuses a scan of %lld bytes (%g s, %lld)", (int64_t)bytes,
+                      deadline, 0);
+    if (operation != MPI_OP_NULL) MPI_Op_free(&operation);
+    if (type != MPI_DATATYPE_NULL) MPI_Type_free(&type);
+    free(own);
+    return status;
+}
+
 int cli_mpi_open(dpcr_transport *transport) {
     int provided = 0, size = 0, rank = 0, known = 0, *largest = NULL;
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS)
@@ -126,7 +190,10 @@ int cli_mpi_open(dpcr_transport *transport) {
                                   .ranks = size,
                                   .largest_tag = known ? *largest : 32767,
                                   .send = send,
-                                  .receive = receive};
+                                  .receive = receive,
+                                  .exscan = exscan};
+    if (MPI_Comm_split(MPI_COMM_WORLD, 0, -rank, &backwards) != MPI_SUCCESS)
+        return cli_fail(CLI_RESOURCES, "MPI makes no communicator");
     return CLI_DONE;
 }
 

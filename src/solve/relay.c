@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MIT
+// Overlapped chunks, a chunk a rank:
+//
+//   sweep 1   every rank runs its range from its guess (which a run-up over its neighbour's steps has made)
+//   check     what went out of the neighbour, against the guess: within atol + rtol |z|, or bit for bit where both are
+//   0 sweep k   ranks whose guess was wrong run again from what came after max_sweeps: in order from the first wrong
+//   one, each waiting for the one before it
+//
+// Rank r is right after r + 1 sweeps at the latest. A sequence that agrees keeps its start, so its bits do not hang on
+// the others. One message of a state a boundary and sweep, and a word with every rank.
+// Source: Song et al. (2002.03629, Jacobi-Gauss-Seidel) over processes; docs/math/overlap.md.
+#include "solve/relay.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct verdict {
+    int64_t bad;
+    double defect, ratio;
+} verdict;
+
+typedef struct job {
+    dpcri_relay *r;
+    const dpcri_row_ops *ops;
+    int64_t position;
+    size_t row_bytes;
+    void *came;         // [rows][width]
+    double *scale;      // [rows]
+    double *scales;     // [ranks][rows]
+    verdict *verdicts;  // [ranks]
+} job;
+
+static char *row_of(const job *j, const void *state, int64_t row) {
+    return (char *)(uintptr_t)state + (size_t)row * j->row_bytes;
+}
+
+static double value_at(const void *x, int64_t i, dpcr_dtype dtype) {
+    return dtype == DPCR_F64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
+}
+
+static double largest(const job *j, const void *x) {
+    double size = 0;
+    for (int64_t i = 0; i < j->r->width; i++) size = fmax(size, fabs(value_at(x, i, j->r->dtype)));
+    return size;
+}
+
+static double farthest(const job *j, const void *x, const void *y) {
+    double size = 0;
+    for (int64_t i = 0; i < j->r->width; i++) {
+        const double d = fabs(value_at(x, i, j->r->dtype) - (y ? value_at(y, i, j->r->dtype) : 0));
+        if (d != d) return d;
+        size = fmax(size, d);
+    }
+    return size;
+}
+
+static bool close(const job *j, const void *x, const void *y, int64_t row) {
+    const dpcri_relay *r = j->r;
+    if (memcmp(x, y, j->row_bytes) == 0) return true;
+    if (!r->scaled) return j->ops->close(x, y, r->width, r->atol, r->rtol);
+    const double allowed = (r->atol + r->rtol) * j->scale[row];
+    return allowed > 0 && farthest(j, x, y) <= allowed;
+}
+
+// Each sequence's largest number at any boundary.
+static dpcr_status find_scales(job *j, dpcr_error *error) {
+    const dpcri_relay *r = j->r;
+    dpcr_status status = DPCR_OK;
+    if (!r->scaled) return DPCR_OK;
+    for (int64_t row = 0; row < r->rows; row++) {
+        const double size = largest(j, row_of(j, r->end, row));
+        j->scale[row] = isfinite(size) ? size : 0;
+    }
+    DPCR_TRY(dpcri_gather_all(r->comm, j->scale, (size_t)r->rows * sizeof *j->scale, j->scales, error));
+    for (int64_t k = 0; k < r->comm->ranks; k++)
+        for (int64_t row = 0; row < r->rows; row++) j->scale[row] = fmax(j->scale[row], j->scales[k * r->rows + row]);
+done:
+    return status;
+}
+
+static dpcr_status send_on(const job *j, dpcr_error *error) {
+    const dpcri_relay *r = j->r;
+    if (j->position + 1 == r->comm->ranks) return DPCR_OK;
+    return dpcri_send(r->comm, r->comm->rank + (r->reversed ? -1 : 1), DPCRI_TAG_STATE, r->end,
+                      (size_t)r->rows * j->row_bytes, error);
+}
+
+static dpcr_status take(const job *j, dpcr_error *error) {
+    const dpcri_relay *r = j->r;
+    if (j->position == 0) return DPCR_OK;
+    return dpcri_receive(r->comm, r->comm->rank - (r->reversed ? -1 : 1), DPCRI_TAG_STATE, j->came,
+                         (size_t)r->rows * j->row_bytes, error);
+}
+
+// What came takes the place of starts that it differs from.
+static verdict compare(job *j) {
+    const dpcri_relay *r = j->r;
+    verdict v = {0};
+    for (int64_t row = 0; j->position > 0 && row < r->rows; row++) {
+        char *start = row_of(j, r->start, row);
+        const char *came = row_of(j, j->came, row);
+        const double unit = r->scaled ? j->scale[row] : fmax(1, largest(j, start)), d = farthest(j, came, start);
+        const double from = farthest(j, came, r->guess ? row_of(j, r->guess, row) : NULL);
+        v.defect = fmax(v.defect, d > 0 && unit > 0 ? d / unit : 0);
+        if (from > 0) v.ratio = fmax(v.ratio, d / from);
+        if (close(j, came, start, row)) continue;
+        memcpy(start, came, j->row_bytes);
+        v.bad = 1;
+    }
+    return v;
+}
+
+// From the first wrong rank on, one after another.
+static dpcr_status finish(job *j, int64_t first, bool bad, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    const dpcri_relay *r = j->r;
+    if (j->position < first) return DPCR_OK;
+    if (j->position > first) {
+        DPCR_TRY(take(j, error));
+        bad |= compare(j).bad != 0;
+    }
+    if (bad) DPCR_TRY(r->run(r->user, error));
+    DPCR_TRY(send_on(j, error));
+done:
+    return status;
+}
+
+static dpcr_status sweep(job *j, dpcr_error *error) {
+    dpcr_status status;
+    dpcri_relay *r = j->r;
+    double ratio = 0;
+    DPCR_TRY(r->run(r->user, error));
+    DPCR_TRY(find_scales(j, error));
+    for (r->sweeps = 1;; r->sweeps++) {
+        DPCR_TRY(send_on(j, error));
+        DPCR_TRY(take(j, error));
+        const verdict mine = compare(j);
+        DPCR_TRY(dpcri_gather_all(r->comm, &mine, sizeof mine, j->verdicts, error));
+        int64_t first = -1;
+        r->defect = 0;
+        for (int64_t q = 0; q < r->comm->ranks; q++) {
+            const verdict *v = &j->verdicts[r->reversed ? r->comm->ranks - 1 - q : q];
+            if (v->bad && first < 0) first = q;
+            r->defect = fmax(r->defect, v->defect);
+            if (r->sweeps == 1) ratio = fmax(ratio, v->ratio);
+        }
+        if (first < 0) break;
+        if (r->sweeps >= r->max_sweeps) {
+            r->finished = r->comm->ranks - first;
+            DPCR_TRY(finish(j, first, mine.bad != 0, error));
+            break;
+        }
+        if (mine.bad) DPCR_TRY(r->run(r->user, error));
+    }
+    // What is left of an error at a boundary, carried on over the others (solve/overlap.c).
+    r->estimate = r->defect == 0 ? 0 : ratio < 1 ? r->defect / (1 - ratio) : -1;
+done:
+    return status;
+}
+
+dpcr_status dpcri_relay_run(dpcri_relay *r, dpcr_context *context, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    job j = {.r = r,
+             .ops = dpcri_row_ops_of(r->dtype),
+             .position = dpcri_relay_position(r->comm, r->reversed),
+             .row_bytes = (size_t)r->width * dpcr_dtype_size(r->dtype)};
+    dpcri_arena arena = {0};
+    void *memory = NULL;
+    for (int turn = 0; turn < 2; turn++) {
+        j.came = dpcri_arena_take(&arena, r->rows * r->width, dpcr_dtype_size(r->dtype));
+        j.scale = dpcri_arena_take(&arena, r->rows, sizeof *j.scale);
+        j.scales = dpcri_arena_take(&arena, r->rows * r->comm->ranks, sizeof *j.scales);
+        j.verdicts = dpcri_arena_take(&arena, r->comm->ranks, sizeof *j.verdicts);
+        if (turn == 1) break;
+        memory = dpcri_alloc(context, arena.used);
+        if (!memory) status = dpcri_fail(error, DPCR_ERROR_MEMORY, "no memory for %zu bytes of boundaries", arena.used);
+        DPCR_TRY(dpcri_agree(r->comm, status, error));
+        arena = (dpcri_arena){.base = memory, .size = arena.used};
+    }
+    DPCR_TRY(sweep(&j, error));
+done:
+    dpcri_free(context, memory);
+    return status;
+}
