@@ -364,7 +364,12 @@ static bool names_linear(const char *word) { return strcmp(word, "linear") == 0;
 static bool names_another(const char *word) { return names_recurrent(word) || names_linear(word); }
 
 int cli_verb_solve(int argc, char **argv) {
-    if (cli_name_first(argc, argv, names_biquads, names_another)) return cli_solve_biquads(argc - 1, argv + 1);
+    cli_silence(cli_world_rank() > 0);  // until the ranks do different things, one line is enough
+    if (cli_name_first(argc, argv, names_biquads, names_another)) {
+        if (cli_world_size() > 1)
+            return cli_fail(CLI_USAGE, "biquads run in one process, but started as %lld", (long long)cli_world_size());
+        return cli_solve_biquads(argc - 1, argv + 1);
+    }
     if (cli_name_first(argc, argv, names_recurrent, names_linear)) return cli_solve_recurrent(argc - 1, argv + 1);
     solve s = {.common = CLI_COMMON_DEFAULTS, .options = {.size = sizeof(dpcr_chain_options)}};
     const cli_syntax syntax = {
@@ -380,7 +385,6 @@ int cli_verb_solve(int argc, char **argv) {
         .most = 1};
     const char *positional[CLI_MAX_POSITIONAL];
     int status;
-    cli_silence(cli_world_rank() > 0);  // until the ranks do different things, one line is enough
     if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
     if ((status = refuse(&s, positional[0]))) return status;
     if (s.distributed) return cli_solve_linear_ranks(&s);

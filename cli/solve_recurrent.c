@@ -3,10 +3,12 @@
 // and back.
 #include <errno.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli.h"
+#include "ranks.h"
+#include "world.h"
 
 enum {
     KEY_WEIGHTS = 0x5000,
@@ -23,7 +25,9 @@ enum {
     KEY_GRAD_OUTPUT,
     KEY_GRAD_FINAL,
     KEY_GRAD_FINAL_C,
-    KEY_GRADS
+    KEY_GRADS,
+    KEY_RANKS,
+    KEY_DEADLINE
 };
 
 typedef struct recurrent {
@@ -31,6 +35,8 @@ typedef struct recurrent {
     cli_solver solver;
     dpcr_recurrent_kind kind;
     bool recompute;
+    int64_t ranks;  // 0: one process for all steps
+    double deadline;
     const char *weights, *prefix, *lengths, *resets, *output, *final, *final_c, *grads;
     const char *input, *h0, *c0, *grad_output, *grad_final, *grad_final_c;
 } recurrent;
@@ -54,6 +60,9 @@ static const struct argp_option recurrent_options[] = {
     {"grad-final", KEY_GRAD_FINAL, "FILE", 0, "The same by the last states", 0},
     {"grad-final-c", KEY_GRAD_FINAL_C, "FILE", 0, "The same by the last cells of an LSTM", 0},
     {"grads", KEY_GRADS, "FILE", 0, "safetensors of the gradients: by the parameters' names, input, h0 and c0", 0},
+    {"ranks", KEY_RANKS, "P", 0,
+     "Overlap over ranks, a thread each, that hold a part of the steps; under mpirun -np P, a process each", 0},
+    {"deadline", KEY_DEADLINE, "S", 0, "Seconds that a rank waits for another (default 60)", 0},
     {0},
 };
 
@@ -75,6 +84,8 @@ static error_t parse_recurrent(int key, char *arg, struct argp_state *state) {
         case KEY_GRAD_FINAL: r->grad_final = arg; return 0;
         case KEY_GRAD_FINAL_C: r->grad_final_c = arg; return 0;
         case KEY_GRADS: r->grads = arg; return 0;
+        case KEY_RANKS: return cli_read_int64("--ranks", arg, 1, 1024, &r->ranks) ? 0 : EINVAL;
+        case KEY_DEADLINE: return cli_read_double("--deadline", arg, 1e-3, 1e9, &r->deadline) ? 0 : EINVAL;
         default: return ARGP_ERR_UNKNOWN;
     }
 }
@@ -98,9 +109,34 @@ typedef struct work {
     void *workspace, *tape;
     dpcr_solve_report *reports, *back_reports;
     double seconds, back_seconds;
+    // Over ranks: this one's steps among all.
+    const cli_ranks *rank;
+    int64_t first, total;
 } work;
 
 static bool goes_back(const recurrent *r) { return r->grads != NULL; }
+
+// An array of steps: all of them, or the rank's own.
+static int read_steps(work *w, const char *name, const char *path, dpcr_tensors *file, const dpcr_array **array) {
+    dpcr_array whole;
+    dpcr_error error = {0};
+    if (!w->rank) return cli_array_read(w->context, name, path, file, array);
+    const dpcr_transport *t = w->rank->transport;
+    if (!cli_readable(name, path)) return CLI_INPUT;
+    if (dpcr_npy_look(w->context, path, &whole, &error) != DPCR_OK) return cli_fail_error(&error, CLI_READING);
+    if (!strcmp(name, "input")) {
+        w->total = whole.shape[0];
+        w->first = cli_rank_first(w->total, t->ranks, t->rank);
+    }
+    if (whole.shape[0] != w->total)
+        return cli_fail(CLI_INPUT, "--%s has %lld steps, the input %lld: wanted as many", name,
+                        (long long)whole.shape[0], (long long)w->total);
+    const int64_t count = cli_rank_first(w->total, t->ranks, t->rank + 1) - w->first;
+    if (dpcr_npy_read_rows(w->context, path, w->first, count, file, &error) != DPCR_OK)
+        return cli_fail_error(&error, CLI_READING);
+    *array = &file->items[0].array;
+    return CLI_DONE;
+}
 
 static int read_files(const recurrent *r, work *w) {
     static const char *const names[FILES] = {"input", "h0", "c0", "grad-output", "grad-final", "grad-final-c"};
@@ -113,7 +149,8 @@ static int read_files(const recurrent *r, work *w) {
     int status = CLI_DONE;
     for (int i = 0; !status && i < FILES; i++) {
         if (!paths[i]) continue;
-        status = cli_array_read(w->context, names[i], paths[i], &w->files[i], &w->given[i]);
+        status = i == X || i == GRAD_Y ? read_steps(w, names[i], paths[i], &w->files[i], &w->given[i])
+                                       : cli_array_read(w->context, names[i], paths[i], &w->files[i], &w->given[i]);
         if (!status && w->given[i]->dtype != dtype)
             status = cli_fail(CLI_INPUT, "--%s is %s and the weights are %s: wanted the same", names[i],
                               dpcr_dtype_name(w->given[i]->dtype), dpcr_dtype_name(dtype));
@@ -134,7 +171,7 @@ static int check_shape(const char *name, const dpcr_array *array, int64_t a, int
 
 // "8,5,2", or a file of them.
 static int read_lengths(const recurrent *r, work *w) {
-    const int64_t T = w->pass.x.shape[0], B = w->pass.x.shape[1];
+    const int64_t T = w->rank ? w->total : w->pass.x.shape[0], B = w->pass.x.shape[1];
     if (!r->lengths) return CLI_DONE;
     const bool list = strspn(r->lengths, "0123456789,") == strlen(r->lengths);
     const dpcr_array *array = NULL;
@@ -173,7 +210,7 @@ static int read_resets(const recurrent *r, work *w) {
     const int64_t T = w->pass.x.shape[0], B = w->pass.x.shape[1];
     const dpcr_array *array = NULL;
     if (!r->resets) return CLI_DONE;
-    const int status = cli_array_read(w->context, "resets", r->resets, &w->reset_file, &array);
+    const int status = read_steps(w, "resets", r->resets, &w->reset_file, &array);
     if (status) return status;
     if (array->ndim != 2 || array->shape[0] != T || array->shape[1] != B)
         return cli_fail(CLI_INPUT, "--resets has another shape than the input's steps: wanted [%lld][%lld]",
@@ -313,27 +350,39 @@ static int write_gradients(const recurrent *r, const work *w) {
     return status;
 }
 
+static const char *sentence_of(const work *w, int64_t c) {
+    return w->plan ? dpcr_solve_plan_sentence(dpcr_recurrent_plan_chain(w->plan, c)) : w->reports[c].sentence;
+}
+
 static json_t *chains_json(const work *w) {
     const dpcr_recurrent_options *o = dpcr_recurrent_get_options(w->network);
     const int64_t D = o->bidirectional ? 2 : 1;
     json_t *list = json_array();
     for (int64_t c = 0; c < o->layers * D; c++) {
-        const dpcr_solve_plan *plan = dpcr_recurrent_plan_chain(w->plan, c);
-        json_array_append_new(
-            list, json_pack("{s:I, s:s, s:s, s:s, s:i, s:s}", "layer", (json_int_t)(c / D), "direction",
-                            c % D ? "reverse" : "forward", "method", dpcr_method_name(w->reports[c].method), "reason",
-                            dpcr_reason_name(w->reports[c].reason), "sweeps", w->reports[c].sweeps, "sentence",
-                            dpcr_solve_plan_sentence(plan)));
+        json_t *item = json_pack("{s:I, s:s, s:s, s:s, s:i, s:s}", "layer", (json_int_t)(c / D), "direction",
+                                 c % D ? "reverse" : "forward", "method", dpcr_method_name(w->reports[c].method),
+                                 "reason", dpcr_reason_name(w->reports[c].reason), "sweeps", w->reports[c].sweeps,
+                                 "sentence", sentence_of(w, c));
+        if (item && !w->plan) {  // over ranks
+            json_object_set_new(item, "residual", cli_json_real(w->reports[c].residual));
+            json_object_set_new(item, "error_estimate", cli_json_real(w->reports[c].error_estimate));
+            if (w->back_reports[c].sweeps) {
+                json_object_set_new(item, "backward_reason", json_string(dpcr_reason_name(w->back_reports[c].reason)));
+                json_object_set_new(item, "backward_sweeps", json_integer(w->back_reports[c].sweeps));
+            }
+        }
+        json_array_append_new(list, item);
     }
     return list;
 }
 
-static int tell(const recurrent *r, const work *w) {
+static int tell(const recurrent *r, work *w) {
     const dpcr_recurrent_options *o = dpcr_recurrent_get_options(w->network);
     cli_result result = cli_result_create();
     cli_set_text(&result, "kind", dpcr_recurrent_kind_name(o->kind));
     cli_set_text(&result, "dtype", dpcr_dtype_name(o->dtype));
-    cli_set_int(&result, "length", w->pass.x.shape[0]);
+    cli_set_int(&result, "length", w->total ? w->total : w->pass.x.shape[0]);
+    if (r->ranks) cli_set_int(&result, "ranks", r->ranks);
     cli_set_int(&result, "batch", w->pass.x.shape[1]);
     cli_set_int(&result, "inputs", o->inputs);
     cli_set_int(&result, "hidden", o->hidden);
@@ -344,16 +393,17 @@ static int tell(const recurrent *r, const work *w) {
     cli_set_text(&result, "method", dpcr_method_name(w->reports[0].method));
     cli_set_real(&result, "seconds", w->seconds);
     if (goes_back(r)) cli_set_real(&result, "backward_seconds", w->back_seconds);
-    cli_set_int(&result, "workspace_bytes", (json_int_t)dpcr_recurrent_plan_workspace(w->plan));
-    cli_set_int(&result, "tape_bytes", (json_int_t)dpcr_recurrent_plan_tape(w->plan));
+    if (w->plan) cli_set_int(&result, "workspace_bytes", (json_int_t)dpcr_recurrent_plan_workspace(w->plan));
+    if (w->plan) cli_set_int(&result, "tape_bytes", (json_int_t)dpcr_recurrent_plan_tape(w->plan));
     cli_set(&result, "chains", chains_json(w));
     cli_set_text(&result, "output", r->output);
     if (!r->output || strcmp(r->output, "-") != 0)
         cli_say(&r->common, "%s, %lld layer%s%s, hidden %lld, %lld steps, batch %lld: %s, %.3g s%s%s%s\n",
                 dpcr_recurrent_kind_name(o->kind), (long long)o->layers, o->layers > 1 ? "s" : "",
-                o->bidirectional ? ", both directions" : "", (long long)o->hidden, (long long)w->pass.x.shape[0],
-                (long long)w->pass.x.shape[1], dpcr_method_name(w->reports[0].method), w->seconds,
-                goes_back(r) ? ", and back" : "", r->output ? ", in " : "", r->output ? r->output : "");
+                o->bidirectional ? ", both directions" : "", (long long)o->hidden,
+                (long long)(w->total ? w->total : w->pass.x.shape[0]), (long long)w->pass.x.shape[1],
+                dpcr_method_name(w->reports[0].method), w->seconds, goes_back(r) ? ", and back" : "",
+                r->output ? ", in " : "", r->output ? r->output : "");
     const int status = cli_finish(&r->common, &result, CLI_DONE);
     cli_result_destroy(&result);
     return status;
@@ -392,7 +442,127 @@ static int run(dpcr_context *context, const recurrent *r) {
     return status;
 }
 
-static int refuse(const recurrent *r) {
+// ---- over ranks ----
+
+typedef struct among {
+    const recurrent *r;
+    pthread_mutex_t turn;  // of what tells errors
+} among;
+
+// All ranks' rows of the inputs' gradient, on rank 0, in the place of its own.
+static dpcr_status gather_inputs(cli_ranks *rank, work *w, dpcr_error *error) {
+    enum { TAG = DPCR_TAGS + 8 };
+    const dpcr_transport *t = rank->transport;
+    dpcr_array *own = &w->gradients.x, whole = *own;
+    const size_t row = (size_t)(own->shape[1] * own->shape[2]) * dpcr_dtype_size(own->dtype);
+    const int64_t shape[3] = {w->total, own->shape[1], own->shape[2]};
+    dpcr_status status = DPCR_OK;
+    if (t->rank == 0 && !cli_array_create(own->dtype, 3, shape, &whole)) status = cli_ranks_held(CLI_RESOURCES, error);
+    status = cli_ranks_agree(rank, CLI_COMPUTING, status, error);
+    if (status != DPCR_OK) return status;
+    if (t->rank > 0) return t->send(t->user, 0, TAG, own->data, (size_t)own->shape[0] * row, error);
+    memcpy(whole.data, own->data, (size_t)own->shape[0] * row);
+    for (int64_t r = 1; r < t->ranks && status == DPCR_OK; r++) {
+        const int64_t first = cli_rank_first(w->total, t->ranks, r), end = cli_rank_first(w->total, t->ranks, r + 1);
+        status = t->receive(t->user, r, TAG, (char *)whole.data + (size_t)first * row, (size_t)(end - first) * row,
+                            rank->deadline, error);
+    }
+    cli_array_destroy(own);
+    *own = whole;
+    return status;
+}
+
+static int write_states_and_gradients(const recurrent *r, work *w) {
+    int status = write_array(r->final, &w->pass.ht);
+    if (!status) status = write_array(r->final_c, &w->pass.ct);
+    return !status && goes_back(r) ? write_gradients(r, w) : status;
+}
+
+static dpcr_status solve_rank(cli_ranks *rank, among *a, work *w, dpcr_error *error) {
+    const recurrent *r = a->r;
+    dpcr_status status;
+    const dpcr_recurrent_ranks options = {.size = sizeof options,
+                                          .transport = rank->transport,
+                                          .deadline = rank->deadline,
+                                          .solve = r->solver.options,
+                                          .recompute = r->recompute};
+    const double start = cli_now();
+    rank->doing = CLI_COMPUTING;
+    status = dpcr_recurrent_distributed(w->network, &options, &w->pass, goes_back(r) ? &w->gradients : NULL, w->reports,
+                                        w->back_reports, error);
+    if (status == DPCR_OK) status = cli_ranks_agree(rank, CLI_COMPUTING, DPCR_OK, error);
+    w->seconds = cli_now() - start;
+    if (status == DPCR_OK && goes_back(r)) status = gather_inputs(rank, w, error);
+    if (status != DPCR_OK || !r->output) return status;
+    dpcr_array whole = w->pass.y;
+    whole.shape[0] = w->total;
+    return cli_ranks_write(rank, r->output, &whole, w->first, &w->pass.y, error);
+}
+
+// What tells its errors itself, one rank at a time, and then all together.
+static dpcr_status together(cli_ranks *rank, among *a, int (*work_of)(const recurrent *r, work *w), work *w,
+                            cli_doing doing, dpcr_error *error) {
+    pthread_mutex_lock(&a->turn);
+    cli_hold(true);
+    const dpcr_status status = cli_ranks_held(work_of ? work_of(a->r, w) : CLI_DONE, error);
+    cli_hold(false);
+    pthread_mutex_unlock(&a->turn);
+    return cli_ranks_agree(rank, doing, status, error);
+}
+
+static int read_all(const recurrent *r, work *w) {
+    int status = read_files(r, w);
+    if (!status) status = make_arrays(r, w);
+    if (status) return status;
+    const dpcr_recurrent_options *o = dpcr_recurrent_get_options(w->network);
+    const size_t chains = (size_t)(o->layers * (o->bidirectional ? 2 : 1));
+    w->reports = calloc(chains, sizeof *w->reports);
+    w->back_reports = calloc(chains, sizeof *w->back_reports);
+    if (!w->reports || !w->back_reports) return cli_fail_memory("the reports");
+    for (size_t i = 0; i < chains; i++) w->reports[i].size = w->back_reports[i].size = sizeof *w->reports;
+    return CLI_DONE;
+}
+
+static dpcr_status run_rank(cli_ranks *rank, dpcr_error *error) {
+    among *a = rank->user;
+    work w = {.context = rank->context, .rank = rank};
+    const bool first = rank->transport->rank == 0;
+    dpcr_status status = together(rank, a, read_all, &w, CLI_READING, error);
+    if (status == DPCR_OK) status = solve_rank(rank, a, &w, error);
+    if (status == DPCR_OK)
+        status = together(rank, a, first ? write_states_and_gradients : NULL, &w, CLI_WRITING, error);
+    if (status == DPCR_OK) status = together(rank, a, first ? tell : NULL, &w, CLI_WRITING, error);
+    release(&w);
+    return status;
+}
+
+static int run_among(const recurrent *r) {
+    among a = {.r = r, .turn = PTHREAD_MUTEX_INITIALIZER};
+    const int status = cli_ranks_run(&r->common, r->ranks, r->deadline, run_rank, &a);
+    pthread_mutex_destroy(&a.turn);
+    return status;
+}
+
+static int refuse_ranks(recurrent *r) {
+    const int64_t world = cli_world_size();
+    const char *const stepwise[] = {r->input, r->grad_output, r->resets, r->output};
+    const dpcr_method method = r->solver.options.method;
+    if (world > 1 && r->ranks && r->ranks != world)
+        return cli_fail(CLI_USAGE, "--ranks %lld, but started as %lld processes", (long long)r->ranks,
+                        (long long)world);
+    if (world > 1) r->ranks = world;
+    if (!r->ranks) return r->deadline > 0 ? cli_fail(CLI_USAGE, "--deadline is for --ranks or mpirun") : CLI_DONE;
+    if (method != DPCR_METHOD_AUTO && method != DPCR_METHOD_OVERLAP && method != DPCR_METHOD_SEQUENTIAL)
+        return cli_fail(CLI_USAGE, "--method %s over ranks, which overlap; wanted overlap, or sequential within a rank",
+                        dpcr_method_name(method));
+    for (int i = 0; i < 4; i++)
+        if (stepwise[i] && (!strcmp(stepwise[i], "-") || strstr(stepwise[i], ".npz")))
+            return cli_fail(CLI_USAGE, "'%s' over ranks, who each read and write their steps: wanted a .npy file",
+                            stepwise[i]);
+    return CLI_DONE;
+}
+
+static int refuse(recurrent *r) {
     const char *const kind = dpcr_recurrent_kind_name(r->kind);
     const char *const outputs[] = {r->output, r->final, r->final_c, r->grads};
     const char *const inputs[] = {r->input,      r->h0,           r->c0,      r->grad_output,
@@ -417,7 +587,7 @@ static int refuse(const recurrent *r) {
     if (r->grads && !strcmp(r->grads, "-")) return cli_fail(CLI_USAGE, "--grads wants a file");
     for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++)
         if (outputs[i] && strcmp(outputs[i], "-") != 0 && !cli_writable("the output", outputs[i])) return CLI_RESOURCES;
-    return CLI_DONE;
+    return refuse_ranks(r);
 }
 
 int cli_solve_recurrent(int argc, char **argv) {
@@ -439,6 +609,7 @@ int cli_solve_recurrent(int argc, char **argv) {
         return cli_fail(CLI_USAGE, "no network '%.40s'", argv[0]);
     if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
     if ((status = refuse(&r))) return status;
+    if (r.ranks) return run_among(&r);
     dpcr_context *context = cli_context_create(&r.common, &status);
     if (!context) return status;
     status = run(context, &r);

@@ -198,6 +198,16 @@ static void join(const job *j, const void *h, const void *c, void *rows) {
     }
 }
 
+// Against time nothing goes over a border to before the beginning of a new sequence; what leaves step 0 does.
+static void cut_at_resets(const job *j, const runner *r, void *h, void *c) {
+    const size_t size = size_of(j);
+    for (int64_t b = 0; r->resets && r->steps > 0 && r->network->options.reverse && b < j->B; b++) {
+        if (!r->resets[b]) continue;
+        memset((char *)h + (size_t)(b * j->H) * size, 0, (size_t)j->H * size);
+        if (j->C) memset((char *)c + (size_t)(b * j->C) * size, 0, (size_t)j->C * size);
+    }
+}
+
 static dpcr_status run_forward(void *user, dpcr_error *error) {
     job *j = user;
     runner *r = j->at;
@@ -207,6 +217,7 @@ static dpcr_status run_forward(void *user, dpcr_error *error) {
     }
     split(j, j->relay->start, r->h0, r->c0);
     const dpcr_status status = runner_forward(r, error);
+    if (j->first > 0) cut_at_resets(j, r, r->ht, r->ct);
     join(j, r->ht, r->ct, j->relay->end);
     return status;
 }
@@ -222,6 +233,7 @@ static dpcr_status run_back(void *user, dpcr_error *error) {
     if (j->again) DPCR_TRY(runner_forward(r, error));  // a tape serves once
     j->again = true;
     split(j, j->relay->start, r->dht, r->dct);
+    if (j->first > 0) cut_at_resets(j, r, r->dht, r->dct);
     DPCR_TRY(runner_back(j, r, error));
     join(j, r->dh0, r->dc0, j->relay->end);
 done:
@@ -345,6 +357,7 @@ static dpcr_status guess_start(job *j, int64_t c, runner *ahead, dpcri_relay *re
     if (ahead->steps == 0) return DPCR_OK;
     split(j, relay->start, ahead->h0, ahead->c0);
     DPCR_TRY(runner_forward(ahead, error));
+    cut_at_resets(j, ahead, ahead->ht, ahead->ct);
     join(j, ahead->ht, ahead->ct, relay->start);
 done:
     return status;
