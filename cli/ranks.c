@@ -78,6 +78,7 @@ static void give_way(int64_t rank) {
 static int run_process(run *r) {
     dpcr_transport transport;
     dpcr_error error = {0};
+    cli_world_patience(r->deadline > 5 ? r->deadline : 5);  // starting takes a second or two
     int status = cli_world_open(&transport);
     if (status) return status;
     const dpcr_status ended = run_rank(r, &transport, &error);

@@ -29,9 +29,11 @@ int64_t cli_world_rank(void) {
 
 int cli_mpi_open(dpcr_transport *transport);
 void cli_mpi_close(int status);
+void cli_mpi_patience(double seconds);
 
 int cli_world_open(dpcr_transport *transport) { return cli_mpi_open(transport); }
 void cli_world_close(int status) { cli_mpi_close(status); }
+void cli_world_patience(double seconds) { cli_mpi_patience(seconds); }
 
 #else
 
@@ -40,5 +42,6 @@ int cli_world_open(dpcr_transport *transport) {
     return cli_fail(CLI_USAGE, "started as %lld processes, but built without MPI", (long long)cli_world_size());
 }
 void cli_world_close(int status) { (void)status; }
+void cli_world_patience(double seconds) { (void)seconds; }
 
 #endif

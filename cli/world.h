@@ -8,6 +8,8 @@
 // How many processes the launcher says there are (1: none), and which one this is. MPI is not needed to know.
 int64_t cli_world_size(void);
 int64_t cli_world_rank(void);
+// Seconds that joining and leaving may take (60): past them the process ends with a line.
+void cli_world_patience(double seconds);
 // Joins them; the transport lives until cli_world_close. Returns the exit code.
 int cli_world_open(dpcr_transport *transport);
 // Status 0: waits for the others and leaves. Else: ends all processes at once, and does not return.

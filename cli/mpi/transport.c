@@ -4,14 +4,17 @@
 #include <limits.h>
 #include <mpi.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "world.h"
 
 // The program's own functions of this folder, for world.c.
 int cli_mpi_open(dpcr_transport *transport);
 void cli_mpi_close(int status);
+void cli_mpi_patience(double seconds);
 
 typedef struct sending {
     struct sending *next;
@@ -24,6 +27,33 @@ static sending *under_way;
 static const double SIGNAL_SECONDS = 5;  // what is left to a run that was asked to stop
 
 static const double LEAVE_SECONDS = 60;  // for messages that were not yet taken
+
+// ---- MPI's own beginning and end, which know no deadline ----
+
+static double patience = 60;  // seconds
+
+static char late[160];
+
+static void too_late(int number) {
+    (void)number;
+    if (write(STDERR_FILENO, late, strlen(late)) < 0) _exit(CLI_RESOURCES);
+    _exit(CLI_RESOURCES);  // the launcher then ends the others
+}
+
+static void guard(const char *doing) {
+    const char *verb = cli_get_verb();
+    snprintf(late, sizeof late, "deeppcr%s%s: MPI did not %s within %g s: a process stands still\n", verb ? " " : "",
+             verb ? verb : "", doing, patience);
+    signal(SIGALRM, too_late);
+    alarm((unsigned)patience + 1);
+}
+
+static void unguard(void) {
+    alarm(0);
+    signal(SIGALRM, SIG_DFL);
+}
+
+void cli_mpi_patience(double seconds) { patience = seconds < 1e9 ? seconds : 1e9; }
 
 static dpcr_status fail(dpcr_error *error, dpcr_status status, const char *format, int64_t a, double b, int64_t c) {
     if (!error) return status;
@@ -178,6 +208,7 @@ static dpcr_status exscan(void *user, int reversed, void *data, size_t bytes, dp
 
 int cli_mpi_open(dpcr_transport *transport) {
     int provided = 0, size = 0, rank = 0, known = 0, *largest = NULL;
+    guard("start");
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS)
         return cli_fail(CLI_RESOURCES, "MPI does not start");
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
@@ -194,6 +225,7 @@ int cli_mpi_open(dpcr_transport *transport) {
                                   .exscan = exscan};
     if (MPI_Comm_split(MPI_COMM_WORLD, 0, -rank, &backwards) != MPI_SUCCESS)
         return cli_fail(CLI_RESOURCES, "MPI makes no communicator");
+    unguard();
     return CLI_DONE;
 }
 
@@ -205,5 +237,7 @@ void cli_mpi_close(int status) {
         cli_fail(CLI_RESOURCES, "a message was never taken");
         MPI_Abort(MPI_COMM_WORLD, CLI_RESOURCES);
     }
+    guard("end");
     MPI_Finalize();
+    unguard();
 }

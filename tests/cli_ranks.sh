@@ -1,0 +1,144 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# cli_ranks.sh BUILD_DIR: deeppcr solve over ranks, threads and (where there is MPI) processes: one process's result,
+# whatever the cut, the scan, the order of the file; and faults that end every rank with one line of ours: a short file,
+# a wrong shape, a full disk, a rank that is killed or stands still; never half an output.
+set -u
+build=${1:?usage: cli_ranks.sh BUILD_DIR}
+program=$build/deeppcr
+skip() { echo "cli_ranks: $*"; exit 77; }
+python=python3
+$python -c 'import numpy' 2>/dev/null || python=/usr/bin/python3
+$python -c 'import numpy' 2>/dev/null || skip "no numpy"
+folder=$(mktemp -d) || exit 1
+trap 'rm -rf "$folder"' EXIT
+failed=0
+complain() { echo "cli_ranks: $*"; failed=1; }
+cd "$folder" || exit 1
+
+$python - <<'END' || exit 1
+import json, struct, numpy as np
+rng = np.random.default_rng(3)
+L, B, w = 203, 2, 4
+save = lambda name, x, dtype='f4': np.save(name + '.npy', np.asarray(x, dtype))
+dense = rng.standard_normal((L, B, w, w)) * 0.4
+save('dense', dense); save('blocks', dense[:, :, :, :2].reshape(L, B, 2, 2, 2)); save('diagonal', dense[:, :1, 0]); save('scalar', dense[:, :, 0, 0])
+np.save('columns.npy', np.asfortranarray(dense.astype('>f4')))
+save('b', rng.standard_normal((L, B, w))); save('z0', rng.standard_normal((B, w)))
+save('dense2', dense[:2]); save('b2', rng.standard_normal((2, B, w)))
+# integers in doubles, permutations: no rounding, so every order of products gives the same
+p = np.zeros((L, B, w, w))
+for l in range(L):
+    for s in range(B): p[l, s, range(w), rng.permutation(w)] = rng.choice([-1, 1], w)
+save('turns', p, 'f8'); save('whole', rng.integers(-9, 9, (L, B, w)), 'f8')
+save('big', rng.standard_normal((40000, 1, 16, 16)) * 0.2); save('bigb', rng.standard_normal((40000, 1, 16)))
+H, I, T = 5, 3, 160
+tensors, data, header = {}, b'', {}
+for l in range(2):
+    for d in ('', '_reverse'):
+        for name, shape in (('weight_ih', (4 * H, I if l == 0 else 2 * H)), ('weight_hh', (4 * H, H)), ('bias_ih', (4 * H,)), ('bias_hh', (4 * H,))):
+            raw = (rng.standard_normal(shape) * 0.3).astype('f4').tobytes()
+            header[f'{name}_l{l}{d}'] = {'dtype': 'F32', 'shape': list(shape), 'data_offsets': [len(data), len(data) + len(raw)]}
+            data += raw
+text = json.dumps(header).encode()
+text += b' ' * (-len(text) % 8)
+open('lstm.safetensors', 'wb').write(struct.pack('<Q', len(text)) + text + data)
+save('x', rng.standard_normal((T, B, I))); save('gy', rng.standard_normal((T, B, 2 * H))); save('h0', rng.standard_normal((4, B, H)))
+END
+head -c 2000 dense.npy >short.npy
+near() { # file, file, tolerance
+    $python -c 'import sys, numpy as np; a, b = (np.load(f) for f in sys.argv[1:3]); assert a.shape == b.shape and a.dtype == b.dtype and np.abs(a - b).max(initial=0) <= float(sys.argv[3]) * max(1, np.abs(a).max(initial=0)), np.abs(a - b).max()' "$@" 2>>why
+}
+
+# ---- threads ----
+for a in dense blocks diagonal scalar; do
+    for way in "--z0 z0.npy" --transposed; do
+        # shellcheck disable=SC2086
+        "$program" solve linear --A $a.npy --b b.npy $way --scheme sequential --output one.npy --quiet || complain "$a by the loop"
+        for p in 1 2 3 4; do
+            # shellcheck disable=SC2086
+            "$program" solve linear --A $a.npy --b b.npy $way --scheme distributed --ranks $p --output many.npy --quiet && near one.npy many.npy 1e-5 || complain "$a $way on $p ranks: $(tail -1 why)"
+        done
+    done
+done
+"$program" solve linear --A columns.npy --b b.npy --scheme distributed --ranks 3 --output columns_z.npy --json >json && "$program" solve linear --A dense.npy --b b.npy --scheme distributed --ranks 3 --output rows_z.npy --quiet && cmp columns_z.npy rows_z.npy || complain "another order of the file"
+$python -c 'import json; r = json.load(open("json")); assert r["scheme"] == "distributed" and r["ranks"] == 3 and r["length"] == 203 and r["compositions"] > 0 and r["seconds"] > 0, r' || complain "the result's fields"
+"$program" solve linear --A dense2.npy --b b2.npy --scheme sequential --output one.npy --quiet && "$program" solve linear --A dense2.npy --b b2.npy --scheme distributed --ranks 4 --output many.npy --quiet && near one.npy many.npy 1e-5 || complain "fewer steps than ranks"
+"$program" solve linear --A turns.npy --b whole.npy --scheme sequential --output exact.npy --quiet && "$program" solve linear --A turns.npy --b whole.npy --scheme distributed --ranks 4 --output many.npy --quiet && cmp exact.npy many.npy || complain "exact numbers on 4 ranks"
+lstm=(solve lstm --weights lstm.safetensors --input x.npy --h0 h0.npy --grad-output gy.npy)
+"$program" "${lstm[@]}" --method sequential --output y.npy --final h.npy --grads g.safetensors --quiet || complain "lstm by the loop"
+for p in 1 3; do
+    "$program" "${lstm[@]}" --ranks $p --output y2.npy --final h2.npy --grads g2.safetensors --json >json && near y.npy y2.npy 1e-5 && near h.npy h2.npy 1e-5 || complain "lstm on $p ranks: $(tail -1 why)"
+    [ "$(stat -c %s g.safetensors)" = "$(stat -c %s g2.safetensors)" ] || complain "lstm on $p ranks: other gradients"
+done
+
+refused() { # exit status, word, arguments: and no output
+    local wanted=$1 word=$2
+    shift 2
+    rm -f no.npy
+    "$program" "$@" --output no.npy >/dev/null 2>err
+    local status=$?
+    [ $status -eq "$wanted" ] || complain "$*: exit status $status, wanted $wanted"
+    [ "$(wc -l <err)" -eq 1 ] && grep -q -- "$word" err || complain "$*: no line with '$word': $(cat err)"
+    [ ! -e no.npy ] || complain "$*: left an output"
+}
+refused 5 "cut short" solve linear --A short.npy --b b.npy --scheme distributed
+refused 5 "wanted" solve linear --A b.npy --b dense.npy --scheme distributed --ranks 3
+refused 2 "for --scheme distributed" solve linear --A dense.npy --b b.npy --ranks 2
+refused 2 "not started by mpirun" solve linear --A dense.npy --b b.npy --scheme distributed --scan mpi
+refused 2 "of other schemes" solve linear --A dense.npy --b b.npy --scheme distributed --run-up 3
+refused 2 "who each read" solve linear --A x.npz:A --b b.npy --scheme distributed
+refused 5 "shape" solve lstm --weights lstm.safetensors --input gy.npy --ranks 2
+refused 2 "which overlap" solve lstm --weights lstm.safetensors --input x.npy --ranks 2 --method newton
+"$program" solve linear --A dense.npy --b b.npy --scheme distributed --output /dev/full >/dev/null 2>err && complain "a full disk went unnoticed"
+[ "$(wc -l <err)" -eq 1 ] && grep -q "No space" err || complain "a full disk: $(cat err)"
+
+# ---- processes ----
+if command -v mpirun >/dev/null && ldd "$program" | grep -q libmpi; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+    export OMPI_MCA_btl_vader_single_copy_mechanism=none
+    among() { timeout 120 mpirun --oversubscribe -np "$1" "$program" "${@:2}"; }
+    for p in 2 4; do
+        "$program" solve linear --A dense.npy --b b.npy --z0 z0.npy --scheme distributed --ranks $p --output threads.npy --quiet
+        among $p solve linear --A dense.npy --b b.npy --z0 z0.npy --output processes.npy --quiet 2>err && cmp threads.npy processes.npy || complain "$p processes and threads differ: $(cat err)"
+        for scan in messages mpi; do
+            among $p solve linear --A turns.npy --b whole.npy --scan $scan --output many.npy --quiet 2>err && cmp exact.npy many.npy || complain "exact numbers on $p processes, $scan: $(cat err)"
+        done
+    done
+    among 3 "${lstm[@]}" --output y2.npy --final h2.npy --grads g2.safetensors --quiet 2>err && near y.npy y2.npy 1e-5 && near h.npy h2.npy 1e-5 || complain "lstm on 3 processes: $(cat err)"
+    one_line() { [ "$(grep -c '^deeppcr solve: ' err)" -eq 1 ] && grep -q -- "$1" err || complain "$2: no line, or more, with '$1': $(cat err)"; }
+    rm -f no.npy
+    among 3 solve linear --A short.npy --b b.npy --output no.npy >/dev/null 2>err && complain "a short file went unnoticed"
+    one_line "cut short" "a short file on 3 processes"
+    among 2 solve linear --A dense.npy --b b.npy --scheme pcr --output no.npy >/dev/null 2>err
+    one_line "started as 2 processes" "--scheme pcr beside mpirun"
+    [ ! -e no.npy ] || complain "a refused run left an output"
+    # a rank that stands still or is killed, wherever it was: every process ends, one clear line (a kill is the
+    # launcher's to tell), and the output is whole or not there
+    for signal in STOP KILL; do
+        rm -f no.npy
+        among 3 solve linear --A big.npy --b bigb.npy --output no.npy --deadline 2 >/dev/null 2>err &
+        job=$!
+        for _ in $(seq 200); do
+            victim=$(pgrep -f -n "bigb.npy --output no.npy --deadline 2") && [ "$(cat "/proc/$victim/comm" 2>/dev/null)" = deeppcr ] && break
+            victim=""
+            sleep 0.02
+        done
+        sleep 0.2
+        before=$SECONDS
+        [ -z "$victim" ] || kill -$signal "$victim" 2>/dev/null
+        wait $job
+        status=$?
+        [ $signal = KILL ] || kill -KILL "$victim" 2>/dev/null
+        [ $((SECONDS - before)) -le 30 ] || complain "SIG$signal: took $((SECONDS - before)) s"
+        if [ $status -ne 0 ]; then
+            [ ! -e no.npy ] || complain "SIG$signal left an output"
+            [ $signal = KILL ] || grep -q '^deeppcr solve: ' err || complain "SIG$signal: no line of ours: $(cat err)"
+        else
+            [ "$(stat -c %s no.npy)" = "$(stat -c %s bigb.npy)" ] || complain "SIG$signal came too late, and the output is short"
+        fi
+    done
+fi
+
+[ $failed -ne 0 ] || echo "cli_ranks: ranks as one process, faults end"
+exit $failed
