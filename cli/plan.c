@@ -20,7 +20,11 @@ enum {
     KEY_BANDWIDTH,
     KEY_FLOPS,
     KEY_REGION,
-    KEY_LATENCY
+    KEY_LATENCY,
+    KEY_RANKS,
+    KEY_LINK_LATENCY,
+    KEY_LINK_BANDWIDTH,
+    KEY_SIDE
 };
 
 typedef struct plan {
@@ -30,7 +34,8 @@ typedef struct plan {
     dpcr_structure structure;
     const char *wisdom;
     bool calibrate;
-    dpcr_machine machine;  // what is not this one's
+    dpcr_machine machine;    // what is not this one's
+    dpcr_ranks_model ranks;  // ranks 0: one process
 } plan;
 
 static const struct argp_option plan_options[] = {
@@ -41,6 +46,11 @@ static const struct argp_option plan_options[] = {
      "From the cost model (default), by timing the candidates, or only from what --wisdom knows", 0},
     {"measure", KEY_MEASURE, NULL, 0, "The same as --planning measure", 0},
     {"budget", KEY_BUDGET, "SECONDS", 0, "Of measuring (default 1)", 0},
+    {"ranks", KEY_RANKS, "P", 0,
+     "Of a linear chain: what --scheme distributed and overlap would take on 1, 2, 4, ... P ranks, a core each", 0},
+    {"link-latency", KEY_LINK_LATENCY, "US", 0, "where a message takes so many microseconds (default 2)", 0},
+    {"link-bandwidth", KEY_LINK_BANDWIDTH, "GB/S", 0, "and 10^9 bytes of it a second (default 10)", 0},
+    {"side-by-side", KEY_SIDE, "N", 0, "and only N of the ranks run at once (default: all)", 0},
     {"wisdom", KEY_WISDOM, "FILE", 0,
      "Load what earlier measurements found, and with --measure save what this one finds", 0},
     {0},
@@ -81,6 +91,10 @@ static error_t parse_plan(int key, char *arg, struct argp_state *state) {
         case KEY_MEASURE: o->planning = DPCR_PLANNING_MEASURE; return 0;
         case KEY_BUDGET: return cli_read_double("--budget", arg, 1e-3, 3600, &o->planning_seconds) ? 0 : EINVAL;
         case KEY_WISDOM: p->wisdom = arg; return 0;
+        case KEY_RANKS: return cli_read_int64("--ranks", arg, 1, 1 << 20, &p->ranks.ranks) ? 0 : EINVAL;
+        case KEY_SIDE: return cli_read_int64("--side-by-side", arg, 1, 1 << 20, &p->ranks.cores) ? 0 : EINVAL;
+        case KEY_LINK_LATENCY: return read_rate("--link-latency", arg, 1e-6, &p->ranks.latency);
+        case KEY_LINK_BANDWIDTH: return read_rate("--link-bandwidth", arg, 1e9, &p->ranks.bandwidth);
         default: return ARGP_ERR_UNKNOWN;
     }
 }
@@ -131,6 +145,41 @@ static void set_machine(cli_result *r, dpcr_context *context, const plan *p) {
                       caches));
 }
 
+// ---- linear chains over ranks ----
+
+// 1, 2, 4, ... and the number asked for: the same chain, and one as many times as long.
+static int tell_ranks(const plan *p, const dpcr_chain_shape *shape, cli_result *r) {
+    json_t *list = json_array();
+    dpcr_error error = {0};
+    double one = 0;
+    cli_say(&p->common, "  %8s %12s %9s %12s %9s %12s %12s\n", "ranks", "distributed", "speed-up", "overlap",
+            "speed-up", "P as long", "efficiency");
+    for (int64_t ranks = 1;; ranks = 2 * ranks < p->ranks.ranks ? 2 * ranks : p->ranks.ranks) {
+        dpcr_ranks_model m = p->ranks, weak = p->ranks;
+        dpcr_chain_shape longer = *shape;
+        m.ranks = weak.ranks = ranks;
+        longer.length = shape->length * ranks;
+        if (longer.length / ranks != shape->length)
+            return cli_fail(CLI_USAGE, "--length %lld times %lld ranks is more than can be numbered",
+                            (long long)shape->length, (long long)ranks);
+        if (dpcr_chain_predict(shape, &m, &error) != DPCR_OK || dpcr_chain_predict(&longer, &weak, &error) != DPCR_OK)
+            return cli_fail_error(&error, CLI_COMPUTING);
+        if (ranks == 1) one = m.distributed;
+        json_t *item =
+            json_pack("{sI sf sf sf sf sf sf sf sf sf}", "ranks", (json_int_t)ranks, "seconds", m.distributed, "reduce",
+                      m.reduce, "scan", m.scan, "apply", m.apply, "speed_up", m.loop / m.distributed, "overlap_seconds",
+                      m.overlap, "overlap_speed_up", m.loop / m.overlap, "weak_seconds", weak.distributed,
+                      "weak_efficiency", one / weak.distributed);
+        if (list && item) json_array_append_new(list, item);
+        cli_say(&p->common, "  %8lld %9.4g us %9.3g %9.4g us %9.3g %9.4g us %12.3g\n", (long long)ranks,
+                1e6 * m.distributed, m.loop / m.distributed, 1e6 * m.overlap, m.loop / m.overlap,
+                1e6 * weak.distributed, one / weak.distributed);
+        if (ranks == p->ranks.ranks) break;
+    }
+    cli_set(r, "ranks", list);
+    return CLI_DONE;
+}
+
 // ---- linear chains ----
 
 static int plan_linear(dpcr_context *context, const plan *p, cli_result *r) {
@@ -157,7 +206,7 @@ static int plan_linear(dpcr_context *context, const plan *p, cli_result *r) {
     cli_set_text(r, "sentence", dpcr_chain_plan_sentence(made));
     cli_say(&p->common, "%s\nworkspace %zu bytes\n", dpcr_chain_plan_sentence(made), dpcr_chain_plan_workspace(made));
     dpcr_chain_plan_destroy(made);
-    return CLI_DONE;
+    return p->ranks.ranks ? tell_ranks(p, &shape, r) : CLI_DONE;
 }
 
 // ---- nonlinear chains ----
@@ -330,6 +379,10 @@ static int run(plan *p, const char *kind) {
     int status = refuse(p);
     const bool linear = kind && !strcmp(kind, "linear"), map = kind && cli_map_known(kind);
     if (status) return status;
+    if (!linear && p->ranks.ranks) return cli_fail(CLI_USAGE, "--ranks is of linear chains");
+    if (!p->ranks.ranks && (p->ranks.latency > 0 || p->ranks.bandwidth > 0 || p->ranks.cores))
+        return cli_fail(CLI_USAGE, "--link-latency, --link-bandwidth and --side-by-side are for --ranks");
+    p->ranks.warm_up = p->solver.options.warm_up;
     if (!linear && !map && !cli_read_architecture(kind, ", linear, lorenz, logistic", &p->network.options.architecture))
         return CLI_USAGE;
     if (map) p->network.options.width = cli_map_width(kind);
@@ -353,6 +406,7 @@ int cli_verb_plan(int argc, char **argv) {
               .solver = CLI_SOLVER_DEFAULTS,
               .network = {.options = {.layers = 1024, .width = 32}, .gain = 1, .batch = 128},
               .structure = DPCR_DENSE,
+              .ranks = {.size = sizeof(dpcr_ranks_model)},
               .machine = {.size = sizeof(dpcr_machine)}};
     const cli_syntax syntax = {.arguments = "mlp|resnet|linear|lorenz|logistic",
                                .doc =

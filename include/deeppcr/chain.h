@@ -177,6 +177,24 @@ DPCR_API dpcr_status dpcr_chain_distributed(dpcr_context *context, const dpcr_ch
                                             const dpcr_array *in, const dpcr_array *out,
                                             dpcr_distributed_report *report, dpcr_error *error);
 
+// What a chain over ranks would take, from the planner's cost model.
+typedef struct dpcr_ranks_model {
+    size_t size;       // sizeof(dpcr_ranks_model) of the caller
+    int64_t ranks;     // P >= 1
+    int64_t cores;     // ranks that run side by side, the others take turns; 0: all of them
+    double latency;    // seconds of a message; 0: 2e-6
+    double bandwidth;  // bytes a second of a link; 0: 1e10
+    int64_t warm_up;   // of overlap; 0: 64
+    // Out, seconds:
+    double loop;                  // one rank's loop over the whole chain
+    double reduce, scan, apply;   // the phases of dpcr_chain_distributed
+    double distributed, overlap;  // all of it; and by overlap over ranks, where the chain forgets within warm_up
+} dpcr_ranks_model;
+
+// shape->length is the whole chain's, cut evenly. Assumes a core a rank at the rates of auto.c (one AVX-512 core, data
+// in its caches), a scan by messages of ours, and no rank late for another's sake.
+DPCR_API dpcr_status dpcr_chain_predict(const dpcr_chain_shape *shape, dpcr_ranks_model *model, dpcr_error *error);
+
 #ifdef __cplusplus
 }
 #endif

@@ -2,6 +2,8 @@
 // DPCR_SCHEME_AUTO: the loop or chunks, from a cost model. pcr and blelloch never win on a handful of cores (they form
 // log2 n times, or as many, compositions as chunks do, and sweep memory once a level); overlap needs to know that the
 // chain forgets, which a shape does not say: forgets.c asks the data where threads would idle beside the loop.
+#include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 
 #include "chain/auto.h"
@@ -65,6 +67,12 @@ static double squares_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) 
     return step * memory_factor(s, 1, 1.5) * (double)s->batch / workers * (workers > 1 ? 1.15 : 1);
 }
 
+// Three passes and their calls: 4.2 ns a step for diagonals of w = 4 (bench chain --structure diagonal --length 65536);
+// blocks go through scalar kernels one by one: 31 ns at w = 4, k = 2.
+static double passes_of(const dpcr_chain_shape *s) {
+    return dpcri_kernel_form(&s->transition) == DPCR_BLOCK ? 11 : 2.5;
+}
+
 static double chunked_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) {
     if (squares_ns(s, chunk, threads) > 0)
         return (threads > 1 ? 2 : 0.1) * region_ns + (double)s->length * squares_ns(s, chunk, threads);
@@ -77,9 +85,7 @@ static double chunked_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) 
     const double chunks = (double)s->length / (double)chunk, groups = most(1, chunks / DPCRI_SIDE);
     const double workers = least(threads, groups), batch = (double)s->batch;
     const double latency = latency_ns(coupled_width(&s->transition));
-    // Three passes and their calls: 4.2 ns a step for diagonals of w = 4 (bench chain --structure diagonal --length
-    // 65536); blocks go through scalar kernels one by one: 31 ns at w = 4, k = 2.
-    const double passes = dpcri_kernel_form(&s->transition) == DPCR_BLOCK ? 11 : 2.5;
+    const double passes = passes_of(s);
     const double step = most(latency / DPCRI_SIDE, passes * (2 * apply + compose));
     return step * (double)s->length * batch / workers + chunks * most(latency, apply * batch) + 2 * region_ns;
 }
@@ -94,4 +100,70 @@ dpcr_scheme dpcri_chain_auto(const dpcr_chain_shape *shape, int64_t chunk, int t
         snprintf(sentence, bytes, "sequential: chunked would take about %.3g us on %d threads, the loop about %.3g us",
                  chunks / 1e3, threads, loop / 1e3);
     return by_chunks ? DPCR_SCHEME_CHUNKED : DPCR_SCHEME_SEQUENTIAL;
+}
+
+// ---- over ranks ----
+
+static double compose_ns(const dpcr_chain_shape *s) {
+    return s->transition.structure <= DPCR_IDENTITY ? 0 : busy_ns(dpcr_transition_compose_flops(&s->transition));
+}
+
+// A pass over n steps of all sequences in chunks side by side, with the products or without.
+static double pass_ns(const dpcr_chain_shape *s, double n, bool products) {
+    const double apply = busy_ns(dpcr_transition_apply_flops(&s->transition)), batch = (double)s->batch;
+    // Wide products are what busy_ns says; only narrow ones are mostly calls.
+    const double calls = s->transition.rows > 8 && dpcri_kernel_form(&s->transition) == DPCR_DENSE ? 1 : passes_of(s);
+    const double step = calls * (apply + (products ? compose_ns(s) : 0));
+    return n * batch * most(latency_ns(coupled_width(&s->transition)) / DPCRI_SIDE, step);
+}
+
+static double message_bytes(const dpcr_chain_shape *s) {
+    return (double)dpcr_dtype_size(s->dtype) * (double)s->batch *
+           (double)(dpcr_transition_values(&s->transition) + s->transition.rows);
+}
+
+static void predict(const dpcr_chain_shape *shape, dpcr_ranks_model *m) {
+    const double P = (double)m->ranks, n = (double)shape->length / P, batch = (double)shape->batch;
+    const double turns = m->cores > 0 ? most(1, P / (double)m->cores) : 1;
+    dpcr_chain_shape part = *shape;
+    double rounds = 0;
+    while (ldexp(1, (int)rounds) < P) rounds++;
+    m->loop = 1e-9 * loop_ns(shape, 1);
+    part.length = (int64_t)n;
+    const double own = 1e-9 * loop_ns(&part, 1);
+    const double apply = busy_ns(dpcr_transition_apply_flops(&shape->transition));
+    const double round = m->latency + message_bytes(shape) / m->bandwidth + 2e-9 * batch * (apply + compose_ns(shape));
+    m->reduce = m->scan = m->apply = 0;
+    if (m->ranks == 1) {
+        m->reduce = m->loop;
+    } else if (m->ranks == 2) {  // one after the other
+        m->reduce = m->apply = own;
+        m->scan = round;
+    } else {
+        m->reduce = turns * most(own, 1e-9 * pass_ns(shape, n, true));
+        m->scan = rounds * round;
+        m->apply = turns * 1e-9 * pass_ns(shape, n, false);
+    }
+    m->distributed = m->reduce + m->scan + m->apply;
+    const double before = m->ranks > 1 ? (double)m->warm_up : 0;
+    m->overlap = m->ranks == 1 ? m->loop : turns * own * (1 + before / most(n, 1)) + 3 * m->latency;
+}
+
+dpcr_status dpcr_chain_predict(const dpcr_chain_shape *shape, dpcr_ranks_model *model, dpcr_error *error) {
+    if (!shape || !model || model->size < sizeof *model || shape->length < 0 || shape->batch < 0)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "chain_predict: wanted a shape, and a model with its size set");
+    const dpcr_status status = dpcr_transition_check(&shape->transition, error);
+    if (status != DPCR_OK) return status;
+    if (model->ranks < 1 || model->cores < 0 || !(model->latency >= 0) || !(model->bandwidth >= 0) ||
+        model->warm_up < 0 || dpcr_dtype_size(shape->dtype) == 0 ||
+        !(dpcr_transition_capabilities(&shape->transition) & DPCR_CAN_COMPOSE))
+        return dpcri_fail(
+            error, DPCR_ERROR_ARGUMENT,
+            "chain_predict: wanted 1 or more ranks, nothing negative, a known dtype, and transitions that "
+            "compose");
+    if (model->latency == 0) model->latency = 2e-6;
+    if (model->bandwidth == 0) model->bandwidth = 1e10;
+    if (model->warm_up == 0) model->warm_up = 64;
+    predict(shape, model);
+    return DPCR_OK;
 }
