@@ -349,6 +349,42 @@ DPCR_API dpcr_status dpcr_solve_backward(const dpcr_solve_plan *plan, const dpcr
 DPCR_API dpcr_status dpcr_steps_check(dpcr_context *context, const dpcr_steps *steps, const dpcr_array *z0,
                                       double tolerance, dpcr_error *error);
 
+// ---- chains over ranks ----
+
+typedef struct dpcr_solve_ranks {
+    size_t size;                      // sizeof(dpcr_solve_ranks) of the caller
+    const dpcr_transport *transport;  // this rank's end
+    double deadline;                  // seconds that a rank waits for another; 0: 60
+    int max_sweeps;                   // over the ranks, before the rest goes in order; 0: 3
+    const dpcr_steps *before;  // the last steps of the rank before this one, as this one can run them: the run-up; NULL
+                               // on the first rank, or for none
+    // Going back:
+    const dpcr_steps *after;         // the first steps of the rank after this one; NULL on the last rank, or for none
+    const dpcr_array *after_direct;  // [their length][B][w] their direct, or NULL
+    void (*clear)(void *user);       // forgets what the callback `gradient` has added: a range is gone back over again
+    void *clear_user;                // where its boundary was wrong. Wanted where there is a gradient
+} dpcr_solve_ranks;
+
+// dpcr_solve_execute of a chain whose steps are spread over ranks, by overlap: `plan` is of this rank's own steps,
+// those after the steps of the ranks below it, and all ranks make this call. z0 is the whole chain's, on every rank; z
+// and tape are of the rank's steps. Each rank runs its steps from a run-up over `before` from z0; boundaries are
+// exchanged and checked to the plan's atol and rtol (both 0: bit for bit), ranks that began wrong run again. `start`
+// [B][w] is written: what came in, for the way back. The report tells of the ranks: method overlap, sweeps over them,
+// their boundaries' defect. Allocates from the plan's context.
+DPCR_API dpcr_status dpcr_solve_execute_distributed(const dpcr_solve_plan *plan, const dpcr_solve_ranks *ranks,
+                                                    const dpcr_array *z0, const dpcr_array *z, const dpcr_array *tape,
+                                                    const dpcr_array *start, void *workspace, size_t workspace_bytes,
+                                                    dpcr_solve_report *report, dpcr_error *error);
+
+// dpcr_solve_backward after it: `last` is looked at on the last rank alone, dz0 [B][w] is what goes out of the rank's
+// range, on rank 0 the chain's. Not with consume_tape. The parameters' gradients are of the rank's own steps.
+DPCR_API dpcr_status dpcr_solve_backward_distributed(const dpcr_solve_plan *plan, const dpcr_solve_ranks *ranks,
+                                                     const dpcr_array *start, const dpcr_array *z,
+                                                     const dpcr_array *tape, const dpcr_array *direct,
+                                                     const dpcr_array *last, const dpcr_array *lambda,
+                                                     const dpcr_array *dz0, void *workspace, size_t workspace_bytes,
+                                                     dpcr_solve_report *report, dpcr_error *error);
+
 #ifdef __cplusplus
 }
 #endif

@@ -363,23 +363,6 @@ done:
     return status;
 }
 
-static void fill_report(const job *j, const dpcri_relay *r, dpcr_solve_report *to) {
-    if (!to) return;
-    const bool exact = r->atol == 0 && r->rtol == 0;
-    dpcr_solve_report report = {.size = to->size,
-                                .method = DPCR_METHOD_OVERLAP,
-                                .sweeps = r->sweeps,
-                                .evaluations = j->total * j->B,
-                                .residual = r->defect,
-                                .error_estimate = exact ? 0 : r->estimate,
-                                .sentence = "overlap: a range of steps a rank"};
-    report.reason = r->finished                                            ? DPCR_REASON_FALLBACK
-                    : exact                                                ? DPCR_REASON_EXACT
-                    : r->estimate >= 0 && r->estimate <= r->atol + r->rtol ? DPCR_REASON_CONVERGED
-                                                                           : DPCR_REASON_RESIDUAL_ONLY;
-    memcpy(to, &report, to->size < sizeof report ? to->size : sizeof report);
-}
-
 // y of a direction to its columns of [n][B][D H], or back.
 static void columns(const job *j, int64_t c, void *one, void *all, bool out) {
     const size_t row = (size_t)j->H * size_of(j), wide = row * (size_t)j->network->directions;
@@ -408,7 +391,7 @@ static dpcr_status chain_forward(job *j, int64_t c, dpcr_solve_report *report, d
     j->at = &at->own;
     j->relay = &at->forward;
     DPCR_TRY(dpcri_relay_run(&at->forward, j->context, error));
-    fill_report(j, &at->forward, report);
+    dpcri_relay_report(&at->forward, j->total * j->B, report);
     columns(j, c, at->own.y, layer + 1 < j->network->options.layers ? j->inputs[layer + 1] : j->pass.y.data, true);
     if (j->pass.ht.data || j->pass.ct.data) {
         // Not in place: a rank's own last state is where its way back begins.
@@ -509,7 +492,7 @@ static dpcr_status chain_back(job *j, int64_t c, void *outer, void *inner, dpcr_
     j->relay = &relay;
     j->again = false;
     DPCR_TRY(dpcri_relay_run(&relay, j->context, error));
-    fill_report(j, &relay, report);
+    dpcri_relay_report(&relay, j->total * j->B, report);
     DPCR_TRY(add_parameters(j, c, error));
     if (inner) {
         const int64_t count = own_steps(j) * j->B * own->network->options.inputs;

@@ -182,3 +182,21 @@ done:
     dpcri_free(context, memory);
     return status;
 }
+
+void dpcri_relay_report(const dpcri_relay *r, int64_t evaluations, dpcr_solve_report *to) {
+    if (!to) return;
+    const bool exact = r->atol == 0 && r->rtol == 0;
+    const bool sure = r->estimate >= 0 && r->estimate <= r->atol + r->rtol;
+    dpcr_solve_report report = {.size = to->size,
+                                .method = DPCR_METHOD_OVERLAP,
+                                .sweeps = r->sweeps,
+                                .evaluations = evaluations,
+                                .residual = r->defect,
+                                .error_estimate = exact ? 0 : r->estimate,
+                                .sentence = "overlap: a range of steps a rank"};
+    report.reason = r->finished ? DPCR_REASON_FALLBACK
+                    : exact     ? DPCR_REASON_EXACT
+                    : sure      ? DPCR_REASON_CONVERGED
+                                : DPCR_REASON_RESIDUAL_ONLY;
+    memcpy(to, &report, to->size < sizeof report ? to->size : sizeof report);
+}

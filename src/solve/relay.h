@@ -29,6 +29,9 @@ typedef struct dpcri_relay {
 // All ranks call it. Sweep 1 is `run` on all of them at once.
 dpcr_status dpcri_relay_run(dpcri_relay *relay, dpcr_context *context, dpcr_error *error);
 
+// What it came to, as a report of method overlap over the ranks.
+void dpcri_relay_report(const dpcri_relay *relay, int64_t evaluations, dpcr_solve_report *report);
+
 // Its place in the recurrence's order: 0 is the first rank's.
 static inline int64_t dpcri_relay_position(const dpcri_comm *comm, int reversed) {
     return reversed ? comm->ranks - 1 - comm->rank : comm->rank;
