@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: MIT
+// Cells over ranks by overlap, forward and back, against one process: the loop's bits with tolerance 0, also where
+// run-ups are too short; within the tolerance else.
+// cmocka.h wants the first four before it.
+// clang-format off
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+// clang-format on
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "deeppcr/deeppcr.h"
+
+enum { MOST_RANKS = 4, B = 2, W = 3 };
+
+static dpcr_context *context;
+
+static int set_up(void **state) {
+    (void)state;
+    const dpcr_context_options options = {.size = sizeof options, .threads = 1};
+    return dpcr_context_create(&options, &context, NULL) == DPCR_OK ? 0 : 1;
+}
+static int tear_down(void **state) {
+    (void)state;
+    dpcr_context_destroy(context);
+    return 0;
+}
+
+static double *numbers(int64_t count, double scale) {
+    static uint64_t seed = 5;
+    double *made = calloc((size_t)count + 8, sizeof *made);
+    for (int64_t i = 0; i < count && scale > 0; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        made[i] = scale * ((double)(seed >> 11) * 0x1p-52 - 1);
+    }
+    return made;
+}
+
+static dpcr_array steps_array(double *data, int64_t first, int64_t count) {
+    return dpcr_array_make(data ? data + first * B * W : NULL, DPCR_F64, 3, (const int64_t[]){count, B, W});
+}
+static dpcr_array state_array(double *data) { return dpcr_array_make(data, DPCR_F64, 2, (const int64_t[]){B, W}); }
+
+typedef struct trial {
+    int64_t length, ranks, run_up, first[MOST_RANKS + 1];
+    double tolerance;
+    int max_sweeps;
+    dpcr_method method;
+    double *weight, *x, *z0, *direct, *last;
+    double *z[2], *lambda[2], *dx[2], *dz0[2];  // of one process, of the ranks
+    dpcr_solve_report report, back;
+} trial;
+
+// Steps first .. first + count - 1; gradients of the inputs to `dx` (NULL: not wanted).
+static dpcr_cell *cell_of(trial *t, int64_t first, int64_t count, double *dx, dpcr_steps *steps) {
+    dpcr_error error = {0};
+    dpcr_cell *cell = NULL;
+    const int64_t square[] = {W, W};
+    dpcr_cell_options o = {.size = sizeof o,
+                           .kind = DPCR_CELL_DENSE,
+                           .dtype = DPCR_F64,
+                           .length = count,
+                           .batch = B,
+                           .width = W,
+                           .weight = dpcr_array_make(t->weight, DPCR_F64, 2, square),
+                           .input = steps_array(t->x, first, count)};
+    if (dx) o.input_gradient = steps_array(dx, first, count);
+    if (dpcr_cell_create(context, &o, &cell, &error) != DPCR_OK) fail_msg("%s", error.text);
+    *steps = (dpcr_steps){.size = sizeof *steps};
+    if (dpcr_cell_steps(cell, steps, &error) != DPCR_OK) fail_msg("%s", error.text);
+    return cell;
+}
+
+typedef struct dirty {
+    double *data;
+    int64_t count;
+} dirty;
+
+static void clear(void *user) {
+    const dirty *d = user;
+    memset(d->data, 0, (size_t)d->count * sizeof *d->data);
+}
+
+static dpcr_solve_plan *plan_of(const trial *t, const dpcr_steps *steps, dpcr_method method) {
+    dpcr_error error = {0};
+    dpcr_solve_plan *plan = NULL;
+    const dpcr_solve_options o = {.size = sizeof o,
+                                  .method = method,
+                                  .backward = DPCR_SCHEME_SEQUENTIAL,
+                                  .atol = t->tolerance,
+                                  .rtol = t->tolerance};
+    if (dpcr_solve_plan_create(context, steps, &o, &plan, &error) != DPCR_OK) fail_msg("%s", error.text);
+    return plan;
+}
+
+static void run_whole(trial *t) {
+    dpcr_error error = {0};
+    dpcr_steps steps;
+    dpcr_cell *cell = cell_of(t, 0, t->length, t->dx[0], &steps);
+    dpcr_solve_plan *plan = plan_of(t, &steps, DPCR_METHOD_SEQUENTIAL);
+    const size_t bytes = dpcr_solve_plan_workspace(plan);
+    void *workspace = aligned_alloc(64, bytes / 64 * 64 + 128);
+    const dpcr_array z0 = state_array(t->z0), z = steps_array(t->z[0], 0, t->length),
+                     direct = steps_array(t->direct, 0, t->length), last = state_array(t->last),
+                     lambda = steps_array(t->lambda[0], 0, t->length), dz0 = state_array(t->dz0[0]);
+    if (dpcr_solve_execute(plan, &z0, &z, NULL, workspace, bytes, NULL, &error) != DPCR_OK ||
+        dpcr_solve_backward(plan, &z0, &z, NULL, &direct, &last, &lambda, &dz0, workspace, bytes, NULL, &error) !=
+            DPCR_OK)
+        fail_msg("%s", error.text);
+    free(workspace);
+    dpcr_solve_plan_destroy(plan);
+    dpcr_cell_destroy(cell);
+}
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static dpcr_status run_rank(void *user, const dpcr_transport *by, dpcr_error *error) {
+    trial *t = user;
+    const int64_t r = by->rank, first = t->first[r], count = t->first[r + 1] - first;
+    const int64_t lead = r > 0 ? least(t->run_up, first - t->first[r - 1]) : 0;
+    const int64_t tail = r + 1 < t->ranks ? least(t->run_up, t->first[r + 2] - t->first[r + 1]) : 0;
+    dpcr_steps own, before, after;
+    dpcr_cell *cells[] = {cell_of(t, first, count, t->dx[1], &own), cell_of(t, first - lead, lead, NULL, &before),
+                          cell_of(t, first + count, tail, NULL, &after)};
+    dpcr_solve_plan *plan = plan_of(t, &own, t->method);
+    const size_t bytes = dpcr_solve_plan_workspace(plan);
+    void *workspace = aligned_alloc(64, bytes / 64 * 64 + 128);
+    double start_numbers[B * W], out[B * W];
+    dirty mine = {t->dx[1] + first * B * W, count * B * W};
+    const dpcr_array z0 = state_array(t->z0), z = steps_array(t->z[1], first, count),
+                     direct = steps_array(t->direct, first, count), last = state_array(t->last),
+                     lambda = steps_array(t->lambda[1], first, count), start = state_array(start_numbers),
+                     dz0 = state_array(out), after_direct = steps_array(t->direct, first + count, tail);
+    const dpcr_solve_ranks ranks = {.size = sizeof ranks,
+                                    .transport = by,
+                                    .deadline = 30,
+                                    .max_sweeps = t->max_sweeps,
+                                    .before = r > 0 ? &before : NULL,
+                                    .after = r + 1 < t->ranks ? &after : NULL,
+                                    .after_direct = &after_direct,
+                                    .clear = clear,
+                                    .clear_user = &mine};
+    dpcr_solve_report report = {.size = sizeof report}, back = {.size = sizeof back};
+    dpcr_status status =
+        dpcr_solve_execute_distributed(plan, &ranks, &z0, &z, NULL, &start, workspace, bytes, &report, error);
+    if (status == DPCR_OK)
+        status =
+            dpcr_solve_backward_distributed(plan, &ranks, &start, &z, NULL, &direct, r + 1 == t->ranks ? &last : NULL,
+                                            &lambda, &dz0, workspace, bytes, &back, error);
+    if (r == 0) {
+        memcpy(t->dz0[1], out, sizeof out);
+        t->report = report;
+        t->back = back;
+    }
+    free(workspace);
+    dpcr_solve_plan_destroy(plan);
+    for (int i = 0; i < 3; i++) dpcr_cell_destroy(cells[i]);
+    return status;
+}
+
+static void open_trial(trial *t) {
+    const int64_t n = t->length * B * W;
+    t->weight = numbers(W * W, 0.55);
+    t->x = numbers(n, 1), t->z0 = numbers(B * W, 1), t->direct = numbers(n, 1), t->last = numbers(B * W, 1);
+    for (int i = 0; i < 2; i++)
+        t->z[i] = numbers(n, 0), t->lambda[i] = numbers(n, 0), t->dx[i] = numbers(n, 0), t->dz0[i] = numbers(B * W, 0);
+    for (int64_t r = 0; r <= t->ranks; r++) t->first[r] = r * t->length / t->ranks;
+}
+
+static void close_trial(trial *t) {
+    free(t->weight), free(t->x), free(t->z0), free(t->direct), free(t->last);
+    for (int i = 0; i < 2; i++) free(t->z[i]), free(t->lambda[i]), free(t->dx[i]), free(t->dz0[i]);
+}
+
+static double distance(const double *a, const double *b, int64_t count) {
+    double worst = 0;
+    for (int64_t i = 0; i < count; i++)
+        if (!(fabs(a[i] - b[i]) <= worst)) worst = fabs(a[i] - b[i]);
+    return worst;
+}
+
+static void check(trial *t, double allowed) {
+    dpcr_error error = {0};
+    open_trial(t);
+    run_whole(t);
+    if (dpcr_ranks_run(context, t->ranks, run_rank, t, &error) != DPCR_OK) fail_msg("%s", error.text);
+    const int64_t n = t->length * B * W;
+    const double off[] = {distance(t->z[0], t->z[1], n), distance(t->lambda[0], t->lambda[1], n),
+                          distance(t->dx[0], t->dx[1], n), distance(t->dz0[0], t->dz0[1], B * W)};
+    for (int i = 0; i < 4; i++)
+        if (!(off[i] <= allowed))
+            fail_msg("L %d, %d ranks, run-up %d: states %g, adjoints %g, gradients %g, dz0 %g", (int)t->length,
+                     (int)t->ranks, (int)t->run_up, off[0], off[1], off[2], off[3]);
+    assert_int_equal(t->report.method, DPCR_METHOD_OVERLAP);
+    assert_true(t->report.reason > 0 && t->back.reason > 0);
+    close_trial(t);
+}
+
+static void bits_of_the_loop(void **state) {
+    (void)state;
+    for (int64_t ranks = 1; ranks <= MOST_RANKS; ranks++)
+        for (int64_t length = 0; length <= 60; length = 2 * length + 1)
+            for (int64_t run_up = 0; run_up <= 12; run_up += 6) {
+                trial t = {.length = length,
+                           .ranks = ranks,
+                           .run_up = run_up,
+                           .tolerance = -1,
+                           .max_sweeps = 1 + (int)(run_up / 6),
+                           .method = length % 2 ? DPCR_METHOD_SEQUENTIAL : DPCR_METHOD_OVERLAP};
+                check(&t, 0);
+            }
+}
+
+static void within_the_tolerance(void **state) {
+    (void)state;
+    trial t = {.length = 400, .ranks = 3, .run_up = 60, .tolerance = 1e-9, .method = DPCR_METHOD_SEQUENTIAL};
+    check(&t, 1e-7);
+    assert_int_equal(t.report.sweeps, 1);
+    assert_int_equal(t.back.sweeps, 1);
+}
+
+static dpcr_status refused_rank(void *user, const dpcr_transport *by, dpcr_error *error) {
+    trial *t = user;
+    dpcr_steps own, other;
+    dpcr_cell *cell = cell_of(t, 0, t->length, t->dx[1], &own);
+    dpcr_solve_plan *plan = plan_of(t, &own, DPCR_METHOD_SEQUENTIAL);
+    double numbers_of[B * W] = {0};
+    const dpcr_array z0 = state_array(t->z0), start = state_array(numbers_of), z = steps_array(t->z[1], 0, t->length);
+    const size_t bytes = dpcr_solve_plan_workspace(plan);
+    void *workspace = aligned_alloc(64, bytes / 64 * 64 + 128);
+    dpcr_solve_ranks ranks = {.size = sizeof ranks, .transport = by};
+    other = own;
+    other.width++;
+    ranks.before = &other;
+    assert_int_equal(dpcr_solve_execute_distributed(plan, &ranks, &z0, &z, NULL, &start, workspace, bytes, NULL, error),
+                     DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error->text, "before is of another"));
+    ranks.before = NULL;
+    assert_int_equal(dpcr_solve_backward_distributed(plan, &ranks, &start, &z, NULL, NULL, NULL, NULL, NULL, workspace,
+                                                     bytes, NULL, error),
+                     DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error->text, "no `clear`"));
+    ranks.transport = NULL;
+    assert_int_equal(dpcr_solve_execute_distributed(plan, &ranks, &z0, &z, NULL, &start, workspace, bytes, NULL, error),
+                     DPCR_ERROR_ARGUMENT);
+    free(workspace);
+    dpcr_solve_plan_destroy(plan);
+    dpcr_cell_destroy(cell);
+    return DPCR_OK;
+}
+
+static void refusals(void **state) {
+    (void)state;
+    dpcr_error error = {0};
+    trial t = {.length = 5, .ranks = 1};
+    open_trial(&t);
+    if (dpcr_ranks_run(context, 1, refused_rank, &t, &error) != DPCR_OK) fail_msg("%s", error.text);
+    close_trial(&t);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bits_of_the_loop),
+        cmocka_unit_test(within_the_tolerance),
+        cmocka_unit_test(refusals),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
