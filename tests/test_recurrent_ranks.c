@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Recurrent networks over ranks against one process by the loop: with tolerance 0 the same bits, forward and back, also
 // where run-ups are too short and boundaries have to be repaired or finished in order; else within the tolerance.
+// Ranks are threads here (dpcri_threads_run).
 // cmocka.h wants the first four before it.
 // clang-format off
 #include <setjmp.h>

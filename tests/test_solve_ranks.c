@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Cells over ranks by overlap, forward and back, against one process: the loop's bits with tolerance 0, also where
 // run-ups are too short; within the tolerance else.
+// Ranks are threads here (dpcri_threads_run).
 // cmocka.h wants the first four before it.
 // clang-format off
 #include <setjmp.h>
