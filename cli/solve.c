@@ -313,7 +313,7 @@ static int refuse_ranks(solve *s) {
             return cli_fail(CLI_USAGE, "--ranks, --scan and --deadline are for --scheme distributed");
         return CLI_DONE;
     }
-    if (!s->ranks) s->ranks = world > 1 ? world : 2;
+    if (!s->ranks) s->ranks = cli_world_launched() ? world : 2;
     if (s->scan == DPCR_SCAN_TRANSPORT && world == 1)
         return cli_fail(CLI_USAGE, "--scan mpi, but not started by mpirun; wanted --scan messages");
     if (s->options.levels || s->options.warm_up || s->options.tolerance > 0 || s->options.max_sweeps || s->memory_limit)

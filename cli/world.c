@@ -20,6 +20,11 @@ int64_t cli_world_size(void) {
     return size > 1 ? size : 1;
 }
 
+bool cli_world_launched(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
+    return number_of(names, 2, 0) > 0;
+}
+
 int64_t cli_world_rank(void) {
     static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK"};
     return cli_world_size() > 1 ? number_of(names, 2, 0) : 0;

@@ -8,6 +8,7 @@
 // How many processes the launcher says there are (1: none), and which one this is. MPI is not needed to know.
 int64_t cli_world_size(void);
 int64_t cli_world_rank(void);
+bool cli_world_launched(void);  // also as the only one
 // Seconds that joining and leaving may take (60): past them the process ends with a line.
 void cli_world_patience(double seconds);
 // Joins them; the transport lives until cli_world_close. Returns the exit code.
