@@ -148,7 +148,10 @@ static void set_machine(cli_result *r, dpcr_context *context, const plan *p) {
 // ---- linear chains over ranks ----
 
 // 1, 2, 4, ... and the number asked for: the same chain, and one as many times as long.
-static int tell_ranks(const plan *p, const dpcr_chain_shape *shape, cli_result *r) {
+// Ranks that take turns share a machine; else each has one.
+static int tell_ranks(dpcr_context *context, const plan *p, const dpcr_chain_shape *shape, cli_result *r) {
+    dpcr_machine machine = {.size = sizeof machine};
+    const bool known = dpcr_context_machine(context, &machine, NULL) == DPCR_OK;
     json_t *list = json_array();
     dpcr_error error = {0};
     double one = 0;
@@ -158,6 +161,9 @@ static int tell_ranks(const plan *p, const dpcr_chain_shape *shape, cli_result *
         dpcr_ranks_model m = p->ranks, weak = p->ranks;
         dpcr_chain_shape longer = *shape;
         m.ranks = weak.ranks = ranks;
+        const double beside = p->ranks.cores ? (double)(ranks < p->ranks.cores ? ranks : p->ranks.cores) : 1;
+        if (known) m.memory = weak.memory = machine.bandwidth / beside;
+        if (known) m.cache = weak.cache = machine.cache_bytes[2] / beside;
         longer.length = shape->length * ranks;
         if (longer.length / ranks != shape->length)
             return cli_fail(CLI_USAGE, "--length %lld times %lld ranks is more than can be numbered",
@@ -206,7 +212,7 @@ static int plan_linear(dpcr_context *context, const plan *p, cli_result *r) {
     cli_set_text(r, "sentence", dpcr_chain_plan_sentence(made));
     cli_say(&p->common, "%s\nworkspace %zu bytes\n", dpcr_chain_plan_sentence(made), dpcr_chain_plan_workspace(made));
     dpcr_chain_plan_destroy(made);
-    return p->ranks.ranks ? tell_ranks(p, &shape, r) : CLI_DONE;
+    return p->ranks.ranks ? tell_ranks(context, p, &shape, r) : CLI_DONE;
 }
 
 // ---- nonlinear chains ----

@@ -184,6 +184,8 @@ typedef struct dpcr_ranks_model {
     int64_t cores;     // ranks that run side by side, the others take turns; 0: all of them
     double latency;    // seconds of a message; 0: 2e-6
     double bandwidth;  // bytes a second of a link; 0: 1e10
+    double memory;     // bytes a second that a rank moves beyond its caches; 0: 1e10
+    double cache;      // bytes of a rank's caches; 0: 3e7
     int64_t warm_up;   // of overlap; 0: 64
     // Out, seconds:
     double loop;                  // one rank's loop over the whole chain
@@ -191,8 +193,8 @@ typedef struct dpcr_ranks_model {
     double distributed, overlap;  // all of it; and by overlap over ranks, where the chain forgets within warm_up
 } dpcr_ranks_model;
 
-// shape->length is the whole chain's, cut evenly. Assumes a core a rank at the rates of auto.c (one AVX-512 core, data
-// in its caches), a scan by messages of ours, and no rank late for another's sake.
+// shape->length is the whole chain's, cut evenly. Assumes a core a rank at the rates of auto.c (one AVX-512 core) and
+// of memory, a scan by messages of ours, and no rank late for another's sake.
 DPCR_API dpcr_status dpcr_chain_predict(const dpcr_chain_shape *shape, dpcr_ranks_model *model, dpcr_error *error);
 
 #ifdef __cplusplus

@@ -108,13 +108,27 @@ static double compose_ns(const dpcr_chain_shape *s) {
     return s->transition.structure <= DPCR_IDENTITY ? 0 : busy_ns(dpcr_transition_compose_flops(&s->transition));
 }
 
+// What n steps' numbers take from memory, where the rank's caches do not hold them: transitions and b read, z written.
+static double memory_ns(const dpcr_chain_shape *s, const dpcr_ranks_model *m, double n, bool writes) {
+    const double state = (double)s->transition.rows;
+    const double step = (double)dpcr_dtype_size(s->dtype) * (double)s->batch *
+                        ((double)dpcr_transition_values(&s->transition) + (writes ? 2 : 1) * state);
+    return n * step <= m->cache ? 0 : 1e9 * n * step / m->memory;
+}
+
 // A pass over n steps of all sequences in chunks side by side, with the products or without.
-static double pass_ns(const dpcr_chain_shape *s, double n, bool products) {
+static double pass_ns(const dpcr_chain_shape *s, const dpcr_ranks_model *m, double n, bool products) {
     const double apply = busy_ns(dpcr_transition_apply_flops(&s->transition)), batch = (double)s->batch;
     // Wide products are what busy_ns says; only narrow ones are mostly calls.
     const double calls = s->transition.rows > 8 && dpcri_kernel_form(&s->transition) == DPCR_DENSE ? 1 : passes_of(s);
     const double step = calls * (apply + (products ? compose_ns(s) : 0));
-    return n * batch * most(latency_ns(coupled_width(&s->transition)) / DPCRI_SIDE, step);
+    // The products are a pass of their own over the transitions.
+    return most(n * batch * most(latency_ns(coupled_width(&s->transition)) / DPCRI_SIDE, step),
+                (products ? 2 : 1) * memory_ns(s, m, n, !products));
+}
+
+static double loop_of(const dpcr_chain_shape *s, const dpcr_ranks_model *m) {
+    return 1e-9 * most(loop_ns(s, 1), memory_ns(s, m, (double)s->length, true));
 }
 
 static double message_bytes(const dpcr_chain_shape *s) {
@@ -128,9 +142,9 @@ static void predict(const dpcr_chain_shape *shape, dpcr_ranks_model *m) {
     dpcr_chain_shape part = *shape;
     double rounds = 0;
     while (ldexp(1, (int)rounds) < P) rounds++;
-    m->loop = 1e-9 * loop_ns(shape, 1);
+    m->loop = loop_of(shape, m);
     part.length = (int64_t)n;
-    const double own = 1e-9 * loop_ns(&part, 1);
+    const double own = loop_of(&part, m);
     const double apply = busy_ns(dpcr_transition_apply_flops(&shape->transition));
     const double round = m->latency + message_bytes(shape) / m->bandwidth + 2e-9 * batch * (apply + compose_ns(shape));
     m->reduce = m->scan = m->apply = 0;
@@ -140,9 +154,9 @@ static void predict(const dpcr_chain_shape *shape, dpcr_ranks_model *m) {
         m->reduce = m->apply = own;
         m->scan = round;
     } else {
-        m->reduce = turns * most(own, 1e-9 * pass_ns(shape, n, true));
+        m->reduce = turns * most(own, 1e-9 * pass_ns(shape, m, n, true));
         m->scan = rounds * round;
-        m->apply = turns * 1e-9 * pass_ns(shape, n, false);
+        m->apply = turns * 1e-9 * pass_ns(shape, m, n, false);
     }
     m->distributed = m->reduce + m->scan + m->apply;
     const double before = m->ranks > 1 ? (double)m->warm_up : 0;
@@ -155,7 +169,7 @@ dpcr_status dpcr_chain_predict(const dpcr_chain_shape *shape, dpcr_ranks_model *
     const dpcr_status status = dpcr_transition_check(&shape->transition, error);
     if (status != DPCR_OK) return status;
     if (model->ranks < 1 || model->cores < 0 || !(model->latency >= 0) || !(model->bandwidth >= 0) ||
-        model->warm_up < 0 || dpcr_dtype_size(shape->dtype) == 0 ||
+        !(model->memory >= 0) || !(model->cache >= 0) || model->warm_up < 0 || dpcr_dtype_size(shape->dtype) == 0 ||
         !(dpcr_transition_capabilities(&shape->transition) & DPCR_CAN_COMPOSE))
         return dpcri_fail(
             error, DPCR_ERROR_ARGUMENT,
@@ -163,6 +177,8 @@ dpcr_status dpcr_chain_predict(const dpcr_chain_shape *shape, dpcr_ranks_model *
             "compose");
     if (model->latency == 0) model->latency = 2e-6;
     if (model->bandwidth == 0) model->bandwidth = 1e10;
+    if (model->memory == 0) model->memory = 1e10;
+    if (model->cache == 0) model->cache = 3e7;
     if (model->warm_up == 0) model->warm_up = 64;
     predict(shape, model);
     return DPCR_OK;
