@@ -165,7 +165,8 @@ static void check_ends(const spread *s, int64_t ranks) {
 }
 
 static const width widths[] = {{DPCR_DENSE, 2, 0},    {DPCR_BLOCK, 4, 2}, {DPCR_DIAGONAL, 3, 0}, {DPCR_SCALAR, 2, 0},
-                               {DPCR_IDENTITY, 2, 0}, {DPCR_ZERO, 2, 0},  {DPCR_DENSE, 5, 0},    {DPCR_DENSE, 1, 0}};
+                               {DPCR_IDENTITY, 2, 0}, {DPCR_ZERO, 2, 0},  {DPCR_DENSE, 5, 0},    {DPCR_DENSE, 1, 0},
+                               {DPCR_DENSE, 4, 0},    {DPCR_DENSE, 8, 0}};
 enum { WIDTHS = sizeof widths / sizeof *widths };
 static const int64_t chunks[] = {0, 1, 3, 40};
 

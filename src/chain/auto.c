@@ -121,7 +121,11 @@ static double pass_ns(const dpcr_chain_shape *s, const dpcr_ranks_model *m, doub
     const double apply = busy_ns(dpcr_transition_apply_flops(&s->transition)), batch = (double)s->batch;
     // Wide products are what busy_ns says; only narrow ones are mostly calls.
     const double calls = s->transition.rows > 8 && dpcri_kernel_form(&s->transition) == DPCR_DENSE ? 1 : passes_of(s);
-    const double step = calls * (apply + (products ? compose_ns(s) : 0));
+    const bool fused =
+        products && batch == 1 && !s->transposed &&
+        dpcri_summary_at(dpcri_isa_level(), s->dtype, dpcri_kernel_form(&s->transition), s->transition.rows, false);
+    const double step =
+        fused ? (s->transition.rows == 4 ? 2.3 : 9.5) : calls * (apply + (products ? compose_ns(s) : 0));
     // The products are a pass of their own over the transitions.
     return most(n * batch * most(latency_ns(coupled_width(&s->transition)) / DPCRI_SIDE, step),
                 (products ? 2 : 1) * memory_ns(s, m, n, !products));
@@ -139,6 +143,7 @@ static double message_bytes(const dpcr_chain_shape *s) {
 static void predict(const dpcr_chain_shape *shape, dpcr_ranks_model *m) {
     const double P = (double)m->ranks, n = (double)shape->length / P, batch = (double)shape->batch;
     const double turns = m->cores > 0 ? most(1, P / (double)m->cores) : 1;
+    const double busy = m->cores > 0 ? most(1, (P - 1) / (double)m->cores) : 1;  // the first rank is done early
     dpcr_chain_shape part = *shape;
     double rounds = 0;
     while (ldexp(1, (int)rounds) < P) rounds++;
@@ -154,9 +159,9 @@ static void predict(const dpcr_chain_shape *shape, dpcr_ranks_model *m) {
         m->reduce = m->apply = own;
         m->scan = round;
     } else {
-        m->reduce = turns * most(own, 1e-9 * pass_ns(shape, m, n, true));
+        m->reduce = busy * most(own, 1e-9 * pass_ns(shape, m, n, true));
         m->scan = rounds * round;
-        m->apply = turns * 1e-9 * pass_ns(shape, m, n, false);
+        m->apply = busy * 1e-9 * pass_ns(shape, m, n, false);
     }
     m->distributed = m->reduce + m->scan + m->apply;
     const double before = m->ranks > 1 ? (double)m->warm_up : 0;

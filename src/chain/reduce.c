@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "chain/distributed.h"
+#include "kern/squares.h"
 
 static int64_t groups_of(int64_t chunks) { return (chunks + DPCRI_SIDE - 1) / DPCRI_SIDE; }
 
@@ -116,7 +117,29 @@ static void for_group(const dpcri_range *r, int64_t i, chunk_work *work) {
     if (even < past) work(r, even, 1, steps_of(r, even), i);
 }
 
+// M and v at once, where a kernel makes them (kern/squares.h) and its results are what ours are.
+static bool summarise_fused(const dpcri_range *r, int64_t c, int64_t count, int64_t steps) {
+    const dpcri_flow *f = &r->flow;
+    const dpcr_dtype dtype = f->kernels == dpcri_kernels_at(dpcri_isa_level(), DPCR_F32) ? DPCR_F32 : DPCR_U32;
+    dpcri_summary_kernel *kernel =
+        dtype == DPCR_F32 ? dpcri_summary_at(dpcri_isa_level(), dtype, f->form, f->w, false) : NULL;
+    if (!kernel || f->transposed || f->rows != 1 || f->a_step == 0) return false;
+    const int64_t m = start_of(r, c);
+    kernel(&(dpcri_summary){.n = steps,
+                            .count = count,
+                            .a = own(r, m, 0),
+                            .a_step = f->a_step,
+                            .a_row = r->chunks.size * f->a_step,
+                            .b = dpcri_at(f, f->b, m * f->b_step),
+                            .b_step = f->b_step,
+                            .b_row = r->chunks.size * f->b_step,
+                            .m = sum_at(r, c, 0),
+                            .v = end_at(r, c, 0)});
+    return true;
+}
+
 static void summarise(const dpcri_range *r, int64_t c, int64_t count, int64_t steps, int64_t group) {
+    if (summarise_fused(r, c, count, steps)) return;
     form_sums(r, c, count, steps, group);
     for (int64_t row = 0; row < r->flow.rows; row++) run_from_zero(r, c, count, steps, row, group);
 }
