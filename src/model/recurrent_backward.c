@@ -11,7 +11,7 @@
 #include "model/recurrent_internal.h"
 #include "nn/layer.h"
 
-enum { RESULT_ROWS = 32, BLOCK = 64, PEEPHOLES = 3, UNITS = 64 };
+enum { RESULT_ROWS = 32, BLOCK = 64, PEEPHOLES = 3, UNITS = 64, FEW_PRODUCTS = 8192 };
 
 static int64_t hidden_of(const dpcr_recurrent_plan *p) { return p->network->options.hidden; }
 static int64_t h_of(const dpcr_recurrent_plan *p) { return dpcri_recurrent_h(p->network); }
@@ -247,8 +247,12 @@ static void products_of_steps(void *user, int64_t first, int64_t count) {
     c->projected.pairs = 1;
     c->projected.pair[0] = (rows_pair){.rows = c->rows, .e = c->input.pair[0].e};
     const int64_t inputs = (c->back.data ? blocks_of(c->rows, BLOCK) : 0) + (c->peepholes ? PEEPHOLES : 0);
-    dpcri_parallel(c->plan->context, tasks_of(&c->hidden) + tasks_of(&c->input) + tasks_of(&c->projected) + inputs,
-                   product_task, c);
+    const int64_t tasks = tasks_of(&c->hidden) + tasks_of(&c->input) + tasks_of(&c->projected) + inputs;
+    // Of so few products that waking the workers would take longer: here. Tasks have their own bits either way.
+    if (c->rows * h_of(c->plan) * (c->hidden.width + c->input.width) < FEW_PRODUCTS)
+        for (int64_t i = 0; i < tasks; i++) product_task(c, i);
+    else
+        dpcri_parallel(c->plan->context, tasks, product_task, c);
 }
 
 // ---- one chain ----
