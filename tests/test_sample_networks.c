@@ -179,6 +179,41 @@ static void jacobians_are_differences(void **state) {
     dpcr_context_destroy(context);
 }
 
+// Few rows go through all layers in one region, many layer by layer: the same bits for any number of rows and threads,
+// at one time, whose shift all rows then share, and at several.
+static void few_rows_have_the_bits_of_many(void **state) {
+    (void)state;
+    enum { W = 70, ROWS = 9, MOST_THREADS = 4 };
+    static float x[ROWS * W], kept[2][2][ROWS * W], m[ROWS * W];
+    for (int i = 0; i < ROWS * W; i++) x[i] = sinf(1.3f * (float)i);
+    for (int threads = 1; threads <= MOST_THREADS; threads++) {
+        dpcr_context *context = sampling_context(threads);
+        for (int c = 0; c < 2; c++) {
+            dpcr_diffusion_options options = small_options(c ? 3 : 0, DPCR_PREDICT_V);
+            options.rows = 1, options.cols = options.width = W, options.hidden = 230;
+            dpcr_diffusion *model = small_model(context, &options);
+            stir(&model->net);
+            dpcri_diffusion_refresh(model);
+            const int32_t labels[ROWS] = {0, 2, -1, 1, 0, 2, 2, 1, -1};
+            dpcr_denoiser d;
+            assert_int_equal(dpcr_diffusion_denoiser(model, c ? labels : NULL, ROWS, 1, &d, NULL), DPCR_OK);
+            for (int apart = 0; apart < 2; apart++) {
+                double times[ROWS];
+                int64_t sequences[ROWS];
+                for (int i = 0; i < ROWS; i++) times[i] = 30 + 2.5 * apart * (i % 4), sequences[i] = i;
+                if (threads == 1) d.predict(d.user, ROWS, x, times, sequences, kept[c][apart]);
+                for (int rows = 1; rows <= ROWS; rows++)
+                    for (int at = 0; at + rows <= ROWS; at += rows) {
+                        d.predict(d.user, rows, x + at * W, times + at, sequences + at, m);
+                        assert_memory_equal(m, kept[c][apart] + at * W, (size_t)(rows * W) * sizeof *m);
+                    }
+            }
+            dpcr_diffusion_destroy(model);
+        }
+        dpcr_context_destroy(context);
+    }
+}
+
 // A network's chain by Newton, its diagonal and Picard: the loop's, and at tolerance 0 its bits.
 static void a_networks_chain_by_every_method(void **state) {
     (void)state;
@@ -463,6 +498,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_are_those_of_the_loss),
         cmocka_unit_test(jacobians_are_differences),
+        cmocka_unit_test(few_rows_have_the_bits_of_many),
         cmocka_unit_test(a_networks_chain_by_every_method),
         cmocka_unit_test(training_is_the_same_for_any_threads_and_learns),
         cmocka_unit_test(a_resumed_run_ends_with_the_same_bits),

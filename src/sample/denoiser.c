@@ -201,9 +201,29 @@ static void fill_shifts(dpcr_diffusion *d, const rows_in *in) {
     }
 }
 
+// s of all rows where they have the same, tabled: the loop's own case; NULL: they have not.
+static const float *shared_shift(const dpcr_diffusion *d, const rows_in *in) {
+    const int64_t t = (int64_t)in->times[0];
+    if (d->options.classes || (double)t != in->times[0] || t < 0 || t >= d->options.noise.steps) return NULL;
+    for (int64_t i = 1; i < in->rows; i++)
+        if (in->times[i] != in->times[0]) return NULL;
+    return d->shift + t * d->shifts;
+}
+
+static void evaluate_few(dpcr_diffusion *d, const rows_in *in, float *m) {
+    const float *shared = shared_shift(d, in);
+    if (!shared) fill_shifts(d, in);
+    dpcri_dense_stack(&d->net, d->first, (int)d->options.depth + 1, in->rows, in->x, shared ? shared : d->s,
+                      shared ? 0 : d->shifts, d->h, m);
+}
+
 static void evaluate(dpcr_diffusion *d, const rows_in *in, float *m) {
     const int64_t W = d->options.hidden;
     const float *h = in->x;
+    if (in->rows <= DPCRI_FEW_ROWS) {
+        evaluate_few(d, in, m);
+        return;
+    }
     fill_shifts(d, in);
     for (int64_t l = 0; l < d->options.depth; l++) {
         float *y = d->h[l % 2];
