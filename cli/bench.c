@@ -252,6 +252,7 @@ static int run(bench *b, const kind *k) {
 int cli_verb_bench(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "planner")) return cli_bench_planner(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "bppsa")) return cli_bench_bppsa(argc - 1, argv + 1);
+    if (argc > 1 && !strcmp(argv[1], "diffusion")) return cli_bench_diffusion(argc - 1, argv + 1);
     bench b = {.common = CLI_COMMON_DEFAULTS,
                .solver = CLI_SOLVER_DEFAULTS,
                .network = {.options = {.layers = 1024, .width = 4, .dtype = DPCR_F32}, .gain = 1, .batch = 1},
@@ -261,7 +262,7 @@ int cli_verb_bench(int argc, char **argv) {
                .input_sd = 1,
                .seconds = 1.5};
     const cli_syntax syntax = {
-        .arguments = "mlp|resnet|chain|cell|planner|bppsa",
+        .arguments = "mlp|resnet|chain|cell|planner|bppsa|diffusion",
         .doc =
             "Times a chain by the loop, by every parallel method that may pay and by what auto chooses, forward and "
             "backward, in interleaved rounds. Tells medians, the largest difference from the loop's result relative to "
@@ -269,7 +270,8 @@ int cli_verb_bench(int argc, char **argv) {
             "Defaults: length 1024, width 4, batch 1, float32.\vFor a linear chain backward is the transposed solve, "
             "and --scheme names the only one to run; for networks --method and --backward do. With --lengths, "
             "--widths or --batches the JSON object has a list of points. 'deeppcr bench planner --help' tells of that "
-            "one, 'deeppcr bench bppsa --help' of backward passes as scans over sparse Jacobians.",
+            "one, 'deeppcr bench bppsa --help' of backward passes as scans over sparse Jacobians, 'deeppcr bench "
+            "diffusion --help' of denoising steps.",
         .groups = {{&bench_argp, &b, "Chain:"},
                    {&cli_network_argp, &b.network, "Network:"},
                    {&cli_solver_argp, &b.solver, "Solver:"},

@@ -45,8 +45,9 @@ int cli_train_diffusion(int argc, char **argv);  // train vae|denoiser; argv[0] 
 bool cli_names_diffusion(const char *word);
 int cli_train_sequence(int argc, char **argv);  // train rnn|rnn-relu|gru|lstm; argv[0] is the kind
 bool cli_names_recurrent(const char *word);
-int cli_bench_planner(int argc, char **argv);  // bench planner; argv[0] is "planner"
-int cli_bench_bppsa(int argc, char **argv);    // bench bppsa; argv[0] is "bppsa"
+int cli_bench_planner(int argc, char **argv);    // bench planner; argv[0] is "planner"
+int cli_bench_bppsa(int argc, char **argv);      // bench bppsa; argv[0] is "bppsa"
+int cli_bench_diffusion(int argc, char **argv);  // bench diffusion; argv[0] is "diffusion"
 
 // ---- errors: one line on stderr, "deeppcr VERB: text" ----
 

@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# cli_bench_diffusion.sh BUILD_DIR: what 'deeppcr bench diffusion' tells has the documented shape and adds up, as JSON and CSV;
+# refusals. Never how long anything takes.
+set -u
+build=$(cd "${1:?usage: cli_bench_diffusion.sh BUILD_DIR}" && pwd) || exit 1
+program=$build/deeppcr
+[ -x "$program" ] || { echo "cli_bench_diffusion: no program at $program"; exit 1; }
+folder=$(mktemp -d) || exit 1
+trap 'rm -rf "$folder"' EXIT
+python3 - "$program" "$folder" <<'PYTHON'
+import csv, json, os, random, struct, subprocess, sys
+
+program, folder = sys.argv[1:]
+SIDE, STEPS = 4, 24
+r = random.Random(3)
+
+
+def path(name):
+    return os.path.join(folder, name)
+
+
+def run(*arguments, wanted=0):
+    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == wanted, (arguments, done.returncode, done.stdout[-300:], done.stderr)
+    if wanted:
+        assert not done.stdout and done.stderr.count("\n") == 1, (arguments, done)
+        return done.stderr
+    return json.loads(done.stdout) if "--json" in arguments else done.stdout
+
+
+os.mkdir(path("data"))
+for part, count in (("train", 256), ("t10k", 64)):
+    labels = bytes(r.randrange(4) for _ in range(count))
+    pixels = bytes(r.randrange(40) + 180 * (i // SIDE % SIDE == labels[i // SIDE // SIDE]) for i in range(count * SIDE * SIDE))
+    for kind, magic, dims, data in (("images", 2051, (count, SIDE, SIDE), pixels), ("labels", 2049, (count,), labels)):
+        with open(path(f"data/{part}-{kind}-idx{len(dims)}-ubyte"), "wb") as file:
+            file.write(struct.pack(">%dI" % (1 + len(dims)), magic, *dims) + data)
+run("train", "denoiser", "--data", path("data"), "--batch", 64, "--width", 32, "--depth", 2, "--steps", 50, "--epochs", 2, "--save", path("m"), "--quiet")
+run("train", "resnet", "--data", path("data"), "--layers", 4, "--width", 4, "--epochs", 1, "--save", path("judge"), "--quiet")
+
+common = ["bench", "diffusion", path("m"), "--steps", STEPS, "--seconds", 0]
+told = run(*common, "--methods", "picard,quasi-newton,sequential,auto", "--tolerances", "0.01,0", "--windows", "0,7", "--counts", "1,3", "--json", "--csv", path("t.csv"))
+points = told["points"]
+assert (told["sampler"], told["steps"], told["width"], told["hidden"], told["depth"]) == ("ddim", STEPS, 16, 32, 2), told
+assert [(p["method"], p["tolerance"], p["window"], p["count"]) for p in points] == [
+    (m, t, w, c) for m in ("picard", "quasi-newton", "sequential", "auto") for t in (0.01, 0) for w in (0, 7) for c in (1, 3)], points
+for p in points:
+    assert p["part"] == "time" and p["seconds"] > 0 and p["sequential_seconds"] > 0 and p["ratio"] > 0, p
+    assert p["frechet_distance"] is None and p["max_error"] is not None, p
+    if p["tolerance"] == 0:
+        assert p["max_error"] == 0, p
+    if p["method"] == "sequential":
+        assert p["sweeps"] == 0 and p["calls"] == p["evaluations"] == 1 and p["max_error"] == 0, p
+    if p["method"] in ("picard", "quasi-newton"):
+        assert p["sweeps"] >= 1 and p["calls"] > 0 and p["chosen"] == p["method"], p
+        assert p["evaluations"] >= (17 if p["method"] == "quasi-newton" else 1) * (0.9 if p["tolerance"] else 1), p
+with open(path("t.csv"), newline="") as file:
+    rows = list(csv.DictReader(file))
+assert len(rows) == len(points) and {r["sampler"] for r in rows} == {"ddim"}, rows
+for row, p in zip(rows, points):
+    for key in ("method", "chosen", "reason"):
+        assert row[key] == p[key], (row, p)
+    for key in ("tolerance", "window", "count", "seconds", "ratio", "sweeps", "calls", "evaluations", "max_error"):
+        assert abs(float(row[key]) - p[key]) <= 1e-5 * abs(p[key]), (key, row, p)
+    assert row["frechet_distance"] == row["recall"] == "", row
+
+told = run(*common, "--methods", "picard", "--evaluate", path("judge"), "--data", path("data"), "--pictures", 60, "--seeds", 2, "--json")
+loop, timed, judged = told["points"]
+assert [p["part"] for p in told["points"]] == ["quality", "time", "quality"] and told["seeds"] == 2, told
+assert loop["method"] == "sequential" and loop["calls"] == loop["evaluations"] == 1 and loop["sweeps"] == 0, loop
+for p in (loop, judged):
+    assert p["count"] == 60 and p["frechet_distance"] > 0 and p["frechet_deviation"] >= 0 and 0 <= p["precision"] <= 1 >= p["recall"] >= 0, p
+    assert p["sequential_seconds"] is None and p["max_error"] is None, p
+exact = run(*common, "--methods", "picard", "--tolerances", 0, "--evaluate", path("judge"), "--data", path("data"), "--pictures", 60, "--seeds", 2, "--json")["points"][2]
+assert [exact[k] for k in ("frechet_distance", "precision", "recall")] == [loop[k] for k in ("frechet_distance", "precision", "recall")], (exact, loop)
+assert "times" in run(*common, "--methods", "picard")
+
+for text, arguments, status in (("which model", [], 2), ("no whole number", [path("m"), "--windows", "1.5"], 2), ("--method is ''", [path("m"), "--methods", ","], 2),
+                                ("--method is 'fast'", [path("m"), "--methods", "picard,fast"], 2), ("--counts", [path("m"), "--counts", "0"], 2),
+                                ("at most 16", [path("m"), "--tolerances", ",".join(["1"] * 17)], 2), ("plms", [path("m"), "--sampler", "plms"], 2),
+                                ("the model", [path("none")], 5), ("no denoiser", [path("judge")], 5), ("the classifier", [path("m"), "--evaluate", path("none"), "--data", path("data")], 5),
+                                ("cannot write", [path("m"), "--csv", path("no/where.csv")], 4)):
+    told = run("bench", "diffusion", *arguments, wanted=status)
+    assert text in told, (text, told)
+PYTHON
