@@ -204,6 +204,24 @@ def recurrent_table(path):
     return markdown(head, body) + ["", f"{source(rows[0])}."]
 
 
+def diffusion_table(path):
+    """Denoising steps of bench/diffusion.py: the loop, picard, the peers."""
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    body = []
+    for r in rows:
+        loop, weights = number(r["loop_ns"]), (int(r["depth"]) - 1) * int(r["hidden"]) ** 2 + 2 * int(r["width"]) * int(r["hidden"])
+        cells = [r[k] for k in ("width", "hidden", "depth", "batch", "threads")] + [seconds(1e-9 * loop), f"{4e-9 * weights / (1e-9 * loop):.0f}" if loop else "–"]
+        cells.append(f"{seconds(1e-9 * number(r['picard_ns']))} ({factor(loop / number(r['picard_ns']))}), {r['picard_sweeps']} sweeps")
+        cells.append(f"{factor(loop / number(r['auto_ns']))} {r['auto_method']}")
+        for peer in ("torch", "jax"):
+            ns = number(r[f"{peer}_ns"])
+            cells.append(f"{seconds(1e-9 * ns)} {r[f'{peer}_variant']}: **{factor(ns / loop)}**" if ns == ns else "–")
+        body.append(cells)
+    head = ["state", "hidden", "depth", "batch", "threads", "our loop, a step", "weights, GB/s", "picard (times the loop)", "auto, times the loop", "PyTorch: times our loop", "JAX: times our loop"]
+    return markdown(head, body) + ["", f"{source(rows[0])}."]
+
+
 def table(folder, name, columns):
     if name == "schemes":
         return schemes_table(folder / "schemes.json")
@@ -213,6 +231,8 @@ def table(folder, name, columns):
         return against_table(folder / f"{name}.csv")
     if name == "recurrent":
         return recurrent_table(folder / f"{name}.csv")
+    if name == "diffusion":
+        return diffusion_table(folder / f"{name}.csv")
     return bench_table(folder / f"{name}.csv", columns)
 
 

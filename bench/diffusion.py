@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Denoising steps in order, ours, PyTorch's and JAX's, and by picard over the whole chain, in turn: diffusion.csv in the folder of
+results, and the table of docs/performance.md.
+
+    bench/diffusion.py [--build build] [--rounds 2] [--seconds 0.5] [--points 0,1] [--peers torch,jax] [--out bench/results/performance]
+
+Needs bench_sampler (cmake -DDEEPPCR_BENCH=ON) and the peers' environment (bench/peers/setup.sh; DEEPPCR_PEERS_VENV). The denoisers
+have drawn numbers, the same for all; peers whose samples differ from ours by more than 1e-4 are refused. Each round runs every program once,
+kept on as many processors as it has threads. A time is the least of the rounds' least (chains of 100 steps): what else runs on the
+machine only adds. Points not asked for stay in the file as they are."""
+import argparse
+import csv
+import datetime
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import tempfile
+
+# state, hidden, depth, batch, threads; depth - 1 layers are hidden by hidden
+POINTS = [(16, 256, 4, 1, 1), (16, 256, 4, 1, 2), (16, 512, 4, 1, 1), (16, 512, 4, 1, 2), (16, 512, 4, 2, 2), (16, 512, 4, 4, 1), (16, 512, 4, 4, 2),
+          (784, 512, 4, 1, 2), (16, 1024, 4, 1, 2), (16, 1024, 4, 4, 2), (16, 2048, 4, 1, 1), (16, 2048, 4, 1, 2), (16, 4096, 3, 1, 2)]  # fmt: skip
+STEPS = 100
+here = pathlib.Path(__file__).resolve().parent
+KEY = ("width", "hidden", "depth", "batch", "threads")
+
+
+def measure(a, program, python, point, keep):
+    width, hidden, depth, batch, threads = point
+    processors = ",".join(str(p) for p in sorted(os.sched_getaffinity(0))[:threads])
+    shape = ["--width", width, "--hidden", hidden, "--depth", depth, "--batch", batch, "--steps", STEPS, "--threads", threads, "--seconds", a.seconds]
+    shape = [str(s) for s in shape]
+    found = {}
+
+    def run(command):
+        return subprocess.run(["taskset", "-c", processors, *command], capture_output=True, text=True, env=keep, check=True).stdout.strip().splitlines()
+
+    with tempfile.TemporaryDirectory() as folder:
+        files = [f"{folder}/{name}" for name in ("model.safetensors", "start.npy", "samples.npy")]
+        run([program, *shape, "--save", files[0], "--start", files[1], "--samples", files[2], "--seconds", "0"])
+        for _ in range(a.rounds):
+            for way in ("sequential", "picard", "auto"):
+                row = run([program, *shape, "--method", way])[-1].split(",")
+                old = found.get(way)
+                if not old or float(row[10]) < float(old[10]):
+                    found[way] = row
+            for peer in filter(None, a.peers.split(",")):
+                row = run([python, str(here / "peers" / f"diffusion_{peer}.py"), "--model", files[0], "--start", files[1], "--samples", files[2],
+                           "--steps", str(STEPS), "--threads", str(threads), "--seconds", str(a.seconds)])[-1].split(",")  # fmt: skip
+                if peer not in found or float(row[4]) < float(found[peer][4]):
+                    found[peer] = row
+    row = dict(zip(KEY, map(str, point)), steps=STEPS, loop_ns=found["sequential"][10], auto_ns=found["auto"][10], auto_method=found["auto"][7],
+               picard_ns=found["picard"][10], picard_sweeps=found["picard"][11], picard_evaluations=found["picard"][13], picard_difference=found["picard"][14])  # fmt: skip
+    for peer in ("torch", "jax"):
+        if peer in found:
+            row |= {f"{peer}_ns": found[peer][4], f"{peer}_variant": found[peer][1], f"{peer}_difference": found[peer][5]}
+    return row
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default="build")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=0.5)
+    parser.add_argument("--points", help="numbers of POINTS, separated by commas (default: all)")
+    parser.add_argument("--peers", default="torch,jax")
+    parser.add_argument("--out", default=str(here / "results" / "performance"))
+    a = parser.parse_args()
+    python = pathlib.Path(os.environ.get("DEEPPCR_PEERS_VENV", here / "peers" / ".venv")) / "bin" / "python"
+    program = pathlib.Path(a.build) / "bench_sampler"
+    for path, how in ((program, "cmake -DDEEPPCR_BENCH=ON"), (python, "bench/peers/setup.sh")):
+        if not path.exists():
+            sys.exit(f"diffusion.py: no {path}: {how} makes it")
+    keep = {k: v for k, v in os.environ.items() if not k.startswith(("OPENBLAS_", "MKL_", "OMP_", "DEEPPCR_ISA"))}
+    commit = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude", "*"], capture_output=True, text=True).stdout.strip()
+    machine = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
+    path = pathlib.Path(a.out) / "diffusion.csv"
+    rows = {}
+    if path.exists():
+        with open(path, newline="") as file:
+            rows = {tuple(r[k] for k in KEY): r for r in csv.DictReader(file)}
+    fields = ["date", "commit", "machine", *KEY, "steps", "loop_ns", "auto_ns", "auto_method", "picard_ns", "picard_sweeps", "picard_evaluations",
+              "picard_difference", *(f"{peer}_{what}" for peer in ("torch", "jax") for what in ("ns", "variant", "difference"))]  # fmt: skip
+    for i in [int(i) for i in a.points.split(",")] if a.points else range(len(POINTS)):
+        row = measure(a, str(program), str(python), POINTS[i], keep) | {"date": datetime.date.today().isoformat(), "commit": commit, "machine": machine}
+        rows[tuple(row[k] for k in KEY)] = row
+        print(*(row[f] for f in fields[3:] if f in row), flush=True)
+        with open(path, "w", newline="") as file:
+            out = csv.DictWriter(file, fields, restval="")
+            out.writeheader()
+            out.writerows(rows[k] for k in sorted(rows, key=lambda k: [int(x) for x in k]))
+    subprocess.run([sys.executable, str(here / "performance_table.py"), a.out, str(here.parent / "docs" / "performance.md")], check=True)
+
+
+main()

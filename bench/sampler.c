@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: MIT
+// Denoising steps by the loop or by a method: median time of a step; a CSV line.
+//
+//   bench_sampler [--width 16] [--hidden 512] [--depth 4] [--batch 1] [--steps 100] [--threads 1] [--sampler ddim]
+//                 [--method sequential] [--window 0] [--chunk 0] [--tolerance 1e-3] [--seconds 0.5] [--rounds 5]
+//                 [--model F.safetensors] [--save F.safetensors] [--samples F.npy] [--start F.npy]
+//
+// Without --model a denoiser with drawn numbers, its predictions small (v). --save writes the model; --start and
+// --samples write where the pictures start and end, [batch][width], for bench/peers/diffusion_*.py. Prints width,
+// hidden, depth, batch, steps, threads, sampler, method, window, nanoseconds a step (median, least), sweeps, calls,
+// evaluations, largest difference from the loop, rounds.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "deeppcr/sample.h"
+#include "sample/networks.h"
+
+typedef struct settings {
+    long width, hidden, depth, batch, steps, threads, window, rounds, chunk;
+    dpcr_sampler_kind sampler;
+    dpcr_method method;
+    double seconds, tolerance;
+    const char *model, *save, *samples, *start;
+} settings;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void must(dpcr_status status, const dpcr_error *error) {
+    if (status == DPCR_OK) return;
+    fprintf(stderr, "bench_sampler: %s\n", error->text);
+    exit(1);
+}
+
+static settings read_settings(int argc, char **argv) {
+    settings s = {.width = 16, .hidden = 512, .depth = 4, .batch = 1, .steps = 100, .threads = 1, .rounds = 5};
+    s.sampler = DPCR_SAMPLER_DDIM, s.method = DPCR_METHOD_SEQUENTIAL, s.seconds = 0.5, s.tolerance = 1e-3;
+    const struct {
+        const char *name;
+        long *to;
+    } numbers[] = {{"--width", &s.width},   {"--hidden", &s.hidden}, {"--depth", &s.depth},
+                   {"--batch", &s.batch},   {"--steps", &s.steps},   {"--threads", &s.threads},
+                   {"--window", &s.window}, {"--rounds", &s.rounds}, {"--chunk", &s.chunk}};
+    const struct {
+        const char *name;
+        const char **to;
+    } texts[] = {{"--model", &s.model}, {"--save", &s.save}, {"--samples", &s.samples}, {"--start", &s.start}};
+    dpcr_error error;
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--sampler") == 0) must(dpcr_sampler_find(argv[i + 1], &s.sampler, &error), &error);
+        if (strcmp(argv[i], "--method") == 0) must(dpcr_method_find(argv[i + 1], &s.method, &error), &error);
+        if (strcmp(argv[i], "--seconds") == 0) s.seconds = atof(argv[i + 1]);
+        if (strcmp(argv[i], "--tolerance") == 0) s.tolerance = atof(argv[i + 1]);
+        for (size_t k = 0; k < sizeof numbers / sizeof numbers[0]; k++)
+            if (strcmp(argv[i], numbers[k].name) == 0) *numbers[k].to = atol(argv[i + 1]);
+        for (size_t k = 0; k < sizeof texts / sizeof texts[0]; k++)
+            if (strcmp(argv[i], texts[k].name) == 0) *texts[k].to = argv[i + 1];
+    }
+    return s;
+}
+
+// Pictures are `width` numbers in one row, so no auto-encoder is wanted.
+static dpcr_diffusion *make_model(dpcr_context *context, const settings *s) {
+    dpcr_error error;
+    dpcr_diffusion *model;
+    const dpcr_diffusion_options options = {.size = sizeof options,
+                                            .rows = 1,
+                                            .cols = s->width,
+                                            .width = s->width,
+                                            .hidden = s->hidden,
+                                            .depth = s->depth,
+                                            .prediction = DPCR_PREDICT_V,
+                                            .noise = {.size = sizeof options.noise},
+                                            .seed = 1};
+    if (s->model) {
+        must(dpcr_diffusion_load(context, s->model, &model, &error), &error);
+        return model;
+    }
+    must(dpcr_diffusion_create(context, &options, NULL, &model, &error), &error);
+    const dpcri_dense *out = &model->net.layers[model->net.count - 1];  // starts at 0
+    const float bound = 0.3f / sqrtf((float)s->hidden);
+    uint64_t x = 88172645463325252u;
+    for (int64_t i = 0; i < out->in * out->out; i++) {
+        x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+        model->net.values[out->weight + i] = bound * ((float)(x >> 40) / (1 << 23) - 1);
+    }
+    dpcri_diffusion_refresh(model);
+    return model;
+}
+
+static dpcr_array array(int64_t a, int64_t b, int64_t c) {
+    const int64_t shape[3] = {a, b, c};
+    return dpcr_array_make(calloc((size_t)(a * b * (c ? c : 1)) + 1, sizeof(float)), DPCR_F32, c ? 3 : 2, shape);
+}
+
+static int ascending(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+typedef struct work {
+    dpcr_solve_plan *plan;
+    void *workspace;
+    size_t bytes;
+} work;
+
+static dpcr_solve_report run(const work *w, const dpcr_array *z0, const dpcr_array *z) {
+    dpcr_error error;
+    dpcr_solve_report report = {.size = sizeof report};
+    must(dpcr_solve_execute(w->plan, z0, z, NULL, w->workspace, w->bytes, &report, &error), &error);
+    return report;
+}
+
+static work prepare(dpcr_context *context, dpcr_sampler *sampler, const settings *s, dpcr_method method,
+                    const dpcr_array *z0) {
+    dpcr_error error;
+    work w = {0};
+    const dpcr_solve_options options = {.size = sizeof options,
+                                        .method = method,
+                                        .backward = DPCR_SCHEME_SEQUENTIAL,
+                                        .guess = DPCR_GUESS_STATE,
+                                        .window = method == DPCR_METHOD_SEQUENTIAL ? 0 : s->window,
+                                        .chunk = method == DPCR_METHOD_SEQUENTIAL ? 0 : s->chunk,
+                                        .atol = s->tolerance > 0 ? s->tolerance : -1,
+                                        .rtol = s->tolerance > 0 ? s->tolerance : -1,
+                                        .start = z0};
+    must(dpcr_solve_plan_create(context, dpcr_sampler_steps(sampler), &options, &w.plan, &error), &error);
+    w.bytes = dpcr_solve_plan_workspace(w.plan);
+    w.workspace = aligned_alloc(64, (w.bytes + 127) / 64 * 64);
+    memset(w.workspace, 0, w.bytes);
+    return w;
+}
+
+enum { MOST = 10000 };
+
+int main(int argc, char **argv) {
+    settings s = read_settings(argc, argv);
+    static double times[MOST];
+    int rounds = 0;
+    dpcr_error error;
+    dpcr_context *context;
+    dpcr_sampler *sampler;
+    dpcr_denoiser denoiser;
+    const dpcr_context_options threads = {.size = sizeof threads, .threads = (int)s.threads};
+    must(dpcr_context_create(&threads, &context, &error), &error);
+    dpcr_diffusion *model = make_model(context, &s);
+    s.width = dpcr_diffusion_get_options(model)->width;
+    if (s.save) must(dpcr_diffusion_save(model, s.save, &error), &error);
+    must(dpcr_diffusion_denoiser(model, NULL, s.batch, 1, &denoiser, &error), &error);
+    const dpcr_sampler_options options = {.size = sizeof options,
+                                          .kind = s.sampler,
+                                          .noise = dpcr_diffusion_get_options(model)->noise,
+                                          .steps = s.steps,
+                                          .seed = 1};
+    must(dpcr_sampler_create(context, &denoiser, &options, s.batch, &sampler, &error), &error);
+    const int64_t L = dpcr_sampler_steps(sampler)->length, w = dpcr_sampler_steps(sampler)->width;
+    const dpcr_array z0 = array(s.batch, w, 0), z = array(L, s.batch, w), loop = array(L, s.batch, w);
+    must(dpcr_sampler_start(sampler, NULL, &z0, &error), &error);
+    const work in_order = prepare(context, sampler, &s, DPCR_METHOD_SEQUENTIAL, &z0);
+    run(&in_order, &z0, &loop);
+    const work asked = prepare(context, sampler, &s, s.method, &z0);
+    int64_t evaluations = 0, products = 0, calls = 0;
+    dpcr_sampler_counts_reset(sampler);
+    dpcr_solve_report report = run(&asked, &z0, &z);
+    dpcr_sampler_counts(sampler, &evaluations, &products, &calls);
+    double worst = 0;
+    for (int64_t i = 0; i < L * s.batch * w; i++)
+        worst = fmax(worst, fabs((double)((float *)z.data)[i] - (double)((float *)loop.data)[i]));
+    for (const double start = now(); rounds < MOST && (rounds < s.rounds || now() - start < s.seconds); rounds++) {
+        const double a = now();
+        report = run(&asked, &z0, &z);
+        times[rounds] = now() - a;
+    }
+    qsort(times, (size_t)rounds, sizeof *times, ascending);
+    dpcr_array end = array(s.batch, w, 0);
+    memcpy(end.data, (float *)z.data + (L - 1) * s.batch * w, (size_t)(s.batch * w) * sizeof(float));
+    if (s.start) must(dpcr_npy_write(s.start, &z0, &error), &error);
+    if (s.samples) must(dpcr_npy_write(s.samples, &end, &error), &error);
+    const double each = 1e9 / (double)L;
+    printf("%ld,%ld,%ld,%ld,%ld,%ld,%s,%s,%ld,%.1f,%.1f,%d,%lld,%lld,%.3g,%d\n", s.width, s.hidden, s.depth, s.batch,
+           s.steps, s.threads, dpcr_sampler_name(s.sampler), dpcr_method_name(dpcr_solve_plan_method(asked.plan)),
+           s.window, times[rounds / 2] * each, times[0] * each, report.sweeps, (long long)calls,
+           (long long)(evaluations + products), worst, rounds);
+    if (s.method == DPCR_METHOD_AUTO && report.sentence) fprintf(stderr, "%s\n", report.sentence);
+    return 0;
+}
