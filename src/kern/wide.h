@@ -14,6 +14,8 @@
 
 // c[i][j] = init[i][j] + sum_k a[i][k] b[k][j],   i < rows, j < columns: the first ones of the panels at `packed`
 // init: NULL is 0; init_row 0 starts every row from one bias row; may be c. c overlaps neither a nor packed.
+// Terms from .. to - 1 of the sums alone (to 0: depth), in order: where from > 0, c holds what came before, and init is
+// not looked at.
 typedef struct dpcri_wide_product {
     int64_t rows, depth, columns;
     const void *a;
@@ -23,6 +25,7 @@ typedef struct dpcri_wide_product {
     int64_t init_row;
     void *c;
     int64_t c_row;
+    int64_t from, to;
 } dpcri_wide_product;
 
 typedef struct dpcri_wide_kernels {

@@ -91,6 +91,7 @@ static dpcr_status make(dpcr_context *context, const dpcr_diffusion_options *opt
     add_layers(d);
     DPCR_TRY(take_work(d, error));
     DPCR_TRY(dpcri_net_create(&d->net, drawn ? options->seed + 1 : 0, error));
+    DPCR_TRY(dpcri_stack_create(&d->net, d->first, (int)options->depth + 1, &d->stack, error));
     if (drawn) dpcri_diffusion_refresh(d);
     *model = d;
     d = NULL;
@@ -113,6 +114,7 @@ dpcr_status dpcr_diffusion_create(dpcr_context *context, const dpcr_diffusion_op
 void dpcr_diffusion_destroy(dpcr_diffusion *d) {
     if (!d) return;
     dpcr_autoencoder_destroy(d->autoencoder);
+    dpcri_stack_destroy(d->stack);
     dpcri_net_destroy(&d->net);
     float *const owned[] = {d->shift, d->class_shift, d->in_transposed, d->s,      d->h[0],
                             d->h[1],  d->slope,       d->plain,         d->plain_j};
@@ -213,8 +215,7 @@ static const float *shared_shift(const dpcr_diffusion *d, const rows_in *in) {
 static void evaluate_few(dpcr_diffusion *d, const rows_in *in, float *m) {
     const float *shared = shared_shift(d, in);
     if (!shared) fill_shifts(d, in);
-    dpcri_dense_stack(&d->net, d->first, (int)d->options.depth + 1, in->rows, in->x, shared ? shared : d->s,
-                      shared ? 0 : d->shifts, d->h, m);
+    dpcri_stack_run(d->stack, in->rows, in->x, shared ? shared : d->s, shared ? 0 : d->shifts, m);
 }
 
 static void evaluate(dpcr_diffusion *d, const rows_in *in, float *m) {

@@ -56,14 +56,14 @@ static inline const float *dpcri_dense_bias(const dpcri_net *net, int layer) {
 // rows.
 void dpcri_dense_forward(const dpcri_net *net, int layer, int64_t rows, const float *x, const float *init,
                          int64_t init_row, float *y, float *slope);
-// Layers first .. first + count - 1 one after another for few rows (DPCRI_FEW_ROWS at most): each but the last from
-// init + its number times `out` in b's place, rows init_row apart (0: all rows have the same), through h[0] and h[1] in
-// turn; the last from its bias to y. The weights are what costs: they are read at the bandwidth of the cache where they
-// lie, every thread its own part of all layers' columns, so that it stays in that core's cache from call to call;
-// threads meet between layers without leaving the region. Bits as dpcri_dense_forward's.
+// Layers first .. first + count - 1 of a net, one after another, for few rows: stack.c. One run at a time.
 enum { DPCRI_FEW_ROWS = 5 };
-void dpcri_dense_stack(const dpcri_net *net, int first, int count, int64_t rows, const float *x, const float *init,
-                       int64_t init_row, float *const h[2], float *y);
+typedef struct dpcri_stack dpcri_stack;
+dpcr_status dpcri_stack_create(const dpcri_net *net, int first, int count, dpcri_stack **stack, dpcr_error *error);
+void dpcri_stack_destroy(dpcri_stack *stack);
+// x [rows][in] to y [rows][out], rows <= DPCRI_FEW_ROWS; each layer but the last from init + its number times `out` in
+// b's place, rows init_row apart (0: all rows have the same), the last from its bias. Bits as dpcri_dense_forward's.
+void dpcri_stack_run(dpcri_stack *stack, int64_t rows, const float *x, const float *init, int64_t init_row, float *y);
 // y [rows][out] = x W^T alone.
 void dpcri_dense_map(const dpcri_net *net, int layer, int64_t rows, const float *x, float *y);
 // slope becomes du = slope dy; gradients of W and b are written; dx [rows][in] = du W (+ dy with residual) or NULL. dx

@@ -35,6 +35,7 @@ struct dpcr_diffusion {
     // work memory
     float *s;                // [rows][shifts]
     float *h[2], *slope;     // [rows][hidden]
+    dpcri_stack *stack;      // of few rows
     float *plain, *plain_j;  // what the class-free half of a guided row says
 };
 

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: MIT
-// Layers one after another for few rows, in one parallel region. A layer's columns are cut into units (panels of the
-// packed weights), a part of them for every thread. A thread takes its own units from the first on, then what is left
-// of the others' from the last on, then waits until all of the layer are done: whoever comes late, or not at all, costs
-// time only. Every sum has its fixed order (kern/wide.h), so who takes a unit decides no bit.
-#include <assert.h>
+// Layers one after another for few rows, in one parallel region. The weights are what costs, so every thread has its
+// own part of every layer's columns, which then stays in (or streams into) that core's caches from call to call.
+//
+// Threads do not meet between layers. A part of a layer sums over the parts of the layer before, k ascending as they
+// lie (kern/wide.h: the order decides the bits, who computes does not), and waits for each of them only when it comes
+// to it: the first part finds its own numbers first, and the others', on their way between cores for some tenths of a
+// microsecond, when it has worked through those; later parts lag behind by that way once, not at every layer. So each
+// layer has a buffer of its own.
+//
+// Whoever waits for a part that no thread has taken does that layer of it: a thread that comes late, or never, costs
+// time only. Words of both are numbered by the call, so that nothing needs to be cleared, which would be a way too.
 #include <sched.h>
 #include <stdatomic.h>
 
@@ -13,126 +19,198 @@ enum {
     MOST_PARTS = 16,
     MOST_LAYERS = 18,
     PARALLEL_FLOPS = 300000,  // of all layers
-    WAIT_PAUSES = 400         // about 4 us of waiting for a unit that another thread has taken before yielding to it
+    HELP_PAUSES = 40,         // about 1 us of waiting for a thread to come before doing its work
+    WAIT_PAUSES = 400,        // about 4 us of waiting for one that has come before yielding to it
+    ALL = 255
 };
 
+// call << 8 | layers: taken (ALL: those left too, by the thread whose part it is), and done.
 typedef struct part {
-    _Alignas(64) _Atomic uint64_t range;  // first << 32 | last: units not taken
+    _Alignas(128) _Atomic uint64_t taken;
+    _Atomic uint64_t done;
 } part;
 
 typedef struct stage {
-    part parts[MOST_PARTS];
-    _Alignas(64) _Atomic int64_t done;
     int64_t units, panels;  // of the layer; of a unit
     dpcri_wide_product p;
     const dpcri_dense *layer;
 } stage;
 
-typedef struct stack_job {
+struct dpcri_stack {
+    part parts[MOST_PARTS];
     const dpcri_net *net;
-    int count, parts;
-    stage *stages;
-} stack_job;
+    int first, count, active;  // parts of the call
+    uint64_t call;
+    int64_t widest;
+    stage stages[MOST_LAYERS];
+    float *h;  // [count - 1][DPCRI_FEW_ROWS][widest]
+};
 
-static void run_unit(const dpcri_net *net, const stage *s, int64_t unit) {
-    const int64_t panel = net->wide->panel, column = unit * s->panels * panel, left = s->p.columns - column;
-    dpcri_wide_product p = s->p;
-    p.columns = left < s->panels * panel ? left : s->panels * panel;
-    p.packed = (const float *)p.packed + column * p.depth;
-    p.init = (const float *)p.init + column;
-    p.c = (float *)p.c + column;
-    net->wide->product(&p);
-    const bool residual = s->layer->residual;
-    if (s->layer->activation == DPCRI_ACT_IDENTITY && !residual) return;
-    for (int64_t i = 0; i < p.rows; i++) {
-        float *y = (float *)p.c + i * p.c_row;
-        const float *x = (const float *)p.a + i * p.a_row + column;  // with a residual: as wide as the layer
-        net->nn->activate(s->layer->activation, p.columns, y, y, NULL);
-        for (int64_t q = 0; residual && q < p.columns; q++) y[q] = x[q] + y[q];
+dpcr_status dpcri_stack_create(const dpcri_net *net, int first, int count, dpcri_stack **stack, dpcr_error *error) {
+    *stack = NULL;
+    dpcri_stack *s = count <= MOST_LAYERS ? dpcri_alloc_zero(net->context, sizeof *s) : NULL;
+    if (!s) return dpcri_fail(error, DPCR_ERROR_MEMORY, "network: no memory for %d layers of few rows", count);
+    *s = (dpcri_stack){.net = net, .first = first, .count = count, .widest = 1};
+    for (int l = 0; l + 1 < count; l++)
+        if (net->layers[first + l].out > s->widest) s->widest = net->layers[first + l].out;
+    const int64_t numbers = (count > 1 ? count - 1 : 1) * DPCRI_FEW_ROWS * s->widest;
+    s->h = dpcri_alloc_zero(net->context, (size_t)numbers * sizeof *s->h);
+    if (!s->h) {
+        dpcri_free(net->context, s);
+        return dpcri_fail(error, DPCR_ERROR_MEMORY, "network: no memory for %lld numbers", (long long)numbers);
     }
+    *stack = s;
+    return DPCR_OK;
 }
 
-static uint64_t range_of(int64_t first, int64_t last) { return (uint64_t)first << 32 | (uint64_t)last; }
-
-// The first or the last unit of a part that is not taken; -1: none is left.
-static int64_t take_unit(part *p, bool first) {
-    uint64_t range = atomic_load_explicit(&p->range, memory_order_relaxed);
-    for (;;) {
-        const int64_t from = (int64_t)(range >> 32), to = (int64_t)(range & UINT32_MAX);
-        if (from >= to) return -1;
-        if (atomic_compare_exchange_weak_explicit(&p->range, &range,
-                                                  first ? range_of(from + 1, to) : range_of(from, to - 1),
-                                                  memory_order_relaxed, memory_order_relaxed))
-            return first ? from : to - 1;
-    }
+void dpcri_stack_destroy(dpcri_stack *s) {
+    if (!s) return;
+    dpcri_free(s->net->context, s->h);
+    dpcri_free(s->net->context, s);
 }
 
-static void await_stage(const stage *s) {
-    for (int i = 0; atomic_load_explicit(&s->done, memory_order_acquire) < s->units; i++) {
-        if (i >= WAIT_PAUSES) {
+// ---- who does what ----
+
+static uint64_t word_of(const dpcri_stack *s, int layers) { return s->call << 8 | (uint64_t)layers; }
+
+// Of a word: an older call's counts for nothing.
+static int layers_of(const dpcri_stack *s, uint64_t word) { return word >> 8 == s->call ? (int)(word & ALL) : 0; }
+
+static bool has_done(const dpcri_stack *s, int p, int layers) {
+    return layers_of(s, atomic_load_explicit(&s->parts[p].done, memory_order_acquire)) >= layers;
+}
+
+// What is left of a part, for the thread whose it is: from this layer on.
+static int take_rest(dpcri_stack *s, int p) {
+    uint64_t word = atomic_load_explicit(&s->parts[p].taken, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(&s->parts[p].taken, &word, word_of(s, ALL), memory_order_relaxed,
+                                                  memory_order_relaxed)) {
+    }
+    return layers_of(s, word);
+}
+
+// One layer of a part that nobody has taken.
+static bool take_layer(dpcri_stack *s, int p, int layer) {
+    uint64_t word = atomic_load_explicit(&s->parts[p].taken, memory_order_relaxed);
+    return layers_of(s, word) == layer &&
+           atomic_compare_exchange_strong_explicit(&s->parts[p].taken, &word, word_of(s, layer + 1),
+                                                   memory_order_relaxed, memory_order_relaxed);
+}
+
+static void run_stage(dpcri_stack *s, int p, int layer);
+
+// Until part p has done `layers` layers.
+static void await_part(dpcri_stack *s, int p, int layers) {
+    for (int i = 0; !has_done(s, p, layers); i++) {
+        if (i >= HELP_PAUSES && take_layer(s, p, layers - 1))
+            run_stage(s, p, layers - 1);
+        else if (i >= WAIT_PAUSES)
             sched_yield();
-            continue;
-        }
 #if defined(__x86_64__)
-        __builtin_ia32_pause();
+        else
+            __builtin_ia32_pause();
 #endif
     }
 }
 
-static void run_part(void *argument, int64_t own) {
-    const stack_job *j = argument;
-    for (int l = 0; l < j->count; l++) {
-        stage *s = &j->stages[l];
-        int64_t done = 0;
-        for (int k = 0; k < j->parts; k++) {
-            part *p = &s->parts[(own + k) % j->parts];
-            for (int64_t unit; (unit = take_unit(p, k == 0)) >= 0; done++) run_unit(j->net, s, unit);
-        }
-        if (done) atomic_fetch_add_explicit(&s->done, done, memory_order_release);
-        await_stage(s);
+// ---- the work ----
+
+static int64_t first_unit(const dpcri_stack *s, const stage *g, int p) { return g->units * p / s->active; }
+
+static int64_t first_column(const dpcri_stack *s, const stage *g, int p) {
+    const int64_t column = first_unit(s, g, p) * g->panels * s->net->wide->panel;
+    return column < g->p.columns ? column : g->p.columns;
+}
+
+static void finish_unit(const dpcri_stack *s, const stage *g, const dpcri_wide_product *u, int64_t column) {
+    const bool residual = g->layer->residual;
+    if (g->layer->activation == DPCRI_ACT_IDENTITY && !residual) return;
+    for (int64_t i = 0; i < u->rows; i++) {
+        float *y = (float *)u->c + i * u->c_row;
+        const float *x = (const float *)u->a + i * u->a_row + column;  // with a residual: as wide as the layer
+        s->net->nn->activate(g->layer->activation, u->columns, y, y, NULL);
+        for (int64_t q = 0; residual && q < u->columns; q++) y[q] = x[q] + y[q];
     }
 }
 
-static double flops_of(const dpcri_net *net, int first, int count, int64_t rows) {
+static void run_terms(const dpcri_stack *s, const stage *g, int p, int64_t from, int64_t to) {
+    const int64_t wide = g->panels * s->net->wide->panel;
+    for (int64_t unit = first_unit(s, g, p); unit < first_unit(s, g, p + 1); unit++) {
+        const int64_t column = unit * wide, left = g->p.columns - column;
+        dpcri_wide_product u = g->p;
+        u.columns = left < wide ? left : wide;
+        u.packed = (const float *)u.packed + column * u.depth;
+        u.init = (const float *)u.init + column;
+        u.c = (float *)u.c + column;
+        u.from = from, u.to = to;
+        s->net->wide->product(&u);
+        if (to == u.depth) finish_unit(s, g, &u, column);
+    }
+}
+
+// What other cores have written, on its way all at once.
+static void fetch(const stage *g, int64_t from, int64_t to) {
+    for (int64_t i = 0; i < g->p.rows; i++)
+        for (int64_t k = from; k < to; k += 16) __builtin_prefetch((const float *)g->p.a + i * g->p.a_row + k);
+}
+
+static void run_stage(dpcri_stack *s, int p, int layer) {
+    const stage *g = &s->stages[layer], *before = g - 1;
+    const int64_t depth = g->p.depth;
+    const bool any = first_unit(s, g, p) < first_unit(s, g, p + 1);
+    int q = 0;
+    if (!any && layer > 0) await_part(s, p, layer);  // somebody may be at it
+    for (int64_t from = 0, to = 0; any && from < depth; from = to) {
+        if (layer == 0) {
+            to = depth;
+        } else {
+            await_part(s, q, layer);
+            do to = first_column(s, before, ++q);
+            while (q < s->active && has_done(s, q, layer));
+            if (to > from) fetch(g, from, to);
+        }
+        if (to > from) run_terms(s, g, p, from, to);
+    }
+    atomic_store_explicit(&s->parts[p].done, word_of(s, layer + 1), memory_order_release);
+}
+
+static void run_part(void *argument, int64_t p) {
+    dpcri_stack *s = argument;
+    for (int l = take_rest(s, (int)p); l < s->count; l++) run_stage(s, (int)p, l);
+}
+
+static double flops_of(const dpcri_stack *s, int64_t rows) {
     double flops = 0;
-    for (int l = first; l < first + count; l++)
-        flops += 2 * (double)rows * (double)net->layers[l].in * (double)net->layers[l].out;
+    for (int l = s->first; l < s->first + s->count; l++)
+        flops += 2 * (double)rows * (double)s->net->layers[l].in * (double)s->net->layers[l].out;
     return flops;
 }
 
-static void set_stage(const stack_job *j, stage *s) {
-    const int64_t panels = dpcri_wide_panels(j->net->wide, s->p.columns);
-    s->panels = s->p.rows == 1 ? 2 : 1;  // one row wants two panels at once (wide.inc)
-    s->units = (panels + s->panels - 1) / s->panels;
-    atomic_init(&s->done, 0);
-    for (int k = 0; k < j->parts; k++)
-        atomic_init(&s->parts[k].range, range_of(s->units * k / j->parts, s->units * (k + 1) / j->parts));
-}
-
-void dpcri_dense_stack(const dpcri_net *net, int first, int count, int64_t rows, const float *x, const float *init,
-                       int64_t init_row, float *const h[2], float *y) {
-    stage stages[MOST_LAYERS];
-    const int threads = dpcr_context_threads(net->context), most = threads < MOST_PARTS ? threads : MOST_PARTS;
-    stack_job job = {.net = net, .count = count, .stages = stages};
-    job.parts = flops_of(net, first, count, rows) >= PARALLEL_FLOPS ? most : 1;
-    assert(count <= MOST_LAYERS);
-    for (int l = 0; l < count; l++) {
-        const dpcri_dense *d = &net->layers[first + l];
-        float *to = l + 1 < count ? h[l % 2] : y;
-        stages[l].layer = d;
-        stages[l].p = (dpcri_wide_product){.rows = rows,
-                                           .depth = d->in,
-                                           .columns = d->out,
-                                           .a = x,
-                                           .a_row = d->in,
-                                           .packed = d->packed,
-                                           .init = l + 1 < count ? init : dpcri_dense_bias(net, first + l),
-                                           .init_row = l + 1 < count ? init_row : 0,
-                                           .c = to,
-                                           .c_row = d->out};
-        set_stage(&job, &stages[l]);
+void dpcri_stack_run(dpcri_stack *s, int64_t rows, const float *x, const float *init, int64_t init_row, float *y) {
+    const int threads = dpcr_context_threads(s->net->context), most = threads < MOST_PARTS ? threads : MOST_PARTS;
+    s->active = flops_of(s, rows) >= PARALLEL_FLOPS ? most : 1;
+    s->call++;
+    for (int l = 0; l < s->count; l++) {
+        const dpcri_dense *d = &s->net->layers[s->first + l];
+        const int64_t panels = dpcri_wide_panels(s->net->wide, d->out);
+        const bool last = l + 1 == s->count;
+        float *to = last ? y : s->h + l * DPCRI_FEW_ROWS * s->widest;
+        stage *g = &s->stages[l];
+        g->layer = d;
+        g->panels = rows == 1 ? 2 : 1;  // one row wants two panels at once (wide.inc)
+        g->units = (panels + g->panels - 1) / g->panels;
+        g->p = (dpcri_wide_product){.rows = rows,
+                                    .depth = d->in,
+                                    .columns = d->out,
+                                    .a = x,
+                                    .a_row = d->in,
+                                    .packed = d->packed,
+                                    .init = last ? dpcri_dense_bias(s->net, s->first + l) : init,
+                                    .init_row = last ? 0 : init_row,
+                                    .c = to,
+                                    .c_row = d->out};
         init += d->out;
         x = to;
     }
-    dpcri_parallel(net->context, job.parts, run_part, &job);
+    dpcri_parallel(s->net->context, s->active, run_part, s);
 }
