@@ -3,7 +3,7 @@
 """Denoising steps in order, ours, PyTorch's and JAX's, and by picard over the whole chain, in turn: diffusion.csv in the folder of
 results, and the table of docs/performance.md.
 
-    bench/diffusion.py [--build build] [--rounds 2] [--seconds 0.5] [--points 0,1] [--peers torch,jax] [--out bench/results/performance]
+    bench/diffusion.py [--build build] [--rounds 2] [--seconds 0.5] [--points 0,1] [--peers torch,jax] [--variants A,B] [--out bench/results/performance]
 
 Needs bench_sampler (cmake -DDEEPPCR_BENCH=ON) and the peers' environment (bench/peers/setup.sh; DEEPPCR_PEERS_VENV). The denoisers
 have drawn numbers, the same for all; peers whose samples differ from ours by more than 1e-4 are refused. Each round runs every program once,
@@ -48,7 +48,7 @@ def measure(a, program, python, point, keep):
                     found[way] = row
             for peer in filter(None, a.peers.split(",")):
                 row = run([python, str(here / "peers" / f"diffusion_{peer}.py"), "--model", files[0], "--start", files[1], "--samples", files[2],
-                           "--steps", str(STEPS), "--threads", str(threads), "--seconds", str(a.seconds)])[-1].split(",")  # fmt: skip
+                           "--steps", str(STEPS), "--threads", str(threads), "--seconds", str(a.seconds), *(["--variants", a.variants] if a.variants else [])])[-1].split(",")  # fmt: skip
                 if peer not in found or float(row[4]) < float(found[peer][4]):
                     found[peer] = row
     row = dict(zip(KEY, map(str, point)), steps=STEPS, loop_ns=found["sequential"][10], auto_ns=found["auto"][10], auto_method=found["auto"][7],
@@ -66,6 +66,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--points", help="numbers of POINTS, separated by commas (default: all)")
     parser.add_argument("--peers", default="torch,jax")
+    parser.add_argument("--variants", help="of the peers, only these (default: all, of which torch's compile for half a minute)")
     parser.add_argument("--out", default=str(here / "results" / "performance"))
     a = parser.parse_args()
     python = pathlib.Path(os.environ.get("DEEPPCR_PEERS_VENV", here / "peers" / ".venv")) / "bin" / "python"
