@@ -32,13 +32,20 @@ enum {
     KEY_DATA,
     KEY_ORDER,
     KEY_BLOCK,
+    KEY_STEP_TOLERANCE,
+    KEY_PARADIGMS,
+    KEY_PATH_OUT,
+    KEY_MASK,
+    KEY_KNOWN,
 };
 
 typedef struct generate {
     cli_common common;
     generation run;
-    const char *file, *out, *path, *samples, *classifier, *data;
-    bool clip_given;
+    const char *file, *out, *path, *samples, *classifier, *data, *guess, *path_out, *mask, *known;
+    bool clip_given, paradigms;
+    double tolerance, step_tolerance;  // as asked for; the latter < 0: not
+    float *owned[3];                   // guess, mask, known
     cli_quality quality;
 } generate;
 
@@ -57,11 +64,27 @@ static const struct argp_option generate_options[] = {
     {"window", KEY_WINDOW, "W", 0, "Steps solved at once (default: all)", 0},
     {"order", KEY_ORDER, "K", 0, "parataa: steps substituted into each other (default: the window)", 0},
     {"block", KEY_BLOCK, "N", 0, "parareal: steps a block (default: the root of all)", 0},
-    {"tolerance", KEY_TOLERANCE, "T", 0, "Of a step, absolute and relative (default 1e-3); 0: until the bits repeat",
+    {"tolerance", KEY_TOLERANCE, "T", 0,
+     "Of the pictures and all states before them: largest difference from the loop's, confirmed by an error estimate "
+     "(default 0.01); 0: until the bits repeat",
+     0},
+    {"step-tolerance", KEY_STEP_TOLERANCE, "T", 0,
+     "Of each step's residual (default a tenth of the other); alone, nothing is said of the pictures, as ParaDiGMS and "
+     "ParaTAA have it",
      0},
     {"scaled", KEY_SCALED, NULL, 0,
-     "The tolerance in units of each step's noise, as ParaDiGMS has it (there 0.1); the reason is then 'scaled'", 0},
-    {"guess", KEY_GUESS, "NAME", 0, "Where the steps start: state (default), zero, step", 0},
+     "The tolerance is of each step's residual in units of its noise; the reason is then 'scaled'", 0},
+    {"paradigms", KEY_PARADIGMS, NULL, 0,
+     "picard: the same, but steps are locked as ParaDiGMS has it, by the mean square of their corrections (there 0.1)",
+     0},
+    {"guess", KEY_GUESS, "NAME|FILE", 0,
+     "Where the steps start: state (default), zero, step, or the paths that --path-out wrote, of one sample for all or "
+     "of as many",
+     0},
+    {"path-out", KEY_PATH_OUT, "FILE", 0, "All states of all paths as npy, [steps][C][numbers of a state]", 0},
+    {"mask", KEY_MASK, "FILE", 0, "Inpainting: npy or PNG of a picture's size; where it is not 0, --known stays", 0},
+    {"known", KEY_KNOWN, "N|FILE", 0, "Held-out image N of --data, or a picture as npy (0 to 1; or [C][pixels]) or PNG",
+     0},
     {"max-sweeps", KEY_SWEEPS, "N", 0, "Then the rest is done in order (default 100)", 0},
     {"class", KEY_CLASS, "K", 0, "Of a model trained --conditional (default: none)", 0},
     {"guidance", KEY_GUIDANCE, "G", 0, "Strength of the class (default 1)", 0},
@@ -101,14 +124,19 @@ static error_t parse_generate(int key, char *arg, struct argp_state *state) {
             return taken(cli_read_double("--clip", arg, 0, HUGE_VAL, &g->sampler.clip));
         case KEY_SAMPLER: return found(dpcr_sampler_find(arg, &g->sampler.kind, &error), "--sampler", &error);
         case KEY_SPACING: return found(dpcr_spacing_find(arg, &g->sampler.spacing, &error), "--spacing", &error);
-        case KEY_GUESS: return found(dpcr_guess_find(arg, &g->solve.guess, &error), "--guess", &error);
+        case KEY_GUESS: t->guess = dpcr_guess_find(arg, &g->solve.guess, NULL) == DPCR_OK ? NULL : arg; return 0;
+        case KEY_PATH_OUT: t->path_out = arg; return 0;
+        case KEY_MASK: t->mask = arg; return 0;
+        case KEY_KNOWN: t->known = arg; return 0;
+        case KEY_PARADIGMS: t->paradigms = g->scaled = true; return 0;
+        case KEY_STEP_TOLERANCE: return taken(cli_read_double("--step-tolerance", arg, 1e-12, 1, &t->step_tolerance));
         case KEY_METHOD: return taken(cli_read_sampling_method(arg, g));
         case KEY_STEPS: return taken(cli_read_int64("--steps", arg, 1, 1 << 14, &g->sampler.steps));
         case KEY_ETA: return taken(cli_read_double("--eta", arg, 0, 1, &g->sampler.eta));
         case KEY_COUNT: return taken(cli_read_int64("--count", arg, 1, 1 << 24, &g->count));
         case KEY_BATCH: return taken(cli_read_int64("--batch", arg, 1, 256, &g->batch));
         case KEY_WINDOW: return taken(cli_read_int64("--window", arg, 1, INT64_MAX, &g->solve.window));
-        case KEY_TOLERANCE: return taken(cli_read_double("--tolerance", arg, 0, 1, &g->tolerance));
+        case KEY_TOLERANCE: return taken(cli_read_double("--tolerance", arg, 0, 1, &t->tolerance));
         case KEY_ORDER: return taken(cli_read_int64("--order", arg, 1, INT64_MAX, &g->solve.order));
         case KEY_BLOCK: return taken(cli_read_int64("--block", arg, 1, INT64_MAX, &g->solve.chunk));
         case KEY_SWEEPS: return taken(cli_read_int("--max-sweeps", arg, 1, INT32_MAX, &g->solve.max_sweeps));
@@ -121,6 +149,25 @@ static error_t parse_generate(int key, char *arg, struct argp_state *state) {
 static const struct argp generate_argp = {generate_options, parse_generate, NULL, NULL, NULL, NULL, NULL};
 
 enum { SPACING_UNSET = -1 };
+
+// Methods with an estimate of their own take the tolerance as it is; the others a tenth for their steps, which leaves
+// an error of its order, and sweeps that confirm it.
+static int settle_tolerance(generate *t) {
+    generation *g = &t->run;
+    const dpcr_method m = g->solve.method;
+    const bool own = m == DPCR_METHOD_NEWTON || m == DPCR_METHOD_OVERLAP || m == DPCR_METHOD_SHOOTING;
+    const double T = t->tolerance < 0 ? 0.01 : t->tolerance;
+    if (t->paradigms && m != DPCR_METHOD_PICARD)
+        return cli_fail(CLI_USAGE, "--paradigms goes with --method picard, not with %s", cli_sampling_method_name(m));
+    if (g->scaled && t->step_tolerance >= 0)
+        return cli_fail(CLI_USAGE,
+                        "--step-tolerance and --scaled: one of both; --tolerance is in units of the noise then");
+    if (t->paradigms) g->solve.lock = DPCR_LOCK_MEAN_SQUARE;
+    g->tolerance = t->step_tolerance >= 0 ? t->step_tolerance : own || g->scaled ? T : T / 10;
+    g->confirm = g->scaled || (t->step_tolerance >= 0 && t->tolerance < 0) ? 0 : T;
+    if (t->tolerance == 0) g->tolerance = g->confirm = 0;
+    return CLI_DONE;
+}
 
 static int settle(generate *t) {
     generation *g = &t->run;
@@ -137,6 +184,13 @@ static int settle(generate *t) {
     if (g->label >= o->classes && g->label >= 0)
         return cli_fail(CLI_USAGE, "--class %d, but '%s' knows %lld%s", g->label, t->file, (long long)o->classes,
                         o->classes ? ", from 0" : " classes; train with --conditional");
+    if (t->mask && !pixels)
+        return cli_fail(CLI_USAGE,
+                        "--mask: '%s' denoises codes of a vae, whose numbers are no places of a picture; wanted a "
+                        "denoiser of pixels",
+                        t->file);
+    const int status = settle_tolerance(t);
+    if (status) return status;
     if (cli_sampling_needs_jacobians(g) && o->width > DPCR_DIFFUSION_JACOBIAN)
         return cli_fail(
             CLI_USAGE,
@@ -145,6 +199,95 @@ static int settle(generate *t) {
             cli_sampling_method_name(g->solve.method), (long long)o->width, (long long)o->width,
             DPCR_DIFFUSION_JACOBIAN);
     return CLI_DONE;
+}
+
+// ---- input ----
+
+// The only array of an npy file, as floats, the caller's to release; its shape's product must be one of two counts.
+static int read_numbers(generate *t, const char *what, const char *path, int64_t one, int64_t many, float **numbers,
+                        bool *is_many) {
+    dpcr_error error = {0};
+    dpcr_tensors tensors = {0};
+    if (!cli_readable(what, path)) return CLI_INPUT;
+    if (dpcr_npy_read(t->run.context, path, &tensors, &error) != DPCR_OK) return cli_fail_error(&error, CLI_READING);
+    const dpcr_array *array = &tensors.items[0].array;
+    const int64_t count = tensors.count == 1 ? cli_array_count(array) : 0;
+    int status = CLI_DONE;
+    if (tensors.count != 1 || (count != one && count != many))
+        status = cli_fail(CLI_INPUT, "%s '%s' has %lld numbers, wanted %lld%s", what, path, (long long)count,
+                          (long long)one, many != one ? ", or as many for every picture" : "");
+    if (!status && !(*numbers = cli_allocate((size_t)count * sizeof **numbers))) status = cli_fail_memory(what);
+    for (int64_t i = 0; !status && i < count; i++) {
+        const double x = cli_array_get(array, i);
+        (*numbers)[i] = (float)x;
+        if (!isfinite(x)) status = cli_fail(CLI_INPUT, "%s '%s' has a number that is not finite", what, path);
+    }
+    *is_many = count == many;
+    dpcr_tensors_free(t->run.context, &tensors);
+    return status;
+}
+
+static bool is_png(const char *path) {
+    const size_t n = strlen(path);
+    return n > 4 && !strcmp(path + n - 4, ".png");
+}
+
+// A picture of 0..1 (or several) to the denoiser's -1..1.
+static int read_picture(generate *t, const char *what, const char *path, float **pixels, int64_t *count) {
+    const dpcr_diffusion_options *o = dpcr_diffusion_get_options(t->run.model);
+    bool many = false;
+    *count = 1;
+    if (!is_png(path)) {
+        const int status = read_numbers(t, what, path, o->width, o->width * t->run.count, pixels, &many);
+        if (many) *count = t->run.count;
+        return status;
+    }
+    if (!cli_readable(what, path)) return CLI_INPUT;
+    if (!(*pixels = cli_allocate((size_t)o->width * sizeof **pixels))) return cli_fail_memory(what);
+    return cli_png_read(path, o->rows, o->cols, o->width / (o->rows * o->cols), *pixels);
+}
+
+static int read_known(generate *t) {
+    const dpcr_diffusion_options *o = dpcr_diffusion_get_options(t->run.model);
+    dpcr_dataset data = {0};
+    int64_t index = 0;
+    if (t->known[strspn(t->known, "0123456789")])
+        return read_picture(t, "--known", t->known, &t->owned[2], &t->run.knowns);
+    if (!cli_read_int64("--known", t->known, 0, INT64_MAX, &index)) return CLI_USAGE;
+    int status = cli_data_read(t->run.context, t->data, "t10k", 0, 0, &data);
+    if (!status && (index >= data.count || data.rows * data.cols != o->width))
+        status = cli_fail(
+            CLI_INPUT, "--known %lld: '%s' has %lld held-out images of %lld numbers, the model's have %lld",
+            (long long)index, t->data, (long long)data.count, (long long)(data.rows * data.cols), (long long)o->width);
+    if (!status && !(t->owned[2] = cli_allocate((size_t)o->width * sizeof(float)))) status = cli_fail_memory("--known");
+    for (int64_t i = 0; !status && i < o->width; i++)
+        t->owned[2][i] = (float)data.images[index * o->width + i] / 255.0F;
+    dpcr_dataset_free(t->run.context, &data);
+    t->run.knowns = 1;
+    return status;
+}
+
+static int read_inputs(generate *t) {
+    generation *g = &t->run;
+    const int64_t w = dpcr_diffusion_get_options(g->model)->width;
+    int64_t masks = 1;
+    bool many = false;
+    int status = CLI_DONE;
+    if (t->guess) {
+        const int64_t one = cli_generate_length(g) * cli_generate_state(g);
+        g->solve.guess = DPCR_GUESS_GIVEN;
+        status = read_numbers(t, "--guess", t->guess, one, one * g->count, &t->owned[0], &many);
+        g->guess = t->owned[0];
+        g->guesses = many ? g->count : 1;
+    }
+    if (status || !t->mask) return status;
+    status = read_picture(t, "--mask", t->mask, &t->owned[1], &masks);
+    if (!status && masks > 1) status = cli_fail(CLI_INPUT, "--mask '%s' is more than one picture", t->mask);
+    if (!status) status = read_known(t);
+    for (int64_t i = 0; !status && i < w * g->knowns; i++) t->owned[2][i] = 2 * t->owned[2][i] - 1;
+    g->mask = t->owned[1];
+    g->known = t->owned[2];
+    return status;
 }
 
 // ---- output ----
@@ -229,7 +372,8 @@ static int tell(const generate *t) {
     cli_set_int(&r, "width", o->width);
     cli_set_text(&r, "method", cli_sampling_method_name(g->method));
     cli_set_text(&r, "reason", dpcr_reason_name(g->reason));
-    cli_set_real(&r, "tolerance", g->tolerance);
+    cli_set_real(&r, "tolerance", g->confirm > 0 || t->tolerance == 0 ? g->confirm : g->tolerance);
+    cli_set_real(&r, "step_tolerance", g->tolerance);
     cli_set_bool(&r, "scaled", g->scaled);
     cli_set_int(&r, "window", g->solve.window ? g->solve.window : g->sampler.steps);
     cli_set_real(&r, "seconds", g->seconds);
@@ -266,11 +410,12 @@ static int tell(const generate *t) {
 }
 
 static int refuse(const generate *t) {
-    const char *const outputs[] = {t->out, t->path, t->samples};
+    const char *const outputs[] = {t->out, t->path, t->samples, t->path_out};
+    if (!t->mask != !t->known) return cli_fail(CLI_USAGE, "--mask says where --known stays: wanted both or none");
     if (!t->file) return cli_fail(CLI_USAGE, "which model? wanted the file that 'train denoiser --save' writes");
     if (!cli_readable("the model", t->file)) return CLI_INPUT;
     if ((t->out || t->path) && !cli_png_served()) return cli_png_write(t->out ? t->out : t->path, 0, 0, NULL);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         if (!outputs[i]) continue;
         if (!strcmp(outputs[i], "-")) return cli_fail(CLI_USAGE, "pictures go to files, not to standard output");
         if (!cli_writable("the output", outputs[i])) return CLI_RESOURCES;
@@ -291,14 +436,24 @@ static int run(generate *t) {
         const size_t width = (size_t)dpcr_diffusion_get_options(g->model)->width * sizeof(float);
         g->samples = cli_allocate((size_t)g->count * width);
         g->path = t->path ? cli_allocate((size_t)g->sampler.steps * width) : NULL;
-        if (!g->samples || (t->path && !g->path)) status = cli_fail_memory("the samples");
+        const int64_t states = cli_generate_length(g) * g->count * cli_generate_state(g);
+        g->paths = t->path_out ? cli_allocate((size_t)states * sizeof *g->paths) : NULL;
+        if (!g->samples || (t->path && !g->path) || (t->path_out && !g->paths)) status = cli_fail_memory("the samples");
     }
+    if (!status) status = read_inputs(t);
     if (!status) status = cli_generate_run(g);
     if (!status) status = write_pictures(t);
     if (!status && t->path) status = write_path(t);
+    if (!status && t->path_out) {
+        const int64_t shape[3] = {cli_generate_length(g), g->count, cli_generate_state(g)};
+        const dpcr_array all = dpcr_array_make(g->paths, DPCR_F32, 3, shape);
+        if (dpcr_npy_write(t->path_out, &all, &error) != DPCR_OK) status = cli_fail_error(&error, CLI_WRITING);
+    }
     if (!status) status = tell(t);
     cli_release(g->samples);
     cli_release(g->path);
+    cli_release(g->paths);
+    for (int i = 0; i < 3; i++) cli_release(t->owned[i]);
     dpcr_diffusion_destroy(g->model);
     dpcr_context_destroy(g->context);
     return status;
@@ -307,11 +462,12 @@ static int run(generate *t) {
 int cli_verb_generate(int argc, char **argv) {
     generate t = {.common = CLI_COMMON_DEFAULTS,
                   .data = CLI_FASHION_MNIST,
+                  .tolerance = -1,
+                  .step_tolerance = -1,
                   .run = {.sampler = {.size = sizeof(dpcr_sampler_options),
                                       .kind = DPCR_SAMPLER_DDIM,
                                       .spacing = (dpcr_spacing)SPACING_UNSET},
                           .solve = {.size = sizeof(dpcr_solve_options), .guess = DPCR_GUESS_STATE},
-                          .tolerance = 1e-3,
                           .count = 16,
                           .label = -1,
                           .guidance = 1}};
@@ -322,7 +478,7 @@ int cli_verb_generate(int argc, char **argv) {
             "in "
             "order: the same seed gives the same pictures by every method, to the tolerance; with --tolerance 0 to the "
             "bit.\vA method that cannot serve a model is refused: newton and quasi-newton need Jacobians, which models "
-            "of at most 64 numbers (codes of a vae) have; parataa needs steps x' = c x + d e (ddpm, ddim, euler).",
+            "of at most 64 numbers (codes of a vae) have.",
         .groups = {{&generate_argp, &t, "Sampling:"}, {&cli_common_argp, &t.common, "Output and resources:"}},
         .most = 1};
     const char *positional[CLI_MAX_POSITIONAL] = {0};

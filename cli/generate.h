@@ -17,8 +17,13 @@ typedef struct generation {
     int label;             // -1: none
     double guidance;
     bool compare;
-    // Out. samples [count][width], path [length][width] of the first sample or NULL, told by the caller.
-    float *samples, *path;
+    // Guesses: [length][1 or count][chain's width], or NULL. Inpainting: mask [width], known [1 or count][width], or
+    // NULL.
+    const float *guess, *mask, *known;
+    int64_t guesses, knowns;
+    // Out. samples [count][width], path [length][width] of the first sample or NULL, paths [length][count][chain's
+    // width] of all or NULL, told by the caller.
+    float *samples, *path, *paths;
     double seconds, noise_seconds, sequential_seconds, max_error, error_estimate;
     int sweeps;
     int64_t evaluations, sequential_evaluations, calls;
@@ -31,6 +36,9 @@ typedef struct generation {
 int cli_generate_run(generation *g);
 // Samples at a time, so that states, noise and sweeps of a window stay within some hundred megabytes.
 int64_t cli_generate_batch(const generation *g);
+// Steps of the chain, and numbers of its state.
+int64_t cli_generate_length(const generation *g);
+int64_t cli_generate_state(const generation *g);
 bool cli_sampling_needs_jacobians(const generation *g);
 // "newton", "quasi-newton", ... and every name of the solver's methods.
 bool cli_read_sampling_method(const char *text, generation *g);

@@ -19,7 +19,12 @@ const char *cli_sampling_method_name(dpcr_method method) {
     return method == DPCR_METHOD_DIAGONAL ? "quasi-newton" : dpcr_method_name(method);
 }
 
-static int64_t chain_length(const generation *g) {
+int64_t cli_generate_state(const generation *g) {
+    const int64_t width = dpcr_diffusion_get_options(g->model)->width;
+    return g->sampler.kind == DPCR_SAMPLER_DPM_SOLVER ? 2 * width : width;
+}
+
+int64_t cli_generate_length(const generation *g) {
     const int64_t steps = g->sampler.steps ? g->sampler.steps : dpcr_diffusion_get_options(g->model)->noise.steps;
     return steps - g->sampler.skip;
 }
@@ -31,9 +36,8 @@ bool cli_sampling_needs_jacobians(const generation *g) {
 }
 
 int64_t cli_generate_batch(const generation *g) {
-    const int64_t width = dpcr_diffusion_get_options(g->model)->width;
-    const int64_t state = g->sampler.kind == DPCR_SAMPLER_DPM_SOLVER ? 2 * width : width;
-    const int64_t numbers = chain_length(g) * state * (6 + (cli_sampling_needs_jacobians(g) ? state : 0));
+    const int64_t state = cli_generate_state(g);
+    const int64_t numbers = cli_generate_length(g) * state * (6 + (cli_sampling_needs_jacobians(g) ? state : 0));
     const int64_t fit = (INT64_C(128) << 20) / numbers, most = fit < 1 ? 1 : fit < 256 ? fit : 256;
     return g->batch ? (g->batch < g->count ? g->batch : g->count) : most < g->count ? most : g->count;
 }
@@ -98,10 +102,9 @@ static int solve(batch_run *b) {
     g->error_estimate =
         report.error_estimate < 0 || g->error_estimate < 0 ? -1 : fmax(g->error_estimate, report.error_estimate);
     worst_reason(g, report.reason);
-    return report.reason == DPCR_REASON_NOT_CONVERGED
-               ? cli_fail(CLI_UNCONVERGED, "%s did not converge in %d sweeps",
-                          cli_sampling_method_name(report.method), report.sweeps)
-               : CLI_DONE;
+    return report.reason == DPCR_REASON_NOT_CONVERGED ? cli_fail(CLI_UNCONVERGED, "%s did not converge in %d sweeps",
+                                                                 cli_sampling_method_name(report.method), report.sweeps)
+                                                      : CLI_DONE;
 }
 
 static int compare(batch_run *b) {
@@ -135,6 +138,21 @@ static void keep(const batch_run *b) {
         memcpy(g->samples + (b->first + i) * w, z + ((length - 1) * b->rows + i) * chain, (size_t)w * sizeof *z);
     for (int64_t l = 0; g->path && b->first == 0 && l < length; l++)
         memcpy(g->path + l * w, z + l * b->rows * chain, (size_t)w * sizeof *z);
+    for (int64_t l = 0; g->paths && l < length; l++)
+        memcpy(g->paths + (l * g->count + b->first) * chain, z + l * b->rows * chain,
+               (size_t)(b->rows * chain) * sizeof *z);
+}
+
+// The batch's part of the guess, or what is given for all.
+static void place_guess(const batch_run *b) {
+    const generation *g = b->g;
+    const int64_t length = b->z.shape[0], chain = b->z.shape[2];
+    float *z = b->z.data;
+    for (int64_t l = 0; g->guess && l < length; l++)
+        for (int64_t i = 0; i < b->rows; i++)
+            memcpy(z + (l * b->rows + i) * chain,
+                   g->guess + (l * g->guesses + (g->guesses > 1 ? b->first + i : 0)) * chain,
+                   (size_t)chain * sizeof *z);
 }
 
 static int make_sampler(batch_run *b) {
@@ -149,6 +167,14 @@ static int make_sampler(batch_run *b) {
     if (dpcr_diffusion_denoiser(g->model, all, b->rows, g->guidance, &denoiser, &error) != DPCR_OK)
         return cli_fail_error(&error, CLI_COMPUTING);
     options.first_sample += b->first;
+    const int64_t w = denoiser.width, shape[2] = {b->rows, w};
+    const dpcr_array mask = dpcr_array_make((void *)(uintptr_t)g->mask, DPCR_F32, 1, shape + 1);
+    dpcr_array known = dpcr_array_make((void *)(uintptr_t)g->known, DPCR_F32, 2, shape);
+    if (g->mask) {
+        if (g->knowns > 1) known.data = (float *)known.data + b->first * w;
+        if (g->knowns == 1) known.strides[0] = 0;
+        options.mask = &mask, options.known = &known;
+    }
     if (dpcr_sampler_create(g->context, &denoiser, &options, b->rows, &b->sampler, &error) != DPCR_OK)
         return cli_fail_error(&error, CLI_COMPUTING);
     return CLI_DONE;
@@ -174,6 +200,7 @@ static int run_batch(generation *g, int64_t first, int64_t rows) {
     dpcr_error error = {0};
     if (!status && dpcr_sampler_start(b.sampler, NULL, &b.z0, &error) != DPCR_OK)
         status = cli_fail_error(&error, CLI_COMPUTING);
+    if (!status) place_guess(&b);
     if (!status) status = solve(&b);
     if (!status) keep(&b);
     if (!status && g->compare) status = compare(&b);
@@ -195,6 +222,6 @@ int cli_generate_run(generation *g) {
     }
     if (!g->compare)
         g->sequential_evaluations =
-            (g->sampler.kind == DPCR_SAMPLER_HEUN ? 2 * chain_length(g) - 1 : chain_length(g)) * g->count;
+            (g->sampler.kind == DPCR_SAMPLER_HEUN ? 2 * cli_generate_length(g) - 1 : cli_generate_length(g)) * g->count;
     return status;
 }

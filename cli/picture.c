@@ -25,8 +25,36 @@ int cli_png_write(const char *path, int64_t width, int64_t height, const uint8_t
     return status;
 }
 
+int cli_png_read(const char *path, int64_t rows, int64_t cols, int64_t channels, float *pixels) {
+    png_image image = {.version = PNG_IMAGE_VERSION};
+    if (!png_image_begin_read_from_file(&image, path))
+        return cli_fail(CLI_INPUT, "cannot read the picture '%s': %s", path, image.message);
+    if (image.width != (png_uint_32)cols || image.height != (png_uint_32)rows) {
+        png_image_free(&image);
+        return cli_fail(CLI_INPUT, "'%s' is %u x %u, wanted %lld x %lld as the model's pictures", path, image.height,
+                        image.width, (long long)rows, (long long)cols);
+    }
+    image.format = channels == 3 ? PNG_FORMAT_RGB : PNG_FORMAT_GRAY;
+    uint8_t *bytes = cli_allocate((size_t)(rows * cols * channels));
+    int status = bytes ? CLI_DONE : cli_fail_memory("the picture");
+    const png_color black = {0, 0, 0};
+    if (!status && !png_image_finish_read(&image, &black, bytes, 0, NULL))
+        status = cli_fail(CLI_INPUT, "cannot read the picture '%s': %s", path, image.message);
+    png_image_free(&image);
+    for (int64_t i = 0; !status && i < rows * cols * channels; i++)
+        pixels[i % channels * rows * cols + i / channels] = (float)bytes[i] / 255.0F;
+    cli_release(bytes);
+    return status;
+}
+
 bool cli_png_served(void) { return true; }
 #else
+int cli_png_read(const char *path, int64_t rows, int64_t cols, int64_t channels, float *pixels) {
+    (void)rows, (void)cols, (void)channels, (void)pixels;
+    return cli_fail(CLI_USAGE, "cannot read '%s': this build has no libpng (Debian package libpng-dev); npy is read",
+                    path);
+}
+
 int cli_png_write(const char *path, int64_t width, int64_t height, const uint8_t *pixels) {
     (void)width, (void)height, (void)pixels;
     return cli_fail(CLI_USAGE,

@@ -462,8 +462,13 @@ static void locks_of_paradigms(void **state) {
     for (int l = 1; l <= N; l++) memcpy(x[l], x[0], sizeof x[0]);
     for (int begin = 0; begin < N; sweeps++) {
         const int end = begin + WINDOW < N ? begin + WINDOW : N;
-        const dpcr_span span = {.size = sizeof span, .first = begin, .lanes = end - begin, .stride = 1, .steps = 1,
-                                .rows = 1, .device = {DPCR_HOST, 0}};
+        const dpcr_span span = {.size = sizeof span,
+                                .first = begin,
+                                .lanes = end - begin,
+                                .stride = 1,
+                                .steps = 1,
+                                .rows = 1,
+                                .device = {DPCR_HOST, 0}};
         const int64_t shape[3] = {end - begin, 1, W};
         const dpcr_array in = dpcr_array_make(x[begin], DPCR_F64, 3, shape);
         const dpcr_array out = dpcr_array_make(fx[begin], DPCR_F64, 3, shape);

@@ -144,8 +144,8 @@ typedef enum dpcr_method {
     DPCR_METHOD_DAMPED,    // Newton with s J
     DPCR_METHOD_OVERLAP,   // chunks with a warm-up, run by the loop side by side, boundaries checked
     DPCR_METHOD_SHOOTING,  // Newton on the boundaries of chunks (multiple shooting)
-    DPCR_METHOD_PARAREAL,  // chunks of the loop at once, corrected by one coarse step each (Lions, Maday, Turinici; SRDS,
-                           // arXiv 2412.20292)
+    DPCR_METHOD_PARAREAL,  // chunks of the loop at once, corrected by one coarse step each (Lions, Maday, Turinici;
+                           // SRDS, arXiv 2412.20292)
     DPCR_METHOD_PARATAA,   // picard with the known slopes, k steps substituted into each other, triangular Anderson
                            // mixing (Tang et al., arXiv 2402.09970)
     DPCR_METHOD_COUNT
@@ -228,10 +228,10 @@ typedef struct dpcr_solve_options {
     dpcr_lock lock;  // which steps of a sweep without error estimate are right
     int64_t order;   // parataa: steps substituted into each other; default: all of the window
     int mixed;       // parataa: sweeps that are mixed, 1 (none are) to 4; default 2
-    // Parareal, and methods of sweeps where the chain has `coarse`, whose residuals say nothing of the error. 0: nothing
-    // does (parareal estimates it all the same). Positive: sweeps of parareal from the states that the method left,
-    // until the error estimate is at most this (times max(1, |z|)); the reason is then CONVERGED. Negative: one such
-    // sweep, for the estimate alone. (newton's tolerances are on its estimate.)
+    // Parareal, and methods of sweeps where the chain has `coarse`, whose residuals say nothing of the error. 0:
+    // nothing does (parareal estimates it all the same). Positive: sweeps of parareal from the states that the method
+    // left, until the error estimate is at most this (times max(1, |z|)); the reason is then CONVERGED. Negative: one
+    // such sweep, for the estimate alone. (newton's tolerances are on its estimate.)
     double confirm;
 } dpcr_solve_options;
 

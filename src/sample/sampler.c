@@ -461,9 +461,9 @@ done:
 
 void dpcr_sampler_destroy(dpcr_sampler *s) {
     if (!s) return;
-    void *const owned[] = {s->steps, s->places, s->slopes, s->start, s->noise, s->mask,      s->known,
-                           s->x,     s->m,      s->x1,     s->m1,    s->p,     s->j,         s->j1,
-                           s->square, s->times, s->sequences, s->lanes, s->coarser};
+    void *const owned[] = {s->steps,  s->places, s->slopes,    s->start, s->noise,  s->mask, s->known,
+                           s->x,      s->m,      s->x1,        s->m1,    s->p,      s->j,    s->j1,
+                           s->square, s->times,  s->sequences, s->lanes, s->coarser};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) dpcri_free(s->context, owned[i]);
     dpcri_free(s->context, s);
 }

@@ -9,15 +9,15 @@
 // to the tolerance. Work a sweep: L evaluations, n after one another, and K coarse ones in order; memory 2 K states.
 // Wins where one coarse step says much of its chunk: smooth paths with many steps.
 //
-// The error estimate: a chunk's defect F(U_i) - U_{i+1} is what its steps have made of their own errors, exactly, and the
-// next U carries it on as G does, to what the whole path makes of it. e, the largest change of U / max(1, |U|), is thus
-// the error but for G's own, a part of it; that part shows in how fast e shrinks:
+// The error estimate: a chunk's defect F(U_i) - U_{i+1} is what its steps have made of their own errors, exactly, and
+// the next U carries it on as G does, to what the whole path makes of it. e, the largest change of U / max(1, |U|), is
+// thus the error but for G's own, a part of it; that part shows in how fast e shrinks:
 //
 //   estimate = 2 e max(1, rate / (1 - rate)),   rate = e / (e before), none where it is above 0.7
 //
-// It costs K coarse steps, and is of the whole chain, for only what has the loop's bits is locked. Other methods' results
-// are judged the same way (option confirm): a sweep from their states, and more of them until the estimate will do.
-// Sources: Lions, Maday, Turinici, C. R. Acad. Sci. 332 (2001); SRDS (arXiv 2412.20292). docs/diffusion.md.
+// It costs K coarse steps, and is of the whole chain, for only what has the loop's bits is locked. Other methods'
+// results are judged the same way (option confirm): a sweep from their states, and more of them until the estimate will
+// do. Sources: Lions, Maday, Turinici, C. R. Acad. Sci. 332 (2001); SRDS (arXiv 2412.20292). docs/diffusion.md.
 #include <math.h>
 #include <string.h>
 
@@ -32,12 +32,12 @@ typedef struct parareal {
     int64_t n, chunks;
     dpcr_array u, g, fresh;  // [K][B][w], [K][B][w], [1][B][w]
     unsigned char *active, *good;
-    int64_t *first;             // [B]: the first chunk that has not run from the loop's own state
-    int64_t *equal;             // [B]: chunks from `first` on whose ends are the next ones' starts, bit for bit
-    double *change, *former;    // [B]: the correction's size, and the one's before
-    int *reason;                // [B]: the method's own; 0 where it is this one
+    int64_t *first;           // [B]: the first chunk that has not run from the loop's own state
+    int64_t *equal;           // [B]: chunks from `first` on whose ends are the next ones' starts, bit for bit
+    double *change, *former;  // [B]: the correction's size, and the one's before
+    int *reason;              // [B]: the method's own; 0 where it is this one
     bool confirming;
-    int64_t at;                 // chunks that a task of run_chunks starts from
+    int64_t at;  // chunks that a task of run_chunks starts from
     _Atomic int code;
 } parareal;
 
@@ -45,7 +45,8 @@ static void carve(const dpcr_solve_plan *plan, dpcri_arena *arena, parareal *p) 
     const dpcr_steps *s = &plan->steps;
     const size_t real = dpcr_dtype_size(s->dtype);
     const int64_t own = plan->options.method == DPCR_METHOD_PARAREAL ? plan->options.chunk : 0;
-    const int64_t n = own ? own : (int64_t)ceil(sqrt((double)s->length)), chunks = n > 0 ? (s->length + n - 1) / n : 0, row = s->batch * s->width;
+    const int64_t n = own ? own : (int64_t)ceil(sqrt((double)s->length)), chunks = n > 0 ? (s->length + n - 1) / n : 0,
+                  row = s->batch * s->width;
     int64_t numbers = 0;
     if (!dpcri_mul(chunks, row, &numbers)) arena->overflow = true;
     const int64_t shape[3] = {chunks, s->batch, s->width};
@@ -184,9 +185,7 @@ static double estimate_of(const parareal *p, int64_t b) {
     return rate <= slowest_rate ? 2 * p->change[b] * fmax(1, rate / (1 - rate)) : -1;
 }
 
-static bool is_finite(const parareal *p, const void *x) {
-    return isfinite(p->ops->distance(x, x, p->steps->width));
-}
+static bool is_finite(const parareal *p, const void *x) { return isfinite(p->ops->distance(x, x, p->steps->width)); }
 
 static void done(parareal *p, int64_t b, dpcr_reason reason) {
     p->run->reason[b] = reason;
@@ -212,7 +211,10 @@ static void judge(parareal *p, int64_t b, bool *unknown) {
     } else if (!is_finite(p, dpcri_state_at(&run->t.z, run->exact[b] - 1, b))) {
         done(p, b, DPCR_REASON_NONFINITE);
     } else if ((p->good[b] || p->confirming) && (o->confirm <= 0 || (estimate >= 0 && estimate <= o->confirm))) {
-        done(p, b, o->confirm > 0 ? DPCR_REASON_CONVERGED : p->reason[b] ? (dpcr_reason)p->reason[b] : DPCR_REASON_RESIDUAL_ONLY);
+        done(p, b,
+             o->confirm > 0 ? DPCR_REASON_CONVERGED
+             : p->reason[b] ? (dpcr_reason)p->reason[b]
+                            : DPCR_REASON_RESIDUAL_ONLY);
         if (estimate < 0) *unknown = true;
         run->estimate = fmax(run->estimate, estimate);
     } else if ((double)(run->work[b] + length - sound * p->n) > (double)o->max_sweeps * (double)length + 0.5) {
@@ -290,10 +292,8 @@ bool dpcri_confirms(const dpcr_solve_options *options) {
 }
 
 dpcr_status dpcri_confirm(dpcri_run *run) {
-    parareal p = {.run = run,
-                  .steps = &run->plan->steps,
-                  .ops = dpcri_row_ops_of(run->plan->steps.dtype),
-                  .confirming = true};
+    parareal p = {
+        .run = run, .steps = &run->plan->steps, .ops = dpcri_row_ops_of(run->plan->steps.dtype), .confirming = true};
     bool any = false;
     if (!dpcri_confirms(&run->plan->options)) return DPCR_OK;
     carve(run->plan, &run->arena, &p);

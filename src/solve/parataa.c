@@ -9,8 +9,8 @@
 //   front moves past the leading steps with |r_l| <= atol + rtol |z_l|, by one at least
 //
 // dR, dZ: the last m - 1 differences between sweeps. The substitution starts at the front, or locked values (right to
-// the tolerance) and the equations would disagree and the front stall. Order k = all is the frame of sweeps.c with A = c
-// I. Work a sweep: W evaluations and O(W w m); memory (2 m + 1) W w a sequence. Source: Tang et al., arXiv 2402.09970
+// the tolerance) and the equations would disagree and the front stall. Order k = all is the frame of sweeps.c with A =
+// c I. Work a sweep: W evaluations and O(W w m); memory (2 m + 1) W w a sequence. Source: Tang et al., arXiv 2402.09970
 // (no code of theirs). docs/diffusion.md.
 #include <math.h>
 #include <string.h>
@@ -76,8 +76,7 @@ static float *old_at(const parataa *p, float *of, int64_t b, int64_t l) {
 }
 
 static void *state(const parataa *p, int64_t l, int64_t b) {
-    return l < 0 ? (char *)p->run->t.z0.data +
-                       b * p->run->t.z0.strides[0] * (int64_t)dpcr_dtype_size(p->steps->dtype)
+    return l < 0 ? (char *)p->run->t.z0.data + b * p->run->t.z0.strides[0] * (int64_t)dpcr_dtype_size(p->steps->dtype)
                  : dpcri_state_at(&p->run->t.z, l, b);
 }
 
@@ -285,8 +284,8 @@ static void sweep_sequence(parataa *p, int64_t b) {
     if (exact) run->exact[b] = run->front[b];
     if (run->front[b] >= length)
         end_of(p, b);
-    else if ((double)(run->work[b] + (length - run->front[b] < p->plan->window ? length - run->front[b]
-                                                                                 : p->plan->window)) >
+    else if ((double)(run->work[b] +
+                      (length - run->front[b] < p->plan->window ? length - run->front[b] : p->plan->window)) >
              (double)o->max_sweeps * (double)length + 0.5) {
         run->reason[b] = o->no_fallback ? DPCR_REASON_NOT_CONVERGED : DPCR_REASON_FALLBACK;
         p->active[b] = 0;
@@ -314,10 +313,8 @@ static dpcr_status sweep(parataa *p) {
 }
 
 dpcr_status dpcri_solve_parataa(dpcri_run *run) {
-    parataa p = {.run = run,
-                 .plan = run->plan,
-                 .steps = &run->plan->steps,
-                 .ops = dpcri_row_ops_of(run->plan->steps.dtype)};
+    parataa p = {
+        .run = run, .plan = run->plan, .steps = &run->plan->steps, .ops = dpcri_row_ops_of(run->plan->steps.dtype)};
     carve(run->plan, &run->arena, &p);
     p.code = 0;
     for (int64_t b = 0; b < p.steps->batch; b++) {

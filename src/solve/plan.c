@@ -7,9 +7,9 @@
 
 #include "solve/solve_internal.h"
 
-static const char *const method_names[DPCR_METHOD_COUNT] = {"auto",   "sequential", "newton",  "diagonal",
-                                                            "block",  "picard",     "jacobi",  "damped",
-                                                            "overlap", "shooting",  "parareal", "parataa"};
+static const char *const method_names[DPCR_METHOD_COUNT] = {"auto",    "sequential", "newton",   "diagonal",
+                                                            "block",   "picard",     "jacobi",   "damped",
+                                                            "overlap", "shooting",   "parareal", "parataa"};
 
 const char *dpcr_method_name(dpcr_method method) {
     return (unsigned)method < DPCR_METHOD_COUNT ? method_names[method] : "unknown";
@@ -218,10 +218,11 @@ static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
         if (started != DPCR_OK) return started;
     }
     if (isnan(o->confirm) || (unsigned)o->lock >= DPCR_LOCK_COUNT || o->order < 0 || o->mixed < 0 || o->mixed > 4)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                          "solve: confirm is %g, lock %d, order %lld, mixed %d; wanted a number, a named one, 0 or more, "
-                          "0 to 4",
-                          o->confirm, (int)o->lock, (long long)o->order, o->mixed);
+        return dpcri_fail(
+            error, DPCR_ERROR_ARGUMENT,
+            "solve: confirm is %g, lock %d, order %lld, mixed %d; wanted a number, a named one, 0 or more, "
+            "0 to 4",
+            o->confirm, (int)o->lock, (long long)o->order, o->mixed);
     if (o->lock && o->method != DPCR_METHOD_PICARD)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
                           "solve: locks by the mean square of corrections are picard's, not %s's",
@@ -232,8 +233,8 @@ static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
     if (o->rtol == 0) o->rtol = o->atol < 0 ? -1 : tolerance;
     if (o->atol < 0) o->atol = 0;
     if (o->rtol < 0) o->rtol = 0;
-    if (o->step_scale && (o->method == DPCR_METHOD_OVERLAP || o->method == DPCR_METHOD_SHOOTING ||
-                          o->method == DPCR_METHOD_PARAREAL))
+    if (o->step_scale &&
+        (o->method == DPCR_METHOD_OVERLAP || o->method == DPCR_METHOD_SHOOTING || o->method == DPCR_METHOD_PARAREAL))
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
                           "solve: step_scale is given, but method %s has no residual a step; wanted a method of sweeps",
                           dpcr_method_name(o->method));

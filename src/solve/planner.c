@@ -129,7 +129,9 @@ static double expected_told(const dpcri_outlook *o, dpcr_method method) {
 }
 
 static void list_told(const dpcri_outlook *o, list *l) {
-    if (o->options->step_scale || (o->options->confirm != 0 && !o->steps->coarse) || o->steps->length < 2 * dpcri_parareal_chunk(o->steps, o->options)) return;
+    if (o->options->step_scale || (o->options->confirm != 0 && !o->steps->coarse) ||
+        o->steps->length < 2 * dpcri_parareal_chunk(o->steps, o->options))
+        return;
     for (int i = 0; i < DPCRI_TOLD; i++) {
         const dpcr_method method = dpcri_told[i];
         const bool parareal = method == DPCR_METHOD_PARAREAL;

@@ -28,11 +28,11 @@ typedef struct dpcri_outlook {
     dpcr_machine machine;
     dpcri_contraction contraction;
     dpcri_costs costs;
-    double sweeps;         // of newton and shooting, expected
-    bool sweeps_are_seen;  // in an earlier solve, not supposed
+    double sweeps;            // of newton and shooting, expected
+    bool sweeps_are_seen;     // in an earlier solve, not supposed
     double told[DPCRI_TOLD];  // of picard, parareal, parataa, expected: chains that tell `coarse` or `slopes`
-    unsigned failed;       // bit m: method m had to be finished in order before
-    double doubt;          // factor that a parallel prediction must stay below the loop's
+    unsigned failed;          // bit m: method m had to be finished in order before
+    double doubt;             // factor that a parallel prediction must stay below the loop's
 } dpcri_outlook;
 
 // ---- cost.c: seconds ----

@@ -132,7 +132,8 @@ dpcr_status dpcri_solve_shooting(dpcri_run *run);
 dpcr_status dpcri_solve_windows(dpcri_run *run);
 dpcr_status dpcri_solve_parareal(dpcri_run *run);
 dpcr_status dpcri_solve_parataa(dpcri_run *run);
-// Error estimates of what a method left without one (option confirm), by parareal from its states; whether there are any.
+// Error estimates of what a method left without one (option confirm), by parareal from its states; whether there are
+// any.
 dpcr_status dpcri_confirm(dpcri_run *run);
 bool dpcri_confirms(const dpcr_solve_options *options);
 // Fills z as the option guess says, but for STATE and GIVEN. zero: scratch of a state.

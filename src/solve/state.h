@@ -18,7 +18,8 @@ static inline void dpcri_state_set(dpcr_dtype dtype, void *x, int64_t i, double 
 
 // The state of sequence b in row l of an array [L][B][w].
 static inline void *dpcri_state_at(const dpcr_array *array, int64_t l, int64_t b) {
-    return (char *)array->data + (l * array->strides[0] + b * array->strides[1]) * (int64_t)dpcr_dtype_size(array->dtype);
+    return (char *)array->data +
+           (l * array->strides[0] + b * array->strides[1]) * (int64_t)dpcr_dtype_size(array->dtype);
 }
 
 #endif

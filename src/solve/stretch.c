@@ -124,8 +124,8 @@ static void set_one(const dpcr_array *array) {
             ((float *)array->data)[i] = i % 2 ? -0.5f : 0.5f;
 }
 
-// Calls as sweeps make them, of chains that tell `coarse` or `slopes`: a window's lanes one step each, and the chunks of
-// parareal.
+// Calls as sweeps make them, of chains that tell `coarse` or `slopes`: a window's lanes one step each, and the chunks
+// of parareal.
 static void time_sweeps(dpcr_context *context, const dpcr_steps *steps, const dpcr_solve_options *options,
                         dpcri_costs *costs) {
     const int64_t window = options->window ? least(options->window, steps->length) : steps->length;

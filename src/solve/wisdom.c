@@ -46,7 +46,8 @@ void dpcri_wisdom_key(const dpcri_outlook *o, char *key) {
              dpcr_structure_name(s->jacobian.structure), (long long)s->jacobian.block, s->flops, s->jacobian_flops,
              (long long)s->lanes, (long long)s->tape_values, s->concurrent != 0, s->linearise != NULL,
              s->adjoint != NULL, s->window != NULL, o->machine.threads, memory, p->atol, p->rtol, (long long)p->window,
-             (long long)p->chunk, (long long)p->warm_up, (int)p->scheme, p->memory_limit, (int)p->guess, p->max_sweeps, told);
+             (long long)p->chunk, (long long)p->warm_up, (int)p->scheme, p->memory_limit, (int)p->guess, p->max_sweeps,
+             told);
 }
 
 static int put_candidate(char *text, size_t bytes, const char *name, const dpcr_candidate *c) {
