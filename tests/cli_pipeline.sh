@@ -152,7 +152,7 @@ PYTHON
         refused 4 "cannot write the trace" $small --pipeline gpipe --trace "$folder/none/t.json"
         refused 2 "6 stages of a network of 5 layers" $small --pipeline gpipe --ranks 6
         refused 2 "wanted at least as many as stages" $small --pipeline dualpipev --ranks 2 --microbatches 3
-        refused 2 "weights are tied" $small --tie 1 --data-parallel
+        refused 2 "weights are tied" $small --tie 1 --layer-wise
         refused 2 "want the sum over all stages" $small --tie 1 --pipeline pipedream
         refused 2 "recomputing wants them on one" $small --pipeline layerpipe --stages 5 --ranks 3 --recompute
         refused 2 "recomputing wants the weights" $small --pipeline pipedream --recompute --reconstruct

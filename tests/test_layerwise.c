@@ -286,6 +286,14 @@ static void faults_and_refusals_are_told(void **state) {
     assert_int_equal(dpcr_train_layerwise(context, model, from, &options, &layerwise, NULL, NULL, &told),
                      DPCR_ERROR_ARGUMENT);
     assert_non_null(strstr(told.text, "-1 ahead"));
+    dpcr_model_options tied = o;
+    tied.tie = 2;
+    dpcr_model *other = make_model(context, &tied);
+    layerwise = layerwise_options(1, 1);
+    assert_int_equal(dpcr_train_layerwise(context, other, from, &options, &layerwise, NULL, NULL, &told),
+                     DPCR_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(told.text, "weights are tied"));
+    dpcr_model_destroy(other);
     layerwise = layerwise_options(5000, 1);
     assert_int_equal(dpcr_train_layerwise(context, model, from, &options, &layerwise, NULL, NULL, &told),
                      DPCR_ERROR_ARGUMENT);

@@ -288,11 +288,11 @@ static double square_sum(const dpcri_stage *stage, int64_t from, int64_t count) 
     return sum;
 }
 
-void dpcri_stage_squares(const dpcri_stage *stage, double *sums) {
+void dpcri_stage_squares(const dpcri_stage *stage, int64_t tie, int64_t first, double *sums) {
     const dpcr_model *m = stage->model;
     if (stage->inputs) *sums++ = square_sum(stage, m->encoder, m->head - m->encoder);
     for (int64_t l = 0; l < stage->layers; l++)
-        *sums++ = square_sum(stage, l * m->program.parameters, m->program.parameters);
+        *sums++ = tie && first + l >= tie ? 0 : square_sum(stage, l * m->program.parameters, m->program.parameters);
     if (stage->outputs) *sums++ = square_sum(stage, m->head, m->count - m->head);
 }
 

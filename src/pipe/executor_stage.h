@@ -81,8 +81,9 @@ dpcr_status dpcri_stage_weight(dpcri_stage *stage, dpcri_kept *kept, dpcr_error 
 
 // ---- gradients and updates ----
 
-// The sum of squared gradients of each of the stage's units, so that a norm does not depend on where stages are cut.
-void dpcri_stage_squares(const dpcri_stage *stage, double *sums);
+// The sum of squared gradients of each of the stage's units, so that a norm does not depend on where stages are cut. Of
+// tied steps (tie > 0) only the first of a set counts; the stage's first step is step `first` of the network.
+void dpcri_stage_squares(const dpcri_stage *stage, int64_t tie, int64_t first, double *sums);
 void dpcri_stage_scale(const dpcri_stage *stage, double factor);
 // An optimiser of units first .. end - 1 that goes on from `state`, one of the whole model (NULL: anew).
 dpcr_status dpcri_stage_optimiser(const dpcri_stage *stage, const dpcr_model *model, int64_t first, int64_t end,

@@ -81,14 +81,10 @@ done:
 
 // ---- norms ----
 
-// Squares of a share's gradients, unit by unit, so that the norm does not depend on where the stages are cut. Tied
-// parameters are one: their first copy counts.
+// Sums a unit, so that the norm does not depend on where the stages are cut.
 static void sum_units(dpcri_rank *rank, const dpcri_share *share) {
-    double *sums = rank->unit_sums + share->first_unit;
-    const int64_t tie = rank->model->options.tie, first = dpcri_share_first_step(rank, share);
-    dpcri_stage_squares(&share->layers, sums);
-    for (int64_t l = 0; tie && l < share->layers.layers; l++)
-        if (first + l >= tie) sums[(share->layers.inputs > 0) + l] = 0;
+    dpcri_stage_squares(&share->layers, rank->model->options.tie, dpcri_share_first_step(rank, share),
+                        rank->unit_sums + share->first_unit);
 }
 
 // ---- updates ----

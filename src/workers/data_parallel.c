@@ -189,7 +189,9 @@ done:
 static void clip(dpcri_member *m) {
     double sum = 0;
     const int64_t groups = m->crew->groups;
-    for (int64_t g = 0; g < groups; g++) dpcri_stage_squares(&m->network.group[g], m->squares + m->crew->first[g]);
+    for (int64_t g = 0; g < groups; g++)
+        dpcri_stage_squares(&m->network.group[g], m->network.model->options.tie,
+                            dpcri_network_first_step(&m->network, g), m->squares + m->crew->first[g]);
     for (int64_t u = 0; u < m->crew->first[groups]; u++) sum += m->squares[u];
     const double factor = m->crew->options.clip / (sqrt(sum) + 1e-6);
     for (int64_t g = 0; !(factor >= 1) && g < groups; g++)  // NaN too, as in PyTorch
@@ -197,6 +199,7 @@ static void clip(dpcri_member *m) {
 }
 
 static void update(dpcri_member *m) {
+    dpcri_network_tie(&m->network);
     if (m->crew->options.clip > 0) clip(m);
     for (int64_t g = 0; g < m->crew->groups; g++)
         dpcri_optimiser_update(m->optimisers[g], dpcri_network_parameters(&m->network, g),

@@ -399,6 +399,11 @@ done:
 static dpcr_status set_up(layerwise *l, dpcr_error *error) {
     dpcr_status status;
     dpcr_context *context = l->ledger.context;
+    if (l->ledger.model->options.tie)
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                            "train_layerwise: the steps' weights are tied, and their gradient is there only when all "
+                            "of them have theirs; wanted "
+                            "none, or data-parallel, a pipeline or one process"));
     DPCR_TRY(dpcri_ledger_read(&l->ledger, error));
     DPCR_TRY(dpcri_groups_cut(context, l->ledger.model, &l->groups, &l->first, error));
     DPCR_TRY(dpcri_clock_create(&l->clock, context, l->segment, l->groups, l->options.forwards, l->options.backwards,

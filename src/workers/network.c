@@ -36,11 +36,6 @@ size_t dpcri_model_bytes(const dpcr_model *model) { return (size_t)model->count 
 dpcr_status dpcri_network_create(dpcri_network *n, dpcr_context *context, const dpcr_model *model, const int64_t *first,
                                  int64_t groups, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
-    if (model->options.tie) {
-        *n = (dpcri_network){0};
-        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                          "workers: the steps' weights are tied; wanted none, or a pipeline or one process");
-    }
     *n = (dpcri_network){.context = context, .model = model, .first = first, .groups = groups};
     n->group = dpcri_alloc_zero(context, (size_t)groups * sizeof *n->group);
     if (!n->group) return dpcri_fail(error, DPCR_ERROR_MEMORY, "workers: no memory for %lld groups", (long long)groups);
@@ -58,6 +53,33 @@ void dpcri_network_destroy(dpcri_network *n) {
 }
 
 void *dpcri_network_gradients(const dpcri_network *n, int64_t group) { return n->group[group].model->gradients; }
+
+int64_t dpcri_network_first_step(const dpcri_network *n, int64_t group) {
+    return n->first[group] > 0 ? n->first[group] - (n->model->options.inputs > 0) : 0;
+}
+
+// The gradient of a step, wherever it lies; *group begins at one at or before its own.
+static char *gradient_of(const dpcri_network *n, int64_t step, int64_t *group) {
+    while (step >= dpcri_network_first_step(n, *group) + n->group[*group].layers) ++*group;
+    const size_t bytes = (size_t)n->model->program.parameters * n->group[*group].element;
+    return n->group[*group].model->gradients + (size_t)(step - dpcri_network_first_step(n, *group)) * bytes;
+}
+
+void dpcri_network_tie(const dpcri_network *n) {
+    const int64_t tie = n->model->options.tie, layers = n->model->options.layers, each = n->model->program.parameters;
+    int64_t group = 0;
+    for (int64_t l = tie; tie && l < layers; l++) {
+        int64_t to = 0;
+        const char *from = gradient_of(n, l, &group);
+        dpcri_add_numbers(n->model->options.dtype, each, from, gradient_of(n, l % tie, &to));
+    }
+    group = 0;
+    for (int64_t l = tie; tie && l < layers; l++) {
+        int64_t from = 0;
+        char *to = gradient_of(n, l, &group);
+        memcpy(to, gradient_of(n, l % tie, &from), (size_t)each * n->group[0].element);
+    }
+}
 
 // ---- minibatches ----
 

@@ -54,6 +54,10 @@ dpcr_status dpcri_network_loss(dpcri_network *network, dpcri_minibatch *batch, i
 static inline void *dpcri_network_parameters(const dpcri_network *network, int64_t group) {
     return network->group[group].own;
 }
+// Step of the whole network that is the group's first.
+int64_t dpcri_network_first_step(const dpcri_network *network, int64_t group);
+// dpcr_model_tie_gradients, over the groups; the sums run in the layers' order.
+void dpcri_network_tie(const dpcri_network *network);
 void *dpcri_network_gradients(const dpcri_network *network, int64_t group);
 static inline size_t dpcri_network_bytes(const dpcri_network *network, int64_t group) {
     return (size_t)network->group[group].count * network->group[group].element;

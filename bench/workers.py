@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""workers.py: training by several workers on Fashion-MNIST, what it gives (accuracy) and how long it takes (times).
+
+accuracy   SWAP beside a large and a small minibatch, layer-wise training beside one process
+times      images a second and the time that worker 0 waits, two networks, beside the loop on as many threads; a
+           training during which other programs took more than --others of the processors is done again, up to --tries
+           times, and the quietest one counts
+"""
+import argparse
+import csv
+import datetime
+import os
+import sys
+
+from pipeline import PRESETS, ROOT, machine, output_of, quietest
+
+FIELDS = ["date", "commit", "machine", "name", "seed", "test_accuracy", "test_loss", "train_loss", "seconds", "images_per_second",
+          "waited_ms", "staleness", "stalest", "gap", "together_accuracy", "apart_accuracies", "together_seconds",
+          "apart_seconds", "others", "command"]  # fmt: skip
+LOOP = "--method sequential --backward sequential --test-every 0 --json --quiet"
+NARROW = f"train resnet --layers 16 --width 32 {LOOP}"
+WIDE = f"train resnet --layers 32 --width 64 --batch 512 --limit 16000 --epochs 1 {LOOP}"
+SWAP = "--epochs 4 --batch 2048 --rate 0.01 --swap --apart-epochs 4 --apart-batch 64 --apart-rate 0.001 --constant-rate"
+CLOCKS = {"1:1": "", "1:2": "--backwards 2", "2:1": "--forwards 2", "3:1": "--forwards 3", "2:4": "--forwards 2 --backwards 4"}
+
+
+def accuracy_runs():
+    for seed in (1, 2, 3):
+        yield "large minibatch", f"{NARROW} --threads 1 --seed {seed} --epochs 8 --batch 2048 --rate 0.01"
+        yield "small minibatch", f"{NARROW} --threads 1 --seed {seed} --epochs 8 --batch 64"
+        yield "swap, 4 workers", f"{NARROW} --threads 1 --seed {seed} {SWAP} --ranks 4"
+    for workers in (2, 8):
+        yield f"swap, {workers} workers", f"{NARROW} --threads 1 --seed 1 {SWAP} --ranks {workers}"
+    for rate in (0.003, 0.006):
+        way = SWAP.replace(" --constant-rate", "").replace("0.001", str(rate))
+        yield f"swap, 4 workers, rate {rate} to 0", f"{NARROW} --threads 1 --seed 1 {way} --ranks 4"
+    yield "loop", f"{NARROW} --threads 1 --epochs 4"
+    for clock, options in CLOCKS.items():
+        yield f"layer-wise {clock}", f"{NARROW} --threads 1 --epochs 4 --layer-wise {options}".rstrip()
+    for _ in range(3):
+        yield "layer-wise 1:2 free", f"{NARROW} --threads 1 --epochs 4 --layer-wise --backwards 2 --free-running"
+
+
+def time_runs():
+    for network, train in (("narrow", f"{NARROW} --epochs 2"), ("wide", WIDE)):
+        for threads in (1, 2):
+            yield f"{network}, loop, {threads} threads", f"{train} --threads {threads}"
+        for workers in (1, 2, 4):
+            yield f"{network}, data-parallel, {workers} workers", f"{train} --threads 1 --data-parallel --ranks {workers}"
+        yield f"{network}, data-parallel, 2 processes", f"mpirun -np 2 {train} --threads 1 --data-parallel"
+        yield f"{network}, pipeline zb-h1, 2 ranks", f"{train} --threads 2 --pipeline zb-h1 --ranks 2"
+        for clock in ("1:1", "1:2"):
+            for way in ("", " --free-running"):
+                options = f"--layer-wise {CLOCKS[clock]}".rstrip() + way
+                yield f"{network}, layer-wise {clock}{' free' * bool(way)}", f"{train} --threads 1 {options}"
+    yield "swap, 2 workers", f"{NARROW} --threads 1 --seed 1 {SWAP} --ranks 2"
+    yield "large minibatch, 2 workers", f"{NARROW} --threads 1 --seed 1 --epochs 8 --batch 2048 --rate 0.01 --data-parallel --ranks 2"
+    yield "small minibatch, 1 thread", f"{NARROW} --threads 1 --seed 1 --epochs 8 --batch 64"
+    yield "small minibatch, 2 threads", f"{NARROW} --threads 2 --seed 1 --epochs 8 --batch 64"
+
+
+def row_of(result, name, others, command):
+    w = result.get("workers", {})
+    row = {"name": name, "seed": result["seed"], "seconds": f"{result['seconds']:.3f}", "command": command,
+           "images_per_second": f"{result['images_per_second']:.0f}", "others": f"{others:.3f}"}  # fmt: skip
+    row |= {key: f"{result[key]:.5f}" for key in ("test_accuracy", "test_loss", "train_loss")}
+    row |= {key: f"{w[key]:.4f}" for key in ("staleness", "gap", "together_accuracy", "together_seconds", "apart_seconds") if key in w}
+    if "waited" in w:
+        row["waited_ms"] = f"{1e3 * w['waited']:.4f}"
+    row["stalest"] = w.get("stalest")
+    row["apart_accuracies"] = " ".join(f"{x:.4f}" for x in w.get("apart_accuracies", []))
+    return row
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("what", choices=["accuracy", "times"])
+    p.add_argument("--program", default=os.path.join(ROOT, "build", "deeppcr"))
+    p.add_argument("--only", default="", help="runs whose name has this in it")
+    p.add_argument("--others", type=float, default=0.02)
+    p.add_argument("--tries", type=int, default=3)
+    p.add_argument("--csv", help="default: bench/results/workers_WHAT.csv")
+    o = p.parse_args()
+    path = o.csv or os.path.join(ROOT, "bench", "results", f"workers_{o.what}.csv")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(PRESETS) and k != "DEEPPCR_ISA"}
+    environment.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                       OMPI_MCA_btl_vader_single_copy_mechanism="none")  # fmt: skip
+    common = {"date": datetime.date.today().isoformat(), "machine": machine(),
+              "commit": output_of("git", "describe", "--always", "--dirty")}  # fmt: skip
+    if o.what == "accuracy":
+        o.tries = 1  # whose figures do not depend on others
+    with open(path, "w", newline="") as file:
+        table = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        table.writeheader()
+        for name, command in accuracy_runs() if o.what == "accuracy" else time_runs():
+            if o.only not in name:
+                continue
+            words = [o.program if word == "train" else word for word in command.split()]
+            words.insert(words.index(o.program) + 1, "train")
+            result, others = quietest(words, environment, o)
+            row = row_of(result, name, others, "deeppcr " + command if command.startswith("train") else command.replace("train", "deeppcr train", 1))
+            table.writerow(dict(common, **row))
+            file.flush()
+            print(f"{name:34} {100 * result['test_accuracy']:6.2f} % {result['seconds']:7.2f} s {row['images_per_second']:>8} images/s "
+                  f"waited {row.get('waited_ms', '-'):>8} ms  others {row['others']}", flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())
