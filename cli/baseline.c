@@ -57,8 +57,8 @@ static double evaluate(regression *l, int which, bool gradient, double *accuracy
             l->p[c] = z;
             if (z > most) most = z, best = c;
         }
-        for (int64_t c = 0; c < C; c++) sum += exp(l->p[c] - most);
-        loss += (most + log(sum) - l->p[part->label[i]]) / (double)part->count;
+        for (int64_t c = 0; c < C; c++) sum += exp(l->p[c] - most);  // 1 or more: the largest gives 1
+        loss += (most + log(fmax(sum, 1)) - l->p[part->label[i]]) / (double)part->count;
         right += best == part->label[i];
         for (int64_t c = 0; gradient && c < C; c++) {
             const double d = (exp(l->p[c] - most) / sum - (c == part->label[i])) / (double)part->count;

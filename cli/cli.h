@@ -228,8 +228,8 @@ void cli_progress_clear(cli_progress *progress);
 #define CLI_FASHION_MNIST_FOLDER "/usr/share/datasets/fashion-mnist"
 #define CLI_FASHION_MNIST_PACKAGE "dataset-fashion-mnist"
 
-// `data` is a name that we know or a folder of IDX or CIFAR-10 files. Reads a split, at most `limit` images of it (0: all).
-// Returns the exit code.
+// `data` is a name that we know or a folder of IDX or CIFAR-10 files. Reads a split, at most `limit` images of it (0:
+// all). Returns the exit code.
 int cli_data_read(dpcr_context *context, const char *data, const char *split, int64_t classes, int64_t limit,
                   dpcr_dataset *dataset);
 bool cli_data_present(const char *folder);

@@ -44,6 +44,7 @@ static bool add(listing *l, char *path, size_t folder, int label) {
         const int64_t room = l->room ? 2 * l->room : 256;
         entry *made = realloc(l->entries, (size_t)room * sizeof *made);
         if (!made) return false;
+        memset(made + l->room, 0, (size_t)(room - l->room) * sizeof *made);
         l->entries = made;
         l->room = room;
     }
@@ -96,7 +97,10 @@ static int list_classes(cli_recordings *r, const char *folder, bool speakers) {
     int status = CLI_DONE;
     if (!d) return cli_fail(CLI_INPUT, "cannot read the folder '%s'", folder);
     r->names = calloc(MOST_CLASSES, sizeof *r->names);
-    if (!r->names) status = cli_fail_memory("names of classes");
+    if (!r->names) {
+        closedir(d);
+        return cli_fail_memory("names of classes");
+    }
     for (struct dirent *e; !status && (e = readdir(d));) {
         char path[4096];
         const int used = snprintf(path, sizeof path, "%s/%s", folder, e->d_name);

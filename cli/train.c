@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "convnet.h"
 #include "problem.h"
 #include "train_log.h"
 #include "train_workers.h"
@@ -290,9 +291,12 @@ static int run_among(train *t, dpcr_architecture architecture) {
 static bool names_classifier(const char *word) { return !strcmp(word, "mlp") || !strcmp(word, "resnet"); }
 static bool names_another(const char *word) { return names_classifier(word) || cli_names_diffusion(word); }
 
+static bool names_known(const char *word) { return names_another(word) || cli_names_recurrent(word); }
+
 int cli_verb_train(int argc, char **argv) {
     if (cli_name_first(argc, argv, cli_names_diffusion, names_classifier))
         return cli_train_diffusion(argc - 1, argv + 1);
+    if (cli_name_first(argc, argv, cli_names_vgg, names_known)) return cli_train_vgg(argc - 1, argv + 1);
     if (cli_name_first(argc, argv, cli_names_recurrent, names_another)) return cli_train_sequence(argc - 1, argv + 1);
     train t = {.common = CLI_COMMON_DEFAULTS,
                .solver = CLI_SOLVER_DEFAULTS,
@@ -303,22 +307,23 @@ int cli_verb_train(int argc, char **argv) {
                .workers = CLI_WORKERS_DEFAULTS,
                .report = CLI_REPORT_DEFAULTS,
                .data = CLI_FASHION_MNIST};
-    const cli_syntax syntax = {.arguments = "mlp|resnet|rnn|rnn-relu|gru|lstm|paragru|paralstm|mingru|vae|denoiser",
-                               .doc =
-                                   "Trains a classifier of images: an encoder, a chain of layers, a head; "
-                                   "cross-entropy. Defaults: 1024 layers, "
-                                   "width 32, batch 128, float32, method and backward auto.\vInterrupt (Ctrl-C) or "
-                                   "terminate: it stops after a "
-                                   "checkpoint with exit status 130 or 143. A killed run resumes from its last "
-                                   "checkpoint with the same options.",
-                               .groups = {{&train_argp, &t, "Training:"},
-                                          {&cli_optimiser_argp, &t.optimiser, "Optimiser:"},
-                                          {&cli_network_argp, &t.network, "Network:"},
-                                          {&cli_solver_argp, &t.solver, "Solver:"},
-                                          {&cli_pipeline_argp, &t.pipeline, "Pipeline:"},
-                                          {&cli_workers_argp, &t.workers, "Workers:"},
-                                          {&cli_common_argp, &t.common, "Output and resources:"}},
-                               .most = 1};
+    const cli_syntax syntax = {
+        .arguments = "mlp|resnet|rnn|rnn-relu|gru|lstm|paragru|paralstm|mingru|vae|denoiser|vgg11",
+        .doc =
+            "Trains a classifier of images: an encoder, a chain of layers, a head; "
+            "cross-entropy. Defaults: 1024 layers, "
+            "width 32, batch 128, float32, method and backward auto.\vInterrupt (Ctrl-C) or "
+            "terminate: it stops after a "
+            "checkpoint with exit status 130 or 143. A killed run resumes from its last "
+            "checkpoint with the same options.",
+        .groups = {{&train_argp, &t, "Training:"},
+                   {&cli_optimiser_argp, &t.optimiser, "Optimiser:"},
+                   {&cli_network_argp, &t.network, "Network:"},
+                   {&cli_solver_argp, &t.solver, "Solver:"},
+                   {&cli_pipeline_argp, &t.pipeline, "Pipeline:"},
+                   {&cli_workers_argp, &t.workers, "Workers:"},
+                   {&cli_common_argp, &t.common, "Output and resources:"}},
+        .most = 1};
     const char *positional[CLI_MAX_POSITIONAL];
     int status;
     dpcr_architecture architecture;

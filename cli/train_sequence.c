@@ -24,6 +24,7 @@ enum {
     KEY_CLIP,
     KEY_DROPOUT,
     KEY_RECOMPUTE,
+    KEY_SEGMENT,
     KEY_HIDDEN,
     KEY_LAYERS,
     KEY_EMBEDDING,
@@ -70,6 +71,8 @@ static const struct argp_option training_options[] = {
     {"clip", KEY_CLIP, "X", 0, "Norm of the gradients at most (default 1; 0: any)", 0},
     {"dropout", KEY_DROPOUT, "P", 0, "Between layers (default 0)", 0},
     {"recompute", KEY_RECOMPUTE, NULL, 0, "Keep states only and compute the gates again: less memory, more time", 0},
+    {"segment", KEY_SEGMENT, "N", 0,
+     "bitstream, recordings: keep states every N steps only and run the steps between again: memory for N steps", 0},
     {"save", KEY_SAVE, "FILE", 0,
      "Model and checkpoint (safetensors), always whole on disk (default with --resume: the same file)", 0},
     {"resume", KEY_RESUME, "FILE", 0, "Go on from a checkpoint; ends with the bits of a run that was never stopped", 0},
@@ -106,6 +109,7 @@ static error_t parse_training(int key, char *arg, struct argp_state *state) {
         case KEY_RESUME: o->resume = arg; return 0;
         case KEY_LOG: t->report.log_path = arg; return 0;
         case KEY_RECOMPUTE: t->options.recompute = 1; return 0;
+        case KEY_SEGMENT: return taken(cli_read_int64("--segment", arg, 1, INT64_MAX, &t->options.segment));
         case KEY_EPOCHS: return taken(cli_read_int64("--epochs", arg, 1, UINT32_MAX, &o->epochs));
         case KEY_BATCH: return taken(cli_read_int64("--batch", arg, 1, 1 << 20, &o->batch));
         case KEY_LENGTH: return taken(cli_read_int64("--length", arg, 1, 1 << 28, &t->options.length));
@@ -417,6 +421,11 @@ int cli_train_sequence(int argc, char **argv) {
         return cli_fail(
             CLI_USAGE,
             "--readout and --bidirectional are for bit streams and recordings: a text is predicted step by step");
+    const bool last = t.model_options.readout == DPCR_READOUT_LAST && !t.model_options.network.bidirectional;
+    if (t.options.segment && (is_text(&t) || !last || t.options.dropout > 0 || t.options.recompute))
+        return cli_fail(CLI_USAGE,
+                        "--segment is for bit streams and recordings, the readout last, one direction, without "
+                        "--dropout and --recompute");
     settle_defaults(&t);
     return run(&t);
 }

@@ -105,6 +105,9 @@ assert loop["baseline_test_accuracy"] < 0.8 and loop["test_accuracy"] > loop["ba
 for way in (["newton", "--backward", "chunked"], ["overlap", "--backward", "overlap"], ["sequential", "--backward", "blelloch"]):
     other = told("train", "gru", *learn, "--method", *way)
     assert abs(other["train_loss"] - loop["train_loss"]) < 1e-3, (way, other["train_loss"], loop["train_loss"])
+# States kept every so many steps: the same bits, of many lengths.
+whole = [told("train", "gru", *learn, "--batch", 64, "--method", "sequential", "--backward", "sequential", *more)["test_loss"] for more in ([], ["--segment", 2])]
+assert whole[0] == whole[1], whole
 
 # ---- eval ----
 r = told("eval", path("a.st"), "--data", path("set"), "--method", "overlap")

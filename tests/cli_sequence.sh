@@ -42,6 +42,17 @@ for way in (["newton", "--backward", "chunked"], ["newton", "--backward", "blell
     assert abs(other["test_loss"] - loop["test_loss"]) < 1e-3
 assert told("train", *streams, "gru", "--bidirectional", "--readout", "mean")["train_loss"] < 2.2
 
+# ---- states kept every so many steps: the same bits, one layer or several, of one length ----
+for kind in ("rnn", "gru", "lstm", "mingru"):
+    short = [kind, "--data", "bitstream", "--limit", 144, "--length", 97, "--batch", 48, "--layers", 2, "--hidden", 20, "--epochs", 1,
+             "--method", "sequential", "--backward", "sequential"]
+    whole, cut = told("train", *short), told("train", *short, "--segment", 5)
+    assert (whole["train_loss"], whole["test_loss"]) == (cut["train_loss"], cut["test_loss"]), (kind, whole, cut)
+other = told("train", *streams, "--segment", 5, "rnn", "--batch", 32, "--method", "newton", "--backward", "chunked")
+assert abs(other["train_loss"] - told("train", "rnn", *streams, "--batch", 32)["train_loss"]) < 1e-4, other
+run("train", "gru", *streams, "--segment", 5, "--dropout", 0.5, "--layers", 2, status=2)
+run("train", "gru", *streams, "--segment", 5, "--bidirectional", status=2)
+
 # ---- a text ----
 words = "the chain of states is solved at once where it forgets its past and in order where it does not ".encode()
 text = b"".join(words[i % 40 :] for i in range(300))

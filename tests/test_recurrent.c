@@ -385,6 +385,69 @@ static void test_difficult_weights(void **state) {
     dpcr_context_destroy(context);
 }
 
+static uint64_t draw_state;
+static double uniform(void) {
+    draw_state ^= draw_state << 13, draw_state ^= draw_state >> 7, draw_state ^= draw_state << 17;
+    return (double)(draw_state >> 11) / 4503599627370496.0 - 1;  // in [-1, 1)
+}
+static double normal(void) { return sqrt(-2 * log((uniform() + 1) / 2 + 1e-300)) * cos(3.14159265358979 * uniform()); }
+
+// DEER's own rule (its tests): two units, T = 100, weights U(-1, 1) m / sqrt 2, biases U(-1, 1) / sqrt 2, x ~ N(0, 1) /
+// m, h0 ~ N(0, 1). Twelve draws each; every one ends right within T rounds, and of those with m = 10 some are not
+// Newton's.
+static void test_difficult_by_rule(void **state) {
+    (void)state;
+    enum { T = 100, H = 2, DRAWS = 12 };
+    static const double sizes[] = {1, 10, 100};
+    dpcr_context *context = make_context(1);
+    draw_state = 12345;
+    for (int m = 0; m < 3; m++) {
+        int hard = 0;
+        for (int draw = 0; draw < DRAWS; draw++) {
+            const dpcr_recurrent_options options = {.kind = DPCR_GRU, .dtype = DPCR_F64, .inputs = H, .hidden = H};
+            job loop = random_job(context, options, T, 1), newton = random_job(context, options, T, 1);
+            int64_t count;
+            double *vector = dpcr_recurrent_vector(loop.network, &count);
+            for (int64_t k = 0; k < count; k++)
+                vector[k] = uniform() / sqrt(H) * (k < count - 6 * H ? sizes[m] : 1);  // biases come last
+            memcpy(dpcr_recurrent_vector(newton.network, NULL), vector, (size_t)count * sizeof *vector);
+            for (int64_t k = 0; k < T * H; k++) put(&loop.pass.x, k, normal() / sizes[m]);
+            for (int64_t k = 0; k < H; k++) put(&loop.pass.h0, k, normal());
+            memcpy(newton.pass.x.data, loop.pass.x.data, T * H * sizeof(double));
+            memcpy(newton.pass.h0.data, loop.pass.h0.data, H * sizeof(double));
+            open_plan(&loop, the_loop, false);
+            forward(&loop);
+            open_plan(&newton,
+                      (dpcr_solve_options){.size = sizeof(dpcr_solve_options),
+                                           .method = DPCR_METHOD_NEWTON,
+                                           .scheme = DPCR_SCHEME_PCR,
+                                           .atol = 1e-10,
+                                           .rtol = 1e-10,
+                                           .max_sweeps = T + 1},
+                      false);
+            dpcr_solve_report report = {.size = sizeof report};
+            dpcr_error error = {0};
+            if (dpcr_recurrent_execute(newton.plan, &newton.pass, NULL, newton.workspace, newton.bytes, &report,
+                                       &error) != DPCR_OK)
+                fail_msg("%s", error.text);
+            assert_true(report.reason > 0 && report.sweeps <= T + 1);
+            hard += report.sweeps > 12 || report.reason == DPCR_REASON_FALLBACK;
+            for (int64_t i = 0; i < T * H; i++)
+                if (!(fabs(get(&newton.pass.y, i) - get(&loop.pass.y, i)) < 1e-6))
+                    fail_msg("m %g, draw %d, number %d: %.12g, the loop has %.12g", sizes[m], draw, (int)i,
+                             get(&newton.pass.y, i), get(&loop.pass.y, i));
+            job *const both[] = {&loop, &newton};
+            for (int i = 0; i < 2; i++) {
+                close_plan(both[i]);
+                free_pass(both[i]);
+                dpcr_recurrent_destroy(both[i]->network);
+            }
+        }
+        assert_true(m == 0 ? hard == 0 : m == 1 ? hard > 0 : true);
+    }
+    dpcr_context_destroy(context);
+}
+
 // NaN in one sequence leaves the others untouched.
 static void test_nan_stays(void **state) {
     (void)state;
@@ -423,6 +486,7 @@ int main(void) {
         cmocka_unit_test(test_streaming),
         cmocka_unit_test(test_nan_stays),
         cmocka_unit_test(test_difficult_weights),
+        cmocka_unit_test(test_difficult_by_rule),
         cmocka_unit_test(test_parameters_change),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

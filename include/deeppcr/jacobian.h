@@ -68,6 +68,13 @@ DPCR_API void dpcr_jacobian_output(const dpcr_jacobian *jacobian, int64_t size[2
 DPCR_API dpcr_status dpcr_jacobian_fill(const dpcr_jacobian *jacobian, const dpcr_array *source,
                                         const dpcr_array *values, dpcr_error *error);
 
+// A convolution's g_in = A g_out without A, by dense products: what back-propagation does where nothing is pruned.
+//   weights  as above, contiguous     g_out  [B][outputs]     g_in  [B][inputs], written; rows contiguous, one dtype
+// One group; float or double. The same bits for any number of threads. Allocates scratch for B (output positions)
+// (in_channels kernel + out_channels) numbers and for the weights.
+DPCR_API dpcr_status dpcr_conv2d_adjoint(dpcr_context *context, const dpcr_conv2d *layer, const dpcr_array *weights,
+                                         const dpcr_array *g_out, const dpcr_array *g_in, dpcr_error *error);
+
 #ifdef __cplusplus
 }
 #endif

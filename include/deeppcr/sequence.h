@@ -82,6 +82,11 @@ typedef struct dpcr_sequence_train_options {
     double clip;               // gradients' norm at most; 0: any
     double dropout;            // between the network's layers
     int recompute;             // non-zero: less memory for more time (dpcr_recurrent_plan_options)
+    // Labelled sequences, readout last, one direction: states are kept only every so many steps, counted from the end,
+    // and the steps between are run again on the way back. Memory for the inputs, `segment` steps and length / segment
+    // states; time for one more forward pass. Rounded up to a multiple of the steps that go back at once, so that by
+    // the loop, both ways, the bits are those without segments. 0: all steps.
+    int64_t segment;
 } dpcr_sequence_train_options;
 
 // Labelled sequences, by cross-entropy; an epoch is count / batch steps over shuffled sequences, what is left of a

@@ -252,8 +252,9 @@ static dpcr_status run_windows(dpcri_backward *b, dpcr_error *error) {
             status = solve_window(b, error);
         if (status != DPCR_OK) return status;
         if (steps->gradient && steps->gradient_whole && b->code == 0) {
-            gradient_range(b, b->lo ? b->lo : 1, b->hi - (b->lo ? b->lo : 1));
-            if (b->lo == 0 && b->code == 0) gradient_range(b, 0, 1);
+            // In order, so that a chain that is cut in front of a window has the sums of the whole.
+            if (b->lo == 0) gradient_range(b, 0, 1);
+            if (b->code == 0) gradient_range(b, b->lo ? b->lo : 1, b->hi - (b->lo ? b->lo : 1));
         } else if (steps->gradient && b->code == 0)
             for_tasks(b, (b->hi - b->lo + b->gradient_piece - 1) / b->gradient_piece, gradient_piece);
         if (b->code != 0)

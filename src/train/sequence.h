@@ -45,6 +45,7 @@ typedef struct dpcri_sequence_shape {
     bool states_only;  // logits are asked for piece by piece (dpcri_sequence_score)
     double dropout;
     int recompute;
+    int64_t segment;  // training, readout last: states are kept every so many steps, counted from the end; 0: all steps
 } dpcri_sequence_shape;
 
 typedef struct dpcri_sequence_pass {
@@ -52,6 +53,12 @@ typedef struct dpcri_sequence_pass {
     dpcr_sequence *model;
     dpcri_sequence_shape shape;
     dpcr_recurrent_plan *plan;
+    // In segments: how many, the steps of the first, its plan where it is shorter (else NULL), their lengths.
+    int64_t segments, first;
+    dpcr_recurrent_plan *first_plan;
+    int64_t *segment_lengths;
+    char *kept_h, *kept_c;  // [segments + 1][N][B][..]: states before each, and at the end
+    void *back_h[2], *back_c[2];
     int64_t rows;  // of logits: B, or T B where each step has some
     // The batch: one of symbols and x is the input.
     int64_t *symbols;     // [T][B]
@@ -73,6 +80,9 @@ typedef struct dpcri_sequence_pass {
     dpcr_solve_report *reports;  // [N] of the last forward pass
     dpcr_train_phases phases;
 } dpcri_sequence_pass;
+
+// shape->segment, rounded up so that by the loop, both ways, sums run in the order in which they do without segments.
+dpcr_status dpcri_sequence_round_segment(dpcr_sequence *model, dpcri_sequence_shape *shape, dpcr_error *error);
 
 // Buffers for batches of the shape; pass is to be destroyed also after a failure.
 dpcr_status dpcri_sequence_pass_create(dpcri_sequence_pass *pass, dpcr_sequence *model,

@@ -8,6 +8,7 @@
 
 #include "deeppcr/embedding.h"
 #include "nn/layer.h"
+#include "solve/solve_internal.h"
 #include "train/loss.h"
 #include "train/pass.h"
 #include "train/sequence.h"
@@ -52,7 +53,14 @@ static dpcr_status make_buffers(dpcri_sequence_pass *p, dpcr_error *error) {
         {&p->ht, true, m->chains, B, m->projected, e},
         {&p->ct, cells, m->chains, B, n->hidden, e},
         {&p->x, true, T, B, n->inputs, e},
-        {&p->y, true, T, B, m->width, e},
+        {&p->y, true, s->segment ? s->segment : T, B, m->width, e},
+        {(void **)&p->segment_lengths, s->segment && s->packed, B, 1, 1, sizeof *p->segment_lengths},
+        {(void **)&p->kept_h, s->segment > 0, p->segments + 1, m->chains * B, m->projected, e},
+        {(void **)&p->kept_c, s->segment > 0 && cells, p->segments + 1, m->chains * B, n->hidden, e},
+        {&p->back_h[0], s->segment > 0, m->chains, B, m->projected, e},
+        {&p->back_h[1], s->segment > 0, m->chains, B, m->projected, e},
+        {&p->back_c[0], s->segment > 0 && cells, m->chains, B, n->hidden, e},
+        {&p->back_c[1], s->segment > 0 && cells, m->chains, B, n->hidden, e},
         {&p->read, !each, B, m->width, 1, e},
         {&p->logits, true, held_rows(p), C, 1, e},
         {&p->head, true, m->width, C, 1, e},
@@ -84,16 +92,24 @@ dpcr_status dpcri_sequence_pass_create(dpcri_sequence_pass *p, dpcr_sequence *mo
     if (model->options.readout == DPCR_READOUT_EACH && !dpcri_mul(shape->length, shape->batch, &p->rows))
         return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "sequence: %lld steps of %lld sequences do not fit",
                           (long long)shape->length, (long long)shape->batch);
+    if (shape->segment >= shape->length) p->shape.segment = 0;
+    if (p->shape.segment) {
+        p->segments = (shape->length + shape->segment - 1) / shape->segment;
+        p->first = shape->length - (p->segments - 1) * shape->segment;
+    }
     return make_buffers(p, error);
 }
 
 void dpcri_sequence_pass_destroy(dpcri_sequence_pass *p) {
     if (!p->context) return;
-    void *const owned[] = {p->symbols, p->lengths, p->labels, p->losses, p->corrects, p->reports, p->h0,
-                           p->c0,      p->ht,      p->ct,     p->x,      p->y,        p->read,    p->logits,
-                           p->head,    p->dread,   p->dx,     p->dy,     p->dht,      p->tape,    p->workspace};
+    void *const owned[] = {
+        p->symbols,   p->lengths,   p->labels,    p->losses,   p->corrects,  p->reports,         p->h0,     p->c0,
+        p->ht,        p->ct,        p->x,         p->y,        p->read,      p->logits,          p->head,   p->dread,
+        p->dx,        p->dy,        p->dht,       p->tape,     p->workspace, p->segment_lengths, p->kept_h, p->kept_c,
+        p->back_h[0], p->back_h[1], p->back_c[0], p->back_c[1]};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) dpcri_free(p->context, owned[i]);
     dpcr_recurrent_plan_destroy(p->plan);
+    dpcr_recurrent_plan_destroy(p->first_plan);
     *p = (dpcri_sequence_pass){0};
 }
 
@@ -127,6 +143,79 @@ static dpcr_recurrent_pass network_pass(const dpcri_sequence_pass *p) {
     return pass;
 }
 
+// ---- segments ----
+
+static int64_t segment_begin(const dpcri_sequence_pass *p, int64_t k) {
+    return k ? p->first + (k - 1) * p->shape.segment : 0;
+}
+static int64_t segment_steps(const dpcri_sequence_pass *p, int64_t k) { return k ? p->shape.segment : p->first; }
+static dpcr_recurrent_plan *segment_plan(const dpcri_sequence_pass *p, int64_t k) {
+    return k == 0 && p->first_plan ? p->first_plan : p->plan;
+}
+
+// The network over segment k alone, from the states kept before it to those kept after it.
+static dpcr_recurrent_pass segment_pass(const dpcri_sequence_pass *p, int64_t k) {
+    const dpcr_sequence *m = p->model;
+    const int64_t from = segment_begin(p, k), T = segment_steps(p, k), B = p->shape.batch, N = m->chains,
+                  I = m->options.network.inputs, H = m->options.network.hidden;
+    dpcr_recurrent_pass pass = {.size = sizeof pass,
+                                .x = cube(p, dpcri_sequence_at(m, p->x, from * B * I), T, B, I),
+                                .lengths = p->segment_lengths,
+                                .y = cube(p, p->y, T, B, m->width),
+                                .ht = cube(p, p->kept_h + (size_t)(k + 1) * p->h_bytes, N, B, m->projected)};
+    for (int64_t b = 0; p->segment_lengths && b < B; b++) {
+        const int64_t left = p->lengths[b] - from;
+        p->segment_lengths[b] = left < 0 ? 0 : left < T ? left : T;
+    }
+    if (k) pass.h0 = cube(p, p->kept_h + (size_t)k * p->h_bytes, N, B, m->projected);
+    if (k && p->kept_c) pass.c0 = cube(p, p->kept_c + (size_t)k * p->c_bytes, N, B, H);
+    if (p->kept_c) pass.ct = cube(p, p->kept_c + (size_t)(k + 1) * p->c_bytes, N, B, H);
+    return pass;
+}
+
+static dpcr_status run_segment(dpcri_sequence_pass *p, int64_t k, dpcr_error *error) {
+    const dpcr_recurrent_pass pass = segment_pass(p, k);
+    return dpcr_recurrent_execute(segment_plan(p, k), &pass, p->tape, p->workspace, p->workspace_bytes, p->reports,
+                                  error);
+}
+
+// All segments in order; the last one's tape stays. Of the reports the worst.
+static dpcr_status run_segments(dpcri_sequence_pass *p, dpcr_error *error) {
+    dpcr_solve_report worst = {.size = sizeof worst};
+    for (int64_t k = 0; k < p->segments; k++) {
+        const dpcr_status status = run_segment(p, k, error);
+        if (status != DPCR_OK) return status;
+        for (int64_t c = 0; c < p->model->chains; c++)
+            if ((k == 0 && c == 0) || p->reports[c].reason < worst.reason) worst = p->reports[c];
+    }
+    p->reports[0] = worst;
+    memcpy(p->ht, p->kept_h + (size_t)p->segments * p->h_bytes, p->h_bytes);
+    if (p->kept_c) memcpy(p->ct, p->kept_c + (size_t)p->segments * p->c_bytes, p->c_bytes);
+    return DPCR_OK;
+}
+
+// From the last to the first: the steps again but for the last, then back through them.
+static dpcr_status back_through_segments(dpcri_sequence_pass *p, dpcr_error *error) {
+    const dpcr_sequence *m = p->model;
+    const int64_t N = m->chains, B = p->shape.batch, H = m->options.network.hidden;
+    void *h = p->dht, *c = NULL;
+    for (int64_t k = p->segments - 1; k >= 0; k--) {
+        dpcr_status status = k + 1 < p->segments ? run_segment(p, k, error) : DPCR_OK;
+        if (status != DPCR_OK) return status;
+        const dpcr_recurrent_pass pass = segment_pass(p, k);
+        dpcr_recurrent_gradients g = {.size = sizeof g, .ht = cube(p, h, N, B, m->projected)};
+        if (c) g.ct = cube(p, c, N, B, H);
+        if (k) g.h0 = cube(p, p->back_h[k % 2], N, B, m->projected);
+        if (k && p->kept_c) g.c0 = cube(p, p->back_c[k % 2], N, B, H);
+        status = dpcr_recurrent_backward(segment_plan(p, k), &pass, &g, p->tape, p->workspace, p->workspace_bytes, NULL,
+                                         error);
+        if (status != DPCR_OK) return status;
+        h = p->back_h[k % 2];
+        c = p->kept_c ? p->back_c[k % 2] : NULL;
+    }
+    return DPCR_OK;
+}
+
 // ---- planning ----
 
 static dpcr_status embed(dpcri_sequence_pass *p, dpcr_error *error) {
@@ -136,10 +225,13 @@ static dpcr_status embed(dpcri_sequence_pass *p, dpcr_error *error) {
     return dpcr_embedding_forward(p->context, &weight, p->symbols, p->shape.length * p->shape.batch, &x, error);
 }
 
-static dpcr_status make_plan(dpcri_sequence_pass *p, const dpcr_solve_options *solve, dpcr_error *error) {
-    const dpcr_recurrent_pass sample = network_pass(p);
+static dpcr_status make_plan(dpcri_sequence_pass *p, const dpcr_solve_options *solve, int64_t length,
+                             dpcr_recurrent_plan **plan, dpcr_error *error) {
+    dpcr_recurrent_pass sample = network_pass(p);
+    sample.x.shape[0] = sample.y.shape[0] = length;
+    if (p->segments) sample.lengths = NULL;
     dpcr_recurrent_plan_options options = {.size = sizeof options,
-                                           .length = p->shape.length,
+                                           .length = length,
                                            .batch = p->shape.batch,
                                            .training = p->shape.training,
                                            .packed = p->shape.packed,
@@ -148,22 +240,30 @@ static dpcr_status make_plan(dpcri_sequence_pass *p, const dpcr_solve_options *s
                                            .dropout = p->shape.dropout,
                                            .recompute = p->shape.recompute};
     options.solve.size = sizeof options.solve;
-    return dpcr_recurrent_plan_create(p->model->network, &options, &p->plan, error);
+    return dpcr_recurrent_plan_create(p->model->network, &options, plan, error);
 }
 
 dpcr_status dpcri_sequence_pass_plan(dpcri_sequence_pass *p, const dpcr_solve_options *solve, dpcr_error *error) {
     dpcr_status status;
     DPCR_TRY(embed(p, error));
-    DPCR_TRY(make_plan(p, solve, error));
+    const int64_t length = p->segments ? p->shape.segment : p->shape.length;
+    DPCR_TRY(make_plan(p, solve, length, &p->plan, error));
     // One choice for all chains: a checkpoint keeps one.
     if (p->shape.training && p->model->chains > 1 && (!solve->method || !solve->backward)) {
         dpcr_solve_options chosen = *dpcr_solve_plan_options(dpcr_recurrent_plan_chain(p->plan, 0));
         dpcr_recurrent_plan_destroy(p->plan);
         p->plan = NULL;
-        DPCR_TRY(make_plan(p, &chosen, error));
+        DPCR_TRY(make_plan(p, &chosen, length, &p->plan, error));
     }
-    const size_t tape = dpcr_recurrent_plan_tape(p->plan);
+    size_t tape = dpcr_recurrent_plan_tape(p->plan);
     p->workspace_bytes = dpcr_recurrent_plan_workspace(p->plan);
+    if (p->segments && p->first != length) {
+        const dpcr_solve_options *chosen = dpcr_solve_plan_options(dpcr_recurrent_plan_chain(p->plan, 0));
+        DPCR_TRY(make_plan(p, chosen, p->first, &p->first_plan, error));
+        const size_t first = dpcr_recurrent_plan_workspace(p->first_plan);
+        if (first > p->workspace_bytes) p->workspace_bytes = first;
+        if (dpcr_recurrent_plan_tape(p->first_plan) > tape) tape = dpcr_recurrent_plan_tape(p->first_plan);
+    }
     if (tape == SIZE_MAX || p->workspace_bytes == SIZE_MAX)
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_OVERFLOW, "sequence: the network's workspace does not fit into memory"));
     p->workspace = dpcri_alloc(p->context, p->workspace_bytes);
@@ -174,6 +274,23 @@ dpcr_status dpcri_sequence_pass_plan(dpcri_sequence_pass *p, const dpcr_solve_op
                             p->workspace_bytes, tape));
 done:
     return status;
+}
+
+dpcr_status dpcri_sequence_round_segment(dpcr_sequence *model, dpcri_sequence_shape *shape, dpcr_error *error) {
+    const dpcr_recurrent_plan_options options = {
+        .size = sizeof options,
+        .length = shape->length,
+        .batch = shape->batch,
+        .training = 1,
+        .packed = shape->packed,
+        .solve = {.size = sizeof options.solve, .method = DPCR_METHOD_SEQUENTIAL, .backward = DPCR_SCHEME_SEQUENTIAL}};
+    dpcr_recurrent_plan *plan = NULL;
+    const dpcr_status status = dpcr_recurrent_plan_create(model->network, &options, &plan, error);
+    if (status != DPCR_OK) return status;
+    const int64_t window = dpcr_recurrent_plan_chain(plan, 0)->backward_window;
+    if (shape->segment <= INT64_MAX - window) shape->segment = (shape->segment + window - 1) / window * window;
+    dpcr_recurrent_plan_destroy(plan);
+    return DPCR_OK;
 }
 
 // ---- what the head reads ----
@@ -320,8 +437,12 @@ dpcr_status dpcri_sequence_run(dpcri_sequence_pass *p, dpcr_error *error) {
     DPCR_TRY(embed(p, error));
     dpcri_phase_end(&p->phases.encode, &mark);
     for (int64_t c = 0; c < p->model->chains; c++) p->reports[c] = (dpcr_solve_report){.size = sizeof *p->reports};
-    const dpcr_recurrent_pass pass = network_pass(p);
-    DPCR_TRY(dpcr_recurrent_execute(p->plan, &pass, p->tape, p->workspace, p->workspace_bytes, p->reports, error));
+    if (p->segments) {
+        DPCR_TRY(run_segments(p, error));
+    } else {
+        const dpcr_recurrent_pass pass = network_pass(p);
+        DPCR_TRY(dpcr_recurrent_execute(p->plan, &pass, p->tape, p->workspace, p->workspace_bytes, p->reports, error));
+    }
     dpcri_phase_end(&p->phases.forward, &mark);
 done:
     return status;
@@ -367,6 +488,11 @@ dpcr_status dpcri_sequence_backward(dpcri_sequence_pass *p, dpcr_error *error) {
     if (readout == DPCR_READOUT_LAST) move_last(p, p->dht, p->dread, true);
     if (readout == DPCR_READOUT_MEAN) move_mean(p, p->dy, p->dread, true);
     dpcri_phase_end(&p->phases.head, &mark);
+    if (p->segments) {
+        DPCR_TRY(back_through_segments(p, error));
+        dpcri_phase_end(&p->phases.backward, &mark);
+        return DPCR_OK;
+    }
     const dpcr_recurrent_pass pass = network_pass(p);
     dpcr_recurrent_gradients gradients = {.size = sizeof gradients};
     if (p->dy) gradients.y = cube(p, p->dy, T, B, m->width);

@@ -106,6 +106,15 @@ static dpcr_status fill_options(training *t, const dpcr_sequence_train_options *
             error, DPCR_ERROR_ARGUMENT,
             "sequence_train: clip %g, dropout %g, checkpoint_seconds %g; wanted none negative and dropout below 1",
             t->options.clip, t->options.dropout, o->checkpoint_seconds);
+    const dpcr_recurrent_options *n = &t->model->options.network;
+    if (t->options.segment < 0 || (t->options.segment && (t->data->text || n->bidirectional || n->reverse ||
+                                                          t->model->options.readout != DPCR_READOUT_LAST ||
+                                                          t->options.dropout > 0 || t->options.recompute)))
+        return dpcri_fail(
+            error, DPCR_ERROR_ARGUMENT,
+            "sequence_train: segment is %lld: wanted 0 or more, and segments want labelled sequences, the "
+            "readout last, one direction forward, no dropout and no recompute beside",
+            (long long)t->options.segment);
     if (o->solve.guess == DPCR_GUESS_GIVEN)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "sequence_train: guess is given, wanted any other guess");
     if (o->checkpoint_seconds == 0) o->checkpoint_seconds = 10;
@@ -223,6 +232,7 @@ static void add_agreement(training *t) {
     dpcri_strings_add(s, "length", "%" PRId64, t->data->text ? t->options.length : t->data->longest);
     dpcri_strings_add_number(s, "clip", t->options.clip);
     dpcri_strings_add_number(s, "dropout", t->options.dropout);
+    if (t->options.segment) dpcri_strings_add(s, "segment", "%" PRId64, t->options.segment);
     dpcri_agreement_add_options(s, &t->options.train);
 }
 
@@ -230,12 +240,14 @@ static dpcr_status make_pass(training *t, const dpcri_saved *saved, dpcr_error *
     dpcr_status status;
     dpcr_solve_options solve = t->options.train.solve;
     const bool text = t->data->text != NULL;
-    const dpcri_sequence_shape shape = {.length = text ? t->options.length : t->data->longest,
-                                        .batch = t->options.train.batch,
-                                        .training = true,
-                                        .packed = !text && !t->data->same_length,
-                                        .dropout = t->options.dropout,
-                                        .recompute = t->options.recompute};
+    dpcri_sequence_shape shape = {.length = text ? t->options.length : t->data->longest,
+                                  .batch = t->options.train.batch,
+                                  .training = true,
+                                  .packed = !text && !t->data->same_length,
+                                  .dropout = t->options.dropout,
+                                  .recompute = t->options.recompute,
+                                  .segment = t->options.segment};
+    if (shape.segment) DPCR_TRY(dpcri_sequence_round_segment(t->model, &shape, error));
     DPCR_TRY(dpcri_sequence_pass_create(&t->pass, t->model, &shape, error));
     t->pass.seed = t->options.train.seed;
     if (!text) dpcri_shuffle(t->options.train.seed, 0, t->data->count, t->order);

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# vgg11.sh PROGRAM FOLDER [OPTION...]: a pruned VGG-11 trained with BPPSA's scan, with the loop over the same sparse
+# Jacobians and with dense back-propagation: FOLDER/vgg11.csv (loss by update, a column a way), FOLDER/vgg11_ways.csv
+# (flops, seconds, differences), and, where gnuplot is there, FOLDER/vgg11.png. The options are 'deeppcr train vgg11's.
+set -eu
+usage="usage: vgg11.sh PROGRAM FOLDER [OPTION...]"
+program=${1:?$usage}
+folder=${2:?$usage}
+shift 2
+mkdir -p "$folder"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+columns=step
+for way in scan loop dense; do
+    compare=0
+    [ $way != scan ] || compare=20
+    "$program" train vgg11 --steps 200 --batch 2 --rate 1e-3 "$@" --way $way --compare $compare --json >"$work/$way.json"
+    jq -r '.log[].loss' "$work/$way.json" >"$work/$way"
+    [ "$columns" != step ] || jq -r '.log[].step' "$work/$way.json" >"$work/table"
+    paste -d, "$work/table" "$work/$way" >"$work/next"
+    mv "$work/next" "$work/table"
+    columns=$columns,$way
+done
+{ echo "$columns"; cat "$work/table"; } >"$folder/vgg11.csv"
+{
+    echo "# $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), $(jq .threads "$work/scan.json") threads; commit $(GIT_OPTIONAL_LOCKS=0 git describe --always --dirty --exclude '*' 2>/dev/null || echo unknown); bench/vgg11.sh PROGRAM FOLDER $*"
+    echo "way,flops,critical_flops,seconds,max_error"
+    jq -r '.ways[] | [.name, .flops, .critical_flops, .seconds, .max_error] | join(",")' "$work/scan.json"
+} >"$folder/vgg11_ways.csv"
+command -v gnuplot >/dev/null || exit 0
+gnuplot <<PLOT
+set terminal pngcairo size 900,500
+set output "$folder/vgg11.png"
+set datafile separator ","
+set key autotitle columnhead
+set xlabel "update"
+set ylabel "loss of the batch, nats"
+plot for [c=2:4] "$folder/vgg11.csv" using 1:c with lines linewidth (9 - 2 * c)
+PLOT
