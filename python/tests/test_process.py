@@ -140,6 +140,9 @@ def test_no_leak_over_many_calls(rng):
 
     A, b = chain(rng, 64)
     g = rng.normal(size=b.shape)
+    from deeppcr import recurrent, signal
+
+    net, x = recurrent.LSTM(3, 4, 2), np.ones((8, 2, 3), np.float32)
 
     def calls(count):
         for i in range(count):
@@ -147,6 +150,11 @@ def test_no_leak_over_many_calls(rng):
             if i % 10 == 0:
                 deeppcr.linear_chain_vjp(A, z, g)
                 deeppcr.linear_chain(A[: i % 64], b[: i % 64], scheme="pcr")
+                y, _ = net(x[: 1 + i % 8], training=True)
+                if i % 20:  # the others are dropped
+                    net.backward(y)
+                signal.lfilter([1.0, i], [1.0, 0.5], b, 0)
+                signal.lfilter_vjp([1.0, i], [1.0, 0.5], b, b, 0)
             if i % 100 == 0:
                 deeppcr.solve(lambda z, l: 0.5 * z + 1, np.ones(1 + i % 7), 50)
                 with pytest.raises(deeppcr.Error):

@@ -157,7 +157,8 @@ def test_parameters_are_the_librarys(kind, bias):
     from deeppcr import _abi, _library
 
     net = kind(3, 4, 2, bias=bias, bidirectional=True)
-    network = net._engine.acquire().network.address
+    slot = net._engine.acquire()
+    network = slot.network.address
     found = []
     for i in range(_library.lib.dpcr_recurrent_parameter_count(network)):
         name, view = ctypes.create_string_buffer(64), _abi.Array()

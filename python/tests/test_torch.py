@@ -3,6 +3,7 @@
 import copy
 import gc
 import io
+import os
 import pickle
 
 import numpy as np
@@ -298,6 +299,56 @@ def test_long_sequences(name):
 
 
 registers = pytest.mark.skipif(not hasattr(torch.library, "custom_op"), reason="this PyTorch registers no operators: 2.4 does")
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm") or "asan" in os.environ.get("LD_PRELOAD", ""), reason="memory is not seen")
+def test_no_leak_over_many_passes():
+    def resident():
+        return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    modules = [ours.GRU(3, 4), ours.LSTM(3, 4, 2), ours.Chain(3, 2)]
+    x = torch.randn(5, 2, 3, requires_grad=True)
+
+    def passes(count):
+        for i in range(count):
+            module = modules[i % 3]
+            y = module(x) if i % 3 == 2 else module(x[: 1 + i % 5])[0]
+            if i % 2:
+                torch.autograd.grad(y.sum(), x)  # the others are dropped
+            if i % 50 == 0:
+                ours.lfilter(x[0, 0], torch.ones(1), x).sum().backward()
+                modules[0] = copy.deepcopy(modules[0])
+
+    passes(2000)
+    before = resident()
+    passes(4000)
+    assert resident() - before < 8 << 20
+
+
+class Filtered(torch.utils.data.Dataset):
+    """Items that workers of a DataLoader, which are forked, make by the library."""
+
+    def __init__(self, module):
+        self.module = module
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        z = deeppcr.linear_chain(np.full((3000, 2), 0.5), np.full((3000, 2), float(i)))
+        with torch.no_grad():
+            return torch.from_numpy(z[-1]), self.module(torch.full((300, 1, 3), 0.1 * i))[0][-1, 0]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="its own locks do not survive a fork among threads")
+def test_workers_of_a_data_loader():
+    items = Filtered(ours.GRU(3, 4, method="sequential"))  # "auto" may choose anew in a worker
+    alone = [items[i] for i in range(8)]  # the library's threads run in the parent first
+    loader = torch.utils.data.DataLoader(items, batch_size=2, num_workers=2, timeout=60)
+    for n, (z, y) in enumerate(loader):
+        for k in range(2):
+            assert torch.equal(z[k], alone[2 * n + k][0]) and torch.equal(y[k], alone[2 * n + k][1])
 
 
 @registers

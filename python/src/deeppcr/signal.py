@@ -90,6 +90,11 @@ def sosfilt(sos: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARRAY, Tu
 
     With initial states zi, of x's shape but 2 along the axis, after a first dimension [sections], also returns the last ones.
     """
+    plain = zi is None and type(sos) is ARRAY and type(x) is ARRAY and x.ndim == 1 and axis in (0, -1)
+    key = ("sosfilt", sos.tobytes(), sos.dtype, sos.shape) if plain else None
+    known = _filters.kept.get(key) if plain else None
+    if known is not None and known[1] == x.dtype:  # the same once more
+        return _run(known[0], x, None, len(sos), 2)[0]
     given = np.atleast_2d(library.array(sos))
     if given.ndim != 2 or given.shape[1] != 6 or not len(given):
         raise ArgumentError.of("sos's shape", given.shape, "[sections][6]")
@@ -100,6 +105,8 @@ def sosfilt(sos: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARRAY, Tu
     n = len(given)
     floats = np.dtype(np.float32) if given.dtype == np.float32 else np.dtype(np.float64)
     handle = _filter("sos", library.whole(given, np.float64))
+    if plain and given is sos and x.dtype == np.result_type(floats, x) and x.dtype in (np.float32, np.float64):
+        _filters.put(key, (handle, x.dtype))
     return _apply(
         x, axis, zi, lambda shape: (n, *shape), n, 2, handle, floats,
         lambda z, axis: np.moveaxis(np.moveaxis(z, 0, -1), axis, -1),
@@ -142,6 +149,7 @@ def _gradient(kind: str, b: ARRAY, a: Optional[ARRAY], x: ARRAY, zi: Optional[AR
     wanted = np.empty(np.moveaxis(x, axis, -1).shape, x.dtype)
     gx, gz = wanted.reshape(flat.shape), np.empty((flat.shape[0], sections, order))
     back = np.zeros_like(gx) if gy is None else _flat(gy.astype(x.dtype, copy=False), axis)
+    back = back.copy() if np.may_share_memory(back, flat) else back
     start = None if zi is None else library.whole(zi, np.float64)
     end = None if gzf is None else library.whole(gzf, np.float64)
     gb, ga = np.zeros((sections, order + 1)), np.zeros((sections, order + 1))
