@@ -6,7 +6,7 @@
 
 To be run by a Python that has the package and the peers (scripts/python torch jax scipy makes build-python/venv). Ours and each
 peer's call alternate, on as many processors as there are threads; times are medians over the rounds, a ratio is the median of the rounds' ratios. A row stops early after
---seconds, with at least two rounds. Rows of the file that were not run stay. Writes the table of docs/python.md too."""
+--seconds, with at least two rounds. Rows of the file that were not run stay. Writes the table of docs/python.md too (--only none: that alone)."""
 import argparse
 import csv
 import datetime
@@ -218,7 +218,7 @@ def main():
                 writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
                 writer.writeheader()
                 writer.writerows(rows)
-            write_table(rows)
+    write_table(rows)
 
 
 main()
