@@ -153,6 +153,53 @@ static void deep_transposed_products_keep_the_order(void **state) {
     }
 }
 
+// The sums on the way have the order of the rows, and the product is the one without them.
+static void summing_products_equal_their_parts(void **state) {
+    (void)state;
+    static const int64_t sizes[] = {1, 7, 8, 16, 24, 33, 64};
+    enum { SIZES = sizeof sizes / sizeof sizes[0], DEPTH = 9 };
+    variant list[6];
+    const int count = variants(list);
+    for (int q = 0; q < count; q++) {
+        const variant *v = &list[q];
+        void *a = random_numbers(v, DEPTH * ROW, 1), *b = random_numbers(v, DEPTH * ROW, 2),
+             *start = random_numbers(v, CELLS, 3), *sums = random_numbers(v, ROW, 4);
+        for (int at = 0; at < SIZES * SIZES; at++) {
+            const int64_t m = sizes[at / SIZES], n = sizes[at % SIZES];
+            void *c[2] = {copy_of(v, start, CELLS), copy_of(v, start, CELLS)}, *got = copy_of(v, sums, ROW);
+            for (int summing = 0; summing < 2; summing++) {
+                const dpcri_product p = {.m = m,
+                                         .n = n,
+                                         .depth = DEPTH,
+                                         .a = a,
+                                         .a_row = 1,
+                                         .a_col = ROW,
+                                         .b = b,
+                                         .b_row = ROW,
+                                         .init = c[summing],
+                                         .init_row = ROW,
+                                         .c = c[summing],
+                                         .c_row = ROW};
+                if (summing)
+                    v->k->product_summing(&p, got);
+                else
+                    v->k->product(&p);
+            }
+            assert_memory_equal(c[0], c[1], CELLS * v->k->element);
+            for (int64_t i = 0; i < ROW; i++) {
+                double wanted = get(v, sums, i);
+                for (int64_t k = 0; i < m && k < DEPTH; k++) {
+                    wanted += get(v, a, k * ROW + i);
+                    if (v->dtype == DPCR_F32) wanted = (double)(float)wanted;
+                }
+                assert_true(get(v, got, i) == wanted);
+            }
+            free(c[0]), free(c[1]), free(got);
+        }
+        free(a), free(b), free(start), free(sums);
+    }
+}
+
 static void transposes_move_every_element(void **state) {
     (void)state;
     variant list[6];
@@ -421,10 +468,15 @@ static void activations_do_not_depend_on_the_lane(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products_equal_the_loop),       cmocka_unit_test(deep_transposed_products_keep_the_order),
-        cmocka_unit_test(transposes_move_every_element), cmocka_unit_test(fused_layers_equal_their_parts),
-        cmocka_unit_test(slope_passes_equal_the_loop),   cmocka_unit_test(activations_are_accurate),
-        cmocka_unit_test(activations_keep_the_hazards),  cmocka_unit_test(activations_do_not_depend_on_the_lane),
+        cmocka_unit_test(products_equal_the_loop),
+        cmocka_unit_test(deep_transposed_products_keep_the_order),
+        cmocka_unit_test(summing_products_equal_their_parts),
+        cmocka_unit_test(transposes_move_every_element),
+        cmocka_unit_test(fused_layers_equal_their_parts),
+        cmocka_unit_test(slope_passes_equal_the_loop),
+        cmocka_unit_test(activations_are_accurate),
+        cmocka_unit_test(activations_keep_the_hazards),
+        cmocka_unit_test(activations_do_not_depend_on_the_lane),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

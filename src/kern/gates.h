@@ -95,11 +95,12 @@ typedef struct dpcri_marks {
 } dpcri_marks;
 
 // Every strand through all steps. input [lanes][steps][rows] with gates x H numbers, in and last [lanes][rows], states
-// and tape [lanes][steps][rows]; states, last and tape may be NULL; last may be `in`. ends (or NULL) [rows]: row r's
-// step first + lane stride + k >= ends[r] leaves the state as it is (its tape is 0).
+// and tape [lanes][steps][rows]; states, last and tape may be NULL; last may be `in`. hidden [lanes][steps][rows]:
+// where a plain LSTM's h goes besides, or NULL. ends (or NULL) [rows]: row r's step first + lane stride + k >= ends[r]
+// leaves the state as it is (its tape is 0).
 typedef struct dpcri_gates_forward {
     int64_t lanes, steps, rows;
-    dpcri_grid input, in, states, last, tape;
+    dpcri_grid input, in, states, last, tape, hidden;
     const int64_t *ends;
     int64_t first, stride;
     dpcri_marks resets;  // by the same numbers of steps as ends

@@ -50,7 +50,7 @@ enum {
     MOST_SUMS = 12
 };
 #endif
-enum { ONE_GATE_SPLIT = 2 };
+enum { ONE_GATE_SPLIT = 2, MOST_HELD = 4 };  // MOST_HELD: vectors of units of one loop over what sums become
 
 // Strands of a call that go through a step together.
 enum { TOGETHER = 64, SCRATCH_BYTES = 1 << 14 };

@@ -128,6 +128,8 @@ typedef struct dpcri_nn_kernels {
     void (*product)(const dpcri_product *p);
     // The same with b transposed: sum_k a(i,k) b[j][k], b_row from one j to the next.
     void (*product_transposed)(const dpcri_product *p);
+    // product, a_row 1, and sums[i] += sum_k a(i,k), k ascending.
+    void (*product_summing)(const dpcri_product *p, void *sums);
     void (*layer)(const dpcri_layer *l);
     void (*slope_pass)(const dpcri_slope_pass *p);
     // slope_pass, then product_transposed with a = e, init = c = g (init NULL: 0); tile by tile where the width allows.

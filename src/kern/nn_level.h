@@ -2,6 +2,8 @@
 // All network kernels of one instruction set level: included once by each nn_LEVEL.c, whose flags choose the level. The
 // templates' parameters: T element, V vector, VI integers of the same size, VN lanes, N(name) the function's name,
 // V_(op) the vector operation of simd.h, TABLE the table's name.
+#include <assert.h>
+
 #include "kern/nn_kernels.h"
 #include "kern/simd.h"
 

@@ -93,20 +93,24 @@ static void add_pair(const dpcri_nn_kernels *nn, const weight_sums *w, const row
     for (int64_t k = 0; k < pair->rows; k += BLOCK) {
         const int64_t depth = pair->rows - k < BLOCK ? pair->rows - k : BLOCK;
         const dpcri_rows e = dpcri_rows_at(pair->e, k, column, nn->element);
-        if (v.data)
-            nn->product(&(dpcri_product){.m = m,
-                                         .n = w->width,
-                                         .depth = depth,
-                                         .a = e.data,
-                                         .a_row = 1,
-                                         .a_col = e.row,
-                                         .b = dpcri_rows_at(v, k, 0, nn->element).data,
-                                         .b_row = v.row,
-                                         .init = weight,
-                                         .init_row = w->width,
-                                         .c = weight,
-                                         .c_row = w->width});
-        if (bias) dpcri_column_sums(nn, depth, m, e, bias);
+        const dpcri_product product = {.m = m,
+                                       .n = w->width,
+                                       .depth = depth,
+                                       .a = e.data,
+                                       .a_row = 1,
+                                       .a_col = e.row,
+                                       .b = v.data ? dpcri_rows_at(v, k, 0, nn->element).data : NULL,
+                                       .b_row = v.row,
+                                       .init = weight,
+                                       .init_row = w->width,
+                                       .c = weight,
+                                       .c_row = w->width};
+        if (v.data && bias)
+            nn->product_summing(&product, bias);
+        else if (v.data)
+            nn->product(&product);
+        else if (bias)
+            dpcri_column_sums(nn, depth, m, e, bias);
     }
 }
 

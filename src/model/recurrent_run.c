@@ -196,17 +196,32 @@ dpcr_array dpcri_recurrent_tape(const dpcr_recurrent_plan *plan, const dpcri_rec
 
 // ---- the pass ----
 
+// Where y of the chain lies, [T][B][h's numbers].
+static dpcri_grid own_output(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
+                             const dpcri_recurrent_space *space, int64_t chain) {
+    const int64_t D = plan->network->directions;
+    return moved(plan, dpcri_recurrent_output(plan, pass, space, chain / D), chain % D * hidden_of(plan));
+}
+
+// A plain LSTM's steps write y beside their states, where the method writes those in their place alone.
+static bool writes_outputs(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass, int64_t chain) {
+    const dpcr_method method = dpcr_solve_plan_method(plan->chains[chain]);
+    return plan->network->gates == DPCRI_GATES_LSTM && !plan->network->cell.varied && !pass->lengths &&
+           (method == DPCR_METHOD_SEQUENTIAL || method == DPCR_METHOD_OVERLAP) &&
+           !dpcri_recurrent_flow_of(plan, chain).copied;
+}
+
 // y and the last states from the chain's z.
 static void finish(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass, const dpcri_recurrent_space *space,
                    int64_t chain) {
     const dpcri_recurrent_flow flow = dpcri_recurrent_flow_of(plan, chain);
-    const int64_t D = plan->network->directions, T = plan->options.length;
+    const int64_t T = plan->options.length;
     const dpcr_array z = dpcri_recurrent_states(plan, pass, space, chain);
     const dpcri_grid states = {.data = z.data, .step = z.strides[0], .row = z.strides[1]};
     const dpcri_grid first = {.data = space->initial, .row = state_of(plan)};
     dpcri_recurrent_part(plan, chain, T > 0 ? moved(plan, states, (T - 1) * states.step) : first, &pass->ht, &pass->ct);
-    if (flow.in_outputs && !pass->lengths) return;
-    const dpcri_grid y = moved(plan, dpcri_recurrent_output(plan, pass, space, chain / D), chain % D * hidden_of(plan));
+    if ((flow.in_outputs && !pass->lengths) || writes_outputs(plan, pass, chain)) return;
+    const dpcri_grid y = own_output(plan, pass, space, chain);
     if (flow.reverse && !flow.copied)  // both in the order of time
         dpcri_recurrent_copy_hidden(plan, NULL, turned(plan, states), y, false);
     else
@@ -220,8 +235,13 @@ static dpcr_status run_chain(dpcr_recurrent_plan *plan, const dpcr_recurrent_pas
     const dpcr_array tape = dpcri_recurrent_tape(plan, space, chain);
     const int64_t shape[2] = {plan->options.batch, state_of(plan)};
     const dpcr_array z0 = dpcr_array_make(space->initial, plan->network->options.dtype, 2, shape);
+    if (writes_outputs(plan, pass, chain)) {
+        const dpcri_grid y = own_output(plan, pass, space, chain);
+        plan->layers[chain].hidden = dpcri_recurrent_flow_of(plan, chain).reverse ? turned(plan, y) : y;
+    }
     const dpcr_status status =
         dpcr_solve_execute(plan->chains[chain], &z0, &z, tape.data ? &tape : NULL, solve, solve_bytes, report, error);
+    plan->layers[chain].hidden = (dpcri_grid){0};
     if (status == DPCR_ERROR_CALLBACK)  // ours abort for one reason alone
         return dpcri_fail(error, DPCR_ERROR_MEMORY, "recurrent_execute: no memory for a block of steps");
     if (status == DPCR_OK) finish(plan, pass, space, chain);

@@ -172,6 +172,12 @@ static dpcri_marks resets_from(const dpcri_recurrent *c, int64_t row) {
 
 // ---- forward ----
 
+// Where h of the span's steps from `begin` on goes besides.
+static dpcri_grid hidden_of(const dpcri_recurrent *c, const dpcr_span *span, int64_t begin) {
+    const dpcri_grid all = {c->hidden.data, span->stride * c->hidden.step, c->hidden.step, c->hidden.row};
+    return at(from_step(all, span->first + begin, c->kernels->element), 0, span->row, c->kernels->element);
+}
+
 static bool advance_block(const dpcri_recurrent *c, const dpcr_span *span, int64_t begin, int64_t steps, dpcri_grid in,
                           dpcri_grid states, dpcri_grid last, dpcri_grid tape, char *u) {
     const dpcri_gates_forward run = {.lanes = span->lanes,
@@ -182,6 +188,7 @@ static bool advance_block(const dpcri_recurrent *c, const dpcr_span *span, int64
                                      .states = states,
                                      .last = last,
                                      .tape = tape,
+                                     .hidden = states.data ? hidden_of(c, span, begin) : (dpcri_grid){0},
                                      .ends = c->ends ? c->ends + span->row : NULL,
                                      .first = span->first + begin,
                                      .stride = span->stride,

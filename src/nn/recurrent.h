@@ -19,10 +19,11 @@ typedef struct dpcri_recurrent {
     const dpcri_para_kernels *apart;  // of kinds whose units do not mix (`kernels` is theirs); else NULL
     dpcri_gates gates;                // packed weights
     int64_t length, batch, inputs;
-    const void *weight_ih, *weight_hh;  // [gates H][inputs], [gates H][h's numbers], row-major; apart: [gates H] or NULL
-    const void *weight_hr;              // [P][H] of a projection
-    const void *weight_ch;              // [3 H] of peepholes
-    const void *peephole;               // apart: [2 H] or NULL
+    const void *weight_ih,
+        *weight_hh;         // [gates H][inputs], [gates H][h's numbers], row-major; apart: [gates H] or NULL
+    const void *weight_hr;  // [P][H] of a projection
+    const void *weight_ch;  // [3 H] of peepholes
+    const void *peephole;   // apart: [2 H] or NULL
     // Packed by dpcri_recurrent_pack: W_ih^T in panels [inputs][panel], and b_ih + b_hh (of a GRU's n b_ih alone).
     const void *panels, *bias;
     dpcri_grid x;          // [steps][rows]: what goes in at step l of row b; lane unused
@@ -34,6 +35,9 @@ typedef struct dpcri_recurrent {
     // Not 0: `gradients` is room for so many steps at most, those for which `products` is called next, in the order of
     // memory; backwards in it where its step is negative.
     int64_t window;
+    // [steps][rows]: where h of a plain LSTM without `ends` goes besides, when steps are advanced whose states are
+    // stored; data NULL: nowhere. For methods that store them in their place only.
+    dpcri_grid hidden;
     // [steps][rows] of h's numbers, data NULL: none: what comes in at h of every step going back, read by the adjoint
     // loop instead of its own `direct`.
     dpcri_grid outer;
