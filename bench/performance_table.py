@@ -222,6 +222,26 @@ def diffusion_table(path):
     return markdown(head, body) + ["", f"{source(rows[0])}."]
 
 
+def recurrent_part_table(path, ways, others):
+    """The recurrent part alone: ways of ours against the loop, others' times against auto's; forward / forward and backward."""
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    body = []
+    for r in rows:
+        times = lambda way: [1e-9 * number(r[f"{part}_{way}_ns"]) for part in ("forward", "both")]  # noqa: B023
+        told = lambda values, write: pair([write(v) for v in values if v == v and v > 0])  # noqa: E731
+        ratio = lambda way, to: told([p / o if o > 0 else 0 for p, o in zip(times(to), times(way))], factor)  # noqa: B023,E731
+        cells = [r["kind"], r["width"], r["batch"], power(r["length"]), r["threads"], told(times("loop"), seconds)]
+        cells += [f"{told(times(way), seconds)}: **{ratio(way, 'loop')}**" for way in ways]
+        cells.append(f"{told(times('auto'), seconds)} {r['auto_method']}: **{ratio('auto', 'loop')}**")
+        best = min(ways, key=lambda way: times(way)[0])  # noqa: B023
+        cells += [f"{told(times(way), seconds)}: {ratio('auto', way)}" for way in others]
+        body.append([*cells, f"{r[f'{best}_residual']} / {r[f'{best}_distance']}"])
+    head = ["network", "hidden", "batch", "steps", "threads", "loop, a step", *(f"{way}: times the loop" for way in ways), "auto: times the loop",
+            *(f"{name}: times auto" for name in others.values()), f"{'best parallel: ' if len(ways) > 1 else ''}defect / distance from the loop"]
+    return markdown(head, body) + ["", f"{source(rows[0])}."]
+
+
 def table(folder, name, columns):
     if name == "schemes":
         return schemes_table(folder / "schemes.json")
@@ -229,6 +249,11 @@ def table(folder, name, columns):
         return planner_table(folder / "planner.json")
     if name.startswith("peers-"):
         return against_table(folder / f"{name}.csv")
+    if name == "recurrent-long":
+        return recurrent_part_table(folder / f"{name}.csv", ["overlap"], {})
+    if name == "recurrent-para":
+        others = {"dense": "our GRU's or LSTM's loop", "torch": "PyTorch's nn.GRU"}
+        return recurrent_part_table(folder / f"{name}.csv", ["newton", "overlap"], others)
     if name == "recurrent":
         return recurrent_table(folder / f"{name}.csv")
     if name == "diffusion":
