@@ -72,6 +72,22 @@ def machine():
     return f"{name}, {os.cpu_count()} cores"
 
 
+def print_table(path):
+    """Measured over simulated makespan, in milliseconds and as a ratio; a row a network, width and transport."""
+    with open(path, newline="") as file:
+        rows = list(csv.DictReader(file))
+    schedules = list(dict.fromkeys(r["schedule"] for r in rows))
+    print("| network, width | ranks are | " + " | ".join(schedules) + " | over the loop, images/s |")
+    print("|---" * (len(schedules) + 3) + "|")
+    for key in dict.fromkeys((r["network"], r["width"], r["transport"]) for r in rows):
+        here = {r["schedule"]: r for r in rows if (r["network"], r["width"], r["transport"]) == key}
+        cells = [f"{float(here[s]['measured_ms']):.3g} / {float(here[s]['simulated_ms']):.3g} ({float(here[s]['ratio']):.2f})"
+                 if s in here else "" for s in schedules]
+        best = max(float(r["images_per_second"]) / float(r["loop_images_per_second"]) for r in here.values())
+        ranks = "threads" if key[2] == "threads" else "processes"
+        print(f"| {key[0]}, {key[1]} | {ranks} | " + " | ".join(cells) + f" | {best:.2f} |")
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--program", default=os.path.join(ROOT, "build", "deeppcr"))
@@ -89,11 +105,14 @@ def main():
     p.add_argument("--tries", type=int, default=5)
     p.add_argument("--csv", default=os.path.join(ROOT, "bench", "results", "pipeline.csv"))
     p.add_argument("--append", action="store_true", help="to the CSV file, instead of beginning it anew")
+    p.add_argument("--table", metavar="CSV", help="print the table of such a file and run nothing")
     o = p.parse_args()
+    if o.table:
+        print_table(o.table)
+        return
 
     environment = {k: v for k, v in os.environ.items() if not k.startswith(PRESETS) and k != "DEEPPCR_ISA"}
-    environment.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-                       OMPI_MCA_btl_vader_single_copy_mechanism="none")
+    environment.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     if "mpi" in o.transports and not shutil.which("mpirun"):
         sys.exit("pipeline.py: no mpirun")
     common = {"date": datetime.date.today().isoformat(), "machine": machine(),
