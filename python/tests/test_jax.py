@@ -154,7 +154,9 @@ def test_refusals(chain):
     for call in (lambda: ours.linear_chain(chain[0], chain[1][:5]), lambda: ours.linear_chain(jnp.ones((3, 3)), jnp.ones((5, 2, 3))),
                  lambda: ours.gru(net, jnp.ones((5, 2, 4))), lambda: ours.gru({}, jnp.ones((5, 2, 3))),
                  lambda: ours.gru(net, jnp.ones((5, 2, 3)), jnp.ones((1, 3, 4))), lambda: ours.rnn(net, jnp.ones((5, 3)), nonlinearity="x"),
-                 lambda: ours.linear_chain(jnp.ones((5, 3), int), jnp.ones((5, 3), int))):
+                 lambda: ours.linear_chain(jnp.ones((5, 3), int), jnp.ones((5, 3), int)), lambda: ours.sosfilt(jnp.ones((1, 5)), jnp.ones(5)),
+                 lambda: ours.lfilter(jnp.ones(2, int), jnp.ones(2), jnp.ones(5)), lambda: ours.lfilter(jnp.ones(2), jnp.ones(2), jnp.ones(5), 1),
+                 lambda: ours.lstm(net, jnp.ones((5, 3))), lambda: ours.gru(net, jnp.ones((5, 3)), method="x")):
         with pytest.raises(Exception, match="wanted") as caught:  # fmt: skip
             call()
         assert isinstance(caught.value, deeppcr.Error) or "ArgumentError" in str(caught.value)

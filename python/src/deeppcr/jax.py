@@ -503,6 +503,8 @@ def _filter(kind: str, coefficients: Tuple[Array, ...], x: Array, axis: int, zi:
         raise ArgumentError.of("x's dtype", x.dtype, "float32 or float64")
     if x.ndim == 0 or not -x.ndim <= axis < x.ndim:
         raise ArgumentError.of("axis", axis, f"one of x's {x.ndim} dimensions")
+    if any(not jnp.issubdtype(c.dtype, jnp.floating) for c in coefficients):
+        raise ArgumentError.of("the coefficients' dtypes", [str(c.dtype) for c in coefficients], "floats")
     moved = jnp.moveaxis(x, axis, -1)
     wanted = (*moved.shape[:-1], sections, order)
     if zi is not None and tuple(jnp.shape(zi)) != wanted:
@@ -517,7 +519,8 @@ def _filter(kind: str, coefficients: Tuple[Array, ...], x: Array, axis: int, zi:
 def sosfilt(sos: Array, x: Array, axis: int = -1, zi: Any = None) -> Any:
     """scipy.signal.sosfilt over an axis of x, with gradients of sos, x and zi (0 for sos[:, 3], which has to be 1).
 
-    With initial states zi, of x's shape without that axis and then [sections][2], also returns the last ones.
+    With initial states zi, of x's shape without that axis and then [sections][2], also returns the last ones. What is computed is
+    double, but coefficients are what JAX holds: for narrow filters let it have doubles (jax_enable_x64).
     """
     sos = jnp.asarray(sos)
     if sos.ndim != 2 or sos.shape[1] != 6 or not sos.shape[0]:
