@@ -203,6 +203,8 @@ static int settle(generate *t) {
 
 // ---- input ----
 
+static int64_t channels_of(const dpcr_diffusion_options *o) { return o->channels > 0 ? o->channels : 1; }
+
 // The only array of an npy file, as floats, the caller's to release; its shape's product must be one of two counts.
 static int read_numbers(generate *t, const char *what, const char *path, int64_t one, int64_t many, float **numbers,
                         bool *is_many) {
@@ -244,7 +246,7 @@ static int read_picture(generate *t, const char *what, const char *path, float *
     }
     if (!cli_readable(what, path)) return CLI_INPUT;
     if (!(*pixels = cli_allocate((size_t)o->width * sizeof **pixels))) return cli_fail_memory(what);
-    return cli_png_read(path, o->rows, o->cols, o->width / (o->rows * o->cols), *pixels);
+    return cli_png_read(path, o->rows, o->cols, channels_of(o), *pixels);
 }
 
 static int read_known(generate *t) {
@@ -255,10 +257,11 @@ static int read_known(generate *t) {
         return read_picture(t, "--known", t->known, &t->owned[2], &t->run.knowns);
     if (!cli_read_int64("--known", t->known, 0, INT64_MAX, &index)) return CLI_USAGE;
     int status = cli_data_read(t->run.context, t->data, "t10k", 0, 0, &data);
-    if (!status && (index >= data.count || data.rows * data.cols != o->width))
-        status = cli_fail(
-            CLI_INPUT, "--known %lld: '%s' has %lld held-out images of %lld numbers, the model's have %lld",
-            (long long)index, t->data, (long long)data.count, (long long)(data.rows * data.cols), (long long)o->width);
+    if (!status && (index >= data.count || dpcr_dataset_pixels(&data) != o->width))
+        status =
+            cli_fail(CLI_INPUT, "--known %lld: '%s' has %lld held-out images of %lld numbers, the model's have %lld",
+                     (long long)index, t->data, (long long)data.count, (long long)dpcr_dataset_pixels(&data),
+                     (long long)o->width);
     if (!status && !(t->owned[2] = cli_allocate((size_t)o->width * sizeof(float)))) status = cli_fail_memory("--known");
     for (int64_t i = 0; !status && i < o->width; i++)
         t->owned[2][i] = (float)data.images[index * o->width + i] / 255.0F;
@@ -296,7 +299,7 @@ static int read_inputs(generate *t) {
 static float *pictures_of(const generate *t, int64_t n, const float *z) {
     dpcr_error error = {0};
     const dpcr_diffusion_options *o = dpcr_diffusion_get_options(t->run.model);
-    float *x = cli_allocate((size_t)(n * o->rows * o->cols) * sizeof *x);
+    float *x = cli_allocate((size_t)(n * dpcr_diffusion_pixels(o)) * sizeof *x);
     if (!x) {
         cli_fail_memory("the pictures");
         return NULL;
@@ -318,7 +321,7 @@ static int write_path(const generate *t) {
         memcpy(z + i * o->width, t->run.path + l * o->width, (size_t)o->width * sizeof *z);
     }
     float *x = pictures_of(t, places, z);
-    const int status = x ? cli_png_grid(t->path, places, places, o->rows, o->cols, x) : CLI_RESOURCES;
+    const int status = x ? cli_png_grid(t->path, places, places, o->rows, o->cols, channels_of(o), x) : CLI_RESOURCES;
     cli_release(x);
     cli_release(z);
     return status;
@@ -329,7 +332,7 @@ static int evaluate(generate *t, const float *pictures) {
     const dpcr_diffusion_options *o = dpcr_diffusion_get_options(t->run.model);
     int status = cli_data_read(t->run.context, t->data, "t10k", 0, 0, &data);
     if (status) return status;
-    if (data.rows != o->rows || data.cols != o->cols)
+    if (data.rows != o->rows || data.cols != o->cols || dpcr_dataset_pixels(&data) != dpcr_diffusion_pixels(o))
         status = cli_fail(CLI_INPUT, "'%s' has images of %lld x %lld, the model makes %lld x %lld", t->data,
                           (long long)data.rows, (long long)data.cols, (long long)o->rows, (long long)o->cols);
     if (!status)
@@ -340,7 +343,7 @@ static int evaluate(generate *t, const float *pictures) {
 
 static int write_pictures(generate *t) {
     const dpcr_diffusion_options *o = dpcr_diffusion_get_options(t->run.model);
-    const int64_t count = t->run.count, shape[2] = {count, o->rows * o->cols};
+    const int64_t count = t->run.count, shape[2] = {count, dpcr_diffusion_pixels(o)};
     dpcr_error error = {0};
     int status = CLI_DONE;
     if (!t->out && !t->samples && !t->classifier) return CLI_DONE;
@@ -349,7 +352,7 @@ static int write_pictures(generate *t) {
     if (t->out) {
         int64_t columns = (int64_t)ceil(sqrt((double)count));
         if (columns > 10) columns = count % 10 ? columns : 10;
-        status = cli_png_grid(t->out, columns, count, o->rows, o->cols, x);
+        status = cli_png_grid(t->out, columns, count, o->rows, o->cols, channels_of(o), x);
     }
     const dpcr_array all = dpcr_array_make(x, DPCR_F32, 2, shape);
     if (!status && t->samples && dpcr_npy_write(t->samples, &all, &error) != DPCR_OK)
@@ -414,7 +417,7 @@ static int refuse(const generate *t) {
     if (!t->mask != !t->known) return cli_fail(CLI_USAGE, "--mask says where --known stays: wanted both or none");
     if (!t->file) return cli_fail(CLI_USAGE, "which model? wanted the file that 'train denoiser --save' writes");
     if (!cli_readable("the model", t->file)) return CLI_INPUT;
-    if ((t->out || t->path) && !cli_png_served()) return cli_png_write(t->out ? t->out : t->path, 0, 0, NULL);
+    if ((t->out || t->path) && !cli_png_served()) return cli_png_write(t->out ? t->out : t->path, 0, 0, 1, NULL);
     for (int i = 0; i < 4; i++) {
         if (!outputs[i]) continue;
         if (!strcmp(outputs[i], "-")) return cli_fail(CLI_USAGE, "pictures go to files, not to standard output");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Grey pictures as PNG (libpng): pictures of 0..1 side by side.
+// Pictures as PNG (libpng): pictures of 0..1 side by side.
 #include <math.h>
 #include <string.h>
 
@@ -8,11 +8,11 @@
 #ifdef DEEPPCR_PNG
 #include <png.h>
 
-int cli_png_write(const char *path, int64_t width, int64_t height, const uint8_t *pixels) {
+int cli_png_write(const char *path, int64_t width, int64_t height, int64_t channels, const uint8_t *pixels) {
     png_image image = {.version = PNG_IMAGE_VERSION,
                        .width = (png_uint_32)width,
                        .height = (png_uint_32)height,
-                       .format = PNG_FORMAT_GRAY};
+                       .format = channels == 3 ? PNG_FORMAT_RGB : PNG_FORMAT_GRAY};
     png_alloc_size_t bytes = 0;
     void *file = NULL;
     int status = CLI_DONE;
@@ -55,8 +55,8 @@ int cli_png_read(const char *path, int64_t rows, int64_t cols, int64_t channels,
                     path);
 }
 
-int cli_png_write(const char *path, int64_t width, int64_t height, const uint8_t *pixels) {
-    (void)width, (void)height, (void)pixels;
+int cli_png_write(const char *path, int64_t width, int64_t height, int64_t channels, const uint8_t *pixels) {
+    (void)width, (void)height, (void)channels, (void)pixels;
     return cli_fail(CLI_USAGE,
                     "cannot write '%s': this build has no libpng (Debian package libpng-dev); --samples "
                     "writes npy",
@@ -66,24 +66,28 @@ int cli_png_write(const char *path, int64_t width, int64_t height, const uint8_t
 bool cli_png_served(void) { return false; }
 #endif
 
-int cli_png_grid(const char *path, int64_t columns, int64_t count, int64_t rows, int64_t cols, const float *pictures) {
+static uint8_t byte_of(float x) { return (uint8_t)lrintf(255 * (x > 0 ? x < 1 ? x : 1 : 0)); }
+
+int cli_png_grid(const char *path, int64_t columns, int64_t count, int64_t rows, int64_t cols, int64_t channels,
+                 const float *pictures) {
     enum { GAP = 2, SCALE = 2, MOST = 1 << 26 };
     const int64_t lines = (count + columns - 1) / columns, cell_w = cols * SCALE + GAP, cell_h = rows * SCALE + GAP;
-    const int64_t width = columns * cell_w + GAP, height = lines * cell_h + GAP;
+    const int64_t width = columns * cell_w + GAP, height = lines * cell_h + GAP, C = channels == 3 ? 3 : 1;
     if (width > MOST / height)
         return cli_fail(CLI_USAGE, "a picture of %lld x %lld pixels is more than '%s' is to be; fewer of --count",
                         (long long)width, (long long)height, path);
-    uint8_t *pixels = cli_allocate((size_t)(width * height));
+    uint8_t *pixels = cli_allocate((size_t)(width * height * C));
     if (!pixels) return cli_fail_memory("the picture");
-    memset(pixels, 48, (size_t)(width * height));
+    memset(pixels, 48, (size_t)(width * height * C));
     for (int64_t n = 0; n < count; n++)
-        for (int64_t y = 0; y < rows * SCALE; y++)
-            for (int64_t x = 0; x < cols * SCALE; x++) {
-                const float grey = pictures[(n * rows + y / SCALE) * cols + x / SCALE];
-                const int64_t at = (GAP + n / columns * cell_h + y) * width + GAP + n % columns * cell_w + x;
-                pixels[at] = (uint8_t)lrintf(255 * (grey > 0 ? grey < 1 ? grey : 1 : 0));
-            }
-    const int status = cli_png_write(path, width, height, pixels);
+        for (int64_t c = 0; c < C; c++)
+            for (int64_t y = 0; y < rows * SCALE; y++)
+                for (int64_t x = 0; x < cols * SCALE; x++) {
+                    const float value = pictures[((n * channels + c) * rows + y / SCALE) * cols + x / SCALE];
+                    const int64_t at = (GAP + n / columns * cell_h + y) * width + GAP + n % columns * cell_w + x;
+                    pixels[at * C + c] = byte_of(value);
+                }
+    const int status = cli_png_write(path, width, height, C, pixels);
     cli_release(pixels);
     return status;
 }

@@ -6,10 +6,12 @@
 #include "cli.h"
 
 bool cli_png_served(void);  // whether this build has libpng
-int cli_png_write(const char *path, int64_t width, int64_t height, const uint8_t *pixels);
+// Grey, or channels 3: red, green, blue of each pixel together.
+int cli_png_write(const char *path, int64_t width, int64_t height, int64_t channels, const uint8_t *pixels);
 // The pixels of a PNG, grey or, channels 3, its planes one after another, as 0..1. Returns the exit code.
 int cli_png_read(const char *path, int64_t rows, int64_t cols, int64_t channels, float *pixels);
-// `count` pictures [rows][cols] of 0..1, so many a line. Returns the exit code.
-int cli_png_grid(const char *path, int64_t columns, int64_t count, int64_t rows, int64_t cols, const float *pictures);
+// `count` pictures [channels][rows][cols] of 0..1, so many a line; channels 1 or 3. Returns the exit code.
+int cli_png_grid(const char *path, int64_t columns, int64_t count, int64_t rows, int64_t cols, int64_t channels,
+                 const float *pictures);
 
 #endif

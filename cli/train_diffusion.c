@@ -23,6 +23,7 @@ enum {
     KEY_CONDITIONAL,
     KEY_AVERAGE,
     KEY_KL,
+    KEY_CONV,
 };
 
 typedef struct diffusion {
@@ -33,7 +34,7 @@ typedef struct diffusion {
     int64_t limit, width, depth;
     dpcr_noise_options noise;
     dpcr_prediction prediction;
-    bool denoiser, conditional, prediction_given;
+    bool denoiser, conditional, prediction_given, convolutional;
     // The run.
     dpcr_context *context;
     dpcr_dataset training;
@@ -44,14 +45,18 @@ typedef struct diffusion {
 
 static const struct argp_option diffusion_options[] = {
     {"data", KEY_DATA, "NAME|DIR", 0,
-     "fashion-mnist (default; Debian package dataset-fashion-mnist) or a folder of IDX files, raw or gzipped", 0},
+     "fashion-mnist (default; Debian package dataset-fashion-mnist) or a folder of IDX files, raw or gzipped, or of "
+     "CIFAR-10's binary files",
+     0},
     {"epochs", KEY_EPOCHS, "N", 0, "Passes over the training images (default 20)", 0},
     {"batch", KEY_BATCH, "N", 0, "Images a step (default 256)", 0},
     {"save", KEY_SAVE, "FILE", 0, "Model and checkpoint (safetensors; default with --resume: the same file)", 0},
     {"resume", KEY_RESUME, "FILE", 0, "Go on from a checkpoint; ends with the bits of a run that was never stopped", 0},
     {"checkpoint-seconds", KEY_CHECKPOINT, "S", 0, "At most this much work is lost (default 30)", 0},
     {"limit", KEY_LIMIT, "N", 0, "Only the first N training images", 0},
-    {"width", KEY_WIDTH, "W", 0, "Width of the hidden layers (default 512)", 0},
+    {"width", KEY_WIDTH, "W", 0, "Width of the hidden layers (default 512; --conv: channels of the first, 16)", 0},
+    {"conv", KEY_CONV, NULL, 0, "vae: convolutions, each to half as many rows and columns and twice as many channels",
+     0},
     {"depth", KEY_DEPTH, "D", 0, "Hidden layers (default: denoiser 3, vae 2 each way)", 0},
     {"latent", KEY_LATENT, "N|FILE", 0,
      "vae: numbers of a code (default 16); denoiser: the trained vae whose codes it denoises (default: pixels)", 0},
@@ -90,6 +95,7 @@ static error_t parse_diffusion(int key, char *arg, struct argp_state *state) {
         case KEY_RESUME: o->resume = arg; return 0;
         case KEY_LATENT: d->latent = arg; return 0;
         case KEY_CONDITIONAL: d->conditional = true; return 0;
+        case KEY_CONV: d->convolutional = true; return 0;
         case KEY_SCHEDULE: return read_schedule(d, arg);
         case KEY_PREDICTION: return read_prediction(d, arg);
         case KEY_EPOCHS: return taken(cli_read_int64("--epochs", arg, 1, UINT32_MAX, &o->epochs));
@@ -136,7 +142,9 @@ static int make_autoencoder(diffusion *d) {
                                   .latent = 16,
                                   .hidden = d->width,
                                   .depth = d->depth ? d->depth : 2,
-                                  .seed = d->common.seed};
+                                  .seed = d->common.seed,
+                                  .channels = d->training.channels,
+                                  .convolutional = d->convolutional};
     if (d->latent && !cli_read_int64("--latent", d->latent, 1, 1 << 14, &o.latent)) return CLI_USAGE;
     if (dpcr_autoencoder_create(d->context, &o, &d->autoencoder, &error) == DPCR_OK) return CLI_DONE;
     return cli_fail_error(&error, CLI_COMPUTING);
@@ -148,7 +156,8 @@ static int make_denoiser(diffusion *d) {
     dpcr_diffusion_options o = {.size = sizeof o,
                                 .rows = d->training.rows,
                                 .cols = d->training.cols,
-                                .width = d->training.rows * d->training.cols,
+                                .width = dpcr_dataset_pixels(&d->training),
+                                .channels = d->training.channels,
                                 .hidden = d->width,
                                 .depth = d->depth ? d->depth : 3,
                                 .classes = d->conditional ? d->training.classes : 0,
@@ -190,6 +199,7 @@ static int tell(diffusion *d, const dpcr_learn_state *last) {
         const dpcr_autoencoder_options *o = dpcr_autoencoder_get_options(d->autoencoder);
         cli_set_int(&r, "depth", o->depth);
         cli_set_int(&r, "latent", o->latent);
+        cli_set_bool(&r, "convolutional", o->convolutional != 0);
     }
     cli_set_int(&r, "seed", (int64_t)d->common.seed);
     cli_set_int(&r, "threads", dpcr_context_threads(d->context));
@@ -245,7 +255,6 @@ int cli_train_diffusion(int argc, char **argv) {
                    .optimiser = CLI_OPTIMISER_DEFAULTS,
                    .options = {.size = sizeof d.options, .epochs = 20, .batch = 256},
                    .data = CLI_FASHION_MNIST,
-                   .width = 512,
                    .denoiser = !strcmp(argv[0], "denoiser")};
     const cli_syntax syntax = {
         .arguments = "",
@@ -261,5 +270,8 @@ int cli_train_diffusion(int argc, char **argv) {
     int status;
     if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
     if (d.options.resume && !d.options.save) d.options.save = d.options.resume;
+    if (d.convolutional && d.denoiser)
+        return cli_fail(CLI_USAGE, "--conv is a vae's: wanted 'train vae --conv', then 'train denoiser --latent FILE'");
+    if (!d.width) d.width = d.convolutional ? 16 : 512;
     return run(&d);
 }

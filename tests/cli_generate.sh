@@ -250,11 +250,47 @@ for kind in ("vae", "denoiser"):
     assert content("cut") == content("whole"), (kind, killed)
     os.remove(path("cut"))
 
-# Another auto-encoder, a run that has ended, a checkpoint for a model: refused. Narrow layers have Jacobians as wide as others.
+# An ended run asked for again is whole already; asked for more epochs it goes on.
+again = ["train", "vae", *small, "--latent", 4, "--width", 32, "--depth", 1, "--rate", 0.01, "--save", path("more"), "--json"]
+before = content("vae")
+with open(path("more"), "wb") as file:
+    file.write(before)
+assert run(*again, "--epochs", 12, "--resume", path("more"))["steps"] == 12 * 16 and content("more") == before
+more = run(*again, "--epochs", 14, "--resume", path("more"))
+assert more["steps"] == 14 * 16 and content("more") != before, more
+
+# CIFAR-10's files: convolutions, codes and colour; a file that is cut is refused.
+os.makedirs(path("cifar"))
+r = random.Random(3)
+for name, count in [("data_batch_%d.bin" % k, 8 * k) for k in range(1, 6)] + [("test_batch.bin", 8)]:
+    with open(path("cifar", name), "wb") as file:
+        for i in range(count):
+            file.write(bytes([r.randrange(10)]) + bytes(40 + 3 * (j % 32) + 20 * (j // 1024) + r.randrange(20) for j in range(3072)))
+colour = ["--data", path("cifar"), "--batch", 16, "--threads", 1, "--json"]
+vae = run("train", "vae", "--conv", *colour, "--latent", 4, "--width", 4, "--epochs", 2, "--save", path("conv"))
+assert vae["convolutional"] and vae["images"] == 120, vae
+run("train", "denoiser", *colour, "--latent", path("conv"), "--width", 16, "--epochs", 1, "--steps", 50, "--save", path("conv.codes"))
+told = run("train", "denoiser", *colour, "--width", 16, "--epochs", 1, "--steps", 50, "--save", path("colour"))
+assert told["denoised"] == 3072, told
+for model in ("conv.codes", "colour"):
+    run("generate", path(model), "--steps", 10, "--count", 2, "--samples", path("s.npy"))
+    assert npy("s.npy")[0] == (2, 3072)
+    done = subprocess.run([program, "generate", path(model), "--steps", "10", "--count", "2", "--out", path("colour.png")], capture_output=True)
+    assert done.returncode == 0 or b"no libpng" in done.stderr, done
+    if done.returncode == 0:
+        assert content("colour.png")[16:26] == struct.pack(">IIBB", 2 * 66 + 2, 68, 8, 2)
+        assert png_size("strip.png")
+run("generate", path("colour"), "--steps", 10, "--count", 1, "--known", 3, "--mask", path("mask.npy"), "--data", path("cifar"), wanted=5)
+assert "vae's" in run("train", "denoiser", "--conv", *small, wanted=2)
+run("train", "denoiser", *small, "--latent", path("conv"), wanted=2)
+with open(path("cifar", "data_batch_2.bin"), "r+b") as file:
+    file.truncate(3072 * 5)
+assert "3073" in run("train", "vae", "--conv", *colour[:-1], wanted=5)
+
+# Another auto-encoder, a checkpoint for a model: refused. Narrow layers have Jacobians as wide as others.
 run("train", "vae", *small, "--latent", 4, "--width", 32, "--depth", 1, "--epochs", 1, "--seed", 9, "--save", path("other"))
 assert "another one" in run("train", "denoiser", *small, "--latent", path("other"), "--conditional", "--width", 64, "--depth", 3, "--steps", 100,
                             "--epochs", 30, "--rate", 0.005, "--resume", path("codes"), wanted=2)
-assert "has ended" in run("train", "vae", *small, "--resume", path("vae"), wanted=5)
 run("train", "denoiser", *small, "--width", 2, "--depth", 1, "--epochs", 1, "--save", path("narrow"))
 run("generate", path("narrow"), "--method", "newton", "--steps", 10, "--count", 2, "--samples", path("narrow.npy"))
 

@@ -161,14 +161,18 @@ DPCR_API void dpcr_sampler_counts_reset(dpcr_sampler *sampler);
 
 // ---- networks, in float: pictures to a few numbers and back, and denoisers ----
 
-// An auto-encoder of pictures (Kingma, Welling, arXiv 1312.6114): multilayer perceptrons, pixels in 0..1
+// An auto-encoder of pictures (Kingma, Welling, arXiv 1312.6114), pixels in 0..1: multilayer perceptrons
 //   encoder   pixels -> hidden -> ... -> hidden -> mean, log variance        decoder   latent -> hidden ... -> pixels
+// or convolutions 3 x 3, every layer to half as many rows and columns and twice as many channels, and back; their
+// weights in files are [out][3][3][in].
 typedef struct dpcr_autoencoder_options {
     size_t size;            // sizeof(dpcr_autoencoder_options) of the caller
     int64_t rows, cols;     // of a picture
     int64_t latent;         // numbers of its code
-    int64_t hidden, depth;  // width and number of the hidden layers, each way
+    int64_t hidden, depth;  // width (convolutional: channels of the first) and number of the hidden layers, each way
     uint64_t seed;
+    int64_t channels;   // of a picture: planes one after another; 0: one
+    int convolutional;  // non-zero: convolutions
 } dpcr_autoencoder_options;
 
 typedef struct dpcr_autoencoder dpcr_autoencoder;
@@ -181,11 +185,11 @@ DPCR_API dpcr_status dpcr_autoencoder_load(dpcr_context *context, const char *pa
 DPCR_API dpcr_status dpcr_autoencoder_save(const dpcr_autoencoder *autoencoder, const char *path, dpcr_error *error);
 DPCR_API void dpcr_autoencoder_destroy(dpcr_autoencoder *autoencoder);
 DPCR_API const dpcr_autoencoder_options *dpcr_autoencoder_get_options(const dpcr_autoencoder *autoencoder);
-// z [n][latent]: the codes' means, standardised over the training pictures. x [n][rows cols] in 0..1. One call at a
-// time.
+// z [n][latent]: the codes' means, standardised over the training pictures. x [n][channels rows cols] in 0..1. One call
+// at a time.
 DPCR_API dpcr_status dpcr_autoencoder_encode(dpcr_autoencoder *autoencoder, int64_t n, const float *x, float *z,
                                              dpcr_error *error);
-// x [n][rows cols] in 0..1 from standardised codes.
+// x [n][channels rows cols] in 0..1 from standardised codes.
 DPCR_API dpcr_status dpcr_autoencoder_decode(dpcr_autoencoder *autoencoder, int64_t n, const float *z, float *x,
                                              dpcr_error *error);
 
@@ -195,13 +199,19 @@ DPCR_API dpcr_status dpcr_autoencoder_decode(dpcr_autoencoder *autoencoder, int6
 typedef struct dpcr_diffusion_options {
     size_t size;         // sizeof(dpcr_diffusion_options) of the caller
     int64_t rows, cols;  // of a picture
-    int64_t width;       // rows cols, or the auto-encoder's latent
+    int64_t width;       // a picture's numbers, or the auto-encoder's latent
     int64_t hidden, depth;
     int64_t classes;  // 0: without condition; else class 0..classes-1, and none
     dpcr_prediction prediction;
     dpcr_noise_options noise;
     uint64_t seed;
+    int64_t channels;  // of a picture; 0: one
 } dpcr_diffusion_options;
+
+// Numbers of a picture.
+static inline int64_t dpcr_diffusion_pixels(const dpcr_diffusion_options *options) {
+    return (options->channels > 0 ? options->channels : 1) * options->rows * options->cols;
+}
 
 typedef struct dpcr_diffusion dpcr_diffusion;
 
@@ -223,7 +233,7 @@ DPCR_API int64_t dpcr_diffusion_parameters(const dpcr_diffusion *model);
 #define DPCR_DIFFUSION_JACOBIAN 64
 DPCR_API dpcr_status dpcr_diffusion_denoiser(dpcr_diffusion *model, const int32_t *labels, int64_t batch,
                                              double guidance, dpcr_denoiser *denoiser, dpcr_error *error);
-// x [n][rows cols] in 0..1 of samples z [n][width]: the auto-encoder's decoder, or (z + 1) / 2, cut to 0..1.
+// x [n][channels rows cols] in 0..1 of samples z [n][width]: the auto-encoder's decoder, or (z + 1) / 2, cut to 0..1.
 DPCR_API dpcr_status dpcr_diffusion_pictures(dpcr_diffusion *model, int64_t n, const float *z, float *x,
                                              dpcr_error *error);
 

@@ -10,15 +10,19 @@
 
 static dpcr_status check_options(const dpcr_autoencoder_options *o, dpcr_error *error) {
     const int64_t most = DPCRI_MOST_WIDTH;
-    const bool picture = o->rows >= 1 && o->cols >= 1 && o->rows <= most && o->cols <= most / o->rows;
+    const int64_t channels = o->channels > 0 ? o->channels : 1;
+    const bool picture = o->rows >= 1 && o->cols >= 1 && o->rows <= most && o->cols <= most / o->rows &&
+                         o->channels >= 0 && channels <= most / (o->rows * o->cols) &&
+                         (!o->convolutional || (o->depth <= 6 && o->hidden <= most >> o->depth));
     if (picture && o->latent >= 1 && o->latent <= most && o->hidden >= 1 && o->hidden <= most && o->depth >= 1 &&
         o->depth <= DPCRI_MOST_DEPTH)
         return DPCR_OK;
-    return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                      "autoencoder: pictures of %lld x %lld, latent %lld, hidden %lld, depth %lld; wanted at most %lld "
-                      "pixels and numbers, depth 1 to %d",
-                      (long long)o->rows, (long long)o->cols, (long long)o->latent, (long long)o->hidden,
-                      (long long)o->depth, (long long)most, DPCRI_MOST_DEPTH);
+    return dpcri_fail(
+        error, DPCR_ERROR_ARGUMENT,
+        "autoencoder: pictures of %lld x %lld x %lld, latent %lld, hidden %lld, depth %lld; wanted at most "
+        "%lld pixels and numbers, depth 1 to %d (6 of convolutions)",
+        (long long)channels, (long long)o->rows, (long long)o->cols, (long long)o->latent, (long long)o->hidden,
+        (long long)o->depth, (long long)most, DPCRI_MOST_DEPTH);
 }
 
 static void add_layers(dpcr_autoencoder *a) {
@@ -39,6 +43,43 @@ static void add_layers(dpcr_autoencoder *a) {
     }
 }
 
+// Stage i of the encoder: channels hidden 2^i of half the places of the stage before. The decoder's stages go back.
+static dpcr_status add_convolutions(dpcr_autoencoder *a, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    const dpcr_autoencoder_options *o = &a->options;
+    int64_t rows[8] = {o->rows}, cols[8] = {o->cols}, channels[8] = {a->channels};
+    const int depth = (int)o->depth;
+    char name[24];
+    for (int i = 0; i < depth; i++) {
+        rows[i + 1] = (rows[i] + 1) / 2, cols[i + 1] = (cols[i] + 1) / 2, channels[i + 1] = o->hidden << i;
+        snprintf(name, sizeof name, "encoder.%d", i);
+        DPCR_TRY(dpcri_conv_add(&a->net, name, false, rows[i], cols[i], channels[i], channels[i + 1], DPCRI_ACT_SILU,
+                                error));
+    }
+    const int64_t inner = rows[depth] * cols[depth] * channels[depth];
+    snprintf(name, sizeof name, "encoder.%d", depth);
+    dpcri_net_add(&a->net, name, inner, 2 * o->latent, DPCRI_ACT_IDENTITY, false);
+    a->encoder = a->net.count;
+    dpcri_net_add(&a->net, "decoder.0", o->latent, inner, DPCRI_ACT_SILU, false);
+    for (int i = depth - 1; i >= 0; i--) {
+        snprintf(name, sizeof name, "decoder.%d", depth - i);
+        DPCR_TRY(dpcri_conv_add(&a->net, name, true, rows[i], cols[i], channels[i + 1], channels[i],
+                                i ? DPCRI_ACT_SILU : DPCRI_ACT_SIGMOID, error));
+    }
+done:
+    return status;
+}
+
+void dpcri_autoencoder_inner(const dpcr_autoencoder *a, const float *planes, float *inner) {
+    const int64_t c = a->options.convolutional ? a->channels : 1, places = a->pixels / c;
+    for (int64_t i = 0; i < a->pixels; i++) inner[i] = planes[i % c * places + i / c];
+}
+
+void dpcri_autoencoder_outer(const dpcr_autoencoder *a, const float *inner, float *planes) {
+    const int64_t c = a->options.convolutional ? a->channels : 1, places = a->pixels / c;
+    for (int64_t i = 0; i < a->pixels; i++) planes[i % c * places + i / c] = inner[i];
+}
+
 static dpcr_status make(dpcr_context *context, const dpcr_autoencoder_options *options, bool drawn,
                         dpcr_autoencoder **autoencoder, dpcr_error *error) {
     dpcr_status status;
@@ -46,12 +87,26 @@ static dpcr_status make(dpcr_context *context, const dpcr_autoencoder_options *o
     DPCR_TRY(check_options(options, error));
     a = dpcri_alloc_zero(context, sizeof *a);
     if (!a) DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "autoencoder: no memory"));
-    *a = (dpcr_autoencoder){.context = context, .options = *options, .pixels = options->rows * options->cols};
+    *a = (dpcr_autoencoder){
+        .context = context, .options = *options, .channels = options->channels > 0 ? options->channels : 1};
+    a->pixels = options->rows * options->cols * a->channels;
     a->options.size = sizeof a->options;
+    a->options.channels = a->channels;
     a->net = dpcri_net_make(context);
-    add_layers(a);
-    int64_t widest = a->pixels > options->hidden ? a->pixels : options->hidden;
-    widest = widest > 2 * options->latent ? widest : 2 * options->latent;
+    if (options->convolutional)
+        DPCR_TRY(add_convolutions(a, error));
+    else
+        add_layers(a);
+    int64_t widest = a->pixels > options->latent ? a->pixels : options->latent;
+    for (int i = 0; i < a->net.count; i++) {
+        const int64_t numbers = dpcri_layer_numbers(&a->net.layers[i]);
+        widest = numbers > widest ? numbers : widest;
+    }
+    a->widest = widest;
+    if (options->convolutional) {
+        a->scratch = dpcri_alloc_zero(context, (size_t)(2 * dpcri_conv_scratch(&a->net)) * sizeof(float));
+        if (!a->scratch) DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "autoencoder: no memory for its work"));
+    }
     a->mean = dpcri_alloc_zero(context, (size_t)options->latent * sizeof(float));
     a->deviation = dpcri_alloc_zero(context, (size_t)options->latent * sizeof(float));
     for (int i = 0; i < 2; i++)
@@ -79,6 +134,7 @@ dpcr_status dpcr_autoencoder_create(dpcr_context *context, const dpcr_autoencode
 void dpcr_autoencoder_destroy(dpcr_autoencoder *a) {
     if (!a) return;
     dpcri_net_destroy(&a->net);
+    dpcri_free(a->context, a->scratch);
     dpcri_free(a->context, a->mean);
     dpcri_free(a->context, a->deviation);
     for (int i = 0; i < 2; i++) dpcri_free(a->context, a->work[i]);
@@ -93,7 +149,7 @@ const dpcr_autoencoder_options *dpcr_autoencoder_get_options(const dpcr_autoenco
 static const float *run(dpcr_autoencoder *a, int first, int last, int64_t rows, const float *x) {
     for (int i = first; i < last; i++) {
         float *y = a->work[x == a->work[0]];
-        dpcri_dense_forward(&a->net, i, rows, x, NULL, 0, y, NULL);
+        dpcri_conv_forward(&a->net, i, rows, x, a->scratch, y, NULL);
         x = y;
     }
     return x;
@@ -105,7 +161,10 @@ dpcr_status dpcr_autoencoder_encode(dpcr_autoencoder *a, int64_t n, const float 
     const int64_t latent = a->options.latent;
     for (int64_t i = 0; i < n; i += DPCRI_NET_ROWS) {
         const int64_t rows = n - i < DPCRI_NET_ROWS ? n - i : DPCRI_NET_ROWS;
-        const float *y = run(a, 0, a->encoder, rows, x + i * a->pixels);
+        const float *from = x + i * a->pixels;
+        for (int64_t r = 0; a->options.convolutional && r < rows; r++)
+            dpcri_autoencoder_inner(a, from + r * a->pixels, a->work[0] + r * a->pixels);
+        const float *y = run(a, 0, a->encoder, rows, a->options.convolutional ? a->work[0] : from);
         for (int64_t r = 0; r < rows; r++)
             for (int64_t k = 0; k < latent; k++)
                 z[(i + r) * latent + k] = (y[r * 2 * latent + k] - a->mean[k]) / a->deviation[k];
@@ -124,7 +183,7 @@ dpcr_status dpcr_autoencoder_decode(dpcr_autoencoder *a, int64_t n, const float 
             for (int64_t k = 0; k < latent; k++)
                 code[r * latent + k] = z[(i + r) * latent + k] * a->deviation[k] + a->mean[k];
         const float *y = run(a, a->encoder, a->net.count, rows, code);
-        memcpy(x + i * a->pixels, y, (size_t)(rows * a->pixels) * sizeof *x);
+        for (int64_t r = 0; r < rows; r++) dpcri_autoencoder_outer(a, y + r * a->pixels, x + (i + r) * a->pixels);
     }
     return DPCR_OK;
 }
@@ -140,6 +199,8 @@ dpcr_status dpcri_autoencoder_put(const dpcr_autoencoder *a, const float *values
     DPCR_TRY(dpcri_bundle_int(bundle, "deeppcr.vae.latent", o->latent, error));
     DPCR_TRY(dpcri_bundle_int(bundle, "deeppcr.vae.hidden", o->hidden, error));
     DPCR_TRY(dpcri_bundle_int(bundle, "deeppcr.vae.depth", o->depth, error));
+    DPCR_TRY(dpcri_bundle_int(bundle, "deeppcr.vae.channels", a->channels, error));
+    DPCR_TRY(dpcri_bundle_int(bundle, "deeppcr.vae.convolutional", o->convolutional != 0, error));
     DPCR_TRY(dpcri_net_tensors(&a->net, values ? values : a->net.values, &bundle->tensors, error));
     DPCR_TRY(dpcri_bundle_array(bundle, "code.mean", DPCR_F32, o->latent, a->mean, error));
     DPCR_TRY(dpcri_bundle_array(bundle, "code.deviation", DPCR_F32, o->latent, a->deviation, error));
@@ -166,13 +227,23 @@ dpcr_status dpcri_autoencoder_get(dpcr_context *context, const dpcr_tensors *ten
     dpcr_status status;
     dpcr_autoencoder *a = NULL;
     dpcr_autoencoder_options o = {.size = sizeof o};
+    dpcr_error own = {0};
     const int64_t most = DPCRI_MOST_WIDTH;
     DPCR_TRY(dpcri_bundle_get_int(tensors, path, "deeppcr.vae.rows", 1, most, &o.rows, error));
     DPCR_TRY(dpcri_bundle_get_int(tensors, path, "deeppcr.vae.cols", 1, most / o.rows, &o.cols, error));
     DPCR_TRY(dpcri_bundle_get_int(tensors, path, "deeppcr.vae.latent", 1, most, &o.latent, error));
     DPCR_TRY(dpcri_bundle_get_int(tensors, path, "deeppcr.vae.hidden", 1, most, &o.hidden, error));
     DPCR_TRY(dpcri_bundle_get_int(tensors, path, "deeppcr.vae.depth", 1, DPCRI_MOST_DEPTH, &o.depth, error));
-    DPCR_TRY(make(context, &o, false, &a, error));
+    int64_t convolutional = 0;  // files of before have neither
+    if (dpcr_tensors_metadata(tensors, "deeppcr.vae.channels"))
+        DPCR_TRY(dpcri_bundle_get_int(tensors, path, "deeppcr.vae.channels", 1, most, &o.channels, error));
+    if (dpcr_tensors_metadata(tensors, "deeppcr.vae.convolutional"))
+        DPCR_TRY(dpcri_bundle_get_int(tensors, path, "deeppcr.vae.convolutional", 0, 1, &convolutional, error));
+    o.convolutional = (int)convolutional;
+    status = make(context, &o, false, &a, &own);
+    if (status != DPCR_OK)
+        DPCR_TRY(
+            dpcri_fail(error, status == DPCR_ERROR_ARGUMENT ? DPCR_ERROR_FORMAT : status, "%s: %s", path, own.text));
     DPCR_TRY(dpcri_net_read(&a->net, tensors, path, error));
     DPCR_TRY(read_scale(a, tensors, path, error));
     *autoencoder = a;
@@ -194,7 +265,7 @@ dpcr_status dpcr_autoencoder_load(dpcr_context *context, const char *path, dpcr_
     if (!kind || strcmp(kind, "vae") != 0)
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_FORMAT, "%s: no auto-encoder ('deeppcr.kind' is %.40s, wanted vae)", path,
                             kind ? kind : "missing"));
-    if (dpcr_tensors_find(&tensors, "learn.values"))
+    if (dpcr_tensors_find(&tensors, "learn.values") && !dpcr_tensors_metadata(&tensors, "deeppcr.learn.ended"))
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_FORMAT,
                             "%s: the checkpoint of an auto-encoder whose training has not ended; resume it", path));
     DPCR_TRY(dpcri_autoencoder_get(context, &tensors, path, autoencoder, error));

@@ -16,9 +16,11 @@
 
 static dpcr_status check_options(const dpcr_diffusion_options *o, const dpcr_autoencoder *a, dpcr_error *error) {
     const int64_t most = DPCRI_MOST_WIDTH;
-    const bool picture = o->rows >= 1 && o->cols >= 1 && o->rows <= most && o->cols <= most / o->rows;
-    const int64_t width = !picture ? 0 : a ? a->options.latent : o->rows * o->cols;
-    const bool fits = !a || (a->options.rows == o->rows && a->options.cols == o->cols);
+    const int64_t channels = o->channels > 0 ? o->channels : 1;
+    const bool picture = o->rows >= 1 && o->cols >= 1 && o->rows <= most && o->cols <= most / o->rows &&
+                         o->channels >= 0 && channels <= most / (o->rows * o->cols);
+    const int64_t width = !picture ? 0 : a ? a->options.latent : dpcr_diffusion_pixels(o);
+    const bool fits = !a || (a->options.rows == o->rows && a->options.cols == o->cols && a->channels == channels);
     if (picture && fits && o->width == width && o->hidden >= 1 && o->hidden <= most && o->depth >= 1 &&
         o->depth <= DPCRI_MOST_DEPTH && o->classes >= 0 && o->classes <= 256 &&
         (unsigned)o->prediction < DPCR_PREDICTION_COUNT)
@@ -352,6 +354,7 @@ dpcr_status dpcri_diffusion_put(const dpcr_diffusion *d, const float *values, dp
     const dpcr_diffusion_options *o = &d->options;
     DPCR_TRY(dpcri_bundle_int(bundle, "deeppcr.denoiser.rows", o->rows, error));
     DPCR_TRY(dpcri_bundle_int(bundle, "deeppcr.denoiser.cols", o->cols, error));
+    if (o->channels > 1) DPCR_TRY(dpcri_bundle_int(bundle, "deeppcr.denoiser.channels", o->channels, error));
     DPCR_TRY(dpcri_bundle_int(bundle, "deeppcr.denoiser.width", o->width, error));
     DPCR_TRY(dpcri_bundle_int(bundle, "deeppcr.denoiser.hidden", o->hidden, error));
     DPCR_TRY(dpcri_bundle_int(bundle, "deeppcr.denoiser.depth", o->depth, error));
@@ -389,6 +392,8 @@ dpcr_status dpcri_diffusion_get(dpcr_context *context, const dpcr_tensors *tenso
     int64_t latent = 0;
     DPCR_TRY(dpcri_bundle_get_int(tensors, path, "deeppcr.denoiser.rows", 1, most, &o.rows, error));
     DPCR_TRY(dpcri_bundle_get_int(tensors, path, "deeppcr.denoiser.cols", 1, most / o.rows, &o.cols, error));
+    if (dpcr_tensors_metadata(tensors, "deeppcr.denoiser.channels"))
+        DPCR_TRY(dpcri_bundle_get_int(tensors, path, "deeppcr.denoiser.channels", 1, most, &o.channels, error));
     DPCR_TRY(dpcri_bundle_get_int(tensors, path, "deeppcr.denoiser.width", 1, most, &o.width, error));
     DPCR_TRY(dpcri_bundle_get_int(tensors, path, "deeppcr.denoiser.hidden", 1, most, &o.hidden, error));
     DPCR_TRY(dpcri_bundle_get_int(tensors, path, "deeppcr.denoiser.depth", 1, DPCRI_MOST_DEPTH, &o.depth, error));

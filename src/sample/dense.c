@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/random.h"
+#include "sample/convolution.h"
 
 enum { ROW_BLOCK = 48, PARALLEL_FLOPS = 300000, SUM_COLUMNS = 64 };
 
@@ -64,10 +65,11 @@ dpcr_status dpcri_net_train(dpcri_net *net, int64_t rows, dpcr_error *error) {
     int64_t weight = 0, x = 0, widest = 0;
     for (int i = 0; i < net->count; i++) {
         const dpcri_dense *d = &net->layers[i];
-        const int64_t here = packed_numbers(net, d->out, d->in), there = packed_numbers(net, rows, d->in);
+        const int64_t own = d->gather ? DPCRI_CONV_PICTURES * d->gather->out_places : rows;
+        const int64_t here = packed_numbers(net, d->out, d->in), there = packed_numbers(net, own, d->in);
         weight = here > weight ? here : weight;
         x = there > x ? there : x;
-        widest = d->out > widest ? d->out : widest;
+        widest = d->out * own > widest ? d->out * own : widest;
     }
     float **const places[] = {&net->gradients, &net->packed_weight, &net->packed_x, &net->transposed};
     for (int i = 0; i < 4; i++) {
@@ -78,14 +80,18 @@ dpcr_status dpcri_net_train(dpcri_net *net, int64_t rows, dpcr_error *error) {
     DPCR_TRY(take(net, net->parameters, &net->gradients, error));
     DPCR_TRY(take(net, weight, &net->packed_weight, error));
     DPCR_TRY(take(net, x, &net->packed_x, error));
-    DPCR_TRY(take(net, widest * rows, &net->transposed, error));
+    DPCR_TRY(take(net, widest, &net->transposed, error));
 done:
     return status;
 }
 
 void dpcri_net_destroy(dpcri_net *net) {
     if (!net->context) return;
-    for (int i = 0; i < net->count; i++) dpcri_free(net->context, net->layers[i].packed);
+    for (int i = 0; i < net->count; i++) {
+        dpcri_free(net->context, net->layers[i].packed);
+        if (net->layers[i].gather) dpcri_free(net->context, net->layers[i].gather->at);
+        dpcri_free(net->context, net->layers[i].gather);
+    }
     dpcri_free(net->context, net->values);
     dpcri_free(net->context, net->gradients);
     dpcri_free(net->context, net->packed_weight);

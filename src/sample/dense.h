@@ -16,8 +16,9 @@ typedef struct dpcri_dense {
     int64_t in, out;
     int activation;
     bool residual, bias;
-    int64_t weight;  // offset of W in the net's vector; b follows
-    float *packed;   // of W^T
+    int64_t weight;               // offset of W in the net's vector; b follows
+    float *packed;                // of W^T
+    struct dpcri_gather *gather;  // a convolution's (convolution.h), or NULL; owned
 } dpcri_dense;
 
 // Layers, their numbers in one vector, and work memory for `rows` rows.

@@ -80,7 +80,8 @@ done:
     return status;
 }
 
-static dpcr_status save(learning *l, dpcr_error *error) {
+// values: what the next step would start from.
+static dpcr_status save_values(learning *l, const float *values, bool ended, dpcr_error *error) {
     dpcr_status status;
     dpcri_bundle b = {0};
     const int64_t count = l->net->parameters;
@@ -89,7 +90,8 @@ static dpcr_status save(learning *l, dpcr_error *error) {
     DPCR_TRY(dpcri_bundle_text(&b, "deeppcr.kind", l->subject->kind, error));
     DPCR_TRY(l->subject->put(l->subject->user, l->average, &b, error));
     DPCR_TRY(put_position(l, &b, error));
-    DPCR_TRY(dpcri_bundle_array(&b, "learn.values", DPCR_F32, count, l->net->values, error));
+    if (ended) DPCR_TRY(dpcri_bundle_int(&b, "deeppcr.learn.ended", 1, error));
+    DPCR_TRY(dpcri_bundle_array(&b, "learn.values", DPCR_F32, count, values, error));
     if (l->optimiser->first)
         DPCR_TRY(dpcri_bundle_array(&b, "learn.first", DPCR_F32, count, l->optimiser->first, error));
     if (l->optimiser->second)
@@ -100,6 +102,8 @@ done:
     l->saved = dpcri_seconds();
     return status;
 }
+
+static dpcr_status save(learning *l, dpcr_error *error) { return save_values(l, l->net->values, false, error); }
 
 static bool read_array(const dpcr_tensors *tensors, const char *name, int64_t count, void *to) {
     const dpcr_tensor *t = to ? dpcri_bundle_find(tensors, name, count) : NULL;
@@ -134,10 +138,12 @@ static dpcr_status same_autoencoder(const learning *l, const dpcr_tensors *mine,
     return DPCR_OK;
 }
 
-// Every string that this run would write stands in the file alike, the position and the loss apart.
+// Every string that this run would write stands in the file alike, the position and the loss apart; where training had
+// ended, also how many steps it was to have: it goes on to this run's.
 static dpcr_status agrees(learning *l, const dpcr_tensors *tensors, dpcr_error *error) {
     dpcr_status status;
     dpcri_bundle mine = {0};
+    const bool ended = dpcr_tensors_metadata(tensors, "deeppcr.learn.ended") != NULL;
     DPCR_TRY(dpcri_bundle_create(&mine, l->net->context, error));
     DPCR_TRY(dpcri_bundle_text(&mine, "deeppcr.kind", l->subject->kind, error));
     DPCR_TRY(l->subject->put(l->subject->user, NULL, &mine, error));
@@ -146,6 +152,7 @@ static dpcr_status agrees(learning *l, const dpcr_tensors *tensors, dpcr_error *
         const char *key = mine.tensors.metadata_keys[i], *wanted = mine.tensors.metadata_values[i];
         const char *got = dpcr_tensors_metadata(tensors, key);
         if (!strcmp(key, "deeppcr.learn.step") || !strcmp(key, "deeppcr.learn.loss")) continue;
+        if (ended && (!strcmp(key, "deeppcr.learn.total") || !strcmp(key, "deeppcr.learn.warm_up"))) continue;
         if (got && !strcmp(got, wanted)) continue;
         DPCR_TRY(dpcri_fail(error, got ? DPCR_ERROR_ARGUMENT : DPCR_ERROR_FORMAT,
                             "learn: resume from %s: '%s' is %.40s there and %.40s here", l->options.resume, key,
@@ -165,10 +172,9 @@ static dpcr_status resume(learning *l, dpcr_error *error) {
     float *values = NULL;
     DPCR_TRY(dpcr_safetensors_read(l->net->context, path, &tensors, error));
     if (!dpcr_tensors_find(&tensors, "learn.values"))
-        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_FORMAT,
-                            "learn: resume from %s: nothing to go on from: a model whose training has ended, or no "
-                            "checkpoint",
-                            path));
+        DPCR_TRY(dpcri_fail(
+            error, DPCR_ERROR_FORMAT,
+            "learn: resume from %s: nothing to go on from: a model without its training, or no checkpoint", path));
     DPCR_TRY(agrees(l, &tensors, error));
     DPCR_TRY(dpcri_bundle_get_int(&tensors, path, "deeppcr.learn.step", 0, l->state.steps, &l->state.step, error));
     DPCR_TRY(dpcri_bundle_get_real(&tensors, path, "deeppcr.learn.loss", &l->loss, error));
@@ -271,6 +277,7 @@ dpcr_status dpcri_learn(const dpcri_subject *subject, const dpcr_dataset *data, 
     dpcri_net *net = subject->net;
     learning l = {.subject = subject, .net = net, .data = data, .began = dpcri_seconds()};
     const size_t bytes = (size_t)net->parameters * sizeof(float);
+    float *values = NULL;
     DPCR_TRY(check_options(&l, options, error));
     dpcr_optimiser_options optimiser = l.options.optimiser;
     optimiser.size = sizeof optimiser;
@@ -285,13 +292,18 @@ dpcr_status dpcri_learn(const dpcri_subject *subject, const dpcr_dataset *data, 
     l.begun = l.state.step;
     status = run(&l, error);
     describe(&l);
-    if (status == DPCR_OK) {
-        memcpy(net->values, l.average, bytes);
-        dpcri_net_pack(net);
-    }
     if (last) *last = l.state;
+    if (status != DPCR_OK) goto done;
+    values = dpcri_alloc(net->context, bytes);
+    if (!values) DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "learn: no memory for the weights"));
+    memcpy(values, net->values, bytes);
+    memcpy(net->values, l.average, bytes);
+    dpcri_net_pack(net);
+    if (subject->finish) subject->finish(subject->user);
+    DPCR_TRY(save_values(&l, values, true, error));
 done:
     dpcr_optimiser_destroy(l.optimiser);
+    dpcri_free(net->context, values);
     dpcri_free(net->context, l.average);
     dpcri_free(net->context, l.order);
     return status;

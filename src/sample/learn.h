@@ -18,6 +18,7 @@ typedef struct dpcri_subject {
     double (*gradients)(void *user, const dpcri_batch *batch);  // writes all of net->gradients, returns the loss
     dpcr_status (*put)(void *user, const float *values, dpcri_bundle *bundle,
                        dpcr_error *error);  // of the model's file
+    void (*finish)(void *user);             // once net->values are the averaged ones, before the last file; or NULL
 } dpcri_subject;
 
 // Trains; at the end net->values are the averaged ones.

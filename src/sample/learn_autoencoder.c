@@ -16,6 +16,7 @@ typedef struct vae_learning {
     double weight;
     int64_t rows, layers;
     float *x;                        // [rows][pixels]
+    float *planes, *sums;            // [pixels a row]; scratch of convolutions' gradients
     float *y[DPCRI_NET_LAYERS];      // [rows][out] of each layer
     float *slope[DPCRI_NET_LAYERS];  // [rows][out]
     float *z, *xi, *g[2];            // [rows][latent], [rows][latent], [rows][widest]
@@ -33,7 +34,9 @@ static void read_row(void *argument, int64_t i) {
     vae_learning *l = argument;
     const int64_t pixels = l->a->pixels, latent = l->a->options.latent;
     const uint8_t *from = l->data->images + l->batch->order[i] * pixels;
-    for (int64_t p = 0; p < pixels; p++) l->x[i * pixels + p] = (float)from[p] / 255;
+    float *planes = l->planes + i * pixels;
+    for (int64_t p = 0; p < pixels; p++) planes[p] = (float)from[p] / 255;
+    dpcri_autoencoder_inner(l->a, planes, l->x + i * pixels);
     dpcri_normals_f32(l->seed, DPCRI_STREAM_DENOISER | DPCRI_LEARN_CODE, (uint64_t)(l->batch->step * l->rows + i),
                       latent, l->xi + i * latent);
 }
@@ -90,11 +93,11 @@ static double gradients(void *user, const dpcri_batch *batch) {
     dpcri_parallel(net->context, l->rows, read_row, l);
     for (int i = 0; i < l->layers; i++) {
         if (i == l->a->encoder) draw_code(l);
-        dpcri_dense_forward(net, i, l->rows,
-                            i == 0               ? l->x
-                            : i == l->a->encoder ? l->z
-                                                 : l->y[i - 1],
-                            NULL, 0, l->y[i], l->slope[i]);
+        dpcri_conv_forward(net, i, l->rows,
+                           i == 0               ? l->x
+                           : i == l->a->encoder ? l->z
+                                                : l->y[i - 1],
+                           l->a->scratch, l->y[i], l->slope[i]);
     }
     dpcri_parallel(net->context, l->rows, judge_row, l);
     for (int64_t i = 0; i < l->rows; i++) loss += l->losses[i];
@@ -103,7 +106,7 @@ static double gradients(void *user, const dpcri_batch *batch) {
         float *slope = l->slope[i];
         // of the last layer's u the gradient is known: its slope is part of it
         for (int64_t k = 0; i == l->layers - 1 && k < l->rows * l->a->pixels; k++) slope[k] = 1;
-        dpcri_dense_backward(net, i, l->rows, x, slope, l->g[at], i ? l->g[1 - at] : NULL);
+        dpcri_conv_backward(net, i, l->rows, x, slope, l->g[at], i ? l->g[1 - at] : NULL, l->a->scratch, l->sums);
         at = 1 - at;
         if (i != l->a->encoder) continue;
         back_code(l, l->g[at], l->g[1 - at]);
@@ -117,7 +120,8 @@ static dpcr_status put(void *user, const float *values, dpcri_bundle *bundle, dp
 }
 
 // Mean and deviation of the codes' means over the first pictures.
-static void measure_codes(vae_learning *l) {
+static void measure_codes(void *user) {
+    vae_learning *l = user;
     dpcr_autoencoder *a = l->a;
     const int64_t latent = a->options.latent, most = l->data->count < 20000 ? l->data->count : 20000;
     double *sums = l->losses;  // room enough: see the caller
@@ -125,8 +129,9 @@ static void measure_codes(vae_learning *l) {
     for (int64_t k = 0; k < latent; k++) a->mean[k] = 0, a->deviation[k] = 1;
     for (int64_t first = 0; first < most; first += l->rows) {
         const int64_t rows = most - first < l->rows ? most - first : l->rows;
-        for (int64_t i = 0; i < rows * a->pixels; i++) l->x[i] = (float)l->data->images[first * a->pixels + i] / 255;
-        dpcr_autoencoder_encode(a, rows, l->x, l->z, NULL);
+        for (int64_t i = 0; i < rows * a->pixels; i++)
+            l->planes[i] = (float)l->data->images[first * a->pixels + i] / 255;
+        dpcr_autoencoder_encode(a, rows, l->planes, l->z, NULL);
         for (int64_t i = 0; i < rows; i++)
             for (int64_t k = 0; k < latent; k++) {
                 const double z = l->z[i * latent + k];
@@ -146,34 +151,41 @@ dpcr_status dpcr_autoencoder_train(dpcr_autoencoder *a, const dpcr_dataset *data
     dpcr_status status;
     if (last) *last = (dpcr_learn_state){0};
     if (!a || !data || !options) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "learn: model, data or options is NULL");
-    if (data->count < 1 || data->rows != a->options.rows || data->cols != a->options.cols || data->channels > 1)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "learn: %lld pictures of %lld x %lld, wanted some of %lld x %lld",
+    if (data->count < 1 || data->rows != a->options.rows || data->cols != a->options.cols ||
+        dpcr_dataset_pixels(data) != a->pixels)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "learn: %lld pictures of %lld x %lld, %lld numbers, wanted some of %lld x %lld, %lld",
                           (long long)data->count, (long long)data->rows, (long long)data->cols,
-                          (long long)a->options.rows, (long long)a->options.cols);
+                          (long long)dpcr_dataset_pixels(data), (long long)a->options.rows, (long long)a->options.cols,
+                          (long long)a->pixels);
     vae_learning l = {.a = a,
                       .data = data,
                       .seed = options->seed,
                       .weight = options->weight > 0 ? options->weight : 1,
                       .rows = options->batch > 0 && options->batch <= data->count ? options->batch : 1,
                       .layers = a->net.count};
-    const dpcri_subject subject = {"vae", &a->net, &l, gradients, put};
+    const dpcri_subject subject = {"vae", &a->net, &l, gradients, put, measure_codes};
     const int64_t latent = a->options.latent;
-    int64_t widest = a->pixels;
-    for (int i = 0; i < l.layers; i++) widest = a->net.layers[i].out > widest ? a->net.layers[i].out : widest;
+    int64_t most = 0;
+    for (int i = 0; i < l.layers; i++) {
+        const int64_t own = (a->net.layers[i].in + 1) * a->net.layers[i].out;
+        most = a->net.layers[i].gather && own > most ? own : most;
+    }
+    l.sums = dpcri_alloc_zero(a->context, (size_t)(most + 1) * sizeof *l.sums);
+    if (!l.sums) return dpcri_fail(error, DPCR_ERROR_MEMORY, "learn: no memory for gradients");
     DPCR_TRY(dpcri_net_train(&a->net, l.rows, error));
     DPCR_TRY(take(&l, a->pixels, &l.x, error));
+    DPCR_TRY(take(&l, a->pixels, &l.planes, error));
     DPCR_TRY(take(&l, latent, &l.z, error));
     DPCR_TRY(take(&l, latent, &l.xi, error));
-    for (int i = 0; i < 2; i++) DPCR_TRY(take(&l, widest, &l.g[i], error));
+    for (int i = 0; i < 2; i++) DPCR_TRY(take(&l, a->widest, &l.g[i], error));
     for (int i = 0; i < l.layers; i++) {
-        DPCR_TRY(take(&l, a->net.layers[i].out, &l.y[i], error));
-        DPCR_TRY(take(&l, a->net.layers[i].out, &l.slope[i], error));
+        DPCR_TRY(take(&l, dpcri_layer_numbers(&a->net.layers[i]), &l.y[i], error));
+        DPCR_TRY(take(&l, dpcri_layer_numbers(&a->net.layers[i]), &l.slope[i], error));
     }
     l.losses = dpcri_alloc_zero(a->context, (size_t)(l.rows + 2 * latent) * sizeof *l.losses);
     if (!l.losses) DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "learn: no memory for the losses"));
     DPCR_TRY(dpcri_learn(&subject, data, options, last, error));
-    measure_codes(&l);
-    if (options->save) DPCR_TRY(dpcr_autoencoder_save(a, options->save, error));
 done:
     dpcri_free(a->context, l.losses);
     for (int i = 0; i < l.layers; i++) dpcri_free(a->context, l.y[i]), dpcri_free(a->context, l.slope[i]);
@@ -181,5 +193,7 @@ done:
     dpcri_free(a->context, l.xi);
     dpcri_free(a->context, l.z);
     dpcri_free(a->context, l.x);
+    dpcri_free(a->context, l.planes);
+    dpcri_free(a->context, l.sums);
     return status;
 }

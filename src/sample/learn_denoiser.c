@@ -209,7 +209,8 @@ static void free_all(denoiser_learning *l) {
 }
 
 static dpcr_status check_data(const dpcr_diffusion *d, const dpcr_dataset *data, dpcr_error *error) {
-    if (data->count < 1 || data->rows != d->options.rows || data->cols != d->options.cols || data->channels > 1)
+    if (data->count < 1 || data->rows != d->options.rows || data->cols != d->options.cols ||
+        dpcr_dataset_pixels(data) != dpcr_diffusion_pixels(&d->options))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "learn: %lld pictures of %lld x %lld, wanted some of %lld x %lld",
                           (long long)data->count, (long long)data->rows, (long long)data->cols,
                           (long long)d->options.rows, (long long)d->options.cols);
@@ -230,7 +231,7 @@ dpcr_status dpcr_diffusion_train(dpcr_diffusion *d, const dpcr_dataset *data, co
                            .seed = options->seed,
                            .drop = options->drop > 0 ? options->drop : 0.1,
                            .rows = options->batch > 0 && options->batch <= data->count ? options->batch : 1};
-    const dpcri_subject subject = {"denoiser", &d->net, &l, gradients, put};
+    const dpcri_subject subject = {"denoiser", &d->net, &l, gradients, put, NULL};
     DPCR_TRY(check_data(d, data, error));
     DPCR_TRY(dpcri_net_train(&d->net, l.rows, error));
     DPCR_TRY(take_all(&l, error));

@@ -3,7 +3,7 @@
 #ifndef DPCRI_NETWORKS_H
 #define DPCRI_NETWORKS_H
 
-#include "sample/dense.h"
+#include "sample/convolution.h"
 #include "sample/sample.h"
 
 enum { DPCRI_TIME_WIDTH = 128, DPCRI_NET_ROWS = 256, DPCRI_MOST_WIDTH = 1 << 14, DPCRI_MOST_DEPTH = 16 };
@@ -11,12 +11,22 @@ enum { DPCRI_TIME_WIDTH = 128, DPCRI_NET_ROWS = 256, DPCRI_MOST_WIDTH = 1 << 14,
 struct dpcr_autoencoder {
     dpcr_context *context;
     dpcr_autoencoder_options options;
-    int64_t pixels;
+    int64_t pixels, channels;
     dpcri_net net;            // encoder's layers, then the decoder's
     int encoder;              // layers
     float *mean, *deviation;  // [latent]: of the codes of the training pictures
     float *work[2];           // [DPCRI_NET_ROWS][widest]
+    float *scratch;           // of convolutions, twice
+    int64_t widest;
 };
+
+// Numbers that a layer gives of a picture.
+static inline int64_t dpcri_layer_numbers(const dpcri_dense *d) {
+    return d->gather ? d->gather->out_places * d->out : d->out;
+}
+// A picture's planes to what the layers take: of convolutions, all channels of a place together. And back.
+void dpcri_autoencoder_inner(const dpcr_autoencoder *a, const float *planes, float *inner);
+void dpcri_autoencoder_outer(const dpcr_autoencoder *a, const float *inner, float *planes);
 
 struct dpcr_diffusion {
     dpcr_context *context;
