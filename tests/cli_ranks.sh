@@ -4,7 +4,7 @@
 # whatever the cut, the scan, the order of the file; and faults that end every rank with one line of ours: a short file,
 # a wrong shape, a full disk, a rank that is killed or stands still; never half an output.
 set -u
-build=${1:?usage: cli_ranks.sh BUILD_DIR}
+build=$(realpath "${1:?usage: cli_ranks.sh BUILD_DIR}")
 program=$build/deeppcr
 skip() { echo "cli_ranks: $*"; exit 77; }
 python=python3
