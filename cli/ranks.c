@@ -68,11 +68,14 @@ static int run_threads(run *r, int64_t ranks) {
     return status;
 }
 
-// Ranks that notice the same at the same time give way to lower ones, whose line is enough and ends them.
-static void give_way(int64_t rank) {
-    const double seconds = rank < 10 ? 0.1 * (double)rank : 1;
+// Ranks that notice the same at the same time give way to lower ones, whose line is enough and ends them: false where
+// that came to pass. Who was asked to stop has a second.
+static bool give_way(int64_t rank) {
+    const bool asked = cli_signal() != 0;
+    const double most = rank < 10 ? (double)rank / 10 : 1, seconds = rank == 0 ? 0 : asked ? most / 2 : 1 + 2 * most;
     const struct timespec t = {.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
     nanosleep(&t, NULL);
+    return asked || cli_signal() == 0;
 }
 
 static int run_process(run *r) {
@@ -84,8 +87,8 @@ static int run_process(run *r) {
     const dpcr_status ended = run_rank(r, &transport, &error);
     // A wait in vain is known to whoever waited; all else has been agreed on.
     const bool alone = ended == DPCR_ERROR_SYSTEM || ended == DPCR_ERROR_CANCELLED;
-    if (alone) give_way(transport.rank);
-    cli_silence(transport.rank > 0 && !alone);
+    const bool told = alone ? give_way(transport.rank) : transport.rank == 0;
+    cli_silence(!told);
     if (ended != DPCR_OK) status = cli_fail_error(&error, (cli_doing)atomic_load(&r->doing));
     fflush(stdout);
     fflush(stderr);

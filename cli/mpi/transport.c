@@ -24,7 +24,7 @@ typedef struct sending {
 
 static sending *under_way;
 
-static const double SIGNAL_SECONDS = 5;  // what is left to a run that was asked to stop
+static double signal_seconds = 5;  // what is left to a run that was asked to stop
 
 static const double LEAVE_SECONDS = 60;  // for messages that were not yet taken
 
@@ -44,8 +44,10 @@ static void guard(const char *doing) {
     const char *verb = cli_get_verb();
     snprintf(late, sizeof late, "deeppcr%s%s: MPI did not %s within %g s: a process stands still\n", verb ? " " : "",
              verb ? verb : "", doing, patience);
+    // Lower ranks first: their line is enough, and the launcher ends the others.
+    const int64_t rank = cli_world_rank();
     signal(SIGALRM, too_late);
-    alarm((unsigned)patience + 1);
+    alarm((unsigned)patience + 1 + (unsigned)(rank > 0 ? 2 + (rank < 5 ? rank : 5) : 0));
 }
 
 static void unguard(void) {
@@ -53,7 +55,10 @@ static void unguard(void) {
     signal(SIGALRM, SIG_DFL);
 }
 
-void cli_mpi_patience(double seconds) { patience = seconds < 1e9 ? seconds : 1e9; }
+void cli_mpi_patience(double seconds) {
+    patience = seconds < 1e9 ? seconds : 1e9;
+    signal_seconds = 0.2;  // nothing to be finished, and a launcher that ends its processes waits a second
+}
 
 static dpcr_status fail(dpcr_error *error, dpcr_status status, const char *format, int64_t a, double b, int64_t c) {
     if (!error) return status;
@@ -107,7 +112,7 @@ static bool over(double began, double deadline, double *asked) {
     if (now - seen > 1) stood += now - seen;
     seen = now;
     if (cli_signal() && *asked == 0) *asked = now;
-    return now - began - stood > deadline || (*asked > 0 && now - *asked > SIGNAL_SECONDS);
+    return now - began - stood > deadline || (*asked > 0 && now - *asked > signal_seconds);
 }
 
 static dpcr_status receive(void *user, int64_t from, int64_t tag, void *data, size_t bytes, double deadline,
@@ -134,6 +139,9 @@ static dpcr_status receive(void *user, int64_t from, int64_t tag, void *data, si
         if (!over(began, deadline, &asked)) continue;
         MPI_Cancel(&request);
         MPI_Request_free(&request);
+        if (asked > 0)
+            return fail(error, DPCR_ERROR_SYSTEM, "asked to stop while waiting for rank %lld (%g s, tag %lld)", from,
+                        cli_now() - began, tag);
         return fail(error, DPCR_ERROR_SYSTEM, "waited for rank %lld for %g s, which sent nothing (tag %lld)", from,
                     cli_now() - began, tag);
     }
