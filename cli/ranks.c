@@ -69,13 +69,13 @@ static int run_threads(run *r, int64_t ranks) {
 }
 
 // Ranks that notice the same at the same time give way to lower ones, whose line is enough and ends them: false where
-// that came to pass. Who was asked to stop has a second.
+// that came to pass. Of those that were asked to stop, because another one is gone, the first tells it.
 static bool give_way(int64_t rank) {
-    const bool asked = cli_signal() != 0;
-    const double most = rank < 10 ? (double)rank / 10 : 1, seconds = rank == 0 ? 0 : asked ? most / 2 : 1 + 2 * most;
+    if (rank == 0 || cli_signal()) return rank == 0;
+    const double seconds = rank < 10 ? 1 + (double)rank / 5 : 3;
     const struct timespec t = {.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
     nanosleep(&t, NULL);
-    return asked || cli_signal() == 0;
+    return cli_signal() == 0;
 }
 
 static int run_process(run *r) {
