@@ -9,7 +9,8 @@
 int64_t cli_world_size(void);
 int64_t cli_world_rank(void);
 bool cli_world_launched(void);  // also as the only one
-// Seconds that joining and leaving may take (60): past them the process ends with a line.
+// Seconds that joining may take (60), and leaving, where all leave at the same time: past them the process ends with a
+// line. Of those who call this before they join.
 void cli_world_patience(double seconds);
 // Joins them; the transport lives until cli_world_close. Returns the exit code.
 int cli_world_open(dpcr_transport *transport);

@@ -31,6 +31,7 @@ static const double LEAVE_SECONDS = 60;  // for messages that were not yet taken
 // ---- MPI's own beginning and end, which know no deadline ----
 
 static double patience = 60;  // seconds
+static bool together;         // all processes come to the end at the same time
 
 static char late[160];
 
@@ -57,6 +58,7 @@ static void unguard(void) {
 
 void cli_mpi_patience(double seconds) {
     patience = seconds < 1e9 ? seconds : 1e9;
+    together = true;
     signal_seconds = 0.2;  // nothing to be finished, and a launcher that ends its processes waits a second
 }
 
@@ -245,7 +247,7 @@ void cli_mpi_close(int status) {
         cli_fail(CLI_RESOURCES, "a message was never taken");
         MPI_Abort(MPI_COMM_WORLD, CLI_RESOURCES);
     }
-    guard("end");
+    if (together) guard("end");
     MPI_Finalize();
     unguard();
 }
