@@ -30,6 +30,7 @@ typedef struct part {
     _Atomic uint64_t done;
 } part;
 
+// A layer as a thread sees it: made by each for itself, since reading another core's costs more.
 typedef struct stage {
     int64_t units, panels;  // of the layer; of a unit
     dpcri_wide_product p;
@@ -38,11 +39,16 @@ typedef struct stage {
 
 struct dpcri_stack {
     part parts[MOST_PARTS];
-    const dpcri_net *net;
-    int first, count, active;  // parts of the call
-    uint64_t call;
+    // of the call: a cache line
+    _Alignas(128) uint64_t call;
+    int64_t rows, init_row;
+    const float *x, *init;
+    float *y;
+    int active;  // parts
+    // for good
+    _Alignas(128) const dpcri_net *net;
+    int first, count;
     int64_t widest;
-    stage stages[MOST_LAYERS];
     float *h;  // [count - 1][DPCRI_FEW_ROWS][widest]
 };
 
@@ -115,6 +121,26 @@ static void await_part(dpcri_stack *s, int p, int layers) {
 
 // ---- the work ----
 
+static stage stage_of(const dpcri_stack *s, int layer) {
+    const dpcri_dense *d = &s->net->layers[s->first + layer];
+    const int64_t panels = dpcri_wide_panels(s->net->wide, d->out), together = s->rows == 1 ? 2 : 1;  // see wide.inc
+    const int64_t place = DPCRI_FEW_ROWS * s->widest;
+    const bool last = layer + 1 == s->count;
+    return (stage){.layer = d,
+                   .panels = together,
+                   .units = (panels + together - 1) / together,
+                   .p = {.rows = s->rows,
+                         .depth = d->in,
+                         .columns = d->out,
+                         .a = layer ? s->h + (layer - 1) * place : s->x,
+                         .a_row = d->in,
+                         .packed = d->packed,
+                         .init = last ? dpcri_dense_bias(s->net, s->first + layer) : s->init + layer * d->out,
+                         .init_row = last ? 0 : s->init_row,
+                         .c = last ? s->y : s->h + layer * place,
+                         .c_row = d->out}};
+}
+
 static int64_t first_unit(const dpcri_stack *s, const stage *g, int p) { return g->units * p / s->active; }
 
 static int64_t first_column(const dpcri_stack *s, const stage *g, int p) {
@@ -155,7 +181,8 @@ static void fetch(const stage *g, int64_t from, int64_t to) {
 }
 
 static void run_stage(dpcri_stack *s, int p, int layer) {
-    const stage *g = &s->stages[layer], *before = g - 1;
+    const stage here = stage_of(s, layer), there = stage_of(s, layer > 0 ? layer - 1 : 0);
+    const stage *g = &here, *before = &there;
     const int64_t depth = g->p.depth;
     const bool any = first_unit(s, g, p) < first_unit(s, g, p + 1);
     int q = 0;
@@ -188,29 +215,9 @@ static double flops_of(const dpcri_stack *s, int64_t rows) {
 
 void dpcri_stack_run(dpcri_stack *s, int64_t rows, const float *x, const float *init, int64_t init_row, float *y) {
     const int threads = dpcr_context_threads(s->net->context), most = threads < MOST_PARTS ? threads : MOST_PARTS;
-    s->active = flops_of(s, rows) >= PARALLEL_FLOPS ? most : 1;
     s->call++;
-    for (int l = 0; l < s->count; l++) {
-        const dpcri_dense *d = &s->net->layers[s->first + l];
-        const int64_t panels = dpcri_wide_panels(s->net->wide, d->out);
-        const bool last = l + 1 == s->count;
-        float *to = last ? y : s->h + l * DPCRI_FEW_ROWS * s->widest;
-        stage *g = &s->stages[l];
-        g->layer = d;
-        g->panels = rows == 1 ? 2 : 1;  // one row wants two panels at once (wide.inc)
-        g->units = (panels + g->panels - 1) / g->panels;
-        g->p = (dpcri_wide_product){.rows = rows,
-                                    .depth = d->in,
-                                    .columns = d->out,
-                                    .a = x,
-                                    .a_row = d->in,
-                                    .packed = d->packed,
-                                    .init = last ? dpcri_dense_bias(s->net, s->first + l) : init,
-                                    .init_row = last ? 0 : init_row,
-                                    .c = to,
-                                    .c_row = d->out};
-        init += d->out;
-        x = to;
-    }
+    s->rows = rows, s->init_row = init_row;
+    s->x = x, s->init = init, s->y = y;
+    s->active = flops_of(s, rows) >= PARALLEL_FLOPS ? most : 1;
     dpcri_parallel(s->net->context, s->active, run_part, s);
 }
