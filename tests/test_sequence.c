@@ -108,13 +108,14 @@ static void check_vector(dpcri_sequence_pass *pass, double *values, const double
     }
 }
 
-static void check_gradients(dpcr_recurrent_kind kind, dpcr_readout readout, bool packed) {
+static void check_gradients(dpcr_recurrent_kind kind, dpcr_readout readout, bool packed, int64_t segment) {
     dpcr_context *context = make_context(1);
     dpcr_sequence *model = make_sequence(context, model_options(kind, readout, DPCR_F64));
     const dpcr_solve_options loop = {
         .size = sizeof loop, .method = DPCR_METHOD_SEQUENTIAL, .backward = DPCR_SCHEME_SEQUENTIAL};
     dpcri_sequence_pass pass;
-    const dpcri_sequence_shape shape = {.length = LONGEST, .batch = 3, .training = true, .packed = packed};
+    const dpcri_sequence_shape shape = {
+        .length = LONGEST, .batch = 3, .training = true, .packed = packed, .segment = segment};
     assert_int_equal(dpcri_sequence_pass_create(&pass, model, &shape, NULL), DPCR_OK);
     for (int64_t i = 0; i < LONGEST * 3; i++) {
         if (pass.symbols) pass.symbols[i] = i * i % SYMBOLS;
@@ -137,11 +138,16 @@ static void check_gradients(dpcr_recurrent_kind kind, dpcr_readout readout, bool
 
 static void gradients(void **state) {
     (void)state;
-    check_gradients(DPCR_RNN_TANH, DPCR_READOUT_LAST, false);
-    check_gradients(DPCR_GRU, DPCR_READOUT_LAST, true);
-    check_gradients(DPCR_GRU, DPCR_READOUT_MEAN, true);
-    check_gradients(DPCR_LSTM, DPCR_READOUT_EACH, false);
-    check_gradients(DPCR_PARALSTM, DPCR_READOUT_EACH, false);
+    check_gradients(DPCR_RNN_TANH, DPCR_READOUT_LAST, false, 0);
+    check_gradients(DPCR_GRU, DPCR_READOUT_LAST, true, 0);
+    check_gradients(DPCR_GRU, DPCR_READOUT_MEAN, true, 0);
+    check_gradients(DPCR_LSTM, DPCR_READOUT_EACH, false, 0);
+    check_gradients(DPCR_PARALSTM, DPCR_READOUT_EACH, false, 0);
+    // States kept every so many steps only, that divide the length or do not, beyond some sequences' ends.
+    check_gradients(DPCR_RNN_TANH, DPCR_READOUT_LAST, false, 1);
+    check_gradients(DPCR_GRU, DPCR_READOUT_LAST, true, 4);
+    check_gradients(DPCR_LSTM, DPCR_READOUT_LAST, true, 5);
+    check_gradients(DPCR_LSTM, DPCR_READOUT_LAST, false, LONGEST);
 }
 
 // ---- training ----
@@ -348,6 +354,17 @@ static void refusals(void **state) {
     data = labelled(true);
     check_refused(last, &data, &options, DPCR_ERROR_ARGUMENT, "less than one batch");
     check_refused(each, &data, &options, DPCR_ERROR_ARGUMENT, "readout last or mean");
+    options = run_options(1);
+    options.segment = 4;
+    options.dropout = 0.5;
+    check_refused(last, &data, &options, DPCR_ERROR_ARGUMENT, "no dropout");
+    options.dropout = 0;
+    options.segment = -1;
+    check_refused(last, &data, &options, DPCR_ERROR_ARGUMENT, "segment is -1");
+    options.segment = 4;
+    const dpcr_sequence_data letter = text();
+    check_refused(each, &letter, &options, DPCR_ERROR_ARGUMENT, "labelled sequences");
+    options = run_options(1);
     data.features = 1;
     check_refused(last, &data, &options, DPCR_ERROR_ARGUMENT, "1 numbers a step, wanted 2");
     data.features = 2;
