@@ -345,8 +345,44 @@ static void refused_memory_ends_all_ranks(void **state) {
     }
 }
 
+// A rehearsal, a trace, tied steps, stages that recompute.
+static void memory_runs_out_in_a_rehearsal(void **state) {
+    (void)state;
+    const dpcr_dataset *set = make_data(&data, 24, 1);
+    const dpcr_train_options train = train_options(1, 12);
+    const dpcr_schedule_options schedule = schedule_options(DPCR_SCHEDULE_1F1B, 2, 2);
+    const dpcr_pipeline_options pipe = {.size = sizeof pipe, .recompute = 1};
+    dpcr_model_options o = resnet_options(3, 4, DPCR_F32);
+    o.tie = 2;
+    bool whole = false;
+    for (int64_t grant = 0; !whole && grant < 4000; grant += 19) {
+        budget b = {.left = INT64_MAX};
+        const dpcr_context_options options = budget_options(&b);
+        dpcr_context *context = NULL;
+        dpcr_error told = {0};
+        dpcr_pipeline_figures figures = {.size = sizeof figures, .trace = 1};
+        must(dpcr_context_create(&options, &context, error));
+        dpcr_model *model = make_model(context, &o);
+        b.left = grant;
+        const dpcr_status status =
+            dpcr_train_pipeline(context, model, set, &train, &schedule, &pipe, NULL, &figures, &told);
+        whole = status == DPCR_OK;
+        if (!whole) assert_int_equal(status, DPCR_ERROR_MEMORY);
+        if (whole)
+            assert_true(figures.actions == 8 && figures.simulated > 0 && figures.activation_bytes > 0 &&
+                        figures.end[0] > figures.start[0]);
+        b.left = INT64_MAX;
+        dpcr_pipeline_figures_free(context, &figures);
+        dpcr_model_destroy(model);
+        dpcr_context_destroy(context);
+        assert_int_equal(b.live, 0);
+    }
+    assert_true(whole);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(memory_runs_out_in_a_rehearsal),
         cmocka_unit_test(synchronous_training_has_the_loop_s_bits),
         cmocka_unit_test(tied_weights_have_the_loop_s_bits),
         cmocka_unit_test(asynchronous_training_learns),

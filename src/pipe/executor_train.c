@@ -535,6 +535,7 @@ dpcr_status dpcr_train_pipeline(dpcr_context *context, dpcr_model *model, const 
     if (t->ledger.options.epochs) dpcri_ledger_describe(&t->ledger, NULL);
     if (last) *last = t->ledger.state;
     if (figures) fill_figures(t, figures);
+    if (figures && status != DPCR_OK) dpcr_pipeline_figures_free(context, figures);
     tear_down(t);
 done:
     return status;
