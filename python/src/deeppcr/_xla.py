@@ -125,7 +125,7 @@ def handler(address: int) -> Optional[int]:
         _, kind, _, metadata = _EXTENSION.unpack(ctypes.string_at(extension, _EXTENSION.size))
         if kind == _METADATA:  # asked at registration: the version is XLA's own, for what is read is in all of 0.x
             told = (ctypes.c_int * 2).from_address(metadata + _VERSION_OF_METADATA)
-            told[0], told[1] = _MAJOR, _version(api)[1]
+            told[0], told[1] = _MAJOR, max(1, _version(api)[1])  # XLA of version 0.1 does not say it
             return None
     try:
         if size < _FRAME.size:
