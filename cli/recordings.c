@@ -196,23 +196,31 @@ static int read_one(cli_recordings *r, entry *e) {
     return status;
 }
 
+typedef struct sample_hash {
+    uint64_t samples;
+    int label;
+    entry *of;
+} sample_hash;
+
 static int by_samples(const void *pa, const void *pb) {
-    const entry *a = *(entry *const *)pa, *b = *(entry *const *)pb;
+    const sample_hash *a = pa, *b = pb;
     return a->samples != b->samples ? (a->samples > b->samples) - (a->samples < b->samples) : a->label - b->label;
 }
 
 // A tone that stands under several classes belongs to none.
 static int leave_out_repeated(cli_recordings *r, listing *l) {
-    entry **sorted = malloc((size_t)(l->count + 1) * sizeof *sorted);
+    sample_hash *sorted = calloc((size_t)l->count + 1, sizeof *sorted);
     int64_t count = 0;
     if (!sorted) return cli_fail_memory("the recordings' order");
-    for (int64_t i = 0; i < l->count; i++)
-        if (!l->entries[i].out) sorted[count++] = &l->entries[i];
+    for (int64_t i = 0; i < l->count; i++) {
+        entry *e = &l->entries[i];
+        if (!e->out) sorted[count++] = (sample_hash){e->samples, e->label, e};
+    }
     qsort(sorted, (size_t)count, sizeof *sorted, by_samples);
     for (int64_t i = 0, end; i < count; i = end) {
-        for (end = i + 1; end < count && sorted[end]->samples == sorted[i]->samples;) end++;
-        const bool several = sorted[end - 1]->label != sorted[i]->label;
-        for (int64_t k = i; several && k < end; k++, r->repeated++) sorted[k]->out = true;
+        for (end = i + 1; end < count && sorted[end].samples == sorted[i].samples;) end++;
+        const bool several = sorted[end - 1].label != sorted[i].label;
+        for (int64_t k = i; several && k < end; k++, r->repeated++) sorted[k].of->out = true;
     }
     free(sorted);
     return CLI_DONE;
@@ -268,7 +276,7 @@ static int measure(cli_recordings *r) {
 
 static int read_listed(cli_recordings *r, listing *l, const char *folder) {
     int status = CLI_DONE;
-    qsort(l->entries, (size_t)l->count, sizeof *l->entries, by_name);
+    if (l->entries) qsort(l->entries, (size_t)l->count, sizeof *l->entries, by_name);
     for (int64_t i = 0; !status && i < l->count; i++)
         status = cli_signal() ? 128 + cli_signal() : read_one(r, &l->entries[i]);
     if (!status) status = leave_out_repeated(r, l);
@@ -327,7 +335,7 @@ void cli_recordings_sequence(void *user, int64_t index, float *x, int64_t *lengt
     memcpy(x, r->rows + part->first[index] * r->width, (size_t)(*length * r->width) * sizeof *x);
 }
 
-dpcr_sequence_data cli_recordings_data(const cli_reader *reader) {
+dpcr_sequence_data cli_recordings_data(cli_reader *reader) {
     const cli_recordings *r = reader->recordings;
     return (dpcr_sequence_data){.size = sizeof(dpcr_sequence_data),
                                 .count = r->part[reader->part].count,
@@ -335,7 +343,7 @@ dpcr_sequence_data cli_recordings_data(const cli_reader *reader) {
                                 .features = r->width,
                                 .hash = r->hash,
                                 .read = cli_recordings_sequence,
-                                .user = (void *)(uintptr_t)reader};
+                                .user = reader};
 }
 
 // ---- what a model keeps ----

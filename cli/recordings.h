@@ -62,7 +62,7 @@ void cli_recordings_scale(cli_recordings *recordings);
 void cli_recordings_free(cli_recordings *recordings);
 // For dpcr_sequence_data; user is a cli_reader.
 void cli_recordings_sequence(void *user, int64_t index, float *x, int64_t *length, uint8_t *label);
-dpcr_sequence_data cli_recordings_data(const cli_reader *reader);
+dpcr_sequence_data cli_recordings_data(cli_reader *reader);
 
 // What a model has to keep for eval: "audio.*" metadata; back from it.
 int cli_recordings_note(const cli_recordings *recordings, dpcr_sequence *model);
