@@ -586,8 +586,7 @@ static dpcr_status fill_options(job *j, const dpcr_recurrent_ranks *given, dpcr_
                           function, s->warm_up, s->max_sweeps);
     s->consume_tape = 0;
     if (s->warm_up == 0) s->warm_up = WARM_UP;
-    if (s->max_sweeps == 0 || s->method == DPCR_METHOD_SEQUENTIAL)
-        s->max_sweeps = s->max_sweeps ? s->max_sweeps : SWEEPS;
+    if (s->max_sweeps == 0) s->max_sweeps = SWEEPS;
     s->atol = s->atol < 0 ? 0 : s->atol > 0 ? s->atol : usual;
     s->rtol = s->rtol < 0 ? 0 : s->rtol > 0 ? s->rtol : usual;
     return DPCR_OK;
