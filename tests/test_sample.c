@@ -4,6 +4,8 @@
 #include "sample/sample.h"
 #include "sampling.h"
 
+#include "fixtures/sampler_fixtures.h"
+
 enum { PIXELS = 768, WIDTH = 8, ROWS = PIXELS / WIDTH };
 
 // The tests' model: m = x t / (t + 1), element by element.
@@ -72,6 +74,66 @@ static dpcr_sampler *make_case(dpcr_context *context, const published *c) {
     for (int64_t i = 0; i < PIXELS; i++) ((double *)sampler->start)[i] = (double)(PIXELS - 1 - i) / PIXELS;
     if (sampler->noise) memset(sampler->noise, 0, sizeof(double) * (size_t)(c->steps * PIXELS));
     return sampler;
+}
+
+// ---- PyTorch's paths ----
+
+static int tanh_predict(void *user, int64_t rows, const void *x, const double *times, const int64_t *sequences,
+                        void *m) {
+    const double *from = x;
+    double *to = m;
+    (void)user, (void)sequences;
+    for (int64_t n = 0; n < rows; n++)
+        for (int64_t i = 0; i < SAMPLER_WIDTH; i++) {
+            double sum = 0.01 * times[n];
+            for (int64_t j = 0; j < SAMPLER_WIDTH; j++)
+                sum += sin((double)(1 + 3 * i + j)) / 2 * from[n * SAMPLER_WIDTH + j];
+            to[n * SAMPLER_WIDTH + i] = tanh(sum);
+        }
+    return 0;
+}
+
+static void torch_paths(void **state) {
+    (void)state;
+    enum { NUMBERS = SAMPLER_ROWS * SAMPLER_WIDTH };
+    dpcr_context *context = sampling_context(1);
+    double x[NUMBERS];
+    const dpcr_array start = dpcr_array_make(x, DPCR_F64, 2, (const int64_t[]){SAMPLER_ROWS, SAMPLER_WIDTH});
+    for (int i = 0; i < NUMBERS; i++) x[i] = cos((double)i);
+    for (size_t k = 0; k < sizeof sampler_paths / sizeof *sampler_paths; k++) {
+        const dpcr_denoiser denoiser = {.size = sizeof denoiser,
+                                        .width = SAMPLER_WIDTH,
+                                        .dtype = DPCR_F64,
+                                        .prediction = sampler_paths[k].prediction,
+                                        .flops = 1,
+                                        .predict = tanh_predict};
+        const dpcr_sampler_options options = {.size = sizeof options,
+                                              .kind = sampler_paths[k].kind,
+                                              .steps = SAMPLER_STEPS,
+                                              .eta = sampler_paths[k].eta,
+                                              .clip = sampler_paths[k].clip,
+                                              .noise = {.steps = SAMPLER_T, .kind = sampler_paths[k].noise}};
+        dpcr_sampler *sampler = NULL;
+        assert_int_equal(dpcr_sampler_create(context, &denoiser, &options, SAMPLER_ROWS, &sampler, NULL), DPCR_OK);
+        for (int i = 0; sampler->noise && i < SAMPLER_STEPS * NUMBERS; i++)
+            ((double *)sampler->noise)[i] = sin(2 + (double)(i % NUMBERS) + 5 * (double)(i / NUMBERS));
+        for (int m = 0; m < 2; m++) {
+            dpcr_solve_options by = by_method(m ? DPCR_METHOD_PARAREAL : DPCR_METHOD_SEQUENTIAL);
+            by.atol = by.rtol = 1e-13;
+            solved got = solve_sampler(context, sampler, &by, &start);
+            for (int i = 0; i < NUMBERS; i++) {
+                const int64_t row = i / SAMPLER_WIDTH * got.width + i % SAMPLER_WIDTH;
+                const double middle = ((double *)got.z)[3 * SAMPLER_ROWS * got.width + row];
+                const double end = ((const double *)path_end(&got))[row];
+                if (!(fabs(middle - sampler_paths[k].middle[i]) < 1e-10 && fabs(end - sampler_paths[k].end[i]) < 1e-10))
+                    fail_msg("path %d, number %d: %.15g and %.15g, wanted %.15g and %.15g", (int)k, i, middle, end,
+                             sampler_paths[k].middle[i], sampler_paths[k].end[i]);
+            }
+            path_free(&got);
+        }
+        dpcr_sampler_destroy(sampler);
+    }
+    dpcr_context_destroy(context);
 }
 
 static double sum_of(const void *x, int64_t n) {
@@ -308,6 +370,7 @@ static void names_are_found_and_others_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(torch_paths),
         cmocka_unit_test(published_numbers_by_every_method),
         cmocka_unit_test(published_single_steps),
         cmocka_unit_test(published_variances),
