@@ -3,9 +3,8 @@
 """workers.py: training by several workers on Fashion-MNIST, what it gives (accuracy) and how long it takes (times).
 
 accuracy   SWAP beside a large and a small minibatch, layer-wise training beside one process
-times      images a second and the time that worker 0 waits, two networks, beside the loop on as many threads; a
-           training during which other programs took more than --others of the processors is done again, up to --tries
-           times, and the quietest one counts
+times      images a second, the median of --rounds rounds of all runs, and the time that worker 0 waits, two networks,
+           beside the loop; on a machine that is not idle start it by `chrt -f 1`
 """
 import argparse
 import csv
@@ -13,14 +12,14 @@ import datetime
 import os
 import sys
 
-from pipeline import PRESETS, ROOT, machine, output_of, quietest
+from pipeline import PRESETS, ROOT, machine, output_of, run
 
 FIELDS = ["date", "commit", "machine", "name", "seed", "test_accuracy", "test_loss", "train_loss", "seconds", "images_per_second",
           "waited_ms", "staleness", "stalest", "gap", "together_accuracy", "apart_accuracies", "together_seconds",
           "apart_seconds", "others", "command"]  # fmt: skip
 LOOP = "--method sequential --backward sequential --test-every 0 --json --quiet"
 NARROW = f"train resnet --layers 16 --width 32 {LOOP}"
-WIDE = f"train resnet --layers 32 --width 64 --batch 512 --limit 16000 --epochs 1 {LOOP}"
+WIDE = f"train resnet --layers 32 --width 128 --batch 256 --limit 5120 --epochs 1 {LOOP}"
 SWAP = "--epochs 4 --batch 2048 --rate 0.01 --swap --apart-epochs 4 --apart-batch 64 --apart-rate 0.001 --constant-rate"
 CLOCKS = {"1:1": "", "1:2": "--backwards 2", "2:1": "--forwards 2", "3:1": "--forwards 3", "2:4": "--forwards 2 --backwards 4"}
 
@@ -43,21 +42,20 @@ def accuracy_runs():
 
 
 def time_runs():
-    for network, train in (("narrow", f"{NARROW} --epochs 2"), ("wide", WIDE)):
+    for network, train in (("narrow", f"{NARROW} --batch 128 --limit 12800 --epochs 1"), ("wide", WIDE)):
         for threads in (1, 2):
             yield f"{network}, loop, {threads} threads", f"{train} --threads {threads}"
-        for workers in (1, 2, 4):
+        for workers in (1, 2):
             yield f"{network}, data-parallel, {workers} workers", f"{train} --threads 1 --data-parallel --ranks {workers}"
         yield f"{network}, data-parallel, 2 processes", f"mpirun -np 2 {train} --threads 1 --data-parallel"
         yield f"{network}, pipeline zb-h1, 2 ranks", f"{train} --threads 2 --pipeline zb-h1 --ranks 2"
-        for clock in ("1:1", "1:2"):
-            for way in ("", " --free-running"):
-                options = f"--layer-wise {CLOCKS[clock]}".rstrip() + way
-                yield f"{network}, layer-wise {clock}{' free' * bool(way)}", f"{train} --threads 1 {options}"
+        yield f"{network}, layer-wise 1:1", f"{train} --threads 1 --layer-wise"
+        yield f"{network}, layer-wise 1:1 free", f"{train} --threads 1 --layer-wise --free-running"
+    eight = f"{NARROW} --threads 1 --seed 1 --epochs 8"
+    yield "large minibatch, 1 thread", f"{eight} --batch 2048 --rate 0.01"
+    yield "large minibatch, 2 workers", f"{eight} --batch 2048 --rate 0.01 --data-parallel --ranks 2"
+    yield "small minibatch, 1 thread", f"{eight} --batch 64"
     yield "swap, 2 workers", f"{NARROW} --threads 1 --seed 1 {SWAP} --ranks 2"
-    yield "large minibatch, 2 workers", f"{NARROW} --threads 1 --seed 1 --epochs 8 --batch 2048 --rate 0.01 --data-parallel --ranks 2"
-    yield "small minibatch, 1 thread", f"{NARROW} --threads 1 --seed 1 --epochs 8 --batch 64"
-    yield "small minibatch, 2 threads", f"{NARROW} --threads 2 --seed 1 --epochs 8 --batch 64"
 
 
 def row_of(result, name, others, command):
@@ -78,8 +76,7 @@ def main():
     p.add_argument("what", choices=["accuracy", "times"])
     p.add_argument("--program", default=os.path.join(ROOT, "build", "deeppcr"))
     p.add_argument("--only", default="", help="runs whose name has this in it")
-    p.add_argument("--others", type=float, default=0.02)
-    p.add_argument("--tries", type=int, default=3)
+    p.add_argument("--rounds", type=int, default=5, help="of times")
     p.add_argument("--csv", help="default: bench/results/workers_WHAT.csv")
     o = p.parse_args()
     path = o.csv or os.path.join(ROOT, "bench", "results", f"workers_{o.what}.csv")
@@ -88,22 +85,21 @@ def main():
                        OMPI_MCA_btl_vader_single_copy_mechanism="none")  # fmt: skip
     common = {"date": datetime.date.today().isoformat(), "machine": machine(),
               "commit": output_of("git", "describe", "--always", "--dirty")}  # fmt: skip
-    if o.what == "accuracy":
-        o.tries = 1  # whose figures do not depend on others
+    runs = [x for x in (accuracy_runs() if o.what == "accuracy" else time_runs()) if o.only in x[0]]
+    rounds = [[] for _ in runs]
+    for _ in range(1 if o.what == "accuracy" else o.rounds):
+        for (name, command), done in zip(runs, rounds):
+            words = command.split()
+            words.insert(words.index("train"), o.program)
+            result, others = run(words, environment)
+            done.append(row_of(result, name, others, command.replace("train", "deeppcr train", 1)))
+            print(f"{name:34} {100 * result['test_accuracy']:6.2f} % {result['seconds']:7.2f} s  others {others:.3f}", flush=True)
     with open(path, "w", newline="") as file:
         table = csv.DictWriter(file, FIELDS, lineterminator="\n")
         table.writeheader()
-        for name, command in accuracy_runs() if o.what == "accuracy" else time_runs():
-            if o.only not in name:
-                continue
-            words = [o.program if word == "train" else word for word in command.split()]
-            words.insert(words.index(o.program) + 1, "train")
-            result, others = quietest(words, environment, o)
-            row = row_of(result, name, others, "deeppcr " + command if command.startswith("train") else command.replace("train", "deeppcr train", 1))
-            table.writerow(dict(common, **row))
-            file.flush()
-            print(f"{name:34} {100 * result['test_accuracy']:6.2f} % {result['seconds']:7.2f} s {row['images_per_second']:>8} images/s "
-                  f"waited {row.get('waited_ms', '-'):>8} ms  others {row['others']}", flush=True)  # fmt: skip
+        for done in rounds:
+            middle = sorted(done, key=lambda row: float(row["seconds"]))[len(done) // 2]
+            table.writerow(dict(common, **middle))
 
 
 if __name__ == "__main__":
