@@ -101,6 +101,9 @@ typedef struct dpcri_marks {
 typedef struct dpcri_gates_forward {
     int64_t lanes, steps, rows;
     dpcri_grid input, in, states, last, tape, hidden;
+    // Another thread writes rows that lie in the same page: processors fetch ahead of what they write into each other's
+    // rows, and a step took up to twice as long. So what is written goes past the caches, states in blocks of steps.
+    bool beside;
     const int64_t *ends;
     int64_t first, stride;
     dpcri_marks resets;  // by the same numbers of steps as ends

@@ -52,6 +52,21 @@ enum {
 #endif
 enum { ONE_GATE_SPLIT = 2, MOST_HELD = 4 };  // MOST_HELD: vectors of units of one loop over what sums become
 
+// Stores past the caches, to addresses that a vector's size divides; a fence must follow before others read them.
+#if defined(__AVX512F__)
+DPCRI_INLINE void vf_stream(float *p, vf v) { _mm512_stream_ps(p, (__m512)v); }
+DPCRI_INLINE void vd_stream(double *p, vd v) { _mm512_stream_pd(p, (__m512d)v); }
+DPCRI_INLINE void stream_fence(void) { _mm_sfence(); }
+#elif defined(__AVX2__)
+DPCRI_INLINE void vf_stream(float *p, vf v) { _mm256_stream_ps(p, (__m256)v); }
+DPCRI_INLINE void vd_stream(double *p, vd v) { _mm256_stream_pd(p, (__m256d)v); }
+DPCRI_INLINE void stream_fence(void) { _mm_sfence(); }
+#else
+DPCRI_INLINE void vf_stream(float *p, vf v) { vf_store(p, v); }
+DPCRI_INLINE void vd_stream(double *p, vd v) { vd_store(p, v); }
+DPCRI_INLINE void stream_fence(void) {}
+#endif
+
 // Strands of a call that go through a step together.
 enum { TOGETHER = 64, SCRATCH_BYTES = 1 << 14 };
 

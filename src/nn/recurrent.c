@@ -9,7 +9,7 @@
 
 #include "nn/recurrent_views.h"
 
-enum { STACK_BYTES = 1 << 15, PANEL = 32 };
+enum { STACK_BYTES = 1 << 15, CARRIED_BYTES = 1 << 12, PANEL = 32 };
 
 static int64_t gates_of(const dpcri_recurrent *c) { return dpcri_gates_count[c->gates.kind] * c->gates.width; }
 static int64_t tape_of(const dpcri_recurrent *c) { return dpcri_gates_tapes(&c->gates); }
@@ -178,6 +178,15 @@ static dpcri_grid hidden_of(const dpcri_recurrent *c, const dpcr_span *span, int
     return at(from_step(all, span->first + begin, c->kernels->element), 0, span->row, c->kernels->element);
 }
 
+// Whether rows of other threads lie in the pages that a thread writes its rows of every step to, and all of it is more
+// than what stays in cache anyhow.
+static bool beside_others(const dpcri_recurrent *c, const dpcr_span *span) {
+    enum { PAGE = 1 << 12, MANY = 1 << 19 };
+    const double row = (double)state_of(c) * (double)c->kernels->element;
+    return dpcr_context_threads(c->context) > 1 && span->lanes == 1 && span->rows < c->batch &&
+           (double)span->rows * row < PAGE && (double)c->length * (double)c->batch * row >= MANY;
+}
+
 static bool advance_block(const dpcri_recurrent *c, const dpcr_span *span, int64_t begin, int64_t steps, dpcri_grid in,
                           dpcri_grid states, dpcri_grid last, dpcri_grid tape, char *u) {
     const dpcri_gates_forward run = {.lanes = span->lanes,
@@ -189,6 +198,7 @@ static bool advance_block(const dpcri_recurrent *c, const dpcr_span *span, int64
                                      .last = last,
                                      .tape = tape,
                                      .hidden = states.data ? hidden_of(c, span, begin) : (dpcri_grid){0},
+                                     .beside = beside_others(c, span),
                                      .ends = c->ends ? c->ends + span->row : NULL,
                                      .first = span->first + begin,
                                      .stride = span->stride,
@@ -205,8 +215,11 @@ static int advance(void *user, const dpcr_span *span, const dpcr_array *in_, con
     const int64_t block = c->given.data ? span->steps : block_of(c, strands, gates_of(c), span->steps);
     char *u = c->given.data ? stack : scratch_of(c, stack, (size_t)(strands * block * gates_of(c)) * element);
     if (!u) return NO_MEMORY;
-    dpcri_grid in = grid_of(in_);
-    const dpcri_grid states = grid_of(states_), last = grid_of(last_), tape = grid_of(tape_);
+    dpcri_grid in = grid_of(in_), last = grid_of(last_);
+    const dpcri_grid states = grid_of(states_), tape = grid_of(tape_);
+    _Alignas(64) char carried[CARRIED_BYTES];  // from block to block, where the states leave the cache
+    if (!last.data && beside_others(c, span) && span->rows * state_of(c) * (int64_t)element <= CARRIED_BYTES)
+        last = (dpcri_grid){.data = carried, .row = state_of(c)};
     bool done = true;
     for (int64_t k = 0; done && k < span->steps; k += block) {
         const int64_t count = span->steps - k < block ? span->steps - k : block;
