@@ -254,7 +254,7 @@ def table(folder, name, columns):
     if name == "recurrent-para":
         others = {"dense": "our GRU's or LSTM's loop", "torch": "PyTorch's nn.GRU"}
         return recurrent_part_table(folder / f"{name}.csv", ["newton", "overlap"], others)
-    if name == "recurrent":
+    if name in ("recurrent", "recurrent-zen4"):
         return recurrent_table(folder / f"{name}.csv")
     if name == "diffusion":
         return diffusion_table(folder / f"{name}.csv")
