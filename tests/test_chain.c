@@ -5,12 +5,14 @@
 #include "base/base.h"
 #include "chain_problem.h"
 #include "kern/kern.h"
+#include "sampled.h"
 
 static int64_t exact_errors(dpcr_dtype dtype, const width *which, int64_t from, int64_t to, int stop_at_first) {
     int64_t wrong = 0;
     const dpcr_transition t = dpcr_transition_square(which->structure, which->w, which->k);
     for (int64_t length = from; length <= to; length++)
         for (int flags = 0; flags < 4; flags++) {
+            if (!sampled(length * 4 + flags)) continue;
             // Forward with and without z0, backward; shared transitions now and then; in place every other time.
             const bool shared_steps = flags == 3 && dtype == DPCR_U32;
             problem p = make(t, dtype, length, length % 3 == 0 ? 2 : 1, flags == 2, flags == 1 || flags == 3,
@@ -70,6 +72,7 @@ static void random_numbers(void **state) {
         for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
             for (int l = 0; l < 5; l++)
                 for (int flags = l % 2; flags<6; flags += widths[i].w> 16 ? 3 : 1) {
+                    if (!sampled(((int64_t)i * 5 + l) * 6 + flags)) continue;
                     const dpcr_transition t = dpcr_transition_square(widths[i].structure, widths[i].w, widths[i].k);
                     problem p = make(t, (dpcr_dtype)dtype, lengths[l], batches[(l + flags) % 3], flags % 2,
                                      flags / 2 != 1, FILL_RANDOM, flags / 2 == 1, flags / 2 == 2);
@@ -130,6 +133,7 @@ static void overlap_has_the_loops_bits(void **state) {
     for (int dtype = DPCR_F32; dtype <= DPCR_F64; dtype++)
         for (int64_t w = 1; w <= 40; w++)
             for (int transposed = 0; transposed < 2; transposed++) {
+                if (!sampled(2 * w + transposed)) continue;
                 const dpcr_structure structure = w % 5 == 4 ? DPCR_DIAGONAL : DPCR_DENSE;
                 problem p = make(dpcr_transition_square(structure, w, 0), (dpcr_dtype)dtype, 300, 1 + w % 3, transposed,
                                  true, FILL_RANDOM, false, false);
@@ -316,6 +320,7 @@ static void anchoring(void **state) {
             for (int v = 0; v < VARIANTS - 1; v++)
                 for (int64_t zeros = 0; zeros <= 40; zeros += 1 + zeros / 7)
                     for (int transposed = 0; transposed < 2; transposed++) {
+                        if (!sampled((((int64_t)i * VARIANTS + v) * 41 + zeros) * 2 + transposed)) continue;
                         const dpcr_transition t = dpcr_transition_square(widths[i].structure, widths[i].w, widths[i].k);
                         problem p = make(t, (dpcr_dtype)dtype, 101, 2, transposed, false, FILL_RANDOM, false, false);
                         const size_t size = dpcr_dtype_size(p.dtype);

@@ -18,6 +18,7 @@
 
 #include "base/random.h"
 #include "kern/window.h"
+#include "sampled.h"
 
 enum { SEED = 11, ROOM = 1 << 22, LONGEST = 20000 };
 
@@ -219,6 +220,7 @@ static void every_length(test_chain *c) {
     static const int acts[] = {DPCRI_ACT_TANH, DPCRI_ACT_TANH, DPCRI_ACT_SIGMOID, DPCRI_ACT_RELU, DPCRI_ACT_IDENTITY};
     for (int64_t w = 1; w <= 4; w++)
         for (c->count = 1; c->count <= 200; c->count++) {
+            if (!sampled(4 * c->count + w)) continue;
             c->layout = (int)((c->count + w) % LAYOUTS);
             solve_both(c, w, acts[(c->count + w) % 5], c->count / 3 % 2);
         }
@@ -230,6 +232,7 @@ static void awkward_lengths(test_chain *c) {
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
             for (c->layout = 0; c->layout < LAYOUTS; c->layout++)
                 for (int residual = 0; residual < 2; residual++) {
+                    if (!sampled(((int64_t)i * LAYOUTS + c->layout) * 8 + w * 2 + residual)) continue;
                     c->count = lengths[i];
                     solve_both(c, w, i % 3 ? DPCRI_ACT_TANH : DPCRI_ACT_SIGMOID, residual);
                 }
@@ -263,6 +266,7 @@ static void values_that_are_not_finite(test_chain *c) {
         for (int method = 0; method < 2; method++)
             for (int kind = 0; kind < 3; kind++)
                 for (int64_t at = 0; at < 3000; at += at < 3 ? 1 : 389) {
+                    if (!sampled((at * 3 + kind) * 8 + method * 4 + w)) continue;
                     c->count = 3000;
                     c->layout = SHARED;
                     make(c, w, DPCRI_ACT_RELU, true, 0.9, 1, (uint64_t)w);
