@@ -13,7 +13,7 @@ mkdir -p "$folder"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 {
-    echo "# $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), $("$program" info --json | jq -r .threads) threads; commit $(GIT_OPTIONAL_LOCKS=0 git describe --always --dirty --exclude '*' 2>/dev/null || echo unknown); bench/bitstream_sweep.sh PROGRAM FOLDER $updates"
+    echo "# $("$program" info --json | jq -r .processor), $("$program" info --json | jq -r .threads) threads; commit $(GIT_OPTIONAL_LOCKS=0 git describe --always --dirty --exclude '*' 2>/dev/null || echo unknown); bench/bitstream_sweep.sh PROGRAM FOLDER $updates"
     echo "length,batch,way,method,backward_scheme,updates,loss,forward_ms,backward_ms"
 } >"$folder/bitstream_sweep.csv"
 for size in 10:16 30:16 100:16 300:16 1000:16 3000:16 10000:16 30000:16 1000:2 1000:4 1000:8 1000:32 1000:64 1000:128 1000:256; do

@@ -14,10 +14,11 @@ import csv
 import datetime
 import os
 import pathlib
-import platform
 import subprocess
 import sys
 import tempfile
+
+from machine import processor
 
 # state, hidden, depth, batch, threads; depth - 1 layers are hidden by hidden
 POINTS = [(16, 256, 4, 1, 1), (16, 256, 4, 1, 2), (16, 512, 4, 1, 1), (16, 512, 4, 1, 2), (16, 512, 4, 2, 2), (16, 512, 4, 4, 1), (16, 512, 4, 4, 2),
@@ -76,7 +77,7 @@ def main():
             sys.exit(f"diffusion.py: no {path}: {how} makes it")
     keep = {k: v for k, v in os.environ.items() if not k.startswith(("OPENBLAS_", "MKL_", "OMP_", "DEEPPCR_ISA"))}
     commit = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude", "*"], capture_output=True, text=True).stdout.strip()
-    machine = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
+    machine = processor()
     path = pathlib.Path(a.out) / "diffusion.csv"
     rows = {}
     if path.exists():

@@ -84,7 +84,7 @@ if [ $measure = yes ]; then
         for mode in estimate measure; do
             "$build/deeppcr" bench planner --mode $mode --json >"$out/planner-$mode.part"
         done
-        jq -s --arg commit "$commit" --arg machine "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)" \
+        jq -s --arg commit "$commit" --arg machine "$("$build/deeppcr" info --json | jq -r .processor)" \
             '{machine: $machine, commit: $commit, runs: map(del(.all))}' "$out"/planner-{estimate,measure}.part >"$out/planner.json"
         rm -f "$out"/planner-*.part
         echo "$out/planner.json"

@@ -12,12 +12,13 @@ import csv
 import datetime
 import json
 import os
-import platform
 import resource
 import shutil
 import subprocess
 import sys
 import time
+
+from machine import processor
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PRESETS = ("OPENBLAS_", "NVPL_", "MKL_", "BLIS_", "OMP_", "GOMP_")
@@ -63,13 +64,7 @@ def output_of(*command):
 
 
 def machine():
-    name = platform.processor()
-    with open("/proc/cpuinfo") as file:
-        for line in file:
-            if line.startswith("model name"):
-                name = line.split(":")[1].strip()
-                break
-    return f"{name}, {os.cpu_count()} cores"
+    return f"{processor()}, {os.cpu_count()} cores"
 
 
 def print_table(path):

@@ -12,13 +12,13 @@ import csv
 import datetime
 import os
 import pathlib
-import platform
 import re
 import statistics
 import subprocess
 import time
 
 import numpy as np
+from machine import processor
 
 here = pathlib.Path(__file__).resolve().parent
 COLUMNS = "date commit machine threads work peer peer_version peer_ms ours_ms ratio ratio_least ratio_largest rounds target".split()
@@ -192,7 +192,7 @@ def main():
     threads = min(a.threads, len(os.sched_getaffinity(0)))
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads:])  # before any library counts them
     commit = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude", "*"], capture_output=True, text=True).stdout.strip()
-    machine = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
+    machine = processor()
     file, rows = pathlib.Path(a.out), []
     if file.exists():
         rows = list(csv.DictReader(file.open()))

@@ -6,8 +6,10 @@
 
 Smallest of a few runs each; times are the program's own (`seconds`: from the parts read to all states there).
 """
-import csv, json, os, platform, subprocess, sys, tempfile
+import csv, json, os, subprocess, sys, tempfile
+
 import numpy as np
+from machine import processor
 
 RANKS, RUNS = (1, 2, 3, 4), 3
 CORES = len(os.sched_getaffinity(0))
@@ -90,7 +92,7 @@ def main():
                 print(*rows[-1], flush=True)
     if len(sys.argv) > 2:
         with open(sys.argv[2], "w", newline="") as file:
-            file.write(f"# {platform.processor() or platform.machine()}, {CORES} cores; commit {commit}; bench/ranks.py\n")
+            file.write(f"# {processor()}, {CORES} cores; commit {commit}; bench/ranks.py\n")
             writer = csv.writer(file)
             writer.writerow("scaling,chain,steps,ranks,seconds,reduce,scan,apply,predicted".split(","))
             writer.writerows(rows)

@@ -18,11 +18,12 @@ import csv
 import datetime
 import os
 import pathlib
-import platform
 import re
 import statistics
 import subprocess
 import sys
+
+from machine import processor
 
 here = pathlib.Path(__file__).resolve().parent
 NETWORKS = [(kind, width, batch, length) for width, batch, length in ((32, 16, 1024), (128, 16, 1024), (32, 1, 1024), (128, 1, 16384))
@@ -122,7 +123,7 @@ def main():
             sys.exit(f"recurrent.py: no {path}: {how} makes it")
     keep = {k: v for k, v in os.environ.items() if not k.startswith(("OPENBLAS_", "MKL_", "OMP_", "DEEPPCR_ISA"))}
     commit = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude", "*"], capture_output=True, text=True).stdout.strip()
-    machine = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
+    machine = processor()
     for table in a.tables:
         name, points = tables[table]
         rows = []

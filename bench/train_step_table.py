@@ -15,6 +15,8 @@ import pathlib
 import statistics
 import sys
 
+from machine import processor
+
 KEPT = 1.5  # a variant slower than this times the best one is not run again
 BUSY = 0.9  # processors' time by wall time below which another program was in the way
 COLUMNS = ("date", "commit", "machine", "library", "version", "variant", "threads", "layers", "width", "batch",
@@ -38,9 +40,7 @@ def keep(entries, library, threads):
 
 
 def machine():
-    with open("/proc/cpuinfo", encoding="utf-8") as lines:
-        models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return f"{models[0] if models else 'unknown CPU'}, {len(os.sched_getaffinity(0))} cores"
+    return f"{processor()}, {len(os.sched_getaffinity(0))} cores"
 
 
 def summary(entries, commit, command):

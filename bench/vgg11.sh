@@ -24,7 +24,7 @@ for way in scan loop dense; do
 done
 { echo "$columns"; cat "$work/table"; } >"$folder/vgg11.csv"
 {
-    echo "# $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), $(jq .threads "$work/scan.json") threads; commit $(GIT_OPTIONAL_LOCKS=0 git describe --always --dirty --exclude '*' 2>/dev/null || echo unknown); bench/vgg11.sh PROGRAM FOLDER $*"
+    echo "# $("$program" info --json | jq -r .processor), $(jq .threads "$work/scan.json") threads; commit $(GIT_OPTIONAL_LOCKS=0 git describe --always --dirty --exclude '*' 2>/dev/null || echo unknown); bench/vgg11.sh PROGRAM FOLDER $*"
     echo "way,flops,critical_flops,seconds,max_error"
     jq -r '.ways[] | [.name, .flops, .critical_flops, .seconds, .max_error] | join(",")' "$work/scan.json"
 } >"$folder/vgg11_ways.csv"

@@ -17,16 +17,6 @@ static double largest_spread(const bench_race *r) {
     return best_of(r) ? fmax(two, best_of(r)->spread) : two;
 }
 
-static const char *machine_name(void) {
-    static char name[128];
-    FILE *file = name[0] ? NULL : fopen("/proc/cpuinfo", "r");
-    char line[256];
-    while (file && !name[0] && fgets(line, sizeof line, file))
-        if (sscanf(line, "model name : %127[^\n]", name) == 1) break;
-    if (file) fclose(file);
-    return name[0] ? name : "unknown processor";
-}
-
 // ---- JSON ----
 
 static json_t *text_or_null(const char *text) { return text ? json_string(text) : json_null(); }
@@ -110,7 +100,7 @@ static void set_frame(cli_result *r, const bench *b, const bench_limits *limits,
     cli_set_text(r, "dtype", dtype_text(b));
     cli_set_int(r, "threads", threads);
     cli_set_text(r, "isa", dpcr_isa_name());
-    cli_set_text(r, "machine", machine_name());
+    cli_set_text(r, "machine", dpcr_processor_name());
     cli_set(r, "commit", text_or_null(b->commit));
     cli_set_int(r, "seed", (json_int_t)b->common.seed);
     if (!limits) return;
@@ -209,7 +199,7 @@ static void csv_row(FILE *out, const bench *b, const bench_point *p, bool back, 
     fprintf(out, ",%llu", (unsigned long long)b->common.seed);
     csv_real(out, limits && limits->triad_bytes_per_second > 0 ? limits->triad_bytes_per_second : NAN);
     csv_real(out, limits && limits->fma_seconds > 0 ? limits->fma_seconds : NAN);
-    csv_quoted(out, machine_name());
+    csv_quoted(out, dpcr_processor_name());
     csv_text(out, b->commit);
     fputc('\n', out);
 }

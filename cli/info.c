@@ -49,6 +49,7 @@ static void set_tolerances(cli_result *result) {
 static void fill(cli_result *result, const dpcr_context *context) {
     const char *forced = getenv("DEEPPCR_ISA");
     cli_set_text(result, "version", dpcr_version());
+    cli_set_text(result, "processor", dpcr_processor_name());
     cli_set_text(result, "isa", dpcr_isa_name());
     if (forced)
         cli_set_text(result, "isa_forced", forced);

@@ -169,6 +169,7 @@ json_with info
 python3 - "$folder/stdout" <<'PYTHON' || complain "info lacks a field"
 import json, sys
 info = json.load(open(sys.argv[1]))
+assert info["processor"] and info["processor"].isprintable(), info
 assert info["isa"] in info["isa_levels"] and info["threads"] >= 1 and info["tolerances"]["float32"] == 1e-5
 assert {"newton", "overlap"} <= set(info["methods"]) and "pcr" in info["schemes"] and "block" in info["structures"]
 PYTHON

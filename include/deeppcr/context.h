@@ -57,6 +57,10 @@ DPCR_API dpcr_status dpcr_context_machine(dpcr_context *context, dpcr_machine *m
 // measured. NULL: as measured again. The threads that run are the context's all the same.
 DPCR_API dpcr_status dpcr_context_set_machine(dpcr_context *context, const dpcr_machine *machine, dpcr_error *error);
 
+// The processor's own name, with family and model where the name leaves several generations apart: "AMD EPYC (family 25
+// model 17)". The library's memory; printable ASCII.
+DPCR_API const char *dpcr_processor_name(void);
+
 // The instruction set level that the kernels use: "portable", "avx2" or "avx512". Chosen at run time from the CPU; the
 // environment variable DEEPPCR_ISA may force a lower one.
 DPCR_API const char *dpcr_isa_name(void);

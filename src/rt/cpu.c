@@ -41,16 +41,30 @@ dpcri_isa dpcri_isa_level(void) {
 
 const char *dpcr_isa_name(void) { return isa_names[dpcri_isa_level()]; }
 
-// The processor's own name where there is one; control characters and commas would break the lines that it stands in.
-const char *dpcri_machine_name(char *buffer, size_t bytes) {
-    const char *name = "unknown processor";
+static char processor[128] = "unknown processor";
+static pthread_once_t named = PTHREAD_ONCE_INIT;
+
+// Virtual machines call processors of several generations, at quite different rates, by one name.
+static void name_processor(void) {
 #if defined(__x86_64__)
-    if (cpuinfo_initialize() && cpuinfo_get_packages_count() > 0 && cpuinfo_get_package(0)->name[0])
-        name = cpuinfo_get_package(0)->name;
-#endif
-    const long processors = sysconf(_SC_NPROCESSORS_ONLN);
-    snprintf(buffer, bytes, "%s, %s, %ld processors", name, dpcr_isa_name(), processors);
-    for (char *c = buffer; *c; c++)
+    if (!cpuinfo_initialize() || cpuinfo_get_packages_count() == 0 || !cpuinfo_get_package(0)->name[0]) return;
+    const char *const name = cpuinfo_get_package(0)->name;
+    const uint32_t id = cpuinfo_get_uarchs_count() > 0 ? cpuinfo_get_uarch(0)->cpuid : 0;
+    const uint32_t base = id >> 8 & 15, family = base == 15 ? base + (id >> 20 & 255) : base;
+    const uint32_t model = (id >> 4 & 15) | (base == 15 || base == 6 ? id >> 12 & 0xf0 : 0);
+    snprintf(processor, sizeof processor, "%.80s (family %u model %u)", name, family, model);
+    for (char *c = processor; *c; c++)
         if ((unsigned char)*c < 0x20 || (unsigned char)*c > 0x7e) *c = '?';
+#endif
+}
+
+const char *dpcr_processor_name(void) {
+    pthread_once(&named, name_processor);
+    return processor;
+}
+
+const char *dpcri_machine_name(char *buffer, size_t bytes) {
+    const long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    snprintf(buffer, bytes, "%s, %s, %ld processors", dpcr_processor_name(), dpcr_isa_name(), processors);
     return buffer;
 }
