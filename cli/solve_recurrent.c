@@ -396,7 +396,7 @@ static int tell(const recurrent *r, work *w) {
     if (w->plan) cli_set_int(&result, "workspace_bytes", (json_int_t)dpcr_recurrent_plan_workspace(w->plan));
     if (w->plan) cli_set_int(&result, "tape_bytes", (json_int_t)dpcr_recurrent_plan_tape(w->plan));
     cli_set(&result, "chains", chains_json(w));
-    cli_set_text(&result, "output", r->output);
+    if (r->output) cli_set_text(&result, "output", r->output);
     if (!r->output || strcmp(r->output, "-") != 0)
         cli_say(&r->common, "%s, %lld layer%s%s, hidden %lld, %lld steps, batch %lld: %s, %.3g s%s%s%s\n",
                 dpcr_recurrent_kind_name(o->kind), (long long)o->layers, o->layers > 1 ? "s" : "",

@@ -72,6 +72,11 @@ for p in 1 3; do
     [ "$(stat -c %s g.safetensors)" = "$(stat -c %s g2.safetensors)" ] || complain "lstm on $p ranks: other gradients"
 done
 
+for p in "" "--ranks 2"; do
+    # shellcheck disable=SC2086
+    "$program" solve lstm --weights lstm.safetensors --input x.npy --h0 h0.npy $p --final h2.npy --json >json && near h.npy h2.npy 1e-5 || complain "lstm without --output $p"
+done
+
 refused() { # exit status, word, arguments: and no output
     local wanted=$1 word=$2
     shift 2
