@@ -83,7 +83,7 @@ const struct argp cli_common_argp = {common_options, parse_common, NULL, NULL, N
 
 static const struct argp_option solver_options[] = {
     {"method", KEY_METHOD, "NAME", 0,
-     "auto, sequential, newton, diagonal, block, picard, jacobi, damped, overlap, shooting", 0},
+     "auto, sequential, newton, diagonal, block, picard, jacobi, damped, overlap, shooting, parareal, parataa", 0},
     {"scheme", KEY_SCHEME, "NAME", 0,
      "Scheme of the linear chains in a sweep: auto, sequential, pcr, blelloch, chunked, overlap", 0},
     {"backward", KEY_BACKWARD, "NAME", 0, "Scheme of the backward pass: the same names; sequential is the adjoint loop",
@@ -94,7 +94,8 @@ static const struct argp_option solver_options[] = {
     {"guess", KEY_GUESS, "zero|step|state", 0,
      "Initial guess: every step applied to zero (default), or to the initial state, or that state itself", 0},
     {"window", KEY_WINDOW, "N", 0, "Steps solved at once (default: all; 1 is Gauss-Seidel)", 0},
-    {"chunk", KEY_CHUNK, "N", 0, "Steps a chunk of overlap, shooting and chunked (default: from the shape)", 0},
+    {"chunk", KEY_CHUNK, "N", 0, "Steps a chunk of overlap, shooting, parareal and chunked (default: from the shape)",
+     0},
     {"run-up", KEY_RUN_UP, "N", 0, "Steps that a chunk of overlap runs before its first (default 64)", 0},
     {"block", KEY_BLOCK, "K", 0, "Block size of the method block (default 2)", 0},
     {"damping", KEY_DAMPING, "S", 0, "Factor of the Jacobian in the method damped, up to 1 (default 0.7)", 0},
