@@ -21,7 +21,9 @@ from .linear import plan_for
 ARRAY = np.ndarray
 METHODS = {
     name: _abi.CONSTANTS[f"DPCR_METHOD_{name.upper()}"]
-    for name in ("auto", "sequential", "newton", "diagonal", "block", "picard", "jacobi", "damped", "overlap", "shooting")
+    for name in (
+        "auto", "sequential", "newton", "diagonal", "block", "picard", "jacobi", "damped", "overlap", "shooting", "parareal", "parataa"
+    )
 }
 METHOD_NAMES = {value: name for name, value in METHODS.items()}
 GUESSES = {name: _abi.CONSTANTS[f"DPCR_GUESS_{name.upper()}"] for name in ("zero", "step", "state", "given")}
@@ -448,9 +450,11 @@ def solve(
     length : int
     jacobian : callable, optional
         Called as `step`: df_l/dz as [n][w][w] (structure "dense"), [n][w] ("diagonal"), [n] ("scalar") or
-        [n][w/k][k][k] ("block", with block=k). Without it only sequential, overlap, picard and jacobi can run.
+        [n][w/k][k][k] ("block", with block=k). Without it only sequential, overlap, picard, jacobi, parareal and parataa
+        can run.
     method : str
-        "auto", "sequential", "newton", "diagonal", "block", "picard", "jacobi", "damped", "overlap" or "shooting".
+        "auto", "sequential", "newton", "diagonal", "block", "picard", "jacobi", "damped", "overlap", "shooting", "parareal" or
+        "parataa".
     guess : str or ndarray
         Where the sweeps start: "zero" (f_l of zeros), "step" (f_l(z0)), "state" (z0), or an array of z's shape.
     progress : callable, optional
