@@ -265,6 +265,38 @@ static void swap_is_gone_on_with(void **state) {
     dpcr_context_destroy(context);
 }
 
+static int stop_once(void *user, const dpcr_train_state *state) { return state->step == ((stopper *)user)->at; }
+
+// Nobody goes on alone, for longer than anybody waits, when the first phase was stopped: in it, after its last step, or
+// by the caller who was shown its network.
+static void a_stop_before_they_part_ends_all(void **state) {
+    (void)state;
+    dpcr_context *context = make_context(1);
+    const dpcr_model_options o = resnet_options(4, 8, DPCR_F32);
+    const dpcr_dataset *set = make_data(&data, 90, 1);
+    const dpcr_workers_options workers = workers_options(3);
+    for (int64_t at = 5; at <= 7; at++) {  // of 6 steps
+        dpcr_model *model = make_model(context, &o);
+        dpcr_train_options options = train_options(2, 40);
+        dpcr_error told = {0};
+        stopper stop = {.at = at};
+        moments m;
+        dpcr_swap_options swap = swap_options(&m);
+        swap.epochs = UINT32_MAX;
+        m.stop_after = 1;
+        options.progress = stop_once;
+        options.progress_user = &stop;
+        assert_int_equal(dpcr_train_swap(context, model, set, &options, &workers, &swap, NULL, NULL, &told),
+                         DPCR_ERROR_CANCELLED);
+        const char *says = at == 5 ? "after step 5 of 6" : "after step 6 of 6";
+        if (!strstr(told.text, says)) fail_msg("'%s' does not say '%s'", told.text, says);
+        assert_int_equal(m.count, at > 6);
+        free_moments(&m);
+        dpcr_model_destroy(model);
+    }
+    dpcr_context_destroy(context);
+}
+
 // A worker whose rate is beyond measure ends all, and is the one who says why.
 static void swap_fails_in_words(void **state) {
     (void)state;
@@ -436,6 +468,7 @@ int main(void) {
         cmocka_unit_test(any_number_of_workers_goes_on_from_a_checkpoint),
         cmocka_unit_test(swap_is_what_it_says),
         cmocka_unit_test(swap_is_gone_on_with),
+        cmocka_unit_test(a_stop_before_they_part_ends_all),
         cmocka_unit_test(swap_fails_in_words),
         cmocka_unit_test(faults_end_all_workers),
         cmocka_unit_test(a_silent_peer_ends_in_its_error),

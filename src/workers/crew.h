@@ -46,6 +46,7 @@ typedef struct dpcri_member {
     double *losses;               // [batch + 1] of my rows, then how many are right
     double *squares;              // [units]
     bool stepped;                 // the books' model is not mine any more
+    bool stopped;                 // as asked, before the end or after the last step
 } dpcri_member;
 
 dpcr_status dpcri_member_create(dpcri_member *member, dpcri_crew *crew, dpcri_comm *comm, dpcr_error *error);
@@ -53,7 +54,7 @@ void dpcri_member_destroy(dpcri_member *member);
 // Parameters and optimiser of all groups into the books'.
 void dpcri_member_hand_in(const dpcri_member *member);
 // Data-parallel training from the books' start to the end, or to an epoch that is enough; `position` is where it stands
-// then.
+// then. Of a run that is stopped before its end worker 0 alone gives DPCR_ERROR_CANCELLED; all find `stopped` set.
 dpcr_status dpcri_member_train(dpcri_member *member, dpcri_position *position, dpcr_error *error);
 
 #endif

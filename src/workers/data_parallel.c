@@ -289,10 +289,11 @@ dpcr_status dpcri_member_train(dpcri_member *m, dpcri_position *p, dpcr_error *e
         dpcri_shuffle(l->options.seed, p->epoch, l->data->count, m->order);
         DPCR_TRY(run_epoch(m, p, &decided, error));
     }
+    m->stopped = (decided & DPCRI_STOP) != 0;
     if (m->comm->rank) return DPCR_OK;
     m->crew->reached = (decided & ENOUGH) != 0;
     dpcri_member_hand_in(m);
-    if ((decided & DPCRI_STOP) && !dpcri_ledger_ended(l, p)) DPCR_TRY(dpcri_ledger_stopped(l, error));
+    if (m->stopped && !dpcri_ledger_ended(l, p)) DPCR_TRY(dpcri_ledger_stopped(l, error));
 done:
     return status;
 }

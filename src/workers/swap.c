@@ -217,6 +217,10 @@ static dpcr_status run_worker(void *argument, dpcri_comm *comm, dpcr_error *erro
     dpcr_status status;
     DPCR_TRY(dpcri_member_create(&m, &s->crew, comm, error));
     DPCR_TRY(dpcri_member_train(&m, &position, error));
+    if (m.stopped) {  // also after the first phase's last step: there is a second one
+        if (comm->rank == 0) DPCR_TRY(dpcri_ledger_stopped(&s->crew.ledger, error));
+        goto done;
+    }
     DPCR_TRY(part(&a, error));
     if (comm->rank == 0) {
         s->epochs = position.epoch + 1;
@@ -228,6 +232,10 @@ static dpcr_status run_worker(void *argument, dpcri_comm *comm, dpcr_error *erro
     DPCR_TRY(work_alone(&a, error));
     DPCR_TRY(average(&a, error));
 done:
+    if (status != DPCR_OK) {  // whoever is at work alone hears no message for long
+        int running = RUNNING;
+        atomic_compare_exchange_strong(&s->fate, &running, FAILED);
+    }
     dpcr_model_destroy(a.model);
     dpcri_member_destroy(&m);
     return status;
