@@ -329,6 +329,41 @@ static void few_rows_have_the_bits_of_many(void **state) {
     }
 }
 
+// From inside a task one thread takes all parts of all layers in turn, those first that have no columns of the narrow
+// layers and wait for nothing there.
+typedef struct inner_call {
+    dpcr_denoiser d;
+    const float *x;
+    float *m;
+} inner_call;
+
+static void predict_inside(void *argument, int64_t task) {
+    const inner_call *c = argument;
+    if (task == 0) c->d.predict(c->d.user, 1, c->x, &(double){7}, &(int64_t){0}, c->m);
+}
+
+static void few_rows_need_no_other_thread(void **state) {
+    (void)state;
+    enum { W = 4000 };
+    static float x[W], wanted[W], m[W];
+    for (int i = 0; i < W; i++) x[i] = sinf(1.3f * (float)i);
+    for (int threads = 2; threads <= 5; threads++) {
+        dpcr_context *context = sampling_context(threads);
+        dpcr_diffusion_options options = small_options(0, DPCR_PREDICT_V);
+        options.rows = 1, options.cols = options.width = W;
+        dpcr_diffusion *model = small_model(context, &options);
+        stir(&model->net);
+        dpcri_diffusion_refresh(model);
+        inner_call call = {.x = x, .m = m};
+        assert_int_equal(dpcr_diffusion_denoiser(model, NULL, 1, 1, &call.d, NULL), DPCR_OK);
+        call.d.predict(call.d.user, 1, x, &(double){7}, &(int64_t){0}, wanted);
+        dpcri_parallel(context, 2, predict_inside, &call);
+        assert_memory_equal(m, wanted, sizeof m);
+        dpcr_diffusion_destroy(model);
+        dpcr_context_destroy(context);
+    }
+}
+
 // A network's chain by Newton, its diagonal and Picard: the loop's, and at tolerance 0 its bits.
 static void a_networks_chain_by_every_method(void **state) {
     (void)state;
@@ -616,6 +651,7 @@ int main(void) {
         cmocka_unit_test(convolutions_learn),
         cmocka_unit_test(jacobians_are_differences),
         cmocka_unit_test(few_rows_have_the_bits_of_many),
+        cmocka_unit_test(few_rows_need_no_other_thread),
         cmocka_unit_test(a_networks_chain_by_every_method),
         cmocka_unit_test(training_is_the_same_for_any_threads_and_learns),
         cmocka_unit_test(a_resumed_run_ends_with_the_same_bits),

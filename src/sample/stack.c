@@ -95,12 +95,15 @@ static int take_rest(dpcri_stack *s, int p) {
     return layers_of(s, word);
 }
 
-// One layer of a part that nobody has taken.
-static bool take_layer(dpcri_stack *s, int p, int layer) {
+// The first of these layers of a part that nobody has taken; -1: all are. A part without columns in the layers before
+// does not wait for others there, so theirs may lie several layers back.
+static int take_layer(dpcri_stack *s, int p, int layers) {
     uint64_t word = atomic_load_explicit(&s->parts[p].taken, memory_order_relaxed);
-    return layers_of(s, word) == layer &&
-           atomic_compare_exchange_strong_explicit(&s->parts[p].taken, &word, word_of(s, layer + 1),
-                                                   memory_order_relaxed, memory_order_relaxed);
+    const int layer = layers_of(s, word);
+    const bool taken =
+        layer < layers && atomic_compare_exchange_strong_explicit(&s->parts[p].taken, &word, word_of(s, layer + 1),
+                                                                  memory_order_relaxed, memory_order_relaxed);
+    return taken ? layer : -1;
 }
 
 static void run_stage(dpcri_stack *s, int p, int layer);
@@ -108,8 +111,9 @@ static void run_stage(dpcri_stack *s, int p, int layer);
 // Until part p has done `layers` layers.
 static void await_part(dpcri_stack *s, int p, int layers) {
     for (int i = 0; !has_done(s, p, layers); i++) {
-        if (i >= HELP_PAUSES && take_layer(s, p, layers - 1))
-            run_stage(s, p, layers - 1);
+        const int layer = i >= HELP_PAUSES ? take_layer(s, p, layers) : -1;
+        if (layer >= 0)
+            run_stage(s, p, layer);
         else if (i >= WAIT_PAUSES)
             sched_yield();
 #if defined(__x86_64__)
