@@ -63,6 +63,7 @@ typedef struct trial {
     int64_t D, N, ranks, warm_up, parameters;
     double tolerance;
     int max_sweeps, recompute;
+    dpcr_method method;  // within a rank; AUTO: the loop
     bool in_lengths, in_resets, back, has_cell;
     int64_t lengths[4];
     unsigned char *resets;
@@ -155,10 +156,10 @@ static dpcr_status run_rank(void *user, const dpcr_transport *by, dpcr_error *er
     const dpcr_recurrent_gradients g = gradients_of(t, &a, first, count);
     dpcr_recurrent_ranks o = {.size = sizeof o, .transport = by, .deadline = 30, .recompute = t->recompute};
     o.solve = (dpcr_solve_options){.size = sizeof o.solve,
-                                   .method = DPCR_METHOD_SEQUENTIAL,
+                                   .method = t->method ? t->method : DPCR_METHOD_SEQUENTIAL,
                                    .backward = DPCR_SCHEME_SEQUENTIAL,
                                    .atol = t->tolerance,
-                                   .rtol = t->tolerance,
+                                   .rtol = t->method ? 0 : t->tolerance,  // none beside none, where not given
                                    .warm_up = t->warm_up,
                                    .max_sweeps = t->max_sweeps};
     dpcr_solve_report reports[MOST_CHAINS], back[MOST_CHAINS];
@@ -271,6 +272,23 @@ static void bits_of_the_loop(void **state) {
             }
 }
 
+// The chunks within a rank keep to the boundaries' tolerance: none.
+static void bits_of_the_loop_by_overlap_within(void **state) {
+    (void)state;
+    for (int64_t ranks = 1; ranks <= 2; ranks++)
+        for (int64_t warm_up = 4; warm_up <= 16; warm_up += 4) {
+            trial t = {.s = {DPCR_GRU, 1200, 1, 3, 5, 1, 0, 0},
+                       .ranks = ranks,
+                       .warm_up = warm_up,
+                       .tolerance = -1,
+                       .method = DPCR_METHOD_OVERLAP,
+                       .max_sweeps = 3,
+                       .back = true};
+            run_trial(&t);
+            close_trial(&t);
+        }
+}
+
 static void within_the_tolerance(void **state) {
     (void)state;
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
@@ -302,6 +320,14 @@ static dpcr_status misfit(void *user, const dpcr_transport *by, dpcr_error *erro
     if (by->rank == 1) pass.x.shape[2]++;
     assert_int_equal(dpcr_recurrent_distributed(network, &o, &pass, NULL, NULL, NULL, error), DPCR_ERROR_ARGUMENT);
     assert_non_null(strstr(error->text, by->rank == 1 ? "x" : "rank 1: recurrent_distributed"));
+    if (by->rank == 1) pass.x.shape[2]--, pass.x.strides[0] *= 2;
+    assert_int_equal(dpcr_recurrent_distributed(network, &o, &pass, NULL, NULL, NULL, error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error->text, "contiguous"));
+    if (by->rank == 1) pass.x.strides[0] /= 2;
+    const int64_t lengths[] = {by->rank == 1 ? t.s.T + 1 : t.s.T};
+    pass.lengths = lengths;
+    assert_int_equal(dpcr_recurrent_distributed(network, &o, &pass, NULL, NULL, NULL, error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error->text, "lengths[0]"));
     o.transport = NULL;
     assert_int_equal(dpcr_recurrent_distributed(network, &o, &pass, NULL, NULL, NULL, error), DPCR_ERROR_ARGUMENT);
     dpcr_recurrent_destroy(network);
@@ -317,10 +343,45 @@ static void every_rank_hears_of_a_misfit(void **state) {
     close_trial(&t);
 }
 
+// Each rank says for itself which last states it wants.
+static dpcr_status wants_some(void *user, const dpcr_transport *by, dpcr_error *error) {
+    trial *t = user;
+    dpcr_recurrent *network = network_of(t);
+    const int64_t first = t->first[by->rank], states = t->N * t->s.B * t->s.H;
+    double *const ht = numbers(states, 0);
+    arrays a = t->many;
+    a.ht = by->rank == t->max_sweeps ? NULL : ht;
+    dpcr_recurrent_pass pass = pass_of(t, &a, first, t->first[by->rank + 1] - first);
+    dpcr_recurrent_ranks o = {.size = sizeof o, .transport = by, .deadline = 5};
+    o.solve = (dpcr_solve_options){.size = sizeof o.solve, .atol = -1};
+    for (int turn = 0; turn < 2; turn++) {
+        const dpcr_status status = dpcr_recurrent_distributed(network, &o, &pass, NULL, NULL, NULL, error);
+        if (status != DPCR_OK) return status;
+        if (a.ht) assert_memory_equal(ht, t->one.ht, (size_t)states * sizeof *ht);
+    }
+    free(ht);
+    dpcr_recurrent_destroy(network);
+    return DPCR_OK;
+}
+
+static void last_states_for_some(void **state) {
+    (void)state;
+    for (int without = 0; without < 3; without++) {
+        dpcr_error error = {0};
+        trial t = {.s = {DPCR_GRU, 50, 2, 2, 3, 2, 1, 0}, .ranks = 3, .max_sweeps = without};
+        open_trial(&t);
+        run_whole(&t);
+        if (dpcr_ranks_run(context, 3, wants_some, &t, &error) != DPCR_OK) fail_msg("%s", error.text);
+        close_trial(&t);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_of_the_loop),
+        cmocka_unit_test(bits_of_the_loop_by_overlap_within),
         cmocka_unit_test(within_the_tolerance),
+        cmocka_unit_test(last_states_for_some),
         cmocka_unit_test(every_rank_hears_of_a_misfit),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -256,6 +256,66 @@ static dpcr_status refused_rank(void *user, const dpcr_transport *by, dpcr_error
     return DPCR_OK;
 }
 
+// Of the steps of one rank the first call, or one that repairs a boundary, fails: all ranks hear of it at once.
+typedef struct faulty {
+    trial *t;
+    int64_t rank;
+    int call;
+} faulty;
+
+typedef struct counted {
+    dpcr_steps steps;
+    int left;
+} counted;
+
+static int advance_till(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
+                        const dpcr_array *last, const dpcr_array *tape) {
+    counted *c = user;
+    if (c->left-- == 0) return -7;
+    return c->steps.advance(c->steps.user, span, in, states, last, tape);
+}
+
+static dpcr_status faulty_rank(void *user, const dpcr_transport *by, dpcr_error *error) {
+    const faulty *f = user;
+    trial *t = f->t;
+    const int64_t first = t->first[by->rank], count = t->first[by->rank + 1] - first;
+    counted c = {.left = by->rank == f->rank ? f->call : -1};
+    dpcr_cell *cell = cell_of(t, first, count, NULL, &c.steps);
+    const dpcr_steps own = {.size = sizeof own,
+                            .user = &c,
+                            .length = count,
+                            .batch = B,
+                            .width = W,
+                            .dtype = DPCR_F64,
+                            .advance = advance_till};
+    dpcr_solve_plan *plan = plan_of(t, &own, DPCR_METHOD_SEQUENTIAL);
+    double numbers_of[B * W] = {0};
+    const dpcr_array z0 = state_array(t->z0), start = state_array(numbers_of), z = steps_array(t->z[1], first, count);
+    const size_t bytes = dpcr_solve_plan_workspace(plan);
+    void *workspace = aligned_alloc(64, bytes / 64 * 64 + 128);
+    const dpcr_solve_ranks ranks = {.size = sizeof ranks, .transport = by, .max_sweeps = t->max_sweeps, .deadline = 5};
+    assert_int_equal(dpcr_solve_execute_distributed(plan, &ranks, &z0, &z, NULL, &start, workspace, bytes, NULL, error),
+                     DPCR_ERROR_CALLBACK);
+    free(workspace);
+    dpcr_solve_plan_destroy(plan);
+    dpcr_cell_destroy(cell);
+    return DPCR_OK;
+}
+
+static void failures_of_one_rank(void **state) {
+    (void)state;
+    for (int64_t rank = 0; rank < 3; rank++)
+        for (int call = 0; call < (rank > 0 ? 2 : 1); call++)
+            for (int sweeps = 1; sweeps <= 3; sweeps++) {
+                dpcr_error error = {0};
+                trial t = {.length = 12, .ranks = 3, .tolerance = -1, .max_sweeps = sweeps};
+                open_trial(&t);
+                faulty f = {&t, rank, call};
+                if (dpcr_ranks_run(context, 3, faulty_rank, &f, &error) != DPCR_OK) fail_msg("%s", error.text);
+                close_trial(&t);
+            }
+}
+
 static void refusals(void **state) {
     (void)state;
     dpcr_error error = {0};
@@ -270,6 +330,7 @@ int main(void) {
         cmocka_unit_test(bits_of_the_loop),
         cmocka_unit_test(within_the_tolerance),
         cmocka_unit_test(refusals),
+        cmocka_unit_test(failures_of_one_rank),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

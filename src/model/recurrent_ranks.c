@@ -4,6 +4,7 @@
 // boundaries. Going back is the same against the recurrence: what the steps after the rank's own make of no gradient is
 // the guess; their states are known to start from the rank's own last one.
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "model/recurrent_internal.h"
@@ -291,8 +292,8 @@ static dpcr_status make_boundary(const job *j, dpcri_relay *r, bool reversed, bo
                        .dtype = j->network->options.dtype,
                        .rows = j->B,
                        .width = j->W,
-                       .atol = o->atol,
-                       .rtol = o->rtol,
+                       .atol = fmax(0, o->atol),
+                       .rtol = fmax(0, o->rtol),
                        .scaled = scaled,
                        .max_sweeps = o->max_sweeps,
                        .user = (void *)(uintptr_t)j,
@@ -356,7 +357,7 @@ static dpcr_status guess_start(job *j, int64_t c, runner *ahead, dpcri_relay *re
     if (j->pass.resets) DPCR_TRY(borrow(j, before, ahead->resets, (size_t)j->B, error));
     if (ahead->steps == 0) return DPCR_OK;
     split(j, relay->start, ahead->h0, ahead->c0);
-    DPCR_TRY(runner_forward(ahead, error));
+    relay->ready = runner_forward(ahead, error);
     cut_at_resets(j, ahead, ahead->ht, ahead->ct);
     join(j, ahead->ht, ahead->ct, relay->start);
 done:
@@ -393,12 +394,11 @@ static dpcr_status chain_forward(job *j, int64_t c, dpcr_solve_report *report, d
     DPCR_TRY(dpcri_relay_run(&at->forward, j->context, error));
     dpcri_relay_report(&at->forward, j->total * j->B, report);
     columns(j, c, at->own.y, layer + 1 < j->network->options.layers ? j->inputs[layer + 1] : j->pass.y.data, true);
-    if (j->pass.ht.data || j->pass.ct.data) {
-        // Not in place: a rank's own last state is where its way back begins.
-        memcpy(guess, at->forward.end, (size_t)(j->B * j->W) * size_of(j));
-        DPCR_TRY(share(j, is_reversed(j, c) ? 0 : j->carried.comm.ranks - 1, guess, error));
-        put_state(j, guess, &j->pass.ht, &j->pass.ct, c);
-    }
+    // Not in place: a rank's own last state is where its way back begins. Whoever wants none of it cannot know of
+    // others.
+    memcpy(guess, at->forward.end, (size_t)(j->B * j->W) * size_of(j));
+    DPCR_TRY(share(j, is_reversed(j, c) ? 0 : j->carried.comm.ranks - 1, guess, error));
+    put_state(j, guess, &j->pass.ht, &j->pass.ct, c);
 done:
     at->forward.guess = NULL;
     dpcri_free(j->context, guess);
@@ -433,13 +433,13 @@ static dpcr_status guess_back(job *j, int64_t c, runner *behind, dpcri_relay *re
     if (j->pass.resets) DPCR_TRY(borrow(j, after, behind->resets, (size_t)j->B, error));
     if (behind->steps == 0) return DPCR_OK;
     split(j, j->chains[c].forward.end, behind->h0, behind->c0);
-    DPCR_TRY(runner_forward(behind, error));
+    relay->ready = runner_forward(behind, error);
     const int64_t last = reversed ? 0 : j->carried.comm.ranks - 1;
     if (after == last && behind->steps == j->steps[last]) {
         if (g->ht.data) memcpy(behind->dht, state_at(j, &g->ht, c, j->H), y);
         if (g->ct.data) memcpy(behind->dct, state_at(j, &g->ct, c, j->C), (size_t)(j->B * j->C) * size_of(j));
     }
-    DPCR_TRY(runner_back(j, behind, error));
+    if (relay->ready == DPCR_OK) relay->ready = runner_back(j, behind, error);
     join(j, behind->dh0, behind->dc0, relay->start);
 done:
     return status;
@@ -536,7 +536,11 @@ done:
 static dpcr_status check_array(const job *j, const char *name, const dpcr_array *array, bool optional, int64_t a,
                                int64_t c, dpcr_error *error) {
     if (optional && !array->data) return DPCR_OK;
-    return dpcri_check_array(function, name, array, j->network->options.dtype, 3, (const int64_t[]){a, j->B, c}, error);
+    const int64_t shape[] = {a, j->B, c};
+    const dpcr_status status = dpcri_check_array(function, name, array, j->network->options.dtype, 3, shape, error);
+    if (status != DPCR_OK || a * j->B == 0) return status;
+    if ((a == 1 || array->strides[0] == j->B * c) && (j->B == 1 || array->strides[1] == c)) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s has other strides, wanted it contiguous", function, name);
 }
 
 static dpcr_status check(job *j, const dpcr_recurrent_pass *pass, const dpcr_recurrent_gradients *g,
@@ -587,8 +591,9 @@ static dpcr_status fill_options(job *j, const dpcr_recurrent_ranks *given, dpcr_
     s->consume_tape = 0;
     if (s->warm_up == 0) s->warm_up = WARM_UP;
     if (s->max_sweeps == 0) s->max_sweeps = SWEEPS;
-    s->atol = s->atol < 0 ? 0 : s->atol > 0 ? s->atol : usual;
-    s->rtol = s->rtol < 0 ? 0 : s->rtol > 0 ? s->rtol : usual;
+    // As in solve/plan.c: where one is none and the other is not given, both are none.
+    if (s->atol == 0) s->atol = s->rtol < 0 ? -1 : usual;
+    if (s->rtol == 0) s->rtol = s->atol < 0 ? -1 : usual;
     return DPCR_OK;
 }
 
@@ -633,10 +638,9 @@ static dpcr_status meet(job *j, dpcr_error *error) {
     }
     for (int64_t b = 0; j->pass.lengths && b < j->B; b++)
         if (j->pass.lengths[b] < 0 || j->pass.lengths[b] > j->total)
-            DPCR_TRY(dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: lengths[%lld] is %lld, wanted 0..%lld", function,
-                                (long long)b, (long long)j->pass.lengths[b], (long long)j->total));
+            ready = dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: lengths[%lld] is %lld, wanted 0..%lld", function,
+                               (long long)b, (long long)j->pass.lengths[b], (long long)j->total);
     j->inputs[0] = j->pass.x.data;
-    ready = DPCR_OK;
     for (int64_t l = 1; l < n->options.layers; l++)
         j->inputs[l] = zeros(j, own_steps(j), j->B, n->directions * j->H, n->element, &ready, error);
     // Without steps x may be nothing at all.

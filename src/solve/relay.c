@@ -15,7 +15,7 @@
 #include <string.h>
 
 typedef struct verdict {
-    int64_t bad;
+    int64_t bad, failed;
     double defect, ratio;
 } verdict;
 
@@ -110,17 +110,19 @@ static verdict compare(job *j) {
     return v;
 }
 
-// From the first wrong rank on, one after another.
+// From the first wrong rank on, one after another. One that fails sends on what it has, so that nobody waits in vain.
 static dpcr_status finish(job *j, int64_t first, bool bad, dpcr_error *error) {
-    dpcr_status status = DPCR_OK;
+    dpcr_status status = DPCR_OK, ran = DPCR_OK;
     const dpcri_relay *r = j->r;
-    if (j->position < first) return DPCR_OK;
     if (j->position > first) {
         DPCR_TRY(take(j, error));
         bad |= compare(j).bad != 0;
     }
-    if (bad) DPCR_TRY(r->run(r->user, error));
-    DPCR_TRY(send_on(j, error));
+    if (j->position >= first) {
+        if (bad) ran = r->run(r->user, error);
+        DPCR_TRY(send_on(j, error));
+    }
+    DPCR_TRY(dpcri_agree(r->comm, ran, error));
 done:
     return status;
 }
@@ -129,28 +131,31 @@ static dpcr_status sweep(job *j, dpcr_error *error) {
     dpcr_status status;
     dpcri_relay *r = j->r;
     double ratio = 0;
-    DPCR_TRY(r->run(r->user, error));
+    dpcr_status ran = r->run(r->user, error);
     DPCR_TRY(find_scales(j, error));
     for (r->sweeps = 1;; r->sweeps++) {
         DPCR_TRY(send_on(j, error));
         DPCR_TRY(take(j, error));
-        const verdict mine = compare(j);
+        verdict mine = compare(j);
+        mine.failed = ran != DPCR_OK;
         DPCR_TRY(dpcri_gather_all(r->comm, &mine, sizeof mine, j->verdicts, error));
-        int64_t first = -1;
+        int64_t first = -1, failed = 0;
         r->defect = 0;
         for (int64_t q = 0; q < r->comm->ranks; q++) {
             const verdict *v = &j->verdicts[r->reversed ? r->comm->ranks - 1 - q : q];
             if (v->bad && first < 0) first = q;
+            failed |= v->failed;
             r->defect = fmax(r->defect, v->defect);
             if (r->sweeps == 1) ratio = fmax(ratio, v->ratio);
         }
+        if (failed) DPCR_TRY(dpcri_agree(r->comm, ran, error));
         if (first < 0) break;
         if (r->sweeps >= r->max_sweeps) {
             r->finished = r->comm->ranks - first;
             DPCR_TRY(finish(j, first, mine.bad != 0, error));
             break;
         }
-        if (mine.bad) DPCR_TRY(r->run(r->user, error));
+        if (mine.bad) ran = r->run(r->user, error);
     }
     // What is left of an error at a boundary, carried on over the others (solve/overlap.c).
     r->estimate = r->defect == 0 ? 0 : ratio < 1 ? r->defect / (1 - ratio) : -1;
@@ -173,7 +178,9 @@ dpcr_status dpcri_relay_run(dpcri_relay *r, dpcr_context *context, dpcr_error *e
         j.verdicts = dpcri_arena_take(&arena, r->comm->ranks, sizeof *j.verdicts);
         if (turn == 1) break;
         memory = dpcri_alloc(context, arena.used);
-        if (!memory) status = dpcri_fail(error, DPCR_ERROR_MEMORY, "no memory for %zu bytes of boundaries", arena.used);
+        status = r->ready;
+        if (!memory && status == DPCR_OK)
+            status = dpcri_fail(error, DPCR_ERROR_MEMORY, "no memory for %zu bytes of boundaries", arena.used);
         DPCR_TRY(dpcri_agree(r->comm, status, error));
         arena = (dpcri_arena){.base = memory, .size = arena.used};
     }

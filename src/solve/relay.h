@@ -16,6 +16,7 @@ typedef struct dpcri_relay {
     int max_sweeps;
     void *start, *end;  // [rows][width]: what came in (at first a guess; exact on the first rank), and what goes out
     const void *guess;  // [rows][width] what a run-up began with, for the estimate; NULL: zeros
+    dpcr_status ready;  // what this rank's run-up came to, its text in `error` of the run
     // Runs the rank's range from `start` into `end`; again, from other starts, where the boundaries did not agree.
     dpcr_status (*run)(void *user, dpcr_error *error);
     void *user;
@@ -26,7 +27,7 @@ typedef struct dpcri_relay {
     double estimate;   // of the error; negative: none
 } dpcri_relay;
 
-// All ranks call it. Sweep 1 is `run` on all of them at once.
+// All ranks call it. Sweep 1 is `run` on all of them at once. A rank's failure is every rank's.
 dpcr_status dpcri_relay_run(dpcri_relay *relay, dpcr_context *context, dpcr_error *error);
 
 // What it came to, as a report of method overlap over the ranks.
