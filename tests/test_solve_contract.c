@@ -186,6 +186,77 @@ static void positive_codes(void **state) {
     dpcr_context_destroy(context);
 }
 
+// Steps that keep a state, shrink it, and let it grow; at `broken` (if not negative) they leave the finite numbers.
+static int keep_shrink_grow(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
+                            const dpcr_array *last, const dpcr_array *tape) {
+    const int64_t broken = *(const int64_t *)user;
+    (void)tape;
+    for (int64_t c = 0; c < span->lanes; c++)
+        for (int64_t b = 0; b < span->rows; b++) {
+            float x = ((const float *)in->data)[c * in->strides[0] + b * in->strides[1]];
+            for (int64_t k = 0; k < span->steps; k++) {
+                const int64_t l = span->first + c * span->stride + k;
+                x *= l == broken ? NAN : l < 10 ? 1.0F : l < 12 ? 1e-9F : 1.01F;
+                if (states)
+                    ((float *)states->data)[c * states->strides[0] + k * states->strides[1] + b * states->strides[2]] =
+                        x;
+            }
+            if (last) ((float *)last->data)[c * last->strides[0] + b * last->strides[1]] = x;
+        }
+    return 0;
+}
+
+// The loop's numbers, and NONFINITE where these are not, from a cold start and from the loop's own states.
+static void the_loops_numbers_whatever_they_are(void **state) {
+    (void)state;
+    enum { L = 40, B = 2 };
+    dpcr_context *context = solving_context(2);
+    const float z0[B] = {1e8F, -3e9F};
+    int64_t broken = -1;
+    chain c = tanh_chain(L, B, 1, DPCR_F32);
+    dpcr_steps steps = {.size = sizeof steps,
+                        .user = &broken,
+                        .length = L,
+                        .batch = B,
+                        .width = 1,
+                        .dtype = DPCR_F32,
+                        .flops = 1,
+                        .advance = keep_shrink_grow};
+    const dpcr_solve_options in_order = {.size = sizeof in_order, .method = DPCR_METHOD_SEQUENTIAL};
+    static const dpcr_solve_options ways[] = {
+        {.method = DPCR_METHOD_PICARD},
+        {.method = DPCR_METHOD_PICARD, .lock = DPCR_LOCK_MEAN_SQUARE},
+        {.method = DPCR_METHOD_PICARD, .lock = DPCR_LOCK_MEAN_SQUARE, .window = 7},
+        {.method = DPCR_METHOD_JACOBI},
+        {.method = DPCR_METHOD_PARATAA},
+        {.method = DPCR_METHOD_PARAREAL},
+        {.method = DPCR_METHOD_PARAREAL, .chunk = L},
+    };
+    for (broken = -1; broken < L; broken += broken < 0 ? 16 : 12) {  // none, 15, 27, 39
+        solved loop = solve_steps(context, &steps, &c, z0, &in_order, NULL, 0);
+        for (size_t i = 0; i < 2 * sizeof ways / sizeof *ways; i++)
+            for (int exact = 0; exact < 2; exact++) {
+                dpcr_solve_options by = ways[i / 2];
+                by.size = sizeof by;
+                by.atol = by.rtol = exact ? -1 : 1e-6;
+                by.guess = i % 2 ? DPCR_GUESS_GIVEN : DPCR_GUESS_STATE;
+                solved r = solve_steps(context, &steps, &c, z0, &by, i % 2 ? loop.z : NULL, 0);
+                assert_int_equal(r.status, DPCR_OK);
+                if (broken >= 0 ? r.report.reason != DPCR_REASON_NONFINITE
+                                : exact && r.report.reason != DPCR_REASON_EXACT)
+                    fail_msg("way %zu, exact %d, broken at %lld: %s", i, exact, (long long)broken,
+                             dpcr_reason_name(r.report.reason));
+                for (int64_t k = 0; k < L * B; k++) {
+                    const float got = ((float *)r.z)[k], wanted = ((float *)loop.z)[k];
+                    assert_true(exact || broken >= 0 ? got == wanted || (isnan(got) && isnan(wanted)) : isfinite(got));
+                }
+                solved_free(&r);
+            }
+        solved_free(&loop);
+    }
+    dpcr_context_destroy(context);
+}
+
 static int cancel_now(void *user) { return ++*(int *)user > 3; }
 
 static void cancel_stops(void **state) {
@@ -344,12 +415,19 @@ static void empty_chains(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(positive_codes),        cmocka_unit_test(histories),
-        cmocka_unit_test(plans_are_shared),      cmocka_unit_test(refusals),
-        cmocka_unit_test(callbacks_abort),       cmocka_unit_test(cancel_stops),
-        cmocka_unit_test(cancel_stops_the_loop), cmocka_unit_test(steps_check_catches),
-        cmocka_unit_test(planner_explains),      cmocka_unit_test(planner_chooses),
-        cmocka_unit_test(out_of_memory),         cmocka_unit_test(empty_chains),
+        cmocka_unit_test(positive_codes),
+        cmocka_unit_test(histories),
+        cmocka_unit_test(plans_are_shared),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(callbacks_abort),
+        cmocka_unit_test(cancel_stops),
+        cmocka_unit_test(cancel_stops_the_loop),
+        cmocka_unit_test(steps_check_catches),
+        cmocka_unit_test(planner_explains),
+        cmocka_unit_test(planner_chooses),
+        cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(empty_chains),
+        cmocka_unit_test(the_loops_numbers_whatever_they_are),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -206,10 +206,11 @@ static void judge(parareal *p, int64_t b, bool *unknown) {
     run->exact[b] = sound * p->n < length ? sound * p->n : length;
     run->front[b] = run->exact[b];
     p->first[b] = sound;
-    if (sound >= p->chunks) {
-        done(p, b, DPCR_REASON_EXACT);
-    } else if (!is_finite(p, dpcri_state_at(&run->t.z, run->exact[b] - 1, b))) {
+    if (!is_finite(p, dpcri_state_at(&run->t.z, run->exact[b] - 1, b))) {
+        run->locked[b] = run->exact[b];
         done(p, b, DPCR_REASON_NONFINITE);
+    } else if (sound >= p->chunks) {
+        done(p, b, DPCR_REASON_EXACT);
     } else if ((p->good[b] || p->confirming) && (o->confirm <= 0 || (estimate >= 0 && estimate <= o->confirm))) {
         done(p, b,
              o->confirm > 0 ? DPCR_REASON_CONVERGED

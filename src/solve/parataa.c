@@ -95,7 +95,8 @@ static int64_t substitute(parataa *p, int64_t b, double *worst) {
         const void *f = value(p, l, b), *z = state(p, l, b);
         const double unit = o->step_scale ? o->step_scale[l] : 1, d = p->ops->distance(f, z, w);
         const bool same = !memcmp(f, z, (size_t)w * dpcr_dtype_size(dtype));
-        if (good == l && (same || p->ops->close(f, z, w, unit * o->atol, unit * o->rtol))) good++;
+        const bool finite = isfinite(p->ops->distance(f, f, w));  // else its turn at the front will tell
+        if (good == l && finite && (same || p->ops->close(f, z, w, unit * o->atol, unit * o->rtol))) good++;
         if (!same && !(d <= *worst)) *worst = d;
         double product = 1;  // of the slopes of the last k steps, for the one that leaves
         const bool leaves = l - lo >= order;

@@ -115,7 +115,7 @@ static void SUFFIX(update)(const dpcr_array *z, const dpcr_array *f, const dpcr_
                 square += (double)size * (double)size;
                 finite = finite && (zl[i] + dl[i]) - (zl[i] + dl[i]) == 0;
             }
-            if (mean) within = square <= (double)w * (unit * atol) * (unit * atol);
+            if (mean) within = square <= (double)w * (unit * atol) * (unit * atol) && SUFFIX(finite)(fl, w);
             if (first + l < until[b] && largest / most > estimate[b]) estimate[b] = largest / most;
             if (hold && first + l < until[b]) {
                 // within tolerance as it is

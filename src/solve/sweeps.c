@@ -18,7 +18,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "solve/solve_internal.h"
+#include "solve/state.h"
 
 typedef struct sweep {
     dpcri_run *run;
@@ -322,6 +322,20 @@ static double judge_residuals(sweep *s) {
     return worst;
 }
 
+static bool has_finite_value(const sweep *s, int64_t l, int64_t b) {
+    const dpcr_array f = buffer_view(s, s->space.f, s->plan->steps.width, l, 1);
+    const void *value = dpcri_state_at(&f, 0, b - s->row);
+    return isfinite(s->ops->distance(value, value, s->plan->steps.width));
+}
+
+// ParaDiGMS: past the steps whose corrections were small, and the next, which those steps made: but for rounding, so
+// not where bits are asked for.
+static int64_t mean_lock(const sweep *s, int64_t b) {
+    const int64_t small = s->lo + leading(s, s->space.delta_good, b);
+    const bool exact = s->plan->options.atol == 0 && s->plan->options.rtol == 0;
+    return small < s->hi && !exact && has_finite_value(s, small, b) ? small + 1 : small;
+}
+
 // Moves the fronts, after the update.
 static void lock_prefixes(sweep *s) {
     dpcri_run *run = s->run;
@@ -342,10 +356,7 @@ static void lock_prefixes(sweep *s) {
         } else {
             run->residual_only[b] = 1;
         }
-        if (mean) {  // ParaDiGMS: past the steps whose corrections were small, and the next, which those steps made
-            const int64_t small = s->lo + leading(s, s->space.delta_good, b);
-            lock = small + 1 < s->hi ? small + 1 : s->hi;
-        }
+        if (mean) lock = mean_lock(s, b);
         const bool exact = s->plan->options.atol == 0 && s->plan->options.rtol == 0;
         const bool held = !mean && !s->confirmed && s->space.until[b] > run->front[b];
         if (run->exact[b] == run->front[b] && !held) run->exact[b]++;  // F of a state with the loop's bits
