@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Training by several workers with the whole network each: dpcr_train's bits by data-parallel workers, checkpoints that
 // any number of them goes on from, failures that end all.
+#include <time.h>
+
 #include "budget.h"
 #include "deeppcr/workers.h"
 #include "pipelining.h"
@@ -330,6 +332,46 @@ static void swap_fails_in_words(void **state) {
     dpcr_context_destroy(context);
 }
 
+// ---- deadlines ----
+
+static int take_a_while(void *user, const dpcr_train_state *state) {
+    const struct timespec nap = {.tv_nsec = 400000000};
+    (void)user;
+    if (state->epoch_ended) nanosleep(&nap, NULL);
+    return 0;
+}
+
+static int take_a_moment(void *user, dpcr_swap_moment moment, int64_t worker, dpcr_model *model) {
+    const dpcr_train_state state = {.epoch_ended = 1};
+    (void)moment, (void)worker, (void)model;
+    return take_a_while(user, &state);
+}
+
+// The deadline is for the work of others, not for what the caller does with an epoch that has ended.
+static void a_slow_caller_is_waited_for(void **state) {
+    (void)state;
+    dpcr_context *context = make_context(1);
+    const dpcr_model_options o = resnet_options(4, 8, DPCR_F32);
+    const dpcr_dataset *set = make_data(&data, 40, 1);
+    dpcr_train_options options = train_options(1, 20);
+    options.progress = take_a_while;
+    dpcr_workers_options workers = workers_options(3);
+    dpcr_pipeline_options pipeline = {.size = sizeof pipeline};
+    const dpcr_schedule_options schedule = {
+        .size = sizeof schedule, .kind = DPCR_SCHEDULE_1F1B, .ranks = 2, .microbatches = 2};
+    dpcr_layerwise_options layerwise = {.size = sizeof layerwise};
+    const dpcr_swap_options swap = {
+        .size = sizeof swap, .epochs = 1, .batch = 20, .optimiser = options.optimiser, .moment = take_a_moment};
+    workers.deadline = pipeline.deadline = layerwise.deadline = 0.2;
+    dpcr_model *model = make_model(context, &o);
+    must(dpcr_train_data_parallel(context, model, set, &options, &workers, NULL, NULL, error));
+    must(dpcr_train_pipeline(context, model, set, &options, &schedule, &pipeline, NULL, NULL, error));
+    must(dpcr_train_layerwise(context, model, set, &options, &layerwise, NULL, NULL, error));
+    must(dpcr_train_swap(context, model, set, &options, &workers, &swap, NULL, NULL, error));
+    dpcr_model_destroy(model);
+    dpcr_context_destroy(context);
+}
+
 // ---- faults ----
 
 static void faults_end_all_workers(void **state) {
@@ -470,6 +512,7 @@ int main(void) {
         cmocka_unit_test(swap_is_gone_on_with),
         cmocka_unit_test(a_stop_before_they_part_ends_all),
         cmocka_unit_test(swap_fails_in_words),
+        cmocka_unit_test(a_slow_caller_is_waited_for),
         cmocka_unit_test(faults_end_all_workers),
         cmocka_unit_test(a_silent_peer_ends_in_its_error),
         cmocka_unit_test(what_cannot_be_is_refused_in_words),

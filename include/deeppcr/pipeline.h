@@ -48,7 +48,7 @@ typedef struct dpcr_pipeline_options {
                       // stage lie on one rank
     dpcr_compensation compensation;
     double deadline;  // seconds that a rank waits for another; 0: 60. Ranks with a transport give up one by one, from
-                      // half of them on
+                      // half of them on, and progress counts there; threads wait for it without end
     int64_t segment;  // training by an asynchronous schedule: updates of a run, after which the pipeline is empty, a
                       // checkpoint can be written and the delays begin anew; 0: 256
     int recompute;  // a stage keeps only the input of a microbatch from F to I, which runs F again: the same bits, less

@@ -14,7 +14,7 @@ typedef struct dpcr_workers_options {
     size_t size;      // sizeof(dpcr_workers_options) of the caller
     int64_t workers;  // >= 1
     double clip;      // largest norm of the gradient, as dpcr_pipeline_options.clip (0: any)
-    double deadline;  // seconds that a worker waits for another; 0: 60
+    double deadline;  // seconds that a worker waits for another, as dpcr_pipeline_options.deadline; 0: 60
     int64_t groups;   // pieces of the network in which gradients travel, or are applied; 0: our choice. Data-parallel
                       // results do not depend on it
     const dpcr_transport *transport;  // this process is one worker, the others are elsewhere; NULL: threads

@@ -171,7 +171,7 @@ static dpcr_status agree(worker *w, int64_t updates, int64_t rows, bool ends, in
     if (w->comm->rank) {
         DPCR_TRY(dpcri_send(w->comm, 0, tag, &own, sizeof own, error));
         if (ends) DPCR_TRY(gather(w, error));
-        DPCR_TRY(dpcri_receive(w->comm, 0, tag, decided, sizeof *decided, error));
+        DPCR_TRY(dpcri_receive_decision(w->comm, tag, decided, sizeof *decided, error));
     } else {
         told sum;
         DPCR_TRY(hear_all(w, &own, &sum, error));

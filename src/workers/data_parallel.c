@@ -232,7 +232,7 @@ static dpcr_status agree(dpcri_member *m, int64_t rows, int64_t *decided, dpcr_e
     dpcri_ledger *l = &c->ledger;
     double loss;
     int64_t correct;
-    if (m->comm->rank) return await(m, 0, TAG_DECISION, decided, sizeof *decided, error);
+    if (m->comm->rank) return dpcri_receive_decision(m->comm, TAG_DECISION, decided, sizeof *decided, error);
     DPCR_TRY(hear_losses(m, rows, &loss, &correct, error));
     DPCR_TRY(dpcri_ledger_note(l, loss, correct, 1, rows, error));
     c->updates++;

@@ -271,7 +271,7 @@ static dpcr_status agree(thread *th, const piece *p, int64_t *decided, dpcr_erro
     dpcri_comm *comm = th->comm;
     if (comm->rank) {
         DPCR_TRY(dpcri_send(comm, 0, TAG_DONE, NULL, 0, error));
-        return dpcri_receive(comm, 0, TAG_DECISION, decided, sizeof *decided, error);
+        return dpcri_receive_decision(comm, TAG_DECISION, decided, sizeof *decided, error);
     }
     for (int64_t r = 1; r < comm->ranks; r++) DPCR_TRY(dpcri_receive(comm, r, TAG_DONE, NULL, 0, error));
     DPCR_TRY(end_segment(th->l, p, decided, error));

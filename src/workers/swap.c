@@ -52,8 +52,12 @@ done:
 static dpcr_status wait_for(alone *a, int64_t worker, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
     for (int64_t said = 0; !said;) {
+        if (a->member->comm->rank) {
+            DPCR_TRY(dpcri_receive_decision(a->member->comm, tag(a, TAG_ALIVE), &said, sizeof said, error));
+            continue;
+        }
         DPCR_TRY(dpcri_receive(a->member->comm, worker, tag(a, TAG_ALIVE), &said, sizeof said, error));
-        if (a->member->comm->rank == 0) DPCR_TRY(beat(a, false, error));
+        DPCR_TRY(beat(a, false, error));
     }
 done:
     return status;

@@ -14,6 +14,7 @@ typedef struct dpcri_comm_table {
     dpcr_status (*send)(dpcri_comm *comm, int64_t to, int64_t tag, const void *data, size_t bytes, dpcr_error *error);
     dpcr_status (*receive)(dpcri_comm *comm, int64_t from, int64_t tag, void *data, size_t bytes, dpcr_error *error);
     void (*failed)(dpcri_comm *comm, const dpcr_error *error);
+    bool hears_failures;  // a rank that fails ends the others' waiting, whatever their deadline
 } dpcri_comm_table;
 
 struct dpcri_comm {
@@ -33,6 +34,16 @@ static inline dpcr_status dpcri_send(dpcri_comm *comm, int64_t to, int64_t tag, 
 static inline dpcr_status dpcri_receive(dpcri_comm *comm, int64_t from, int64_t tag, void *data, size_t bytes,
                                         dpcr_error *error) {
     return comm->table->receive(comm, from, tag, data, bytes, error);
+}
+// From rank 0, which may be in its caller's hands (a test between two steps takes what it takes) and whose other waits
+// all end: where its failure is heard there is no deadline.
+static inline dpcr_status dpcri_receive_decision(dpcri_comm *comm, int64_t tag, void *data, size_t bytes,
+                                                 dpcr_error *error) {
+    const double deadline = comm->deadline;
+    if (comm->table->hears_failures) comm->deadline = 1e9;
+    const dpcr_status status = dpcri_receive(comm, 0, tag, data, bytes, error);
+    comm->deadline = deadline;
+    return status;
 }
 // This rank goes no further: the others' waits end.
 static inline void dpcri_comm_fail(dpcri_comm *comm, const dpcr_error *error) { comm->table->failed(comm, error); }
