@@ -135,6 +135,8 @@ def test_filters(doubles, rng):
     assert np.allclose(jax.vmap(lambda x: ours.lfilter(b, a, x))(x), signal.lfilter(b, a, x), rtol=0, atol=1e-13)
     each = jax.vmap(lambda a: ours.lfilter(b, a, x))(jnp.stack([a, 2 * a]))
     assert np.allclose(each[0], 2 * each[1], rtol=0, atol=1e-13)
+    assert not jax.grad(lambda s: ours.sosfilt(s, x[:, :0]).sum())(jnp.asarray(sos)).any()  # no numbers; order 0
+    checked(ours.lfilter, (b[:1], a[:1], x))
 
 
 def test_programs_of_jax(rng):
@@ -155,7 +157,7 @@ def test_refusals(chain):
                  lambda: ours.gru(net, jnp.ones((5, 2, 4))), lambda: ours.gru({}, jnp.ones((5, 2, 3))),
                  lambda: ours.gru(net, jnp.ones((5, 2, 3)), jnp.ones((1, 3, 4))), lambda: ours.rnn(net, jnp.ones((5, 3)), nonlinearity="x"),
                  lambda: ours.linear_chain(jnp.ones((5, 3), int), jnp.ones((5, 3), int)), lambda: ours.sosfilt(jnp.ones((1, 5)), jnp.ones(5)),
-                 lambda: ours.lfilter(jnp.ones(2, int), jnp.ones(2), jnp.ones(5)), lambda: ours.lfilter(jnp.ones(2), jnp.ones(2), jnp.ones(5), 1),
+                 lambda: ours.lfilter(jnp.ones(2, int), jnp.ones(2), jnp.ones(5)), lambda: ours.lfilter(jnp.ones(2, "e"), jnp.ones(2), jnp.ones(5)), lambda: ours.lfilter(jnp.ones(2), jnp.ones(2), jnp.ones(5), 1),
                  lambda: ours.lstm(net, jnp.ones((5, 3))), lambda: ours.gru(net, jnp.ones((5, 3)), method="x")):
         with pytest.raises(Exception, match="wanted") as caught:  # fmt: skip
             call()

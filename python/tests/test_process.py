@@ -46,6 +46,22 @@ def test_number_of_threads_changes_no_bit(rng):
         deeppcr.set_threads(-1)
 
 
+def test_numbers_of_threads_leave_none_behind():
+    child = python("""
+        import os, numpy as np, deeppcr
+        A, b = np.full((200000, 2, 2), 0.3), np.ones((200000, 2))
+        running = []
+        for count in (2, 3, 2, 3, 2, 3):
+            deeppcr.set_threads(count)
+            deeppcr.linear_chain_vjp(A, deeppcr.linear_chain(A, b, scheme="chunked"), b, scheme="chunked")
+            running.append(len(os.listdir("/proc/self/task")))
+        assert running[4:] == running[:2], running
+        print("done")
+    """)
+    out, said = finished(child)
+    assert out == "done\n", said
+
+
 def python(code, **options):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     return subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], env=environment, text=True, stdout=subprocess.PIPE,

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 import deeppcr
-from deeppcr.signal import lfilter, sosfilt
+from deeppcr.signal import lfilter, lfilter_vjp, sosfilt, sosfilt_vjp
 
 
 def direct(b, a, x, z):
@@ -61,6 +61,13 @@ def test_dtypes_and_complex(rng):
     assert np.array_equal(sosfilt(SOS, (100 * x).astype(int)), sosfilt(SOS, (100 * x).astype(int).astype(float)))
     assert np.array_equal(sosfilt(SOS, np.repeat(x, 2)[::2]), y) and np.array_equal(sosfilt(SOS, x[::-1].copy()[::-1]), y)
     assert sosfilt(SOS, np.zeros(0)).shape == (0,) and sosfilt(SOS, np.zeros((0, 5))).shape == (0, 5)
+
+
+def test_gradients_over_nothing():
+    for shape in ((0,), (3, 0), (0, 3)):
+        gs, gx = sosfilt_vjp(SOS, np.zeros(shape), np.zeros(shape))
+        assert not gs.any() and gs.shape == SOS.shape and gx.shape == shape
+        assert [g.shape for g in lfilter_vjp([2.0], [1.0], np.zeros(shape), np.zeros(shape))] == [(1,), (1,), shape]
 
 
 def test_refusals(rng):

@@ -487,7 +487,8 @@ def test_chain_and_filters_are_operators():
     assert "deeppcr.chain" in str(exported.graph) and torch.allclose(exported.module()(z), chain(z))
     b, a = torch.randn(3, dtype=d, requires_grad=True), torch.tensor([1.0, 0.3], dtype=d, requires_grad=True)
     x = torch.randn(2, 9, dtype=d, requires_grad=True)
-    torch.library.opcheck(torch.ops.deeppcr.filter.default, (b, a, x, None))
+    for signal in (x, torch.randn(5, 4, 3, dtype=d).movedim(0, -1)):
+        torch.library.opcheck(torch.ops.deeppcr.filter.default, (b, a, signal, None))
     compiled = torch.compile(ours.lfilter, fullgraph=True, backend="aot_eager")
     for m, n in zip(torch.autograd.grad(compiled(b, a, x).sum(), [b, a, x]), torch.autograd.grad(ours.lfilter(b, a, x).sum(), [b, a, x])):
         assert torch.allclose(m, n, rtol=0, atol=1e-12)
@@ -518,6 +519,9 @@ def test_filters_have_gradients_of_all(dim):
     by_b, by_a, by_x = torch.autograd.grad(ours.lfilter(b, a, x, dim), (b, a, x), g)
     mine = signal.lfilter_vjp(*(t.detach().numpy() for t in (b, a, x)), g.numpy(), dim)
     assert all(np.allclose(m, t, rtol=0, atol=1e-12) for m, t in zip(mine, (by_b, by_a, by_x)))
+    empty, two, one = (torch.tensor(v, dtype=d, requires_grad=True) for v in ([[], []], [2.0], [1.0]))  # no numbers; order 0
+    assert torch.autograd.grad(ours.sosfilt(sos, empty).sum(), sos)[0].abs().max() == 0
+    assert torch.equal(ours.lfilter(two, one, x), 2 * x) and torch.autograd.gradcheck(ours.lfilter, (two, one, x))
     for call in (lambda: ours.sosfilt(sos[:, :5], x), lambda: ours.sosfilt(sos * 2, x), lambda: ours.lfilter(b, a, x.long()),
                  lambda: ours.lfilter(b, a, x, 2), lambda: ours.lfilter(b, a, x, dim, state[:1])):  # fmt: skip
         with pytest.raises(deeppcr.ArgumentError):

@@ -335,7 +335,7 @@ static dpcr_status prepare(const char *function, const dpcr_array *x, const dpcr
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: filter or a signal is NULL", function);
     DPCR_TRY(take_signal(function, j->backward ? "gy" : "x", x, x, &j->x, error));
     DPCR_TRY(take_signal(function, j->backward ? "gx" : "y", y, x, &j->y, error));
-    if (x->data == y->data && x->data)
+    if (x->data == y->data && x->data && x->shape[0] && x->shape[1])
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: both signals lie in the same place", function);
     DPCR_TRY(take_states(j->filter, function, j->backward ? "gzf" : "zi", zi, x->shape[0], &j->zi, error));
     DPCR_TRY(take_states(j->filter, function, j->backward ? "gzi" : "zf", zf, x->shape[0], &j->zf, error));

@@ -199,7 +199,7 @@ def set_threads(count: int) -> None:
 class Cache:
     """The things last used, by key. Plans cost more than short calls, and most programs use few shapes."""
 
-    all: List["Cache"] = []
+    all: List[Any] = []  # and the others that have `forget`
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -216,6 +216,25 @@ class Cache:
     def forget(self) -> None:
         self.lock = threading.RLock()
         self.kept = {}
+
+
+class Own:
+    """A dictionary of each thread's own, for calls made ready: forgotten with the context, which they keep."""
+
+    def __init__(self) -> None:
+        self.forget()
+        Cache.all.append(self)
+
+    def kept(self) -> Dict[Any, Any]:
+        local = self.local
+        try:
+            return local.kept  # type: ignore[no-any-return]
+        except AttributeError:
+            local.kept = {}
+            return local.kept  # type: ignore[no-any-return]
+
+    def forget(self) -> None:
+        self.local = threading.local()
 
 
 context = _Context()

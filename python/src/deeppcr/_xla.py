@@ -12,7 +12,6 @@ import _thread
 import ctypes
 import functools
 import struct
-import threading
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
@@ -88,17 +87,14 @@ def _version(api: int) -> Tuple[int, int]:
     return _API.unpack(ctypes.string_at(api, _API.size))[4:6]
 
 
-_local = threading.local()
+_calls = library.Own()
 
 
 def _execute(arguments: Tuple[int, ...], results: Tuple[int, ...], attributes: Tuple[int, ...]) -> None:
     call = _call_of(*attributes)
     buffers = [_BUFFER.unpack(ctypes.string_at(at, _BUFFER.size)) for at in arguments + results]
     shapes = [_numbers(b[5], b[4]) for b in buffers]
-    try:
-        kept = _local.kept
-    except AttributeError:
-        kept = _local.kept = {}
+    kept = _calls.kept()
     key = (call, len(arguments), *[b[2] for b in buffers], *shapes, library.context.generation)
     again = kept.get(key)
     if again is not None:

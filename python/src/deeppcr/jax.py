@@ -449,8 +449,9 @@ def _filter_call(kind: str, rank: str) -> _xla.Run:
         b, a, x, zi, shared = _filter_parts(given, kind, k)
         if shared:  # more channels
             x, zi = np.broadcast_to(x, y.shape), np.broadcast_to(zi, zf.shape)
-            once(b.reshape(b.shape[k:]), None if a is None else a.reshape(a.shape[k:]), x, zi.reshape(-1, *zi.shape[-2:]), y,
-                 zf.reshape(-1, *zf.shape[-2:]))  # fmt: skip
+            flat = lambda s: s.reshape(math.prod(s.shape[:-2]), *s.shape[-2:])  # noqa: E731  without -1: there may be no numbers
+            once(b.reshape(b.shape[k:]), None if a is None else a.reshape(a.shape[k:]), x, flat(zi), y,
+                 flat(zf))  # fmt: skip
             return
         for index in np.ndindex(*y.shape[:k]):
             own = _lane([v for v in (b, a, x, zi) if v is not None], index)
@@ -503,8 +504,8 @@ def _filter(kind: str, coefficients: Tuple[Array, ...], x: Array, axis: int, zi:
         raise ArgumentError.of("x's dtype", x.dtype, "float32 or float64")
     if x.ndim == 0 or not -x.ndim <= axis < x.ndim:
         raise ArgumentError.of("axis", axis, f"one of x's {x.ndim} dimensions")
-    if any(not jnp.issubdtype(c.dtype, jnp.floating) for c in coefficients):
-        raise ArgumentError.of("the coefficients' dtypes", [str(c.dtype) for c in coefficients], "floats")
+    if any(np.dtype(c.dtype) not in _CODES for c in coefficients):
+        raise ArgumentError.of("the coefficients' dtypes", [str(c.dtype) for c in coefficients], "float32 or float64")
     moved = jnp.moveaxis(x, axis, -1)
     wanted = (*moved.shape[:-1], sections, order)
     if zi is not None and tuple(jnp.shape(zi)) != wanted:

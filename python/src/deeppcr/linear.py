@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -200,7 +199,8 @@ class _Call:
 
 
 _execute, _vjp = library.lib.dpcr_chain_execute, library.lib.dpcr_chain_vjp
-_calls = threading.local()
+_calls = library.Own()
+_kept = _calls.kept
 
 
 def _like(*arrays: Optional[ARRAY]) -> Tuple[Any, ...]:
@@ -210,15 +210,6 @@ def _like(*arrays: Optional[ARRAY]) -> Tuple[Any, ...]:
 
 def _address(array: Optional[ARRAY]) -> int:
     return 0 if array is None else array.__array_interface__["data"][0]
-
-
-def _kept() -> Dict[Any, Any]:
-    """The calls of this thread."""
-    try:
-        return _calls.kept  # type: ignore[no-any-return]
-    except AttributeError:
-        _calls.kept = {}
-        return _calls.kept
 
 
 def _keep(kept: Dict[Any, Any], key: Any, call: Any) -> None:

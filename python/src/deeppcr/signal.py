@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import Any, Callable, Optional, Tuple, Union
 
 import numpy as np
@@ -137,7 +138,7 @@ def lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARR
 def _flat(x: ARRAY, axis: int) -> ARRAY:
     """[channels][L] along the axis, which every frontend of gradients has: a view where it can be one."""
     moved = np.moveaxis(x, axis, -1)
-    return library.numbers(moved.reshape(-1, moved.shape[-1]), 0)
+    return library.numbers(moved.reshape(math.prod(moved.shape[:-1]), moved.shape[-1]), 0)
 
 
 def _gradient(kind: str, b: ARRAY, a: Optional[ARRAY], x: ARRAY, zi: Optional[ARRAY], gy: Optional[ARRAY], gzf: Optional[ARRAY],

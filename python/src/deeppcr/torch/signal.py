@@ -2,6 +2,7 @@
 """`deeppcr.signal`'s filters for tensors, with gradients of signal, initial states and coefficients."""
 from __future__ import annotations
 
+import math
 from typing import Any, Optional, Tuple, Union
 
 import torch
@@ -26,14 +27,14 @@ def _forward(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor]) ->
     shape = _states(b, a, x)
     start = numbers.library.whole(_array(zi), "f8") if zi is not None else numbers.np.zeros(shape)
     handle = numbers._filter(*(("sos",) if a is None else ("ba",)), *(numbers.library.whole(_array(c), "f8") for c in (b, a) if c is not None))
-    y, zf = numbers._run(handle, _array(x), start.reshape(-1, *shape[-2:]), *shape[-2:])
+    y, zf = numbers._run(handle, _array(x), start.reshape(math.prod(shape[:-2]), *shape[-2:]), *shape[-2:])
     return torch.from_numpy(y), torch.from_numpy(zf.reshape(shape)).to(x.dtype)
 
 
 def _backward(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor], gy: Optional[Tensor], gzf: Optional[Tensor],
               coefficients: bool) -> Tuple[Optional[Tensor], Optional[Tensor], Tensor, Tensor]:  # fmt: skip
     shape = _states(b, a, x)
-    start, end = (None if t is None else _array(t).reshape(-1, *shape[-2:]) for t in (zi, gzf))
+    start, end = (None if t is None else _array(t).reshape(math.prod(shape[:-2]), *shape[-2:]) for t in (zi, gzf))
     found = numbers._gradient("sos" if a is None else "ba", _array(b).astype("f8"), None if a is None else _array(a).astype("f8"),
                               _array(x), start, _array(gy), end, -1, coefficients)  # fmt: skip
     gb, ga, gx, gzi = (None if g is None else torch.from_numpy(numbers.np.ascontiguousarray(g)) for g in found)
@@ -60,12 +61,13 @@ class _Filter(torch.autograd.Function):
 
 @operator("deeppcr::filter", "(Tensor b, Tensor? a, Tensor x, Tensor? zi) -> (Tensor, Tensor)")
 def _operator(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
-    return _forward(b, a, x, zi)
+    y, zf = _forward(b, a, x, zi)
+    return y.contiguous(), zf
 
 
 @_operator.register_fake
 def _(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
-    return torch.empty_like(x), x.new_empty(_states(b, a, x))
+    return x.new_empty(x.shape), x.new_empty(_states(b, a, x))
 
 
 @operator("deeppcr::filter_vjp", "(Tensor b, Tensor? a, Tensor x, Tensor? zi, Tensor gy, Tensor gzf) -> (Tensor, Tensor, Tensor, Tensor)")
