@@ -56,7 +56,7 @@ static const struct argp_option vgg_options[] = {
      0},
     {"divisor", KEY_DIVISOR, "N", 0, "Divides the channels (default 1)", 0},
     {"limit", KEY_LIMIT, "N", 0, "Only the first N images of each split", 0},
-    {"test", KEY_TEST, "N", 0, "Test images at the end (default 256)", 0},
+    {"test", KEY_TEST, "N", 0, "Test images at the end, in whole batches, one at least (default 256)", 0},
     {0},
 };
 
@@ -193,7 +193,8 @@ static int one_step(training *t, int64_t step) {
 }
 
 static int test(training *t) {
-    const int64_t count = t->test < t->test_images.count ? t->test : t->test_images.count, batches = count / t->batch;
+    const int64_t count = t->test < t->test_images.count ? t->test : t->test_images.count,
+                  batches = count < t->batch ? 1 : count / t->batch;  // of whole batches; there is one
     int64_t correct = 0;
     int status = CLI_DONE;
     t->test = batches * t->batch;

@@ -57,6 +57,8 @@ for way, r in runs.items():
     for a, b in zip(r["log"], runs["dense"]["log"]):
         assert abs(a["loss"] - b["loss"]) < 1e-3, (way, a, b)
 assert runs["scan"]["train_loss"] < runs["scan"]["first_loss"], runs["scan"]
+few = told("--data", path("cifar"), *small[:3], 1, *small[4:], "--test", 3)  # less than a batch: one batch
+assert few["test_images"] == 4 and few["test_loss"] > 0, few
 scan, loop, dense = runs["scan"]["ways"]
 assert (scan["name"], loop["name"], dense["name"]) == ("scan", "loop", "dense")
 assert scan["levels"] == 2 and loop["levels"] == 0 and scan["compositions"] > 0 and loop["compositions"] == 0
