@@ -62,11 +62,12 @@ void cli_mpi_patience(double seconds) {
     signal_seconds = 0.2;  // nothing to be finished, and a launcher that ends its processes waits a second
 }
 
-static dpcr_status fail(dpcr_error *error, dpcr_status status, const char *format, int64_t a, double b, int64_t c) {
-    if (!error) return status;
-    *error = (dpcr_error){.status = status};
+// Always DPCR_ERROR_SYSTEM: what is told by the rank that it happens to, as no other one comes to know (cli/ranks.c).
+static dpcr_status fail(dpcr_error *error, const char *format, int64_t a, double b, int64_t c) {
+    if (!error) return DPCR_ERROR_SYSTEM;
+    *error = (dpcr_error){.status = DPCR_ERROR_SYSTEM};
     snprintf(error->text, sizeof error->text, format, (long long)a, b, (long long)c);
-    return status;
+    return DPCR_ERROR_SYSTEM;
 }
 
 static void look_after(void) {
@@ -86,18 +87,14 @@ static dpcr_status send(void *user, int64_t to, int64_t tag, const void *data, s
     (void)user;
     look_after();
     if (bytes > INT_MAX)
-        return fail(error, DPCR_ERROR_UNSUPPORTED, "a message to rank %lld of %g bytes; MPI takes %lld", to,
-                    (double)bytes, INT_MAX);
+        return fail(error, "a message to rank %lld of %g bytes; MPI takes %lld", to, (double)bytes, INT_MAX);
     sending *s = malloc(sizeof *s + bytes);
-    if (!s)
-        return fail(error, DPCR_ERROR_MEMORY, "no memory for a message to rank %lld of %g bytes (%lld)", to,
-                    (double)bytes, tag);
+    if (!s) return fail(error, "no memory for a message to rank %lld of %g bytes (%lld)", to, (double)bytes, tag);
     s->next = NULL;
     if (bytes) memcpy(s->data, data, bytes);
     if (MPI_Isend(s->data, (int)bytes, MPI_BYTE, (int)to, (int)tag, MPI_COMM_WORLD, &s->request) != MPI_SUCCESS) {
         free(s);
-        return fail(error, DPCR_ERROR_SYSTEM, "MPI refuses a message to rank %lld of %g bytes, tag %lld", to,
-                    (double)bytes, tag);
+        return fail(error, "MPI refuses a message to rank %lld of %g bytes, tag %lld", to, (double)bytes, tag);
     }
     sending **end = &under_way;
     while (*end) end = &(*end)->next;
@@ -128,13 +125,11 @@ static dpcr_status receive(void *user, int64_t from, int64_t tag, void *data, si
     const double began = cli_now();
     if (bytes > INT_MAX ||
         MPI_Irecv(data, (int)bytes, MPI_BYTE, (int)from, (int)tag, MPI_COMM_WORLD, &request) != MPI_SUCCESS)
-        return fail(error, DPCR_ERROR_SYSTEM, "MPI refuses to receive from rank %lld %g bytes, tag %lld", from,
-                    (double)bytes, tag);
+        return fail(error, "MPI refuses to receive from rank %lld %g bytes, tag %lld", from, (double)bytes, tag);
     for (int64_t turn = 0; !done; turn++) {
         if (MPI_Test(&request, &done, &status) != MPI_SUCCESS)
-            return fail(error, DPCR_ERROR_FORMAT,
-                        "MPI could not receive what rank %lld sent (%g bytes wanted, tag %lld)", from, (double)bytes,
-                        tag);
+            return fail(error, "MPI could not receive what rank %lld sent (%g bytes wanted, tag %lld)", from,
+                        (double)bytes, tag);
         if (done) break;
         look_after();
         if (turn > EAGER) sched_yield();
@@ -142,14 +137,14 @@ static dpcr_status receive(void *user, int64_t from, int64_t tag, void *data, si
         MPI_Cancel(&request);
         MPI_Request_free(&request);
         if (asked > 0)
-            return fail(error, DPCR_ERROR_SYSTEM, "asked to stop while waiting for rank %lld (%g s, tag %lld)", from,
-                        cli_now() - began, tag);
-        return fail(error, DPCR_ERROR_SYSTEM, "waited for rank %lld for %g s, which sent nothing (tag %lld)", from,
-                    cli_now() - began, tag);
+            return fail(error, "asked to stop while waiting for rank %lld (%g s, tag %lld)", from, cli_now() - began,
+                        tag);
+        return fail(error, "waited for rank %lld for %g s, which sent nothing (tag %lld)", from, cli_now() - began,
+                    tag);
     }
     MPI_Get_count(&status, MPI_BYTE, &got);
     if ((size_t)got == bytes) return DPCR_OK;
-    return fail(error, DPCR_ERROR_FORMAT, "rank %lld sent other than %g bytes: %lld", from, (double)bytes, got);
+    return fail(error, "rank %lld sent other than %g bytes: %lld", from, (double)bytes, got);
 }
 
 // ---- MPI_Exscan with an operation of ours ----
@@ -190,12 +185,9 @@ static dpcr_status exscan(void *user, int reversed, void *data, size_t bytes, dp
     MPI_Request request;
     dpcr_status status = DPCR_OK;
     if (bytes > INT_MAX)
-        return fail(error, DPCR_ERROR_UNSUPPORTED, "a summary of %lld (%g) bytes; MPI takes %lld", (int64_t)bytes,
-                    (double)bytes, INT_MAX);
+        return fail(error, "a summary of %lld (%g) bytes; MPI takes %lld", (int64_t)bytes, (double)bytes, INT_MAX);
     void *own = malloc(bytes ? bytes : 1);
-    if (!own)
-        return fail(error, DPCR_ERROR_MEMORY, "no memory for a summary of %lld (%g) bytes, %lld", (int64_t)bytes,
-                    (double)bytes, 0);
+    if (!own) return fail(error, "no memory for a summary of %lld (%g) bytes, %lld", (int64_t)bytes, (double)bytes, 0);
     memcpy(own, data, bytes);
     scan_combine = combine;
     scan_user = combine_user;
@@ -205,11 +197,9 @@ static dpcr_status exscan(void *user, int reversed, void *data, size_t bytes, dp
         MPI_Iexscan(own, data, 1, type, operation, reversed ? backwards : MPI_COMM_WORLD, &request) == MPI_SUCCESS)
         ended = poll(&request, deadline);
     if (ended > 0)  // the request still has the memory
-        return fail(error, DPCR_ERROR_SYSTEM, "a scan of %lld bytes waited for %g s for ranks that sent nothing (%lld)",
-                    (int64_t)bytes, deadline, 0);
-    if (ended < 0)
-        status = fail(error, DPCR_ERROR_SYSTEM, "MPI refuses a scan of %lld bytes (%g s, %lld)", (int64_t)bytes,
-                      deadline, 0);
+        return fail(error, "a scan of %lld bytes waited for %g s for ranks that sent nothing (%lld)", (int64_t)bytes,
+                    deadline, 0);
+    if (ended < 0) status = fail(error, "MPI refuses a scan of %lld bytes (%g s, %lld)", (int64_t)bytes, deadline, 0);
     if (operation != MPI_OP_NULL) MPI_Op_free(&operation);
     if (type != MPI_DATATYPE_NULL) MPI_Type_free(&type);
     free(own);
