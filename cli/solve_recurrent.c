@@ -546,6 +546,7 @@ static int run_among(const recurrent *r) {
 static int refuse_ranks(recurrent *r) {
     const int64_t world = cli_world_size();
     const char *const stepwise[] = {r->input, r->grad_output, r->resets, r->output};
+    const char *const by_all[] = {r->weights, r->h0, r->c0, r->grad_final, r->grad_final_c, r->lengths};
     const dpcr_method method = r->solver.options.method;
     if (world > 1 && r->ranks && r->ranks != world)
         return cli_fail(CLI_USAGE, "--ranks %lld, but started as %lld processes", (long long)r->ranks,
@@ -559,6 +560,9 @@ static int refuse_ranks(recurrent *r) {
         if (stepwise[i] && (!strcmp(stepwise[i], "-") || strstr(stepwise[i], ".npz")))
             return cli_fail(CLI_USAGE, "'%s' over ranks, who each read and write their steps: wanted a .npy file",
                             stepwise[i]);
+    for (size_t i = 0; i < sizeof by_all / sizeof by_all[0]; i++)
+        if (by_all[i] && !strcmp(by_all[i], "-"))
+            return cli_fail(CLI_USAGE, "standard input ('-') over ranks, who each read all of it: wanted a file");
     return CLI_DONE;
 }
 

@@ -94,6 +94,7 @@ refused 2 "not started by mpirun" solve linear --A dense.npy --b b.npy --scheme 
 refused 2 "of other schemes" solve linear --A dense.npy --b b.npy --scheme distributed --run-up 3
 refused 2 "who each read" solve linear --A x.npz:A --b b.npy --scheme distributed
 refused 5 "shape" solve lstm --weights lstm.safetensors --input gy.npy --ranks 2
+refused 2 "who each read" solve lstm --weights lstm.safetensors --input x.npy --ranks 2 --h0 -
 refused 2 "which overlap" solve lstm --weights lstm.safetensors --input x.npy --ranks 2 --method newton
 "$program" solve linear --A dense.npy --b b.npy --scheme distributed --output /dev/full >/dev/null 2>err && complain "a full disk went unnoticed"
 [ "$(wc -l <err)" -eq 1 ] && grep -q "No space" err || complain "a full disk: $(cat err)"
