@@ -231,7 +231,7 @@ static int sample_quality(const diffusion_bench *b, generation *g, cli_quality *
     const dpcr_diffusion_options *o = dpcr_diffusion_get_options(g->model);
     const int status = cli_generate_run(g);
     if (status) return status;
-    float *x = cli_allocate((size_t)(g->count * o->rows * o->cols) * sizeof *x);
+    float *x = cli_allocate((size_t)(g->count * dpcr_diffusion_pixels(o)) * sizeof *x);
     if (!x) return cli_fail_memory("the pictures");
     int told = dpcr_diffusion_pictures(g->model, g->count, g->samples, x, &error) == DPCR_OK
                    ? CLI_DONE
@@ -380,9 +380,11 @@ static int settle(diffusion_bench *b) {
     if (!b->classifier) return CLI_DONE;
     const int status = cli_data_read(g->context, b->data, "t10k", 0, 0, &b->held_out);
     if (status) return status;
-    if (b->held_out.rows == o->rows && b->held_out.cols == o->cols) return CLI_DONE;
-    return cli_fail(CLI_INPUT, "'%s' has images of %lld x %lld, the model makes %lld x %lld", b->data,
-                    (long long)b->held_out.rows, (long long)b->held_out.cols, (long long)o->rows, (long long)o->cols);
+    const int64_t held = dpcr_dataset_pixels(&b->held_out), made = dpcr_diffusion_pixels(o);
+    if (b->held_out.rows == o->rows && b->held_out.cols == o->cols && held == made) return CLI_DONE;
+    return cli_fail(CLI_INPUT, "'%s' has images of %lld x %lld, %lld numbers, the model makes %lld x %lld, %lld",
+                    b->data, (long long)b->held_out.rows, (long long)b->held_out.cols, (long long)held,
+                    (long long)o->rows, (long long)o->cols, (long long)made);
 }
 
 static int run_points(const diffusion_bench *b, points *all) {

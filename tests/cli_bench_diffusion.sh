@@ -76,6 +76,24 @@ exact = run(*common, "--methods", "picard", "--tolerances", 0, "--evaluate", pat
 assert [exact[k] for k in ("frechet_distance", "precision", "recall")] == [loop[k] for k in ("frechet_distance", "precision", "recall")], (exact, loop)
 assert "times" in run(*common, "--methods", "picard")
 
+# In colour a picture is three planes, and held-out images of one are no match.
+for folder_of, planes in (("colour", 3), ("grey", 1)):
+    os.mkdir(path(folder_of))
+    for part, count in (("train", 40), ("t10k", 40)) if planes == 1 else (*(("data_batch_%d.bin" % k, 8) for k in range(1, 6)), ("test_batch.bin", 40)):
+        if planes == 3:
+            with open(path(f"{folder_of}/{part}"), "wb") as file:
+                file.write(b"".join(bytes([i % 4]) + r.randbytes(3072) for i in range(count)))
+            continue
+        for kind, magic, dims, data in (("images", 2051, (count, 32, 32), r.randbytes(count * 1024)), ("labels", 2049, (count,), bytes(i % 4 for i in range(count)))):
+            with open(path(f"{folder_of}/{part}-{kind}-idx{len(dims)}-ubyte"), "wb") as file:
+                file.write(struct.pack(">%dI" % (1 + len(dims)), magic, *dims) + data)
+run("train", "denoiser", "--data", path("colour"), "--batch", 8, "--width", 8, "--depth", 1, "--steps", 10, "--epochs", 1, "--save", path("c"), "--quiet")
+run("train", "resnet", "--data", path("colour"), "--layers", 2, "--width", 4, "--epochs", 1, "--save", path("colours"), "--quiet")
+coloured = ["bench", "diffusion", path("c"), "--seconds", 0, "--evaluate", path("colours"), "--pictures", 40, "--seeds", 1]
+for p in run(*coloured, "--data", path("colour"), "--methods", "picard", "--tolerances", 0, "--json")["points"]:
+    assert p["part"] == "time" or p["frechet_distance"] > 0, p
+assert "3072" in run(*coloured, "--data", path("grey"), wanted=5)
+
 for text, arguments, status in (("which model", [], 2), ("no whole number", [path("m"), "--windows", "1.5"], 2), ("--method is ''", [path("m"), "--methods", ","], 2),
                                 ("--method is 'fast'", [path("m"), "--methods", "picard,fast"], 2), ("--counts", [path("m"), "--counts", "0"], 2),
                                 ("at most 16", [path("m"), "--tolerances", ",".join(["1"] * 17)], 2), ("plms", [path("m"), "--sampler", "plms"], 2),

@@ -186,7 +186,7 @@ DPCR_API const char *dpcr_reason_name(dpcr_reason reason);
 typedef enum dpcr_lock {
     DPCR_LOCK_RESIDUAL = 0,  // |z_l - f_l(z_{l-1})| <= atol + rtol |z_l|, every component
     DPCR_LOCK_MEAN_SQUARE,   // ParaDiGMS: the mean square of the step's correction, locked steps' included, at most
-                             // (atol step_scale[l])^2; the first step beyond is locked too, corrected; not at tolerance 0
+                             // (atol step_scale[l])^2; the first step beyond is locked too, corrected (not at atol 0)
     DPCR_LOCK_COUNT
 } dpcr_lock;
 

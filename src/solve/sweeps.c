@@ -332,8 +332,7 @@ static bool has_finite_value(const sweep *s, int64_t l, int64_t b) {
 // not where bits are asked for.
 static int64_t mean_lock(const sweep *s, int64_t b) {
     const int64_t small = s->lo + leading(s, s->space.delta_good, b);
-    const bool exact = s->plan->options.atol == 0 && s->plan->options.rtol == 0;
-    return small < s->hi && !exact && has_finite_value(s, small, b) ? small + 1 : small;
+    return small < s->hi && s->plan->options.atol > 0 && has_finite_value(s, small, b) ? small + 1 : small;
 }
 
 // Moves the fronts, after the update.
