@@ -364,6 +364,15 @@ static void refusals(void **state) {
     options.segment = 4;
     const dpcr_sequence_data letter = text();
     check_refused(each, &letter, &options, DPCR_ERROR_ARGUMENT, "labelled sequences");
+    const folder f = make_folder();  // another segment is another run, none too
+    options = run_options(1);
+    options.segment = 4;
+    options.train.save = f.file;
+    assert_int_equal(dpcr_sequence_train(context, last, &data, &options, NULL, NULL), DPCR_OK);
+    options.train.resume = f.file;
+    options.segment = 0;
+    check_refused(last, &data, &options, DPCR_ERROR_ARGUMENT, "segment is 0, wanted 4");
+    remove_folder(&f);
     options = run_options(1);
     data.features = 1;
     check_refused(last, &data, &options, DPCR_ERROR_ARGUMENT, "1 numbers a step, wanted 2");

@@ -236,6 +236,15 @@ static void add_agreement(training *t) {
     dpcri_agreement_add_options(s, &t->options.train);
 }
 
+// A run without segments keeps no word of them.
+static dpcr_status refuse_segments(const training *t, const dpcri_saved *saved, dpcr_error *error) {
+    const char *segment = dpcr_tensors_metadata(&saved->tensors, DPCRI_TRAIN_PREFIX "segment");
+    if (!segment || t->options.segment) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                      "sequence_train: resume from %s: segment is 0, wanted %.40s, the checkpoint's", saved->path,
+                      segment);
+}
+
 static dpcr_status make_pass(training *t, const dpcri_saved *saved, dpcr_error *error) {
     dpcr_status status;
     dpcr_solve_options solve = t->options.train.solve;
@@ -317,6 +326,7 @@ static dpcr_status set_up(training *t, dpcr_error *error) {
     if (t->options.train.resume) {
         DPCR_TRY(dpcri_saved_open(&read, t->context, t->options.train.resume, error));
         DPCR_TRY(dpcri_saved_strings_agree(&read, &t->fixed, error));
+        DPCR_TRY(refuse_segments(t, &read, error));
         DPCR_TRY(dpcri_position_check("sequence_train", &read, t->options.train.epochs, t->batches, error));
         DPCR_TRY(dpcr_sequence_load(t->context, t->options.train.resume, &model, error));
         const dpcr_recurrent_options *a = &model->options.network, *b = &t->model->options.network;
