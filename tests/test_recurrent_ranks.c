@@ -272,6 +272,23 @@ static void bits_of_the_loop(void **state) {
             }
 }
 
+// Against time, and marks of new sequences where ranks begin, past the ends of some rows.
+static void lengths_and_resets(void **state) {
+    (void)state;
+    for (int64_t T = 20; T < 40; T++) {
+        trial t = {.s = {T % 3 ? DPCR_GRU : DPCR_LSTM, T, 3, 2, 3, 1, T % 2, 1 - T % 2},
+                   .ranks = 4,
+                   .warm_up = 1 + T % 5,
+                   .tolerance = -1,
+                   .max_sweeps = 2,
+                   .in_lengths = true,
+                   .in_resets = true,
+                   .back = true};
+        run_trial(&t);
+        close_trial(&t);
+    }
+}
+
 // The chunks within a rank keep to the boundaries' tolerance: none.
 static void bits_of_the_loop_by_overlap_within(void **state) {
     (void)state;
@@ -379,6 +396,7 @@ static void last_states_for_some(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_of_the_loop),
+        cmocka_unit_test(lengths_and_resets),
         cmocka_unit_test(bits_of_the_loop_by_overlap_within),
         cmocka_unit_test(within_the_tolerance),
         cmocka_unit_test(last_states_for_some),

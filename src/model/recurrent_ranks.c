@@ -203,7 +203,7 @@ static void join(const job *j, const void *h, const void *c, void *rows) {
 static void cut_at_resets(const job *j, const runner *r, void *h, void *c) {
     const size_t size = size_of(j);
     for (int64_t b = 0; r->resets && r->steps > 0 && r->network->options.reverse && b < j->B; b++) {
-        if (!r->resets[b]) continue;
+        if (!r->resets[b] || (r->lengths && r->lengths[b] == 0)) continue;  // past its end nothing begins
         memset((char *)h + (size_t)(b * j->H) * size, 0, (size_t)j->H * size);
         if (j->C) memset((char *)c + (size_t)(b * j->C) * size, 0, (size_t)j->C * size);
     }
