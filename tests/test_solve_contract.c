@@ -368,6 +368,17 @@ static void planner_chooses(void **state) {
         const char *sentence = full ? "sequential:" : "overlap:";
         assert_int_equal(strncmp(dpcr_solve_plan_sentence(plan), sentence, strlen(sentence)), 0);
         dpcr_solve_plan_destroy(plan);
+        // With tolerances of each step's own only a method that looks at the steps, which can be asked for again.
+        static double scale[20000];
+        for (int i = 0; i < 20000; i++) scale[i] = 0.5;
+        const dpcr_solve_options scaled = {.size = sizeof scaled, .step_scale = scale};
+        assert_int_equal(dpcr_solve_plan_create(context, &steps, &scaled, &plan, NULL), DPCR_OK);
+        assert_int_not_equal(dpcr_solve_plan_method(plan), DPCR_METHOD_OVERLAP);
+        assert_int_not_equal(dpcr_solve_plan_method(plan), DPCR_METHOD_SHOOTING);
+        dpcr_solve_plan *again = NULL;
+        assert_int_equal(dpcr_solve_plan_create(context, &steps, dpcr_solve_plan_options(plan), &again, NULL), DPCR_OK);
+        dpcr_solve_plan_destroy(again);
+        dpcr_solve_plan_destroy(plan);
     }
     dpcr_context_destroy(context);
 }

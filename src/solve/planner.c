@@ -78,7 +78,7 @@ static void add_overlap(const dpcri_outlook *o, list *l, int64_t chunk, int64_t 
 static void list_overlap(const dpcri_outlook *o, list *l, int64_t warm_up, bool variants) {
     int64_t n = 0;
     const int64_t m = warm_up > 0 ? warm_up : wanted_warm_up(o, o->options->atol == 0 && o->options->rtol == 0);
-    if (m == 0 || (o->failed & 1u << DPCR_METHOD_OVERLAP)) return;
+    if (m == 0 || o->options->step_scale || (o->failed & 1u << DPCR_METHOD_OVERLAP)) return;
     add_overlap(o, l, o->options->chunk, m);
     if (o->options->chunk) return;
     overlap_shape(o, 0, m, &n);
@@ -113,7 +113,9 @@ static void list_newton(const dpcri_outlook *o, list *l) {
 
 static void list_shooting(const dpcri_outlook *o, list *l) {
     const int64_t chunk = o->options->chunk ? o->options->chunk : SHOOTING_CHUNK;
-    if (!o->steps->linearise || o->steps->length < 2 * chunk || (o->failed & 1u << DPCR_METHOD_SHOOTING)) return;
+    if (!o->steps->linearise || o->options->step_scale || o->steps->length < 2 * chunk ||
+        (o->failed & 1u << DPCR_METHOD_SHOOTING))
+        return;
     add(l, DPCR_METHOD_SHOOTING, o->options->scheme, dpcri_cost_shooting(o, chunk))->sweeps = o->sweeps;
 }
 
