@@ -276,7 +276,7 @@ static void bits_of_the_loop(void **state) {
 static void lengths_and_resets(void **state) {
     (void)state;
     for (int64_t T = 20; T < 40; T++) {
-        trial t = {.s = {T % 3 ? DPCR_GRU : DPCR_LSTM, T, 3, 2, 3, 1, T % 2, 1 - T % 2},
+        trial t = {.s = {T % 3 ? DPCR_GRU : DPCR_LSTM, T, 3, 2, 3, 1, (int)(T % 2), (int)(1 - T % 2)},
                    .ranks = 4,
                    .warm_up = 1 + T % 5,
                    .tolerance = -1,
