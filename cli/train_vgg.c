@@ -202,6 +202,7 @@ static int test(training *t) {
         double loss = 0;
         for (int64_t b = 0; b < t->batch; b++) put_image(t, &t->test_images, i * t->batch + b, b);
         status = convnet_forward(&t->net, &loss, &correct);
+        if (!status && cli_signal()) status = 128 + cli_signal();
         t->test_loss += loss / (double)batches;
     }
     t->test_accuracy = t->test ? (double)correct / (double)t->test : 0;

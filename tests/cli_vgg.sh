@@ -9,7 +9,7 @@ program=$build/deeppcr
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 python3 - "$program" "$folder" <<'PYTHON'
-import json, os, random, struct, subprocess, sys
+import json, os, random, signal, struct, subprocess, sys, time
 
 program, folder = sys.argv[1:]
 random.seed(3)
@@ -57,6 +57,18 @@ for way, r in runs.items():
     for a, b in zip(r["log"], runs["dense"]["log"]):
         assert abs(a["loss"] - b["loss"]) < 1e-3, (way, a, b)
 assert runs["scan"]["train_loss"] < runs["scan"]["first_loss"], runs["scan"]
+os.makedirs(path("many"))  # Ctrl-C ends the test too
+for split, count in (("train", 80), ("t10k", 20000)):
+    with open(path("many", split + "-images-idx3-ubyte"), "wb") as file:
+        file.write(struct.pack(">IIII", 0x803, count, 28, 28) + picture(1, 1, 28) * count)
+    with open(path("many", split + "-labels-idx1-ubyte"), "wb") as file:
+        file.write(struct.pack(">II", 0x801, count) + bytes(i % 10 for i in range(count)))
+child = subprocess.Popen([program, "train", "vgg11", "--data", path("many"), "--divisor", "4", "--steps", "1", "--test", "20000"],
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+time.sleep(1.5)
+child.send_signal(signal.SIGINT)
+child.communicate(timeout=60)
+assert child.returncode == 130, child.returncode
 few = told("--data", path("cifar"), *small[:3], 1, *small[4:], "--test", 3)  # less than a batch: one batch
 assert few["test_images"] == 4 and few["test_loss"] > 0, few
 scan, loop, dense = runs["scan"]["ways"]
