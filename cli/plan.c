@@ -147,11 +147,17 @@ static void set_machine(cli_result *r, dpcr_context *context, const plan *p) {
 
 // ---- linear chains over ranks ----
 
+// How many times as fast; a chain of no steps takes no time at all, however it is run.
+static double times(double one, double many) { return many > 0 ? one / many : 1; }
+
 // 1, 2, 4, ... and the number asked for: the same chain, and one as many times as long.
 // Ranks that take turns share a machine; else each has one.
 static int tell_ranks(dpcr_context *context, const plan *p, const dpcr_chain_shape *shape, cli_result *r) {
     dpcr_machine machine = {.size = sizeof machine};
     const bool known = dpcr_context_machine(context, &machine, NULL) == DPCR_OK;
+    if (shape->length > INT64_MAX / p->ranks.ranks)
+        return cli_fail(CLI_USAGE, "--length %lld times %lld ranks is more than can be numbered",
+                        (long long)shape->length, (long long)p->ranks.ranks);
     json_t *list = json_array();
     dpcr_error error = {0};
     double one = 0;
@@ -165,21 +171,20 @@ static int tell_ranks(dpcr_context *context, const plan *p, const dpcr_chain_sha
         if (known) m.memory = weak.memory = machine.bandwidth / beside;
         if (known) m.cache = weak.cache = machine.cache_bytes[2] / beside;
         longer.length = shape->length * ranks;
-        if (longer.length / ranks != shape->length)
-            return cli_fail(CLI_USAGE, "--length %lld times %lld ranks is more than can be numbered",
-                            (long long)shape->length, (long long)ranks);
-        if (dpcr_chain_predict(shape, &m, &error) != DPCR_OK || dpcr_chain_predict(&longer, &weak, &error) != DPCR_OK)
+        if (dpcr_chain_predict(shape, &m, &error) != DPCR_OK || dpcr_chain_predict(&longer, &weak, &error) != DPCR_OK) {
+            json_decref(list);
             return cli_fail_error(&error, CLI_COMPUTING);
+        }
         if (ranks == 1) one = m.distributed;
         json_t *item =
             json_pack("{sI sf sf sf sf sf sf sf sf sf}", "ranks", (json_int_t)ranks, "seconds", m.distributed, "reduce",
-                      m.reduce, "scan", m.scan, "apply", m.apply, "speed_up", m.loop / m.distributed, "overlap_seconds",
-                      m.overlap, "overlap_speed_up", m.loop / m.overlap, "weak_seconds", weak.distributed,
-                      "weak_efficiency", one / weak.distributed);
+                      m.reduce, "scan", m.scan, "apply", m.apply, "speed_up", times(m.loop, m.distributed),
+                      "overlap_seconds", m.overlap, "overlap_speed_up", times(m.loop, m.overlap), "weak_seconds",
+                      weak.distributed, "weak_efficiency", times(one, weak.distributed));
         if (list && item) json_array_append_new(list, item);
         cli_say(&p->common, "  %8lld %9.4g us %9.3g %9.4g us %9.3g %9.4g us %12.3g\n", (long long)ranks,
-                1e6 * m.distributed, m.loop / m.distributed, 1e6 * m.overlap, m.loop / m.overlap,
-                1e6 * weak.distributed, one / weak.distributed);
+                1e6 * m.distributed, times(m.loop, m.distributed), 1e6 * m.overlap, times(m.loop, m.overlap),
+                1e6 * weak.distributed, times(one, weak.distributed));
         if (ranks == p->ranks.ranks) break;
     }
     cli_set(r, "ranks", list);

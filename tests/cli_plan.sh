@@ -111,5 +111,9 @@ PYTHON
 refused 2 "--mode" bench planner --mode perhaps
 refused 2 "unexpected" bench planner mlp
 
+# ---- chains over ranks ----
+"$program" plan linear --length 0 --width 4 --ranks 3 --json >"$folder/ranks.json" && python3 -c 'import json, sys; r = json.load(open(sys.argv[1]))["ranks"]; assert [x["ranks"] for x in r] == [1, 2, 3] and r[0]["speed_up"] == 1, r' "$folder/ranks.json" || complain "a chain of no steps over ranks"
+refused 2 "more than can be numbered" plan linear --length 100000000000000000 --width 1 --batch 1 --structure diagonal --ranks 1000
+
 [ $failed -ne 0 ] || echo "cli_plan: as it should be"
 exit $failed
