@@ -288,6 +288,16 @@ static int run_among(train *t, dpcr_architecture architecture) {
     return status;
 }
 
+// The trace alone is there then.
+static int settle_output(train *t) {
+    const char *trace = t->pipeline.trace, *csv = t->common.csv;
+    if (!trace || strcmp(trace, "-")) return CLI_DONE;
+    if (t->common.json || (csv && !strcmp(csv, "-")))
+        return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or --trace -)");
+    t->common.quiet = true;
+    return CLI_DONE;
+}
+
 static bool names_classifier(const char *word) { return !strcmp(word, "mlp") || !strcmp(word, "resnet"); }
 static bool names_another(const char *word) { return names_classifier(word) || cli_names_diffusion(word); }
 
@@ -332,6 +342,7 @@ int cli_verb_train(int argc, char **argv) {
     if (!cli_read_architecture(positional[0], "", &architecture)) return CLI_USAGE;
     status = cli_workers_settle(&t.workers, &t.pipeline);
     if (!status) status = cli_pipeline_settle(&t.pipeline);
+    if (!status) status = settle_output(&t);
     if (status) return status;
     settle_defaults(&t);
     return cli_world_size() > 1 ? run_among(&t, architecture) : run(&t, architecture);

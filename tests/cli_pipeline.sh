@@ -149,6 +149,8 @@ PYTHON
         refused 2 "--segment is for late gradients" $small --pipeline gpipe --segment 3
         refused 2 "--accumulate is for pipedream-2bw" $small --pipeline pipedream --accumulate 3
         refused 2 "--split is for layerpipe" $small --pipeline zb-h1 --split
+        refused 2 "wanted twice" $small --pipeline gpipe --trace - --json
+        "$program" $small --pipeline gpipe --trace - | python3 -c "import json, sys; json.load(sys.stdin)" || complain "a trace with more beside it"
         refused 4 "cannot write the trace" $small --pipeline gpipe --trace "$folder/none/t.json"
         refused 2 "6 stages of a network of 5 layers" $small --pipeline gpipe --ranks 6
         refused 2 "wanted at least as many as stages" $small --pipeline dualpipev --ranks 2 --microbatches 3
