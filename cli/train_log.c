@@ -86,8 +86,9 @@ static json_t *make_line(const char *event, const dpcr_train_state *s, const cha
                      s->images_per_second);
 }
 
-static int log_step(cli_log *log, int64_t every, const dpcr_train_state *s, const char *unit) {
-    if (log->fd < 0 || s->step % every) return CLI_DONE;
+// `before`: the step told before; late gradients are told a segment at a time.
+static int log_step(cli_log *log, int64_t every, int64_t before, const dpcr_train_state *s, const char *unit) {
+    if (log->fd < 0 || s->step / every == before / every) return CLI_DONE;
     json_t *line = make_line("step", s, unit);
     if (line) {
         json_object_set_new(line, "method", json_string(dpcr_method_name(s->method)));
@@ -163,11 +164,12 @@ static int end_epoch(cli_report *r, const dpcr_train_state *s) {
 
 int cli_report_step(cli_report *r, const dpcr_train_state *state) {
     if (!r->begun && r->resuming) r->status = log_rewind(&r->log, state->step);
+    const int64_t before = r->begun ? r->state.step : r->resuming ? state->step - 1 : 0;
     r->begun = true;
     if (state->sentence) snprintf(r->sentence, sizeof r->sentence, "%s", state->sentence);
     const dpcr_train_state s = without_tests(state, r->test_seconds);
     r->state = s;
-    if (!r->status) r->status = log_step(&r->log, r->log_every, &s, r->unit);
+    if (!r->status) r->status = log_step(&r->log, r->log_every, before, &s, r->unit);
     cli_progress_draw(&r->progress, &s, state->epoch_ended != 0);
     if (!r->status && state->epoch_ended) r->status = end_epoch(r, &s);
     return r->status;

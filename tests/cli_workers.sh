@@ -47,6 +47,9 @@ keep="--constant-rate --warm-up 3"
 }
 cmp "$folder/a.safetensors" "$folder/b.safetensors" || complain "a resumed run has other bits"
 train --epochs 3 --swap --ranks 3 --enough 0.4 --apart-epochs 2 --apart-batch 20 --json --log "$folder/s.log" --save "$folder/s.safetensors" >"$folder/s.json" || complain "swap"
+# late gradients are told a segment at a time, and logged where an Nth step lies in it
+train --epochs 2 --layer-wise --segment 4 --log "$folder/n.log" --log-every 5 || complain "layer-wise with a log"
+[ "$(grep -c '"event": "step"' "$folder/n.log")" -eq 4 ] || complain "a log of every fifth of 22 steps: $(grep -c '"event": "step"' "$folder/n.log") lines"
 for way in "" "--free-running"; do
     # shellcheck disable=SC2086
     train --epochs 2 --layer-wise --backwards 2 --segment 5 $way --json >"$folder/l$way.json" || complain "layer-wise $way"
