@@ -60,6 +60,9 @@ def test_tensors_of_pytorch(rng):
     z = deeppcr.linear_chain(A, b)
     assert np.array_equal(z, deeppcr.linear_chain(A.numpy(), b.numpy())) and z.dtype == np.float32
     assert _library.array(b).ctypes.data == b.data_ptr() and torch.from_dlpack(z).data_ptr() == z.ctypes.data
+    negated = torch.complex(b, b).conj().imag
+    assert negated.is_neg() and np.array_equal(_library.array(negated), -b.numpy())
+    assert np.array_equal(_library.array(torch.complex(b, b).conj()), (b - 1j * b).numpy())
     assert np.array_equal(deeppcr.linear_chain(A.transpose(1, 2), b), deeppcr.linear_chain(A.transpose(1, 2).numpy(), b.numpy()))
     for bad, wanted in ((b.clone().requires_grad_(), "detached"), (b.to(torch.bfloat16), "NumPy"), (b.to("meta"), "memory")):
         with pytest.raises(deeppcr.Error, match=f"wanted.*{wanted}"):

@@ -516,6 +516,10 @@ def test_filters_have_gradients_of_all(dim):
 
     assert np.array_equal(ours.sosfilt(sos, x, dim).detach(), signal.sosfilt(sos.detach().numpy(), x.detach().numpy(), dim))
     g = torch.randn_like(x)
+    negated = torch.complex(g, g).conj().imag  # a view that NumPy does not take
+    assert torch.equal(ours.lfilter(b, a, negated, dim), -ours.lfilter(b, a, g, dim))
+    assert torch.equal(*torch.autograd.grad(ours.lfilter(b, a, x, dim), x, negated), *torch.autograd.grad(ours.lfilter(b, a, x, dim), x, -g))
+    assert torch.equal(ours.linear_chain(torch.ones(len(g), dtype=d), negated), -ours.linear_chain(torch.ones(len(g), dtype=d), g))
     by_b, by_a, by_x = torch.autograd.grad(ours.lfilter(b, a, x, dim), (b, a, x), g)
     mine = signal.lfilter_vjp(*(t.detach().numpy() for t in (b, a, x)), g.numpy(), dim)
     assert all(np.allclose(m, t, rtol=0, atol=1e-12) for m, t in zip(mine, (by_b, by_a, by_x)))

@@ -305,6 +305,8 @@ def array(values: Any, dtype: Any = None) -> np.ndarray:
         raise errors.UnsupportedError.of(f"the device of a {kind}", where, "memory that the processor reads")
     if getattr(values, "requires_grad", False):
         raise errors.ArgumentError.of(f"a {kind}", "one that requires gradients", "it detached, or the function of deeppcr.torch")
+    if hasattr(values, "resolve_neg"):  # PyTorch's views that are to be negated or conjugated, of which DLPack does not tell
+        values = values.resolve_neg().resolve_conj()
     found: Any = values
     try:
         found = np.from_dlpack(values)

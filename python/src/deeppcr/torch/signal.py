@@ -16,7 +16,7 @@ from ._registry import compiling, operator
 
 
 def _array(tensor: Optional[Tensor]) -> Any:
-    return None if tensor is None else tensor.detach().numpy()
+    return None if tensor is None else tensor.detach().resolve_neg().numpy()
 
 
 def _states(b: Tensor, a: Optional[Tensor], x: Tensor) -> Tuple[int, ...]:
