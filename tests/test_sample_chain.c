@@ -662,6 +662,36 @@ static void denoisers_are_asked_at_trained_times_alone(void **state) {
     dpcr_context_destroy(context);
 }
 
+static void no_samples_are_a_batch_too(void **state) {
+    (void)state;
+    dpcr_context *context = sampling_context(2);
+    formula f = {.width = W, .dtype = DPCR_F32, .gain = 0.2};
+    const dpcr_denoiser denoiser = formula_denoiser(&f, DPCR_PREDICT_EPSILON);
+    const dpcr_sampler_options options = options_of(&variants[0]);
+    dpcr_sampler *sampler = NULL;
+    assert_int_equal(dpcr_sampler_create(context, &denoiser, &options, 0, &sampler, NULL), DPCR_OK);
+    const dpcr_array none = dpcr_array_make(NULL, DPCR_F32, 2, (const int64_t[]){0, W});
+    const int64_t states[3] = {dpcr_sampler_steps(sampler)->length, 0, dpcr_sampler_steps(sampler)->width};
+    const dpcr_array z0 = dpcr_array_make(NULL, DPCR_F32, 2, states + 1),
+                     z = dpcr_array_make(NULL, DPCR_F32, 3, states);
+    assert_int_equal(dpcr_sampler_noise(sampler, &none, NULL), DPCR_OK);
+    assert_int_equal(dpcr_sampler_start(sampler, &none, &z0, NULL), DPCR_OK);
+    assert_int_equal(dpcr_sampler_start(sampler, NULL, &z0, NULL), DPCR_OK);
+    for (int m = DPCR_METHOD_SEQUENTIAL; m <= DPCR_METHOD_PARATAA; m++) {
+        dpcr_solve_options by = by_method((dpcr_method)m);
+        by.block = 1;
+        dpcr_solve_plan *plan = NULL;
+        assert_int_equal(dpcr_solve_plan_create(context, dpcr_sampler_steps(sampler), &by, &plan, NULL), DPCR_OK);
+        const size_t bytes = dpcr_solve_plan_workspace(plan);
+        void *workspace = aligned_alloc(64, (bytes + 64) / 64 * 64);
+        assert_int_equal(dpcr_solve_execute(plan, &z0, &z, NULL, workspace, bytes, NULL, NULL), DPCR_OK);
+        free(workspace);
+        dpcr_solve_plan_destroy(plan);
+    }
+    dpcr_sampler_destroy(sampler);
+    dpcr_context_destroy(context);
+}
+
 static void refusals_are_in_words(void **state) {
     (void)state;
     dpcr_context *context = sampling_context(1);
@@ -791,6 +821,7 @@ int main(void) {
         cmocka_unit_test(auto_weighs_them),
         cmocka_unit_test(tolerances_in_units_of_the_noise),
         cmocka_unit_test(denoisers_are_asked_at_trained_times_alone),
+        cmocka_unit_test(no_samples_are_a_batch_too),
         cmocka_unit_test(refusals_are_in_words),
         cmocka_unit_test(refused_memory_leaks_nothing),
     };

@@ -370,8 +370,9 @@ done:
 }
 
 static bool is_matrix(const dpcr_array *array, dpcr_dtype dtype, int64_t rows, int64_t width) {
-    return array && array->data && array->dtype == dtype && array->device.type == DPCR_HOST && array->ndim == 2 &&
-           array->shape[0] == rows && array->shape[1] == width && (array->strides[1] == 1 || width == 1);
+    return array && (array->data || rows == 0) && array->dtype == dtype && array->device.type == DPCR_HOST &&
+           array->ndim == 2 && array->shape[0] == rows && array->shape[1] == width &&
+           (array->strides[1] == 1 || width == 1);
 }
 
 static dpcr_status refuse_matrix(const char *name, const dpcr_array *array, const dpcr_sampler *s, int64_t width,
