@@ -92,25 +92,8 @@ static void form_sums(const dpcri_flow *f, const pieces *p, int64_t c, int64_t c
 // `count` full chunks from chunk c on, of one sequence, side by side from zero; only their ends are kept.
 static void run_from_zero(const dpcri_flow *f, const pieces *p, int64_t c, int64_t count, int64_t row, int64_t slot) {
     void *states = dpcri_at_out(f, p->stretch, slot * DPCRI_SIDE * DPCRI_STRETCH * f->w);
-    int64_t last = 0;
-    for (int64_t t = 0; t < p->chunks.size; t += DPCRI_STRETCH) {
-        const int64_t m = dpcri_chunk_start(&p->chunks, c) + t, left = p->chunks.size - t;
-        dpcri_span span = dpcri_flow_span(f, left < DPCRI_STRETCH ? left : DPCRI_STRETCH, count);
-        span.a = dpcri_at(f, f->a, m * f->a_step + row * f->a_row);
-        span.a_step = f->a_step;
-        span.a_row = p->chunks.size * f->a_step;
-        span.r = dpcri_at(f, f->b, m * f->b_step + row * f->b_row);
-        span.r_step = f->b_step;
-        span.r_row = p->chunks.size * f->b_step;
-        span.x = t == 0 ? NULL : dpcri_at(f, states, last * f->w);
-        span.y = states;
-        span.y_step = f->w;
-        span.x_row = span.y_row = DPCRI_STRETCH * f->w;
-        dpcri_flow_serial(f, &span);
-        last = span.n - 1;
-    }
     dpcri_span keep = dpcri_flow_span(f, 1, count);
-    keep.r = dpcri_at(f, states, last * f->w);
+    keep.r = dpcri_chunks_from_zero(f, &p->chunks, c, count, p->chunks.size, row, states);
     keep.r_row = DPCRI_STRETCH * f->w;
     keep.y = dpcri_at_out(f, p->ends, (c * f->rows + row) * f->w);
     keep.y_row = f->rows * f->w;

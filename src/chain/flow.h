@@ -92,4 +92,9 @@ enum {
     DPCRI_STRETCH = 32  // steps that are run at a time where the states are not kept
 };
 
+// `count` chunks of `steps` steps from chunk c on, of sequence `row`, side by side from zero, in states
+// [count][DPCRI_STRETCH][w]; where the first chunk's last state then lies, the next one's DPCRI_STRETCH w further on.
+const void *dpcri_chunks_from_zero(const dpcri_flow *flow, const dpcri_chunks *chunks, int64_t c, int64_t count,
+                                   int64_t steps, int64_t row, void *states);
+
 #endif

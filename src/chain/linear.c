@@ -211,6 +211,28 @@ int64_t dpcri_chunk_end(const dpcri_flow *flow, const dpcri_chunks *chunks, int6
 
 int64_t dpcri_chunks_most(int64_t n, int64_t size) { return n / size + 2; }
 
+const void *dpcri_chunks_from_zero(const dpcri_flow *f, const dpcri_chunks *chunks, int64_t c, int64_t count,
+                                   int64_t steps, int64_t row, void *states) {
+    int64_t last = 0;
+    for (int64_t t = 0; t < steps; t += DPCRI_STRETCH) {
+        const int64_t m = dpcri_chunk_start(chunks, c) + t, left = steps - t;
+        dpcri_span span = dpcri_flow_span(f, left < DPCRI_STRETCH ? left : DPCRI_STRETCH, count);
+        span.a = dpcri_at(f, f->a, m * f->a_step + row * f->a_row);
+        span.a_step = f->a_step;
+        span.a_row = chunks->size * f->a_step;
+        span.r = dpcri_at(f, f->b, m * f->b_step + row * f->b_row);
+        span.r_step = f->b_step;
+        span.r_row = chunks->size * f->b_step;
+        span.x = t == 0 ? NULL : dpcri_at(f, states, last * f->w);
+        span.y = states;
+        span.y_step = f->w;
+        span.x_row = span.y_row = DPCRI_STRETCH * f->w;
+        dpcri_flow_serial(f, &span);
+        last = span.n - 1;
+    }
+    return dpcri_at(f, states, last * f->w);
+}
+
 // Chunks of the fused kernels where there are some. Elsewhere odd sizes: chunks run side by side, and strides of a
 // power of two would fall on the same cache sets.
 static int64_t default_chunk(dpcr_scheme scheme, const dpcr_transition *transition, int64_t length, int64_t warm_up) {

@@ -84,26 +84,9 @@ static void take_out(const dpcri_range *r, int64_t c, int64_t count, int64_t ste
 
 // `count` chunks of `steps` steps from c on, of one sequence, side by side from zero; only what goes out is kept.
 static void run_from_zero(const dpcri_range *r, int64_t c, int64_t count, int64_t steps, int64_t row, int64_t group) {
-    const dpcri_flow *f = &r->flow;
-    void *states = dpcri_at_out(f, r->stretch, group * DPCRI_SIDE * DPCRI_STRETCH * f->w);
-    int64_t last = 0;
-    for (int64_t t = 0; t < steps; t += DPCRI_STRETCH) {
-        const int64_t m = start_of(r, c) + t;
-        dpcri_span span = dpcri_flow_span(f, steps - t < DPCRI_STRETCH ? steps - t : DPCRI_STRETCH, count);
-        span.a = dpcri_at(f, f->a, m * f->a_step + row * f->a_row);
-        span.a_step = f->a_step;
-        span.a_row = r->chunks.size * f->a_step;
-        span.r = dpcri_at(f, f->b, m * f->b_step + row * f->b_row);
-        span.r_step = f->b_step;
-        span.r_row = r->chunks.size * f->b_step;
-        span.x = t == 0 ? NULL : dpcri_at(f, states, last * f->w);
-        span.y = states;
-        span.y_step = f->w;
-        span.x_row = span.y_row = DPCRI_STRETCH * f->w;
-        dpcri_flow_serial(f, &span);
-        last = span.n - 1;
-    }
-    take_out(r, c, count, steps, row, dpcri_at(f, states, last * f->w), DPCRI_STRETCH * f->w);
+    void *states = dpcri_at_out(&r->flow, r->stretch, group * DPCRI_SIDE * DPCRI_STRETCH * r->flow.w);
+    const void *last = dpcri_chunks_from_zero(&r->flow, &r->chunks, c, count, steps, row, states);
+    take_out(r, c, count, steps, row, last, DPCRI_STRETCH * r->flow.w);
 }
 
 // The chunks of group i that have the same length, then the range's last one where it is shorter.
