@@ -43,6 +43,13 @@ static inline dpcr_array rows_of(rows_set *set, int64_t first, int64_t rows) {
         if ((call) != DPCR_OK) fail_msg("%s", failure.text); \
     } while (0)
 
+// Progress that stops a run at a step.
+typedef struct stopper {
+    int64_t at;
+} stopper;
+
+static inline int stop_at(void *user, const dpcr_train_state *state) { return state->step >= ((stopper *)user)->at; }
+
 static inline void *numbers(dpcr_dtype dtype, int64_t count) {
     return calloc((size_t)count + 1, dpcr_dtype_size(dtype));
 }

@@ -202,12 +202,6 @@ static void by_the_clock_it_equals_one_loop(void **state) {
     dpcr_context_destroy(context);
 }
 
-typedef struct stopper {
-    int64_t at;
-} stopper;
-
-static int stop_at(void *user, const dpcr_train_state *state) { return state->step >= ((stopper *)user)->at; }
-
 static void a_run_goes_on_from_its_checkpoint(void **state) {
     (void)state;
     dpcr_context *context = make_context(1);

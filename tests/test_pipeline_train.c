@@ -120,12 +120,6 @@ static void asynchronous_training_learns(void **state) {
 
 // ---- checkpoints ----
 
-typedef struct stopper {
-    int64_t at;
-} stopper;
-
-static int stop_at(void *user, const dpcr_train_state *state) { return state->step >= ((stopper *)user)->at; }
-
 static void any_number_of_ranks_goes_on_from_a_checkpoint(void **state) {
     (void)state;
     dpcr_context *context = make_context(1);

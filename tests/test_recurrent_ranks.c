@@ -2,49 +2,12 @@
 // Recurrent networks over ranks against one process by the loop: with tolerance 0 the same bits, forward and back, also
 // where run-ups are too short and boundaries have to be repaired or finished in order; else within the tolerance.
 // Ranks are threads here (dpcri_threads_run).
-// cmocka.h wants the first four before it.
-// clang-format off
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-// clang-format on
-
-#include <math.h>
-#include <stdbool.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "deeppcr/deeppcr.h"
+#include "ranks_testing.h"
 
 enum { MOST_RANKS = 4, MOST_CHAINS = 4 };
 
-static dpcr_context *context;
-
-static int set_up(void **state) {
-    (void)state;
-    const dpcr_context_options options = {.size = sizeof options, .threads = 1};
-    return dpcr_context_create(&options, &context, NULL) == DPCR_OK ? 0 : 1;
-}
-static int tear_down(void **state) {
-    (void)state;
-    dpcr_context_destroy(context);
-    return 0;
-}
-
 static void need(dpcr_status status, const dpcr_error *error) {
     if (status != DPCR_OK) fail_msg("%s", error->text);
-}
-
-static double *numbers(int64_t count, double scale) {
-    static uint64_t seed = 1;
-    double *made = calloc((size_t)count + 8, sizeof *made);
-    for (int64_t i = 0; i < count && scale > 0; i++) {
-        seed = seed * 6364136223846793005u + 1442695040888963407u;
-        made[i] = scale * ((double)(seed >> 11) * 0x1p-52 - 1);
-    }
-    return made;
 }
 
 // Everything of one run, in double.

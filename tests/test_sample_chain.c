@@ -1,50 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Samplers as chains: callbacks that agree, every method the loop's result, bits that depend on nothing else,
-// inpainting, denoisers that explode, refusals, refused memory.
-#include "budget.h"
-#include "sampling.h"
-
-enum { W = 6, B = 3, N = 24 };
-
-typedef struct variant {
-    dpcr_sampler_kind kind;
-    double eta, clip;
-    dpcr_spacing spacing;
-    dpcr_prediction prediction;
-} variant;
-
-static const variant variants[] = {
-    {DPCR_SAMPLER_DDPM, 0, 0, DPCR_SPACING_LEADING, DPCR_PREDICT_EPSILON},
-    {DPCR_SAMPLER_DDPM, 0, 1, DPCR_SPACING_TRAILING, DPCR_PREDICT_X0},
-    {DPCR_SAMPLER_DDIM, 0, 0, DPCR_SPACING_LEADING, DPCR_PREDICT_EPSILON},
-    {DPCR_SAMPLER_DDIM, 0.5, 2, DPCR_SPACING_LINSPACE, DPCR_PREDICT_V},
-    {DPCR_SAMPLER_DPM_SOLVER, 0, 0, DPCR_SPACING_LEADING, DPCR_PREDICT_EPSILON},
-    {DPCR_SAMPLER_DPM_SOLVER, 0, 1, DPCR_SPACING_KARRAS, DPCR_PREDICT_V},
-    {DPCR_SAMPLER_EULER, 0, 0, DPCR_SPACING_KARRAS, DPCR_PREDICT_EPSILON},
-    {DPCR_SAMPLER_HEUN, 0, 0, DPCR_SPACING_KARRAS, DPCR_PREDICT_X0},
-    {DPCR_SAMPLER_HEUN, 0, 1.5, DPCR_SPACING_TRAILING, DPCR_PREDICT_EPSILON},
-};
-enum { VARIANTS = sizeof variants / sizeof *variants };
-
-static dpcr_sampler_options options_of(const variant *v) {
-    return (dpcr_sampler_options){.size = sizeof(dpcr_sampler_options),
-                                  .kind = v->kind,
-                                  .eta = v->eta,
-                                  .clip = v->clip,
-                                  .spacing = v->spacing,
-                                  .steps = N,
-                                  .seed = 11};
-}
-
-static dpcr_sampler *make(dpcr_context *context, formula *f, const variant *v, const dpcr_sampler_options *options,
-                          int64_t batch) {
-    const dpcr_denoiser denoiser = formula_denoiser(f, v->prediction);
-    dpcr_sampler *sampler = NULL;
-    dpcr_error error = {0};
-    if (dpcr_sampler_create(context, &denoiser, options, batch, &sampler, &error) != DPCR_OK)
-        fail_msg("%s", error.text);
-    return sampler;
-}
+// inpainting, denoisers that explode.
+#include "sampling_chain.h"
 
 static void callbacks_agree(void **state) {
     (void)state;
@@ -622,12 +579,6 @@ static void tolerances_in_units_of_the_noise(void **state) {
     dpcr_context_destroy(context);
 }
 
-static int abort_predict(void *user, int64_t rows, const void *x, const double *times, const int64_t *sequences,
-                         void *m) {
-    (void)user, (void)rows, (void)x, (void)times, (void)sequences, (void)m;
-    return -7;
-}
-
 static int within_times(void *user, int64_t rows, const void *x, const double *times, const int64_t *sequences,
                         void *m) {
     (void)sequences;
@@ -662,146 +613,6 @@ static void denoisers_are_asked_at_trained_times_alone(void **state) {
     dpcr_context_destroy(context);
 }
 
-static void no_samples_are_a_batch_too(void **state) {
-    (void)state;
-    dpcr_context *context = sampling_context(2);
-    formula f = {.width = W, .dtype = DPCR_F32, .gain = 0.2};
-    const dpcr_denoiser denoiser = formula_denoiser(&f, DPCR_PREDICT_EPSILON);
-    const dpcr_sampler_options options = options_of(&variants[0]);
-    dpcr_sampler *sampler = NULL;
-    assert_int_equal(dpcr_sampler_create(context, &denoiser, &options, 0, &sampler, NULL), DPCR_OK);
-    const dpcr_array none = dpcr_array_make(NULL, DPCR_F32, 2, (const int64_t[]){0, W});
-    const int64_t states[3] = {dpcr_sampler_steps(sampler)->length, 0, dpcr_sampler_steps(sampler)->width};
-    const dpcr_array z0 = dpcr_array_make(NULL, DPCR_F32, 2, states + 1),
-                     z = dpcr_array_make(NULL, DPCR_F32, 3, states);
-    assert_int_equal(dpcr_sampler_noise(sampler, &none, NULL), DPCR_OK);
-    assert_int_equal(dpcr_sampler_start(sampler, &none, &z0, NULL), DPCR_OK);
-    assert_int_equal(dpcr_sampler_start(sampler, NULL, &z0, NULL), DPCR_OK);
-    for (int m = DPCR_METHOD_SEQUENTIAL; m <= DPCR_METHOD_PARATAA; m++) {
-        dpcr_solve_options by = by_method((dpcr_method)m);
-        by.block = 1;
-        dpcr_solve_plan *plan = NULL;
-        assert_int_equal(dpcr_solve_plan_create(context, dpcr_sampler_steps(sampler), &by, &plan, NULL), DPCR_OK);
-        const size_t bytes = dpcr_solve_plan_workspace(plan);
-        void *workspace = aligned_alloc(64, (bytes + 64) / 64 * 64);
-        assert_int_equal(dpcr_solve_execute(plan, &z0, &z, NULL, workspace, bytes, NULL, NULL), DPCR_OK);
-        free(workspace);
-        dpcr_solve_plan_destroy(plan);
-    }
-    dpcr_sampler_destroy(sampler);
-    dpcr_context_destroy(context);
-}
-
-static void refusals_are_in_words(void **state) {
-    (void)state;
-    dpcr_context *context = sampling_context(1);
-    formula f = {.width = W, .dtype = DPCR_F64, .gain = 0.2};
-    dpcr_denoiser denoiser = formula_denoiser(&f, DPCR_PREDICT_EPSILON);
-    dpcr_sampler_options good = options_of(&variants[2]), bad;
-    dpcr_sampler *sampler = NULL;
-    dpcr_error error = {0};
-#define REFUSED(field, value, words)                                                                           \
-    bad = good;                                                                                                \
-    bad.field = value;                                                                                         \
-    assert_int_equal(dpcr_sampler_create(context, &denoiser, &bad, B, &sampler, &error), DPCR_ERROR_ARGUMENT); \
-    if (!strstr(error.text, words)) fail_msg("%s", error.text)
-    REFUSED(size, 8, "options.size is 8");
-    REFUSED(kind, (dpcr_sampler_kind)9, "kind 9");
-    REFUSED(spacing, (dpcr_spacing)7, "spacing 7");
-    REFUSED(steps, 1001, "1001 steps");
-    REFUSED(skip, N, "left out");
-    REFUSED(eta, 1.5, "eta is 1.5");
-    REFUSED(eta, NAN, "eta is");
-    REFUSED(clip, -1, "clip -1");
-    REFUSED(noise.steps, -3, "-3 steps");
-    REFUSED(noise.beta_first, 0.5, "beta from 0.5");
-    REFUSED(noise.beta_first, 1e-17, "2.3e-16");  // sigma would be 0
-    REFUSED(noise.beta_last, 0.99, "2.3e-308");   // alpha would
-    REFUSED(first_sample, UINT32_MAX, "first_sample");
-    good.kind = DPCR_SAMPLER_DDPM;
-    REFUSED(eta, 0.5, "ddim's alone");
-    good = options_of(&variants[2]);
-#undef REFUSED
-    const dpcr_array known = dpcr_array_make((double[B *W]){0}, DPCR_F64, 2, (const int64_t[]){B, W});
-    bad = good;
-    bad.known = &known;
-    assert_int_equal(dpcr_sampler_create(context, &denoiser, &bad, B, &sampler, &error), DPCR_ERROR_ARGUMENT);
-    assert_non_null(strstr(error.text, "mask"));
-    denoiser.width = 0;
-    assert_int_equal(dpcr_sampler_create(context, &denoiser, &good, B, &sampler, &error), DPCR_ERROR_ARGUMENT);
-    denoiser = formula_denoiser(&f, (dpcr_prediction)5);
-    assert_int_equal(dpcr_sampler_create(context, &denoiser, &good, B, &sampler, &error), DPCR_ERROR_ARGUMENT);
-    assert_int_equal(dpcr_sampler_create(NULL, &denoiser, &good, B, &sampler, NULL), DPCR_ERROR_ARGUMENT);
-    assert_null(sampler);
-
-    // Without Jacobians the methods that need one are refused; a callback that aborts ends the solve with its code.
-    denoiser = formula_denoiser(&f, DPCR_PREDICT_EPSILON);
-    denoiser.linearise = NULL;
-    assert_int_equal(dpcr_sampler_create(context, &denoiser, &good, B, &sampler, NULL), DPCR_OK);
-    dpcr_solve_plan *plan = NULL;
-    const dpcr_solve_options newton = by_method(DPCR_METHOD_NEWTON), in_order = by_method(DPCR_METHOD_SEQUENTIAL);
-    assert_int_equal(dpcr_solve_plan_create(context, dpcr_sampler_steps(sampler), &newton, &plan, &error),
-                     DPCR_ERROR_UNSUPPORTED);
-    assert_non_null(strstr(error.text, "linearise"));
-    double time = 0, variance = 1;
-    assert_int_equal(dpcr_sampler_step(sampler, N, &time, &variance, NULL), DPCR_ERROR_ARGUMENT);
-    assert_int_equal(dpcr_sampler_step(sampler, 0, &time, &variance, NULL), DPCR_OK);
-    assert_true(time == 41 * (N - 1) && variance == 0);
-    const dpcr_array narrow = dpcr_array_make((double[B *W]){0}, DPCR_F64, 2, (const int64_t[]){B, W - 1});
-    assert_int_equal(dpcr_sampler_start(sampler, NULL, &narrow, NULL), DPCR_ERROR_ARGUMENT);
-    assert_int_equal(dpcr_sampler_start(sampler, &narrow, &known, NULL), DPCR_ERROR_ARGUMENT);
-    assert_int_equal(dpcr_sampler_noise(sampler, &narrow, NULL), DPCR_ERROR_ARGUMENT);
-    dpcr_sampler_destroy(sampler);
-
-    denoiser.predict = abort_predict;
-    assert_int_equal(dpcr_sampler_create(context, &denoiser, &good, 1, &sampler, NULL), DPCR_OK);
-    assert_int_equal(dpcr_solve_plan_create(context, dpcr_sampler_steps(sampler), &in_order, &plan, NULL), DPCR_OK);
-    double z0[W], z[N * W];
-    const int64_t shape[3] = {N, 1, W};
-    const dpcr_array start = dpcr_array_make(z0, DPCR_F64, 2, shape + 1),
-                     states = dpcr_array_make(z, DPCR_F64, 3, shape);
-    const size_t bytes = dpcr_solve_plan_workspace(plan);
-    void *workspace = aligned_alloc(64, bytes + 64 - bytes % 64);
-    assert_int_equal(dpcr_sampler_start(sampler, NULL, &start, NULL), DPCR_OK);
-    assert_int_equal(dpcr_solve_execute(plan, &start, &states, NULL, workspace, bytes, NULL, &error),
-                     DPCR_ERROR_CALLBACK);
-    assert_int_equal(error.code, -7);
-    free(workspace);
-    dpcr_solve_plan_destroy(plan);
-    dpcr_sampler_destroy(sampler);
-    dpcr_context_destroy(context);
-}
-
-static void refused_memory_leaks_nothing(void **state) {
-    (void)state;
-    formula f = {.width = W, .dtype = DPCR_F64, .gain = 0.2};
-    const dpcr_denoiser denoiser = formula_denoiser(&f, DPCR_PREDICT_EPSILON);
-    const double mask[W] = {1};
-    double known[B * W] = {0};
-    const dpcr_array mask_view = dpcr_array_make((void *)(uintptr_t)mask, DPCR_F64, 1, (const int64_t[]){W});
-    const dpcr_array known_view = dpcr_array_make(known, DPCR_F64, 2, (const int64_t[]){B, W});
-    for (int i = 0; i < VARIANTS; i += 4) {
-        dpcr_sampler_options options = options_of(&variants[i]);
-        options.mask = &mask_view;
-        options.known = &known_view;
-        dpcr_status status = DPCR_ERROR_MEMORY;
-        for (int64_t allowed = 0; status != DPCR_OK; allowed++) {
-            budget b = {.left = 1000};
-            const dpcr_context_options in = budget_options(&b);
-            dpcr_context *context = NULL;
-            dpcr_sampler *sampler = NULL;
-            assert_int_equal(dpcr_context_create(&in, &context, NULL), DPCR_OK);
-            b.left = allowed;
-            status = dpcr_sampler_create(context, &denoiser, &options, B, &sampler, NULL);
-            assert_true(status == DPCR_OK || (status == DPCR_ERROR_MEMORY && !sampler));
-            dpcr_sampler_destroy(sampler);
-            dpcr_context_destroy(context);
-            assert_int_equal(b.live, 0);
-            assert_true(allowed < 40);
-        }
-    }
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(callbacks_agree),
@@ -821,9 +632,6 @@ int main(void) {
         cmocka_unit_test(auto_weighs_them),
         cmocka_unit_test(tolerances_in_units_of_the_noise),
         cmocka_unit_test(denoisers_are_asked_at_trained_times_alone),
-        cmocka_unit_test(no_samples_are_a_batch_too),
-        cmocka_unit_test(refusals_are_in_words),
-        cmocka_unit_test(refused_memory_leaks_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

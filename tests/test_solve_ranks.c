@@ -2,46 +2,9 @@
 // Cells over ranks by overlap, forward and back, against one process: the loop's bits with tolerance 0, also where
 // run-ups are too short; within the tolerance else.
 // Ranks are threads here (dpcri_threads_run).
-// cmocka.h wants the first four before it.
-// clang-format off
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-// clang-format on
-
-#include <math.h>
-#include <stdbool.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "deeppcr/deeppcr.h"
+#include "ranks_testing.h"
 
 enum { MOST_RANKS = 4, B = 2, W = 3 };
-
-static dpcr_context *context;
-
-static int set_up(void **state) {
-    (void)state;
-    const dpcr_context_options options = {.size = sizeof options, .threads = 1};
-    return dpcr_context_create(&options, &context, NULL) == DPCR_OK ? 0 : 1;
-}
-static int tear_down(void **state) {
-    (void)state;
-    dpcr_context_destroy(context);
-    return 0;
-}
-
-static double *numbers(int64_t count, double scale) {
-    static uint64_t seed = 5;
-    double *made = calloc((size_t)count + 8, sizeof *made);
-    for (int64_t i = 0; i < count && scale > 0; i++) {
-        seed = seed * 6364136223846793005u + 1442695040888963407u;
-        made[i] = scale * ((double)(seed >> 11) * 0x1p-52 - 1);
-    }
-    return made;
-}
 
 static dpcr_array steps_array(double *data, int64_t first, int64_t count) {
     return dpcr_array_make(data ? data + first * B * W : NULL, DPCR_F64, 3, (const int64_t[]){count, B, W});

@@ -17,12 +17,6 @@ static void assert_same_parameters(dpcr_model *got, dpcr_model *wanted) {
     assert_memory_equal(dpcr_model_vector(got, NULL), dpcr_model_vector(wanted, NULL), vector_bytes(wanted));
 }
 
-typedef struct stopper {
-    int64_t at;
-} stopper;
-
-static int stop_at(void *user, const dpcr_train_state *state) { return state->step >= ((stopper *)user)->at; }
-
 // ---- data-parallel ----
 
 // Odd numbers of rows, more workers than rows of the last minibatch, groups of any size, no encoder, no layers.
