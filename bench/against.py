@@ -19,8 +19,9 @@ import statistics
 import subprocess
 import sys
 
+from machine import surroundings
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PRESETS = ("OPENBLAS_", "NVPL_", "MKL_", "BLIS_", "ATEN_", "DNNL_", "ONEDNN_", "XLA_", "JAX_", "OMP_", "KMP_", "GOMP_", "DEEPPCR_ISA")
 KEPT = 1.5  # a variant slower than this times its library's best one is not run again
 COLUMNS = ("date", "commit", "machine", "kind", "form", "direction", "length", "width", "batch", "threads", "library", "version",
            "variant", "seconds", "seconds_min", "seconds_max", "rounds", "times_loop", "times_parallel", "times_auto", "command")  # fmt: skip
@@ -50,7 +51,7 @@ def say(text):
 def run_json_lines(command, threads):
     """The objects that a program prints, kept on as many processors as it has threads; none where it fails."""
     allowed = sorted(os.sched_getaffinity(0))[:threads]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(PRESETS)}
+    environment = surroundings()
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT,
                           preexec_fn=lambda: os.sched_setaffinity(0, allowed))  # fmt: skip
     if done.returncode != 0:

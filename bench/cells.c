@@ -10,9 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "deeppcr/deeppcr.h"
+#include "timing.h"
 
 enum { MOST_ROUNDS = 99 };
 
@@ -21,12 +21,6 @@ typedef struct settings {
     double radius, deviation;
     int threads, rounds;
 } settings;
-
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static uint64_t state = 0x9E3779B97F4A7C15u;
 static double uniform(void) {
@@ -119,10 +113,10 @@ static void point(dpcr_context *context, const settings *s, dpcr_cell_kind kind,
             const dpcr_array in = dpcr_array_make(start, DPCR_F32, 2, states + 1);
             const dpcr_array out = dpcr_array_make(z[m], DPCR_F32, 3, states);
             const int calls = m ? 4 : 1;
-            const double begin = seconds();
+            const double begin = now();
             for (int call = 0; call < calls; call++)
                 if (dpcr_solve_execute(plan[m], &in, &out, NULL, workspace[m], bytes[m], &report, &error)) fail(&error);
-            if (round >= 0) time[m][round] = (seconds() - begin) / calls / (double)s->length * 1e9;
+            if (round >= 0) time[m][round] = (now() - begin) / calls / (double)s->length * 1e9;
         }
     for (int m = 0; m < 2; m++) qsort(time[m], (size_t)s->rounds, sizeof **time, by_size);
     const double loop = time[0][s->rounds / 2], overlap = time[1][s->rounds / 2];

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 
-from machine import processor
+from machine import commit, processor, programs, surroundings
 
 # state, hidden, depth, batch, threads; depth - 1 layers are hidden by hidden
 POINTS = [(16, 256, 4, 1, 1), (16, 256, 4, 1, 2), (16, 512, 4, 1, 1), (16, 512, 4, 1, 2), (16, 512, 4, 2, 2), (16, 512, 4, 4, 1), (16, 512, 4, 4, 2),
@@ -70,14 +70,8 @@ def main():
     parser.add_argument("--variants", help="of the peers, only these (default: all, of which torch's compile for half a minute)")
     parser.add_argument("--out", default=str(here / "results" / "performance"))
     a = parser.parse_args()
-    python = pathlib.Path(os.environ.get("DEEPPCR_PEERS_VENV", here / "peers" / ".venv")) / "bin" / "python"
-    program = pathlib.Path(a.build) / "bench_sampler"
-    for path, how in ((program, "cmake -DDEEPPCR_BENCH=ON"), (python, "bench/peers/setup.sh")):
-        if not path.exists():
-            sys.exit(f"diffusion.py: no {path}: {how} makes it")
-    keep = {k: v for k, v in os.environ.items() if not k.startswith(("OPENBLAS_", "MKL_", "OMP_", "DEEPPCR_ISA"))}
-    commit = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude", "*"], capture_output=True, text=True).stdout.strip()
-    machine = processor()
+    program, python = programs(a.build, "bench_sampler")
+    keep, machine, at = surroundings(), processor(), commit()
     path = pathlib.Path(a.out) / "diffusion.csv"
     rows = {}
     if path.exists():
@@ -86,7 +80,7 @@ def main():
     fields = ["date", "commit", "machine", *KEY, "steps", "loop_ns", "auto_ns", "auto_method", "picard_ns", "picard_sweeps", "picard_evaluations",
               "picard_difference", *(f"{peer}_{what}" for peer in ("torch", "jax") for what in ("ns", "variant", "difference"))]  # fmt: skip
     for i in [int(i) for i in a.points.split(",")] if a.points else range(len(POINTS)):
-        row = measure(a, str(program), str(python), POINTS[i], keep) | {"date": datetime.date.today().isoformat(), "commit": commit, "machine": machine}
+        row = measure(a, str(program), str(python), POINTS[i], keep) | {"date": datetime.date.today().isoformat(), "commit": at, "machine": machine}
         rows[tuple(row[k] for k in KEY)] = row
         print(*(row[f] for f in fields[3:] if f in row), flush=True)
         with open(path, "w", newline="") as file:

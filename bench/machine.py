@@ -1,6 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""The machine's name in a table of results."""
+"""What the scripts that measure share: the machine's name, the commit, surroundings without presets, programs that have to be there."""
+import os
+import pathlib
 import platform
+import subprocess
+import sys
+
+PRESETS = ("OPENBLAS_", "NVPL_", "MKL_", "BLIS_", "ATEN_", "DNNL_", "ONEDNN_", "XLA_", "JAX_", "OMP_", "KMP_", "GOMP_", "DEEPPCR_ISA")
+HERE = pathlib.Path(__file__).resolve().parent
 
 
 def processor():
@@ -13,3 +20,22 @@ def processor():
     if "model name" not in cpu:
         return platform.processor() or platform.machine()
     return f"{cpu['model name']} (family {cpu.get('cpu family', '?')} model {cpu.get('model', '?')})"
+
+
+def commit():
+    return subprocess.run(["git", "describe", "--always", "--dirty", "--exclude", "*"], capture_output=True, text=True).stdout.strip()
+
+
+def surroundings():
+    """The environment without what presets libraries' kernels and threads."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(PRESETS)}
+
+
+def programs(build, name):
+    """(BUILD/NAME, the peers' interpreter), or an end that says how to make what is missing."""
+    python = pathlib.Path(os.environ.get("DEEPPCR_PEERS_VENV", HERE / "peers" / ".venv")) / "bin" / "python"
+    program = pathlib.Path(build) / name
+    for path, how in ((program, "cmake -DDEEPPCR_BENCH=ON"), (python, "bench/peers/setup.sh")):
+        if not path.exists():
+            sys.exit(f"{pathlib.Path(sys.argv[0]).name}: no {path}: {how} makes it")
+    return program, python

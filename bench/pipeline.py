@@ -18,10 +18,9 @@ import subprocess
 import sys
 import time
 
-from machine import processor
+from machine import processor, surroundings
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PRESETS = ("OPENBLAS_", "NVPL_", "MKL_", "BLIS_", "OMP_", "GOMP_")
 FIELDS = ["date", "commit", "machine", "network", "layers", "width", "batch", "microbatches", "schedule", "ranks", "stages",
           "transport", "runs", "measured_ms", "simulated_ms", "ratio", "busy_ms", "work_ms", "images_per_second",
           "loop_images_per_second", "others", "command"]
@@ -106,7 +105,7 @@ def main():
         print_table(o.table)
         return
 
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(PRESETS) and k != "DEEPPCR_ISA"}
+    environment = surroundings()
     environment.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     if "mpi" in o.transports and not shutil.which("mpirun"):
         sys.exit("pipeline.py: no mpirun")

@@ -4,18 +4,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "deeppcr/deeppcr.h"
+#include "timing.h"
 
 enum { MOST_RANKS = 4, LEAST_REPEATS = 5, MOST_REPEATS = 400 };
 static const double SECONDS = 0.6;  // of repeats
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void stop(const char *what) {
     fprintf(stderr, "bench_ranks: %s\n", what);

@@ -17,10 +17,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "deeppcr/recurrent.h"
 #include "nn/recurrent.h"
+#include "timing.h"
 
 typedef struct settings {
     dpcr_recurrent_kind kind;
@@ -28,18 +28,6 @@ typedef struct settings {
     dpcr_solve_options solve;
     double seconds;
 } settings;
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void must(dpcr_status status, const dpcr_error *error) {
-    if (status == DPCR_OK) return;
-    fprintf(stderr, "bench_recurrent: %s\n", error->text);
-    exit(1);
-}
 
 static settings read_settings(int argc, char **argv) {
     settings s = {.kind = DPCR_GRU,

@@ -23,7 +23,7 @@ import statistics
 import subprocess
 import sys
 
-from machine import processor
+from machine import commit, processor, programs, surroundings
 
 here = pathlib.Path(__file__).resolve().parent
 NETWORKS = [(kind, width, batch, length) for width, batch, length in ((32, 16, 1024), (128, 16, 1024), (32, 1, 1024), (128, 1, 16384))
@@ -116,14 +116,8 @@ def main():
     parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--out", default=str(here / "results" / "performance"))
     a = parser.parse_args()
-    python = pathlib.Path(os.environ.get("DEEPPCR_PEERS_VENV", here / "peers" / ".venv")) / "bin" / "python"
-    program = pathlib.Path(a.build) / "bench_recurrent"
-    for path, how in ((program, "cmake -DDEEPPCR_BENCH=ON"), (python, "bench/peers/setup.sh")):
-        if not path.exists():
-            sys.exit(f"recurrent.py: no {path}: {how} makes it")
-    keep = {k: v for k, v in os.environ.items() if not k.startswith(("OPENBLAS_", "MKL_", "OMP_", "DEEPPCR_ISA"))}
-    commit = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude", "*"], capture_output=True, text=True).stdout.strip()
-    machine = processor()
+    program, python = programs(a.build, "bench_recurrent")
+    keep, machine, at = surroundings(), processor(), commit()
     for table in a.tables:
         name, points = tables[table]
         rows = []
@@ -131,7 +125,7 @@ def main():
             for point in points:
                 if not re.search(a.only, f"{point[0]} {point[1]} {point[2]} {threads}"):
                     continue
-                rows.append(dict(date=datetime.date.today().isoformat(), commit=commit, machine=machine)
+                rows.append(dict(date=datetime.date.today().isoformat(), commit=at, machine=machine)
                             | measure(a, table, point, threads, program, python, keep))
                 print(*list(rows[-1].values())[3:], flush=True)
         if rows:

@@ -13,10 +13,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "deeppcr/sample.h"
 #include "sample/networks.h"
+#include "timing.h"
 
 typedef struct settings {
     long width, hidden, depth, batch, steps, threads, window, rounds, chunk;
@@ -25,18 +25,6 @@ typedef struct settings {
     double seconds, tolerance;
     const char *model, *save, *samples, *start;
 } settings;
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void must(dpcr_status status, const dpcr_error *error) {
-    if (status == DPCR_OK) return;
-    fprintf(stderr, "bench_sampler: %s\n", error->text);
-    exit(1);
-}
 
 static settings read_settings(int argc, char **argv) {
     settings s = {.width = 16, .hidden = 512, .depth = 4, .batch = 1, .steps = 100, .threads = 1, .rounds = 5};

@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/random.h"
 #include "kern/window.h"
+#include "timing.h"
 
 enum { ROUNDS = 11, SEED = 3 };
 
@@ -18,12 +18,6 @@ typedef struct work {
     float *weight, *bias, *z, *slope, *adjoint, z0[4];
     dpcri_window window;
 } work;
-
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 // W of spectral radius `radius`: by the norm of W^(2^k).
 static void scale_radius(float *weight, int64_t w, double radius) {
@@ -127,12 +121,12 @@ static void compare(const char *name, work *x, void (*theirs)(work *), void (*ou
     double a[ROUNDS], b[ROUNDS];
     const int repeat = x->length < 32768 ? (int)(65536 / x->length) : 2;
     for (int r = 0; r < ROUNDS; r++) {
-        const double t0 = seconds();
+        const double t0 = now();
         for (int i = 0; i < repeat; i++) theirs(x);
-        const double t1 = seconds();
+        const double t1 = now();
         for (int i = 0; i < repeat; i++) ours(x);
         const double steps = 1e-9 * (double)repeat * (double)x->length;
-        a[r] = (t1 - t0) / steps, b[r] = (seconds() - t1) / steps;
+        a[r] = (t1 - t0) / steps, b[r] = (now() - t1) / steps;
     }
     qsort(a, ROUNDS, sizeof *a, by_value), qsort(b, ROUNDS, sizeof *b, by_value);
     printf("%-34s w %d  L %6d  loop %6.2f  windows %6.3f (%.3f .. %.3f)  %5.2fx  sweeps %d  good %d\n", name,

@@ -12,7 +12,8 @@ import datetime
 import os
 import sys
 
-from pipeline import PRESETS, ROOT, machine, output_of, run
+from machine import surroundings
+from pipeline import ROOT, machine, output_of, run
 
 FIELDS = ["date", "commit", "machine", "name", "seed", "test_accuracy", "test_loss", "train_loss", "seconds", "images_per_second",
           "waited_ms", "staleness", "stalest", "gap", "together_accuracy", "apart_accuracies", "together_seconds",
@@ -80,7 +81,7 @@ def main():
     p.add_argument("--csv", help="default: bench/results/workers_WHAT.csv")
     o = p.parse_args()
     path = o.csv or os.path.join(ROOT, "bench", "results", f"workers_{o.what}.csv")
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(PRESETS) and k != "DEEPPCR_ISA"}
+    environment = surroundings()
     environment.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                        OMPI_MCA_btl_vader_single_copy_mechanism="none")  # fmt: skip
     common = {"date": datetime.date.today().isoformat(), "machine": machine(),
