@@ -58,7 +58,7 @@ read_rules='
 '
 
 failed=0
-find src cli include/deeppcr examples -name '*.[ch]' -o -name '*.def' -o -name '*.inc' | sort |
+find src cli include/deeppcr examples -name '*.[ch]' -o -name '*.cu' -o -name '*.def' -o -name '*.inc' | sort |
     xargs -r grep -nE '^[[:space:]]*#[[:space:]]*include' /dev/null |
     awk -v rules="$rules" -v public="$public" "$read_rules"'
     BEGIN {

@@ -20,7 +20,7 @@ fi
 
 mapfile -t texts < <(grep -lI '' "${files[@]}" | grep -vE '^tests/(fixtures|fuzz/corpus)/')
 mapfile -t sources < <(printf '%s\n' "${texts[@]}" |
-    grep -E '\.(c|h|inc|def|py|sh|cmake|gp|awk|jq|css)$|(^|/)(CMakeLists\.txt|Makefile)$|^scripts/[a-z-]+$|^\.ci/run$')
+    grep -E '\.(c|h|inc|def|cu|cpp|py|sh|cmake|gp|awk|jq|css)$|(^|/)(CMakeLists\.txt|Makefile)$|^scripts/[a-z-]+$|^\.ci/run$')
 
 complain "no SPDX line among the first three" \
     "$(for f in "${sources[@]}"; do head -n 3 "$f" | grep -q 'SPDX-License-Identifier: MIT' || echo "$f"; done)"

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT
+// The kernels for CUDA devices, as C sees them. Not yet run on a device: proven on the CPU (tests/cuda) and compiled.
+//
+// Each launcher puts its work on `stream` (a cudaStream_t; NULL is the default stream) of the device that is current
+// and returns at once: no synchronisation, no allocation, no copy to or from the host. What is captured into a graph
+// may be replayed. Every pointer is to memory that the device reads. Arguments go by value; after the call the caller
+// may do with the structure what it likes.
+//
+//   X_workspace(arguments)   bytes of device memory (256-byte aligned) that X_run needs with these sizes; pointers are
+//                            not looked at. Nothing has to be cleared in it, and nothing in it outlives the run
+//   X_run(arguments, memory, bytes, stream)   DPCRI_CUDA_OK, one of the reasons below, or a cudaError_t (> 0)
+//
+// Steps stand in the order of the recurrence, m = 0 .. length - 1, as in dpcri_flow (chain/flow.h): a chain that runs
+// from its last step has negative strides. Strides are in elements and may be 0 (shared) or negative; the last
+// dimension is contiguous. A sequence's bits depend on the length, structure, width and type alone: not on the batch,
+// its place there, the device's size or who came first.
+//
+// Build: src/kern/cuda/*.cu are the sources, nothing else. C++17, -fmad=false and no -use_fast_math (bits: a fused
+// multiply-add stands where the code says fma), -Isrc -Iinclude. CUDA 12 and 13, sm_75 and later.
+#ifndef DPCRI_CUDA_LAUNCH_H
+#define DPCRI_CUDA_LAUNCH_H
+
+#include "deeppcr/array.h"
+#include "deeppcr/transition.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    DPCRI_CUDA_OK = 0,
+    DPCRI_CUDA_ARGUMENT = -1,     // a size below 0, a pointer that is NULL and must not be
+    DPCRI_CUDA_UNSUPPORTED = -2,  // no kernel for this structure, width, type or activation
+    DPCRI_CUDA_WORKSPACE = -3,    // fewer bytes than X_workspace says
+};
+
+enum { DPCRI_CUDA_DENSE_WIDTH = 16 };  // dense transitions and blocks up to this width
+
+// z_m = op(A_m) z_{m-1} + b_m, z_{-1} = z0; without z0, z_0 = b_0 and A_0 is not read. op is the transpose where
+// `transposed` is not 0. Zero, identity, scalar, diagonal of any width; block and dense up to DPCRI_CUDA_DENSE_WIDTH.
+// float, double, uint32 (the exact ring). z may be b itself, wholly. One pass over a, b and z.
+typedef struct dpcri_cuda_chain {
+    dpcr_dtype dtype;
+    dpcr_structure structure;
+    int transposed;
+    int64_t length, batch, width;
+    int64_t block;  // k of block, else unread
+    const void *a;  // NULL for zero and identity
+    int64_t a_step, a_row;
+    const void *b;
+    int64_t b_step, b_row;
+    const void *z0;  // or NULL
+    int64_t z0_row;
+    void *z;
+    int64_t z_step, z_row;
+} dpcri_cuda_chain;
+
+size_t dpcri_cuda_chain_workspace(dpcri_cuda_chain chain);
+int dpcri_cuda_chain_run(dpcri_cuda_chain chain, void *workspace, size_t bytes, void *stream);
+
+// Narrow elementwise cells, as dpcri_narrow (kern/narrow.h):
+//     u = W_m z + x_m        z' = act(u)   or   z' = z + scale act(u) where `residual` is not 0
+// dense of width 1, 2, 4 with W as [out][in], or diagonal of any width. float and double.
+typedef enum dpcri_cuda_method {
+    DPCRI_CUDA_LOOP,     // one thread a sequence (diagonal: a component) from first to last
+    DPCRI_CUDA_OVERLAP,  // chunks, one a thread, each after a warm-up; boundaries checked in the same launch
+    DPCRI_CUDA_NEWTON    // all sweeps and the stopping rule in one launch
+} dpcri_cuda_method;
+
+typedef struct dpcri_cuda_cell {
+    dpcr_dtype dtype;
+    int activation;  // DPCRI_ACT_IDENTITY, RELU, TANH or SIGMOID of kern/nn_kernels.h
+    int diagonal, residual;
+    double scale;
+    int64_t length, batch, width;
+    const void *weight;
+    int64_t weight_step;  // 0: one W for all steps
+    const void *x;
+    int64_t x_step, x_row;
+    const void *z0;  // [batch][width]; NULL: zero
+    int64_t z0_row;
+    void *z;
+    int64_t z_step, z_row;
+    dpcri_cuda_method method;
+    // overlap: steps a chunk, warm-up; newton: unread. 0: chosen from the length alone.
+    int64_t chunk, warm_up;
+    // overlap: boundary defects |d| <= tolerance max(1, |z|), 0: bit for bit the loop's states.
+    // newton: |z - f(z_before)| and the last correction <= tolerance max(1, |z|).
+    double tolerance;
+    int max_sweeps;                      // 0: overlap 3, newton 16; what is open then is finished in order
+    struct dpcri_cuda_outcome *outcome;  // [batch] of device memory, or NULL
+} dpcri_cuda_cell;
+
+// What became of a sequence. A kernel writes one each, in the order of the batch.
+typedef struct dpcri_cuda_outcome {
+    int32_t sweeps;         // sweeps over the chain, or over its chunks
+    int32_t non_finite;     // not 0: the last state is not finite
+    int64_t finished_from;  // step from which it was finished in order; length where it was not
+    double residual;        // the largest defect (overlap) or correction (newton) of the last sweep over max(1, |z|)
+} dpcri_cuda_outcome;
+
+size_t dpcri_cuda_cell_workspace(dpcri_cuda_cell cell);
+int dpcri_cuda_cell_run(dpcri_cuda_cell cell, void *workspace, size_t bytes, void *stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
