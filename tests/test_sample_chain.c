@@ -525,6 +525,26 @@ static void auto_weighs_them(void **state) {
     assert_int_equal(seen & wanted, wanted);
     assert_non_null(strstr(dpcr_solve_plan_sentence(plan), "parareal"));
     dpcr_solve_plan_destroy(plan);
+    // Of the sweeps that a solve took, the one that confirmed is priced apart; what is exact had none.
+    static const struct {
+        dpcr_reason reason;
+        double confirm;
+        int learned;
+    } solves[] = {{DPCR_REASON_RESIDUAL_ONLY, -1, 7}, {DPCR_REASON_EXACT, -1, 8}, {DPCR_REASON_RESIDUAL_ONLY, 0, 8}};
+    for (size_t i = 0; i < sizeof solves / sizeof *solves; i++) {
+        by.confirm = solves[i].confirm;
+        by.method = DPCR_METHOD_PICARD;
+        assert_int_equal(dpcr_solve_plan_create(context, dpcr_sampler_steps(sampler), &by, &plan, NULL), DPCR_OK);
+        const dpcr_solve_report report = {
+            .size = sizeof report, .method = by.method, .reason = solves[i].reason, .sweeps = 8};
+        assert_int_equal(dpcr_solve_plan_learn(plan, &report, NULL), DPCR_OK);
+        dpcr_solve_plan_destroy(plan);
+        by.method = DPCR_METHOD_AUTO;
+        assert_int_equal(dpcr_solve_plan_create(context, dpcr_sampler_steps(sampler), &by, &plan, NULL), DPCR_OK);
+        for (int k = 0; dpcr_solve_plan_candidate(plan, k, &c); k++)
+            if (!c.backward && c.method == DPCR_METHOD_PICARD) assert_true(c.sweeps == solves[i].learned);
+        dpcr_solve_plan_destroy(plan);
+    }
     dpcr_sampler_destroy(sampler);
     dpcr_context_destroy(context);
 }

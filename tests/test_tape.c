@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 // The tape of the loop: one forward may be followed by several backward passes, unless the plan uses the tape up; and
-// all of them, and the one without a tape, give the same bits.
+// all of them, and the one without a tape, give the same bits. So do overlapped chunks that use it up and must meet bit
+// for bit: where all stand, where some run again, and where nothing is forgotten.
 #include "solving.h"
 
-enum { LAYERS = 70, BATCH = 37, WIDTH = 9 };
+enum { LAYERS = 170, BATCH = 37, WIDTH = 9 };
 
 typedef struct fixture {
     dpcr_context *context;
@@ -13,6 +14,7 @@ typedef struct fixture {
     void *workspace;
     size_t bytes;
     int64_t count;
+    int sweeps;  // of the last backward pass
 } fixture;
 
 static dpcr_array numbers(int ndim, int64_t a, int64_t b, int64_t c, double scale) {
@@ -22,17 +24,22 @@ static dpcr_array numbers(int ndim, int64_t a, int64_t b, int64_t c, double scal
     return dpcr_array_make(data, DPCR_F32, ndim, shape);
 }
 
-static fixture make(int consume, int layer_norm) {
-    fixture f = {.context = solving_context(2)};
+// Backward by the loop, or, with a run-up, by chunks of 20 steps.
+static fixture make(dpcr_architecture architecture, int consume, int layer_norm, int64_t warm_up, int threads) {
+    fixture f = {.context = solving_context(threads)};
     const dpcr_model_options options = {.size = sizeof options,
-                                        .architecture = DPCR_RESNET,
+                                        .architecture = architecture,
                                         .layers = LAYERS,
                                         .width = WIDTH,
                                         .layer_norm = layer_norm,
                                         .seed = 5};
     const dpcr_solve_options solve = {.size = sizeof solve,
                                       .method = DPCR_METHOD_SEQUENTIAL,
-                                      .backward = DPCR_SCHEME_SEQUENTIAL,
+                                      .backward = warm_up ? DPCR_SCHEME_OVERLAP : DPCR_SCHEME_SEQUENTIAL,
+                                      .warm_up = warm_up,
+                                      .chunk = warm_up ? 20 : 0,
+                                      .atol = -1,
+                                      .rtol = -1,
                                       .consume_tape = consume};
     dpcr_steps steps = {.size = sizeof steps};
     assert_int_equal(dpcr_model_create(f.context, &options, &f.model, NULL), DPCR_OK);
@@ -50,10 +57,12 @@ static fixture make(int consume, int layer_norm) {
 
 static float *gradients(fixture *f, int with_tape) {
     float *copy = malloc((size_t)f->count * sizeof *copy);
+    dpcr_solve_report report = {.size = sizeof report};
     dpcr_model_zero_gradients(f->model);
     assert_int_equal(dpcr_solve_backward(f->plan, &f->z0, &f->z, with_tape ? &f->tape : NULL, NULL, &f->last, NULL,
-                                         &f->dz0, f->workspace, f->bytes, NULL, NULL),
+                                         &f->dz0, f->workspace, f->bytes, &report, NULL),
                      DPCR_OK);
+    f->sweeps = report.sweeps;
     memcpy(copy, dpcr_model_gradient_vector(f->model), (size_t)f->count * sizeof *copy);
     return copy;
 }
@@ -69,7 +78,7 @@ static void drop(fixture *f) {
 static void backward_may_be_repeated(void **state) {
     (void)state;
     for (int norm = 0; norm < 2; norm++) {
-        fixture f = make(0, norm);
+        fixture f = make(DPCR_RESNET, 0, norm, 0, 2);
         const size_t bytes = (size_t)f.count * sizeof(float);
         float *first = gradients(&f, 1), *second = gradients(&f, 1), *recomputed = gradients(&f, 0);
         double size = 0;
@@ -77,7 +86,7 @@ static void backward_may_be_repeated(void **state) {
         assert_true(size > 1e-3);
         assert_memory_equal(first, second, bytes);
         assert_memory_equal(first, recomputed, bytes);
-        fixture g = make(1, norm);
+        fixture g = make(DPCR_RESNET, 1, norm, 0, 2);
         float *consumed = gradients(&g, 1);
         assert_memory_equal(first, consumed, bytes);
         assert_memory_equal(f.dz0.data, g.dz0.data, BATCH * WIDTH * sizeof(float));
@@ -86,7 +95,33 @@ static void backward_may_be_repeated(void **state) {
     }
 }
 
+// Sweeps: 1 where all chunks stood, up to 3 where some ran again, 4 where sequences went in order.
+static void chunks_use_it_up_as_the_loop_does(void **state) {
+    (void)state;
+    static const struct {
+        dpcr_architecture architecture;
+        int64_t warm_up;
+        int least, most;
+    } cases[] = {{DPCR_MLP, 130, 1, 1}, {DPCR_MLP, 70, 2, 3}, {DPCR_MLP, 3, 4, 4}, {DPCR_RESNET, 20, 4, 4}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fixture f = make(cases[i].architecture, 1, 0, 0, 1);
+        float *loop = gradients(&f, 1);
+        for (int threads = 1; threads <= 2; threads++) {
+            fixture g = make(cases[i].architecture, 1, 0, cases[i].warm_up, threads);
+            float *chunks = gradients(&g, 1);
+            assert_in_range(g.sweeps, cases[i].least, cases[i].most);
+            assert_memory_equal(loop, chunks, (size_t)f.count * sizeof(float));
+            assert_memory_equal(f.dz0.data, g.dz0.data, BATCH * WIDTH * sizeof(float));
+            free(chunks);
+            drop(&g);
+        }
+        free(loop);
+        drop(&f);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(backward_may_be_repeated)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(backward_may_be_repeated),
+                                       cmocka_unit_test(chunks_use_it_up_as_the_loop_does)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

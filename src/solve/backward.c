@@ -301,7 +301,8 @@ dpcr_status dpcr_solve_backward(const dpcr_solve_plan *plan, const dpcr_array *z
                         .direct = direct,
                         .lambda_out = lambda,
                         .gradient_piece = gradient_steps(plan)};
-    b.from_tape = steps->gradient_from_tape && plan->options.consume_tape && tape && !lambda && by_loop(plan);
+    b.from_tape =
+        steps->gradient_from_tape && plan->options.consume_tape && tape && !lambda && (by_loop(plan) || by_lanes(plan));
     carve(plan, &arena, &b.space);
     const int64_t shape[3] = {1, steps->batch, steps->width};
     b.carry = dpcr_array_make(b.space.carry, steps->dtype, 3, shape);

@@ -9,8 +9,9 @@ typedef struct dpcri_backward_space {
     void *lambda, *carry, *a, *linear;
     // overlap: [K][B][w], the adjoint that each chunk began with, and what came out of it; [K][B][2][w] for reruns
     void *starts, *ends, *spare;
-    unsigned char *rerun;  // overlap: [K][B], 1 where the chunk must run again
-    double *scale;         // overlap: [B], the size of a sequence's adjoints
+    unsigned char *rerun;     // overlap: [K][B], 1 where the chunk must run again
+    double *scale;            // overlap: [B], the size of a sequence's adjoints
+    unsigned char *given_up;  // overlap: [B], 1 where the sequence goes in order
 } dpcri_backward_space;
 
 typedef struct dpcri_backward {

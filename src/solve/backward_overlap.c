@@ -8,6 +8,10 @@
 //     so its tolerance scales with it; bit for bit where both are 0 chunks that do not stand run again from their
 //     neighbour until they meet what is stored; after 3 sweeps in order
 // Work (1 + m/n) L, depth n + m, memory four states a chunk. docs/math/backward.md.
+// Where the gradients are taken from the tape no adjoint is stored: chunks leave in the tape what gradient wants, as
+// the loop does. All run-ups then come before all chunks, whose tapes they read; a chunk that runs again has its tape
+// made anew from its states and goes to its end, for there is nothing to meet; and a sequence with more bad chunks than
+// good ones goes in order at once.
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -70,6 +74,7 @@ void dpcri_backward_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *aren
     space->spare = dpcri_arena_take(arena, 2 * numbers, dpcr_dtype_size(plan->steps.dtype));
     space->rerun = dpcri_arena_take(arena, rows, 1);
     space->scale = dpcri_arena_take(arena, plan->steps.batch, sizeof(double));
+    space->given_up = dpcri_arena_take(arena, plan->steps.batch, 1);
 }
 
 static int64_t chunk_start(const job *o, int64_t c) { return o->cut.from + c * o->cut.n; }
@@ -109,15 +114,25 @@ static void start_chunks(job *o, int64_t first, int64_t end) {
     }
 }
 
-static void first_pass(void *argument, int64_t group) {
+static void run_up(void *argument, int64_t group) {
+    job *o = argument;
+    const int64_t first = group * o->cut.lanes;
+    start_chunks(o, first, first + least(o->cut.lanes, o->cut.chunks - first));
+}
+
+static void run_chunks(void *argument, int64_t group) {
     job *o = argument;
     const int64_t first = group * o->cut.lanes, count = least(o->cut.lanes, o->cut.chunks - first), n = o->cut.n;
     const int64_t batch = o->b->plan->steps.batch, begin = chunk_start(o, first);
-    start_chunks(o, first, first + count);
     const dpcr_array starts = chunk_adjoints(o, o->b->space.starts, first, count, 0, batch);
     const dpcr_array ends = chunk_adjoints(o, o->b->space.ends, first, count, 0, batch);
     const dpcr_array kept = dpcri_lambda_lanes(o->b, begin, count, n, n, 0, batch);
-    dpcri_adjoint_lanes(o->b, begin, count, n, n, 0, batch, &starts, &kept, &ends);
+    dpcri_adjoint_lanes(o->b, begin, count, n, n, 0, batch, &starts, o->b->from_tape ? NULL : &kept, &ends);
+}
+
+static void first_pass(void *argument, int64_t group) {
+    run_up(argument, group);
+    run_chunks(argument, group);
 }
 
 static double value_at(const void *x, int64_t i, dpcr_dtype dtype) {
@@ -166,18 +181,37 @@ static bool check_boundary(job *o, int64_t c, int64_t b) {
 static bool check_boundaries(job *o) {
     const int64_t batch = o->b->plan->steps.batch;
     bool any = false;
-    for (int64_t c = 0; c + 1 < o->cut.chunks; c++)
-        for (int64_t b = 0; b < batch; b++) {
-            const bool bad = !check_boundary(o, c, b);
-            o->b->space.rerun[c * batch + b] = bad;
-            any = any || bad;
+    for (int64_t b = 0; b < batch; b++) {
+        if (o->b->space.given_up[b]) continue;
+        int64_t bad = 0;
+        for (int64_t c = 0; c + 1 < o->cut.chunks; c++) {
+            const bool differs = !check_boundary(o, c, b);
+            o->b->space.rerun[c * batch + b] = differs;
+            bad += differs;
         }
+        o->b->space.given_up[b] = o->b->from_tape && 2 * bad > o->cut.chunks;
+        any = any || (bad > 0 && !o->b->space.given_up[b]);
+    }
     return any;
+}
+
+static bool any_given_up(const job *o) {
+    return memchr(o->b->space.given_up, 1, (size_t)o->b->plan->steps.batch) != NULL;
+}
+
+// The tape of `count` steps from `first` on of sequence b, as a forward pass left it, from the states that go in.
+static void retrace(job *o, int64_t first, int64_t count, int64_t b) {
+    const dpcr_array in = dpcri_inputs(&o->b->t, first, count, b, 1);
+    const dpcr_array place = dpcri_slice(o->b->tape, first, count, b, 1), tape = dpcri_as_lanes(&place);
+    const dpcr_span span = dpcri_span(first, count, 1, 1, b, 1);
+    const int code = dpcri_advance(&o->b->plan->steps, &span, &in, NULL, NULL, &tape);
+    if (code != 0) o->b->code = code;
 }
 
 // Chunk c of sequence b again, from its start down to where it meets what is stored; its end then stands too.
 static void rerun_row(job *o, int64_t c, int64_t b) {
     const dpcr_steps *steps = &o->b->plan->steps;
+    const bool from_tape = o->b->from_tape;
     const int64_t begin = chunk_start(o, c), bytes = steps->width * (int64_t)dpcr_dtype_size(steps->dtype);
     char *spare = (char *)o->b->space.spare + 2 * (c * steps->batch + b) * bytes, *stored = spare + bytes;
     dpcr_array at = chunk_adjoints(o, o->b->space.starts, c, 1, b, 1);
@@ -186,9 +220,12 @@ static void rerun_row(job *o, int64_t c, int64_t b) {
     for (int64_t hi = begin + o->cut.n; hi > begin; hi -= MEET_STEPS) {
         const int64_t lo = most(begin, hi - MEET_STEPS);
         const dpcr_array kept = dpcri_lambda_lanes(o->b, lo, 1, 1, hi - lo, b, 1);
-        memcpy(stored, kept.data, (size_t)bytes);
-        dpcri_adjoint_lanes(o->b, lo, 1, 1, hi - lo, b, 1, &at, &kept, &at);
-        if (close(o, kept.data, stored, b) && lo > begin) return;
+        if (from_tape)
+            retrace(o, lo, hi - lo, b);
+        else
+            memcpy(stored, kept.data, (size_t)bytes);
+        dpcri_adjoint_lanes(o->b, lo, 1, 1, hi - lo, b, 1, &at, from_tape ? NULL : &kept, &at);
+        if (!from_tape && close(o, kept.data, stored, b) && lo > begin) return;
     }
     memcpy(chunk_row(o, o->b->space.ends, c, b), spare, (size_t)bytes);
 }
@@ -197,7 +234,7 @@ static void rerun_chunk(void *argument, int64_t c) {
     job *o = argument;
     const int64_t batch = o->b->plan->steps.batch;
     for (int64_t b = 0; b < batch; b++)
-        if (o->b->space.rerun[c * batch + b]) rerun_row(o, c, b);
+        if (o->b->space.rerun[c * batch + b] && !o->b->space.given_up[b]) rerun_row(o, c, b);
 }
 
 // From the right; chunks that meet their neighbour are left as they are.
@@ -220,7 +257,10 @@ void dpcri_backward_overlap(dpcri_backward *b) {
     const double flops = (double)(b->hi - b->lo) * (double)batch * plan->steps.flops;
     dpcri_adjoint_range(b, o.cut.right, b->hi, 0, batch);
     if (o.cut.right > o.cut.from) {
-        dpcri_for_tasks(plan, flops, (o.cut.chunks + o.cut.lanes - 1) / o.cut.lanes, first_pass, &o);
+        const int64_t groups = (o.cut.chunks + o.cut.lanes - 1) / o.cut.lanes;
+        memset(b->space.given_up, 0, (size_t)batch);
+        if (b->from_tape) dpcri_for_tasks(plan, flops, groups, run_up, &o);
+        dpcri_for_tasks(plan, flops, groups, b->from_tape ? run_chunks : first_pass, &o);
         find_scales(&o);
         bool bad = check_boundaries(&o);
         int sweeps = 1;
@@ -228,6 +268,7 @@ void dpcri_backward_overlap(dpcri_backward *b) {
             dpcri_for_tasks(plan, flops, o.cut.chunks, rerun_chunk, &o);
             bad = check_boundaries(&o);
         }
+        bad = bad || any_given_up(&o);
         if (bad && b->code == 0) finish_in_order(&o);
         b->sweeps = (int)most(bad ? SWEEPS + 1 : sweeps, b->sweeps);
         const dpcr_array end = chunk_adjoints(&o, b->space.ends, 0, 1, 0, batch);
