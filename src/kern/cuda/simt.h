@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+// The only way of our kernels to a device: who a lane is, shared memory, collectives, flags between blocks, copies that
+// go on by themselves. Compiled by nvcc it is the device (simt_device.h); compiled by any C++17 compiler it is a
+// simulator on the CPU (simt_host.h) that runs the same source, lanes as fibers in an order made to hurt, and stops at
+// what a device would not forgive.
+//
+// A kernel is a type:
+//
+//     struct kernel {
+//         typedef ... arguments;                  // plain data, passed by value
+//         static constexpr int most = 256;        // threads of a block at most
+//         SIMT static void run(simt::lane &me, const arguments &a);
+//     };
+//     int status = simt::launch<kernel>({blocks, threads, shared_bytes, cooperative}, stream, arguments);
+//
+// lane:
+//     thread() threads() block() blocks() in_warp() warp()
+//     array<T>(byte, count)        count T of the block's shared memory from that byte on; get(i), set(i, v). What it
+//     holds at
+//                                  the start is anything. Between one lane's set and another's get or set stands a
+//                                  barrier
+//     barrier()                    of the block: every lane, at the same line
+//     warp_barrier()               of the warp: every lane of it, at the same line; orders shared memory within the
+//     warp shuffle(v, from) shuffle_up(v, n) shuffle_down(v, n) shuffle_xor(v, n) any(condition)
+//                                  the warp's, full masks only; they order no memory
+//     ticket(counter)              one number for each that asks, ascending from what the counter held
+//     publish(flag, v)             what this lane wrote, and what others wrote before the last barrier that it shared
+//     with
+//                                  them, is seen by who finds v there with
+//     acquire(flag)                 and by the lanes that then meet that one at a barrier
+//     await(flag, v)               acquire until it gives v
+//     peer_load(p) peer_store(p,v) numbers that other blocks write or read in the same launch
+//     grid_barrier()               all lanes of all blocks; of cooperative launches alone
+//     copy_async(array, i, p)      array[i] = *p, some time before copy_wait() of this lane returns; until then nobody
+//     may touch
+//                                  array[i], and others not before a barrier after that
+//
+// Blocks start in any order, and only some of them at a time: one that waits for another must hold a later ticket.
+#ifndef DPCRI_CUDA_SIMT_H
+#define DPCRI_CUDA_SIMT_H
+
+#include <cstddef>
+#include <cstdint>
+
+namespace simt {
+
+constexpr int warp_size = 32;
+
+struct shape {
+    int64_t blocks;
+    int threads;  // of a block: a multiple of warp_size
+    int64_t shared_bytes;
+    bool cooperative;
+};
+
+}  // namespace simt
+
+#if defined(__CUDACC__)
+#include "kern/cuda/simt_device.h"
+#else
+#include "kern/cuda/simt_host.h"
+#endif
+
+#endif

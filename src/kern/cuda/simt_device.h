@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT
+// simt.h on a CUDA device. Not yet run on one.
+#ifndef DPCRI_CUDA_SIMT_DEVICE_H
+#define DPCRI_CUDA_SIMT_DEVICE_H
+
+#include <cooperative_groups.h>
+#include <cuda_runtime.h>
+
+#define SIMT __device__ __forceinline__
+#define SIMT_BOTH __host__ __device__ __forceinline__
+#define SIMT_UNROLL _Pragma("unroll")
+#define SIMT_ROLLED _Pragma("unroll 1")
+
+extern __shared__ __align__(16) unsigned char dpcri_simt_shared[];
+
+namespace simt {
+
+SIMT float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+SIMT double fma(double a, double b, double c) { return __fma_rn(a, b, c); }
+SIMT uint32_t fma(uint32_t a, uint32_t b, uint32_t c) { return a * b + c; }
+
+template <class T>
+struct shared {
+    T *data;
+    SIMT T get(int i) const { return data[i]; }
+    SIMT void set(int i, T value) const { data[i] = value; }
+};
+
+struct lane {
+    SIMT int thread() const { return (int)threadIdx.x; }
+    SIMT int threads() const { return (int)blockDim.x; }
+    SIMT int in_warp() const { return (int)(threadIdx.x % warp_size); }
+    SIMT int warp() const { return (int)(threadIdx.x / warp_size); }
+    SIMT int64_t block() const { return blockIdx.x; }
+    SIMT int64_t blocks() const { return gridDim.x; }
+
+    template <class T>
+    SIMT shared<T> array(int64_t byte, int count) const {
+        (void)count;
+        return shared<T>{reinterpret_cast<T *>(dpcri_simt_shared + byte)};
+    }
+
+    SIMT void barrier() { __syncthreads(); }
+    SIMT void warp_barrier() { __syncwarp(); }
+    template <class T>
+    SIMT T shuffle(T value, int from) {
+        return __shfl_sync(0xffffffffu, value, from);
+    }
+    template <class T>
+    SIMT T shuffle_up(T value, int n) {
+        return __shfl_up_sync(0xffffffffu, value, (unsigned)n);
+    }
+    template <class T>
+    SIMT T shuffle_down(T value, int n) {
+        return __shfl_down_sync(0xffffffffu, value, (unsigned)n);
+    }
+    template <class T>
+    SIMT T shuffle_xor(T value, int n) {
+        return __shfl_xor_sync(0xffffffffu, value, n);
+    }
+    SIMT bool any(bool condition) { return __any_sync(0xffffffffu, condition) != 0; }
+
+    SIMT uint32_t ticket(uint32_t *counter) { return atomicAdd(counter, 1u); }
+    SIMT void publish(uint32_t *flag, uint32_t value) {
+        __threadfence();  // cumulative by itself; the store's release says it again
+        asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
+    }
+    SIMT uint32_t acquire(const uint32_t *flag) {
+        uint32_t value;
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+        return value;
+    }
+    SIMT void await(const uint32_t *flag, uint32_t value) {
+        while (acquire(flag) != value) __nanosleep(20);
+    }
+    // Past the first-level caches, which do not see what other multiprocessors write.
+    template <class T>
+    SIMT T peer_load(const T *from) {
+        return __ldcg(from);
+    }
+    template <class T>
+    SIMT void peer_store(T *to, T value) {
+        __stcg(to, value);
+    }
+
+    SIMT void grid_barrier() { cooperative_groups::this_grid().sync(); }
+
+    template <class T>
+    SIMT void copy_async(const shared<T> &to, int i, const T *from) {
+        static_assert(sizeof(T) == 4 || sizeof(T) == 8, "one number at a time");
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+        const unsigned place = (unsigned)__cvta_generic_to_shared(to.data + i);
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(place), "l"(from), "n"(sizeof(T)) : "memory");
+#else
+        to.data[i] = *from;
+#endif
+    }
+    SIMT void copy_wait() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+        asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+    }
+};
+
+template <class K>
+__global__ void __launch_bounds__(K::most) entry(const typename K::arguments a) {
+    lane me;
+    K::run(me, a);
+}
+
+// More than 48 KB of shared memory has to be asked for.
+template <class K>
+inline cudaError_t allow(int64_t shared_bytes) {
+    if (shared_bytes <= 48 << 10) return cudaSuccess;
+    return cudaFuncSetAttribute(entry<K>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
+}
+
+template <class K>
+inline int launch(shape s, void *stream, typename K::arguments a) {
+    cudaError_t error = allow<K>(s.shared_bytes);
+    void *arguments[] = {&a};
+    const dim3 blocks((unsigned)s.blocks), threads((unsigned)s.threads);
+    if (error == cudaSuccess)
+        error = s.cooperative ? cudaLaunchCooperativeKernel(entry<K>, blocks, threads, arguments,
+                                                            (size_t)s.shared_bytes, static_cast<cudaStream_t>(stream))
+                              : cudaLaunchKernel(entry<K>, blocks, threads, arguments, (size_t)s.shared_bytes,
+                                                 static_cast<cudaStream_t>(stream));
+    if (error != cudaSuccess) (void)cudaGetLastError();  // a refused launch leaves the context usable
+    return (int)error;
+}
+
+// Blocks of a cooperative launch at most; 0 where the device refuses them.
+template <class K>
+inline int64_t cooperative_blocks(int threads, int64_t shared_bytes) {
+    int device = 0, processors = 0, each = 0;
+    const bool known =
+        allow<K>(shared_bytes) == cudaSuccess && cudaGetDevice(&device) == cudaSuccess &&
+        cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) == cudaSuccess &&
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, entry<K>, threads, (size_t)shared_bytes) == cudaSuccess;
+    if (!known) (void)cudaGetLastError();
+    return known ? (int64_t)processors * each : 0;
+}
+
+// Zeros before what follows on the stream.
+inline int clear(void *memory, size_t bytes, void *stream) {
+    const cudaError_t error = cudaMemsetAsync(memory, 0, bytes, static_cast<cudaStream_t>(stream));
+    if (error != cudaSuccess) (void)cudaGetLastError();
+    return (int)error;
+}
+
+}  // namespace simt
+
+#endif

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: MIT
+// The simulator that the kernels' proof stands on: what is allowed gives the right numbers in every order of lanes and
+// blocks, and each thing that a device would not forgive stops it.
+#include "cuda_testing.h"
+
+#if defined(SIMT_ASAN)
+enum { SEEDS = 12, STOPS = 1 };  // a process more for each stop
+#else
+enum { SEEDS = 12, STOPS = 3 };
+#endif
+
+namespace {
+
+// ---- allowed ----
+
+struct sums {  // of a block's numbers in order: a tree in shared memory, shuffles within the warp
+    struct arguments {
+        const uint32_t *in;
+        uint32_t *out, *lanes;
+    };
+    static constexpr int most = 128;
+    static void run(simt::lane &me, const arguments &a) {
+        const int n = me.threads(), t = me.thread();
+        const simt::shared<uint32_t> tree = me.array<uint32_t>(0, n);
+        const uint32_t mine = a.in[me.block() * n + t];
+        tree.set(t, mine);
+        me.barrier();
+        for (int s = n / 2; s > 0; s /= 2) {
+            const uint32_t other = t < s ? tree.get(t + s) : 0;
+            me.barrier();
+            if (t < s) tree.set(t, tree.get(t) + other);
+            me.barrier();
+        }
+        uint32_t sum = mine;
+        for (int s = 16; s > 0; s /= 2) sum += me.shuffle_xor(sum, s);
+        if (me.in_warp() == 0) a.lanes[me.block() * (n / 32) + me.warp()] = sum;
+        if (t == 0) a.out[me.block()] = tree.get(0);
+    }
+};
+
+void collectives_add_up(void **) {
+    std::vector<uint32_t> in(7 * 128), out(7), lanes(7 * 4);
+    for (size_t i = 0; i < in.size(); i++) in[i] = (uint32_t)random_bits();
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        order(seed, 1 + (int)(seed % 5));
+        assert_int_equal(simt::launch<sums>({7, 128, 512, false}, nullptr, {in.data(), out.data(), lanes.data()}), 0);
+        for (size_t b = 0; b < 7; b++) {
+            uint32_t all = 0;
+            for (size_t w = 0; w < 4; w++) {
+                uint32_t sum = 0;
+                for (size_t i = 0; i < 32; i++) sum += in[b * 128 + w * 32 + i];
+                assert_int_equal(lanes[b * 4 + w], sum);
+                all += sum;
+            }
+            assert_int_equal(out[b], all);
+        }
+    }
+}
+
+struct relay {  // each ticket waits for the one before, whichever block holds it
+    struct arguments {
+        uint32_t *counter, *flags, *out;
+        bool by_block;
+    };
+    static constexpr int most = 32;
+    static void run(simt::lane &me, const arguments &a) {
+        uint32_t mine = 0;
+        if (me.thread() == 0) mine = a.by_block ? (uint32_t)me.block() : me.ticket(a.counter);
+        mine = me.shuffle(mine, 0);
+        if (me.thread() == 0) {
+            if (mine > 0) me.await(a.flags + mine - 1, 1);
+            me.peer_store(a.out + mine, (mine > 0 ? me.peer_load(a.out + mine - 1) : 0) + mine);
+            me.publish(a.flags + mine, 1);
+        }
+        me.warp_barrier();
+    }
+};
+
+void run_relay(bool by_block, int resident, uint64_t seed) {
+    std::vector<uint32_t> counter(1), flags(20), out(20);
+    order(seed, resident);
+    assert_int_equal(
+        simt::launch<relay>({20, 32, 0, false}, nullptr, {counter.data(), flags.data(), out.data(), by_block}), 0);
+    assert_int_equal(out[19], 190);
+}
+
+void tickets_hold_up_any_order(void **) {
+    for (uint64_t seed = 0; seed < SEEDS; seed++)
+        for (int resident = 1; resident <= 20; resident += 6) run_relay(false, resident, seed);
+}
+
+struct rounds {  // a number passed around all blocks, a grid barrier between the hops
+    struct arguments {
+        uint32_t *out;
+        bool skip;  // one lane does not come
+    };
+    static constexpr int most = 64;
+    static void run(simt::lane &me, const arguments &a) {
+        for (int64_t r = 0; r < me.blocks(); r++) {
+            if (me.block() == r && me.thread() == 5) {
+                const uint32_t before = r > 0 ? me.peer_load(a.out + r - 1) : 1;
+                me.peer_store(a.out + r, before * 3);
+            }
+            if (a.skip && me.block() == 1 && me.thread() == 63) return;
+            me.grid_barrier();
+        }
+    }
+};
+
+void grid_barriers_order_blocks(void **) {
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        uint32_t out[6] = {};
+        order(seed, 1);
+        assert_int_equal(simt::launch<rounds>({6, 64, 0, true}, nullptr, {out, false}), 0);
+        assert_int_equal(out[5], 729);
+    }
+}
+
+struct pieces {  // a copy that goes on by itself
+    struct arguments {
+        const float *in;
+        float *out;
+        int fault;  // 1: read before the wait, 2: no barrier after it, 3: no wait
+    };
+    static constexpr int most = 64;
+    static void run(simt::lane &me, const arguments &a) {
+        const int n = me.threads(), t = me.thread();
+        const simt::shared<float> place = me.array<float>(0, n);
+        me.copy_async(place, t, a.in + t);
+        if (a.fault == 1) a.out[t] = place.get(t);
+        if (a.fault != 3) me.copy_wait();
+        if (a.fault != 2) me.barrier();
+        a.out[t] = place.get(n - 1 - t);
+    }
+};
+
+void run_pieces(int fault) {
+    float in[64], out[64];
+    for (int i = 0; i < 64; i++) in[i] = (float)i;
+    assert_int_equal(simt::launch<pieces>({1, 64, 256, false}, nullptr, {in, out, fault}), 0);
+    for (int i = 0; i < 64; i++) assert_true(out[i] == in[63 - i]);
+}
+
+void copies_land_at_their_wait(void **) {
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        order(seed, 1);
+        run_pieces(0);
+    }
+}
+
+void launches_are_refused_as_a_device_does(void **) {
+    uint32_t out[6] = {};
+    order(1, 1);
+    assert_int_not_equal(simt::launch<rounds>({9, 64, 0, true}, nullptr, {out, false}), 0);  // more than are resident
+    assert_int_not_equal(simt::launch<rounds>({1, 96, 0, true}, nullptr, {out, false}), 0);  // more than `most`
+    assert_int_not_equal(simt::launch<rounds>({1, 40, 0, true}, nullptr, {out, false}), 0);  // no whole warps
+    assert_int_not_equal(simt::launch<rounds>({0, 32, 0, true}, nullptr, {out, false}), 0);  // no block
+    assert_int_not_equal(simt::launch<rounds>({1, 32, 1 << 20, true}, nullptr, {out, false}), 0);
+    assert_int_equal(simt::cooperative_blocks<rounds>(64, 0), 8);
+}
+
+// ---- not allowed ----
+
+enum fault {
+    SHUFFLE_OF_HALF,
+    SHUFFLES_APART,
+    SHUFFLE_AND_BARRIER,
+    BARRIER_OF_SOME,
+    BARRIERS_APART,
+    LEFT_AT_BARRIER,
+    LEFT_AT_SHUFFLE,
+    READ_WITHOUT_BARRIER,
+    WRITE_AFTER_READ,
+    WRITE_AFTER_WRITE,
+    WARP_BARRIER_FOR_A_BLOCK,
+    NEVER_WRITTEN,
+    OUT_OF_ARRAY,
+    OUT_OF_MEMORY,
+    GRID_BARRIER,
+    FLAG_OF_NOBODY,
+    ALLOWED_IN_WARP,
+};
+
+struct faulty {
+    struct arguments {
+        fault is;
+        uint32_t *flag;
+    };
+    static constexpr int most = 64;
+    static void run(simt::lane &me, const arguments &a) {
+        const int t = me.thread(), other = (t + 1) % me.threads();
+        const int beside = t / 32 * 32 + (t + 1) % 32;
+        const simt::shared<int> numbers = me.array<int>(0, 64);
+        switch (a.is) {
+            case SHUFFLE_OF_HALF:
+                if (t % 32 < 16) me.shuffle(t, 0);
+                break;
+            case SHUFFLES_APART:
+                if (t % 2)
+                    me.shuffle(t, 0);
+                else
+                    me.shuffle(t, 0);
+                break;
+            case SHUFFLE_AND_BARRIER:
+                if (t % 2)
+                    me.shuffle(t, 0);
+                else
+                    me.barrier();
+                break;
+            case BARRIER_OF_SOME:
+                if (t < 32) me.barrier();
+                break;
+            case BARRIERS_APART:
+                if (t < 32)
+                    me.barrier();
+                else
+                    me.barrier();
+                break;
+            case LEFT_AT_BARRIER:
+                if (t == 63) return;
+                me.barrier();
+                break;
+            case LEFT_AT_SHUFFLE:
+                if (t == 63) return;
+                me.any(true);
+                break;
+            case READ_WITHOUT_BARRIER:
+                numbers.set(t, t);
+                (void)numbers.get(other);
+                break;
+            case WRITE_AFTER_READ:
+                numbers.set(t, t);
+                me.barrier();
+                (void)numbers.get(other);
+                numbers.set(t, t);
+                break;
+            case WRITE_AFTER_WRITE:
+                numbers.set(t, t);
+                numbers.set(other, t);
+                break;
+            case WARP_BARRIER_FOR_A_BLOCK:
+                numbers.set(t, t);
+                me.warp_barrier();
+                (void)numbers.get(other);
+                break;
+            case NEVER_WRITTEN: (void)numbers.get(t); break;
+            case OUT_OF_ARRAY: numbers.set(t + 1, t); break;
+            case OUT_OF_MEMORY: (void)me.array<double>(8, 32); break;
+            case GRID_BARRIER: me.grid_barrier(); break;
+            case FLAG_OF_NOBODY: me.await(a.flag, 1); break;
+            case ALLOWED_IN_WARP:
+                numbers.set(t, t);
+                me.warp_barrier();
+                if (numbers.get(beside) != beside) std::abort();
+                me.warp_barrier();
+                numbers.set(beside, 0);
+                break;
+        }
+    }
+};
+
+void run_faulty(fault is, uint64_t seed) {
+    uint32_t flag = 0;
+    order(seed, 2);
+    (void)simt::launch<faulty>({3, 64, 256, false}, nullptr, {is, &flag});
+}
+
+// In every order, not only in a lucky one.
+void faults_are_stopped(void **) {
+    static const struct {
+        fault is;
+        const char *text;
+    } cases[] = {
+        {SHUFFLE_OF_HALF, "divergent collective"},
+        {SHUFFLES_APART, "divergent collective"},
+        {SHUFFLE_AND_BARRIER, "divergent collective"},
+        {BARRIER_OF_SOME, "barrier"},
+        {BARRIERS_APART, "divergent barrier"},
+        {LEFT_AT_BARRIER, "barrier"},
+        {LEFT_AT_SHUFFLE, "divergent collective"},
+        {READ_WITHOUT_BARRIER, "shared byte"},
+        {WRITE_AFTER_READ, "race"},
+        {WRITE_AFTER_WRITE, "race"},
+        {WARP_BARRIER_FOR_A_BLOCK, "shared byte"},
+        {NEVER_WRITTEN, "nothing was written"},
+        {OUT_OF_ARRAY, "place 64"},
+        {OUT_OF_MEMORY, "shared array"},
+        {GRID_BARRIER, "not cooperative"},
+        {FLAG_OF_NOBODY, "deadlock"},
+    };
+    for (const auto &c : cases)
+        for (uint64_t seed = 0; seed < STOPS; seed++) assert_stops([&] { run_faulty(c.is, seed); }, c.text);
+    run_faulty(ALLOWED_IN_WARP, 0);
+}
+
+void waits_by_block_number_are_stopped(void **) {
+    // Blocks that wait for one with a lower number: whoever is resident first decides, so some order has to show it.
+    int stopped = 0;
+    for (uint64_t seed = 0; seed < 6; seed++) stopped += stops([&] { run_relay(true, 2, seed); }, "deadlock");
+    assert_true(stopped > 0);
+}
+
+void missing_lanes_of_a_grid_are_stopped(void **) {
+    for (uint64_t seed = 0; seed < STOPS; seed++)
+        assert_stops(
+            [&] {
+                uint32_t out[6] = {};
+                order(seed, 1);
+                (void)simt::launch<rounds>({6, 64, 0, true}, nullptr, {out, true});
+            },
+            "barrier");
+}
+
+void copies_touched_too_early_are_stopped(void **) {
+    for (uint64_t seed = 0; seed < STOPS; seed++) {
+        const auto with = [&](int fault) {
+            order(seed, 1);
+            run_pieces(fault);
+        };
+        assert_stops([&] { with(1); }, "under way");
+        assert_stops([&] { with(2); }, "shared byte");
+        assert_stops([&] { with(3); }, "under way");
+    }
+}
+
+}  // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(collectives_add_up),
+        cmocka_unit_test(tickets_hold_up_any_order),
+        cmocka_unit_test(grid_barriers_order_blocks),
+        cmocka_unit_test(copies_land_at_their_wait),
+        cmocka_unit_test(launches_are_refused_as_a_device_does),
+        cmocka_unit_test(faults_are_stopped),
+        cmocka_unit_test(waits_by_block_number_are_stopped),
+        cmocka_unit_test(missing_lanes_of_a_grid_are_stopped),
+        cmocka_unit_test(copies_touched_too_early_are_stopped),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
