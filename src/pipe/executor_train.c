@@ -154,7 +154,8 @@ static dpcr_status note_run(training *t, const told *sum, int64_t updates, int64
         t->busy[t->runs++ % KEPT_TIMES] = sum->busy;
         if (sum->bytes > t->bytes) t->bytes = sum->bytes;
     }
-    return dpcri_ledger_note(&t->ledger, sum->loss[0] + sum->loss[1], sum->correct, updates, rows, error);
+    return dpcri_ledger_note(&t->ledger, (sum->loss[0] + sum->loss[1]) / (double)rows, sum->correct, updates, rows,
+                             error);
 }
 
 // Tells, hears, and does what rank 0 has decided. At an epoch's end the caller of rank 0 finds the network gathered.
@@ -365,7 +366,7 @@ static dpcr_status run_worker(void *argument, dpcri_comm *comm, dpcr_error *erro
                                &t->pipeline, t->ledger.optimiser, error));
     w.rank.comm = comm;
     // A run that goes on in the same file finds its checkpoint there already.
-    if (t->ledger.options.save && !dpcri_ledger_is_there(&t->ledger)) DPCR_TRY(save(&w, false, error));
+    if (t->ledger.options.save && !dpcri_goes_on_in_place(&t->ledger.options)) DPCR_TRY(save(&w, false, error));
     if (t->figures && t->figures->trace) {
         const dpcr_schedule *s = &t->tables[0].schedule;
         w.times = dpcri_alloc_zero(w.context,

@@ -49,17 +49,68 @@ dpcr_status dpcri_position_stopped(const dpcri_position *p, int64_t steps, const
                       (long long)p->step, (long long)steps, save ? "; to go on, resume from " : "", save ? save : "");
 }
 
+bool dpcri_goes_on_in_place(const dpcr_train_options *o) {
+    return o->save && o->resume && strcmp(o->save, o->resume) == 0;
+}
+
+// ---- the loop ----
+
+static dpcr_status run_epoch(const dpcri_loop *l, double *saved, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    const dpcri_position *p = l->position;
+    while (p->batch < l->batches) {
+        status = l->step(l->run, error);
+        if (status == DPCR_ERROR_CANCELLED) {  // inside a solve: the position is the last step's still
+            DPCR_TRY(l->save(l->run, error));
+            DPCR_TRY(dpcri_position_stopped(p, l->steps, l->options->save, error));
+        }
+        if (status != DPCR_OK) goto done;
+        const bool stop = l->report(l->run), last = p->step == l->steps;
+        if (stop || p->batch == l->batches || dpcri_seconds() - *saved >= l->options->checkpoint_seconds) {
+            DPCR_TRY(l->save(l->run, error));
+            *saved = dpcri_seconds();
+        }
+        if (stop && !last) DPCR_TRY(dpcri_position_stopped(p, l->steps, l->options->save, error));
+    }
+done:
+    return status;
+}
+
+dpcr_status dpcri_loop_run(const dpcri_loop *l, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    dpcri_position *p = l->position;
+    if (!dpcri_goes_on_in_place(l->options)) DPCR_TRY(l->save(l->run, error));
+    double saved = dpcri_seconds();
+    while (p->step < l->steps) {
+        const bool first = p->batch == l->batches;
+        if (first) *p = (dpcri_position){.epoch = p->epoch + 1, .step = p->step};
+        l->begin(l->run, first);
+        DPCR_TRY(run_epoch(l, &saved, error));
+    }
+done:
+    return status;
+}
+
 // ---- options ----
 
-static dpcr_status check_options(const char *call, const dpcr_train_options *given, dpcr_error *error) {
-    if (given->size < offsetof(dpcr_train_options, progress_user) + sizeof given->progress_user)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: options or figures of another size", call);
-    if (given->epochs < 1 || given->epochs > UINT32_MAX || given->batch < 1 || !(given->checkpoint_seconds >= 0))
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                          "%s: epochs %lld, batch %lld, checkpoint_seconds %g; wanted 1 to 2^32 - 1, 1 or more, 0 or "
-                          "more",
-                          call, (long long)given->epochs, (long long)given->batch, given->checkpoint_seconds);
+static dpcr_status check_options(const char *call, const dpcr_train_options *o, dpcr_error *error) {
+    if (o->epochs < 1 || o->epochs > UINT32_MAX)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: epochs is %lld, wanted 1 to 2^32 - 1", call,
+                          (long long)o->epochs);
+    if (o->batch < 1)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: batch is %lld, wanted 1 or more", call, (long long)o->batch);
+    if (!(o->checkpoint_seconds >= 0))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: checkpoint_seconds is %g, wanted 0 or more", call,
+                          o->checkpoint_seconds);
     return DPCR_OK;
+}
+
+static dpcr_status count_steps(dpcri_ledger *l, const char *call, dpcr_error *error) {
+    const dpcr_train_options *o = &l->options;
+    l->batches = (l->data->count - 1) / o->batch + 1;
+    if (dpcri_mul(l->batches, o->epochs, &l->state.steps)) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "%s: %lld epochs of %lld batches do not fit", call,
+                      (long long)o->epochs, (long long)l->batches);
 }
 
 dpcr_status dpcri_ledger_open(dpcri_ledger *l, const char *call, dpcr_context *context, dpcr_model *model,
@@ -69,17 +120,18 @@ dpcr_status dpcri_ledger_open(dpcri_ledger *l, const char *call, dpcr_context *c
     l->model = model;
     l->data = data;
     l->began = l->saved = dpcri_seconds();
-    DPCR_TRY(check_options(call, given, error));
     DPCR_TRY(dpcri_data_check("train", model, data, error));
     dpcr_train_options *o = &l->options;
+    if (given->size < offsetof(dpcr_train_options, progress_user) + sizeof given->progress_user)
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                            "%s: options.size is %zu, wanted sizeof(dpcr_train_options), %zu", call, given->size,
+                            sizeof *given));
     memcpy(o, given, given->size < sizeof *o ? given->size : sizeof *o);
     o->solve.size = sizeof o->solve;
     o->optimiser.size = sizeof o->optimiser;
+    DPCR_TRY(check_options(call, o, error));
     if (o->checkpoint_seconds == 0) o->checkpoint_seconds = 10;
-    l->batches = (data->count - 1) / o->batch + 1;
-    if (!dpcri_mul(l->batches, o->epochs, &l->state.steps))
-        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_OVERFLOW, "train: %lld epochs of %lld batches do not fit",
-                            (long long)o->epochs, (long long)l->batches));
+    DPCR_TRY(count_steps(l, call, error));
     if (o->optimiser.total == -1) o->optimiser.total = l->state.steps;
     const dpcr_optimiser_options as_given = o->optimiser;
     DPCR_TRY(dpcri_optimiser_options_fill(&as_given, &o->optimiser, error));
@@ -113,7 +165,6 @@ dpcr_status dpcri_ledger_read(dpcri_ledger *l, dpcr_error *error) {
     l->deviation = figures.deviation;
     dpcri_agreement_add(&l->fixed, &figures, l->data, &l->options);
     if (l->options.resume) DPCR_TRY(read_checkpoint(l, error));
-    add_choices(&l->fixed);
 done:
     return status;
 }
@@ -132,6 +183,7 @@ dpcr_status dpcri_ledger_take(dpcri_ledger *l, dpcr_error *error) {
     dpcr_model_zero_gradients(l->model);
     if (l->options.resume) dpcri_saved_parameters(&l->from, l->model);
     dpcri_saved_free(&l->from);
+    if (!l->planned) add_choices(&l->fixed);
     l->position = l->start;
 done:
     return status;
@@ -141,10 +193,6 @@ void dpcri_ledger_close(dpcri_ledger *l) {
     dpcri_saved_free(&l->from);
     dpcr_optimiser_destroy(l->optimiser);
     l->optimiser = NULL;
-}
-
-bool dpcri_ledger_is_there(const dpcri_ledger *l) {
-    return l->options.save && l->options.resume && strcmp(l->options.save, l->options.resume) == 0;
 }
 
 bool dpcri_ledger_ended(const dpcri_ledger *l, const dpcri_position *p) {
@@ -157,13 +205,12 @@ dpcr_status dpcri_ledger_note(dpcri_ledger *l, double loss, int64_t correct, int
                               dpcr_error *error) {
     dpcri_position *p = &l->position;
     if (!isfinite(loss))
-        return dpcri_position_refuse_loss("train", p, p->step + updates, loss / (double)rows, &l->options.optimiser,
-                                          error);
+        return dpcri_position_refuse_loss("train", p, p->step + updates, loss, &l->options.optimiser, error);
     p->batch += updates;
     p->step += updates;
     p->rows += rows;
     p->correct += correct;
-    p->loss += loss / (double)rows * (double)rows;  // dpcr_train's rounding: it is told a mean
+    p->loss += loss * (double)rows;
     l->images += rows;
     return DPCR_OK;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The books of a training run by several workers in steps of the loop: options, position, checkpoints, and what the
-// caller is told. All workers read it; the one that reports writes below the line.
+// The books of a training run, by one process or by several workers in steps of the loop: options, position,
+// checkpoints, and what the caller is told. All workers read it; the one that reports writes below the line.
 #ifndef DPCRI_TRAIN_LEDGER_H
 #define DPCRI_TRAIN_LEDGER_H
 
@@ -19,6 +19,22 @@ dpcr_status dpcri_position_refuse_loss(const char *call, const dpcri_position *p
                                        const dpcr_optimiser_options *optimiser, dpcr_error *error);
 // DPCR_ERROR_CANCELLED, with the file to go on from.
 dpcr_status dpcri_position_stopped(const dpcri_position *position, int64_t steps, const char *save, dpcr_error *error);
+// The run goes on in the same file, which holds its checkpoint already.
+bool dpcri_goes_on_in_place(const dpcr_train_options *options);
+
+// A run by one process from where the position stands to its last step. A checkpoint is written before the first step,
+// when checkpoint_seconds have passed, at the end of an epoch and when somebody asks to stop.
+typedef struct dpcri_loop {
+    void *run;                          // for the functions
+    const dpcr_train_options *options;  // every default filled in
+    dpcri_position *position;
+    int64_t batches, steps;                             // an epoch's, and the whole run's
+    void (*begin)(void *run, bool first);               // an epoch; `first`: from its first batch, not resumed within
+    dpcr_status (*step)(void *run, dpcr_error *error);  // takes the position along
+    bool (*report)(void *run);                          // true: somebody asks to stop
+    dpcr_status (*save)(void *run, dpcr_error *error);
+} dpcri_loop;
+dpcr_status dpcri_loop_run(const dpcri_loop *loop, dpcr_error *error);
 
 // ---- the books ----
 
@@ -32,6 +48,7 @@ typedef struct dpcri_ledger {
     dpcri_position start;  // where this call begins
     dpcri_saved from;      // the checkpoint gone on from, between read and take
     double mean, deviation;
+    bool planned;  // the caller adds its plans' choices to `fixed`; else they are sequential
     // ----
     dpcr_optimiser *optimiser;  // of the whole network: what checkpoints hold
     dpcri_strings fixed;
@@ -50,13 +67,12 @@ dpcr_status dpcri_ledger_open(dpcri_ledger *ledger, const char *call, dpcr_conte
 dpcr_status dpcri_ledger_read(dpcri_ledger *ledger, dpcr_error *error);
 dpcr_status dpcri_ledger_take(dpcri_ledger *ledger, dpcr_error *error);
 void dpcri_ledger_close(dpcri_ledger *ledger);
-// The run goes on in the same file, which holds its checkpoint already.
-bool dpcri_ledger_is_there(const dpcri_ledger *ledger);
 bool dpcri_ledger_ended(const dpcri_ledger *ledger, const dpcri_position *position);
 
-// A row of losses summed over `rows` rows joins the books; one that is not finite is refused.
+// `updates` steps over `rows` rows with this mean loss join the books; a loss that is not finite is refused.
 dpcr_status dpcri_ledger_note(dpcri_ledger *ledger, double loss, int64_t correct, int64_t updates, int64_t rows,
                               dpcr_error *error);
+// As the loop: `sentence` says why, and may be NULL.
 void dpcri_ledger_describe(dpcri_ledger *ledger, const char *sentence);
 
 typedef enum dpcri_decision { DPCRI_GO_ON = 0, DPCRI_SAVE = 1, DPCRI_STOP = 2 } dpcri_decision;

@@ -22,10 +22,9 @@ typedef struct training {
     dpcri_position position;
     int64_t batches, stream;  // an epoch's; of a text: symbols a stream
     int64_t *order;           // labelled sequences: the epoch's permutation
-    double began, saved;
+    double began;
     int64_t rows;  // of this call
     dpcr_train_state state;
-    bool ended;
 } training;
 
 // ---- checks ----
@@ -344,7 +343,6 @@ static dpcr_status set_up(training *t, dpcr_error *error) {
     if (!saved) goto done;
     take_parameters(t, model);
     t->position = saved->position;
-    t->ended = t->position.step == t->state.steps;
 done:
     dpcr_sequence_destroy(model);
     dpcri_saved_free(&read);
@@ -391,8 +389,9 @@ static dpcr_status check_parameters(const training *t, dpcr_error *error) {
     return bad < 0 ? DPCR_OK : dpcri_refuse_not_finite(&t->position, bad, error);
 }
 
-static dpcr_status save(training *t, dpcr_error *error) {
+static dpcr_status save(void *run, dpcr_error *error) {
     dpcr_status status;
+    training *t = run;
     double mark = dpcri_seconds();
     dpcri_checkpoint checkpoint;
     if (!t->options.train.save) return DPCR_OK;
@@ -405,7 +404,6 @@ static dpcr_status save(training *t, dpcr_error *error) {
     if (t->pass.c0) extra->items[extra->count++] = state_tensor(t, "carried.c", t->pass.c0, t->pass.c_bytes);
     DPCR_TRY(dpcri_sequence_save_with(t->model, t->options.train.save, extra, error));
     dpcri_phase_end(&t->pass.phases.checkpoint, &mark);
-    t->saved = mark;
 done:
     return status;
 }
@@ -437,8 +435,9 @@ done:
     return status;
 }
 
-static dpcr_status one_step(training *t, dpcr_error *error) {
+static dpcr_status one_step(void *run, dpcr_error *error) {
     dpcr_status status;
+    training *t = run;
     dpcri_position *p = &t->position;
     double loss = 0, mark = dpcri_seconds();
     int64_t correct = 0;
@@ -461,52 +460,18 @@ done:
     return status;
 }
 
-static bool report_step(training *t) {
+static bool report_step(void *run) {
+    training *t = run;
     const dpcr_train_options *o = &t->options.train;
     describe_position(t);
     const bool stop = o->progress && o->progress(o->progress_user, &t->state) != 0;
     return dpcri_cancelled(t->context) || stop;
 }
 
-static dpcr_status stopped(const training *t, dpcr_error *error) {
-    return dpcri_position_stopped(&t->position, t->state.steps, t->options.train.save, error);
-}
-
-static dpcr_status run_epoch(training *t, dpcr_error *error) {
-    dpcr_status status = DPCR_OK;
-    while (t->position.batch < t->batches) {
-        status = one_step(t, error);
-        if (status == DPCR_ERROR_CANCELLED) {  // inside a solve: position and states are the last step's still
-            DPCR_TRY(save(t, error));
-            DPCR_TRY(stopped(t, error));
-        }
-        if (status != DPCR_OK) goto done;
-        const bool stop = report_step(t), last = t->position.step == t->state.steps;
-        const bool due = dpcri_seconds() - t->saved >= t->options.train.checkpoint_seconds;
-        if (stop || due || t->position.batch == t->batches) DPCR_TRY(save(t, error));
-        if (stop && !last) DPCR_TRY(stopped(t, error));
-    }
-done:
-    return status;
-}
-
-static dpcr_status run(training *t, dpcr_error *error) {
-    dpcr_status status;
-    const dpcr_train_options *o = &t->options.train;
-    const bool there = o->save && o->resume && strcmp(o->save, o->resume) == 0;
-    if (!there) DPCR_TRY(save(t, error));
-    t->saved = dpcri_seconds();
-    for (status = DPCR_OK; !t->ended;) {
-        if (t->position.batch == t->batches) {
-            t->position = (dpcri_position){.epoch = t->position.epoch + 1, .step = t->position.step};
-            begin_states(t);
-        }
-        if (t->order) dpcri_shuffle(o->seed, t->position.epoch, t->data->count, t->order);
-        DPCR_TRY(run_epoch(t, error));
-        t->ended = t->position.step == t->state.steps;
-    }
-done:
-    return status;
+static void begin_epoch(void *run, bool first) {
+    training *t = run;
+    if (first) begin_states(t);
+    if (t->order) dpcri_shuffle(t->options.train.seed, t->position.epoch, t->data->count, t->order);
 }
 
 dpcr_status dpcr_sequence_train(dpcr_context *context, dpcr_sequence *model, const dpcr_sequence_data *data,
@@ -524,7 +489,9 @@ dpcr_status dpcr_sequence_train(dpcr_context *context, dpcr_sequence *model, con
     DPCR_TRY(check_data("sequence_train", model, data, error));
     DPCR_TRY(fill_options(t, options, error));
     DPCR_TRY(set_up(t, error));
-    status = run(t, error);
+    status = dpcri_loop_run(&(dpcri_loop){t, &t->options.train, &t->position, t->batches, t->state.steps, begin_epoch,
+                                          one_step, report_step, save},
+                            error);
     if (status != DPCR_OK) clear_gradients(model);  // a step may have ended half way
     describe_position(t);
     t->state.sentence = NULL;  // its plan goes now

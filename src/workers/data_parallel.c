@@ -234,7 +234,7 @@ static dpcr_status agree(dpcri_member *m, int64_t rows, int64_t *decided, dpcr_e
     int64_t correct;
     if (m->comm->rank) return dpcri_receive_decision(m->comm, TAG_DECISION, decided, sizeof *decided, error);
     DPCR_TRY(hear_losses(m, rows, &loss, &correct, error));
-    DPCR_TRY(dpcri_ledger_note(l, loss, correct, 1, rows, error));
+    DPCR_TRY(dpcri_ledger_note(l, loss / (double)rows, correct, 1, rows, error));
     c->updates++;
     const bool ended = l->position.batch == l->batches;
     if (ended) dpcri_member_hand_in(m);
@@ -280,7 +280,8 @@ dpcr_status dpcri_member_train(dpcri_member *m, dpcri_position *p, dpcr_error *e
     dpcri_ledger *l = &m->crew->ledger;
     *p = l->start;
     int64_t decided = had_enough(m->crew, p) ? ENOUGH : DPCRI_GO_ON;
-    if (m->comm->rank == 0 && l->options.save && !dpcri_ledger_is_there(l)) DPCR_TRY(dpcri_ledger_write(l, error));
+    if (m->comm->rank == 0 && l->options.save && !dpcri_goes_on_in_place(&l->options))
+        DPCR_TRY(dpcri_ledger_write(l, error));
     while (decided <= DPCRI_SAVE && !dpcri_ledger_ended(l, p)) {
         if (p->batch == l->batches) {
             *p = (dpcri_position){.epoch = p->epoch + 1, .step = p->step};

@@ -246,11 +246,15 @@ static void begin_segment(layerwise *l) {
     }
 }
 
+static dpcr_status note(layerwise *l, const piece *p, int64_t t, dpcr_error *error) {
+    const int64_t rows = rows_of(l, p, t);
+    return dpcri_ledger_note(&l->ledger, l->loss[t] / (double)rows, l->correct[t], 1, rows, error);
+}
+
 static dpcr_status end_segment(layerwise *l, const piece *p, int64_t *decided, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
     dpcri_ledger *books = &l->ledger;
-    for (int64_t t = 0; t < p->updates; t++)
-        DPCR_TRY(dpcri_ledger_note(books, l->loss[t], l->correct[t], 1, rows_of(l, p, t), error));
+    for (int64_t t = 0; t < p->updates; t++) DPCR_TRY(note(l, p, t, error));
     atomic_fetch_add(&l->updates, p->updates);
     hand_in(l);
     *decided = dpcri_ledger_decide(books, sentence_of(l));
@@ -413,7 +417,8 @@ static dpcr_status set_up(layerwise *l, dpcr_error *error) {
     DPCR_TRY(dpcri_network_create(&l->weights, context, l->ledger.model, l->first, l->groups, error));
     DPCR_TRY(make_groups(l, error));
     DPCR_TRY(make_slots(l, error));
-    if (l->ledger.options.save && !dpcri_ledger_is_there(&l->ledger)) DPCR_TRY(dpcri_ledger_write(&l->ledger, error));
+    if (l->ledger.options.save && !dpcri_goes_on_in_place(&l->ledger.options))
+        DPCR_TRY(dpcri_ledger_write(&l->ledger, error));
     dpcri_position *p = &l->ledger.position;  // thread 0 keeps it; an epoch that has ended gives way to the next
     if (p->batch == l->ledger.batches && !dpcri_ledger_ended(&l->ledger, p))
         *p = (dpcri_position){.epoch = p->epoch + 1, .step = p->step};
