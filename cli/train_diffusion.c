@@ -24,6 +24,7 @@ enum {
     KEY_AVERAGE,
     KEY_KL,
     KEY_CONV,
+    KEY_CONVOLUTIONS,
 };
 
 typedef struct diffusion {
@@ -57,6 +58,8 @@ static const struct argp_option diffusion_options[] = {
     {"width", KEY_WIDTH, "W", 0, "Width of the hidden layers (default 512; --conv: channels of the first, 16)", 0},
     {"conv", KEY_CONV, NULL, 0, "vae: convolutions, each to half as many rows and columns and twice as many channels",
      0},
+    {"convolutions", KEY_CONVOLUTIONS, "auto|gathered|onednn", 0,
+     "vae --conv: trained by onednn, gathered or auto (default: a resumed run's, else onednn where there is one)", 0},
     {"depth", KEY_DEPTH, "D", 0, "Hidden layers (default: denoiser 3, vae 2 each way)", 0},
     {"latent", KEY_LATENT, "N|FILE", 0,
      "vae: numbers of a code (default 16); denoiser: the trained vae whose codes it denoises (default: pixels)", 0},
@@ -68,6 +71,8 @@ static const struct argp_option diffusion_options[] = {
     {"kl", KEY_KL, "X", 0, "vae: weight of the codes' divergence (default 1)", 0},
     {0},
 };
+
+static const char *const convolution_names[] = {"auto", "gathered", "onednn"};  // as dpcr_convolution
 
 static error_t taken(bool ok) { return ok ? 0 : EINVAL; }
 
@@ -89,6 +94,7 @@ static error_t read_prediction(diffusion *d, const char *arg) {
 static error_t parse_diffusion(int key, char *arg, struct argp_state *state) {
     diffusion *d = state->input;
     dpcr_learn_options *o = &d->options;
+    int word = 0;
     switch (key) {
         case KEY_DATA: d->data = arg; return 0;
         case KEY_SAVE: o->save = arg; return 0;
@@ -96,6 +102,10 @@ static error_t parse_diffusion(int key, char *arg, struct argp_state *state) {
         case KEY_LATENT: d->latent = arg; return 0;
         case KEY_CONDITIONAL: d->conditional = true; return 0;
         case KEY_CONV: d->convolutional = true; return 0;
+        case KEY_CONVOLUTIONS:
+            if (!cli_read_word("--convolutions", arg, convolution_names, 3, &word)) return EINVAL;
+            o->convolution = (dpcr_convolution)word;
+            return 0;
         case KEY_SCHEDULE: return read_schedule(d, arg);
         case KEY_PREDICTION: return read_prediction(d, arg);
         case KEY_EPOCHS: return taken(cli_read_int64("--epochs", arg, 1, UINT32_MAX, &o->epochs));
@@ -200,6 +210,7 @@ static int tell(diffusion *d, const dpcr_learn_state *last) {
         cli_set_int(&r, "depth", o->depth);
         cli_set_int(&r, "latent", o->latent);
         cli_set_bool(&r, "convolutional", o->convolutional != 0);
+        if (last->convolutions) cli_set_text(&r, "convolutions", last->convolutions);
     }
     cli_set_int(&r, "seed", (int64_t)d->common.seed);
     cli_set_int(&r, "threads", dpcr_context_threads(d->context));
@@ -272,6 +283,8 @@ int cli_train_diffusion(int argc, char **argv) {
     if (d.options.resume && !d.options.save) d.options.save = d.options.resume;
     if (d.convolutional && d.denoiser)
         return cli_fail(CLI_USAGE, "--conv is a vae's: wanted 'train vae --conv', then 'train denoiser --latent FILE'");
+    if (d.options.convolution != DPCR_CONVOLUTION_AUTO && !d.convolutional)
+        return cli_fail(CLI_USAGE, "--convolutions: wanted with 'train vae --conv'");
     if (!d.width) d.width = d.convolutional ? 16 : 512;
     return run(&d);
 }

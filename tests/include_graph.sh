@@ -87,6 +87,7 @@ find src cli include/deeppcr examples -name '*.[ch]' -o -name '*.cu' -o -name '*
         from = folder_of(file)
         if (!(from in known)) { offence("folder \047" from "\047 is not in the graph"); next }
         if (name == "mpi.h" && file !~ /\/mpi\//) offence("MPI outside a folder named mpi")
+        if (name ~ /^(oneapi\/)?dnnl/ && file !~ /\/onednn\//) offence("oneDNN outside a folder named onednn")
         if (name ~ /^(cuda|cublas|nccl)/ && file !~ /\/cuda\//) offence("CUDA outside a folder named cuda")
         if (name ~ /(^|\/)\.\.?\//) { offence("relative path"); next }
         is_public = file ~ /^include\//

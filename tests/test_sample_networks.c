@@ -2,9 +2,7 @@
 // Denoisers and auto-encoders: gradients and Jacobians against differences, bits of rows, files that come back, damaged
 // ones, runs that are resumed, losses that fall.
 #include "budget.h"
-#include "sample/learn.h"
-#include "sampling.h"
-#include "training.h"
+#include "learning.h"
 
 static dpcr_diffusion_options small_options(int64_t classes, dpcr_prediction prediction) {
     return (dpcr_diffusion_options){.size = sizeof(dpcr_diffusion_options),
@@ -26,81 +24,7 @@ static dpcr_diffusion *small_model(dpcr_context *context, const dpcr_diffusion_o
     return model;
 }
 
-// Numbers everywhere, the last layer's too: so that no gradient is 0.
-static void stir(dpcri_net *net) {
-    for (int64_t i = 0; i < net->parameters; i++) net->values[i] += 0.1f * sinf(1.7f * (float)i);
-    dpcri_net_pack(net);
-}
-
-static dpcr_learn_options learn_options(int64_t epochs, int64_t batch) {
-    return (dpcr_learn_options){.size = sizeof(dpcr_learn_options),
-                                .epochs = epochs,
-                                .batch = batch,
-                                .seed = 4,
-                                .optimiser = {.kind = DPCR_ADAMW, .rate = 3e-3, .total = -1}};
-}
-
-// ---- gradients: one step of plain descent at a rate shows them ----
-
-typedef struct descent {
-    dpcri_net *net;
-    int (*train)(void *model, const dpcr_dataset *data, const dpcr_learn_options *options, double *loss);
-    void *model;
-    const dpcr_dataset *data;
-} descent;
-
-static int train_denoiser(void *model, const dpcr_dataset *data, const dpcr_learn_options *options, double *loss) {
-    dpcr_learn_state last;
-    const dpcr_status status = dpcr_diffusion_train(model, data, options, &last, NULL);
-    *loss = last.loss;
-    return status == DPCR_OK;
-}
-
-static int train_vae(void *model, const dpcr_dataset *data, const dpcr_learn_options *options, double *loss) {
-    dpcr_learn_state last;
-    const dpcr_status status = dpcr_autoencoder_train(model, data, options, &last, NULL);
-    *loss = last.loss;
-    return status == DPCR_OK;
-}
-
-// The loss of the one batch at the values given; a rate of 0 leaves them.
-static double loss_at(const descent *d, const float *values) {
-    dpcr_learn_options options = learn_options(1, d->data->count);
-    double loss = 0;
-    options.optimiser = (dpcr_optimiser_options){.kind = DPCR_SGD, .rate = 0};
-    memcpy(d->net->values, values, (size_t)d->net->parameters * sizeof *values);
-    dpcri_net_pack(d->net);
-    assert_true(d->train(d->model, d->data, &options, &loss));
-    return loss;
-}
-
-static void check_gradients(const descent *d) {
-    const int64_t n = d->net->parameters;
-    float *values = malloc((size_t)n * sizeof *values), *moved = malloc((size_t)n * sizeof *moved);
-    float *gradient = malloc((size_t)n * sizeof *gradient);
-    memcpy(values, d->net->values, (size_t)n * sizeof *values);
-    loss_at(d, values);
-    memcpy(gradient, d->net->gradients, (size_t)n * sizeof *gradient);
-    for (int layer = 0; layer < d->net->count; layer++) {  // along the gradient of each layer
-        const dpcri_dense *part = &d->net->layers[layer];
-        double square = 0;
-        for (int64_t i = part->weight; i < part->weight + (part->in + 1) * part->out; i++)
-            square += (double)gradient[i] * gradient[i];
-        assert_true(square > 1e-12);
-        const double step = 2e-2 / sqrt(square);
-        double loss[2];
-        for (int side = 0; side < 2; side++) {
-            memcpy(moved, values, (size_t)n * sizeof *values);
-            for (int64_t i = part->weight; i < part->weight + (part->in + 1) * part->out; i++)
-                moved[i] += (float)((side ? step : -step) * gradient[i]);
-            loss[side] = loss_at(d, moved);
-        }
-        const double slope = (loss[1] - loss[0]) / (2 * step);
-        if (!(fabs(slope - square) < 0.02 * square))
-            fail_msg("layer %s: along its gradient %g, wanted %g", part->name, slope, square);
-    }
-    free(values), free(moved), free(gradient);
-}
+// ---- gradients ----
 
 static void gradients_are_those_of_the_loss(void **state) {
     (void)state;
@@ -111,7 +35,7 @@ static void gradients_are_those_of_the_loss(void **state) {
         const dpcr_diffusion_options options = small_options(p ? LABELS : 0, (dpcr_prediction)p);
         dpcr_diffusion *model = small_model(context, &options);
         stir(&model->net);
-        const descent d = {&model->net, train_denoiser, model, &data.set};
+        const descent d = {&model->net, train_denoiser, model, &data.set, DPCR_CONVOLUTION_AUTO};
         check_gradients(&d);
         dpcr_diffusion_destroy(model);
     }
@@ -120,125 +44,10 @@ static void gradients_are_those_of_the_loss(void **state) {
     dpcr_autoencoder *vae = NULL;
     assert_int_equal(dpcr_autoencoder_create(context, &options, &vae, NULL), DPCR_OK);
     stir(&vae->net);
-    const descent d = {&vae->net, train_vae, vae, &data.set};
+    const descent d = {&vae->net, train_vae, vae, &data.set, DPCR_CONVOLUTION_AUTO};
     check_gradients(&d);
     dpcr_autoencoder_destroy(vae);
     dpcr_context_destroy(context);
-}
-
-// ---- convolutions ----
-
-enum { PAINT_ROWS = 5, PAINT_COLS = 7, PAINT = 3 * PAINT_ROWS * PAINT_COLS, PAINTED = 40 };
-
-// Pictures in colour, odd sides: a slope whose direction is the channel's.
-static dpcr_dataset coloured(uint8_t *images, uint8_t *labels) {
-    for (int i = 0; i < PAINTED * PAINT; i++) {
-        const int c = i / (PAINT_ROWS * PAINT_COLS) % 3, y = i / PAINT_COLS % PAINT_ROWS, x = i % PAINT_COLS;
-        images[i] = (uint8_t)(20 + 30 * (c == 0 ? x : c == 1 ? y : x + y) / 2 + i / PAINT % 5 * 20 + i * 7 % 11);
-    }
-    memset(labels, 0, PAINTED);
-    return (dpcr_dataset){.count = PAINTED,
-                          .rows = PAINT_ROWS,
-                          .cols = PAINT_COLS,
-                          .classes = 1,
-                          .images = images,
-                          .labels = labels,
-                          .channels = 3};
-}
-
-static dpcr_autoencoder *convolutional(dpcr_context *context, int depth) {
-    const dpcr_autoencoder_options options = {.size = sizeof options,
-                                              .rows = PAINT_ROWS,
-                                              .cols = PAINT_COLS,
-                                              .latent = 4,
-                                              .hidden = 3,
-                                              .depth = depth,
-                                              .seed = 5,
-                                              .channels = 3,
-                                              .convolutional = 1};
-    dpcr_autoencoder *vae = NULL;
-    dpcr_error error = {0};
-    if (dpcr_autoencoder_create(context, &options, &vae, &error) != DPCR_OK) fail_msg("%s", error.text);
-    return vae;
-}
-
-// A layer against its definition: every output place is the weights on the 3 x 3 places around it, of the picture cut
-// in half or doubled; pictures in the groups' middle and rest.
-static void convolutions_are_their_definition(void **state) {
-    (void)state;
-    enum { MANY = DPCRI_CONV_PICTURES + 5, C = 3 };
-    dpcr_context *context = sampling_context(2);
-    dpcr_autoencoder *vae = convolutional(context, 1);
-    stir(&vae->net);
-    for (int up = 0; up < 2; up++) {
-        const int layer = up ? vae->net.count - 1 : 0;
-        const dpcri_dense *d = &vae->net.layers[layer];
-        const int in_rows = up ? 3 : PAINT_ROWS, in_cols = up ? 4 : PAINT_COLS;
-        const int rows = up ? PAINT_ROWS : 3, cols = up ? PAINT_COLS : 4;
-        static float x[MANY * PAINT], y[MANY * PAINT];
-        for (int i = 0; i < MANY * PAINT; i++) x[i] = sinf(0.7f * (float)i);
-        dpcri_conv_forward(&vae->net, layer, MANY, x, vae->scratch, y, NULL);
-        const float *w = vae->net.values + d->weight;
-        for (int n = 0; n < MANY; n++)
-            for (int at = 0; at < rows * cols; at++)
-                for (int o = 0; o < C; o++) {
-                    double u = w[d->in * d->out + o];
-                    for (int k = 0; k < 9; k++) {
-                        int i = (up ? at / cols : 2 * (at / cols)) + k / 3 - 1;
-                        int j = (up ? at % cols : 2 * (at % cols)) + k % 3 - 1;
-                        if (i < 0 || j < 0 || i >= PAINT_ROWS || j >= PAINT_COLS) continue;
-                        if (up) i /= 2, j /= 2;
-                        for (int c = 0; c < C; c++)
-                            u +=
-                                (double)w[o * 9 * C + k * C + c] * (double)x[((n * in_rows + i) * in_cols + j) * C + c];
-                    }
-                    const double wanted = up ? 1 / (1 + exp(-u)) : u / (1 + exp(-u));
-                    assert_true(fabs(y[(n * rows * cols + at) * C + o] - wanted) < 1e-5);
-                }
-    }
-    dpcr_autoencoder_destroy(vae);
-    dpcr_context_destroy(context);
-}
-
-static void convolutions_learn(void **state) {
-    (void)state;
-    static uint8_t images[PAINTED * PAINT], labels[PAINTED];
-    const dpcr_dataset data = coloured(images, labels);
-    dpcr_context *one = sampling_context(1), *three = sampling_context(3);
-    const folder f = make_folder();
-    for (int depth = 1; depth <= 2; depth++) {
-        dpcr_autoencoder *vae = convolutional(one, depth), *other = convolutional(three, depth), *read = NULL;
-        stir(&vae->net);
-        const descent d = {&vae->net, train_vae, vae, &data};
-        check_gradients(&d);
-        dpcr_autoencoder_destroy(vae);
-        // The same bits for any threads; the file comes back; an ended run goes on to more epochs.
-        vae = convolutional(one, depth);
-        dpcr_learn_options learn = learn_options(30, 20);
-        dpcr_learn_state last;
-        dpcr_error error = {0};
-        learn.save = f.file;
-        assert_int_equal(dpcr_autoencoder_train(vae, &data, &learn, &last, NULL), DPCR_OK);
-        learn.save = NULL;
-        assert_int_equal(dpcr_autoencoder_train(other, &data, &learn, NULL, NULL), DPCR_OK);
-        assert_memory_equal(vae->net.values, other->net.values, (size_t)vae->net.parameters * sizeof(float));
-        if (dpcr_autoencoder_load(one, f.file, &read, &error) != DPCR_OK) fail_msg("%s", error.text);
-        float x[2 * PAINT], z[2 * 4], again[2 * 4];
-        for (int i = 0; i < 2 * PAINT; i++) x[i] = (float)images[i] / 255;
-        assert_int_equal(dpcr_autoencoder_encode(vae, 2, x, z, NULL), DPCR_OK);
-        assert_int_equal(dpcr_autoencoder_encode(read, 2, x, again, NULL), DPCR_OK);
-        assert_memory_equal(z, again, sizeof z);
-        assert_int_equal(dpcr_autoencoder_decode(read, 2, z, x, NULL), DPCR_OK);
-        const double loss = last.loss;
-        learn = learn_options(60, 20);
-        learn.resume = learn.save = f.file;
-        assert_int_equal(dpcr_autoencoder_train(other, &data, &learn, &last, &error), DPCR_OK);
-        assert_int_equal(last.step, 120);
-        assert_true(last.loss < loss);
-        dpcr_autoencoder_destroy(vae), dpcr_autoencoder_destroy(other), dpcr_autoencoder_destroy(read);
-    }
-    remove_folder(&f);
-    dpcr_context_destroy(one), dpcr_context_destroy(three);
 }
 
 // ---- Jacobians, bits, guidance ----
@@ -647,8 +456,6 @@ static void refused_memory_leaks_nothing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_are_those_of_the_loss),
-        cmocka_unit_test(convolutions_are_their_definition),
-        cmocka_unit_test(convolutions_learn),
         cmocka_unit_test(jacobians_are_differences),
         cmocka_unit_test(few_rows_have_the_bits_of_many),
         cmocka_unit_test(few_rows_need_no_other_thread),

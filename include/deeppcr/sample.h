@@ -241,6 +241,15 @@ DPCR_API dpcr_status dpcr_diffusion_pictures(dpcr_diffusion *model, int64_t n, c
 
 struct dpcr_learn_state;
 
+// Whose convolutions an auto-encoder is trained with. Their roundings differ, so a checkpoint says whose they were; a
+// trained model runs on gathered ones alone and gives the same bits wherever it runs.
+typedef enum dpcr_convolution {
+    DPCR_CONVOLUTION_AUTO,      // a resumed run's own (another library or level: DPCR_ERROR_UNSUPPORTED), else onednn
+                                // where there is one and the batch fills two thirds of its pieces of 16, else gathered
+    DPCR_CONVOLUTION_GATHERED,  // places around every place as rows of wide products
+    DPCR_CONVOLUTION_ONEDNN     // oneDNN's (libdnnl 2, loaded at run time); without it DPCR_ERROR_UNSUPPORTED
+} dpcr_convolution;
+
 typedef struct dpcr_learn_options {
     size_t size;                       // sizeof(dpcr_learn_options) of the caller
     int64_t epochs, batch;             // >= 1; the pictures left over by an epoch's last batch wait for the next epoch
@@ -254,6 +263,7 @@ typedef struct dpcr_learn_options {
     double checkpoint_seconds;  // 0: 30 s; every epoch's end writes one too
     int (*progress)(void *user, const struct dpcr_learn_state *state);  // after every step; non-zero: stop. May be NULL
     void *progress_user;
+    dpcr_convolution convolution;  // of auto-encoders that have some
 } dpcr_learn_options;
 
 typedef struct dpcr_learn_state {
@@ -261,6 +271,7 @@ typedef struct dpcr_learn_state {
     int epoch_ended;
     double loss;  // mean over the epoch's batches so far
     double images_per_second, seconds, seconds_left;
+    const char *convolutions;  // "gathered", "onednn 2.6.3 avx512_core"; NULL: the model has none. Static
 } dpcr_learn_state;
 
 // Train on `data`, in place; afterwards the model has its averaged weights. Same model, data and options: same bits,

@@ -18,7 +18,7 @@ dpcr_status dpcri_conv_add(dpcri_net *net, const char *name, bool up, int64_t ro
         dpcri_free(net->context, g);
         return dpcri_fail(error, DPCR_ERROR_MEMORY, "network: no memory for a convolution");
     }
-    *g = (struct dpcri_gather){in_rows * in_cols, out_rows * out_cols, channels, at};
+    *g = (struct dpcri_gather){up, rows, cols, in_rows * in_cols, out_rows * out_cols, channels, at};
     for (int64_t y = 0; y < out_rows; y++)
         for (int64_t x = 0; x < out_cols; x++)
             for (int64_t k = 0; k < DPCRI_CONV_TAPS; k++) {
@@ -108,4 +108,12 @@ void dpcri_conv_backward(const dpcri_net *net, int layer, int64_t n, const float
         for (int64_t i = 0; i < parameters; i++) sums[i] += gradient[i];
     }
     memcpy(gradient, sums, (size_t)parameters * sizeof *sums);
+}
+
+const dpcri_conv_library *dpcri_conv_library_find(void) {
+#ifdef DEEPPCR_ONEDNN
+    return dpcri_onednn();
+#else
+    return NULL;
+#endif
 }

@@ -76,6 +76,8 @@ static dpcr_status put_position(learning *l, dpcri_bundle *b, dpcr_error *error)
     DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.drop", l->options.drop, error));
     DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.weight", l->options.weight, error));
     DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.loss", l->loss, error));
+    if (l->subject->convolutions)
+        DPCR_TRY(dpcri_bundle_text(b, DPCRI_LEARN_CONVOLUTIONS, l->subject->convolutions, error));
 done:
     return status;
 }
@@ -152,6 +154,7 @@ static dpcr_status agrees(learning *l, const dpcr_tensors *tensors, dpcr_error *
         const char *key = mine.tensors.metadata_keys[i], *wanted = mine.tensors.metadata_values[i];
         const char *got = dpcr_tensors_metadata(tensors, key);
         if (!strcmp(key, "deeppcr.learn.step") || !strcmp(key, "deeppcr.learn.loss")) continue;
+        if (!strcmp(key, DPCRI_LEARN_CONVOLUTIONS)) continue;  // the subject's choice
         if (ended && (!strcmp(key, "deeppcr.learn.total") || !strcmp(key, "deeppcr.learn.warm_up"))) continue;
         if (got && !strcmp(got, wanted)) continue;
         DPCR_TRY(dpcri_fail(error, got ? DPCR_ERROR_ARGUMENT : DPCR_ERROR_FORMAT,
@@ -220,7 +223,9 @@ static void update_average(learning *l) {
 static dpcr_status one_step(learning *l, dpcr_error *error) {
     const int64_t within = l->state.step % l->batches;
     const dpcri_batch batch = {l->state.step, l->options.batch, l->order + within * l->options.batch};
-    const double loss = l->subject->gradients(l->subject->user, &batch);
+    double loss = 0;
+    const dpcr_status status = l->subject->gradients(l->subject->user, &batch, &loss, error);
+    if (status != DPCR_OK) return status;
     if (!isfinite(loss))
         return dpcri_fail(error, DPCR_ERROR_CANCELLED,
                           "learn: the loss of step %lld is not finite at rate %g; a lower rate may help",
@@ -242,6 +247,7 @@ static void describe(learning *l) {
     s->loss = done ? l->loss / (double)done : 0;
     s->seconds = dpcri_seconds() - l->began;
     const double steps = (double)(s->step - l->begun);
+    s->convolutions = l->subject->convolutions;
     s->images_per_second = s->seconds > 0 ? steps * (double)l->options.batch / s->seconds : 0;
     s->seconds_left = steps > 0 ? s->seconds / steps * (double)(s->steps - s->step) : 0;
 }

@@ -5,6 +5,8 @@
 
 #include "sample/networks.h"
 
+#define DPCRI_LEARN_CONVOLUTIONS "deeppcr.learn.convolutions"
+
 // A batch: which pictures, and the number of the step, which all of its random numbers follow from.
 typedef struct dpcri_batch {
     int64_t step, rows;
@@ -15,10 +17,12 @@ typedef struct dpcri_subject {
     const char *kind;  // "vae" or "denoiser"
     dpcri_net *net;    // its numbers are trained
     void *user;
-    double (*gradients)(void *user, const dpcri_batch *batch);  // writes all of net->gradients, returns the loss
+    // writes all of net->gradients and the loss
+    dpcr_status (*gradients)(void *user, const dpcri_batch *batch, double *loss, dpcr_error *error);
     dpcr_status (*put)(void *user, const float *values, dpcri_bundle *bundle,
                        dpcr_error *error);  // of the model's file
     void (*finish)(void *user);             // once net->values are the averaged ones, before the last file; or NULL
+    const char *convolutions;               // whose: stands in the checkpoint; NULL: it has none
 } dpcri_subject;
 
 // Trains; at the end net->values are the averaged ones.

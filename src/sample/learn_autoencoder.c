@@ -4,10 +4,13 @@
 //   dl/du = y - x;   dl/dmu = dl/dz + weight mu;   dl/dv = dl/dz xi exp(v/2)/2 + weight/2 (exp(v) - 1)
 // The batch's loss is the mean over its pictures. Source: Kingma, Welling, arXiv 1312.6114.
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "sample/learn.h"
 #include "sample/normals.h"
+
+#define GATHERED "gathered"
 
 typedef struct vae_learning {
     dpcr_autoencoder *a;
@@ -22,10 +25,14 @@ typedef struct vae_learning {
     float *z, *xi, *g[2];            // [rows][latent], [rows][latent], [rows][widest]
     double *losses;                  // [rows]
     const dpcri_batch *batch;
+    const dpcri_conv_library *library;       // NULL: gathered
+    dpcri_conv_run *runs[DPCRI_NET_LAYERS];  // its layers, or NULL
 } vae_learning;
 
 static dpcr_status take(vae_learning *l, int64_t width, float **place, dpcr_error *error) {
-    *place = dpcri_alloc_zero(l->a->context, (size_t)(l->rows * width) * sizeof(float));
+    // whole pieces, for a library's convolutions
+    const int64_t rows = (l->rows + DPCRI_CONV_PICTURES - 1) / DPCRI_CONV_PICTURES * DPCRI_CONV_PICTURES;
+    *place = dpcri_alloc_zero(l->a->context, (size_t)(rows * width) * sizeof(float));
     return *place ? DPCR_OK
                   : dpcri_fail(error, DPCR_ERROR_MEMORY, "learn: no memory for %lld rows", (long long)l->rows);
 }
@@ -84,35 +91,94 @@ static void back_code(vae_learning *l, const float *dz, float *g) {
         }
 }
 
-static double gradients(void *user, const dpcri_batch *batch) {
+static dpcr_status forward(vae_learning *l, int i, const float *x, dpcr_error *error) {
+    if (l->runs[i]) return l->library->forward(l->runs[i], x, l->y[i], l->slope[i], error);
+    dpcri_conv_forward(&l->a->net, i, l->rows, x, l->a->scratch, l->y[i], l->slope[i]);
+    return DPCR_OK;
+}
+
+static dpcr_status backward(vae_learning *l, int i, const float *x, const float *dy, float *dx, dpcr_error *error) {
+    if (l->runs[i]) return l->library->backward(l->runs[i], x, l->slope[i], dy, dx, error);
+    dpcri_conv_backward(&l->a->net, i, l->rows, x, l->slope[i], dy, dx, l->a->scratch, l->sums);
+    return DPCR_OK;
+}
+
+static dpcr_status gradients(void *user, const dpcri_batch *batch, double *loss, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
     vae_learning *l = user;
     dpcri_net *net = &l->a->net;
-    double loss = 0;
     int at = 0;
     l->batch = batch;
     dpcri_parallel(net->context, l->rows, read_row, l);
     for (int i = 0; i < l->layers; i++) {
         if (i == l->a->encoder) draw_code(l);
-        dpcri_conv_forward(net, i, l->rows,
-                           i == 0               ? l->x
-                           : i == l->a->encoder ? l->z
-                                                : l->y[i - 1],
-                           l->a->scratch, l->y[i], l->slope[i]);
+        DPCR_TRY(forward(l, i, i == 0 ? l->x : i == l->a->encoder ? l->z : l->y[i - 1], error));
     }
     dpcri_parallel(net->context, l->rows, judge_row, l);
-    for (int64_t i = 0; i < l->rows; i++) loss += l->losses[i];
+    for (int64_t i = 0; i < l->rows; i++) *loss += l->losses[i];
+    *loss /= (double)l->rows;
     for (int i = (int)l->layers - 1; i >= 0; i--) {
         const float *x = i == 0 ? l->x : i == l->a->encoder ? l->z : l->y[i - 1];
         float *slope = l->slope[i];
         // of the last layer's u the gradient is known: its slope is part of it
         for (int64_t k = 0; i == l->layers - 1 && k < l->rows * l->a->pixels; k++) slope[k] = 1;
-        dpcri_conv_backward(net, i, l->rows, x, slope, l->g[at], i ? l->g[1 - at] : NULL, l->a->scratch, l->sums);
+        DPCR_TRY(backward(l, i, x, l->g[at], i ? l->g[1 - at] : NULL, error));
         at = 1 - at;
         if (i != l->a->encoder) continue;
         back_code(l, l->g[at], l->g[1 - at]);
         at = 1 - at;
     }
-    return loss / (double)l->rows;
+done:
+    return status;
+}
+
+// ---- whose convolutions ----
+
+// What a checkpoint was trained with; of before there was a choice: gathered ones.
+static dpcr_status name_in(vae_learning *l, const char *path, bool *gathered, bool *same, char *text, size_t bytes,
+                           dpcr_error *error) {
+    dpcr_tensors tensors = {0};
+    const dpcr_status status = dpcr_safetensors_read(l->a->context, path, &tensors, error);
+    const char *found = dpcr_tensors_metadata(&tensors, DPCRI_LEARN_CONVOLUTIONS);
+    *gathered = !found || !strcmp(found, GATHERED);
+    *same = found && l->library && !strcmp(found, l->library->name);
+    snprintf(text, bytes, "%.60s", found ? found : GATHERED);
+    dpcr_tensors_free(l->a->context, &tensors);
+    return status;
+}
+
+static dpcr_status choose_convolutions(vae_learning *l, const dpcr_learn_options *o, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    const int64_t pictures = DPCRI_CONV_PICTURES, whole = (l->rows + pictures - 1) / pictures * pictures;
+    char text[64];
+    bool gathered = 3 * l->rows < 2 * whole, same = false;
+    if (!l->a->options.convolutional || o->convolution == DPCR_CONVOLUTION_GATHERED) return DPCR_OK;
+    l->library = dpcri_conv_library_find();
+    if (o->convolution == DPCR_CONVOLUTION_ONEDNN) {
+        if (l->library) return DPCR_OK;
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                          "learn: convolutions by onednn: this build or machine has none (libdnnl of version 2, at "
+                          "least AVX2); wanted gathered");
+    }
+    if (o->resume) {
+        DPCR_TRY(name_in(l, o->resume, &gathered, &same, text, sizeof text, error));
+        if (!gathered && !same)
+            DPCR_TRY(dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                                "learn: resume from %s: its convolutions were by %s, here there are gathered ones%s%s; "
+                                "name which to go on with, and other roundings",
+                                o->resume, text, l->library ? " and " : "", l->library ? l->library->name : ""));
+    }
+    if (gathered) l->library = NULL;
+done:
+    return status;
+}
+
+static dpcr_status make_convolutions(vae_learning *l, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    for (int i = 0; l->library && i < l->layers; i++)
+        if (l->a->net.layers[i].gather) DPCR_TRY(l->library->create(&l->a->net, i, l->rows, &l->runs[i], error));
+done:
+    return status;
 }
 
 static dpcr_status put(void *user, const float *values, dpcri_bundle *bundle, dpcr_error *error) {
@@ -164,7 +230,7 @@ dpcr_status dpcr_autoencoder_train(dpcr_autoencoder *a, const dpcr_dataset *data
                       .weight = options->weight > 0 ? options->weight : 1,
                       .rows = options->batch > 0 && options->batch <= data->count ? options->batch : 1,
                       .layers = a->net.count};
-    const dpcri_subject subject = {"vae", &a->net, &l, gradients, put, measure_codes};
+    dpcri_subject subject = {"vae", &a->net, &l, gradients, put, measure_codes, NULL};
     const int64_t latent = a->options.latent;
     int64_t most = 0;
     for (int i = 0; i < l.layers; i++) {
@@ -173,7 +239,10 @@ dpcr_status dpcr_autoencoder_train(dpcr_autoencoder *a, const dpcr_dataset *data
     }
     l.sums = dpcri_alloc_zero(a->context, (size_t)(most + 1) * sizeof *l.sums);
     if (!l.sums) return dpcri_fail(error, DPCR_ERROR_MEMORY, "learn: no memory for gradients");
+    DPCR_TRY(choose_convolutions(&l, options, error));
+    if (a->options.convolutional) subject.convolutions = l.library ? l.library->name : GATHERED;
     DPCR_TRY(dpcri_net_train(&a->net, l.rows, error));
+    DPCR_TRY(make_convolutions(&l, error));
     DPCR_TRY(take(&l, a->pixels, &l.x, error));
     DPCR_TRY(take(&l, a->pixels, &l.planes, error));
     DPCR_TRY(take(&l, latent, &l.z, error));
@@ -187,6 +256,8 @@ dpcr_status dpcr_autoencoder_train(dpcr_autoencoder *a, const dpcr_dataset *data
     if (!l.losses) DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "learn: no memory for the losses"));
     DPCR_TRY(dpcri_learn(&subject, data, options, last, error));
 done:
+    for (int i = 0; i < l.layers; i++)
+        if (l.runs[i]) l.library->destroy(l.runs[i]);
     dpcri_free(a->context, l.losses);
     for (int i = 0; i < l.layers; i++) dpcri_free(a->context, l.y[i]), dpcri_free(a->context, l.slope[i]);
     for (int i = 0; i < 2; i++) dpcri_free(a->context, l.g[i]);

@@ -136,16 +136,17 @@ static void backward(denoiser_learning *l) {
     dpcri_dense_backward(net, 0, l->rows, l->sinusoids, l->time_slope[0], l->g_time[1], NULL);
 }
 
-static double gradients(void *user, const dpcri_batch *batch) {
+static dpcr_status gradients(void *user, const dpcri_batch *batch, double *loss, dpcr_error *error) {
     denoiser_learning *l = user;
-    double loss = 0;
+    (void)error;
     l->batch = batch;
     dpcri_parallel(l->d->context, l->rows, draw_row, l);
     forward(l);
     dpcri_parallel(l->d->context, l->rows, judge_row, l);
-    for (int64_t i = 0; i < l->rows; i++) loss += l->losses[i];
+    for (int64_t i = 0; i < l->rows; i++) *loss += l->losses[i];
+    *loss /= (double)l->rows;
     backward(l);
-    return loss / (double)l->rows;
+    return DPCR_OK;
 }
 
 static dpcr_status put(void *user, const float *values, dpcri_bundle *bundle, dpcr_error *error) {
@@ -231,7 +232,7 @@ dpcr_status dpcr_diffusion_train(dpcr_diffusion *d, const dpcr_dataset *data, co
                            .seed = options->seed,
                            .drop = options->drop > 0 ? options->drop : 0.1,
                            .rows = options->batch > 0 && options->batch <= data->count ? options->batch : 1};
-    const dpcri_subject subject = {"denoiser", &d->net, &l, gradients, put, NULL};
+    const dpcri_subject subject = {"denoiser", &d->net, &l, gradients, put, NULL, NULL};
     DPCR_TRY(check_data(d, data, error));
     DPCR_TRY(dpcri_net_train(&d->net, l.rows, error));
     DPCR_TRY(take_all(&l, error));
