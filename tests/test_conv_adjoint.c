@@ -87,6 +87,47 @@ static void equals_the_jacobian(void **state) {
     }
 }
 
+// Forward and the gradients are the adjoint's too: with whole numbers
+//   <y, W x + 1 b> = <W' y, x> + <g_b(y), b>   and   <g_W(x, y), W> = <W x, y>,   exactly.
+static void forward_and_gradients_are_adjoint(void **state) {
+    (void)state;
+    for (int threads = 1; threads < 4; threads += 2) {
+        const dpcr_context_options options = {.size = sizeof options, .threads = threads};
+        dpcr_context *context = NULL;
+        assert_int_equal(dpcr_context_create(&options, &context, NULL), DPCR_OK);
+        for (int i = 0; i < 2 * CONVS; i++) {
+            const dpcr_dtype dtype = i % 2 ? DPCR_F64 : DPCR_F32;
+            const dpcr_conv2d *c = &convs[i / 2];
+            job j = make_job(context, c, dtype);
+            void *x = whole(dtype, BATCH * j.inputs), *y = room_for(BATCH * j.outputs),
+                 *b = whole(dtype, c->out_channels);
+            void *g_w = room_for(j.weight_count), *g_b = room_for(c->out_channels);
+            const dpcr_array in = dpcr_array_make(x, dtype, 2, (const int64_t[]){BATCH, j.inputs}),
+                             out = dpcr_array_make(y, dtype, 2, (const int64_t[]){BATCH, j.outputs}),
+                             bias = dpcr_array_make(b, dtype, 1, &c->out_channels),
+                             g_weights = dpcr_array_make(g_w, dtype, 1, &j.weight_count),
+                             g_bias = dpcr_array_make(g_b, dtype, 1, &c->out_channels);
+            by_the_jacobian(&j);
+            assert_int_equal(dpcr_conv2d_forward(context, c, &j.w, &bias, &in, &out, NULL), DPCR_OK);
+            assert_int_equal(dpcr_conv2d_gradients(context, c, &in, &j.g_out, &g_weights, &g_bias, NULL), DPCR_OK);
+            double whole_sum = 0, back = 0, biases = 0, weights = 0;
+            for (int64_t k = 0; k < BATCH * j.outputs; k++) whole_sum += get(dtype, y, k) * get(dtype, j.out, k);
+            for (int64_t k = 0; k < BATCH * j.inputs; k++) back += get(dtype, j.want, k) * get(dtype, x, k);
+            for (int64_t k = 0; k < c->out_channels; k++) biases += get(dtype, g_b, k) * get(dtype, b, k);
+            for (int64_t k = 0; k < j.weight_count; k++) weights += get(dtype, g_w, k) * get(dtype, j.weights, k);
+            assert_true(whole_sum == back + biases);
+            assert_true(weights == back);
+            assert_int_equal(dpcr_conv2d_forward(context, c, &j.w, NULL, &in, &out, NULL), DPCR_OK);
+            whole_sum = 0;
+            for (int64_t k = 0; k < BATCH * j.outputs; k++) whole_sum += get(dtype, y, k) * get(dtype, j.out, k);
+            assert_true(whole_sum == back);
+            free(x), free(y), free(b), free(g_w), free(g_b);
+            drop_job(&j);
+        }
+        dpcr_context_destroy(context);
+    }
+}
+
 static void refusals(void **state) {
     (void)state;
     dpcr_context *context = NULL;
@@ -100,7 +141,7 @@ static void refusals(void **state) {
     } while (0)
     REFUSED(DPCR_ERROR_ARGUMENT, "NULL", NULL, &convs[0], &j.w, &j.g_out, &j.g_in);
     REFUSED(DPCR_ERROR_ARGUMENT, "NULL", context, &convs[0], &j.w, NULL, &j.g_in);
-    REFUSED(DPCR_ERROR_ARGUMENT, "g_out [B][75]", context, &convs[0], &j.w, &j.g_in, &j.g_in);
+    REFUSED(DPCR_ERROR_ARGUMENT, "outputs [B][75]", context, &convs[0], &j.w, &j.g_in, &j.g_in);
     dpcr_conv2d other = convs[0];
     other.groups = 2;
     REFUSED(DPCR_ERROR_UNSUPPORTED, "one group", context, &other, &j.w, &j.g_out, &j.g_in);
@@ -109,6 +150,13 @@ static void refusals(void **state) {
     REFUSED(DPCR_ERROR_ARGUMENT, "larger than the image", context, &other, &j.w, &j.g_out, &j.g_in);
     other.kernel[0] = 0;
     REFUSED(DPCR_ERROR_ARGUMENT, "not positive", context, &other, &j.w, &j.g_out, &j.g_in);
+    // Sizes whose products would not fit.
+    other = (dpcr_conv2d){sizeof other, 65534, 65534, INT32_MAX, INT32_MAX, {1, 1}, {1, 1}, {32767, 32767}, {1, 1}, 1};
+    REFUSED(DPCR_ERROR_OVERFLOW, "counted", context, &other, &j.w, &j.g_out, &j.g_in);
+    dpcr_array many = j.w;
+    many.ndim = 3;
+    many.shape[0] = many.shape[1] = INT64_C(1) << 40, many.shape[2] = j.weight_count;
+    REFUSED(DPCR_ERROR_ARGUMENT, "weights", context, &convs[0], &many, &j.g_out, &j.g_in);
     dpcr_array words = j.w, words_out = j.g_out, words_in = j.g_in;
     words.dtype = words_out.dtype = words_in.dtype = DPCR_U32;
     REFUSED(DPCR_ERROR_UNSUPPORTED, "float or double", context, &convs[0], &words, &words_out, &words_in);
@@ -140,7 +188,8 @@ static void memory_refused(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(equals_the_jacobian), cmocka_unit_test(refusals),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(equals_the_jacobian),
+                                       cmocka_unit_test(forward_and_gradients_are_adjoint), cmocka_unit_test(refusals),
                                        cmocka_unit_test(memory_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

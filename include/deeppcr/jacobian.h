@@ -74,6 +74,16 @@ DPCR_API dpcr_status dpcr_jacobian_fill(const dpcr_jacobian *jacobian, const dpc
 // (in_channels kernel + out_channels) numbers and for the weights.
 DPCR_API dpcr_status dpcr_conv2d_adjoint(dpcr_context *context, const dpcr_conv2d *layer, const dpcr_array *weights,
                                          const dpcr_array *g_out, const dpcr_array *g_in, dpcr_error *error);
+// The same way forward, and the parameters' gradients (written, not added); bias and g_bias [out_channels], or NULL:
+//   out = W in + bias        g_weights = sum_b g_out[b] in[b]^T on the weights' places, g_bias = sum_b g_out[b]
+//   in  [B][inputs]     out  [B][outputs], written; rows contiguous, one dtype
+// Sums over images and positions in order; conditions, bits and scratch as the adjoint's.
+DPCR_API dpcr_status dpcr_conv2d_forward(dpcr_context *context, const dpcr_conv2d *layer, const dpcr_array *weights,
+                                         const dpcr_array *bias, const dpcr_array *in, const dpcr_array *out,
+                                         dpcr_error *error);
+DPCR_API dpcr_status dpcr_conv2d_gradients(dpcr_context *context, const dpcr_conv2d *layer, const dpcr_array *in,
+                                           const dpcr_array *g_out, const dpcr_array *g_weights,
+                                           const dpcr_array *g_bias, dpcr_error *error);
 
 #ifdef __cplusplus
 }
