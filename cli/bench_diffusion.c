@@ -22,6 +22,7 @@ enum {
     KEY_PICTURES,
     KEY_SEEDS,
     KEY_SECONDS,
+    KEY_CONFIRM,
 };
 enum { VALUES = 16, ROUNDS = 25, LEAST_ROUNDS = 3 };
 
@@ -37,7 +38,7 @@ typedef struct diffusion_bench {
     char *methods;  // its words, one after another, `method_count` of them
     const char *method[VALUES];
     int method_count;
-    values tolerances, windows, counts;
+    values tolerances, confirm, windows, counts;
     int64_t pictures, seeds;
     double seconds;
     dpcr_dataset held_out;
@@ -48,7 +49,9 @@ static const struct argp_option diffusion_bench_options[] = {
     {"steps", KEY_STEPS, "N", 0, "Denoising steps (default 100)", 0},
     {"eta", KEY_ETA, "E", 0, "ddim: noise, 0 (default) to 1", 0},
     {"methods", KEY_METHODS, "A,B,...", 0, "Of generate's (default picard,parataa,parareal)", 0},
-    {"tolerances", KEY_TOLERANCES, "T,T,...", 0, "Of a step (default 1e-3)", 0},
+    {"tolerances", KEY_TOLERANCES, "T,T,...", 0, "Of a step (default 1e-3; with --confirm none)", 0},
+    {"confirm", KEY_CONFIRM, "T,T,...", 0, "Of the pictures, confirmed by an error estimate, as generate's --tolerance",
+     0},
     {"windows", KEY_WINDOWS, "W,W,...", 0, "Steps solved at once; 0: all (default 0)", 0},
     {"counts", KEY_COUNTS, "C,C,...", 0, "Samples at once, for the times (default 1)", 0},
     {"evaluate", KEY_EVALUATE, "CLASSIFIER", 0,
@@ -112,6 +115,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         case KEY_ETA: return taken(cli_read_double("--eta", arg, 0, 1, &b->base.sampler.eta));
         case KEY_METHODS: return taken(read_methods(arg, b));
         case KEY_TOLERANCES: return taken(read_values("--tolerances", arg, 0, 1, &b->tolerances));
+        case KEY_CONFIRM: return taken(read_values("--confirm", arg, 1e-12, 1, &b->confirm));
         case KEY_WINDOWS: return taken(read_whole("--windows", arg, 0, 1 << 14, &b->windows));
         case KEY_COUNTS: return taken(read_whole("--counts", arg, 1, 256, &b->counts));
         case KEY_EVALUATE: b->classifier = arg; return 0;
@@ -131,7 +135,7 @@ typedef struct point {
     const char *part;  // "time" or "quality"
     char method[24], chosen[24];
     const char *reason;
-    double tolerance;
+    double tolerance, confirm, error_estimate;
     int64_t window, count;
     int sweeps;
     double calls, evaluations;  // of one run over those of the loop
@@ -154,10 +158,14 @@ static point *add_point(points *p) {
     return memset(&p->at[p->count++], 0, sizeof *p->at);
 }
 
-static generation way_of(const diffusion_bench *b, const char *method, double tolerance, int64_t window) {
+// tolerance: of a step, or of the pictures.
+static generation way_of(const diffusion_bench *b, const char *method, double tolerance, bool confirm, int64_t window) {
     generation g = b->base;
     cli_read_sampling_method(method, &g);
-    g.tolerance = tolerance;
+    if (confirm)
+        cli_confirm_pictures(&g, tolerance);
+    else
+        g.tolerance = tolerance;
     g.solve.window = window;
     return g;
 }
@@ -173,6 +181,8 @@ static void describe(point *p, const char *part, const char *method, const gener
     snprintf(p->chosen, sizeof p->chosen, "%.23s", chose ? dpcr_method_name(g->method) : method);
     p->reason = dpcr_reason_name(g->reason);
     p->tolerance = g->tolerance;
+    p->confirm = g->confirm > 0 ? g->confirm : NAN;
+    p->error_estimate = g->error_estimate > 0 ? g->error_estimate : NAN;
     p->window = g->solve.window;
     p->count = g->count;
     p->sweeps = g->sweeps;
@@ -194,7 +204,7 @@ static double median(double *x, int n) {
 static int time_point(const diffusion_bench *b, const generation *way, const char *method, points *all) {
     double seconds[ROUNDS], loop[ROUNDS], ratio[ROUNDS];
     int rounds = 0;
-    generation g, in_order = way_of(b, "sequential", 1e-3, 0);  // for its counts
+    generation g, in_order = way_of(b, "sequential", 1e-3, false, 0);  // for its counts
     in_order.count = in_order.batch = way->count;
     int status = cli_generate_run(&in_order);
     const double began = cli_now();
@@ -278,7 +288,8 @@ static int quality_point(const diffusion_bench *b, const generation *way, const 
 
 static const char *const numbers[] = {
     "tolerance", "window",      "count",     "seconds",          "sequential_seconds", "ratio",     "sweeps",
-    "calls",     "evaluations", "max_error", "frechet_distance", "frechet_deviation",  "precision", "recall"};
+    "calls",     "evaluations", "max_error", "frechet_distance", "frechet_deviation",  "precision", "recall",
+    "confirm",   "error_estimate"};
 enum { NUMBERS = sizeof numbers / sizeof *numbers };
 
 static double number_of(const point *p, int i) {
@@ -296,7 +307,9 @@ static double number_of(const point *p, int i) {
                                  timed ? NAN : p->frechet,
                                  timed ? NAN : p->frechet_deviation,
                                  timed ? NAN : p->precision,
-                                 timed ? NAN : p->recall};
+                                 timed ? NAN : p->recall,
+                                 p->confirm,
+                                 p->error_estimate};
     return all[i];
 }
 
@@ -371,6 +384,7 @@ static int settle(diffusion_bench *b) {
     g->sampler.spacing = continuous ? DPCR_SPACING_KARRAS : DPCR_SPACING_LEADING;
     g->sampler.clip = dpcr_diffusion_autoencoder(g->model) ? 0 : 1;
     g->sampler.seed = b->common.seed;
+    if (!b->tolerances.count && !b->confirm.count) b->tolerances = (values){{1e-3}, 1};
     if (!g->sampler.steps) g->sampler.steps = o->noise.steps < 100 ? o->noise.steps : 100;
     int64_t most = b->classifier ? b->pictures : 1;
     for (int i = 0; i < b->counts.count; i++)
@@ -390,12 +404,14 @@ static int settle(diffusion_bench *b) {
 static int run_points(const diffusion_bench *b, points *all) {
     int status = CLI_DONE;
     generation in_order = {0};
-    const generation loop = way_of(b, "sequential", 1e-3, 0);
+    const generation loop = way_of(b, "sequential", 1e-3, false, 0);
     if (b->classifier) status = quality_point(b, &loop, "sequential", &in_order, all);
+    const int steps = b->tolerances.count;
     for (int m = 0; m < b->method_count; m++)
-        for (int t = 0; t < b->tolerances.count; t++)
+        for (int t = 0; t < steps + b->confirm.count; t++)
             for (int w = 0; w < b->windows.count; w++) {
-                generation g = way_of(b, b->method[m], b->tolerances.value[t], (int64_t)b->windows.value[w]);
+                const double tolerance = t < steps ? b->tolerances.value[t] : b->confirm.value[t - steps];
+                generation g = way_of(b, b->method[m], tolerance, t >= steps, (int64_t)b->windows.value[w]);
                 if (!serves(&g))
                     return cli_fail(CLI_USAGE,
                                     "--methods '%s' needs the Jacobian of every step, which models of more than %d "
@@ -437,7 +453,6 @@ int cli_bench_diffusion(int argc, char **argv) {
                                   .solve = {.size = sizeof(dpcr_solve_options), .guess = DPCR_GUESS_STATE},
                                   .label = -1,
                                   .guidance = 1},
-                         .tolerances = {{1e-3}, 1},
                          .windows = {{0}, 1},
                          .counts = {{1}, 1},
                          .pictures = 2000,

@@ -150,12 +150,9 @@ static const struct argp generate_argp = {generate_options, parse_generate, NULL
 
 enum { SPACING_UNSET = -1 };
 
-// Methods with an estimate of their own take the tolerance as it is; the others a tenth for their steps, which leaves
-// an error of its order, and sweeps that confirm it.
 static int settle_tolerance(generate *t) {
     generation *g = &t->run;
     const dpcr_method m = g->solve.method;
-    const bool own = m == DPCR_METHOD_NEWTON || m == DPCR_METHOD_OVERLAP || m == DPCR_METHOD_SHOOTING;
     const double T = t->tolerance < 0 ? 0.01 : t->tolerance;
     if (t->paradigms && m != DPCR_METHOD_PICARD)
         return cli_fail(CLI_USAGE, "--paradigms goes with --method picard, not with %s", cli_sampling_method_name(m));
@@ -163,8 +160,10 @@ static int settle_tolerance(generate *t) {
         return cli_fail(CLI_USAGE,
                         "--step-tolerance and --scaled: one of both; --tolerance is in units of the noise then");
     if (t->paradigms) g->solve.lock = DPCR_LOCK_MEAN_SQUARE;
-    g->tolerance = t->step_tolerance >= 0 ? t->step_tolerance : own || g->scaled ? T : T / 10;
-    g->confirm = g->scaled || (t->step_tolerance >= 0 && t->tolerance < 0) ? 0 : T;
+    cli_confirm_pictures(g, T);
+    if (t->step_tolerance >= 0) g->tolerance = t->step_tolerance;
+    if (g->scaled) g->tolerance = T;
+    if (g->scaled || (t->step_tolerance >= 0 && t->tolerance < 0)) g->confirm = 0;
     if (t->tolerance == 0) g->tolerance = g->confirm = 0;
     return CLI_DONE;
 }

@@ -19,6 +19,13 @@ const char *cli_sampling_method_name(dpcr_method method) {
     return method == DPCR_METHOD_DIAGONAL ? "quasi-newton" : dpcr_method_name(method);
 }
 
+void cli_confirm_pictures(generation *g, double tolerance) {
+    const dpcr_method m = g->solve.method;
+    const bool own = m == DPCR_METHOD_NEWTON || m == DPCR_METHOD_OVERLAP || m == DPCR_METHOD_SHOOTING;
+    g->tolerance = own ? tolerance : tolerance / 10;
+    g->confirm = tolerance;
+}
+
 int64_t cli_generate_state(const generation *g) {
     const int64_t width = dpcr_diffusion_get_options(g->model)->width;
     return g->sampler.kind == DPCR_SAMPLER_DPM_SOLVER ? 2 * width : width;

@@ -65,6 +65,14 @@ for row, p in zip(rows, points):
         assert abs(float(row[key]) - p[key]) <= 1e-5 * abs(p[key]), (key, row, p)
     assert row["frechet_distance"] == row["recall"] == "", row
 
+told = run(*common, "--methods", "parataa,picard", "--confirm", "0.01,0.001", "--json", "--csv", path("t.csv"))["points"]
+assert [(p["method"], p["confirm"], p["tolerance"]) for p in told] == [(m, t, t / 10) for m in ("parataa", "picard") for t in (0.01, 0.001)], told
+for p in told:
+    assert p["reason"] in ("converged", "exact") and 0 <= (p["error_estimate"] or 0) <= p["confirm"], p
+    assert p["max_error"] <= 5 * p["confirm"], p
+told = run(*common, "--methods", "picard", "--tolerances", "0.01", "--confirm", "0.01", "--json")["points"]
+assert [p["confirm"] for p in told] == [None, 0.01] and told[0]["reason"] == "residual-only", told
+
 told = run(*common, "--methods", "picard", "--evaluate", path("judge"), "--data", path("data"), "--pictures", 60, "--seeds", 2, "--json")
 loop, timed, judged = told["points"]
 assert [p["part"] for p in told["points"]] == ["quality", "time", "quality"] and told["seeds"] == 2, told

@@ -134,8 +134,9 @@ DPCR_API dpcr_status dpcr_sampler_create(dpcr_context *context, const dpcr_denoi
 DPCR_API void dpcr_sampler_destroy(dpcr_sampler *sampler);
 
 // The chain: length N - skip, width that of the picture (dpm-solver++: twice it, x then the previous x0). Its `coarse`
-// is one step of the same sampler (ddpm: ddim) from where a span begins to where it ends, without noise; its slopes are
-// the derivatives of the steps on data of deviation DPCR_SAMPLER_DEVIATION (not of dpm-solver++'s). It lives as long as
+// is one step of the same sampler from where a span begins to where it ends, with the noise of the steps between as the
+// slopes carry it; its slopes are the derivatives of the steps on data of deviation DPCR_SAMPLER_DEVIATION (not of
+// dpm-solver++'s). It lives as long as
 // the sampler, and serves one solve at a time.
 #define DPCR_SAMPLER_DEVIATION 0.5
 DPCR_API const dpcr_steps *dpcr_sampler_steps(const dpcr_sampler *sampler);

@@ -208,20 +208,55 @@ static int linearise(void *user, const dpcr_span *span, const dpcr_array *in, co
 
 // ---- coarse steps ----
 
-// One step over each lane's span, without noise: of ddim for ddpm, the sampler's own else.
-static int coarse(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *last) {
-    dpcr_sampler *s = user, coarser = *s;
-    const dpcr_sampler_kind kind = s->options.kind == DPCR_SAMPLER_DDPM ? DPCR_SAMPLER_DDIM : s->options.kind;
+// One step over each lane's span, of the sampler's own kind, as steps of `to`: its errors grow and shrink as those of the
+// steps between do (of ddpm by ddim's step they would shrink half as fast). Noise is added after it.
+static dpcr_span one_step_each(dpcr_sampler *s, const dpcr_span *span, dpcr_sampler *to) {
     dpcr_span one = *span;
     for (int64_t c = 0; c < span->lanes; c++) {
         const dpcri_place *from = s->places + span->first + c * span->stride;
-        s->coarser[c] = dpcri_step_make(kind, s->denoiser.prediction, 0, from[0], from[span->steps], NULL);
+        s->coarser[c] =
+            dpcri_step_make(s->options.kind, s->denoiser.prediction, s->options.eta, from[0], from[span->steps], NULL);
     }
-    coarser.steps = s->coarser;
-    coarser.noise = NULL;
+    *to = *s;
+    to->steps = s->coarser;
+    to->noise = NULL;
     one.first = 0, one.stride = 1, one.steps = 1;
+    return one;
+}
+
+static void keep_counts(dpcr_sampler *s, const dpcr_sampler *of) {
+    s->rows = of->rows, s->products = of->products, s->calls = of->calls;
+}
+
+// x += the noise of steps first .. first + steps - 1 of a sequence, each as the slopes of those after it carry it.
+static void add_noise(const dpcr_sampler *s, int64_t first, int64_t steps, int64_t sequence, char *x) {
+    double factor = 1;
+    for (int64_t l = first + steps - 1; l >= first; factor *= s->slopes[l--])
+        BY_DTYPE(s, add, s->width, s->mask, factor * s->steps[l].noise, noise_of(s, l, sequence), x);
+}
+
+static int coarse(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *last) {
+    dpcr_sampler *s = user, coarser;
+    const dpcr_span one = one_step_each(s, span, &coarser);
     const int code = advance(&coarser, &one, in, NULL, last, NULL);
-    s->rows = coarser.rows, s->calls = coarser.calls;
+    keep_counts(s, &coarser);
+    for (int64_t c = 0; !code && s->noise && c < span->lanes; c++)
+        for (int64_t row = 0; row < span->rows; row++)
+            if (!span->active || span->active[row])
+                add_noise(s, span->first + c * span->stride, span->steps, span->row + row, lane_row(s, last, c, row));
+    return code;
+}
+
+static int coarse_linearise(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *last,
+                            const dpcr_array *a) {
+    dpcr_sampler *s = user, coarser;
+    if (last) {
+        const int code = coarse(user, span, in, last);
+        if (code) return code;
+    }
+    const dpcr_span one = one_step_each(s, span, &coarser);
+    const int code = linearise(&coarser, &one, in, NULL, a);
+    keep_counts(s, &coarser);
     return code;
 }
 
@@ -425,6 +460,7 @@ static void make_chain(dpcr_sampler *s) {
                             .slopes = s->p ? NULL : s->slopes};
     if (!s->denoiser.linearise) return;
     s->chain.linearise = linearise;
+    s->chain.coarse_linearise = coarse_linearise;
     s->chain.jacobian = dpcr_transition_square(DPCR_DENSE, width, 0);
     s->chain.jacobian_flops = readings * s->denoiser.jacobian_flops + 4 * (double)width * (double)width;
 }

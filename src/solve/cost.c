@@ -181,12 +181,24 @@ double dpcri_cost_parareal(const dpcri_outlook *o, int64_t n, double sweeps) {
     return coarse + sweeps * ((double)n * (kept + call_seconds) + part_of_parareal * coarse + region_seconds(o));
 }
 
+// Cycles that confirm: usually two or three, and the coarse steps' Jacobians once or the steps in every one.
+static double confirm_seconds(const dpcri_outlook *o, double one) {
+    const double cycles = 2.5, chunks = ceil(sqrt(length_of(o))), states = chunks * batch_of(o);
+    const dpcr_steps *s = o->steps;
+    if (o->options->confirm == 0) return 0;
+    const double guessed = more(span_seconds, s->jacobian_flops / (jacobian_efficiency * o->machine.flops));
+    const double each = dpcri_cost_lane(o) + (o->costs.jacobian > 0 ? o->costs.jacobian : guessed);
+    const double coarse = dpcri_coarse_is_linear(s, o->options, (int64_t)chunks)
+                              ? states * each / threads_of(o)
+                              : cycles * chunks * (dpcri_cost_step(o) + call_seconds);
+    return coarse + cycles * (one + call_seconds + region_seconds(o));
+}
+
 double dpcri_cost_picard(const dpcri_outlook *o, double sweeps) {
     const double lane = o->costs.sweep > 0 ? o->costs.sweep : dpcri_cost_lane(o), states = length_of(o) * batch_of(o);
+    const double all = more(dpcri_cost_step(o), states * lane / threads_of(o));
     const double one = more(dpcri_cost_step(o), part_of_sweep * states * lane / threads_of(o));
-    const int64_t n = (int64_t)ceil(sqrt(length_of(o)));  // of the sweep that confirms
-    return sweeps * (one + call_seconds + region_seconds(o)) +
-           (o->options->confirm != 0 ? dpcri_cost_parareal(o, n, 1) : 0);
+    return sweeps * (one + call_seconds + region_seconds(o)) + confirm_seconds(o, all);
 }
 
 // Sequences that run one after the other, those of a cache line by one thread: the busiest thread's.

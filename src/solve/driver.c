@@ -92,7 +92,7 @@ size_t dpcri_solve_bytes(const dpcr_solve_plan *plan, dpcr_error *error) {
         case DPCR_METHOD_PARATAA: dpcri_parataa_carve(plan, &run.arena); break;
         default: dpcri_sweep_carve(plan, &run.arena, &sweep_space);
     }
-    if (dpcri_confirms(&plan->options)) dpcri_parareal_carve(plan, &run.arena);
+    if (dpcri_confirms(&plan->options)) dpcri_confirm_carve(plan, &run.arena);
     return run.arena.overflow ? SIZE_MAX : run.arena.used;
 }
 

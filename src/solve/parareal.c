@@ -16,8 +16,9 @@
 //   estimate = 2 e max(1, rate / (1 - rate)),   rate = e / (e before), none where it is above 0.7
 //
 // It costs K coarse steps, and is of the whole chain, for only what has the loop's bits is locked. Other methods'
-// results are judged the same way (option confirm): a sweep from their states, and more of them until the estimate will
-// do. Sources: Lions, Maday, Turinici, C. R. Acad. Sci. 332 (2001); SRDS (arXiv 2412.20292). docs/diffusion.md.
+// results are judged the same way (option confirm) where cycles.c cannot: a sweep from their states, and more of them until
+// the estimate will do. A coarse step that cannot be made (a positive code, or what is not finite) counts as no step: its
+// chunk is corrected by its own end alone, and nothing is estimated. Sources: Lions, Maday, Turinici, C. R. Acad. Sci. 332 (2001); SRDS (arXiv 2412.20292). docs/diffusion.md.
 #include <math.h>
 #include <string.h>
 
@@ -35,6 +36,7 @@ typedef struct parareal {
     int64_t *first;           // [B]: the first chunk that has not run from the loop's own state
     int64_t *equal;           // [B]: chunks from `first` on whose ends are the next ones' starts, bit for bit
     double *change, *former;  // [B]: the correction's size, and the one's before
+    unsigned char *blind;     // [B]: a coarse step was missing: the corrections tell nothing
     int *reason;              // [B]: the method's own; 0 where it is this one
     bool confirming;
     int64_t at;  // chunks that a task of run_chunks starts from
@@ -56,6 +58,7 @@ static void carve(const dpcr_solve_plan *plan, dpcri_arena *arena, parareal *p) 
     p->fresh = dpcr_array_make(dpcri_arena_take(arena, row, real), s->dtype, 3, (int64_t[]){1, s->batch, s->width});
     p->active = dpcri_arena_take(arena, s->batch, 1);
     p->good = dpcri_arena_take(arena, s->batch, 1);
+    p->blind = dpcri_arena_take(arena, s->batch, 1);
     p->first = dpcri_arena_take(arena, s->batch, sizeof *p->first);
     p->equal = dpcri_arena_take(arena, s->batch, sizeof *p->equal);
     p->change = dpcri_arena_take(arena, s->batch, sizeof *p->change);
@@ -142,6 +145,7 @@ static void correct_one(parareal *p, int64_t i, int64_t b) {
     void *u = dpcri_state_at(&p->u, i + 1, b), *old = dpcri_state_at(&p->g, i, b);
     const bool moved = i > p->first[b];  // the chunk's own start may have changed
     double most = 0, scale = 1;
+    bool finite = true;
     p->good[b] = p->good[b] && p->ops->close(u, f, w, o->atol, o->rtol);
     const double far = p->ops->distance(u, f, w);
     if (!(far <= p->run->last_residual[b])) p->run->last_residual[b] = far;
@@ -150,12 +154,14 @@ static void correct_one(parareal *p, int64_t i, int64_t b) {
         const double end_k = dpcri_state_get(dtype, f, k), before = dpcri_state_get(dtype, u, k);
         const double step = moved ? dpcri_state_get(dtype, now, k) - dpcri_state_get(dtype, old, k) : 0;
         const double next = isfinite(step) ? end_k + step : end_k, size = fabs(next - before);
+        finite = finite && isfinite(step);
         if (!(size <= most)) most = isnan(size) ? HUGE_VAL : size;
         if (fabs(before) > scale) scale = fabs(before);
         dpcri_state_set(dtype, u, k, next);
     }
     if (moved) memcpy(old, now, (size_t)w * dpcr_dtype_size(dtype));
     if (most / scale > p->change[b]) p->change[b] = most / scale;
+    if (!finite) p->blind[b] = 1;
 }
 
 // All U anew, from chunk `low` on; sizes and judgements by sequence.
@@ -164,7 +170,7 @@ static dpcr_status correct(parareal *p, int64_t low) {
     const double began = dpcri_seconds();
     for (int64_t b = 0; b < p->steps->batch; b++) {
         if (!p->active[b]) continue;
-        p->good[b] = 1, p->equal[b] = 0;
+        p->good[b] = 1, p->equal[b] = 0, p->blind[b] = 0;
         p->former[b] = p->change[b], p->change[b] = p->run->last_residual[b] = 0;
     }
     for (int64_t i = low; i + 1 < p->chunks; i++) {
@@ -181,6 +187,7 @@ done:
 static double estimate_of(const parareal *p, int64_t b) {
     const double rate = p->former[b] > 0 ? p->change[b] / p->former[b] : 0;
     const double eps = p->steps->dtype == DPCR_F64 ? 2.2e-16 : 1.2e-7;
+    if (p->blind[b]) return -1;
     if (p->change[b] <= 8 * eps) return 2 * p->change[b];  // rounding
     return rate <= slowest_rate ? 2 * p->change[b] * fmax(1, rate / (1 - rate)) : -1;
 }
@@ -190,8 +197,9 @@ static bool is_finite(const parareal *p, const void *x) { return isfinite(p->ops
 static void done(parareal *p, int64_t b, dpcr_reason reason) {
     p->run->reason[b] = reason;
     p->active[b] = 0;
-    if (reason == DPCR_REASON_NONFINITE || reason == DPCR_REASON_FALLBACK) return;
-    p->run->front[b] = p->run->locked[b] = p->steps->length;
+    const bool right = reason > 0 && reason != DPCR_REASON_FALLBACK;
+    p->run->front[b] = right ? p->steps->length : p->run->exact[b];
+    if (right) p->run->locked[b] = p->steps->length;
 }
 
 // Moves the fronts and takes the sequences out that are done.
@@ -204,7 +212,7 @@ static void judge(parareal *p, int64_t b, bool *unknown) {
     const double estimate = estimate_of(p, b);
     run->work[b] += length - p->first[b] * p->n;
     run->exact[b] = sound * p->n < length ? sound * p->n : length;
-    run->front[b] = run->exact[b];
+    if (!p->confirming || run->front[b] < run->exact[b]) run->front[b] = run->exact[b];  // what was locked stays so
     p->first[b] = sound;
     if (!is_finite(p, dpcri_state_at(&run->t.z, run->exact[b] - 1, b))) {
         run->locked[b] = run->exact[b];
@@ -280,28 +288,14 @@ dpcr_status dpcri_solve_parareal(dpcri_run *run) {
 
 // ---- other methods' results ----
 
-bool dpcri_confirms(const dpcr_solve_options *options) {
-    switch (options->method) {
-        case DPCR_METHOD_DIAGONAL:
-        case DPCR_METHOD_BLOCK:
-        case DPCR_METHOD_PICARD:
-        case DPCR_METHOD_JACOBI:
-        case DPCR_METHOD_DAMPED:
-        case DPCR_METHOD_PARATAA: return options->confirm != 0;
-        default: return false;
-    }
-}
-
-dpcr_status dpcri_confirm(dpcri_run *run) {
+dpcr_status dpcri_parareal_from(dpcri_run *run, const unsigned char *pending) {
     parareal p = {
         .run = run, .steps = &run->plan->steps, .ops = dpcri_row_ops_of(run->plan->steps.dtype), .confirming = true};
     bool any = false;
-    if (!dpcri_confirms(&run->plan->options)) return DPCR_OK;
     carve(run->plan, &run->arena, &p);
     for (int64_t b = 0; b < p.steps->batch; b++) {
-        const int reason = run->reason[b];
-        p.active[b] = reason == DPCR_REASON_RESIDUAL_ONLY || reason == DPCR_REASON_SCALED;
-        p.reason[b] = reason;
+        p.active[b] = pending[b];
+        p.reason[b] = run->reason[b];
         if (p.active[b]) run->reason[b] = 0;
         any = any || p.active[b];
     }
