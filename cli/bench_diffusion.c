@@ -287,9 +287,9 @@ static int quality_point(const diffusion_bench *b, const generation *way, const 
 // ---- what is told ----
 
 static const char *const numbers[] = {
-    "tolerance", "window",      "count",     "seconds",          "sequential_seconds", "ratio",     "sweeps",
-    "calls",     "evaluations", "max_error", "frechet_distance", "frechet_deviation",  "precision", "recall",
-    "confirm",   "error_estimate"};
+    "tolerance", "window", "count",       "seconds",       "sequential_seconds", "ratio",
+    "sweeps",    "calls",  "evaluations", "max_error",     "frechet_distance",   "frechet_deviation",
+    "precision", "recall", "confirm",     "error_estimate"};
 enum { NUMBERS = sizeof numbers / sizeof *numbers };
 
 static double number_of(const point *p, int i) {

@@ -114,10 +114,11 @@ static inline double path_distance(const solved *a, const solved *b) {
     return most;
 }
 
-// Solves a sampler's chain from its own noise, or from x.
-static inline solved solve_sampler(dpcr_context *context, const dpcr_sampler *sampler,
-                                   const dpcr_solve_options *options, const dpcr_array *x) {
-    const dpcr_steps *steps = dpcr_sampler_steps(sampler);
+// Solves a sampler's chain, or these steps in its place, from its own noise, or from x. report: places for arrays, or
+// NULL.
+static inline solved solve_steps(dpcr_context *context, const dpcr_sampler *sampler, const dpcr_steps *steps,
+                                 const dpcr_solve_options *options, const dpcr_array *x,
+                                 const dpcr_solve_report *report) {
     dpcr_solve_plan *plan = NULL;
     dpcr_error error = {0};
     solved p = {.length = steps->length, .batch = steps->batch, .width = steps->width, .dtype = steps->dtype};
@@ -131,6 +132,7 @@ static inline solved solve_sampler(dpcr_context *context, const dpcr_sampler *sa
     if (dpcr_solve_plan_create(context, steps, options, &plan, &error) != DPCR_OK) fail_msg("%s", error.text);
     const size_t bytes = dpcr_solve_plan_workspace(plan);
     void *workspace = bytes ? aligned_alloc(64, (bytes + 63) / 64 * 64) : NULL;
+    if (report) p.report = *report;
     p.report.size = sizeof p.report;
     if (dpcr_solve_execute(plan, &z0, &z, NULL, workspace, bytes, &p.report, &error) != DPCR_OK)
         fail_msg("%s", error.text);
@@ -138,6 +140,11 @@ static inline solved solve_sampler(dpcr_context *context, const dpcr_sampler *sa
     free(workspace);
     dpcr_solve_plan_destroy(plan);
     return p;
+}
+
+static inline solved solve_sampler(dpcr_context *context, const dpcr_sampler *sampler,
+                                   const dpcr_solve_options *options, const dpcr_array *x) {
+    return solve_steps(context, sampler, dpcr_sampler_steps(sampler), options, x, NULL);
 }
 
 static inline dpcr_solve_options by_method(dpcr_method method) {

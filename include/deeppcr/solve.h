@@ -130,8 +130,8 @@ typedef struct dpcr_steps {
     double coarse_flops;   // of one call, lane and sequence
     const double *slopes;  // [L]: c_l, about what J_l is times the identity; parataa goes by it; without, by 1.
                            // The caller's, must outlive the plan
-    // coarse with its Jacobian, a[c] [lanes][rows][w w], dense and contiguous; last may be NULL. Error estimates take it
-    // in place of coarse steps one after another, where their number times w + 1 is at most twice L. May be NULL.
+    // coarse with its Jacobian, a[c] [lanes][rows][w w], dense and contiguous; last may be NULL. Error estimates take
+    // it in place of coarse steps one after another, where their number times w + 1 is at most twice L. May be NULL.
     int (*coarse_linearise)(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *last,
                             const dpcr_array *a);
 } dpcr_steps;
@@ -234,10 +234,10 @@ typedef struct dpcr_solve_options {
     int64_t order;   // parataa: steps substituted into each other; default: all of the window
     int mixed;       // parataa: sweeps that are mixed, 1 (none are) to 4; default 2
     // Parareal, and methods of sweeps where the chain has `coarse`, whose residuals say nothing of the error. 0:
-    // nothing does (parareal estimates it all the same). Positive: the states that the method left are corrected, all steps
-    // at once and by coarse steps along the path, or where that does not shrink the corrections by sweeps of parareal,
-    // until the error estimate is at most this (times max(1, |z|)); the reason is then CONVERGED. Negative: the estimate
-    // alone. (newton's tolerances are on its estimate.)
+    // nothing does (parareal estimates it all the same). Positive: the states that the method left are corrected, all
+    // steps at once and by coarse steps along the path, or where that does not shrink the corrections by sweeps of
+    // parareal, until the error estimate is at most this (times max(1, |z|)); the reason is then CONVERGED. Negative:
+    // the estimate alone. (newton's tolerances are on its estimate.)
     double confirm;
 } dpcr_solve_options;
 

@@ -208,8 +208,8 @@ static int linearise(void *user, const dpcr_span *span, const dpcr_array *in, co
 
 // ---- coarse steps ----
 
-// One step over each lane's span, of the sampler's own kind, as steps of `to`: its errors grow and shrink as those of the
-// steps between do (of ddpm by ddim's step they would shrink half as fast). Noise is added after it.
+// One step over each lane's span, of the sampler's own kind, as steps of `to`: its errors grow and shrink as those of
+// the steps between do (of ddpm by ddim's step they would shrink half as fast). Noise is added after it.
 static dpcr_span one_step_each(dpcr_sampler *s, const dpcr_span *span, dpcr_sampler *to) {
     dpcr_span one = *span;
     for (int64_t c = 0; c < span->lanes; c++) {

@@ -4,20 +4,20 @@
 //
 //   r_l = f_l(z_{l-1}) - z_l                     of all steps at once
 //   d_l = r_l + c_l d_{l-1} within a chunk       what a chunk's own residuals come to;   D_i at the end of chunk i
-//   S_{i+1} = D_i + G(U_i + S_i) - G(U_i)        what they come to along the path, U_i the state before chunk i, S_0 = 0
-//   e_l = d_l + (1 - t) S_i + t (S_{i+1} - D_i)  t the part of the chunk that lies behind;  z_l += e_l
+//   S_{i+1} = D_i + G(U_i + S_i) - G(U_i)        what they come to along the path, U_i the state before chunk i, S_0 =
+//   0 e_l = d_l + (1 - t) S_i + t (S_{i+1} - D_i)  t the part of the chunk that lies behind;  z_l += e_l
 //
-// e is about the error: the residuals are exact, their way to the end of the path goes over the coarse steps. How far it
-// is off shows in how fast cycles shrink it, as parareal's estimate has it, but of the states after the correction:
+// e is about the error: the residuals are exact, their way to the end of the path goes over the coarse steps. How far
+// it is off shows in how fast cycles shrink it, as parareal's estimate has it, but of the states after the correction:
 //
 //   estimate = 2 |e| max(1, rate / (1 - rate)),   rate = |e| / (|e| before), none where it is above 0.7
 //
-// Where it is twice in turn, or above 1 once, parareal itself, whose chunks run all their steps, goes on from the states as
-// they are before that correction.
+// Where it is twice in turn, or above 1 once, parareal itself, whose chunks run all their steps, goes on from the
+// states as they are before that correction.
 //
 // Work of a cycle: L evaluations at once and K = L / n coarse steps one after another; where the chain tells coarse
-// Jacobians (coarse_linearise) and K of them cost no more than two evaluations of the chain, G's part is A_i S_i, made in
-// the first cycle, all at once. Memory L states and K Jacobians. Source: multigrid reduction in time with one
+// Jacobians (coarse_linearise) and K of them cost no more than two evaluations of the chain, G's part is A_i S_i, made
+// in the first cycle, all at once. Memory L states and K Jacobians. Source: multigrid reduction in time with one
 // relaxation, Falgout et al., SIAM J. Sci. Comput. 36 (2014). docs/diffusion.md.
 #include <math.h>
 #include <string.h>
@@ -30,11 +30,11 @@ typedef struct cycles {
     dpcri_run *run;
     const dpcr_steps *steps;
     const dpcri_row_ops *ops;
-    int64_t n, chunks, from;  // from: the first step that is looked at
-    bool linear, made;        // coarse Jacobians; they are there
-    dpcr_array d, u, g, fresh, a;  // [L][B][w], [K][B][w], [K][B][w], [1][B][w], [K][B][w w]
-    double *shift;                 // [K][B][w]: S
-    double *size, *former;         // [B]: |e|, and the one's before
+    int64_t n, chunks, from;                 // from: the first step that is looked at
+    bool linear, made;                       // coarse Jacobians; they are there
+    dpcr_array d, u, g, fresh, a;            // [L][B][w], [K][B][w], [K][B][w], [1][B][w], [K][B][w w]
+    double *shift;                           // [K][B][w]: S
+    double *size, *former;                   // [B]: |e|, and the one's before
     unsigned char *active, *pending, *slow;  // [B]; slow: the last rate told nothing
     _Atomic int code;
 } cycles;

@@ -16,9 +16,10 @@
 //   estimate = 2 e max(1, rate / (1 - rate)),   rate = e / (e before), none where it is above 0.7
 //
 // It costs K coarse steps, and is of the whole chain, for only what has the loop's bits is locked. Other methods'
-// results are judged the same way (option confirm) where cycles.c cannot: a sweep from their states, and more of them until
-// the estimate will do. A coarse step that cannot be made (a positive code, or what is not finite) counts as no step: its
-// chunk is corrected by its own end alone, and nothing is estimated. Sources: Lions, Maday, Turinici, C. R. Acad. Sci. 332 (2001); SRDS (arXiv 2412.20292). docs/diffusion.md.
+// results are judged the same way (option confirm) where cycles.c cannot: a sweep from their states, and more of them
+// until the estimate will do. A coarse step that cannot be made (a positive code, or what is not finite) counts as no
+// step: its chunk is corrected by its own end alone, and nothing is estimated. Sources: Lions, Maday, Turinici, C. R.
+// Acad. Sci. 332 (2001); SRDS (arXiv 2412.20292). docs/diffusion.md.
 #include <math.h>
 #include <string.h>
 

@@ -134,8 +134,8 @@ dpcr_status dpcri_solve_parareal(dpcri_run *run);
 dpcr_status dpcri_solve_parataa(dpcri_run *run);
 // Parareal from the states that stand, for error estimates of those sequences.
 dpcr_status dpcri_parareal_from(dpcri_run *run, const unsigned char *pending);
-// Error estimates of what a method left without one (option confirm), by cycles, else by parareal; whether there are any,
-// and whether their coarse steps go by Jacobians.
+// Error estimates of what a method left without one (option confirm), by cycles, else by parareal; whether there are
+// any, and whether their coarse steps go by Jacobians.
 dpcr_status dpcri_confirm(dpcri_run *run);
 void dpcri_confirm_carve(const dpcr_solve_plan *plan, dpcri_arena *arena);
 bool dpcri_coarse_is_linear(const dpcr_steps *steps, const dpcr_solve_options *options, int64_t chunks);
