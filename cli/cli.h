@@ -17,7 +17,7 @@ enum {
     CLI_DISAGREE = 1,     // results that should agree do not
     CLI_USAGE = 2,        // wrong arguments
     CLI_UNCONVERGED = 3,  // not converged, and told not to fall back
-    CLI_RESOURCES = 4,    // memory, disk, threads, unwritable output
+    CLI_RESOURCES = 4,    // memory, disk, threads, unwritable output, a device that is not there
     CLI_INPUT = 5         // an input file is missing or not what it should be
 };
 
@@ -110,10 +110,21 @@ typedef struct cli_common {
     uint64_t seed;
     int threads;
     const char *csv;
+    // --device. A verb that runs on devices says so before it parses; of the others cuda is refused in words.
+    bool serves_devices;
+    const char *device_given;  // NULL: no --device
+    bool device_auto;          // --device auto, and there is one: the verb weighs it
+    dpcr_device device;        // type 0: the processor
 } cli_common;
 extern const struct argp cli_common_argp;
 #define CLI_COMMON_DEFAULTS \
     { .seed = 1 }
+
+// Settles --device once everything is parsed: false, and told, where what was asked for is not there or not served.
+bool cli_device_settle(cli_common *common);
+// What a report says of it, where --device was given; NULL otherwise. The first line of text tells it, and JSON.
+const char *cli_device_sentence(void);
+void cli_device_decide(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 typedef struct cli_solver {
     dpcr_solve_options options;

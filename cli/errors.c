@@ -45,7 +45,8 @@ static int status_of(dpcr_status status, cli_doing doing) {
         case DPCR_ERROR_CALLBACK: return CLI_DISAGREE;
         case DPCR_ERROR_CANCELLED: return 128 + (cli_signal() ? cli_signal() : 2);
         case DPCR_ERROR_MEMORY:
-        case DPCR_ERROR_SYSTEM: break;
+        case DPCR_ERROR_SYSTEM:
+        case DPCR_ERROR_DEVICE: break;
     }
     return CLI_RESOURCES;
 }

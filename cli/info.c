@@ -46,6 +46,60 @@ static void set_tolerances(cli_result *result) {
     cli_set(result, "tolerances", object);
 }
 
+// Two versions in one number, as CUDA counts them.
+static json_t *version(int number) {
+    char text[32];
+    snprintf(text, sizeof text, "%d.%d", number / 1000, number % 1000 / 10);
+    return json_string(text);
+}
+
+static json_t *describe_device(int id) {
+    const dpcr_device device = {.type = DPCR_CUDA, .id = id};
+    dpcr_device_info info = {.size = sizeof info};
+    dpcr_device_rates rates = {.size = sizeof rates};
+    dpcr_error error = {0};
+    char text[32];
+    cli_result r = cli_result_create();
+    snprintf(text, sizeof text, "cuda:%d", id);
+    cli_set_text(&r, "name", text);
+    dpcr_status status = dpcr_device_describe(device, &info, &error);
+    if (status == DPCR_OK) {
+        snprintf(text, sizeof text, "%d.%d", info.major, info.minor);
+        cli_set_text(&r, "model", info.name);
+        cli_set_text(&r, "compute_capability", text);
+        cli_set_int(&r, "processors", info.processors);
+        cli_set_int(&r, "memory_bytes", (json_int_t)info.memory_bytes);
+        cli_set_int(&r, "free_bytes", (json_int_t)info.free_bytes);
+        cli_set_int(&r, "cache_bytes", (json_int_t)info.cache_bytes);
+        cli_set(&r, "driver", version(info.driver));
+        cli_set(&r, "runtime", version(info.runtime));
+        cli_set_real(&r, "bandwidth", info.bandwidth);
+        status = dpcr_device_measure(device, &rates, &error);
+    }
+    if (status == DPCR_OK) {
+        cli_set_real(&r, "copy_bandwidth", rates.copy);
+        cli_set_real(&r, "to_device_bandwidth", rates.to_device);
+        cli_set_real(&r, "to_host_bandwidth", rates.to_host);
+        cli_set_real(&r, "launch_seconds", rates.launch);
+    } else {
+        cli_set_text(&r, "why_not", error.text);
+    }
+    if (!r.failed) return r.object;
+    cli_result_destroy(&r);
+    return NULL;
+}
+
+// "cuda": null where it is there, else why it is not.
+static void set_devices(cli_result *result) {
+    int count = 0;
+    dpcr_error error = {0};
+    const dpcr_status status = dpcr_device_count(DPCR_CUDA, &count, &error);
+    json_t *list = json_array();
+    for (int i = 0; list && i < count; i++) json_array_append_new(list, describe_device(i));
+    cli_set(result, "devices", list);
+    cli_set(result, "devices_absent", status == DPCR_OK ? json_null() : json_string(error.text));
+}
+
 static void fill(cli_result *result, const dpcr_context *context) {
     const char *forced = getenv("DEEPPCR_ISA");
     cli_set_text(result, "version", dpcr_version());
@@ -67,14 +121,30 @@ static void fill(cli_result *result, const dpcr_context *context) {
     cli_set(result, "structures", names(structure_name, 0, DPCR_STRUCTURE_COUNT));
     set_tolerances(result);
     set_data(result);
+    set_devices(result);
+}
+
+// A line of its own below the key.
+static void say_device(const cli_common *common, json_t *device) {
+    const char *comma = "\n  ";
+    for (void *m = json_object_iter(device); m; m = json_object_iter_next(device, m)) {
+        json_t *member = json_object_iter_value(m);
+        cli_say(common, "%s%s", comma, json_object_iter_key(m));
+        if (json_is_string(member)) cli_say(common, " %s", json_string_value(member));
+        if (json_is_number(member)) cli_say(common, " %.4g", json_number_value(member));
+        comma = ", ";
+    }
 }
 
 static void say_value(const cli_common *common, json_t *value) {
     if (json_is_string(value)) cli_say(common, " %s", json_string_value(value));
     if (json_is_integer(value)) cli_say(common, " %lld", (long long)json_integer_value(value));
     if (json_is_array(value) && json_array_size(value) == 0) cli_say(common, " none found");
-    for (size_t i = 0; i < json_array_size(value); i++)
-        cli_say(common, " %s", json_string_value(json_array_get(value, i)));
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        json_t *item = json_array_get(value, i);
+        if (json_is_string(item)) cli_say(common, " %s", json_string_value(item));
+        if (json_is_object(item)) say_device(common, item);
+    }
     for (void *i = json_object_iter(value); i; i = json_object_iter_next(value, i))
         cli_say(common, " %s %.10g", json_object_iter_key(i), json_number_value(json_object_iter_value(i)));
 }
@@ -84,7 +154,7 @@ static void say_all(const cli_common *common, const cli_result *result) {
     for (void *i = json_object_iter(result->object); i; i = json_object_iter_next(result->object, i)) {
         json_t *value = json_object_iter_value(i);
         if (json_is_null(value)) continue;
-        cli_say(common, "%-13s", json_object_iter_key(i));
+        cli_say(common, "%-14s", json_object_iter_key(i));
         say_value(common, value);
         cli_say(common, "\n");
     }
@@ -92,12 +162,14 @@ static void say_all(const cli_common *common, const cli_result *result) {
 
 int cli_verb_info(int argc, char **argv) {
     cli_common common = CLI_COMMON_DEFAULTS;
+    common.serves_devices = true;
     const cli_syntax syntax = {
         .arguments = "",
         .doc =
             "Tells the version, the instruction set level, threads, memory and caches, and the names of everything "
             "that other verbs take.\vThe environment variable DEEPPCR_ISA (portable, avx2, avx512) forces a lower "
-            "level than the processor's.",
+            "level than the processor's; DEEPPCR_CUDA_MODULE names the file of the CUDA backend, or switches it off "
+            "(off).",
         .groups = {{&cli_common_argp, &common, "Output and resources:"}}};
     const char *positional[CLI_MAX_POSITIONAL];
     int status;

@@ -34,7 +34,7 @@ static void print_help(void) {
     printf(
         "\n'deeppcr VERB --help' tells a verb's options; 'deeppcr --version' the version.\n"
         "Exit status: 0 done, 1 results disagree, 2 usage, 3 not converged and told not to fall back,\n"
-        "4 out of resources (memory, disk, threads, unwritable output), 5 bad input file,\n"
+        "4 out of resources (memory, disk, threads, unwritable output, no such device), 5 bad input file,\n"
         "128 + N stopped by signal N.\n");
 }
 

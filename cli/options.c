@@ -12,6 +12,7 @@ enum {
     KEY_SEED,
     KEY_THREADS,
     KEY_CSV,
+    KEY_DEVICE,
     KEY_METHOD,
     KEY_SCHEME,
     KEY_BACKWARD,
@@ -49,6 +50,8 @@ static const struct argp_option common_options[] = {
     {"quiet", KEY_QUIET, NULL, 0, "Print neither text nor progress", 0},
     {"seed", KEY_SEED, "N", 0, "Seed of all random numbers (default 1)", 0},
     {"threads", KEY_THREADS, "N", 0, "Worker threads (default 0: as many as this process may run on)", 0},
+    {"device", KEY_DEVICE, "cpu|cuda|cuda:N|auto", 0,
+     "Where to compute (default cpu); auto: on a CUDA device where there is one and it would be faster", 0},
     {0},
 };
 
@@ -68,7 +71,9 @@ static error_t parse_common(int key, char *arg, struct argp_state *state) {
         case KEY_CSV: c->csv = arg; return 0;
         case KEY_SEED: return read_seed(arg, &c->seed);
         case KEY_THREADS: return taken(cli_read_int("--threads", arg, 0, 1024, &c->threads));
+        case KEY_DEVICE: c->device_given = arg; return 0;
         case ARGP_KEY_END:
+            if (!cli_device_settle(c)) return EINVAL;
             if (!c->csv) return 0;
             if (strcmp(c->csv, "-") != 0) return taken(cli_writable("the CSV table", c->csv));
             if (c->json) cli_fail(CLI_USAGE, "--json and --csv - both want standard output");

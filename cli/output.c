@@ -58,7 +58,9 @@ void cli_set_text(cli_result *result, const char *key, const char *text) {
 }
 
 int cli_print_json(const cli_result *result) {
-    char *text = result->failed ? NULL : json_dumps(result->object, 0);
+    cli_result whole = *result;
+    if (cli_device_sentence()) cli_set_text(&whole, "device", cli_device_sentence());
+    char *text = whole.failed ? NULL : json_dumps(whole.object, 0);
     if (!text) return cli_fail_memory("the JSON result");
     printf("%s\n", text);
     free(text);
@@ -190,6 +192,9 @@ bool cli_writable(const char *what, const char *path) {
 
 void cli_say(const cli_common *common, const char *format, ...) {
     if (common->json || common->quiet || (common->csv && !strcmp(common->csv, "-"))) return;
+    static bool told;  // where it runs: before everything else
+    if (!told && cli_device_sentence()) printf("device: %s\n", cli_device_sentence());
+    told = true;
     va_list arguments;
     va_start(arguments, format);
     vprintf(format, arguments);

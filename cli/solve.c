@@ -227,7 +227,7 @@ static int write_states(const solve *s, const dpcr_array *z) {
 }
 
 static int tell(const solve *s, const dpcr_chain_shape *shape, const dpcr_chain_plan *plan,
-                const dpcr_chain_report *report) {
+                const dpcr_chain_report *report, const cli_device_times *times) {
     cli_result r = cli_result_create();
     cli_set_int(&r, "length", shape->length);
     cli_set_int(&r, "batch", shape->batch);
@@ -243,6 +243,11 @@ static int tell(const solve *s, const dpcr_chain_shape *shape, const dpcr_chain_
     cli_set_int(&r, "depth", report->depth);
     cli_set_real(&r, "seconds", report->seconds);
     cli_set_int(&r, "workspace_bytes", (json_int_t)dpcr_chain_plan_workspace(plan));
+    if (times) {
+        cli_set_real(&r, "seconds_to_device", times->to_device);
+        cli_set_real(&r, "seconds_solve", times->solve);
+        cli_set_real(&r, "seconds_to_host", times->to_host);
+    }
     cli_set_text(&r, "sentence", dpcr_chain_plan_sentence(plan));
     cli_set_text(&r, "output", s->output);
     if (strcmp(s->output, "-") != 0)
@@ -271,21 +276,56 @@ static int execute(const solve *s, const dpcr_chain_shape *shape, const dpcr_cha
                      : cli_fail_error(&error, CLI_COMPUTING);
     cli_release(workspace);
     if (!status) status = write_states(s, b);
-    return status ? status : tell(s, shape, plan, &report);
+    return status ? status : tell(s, shape, plan, &report, NULL);
 }
 
-static int run(dpcr_context *context, const solve *s) {
+static int execute_on_device(const solve *s, const dpcr_chain_shape *shape, const dpcr_chain_plan *plan,
+                             const dpcr_array *a, const dpcr_array *b, const dpcr_array *z0) {
+    const size_t bytes = dpcr_chain_plan_workspace(plan);
+    cli_device_times times = {0};
+    if (s->memory_limit && bytes > s->memory_limit)
+        return cli_fail(CLI_RESOURCES, "a workspace of %zu bytes on the device, the limit is %zu", bytes,
+                        s->memory_limit);
+    int status = cli_linear_on_device(s, plan, a, b, z0, &times);
+    if (!status) status = write_states(s, b);
+    const dpcr_chain_report report = {.size = sizeof report,
+                                      .scheme = dpcr_chain_plan_scheme(plan),
+                                      .sweeps = 1,
+                                      .finished_from = shape->length,
+                                      .seconds = times.to_device + times.solve + times.to_host};
+    return status ? status : tell(s, shape, plan, &report, &times);
+}
+
+// --device auto stays where the device would not pay, or its kernels do not serve the chain.
+static int make_plan(dpcr_context *context, solve *s, const dpcr_chain_shape *shape, const dpcr_array *a,
+                     const dpcr_array *b, dpcr_chain_plan **plan) {
+    dpcr_chain_options there = s->options;
+    dpcr_error error = {0};
+    cli_common *c = &s->common;
+    bool on_device = c->device.type == DPCR_CUDA;
+    there.device = c->device;
+    if (on_device && c->device_auto) on_device = cli_linear_pays(s, context, shape, a, b);
+    if (on_device && dpcr_chain_plan_create(context, shape, &there, plan, &error) == DPCR_OK) return CLI_DONE;
+    if (on_device && !c->device_auto) return cli_fail_error(&error, CLI_COMPUTING);
+    if (on_device) cli_device_decide("cpu: %.380s", error.text);
+    c->device = (dpcr_device){0};
+    if (dpcr_chain_plan_create(context, shape, &s->options, plan, &error) == DPCR_OK) return CLI_DONE;
+    return cli_fail_error(&error, CLI_COMPUTING);
+}
+
+static int run(dpcr_context *context, solve *s) {
     inputs in = {0};
     dpcr_chain_shape shape = {0};
     dpcr_array a = {0}, z0 = {0};
     dpcr_chain_plan *plan = NULL;
-    dpcr_error error = {0};
     int status = read_inputs(context, s, &in);
     if (!status) status = cli_linear_shape(in.a, in.b, s->transposed, &shape, &a);
     if (!status && in.z0) status = cli_linear_start(in.z0, &shape, &z0);
-    if (!status && dpcr_chain_plan_create(context, &shape, &s->options, &plan, &error) != DPCR_OK)
-        status = cli_fail_error(&error, CLI_COMPUTING);
-    if (!status) status = execute(s, &shape, plan, &a, in.b, in.z0 ? &z0 : NULL);
+    if (!status) status = make_plan(context, s, &shape, &a, in.b, &plan);
+    if (!status && s->common.device.type == DPCR_CUDA)
+        status = execute_on_device(s, &shape, plan, &a, in.b, in.z0 ? &z0 : NULL);
+    else if (!status)
+        status = execute(s, &shape, plan, &a, in.b, in.z0 ? &z0 : NULL);
     dpcr_chain_plan_destroy(plan);
     for (int i = 0; i < 3; i++) dpcr_tensors_free(context, &in.files[i]);
     return status;
@@ -316,6 +356,9 @@ static int refuse_ranks(solve *s) {
     if (!s->ranks) s->ranks = cli_world_launched() ? world : 2;
     if (s->scan == DPCR_SCAN_TRANSPORT && world == 1)
         return cli_fail(CLI_USAGE, "--scan mpi, but not started by mpirun; wanted --scan messages");
+    if (s->common.device.type == DPCR_CUDA && !s->common.device_auto)
+        return cli_fail(CLI_USAGE, "--device %.20s over ranks, which compute on processors", s->common.device_given);
+    if (s->common.device_auto) cli_device_decide("cpu: ranks compute on processors");
     if (s->options.levels || s->options.warm_up || s->options.tolerance > 0 || s->options.max_sweeps || s->memory_limit)
         return cli_fail(CLI_USAGE,
                         "--levels, --run-up, --tolerance, --max-sweeps and --memory-limit are of other schemes");
@@ -372,6 +415,7 @@ int cli_verb_solve(int argc, char **argv) {
     }
     if (cli_name_first(argc, argv, names_recurrent, names_linear)) return cli_solve_recurrent(argc - 1, argv + 1);
     solve s = {.common = CLI_COMMON_DEFAULTS, .options = {.size = sizeof(dpcr_chain_options)}};
+    s.common.serves_devices = true;
     const cli_syntax syntax = {
         .arguments = "linear|rnn|rnn-relu|gru|lstm|paragru|paralstm|mingru|biquads",
         .doc =

@@ -25,6 +25,18 @@ int cli_linear_shape(const dpcr_array *from, const dpcr_array *b, bool transpose
 // z0 as a view [B][w].
 int cli_linear_start(const dpcr_array *from, const dpcr_chain_shape *shape, dpcr_array *z0);
 
+// Seconds by the host's clock.
+typedef struct cli_device_times {
+    double to_device, solve, to_host;
+} cli_device_times;
+
+// Would the device of --device auto be faster, transfers included? Decides, with the reason.
+bool cli_linear_pays(const cli_linear *s, dpcr_context *context, const dpcr_chain_shape *shape, const dpcr_array *a,
+                     const dpcr_array *b);
+// Solves on the plan's device; the states take the place of b. Returns the exit code.
+int cli_linear_on_device(const cli_linear *s, const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *b,
+                         const dpcr_array *z0, cli_device_times *times);
+
 // By ranks that are processes of mpirun, or threads. Returns the exit code.
 int cli_solve_linear_ranks(const cli_linear *s);
 

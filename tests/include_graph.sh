@@ -37,7 +37,7 @@ model.h:model recurrent.h:model
 train.h:train sequence.h:train
 sample.h:sample
 filter.h:chain
-transport.h:rt
+transport.h:rt device.h:rt
 profile.h:pipe schedule.h:pipe
 pipeline.h:pipe_executor
 workers.h:workers

@@ -7,6 +7,7 @@
 #ifndef DEEPPCR_CHAIN_H
 #define DEEPPCR_CHAIN_H
 
+#include "device.h"
 #include "transition.h"
 #include "transport.h"
 
@@ -65,6 +66,8 @@ typedef struct dpcr_chain_options {
     double planning_seconds;    // MEASURE: budget; default 1
     const dpcr_array *typical;  // MEASURE: transitions like those to come, as execute's `a`, read by plan_create alone.
                                 // Without them overlap is no candidate: whether a chain forgets lies in them
+    dpcr_device device;  // where it runs; all zeros: the host. On a device dpcr_chain_enqueue solves, in one pass
+                         // over memory (scheme chunked; AUTO is that, others are refused)
 } dpcr_chain_options;
 
 typedef struct dpcr_chain_plan dpcr_chain_plan;
@@ -93,7 +96,8 @@ DPCR_API const char *dpcr_chain_plan_sentence(const dpcr_chain_plan *plan);
 // Every option as the plan uses it: a plan made with these gives the same bits.
 DPCR_API const dpcr_chain_options *dpcr_chain_plan_options(const dpcr_chain_plan *plan);
 
-// Bytes of workspace (64-byte aligned host memory) that each of the executes below needs.
+// Bytes of workspace that each of the executes below needs: 64-byte aligned host memory, or, where the plan is of a
+// device, memory there (dpcr_device_allocate).
 DPCR_API size_t dpcr_chain_plan_workspace(const dpcr_chain_plan *plan);
 
 // Solves the chain:  z = z0; for l in 0..L-1: z = A_l z + b_l; store z_l        (or the transposed loop, from the last
@@ -107,6 +111,16 @@ DPCR_API size_t dpcr_chain_plan_workspace(const dpcr_chain_plan *plan);
 DPCR_API dpcr_status dpcr_chain_execute(const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *b,
                                         const dpcr_array *z0, const dpcr_array *z, void *workspace,
                                         size_t workspace_bytes, dpcr_chain_report *report, dpcr_error *error);
+
+// The same on the device of the plan: puts the solve into `stream` (the backend's own, such as a cudaStream_t; NULL:
+// the default one) and returns. All arrays and the workspace lie on that device and stay as they are until the stream
+// has been waited for (dpcr_stream_wait, or the caller's own means), which also tells what failed there. Nothing is
+// copied, allocated or waited for; a launch that fails leaves DPCR_ERROR_DEVICE and a usable plan. Float results are
+// the host's to rounding, uint32 ones to the bit; the same bits from run to run on one device. Not yet run on a device:
+// docs/gpu.md.
+DPCR_API dpcr_status dpcr_chain_enqueue(const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *b,
+                                        const dpcr_array *z0, const dpcr_array *z, void *workspace,
+                                        size_t workspace_bytes, void *stream, dpcr_error *error);
 
 // Forward derivative of an untransposed chain along (da, db, dz0), at its solution z:
 //   dz_l = A_l dz_{l-1} + da_l z_{l-1} + db_l. Any of da, db, dz0 may be NULL (zero). dz [L][B][w] must not overlap

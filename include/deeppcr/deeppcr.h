@@ -10,6 +10,7 @@
 #include "chain.h"
 #include "context.h"
 #include "data.h"
+#include "device.h"
 #include "embedding.h"
 #include "export.h"
 #include "filter.h"

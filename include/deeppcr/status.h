@@ -20,7 +20,8 @@ typedef enum dpcr_status {
     DPCR_ERROR_FORMAT = -6,       // a file's content is not what its format allows
     DPCR_ERROR_CALLBACK = -7,     // a callback of the caller's aborted (returned a negative code)
     DPCR_ERROR_CANCELLED = -8,    // the caller's cancel function asked to stop
-    DPCR_ERROR_SYSTEM = -9        // the operating system refused something else (threads, time)
+    DPCR_ERROR_SYSTEM = -9,       // the operating system refused something else (threads, time)
+    DPCR_ERROR_DEVICE = -10       // a device is not there or too old, or something failed on it
 } dpcr_status;
 
 // Written only on failure. `code` is the callback's own code for DPCR_ERROR_CALLBACK, errno for IO and SYSTEM, else 0.

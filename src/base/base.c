@@ -19,6 +19,7 @@ const char *dpcr_status_name(dpcr_status status) {
         case DPCR_ERROR_CALLBACK: return "callback";
         case DPCR_ERROR_CANCELLED: return "cancelled";
         case DPCR_ERROR_SYSTEM: return "system";
+        case DPCR_ERROR_DEVICE: return "device";
     }
     return "unknown";
 }

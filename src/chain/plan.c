@@ -143,6 +143,12 @@ dpcr_status dpcr_chain_plan_create(dpcr_context *context, const dpcr_chain_shape
     made->shape = *shape;
     made->options = given;
     made->values = dpcr_transition_values(&shape->transition);
+    if (dpcri_plan_on_device(&given)) {
+        DPCR_TRY(dpcri_plan_device(made, error));
+        *plan = made;
+        made = NULL;
+        goto done;
+    }
     DPCR_TRY(choose(made, error));
     made->options.typical = NULL;  // the caller's, and read
     dpcri_chain_defaults(&shape->transition, shape->length, shape->batch, &made->options);
@@ -183,6 +189,9 @@ size_t dpcr_chain_plan_workspace(const dpcr_chain_plan *plan) { return plan ? pl
 dpcr_status dpcri_plan_ready(const dpcr_chain_plan *plan, const char *function, const void *workspace, size_t bytes,
                              dpcr_error *error) {
     if (!plan) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: plan is NULL", function);
+    if (plan->table)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: the plan is of a device, where chain_enqueue solves",
+                          function);
     if (bytes < plan->workspace || (!workspace && plan->workspace > 0))
         return dpcri_fail(error, DPCR_ERROR_MEMORY, "%s: a workspace of %zu bytes%s, wanted %zu", function, bytes,
                           workspace ? "" : " at NULL", plan->workspace);
@@ -209,8 +218,7 @@ static dpcr_status check_report(const dpcr_chain_report *report, dpcr_error *err
     return DPCR_OK;
 }
 
-// In place only as a whole: otherwise a state would be written over a right-hand side that is still to be read.
-static dpcr_status check_in_place(const char *function, const dpcri_view *b, const dpcri_view *z, dpcr_error *error) {
+dpcr_status dpcri_check_in_place(const char *function, const dpcri_view *b, const dpcri_view *z, dpcr_error *error) {
     if (b->data == z->data && z->data && (b->step != z->step || b->row != z->row))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "%s: z is b with other strides, wanted the same strides or another array", function);
@@ -243,7 +251,7 @@ dpcr_status dpcr_chain_execute(const dpcr_chain_plan *plan, const dpcr_array *a,
         wanted = dpcri_plan_wants(plan, function, "z0", -1, w);
         DPCR_TRY(dpcri_view_of(z0, &wanted, &v0, error));
     }
-    DPCR_TRY(check_in_place(function, &vb, &vz, error));
+    DPCR_TRY(dpcri_check_in_place(function, &vb, &vz, error));
     dpcri_linear chain = dpcri_plan_linear(plan, &va, plan->shape.transposed);
     chain.b = vb.data;
     chain.b_step = vb.step;

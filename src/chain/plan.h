@@ -14,11 +14,20 @@ struct dpcr_chain_plan {
     bool may_overlap;  // the loop was chosen, not asked for: run side by side where the data forget
     size_t workspace;
     char sentence[256];
+    const struct dpcri_device_table *table;  // of the device in options; NULL: the host
 };
+
+// device.c: is the plan one of a device? Checks the device and what its kernels serve, and sets table, workspace,
+// scheme and sentence.
+bool dpcri_plan_on_device(const dpcr_chain_options *options);
+dpcr_status dpcri_plan_device(dpcr_chain_plan *plan, dpcr_error *error);
 
 // What every execute checks of its plan and workspace.
 dpcr_status dpcri_plan_ready(const dpcr_chain_plan *plan, const char *function, const void *workspace, size_t bytes,
                              dpcr_error *error);
+
+// In place only as a whole: otherwise a state would be written over a right-hand side that is still to be read.
+dpcr_status dpcri_check_in_place(const char *function, const dpcri_view *b, const dpcri_view *z, dpcr_error *error);
 
 // What an array of `values` a step and sequence has to be in this plan; steps < 0 for [B][values].
 dpcri_wanted dpcri_plan_wants(const dpcr_chain_plan *plan, const char *function, const char *name, int64_t steps,

@@ -148,7 +148,12 @@ dpcr_status dpcri_view_of(const dpcr_array *array, const dpcri_wanted *w, dpcri_
         (ndim == 3 && !extent_fits(array->shape[0], w->steps, w->shareable)) ||
         !extent_fits(array->shape[row], w->rows, w->shareable) || array->shape[last] != w->values)
         return fail_shape(array, w, error);
-    if (array->device.type != DPCR_HOST)
+    const bool on_device = w->device.type != 0 && w->device.type != DPCR_HOST;
+    if (on_device && (array->device.type != w->device.type || array->device.id != w->device.id))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s lies on %s:%d, wanted %s:%d, the plan's", w->function,
+                          w->name, dpcr_device_type_name(array->device.type), (int)array->device.id,
+                          dpcr_device_type_name(w->device.type), (int)w->device.id);
+    if (!on_device && array->device.type != DPCR_HOST)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: %s lies on device type %d, wanted host memory (%d)",
                           w->function, w->name, (int)array->device.type, (int)DPCR_HOST);
     if (w->values > 1 && array->strides[last] != 1)

@@ -4,6 +4,7 @@
 #define DPCRI_TRANSITION_INTERNAL_H
 
 #include "base/base.h"
+#include "deeppcr/device.h"
 #include "deeppcr/transition.h"
 #include "kern/kern.h"
 #include "kern/sparse.h"
@@ -13,8 +14,9 @@ typedef struct dpcri_wanted {
     const char *function, *name;
     dpcr_dtype dtype;
     int64_t steps, rows, values;
-    bool shareable;  // extents of 1 stand for any number of steps or sequences
-    bool written;    // no two elements may share a place
+    bool shareable;      // extents of 1 stand for any number of steps or sequences
+    bool written;        // no two elements may share a place
+    dpcr_device device;  // all zeros: the host
 } dpcri_wanted;
 
 // The array as strided rows: step and row strides in elements, 0 where shared.

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Tuple
 CONSTANTS: Dict[str, int] = {
     "DPCR_OK": 0, "DPCR_ERROR_ARGUMENT": -1, "DPCR_ERROR_UNSUPPORTED": -2, "DPCR_ERROR_MEMORY": -3,
     "DPCR_ERROR_OVERFLOW": -4, "DPCR_ERROR_IO": -5, "DPCR_ERROR_FORMAT": -6, "DPCR_ERROR_CALLBACK": -7,
-    "DPCR_ERROR_CANCELLED": -8, "DPCR_ERROR_SYSTEM": -9,
+    "DPCR_ERROR_CANCELLED": -8, "DPCR_ERROR_SYSTEM": -9, "DPCR_ERROR_DEVICE": -10,
     "DPCR_F32": 1, "DPCR_F64": 2, "DPCR_U32": 3, "DPCR_HOST": 1, "DPCR_MAX_DIMS": 6,
     "DPCR_ZERO": 0, "DPCR_IDENTITY": 1, "DPCR_SCALAR": 2, "DPCR_DIAGONAL": 3, "DPCR_BLOCK": 4, "DPCR_DENSE": 5,
     "DPCR_SCHEME_AUTO": 0, "DPCR_SCHEME_SEQUENTIAL": 1, "DPCR_SCHEME_PCR": 2, "DPCR_SCHEME_BLELLOCH": 3,
@@ -43,7 +43,7 @@ STRUCTURES: Dict[str, str] = {
     "dpcr_chain_shape": """size_t size; int64_t length; int64_t batch; dpcr_transition transition; dpcr_dtype dtype;
         int transposed;""",
     "dpcr_chain_options": """size_t size; dpcr_scheme scheme; int64_t chunk; int levels; int64_t warm_up; double tolerance;
-        int max_sweeps; dpcr_planning planning; double planning_seconds; void *typical;""",
+        int max_sweeps; dpcr_planning planning; double planning_seconds; void *typical; dpcr_device device;""",
     "dpcr_chain_report": """size_t size; dpcr_scheme scheme; int sweeps; int64_t finished_from; int64_t compositions;
         int64_t applications; int64_t depth; double seconds;""",
     "dpcr_span": """size_t size; int64_t first; int64_t lanes; int64_t stride; int64_t steps; int64_t row; int64_t rows;

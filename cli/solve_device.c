@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT
+// solve linear on a device: the numbers go there, the chain is solved in one pass, the states come back. With --device
+// auto: whether that would be faster than staying, by the rates of both.
+#include <string.h>
+
+#include "solve.h"
+
+static size_t bytes_of(const dpcr_array *array) {
+    return (size_t)cli_array_count(array) * dpcr_dtype_size(array->dtype);
+}
+
+// Measured rates of both against the least that the processor could take: the loop shared out over all threads.
+bool cli_linear_pays(const cli_linear *s, dpcr_context *context, const dpcr_chain_shape *shape, const dpcr_array *a,
+                     const dpcr_array *b) {
+    dpcr_device_rates rates = {.size = sizeof rates};
+    dpcr_machine machine = {.size = sizeof machine};
+    dpcr_ranks_model loop = {.size = sizeof loop, .ranks = 1, .cores = 1};
+    dpcr_error error = {0};
+    if (dpcr_device_measure(s->common.device, &rates, &error) != DPCR_OK ||
+        dpcr_context_machine(context, &machine, &error) != DPCR_OK) {
+        cli_device_decide("cpu: %.300s", error.text);
+        return false;
+    }
+    loop.bandwidth = loop.memory = machine.bandwidth;
+    if (dpcr_chain_predict(shape, &loop, &error) != DPCR_OK) {
+        cli_device_decide("cpu: %.300s", error.text);
+        return false;
+    }
+    const double in = (double)bytes_of(a) + (double)bytes_of(b), out = (double)bytes_of(b);
+    const double there = in / rates.to_device + out / rates.to_host, work = (in + out) / rates.copy + 2 * rates.launch;
+    const double here = loop.loop / (machine.threads > 1 ? machine.threads : 1);
+    const bool pays = there + work < here;
+    cli_device_decide("%s: there %.3g us and %.3g us of transfers, here %.3g us at best", pays ? "cuda:0" : "cpu",
+                      1e6 * work, 1e6 * there, 1e6 * here);
+    return pays;
+}
+
+// One array and its place on the device.
+typedef struct moved {
+    dpcr_array array;
+    size_t bytes;
+} moved;
+
+static dpcr_status send(dpcr_device device, const dpcr_array *from, void *stream, moved *to, dpcr_error *error) {
+    *to = (moved){.array = *from, .bytes = bytes_of(from)};
+    to->array.data = NULL;
+    to->array.device = device;
+    const dpcr_status status = dpcr_device_allocate(device, to->bytes, &to->array.data, error);
+    if (status != DPCR_OK) return status;
+    return dpcr_device_copy(device, to->array.data, from->device, from->data, to->bytes, stream, error);
+}
+
+int cli_linear_on_device(const cli_linear *s, const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *b,
+                         const dpcr_array *z0, cli_device_times *times) {
+    const dpcr_device device = s->common.device, host = {.type = DPCR_HOST};
+    const size_t bytes = dpcr_chain_plan_workspace(plan);
+    moved on[3] = {0};
+    void *workspace = NULL, *stream = NULL;
+    dpcr_error error = {0};
+    const double start = cli_now();
+    dpcr_status status = dpcr_stream_create(device, &stream, &error);
+    if (status == DPCR_OK && cli_array_count(a) > 0) status = send(device, a, stream, &on[0], &error);
+    if (status == DPCR_OK) status = send(device, b, stream, &on[1], &error);
+    if (status == DPCR_OK && z0) status = send(device, z0, stream, &on[2], &error);
+    if (status == DPCR_OK) status = dpcr_device_allocate(device, bytes, &workspace, &error);
+    if (status == DPCR_OK) status = dpcr_stream_wait(device, stream, &error);
+    times->to_device = cli_now() - start;
+    // The states take the place of b, as on the host.
+    if (status == DPCR_OK)
+        status = dpcr_chain_enqueue(plan, &on[0].array, &on[1].array, z0 ? &on[2].array : NULL, &on[1].array, workspace,
+                                    bytes, stream, &error);
+    if (status == DPCR_OK) status = dpcr_stream_wait(device, stream, &error);
+    times->solve = cli_now() - start - times->to_device;
+    if (status == DPCR_OK)
+        status = dpcr_device_copy(host, b->data, device, on[1].array.data, on[1].bytes, stream, &error);
+    if (status == DPCR_OK) status = dpcr_stream_wait(device, stream, &error);
+    times->to_host = cli_now() - start - times->to_device - times->solve;
+    for (int i = 0; i < 3; i++) dpcr_device_release(device, on[i].array.data);
+    dpcr_device_release(device, workspace);
+    dpcr_stream_destroy(device, stream);
+    return status == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_COMPUTING);
+}

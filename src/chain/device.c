@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: MIT
+// Linear chains on a device: the plan asks the backend's kernels what they serve and need, enqueue checks the arrays
+// and hands them over. One scheme: chunks of a thread, a warp and a block, and look-back between blocks, in one pass
+// over memory (work 2 applications and a composition a step, memory a + b + z once). The kernels: src/kern/cuda/.
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "chain/plan.h"
+#include "kern/device.h"
+#include "rt/dev/device.h"
+
+bool dpcri_plan_on_device(const dpcr_chain_options *options) {
+    return options->device.type != 0 && options->device.type != DPCR_HOST;
+}
+
+static const dpcri_device_kernels *kernels_of(const dpcr_chain_plan *plan) { return plan->table->kernels; }
+
+static dpcri_device_linear form_of(const dpcr_chain_plan *plan) {
+    const dpcr_transition *t = &plan->shape.transition;
+    return (dpcri_device_linear){.structure = t->structure,
+                                 .dtype = plan->shape.dtype,
+                                 .transposed = plan->shape.transposed != 0,
+                                 .length = plan->shape.length,
+                                 .rows = plan->shape.batch,
+                                 .w = t->rows,
+                                 .block = t->block};
+}
+
+dpcr_status dpcri_plan_device(dpcr_chain_plan *plan, dpcr_error *error) {
+    static const char *const function = "chain_plan";
+    dpcr_chain_options *o = &plan->options;
+    dpcr_device_info info = {.size = sizeof info};
+    dpcr_status status = DPCR_OK;
+    char text[32];
+    if (o->scheme != DPCR_SCHEME_AUTO && o->scheme != DPCR_SCHEME_CHUNKED)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: %s on a device; auto and chunked work there", function,
+                          dpcr_scheme_name(o->scheme));
+    DPCR_TRY(dpcri_device_ready(o->device, function, &plan->table, error));
+    DPCR_TRY(plan->table->describe(o->device.id, &info, error));
+    dpcri_device_text(o->device, text, sizeof text);
+    if (!plan->table->kernels)
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: the backend of %s has no kernels", function, text));
+    const dpcri_device_linear form = form_of(plan);
+    if (form.length > 0 && form.rows > 0)
+        DPCR_TRY(kernels_of(plan)->linear_workspace(o->device.id, &form, &plan->workspace, error));
+    o->size = sizeof *o;
+    o->scheme = DPCR_SCHEME_CHUNKED;
+    o->typical = NULL;
+    snprintf(plan->sentence, sizeof plan->sentence, "chunked: in one pass over memory on %s (%.100s)", text, info.name);
+done:
+    return status;
+}
+
+static dpcr_status check_workspace(const dpcr_chain_plan *plan, const char *function, const void *workspace,
+                                   size_t bytes, dpcr_error *error) {
+    if (bytes < plan->workspace || (!workspace && plan->workspace > 0))
+        return dpcri_fail(error, DPCR_ERROR_MEMORY, "%s: a workspace of %zu bytes%s, wanted %zu on the device",
+                          function, bytes, workspace ? "" : " at NULL", plan->workspace);
+    if (plan->workspace > 0 && (uintptr_t)workspace % 256 != 0)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the workspace lies %u bytes off, wanted 256-byte alignment",
+                          function, (unsigned)((uintptr_t)workspace % 256));
+    return DPCR_OK;
+}
+
+dpcr_status dpcr_chain_enqueue(const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *b,
+                               const dpcr_array *z0, const dpcr_array *z, void *workspace, size_t workspace_bytes,
+                               void *stream, dpcr_error *error) {
+    static const char *const function = "chain_enqueue";
+    dpcr_status status = DPCR_OK;
+    dpcri_view va = {0}, vb = {0}, v0 = {0}, vz = {0};
+    if (!plan) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: plan is NULL", function);
+    if (!plan->table)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: the plan is of the host, where chain_execute solves",
+                          function);
+    DPCR_TRY(check_workspace(plan, function, workspace, workspace_bytes, error));
+    const int64_t w = plan->shape.transition.rows;
+    dpcri_wanted wanted = dpcri_plan_wants(plan, function, "a", plan->shape.length, plan->values);
+    wanted.device = plan->options.device;
+    wanted.shareable = true;
+    if (plan->values > 0) DPCR_TRY(dpcri_view_of(a, &wanted, &va, error));
+    wanted.shareable = false;
+    wanted.values = w;
+    wanted.name = "b";
+    DPCR_TRY(dpcri_view_of(b, &wanted, &vb, error));
+    wanted.written = true;
+    wanted.name = "z";
+    DPCR_TRY(dpcri_view_of(z, &wanted, &vz, error));
+    if (z0 && plan->shape.transposed)
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                            "%s: z0 was given to a transposed chain, which starts at b of the last step; add it there",
+                            function));
+    wanted = dpcri_plan_wants(plan, function, "z0", -1, w);
+    wanted.device = plan->options.device;
+    if (z0) DPCR_TRY(dpcri_view_of(z0, &wanted, &v0, error));
+    DPCR_TRY(dpcri_check_in_place(function, &vb, &vz, error));
+    dpcri_device_linear chain = form_of(plan);
+    if (chain.length == 0 || chain.rows == 0) return DPCR_OK;
+    chain.a = va.data;
+    chain.a_step = va.step;
+    chain.a_row = va.row;
+    chain.b = vb.data;
+    chain.b_step = vb.step;
+    chain.b_row = vb.row;
+    chain.z0 = v0.data;
+    chain.z0_row = v0.row;
+    chain.z = vz.data;
+    chain.z_step = vz.step;
+    chain.z_row = vz.row;
+    DPCR_TRY(kernels_of(plan)->linear(plan->options.device.id, &chain, workspace, workspace_bytes, stream, error));
+done:
+    return status;
+}

@@ -1,0 +1,121 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# cli_device.sh BUILD_DIR: --device without a backend, with damaged and foreign ones, and with the stand-in of
+# tests/device: every verb refuses in one line and with the right exit code, auto says why it stays, info lists what
+# there is, and 'solve linear --device cuda' gives the loop's numbers.
+set -u
+export LC_ALL=C
+build=$(cd "${1:?usage: cli_device.sh BUILD_DIR}" && pwd) || exit 1
+program=$build/deeppcr
+stand_ins=$build/stand-ins
+[ -x "$program" ] && [ -f "$stand_ins/libfake_device.so" ] || { echo "cli_device: no program or stand-in in $build"; exit 1; }
+folder=$(mktemp -d) || exit 1
+trap 'rm -rf "$folder"' EXIT
+failures=0
+cases=0
+python=python3
+$python -c 'import numpy' 2>/dev/null || python=/usr/bin/python3
+$python -c 'import numpy' 2>/dev/null || { echo "cli_device: skipped: no NumPy"; exit 77; }
+complain() {
+    echo "cli_device: $*"
+    failures=$((failures + 1))
+}
+refused() {  # status, text, argument...
+    local wanted=$1 text=$2 status
+    shift 2
+    cases=$((cases + 1))
+    "$program" "$@" >"$folder/stdout" 2>"$folder/stderr" </dev/null
+    status=$?
+    [ $status -eq "$wanted" ] || complain "'$*': exit $status, wanted $wanted: $(head -c 300 "$folder/stderr")"
+    [ ! -s "$folder/stdout" ] || complain "'$*': text on stdout: $(head -c 200 "$folder/stdout")"
+    [ "$(wc -l <"$folder/stderr")" -eq 1 ] || complain "'$*': not one line on stderr: $(head -c 300 "$folder/stderr")"
+    grep -qF -- "$text" "$folder/stderr" || complain "'$*': should say '$text', said: $(head -c 300 "$folder/stderr")"
+}
+field() {  # key, argument...: a member of the JSON object
+    local key=$1
+    shift
+    cases=$((cases + 1))
+    "$program" "$@" --json >"$folder/stdout" 2>"$folder/stderr" </dev/null || complain "'$*': exit $?: $(head -c 300 "$folder/stderr")"
+    python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))[sys.argv[2]])' "$folder/stdout" "$key" 2>/dev/null ||
+        complain "'$*' has no $key: $(head -c 300 "$folder/stdout")"
+}
+holds() { [[ "$2" == *"$1"* ]] || complain "should say '$1', said: $2"; }
+
+export DEEPPCR_CUDA_MODULE=off
+verbs="info plan solve check gradcheck train eval generate bench schedule convert"
+for verb in $verbs; do
+    refused 4 'switched off by DEEPPCR_CUDA_MODULE' "$verb" --device cuda
+    refused 2 "wanted cpu, cuda, cuda:N or auto" "$verb" --device gpu
+done
+for words in 'train rnn' 'train vae' 'solve gru' 'solve biquads' 'bench planner' 'bench bppsa' 'bench diffusion' 'schedule'; do
+    refused 4 'switched off' $words --device cuda:1
+done
+refused 2 "'--device' needs a value" info --device
+
+# No module, a damaged one, another library, one of another version.
+: >"$folder/damaged.so"
+for pair in "$folder/none.so|cannot be loaded" "$folder/damaged.so|cannot be loaded" "libm.so.6|no module of deeppcr" \
+    "$stand_ins/libfake_device_abi.so|speaks interface 99" "$stand_ins/libfake_device_version.so|is of deeppcr 0.0.1"; do
+    export DEEPPCR_CUDA_MODULE=${pair%%|*}
+    refused 4 "${pair#*|}" info --device cuda
+    holds "${pair#*|}" "$(field devices_absent info)"
+    holds "cpu: " "$(field device plan mlp --layers 4 --width 2 --device auto)"
+    holds "${pair#*|}" "$(field device plan mlp --layers 4 --width 2 --device auto)"
+done
+
+# A module, but no driver; a device that is too old.
+export DEEPPCR_CUDA_MODULE=$stand_ins/libfake_device.so
+DEEPPCR_FAKE_DEVICES=0 refused 4 'no NVIDIA driver' solve --device cuda
+DEEPPCR_FAKE_OLD=1 refused 4 'wanted 7.5 or newer' solve --device cuda
+DEEPPCR_FAKE_OLD=1 "$program" info | grep -q 'wanted 7.5 or newer' || complain "info does not say why a device is left out"
+refused 4 'there is no cuda:1; there is 1' solve --device cuda:1
+
+# The stand-in: listed, and verbs that do not run on it say so.
+export DEEPPCR_FAKE_DEVICES=2
+holds "'model': 'stand-in on the host'" "$(field devices info)"
+holds "copy_bandwidth" "$(field devices info)"
+holds "cuda:1" "$(field devices info --device cuda:1)"
+"$program" info | grep -q 'compute_capability 9.0' || complain "info's text lists no device"
+unset DEEPPCR_FAKE_DEVICES
+refused 2 "'plan' does not run on devices yet; 'solve linear' does" plan mlp --layers 4 --width 2 --device cuda
+refused 2 "'train' does not run on devices yet" train mlp --layers 2 --device cuda
+refused 2 "'solve' does not run on devices yet" solve gru --device cuda
+holds "cpu: 'check' does not run on devices yet" "$(field device check mlp --layers 4 --width 2 --device auto)"
+holds "cpu: asked for" "$(field device check mlp --layers 4 --width 2 --device cpu)"
+
+# solve linear.
+$python - "$folder" <<'PYTHON'
+import sys
+import numpy as np
+rng = np.random.default_rng(1)
+for name, structure in (("dense", (3, 3)), ("diagonal", (3,))):
+    np.savez(f"{sys.argv[1]}/{name}.npz", A=(0.4 * rng.standard_normal((100, 2) + structure)).astype(np.float32),
+             b=rng.standard_normal((100, 2, 3)).astype(np.float32), z0=rng.standard_normal((2, 3)).astype(np.float32))
+PYTHON
+for name in dense diagonal; do
+    for back in '' --transposed; do
+        holds 'stand-in on the host' "$(field device solve linear --input "$folder/$name.npz" --output "$folder/there.npy" --device cuda $back)"
+        holds 'one pass over memory on cuda:0' "$(field sentence solve linear --input "$folder/$name.npz" --output "$folder/there.npy" --device cuda $back)"
+        holds 'sequential' "$(field scheme solve linear --input "$folder/$name.npz" --output "$folder/here.npy" --scheme sequential $back)"
+        $python -c '
+import sys
+import numpy as np
+here, there = (np.load(sys.argv[1] + "/" + n) for n in ("here.npy", "there.npy"))
+assert here.shape == there.shape == (100, 2, 3) and here.dtype == there.dtype
+assert np.abs(here - there).max() < 1e-5 * np.abs(here).max(), np.abs(here - there).max()' "$folder" ||
+            complain "$name $back: other states than the loop's"
+    done
+done
+rm "$folder/there.npy"
+linear="solve linear --input $folder/dense.npz --output $folder/there.npy"
+holds 'of transfers, here' "$(field device $linear --device auto)"
+refused 2 'auto and chunked work there' $linear --device cuda --scheme pcr
+refused 2 'over ranks' $linear --device cuda --scheme distributed
+rm -f "$folder/there.npy"
+DEEPPCR_FAKE_MEMORY=8192 refused 4 'bytes were refused' $linear --device cuda
+DEEPPCR_FAKE_LAUNCH=1 refused 4 'too many resources' $linear --device cuda
+DEEPPCR_FAKE_WAIT=1 refused 4 'illegal memory access' $linear --device cuda
+[ ! -e "$folder/there.npy" ] || complain "an output was written after a failure"
+
+[ $failures -eq 0 ] || { echo "cli_device: $failures of $cases cases wrong"; exit 1; }
+echo "cli_device: $cases cases"

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: MIT
+// A stand-in for the CUDA module, on host memory: what stands above it is tested without a device. It is stricter than
+// one: its memory can be read and written only while something of its streams runs, and nothing put into a stream
+// happens before that stream is waited for. So code that looks at device memory from the host, or waits where it must
+// not, does not pass.
+//
+//   DEEPPCR_FAKE_DEVICES=N   devices (default 1; 0: as without a driver)
+//   DEEPPCR_FAKE_MEMORY=N    bytes of each (default 256 MiB)
+//   DEEPPCR_FAKE_LAUNCH=1    a launch fails when it is put into its stream
+//   DEEPPCR_FAKE_WAIT=1      a launch that is put into its stream fails later, so that the wait tells it
+//   DEEPPCR_FAKE_OLD=1       compute capability 7.0: refused
+//
+// FAKE_ABI and FAKE_VERSION build modules that the library has to refuse.
+#include "fake.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#ifndef FAKE_ABI
+#define FAKE_ABI DPCRI_DEVICE_ABI
+#endif
+#ifndef FAKE_VERSION
+#define FAKE_VERSION DPCR_VERSION_STRING
+#endif
+
+static dpcr_status fail(dpcr_error *error, dpcr_status status, const char *format, ...) {
+    if (!error) return status;
+    va_list arguments;
+    va_start(arguments, format);
+    error->status = status;
+    error->code = 0;
+    vsnprintf(error->text, sizeof error->text, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+static long setting(const char *name, long otherwise) {
+    const char *text = getenv(name);
+    return text ? atol(text) : otherwise;
+}
+
+static double seconds_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+// ---- memory that only streams reach ----
+
+typedef struct piece {
+    struct piece *next;
+    void *memory;
+    size_t bytes;
+} piece;
+
+enum { COPY, FILL, LAUNCH, RECORD };
+
+typedef struct operation {
+    struct operation *next;
+    int kind, id, byte;
+    bool fails;
+    void *stream, *to, *workspace;
+    const void *from;
+    size_t bytes;
+    dpcri_device_linear chain;
+} operation;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static piece *pieces;
+static operation *first, **last = &first;
+static size_t used;
+
+static void protect(int how) {
+    for (piece *p = pieces; p; p = p->next) mprotect(p->memory, p->bytes, how);
+}
+
+static dpcr_status run(const operation *o, dpcr_error *error) {
+    switch (o->kind) {
+        case COPY: memmove(o->to, o->from, o->bytes); return DPCR_OK;
+        case FILL: memset(o->to, o->byte, o->bytes); return DPCR_OK;
+        case RECORD: *(double *)o->to = seconds_now(); return DPCR_OK;
+        default: break;
+    }
+    if (o->fails) return fail(error, DPCR_ERROR_DEVICE, "cuda:%d: an illegal memory access was encountered", o->id);
+    return fake_kernels.linear(o->id, &o->chain, o->workspace, o->bytes, o->stream, error);
+}
+
+// What lies in the stream (every: in all of them), in order; what comes after a failure is dropped, as a device does.
+static dpcr_status drain(const void *stream, bool every, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    operation **at = &first;
+    protect(PROT_READ | PROT_WRITE);
+    while (*at) {
+        operation *o = *at;
+        if (!every && o->stream != stream) {
+            at = &o->next;
+            continue;
+        }
+        if (status == DPCR_OK) status = run(o, error);
+        *at = o->next;
+        free(o);
+    }
+    last = at;
+    protect(PROT_NONE);
+    return status;
+}
+
+static dpcr_status put(operation o, dpcr_error *error) {
+    operation *made = malloc(sizeof *made);
+    if (!made) return fail(error, DPCR_ERROR_MEMORY, "cuda:%d: no memory for what is in a stream", o.id);
+    *made = o;
+    made->next = NULL;
+    pthread_mutex_lock(&lock);
+    *last = made;
+    last = &made->next;
+    pthread_mutex_unlock(&lock);
+    return DPCR_OK;
+}
+
+// ---- the table ----
+
+static dpcr_status fake_count(int *count, dpcr_error *error) {
+    *count = (int)setting("DEEPPCR_FAKE_DEVICES", 1);
+    if (*count > 0) return DPCR_OK;
+    return fail(error, DPCR_ERROR_DEVICE, "no NVIDIA driver on this machine (as the stand-in was told)");
+}
+
+static size_t memory_bytes(void) { return (size_t)setting("DEEPPCR_FAKE_MEMORY", 256L << 20); }
+
+static dpcr_status fake_describe(int id, dpcr_device_info *info, dpcr_error *error) {
+    if (setting("DEEPPCR_FAKE_OLD", 0))
+        return fail(error, DPCR_ERROR_DEVICE, "cuda:%d (stand-in) has compute capability 7.0, wanted 7.5 or newer", id);
+    *info = (dpcr_device_info){.size = sizeof *info, .name = "stand-in on the host", .major = 9, .processors = 1};
+    info->memory_bytes = memory_bytes();
+    pthread_mutex_lock(&lock);
+    info->free_bytes = info->memory_bytes - used;
+    pthread_mutex_unlock(&lock);
+    info->bandwidth = 1e10;
+    info->driver = info->runtime = 13000;
+    return DPCR_OK;
+}
+
+static dpcr_status fake_allocate(int id, size_t bytes, void **memory, dpcr_error *error) {
+    *memory = NULL;
+    dpcr_status status = DPCR_OK;
+    const size_t rounded = (bytes + 4095) / 4096 * 4096;
+    pthread_mutex_lock(&lock);
+    const size_t left = memory_bytes() - used;
+    piece *p = rounded >= bytes && rounded <= left ? malloc(sizeof *p) : NULL;
+    void *mapped = p ? mmap(NULL, rounded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
+    if (mapped == MAP_FAILED) {
+        free(p);
+        status = fail(error, DPCR_ERROR_MEMORY, "cuda:%d: %zu bytes were refused, %zu of %zu are free", id, bytes, left,
+                      memory_bytes());
+    } else {
+        *p = (piece){.next = pieces, .memory = mapped, .bytes = rounded};
+        pieces = p;
+        used += rounded;
+        *memory = mapped;
+        protect(PROT_READ | PROT_WRITE);
+        memset(mapped, 0xff, rounded);  // NaN: nobody may rely on zeros
+        protect(PROT_NONE);
+    }
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+static void fake_release(int id, void *memory) {
+    (void)id;
+    pthread_mutex_lock(&lock);
+    drain(NULL, true, NULL);
+    for (piece **at = &pieces; *at; at = &(*at)->next) {
+        if ((*at)->memory != memory) continue;
+        piece *p = *at;
+        *at = p->next;
+        used -= p->bytes;
+        munmap(p->memory, p->bytes);
+        free(p);
+        break;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+static dpcr_status fake_copy(int id, void *to, const void *from, size_t bytes, dpcri_direction direction, void *stream,
+                             dpcr_error *error) {
+    (void)direction;
+    return put((operation){.kind = COPY, .id = id, .stream = stream, .to = to, .from = from, .bytes = bytes}, error);
+}
+
+static dpcr_status fake_fill(int id, void *memory, int byte, size_t bytes, void *stream, dpcr_error *error) {
+    return put((operation){.kind = FILL, .id = id, .stream = stream, .to = memory, .byte = byte, .bytes = bytes},
+               error);
+}
+
+static dpcr_status fake_stream_create(int id, void **stream, dpcr_error *error) {
+    *stream = malloc(1);
+    return *stream ? DPCR_OK : fail(error, DPCR_ERROR_MEMORY, "cuda:%d: no stream", id);
+}
+
+static void fake_stream_destroy(int id, void *stream) {
+    (void)id;
+    pthread_mutex_lock(&lock);
+    drain(stream, false, NULL);
+    pthread_mutex_unlock(&lock);
+    free(stream);
+}
+
+static dpcr_status fake_stream_wait(int id, void *stream, dpcr_error *error) {
+    (void)id;
+    pthread_mutex_lock(&lock);
+    const dpcr_status status = drain(stream, false, error);
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+static dpcr_status fake_event_create(int id, void **event, dpcr_error *error) {
+    *event = calloc(1, sizeof(double));
+    return *event ? DPCR_OK : fail(error, DPCR_ERROR_MEMORY, "cuda:%d: no event", id);
+}
+
+static void fake_event_destroy(int id, void *event) {
+    (void)id;
+    free(event);
+}
+
+static dpcr_status fake_event_record(int id, void *event, void *stream, dpcr_error *error) {
+    return put((operation){.kind = RECORD, .id = id, .stream = stream, .to = event}, error);
+}
+
+static dpcr_status fake_event_seconds(int id, void *from, void *to, double *seconds, dpcr_error *error) {
+    (void)id;
+    (void)error;
+    *seconds = *(double *)to - *(double *)from;
+    return DPCR_OK;
+}
+
+static dpcr_status fake_last_error(int id, dpcr_error *error) {
+    (void)id;
+    (void)error;
+    return DPCR_OK;
+}
+
+static dpcr_status linear_workspace(int id, const dpcri_device_linear *chain, size_t *bytes, dpcr_error *error) {
+    return fake_kernels.linear_workspace(id, chain, bytes, error);
+}
+
+static dpcr_status linear(int id, const dpcri_device_linear *chain, void *workspace, size_t bytes, void *stream,
+                          dpcr_error *error) {
+    if (setting("DEEPPCR_FAKE_LAUNCH", 0))
+        return fail(error, DPCR_ERROR_DEVICE, "cuda:%d: too many resources requested for launch", id);
+    return put((operation){.kind = LAUNCH,
+                           .id = id,
+                           .fails = setting("DEEPPCR_FAKE_WAIT", 0) != 0,
+                           .stream = stream,
+                           .workspace = workspace,
+                           .bytes = bytes,
+                           .chain = *chain},
+               error);
+}
+
+static const dpcri_device_kernels deferred = {
+    .size = sizeof deferred, .linear_workspace = linear_workspace, .linear = linear};
+
+static const dpcri_device_table table = {.abi = FAKE_ABI,
+                                         .version = FAKE_VERSION,
+                                         .name = "cuda",
+                                         .size = sizeof table,
+                                         .count = fake_count,
+                                         .describe = fake_describe,
+                                         .allocate = fake_allocate,
+                                         .release = fake_release,
+                                         .copy = fake_copy,
+                                         .fill = fake_fill,
+                                         .stream_create = fake_stream_create,
+                                         .stream_destroy = fake_stream_destroy,
+                                         .stream_wait = fake_stream_wait,
+                                         .event_create = fake_event_create,
+                                         .event_destroy = fake_event_destroy,
+                                         .event_record = fake_event_record,
+                                         .event_seconds = fake_event_seconds,
+                                         .last_error = fake_last_error,
+                                         .kernels = &deferred};
+
+__attribute__((visibility("default"))) const dpcri_device_table *dpcr_device_module(void);
+const dpcri_device_table *dpcr_device_module(void) { return &table; }

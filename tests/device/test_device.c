@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: MIT
+// Devices over the stand-in module: loading and each reason why not, memory, copies, streams, DLPack, linear chains as
+// enqueued work: nothing read by the host, nothing done before the wait, the loop's results, and a usable device after
+// memory or a launch was refused.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+// cmocka needs the four above
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "chain/plan.h"
+#include "rt/dev/device.h"
+
+static const dpcr_device cpu = {.type = DPCR_HOST}, cuda = {.type = DPCR_CUDA};
+
+static void expect(dpcr_status got, dpcr_status wanted, const dpcr_error *error, const char *words) {
+    if (got != wanted || (got != DPCR_OK && !strstr(error->text, words)))
+        fail_msg("got %s \"%s\", wanted %s with \"%s\"", dpcr_status_name(got), error->text, dpcr_status_name(wanted),
+                 words);
+}
+#define OK(call)                                               \
+    do {                                                       \
+        dpcr_error ok_error = {0};                             \
+        dpcr_error *error = &ok_error;                         \
+        const dpcr_status ok_status = (call);                  \
+        if (ok_status != DPCR_OK) fail_msg("%s", error->text); \
+    } while (0)
+#define REFUSED(wanted, words, call)              \
+    do {                                          \
+        dpcr_error refused_error = {0};           \
+        dpcr_error *error = &refused_error;       \
+        expect((call), (wanted), error, (words)); \
+    } while (0)
+
+// ---- loading ----
+
+static void modules_that_cannot_serve(void **state) {
+    (void)state;
+    const dpcri_device_table *table = NULL;
+    char path[] = "test_device.XXXXXX";
+    const int file = mkstemp(path);
+    assert_true(file >= 0);
+    FILE *damaged = fdopen(file, "w");
+    fputs("no module at all", damaged);
+    fclose(damaged);
+    char damaged_path[64];
+    snprintf(damaged_path, sizeof damaged_path, "./%s", path);
+    REFUSED(DPCR_ERROR_DEVICE, "cannot be loaded", dpcri_device_open(damaged_path, &table, error));
+    remove(path);
+    REFUSED(DPCR_ERROR_DEVICE, "cannot be loaded", dpcri_device_open(STAND_INS "/none.so", &table, error));
+    REFUSED(DPCR_ERROR_DEVICE, "no module of deeppcr", dpcri_device_open("libm.so.6", &table, error));
+    REFUSED(DPCR_ERROR_DEVICE, "speaks interface 99 of modules, this library",
+            dpcri_device_open(STAND_INS "/libfake_device_abi.so", &table, error));
+    REFUSED(DPCR_ERROR_DEVICE, "is of deeppcr 0.0.1, this library " DPCR_VERSION_STRING,
+            dpcri_device_open(STAND_INS "/libfake_device_version.so", &table, error));
+    assert_null(table);
+    OK(dpcri_device_open(STAND_INS "/libfake_device.so", &table, error));
+    assert_string_equal(table->name, "cuda");
+}
+
+static void names(void **state) {
+    (void)state;
+    dpcr_device d = {0};
+    OK(dpcr_device_find("cpu", &d, error));
+    assert_int_equal(d.type, DPCR_HOST);
+    OK(dpcr_device_find("cuda", &d, error));
+    assert_true(d.type == DPCR_CUDA && d.id == 0);
+    OK(dpcr_device_find("cuda:17", &d, error));
+    assert_int_equal(d.id, 17);
+    static const char *const wrong[] = {"", "gpu", "cuda:", "cuda:-1", "cuda:1x", "cuda:99999999999", "CUDA", "cpu:0"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        REFUSED(DPCR_ERROR_ARGUMENT, "wanted cpu, cuda or cuda:N", dpcr_device_find(wrong[i], &d, error));
+    REFUSED(DPCR_ERROR_ARGUMENT, "wanted a name", dpcr_device_find(NULL, &d, error));
+    assert_string_equal(dpcr_device_type_name(DPCR_CUDA), "cuda");
+    assert_string_equal(dpcr_device_type_name((dpcr_device_type)7), "unknown");
+}
+
+static void what_there_is(void **state) {
+    (void)state;
+    int count = 0;
+    dpcr_device_info info = {.size = sizeof info};
+    dpcr_device_rates rates = {.size = sizeof rates};
+    OK(dpcr_device_count(DPCR_HOST, &count, error));
+    assert_int_equal(count, 1);
+    OK(dpcr_device_describe(cpu, &info, error));
+    assert_true(info.processors > 0 && info.memory_bytes > 0 && info.name[0]);
+    OK(dpcr_device_count(DPCR_CUDA, &count, error));
+    assert_int_equal(count, 1);
+    OK(dpcr_device_describe(cuda, &info, error));
+    assert_string_equal(info.name, "stand-in on the host");
+    assert_int_equal(info.major, 9);
+    OK(dpcr_device_measure(cuda, &rates, error));
+    assert_true(rates.copy > 0 && rates.to_device > 0 && rates.to_host > 0 && rates.launch > 0);
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "context_machine", dpcr_device_measure(cpu, &rates, error));
+    dpcr_device third = {.type = DPCR_CUDA, .id = 2};
+    REFUSED(DPCR_ERROR_DEVICE, "there is no cuda:2; there is 1", dpcr_device_describe(third, &info, error));
+    third.id = -1;
+    REFUSED(DPCR_ERROR_DEVICE, "there is no cuda:-1", dpcr_device_describe(third, &info, error));
+    const dpcr_device unknown = {.type = (dpcr_device_type)9};
+    REFUSED(DPCR_ERROR_ARGUMENT, "type is 9", dpcr_device_describe(unknown, &info, error));
+    dpcr_device_info small = {.size = 4};
+    REFUSED(DPCR_ERROR_ARGUMENT, "its size", dpcr_device_describe(cuda, &small, error));
+    setenv("DEEPPCR_FAKE_DEVICES", "0", 1);
+    REFUSED(DPCR_ERROR_DEVICE, "no NVIDIA driver", dpcr_device_count(DPCR_CUDA, &count, error));
+    assert_int_equal(count, 0);
+    REFUSED(DPCR_ERROR_DEVICE, "no NVIDIA driver", dpcr_device_describe(cuda, &info, error));
+    unsetenv("DEEPPCR_FAKE_DEVICES");
+    setenv("DEEPPCR_FAKE_OLD", "1", 1);
+    REFUSED(DPCR_ERROR_DEVICE, "wanted 7.5 or newer", dpcr_device_describe(cuda, &info, error));
+    unsetenv("DEEPPCR_FAKE_OLD");
+}
+
+// ---- memory and streams ----
+
+static void memory_and_copies(void **state) {
+    (void)state;
+    void *memory = NULL, *host = NULL, *stream = NULL, *second = NULL;
+    float numbers[300], back[300] = {0};
+    for (int i = 0; i < 300; i++) numbers[i] = (float)i;
+    OK(dpcr_device_allocate(cuda, sizeof numbers, &memory, error));
+    OK(dpcr_stream_create(cuda, &stream, error));
+    OK(dpcr_device_copy(cuda, memory, cpu, numbers, sizeof numbers, stream, error));
+    OK(dpcr_device_copy(cpu, back, cuda, memory, sizeof back, stream, error));
+    assert_true(back[299] == 0);  // it stands in the stream
+    OK(dpcr_stream_wait(cuda, stream, error));
+    assert_memory_equal(back, numbers, sizeof back);
+    OK(dpcr_device_allocate(cpu, sizeof numbers, &host, error));
+    OK(dpcr_device_copy(cpu, host, cpu, numbers, sizeof numbers, NULL, error));
+    assert_memory_equal(host, numbers, sizeof numbers);
+    dpcr_device other = {.type = DPCR_CUDA, .id = 1};
+    setenv("DEEPPCR_FAKE_DEVICES", "2", 1);
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "between two devices",
+            dpcr_device_copy(other, memory, cuda, memory, 4, NULL, error));
+    unsetenv("DEEPPCR_FAKE_DEVICES");
+    REFUSED(DPCR_ERROR_ARGUMENT, "from is NULL", dpcr_device_copy(cuda, memory, cpu, NULL, 4, NULL, error));
+    OK(dpcr_device_copy(cuda, memory, cpu, NULL, 0, NULL, error));
+    REFUSED(DPCR_ERROR_MEMORY, "bytes were refused", dpcr_device_allocate(cuda, SIZE_MAX - 7, &second, error));
+    REFUSED(DPCR_ERROR_MEMORY, "are free", dpcr_device_allocate(cuda, (size_t)1 << 40, &second, error));
+    assert_null(second);
+    OK(dpcr_device_allocate(cuda, 0, &second, error));
+    assert_null(second);
+    dpcr_device_release(cuda, memory);
+    dpcr_device_release(cuda, NULL);
+    dpcr_device_release(cpu, host);
+    dpcr_stream_destroy(cuda, stream);
+}
+
+// ---- linear chains ----
+
+enum { L = 37, B = 3, W = 4 };
+
+typedef struct problem {
+    dpcr_context *context;
+    dpcr_chain_shape shape;
+    dpcr_chain_plan *host, *device;
+    dpcr_array a, b, z0, z;   // host
+    void *on[4], *workspace;  // device: a, b, z0, z
+    size_t bytes[4];
+    char numbers[4][L * B * W * W * 8];
+} problem;
+
+static dpcr_array on_device(const problem *p, int which) {
+    const dpcr_array *const all[] = {&p->a, &p->b, &p->z0, &p->z};
+    dpcr_array array = *all[which];
+    array.data = p->on[which];
+    array.device = cuda;
+    return array;
+}
+
+static void fill_numbers(dpcr_array *array, uint64_t seed) {
+    int64_t count = 1;
+    for (int d = 0; d < array->ndim; d++) count *= array->shape[d];
+    for (int64_t i = 0; i < count; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        const double value = (double)(int32_t)(seed >> 33) / (double)(1u << 30) - 1;
+        if (array->dtype == DPCR_F32) ((float *)array->data)[i] = (float)(0.5 * value);
+        if (array->dtype == DPCR_F64) ((double *)array->data)[i] = 0.5 * value;
+        if (array->dtype == DPCR_U32) ((uint32_t *)array->data)[i] = (uint32_t)(seed >> 32);
+    }
+}
+
+static void make_problem(problem *p, dpcr_structure structure, dpcr_dtype dtype, int transposed) {
+    memset(p, 0, sizeof *p);
+    const dpcr_context_options one = {.size = sizeof one, .threads = 1};
+    OK(dpcr_context_create(&one, &p->context, error));
+    p->shape = (dpcr_chain_shape){.size = sizeof p->shape,
+                                  .length = L,
+                                  .batch = B,
+                                  .transition = dpcr_transition_square(structure, W, 2),
+                                  .dtype = dtype,
+                                  .transposed = transposed};
+    const dpcr_chain_options loop = {.size = sizeof loop, .scheme = DPCR_SCHEME_SEQUENTIAL};
+    const dpcr_chain_options there = {.size = sizeof there, .device = cuda};
+    OK(dpcr_chain_plan_create(p->context, &p->shape, &loop, &p->host, error));
+    OK(dpcr_chain_plan_create(p->context, &p->shape, &there, &p->device, error));
+    const int64_t values = dpcr_transition_values(&p->shape.transition);
+    p->a = dpcr_array_make(p->numbers[0], dtype, 3, (const int64_t[]){L, B, values});
+    p->b = dpcr_array_make(p->numbers[1], dtype, 3, (const int64_t[]){L, B, W});
+    p->z0 = dpcr_array_make(p->numbers[2], dtype, 2, (const int64_t[]){B, W});
+    p->z = dpcr_array_make(p->numbers[3], dtype, 3, (const int64_t[]){L, B, W});
+    const dpcr_array *const all[] = {&p->a, &p->b, &p->z0, &p->z};
+    for (int i = 0; i < 4; i++) {
+        p->bytes[i] = dpcr_dtype_size(dtype);
+        for (int d = 0; d < all[i]->ndim; d++) p->bytes[i] *= (size_t)all[i]->shape[d];
+        if (i < 3) fill_numbers((dpcr_array *)all[i], 7 + (uint64_t)i);
+        OK(dpcr_device_allocate(cuda, p->bytes[i], &p->on[i], error));
+        if (i < 3) OK(dpcr_device_copy(cuda, p->on[i], cpu, p->numbers[i], p->bytes[i], NULL, error));
+    }
+    OK(dpcr_stream_wait(cuda, NULL, error));
+    OK(dpcr_device_allocate(cuda, dpcr_chain_plan_workspace(p->device), &p->workspace, error));
+}
+
+static void free_problem(problem *p) {
+    for (int i = 0; i < 4; i++) dpcr_device_release(cuda, p->on[i]);
+    dpcr_device_release(cuda, p->workspace);
+    dpcr_chain_plan_destroy(p->host);
+    dpcr_chain_plan_destroy(p->device);
+    dpcr_context_destroy(p->context);
+}
+
+static double largest_difference(const problem *p, const void *got) {
+    double most = 0;
+    for (int i = 0; i < L * B * W; i++) {
+        const double d = p->z.dtype == DPCR_F32 ? ((const float *)got)[i] - ((const float *)p->z.data)[i]
+                         : p->z.dtype == DPCR_F64
+                             ? ((const double *)got)[i] - ((const double *)p->z.data)[i]
+                             : (double)((const uint32_t *)got)[i] - ((const uint32_t *)p->z.data)[i];
+        if (!(d <= most && -d <= most)) most = d < 0 ? -d : d;
+    }
+    return most;
+}
+
+static void solve_on_device(problem *p, bool with_z0, bool in_place, void *stream) {
+    static char got[L * B * W * 8];
+    const dpcr_array a = on_device(p, 0), b = on_device(p, 1), z0 = on_device(p, 2), z = on_device(p, in_place ? 1 : 3);
+    OK(dpcr_chain_execute(p->host, &p->a, &p->b, with_z0 ? &p->z0 : NULL, &p->z, NULL, 0, NULL, error));
+    memset(got, 0, sizeof got);
+    OK(dpcr_chain_enqueue(p->device, &a, &b, with_z0 ? &z0 : NULL, &z, p->workspace,
+                          dpcr_chain_plan_workspace(p->device), stream, error));
+    OK(dpcr_device_copy(cpu, got, cuda, z.data, p->bytes[3], stream, error));
+    for (size_t i = 0; i < p->bytes[3]; i++) assert_int_equal(got[i], 0);  // nobody has waited
+    OK(dpcr_stream_wait(cuda, stream, error));
+    const double most = largest_difference(p, got);
+    // Sums of at most five products below 1, over a chain that contracts.
+    const double allowed = p->z.dtype == DPCR_U32 ? 0 : p->z.dtype == DPCR_F32 ? 2e-5 : 4e-14;
+    if (!(most <= allowed))
+        fail_msg("%s %s transposed %d z0 %d: off by %g", dpcr_structure_name(p->shape.transition.structure),
+                 dpcr_dtype_name(p->z.dtype), p->shape.transposed, with_z0, most);
+    if (in_place) OK(dpcr_device_copy(cuda, p->on[1], cpu, p->numbers[1], p->bytes[1], NULL, error));
+    OK(dpcr_stream_wait(cuda, NULL, error));
+}
+
+static void chains_are_the_loop(void **state) {
+    (void)state;
+    static problem p;
+    void *stream = NULL;
+    OK(dpcr_stream_create(cuda, &stream, error));
+    for (int s = DPCR_ZERO; s <= DPCR_DENSE; s++)
+        for (int dtype = DPCR_F32; dtype <= DPCR_U32; dtype++)
+            for (int transposed = 0; transposed < 2; transposed++) {
+                make_problem(&p, (dpcr_structure)s, (dpcr_dtype)dtype, transposed);
+                solve_on_device(&p, false, false, stream);
+                solve_on_device(&p, false, true, NULL);
+                if (!transposed) solve_on_device(&p, true, false, stream);
+                free_problem(&p);
+            }
+    dpcr_stream_destroy(cuda, stream);
+}
+
+static dpcr_status enqueue(problem *p, const dpcr_array *a, const dpcr_array *b, const dpcr_array *z, size_t bytes,
+                           dpcr_error *error) {
+    return dpcr_chain_enqueue(p->device, a, b, NULL, z, p->workspace, bytes, NULL, error);
+}
+
+static void wrong_arguments(void **state) {
+    (void)state;
+    static problem p;
+    make_problem(&p, DPCR_DENSE, DPCR_F32, 0);
+    dpcr_array a = on_device(&p, 0), b = on_device(&p, 1), z = on_device(&p, 3);
+    const size_t bytes = dpcr_chain_plan_workspace(p.device);
+    REFUSED(DPCR_ERROR_ARGUMENT, "a lies on cpu:0, wanted cuda:0", enqueue(&p, &p.a, &b, &z, bytes, error));
+    REFUSED(DPCR_ERROR_ARGUMENT, "z lies on cpu:0", enqueue(&p, &a, &b, &p.z, bytes, error));
+    dpcr_array elsewhere = b;
+    elsewhere.device.id = 1;
+    REFUSED(DPCR_ERROR_ARGUMENT, "b lies on cuda:1", enqueue(&p, &a, &elsewhere, &z, bytes, error));
+    REFUSED(DPCR_ERROR_MEMORY, "on the device", enqueue(&p, &a, &b, &z, bytes - 1, error));
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "where chain_execute solves",
+            dpcr_chain_enqueue(p.host, &a, &b, NULL, &z, p.workspace, bytes, NULL, error));
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "where chain_enqueue solves",
+            dpcr_chain_execute(p.device, &p.a, &p.b, NULL, &p.z, p.workspace, bytes, NULL, error));
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "where chain_enqueue solves",
+            dpcr_chain_jvp(p.device, &p.a, NULL, &p.z, NULL, &p.b, NULL, &p.z, p.workspace, bytes, error));
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "lies on device type 2",
+            dpcr_chain_execute(p.host, &a, &p.b, NULL, &p.z, NULL, 0, NULL, error));
+    dpcr_array short_b = b;
+    short_b.shape[0]--;
+    REFUSED(DPCR_ERROR_ARGUMENT, "b", enqueue(&p, &a, &short_b, &z, bytes, error));
+    dpcr_chain_plan *plan = NULL;
+    dpcr_chain_options o = {.size = sizeof o, .scheme = DPCR_SCHEME_PCR, .device = cuda};
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "auto and chunked work there",
+            dpcr_chain_plan_create(p.context, &p.shape, &o, &plan, error));
+    o.scheme = DPCR_SCHEME_CHUNKED;
+    o.device.id = 3;
+    REFUSED(DPCR_ERROR_DEVICE, "there is no cuda:3", dpcr_chain_plan_create(p.context, &p.shape, &o, &plan, error));
+    o.device.id = 0;
+    dpcr_chain_shape wide = p.shape;
+    wide.transition = dpcr_transition_square(DPCR_DENSE, 1000, 0);
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "width 1000", dpcr_chain_plan_create(p.context, &wide, &o, &plan, error));
+    // An older caller's options, which end before the device.
+    o.size = offsetof(dpcr_chain_options, device);
+    o.scheme = DPCR_SCHEME_AUTO;
+    OK(dpcr_chain_plan_create(p.context, &p.shape, &o, &plan, error));
+    assert_int_equal(dpcr_chain_plan_options(plan)->device.type, 0);
+    dpcr_chain_plan_destroy(plan);
+    free_problem(&p);
+}
+
+// A launch that is refused and one that fails later: told, and the next one works.
+static void failures_leave_it_usable(void **state) {
+    (void)state;
+    static problem p;
+    make_problem(&p, DPCR_DIAGONAL, DPCR_F64, 0);
+    dpcr_array a = on_device(&p, 0), b = on_device(&p, 1), z = on_device(&p, 3);
+    const size_t bytes = dpcr_chain_plan_workspace(p.device);
+    setenv("DEEPPCR_FAKE_LAUNCH", "1", 1);
+    REFUSED(DPCR_ERROR_DEVICE, "too many resources", enqueue(&p, &a, &b, &z, bytes, error));
+    unsetenv("DEEPPCR_FAKE_LAUNCH");
+    solve_on_device(&p, true, false, NULL);
+    setenv("DEEPPCR_FAKE_WAIT", "1", 1);
+    OK(enqueue(&p, &a, &b, &z, bytes, error));
+    unsetenv("DEEPPCR_FAKE_WAIT");
+    REFUSED(DPCR_ERROR_DEVICE, "illegal memory access", dpcr_stream_wait(cuda, NULL, error));
+    solve_on_device(&p, true, false, NULL);
+    free_problem(&p);
+}
+
+static void empty_chains(void **state) {
+    (void)state;
+    dpcr_context *context = NULL;
+    dpcr_chain_plan *plan = NULL;
+    OK(dpcr_context_create(NULL, &context, error));
+    const dpcr_chain_shape none = {.size = sizeof none,
+                                   .length = 0,
+                                   .batch = 2,
+                                   .transition = dpcr_transition_square(DPCR_DIAGONAL, 3, 0),
+                                   .dtype = DPCR_F32};
+    const dpcr_chain_options there = {.size = sizeof there, .device = cuda};
+    OK(dpcr_chain_plan_create(context, &none, &there, &plan, error));
+    assert_int_equal(dpcr_chain_plan_workspace(plan), 0);
+    dpcr_array empty = dpcr_array_make(NULL, DPCR_F32, 3, (const int64_t[]){0, 2, 3});
+    empty.device = cuda;
+    OK(dpcr_chain_enqueue(plan, &empty, &empty, NULL, &empty, NULL, 0, NULL, error));
+    dpcr_chain_plan_destroy(plan);
+    dpcr_context_destroy(context);
+}
+
+// ---- DLPack ----
+
+static void dlpack_views(void **state) {
+    (void)state;
+    double numbers[24];
+    dpcr_array array = dpcr_array_make(numbers, DPCR_F64, 3, (const int64_t[]){2, 3, 4}), back;
+    array.device = (dpcr_device){.type = DPCR_CUDA, .id = 3};
+    array.strides[0] = 0;
+    dpcr_dlpack t = {0};
+    OK(dpcr_array_to_dlpack(&array, &t, error));
+    assert_true(t.data == numbers && t.device_type == 2 && t.device_id == 3 && t.code == 2 && t.bits == 64);
+    OK(dpcr_array_from_dlpack(&t, &back, error));
+    assert_memory_equal(back.shape, array.shape, 3 * sizeof *array.shape);
+    assert_memory_equal(back.strides, array.strides, 3 * sizeof *array.strides);
+    assert_true(back.data == numbers && back.device.id == 3 && back.dtype == DPCR_F64);
+    t.strides = NULL;  // contiguous
+    t.byte_offset = 16;
+    t.device_type = 3;  // pinned
+    OK(dpcr_array_from_dlpack(&t, &back, error));
+    assert_true(back.data == numbers + 2 && back.device.type == DPCR_HOST);
+    assert_true(back.strides[0] == 12 && back.strides[1] == 4 && back.strides[2] == 1);
+    t.device_type = 10;  // ROCm
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "device type 10", dpcr_array_from_dlpack(&t, &back, error));
+    t.device_type = 1;
+    t.bits = 16;
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "16 bits", dpcr_array_from_dlpack(&t, &back, error));
+    t.bits = 64;
+    t.lanes = 4;
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "4 lanes", dpcr_array_from_dlpack(&t, &back, error));
+    t.lanes = 1;
+    t.ndim = DPCR_MAX_DIMS + 1;
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "dimensions", dpcr_array_from_dlpack(&t, &back, error));
+    t.ndim = 3;
+    int64_t huge[] = {INT64_MAX, INT64_MAX, 2};
+    t.shape = huge;
+    REFUSED(DPCR_ERROR_OVERFLOW, "extent", dpcr_array_from_dlpack(&t, &back, error));
+    huge[0] = -1;
+    huge[1] = 1;
+    REFUSED(DPCR_ERROR_OVERFLOW, "extent 0 is -1", dpcr_array_from_dlpack(&t, &back, error));
+    array.dtype = (dpcr_dtype)9;
+    REFUSED(DPCR_ERROR_ARGUMENT, "dtype 9", dpcr_array_to_dlpack(&array, &t, error));
+}
+
+int main(void) {
+    setenv("DEEPPCR_CUDA_MODULE", STAND_INS "/libfake_device.so", 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(modules_that_cannot_serve),
+        cmocka_unit_test(names),
+        cmocka_unit_test(what_there_is),
+        cmocka_unit_test(memory_and_copies),
+        cmocka_unit_test(chains_are_the_loop),
+        cmocka_unit_test(wrong_arguments),
+        cmocka_unit_test(failures_leave_it_usable),
+        cmocka_unit_test(empty_chains),
+        cmocka_unit_test(dlpack_views),
+    };
+    return cmocka_run_group_tests_name("device", tests, NULL, NULL);
+}
