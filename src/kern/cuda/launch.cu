@@ -1,15 +1,110 @@
 // SPDX-License-Identifier: MIT
 // From the arguments of launch.h to the kernels' instances.
 #include "kern/cuda/launch.h"
+#include "kern/cuda/linear_widths.h"
 
-size_t dpcri_cuda_chain_workspace(dpcri_cuda_chain chain) {
-    (void)chain;
-    return 0;
+DPCRI_LINEAR_NARROW(extern, float);
+DPCRI_LINEAR_NARROW(extern, double);
+DPCRI_LINEAR_NARROW(extern, uint32_t);
+DPCRI_LINEAR_WIDE(extern, float);
+DPCRI_LINEAR_WIDE(extern, double);
+DPCRI_LINEAR_WIDE(extern, uint32_t);
+
+namespace {
+
+// Width of the blocks that a chain consists of; 0: none that a kernel serves.
+int block_of(const dpcri_cuda_chain &c) {
+    const int64_t k = c.structure == DPCR_DENSE ? c.width : c.structure == DPCR_BLOCK ? c.block : 1;
+    const bool known = c.structure >= DPCR_ZERO && c.structure <= DPCR_DENSE;
+    return known && k >= 1 && k <= DPCRI_CUDA_DENSE_WIDTH && c.width % k == 0 ? (int)k : 0;
 }
 
-int dpcri_cuda_chain_run(dpcri_cuda_chain chain, void *workspace, size_t bytes, void *stream) {
-    (void)chain, (void)workspace, (void)bytes, (void)stream;
-    return DPCRI_CUDA_UNSUPPORTED;
+template <class T>
+linear::problem<T> problem_of(const dpcri_cuda_chain &c, int k) {
+    linear::problem<T> p = {};
+    p.length = c.length;
+    p.parts = c.width / k;
+    p.columns = c.batch * p.parts;
+    p.transposed = c.transposed != 0;
+    p.a = c.structure == DPCR_IDENTITY ? nullptr : static_cast<const T *>(c.a);
+    p.a_step = c.a_step;
+    p.a_row = c.a_row;
+    p.a_part = c.structure == DPCR_SCALAR ? 0 : k * k;
+    p.b = static_cast<const T *>(c.b);
+    p.b_step = c.b_step;
+    p.b_row = c.b_row;
+    p.z0 = static_cast<const T *>(c.z0);
+    p.z0_row = c.z0_row;
+    p.z = static_cast<T *>(c.z);
+    p.z_step = c.z_step;
+    p.z_row = c.z_row;
+    return p;
+}
+
+// z = b: what a chain of zeros is, whatever z was.
+template <class T>
+struct copy {
+    typedef linear::problem<T> arguments;
+    static constexpr int most = 256;
+    SIMT static void run(simt::lane &me, const arguments &p) {
+        const int64_t all = p.length * p.columns;
+        for (int64_t i = me.block() * me.threads() + me.thread(); i < all; i += me.blocks() * me.threads()) {
+            const int64_t m = i / p.columns, row = i % p.columns / p.parts, part = i % p.parts;
+            p.z[m * p.z_step + row * p.z_row + part] = p.b[m * p.b_step + row * p.b_row + part];
+        }
+    }
+};
+
+template <class T>
+size_t workspace_of(const dpcri_cuda_chain &c, int k) {
+    if (c.structure == DPCR_ZERO || c.length == 0 || c.batch == 0) return 0;
+    linear::problem<T> p = problem_of<T>(c, k);
+    return k <= 8 ? linear::widths<T, 1, 8>::plan(k, &p).bytes : linear::widths<T, 9, 16>::plan(k, &p).bytes;
+}
+
+template <class T>
+int run_chain(const dpcri_cuda_chain &c, int k, void *workspace, void *stream) {
+    const linear::problem<T> p = problem_of<T>(c, k);
+    int status = 0;
+    if (c.structure == DPCR_ZERO) {
+        const int64_t blocks = (p.length * p.columns + copy<T>::most - 1) / copy<T>::most;
+        status = simt::launch<copy<T>>({blocks < 4096 ? blocks : 4096, copy<T>::most, 0, false}, stream, p);
+    } else {
+        status = k <= 8 ? linear::widths<T, 1, 8>::run(k, p, workspace, stream)
+                        : linear::widths<T, 9, 16>::run(k, p, workspace, stream);
+    }
+    return status < 0 ? DPCRI_CUDA_UNSUPPORTED : status;
+}
+
+int check(const dpcri_cuda_chain &c) {
+    if (c.length < 0 || c.batch < 0 || c.width < 1) return DPCRI_CUDA_ARGUMENT;
+    if (c.dtype != DPCR_F32 && c.dtype != DPCR_F64 && c.dtype != DPCR_U32) return DPCRI_CUDA_UNSUPPORTED;
+    return block_of(c) > 0 ? DPCRI_CUDA_OK : DPCRI_CUDA_UNSUPPORTED;
+}
+
+}  // namespace
+
+size_t dpcri_cuda_chain_workspace(dpcri_cuda_chain c) {
+    if (check(c) != DPCRI_CUDA_OK) return 0;
+    const int k = block_of(c);
+    return c.dtype == DPCR_F32   ? workspace_of<float>(c, k)
+           : c.dtype == DPCR_F64 ? workspace_of<double>(c, k)
+                                 : workspace_of<uint32_t>(c, k);
+}
+
+int dpcri_cuda_chain_run(dpcri_cuda_chain c, void *workspace, size_t bytes, void *stream) {
+    const int status = check(c);
+    if (status != DPCRI_CUDA_OK) return status;
+    if (c.length == 0 || c.batch == 0) return DPCRI_CUDA_OK;
+    const bool has_a = c.structure != DPCR_ZERO && c.structure != DPCR_IDENTITY;
+    if (!c.b || !c.z || (has_a && !c.a)) return DPCRI_CUDA_ARGUMENT;
+    const size_t wanted = dpcri_cuda_chain_workspace(c);
+    if (bytes < wanted) return DPCRI_CUDA_WORKSPACE;
+    if (wanted > 0 && !workspace) return DPCRI_CUDA_ARGUMENT;
+    const int k = block_of(c);
+    return c.dtype == DPCR_F32   ? run_chain<float>(c, k, workspace, stream)
+           : c.dtype == DPCR_F64 ? run_chain<double>(c, k, workspace, stream)
+                                 : run_chain<uint32_t>(c, k, workspace, stream);
 }
 
 size_t dpcri_cuda_cell_workspace(dpcri_cuda_cell cell) {

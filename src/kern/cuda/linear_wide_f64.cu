@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: MIT
+// linear.h for widths 9 to 16, double.
+#include "kern/cuda/linear_widths.h"
+
+DPCRI_LINEAR_WIDE(, double);
