@@ -473,6 +473,42 @@ static void test_older_passes(void **state) {
     dpcr_context_destroy(context);
 }
 
+// ---- parameters ----
+
+static void test_parameters_set_together(void **state) {
+    (void)state;
+    dpcr_context *context = make_context(1);
+    for (dpcr_recurrent_kind kind = DPCR_RNN_TANH; kind <= DPCR_MINGRU; kind++) {
+        dpcr_recurrent_options options = {.size = sizeof options, .kind = kind, .inputs = 3, .hidden = 5, .layers = 2};
+        options.bidirectional = 1;
+        options.seed = 1;
+        options.projection = kind == DPCR_LSTM ? 2 : 0;
+        dpcr_recurrent *from, *to, *old;
+        assert_int_equal(dpcr_recurrent_create(context, &options, &from, NULL), DPCR_OK);
+        options.seed = 2;
+        assert_int_equal(dpcr_recurrent_create(context, &options, &to, NULL), DPCR_OK);
+        assert_int_equal(dpcr_recurrent_create(context, &options, &old, NULL), DPCR_OK);
+        const void *tensors[32];
+        const int64_t count = dpcr_recurrent_parameter_count(from), left = 1;
+        assert_in_range(count, 1, 32);
+        dpcr_array array, was;
+        for (int64_t i = 0; i < count; i++) {
+            assert_int_equal(dpcr_recurrent_parameter(from, i, NULL, 0, &array, NULL, NULL), DPCR_OK);
+            tensors[i] = i == left ? NULL : array.data;
+        }
+        dpcr_recurrent_set_parameters(to, tensors);
+        for (int64_t i = 0; i < count; i++) {
+            dpcr_recurrent_parameter(i == left ? old : from, i, NULL, 0, &was, NULL, NULL);
+            dpcr_recurrent_parameter(to, i, NULL, 0, &array, NULL, NULL);
+            assert_true(same(&array, &was));
+        }
+        dpcr_recurrent *const made[] = {from, to, old};
+        for (int i = 0; i < 3; i++) dpcr_recurrent_destroy(made[i]);
+    }
+    dpcr_recurrent_set_parameters(NULL, NULL);
+    dpcr_context_destroy(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_resets_equal_separate),
@@ -483,6 +519,7 @@ int main(void) {
         cmocka_unit_test(test_plans_not_for_training),
         cmocka_unit_test(test_older_passes),
         cmocka_unit_test(test_wide_variants),
+        cmocka_unit_test(test_parameters_set_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -100,6 +100,9 @@ DPCR_API dpcr_status dpcr_recurrent_parameter(const dpcr_recurrent *network, int
 DPCR_API void *dpcr_recurrent_vector(dpcr_recurrent *network, int64_t *count);
 DPCR_API void *dpcr_recurrent_gradient_vector(dpcr_recurrent *network);
 DPCR_API void dpcr_recurrent_zero_gradients(dpcr_recurrent *network);
+// Copies parameters from arrays of the caller's: tensors[i] the contiguous numbers of parameter i, for i <
+// parameter_count; one that is NULL stays as it is.
+DPCR_API void dpcr_recurrent_set_parameters(dpcr_recurrent *network, const void *const *tensors);
 
 // safetensors as PyTorch's state_dict() gives it. The tensors say what network it is: kind by the rows of weight_hh
 // against its columns, layers, directions, widths, biases and dtype by names and shapes. Whether an RNN's function is

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
+import copy
 import ctypes
+import pickle
 
 import numpy as np
 import pytest
@@ -165,3 +167,15 @@ def test_parameters_are_the_librarys(kind, bias):
         assert _library.lib.dpcr_recurrent_parameter(network, i, ctypes.addressof(name), 64, ctypes.byref(view), None, None) == 0
         found.append((name.value.decode(), tuple(view.shape[: view.ndim])))
     assert found == [(n, p.shape) for n, p in net.state_dict().items()]
+
+
+@pytest.mark.parametrize("Kind", [recurrent.GRU, recurrent.ParaLSTM])
+def test_copies_and_pickles_stand_alone(rng, Kind):
+    net, x = Kind(3, 4, 2, bidirectional=True), rng.normal(size=(6, 2, 3)).astype("f")
+    y, _ = net(x, training=True)  # a pass under way stays behind
+    for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert np.array_equal(other(x)[0], y) and other.method == net.method
+        other.state_dict()["weight_ih_l0"][...] = 0
+        assert not np.array_equal(other(x)[0], y) and np.array_equal(net(x)[0], y)
+        with pytest.raises(deeppcr.ArgumentError, match="without a pass"):
+            other.backward(y)

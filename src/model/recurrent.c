@@ -290,3 +290,17 @@ void *dpcr_recurrent_gradient_vector(dpcr_recurrent *n) { return n ? n->gradient
 void dpcr_recurrent_zero_gradients(dpcr_recurrent *n) {
     if (n) memset(n->gradients, 0, (size_t)n->count * n->element);
 }
+
+void dpcr_recurrent_set_parameters(dpcr_recurrent *n, const void *const *tensors) {
+    char *to = n && tensors ? n->parameters : NULL;
+    for (int64_t chain = 0; to && chain < n->chains; chain++)
+        for (int which = 0; which < DPCRI_RECURRENT_TENSORS; which++) {
+            int64_t shape[2];
+            tensor_shape(n, chain, which, shape);
+            const size_t bytes = (size_t)(shape[0] * shape[1]) * n->element;
+            if (!bytes) continue;
+            if (*tensors) memcpy(to, *tensors, bytes);
+            to += bytes;
+            tensors++;
+        }
+}

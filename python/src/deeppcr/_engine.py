@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -88,6 +89,10 @@ class Form(NamedTuple):
         return out
 
 
+_execute, _backward = library.lib.dpcr_recurrent_execute, library.lib.dpcr_recurrent_backward
+_clear, _set = library.lib.dpcr_recurrent_zero_gradients, library.lib.dpcr_recurrent_set_parameters
+
+
 class _Plan:
     """A plan with its pass, gradients and reports, for one length and batch."""
 
@@ -108,7 +113,17 @@ class _Plan:
         for report in self.reports:
             report.size = ctypes.sizeof(_abi.SolveReport)
         self.key, self.chosen = key, method == "auto" and length >= _AUTO_LENGTH
-        self.run_ref, self.gradients_ref = ctypes.byref(self.run), ctypes.byref(self.gradients)
+        # Where addresses go: a structure's own arrays, so that they need not be looked up in it.
+        self.arrays = [getattr(self.run, name) for name in ("x", "h0", "c0", "y", "ht", "ct")]
+        self.given = [getattr(self.gradients, name) for name in ("y", "ht", "ct", "x", "h0", "c0")]
+        self.error = _abi.Error()
+        self.error_ref = ctypes.byref(self.error)
+
+    def fill(self, x: int, h0: int, c0: int, lengths: int, y: int, ht: int, ct: int) -> None:
+        """Addresses, 0 for none."""
+        for place, address in zip(self.arrays, (x, h0, c0, y, ht, ct)):
+            place.data = address
+        self.run.lengths = lengths
 
     def make(self, slot: "_Slot") -> None:
         """The library's plan; `run` is a typical pass."""
@@ -124,6 +139,36 @@ class _Plan:
         self.handle = library.Handle(place.value, library.lib.dpcr_recurrent_plan_destroy, slot.network)
         self.workspace = library.lib.dpcr_recurrent_plan_workspace(place.value)
         self.tape = library.lib.dpcr_recurrent_plan_tape(place.value)
+        # A slot serves one pass at a time, so its plans may keep what is small for themselves.
+        self.own_work = self.own_tape = None
+        if self.workspace <= library.OWN_BYTES:
+            self.own_work = np.empty(self.workspace + 64, np.uint8)
+            self.work_at = library.aligned(self.own_work)
+        if self.tape <= library.OWN_BYTES:
+            self.own_tape = np.empty(self.tape + 64, np.uint8)
+        address, run = self.handle.address, ctypes.byref(self.run)
+        self.before, self.after = (address, run), (self.workspace, self.reports, self.error_ref)
+        self.back = (address, run, ctypes.byref(self.gradients))
+
+    def execute(self, tape: Optional[int]) -> None:
+        if self.own_work is not None:
+            status = _execute(*self.before, tape, self.work_at, *self.after)
+        else:
+            work = library.take(self.workspace)
+            status = _execute(*self.before, tape, library.aligned(work), *self.after)
+            library.give(work)
+        if status:
+            library.check(status, self.error)
+
+    def backward(self, tape: int) -> None:
+        if self.own_work is not None:
+            status = _backward(*self.back, tape, self.work_at, self.workspace, None, self.error_ref)
+        else:
+            work = library.take(self.workspace)
+            status = _backward(*self.back, tape, library.aligned(work), self.workspace, None, self.error_ref)
+            library.give(work)
+        if status:
+            library.check(status, self.error)
 
     def sentences(self) -> List[str]:
         out: List[str] = []
@@ -162,23 +207,24 @@ class _Slot:
         count = ctypes.c_int64()
         self.vector = library.lib.dpcr_recurrent_vector(place.value, ctypes.byref(count))
         self.gradient = library.lib.dpcr_recurrent_gradient_vector(place.value)
-        element = library.NAMES[form.dtype].itemsize
-        self.bytes = count.value * element
-        self.offsets: List[Tuple[int, int]] = []  # of each parameter, and its bytes
-        at = 0
-        for _, shape in form.parameters():
-            size = int(np.prod(shape)) * element
-            self.offsets.append((at, size))
-            at += size
-        assert at == self.bytes
+        self.bytes = count.value * library.NAMES[form.dtype].itemsize
+        assert sum(math.prod(shape) for _, shape in form.parameters()) == count.value
+        self.tensors = (ctypes.c_void_p * len(form.parameters()))()
+        self.tensors_at = ctypes.addressof(self.tensors)
 
     def load(self, parameters: Sequence[int]) -> None:
-        for address, (offset, size) in zip(parameters, self.offsets):
-            ctypes.memmove(self.vector + offset, address, size)
+        """Parameters by address, or all of them together, in order, by one."""
+        if len(parameters) == 1:
+            ctypes.memmove(self.vector, parameters[0], self.bytes)
+            return
+        self.tensors[:] = parameters  # type: ignore[call-overload]
+        _set(self.network.address, self.tensors_at)
 
 
 class Pass:
     """A forward pass that waits for its backward pass. Dropped, it gives back what it held."""
+
+    __slots__ = ("engine", "slot", "plan", "tape", "held")
 
     def __init__(self, engine: "Engine", slot: _Slot, plan: _Plan, tape: np.ndarray) -> None:
         self.engine, self.slot, self.plan, self.tape = engine, slot, plan, tape
@@ -188,36 +234,24 @@ class Pass:
                  wanted: Tuple[int, int, int]) -> None:  # fmt: skip
         """Adds into the slot's gradients, cleared before; addresses as in Engine.forward; given dy, dht, dct; wanted dx, dh0,
         dc0. The pass is over when its caller has read the gradients and called `end`."""
-        plan, slot = self.plan, self.slot
-        fill(plan.run, x, h0, c0, lengths, y, ht, ct)
-        g = plan.gradients
-        g.y.data, g.ht.data, g.ct.data = given
-        g.x.data, g.h0.data, g.c0.data = wanted
-        library.lib.dpcr_recurrent_zero_gradients(slot.network.address)
-        error, error_ref = library.error_place()
-        work = library.take(plan.workspace)
-        status = library.lib.dpcr_recurrent_backward(plan.handle.address, plan.run_ref, plan.gradients_ref,
-                                                     library.aligned(self.tape), library.aligned(work), plan.workspace, None,
-                                                     error_ref)  # fmt: skip
-        library.give(work)
-        if status:
-            library.check(status, error)
+        plan = self.plan
+        plan.fill(x, h0, c0, lengths, y, ht, ct)
+        for place, address in zip(plan.given, given + wanted):
+            place.data = address
+        _clear(self.slot.network.address)
+        plan.backward(library.aligned(self.tape))
 
     def end(self) -> None:
         if self.held:
             self.held = False
-            library.give(self.tape)
+            if self.tape is not self.plan.own_tape:
+                library.give(self.tape)
             self.engine.release(self.slot)
 
     def __del__(self) -> None:
         if self.held:  # no lock in a finaliser: the tape goes to the collector
             self.held = False
             self.engine.release(self.slot)
-
-
-def fill(run: Any, x: int, h0: int, c0: int, lengths: int, y: int, ht: int, ct: int) -> None:
-    run.x.data, run.h0.data, run.c0.data, run.lengths = x, h0 or None, c0 or None, lengths or None
-    run.y.data, run.ht.data, run.ct.data = y, ht or None, ct or None
 
 
 _tokens = itertools.count(1)
@@ -259,23 +293,18 @@ class Engine:
         plan = slot.plans.get(key)
         if plan is None:
             plan = _Plan(slot, key)
-            fill(plan.run, x, h0, c0, lengths, y, ht, ct)
+            plan.fill(x, h0, c0, lengths, y, ht, ct)
             plan.make(slot)
             while len(slot.plans) >= _PLANS:
                 slot.plans.pop(next(iter(slot.plans)))
             slot.plans[key] = plan
         else:
-            fill(plan.run, x, h0, c0, lengths, y, ht, ct)
+            plan.fill(x, h0, c0, lengths, y, ht, ct)
         self.last = plan
-        error, error_ref = library.error_place()
-        tape = library.take(plan.tape) if training else None
-        work = library.take(plan.workspace)
-        status = library.lib.dpcr_recurrent_execute(plan.handle.address, plan.run_ref,
-                                                    None if tape is None else library.aligned(tape), library.aligned(work),
-                                                    plan.workspace, plan.reports, error_ref)  # fmt: skip
-        library.give(work)
-        if status:
-            library.check(status, error)
+        tape = None
+        if training:
+            tape = library.take(plan.tape) if plan.own_tape is None else plan.own_tape
+        plan.execute(None if tape is None else library.aligned(tape))
         if plan.chosen and any(report.reason == _FALLBACK for report in plan.reports) and plan.learn():
             slot.plans.pop(key, None)
         if tape is None:

@@ -272,8 +272,10 @@ def _run_back(form: _engine.Form, method: str, given: Sequence[np.ndarray], foun
     at = lambda a, there=True: a.ctypes.data if there else None  # noqa: E731
     waiting.backward(at(x), at(h0), at(c0) if cell else 0, 0, at(y), at(ht), at(ct) if cell else 0,
                      (at(dy), at(dht), at(dct, cell)), (at(dx), at(dh0), at(dc0, cell)))  # fmt: skip
-    for out, (offset, size) in zip(rest, waiting.slot.offsets):
-        ctypes.memmove(out.ctypes.data, waiting.slot.gradient + offset, size)
+    gradient = waiting.slot.gradient
+    for out in rest:
+        ctypes.memmove(out.ctypes.data, gradient, out.nbytes)
+        gradient += out.nbytes
     waiting.end()
     if not cell:
         dc0[...] = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -176,46 +177,25 @@ def _ref(array: Optional[ARRAY]) -> Any:
     return None if array is None else ctypes.byref(library.of(array))
 
 
-class _Call:
-    """The arguments of one of the library's functions over a plan, all but the addresses: made once for arrays that look alike.
-    The arrays come as the library takes them, [L][B][..]; None where there is none."""
-
-    def __init__(self, function: Any, plan: Plan, arrays: Sequence[Optional[ARRAY]]) -> None:
-        self.function, self.plan, self.workspace = function, plan, plan.workspace
-        self.views = [None if array is None else library.of(array) for array in arrays]
-        self.refs = [None if view is None else ctypes.byref(view) for view in self.views]
-
-    def run(self, addresses: Sequence[int], *rest: Any) -> None:
-        for view, address in zip(self.views, addresses):
-            if view is not None:
-                view.data = address
-        (error, error_ref), size = library.error_place(), self.workspace
-        work = library.take(size) if size else None
-        status = self.function(self.plan.address, *self.refs, None if work is None else library.aligned(work), size, *rest, error_ref)
-        if work is not None:
-            library.give(work)
-        if status:
-            library.check(status, error)
-
-
 _execute, _vjp = library.lib.dpcr_chain_execute, library.lib.dpcr_chain_vjp
 _calls = library.Own()
-_kept = _calls.kept
+_kept, _keep = _calls.kept, _calls.keep
 
 
-def _like(*arrays: Optional[ARRAY]) -> Tuple[Any, ...]:
+def _call(function: Any, plan: Plan, arrays: Sequence[Optional[ARRAY]]) -> library.Call:
+    return library.Call(function, plan, arrays, plan.workspace)
+
+
+def _like(array: Optional[ARRAY]) -> Any:
     """What a call's structures hang on."""
-    return tuple([None if x is None else (x.shape, x.strides, x.dtype) for x in arrays])
+    return None if array is None else (array.shape, array.strides, array.dtype)
 
 
 def _address(array: Optional[ARRAY]) -> int:
-    return 0 if array is None else array.__array_interface__["data"][0]
+    return 0 if array is None else _address_of(array)
 
 
-def _keep(kept: Dict[Any, Any], key: Any, call: Any) -> None:
-    if len(kept) >= 256:
-        kept.clear()
-    kept[key] = call
+_address_of = library.address
 
 
 def _unchanged(pairs: Sequence[Tuple[Optional[ARRAY], Any]]) -> bool:
@@ -271,7 +251,7 @@ def linear_chain(
     else:
         p = problem(A, b, z0, transposed, scheme, structure, chunk)
         z = np.empty(_shape(p), p.b.dtype) if out is None else _checked_out(out, p)
-        _Call(_execute, p.plan, (p.a, p.b, p.z0, _grid(z))).run([_address(x) for x in (p.a, p.b, p.z0, z)], place)
+        _call(_execute, p.plan, (p.a, p.b, p.z0, _grid(z))).run([_address(x) for x in (p.a, p.b, p.z0, z)], place)
         z = z if out is None else out
     return z if filled is None else (z, report_of(filled))
 
@@ -283,23 +263,24 @@ def _shape(p: Problem) -> Tuple[int, ...]:
 def _into(A: ARRAY, b: ARRAY, z0: Optional[ARRAY], out: Optional[ARRAY], transposed: bool, scheme: str, structure: Optional[str],
           chunk: int = 0, report: Any = None) -> ARRAY:  # fmt: skip
     """`linear_chain` of arrays, into `out` where there is one: of the result's shape and dtype, apart from the rest."""
-    key = ("execute", *_like(A, b, z0, out), transposed, scheme, structure, chunk, library.context.generation)
     kept = _kept()
-    found = kept.get(key)
+    key = (A.shape, A.strides, A.dtype, b.shape, b.strides, b.dtype, None if z0 is None else (z0.shape, z0.strides, z0.dtype),
+           None if out is None else out.strides, transposed, scheme, structure, chunk)  # fmt: skip
+    found = kept.pop(key, None)
     if found is not None:
         call, shape, dtype = found
-        addresses = [_address(A), _address(b), _address(z0), 0]
-        if not (addresses[0] | addresses[1] | addresses[2]) & (dtype.itemsize - 1):
+        a, c, start = _address_of(A), _address_of(b), 0 if z0 is None else _address_of(z0)
+        if not (a | c | start) & (dtype.itemsize - 1):
             z = np.empty(shape, dtype) if out is None else out
-            addresses[3] = _address(z)
-            call.run(addresses, report)
+            call.run((a, c, start, _address_of(z)), report)
+            kept[key] = found
             return z
     p = problem(A, b, z0, transposed, scheme, structure, chunk)
     z = np.empty(_shape(p), p.b.dtype) if out is None else out
-    call = _Call(_execute, p.plan, (p.a, p.b, p.z0, _grid(z)))
+    call = _call(_execute, p.plan, (p.a, p.b, p.z0, _grid(z)))
     call.run([_address(x) for x in (p.a, p.b, p.z0, z)], report)
     if _unchanged(((p.a, A), (p.b, b), (p.z0, z0))):
-        _keep(kept, key, (call, _shape(p), p.b.dtype))
+        _keep(key, (call, _shape(p), p.b.dtype))
     return z
 
 
@@ -346,25 +327,29 @@ def linear_chain_vjp(
     -------
     dA, db, dz0 : of the shapes of A, b and z0 (dz0 None without z0).
     """
-    arrays = [x if x is None else library.array(x) for x in (A, z, g, z0)]
-    return _vjp_into(*arrays, None, None, None, scheme, structure, chunk)  # type: ignore[arg-type]
+    start = None if z0 is None else library.array(z0)
+    return _vjp_into(library.array(A), library.array(z), library.array(g), start, None, None, None, scheme, structure, chunk)
 
 
 def _vjp_into(A: ARRAY, z: ARRAY, g: ARRAY, z0: Optional[ARRAY], dA: Optional[ARRAY], db: Optional[ARRAY], dz0: Optional[ARRAY],
               scheme: str, structure: Optional[str], chunk: int = 0) -> Tuple[ARRAY, ARRAY, Optional[ARRAY]]:  # fmt: skip
     """`linear_chain_vjp` of arrays, into dA, db and dz0 where they are given: of A's, g's and z0's shapes, apart from the rest."""
-    key = ("vjp", *_like(A, z, g, z0, dA, db, dz0), scheme, structure, chunk, library.context.generation)
     kept = _kept()
-    call = kept.get(key)
-    if call is None or (_address(A) | _address(z) | _address(g) | _address(z0)) & (g.itemsize - 1):
-        call = _Gradients(A, z, g, z0, dA, db, dz0, scheme, structure, chunk)
-        given = call.given
-        if _unchanged(tuple(zip(given, (A, z0, z, g)))):
-            call.given = ()
-            _keep(kept, key, call)
-    else:
-        given = (A, z0, z, g)
-    return call.run(A, given, dA, db, dz0)  # type: ignore[no-any-return]
+    key = ("vjp", A.shape, A.strides, A.dtype, z.shape, z.strides, z.dtype, g.shape, g.strides, g.dtype, _like(z0),
+           _like(dA), _like(db), _like(dz0), scheme, structure, chunk)  # fmt: skip
+    call = kept.pop(key, None)
+    if call is not None:
+        at = (_address_of(A), 0 if z0 is None else _address_of(z0), _address_of(z), _address_of(g))
+        if not (at[0] | at[1] | at[2] | at[3]) & (g.itemsize - 1):
+            found = call.run(at, A, z0, dA, db, dz0)
+            kept[key] = call
+            return found  # type: ignore[no-any-return]
+    call = _Gradients(A, z, g, z0, dA, db, dz0, scheme, structure, chunk)
+    given, call.given = call.given, ()
+    found = call.run([_address(x) for x in given], A, z0, dA, db, dz0)
+    if _unchanged(tuple(zip(given, (A, z0, z, g)))):
+        _keep(key, call)
+    return found  # type: ignore[no-any-return]
 
 
 class _Gradients:
@@ -388,15 +373,24 @@ class _Gradients:
             grid = flat if self.direct else grid
         outs = (grid, np.empty(shape, self.dtype) if db is None else _grid(db),
                 None if z0 is None else np.empty(shape[1:], self.dtype) if dz0 is None else dz0.reshape(shape[1:]))  # fmt: skip
-        self.call = _Call(_vjp, p.plan, (*self.given, *outs))
+        self.call = _call(_vjp, p.plan, (*self.given, *outs))
+        # Whether a new dA may be what the library fills.
+        self.whole = dA is None and self.full is not None and A.size == math.prod(self.full)
 
-    def run(self, A: ARRAY, given: Any, dA: Optional[ARRAY], db: Optional[ARRAY], dz0: Optional[ARRAY]) -> Any:
-        da = dA if self.direct else None if self.full is None else np.empty(self.full, self.dtype)
-        db = np.empty(self.shape, self.dtype) if db is None else db
-        if given[1] is not None and dz0 is None:
+    def run(self, given: Sequence[int], A: ARRAY, z0: Optional[ARRAY], dA: Optional[ARRAY], db: Optional[ARRAY], dz0: Optional[ARRAY],
+            ) -> Any:  # fmt: skip
+        """`given` are the addresses of A, z0, z, g as the library takes them."""
+        da: Optional[ARRAY] = dA if self.direct else None
+        if self.whole:
+            dA = da = np.empty(A.shape, self.dtype)
+        elif not self.direct and self.full is not None:
+            da = np.empty(self.full, self.dtype)
+        if db is None:
+            db = np.empty(self.shape, self.dtype)
+        if z0 is not None and dz0 is None:
             dz0 = np.empty(self.shape[1:], self.dtype)
-        self.call.run([*map(_address, given), _address(da), _address(db), _address(dz0)])
-        if not self.direct:
+        self.call.run((*given, _address(da), _address_of(db), _address(dz0)))
+        if not self.direct and not self.whole:
             found = np.zeros(A.shape, self.dtype) if da is None else _unbroadcast(da, A, self.dims)
             if dA is None:
                 dA = found
@@ -405,15 +399,15 @@ class _Gradients:
         return dA, db, dz0
 
 
-def call_like(A: ARRAY, b: ARRAY, z0: Optional[ARRAY], z: ARRAY, transposed: bool, scheme: str, structure: str) -> Optional[_Call]:
+def call_like(A: ARRAY, b: ARRAY, z0: Optional[ARRAY], z: ARRAY, transposed: bool, scheme: str, structure: str) -> Optional[library.Call]:
     """The call of a solve, for addresses of A, b, z0, z; None where some array is not taken as it lies."""
     p = problem(A, b, z0, transposed, scheme, structure, 0)
     same = _unchanged(((p.a, A), (p.b, b), (p.z0, z0)))
-    return _Call(_execute, p.plan, (p.a, p.b, p.z0, _grid(z))) if same else None
+    return _call(_execute, p.plan, (p.a, p.b, p.z0, _grid(z))) if same else None
 
 
 def gradients_like(A: ARRAY, z: ARRAY, g: ARRAY, z0: Optional[ARRAY], dA: ARRAY, db: ARRAY, dz0: Optional[ARRAY], scheme: str,
-                   structure: str) -> Optional[_Call]:  # fmt: skip
+                   structure: str) -> Optional[library.Call]:  # fmt: skip
     """The call of dpcr_chain_vjp, for addresses of A, z0, z, g, dA, db, dz0; None where arrays are not taken as they lie."""
     made = _Gradients(A, z, g, z0, dA, db, dz0, scheme, structure, 0)
     return made.call if made.direct and _unchanged(tuple(zip(made.given, (A, z0, z, g)))) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
@@ -25,7 +26,17 @@ class Gradients(NamedTuple):
 
 
 def _address(array: Optional[ARRAY]) -> int:
-    return 0 if array is None else int(array.ctypes.data)
+    return 0 if array is None else library.address(array)
+
+
+def _parts(form: Form, flat: ARRAY) -> Dict[str, ARRAY]:
+    """A vector's parts by name, as views."""
+    out, at = {}, 0
+    for name, shape in form.parameters():
+        size = math.prod(shape)
+        out[name] = flat[at : at + size].reshape(shape)
+        at += size
+    return out
 
 
 class _Recurrent:
@@ -56,10 +67,23 @@ class _Recurrent:
             raise ArgumentError.of("method", repr(method), "one of " + ", ".join(METHODS))
         self.dtype, self.method = kind, method
         form = Form(self._kind, library.DTYPES[kind], int(inputs), int(hidden), int(layers), bool(bidirectional), bool(bias))
-        self._engine = Engine(form)
         rng = np.random.default_rng(seed)
-        self._parameters = {n: rng.uniform(-b, b, shape).astype(kind) for n, shape, b in form.bounds()}
+        self._engine = Engine(form)
+        self._keep(np.concatenate([rng.uniform(-b, b, math.prod(shape)) for _, shape, b in form.bounds()]).astype(kind))
+
+    def _keep(self, flat: ARRAY) -> None:
+        """The parameters, in one vector."""
+        self._flat, self._parameters = flat, _parts(self.form, flat)
+        self._at = (library.address(flat),)
         self._pass: Optional[Tuple[Pass, Dict[str, Optional[ARRAY]], bool]] = None
+
+    def __getstate__(self) -> Dict[str, Any]:
+        return {"dtype": self.dtype, "method": self.method, "form": tuple(self.form), "flat": self._flat.copy()}
+
+    def __setstate__(self, state: Dict[str, Any]) -> None:
+        self.dtype, self.method = state["dtype"], state["method"]
+        self._engine = Engine(Form(*state["form"]))
+        self._keep(state["flat"])
 
     @property
     def form(self) -> Form:
@@ -108,10 +132,10 @@ class _Recurrent:
             raise ArgumentError.of(name, type(given).__name__, "a pair (h, c)")
         return given[0], given[1]
 
-    def _join(self, h: ARRAY, c: ARRAY, single: bool) -> States:
+    def _join(self, h: ARRAY, c: Optional[ARRAY], single: bool) -> States:
         if single:
-            h, c = h[:, 0], c[:, 0]
-        return (h, c) if self.form.has_cell else h
+            h, c = h[:, 0], None if c is None else c[:, 0]
+        return h if c is None else (h, c)
 
     def __call__(self, x: Any, h0: Any = None, lengths: Any = None, *, training: bool = False) -> Tuple[ARRAY, States]:
         """Runs the network.
@@ -135,24 +159,27 @@ class _Recurrent:
         f, single = self.form, x.ndim == 2
         if x.ndim not in (2, 3) or x.shape[-1] != f.inputs:
             raise ArgumentError.of("x's shape", x.shape, f"[T][B][{f.inputs}] or [T][{f.inputs}]")
-        x = x.reshape(x.shape[0], -1, f.inputs) if x.size else x.reshape(x.shape[0], 1 if single else x.shape[1], f.inputs)
+        if single:
+            x = x[:, None]
         T, B = x.shape[:2]
-        N, H = f.layers * f.directions, f.hidden
-        first, cell = self._pair("h0", h0)
-        h, c = self._state("h0", first, B, single), self._state("c0", cell, B, single)
-        ends = None
+        N, H, cell = f.layers * f.directions, f.hidden, f.has_cell
+        h = c = ends = ct = None
+        if h0 is not None:
+            first, other = self._pair("h0", h0)
+            h, c = self._state("h0", first, B, single), self._state("c0", other, B, single)
         if lengths is not None:
             ends = library.whole(lengths, np.int64)
             if ends.shape != (B,) or (B and not 0 <= ends.min() <= ends.max() <= T):
                 raise ArgumentError.of("lengths", lengths, f"{B} numbers in 0..{T}")
-        y, ht, ct = (np.empty(s, self.dtype) for s in ((T, B, f.directions * H), (N, B, H), (N, B, H)))
-        lstm = self.form.has_cell
-        self._drop()
-        waiting = self._engine.forward([p.ctypes.data for p in self._parameters.values()], T, B, _address(x), _address(h),
-                                       _address(c), _address(ends), _address(y), _address(ht), _address(ct) if lstm else 0,
-                                       training, self.method)  # fmt: skip
+        y, ht = np.empty((T, B, f.directions * H), self.dtype), np.empty((N, B, H), self.dtype)
+        if cell:
+            ct = np.empty((N, B, H), self.dtype)
+        if self._pass is not None:
+            self._drop()
+        waiting = self._engine.forward(self._at, T, B, _address(x), _address(h), _address(c), _address(ends), _address(y),
+                                       _address(ht), _address(ct), training, self.method)  # fmt: skip
         if waiting is not None:
-            arrays = {"x": x, "h0": h, "c0": c, "lengths": ends, "y": y.copy(), "ht": ht.copy(), "ct": ct.copy()}
+            arrays = {"x": x, "h0": h, "c0": c, "lengths": ends, "y": y.copy(), "ht": ht.copy(), "ct": None if ct is None else ct.copy()}
             self._pass = (waiting, arrays, single)
         return (y[:, 0] if single else y), self._join(ht, ct, single)
 
@@ -178,17 +205,14 @@ class _Recurrent:
                 raise ArgumentError.of("dy's shape", given.shape, str(wanted))
         first, cell = self._pair("dhT", dhT)
         dht, dct = self._state("dhT", first, B, single), self._state("dcT", cell, B, single)
-        dx, dh0, dc0 = np.empty_like(x), np.empty_like(ht), np.empty_like(ht)
+        dx, dh0, dc0 = np.empty_like(x), np.empty_like(ht), np.empty_like(ht) if lstm else None
         waiting.backward(_address(x), _address(kept["h0"]), _address(kept["c0"]), _address(kept["lengths"]), _address(kept["y"]),
-                         _address(ht), _address(kept["ct"]) if lstm else 0,
-                         (_address(given) or None, _address(dht) or None, _address(dct) or None),  # type: ignore[arg-type]
-                         (_address(dx), _address(dh0), _address(dc0) if lstm else None))  # type: ignore[arg-type] # fmt: skip
-        slot, out = waiting.slot, {}
-        for (name, parameter), (offset, size) in zip(self._parameters.items(), slot.offsets):
-            out[name] = np.empty_like(parameter)
-            ctypes.memmove(out[name].ctypes.data, slot.gradient + offset, size)
+                         _address(ht), _address(kept["ct"]), (_address(given), _address(dht), _address(dct)),
+                         (_address(dx), _address(dh0), _address(dc0)))  # fmt: skip
+        flat = np.empty_like(self._flat)
+        ctypes.memmove(library.address(flat), waiting.slot.gradient, flat.nbytes)
         self._drop()
-        return Gradients(dx[:, 0] if single else dx, self._join(dh0, dc0, single), out)
+        return Gradients(dx[:, 0] if single else dx, self._join(dh0, dc0, single), _parts(self.form, flat))
 
 
 class RNN(_Recurrent):

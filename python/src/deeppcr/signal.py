@@ -36,6 +36,51 @@ def _filter(kind: str, *coefficients: ARRAY) -> library.Handle:
     return made
 
 
+_calls = library.Own(64)
+
+
+class _Known:
+    """A filter run over arrays that look alike, time last and contiguous, without initial states or with ones that lie as the
+    library wants them."""
+
+    __slots__ = ("call", "shape", "dtype", "last")
+
+    def __init__(self, handle: library.Handle, x: ARRAY, zi: Optional[ARRAY], sections: int, order: int) -> None:
+        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+        state = None if zi is None else np.empty((rows.shape[0], sections, order))
+        self.shape, self.dtype, self.last = x.shape, x.dtype, None if zi is None else zi.shape
+        self.call = library.Call(library.lib.dpcr_filter_execute, handle, (rows, state, rows, state))
+
+    def run(self, x: ARRAY, zi: Optional[ARRAY]) -> Union[ARRAY, Tuple[ARRAY, ARRAY]]:
+        y = np.empty(self.shape, self.dtype)
+        if zi is None or self.last is None:
+            self.call.run((library.address(x), 0, library.address(y)))
+            return y
+        zf = np.empty(self.last)
+        self.call.run((library.address(x), library.address(zi), library.address(y), library.address(zf)))
+        return y, zf
+
+
+def _key(name: str, coefficients: Tuple[Any, ...], x: Any, axis: int, zi: Any) -> Any:
+    """By what a call is known, where it may be: None for arrays that want more than their addresses looked at."""
+    if type(x) is not ARRAY or not (axis == -1 or axis == x.ndim - 1) or not (zi is None or type(zi) is ARRAY) or x.ndim == 0:
+        return None
+    key: Any = (name, x.shape, x.dtype, None if zi is None else (zi.shape, zi.dtype))
+    for c in coefficients:
+        if type(c) is not ARRAY:
+            return None
+        key += (c.tobytes(), c.dtype, c.shape)
+    return key if x.flags.c_contiguous and x.flags.aligned and (zi is None or zi.flags.c_contiguous and zi.flags.aligned) else None
+
+
+def _knows(key: Any, handle: library.Handle, floats: np.dtype, x: ARRAY, zi: Optional[ARRAY], sections: int, order: int) -> None:
+    """Keeps what a call like this one does, where it needs no conversion."""
+    dtype = np.result_type(floats, x) if zi is None else np.result_type(floats, x, zi)
+    as_they_are = x.dtype == dtype and x.dtype in (np.float32, np.float64) and x.dtype.isnative
+    if as_they_are and (zi is None or zi.dtype == np.float64 and (sections == 1 or x.ndim == 1)):
+        _calls.keep(key, _Known(handle, x, zi, sections, order))
+
+
 def _run(handle: library.Handle, x: ARRAY, zi: Optional[ARRAY], sections: int, order: int) -> Tuple[ARRAY, Optional[ARRAY]]:
     """y like x, whose last axis is time, and the last states [channels][sections][order]."""
     length = x.shape[-1]
@@ -93,11 +138,14 @@ def sosfilt(sos: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARRAY, Tu
 
     With initial states zi, of x's shape but 2 along the axis, after a first dimension [sections], also returns the last ones.
     """
-    plain = zi is None and type(sos) is ARRAY and type(x) is ARRAY and x.ndim == 1 and axis in (0, -1)
-    key = ("sosfilt", sos.tobytes(), sos.dtype, sos.shape) if plain else None
-    known = _filters.kept.get(key) if plain else None
-    if known is not None and known[1] == x.dtype:  # the same once more
-        return _run(known[0], x, None, len(sos), 2)[0]
+    key = _key("sosfilt", (sos,), x, axis, zi)
+    if key is not None:
+        kept = _calls.kept()
+        known = kept.pop(key, None)
+        if known is not None:
+            found = known.run(x, zi)
+            kept[key] = known
+            return found  # type: ignore[no-any-return]
     given = np.atleast_2d(library.array(sos))
     if given.ndim != 2 or given.shape[1] != 6 or not len(given):
         raise ArgumentError.of("sos's shape", given.shape, "[sections][6]")
@@ -106,18 +154,27 @@ def sosfilt(sos: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARRAY, Tu
     n = len(given)
     floats = np.dtype(np.float32) if given.dtype == np.float32 else np.dtype(np.float64)
     handle = _filter("sos", library.whole(given, np.float64))
-    if plain and given is sos and x.dtype == np.result_type(floats, x) and x.dtype in (np.float32, np.float64):
-        _filters.put(key, (handle, x.dtype))
-    return _apply(
+    found = _apply(
         x, axis, zi, lambda shape: (n, *shape), n, 2, handle, floats,
         lambda z, axis: np.moveaxis(np.moveaxis(z, 0, -1), axis, -1),
         lambda z, lead, axis: np.moveaxis(np.moveaxis(z.reshape(*lead, n, 2), -2, 0), -1, axis + 1),
     )  # fmt: skip
+    if key is not None:
+        _knows(key, handle, floats, x, zi, n, 2)
+    return found
 
 
 def lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARRAY, Tuple[ARRAY, ARRAY]]:
     """scipy.signal.lfilter: the transfer function b / a, of an order max(len(a), len(b)) - 1 of at most 128, over x along an
     axis. With initial states zi, of x's shape but the order along the axis, also returns the last ones."""
+    key = _key("lfilter", (b, a), x, axis, zi)
+    if key is not None:
+        kept = _calls.kept()
+        known = kept.pop(key, None)
+        if known is not None:
+            found = known.run(x, zi)
+            kept[key] = known
+            return found  # type: ignore[no-any-return]
     tops, bottoms = np.atleast_1d(library.array(b)), np.atleast_1d(library.array(a))
     for name, c in (("b", tops), ("a", bottoms)):
         if c.ndim != 1 or not c.size:
@@ -128,8 +185,11 @@ def lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARR
     floats = np.dtype(np.float32) if floats == np.float32 else np.dtype(np.float64)
     order = max(tops.size, bottoms.size) - 1
     handle = _filter("ba", library.whole(tops, np.float64), library.whole(bottoms, np.float64))
-    return _apply(x, axis, zi, lambda shape: shape, 1, order, handle, floats, lambda z, axis: np.moveaxis(z, axis, -1),
-                  lambda z, lead, axis: np.moveaxis(z.reshape(*lead, order), -1, axis))  # fmt: skip
+    found = _apply(x, axis, zi, lambda shape: shape, 1, order, handle, floats, lambda z, axis: np.moveaxis(z, axis, -1),
+                   lambda z, lead, axis: np.moveaxis(z.reshape(*lead, order), -1, axis))  # fmt: skip
+    if key is not None:
+        _knows(key, handle, floats, x, zi, 1, order)
+    return found
 
 
 # ---- gradients ----

@@ -55,12 +55,28 @@ class _Plan:
         if not training:
             options.backward = _abi.CONSTANTS["DPCR_SCHEME_SEQUENTIAL"]
         place = ctypes.c_void_p()
-        owner = slot.model.owner
+        owner: Any = slot.model.owner
         library.check(library.lib.dpcr_solve_plan_create(owner.address, ctypes.byref(steps), ctypes.byref(options),
                                                          ctypes.byref(place), error_ref), error)  # fmt: skip
         self.handle = library.Handle(place.value, library.lib.dpcr_solve_plan_destroy, slot.model)
-        self.workspace = library.lib.dpcr_solve_plan_workspace(place.value)
-        self.tape = steps.tape_values
+        self.address, self.workspace = place.value, library.lib.dpcr_solve_plan_workspace(place.value)
+        form, self.training, self.tape = slot.form, training, steps.tape_values if training else 0
+        self.row = batch * form.width * z0.element_size()  # bytes of a step's states
+        self.states, self.kept = form.layers * self.row, form.layers * batch * self.tape * z0.element_size()
+        ends, all_, tape = (batch, form.width), (form.layers, batch, form.width), (form.layers, batch, self.tape)
+        self.views = [library.view(0, form.dtype, shape) for shape in (ends, all_, tape, ends, ends)]  # z0, z, tape, g, dz0
+        z0_at, z_at, tape_at, g_at, dz0_at = map(ctypes.byref, self.views)
+        self.forward = (self.address, z0_at, z_at, tape_at if self.tape else None)
+        self.back = (*self.forward, None, g_at, None, dz0_at)
+
+    def call(self, function: Any, arguments: Tuple[Any, ...], *addresses: int) -> None:
+        for view, at in zip(self.views, addresses):
+            view.data = at
+        error, error_ref = library.error_place()
+        work = library.take(self.workspace)
+        status = function(*arguments, library.aligned(work), self.workspace, None, error_ref)
+        library.give(work)
+        library.check(status, error)
 
 
 class _Slot:
@@ -115,40 +131,39 @@ class _Engine:
 
 
 class _Held:
-    """A slot between a forward pass and its backward pass; dropped, it gives the slot back."""
+    """A slot, the states and the tape between a forward pass and its backward pass; dropped, it gives the slot back."""
 
-    def __init__(self, engine: _Engine, slot: _Slot) -> None:
-        self.engine, self.slot = engine, slot
+    __slots__ = ("engine", "slot", "plan", "states", "tape", "held")
+
+    def __init__(self, engine: _Engine, slot: _Slot, plan: _Plan) -> None:
+        self.engine, self.slot, self.plan = engine, slot, plan
+        self.states, self.tape = library.take(plan.states), library.take(plan.kept)
         self.held = True
 
     def end(self) -> None:
         if self.held:
             self.held = False
+            library.give(self.states)
+            library.give(self.tape)
             self.engine.release(self.slot)
 
     def __del__(self) -> None:
-        self.end()
+        if self.held:  # no lock in a finaliser: the memory goes to the collector
+            self.held = False
+            self.engine.release(self.slot)
 
 
-def _run(engine: _Engine, z0: Tensor, flat: Tensor, method: str, training: bool) -> Tuple[Tensor, Tensor, _Held]:
-    """(states [L][B][w], tape, the slot)."""
+def _run(engine: _Engine, z0: Tensor, flat: Tensor, method: str, training: bool) -> Tuple[Tensor, _Held]:
+    """The last states, and what the way back wants."""
     slot = engine.acquire()
-    held = _Held(engine, slot)
-    form, element = slot.form, z0.element_size()
-    ctypes.memmove(slot.vector, flat.data_ptr(), slot.count * element)
+    ctypes.memmove(slot.vector, flat.data_ptr(), slot.count * z0.element_size())
     plan = slot.plan(z0, training, method)
-    L, B, w = form.layers, z0.shape[0], form.width
-    z = z0.new_empty(L, B, w)
-    tape = z0.new_empty(L, B, plan.tape if training else 0)
-    views = [library.view(t.data_ptr(), form.dtype, t.shape) for t in (z0, z, tape)]
-    refs = [ctypes.byref(v) for v in views]
-    error, error_ref = library.error_place()
-    work = library.take(plan.workspace)
-    status = library.lib.dpcr_solve_execute(plan.handle.address, refs[0], refs[1], refs[2] if training and plan.tape else None,
-                                            library.aligned(work), plan.workspace, None, error_ref)  # fmt: skip
-    library.give(work)
-    library.check(status, error)
-    return z, tape, held
+    held = _Held(engine, slot, plan)
+    states = library.aligned(held.states)
+    plan.call(library.lib.dpcr_solve_execute, plan.forward, z0.data_ptr(), states, library.aligned(held.tape))
+    last = torch.empty_like(z0)
+    ctypes.memmove(last.data_ptr(), states + plan.states - plan.row, plan.row)
+    return last, held
 
 
 def _eager(form: _Form, z: Tensor, flat: Tensor) -> Tensor:
@@ -170,22 +185,13 @@ def _eager(form: _Form, z: Tensor, flat: Tensor) -> Tensor:
     return z
 
 
-def _gradients(engine: _Engine, method: str, z0: Tensor, flat: Tensor, g: Tensor, z: Tensor, tape: Tensor, held: _Held,
-               ) -> Tuple[Tensor, Tensor]:  # fmt: skip
+def _gradients(z0: Tensor, flat: Tensor, g: Tensor, held: _Held) -> Tuple[Tensor, Tensor]:
     """The way back of a pass that `_run` left: gradients of z0 and flat."""
-    slot, form = held.slot, held.slot.form
-    plan = slot.plan(z0, True, method)
+    slot, plan = held.slot, held.plan
     dz0, g = torch.empty_like(z0), g.contiguous()
     library.lib.dpcr_model_zero_gradients(slot.model.address)
-    views = [library.view(t.data_ptr(), form.dtype, t.shape) for t in (z0, z, tape, g, dz0)]
-    refs = [ctypes.byref(v) for v in views]
-    error, error_ref = library.error_place()
-    work = library.take(plan.workspace)
-    status = library.lib.dpcr_solve_backward(plan.handle.address, refs[0], refs[1], refs[2] if plan.tape else None, None,
-                                             refs[3], None, refs[4], library.aligned(work), plan.workspace, None,
-                                             error_ref)  # fmt: skip
-    library.give(work)
-    library.check(status, error)
+    plan.call(library.lib.dpcr_solve_backward, plan.back, z0.data_ptr(), library.aligned(held.states), library.aligned(held.tape),
+              g.data_ptr(), dz0.data_ptr())  # fmt: skip
     gradient = torch.empty_like(flat)
     ctypes.memmove(gradient.data_ptr(), slot.gradient, slot.count * z0.element_size())
     held.end()
@@ -195,11 +201,9 @@ def _gradients(engine: _Engine, method: str, z0: Tensor, flat: Tensor, g: Tensor
 class _Chain(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, engine: _Engine, method: str, z0: Tensor, flat: Tensor) -> Tensor:
-        z, ctx.tape, ctx.held = _run(engine, z0, flat, method, True)
+        last, ctx.held = _run(engine, z0, flat, method, True)
         ctx.engine, ctx.method = engine, method
-        last = z[-1].clone()
         ctx.save_for_backward(z0, flat)
-        ctx.states = z
         return last
 
     @staticmethod
@@ -210,10 +214,10 @@ class _Chain(torch.autograd.Function):
             asked = [t for t, w in zip((z0, flat), wants) if w]
             found = iter(torch.autograd.grad(_eager(ctx.engine.form, z0, flat), asked, g, create_graph=True))
             return (None, None, *(next(found) if w else None for w in wants))
-        z, tape, held = ctx.states, ctx.tape, ctx.held
+        held = ctx.held
         if not held.held:  # the tape was used up
-            z, tape, held = _run(ctx.engine, z0, flat, ctx.method, True)
-        return (None, None, *_gradients(ctx.engine, ctx.method, z0, flat, g, z, tape, held))
+            held = _run(ctx.engine, z0, flat, ctx.method, True)[1]
+        return (None, None, *_gradients(z0, flat, g, held))
 
 
 # ---- the operator that torch.compile and torch.export keep; its backward pass runs the stack anew ----
@@ -231,9 +235,9 @@ def _engine_for(z0: Tensor, flat: Tensor, kind: str, hidden: int, activation: st
 @operator("deeppcr::chain", f"({_SCHEMA}) -> Tensor")
 def _operator(z0: Tensor, flat: Tensor, *options: Any) -> Tensor:
     engine, method = _engine_for(z0, flat, *options)
-    z, _, held = _run(engine, z0.contiguous(), flat.contiguous(), method, False)
+    last, held = _run(engine, z0.contiguous(), flat.contiguous(), method, False)
     held.end()
-    return z[-1].clone()
+    return last
 
 
 @_operator.register_fake
@@ -246,7 +250,7 @@ def _operator_vjp(z0: Tensor, flat: Tensor, *rest: Any) -> Tuple[Tensor, Tensor]
     *options, g = rest
     engine, method = _engine_for(z0, flat, *options)
     z0, flat = z0.contiguous(), flat.contiguous()
-    return _gradients(engine, method, z0, flat, g, *_run(engine, z0, flat, method, True))
+    return _gradients(z0, flat, g, _run(engine, z0, flat, method, True)[1])
 
 
 @_operator_vjp.register_fake
@@ -370,7 +374,6 @@ class Chain(torch.nn.Module):
         if torch.is_grad_enabled() and (z0.requires_grad or flat.requires_grad):
             last = _Chain.apply(engine, self.method, rows, stored)
         else:
-            z, _, held = _run(engine, rows, stored, self.method, False)
+            last, held = _run(engine, rows, stored, self.method, False)
             held.end()
-            last = z[-1].clone()
         return last.reshape(z0.shape)

@@ -146,4 +146,6 @@ def linear_chain(A: Tensor, b: Tensor, z0: Optional[Tensor] = None, transposed: 
     named = _structure(A, b, structure)
     if compiling():
         return torch.ops.deeppcr.linear_chain(A, b, z0, transposed, scheme, named)
-    return _LinearChain.apply(A, b, z0, transposed, scheme, named)
+    if torch.is_grad_enabled() or type(A) is not Tensor or type(b) is not Tensor:
+        return _LinearChain.apply(A, b, z0, transposed, scheme, named)
+    return torch.from_numpy(numbers.linear_chain(_array(A), _array(b), _array(z0), transposed, scheme, structure=named))

@@ -4,22 +4,24 @@ pickles are PyTorch's own. (Not of torch.nn.RNN itself and its like: torch.compi
 from __future__ import annotations
 
 import ctypes
+import math
 import weakref
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
+import numpy
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence
 
 from .. import _engine
-from .._library import DTYPES
+from .._library import DTYPES, NAMES
 from ..errors import ArgumentError, UnsupportedError
 from ..nonlinear import METHODS
 from ._registry import REGISTERS, autocasting, compiling, operator
 
 _CODES = {torch.float32: 1, torch.float64: 2}
-_VF = torch._VF  # type: ignore[attr-defined]
+_VF: Any = torch._VF  # type: ignore[attr-defined,unused-ignore]
 
 
 def _address(tensor: Optional[Tensor]) -> int:
@@ -30,59 +32,75 @@ def _contiguous(tensor: Optional[Tensor]) -> Optional[Tensor]:
     return None if tensor is None else tensor.contiguous()
 
 
+_HUGE = 1 << 22  # numbers for which memory is asked for in large pages, as NumPy does and PyTorch does not
+
+
+def _new(like: Tensor, length: int, batch: int, width: int) -> Tensor:
+    """An empty tensor of the same dtype: the small pages of a large one alone cost more than a short network's run."""
+    if length * batch * width < _HUGE:
+        return like.new_empty(length, batch, width)
+    return torch.from_numpy(numpy.empty((length, batch, width), NAMES[_CODES[like.dtype]]))
+
+
 class _Call:
     """What a pass is besides its tensors; x is [T][B][I]."""
 
-    __slots__ = ("engine", "form", "method")
+    __slots__ = ("engine", "form", "method", "chains", "cell", "width")
 
     def __init__(self, engine: _engine.Engine, method: str) -> None:
         self.engine, self.form, self.method = engine, engine.form, method
+        form = self.form
+        self.chains, self.cell, self.width = form.layers * form.directions, form.has_cell, form.directions * form.outputs
 
     def forward(self, x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor],
-                parameters: Sequence[Tensor], training: bool) -> Tuple[Tensor, Tensor, Tensor, Any]:  # fmt: skip
-        form = self.form
-        T, B = x.shape[0], x.shape[1]
-        D, P = form.directions, form.outputs
+                parameters: Sequence[Tensor], training: bool) -> Tuple[Tensor, Tensor, Optional[Tensor], Any]:  # fmt: skip
+        T, B, _ = x.shape
         x, h0, c0 = x.contiguous(), _contiguous(h0), _contiguous(c0)
-        kept = [p if p.is_contiguous() else p.contiguous() for p in parameters]
-        y, ht = x.new_empty(T, B, D * P), x.new_empty(form.layers * D, B, P)
-        ct = x.new_empty(form.layers * D, B, form.hidden) if form.has_cell else x.new_empty(0)
-        waiting = self.engine.forward(
-            [p.data_ptr() for p in kept], T, B, x.data_ptr(), _address(h0), _address(c0), _address(lengths), y.data_ptr(),
-            ht.data_ptr(), ct.data_ptr() if form.has_cell else 0, training, self.method,
-        )  # fmt: skip
+        for p in parameters:
+            if not p.is_contiguous():
+                parameters = [p.contiguous() for p in parameters]
+                break
+        y, ht, ct = _new(x, T, B, self.width), x.new_empty(self.chains, B, self.form.outputs), None
+        if self.cell:
+            ct = x.new_empty(self.chains, B, self.form.hidden)
+        waiting = self.engine.forward([p.data_ptr() for p in parameters], T, B, x.data_ptr(), _address(h0), _address(c0), _address(lengths),
+                                      y.data_ptr(), ht.data_ptr(), _address(ct), training, self.method)  # fmt: skip
         return y, ht, ct, waiting
 
     def backward(self, waiting: Any, x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor],
-                 parameters: Sequence[Tensor], y: Tensor, ht: Tensor, ct: Tensor, given: Sequence[Optional[Tensor]],
+                 parameters: Sequence[Tensor], y: Tensor, ht: Tensor, ct: Optional[Tensor], given: Sequence[Optional[Tensor]],
                  wants: Sequence[bool]) -> List[Optional[Tensor]]:  # fmt: skip
         """Gradients of x, h0, c0 and the parameters; `waiting` the pass, or None where it was used up: it is run again."""
-        lstm = self.form.has_cell
         x, h0, c0 = x.contiguous(), _contiguous(h0), _contiguous(c0)
         if waiting is None or not waiting.held:
             y, ht, ct, waiting = self.forward(x, h0, c0, lengths, parameters, True)
-        dy, dht, dct = (_contiguous(g) for g in given)
-        dx = torch.empty_like(x) if wants[0] else None
+        dy, dht, dct = (None if g is None else g.contiguous() for g in given)
+        dx = _new(x, *x.shape) if wants[0] else None
         dh0 = torch.empty_like(ht) if wants[1] else None
-        dc0 = torch.empty_like(ct) if lstm and wants[2] else None
+        dc0 = torch.empty_like(ct) if ct is not None and wants[2] else None
         waiting.backward(
-            x.data_ptr(), _address(h0), _address(c0), _address(lengths), y.data_ptr(), ht.data_ptr(),
-            ct.data_ptr() if lstm else 0, (_address(dy) or None, _address(dht) or None, (lstm and _address(dct)) or None),
-            (_address(dx) or None, _address(dh0) or None, _address(dc0) or None),
+            x.data_ptr(), _address(h0), _address(c0), _address(lengths), y.data_ptr(), ht.data_ptr(), _address(ct),
+            (_address(dy), _address(dht), _address(dct) if self.cell else 0), (_address(dx), _address(dh0), _address(dc0)),
         )  # fmt: skip
         slot = waiting.slot
-        flat = torch.empty(slot.bytes // x.element_size(), dtype=x.dtype)
+        flat = x.new_empty(slot.bytes // x.element_size())
         ctypes.memmove(flat.data_ptr(), slot.gradient, slot.bytes)
         waiting.end()
-        gradients = [g.view(p.shape) for g, p in zip(flat.split([p.numel() for p in parameters]), parameters)]
-        return [dx, dh0, dc0, *gradients]
+        return [dx, dh0, dc0, *_unflatten(flat, parameters)]
+
+
+def _apart(flat: Tensor, like: Sequence[Tensor]) -> List[Tensor]:
+    return [g.view(p.shape) for g, p in zip(flat.split([p.numel() for p in like]), like)]
+
+
+_unflatten = getattr(torch._C._nn, "unflatten_dense_tensors", _apart)  # the same in one call
 
 
 def _pytorch(form: _engine.Form, x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor],
              parameters: Sequence[Tensor]) -> Any:  # fmt: skip
     """The same by PyTorch's own operators, for second derivatives."""
     N, T, B = form.layers * form.directions, x.shape[0], x.shape[1]
-    states = (x.new_zeros(N, B, form.outputs) if h0 is None else h0,)
+    states: Tuple[Tensor, ...] = (x.new_zeros(N, B, form.outputs) if h0 is None else h0,)
     if form.has_cell:
         states += (x.new_zeros(N, B, form.hidden) if c0 is None else c0,)
     run = {"gru": _VF.gru, "lstm": _VF.lstm, "rnn_tanh": _VF.rnn_tanh, "rnn_relu": _VF.rnn_relu}[form.kind]
@@ -98,17 +116,18 @@ def _pytorch(form: _engine.Form, x: Tensor, h0: Optional[Tensor], c0: Optional[T
 class _Recurrent(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: _Call, lengths: Optional[Tensor], x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor],
-                *parameters: Tensor) -> Tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+                *parameters: Tensor) -> Tuple[Tensor, ...]:  # fmt: skip
         y, ht, ct, ctx.waiting = call.forward(x, h0, c0, lengths, parameters, True)
         ctx.set_materialize_grads(False)
         ctx.call = call
         ctx.save_for_backward(x, h0, c0, lengths, y, ht, ct, *parameters)
-        return y, ht, ct
+        return (y, ht) if ct is None else (y, ht, ct)
 
     @staticmethod
     def backward(ctx: Any, *given: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:
         x, h0, c0, lengths, y, ht, ct, *parameters = ctx.saved_tensors
         wants = ctx.needs_input_grad[2:]
+        given += (None,) * (3 - len(given))
         if torch.is_grad_enabled():
             return (None, None, *_twice(ctx.call.form, x, h0, c0, lengths, parameters, given, wants))
         return (None, None, *ctx.call.backward(ctx.waiting, x, h0, c0, lengths, parameters, y, ht, ct, given, wants))
@@ -142,7 +161,8 @@ def _called(x: Tensor, kind: str, hidden: int, layers: int, bidirectional: bool,
 @operator("deeppcr::recurrent", f"({_SCHEMA}) -> (Tensor, Tensor, Tensor)")
 def _operator(x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor], parameters: List[Tensor],
               *options: Any) -> Tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    return _called(x, *options).forward(x, h0, c0, lengths, parameters, False)[:3]
+    y, ht, ct, _ = _called(x, *options).forward(x, h0, c0, lengths, parameters, False)
+    return y, ht, x.new_empty(0) if ct is None else ct
 
 
 @_operator.register_fake
@@ -217,11 +237,12 @@ class _Module(torch.nn.RNNBase):
     def _number(self) -> None:
         self._token = _engine.token()  # for the operator, whose engines are known by it
         self._calls: Dict[Any, _Call] = {}
+        self._none: List[Optional[Tensor]] = [None, None] if self.mode in ("LSTM", "PARALSTM") else [None]  # no states
         weakref.finalize(self, _engine.drop, self._token)
 
     def __getstate__(self) -> Dict[str, Any]:
         state = super().__getstate__() if hasattr(torch.nn.RNNBase, "__getstate__") else self.__dict__
-        return {name: value for name, value in state.items() if name != "_calls"}
+        return {name: value for name, value in state.items() if name not in ("_calls", "_none")}
 
     def __setstate__(self, state: Any) -> None:
         super().__setstate__(state)
@@ -232,16 +253,17 @@ class _Module(torch.nn.RNNBase):
 
     def _refusal(self, x: Tensor) -> Optional[Tuple[str, Any, str]]:
         """What this package does not do."""
-        weight = self._flat_weights[0]
-        if x.device.type != "cpu" or weight.device.type != "cpu":
-            return "the device", x.device if x.device.type != "cpu" else weight.device, "cpu"
+        weight: Any = self._flat_weights[0]
+        if not (x.is_cpu and weight.is_cpu):
+            return "the device", weight.device if x.is_cpu else x.device, "cpu"
         if autocasting():
             return "autocast", "on", "off: numbers are float32 or float64"
         if weight.dtype not in _CODES:
             return "the dtype", weight.dtype, "torch.float32 or torch.float64"
         return None
 
-    def forward(self, input: Union[Tensor, PackedSequence], hx: Any = None) -> Any:  # noqa: A002  PyTorch's name
+    def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002  PyTorch's name
+        """Of a tensor or a PackedSequence."""
         packed = isinstance(input, PackedSequence)
         data = input.data if packed else input
         refused = self._refusal(data)
@@ -252,21 +274,23 @@ class _Module(torch.nn.RNNBase):
                 return stand_in.forward(input, hx)
             other = " (or fallback=True)" if self._theirs is not None else ""
             raise UnsupportedError.of(f"{type(self).__name__}: {refused[0]}", refused[1], refused[2] + other)
-        weights: List[Tensor] = self._flat_weights
+        weights: List[Any] = self._flat_weights
         if data.dtype != weights[0].dtype:
             raise ArgumentError.of("the input's dtype", data.dtype, f"the parameters', {weights[0].dtype}")
         if packed:
             return self._packed(input, hx, weights)
-        if input.ndim not in (2, 3):
-            raise ArgumentError.of("the input's dimensions", input.ndim, "2, or 3 with a batch")
-        single = input.ndim == 2
+        shape = input.shape
+        if len(shape) not in (2, 3):
+            raise ArgumentError.of("the input's dimensions", len(shape), "2, or 3 with a batch")
+        single = len(shape) == 2
         first = self.batch_first and not single
         x = input.transpose(0, 1) if first else input[:, None] if single else input
-        if x.shape[-1] != self.input_size:
-            raise ArgumentError.of("the input's last dimension", x.shape[-1], str(self.input_size))
-        if x.shape[0] == 0:
+        if shape[-1] != self.input_size:
+            raise ArgumentError.of("the input's last dimension", shape[-1], str(self.input_size))
+        if shape[1 if first else 0] == 0:
             raise ArgumentError.of("the length", 0, "1 or more")
-        y, states = self._run(x, self._states(hx, x.shape[1], single), None, weights)
+        given = self._none if hx is None else self._states(hx, 1 if single else shape[0 if first else 1], single)
+        y, states = self._run(x, given, None, weights)
         if single:
             return y[:, 0], self._out([s[:, 0] for s in states])
         return y.transpose(0, 1) if first else y, self._out(states)
@@ -275,16 +299,15 @@ class _Module(torch.nn.RNNBase):
         return tuple(states) if len(states) == 2 else states[0]
 
     def _states(self, hx: Any, batch: int, single: bool) -> List[Optional[Tensor]]:
-        """[h0] or [h0, c0], [N][B][H] each, or None each."""
-        lstm = self.mode in ("LSTM", "PARALSTM")
-        if hx is None:
-            return [None, None] if lstm else [None]
+        """[h0] or [h0, c0], [N][B][H] each."""
+        lstm = len(self._none) == 2
         if lstm and (not isinstance(hx, (tuple, list)) or len(hx) != 2):
             raise ArgumentError.of("hx", type(hx).__name__, "a pair (h0, c0)")
         given: List[Tensor] = list(hx) if lstm else [hx]
         N = self.num_layers * (2 if self.bidirectional else 1)
         widths = (self.proj_size or self.hidden_size, self.hidden_size)
-        dtype = self._flat_weights[0].dtype
+        weight: Any = self._flat_weights[0]
+        dtype = weight.dtype
         for name, state, width in zip(("h0", "c0"), given, widths):
             wanted = (N, width) if single else (N, batch, width)
             if not isinstance(state, Tensor):
@@ -299,7 +322,7 @@ class _Module(torch.nn.RNNBase):
         data, sizes, order, back = input
         steps = sizes.shape[0]
         x, lengths = _VF._pad_packed_sequence(data, sizes, False, 0.0, steps)
-        given = self._states(hx, x.shape[1], False)
+        given = self._none if hx is None else self._states(hx, x.shape[1], False)
         if order is not None:
             given = [None if s is None else s.index_select(1, order) for s in given]
         y, states = self._run(x, given, lengths, weights)
@@ -344,11 +367,11 @@ class _Module(torch.nn.RNNBase):
             if call is None:
                 form = _engine.Form(kind, _CODES[x.dtype], x.shape[2], hidden, layers, bidirectional, bias, projection)
                 call = self._calls[key] = _Call(_engine.Engine(form), self.method)
-            if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, h0, c0, *weights)):
-                y, ht, ct = _Recurrent.apply(call, lengths, x, h0, c0, *weights)
-            else:
-                y, ht, ct, _ = call.forward(x, h0, c0, lengths, weights, False)
-        return y, [ht, ct] if kind in ("lstm", "paralstm") else [ht]
+            wanted = torch.is_grad_enabled() and (
+                weights[0].requires_grad or any(t is not None and t.requires_grad for t in (x, h0, c0, *weights)))  # fmt: skip
+            found = _Recurrent.apply(call, lengths, x, h0, c0, *weights) if wanted else call.forward(x, h0, c0, lengths, weights, False)
+            y, ht, ct = found[0], found[1], found[2] if call.cell else None
+        return y, [ht] if ct is None or kind not in ("lstm", "paralstm") else [ht, ct]
 
     @property
     def sentences(self) -> List[str]:
@@ -442,7 +465,7 @@ class MinGRU(_Unmixed):
         super().__init__("MINGRU", input_size, hidden_size, *args, **kwargs)
 
 
-_OURS = {ours._theirs: ours for ours in (RNN, GRU, LSTM)}
+_OURS: Dict[Any, Any] = {ours._theirs: ours for ours in (RNN, GRU, LSTM)}
 
 
 def from_torch(module: torch.nn.Module, *, method: str = "auto", fallback: bool = False) -> torch.nn.Module:

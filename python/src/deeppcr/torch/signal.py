@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any, Optional, Tuple, Union
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from .. import _library as library
 from .. import signal as numbers
 from ..errors import ArgumentError, UnsupportedError
 from ._registry import compiling, operator
@@ -25,9 +27,10 @@ def _states(b: Tensor, a: Optional[Tensor], x: Tensor) -> Tuple[int, ...]:
 
 def _forward(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
     shape = _states(b, a, x)
-    start = numbers.library.whole(_array(zi), "f8") if zi is not None else numbers.np.zeros(shape)
-    handle = numbers._filter(*(("sos",) if a is None else ("ba",)), *(numbers.library.whole(_array(c), "f8") for c in (b, a) if c is not None))
+    start = library.whole(_array(zi), "f8") if zi is not None else np.zeros(shape)
+    handle = numbers._filter(*(("sos",) if a is None else ("ba",)), *(library.whole(_array(c), "f8") for c in (b, a) if c is not None))
     y, zf = numbers._run(handle, _array(x), start.reshape(math.prod(shape[:-2]), *shape[-2:]), *shape[-2:])
+    assert zf is not None
     return torch.from_numpy(y), torch.from_numpy(zf.reshape(shape)).to(x.dtype)
 
 
@@ -37,9 +40,24 @@ def _backward(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor], g
     start, end = (None if t is None else _array(t).reshape(math.prod(shape[:-2]), *shape[-2:]) for t in (zi, gzf))
     found = numbers._gradient("sos" if a is None else "ba", _array(b).astype("f8"), None if a is None else _array(a).astype("f8"),
                               _array(x), start, _array(gy), end, -1, coefficients)  # fmt: skip
-    gb, ga, gx, gzi = (None if g is None else torch.from_numpy(numbers.np.ascontiguousarray(g)) for g in found)
-    gb, ga = (None if g is None else g.to(b.dtype) for g in (gb, ga))
+    gb, ga = (None if g is None else torch.from_numpy(np.ascontiguousarray(g)).to(b.dtype) for g in found[:2])
+    gx, gzi = (torch.from_numpy(np.ascontiguousarray(g)) for g in found[2:])
     return gb, ga, gx, gzi.reshape(shape).to(x.dtype)
+
+
+def _plain(b: Tensor, a: Optional[Tensor], x: Tensor) -> Tensor:
+    """From no initial state, without gradients."""
+    coefficients, signal = tuple(_array(c) for c in (b, a) if c is not None), _array(x)
+    key = numbers._key("tensor", coefficients, signal, -1, None)
+    known = None if key is None else numbers._calls.kept().pop(key, None)
+    if known is None:
+        handle = numbers._filter("sos" if a is None else "ba", *(library.whole(c, "f8") for c in coefficients))
+        if key is None:
+            return torch.from_numpy(numbers._run(handle, signal, None, 0, 0)[0])
+        known = numbers._Known(handle, signal, None, 0, 0)
+    y = known.run(signal, None)
+    numbers._calls.keep(key, known)
+    return torch.from_numpy(y)
 
 
 class _Filter(torch.autograd.Function):
@@ -107,6 +125,8 @@ def _apply(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor], dim:
     moved = x.movedim(dim, -1)
     if zi is not None and tuple(zi.shape) != _states(b, a, moved):
         raise ArgumentError.of("zi's shape", tuple(zi.shape), str(_states(b, a, moved)))
+    if zi is None and type(x) is Tensor and not torch.is_grad_enabled() and not compiling():
+        return _plain(b, a, moved).movedim(-1, dim)
     run = torch.ops.deeppcr.filter if compiling() else _Filter.apply
     y, zf = run(b, a, moved, None if zi is None else zi.to(x.dtype))
     y = y.movedim(-1, dim)
@@ -120,8 +140,6 @@ def sosfilt(sos: Tensor, x: Tensor, dim: int = -1, zi: Optional[Tensor] = None) 
     """
     if sos.ndim != 2 or sos.shape[1] != 6 or not len(sos):
         raise ArgumentError.of("sos's shape", tuple(sos.shape), "[sections][6]")
-    if not compiling() and not bool((sos[:, 3] == 1).all()):
-        raise ArgumentError.of("sos[:, 3]", sos[:, 3].tolist(), "all ones")
     return _apply(sos, None, x, zi, dim)
 
 
