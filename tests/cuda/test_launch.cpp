@@ -4,15 +4,7 @@
 // say.
 #include "cuda_testing.h"
 #include "deeppcr/deeppcr.h"
-
-// One translation unit for all of them, as the files are few.
-#include "kern/cuda/launch.cu"
-#include "kern/cuda/linear_narrow_f32.cu"
-#include "kern/cuda/linear_narrow_f64.cu"
-#include "kern/cuda/linear_narrow_u32.cu"
-#include "kern/cuda/linear_wide_f32.cu"
-#include "kern/cuda/linear_wide_f64.cu"
-#include "kern/cuda/linear_wide_u32.cu"
+#include "kern/cuda/launch.h"
 
 namespace {
 

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: MIT
 // From the arguments of launch.h to the kernels' instances.
 #include "kern/cuda/launch.h"
+#include "kern/cuda/cells_run.h"
 #include "kern/cuda/linear_widths.h"
+
+extern template struct cells::widths<float>;
+extern template struct cells::widths<double>;
 
 DPCRI_LINEAR_NARROW(extern, float);
 DPCRI_LINEAR_NARROW(extern, double);
@@ -107,12 +111,38 @@ int dpcri_cuda_chain_run(dpcri_cuda_chain c, void *workspace, size_t bytes, void
                                  : run_chain<uint32_t>(c, k, workspace, stream);
 }
 
-size_t dpcri_cuda_cell_workspace(dpcri_cuda_cell cell) {
-    (void)cell;
-    return 0;
+namespace {
+
+// Width of the columns of a cell.
+int column_of(const dpcri_cuda_cell &c) { return c.diagonal ? 1 : (int)c.width; }
+
+int check(const dpcri_cuda_cell &c) {
+    if (c.length < 0 || c.batch < 0 || c.width < 1 || c.chunk < 0 || c.warm_up < 0 || c.max_sweeps < 0)
+        return DPCRI_CUDA_ARGUMENT;
+    if (!(c.tolerance >= 0)) return DPCRI_CUDA_ARGUMENT;
+    if (c.dtype != DPCR_F32 && c.dtype != DPCR_F64) return DPCRI_CUDA_UNSUPPORTED;
+    if (c.activation < DPCRI_CUDA_IDENTITY || c.activation > DPCRI_CUDA_SIGMOID) return DPCRI_CUDA_UNSUPPORTED;
+    if (!c.diagonal && c.width != 1 && c.width != 2 && c.width != 4) return DPCRI_CUDA_UNSUPPORTED;
+    return c.length <= UINT32_MAX ? DPCRI_CUDA_OK : DPCRI_CUDA_UNSUPPORTED;
 }
 
-int dpcri_cuda_cell_run(dpcri_cuda_cell cell, void *workspace, size_t bytes, void *stream) {
-    (void)cell, (void)workspace, (void)bytes, (void)stream;
-    return DPCRI_CUDA_UNSUPPORTED;
+}  // namespace
+
+size_t dpcri_cuda_cell_workspace(dpcri_cuda_cell c) {
+    if (check(c) != DPCRI_CUDA_OK || c.length == 0 || c.batch == 0) return 0;
+    return c.dtype == DPCR_F32 ? cells::widths<float>::workspace(c, column_of(c))
+                               : cells::widths<double>::workspace(c, column_of(c));
+}
+
+int dpcri_cuda_cell_run(dpcri_cuda_cell c, void *workspace, size_t bytes, void *stream) {
+    const int status = check(c);
+    if (status != DPCRI_CUDA_OK) return status;
+    if (c.length == 0 || c.batch == 0) return DPCRI_CUDA_OK;
+    if (!c.weight || !c.x || !c.z) return DPCRI_CUDA_ARGUMENT;
+    const size_t wanted = dpcri_cuda_cell_workspace(c);
+    if (bytes < wanted) return DPCRI_CUDA_WORKSPACE;
+    if (wanted > 0 && !workspace) return DPCRI_CUDA_ARGUMENT;
+    const int ran = c.dtype == DPCR_F32 ? cells::widths<float>::run(c, column_of(c), workspace, stream)
+                                        : cells::widths<double>::run(c, column_of(c), workspace, stream);
+    return ran < 0 ? DPCRI_CUDA_UNSUPPORTED : ran;
 }

@@ -61,6 +61,8 @@ int dpcri_cuda_chain_run(dpcri_cuda_chain chain, void *workspace, size_t bytes, 
 // Narrow elementwise cells, as dpcri_narrow (kern/narrow.h):
 //     u = W_m z + x_m        z' = act(u)   or   z' = z + scale act(u) where `residual` is not 0
 // dense of width 1, 2, 4 with W as [out][in], or diagonal of any width. float and double.
+enum { DPCRI_CUDA_IDENTITY, DPCRI_CUDA_RELU, DPCRI_CUDA_TANH, DPCRI_CUDA_SIGMOID };  // kern/nn_kernels.h's numbers
+
 typedef enum dpcri_cuda_method {
     DPCRI_CUDA_LOOP,     // one thread a sequence (diagonal: a component) from first to last
     DPCRI_CUDA_OVERLAP,  // chunks, one a thread, each after a warm-up; boundaries checked in the same launch
@@ -69,7 +71,7 @@ typedef enum dpcri_cuda_method {
 
 typedef struct dpcri_cuda_cell {
     dpcr_dtype dtype;
-    int activation;  // DPCRI_ACT_IDENTITY, RELU, TANH or SIGMOID of kern/nn_kernels.h
+    int activation;  // DPCRI_CUDA_IDENTITY, ...
     int diagonal, residual;
     double scale;
     int64_t length, batch, width;

@@ -24,6 +24,7 @@
 //     warp shuffle(v, from) shuffle_up(v, n) shuffle_down(v, n) shuffle_xor(v, n) any(condition)
 //                                  the warp's, full masks only; they order no memory
 //     ticket(counter)              one number for each that asks, ascending from what the counter held
+//     raise(number, v)             number = max(number, v), whoever is first
 //     publish(flag, v)             what this lane wrote, and what others wrote before the last barrier that it shared
 //     with
 //                                  them, is seen by who finds v there with

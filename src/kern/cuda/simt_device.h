@@ -61,6 +61,7 @@ struct lane {
     SIMT bool any(bool condition) { return __any_sync(0xffffffffu, condition) != 0; }
 
     SIMT uint32_t ticket(uint32_t *counter) { return atomicAdd(counter, 1u); }
+    SIMT void raise(uint32_t *to, uint32_t value) { atomicMax(to, value); }
     SIMT void publish(uint32_t *flag, uint32_t value) {
         __threadfence();  // cumulative by itself; the store's release says it again
         asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");

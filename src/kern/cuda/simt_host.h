@@ -594,6 +594,12 @@ struct lane {
             host::wait(f, host::state::spinning);
         }
     }
+    void raise(uint32_t *to, uint32_t value, int line = __builtin_LINE()) {
+        host::current->line = line;
+        host::pause(host::current);
+        if (*to < value) *to = value;
+        host::wake_spinning();
+    }
     template <class T>
     T peer_load(const T *from) {
         return *from;

@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: MIT
+// Narrow cells on a device: u = W_m z + x_m, z' = act(u) or z + scale act(u), columns of width K that mix with no
+// others (a dense cell's sequences, a diagonal one's components). What the kernels over them share. Not yet run on a
+// device.
+//
+// Sums, and float's tanh and sigmoid, are those of kern/narrow.h operation by operation, so that the loop's bits here
+// are those of a CPU that has fma. double's tanh has a formula of its own (2 ulp).
+#ifndef DPCRI_CUDA_CELLS_H
+#define DPCRI_CUDA_CELLS_H
+
+#include "kern/cuda/launch.h"
+#include "kern/cuda/simt.h"
+
+namespace cells {
+
+template <class T>
+struct problem {
+    int64_t length, columns, parts;  // parts: columns of a sequence
+    int activation;
+    bool residual, diagonal;
+    T scale;
+    const T *weight;
+    int64_t weight_step;
+    const T *x;
+    int64_t x_step, x_row;
+    const T *z0;
+    int64_t z0_row;
+    T *z;
+    int64_t z_step, z_row;
+    double tolerance;
+    int most_sweeps;
+    dpcri_cuda_outcome *outcome;  // or NULL
+};
+
+// Where a column's numbers begin.
+template <class T, int K>
+struct column {
+    const T *weight, *x, *z0;
+    T *z;
+    SIMT column(const problem<T> &p, int64_t c) {
+        const int64_t row = c / p.parts, part = c % p.parts;
+        weight = p.weight + (p.diagonal ? part : 0);
+        x = p.x + row * p.x_row + part * K;
+        z0 = p.z0 ? p.z0 + row * p.z0_row + part * K : nullptr;
+        z = p.z + row * p.z_row + part * K;
+    }
+};
+
+SIMT float magnitude(float x) { return x < 0 ? -x : x; }
+SIMT double magnitude(double x) { return x < 0 ? -x : x; }
+SIMT bool finite(float x) { return magnitude(x) <= 3.40282347e38f; }
+SIMT bool finite(double x) { return magnitude(x) <= 1.7976931348623157e308; }
+
+// The rational function of kern/narrow_activations.inc (docs/math/cells.md): 5.2e-7 absolute.
+SIMT float tanh_of(float u) {
+    u = u > 7.8f ? 7.8f : u < -7.8f ? -7.8f : u;
+    const float q = u * u;
+    const float n = ((q + 9.87868118f) * (q + 42.9891815f)) * ((u * 46.0594864f) * (q + 202.371078f));
+    const float d = ((q + 2.46745563f) * (q + 22.5042305f)) * ((q + 84.2467117f) * (q + 846.173157f));
+    return n / d;
+}
+
+// tanh|u| = -m / (2 + m), m = e^t - 1, t = -2|u| = n log 2 + r: m = 2^n (e^r - 1) + (2^n - 1).
+SIMT double tanh_of(double u) {
+    const double size = magnitude(u);
+    const double t = -2 * (size > 22 ? 22 : size);  // NaN stays
+    const double k = t * 1.4426950408889634 - 0.5;
+    const int n = k >= -64 ? (int)k : 0;
+    double r = simt::fma(-(double)n, 0.693147180369123816490, t);
+    r = simt::fma(-(double)n, 1.90821492927058770002e-10, r);
+    double q = 1.0 / 87178291200.0;  // e^r - 1, |r| <= log(2) / 2
+    const double inverse[] = {1.0 / 6227020800.0,
+                              1.0 / 479001600.0,
+                              1.0 / 39916800.0,
+                              1.0 / 3628800.0,
+                              1.0 / 362880.0,
+                              1.0 / 40320.0,
+                              1.0 / 5040.0,
+                              1.0 / 720.0,
+                              1.0 / 120.0,
+                              1.0 / 24.0,
+                              1.0 / 6.0,
+                              0.5,
+                              1.0};
+    SIMT_UNROLL for (int i = 0; i < 13; i++) q = simt::fma(q, r, inverse[i]);
+    q *= r;
+    double scale = 1;
+    for (int i = 0; i > n; i--) scale *= 0.5;
+    const double m = simt::fma(scale, q, scale - 1);
+    const double y = -m / (2 + m);
+    return u < 0 ? -y : y;
+}
+
+template <class T>
+SIMT T value(int activation, T u) {
+    switch (activation) {
+        case DPCRI_CUDA_IDENTITY: return u;
+        case DPCRI_CUDA_RELU: return u <= 0 ? T(0) : u;
+        case DPCRI_CUDA_TANH: return tanh_of(u);
+        default: return simt::fma(tanh_of(T(0.5) * u), T(0.5), T(0.5));
+    }
+}
+
+// act'(u) from y = act(u)
+template <class T>
+SIMT T slope(int activation, T y) {
+    switch (activation) {
+        case DPCRI_CUDA_IDENTITY: return T(1);
+        case DPCRI_CUDA_RELU: return y <= 0 ? T(0) : T(1);
+        case DPCRI_CUDA_TANH: return simt::fma(-y, y, T(1));
+        default: return simt::fma(-y, y, y);
+    }
+}
+
+template <class T, int K>
+SIMT void read_weight(const problem<T> &p, const column<T, K> &c, int64_t m, T (&w)[K * K]) {
+    SIMT_UNROLL for (int i = 0; i < K * K; i++) w[i] = c.weight[m * p.weight_step + i];
+}
+
+// y = act(W z + x), before the residual; W's columns are counted from the row's own.
+template <class T, int K>
+SIMT void inner(const problem<T> &p, const T (&w)[K * K], const T *x, const T (&z)[K], T (&y)[K]) {
+    SIMT_UNROLL for (int i = 0; i < K; i++) {
+        T u = simt::fma(w[i * K + i], z[i], x[i]);
+        if constexpr (K == 2) u = u + w[i * K + 1 - i] * z[1 - i];
+        if constexpr (K == 4) {
+            const int j = (i + 1) % 4, k = (i + 2) % 4, l = (i + 3) % 4;
+            u = (u + w[i * K + l] * z[l]) + (w[i * K + j] * z[j] + w[i * K + k] * z[k]);
+        }
+        y[i] = value(p.activation, u);
+    }
+}
+
+// z = the step's value at z.
+template <class T, int K>
+SIMT void advance(const problem<T> &p, const column<T, K> &c, const T (&w)[K * K], int64_t m, T (&z)[K]) {
+    T y[K];
+    inner<T, K>(p, w, c.x + m * p.x_step, z, y);
+    SIMT_UNROLL for (int i = 0; i < K; i++) z[i] = p.residual ? simt::fma(p.scale, y[i], z[i]) : y[i];
+}
+
+template <class T, int K>
+SIMT void begin(const column<T, K> &c, T (&z)[K]) {
+    SIMT_UNROLL for (int i = 0; i < K; i++) z[i] = c.z0 ? c.z0[i] : T(0);
+}
+
+// Steps first .. end - 1 from z, all of them stored.
+template <class T, int K>
+SIMT void run_and_store(simt::lane &me, const problem<T> &p, const column<T, K> &c, int64_t first, int64_t end,
+                        T (&z)[K]) {
+    T w[K * K] = {};
+    if (first < end) read_weight<T, K>(p, c, first, w);
+    for (int64_t m = first; m < end; m++) {
+        if (p.weight_step != 0 && m > first) read_weight<T, K>(p, c, m, w);
+        advance<T, K>(p, c, w, m, z);
+        SIMT_UNROLL for (int i = 0; i < K; i++) me.peer_store(c.z + m * p.z_step + i, z[i]);
+    }
+}
+
+// How far a is from b against max(1, |b|), the largest of K; not less than `most` where one alone is NaN, 0 where both
+// are.
+template <class T, int K>
+SIMT T distance(const T (&a)[K], const T (&b)[K]) {
+    T most = 0;
+    SIMT_UNROLL for (int i = 0; i < K; i++) {
+        const bool equal = a[i] == b[i] || (a[i] != a[i] && b[i] != b[i]);
+        T d = equal ? T(0) : magnitude(a[i] - b[i]) / (magnitude(b[i]) > 1 ? magnitude(b[i]) : T(1));
+        if (!(d <= T(3.0e38))) d = T(3.0e38);
+        most = d > most ? d : most;
+    }
+    return most;
+}
+
+// What a launch gathers of a sequence, by the largest number of all that are told: no order matters.
+struct tally {
+    uint32_t sweeps, residual, non_finite, from_end;  // residual: a float's bits; from_end: length - finished_from
+};
+
+SIMT uint32_t bits_of(float x) {
+    union {
+        float f;
+        uint32_t u;
+    } b;
+    b.f = x;
+    return b.u;
+}
+SIMT float float_of(uint32_t x) {
+    union {
+        float f;
+        uint32_t u;
+    } b;
+    b.u = x;
+    return b.f;
+}
+
+template <class T>
+SIMT void report(simt::lane &me, const problem<T> &p, const tally *tallies) {
+    if (!p.outcome) return;
+    const int64_t rows = p.columns / p.parts;
+    for (int64_t r = me.block() * me.threads() + me.thread(); r < rows; r += me.blocks() * me.threads()) {
+        dpcri_cuda_outcome o;
+        o.sweeps = (int32_t)me.peer_load(&tallies[r].sweeps);
+        o.non_finite = (int32_t)me.peer_load(&tallies[r].non_finite);
+        o.finished_from = p.length - (int64_t)me.peer_load(&tallies[r].from_end);
+        o.residual = float_of(me.peer_load(&tallies[r].residual));
+        p.outcome[r] = o;
+    }
+}
+
+template <class T, int K>
+SIMT void note_end(simt::lane &me, const problem<T> &p, const column<T, K> &c, tally *t) {
+    bool good = true;
+    SIMT_UNROLL for (int i = 0; i < K; i++) good = good && finite(me.peer_load(c.z + (p.length - 1) * p.z_step + i));
+    if (!good) me.raise(&t->non_finite, 1);
+}
+
+// ---- the loop: a thread a column ----
+
+template <class T, int K>
+struct loop {
+    struct arguments {
+        problem<T> p;
+        tally *tallies;  // unread
+    };
+    static constexpr int most = 128;
+    SIMT static void run(simt::lane &me, const arguments &a) {
+        const problem<T> &p = a.p;
+        for (int64_t i = me.block() * me.threads() + me.thread(); i < p.columns; i += me.blocks() * me.threads()) {
+            const column<T, K> c(p, i);
+            T z[K];
+            begin<T, K>(c, z);
+            run_and_store<T, K>(me, p, c, 0, p.length, z);
+            if (!p.outcome || i % p.parts != 0) continue;
+            // Of a diagonal cell the first component speaks for the others.
+            dpcri_cuda_outcome o;
+            o.sweeps = 1;
+            o.non_finite = 0;
+            SIMT_UNROLL for (int j = 0; j < K; j++) o.non_finite |= !finite(z[j]);
+            o.finished_from = p.length;
+            o.residual = 0;
+            p.outcome[i / p.parts] = o;
+        }
+    }
+};
+
+// ---- overlapped chunks, all sweeps in one cooperative launch ----
+//
+// An item is a chunk of a column, columns innermost. Sweep 1: each runs `warm_up` steps from zero (or from z0, where
+// they would begin before it), notes the state that it starts from, runs and stores its chunk. Then all look: a chunk
+// whose start is not what its neighbour ended with is open, and in the next sweep runs again from there until it meets
+// what stands in its place. What is open after the last sweep is finished in order by a thread a column, which passes
+// over chunks that fit. Items see only what the sweep before left, so nothing depends on who is first.
+// docs/math/overlap.md.
+
+template <class T, int K>
+struct overlap {
+    struct arguments {
+        problem<T> p;
+        int64_t chunk, warm_up, chunks;
+        T *starts, *fresh;  // [chunks][columns][K]: where an item started; where it is to start
+        uint32_t *open;     // [chunks][columns]
+        uint32_t *counts;   // [most_sweeps + 1]: is anything open after that sweep? zero at first
+        tally *tallies;     // [sequences], zero at first; NULL where there is no outcome
+    };
+    static constexpr int most = 128;
+
+    SIMT static int64_t end_of(const arguments &a, int64_t k) {
+        return k + 1 < a.chunks ? (k + 1) * a.chunk : a.p.length;
+    }
+
+    // The defect at the start of chunk k > 0; `left` is its neighbour's last state.
+    SIMT static T defect(simt::lane &me, const arguments &a, const column<T, K> &c, int64_t item, int64_t k,
+                         T (&left)[K]) {
+        T start[K];
+        SIMT_UNROLL for (int i = 0; i < K; i++) {
+            left[i] = me.peer_load(c.z + (k * a.chunk - 1) * a.p.z_step + i);
+            start[i] = me.peer_load(a.starts + item * K + i);
+        }
+        return distance<T, K>(start, left);
+    }
+
+    // Runs chunk k again from z, until it meets what stands there.
+    SIMT static void again(simt::lane &me, const arguments &a, const column<T, K> &c, int64_t item, int64_t k,
+                           T (&z)[K]) {
+        const problem<T> &p = a.p;
+        SIMT_UNROLL for (int i = 0; i < K; i++) me.peer_store(a.starts + item * K + i, z[i]);
+        T w[K * K] = {};
+        for (int64_t m = k * a.chunk; m < end_of(a, k); m++) {
+            if (p.weight_step != 0 || m == k * a.chunk) read_weight<T, K>(p, c, m, w);
+            advance<T, K>(p, c, w, m, z);
+            T old[K];
+            SIMT_UNROLL for (int i = 0; i < K; i++) old[i] = me.peer_load(c.z + m * p.z_step + i);
+            if (distance<T, K>(old, z) <= T(p.tolerance)) return;
+            SIMT_UNROLL for (int i = 0; i < K; i++) me.peer_store(c.z + m * p.z_step + i, z[i]);
+        }
+    }
+
+    SIMT static void first_sweep(simt::lane &me, const arguments &a, int64_t item) {
+        const problem<T> &p = a.p;
+        const int64_t k = item / p.columns, first = k * a.chunk, from = first > a.warm_up ? first - a.warm_up : 0;
+        const column<T, K> c(p, item % p.columns);
+        T z[K], w[K * K] = {};
+        SIMT_UNROLL for (int i = 0; i < K; i++) z[i] = T(0);
+        if (from == 0) begin<T, K>(c, z);
+        for (int64_t m = from; m < first; m++) {
+            if (p.weight_step != 0 || m == from) read_weight<T, K>(p, c, m, w);
+            advance<T, K>(p, c, w, m, z);
+        }
+        SIMT_UNROLL for (int i = 0; i < K; i++) me.peer_store(a.starts + item * K + i, z[i]);
+        run_and_store<T, K>(me, p, c, first, end_of(a, k), z);
+    }
+
+    // Is the item open after this many sweeps?
+    SIMT static void look(simt::lane &me, const arguments &a, int64_t item, int sweeps) {
+        const problem<T> &p = a.p;
+        const int64_t k = item / p.columns;
+        T left[K];
+        const bool open = k > 0 && !(defect(me, a, column<T, K>(p, item % p.columns), item, k, left) <= T(p.tolerance));
+        me.peer_store(a.open + item, (uint32_t)open);
+        if (!open) return;
+        SIMT_UNROLL for (int i = 0; i < K; i++) me.peer_store(a.fresh + item * K + i, left[i]);
+        me.raise(a.counts + sweeps, 1);
+        if (a.tallies && sweeps < p.most_sweeps)
+            me.raise(&a.tallies[item % p.columns / p.parts].sweeps, (uint32_t)sweeps + 1);
+    }
+
+    SIMT static void run_open(simt::lane &me, const arguments &a, int64_t item) {
+        if (!me.peer_load(a.open + item)) return;
+        T z[K];
+        SIMT_UNROLL for (int i = 0; i < K; i++) z[i] = me.peer_load(a.fresh + item * K + i);
+        again(me, a, column<T, K>(a.p, item % a.p.columns), item, item / a.p.columns, z);
+    }
+
+    SIMT static void run(simt::lane &me, const arguments &a) {
+        const problem<T> &p = a.p;
+        const int64_t items = a.chunks * p.columns, self = me.block() * me.threads() + me.thread();
+        const int64_t stride = me.blocks() * me.threads();
+        for (int64_t item = self; item < items; item += stride) first_sweep(me, a, item);
+        me.grid_barrier();
+        bool closed = false;
+        for (int sweeps = 1; !closed && sweeps <= p.most_sweeps; sweeps++) {
+            for (int64_t item = self; item < items; item += stride) look(me, a, item, sweeps);
+            me.grid_barrier();
+            closed = me.acquire(a.counts + sweeps) == 0;
+            if (closed || sweeps == p.most_sweeps) break;
+            for (int64_t item = self; item < items; item += stride) run_open(me, a, item);
+            me.grid_barrier();
+        }
+        if (!closed) {
+            for (int64_t i = self; i < p.columns; i += stride) finish(me, a, i);
+            me.grid_barrier();
+        }
+        if (!a.tallies) return;
+        for (int64_t item = self; item < items; item += stride) tell(me, a, item);
+        me.grid_barrier();
+        report(me, p, a.tallies);
+    }
+
+    SIMT static void finish(simt::lane &me, const arguments &a, int64_t i) {
+        const problem<T> &p = a.p;
+        const column<T, K> c(p, i);
+        bool begun = false;
+        for (int64_t k = 1; k < a.chunks; k++) {
+            T z[K];
+            if (defect(me, a, c, k * p.columns + i, k, z) <= T(p.tolerance)) continue;
+            if (!begun && a.tallies) me.raise(&a.tallies[i / p.parts].from_end, (uint32_t)(p.length - k * a.chunk));
+            begun = true;
+            again(me, a, c, k * p.columns + i, k, z);
+        }
+    }
+
+    SIMT static void tell(simt::lane &me, const arguments &a, int64_t item) {
+        const int64_t k = item / a.p.columns;
+        const column<T, K> c(a.p, item % a.p.columns);
+        tally *t = a.tallies + item % a.p.columns / a.p.parts;
+        T left[K];
+        const float d = k > 0 ? (float)defect(me, a, c, item, k, left) : 0;
+        if (d > 0) me.raise(&t->residual, bits_of(d));
+        if (k + 1 < a.chunks) return;
+        me.raise(&t->sweeps, 1);
+        note_end(me, a.p, c, t);
+    }
+};
+
+// Steps a chunk and of warm-up where none are named: from the length alone.
+inline int64_t usual_chunk(int64_t length) {
+    const int64_t n = (length + (1 << 14) - 1) >> 14;
+    return n < 64 ? 64 : n;
+}
+constexpr int64_t usual_warm_up = 64;
+
+}  // namespace cells
+
+#endif

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT
+// The launcher of cells.h: workspace and launch by method and width.
+#ifndef DPCRI_CUDA_CELLS_RUN_H
+#define DPCRI_CUDA_CELLS_RUN_H
+
+#include "kern/cuda/cells.h"
+
+namespace cells {
+
+constexpr size_t page = 256;
+constexpr int most_sweeps = 60;
+
+inline size_t pages(size_t bytes) { return (bytes + page - 1) / page * page; }
+
+// Pieces of a workspace, one after the other.
+struct cut {
+    unsigned char *base;
+    size_t used;
+    template <class P>
+    P *take(int64_t count) {
+        P *const piece = base ? reinterpret_cast<P *>(base + used) : nullptr;
+        used += pages((size_t)count * sizeof(P));
+        return piece;
+    }
+};
+
+// A cell as the kernels see it; width K of a column.
+template <class T>
+problem<T> problem_of(const dpcri_cuda_cell &c, int k) {
+    problem<T> p = {};
+    p.length = c.length;
+    p.parts = c.width / k;
+    p.columns = c.batch * p.parts;
+    p.activation = c.activation;
+    p.residual = c.residual != 0;
+    p.diagonal = c.diagonal != 0;
+    p.scale = (T)c.scale;
+    p.weight = static_cast<const T *>(c.weight);
+    p.weight_step = c.weight_step;
+    p.x = static_cast<const T *>(c.x);
+    p.x_step = c.x_step;
+    p.x_row = c.x_row;
+    p.z0 = static_cast<const T *>(c.z0);
+    p.z0_row = c.z0_row;
+    p.z = static_cast<T *>(c.z);
+    p.z_step = c.z_step;
+    p.z_row = c.z_row;
+    p.tolerance = c.tolerance;
+    p.most_sweeps = c.max_sweeps > 0 ? c.max_sweeps : c.method == DPCRI_CUDA_OVERLAP ? 3 : 16;
+    if (p.most_sweeps > most_sweeps) p.most_sweeps = most_sweeps;
+    p.outcome = c.outcome;
+    return p;
+}
+
+// What is cleared comes first.
+template <class T, int K>
+typename overlap<T, K>::arguments overlap_of(const dpcri_cuda_cell &c, cut *workspace, size_t *cleared) {
+    typename overlap<T, K>::arguments a = {};
+    a.p = problem_of<T>(c, K);
+    a.chunk = c.chunk > 0 ? c.chunk : usual_chunk(c.length);
+    a.warm_up = c.warm_up > 0 ? c.warm_up : usual_warm_up;
+    a.chunks = (c.length + a.chunk - 1) / a.chunk;
+    a.counts = workspace->take<uint32_t>(most_sweeps + 1);
+    a.tallies = workspace->take<tally>(c.batch);
+    *cleared = workspace->used;
+    const int64_t items = a.chunks * a.p.columns;
+    a.starts = workspace->take<T>(items * K);
+    a.fresh = workspace->take<T>(items * K);
+    a.open = workspace->take<uint32_t>(items);
+    if (!c.outcome) a.tallies = nullptr;
+    return a;
+}
+
+template <class T, int K>
+size_t workspace_of(const dpcri_cuda_cell &c) {
+    cut counted = {nullptr, 0};
+    size_t cleared = 0;
+    if (c.method == DPCRI_CUDA_OVERLAP) (void)overlap_of<T, K>(c, &counted, &cleared);
+    return counted.used;
+}
+
+// A cooperative launch of as many blocks as there is work and room for; -1: the device has no such launches.
+template <class Kernel>
+int launch_together(int64_t lanes, void *stream, const typename Kernel::arguments &a) {
+    const int64_t wanted = (lanes + Kernel::most - 1) / Kernel::most,
+                  most = simt::cooperative_blocks<Kernel>(Kernel::most, 0);
+    if (most < 1) return -1;
+    return simt::launch<Kernel>({wanted < most ? wanted : most, Kernel::most, 0, true}, stream, a);
+}
+
+template <class T, int K>
+int run_width(const dpcri_cuda_cell &c, void *workspace, void *stream) {
+    if (c.method == DPCRI_CUDA_LOOP) {
+        const typename loop<T, K>::arguments a = {problem_of<T>(c, K), nullptr};
+        const int64_t blocks = (a.p.columns + loop<T, K>::most - 1) / loop<T, K>::most;
+        return simt::launch<loop<T, K>>({blocks < 65535 ? blocks : 65535, loop<T, K>::most, 0, false}, stream, a);
+    }
+    if (c.method != DPCRI_CUDA_OVERLAP) return -1;
+    cut pieces = {static_cast<unsigned char *>(workspace), 0};
+    size_t cleared = 0;
+    const typename overlap<T, K>::arguments a = overlap_of<T, K>(c, &pieces, &cleared);
+    const int status = simt::clear(workspace, cleared, stream);
+    return status != 0 ? status : launch_together<overlap<T, K>>(a.chunks * a.p.columns, stream, a);
+}
+
+// By width of a column: 1, 2 or 4. Not inline, for `extern`.
+template <class T>
+struct widths {
+    static size_t workspace(const dpcri_cuda_cell &c, int k);
+    static int run(const dpcri_cuda_cell &c, int k, void *workspace, void *stream);
+};
+
+template <class T>
+size_t widths<T>::workspace(const dpcri_cuda_cell &c, int k) {
+    return k == 1 ? workspace_of<T, 1>(c) : k == 2 ? workspace_of<T, 2>(c) : workspace_of<T, 4>(c);
+}
+
+template <class T>
+int widths<T>::run(const dpcri_cuda_cell &c, int k, void *workspace, void *stream) {
+    return k == 1   ? run_width<T, 1>(c, workspace, stream)
+           : k == 2 ? run_width<T, 2>(c, workspace, stream)
+                    : run_width<T, 4>(c, workspace, stream);
+}
+
+}  // namespace cells
+
+#endif

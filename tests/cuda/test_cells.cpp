@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: MIT
+// Narrow cells of the device's kernels on the CPU: their loop is the library's to the bit (float, on a CPU with fma),
+// overlapped chunks are the loop, on chains that forget and on chains that do not, in every order; what the report
+// says.
+#include "cuda_testing.h"
+#include "deeppcr/deeppcr.h"
+#include "kern/cuda/launch.h"
+
+#include <cmath>
+
+namespace {
+
+double random_signed() { return (double)(random_bits() >> 11) * 0x1p-52 - 1.0; }
+
+template <class T>
+struct cell_case {
+    int64_t width, length, batch;
+    bool diagonal, own;
+    int activation = DPCRI_CUDA_TANH;
+    double scale = 0;
+    std::vector<T> weight, x, z0, z;
+    std::vector<dpcri_cuda_outcome> outcome;
+
+    cell_case(int64_t w, int64_t l, int64_t rows, bool elementwise, bool each, double size, double input)
+        : width(w), length(l), batch(rows), diagonal(elementwise), own(each) {
+        weight.resize((size_t)((own ? l : 1) * (diagonal ? w : w * w)));
+        x.resize((size_t)(l * rows * w));
+        z0.resize((size_t)(rows * w));
+        z.resize(x.size());
+        outcome.resize((size_t)rows);
+        for (T &v : weight) v = (T)(size * random_signed());
+        for (T &v : x) v = (T)(input * random_signed());
+        for (T &v : z0) v = (T)random_signed();
+    }
+
+    dpcri_cuda_cell arguments(dpcri_cuda_method method) {
+        std::memset(static_cast<void *>(z.data()), 0xff, z.size() * sizeof(T));
+        dpcri_cuda_cell c = {};
+        c.dtype = sizeof(T) == 4 ? DPCR_F32 : DPCR_F64;
+        c.activation = activation;
+        c.diagonal = diagonal;
+        c.residual = scale != 0;
+        c.scale = scale;
+        c.length = length;
+        c.batch = batch;
+        c.width = width;
+        c.weight = weight.data();
+        c.weight_step = own ? (diagonal ? width : width * width) : 0;
+        c.x = x.data();
+        c.x_step = c.z_step = batch * width;
+        c.x_row = c.z_row = c.z0_row = width;
+        c.z0 = z0.data();
+        c.z = z.data();
+        c.method = method;
+        c.outcome = outcome.data();
+        return c;
+    }
+
+    void run(const dpcri_cuda_cell &c, uint64_t seed) {
+        std::vector<unsigned char> workspace(dpcri_cuda_cell_workspace(c), 0xff);
+        order(seed, 2);
+        const int status = dpcri_cuda_cell_run(c, workspace.data(), workspace.size(), nullptr);
+        if (status != DPCRI_CUDA_OK) fail_msg("status %d", status);
+    }
+
+    std::vector<T> loop() {
+        run(arguments(DPCRI_CUDA_LOOP), 1);
+        return z;
+    }
+};
+
+// The library's loop, by its cell's own callback.
+template <class T>
+std::vector<T> library_loop(cell_case<T> &c) {
+    dpcr_context *context = nullptr;
+    dpcr_context_options with = {};
+    with.size = sizeof with;
+    with.threads = 1;
+    assert_int_equal(dpcr_context_create(&with, &context, nullptr), DPCR_OK);
+    const dpcr_dtype dtype = sizeof(T) == 4 ? DPCR_F32 : DPCR_F64;
+    dpcr_cell_options o = {};
+    o.size = sizeof o;
+    o.kind = c.diagonal ? DPCR_CELL_DIAGONAL : DPCR_CELL_DENSE;
+    o.dtype = dtype;
+    o.length = c.length;
+    o.batch = c.batch;
+    o.width = c.width;
+    o.activation = (dpcr_activation)(c.activation + 1);
+    o.scale = c.scale;
+    const int64_t w = c.width, shared[] = {w, w}, each[] = {c.length, w, w}, xs[] = {c.length, c.batch, w};
+    const int64_t shared_diagonal[] = {w}, each_diagonal[] = {c.length, w}, starts[] = {1, c.batch, w};
+    o.weight = c.diagonal
+                   ? dpcr_array_make(c.weight.data(), dtype, c.own ? 2 : 1, c.own ? each_diagonal : shared_diagonal)
+                   : dpcr_array_make(c.weight.data(), dtype, c.own ? 3 : 2, c.own ? each : shared);
+    o.input = dpcr_array_make(c.x.data(), dtype, 3, xs);
+    dpcr_cell *cell = nullptr;
+    dpcr_error error = {};
+    if (dpcr_cell_create(context, &o, &cell, &error) != DPCR_OK) fail_msg("%s", error.text);
+    dpcr_steps steps = {};
+    steps.size = sizeof steps;
+    assert_int_equal(dpcr_cell_steps(cell, &steps, &error), DPCR_OK);
+    std::vector<T> want(c.z.size());
+    const int64_t all[] = {1, c.length, c.batch, w};
+    dpcr_span span = {};
+    span.lanes = 1;
+    span.stride = 1;
+    span.steps = c.length;
+    span.rows = c.batch;
+    const dpcr_array in = dpcr_array_make(c.z0.data(), dtype, 3, starts);
+    const dpcr_array states = dpcr_array_make(want.data(), dtype, 4, all);
+    assert_int_equal(steps.advance(steps.user, &span, &in, &states, nullptr, nullptr), 0);
+    dpcr_cell_destroy(cell);
+    dpcr_context_destroy(context);
+    return want;
+}
+
+bool has_fma() {
+#if defined(__x86_64__)
+    const char *level = getenv("DEEPPCR_ISA");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           !(level && !std::strcmp(level, "portable"));
+#else
+    return false;
+#endif
+}
+
+void loop_is_the_librarys(void **) {
+    for (const int activation : {DPCRI_CUDA_IDENTITY, DPCRI_CUDA_RELU, DPCRI_CUDA_TANH, DPCRI_CUDA_SIGMOID})
+        for (const int64_t width : {1, 2, 4, 7})
+            for (const double scale : {0.0, 0.25}) {
+                const bool diagonal = width == 7, own = scale == 0 && width != 2;
+                cell_case<float> f(width, 60, 3, diagonal, own, 0.9 / (double)(diagonal ? 1 : width), 2);
+                f.activation = activation, f.scale = scale;
+                const std::vector<float> got = f.loop(), want = library_loop(f);
+                cell_case<double> d(width, 60, 3, diagonal, own, 0.9 / (double)(diagonal ? 1 : width), 2);
+                d.activation = activation, d.scale = scale;
+                const std::vector<double> got_d = d.loop(), want_d = library_loop(d);
+                for (size_t i = 0; i < got.size(); i++) {
+                    const float error = std::fabs(got[i] - want[i]) / (1 + std::fabs(want[i]));
+                    if (!(has_fma() ? got[i] == want[i] : error < 1e-5f))
+                        fail_msg("float: activation %d width %d number %d: %.9g %.9g", activation, (int)width, (int)i,
+                                 (double)got[i], (double)want[i]);
+                    const double error_d = std::fabs(got_d[i] - want_d[i]) / (1 + std::fabs(want_d[i]));
+                    if (!(error_d < 1e-13))
+                        fail_msg("double: activation %d width %d: %g", activation, (int)width, error_d);
+                }
+            }
+}
+
+template <class T>
+void assert_same(const std::vector<T> &a, const std::vector<T> &b, const char *what) {
+    for (size_t i = 0; i < a.size(); i++)
+        if (!(a[i] == b[i] || (a[i] != a[i] && b[i] != b[i])))
+            fail_msg("%s: number %d: %.17g %.17g", what, (int)i, (double)a[i], (double)b[i]);
+}
+
+void overlap_is_the_loop(void **) {
+    uint64_t seed = 0;
+    for (const int64_t width : {1, 2, 4, 6})
+        for (const int64_t length : {1, 5, 64, 65, 300})
+            for (const double size : {0.5, 3.0}) {  // forgets at once, or not
+                cell_case<float> c(width, length, 3, width == 6, length % 2 == 1, size, 1);
+                const std::vector<float> want = c.loop();
+                dpcri_cuda_cell o = c.arguments(DPCRI_CUDA_OVERLAP);
+                o.chunk = 1 + (int64_t)(seed % 40);
+                o.warm_up = 1 + (int64_t)(seed % 30);
+                o.max_sweeps = 1 + (int)(seed % 3);
+                c.run(o, seed++);
+                assert_same(want, c.z, "overlap");
+                for (const dpcri_cuda_outcome &r : c.outcome) {
+                    assert_true(r.sweeps >= 1 && r.sweeps <= o.max_sweeps);
+                    assert_true(r.residual == 0 && !r.non_finite);
+                    assert_true(r.finished_from > 0 && r.finished_from <= length);
+                }
+            }
+    cell_case<double> d(2, 500, 2, false, false, 0.4, 1);
+    const std::vector<double> want = d.loop();
+    d.run(d.arguments(DPCRI_CUDA_OVERLAP), 7);
+    assert_same(want, d.z, "overlap, double");
+    for (const dpcri_cuda_outcome &r : d.outcome) assert_int_equal(r.finished_from, 500);
+}
+
+void overlap_by_tolerance(void **) {
+    cell_case<float> c(4, 400, 2, false, false, 0.3, 1);
+    const std::vector<float> want = c.loop();
+    dpcri_cuda_cell o = c.arguments(DPCRI_CUDA_OVERLAP);
+    o.chunk = 50, o.warm_up = 8, o.tolerance = 1e-3;
+    c.run(o, 3);
+    float worst = 0;
+    for (size_t i = 0; i < want.size(); i++) worst = std::fmax(worst, std::fabs(want[i] - c.z[i]));
+    assert_true(worst > 0 && worst < 1e-2f);
+    double most = 0;
+    for (const dpcri_cuda_outcome &r : c.outcome) most = std::fmax(most, r.residual);
+    if (!(most > 0 && most <= 1e-3)) fail_msg("residual %g", most);
+}
+
+void overlap_keeps_nan_apart(void **) {
+    cell_case<float> c(2, 200, 3, false, false, 0.4, 1);
+    const std::vector<float> clean = c.loop();
+    c.x[(size_t)((70 * 3 + 1) * 2)] = NAN;
+    dpcri_cuda_cell o = c.arguments(DPCRI_CUDA_OVERLAP);
+    o.chunk = 20, o.warm_up = 10;
+    c.run(o, 5);
+    for (int64_t m = 0; m < 200; m++)
+        for (int64_t row = 0; row < 3; row++) {
+            const size_t at = (size_t)((m * 3 + row) * 2);
+            if (row != 1 || m < 70)
+                assert_memory_equal(&c.z[at], &clean[at], 2 * sizeof(float));
+            else
+                assert_true(std::isnan(c.z[at]));
+        }
+    assert_int_equal(c.outcome[0].non_finite, 0);
+    assert_int_not_equal(c.outcome[1].non_finite, 0);
+}
+
+void what_cannot_be_is_refused(void **) {
+    cell_case<float> f(2, 100, 2, false, false, 0.4, 1);
+    const dpcri_cuda_cell good = f.arguments(DPCRI_CUDA_OVERLAP);
+    const size_t bytes = dpcri_cuda_cell_workspace(good);
+    std::vector<unsigned char> workspace(bytes);
+    const auto run = [&](dpcri_cuda_cell c, size_t n) { return dpcri_cuda_cell_run(c, workspace.data(), n, nullptr); };
+    assert_int_equal(run(good, bytes), DPCRI_CUDA_OK);
+    assert_int_equal(run(good, bytes - 1), DPCRI_CUDA_WORKSPACE);
+    dpcri_cuda_cell c = good;
+    c.width = 3;
+    assert_int_equal(run(c, bytes), DPCRI_CUDA_UNSUPPORTED);
+    c = good, c.activation = 5;
+    assert_int_equal(run(c, bytes), DPCRI_CUDA_UNSUPPORTED);
+    c = good, c.dtype = DPCR_U32;
+    assert_int_equal(run(c, bytes), DPCRI_CUDA_UNSUPPORTED);
+    c = good, c.tolerance = NAN;
+    assert_int_equal(run(c, bytes), DPCRI_CUDA_ARGUMENT);
+    c = good, c.x = nullptr;
+    assert_int_equal(run(c, bytes), DPCRI_CUDA_ARGUMENT);
+    c = good, c.length = 0;
+    assert_int_equal(run(c, 0), DPCRI_CUDA_OK);
+}
+
+}  // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(loop_is_the_librarys),      cmocka_unit_test(overlap_is_the_loop),
+        cmocka_unit_test(overlap_by_tolerance),      cmocka_unit_test(overlap_keeps_nan_apart),
+        cmocka_unit_test(what_cannot_be_is_refused),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
