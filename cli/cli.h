@@ -56,7 +56,8 @@ const char *cli_get_verb(void);
 // Print the line and return `status`. Control characters in the text are replaced, so the line stays one.
 int cli_fail(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // The same from a library error; what was being done decides between a bad input and a lack of resources.
-typedef enum cli_doing { CLI_READING, CLI_WRITING, CLI_COMPUTING } cli_doing;
+// CLI_STRICTLY: computing that must not fall back, where what is not supported is to go on.
+typedef enum cli_doing { CLI_READING, CLI_WRITING, CLI_COMPUTING, CLI_STRICTLY } cli_doing;
 int cli_fail_error(const dpcr_error *error, cli_doing doing);
 void cli_silence(bool on);  // another process of the same job tells it
 void cli_hold(bool on);     // told later, when all processes have agreed on it

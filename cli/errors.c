@@ -37,8 +37,10 @@ int cli_fail(int status, const char *format, ...) {
 static int status_of(dpcr_status status, cli_doing doing) {
     switch (status) {
         case DPCR_OK: return CLI_DONE;
-        case DPCR_ERROR_ARGUMENT:
-        case DPCR_ERROR_UNSUPPORTED: return doing == CLI_READING ? CLI_INPUT : CLI_USAGE;
+        case DPCR_ERROR_UNSUPPORTED:
+            if (doing == CLI_STRICTLY) return CLI_UNCONVERGED;
+            return doing == CLI_READING ? CLI_INPUT : CLI_USAGE;
+        case DPCR_ERROR_ARGUMENT: return doing == CLI_READING ? CLI_INPUT : CLI_USAGE;
         case DPCR_ERROR_OVERFLOW:
         case DPCR_ERROR_IO: return doing == CLI_READING ? CLI_INPUT : CLI_RESOURCES;
         case DPCR_ERROR_FORMAT: return CLI_INPUT;

@@ -487,7 +487,7 @@ static dpcr_status solve_rank(cli_ranks *rank, among *a, work *w, dpcr_error *er
                                           .solve = r->solver.options,
                                           .recompute = r->recompute};
     const double start = cli_now();
-    rank->doing = CLI_COMPUTING;
+    rank->doing = r->solver.options.no_fallback ? CLI_STRICTLY : CLI_COMPUTING;
     status = dpcr_recurrent_distributed(w->network, &options, &w->pass, goes_back(r) ? &w->gradients : NULL, w->reports,
                                         w->back_reports, error);
     if (status == DPCR_OK) status = cli_ranks_agree(rank, CLI_COMPUTING, DPCR_OK, error);

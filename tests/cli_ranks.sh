@@ -96,6 +96,10 @@ refused 2 "who each read" solve linear --A x.npz:A --b b.npy --scheme distribute
 refused 5 "shape" solve lstm --weights lstm.safetensors --input gy.npy --ranks 2
 refused 2 "who each read" solve lstm --weights lstm.safetensors --input x.npy --ranks 2 --h0 -
 refused 2 "which overlap" solve lstm --weights lstm.safetensors --input x.npy --ranks 2 --method newton
+short_run=(solve lstm --weights lstm.safetensors --input x.npy --h0 h0.npy --ranks 3 --run-up 1 --tolerance 1e-9 --max-sweeps 1)
+"$program" "${short_run[@]}" --output many.npy --quiet && near y.npy many.npy 1e-5 || complain "boundaries that disagree, finished in order: $(tail -1 why)"
+refused 3 "did not agree in 1 sweeps" "${short_run[@]}" --no-fallback
+refused 4 "the limit is 1000" solve lstm --weights lstm.safetensors --input x.npy --ranks 2 --memory-limit 1000
 "$program" solve linear --A dense.npy --b b.npy --scheme distributed --output /dev/full >/dev/null 2>err && complain "a full disk went unnoticed"
 [ "$(wc -l <err)" -eq 1 ] && grep -q "No space" err || complain "a full disk: $(cat err)"
 
@@ -119,6 +123,9 @@ if command -v mpirun >/dev/null && ldd "$program" | grep -q libmpi; then
     among 2 solve linear --A dense.npy --b b.npy --scheme pcr --output no.npy >/dev/null 2>err
     one_line "started as 2 processes" "--scheme pcr beside mpirun"
     [ ! -e no.npy ] || complain "a refused run left an output"
+    among 3 "${short_run[@]}" --no-fallback --output no.npy >/dev/null 2>err
+    [ $? -eq 3 ] || complain "--no-fallback on 3 processes: not exit status 3: $(cat err)"
+    one_line "did not agree" "--no-fallback on 3 processes"
     # what one rank alone comes to know, here no memory for a message, it tells, and nobody waits for the deadline
     if command -v cc >/dev/null && ! grep -qE '__[at]san_init' "$program" && cc -shared -fPIC -x c -o no_memory.so - 2>/dev/null <<'END'; then
 #define _GNU_SOURCE

@@ -199,7 +199,9 @@ typedef struct dpcr_recurrent_ranks {
     const dpcr_transport *transport;  // this rank's end
     double deadline;                  // seconds that a rank waits for another; 0: 60
     // Of the boundaries atol, rtol (default DPCR_TOLERANCE_...; negative: 0, bit for bit), warm_up (64) and max_sweeps
-    // (3); within a rank the method and what it reads. Size 0: the loop.
+    // (3); within a rank the method and what it reads. no_fallback: where the boundaries or a rank's own steps do not
+    // converge, DPCR_ERROR_UNSUPPORTED. memory_limit: of each workspace and each tape of a rank's layer, else
+    // DPCR_ERROR_MEMORY. Size 0: the loop.
     dpcr_solve_options solve;
     int recompute;  // as in dpcr_recurrent_plan_options
 } dpcr_recurrent_ranks;

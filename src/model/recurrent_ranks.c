@@ -153,6 +153,11 @@ static dpcr_status runner_open(const job *j, runner *r, int64_t c, int64_t first
     const size_t tape = dpcr_recurrent_plan_tape(r->plan);
     if (r->bytes == SIZE_MAX || tape == SIZE_MAX)
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_OVERFLOW, "%s: the network does not fit into memory", function));
+    const size_t limit = j->options.solve.memory_limit;
+    if (limit && (r->bytes > limit || tape > limit))
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY,
+                            "a rank's workspace of %zu and tape of %zu bytes are needed, the limit is %zu", r->bytes,
+                            tape, limit));
     r->workspace = zeros(j, 1, 1, (int64_t)r->bytes, 1, &status, error);
     if (back) r->tape = zeros(j, 1, 1, (int64_t)tape, 1, &status, error);
 done:
@@ -296,6 +301,7 @@ static dpcr_status make_boundary(const job *j, dpcri_relay *r, bool reversed, bo
                        .rtol = fmax(0, o->rtol),
                        .scaled = scaled,
                        .max_sweeps = o->max_sweeps,
+                       .no_fallback = o->no_fallback,
                        .user = (void *)(uintptr_t)j,
                        .run = scaled ? run_back : run_forward};
     r->start = zeros(j, 1, j->B, j->W, size_of(j), &status, error);

@@ -97,6 +97,7 @@ static dpcr_status open_job(job *j, const dpcr_solve_ranks *given, dpcr_error *e
                              .rtol = o->rtol,
                              .scaled = j->back,
                              .max_sweeps = j->ranks.max_sweeps ? j->ranks.max_sweeps : SWEEPS,
+                             .no_fallback = o->no_fallback,
                              .start = j->memory,
                              .end = (char *)j->memory + bytes,
                              .guess = (char *)j->memory + 2 * bytes,

@@ -150,6 +150,10 @@ static dpcr_status sweep(job *j, dpcr_error *error) {
         }
         if (failed) DPCR_TRY(dpcri_agree(r->comm, ran, error));
         if (first < 0) break;
+        if (r->sweeps >= r->max_sweeps && r->no_fallback)
+            DPCR_TRY(dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                                "boundaries between ranks did not agree in %d sweeps, and no_fallback was set",
+                                r->sweeps));
         if (r->sweeps >= r->max_sweeps) {
             r->finished = r->comm->ranks - first;
             DPCR_TRY(finish(j, first, mine.bad != 0, error));
