@@ -44,7 +44,7 @@ assert told("train", *streams, "gru", "--bidirectional", "--readout", "mean")["t
 
 # ---- states kept every so many steps: the same bits, one layer or several, of one length ----
 for kind in ("rnn", "gru", "lstm", "mingru"):
-    short = [kind, "--data", "bitstream", "--limit", 144, "--length", 97, "--batch", 48, "--layers", 2, "--hidden", 20, "--epochs", 1,
+    short = [kind, "--data", "bitstream", "--limit", 96, "--length", 300, "--batch", 48, "--layers", 2, "--hidden", 20, "--epochs", 1,
              "--method", "sequential", "--backward", "sequential"]
     whole, cut = told("train", *short), told("train", *short, "--segment", 5)
     assert (whole["train_loss"], whole["test_loss"]) == (cut["train_loss"], cut["test_loss"]), (kind, whole, cut)

@@ -134,6 +134,13 @@ typedef struct dpcr_steps {
     // it in place of coarse steps one after another, where their number times w + 1 is at most twice L. May be NULL.
     int (*coarse_linearise)(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *last,
                             const dpcr_array *a);
+
+    // With gradient_whole: `gradient` keeps the sums of every block of sequences (those that one call of advance has
+    // under the loop) apart, and this adds them up, in one order; called outside the context's tasks, after so many
+    // windows as the plan has fixed and after the last. Where gradient_from_tape holds, the driver may then take a block
+    // back through several windows in one task: `gradient` is called with the block's rows alone, at once for different
+    // blocks, right after adjoint of the same window. NULL: gradient has all rows at once.
+    void (*gradient_join)(void *user);
 } dpcr_steps;
 
 // ---- methods and options ----
@@ -361,7 +368,8 @@ typedef struct dpcr_solve_ranks {
     size_t size;                      // sizeof(dpcr_solve_ranks) of the caller
     const dpcr_transport *transport;  // this rank's end
     double deadline;                  // seconds that a rank waits for another; 0: 60
-    int max_sweeps;                   // over the ranks, before the rest goes in order; 0: 3
+    int max_sweeps;                   // over the ranks, before the rest goes in order (with the plan's no_fallback
+                                      // DPCR_ERROR_UNSUPPORTED instead); 0: 3
     const dpcr_steps *before;  // the last steps of the rank before this one, as this one can run them: the run-up; NULL
                                // on the first rank, or for none
     // Going back:

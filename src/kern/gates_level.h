@@ -50,7 +50,13 @@ enum {
     MOST_SUMS = 12
 };
 #endif
-enum { ONE_GATE_SPLIT = 2, MOST_HELD = 4 };  // MOST_HELD: vectors of units of one loop over what sums become
+enum {
+    ONE_GATE_SPLIT = 2,
+    GRU_SPLIT = 1,
+    LSTM_SPLIT = 1,
+    MOST_HELD = 4,  // vectors of units of one loop over what sums become
+    TERMS = 256     // of a sum; more are summed in blocks
+};
 
 // Stores past the caches, to addresses that a vector's size divides; a fence must follow before others read them.
 #if defined(__AVX512F__)

@@ -5,6 +5,9 @@
 // where e_x and e_h are the columns of e that go with the input's part and with W_hh. Variants leave in e what else
 // they multiply: rows of W_hh that met r h, dW_hr += g^T s; and peepholes get sums of e c by element. A task owns rows
 // of the result and takes the window's rows in order, so the bits do not depend on the number of threads.
+// Where sums are small enough (dpcri_recurrent_blocks) each block of sequences has its own, and its own copies of what
+// a window's products read: a core that goes back with a block multiplies what it has just written, and cores exchange
+// sums every so many windows instead of e at every step. Which rows are summed together is fixed by the batch.
 // Where units do not mix, W_hh is a diagonal a gate and its gradient a sum over rows, unit by unit.
 #include <string.h>
 
@@ -69,6 +72,11 @@ typedef struct chain_products {
     dpcri_rows back;      // the gradient of x; data NULL: not wanted
     bool add;             // onto what is there
     int64_t first, rows;  // of the present steps, as they lie
+    // By blocks of sequences:
+    int64_t window;  // steps of one call at most
+    bool in_place;   // the adjoint loop has left e where the blocks have it
+    char *block_e, *block_x, *block_before, *block_sums;
+    char *sums;  // of all blocks: the chain's gradients
 } chain_products;
 
 // Rows of e from `row` on, counted as those of z and x are.
@@ -220,10 +228,14 @@ static void gather_before(chain_products *c, int64_t first, int64_t count) {
         }
 }
 
+// So few products that waking the workers would take longer. Tasks have their own bits either way.
+static bool are_few(const chain_products *c, int64_t rows) {
+    return rows * h_of(c->plan) * (c->hidden.width + c->input.width) < FEW_PRODUCTS;
+}
+
 // Steps first .. first + count - 1 of the chain. The state before its step 0 is z0; before the others, z of the step
 // before, which lies one step earlier, or, turned, later; but where states are reset, in a copy.
-static void products_of_steps(void *user, int64_t first, int64_t count) {
-    chain_products *c = user;
+static void products_of_rows(chain_products *c, int64_t first, int64_t count) {
     const int64_t B = c->plan->options.batch, T = c->plan->options.length;
     const int64_t from = c->turned ? T - first - count : first, whole = first == 0 ? count - 1 : count;
     c->first = from * B;
@@ -252,11 +264,201 @@ static void products_of_steps(void *user, int64_t first, int64_t count) {
     c->projected.pair[0] = (rows_pair){.rows = c->rows, .e = c->input.pair[0].e};
     const int64_t inputs = (c->back.data ? blocks_of(c->rows, BLOCK) : 0) + (c->peepholes ? PEEPHOLES : 0);
     const int64_t tasks = tasks_of(&c->hidden) + tasks_of(&c->input) + tasks_of(&c->projected) + inputs;
-    // Of so few products that waking the workers would take longer: here. Tasks have their own bits either way.
-    if (c->rows * h_of(c->plan) * (c->hidden.width + c->input.width) < FEW_PRODUCTS)
+    if (are_few(c, c->rows))
         for (int64_t i = 0; i < tasks; i++) product_task(c, i);
     else
         dpcri_parallel(c->plan->context, tasks, product_task, c);
+}
+
+// ---- the same by blocks of sequences ----
+
+// Steps of a block, as its task has them.
+typedef struct block_products {
+    const chain_products *c;
+    int64_t from, count, block, row, rows;  // steps as they lie; the block's sequences
+    weight_sums hidden, input;              // onto the block's own sums
+} block_products;
+
+static weight_sums own_sums(const chain_products *c, const weight_sums *of, int64_t block, rows_pair pair) {
+    const int64_t region = block * dpcri_recurrent_own_parameters(c->plan->network, c->chain);
+    char *own = c->block_sums + (size_t)region * c->nn->element;
+    weight_sums w = *of;
+    w.weight = own + (of->weight - c->sums);
+    w.bias = of->bias ? own + (of->bias - c->sums) : NULL;
+    w.pairs = 1;
+    w.pair[0] = pair;
+    return w;
+}
+
+// Steps first .. first + count - 1 of the chain; window steps at most.
+static block_products block_of(const chain_products *c, int64_t first, int64_t count, int64_t block) {
+    const dpcri_recurrent *layer = &c->plan->layers[c->chain];
+    const int64_t T = c->plan->options.length, H = h_of(c->plan), tape = tape_of(c->plan), I = layer->inputs;
+    block_products b = {.c = c, .from = c->turned ? T - first - count : first, .count = count, .block = block};
+    b.row = block * layer->block_rows;
+    dpcri_recurrent_block_of(layer, b.row, &b.rows);
+    const size_t at = (size_t)(b.row * c->window) * c->nn->element;
+    const int64_t rows = count * b.rows;
+    const dpcri_rows e = {
+        c->in_place ? (char *)dpcri_recurrent_block_e(layer, c->turned ? first + count - 1 : first, b.row).data
+                    : c->block_e + at * (size_t)tape,
+        tape};
+    b.hidden =
+        own_sums(c, &c->hidden, block, (rows_pair){.rows = rows, .e = e, .v = {c->block_before + at * (size_t)H, H}});
+    b.input = own_sums(c, &c->input, block, (rows_pair){.rows = rows, .e = e, .v = {c->block_x + at * (size_t)I, I}});
+    return b;
+}
+
+static void copy_rows(const dpcri_nn_kernels *nn, int64_t rows, int64_t width, dpcri_rows from, char *to) {
+    const size_t bytes = (size_t)width * nn->element;
+    if (from.row == width)
+        memcpy(to, from.data, (size_t)rows * bytes);
+    else
+        for (int64_t r = 0; r < rows; r++)
+            memcpy(to + (size_t)r * bytes, dpcri_rows_at(from, r, 0, nn->element).data, bytes);
+}
+
+// What the block's products read, row after row: x, the states that went in, and e where it lies elsewhere.
+static void gather_block(const block_products *b) {
+    const chain_products *c = b->c;
+    const dpcri_nn_kernels *nn = c->nn;
+    const int64_t T = c->plan->options.length, B = c->plan->options.batch, H = h_of(c->plan);
+    const dpcri_marks *resets = &c->plan->layers[c->chain].resets;
+    for (int64_t s = 0; s < b->count; s++) {
+        const int64_t at = b->from + s, l = c->turned ? T - 1 - at : at, former = c->turned ? at + 1 : at - 1;
+        const size_t row = (size_t)(s * b->rows) * nn->element;
+        char *before = (char *)b->hidden.pair[0].v.data + row * (size_t)H;
+        copy_rows(nn, b->rows, b->input.width, dpcri_rows_at(c->x, at * B + b->row, 0, nn->element),
+                  (char *)b->input.pair[0].v.data + row * (size_t)b->input.width);
+        copy_rows(nn, b->rows, H,
+                  l == 0 ? dpcri_rows_at(c->z0, b->row, 0, nn->element)
+                         : dpcri_rows_at(c->z, former * B + b->row, 0, nn->element),
+                  before);
+        for (int64_t r = 0; resets->at && r < b->rows; r++)
+            if (resets->at[l * resets->step + b->row + r])
+                memset(before + (size_t)(r * H) * nn->element, 0, (size_t)H * nn->element);
+        if (!c->in_place)
+            copy_rows(nn, b->rows, c->e.row, e_at(c, at * B + b->row, 0),
+                      (char *)b->input.pair[0].e.data + row * (size_t)c->e.row);
+    }
+}
+
+enum { BACK_STEPS = 8 };  // steps that one task makes the input's gradients of
+
+static int64_t block_tasks(const block_products *b) {
+    return tasks_of(&b->hidden) + tasks_of(&b->input) + (b->c->back.data ? blocks_of(b->count, BACK_STEPS) : 0);
+}
+
+static void block_back_to_inputs(const block_products *b, int64_t task) {
+    const chain_products *c = b->c;
+    const dpcri_recurrent *layer = &c->plan->layers[c->chain];
+    const int64_t end = (task + 1) * BACK_STEPS < b->count ? (task + 1) * BACK_STEPS : b->count;
+    for (int64_t s = task * BACK_STEPS; s < end; s++) {
+        const dpcri_rows x = dpcri_rows_at(c->back, (b->from + s) * c->plan->options.batch + b->row, 0, c->nn->element);
+        for (int i = 0; i < c->input.count; i++)
+            c->nn->product(&(dpcri_product){
+                .m = b->rows,
+                .n = layer->inputs,
+                .depth = c->input.stripes[i].count,
+                .a = dpcri_rows_at(b->input.pair[0].e, s * b->rows, c->input.stripes[i].column, c->nn->element).data,
+                .a_row = c->e.row,
+                .a_col = 1,
+                .b =
+                    (const char *)layer->weight_ih + (size_t)(c->input.stripes[i].row * layer->inputs) * c->nn->element,
+                .b_row = layer->inputs,
+                .init = c->add || i > 0 ? x.data : NULL,
+                .init_row = x.row,
+                .c = x.data,
+                .c_row = x.row});
+    }
+}
+
+static void block_task(const block_products *b, int64_t task) {
+    const int64_t hidden = tasks_of(&b->hidden), input = tasks_of(&b->input);
+    if (task < hidden)
+        add_weights(b->c->nn, &b->hidden, task);
+    else if (task < hidden + input)
+        add_weights(b->c->nn, &b->input, task - hidden);
+    else
+        block_back_to_inputs(b, task - hidden - input);
+}
+
+// All blocks, over the context's threads.
+static void gather_task(void *argument, int64_t task) { gather_block((const block_products *)argument + task); }
+
+static void any_block_task(void *argument, int64_t task) {
+    const block_products *b = argument;
+    for (; task >= block_tasks(b); b++) task -= block_tasks(b);
+    block_task(b, task);
+}
+
+static void products_of_blocks(chain_products *c, int64_t first, int64_t count) {
+    enum { MOST = 16 };
+    block_products blocks[MOST];
+    const int64_t all = c->plan->layers[c->chain].blocks, B = c->plan->options.batch;
+    c->first = (c->turned ? c->plan->options.length - first - count : first) * B;
+    // In the order in which they lie: so a longer call sums as shorter ones do.
+    for (int64_t done = 0, steps; done < count; done += steps) {
+        steps = count - done < c->window ? count - done : c->window;
+        const int64_t begin = c->turned ? first + count - done - steps : first + done;
+        int64_t tasks = 0;
+        for (int64_t k = 0; k < all; k++) {
+            blocks[k] = block_of(c, begin, steps, k);
+            tasks += block_tasks(&blocks[k]);
+        }
+        if (are_few(c, steps * B)) {
+            for (int64_t i = 0; i < all; i++) gather_task(blocks, i);
+            for (int64_t i = 0; i < tasks; i++) any_block_task(blocks, i);
+            continue;
+        }
+        dpcri_parallel(c->plan->context, all, gather_task, blocks);
+        dpcri_parallel(c->plan->context, tasks, any_block_task, blocks);
+    }
+}
+
+static void products_of_block(const chain_products *c, int64_t first, int64_t count, int64_t row) {
+    int64_t rows;
+    const block_products b =
+        block_of(c, first, count, dpcri_recurrent_block_of(&c->plan->layers[c->chain], row, &rows));
+    const int64_t tasks = block_tasks(&b);
+    gather_block(&b);
+    for (int64_t i = 0; i < tasks; i++) block_task(&b, i);
+}
+
+enum { JOINED = 2048 };  // numbers of a task
+
+#define ADD_BLOCKS(type)                                                            \
+    do {                                                                            \
+        type *sums = (type *)(void *)c->sums, *own = (type *)(void *)c->block_sums; \
+        for (int64_t k = 0; k < blocks; k++, own += count)                          \
+            for (int64_t i = from; i < to; i++) sums[i] += own[i], own[i] = 0;      \
+    } while (0)
+
+static void join_task(void *argument, int64_t task) {
+    const chain_products *c = argument;
+    const int64_t count = dpcri_recurrent_own_parameters(c->plan->network, c->chain), from = task * JOINED,
+                  to = from + JOINED < count ? from + JOINED : count, blocks = c->plan->layers[c->chain].blocks;
+    if (c->plan->network->options.dtype == DPCR_F64)
+        ADD_BLOCKS(double);
+    else
+        ADD_BLOCKS(float);
+}
+#undef ADD_BLOCKS
+
+static void join_blocks(void *user) {
+    chain_products *c = user;
+    dpcri_parallel(c->plan->context, blocks_of(dpcri_recurrent_own_parameters(c->plan->network, c->chain), JOINED),
+                   join_task, c);
+}
+
+static void products_of_steps(void *user, int64_t first, int64_t count, int64_t row, int64_t rows) {
+    chain_products *c = user;
+    if (!c->block_sums)
+        products_of_rows(c, first, count);
+    else if (rows < c->plan->options.batch)
+        products_of_block(c, first, count, row);
+    else
+        products_of_blocks(c, first, count);
 }
 
 // ---- one chain ----
@@ -314,7 +516,7 @@ static chain_products products_of(const dpcr_recurrent_plan *plan, const dpcr_re
     const dpcri_recurrent_flow flow = dpcri_recurrent_flow_of(plan, chain);
     const dpcr_array z = dpcri_recurrent_states(plan, pass, space, chain);
     const dpcri_grid x = dpcri_recurrent_input(plan, pass, space, chain);
-    const bool turned = flow.reverse && !flow.copied;
+    const bool turned = flow.reverse && !flow.copied, blocks = plan->layers[chain].blocks > 1;
     // e is 0 past the ends, and 0 times what the caller left there may be NaN. Above the first layer it is 0.
     const bool cleared = pass->lengths && !flow.copied && chain < plan->network->directions;
     const dpcri_grid zeroed = {.data = space->reversed, .step = x.step, .row = x.row};
@@ -337,7 +539,15 @@ static chain_products products_of(const dpcr_recurrent_plan *plan, const dpcr_re
         .peepholes = dpcri_recurrent_at(plan->network, plan->network->gradients,
                                         dpcri_recurrent_offset(plan->network, chain, DPCRI_WEIGHT_CH)),
         .back = {to && flow.copied ? space->back_reversed : to, plan->layers[chain].inputs},
-        .add = add};
+        .add = add,
+        .window = dpcri_recurrent_block_window(plan, chain),
+        .in_place = !plan->options.recompute && dpcr_solve_plan_backward(plan->chains[chain]) == DPCR_SCHEME_SEQUENTIAL,
+        .block_e = blocks ? space->block_e : NULL,
+        .block_x = blocks ? space->block_x : NULL,
+        .block_before = blocks ? space->block_before : NULL,
+        .block_sums = blocks ? space->block_sums : NULL,
+        .sums = dpcri_recurrent_at(plan->network, plan->network->gradients,
+                                   dpcri_recurrent_offset(plan->network, chain, DPCRI_WEIGHT_IH))};
 }
 
 static dpcr_status solve_back(dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
@@ -379,10 +589,21 @@ static dpcr_status back_chain(dpcr_recurrent_plan *plan, const dpcr_recurrent_pa
             (dpcri_grid){.data = space->e, .step = products.turned ? -step : step, .row = tape_of(plan)};
         plan->layers[chain].window = dpcri_recurrent_window(plan);
     }
-    plan->layers[chain].products = products_of_steps;
-    plan->layers[chain].products_user = &products;
+    dpcri_recurrent *layer = &plan->layers[chain];
+    layer->products = products_of_steps;
+    layer->products_user = &products;
+    if (products.block_sums) {
+        memset(products.block_sums, 0,
+               (size_t)(layer->blocks * dpcri_recurrent_own_parameters(plan->network, chain)) * plan->network->element);
+        layer->join = join_blocks;
+        layer->block_window = products.window;
+        layer->block_e = products.in_place ? products.block_e : NULL;
+        layer->turned = products.turned;
+    }
     const dpcr_status status = solve_back(plan, pass, space, chain, outer, report, error);
-    plan->layers[chain].products = NULL;
+    layer->products = NULL;
+    layer->join = NULL;
+    layer->block_e = NULL;
     if (status == DPCR_ERROR_CALLBACK)  // ours abort for one reason alone
         return dpcri_fail(error, DPCR_ERROR_MEMORY, "recurrent_backward: no memory for a block of steps");
     if (status != DPCR_OK) return status;

@@ -78,12 +78,21 @@ typedef struct dpcri_recurrent_space {
     unsigned char *marks;  // [T][B]: resets in a chain's order
     void *zeros, *before;  // of resets: [w]; backward: [T][B][w], the states that went in
     void *e;               // backward, recompute: the gates' gradients of some steps
+    // backward, by blocks of sequences: e, x and the states that went in of a window, [blocks][window][rows][...], and
+    // sums of a chain's gradients [blocks][its parameters]; NULL: not by blocks
+    void *block_e, *block_x, *block_before, *block_sums;
     void *solve;
     size_t solve_bytes;
 } dpcri_recurrent_space;
 
 // Steps of e that a recomputing backward pass holds: what lies in cache.
 int64_t dpcri_recurrent_window(const dpcr_recurrent_plan *plan);
+
+// Blocks of sequences whose gradients a chain sums apart, 1: it does not; steps of a window then, and numbers of its
+// parameters.
+int64_t dpcri_recurrent_blocks(const dpcr_recurrent_plan *plan, int64_t chain);
+int64_t dpcri_recurrent_block_window(const dpcr_recurrent_plan *plan, int64_t chain);
+int64_t dpcri_recurrent_own_parameters(const dpcr_recurrent *network, int64_t chain);
 
 // Where the numbers of chain c lie when it runs over x: forward, reversed by strides, or, packed, reversed as a copy.
 typedef struct dpcri_recurrent_flow {

@@ -4,8 +4,11 @@
 #include <string.h>
 
 #include "model/recurrent_internal.h"
+#include "solve/solve_internal.h"
 
-enum { WIDE = 32 };  // sequences: two blocks of the driver
+// WIDE sequences are two blocks of the driver. Gradients are summed by blocks where these are few and a block's sums
+// lie in a core's cache; else every core makes some rows of the one sum, for which it reads all blocks.
+enum { WIDE = 32, MOST_BLOCKS = 16, MOST_BLOCK_BYTES = (1 << 19) + (1 << 14) };
 
 static int64_t state_of(const dpcr_recurrent *n) { return dpcri_recurrent_w(n); }
 static int64_t outputs_of(const dpcr_recurrent *n) { return dpcri_recurrent_y(n); }
@@ -44,6 +47,56 @@ int64_t dpcri_recurrent_window(const dpcr_recurrent_plan *plan) {
                                            (double)plan->network->element;
     const int64_t fit = step > 0 ? (int64_t)(bytes / step) : 1, T = plan->options.length > 0 ? plan->options.length : 1;
     return fit < 1 ? 1 : fit < T ? fit : T;
+}
+
+int64_t dpcri_recurrent_own_parameters(const dpcr_recurrent *n, int64_t chain) {
+    const int64_t begin = dpcri_recurrent_offset(n, chain, DPCRI_WEIGHT_IH);
+    return (chain + 1 < n->chains ? dpcri_recurrent_offset(n, chain + 1, DPCRI_WEIGHT_IH) : n->count) - begin;
+}
+
+int64_t dpcri_recurrent_blocks(const dpcr_recurrent_plan *plan, int64_t chain) {
+    const dpcr_recurrent *n = plan->network;
+    const double bytes = (double)dpcri_recurrent_own_parameters(n, chain) * (double)n->element;
+    dpcr_steps steps;
+    if (!plan->adjoints || n->cell.varied || dpcri_gates_apart(n->gates) || bytes > MOST_BLOCK_BYTES) return 1;
+    dpcri_recurrent_steps(&plan->layers[chain], &steps);
+    const int64_t rows = dpcri_row_block(&steps), blocks = (plan->options.batch + rows - 1) / rows;
+    return blocks > 1 && blocks <= MOST_BLOCKS ? blocks : 1;
+}
+
+int64_t dpcri_recurrent_block_window(const dpcr_recurrent_plan *plan, int64_t chain) {
+    const dpcr_recurrent *n = plan->network;
+    if (dpcri_recurrent_back_by_loop(plan, chain) &&
+        dpcr_solve_plan_backward(plan->chains[chain]) == DPCR_SCHEME_SEQUENTIAL)
+        return plan->chains[chain]->backward_window;
+    const int64_t step = plan->options.batch * (state_of(n) + dpcri_recurrent_taped(n)) * (int64_t)n->element;
+    const int64_t fit = (256 << 10) / (step > 0 ? step : 1);
+    return fit < 1 ? 1 : fit;
+}
+
+// Pieces for the chain that needs most.
+static void take_blocks(const dpcr_recurrent_plan *plan, dpcri_arena *arena, dpcri_recurrent_space *space) {
+    const dpcr_recurrent *n = plan->network;
+    int64_t e = 0, x = 0, before = 0, sums = 0;
+    for (int64_t c = 0; c < n->chains; c++) {
+        const int64_t blocks = plan->chains[c] ? dpcri_recurrent_blocks(plan, c) : 1;
+        if (blocks == 1) continue;
+        int64_t rows = 0, numbers[3] = {0};
+        const int64_t each[3] = {dpcri_recurrent_taped(n), dpcri_recurrent_inputs(n, c), n->options.hidden};
+        if (!dpcri_mul(dpcri_recurrent_block_window(plan, c), plan->options.batch, &rows)) arena->overflow = true;
+        for (int i = 0; i < 3; i++)
+            if (!dpcri_mul(rows, each[i], &numbers[i])) arena->overflow = true;
+        const int64_t own = blocks * dpcri_recurrent_own_parameters(n, c);
+        e = numbers[0] > e ? numbers[0] : e;
+        x = numbers[1] > x ? numbers[1] : x;
+        before = numbers[2] > before ? numbers[2] : before;
+        sums = own > sums ? own : sums;
+    }
+    if (sums == 0) return;
+    space->block_e = dpcri_arena_take(arena, e, n->element);
+    space->block_x = dpcri_arena_take(arena, x, n->element);
+    space->block_before = dpcri_arena_take(arena, before, n->element);
+    space->block_sums = dpcri_arena_take(arena, sums, n->element);
 }
 
 static void take_outputs(const dpcr_recurrent_plan *plan, dpcri_arena *arena, dpcri_recurrent_space *space) {
@@ -100,6 +153,7 @@ void dpcri_recurrent_carve_workspace(const dpcr_recurrent_plan *plan, bool backw
     space->initial = take_rows(plan, arena, state_of(n));
     space->direct = space->back_reversed = space->outer[0] = space->outer[1] = NULL;
     space->last = space->initial_back = space->zeros = space->before = space->e = NULL;
+    space->block_e = space->block_x = space->block_before = space->block_sums = NULL;
     space->marks = NULL;
     if (plan->options.resets) {
         space->marks = take_marks(plan, arena);
@@ -115,6 +169,7 @@ void dpcri_recurrent_carve_workspace(const dpcr_recurrent_plan *plan, bool backw
         int64_t width = 0;
         if (!dpcri_mul(dpcri_recurrent_window(plan), dpcri_recurrent_taped(n), &width)) arena->overflow = true;
         space->e = plan->options.recompute ? take_rows(plan, arena, width) : NULL;
+        take_blocks(plan, arena, space);
     }
     space->solve_bytes = 0;
     for (int64_t c = 0; c < n->chains; c++) {
@@ -252,7 +307,10 @@ static int no_adjoint(void *user, const dpcr_span *span, const dpcr_array *in, c
 }
 
 void dpcri_recurrent_plan_steps(const dpcr_recurrent_plan *plan, int64_t chain, dpcr_steps *steps) {
-    dpcri_recurrent_steps(&plan->layers[chain], steps);
+    dpcri_recurrent *layer = &plan->layers[chain];
+    layer->blocks = dpcri_recurrent_blocks(plan, chain);
+    dpcri_recurrent_steps(layer, steps);
+    layer->block_rows = dpcri_row_block(steps);
     if (plan->adjoints) return;
     steps->adjoint = no_adjoint;
     steps->gradient = NULL;

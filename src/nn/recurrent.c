@@ -319,6 +319,23 @@ static bool adjoint_of(const dpcri_recurrent *c, const dpcri_gates_adjoint *run)
     return c->apart ? dpcri_para_adjoint(c, run) : c->kernels->adjoint(&c->gates, run);
 }
 
+int64_t dpcri_recurrent_block_of(const dpcri_recurrent *c, int64_t row, int64_t *rows) {
+    const int64_t block = row / c->block_rows, left = c->batch - block * c->block_rows;
+    *rows = left < c->block_rows ? left : c->block_rows;
+    return block;
+}
+
+dpcri_grid dpcri_recurrent_block_e(const dpcri_recurrent *c, int64_t step, int64_t row) {
+    int64_t rows;
+    const int64_t block = dpcri_recurrent_block_of(c, row, &rows), window = (c->length - 1 - step) / c->block_window;
+    const int64_t end = c->length - window * c->block_window, first = end - c->block_window, one = rows * tape_of(c);
+    const int64_t slot = c->turned ? end - 1 - step : step - (first > 0 ? first : 0);
+    const int64_t at = block * c->block_rows * c->block_window * tape_of(c) + slot * one;
+    return (dpcri_grid){.data = (char *)c->block_e + at * (int64_t)c->kernels->element,
+                        .step = c->turned ? -one : one,
+                        .row = tape_of(c)};
+}
+
 // The adjoint loop of one lane, from its last step down, block by block where the tape must be made again.
 static bool adjoint_blocks(const dpcri_recurrent *c, const dpcri_gates_adjoint *run, const dpcr_span *span) {
     const size_t element = c->kernels->element;
@@ -393,7 +410,8 @@ static int adjoint(void *user, const dpcr_span *span, const dpcr_array *in, cons
         run.direct.lane = span->stride * c->outer.step;
         run.direct_is_h = true;
     }
-    if (taped && !run.kept.data) run.e = run.tape;  // gradient_from_tape
+    if (taped && !run.kept.data)  // gradient_from_tape
+        run.e = c->block_e ? dpcri_recurrent_block_e(c, span->first, span->row) : run.tape;
     if (taped) return adjoint_of(c, &run) ? 0 : NO_MEMORY;
     return adjoint_without_tape(c, &run, span);
 }
@@ -467,7 +485,7 @@ static int gradient_by_windows(const dpcri_recurrent *c, const dpcr_span *span, 
         some.first = span->first + from;
         some.lanes = count;
         code = gates_of_adjoint(c, &some, &part, NULL, &adjoint);
-        if (code == 0 && c->products) c->products(c->products_user, some.first, count);
+        if (code == 0 && c->products) c->products(c->products_user, some.first, count, span->row, span->rows);
     }
     return code;
 }
@@ -477,8 +495,13 @@ static int gradient(void *user, const dpcr_span *span, const dpcr_array *in, con
     const dpcri_recurrent *c = user;
     if (c->window) return gradient_by_windows(c, span, in, lambda);
     const int code = gates_of_adjoint(c, span, in, tape, lambda);
-    if (code == 0 && c->products) c->products(c->products_user, span->first, span->lanes);
+    if (code == 0 && c->products) c->products(c->products_user, span->first, span->lanes, span->row, span->rows);
     return code;
+}
+
+static void gradient_join(void *user) {
+    const dpcri_recurrent *c = user;
+    if (c->join) c->join(c->products_user);
 }
 
 // Chunks that share one reading of the weights: enough to fill the tiles, more where the weights come from beyond the
@@ -509,6 +532,7 @@ void dpcri_recurrent_steps(const dpcri_recurrent *c, dpcr_steps *steps) {
                           .linearise = state <= DPCRI_RECURRENT_JACOBIAN ? linearise : NULL,
                           .adjoint = adjoint,
                           .gradient = gradient,
-                          .gradient_whole = 1};
+                          .gradient_whole = 1,
+                          .gradient_join = c->blocks > 1 ? gradient_join : NULL};
     if (c->apart) dpcri_para_steps(c, steps);
 }

@@ -41,10 +41,23 @@ typedef struct dpcri_recurrent {
     // [steps][rows] of h's numbers, data NULL: none: what comes in at h of every step going back, read by the adjoint
     // loop instead of its own `direct`.
     dpcri_grid outer;
-    // Called by `gradient` when e of steps first .. first + count - 1 is there; NULL: not.
-    void (*products)(void *user, int64_t first, int64_t count);
+    // Called by `gradient` when e of steps first .. first + count - 1 of sequences row .. row + rows - 1 is there;
+    // NULL: not. join: what gradient_join calls; NULL: nothing.
+    void (*products)(void *user, int64_t first, int64_t count, int64_t row, int64_t rows);
+    void (*join)(void *user);
     void *products_user;
+    // Gradients are summed by blocks of sequences (gradient_join): their number, rows in one (the last may have fewer)
+    // and steps of a window counted from the chain's end. 1: they are not.
+    int64_t blocks, block_rows, block_window;
+    // Where the adjoint loop leaves e of the windows at work instead of in the tape: for each block [window][its
+    // rows][tape], in the order of memory, `turned` against the chain's. data NULL: in the tape.
+    void *block_e;
+    bool turned;
 } dpcri_recurrent;
+
+// e of step `step`, of the block that begins with `row`, in block_e: the row's numbers; and rows of that block.
+dpcri_grid dpcri_recurrent_block_e(const dpcri_recurrent *layer, int64_t step, int64_t row);
+int64_t dpcri_recurrent_block_of(const dpcri_recurrent *layer, int64_t row, int64_t *rows);
 
 // Numbers of the pieces that dpcri_recurrent_pack fills: packed W_hh both ways, panels, bias, b_hn, packed W_hr both
 // ways, peepholes.

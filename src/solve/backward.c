@@ -165,6 +165,16 @@ static void linearise_piece(void *argument, int64_t task) {
     linearise_range(b, begin ? begin : 1, end - (begin ? begin : 1));
 }
 
+// Of sequences row .. row + rows - 1, where gradient finds all it wants in the tape.
+static void gradient_of_rows(dpcri_backward *b, int64_t first, int64_t count, int64_t row, int64_t rows) {
+    if (count <= 0) return;
+    const dpcr_steps *steps = &b->plan->steps;
+    const dpcr_span span = dpcri_span(first, count, 1, 1, row, rows);
+    const dpcr_array in = dpcri_inputs(&b->t, first, count, row, rows);
+    const dpcr_array tape = dpcri_slice(b->tape, first, count, row, rows);
+    note(b, steps->gradient(steps->user, &span, &in, &tape, NULL));
+}
+
 static void gradient_range(dpcri_backward *b, int64_t first, int64_t count) {
     if (count <= 0) return;
     const dpcr_steps *steps = &b->plan->steps;
@@ -233,9 +243,61 @@ static dpcr_status solve_window(dpcri_backward *b, dpcr_error *error) {
     return dpcr_transition_apply(&steps->jacobian, 1, &a, &first, NULL, &b->carry, error);
 }
 
+// ---- blocks of sequences through several windows ----
+
+// A task goes back with its own rows: what the adjoint loop leaves is still in its cache when the gradients want it.
+static void block_back(void *argument, int64_t task) {
+    dpcri_backward *b = argument;
+    const int64_t row = task * b->plan->row_block, left = b->plan->steps.batch - row;
+    const int64_t rows = left < b->plan->row_block ? left : b->plan->row_block;
+    const dpcr_array carry = dpcri_slice(&b->carry, 0, 1, row, rows);
+    for (int64_t hi = b->hi, lo; hi > b->lo && b->code == 0; hi = lo) {
+        lo = hi > b->plan->backward_window ? hi - b->plan->backward_window : 0;
+        const int64_t from = lo ? lo : 1;
+        if (from < hi) dpcri_adjoint_lanes(b, from, 1, 1, hi - from, row, rows, &carry, NULL, &carry);
+        if (lo == 0) dpcri_adjoint_lanes(b, 0, 1, 1, 1, row, rows, &carry, NULL, &carry);
+        if (lo == 0) gradient_of_rows(b, 0, 1, row, rows);
+        gradient_of_rows(b, from, hi - from, row, rows);
+    }
+}
+
+static int64_t blocks_of(const dpcr_solve_plan *plan) {
+    return (plan->steps.batch + plan->row_block - 1) / plan->row_block;
+}
+
+// Not where threads would have no block: they help with the gradients instead. The bits are the same.
+static bool goes_by_blocks(const dpcri_backward *b) {
+    const dpcr_steps *steps = &b->plan->steps;
+    return b->from_tape && steps->gradient && steps->gradient_whole && steps->gradient_join &&
+           dpcr_context_threads(b->plan->context) <= blocks_of(b->plan);
+}
+
+static dpcr_status failure_of(dpcri_backward *b, dpcr_error *error) {
+    if (b->code != 0)
+        return dpcri_fail_code(error, DPCR_ERROR_CALLBACK, b->code, "backward: a callback aborted with code %d",
+                               b->code);
+    if (dpcri_cancelled(b->plan->context))
+        return dpcri_fail(error, DPCR_ERROR_CANCELLED, "backward: stopped by the caller's cancel function");
+    return DPCR_OK;
+}
+
+static dpcr_status run_blocks(dpcri_backward *b, dpcr_error *error) {
+    const int64_t stretch = b->plan->backward_window * b->plan->join_windows;
+    for (b->hi = b->plan->steps.length; b->hi > 0; b->hi = b->lo) {
+        b->lo = b->hi > stretch ? b->hi - stretch : 0;
+        for_tasks(b, blocks_of(b->plan), block_back);
+        b->plan->steps.gradient_join(b->plan->steps.user);
+        const dpcr_status status = failure_of(b, error);
+        if (status != DPCR_OK) return status;
+    }
+    return DPCR_OK;
+}
+
 static dpcr_status run_windows(dpcri_backward *b, dpcr_error *error) {
     const dpcr_steps *steps = &b->plan->steps;
     const int64_t rows = b->plan->row_block, batch = steps->batch;
+    int64_t windows = 0;
+    if (goes_by_blocks(b)) return run_blocks(b, error);
     for (b->hi = steps->length; b->hi > 0; b->hi = b->lo) {
         b->lo = b->hi > b->plan->backward_window ? b->hi - b->plan->backward_window : 0;
         const int64_t shape[3] = {b->hi - b->lo, batch, steps->width};
@@ -255,13 +317,12 @@ static dpcr_status run_windows(dpcri_backward *b, dpcr_error *error) {
             // In order, so that a chain that is cut in front of a window has the sums of the whole.
             if (b->lo == 0) gradient_range(b, 0, 1);
             if (b->code == 0) gradient_range(b, b->lo ? b->lo : 1, b->hi - (b->lo ? b->lo : 1));
+            if (steps->gradient_join && (++windows % b->plan->join_windows == 0 || b->lo == 0))
+                steps->gradient_join(steps->user);
         } else if (steps->gradient && b->code == 0)
             for_tasks(b, (b->hi - b->lo + b->gradient_piece - 1) / b->gradient_piece, gradient_piece);
-        if (b->code != 0)
-            return dpcri_fail_code(error, DPCR_ERROR_CALLBACK, b->code, "backward: a callback aborted with code %d",
-                                   b->code);
-        if (dpcri_cancelled(b->plan->context))
-            return dpcri_fail(error, DPCR_ERROR_CANCELLED, "backward: stopped by the caller's cancel function");
+        status = failure_of(b, error);
+        if (status != DPCR_OK) return status;
     }
     return DPCR_OK;
 }

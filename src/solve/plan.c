@@ -135,6 +135,8 @@ dpcr_status dpcri_method_transition(const dpcr_steps *steps, const dpcr_solve_op
     return DPCR_OK;
 }
 
+enum { JOIN_STEPS = 128 };  // about so many steps between two calls of gradient_join, each of which costs some steps
+
 static int64_t clamp(int64_t value, int64_t low, int64_t high) {
     return value < low ? low : value > high ? high : value;
 }
@@ -354,6 +356,7 @@ dpcr_status dpcr_solve_plan_create(dpcr_context *context, const dpcr_steps *step
         made->backward_window = clamp((128 << 10) / state, clamp(length, 1, 4096), length);
     }
     DPCR_TRY(fit_memory(made, error));
+    made->join_windows = clamp(JOIN_STEPS / made->backward_window, 1, JOIN_STEPS);
     made->pinned = pinned_options(made);
     *plan = made;
     made = NULL;

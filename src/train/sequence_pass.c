@@ -287,7 +287,8 @@ dpcr_status dpcri_sequence_round_segment(dpcr_sequence *model, dpcri_sequence_sh
     dpcr_recurrent_plan *plan = NULL;
     const dpcr_status status = dpcr_recurrent_plan_create(model->network, &options, &plan, error);
     if (status != DPCR_OK) return status;
-    const int64_t window = dpcr_recurrent_plan_chain(plan, 0)->backward_window;
+    const dpcr_solve_plan *chain = dpcr_recurrent_plan_chain(plan, 0);
+    const int64_t window = chain->backward_window * (chain->steps.gradient_join ? chain->join_windows : 1);
     if (shape->segment <= INT64_MAX - window) shape->segment = (shape->segment + window - 1) / window * window;
     dpcr_recurrent_plan_destroy(plan);
     return DPCR_OK;
