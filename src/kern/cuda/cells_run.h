@@ -4,6 +4,7 @@
 #define DPCRI_CUDA_CELLS_RUN_H
 
 #include "kern/cuda/cells.h"
+#include "kern/cuda/newton.h"
 
 namespace cells {
 
@@ -71,30 +72,73 @@ typename overlap<T, K>::arguments overlap_of(const dpcri_cuda_cell &c, cut *work
     return a;
 }
 
-template <class T, int K>
+// `blocks` is how many a cooperative launch may have: as many columns go together as it has room for.
+template <class T, int K, class S>
+typename newton<T, K, S>::arguments newton_of(const dpcri_cuda_cell &c, int64_t blocks, cut *workspace,
+                                              size_t *cleared) {
+    typedef newton<T, K, S> k;
+    typename k::arguments a = {};
+    a.p = problem_of<T>(c, K);
+    if (a.p.tolerance == 0) a.p.tolerance = sizeof(T) == 4 ? 1e-5 : 1e-10;
+    const int64_t tiles = (c.length + S::steps - 1) / S::steps;
+    a.tiles = tiles < S::tiles ? tiles : S::tiles;
+    a.together = blocks / a.tiles < a.p.columns ? blocks / a.tiles : a.p.columns;
+    if (a.together < 1) a.together = 1;
+    a.worst = workspace->take<uint32_t>(3 * a.together);
+    a.open = workspace->take<uint32_t>(3);
+    a.tallies = workspace->take<tally>(c.batch);
+    *cleared = workspace->used;
+    a.sums = workspace->take<T>(a.together * a.tiles * k::N);
+    a.edges = workspace->take<T>(a.together * a.tiles * K);
+    if (!c.outcome) a.tallies = nullptr;
+    return a;
+}
+
+// Asks the device how many blocks it takes together.
+template <class T, int K, class S>
+int64_t blocks_of() {
+    return simt::cooperative_blocks<newton<T, K, S>>(S::threads, newton<T, K, S>::shared_bytes());
+}
+
+template <class T, int K, class S>
 size_t workspace_of(const dpcri_cuda_cell &c) {
     cut counted = {nullptr, 0};
     size_t cleared = 0;
     if (c.method == DPCRI_CUDA_OVERLAP) (void)overlap_of<T, K>(c, &counted, &cleared);
+    if (c.method == DPCRI_CUDA_NEWTON) (void)newton_of<T, K, S>(c, blocks_of<T, K, S>(), &counted, &cleared);
     return counted.used;
 }
 
 // A cooperative launch of as many blocks as there is work and room for; -1: the device has no such launches.
 template <class Kernel>
 int launch_together(int64_t lanes, void *stream, const typename Kernel::arguments &a) {
-    const int64_t wanted = (lanes + Kernel::most - 1) / Kernel::most,
-                  most = simt::cooperative_blocks<Kernel>(Kernel::most, 0);
+    const int64_t wanted = (lanes + Kernel::most - 1) / Kernel::most;
+    const int64_t most = simt::cooperative_blocks<Kernel>(Kernel::most, 0);
     if (most < 1) return -1;
     return simt::launch<Kernel>({wanted < most ? wanted : most, Kernel::most, 0, true}, stream, a);
 }
 
-template <class T, int K>
+template <class T, int K, class S>
+int run_newton(const dpcri_cuda_cell &c, void *workspace, void *stream) {
+    typedef newton<T, K, S> k;
+    cut pieces = {static_cast<unsigned char *>(workspace), 0};
+    size_t cleared = 0;
+    const int64_t room = blocks_of<T, K, S>();
+    const typename k::arguments a = newton_of<T, K, S>(c, room, &pieces, &cleared);
+    if (room < a.tiles) return -1;  // a window is the same on every device, or its bits are not
+    const int status = simt::clear(workspace, cleared, stream);
+    if (status != 0) return status;
+    return simt::launch<k>({a.together * a.tiles, S::threads, k::shared_bytes(), true}, stream, a);
+}
+
+template <class T, int K, class S>
 int run_width(const dpcri_cuda_cell &c, void *workspace, void *stream) {
     if (c.method == DPCRI_CUDA_LOOP) {
         const typename loop<T, K>::arguments a = {problem_of<T>(c, K), nullptr};
         const int64_t blocks = (a.p.columns + loop<T, K>::most - 1) / loop<T, K>::most;
         return simt::launch<loop<T, K>>({blocks < 65535 ? blocks : 65535, loop<T, K>::most, 0, false}, stream, a);
     }
+    if (c.method == DPCRI_CUDA_NEWTON) return run_newton<T, K, S>(c, workspace, stream);
     if (c.method != DPCRI_CUDA_OVERLAP) return -1;
     cut pieces = {static_cast<unsigned char *>(workspace), 0};
     size_t cleared = 0;
@@ -112,14 +156,16 @@ struct widths {
 
 template <class T>
 size_t widths<T>::workspace(const dpcri_cuda_cell &c, int k) {
-    return k == 1 ? workspace_of<T, 1>(c) : k == 2 ? workspace_of<T, 2>(c) : workspace_of<T, 4>(c);
+    return k == 1   ? workspace_of<T, 1, usual_span>(c)
+           : k == 2 ? workspace_of<T, 2, usual_span>(c)
+                    : workspace_of<T, 4, usual_span>(c);
 }
 
 template <class T>
 int widths<T>::run(const dpcri_cuda_cell &c, int k, void *workspace, void *stream) {
-    return k == 1   ? run_width<T, 1>(c, workspace, stream)
-           : k == 2 ? run_width<T, 2>(c, workspace, stream)
-                    : run_width<T, 4>(c, workspace, stream);
+    return k == 1   ? run_width<T, 1, usual_span>(c, workspace, stream)
+           : k == 2 ? run_width<T, 2, usual_span>(c, workspace, stream)
+                    : run_width<T, 4, usual_span>(c, workspace, stream);
 }
 
 }  // namespace cells

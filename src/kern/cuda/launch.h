@@ -6,8 +6,9 @@
 // may be replayed. Every pointer is to memory that the device reads. Arguments go by value; after the call the caller
 // may do with the structure what it likes.
 //
-//   X_workspace(arguments)   bytes of device memory (256-byte aligned) that X_run needs with these sizes; pointers are
-//                            not looked at. Nothing has to be cleared in it, and nothing in it outlives the run
+//   X_workspace(arguments)   bytes of device memory (256-byte aligned) that X_run needs with these sizes on the current
+//                            device; pointers are not looked at. Nothing has to be cleared in it, and nothing in it
+//                            outlives the run
 //   X_run(arguments, memory, bytes, stream)   DPCRI_CUDA_OK, one of the reasons below, or a cudaError_t (> 0)
 //
 // Steps stand in the order of the recurrence, m = 0 .. length - 1, as in dpcri_flow (chain/flow.h): a chain that runs
@@ -87,7 +88,7 @@ typedef struct dpcri_cuda_cell {
     // overlap: steps a chunk, warm-up; newton: unread. 0: chosen from the length alone.
     int64_t chunk, warm_up;
     // overlap: boundary defects |d| <= tolerance max(1, |z|), 0: bit for bit the loop's states.
-    // newton: |z - f(z_before)| and the last correction <= tolerance max(1, |z|).
+    // newton: |z - f(z_before)| and the last correction <= tolerance max(1, |z|), 0: 1e-5 for float, 1e-10 for double.
     double tolerance;
     int max_sweeps;                      // 0: overlap 3, newton 16; what is open then is finished in order
     struct dpcri_cuda_outcome *outcome;  // [batch] of device memory, or NULL
