@@ -4,7 +4,7 @@
 //
 //   bench_recurrent [--kind gru] [--inputs 32] [--hidden 32] [--batch 16] [--length 1024] [--layers 1] [--threads 1]
 //                   [--method sequential] [--scheme chunked] [--backward sequential] [--warm-up 64] [--seconds 0.5]
-//                   [--rounds 5] [--forward 0] [--check 0]
+//                   [--rounds 5] [--forward 0] [--check 0] [--planning estimate]
 //
 // kinds: rnn, rnn-relu, gru, lstm, paragru, paralstm, mingru. --inputs 0: the recurrent part of one layer alone, the
 // input's products given, back to the gates' gradients; else the network, back to all gradients. --rounds: at least so
@@ -53,6 +53,8 @@ static settings read_settings(int argc, char **argv) {
         if (strcmp(argv[i], "--method") == 0) must(dpcr_method_find(argv[i + 1], &s.solve.method, &error), &error);
         if (strcmp(argv[i], "--scheme") == 0) must(dpcr_scheme_find(argv[i + 1], &s.solve.scheme, &error), &error);
         if (strcmp(argv[i], "--backward") == 0) must(dpcr_scheme_find(argv[i + 1], &s.solve.backward, &error), &error);
+        if (strcmp(argv[i], "--planning") == 0)
+            s.solve.planning = strcmp(argv[i + 1], "measure") == 0 ? DPCR_PLANNING_MEASURE : DPCR_PLANNING_ESTIMATE;
         if (strcmp(argv[i], "--seconds") == 0) s.seconds = atof(argv[i + 1]);
         for (size_t k = 0; k < sizeof numbers / sizeof numbers[0]; k++)
             if (strcmp(argv[i], numbers[k].name) == 0) *numbers[k].to = atol(argv[i + 1]);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The grid of bench planner: networks, maps and linear chains, short and long, narrow and wide, one sequence and many,
-// contracting to chaotic. Chosen so that parallel methods win clearly in about half of it and lose in the other.
+// contracting to chaotic; recurrent networks. Chosen so that parallel methods win clearly in about half of it and lose
+// in the other.
 #include "bench_planner.h"
 
 #define NETWORK(NAME, L, W, B, QUICK) \
@@ -9,6 +10,8 @@
     { PLANNER_NETWORK, NAME, L, W, B, CLI_INIT_##INIT, DPCR_ACT_##ACT, GAIN, 0, false }
 #define MAP(NAME, L) \
     { PLANNER_MAP, NAME, L, 0, 1, CLI_INIT_DEFAULT, DPCR_ACT_DEFAULT, 1, 0, false }
+#define RECURRENT(NAME, L, W, B, QUICK) \
+    { PLANNER_RECURRENT, NAME, L, W, B, CLI_INIT_DEFAULT, DPCR_ACT_DEFAULT, 1, 0, QUICK }
 #define LINEAR(NAME, L, W, B, RADIUS, QUICK) \
     { PLANNER_LINEAR, NAME, L, W, B, CLI_INIT_DEFAULT, DPCR_ACT_DEFAULT, 1, RADIUS, QUICK }
 
@@ -43,6 +46,15 @@ const planner_case planner_grid[] = {
     LINEAR("dense", 4096, 16, 1, 0.9, false), LINEAR("dense", 1024, 32, 1, 0.9, false),
     LINEAR("dense", 1024, 4, 64, 0.9, false), LINEAR("diagonal", 4096, 4, 1, 0.9, true),
     LINEAR("diagonal", 65536, 16, 1, 0.9, false), LINEAR("diagonal", 4096, 64, 16, 0.9, false),
-    LINEAR("block", 16384, 4, 1, 0.9, false), LINEAR("block", 512, 64, 4, 0.9, false)};
+    LINEAR("block", 16384, 4, 1, 0.9, false), LINEAR("block", 512, 64, 4, 0.9, false),
+    // recurrent networks, inference and training
+    RECURRENT("rnn", 1024, 32, 1, false), RECURRENT("rnn", 512, 64, 16, false), RECURRENT("rnn", 4096, 128, 1, false),
+    RECURRENT("gru", 1024, 16, 4, false), RECURRENT("gru", 1024, 32, 1, true), RECURRENT("gru", 16384, 32, 1, false),
+    RECURRENT("gru", 1024, 32, 16, false), RECURRENT("gru", 1024, 128, 1, false), RECURRENT("lstm", 4096, 16, 1, false),
+    RECURRENT("lstm", 1024, 32, 1, false), RECURRENT("lstm", 1024, 64, 4, false),
+    RECURRENT("lstm", 256, 128, 16, false), RECURRENT("paragru", 4096, 16, 1, false),
+    RECURRENT("paragru", 1024, 64, 8, false), RECURRENT("paragru", 2048, 128, 1, false),
+    RECURRENT("paralstm", 512, 32, 16, false), RECURRENT("paralstm", 1024, 64, 8, false),
+    RECURRENT("paralstm", 2048, 128, 1, false)};
 
 const int planner_grid_count = sizeof planner_grid / sizeof *planner_grid;

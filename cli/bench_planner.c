@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 15, LEAST_ROUNDS = 7, KEY_MODE = 0x6000, KEY_QUICK, KEY_BUDGET, KEY_CASES };
+enum { ROUNDS = 15, LEAST_ROUNDS = 7, KEY_MODE = 0x6000, KEY_QUICK, KEY_BUDGET, KEY_PART };
 static const double round_seconds = 100e-6;  // a round of one way lasts at least this
 static const double case_seconds = 0.25;     // of the rounds of a case
 static const double wrong = 0.05;            // a regret that is told
@@ -20,6 +20,7 @@ typedef struct asked {
     dpcr_planning mode;
     bool quick;
     double budget;  // of planning, a case
+    int part, parts;
 } asked;
 
 typedef struct outcome {
@@ -32,8 +33,17 @@ static const struct argp_option planner_options[] = {
     {"mode", KEY_MODE, "estimate|measure", 0, "How auto is decided (default measure)", 0},
     {"quick", KEY_QUICK, NULL, 0, "A few short cases only", 0},
     {"budget", KEY_BUDGET, "SECONDS", 0, "Of measuring, each case (default 0.2)", 0},
+    {"part", KEY_PART, "K/N", 0, "Every Nth case, from the Kth on: a part of the grid", 0},
     {0},
 };
+
+static bool read_part(const char *arg, asked *a) {
+    int end = 0;
+    if (sscanf(arg, "%d/%d%n", &a->part, &a->parts, &end) == 2 && !arg[end] && a->part >= 1 && a->part <= a->parts)
+        return true;
+    cli_fail(CLI_USAGE, "--part is '%s', wanted K/N, such as 1/4", arg);
+    return false;
+}
 
 static error_t parse_planner(int key, char *arg, struct argp_state *state) {
     asked *a = state->input;
@@ -46,6 +56,7 @@ static error_t parse_planner(int key, char *arg, struct argp_state *state) {
             return 0;
         case KEY_QUICK: a->quick = true; return 0;
         case KEY_BUDGET: return cli_read_double("--budget", arg, 1e-3, 60, &a->budget) ? 0 : EINVAL;
+        case KEY_PART: return read_part(arg, a) ? 0 : EINVAL;
         default: return ARGP_ERR_UNKNOWN;
     }
 }
@@ -165,7 +176,10 @@ static void name_case(const planner_case *c, bool backward, char *name, size_t b
         snprintf(more, sizeof more, " init %d act %d gain %g", (int)c->init, (int)c->activation, c->gain);
     if (c->kind == PLANNER_LINEAR) snprintf(more, sizeof more, " radius %g", c->radius);
     snprintf(name, bytes, "%s%s L %lld w %lld B %lld%s %s", c->kind == PLANNER_LINEAR ? "linear " : "", c->name,
-             (long long)c->length, (long long)c->width, (long long)c->batch, more, backward ? "backward" : "forward");
+             (long long)c->length, (long long)c->width, (long long)c->batch, more,
+             c->kind == PLANNER_RECURRENT ? backward ? "training" : "inference"
+             : backward                   ? "backward"
+                                          : "forward");
 }
 
 static int run_direction(planner_subject *s, const asked *a, bool backward, outcome *o) {
@@ -187,7 +201,7 @@ static int run_direction(planner_subject *s, const asked *a, bool backward, outc
 static int run_cases(dpcr_context *context, const asked *a, outcome *outcomes, int *count) {
     for (int i = 0; i < planner_grid_count; i++) {
         planner_subject s;
-        if (a->quick && !planner_grid[i].quick) continue;
+        if ((a->quick && !planner_grid[i].quick) || i % a->parts != a->part - 1) continue;
         if (cli_signal()) return 128 + cli_signal();
         int status = planner_subject_create(context, &planner_grid[i], a->common.seed, &s);
         for (int backward = 0; backward < 2 && !status; backward++)
@@ -201,10 +215,10 @@ static int run_cases(dpcr_context *context, const asked *a, outcome *outcomes, i
 // ---- what is told ----
 
 static json_t *case_of(const outcome *o) {
-    return json_pack("{ss ss sf ss sf sf sf sf sf ss}", "case", o->name, "chose", o->choice, "seconds",
+    return json_pack("{ss ss sf ss sf sf sf sf sf sf ss}", "case", o->name, "chose", o->choice, "seconds",
                      o->choice_seconds, "best", o->best, "best_seconds", o->best_seconds, "loop_seconds",
-                     o->loop_seconds, "regret", o->regret, "parallel_gain", o->parallel_gain, "planning_seconds",
-                     o->planning_seconds, "sentence", o->sentence);
+                     o->loop_seconds, "regret", o->regret, "sequential_regret", o->sequential_regret, "parallel_gain",
+                     o->parallel_gain, "planning_seconds", o->planning_seconds, "sentence", o->sentence);
 }
 
 static void tell(const asked *a, const outcome *o, int count, double calibration, double seconds, cli_result *r) {
@@ -267,7 +281,7 @@ static int run(const asked *a) {
 }
 
 int cli_bench_planner(int argc, char **argv) {
-    asked a = {.common = CLI_COMMON_DEFAULTS, .mode = DPCR_PLANNING_MEASURE, .budget = 0.2};
+    asked a = {.common = CLI_COMMON_DEFAULTS, .mode = DPCR_PLANNING_MEASURE, .budget = 0.2, .part = 1, .parts = 1};
     const cli_syntax syntax = {
         .arguments = "",
         .doc =

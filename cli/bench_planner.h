@@ -3,16 +3,18 @@
 #ifndef DEEPPCR_CLI_BENCH_PLANNER_H
 #define DEEPPCR_CLI_BENCH_PLANNER_H
 
+#include "deeppcr/recurrent.h"
 #include "problem.h"
 
 // ---- the grid: bench_grid.c ----
 
-typedef enum planner_kind { PLANNER_NETWORK, PLANNER_MAP, PLANNER_LINEAR } planner_kind;
+typedef enum planner_kind { PLANNER_NETWORK, PLANNER_MAP, PLANNER_LINEAR, PLANNER_RECURRENT } planner_kind;
 
-// One chain of the grid; each is run forward and backward (a linear one transposed).
+// One chain of the grid; each is run forward and backward: a linear one transposed; a recurrent network, whose input is
+// as wide as its state, at inference, and in training with both passes together.
 typedef struct planner_case {
     planner_kind kind;
-    const char *name;  // of the architecture, the map, or the structure
+    const char *name;  // of the architecture, the map, the structure, or the kind of network
     int64_t length, width, batch;
     cli_init init;
     dpcr_activation activation;
@@ -51,6 +53,11 @@ typedef struct planner_subject {
     cli_problem problem;
     dpcr_chain_shape shape;
     dpcr_array z, tape, a, b;
+    dpcr_recurrent *network;
+    dpcr_recurrent_pass pass;
+    dpcr_recurrent_gradients gradients;
+    void *taped;
+    size_t taped_bytes;
     void *workspace;
     size_t workspace_bytes;
 } planner_subject;
@@ -62,5 +69,13 @@ void planner_subject_destroy(planner_subject *subject);
 int planner_subject_plan(planner_subject *subject, bool backward, dpcr_planning planning, double budget);
 void planner_subject_unplan(planner_subject *subject);
 dpcr_status planner_subject_run(planner_subject *subject, int way, dpcr_error *error);
+
+// ---- subjects that are recurrent networks: bench_recurrent.c ----
+
+int planner_recurrent_create(planner_subject *subject, uint64_t seed);
+void planner_recurrent_destroy(planner_subject *subject);
+int planner_recurrent_plan(planner_subject *subject, dpcr_planning planning, double budget);
+void planner_recurrent_unplan(planner_subject *subject);
+dpcr_status planner_recurrent_run(planner_subject *subject, int way, dpcr_error *error);
 
 #endif

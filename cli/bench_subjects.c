@@ -77,7 +77,9 @@ static int make_steps(planner_subject *s, uint64_t seed) {
 
 int planner_subject_create(dpcr_context *context, const planner_case *what, uint64_t seed, planner_subject *subject) {
     *subject = (planner_subject){.context = context, .what = what};
-    const int status = what->kind == PLANNER_LINEAR ? make_linear(subject, seed) : make_steps(subject, seed);
+    const int status = what->kind == PLANNER_LINEAR      ? make_linear(subject, seed)
+                       : what->kind == PLANNER_RECURRENT ? planner_recurrent_create(subject, seed)
+                                                         : make_steps(subject, seed);
     if (status) planner_subject_destroy(subject);
     return status;
 }
@@ -87,7 +89,10 @@ void planner_subject_destroy(planner_subject *s) {
     cli_array_destroy(&s->tape);
     cli_array_destroy(&s->a);
     cli_array_destroy(&s->b);
-    if (s->what->kind != PLANNER_LINEAR) cli_problem_destroy(&s->problem);
+    if (s->what->kind == PLANNER_RECURRENT)
+        planner_recurrent_destroy(s);
+    else if (s->what->kind != PLANNER_LINEAR)
+        cli_problem_destroy(&s->problem);
     dpcr_model_destroy(s->model);
     s->model = NULL;
 }
@@ -224,7 +229,10 @@ int planner_subject_plan(planner_subject *s, bool backward, dpcr_planning planni
     s->backward = backward;
     s->count = 0;
     s->workspace_bytes = 0;
-    int status = s->what->kind == PLANNER_LINEAR ? plan_chain(s, planning, budget) : plan_steps(s, planning, budget);
+    const planner_kind kind = s->what->kind;
+    int status = kind == PLANNER_LINEAR      ? plan_chain(s, planning, budget)
+                 : kind == PLANNER_RECURRENT ? planner_recurrent_plan(s, planning, budget)
+                                             : plan_steps(s, planning, budget);
     if (status) return status;
     s->workspace = cli_allocate(s->workspace_bytes);
     if (!s->workspace) return cli_fail_memory("a workspace");
@@ -233,7 +241,8 @@ int planner_subject_plan(planner_subject *s, bool backward, dpcr_planning planni
 }
 
 void planner_subject_unplan(planner_subject *s) {
-    for (int i = 0; i < s->count; i++) {
+    if (s->what->kind == PLANNER_RECURRENT) planner_recurrent_unplan(s);
+    for (int i = 0; i < s->count && s->what->kind != PLANNER_RECURRENT; i++) {
         if (s->what->kind == PLANNER_LINEAR)
             dpcr_chain_plan_destroy(s->ways[i].plan);
         else
@@ -247,6 +256,7 @@ void planner_subject_unplan(planner_subject *s) {
 dpcr_status planner_subject_run(planner_subject *s, int way, dpcr_error *error) {
     const cli_problem *p = &s->problem;
     void *plan = s->ways[way].plan;
+    if (s->what->kind == PLANNER_RECURRENT) return planner_recurrent_run(s, way, error);
     if (s->what->kind == PLANNER_LINEAR)
         return dpcr_chain_execute(plan, &s->a, &s->b, NULL, &s->z, s->workspace, s->workspace_bytes, NULL, error);
     if (s->backward)

@@ -181,6 +181,59 @@ static void predictions_are_in_order(void **state) {
 // ---- measuring ----
 
 // Both directions are timed, the winner is what was fastest, the gradients are untouched, and the second plan knows.
+// Lanes are quick forward, but the adjoint of what they left behind is slow.
+typedef struct grudge {
+    chain c;
+    bool by_lanes;
+} grudge;
+
+static void spend(double seconds) {
+    const double start = dpcri_seconds();
+    while (dpcri_seconds() - start < seconds) continue;
+}
+
+static int grudge_advance(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
+                          const dpcr_array *last, const dpcr_array *tape) {
+    grudge *g = user;
+    const bool loop = span->steps == g->c.length;
+    if (loop) spend(2e-3);
+    if (loop || span->lanes > 1) g->by_lanes = !loop;
+    return chain_advance(&g->c, span, in, states, last, tape);
+}
+
+static int grudge_adjoint(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
+                          const dpcr_array *direct, const dpcr_array *last, const dpcr_array *adjoint,
+                          const dpcr_array *first_out) {
+    grudge *g = user;
+    if (g->by_lanes) spend(5e-3);
+    return chain_adjoint(&g->c, span, in, tape, direct, last, adjoint, first_out);
+}
+
+// For training what is best forward alone need not be it.
+static void both_passes_are_measured_together(void **state) {
+    (void)state;
+    for (int training = 0; training < 2; training++) {
+        dpcr_context *context = solving_context(1);
+        grudge g = {.c = chain_of(step_forgets, 1500, 2, DPCR_F64)};
+        dpcr_steps steps = chain_steps(&g.c);
+        steps.user = &g, steps.concurrent = 0, steps.lanes = 4, steps.linearise = NULL, steps.gradient = NULL;
+        steps.advance = grudge_advance, steps.adjoint = grudge_adjoint;
+        const dpcr_solve_options options = {.size = sizeof options,
+                                            .planning = DPCR_PLANNING_MEASURE,
+                                            .planning_seconds = 0.3,
+                                            .consume_tape = training};
+        dpcr_solve_plan *plan = NULL;
+        for (int again = 0; again < 2; again++) {
+            assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
+            assert_int_equal(dpcr_solve_plan_method(plan), training ? DPCR_METHOD_SEQUENTIAL : DPCR_METHOD_OVERLAP);
+            const bool told = strstr(dpcr_solve_plan_sentence(plan), "both passes: sequential and") != NULL;
+            assert_int_equal(told, training && !again);  // remembered the second time
+            dpcr_solve_plan_destroy(plan);
+        }
+        dpcr_context_destroy(context);
+    }
+}
+
 static void measured_plans_are_remembered(void **state) {
     (void)state;
     dpcr_context *context = solving_context(2);
@@ -569,13 +622,21 @@ static void refused_memory_costs_knowledge_only(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rates_are_those_of_the_chain),    cmocka_unit_test(chaos_is_seen),
-        cmocka_unit_test(warm_up_is_what_the_chain_needs), cmocka_unit_test(predictions_are_in_order),
-        cmocka_unit_test(measured_plans_are_remembered),   cmocka_unit_test(measured_plans_can_be_pinned),
-        cmocka_unit_test(solves_are_learned_from),         cmocka_unit_test(wisdom_goes_round),
-        cmocka_unit_test(damaged_wisdom_is_refused),       cmocka_unit_test(strange_values_are_not_believed),
-        cmocka_unit_test(linear_chains_are_measured_too),  cmocka_unit_test(races_have_the_right_winner),
-        cmocka_unit_test(wrong_options_are_refused),       cmocka_unit_test(refused_memory_costs_knowledge_only),
+        cmocka_unit_test(rates_are_those_of_the_chain),
+        cmocka_unit_test(chaos_is_seen),
+        cmocka_unit_test(warm_up_is_what_the_chain_needs),
+        cmocka_unit_test(predictions_are_in_order),
+        cmocka_unit_test(both_passes_are_measured_together),
+        cmocka_unit_test(measured_plans_are_remembered),
+        cmocka_unit_test(measured_plans_can_be_pinned),
+        cmocka_unit_test(solves_are_learned_from),
+        cmocka_unit_test(wisdom_goes_round),
+        cmocka_unit_test(damaged_wisdom_is_refused),
+        cmocka_unit_test(strange_values_are_not_believed),
+        cmocka_unit_test(linear_chains_are_measured_too),
+        cmocka_unit_test(races_have_the_right_winner),
+        cmocka_unit_test(wrong_options_are_refused),
+        cmocka_unit_test(refused_memory_costs_knowledge_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,7 +14,18 @@
 #include "model/recurrent_internal.h"
 #include "nn/layer.h"
 
-enum { RESULT_ROWS = 32, BLOCK = 64, PEEPHOLES = 3, UNITS = 64, FEW_PRODUCTS = 8192 };
+// LINE_FLOPS, LINE: work on a cache line that has to come from another core, from which sharing the products pays; less
+// where one thread alone has written e, few sequences of it, for it takes the lines back at the next step.
+enum {
+    RESULT_ROWS = 32,
+    BLOCK = 64,
+    PEEPHOLES = 3,
+    UNITS = 64,
+    FEW_PRODUCTS = 8192,
+    LINE_FLOPS = 2000,
+    LINE = 64,
+    FEW_ROWS = 8
+};
 
 static int64_t hidden_of(const dpcr_recurrent_plan *p) { return p->network->options.hidden; }
 static int64_t h_of(const dpcr_recurrent_plan *p) { return dpcri_recurrent_h(p->network); }
@@ -82,6 +93,16 @@ typedef struct chain_products {
 // Rows of e from `row` on, counted as those of z and x are.
 static dpcri_rows e_at(const chain_products *c, int64_t row, int64_t column) {
     return dpcri_rows_at(c->e, c->windowed ? row - c->first : row, column, c->nn->element);
+}
+
+// Whether the products of a window are worth fetching e, z and x for, to other cores than the one that wrote e.
+static bool worth_sharing(const chain_products *c) {
+    const dpcr_recurrent_plan *plan = c->plan;
+    const double gates = (double)(dpcri_gates_count[plan->network->gates] * hidden_of(plan));
+    const double width = (double)(c->hidden.width * !c->hidden.apart + c->input.width * (c->back.data ? 2 : 1));
+    const double bytes = (double)(tape_of(plan) + state_of(plan) + c->input.width) * (double)c->nn->element;
+    const bool alone = plan->options.batch < FEW_ROWS || plan->layers[c->chain].apart;
+    return !alone || 2 * gates * width * LINE >= LINE_FLOPS * bytes;
 }
 
 static int64_t blocks_of(int64_t count, int64_t block) { return (count + block - 1) / block; }
@@ -264,7 +285,7 @@ static void products_of_rows(chain_products *c, int64_t first, int64_t count) {
     c->projected.pair[0] = (rows_pair){.rows = c->rows, .e = c->input.pair[0].e};
     const int64_t inputs = (c->back.data ? blocks_of(c->rows, BLOCK) : 0) + (c->peepholes ? PEEPHOLES : 0);
     const int64_t tasks = tasks_of(&c->hidden) + tasks_of(&c->input) + tasks_of(&c->projected) + inputs;
-    if (are_few(c, c->rows))
+    if (!worth_sharing(c) || are_few(c, c->rows))
         for (int64_t i = 0; i < tasks; i++) product_task(c, i);
     else
         dpcri_parallel(c->plan->context, tasks, product_task, c);

@@ -8,9 +8,15 @@
 enum {
     STACK_BYTES = 1 << 15,
     NO_MEMORY = DPCR_ERROR_MEMORY,
-    UNITS = 64,          // least that a thread gets
-    WORTH = 1 << 16,     // steps of units from which a second thread pays
-    FUNCTION_FLOPS = 20  // what a sigmoid or a tanh costs
+    UNITS = 64,           // least that a thread gets
+    WORTH = 1 << 14,      // steps of units from which a second thread pays
+    FUNCTION_FLOPS = 20,  // what a sigmoid or a tanh costs
+    // Bytes of a step's states from which a share pays: two threads that write into one page, at the same step, take
+    // each other's cache lines (docs/performance.md). With a tape, and going back, where units are shared too.
+    STATES_APART = 2 << 10,
+    TAPES_APART = 4 << 10,
+    ADJOINTS_APART = 8 << 10,
+    UNITS_ADJOINTS_APART = 16 << 10
 };
 
 // ---- threads ----
@@ -58,14 +64,23 @@ static void share_task(void *argument, int64_t task) {
     if (!(s->forward ? forward_rows(s, &mine, row, rows) : adjoint_rows(s, &mine, row, rows))) s->failed = true;
 }
 
+// Whether what a task writes a step, its rows or units, lies far enough from what the others write.
+static bool far_apart(const sharing *s, int64_t rows, int64_t units) {
+    const dpcri_recurrent *c = s->layer;
+    const int64_t bytes = rows * units * dpcri_gates_state[c->gates.kind] * (int64_t)c->kernels->element;
+    if (s->forward) return bytes >= (s->forward->tape.data ? TAPES_APART : STATES_APART);
+    return bytes >= (s->total > 1 ? ADJOINTS_APART : UNITS_ADJOINTS_APART);
+}
+
 // Over the threads, where nobody shares sequences or chunks out already. A unit's numbers do not depend on what runs
 // beside it, so the bits do not depend on the number of threads.
 static bool share(sharing *s, int64_t lanes, int64_t steps, int64_t rows) {
     const dpcri_recurrent *c = s->layer;
     const int64_t H = c->gates.width, threads = dpcr_context_threads(c->context);
     const int64_t even = (H + threads - 1) / threads, most = (even + UNITS - 1) / UNITS * UNITS;
-    const bool alone = dpcri_inside_task() || threads == 1 || lanes * steps * rows * H < WORTH;
     s->total = rows;
+    const bool apart = rows > 1 ? far_apart(s, rows / threads, H) : far_apart(s, 1, most);
+    const bool alone = dpcri_inside_task() || threads == 1 || lanes * steps * rows * H < WORTH || !apart;
     s->rows = alone || rows == 1 ? rows : (rows + threads - 1) / threads;
     s->units = alone || rows > 1 ? H : most;
     dpcri_parallel(c->context, (rows + s->rows - 1) / s->rows * ((H + s->units - 1) / s->units), share_task, s);

@@ -268,7 +268,7 @@ static int64_t blocks_of(const dpcr_solve_plan *plan) {
 // Not where threads would have no block: they help with the gradients instead. The bits are the same.
 static bool goes_by_blocks(const dpcri_backward *b) {
     const dpcr_steps *steps = &b->plan->steps;
-    return b->from_tape && steps->gradient && steps->gradient_whole && steps->gradient_join &&
+    return b->from_tape && by_loop(b->plan) && steps->gradient && steps->gradient_whole && steps->gradient_join &&
            dpcr_context_threads(b->plan->context) <= blocks_of(b->plan);
 }
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Measuring: every candidate solves the whole chain at hand, in interleaved rounds, in memory that lives until the plan
-// is made. The driver checks every result, so a candidate that cannot solve this chain falls back, and is slow. The
-// parameters' gradients are left alone: they cost every candidate the same and belong to the caller.
+// is made. For training the best of both directions run again in pairs, each backward pass after its forward one, which
+// leaves the tape where its threads are. The driver checks every result, so a candidate that cannot solve this chain
+// falls back, and is slow. The parameters' gradients are left alone: they cost every candidate the same and belong to
+// the caller.
 #include <math.h>
 #include <string.h>
 
@@ -98,14 +100,20 @@ static bool allocate(trials *t, const dpcri_outlook *o) {
     return true;
 }
 
-static void make_plans(trials *t, const dpcri_outlook *o, const dpcr_candidate *candidates) {
+static dpcr_solve_plan *make_plan(trials *t, const dpcri_outlook *o, const dpcr_solve_options *options) {
     dpcr_steps steps = *o->steps;
+    dpcr_solve_plan *plan = NULL;
     steps.gradient = NULL;
+    if (dpcr_solve_plan_create(o->context, &steps, options, &plan, NULL) != DPCR_OK) return NULL;
+    const size_t bytes = dpcr_solve_plan_workspace(plan);
+    if (bytes > t->workspace_bytes) t->workspace_bytes = bytes;
+    return plan;
+}
+
+static void make_plans(trials *t, const dpcri_outlook *o, const dpcr_candidate *candidates) {
     for (int64_t i = 0; i < t->count; i++) {
         const dpcr_solve_options options = options_of(o, &candidates[i], t->backward);
-        if (dpcr_solve_plan_create(o->context, &steps, &options, &t->plans[i], NULL) != DPCR_OK) continue;
-        const size_t bytes = dpcr_solve_plan_workspace(t->plans[i]);
-        if (bytes > t->workspace_bytes) t->workspace_bytes = bytes;
+        t->plans[i] = make_plan(t, o, &options);
     }
 }
 
@@ -151,4 +159,38 @@ bool dpcri_measure(const dpcri_outlook *o, bool backward, dpcr_candidate *candid
     for (int64_t i = 0; i < count; i++) dpcr_solve_plan_destroy(t.plans[i]);
     dpcri_free(o->context, t.memory);
     return winner >= 0;
+}
+
+// ---- pairs ----
+
+typedef struct pairs {
+    trials *t;                 // its plans: the ways forward
+    dpcr_solve_plan *back[2];  // the ways back
+} pairs;
+
+static bool run_pair(void *argument, int64_t i) {
+    const pairs *p = argument;
+    trials *t = p->t;
+    dpcr_solve_plan *back = p->back[i % 2];
+    if (!back || !run_trial(t, i / 2)) return false;
+    return dpcr_solve_backward(back, &t->z0, &t->z, t->tape.data ? &t->tape : NULL, NULL, &t->last, NULL, NULL,
+                               t->workspace, t->workspace_bytes, NULL, NULL) == DPCR_OK;
+}
+
+int dpcri_measure_pairs(const dpcri_outlook *o, const dpcr_candidate forward[2], const dpcr_candidate backward[2],
+                        double seconds, double median[4]) {
+    trials t = {.context = o->context, .taped = true, .count = 2};
+    pairs p = {.t = &t};
+    int winner = -1;
+    for (int i = 0; i < 2; i++) {
+        dpcr_solve_options options = options_of(o, &forward[i], false);
+        t.plans[i] = make_plan(&t, o, &options);
+        options = options_of(o, &backward[i], true);
+        options.consume_tape = o->options->consume_tape;
+        p.back[i] = make_plan(&t, o, &options);
+    }
+    if (allocate(&t, o)) winner = (int)dpcri_race(4, run_pair, &p, seconds, median);
+    for (int i = 0; i < 2; i++) dpcr_solve_plan_destroy(t.plans[i]), dpcr_solve_plan_destroy(p.back[i]);
+    dpcri_free(o->context, t.memory);
+    return winner;
 }

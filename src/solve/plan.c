@@ -146,9 +146,14 @@ int64_t dpcri_rows_of_line(const dpcr_steps *steps) {
     return rows > 1 ? rows : 1;
 }
 
+// Steps that do little with a number wait for each other's cache lines where blocks of a step share a page: theirs fill
+// one.
 int64_t dpcri_row_block(const dpcr_steps *steps) {
+    enum { PAGE = 1 << 12 };
     const int64_t batch = steps->batch, least = batch >= 128 ? 64 : batch >= 64 ? 32 : batch > 16 ? 16 : 8;
-    const int64_t line = dpcri_rows_of_line(steps);
+    const int64_t row = steps->width * (int64_t)dpcr_dtype_size(steps->dtype);
+    const bool mixes = steps->jacobian.structure == DPCR_DENSE || steps->jacobian.structure == DPCR_CSR;
+    const int64_t line = mixes || row == 0 ? dpcri_rows_of_line(steps) : (PAGE + row - 1) / row;
     return least > line ? least : line;
 }
 

@@ -21,6 +21,7 @@ enum {
     MOST_GROUPS = 32,        // of overlap's chunks, tried when measuring
     MEASURED_WITHIN = 4      // times the best prediction: what is worth a measurement
 };
+static const double beside_other = 1.5;  // as much behind the loop alone a way may be ahead beside the other way
 static const double known_doubt = 1.25, guessed_doubt = 1.5,
                     shared_doubt = 1.05;  // a model's doubt goes to the loop, which is always right
 
@@ -394,6 +395,45 @@ static dpcr_status choose(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *
     return DPCR_OK;
 }
 
+// ---- both directions together ----
+
+// A forward pass leaves its tape where its threads are, so for training the best of both directions are timed in pairs
+// too, unless nothing but the loop comes near either way.
+static bool near_loop(const list *l) {
+    const dpcr_candidate *best = best_parallel(l), *loop = loop_of(l);
+    return best && best->measured > 0 && loop->measured > 0 && best->measured < beside_other * loop->measured;
+}
+
+static const dpcr_candidate *other_than_loop(const list *l) {
+    const dpcr_candidate *best = best_parallel(l);
+    return best ? best : loop_of(l);
+}
+
+static void tell_pair(dpcr_solve_plan *plan, const dpcr_candidate *forward, const dpcr_candidate *backward,
+                      double seconds, double loops) {
+    char text[200], there[48], back[48], a[32], b[32];
+    snprintf(text, sizeof text, "; both passes: %s and %s take %s, the loops %s", name_of(forward, there, sizeof there),
+             name_of(backward, back, sizeof back), duration(seconds, a, sizeof a), duration(loops, b, sizeof b));
+    append(plan, text);
+}
+
+static void choose_pair(dpcr_solve_plan *plan, const dpcri_outlook *o, dpcri_known *known, int64_t ahead) {
+    const list forward = {plan->candidates, ahead},
+               backward = {plan->candidates + ahead, plan->candidate_count - ahead};
+    const double budget = plan->options.planning_seconds > 0 ? plan->options.planning_seconds : 1;
+    double median[4];
+    if (!known->chosen[0] || !known->chosen[1] || !(near_loop(&forward) || near_loop(&backward))) return;
+    const dpcr_candidate there[2] = {*loop_of(&forward), *other_than_loop(&forward)},
+                         back[2] = {*loop_of(&backward), *other_than_loop(&backward)};
+    const int winner = dpcri_measure_pairs(o, there, back, budget / 2, median);
+    if (winner < 0) return;
+    known->candidate[0] = there[winner / 2], known->candidate[1] = back[winner % 2];
+    plan->options = *o->options;
+    take_forward(plan, &known->candidate[0], seconds_of(&there[0]));
+    take_backward(plan, &known->candidate[1]);
+    tell_pair(plan, &there[winner / 2], &back[winner % 2], median[winner], median[0]);
+}
+
 static double expected_sweeps(const dpcri_contraction *c, int64_t length) {
     switch (c->memory) {
         case DPCRI_MEMORY_CHAOTIC: return fmin(100, (double)length);
@@ -449,7 +489,10 @@ dpcr_status dpcri_planner_choose(dpcr_solve_plan *plan, dpcr_error *error) {
         DPCR_TRY(choose(plan, &o, &known, 0, error));
     else
         snprintf(plan->sentence, sizeof plan->sentence, "%s: as asked", dpcr_method_name(asked.method));
+    const int64_t ahead = plan->candidate_count;
     if (backward) DPCR_TRY(choose(plan, &o, &known, 1, error));
+    const bool new = known.chosen[0] && known.chosen[1] && !(before[0] && before[1]);
+    if (forward && backward && asked.consume_tape && new) choose_pair(plan, &o, &known, ahead);
     if (known.chosen[0] != before[0] || known.chosen[1] != before[1])
         dpcri_wisdom_remember(plan->context, plan->key, &known);
 done:

@@ -69,6 +69,11 @@ double dpcri_window_step(dpcr_context *context, const dpcr_steps *steps, const d
 // refused or a solve failed, nothing is changed.
 bool dpcri_measure(const dpcri_outlook *o, bool backward, dpcr_candidate *candidates, int64_t count, double seconds);
 
+// Times a forward pass that leaves a tape with the backward pass after it, all four pairs; the winner's index, 2 i + k
+// of forward[i] with backward[k], or -1: memory was refused or no pair ran. median: seconds, HUGE_VAL where not run.
+int dpcri_measure_pairs(const dpcri_outlook *o, const dpcr_candidate forward[2], const dpcr_candidate backward[2],
+                        double seconds, double median[4]);
+
 // ---- wisdom.c ----
 
 // The key of the chain: shape, costs, options, threads and how soon it forgets.

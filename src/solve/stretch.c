@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
 // What the chain's steps cost, where it does not tell: a stretch of it is run as the methods would run it, one lane and
-// many, forward and backward, and timed. The least of a few runs; together as long as some hundred steps of the loop, a
-// few thousand by `window`. What cannot be run (memory, a callback that aborts) stays untold, and then flops and the
+// many, forward and backward, and timed: on a task's thread where they would give it to a task, for callbacks may share
+// what nobody shares out already. The least of a few runs; together as long as some hundred steps of the loop, a few
+// thousand by `window`. What cannot be run (memory, a callback that aborts) stays untold, and then flops and the
 // machine's rates must do.
 #include <math.h>
 #include <string.h>
 
 #include "solve/planner.h"
 
-enum { STRETCH_STEPS = 96, LANE_STEPS = 24, RUNS = 3, USUAL_LANES = 16, WINDOW_STEPS = 1024, PAGE = 4096 };
+enum { STRETCH_STEPS = 128, LANE_STEPS = 24, RUNS = 3, USUAL_LANES = 16, WINDOW_STEPS = 1024, PAGE = 4096 };
 
 typedef struct stretch {
     const dpcr_steps *steps;
@@ -105,16 +106,33 @@ static bool leave_tape(stretch *s) {
     return s->steps->advance(s->steps->user, &span, &s->last, &s->states, NULL, taped(s, &s->lane_tape)) == 0;
 }
 
-// Seconds of the quickest run; 0: it cannot be run.
-static double quickest(stretch *s, bool (*run)(stretch *)) {
-    double seconds = HUGE_VAL;
-    for (int i = 0; i < RUNS; i++) {
-        const double start = dpcri_seconds();
-        if (!run(s)) return 0;
-        seconds = fmin(seconds, dpcri_seconds() - start);
-    }
-    return seconds;
+typedef bool run_function(stretch *s);
+
+typedef struct timed {
+    stretch *s;
+    run_function *run;
+    double seconds;  // of the quickest run; 0: it cannot be run
+} timed;
+
+static void time_run(void *argument, int64_t task) {
+    timed *t = argument;
+    if (task > 0) return;
+    const double start = dpcri_seconds(), least_before = t->seconds;
+    t->seconds = t->run(t->s) ? fmin(least_before, dpcri_seconds() - start) : 0;
 }
+
+// Seconds of the quickest run; 0: it cannot be run.
+static double quickest_as(dpcr_context *context, bool as_task, stretch *s, run_function *run) {
+    timed t = {.s = s, .run = run, .seconds = HUGE_VAL};
+    for (int i = 0; i < RUNS && t.seconds > 0; i++)
+        if (as_task && s->steps->concurrent)
+            dpcri_parallel(context, 2, time_run, &t);
+        else
+            time_run(&t, 0);
+    return t.seconds;
+}
+
+static double quickest(stretch *s, run_function *run) { return quickest_as(NULL, false, s, run); }
 
 static void set_one(const dpcr_array *array) {
     for (int64_t i = 0; i < array->shape[0] * array->strides[0]; i++)
@@ -157,13 +175,17 @@ dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, const
     s.stride = steps->length / s.lanes;
     if (!allocate(context, &s)) return costs;
     set_one(&s.z0), set_one(&s.last), set_one(&s.g);
-    const double loop = quickest(&s, run_loop), lanes = quickest(&s, run_lanes);
+    const bool blocks = s.rows < steps->batch;  // the loop gives them to tasks
+    const double loop = quickest_as(context, blocks, &s, run_loop), lanes = quickest_as(context, true, &s, run_lanes);
     costs.block = loop / (double)s.n;
     costs.lane = lanes / (double)(s.lanes * s.lane_steps * s.lane_rows);
-    if (loop > 0 && steps->linearise) costs.jacobian = quickest(&s, run_linearise) / (double)((s.n - 1) * s.rows);
-    if (loop > 0 && steps->adjoint) costs.adjoint_block = quickest(&s, run_adjoint) / (double)(s.n - 1);
+    if (loop > 0 && steps->linearise)
+        costs.jacobian = quickest_as(context, true, &s, run_linearise) / (double)((s.n - 1) * s.rows);
+    if (loop > 0 && steps->adjoint)
+        costs.adjoint_block = quickest_as(context, blocks, &s, run_adjoint) / (double)(s.n - 1);
     if (costs.adjoint_block > 0 && leave_tape(&s))
-        costs.adjoint_lane = quickest(&s, run_adjoint_lanes) / (double)(s.lanes * s.lane_steps * s.lane_rows);
+        costs.adjoint_lane =
+            quickest_as(context, true, &s, run_adjoint_lanes) / (double)(s.lanes * s.lane_steps * s.lane_rows);
     dpcri_free(context, s.memory);
     if (loop > 0 && (steps->coarse || steps->slopes)) time_sweeps(context, steps, options, &costs);
     return costs;

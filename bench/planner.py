@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""deeppcr bench planner, both modes, part by part, so that a machine is needed for a few minutes at a time only; the parts together as one
+run a mode, in a JSON file of results, every case in a CSV file beside it.
+
+    bench/planner.py [--parts 1] [--before CMD] [--modes estimate measure] [--threads N] [--build build] [--out bench/results/performance/planner.json]
+
+--before: what each part is run by, such as 'chrt -f 1'."""
+import argparse
+import csv
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+
+from machine import commit, processor, surroundings
+
+here = pathlib.Path(__file__).resolve().parent
+
+
+def quantile(values, q):
+    values, at = sorted(values), q * (len(values) - 1)
+    below = int(at)
+    return values[below] + (at - below) * (values[min(below + 1, len(values) - 1)] - values[below])
+
+
+def together(parts):
+    """One run, as the program would tell it of the whole grid."""
+    cases = [c for part in parts for c in part["all"]]
+    regrets, loops, planning = ([c[k] for c in cases] for k in ("regret", "sequential_regret", "planning_seconds"))
+    return {"cases": len(cases), "mode": parts[0]["mode"], "median_regret": quantile(regrets, 0.5), "p95_regret": quantile(regrets, 0.95),
+            "max_regret": max(regrets), "always_sequential_median": quantile(loops, 0.5), "always_sequential_max": max(loops),
+            "parallel_wins": sum(c["parallel_gain"] >= 1.5 for c in cases), "parallel_loses": sum(c["parallel_gain"] < 1 for c in cases),
+            "planning_median_seconds": quantile(planning, 0.5), "planning_max_seconds": max(planning), "planning_seconds": sum(planning),
+            "calibration_seconds": max(p["calibration_seconds"] for p in parts), "seconds": sum(p["seconds"] for p in parts),
+            "wrong_choices": [c for c in cases if c["regret"] > 0.05]}, cases  # fmt: skip
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", type=int, default=1)
+    parser.add_argument("--before", default="")
+    parser.add_argument("--modes", nargs="+", choices=("estimate", "measure"), default=["estimate", "measure"])
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--build", default="build")
+    parser.add_argument("--out", default=str(here / "results" / "performance" / "planner.json"))
+    a = parser.parse_args()
+    keep, program, runs, rows = surroundings(), pathlib.Path(a.build) / "deeppcr", [], []
+    for mode in a.modes:
+        parts = []
+        for k in range(1, a.parts + 1):
+            command = [str(program), "bench", "planner", "--mode", mode, "--part", f"{k}/{a.parts}", "--threads", str(a.threads), "--json"]
+            done = subprocess.run(shlex.split(a.before) + command, capture_output=True, text=True, env=keep, check=True)
+            parts.append(json.loads(done.stdout))
+        run, cases = together(parts)
+        runs.append(run)
+        rows += [{"mode": mode} | c for c in cases]
+        print(f"{mode}: {run['cases']} cases, regret median {100 * run['median_regret']:.2f} %, p95 {100 * run['p95_regret']:.2f} %, "
+              f"max {100 * run['max_regret']:.1f} %, {run['seconds']:.0f} s")  # fmt: skip
+    out = pathlib.Path(a.out)
+    told = {"machine": processor(), "commit": commit(), "command": f"bench/planner.py --parts {a.parts}", "threads": a.threads, "runs": runs}
+    out.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    with open(out.with_suffix(".csv"), "w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, ["machine", "commit", "threads", *rows[0]])
+        table.writeheader()
+        table.writerows({k: told[k] for k in ("machine", "commit", "threads")} | r for r in rows)
+
+
+main()
