@@ -139,6 +139,15 @@ SIMT void advance(const problem<T> &p, const column<T, K> &c, const T (&w)[K * K
     SIMT_UNROLL for (int i = 0; i < K; i++) z[i] = p.residual ? simt::fma(p.scale, y[i], z[i]) : y[i];
 }
 
+// J = df_i/dz_k from act'(u).
+template <class T, int K>
+SIMT void jacobian(const problem<T> &p, const T (&w)[K * K], const T (&slopes)[K], T (&j)[K * K]) {
+    SIMT_UNROLL for (int i = 0; i < K; i++) SIMT_UNROLL for (int k = 0; k < K; k++) {
+        const T value = slopes[i] * w[i * K + k];
+        j[i * K + k] = p.residual ? simt::fma(p.scale, value, T(i == k ? 1 : 0)) : value;
+    }
+}
+
 template <class T, int K>
 SIMT void begin(const column<T, K> &c, T (&z)[K]) {
     SIMT_UNROLL for (int i = 0; i < K; i++) z[i] = c.z0 ? c.z0[i] : T(0);

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT
 // From the arguments of launch.h to the kernels' instances.
 #include "kern/cuda/launch.h"
+#include "kern/cuda/adjoint.h"
 #include "kern/cuda/cells_run.h"
 #include "kern/cuda/linear_widths.h"
 
 extern template struct cells::widths<float>;
 extern template struct cells::widths<double>;
+extern template struct cells::backward_widths<float>;
+extern template struct cells::backward_widths<double>;
 
 DPCRI_LINEAR_NARROW(extern, float);
 DPCRI_LINEAR_NARROW(extern, double);
@@ -144,5 +147,24 @@ int dpcri_cuda_cell_run(dpcri_cuda_cell c, void *workspace, size_t bytes, void *
     if (wanted > 0 && !workspace) return DPCRI_CUDA_ARGUMENT;
     const int ran = c.dtype == DPCR_F32 ? cells::widths<float>::run(c, column_of(c), workspace, stream)
                                         : cells::widths<double>::run(c, column_of(c), workspace, stream);
+    return ran < 0 ? DPCRI_CUDA_UNSUPPORTED : ran;
+}
+
+size_t dpcri_cuda_adjoint_workspace(dpcri_cuda_adjoint a) {
+    if (check(a.cell) != DPCRI_CUDA_OK || a.cell.length == 0 || a.cell.batch == 0) return 0;
+    return a.cell.dtype == DPCR_F32 ? cells::backward_widths<float>::workspace(a, column_of(a.cell))
+                                    : cells::backward_widths<double>::workspace(a, column_of(a.cell));
+}
+
+int dpcri_cuda_adjoint_run(dpcri_cuda_adjoint a, void *workspace, size_t bytes, void *stream) {
+    const int status = check(a.cell);
+    if (status != DPCRI_CUDA_OK) return status;
+    if (a.cell.length == 0 || a.cell.batch == 0) return DPCRI_CUDA_OK;
+    if (!a.cell.weight || !a.cell.x || !a.cell.z || !a.direct || !a.adjoint) return DPCRI_CUDA_ARGUMENT;
+    if (bytes < dpcri_cuda_adjoint_workspace(a)) return DPCRI_CUDA_WORKSPACE;
+    if (!workspace) return DPCRI_CUDA_ARGUMENT;
+    const int ran = a.cell.dtype == DPCR_F32
+                        ? cells::backward_widths<float>::run(a, column_of(a.cell), workspace, stream)
+                        : cells::backward_widths<double>::run(a, column_of(a.cell), workspace, stream);
     return ran < 0 ? DPCRI_CUDA_UNSUPPORTED : ran;
 }

@@ -105,6 +105,25 @@ typedef struct dpcri_cuda_outcome {
 size_t dpcri_cuda_cell_workspace(dpcri_cuda_cell cell);
 int dpcri_cuda_cell_run(dpcri_cuda_cell cell, void *workspace, size_t bytes, void *stream);
 
+// The adjoint chain of a cell, one pass over its states: with J_m of step m at the states in cell.z, which are only
+// read
+//     g = direct_m for the last m; then downwards  adjoint_m = direct_m + J_{m+1}^T adjoint_{m+1};  z0_adjoint = J_0^T
+//     adjoint_0
+// Of `cell`, method, chunk, warm_up, tolerance, max_sweeps and outcome are unread. adjoint may be direct itself,
+// wholly.
+typedef struct dpcri_cuda_adjoint {
+    dpcri_cuda_cell cell;
+    const void *direct;  // [length][batch][width]
+    int64_t direct_step, direct_row;
+    void *adjoint;  // [length][batch][width]
+    int64_t adjoint_step, adjoint_row;
+    void *z0_adjoint;  // [batch][width], or NULL
+    int64_t z0_adjoint_row;
+} dpcri_cuda_adjoint;
+
+size_t dpcri_cuda_adjoint_workspace(dpcri_cuda_adjoint adjoint);
+int dpcri_cuda_adjoint_run(dpcri_cuda_adjoint adjoint, void *workspace, size_t bytes, void *stream);
+
 #ifdef __cplusplus
 }
 #endif

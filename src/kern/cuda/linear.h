@@ -123,9 +123,20 @@ inline int64_t plan_nodes(problem<T> *p) {
 
 // ---- the kernel ----
 
-template <class T, int K, class S, int Group>
+// Where a tile's transitions come from: from memory, or made on the way into shared memory and never written out. Such
+// a source has `made` true and transition(arguments, column, m, a): A_m before any transposition, not asked for m = 0
+// without z0.
+struct stored {
+    static constexpr bool made = false;
+    struct arguments {};
+};
+
+template <class T, int K, class S, int Group, class Source = stored>
 struct kernel {
-    typedef problem<T> arguments;
+    struct arguments {
+        problem<T> p;
+        typename Source::arguments source;
+    };
     static constexpr int E = K * K, N = E + K, summary = odd(N), Q = S::lanes;
     static constexpr int C = (K + Q) / Q;         // columns of a summary that a lane has
     static constexpr int rows = (K + Q - 1) / Q;  // rows of a state that a lane has
@@ -153,7 +164,8 @@ struct kernel {
         SIMT int start(int column, int team) const { return at.states + (group * 2 + column * S::teams + team) * K; }
     };
 
-    SIMT static void run(simt::lane &me, const arguments &p) {
+    SIMT static void run(simt::lane &me, const arguments &a) {
+        const problem<T> &p = a.p;
         place at;
         at.group = p.group;
         at.at = layout<S, K>::of(p.group);
@@ -172,7 +184,7 @@ struct kernel {
         const int64_t ticket = drawn.get(0);
         const int64_t tile = ticket / p.groups, group = ticket % p.groups;
 
-        load(me, p, at, tile, group);
+        load(me, a, at, tile, group);
         T x[C][K];
         reduce(at, x);
         put(at, 0, x);
@@ -186,7 +198,8 @@ struct kernel {
         store(me, p, at, tile, group);
     }
 
-    SIMT static void load(simt::lane &me, const arguments &p, const place &at, int64_t tile, int64_t group) {
+    SIMT static void load(simt::lane &me, const arguments &a, const place &at, int64_t tile, int64_t group) {
+        const problem<T> &p = a.p;
         const int threads = me.threads();
         if (me.thread() < p.group) {
             const int64_t column = group * p.group + me.thread();
@@ -199,18 +212,10 @@ struct kernel {
         me.barrier();
         const int columns = columns_of(p, group);
         const int64_t first = tile * S::steps;
-        for (int i = me.thread(); i < S::steps * p.group * E; i += threads) {
-            const int e = i % E, g = i / E & (p.group - 1), s = i / E >> p.shift;
-            const int to = at.a(g, s / S::items, s % S::items, p.transposed ? e % K * K + e / K : e);
-            const int64_t m = first + s;
-            const bool there = m < p.length && g < columns;
-            if (there && m == 0 && !p.z0)
-                at.numbers.set(to, T(0));
-            else if (there && p.a)
-                me.copy_async(at.numbers, to, p.a + at.offsets.get(g * 4) + m * p.a_step + e);
-            else
-                at.numbers.set(to, T(e / K == e % K ? 1 : 0));
-        }
+        if constexpr (Source::made)
+            make(me, a, at, first, group);
+        else
+            copy(me, p, at, first, columns);
         for (int i = me.thread(); i < S::steps * p.group * K; i += threads) {
             const int e = i % K, g = i / K & (p.group - 1), s = i / K >> p.shift;
             const int to = at.b(g, s / S::items, s % S::items, e);
@@ -223,7 +228,40 @@ struct kernel {
         me.barrier();
     }
 
-    SIMT static int columns_of(const arguments &p, int64_t group) {
+    // The tile's transitions from memory.
+    SIMT static void copy(simt::lane &me, const problem<T> &p, const place &at, int64_t first, int columns) {
+        const int threads = me.threads();
+        for (int i = me.thread(); i < S::steps * p.group * E; i += threads) {
+            const int e = i % E, g = i / E & (p.group - 1), s = i / E >> p.shift;
+            const int to = at.a(g, s / S::items, s % S::items, p.transposed ? e % K * K + e / K : e);
+            const int64_t m = first + s;
+            const bool there = m < p.length && g < columns;
+            if (there && m == 0 && !p.z0)
+                at.numbers.set(to, T(0));
+            else if (there && p.a)
+                me.copy_async(at.numbers, to, p.a + at.offsets.get(g * 4) + m * p.a_step + e);
+            else
+                at.numbers.set(to, T(e / K == e % K ? 1 : 0));
+        }
+    }
+
+    // Made here, a step and column a lane.
+    SIMT static void make(simt::lane &me, const arguments &a, const place &at, int64_t first, int64_t group) {
+        const problem<T> &p = a.p;
+        const int columns = columns_of(p, group);
+        for (int i = me.thread(); i < S::steps * p.group; i += me.threads()) {
+            const int g = i & (p.group - 1), s = i >> p.shift;
+            const int64_t m = first + s;
+            const bool there = m < p.length && g < columns, asked = there && (m > 0 || p.z0);
+            T j[E];
+            SIMT_UNROLL for (int e = 0; e < E; e++) j[e] = T(e / K == e % K && !there ? 1 : 0);
+            if (asked) Source::transition(a.source, group * p.group + g, m, j);
+            SIMT_UNROLL for (int e = 0; e < E; e++)
+                at.numbers.set(at.a(g, s / S::items, s % S::items, p.transposed ? e % K * K + e / K : e), j[e]);
+        }
+    }
+
+    SIMT static int columns_of(const problem<T> &p, int64_t group) {
         const int64_t left = p.columns - group * p.group;
         return left < p.group ? (int)left : p.group;
     }
@@ -291,12 +329,12 @@ struct kernel {
         return from;
     }
 
-    SIMT static int64_t node(const arguments &p, int level, int64_t index, int64_t group) {
+    SIMT static int64_t node(const problem<T> &p, int level, int64_t index, int64_t group) {
         return (p.level_start[level] + index) * p.groups + group;
     }
 
     // The last summary in `buffer` is that of a node.
-    SIMT static void announce(simt::lane &me, const arguments &p, const place &at, int64_t which, int buffer) {
+    SIMT static void announce(simt::lane &me, const problem<T> &p, const place &at, int64_t which, int buffer) {
         T *to = p.nodes + which * p.group * N;
         for (int i = me.thread(); i < p.group * N; i += me.threads())
             me.peer_store(to + i, at.numbers.get(at.s(buffer, i / N, S::teams - 1) + i % N));
@@ -305,7 +343,7 @@ struct kernel {
     }
 
     // Nodes index .. index + count - 1 of a level into a buffer, as soon as they are there.
-    SIMT static void fetch(simt::lane &me, const arguments &p, const place &at, int level, int64_t index, int count,
+    SIMT static void fetch(simt::lane &me, const problem<T> &p, const place &at, int level, int64_t index, int count,
                            int64_t group, int buffer) {
         for (int i = me.thread(); i < count; i += me.threads()) me.await(p.flags + node(p, level, index + i, group), 1);
         me.barrier();
@@ -317,7 +355,7 @@ struct kernel {
         me.barrier();
     }
 
-    SIMT static void publish(simt::lane &me, const arguments &p, const place &at, int64_t tile, int64_t group, int own,
+    SIMT static void publish(simt::lane &me, const problem<T> &p, const place &at, int64_t tile, int64_t group, int own,
                              int free, int free_too, T (&x)[C][K]) {
         if (tile == p.tiles - 1) return;
         announce(me, p, at, node(p, 0, tile, group), own);
@@ -380,7 +418,7 @@ struct kernel {
     }
 
     // Leaves the state that comes into the tile in incoming(g, 0).
-    SIMT static void look_back(simt::lane &me, const arguments &p, const place &at, int64_t tile, int64_t group,
+    SIMT static void look_back(simt::lane &me, const problem<T> &p, const place &at, int64_t tile, int64_t group,
                                int buffer) {
         const int columns = columns_of(p, group);
         for (int i = me.thread(); i < p.group * K; i += me.threads()) {
@@ -429,7 +467,7 @@ struct kernel {
         }
     }
 
-    SIMT static void store(simt::lane &me, const arguments &p, const place &at, int64_t tile, int64_t group) {
+    SIMT static void store(simt::lane &me, const problem<T> &p, const place &at, int64_t tile, int64_t group) {
         const int columns = columns_of(p, group);
         for (int i = me.thread(); i < S::steps * p.group * K; i += me.threads()) {
             const int e = i % K, g = i / K & (p.group - 1), s = i / K >> p.shift;
@@ -467,9 +505,9 @@ inline sizes plan(problem<T> *p) {
 }
 
 // p->length and p->columns are positive. Status as simt::launch's, -1 where the grid would be too large.
-template <class T, int K, class S, int Group>
-inline int run(problem<T> p, void *workspace, void *stream) {
-    typedef kernel<T, K, S, Group> k;
+template <class T, int K, class S, int Group, class Source = stored>
+inline int run(problem<T> p, void *workspace, void *stream, typename Source::arguments source = {}) {
+    typedef kernel<T, K, S, Group, Source> k;
     const sizes s = plan<T, K, S, Group>(&p);
     if (s.blocks > INT32_MAX) return -1;
     p.ticket = static_cast<uint32_t *>(workspace);
@@ -478,7 +516,7 @@ inline int run(problem<T> p, void *workspace, void *stream) {
     const int status = simt::clear(workspace, s.cleared, stream);
     if (status != 0) return status;
     const int64_t shared = layout<S, K>::of(p.group).bytes((int)sizeof(T));
-    return simt::launch<k>({s.blocks, threads_of<S>(p.group), shared, false}, stream, p);
+    return simt::launch<k>({s.blocks, threads_of<S>(p.group), shared, false}, stream, typename k::arguments{p, source});
 }
 
 // Columns of a tile at most: a sector of memory of those that lie beside each other, and two blocks on a

@@ -73,14 +73,7 @@ struct newton {
         bool there;
     };
 
-    // ---- one step and its Jacobian ----
-
-    SIMT static void jacobian(const problem<T> &p, const T (&w)[E], const T (&slope_of)[K], T (&j)[E]) {
-        SIMT_UNROLL for (int i = 0; i < K; i++) SIMT_UNROLL for (int k = 0; k < K; k++) {
-            const T value = slope_of[i] * w[i * K + k];
-            j[i * K + k] = p.residual ? simt::fma(p.scale, value, T(i == k ? 1 : 0)) : value;
-        }
-    }
+    // ---- one step ----
 
     // v = J v + r
     SIMT static void push(const T (&j)[E], const T (&r)[K], T (&v)[K]) {
@@ -189,7 +182,7 @@ struct newton {
             SIMT_UNROLL for (int k = 0; k < K; k++) own[k] = at.numbers.get(at.state(i) + k);
             weight_of(a, c, o.first + i, n == 0, w);
             bad = !measure(a.p, w, c.x + (o.first + i) * a.p.x_step, z, own, mine.r[n], mine.slope[n]) || bad;
-            jacobian(a.p, w, mine.slope[n], j);
+            jacobian<T, K>(a.p, w, mine.slope[n], j);
             compose(j, m);
             push(j, mine.r[n], v);
         }
@@ -227,7 +220,7 @@ struct newton {
             if (n >= mine.count) break;
             const int i = at.t * I + n;
             weight_of(a, c, o.first + i, n == 0, w);
-            jacobian(a.p, w, mine.slope[n], j);
+            jacobian<T, K>(a.p, w, mine.slope[n], j);
             push(j, mine.r[n], d);
             bool good = true;
             SIMT_UNROLL for (int k = 0; k < K; k++) good = good && finite(d[k]);
