@@ -22,7 +22,8 @@ from machine import commit, processor, programs, surroundings
 
 # state, hidden, depth, batch, threads; depth - 1 layers are hidden by hidden
 POINTS = [(16, 256, 4, 1, 1), (16, 256, 4, 1, 2), (16, 512, 4, 1, 1), (16, 512, 4, 1, 2), (16, 512, 4, 2, 2), (16, 512, 4, 4, 1), (16, 512, 4, 4, 2),
-          (784, 512, 4, 1, 2), (16, 1024, 4, 1, 2), (16, 1024, 4, 4, 2), (16, 2048, 4, 1, 1), (16, 2048, 4, 1, 2), (16, 4096, 3, 1, 2)]  # fmt: skip
+          (784, 512, 4, 1, 2), (16, 1024, 4, 1, 2), (16, 1024, 4, 4, 2), (16, 2048, 4, 1, 1), (16, 2048, 4, 1, 2), (16, 4096, 3, 1, 2),
+          (16, 512, 4, 3, 1), (16, 512, 4, 3, 2), (16, 1024, 4, 1, 1), (16, 4096, 3, 1, 1)]  # fmt: skip
 STEPS = 100
 here = pathlib.Path(__file__).resolve().parent
 KEY = ("width", "hidden", "depth", "batch", "threads")
@@ -42,7 +43,7 @@ def measure(a, program, python, point, keep):
         files = [f"{folder}/{name}" for name in ("model.safetensors", "start.npy", "samples.npy")]
         run([program, *shape, "--save", files[0], "--start", files[1], "--samples", files[2], "--seconds", "0"])
         for _ in range(a.rounds):
-            for way in ("sequential", "picard", "auto"):
+            for way in ("sequential", "picard", "parareal", "auto"):
                 row = run([program, *shape, "--method", way])[-1].split(",")
                 old = found.get(way)
                 if not old or float(row[10]) < float(old[10]):
@@ -52,8 +53,8 @@ def measure(a, program, python, point, keep):
                            "--steps", str(STEPS), "--threads", str(threads), "--seconds", str(a.seconds), *(["--variants", a.variants] if a.variants else [])])[-1].split(",")  # fmt: skip
                 if peer not in found or float(row[4]) < float(found[peer][4]):
                     found[peer] = row
-    row = dict(zip(KEY, map(str, point)), steps=STEPS, loop_ns=found["sequential"][10], auto_ns=found["auto"][10], auto_method=found["auto"][7],
-               picard_ns=found["picard"][10], picard_sweeps=found["picard"][11], picard_evaluations=found["picard"][13], picard_difference=found["picard"][14])  # fmt: skip
+    row = dict(zip(KEY, map(str, point)), steps=STEPS, loop_ns=found["sequential"][10], read_ns=found["sequential"][16], auto_ns=found["auto"][10], auto_method=found["auto"][7],
+               parareal_ns=found["parareal"][10], parareal_sweeps=found["parareal"][11], picard_ns=found["picard"][10], picard_sweeps=found["picard"][11], picard_evaluations=found["picard"][13], picard_difference=found["picard"][14])  # fmt: skip
     for peer in ("torch", "jax"):
         if peer in found:
             row |= {f"{peer}_ns": found[peer][4], f"{peer}_variant": found[peer][1], f"{peer}_difference": found[peer][5]}
@@ -77,8 +78,8 @@ def main():
     if path.exists():
         with open(path, newline="") as file:
             rows = {tuple(r[k] for k in KEY): r for r in csv.DictReader(file)}
-    fields = ["date", "commit", "machine", *KEY, "steps", "loop_ns", "auto_ns", "auto_method", "picard_ns", "picard_sweeps", "picard_evaluations",
-              "picard_difference", *(f"{peer}_{what}" for peer in ("torch", "jax") for what in ("ns", "variant", "difference"))]  # fmt: skip
+    fields = ["date", "commit", "machine", *KEY, "steps", "loop_ns", "read_ns", "auto_ns", "auto_method", "picard_ns", "picard_sweeps", "picard_evaluations",
+              "picard_difference", "parareal_ns", "parareal_sweeps", *(f"{peer}_{what}" for peer in ("torch", "jax") for what in ("ns", "variant", "difference"))]  # fmt: skip
     for i in [int(i) for i in a.points.split(",")] if a.points else range(len(POINTS)):
         row = measure(a, str(program), str(python), POINTS[i], keep) | {"date": datetime.date.today().isoformat(), "commit": at, "machine": machine}
         rows[tuple(row[k] for k in KEY)] = row

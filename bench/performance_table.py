@@ -212,13 +212,15 @@ def diffusion_table(path):
     for r in rows:
         loop, weights = number(r["loop_ns"]), (int(r["depth"]) - 1) * int(r["hidden"]) ** 2 + 2 * int(r["width"]) * int(r["hidden"])
         cells = [r[k] for k in ("width", "hidden", "depth", "batch", "threads")] + [seconds(1e-9 * loop), f"{4e-9 * weights / (1e-9 * loop):.0f}" if loop else "–"]
+        cells.append(f"{100 * number(r['read_ns']) / loop:.0f} %" if r.get("read_ns") else "–")
         cells.append(f"{seconds(1e-9 * number(r['picard_ns']))} ({factor(loop / number(r['picard_ns']))}), {r['picard_sweeps']} sweeps")
+        cells.append(f"{factor(loop / number(r['parareal_ns']))}, {r['parareal_sweeps']} sweeps" if r.get("parareal_ns") else "–")
         cells.append(f"{factor(loop / number(r['auto_ns']))} {r['auto_method']}")
         for peer in ("torch", "jax"):
             ns = number(r[f"{peer}_ns"])
             cells.append(f"{seconds(1e-9 * ns)} {r[f'{peer}_variant']}: **{factor(ns / loop)}**" if ns == ns else "–")
         body.append(cells)
-    head = ["state", "hidden", "depth", "batch", "threads", "our loop, a step", "weights, GB/s", "picard (times the loop)", "auto, times the loop", "PyTorch: times our loop", "JAX: times our loop"]
+    head = ["state", "hidden", "depth", "batch", "threads", "our loop, a step", "weights, GB/s", "of a loop that only reads them", "picard (times the loop)", "parareal, times the loop", "auto, times the loop", "PyTorch: times our loop", "JAX: times our loop"]
     return markdown(head, body) + ["", f"{source(rows[0])}."]
 
 

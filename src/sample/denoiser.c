@@ -5,7 +5,8 @@
 //   h = silu(W_in x + s_1);   h += silu(W_l h + s_l), l = 2..D;   m = W_out h
 //
 // The shift of every trained time is tabled, so sampling pays for x's products alone. Jacobians by forward mode: the
-// tangents of x's components go through the layers as rows of the same products, width rows for one:
+// tangents of x's components go through the layers as rows of the same products, width rows for one, of several steps
+// at once:
 //   H_1 = diag(act'(u_1)) W_in;   H_l = H_{l-1} + diag(act'(u_l)) W_l H_{l-1};   dm/dx = W_out H_D
 // Work of a row: 2 width hidden (2 + ...) flops, that of a Jacobian width times the hidden layers' more.
 #include <math.h>
@@ -236,26 +237,33 @@ static void evaluate(dpcr_diffusion *d, const rows_in *in, float *m) {
     dpcri_dense_forward(&d->net, d->first + (int)d->options.depth, in->rows, h, NULL, 0, m, NULL);
 }
 
-// m and j of one row: its tangents [width][hidden] go through the layers together.
-static void linearise_row(dpcr_diffusion *d, const rows_in *in, float *m, float *j) {
-    const int64_t W = d->options.hidden, w = d->options.width;
-    float *h[2] = {d->slope, d->slope + W}, *slope = d->slope + 2 * W, *tangents = d->h[0], *next = d->h[1];
+// Rows whose tangents are as many rows as a product takes; their h, twice, and slopes lie in `slope`.
+static int64_t jacobian_rows(const dpcr_diffusion *d) {
+    const int64_t fit = DPCRI_NET_ROWS / d->options.width, most = DPCRI_NET_ROWS / 3;
+    return fit < most ? fit : most;
+}
+
+// m and j of some rows: the tangents of all, [rows][width][hidden], go through the layers together.
+static void linearise_rows(dpcr_diffusion *d, const rows_in *in, float *m, float *j) {
+    const int64_t W = d->options.hidden, w = d->options.width, rows = in->rows;
+    float *h[2] = {d->slope, d->slope + rows * W}, *slope = d->slope + 2 * rows * W, *tangents = d->h[0],
+          *next = d->h[1];
     const float *x = in->x;
     fill_shifts(d, in);
     for (int64_t l = 0; l < d->options.depth; l++) {
         float *y = h[l % 2];
-        dpcri_dense_forward(&d->net, d->first + (int)l, 1, x, d->s + l * W, d->shifts, y, slope);
+        dpcri_dense_forward(&d->net, d->first + (int)l, rows, x, d->s + l * W, d->shifts, y, slope);
         x = y;
-        if (l > 0) dpcri_dense_map(&d->net, d->first + (int)l, w, tangents, next);
-        for (int64_t b = 0; b < w; b++)
-            for (int64_t q = 0; q < W; q++) {
-                float *t = tangents + b * W + q;
-                *t = l ? *t + slope[q] * next[b * W + q] : slope[q] * d->in_transposed[b * W + q];
-            }
+        if (l > 0) dpcri_dense_map(&d->net, d->first + (int)l, rows * w, tangents, next);
+        for (int64_t i = 0; i < rows * w; i++) {
+            const float *g = slope + i / w * W, *from = l ? next + i * W : d->in_transposed + i % w * W;
+            float *t = tangents + i * W;
+            for (int64_t q = 0; q < W; q++) t[q] = l ? t[q] + g[q] * from[q] : g[q] * from[q];
+        }
     }
-    dpcri_dense_forward(&d->net, d->first + (int)d->options.depth, 1, x, NULL, 0, m, NULL);
-    dpcri_dense_map(&d->net, d->first + (int)d->options.depth, w, tangents, next);
-    d->net.nn->transpose(w, w, next, w, j, w);
+    dpcri_dense_forward(&d->net, d->first + (int)d->options.depth, rows, x, NULL, 0, m, NULL);
+    dpcri_dense_map(&d->net, d->first + (int)d->options.depth, rows * w, tangents, next);
+    for (int64_t i = 0; i < rows; i++) d->net.nn->transpose(w, w, next + i * w * w, w, j + i * w * w, w);
 }
 
 static bool guided(const dpcr_diffusion *d) { return d->guidance != 1 && d->options.classes && d->labels; }
@@ -287,15 +295,19 @@ static int linearise(void *user, int64_t rows, const void *x, const double *time
                      void *j) {
     dpcr_diffusion *d = user;
     const int64_t w = d->options.width;
-    for (int64_t i = 0; i < rows; i++) {
-        rows_in in = {.rows = 1, .x = (const float *)x + i * w, .times = times + i, .sequences = sequences + i};
+    const int64_t most = jacobian_rows(d);
+    for (int64_t i = 0; i < rows; i += most) {
+        rows_in in = {.rows = rows - i < most ? rows - i : most,
+                      .x = (const float *)x + i * w,
+                      .times = times + i,
+                      .sequences = sequences + i};
         float *to = (float *)m + i * w, *a = (float *)j + i * w * w;
-        linearise_row(d, &in, to, a);
+        linearise_rows(d, &in, to, a);
         if (!guided(d)) continue;
         in.classless = true;
-        linearise_row(d, &in, d->plain, d->plain_j);
-        guide(d, w, d->plain, to);
-        guide(d, w * w, d->plain_j, a);
+        linearise_rows(d, &in, d->plain, d->plain_j);
+        guide(d, in.rows * w, d->plain, to);
+        guide(d, in.rows * w * w, d->plain_j, a);
     }
     return 0;
 }
