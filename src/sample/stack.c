@@ -21,8 +21,6 @@ enum {
     PARALLEL_FLOPS = 300000,  // of all layers
     HELP_PAUSES = 40,         // about 1 us of waiting for a thread to come before doing its work
     WAIT_PAUSES = 400,        // about 4 us of waiting for one that has come before yielding to it
-    FINISHED = 1024,          // columns of which activations are made together
-    AHEAD = 0,                // numbers of each panel fetched meanwhile, for a column
     ALL = 255
 };
 
@@ -154,42 +152,14 @@ static int64_t first_column(const dpcri_stack *s, const stage *g, int p) {
     return column < g->p.columns ? column : g->p.columns;
 }
 
-// Where the weights begin that come after a unit: the next one's, or those of the next layer's first unit of this part.
-// NULL: none do. `stream`: numbers from one of its panels to the next, 0 where it has one panel.
-static const float *weights_after(const dpcri_stack *s, const stage *g, int p, int64_t unit, int64_t *stream) {
-    const dpcri_dense *d = g->layer;
-    int64_t next = unit + 1, panels = dpcri_wide_panels(s->net->wide, d->out);
-    if (next == first_unit(s, g, p + 1)) {
-        if (++d == s->net->layers + s->first + s->count) return NULL;
-        panels = dpcri_wide_panels(s->net->wide, d->out);
-        next = (panels + g->panels - 1) / g->panels * p / s->active;
-    }
-    const int64_t size = d->in * s->net->wide->panel;
-    *stream = g->panels > 1 && (next + 1) * g->panels <= panels ? size : 0;
-    return next * g->panels < panels && size >= FINISHED * AHEAD ? d->packed + next * g->panels * size : NULL;
-}
-
-// Activations, a few columns at a time: they are arithmetic, and what is read next can be on its way meanwhile.
-static void finish_unit(const dpcri_stack *s, const stage *g, int p, const dpcri_wide_product *u, int64_t unit) {
+static void finish_unit(const dpcri_stack *s, const stage *g, const dpcri_wide_product *u, int64_t column) {
     const bool residual = g->layer->residual;
     if (g->layer->activation == DPCRI_ACT_IDENTITY && !residual) return;
-    int64_t stream = 0;
-    const int64_t column = unit * g->panels * s->net->wide->panel;
-    const float *ahead = weights_after(s, g, p, unit, &stream);
     for (int64_t i = 0; i < u->rows; i++) {
         float *y = (float *)u->c + i * u->c_row;
         const float *x = (const float *)u->a + i * u->a_row + column;  // with a residual: as wide as the layer
-        for (int64_t from = 0; from < u->columns; from += FINISHED) {
-            const int64_t left = u->columns - from, count = left < FINISHED ? left : FINISHED;
-            for (int64_t k = 0; ahead && k < FINISHED * AHEAD; k += 16) {
-                __builtin_prefetch(ahead + k);
-                if (stream) __builtin_prefetch(ahead + stream + k);
-            }
-            ahead = ahead ? ahead + FINISHED * AHEAD : NULL;
-            s->net->nn->activate(g->layer->activation, count, y + from, y + from, NULL);
-            for (int64_t q = from; residual && q < from + count; q++) y[q] = x[q] + y[q];
-        }
-        ahead = NULL;
+        s->net->nn->activate(g->layer->activation, u->columns, y, y, NULL);
+        for (int64_t q = 0; residual && q < u->columns; q++) y[q] = x[q] + y[q];
     }
 }
 
@@ -204,7 +174,7 @@ static void run_terms(const dpcri_stack *s, const stage *g, int p, int64_t from,
         u.c = (float *)u.c + column;
         u.from = from, u.to = to;
         s->net->wide->product(&u);
-        if (to == u.depth) finish_unit(s, g, p, &u, unit);
+        if (to == u.depth) finish_unit(s, g, &u, column);
     }
 }
 
