@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // How near the linear chains' composing kernels are to what the machine can do, float, AVX-512, batch 1:
 //   bench_limits [--threads N] [--rounds R] [--width W] [--least 12] [--most 18]
+//   bench_limits --waits 1      what a step of a recurrent cell waits for, nanoseconds: an fma's rate, and one after
+//                               another an fma, a tanh of 16, a vector's store and the load of one of its numbers
 // A line a width and length 2^e, all from one run, nanoseconds a step:
 //
 //   loop, chunked   the two schemes, in turn, medians
@@ -23,6 +25,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+
+#include "kern/nn_tanh_table.h"
 
 #define AVX512 __attribute__((target("avx512f")))
 
@@ -65,6 +69,50 @@ RATE(fma_ns, _mm512_fmadd_ps(a, b, v[i]))
 RATE(cross_ns, _mm512_shuffle_f32x4(a, b, 0x88))
 RATE(vector_ns, _mm512_unpacklo_ps(a, b))
 #undef RATE
+
+// ---- waits: nanoseconds of one operation after another ----
+
+#define WAIT(name, operation)                                            \
+    AVX512 static double name(void) {                                    \
+        enum { TIMES = 200000 };                                         \
+        double least = 1e9;                                              \
+        for (int sample = 0; sample < SAMPLES; sample++) {               \
+            __m512 v = _mm512_set1_ps(0.3f), a = _mm512_set1_ps(0.5f);   \
+            const double start = dpcri_seconds();                        \
+            for (int i = 0; i < TIMES; i++) {                            \
+                v = operation;                                           \
+                __asm__ volatile("" : "+v"(v), "+v"(a) : : "memory");    \
+            }                                                            \
+            const double took = (dpcri_seconds() - start) / TIMES * 1e9; \
+            _mm512_storeu_ps(sink, v);                                   \
+            if (took < least) least = took;                              \
+        }                                                                \
+        return least;                                                    \
+    }
+
+AVX512 static inline __m512 through_memory(__m512 v) {
+    static _Alignas(64) float place[LANES];
+    _mm512_store_ps(place, v);
+    __asm__ volatile("" : : : "memory");
+    return _mm512_set1_ps(place[5]);
+}
+
+// As kern/nn_activations.inc has it.
+AVX512 static inline __m512 tanh_of(__m512 x) {
+    const __m512 size = _mm512_min_ps(_mm512_set1_ps(9.146f), _mm512_abs_ps(x));
+    const __m512 u = _mm512_fmadd_ps(size, _mm512_set1_ps(0.82f), _mm512_set1_ps(0.5f));
+    const __m512i segment = _mm512_srli_epi32(_mm512_castps_si512(u), 20);
+    __m512 p = _mm512_permutex2var_ps(_mm512_load_ps(tanh_table[4]), segment, _mm512_load_ps(tanh_table[4] + 16));
+    for (int k = 3; k >= 0; k--)
+        p = _mm512_fmadd_ps(
+            p, size,
+            _mm512_permutex2var_ps(_mm512_load_ps(tanh_table[k]), segment, _mm512_load_ps(tanh_table[k] + 16)));
+    return p;
+}
+WAIT(fma_wait, _mm512_fmadd_ps(v, a, a))
+WAIT(tanh_wait, tanh_of(v))
+WAIT(memory_wait, through_memory(v))
+#undef WAIT
 
 // ---- bytes ----
 
@@ -172,7 +220,7 @@ static int whole(const char *text, int least, int most) {
 }
 
 int main(int argc, char **argv) {
-    int threads = 1, rounds = 15, least = 12, most = 18, widths = 1 << 1 | 1 << 2 | 1 << 4;
+    int threads = 1, rounds = 15, least = 12, most = 18, waits = 0, widths = 1 << 1 | 1 << 2 | 1 << 4;
     for (int i = 1; i < argc; i += 2) {
         const char *const value = i + 1 < argc ? argv[i + 1] : "";
         if (strcmp(argv[i], "--threads") == 0) {
@@ -185,14 +233,20 @@ int main(int argc, char **argv) {
             most = whole(value, 8, 26);
         } else if (strcmp(argv[i], "--width") == 0) {
             widths = 1 << whole(value, 1, 4);
+        } else if (strcmp(argv[i], "--waits") == 0) {
+            waits = whole(value, 0, 1);
         } else {
-            fprintf(stderr, "bench_limits [--threads N] [--rounds R] [--width W] [--least E] [--most E]\n");
+            fprintf(stderr, "bench_limits [--waits 1] [--threads N] [--rounds R] [--width W] [--least E] [--most E]\n");
             return 2;
         }
     }
     if (dpcri_isa_level() != DPCRI_AVX512) {
         fprintf(stderr, "bench_limits: the ports are counted for AVX-512, which this CPU, or DEEPPCR_ISA, has not\n");
         return 2;
+    }
+    if (waits) {
+        printf("fma_rate,fma,tanh,memory\n%.3f,%.2f,%.2f,%.2f\n", fma_ns(), fma_wait(), tanh_wait(), memory_wait());
+        return 0;
     }
     const dpcr_context_options options = {.size = sizeof options, .threads = threads};
     dpcr_context *context = NULL;

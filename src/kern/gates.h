@@ -23,9 +23,9 @@
 // Its tape has more numbers behind these: of a projection s [H] and room for the gradient of h' [P], both filled going
 // back; of clip, GRU and LSTM, a 1 or 0 for each gate's function, whether what went in was not cut.
 //
-// Order of every sum: k ascending, one fma a term; of an RNN and going back even and odd k apart; of more than 256
-// terms as many by themselves, block after block. So the bits of a strand depend neither on its place nor on what runs
-// beside it. Sigmoid is (1 + tanh(u / 2)) / 2: its error is absolute.
+// Order of every sum: k ascending, one fma a term; of RNN and GRU and going back even and odd k apart; of more than
+// 256 terms as many by themselves, block after block. So the bits of a strand depend neither on its place nor on what
+// runs beside it. Sigmoid is (1 + tanh(u / 2)) / 2: its error is absolute.
 #ifndef DPCRI_GATES_H
 #define DPCRI_GATES_H
 

@@ -25,8 +25,8 @@ enum {
     RNN_SOME = 2,
     RNN_VECTORS = 2,
     RNN_SINGLE = 4,
-    GRU_MOST = 8,
-    GRU_SOME = 4,
+    GRU_MOST = 4,
+    GRU_SOME = 2,
     GRU_SINGLE = 2,
     LSTM_MOST = 4,
     LSTM_SOME = 2,
@@ -40,7 +40,7 @@ enum {
     RNN_SOME = 2,
     RNN_VECTORS = 1,
     RNN_SINGLE = 4,
-    GRU_MOST = 4,
+    GRU_MOST = 2,
     GRU_SOME = 2,
     GRU_SINGLE = 2,
     LSTM_MOST = 3,
@@ -52,8 +52,7 @@ enum {
 #endif
 enum {
     ONE_GATE_SPLIT = 2,
-    GRU_SPLIT = 1,
-    LSTM_SPLIT = 1,
+    GRU_SPLIT = 2,  // one strand's sums would wait for each other
     MOST_HELD = 4,  // vectors of units of one loop over what sums become
     TERMS = 256     // of a sum; more are summed in blocks
 };
