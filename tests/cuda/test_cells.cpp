@@ -104,6 +104,14 @@ void overlap_is_the_loop(void **) {
                     assert_true(r.finished_from > 0 && r.finished_from <= length);
                 }
             }
+    // More chunks than a cooperative launch has lanes.
+    cell_case<float> many(6, 700, 2, true, false, 2.0, 1);
+    const std::vector<float> all = many.loop();
+    dpcri_cuda_cell few = many.arguments(DPCRI_CUDA_OVERLAP);
+    few.chunk = 2, few.warm_up = 3;
+    many.run(few, 4);
+    assert_same(all, many.z, "overlap, many chunks");
+
     cell_case<double> d(2, 500, 2, false, false, 0.4, 1);
     const std::vector<double> want = d.loop();
     d.run(d.arguments(DPCRI_CUDA_OVERLAP), 7);

@@ -5,6 +5,7 @@
 #include "cuda_testing.h"
 #include "deeppcr/deeppcr.h"
 #include "kern/cuda/launch.h"
+#include "kern/cuda/linear.h"
 
 namespace {
 
@@ -169,16 +170,25 @@ const kind kinds[] = {
 };
 
 // Steps of a tile of that structure, as the kernels have them: borders lie at its multiples.
-int64_t tile_of(const kind &k) {
+template <class T>
+int64_t tile_of_type(int64_t w) {
+    return w == 1   ? linear::usual<T, 1>::steps
+           : w == 2 ? linear::usual<T, 2>::steps
+           : w <= 4 ? linear::usual<T, 4>::steps
+           : w <= 8 ? linear::usual<T, 8>::steps
+                    : linear::usual<T, 16>::steps;
+}
+
+int64_t tile_of(const kind &k, dpcr_dtype dtype) {
     const int64_t w = k.structure == DPCR_DENSE ? k.width : k.structure == DPCR_BLOCK ? k.block : 1;
-    return w == 1 ? 512 : w == 2 ? 256 : w <= 4 ? 128 : w <= 8 ? 64 : 32;
+    return dtype == DPCR_F64 ? tile_of_type<double>(w) : tile_of_type<float>(w);
 }
 
 void every_structure_is_the_loop(void **) {
     uint64_t seed = 0;
     for (const kind &k : kinds)
         for (const dpcr_dtype dtype : {DPCR_U32, DPCR_F32, DPCR_F64})
-            for (const int64_t length : {int64_t(1), tile_of(k) - 1, 2 * tile_of(k) + 3}) {
+            for (const int64_t length : {int64_t(1), tile_of(k, dtype) - 1, 2 * tile_of(k, dtype) + 3}) {
                 const bool transposed = seed % 2 == 0;
                 fixture f(k, dtype, length, 1 + (int64_t)(seed % 3), transposed, seed % 5 == 4, seed % 7 == 6,
                           seed % 4 > 1);

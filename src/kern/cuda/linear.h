@@ -37,19 +37,36 @@ struct geometry {
     static constexpr int items = Items, teams = Teams, lanes = Lanes, steps = Items * Teams;
 };
 
-// The geometry of width K: tiles that leave room for several blocks on a multiprocessor.
+// The geometry of width K: tiles that leave room for several blocks on a multiprocessor, and fit into 64 KB of shared
+// memory, which every device from compute capability 7.5 on has.
+template <class T, int K>
+constexpr int usual_items = K > 4 && K <= 8 && sizeof(T) == 8 ? 3 : 4;
+template <class T, int K>
+constexpr int usual_teams = K <= 4           ? 32
+                            : K <= 8         ? 16
+                            : sizeof(T) == 8 ? 4
+                                             : 8;
 template <int K>
-struct usual : geometry<4,
-                        K <= 4   ? 32
-                        : K <= 8 ? 16
-                                 : 8,
-                        K <= 4   ? 1
-                        : K <= 8 ? 4
-                                 : 8> {};
-template <>
-struct usual<1> : geometry<8, 64, 1> {};
-template <>
-struct usual<2> : geometry<8, 32, 1> {};
+constexpr int usual_lanes = K <= 4   ? 1
+                            : K <= 8 ? 4
+                                     : 8;
+template <class T, int K>
+struct usual : geometry<usual_items<T, K>, usual_teams<T, K>, usual_lanes<K>> {};
+template <class T>
+struct usual<T, 1> : geometry<8, 64, 1> {};
+template <class T>
+struct usual<T, 2> : geometry<8, 32, 1> {};
+
+// Columns of a tile at most, which no bits depend on: a sector of memory of those that lie beside each other.
+template <class T, int K>
+constexpr int usual_group() {
+    return K == 1   ? (int)(32 / sizeof(T))
+           : K == 2 ? (int)(16 / sizeof(T))
+           : K == 3 ? 2
+           : K == 4 ? (int)(8 / sizeof(T))
+                    : 1;
+}
+constexpr int64_t usual_shared = 64 << 10;
 
 template <class T>
 struct problem {
@@ -516,14 +533,8 @@ inline int run(problem<T> p, void *workspace, void *stream, typename Source::arg
     const int status = simt::clear(workspace, s.cleared, stream);
     if (status != 0) return status;
     const int64_t shared = layout<S, K>::of(p.group).bytes((int)sizeof(T));
+    if (shared > usual_shared) return -1;
     return simt::launch<k>({s.blocks, threads_of<S>(p.group), shared, false}, stream, typename k::arguments{p, source});
-}
-
-// Columns of a tile at most: a sector of memory of those that lie beside each other, and two blocks on a
-// multiprocessor.
-template <class T, int K>
-constexpr int usual_group() {
-    return K == 1 ? (int)(32 / sizeof(T)) : K == 2 ? 4 : K <= 4 ? 2 : 1;
 }
 
 }  // namespace linear

@@ -21,7 +21,7 @@ sizes widths<T, First, Last>::plan(int k, problem<T> *p) {
     if constexpr (First < Last) {
         if (k > First) return widths<T, First + 1, Last>::plan(k, p);
     }
-    return linear::plan<T, First, usual<First>, usual_group<T, First>()>(p);
+    return linear::plan<T, First, usual<T, First>, usual_group<T, First>()>(p);
 }
 
 template <class T, int First, int Last>
@@ -29,7 +29,7 @@ int widths<T, First, Last>::run(int k, problem<T> p, void *workspace, void *stre
     if constexpr (First < Last) {
         if (k > First) return widths<T, First + 1, Last>::run(k, p, workspace, stream);
     }
-    return linear::run<T, First, usual<First>, usual_group<T, First>()>(p, workspace, stream);
+    return linear::run<T, First, usual<T, First>, usual_group<T, First>()>(p, workspace, stream);
 }
 
 }  // namespace linear
