@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: MIT
+# libdeeppcr_cuda.so.0, the backend that the library loads at run time (docs/gpu.md): everything in folders named cuda/.
+# Nothing else needs it, or nvcc; without either, all the rest is built and tested.
+file(GLOB CUDA_KERNELS CONFIGURE_DEPENDS src/kern/cuda/*.cu)
+file(GLOB CUDA_HOST CONFIGURE_DEPENDS src/rt/dev/cuda/*.c src/kern/cuda/*.c)
+string(TOLOWER "${DEEPPCR_CUDA}" cuda_wanted)
+if(cuda_wanted STREQUAL "off" OR NOT cuda_wanted OR NOT CUDA_KERNELS OR NOT CUDA_HOST OR DEEPPCR_SANITIZE OR DEEPPCR_FUZZ)
+  return()
+endif()
+
+include(CheckLanguage)
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real;75-virtual")  # what is newer takes the PTX
+endif()
+check_language(CUDA)
+if(CMAKE_CUDA_COMPILER)
+  enable_language(CUDA)
+  find_package(CUDAToolkit 12.0 QUIET)
+endif()
+if(NOT CMAKE_CUDA_COMPILER OR NOT TARGET CUDA::cudart_static)
+  if(cuda_wanted STREQUAL "auto")
+    message(STATUS "CUDA backend: no nvcc of CUDA 12.0 or later found (CUDACXX names one); left out")
+    return()
+  endif()
+  message(FATAL_ERROR "DEEPPCR_CUDA is ${DEEPPCR_CUDA}, but no nvcc of CUDA 12.0 or later was found (CUDACXX names one)")
+endif()
+message(STATUS "CUDA backend: ${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION}, ${CMAKE_CUDA_ARCHITECTURES}")
+
+add_library(deeppcr_cuda MODULE ${CUDA_KERNELS} ${CUDA_HOST})
+# The library opens it by this name: the number is that of libdeeppcr.so.0.
+set_target_properties(deeppcr_cuda PROPERTIES PREFIX lib OUTPUT_NAME deeppcr_cuda SUFFIX .so.0
+  CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF CUDA_VISIBILITY_PRESET hidden CUDA_RUNTIME_LIBRARY Static)
+target_include_directories(deeppcr_cuda PRIVATE include src)
+# The runtime's headers are not ours to be warned about.
+target_include_directories(deeppcr_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+# A fused multiply-add stands where the code says fma, as everywhere.
+target_compile_options(deeppcr_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false -Xcompiler=-Wall,-Wextra
+  $<$<BOOL:${DEEPPCR_WERROR}>:-Werror=all-warnings>>)
+target_link_libraries(deeppcr_cuda PRIVATE CUDA::cudart_static Threads::Threads ${CMAKE_DL_LIBS})
+target_link_options(deeppcr_cuda PRIVATE -Wl,--exclude-libs,ALL)  # the runtime's names stay inside
