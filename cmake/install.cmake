@@ -6,7 +6,7 @@ include(CMakePackageConfigHelpers)
 # What users get; the tests are not part of it.
 add_custom_target(product)
 add_dependencies(product deeppcr deeppcr_static)
-if(TARGET deeppcr_cuda)
+if(TARGET deeppcr_cuda AND NOT cuda_by_test)
   add_dependencies(product deeppcr_cuda)
   install(TARGETS deeppcr_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT cuda)
 endif()

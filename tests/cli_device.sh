@@ -106,6 +106,18 @@ assert np.abs(here - there).max() < 1e-5 * np.abs(here).max(), np.abs(here - the
             complain "$name $back: other states than the loop's"
     done
 done
+# The backend's own kernels on the simulator, where that was built: from the command line to the lanes.
+if [ -f "$stand_ins/libfake_device_simt.so" ]; then
+    "$program" solve linear --input "$folder/dense.npz" --output "$folder/here.npy" --scheme sequential --quiet
+    DEEPPCR_CUDA_MODULE=$stand_ins/libfake_device_simt.so "$program" solve linear --input "$folder/dense.npz" \
+        --output "$folder/lanes.npy" --device cuda --quiet || complain "no solve on the simulator"
+    $python -c '
+import sys
+import numpy as np
+here, there = (np.load(sys.argv[1] + "/" + n) for n in ("here.npy", "lanes.npy"))
+assert np.abs(here - there).max() < 1e-5 * np.abs(here).max(), np.abs(here - there).max()' "$folder" ||
+        complain "other states on the simulator than the loop's"
+fi
 rm "$folder/there.npy"
 linear="solve linear --input $folder/dense.npz --output $folder/there.npy"
 holds 'of transfers, here' "$(field device $linear --device auto)"

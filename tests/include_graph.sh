@@ -89,6 +89,7 @@ find src cli include/deeppcr examples -name '*.[ch]' -o -name '*.cu' -o -name '*
         if (name == "mpi.h" && file !~ /\/mpi\//) offence("MPI outside a folder named mpi")
         if (name ~ /^(oneapi\/)?dnnl/ && file !~ /\/onednn\//) offence("oneDNN outside a folder named onednn")
         if (name ~ /^(cuda|cublas|nccl)/ && file !~ /\/cuda\//) offence("CUDA outside a folder named cuda")
+        if (name ~ /\/cuda\// && file !~ /\/cuda\//) offence("what lies in a folder named cuda is needed outside")
         if (name ~ /(^|\/)\.\.?\//) { offence("relative path"); next }
         is_public = file ~ /^include\//
         if (name ~ /^deeppcr\//) {

@@ -81,7 +81,8 @@ static dpcr_status linear(int id, const dpcri_device_linear *chain, void *worksp
         case DPCRI_CUDA_OK: return DPCR_OK;
         case DPCRI_CUDA_UNSUPPORTED: return refuse(id, chain, error);
         case DPCRI_CUDA_WORKSPACE:
-            return dpcri_cuda_tell(error, DPCR_ERROR_MEMORY, "cuda:%d: a workspace of %zu bytes is too small", id, bytes);
+            return dpcri_cuda_tell(error, DPCR_ERROR_MEMORY, "cuda:%d: a workspace of %zu bytes is too small", id,
+                                   bytes);
         case DPCRI_CUDA_ARGUMENT:
             return dpcri_cuda_tell(error, DPCR_ERROR_ARGUMENT, "cuda:%d: a linear chain with wrong arguments", id);
         default: return dpcri_cuda_fail(id, code, "a linear chain's launch", error);

@@ -21,8 +21,7 @@ dpcr_status dpcri_cuda_tell(dpcr_error *error, dpcr_status status, const char *f
 
 dpcr_status dpcri_cuda_fail(int id, int code, const char *what, dpcr_error *error) {
     (void)cudaGetLastError();
-    const dpcr_status status =
-        code == (int)cudaErrorMemoryAllocation ? DPCR_ERROR_MEMORY : DPCR_ERROR_DEVICE;
+    const dpcr_status status = code == (int)cudaErrorMemoryAllocation ? DPCR_ERROR_MEMORY : DPCR_ERROR_DEVICE;
     dpcri_cuda_tell(error, status, "cuda:%d: %s: %s", id, what, cudaGetErrorString((cudaError_t)code));
     if (error) error->code = code;
     return status;
@@ -68,8 +67,8 @@ static dpcr_status cuda_describe(int id, dpcr_device_info *info, dpcr_error *err
     if (code != cudaSuccess) return dpcri_cuda_fail(id, (int)code, "cannot be described", error);
     if (10 * properties.major + properties.minor < 75)
         return dpcri_cuda_tell(error, DPCR_ERROR_DEVICE,
-                               "cuda:%d (%.100s) has compute capability %d.%d, wanted 7.5 or newer", id, properties.name,
-                               properties.major, properties.minor);
+                               "cuda:%d (%.100s) has compute capability %d.%d, wanted 7.5 or newer", id,
+                               properties.name, properties.major, properties.minor);
     int before = 0;
     size_t free_bytes = 0, all = 0;
     code = (cudaError_t)dpcri_cuda_enter(id, &before);
@@ -85,7 +84,8 @@ static dpcr_status cuda_describe(int id, dpcr_device_info *info, dpcr_error *err
                                .cache_bytes = properties.l2CacheSize > 0 ? (size_t)properties.l2CacheSize : 0};
     snprintf(info->name, sizeof info->name, "%.120s", properties.name);
     // Two transfers a clock (kHz), a bus in bits.
-    info->bandwidth = 2e3 * attribute(id, cudaDevAttrMemoryClockRate) * attribute(id, cudaDevAttrGlobalMemoryBusWidth) / 8;
+    info->bandwidth =
+        2e3 * attribute(id, cudaDevAttrMemoryClockRate) * attribute(id, cudaDevAttrGlobalMemoryBusWidth) / 8;
     (void)cudaDriverGetVersion(&info->driver);
     (void)cudaRuntimeGetVersion(&info->runtime);
     return DPCR_OK;
@@ -117,11 +117,11 @@ static void cuda_release(int id, void *memory) {
 }
 
 // One runtime call on the device `id`; its words where it fails.
-#define CUDA_CALL(what, call)                                     \
-    int before = 0;                                               \
+#define CUDA_CALL(what, call)                                      \
+    int before = 0;                                                \
     cudaError_t code = (cudaError_t)dpcri_cuda_enter(id, &before); \
-    if (code == cudaSuccess) code = (call);                       \
-    dpcri_cuda_leave(id, before);                                 \
+    if (code == cudaSuccess) code = (call);                        \
+    dpcri_cuda_leave(id, before);                                  \
     return code == cudaSuccess ? DPCR_OK : dpcri_cuda_fail(id, (int)code, what, error)
 
 static dpcr_status cuda_copy(int id, void *to, const void *from, size_t bytes, dpcri_direction direction, void *stream,

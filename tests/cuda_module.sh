@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# cuda_module.sh BUILD_DIR: the library needs nothing of CUDA; the module, where it was built (nvcc), exports one name, brings
+# its runtime along, holds the code that was asked for, is found beside the program, and says why there is no device.
+set -u
+build=${1:?usage: cuda_module.sh BUILD_DIR}
+module=$build/libdeeppcr_cuda.so.0
+fail() {
+    echo "cuda_module: $*"
+    exit 1
+}
+for file in "$build/libdeeppcr.so" "$build/deeppcr"; do
+    [ -f "$file" ] || fail "no $file"
+    ! readelf -dW "$file" | grep -E 'NEEDED.*(cuda|cublas|nvidia)' || fail "$file needs CUDA"
+done
+[ -f "$module" ] || { echo "cuda_module: skipped: the backend was not built (no nvcc of CUDA 12 or later)"; exit 77; }
+exported=$(nm -D --defined-only "$module" | awk '{print $NF}')
+[ "$exported" = dpcr_device_module ] || fail "exports $exported, wanted dpcr_device_module alone"
+! readelf -dW "$module" | grep -E 'NEEDED.*(cuda|cublas|nvidia|deeppcr|stdc\+\+)' || fail "needs what a user may not have"
+dump=$(command -v cuobjdump || echo "$(dirname "${CUDACXX:-/usr/local/cuda/bin/nvcc}")/cuobjdump")
+if [ -x "$dump" ]; then
+    codes=sm_90
+    ! grep -q '^DEEPPCR_CUDA:STRING=[oO][nN]' "$build/CMakeCache.txt" || codes="sm_80 sm_90 PTX"
+    for code in ${codes% PTX}; do "$dump" --list-elf "$module" | grep -q "$code" || fail "no code for $code"; done
+    [ "${codes% PTX}" = "$codes" ] || "$dump" --list-ptx "$module" | grep -q 'sm_75' || fail "no PTX for compute_75"
+fi
+unset DEEPPCR_CUDA_MODULE
+answer=$("$build/deeppcr" info --device cuda 2>&1)
+case $answer in
+    *'no NVIDIA driver'* | *'the NVIDIA driver serves CUDA'* | *'no CUDA device'* | *'wanted 7.5 or newer'*) ;;
+    *compute_capability*) ;;
+    *) fail "info says: $answer" ;;
+esac
+echo "cuda_module: $(stat -c %s "$module") bytes, one name; $(printf '%s\n' "$answer" | tail -1 | cut -c1-120)"
