@@ -113,9 +113,10 @@ int cli_eval_sequence_run(dpcr_context *context, const cli_eval_sequence *e) {
         status = cli_eval_text_run(context, e, s.model);
     else if (cli_bits_noted(s.model, &s.bits))
         status = evaluate_bits(&s);
-    else if (cli_recordings_noted(s.model, &features))
-        status = evaluate_recordings(&s, &features);
-    else
+    else if (cli_recordings_are(s.model)) {
+        status = cli_recordings_noted(s.model, e->load, &features);
+        if (!status) status = evaluate_recordings(&s, &features);
+    } else
         status = cli_fail(CLI_INPUT,
                           "'%s' does not say what it was trained on: wanted metadata 'bitstream' or "
                           "'audio.features'",

@@ -7,8 +7,6 @@
 
 #include "recordings.h"
 
-enum { FILTERS = 26, MOST_FRAME = 1 << 20 };
-
 enum { KEY_FRAME = 0xa000, KEY_HOP, KEY_COEFFICIENTS, KEY_SECONDS };
 
 static const struct argp_option features_options[] = {
@@ -24,10 +22,10 @@ static error_t parse_features(int key, char *arg, struct argp_state *state) {
     cli_features *f = state->input;
     bool ok = true;
     switch (key) {
-        case KEY_FRAME: ok = cli_read_int64("--frame", arg, 16, MOST_FRAME, &f->frame); break;
-        case KEY_HOP: ok = cli_read_int64("--hop", arg, 1, MOST_FRAME, &f->hop); break;
-        case KEY_COEFFICIENTS: ok = cli_read_int64("--coefficients", arg, 2, FILTERS, &f->coefficients); break;
-        case KEY_SECONDS: ok = cli_read_double("--seconds", arg, 0, 1e6, &f->seconds); break;
+        case KEY_FRAME: ok = cli_read_int64("--frame", arg, 16, CLI_MOST_FRAME, &f->frame); break;
+        case KEY_HOP: ok = cli_read_int64("--hop", arg, 1, CLI_MOST_FRAME, &f->hop); break;
+        case KEY_COEFFICIENTS: ok = cli_read_int64("--coefficients", arg, 2, CLI_MEL_FILTERS, &f->coefficients); break;
+        case KEY_SECONDS: ok = cli_read_double("--seconds", arg, 0, CLI_MOST_SECONDS, &f->seconds); break;
         default: return ARGP_ERR_UNKNOWN;
     }
     f->given = true;
@@ -38,7 +36,7 @@ const struct argp cli_features_argp = {features_options, parse_features, NULL, N
 
 int cli_features_settle(cli_features *o, int rate) {
     if (!o->frame)
-        for (o->frame = 16; (double)o->frame * 2 <= 0.05 * rate && o->frame < MOST_FRAME;) o->frame *= 2;
+        for (o->frame = 16; (double)o->frame * 2 <= 0.05 * rate && o->frame < CLI_MOST_FRAME;) o->frame *= 2;
     if (!o->hop) o->hop = o->frame / 2;
     if (!o->coefficients) o->coefficients = 13;
     if (o->frame % 2 || o->frame < 16)
@@ -53,8 +51,8 @@ typedef struct tables {
     kiss_fftr_cfg fft;
     int64_t bins;
     float *window, *frame;   // [frame]
-    double *mel, *power;     // [FILTERS][bins], [bins]
-    double *cosines;         // [coefficients][FILTERS]
+    double *mel, *power;     // [CLI_MEL_FILTERS][bins], [bins]
+    double *cosines;         // [coefficients][CLI_MEL_FILTERS]
     kiss_fft_cpx *spectrum;  // [bins]
 } tables;
 
@@ -63,9 +61,9 @@ static double hertz_of(double mel) { return 700 * (pow(10, mel / 2595) - 1); }
 
 static void fill_mel(tables *t, const cli_features *o, int rate) {
     const double top = mel_of(rate / 2.0);
-    for (int k = 0; k < FILTERS; k++) {
-        const double a = hertz_of(top * k / (FILTERS + 1)), b = hertz_of(top * (k + 1) / (FILTERS + 1)),
-                     c = hertz_of(top * (k + 2) / (FILTERS + 1));
+    for (int k = 0; k < CLI_MEL_FILTERS; k++) {
+        const double a = hertz_of(top * k / (CLI_MEL_FILTERS + 1)), b = hertz_of(top * (k + 1) / (CLI_MEL_FILTERS + 1)),
+                     c = hertz_of(top * (k + 2) / (CLI_MEL_FILTERS + 1));
         for (int64_t j = 0; j < t->bins; j++) {
             const double f = (double)j * rate / (double)o->frame;
             t->mel[k * t->bins + j] = fmax(0, fmin((f - a) / (b - a), (c - f) / (c - b)));
@@ -78,16 +76,17 @@ static bool make(tables *t, const cli_features *o, int rate) {
     t->fft = kiss_fftr_alloc((int)o->frame, 0, NULL, NULL);
     t->window = malloc((size_t)o->frame * sizeof *t->window);
     t->frame = malloc((size_t)o->frame * sizeof *t->frame);
-    t->mel = malloc((size_t)(FILTERS * t->bins) * sizeof *t->mel);
+    t->mel = malloc((size_t)(CLI_MEL_FILTERS * t->bins) * sizeof *t->mel);
     t->power = malloc((size_t)t->bins * sizeof *t->power);
     t->spectrum = malloc((size_t)t->bins * sizeof *t->spectrum);
-    t->cosines = malloc((size_t)(o->coefficients * FILTERS) * sizeof *t->cosines);
+    t->cosines = malloc((size_t)(o->coefficients * CLI_MEL_FILTERS) * sizeof *t->cosines);
     if (!t->fft || !t->window || !t->frame || !t->mel || !t->power || !t->spectrum || !t->cosines) return false;
     for (int64_t i = 0; i < o->frame; i++)
         t->window[i] = (float)(0.5 - 0.5 * cos(2 * M_PI * (double)i / (double)o->frame));
     for (int64_t i = 0; i < o->coefficients; i++)
-        for (int k = 0; k < FILTERS; k++)
-            t->cosines[i * FILTERS + k] = sqrt(2.0 / FILTERS) * cos(M_PI * (double)i * (k + 0.5) / FILTERS);
+        for (int k = 0; k < CLI_MEL_FILTERS; k++)
+            t->cosines[i * CLI_MEL_FILTERS + k] =
+                sqrt(2.0 / CLI_MEL_FILTERS) * cos(M_PI * (double)i * (k + 0.5) / CLI_MEL_FILTERS);
     fill_mel(t, o, rate);
     return true;
 }
@@ -99,18 +98,18 @@ static void drop(tables *t) {
 
 // One frame, whose samples lie in t->frame, windowed; to [coefficients - 1].
 static void cepstrum(tables *t, const cli_features *o, float *to) {
-    double energy[FILTERS];
+    double energy[CLI_MEL_FILTERS];
     kiss_fftr(t->fft, t->frame, t->spectrum);
     for (int64_t j = 0; j < t->bins; j++)
         t->power[j] = (double)t->spectrum[j].r * t->spectrum[j].r + (double)t->spectrum[j].i * t->spectrum[j].i;
-    for (int k = 0; k < FILTERS; k++) {
+    for (int k = 0; k < CLI_MEL_FILTERS; k++) {
         double sum = 0;
         for (int64_t j = 0; j < t->bins; j++) sum += t->mel[k * t->bins + j] * t->power[j];
         energy[k] = log(fmax(sum, 1e-10));
     }
     for (int64_t i = 1; i < o->coefficients; i++) {
         double sum = 0;
-        for (int k = 0; k < FILTERS; k++) sum += t->cosines[i * FILTERS + k] * energy[k];
+        for (int k = 0; k < CLI_MEL_FILTERS; k++) sum += t->cosines[i * CLI_MEL_FILTERS + k] * energy[k];
         to[i - 1] = (float)sum;
     }
 }

@@ -151,7 +151,13 @@ static bool is_silent(const dpcr_array *x) {
 static int keep(cli_recordings *r, entry *e, const dpcr_array *features) {
     const int64_t frames = features->shape[0];
     if (r->total + frames > r->room) {
-        const int64_t room = 2 * r->room + frames;
+        const int64_t room = 2 * r->room + frames, most = (int64_t)(cli_memory_budget() / sizeof(float)) / 2;
+        if (room > most / r->width)
+            return cli_fail(
+                CLI_RESOURCES,
+                "the recordings' features, %lld numbers a frame, have more than %lld frames: more than half "
+                "of the memory; wanted a larger --hop or fewer --seconds",
+                (long long)r->width, (long long)r->total + frames);
         float *made = realloc(r->rows, (size_t)(room * r->width) * sizeof *made);
         if (!made) return cli_fail_memory("the recordings' features");
         r->rows = made;
@@ -395,19 +401,31 @@ int cli_recordings_note(const cli_recordings *r, dpcr_sequence *model) {
     return status;
 }
 
+// Sampling rate, channels, frame, hop, coefficients, seconds, as the options allow them.
 static bool noted_numbers(const dpcr_sequence *model, double numbers[6]) {
+    static const double least[6] = {1, 1, 16, 1, 2, 0};
+    static const double most[6] = {1 << 24, 1 << 10, CLI_MOST_FRAME, CLI_MOST_FRAME, CLI_MEL_FILTERS, CLI_MOST_SECONDS};
     if (!split_numbers(dpcr_sequence_metadata(model, "audio.features"), numbers, 6)) return false;
-    for (int i = 0; i < 5; i++)
-        if (!(numbers[i] >= 1 && numbers[i] <= 1 << 24)) return false;
-    return numbers[5] >= 0;
+    for (int i = 0; i < 6; i++)
+        if (!(numbers[i] >= least[i] && numbers[i] <= most[i]) || (i < 5 && numbers[i] != floor(numbers[i])))
+            return false;
+    return fmod(numbers[2], 2) == 0 &&
+           numbers[1] * (numbers[4] - 1) == (double)dpcr_sequence_get_options(model)->network.inputs;
 }
 
-bool cli_recordings_noted(const dpcr_sequence *model, cli_features *options) {
+bool cli_recordings_are(const dpcr_sequence *model) { return dpcr_sequence_metadata(model, "audio.features") != NULL; }
+
+int cli_recordings_noted(const dpcr_sequence *model, const char *path, cli_features *options) {
     double n[6];
-    if (!noted_numbers(model, n)) return false;
+    if (!noted_numbers(model, n))
+        return cli_fail(CLI_INPUT,
+                        "'%s': 'audio.features' is %.60s; wanted rate, channels, frame (16 to %d, even), hop, "
+                        "coefficients (2 to %d) and seconds that make the network's %lld inputs",
+                        path, dpcr_sequence_metadata(model, "audio.features"), CLI_MOST_FRAME, CLI_MEL_FILTERS,
+                        (long long)dpcr_sequence_get_options(model)->network.inputs);
     *options =
         (cli_features){.frame = (int64_t)n[2], .hop = (int64_t)n[3], .coefficients = (int64_t)n[4], .seconds = n[5]};
-    return options->coefficients > 1;
+    return CLI_DONE;
 }
 
 int cli_recordings_scale_as(cli_recordings *r, const dpcr_sequence *model, const char *path) {

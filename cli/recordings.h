@@ -8,6 +8,8 @@
 #define CLI_SPEAKERS "speakers"
 #define CLI_SPEAKERS_FOLDER "/usr/share/asterisk/sounds"
 
+enum { CLI_MEL_FILTERS = 26, CLI_MOST_FRAME = 1 << 20, CLI_MOST_SECONDS = 1000000 };
+
 // Mel-frequency cepstral coefficients. Zero in a field: chosen by the sampling rate.
 typedef struct cli_features {
     int64_t frame, hop;    // samples; default: the largest power of two within 50 ms, and half of that
@@ -66,8 +68,9 @@ dpcr_sequence_data cli_recordings_data(cli_reader *reader);
 
 // What a model has to keep for eval: "audio.*" metadata; back from it.
 int cli_recordings_note(const cli_recordings *recordings, dpcr_sequence *model);
-// The model's features; false: it is no model of recordings.
-bool cli_recordings_noted(const dpcr_sequence *model, cli_features *options);
+bool cli_recordings_are(const dpcr_sequence *model);  // a model of recordings?
+// Its features. Told, exit code 5, where they are none that training could have left.
+int cli_recordings_noted(const dpcr_sequence *model, const char *path, cli_features *options);
 // Do rate, channels and classes agree with the model's? Then rows are scaled as they were in training.
 int cli_recordings_scale_as(cli_recordings *recordings, const dpcr_sequence *model, const char *path);
 

@@ -147,5 +147,20 @@ for arguments, status, word in (
     (["eval", path("bits.st"), "--data", path("set")], 2, "bitstream"),
 ):
     assert word in run(*arguments, status=status).stderr, arguments
+# A model whose metadata asks for what training cannot have left, gigabytes among it: one line.
+with open(path("a.st"), "rb") as file:
+    data = file.read()
+length = int.from_bytes(data[:8], "little")
+header = json.loads(data[8:8 + length])
+good = header["__metadata__"]["audio.features"].split(",")
+for field, value in ((0, "0"), (1, "2000"), (2, "16777216"), (2, "17"), (3, "0.5"), (4, "16777216"), (4, "1"), (5, "1e300"), (5, "nan")):
+    numbers = list(good)
+    numbers[field] = value
+    header["__metadata__"]["audio.features"] = ",".join(numbers)
+    made = json.dumps(header).encode()
+    with open(path("hostile.st"), "wb") as file:
+        made += b" " * (-len(made) % 8)
+        file.write(len(made).to_bytes(8, "little") + made + data[8 + length:])
+    assert "audio.features" in run("eval", path("hostile.st"), "--data", path("set"), status=5).stderr, numbers
 print("cli_audio: features as NumPy's; recordings told apart, evaluated, refused")
 PYTHON
