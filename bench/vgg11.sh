@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# vgg11.sh PROGRAM FOLDER [OPTION...]: a pruned VGG-11 trained with BPPSA's scan, with the loop over the same sparse
-# Jacobians and with dense back-propagation: FOLDER/vgg11.csv (loss by update, a column a way), FOLDER/vgg11_ways.csv
-# (flops, seconds, differences), and, where gnuplot is there, FOLDER/vgg11.png. The options are 'deeppcr train vgg11's.
+# vgg11.sh PROGRAM FOLDER [OPTION...]: a VGG-11 trained whole, pruned, and retrained with BPPSA's scan, with the loop over
+# the same sparse Jacobians and with dense back-propagation: FOLDER/vgg11_dense.csv (loss of the whole network's updates),
+# FOLDER/vgg11.csv (loss of the pruned one's, a column a way), FOLDER/vgg11_ways.csv (flops, seconds, differences,
+# accuracies), and, where gnuplot is there, FOLDER/vgg11.png. The options are 'deeppcr train vgg11's.
 set -eu
 usage="usage: vgg11.sh PROGRAM FOLDER [OPTION...]"
 program=${1:?$usage}
@@ -11,11 +12,14 @@ shift 2
 mkdir -p "$folder"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+train() { "$program" train vgg11 --dense-steps 240 --steps 100 --batch 2 --rate 1e-3 --json "$@"; }
+train "$@" --steps 0 --save "$work/ready" >"$work/dense.json"
+{ echo "step,loss"; jq -r '.log[] | [.step, .loss] | join(",")' "$work/dense.json"; } >"$folder/vgg11_dense.csv"
 columns=step
 for way in scan loop dense; do
     compare=0
     [ $way != scan ] || compare=20
-    "$program" train vgg11 --steps 200 --batch 2 --rate 1e-3 "$@" --way $way --compare $compare --json >"$work/$way.json"
+    train "$@" --way $way --compare $compare --resume "$work/ready" --save "$work/$way.safetensors" >"$work/$way.json"
     jq -r '.log[].loss' "$work/$way.json" >"$work/$way"
     [ "$columns" != step ] || jq -r '.log[].step' "$work/$way.json" >"$work/table"
     paste -d, "$work/table" "$work/$way" >"$work/next"
@@ -25,8 +29,13 @@ done
 { echo "$columns"; cat "$work/table"; } >"$folder/vgg11.csv"
 {
     echo "# $("$program" info --json | jq -r .processor), $(jq .threads "$work/scan.json") threads; commit $(GIT_OPTIONAL_LOCKS=0 git describe --always --dirty --exclude '*' 2>/dev/null || echo unknown); bench/vgg11.sh PROGRAM FOLDER $*"
-    echo "way,flops,critical_flops,seconds,max_error"
-    jq -r '.ways[] | [.name, .flops, .critical_flops, .seconds, .max_error] | join(",")' "$work/scan.json"
+    echo "way,flops,critical_flops,seconds,max_error,train_loss,test_loss,test_accuracy,test_images"
+    for way in scan loop dense; do
+        jq -r --arg way $way '.ways[] | select(.name == $way) | [.name, .flops, .critical_flops, .seconds, .max_error] | join(",")' \
+            "$work/scan.json" | tr -d '\n'
+        jq -r '"," + ([.train_loss, .test_loss, .test_accuracy, .test_images] | map(tostring) | join(","))' "$work/$way.json"
+    done
+    jq -r '"# whole: test accuracy \(.dense_test_accuracy); pruned, not retrained: \(.pruned_test_accuracy); \(.weights_kept) of \(.weights) weights"' "$work/scan.json"
 } >"$folder/vgg11_ways.csv"
 command -v gnuplot >/dev/null || exit 0
 gnuplot <<PLOT

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Pruned convolutional networks whose backward pass is a scan (BPPSA), for 'train vgg11'. float32.
+// Convolutional networks for 'train vgg11': whole ones by dense products, pruned ones whose backward pass is a scan
+// (BPPSA). float32.
 #ifndef DEEPPCR_CLI_CONVNET_H
 #define DEEPPCR_CLI_CONVNET_H
 
@@ -13,13 +14,13 @@ extern const char *const convnet_ways[CONVNET_WAYS];
 
 typedef struct convnet_layer {
     int kind;
-    dpcr_jacobian *jacobian;
+    dpcr_jacobian *jacobian;     // NULL: a whole convolution or linear layer
     dpcr_transition transition;  // A = (dz_out/dz_in)^T
     dpcr_array values;           // of A: [1][entries] or [B][entries]
     dpcr_conv2d conv;            // linear ones: a convolution of images of one number
     int64_t outputs, positions;  // channels, numbers of each
     float *weights;              // all of them, most zero
-    int32_t *kept;               // which are not
+    int32_t *kept;               // which are not, ascending
     int64_t kept_count, weight_count;
     int64_t first, bias;  // in the vector of parameters
     dpcr_array out;       // [1][B][w]
@@ -27,6 +28,8 @@ typedef struct convnet_layer {
 
 typedef struct convnet {
     dpcr_context *context;
+    int64_t rows;  // of the batch that count: convnet_create sets all
+    bool whole;    // nothing is pruned: dense products, the way CONVNET_DENSE alone
     int64_t batch, channels, count, parameters;
     convnet_layer layers[CONVNET_MOST_LAYERS];
     float *vector, *gradient;  // weights that are kept, and biases
@@ -44,18 +47,33 @@ typedef struct convnet {
 } convnet;
 
 // VGG-11 as CIFAR-10 has it: 8 convolutions of 3 x 3, channels divided by `divisor`, 5 max-pools, a linear layer. Of
-// each layer's weights the fraction `prune`, the smallest, is taken out for good. Plans the patterns of all products.
-int convnet_create(dpcr_context *context, int64_t channels, int64_t batch, int64_t divisor, double prune, int levels,
-                   uint64_t seed, convnet *net);
+// each layer's weights the fraction `prune`, the smallest, is taken out for good, of the first and the last layer's
+// none (negative: a whole network). Plans the patterns of all products.
+typedef struct convnet_shape {
+    int64_t channels, batch, divisor;
+    double prune;
+    int levels;
+    bool forward_only;    // nothing for going back is planned
+    uint64_t seed;        // of the weights drawn, where there is no
+    const convnet *from;  // network whose numbers are taken over: the same shape, batch apart
+    const int32_t *const
+        *kept;  // [layers] with kept_count: the weights to keep, where `from` is pruned or to be by them
+    const int64_t *kept_count;
+} convnet_shape;
+int convnet_create(dpcr_context *context, const convnet_shape *shape, convnet *net);
 void convnet_destroy(convnet *net);
 // The mean loss of the batch in input and labels, and correct rows; leaves what backward needs.
 int convnet_forward(convnet *net, double *loss, int64_t *correct);
 // Gradients of all activations, by one way.
 int convnet_backward(convnet *net, int way);
 // Gradients of the parameters from those of the activations.
-void convnet_parameters(convnet *net, int way);
+int convnet_parameters(convnet *net, int way);
 // After the vector of parameters changed.
 int convnet_refill(convnet *net);
+// Of a whole network: takes the fraction of the weights out, as there, that is smallest, for now: they are zero, and
+// stay so while convnet_keep_zeros is called between the vector's change and convnet_refill.
+int convnet_thin(convnet *net, double fraction);
+void convnet_keep_zeros(convnet *net);
 // Largest difference of the activations' gradients of two ways, relative to the largest of that layer.
 double convnet_difference(const convnet *net, int way, int other);
 

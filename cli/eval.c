@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "sequences.h"
+#include "vgg.h"
 
 enum { KEY_LOAD = 0x6000, KEY_DATA, KEY_SPLIT, KEY_BATCH, KEY_LIMIT };
 
@@ -99,11 +100,16 @@ static int evaluate(dpcr_context *context, const eval *e, dpcr_model *model, con
     return status;
 }
 
-// A model of sequences says so in its metadata.
-static bool is_sequence(dpcr_context *context, const char *path) {
+typedef enum kind { NETWORK = 0, SEQUENCE, VGG } kind;
+
+// Models of sequences and VGG-11s say so in their metadata.
+static kind kind_of(dpcr_context *context, const char *path) {
     dpcr_tensors file = {0};
     const bool read = dpcr_safetensors_read(context, path, &file, NULL) == DPCR_OK;
-    const bool found = read && dpcr_tensors_metadata(&file, "deeppcr.readout") != NULL;
+    const kind found = !read                                             ? NETWORK
+                       : vgg_is(&file)                                   ? VGG
+                       : dpcr_tensors_metadata(&file, "deeppcr.readout") ? SEQUENCE
+                                                                         : NETWORK;
     dpcr_tensors_free(context, &file);
     return found;
 }
@@ -124,8 +130,11 @@ static int run(const eval *e) {
     if (!cli_readable("the network", e->load)) return CLI_INPUT;
     dpcr_context *context = cli_context_create(&e->common, &status);
     if (!context) return status;
-    if (is_sequence(context, e->load)) {
-        status = run_sequence(context, e);
+    const kind found = kind_of(context, e->load);
+    if (found != NETWORK) {
+        status = found == SEQUENCE ? run_sequence(context, e)
+                                   : vgg_eval(context, &e->common, e->load, e->data ? e->data : CLI_FASHION_MNIST,
+                                              e->split, e->batch, e->limit);
         dpcr_context_destroy(context);
         return status;
     }

@@ -78,6 +78,14 @@ static int evaluate_bits(subject *s) {
     const int64_t trained = s->bits.first;
     if (s->e->data && strcmp(s->e->data, CLI_BITSTREAM) != 0)
         return cli_fail(CLI_USAGE, "'%s' tells bit streams apart: wanted --data bitstream", s->e->load);
+    // states and bits of a batch; a file may say anything
+    const double batch = (double)(s->e->batch < trained ? s->e->batch : trained),
+                 bytes = 8 * batch * (double)s->bits.length *
+                         (double)(1 + dpcr_sequence_get_options(s->model)->network.hidden);
+    if (bytes > (double)cli_memory_budget() / 2)
+        return cli_fail(CLI_RESOURCES,
+                        "'%s': %.0f streams of %lld bits would take about %.3g GB; wanted a smaller --batch",
+                        s->e->load, batch, (long long)s->bits.length, 1e-9 * bytes);
     if (train) s->bits.first = 0;
     s->data = (dpcr_sequence_data){.size = sizeof s->data,
                                    .count = train ? trained : trained / 10 + 1,

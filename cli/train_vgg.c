@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT
-// train vgg11: a VGG-11 whose smallest weights are pruned, trained with its backward pass as a scan over sparse
-// Jacobians (BPPSA), beside the loop over the same Jacobians and dense back-propagation: flops, times, differences.
+// train vgg11: a VGG-11 is trained whole, its smallest weights are taken out, and what is left is trained on with its
+// backward pass as a scan over sparse Jacobians (BPPSA), beside the loop over the same Jacobians and dense
+// back-propagation: flops, times, differences. Every number follows from the seed and the step, so a run that was
+// stopped goes on to the same bits.
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "convnet.h"
+#include "vgg.h"
 
 enum {
     KEY_DATA = 0xb000,
@@ -18,38 +20,69 @@ enum {
     KEY_WAY,
     KEY_COMPARE,
     KEY_TEST,
-    KEY_LEVELS
+    KEY_LEVELS,
+    KEY_DENSE_STEPS,
+    KEY_DENSE_BATCH,
+    KEY_STAGES,
+    KEY_SAVE,
+    KEY_RESUME,
+    KEY_CHECKPOINT
 };
 enum { STREAM_ORDER = 181, MOST_COMPARED = 4096 };
+// The parts of a run, and when the test images are judged.
+enum { WHOLE = 0, PRUNED, PARTS };
+static const char *const part_names[PARTS] = {"dense", "pruned"};
+enum { AFTER_DENSE = 0, AFTER_PRUNING, AT_END, TESTS };
+
+// What a checkpoint knows of a part.
+typedef struct part_state {
+    int64_t correct;
+    double first_loss, loss;
+} part_state;
+
+typedef struct test_state {
+    double loss, accuracy;
+} test_state;
 
 typedef struct training {
     cli_common common;
     cli_optimiser optimiser;
-    const char *data;
-    int64_t steps, batch, limit, divisor, compare, test;
-    double prune;
+    const char *data, *save, *resume;
+    int64_t part_steps[PARTS], part_batch[PARTS], stages, limit, divisor, compare, test;
+    double prune, checkpoint_seconds;
     int way, levels;
     // The run.
     dpcr_context *context;
     dpcr_dataset images, test_images;
-    double mean, deviation;
+    vgg_scale scale;
+    uint64_t hash;  // of the training images
     convnet net;
-    dpcr_optimiser *steps_of;
+    dpcr_optimiser *optimiser_of;
     int64_t *order;
-    double seconds, forward, backward, parameters, update;
+    int64_t order_of;  // epoch that `order` is of, -1: none yet
+    int64_t step;      // updates done, of both parts
+    part_state parts[PARTS];
+    test_state tests[TESTS];
+    double seconds, saved, forward, backward, parameters, update;
     double compared[CONVNET_WAYS][MOST_COMPARED], largest[CONVNET_WAYS];
     int64_t compared_count;
-    double loss, first_loss, accuracy, test_loss, test_accuracy;
-    int64_t correct;
     json_t *log;
 } training;
 
 static const struct argp_option vgg_options[] = {
     {"data", KEY_DATA, "NAME|DIR", 0,
      "fashion-mnist (default) or a folder of CIFAR-10's binary files or of IDX files, images of at most 32 x 32", 0},
-    {"steps", KEY_STEPS, "N", 0, "Updates (default 200)", 0},
-    {"batch", KEY_BATCH, "B", 0, "Images of an update (default 4)", 0},
-    {"prune", KEY_PRUNE, "F", 0, "Fraction of each layer's weights that is taken out, the smallest (default 0.97)", 0},
+    {"dense-steps", KEY_DENSE_STEPS, "N", 0,
+     "Updates of the whole network, by dense products, before the pruning (default 400; 0: pruned as drawn)", 0},
+    {"dense-batch", KEY_DENSE_BATCH, "B", 0, "Images of one of those (default 32)", 0},
+    {"prune-stages", KEY_STAGES, "N", 0,
+     "Takes the weights out bit by bit, N times in their middle half (default 8; 1: all at their end)", 0},
+    {"steps", KEY_STEPS, "N", 0, "Updates of the pruned network (default 200; 0: none)", 0},
+    {"batch", KEY_BATCH, "B", 0, "Images of one of those (default 4)", 0},
+    {"prune", KEY_PRUNE, "F", 0,
+     "Fraction of each layer's weights, but the first and the last one's, that is taken out, the smallest (default "
+     "0.97)",
+     0},
     {"level-limit", KEY_LEVELS, "N", 0, "Levels of BPPSA's tree, L_m (default 2; none: as many as there are)", 0},
     {"way", KEY_WAY, "scan|loop|dense", 0, "What makes the gradients that are trained with (default scan)", 0},
     {"compare", KEY_COMPARE, "N", 0, "Every Nth update the other ways too: times, differences (default 20; 0: never)",
@@ -57,6 +90,9 @@ static const struct argp_option vgg_options[] = {
     {"divisor", KEY_DIVISOR, "N", 0, "Divides the channels (default 1)", 0},
     {"limit", KEY_LIMIT, "N", 0, "Only the first N images of each split", 0},
     {"test", KEY_TEST, "N", 0, "Test images at the end, in whole batches, one at least (default 256)", 0},
+    {"save", KEY_SAVE, "FILE", 0, "Model and checkpoint (safetensors; default with --resume: the same file)", 0},
+    {"resume", KEY_RESUME, "FILE", 0, "Go on from a checkpoint; ends with the bits of a run that was never stopped", 0},
+    {"checkpoint-seconds", KEY_CHECKPOINT, "S", 0, "At most this much work is lost (default 30)", 0},
     {0},
 };
 
@@ -73,8 +109,16 @@ static error_t parse_vgg(int key, char *arg, struct argp_state *state) {
     switch (key) {
         case KEY_DATA: t->data = arg; return 0;
         case KEY_LEVELS: return read_levels(arg, &t->levels);
-        case KEY_STEPS: return cli_read_int64("--steps", arg, 1, 1 << 24, &t->steps) ? 0 : EINVAL;
-        case KEY_BATCH: return cli_read_int64("--batch", arg, 1, 4096, &t->batch) ? 0 : EINVAL;
+        case KEY_SAVE: t->save = arg; return 0;
+        case KEY_RESUME: t->resume = arg; return 0;
+        case KEY_CHECKPOINT:
+            return cli_read_double("--checkpoint-seconds", arg, 1e-3, HUGE_VAL, &t->checkpoint_seconds) ? 0 : EINVAL;
+        case KEY_DENSE_STEPS:
+            return cli_read_int64("--dense-steps", arg, 0, 1 << 24, &t->part_steps[WHOLE]) ? 0 : EINVAL;
+        case KEY_DENSE_BATCH: return cli_read_int64("--dense-batch", arg, 1, 4096, &t->part_batch[WHOLE]) ? 0 : EINVAL;
+        case KEY_STAGES: return cli_read_int64("--prune-stages", arg, 1, 1 << 20, &t->stages) ? 0 : EINVAL;
+        case KEY_STEPS: return cli_read_int64("--steps", arg, 0, 1 << 24, &t->part_steps[PRUNED]) ? 0 : EINVAL;
+        case KEY_BATCH: return cli_read_int64("--batch", arg, 1, 4096, &t->part_batch[PRUNED]) ? 0 : EINVAL;
         case KEY_PRUNE: return cli_read_double("--prune", arg, 0, 0.999, &t->prune) ? 0 : EINVAL;
         case KEY_DIVISOR: return cli_read_int64("--divisor", arg, 1, 512, &t->divisor) ? 0 : EINVAL;
         case KEY_LIMIT: return cli_read_int64("--limit", arg, 1, INT64_MAX, &t->limit) ? 0 : EINVAL;
@@ -89,35 +133,10 @@ static const struct argp vgg_argp = {vgg_options, parse_vgg, NULL, NULL, NULL, N
 
 bool cli_names_vgg(const char *word) { return !strcmp(word, "vgg11"); }
 
-// ---- images ----
-
-static void measure(training *t) {
-    const int64_t n = t->images.count * dpcr_dataset_pixels(&t->images);
-    double sum = 0, squares = 0;
-    for (int64_t i = 0; i < n; i++) {
-        sum += t->images.images[i];
-        squares += (double)t->images.images[i] * t->images.images[i];
-    }
-    t->mean = sum / (double)n;
-    t->deviation = squares / (double)n > t->mean * t->mean ? sqrt(squares / (double)n - t->mean * t->mean) : 1;
-}
-
-// Image `index` into row b of the batch, in the middle of 32 x 32, black around it.
-static void put_image(training *t, const dpcr_dataset *d, int64_t index, int64_t b) {
-    const int64_t planes = t->net.channels, side = CONVNET_SIDE, top = (side - d->rows) / 2,
-                  left = (side - d->cols) / 2;
-    float *to = (float *)t->net.input.data + b * planes * side * side;
-    const uint8_t *from = d->images + index * dpcr_dataset_pixels(d);
-    for (int64_t i = 0; i < planes * side * side; i++) to[i] = (float)(-t->mean / t->deviation);
-    for (int64_t c = 0; c < planes; c++)
-        for (int64_t y = 0; y < d->rows; y++)
-            for (int64_t x = 0; x < d->cols; x++)
-                to[(c * side + top + y) * side + left + x] =
-                    (float)((from[(c * d->rows + y) * d->cols + x] - t->mean) / t->deviation);
-    t->net.labels[b] = d->labels[index];
-}
+// ---- batches ----
 
 static void shuffle(training *t, int64_t epoch) {
+    if (epoch == t->order_of) return;
     for (int64_t i = 0; i < t->images.count; i++) t->order[i] = i;
     for (int64_t i = t->images.count - 1; i > 0; i--) {
         const int64_t j =
@@ -126,15 +145,154 @@ static void shuffle(training *t, int64_t epoch) {
         t->order[i] = t->order[j];
         t->order[j] = kept;
     }
+    t->order_of = epoch;
 }
 
-static void put_batch(training *t, int64_t step) {
-    const int64_t batches = t->images.count / t->batch, at = step % batches;
-    if (at == 0) shuffle(t, step / batches);
-    for (int64_t b = 0; b < t->batch; b++) put_image(t, &t->images, t->order[at * t->batch + b], b);
+static int part_of(const training *t) { return t->step < t->part_steps[WHOLE] ? WHOLE : PRUNED; }
+static int64_t step_within(const training *t, int part) {
+    return t->step - (part == PRUNED ? t->part_steps[WHOLE] : 0);
+}
+static int64_t steps_in_all(const training *t) { return t->part_steps[WHOLE] + t->part_steps[PRUNED]; }
+
+// Each part goes through the images anew, in orders of its own.
+static void put_batch(training *t, int part) {
+    const int64_t step = step_within(t, part), batches = t->images.count / t->net.batch, at = step % batches;
+    shuffle(t, step / batches + (part == WHOLE ? INT64_C(1) << 32 : 0));
+    for (int64_t b = 0; b < t->net.batch; b++)
+        vgg_put_image(&t->net, &t->images, t->scale, t->order[at * t->net.batch + b], b);
+}
+
+// ---- checkpoints ----
+
+// What must be alike in a run that goes on once the pruned network was trained.
+static void note_retraining(const training *t, vgg_notes *n) {
+    vgg_note_int(n, "deeppcr.train.steps", t->part_steps[PRUNED]);
+    vgg_note_int(n, "deeppcr.train.batch", t->part_batch[PRUNED]);
+    vgg_note_int(n, "deeppcr.train.levels", t->levels);
+    vgg_note_text(n, "deeppcr.train.way", convnet_ways[t->way]);
+}
+
+// What must be alike in any.
+static void note_options(const training *t, vgg_notes *n) {
+    const dpcr_optimiser_options *o = &t->optimiser.options;
+    vgg_note_int(n, "deeppcr.vgg.channels", t->images.channels > 0 ? t->images.channels : 1);
+    vgg_note_int(n, "deeppcr.vgg.divisor", t->divisor);
+    vgg_note_real(n, "deeppcr.vgg.mean", t->scale.mean);
+    vgg_note_real(n, "deeppcr.vgg.deviation", t->scale.deviation);
+    vgg_note_real(n, "deeppcr.vgg.prune", t->prune);
+    vgg_note_int(n, "deeppcr.train.dense_steps", t->part_steps[WHOLE]);
+    vgg_note_int(n, "deeppcr.train.dense_batch", t->part_batch[WHOLE]);
+    vgg_note_int(n, "deeppcr.train.prune_stages", t->stages);
+    vgg_note_int(n, "deeppcr.train.seed", (int64_t)t->common.seed);
+    vgg_note_int(n, "deeppcr.train.data", (int64_t)t->hash);
+    vgg_note_int(n, "deeppcr.train.test_images", t->test);
+    vgg_note_text(n, "deeppcr.train.optimiser", cli_optimiser_name(o->kind));
+    vgg_note_int(n, "deeppcr.train.total", o->total);
+    vgg_note_int(n, "deeppcr.train.warm_up", t->optimiser.warm_up_given ? o->warm_up : -1);
+    vgg_note_real(n, "deeppcr.train.rate", o->rate);
+    vgg_note_real(n, "deeppcr.train.decay", o->weight_decay);
+    vgg_note_real(n, "deeppcr.train.momentum", o->momentum);
+    vgg_note_real(n, "deeppcr.train.beta1", o->beta1);
+    vgg_note_real(n, "deeppcr.train.beta2", o->beta2);
+    vgg_note_real(n, "deeppcr.train.epsilon", o->epsilon);
+}
+
+static const char *const part_keys[PARTS][3] = {
+    {"deeppcr.train.dense_correct", "deeppcr.train.dense_first_loss", "deeppcr.train.dense_loss"},
+    {"deeppcr.train.correct", "deeppcr.train.first_loss", "deeppcr.train.loss"}};
+static const char *const test_keys[AT_END][2] = {
+    {"deeppcr.train.dense_test_loss", "deeppcr.train.dense_test_accuracy"},
+    {"deeppcr.train.pruned_test_loss", "deeppcr.train.pruned_test_accuracy"}};
+
+static void note_position(const training *t, vgg_notes *n) {
+    vgg_note_int(n, "deeppcr.vgg.pruned", !t->net.whole);
+    vgg_note_int(n, "deeppcr.train.step", t->step);
+    for (int p = 0; p < PARTS; p++) {
+        vgg_note_int(n, part_keys[p][0], t->parts[p].correct);
+        vgg_note_real(n, part_keys[p][1], t->parts[p].first_loss);
+        vgg_note_real(n, part_keys[p][2], t->parts[p].loss);
+    }
+    for (int k = 0; k < AT_END; k++) {
+        vgg_note_real(n, test_keys[k][0], t->tests[k].loss);
+        vgg_note_real(n, test_keys[k][1], t->tests[k].accuracy);
+    }
+}
+
+static int save(training *t) {
+    vgg_notes notes = {0};
+    if (!t->save) return CLI_DONE;
+    note_options(t, &notes);
+    note_retraining(t, &notes);
+    note_position(t, &notes);
+    const int status = vgg_save(t->save, &t->net, t->optimiser_of, &notes);
+    t->saved = cli_now();
+    return status;
+}
+
+static int agrees(const training *t, const dpcr_tensors *file) {
+    vgg_notes mine = {0};
+    note_options(t, &mine);
+    if (t->step > t->part_steps[WHOLE]) note_retraining(t, &mine);
+    for (int i = 0; i < mine.count; i++) {
+        const char *key = mine.items[i].key, *got = dpcr_tensors_metadata(file, key);
+        if (!got) return cli_fail(CLI_INPUT, "%s: '%s' is missing", t->resume, key);
+        if (strcmp(got, mine.items[i].value) != 0)
+            return cli_fail(CLI_USAGE, "resume from %s: '%s' is %.40s there and %.40s here", t->resume, key, got,
+                            mine.items[i].value);
+    }
+    return CLI_DONE;
+}
+
+static int read_position(training *t, const dpcr_tensors *file) {
+    int status = vgg_get_int(file, t->resume, "deeppcr.train.step", 0, INT64_C(1) << 40, &t->step);
+    for (int p = 0; p < PARTS && !status; p++) {
+        status = vgg_get_int(file, t->resume, part_keys[p][0], 0, INT64_MAX, &t->parts[p].correct);
+        if (!status) status = vgg_get_real(file, t->resume, part_keys[p][1], &t->parts[p].first_loss);
+        if (!status) status = vgg_get_real(file, t->resume, part_keys[p][2], &t->parts[p].loss);
+    }
+    for (int k = 0; k < AT_END && !status; k++) {
+        status = vgg_get_real(file, t->resume, test_keys[k][0], &t->tests[k].loss);
+        if (!status) status = vgg_get_real(file, t->resume, test_keys[k][1], &t->tests[k].accuracy);
+    }
+    return status;
 }
 
 // ---- training ----
+
+static int make_optimiser(training *t, int part) {
+    dpcr_error error = {0};
+    cli_optimiser own = t->optimiser;
+    cli_optimiser_settle(&own, t->part_steps[part]);
+    if (own.options.total == -1) own.options.total = t->part_steps[part];
+    dpcr_optimiser_destroy(t->optimiser_of);
+    t->optimiser_of = NULL;
+    if (dpcr_optimiser_create(t->context, &own.options, DPCR_F32, t->net.parameters, &t->optimiser_of, &error) !=
+        DPCR_OK)
+        return cli_fail_error(&error, CLI_COMPUTING);
+    return CLI_DONE;
+}
+
+static int resume(training *t) {
+    dpcr_error error = {0};
+    dpcr_tensors file = {0};
+    if (dpcr_safetensors_read(t->context, t->resume, &file, &error) != DPCR_OK)
+        return cli_fail_error(&error, CLI_READING);
+    int64_t pruned = 0;
+    int status =
+        vgg_is(&file) ? read_position(t, &file) : cli_fail(CLI_INPUT, "%s: no checkpoint of a VGG-11", t->resume);
+    if (!status) status = agrees(t, &file);
+    if (!status) status = vgg_get_int(&file, t->resume, "deeppcr.vgg.pruned", 0, 1, &pruned);
+    const int part = pruned ? PRUNED : WHOLE;
+    if (!status &&
+        (t->step > steps_in_all(t) || (pruned ? t->step < t->part_steps[WHOLE] : t->step > t->part_steps[WHOLE])))
+        status = cli_fail(CLI_INPUT, "%s: step %lld is not of a %s network", t->resume, (long long)t->step,
+                          part_names[part]);
+    if (!status) status = vgg_load(t->context, &file, t->resume, t->part_batch[part], t->levels, false, &t->net);
+    if (!status) status = make_optimiser(t, part);
+    if (!status) status = vgg_load_optimiser(&file, t->resume, step_within(t, part), t->optimiser_of);
+    dpcr_tensors_free(t->context, &file);
+    return status;
+}
 
 static int timed_backward(training *t, int way, double *seconds) {
     const double start = cli_now();
@@ -152,60 +310,126 @@ static int compare(training *t) {
     return status;
 }
 
-static int one_step(training *t, int64_t step) {
+static int stop_as_asked(training *t) {
+    const int status = save(t);
+    if (status) return status;
+    return cli_fail(128 + cli_signal(), "stopped as asked after step %lld of %lld%s%s", (long long)t->step,
+                    (long long)steps_in_all(t), t->save ? "; to go on, resume from " : "", t->save ? t->save : "");
+}
+
+static void tell_step(training *t, int part, double loss, int64_t correct) {
+    const int64_t done = step_within(t, part);
+    if (t->log)
+        json_array_append_new(t->log, json_pack("{ss sI sf sI}", "part", part_names[part], "step", (json_int_t)done,
+                                                "loss", loss, "correct", (json_int_t)correct));
+    if (done % 20 == 0)
+        cli_say(&t->common, "%s: step %lld/%lld  loss %.4f  accuracy so far %.2f %%\n", part_names[part],
+                (long long)done, (long long)t->part_steps[part], loss,
+                100.0 * (double)t->parts[part].correct / (double)(done * t->part_batch[part]));
+    if (!t->common.json) fflush(stdout);
+}
+
+// Stage k of N, from 1, begins at a step of the middle half of the whole network's:  prune (1 - (1 - k/N)^3)  of the
+// weights are out from then on. Source: Zhu, Gupta, arXiv 1710.01878.
+static int64_t stage_step(const training *t, int64_t k) {
+    return t->part_steps[WHOLE] / 4 + (k - 1) * (t->part_steps[WHOLE] / 2) / t->stages;
+}
+
+static int begin_stage(training *t) {
+    int64_t stage = 0;
+    for (int64_t k = 1; k <= t->stages && t->stages > 1; k++)
+        if (stage_step(t, k) == t->step) stage = k;
+    if (!stage) return CLI_DONE;
+    const double left = 1 - (double)stage / (double)t->stages;
+    return convnet_thin(&t->net, t->prune * (1 - left * left * left));
+}
+
+static int one_step(training *t, int part) {
     dpcr_error error = {0};
+    part_state *of = &t->parts[part];
+    const int way = part == WHOLE ? CONVNET_DENSE : t->way;
+    const int64_t step = step_within(t, part);
     double loss = 0, seconds = 0, mark = cli_now();
     int64_t correct = 0;
-    put_batch(t, step);
-    int status = convnet_forward(&t->net, &loss, &correct);
+    int status = part == WHOLE ? begin_stage(t) : CLI_DONE;
+    put_batch(t, part);
+    if (!status) status = convnet_forward(&t->net, &loss, &correct);
     t->forward += cli_now() - mark;
     if (status) return status;
     if (!isfinite(loss))
-        return cli_fail(CLI_USAGE, "step %lld: the loss is %g; a lower --rate may help", (long long)step + 1, loss);
-    const bool all = t->compare && step % t->compare == 0 && t->compared_count < MOST_COMPARED;
+        return cli_fail(CLI_USAGE, "step %lld: the loss is %g; a lower --rate may help", (long long)t->step + 1, loss);
+    const bool all = part == PRUNED && t->compare && step % t->compare == 0 && t->compared_count < MOST_COMPARED;
     if (all) {
         status = compare(t);
-        seconds = t->compared[t->way][t->compared_count - 1];
+        seconds = t->compared[way][t->compared_count - 1];
     } else {
-        status = timed_backward(t, t->way, &seconds);
+        status = timed_backward(t, way, &seconds);
     }
     t->backward += seconds;
     if (status) return status;
     mark = cli_now();
-    convnet_parameters(&t->net, t->way);
+    status = convnet_parameters(&t->net, way);
     t->parameters += cli_now() - mark;
+    if (status) return status;
     mark = cli_now();
-    if (dpcr_optimiser_step(t->steps_of, t->net.vector, t->net.gradient, &error) != DPCR_OK)
+    if (dpcr_optimiser_step(t->optimiser_of, t->net.vector, t->net.gradient, &error) != DPCR_OK)
         return cli_fail_error(&error, CLI_COMPUTING);
+    if (part == WHOLE && t->stages > 1 && step >= stage_step(t, 1)) convnet_keep_zeros(&t->net);
     status = convnet_refill(&t->net);
     t->update += cli_now() - mark;
-    if (step == 0) t->first_loss = loss;
-    t->loss = loss;
-    t->correct += correct;
-    if (t->log)
-        json_array_append_new(t->log, json_pack("{sI sf sI}", "step", (json_int_t)step + 1, "loss", loss, "correct",
-                                                (json_int_t)correct));
-    if (!status && (step + 1) % 20 == 0)
-        cli_say(&t->common, "step %lld/%lld  loss %.4f  accuracy so far %.2f %%\n", (long long)step + 1,
-                (long long)t->steps, loss, 100.0 * (double)t->correct / (double)((step + 1) * t->batch));
-    if (!status && !t->common.json) fflush(stdout);
+    if (status) return status;
+    if (step == 0) of->first_loss = loss;
+    of->loss = loss;
+    of->correct += correct;
+    t->step++;
+    tell_step(t, part, loss, correct);
+    if (cli_signal() && t->step < steps_in_all(t)) return stop_as_asked(t);
+    return cli_now() - t->saved >= t->checkpoint_seconds ? save(t) : CLI_DONE;
+}
+
+// Of the test images whole batches; there is one.
+static int64_t test_batches(const training *t, int64_t batch) {
+    const int64_t count = t->test < t->test_images.count ? t->test : t->test_images.count;
+    return count < batch ? 1 : count / batch;
+}
+
+static int test(training *t, int when) {
+    const int64_t batches = test_batches(t, t->net.batch);
+    int64_t correct = 0;
+    int status = CLI_DONE;
+    test_state *to = &t->tests[when];
+    *to = (test_state){0};
+    for (int64_t i = 0; !status && i < batches; i++) {
+        double loss = 0;
+        for (int64_t b = 0; b < t->net.batch; b++)
+            vgg_put_image(&t->net, &t->test_images, t->scale, i * t->net.batch + b, b);
+        status = convnet_forward(&t->net, &loss, &correct);
+        if (!status && cli_signal()) status = stop_as_asked(t);
+        to->loss += loss / (double)batches;
+    }
+    to->accuracy = (double)correct / (double)(batches * t->net.batch);
     return status;
 }
 
-static int test(training *t) {
-    const int64_t count = t->test < t->test_images.count ? t->test : t->test_images.count,
-                  batches = count < t->batch ? 1 : count / t->batch;  // of whole batches; there is one
-    int64_t correct = 0;
-    int status = CLI_DONE;
-    t->test = batches * t->batch;
-    for (int64_t i = 0; !status && i < batches; i++) {
-        double loss = 0;
-        for (int64_t b = 0; b < t->batch; b++) put_image(t, &t->test_images, i * t->batch + b, b);
-        status = convnet_forward(&t->net, &loss, &correct);
-        if (!status && cli_signal()) status = 128 + cli_signal();
-        t->test_loss += loss / (double)batches;
-    }
-    t->test_accuracy = t->test ? (double)correct / (double)t->test : 0;
+// Takes the smallest weights out of the trained network.
+static int prune(training *t) {
+    convnet whole = t->net;
+    const convnet_shape shape = {.channels = whole.channels,
+                                 .batch = t->part_batch[PRUNED],
+                                 .divisor = t->divisor,
+                                 .prune = t->prune,
+                                 .levels = t->levels,
+                                 .from = &whole};
+    int status = test(t, AFTER_DENSE);
+    if (status) return status;
+    status = convnet_create(t->context, &shape, &t->net);
+    convnet_destroy(&whole);
+    if (!status) status = make_optimiser(t, PRUNED);
+    if (!status) status = test(t, AFTER_PRUNING);
+    if (!status) status = save(t);
+    if (!status)
+        cli_say(&t->common, "test accuracy %.2f %%, with the smallest %.4g %% of the weights taken out %.2f %%\n",
+                100 * t->tests[AFTER_DENSE].accuracy, 100 * t->prune, 100 * t->tests[AFTER_PRUNING].accuracy);
     return status;
 }
 
@@ -239,10 +463,16 @@ static json_t *way_object(training *t, int w) {
     return object;
 }
 
+static double accuracy_of(const training *t, int part) {
+    const int64_t images = t->part_steps[part] * t->part_batch[part];
+    return images ? (double)t->parts[part].correct / (double)images : 0;
+}
+
 static int tell(training *t) {
     cli_result r = cli_result_create();
     const double worst = fmax(t->largest[CONVNET_SCAN], t->largest[CONVNET_LOOP]);
     const dpcr_bppsa_cost *scan = dpcr_bppsa_plan_cost(t->net.plan[CONVNET_SCAN]);
+    const int64_t tested = test_batches(t, t->net.batch) * t->net.batch;
     int64_t weights = 0, kept = 0;
     for (int64_t i = 0; i < t->net.count; i++) {
         weights += t->net.layers[i].weight_count;
@@ -251,18 +481,31 @@ static int tell(training *t) {
     cli_set_text(&r, "network", "vgg11");
     cli_set_text(&r, "data", t->data);
     cli_set_text(&r, "way", convnet_ways[t->way]);
-    cli_set_int(&r, "steps", t->steps);
-    cli_set_int(&r, "batch", t->batch);
+    cli_set_int(&r, "steps", t->part_steps[PRUNED]);
+    cli_set_int(&r, "batch", t->part_batch[PRUNED]);
+    cli_set_int(&r, "dense_steps", t->part_steps[WHOLE]);
+    cli_set_int(&r, "dense_batch", t->part_batch[WHOLE]);
+    cli_set_real(&r, "prune", t->prune);
+    cli_set_int(&r, "prune_stages", t->stages);
     cli_set_int(&r, "channels", t->net.channels);
     cli_set_int(&r, "divisor", t->divisor);
     cli_set_int(&r, "weights", weights);
     cli_set_int(&r, "weights_kept", kept);
-    cli_set_real(&r, "first_loss", t->first_loss);
-    cli_set_real(&r, "train_loss", t->loss);
-    cli_set_real(&r, "train_accuracy", t->accuracy);
-    cli_set_real(&r, "test_loss", t->test_loss);
-    cli_set_real(&r, "test_accuracy", t->test_accuracy);
-    cli_set_int(&r, "test_images", t->test);
+    if (t->part_steps[WHOLE]) {
+        cli_set_real(&r, "dense_first_loss", t->parts[WHOLE].first_loss);
+        cli_set_real(&r, "dense_train_loss", t->parts[WHOLE].loss);
+        cli_set_real(&r, "dense_train_accuracy", accuracy_of(t, WHOLE));
+        cli_set_real(&r, "dense_test_loss", t->tests[AFTER_DENSE].loss);
+        cli_set_real(&r, "dense_test_accuracy", t->tests[AFTER_DENSE].accuracy);
+        cli_set_real(&r, "pruned_test_loss", t->tests[AFTER_PRUNING].loss);
+        cli_set_real(&r, "pruned_test_accuracy", t->tests[AFTER_PRUNING].accuracy);
+    }
+    cli_set_real(&r, "first_loss", t->parts[PRUNED].first_loss);
+    cli_set_real(&r, "train_loss", t->parts[PRUNED].loss);
+    cli_set_real(&r, "train_accuracy", accuracy_of(t, PRUNED));
+    cli_set_real(&r, "test_loss", t->tests[AT_END].loss);
+    cli_set_real(&r, "test_accuracy", t->tests[AT_END].accuracy);
+    cli_set_int(&r, "test_images", tested);
     cli_set_real(&r, "rate", t->optimiser.options.rate);
     cli_set_int(&r, "seed", (json_int_t)t->common.seed);
     cli_set_int(&r, "threads", dpcr_context_threads(t->context));
@@ -275,12 +518,13 @@ static int tell(training *t) {
     json_t *ways = json_array();
     for (int w = 0; w < CONVNET_WAYS; w++) json_array_append_new(ways, way_object(t, w));
     cli_set(&r, "ways", ways);
+    if (t->save) cli_set_text(&r, "model", t->save);
     if (t->log) cli_set(&r, "log", json_incref(t->log));
     cli_say(&t->common,
             "test loss %.4f, test accuracy %.2f %% of %lld; %.1f s: forward %.2f, activations' gradients %.2f, "
             "parameters' %.2f, update %.2f\n",
-            t->test_loss, 100 * t->test_accuracy, (long long)t->test, t->seconds, t->forward, t->backward,
-            t->parameters, t->update);
+            t->tests[AT_END].loss, 100 * t->tests[AT_END].accuracy, (long long)tested, t->seconds, t->forward,
+            t->backward, t->parameters, t->update);
     for (int w = 0; w < CONVNET_WAYS && t->compared_count; w++) {
         const dpcr_bppsa_cost *c = w == CONVNET_DENSE ? NULL : dpcr_bppsa_plan_cost(t->net.plan[w]);
         cli_say(&t->common,
@@ -301,6 +545,13 @@ static int tell(training *t) {
 
 // ---- the run ----
 
+static uint64_t hash_of(const dpcr_dataset *d) {  // FNV-1a
+    uint64_t h = UINT64_C(14695981039346656037);
+    for (int64_t i = 0; i < d->count * dpcr_dataset_pixels(d); i++) h = (h ^ d->images[i]) * UINT64_C(1099511628211);
+    for (int64_t i = 0; i < d->count; i++) h = (h ^ d->labels[i]) * UINT64_C(1099511628211);
+    return h;
+}
+
 static int read_images(training *t) {
     int status = cli_data_read(t->context, t->data, "train", CONVNET_CLASSES, t->limit, &t->images);
     if (!status) status = cli_data_read(t->context, t->data, "t10k", CONVNET_CLASSES, t->limit, &t->test_images);
@@ -309,46 +560,59 @@ static int read_images(training *t) {
     if (a->rows > CONVNET_SIDE || a->cols > CONVNET_SIDE || a->rows != b->rows || a->cols != b->cols)
         return cli_fail(CLI_INPUT, "'%s' has images of %lld x %lld, wanted at most 32 x 32", t->data,
                         (long long)a->rows, (long long)a->cols);
-    if (a->count < t->batch || b->count < t->batch)
-        return cli_fail(CLI_INPUT, "'%s' has %lld and %lld images, less than a batch of %lld", t->data,
-                        (long long)a->count, (long long)b->count, (long long)t->batch);
+    for (int p = 0; p < PARTS; p++)
+        if ((p == PRUNED || t->part_steps[p]) && (a->count < t->part_batch[p] || b->count < t->part_batch[p]))
+            return cli_fail(CLI_INPUT, "'%s' has %lld and %lld images, less than a batch of %lld", t->data,
+                            (long long)a->count, (long long)b->count, (long long)t->part_batch[p]);
     t->order = malloc((size_t)a->count * sizeof *t->order);
     if (!t->order) return cli_fail_memory("the order of the images");
-    measure(t);
+    t->scale = vgg_measure(a);
+    t->hash = hash_of(a);
     return CLI_DONE;
 }
 
+static int begin(training *t) {
+    const int part = t->part_steps[WHOLE] ? WHOLE : PRUNED;
+    const convnet_shape shape = {.channels = t->images.channels > 0 ? t->images.channels : 1,
+                                 .batch = t->part_batch[part],
+                                 .divisor = t->divisor,
+                                 .prune = part == WHOLE ? -1 : t->prune,
+                                 .levels = t->levels,
+                                 .seed = t->common.seed};
+    const int status = convnet_create(t->context, &shape, &t->net);
+    return status ? status : make_optimiser(t, part);
+}
+
 static int train(training *t) {
-    dpcr_error error = {0};
-    const int64_t channels = t->images.channels > 0 ? t->images.channels : 1;
-    int status =
-        convnet_create(t->context, channels, t->batch, t->divisor, t->prune, t->levels, t->common.seed, &t->net);
-    if (status) return status;
-    cli_optimiser_settle(&t->optimiser, t->steps);
-    if (t->optimiser.options.total == -1) t->optimiser.options.total = t->steps;
-    if (dpcr_optimiser_create(t->context, &t->optimiser.options, DPCR_F32, t->net.parameters, &t->steps_of, &error) !=
-        DPCR_OK)
-        return cli_fail_error(&error, CLI_COMPUTING);
+    // rate and the like as they will be, for the checkpoint's strings
+    cli_optimiser settled = t->optimiser;
+    cli_optimiser_settle(&settled, t->part_steps[PRUNED]);
+    t->optimiser.options.rate = settled.options.rate;
+    t->optimiser.options.weight_decay = settled.options.weight_decay;
+    t->optimiser.options.momentum = settled.options.momentum;
+    int status = t->resume ? resume(t) : begin(t);
+    if (!status && !(t->resume && t->save && !strcmp(t->save, t->resume))) status = save(t);
+    t->saved = cli_now();
     const double start = cli_now();
-    for (int64_t s = 0; !status && s < t->steps; s++) {
-        status = one_step(t, s);
-        if (!status && cli_signal()) status = 128 + cli_signal();
-    }
+    while (!status && (t->step < steps_in_all(t) || t->net.whole))
+        status = t->net.whole && t->step == t->part_steps[WHOLE] ? prune(t) : one_step(t, part_of(t));
     t->seconds = cli_now() - start;
-    t->accuracy = (double)t->correct / (double)(t->steps * t->batch);
-    if (!status) status = test(t);
+    if (!status) status = test(t, AT_END);
+    if (!status) status = save(t);
     return status ? status : tell(t);
 }
 
 static int run(training *t) {
     int status = CLI_DONE;
+    if (t->resume && !cli_readable("the checkpoint", t->resume)) return CLI_INPUT;
+    if (t->save && !cli_writable("the checkpoint", t->save)) return CLI_RESOURCES;
     t->context = cli_context_create(&t->common, &status);
     if (!t->context) return status;
     if (t->common.json) t->log = json_array();
     status = read_images(t);
     if (!status) status = train(t);
     convnet_destroy(&t->net);
-    dpcr_optimiser_destroy(t->steps_of);
+    dpcr_optimiser_destroy(t->optimiser_of);
     dpcr_dataset_free(t->context, &t->images);
     dpcr_dataset_free(t->context, &t->test_images);
     free(t->order);
@@ -363,21 +627,28 @@ int cli_train_vgg(int argc, char **argv) {
     t->common = (cli_common)CLI_COMMON_DEFAULTS;
     t->optimiser = (cli_optimiser)CLI_OPTIMISER_DEFAULTS;
     t->data = CLI_FASHION_MNIST;
-    t->steps = 200, t->batch = 4, t->divisor = 1, t->compare = 20, t->test = 256, t->prune = 0.97, t->levels = 2;
+    t->part_steps[WHOLE] = 400, t->part_batch[WHOLE] = 32, t->part_steps[PRUNED] = 200, t->part_batch[PRUNED] = 4;
+    t->divisor = 1, t->compare = 20, t->test = 256, t->prune = 0.97, t->levels = 2;
+    t->stages = 8, t->checkpoint_seconds = 30, t->order_of = -1;
     const cli_syntax syntax = {
         .arguments = "",
         .doc =
-            "Trains a VGG-11 of which 97 % of the weights, the smallest, are taken out, with the activations' "
-            "gradients "
-            "as BPPSA's scan over sparse Jacobians whose products were planned once; every now and then also by the "
-            "loop over the same Jacobians and by dense products: times, flops, differences.",
+            "Trains a VGG-11, takes out the smallest 97 % of each layer's weights, and trains those that are left, "
+            "with "
+            "the activations' gradients as BPPSA's scan over sparse Jacobians whose products were planned once; every "
+            "now and then also by the loop over the same Jacobians and by dense products: times, flops, "
+            "differences.\vInterrupt (Ctrl-C) or terminate: it stops after a checkpoint with exit status 130 or 143. A "
+            "killed run resumes from its last checkpoint with the same options.",
         .groups = {{&vgg_argp, t, "Training:"},
                    {&cli_optimiser_argp, &t->optimiser, "Optimiser:"},
                    {&cli_common_argp, &t->common, "Output and resources:"}},
         .most = 0};
     const char *positional[CLI_MAX_POSITIONAL];
     int status;
-    if (cli_parse(&syntax, argc, argv, positional, &status)) status = run(t);
+    if (cli_parse(&syntax, argc, argv, positional, &status)) {
+        if (t->resume && !t->save) t->save = t->resume;
+        status = run(t);
+    }
     free(t);
     return status;
 }

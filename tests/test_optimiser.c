@@ -298,8 +298,49 @@ static void every_refused_allocation_comes_back_as_an_error(void **state) {
     }
 }
 
+// The state goes to another optimiser, which goes on with the same bits.
+static void a_state_is_taken_over(void **state) {
+    (void)state;
+    enum { COUNT = 1000 };
+    dpcr_context *context = NULL;
+    assert_int_equal(dpcr_context_create(NULL, &context, NULL), DPCR_OK);
+    for (int kind = DPCR_SGD; kind <= DPCR_ADAMW; kind++) {
+        const dpcr_optimiser_options options = {.size = sizeof options,
+                                                .kind = (dpcr_optimiser_kind)kind,
+                                                .rate = 0.01,
+                                                .momentum = 0.9,
+                                                .warm_up = 3,
+                                                .total = 9};
+        dpcr_optimiser *one = NULL, *other = NULL;
+        dpcr_array first, second, to_first, to_second;
+        float p[COUNT], q[COUNT], g[COUNT];
+        assert_int_equal(dpcr_optimiser_create(context, &options, DPCR_F32, COUNT, &one, NULL), DPCR_OK);
+        assert_int_equal(dpcr_optimiser_create(context, &options, DPCR_F32, COUNT, &other, NULL), DPCR_OK);
+        for (int i = 0; i < COUNT; i++) p[i] = sinf((float)i), g[i] = cosf(0.3f * (float)i);
+        for (int step = 0; step < 4; step++) assert_int_equal(dpcr_optimiser_step(one, p, g, NULL), DPCR_OK);
+        memcpy(q, p, sizeof q);
+        assert_int_equal(dpcr_optimiser_state(one, &first, &second, NULL), DPCR_OK);
+        assert_int_equal(dpcr_optimiser_state(other, &to_first, &to_second, NULL), DPCR_OK);
+        assert_true(first.shape[0] == COUNT && !second.data == (kind == DPCR_SGD));
+        memcpy(to_first.data, first.data, sizeof p);
+        if (second.data) memcpy(to_second.data, second.data, sizeof p);
+        assert_int_equal(dpcr_optimiser_resume(other, dpcr_optimiser_updates(one), NULL), DPCR_OK);
+        assert_int_equal(dpcr_optimiser_updates(other), 4);
+        for (int step = 0; step < 4; step++) {
+            assert_int_equal(dpcr_optimiser_step(one, p, g, NULL), DPCR_OK);
+            assert_int_equal(dpcr_optimiser_step(other, q, g, NULL), DPCR_OK);
+        }
+        assert_memory_equal(p, q, sizeof p);
+        assert_int_equal(dpcr_optimiser_resume(other, -1, NULL), DPCR_ERROR_ARGUMENT);
+        assert_int_equal(dpcr_optimiser_state(NULL, &first, &second, NULL), DPCR_ERROR_ARGUMENT);
+        dpcr_optimiser_destroy(one), dpcr_optimiser_destroy(other);
+    }
+    dpcr_context_destroy(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_state_is_taken_over),
         cmocka_unit_test(optimisers_give_pytorchs_values),
         cmocka_unit_test(the_schedule_gives_pytorchs_rates),
         cmocka_unit_test(warm_up_alone_ends_at_a_constant_rate),

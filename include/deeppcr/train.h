@@ -59,6 +59,14 @@ DPCR_API dpcr_status dpcr_optimiser_step(dpcr_optimiser *optimiser, void *parame
 // rate (1 + cos(pi (t - 1 - warm_up) / (total - warm_up))) / 2, and 0 after the last.
 DPCR_API double dpcr_optimiser_rate(const dpcr_optimiser *optimiser, int64_t step);
 
+// For checkpoints of a loop of one's own: the updates done, and views of the running means, which may be written before
+// dpcr_optimiser_resume says how many updates they stand for. first: momentum, or Adam's mean of the gradient; second:
+// Adam's of its square; [count] of the optimiser's dtype, data NULL where the kind has none. They live as long as it.
+DPCR_API int64_t dpcr_optimiser_updates(const dpcr_optimiser *optimiser);
+DPCR_API dpcr_status dpcr_optimiser_state(dpcr_optimiser *optimiser, dpcr_array *first, dpcr_array *second,
+                                          dpcr_error *error);
+DPCR_API dpcr_status dpcr_optimiser_resume(dpcr_optimiser *optimiser, int64_t updates, dpcr_error *error);
+
 // ---- clipping of gradients: the formulas of torch.nn.utils.clip_grad_norm_ and clip_grad_value_ ----
 
 // Between backward and step. gradients: `arrays` contiguous arrays on the host, float32 or float64, changed in place;

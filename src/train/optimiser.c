@@ -172,3 +172,21 @@ dpcr_status dpcr_optimiser_step(dpcr_optimiser *optimiser, void *parameters, con
     dpcri_optimiser_update(optimiser, parameters, (void *)(uintptr_t)gradients, false);
     return DPCR_OK;
 }
+
+int64_t dpcr_optimiser_updates(const dpcr_optimiser *optimiser) { return optimiser ? optimiser->step : 0; }
+
+dpcr_status dpcr_optimiser_state(dpcr_optimiser *optimiser, dpcr_array *first, dpcr_array *second, dpcr_error *error) {
+    if (!optimiser || !first || !second)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "optimiser_state: optimiser, first or second is NULL");
+    *first = dpcr_array_make(optimiser->first, optimiser->dtype, 1, &optimiser->count);
+    *second = dpcr_array_make(optimiser->second, optimiser->dtype, 1, &optimiser->count);
+    return DPCR_OK;
+}
+
+dpcr_status dpcr_optimiser_resume(dpcr_optimiser *optimiser, int64_t updates, dpcr_error *error) {
+    if (!optimiser || updates < 0)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "optimiser_resume: optimiser is NULL, or updates is %lld",
+                          (long long)updates);
+    optimiser->step = updates;
+    return DPCR_OK;
+}
