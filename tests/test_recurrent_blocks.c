@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Gradients summed by blocks of sequences (batches beyond eight): the sums of the sequences' own; the same bits
 // whatever the threads, more or fewer than blocks, and by recomputing; in either direction, with lengths and with
-// resets.
+// resets; where overlapped chunks go back, which have no blocks of their own, as where the loop does.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,11 +17,19 @@ typedef struct form {
     dpcr_recurrent_kind kind;
     dpcr_dtype dtype;
     int64_t rows, layers;
-    int both, reverse, packed, resets, recompute;
+    int both, reverse, packed, resets, recompute, overlap;
 } form;
 
 static int64_t ends[MOST_ROWS];
 static unsigned char resets[STEPS * MOST_ROWS];
+
+// Backward, to the last bit.
+static const dpcr_solve_options in_chunks = {.size = sizeof in_chunks,
+                                             .method = DPCR_METHOD_SEQUENTIAL,
+                                             .backward = DPCR_SCHEME_OVERLAP,
+                                             .warm_up = 8,
+                                             .atol = -1,
+                                             .rtol = -1};
 
 static void open_job(job *j, const form *f, int64_t rows) {
     dpcr_error error = {0};
@@ -32,7 +40,7 @@ static void open_job(job *j, const form *f, int64_t rows) {
                                                  .packed = f->packed,
                                                  .resets = f->resets,
                                                  .recompute = f->recompute,
-                                                 .solve = the_loop};
+                                                 .solve = f->overlap ? in_chunks : the_loop};
     if (dpcr_recurrent_plan_create(j->network, &options, &j->plan, &error) != DPCR_OK) fail_msg("%s", error.text);
     j->bytes = dpcr_recurrent_plan_workspace(j->plan);
     const size_t tape = dpcr_recurrent_plan_tape(j->plan);
@@ -157,6 +165,7 @@ static void sums_of_blocks(void **state) {
         {.kind = DPCR_RNN_TANH, .dtype = DPCR_F64, .rows = 16, .layers = 1, .reverse = 1, .resets = 1},
         {.kind = DPCR_GRU, .dtype = DPCR_F32, .rows = 17, .layers = 1, .reverse = 1, .packed = 1, .resets = 1},
         {.kind = DPCR_LSTM, .dtype = DPCR_F32, .rows = 16, .layers = 1},
+        {.kind = DPCR_GRU, .dtype = DPCR_F32, .rows = 18, .layers = 1, .overlap = 1},
     };
     for (int64_t b = 0; b < MOST_ROWS; b++) ends[b] = b % 3 == 1 ? (b * 37) % STEPS : STEPS;
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {

@@ -265,7 +265,8 @@ static int64_t blocks_of(const dpcr_solve_plan *plan) {
     return (plan->steps.batch + plan->row_block - 1) / plan->row_block;
 }
 
-// Not where threads would have no block: they help with the gradients instead. The bits are the same.
+// By the loop alone: overlapped chunks leave what gradient wants in the tape too, but have no blocks. Not where threads
+// would have no block: they help with the gradients instead. The bits are the same.
 static bool goes_by_blocks(const dpcri_backward *b) {
     const dpcr_steps *steps = &b->plan->steps;
     return b->from_tape && by_loop(b->plan) && steps->gradient && steps->gradient_whole && steps->gradient_join &&
