@@ -17,8 +17,11 @@ struct small : linear::geometry<2, 4, K <= 4 ? 1 : 4> {};
 template <int K>
 void every_length() {
     for (int64_t length = 1; length <= 130; length++) {
+#if defined(SIMT_ASAN)
+        if (K > 4 && length % 4 != K % 4) continue;
+#endif
         const bool transposed = length % 2 == 1, with_z0 = length % 3 != 0;
-        const int64_t batch = 1 + length % 3;
+        const int64_t batch = K <= 4 ? 1 + length % 3 : 1;
         chain<uint32_t> c(K, length, batch, 1, transposed, with_z0);
         order((uint64_t)length, 1 + (int)(length % 7));
         solve<K, small<K>, 2>(c);
@@ -33,25 +36,19 @@ void ring_at_every_length_1_to_4(void **) {
     every_length<4>();
 }
 
-template <int K>
-void some_lengths() {
-    for (int64_t length : {1, 2, 7, 8, 9, 31, 33, 65, 130}) {
-        chain<uint32_t> c(K, length, 2, 1, length % 2 == 0, length != 9);
-        order((uint64_t)length + K, 3);
-        solve<K, small<K>, 1>(c);
-        c.assert_exact();
-    }
-}
-
-void ring_of_widths_5_to_16(void **) {
-    some_lengths<5>();
-    some_lengths<6>();
-    some_lengths<7>();
-    some_lengths<8>();
-    some_lengths<9>();
-    some_lengths<11>();
-    some_lengths<13>();
-    some_lengths<16>();
+void ring_at_every_length_5_to_16(void **) {
+    every_length<5>();
+    every_length<6>();
+    every_length<7>();
+    every_length<8>();
+    every_length<9>();
+    every_length<10>();
+    every_length<11>();
+    every_length<12>();
+    every_length<13>();
+    every_length<14>();
+    every_length<15>();
+    every_length<16>();
 }
 
 template <int K>
@@ -191,7 +188,7 @@ void shared_and_reversed_strides(void **) {
 
 int main() {
     const CMUnitTest tests[] = {
-        cmocka_unit_test(ring_at_every_length_1_to_4),   cmocka_unit_test(ring_of_widths_5_to_16),
+        cmocka_unit_test(ring_at_every_length_1_to_4),   cmocka_unit_test(ring_at_every_length_5_to_16),
         cmocka_unit_test(ring_of_components_and_blocks), cmocka_unit_test(floats_are_close_to_the_loop),
         cmocka_unit_test(bits_are_those_of_any_order),   cmocka_unit_test(bits_are_those_of_any_batch),
         cmocka_unit_test(hazards_stay_where_they_are),   cmocka_unit_test(shared_and_reversed_strides),
