@@ -41,7 +41,7 @@ DEFINE_LOOP(loop_f64, double)
 DEFINE_LOOP(loop_u32, uint32_t)
 #undef DEFINE_LOOP
 
-enum { WIDEST = 64 };
+enum { WIDEST = 1024 };
 
 static dpcr_status workspace_of(int id, const dpcri_device_linear *chain, size_t *bytes, dpcr_error *error) {
     *bytes = 256;

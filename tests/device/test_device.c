@@ -308,8 +308,8 @@ static void wrong_arguments(void **state) {
     REFUSED(DPCR_ERROR_DEVICE, "there is no cuda:3", dpcr_chain_plan_create(p.context, &p.shape, &o, &plan, error));
     o.device.id = 0;
     dpcr_chain_shape wide = p.shape;
-    wide.transition = dpcr_transition_square(DPCR_DENSE, 1000, 0);
-    REFUSED(DPCR_ERROR_UNSUPPORTED, "width 1000", dpcr_chain_plan_create(p.context, &wide, &o, &plan, error));
+    wide.transition = dpcr_transition_square(DPCR_DENSE, 2000, 0);
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "width 2000", dpcr_chain_plan_create(p.context, &wide, &o, &plan, error));
     // An older caller's options, which end before the device.
     o.size = offsetof(dpcr_chain_options, device);
     o.scheme = DPCR_SCHEME_AUTO;

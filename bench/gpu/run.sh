@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# run.sh test|sanitize|bench [--again]: builds, proves and measures the CUDA backend on the device of this machine. Each part
+# goes step by step: what is done is remembered in build-gpu/steps and not done again (--again: it is), and a part that
+# nears eight minutes stops (exit status 75); the same command goes on. Without a device or nvcc: exit status 77, and why.
+#
+#   test      the backend and the suite; the suite on the device; 10 000 launches
+#   sanitize  compute-sanitizer's memcheck, racecheck and synccheck over a share of the suite
+#   bench     bandwidths of linear chains beside a device copy, into bench/results/gpu/chains.csv
+#
+# DEEPPCR_DEVICE=cuda:N chooses the device. DEEPPCR_GPU_REHEARSE=BUILD goes through the steps with the tests' stand-in of that
+# build, small and measuring nothing, and leaves everything in BUILD/rehearsal. Nothing has been run on a device yet.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit 1
+part=${1:-}
+rehearse=${DEEPPCR_GPU_REHEARSE:-}
+build=${rehearse:-build-gpu}
+steps=$build/steps
+results=bench/results/gpu
+bytes=1073741824
+launches=10000
+[ -z "$rehearse" ] || { steps=$build/rehearsal; results=$steps; bytes=16384; launches=50; }
+device=${DEEPPCR_DEVICE:-cuda}
+case $part in
+    test | sanitize | bench) ;;
+    *) echo "usage: bench/gpu/run.sh test|sanitize|bench [--again]" >&2; exit 2 ;;
+esac
+mkdir -p "$steps"
+[ "${2:-}" != --again ] || rm -f "$steps/$part".*
+unset DEEPPCR_CUDA_MODULE DEEPPCR_DEVICE_SHARE DEEPPCR_DEVICE_LAUNCHES
+
+# step NAME SECONDS COMMAND...: once; its output in build-gpu/steps/PART.NAME.log.
+step() {
+    local name=$part.$1 limit=$2 status
+    shift 2
+    if [ -e "$steps/$name" ]; then
+        echo "$name: done before"
+        return 0
+    fi
+    if [ $((SECONDS + limit)) -gt 470 ] && [ "$SECONDS" -gt 5 ]; then
+        echo "$part: stopped before $name, after $SECONDS s; the same command goes on"
+        exit 75
+    fi
+    timeout "$limit" "$@" >"$steps/$name.log" 2>&1
+    status=$?
+    if [ $status -ne 0 ]; then
+        tail -20 "$steps/$name.log"
+        echo "$name: exit status $status; all of it in $steps/$name.log"
+        exit $status
+    fi
+    touch "$steps/$name"
+    echo "$name: done, $(tail -1 "$steps/$name.log" | cut -c1-100)"
+}
+
+configure() {
+    cmake --log-level=WARNING -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DDEEPPCR_CUDA=on -DDEEPPCR_BENCH=ON -DDEEPPCR_TESTS=ON
+}
+sanitizer() {
+    DEEPPCR_DEVICE=$device DEEPPCR_DEVICE_SHARE=23 DEEPPCR_DEVICE_LAUNCHES=5 \
+        compute-sanitizer --tool "$1" --error-exitcode 1 "$build/test_on_device"
+}
+suite() { DEEPPCR_DEVICE=$device DEEPPCR_DEVICE_LAUNCHES=$1 "$build/test_on_device"; }
+chains() {
+    local out=$results/chains.csv
+    mkdir -p "$results"
+    "$build/bench_gpu_chains" --device "$device" --structure "$1" --bytes "$bytes" >"$steps/rows.csv" || return
+    [ -s "$out" ] || head -1 "$steps/rows.csv" | sed 's/^/date,commit,/' >"$out"
+    tail -n +2 "$steps/rows.csv" | sed "s/^/$(date -u +%F),$(git describe --always --dirty --exclude '*'),/" >>"$out"
+    echo "$(wc -l <"$out") lines in $out"
+}
+
+# What was compiled is not compiled again, so a build that was stopped goes on too.
+prepare() {
+    if ! command -v "${CUDACXX:-nvcc}" >/dev/null; then
+        echo "run.sh: skipped: no nvcc (CUDACXX names one)"
+        exit 77
+    fi
+    [ -f "$build/build.ninja" ] || [ -f "$build/Makefile" ] || configure >"$steps/configure.log" 2>&1 || {
+        tail -5 "$steps/configure.log"
+        exit 1
+    }
+    echo "building (resumable)"
+    timeout 400 cmake --build "$build" -j "$(nproc)" --target deeppcr_cuda deeppcr_program test_on_device bench_gpu_chains \
+        >"$steps/build.log" 2>&1
+    case $? in
+        0) ;;
+        124) echo "$part: the build took its time; the same command goes on"; exit 75 ;;
+        *) tail -20 "$steps/build.log"; exit 1 ;;
+    esac
+}
+if [ -n "$rehearse" ]; then
+    DEEPPCR_CUDA_MODULE=$(cd "$build" && pwd)/stand-ins/libfake_device.so
+    export DEEPPCR_CUDA_MODULE
+else
+    prepare
+fi
+answer=$("$build/deeppcr" info --device "$device" 2>&1) || { echo "run.sh: skipped: $answer"; exit 77; }
+echo "$answer" | sed -n '/^devices/,$p'
+
+export -f suite sanitizer chains
+export build device results steps bytes launches
+case $part in
+    test)
+        step suite 300 bash -c 'suite 200'
+        # shellcheck disable=SC2016  # they are expanded there
+        step launches 300 bash -c 'suite "$launches"'
+        # shellcheck disable=SC2016
+        step command_line 60 bash -c '"$build/deeppcr" info --device "$device" --json'
+        ;;
+    sanitize)
+        command -v compute-sanitizer >/dev/null || { echo "run.sh: skipped: no compute-sanitizer"; exit 77; }
+        for tool in memcheck racecheck synccheck; do step "$tool" 450 bash -c "sanitizer $tool"; done
+        ;;
+    bench)
+        for structure in diagonal block dense scalar; do step "$structure" 200 bash -c "chains $structure"; done
+        ;;
+esac
+echo "$part: done"

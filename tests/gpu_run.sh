@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# gpu_run.sh BUILD_DIR: bench/gpu/run.sh over the stand-in: its steps, that what is done is not done again, its table, and
+# the exit status without a device.
+set -u
+build=$(cd "${1:?usage: gpu_run.sh BUILD_DIR}" && pwd) || exit 1
+fail() {
+    echo "gpu_run: $*"
+    exit 1
+}
+if grep -qsE '^DEEPPCR_SANITIZE:STRING=.+' "$build/CMakeCache.txt"; then
+    echo "gpu_run: skipped: its programs are tested under sanitizers by themselves"
+    exit 77
+fi
+rm -rf "$build/rehearsal"
+trap 'rm -rf "$build/rehearsal"' EXIT
+export DEEPPCR_GPU_REHEARSE=$build
+first=$(bash bench/gpu/run.sh test) || fail "test: $first"
+[[ $first == *"test.suite: done"*"test.launches: done"*"test: done" ]] || fail "test said: $first"
+again=$(bash bench/gpu/run.sh test) || fail "test again: $again"
+[[ $again == *"test.suite: done before"* ]] || fail "what was done is done again: $again"
+bash bench/gpu/run.sh bench >/dev/null || fail "bench: exit $?"
+bash bench/gpu/run.sh bench --again >/dev/null || fail "bench --again: exit $?"
+awk -F, 'NR == 1 { n = NF; if ($1 != "date" || $3 != "device") exit 1 } NF != n { exit 1 } END { exit NR < 100 }' \
+    "$build/rehearsal/chains.csv" || fail "chains.csv: $(head -3 "$build/rehearsal/chains.csv")"
+DEEPPCR_FAKE_DEVICES=0 bash bench/gpu/run.sh test >"$build/rehearsal/none"
+[ $? -eq 77 ] && grep -q 'skipped.*no NVIDIA driver' "$build/rehearsal/none" || fail "without a device: $(tail -1 "$build/rehearsal/none")"
+bash bench/gpu/run.sh nonsense 2>/dev/null
+[ $? -eq 2 ] || fail "a part that there is not: not exit 2"
+echo "gpu_run: its steps, once; $(wc -l <"$build/rehearsal/chains.csv") lines"
