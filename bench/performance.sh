@@ -81,12 +81,7 @@ if [ $measure = yes ]; then
         echo "$out/schemes.json"
     fi
     if wanted planner; then
-        for mode in estimate measure; do
-            "$build/deeppcr" bench planner --mode $mode --json >"$out/planner-$mode.part"
-        done
-        jq -s --arg commit "$commit" --arg machine "$("$build/deeppcr" info --json | jq -r .processor)" \
-            '{machine: $machine, commit: $commit, runs: map(del(.all))}' "$out"/planner-{estimate,measure}.part >"$out/planner.json"
-        rm -f "$out"/planner-*.part
+        bench/planner.py --build "$build" --out "$out/planner.json"
         echo "$out/planner.json"
     fi
     for table in "${peers[@]}"; do

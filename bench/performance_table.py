@@ -247,8 +247,8 @@ def recurrent_part_table(path, ways, others):
 def table(folder, name, columns):
     if name == "schemes":
         return schemes_table(folder / "schemes.json")
-    if name == "planner":
-        return planner_table(folder / "planner.json")
+    if name.startswith("planner"):
+        return planner_table(folder / f"{name}.json")
     if name.startswith("peers-"):
         return against_table(folder / f"{name}.csv")
     if name == "recurrent-long":

@@ -107,7 +107,15 @@ for name, mode in ("h", "estimate"), ("i", "measure"):
     assert {x["case"] for x in r["wrong_choices"]} == {x["case"] for x in r["all"] if x["regret"] > 0.05}
     assert r["always_sequential_max"] >= r["always_sequential_median"] >= 0
     for x in r["all"]: assert x["best_seconds"] <= x["seconds"] and x["planning_seconds"] >= 0 and x["sentence"]
+    assert {"inference", "training"} <= {x["case"].split()[-1] for x in r["all"]}
 PYTHON
+for part in 1 2; do
+    "$program" bench planner --quick --mode estimate --json --budget 0.02 --part $part/2 >"$folder/h$part.json" || complain "bench planner --part $part/2 failed"
+done
+python3 -c 'import json, sys
+whole, *parts = [sorted(x["case"] for x in json.load(open(f"{sys.argv[1]}/h{part}.json"))["all"]) for part in ("", 1, 2)]
+assert sorted(parts[0] + parts[1]) == whole and all(parts)' "$folder" || complain "bench planner: the parts are not the whole"
+refused 2 "--part" bench planner --part 3/2
 refused 2 "--mode" bench planner --mode perhaps
 refused 2 "unexpected" bench planner mlp
 
