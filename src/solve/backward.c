@@ -110,8 +110,8 @@ void dpcri_adjoint_range(dpcri_backward *b, int64_t lo, int64_t hi, int64_t row,
 
 static void adjoint_rows(void *argument, int64_t task) {
     dpcri_backward *b = argument;
-    const int64_t row = task * b->plan->row_block, left = b->plan->steps.batch - row;
-    const int64_t rows = left < b->plan->row_block ? left : b->plan->row_block;
+    const int64_t row = task * b->plan->back_block, left = b->plan->steps.batch - row;
+    const int64_t rows = left < b->plan->back_block ? left : b->plan->back_block;
     dpcri_adjoint_range(b, b->lo ? b->lo : 1, b->hi, row, rows);
     if (b->lo == 0) dpcri_adjoint_range(b, 0, 1, row, rows);
 }
@@ -248,8 +248,8 @@ static dpcr_status solve_window(dpcri_backward *b, dpcr_error *error) {
 // A task goes back with its own rows: what the adjoint loop leaves is still in its cache when the gradients want it.
 static void block_back(void *argument, int64_t task) {
     dpcri_backward *b = argument;
-    const int64_t row = task * b->plan->row_block, left = b->plan->steps.batch - row;
-    const int64_t rows = left < b->plan->row_block ? left : b->plan->row_block;
+    const int64_t row = task * b->plan->back_block, left = b->plan->steps.batch - row;
+    const int64_t rows = left < b->plan->back_block ? left : b->plan->back_block;
     const dpcr_array carry = dpcri_slice(&b->carry, 0, 1, row, rows);
     for (int64_t hi = b->hi, lo; hi > b->lo && b->code == 0; hi = lo) {
         lo = hi > b->plan->backward_window ? hi - b->plan->backward_window : 0;
@@ -262,7 +262,7 @@ static void block_back(void *argument, int64_t task) {
 }
 
 static int64_t blocks_of(const dpcr_solve_plan *plan) {
-    return (plan->steps.batch + plan->row_block - 1) / plan->row_block;
+    return (plan->steps.batch + plan->back_block - 1) / plan->back_block;
 }
 
 // By the loop alone: overlapped chunks leave what gradient wants in the tape too, but have no blocks. Not where threads
@@ -296,7 +296,7 @@ static dpcr_status run_blocks(dpcri_backward *b, dpcr_error *error) {
 
 static dpcr_status run_windows(dpcri_backward *b, dpcr_error *error) {
     const dpcr_steps *steps = &b->plan->steps;
-    const int64_t rows = b->plan->row_block, batch = steps->batch;
+    const int64_t rows = b->plan->back_block, batch = steps->batch;
     int64_t windows = 0;
     if (goes_by_blocks(b)) return run_blocks(b, error);
     for (b->hi = steps->length; b->hi > 0; b->hi = b->lo) {

@@ -233,7 +233,11 @@ static double adjoint_row(const dpcri_outlook *o) {
 // Without the callback adjoint the loop is the linear chain of Jacobians in order.
 double dpcri_cost_adjoint_loop(const dpcri_outlook *o) {
     if (!o->steps->adjoint && o->steps->linearise) return dpcri_cost_backward(o, DPCR_SCHEME_SEQUENTIAL);
-    const double compute = length_of(o) * rows_step(o, o->costs.adjoint_block, adjoint_step(o), adjoint_row(o));
+    const double timed = length_of(o) * rows_step(o, o->costs.adjoint_block, adjoint_step(o), adjoint_row(o));
+    // Timed in the loop's blocks; its own may be smaller, of which more threads find one.
+    const double block = less(batch_of(o), (double)dpcri_back_block(o->steps)), blocks = ceil(batch_of(o) / block);
+    const double share = ceil(blocks / less(blocks, threads_of(o))) * block / batch_of(o);
+    const double compute = block < block_rows(o) && block_rows(o) >= batch_of(o) ? timed * less(1, share) : timed;
     const double bytes = length_of(o) * batch_of(o) * 2 * state_bytes(o);
     return more(compute, memory_seconds(o, bytes, rows_threads(o))) + (batch_of(o) > 8 ? region_seconds(o) : 0);
 }

@@ -146,15 +146,28 @@ int64_t dpcri_rows_of_line(const dpcr_steps *steps) {
     return rows > 1 ? rows : 1;
 }
 
-// Steps that do little with a number wait for each other's cache lines where blocks of a step share a page: theirs fill
-// one.
-int64_t dpcri_row_block(const dpcr_steps *steps) {
-    enum { PAGE = 1 << 12 };
+static int64_t fair_block(const dpcr_steps *steps, int64_t line) {
     const int64_t batch = steps->batch, least = batch >= 128 ? 64 : batch >= 64 ? 32 : batch > 16 ? 16 : 8;
-    const int64_t row = steps->width * (int64_t)dpcr_dtype_size(steps->dtype);
-    const bool mixes = steps->jacobian.structure == DPCR_DENSE || steps->jacobian.structure == DPCR_CSR;
-    const int64_t line = mixes || row == 0 ? dpcri_rows_of_line(steps) : (PAGE + row - 1) / row;
     return least > line ? least : line;
+}
+
+static bool mixes(const dpcr_steps *steps) {
+    return steps->jacobian.structure == DPCR_DENSE || steps->jacobian.structure == DPCR_CSR;
+}
+
+// Threads whose blocks of a step share a page wait for each other's cache lines, some 14 ns a line: steps that do less
+// with one go in blocks that fill a page. Recurrent networks write past the caches then.
+int64_t dpcri_row_block(const dpcr_steps *steps) {
+    enum { PAGE = 1 << 12, LINE = 64, LINE_FLOPS = 1700 };
+    const int64_t row = steps->width * (int64_t)dpcr_dtype_size(steps->dtype);
+    const bool light = !mixes(steps) ||
+                       (steps->flops > 0 && !steps->gradient_whole && steps->flops * LINE < (double)(LINE_FLOPS * row));
+    return fair_block(steps, light && row > 0 ? (PAGE + row - 1) / row : dpcri_rows_of_line(steps));
+}
+
+// Going back there is more to do with a line, where components mix.
+int64_t dpcri_back_block(const dpcr_steps *steps) {
+    return mixes(steps) ? fair_block(steps, dpcri_rows_of_line(steps)) : dpcri_row_block(steps);
 }
 
 dpcr_status dpcri_plan_derive(dpcr_solve_plan *plan, dpcr_error *error) {
@@ -173,6 +186,7 @@ dpcr_status dpcri_plan_derive(dpcr_solve_plan *plan, dpcr_error *error) {
     if (!steps->concurrent && steps->lanes > plan->piece) plan->piece = clamp(steps->lanes, 1, length);
     if (plan->window && plan->piece > plan->window) plan->piece = plan->window;
     plan->row_block = dpcri_row_block(steps);
+    plan->back_block = dpcri_back_block(steps);
     plan->linear =
         (dpcr_chain_options){.size = sizeof plan->linear, .scheme = plan->options.scheme, .chunk = plan->options.chunk};
     dpcri_chain_defaults(&plan->transition, plan->window ? plan->window : 1, steps->batch, &plan->linear);

@@ -25,7 +25,7 @@ struct dpcr_solve_plan {
     dpcr_chain_options transposed;  // for the backward pass by a scheme
     int64_t window;                 // steps a sweep looks at
     int64_t piece;                  // steps evaluated by one task while they are in cache
-    int64_t row_block;              // sequences a task of the loop runs
+    int64_t row_block, back_block;  // sequences a task of the loop runs, and of the adjoint loop
     int64_t backward_window;        // steps whose adjoint states are held at once
     int64_t join_windows;           // windows between two calls of gradient_join
     bool keep_pieces;               // evaluation tasks go by pieces, never by blocks of sequences
@@ -186,6 +186,7 @@ size_t dpcri_solve_bytes(const dpcr_solve_plan *plan, dpcr_error *error);
 int64_t dpcri_rows_of_line(const dpcr_steps *steps);
 // Sequences that one task of the loop runs: enough for the kernels' rows, and no fewer than a line's.
 int64_t dpcri_row_block(const dpcr_steps *steps);
+int64_t dpcri_back_block(const dpcr_steps *steps);
 // Fills the derived fields of a plan (transition, linear, piece, row_block) from steps and options; window as set.
 dpcr_status dpcri_plan_derive(dpcr_solve_plan *plan, dpcr_error *error);
 

@@ -54,7 +54,7 @@ static bool is_fused(const dpcr_solve_plan *plan) {
 }
 
 static int64_t row_tasks(const dpcr_solve_plan *plan, int64_t rows) {
-    const int64_t blocks = (rows + plan->row_block - 1) / plan->row_block;
+    const int64_t blocks = (rows + plan->back_block - 1) / plan->back_block;
     return blocks < DPCRI_EVALUATION_TASKS ? blocks : DPCRI_EVALUATION_TASKS;
 }
 
@@ -72,7 +72,7 @@ void dpcri_sweep_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_sw
                                                             : DPCRI_EVALUATION_TASKS;
     space->f = dpcri_arena_take(arena, dpcri_mul(states, steps->width, &numbers) ? numbers : -1, real);
     space->r = dpcri_arena_take(arena, numbers, real);
-    const int64_t kept = is_fused(plan) ? row_tasks(plan, steps->batch) * plan->piece * plan->row_block : states;
+    const int64_t kept = is_fused(plan) ? row_tasks(plan, steps->batch) * plan->piece * plan->back_block : states;
     space->a = dpcri_arena_take(arena, dpcri_mul(kept, values, &numbers) ? numbers : -1, real);
     // picard's scalars are not taken from a Jacobian; every other structure that is not J's own is
     const bool extracted = !has_own_jacobian(plan) && needs_jacobian(plan);
@@ -110,7 +110,7 @@ static dpcr_array buffer_view(const sweep *s, void *data, int64_t width, int64_t
 
 static dpcr_array transitions_view(const sweep *s, int64_t first, int64_t count) {
     if (!s->slot) return buffer_view(s, s->space.a, s->values, first, count);
-    const int64_t shape[3] = {s->plan->piece, s->plan->row_block, s->values};
+    const int64_t shape[3] = {s->plan->piece, s->plan->back_block, s->values};
     const dpcr_array whole = dpcr_array_make(s->slot, s->plan->steps.dtype, 3, shape);
     return dpcri_slice(&whole, first - s->slot_first, count, 0, s->rows);
 }
@@ -244,7 +244,7 @@ static void solve_steps(const sweep *s, int64_t first, int64_t last, const void 
 
 // The window, piece by piece, for one block of sequences; A of a piece is used while it is in cache.
 static void sweep_rows(sweep *s, int64_t block, int64_t task, const void *carry, int64_t carry_row) {
-    const int64_t row_block = s->plan->row_block, offset = block * row_block, batch = s->plan->steps.batch;
+    const int64_t row_block = s->plan->back_block, offset = block * row_block, batch = s->plan->steps.batch;
     const size_t real = dpcr_dtype_size(s->plan->steps.dtype);
     const size_t slot = (size_t)(s->plan->piece * row_block * s->values) * real;
     const size_t dense = (size_t)(s->plan->piece * batch * dpcr_transition_values(&s->plan->steps.jacobian)) * real;
@@ -272,7 +272,7 @@ typedef struct fused_job {
 
 static void fused_task(void *argument, int64_t task) {
     const fused_job *job = argument;
-    const int64_t blocks = (job->s->rows + job->s->plan->row_block - 1) / job->s->plan->row_block;
+    const int64_t blocks = (job->s->rows + job->s->plan->back_block - 1) / job->s->plan->back_block;
     const int64_t tasks = row_tasks(job->s->plan, job->s->rows);
     for (int64_t block = task; block < blocks; block += tasks)
         sweep_rows(job->s, block, task, job->carry, job->carry_row);
