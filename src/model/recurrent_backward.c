@@ -439,11 +439,14 @@ static void products_of_blocks(chain_products *c, int64_t first, int64_t count) 
 
 static void products_of_block(const chain_products *c, int64_t first, int64_t count, int64_t row) {
     int64_t rows;
-    const block_products b =
-        block_of(c, first, count, dpcri_recurrent_block_of(&c->plan->layers[c->chain], row, &rows));
-    const int64_t tasks = block_tasks(&b);
-    gather_block(&b);
-    for (int64_t i = 0; i < tasks; i++) block_task(&b, i);
+    const int64_t block = dpcri_recurrent_block_of(&c->plan->layers[c->chain], row, &rows);
+    for (int64_t done = 0, steps; done < count; done += steps) {  // more than a window's fit nowhere
+        steps = count - done < c->window ? count - done : c->window;
+        const block_products b = block_of(c, c->turned ? first + count - done - steps : first + done, steps, block);
+        const int64_t tasks = block_tasks(&b);
+        gather_block(&b);
+        for (int64_t i = 0; i < tasks; i++) block_task(&b, i);
+    }
 }
 
 enum { JOINED = 2048 };  // numbers of a task
