@@ -157,6 +157,9 @@ static void refusals(void **state) {
     many.ndim = 3;
     many.shape[0] = many.shape[1] = INT64_C(1) << 40, many.shape[2] = j.weight_count;
     REFUSED(DPCR_ERROR_ARGUMENT, "weights", context, &convs[0], &many, &j.g_out, &j.g_in);
+    many = j.w;
+    many.strides[many.ndim - 1] = 2;
+    REFUSED(DPCR_ERROR_ARGUMENT, "weights and rows contiguous", context, &convs[0], &many, &j.g_out, &j.g_in);
     dpcr_array words = j.w, words_out = j.g_out, words_in = j.g_in;
     words.dtype = words_out.dtype = words_in.dtype = DPCR_U32;
     REFUSED(DPCR_ERROR_UNSUPPORTED, "float or double", context, &convs[0], &words, &words_out, &words_in);

@@ -400,6 +400,61 @@ static void estimates_are_no_less_than_the_error(void **state) {
     dpcr_context_destroy(context);
 }
 
+// The same over paths drawn at random, few steps and many, eta up to 1, with and without clipping, loose and tight: an
+// estimate is no bound, so a few may fall short, none by far.
+static void estimates_seldom_fall_short(void **state) {
+    (void)state;
+    enum { PATHS = 120 };
+    static const dpcr_method methods[] = {DPCR_METHOD_PICARD, DPCR_METHOD_DIAGONAL, DPCR_METHOD_PARATAA};
+    static const int64_t lengths[] = {2, 3, 4, 5, 7, 9, 12, 16, 24, 40};
+    dpcr_context *context = sampling_context(1);
+    int estimates = 0, below = 0;
+    uint64_t random = 1;
+    for (int path = 0; path < PATHS; path++) {
+        double u[8];
+        for (int i = 0; i < 8; i++) {
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            u[i] = (double)(random >> 11) * 0x1p-53;
+        }
+        variant v = variants[(int)(u[0] * VARIANTS)];
+        if (v.kind == DPCR_SAMPLER_DDIM) v.eta = floor(3 * u[1]) / 2;
+        if (u[2] < 0.5) v.clip = 0;
+        formula f = {.width = 1 + (int64_t)(8 * u[3]), .dtype = DPCR_F64, .gain = 0.02 + 0.5 * u[4]};
+        dpcr_sampler_options options = options_of(&v);
+        options.steps = lengths[(int)(10 * u[5])];
+        options.seed = (uint64_t)path + 1;
+        dpcr_sampler *sampler = make(context, &f, &v, &options, 1);
+        const dpcr_solve_options in_order = by_method(DPCR_METHOD_SEQUENTIAL);
+        solved loop = solve_sampler(context, sampler, &in_order, NULL);
+        for (size_t k = 0; k < sizeof methods / sizeof *methods; k++) {
+            dpcr_solve_options by = by_method(methods[k]);
+            by.confirm = pow(10, -5 * u[6]);
+            by.atol = by.rtol = by.confirm * (u[7] < 0.5 ? 0.1 : 10);
+            solved got = solve_sampler(context, sampler, &by, NULL);
+            const double estimate = got.report.error_estimate;
+            double error = 0;
+            for (int64_t l = 0; l < got.length; l++) {
+                double most = 0, scale = 1;
+                for (int64_t i = l * got.width; i < (l + 1) * got.width; i++) {
+                    most = fmax(most, fabs(((double *)got.z)[i] - ((double *)loop.z)[i]));
+                    scale = fmax(scale, fabs(((double *)loop.z)[i]));
+                }
+                error = fmax(error, most / scale);
+            }
+            if (estimate >= 0) estimates++, below += error > estimate + 1e-12;
+            if (!(estimate < 0 ? error < 1e-9 : error <= 3 * estimate + 1e-12))
+                fail_msg("path %d by %s: estimate %g, error %g, %d steps, reason %d", path,
+                         dpcr_method_name(methods[k]), estimate, error, (int)options.steps, (int)got.report.reason);
+            path_free(&got);
+        }
+        path_free(&loop);
+        dpcr_sampler_destroy(sampler);
+    }
+    print_message("%d of %d estimates below the error\n", below, estimates);
+    assert_true(estimates > 2 * PATHS && 50 * below <= estimates);
+    dpcr_context_destroy(context);
+}
+
 // One step over a span is the sampler's own step where the span is one, noise and all; its Jacobian agrees with central
 // differences. (dpm-solver++'s own step knows the one before.)
 static void coarse_steps_are_longer_steps(void **state) {
@@ -762,6 +817,7 @@ int main(void) {
         cmocka_unit_test(parareal_and_parataa_are_the_loop),
         cmocka_unit_test(parareal_and_parataa_at_their_limits),
         cmocka_unit_test(estimates_are_no_less_than_the_error),
+        cmocka_unit_test(estimates_seldom_fall_short),
         cmocka_unit_test(coarse_steps_are_longer_steps),
         cmocka_unit_test(coarse_steps_that_are_missing),
         cmocka_unit_test(locks_of_paradigms),

@@ -144,6 +144,28 @@ static void convolutions_learn(void **state) {
     dpcr_context_destroy(one), dpcr_context_destroy(three);
 }
 
+// Options of an older caller, no longer than its size says, and convolutions of no name.
+static void options_are_refused(void **state) {
+    (void)state;
+    static uint8_t images[PAINTED * PAINT], labels[PAINTED];
+    const dpcr_dataset data = coloured(images, labels);
+    dpcr_context *context = sampling_context(1);
+    dpcr_autoencoder *vae = convolutional(context, 1);
+    dpcr_error error = {0};
+    dpcr_learn_options learn = learn_options(1, 20);
+    learn.convolution = (dpcr_convolution)7;
+    assert_int_equal(dpcr_autoencoder_train(vae, &data, &learn, NULL, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "convolution is 7"));
+    learn.size = offsetof(dpcr_learn_options, convolution);
+    dpcr_learn_options *older = malloc(learn.size);
+    memcpy(older, &learn, learn.size);
+    assert_int_equal(dpcr_autoencoder_train(vae, &data, older, NULL, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "options.size"));
+    free(older);
+    dpcr_autoencoder_destroy(vae);
+    dpcr_context_destroy(context);
+}
+
 // ---- a library's convolutions ----
 
 // A layer of it against the gathered one: forward, slopes, every gradient; a batch that leaves a piece unfilled.
@@ -287,6 +309,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(convolutions_are_their_definition),
         cmocka_unit_test(convolutions_learn),
+        cmocka_unit_test(options_are_refused),
         cmocka_unit_test(a_librarys_layers_are_the_gathered_ones),
         cmocka_unit_test(a_library_trains),
         cmocka_unit_test(refused_memory_leaks_nothing),

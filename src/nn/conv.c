@@ -69,8 +69,10 @@ static dpcr_status read_layer(const dpcr_conv2d *l, conv_job *job, dpcr_error *e
 // Contiguous, with so many numbers.
 static bool holds(const dpcr_array *a, int64_t wanted) {
     int64_t count = 1;
-    for (int32_t d = 0; d < a->ndim; d++)
+    for (int32_t d = a->ndim - 1; d >= 0; d--) {
+        if (a->shape[d] > 1 && a->strides[d] != count) return false;
         if (!dpcri_mul(count, a->shape[d], &count)) return false;
+    }
     return a->data && count == wanted;
 }
 
@@ -92,7 +94,7 @@ static dpcr_status check(conv_job *job, const dpcr_array *weights, const dpcr_ar
     if (!fits)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "%s: wanted %" PRId64 " weights, outputs [B][%" PRId64 "] and inputs [B][%" PRId64
-                          "] of one dtype, rows contiguous",
+                          "] of one dtype, weights and rows contiguous",
                           job->name, l->out_channels * job->columns, job->outputs, job->inputs);
     job->kernels = dpcri_wide_kernels_get(weights->dtype);
     if (!job->kernels)
