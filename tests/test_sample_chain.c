@@ -695,12 +695,15 @@ static void auto_weighs_them(void **state) {
     assert_int_equal(seen & wanted, wanted);
     assert_non_null(strstr(dpcr_solve_plan_sentence(plan), "parareal"));
     dpcr_solve_plan_destroy(plan);
-    // Of the sweeps that a solve took, the one that confirmed is priced apart; what is exact had none.
+    // Of the sweeps that a solve took, those that confirmed are priced apart; what is exact had none.
     static const struct {
         dpcr_reason reason;
         double confirm;
         int learned;
-    } solves[] = {{DPCR_REASON_RESIDUAL_ONLY, -1, 7}, {DPCR_REASON_EXACT, -1, 8}, {DPCR_REASON_RESIDUAL_ONLY, 0, 8}};
+    } solves[] = {{DPCR_REASON_RESIDUAL_ONLY, -1, 7},
+                  {DPCR_REASON_CONVERGED, 1e-2, 6},
+                  {DPCR_REASON_EXACT, -1, 8},
+                  {DPCR_REASON_RESIDUAL_ONLY, 0, 8}};
     for (size_t i = 0; i < sizeof solves / sizeof *solves; i++) {
         by.confirm = solves[i].confirm;
         by.method = DPCR_METHOD_PICARD;

@@ -181,9 +181,10 @@ double dpcri_cost_parareal(const dpcri_outlook *o, int64_t n, double sweeps) {
     return coarse + sweeps * ((double)n * (kept + call_seconds) + part_of_parareal * coarse + region_seconds(o));
 }
 
-// Cycles that confirm: usually two or three, and the coarse steps' Jacobians once or the steps in every one.
+// Cycles that confirm, and the coarse steps' Jacobians once or the steps in every one.
 static double confirm_seconds(const dpcri_outlook *o, double one) {
-    const double cycles = 2.5, chunks = ceil(sqrt(length_of(o))), states = chunks * batch_of(o);
+    const double cycles = dpcri_confirm_cycles(o->options), chunks = ceil(sqrt(length_of(o))),
+                 states = chunks * batch_of(o);
     const dpcr_steps *s = o->steps;
     if (o->options->confirm == 0) return 0;
     const double guessed = more(span_seconds, s->jacobian_flops / (jacobian_efficiency * o->machine.flops));

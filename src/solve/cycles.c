@@ -51,6 +51,8 @@ bool dpcri_confirms(const dpcr_solve_options *options) {
     }
 }
 
+double dpcri_confirm_cycles(const dpcr_solve_options *options) { return options->confirm > 0 ? 2.5 : 1; }
+
 bool dpcri_coarse_is_linear(const dpcr_steps *steps, const dpcr_solve_options *options, int64_t chunks) {
     return steps->coarse_linearise && !options->memory_limit && chunks * (steps->width + 1) <= 2 * steps->length;
 }

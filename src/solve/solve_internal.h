@@ -141,6 +141,8 @@ dpcr_status dpcri_confirm(dpcri_run *run);
 void dpcri_confirm_carve(const dpcr_solve_plan *plan, dpcri_arena *arena);
 bool dpcri_coarse_is_linear(const dpcr_steps *steps, const dpcr_solve_options *options, int64_t chunks);
 bool dpcri_confirms(const dpcr_solve_options *options);
+// Cycles that are expected of it: two or three that correct, or one that estimates.
+double dpcri_confirm_cycles(const dpcr_solve_options *options);
 // Fills z as the option guess says, but for STATE and GIVEN. zero: scratch of a state.
 dpcr_status dpcri_make_guess(dpcri_run *run, void *zero);
 // Whether the callback `window` serves these options (every default filled in but the scheme's).

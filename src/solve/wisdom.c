@@ -136,9 +136,10 @@ dpcr_status dpcr_solve_plan_learn(const dpcr_solve_plan *plan, const dpcr_solve_
         int *seen = &known.sweeps;
         for (int i = 0; i < DPCRI_TOLD; i++)
             if (dpcri_told[i] == method) seen = &known.told[i];
-        // The sweep that confirms is priced apart (dpcri_cost_picard); what is exact was not confirmed.
+        // Cycles that confirm are priced apart (dpcri_cost_picard); what is exact was not confirmed.
         const bool confirmed = dpcri_confirms(&plan->options) && report->reason != DPCR_REASON_EXACT;
-        *seen = confirmed && report->sweeps > 1 ? report->sweeps - 1 : report->sweeps;
+        const int cycles = confirmed ? (int)dpcri_confirm_cycles(&plan->options) : 0, own = report->sweeps - cycles;
+        *seen = own > 0 ? own : report->sweeps > 0;
         if (failed) known.failed |= 1u << method;
     }
     // What failed is not chosen again, and a choice among others has to be made anew.
