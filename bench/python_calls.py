@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""What a call of the Python package costs on its own: the least of 15 times 300 calls at the shortest lengths, one thread, beside
+the C function alone, and beside PyTorch, SciPy and an empty JAX program where there are some.
+
+    taskset -c 0 chrt -f 1 bench/python_calls.py"""
+import timeit
+
+import numpy as np
+
+import deeppcr
+import deeppcr.signal
+from deeppcr import linear, recurrent
+from deeppcr import _library as library
+
+deeppcr.set_threads(1)
+
+
+def report(name, call):
+    print(f"{name:44} {min(timeit.repeat(call, number=300, repeat=15)) / 300 * 1e6:7.2f} us", flush=True)
+
+
+A, b, z0, x = np.full((4, 2, 2), 0.3, "f"), np.ones((4, 2), "f"), np.ones(2, "f"), np.zeros(8)
+sos, zi = np.array([[1, 0, 0, 1, 0, 0.0]]), np.zeros((1, 2))
+z = deeppcr.linear_chain(A, b, z0)
+report("linear_chain", lambda: deeppcr.linear_chain(A, b))
+report("linear_chain_vjp", lambda: deeppcr.linear_chain_vjp(A, z, b, z0))
+report("signal.sosfilt", lambda: deeppcr.signal.sosfilt(sos, x))
+report("signal.sosfilt with zi", lambda: deeppcr.signal.sosfilt(sos, x, zi=zi))
+
+problem = linear.problem(A, b, None, False, "auto", None, 0)
+chain = library.Call(linear._execute, problem.plan, (problem.a, problem.b, None, z[:, None]), problem.plan.workspace)
+chain.run([library.address(v) if v is not None else 0 for v in (A, b, None, z)], None)
+report("the library: dpcr_chain_execute", lambda: chain.function(*chain.given, None, chain.error_ref))
+y = np.empty_like(x)
+run = library.Call(library.lib.dpcr_filter_execute, deeppcr.signal._filter("sos", sos), (x[None], None, y[None], None))
+run.run((library.address(x), 0, library.address(y)))
+report("the library: dpcr_filter_execute", lambda: run.function(*run.given, run.error_ref))
+
+for Kind in (recurrent.GRU, recurrent.LSTM):
+    net, step = Kind(4, 8), np.zeros((1, 1, 4), "f")
+
+    def both(net=net, step=step):
+        net.backward(net(step, training=True)[0])
+
+    report(f"recurrent.{Kind.__name__}", lambda: net(step))
+    report(f"recurrent.{Kind.__name__} forward and back", both)
+    slot = net._engine.free[-1]
+    plan, trained = (next(p for key, p in slot.plans.items() if key[2] == t) for t in (False, True))
+    keep = [np.empty(64, "f") for _ in range(11)]
+    at = [library.address(k) for k in keep]
+    cell = net.form.has_cell
+    for p in (plan, trained):
+        p.fill(at[0], 0, 0, 0, at[1], at[2], at[3] if cell else 0)
+    for place, address in zip(trained.given, (at[4], 0, 0, at[5], at[6], at[7] if cell else 0)):
+        place.data = address
+    tape = library.aligned(trained.own_tape)
+    report(f"the library: dpcr_recurrent_execute, {Kind.__name__}", lambda: plan.execute(None))
+    report("    and dpcr_recurrent_backward", lambda: (trained.execute(tape), trained.backward(tape)))
+
+try:
+    from scipy import signal
+
+    report("scipy.signal.sosfilt", lambda: signal.sosfilt(sos, x))
+except ImportError:
+    pass
+
+try:
+    import torch
+
+    import deeppcr.torch
+except ImportError:
+    pass
+else:
+    torch.set_num_threads(1)
+    step = torch.randn(1, 1, 4)
+    for name in ("GRU", "LSTM"):
+        theirs = getattr(torch.nn, name)(4, 8)
+        for who, module in ((f"torch.nn.{name}", theirs), (f"deeppcr.torch.{name}", deeppcr.torch.from_torch(theirs))):
+            with torch.no_grad():
+                report(who, lambda: module(step))
+            report(f"{who} forward and back", lambda: module(step)[0].sum().backward())
+    At, bt = torch.from_numpy(A), torch.from_numpy(b)
+    report("deeppcr.torch.linear_chain", lambda: deeppcr.torch.linear_chain(At, bt))
+
+try:
+    import jax
+
+    import deeppcr.jax
+except ImportError:
+    pass
+else:
+    chained, empty = jax.jit(lambda A, b: deeppcr.jax.linear_chain(A, b)), jax.jit(lambda A, b: b + 1)
+    for name, call in (("deeppcr.jax.linear_chain", chained), ("an empty program of JAX", empty)):
+        jax.block_until_ready(call(A, b))
+        report(name, lambda: jax.block_until_ready(call(A, b)))
