@@ -60,7 +60,7 @@ int64_t dpcri_recurrent_blocks(const dpcr_recurrent_plan *plan, int64_t chain) {
     dpcr_steps steps;
     if (!plan->adjoints || n->cell.varied || dpcri_gates_apart(n->gates) || bytes > MOST_BLOCK_BYTES) return 1;
     dpcri_recurrent_steps(&plan->layers[chain], &steps);
-    const int64_t rows = dpcri_row_block(&steps), blocks = (plan->options.batch + rows - 1) / rows;
+    const int64_t rows = dpcri_back_block(&steps), blocks = (plan->options.batch + rows - 1) / rows;
     return blocks > 1 && blocks <= MOST_BLOCKS ? blocks : 1;
 }
 
@@ -310,7 +310,7 @@ void dpcri_recurrent_plan_steps(const dpcr_recurrent_plan *plan, int64_t chain, 
     dpcri_recurrent *layer = &plan->layers[chain];
     layer->blocks = dpcri_recurrent_blocks(plan, chain);
     dpcri_recurrent_steps(layer, steps);
-    layer->block_rows = dpcri_row_block(steps);
+    layer->block_rows = dpcri_back_block(steps);
     if (plan->adjoints) return;
     steps->adjoint = no_adjoint;
     steps->gradient = NULL;
