@@ -43,8 +43,10 @@ set_target_properties(deeppcr_cuda PROPERTIES PREFIX lib OUTPUT_NAME deeppcr_cud
 target_include_directories(deeppcr_cuda PRIVATE include src)
 # The runtime's headers are not ours to be warned about.
 target_include_directories(deeppcr_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
-# A fused multiply-add stands where the code says fma, as everywhere.
-target_compile_options(deeppcr_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false -Xcompiler=-Wall,-Wextra
+# Kernels' stubs, which nvcc writes, would otherwise guard constants and ask for libstdc++, the one C++ library a user may
+# not have. A fused multiply-add stands where the code says fma, as everywhere.
+target_compile_options(deeppcr_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false
+  -Xcompiler=-Wall,-Wextra,-fno-exceptions,-fno-threadsafe-statics
   $<$<BOOL:${DEEPPCR_WERROR}>:-Werror=all-warnings>>)
 target_link_libraries(deeppcr_cuda PRIVATE CUDA::cudart_static Threads::Threads ${CMAKE_DL_LIBS})
-target_link_options(deeppcr_cuda PRIVATE -Wl,--exclude-libs,ALL)  # the runtime's names stay inside
+target_link_options(deeppcr_cuda PRIVATE -Wl,--as-needed -Wl,--exclude-libs,ALL)  # the runtime's names stay inside
