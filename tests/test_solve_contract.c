@@ -307,6 +307,50 @@ static void cancel_stops_the_loop(void **state) {
     dpcr_context_destroy(context);
 }
 
+static int asked_at(void *user) { return --*(int *)user == 0; }  // once, as a signal that was taken is forgotten
+
+// Work that takes long asks on the way, forward and backward; whichever question is answered yes ends the call.
+static void cancel_stops_at_any_question(void **state) {
+    (void)state;
+    int left = 0;
+    const dpcr_context_options made = {.size = sizeof made, .threads = 2, .cancel = asked_at, .cancel_user = &left};
+    dpcr_context *context = NULL;
+    assert_int_equal(dpcr_context_create(&made, &context, NULL), DPCR_OK);
+    chain c = tanh_chain(1000, 2, 3, DPCR_F32);
+    void *z0 = starts(&c);
+    dpcr_steps steps = chain_steps(&c);
+    steps.flops = 1e9;
+    steps.concurrent = 0;
+    steps.lanes = 2;
+    for (int overlap = 0; overlap < 2; overlap++) {
+        const dpcr_solve_options options = {
+            .size = sizeof options,
+            .method = overlap ? DPCR_METHOD_OVERLAP : DPCR_METHOD_SEQUENTIAL,
+            .backward = overlap ? DPCR_SCHEME_OVERLAP : DPCR_SCHEME_SEQUENTIAL,
+            .warm_up = 8,
+        };
+        left = 0;
+        solved whole = solve_steps(context, &steps, &c, z0, &options, NULL, 1);
+        assert_int_equal(whole.status, DPCR_OK);
+        int questions = -left;
+        assert_in_range(questions, 20, 200);  // of tasks or stretches of 64 steps each way
+        for (int k = 1; k <= questions; k++) {
+            left = k;
+            solved stopped = solve_steps(context, &steps, &c, z0, &options, NULL, 1);
+            if (stopped.status != DPCR_ERROR_CANCELLED) fail_msg("overlap %d: question %d was not heard", overlap, k);
+            solved_free(&stopped);
+        }
+        left = questions + 1;
+        solved again = solve_steps(context, &steps, &c, z0, &options, NULL, 1);
+        assert_int_equal(again.status, DPCR_OK);
+        assert_memory_equal(again.z, whole.z, solving_bytes(&c) - 64);
+        assert_memory_equal(again.lambda, whole.lambda, solving_bytes(&c) - 64);
+        solved_free(&again), solved_free(&whole);
+    }
+    free(z0);
+    dpcr_context_destroy(context);
+}
+
 static void steps_check_catches(void **state) {
     (void)state;
     dpcr_context *context = solving_context(1);
@@ -426,19 +470,13 @@ static void empty_chains(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(positive_codes),
-        cmocka_unit_test(histories),
-        cmocka_unit_test(plans_are_shared),
-        cmocka_unit_test(refusals),
-        cmocka_unit_test(callbacks_abort),
-        cmocka_unit_test(cancel_stops),
-        cmocka_unit_test(cancel_stops_the_loop),
-        cmocka_unit_test(steps_check_catches),
-        cmocka_unit_test(planner_explains),
-        cmocka_unit_test(planner_chooses),
-        cmocka_unit_test(out_of_memory),
-        cmocka_unit_test(empty_chains),
-        cmocka_unit_test(the_loops_numbers_whatever_they_are),
+        cmocka_unit_test(positive_codes),        cmocka_unit_test(histories),
+        cmocka_unit_test(plans_are_shared),      cmocka_unit_test(refusals),
+        cmocka_unit_test(callbacks_abort),       cmocka_unit_test(cancel_stops),
+        cmocka_unit_test(cancel_stops_the_loop), cmocka_unit_test(cancel_stops_at_any_question),
+        cmocka_unit_test(steps_check_catches),   cmocka_unit_test(planner_explains),
+        cmocka_unit_test(planner_chooses),       cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(empty_chains),          cmocka_unit_test(the_loops_numbers_whatever_they_are),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -202,7 +202,27 @@ static int64_t gradient_steps(const dpcr_solve_plan *plan) {
 
 static void for_tasks(dpcri_backward *b, int64_t tasks, void (*task)(void *, int64_t)) {
     const double states = (double)(b->hi - b->lo) * (double)b->plan->steps.batch;
-    dpcri_for_tasks(b->plan, states * (b->plan->steps.flops + b->plan->steps.jacobian_flops), tasks, task, b);
+    const double flops = states * (b->plan->steps.flops + b->plan->steps.jacobian_flops);
+    b->stopped = b->stopped || !dpcri_for_tasks_or_stop(b->plan, flops, tasks, task, b);
+}
+
+static bool asked_to_stop(dpcri_backward *b) {
+    b->stopped = b->stopped || dpcri_cancelled(b->plan->context);
+    return b->stopped;
+}
+
+// Gradients that are made of many steps at once, in order, so that a chain that is cut in front of a window has the
+// sums of the whole. A window of overlapped chunks is the whole chain: stretch by stretch, some tenths of a second
+// each.
+static void gradient_of_window(dpcri_backward *b) {
+    const double each = (double)b->plan->steps.batch * b->plan->steps.flops, fit = each > 0 ? 5e9 / each : 1e9;
+    const int64_t count = b->hi - b->lo, few = fit < 64 ? 64 : fit < 1e9 ? (int64_t)fit : (int64_t)1e9;
+    const int64_t stretch = by_lanes(b->plan) && few < count ? few : count;
+    if (b->lo == 0) gradient_range(b, 0, 1);
+    for (int64_t l = b->lo ? b->lo : 1; l < b->hi && b->code == 0; l += stretch) {
+        if (l > b->lo + 1 && asked_to_stop(b)) return;
+        gradient_range(b, l, b->hi - l < stretch ? b->hi - l : stretch);
+    }
 }
 
 // The window's linear solve: lambda starts as the direct part plus what comes from the right.
@@ -211,7 +231,7 @@ static dpcr_status solve_window(dpcri_backward *b, dpcr_error *error) {
     const dpcri_row_ops *ops = dpcri_row_ops_of(steps->dtype);
     const int64_t tasks = (b->hi - b->lo + b->plan->piece - 1) / b->plan->piece;
     for_tasks(b, tasks, linearise_piece);
-    if (b->code != 0) return DPCR_OK;  // the caller tells
+    if (b->code != 0 || b->stopped) return DPCR_OK;  // the caller tells
     if (b->direct) {
         const dpcr_array direct = dpcri_slice(b->direct, b->lo, b->hi - b->lo, 0, steps->batch);
         ops->copy(&direct, &b->lambda);
@@ -277,7 +297,7 @@ static dpcr_status failure_of(dpcri_backward *b, dpcr_error *error) {
     if (b->code != 0)
         return dpcri_fail_code(error, DPCR_ERROR_CALLBACK, b->code, "backward: a callback aborted with code %d",
                                b->code);
-    if (dpcri_cancelled(b->plan->context))
+    if (asked_to_stop(b))
         return dpcri_fail(error, DPCR_ERROR_CANCELLED, "backward: stopped by the caller's cancel function");
     return DPCR_OK;
 }
@@ -314,13 +334,11 @@ static dpcr_status run_windows(dpcri_backward *b, dpcr_error *error) {
         else
             status = solve_window(b, error);
         if (status != DPCR_OK) return status;
-        if (steps->gradient && steps->gradient_whole && b->code == 0) {
-            // In order, so that a chain that is cut in front of a window has the sums of the whole.
-            if (b->lo == 0) gradient_range(b, 0, 1);
-            if (b->code == 0) gradient_range(b, b->lo ? b->lo : 1, b->hi - (b->lo ? b->lo : 1));
+        if (steps->gradient && steps->gradient_whole && b->code == 0 && !b->stopped) {
+            gradient_of_window(b);
             if (steps->gradient_join && (++windows % b->plan->join_windows == 0 || b->lo == 0))
                 steps->gradient_join(steps->user);
-        } else if (steps->gradient && b->code == 0)
+        } else if (steps->gradient && b->code == 0 && !b->stopped)
             for_tasks(b, (b->hi - b->lo + b->gradient_piece - 1) / b->gradient_piece, gradient_piece);
         status = failure_of(b, error);
         if (status != DPCR_OK) return status;

@@ -24,6 +24,7 @@ typedef struct dpcri_backward {
     dpcr_array carry;   // [1][B][w]: J_hi^T lambda_hi on the way in, J_lo^T lambda_lo on the way out
     int64_t gradient_piece;
     bool from_tape;  // no adjoint states are kept: gradient finds what it wants in the tape
+    bool stopped;    // by the caller's cancel function
     int sweeps;      // overlap: of the window that took most; one more than allowed: finished in order
     _Atomic int code;
 } dpcri_backward;

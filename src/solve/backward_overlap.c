@@ -259,13 +259,15 @@ void dpcri_backward_overlap(dpcri_backward *b) {
     if (o.cut.right > o.cut.from) {
         const int64_t groups = (o.cut.chunks + o.cut.lanes - 1) / o.cut.lanes;
         memset(b->space.given_up, 0, (size_t)batch);
-        if (b->from_tape) dpcri_for_tasks(plan, flops, groups, run_up, &o);
-        dpcri_for_tasks(plan, flops, groups, b->from_tape ? run_chunks : first_pass, &o);
+        b->stopped = (b->from_tape && !dpcri_for_tasks_or_stop(plan, flops, groups, run_up, &o)) ||
+                     !dpcri_for_tasks_or_stop(plan, flops, groups, b->from_tape ? run_chunks : first_pass, &o);
+        if (b->stopped) return;
         find_scales(&o);
         bool bad = check_boundaries(&o);
         int sweeps = 1;
         for (; bad && sweeps < SWEEPS && b->code == 0; sweeps++) {
-            dpcri_for_tasks(plan, flops, o.cut.chunks, rerun_chunk, &o);
+            b->stopped = !dpcri_for_tasks_or_stop(plan, flops, o.cut.chunks, rerun_chunk, &o);
+            if (b->stopped) return;
             bad = check_boundaries(&o);
         }
         bad = bad || any_given_up(&o);

@@ -416,15 +416,15 @@ dpcr_status dpcri_solve_overlap(dpcri_run *run) {
     dpcri_overlap_carve(plan, &run->arena, &o.starts, &o.ends, &o.rerun);
     const double t0 = dpcri_seconds(), flops = (double)steps->length * (double)steps->batch * steps->flops;
     memset(o.rerun, 0, (size_t)(o.cut.chunks * steps->batch));
-    dpcri_for_tasks(plan, flops, o.cut.groups, first_pass, &o);
+    bool stopped = !dpcri_for_tasks_or_stop(plan, flops, o.cut.groups, first_pass, &o);
     run->report->evaluations += (steps->length + (o.cut.chunks - 1) * plan->options.warm_up) * steps->batch;
     int sweeps = 1;
-    while (o.code >= 0 && check_boundaries(&o) && sweeps < plan->options.max_sweeps) {
-        if (dpcri_cancelled(plan->context))
-            return dpcri_fail(run->error, DPCR_ERROR_CANCELLED, "solve: stopped by the caller's cancel function");
+    while (!stopped && o.code >= 0 && check_boundaries(&o) && sweeps < plan->options.max_sweeps) {
         sweeps++;
-        dpcri_for_tasks(plan, flops, o.cut.groups, rerun_group, &o);
+        stopped =
+            dpcri_cancelled(plan->context) || !dpcri_for_tasks_or_stop(plan, flops, o.cut.groups, rerun_group, &o);
     }
+    if (stopped) return dpcri_fail(run->error, DPCR_ERROR_CANCELLED, "solve: stopped by the caller's cancel function");
     const double t1 = dpcri_seconds();
     run->report->seconds_evaluate = t1 - t0;
     if (o.code >= 0) finish_rows(&o);

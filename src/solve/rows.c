@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Views of trajectories and row operations of the driver.
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "solve/solve_internal.h"
@@ -47,6 +49,38 @@ void dpcri_for_tasks(const dpcr_solve_plan *plan, double flops, int64_t tasks, v
         dpcri_parallel(plan->context, tasks, task, argument);
     else
         for (int64_t i = 0; i < tasks; i++) task(argument, i);
+}
+
+// ---- regions that the caller may end ----
+
+typedef struct watched {
+    const dpcr_solve_plan *plan;
+    void (*task)(void *, int64_t);
+    void *argument;
+    int64_t every;     // tasks between two questions
+    pthread_t caller;  // cancel functions are asked on the thread that called
+    _Atomic int stopped;
+} watched;
+
+static void watched_task(void *argument, int64_t i) {
+    watched *w = argument;
+    if (i % w->every == 0 && pthread_equal(pthread_self(), w->caller) && dpcri_cancelled(w->plan->context))
+        atomic_store(&w->stopped, 1);
+    if (!atomic_load_explicit(&w->stopped, memory_order_relaxed)) w->task(w->argument, i);
+}
+
+bool dpcri_for_tasks_or_stop(const dpcr_solve_plan *plan, double flops, int64_t tasks, void (*task)(void *, int64_t),
+                             void *argument) {
+    const double worth = 1e7, least = 10 * worth;  // flops that take some hundred times as long as a question
+    if (flops < least) {
+        dpcri_for_tasks(plan, flops, tasks, task, argument);
+        return true;
+    }
+    const double each = flops / (double)tasks;
+    watched w = {.plan = plan, .task = task, .argument = argument, .caller = pthread_self()};
+    w.every = each < worth ? (int64_t)(worth / each) : 1;
+    dpcri_for_tasks(plan, flops, tasks, watched_task, &w);
+    return !atomic_load(&w.stopped);
 }
 
 dpcr_span dpcri_span(int64_t first, int64_t lanes, int64_t stride, int64_t steps, int64_t row, int64_t rows) {

@@ -86,6 +86,11 @@ int dpcri_advance(const dpcr_steps *steps, const dpcr_span *span, const dpcr_arr
 void dpcri_for_tasks(const dpcr_solve_plan *plan, double flops, int64_t tasks, void (*task)(void *, int64_t),
                      void *argument);
 
+// The same; false where the caller's cancel function, asked now and then on the way, said stop: tasks were left out
+// then.
+bool dpcri_for_tasks_or_stop(const dpcr_solve_plan *plan, double flops, int64_t tasks, void (*task)(void *, int64_t),
+                             void *argument);
+
 dpcr_span dpcri_span(int64_t first, int64_t lanes, int64_t stride, int64_t steps, int64_t row, int64_t rows);
 
 // ---- row operations, by dtype; all loops over [count][rows][w] views, last dimension contiguous ----
