@@ -157,6 +157,7 @@ def test_ctrl_c_ends_a_network(method):
     ends_soon(f"""
     net = recurrent.GRU(1, 8 if {method!r} == "newton" else 128, method={method!r})
     x = np.zeros((100_000, 1, 1), "f")
+    net(x)  # it is planned then
     def call(begun):
         begun()
         net(x)
@@ -170,6 +171,7 @@ def test_ctrl_c_ends_a_network(method):
 def test_ctrl_c_ends_a_network_on_its_way_back(method):
     ends_soon(f"""
     net, x = recurrent.GRU(1, 128, method={method!r}), np.zeros((30_000, 1, 1), "f")
+    net(x, training=True)
     def call(begun):
         y, _ = net(x, training=True)
         begun()
