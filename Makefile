@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: MIT
 # The short commands; CMake does the building (see CMakePresets.json for the same builds without this file).
-#   make           the program, build/deeppcr      make test     every test, by CTest
+#   make           the program, build/deeppcr, and the CUDA backend where nvcc is found (CUDA=off: not)
+#   make test      every test, by CTest
 #   make run       the main job, results in out/   make check    the quick tests only
 #   make install PREFIX=/usr/local [DESTDIR=]      make clean    removes build folders and out/
 #   make python    the Python package, in a fresh virtual environment, and its tests
 #   make format lint asan tsan clang fuzz peers    see docs/dev.md
 BUILD ?= build
 PREFIX ?= /usr/local
+CUDA ?= auto
+TARGET = product
 OUT ?= out
 export OUT
 
@@ -18,12 +21,16 @@ SHELL = /bin/bash
 all:
 	@scripts/install-deps build
 	@test -f $(BUILD)/build.ninja || { echo "Building $(BUILD)/deeppcr"; \
-		cmake --log-level=WARNING -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DDEEPPCR_TESTS=OFF >/dev/null; }
-	@cmake --build $(BUILD) --target product -- --quiet | { grep -vE '^(ninja: no work to do|-- )' || true; }
+		cmake --log-level=WARNING -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DDEEPPCR_TESTS=OFF \
+			-DDEEPPCR_CUDA=$(CUDA) >/dev/null; }
+	@[ $(TARGET) != product ] || [ -e $(BUILD)/libdeeppcr_cuda.so.0 ] || \
+		! grep -qs '^build product: .*libdeeppcr_cuda' $(BUILD)/build.ninja || \
+		echo "nvcc compiles the CUDA backend too, for many minutes; 'make clean' and 'make CUDA=off' leave it out"
+	@cmake --build $(BUILD) --target $(TARGET) -- --quiet | { grep -vE '^(ninja: no work to do|-- )' || true; }
 
 run:
 	@scripts/install-deps run
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory all TARGET=deeppcr_program
 	@scripts/run $(BUILD)
 
 test:

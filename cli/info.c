@@ -97,7 +97,10 @@ static void set_devices(cli_result *result) {
     json_t *list = json_array();
     for (int i = 0; list && i < count; i++) json_array_append_new(list, describe_device(i));
     cli_set(result, "devices", list);
-    cli_set(result, "devices_absent", status == DPCR_OK ? json_null() : json_string(error.text));
+    if (status == DPCR_OK)
+        cli_set(result, "devices_absent", json_null());
+    else
+        cli_set_text(result, "devices_absent", error.text);
 }
 
 static void fill(cli_result *result, const dpcr_context *context) {

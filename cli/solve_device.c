@@ -59,7 +59,7 @@ int cli_linear_on_device(const cli_linear *s, const dpcr_chain_plan *plan, const
     dpcr_error error = {0};
     const double start = cli_now();
     dpcr_status status = dpcr_stream_create(device, &stream, &error);
-    if (status == DPCR_OK && cli_array_count(a) > 0) status = send(device, a, stream, &on[0], &error);
+    if (status == DPCR_OK) status = send(device, a, stream, &on[0], &error);
     if (status == DPCR_OK) status = send(device, b, stream, &on[1], &error);
     if (status == DPCR_OK && z0) status = send(device, z0, stream, &on[2], &error);
     if (status == DPCR_OK) status = dpcr_device_allocate(device, bytes, &workspace, &error);

@@ -118,6 +118,29 @@ here, there = (np.load(sys.argv[1] + "/" + n) for n in ("here.npy", "lanes.npy")
 assert np.abs(here - there).max() < 1e-5 * np.abs(here).max(), np.abs(here - there).max()' "$folder" ||
         complain "other states on the simulator than the loop's"
 fi
+# Chains without steps or sequences are written as on the processor; bytes that are no text do not end info.
+$python -c '
+import sys
+import numpy as np
+for name, n in (("steps", (0, 2)), ("sequences", (5, 0))):
+    np.savez(sys.argv[1] + "/no_" + name + ".npz", A=np.zeros(n + (3, 3), "f4"), b=np.zeros(n + (3,), "f4"))' "$folder"
+for name in steps sequences; do
+    cases=$((cases + 1))
+    "$program" solve linear --input "$folder/no_$name.npz" --output "$folder/there.npy" --device cuda --quiet || complain "a chain without $name"
+done
+holds 'cannot be loaded' "$(DEEPPCR_CUDA_MODULE=$'/\xff\xfe.so' field devices_absent info)"
+# The library looks beside itself also after the folder was left that its name was relative to.
+if [ -f "$build/libdeeppcr.so" ] && ! grep -q '^DEEPPCR_SANITIZE:STRING=.' "$build/CMakeCache.txt"; then
+    cases=$((cases + 1))
+    cp "$stand_ins/libfake_device.so" "$folder/libdeeppcr_cuda.so.0"
+    (cd "$build" && env -u DEEPPCR_CUDA_MODULE LD_LIBRARY_PATH= python3 -c '
+import ctypes, os, sys
+library = ctypes.CDLL("./libdeeppcr.so")
+os.chdir(sys.argv[1])
+library.dpcr_device_count(2, ctypes.byref(ctypes.c_int()), None)
+sys.exit(sys.argv[1] + "/libdeeppcr_cuda" in open("/proc/self/maps").read())' "$folder") ||
+        complain "a module of the current folder was loaded"
+fi
 rm "$folder/there.npy"
 linear="solve linear --input $folder/dense.npz --output $folder/there.npy"
 holds 'of transfers, here' "$(field device $linear --device auto)"

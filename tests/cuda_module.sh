@@ -31,4 +31,20 @@ case $answer in
     *compute_capability*) ;;
     *) fail "info says: $answer" ;;
 esac
+# An nvcc from before CUDA 12, such as distributions carry: left out in words, and all else is configured.
+folder=$(mktemp -d) || fail "no folder"
+trap 'rm -rf "$folder"' EXIT
+real=${CUDACXX:-$(sed -n 's/^CMAKE_CUDA_COMPILER:[A-Z]*=//p' "$build/CMakeCache.txt")}
+cat >"$folder/nvcc" <<NVCC
+#!/usr/bin/env bash
+case "\$*" in
+    *--version*) echo "Cuda compilation tools, release 11.5, V11.5.119"; exit ;;
+    *_90*) echo "nvcc fatal   : Unsupported gpu architecture 'compute_90'" >&2; exit 1 ;;
+esac
+exec "$real" "\$@"
+NVCC
+chmod +x "$folder/nvcc"
+CUDACXX=$folder/nvcc cmake -S "$(dirname "$0")/.." -B "$folder/build" -DCMAKE_BUILD_TYPE=Release -DDEEPPCR_TESTS=OFF >"$folder/log" 2>&1 ||
+    fail "an old nvcc ends the configuration: $(grep -m1 -A3 'Error' "$folder/log")"
+grep -q 'CUDA backend: no nvcc of CUDA 12.0 or later found' "$folder/log" || fail "an old nvcc is not left out"
 echo "cuda_module: $(stat -c %s "$module") bytes, one name; $(printf '%s\n' "$answer" | tail -1 | cut -c1-120)"

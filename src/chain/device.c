@@ -62,6 +62,21 @@ static dpcr_status check_workspace(const dpcr_chain_plan *plan, const char *func
     return DPCR_OK;
 }
 
+// A number that does not lie on its own size ends in a fault of the device, after which the process has it no more.
+static dpcr_status check_aligned(const dpcri_wanted *w, const dpcri_view *view, dpcr_error *error) {
+    const size_t off = (uintptr_t)view->data % dpcr_dtype_size(w->dtype);
+    return off == 0
+               ? DPCR_OK
+               : dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s lies %zu bytes off, wanted whole numbers of %zu bytes",
+                            w->function, w->name, off, dpcr_dtype_size(w->dtype));
+}
+
+static dpcr_status view_on_device(const dpcr_array *array, const dpcri_wanted *wanted, dpcri_view *view,
+                                  dpcr_error *error) {
+    const dpcr_status status = dpcri_view_of(array, wanted, view, error);
+    return status == DPCR_OK ? check_aligned(wanted, view, error) : status;
+}
+
 dpcr_status dpcr_chain_enqueue(const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *b,
                                const dpcr_array *z0, const dpcr_array *z, void *workspace, size_t workspace_bytes,
                                void *stream, dpcr_error *error) {
@@ -77,21 +92,21 @@ dpcr_status dpcr_chain_enqueue(const dpcr_chain_plan *plan, const dpcr_array *a,
     dpcri_wanted wanted = dpcri_plan_wants(plan, function, "a", plan->shape.length, plan->values);
     wanted.device = plan->options.device;
     wanted.shareable = true;
-    if (plan->values > 0) DPCR_TRY(dpcri_view_of(a, &wanted, &va, error));
+    if (plan->values > 0) DPCR_TRY(view_on_device(a, &wanted, &va, error));
     wanted.shareable = false;
     wanted.values = w;
     wanted.name = "b";
-    DPCR_TRY(dpcri_view_of(b, &wanted, &vb, error));
+    DPCR_TRY(view_on_device(b, &wanted, &vb, error));
     wanted.written = true;
     wanted.name = "z";
-    DPCR_TRY(dpcri_view_of(z, &wanted, &vz, error));
+    DPCR_TRY(view_on_device(z, &wanted, &vz, error));
     if (z0 && plan->shape.transposed)
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
                             "%s: z0 was given to a transposed chain, which starts at b of the last step; add it there",
                             function));
     wanted = dpcri_plan_wants(plan, function, "z0", -1, w);
     wanted.device = plan->options.device;
-    if (z0) DPCR_TRY(dpcri_view_of(z0, &wanted, &v0, error));
+    if (z0) DPCR_TRY(view_on_device(z0, &wanted, &v0, error));
     DPCR_TRY(dpcri_check_in_place(function, &vb, &vz, error));
     dpcri_device_linear chain = form_of(plan);
     if (chain.length == 0 || chain.rows == 0) return DPCR_OK;

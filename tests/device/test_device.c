@@ -296,6 +296,9 @@ static void wrong_arguments(void **state) {
             dpcr_chain_jvp(p.device, &p.a, NULL, &p.z, NULL, &p.b, NULL, &p.z, p.workspace, bytes, error));
     REFUSED(DPCR_ERROR_UNSUPPORTED, "lies on device type 2",
             dpcr_chain_execute(p.host, &a, &p.b, NULL, &p.z, NULL, 0, NULL, error));
+    dpcr_array between = b;  // two numbers
+    between.data = (char *)b.data + 2;
+    REFUSED(DPCR_ERROR_ARGUMENT, "b lies 2 bytes off", enqueue(&p, &a, &between, &z, bytes, error));
     dpcr_array short_b = b;
     short_b.shape[0]--;
     REFUSED(DPCR_ERROR_ARGUMENT, "b", enqueue(&p, &a, &short_b, &z, bytes, error));

@@ -8,7 +8,7 @@
 //
 // A file that is there but cannot serve is not passed over for another one: its reason is the answer.
 #include <dlfcn.h>
-#include <link.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,22 +61,24 @@ dpcr_status dpcri_device_open(const char *path, const dpcri_device_table **table
     return DPCR_OK;
 }
 
-// The folder, without the last '/', of the file that this code lies in; false where the system does not tell.
+// The folder, without the last '/', of the file that this code lies in, as the kernel lists it: the loader's name for
+// it may be relative to a folder that was left since. False where the system does not tell.
 static bool own_folder(char *path) {
-    Dl_info info;
-    struct link_map *map = NULL;
-    if (!dladdr1((void *)(uintptr_t)&dpcri_device_open, &info, (void **)&map, RTLD_DL_LINKMAP)) return false;
-    if (map && map->l_name && map->l_name[0]) {
-        if ((size_t)snprintf(path, PATH_BYTES, "%s", map->l_name) >= PATH_BYTES) return false;
-    } else {  // the program itself, whose name may be relative to a folder that was left
-        const ssize_t bytes = readlink("/proc/self/exe", path, PATH_BYTES - 1);
-        if (bytes <= 0) return false;
-        path[bytes] = 0;
+    char line[PATH_BYTES + 128];
+    const uintptr_t here = (uintptr_t)&dpcri_device_open;
+    bool found = false;
+    FILE *maps = fopen("/proc/self/maps", "re");
+    while (maps && !found && fgets(line, sizeof line, maps)) {
+        uintptr_t from = 0, to = 0;
+        if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR, &from, &to) != 2 || here < from || here >= to) continue;
+        char *first = strchr(line, '/'), *last = strrchr(line, '/');
+        if (!first || (size_t)(last - first) >= PATH_BYTES) break;
+        *last = 0;
+        memcpy(path, first, (size_t)(last - first) + 1);
+        found = true;
     }
-    char *slash = strrchr(path, '/');
-    if (!slash) return false;
-    *slash = 0;
-    return true;
+    if (maps) fclose(maps);
+    return found;
 }
 
 // Opens FOLDER/[BELOW/]name where there is such a file; false: there is none.
@@ -102,8 +104,10 @@ static void find_module(void) {
     char folder[PATH_BYTES] = "";
     if (own_folder(folder) && (open_in(folder, "", &status) || open_in(folder, DPCRI_LIBRARY_FOLDER, &status))) return;
     if (dpcri_device_open(module_name, &cuda, &why) == DPCR_OK) return;
-    // The loader's words say only that the last place has none.
-    if (strstr(why.text, "No such file"))
+    // The loader's words say only that the last place has none; not that one is there and lacks what it needs.
+    char missing[sizeof module_name + 64];
+    snprintf(missing, sizeof missing, "loaded: %s: cannot open shared object file: No such file", module_name);
+    if (strstr(why.text, missing))
         dpcri_fail(&why, DPCR_ERROR_DEVICE,
                    "no CUDA backend: %s lies neither in %.200s nor where the loader looks (built without CUDA?)",
                    module_name, folder[0] ? folder : "the library's folder");
