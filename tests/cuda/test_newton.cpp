@@ -113,6 +113,19 @@ void what_does_not_converge_is_the_loops(void **) {
     assert_int_equal(c.outcome[1].finished_from, 0);
 }
 
+// Components of a diagonal cell are columns of their own; what is told of a sequence is told of all of them.
+void one_components_nan_is_told(void **) {
+    for (uint64_t seed = 0; seed < 6; seed++) {
+        cell_case<float> c(3, 250, 2, true, false, 0.6, 1);
+        c.x[(size_t)((100 * 2 + 1) * 3 + 2)] = NAN;
+        solve<1, small>(c, c.arguments(DPCRI_CUDA_NEWTON), seed);
+        assert_int_equal(c.outcome[0].non_finite, 0);
+        assert_int_equal(c.outcome[0].finished_from, 250);
+        assert_int_not_equal(c.outcome[1].non_finite, 0);
+        assert_int_not_equal(c.outcome[1].finished_from, 250);
+    }
+}
+
 void as_launched(void **) {
     cell_case<float> c(4, 700, 2, false, false, 0.2, 1);
     const std::vector<float> want = c.loop();
@@ -134,6 +147,7 @@ int main() {
         cmocka_unit_test(affine_chains_take_one_sweep),
         cmocka_unit_test(bits_are_those_of_any_order_and_batch),
         cmocka_unit_test(what_does_not_converge_is_the_loops),
+        cmocka_unit_test(one_components_nan_is_told),
         cmocka_unit_test(as_launched),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

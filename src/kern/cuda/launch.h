@@ -87,7 +87,7 @@ typedef struct dpcri_cuda_cell {
     dpcri_cuda_method method;
     // overlap: steps a chunk, warm-up; newton: unread. 0: chosen from the length alone.
     int64_t chunk, warm_up;
-    // overlap: boundary defects |d| <= tolerance max(1, |z|), 0: bit for bit the loop's states.
+    // overlap: boundary defects |d| <= tolerance max(1, |z|), 0: bit for bit the loop's states but for the sign of a 0.
     // newton: |z - f(z_before)| and the last correction <= tolerance max(1, |z|), 0: 1e-5 for float, 1e-10 for double.
     double tolerance;
     int max_sweeps;                      // 0: overlap 3, newton 16; what is open then is finished in order
@@ -97,7 +97,7 @@ typedef struct dpcri_cuda_cell {
 // What became of a sequence. A kernel writes one each, in the order of the batch.
 typedef struct dpcri_cuda_outcome {
     int32_t sweeps;         // sweeps over the chain, or over its chunks
-    int32_t non_finite;     // not 0: the last state is not finite
+    int32_t non_finite;     // not 0: the last state is not finite (loop, diagonal: its first component)
     int64_t finished_from;  // step from which it was finished in order; length where it was not
     double residual;        // the largest defect (overlap) or correction (newton) of the last sweep over max(1, |z|)
 } dpcri_cuda_outcome;
