@@ -7,6 +7,7 @@
 #include "chain/windows.h"
 #include "kern/chunked.h"
 #include "linear_common.h"
+#include "sampled.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -166,12 +167,12 @@ static void each(const form *f, bool hazards, int count) {
 
 static void windows_have_the_bits_of_spans(void **state) {
     (void)state;
-    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) each(&forms[i], false, 24);
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) each(&forms[i], false, TESTS_SANITIZED ? 8 : 24);
 }
 
 static void hazards(void **state) {
     (void)state;
-    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) each(&forms[i], true, 12);
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) each(&forms[i], true, TESTS_SANITIZED ? 6 : 12);
 }
 
 // States past the caches where z starts at a cache line, which a window of an odd start does not.
