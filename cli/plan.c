@@ -151,13 +151,10 @@ static void set_machine(cli_result *r, dpcr_context *context, const plan *p) {
 static double times(double one, double many) { return many > 0 ? one / many : 1; }
 
 // 1, 2, 4, ... and the number asked for: the same chain, and one as many times as long.
-// Ranks that take turns share a machine; else each has one.
+// Ranks that take turns share a machine; else each has one. shape->length times ranks fits.
 static int tell_ranks(dpcr_context *context, const plan *p, const dpcr_chain_shape *shape, cli_result *r) {
     dpcr_machine machine = {.size = sizeof machine};
     const bool known = dpcr_context_machine(context, &machine, NULL) == DPCR_OK;
-    if (shape->length > INT64_MAX / p->ranks.ranks)
-        return cli_fail(CLI_USAGE, "--length %lld times %lld ranks is more than can be numbered",
-                        (long long)shape->length, (long long)p->ranks.ranks);
     json_t *list = json_array();
     dpcr_error error = {0};
     double one = 0;
@@ -208,6 +205,9 @@ static int plan_linear(dpcr_context *context, const plan *p, cli_result *r) {
                                         .max_sweeps = p->solver.options.max_sweeps};
     dpcr_chain_plan *made = NULL;
     dpcr_error error = {0};
+    if (p->ranks.ranks && shape.length > INT64_MAX / p->ranks.ranks)
+        return cli_fail(CLI_USAGE, "--length %lld times %lld ranks is more than can be numbered",
+                        (long long)shape.length, (long long)p->ranks.ranks);
     if (dpcr_chain_plan_create(context, &shape, &options, &made, &error) != DPCR_OK)
         return cli_fail_error(&error, CLI_COMPUTING);
     set_shape(r, p, "linear");
