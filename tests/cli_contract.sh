@@ -9,26 +9,8 @@ program=$build/deeppcr
 [ -x "$program" ] || { echo "cli_contract: no program at $program"; exit 1; }
 folder=$(mktemp -d) || exit 1
 trap 'chmod -R u+w "$folder"; rm -rf "$folder"' EXIT
-failures=0
-cases=0
-complain() {
-    echo "cli_contract: $*"
-    failures=$((failures + 1))
-}
+. "$(dirname "$0")/program.bash"
 
-# refused STATUS TEXT ARGUMENT...: that exit status, nothing on stdout, one line on stderr that holds TEXT.
-refused() {
-    local wanted=$1 text=$2 status
-    shift 2
-    cases=$((cases + 1))
-    "$program" "$@" >"$folder/stdout" 2>"$folder/stderr" </dev/null
-    status=$?
-    [ $status -eq "$wanted" ] || complain "'$*': exit $status, wanted $wanted: $(head -c 300 "$folder/stderr")"
-    [ ! -s "$folder/stdout" ] || complain "'$*': text on stdout: $(head -c 200 "$folder/stdout")"
-    [ "$(wc -l <"$folder/stderr")" -eq 1 ] || complain "'$*': not one line on stderr: $(head -c 300 "$folder/stderr")"
-    grep -qF -- "$text" "$folder/stderr" || complain "'$*': should say '$text', said: $(head -c 300 "$folder/stderr")"
-    grep -q '^deeppcr' "$folder/stderr" || complain "'$*': the line does not begin with the program's name"
-}
 # done_with ARGUMENT...: exit 0, nothing on stderr; stdout is left in $folder/stdout.
 done_with() {
     local status

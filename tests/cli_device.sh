@@ -11,26 +11,10 @@ stand_ins=$build/stand-ins
 [ -x "$program" ] && [ -f "$stand_ins/libfake_device.so" ] || { echo "cli_device: no program or stand-in in $build"; exit 1; }
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
-failures=0
-cases=0
+. "$(dirname "$0")/program.bash"
 python=python3
 $python -c 'import numpy' 2>/dev/null || python=/usr/bin/python3
 $python -c 'import numpy' 2>/dev/null || { echo "cli_device: skipped: no NumPy"; exit 77; }
-complain() {
-    echo "cli_device: $*"
-    failures=$((failures + 1))
-}
-refused() {  # status, text, argument...
-    local wanted=$1 text=$2 status
-    shift 2
-    cases=$((cases + 1))
-    "$program" "$@" >"$folder/stdout" 2>"$folder/stderr" </dev/null
-    status=$?
-    [ $status -eq "$wanted" ] || complain "'$*': exit $status, wanted $wanted: $(head -c 300 "$folder/stderr")"
-    [ ! -s "$folder/stdout" ] || complain "'$*': text on stdout: $(head -c 200 "$folder/stdout")"
-    [ "$(wc -l <"$folder/stderr")" -eq 1 ] || complain "'$*': not one line on stderr: $(head -c 300 "$folder/stderr")"
-    grep -qF -- "$text" "$folder/stderr" || complain "'$*': should say '$text', said: $(head -c 300 "$folder/stderr")"
-}
 field() {  # key, argument...: a member of the JSON object
     local key=$1
     shift

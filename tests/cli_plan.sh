@@ -8,19 +8,7 @@ folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 export XDG_CACHE_HOME=$folder/cache
 mkdir "$XDG_CACHE_HOME"
-failed=0
-complain() { echo "cli_plan: $*"; failed=1; }
-
-# exit status, then a word of the one line on stderr
-refused() {
-    local wanted=$1 word=$2 line
-    shift 2
-    line=$("$program" "$@" 2>&1 >/dev/null)
-    local status=$?
-    [ "$status" -eq "$wanted" ] || complain "'$*' gave exit status $status, wanted $wanted"
-    [ "$(printf '%s\n' "$line" | wc -l)" -eq 1 ] || complain "'$*' printed more than one line: $line"
-    case $line in *"$word"*) ;; *) complain "'$*' says '$line', wanted '$word' in it" ;; esac
-}
+. "$(dirname "$0")/program.bash"
 
 small=(plan mlp --layers 300 --width 4 --batch 1)
 

@@ -7,19 +7,9 @@ program=$build/deeppcr
 golden=tests/golden/schedules
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
-failed=0
-complain() { echo "cli_schedule: $*"; failed=1; }
+. "$(dirname "$0")/program.bash"
+always=(schedule)
 
-# exit status, then a word of the one line on stderr
-refused() {
-    local wanted=$1 word=$2 line
-    shift 2
-    line=$("$program" schedule "$@" 2>&1 >/dev/null </dev/null)
-    local status=$?
-    [ "$status" -eq "$wanted" ] || complain "'$*' gave exit status $status, wanted $wanted"
-    [ "$(printf '%s\n' "$line" | wc -l)" -eq 1 ] || complain "'$*' printed more than one line: $line"
-    case $line in *"$word"*) ;; *) complain "'$*' says '$line', wanted '$word' in it" ;; esac
-}
 run() { "$program" schedule "$@" || complain "'$*' gave exit status $?"; }
 
 # ---- tables ----

@@ -6,17 +6,8 @@ build=${1:?usage: cli_workers.sh BUILD_DIR}
 program=$build/deeppcr
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
-failed=0
-complain() { echo "cli_workers: $*"; failed=1; }
-refused() { # exit status, a word of the one line on stderr
-    local wanted=$1 word=$2 line
-    shift 2
-    line=$("$program" train resnet --layers 3 --limit 200 "$@" 2>&1 >/dev/null </dev/null)
-    local status=$?
-    [ "$status" -eq "$wanted" ] || complain "'$*' gave exit status $status, wanted $wanted"
-    [ "$(printf '%s\n' "$line" | wc -l)" -eq 1 ] || complain "'$*' printed more than one line: $line"
-    case $line in *"$word"*) ;; *) complain "'$*' says '$line', wanted '$word' in it" ;; esac
-}
+. "$(dirname "$0")/program.bash"
+always=(train resnet --layers 3 --limit 200)
 
 refused 2 "--data-parallel beside --swap" --swap --data-parallel
 refused 2 "--swap beside --pipeline" --swap --pipeline gpipe
