@@ -14,9 +14,7 @@
 #include "fake.h"
 
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -28,17 +26,6 @@
 #ifndef FAKE_VERSION
 #define FAKE_VERSION DPCR_VERSION_STRING
 #endif
-
-static dpcr_status fail(dpcr_error *error, dpcr_status status, const char *format, ...) {
-    if (!error) return status;
-    va_list arguments;
-    va_start(arguments, format);
-    error->status = status;
-    error->code = 0;
-    vsnprintf(error->text, sizeof error->text, format, arguments);
-    va_end(arguments);
-    return status;
-}
 
 static long setting(const char *name, long otherwise) {
     const char *text = getenv(name);
@@ -87,7 +74,8 @@ static dpcr_status run(const operation *o, dpcr_error *error) {
         case RECORD: *(double *)o->to = seconds_now(); return DPCR_OK;
         default: break;
     }
-    if (o->fails) return fail(error, DPCR_ERROR_DEVICE, "cuda:%d: an illegal memory access was encountered", o->id);
+    if (o->fails)
+        return dpcri_tell(error, DPCR_ERROR_DEVICE, "cuda:%d: an illegal memory access was encountered", o->id);
     return fake_kernels.linear(o->id, &o->chain, o->workspace, o->bytes, o->stream, error);
 }
 
@@ -113,7 +101,7 @@ static dpcr_status drain(const void *stream, bool every, dpcr_error *error) {
 
 static dpcr_status put(operation o, dpcr_error *error) {
     operation *made = malloc(sizeof *made);
-    if (!made) return fail(error, DPCR_ERROR_MEMORY, "cuda:%d: no memory for what is in a stream", o.id);
+    if (!made) return dpcri_tell(error, DPCR_ERROR_MEMORY, "cuda:%d: no memory for what is in a stream", o.id);
     *made = o;
     made->next = NULL;
     pthread_mutex_lock(&lock);
@@ -128,14 +116,15 @@ static dpcr_status put(operation o, dpcr_error *error) {
 static dpcr_status fake_count(int *count, dpcr_error *error) {
     *count = (int)setting("DEEPPCR_FAKE_DEVICES", 1);
     if (*count > 0) return DPCR_OK;
-    return fail(error, DPCR_ERROR_DEVICE, "no NVIDIA driver on this machine (as the stand-in was told)");
+    return dpcri_tell(error, DPCR_ERROR_DEVICE, "no NVIDIA driver on this machine (as the stand-in was told)");
 }
 
 static size_t memory_bytes(void) { return (size_t)setting("DEEPPCR_FAKE_MEMORY", 256L << 20); }
 
 static dpcr_status fake_describe(int id, dpcr_device_info *info, dpcr_error *error) {
     if (setting("DEEPPCR_FAKE_OLD", 0))
-        return fail(error, DPCR_ERROR_DEVICE, "cuda:%d (stand-in) has compute capability 7.0, wanted 7.5 or newer", id);
+        return dpcri_tell(error, DPCR_ERROR_DEVICE,
+                          "cuda:%d (stand-in) has compute capability 7.0, wanted 7.5 or newer", id);
     *info = (dpcr_device_info){.size = sizeof *info, .name = "stand-in on the host", .major = 9, .processors = 1};
     info->memory_bytes = memory_bytes();
     pthread_mutex_lock(&lock);
@@ -156,8 +145,8 @@ static dpcr_status fake_allocate(int id, size_t bytes, void **memory, dpcr_error
     void *mapped = p ? mmap(NULL, rounded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
     if (mapped == MAP_FAILED) {
         free(p);
-        status = fail(error, DPCR_ERROR_MEMORY, "cuda:%d: %zu bytes were refused, %zu of %zu are free", id, bytes, left,
-                      memory_bytes());
+        status = dpcri_tell(error, DPCR_ERROR_MEMORY, "cuda:%d: %zu bytes were refused, %zu of %zu are free", id, bytes,
+                            left, memory_bytes());
     } else {
         *p = (piece){.next = pieces, .memory = mapped, .bytes = rounded};
         pieces = p;
@@ -200,7 +189,7 @@ static dpcr_status fake_fill(int id, void *memory, int byte, size_t bytes, void 
 
 static dpcr_status fake_stream_create(int id, void **stream, dpcr_error *error) {
     *stream = malloc(1);
-    return *stream ? DPCR_OK : fail(error, DPCR_ERROR_MEMORY, "cuda:%d: no stream", id);
+    return *stream ? DPCR_OK : dpcri_tell(error, DPCR_ERROR_MEMORY, "cuda:%d: no stream", id);
 }
 
 static void fake_stream_destroy(int id, void *stream) {
@@ -221,7 +210,7 @@ static dpcr_status fake_stream_wait(int id, void *stream, dpcr_error *error) {
 
 static dpcr_status fake_event_create(int id, void **event, dpcr_error *error) {
     *event = calloc(1, sizeof(double));
-    return *event ? DPCR_OK : fail(error, DPCR_ERROR_MEMORY, "cuda:%d: no event", id);
+    return *event ? DPCR_OK : dpcri_tell(error, DPCR_ERROR_MEMORY, "cuda:%d: no event", id);
 }
 
 static void fake_event_destroy(int id, void *event) {
@@ -253,7 +242,7 @@ static dpcr_status linear_workspace(int id, const dpcri_device_linear *chain, si
 static dpcr_status linear(int id, const dpcri_device_linear *chain, void *workspace, size_t bytes, void *stream,
                           dpcr_error *error) {
     if (setting("DEEPPCR_FAKE_LAUNCH", 0))
-        return fail(error, DPCR_ERROR_DEVICE, "cuda:%d: too many resources requested for launch", id);
+        return dpcri_tell(error, DPCR_ERROR_DEVICE, "cuda:%d: too many resources requested for launch", id);
     return put((operation){.kind = LAUNCH,
                            .id = id,
                            .fails = setting("DEEPPCR_FAKE_WAIT", 0) != 0,

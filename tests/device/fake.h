@@ -5,6 +5,7 @@
 
 #include "kern/device.h"
 #include "rt/dev/device.h"
+#include "rt/dev/tell.h"
 
 extern const dpcri_device_kernels fake_kernels;
 

@@ -56,10 +56,10 @@ static bool served(const dpcri_device_linear *c) {
 }
 
 static dpcr_status refuse(int id, const dpcri_device_linear *c, dpcr_error *error) {
-    return dpcri_cuda_tell(error, DPCR_ERROR_UNSUPPORTED,
-                           "cuda:%d: no kernel for %s of width %lld; up to %d work, and diagonals of any width", id,
-                           c->structure == DPCR_BLOCK ? "blocks" : "dense transitions",
-                           (long long)(c->structure == DPCR_BLOCK ? c->block : c->w), DPCRI_CUDA_DENSE_WIDTH);
+    return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED,
+                      "cuda:%d: no kernel for %s of width %lld; up to %d work, and diagonals of any width", id,
+                      c->structure == DPCR_BLOCK ? "blocks" : "dense transitions",
+                      (long long)(c->structure == DPCR_BLOCK ? c->block : c->w), DPCRI_CUDA_DENSE_WIDTH);
 }
 
 static dpcr_status linear_workspace(int id, const dpcri_device_linear *chain, size_t *bytes, dpcr_error *error) {
@@ -81,10 +81,9 @@ static dpcr_status linear(int id, const dpcri_device_linear *chain, void *worksp
         case DPCRI_CUDA_OK: return DPCR_OK;
         case DPCRI_CUDA_UNSUPPORTED: return refuse(id, chain, error);
         case DPCRI_CUDA_WORKSPACE:
-            return dpcri_cuda_tell(error, DPCR_ERROR_MEMORY, "cuda:%d: a workspace of %zu bytes is too small", id,
-                                   bytes);
+            return dpcri_tell(error, DPCR_ERROR_MEMORY, "cuda:%d: a workspace of %zu bytes is too small", id, bytes);
         case DPCRI_CUDA_ARGUMENT:
-            return dpcri_cuda_tell(error, DPCR_ERROR_ARGUMENT, "cuda:%d: a linear chain with wrong arguments", id);
+            return dpcri_tell(error, DPCR_ERROR_ARGUMENT, "cuda:%d: a linear chain with wrong arguments", id);
         default: return dpcri_cuda_fail(id, code, "a linear chain's launch", error);
     }
 }

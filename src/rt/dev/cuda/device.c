@@ -2,27 +2,15 @@
 // The table of devices over the CUDA runtime. Not yet run on a device: compiled, linked, and asked on machines without
 // a driver. Streams that it makes do not wait for the default stream.
 #include <cuda_runtime_api.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "rt/dev/cuda/runtime.h"
 
-dpcr_status dpcri_cuda_tell(dpcr_error *error, dpcr_status status, const char *format, ...) {
-    if (!error) return status;
-    va_list arguments;
-    va_start(arguments, format);
-    error->status = status;
-    error->code = 0;
-    vsnprintf(error->text, sizeof error->text, format, arguments);
-    va_end(arguments);
-    return status;
-}
-
 dpcr_status dpcri_cuda_fail(int id, int code, const char *what, dpcr_error *error) {
     (void)cudaGetLastError();
     const dpcr_status status = code == (int)cudaErrorMemoryAllocation ? DPCR_ERROR_MEMORY : DPCR_ERROR_DEVICE;
-    dpcri_cuda_tell(error, status, "cuda:%d: %s: %s", id, what, cudaGetErrorString((cudaError_t)code));
+    dpcri_tell(error, status, "cuda:%d: %s: %s", id, what, cudaGetErrorString((cudaError_t)code));
     if (error) error->code = code;
     return status;
 }
@@ -45,15 +33,14 @@ static dpcr_status cuda_count(int *count, dpcr_error *error) {
     (void)cudaGetLastError();
     (void)cudaDriverGetVersion(&driver);
     (void)cudaRuntimeGetVersion(&runtime);
-    if (driver == 0)
-        return dpcri_cuda_tell(error, DPCR_ERROR_DEVICE, "no NVIDIA driver on this machine (libcuda.so.1)");
+    if (driver == 0) return dpcri_tell(error, DPCR_ERROR_DEVICE, "no NVIDIA driver on this machine (libcuda.so.1)");
     if (code == cudaErrorInsufficientDriver)
-        return dpcri_cuda_tell(error, DPCR_ERROR_DEVICE,
-                               "the NVIDIA driver serves CUDA %d.%d, the CUDA backend wants %d.%d or newer",
-                               driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+        return dpcri_tell(error, DPCR_ERROR_DEVICE,
+                          "the NVIDIA driver serves CUDA %d.%d, the CUDA backend wants %d.%d or newer", driver / 1000,
+                          driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     if (code == cudaSuccess || code == cudaErrorNoDevice)
-        return dpcri_cuda_tell(error, DPCR_ERROR_DEVICE, "an NVIDIA driver, but no CUDA device on this machine");
-    return dpcri_cuda_tell(error, DPCR_ERROR_DEVICE, "CUDA does not start: %s", cudaGetErrorString(code));
+        return dpcri_tell(error, DPCR_ERROR_DEVICE, "an NVIDIA driver, but no CUDA device on this machine");
+    return dpcri_tell(error, DPCR_ERROR_DEVICE, "CUDA does not start: %s", cudaGetErrorString(code));
 }
 
 static int attribute(int id, enum cudaDeviceAttr which) {
@@ -66,9 +53,9 @@ static dpcr_status cuda_describe(int id, dpcr_device_info *info, dpcr_error *err
     cudaError_t code = cudaGetDeviceProperties(&properties, id);
     if (code != cudaSuccess) return dpcri_cuda_fail(id, (int)code, "cannot be described", error);
     if (10 * properties.major + properties.minor < 75)
-        return dpcri_cuda_tell(error, DPCR_ERROR_DEVICE,
-                               "cuda:%d (%.100s) has compute capability %d.%d, wanted 7.5 or newer", id,
-                               properties.name, properties.major, properties.minor);
+        return dpcri_tell(error, DPCR_ERROR_DEVICE,
+                          "cuda:%d (%.100s) has compute capability %d.%d, wanted 7.5 or newer", id, properties.name,
+                          properties.major, properties.minor);
     int before = 0;
     size_t free_bytes = 0, all = 0;
     code = (cudaError_t)dpcri_cuda_enter(id, &before);
@@ -105,8 +92,8 @@ static dpcr_status cuda_allocate(int id, size_t bytes, void **memory, dpcr_error
     if (code == cudaSuccess) return DPCR_OK;
     *memory = NULL;
     if (code != cudaErrorMemoryAllocation) return dpcri_cuda_fail(id, (int)code, "no memory", error);
-    return dpcri_cuda_tell(error, DPCR_ERROR_MEMORY, "cuda:%d: %zu bytes were refused, %zu of %zu are free", id, bytes,
-                           left, all);
+    return dpcri_tell(error, DPCR_ERROR_MEMORY, "cuda:%d: %zu bytes were refused, %zu of %zu are free", id, bytes, left,
+                      all);
 }
 
 static void cuda_release(int id, void *memory) {

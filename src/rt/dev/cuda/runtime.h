@@ -4,6 +4,7 @@
 #define DPCRI_CUDA_RUNTIME_H
 
 #include "rt/dev/device.h"
+#include "rt/dev/tell.h"
 
 // Makes `id` the thread's current device, and puts the one before back. Codes are cudaError_t's.
 int dpcri_cuda_enter(int id, int *before);
@@ -11,10 +12,6 @@ void dpcri_cuda_leave(int id, int before);
 
 // The status and words of a cudaError_t, and takes it from the runtime, so that the next call does not tell it again.
 dpcr_status dpcri_cuda_fail(int id, int code, const char *what, dpcr_error *error);
-
-// Fills `error` as base's dpcri_fail does, which the module does not link to.
-dpcr_status dpcri_cuda_tell(dpcr_error *error, dpcr_status status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
 
 // Memory, streams and events; without kernels.
 extern const dpcri_device_table dpcri_cuda_table;
