@@ -7,13 +7,11 @@
 Forward is lax.scan, unrolled or not, and for linear chains also lax.associative_scan. Backward by autodiff is the pull-back
 alone, at what forward left (jax.vjp outside the timing); hand-written is a reverse scan over the states.
 """
-import os
-
 import cells
+import common
 
 options = cells.prepare(__doc__)
-if options.threads == 1:
-    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+common.tell_xla(options.threads)
 
 import jax  # noqa: E402  after the presets are cleared
 import jax.numpy as jnp  # noqa: E402

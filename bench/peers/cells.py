@@ -96,17 +96,6 @@ def wrong(found, wanted):
     return float(np.abs(found - wanted).max() / max(1e-30, np.abs(wanted).max()))
 
 
-def measure(run, seconds):
-    """Seconds of each of at least 5 runs, for `seconds`, and the processors' time of all of them by wall time."""
-    run()
-    times, end, processors = [], time.perf_counter() + seconds, time.process_time()
-    while len(times) < 5 or time.perf_counter() < end:
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return times, (time.process_time() - processors) / sum(times)
-
-
 def print_record(options, entry):
     import json
 
@@ -146,14 +135,13 @@ def run(options, library, version, forward, backward):
                 work()
                 error = wrong(result(), wanted)
             except Exception as problem:  # a compiler may fail in any way
-                text = (str(problem).strip() or repr(problem)).splitlines()[0]
-                print_record(options, {**entry, "skipped": f"{type(problem).__name__}: {text[:160]}"})
+                print_record(options, {**entry, "skipped": f"{type(problem).__name__}: {common.first_line(problem)}"})
                 continue
             if not error <= TOLERANCE:
                 common.say(f"{library} {name}, {direction}: differs from the loop in double by {error}")
                 raise SystemExit(1)
             setup = time.perf_counter() - start
-            times, processors = measure(work, options.seconds)
+            (times,), processors = common.measure(options.seconds, work)
             print_record(options, {**entry, "seconds": statistics.median(times), "seconds_min": min(times),
                                    "runs": len(times), "processors": processors, "error": error,
                                    "setup_seconds": setup})  # fmt: skip

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What train_torch.py and train_jax.py share: a clean environment, arguments, the problem's numbers, timing, printing.
+"""What the peers' programs share: a clean environment and timing; and of train_torch.py and train_jax.py the arguments, the
+problem's numbers and printing.
 
-The problem: one training step (forward, backward, AdamW) in float32 of
+Their problem: one training step (forward, backward, AdamW) in float32 of
     z_0 = x We + be;  z_l = z_{l-1} + s tanh(z_{l-1} W_l + b_l), s = 1/sqrt(L);  logits = z_L Wh + bh;  cross entropy
 Weights lie as [in][out]. Every variant starts from the same parameters, so its loss after STEPS_CHECKED steps must be
 the same; `loss` in the output tells.
@@ -27,6 +28,26 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
+def clear_presets():
+    """Takes what decides which kernels are chosen out of the environment; the names."""
+    cleared = sorted(name for name in os.environ if name.startswith(PRESETS))
+    for name in cleared:
+        del os.environ[name]
+    return cleared
+
+
+def keep_to(threads):
+    """The process on as many processors as it has threads."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+
+
+def tell_xla(threads):
+    """Before JAX is imported: where one thread is asked for, it has one."""
+    if threads == 1:
+        os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+
+
 def arguments(description, extend=None):
     """`extend`, if given, adds a program's own options to the parser."""
     parser = argparse.ArgumentParser(description=description)
@@ -50,17 +71,14 @@ def arguments(description, extend=None):
 def prepare(description, extend=None):
     """Parses the arguments, clears presets, keeps the process on as many processors as it has threads."""
     options = arguments(description, extend)
-    cleared = sorted(name for name in os.environ if name.startswith(PRESETS))
-    for name in cleared:
-        del os.environ[name]
+    cleared = clear_presets()
     if cleared:
         say("cleared presets: " + " ".join(cleared))
-    allowed = sorted(os.sched_getaffinity(0))
-    if options.threads > len(allowed):
-        say(f"--threads is {options.threads}, this process may run on {len(allowed)} processors")
+    allowed = len(os.sched_getaffinity(0))
+    if options.threads > allowed:
+        say(f"--threads is {options.threads}, this process may run on {allowed} processors")
         sys.exit(2)
-    os.sched_setaffinity(0, allowed[: options.threads])
-    os.environ["OMP_NUM_THREADS"] = str(options.threads)
+    keep_to(options.threads)
     return options
 
 
@@ -95,16 +113,22 @@ def wanted(options, variants):
     return {name: variants[name] for name in names}
 
 
-def measure(step, seconds):
-    """Milliseconds of each of at least 5 steps, for `seconds`, and the processors' time of all of them by wall time;
-    step() returns when its results are there."""
-    step(), step()
-    times, end, processors = [], time.perf_counter() + seconds, time.process_time()
-    while len(times) < 5 or time.perf_counter() < end:
-        start = time.perf_counter()
-        step()
-        times.append((time.perf_counter() - start) * 1e3)
-    return times, (time.process_time() - processors) * 1e3 / sum(times)
+def first_line(error):
+    return (str(error).strip() or repr(error)).splitlines()[0][:160]
+
+
+def measure(seconds, *works):
+    """Of each work the seconds of at least 5 calls, in rounds of one call of each, for `seconds`, after one that is not
+    counted; and the processors' time of all of them by wall time. A work returns when its results are there."""
+    for work in works:
+        work()
+    times, begin, processors = [[] for _ in works], time.perf_counter(), time.process_time()
+    while len(times[0]) < 5 or time.perf_counter() - begin < seconds:
+        for work, kept in zip(works, times):
+            start = time.perf_counter()
+            work()
+            kept.append(time.perf_counter() - start)
+    return times, (time.process_time() - processors) / sum(map(sum, times))
 
 
 def record(options, library, version, variant, **fields):
@@ -121,9 +145,10 @@ def record(options, library, version, variant, **fields):
               flush=True)  # fmt: skip
 
 
-def report(options, library, version, variant, times, processors, **fields):
+def report(options, library, version, variant, seconds, processors, **fields):
     """spread: from the first to the ninth decile, as a part of the median. processors: how many were in use; well below
     1 on a machine that others load. processor_milliseconds: their time a step, all threads together."""
+    times = [1e3 * s for s in seconds]
     deciles = statistics.quantiles(times, n=10)
     median = statistics.median(times)
     record(options, library, version, variant, milliseconds_median=median, milliseconds_min=min(times),
@@ -141,8 +166,7 @@ def run(options, library, version, variants):
             step = make()
             losses = [float(step()) for _ in range(STEPS_CHECKED + 1)]
         except Exception as error:  # a compiler may fail in any way
-            text = (str(error).strip() or repr(error)).splitlines()[0]
-            record(options, library, version, name, skipped=f"{type(error).__name__}: {text[:160]}")
+            record(options, library, version, name, skipped=f"{type(error).__name__}: {first_line(error)}")
             continue
         setup = time.perf_counter() - start
         loss = losses[-1]
@@ -150,5 +174,5 @@ def run(options, library, version, variants):
         if not abs(loss - first) <= TOLERANCE:
             say(f"{library} {name}: loss {loss} after {STEPS_CHECKED} steps, the first variant's {first}")
             sys.exit(1)
-        times, processors = measure(step, options.seconds)
+        (times,), processors = measure(options.seconds, step)
         report(options, library, version, name, times, processors, autodiff=autodiff, loss=loss, setup_seconds=setup)

@@ -8,10 +8,8 @@ The shifts s(t) of all steps are computed before the timing, as ours are, and p_
 """
 import argparse
 import json
-import os
 import statistics
 import sys
-import time
 
 import common
 
@@ -28,10 +26,8 @@ def prepare(description):
     parser.add_argument("--seconds", type=float, default=1, help="measured time of each variant")
     parser.add_argument("--variants", help="only these, separated by commas")
     options = parser.parse_args()
-    for name in [name for name in os.environ if name.startswith(common.PRESETS)]:
-        del os.environ[name]
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
-    os.environ["OMP_NUM_THREADS"] = str(options.threads)
+    common.clear_presets()
+    common.keep_to(options.threads)
     return options
 
 
@@ -75,15 +71,6 @@ def problem(options):
     return np.load(options.start), weights, shifts, tensors["out.bias"], p.astype("f"), q.astype("f")
 
 
-def median(run, seconds):
-    times, begin = [], time.perf_counter()
-    while len(times) < 5 or time.perf_counter() - begin < seconds:
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times), min(times), len(times)
-
-
 def run(options, library, variants):
     """variants: name -> make(), where make() returns run(), which returns the samples as numpy when asked for. Prints library,
     variant, threads, nanoseconds a step (median, least), largest difference from --samples, rounds; the fastest last, as `best`."""
@@ -97,7 +84,7 @@ def run(options, library, variants):
             step = make()
             got = np.asarray(step())
         except Exception as error:  # a compiler may fail in any way
-            common.say(f"{library} {name}: skipped: {(str(error).strip() or repr(error)).splitlines()[0][:160]}")
+            common.say(f"{library} {name}: skipped: {common.first_line(error)}")
             continue
         worst = float("nan")
         if options.samples:
@@ -105,9 +92,8 @@ def run(options, library, variants):
             worst = float((np.abs(got - wanted) / np.maximum(1, np.abs(wanted))).max())
             if not worst <= TOLERANCE:
                 sys.exit(f"{library} {name}: differs from the samples wanted by {worst}")
-        step()
-        middle, least, rounds = median(step, options.seconds)
-        found.append((middle, least, name, worst, rounds))
+        (times,), _ = common.measure(options.seconds, step)
+        found.append((statistics.median(times), min(times), name, worst, len(times)))
     for middle, least, name, worst, rounds in [*found, min(found)]:
         each = 1e9 / options.steps
         print(f"{library},{name},{options.threads},{middle * each:.1f},{least * each:.1f},{worst:.3g},{rounds}", flush=True)

@@ -5,13 +5,11 @@
     diffusion_jax.py --model M.safetensors --start start.npy --samples end.npy --threads 2
 
 Variants: weights as arguments or as constants of the program, [out][in] or transposed, and two steps unrolled."""
-import os
-
+import common
 import diffusion
 
 options = diffusion.prepare(__doc__)
-if options.threads == 1:
-    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+common.tell_xla(options.threads)
 
 import jax  # noqa: E402  after the presets are cleared
 import jax.numpy as jnp  # noqa: E402

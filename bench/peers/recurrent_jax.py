@@ -6,23 +6,14 @@ nanoseconds a time step of a forward pass, and of forward and backward with all 
     recurrent_jax.py --kind gru --inputs 32 --hidden 32 --batch 16 --length 1024 --threads 2 --seconds 1
 
 Prints kind, inputs, hidden, batch, length, threads, forward, both, rounds; as bench_recurrent does."""
-import argparse
-import os
 import statistics
-import time
 
-for name in list(os.environ):
-    if name.startswith(("OPENBLAS_", "MKL_", "OMP_", "KMP_", "GOMP_")):
-        del os.environ[name]
-parser = argparse.ArgumentParser()
-for name, value in (("inputs", 32), ("hidden", 32), ("batch", 16), ("length", 1024), ("threads", 1)):
-    parser.add_argument("--" + name, type=int, default=value)
-parser.add_argument("--kind", default="gru")
-parser.add_argument("--seconds", type=float, default=1)
-parser.add_argument("--check", action="store_true", help="compare the states with PyTorch's instead of timing")
-a = parser.parse_args()
-if a.threads == 1:
-    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+import common
+import recurrent
+
+a = recurrent.prepare(
+    __doc__, lambda parser: parser.add_argument("--check", action="store_true", help="compare the states with PyTorch's instead of timing"))  # fmt: skip
+common.tell_xla(a.threads)
 
 import jax  # noqa: E402  after the presets are cleared
 import jax.numpy as jnp  # noqa: E402
@@ -31,7 +22,7 @@ from jax import lax  # noqa: E402
 
 jax.config.update("jax_platforms", "cpu")
 H = a.hidden
-gates = {"rnn": 1, "gru": 3, "lstm": 4}[a.kind]
+gates = recurrent.GATES[a.kind]
 random = np.random.default_rng(1)
 
 
@@ -82,22 +73,13 @@ def check():
     print(a.kind, "largest difference to PyTorch", float(abs(np.asarray(network(1)(parameters, x)) - theirs).max()))
 
 
-def median(work):
-    work()
-    begin, times = time.perf_counter(), []
-    while len(times) < 5 or time.perf_counter() - begin < a.seconds / 3:
-        start = time.perf_counter()
-        jax.block_until_ready(work())
-        times.append(time.perf_counter() - start)
-    return statistics.median(times), len(times)
-
-
 def fastest(make):
     found = []
     for unroll in (1, 4, 16):
         compiled = jax.jit(make(unroll))
         jax.block_until_ready(compiled(parameters, x))
-        found.append(median(lambda: compiled(parameters, x)))
+        (times,), _ = common.measure(a.seconds / 3, lambda: jax.block_until_ready(compiled(parameters, x)))
+        found.append((statistics.median(times), len(times)))
     return min(found)
 
 
@@ -106,5 +88,4 @@ if a.check:
 else:
     forward, _ = fastest(network)
     both, rounds = fastest(lambda unroll: jax.value_and_grad(lambda p, x: (network(unroll)(p, x) * g).sum(), argnums=(0, 1)))
-    each = 1e9 / a.length
-    print(f"{a.kind},{a.inputs},{H},{a.batch},{a.length},{a.threads},{forward * each:.1f},{both * each:.1f},{rounds}")
+    recurrent.show(a, forward, both, rounds)

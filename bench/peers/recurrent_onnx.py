@@ -5,27 +5,20 @@
     recurrent_onnx.py --kind gru --inputs 32 --hidden 32 --batch 16 --length 1024 --threads 2 --seconds 1
 
 Prints kind, inputs, hidden, batch, length, threads, forward, nothing, rounds; as bench_recurrent does."""
-import argparse
-import os
 import statistics
-import time
 
-for name in list(os.environ):
-    if name.startswith(("OPENBLAS_", "MKL_", "OMP_", "KMP_", "GOMP_")):
-        del os.environ[name]
-import numpy as np
-import onnx
-import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+import common
+import recurrent
 
-parser = argparse.ArgumentParser()
-for name, value in (("inputs", 32), ("hidden", 32), ("batch", 16), ("length", 1024), ("threads", 1)):
-    parser.add_argument("--" + name, type=int, default=value)
-parser.add_argument("--kind", default="gru")
-parser.add_argument("--seconds", type=float, default=1)
-a = parser.parse_args()
+a = recurrent.prepare(__doc__)
+
+import numpy as np  # noqa: E402  after the presets are cleared
+import onnx  # noqa: E402
+import onnxruntime  # noqa: E402
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
 H = a.hidden
-gates = {"rnn": 1, "gru": 3, "lstm": 4}[a.kind]
+gates = recurrent.GATES[a.kind]
 random = np.random.default_rng(1)
 
 
@@ -49,10 +42,5 @@ settings.inter_op_num_threads = 1
 settings.log_severity_level = 3
 session = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
 x = {"x": random.normal(size=(a.length, a.batch, a.inputs)).astype(np.float32)}
-session.run(None, x)
-begin, times = time.perf_counter(), []
-while len(times) < 5 or time.perf_counter() - begin < a.seconds:
-    start = time.perf_counter()
-    session.run(None, x)
-    times.append(time.perf_counter() - start)
-print(f"{a.kind},{a.inputs},{H},{a.batch},{a.length},{a.threads},{statistics.median(times) * 1e9 / a.length:.1f},nan,{len(times)}")
+(times,), _ = common.measure(a.seconds, lambda: session.run(None, x))
+recurrent.show(a, statistics.median(times), float("nan"), len(times))

@@ -8,13 +8,10 @@ common.py tells the problem.
 The loop over layers is lax.scan. Rows: states are [batch][width]; columns: [width][batch]. Those marked autodiff let JAX
 derive the backward pass; `hand-written` ones give it as a second scan over the states and tanhs that the first one kept.
 """
-import os
-
 import common
 
 options = common.prepare(__doc__)
-if options.threads == 1:
-    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+common.tell_xla(options.threads)
 
 import jax  # noqa: E402  after the presets are cleared
 import jax.numpy as jnp  # noqa: E402
