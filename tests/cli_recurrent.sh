@@ -3,104 +3,43 @@
 # cli_recurrent.sh BUILD_DIR: 'deeppcr solve rnn|rnn-relu|gru|lstm|paragru|paralstm|mingru' on PyTorch's weights and numbers
 # (fixtures/recurrent_*), by the loop and by auto; gradients; lengths; standard input and output; wrong arguments, files and shapes.
 set -u
-build=$(cd "${1:?usage: cli_recurrent.sh BUILD_DIR}" && pwd) || exit 1
-program=$build/deeppcr
-[ -x "$program" ] || { echo "cli_recurrent: no program at $program"; exit 1; }
-folder=$(mktemp -d) || exit 1
-trap 'rm -rf "$folder"' EXIT
+. "$(dirname "$0")/program.bash"
 python3 - "$program" "$folder" tests/fixtures <<'PYTHON'
-import glob, json, os, struct, subprocess, sys
+import glob, os, sys
 
-program, folder, fixtures = sys.argv[1:]
+from program import always, answer, get_npy, near, npy, path, put_npy, read_npy, refused, run, tensors
 
-
-def path(name):
-    return os.path.join(folder, name)
-
-
-def safetensors(name):
-    with open(name, "rb") as file:
-        data = file.read()
-    length = struct.unpack("<Q", data[:8])[0]
-    head = json.loads(data[8:8 + length])
-    out = {}
-    for key, item in head.items():
-        if key != "__metadata__":
-            a, b = item["data_offsets"]
-            assert item["dtype"] == "F64", item
-            out[key] = (item["shape"], struct.unpack("<%dd" % ((b - a) // 8), data[8 + length + a:8 + length + b]))
-    return out
-
-
-def npy(shape, values):
-    head = "{'descr': '<f8', 'fortran_order': False, 'shape': (%s), }" % "".join("%d," % n for n in shape)
-    head += " " * (63 - (10 + len(head)) % 64) + "\n"
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + struct.pack("<%dd" % len(values), *values)
-
-
-def read(data):
-    length = struct.unpack("<H", data[8:10])[0]
-    head = eval(data[10:10 + length].decode())
-    body = data[10 + length:]
-    return list(head["shape"]), struct.unpack("<%dd" % (len(body) // 8), body)
-
-
-def put(name, tensor):
-    with open(path(name), "wb") as file:
-        file.write(npy(*tensor))
-    return path(name)
-
-
-def get(name):
-    with open(path(name), "rb") as file:
-        return read(file.read())
-
-
-def run(*arguments, data=None, wanted=0):
-    done = subprocess.run([program, "solve"] + list(arguments), input=data, capture_output=True)
-    assert done.returncode == wanted, (arguments, done.returncode, done.stderr)
-    if wanted:
-        assert done.stdout == b"" and done.stderr.count(b"\n") == 1, (arguments, done)
-        return done.stderr.decode()
-    assert done.stderr == b"", done.stderr
-    return done.stdout
-
-
-def near(what, got, wanted, tolerance):
-    assert got[0] == wanted[0], (what, got[0], wanted[0])
-    size = max([1e-2] + [abs(x) for x in wanted[1]])
-    for i, (x, y) in enumerate(zip(got[1], wanted[1])):
-        assert abs(x - y) <= tolerance * size, (what, i, x, y)
-
+always += ["solve"]
+fixtures = os.path.abspath(sys.argv[3])
 
 runs = 0
 for file in sorted(glob.glob(os.path.join(fixtures, "recurrent_*.safetensors"))):
-    t = safetensors(file)
+    t = tensors(file)[1]
     name = os.path.basename(file)[len("recurrent_"):]
     kind = "rnn-relu" if name.startswith("rnn_relu") else name.split("_")[0]
     lstm, apart = kind in ("lstm", "paralstm"), kind in ("paragru", "paralstm", "mingru")
-    arguments = [kind, "--weights", file, "--input", put("x.npy", t["x"]), "--output", path("y.npy"), "--final", path("ht.npy"),
-                 "--grad-output", put("gy.npy", t["grad.y"]), "--grad-final", put("gh.npy", t["grad.ht"]), "--grads", path("g.safetensors"), "--json"]
+    arguments = [kind, "--weights", file, "--input", put_npy("x.npy", *t["x"]), "--output", path("y.npy"), "--final", path("ht.npy"),
+                 "--grad-output", put_npy("gy.npy", *t["grad.y"]), "--grad-final", put_npy("gh.npy", *t["grad.ht"]), "--grads", path("g.safetensors")]
     if "h0" in t:
-        arguments += ["--h0", put("h0.npy", t["h0"])]
+        arguments += ["--h0", put_npy("h0.npy", *t["h0"])]
     if "c0" in t:
-        arguments += ["--c0", put("c0.npy", t["c0"])]
+        arguments += ["--c0", put_npy("c0.npy", *t["c0"])]
     if lstm:
-        arguments += ["--final-c", path("ct.npy"), "--grad-final-c", put("gc.npy", t["grad.ct"])]
+        arguments += ["--final-c", path("ct.npy"), "--grad-final-c", put_npy("gc.npy", *t["grad.ct"])]
     if "lengths" in t:
         lengths = ",".join(str(int(n)) for n in t["lengths"][1])
-        arguments += ["--lengths", lengths if kind != "gru" else put("lengths.npy", t["lengths"])]
+        arguments += ["--lengths", lengths if kind != "gru" else put_npy("lengths.npy", *t["lengths"])]
     usual = len(name.split("_")) - ("relu" in name) == 2  # no variant
     for method in ("sequential", "auto", "newton" if apart else "overlap") if usual else ("auto",):
-        told = json.loads(run(*arguments, "--method", method))
-        near(file, get("y.npy"), t["y"], 1e-10)
-        near(file, get("ht.npy"), t["ht"], 1e-10)
+        told = answer(*arguments, "--method", method)
+        near(file, get_npy("y.npy"), t["y"], 1e-10, 1e-2)
+        near(file, get_npy("ht.npy"), t["ht"], 1e-10, 1e-2)
         if lstm:
-            near(file, get("ct.npy"), t["ct"], 1e-10)
-        g = safetensors(path("g.safetensors"))
+            near(file, get_npy("ct.npy"), t["ct"], 1e-10, 1e-2)
+        g = tensors("g.safetensors")[1]
         for name in t:
             if name.startswith("grad.") and name[5:] not in ("y", "ht", "ct"):
-                near(name, g[{"x": "input"}.get(name[5:], name[5:])], t[name], 1e-9)
+                near(name, g[{"x": "input"}.get(name[5:], name[5:])], t[name], 1e-9, 1e-2)
         assert told["kind"] == kind and told["length"] == t["x"][0][0] and told["hidden"] == (t["weight_hr_l0"][0][1] if "weight_hr_l0" in t else t["ht"][0][2])
         assert len(told["chains"]) == t["ht"][0][0] and all(c["reason"] for c in told["chains"])
         runs += 1
@@ -108,23 +47,23 @@ assert runs >= 132
 
 # A reset after step 3 is two sequences; what is made again has the same bits.
 file = os.path.join(fixtures, "recurrent_gru_plain.safetensors")
-t = safetensors(file)
+t = tensors(file)[1]
 T, B, I = t["x"][0]
 H = t["h0"][0][2]
-marks = put("marks.npy", ([T, B], [float(i // B == 3) for i in range(T * B)]))
-arguments = ["gru", "--weights", file, "--input", put("x.npy", t["x"]), "--h0", put("h0.npy", t["h0"]), "--resets", marks, "--output", path("y.npy"),
-             "--grad-output", put("gy.npy", t["grad.y"]), "--grads", path("g.safetensors"), "--json"]
-stored = json.loads(run(*arguments))
-whole, grads = get("y.npy")[1], safetensors(path("g.safetensors"))
-again = json.loads(run(*arguments, "--recompute"))
-assert get("y.npy")[1] == whole and safetensors(path("g.safetensors")) == grads
+marks = put_npy("marks.npy", [T, B], [float(i // B == 3) for i in range(T * B)])
+arguments = ["gru", "--weights", file, "--input", put_npy("x.npy", *t["x"]), "--h0", put_npy("h0.npy", *t["h0"]), "--resets", marks, "--output", path("y.npy"),
+             "--grad-output", put_npy("gy.npy", *t["grad.y"]), "--grads", path("g.safetensors")]
+stored = answer(*arguments)
+whole, grads = get_npy("y.npy")[1], tensors("g.safetensors")[1]
+again = answer(*arguments, "--recompute")
+assert get_npy("y.npy")[1] == whole and tensors("g.safetensors")[1] == grads
 assert stored["tape_bytes"] >= T * B * 4 * H * 8 and again["tape_bytes"] == 0, (stored, again)
-run("gru", "--weights", file, "--input", put("x.npy", ([T - 3, B, I], t["x"][1][3 * B * I:])), "--output", path("y.npy"), "--quiet")
-assert get("y.npy")[1] == whole[3 * B * H:]
-near("resets", ([3, B, H], whole[:3 * B * H]), ([3, B, H], t["y"][1][:3 * B * H]), 1e-10)
-x = put("x.npy", t["x"])
-out = run("gru", "--weights", file, "--input", "-", "--h0", put("h0.npy", t["h0"]), "--output", "-", "--quiet", data=npy(*t["x"]))
-near("stdout", read(out), t["y"], 1e-10)
+run("gru", "--weights", file, "--input", put_npy("x.npy", [T - 3, B, I], t["x"][1][3 * B * I:]), "--output", path("y.npy"), "--quiet")
+assert get_npy("y.npy")[1] == whole[3 * B * H:]
+near("resets", ([3, B, H], whole[:3 * B * H]), ([3, B, H], t["y"][1][:3 * B * H]), 1e-10, 1e-2)
+x = put_npy("x.npy", *t["x"])
+out = run("gru", "--weights", file, "--input", "-", "--h0", put_npy("h0.npy", *t["h0"]), "--output", "-", "--quiet", data=npy(*t["x"]))
+near("stdout", read_npy(out), t["y"], 1e-10, 1e-2)
 
 apart_file = os.path.join(fixtures, "recurrent_paragru_plain.safetensors")
 usual = ["gru", "--weights", file, "--input", x, "--output", path("y.npy")]
@@ -142,7 +81,7 @@ for arguments, status, part in (
         (["paralstm", "--weights", apart_file] + usual[3:], 5, "those of paragru, wanted paralstm"),
         (usual + ["--prefix", "rnn."], 5, "'rnn.weight_ih_l0' is absent"),
         (usual + ["--h0", x], 5, "--h0 has shape [7][3][5]: wanted [1][3][6]"),
-        (usual + ["--input", put("flat.npy", ([3, 5], t["x"][1][:15]))], 5, "--input has 2 dimensions: wanted [T][B][5]"),
+        (usual + ["--input", put_npy("flat.npy", [3, 5], t["x"][1][:15])], 5, "--input has 2 dimensions: wanted [T][B][5]"),
         (usual + ["--lengths", "7,,7"], 5, "wanted numbers"),
         (["linear", "--A", x, "--b", x, "--z0", "gru", "--output", path("z.npy")], 5, "gru"),
         (usual + ["--lengths", "7,7"], 5, "has 2 numbers: wanted 3"),
@@ -156,7 +95,6 @@ for arguments, status, part in (
         (["--weights", file, "gru"], 2, "no --input"),
         (["tree"], 2, "there are linear, rnn, rnn-relu, gru, lstm, paragru, paralstm, mingru and biquads"),
 ):
-    told = run(*arguments, wanted=status)
-    assert part in told, (arguments, told)
+    refused(status, part, *arguments)
 print("cli_recurrent: %d runs equal PyTorch's numbers" % runs)
 PYTHON

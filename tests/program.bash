@@ -1,6 +1,14 @@
 # SPDX-License-Identifier: MIT
-# What tests of the program share, sourced by them: `complain WORDS...`, which fails the test, and `refused`. They want
-# $program, $folder, and $always, an array of the arguments that every refused call begins with.
+# What tests of the program share, sourced by them with BUILD_DIR as their first argument. It leaves $build, $program, $folder,
+# which ends with the test, `complain WORDS...`, which fails the test, and `refused`; Python finds program.py. $always is an array of
+# the arguments that every refused call begins with.
+build=$(cd "${1:?usage: $(basename "$0") BUILD_DIR}" && pwd) || exit 1
+program=$build/deeppcr
+[ -x "$program" ] || { echo "$(basename "$0" .sh): no program at $program"; exit 1; }
+folder=$(mktemp -d) || exit 1
+trap 'chmod -R u+w "$folder"; rm -rf "$folder"' EXIT
+PYTHONPATH=$(cd "$(dirname "$0")" && pwd)
+export PYTHONPATH PYTHONDONTWRITEBYTECODE=1
 failures=0
 failed=0
 cases=0
@@ -9,6 +17,15 @@ complain() {
     echo "$(basename "$0" .sh): $*"
     failures=$((failures + 1))
     failed=1
+}
+
+# find_numpy: leaves $python, which has NumPy, or skips the test.
+find_numpy() {
+    for python in python3 /usr/bin/python3; do
+        ! "$python" -c 'import numpy' 2>/dev/null || return 0
+    done
+    echo "$(basename "$0" .sh): skipped: no NumPy"
+    exit 77
 }
 
 # refused STATUS TEXT ARGUMENT...: that exit status, nothing on stdout, one line on stderr that begins with the program's
