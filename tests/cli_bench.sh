@@ -3,35 +3,14 @@
 # cli_bench.sh BUILD_DIR: what 'deeppcr bench' tells has the documented shape and adds up: ratios, the best of the
 # candidates, errors against the loop, grids, the CSV table. Never how long anything takes.
 set -u
-build=$(cd "${1:?usage: cli_bench.sh BUILD_DIR}" && pwd) || exit 1
-program=$build/deeppcr
-[ -x "$program" ] || { echo "cli_bench: no program at $program"; exit 1; }
-folder=$(mktemp -d) || exit 1
-trap 'rm -rf "$folder"' EXIT
+. "$(dirname "$0")/program.bash"
 python3 - "$program" "$folder" <<'PYTHON'
-import csv, json, math, subprocess, sys
+import csv, math
 
-program, folder = sys.argv[1:]
-cases = 0
+from program import always, answer, calls, path, refused, run
+
+always += ["bench"]
 METHODS = {"overlap", "newton", "shooting", "diagonal", "block", "picard", "jacobi", "damped", "pcr", "blelloch", "chunked"}
-
-
-def call(line, wanted=0):
-    global cases
-    cases += 1
-    done = subprocess.run([program, "bench"] + line.split(), capture_output=True, text=True)
-    assert done.returncode == wanted, (line, done.returncode, done.stdout[:400], done.stderr)
-    if wanted:
-        assert not done.stdout and done.stderr.count("\n") == 1, (line, done)
-    return done
-
-
-def refused(text, line):
-    assert text in call(line, 2).stderr, (line, text)
-
-
-def near(x, y):
-    return abs(x - y) <= 1e-9 * abs(y)
 
 
 def check_direction(told, most_error):
@@ -40,20 +19,20 @@ def check_direction(told, most_error):
     loop, auto = all[0], all[1]
     assert (loop["name"], auto["name"]) == ("sequential", "auto") and loop["ran"] == "sequential", all
     assert told["sequential_seconds"] == loop["seconds"] > 0 and told["auto_seconds"] == auto["seconds"] > 0, told
-    assert told["auto_method"] == auto["ran"] and near(told["auto_ratio"], loop["seconds"] / auto["seconds"]), told
+    assert told["auto_method"] == auto["ran"] and same(told["auto_ratio"], loop["seconds"] / auto["seconds"]), told
     assert told["rounds"] >= 5 and loop["rounds"] == auto["rounds"] == told["rounds"], told
     assert loop["max_error"] == 0 and told["auto_max_error"] <= most_error, told
     parallel = [c for c in all[2:] if "skipped" not in c]
     assert parallel and {c["name"] for c in all[2:]} <= METHODS, all
     for c in parallel:
-        assert c["max_error"] <= most_error and near(c["ratio"], loop["seconds"] / c["seconds"]), c
+        assert c["max_error"] <= most_error and same(c["ratio"], loop["seconds"] / c["seconds"]), c
         assert c["rounds"] in (0, 3, told["rounds"]) and (c["spread"] is None) == (c["rounds"] == 0), c
     raced = [c for c in parallel if c["rounds"]]
     kept = [c for c in raced if c["reason"] != "fallback"] or raced
     best = min(kept, key=lambda c: c["seconds"])
     assert told["parallel_seconds"] == best["seconds"] and told["parallel_method"] == best["name"], (told, best)
     assert told["max_error"] == best["max_error"] and told["sweeps"] == best["sweeps"], told
-    assert near(told["ratio"], told["sequential_seconds"] / told["parallel_seconds"]), told
+    assert same(told["ratio"], told["sequential_seconds"] / told["parallel_seconds"]), told
     assert told["spread"] == max(loop["spread"], auto["spread"], best["spread"]) >= 0, told
     return by_name
 
@@ -65,21 +44,25 @@ def check_point(told, length, width, batch, most_error):
     return found
 
 
-def run(line, *shape, most_error=1e-3):
-    told = json.loads(call(line + " --json --seconds 0").stdout)
+def same(x, y):
+    return abs(x - y) <= 1e-9 * abs(y)
+
+
+def bench(line, *shape, most_error=1e-3):
+    told = answer(*line.split(), "--seconds", 0)
     assert told["kind"] == line.split()[0] and told["isa"] in ("portable", "avx2", "avx512") and told["machine"], told
     return told, check_point(told, *shape, most_error)
 
 
 # Every kind at its smallest, both types, one and two threads.
 for threads in (1, 2):
-    told, _ = run("mlp --layers 100 --width 3 --batch 2 --threads %d" % threads, 100, 3, 2)
+    told, _ = bench("mlp --layers 100 --width 3 --batch 2 --threads %d" % threads, 100, 3, 2)
     assert told["threads"] == threads and told["dtype"] == "float32" and told["commit"] is None, told
-run("mlp --layers 40 --width 5 --activation tanh --dtype float64 --loss end", 40, 5, 1, most_error=1e-8)
-told, (forward, backward) = run("resnet --layers 64 --width 4 --batch 3 --dtype float64 --commit abc", 64, 4, 3, most_error=1e-7)
+bench("mlp --layers 40 --width 5 --activation tanh --dtype float64 --loss end", 40, 5, 1, most_error=1e-8)
+told, (forward, backward) = bench("resnet --layers 64 --width 4 --batch 3 --dtype float64 --commit abc", 64, 4, 3, most_error=1e-7)
 assert told["commit"] == "abc" and {"overlap", "newton", "shooting"} <= set(forward) and {"overlap", "pcr", "chunked"} <= set(backward), told
 for structure in ("dense", "diagonal", "block", "scalar"):
-    told, found = run("chain --structure %s --length 200 --width 4 --dtype float64" % structure, 200, 4, 1, most_error=1e-9)
+    told, found = bench("chain --structure %s --length 200 --width 4 --dtype float64" % structure, 200, 4, 1, most_error=1e-9)
     assert told["structure"] == structure and told["radius"] == 0.9, told
     assert told["fma_latency_seconds"] is None or told["fma_latency_seconds"] > 0, told
     for direction in found:
@@ -87,29 +70,29 @@ for structure in ("dense", "diagonal", "block", "scalar"):
         assert direction["sequential"]["depth"] == 200 and direction["pcr"]["depth"] == 8, direction  # ceil(log2 200)
         assert direction["pcr"]["flops"] > direction["chunked"]["flops"] > direction["sequential"]["flops"], direction
     assert told["forward"]["bytes"] == 200 * 8 * (8 + {"dense": 16, "diagonal": 4, "block": 8, "scalar": 1}[structure]), told
-assert run("chain --structure block --block 3 --length 9 --width 6", 9, 6, 1)[0]["forward"]["bytes"] == 9 * 4 * (12 + 18)
+assert bench("chain --structure block --block 3 --length 9 --width 6", 9, 6, 1)[0]["forward"]["bytes"] == 9 * 4 * (12 + 18)
 for activation in ("tanh", "sigmoid", "relu"):
-    told, (forward, _) = run("cell --cell %s --length 300 --width 3 --radius 0.8 --input-sd 0.5 --dtype float64" % activation, 300, 3, 1, most_error=1e-7)
+    told, (forward, _) = bench("cell --cell %s --length 300 --width 3 --radius 0.8 --input-sd 0.5 --dtype float64" % activation, 300, 3, 1, most_error=1e-7)
     assert (told["cell"], told["structure"], told["radius"], told["input_sd"]) == (activation, "dense", 0.8, 0.5) and {"overlap", "newton"} <= set(forward), told
-    told, _ = run("cell --cell %s --structure diagonal --length 300 --width 5 --batch 2 --dtype float64" % activation, 300, 5, 2, most_error=1e-7)
+    told, _ = bench("cell --cell %s --structure diagonal --length 300 --width 5 --batch 2 --dtype float64" % activation, 300, 5, 2, most_error=1e-7)
     assert told["structure"] == "diagonal", told
 for length in (0, 1, 2):
-    run("cell --length %d --width 2" % length, length, 2, 1)
-    run("mlp --length %d" % length, length, 4, 1)
-    run("chain --length %d" % length, length, 4, 1)
+    bench("cell --length %d --width 2" % length, length, 2, 1)
+    bench("mlp --length %d" % length, length, 4, 1)
+    bench("chain --length %d" % length, length, 4, 1)
 
 # What was asked for is what ran.
-told, (forward, backward) = run("resnet --layers 50 --width 2 --method newton --scheme pcr --backward chunked", 50, 2, 1)
+told, (forward, backward) = bench("resnet --layers 50 --width 2 --method newton --scheme pcr --backward chunked", 50, 2, 1)
 assert set(forward) == {"sequential", "auto", "newton"} and forward["newton"]["scheme"] == "pcr" and set(backward) == {"sequential", "auto", "chunked"}, told
 assert told["forward"]["parallel_method"] == "newton" and told["backward"]["parallel_method"] == "chunked", told
-told, (forward, _) = run("mlp --layers 90 --width 2 --method overlap --tolerance 0", 90, 2, 1)
+told, (forward, _) = bench("mlp --layers 90 --width 2 --method overlap --tolerance 0", 90, 2, 1)
 assert forward["overlap"]["tolerance"] == 0 and told["forward"]["max_error"] == 0, told
-told, (forward, backward) = run("chain --length 50 --width 2 --scheme blelloch", 50, 2, 1)
+told, (forward, backward) = bench("chain --length 50 --width 2 --scheme blelloch", 50, 2, 1)
 assert set(forward) == set(backward) == {"sequential", "auto", "blelloch"}, told
 
 # A grid, as JSON and as CSV: the same points, one row a direction.
-table = folder + "/grid.csv"
-told = json.loads(call("chain --structure diagonal --lengths 5,70 --widths 1,3 --batches 1,2 --seconds 0 --json --commit c --csv " + table).stdout)
+table = path("grid.csv")
+told = answer(*"chain --structure diagonal --lengths 5,70 --widths 1,3 --batches 1,2 --seconds 0 --commit c --csv".split(), table)
 shapes = [(length, width, batch) for batch in (1, 2) for width in (1, 3) for length in (5, 70)]
 assert len(told["points"]) == len(shapes), told
 for point, shape in zip(told["points"], shapes):
@@ -126,33 +109,33 @@ for row, point in zip(rows, [p[d] for p in told["points"] for d in ("forward", "
         assert math.isclose(float(row[field]), point[field], rel_tol=1e-4, abs_tol=1e-30), (field, row, point)
     assert (row["parallel_method"], row["auto_method"]) == (point["parallel_method"], point["auto_method"]), row
     assert math.isclose(float(row[point["parallel_method"] + "_seconds"]), point["parallel_seconds"], rel_tol=1e-4), row
-text = call("mlp --lengths 9 --width 2 --seconds 0 --csv -").stdout
+text = run(*"mlp --lengths 9 --width 2 --seconds 0 --csv -".split()).decode()
 assert text.startswith("kind,") and text.count("\n") == 3, text
-text = call("mlp --layers 9 --width 2 --seconds 0").stdout
+text = run(*"mlp --layers 9 --width 2 --seconds 0".split()).decode()
 assert "forward" in text and "backward" in text and "length 9, width 2, batch 1" in text, text
 
-refused("which kind", "")
-refused("no kind of chain 'rnn'", "rnn")
-refused("mlp, resnet, chain, cell", "rnn")
-refused("that is of a cell", "mlp --cell tanh")
-refused("that is of a cell", "chain --input-sd 1")
-refused("a cell has --cell", "cell --activation tanh")
-refused("identity, relu, tanh", "cell --cell gru")
-refused("wanted dense or diagonal", "cell --structure block")
-refused("wanted a whole number", "mlp --lengths 3,x")
-refused("wanted a whole number", "mlp --lengths 3,,4")
-refused("wanted at least 1", "mlp --widths 0")
-refused("at most 64", "mlp --lengths " + ",".join("1" * 65))
-refused("every, end", "mlp --loss start")
-refused("wanted a parallel one", "mlp --method sequential")
-refused("wanted a parallel one", "mlp --backward sequential")
-refused("wanted a parallel one", "chain --scheme sequential")
-refused("wants --scheme", "chain --method newton")
-refused("that is of a linear chain", "resnet --structure dense")
-refused("that is of a linear chain", "resnet --radius 1")
-refused("wanted scalar, diagonal, block or dense", "chain --structure zero")
-refused("wanted a text without", "mlp --commit a,b")
-refused("block", "chain --structure block --width 5 --block 2")
-assert "not enough memory" in call("chain --length 4611686018427387904", 4).stderr
-print("cli_bench: %d runs" % cases)
+refused(2, "which kind")
+refused(2, "no kind of chain 'rnn'", "rnn")
+refused(2, "mlp, resnet, chain, cell", "rnn")
+refused(2, "that is of a cell", "mlp", "--cell", "tanh")
+refused(2, "that is of a cell", "chain", "--input-sd", "1")
+refused(2, "a cell has --cell", "cell", "--activation", "tanh")
+refused(2, "identity, relu, tanh", "cell", "--cell", "gru")
+refused(2, "wanted dense or diagonal", "cell", "--structure", "block")
+refused(2, "wanted a whole number", "mlp", "--lengths", "3,x")
+refused(2, "wanted a whole number", "mlp", "--lengths", "3,,4")
+refused(2, "wanted at least 1", "mlp", "--widths", "0")
+refused(2, "at most 64", "mlp", "--lengths", ",".join("1" * 65))
+refused(2, "every, end", "mlp", "--loss", "start")
+refused(2, "wanted a parallel one", "mlp", "--method", "sequential")
+refused(2, "wanted a parallel one", "mlp", "--backward", "sequential")
+refused(2, "wanted a parallel one", "chain", "--scheme", "sequential")
+refused(2, "wants --scheme", "chain", "--method", "newton")
+refused(2, "that is of a linear chain", "resnet", "--structure", "dense")
+refused(2, "that is of a linear chain", "resnet", "--radius", "1")
+refused(2, "wanted scalar, diagonal, block or dense", "chain", "--structure", "zero")
+refused(2, "wanted a text without", "mlp", "--commit", "a,b")
+refused(2, "block", "chain", "--structure", "block", "--width", "5", "--block", "2")
+refused(4, "not enough memory", "chain", "--length", 4611686018427387904)
+print("cli_bench: %d runs" % calls())
 PYTHON

@@ -3,32 +3,20 @@
 # cli_bppsa.sh BUILD_DIR: what 'deeppcr bench bppsa' tells has the documented shape and adds up: gradients equal, flops of
 # the levels and of the loop, counts by their formulas, refusals. Never how long anything takes.
 set -u
-build=$(cd "${1:?usage: cli_bppsa.sh BUILD_DIR}" && pwd) || exit 1
-program=$build/deeppcr
-[ -x "$program" ] || { echo "cli_bppsa: no program at $program"; exit 1; }
-folder=$(mktemp -d) || exit 1
-trap 'rm -rf "$folder"' EXIT
+. "$(dirname "$0")/program.bash"
 limited=yes
 grep -qsE "^DEEPPCR_SANITIZE:STRING=.+" "$build/CMakeCache.txt" && limited=no  # they need the address space
 python3 - "$program" "$folder" "$limited" <<'PYTHON'
-import csv, json, math, subprocess, sys
+import csv, math, resource, sys
 
-program, folder, limited = sys.argv[1:]
-cases = 0
+from program import always, answer, calls, path, refused, run
 
-
-def call(line, wanted=0):
-    global cases
-    cases += 1
-    done = subprocess.run([program, "bench", "bppsa"] + line.split(), capture_output=True, text=True)
-    assert done.returncode == wanted, (line, done.returncode, done.stdout[:400], done.stderr)
-    if wanted:
-        assert not done.stdout and done.stderr.count("\n") == 1, (line, done)
-    return done
+limited = sys.argv[3]
+always += ["bench", "bppsa"]
 
 
 def bench(line, steps, weights, limit):
-    o = json.loads(call(line + " --seconds 0 --json").stdout)
+    o = answer(*line.split(), "--seconds", 0)
     assert o["agree"] is True and 0 <= o["max_error"] <= (1e-10 if o["dtype"] == "float64" else 1e-4), (line, o)
     assert o["steps"] == steps and o["weights"] == weights and o["rounds"] >= 3, (line, o)
     kept = weights if o["prune"] == 0 else o["weights_kept"]
@@ -70,19 +58,16 @@ bench("--network vgg11 --divisor 16 --prune 0.97 --batch 2", 22,
 o = bench("--network rnn --length 200 --width 12 --batch 9 --level-limit none", 400, 144, None)
 assert o["ways"][2]["patterns"] < 20 and o["critical_flops_ratio"] > 2, o
 bench("--network rnn --length 1 --width 1 --batch 1", 2, 1, 2)
-path = folder + "/out.csv"
-call("--network rnn --length 10 --seconds 0 --quiet --csv " + path)
-rows = list(csv.DictReader(open(path)))
+run(*"--network rnn --length 10 --seconds 0 --quiet --csv".split(), path("out.csv"))
+rows = list(csv.DictReader(open(path("out.csv"))))
 assert len(rows) == 1 and rows[0]["network"] == "rnn" and float(rows[0]["max_error"]) <= 1e-4, rows
-assert "flops" in call("--network rnn --length 10 --seconds 0").stdout
+assert b"flops" in run(*"--network rnn --length 10 --seconds 0".split())
 for text, line in (("--network 'x'", "--network x"), ("--prune", "--prune 1"), ("--prune", "--prune -0.1"),
                    ("--level-limit", "--level-limit -1"), ("--level-limit", "--level-limit some"),
                    ("--batch", "--batch 0"), ("--divisor", "--divisor 0"), ("--length", "--length 0"),
                    ("--width", "--width 0"), ("--dtype", "--dtype uint32"), ("argument", "lenet")):
-    assert text in call(line, 2).stderr, (line, text)
+    refused(2, text, *line.split())
 if limited == "yes":
-    poor = "ulimit -v 400000; exec \"$0\" bench bppsa --network vgg11"
-    done = subprocess.run(["bash", "-c", poor, program], capture_output=True, text=True)
-    assert done.returncode == 4 and done.stderr.count("\n") == 1 and not done.stdout, done
-print("cli_bppsa: %d cases" % cases)
+    refused(4, "", "--network", "vgg11", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (400000 << 10,) * 2))
+print("cli_bppsa: %d cases" % calls())
 PYTHON

@@ -3,25 +3,15 @@
 # cli_check.sh BUILD_DIR: 'deeppcr check' and 'gradcheck' on networks, methods, schemes and dtypes; known sweep counts;
 # chaotic maps; disagreement and giving up have their exit codes; threads do not change a bit of what is told.
 set -u
-build=$(cd "${1:?usage: cli_check.sh BUILD_DIR}" && pwd) || exit 1
-program=$build/deeppcr
-[ -x "$program" ] || { echo "cli_check: no program at $program"; exit 1; }
-folder=$(mktemp -d) || exit 1
-trap 'rm -rf "$folder"' EXIT
+. "$(dirname "$0")/program.bash"
 python3 - "$program" "$folder" <<'PYTHON'
-import json, subprocess, sys
-
-program, folder = sys.argv[1:]
-cases = 0
+from program import calls, ended, path, read_json
 
 
 def run(line, wanted=0, threads=1):
-    global cases
-    cases += 1
-    command = [program] + line.split() + ["--json", "--threads", str(threads)]
-    done = subprocess.run(command, capture_output=True)
-    assert done.returncode == wanted, (line, done.returncode, done.stdout[:400], done.stderr)
-    told = json.loads(done.stdout)
+    done = ended(wanted, *line.split(), "--json", "--threads", threads)
+    assert done.stderr == b"", (line, done.stderr)
+    told = read_json(done.stdout)
     assert told["agrees"] is (wanted == 0), (line, told)
     return told
 
@@ -83,11 +73,11 @@ for line in ("check resnet --layers 300 --width 8 --batch 5", "check mlp --layer
     assert all(one[field] == three[field] for field in same), (line, one, three)
     assert one["max_error"] == run(line)["max_error"]
 
-csv = folder + "/sweeps.csv"
+csv = path("sweeps.csv")
 told = run("check mlp --layers 100 --csv " + csv)
 with open(csv) as file:
     rows = [row.split(",") for row in file.read().splitlines()]
 assert rows[0] == ["sweep", "residual", "locked"] and len(rows) == len(told["residual_history"]) + 1, rows
 assert [float(row[1]) for row in rows[1:]] == told["residual_history"] and int(rows[-1][2]) == 100, rows
-print("cli_check: %d comparisons" % cases)
+print("cli_check: %d comparisons" % calls())
 PYTHON

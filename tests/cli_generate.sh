@@ -3,25 +3,14 @@
 # cli_generate.sh BUILD_DIR: 'deeppcr train vae', 'train denoiser' and 'generate' on a small data set made here: pictures like
 # the data, the same ones by every method, killed runs that resume to the same bits, damaged models, refusals.
 set -u
-build=$(cd "${1:?usage: cli_generate.sh BUILD_DIR}" && pwd) || exit 1
-program=$build/deeppcr
-[ -x "$program" ] || { echo "cli_generate: no program at $program"; exit 1; }
-folder=$(mktemp -d) || exit 1
-trap 'rm -rf "$folder"' EXIT
+. "$(dirname "$0")/program.bash"
 python3 - "$program" "$folder" <<'PYTHON'
-import ast, json, os, random, signal, struct, subprocess, sys, time, zlib
+import os, random, signal, struct, subprocess, time, zlib
 
-program, folder = sys.argv[1:]
+from program import answer, content, ended, get_npy, is_one_line, path, put, put_cifar, put_images, put_npy, refused, run, words
+
 chance = random.Random(int(os.environ.get("SEED", "7")))
 SIDE = 8
-
-
-def path(*names):
-    return os.path.join(folder, *names)
-
-
-def idx(magic, dims, data):
-    return struct.pack(">%dI" % (1 + len(dims)), magic, *dims) + data
 
 
 def images(count, seed, classes=4):
@@ -33,37 +22,15 @@ def images(count, seed, classes=4):
         for line in range(2):
             for column in range(SIDE):
                 pixels[i * SIDE * SIDE + (2 * label + line) * SIDE + column] += 200
-    return idx(2051, (count, SIDE, SIDE), bytes(pixels)), idx(2049, (count,), labels)
+    return (SIDE, SIDE), pixels, labels
 
 
-os.makedirs(path("data"))
-for name, content in zip(("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
-                         images(1024, 1) + images(100, 2)):
-    with open(path("data", name), "wb") as file:
-        file.write(content)
-
-
-def run(*arguments, wanted=0):
-    done = subprocess.run([program] + [str(a) for a in arguments], capture_output=True)
-    assert done.returncode == wanted, (arguments, done.returncode, done.stdout[-300:], done.stderr)
-    if wanted:
-        assert done.stdout == b"" and done.stderr.count(b"\n") == 1 and done.stderr.startswith(b"deeppcr "), (arguments, done)
-        return done.stderr.decode()
-    assert done.stderr == b"", done.stderr
-    return json.loads(done.stdout) if "--json" in arguments else done.stdout.decode()
-
-
-def npy(name):
-    with open(path(name), "rb") as file:
-        data = file.read()
-    length = struct.unpack("<H", data[8:10])[0]
-    shape = ast.literal_eval(data[10:10 + length].decode())["shape"]
-    return shape, struct.unpack("<%df" % ((len(data) - 10 - length) // 4), data[10 + length:])
+put_images("data", "train", *images(1024, 1))
+put_images("data", "t10k", *images(100, 2))
 
 
 def png_size(name):
-    with open(path(name), "rb") as file:
-        data = file.read()
+    data = content(name)
     assert data[:8] == b"\x89PNG\r\n\x1a\n" and data[12:16] == b"IHDR"
     width, height, depth, colour = struct.unpack(">IIBB", data[16:26])
     at, body = 8, b""
@@ -75,26 +42,21 @@ def png_size(name):
     return width, height
 
 
-def content(name):
-    with open(path(name), "rb") as file:
-        return file.read()
-
-
 small = ["--data", path("data"), "--batch", 64, "--threads", 1]
-vae = run("train", "vae", *small, "--latent", 4, "--width", 32, "--depth", 1, "--epochs", 12, "--rate", 0.01, "--save", path("vae"), "--json")
+vae = answer("train", "vae", *small, "--latent", 4, "--width", 32, "--depth", 1, "--epochs", 12, "--rate", 0.01, "--save", path("vae"))
 assert vae["network"] == "vae" and vae["latent"] == 4 and vae["steps"] == 12 * 16 and vae["train_loss"] < 45, vae
-told = run("train", "denoiser", *small, "--latent", path("vae"), "--conditional", "--width", 64, "--depth", 3, "--steps", 100,
-           "--epochs", 30, "--rate", 0.005, "--save", path("codes"), "--json")
+told = answer("train", "denoiser", *small, "--latent", path("vae"), "--conditional", "--width", 64, "--depth", 3, "--steps", 100,
+           "--epochs", 30, "--rate", 0.005, "--save", path("codes"))
 assert told["denoised"] == 4 and told["classes"] == 4 and told["prediction"] == "v" and told["train_loss"] < 0.9, told
-told = run("train", "denoiser", *small, "--width", 64, "--depth", 2, "--steps", 100, "--epochs", 20, "--rate", 0.005, "--schedule", "cosine",
-           "--save", path("pixels"), "--json")
+told = answer("train", "denoiser", *small, "--width", 64, "--depth", 2, "--steps", 100, "--epochs", 20, "--rate", 0.005, "--schedule", "cosine",
+           "--save", path("pixels"))
 assert told["denoised"] == SIDE * SIDE and told["prediction"] == "x0" and told["schedule"] == "cosine", told
 
 # Pictures like the data: two bright lines of the class asked for, the rest dark.
 for label in range(4):
     run("generate", path("codes"), "--count", 8, "--class", label, "--guidance", 1.5, "--sampler", "ddpm", "--samples", path("s.npy"))
-    shape, pixels = npy("s.npy")
-    assert shape == (8, 64) and min(pixels) >= 0 and max(pixels) <= 1
+    shape, pixels, letter = get_npy("s.npy")
+    assert shape == (8, 64) and letter == "f" and min(pixels) >= 0 and max(pixels) <= 1
     good = 0
     for n in range(8):
         lines = [sum(pixels[n * 64 + y * SIDE:n * 64 + (y + 1) * SIDE]) / SIDE for y in range(SIDE)]
@@ -105,20 +67,20 @@ for label in range(4):
 fields = ("seconds", "sequential_seconds", "sweeps", "network_evaluations", "sequential_evaluations", "max_error", "method", "reason")
 for sampler, steps in (("ddim", 25), ("ddpm", 100), ("dpm-solver++", 10), ("euler", 10), ("heun", 8)):
     for model in ("codes", "pixels"):
-        common = ["generate", path(model), "--sampler", sampler, "--steps", steps, "--count", 3, "--json", "--threads", 1]
-        loop = run(*common, "--method", "sequential", "--samples", path("loop.npy"))
+        common = ["generate", path(model), "--sampler", sampler, "--steps", steps, "--count", 3, "--threads", 1]
+        loop = answer(*common, "--method", "sequential", "--samples", path("loop.npy"))
         assert loop["reason"] == "sequential" and loop["network_evaluations"] == loop["sequential_evaluations"], loop
-        wanted = npy("loop.npy")
+        wanted = get_npy("loop.npy")
         for method in ("newton", "quasi-newton", "picard", "auto", "parareal", "parataa"):
             if model == "pixels" and method in ("newton", "quasi-newton"):
                 continue
             for more in (["--tolerance", 1e-4], ["--tolerance", 0, "--window", 7, "--batch", 2, "--threads", 2]):
                 if more[1] == 0 and method == "auto":
                     continue
-                told = run(*common, "--method", method, "--samples", path("m.npy"), "--compare", *more)
+                told = answer(*common, "--method", method, "--samples", path("m.npy"), "--compare", *more)
                 for field in fields:
                     assert field in told, field
-                got = npy("m.npy")
+                got = get_npy("m.npy")
                 far = max(abs(a - b) for a, b in zip(got[1], wanted[1]))
                 if more[1] == 0:
                     assert got == wanted and told["max_error"] == 0, (sampler, model, method, told)
@@ -128,104 +90,102 @@ for sampler, steps in (("ddim", 25), ("ddpm", 100), ("dpm-solver++", 10), ("eule
 for model in ("codes", "pixels"):
     for method in ("picard", "parataa", "parareal"):
         for tolerance in (0.01, 1e-4):
-            told = run("generate", path(model), "--sampler", "ddpm", "--count", 3, "--json", "--compare", "--method", method, "--tolerance",
+            told = answer("generate", path(model), "--sampler", "ddpm", "--count", 3, "--compare", "--method", method, "--tolerance",
                        tolerance, "--path-out", path("paths.npy"))
-            shape, states = npy("paths.npy")
+            shape, states, _ = get_npy("paths.npy")
             assert shape == (100, 3, told["width"]), shape
             if told["reason"] != "exact":
                 assert told["reason"] == "converged" and told["error_estimate"] <= tolerance == told["tolerance"], told
                 assert told["max_error"] <= told["error_estimate"] * max(map(abs, states)), told
-told = run("generate", path("codes"), "--method", "picard", "--step-tolerance", 1e-3, "--json")
+told = answer("generate", path("codes"), "--method", "picard", "--step-tolerance", 1e-3)
 assert told["reason"] == "residual-only" and told["error_estimate"] is None and told["step_tolerance"] == 1e-3, told
-told = run("generate", path("codes"), "--method", "picard", "--paradigms", "--tolerance", 0.1, "--json")
+told = answer("generate", path("codes"), "--method", "picard", "--paradigms", "--tolerance", 0.1)
 assert told["reason"] == "scaled", told
-run("generate", path("codes"), "--method", "newton", "--paradigms", wanted=2)
-run("generate", path("codes"), "--scaled", "--step-tolerance", 0.1, wanted=2)
-assert "picard" in run("generate", path("codes"), "--method", "auto", "--steps", 100, "--json")["sentence"]
+refused(2, "", "generate", path("codes"), "--method", "newton", "--paradigms")
+refused(2, "", "generate", path("codes"), "--scaled", "--step-tolerance", 0.1)
+assert "picard" in answer("generate", path("codes"), "--method", "auto", "--steps", 100)["sentence"]
 
 # Guesses: a path of another sample for all, those of as many; of the samples themselves nothing is left to do.
-paths = ["generate", path("codes"), "--steps", 50, "--count", 2, "--method", "picard", "--step-tolerance", 1e-4, "--json"]
-cold = run(*paths, "--path-out", path("paths.npy"), "--samples", path("cold.npy"))
-same = run(*paths, "--guess", path("paths.npy"), "--samples", path("warm.npy"))
-assert same["sweeps"] <= 1 < cold["sweeps"] and max(abs(a - b) for a, b in zip(npy("warm.npy")[1], npy("cold.npy")[1])) < 1e-3, (same, cold)
-near = run(*paths, "--guess", path("paths.npy"), "--eta", 0.01)
+paths = ["generate", path("codes"), "--steps", 50, "--count", 2, "--method", "picard", "--step-tolerance", 1e-4]
+cold = answer(*paths, "--path-out", path("paths.npy"), "--samples", path("cold.npy"))
+same = answer(*paths, "--guess", path("paths.npy"), "--samples", path("warm.npy"))
+assert same["sweeps"] <= 1 < cold["sweeps"] and max(abs(a - b) for a, b in zip(get_npy("warm.npy")[1], get_npy("cold.npy")[1])) < 1e-3, (same, cold)
+near = answer(*paths, "--guess", path("paths.npy"), "--eta", 0.01)
 assert near["sweeps"] <= cold["sweeps"], (near, cold)
 run("generate", path("codes"), "--steps", 50, "--count", 1, "--path-out", path("one.npy"))
-run(*paths, "--guess", path("one.npy"))
-run(*paths, "--guess", path("one.npy"), "--steps", 49, wanted=5)
-run(*paths, "--guess", path("none.npy"), wanted=5)
+answer(*paths, "--guess", path("one.npy"))
+refused(5, "", *paths, "--json", "--guess", path("one.npy"), "--steps", 49)
+refused(5, "", *paths, "--json", "--guess", path("none.npy"))
 with open(path("paths.npy"), "r+b") as file:
     file.truncate(900)
-run(*paths, "--guess", path("paths.npy"), wanted=5)
+refused(5, "", *paths, "--json", "--guess", path("paths.npy"))
 
 # Inpainting: the upper half of a held-out image stays, by every method; codes have no places.
-def write_npy(name, shape, numbers):
-    head = ("{'descr': '<f4', 'fortran_order': False, 'shape': %r, }" % (shape,)).encode()
-    head += b" " * (63 - (10 + len(head)) % 64) + b"\n"
-    with open(path(name), "wb") as file:
-        file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head + struct.pack("<%df" % len(numbers), *numbers))
 
 
 def write_png(name, grey):
     def chunk(kind, body):
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
     lines = b"".join(b"\0" + bytes(grey[y * SIDE:(y + 1) * SIDE]) for y in range(SIDE))
-    with open(path(name), "wb") as file:
-        file.write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", SIDE, SIDE, 8, 0, 0, 0, 0)) +
-                   chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b""))
+    put(name, b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", SIDE, SIDE, 8, 0, 0, 0, 0)) +
+        chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b""))
+
+
+def may_want_png(*arguments):
+    """Whether a call that needs libpng succeeded; if not, that is why."""
+    done = ended((0, 2), *arguments)
+    assert done.returncode == 0 and done.stderr == b"" or done.returncode == 2 and b"no libpng" in done.stderr and is_one_line(done.stderr), done
+    return done.returncode == 0
 
 
 half = [int(i < SIDE * SIDE // 2) for i in range(SIDE * SIDE)]
-write_npy("mask.npy", (SIDE, SIDE), half)
-image = content(os.path.join("data", "t10k-images-idx3-ubyte"))[16 + 3 * 64:16 + 4 * 64]
+put_npy("mask.npy", (SIDE, SIDE), half, "f")
+image = content("data", "t10k-images-idx3-ubyte")[16 + 3 * 64:16 + 4 * 64]
 paint = ["generate", path("pixels"), "--steps", 20, "--count", 2, "--data", path("data"), "--samples", path("p.npy"), "--mask", path("mask.npy")]
 for more in (["--method", "picard"], ["--method", "sequential"], ["--method", "parareal", "--batch", 1]):
     run(*paint, "--known", 3, *more)
-    pixels = npy("p.npy")[1]
+    pixels = get_npy("p.npy")[1]
     for n in range(2):
         assert all(abs(pixels[n * 64 + i] - image[i] / 255) < 1e-5 for i in range(32)), more
         assert any(abs(pixels[n * 64 + i] - image[i] / 255) > 1e-3 for i in range(32, 64))
-write_npy("known.npy", (2, 64), [image[i] / 255 for i in range(64)] + [1 - image[i] / 255 for i in range(64)])
+put_npy("known.npy", (2, 64), [image[i] / 255 for i in range(64)] + [1 - image[i] / 255 for i in range(64)], "f")
 run(*paint, "--known", path("known.npy"))
-assert all(abs(npy("p.npy")[1][64 + i] - (1 - image[i] / 255)) < 1e-5 for i in range(32))
+assert all(abs(get_npy("p.npy")[1][64 + i] - (1 - image[i] / 255)) < 1e-5 for i in range(32))
 write_png("mask.png", [255 * x for x in half])
-done = subprocess.run([program] + [str(a) for a in paint[:-1] + [path("mask.png"), "--known", 3]], capture_output=True)
-assert done.returncode == 0 or b"no libpng" in done.stderr, done
-assert "places" in run("generate", path("codes"), "--mask", path("mask.npy"), "--known", 3, wanted=2)
-run(*paint, wanted=2)
-run(*paint, "--known", 100, wanted=5)
-run(*paint, "--known", path("mask.npy"), "--mask", path("known.npy"), wanted=5)
-with open(path("cut.png"), "wb") as file:
-    file.write(content("mask.npy")[:40])
-run(*paint, "--known", path("cut.png"), wanted=5)
+has_png = may_want_png(*paint[:-1], path("mask.png"), "--known", 3)
+refused(2, "places", "generate", path("codes"), "--mask", path("mask.npy"), "--known", 3)
+refused(2, "", *paint)
+refused(5, "", *paint, "--known", 100)
+refused(5, "", *paint, "--known", path("mask.npy"), "--mask", path("known.npy"))
+put("cut.png", content("mask.npy")[:40])
+refused(5, "", *paint, "--known", path("cut.png"))
 
 for guess in ("zero", "step"):
     run("generate", path("codes"), "--method", "newton", "--guess", guess, "--steps", 20, "--count", 2, "--samples", path("g.npy"))
 noisy = ["generate", path("codes"), "--steps", 20, "--count", 5, "--eta", 0.5]
-done = subprocess.run([program] + [str(a) for a in noisy + ["--out", path("grid.png"), "--path", path("strip.png")]], capture_output=True)
-if b"no libpng" in done.stderr:
+if not may_want_png(*noisy, "--out", path("grid.png"), "--path", path("strip.png")):
+    assert not has_png
     print("cli_generate: no libpng in this build, pictures are refused")
 else:
-    assert done.returncode == 0, done
-    assert png_size("grid.png") == (3 * 18 + 2, 2 * 18 + 2) and png_size("strip.png") == (16 * 18 + 2, 18 + 2)
+    assert has_png and png_size("grid.png") == (3 * 18 + 2, 2 * 18 + 2) and png_size("strip.png") == (16 * 18 + 2, 18 + 2)
     first = content("grid.png")
     run(*noisy, "--method", "newton", "--tolerance", 0, "--out", path("grid.png"))
     assert content("grid.png") == first
     run(*noisy, "--seed", 2, "--out", path("grid.png"))
     assert content("grid.png") != first
-    run("generate", path("codes"), "--out", path("no", "where.png"), wanted=4)
+    refused(4, "", "generate", path("codes"), "--out", path("no", "where.png"))
 
 # Quality on a classifier's features: pictures of all classes are nearer to the data than those of one; the loop's and Newton's alike.
 run("train", "resnet", "--data", path("data"), "--layers", 8, "--width", 8, "--epochs", 4, "--threads", 1, "--save", path("judge"), "--quiet")
-judged = ["generate", path("codes"), "--count", 100, "--evaluate", path("judge"), "--data", path("data"), "--json", "--steps"]
-good = run(*judged, 20, "--method", "sequential")
-newton = run(*judged, 20, "--method", "newton")
-scaled = run(*judged, 20, "--method", "picard", "--scaled", "--tolerance", 0.1)
-one = run(*judged, 20, "--method", "sequential", "--class", 0)
+judged = ["generate", path("codes"), "--count", 100, "--evaluate", path("judge"), "--data", path("data"), "--steps"]
+good = answer(*judged, 20, "--method", "sequential")
+newton = answer(*judged, 20, "--method", "newton")
+scaled = answer(*judged, 20, "--method", "picard", "--scaled", "--tolerance", 0.1)
+one = answer(*judged, 20, "--method", "sequential", "--class", 0)
 assert 0 <= good["frechet_distance"] < 0.7 * one["frechet_distance"] and one["recall"] < good["recall"], (good, one)
 assert abs(good["frechet_distance"] - newton["frechet_distance"]) < 0.02 * good["frechet_distance"] + 1e-3, (good, newton)
 assert good["precision"] > 0.1 and 0 <= good["recall"] <= 1 and scaled["reason"] == "scaled", (good, scaled)
-run("generate", path("codes"), "--evaluate", path("vae"), "--data", path("data"), wanted=5)
+refused(5, "", "generate", path("codes"), "--evaluate", path("vae"), "--data", path("data"))
 
 # Killed and resumed: the bits of the run that nobody stopped.
 for kind in ("vae", "denoiser"):
@@ -234,8 +194,7 @@ for kind in ("vae", "denoiser"):
     began, killed = time.time(), 0
     for attempt in range(40):
         resume = ["--resume", path("cut")] if os.path.exists(path("cut")) else []
-        process = subprocess.Popen([program] + [str(a) for a in common + ["--save", path("cut"), "--checkpoint-seconds", 0.01] + resume],
-                                   stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(words(*common, "--save", path("cut"), "--checkpoint-seconds", 0.01, *resume), stdout=subprocess.DEVNULL)
         try:
             process.wait(timeout=chance.uniform(0.03, 0.12) if killed < 3 else None)
         except subprocess.TimeoutExpired:
@@ -251,89 +210,78 @@ for kind in ("vae", "denoiser"):
     os.remove(path("cut"))
 
 # An ended run asked for again is whole already; asked for more epochs it goes on.
-again = ["train", "vae", *small, "--latent", 4, "--width", 32, "--depth", 1, "--rate", 0.01, "--save", path("more"), "--json"]
+again = ["train", "vae", *small, "--latent", 4, "--width", 32, "--depth", 1, "--rate", 0.01, "--save", path("more")]
 before = content("vae")
-with open(path("more"), "wb") as file:
-    file.write(before)
-assert run(*again, "--epochs", 12, "--resume", path("more"))["steps"] == 12 * 16 and content("more") == before
-more = run(*again, "--epochs", 14, "--resume", path("more"))
+put("more", before)
+assert answer(*again, "--epochs", 12, "--resume", path("more"))["steps"] == 12 * 16 and content("more") == before
+more = answer(*again, "--epochs", 14, "--resume", path("more"))
 assert more["steps"] == 14 * 16 and content("more") != before, more
 
 # CIFAR-10's files: convolutions, codes and colour; a file that is cut is refused.
-os.makedirs(path("cifar"))
 r = random.Random(3)
-for name, count in [("data_batch_%d.bin" % k, 8 * k) for k in range(1, 6)] + [("test_batch.bin", 8)]:
-    with open(path("cifar", name), "wb") as file:
-        for i in range(count):
-            file.write(bytes([r.randrange(10)]) + bytes(40 + 3 * (j % 32) + 20 * (j // 1024) + r.randrange(20) for j in range(3072)))
-colour = ["--data", path("cifar"), "--batch", 16, "--threads", 1, "--json"]
-vae = run("train", "vae", "--conv", *colour, "--latent", 4, "--width", 4, "--epochs", 2, "--save", path("conv"))
+put_cifar("cifar", [8 * k for k in range(1, 6)] + [8], lambda label: bytes(40 + 3 * (j % 32) + 20 * (j // 1024) + r.randrange(20) for j in range(3072)))
+colour = ["--data", path("cifar"), "--batch", 16, "--threads", 1]
+vae = answer("train", "vae", "--conv", *colour, "--latent", 4, "--width", 4, "--epochs", 2, "--save", path("conv"))
 assert vae["convolutional"] and vae["images"] == 120, vae
 # The convolutions of oneDNN, where there are some: the bits do not depend on our threads or OpenMP's; a trained model runs on gathered ones.
 if vae["convolutions"].startswith("onednn"):
     for threads, openmp in ((3, "1"), (2, "3"), (1, "2")):
         os.environ["OMP_NUM_THREADS"] = openmp
-        run("train", "vae", "--conv", *colour, "--latent", 4, "--width", 4, "--epochs", 2, "--threads", threads, "--save", path("conv.again"))
+        answer("train", "vae", "--conv", *colour, "--latent", 4, "--width", 4, "--epochs", 2, "--threads", threads, "--save", path("conv.again"))
         assert content("conv.again") == content("conv"), (threads, openmp)
     del os.environ["OMP_NUM_THREADS"]
-    gathered = run("train", "vae", "--conv", *colour, "--latent", 4, "--width", 4, "--epochs", 2, "--convolutions", "gathered")
+    gathered = answer("train", "vae", "--conv", *colour, "--latent", 4, "--width", 4, "--epochs", 2, "--convolutions", "gathered")
     assert gathered["convolutions"] == "gathered" and abs(gathered["train_loss"] - vae["train_loss"]) < 1e-4 * vae["train_loss"], (gathered, vae)
 else:
     assert vae["convolutions"] == "gathered", vae
-    assert "onednn" in run("train", "vae", "--conv", *colour, "--convolutions", "onednn", wanted=2)
-run("train", "denoiser", *colour, "--latent", path("conv"), "--width", 16, "--epochs", 1, "--steps", 50, "--save", path("conv.codes"))
-told = run("train", "denoiser", *colour, "--width", 16, "--epochs", 1, "--steps", 50, "--save", path("colour"))
+    refused(2, "onednn", "train", "vae", "--conv", *colour, "--convolutions", "onednn", "--json")
+answer("train", "denoiser", *colour, "--latent", path("conv"), "--width", 16, "--epochs", 1, "--steps", 50, "--save", path("conv.codes"))
+told = answer("train", "denoiser", *colour, "--width", 16, "--epochs", 1, "--steps", 50, "--save", path("colour"))
 assert told["denoised"] == 3072, told
 for model in ("conv.codes", "colour"):
     run("generate", path(model), "--steps", 10, "--count", 2, "--samples", path("s.npy"))
-    assert npy("s.npy")[0] == (2, 3072)
-    done = subprocess.run([program, "generate", path(model), "--steps", "10", "--count", "2", "--out", path("colour.png")], capture_output=True)
-    assert done.returncode == 0 or b"no libpng" in done.stderr, done
-    if done.returncode == 0:
+    assert get_npy("s.npy")[0] == (2, 3072)
+    if may_want_png("generate", path(model), "--steps", 10, "--count", 2, "--out", path("colour.png")):
         assert content("colour.png")[16:26] == struct.pack(">IIBB", 2 * 66 + 2, 68, 8, 2)
         assert png_size("strip.png")
-run("generate", path("colour"), "--steps", 10, "--count", 1, "--known", 3, "--mask", path("mask.npy"), "--data", path("cifar"), wanted=5)
-assert "--conv'" in run("train", "vae", *small, "--convolutions", "gathered", wanted=2)
-assert "vae's" in run("train", "denoiser", "--conv", *small, wanted=2)
-run("train", "denoiser", *small, "--latent", path("conv"), wanted=2)
+refused(5, "", "generate", path("colour"), "--steps", 10, "--count", 1, "--known", 3, "--mask", path("mask.npy"), "--data", path("cifar"))
+refused(2, "--conv'", "train", "vae", *small, "--convolutions", "gathered")
+refused(2, "vae's", "train", "denoiser", "--conv", *small)
+refused(2, "", "train", "denoiser", *small, "--latent", path("conv"))
 with open(path("cifar", "data_batch_2.bin"), "r+b") as file:
     file.truncate(3072 * 5)
-assert "3073" in run("train", "vae", "--conv", *colour[:-1], wanted=5)
+refused(5, "3073", "train", "vae", "--conv", *colour)
 
 # Another auto-encoder, a checkpoint for a model: refused. Narrow layers have Jacobians as wide as others.
 run("train", "vae", *small, "--latent", 4, "--width", 32, "--depth", 1, "--epochs", 1, "--seed", 9, "--save", path("other"))
-assert "another one" in run("train", "denoiser", *small, "--latent", path("other"), "--conditional", "--width", 64, "--depth", 3, "--steps", 100,
-                            "--epochs", 30, "--rate", 0.005, "--resume", path("codes"), wanted=2)
+refused(2, "another one", "train", "denoiser", *small, "--latent", path("other"), "--conditional", "--width", 64, "--depth", 3, "--steps", 100,
+                            "--epochs", 30, "--rate", 0.005, "--resume", path("codes"))
 run("train", "denoiser", *small, "--width", 2, "--depth", 1, "--epochs", 1, "--save", path("narrow"))
 run("generate", path("narrow"), "--method", "newton", "--steps", 10, "--count", 2, "--samples", path("narrow.npy"))
 
 # Damaged models, in one line; refusals.
 whole = content("codes")
 for cut in (0, 7, 100, len(whole) // 2, len(whole) - 1):
-    with open(path("cut"), "wb") as file:
-        file.write(whole[:cut])
-    run("generate", path("cut"), wanted=5)
-    run("train", "denoiser", *small, "--latent", path("cut"), wanted=5)
-    run("train", "denoiser", *small, "--resume", path("cut"), wanted=5)
-assert "no denoiser" in run("generate", path("vae"), wanted=5)
-assert "no auto-encoder" in run("train", "denoiser", *small, "--latent", path("codes"), wanted=5)
-assert "classes" in run("generate", path("pixels"), "--class", 1, wanted=2)
-os.makedirs(path("large"))
-for name, magic, dims, count in (("train-images-idx3-ubyte", 2051, (64, 9, 9), 64 * 81), ("train-labels-idx1-ubyte", 2049, (64,), 64)):
-    with open(path("large", name), "wb") as file:
-        file.write(idx(magic, dims, bytes(count)))
+    put("cut", whole[:cut])
+    refused(5, "", "generate", path("cut"))
+    refused(5, "", "train", "denoiser", *small, "--latent", path("cut"))
+    refused(5, "", "train", "denoiser", *small, "--resume", path("cut"))
+refused(5, "no denoiser", "generate", path("vae"))
+refused(5, "no auto-encoder", "train", "denoiser", *small, "--latent", path("codes"))
+refused(2, "classes", "generate", path("pixels"), "--class", 1)
+put_images("large", "train", (9, 9), bytes(64 * 81), bytes(64))
 run("train", "denoiser", "--data", path("large"), "--batch", 64, "--width", 16, "--epochs", 1, "--save", path("large.m"), "--quiet")
 for method in ("newton", "quasi-newton"):
-    assert "at most 64" in run("generate", path("large.m"), "--method", method, wanted=2)
-run("generate", wanted=2)
-run("generate", path("none"), wanted=5)
-run("generate", path("codes"), "--class", 4, wanted=2)
-run("generate", path("codes"), "--sampler", "plms", wanted=2)
-run("generate", path("codes"), "--method", "fast", wanted=2)
-run("generate", path("codes"), "--steps", 101, wanted=2)
-run("generate", path("codes"), "--eta", 0.5, "--sampler", "ddpm", wanted=2)
-run("generate", path("codes"), "--samples", "-", wanted=2)
-run("train", "denoiser", *small, "--prediction", "noise", wanted=2)
-run("train", "vae", *small, "--latent", "many", wanted=2)
+    refused(2, "at most 64", "generate", path("large.m"), "--method", method)
+refused(2, "", "generate")
+refused(5, "", "generate", path("none"))
+refused(2, "", "generate", path("codes"), "--class", 4)
+refused(2, "", "generate", path("codes"), "--sampler", "plms")
+refused(2, "", "generate", path("codes"), "--method", "fast")
+refused(2, "", "generate", path("codes"), "--steps", 101)
+refused(2, "", "generate", path("codes"), "--eta", 0.5, "--sampler", "ddpm")
+refused(2, "", "generate", path("codes"), "--samples", "-")
+refused(2, "", "train", "denoiser", *small, "--prediction", "noise")
+refused(2, "", "train", "vae", *small, "--latent", "many")
 print("cli_generate: all as it should be")
 PYTHON

@@ -3,76 +3,54 @@
 # cli_sequence.sh BUILD_DIR: 'deeppcr train rnn|gru|lstm' and 'eval' of what it leaves: made streams and a text of our
 # own; every method the same losses; killed and resumed to the same bits; bad arguments and files in one line.
 set -u
-build=$(cd "${1:?usage: cli_sequence.sh BUILD_DIR}" && pwd) || exit 1
-program=$build/deeppcr
-[ -x "$program" ] || { echo "cli_sequence: no program at $program"; exit 1; }
-folder=$(mktemp -d) || exit 1
-trap 'rm -rf "$folder"' EXIT
+. "$(dirname "$0")/program.bash"
 python3 - "$program" "$folder" <<'PYTHON'
-import gzip, json, os, resource, signal, subprocess, sys, time
+import gzip, json, os, resource, signal, subprocess, time
 
-program, folder = sys.argv[1:]
-
-
-def path(name):
-    return os.path.join(folder, name)
-
-
-def run(*arguments, status=0, **more):
-    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=120, **more)
-    assert done.returncode == status, (arguments, done.returncode, done.stderr)
-    if status in (1, 2, 3, 4, 5):
-        assert done.stderr.count("\n") == 1 and done.stderr.startswith("deeppcr "), (arguments, done.stderr)
-    return done
-
-
-def told(*arguments):
-    return json.loads(run(*arguments, "--json").stdout)
-
+from program import answer, content, path, put, refused, run, words
 
 # ---- streams: they are learnt, and every method gives the same losses ----
 streams = ["--data", "bitstream", "--limit", 480, "--length", 60, "--epochs", 3, "--rate", "5e-3", "--threads", 2]
-loop = told("train", "rnn", *streams, "--method", "sequential", "--backward", "sequential", "--csv", path("loop.csv"))
+loop = answer("train", "rnn", *streams, "--method", "sequential", "--backward", "sequential", "--csv", path("loop.csv"))
 assert loop["train_loss"] < 1.9 and loop["network"] == "rnn" and loop["hidden"] == 20, loop
 rows = open(path("loop.csv")).read().split("\n")
 assert rows[0].startswith("epoch,step,loss,accuracy,") and len(rows) == 5 and rows[1].startswith("1,30,"), rows
 for way in (["newton", "--backward", "chunked"], ["newton", "--backward", "blelloch"], ["overlap", "--backward", "overlap"], ["auto"]):
-    other = told("train", "rnn", *streams, "--method", *way)
+    other = answer("train", "rnn", *streams, "--method", *way)
     assert abs(other["train_loss"] - loop["train_loss"]) < 1e-4, (way, other["train_loss"], loop["train_loss"])
     assert abs(other["test_loss"] - loop["test_loss"]) < 1e-3
-assert told("train", *streams, "gru", "--bidirectional", "--readout", "mean")["train_loss"] < 2.2
+assert answer("train", *streams, "gru", "--bidirectional", "--readout", "mean")["train_loss"] < 2.2
 
 # ---- states kept every so many steps: the same bits, one layer or several, of one length ----
 for kind in ("rnn", "gru", "lstm", "mingru"):
     short = [kind, "--data", "bitstream", "--limit", 96, "--length", 300, "--batch", 48, "--layers", 2, "--hidden", 20, "--epochs", 1,
              "--method", "sequential", "--backward", "sequential"]
-    whole, cut = told("train", *short), told("train", *short, "--segment", 5)
+    whole, cut = answer("train", *short), answer("train", *short, "--segment", 5)
     assert (whole["train_loss"], whole["test_loss"]) == (cut["train_loss"], cut["test_loss"]), (kind, whole, cut)
-other = told("train", *streams, "--segment", 5, "rnn", "--batch", 32, "--method", "newton", "--backward", "chunked")
-assert abs(other["train_loss"] - told("train", "rnn", *streams, "--batch", 32)["train_loss"]) < 1e-4, other
-run("train", "gru", *streams, "--segment", 5, "--dropout", 0.5, "--layers", 2, status=2)
-run("train", "gru", *streams, "--segment", 5, "--bidirectional", status=2)
+other = answer("train", *streams, "--segment", 5, "rnn", "--batch", 32, "--method", "newton", "--backward", "chunked")
+assert abs(other["train_loss"] - answer("train", "rnn", *streams, "--batch", 32)["train_loss"]) < 1e-4, other
+refused(2, "", "train", "gru", *streams, "--segment", 5, "--dropout", 0.5, "--layers", 2)
+refused(2, "", "train", "gru", *streams, "--segment", 5, "--bidirectional")
 
 # ---- a text ----
-words = "the chain of states is solved at once where it forgets its past and in order where it does not ".encode()
-text = b"".join(words[i % 40 :] for i in range(300))
-open(path("text"), "wb").write(text)
-with gzip.open(path("text.gz"), "wb") as file:
-    file.write(text)
+sentence = "the chain of states is solved at once where it forgets its past and in order where it does not ".encode()
+text = b"".join(sentence[i % 40 :] for i in range(300))
+put("text", text)
+put("text.gz", gzip.compress(text))
 learn = ["--data", path("text.gz"), "--hidden", 24, "--batch", 4, "--length", 32, "--epochs", 3, "--rate", "1e-2"]
-first = told("train", "gru", *learn, "--save", path("a.st"), "--log", path("a.log"))
+first = answer("train", "gru", *learn, "--save", path("a.st"), "--log", path("a.log"))
 assert first["test_loss"] < 1.0, first
 lines = [json.loads(line) for line in open(path("a.log"))]
 assert [line["event"] for line in lines].count("epoch") == 3 and lines[-1]["event"] == "end"
-again = told("train", "gru", *learn, "--data", path("text"), "--threads", 1, "--save", path("b.st"))
-assert open(path("a.st"), "rb").read() == open(path("b.st"), "rb").read()
+again = answer("train", "gru", *learn, "--data", path("text"), "--threads", 1, "--save", path("b.st"))
+assert content("a.st") == content("b.st")
 for method in ("sequential", "overlap", "auto"):
-    r = told("eval", path("a.st"), "--data", path("text"), "--method", method)
+    r = answer("eval", path("a.st"), "--data", path("text"), "--method", method)
     assert r["characters"] > 900 and r["difference"] < 1e-6 and r["loss"] < 1.0 and r["memory"], r
 
 # ---- interrupted and killed: resumed to the same bits ----
 for way in (signal.SIGINT, signal.SIGKILL):
-    child = subprocess.Popen([program, "train", "gru", *map(str, learn), "--save", path("c.st"), "--checkpoint-seconds", "0.01", "--quiet"])
+    child = subprocess.Popen(words("train", "gru", *learn, "--save", path("c.st"), "--checkpoint-seconds", "0.01", "--quiet"))
     end = time.monotonic() + 20
     while not os.path.exists(path("c.st")) and time.monotonic() < end:
         time.sleep(0.002)
@@ -81,14 +59,14 @@ for way in (signal.SIGINT, signal.SIGKILL):
     code = child.wait(30)
     assert code in ((130, 0) if way == signal.SIGINT else (-9, 0)), code
     run("train", "gru", *learn, "--resume", path("c.st"), "--quiet")
-    assert open(path("c.st"), "rb").read() == open(path("a.st"), "rb").read(), way
+    assert content("c.st") == content("a.st"), way
     os.remove(path("c.st"))
-run("train", "gru", *learn, "--epochs", 4, "--clip", 2, "--resume", path("a.st"), status=2)
+refused(2, "", "train", "gru", *learn, "--epochs", 4, "--clip", 2, "--resume", path("a.st"))
 
 # ---- refusals ----
-open(path("short"), "w").write("ab")
-open(path("empty"), "w").close()
-open(path("cut.st"), "wb").write(open(path("a.st"), "rb").read()[:3000])
+put("short", b"ab")
+put("empty", b"")
+put("cut.st", content("a.st")[:3000])
 for arguments, status in (
     (["train", "gru", "--data", path("none")], 5),
     (["train", "gru", "--data", path("short")], 5),
@@ -104,6 +82,6 @@ for arguments, status in (
     (["eval", path("cut.st"), "--data", path("text")], 5),
     (["eval", path("a.st"), "--data", path("none")], 5),
 ):
-    run(*arguments, status=status, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30)))
+    refused(status, "", *arguments, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30)))
 print("cli_sequence: streams and texts learnt, resumed, evaluated, refused")
 PYTHON

@@ -3,27 +3,16 @@
 # cli_train.sh BUILD_DIR: 'deeppcr train' and 'eval' on a small data set made here (and on Fashion-MNIST where it is
 # installed): learning, log, checkpoints; killed at random and resumed ends with the same bits; Ctrl-C; full disks; bad data.
 set -u
-build=$(cd "${1:?usage: cli_train.sh BUILD_DIR}" && pwd) || exit 1
-program=$build/deeppcr
-[ -x "$program" ] || { echo "cli_train: no program at $program"; exit 1; }
-folder=$(mktemp -d) || exit 1
-trap 'rm -rf "$folder"' EXIT
+. "$(dirname "$0")/program.bash"
 python3 - "$program" "$folder" <<'PYTHON'
-import gzip, json, os, pty, random, resource, select, signal, struct, subprocess, sys, time
+import gzip, json, os, pty, random, resource, signal, subprocess, time
 
-program, folder = sys.argv[1:]
+from program import answer, content, folder, idx, is_one_line, path, put, read_json, refused, run, safetensors, words
+
 chance = random.Random()
 seed = int(os.environ.get("SEED", chance.randrange(10**6)))
 print("cli_train: SEED=%d" % seed)
 chance.seed(seed)
-
-
-def path(*names):
-    return os.path.join(folder, *names)
-
-
-def idx(magic, dims, data):
-    return struct.pack(">%dI" % (1 + len(dims)), magic, *dims) + data
 
 
 def images(count, seed, classes=4, side=8):
@@ -34,47 +23,34 @@ def images(count, seed, classes=4, side=8):
     for i, label in enumerate(labels):
         for column in range(side):
             pixels[i * side * side + 2 * label * side + column] += 100
-    return idx(2051, (count, side, side), bytes(pixels)), idx(2049, (count,), labels)
-
-
-def put(data, files):
-    os.makedirs(path(data), exist_ok=True)
-    for name, content in files.items():
-        with open(path(data, name), "wb") as file:
-            file.write(gzip.compress(content) if name.endswith(".gz") else content)
+    return idx((count, side, side), bytes(pixels)), idx((count,), labels)
 
 
 TRAIN, TEST = images(2000, 1), images(300, 2)
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 WHOLE = dict(zip(NAMES, TRAIN + TEST))
-put("data", WHOLE)
-put("zipped", {name + ".gz": content for name, content in WHOLE.items()})
 
 
-def run(*arguments, wanted=0, limit=None, **options):
-    def fence():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    done = subprocess.run([program] + list(arguments), capture_output=True, preexec_fn=fence if limit else None, **options)
-    assert done.returncode == wanted, (arguments, done.returncode, done.stdout[-300:], done.stderr)
-    if wanted:
-        assert done.stdout == b"" and done.stderr.count(b"\n") == 1 and done.stderr.startswith(b"deeppcr "), (arguments, done)
-        return done.stderr.decode()
-    assert done.stderr == b"", done.stderr
-    return json.loads(done.stdout) if "--json" in arguments else done.stdout.decode()
+def put_all(where, files):
+    for name, data in files.items():
+        put(os.path.join(where, name), data)
+
+
+put_all("data", WHOLE)
+put_all("zipped", {name + ".gz": gzip.compress(data) for name, data in WHOLE.items()})
+
+
+def limited(bytes_):
+    """For `preexec_fn`: no file grows beyond this."""
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, bytes_))
 
 
 def tensors(name):
-    with open(path(name), "rb") as file:
-        data = file.read()
-    length = struct.unpack("<Q", data[:8])[0]
-    head = json.loads(data[8:8 + length])
-    head.pop("__metadata__", None)
-    return {name: data[8 + length:][slice(*entry["data_offsets"])] for name, entry in head.items()}
+    return safetensors(name)[1]
 
 
 def log(name):
-    with open(path(name)) as file:
-        text = file.read()
+    text = content(name).decode()
     assert text.endswith("\n")
     return [json.loads(line) for line in text.splitlines()]
 
@@ -82,7 +58,7 @@ def log(name):
 small = ["--data", path("data"), "--layers", "40", "--width", "8", "--batch", "50", "--threads", "1"]
 
 # Learns; the last object, log and CSV; eval says the same; gzipped files are the same data.
-told = run("train", "resnet", *small, "--epochs", "3", "--save", path("m"), "--log", path("l"), "--csv", path("c"), "--json")
+told = answer("train", "resnet", *small, "--epochs", "3", "--save", path("m"), "--log", path("l"), "--csv", path("c"))
 for field in ("test_accuracy", "test_loss", "train_accuracy", "seconds", "images_per_second", "method", "scheme", "backward", "sentence",
               "parameters", "epochs", "batch", "layers"):
     assert field in told, field
@@ -94,40 +70,40 @@ assert [line["epoch"] for line in epochs] == [1, 2, 3] and epochs[-1]["test_accu
 assert lines[-1]["event"] == "end" and lines[-1]["test_accuracy"] == told["test_accuracy"]
 with open(path("c")) as file:
     assert file.readline() == "epoch,step,loss,accuracy,test_loss,test_accuracy,seconds\n" and len(file.readlines()) == 3
-evaluated = run("eval", path("m"), "--data", path("data"), "--json")
+evaluated = answer("eval", path("m"), "--data", path("data"))
 assert evaluated["test_accuracy"] == told["test_accuracy"] and abs(evaluated["test_loss"] - told["test_loss"]) < 1e-6, (evaluated, told)
 for method in ("newton", "overlap"):
-    other = run("eval", "--load", path("m"), "--data", path("zipped"), "--method", method, "--json")
+    other = answer("eval", "--load", path("m"), "--data", path("zipped"), "--method", method)
     assert abs(other["test_loss"] - told["test_loss"]) < 1e-4, (method, other)
-run("train", "resnet", *small, "--data", path("zipped"), "--epochs", "3", "--save", path("z"), "--json")
+answer("train", "resnet", *small, "--data", path("zipped"), "--epochs", "3", "--save", path("z"))
 assert tensors("z") == tensors("m")
 # Few steps: where all cores are busy, threads wait for each other a long time.
 for threads in ("1", "2"):
-    run("train", "resnet", *small, "--limit", "300", "--epochs", "1", "--save", path("t" + threads), "--threads", threads, "--json")
+    answer("train", "resnet", *small, "--limit", "300", "--epochs", "1", "--save", path("t" + threads), "--threads", threads)
 assert tensors("t1") == tensors("t2"), "threads change bits"
-assert run("check", "--load", path("m"), "--data", path("data"), "--json")["agrees"]
+assert answer("check", "--load", path("m"), "--data", path("data"))["agrees"]
 for optimiser, rate in (("sgd", "0.02"), ("adam", "0.01")):
-    told = run("train", "mlp", *small, "--activation", "tanh", "--layers", "3", "--epochs", "4", "--optimiser", optimiser, "--rate", rate, "--json")
+    told = answer("train", "mlp", *small, "--activation", "tanh", "--layers", "3", "--epochs", "4", "--optimiser", optimiser, "--rate", rate)
     assert told["test_accuracy"] > 0.8, told
-assert "test accuracy" in run("train", "mlp", *small, "--layers", "3", "--epochs", "1")
+assert b"test accuracy" in run("train", "mlp", *small, "--layers", "3", "--epochs", "1")
 for branch in (["--branch", "two-layer"], ["--layer-norm", "--activation", "gelu"], ["--dtype", "float64"], ["--method", "newton", "--backward", "pcr"]):
-    assert run("train", "resnet", *small, "--epochs", "2", "--json", *branch)["test_accuracy"] > 0.8, branch
-short = run("train", "resnet", *small, "--epochs", "1", "--limit", "100", "--json")
+    assert answer("train", "resnet", *small, "--epochs", "2", *branch)["test_accuracy"] > 0.8, branch
+short = answer("train", "resnet", *small, "--epochs", "1", "--limit", "100")
 assert short["images"] == 100 and short["test_images"] == 100 and short["steps"] == 2, short
 
 # Killed at random times and resumed: the bits of the run that nobody stopped. The log has every step once.
 for method in (["--layers", "100"], ["--layers", "30", "--method", "newton", "--backward", "pcr"]):
     common = ["train", "resnet", *small, "--epochs", "3", "--width", "16", *method]
     began = time.time()
-    run(*common, "--save", path("whole"), "--json")
+    answer(*common, "--save", path("whole"))
     took = time.time() - began
     kills = 0
-    arguments = common + ["--save", path("killed"), "--log", path("kl"), "--checkpoint-seconds", "0.01", "--json"]
+    arguments = common + ["--save", path("killed"), "--log", path("kl"), "--checkpoint-seconds", "0.01"]
     if os.path.exists(path("killed")):
         os.remove(path("killed"))
     for attempt in range(60):
         resume = ["--resume", path("killed")] if os.path.exists(path("killed")) else []
-        process = subprocess.Popen([program] + arguments + resume, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen(words(*arguments, "--json", *resume), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         try:
             # from soon after the start: what is timed above may have been a slow run, and later ones are faster
             process.communicate(timeout=chance.uniform(0.05, 0.6) * took if kills < 6 else None)
@@ -151,62 +127,59 @@ for method in (["--layers", "100"], ["--layers", "30", "--method", "newton", "--
     for name in left:
         os.remove(path(name))
     # A run that is complete says so again, and changes nothing.
-    again = run(*arguments, "--resume", path("killed"))
+    again = answer(*arguments, "--resume", path("killed"))
     assert again["test_accuracy"] > 0.8 and tensors("killed") == tensors("whole")
 
 # Ctrl-C and terminate: a checkpoint, the exit code, one line; resumed: the same bits.
 common = ["train", "resnet", *small, "--epochs", "3", "--width", "16", "--layers", "100"]
-run(*common, "--save", path("whole"), "--json")
+answer(*common, "--save", path("whole"))
 for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
-    process = subprocess.Popen([program, *common, "--save", path("stopped"), "--log", path("sl"), "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(words(*common, "--save", path("stopped"), "--log", path("sl"), "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     while not (os.path.exists(path("sl")) and os.path.getsize(path("sl")) > 500):
         assert process.poll() is None, process.communicate()
         time.sleep(0.002)
     process.send_signal(number)
     out, err = process.communicate(timeout=30)
-    assert process.returncode == code and out == b"" and err.count(b"\n") == 1, (process.returncode, out, err)
-    told = run(*common, "--resume", path("stopped"), "--log", path("sl"), "--json")
+    assert process.returncode == code and out == b"" and is_one_line(err), (process.returncode, out, err)
+    told = answer(*common, "--resume", path("stopped"), "--log", path("sl"))
     assert tensors("stopped") == tensors("whole"), "stopped by a signal and resumed: other bits"
     assert [line["step"] for line in log("sl") if line["event"] == "step"] == list(range(1, 121))
     os.remove(path("stopped"))
     os.remove(path("sl"))
 
 # A full disk (here: a limit on a file's size): exit 4, the last checkpoint still whole.
-run(*small[:0], "train", "resnet", *small, "--epochs", "1", "--save", path("full"), "--json")
+answer("train", "resnet", *small, "--epochs", "1", "--save", path("full"))
 before = tensors("full")
-run("train", "resnet", *small, "--width", "64", "--epochs", "1", "--save", path("full"), "--json", wanted=4, limit=30000)
+refused(4, "", "train", "resnet", *small, "--width", "64", "--epochs", "1", "--save", path("full"), "--json", preexec_fn=limited(30000))
 assert tensors("full") == before, "a full disk has changed the checkpoint"
-run("train", "resnet", *small, "--epochs", "1", "--log", path("short"), "--json", wanted=4, limit=2000)
-with open(path("short")) as file:
-    assert len(file.read()) <= 2000
+refused(4, "", "train", "resnet", *small, "--epochs", "1", "--log", path("short"), "--json", preexec_fn=limited(2000))
+assert len(content("short")) <= 2000
 if os.access("/dev/full", os.W_OK):
-    assert "/dev/full" in run("train", "resnet", *small, "--epochs", "1", "--log", "/dev/full", "--json", wanted=4)
+    refused(4, "/dev/full", "train", "resnet", *small, "--epochs", "1", "--log", "/dev/full", "--json")
 
 # Checkpoints that do not fit.
-run("train", "resnet", *small, "--epochs", "3", "--resume", path("m"), "--save", path("n"), "--seed", "9", wanted=2)
-run("train", "resnet", *small, "--epochs", "3", "--width", "9", "--resume", path("m"), "--save", path("n"), wanted=2)
-run("train", "mlp", "--data", path("data"), "--resume", path("m"), "--save", path("n"), wanted=2)
-with open(path("m"), "rb") as file:
-    checkpoint = file.read()
+refused(2, "", "train", "resnet", *small, "--epochs", "3", "--resume", path("m"), "--save", path("n"), "--seed", "9")
+refused(2, "", "train", "resnet", *small, "--epochs", "3", "--width", "9", "--resume", path("m"), "--save", path("n"))
+refused(2, "", "train", "mlp", "--data", path("data"), "--resume", path("m"), "--save", path("n"))
+checkpoint = content("m")
 for cut in (0, 7, 100, len(checkpoint) // 2, len(checkpoint) - 1):
-    with open(path("cut"), "wb") as file:
-        file.write(checkpoint[:cut])
-    run("train", "resnet", *small, "--resume", path("cut"), "--save", path("n"), wanted=5)
-    run("eval", path("cut"), "--data", path("data"), wanted=5)
+    put("cut", checkpoint[:cut])
+    refused(5, "", "train", "resnet", *small, "--resume", path("cut"), "--save", path("n"))
+    refused(5, "", "eval", path("cut"), "--data", path("data"))
 assert not os.path.exists(path("n")), "a refused run has written a checkpoint"
-assert "not converge" in run("train", "resnet", *small, "--method", "jacobi", "--max-sweeps", "2", "--no-fallback", wanted=3)
+refused(3, "not converge", "train", "resnet", *small, "--method", "jacobi", "--max-sweeps", "2", "--no-fallback")
 
 # Bad data: one line, exit 5, nothing written.
 def damaged(**changes):
     files = dict(WHOLE)
     for name, content in changes.items():
         files[NAMES[int(name[1:])]] = content
-    put("damaged", files)
+    put_all("damaged", files)
     for verb in ("train", "eval"):
         arguments = ["train", "resnet", *small, "--save", path("n")] if verb == "train" else ["eval", path("m")]
         if verb == "eval" and not set(changes) & {"_2", "_3"}:
             continue
-        told = run(*arguments, "--data", path("damaged"), wanted=5)
+        told = refused(5, "", *arguments, "--data", path("damaged"))
         assert not os.path.exists(path("n")), changes
     return told
 
@@ -217,16 +190,16 @@ for image, label in ((0, 1), (2, 3)):
     damaged(**{"_%d" % image: b"\x00\x00\x0d\x03" + content[4:]})
     damaged(**{"_%d" % image: content[:4] + b"\xff\xff\xff\xff" * 3 + content[16:]})
     damaged(**{"_%d" % label: names[:-1]})
-    damaged(**{"_%d" % label: idx(2049, (3,), b"\x00\x01\x02")})
+    damaged(**{"_%d" % label: idx((3,), b"\x00\x01\x02")})
 damaged(_3=WHOLE[NAMES[3]][:-1] + b"\x07")  # a label that training does not know
-damaged(_0=idx(2051, (0, 8, 8), b""), _1=idx(2049, (0,), b""))
+damaged(_0=idx((0, 8, 8), b""), _1=idx((0,), b""))
 os.remove(path("damaged", NAMES[1]))
-run("train", "resnet", *small, "--data", path("damaged"), wanted=5)
+refused(5, "", "train", "resnet", *small, "--data", path("damaged"))
 
 # Progress: one line, redrawn, on a terminal only.
 def on_terminal(*arguments):
     master, slave = pty.openpty()
-    process = subprocess.Popen([program, *arguments], stdout=subprocess.PIPE, stderr=slave)
+    process = subprocess.Popen(words(*arguments), stdout=subprocess.PIPE, stderr=slave)
     os.close(slave)
     seen = b""
     while True:
@@ -250,16 +223,16 @@ except OSError as reason:  # a container without devpts
     print("cli_train: no terminal to look at the progress bar on:", reason)
 if terminals:
     seen, out = on_terminal("train", "resnet", *small, "--epochs", "2", "--json")
-    assert json.loads(out)["epochs"] == 2
+    assert read_json(out)["epochs"] == 2
     for word in ("epoch 2/2", "loss", "accuracy", "images/s", "left", "\r"):
         assert word in seen, (word, seen[:200])
     assert "\n" not in seen, seen[:200]
 assert on_terminal("train", "resnet", *small, "--epochs", "1", "--quiet")[0] == ""
 
 if os.path.isdir("/usr/share/datasets/fashion-mnist"):
-    told = run("train", "resnet", "--layers", "64", "--width", "16", "--epochs", "2", "--limit", "4000", "--json", "--threads", "1")
+    told = answer("train", "resnet", "--layers", "64", "--width", "16", "--epochs", "2", "--limit", "4000", "--threads", "1")
     assert told["test_accuracy"] > 0.6 and told["images"] == 4000, told
 else:
-    assert "dataset-fashion-mnist" in run("train", "resnet", wanted=5)
+    refused(5, "dataset-fashion-mnist", "train", "resnet")
 print("cli_train: learned, killed, resumed, refused")
 PYTHON

@@ -148,10 +148,10 @@ def put_images(where, split, sides, pixels, labels):
     put(os.path.join(where, split + "-labels-idx1-ubyte"), idx((len(labels),), bytes(labels)))
 
 
-def put_cifar(where, counts, picture):
-    """CIFAR-10's files: in each so many records, a label and its picture(label, number of record) of 3072 bytes."""
+def put_cifar(where, counts, picture, classes=10):
+    """CIFAR-10's files: in each so many records, a label, all in turn, and the 3072 bytes of picture(label)."""
     for name, count in zip(CIFAR, counts):
-        put(os.path.join(where, name), b"".join(bytes([i % 10]) + picture(i % 10) for i in range(count)))
+        put(os.path.join(where, name), b"".join(bytes([i % classes]) + picture(i % classes) for i in range(count)))
 
 
 # ---- numbers ----
