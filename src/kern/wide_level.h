@@ -18,6 +18,7 @@ enum { TILE_ROWS = 6 };
 enum { TILE_ROWS = 2 };
 #endif
 enum { PANEL_VECTORS = 4, PART_DEPTH = 512 };  // a part of a panel stays in the second cache
+enum { AHEAD_BYTES = 1024 };                   // of a panel: 256 to 2048 served alike, 4096 worse
 
 #define T float
 #define V vf
