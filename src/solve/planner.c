@@ -126,7 +126,8 @@ static void list_shooting(const dpcri_outlook *o, list *l) {
 static double expected_told(const dpcri_outlook *o, dpcr_method method) {
     const double tolerance = fmax(0.5 * (o->options->atol + o->options->rtol), 1e-7), length = (double)o->steps->length;
     const double digits = fmax(0.5, 1 + (-log10(tolerance) - 3) / 3);
-    if (method == DPCR_METHOD_PICARD || method == DPCR_METHOD_PARATAA) return 0.8 * sqrt(length) * digits;
+    if (method == DPCR_METHOD_PICARD) return 0.7 * sqrt(length) * digits;
+    if (method == DPCR_METHOD_PARATAA) return 0.7 * sqrt(fmin(length, 100)) * digits;  // its slopes carry the rest
     const int64_t n = dpcri_parareal_chunk(o->steps, o->options);
     return fmin(1 + 0.45 * digits * length / (double)n, ceil(length / (double)n));
 }
