@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench_diffusion.h"
 #include "frechet.h"
 #include "generate.h"
 
@@ -23,6 +24,7 @@ enum {
     KEY_SEEDS,
     KEY_SECONDS,
     KEY_CONFIRM,
+    KEY_RESUME,
 };
 enum { VALUES = 16, ROUNDS = 25, LEAST_ROUNDS = 3 };
 
@@ -41,6 +43,7 @@ typedef struct diffusion_bench {
     values tolerances, confirm, windows, counts;
     int64_t pictures, seeds;
     double seconds;
+    bool resume;
     dpcr_dataset held_out;
 } diffusion_bench;
 
@@ -60,6 +63,8 @@ static const struct argp_option diffusion_bench_options[] = {
     {"pictures", KEY_PICTURES, "N", 0, "Samples of --evaluate (default 2000)", 0},
     {"seeds", KEY_SEEDS, "N", 0, "Times that --evaluate samples them, with other noise (default 3)", 0},
     {"seconds", KEY_SECONDS, "T", 0, "Length of a point's race (default 1)", 0},
+    {"resume", KEY_RESUME, NULL, 0,
+     "Keep the points of --csv's file, measure what it lacks, and write each when it is done", 0},
     {0},
 };
 
@@ -122,6 +127,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         case KEY_DATA: b->data = arg; return 0;
         case KEY_PICTURES: return taken(cli_read_int64("--pictures", arg, 2, 1 << 20, &b->pictures));
         case KEY_SEEDS: return taken(cli_read_int64("--seeds", arg, 1, 100, &b->seeds));
+        case KEY_RESUME: b->resume = true; return 0;
         case KEY_SECONDS: return taken(cli_read_double("--seconds", arg, 0, 3600, &b->seconds));
         default: return ARGP_ERR_UNKNOWN;
     }
@@ -130,33 +136,6 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
 static const struct argp diffusion_bench_argp = {diffusion_bench_options, parse, NULL, NULL, NULL, NULL, NULL};
 
 // ---- points ----
-
-typedef struct point {
-    const char *part;  // "time" or "quality"
-    char method[24], chosen[24];
-    const char *reason;
-    double tolerance, confirm, error_estimate;
-    int64_t window, count;
-    int sweeps;
-    double calls, evaluations;  // of one run over those of the loop
-    double seconds, sequential_seconds, ratio, max_error;
-    double frechet, frechet_deviation, precision, recall;  // means over the seeds
-} point;
-
-typedef struct points {
-    point *at;
-    int count, capacity;
-} points;
-
-static point *add_point(points *p) {
-    if (p->count == p->capacity) {
-        const int capacity = p->capacity ? 2 * p->capacity : 64;
-        point *more = realloc(p->at, (size_t)capacity * sizeof *more);
-        if (!more) return NULL;
-        p->at = more, p->capacity = capacity;
-    }
-    return memset(&p->at[p->count++], 0, sizeof *p->at);
-}
 
 // tolerance: of a step, or of the pictures.
 static generation way_of(const diffusion_bench *b, const char *method, double tolerance, bool confirm, int64_t window) {
@@ -174,20 +153,48 @@ static bool serves(const generation *g) {
     return !cli_sampling_needs_jacobians(g) || dpcr_diffusion_get_options(g->model)->width <= DPCR_DIFFUSION_JACOBIAN;
 }
 
-static void describe(point *p, const char *part, const char *method, const generation *g, const generation *loop) {
-    const bool chose = g->solve.method == DPCR_METHOD_AUTO && strcmp(method, "auto") == 0;
-    p->part = part;
-    snprintf(p->method, sizeof p->method, "%.23s", method);
-    snprintf(p->chosen, sizeof p->chosen, "%.23s", chose ? dpcr_method_name(g->method) : method);
-    p->reason = dpcr_reason_name(g->reason);
-    p->tolerance = g->tolerance;
-    p->confirm = g->confirm > 0 ? g->confirm : NAN;
-    p->error_estimate = g->error_estimate > 0 ? g->error_estimate : NAN;
-    p->window = g->solve.window;
-    p->count = g->count;
-    p->sweeps = g->sweeps;
-    p->calls = (double)g->calls / (double)loop->calls;
-    p->evaluations = (double)g->evaluations / (double)loop->evaluations;
+// What names a point, nothing measured yet.
+static point point_of(const char *part, const char *method, const generation *way, int64_t count) {
+    point p = {0};
+    snprintf(p.part, sizeof p.part, "%s", part);
+    snprintf(p.method, sizeof p.method, "%.23s", method);
+    for (int i = 0; i < POINT_NUMBERS; i++) p.number[i] = NAN;
+    p.number[POINT_TOLERANCE] = way->tolerance;
+    p.number[POINT_WINDOW] = (double)way->solve.window;
+    p.number[POINT_COUNT] = (double)count;
+    if (way->confirm > 0) p.number[POINT_CONFIRM] = way->confirm;
+    return p;
+}
+
+// What the loop calls and evaluates for so many samples, `batch` at a time (0: as fits), from one batch of each size.
+typedef struct loop_counts {
+    int64_t calls, evaluations;
+} loop_counts;
+
+static int count_loop(const diffusion_bench *b, int64_t count, int64_t batch, loop_counts *counts) {
+    generation g = way_of(b, "sequential", 1e-3, false, 0);
+    g.count = count, g.batch = batch;
+    const int64_t each = cli_generate_batch(&g), sizes[2] = {each, count % each}, times[2] = {count / each, 1};
+    *counts = (loop_counts){0};
+    for (int i = 0; i < 2; i++) {
+        generation some = g;
+        some.count = some.batch = sizes[i];
+        const int status = sizes[i] ? cli_generate_run(&some) : CLI_DONE;
+        if (status) return status;
+        counts->calls += times[i] * some.calls, counts->evaluations += times[i] * some.evaluations;
+    }
+    return CLI_DONE;
+}
+
+static void describe(point *p, const generation *g, const loop_counts *loop) {
+    const bool chose = g->solve.method == DPCR_METHOD_AUTO && strcmp(p->method, "auto") == 0;
+    snprintf(p->chosen, sizeof p->chosen, "%.23s", chose ? dpcr_method_name(g->method) : p->method);
+    snprintf(p->reason, sizeof p->reason, "%.23s", dpcr_reason_name(g->reason));
+    p->number[POINT_SECONDS] = g->seconds;
+    p->number[POINT_SWEEPS] = g->sweeps;
+    p->number[POINT_CALLS] = (double)g->calls / (double)loop->calls;
+    p->number[POINT_EVALUATIONS] = (double)g->evaluations / (double)loop->evaluations;
+    if (g->error_estimate > 0) p->number[POINT_ERROR_ESTIMATE] = g->error_estimate;
 }
 
 static int ascending(const void *a, const void *b) {
@@ -201,36 +208,28 @@ static double median(double *x, int n) {
 }
 
 // One method beside the loop, run in turn.
-static int time_point(const diffusion_bench *b, const generation *way, const char *method, points *all) {
-    double seconds[ROUNDS], loop[ROUNDS], ratio[ROUNDS];
+static int time_point(const diffusion_bench *b, const generation *way, point *p) {
+    double seconds[ROUNDS], in_order[ROUNDS], ratio[ROUNDS];
     int rounds = 0;
-    generation g, in_order = way_of(b, "sequential", 1e-3, false, 0);  // for its counts
-    in_order.count = in_order.batch = way->count;
-    int status = cli_generate_run(&in_order);
-    const double began = cli_now();
-    for (; !status && rounds < ROUNDS && (rounds < LEAST_ROUNDS || cli_now() - began < b->seconds); rounds++) {
+    generation g;
+    loop_counts loop;
+    int status = count_loop(b, way->count, way->count, &loop);
+    if (status) return status;
+    for (const double began = cli_now(); rounds < ROUNDS && (rounds < LEAST_ROUNDS || cli_now() - began < b->seconds);
+         rounds++) {
         if (cli_signal()) return 128 + cli_signal();
         g = *way;
         g.compare = true;
         g.batch = g.count;
-        if ((status = cli_generate_run(&g))) break;
-        seconds[rounds] = g.seconds, loop[rounds] = g.sequential_seconds;
-        ratio[rounds] = loop[rounds] / seconds[rounds];
+        if ((status = cli_generate_run(&g))) return status;
+        seconds[rounds] = g.seconds, in_order[rounds] = g.sequential_seconds;
+        ratio[rounds] = in_order[rounds] / seconds[rounds];
     }
-    if (status) return status;
-    point *p = add_point(all);
-    if (!p) return cli_fail_memory("the points");
-    describe(p, "time", method, &g, &in_order);
-    p->seconds = median(seconds, rounds);
-    p->sequential_seconds = median(loop, rounds);
-    p->ratio = median(ratio, rounds);
-    p->max_error = g.max_error;
-    cli_say(
-        &b->common,
-        "%-12s tolerance %-7g window %-5lld %4lld samples: %9.4g s, the loop %9.4g s: %5.2f times; %3d sweeps, calls "
-        "%.3f, evaluations %6.2f of the loop's, largest difference %.2g, %s\n",
-        method, p->tolerance, (long long)p->window, (long long)p->count, p->seconds, p->sequential_seconds, p->ratio,
-        p->sweeps, p->calls, p->evaluations, p->max_error, p->reason);
+    describe(p, &g, &loop);
+    p->number[POINT_SECONDS] = median(seconds, rounds);
+    p->number[POINT_SEQUENTIAL_SECONDS] = median(in_order, rounds);
+    p->number[POINT_RATIO] = median(ratio, rounds);
+    p->number[POINT_MAX_ERROR] = g.max_error;
     return CLI_DONE;
 }
 
@@ -251,12 +250,13 @@ static int sample_quality(const diffusion_bench *b, generation *g, cli_quality *
     return told;
 }
 
-// `loop`: what the loop's own point ran; its first call fills it in.
-static int quality_point(const diffusion_bench *b, const generation *way, const char *method, generation *loop,
-                         points *all) {
+static int quality_point(const diffusion_bench *b, const generation *way, point *p) {
     double sum = 0, squares = 0, precision = 0, recall = 0;
     const double n = (double)b->seeds;
     generation g = *way;
+    loop_counts loop;
+    const int counted = count_loop(b, b->pictures, 0, &loop);
+    if (counted) return counted;
     for (int64_t seed = 0; seed < b->seeds; seed++) {
         cli_quality q = {0};
         if (cli_signal()) return 128 + cli_signal();
@@ -268,81 +268,33 @@ static int quality_point(const diffusion_bench *b, const generation *way, const 
         sum += q.frechet_distance, squares += q.frechet_distance * q.frechet_distance;
         precision += q.precision, recall += q.recall;
     }
-    point *p = add_point(all);
-    if (!p) return cli_fail_memory("the points");
-    if (!loop->calls) *loop = g;
-    describe(p, "quality", method, &g, loop);
-    p->seconds = g.seconds;
-    p->frechet = sum / n;
-    p->frechet_deviation = b->seeds > 1 ? sqrt(fmax(0, (squares - sum * sum / n) / (n - 1))) : NAN;
-    p->precision = precision / n, p->recall = recall / n;
-    cli_say(&b->common,
-            "%-12s tolerance %-7g window %-5lld %lld samples: Frechet distance %.4f +- %.4f, precision %.3f, recall "
-            "%.3f; %d sweeps, calls %.3f, evaluations %.2f of the loop's\n",
-            method, p->tolerance, (long long)p->window, (long long)p->count, p->frechet, p->frechet_deviation,
-            p->precision, p->recall, p->sweeps, p->calls, p->evaluations);
+    describe(p, &g, &loop);
+    p->number[POINT_FRECHET_DISTANCE] = sum / n;
+    if (b->seeds > 1) p->number[POINT_FRECHET_DEVIATION] = sqrt(fmax(0, (squares - sum * sum / n) / (n - 1)));
+    p->number[POINT_PRECISION] = precision / n, p->number[POINT_RECALL] = recall / n;
     return CLI_DONE;
 }
 
 // ---- what is told ----
 
-static const char *const numbers[] = {
-    "tolerance", "window", "count",       "seconds",       "sequential_seconds", "ratio",
-    "sweeps",    "calls",  "evaluations", "max_error",     "frechet_distance",   "frechet_deviation",
-    "precision", "recall", "confirm",     "error_estimate"};
-enum { NUMBERS = sizeof numbers / sizeof *numbers };
-
-static double number_of(const point *p, int i) {
+static void say(const diffusion_bench *b, const point *p) {
+    const double *n = p->number;
     const bool timed = !strcmp(p->part, "time");
-    const double all[NUMBERS] = {p->tolerance,
-                                 (double)p->window,
-                                 (double)p->count,
-                                 p->seconds,
-                                 timed ? p->sequential_seconds : NAN,
-                                 timed ? p->ratio : NAN,
-                                 p->sweeps,
-                                 p->calls,
-                                 p->evaluations,
-                                 timed ? p->max_error : NAN,
-                                 timed ? NAN : p->frechet,
-                                 timed ? NAN : p->frechet_deviation,
-                                 timed ? NAN : p->precision,
-                                 timed ? NAN : p->recall,
-                                 p->confirm,
-                                 p->error_estimate};
-    return all[i];
-}
-
-static int write_csv(const diffusion_bench *b, const points *all) {
-    char *text = NULL;
-    size_t bytes = 0;
-    const dpcr_diffusion_options *o = dpcr_diffusion_get_options(b->base.model);
-    FILE *out = open_memstream(&text, &bytes);
-    if (!out) return cli_fail_memory("the CSV file");
-    fprintf(out, "part,sampler,steps,width,hidden,depth,threads,method,chosen,reason");
-    for (int i = 0; i < NUMBERS; i++) fprintf(out, ",%s", numbers[i]);
-    fputc('\n', out);
-    for (const point *p = all->at; p < all->at + all->count; p++) {
-        fprintf(out, "%s,%s,%lld,%lld,%lld,%lld,%d,%s,%s,%s", p->part, dpcr_sampler_name(b->base.sampler.kind),
-                (long long)b->base.sampler.steps, (long long)o->width, (long long)o->hidden, (long long)o->depth,
-                dpcr_context_threads(b->base.context), p->method, p->chosen, p->reason);
-        for (int i = 0; i < NUMBERS; i++)
-            if (isfinite(number_of(p, i)))
-                fprintf(out, ",%.6g", number_of(p, i));
-            else
-                fputc(',', out);
-        fputc('\n', out);
-    }
-    int status = fclose(out) ? cli_fail_memory("the CSV file") : cli_write_file(b->common.csv, text, bytes);
-    free(text);
-    return status;
+    cli_say(&b->common, "%-12s tolerance %-7g window %-5g %4g samples: ", p->method, n[POINT_TOLERANCE],
+            n[POINT_WINDOW], n[POINT_COUNT]);
+    if (timed)
+        cli_say(&b->common, "%9.4g s, the loop %9.4g s: %5.2f times", n[POINT_SECONDS], n[POINT_SEQUENTIAL_SECONDS],
+                n[POINT_RATIO]);
+    else
+        cli_say(&b->common, "Frechet distance %.4f +- %.4f, precision %.3f, recall %.3f", n[POINT_FRECHET_DISTANCE],
+                n[POINT_FRECHET_DEVIATION], n[POINT_PRECISION], n[POINT_RECALL]);
+    cli_say(&b->common, "; %3g sweeps, calls %.3f, evaluations %6.2f of the loop's", n[POINT_SWEEPS], n[POINT_CALLS],
+            n[POINT_EVALUATIONS]);
+    if (timed) cli_say(&b->common, ", largest difference %.2g, %s", n[POINT_MAX_ERROR], p->reason);
+    cli_say(&b->common, "\n");
 }
 
 static int tell(const diffusion_bench *b, const points *all) {
-    if (b->common.csv) {
-        const int status = write_csv(b, all);
-        if (status) return status;
-    }
     if (!b->common.json) return CLI_DONE;
     const dpcr_diffusion_options *o = dpcr_diffusion_get_options(b->base.model);
     cli_result r = cli_result_create();
@@ -363,7 +315,7 @@ static int tell(const diffusion_bench *b, const points *all) {
         cli_set_text(&one, "method", p->method);
         cli_set_text(&one, "chosen", p->chosen);
         cli_set_text(&one, "reason", p->reason);
-        for (int i = 0; i < NUMBERS; i++) cli_set_real(&one, numbers[i], number_of(p, i));
+        for (int i = 0; i < POINT_NUMBERS; i++) cli_set_real(&one, cli_point_name((point_number)i), p->number[i]);
         json_array_append_new(list, one.failed ? NULL : json_incref(one.object));
         cli_result_destroy(&one);
     }
@@ -401,12 +353,24 @@ static int settle(diffusion_bench *b) {
                     (long long)o->rows, (long long)o->cols, (long long)made);
 }
 
+// One point, unless the file that is gone on with has it; told and kept at once.
+static int take_point(const diffusion_bench *b, const char *part, const char *method, const generation *way,
+                      points *all) {
+    const bool timed = !strcmp(part, "time");
+    point p = point_of(part, method, way, timed ? way->count : b->pictures);
+    if (b->resume && cli_points_find(all, &p)) return CLI_DONE;
+    const int status = timed ? time_point(b, way, &p) : quality_point(b, way, &p);
+    if (status) return status;
+    if (!cli_points_add(all, &p)) return cli_fail_memory("the points");
+    say(b, &p);
+    return b->resume ? cli_points_write(all, b->common.csv) : CLI_DONE;
+}
+
 static int run_points(const diffusion_bench *b, points *all) {
-    int status = CLI_DONE;
-    generation in_order = {0};
-    const generation loop = way_of(b, "sequential", 1e-3, false, 0);
-    if (b->classifier) status = quality_point(b, &loop, "sequential", &in_order, all);
     const int steps = b->tolerances.count;
+    const generation loop = way_of(b, "sequential", 1e-3, false, 0);
+    int status = CLI_DONE;
+    if (b->classifier) status = take_point(b, "quality", "sequential", &loop, all);
     for (int m = 0; m < b->method_count; m++)
         for (int t = 0; t < steps + b->confirm.count; t++)
             for (int w = 0; w < b->windows.count; w++) {
@@ -419,9 +383,9 @@ static int run_points(const diffusion_bench *b, points *all) {
                                     b->method[m], DPCR_DIFFUSION_JACOBIAN);
                 for (int c = 0; c < b->counts.count && !status; c++) {
                     g.count = (int64_t)b->counts.value[c];
-                    status = time_point(b, &g, b->method[m], all);
+                    status = take_point(b, "time", b->method[m], &g, all);
                 }
-                if (b->classifier && !status) status = quality_point(b, &g, b->method[m], &in_order, all);
+                if (b->classifier && !status) status = take_point(b, "quality", b->method[m], &g, all);
                 if (status) return status;
             }
     return status;
@@ -436,9 +400,17 @@ static int run(diffusion_bench *b) {
     if (dpcr_diffusion_load(b->base.context, b->file, &b->base.model, &error) != DPCR_OK)
         status = cli_fail_error(&error, CLI_READING);
     if (!status) status = settle(b);
+    if (!status) {
+        const dpcr_diffusion_options *o = dpcr_diffusion_get_options(b->base.model);
+        snprintf(all.head, sizeof all.head, "%s,%lld,%lld,%lld,%lld,%d", dpcr_sampler_name(b->base.sampler.kind),
+                 (long long)b->base.sampler.steps, (long long)o->width, (long long)o->hidden, (long long)o->depth,
+                 dpcr_context_threads(b->base.context));
+        if (b->resume) status = cli_points_read(&all, b->common.csv);
+    }
     if (!status) status = run_points(b, &all);
+    if (!status && b->common.csv) status = cli_points_write(&all, b->common.csv);
     if (!status) status = tell(b, &all);
-    free(all.at);
+    cli_points_free(&all);
     cli_release(b->base.samples);
     dpcr_dataset_free(b->base.context, &b->held_out);
     dpcr_diffusion_destroy(b->base.model);
@@ -478,6 +450,8 @@ int cli_bench_diffusion(int argc, char **argv) {
     b.file = positional[0];
     if (!b.file)
         status = cli_fail(CLI_USAGE, "which model? wanted the file that 'train denoiser --save' writes");
+    else if (b.resume && (!b.common.csv || !strcmp(b.common.csv, "-")))
+        status = cli_fail(CLI_USAGE, "--resume: wanted the file of --csv, whose points are kept");
     else if (!cli_readable("the model", b.file))
         status = CLI_INPUT;
     else

@@ -84,6 +84,23 @@ exact = run(*common, "--methods", "picard", "--tolerances", 0, "--evaluate", pat
 assert [exact[k] for k in ("frechet_distance", "precision", "recall")] == [loop[k] for k in ("frechet_distance", "precision", "recall")], (exact, loop)
 assert "times" in run(*common, "--methods", "picard")
 
+# What the file has stays, what it lacks is measured, and a run of another sampler is refused.
+kept = path("kept.csv")
+judge = ["--evaluate", path("judge"), "--data", path("data"), "--pictures", 60, "--seeds", 1, "--resume", "--csv", kept]
+run(*common, "--methods", "picard", *judge, "--quiet")
+with open(kept) as file:
+    first = file.read()
+assert first.count("\n") == 4, first
+told = run(*common, "--methods", "picard,parataa", "--tolerances", "1e-3", "--confirm", "0.01", *judge, "--json")["points"]
+with open(kept) as file:
+    second = file.read()
+assert second.startswith(first) and second.count("\n") == 10, second
+assert [(p["part"], p["method"], p["confirm"]) for p in told] == [("quality", "sequential", None)] + [
+    (part, m, c) for m, c in (("picard", None), ("picard", 0.01), ("parataa", None), ("parataa", 0.01)) for part in ("time", "quality")], told
+run(*common, "--methods", "parataa,picard", *judge, "--quiet")
+with open(kept) as file:
+    assert file.read() == second
+
 # In colour a picture is three planes, and held-out images of one are no match.
 for folder_of, planes in (("colour", 3), ("grey", 1)):
     os.mkdir(path(folder_of))
@@ -106,7 +123,8 @@ for text, arguments, status in (("which model", [], 2), ("no whole number", [pat
                                 ("--method is 'fast'", [path("m"), "--methods", "picard,fast"], 2), ("--counts", [path("m"), "--counts", "0"], 2),
                                 ("at most 16", [path("m"), "--tolerances", ",".join(["1"] * 17)], 2), ("plms", [path("m"), "--sampler", "plms"], 2),
                                 ("the model", [path("none")], 5), ("no denoiser", [path("judge")], 5), ("the classifier", [path("m"), "--evaluate", path("none"), "--data", path("data")], 5),
-                                ("cannot write", [path("m"), "--csv", path("no/where.csv")], 4)):
+                                ("cannot write", [path("m"), "--csv", path("no/where.csv")], 4), ("--csv", [path("m"), "--resume"], 2),
+                                ("line 2 of", [path("m"), "--sampler", "ddpm", "--resume", "--csv", kept], 5)):
     told = run("bench", "diffusion", *arguments, wanted=status)
     assert text in told, (text, told)
 PYTHON

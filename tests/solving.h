@@ -123,11 +123,12 @@ static inline double largest_error(const chain *c, const void *a, const void *b)
     return most;
 }
 
-__attribute__((unused)) static const dpcr_method sweep_methods[] = {DPCR_METHOD_NEWTON, DPCR_METHOD_DIAGONAL, DPCR_METHOD_BLOCK,
-                                            DPCR_METHOD_PICARD, DPCR_METHOD_JACOBI,   DPCR_METHOD_DAMPED};
+__attribute__((unused)) static const dpcr_method sweep_methods[] = {DPCR_METHOD_NEWTON, DPCR_METHOD_DIAGONAL,
+                                                                    DPCR_METHOD_BLOCK,  DPCR_METHOD_PICARD,
+                                                                    DPCR_METHOD_JACOBI, DPCR_METHOD_DAMPED};
 enum { SWEEP_METHODS = sizeof sweep_methods / sizeof *sweep_methods };
-__attribute__((unused)) static const dpcr_scheme schemes[] = {DPCR_SCHEME_SEQUENTIAL, DPCR_SCHEME_PCR, DPCR_SCHEME_BLELLOCH,
-                                      DPCR_SCHEME_CHUNKED};
+__attribute__((unused)) static const dpcr_scheme schemes[] = {DPCR_SCHEME_SEQUENTIAL, DPCR_SCHEME_PCR,
+                                                              DPCR_SCHEME_BLELLOCH, DPCR_SCHEME_CHUNKED};
 
 __attribute__((unused)) static const double gains[2] = {1.2, 0};
 

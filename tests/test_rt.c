@@ -220,9 +220,12 @@ static void checked_sizes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_task_once),  cmocka_unit_test(threads_share_a_context),
-        cmocka_unit_test(works_after_fork), cmocka_unit_test(without_memory_the_caller_does_it),
-        cmocka_unit_test(refusals),         cmocka_unit_test(rates_are_plausible),
+        cmocka_unit_test(every_task_once),
+        cmocka_unit_test(threads_share_a_context),
+        cmocka_unit_test(works_after_fork),
+        cmocka_unit_test(without_memory_the_caller_does_it),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(rates_are_plausible),
         cmocka_unit_test(checked_sizes),
 #if defined(__x86_64__)
         cmocka_unit_test(denormals_are_the_callers),

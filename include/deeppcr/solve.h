@@ -137,9 +137,9 @@ typedef struct dpcr_steps {
 
     // With gradient_whole: `gradient` keeps the sums of every block of sequences (those that one call of advance has
     // under the loop) apart, and this adds them up, in one order; called outside the context's tasks, after so many
-    // windows as the plan has fixed and after the last. Where gradient_from_tape holds, the driver may then take a block
-    // back through several windows in one task: `gradient` is called with the block's rows alone, at once for different
-    // blocks, right after adjoint of the same window. NULL: gradient has all rows at once.
+    // windows as the plan has fixed and after the last. Where gradient_from_tape holds, the driver may then take a
+    // block back through several windows in one task: `gradient` is called with the block's rows alone, at once for
+    // different blocks, right after adjoint of the same window. NULL: gradient has all rows at once.
     void (*gradient_join)(void *user);
 } dpcr_steps;
 

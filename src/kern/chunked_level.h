@@ -33,16 +33,20 @@
 #include "kern/chunked.inc"
 
 const dpcri_chunked_table DPCRI_LEVEL(dpcri_chunked_f32) = {
-#define DPCRI_CHUNKED(structure, width, steps, name)                                                    \
-    .name = {DPCRI_ABREAST(width) * DPCRI_VECTOR_BYTES / 4, steps, name##_summarise_f32, name##_carry_f32, name##_finish_f32}, \
-    .name##_t = {DPCRI_ABREAST(width) * DPCRI_VECTOR_BYTES / 4, steps, name##_t_summarise_f32, name##_carry_f32, name##_t_finish_f32},
+#define DPCRI_CHUNKED(structure, width, steps, name)                                                             \
+    .name = {DPCRI_ABREAST(width) * DPCRI_VECTOR_BYTES / 4, steps, name##_summarise_f32, name##_carry_f32,       \
+             name##_finish_f32},                                                                                 \
+    .name##_t = {DPCRI_ABREAST(width) * DPCRI_VECTOR_BYTES / 4, steps, name##_t_summarise_f32, name##_carry_f32, \
+                 name##_t_finish_f32},
 #include "kern/chunked.def"
 #undef DPCRI_CHUNKED
 };
 const dpcri_chunked_table DPCRI_LEVEL(dpcri_chunked_f64) = {
-#define DPCRI_CHUNKED(structure, width, steps, name)                                                    \
-    .name = {DPCRI_ABREAST(width) * DPCRI_VECTOR_BYTES / 8, steps, name##_summarise_f64, name##_carry_f64, name##_finish_f64}, \
-    .name##_t = {DPCRI_ABREAST(width) * DPCRI_VECTOR_BYTES / 8, steps, name##_t_summarise_f64, name##_carry_f64, name##_t_finish_f64},
+#define DPCRI_CHUNKED(structure, width, steps, name)                                                             \
+    .name = {DPCRI_ABREAST(width) * DPCRI_VECTOR_BYTES / 8, steps, name##_summarise_f64, name##_carry_f64,       \
+             name##_finish_f64},                                                                                 \
+    .name##_t = {DPCRI_ABREAST(width) * DPCRI_VECTOR_BYTES / 8, steps, name##_t_summarise_f64, name##_carry_f64, \
+                 name##_t_finish_f64},
 #include "kern/chunked.def"
 #undef DPCRI_CHUNKED
 };

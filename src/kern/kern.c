@@ -3,10 +3,11 @@
 #include "kern/kern.h"
 
 #if defined(__x86_64__)
-#define BY_LEVEL(dtype) {&dpcri_kernels_##dtype##_portable, &dpcri_kernels_##dtype##_avx2, &dpcri_kernels_##dtype##_avx512}
+#define BY_LEVEL(dtype) \
+    { &dpcri_kernels_##dtype##_portable, &dpcri_kernels_##dtype##_avx2, &dpcri_kernels_##dtype##_avx512 }
 #else
 #define BY_LEVEL(dtype) \
-    {&dpcri_kernels_##dtype##_portable, &dpcri_kernels_##dtype##_portable, &dpcri_kernels_##dtype##_portable}
+    { &dpcri_kernels_##dtype##_portable, &dpcri_kernels_##dtype##_portable, &dpcri_kernels_##dtype##_portable }
 #endif
 static const dpcri_kernels *const f32[DPCRI_ISA_COUNT] = BY_LEVEL(f32);
 static const dpcri_kernels *const f64[DPCRI_ISA_COUNT] = BY_LEVEL(f64);

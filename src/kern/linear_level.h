@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The linear kernels of one instruction set level: linear.inc for float and for double. Included once by one source a level.
+// The linear kernels of one instruction set level: linear.inc for float and for double. Included once by one source a
+// level.
 #ifndef DPCRI_LINEAR_LEVEL_H
 #define DPCRI_LINEAR_LEVEL_H
 
@@ -10,26 +11,29 @@
 #include "kern/simd.h"
 #include "kern/squares.h"
 
-// PAIR_h of n lanes: sums within groups of 2h lanes of a and b; group g of the result holds a's sums in its lower h lanes
-// and b's in its upper h. log2 n such steps turn n vectors into the vector of their horizontal sums.
-#define PAIR_16_8(a, b) \
+// PAIR_h of n lanes: sums within groups of 2h lanes of a and b; group g of the result holds a's sums in its lower h
+// lanes and b's in its upper h. log2 n such steps turn n vectors into the vector of their horizontal sums.
+#define PAIR_16_8(a, b)                                                                      \
     (__builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) + \
      __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31))
-#define PAIR_16_4(a, b) \
+#define PAIR_16_4(a, b)                                                                        \
     (__builtin_shufflevector(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) + \
      __builtin_shufflevector(a, b, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31))
-#define PAIR_16_2(a, b) \
+#define PAIR_16_2(a, b)                                                                        \
     (__builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) + \
      __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31))
-#define PAIR_16_1(a, b) \
+#define PAIR_16_1(a, b)                                                                         \
     (__builtin_shufflevector(a, b, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) + \
      __builtin_shufflevector(a, b, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31))
-#define PAIR_8_4(a, b) \
-    (__builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11) + __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15))
-#define PAIR_8_2(a, b) \
-    (__builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13) + __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15))
-#define PAIR_8_1(a, b) \
-    (__builtin_shufflevector(a, b, 0, 8, 2, 10, 4, 12, 6, 14) + __builtin_shufflevector(a, b, 1, 9, 3, 11, 5, 13, 7, 15))
+#define PAIR_8_4(a, b)                                         \
+    (__builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11) + \
+     __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15))
+#define PAIR_8_2(a, b)                                         \
+    (__builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13) + \
+     __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15))
+#define PAIR_8_1(a, b)                                          \
+    (__builtin_shufflevector(a, b, 0, 8, 2, 10, 4, 12, 6, 14) + \
+     __builtin_shufflevector(a, b, 1, 9, 3, 11, 5, 13, 7, 15))
 #define PAIR_4_2(a, b) (__builtin_shufflevector(a, b, 0, 1, 4, 5) + __builtin_shufflevector(a, b, 2, 3, 6, 7))
 #define PAIR_4_1(a, b) (__builtin_shufflevector(a, b, 0, 4, 2, 6) + __builtin_shufflevector(a, b, 1, 5, 3, 7))
 #define PAIR_2_1(a, b) (__builtin_shufflevector(a, b, 0, 2) + __builtin_shufflevector(a, b, 1, 3))
@@ -98,11 +102,11 @@ const dpcri_kernels DPCRI_LEVEL(dpcri_kernels_f32) = {.table = {
 #define DPCRI_KERNEL(operation, structure, function) [DPCRI_##operation][DPCR_##structure] = function##_f32,
 #include "kern/kern.def"
 #undef DPCRI_KERNEL
-}};
+                                                      }};
 const dpcri_kernels DPCRI_LEVEL(dpcri_kernels_f64) = {.table = {
 #define DPCRI_KERNEL(operation, structure, function) [DPCRI_##operation][DPCR_##structure] = function##_f64,
 #include "kern/kern.def"
 #undef DPCRI_KERNEL
-}};
+                                                      }};
 
 #endif

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // One set of vector operations for every instruction set level: kernels are written once over them and compiled once a
-// level, which follows from the compiler's flags. An fma is an fma wherever the level has one (AVX2, AVX-512) and a multiply and an add where it has
-// none, so results differ between levels but not within one. Tails are masked: nothing outside the array is read into a
-// result or written.
+// level, which follows from the compiler's flags. An fma is an fma wherever the level has one (AVX2, AVX-512) and a
+// multiply and an add where it has none, so results differ between levels but not within one. Tails are masked: nothing
+// outside the array is read into a result or written.
 #ifndef DPCRI_SIMD_H
 #define DPCRI_SIMD_H
 
@@ -37,8 +37,16 @@ typedef int32_t vfi __attribute__((vector_size(DPCRI_VECTOR_BYTES), aligned(DPCR
 typedef int64_t vdi __attribute__((vector_size(DPCRI_VECTOR_BYTES), aligned(DPCRI_VECTOR_BYTES)));
 enum { VF = DPCRI_VECTOR_BYTES / 4, VD = DPCRI_VECTOR_BYTES / 8 };  // lanes
 
-DPCRI_INLINE vf vf_load(const float *p) { vf v; memcpy(&v, p, sizeof v); return v; }
-DPCRI_INLINE vd vd_load(const double *p) { vd v; memcpy(&v, p, sizeof v); return v; }
+DPCRI_INLINE vf vf_load(const float *p) {
+    vf v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+DPCRI_INLINE vd vd_load(const double *p) {
+    vd v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
 DPCRI_INLINE void vf_store(float *p, vf v) { memcpy(p, &v, sizeof v); }
 DPCRI_INLINE void vd_store(double *p, vd v) { memcpy(p, &v, sizeof v); }
 DPCRI_INLINE vf vf_set(float x) { return x - (vf){0}; }
@@ -49,8 +57,12 @@ DPCRI_INLINE vf vf_fma(vf a, vf b, vf c) { return (vf)_mm512_fmadd_ps((__m512)a,
 DPCRI_INLINE vd vd_fma(vd a, vd b, vd c) { return (vd)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c); }
 DPCRI_INLINE vf vf_load_n(const float *p, int n) { return (vf)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), p); }
 DPCRI_INLINE vd vd_load_n(const double *p, int n) { return (vd)_mm512_maskz_loadu_pd((__mmask8)((1u << n) - 1u), p); }
-DPCRI_INLINE void vf_store_n(float *p, vf v, int n) { _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1u), (__m512)v); }
-DPCRI_INLINE void vd_store_n(double *p, vd v, int n) { _mm512_mask_storeu_pd(p, (__mmask8)((1u << n) - 1u), (__m512d)v); }
+DPCRI_INLINE void vf_store_n(float *p, vf v, int n) {
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1u), (__m512)v);
+}
+DPCRI_INLINE void vd_store_n(double *p, vd v, int n) {
+    _mm512_mask_storeu_pd(p, (__mmask8)((1u << n) - 1u), (__m512d)v);
+}
 DPCRI_INLINE vf vf_sqrt(vf x) { return (vf)_mm512_sqrt_ps((__m512)x); }
 DPCRI_INLINE vd vd_sqrt(vd x) { return (vd)_mm512_sqrt_pd((__m512d)x); }
 #else
@@ -62,11 +74,25 @@ DPCRI_INLINE vd vd_sqrt(vd x) { return (vd)_mm256_sqrt_pd((__m256d)x); }
 #else
 DPCRI_INLINE vf vf_fma(vf a, vf b, vf c) { return a * b + c; }
 DPCRI_INLINE vd vd_fma(vd a, vd b, vd c) { return a * b + c; }
-DPCRI_INLINE vf vf_sqrt(vf x) { for (int i = 0; i < VF; i++) x[i] = sqrtf(x[i]); return x; }
-DPCRI_INLINE vd vd_sqrt(vd x) { for (int i = 0; i < VD; i++) x[i] = sqrt(x[i]); return x; }
+DPCRI_INLINE vf vf_sqrt(vf x) {
+    for (int i = 0; i < VF; i++) x[i] = sqrtf(x[i]);
+    return x;
+}
+DPCRI_INLINE vd vd_sqrt(vd x) {
+    for (int i = 0; i < VD; i++) x[i] = sqrt(x[i]);
+    return x;
+}
 #endif
-DPCRI_INLINE vf vf_load_n(const float *p, int n) { vf v = {0}; memcpy(&v, p, (size_t)n * 4); return v; }
-DPCRI_INLINE vd vd_load_n(const double *p, int n) { vd v = {0}; memcpy(&v, p, (size_t)n * 8); return v; }
+DPCRI_INLINE vf vf_load_n(const float *p, int n) {
+    vf v = {0};
+    memcpy(&v, p, (size_t)n * 4);
+    return v;
+}
+DPCRI_INLINE vd vd_load_n(const double *p, int n) {
+    vd v = {0};
+    memcpy(&v, p, (size_t)n * 8);
+    return v;
+}
 DPCRI_INLINE void vf_store_n(float *p, vf v, int n) { memcpy(p, &v, (size_t)n * 4); }
 DPCRI_INLINE void vd_store_n(double *p, vd v, int n) { memcpy(p, &v, (size_t)n * 8); }
 #endif

@@ -52,8 +52,8 @@ enum { KEPT, FIRST_ORDER, PRODUCT };
 #define FRESH 0.4
 #define SLOW 0.1
 
-// Vectors side by side and steps of a chunk, at most, by width: chains of operations enough to hide each other's latency,
-// windows within the first caches.
+// Vectors side by side and steps of a chunk, at most, by width: chains of operations enough to hide each other's
+// latency, windows within the first caches.
 #define NEWTON_VECTORS (W == 1 ? 6 : W == 2 ? 3 : 1)
 #define NEWTON_STEPS 32
 #define ADJOINT_VECTORS (W == 1 ? 4 : W == 2 ? 2 : 1)

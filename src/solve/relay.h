@@ -14,7 +14,7 @@ typedef struct dpcri_relay {
     double atol, rtol;    // both 0: bit for bit
     bool scaled;          // tolerances in units of the sequence's largest number at a boundary (ways back are linear)
     int max_sweeps;
-    int no_fallback;  // then boundaries that still disagree are an error (UNSUPPORTED), not finished in order
+    int no_fallback;    // then boundaries that still disagree are an error (UNSUPPORTED), not finished in order
     void *start, *end;  // [rows][width]: what came in (at first a guess; exact on the first rank), and what goes out
     const void *guess;  // [rows][width] what a run-up began with, for the estimate; NULL: zeros
     dpcr_status ready;  // what this rank's run-up came to, its text in `error` of the run

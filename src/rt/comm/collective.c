@@ -30,8 +30,7 @@ dpcr_status dpcri_carry(dpcri_carried *carried, const dpcr_transport *by, double
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "%s: a transport of rank %lld among %lld with tags up to %lld; wanted a rank below the "
                           "number of ranks, and tags up to %d at least",
-                          function, (long long)by->rank, (long long)by->ranks, (long long)by->largest_tag,
-                          DPCR_TAGS);
+                          function, (long long)by->rank, (long long)by->ranks, (long long)by->largest_tag, DPCR_TAGS);
     if (!(deadline >= 0))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: deadline is %g, wanted 0 or more seconds", function,
                           deadline);

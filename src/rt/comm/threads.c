@@ -187,7 +187,8 @@ static int64_t processors(void) {
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-static const dpcri_comm_table threads_table = {.send = send, .receive = receive, .failed = fail, .hears_failures = true};
+static const dpcri_comm_table threads_table = {
+    .send = send, .receive = receive, .failed = fail, .hears_failures = true};
 
 // ---- a run ----
 
