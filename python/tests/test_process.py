@@ -183,6 +183,34 @@ def test_ctrl_c_ends_a_network_on_its_way_back(method):
     """)
 
 
+@pytest.mark.parametrize("scheme", ["sequential", "overlap"])
+def test_ctrl_c_ends_a_linear_chain(scheme):
+    ends_soon(f"""
+    A, b, scheme = np.full((1, 64, 64), 0.01), np.ones((100_000, 64)), {scheme!r}
+    def call(begun):
+        begun()
+        deeppcr.linear_chain(A, b, scheme=scheme)
+    heard(call, ["check"])
+    assert deeppcr.linear_chain(A, b[:3])[0, 0] == 1
+    print("done")
+    """)
+
+
+@pytest.mark.parametrize("call", ["lfilter(taps, poles, x)", "lfilter_vjp(taps, poles, x, x)", "sosfilt(np.tile([1, 0, 0, 1, -0.5, 0.1], (200, 1)), x)"])
+def test_ctrl_c_ends_a_filter(call):
+    ends_soon(f"""
+    from deeppcr import signal as filters
+    taps, poles, x = np.ones(129), np.eye(129)[0], np.ones(300_000)
+    poles[128] = -0.999
+    def call(begun):
+        begun()
+        filters.{call}
+    heard(call, ["check"])
+    assert filters.lfilter([1.0], [1.0], x[:3])[0] == 1
+    print("done")
+    """)
+
+
 @pytest.mark.skipif(not pathlib.Path("/proc/self/statm").exists() or "asan" in os.environ.get("LD_PRELOAD", ""),
                     reason="no /proc, or memory is kept on purpose")  # fmt: skip
 def test_no_leak_over_many_calls(rng):

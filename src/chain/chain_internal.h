@@ -6,6 +6,7 @@
 
 #include "base/base.h"
 #include "deeppcr/chain.h"
+#include "rt/watch.h"
 
 // A range of a linear chain. Strides in elements: *_step from one step to the next, *_row from one sequence to the next
 // (0 shares); the last dimension is contiguous. `a` may be NULL for zero and identity.
@@ -26,6 +27,7 @@ typedef struct dpcri_linear {
     int64_t z0_row;
     void *z;  // may be b, with the same strides
     int64_t z_step, z_row;
+    dpcri_watch *watch;  // stopped, the rest is left out; NULL: runs to its end
 } dpcri_linear;
 
 // Bytes of workspace for any range of at most `length` steps and `rows` rows of this form, for the scheme in `options`

@@ -18,6 +18,7 @@ typedef struct sweep {
     dpcri_span span;
     size_t size;
     int64_t tasks;
+    dpcri_watch *watch;
 } sweep;
 
 static const void *at(const void *base, int64_t elements, size_t size) {
@@ -27,6 +28,7 @@ static const void *at(const void *base, int64_t elements, size_t size) {
 static void sweep_part(void *argument, int64_t i) {
     const sweep *s = argument;
     int64_t lo = 0, hi = 0;
+    if (dpcri_watch_stopped(s->watch)) return;
     dpcri_task_range(s->span.n, s->tasks, i, &lo, &hi);
     dpcri_span part = s->span;
     part.n = hi - lo;
@@ -38,12 +40,13 @@ static void sweep_part(void *argument, int64_t i) {
 }
 
 static void run_sweep(const dpcr_chain_plan *plan, dpcri_operation operation, dpcr_structure form,
-                      const dpcri_span *span) {
+                      const dpcri_span *span, dpcri_watch *watch) {
     if (span->n <= 0 || span->rows <= 0) return;
     const dpcr_transition *t = &plan->shape.transition;
     sweep s = {.kernel = dpcri_kernels_at(dpcri_isa_level(), plan->shape.dtype)->table[operation][form],
                .span = *span,
-               .size = dpcr_dtype_size(plan->shape.dtype)};
+               .size = dpcr_dtype_size(plan->shape.dtype),
+               .watch = watch};
     s.span.w = s.span.cols = t->rows;
     s.span.block = t->block;
     s.tasks = dpcri_task_count(span->n, (double)span->rows * (dpcr_transition_apply_flops(t) + (double)t->rows));
@@ -98,6 +101,7 @@ dpcr_status dpcr_chain_jvp(const dpcr_chain_plan *plan, const dpcr_array *a, con
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: dz is %s, wanted an array of its own", function,
                             vdz.data == vz.data ? "z" : "db"));
     if (length == 0 || rows == 0) return DPCR_OK;
+    dpcri_watch watch, *const watching = dpcri_plan_watch(plan, &watch);
 
     // dz <- db, or zero: 0 x + db with the zero transition; then dz_l += da_l z_{l-1}.
     dpcri_span span = {.n = length,
@@ -108,7 +112,7 @@ dpcr_status dpcr_chain_jvp(const dpcr_chain_plan *plan, const dpcr_array *a, con
                        .y = vdz.data,
                        .y_step = vdz.step,
                        .y_row = vdz.row};
-    run_sweep(plan, DPCRI_APPLY, DPCR_ZERO, &span);
+    run_sweep(plan, DPCRI_APPLY, DPCR_ZERO, &span, watching);
     if (vda.data) {
         const size_t size = dpcr_dtype_size(plan->shape.dtype);
         span.r = span.y;
@@ -121,7 +125,7 @@ dpcr_status dpcr_chain_jvp(const dpcr_chain_plan *plan, const dpcr_array *a, con
         head.n = v0.data ? 1 : 0;
         head.x = v0.data;
         head.x_row = v0.row;
-        run_sweep(plan, DPCRI_APPLY, form, &head);
+        run_sweep(plan, DPCRI_APPLY, form, &head, watching);
         span.n = length - 1;
         span.a = at(span.a, span.a_step, size);
         span.x = vz.data;
@@ -129,7 +133,7 @@ dpcr_status dpcr_chain_jvp(const dpcr_chain_plan *plan, const dpcr_array *a, con
         span.x_row = vz.row;
         span.y = (char *)vdz.data + vdz.step * (int64_t)size;
         span.r = span.y;
-        run_sweep(plan, DPCRI_APPLY, form, &span);
+        run_sweep(plan, DPCRI_APPLY, form, &span, watching);
     }
     dpcri_linear chain = dpcri_plan_linear(plan, &va, 0);
     chain.b = chain.z = vdz.data;
@@ -137,14 +141,16 @@ dpcr_status dpcr_chain_jvp(const dpcr_chain_plan *plan, const dpcr_array *a, con
     chain.b_row = chain.z_row = vdz.row;
     chain.z0 = vd0.data;
     chain.z0_row = vd0.row;
+    chain.watch = watching;
     dpcri_linear_solve(plan->context, &chain, &plan->options, workspace, NULL);
+    status = dpcri_plan_finished(watching, function, error);
 done:
     return status;
 }
 
 // da_l = lambda_l z_{l-1}^T; da_0 is zero where the chain started from zero.
 static void outer_products(const dpcr_chain_plan *plan, const dpcri_view *lambda, const dpcri_view *z0,
-                           const dpcri_view *z, const dpcri_view *da) {
+                           const dpcri_view *z, const dpcri_view *da, dpcri_watch *watching) {
     const size_t size = dpcr_dtype_size(plan->shape.dtype);
     const dpcr_structure form = dpcri_kernel_form(&plan->shape.transition);
     dpcri_span span = {.n = 1,
@@ -158,7 +164,7 @@ static void outer_products(const dpcr_chain_plan *plan, const dpcri_view *lambda
                        .y_step = da->step,
                        .y_row = da->row};
     if (z0->data)
-        run_sweep(plan, DPCRI_OUTER, form, &span);
+        run_sweep(plan, DPCRI_OUTER, form, &span, watching);
     else
         for (int64_t row = 0; row < span.rows; row++)
             memset((char *)da->data + row * da->row * (int64_t)size, 0, (size_t)plan->values * size);
@@ -168,7 +174,7 @@ static void outer_products(const dpcr_chain_plan *plan, const dpcri_view *lambda
     span.x_row = z->row;
     span.r = at(lambda->data, lambda->step, size);
     span.y = (char *)da->data + da->step * (int64_t)size;
-    run_sweep(plan, DPCRI_OUTER, form, &span);
+    run_sweep(plan, DPCRI_OUTER, form, &span, watching);
 }
 
 dpcr_status dpcr_chain_vjp(const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *z0, const dpcr_array *z,
@@ -210,6 +216,7 @@ dpcr_status dpcr_chain_vjp(const dpcr_chain_plan *plan, const dpcr_array *a, con
                    (size_t)w * dpcr_dtype_size(plan->shape.dtype));
         return DPCR_OK;
     }
+    dpcri_watch watch, *const watching = dpcri_plan_watch(plan, &watch);
     dpcri_linear chain = dpcri_plan_linear(plan, &va, 1);
     chain.b = vg.data;
     chain.b_step = vg.step;
@@ -217,8 +224,9 @@ dpcr_status dpcr_chain_vjp(const dpcr_chain_plan *plan, const dpcr_array *a, con
     chain.z = vdb.data;
     chain.z_step = vdb.step;
     chain.z_row = vdb.row;
+    chain.watch = watching;
     dpcri_linear_solve(plan->context, &chain, &plan->options, workspace, NULL);
-    if (vda.data) outer_products(plan, &vdb, &v0, &vz, &vda);
+    if (vda.data) outer_products(plan, &vdb, &v0, &vz, &vda, watching);
     if (vd0.data) {
         const dpcri_span span = {.n = 1,
                                  .rows = rows,
@@ -228,8 +236,9 @@ dpcr_status dpcr_chain_vjp(const dpcr_chain_plan *plan, const dpcr_array *a, con
                                  .x_row = vdb.row,
                                  .y = vd0.data,
                                  .y_row = vd0.row};
-        run_sweep(plan, DPCRI_APPLY_T, form, &span);
+        run_sweep(plan, DPCRI_APPLY_T, form, &span, watching);
     }
+    status = dpcri_plan_finished(watching, function, error);
 done:
     return status;
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "chain/filter.h"
+#include "rt/watch.h"
 
 enum { PARTS = 8 };  // partial sums of a correlation
 
@@ -143,9 +144,13 @@ dpcr_status dpcr_filter_gradient(const dpcr_filter *filter, const dpcr_array *x,
                               filter->sections + 3);
         arena = (dpcri_arena){.base = memory, .size = arena.used};
     }
-    for (int64_t b = 0; b < x->shape[0] && status == DPCR_OK; b++)
+    dpcri_watch watch, *const watching =
+                           dpcri_watch_begin(&watch, filter->context, (double)x->shape[0] * (double)d.length);
+    for (int64_t b = 0; b < x->shape[0] && status == DPCR_OK && !dpcri_watch_stopped(watching); b++)
         status = channel(&d, x, zi, gy, gzf, gb, ga, gx, gzi, b, error);
     dpcri_free(filter->context, memory);
+    if (status == DPCR_OK && dpcri_watch_stopped(watching))
+        status = dpcri_fail(error, DPCR_ERROR_CANCELLED, "filter_gradient: stopped by the caller's cancel function");
 done:
     return status;
 }

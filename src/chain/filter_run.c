@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "chain/filter.h"
+#include "rt/watch.h"
 
 enum {
     LANES = DPCRI_FILTER_LANES,
@@ -44,6 +45,7 @@ typedef struct filtering {
     double *start, *end;         // [K][channels][w]
     double *state;  // of channel 0: what goes in at first, then what comes out; all of the filter's, one channel after
                     // the other
+    dpcri_watch *watch;
 } filtering;
 
 // From the length and the filter alone.
@@ -73,33 +75,39 @@ static const void *sample(const signals *s, int64_t b, int64_t l) { return s->da
 
 static dpcr_dtype dtype_of(const signals *s) { return s->element == 4 ? DPCR_F32 : DPCR_F64; }
 
+static double sample_flops(const dpcr_filter *f) { return (double)f->sections * (4 * (double)f->order + 1); }
+
 // Samples [l0[i], l0[i] + steps) of channels b[i] from and to state[i], for up to LANES of them.
 static void run_lanes(const filtering *f, int64_t lanes, const int64_t *b, const int64_t *l0, int64_t steps,
                       double *const *state, bool store) {
     const void *x[LANES];
     void *y[LANES];
-    for (int64_t i = 0; i < lanes; i++) {
-        x[i] = sample(&f->x, b[i], l0[i]);
-        y[i] = f->y.data + b[i] * f->y.channel + l0[i] * f->y.step;
-    }
     const int64_t order = f->filter->order, at = f->stage->first * (order + 1);
-    const dpcri_filter_run run = {.sections = f->stage->count,
-                                  .order = order,
-                                  .b = f->filter->b + at,
-                                  .a = f->filter->a + at,
-                                  .backward = f->backward,
-                                  .open = f->filter->open,
-                                  .x_dtype = dtype_of(&f->x),
-                                  .y_dtype = dtype_of(&f->y),
-                                  .lanes = lanes,
-                                  .steps = steps,
-                                  .x = x,
-                                  .y = store ? y : NULL,
-                                  .x_stride = f->x.step / f->x.element,
-                                  .y_stride = f->y.step / f->y.element,
-                                  .stream = f->channels * f->length * f->y.element > LARGE,
-                                  .state = state};
-    dpcri_filter_get()(&run);
+    dpcri_filter_run run = {.sections = f->stage->count,
+                            .order = order,
+                            .b = f->filter->b + at,
+                            .a = f->filter->a + at,
+                            .backward = f->backward,
+                            .open = f->filter->open,
+                            .x_dtype = dtype_of(&f->x),
+                            .y_dtype = dtype_of(&f->y),
+                            .lanes = lanes,
+                            .x = x,
+                            .y = store ? y : NULL,
+                            .x_stride = f->x.step / f->x.element,
+                            .y_stride = f->y.step / f->y.element,
+                            .stream = f->channels * f->length * f->y.element > LARGE,
+                            .state = state};
+    const int64_t most = dpcri_watch_steps((double)lanes * sample_flops(f->filter));
+    for (int64_t done = 0; done < steps && !dpcri_watch_stopped(f->watch); done += run.steps) {
+        run.steps = f->watch ? least(most, steps - done) : steps;
+        const int64_t skip = f->backward ? steps - done - run.steps : done;
+        for (int64_t i = 0; i < lanes; i++) {
+            x[i] = sample(&f->x, b[i], l0[i] + skip);
+            y[i] = f->y.data + b[i] * f->y.channel + (l0[i] + skip) * f->y.step;
+        }
+        dpcri_filter_get()(&run);
+    }
 }
 
 static void run_stretches(const filtering *f, int64_t group, bool store) {
@@ -206,6 +214,7 @@ typedef struct job {
     int64_t together;  // channels that go through all stages at once
     double *starts, *ends, *states, *power, *scratch;
     unsigned char *bad;
+    dpcri_watch *watch;
 } job;
 
 static void carve_middle(job *j, dpcri_arena *arena) {
@@ -274,7 +283,8 @@ static void run_stages(job *j, int64_t first, int64_t channels, bool in_order) {
                          .rest = j->length,
                          .start = j->starts,
                          .end = j->ends,
-                         .state = j->states + first * f->sections * f->order};
+                         .state = j->states + first * f->sections * f->order,
+                         .watch = j->watch};
         if (!in_order) cut(&run);
         run_stage(&run, j->power, j->scratch, j->bad + first);
     }
@@ -283,9 +293,10 @@ static void run_stages(job *j, int64_t first, int64_t channels, bool in_order) {
 static void run_job(job *j) {
     const int64_t states = j->filter->sections * j->filter->order;
     memset(j->bad, 0, (size_t)j->batch);
-    for (int64_t b = 0; b < j->batch; b += j->together) run_stages(j, b, least(j->together, j->batch - b), false);
+    for (int64_t b = 0; b < j->batch && !dpcri_watch_stopped(j->watch); b += j->together)
+        run_stages(j, b, least(j->together, j->batch - b), false);
     for (int64_t b = 0; b < j->batch; b++)
-        if (j->bad[b]) run_stages(j, b, 1, true);
+        if (j->bad[b] && !dpcri_watch_stopped(j->watch)) run_stages(j, b, 1, true);
     for (int64_t b = 0; b < j->batch && j->zf.data; b++)
         memcpy(j->zf.data + b * j->zf.channel, j->states + b * states, (size_t)states * sizeof *j->states);
 }
@@ -363,9 +374,13 @@ static dpcr_status execute(const char *function, const dpcr_array *x, const dpcr
                           j->batch);
     void *memory = arena.base;
     carve(j, &arena);
+    dpcri_watch watch;
+    j->watch =
+        dpcri_watch_begin(&watch, j->filter->context, (double)j->batch * (double)j->length * sample_flops(j->filter));
     run_job(j);
     dpcri_free(j->filter->context, memory);
-    return DPCR_OK;
+    if (!dpcri_watch_stopped(j->watch)) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_CANCELLED, "%s: stopped by the caller's cancel function", function);
 }
 
 dpcr_status dpcr_filter_execute(const dpcr_filter *filter, const dpcr_array *x, const dpcr_array *zi,

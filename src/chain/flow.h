@@ -27,6 +27,7 @@ typedef struct dpcri_flow {
     int64_t z0_row;
     void *z;
     int64_t z_step, z_row;
+    dpcri_watch *watch;
 } dpcri_flow;
 
 // A scheme: `carve` takes its pieces from the arena (or counts them, with a base of NULL; never less for a shorter

@@ -71,6 +71,7 @@ dpcri_flow dpcri_flow_of(dpcr_context *context, const dpcri_linear *p) {
         .z = p->z,
         .z_step = p->z_step,
         .z_row = p->z_row,
+        .watch = p->watch,
     };
     if (f.values == 0) f.a = NULL;
     if (!f.a) f.a_step = f.a_row = 0;
@@ -98,7 +99,16 @@ dpcri_span dpcri_flow_span(const dpcri_flow *flow, int64_t n, int64_t rows) {
 }
 
 static void call(const dpcri_flow *flow, dpcri_operation operation, const dpcri_span *span) {
-    flow->kernels->table[operation][flow->form](span);
+    if (!dpcri_watch_stopped(flow->watch)) flow->kernels->table[operation][flow->form](span);
+}
+
+static dpcri_span later(const dpcri_flow *flow, const dpcri_span *span, int64_t steps) {
+    dpcri_span part = *span;
+    part.n -= steps;
+    part.a = dpcri_at(flow, span->a, steps * span->a_step);
+    part.r = dpcri_at(flow, span->r, steps * span->r_step);
+    part.y = dpcri_at_out(flow, span->y, steps * span->y_step);
+    return part;
 }
 
 void dpcri_flow_apply(const dpcri_flow *flow, const dpcri_span *span) {
@@ -106,7 +116,18 @@ void dpcri_flow_apply(const dpcri_flow *flow, const dpcri_span *span) {
 }
 
 void dpcri_flow_serial(const dpcri_flow *flow, const dpcri_span *span) {
-    call(flow, flow->transposed ? DPCRI_SERIAL_T : DPCRI_SERIAL, span);
+    const dpcri_operation serial = flow->transposed ? DPCRI_SERIAL_T : DPCRI_SERIAL;
+    const int64_t most = flow->watch ? dpcri_watch_steps((double)span->rows * flow->flops) : span->n;
+    dpcri_span rest = *span;
+    while (rest.n > most) {  // with a look at the watch in between; each stretch starts from the last one's end
+        dpcri_span part = rest;
+        part.n = most;
+        call(flow, serial, &part);
+        rest = later(flow, &rest, most);
+        rest.x = dpcri_at(flow, part.y, (most - 1) * part.y_step);
+        rest.x_row = part.y_row;
+    }
+    call(flow, serial, &rest);
 }
 
 void dpcri_flow_product(const dpcri_flow *flow, const dpcri_span *span) {

@@ -211,6 +211,18 @@ dpcri_wanted dpcri_plan_wants(const dpcr_chain_plan *plan, const char *function,
                           .values = values};
 }
 
+// A composition costs at most w applications.
+dpcri_watch *dpcri_plan_watch(const dpcr_chain_plan *plan, dpcri_watch *watch) {
+    const dpcr_transition *t = &plan->shape.transition;
+    const double steps = (double)plan->shape.length * (double)plan->shape.batch;
+    return dpcri_watch_begin(watch, plan->context, steps * (double)t->rows * (dpcr_transition_apply_flops(t) + 1));
+}
+
+dpcr_status dpcri_plan_finished(dpcri_watch *watch, const char *function, dpcr_error *error) {
+    if (!dpcri_watch_stopped(watch)) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_CANCELLED, "%s: stopped by the caller's cancel function", function);
+}
+
 static dpcr_status check_report(const dpcr_chain_report *report, dpcr_error *error) {
     if (report && report->size < offsetof(dpcr_chain_report, scheme) + sizeof report->scheme)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
@@ -263,8 +275,11 @@ dpcr_status dpcr_chain_execute(const dpcr_chain_plan *plan, const dpcr_array *a,
     chain.z_row = vz.row;
     dpcr_chain_report counts;
     dpcr_chain_options options = plan->options;
+    dpcri_watch watch;
+    chain.watch = dpcri_plan_watch(plan, &watch);
     if (plan->may_overlap) dpcri_chain_forgets(plan->context, &chain, workspace, &options);
     dpcri_linear_solve(plan->context, &chain, &options, workspace, &counts);
+    DPCR_TRY(dpcri_plan_finished(chain.watch, function, error));
     if (report) {
         counts.size = report->size;
         counts.seconds = dpcri_seconds() - start;

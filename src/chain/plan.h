@@ -33,6 +33,10 @@ dpcr_status dpcri_check_in_place(const char *function, const dpcri_view *b, cons
 dpcri_wanted dpcri_plan_wants(const dpcr_chain_plan *plan, const char *function, const char *name, int64_t steps,
                               int64_t values);
 
+// A watch over the plan's work, NULL where it is soon done; and what a call says at its end.
+dpcri_watch *dpcri_plan_watch(const dpcr_chain_plan *plan, dpcri_watch *watch);
+dpcr_status dpcri_plan_finished(dpcri_watch *watch, const char *function, dpcr_error *error);
+
 // The chain of the plan with transitions `a` and no other array.
 dpcri_linear dpcri_plan_linear(const dpcr_chain_plan *plan, const dpcri_view *a, int transposed);
 

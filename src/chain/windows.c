@@ -197,9 +197,11 @@ static void set_window(const job *j, group *g, int64_t place) {
     if (!w->first_a) w->first_a = w->a;
 }
 
-static void await(const job *j, int64_t number) {
+// False where nobody goes on.
+static bool await(const job *j, int64_t number) {
     for (int i = 0; atomic_load_explicit(&j->done, memory_order_acquire) < number; i++) {
         if (i >= WAIT_PAUSES) {
+            if (dpcri_watch_stopped(j->flow->watch)) return false;
             sched_yield();
             continue;
         }
@@ -207,6 +209,7 @@ static void await(const job *j, int64_t number) {
         __builtin_ia32_pause();
 #endif
     }
+    return true;
 }
 
 // ---- windows by rows of matrices ----
@@ -300,7 +303,7 @@ static void run_group(job *j, group *g) {
     const int64_t lo = g->number * j->group_windows, left = j->windows - lo;
     g->count = left < j->group_windows ? left : j->group_windows;
     for (int64_t i = 0; i < g->count; i++) summarise(j, g, i);
-    await(j, g->number);
+    if (!await(j, g->number)) return;
     for (int64_t i = 0; i < g->count; i++) carry(j, g, i);
     atomic_store_explicit(&j->done, g->number + 1, memory_order_release);
     for (int64_t i = 0; i < g->count; i++) finish(j, g, i);
@@ -309,7 +312,10 @@ static void run_group(job *j, group *g) {
 static void run_slot(void *argument, int64_t slot) {
     job *j = argument;
     group g = {.place = j->slots + slot * slot_bytes(&j->s)};
-    while ((g.number = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed)) < j->groups) run_group(j, &g);
+    while ((g.number = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed)) < j->groups) {
+        if (dpcri_watch_stopped(j->flow->watch)) return;
+        run_group(j, &g);
+    }
 }
 
 // n steps from m on, from the state x (NULL: none), by the loop.

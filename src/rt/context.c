@@ -112,6 +112,8 @@ void dpcr_context_destroy(dpcr_context *context) {
 
 int dpcr_context_threads(const dpcr_context *context) { return context ? context->threads : 0; }
 
+bool dpcri_cancels(const dpcr_context *context) { return context->options.cancel != NULL; }
+
 bool dpcri_cancelled(const dpcr_context *context) {
     return context->options.cancel && context->options.cancel(context->options.cancel_user) != 0;
 }
