@@ -73,8 +73,21 @@ def _key(name: str, coefficients: Tuple[Any, ...], x: Any, axis: int, zi: Any) -
     return key if x.flags.c_contiguous and x.flags.aligned and (zi is None or zi.flags.c_contiguous and zi.flags.aligned) else None
 
 
+def _again(key: Any, x: Any, zi: Any) -> Any:
+    """What such a call gives where one like it was kept, else None."""
+    kept = _calls.kept() if key is not None else {}
+    known = kept.pop(key, None)
+    if known is None:
+        return None
+    found = known.run(x, zi)
+    kept[key] = known
+    return found
+
+
 def _knows(key: Any, handle: library.Handle, floats: np.dtype, x: ARRAY, zi: Optional[ARRAY], sections: int, order: int) -> None:
-    """Keeps what a call like this one does, where it needs no conversion."""
+    """Keeps what a call like this one does, where it has a key and needs no conversion."""
+    if key is None:
+        return
     dtype = np.result_type(floats, x) if zi is None else np.result_type(floats, x, zi)
     as_they_are = x.dtype == dtype and x.dtype in (np.float32, np.float64) and x.dtype.isnative
     if as_they_are and (zi is None or zi.dtype == np.float64 and (sections == 1 or x.ndim == 1)):
@@ -139,13 +152,9 @@ def sosfilt(sos: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARRAY, Tu
     With initial states zi, of x's shape but 2 along the axis, after a first dimension [sections], also returns the last ones.
     """
     key = _key("sosfilt", (sos,), x, axis, zi)
-    if key is not None:
-        kept = _calls.kept()
-        known = kept.pop(key, None)
-        if known is not None:
-            found = known.run(x, zi)
-            kept[key] = known
-            return found  # type: ignore[no-any-return]
+    known = _again(key, x, zi)
+    if known is not None:
+        return known
     given = np.atleast_2d(library.array(sos))
     if given.ndim != 2 or given.shape[1] != 6 or not len(given):
         raise ArgumentError.of("sos's shape", given.shape, "[sections][6]")
@@ -159,8 +168,7 @@ def sosfilt(sos: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARRAY, Tu
         lambda z, axis: np.moveaxis(np.moveaxis(z, 0, -1), axis, -1),
         lambda z, lead, axis: np.moveaxis(np.moveaxis(z.reshape(*lead, n, 2), -2, 0), -1, axis + 1),
     )  # fmt: skip
-    if key is not None:
-        _knows(key, handle, floats, x, zi, n, 2)
+    _knows(key, handle, floats, x, zi, n, 2)
     return found
 
 
@@ -168,13 +176,9 @@ def lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARR
     """scipy.signal.lfilter: the transfer function b / a, of an order max(len(a), len(b)) - 1 of at most 128, over x along an
     axis. With initial states zi, of x's shape but the order along the axis, also returns the last ones."""
     key = _key("lfilter", (b, a), x, axis, zi)
-    if key is not None:
-        kept = _calls.kept()
-        known = kept.pop(key, None)
-        if known is not None:
-            found = known.run(x, zi)
-            kept[key] = known
-            return found  # type: ignore[no-any-return]
+    known = _again(key, x, zi)
+    if known is not None:
+        return known
     tops, bottoms = np.atleast_1d(library.array(b)), np.atleast_1d(library.array(a))
     for name, c in (("b", tops), ("a", bottoms)):
         if c.ndim != 1 or not c.size:
@@ -187,8 +191,7 @@ def lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARR
     handle = _filter("ba", library.whole(tops, np.float64), library.whole(bottoms, np.float64))
     found = _apply(x, axis, zi, lambda shape: shape, 1, order, handle, floats, lambda z, axis: np.moveaxis(z, axis, -1),
                    lambda z, lead, axis: np.moveaxis(z.reshape(*lead, order), -1, axis))  # fmt: skip
-    if key is not None:
-        _knows(key, handle, floats, x, zi, 1, order)
+    _knows(key, handle, floats, x, zi, 1, order)
     return found
 
 
