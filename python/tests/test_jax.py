@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
 """deeppcr.jax against JAX's own scans, and the networks over NumPy (which test_recurrent.py and test_torch.py prove)."""
+import os
+
 import numpy as np
 import pytest
 
@@ -122,6 +124,40 @@ def test_networks_under_vmap(doubles, rng, name, kind):
     assert all(np.allclose(mine[n], right[n], rtol=0, atol=1e-10) for n in right)
 
 
+def test_a_vmapped_gradient_is_one_call(doubles, rng, monkeypatch):
+    """What is summed over a batch goes back through the library once, however it is nested; each row's own gradients of the
+    parameters, where those are asked for, row by row."""
+    counted, calls = [], ours._xla._run_of
+    monkeypatch.setattr(ours._xla, "_run_of", lambda call: counted.append(call.split()[0]) or calls(call))
+    net = recurrent.GRU(2, 3, dtype=np.float64)
+    parameters = {n: jnp.asarray(p) for n, p in net.state_dict().items()}
+    xs, h0 = jnp.asarray(rng.normal(size=(4, 3, 5, 2, 2))), jnp.asarray(rng.normal(size=(1, 2, 3)))
+
+    def loss(p, x, h):
+        y, last = ours.gru(p, x, h)
+        return (y**2).sum() + last.sum()
+
+    whole = lambda p, xs, h: jax.vmap(jax.vmap(lambda x: loss(p, x, h)), 1)(xs).sum()  # noqa: E731
+    for call in (jax.grad(whole, (0, 1, 2)), jax.jit(jax.grad(whole, (0, 1, 2)))):
+        counted.clear()
+        mine = jax.block_until_ready(call(parameters, xs, h0))
+        assert counted.count(b"network_vjp") == 1 and counted.count(b"network") == 1, counted
+    each = jax.grad(lambda p, xs, h: sum(loss(p, x, h) for row in xs for x in row), (0, 1, 2))(parameters, xs, h0)
+    for a, b in zip(jax.tree_util.tree_leaves(mine), jax.tree_util.tree_leaves(each)):
+        assert np.allclose(a, b, rtol=0, atol=1e-10)
+    rows = jax.vmap(jax.grad(loss), (None, 0, None))(parameters, xs[0], h0)  # of each example
+    for i in range(3):
+        assert all(np.allclose(rows[n][i], g, rtol=0, atol=1e-10) for n, g in jax.grad(loss)(parameters, xs[0, i], h0).items())
+
+    b, a, x = jnp.asarray([0.3, 0.2]), jnp.asarray([2.0, 0.5, -0.3]), jnp.asarray(rng.normal(size=(3, 2, 20)))
+    filtered = lambda b, a, x: (jax.vmap(lambda x: ours.lfilter(b, a, x))(x) ** 2).sum()  # noqa: E731
+    counted.clear()
+    mine = jax.grad(filtered, (0, 1, 2))(b, a, x)
+    assert counted == [b"filter", b"filter_vjp"]
+    each = jax.grad(lambda b, a, x: sum((ours.lfilter(b, a, row) ** 2).sum() for row in x), (0, 1, 2))(b, a, x)
+    assert all(np.allclose(p, q, rtol=0, atol=1e-10) for p, q in zip(mine, each))
+
+
 def test_filters(doubles, rng):
     from deeppcr import signal
 
@@ -152,6 +188,26 @@ def test_programs_of_jax(rng):
     assert ours.linear_chain(A[:0], b[:0]).shape == (0, 2) and ours.linear_chain(A[:1], b[:1]).shape == (1, 2)
     with pytest.raises(Exception, match="deeppcr.errors.ArgumentError.*not finite"):
         jax.block_until_ready(jax.jit(ours.lfilter)(jnp.full(2, jnp.nan), jnp.ones(2), jnp.ones(5)))
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm") or "asan" in os.environ.get("LD_PRELOAD", ""), reason="memory is not seen")
+def test_no_leak_over_many_calls(chain):
+    def resident():
+        return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    net = {n: jnp.asarray(p) for n, p in recurrent.LSTM(3, 4).state_dict().items()}
+    x = jnp.ones((5, 2, 3))
+    step = jax.jit(lambda A, b, z0, net, x: (jax.grad(lambda b: ours.linear_chain(A, b, z0).sum())(b),
+                                             jax.grad(lambda x: ours.lstm(net, x)[0].sum())(x)))  # fmt: skip
+
+    def calls(count):
+        for _ in range(count):
+            jax.block_until_ready(step(*chain, net, x))
+
+    calls(2000)
+    before = resident()
+    calls(10000)
+    assert resident() - before < 8 << 20
 
 
 def test_refusals(chain):

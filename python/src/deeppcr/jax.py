@@ -2,19 +2,21 @@
 """For JAX, on the CPU: `linear_chain`, `rnn`, `gru`, `lstm`, `sosfilt`, `lfilter` with jit, grad and vmap.
 
 Compiled programs call the library on their own buffers, without copies, by jax.ffi (see _xla.py), with gradient rules of their own
-(jax.custom_vjp). A vmap becomes a batch: of a chain always, of a network forward where its parameters are not mapped over too.
+(jax.custom_vjp). A vmap becomes a batch: of a chain always, of a network or a filter where its parameters are not mapped over.
 """
 from __future__ import annotations
 
 import ctypes
 import functools
 import math
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import jax
 import jax.ffi
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 
 from . import _engine, _xla
 from . import _library as library
@@ -36,6 +38,50 @@ def _ask(call: str, shapes: Any, *arguments: Array) -> Any:
 
 def _shape(array: Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(array.shape, array.dtype)
+
+
+def _one_call(name: str, run: Callable[..., Any], shared: Callable[[int], slice], fold: Callable[..., Any]) -> Callable[..., Any]:
+    """run(*arrays, **words), which has a gradient rule, as a primitive whose vmap is one call on a larger batch.
+
+    `shared` tells, of the number of arrays, which are parameters. Where those are not mapped over, `fold` makes (results, axes)
+    of (size, arrays, axes, words). jax.custom_vjp alone would not do: its vmap asks each row for its own
+    gradients of the parameters, and sums them after.
+    """
+    made = Primitive(name)
+    made.multiple_results = True
+    made.def_impl(run)
+    made.def_abstract_eval(lambda *avals, **words: [jax.core.ShapedArray(s.shape, s.dtype) for s in jax.eval_shape(
+        functools.partial(run, **words), *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals))])  # fmt: skip
+    mlir.register_lowering(made, mlir.lower_fun(run, multiple_results=True))
+
+    def derivative(primals: Sequence[Array], tangents: Sequence[Any], **words: Any) -> Any:
+        moving = [i for i, t in enumerate(tangents) if type(t) is not ad.Zero]
+
+        def some(*values: Array) -> Any:
+            whole = list(primals)
+            for i, value in zip(moving, values):
+                whole[i] = value
+            return run(*whole, **words)
+
+        return jax.jvp(some, [primals[i] for i in moving], [tangents[i] for i in moving])
+
+    def batched(arrays: Sequence[Array], axes: Sequence[Any], **words: Any) -> Any:
+        if any(axis is not None for axis in axes[shared(len(axes))]):
+            found = jax.vmap(functools.partial(run, **words), tuple(axes))(*arrays)
+            return list(found), [0] * len(found)
+        size = next(x.shape[axis] for x, axis in zip(arrays, axes) if axis is not None)
+        return fold(size, arrays, axes, words)
+
+    ad.primitive_jvps[made] = derivative
+    batching.primitive_batchers[made] = batched
+    return made.bind  # type: ignore[no-any-return]
+
+
+def _in_front(size: int, x: Array, axis: Optional[int], to: int) -> Array:
+    """What vmap maps over as dimension `to`, whether x has it or not."""
+    if axis is not None:
+        return jnp.moveaxis(x, axis, to)
+    return jnp.broadcast_to(jnp.expand_dims(x, to), (*x.shape[:to], size, *x.shape[to:]))
 
 
 # ---- linear chains ----
@@ -349,6 +395,20 @@ def _network_backward(form: _engine.Form, method: str, kept: Any, given: Any) ->
 _network.defvjp(_network_forward, _network_backward)
 
 
+def _network_flat(*arrays: Array, form: _engine.Form, method: str) -> Any:
+    return _network(form, method, *arrays[:3], arrays[3:])
+
+
+def _network_folded(size: int, arrays: Sequence[Array], axes: Sequence[Any], words: Any) -> Any:
+    """x, h0, c0 [..][size B][..] of [..][B][..]."""
+    flat = [_in_front(size, a, axis, 1) for a, axis in zip(arrays[:3], axes)]
+    found = _network_one_call(*(a.reshape(a.shape[0], size * a.shape[2], a.shape[3]) for a in flat), *arrays[3:], **words)
+    return [a.reshape(a.shape[0], size, a.shape[1] // size, a.shape[2]) for a in found], [1] * 3
+
+
+_network_one_call = _one_call("deeppcr_network", _network_flat, lambda count: slice(3, count), _network_folded)
+
+
 def _call(kind: str, parameters: Dict[str, Array], x: Array, state: Any, method: str) -> Any:
     names, x = list(parameters), jnp.asarray(x)
     if "weight_ih_l0" not in parameters or x.ndim not in (2, 3):
@@ -377,7 +437,7 @@ def _call(kind: str, parameters: Dict[str, Array], x: Array, state: Any, method:
         if one.shape != shape:
             raise ArgumentError.of(f"{name}'s shape", one.shape, str(shape))
         given.append(one)
-    y, ht, ct = _network(form, method, rows, *given, tuple(jnp.asarray(parameters[n], x.dtype) for n in wanted))
+    y, ht, ct = _network_one_call(rows, *given, *(jnp.asarray(parameters[n], x.dtype) for n in wanted), form=form, method=method)
     if single:
         y, ht, ct = y[:, 0], ht[:, 0], ct[:, 0]
     return y, ((ht, ct) if lstm else ht)
@@ -500,6 +560,20 @@ def _filtered_backward(kind: str, kept: Any, given: Any) -> Any:
 _filtered.defvjp(_filtered_forward, _filtered_backward)
 
 
+def _filtered_flat(*arrays: Array, kind: str) -> Any:
+    return _filtered(kind, arrays[:-2], *arrays[-2:])
+
+
+def _filtered_folded(size: int, arrays: Sequence[Array], axes: Sequence[Any], words: Any) -> Any:
+    """x [size][..][L], zi [size channels][..][..]."""
+    x, zi = (_in_front(size, a, axis, 0) for a, axis in zip(arrays[-2:], axes[-2:]))
+    y, zf = _filtered_one_call(*arrays[:-2], x, zi.reshape(zi.shape[0] * zi.shape[1], *zi.shape[2:]), **words)
+    return [y, zf.reshape(zi.shape)], [0, 0]
+
+
+_filtered_one_call = _one_call("deeppcr_filter", _filtered_flat, lambda count: slice(0, count - 2), _filtered_folded)
+
+
 def _filter(kind: str, coefficients: Tuple[Array, ...], x: Array, axis: int, zi: Any, sections: int, order: int) -> Any:
     x = jnp.asarray(x)
     if np.dtype(x.dtype) not in _CODES:
@@ -514,7 +588,7 @@ def _filter(kind: str, coefficients: Tuple[Array, ...], x: Array, axis: int, zi:
         raise ArgumentError.of("zi's shape", jnp.shape(zi), str(wanted))
     states = (math.prod(moved.shape[:-1]), sections, order)
     start = jnp.zeros(states, x.dtype) if zi is None else jnp.asarray(zi, x.dtype).reshape(states)
-    y, zf = _filtered(kind, coefficients, moved, start)
+    y, zf = _filtered_one_call(*coefficients, moved, start, kind=kind)
     y = jnp.moveaxis(y, -1, axis)
     return y if zi is None else (y, zf.reshape(wanted))
 
