@@ -321,8 +321,27 @@ def test_no_leak_over_many_passes():
 
     passes(2000)
     before = resident()
-    passes(4000)
+    passes(10000)
     assert resident() - before < 8 << 20
+
+
+def test_pytorchs_threads_go_home_before_long_passes():
+    from deeppcr.torch import _others
+
+    running = lambda: len(os.listdir("/proc/self/task"))  # noqa: E731
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        numbers = torch.ones(1 << 22)
+        wanted, with_them = (2 * numbers).sum(), running()
+        _others.send_home(1e3)
+        assert running() == with_them
+        _others.send_home(1e9)
+        if _others._pause is not None and deeppcr.threads() > 1:
+            assert running() <= with_them - 2
+        assert (2 * numbers).sum() == wanted and running() >= with_them  # and come again
+    finally:
+        torch.set_num_threads(before)
 
 
 class Filtered(torch.utils.data.Dataset):

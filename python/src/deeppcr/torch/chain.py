@@ -15,6 +15,7 @@ from .. import _abi, _engine
 from .. import _library as library
 from ..errors import ArgumentError, UnsupportedError
 from ..nonlinear import METHODS
+from ._others import send_home
 from ._registry import compiling, operator
 
 _CODES = {torch.float32: 1, torch.float64: 2}
@@ -159,6 +160,7 @@ def _run(engine: _Engine, z0: Tensor, flat: Tensor, method: str, training: bool)
     ctypes.memmove(slot.vector, flat.data_ptr(), slot.count * z0.element_size())
     plan = slot.plan(z0, training, method)
     held = _Held(engine, slot, plan)
+    send_home(2.0 * flat.numel() * z0.shape[0])
     states = library.aligned(held.states)
     plan.call(library.lib.dpcr_solve_execute, plan.forward, z0.data_ptr(), states, library.aligned(held.tape))
     last = torch.empty_like(z0)
@@ -189,6 +191,7 @@ def _gradients(z0: Tensor, flat: Tensor, g: Tensor, held: _Held) -> Tuple[Tensor
     """The way back of a pass that `_run` left: gradients of z0 and flat."""
     slot, plan = held.slot, held.plan
     dz0, g = torch.empty_like(z0), g.contiguous()
+    send_home(4.0 * flat.numel() * z0.shape[0])
     library.lib.dpcr_model_zero_gradients(slot.model.address)
     plan.call(library.lib.dpcr_solve_backward, plan.back, z0.data_ptr(), library.aligned(held.states), library.aligned(held.tape),
               g.data_ptr(), dz0.data_ptr())  # fmt: skip

@@ -18,6 +18,7 @@ from .. import _engine
 from .._library import DTYPES, NAMES
 from ..errors import ArgumentError, UnsupportedError
 from ..nonlinear import METHODS
+from ._others import send_home
 from ._registry import REGISTERS, autocasting, compiling, operator
 
 _CODES = {torch.float32: 1, torch.float64: 2}
@@ -45,12 +46,13 @@ def _new(like: Tensor, length: int, batch: int, width: int) -> Tensor:
 class _Call:
     """What a pass is besides its tensors; x is [T][B][I]."""
 
-    __slots__ = ("engine", "form", "method", "chains", "cell", "width")
+    __slots__ = ("engine", "form", "method", "chains", "cell", "width", "flops")
 
     def __init__(self, engine: _engine.Engine, method: str) -> None:
         self.engine, self.form, self.method = engine, engine.form, method
         form = self.form
         self.chains, self.cell, self.width = form.layers * form.directions, form.has_cell, form.directions * form.outputs
+        self.flops = 2.0 * sum(math.prod(shape) for _, shape in form.parameters())  # of a step forward
 
     def forward(self, x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor],
                 parameters: Sequence[Tensor], training: bool) -> Tuple[Tensor, Tensor, Optional[Tensor], Any]:  # fmt: skip
@@ -63,6 +65,7 @@ class _Call:
         y, ht, ct = _new(x, T, B, self.width), x.new_empty(self.chains, B, self.form.outputs), None
         if self.cell:
             ct = x.new_empty(self.chains, B, self.form.hidden)
+        send_home(self.flops * T * B)
         waiting = self.engine.forward([p.data_ptr() for p in parameters], T, B, x.data_ptr(), _address(h0), _address(c0), _address(lengths),
                                       y.data_ptr(), ht.data_ptr(), _address(ct), training, self.method)  # fmt: skip
         return y, ht, ct, waiting
@@ -78,6 +81,7 @@ class _Call:
         dx = _new(x, *x.shape) if wants[0] else None
         dh0 = torch.empty_like(ht) if wants[1] else None
         dc0 = torch.empty_like(ct) if ct is not None and wants[2] else None
+        send_home(2 * self.flops * x.shape[0] * x.shape[1])
         waiting.backward(
             x.data_ptr(), _address(h0), _address(c0), _address(lengths), y.data_ptr(), ht.data_ptr(), _address(ct),
             (_address(dy), _address(dht), _address(dct) if self.cell else 0), (_address(dx), _address(dh0), _address(dc0)),
