@@ -22,6 +22,8 @@ enum {
     PEEPHOLES = 3,
     UNITS = 64,
     FEW_PRODUCTS = 8192,
+    PACKED_ROW = 1024,  // bytes of a row of e, from which its columns fall on few lines of a cache, and
+    PACKED_WIDTH = 64,  // columns of the result, from which copying them first pays
     LINE_FLOPS = 2000,
     LINE = 64,
     FEW_ROWS = 8
@@ -114,14 +116,25 @@ static int64_t tasks_of(const weight_sums *w) {
     return tasks;
 }
 
+// m columns of `rows` rows of e, side by side in `packed`.
+static dpcri_rows pack_columns(const dpcri_nn_kernels *nn, int64_t rows, int64_t m, dpcri_rows e, void *packed) {
+    const size_t bytes = (size_t)m * nn->element;
+    for (int64_t k = 0; k < rows; k++)
+        memcpy((char *)packed + (size_t)k * bytes, dpcri_rows_at(e, k, 0, nn->element).data, bytes);
+    return (dpcri_rows){packed, m};
+}
+
 static void add_pair(const dpcri_nn_kernels *nn, const weight_sums *w, const rows_pair *pair, int64_t column,
                      int64_t row, int64_t own, int64_t m) {
     const dpcri_rows v = own < 0 ? pair->v : dpcri_rows_at(pair->e, 0, own, nn->element);
     void *weight = w->weight + (size_t)(row * w->width) * nn->element;
     void *bias = w->bias ? w->bias + (size_t)row * nn->element : NULL;
+    _Alignas(64) char packed[BLOCK * RESULT_ROWS * sizeof(double)];
+    const bool apart = pair->e.row * (int64_t)nn->element >= PACKED_ROW && w->width >= PACKED_WIDTH;
     for (int64_t k = 0; k < pair->rows; k += BLOCK) {
         const int64_t depth = pair->rows - k < BLOCK ? pair->rows - k : BLOCK;
-        const dpcri_rows e = dpcri_rows_at(pair->e, k, column, nn->element);
+        const dpcri_rows lying = dpcri_rows_at(pair->e, k, column, nn->element);
+        const dpcri_rows e = apart ? pack_columns(nn, depth, m, lying, packed) : lying;
         const dpcri_product product = {.m = m,
                                        .n = w->width,
                                        .depth = depth,
@@ -254,9 +267,21 @@ static bool are_few(const chain_products *c, int64_t rows) {
     return rows * h_of(c->plan) * (c->hidden.width + c->input.width) < FEW_PRODUCTS;
 }
 
+// Steps whose e, z and x stay in the second-level cache while every product reads them; more where what the products
+// write is larger than that, for it passes once a window.
+static int64_t steps_together(const chain_products *c) {
+    enum { STAY = 448 << 10, LARGE = 1 << 20 };
+    const int64_t element = (int64_t)c->nn->element, B = c->plan->options.batch;
+    const int64_t step = B * (tape_of(c->plan) + state_of(c->plan) + c->input.width) * element;
+    const bool large = dpcri_recurrent_own_parameters(c->plan->network, c->chain) * element > LARGE;
+    const int64_t least = (large ? 4 * BLOCK : BLOCK) / (B > 0 ? B : 1), fit = step > 0 ? STAY / step : 1;
+    const int64_t steps = fit > least ? fit : least > 0 ? least : 1;
+    return steps > BLOCK ? steps / BLOCK * BLOCK : steps;
+}
+
 // Steps first .. first + count - 1 of the chain. The state before its step 0 is z0; before the others, z of the step
 // before, which lies one step earlier, or, turned, later; but where states are reset, in a copy.
-static void products_of_rows(chain_products *c, int64_t first, int64_t count) {
+static void products_of_window(chain_products *c, int64_t first, int64_t count) {
     const int64_t B = c->plan->options.batch, T = c->plan->options.length;
     const int64_t from = c->turned ? T - first - count : first, whole = first == 0 ? count - 1 : count;
     c->first = from * B;
@@ -289,6 +314,15 @@ static void products_of_rows(chain_products *c, int64_t first, int64_t count) {
         for (int64_t i = 0; i < tasks; i++) product_task(c, i);
     else
         dpcri_parallel(c->plan->context, tasks, product_task, c);
+}
+
+// In the order in which they lie, so that sums do not depend on the windows; step 0 begins a call.
+static void products_of_rows(chain_products *c, int64_t first, int64_t count) {
+    const int64_t most = first > 0 ? steps_together(c) : count;
+    for (int64_t done = 0, steps; done < count; done += steps) {
+        steps = count - done < most ? count - done : most;
+        products_of_window(c, c->turned ? first + count - done - steps : first + done, steps);
+    }
 }
 
 // ---- the same by blocks of sequences ----
