@@ -281,11 +281,7 @@ static int execute(const solve *s, const dpcr_chain_shape *shape, const dpcr_cha
 
 static int execute_on_device(const solve *s, const dpcr_chain_shape *shape, const dpcr_chain_plan *plan,
                              const dpcr_array *a, const dpcr_array *b, const dpcr_array *z0) {
-    const size_t bytes = dpcr_chain_plan_workspace(plan);
     cli_device_times times = {0};
-    if (s->memory_limit && bytes > s->memory_limit)
-        return cli_fail(CLI_RESOURCES, "a workspace of %zu bytes on the device, the limit is %zu", bytes,
-                        s->memory_limit);
     int status = cli_linear_on_device(s, plan, a, b, z0, &times);
     if (!status) status = write_states(s, b);
     const dpcr_chain_report report = {.size = sizeof report,
@@ -296,7 +292,17 @@ static int execute_on_device(const solve *s, const dpcr_chain_shape *shape, cons
     return status ? status : tell(s, shape, plan, &report, &times);
 }
 
-// --device auto stays where the device would not pay, or its kernels do not serve the chain.
+// Over the device's workspace: a refusal, or with --device auto a reason to stay.
+static dpcr_status check_limit(const solve *s, const dpcr_chain_plan *plan, dpcr_error *error) {
+    const size_t bytes = dpcr_chain_plan_workspace(plan);
+    if (!s->memory_limit || bytes <= s->memory_limit) return DPCR_OK;
+    error->status = DPCR_ERROR_MEMORY;
+    snprintf(error->text, sizeof error->text, "a workspace of %zu bytes on the device, the limit is %zu", bytes,
+             s->memory_limit);
+    return DPCR_ERROR_MEMORY;
+}
+
+// --device auto stays where the device would not pay, its kernels do not serve the chain, or it needs too much there.
 static int make_plan(dpcr_context *context, solve *s, const dpcr_chain_shape *shape, const dpcr_array *a,
                      const dpcr_array *b, dpcr_chain_plan **plan) {
     dpcr_chain_options there = s->options;
@@ -305,7 +311,11 @@ static int make_plan(dpcr_context *context, solve *s, const dpcr_chain_shape *sh
     bool on_device = c->device.type == DPCR_CUDA;
     there.device = c->device;
     if (on_device && c->device_auto) on_device = cli_linear_pays(s, context, shape, a, b);
-    if (on_device && dpcr_chain_plan_create(context, shape, &there, plan, &error) == DPCR_OK) return CLI_DONE;
+    if (on_device && dpcr_chain_plan_create(context, shape, &there, plan, &error) == DPCR_OK &&
+        check_limit(s, *plan, &error) == DPCR_OK)
+        return CLI_DONE;
+    dpcr_chain_plan_destroy(*plan);
+    *plan = NULL;
     if (on_device && !c->device_auto) return cli_fail_error(&error, CLI_COMPUTING);
     if (on_device) cli_device_decide("cpu: %.380s", error.text);
     c->device = (dpcr_device){0};

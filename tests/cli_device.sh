@@ -39,7 +39,8 @@ refused 2 "'--device' needs a value" info --device
 # No module, a damaged one, another library, one of another version.
 : >"$folder/damaged.so"
 for pair in "$folder/none.so|cannot be loaded" "$folder/damaged.so|cannot be loaded" "libm.so.6|no module of deeppcr" \
-    "$stand_ins/libfake_device_abi.so|speaks interface 99" "$stand_ins/libfake_device_version.so|is of deeppcr 0.0.1"; do
+    "$stand_ins/libfake_device_abi.so|speaks interface 99" "$stand_ins/libfake_device_version.so|is of deeppcr 0.0.1" \
+    "$stand_ins/libfake_device_size.so|built from other sources"; do
     export DEEPPCR_CUDA_MODULE=${pair%%|*}
     refused 4 "${pair#*|}" info --device cuda
     holds "${pair#*|}" "$(field devices_absent info)"
@@ -113,6 +114,8 @@ for name in steps sequences; do
     "$program" solve linear --input "$folder/no_$name.npz" --output "$folder/there.npy" --device cuda --quiet || complain "a chain without $name"
 done
 holds 'cannot be loaded' "$(DEEPPCR_CUDA_MODULE=$'/\xff\xfe.so' field devices_absent info)"
+cases=$((cases + 1))
+[ "$(DEEPPCR_CUDA_MODULE=$'/a\nb.so' "$program" info | grep -c '^devices_absent.*a?b.so')" = 1 ] || complain "a module's path breaks info's line"
 # The library looks beside itself also after the folder was left that its name was relative to.
 if [ -f "$build/libdeeppcr.so" ] && ! grep -q '^DEEPPCR_SANITIZE:STRING=.' "$build/CMakeCache.txt"; then
     cases=$((cases + 1))
@@ -128,6 +131,9 @@ fi
 rm "$folder/there.npy"
 linear="solve linear --input $folder/dense.npz --output $folder/there.npy"
 holds 'of transfers, here' "$(field device $linear --device auto)"
+DEEPPCR_CUDA_MODULE=$stand_ins/libfake_device.so "$program" solve linear --input "$folder/dense.npz" --output "$folder/there.npy" \
+    --device auto --memory-limit 100 --scheme sequential --quiet || complain "auto does not stay where the device's workspace is over the limit"
+refused 4 'on the device, the limit is 100' $linear --device cuda --memory-limit 100
 refused 2 'auto and chunked work there' $linear --device cuda --scheme pcr
 refused 2 'over ranks' $linear --device cuda --scheme distributed
 rm -f "$folder/there.npy"

@@ -10,7 +10,7 @@
 //   DEEPPCR_FAKE_WAIT=1      a launch that is put into its stream fails later, so that the wait tells it
 //   DEEPPCR_FAKE_OLD=1       compute capability 7.0: refused
 //
-// FAKE_ABI and FAKE_VERSION build modules that the library has to refuse.
+// FAKE_ABI, FAKE_VERSION and FAKE_SIZE build modules that the library has to refuse.
 #include "fake.h"
 
 #include <pthread.h>
@@ -25,6 +25,10 @@
 #endif
 #ifndef FAKE_VERSION
 #define FAKE_VERSION DPCR_VERSION_STRING
+#endif
+
+#ifndef FAKE_SIZE
+#define FAKE_SIZE sizeof(dpcri_device_table)
 #endif
 
 static long setting(const char *name, long otherwise) {
@@ -259,7 +263,7 @@ static const dpcri_device_kernels deferred = {
 static const dpcri_device_table table = {.abi = FAKE_ABI,
                                          .version = FAKE_VERSION,
                                          .name = "cuda",
-                                         .size = sizeof table,
+                                         .size = FAKE_SIZE,
                                          .count = fake_count,
                                          .describe = fake_describe,
                                          .allocate = fake_allocate,

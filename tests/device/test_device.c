@@ -57,6 +57,8 @@ static void modules_that_cannot_serve(void **state) {
             dpcri_device_open(STAND_INS "/libfake_device_abi.so", &table, error));
     REFUSED(DPCR_ERROR_DEVICE, "is of deeppcr 0.0.1, this library " DPCR_VERSION_STRING,
             dpcri_device_open(STAND_INS "/libfake_device_version.so", &table, error));
+    REFUSED(DPCR_ERROR_DEVICE, "has a table of 8 bytes, this library's has",
+            dpcri_device_open(STAND_INS "/libfake_device_size.so", &table, error));
     assert_null(table);
     OK(dpcri_device_open(STAND_INS "/libfake_device.so", &table, error));
     assert_string_equal(table->name, "cuda");
@@ -399,7 +401,7 @@ static void dlpack_views(void **state) {
     REFUSED(DPCR_ERROR_OVERFLOW, "extent", dpcr_array_from_dlpack(&t, &back, error));
     huge[0] = -1;
     huge[1] = 1;
-    REFUSED(DPCR_ERROR_OVERFLOW, "extent 0 is -1", dpcr_array_from_dlpack(&t, &back, error));
+    REFUSED(DPCR_ERROR_ARGUMENT, "extent 0 is -1, wanted 0 or more", dpcr_array_from_dlpack(&t, &back, error));
     array.dtype = (dpcr_dtype)9;
     REFUSED(DPCR_ERROR_ARGUMENT, "dtype 9", dpcr_array_to_dlpack(&array, &t, error));
 }

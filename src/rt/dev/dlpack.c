@@ -37,7 +37,10 @@ dpcr_status dpcr_array_from_dlpack(const dpcr_dlpack *tensor, dpcr_array *array,
     for (int32_t i = tensor->ndim - 1; i >= 0; i--) {
         made.shape[i] = tensor->shape[i];
         made.strides[i] = tensor->strides ? tensor->strides[i] : contiguous;
-        if (made.shape[i] < 0 || (made.shape[i] > 0 && !dpcri_mul(contiguous, made.shape[i], &contiguous)))
+        if (made.shape[i] < 0)
+            return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: extent %d is %" PRId64 ", wanted 0 or more", function,
+                              (int)i, made.shape[i]);
+        if (made.shape[i] > 0 && !dpcri_mul(contiguous, made.shape[i], &contiguous))
             return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "%s: extent %d is %" PRId64, function, (int)i, made.shape[i]);
     }
     made.data = tensor->data ? (char *)tensor->data + tensor->byte_offset : NULL;

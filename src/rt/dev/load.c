@@ -34,9 +34,13 @@ static dpcr_status check_table(const char *path, const dpcri_device_table *t, dp
     if (t->abi != DPCRI_DEVICE_ABI)
         return dpcri_fail(error, DPCR_ERROR_DEVICE, "'%.200s' speaks interface %d of modules, this library %d", path,
                           t->abi, DPCRI_DEVICE_ABI);
-    if (!t->version || strcmp(t->version, DPCR_VERSION_STRING) != 0 || t->size != sizeof *t)
+    if (!t->version || strcmp(t->version, DPCR_VERSION_STRING) != 0)
         return dpcri_fail(error, DPCR_ERROR_DEVICE, "'%.200s' is of deeppcr %.40s, this library %s", path,
                           t->version ? t->version : "(unknown)", DPCR_VERSION_STRING);
+    if (t->size != sizeof *t)
+        return dpcri_fail(error, DPCR_ERROR_DEVICE,
+                          "'%.200s' has a table of %zu bytes, this library's has %zu: built from other sources", path,
+                          t->size, sizeof *t);
     return DPCR_OK;
 }
 
@@ -90,7 +94,7 @@ static bool open_in(const char *folder, const char *below, dpcr_status *status) 
     return true;
 }
 
-static void find_module(void) {
+static void look_for_module(void) {
     dpcr_status status = DPCR_OK;
     const char *named = secure_getenv("DEEPPCR_CUDA_MODULE");
     if (named && (!named[0] || !strcmp(named, "off"))) {
@@ -111,6 +115,13 @@ static void find_module(void) {
         dpcri_fail(&why, DPCR_ERROR_DEVICE,
                    "no CUDA backend: %s lies neither in %.200s nor where the loader looks (built without CUDA?)",
                    module_name, folder[0] ? folder : "the library's folder");
+}
+
+// An error is one line, whatever a path holds.
+static void find_module(void) {
+    look_for_module();
+    for (char *c = why.text; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
 }
 
 const dpcri_device_table *dpcri_device_table_of(dpcr_device_type type, dpcr_error *error) {

@@ -16,8 +16,10 @@ dpcr_status dpcri_cuda_fail(int id, int code, const char *what, dpcr_error *erro
 }
 
 int dpcri_cuda_enter(int id, int *before) {
-    const cudaError_t code = cudaGetDevice(before);
-    return (int)(code != cudaSuccess || *before == id ? code : cudaSetDevice(id));
+    cudaError_t code = cudaGetDevice(before);
+    if (code == cudaSuccess && *before != id) code = cudaSetDevice(id);
+    if (code != cudaSuccess) *before = id;
+    return (int)code;
 }
 
 void dpcri_cuda_leave(int id, int before) {

@@ -6,7 +6,8 @@
 #include "rt/dev/device.h"
 #include "rt/dev/tell.h"
 
-// Makes `id` the thread's current device, and puts the one before back. Codes are cudaError_t's.
+// Makes `id` the thread's current device, and puts the one before back; after a failed enter leave does nothing. Codes
+// are cudaError_t's.
 int dpcri_cuda_enter(int id, int *before);
 void dpcri_cuda_leave(int id, int before);
 
