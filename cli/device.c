@@ -58,8 +58,8 @@ bool cli_device_settle(cli_common *c) {
         return false;
     }
     if (!c->serves_devices) {
-        cli_fail(CLI_USAGE, "--device %.20s: '%s' does not run on devices yet; 'solve linear' does", c->device_given,
-                 cli_get_verb());
+        cli_fail(CLI_USAGE, "--device %.20s: '%s' does not run on devices yet; 'solve' does (linear, rnn, gru, lstm)",
+                 c->device_given, cli_get_verb());
         return false;
     }
     c->device = device;

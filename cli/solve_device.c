@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// solve linear on a device: the numbers go there, the chain is solved in one pass, the states come back. With --device
-// auto: whether that would be faster than staying, by the rates of both.
+// solve linear and recurrent networks on a device: the numbers go there, the chain is solved, the states come back.
+// With
+// --device auto, of linear chains: whether that would be faster than staying, by the rates of both.
 #include <string.h>
 
 #include "solve.h"
@@ -76,6 +77,52 @@ int cli_linear_on_device(const cli_linear *s, const dpcr_chain_plan *plan, const
     if (status == DPCR_OK) status = dpcr_stream_wait(device, stream, &error);
     times->to_host = cli_now() - start - times->to_device - times->solve;
     for (int i = 0; i < 3; i++) dpcr_device_release(device, on[i].array.data);
+    dpcr_device_release(device, workspace);
+    dpcr_stream_destroy(device, stream);
+    return status == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_COMPUTING);
+}
+
+// ---- recurrent networks ----
+
+static dpcr_status bring(dpcr_device device, moved *from, const dpcr_array *to, void *stream, dpcr_error *error) {
+    const dpcr_device host = {.type = DPCR_HOST};
+    return from->array.data ? dpcr_device_copy(host, to->data, device, from->array.data, from->bytes, stream, error)
+                            : DPCR_OK;
+}
+
+int cli_recurrent_on_device(dpcr_device device, dpcr_recurrent *network, const dpcr_recurrent_plan *plan,
+                            const dpcr_recurrent_pass *pass, dpcr_solve_report *reports, cli_device_times *times) {
+    enum { THETA, X, H0, C0, Y, HT, CT, ALL };
+    const size_t bytes = dpcr_recurrent_plan_workspace(plan);
+    int64_t count = 0;
+    void *theta = dpcr_recurrent_vector(network, &count);
+    const dpcr_array vector = dpcr_array_make(theta, dpcr_recurrent_get_options(network)->dtype, 1, &count);
+    const dpcr_array *const here[ALL] = {&vector, &pass->x, &pass->h0, &pass->c0, &pass->y, &pass->ht, &pass->ct};
+    moved on[ALL] = {0};
+    void *workspace = NULL, *stream = NULL;
+    dpcr_error error = {0};
+    const double start = cli_now();
+    dpcr_status status = dpcr_stream_create(device, &stream, &error);
+    for (int i = 0; i < ALL && status == DPCR_OK; i++)
+        if (here[i]->data) status = send(device, here[i], stream, &on[i], &error);
+    if (status == DPCR_OK) status = dpcr_device_allocate(device, bytes, &workspace, &error);
+    if (status == DPCR_OK) status = dpcr_stream_wait(device, stream, &error);
+    times->to_device = cli_now() - start;
+    const dpcr_recurrent_pass there = {.size = sizeof there,
+                                       .x = on[X].array,
+                                       .h0 = on[H0].array,
+                                       .c0 = on[C0].array,
+                                       .y = on[Y].array,
+                                       .ht = on[HT].array,
+                                       .ct = on[CT].array};
+    if (status == DPCR_OK)
+        status = dpcr_recurrent_enqueue(plan, &on[THETA].array, &there, workspace, bytes, stream, &error);
+    if (status == DPCR_OK) status = dpcr_recurrent_collect(plan, workspace, bytes, stream, reports, &error);
+    times->solve = cli_now() - start - times->to_device;
+    for (int i = Y; i < ALL && status == DPCR_OK; i++) status = bring(device, &on[i], here[i], stream, &error);
+    if (status == DPCR_OK) status = dpcr_stream_wait(device, stream, &error);
+    times->to_host = cli_now() - start - times->to_device - times->solve;
+    for (int i = 0; i < ALL; i++) dpcr_device_release(device, on[i].array.data);
     dpcr_device_release(device, workspace);
     dpcr_stream_destroy(device, stream);
     return status == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_COMPUTING);

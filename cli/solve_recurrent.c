@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "ranks.h"
+#include "solve.h"
 #include "world.h"
 
 enum {
@@ -109,12 +110,14 @@ typedef struct work {
     void *workspace, *tape;
     dpcr_solve_report *reports, *back_reports;
     double seconds, back_seconds;
+    cli_device_times times;  // on a device
     // Over ranks: this one's steps among all.
     const cli_ranks *rank;
     int64_t first, total;
 } work;
 
 static bool goes_back(const recurrent *r) { return r->grads != NULL; }
+static bool on_device(const recurrent *r) { return r->common.device.type == DPCR_CUDA; }
 
 // An array of steps: all of them, or the rank's own.
 static int read_steps(work *w, const char *name, const char *path, dpcr_tensors *file, const dpcr_array **array) {
@@ -264,17 +267,18 @@ static int make_arrays(const recurrent *r, work *w) {
 // ---- running ----
 
 static int make_plan(const recurrent *r, work *w) {
-    const dpcr_recurrent_plan_options options = {.size = sizeof options,
-                                                 .length = w->pass.x.shape[0],
-                                                 .batch = w->pass.x.shape[1],
-                                                 .training = goes_back(r),
-                                                 .packed = w->pass.lengths != NULL,
-                                                 .resets = w->pass.resets != NULL,
-                                                 .recompute = r->recompute,
-                                                 .solve = r->solver.options,
-                                                 .sample = &w->pass};
+    dpcr_recurrent_plan_options options = {.size = sizeof options,
+                                           .length = w->pass.x.shape[0],
+                                           .batch = w->pass.x.shape[1],
+                                           .training = goes_back(r),
+                                           .packed = w->pass.lengths != NULL,
+                                           .resets = w->pass.resets != NULL,
+                                           .recompute = r->recompute,
+                                           .solve = r->solver.options,
+                                           .sample = &w->pass};
     dpcr_error error = {0};
-    if (r->solver.options.method == DPCR_METHOD_AUTO) cli_machine_load(w->context, false);
+    if (on_device(r)) options.solve.device = r->common.device;
+    if (r->solver.options.method == DPCR_METHOD_AUTO && !on_device(r)) cli_machine_load(w->context, false);
     if (dpcr_recurrent_plan_create(w->network, &options, &w->plan, &error) != DPCR_OK)
         return cli_fail_error(&error, CLI_COMPUTING);
     const size_t bytes = dpcr_recurrent_plan_workspace(w->plan), tape = dpcr_recurrent_plan_tape(w->plan);
@@ -283,6 +287,7 @@ static int make_plan(const recurrent *r, work *w) {
         (bytes > r->solver.options.memory_limit || tape > r->solver.options.memory_limit))
         return cli_fail(CLI_RESOURCES, "a workspace of %zu and a tape of %zu bytes are needed, the limit is %zu", bytes,
                         tape, r->solver.options.memory_limit);
+    if (on_device(r)) return CLI_DONE;
     w->workspace = cli_allocate(bytes);
     if (!w->workspace) return cli_fail(CLI_RESOURCES, "not enough memory for a workspace of %zu bytes", bytes);
     if (tape && !(w->tape = cli_allocate(tape)))
@@ -300,8 +305,13 @@ static int run_passes(const recurrent *r, work *w) {
     if (!w->reports || !w->back_reports) return cli_fail_memory("the reports");
     for (size_t i = 0; i < chains; i++) w->reports[i].size = w->back_reports[i].size = sizeof *w->reports;
     double start = cli_now();
-    if (dpcr_recurrent_execute(w->plan, &w->pass, w->tape, w->workspace, bytes, w->reports, &error) != DPCR_OK)
+    if (on_device(r)) {
+        const int status =
+            cli_recurrent_on_device(r->common.device, w->network, w->plan, &w->pass, w->reports, &w->times);
+        if (status) return status;
+    } else if (dpcr_recurrent_execute(w->plan, &w->pass, w->tape, w->workspace, bytes, w->reports, &error) != DPCR_OK) {
         return cli_fail_error(&error, CLI_COMPUTING);
+    }
     w->seconds = cli_now() - start;
     for (size_t i = 0; i < chains; i++)
         if (w->reports[i].reason < 0 && w->reports[i].reason != DPCR_REASON_NONFINITE)
@@ -351,7 +361,8 @@ static int write_gradients(const recurrent *r, const work *w) {
 }
 
 static const char *sentence_of(const work *w, int64_t c) {
-    return w->plan ? dpcr_solve_plan_sentence(dpcr_recurrent_plan_chain(w->plan, c)) : w->reports[c].sentence;
+    const dpcr_solve_plan *chain = dpcr_recurrent_plan_chain(w->plan, c);
+    return chain ? dpcr_solve_plan_sentence(chain) : w->reports[c].sentence;
 }
 
 static json_t *chains_json(const work *w) {
@@ -392,6 +403,11 @@ static int tell(const recurrent *r, work *w) {
     cli_set_bool(&result, "bias", !o->no_bias);
     cli_set_text(&result, "method", dpcr_method_name(w->reports[0].method));
     cli_set_real(&result, "seconds", w->seconds);
+    if (on_device(r)) {
+        cli_set_real(&result, "seconds_to_device", w->times.to_device);
+        cli_set_real(&result, "seconds_solve", w->times.solve);
+        cli_set_real(&result, "seconds_to_host", w->times.to_host);
+    }
     if (goes_back(r)) cli_set_real(&result, "backward_seconds", w->back_seconds);
     if (w->plan) cli_set_int(&result, "workspace_bytes", (json_int_t)dpcr_recurrent_plan_workspace(w->plan));
     if (w->plan) cli_set_int(&result, "tape_bytes", (json_int_t)dpcr_recurrent_plan_tape(w->plan));
@@ -566,6 +582,25 @@ static int refuse_ranks(recurrent *r) {
     return CLI_DONE;
 }
 
+// Forward, over whole sequences, in one process; --device auto has no rates to go by yet.
+static int refuse_device(recurrent *r) {
+    if (r->common.device_auto) {
+        r->common.device = (dpcr_device){0};
+        cli_device_decide("cpu: what recurrent networks take on devices is not measured; --device cuda asks for one");
+        return CLI_DONE;
+    }
+    if (!on_device(r)) return CLI_DONE;
+    if (r->ranks || cli_world_size() > 1)
+        return cli_fail(CLI_USAGE, "--device %.20s over ranks, which compute on processors", r->common.device_given);
+    if (goes_back(r) || r->lengths || r->resets)
+        return cli_fail(CLI_USAGE, "--device %.20s with %s; passes forward over whole sequences run there",
+                        r->common.device_given,
+                        goes_back(r) ? "--grads"
+                        : r->lengths ? "--lengths"
+                                     : "--resets");
+    return CLI_DONE;
+}
+
 static int refuse(recurrent *r) {
     const char *const kind = dpcr_recurrent_kind_name(r->kind);
     const char *const outputs[] = {r->output, r->final, r->final_c, r->grads};
@@ -591,11 +626,13 @@ static int refuse(recurrent *r) {
     if (r->grads && !strcmp(r->grads, "-")) return cli_fail(CLI_USAGE, "--grads wants a file");
     for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++)
         if (outputs[i] && strcmp(outputs[i], "-") != 0 && !cli_writable("the output", outputs[i])) return CLI_RESOURCES;
-    return refuse_ranks(r);
+    const int status = refuse_device(r);
+    return status ? status : refuse_ranks(r);
 }
 
 int cli_solve_recurrent(int argc, char **argv) {
     recurrent r = {.common = CLI_COMMON_DEFAULTS, .solver = CLI_SOLVER_DEFAULTS};
+    r.common.serves_devices = true;
     const cli_syntax syntax = {.arguments = "",
                                .doc =
                                    "Runs a recurrent network saved from PyTorch over a batch of sequences, layer by "

@@ -62,9 +62,9 @@ holds "copy_bandwidth" "$(field devices info)"
 holds "cuda:1" "$(field devices info --device cuda:1)"
 "$program" info | grep -q 'compute_capability 9.0' || complain "info's text lists no device"
 unset DEEPPCR_FAKE_DEVICES
-refused 2 "'plan' does not run on devices yet; 'solve linear' does" plan mlp --layers 4 --width 2 --device cuda
+refused 2 "'plan' does not run on devices yet; 'solve' does (linear, rnn, gru, lstm)" plan mlp --layers 4 --width 2 --device cuda
 refused 2 "'train' does not run on devices yet" train mlp --layers 2 --device cuda
-refused 2 "'solve' does not run on devices yet" solve gru --device cuda
+refused 2 "'solve' does not run on devices yet" solve biquads --device cuda
 holds "cpu: 'check' does not run on devices yet" "$(field device check mlp --layers 4 --width 2 --device auto)"
 holds "cpu: asked for" "$(field device check mlp --layers 4 --width 2 --device cpu)"
 
@@ -103,6 +103,55 @@ here, there = (np.load(sys.argv[1] + "/" + n) for n in ("here.npy", "lanes.npy")
 assert np.abs(here - there).max() < 1e-5 * np.abs(here).max(), np.abs(here - there).max()' "$folder" ||
         complain "other states on the simulator than the loop's"
 fi
+# Recurrent networks, on the stand-in and on the simulator.
+$python - "$folder" <<'PYTHON'
+import json
+import struct
+import sys
+import numpy as np
+rng = np.random.default_rng(2)
+for name, gates, hidden in (("gru", 3, 5), ("lstm", 4, 3), ("rnn", 1, 2)):
+    shapes = {"weight_ih_l0": (gates * hidden, 3), "weight_hh_l0": (gates * hidden, hidden), "bias_ih_l0": (gates * hidden,),
+              "bias_hh_l0": (gates * hidden,)}
+    header, data = {}, b""
+    for key, shape in shapes.items():
+        numbers = (0.3 * rng.standard_normal(shape)).astype("<f4").tobytes()
+        header[key] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(numbers)]}
+        data += numbers
+    text = json.dumps(header).encode()
+    open(f"{sys.argv[1]}/{name}.st", "wb").write(struct.pack("<Q", len(text)) + text + data)
+np.save(f"{sys.argv[1]}/x.npy", rng.standard_normal((90, 2, 3)).astype("f4"))
+PYTHON
+for words in 'gru overlap' 'gru sequential' 'lstm overlap' 'rnn newton' 'rnn overlap'; do
+    set -- $words
+    network="solve $1 --weights $folder/$1.st --input $folder/x.npy"
+    "$program" $network --output "$folder/here.npy" --quiet || complain "$network"
+    for module in fake_device fake_device_simt; do
+        [ -f "$stand_ins/lib$module.so" ] || continue
+        rm -f "$folder/there.npy"
+        export DEEPPCR_CUDA_MODULE=$stand_ins/lib$module.so
+        holds "'method': '$2'" "$(field chains $network --output "$folder/there.npy" --device cuda --method "$2")"
+        $python -c '
+import sys
+import numpy as np
+here, there = (np.load(sys.argv[1] + "/" + n) for n in ("here.npy", "there.npy"))
+assert here.shape == there.shape and np.abs(here - there).max() < 2e-5, np.abs(here - there).max()' "$folder" ||
+            complain "$words on $module: other states than the processor's"
+    done
+done
+export DEEPPCR_CUDA_MODULE=$stand_ins/libfake_device.so
+network="solve gru --weights $folder/gru.st --input $folder/x.npy --output $folder/there.npy"
+holds 'is not measured' "$(field device $network --device auto)"
+holds 'sequences alone leave the device idle' "$("$program" solve gru --weights "$folder/gru.st" --input <($python -c '
+import sys
+import numpy as np
+np.save(sys.stdout.buffer, np.zeros((600, 1, 3), "f4"))') --final "$folder/there.npy" --device cuda --json)"
+rm -f "$folder/there.npy"
+refused 2 'auto, sequential, overlap and newton work there' $network --device cuda --method picard
+refused 2 'with --lengths' $network --device cuda --lengths 3,4
+refused 2 'over ranks' $network --device cuda --ranks 2
+refused 4 'the limit is 100' $network --device cuda --memory-limit 100
+DEEPPCR_FAKE_WAIT=1 refused 4 'illegal memory access' $network --device cuda
 # Chains without steps or sequences are written as on the processor; bytes that are no text do not end info.
 $python -c '
 import sys

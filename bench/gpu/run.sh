@@ -6,7 +6,8 @@
 #
 #   test      the backend and the suite; the suite on the device; 10 000 launches
 #   sanitize  compute-sanitizer's memcheck, racecheck and synccheck over a share of the suite
-#   bench     bandwidths of linear chains beside a device copy, into bench/results/gpu/chains.csv
+#   bench     bandwidths of linear chains beside a device copy, into bench/results/gpu/chains.csv; cells and recurrent networks
+#             by the loop, overlap and newton, into nonlinear.csv there
 #
 # DEEPPCR_DEVICE=cuda:N chooses the device. DEEPPCR_GPU_REHEARSE=BUILD goes through the steps with the tests' stand-in of that
 # build, small and measuring nothing, and leaves everything in BUILD/rehearsal. Nothing has been run on a device yet.
@@ -19,7 +20,9 @@ steps=$build/steps
 results=bench/results/gpu
 bytes=1073741824
 launches=10000
-[ -z "$rehearse" ] || { steps=$build/rehearsal; results=$steps; bytes=16384; launches=50; }
+longest=131072
+repetitions=21
+[ -z "$rehearse" ] || { steps=$build/rehearsal; results=$steps; bytes=16384; launches=50; longest=4; repetitions=1; }
 device=${DEEPPCR_DEVICE:-cuda}
 case $part in
     test | sanitize | bench) ;;
@@ -60,14 +63,19 @@ sanitizer() {
         compute-sanitizer --tool "$1" --error-exitcode 1 "$build/test_on_device"
 }
 suite() { DEEPPCR_DEVICE=$device DEEPPCR_DEVICE_LAUNCHES=$1 "$build/test_on_device"; }
-chains() {
-    local out=$results/chains.csv
+# keep NAME COMMAND...: its lines go to NAME.csv, with date and commit before each.
+keep() {
+    local out=$results/$1.csv
+    shift
     mkdir -p "$results"
-    "$build/bench_gpu_chains" --device "$device" --structure "$1" --bytes "$bytes" >"$steps/rows.csv" || return
+    "$@" >"$steps/rows.csv" || return
     [ -s "$out" ] || head -1 "$steps/rows.csv" | sed 's/^/date,commit,/' >"$out"
     tail -n +2 "$steps/rows.csv" | sed "s/^/$(date -u +%F),$(git describe --always --dirty --exclude '*'),/" >>"$out"
     echo "$(wc -l <"$out") lines in $out"
 }
+
+chains() { keep chains "$build/bench_gpu_chains" --device "$device" --structure "$1" --bytes "$bytes"; }
+nonlinear() { keep nonlinear "$build/bench_gpu_nonlinear" --device "$device" --what "$1" --longest "$longest" --repetitions "$repetitions"; }
 
 # What was compiled is not compiled again, so a build that was stopped goes on too.
 prepare() {
@@ -80,7 +88,7 @@ prepare() {
         exit 1
     }
     echo "building (resumable)"
-    timeout 400 cmake --build "$build" -j "$(nproc)" --target deeppcr_cuda deeppcr_program test_on_device bench_gpu_chains \
+    timeout 400 cmake --build "$build" -j "$(nproc)" --target deeppcr_cuda deeppcr_program test_on_device bench_gpu_chains bench_gpu_nonlinear \
         >"$steps/build.log" 2>&1
     case $? in
         0) ;;
@@ -97,8 +105,8 @@ fi
 answer=$("$build/deeppcr" info --device "$device" 2>&1) || { echo "run.sh: skipped: $answer"; exit 77; }
 echo "$answer" | sed -n '/^devices/,$p'
 
-export -f suite sanitizer chains
-export build device results steps bytes launches
+export -f suite sanitizer keep chains nonlinear
+export build device results steps bytes launches longest repetitions
 case $part in
     test)
         step suite 300 bash -c 'suite 200'
@@ -113,6 +121,7 @@ case $part in
         ;;
     bench)
         for structure in diagonal block dense scalar; do step "$structure" 200 bash -c "chains $structure"; done
+        for what in cells gru lstm; do step "$what" 300 bash -c "nonlinear $what"; done
         ;;
 esac
 echo "$part: done"

@@ -71,6 +71,15 @@ DPCR_API void dpcr_stream_destroy(dpcr_device device, void *stream);
 // Waits for all that was put into the stream. DPCR_ERROR_DEVICE, with the device's own words, where any of it failed.
 DPCR_API dpcr_status dpcr_stream_wait(dpcr_device device, void *stream, dpcr_error *error);
 
+// What became of a sequence that was solved on a device: what a kernel writes, one a sequence, in the batch's order.
+// dpcr_solve_collect makes a report of them.
+typedef struct dpcr_device_outcome {
+    int32_t sweeps;      // over the chain, or over its chunks
+    int32_t non_finite;  // not 0: the last state is not finite (loop over a diagonal cell: its first component)
+    int64_t locked;      // steps that the method left right; from there on finished in order, or left open
+    double residual;     // the largest defect (overlap) or correction (newton) of the last sweep over max(1, |z|)
+} dpcr_device_outcome;
+
 // ---- DLPack: views without a copy ----
 
 // Field for field DLPack's DLTensor (dlpack.h), the first member of a DLManagedTensor.

@@ -192,6 +192,23 @@ DPCR_API dpcr_status dpcr_recurrent_backward(dpcr_recurrent_plan *plan, const dp
                                              const dpcr_recurrent_gradients *gradients, void *tape, void *workspace,
                                              size_t workspace_bytes, dpcr_solve_report *reports, dpcr_error *error);
 
+// ---- on a device ----
+//
+// A plan with the option solve.device a CUDA device is one for the two calls below; rnn, rnn-relu, gru and lstm without
+// variants, by the loop or by overlap (method; AUTO: overlap where there are few sequences), of full length, without
+// resets, not for training. Of its chains (dpcr_recurrent_plan_chain) there are none; dpcr_recurrent_plan_workspace is
+// bytes of the device's memory, 256-byte aligned.
+
+// Puts dpcr_recurrent_execute's pass into the stream and returns: waits for nothing, allocates nothing. parameters
+// [count] are dpcr_recurrent_vector's numbers on the device; pass's arrays lie there too.
+DPCR_API dpcr_status dpcr_recurrent_enqueue(const dpcr_recurrent_plan *plan, const dpcr_array *parameters,
+                                            const dpcr_recurrent_pass *pass, void *workspace, size_t workspace_bytes,
+                                            void *stream, dpcr_error *error);
+// Waits for the stream; reports [N] or NULL, as dpcr_solve_collect.
+DPCR_API dpcr_status dpcr_recurrent_collect(const dpcr_recurrent_plan *plan, const void *workspace,
+                                            size_t workspace_bytes, void *stream, dpcr_solve_report *reports,
+                                            dpcr_error *error);
+
 // ---- sequences over ranks ----
 
 typedef struct dpcr_recurrent_ranks {

@@ -10,6 +10,7 @@
 #define DEEPPCR_SOLVE_H
 
 #include "chain.h"
+#include "device.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -42,6 +43,23 @@ typedef struct dpcr_window {
     double estimate;  // out: largest correction of the last linear solve / max(1, |z|); negative: none was made
     int64_t good;     // out: steps from the start of the span that are solved to the tolerance, each of them measured
 } dpcr_window;
+
+// A whole solve, or the way back, as launches in a stream of a device: what the callback `launch` is asked for.
+typedef struct dpcr_launch {
+    size_t size;
+    dpcr_device device;
+    void *stream;
+    int method;              // dpcr_method: sequential, overlap or newton
+    int backward;            // non-zero: the way back, of which method and what belongs to it are not read
+    int64_t chunk, warm_up;  // overlap; 0: the callback's own choice, from the length alone
+    double atol, rtol;
+    int max_sweeps, no_fallback;
+    const dpcr_array *z0, *z;  // [B][w], or NULL: zeros; [L][B][w]. z NULL: nothing is launched, `bytes` is asked for
+    const dpcr_array *direct, *adjoint, *dz0;  // going back, as in dpcr_solve_enqueue_backward
+    void *workspace;                           // 256-byte aligned
+    size_t bytes;                              // of it; out, where z is NULL: what is wanted
+    dpcr_device_outcome *outcome;              // [B] of the device's memory
+} dpcr_launch;
 
 // All callbacks return 0; a negative code aborts (DPCR_ERROR_CALLBACK, the code is kept in the error). A positive code
 // of advance or linearise makes the span's results not finite, for all its rows: a callback that can tell them apart
@@ -141,6 +159,12 @@ typedef struct dpcr_steps {
     // block back through several windows in one task: `gradient` is called with the block's rows alone, at once for
     // different blocks, right after adjoint of the same window. NULL: gradient has all rows at once.
     void (*gradient_join)(void *user);
+
+    // Whole solves of a chain whose numbers lie on a device, for plans of that device (option device); such a chain
+    // needs no other callback. Puts its launches into the stream and returns: waits for nothing, allocates nothing.
+    // What is not served is DPCR_ERROR_UNSUPPORTED, in words that name what is, also where only `bytes` is asked for.
+    // NULL: the chain runs on the host.
+    dpcr_status (*launch)(void *user, dpcr_launch *launch, dpcr_error *error);
 } dpcr_steps;
 
 // ---- methods and options ----
@@ -246,6 +270,10 @@ typedef struct dpcr_solve_options {
     // parareal, until the error estimate is at most this (times max(1, |z|)); the reason is then CONVERGED. Negative:
     // the estimate alone. (newton's tolerances are on its estimate.)
     double confirm;
+    // Of type DPCR_CUDA: the plan is one for dpcr_solve_enqueue, over a chain with the callback `launch`. method is
+    // AUTO, SEQUENTIAL, OVERLAP or NEWTON (tolerances, chunk, warm_up, max_sweeps (newton: default 16, 100 at most),
+    // no_fallback and memory_limit as on the host); all else has to be left at its default. 0 or DPCR_HOST: the host.
+    dpcr_device device;
 } dpcr_solve_options;
 
 typedef struct dpcr_solve_plan dpcr_solve_plan;
@@ -334,7 +362,8 @@ DPCR_API dpcr_status dpcr_wisdom_load(dpcr_context *context, const char *path, d
 DPCR_API int64_t dpcr_wisdom_count(dpcr_context *context);
 DPCR_API void dpcr_wisdom_forget(dpcr_context *context);
 
-// Bytes of 64-byte aligned host workspace for execute and for backward (the larger of both).
+// Bytes of 64-byte aligned host workspace for execute and for backward (the larger of both); of a plan of a device,
+// bytes of its memory for enqueue.
 DPCR_API size_t dpcr_solve_plan_workspace(const dpcr_solve_plan *plan);
 
 // Solves the chain:   z = z0; for l in 0..L-1: z = f_l(z); store z_l
@@ -353,6 +382,33 @@ DPCR_API dpcr_status dpcr_solve_backward(const dpcr_solve_plan *plan, const dpcr
                                          const dpcr_array *tape, const dpcr_array *direct, const dpcr_array *last,
                                          const dpcr_array *lambda, const dpcr_array *dz0, void *workspace,
                                          size_t workspace_bytes, dpcr_solve_report *report, dpcr_error *error);
+
+// ---- on a device ----
+//
+// All arrays lie on the plan's device, every number on a multiple of its size; dpcr_solve_plan_workspace is bytes of
+// its memory, 256-byte aligned. Nothing waits, is allocated or is copied to the host but in dpcr_solve_collect, so both
+// may be captured into a graph. What a stream does with one workspace has to be collected, or not to be wanted, before
+// the next solve with it.
+
+// Puts dpcr_solve_execute's solve into the stream and returns. z0 may be NULL: zeros.
+DPCR_API dpcr_status dpcr_solve_enqueue(const dpcr_solve_plan *plan, const dpcr_array *z0, const dpcr_array *z,
+                                        void *workspace, size_t workspace_bytes, void *stream, dpcr_error *error);
+
+// Waits for the stream and tells what became of the solve, sequence by sequence, by the host's rules: a step is locked
+// where its residual and correction are within the tolerance, what is open after max_sweeps was finished in order from
+// the locked prefix (FALLBACK, or NONFINITE where that left the finite numbers) or, with no_fallback, left open
+// (NOT_CONVERGED). Overlap has no error estimate there: RESIDUAL_ONLY unless no boundary has a defect. `report` may be
+// NULL; histories stay empty, seconds are those of the wait.
+DPCR_API dpcr_status dpcr_solve_collect(const dpcr_solve_plan *plan, const void *workspace, size_t workspace_bytes,
+                                        void *stream, dpcr_solve_report *report, dpcr_error *error);
+
+// Puts the way back into the stream: lambda_l = direct_l + J_{l+1}^T lambda_{l+1} at the solution z, dz0 = J_0^T
+// lambda_0 (dz0 may be NULL). lambda [L][B][w] may be direct itself, wholly. No gradients of parameters: those of a
+// cell follow from lambda on the host.
+DPCR_API dpcr_status dpcr_solve_enqueue_backward(const dpcr_solve_plan *plan, const dpcr_array *z0, const dpcr_array *z,
+                                                 const dpcr_array *direct, const dpcr_array *lambda,
+                                                 const dpcr_array *dz0, void *workspace, size_t workspace_bytes,
+                                                 void *stream, dpcr_error *error);
 
 // Tests the caller's callbacks along the loop from z0, over at most its first 24 steps, which must be finite: advance
 // gives the same bits for rows apart, lanes of one step, lanes with a stride and several steps, in place; linearise's f

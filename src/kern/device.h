@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "deeppcr/device.h"
 #include "deeppcr/transition.h"
 
 // z_l = A_l z_{l-1} + b_l, l = 0..length-1, or z_l = A_{l+1}^T z_{l+1} + b_l from the last step: `rows` sequences of
@@ -27,6 +28,67 @@ typedef struct dpcri_device_linear {
     int64_t z_step, z_row;
 } dpcri_device_linear;
 
+typedef enum dpcri_device_way { DPCRI_DEVICE_LOOP, DPCRI_DEVICE_OVERLAP, DPCRI_DEVICE_NEWTON } dpcri_device_way;
+
+// u = W_l z_{l-1} + x_l, z_l = act(u) or z_{l-1} + scale act(u): `rows` sequences of width w (kern/narrow.h, W as
+// [out][in]), and with `backward` the transposed chain at the states in z: adjoint_l = direct_l + J_{l+1}^T
+// adjoint_{l+1} from the last step, z0_adjoint = J_0^T adjoint_0.
+typedef struct dpcri_device_cell {
+    dpcr_dtype dtype;
+    int activation;  // DPCRI_ACT_IDENTITY, ...
+    int diagonal, residual;
+    double scale;
+    int64_t length, rows, w;
+    const void *weight;
+    int64_t weight_step;  // 0: one W for all steps
+    const void *x;
+    int64_t x_step, x_row;
+    const void *z0;  // or NULL: zeros
+    int64_t z0_row;
+    void *z;
+    int64_t z_step, z_row;
+    dpcri_device_way way;
+    int64_t chunk, warm_up;  // overlap; 0: from the length
+    double atol, rtol;
+    int max_sweeps, stop;          // stop: what is open then is left open instead of finished in order
+    dpcr_device_outcome *outcome;  // [rows]
+    int backward;
+    const void *direct;
+    int64_t direct_step, direct_row;
+    void *adjoint;  // may be direct, with the same strides
+    int64_t adjoint_step, adjoint_row;
+    void *z0_adjoint;  // or NULL
+    int64_t z0_adjoint_row;
+} dpcri_device_cell;
+
+// The kinds of dpcr_recurrent_kind that there are kernels for.
+typedef enum dpcri_device_gates {
+    DPCRI_DEVICE_RNN_TANH,
+    DPCRI_DEVICE_RNN_RELU,
+    DPCRI_DEVICE_GRU,
+    DPCRI_DEVICE_LSTM
+} dpcri_device_gates;
+
+// One layer and direction of a recurrent network (deeppcr/recurrent.h) over `rows` sequences, steps in the order in
+// which it runs: against time, with negative strides. Weights and biases are contiguous.
+typedef struct dpcri_device_recurrent {
+    dpcr_dtype dtype;
+    dpcri_device_gates gates;
+    int64_t length, rows, inputs, hidden;
+    const void *w_ih, *w_hh, *b_ih, *b_hh;  // [G H][I], [G H][H], [G H] or NULL
+    const void *x;                          // [length][rows][inputs]
+    int64_t x_step, x_row;
+    const void *h0, *c0;  // [rows][H] contiguous, or NULL: zeros
+    void *y;              // [length][rows][H]
+    int64_t y_step, y_row;
+    void *ht, *ct;  // [rows][H] contiguous, or NULL
+    dpcri_device_way way;
+    int64_t chunk, warm_up;
+    double atol, rtol;
+    int max_sweeps, stop;
+    dpcr_device_outcome *outcome;  // [rows]
+} dpcri_device_recurrent;
+
 typedef struct dpcri_device_kernels {
     size_t size;  // sizeof(dpcri_device_kernels) of the module's headers
     // Bytes of device memory, 256-byte aligned, that a solve of this form (pointers and strides unread) takes.
@@ -35,6 +97,12 @@ typedef struct dpcri_device_kernels {
     // The same bits from run to run on one device.
     dpcr_status (*linear)(int id, const dpcri_device_linear *chain, void *workspace, size_t bytes, void *stream,
                           dpcr_error *error);
+    dpcr_status (*cell_workspace)(int id, const dpcri_device_cell *cell, size_t *bytes, dpcr_error *error);
+    dpcr_status (*cell)(int id, const dpcri_device_cell *cell, void *workspace, size_t bytes, void *stream,
+                        dpcr_error *error);
+    dpcr_status (*recurrent_workspace)(int id, const dpcri_device_recurrent *layer, size_t *bytes, dpcr_error *error);
+    dpcr_status (*recurrent)(int id, const dpcri_device_recurrent *layer, void *workspace, size_t bytes, void *stream,
+                             dpcr_error *error);
 } dpcri_device_kernels;
 
 #endif

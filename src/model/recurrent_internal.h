@@ -61,7 +61,14 @@ struct dpcr_recurrent_plan {
     bool laid_out;              // frozen: packed is filled
     void **outputs, **dropped;  // room for a space's pointers
     dpcri_recurrent_kept *kept;
+    // Of a device; else NULL: its kernels, bytes of its memory (a layer's kernels', all), and why this method.
+    const struct dpcri_device_kernels *kernels;
+    size_t kernel_bytes, device_bytes;
+    char sentence[480];
 };
+
+// Fills these in, and what was left open in options.solve.
+dpcr_status dpcri_recurrent_plan_device(dpcr_recurrent_plan *plan, dpcr_error *error);
 
 // Pieces of workspace and tape. One function counts and carves.
 typedef struct dpcri_recurrent_space {

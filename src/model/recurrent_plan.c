@@ -192,6 +192,7 @@ static size_t count_bytes(const dpcr_recurrent_plan *plan, bool tape, bool backw
 
 size_t dpcr_recurrent_plan_workspace(const dpcr_recurrent_plan *plan) {
     if (!plan) return 0;
+    if (plan->kernels) return plan->device_bytes;
     const size_t forward = count_bytes(plan, false, false);
     const size_t backward = plan->options.training ? count_bytes(plan, false, true) : 0;
     return forward > backward ? forward : backward;
@@ -357,6 +358,13 @@ dpcr_status dpcr_recurrent_plan_create(const dpcr_recurrent *network, const dpcr
     p->context = context;
     p->options = given;
     p->adjoints = given.training;
+    if (dpcri_solve_on_device(&given.solve)) {
+        status = dpcri_recurrent_plan_device(p, error);
+        p->options.sample = NULL;
+        if (status != DPCR_OK) goto done;
+        *plan = p;
+        return DPCR_OK;
+    }
     p->layers = dpcri_alloc_zero(context, (size_t)network->chains * sizeof *p->layers);
     p->chains = dpcri_alloc_zero(context, (size_t)network->chains * sizeof *p->chains);
     p->outputs = dpcri_alloc_zero(context, (size_t)network->options.layers * sizeof *p->outputs);
@@ -391,5 +399,5 @@ void dpcr_recurrent_plan_destroy(dpcr_recurrent_plan *plan) {
 }
 
 const dpcr_solve_plan *dpcr_recurrent_plan_chain(const dpcr_recurrent_plan *plan, int64_t index) {
-    return plan && index >= 0 && index < plan->network->chains ? plan->chains[index] : NULL;
+    return plan && plan->chains && index >= 0 && index < plan->network->chains ? plan->chains[index] : NULL;
 }

@@ -71,6 +71,9 @@ dpcr_status dpcri_recurrent_open(dpcr_recurrent_plan *plan, const char *call, co
                                  void *tape, void *workspace, size_t workspace_bytes, bool backward,
                                  dpcri_recurrent_space *space, dpcr_error *error) {
     if (!plan) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: a plan is wanted", call);
+    if (plan->kernels)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: the plan is of a device, where recurrent_enqueue runs",
+                          call);
     dpcr_status status;
     DPCR_TRY(check_pass(plan, call, pass, error));
     *space = (dpcri_recurrent_space){.outputs = plan->outputs, .dropped = plan->dropped, .kept = plan->kept};

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "nn/adjoint.h"
+#include "nn/device.h"
 #include "nn/window.h"
 #include "solve/solve_internal.h"
 
@@ -42,6 +43,10 @@ static const char *weight_of(const dpcr_cell *c, int64_t step) {
 static const char *input_of(const dpcr_cell *c, int64_t step, int64_t row) {
     return (const char *)c->narrow.bias +
            (step * c->narrow.bias_step + row * c->narrow.bias_row) * (int64_t)c->kernels->element;
+}
+
+static bool on_device(const dpcr_cell_options *o) {
+    return o->weight.device.type != 0 && o->weight.device.type != DPCR_HOST;
 }
 
 // ---- forward ----
@@ -398,6 +403,7 @@ dpcr_status dpcr_cell_weight_gradient(const dpcr_cell *cell, const dpcr_array *z
     const int64_t w = o->width, states[3] = {o->length, o->batch, w}, matrix[2] = {w, w};
     const bool dense = o->kind == DPCR_CELL_DENSE;
     dpcr_status status;
+    if (on_device(o)) return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: the cell lies on a device", call);
     if (!o->input_gradient.data)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the cell was made without input_gradient", call);
     DPCR_TRY(dpcri_check_array(call, "z0", z0, o->dtype, 2, states + 1, error));
@@ -417,6 +423,11 @@ done:
 
 // ---- making ----
 
+static dpcr_status launch(void *user, dpcr_launch *what, dpcr_error *error) {
+    const dpcr_cell *c = user;
+    return dpcri_narrow_launch(&c->narrow, c->options.weight.device, c->options.length, c->options.batch, what, error);
+}
+
 static dpcr_status check_weights(const dpcr_cell_options *o, const char *name, const dpcr_array *array, bool own_only,
                                  dpcr_error *error) {
     const int64_t w = o->width, shape[3] = {o->length, w, w};
@@ -424,8 +435,8 @@ static dpcr_status check_weights(const dpcr_cell_options *o, const char *name, c
     const bool steps = own_only || array->ndim == own;
     char field[64];
     snprintf(field, sizeof field, "options.%s", name);
-    const dpcr_status status = dpcri_check_array("cell_create", field, array, o->dtype, steps ? own : own - 1,
-                                                 steps ? shape : shape + 1, error);
+    const dpcr_status status = dpcri_check_array_on("cell_create", field, array, o->dtype, o->weight.device,
+                                                    steps ? own : own - 1, steps ? shape : shape + 1, error);
     if (status != DPCR_OK) return status;
     if (o->kind == DPCR_CELL_DENSE && w > 1 && array->strides[array->ndim - 2] != w)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "cell_create: options.%s: rows do not lie one after the other",
@@ -453,7 +464,11 @@ static dpcr_status check_options(const dpcr_cell_options *o, dpcr_error *error) 
     const int64_t states[3] = {o->length, o->batch, o->width};
     dpcr_status status;
     DPCR_TRY(check_weights(o, "weight", &o->weight, false, error));
-    DPCR_TRY(dpcri_check_array(call, "options.input", &o->input, o->dtype, 3, states, error));
+    DPCR_TRY(dpcri_check_array_on(call, "options.input", &o->input, o->dtype, o->weight.device, 3, states, error));
+    if (on_device(o) && (o->input_gradient.data || o->weight_gradient.data))
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                          "%s: gradients of a cell on a device; wanted none: they follow from lambda on the host",
+                          call);
     if (o->input_gradient.data)
         DPCR_TRY(dpcri_check_array(call, "options.input_gradient", &o->input_gradient, o->dtype, 3, states, error));
     if (o->weight_gradient.data) {
@@ -538,6 +553,14 @@ dpcr_status dpcr_cell_steps(const dpcr_cell *cell, dpcr_steps *steps, dpcr_error
                           .linearise = linearise,
                           .adjoint = adjoint,
                           .gradient = o->input_gradient.data || o->weight_gradient.data ? gradient : NULL};
+    if (on_device(o)) {  // the host cannot read its numbers
+        steps->advance = NULL;
+        steps->linearise = NULL;
+        steps->adjoint = NULL;
+        steps->tape_values = 0;
+        steps->launch = launch;
+        return DPCR_OK;
+    }
     if (cell->narrow_advance) {
         steps->latency = dpcri_narrow_loop_seconds(&cell->narrow);
         steps->lanes = dpcri_narrow_lanes(&cell->narrow);

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "rt/dev/device.h"
 #include "solve/solve_internal.h"
 
 dpcr_status dpcri_callback_status(dpcri_run *run, const char *what, int code) {
@@ -12,21 +13,29 @@ dpcr_status dpcri_callback_status(dpcri_run *run, const char *what, int code) {
                            code);
 }
 
-dpcr_status dpcri_check_array(const char *call, const char *name, const dpcr_array *array, dpcr_dtype dtype, int ndim,
-                              const int64_t *shape, dpcr_error *error) {
-    char got[160], wanted[160];
+dpcr_status dpcri_check_array_on(const char *call, const char *name, const dpcr_array *array, dpcr_dtype dtype,
+                                 dpcr_device device, int ndim, const int64_t *shape, dpcr_error *error) {
+    char got[160], wanted[160], where[32];
     const dpcr_array expected = dpcr_array_make(NULL, dtype, ndim, shape);
-    bool fits = array && array->ndim == ndim && array->dtype == dtype && array->device.type == DPCR_HOST;
+    const bool host = device.type == DPCR_HOST;
+    bool fits = array && array->ndim == ndim && array->dtype == dtype && array->device.type == device.type &&
+                (host || array->device.id == device.id);
     int64_t count = 1;
     for (int d = 0; fits && d < ndim; d++) {
         fits = array->shape[d] == shape[d];
         count *= shape[d];
     }
     if (fits && count > 0) fits = array->data && (array->strides[ndim - 1] == 1 || shape[ndim - 1] == 1);
-    if (fits) return DPCR_OK;
-    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s is %s, wanted %s on the host, last dimension contiguous",
-                      call, name, dpcri_array_text(array, got, sizeof got),
-                      dpcri_array_text(&expected, wanted, sizeof wanted));
+    if (fits && (host || (uintptr_t)array->data % dpcr_dtype_size(dtype) == 0)) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s is %s%s, wanted %s on %s, last dimension contiguous%s", call,
+                      name, dpcri_array_text(array, got, sizeof got), fits ? " off its numbers' size" : "",
+                      dpcri_array_text(&expected, wanted, sizeof wanted),
+                      host ? "the host" : dpcri_device_text(device, where, sizeof where), fits ? ", aligned" : "");
+}
+
+dpcr_status dpcri_check_array(const char *call, const char *name, const dpcr_array *array, dpcr_dtype dtype, int ndim,
+                              const int64_t *shape, dpcr_error *error) {
+    return dpcri_check_array_on(call, name, array, dtype, (dpcr_device){.type = DPCR_HOST}, ndim, shape, error);
 }
 
 dpcr_status dpcri_check_trajectory(const char *call, const dpcr_solve_plan *plan, const dpcr_array *z0,
@@ -35,6 +44,9 @@ dpcr_status dpcri_check_trajectory(const char *call, const dpcr_solve_plan *plan
     const int64_t state[3] = {steps->length, steps->batch, steps->width};
     const int64_t taped[3] = {steps->length, steps->batch, steps->tape_values};
     dpcr_status status;
+    if (dpcri_solve_on_device(&plan->options))
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                          "%s: the plan is of a device, where solve_enqueue and solve_enqueue_backward run", call);
     DPCR_TRY(dpcri_check_array(call, "z0", z0, steps->dtype, 2, state + 1, error));
     DPCR_TRY(dpcri_check_array(call, "z", z, steps->dtype, 3, state, error));
     if (tape) DPCR_TRY(dpcri_check_array(call, "tape", tape, steps->dtype, 3, taped, error));
@@ -112,15 +124,19 @@ void dpcri_record_sweep(dpcri_run *run, double residual, const double *by_sequen
     }
 }
 
-// The worst of a batch: failures first, then what was finished in order, then the weaker claim.
-static dpcr_reason worst_reason(const int *reason, int64_t batch) {
-    static const int order[] = {DPCR_REASON_NONFINITE, DPCR_REASON_NOT_CONVERGED, DPCR_REASON_FALLBACK,
-                                DPCR_REASON_SCALED,    DPCR_REASON_RESIDUAL_ONLY, DPCR_REASON_CONVERGED,
-                                DPCR_REASON_EXACT};
+dpcr_reason dpcri_worse_reason(dpcr_reason a, dpcr_reason b) {
+    static const dpcr_reason order[] = {DPCR_REASON_NONFINITE, DPCR_REASON_NOT_CONVERGED, DPCR_REASON_FALLBACK,
+                                        DPCR_REASON_SCALED,    DPCR_REASON_RESIDUAL_ONLY, DPCR_REASON_CONVERGED,
+                                        DPCR_REASON_EXACT};
     for (size_t i = 0; i < sizeof order / sizeof *order; i++)
-        for (int64_t b = 0; b < batch; b++)
-            if (reason[b] == order[i]) return (dpcr_reason)order[i];
+        if (a == order[i] || b == order[i]) return order[i];
     return DPCR_REASON_SEQUENTIAL;
+}
+
+static dpcr_reason worst_reason(const int *reason, int64_t batch) {
+    dpcr_reason worst = DPCR_REASON_SEQUENTIAL;
+    for (int64_t b = 0; b < batch; b++) worst = dpcri_worse_reason(worst, (dpcr_reason)reason[b]);
+    return worst;
 }
 
 static void fill_report(const dpcri_run *run) {

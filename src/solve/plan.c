@@ -57,7 +57,7 @@ const char *dpcr_reason_name(dpcr_reason reason) {
     return "unknown";
 }
 
-static dpcr_status check_steps(const dpcr_steps *steps, dpcr_error *error) {
+static dpcr_status check_steps(const dpcr_steps *steps, bool on_device, dpcr_error *error) {
     if (steps->length < 0 || steps->batch < 0 || steps->width < 1)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "solve: length %lld, batch %lld, width %lld; wanted length and batch >= 0, width >= 1",
@@ -72,7 +72,9 @@ static dpcr_status check_steps(const dpcr_steps *steps, dpcr_error *error) {
     if (steps->dtype != DPCR_F32 && steps->dtype != DPCR_F64)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: dtype is %s, wanted float32 or float64",
                           dpcr_dtype_name(steps->dtype));
-    if (!steps->advance) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: the callback advance is missing");
+    if (!steps->advance && !on_device)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: the callback advance is missing%s",
+                          steps->launch ? ": the chain's numbers lie on a device, wanted option device" : "");
     if (steps->tape_values < 0 || !dpcri_mul(steps->length * steps->batch, steps->tape_values, &count) ||
         !dpcri_mul(count, 8, &count))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: tape_values is %lld, wanted 0 or more that fit",
@@ -356,7 +358,14 @@ dpcr_status dpcr_solve_plan_create(dpcr_context *context, const dpcr_steps *step
         }
         DPCRI_COPY_IN(made->options, options);
     }
-    DPCR_TRY(check_steps(&made->steps, error));
+    const bool on_device = dpcri_solve_on_device(&made->options);
+    DPCR_TRY(check_steps(&made->steps, on_device, error));
+    if (on_device) {
+        DPCR_TRY(dpcri_solve_plan_device(made, error));
+        *plan = made;
+        made = NULL;
+        goto done;
+    }
     DPCR_TRY(set_defaults(made, error));
     DPCR_TRY(check_backward(made, error));
     const int64_t length = made->steps.length > 0 ? made->steps.length : 1;

@@ -201,6 +201,9 @@ dpcr_status dpcri_plan_derive(dpcr_solve_plan *plan, dpcr_error *error);
 // words.
 dpcr_status dpcri_check_array(const char *call, const char *name, const dpcr_array *array, dpcr_dtype dtype, int ndim,
                               const int64_t *shape, dpcr_error *error);
+// The same on another device, where besides every number has to lie on a multiple of its size.
+dpcr_status dpcri_check_array_on(const char *call, const char *name, const dpcr_array *array, dpcr_dtype dtype,
+                                 dpcr_device device, int ndim, const int64_t *shape, dpcr_error *error);
 dpcr_status dpcri_check_trajectory(const char *call, const dpcr_solve_plan *plan, const dpcr_array *z0,
                                    const dpcr_array *z, const dpcr_array *tape, dpcr_error *error);
 dpcr_status dpcri_check_workspace(const char *call, const dpcr_solve_plan *plan, const void *workspace, size_t bytes,
@@ -212,6 +215,28 @@ dpcr_status dpcri_method_transition(const dpcr_steps *steps, const dpcr_solve_op
 
 // Chooses method, scheme and backward for the plan's AUTO fields; writes the sentence and the candidates.
 dpcr_status dpcri_planner_choose(dpcr_solve_plan *plan, dpcr_error *error);
+
+// Of two reasons of one batch the one that is told of the whole: failures first, then what was finished in order, then
+// the weaker claim.
+dpcr_reason dpcri_worse_reason(dpcr_reason a, dpcr_reason b);
+
+// ---- device.c: plans of a device ----
+
+bool dpcri_solve_on_device(const dpcr_solve_options *options);
+// Checks the device, the options and what the chain's launch serves; sets workspace, sentence and defaults.
+dpcr_status dpcri_solve_plan_device(dpcr_solve_plan *plan, dpcr_error *error);
+// Refuses what has no meaning there.
+dpcr_status dpcri_device_check_options(const dpcr_solve_options *options, dpcr_error *error);
+// Fills in tolerances, method (of `columns` that need nothing of each other) and max_sweeps.
+void dpcri_device_defaults(dpcr_solve_options *options, dpcr_dtype dtype, int64_t length, int64_t columns,
+                           int processors);
+void dpcri_device_sentence(dpcr_method asked, dpcr_method method, const char *where, const char *name, char *text,
+                           size_t bytes);
+dpcr_status dpcri_check_device_workspace(const char *call, const void *workspace, size_t bytes, size_t wanted,
+                                         dpcr_error *error);
+// What kernels wrote of `batch` sequences as a report; times, bytes and sentence are the caller's.
+void dpcri_device_report(const dpcr_solve_options *options, int64_t length, int64_t batch,
+                         const dpcr_device_outcome *outcomes, dpcr_solve_report *report);
 
 // A negative callback code becomes an error.
 dpcr_status dpcri_callback_status(dpcri_run *run, const char *what, int code);

@@ -19,7 +19,7 @@ struct cell_case {
     int activation = DPCRI_CUDA_TANH;
     double scale = 0;
     std::vector<T> weight, x, z0, z;
-    std::vector<dpcri_cuda_outcome> outcome;
+    std::vector<dpcr_device_outcome> outcome;
 
     cell_case(int64_t w, int64_t l, int64_t rows, bool elementwise, bool each, double size, double input)
         : width(w), length(l), batch(rows), diagonal(elementwise), own(each) {
@@ -52,6 +52,7 @@ struct cell_case {
         c.z0 = z0.data();
         c.z = z.data();
         c.method = method;
+        if (method == DPCRI_CUDA_NEWTON) c.atol = c.rtol = sizeof(T) == 4 ? 5e-6 : 5e-11;
         c.outcome = outcome.data();
         return c;
     }

@@ -34,8 +34,8 @@ void solves(int64_t length, int64_t batch, bool diagonal, bool own, double scale
     solve<K, small>(c, n, seed);
     // The last correction is within the tolerance, and those to come are smaller; the chain contracts, or grows slowly.
     assert_near(want, c.z, sizeof(T) == 4 ? 2e-4 : 1e-8, "newton");
-    for (const dpcri_cuda_outcome &o : c.outcome) {
-        assert_int_equal(o.finished_from, length);
+    for (const dpcr_device_outcome &o : c.outcome) {
+        assert_int_equal(o.locked, length);
         assert_int_equal(o.non_finite, 0);
         if (o.sweeps < 1 || o.sweeps > 9) fail_msg("%d sweeps", o.sweeps);
         assert_true(o.residual <= 1e-5);
@@ -60,7 +60,7 @@ void affine_chains_take_one_sweep(void **) {
     const std::vector<double> want = c.loop();
     solve<2, small>(c, c.arguments(DPCRI_CUDA_NEWTON), 1);
     assert_near(want, c.z, 1e-12, "affine");
-    for (const dpcri_cuda_outcome &o : c.outcome)
+    for (const dpcr_device_outcome &o : c.outcome)
         assert_int_equal(o.sweeps, 2);  // one, and one that finds nothing left
 }
 
@@ -94,7 +94,7 @@ void what_does_not_converge_is_the_loops(void **) {
     n.max_sweeps = 1;
     solve<2, small>(c, n, 3);
     assert_same(want, c.z, "unconverged");
-    for (const dpcri_cuda_outcome &o : c.outcome) assert_int_equal(o.finished_from, 0);
+    for (const dpcr_device_outcome &o : c.outcome) assert_int_equal(o.locked, 0);
 
     c.x[(size_t)((100 * 3 + 1) * 2)] = NAN;
     want = c.loop();
@@ -104,13 +104,13 @@ void what_does_not_converge_is_the_loops(void **) {
             for (int64_t i = 0; i < 2; i++) {
                 const size_t at = (size_t)((m * 3 + row) * 2 + i);
                 const bool same = c.z[at] == want[at] || (std::isnan(c.z[at]) && std::isnan(want[at]));
-                assert_true(row == 1 ? same : std::fabs(c.z[at] - want[at]) < 2e-4f);
+                assert_true(row == 1 && m >= 100 ? same : std::fabs(c.z[at] - want[at]) < 2e-4f);
             }
     assert_true(std::isnan(want[(249 * 3 + 1) * 2]));
     assert_int_equal(c.outcome[0].non_finite, 0);
-    assert_int_equal(c.outcome[0].finished_from, 250);
+    assert_int_equal(c.outcome[0].locked, 250);
     assert_int_not_equal(c.outcome[1].non_finite, 0);
-    assert_int_equal(c.outcome[1].finished_from, 0);
+    assert_int_equal(c.outcome[1].locked, 100);
 }
 
 // Components of a diagonal cell are columns of their own; what is told of a sequence is told of all of them.
@@ -120,9 +120,9 @@ void one_components_nan_is_told(void **) {
         c.x[(size_t)((100 * 2 + 1) * 3 + 2)] = NAN;
         solve<1, small>(c, c.arguments(DPCRI_CUDA_NEWTON), seed);
         assert_int_equal(c.outcome[0].non_finite, 0);
-        assert_int_equal(c.outcome[0].finished_from, 250);
+        assert_int_equal(c.outcome[0].locked, 250);
         assert_int_not_equal(c.outcome[1].non_finite, 0);
-        assert_int_not_equal(c.outcome[1].finished_from, 250);
+        assert_int_not_equal(c.outcome[1].locked, 250);
     }
 }
 

@@ -8,6 +8,7 @@
 //   DEEPPCR_FAKE_MEMORY=N    bytes of each (default 256 MiB)
 //   DEEPPCR_FAKE_LAUNCH=1    a launch fails when it is put into its stream
 //   DEEPPCR_FAKE_WAIT=1      a launch that is put into its stream fails later, so that the wait tells it
+//   DEEPPCR_FAKE_LOCKED=N    the outcome of sequence 0 of a nonlinear chain: N steps locked, not finite where N is 0
 //   DEEPPCR_FAKE_OLD=1       compute capability 7.0: refused
 //
 // FAKE_ABI, FAKE_VERSION and FAKE_SIZE build modules that the library has to refuse.
@@ -50,7 +51,7 @@ typedef struct piece {
     size_t bytes;
 } piece;
 
-enum { COPY, FILL, LAUNCH, RECORD };
+enum { COPY, FILL, LINEAR, CELL, RECURRENT, RECORD };
 
 typedef struct operation {
     struct operation *next;
@@ -59,7 +60,11 @@ typedef struct operation {
     void *stream, *to, *workspace;
     const void *from;
     size_t bytes;
-    dpcri_device_linear chain;
+    union {
+        dpcri_device_linear chain;
+        dpcri_device_cell cell;
+        dpcri_device_recurrent layer;
+    };
 } operation;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -80,6 +85,8 @@ static dpcr_status run(const operation *o, dpcr_error *error) {
     }
     if (o->fails)
         return dpcri_tell(error, DPCR_ERROR_DEVICE, "cuda:%d: an illegal memory access was encountered", o->id);
+    if (o->kind == CELL) return fake_kernels.cell(o->id, &o->cell, o->workspace, o->bytes, o->stream, error);
+    if (o->kind == RECURRENT) return fake_kernels.recurrent(o->id, &o->layer, o->workspace, o->bytes, o->stream, error);
     return fake_kernels.linear(o->id, &o->chain, o->workspace, o->bytes, o->stream, error);
 }
 
@@ -243,22 +250,48 @@ static dpcr_status linear_workspace(int id, const dpcri_device_linear *chain, si
     return fake_kernels.linear_workspace(id, chain, bytes, error);
 }
 
-static dpcr_status linear(int id, const dpcri_device_linear *chain, void *workspace, size_t bytes, void *stream,
-                          dpcr_error *error) {
+static dpcr_status put_launch(operation o, dpcr_error *error) {
     if (setting("DEEPPCR_FAKE_LAUNCH", 0))
-        return dpcri_tell(error, DPCR_ERROR_DEVICE, "cuda:%d: too many resources requested for launch", id);
-    return put((operation){.kind = LAUNCH,
-                           .id = id,
-                           .fails = setting("DEEPPCR_FAKE_WAIT", 0) != 0,
-                           .stream = stream,
-                           .workspace = workspace,
-                           .bytes = bytes,
-                           .chain = *chain},
-               error);
+        return dpcri_tell(error, DPCR_ERROR_DEVICE, "cuda:%d: too many resources requested for launch", o.id);
+    o.fails = setting("DEEPPCR_FAKE_WAIT", 0) != 0;
+    return put(o, error);
 }
 
-static const dpcri_device_kernels deferred = {
-    .size = sizeof deferred, .linear_workspace = linear_workspace, .linear = linear};
+#define LAUNCHED(what, field, of)                                                                                      \
+    put_launch(                                                                                                        \
+        (operation){.kind = what, .id = id, .stream = stream, .workspace = workspace, .bytes = bytes, .field = *(of)}, \
+        error)
+
+static dpcr_status linear(int id, const dpcri_device_linear *chain, void *workspace, size_t bytes, void *stream,
+                          dpcr_error *error) {
+    return LAUNCHED(LINEAR, chain, chain);
+}
+
+static dpcr_status cell_workspace(int id, const dpcri_device_cell *cell, size_t *bytes, dpcr_error *error) {
+    return fake_kernels.cell_workspace(id, cell, bytes, error);
+}
+
+static dpcr_status cell(int id, const dpcri_device_cell *given, void *workspace, size_t bytes, void *stream,
+                        dpcr_error *error) {
+    return LAUNCHED(CELL, cell, given);
+}
+
+static dpcr_status recurrent_workspace(int id, const dpcri_device_recurrent *layer, size_t *bytes, dpcr_error *error) {
+    return fake_kernels.recurrent_workspace(id, layer, bytes, error);
+}
+
+static dpcr_status recurrent(int id, const dpcri_device_recurrent *layer, void *workspace, size_t bytes, void *stream,
+                             dpcr_error *error) {
+    return LAUNCHED(RECURRENT, layer, layer);
+}
+
+static const dpcri_device_kernels deferred = {.size = sizeof deferred,
+                                              .linear_workspace = linear_workspace,
+                                              .linear = linear,
+                                              .cell_workspace = cell_workspace,
+                                              .cell = cell,
+                                              .recurrent_workspace = recurrent_workspace,
+                                              .recurrent = recurrent};
 
 static const dpcri_device_table table = {.abi = FAKE_ABI,
                                          .version = FAKE_VERSION,

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT
 // The stand-in's kernels: the loop, in plain C, in the order of the definition.
+#include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "fake.h"
 
@@ -73,5 +77,158 @@ static dpcr_status run_linear(int id, const dpcri_device_linear *chain, void *wo
     return DPCR_OK;
 }
 
-const dpcri_device_kernels fake_kernels = {
-    .size = sizeof fake_kernels, .linear_workspace = workspace_of, .linear = run_linear};
+// ---- cells and recurrent layers, in double: their methods are all the loop here ----
+
+static double get(dpcr_dtype dtype, const void *at, int64_t i) {
+    return !at ? 0 : dtype == DPCR_F64 ? ((const double *)at)[i] : (double)((const float *)at)[i];
+}
+
+static void put(dpcr_dtype dtype, void *at, int64_t i, double value) {
+    if (dtype == DPCR_F64)
+        ((double *)at)[i] = value;
+    else
+        ((float *)at)[i] = (float)value;
+}
+
+static double act(int activation, double u) {
+    switch (activation) {
+        case 0: return u;
+        case 1: return u <= 0 ? 0 : u;
+        case 2: return tanh(u);
+        default: return 1 / (1 + exp(-u));
+    }
+}
+
+static double slope(int activation, double y) {
+    return activation == 0 ? 1 : activation == 1 ? y > 0 : activation == 2 ? 1 - y * y : y - y * y;
+}
+
+// u_i of step l at the state `before`, and W_ij.
+static double weight_at(const dpcri_device_cell *c, int64_t l, int64_t i, int64_t j) {
+    if (c->diagonal) return i == j ? get(c->dtype, c->weight, l * c->weight_step + i) : 0;
+    return get(c->dtype, c->weight, l * c->weight_step + i * c->w + j);
+}
+
+static double into(const dpcri_device_cell *c, int64_t row, int64_t l, int64_t i) {
+    double u = get(c->dtype, c->x, l * c->x_step + row * c->x_row + i);
+    for (int64_t j = 0; j < c->w; j++) {
+        const double z = l > 0 ? get(c->dtype, c->z, (l - 1) * c->z_step + row * c->z_row + j)
+                               : get(c->dtype, c->z0, row * c->z0_row + j);
+        if (!c->diagonal || i == j) u += weight_at(c, l, i, j) * z;
+    }
+    return u;
+}
+
+static void tell_outcome(dpcr_device_outcome *outcome, int64_t row, int64_t length) {
+    const char *locked = getenv("DEEPPCR_FAKE_LOCKED");  // of sequence 0
+    const bool told = locked && row == 0;
+    if (outcome)
+        outcome[row] = (dpcr_device_outcome){.sweeps = told ? 3 : 1,
+                                             .locked = told ? atoll(locked) : length,
+                                             .non_finite = told && atoll(locked) == 0,
+                                             .residual = told ? 0.5 : 0};
+}
+
+static void cell_forward(const dpcri_device_cell *c, int64_t row) {
+    for (int64_t l = 0; l < c->length; l++)
+        for (int64_t i = 0; i < c->w; i++) {
+            const double before = l > 0 ? get(c->dtype, c->z, (l - 1) * c->z_step + row * c->z_row + i)
+                                        : get(c->dtype, c->z0, row * c->z0_row + i);
+            const double y = act(c->activation, into(c, row, l, i));
+            put(c->dtype, c->z, l * c->z_step + row * c->z_row + i, c->residual ? before + c->scale * y : y);
+        }
+    tell_outcome(c->outcome, row, c->length);
+}
+
+static void cell_backward(const dpcri_device_cell *c, int64_t row) {
+    double g[WIDEST] = {0}, next[WIDEST];
+    for (int64_t l = c->length - 1; l >= 0; l--) {
+        for (int64_t i = 0; i < c->w; i++) {
+            g[i] += get(c->dtype, c->direct, l * c->direct_step + row * c->direct_row + i);
+            put(c->dtype, c->adjoint, l * c->adjoint_step + row * c->adjoint_row + i, g[i]);
+        }
+        for (int64_t j = 0; j < c->w; j++) next[j] = c->residual ? g[j] : 0;
+        for (int64_t i = 0; i < c->w; i++) {
+            const double d =
+                slope(c->activation, act(c->activation, into(c, row, l, i))) * (c->residual ? c->scale : 1);
+            for (int64_t j = c->diagonal ? i : 0; j < (c->diagonal ? i + 1 : c->w); j++)
+                next[j] += g[i] * d * weight_at(c, l, i, j);
+        }
+        for (int64_t j = 0; j < c->w; j++) g[j] = next[j];
+    }
+    for (int64_t j = 0; c->z0_adjoint && j < c->w; j++) put(c->dtype, c->z0_adjoint, row * c->z0_adjoint_row + j, g[j]);
+}
+
+static dpcr_status cell_workspace(int id, const dpcri_device_cell *cell, size_t *bytes, dpcr_error *error) {
+    *bytes = 256;
+    if (cell->w <= WIDEST && cell->activation <= 3) return DPCR_OK;
+    return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED, "cuda:%d: no such cell on the stand-in", id);
+}
+
+static dpcr_status run_cell(int id, const dpcri_device_cell *cell, void *workspace, size_t bytes, void *stream,
+                            dpcr_error *error) {
+    (void)id;
+    (void)stream;
+    (void)error;
+    memset(workspace, 0x5a, bytes);
+    for (int64_t row = 0; row < cell->rows; row++) (cell->backward ? cell_backward : cell_forward)(cell, row);
+    return DPCR_OK;
+}
+
+static double sum_of(const dpcri_device_recurrent *c, const void *w, const void *b, int64_t row, int64_t n,
+                     const double *x) {
+    double sum = get(c->dtype, b, row);
+    for (int64_t j = 0; j < n; j++) sum += get(c->dtype, w, row * n + j) * x[j];
+    return sum;
+}
+
+static void layer_forward(const dpcri_device_recurrent *c, int64_t row) {
+    double x[WIDEST], h[WIDEST], next[WIDEST], cell[WIDEST];
+    const int64_t H = c->hidden;
+    const int gates = c->gates == DPCRI_DEVICE_GRU ? 3 : c->gates == DPCRI_DEVICE_LSTM ? 4 : 1;
+    for (int64_t u = 0; u < H; u++)
+        h[u] = get(c->dtype, c->h0, row * H + u), cell[u] = get(c->dtype, c->c0, row * H + u);
+    for (int64_t l = 0; l < c->length; l++) {
+        for (int64_t j = 0; j < c->inputs; j++) x[j] = get(c->dtype, c->x, l * c->x_step + row * c->x_row + j);
+        for (int64_t u = 0; u < H; u++) {
+            double in[4] = {0}, of[4] = {0};
+            for (int g = 0; g < gates; g++) {
+                in[g] = sum_of(c, c->w_ih, c->b_ih, g * H + u, c->inputs, x);
+                of[g] = sum_of(c, c->w_hh, c->b_hh, g * H + u, H, h);
+            }
+            const double a = act(3, in[0] + of[0]), b = act(3, in[1] + of[1]);
+            if (gates == 1) next[u] = act(c->gates == DPCRI_DEVICE_RNN_RELU ? 1 : 2, in[0] + of[0]);
+            if (gates == 3) next[u] = (1 - b) * tanh(in[2] + a * of[2]) + b * h[u];
+            if (gates == 4) cell[u] = b * cell[u] + a * tanh(in[2] + of[2]);
+            if (gates == 4) next[u] = act(3, in[3] + of[3]) * tanh(cell[u]);
+        }
+        for (int64_t u = 0; u < H; u++) put(c->dtype, c->y, l * c->y_step + row * c->y_row + u, h[u] = next[u]);
+    }
+    for (int64_t u = 0; c->ht && u < H; u++) put(c->dtype, c->ht, row * H + u, h[u]);
+    for (int64_t u = 0; c->ct && u < H; u++) put(c->dtype, c->ct, row * H + u, cell[u]);
+    tell_outcome(c->outcome, row, c->length);
+}
+
+static dpcr_status layer_workspace(int id, const dpcri_device_recurrent *layer, size_t *bytes, dpcr_error *error) {
+    *bytes = 256;
+    if (layer->hidden <= WIDEST && layer->inputs <= WIDEST) return DPCR_OK;
+    return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED, "cuda:%d: no such layer on the stand-in", id);
+}
+
+static dpcr_status run_layer(int id, const dpcri_device_recurrent *layer, void *workspace, size_t bytes, void *stream,
+                             dpcr_error *error) {
+    (void)id;
+    (void)stream;
+    (void)error;
+    memset(workspace, 0x5a, bytes);
+    for (int64_t row = 0; row < layer->rows; row++) layer_forward(layer, row);
+    return DPCR_OK;
+}
+
+const dpcri_device_kernels fake_kernels = {.size = sizeof fake_kernels,
+                                           .linear_workspace = workspace_of,
+                                           .linear = run_linear,
+                                           .cell_workspace = cell_workspace,
+                                           .cell = run_cell,
+                                           .recurrent_workspace = layer_workspace,
+                                           .recurrent = run_layer};

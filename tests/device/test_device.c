@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "chain/plan.h"
+#include "deeppcr/deeppcr.h"
 #include "rt/dev/device.h"
 
 static const dpcr_device cpu = {.type = DPCR_HOST}, cuda = {.type = DPCR_CUDA};
@@ -343,6 +344,239 @@ static void failures_leave_it_usable(void **state) {
     free_problem(&p);
 }
 
+// ---- nonlinear chains ----
+
+enum { CELL_STEPS = 5, CELL_ROWS = 2, CELL_WIDTH = 2 };
+
+typedef struct nonlinear {
+    dpcr_context *context;
+    dpcr_cell *cell;
+    dpcr_steps steps;
+    dpcr_array weight, x, z;  // on the device
+    void *workspace;
+    size_t bytes;
+} nonlinear;
+
+static dpcr_array device_numbers(int ndim, const int64_t *shape) {
+    dpcr_array array = dpcr_array_make(NULL, DPCR_F32, ndim, shape);
+    size_t bytes = 4;
+    for (int i = 0; i < ndim; i++) bytes *= (size_t)shape[i];
+    array.device = cuda;
+    OK(dpcr_device_allocate(cuda, bytes, &array.data, error));
+    return array;
+}
+
+static void make_nonlinear(nonlinear *n) {
+    const int64_t w[2] = {CELL_WIDTH, CELL_WIDTH}, states[3] = {CELL_STEPS, CELL_ROWS, CELL_WIDTH};
+    *n = (nonlinear){.steps = {.size = sizeof n->steps}, .bytes = 4096};
+    OK(dpcr_context_create(NULL, &n->context, error));
+    n->weight = device_numbers(2, w);
+    n->x = device_numbers(3, states);
+    n->z = device_numbers(3, states);
+    OK(dpcr_device_allocate(cuda, n->bytes, &n->workspace, error));
+    const dpcr_cell_options o = {.size = sizeof o,
+                                 .kind = DPCR_CELL_DENSE,
+                                 .length = CELL_STEPS,
+                                 .batch = CELL_ROWS,
+                                 .width = CELL_WIDTH,
+                                 .weight = n->weight,
+                                 .input = n->x};
+    OK(dpcr_cell_create(n->context, &o, &n->cell, error));
+    OK(dpcr_cell_steps(n->cell, &n->steps, error));
+}
+
+static void free_nonlinear(nonlinear *n) {
+    dpcr_device_release(cuda, n->weight.data);
+    dpcr_device_release(cuda, n->x.data);
+    dpcr_device_release(cuda, n->z.data);
+    dpcr_device_release(cuda, n->workspace);
+    dpcr_cell_destroy(n->cell);
+    dpcr_context_destroy(n->context);
+}
+
+static dpcr_status plan_there(const nonlinear *n, dpcr_solve_options o, dpcr_solve_plan **plan, dpcr_error *error) {
+    o.size = sizeof o;
+    if (!o.device.type) o.device = cuda;
+    return dpcr_solve_plan_create(n->context, &n->steps, &o, plan, error);
+}
+
+// What the kernels wrote of the sequences, by the host's rules.
+static void reports_follow_the_hosts_rules(void **state) {
+    (void)state;
+    static const struct {
+        dpcr_method method;
+        double atol;
+        int no_fallback;
+        const char *locked;
+        dpcr_reason reason, other;
+    } cases[] = {
+        {DPCR_METHOD_SEQUENTIAL, 0, 0, "5", DPCR_REASON_SEQUENTIAL, DPCR_REASON_SEQUENTIAL},
+        {DPCR_METHOD_NEWTON, 0, 0, "5", DPCR_REASON_CONVERGED, DPCR_REASON_CONVERGED},
+        {DPCR_METHOD_NEWTON, 0, 0, "2", DPCR_REASON_FALLBACK, DPCR_REASON_CONVERGED},
+        {DPCR_METHOD_NEWTON, 0, 1, "2", DPCR_REASON_NOT_CONVERGED, DPCR_REASON_CONVERGED},
+        {DPCR_METHOD_NEWTON, 0, 0, "0", DPCR_REASON_NONFINITE, DPCR_REASON_CONVERGED},
+        {DPCR_METHOD_OVERLAP, 0, 0, "5", DPCR_REASON_RESIDUAL_ONLY, DPCR_REASON_CONVERGED},
+        {DPCR_METHOD_OVERLAP, -1, 0, "5", DPCR_REASON_EXACT, DPCR_REASON_EXACT},
+        {DPCR_METHOD_OVERLAP, -1, 0, "3", DPCR_REASON_FALLBACK, DPCR_REASON_EXACT},
+        {DPCR_METHOD_OVERLAP, 0, 0, "0", DPCR_REASON_FALLBACK, DPCR_REASON_CONVERGED},
+    };
+    nonlinear n;
+    make_nonlinear(&n);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        dpcr_solve_plan *plan = NULL;
+        int reasons[2], sweeps[2];
+        int64_t locked[2];
+        dpcr_solve_report r = {.size = sizeof r,
+                               .batch_capacity = 2,
+                               .sequence_reason = reasons,
+                               .sequence_sweeps = sweeps,
+                               .sequence_locked = locked};
+        OK(plan_there(
+            &n,
+            (dpcr_solve_options){.method = cases[i].method, .atol = cases[i].atol, .no_fallback = cases[i].no_fallback},
+            &plan, error));
+        assert_true(dpcr_solve_plan_workspace(plan) <= n.bytes);
+        OK(dpcr_solve_enqueue(plan, NULL, &n.z, n.workspace, n.bytes, NULL, error));
+        setenv("DEEPPCR_FAKE_LOCKED", cases[i].locked, 1);  // it runs when it is waited for
+        OK(dpcr_solve_collect(plan, n.workspace, n.bytes, NULL, &r, error));
+        unsetenv("DEEPPCR_FAKE_LOCKED");
+        assert_int_equal(r.reason, cases[i].reason);
+        assert_int_equal(reasons[0], cases[i].reason);
+        assert_int_equal(reasons[1], cases[i].other);
+        assert_int_equal(locked[0], atoi(cases[i].locked));
+        assert_int_equal(locked[1], CELL_STEPS);
+        assert_int_equal(r.sweeps, cases[i].method == DPCR_METHOD_SEQUENTIAL ? 0 : 3);
+        assert_true(r.residual == 0.5 && r.method == cases[i].method && r.bytes == dpcr_solve_plan_workspace(plan));
+        assert_non_null(strstr(r.sentence, "asked for"));
+        // What the plan says it uses makes the same plan.
+        dpcr_solve_plan *again = NULL;
+        OK(dpcr_solve_plan_create(n.context, &n.steps, dpcr_solve_plan_options(plan), &again, error));
+        assert_memory_equal(dpcr_solve_plan_options(plan), dpcr_solve_plan_options(again), sizeof(dpcr_solve_options));
+        dpcr_solve_plan_destroy(again);
+        dpcr_solve_plan_destroy(plan);
+    }
+    free_nonlinear(&n);
+}
+
+static void nonlinear_refusals(void **state) {
+    (void)state;
+    nonlinear n;
+    make_nonlinear(&n);
+    dpcr_solve_plan *plan = NULL, *made = NULL;
+    const dpcr_solve_options wrong[] = {{.method = DPCR_METHOD_PICARD},
+                                        {.scheme = DPCR_SCHEME_PCR},
+                                        {.backward = DPCR_SCHEME_CHUNKED},
+                                        {.guess = DPCR_GUESS_GIVEN},
+                                        {.window = 3},
+                                        {.planning = DPCR_PLANNING_MEASURE},
+                                        {.lock = DPCR_LOCK_MEAN_SQUARE},
+                                        {.confirm = 1},
+                                        {.consume_tape = 1}};
+    static const char *const words[] = {"auto, sequential, overlap and newton",
+                                        "a scheme",
+                                        "a backward scheme",
+                                        "a guess",
+                                        "a window",
+                                        "a kind of planning",
+                                        "step_scale or lock",
+                                        "confirm",
+                                        "consume_tape"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        REFUSED(DPCR_ERROR_UNSUPPORTED, words[i], plan_there(&n, wrong[i], &made, error));
+    REFUSED(DPCR_ERROR_ARGUMENT, "at most 100", plan_there(&n, (dpcr_solve_options){.max_sweeps = 101}, &made, error));
+    REFUSED(DPCR_ERROR_MEMORY, "the limit is 100",
+            plan_there(&n, (dpcr_solve_options){.memory_limit = 100}, &made, error));
+    REFUSED(DPCR_ERROR_DEVICE, "there is no cuda:3",
+            plan_there(&n, (dpcr_solve_options){.device = {DPCR_CUDA, 3}}, &made, error));
+    REFUSED(DPCR_ERROR_ARGUMENT, "on a device, wanted option device",
+            plan_there(&n, (dpcr_solve_options){.device = cpu}, &made, error));
+    assert_null(made);
+    OK(plan_there(&n, (dpcr_solve_options){0}, &plan, error));
+    const size_t bytes = dpcr_solve_plan_workspace(plan);
+    REFUSED(DPCR_ERROR_MEMORY, "on the device",
+            dpcr_solve_enqueue(plan, NULL, &n.z, n.workspace, bytes - 1, NULL, error));
+    REFUSED(DPCR_ERROR_ARGUMENT, "256-byte",
+            dpcr_solve_enqueue(plan, NULL, &n.z, (char *)n.workspace + 8, bytes, NULL, error));
+    dpcr_array off = n.z;
+    off.data = (char *)off.data + 2;
+    REFUSED(DPCR_ERROR_ARGUMENT, "aligned", dpcr_solve_enqueue(plan, NULL, &off, n.workspace, bytes, NULL, error));
+    off = n.z;
+    off.device = cpu;
+    REFUSED(DPCR_ERROR_ARGUMENT, "on cuda:0", dpcr_solve_enqueue(plan, NULL, &off, n.workspace, bytes, NULL, error));
+    REFUSED(DPCR_ERROR_ARGUMENT, "direct is",
+            dpcr_solve_enqueue_backward(plan, NULL, &n.z, NULL, &n.z, NULL, n.workspace, bytes, NULL, error));
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "where solve_enqueue",
+            dpcr_solve_execute(plan, &n.z, &n.z, NULL, n.workspace, bytes, NULL, error));
+    setenv("DEEPPCR_FAKE_WAIT", "1", 1);
+    OK(dpcr_solve_enqueue(plan, NULL, &n.z, n.workspace, bytes, NULL, error));
+    unsetenv("DEEPPCR_FAKE_WAIT");
+    REFUSED(DPCR_ERROR_DEVICE, "illegal memory access",
+            dpcr_solve_collect(plan, n.workspace, bytes, NULL, NULL, error));
+    OK(dpcr_solve_enqueue(plan, NULL, &n.z, n.workspace, bytes, NULL, error));
+    OK(dpcr_solve_collect(plan, n.workspace, bytes, NULL, NULL, error));
+    dpcr_solve_plan_destroy(plan);
+    // A plan of the host, and a chain whose numbers lie there.
+    float zeros[CELL_STEPS * CELL_ROWS * CELL_WIDTH] = {0};
+    dpcr_cell_options o = *dpcr_cell_get_options(n.cell);
+    dpcr_cell *host = NULL;
+    o.weight.data = o.input.data = zeros;
+    o.weight.device = cpu;
+    REFUSED(DPCR_ERROR_ARGUMENT, "on the host", dpcr_cell_create(n.context, &o, &host, error));
+    o.input.device = cpu;
+    OK(dpcr_cell_create(n.context, &o, &host, error));
+    nonlinear there = n;
+    there.steps = (dpcr_steps){.size = sizeof there.steps};
+    OK(dpcr_cell_steps(host, &there.steps, error));
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "its numbers lie on the host",
+            plan_there(&there, (dpcr_solve_options){0}, &made, error));
+    OK(plan_there(&there, (dpcr_solve_options){.device = cpu}, &made, error));
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "where solve_execute solves",
+            dpcr_solve_enqueue(made, NULL, &n.z, n.workspace, n.bytes, NULL, error));
+    dpcr_solve_plan_destroy(made);
+    dpcr_cell_destroy(host);
+    o = *dpcr_cell_get_options(n.cell);
+    o.input_gradient = n.z;
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "gradients of a cell on a device", dpcr_cell_create(n.context, &o, &host, error));
+    free_nonlinear(&n);
+}
+
+static void recurrent_refusals(void **state) {
+    (void)state;
+    dpcr_context *context = NULL;
+    dpcr_recurrent *networks[3] = {NULL};
+    dpcr_recurrent_plan *plan = NULL;
+    OK(dpcr_context_create(NULL, &context, error));
+    for (int i = 0; i < 3; i++) {
+        const dpcr_recurrent_options o = {.size = sizeof o,
+                                          .kind = i == 1 ? DPCR_MINGRU : DPCR_GRU,
+                                          .inputs = 2,
+                                          .hidden = 3,
+                                          .reset_before = i == 2};
+        OK(dpcr_recurrent_create(context, &o, &networks[i], error));
+    }
+    const dpcr_recurrent_plan_options good = {
+        .size = sizeof good, .length = 4, .batch = 1, .solve = {.size = sizeof good.solve, .device = cuda}};
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "mingru on a device", dpcr_recurrent_plan_create(networks[1], &good, &plan, error));
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "a variant of gru", dpcr_recurrent_plan_create(networks[2], &good, &plan, error));
+    dpcr_recurrent_plan_options o = good;
+    o.training = 1;
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "training on a device", dpcr_recurrent_plan_create(networks[0], &o, &plan, error));
+    o = good, o.packed = 1;
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "lengths on a device", dpcr_recurrent_plan_create(networks[0], &o, &plan, error));
+    o = good, o.solve.memory_limit = 100;
+    REFUSED(DPCR_ERROR_MEMORY, "the limit is 100", dpcr_recurrent_plan_create(networks[0], &o, &plan, error));
+    assert_null(plan);
+    OK(dpcr_recurrent_plan_create(networks[0], &good, &plan, error));
+    const dpcr_recurrent_pass pass = {.size = sizeof pass};
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "where recurrent_enqueue runs",
+            dpcr_recurrent_execute(plan, &pass, NULL, NULL, 0, NULL, error));
+    REFUSED(DPCR_ERROR_MEMORY, "on the device", dpcr_recurrent_enqueue(plan, &pass.x, &pass, NULL, 0, NULL, error));
+    assert_null(dpcr_recurrent_plan_chain(plan, 0));
+    dpcr_recurrent_plan_destroy(plan);
+    for (int i = 0; i < 3; i++) dpcr_recurrent_destroy(networks[i]);
+    dpcr_context_destroy(context);
+}
+
 static void empty_chains(void **state) {
     (void)state;
     dpcr_context *context = NULL;
@@ -417,6 +651,9 @@ int main(void) {
         cmocka_unit_test(wrong_arguments),
         cmocka_unit_test(failures_leave_it_usable),
         cmocka_unit_test(empty_chains),
+        cmocka_unit_test(reports_follow_the_hosts_rules),
+        cmocka_unit_test(nonlinear_refusals),
+        cmocka_unit_test(recurrent_refusals),
         cmocka_unit_test(dlpack_views),
     };
     return cmocka_run_group_tests_name("device", tests, NULL, NULL);

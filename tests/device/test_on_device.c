@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The suite for a device that is there, through the public calls alone: linear chains of every structure against the
 // loop on the host (the exact ring to the bit), both directions, every short length and borders of blocks, shared
-// transitions, in place, streams side by side, a NaN that stays in its sequence, the same bits from run to run. Without
+// transitions, in place, streams side by side, a NaN that stays in its sequence, the same bits from run to run; narrow
+// cells by every method and back, recurrent networks, against the host's. Without
 // a device it is skipped (exit status 77), with the reason. It runs over the tests' stand-in too, which proves the
 // suite, not a device.
 //
@@ -287,6 +288,216 @@ static void a_nan_stays_in_its_sequence(void **state) {
     free_chain(&c);
 }
 
+// ---- nonlinear chains: cells and recurrent networks by the public calls ----
+
+static void *to_device(const void *host, size_t bytes) {
+    void *memory = NULL;
+    dpcr_error error = {0};
+    ok(dpcr_device_allocate(there, bytes ? bytes : 1, &memory, &error), &error);
+    if (host) ok(dpcr_device_copy(there, memory, here, host, bytes, NULL, &error), &error);
+    ok(dpcr_stream_wait(there, NULL, &error), &error);
+    return memory;
+}
+
+static void from_device(void *host, const void *device, size_t bytes) {
+    dpcr_error error = {0};
+    ok(dpcr_device_copy(here, host, there, device, bytes, NULL, &error), &error);
+    ok(dpcr_stream_wait(there, NULL, &error), &error);
+}
+
+// An array of random numbers, its place on the device, and another on the host for what comes back.
+typedef struct moved {
+    dpcr_array host, device;
+    size_t bytes;
+    void *got;
+} moved;
+
+static moved make_moved(dpcr_dtype dtype, int ndim, const int64_t *shape, uint64_t seed, double scale) {
+    int64_t count = 1;
+    for (int i = 0; i < ndim; i++) count *= shape[i];
+    moved m = {.bytes = (size_t)count * dpcr_dtype_size(dtype)};
+    m.host = dpcr_array_make(calloc(1, m.bytes + 8), dtype, ndim, shape);
+    m.got = calloc(1, m.bytes + 8);
+    assert_true(m.host.data && m.got);
+    fill_numbers(&m.host, count, seed, scale);
+    m.device = m.host;
+    m.device.device = there;
+    m.device.data = to_device(m.host.data, m.bytes);
+    return m;
+}
+
+static void free_moved(moved *m) {
+    free(m->host.data);
+    free(m->got);
+    dpcr_device_release(there, m->device.data);
+}
+
+static void assert_near(moved *m, double allowed, const char *what) {
+    from_device(m->got, m->device.data, m->bytes);
+    const int64_t count = (int64_t)(m->bytes / dpcr_dtype_size(m->host.dtype));
+    for (int64_t i = 0; i < count; i++) {
+        const double got = number(m->got, m->host.dtype, i), wanted = number(m->host.data, m->host.dtype, i);
+        if (!(fabs(got - wanted) <= allowed * (1 + fabs(wanted))))
+            fail_msg("%s: number %lld is %.9g, the host's %.9g", what, (long long)i, got, wanted);
+    }
+}
+
+typedef struct cell_job {
+    dpcr_cell_options options;
+    dpcr_method method;
+    bool start;
+} cell_job;
+
+static void solve_cell(const cell_job *job) {
+    if (left_out()) return;
+    dpcr_cell_options o = job->options;
+    const int64_t w = o.width, states[3] = {o.length, o.batch, w}, weights[3] = {w, w, 1};
+    const bool dense = o.kind == DPCR_CELL_DENSE;
+    const double near = o.dtype == DPCR_F64 ? 1e-8 : 3e-4;
+    moved weight = make_moved(o.dtype, dense ? 2 : 1, weights, 3, 0.8 / (dense ? (double)w : 1)),
+          x = make_moved(o.dtype, 3, states, 4, 1), z0 = make_moved(o.dtype, 2, states + 1, 5, 1),
+          z = make_moved(o.dtype, 3, states, 6, 1), direct = make_moved(o.dtype, 3, states, 7, 1),
+          lambda = make_moved(o.dtype, 3, states, 8, 1), dz0 = make_moved(o.dtype, 2, states + 1, 9, 1);
+    if (!job->start) memset(z0.host.data, 0, z0.bytes);
+    dpcr_cell *cells[2] = {NULL};
+    dpcr_solve_plan *plans[2] = {NULL};
+    dpcr_error error = {0};
+    for (int i = 0; i < 2; i++) {  // the host, the device
+        dpcr_steps steps = {.size = sizeof steps};
+        const dpcr_solve_options options = {.size = sizeof options,
+                                            .method = i ? job->method : DPCR_METHOD_SEQUENTIAL,
+                                            .backward = i ? DPCR_SCHEME_AUTO : DPCR_SCHEME_SEQUENTIAL,
+                                            .device = i ? there : here};
+        o.weight = i ? weight.device : weight.host;
+        o.input = i ? x.device : x.host;
+        ok(dpcr_cell_create(context, &o, &cells[i], &error), &error);
+        ok(dpcr_cell_steps(cells[i], &steps, &error), &error);
+        ok(dpcr_solve_plan_create(context, &steps, &options, &plans[i], &error), &error);
+    }
+    const size_t host_bytes = dpcr_solve_plan_workspace(plans[0]), bytes = dpcr_solve_plan_workspace(plans[1]);
+    void *host_workspace = aligned_alloc(64, (host_bytes + 127) / 64 * 64), *workspace = to_device(NULL, bytes);
+    ok(dpcr_solve_execute(plans[0], &z0.host, &z.host, NULL, host_workspace, host_bytes, NULL, &error), &error);
+    ok(dpcr_solve_backward(plans[0], &z0.host, &z.host, NULL, &direct.host, NULL, &lambda.host, &dz0.host,
+                           host_workspace, host_bytes, NULL, &error),
+       &error);
+    ok(dpcr_solve_enqueue(plans[1], job->start ? &z0.device : NULL, &z.device, workspace, bytes, NULL, &error), &error);
+    dpcr_solve_report report = {.size = sizeof report};
+    ok(dpcr_solve_collect(plans[1], workspace, bytes, NULL, &report, &error), &error);
+    assert_true(report.reason > 0 && report.method == dpcr_solve_plan_method(plans[1]));
+    assert_true(job->method == DPCR_METHOD_AUTO || report.method == job->method);
+    assert_near(&z, near, "states");
+    ok(dpcr_solve_enqueue_backward(plans[1], job->start ? &z0.device : NULL, &z.device, &direct.device, &lambda.device,
+                                   &dz0.device, workspace, bytes, NULL, &error),
+       &error);
+    assert_near(&lambda, 10 * near, "lambda");
+    assert_near(&dz0, 10 * near, "dz0");
+    for (int i = 0; i < 2; i++) {
+        dpcr_solve_plan_destroy(plans[i]);
+        dpcr_cell_destroy(cells[i]);
+    }
+    moved *const all[] = {&weight, &x, &z0, &z, &direct, &lambda, &dz0};
+    for (int i = 0; i < 7; i++) free_moved(all[i]);
+    free(host_workspace);
+    dpcr_device_release(there, workspace);
+}
+
+static void cells_as_on_the_host(void **state) {
+    (void)state;
+    static const dpcr_method methods[] = {DPCR_METHOD_AUTO, DPCR_METHOD_SEQUENTIAL, DPCR_METHOD_OVERLAP,
+                                          DPCR_METHOD_NEWTON};
+    static const int64_t widths[] = {1, 2, 4, 9}, lengths[] = {1, 70, 600, 1500};
+    int n = 0;
+    for (int m = 0; m < 4; m++)
+        for (int i = 0; i < 4; i++)
+            for (int l = 0; l < 4; l++, n++)
+                solve_cell(&(cell_job){.method = methods[m],
+                                       .start = n % 3 != 0,
+                                       .options = {.size = sizeof(dpcr_cell_options),
+                                                   .kind = i == 3 ? DPCR_CELL_DIAGONAL : DPCR_CELL_DENSE,
+                                                   .dtype = n % 2 ? DPCR_F64 : DPCR_F32,
+                                                   .length = lengths[l],
+                                                   .batch = 1 + n % 3,
+                                                   .width = widths[i],
+                                                   .scale = n % 5 == 4 ? 0.05 : 0,
+                                                   .activation = n % 4 == 3 ? DPCR_ACT_SIGMOID : DPCR_ACT_TANH}});
+}
+
+static void run_network(dpcr_recurrent_options o, int64_t length, int64_t batch, dpcr_method method) {
+    if (left_out()) return;
+    const int64_t D = o.bidirectional ? 2 : 1, N = o.layers * D, H = o.hidden;
+    const int64_t in[3] = {length, batch, o.inputs}, out[3] = {length, batch, D * H}, ends[3] = {N, batch, H};
+    dpcr_recurrent *network = NULL;
+    dpcr_error error = {0};
+    o.size = sizeof o;
+    ok(dpcr_recurrent_create(context, &o, &network, &error), &error);
+    int64_t count = 0;
+    const void *vector = dpcr_recurrent_vector(network, &count);
+    const bool lstm = dpcr_recurrent_kind_has_cell(o.kind) != 0;
+    moved x = make_moved(o.dtype, 3, in, 1, 1), h0 = make_moved(o.dtype, 3, ends, 2, 1),
+          c0 = make_moved(o.dtype, 3, ends, 3, 1), y = make_moved(o.dtype, 3, out, 4, 1),
+          ht = make_moved(o.dtype, 3, ends, 5, 1), ct = make_moved(o.dtype, 3, ends, 6, 1),
+          theta = make_moved(o.dtype, 1, &count, 7, 1);
+    memcpy(theta.host.data, vector, theta.bytes);
+    ok(dpcr_device_copy(there, theta.device.data, here, vector, theta.bytes, NULL, &error), &error);
+    moved *const of[] = {&x, &h0, &y, &ht, &c0, &ct, &theta};
+    dpcr_recurrent_plan *plans[2] = {NULL};
+    dpcr_solve_report reports[8];
+    for (int i = 0; i < 2; i++) {
+        dpcr_recurrent_pass pass = {.size = sizeof pass};
+        dpcr_array *const to[] = {&pass.x, &pass.h0, &pass.y, &pass.ht, &pass.c0, &pass.ct};
+        for (int a = 0; a < (lstm ? 6 : 4); a++) *to[a] = i ? of[a]->device : of[a]->host;
+        const dpcr_recurrent_plan_options options = {.size = sizeof options,
+                                                     .length = length,
+                                                     .batch = batch,
+                                                     .solve = {.size = sizeof options.solve,
+                                                               .method = i ? method : DPCR_METHOD_SEQUENTIAL,
+                                                               .device = i ? there : here}};
+        ok(dpcr_recurrent_plan_create(network, &options, &plans[i], &error), &error);
+        const size_t bytes = dpcr_recurrent_plan_workspace(plans[i]);
+        void *workspace = i ? to_device(NULL, bytes) : aligned_alloc(64, (bytes + 127) / 64 * 64);
+        if (i == 0) {
+            ok(dpcr_recurrent_execute(plans[0], &pass, NULL, workspace, bytes, NULL, &error), &error);
+            free(workspace);
+            continue;
+        }
+        for (int64_t c = 0; c < N; c++) reports[c] = (dpcr_solve_report){.size = sizeof *reports};
+        ok(dpcr_recurrent_enqueue(plans[1], &theta.device, &pass, workspace, bytes, NULL, &error), &error);
+        ok(dpcr_recurrent_collect(plans[1], workspace, bytes, NULL, reports, &error), &error);
+        for (int64_t c = 0; c < N; c++) assert_true(reports[c].reason > 0 && reports[c].sentence[0]);
+        dpcr_device_release(there, workspace);
+    }
+    assert_near(&y, o.dtype == DPCR_F64 ? 1e-8 : 1e-4, "y");
+    assert_near(&ht, o.dtype == DPCR_F64 ? 1e-8 : 1e-4, "ht");
+    if (lstm) assert_near(&ct, o.dtype == DPCR_F64 ? 1e-8 : 1e-4, "ct");
+    for (int i = 0; i < 7; i++) free_moved(of[i]);
+    for (int i = 0; i < 2; i++) dpcr_recurrent_plan_destroy(plans[i]);
+    dpcr_recurrent_destroy(network);
+}
+
+static void networks_as_on_the_host(void **state) {
+    (void)state;
+    static const int64_t hidden[] = {2, 5, 40}, lengths[] = {1, 150, 520};
+    int n = 0;
+    for (int kind = DPCR_RNN_TANH; kind <= DPCR_LSTM; kind++)
+        for (int h = 0; h < 3; h++)
+            for (int l = 0; l < 3; l++, n++)
+                run_network((dpcr_recurrent_options){.kind = (dpcr_recurrent_kind)kind,
+                                                     .dtype = n % 2 ? DPCR_F64 : DPCR_F32,
+                                                     .inputs = 3,
+                                                     .hidden = hidden[h],
+                                                     .layers = 1 + n % 3,
+                                                     .bidirectional = n % 4 == 3,
+                                                     .no_bias = n % 5 == 4,
+                                                     .seed = 9},
+                            l == 2 && h == 2 ? 100 : lengths[l], 1 + n % 2,
+                            n % 3 == 0   ? DPCR_METHOD_SEQUENTIAL
+                            : n % 3 == 1 ? DPCR_METHOD_OVERLAP
+                                         : DPCR_METHOD_AUTO);
+    run_network(
+        (dpcr_recurrent_options){.kind = DPCR_RNN_TANH, .dtype = DPCR_F64, .inputs = 2, .hidden = 2, .layers = 2}, 600,
+        1, DPCR_METHOD_NEWTON);
+}
+
 int main(void) {
     const char *name = getenv("DEEPPCR_DEVICE");
     dpcr_device_info info = {.size = sizeof info};
@@ -302,9 +513,10 @@ int main(void) {
     printf("test_on_device: %s, compute capability %d.%d\n", info.name, info.major, info.minor);
     if (dpcr_context_create(NULL, &context, &error) != DPCR_OK) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_form),          cmocka_unit_test(every_short_length),
-        cmocka_unit_test(long_chains),         cmocka_unit_test(streams_side_by_side),
-        cmocka_unit_test(the_same_bits_again), cmocka_unit_test(a_nan_stays_in_its_sequence),
+        cmocka_unit_test(every_form),           cmocka_unit_test(every_short_length),
+        cmocka_unit_test(long_chains),          cmocka_unit_test(streams_side_by_side),
+        cmocka_unit_test(the_same_bits_again),  cmocka_unit_test(a_nan_stays_in_its_sequence),
+        cmocka_unit_test(cells_as_on_the_host), cmocka_unit_test(networks_as_on_the_host),
     };
     const int failed = cmocka_run_group_tests_name("on_device", tests, NULL, NULL);
     dpcr_context_destroy(context);

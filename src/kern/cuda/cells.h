@@ -27,9 +27,10 @@ struct problem {
     int64_t z0_row;
     T *z;
     int64_t z_step, z_row;
-    double tolerance;
+    double atol, rtol;
     int most_sweeps;
-    dpcri_cuda_outcome *outcome;  // or NULL
+    bool stop;                     // what is open is left open
+    dpcr_device_outcome *outcome;  // or NULL
 };
 
 // Where a column's numbers begin.
@@ -180,9 +181,20 @@ SIMT T distance(const T (&a)[K], const T (&b)[K]) {
     return most;
 }
 
+// Every component of a within atol + rtol |b| of b's, or both NaN.
+template <class T, int K>
+SIMT bool close(const problem<T> &p, const T (&a)[K], const T (&b)[K]) {
+    bool all = true;
+    SIMT_UNROLL for (int i = 0; i < K; i++) {
+        const bool equal = a[i] == b[i] || (a[i] != a[i] && b[i] != b[i]);
+        all = all && (equal || magnitude(a[i] - b[i]) <= T(p.atol) + T(p.rtol) * magnitude(b[i]));
+    }
+    return all;
+}
+
 // What a launch gathers of a sequence, by the largest number of all that are told: no order matters.
 struct tally {
-    uint32_t sweeps, residual, non_finite, from_end;  // residual: a float's bits; from_end: length - finished_from
+    uint32_t sweeps, residual, non_finite, from_end;  // residual: a float's bits; from_end: length - locked
 };
 
 SIMT uint32_t bits_of(float x) {
@@ -207,10 +219,10 @@ SIMT void report(simt::lane &me, const problem<T> &p, const tally *tallies) {
     if (!p.outcome) return;
     const int64_t rows = p.columns / p.parts;
     for (int64_t r = me.block() * me.threads() + me.thread(); r < rows; r += me.blocks() * me.threads()) {
-        dpcri_cuda_outcome o;
+        dpcr_device_outcome o;
         o.sweeps = (int32_t)me.peer_load(&tallies[r].sweeps);
         o.non_finite = (int32_t)me.peer_load(&tallies[r].non_finite);
-        o.finished_from = p.length - (int64_t)me.peer_load(&tallies[r].from_end);
+        o.locked = p.length - (int64_t)me.peer_load(&tallies[r].from_end);
         o.residual = float_of(me.peer_load(&tallies[r].residual));
         p.outcome[r] = o;
     }
@@ -241,11 +253,11 @@ struct loop {
             run_and_store<T, K>(me, p, c, 0, p.length, z);
             if (!p.outcome || i % p.parts != 0) continue;
             // Of a diagonal cell the first component speaks for the others.
-            dpcri_cuda_outcome o;
+            dpcr_device_outcome o;
             o.sweeps = 1;
             o.non_finite = 0;
             SIMT_UNROLL for (int j = 0; j < K; j++) o.non_finite |= !finite(z[j]);
-            o.finished_from = p.length;
+            o.locked = p.length;
             o.residual = 0;
             p.outcome[i / p.parts] = o;
         }
@@ -277,15 +289,13 @@ struct overlap {
         return k + 1 < a.chunks ? (k + 1) * a.chunk : a.p.length;
     }
 
-    // The defect at the start of chunk k > 0; `left` is its neighbour's last state.
-    SIMT static T defect(simt::lane &me, const arguments &a, const column<T, K> &c, int64_t item, int64_t k,
-                         T (&left)[K]) {
-        T start[K];
+    // Chunk k > 0: where it started, and its neighbour's last state.
+    SIMT static void boundary(simt::lane &me, const arguments &a, const column<T, K> &c, int64_t item, int64_t k,
+                              T (&start)[K], T (&left)[K]) {
         SIMT_UNROLL for (int i = 0; i < K; i++) {
             left[i] = me.peer_load(c.z + (k * a.chunk - 1) * a.p.z_step + i);
             start[i] = me.peer_load(a.starts + item * K + i);
         }
-        return distance<T, K>(start, left);
     }
 
     // Runs chunk k again from z, until it meets what stands there.
@@ -299,7 +309,7 @@ struct overlap {
             advance<T, K>(p, c, w, m, z);
             T old[K];
             SIMT_UNROLL for (int i = 0; i < K; i++) old[i] = me.peer_load(c.z + m * p.z_step + i);
-            if (distance<T, K>(old, z) <= T(p.tolerance)) return;
+            if (close<T, K>(p, old, z)) return;
             SIMT_UNROLL for (int i = 0; i < K; i++) me.peer_store(c.z + m * p.z_step + i, z[i]);
         }
     }
@@ -323,8 +333,9 @@ struct overlap {
     SIMT static void look(simt::lane &me, const arguments &a, int64_t item, int sweeps) {
         const problem<T> &p = a.p;
         const int64_t k = item / p.columns;
-        T left[K];
-        const bool open = k > 0 && !(defect(me, a, column<T, K>(p, item % p.columns), item, k, left) <= T(p.tolerance));
+        T start[K] = {}, left[K] = {};
+        if (k > 0) boundary(me, a, column<T, K>(p, item % p.columns), item, k, start, left);
+        const bool open = k > 0 && !close<T, K>(p, start, left);
         me.peer_store(a.open + item, (uint32_t)open);
         if (!open) return;
         SIMT_UNROLL for (int i = 0; i < K; i++) me.peer_store(a.fresh + item * K + i, left[i]);
@@ -370,10 +381,12 @@ struct overlap {
         const column<T, K> c(p, i);
         bool begun = false;
         for (int64_t k = 1; k < a.chunks; k++) {
-            T z[K];
-            if (defect(me, a, c, k * p.columns + i, k, z) <= T(p.tolerance)) continue;
+            T start[K], z[K];
+            boundary(me, a, c, k * p.columns + i, k, start, z);
+            if (close<T, K>(p, start, z)) continue;
             if (!begun && a.tallies) me.raise(&a.tallies[i / p.parts].from_end, (uint32_t)(p.length - k * a.chunk));
             begun = true;
+            if (p.stop) return;
             again(me, a, c, k * p.columns + i, k, z);
         }
     }
@@ -382,8 +395,9 @@ struct overlap {
         const int64_t k = item / a.p.columns;
         const column<T, K> c(a.p, item % a.p.columns);
         tally *t = a.tallies + item % a.p.columns / a.p.parts;
-        T left[K];
-        const float d = k > 0 ? (float)defect(me, a, c, item, k, left) : 0;
+        T start[K] = {}, left[K] = {};
+        if (k > 0) boundary(me, a, c, item, k, start, left);
+        const float d = (float)distance<T, K>(start, left);
         if (d > 0) me.raise(&t->residual, bits_of(d));
         if (k + 1 < a.chunks) return;
         me.raise(&t->sweeps, 1);

@@ -9,7 +9,7 @@
 namespace cells {
 
 constexpr size_t page = 256;
-constexpr int most_sweeps = 60;
+constexpr int most_sweeps = 100;
 
 inline size_t pages(size_t bytes) { return (bytes + page - 1) / page * page; }
 
@@ -46,7 +46,9 @@ problem<T> problem_of(const dpcri_cuda_cell &c, int k) {
     p.z = static_cast<T *>(c.z);
     p.z_step = c.z_step;
     p.z_row = c.z_row;
-    p.tolerance = c.tolerance;
+    p.atol = c.atol;
+    p.rtol = c.rtol;
+    p.stop = c.stop != 0;
     p.most_sweeps = c.max_sweeps > 0 ? c.max_sweeps : c.method == DPCRI_CUDA_OVERLAP ? 3 : 16;
     if (p.most_sweeps > most_sweeps) p.most_sweeps = most_sweeps;
     p.outcome = c.outcome;
@@ -79,12 +81,12 @@ typename newton<T, K, S>::arguments newton_of(const dpcri_cuda_cell &c, int64_t 
     typedef newton<T, K, S> k;
     typename k::arguments a = {};
     a.p = problem_of<T>(c, K);
-    if (a.p.tolerance == 0) a.p.tolerance = sizeof(T) == 4 ? 1e-5 : 1e-10;
     const int64_t tiles = (c.length + S::steps - 1) / S::steps;
     a.tiles = tiles < S::tiles ? tiles : S::tiles;
     a.together = blocks / a.tiles < a.p.columns ? blocks / a.tiles : a.p.columns;
     if (a.together < 1) a.together = 1;
     a.worst = workspace->take<uint32_t>(3 * a.together);
+    a.late = workspace->take<uint32_t>(3 * a.together);
     a.open = workspace->take<uint32_t>(3);
     a.tallies = workspace->take<tally>(c.batch);
     *cleared = workspace->used;

@@ -3,12 +3,15 @@
 #include "kern/cuda/launch.h"
 #include "kern/cuda/adjoint.h"
 #include "kern/cuda/cells_run.h"
+#include "kern/cuda/gates_run.h"
 #include "kern/cuda/linear_widths.h"
 
 extern template struct cells::widths<float>;
 extern template struct cells::widths<double>;
 extern template struct cells::backward_widths<float>;
 extern template struct cells::backward_widths<double>;
+extern template struct gates::kinds<float>;
+extern template struct gates::kinds<double>;
 
 DPCRI_LINEAR_NARROW(extern, float);
 DPCRI_LINEAR_NARROW(extern, double);
@@ -122,7 +125,7 @@ int column_of(const dpcri_cuda_cell &c) { return c.diagonal ? 1 : (int)c.width; 
 int check(const dpcri_cuda_cell &c) {
     if (c.length < 0 || c.batch < 0 || c.width < 1 || c.chunk < 0 || c.warm_up < 0 || c.max_sweeps < 0)
         return DPCRI_CUDA_ARGUMENT;
-    if (!(c.tolerance >= 0)) return DPCRI_CUDA_ARGUMENT;
+    if (!(c.atol >= 0) || !(c.rtol >= 0)) return DPCRI_CUDA_ARGUMENT;
     if (c.dtype != DPCR_F32 && c.dtype != DPCR_F64) return DPCRI_CUDA_UNSUPPORTED;
     if (c.activation < DPCRI_CUDA_IDENTITY || c.activation > DPCRI_CUDA_SIGMOID) return DPCRI_CUDA_UNSUPPORTED;
     if (!c.diagonal && c.width != 1 && c.width != 2 && c.width != 4) return DPCRI_CUDA_UNSUPPORTED;
@@ -166,5 +169,35 @@ int dpcri_cuda_adjoint_run(dpcri_cuda_adjoint a, void *workspace, size_t bytes, 
     const int ran = a.cell.dtype == DPCR_F32
                         ? cells::backward_widths<float>::run(a, column_of(a.cell), workspace, stream)
                         : cells::backward_widths<double>::run(a, column_of(a.cell), workspace, stream);
+    return ran < 0 ? DPCRI_CUDA_UNSUPPORTED : ran;
+}
+
+namespace {
+
+int check(const dpcri_device_recurrent &c) {
+    if (c.length < 0 || c.rows < 0 || c.inputs < 1 || c.hidden < 1 || c.chunk < 0 || c.warm_up < 0 || c.max_sweeps < 0)
+        return DPCRI_CUDA_ARGUMENT;
+    if (!(c.atol >= 0) || !(c.rtol >= 0)) return DPCRI_CUDA_ARGUMENT;
+    if (c.dtype != DPCR_F32 && c.dtype != DPCR_F64) return DPCRI_CUDA_UNSUPPORTED;
+    if (c.gates < DPCRI_DEVICE_RNN_TANH || c.gates > DPCRI_DEVICE_LSTM) return DPCRI_CUDA_UNSUPPORTED;
+    if (c.way == DPCRI_DEVICE_NEWTON && !gates::narrow(c)) return DPCRI_CUDA_UNSUPPORTED;
+    return c.length <= UINT32_MAX ? DPCRI_CUDA_OK : DPCRI_CUDA_UNSUPPORTED;
+}
+
+}  // namespace
+
+size_t dpcri_cuda_recurrent_workspace(dpcri_device_recurrent c) {
+    if (check(c) != DPCRI_CUDA_OK || c.length == 0 || c.rows == 0) return 0;
+    return c.dtype == DPCR_F32 ? gates::kinds<float>::workspace(c) : gates::kinds<double>::workspace(c);
+}
+
+int dpcri_cuda_recurrent_run(dpcri_device_recurrent c, void *workspace, size_t bytes, void *stream) {
+    const int status = check(c);
+    if (status != DPCRI_CUDA_OK) return status;
+    if (c.length == 0 || c.rows == 0) return DPCRI_CUDA_OK;
+    if (!c.w_ih || !c.w_hh || !c.x || !c.y || !workspace) return DPCRI_CUDA_ARGUMENT;
+    if (bytes < dpcri_cuda_recurrent_workspace(c)) return DPCRI_CUDA_WORKSPACE;
+    const int ran = c.dtype == DPCR_F32 ? gates::kinds<float>::run(c, workspace, stream)
+                                        : gates::kinds<double>::run(c, workspace, stream);
     return ran < 0 ? DPCRI_CUDA_UNSUPPORTED : ran;
 }

@@ -21,8 +21,9 @@
 #ifndef DPCRI_CUDA_LAUNCH_H
 #define DPCRI_CUDA_LAUNCH_H
 
-#include "deeppcr/array.h"
+#include "deeppcr/device.h"
 #include "deeppcr/transition.h"
+#include "kern/device.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -87,20 +88,14 @@ typedef struct dpcri_cuda_cell {
     dpcri_cuda_method method;
     // overlap: steps a chunk, warm-up; newton: unread. 0: chosen from the length alone.
     int64_t chunk, warm_up;
-    // overlap: boundary defects |d| <= tolerance max(1, |z|), 0: bit for bit the loop's states but for the sign of a 0.
-    // newton: |z - f(z_before)| and the last correction <= tolerance max(1, |z|), 0: 1e-5 for float, 1e-10 for double.
-    double tolerance;
-    int max_sweeps;                      // 0: overlap 3, newton 16; what is open then is finished in order
-    struct dpcri_cuda_outcome *outcome;  // [batch] of device memory, or NULL
+    // overlap: boundary defects |d| <= atol + rtol |z|; both 0: bit for bit the loop's states but for the sign of a 0.
+    // newton: |z - f(z_before)| and the last correction <= atol + rtol |z|, for every step before the one that is
+    // called the first open one.
+    double atol, rtol;
+    int max_sweeps;                // 0: overlap 3, newton 16; from the first open step on it is then finished in order,
+    int stop;                      // or, not 0, left as it is
+    dpcr_device_outcome *outcome;  // [batch] of device memory, or NULL
 } dpcri_cuda_cell;
-
-// What became of a sequence. A kernel writes one each, in the order of the batch.
-typedef struct dpcri_cuda_outcome {
-    int32_t sweeps;         // sweeps over the chain, or over its chunks
-    int32_t non_finite;     // not 0: the last state is not finite (loop, diagonal: its first component)
-    int64_t finished_from;  // step from which it was finished in order; length where it was not
-    double residual;        // the largest defect (overlap) or correction (newton) of the last sweep over max(1, |z|)
-} dpcri_cuda_outcome;
 
 size_t dpcri_cuda_cell_workspace(dpcri_cuda_cell cell);
 int dpcri_cuda_cell_run(dpcri_cuda_cell cell, void *workspace, size_t bytes, void *stream);
@@ -109,7 +104,7 @@ int dpcri_cuda_cell_run(dpcri_cuda_cell cell, void *workspace, size_t bytes, voi
 // read
 //     g = direct_m for the last m; then downwards  adjoint_m = direct_m + J_{m+1}^T adjoint_{m+1};  z0_adjoint = J_0^T
 //     adjoint_0
-// Of `cell`, method, chunk, warm_up, tolerance, max_sweeps and outcome are unread. adjoint may be direct itself,
+// Of `cell`, method, chunk, warm_up, atol, rtol, max_sweeps, stop and outcome are unread. adjoint may be direct itself,
 // wholly.
 typedef struct dpcri_cuda_adjoint {
     dpcri_cuda_cell cell;
@@ -123,6 +118,11 @@ typedef struct dpcri_cuda_adjoint {
 
 size_t dpcri_cuda_adjoint_workspace(dpcri_cuda_adjoint adjoint);
 int dpcri_cuda_adjoint_run(dpcri_cuda_adjoint adjoint, void *workspace, size_t bytes, void *stream);
+
+// A layer and direction of a recurrent network (kern/device.h): rnn, GRU and LSTM of any width, by the loop or by
+// overlapped chunks, forward. Two launches; W_ih x of all steps lies in the workspace between them.
+size_t dpcri_cuda_recurrent_workspace(dpcri_device_recurrent layer);
+int dpcri_cuda_recurrent_run(dpcri_device_recurrent layer, void *workspace, size_t bytes, void *stream);
 
 #ifdef __cplusplus
 }

@@ -10,15 +10,15 @@
 //
 //     reduce  a thread its items to (M, v); scan them over the block (Hillis and Steele); the tile's summary to memory
 //     -- all blocks meet --
-//     scan the summaries of the tiles before this one, every block for itself; apply; the largest of
-//     |d_l| and |r_l| over max(1, |z_l|) of a column
+//     scan the summaries of the tiles before this one, every block for itself; apply; the first step of a column
+//     whose |d_l| or |r_l| is beyond atol + rtol |z_l|, and the largest of them over max(1, |z_l|)
 //     -- all blocks meet --
 //
-// A column whose largest is within the tolerance is done, and so is the window when all are. Where a Jacobian is not
-// finite it counts as zero, where a state is not it becomes f's value, and the column is not done. What is open after
-// most_sweeps is run in order. A column's bits depend on its length alone: window and scans are fixed, and others'
-// sweeps do not touch it. Two barriers a sweep; K^3 + 3 K^2 multiply-adds and one activation a step.
-// docs/math/newton.md, windows.md.
+// A column without such a step is done, and so is the window when all are. Where a Jacobian is not finite it counts as
+// zero, where a state is not it becomes f's value, and the step is open. After most_sweeps the steps before the first
+// open one are kept, and from there the column runs in order (or, with `stop`, stays as it is). A column's bits depend
+// on its length alone: window and scans are fixed, and others' sweeps do not touch it. Two barriers a sweep; K^3 + 3
+// K^2 multiply-adds and one activation a step. docs/math/newton.md, windows.md.
 #ifndef DPCRI_CUDA_NEWTON_H
 #define DPCRI_CUDA_NEWTON_H
 
@@ -46,6 +46,7 @@ struct newton {
         T *sums;                  // [together][tiles][N]
         T *edges;                 // [together][tiles][K]: last states
         uint32_t *worst;          // [3][together], by turns; zero at first
+        uint32_t *late;           // likewise: steps from the first open one to the window's end
         uint32_t *open;           // [3]; zero at first
         tally *tallies;           // [sequences], zero at first; NULL where there is no outcome
     };
@@ -70,6 +71,7 @@ struct newton {
     // Of a column's window, for this block.
     struct work {
         int64_t column_index, slot, tile, first, steps;  // first step of the tile; how many of it exist
+        int64_t end;                                     // of the window
         bool there;
     };
 
@@ -166,12 +168,13 @@ struct newton {
         if (first || a.p.weight_step != 0) read_weight<T, K>(a.p, c, m, w);
     }
 
-    // Leaves the scanned summaries in the buffer returned and the tile's in memory. `bad`: a step was not finite.
-    SIMT static int reduce(simt::lane &me, const arguments &a, const place &at, const work &o, items &mine, bool &bad) {
+    // Leaves the scanned summaries in the buffer returned and the tile's in memory. `bad`: the first of its items where
+    // f was not finite; I: none.
+    SIMT static int reduce(simt::lane &me, const arguments &a, const place &at, const work &o, items &mine, int &bad) {
         const column<T, K> c(a.p, o.column_index);
         T z[K] = {}, own[K] = {}, w[E] = {}, j[E], m[E], v[K] = {};
         SIMT_UNROLL for (int i = 0; i < E; i++) m[i] = T(i / K == i % K ? 1 : 0);
-        bad = false;
+        bad = I;
         SIMT_UNROLL for (int n = 0; n < I; n++) {
             if (n >= mine.count) break;
             const int i = at.t * I + n;
@@ -181,7 +184,8 @@ struct newton {
                 SIMT_UNROLL for (int k = 0; k < K; k++) z[k] = own[k];
             SIMT_UNROLL for (int k = 0; k < K; k++) own[k] = at.numbers.get(at.state(i) + k);
             weight_of(a, c, o.first + i, n == 0, w);
-            bad = !measure(a.p, w, c.x + (o.first + i) * a.p.x_step, z, own, mine.r[n], mine.slope[n]) || bad;
+            if (!measure(a.p, w, c.x + (o.first + i) * a.p.x_step, z, own, mine.r[n], mine.slope[n]) && bad == I)
+                bad = n;
             jacobian<T, K>(a.p, w, mine.slope[n], j);
             compose(j, m);
             push(j, mine.r[n], v);
@@ -195,9 +199,9 @@ struct newton {
         return done;
     }
 
-    // Adds the corrections; the largest that this thread saw.
+    // Adds the corrections; the largest that this thread saw, and `late` of its first open step, 0: none.
     SIMT static float apply(simt::lane &me, const arguments &a, const place &at, const work &o, const items &mine,
-                            int done, bool bad) {
+                            int done, int bad, uint32_t &late) {
         const column<T, K> c(a.p, o.column_index);
         const int free = (done + 1) % 3, free_too = (done + 2) % 3;
         T m[E], d[K] = {}, w[E] = {}, j[E], r[K];
@@ -215,7 +219,8 @@ struct newton {
             get(at, at.sum(done, at.t - 1), m, r);
             push(m, r, d);
         }
-        float worst = bad ? never : 0;
+        float worst = bad < I ? never : 0;
+        late = 0;
         SIMT_UNROLL for (int n = 0; n < I; n++) {
             if (n >= mine.count) break;
             const int i = at.t * I + n;
@@ -224,15 +229,18 @@ struct newton {
             push(j, mine.r[n], d);
             bool good = true;
             SIMT_UNROLL for (int k = 0; k < K; k++) good = good && finite(d[k]);
+            bool open = !good || n >= bad;
             SIMT_UNROLL for (int k = 0; k < K; k++) {
                 const T z = at.numbers.get(at.state(i) + k), next = z + (good ? d[k] : mine.r[n][k]);
                 const T scale = magnitude(next) > 1 ? magnitude(next) : T(1);
                 const T large = magnitude(d[k]) > magnitude(mine.r[n][k]) ? magnitude(d[k]) : magnitude(mine.r[n][k]);
                 const float seen = (float)(large / scale);
                 if (!good || !(seen <= worst)) worst = good && seen < never ? seen : never;
+                open = open || !(large <= T(a.p.atol) + T(a.p.rtol) * magnitude(next));
                 at.numbers.set(at.state(i) + k, next);
             }
             if (!good) SIMT_UNROLL for (int k = 0; k < K; k++) d[k] = mine.r[n][k];
+            if (open && late == 0) late = (uint32_t)(o.end - (o.first + i));
         }
         leave_edge(me, a, at, o);
         return worst;
@@ -277,8 +285,9 @@ struct newton {
                 o.first = start + o.tile * S::steps;
                 const int64_t left = p.length - o.first;
                 o.steps = left < S::steps ? left : S::steps;
+                o.end = start + a.tiles * S::steps < p.length ? start + a.tiles * S::steps : p.length;
                 o.there = o.slot < a.together && o.column_index < p.columns && o.steps > 0;
-                window(me, a, at, o, start, turn);
+                window(me, a, at, o, turn);
             }
         if (!a.tallies) return;
         for (int64_t i = me.block() * me.threads() + at.t; i < p.columns; i += me.blocks() * me.threads())
@@ -288,71 +297,76 @@ struct newton {
     }
 
     // One window of every column of this round; ends with all blocks together, its states in z.
-    SIMT static void window(simt::lane &me, const arguments &a, const place &at, const work &o, int64_t start,
-                            int &turn) {
+    SIMT static void window(simt::lane &me, const arguments &a, const place &at, const work &o, int &turn) {
         items mine;
         mine.count = 0;
         const int64_t left = o.steps - (int64_t)at.t * I;
         if (o.there) mine.count = left < 0 ? 0 : left < I ? (int)left : I;
         if (o.there) guess(me, a, at, o, mine.count);
         me.grid_barrier();
-        bool done = !o.there, failed = false;
+        bool done = !o.there;
+        int64_t right = o.end;  // steps before it are solved
         int sweeps = 0;
         for (;;) {
-            bool bad = false;
-            int buffer = 0;
+            int bad = I, buffer = 0;
             if (!done) buffer = reduce(me, a, at, o, mine, bad);
             const int after = (turn + 1) % 3;
             if (at.t == 0) {
                 if (!done) me.raise(a.open + turn, 1);
                 // Last read two turns ago, and used again in the next one.
-                if (o.there && o.tile == 0) me.peer_store(a.worst + after * a.together + o.slot, 0u);
+                if (o.there && o.tile == 0) {
+                    me.peer_store(a.worst + after * a.together + o.slot, 0u);
+                    me.peer_store(a.late + after * a.together + o.slot, 0u);
+                }
                 if (me.block() == 0) me.peer_store(a.open + after, 0u);
             }
             me.grid_barrier();
             const bool open = me.acquire(a.open + turn) != 0;
-            uint32_t *worst = a.worst + turn * a.together + o.slot;
+            uint32_t *worst = a.worst + turn * a.together + o.slot, *late = a.late + turn * a.together + o.slot;
             if (open && !done) {
-                float seen = apply(me, a, at, o, mine, buffer, bad);
+                uint32_t latest = 0;
+                float seen = apply(me, a, at, o, mine, buffer, bad, latest);
                 for (int s = simt::warp_size / 2; s > 0; s /= 2) {
                     const float other = me.shuffle_xor(seen, s);
+                    const uint32_t later = me.shuffle_xor(latest, s);
                     seen = other > seen ? other : seen;
+                    latest = later > latest ? later : latest;
                 }
-                if (me.in_warp() == 0) me.raise(worst, bits_of(seen));
+                if (me.in_warp() == 0) {
+                    me.raise(worst, bits_of(seen));
+                    me.raise(late, latest);
+                }
             }
             me.grid_barrier();
             if (open && !done) {
                 sweeps++;
-                const float seen = float_of(me.acquire(worst));
-                done = seen <= (float)a.p.tolerance;
-                failed = !done && sweeps >= a.p.most_sweeps;
-                if (a.tallies && at.t == 0 && o.tile == 0 && (done || failed)) {
+                const uint32_t open_steps = me.acquire(late);
+                done = open_steps == 0 || sweeps >= a.p.most_sweeps;
+                if (done) right = o.end - open_steps;
+                if (a.tallies && at.t == 0 && o.tile == 0 && done) {
                     tally *t = a.tallies + o.column_index / a.p.parts;
                     me.raise(&t->sweeps, (uint32_t)sweeps);
-                    me.raise(&t->residual, bits_of(seen));
-                    if (failed) me.raise(&t->from_end, (uint32_t)(a.p.length - start));
+                    me.raise(&t->residual, me.acquire(worst));
+                    if (open_steps > 0) me.raise(&t->from_end, (uint32_t)(a.p.length - right));
                 }
-                done = done || failed;
             }
             turn = after;
             if (!open) break;
         }
-        if (o.there) write(me, a, at, o, failed, start);
+        if (o.there) write(me, a, at, o, right);
         me.grid_barrier();
     }
 
-    SIMT static void write(simt::lane &me, const arguments &a, const place &at, const work &o, bool failed,
-                           int64_t start) {
+    // The states before step `right`; from there on the block that holds it runs in order.
+    SIMT static void write(simt::lane &me, const arguments &a, const place &at, const work &o, int64_t right) {
         const column<T, K> c(a.p, o.column_index);
-        if (!failed) {
-            for (int i = at.t; i < (int)o.steps * K; i += S::threads)
+        for (int i = at.t; i < (int)o.steps * K; i += S::threads)
+            if (a.p.stop || o.first + i / K < right)
                 me.peer_store(c.z + (o.first + i / K) * a.p.z_step + i % K, at.numbers.get(at.state(0) + i));
-        } else if (o.tile == 0 && at.t == 0) {
-            const int64_t end = start + a.tiles * S::steps;
-            T z[K];
-            before(me, a, at, o, c, 0, z);
-            run_and_store<T, K>(me, a.p, c, start, end < a.p.length ? end : a.p.length, z);
-        }
+        if (a.p.stop || right < o.first || right >= o.first + o.steps || at.t != 0) return;
+        T z[K];
+        before(me, a, at, o, c, (int)(right - o.first), z);
+        run_and_store<T, K>(me, a.p, c, right, o.end, z);
     }
 };
 

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT
+// What programs that measure on a device share: the device, its events, medians of runs timed one by one, arguments.
+#ifndef DEEPPCR_BENCH_GPU_EVENTS_H
+#define DEEPPCR_BENCH_GPU_EVENTS_H
+
+#include <string.h>
+
+#include "../timing.h"
+#include "rt/dev/device.h"
+
+enum { MOST = 101 };
+
+typedef struct gpu {
+    dpcr_context *context;
+    dpcr_device device;
+    const dpcri_device_table *table;
+    dpcr_device_info info;
+    char command[400];
+    int repetitions;
+    void *stream, *events[2];
+} gpu;
+
+static int by_size(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+// Median seconds of run(argument, set), sets 0..sets-1 by turns.
+static double median(const gpu *t, void (*run)(const gpu *t, const void *argument, int set), const void *argument,
+                     int sets) {
+    double times[MOST];
+    dpcr_error error = {0};
+    for (int i = -3; i < t->repetitions; i++) {  // the first ones warm up
+        must(t->table->event_record(t->device.id, t->events[0], t->stream, &error), &error);
+        run(t, argument, (i + 3) % sets);
+        must(t->table->event_record(t->device.id, t->events[1], t->stream, &error), &error);
+        must(dpcr_stream_wait(t->device, t->stream, &error), &error);
+        if (i >= 0) must(t->table->event_seconds(t->device.id, t->events[0], t->events[1], &times[i], &error), &error);
+    }
+    qsort(times, (size_t)t->repetitions, sizeof *times, by_size);
+    return times[t->repetitions / 2];
+}
+
+static const char *value_of(int argc, char **argv, const char *name, const char *otherwise) {
+    for (int i = 1; i + 1 < argc; i += 2)
+        if (!strcmp(argv[i], name)) return argv[i + 1];
+    return otherwise;
+}
+
+// From the program's arguments --device and --repetitions; ends the program where there is no device.
+static void gpu_open(gpu *t, const char *name, int argc, char **argv) {
+    dpcr_error error = {0};
+    t->repetitions = atoi(value_of(argc, argv, "--repetitions", "21"));
+    snprintf(t->command, sizeof t->command, "%s", name);
+    for (int i = 1; i < argc && strlen(t->command) + strlen(argv[i]) + 2 < sizeof t->command; i++)
+        strcat(strcat(t->command, " "), argv[i]);
+    if (t->repetitions < 1 || t->repetitions > MOST) {
+        fprintf(stderr, "%s: wanted 1 to %d repetitions\n", name, MOST);
+        exit(2);
+    }
+    must(dpcr_device_find(value_of(argc, argv, "--device", "cuda"), &t->device, &error), &error);
+    t->info.size = sizeof t->info;
+    if (dpcr_device_describe(t->device, &t->info, &error) != DPCR_OK) {
+        fprintf(stderr, "%s: skipped: %s\n", name, error.text);
+        exit(77);
+    }
+    must(dpcri_device_ready(t->device, name, &t->table, &error), &error);
+    must(dpcr_context_create(NULL, &t->context, &error), &error);
+    must(dpcr_stream_create(t->device, &t->stream, &error), &error);
+    for (int i = 0; i < 2; i++) must(t->table->event_create(t->device.id, &t->events[i], &error), &error);
+}
+
+static void gpu_close(gpu *t) {
+    for (int i = 0; i < 2; i++) t->table->event_destroy(t->device.id, t->events[i]);
+    dpcr_stream_destroy(t->device, t->stream);
+    dpcr_context_destroy(t->context);
+}
+
+#endif

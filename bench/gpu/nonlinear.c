@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: MIT
+// Nonlinear chains on a device by the loop, overlap and newton: narrow tanh cells, and GRU and LSTM with PyTorch's
+// initialisation. Medians of solves timed one by one by the device's events, what a solve said of itself, and how many
+// times faster than the loop of the same row it was. CSV on standard output. Not yet run on a device.
+//
+//   bench_gpu_nonlinear [--device cuda:N] [--what cells|gru|lstm] [--longest N] [--repetitions N]
+#include <inttypes.h>
+#include <stdbool.h>
+
+#include "events.h"
+
+typedef struct job {
+    const char *what;
+    int64_t width, length, batch;
+    dpcr_solve_plan *cell;
+    dpcr_recurrent_plan *network;
+    dpcr_array weight, x, z0, z;
+    dpcr_recurrent_pass pass;
+    void *workspace;
+    size_t bytes;
+} job;
+
+static void solve(const gpu *t, const void *argument, int set) {
+    const job *j = argument;
+    dpcr_error error = {0};
+    (void)set;
+    if (j->cell)
+        must(dpcr_solve_enqueue(j->cell, NULL, &j->z, j->workspace, j->bytes, t->stream, &error), &error);
+    else
+        must(dpcr_recurrent_enqueue(j->network, &j->weight, &j->pass, j->workspace, j->bytes, t->stream, &error),
+             &error);
+}
+
+// Numbers of -scale..scale, or those of `from`.
+static dpcr_array numbers(const gpu *t, int ndim, const int64_t *shape, double scale, const void *from) {
+    dpcr_error error = {0};
+    dpcr_array array = dpcr_array_make(NULL, DPCR_F32, ndim, shape);
+    int64_t count = 1;
+    uint64_t seed = 1;
+    for (int i = 0; i < ndim; i++) count *= shape[i];
+    float *host = malloc((size_t)count * sizeof *host);
+    if (!host) exit(1);
+    for (int64_t i = 0; i < count; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        host[i] = from ? ((const float *)from)[i] : (float)(scale * ((double)(int32_t)(seed >> 32) / 2147483648.0));
+    }
+    array.device = t->device;
+    must(dpcr_device_allocate(t->device, (size_t)count * 4, &array.data, &error), &error);
+    must(dpcr_device_copy(t->device, array.data, (dpcr_device){.type = DPCR_HOST}, host, (size_t)count * 4, t->stream,
+                          &error),
+         &error);
+    must(dpcr_stream_wait(t->device, t->stream, &error), &error);
+    free(host);
+    return array;
+}
+
+// The loop's median goes to *loop where this is the loop.
+static void time_job(const gpu *t, job *j, dpcr_method method, double *loop) {
+    dpcr_solve_report report = {.size = sizeof report};
+    dpcr_error error = {0};
+    must(dpcr_device_allocate(t->device, j->bytes, &j->workspace, &error), &error);
+    const double seconds = median(t, solve, j, 1);
+    if (j->cell)
+        must(dpcr_solve_collect(j->cell, j->workspace, j->bytes, t->stream, &report, &error), &error);
+    else
+        must(dpcr_recurrent_collect(j->network, j->workspace, j->bytes, t->stream, &report, &error), &error);
+    if (method == DPCR_METHOD_SEQUENTIAL) *loop = seconds;
+    printf("\"%s\",%d.%d,%d,%d,\"%s\",%s,%" PRId64 ",float32,%" PRId64 ",%" PRId64 ",%s,%s,%d,%.4g,%d,%.4g,%.4g\n",
+           t->info.name, t->info.major, t->info.minor, t->info.driver, t->info.runtime, t->command, j->what, j->width,
+           j->length, j->batch, dpcr_method_name(method), dpcr_reason_name(report.reason), report.sweeps,
+           report.residual, t->repetitions, 1e6 * seconds, *loop / seconds);
+    fflush(stdout);
+    dpcr_device_release(t->device, j->workspace);
+}
+
+static void time_cell(const gpu *t, int64_t width, int64_t length, int64_t batch) {
+    static const dpcr_method methods[] = {DPCR_METHOD_SEQUENTIAL, DPCR_METHOD_OVERLAP, DPCR_METHOD_NEWTON};
+    const int64_t weights[2] = {width, width}, states[3] = {length, batch, width};
+    job j = {.what = "cell", .width = width, .length = length, .batch = batch};
+    dpcr_error error = {0};
+    dpcr_cell *cell = NULL;
+    double loop = 0;
+    j.weight = numbers(t, 2, weights, 1.5 / (double)width, NULL);
+    j.x = numbers(t, 3, states, 1, NULL);
+    j.z = numbers(t, 3, states, 0, NULL);
+    const dpcr_cell_options o = {.size = sizeof o,
+                                 .kind = DPCR_CELL_DENSE,
+                                 .length = length,
+                                 .batch = batch,
+                                 .width = width,
+                                 .weight = j.weight,
+                                 .input = j.x};
+    dpcr_steps steps = {.size = sizeof steps};
+    must(dpcr_cell_create(t->context, &o, &cell, &error), &error);
+    must(dpcr_cell_steps(cell, &steps, &error), &error);
+    for (int m = 0; m < 3; m++) {
+        const dpcr_solve_options options = {.size = sizeof options, .method = methods[m], .device = t->device};
+        must(dpcr_solve_plan_create(t->context, &steps, &options, &j.cell, &error), &error);
+        j.bytes = dpcr_solve_plan_workspace(j.cell);
+        time_job(t, &j, methods[m], &loop);
+        dpcr_solve_plan_destroy(j.cell);
+    }
+    dpcr_cell_destroy(cell);
+    dpcr_device_release(t->device, j.weight.data);
+    dpcr_device_release(t->device, j.x.data);
+    dpcr_device_release(t->device, j.z.data);
+}
+
+static void time_network(const gpu *t, dpcr_recurrent_kind kind, int64_t hidden, int64_t length, int64_t batch) {
+    static const dpcr_method methods[] = {DPCR_METHOD_SEQUENTIAL, DPCR_METHOD_OVERLAP};
+    const dpcr_recurrent_options o = {.size = sizeof o, .kind = kind, .inputs = hidden, .hidden = hidden, .seed = 1};
+    const int64_t states[3] = {length, batch, hidden};
+    job j = {.what = dpcr_recurrent_kind_name(kind), .width = hidden, .length = length, .batch = batch};
+    dpcr_error error = {0};
+    dpcr_recurrent *network = NULL;
+    int64_t count = 0;
+    double loop = 0;
+    must(dpcr_recurrent_create(t->context, &o, &network, &error), &error);
+    const void *theta = dpcr_recurrent_vector(network, &count);
+    j.weight = numbers(t, 1, &count, 0, theta);
+    j.x = numbers(t, 3, states, 1, NULL);
+    j.z = numbers(t, 3, states, 0, NULL);
+    j.pass = (dpcr_recurrent_pass){.size = sizeof j.pass, .x = j.x, .y = j.z};
+    for (int m = 0; m < 2; m++) {
+        const dpcr_recurrent_plan_options options = {
+            .size = sizeof options,
+            .length = length,
+            .batch = batch,
+            .solve = {.size = sizeof options.solve, .method = methods[m], .device = t->device}};
+        must(dpcr_recurrent_plan_create(network, &options, &j.network, &error), &error);
+        j.bytes = dpcr_recurrent_plan_workspace(j.network);
+        time_job(t, &j, methods[m], &loop);
+        dpcr_recurrent_plan_destroy(j.network);
+    }
+    dpcr_recurrent_destroy(network);
+    dpcr_device_release(t->device, j.weight.data);
+    dpcr_device_release(t->device, j.x.data);
+    dpcr_device_release(t->device, j.z.data);
+}
+
+int main(int argc, char **argv) {
+    const char *what = value_of(argc, argv, "--what", "cells");
+    const int64_t longest = atoll(value_of(argc, argv, "--longest", "131072"));
+    const bool cells = !strcmp(what, "cells"), gru = !strcmp(what, "gru");
+    gpu t = {0};
+    if ((!cells && !gru && strcmp(what, "lstm") != 0) || longest < 1) {
+        fprintf(stderr, "bench_gpu_nonlinear: wanted --what cells, gru or lstm, and --longest 1 or more\n");
+        return 2;
+    }
+    gpu_open(&t, "bench_gpu_nonlinear", argc, argv);
+    printf(
+        "device,capability,driver,runtime,command,what,width,dtype,length,batch,method,reason,sweeps,residual,"
+        "repetitions,median_us,times_the_loop\n");
+    for (int64_t length = longest >= 1024 ? 1024 : longest; length <= longest; length *= 4)
+        for (int64_t batch = 1; batch <= 64; batch *= 64)
+            for (int64_t width = cells ? 1 : 32; width <= (cells ? 4 : 1024); width *= cells ? 2 : 4) {
+                if (cells)
+                    time_cell(&t, width, length, batch);
+                else if (width * length * batch <= 2048 * longest)
+                    time_network(&t, gru ? DPCR_GRU : DPCR_LSTM, width, length, batch);
+            }
+    gpu_close(&t);
+    return 0;
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT
+// The launcher of gates.h: workspace and launches.
+#ifndef DPCRI_CUDA_GATES_RUN_H
+#define DPCRI_CUDA_GATES_RUN_H
+
+#include "kern/cuda/cells_run.h"
+#include "kern/cuda/gates.h"
+
+extern template struct cells::widths<float>;
+extern template struct cells::widths<double>;
+
+namespace gates {
+
+// Steps a chunk where none are named: from the length alone, up to 512 columns a sequence.
+inline int64_t usual_chunk(int64_t length) {
+    const int64_t n = (length + 511) >> 9;
+    return n < 64 ? 64 : n;
+}
+
+template <class T, int G>
+problem<T> problem_of(const dpcri_device_recurrent &c, cells::cut *workspace, size_t *cleared) {
+    problem<T> p = {};
+    p.length = c.length;
+    p.rows = c.rows;
+    p.inputs = c.inputs;
+    p.hidden = c.hidden;
+    p.relu = c.gates == DPCRI_DEVICE_RNN_RELU;
+    p.w_ih = static_cast<const T *>(c.w_ih);
+    p.w_hh = static_cast<const T *>(c.w_hh);
+    p.b_ih = static_cast<const T *>(c.b_ih);
+    p.b_hh = static_cast<const T *>(c.b_hh);
+    p.x = static_cast<const T *>(c.x);
+    p.x_step = c.x_step;
+    p.x_row = c.x_row;
+    p.h0 = static_cast<const T *>(c.h0);
+    p.c0 = static_cast<const T *>(c.c0);
+    p.y = static_cast<T *>(c.y);
+    p.y_step = c.y_step;
+    p.y_row = c.y_row;
+    p.ht = static_cast<T *>(c.ht);
+    p.ct = static_cast<T *>(c.ct);
+    p.atol = c.atol;
+    p.rtol = c.rtol;
+    p.stop = c.stop != 0;
+    p.outcome = c.outcome;
+    p.most_sweeps = c.max_sweeps > 0 ? c.max_sweeps : 3;
+    if (p.most_sweeps > cells::most_sweeps) p.most_sweeps = cells::most_sweeps;
+    p.chunk = c.way == DPCRI_DEVICE_LOOP ? c.length : c.chunk > 0 ? c.chunk : usual_chunk(c.length);
+    if (p.chunk > c.length) p.chunk = c.length;
+    p.warm_up = c.warm_up > 0 ? c.warm_up : cells::usual_warm_up;
+    p.chunks = (c.length + p.chunk - 1) / p.chunk;
+    const int64_t items = p.chunks * c.rows, state = G == 4 ? 2 * c.hidden : c.hidden;
+    p.counts = workspace->take<uint32_t>(p.most_sweeps + 1 + p.chunks);
+    p.tallies = workspace->take<cells::tally>(c.rows);
+    *cleared = workspace->used;
+    p.given = workspace->take<T>(c.length * c.rows * G * c.hidden);
+    p.states = workspace->take<T>(2 * items * c.hidden);
+    p.cells = workspace->take<T>(G == 4 ? items * c.hidden : 0);
+    p.starts = workspace->take<T>(items * state);
+    p.ends = workspace->take<T>(items * state);
+    p.open = workspace->take<uint32_t>(items);
+    return p;
+}
+
+template <class T, int G>
+size_t workspace_of(const dpcri_device_recurrent &c) {
+    cells::cut counted = {nullptr, 0};
+    size_t cleared = 0;
+    (void)problem_of<T, G>(c, &counted, &cleared);
+    return counted.used;
+}
+
+inline int64_t tiles(int64_t n, int64_t of_tile) { return (n + of_tile - 1) / of_tile; }
+
+template <class T>
+int launch_inputs(const problem<T> &p, int64_t outputs, const T *more, void *stream) {
+    const int64_t products = tiles(p.length * p.rows, items_of_tile) * tiles(outputs, inputs<T>::Q * units_of_tile);
+    return simt::launch<inputs<T>>(
+        {products < 65535 ? products : 65535, threads, shared_bytes<T, inputs<T>::Q>(), false}, stream,
+        {p, outputs, more});
+}
+
+template <class T, int G>
+int run_of(const dpcri_device_recurrent &c, void *workspace, void *stream) {
+    typedef columns<T, G> kernel;
+    cells::cut pieces = {static_cast<unsigned char *>(workspace), 0};
+    size_t cleared = 0;
+    const problem<T> p = problem_of<T, G>(c, &pieces, &cleared);
+    const int64_t room = simt::cooperative_blocks<kernel>(threads, shared_bytes<T, G>());
+    const int64_t wanted = tiles(p.chunks * p.rows, items_of_tile) * tiles(p.hidden, units_of_tile);
+    if (room < 1) return -1;
+    int status = simt::clear(workspace, cleared, stream);
+    if (status == 0) status = launch_inputs<T>(p, G * p.hidden, nullptr, stream);
+    if (status != 0) return status;
+    return simt::launch<kernel>({wanted < room ? wanted : room, threads, shared_bytes<T, G>(), true}, stream, p);
+}
+
+// ---- an RNN of width 1, 2 or 4: the cells' kernels, over W_ih x + b_ih + b_hh ----
+
+inline bool narrow(const dpcri_device_recurrent &c) {
+    return c.gates <= DPCRI_DEVICE_RNN_RELU && (c.hidden == 1 || c.hidden == 2 || c.hidden == 4);
+}
+
+// ht = y of the last step.
+template <class T>
+struct last_states {
+    typedef problem<T> arguments;
+    static constexpr int most = threads;
+    SIMT static void run(simt::lane &me, const arguments &p) {
+        for (int64_t n = me.block() * threads + me.thread(); n < p.rows * p.hidden; n += me.blocks() * threads)
+            p.ht[n] = p.y[(p.length - 1) * p.y_step + n / p.hidden * p.y_row + n % p.hidden];
+    }
+};
+
+template <class T>
+dpcri_cuda_cell cell_of(const dpcri_device_recurrent &c, T *given) {
+    dpcri_cuda_cell cell = {};
+    cell.dtype = c.dtype;
+    cell.activation = c.gates == DPCRI_DEVICE_RNN_RELU ? DPCRI_CUDA_RELU : DPCRI_CUDA_TANH;
+    cell.length = c.length;
+    cell.batch = c.rows;
+    cell.width = c.hidden;
+    cell.weight = c.w_hh;
+    cell.x = given;
+    cell.x_step = c.rows * c.hidden;
+    cell.x_row = cell.z0_row = c.hidden;
+    cell.z0 = c.h0;
+    cell.z = c.y;
+    cell.z_step = c.y_step;
+    cell.z_row = c.y_row;
+    cell.method = c.way == DPCRI_DEVICE_NEWTON    ? DPCRI_CUDA_NEWTON
+                  : c.way == DPCRI_DEVICE_OVERLAP ? DPCRI_CUDA_OVERLAP
+                                                  : DPCRI_CUDA_LOOP;
+    cell.chunk = c.chunk;
+    cell.warm_up = c.warm_up;
+    cell.atol = c.atol;
+    cell.rtol = c.rtol;
+    cell.max_sweeps = c.max_sweeps;
+    cell.stop = c.stop;
+    cell.outcome = c.outcome;
+    return cell;
+}
+
+template <class T>
+size_t narrow_given(const dpcri_device_recurrent &c) {
+    return cells::pages((size_t)(c.length * c.rows * c.hidden) * sizeof(T));
+}
+
+template <class T>
+int run_narrow(const dpcri_device_recurrent &c, void *workspace, void *stream) {
+    cells::cut unused = {nullptr, 0};
+    size_t cleared = 0;
+    problem<T> p = problem_of<T, 1>(c, &unused, &cleared);
+    p.given = static_cast<T *>(workspace);
+    int status = launch_inputs<T>(p, c.hidden, p.b_hh, stream);
+    void *const rest = static_cast<unsigned char *>(workspace) + narrow_given<T>(c);
+    if (status == 0) status = cells::widths<T>::run(cell_of<T>(c, p.given), (int)c.hidden, rest, stream);
+    if (status != 0 || !p.ht) return status;
+    const int64_t blocks = tiles(p.rows * p.hidden, threads);
+    return simt::launch<last_states<T>>({blocks < 65535 ? blocks : 65535, threads, 0, false}, stream, p);
+}
+
+// By kind. Not inline, for `extern`.
+template <class T>
+struct kinds {
+    static size_t workspace(const dpcri_device_recurrent &c);
+    static int run(const dpcri_device_recurrent &c, void *workspace, void *stream);
+};
+
+template <class T>
+size_t kinds<T>::workspace(const dpcri_device_recurrent &c) {
+    if (narrow(c)) return narrow_given<T>(c) + cells::widths<T>::workspace(cell_of<T>(c, nullptr), (int)c.hidden);
+    return c.gates == DPCRI_DEVICE_GRU    ? workspace_of<T, 3>(c)
+           : c.gates == DPCRI_DEVICE_LSTM ? workspace_of<T, 4>(c)
+                                          : workspace_of<T, 1>(c);
+}
+
+template <class T>
+int kinds<T>::run(const dpcri_device_recurrent &c, void *workspace, void *stream) {
+    if (narrow(c)) return run_narrow<T>(c, workspace, stream);
+    return c.gates == DPCRI_DEVICE_GRU    ? run_of<T, 3>(c, workspace, stream)
+           : c.gates == DPCRI_DEVICE_LSTM ? run_of<T, 4>(c, workspace, stream)
+                                          : run_of<T, 1>(c, workspace, stream);
+}
+
+}  // namespace gates
+
+#endif

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+// The callback `launch` of narrow cells: their form and the solver's arrays as the device's kernels want them.
+#include "kern/device.h"
+#include "nn/device.h"
+#include "rt/dev/device.h"
+
+static void put_array(const dpcr_array *from, const void **data, int64_t *step, int64_t *row) {
+    if (!from) return;
+    *data = from->data;
+    *row = from->strides[from->ndim - 2];
+    if (step) *step = from->strides[0];
+}
+
+static dpcri_device_way way_of(int method) {
+    return method == DPCR_METHOD_NEWTON    ? DPCRI_DEVICE_NEWTON
+           : method == DPCR_METHOD_OVERLAP ? DPCRI_DEVICE_OVERLAP
+                                           : DPCRI_DEVICE_LOOP;
+}
+
+static dpcri_device_cell cell_of(const dpcri_narrow *n, int64_t length, int64_t batch, const dpcr_launch *launch) {
+    dpcri_device_cell cell = {.dtype = n->dtype,
+                              .activation = n->activation,
+                              .diagonal = n->diagonal,
+                              .residual = n->residual,
+                              .scale = n->scale,
+                              .length = length,
+                              .rows = batch,
+                              .w = n->width,
+                              .weight = n->weight,
+                              .weight_step = n->weight_step,
+                              .x = n->bias,
+                              .x_step = n->bias_step,
+                              .x_row = n->bias_row,
+                              .way = way_of(launch->method),
+                              .chunk = launch->chunk,
+                              .warm_up = launch->warm_up,
+                              .atol = launch->atol,
+                              .rtol = launch->rtol,
+                              .max_sweeps = launch->max_sweeps,
+                              .stop = launch->no_fallback,
+                              .outcome = launch->outcome,
+                              .backward = launch->backward};
+    const void *z = NULL, *adjoint = NULL, *z0_adjoint = NULL;
+    put_array(launch->z0, &cell.z0, NULL, &cell.z0_row);
+    put_array(launch->z, &z, &cell.z_step, &cell.z_row);
+    put_array(launch->direct, &cell.direct, &cell.direct_step, &cell.direct_row);
+    put_array(launch->adjoint, &adjoint, &cell.adjoint_step, &cell.adjoint_row);
+    put_array(launch->dz0, &z0_adjoint, NULL, &cell.z0_adjoint_row);
+    cell.z = (void *)(uintptr_t)z;
+    cell.adjoint = (void *)(uintptr_t)adjoint;
+    cell.z0_adjoint = (void *)(uintptr_t)z0_adjoint;
+    return cell;
+}
+
+dpcr_status dpcri_narrow_launch(const dpcri_narrow *n, dpcr_device device, int64_t length, int64_t batch,
+                                dpcr_launch *launch, dpcr_error *error) {
+    const dpcri_device_kernels *kernels = NULL;
+    dpcr_status status = DPCR_OK;
+    if (launch->device.type != device.type || launch->device.id != device.id) {
+        char there[32], here[32];
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "cell: a plan for %s, but its arrays lie on %s",
+                          dpcri_device_text(launch->device, there, sizeof there),
+                          dpcri_device_text(device, here, sizeof here));
+    }
+    DPCR_TRY(dpcri_kernels_of(device, "cell", &kernels, error));
+    const dpcri_device_cell cell = cell_of(n, length, batch, launch);
+    if (!launch->z)
+        DPCR_TRY(kernels->cell_workspace(device.id, &cell, &launch->bytes, error));
+    else
+        DPCR_TRY(kernels->cell(device.id, &cell, launch->workspace, launch->bytes, launch->stream, error));
+done:
+    return status;
+}
+
+dpcr_status dpcri_kernels_of(dpcr_device device, const char *call, const dpcri_device_kernels **kernels,
+                             dpcr_error *error) {
+    const dpcri_device_table *table = NULL;
+    char text[32];
+    const dpcr_status status = dpcri_device_ready(device, call, &table, error);
+    if (status != DPCR_OK) return status;
+    *kernels = table->kernels;
+    if (*kernels) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: the backend of %s has no kernels", call,
+                      dpcri_device_text(device, text, sizeof text));
+}

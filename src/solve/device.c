@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: MIT
+// Nonlinear chains on a device: a plan asks the chain's callback `launch` what it serves and needs, enqueue checks the
+// arrays and hands them over, collect turns what the kernels wrote of each sequence into the report of a host's solve.
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kern/device.h"
+#include "rt/dev/device.h"
+#include "solve/solve_internal.h"
+
+// AUTO is a rule of shape: chunks help where the sequences alone leave lanes idle, and a chain is long enough for some.
+enum { FEW_STEPS = 512, LANES_OF_A_PROCESSOR = 128, PAGE = 256 };
+
+bool dpcri_solve_on_device(const dpcr_solve_options *options) {
+    return options->device.type != 0 && options->device.type != DPCR_HOST;
+}
+
+// The outcomes come first in the workspace.
+static size_t outcome_bytes(int64_t batch) {
+    return ((size_t)batch * sizeof(dpcr_device_outcome) + PAGE - 1) / PAGE * PAGE;
+}
+
+static dpcr_status refuse_option(const char *what, dpcr_error *error) {
+    return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "solve: %s on a device, wanted its default", what);
+}
+
+dpcr_status dpcri_device_check_options(const dpcr_solve_options *o, dpcr_error *error) {
+    const dpcr_method m = o->method;
+    if (m != DPCR_METHOD_AUTO && m != DPCR_METHOD_SEQUENTIAL && m != DPCR_METHOD_OVERLAP && m != DPCR_METHOD_NEWTON)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                          "solve: %s on a device; auto, sequential, overlap and newton work there",
+                          dpcr_method_name(m));
+    if (isnan(o->atol) || isnan(o->rtol) || o->chunk < 0 || o->warm_up < 0 || o->max_sweeps < 0 || o->max_sweeps > 100)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "solve: chunk, warm_up and max_sweeps must not be negative, max_sweeps at most 100 on a "
+                          "device, tolerances not NaN");
+    if (o->scheme) return refuse_option("a scheme", error);
+    if (o->backward) return refuse_option("a backward scheme", error);
+    if (o->guess) return refuse_option("a guess", error);
+    if (o->window) return refuse_option("a window", error);
+    if (o->planning) return refuse_option("a kind of planning", error);
+    if (o->step_scale || o->lock) return refuse_option("step_scale or lock", error);
+    if (o->confirm != 0) return refuse_option("confirm", error);
+    return o->consume_tape ? refuse_option("consume_tape", error) : DPCR_OK;
+}
+
+// A default that is left open stays 0 where the kernels choose it.
+void dpcri_device_defaults(dpcr_solve_options *o, dpcr_dtype dtype, int64_t length, int64_t columns, int processors) {
+    const double tolerance = dtype == DPCR_F64 ? DPCR_TOLERANCE_F64 : DPCR_TOLERANCE_F32;
+    if (o->atol == 0) o->atol = o->rtol < 0 ? -1 : tolerance;
+    if (o->rtol == 0) o->rtol = o->atol < 0 ? -1 : tolerance;
+    if (o->atol < 0) o->atol = 0;
+    if (o->rtol < 0) o->rtol = 0;
+    const bool idle = columns < (int64_t)LANES_OF_A_PROCESSOR * (processors > 0 ? processors : 1);
+    if (o->method == DPCR_METHOD_AUTO)
+        o->method = idle && length >= FEW_STEPS ? DPCR_METHOD_OVERLAP : DPCR_METHOD_SEQUENTIAL;
+    if (o->max_sweeps == 0) o->max_sweeps = o->method == DPCR_METHOD_OVERLAP ? 3 : 16;
+}
+
+static dpcr_launch launch_of(const dpcr_solve_plan *plan, int backward) {
+    const dpcr_solve_options *o = &plan->options;
+    return (dpcr_launch){.size = sizeof(dpcr_launch),
+                         .device = o->device,
+                         .method = o->method,
+                         .backward = backward,
+                         .chunk = o->chunk,
+                         .warm_up = o->warm_up,
+                         .atol = o->atol,
+                         .rtol = o->rtol,
+                         .max_sweeps = o->max_sweeps,
+                         .no_fallback = o->no_fallback};
+}
+
+static dpcr_status ask_bytes(dpcr_solve_plan *plan, dpcr_error *error) {
+    const dpcr_steps *steps = &plan->steps;
+    for (int backward = 0; backward < 2; backward++) {
+        dpcr_launch launch = launch_of(plan, backward);
+        const dpcr_status status = steps->launch(steps->user, &launch, error);
+        if (status != DPCR_OK) return status;
+        if (launch.bytes > plan->workspace) plan->workspace = launch.bytes;
+    }
+    plan->workspace += outcome_bytes(steps->batch);
+    const size_t limit = plan->options.memory_limit;
+    if (limit && plan->workspace > limit)
+        return dpcri_fail(error, DPCR_ERROR_MEMORY,
+                          "solve: needs %zu bytes of workspace on the device, the limit is %zu", plan->workspace,
+                          limit);
+    return DPCR_OK;
+}
+
+void dpcri_device_sentence(dpcr_method asked, dpcr_method method, const char *where, const char *name, char *text,
+                           size_t bytes) {
+    const char *what = method == DPCR_METHOD_SEQUENTIAL ? "the loop, a lane a sequence"
+                       : method == DPCR_METHOD_OVERLAP  ? "overlapped chunks in one launch"
+                                                        : "all sweeps in one launch";
+    snprintf(text, bytes, "%s: %s on %s (%.100s)%s", dpcr_method_name(method), what, where, name,
+             asked != DPCR_METHOD_AUTO          ? ", asked for"
+             : method == DPCR_METHOD_SEQUENTIAL ? ", for it is short or its sequences keep the device busy"
+                                                : ", for its sequences alone leave the device idle");
+}
+
+dpcr_status dpcri_solve_plan_device(dpcr_solve_plan *plan, dpcr_error *error) {
+    dpcr_solve_options *o = &plan->options;
+    const dpcr_steps *steps = &plan->steps;
+    const dpcri_device_table *table = NULL;
+    dpcr_device_info info = {.size = sizeof info};
+    dpcr_status status = DPCR_OK;
+    char where[32];
+    DPCR_TRY(dpcri_device_ready(o->device, "solve_plan_create", &table, error));
+    DPCR_TRY(table->describe(o->device.id, &info, error));
+    if (!steps->launch)
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                            "solve: a plan for %s, but the chain has no callback launch: its numbers lie on the host",
+                            dpcri_device_text(o->device, where, sizeof where)));
+    DPCR_TRY(dpcri_device_check_options(o, error));
+    const dpcr_method asked = o->method;
+    const int64_t parts = steps->jacobian.structure == DPCR_DIAGONAL ? steps->width : 1;
+    dpcri_device_defaults(o, steps->dtype, steps->length, steps->batch * parts, info.processors);
+    if (steps->length > 0 && steps->batch > 0) DPCR_TRY(ask_bytes(plan, error));
+    dpcri_device_sentence(asked, o->method, dpcri_device_text(o->device, where, sizeof where), info.name,
+                          plan->sentence, sizeof plan->sentence);
+    o->start = NULL;
+    o->size = sizeof *o;
+    plan->pinned = *o;
+    if (o->atol == 0) plan->pinned.atol = -1;
+    if (o->rtol == 0) plan->pinned.rtol = -1;
+done:
+    return status;
+}
+
+// ---- running ----
+
+static dpcr_status check_ready(const char *call, const dpcr_solve_plan *plan, const void *workspace, size_t bytes,
+                               dpcr_error *error) {
+    if (!plan) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: plan is NULL", call);
+    if (!dpcri_solve_on_device(&plan->options))
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: the plan is of the host, where solve_execute solves",
+                          call);
+    return dpcri_check_device_workspace(call, workspace, bytes, plan->workspace, error);
+}
+
+dpcr_status dpcri_check_device_workspace(const char *call, const void *workspace, size_t bytes, size_t wanted,
+                                         dpcr_error *error) {
+    if (bytes < wanted || (!workspace && wanted > 0))
+        return dpcri_fail(error, DPCR_ERROR_MEMORY, "%s: a workspace of %zu bytes%s, wanted %zu on the device", call,
+                          bytes, workspace ? "" : " at NULL", wanted);
+    if ((uintptr_t)workspace % PAGE != 0)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the workspace lies %u bytes off, wanted 256-byte alignment",
+                          call, (unsigned)((uintptr_t)workspace % PAGE));
+    return DPCR_OK;
+}
+
+static dpcr_status check_states(const char *call, const dpcr_solve_plan *plan, const char *name,
+                                const dpcr_array *array, bool steps_too, dpcr_error *error) {
+    const dpcr_steps *s = &plan->steps;
+    const int64_t shape[3] = {s->length, s->batch, s->width};
+    return dpcri_check_array_on(call, name, array, s->dtype, plan->options.device, steps_too ? 3 : 2,
+                                steps_too ? shape : shape + 1, error);
+}
+
+static bool empty(const dpcr_solve_plan *plan) { return plan->steps.length == 0 || plan->steps.batch == 0; }
+
+static dpcr_status put(const dpcr_solve_plan *plan, dpcr_launch *launch, void *workspace, size_t bytes, void *stream,
+                       dpcr_error *error) {
+    const size_t own = outcome_bytes(plan->steps.batch);
+    launch->stream = stream;
+    launch->outcome = workspace;
+    launch->workspace = (char *)workspace + own;
+    launch->bytes = bytes - own;
+    return plan->steps.launch(plan->steps.user, launch, error);
+}
+
+dpcr_status dpcr_solve_enqueue(const dpcr_solve_plan *plan, const dpcr_array *z0, const dpcr_array *z, void *workspace,
+                               size_t workspace_bytes, void *stream, dpcr_error *error) {
+    static const char *const call = "solve_enqueue";
+    dpcr_status status = DPCR_OK;
+    DPCR_TRY(check_ready(call, plan, workspace, workspace_bytes, error));
+    if (z0) DPCR_TRY(check_states(call, plan, "z0", z0, false, error));
+    DPCR_TRY(check_states(call, plan, "z", z, true, error));
+    if (empty(plan)) return DPCR_OK;
+    dpcr_launch launch = launch_of(plan, 0);
+    launch.z0 = z0;
+    launch.z = z;
+    DPCR_TRY(put(plan, &launch, workspace, workspace_bytes, stream, error));
+done:
+    return status;
+}
+
+dpcr_status dpcr_solve_enqueue_backward(const dpcr_solve_plan *plan, const dpcr_array *z0, const dpcr_array *z,
+                                        const dpcr_array *direct, const dpcr_array *lambda, const dpcr_array *dz0,
+                                        void *workspace, size_t workspace_bytes, void *stream, dpcr_error *error) {
+    static const char *const call = "solve_enqueue_backward";
+    dpcr_status status = DPCR_OK;
+    DPCR_TRY(check_ready(call, plan, workspace, workspace_bytes, error));
+    if (z0) DPCR_TRY(check_states(call, plan, "z0", z0, false, error));
+    DPCR_TRY(check_states(call, plan, "z", z, true, error));
+    DPCR_TRY(check_states(call, plan, "direct", direct, true, error));
+    DPCR_TRY(check_states(call, plan, "lambda", lambda, true, error));
+    if (dz0) DPCR_TRY(check_states(call, plan, "dz0", dz0, false, error));
+    if (empty(plan)) return DPCR_OK;
+    dpcr_launch launch = launch_of(plan, 1);
+    launch.z0 = z0;
+    launch.z = z;
+    launch.direct = direct;
+    launch.adjoint = lambda;
+    launch.dz0 = dz0;
+    DPCR_TRY(put(plan, &launch, workspace, workspace_bytes, stream, error));
+done:
+    return status;
+}
+
+// ---- the report ----
+
+static dpcr_reason reason_of(const dpcr_solve_options *o, const dpcr_device_outcome *outcome, int64_t length) {
+    const bool exact = o->method == DPCR_METHOD_OVERLAP && o->atol == 0 && o->rtol == 0;
+    if (o->method == DPCR_METHOD_SEQUENTIAL) return DPCR_REASON_SEQUENTIAL;
+    if (outcome->locked < length && o->no_fallback) return DPCR_REASON_NOT_CONVERGED;
+    if (outcome->locked < length)
+        return o->method == DPCR_METHOD_NEWTON && outcome->non_finite ? DPCR_REASON_NONFINITE : DPCR_REASON_FALLBACK;
+    if (exact) return DPCR_REASON_EXACT;
+    return o->method == DPCR_METHOD_NEWTON || outcome->residual == 0 ? DPCR_REASON_CONVERGED
+                                                                     : DPCR_REASON_RESIDUAL_ONLY;
+}
+
+void dpcri_device_report(const dpcr_solve_options *o, int64_t length, int64_t batch,
+                         const dpcr_device_outcome *outcomes, dpcr_solve_report *report) {
+    const bool newton = o->method == DPCR_METHOD_NEWTON;
+    dpcr_reason worst = DPCR_REASON_SEQUENTIAL;
+    report->method = o->method;
+    report->scheme = DPCR_SCHEME_AUTO;
+    report->sweeps = 0;
+    report->evaluations = 0;
+    report->residual = report->error_estimate = 0;
+    report->history_length = 0;
+    for (int64_t b = 0; b < batch; b++) {
+        const dpcr_device_outcome *at = &outcomes[b];
+        const dpcr_reason reason = length > 0 ? reason_of(o, at, length) : DPCR_REASON_EXACT;
+        const int sweeps = o->method == DPCR_METHOD_SEQUENTIAL ? 0 : at->sweeps;
+        worst = b == 0 ? reason : dpcri_worse_reason(worst, reason);
+        if (sweeps > report->sweeps) report->sweeps = sweeps;
+        report->evaluations += length * (sweeps > 0 ? sweeps : 1);
+        report->residual = fmax(report->residual, at->residual);
+        if (b >= report->batch_capacity) continue;
+        if (report->sequence_reason) report->sequence_reason[b] = reason;
+        if (report->sequence_sweeps) report->sequence_sweeps[b] = sweeps;
+        if (report->sequence_locked) report->sequence_locked[b] = at->locked;
+    }
+    report->reason = worst;
+    report->error_estimate = newton || report->residual == 0 ? report->residual : -1;
+}
+
+dpcr_status dpcr_solve_collect(const dpcr_solve_plan *plan, const void *workspace, size_t workspace_bytes, void *stream,
+                               dpcr_solve_report *report, dpcr_error *error) {
+    static const char *const call = "solve_collect";
+    dpcr_status status = DPCR_OK;
+    dpcr_device_outcome *outcomes = NULL;
+    DPCR_TRY(check_ready(call, plan, workspace, workspace_bytes, error));
+    const double start = dpcri_seconds();
+    const int64_t batch = plan->steps.batch;
+    const dpcr_device device = plan->options.device, host = {.type = DPCR_HOST};
+    if (batch > 0) {
+        outcomes = dpcri_alloc_zero(plan->context, (size_t)batch * sizeof *outcomes);
+        if (!outcomes)
+            DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "%s: no memory for %lld outcomes", call, (long long)batch));
+        if (!empty(plan))
+            DPCR_TRY(
+                dpcr_device_copy(host, outcomes, device, workspace, (size_t)batch * sizeof *outcomes, stream, error));
+    }
+    DPCR_TRY(dpcr_stream_wait(device, stream, error));
+    if (!report) goto done;
+    dpcr_solve_report own = {.size = sizeof own};
+    DPCRI_COPY_IN(own, report);
+    dpcri_device_report(&plan->options, plan->steps.length, batch, outcomes, &own);
+    own.sentence = plan->sentence;
+    own.bytes = plan->workspace;
+    own.seconds = dpcri_seconds() - start;
+    own.seconds_evaluate = own.seconds_linear = own.seconds_finish = 0;
+    own.size = report->size;
+    memcpy(report, &own, own.size < sizeof own ? own.size : sizeof own);
+done:
+    if (plan) dpcri_free(plan->context, outcomes);
+    return status;
+}
