@@ -4,11 +4,6 @@
 # absurd sizes, missing files, unwritable outputs, a full disk.
 set -u
 export LC_ALL=C
-build=$(cd "${1:?usage: cli_contract.sh BUILD_DIR}" && pwd) || exit 1
-program=$build/deeppcr
-[ -x "$program" ] || { echo "cli_contract: no program at $program"; exit 1; }
-folder=$(mktemp -d) || exit 1
-trap 'chmod -R u+w "$folder"; rm -rf "$folder"' EXIT
 . "$(dirname "$0")/program.bash"
 
 # done_with ARGUMENT...: exit 0, nothing on stderr; stdout is left in $folder/stdout.

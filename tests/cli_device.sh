@@ -5,16 +5,10 @@
 # there is, and 'solve linear --device cuda' gives the loop's numbers.
 set -u
 export LC_ALL=C
-build=$(cd "${1:?usage: cli_device.sh BUILD_DIR}" && pwd) || exit 1
-program=$build/deeppcr
-stand_ins=$build/stand-ins
-[ -x "$program" ] && [ -f "$stand_ins/libfake_device.so" ] || { echo "cli_device: no program or stand-in in $build"; exit 1; }
-folder=$(mktemp -d) || exit 1
-trap 'rm -rf "$folder"' EXIT
 . "$(dirname "$0")/program.bash"
-python=python3
-$python -c 'import numpy' 2>/dev/null || python=/usr/bin/python3
-$python -c 'import numpy' 2>/dev/null || { echo "cli_device: skipped: no NumPy"; exit 77; }
+stand_ins=$build/stand-ins
+[ -f "$stand_ins/libfake_device.so" ] || { echo "cli_device: no stand-in in $build"; exit 1; }
+find_numpy
 field() {  # key, argument...: a member of the JSON object
     local key=$1
     shift

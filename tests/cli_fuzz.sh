@@ -4,12 +4,11 @@
 # (never by a signal), says one line when it refuses, and with --json prints one object or nothing.
 set -u
 command -v python3 >/dev/null || { echo "cli_fuzz: no python3"; exit 77; }
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-exec python3 - "$1/deeppcr" "$folder" "${DEEPPCR_FUZZ_CASES:-500}" <<'PYTHON'
+. "$(dirname "$0")/program.bash"
+python3 - "$program" "$folder" "${DEEPPCR_FUZZ_CASES:-500}" <<'PYTHON'
 import json, os, random, subprocess, sys
 
-program, folder, cases = os.path.abspath(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+program, folder, cases = *sys.argv[1:3], int(sys.argv[3])
 random.seed(20240607)
 verbs = ["info", "plan", "solve", "check", "gradcheck", "train", "eval", "bench", "schedule", "convert", "", "--help", "--version", "chek", "\xff"]
 words = ["mlp", "resnet", "linear", "lorenz", "logistic", "", "-", "--", "\n", "a" * 5000]

@@ -3,16 +3,11 @@
 # cli_mpi.sh BUILD_DIR: pipelines whose ranks are processes: one process's network on 1 to 4 ranks, and faults that end
 # every process with one line of ours: a rank that is killed, one that stands still, a disk that is full.
 set -u
-build=${1:?usage: cli_mpi.sh BUILD_DIR}
-program=$build/deeppcr
+. "$(dirname "$0")/program.bash"
 skip() { echo "cli_mpi: $*"; exit 77; }
 command -v mpirun >/dev/null || skip "no mpirun"
 ldd "$program" | grep -q libmpi || skip "the program was built without MPI"
 [ -d /usr/share/datasets/fashion-mnist ] || skip "no data set"
-folder=$(mktemp -d) || exit 1
-trap 'rm -rf "$folder"' EXIT
-failed=0
-complain() { echo "cli_mpi: $*"; failed=1; }
 
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_btl_vader_single_copy_mechanism=none

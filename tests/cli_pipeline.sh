@@ -2,10 +2,6 @@
 # SPDX-License-Identifier: MIT
 # cli_pipeline.sh BUILD_DIR: measured profiles, and training by pipelines.
 set -u
-build=${1:?usage: cli_pipeline.sh BUILD_DIR}
-program=$build/deeppcr
-folder=$(mktemp -d) || exit 1
-trap 'rm -rf "$folder"' EXIT
 . "$(dirname "$0")/program.bash"
 
 run() { "$program" "$@" || complain "'$*' gave exit status $?"; }

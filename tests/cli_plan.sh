@@ -2,13 +2,9 @@
 # SPDX-License-Identifier: MIT
 # cli_plan.sh BUILD_DIR: plan's candidates, wisdom, cache and other machines; the short grid of bench planner.
 set -u
-build=${1:?usage: cli_plan.sh BUILD_DIR}
-program=$build/deeppcr
-folder=$(mktemp -d) || exit 1
-trap 'rm -rf "$folder"' EXIT
+. "$(dirname "$0")/program.bash"
 export XDG_CACHE_HOME=$folder/cache
 mkdir "$XDG_CACHE_HOME"
-. "$(dirname "$0")/program.bash"
 
 small=(plan mlp --layers 300 --width 4 --batch 1)
 

@@ -4,16 +4,8 @@
 # whatever the cut, the scan, the order of the file; and faults that end every rank with one line of ours: a short file,
 # a wrong shape, a full disk, a rank that is killed or stands still; never half an output.
 set -u
-build=$(realpath "${1:?usage: cli_ranks.sh BUILD_DIR}")
-program=$build/deeppcr
-skip() { echo "cli_ranks: $*"; exit 77; }
-python=python3
-$python -c 'import numpy' 2>/dev/null || python=/usr/bin/python3
-$python -c 'import numpy' 2>/dev/null || skip "no numpy"
-folder=$(mktemp -d) || exit 1
-trap 'rm -rf "$folder"' EXIT
-failed=0
-complain() { echo "cli_ranks: $*"; failed=1; }
+. "$(dirname "$0")/program.bash"
+find_numpy
 cd "$folder" || exit 1
 
 $python - <<'END' || exit 1
@@ -77,29 +69,24 @@ for p in "" "--ranks 2"; do
     "$program" solve lstm --weights lstm.safetensors --input x.npy --h0 h0.npy $p --final h2.npy --json >json && near h.npy h2.npy 1e-5 || complain "lstm without --output $p"
 done
 
-refused() { # exit status, word, arguments: and no output
-    local wanted=$1 word=$2
-    shift 2
+leaves_nothing() { # exit status, word, arguments
     rm -f no.npy
-    "$program" "$@" --output no.npy >/dev/null 2>err
-    local status=$?
-    [ $status -eq "$wanted" ] || complain "$*: exit status $status, wanted $wanted"
-    [ "$(wc -l <err)" -eq 1 ] && grep -q -- "$word" err || complain "$*: no line with '$word': $(cat err)"
+    refused "$@" --output no.npy
     [ ! -e no.npy ] || complain "$*: left an output"
 }
-refused 5 "cut short" solve linear --A short.npy --b b.npy --scheme distributed
-refused 5 "wanted" solve linear --A b.npy --b dense.npy --scheme distributed --ranks 3
-refused 2 "for --scheme distributed" solve linear --A dense.npy --b b.npy --ranks 2
-refused 2 "not started by mpirun" solve linear --A dense.npy --b b.npy --scheme distributed --scan mpi
-refused 2 "of other schemes" solve linear --A dense.npy --b b.npy --scheme distributed --run-up 3
-refused 2 "who each read" solve linear --A x.npz:A --b b.npy --scheme distributed
-refused 5 "shape" solve lstm --weights lstm.safetensors --input gy.npy --ranks 2
-refused 2 "who each read" solve lstm --weights lstm.safetensors --input x.npy --ranks 2 --h0 -
-refused 2 "which overlap" solve lstm --weights lstm.safetensors --input x.npy --ranks 2 --method newton
+leaves_nothing 5 "cut short" solve linear --A short.npy --b b.npy --scheme distributed
+leaves_nothing 5 "wanted" solve linear --A b.npy --b dense.npy --scheme distributed --ranks 3
+leaves_nothing 2 "for --scheme distributed" solve linear --A dense.npy --b b.npy --ranks 2
+leaves_nothing 2 "not started by mpirun" solve linear --A dense.npy --b b.npy --scheme distributed --scan mpi
+leaves_nothing 2 "of other schemes" solve linear --A dense.npy --b b.npy --scheme distributed --run-up 3
+leaves_nothing 2 "who each read" solve linear --A x.npz:A --b b.npy --scheme distributed
+leaves_nothing 5 "shape" solve lstm --weights lstm.safetensors --input gy.npy --ranks 2
+leaves_nothing 2 "who each read" solve lstm --weights lstm.safetensors --input x.npy --ranks 2 --h0 -
+leaves_nothing 2 "which overlap" solve lstm --weights lstm.safetensors --input x.npy --ranks 2 --method newton
 short_run=(solve lstm --weights lstm.safetensors --input x.npy --h0 h0.npy --ranks 3 --run-up 1 --tolerance 1e-9 --max-sweeps 1)
 "$program" "${short_run[@]}" --output many.npy --quiet && near y.npy many.npy 1e-5 || complain "boundaries that disagree, finished in order: $(tail -1 why)"
-refused 3 "did not agree in 1 sweeps" "${short_run[@]}" --no-fallback
-refused 4 "the limit is 1000" solve lstm --weights lstm.safetensors --input x.npy --ranks 2 --memory-limit 1000
+leaves_nothing 3 "did not agree in 1 sweeps" "${short_run[@]}" --no-fallback
+leaves_nothing 4 "the limit is 1000" solve lstm --weights lstm.safetensors --input x.npy --ranks 2 --memory-limit 1000
 "$program" solve linear --A dense.npy --b b.npy --scheme distributed --output /dev/full >/dev/null 2>err && complain "a full disk went unnoticed"
 [ "$(wc -l <err)" -eq 1 ] && grep -q "No space" err || complain "a full disk: $(cat err)"
 

@@ -2,12 +2,8 @@
 # SPDX-License-Identifier: MIT
 # cli_schedule.sh BUILD_DIR: the verb schedule: every action, JSON, CSV in and out, pictures, refusals.
 set -u
-build=${1:?usage: cli_schedule.sh BUILD_DIR}
-program=$build/deeppcr
-golden=tests/golden/schedules
-folder=$(mktemp -d) || exit 1
-trap 'rm -rf "$folder"' EXIT
 . "$(dirname "$0")/program.bash"
+golden=tests/golden/schedules
 always=(schedule)
 
 run() { "$program" schedule "$@" || complain "'$*' gave exit status $?"; }

@@ -2,10 +2,6 @@
 # SPDX-License-Identifier: MIT
 # cli_workers.sh BUILD_DIR: training by several workers: one process's network, resumed by others, refusals.
 set -u
-build=${1:?usage: cli_workers.sh BUILD_DIR}
-program=$build/deeppcr
-folder=$(mktemp -d) || exit 1
-trap 'rm -rf "$folder"' EXIT
 . "$(dirname "$0")/program.bash"
 always=(train resnet --layers 3 --limit 200)
 

@@ -14,9 +14,10 @@ failed=0
 cases=0
 always=()
 complain() {
+    # shellcheck disable=SC2034 # the tests end with it
+    failed=1
     echo "$(basename "$0" .sh): $*"
     failures=$((failures + 1))
-    failed=1
 }
 
 # find_numpy: leaves $python, which has NumPy, or skips the test.
