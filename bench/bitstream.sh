@@ -4,31 +4,14 @@
 # through time, by the loop with a scan back, by Newton with a scan back and by overlapped chunks:
 # FOLDER/bitstream.csv (a row a step, a column a way) and, where gnuplot is there, FOLDER/bitstream.png.
 set -eu
+. "$(dirname "$0")/shared.bash"
 program=${1:?usage: bitstream.sh PROGRAM FOLDER [T] [SEQUENCES] [EPOCHS] [RATE]}
 folder=${2:?usage: bitstream.sh PROGRAM FOLDER [T] [SEQUENCES] [EPOCHS] [RATE]}
 length=${3:-1000} sequences=${4:-3200} epochs=${5:-3} rate=${6:-1e-3}
-mkdir -p "$folder"
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-columns=step
+open_work
 for way in sequential:sequential sequential:blelloch newton:chunked overlap:overlap; do
-    "$program" train rnn --data bitstream --length "$length" --limit "$sequences" --epochs "$epochs" --batch 16 --rate "$rate" \
-        --method "${way%:*}" --backward "${way#*:}" --log "$work/log" --test-every 0 --json >"$work/$way.json"
-    jq -r 'select(.event == "step") | .loss' "$work/log" >"$work/$way"
-    [ "$columns" != step ] || jq -r 'select(.event == "step") | .step' "$work/log" >"$work/table"
-    paste -d, "$work/table" "$work/$way" >"$work/next"
-    mv "$work/next" "$work/table"
-    columns=$columns,${way%:*}+${way#*:}
-    jq -r --arg way "$way" '"\($way): loss \(.train_loss), \(.seconds) s, forward \(.phases.forward) s, backward \(.phases.backward) s"' "$work/$way.json"
+    train_way "$way" rnn --data bitstream --length "$length" --limit "$sequences" --epochs "$epochs" --batch 16 --rate "$rate"
+    jq -r --arg way "$way" '"\($way): loss \(.train_loss), \(.seconds) s, forward \(.phases.forward) s, backward \(.phases.backward) s"' "$work/told"
 done
-{ echo "$columns"; cat "$work/table"; } >"$folder/bitstream.csv"
-command -v gnuplot >/dev/null || exit 0
-gnuplot <<PLOT
-set terminal pngcairo size 900,500
-set output "$folder/bitstream.png"
-set datafile separator ","
-set key autotitle columnhead
-set xlabel "update"
-set ylabel "mean loss of the epoch so far, nats"
-plot for [c=2:5] "$folder/bitstream.csv" using 1:c with lines linewidth (6 - c)
-PLOT
+write_columns "$folder/bitstream.csv"
+plot_columns "$folder/bitstream" "mean loss of the epoch so far, nats" "6 - c"

@@ -5,15 +5,14 @@
 # Newton with a scan back, of overlapped chunks and of what auto chooses; the loss after the last update, which is
 # the same: FOLDER/bitstream_sweep.csv.
 set -eu
+. "$(dirname "$0")/shared.bash"
 usage="usage: bitstream_sweep.sh PROGRAM FOLDER [UPDATES]"
 program=${1:?$usage}
 folder=${2:?$usage}
 updates=${3:-10}
-mkdir -p "$folder"
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+open_work
 {
-    echo "# $("$program" info --json | jq -r .processor), $("$program" info --json | jq -r .threads) threads; commit $(GIT_OPTIONAL_LOCKS=0 git describe --always --dirty --exclude '*' 2>/dev/null || echo unknown); bench/bitstream_sweep.sh PROGRAM FOLDER $updates"
+    tell_machine "$("$program" info --json | jq -r .threads)" "bench/bitstream_sweep.sh PROGRAM FOLDER $updates"
     echo "length,batch,way,method,backward_scheme,updates,loss,forward_ms,backward_ms"
 } >"$folder/bitstream_sweep.csv"
 for size in 10:16 30:16 100:16 300:16 1000:16 3000:16 10000:16 30000:16 1000:2 1000:4 1000:8 1000:32 1000:64 1000:128 1000:256; do

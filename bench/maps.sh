@@ -5,6 +5,7 @@
 #   --plot-only (pictures from the CSV files that are there)
 # Without names all maps are made, in about three minutes. A name is that of its files.
 set -euo pipefail
+. "$(dirname "$0")/shared.bash"
 cd "$(dirname "$0")/.."
 
 build=build out=bench/results/maps seconds=0.5 threads=0 measure=yes
@@ -12,7 +13,7 @@ names=()
 while [ $# -gt 0 ]; do
     case $1 in
         --build | --out | --seconds | --threads)
-            [ $# -ge 2 ] || { echo "maps.sh: $1 wants a value" >&2; exit 2; }
+            wants_value "$@"
             printf -v "${1#--}" %s "$2"
             shift 2
             ;;
@@ -34,17 +35,10 @@ maps=(
     "chain-diagonal|Linear chain, diagonal, radius 0.9, batch 1|chain --structure diagonal --widths 1,4,16,64,256 --lengths 64,256,1024,4096,16384,65536"
     "cell-tanh|Recurrent cell tanh(W z + x), radius 0.9, x from N(0, 1), batch 1|cell --cell tanh --widths 1,2,4,8,16,32 --lengths 64,256,1024,4096,16384,65536"
 )
-known() { for map in "${maps[@]}"; do [ "${map%%|*}" != "$1" ] || return 0; done; return 1; }
-for name in "${names[@]}"; do
-    known "$name" || { echo "maps.sh: no map '$name'; there are $(printf '%s ' "${maps[@]%%|*}")" >&2; exit 2; }
-done
-wanted() { [ ${#names[@]} -eq 0 ] || printf '%s\n' "${names[@]}" | grep -qxF -- "$1"; }
+check_names map "${maps[@]%%|*}"
 
-for name in $(compgen -e | grep -E '^(OPENBLAS|NVPL|MKL|BLIS|OMP|KMP|GOMP)_|^DEEPPCR_ISA$' || true); do
-    echo "cleared preset $name" >&2
-    unset "$name"
-done
-commit=$(GIT_OPTIONAL_LOCKS=0 git describe --always --dirty --exclude '*' 2>/dev/null || echo unknown)
+clear_presets
+commit=$(describe_commit)
 mkdir -p "$out"
 for map in "${maps[@]}"; do
     IFS='|' read -r name heading arguments <<<"$map"

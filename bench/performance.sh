@@ -6,6 +6,7 @@
 # Without names all tables are made, those against the peers too where their environment is (bench/peers/setup.sh); about six
 # minutes, twenty with the peers. Measure on a quiet machine. The maps are made by bench/maps.sh.
 set -euo pipefail
+. "$(dirname "$0")/shared.bash"
 cd "$(dirname "$0")/.."
 
 build=build out=bench/results/performance seconds=1 measure=yes
@@ -13,7 +14,7 @@ names=()
 while [ $# -gt 0 ]; do
     case $1 in
         --build | --out | --seconds)
-            [ $# -ge 2 ] || { echo "performance.sh: $1 wants a value" >&2; exit 2; }
+            wants_value "$@"
             printf -v "${1#--}" %s "$2"
             shift 2
             ;;
@@ -44,16 +45,10 @@ peers=(
     "peers-networks|mlp --length 1024 --width 2;mlp --length 1024 --width 8;mlp --length 1024 --width 32;mlp --length 1024 --width 64;mlp --length 1024 --width 64 --batch 64"
 )
 all=("${tables[@]%%|*}" schemes planner "${peers[@]%%|*}")
-for name in "${names[@]}"; do
-    printf '%s\n' "${all[@]}" | grep -qxF -- "$name" || { echo "performance.sh: no table '$name'; there are ${all[*]}" >&2; exit 2; }
-done
-wanted() { [ ${#names[@]} -eq 0 ] || printf '%s\n' "${names[@]}" | grep -qxF -- "$1"; }
+check_names table "${all[@]}"
 
-for name in $(compgen -e | grep -E '^(OPENBLAS|NVPL|MKL|BLIS|OMP|KMP|GOMP)_|^DEEPPCR_ISA$' || true); do
-    echo "cleared preset $name" >&2
-    unset "$name"
-done
-commit=$(GIT_OPTIONAL_LOCKS=0 git describe --always --dirty --exclude '*' 2>/dev/null || echo unknown)
+clear_presets
+commit=$(describe_commit)
 mkdir -p "$out"
 
 # One thread kept on one processor, then both.
@@ -69,7 +64,6 @@ measure_table() {  # name, arguments
     rm -f "$out/$1".*.part
     echo "$out/$1.csv"
 }
-first_processors() { python3 -c 'import os, sys; print(*sorted(os.sched_getaffinity(0))[:int(sys.argv[1])], sep=",")' "$1"; }
 
 if [ $measure = yes ]; then
     for table in "${tables[@]}"; do

@@ -7,13 +7,14 @@
 #   --layers 1024  --width 32  --batch 128  --threads "1 2"  --rounds 5  --seconds 2 (a variant and round)
 #   --peers "torch jax"  --build build (the folder of bench_train_step)  --out FILE (instead of that CSV file)
 set -euo pipefail
+. "$(dirname "$0")/shared.bash"
 cd "$(dirname "$0")/.."
 
 layers=1024 width=32 batch=128 threads='1 2' rounds=5 seconds=2 peers='torch jax' build=build out=bench/results/train_step.csv
 while [ $# -gt 0 ]; do
     case $1 in
         --layers | --width | --batch | --threads | --rounds | --seconds | --peers | --build | --out)
-            [ $# -ge 2 ] || { echo "train_step.sh: $1 wants a value" >&2; exit 2; }
+            wants_value "$@"
             printf -v "${1#--}" %s "$2"
             shift 2
             ;;
@@ -25,17 +26,12 @@ python=${DEEPPCR_PEERS_VENV:-bench/peers/.venv}/bin/python
 [ -x "$python" ] || { echo "train_step.sh: no peers' environment; run bench/peers/setup.sh" >&2; exit 2; }
 
 # Presets that choose kernels; the peers' programs clear theirs again.
-for name in $(compgen -e | grep -E '^(OPENBLAS|NVPL|MKL|BLIS|ATEN|DNNL|ONEDNN|XLA|JAX|OMP|KMP|GOMP)_|^DEEPPCR_ISA$' || true); do
-    echo "cleared preset $name" >&2
-    unset "$name"
-done
+clear_presets
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 raw=$folder/raw.jsonl
 size=(--layers "$layers" --width "$width" --batch "$batch" --seconds "$seconds" --json)
-
-first_processors() { python3 -c 'import os, sys; print(*sorted(os.sched_getaffinity(0))[:int(sys.argv[1])], sep=",")' "$1"; }
 
 ours() { taskset -c "$(first_processors "$1")" "$build/bench_train_step" "${size[@]}" --threads "$1"; }
 
@@ -58,7 +54,7 @@ for ((round = 1; round <= rounds; round++)); do
     done
 done
 
-commit=$(GIT_OPTIONAL_LOCKS=0 git describe --always --dirty --exclude '*' 2>/dev/null || echo unknown)
+commit=$(describe_commit)
 command="bench/train_step.sh --layers $layers --width $width --batch $batch --threads '$threads' --rounds $rounds --seconds $seconds --peers '$peers'"
 mkdir -p "$(dirname "$out")"
 python3 bench/train_step_table.py table "$raw" "$out" "$commit" "$command"

@@ -5,30 +5,24 @@
 # FOLDER/vgg11.csv (loss of the pruned one's, a column a way), FOLDER/vgg11_ways.csv (flops, seconds, differences,
 # accuracies), and, where gnuplot is there, FOLDER/vgg11.png. The options are 'deeppcr train vgg11's.
 set -eu
+. "$(dirname "$0")/shared.bash"
 usage="usage: vgg11.sh PROGRAM FOLDER [OPTION...]"
 program=${1:?$usage}
 folder=${2:?$usage}
 shift 2
-mkdir -p "$folder"
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+open_work
 train() { "$program" train vgg11 --dense-steps 240 --steps 100 --batch 2 --rate 1e-3 --json "$@"; }
 train "$@" --steps 0 --save "$work/ready" >"$work/dense.json"
 { echo "step,loss"; jq -r '.log[] | [.step, .loss] | join(",")' "$work/dense.json"; } >"$folder/vgg11_dense.csv"
-columns=step
 for way in scan loop dense; do
     compare=0
     [ $way != scan ] || compare=20
     train "$@" --way $way --compare $compare --resume "$work/ready" --save "$work/$way.safetensors" >"$work/$way.json"
-    jq -r '.log[].loss' "$work/$way.json" >"$work/$way"
-    [ "$columns" != step ] || jq -r '.log[].step' "$work/$way.json" >"$work/table"
-    paste -d, "$work/table" "$work/$way" >"$work/next"
-    mv "$work/next" "$work/table"
-    columns=$columns,$way
+    add_column $way '.log[].step' '.log[].loss' "$work/$way.json"
 done
-{ echo "$columns"; cat "$work/table"; } >"$folder/vgg11.csv"
+write_columns "$folder/vgg11.csv"
 {
-    echo "# $("$program" info --json | jq -r .processor), $(jq .threads "$work/scan.json") threads; commit $(GIT_OPTIONAL_LOCKS=0 git describe --always --dirty --exclude '*' 2>/dev/null || echo unknown); bench/vgg11.sh PROGRAM FOLDER $*"
+    tell_machine "$(jq .threads "$work/scan.json")" "bench/vgg11.sh PROGRAM FOLDER $*"
     echo "way,flops,critical_flops,seconds,max_error,train_loss,test_loss,test_accuracy,test_images"
     for way in scan loop dense; do
         jq -r --arg way $way '.ways[] | select(.name == $way) | [.name, .flops, .critical_flops, .seconds, .max_error] | join(",")' \
@@ -37,13 +31,4 @@ done
     done
     jq -r '"# whole: test accuracy \(.dense_test_accuracy); pruned, not retrained: \(.pruned_test_accuracy); \(.weights_kept) of \(.weights) weights"' "$work/scan.json"
 } >"$folder/vgg11_ways.csv"
-command -v gnuplot >/dev/null || exit 0
-gnuplot <<PLOT
-set terminal pngcairo size 900,500
-set output "$folder/vgg11.png"
-set datafile separator ","
-set key autotitle columnhead
-set xlabel "update"
-set ylabel "loss of the batch, nats"
-plot for [c=2:4] "$folder/vgg11.csv" using 1:c with lines linewidth (9 - 2 * c)
-PLOT
+plot_columns "$folder/vgg11" "loss of the batch, nats" "9 - 2 * c"
