@@ -31,17 +31,27 @@ static double coupled_width(const dpcr_transition *t) {
     }
 }
 
+// What a step moves of a dense chain, with transitions of its own.
+static double step_bytes(const dpcr_chain_shape *s) {
+    const double w = (double)s->transition.rows;
+    return (w * w + 2 * w) * (s->dtype == DPCR_F64 ? 8 : 4);
+}
+static const double cached_bytes = 20e6, loop_bytes_a_ns = 30;  // beyond the caches, of a loop that waits for each step
+
 static double loop_ns(const dpcr_chain_shape *s, int threads) {
     const double apply = busy_ns(dpcr_transition_apply_flops(&s->transition)), batch = (double)s->batch;
     const double workers = least(threads, most(1, batch / 4));
-    return (double)s->length * most(latency_ns(coupled_width(&s->transition)), apply * batch / workers);
+    double step = most(latency_ns(coupled_width(&s->transition)), apply * batch / workers);
+    if (s->batch == 1 && dpcri_kernel_form(&s->transition) == DPCR_DENSE &&
+        (double)s->length * step_bytes(s) > cached_bytes)
+        step = most(step, step_bytes(s) / loop_bytes_a_ns);
+    return (double)s->length * step;
 }
 
 // Second level, third level, beyond: there the windows' many streams get a part of the bandwidth only.
 static double memory_factor(const dpcr_chain_shape *s, double third, double beyond) {
-    const double w = (double)s->transition.rows;
-    const double bytes = (double)s->length * (w * w + 2 * w) * (s->dtype == DPCR_F64 ? 8 : 4);
-    return bytes < 1e6 ? 1 : bytes < 12e6 ? third : beyond;
+    const double bytes = (double)s->length * step_bytes(s);
+    return bytes < 1e6 ? 1 : bytes < cached_bytes ? third : beyond;
 }
 
 // A step in windows of fused kernels (one sequence), one thread, AVX-512 float, arrays in the second-level cache:
@@ -54,7 +64,7 @@ static double window_ns(const dpcr_chain_shape *s) {
         dpcri_chunked_steps(dpcri_kernel_form(&s->transition), w) == 0)
         return 0;
     const double lanes = (s->dtype == DPCR_F64 ? 2 : 1) * (double)(1 << (DPCRI_AVX512 - dpcri_isa_level()));
-    return by_width[w] * lanes * memory_factor(s, 1.35, w == 1 ? 4 : 6);
+    return by_width[w] * lanes * memory_factor(s, 1.35, w == 1 ? 4 : 3.7);
 }
 
 // The same where a vector holds rows of a matrix; windows go to all threads, and take about as long on each.
@@ -62,9 +72,9 @@ static double squares_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) 
     const int64_t w = s->transition.rows;
     const bool back = s->transposed != 0;
     if (!dpcri_summary_at(dpcri_isa_level(), s->dtype, dpcri_kernel_form(&s->transition), w, back)) return 0;
-    const double step = w == 4 ? (back ? 2.8 : 2.3) : (back ? 9.7 : 9.5);
+    const double step = w == 4 ? (back ? 2.5 : 2.05) : (back ? 9.7 : 9.5);
     const double windows = most(1, (double)s->length / (double)(chunk * DPCRI_SIDE)), workers = least(threads, windows);
-    return step * memory_factor(s, 1, 1.5) * (double)s->batch / workers * (workers > 1 ? 1.15 : 1);
+    return step * memory_factor(s, 1, w == 4 ? 1.5 : 1.1) * (double)s->batch / workers * (workers > 1 ? 1.15 : 1);
 }
 
 // Three passes and their calls: 4.2 ns a step for diagonals of w = 4 (bench chain --structure diagonal --length 65536);

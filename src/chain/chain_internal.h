@@ -38,6 +38,9 @@ size_t dpcri_linear_workspace(const dpcri_linear *problem, const dpcr_chain_opti
 void dpcri_chain_defaults(const dpcr_transition *transition, int64_t length, int64_t batch,
                           dpcr_chain_options *options);
 
+// Steps of a chunk of overlap, from the run-up: odd, and no fewer for a longer run-up.
+int64_t dpcri_chain_overlap_chunk(int64_t length, int64_t warm_up);
+
 // Solves it. The report's counts are set; seconds are not. Allocates nothing; parallel over the context's threads.
 void dpcri_linear_solve(dpcr_context *context, const dpcri_linear *problem, const dpcr_chain_options *options,
                         void *workspace, dpcr_chain_report *report);

@@ -16,11 +16,6 @@ enum {
     MOST_BYTES = 64 << 20  // of states: overlap keeps a copy where a chain is solved in place
 };
 
-static int64_t chunk_of(int64_t length, int64_t warm_up) {
-    const int64_t spread = length / 64;
-    return (4 * warm_up > spread ? 4 * warm_up : spread) | 1;
-}
-
 bool dpcri_chain_may_overlap(const dpcr_chain_shape *shape, int threads, dpcr_chain_options *options) {
     const dpcr_transition *t = &shape->transition;
     const size_t real = dpcr_dtype_size(shape->dtype);
@@ -32,7 +27,7 @@ bool dpcri_chain_may_overlap(const dpcr_chain_shape *shape, int threads, dpcr_ch
         shape->length > MOST_BYTES / (t->rows * (int64_t)real))
         return false;
     *options = (dpcr_chain_options){
-        .size = sizeof *options, .scheme = DPCR_SCHEME_OVERLAP, .chunk = chunk_of(shape->length, 1)};
+        .size = sizeof *options, .scheme = DPCR_SCHEME_OVERLAP, .chunk = dpcri_chain_overlap_chunk(shape->length, 1)};
     dpcri_chain_defaults(t, shape->length, shape->batch, options);
     return true;
 }
@@ -81,7 +76,7 @@ void dpcri_chain_forgets(dpcr_context *context, const dpcri_linear *chain, void 
         if (memcmp(x, other, bytes) != 0) continue;
         options->scheme = DPCR_SCHEME_OVERLAP;
         options->warm_up = m + LOOK + (m + LOOK) / 4;
-        options->chunk = chunk_of(f.n, options->warm_up);
+        options->chunk = dpcri_chain_overlap_chunk(f.n, options->warm_up);
         options->tolerance = 0;
         options->max_sweeps = 3;
         return;

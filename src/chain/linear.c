@@ -254,15 +254,21 @@ const void *dpcri_chunks_from_zero(const dpcri_flow *f, const dpcri_chunks *chun
     return dpcri_at(f, states, last * f->w);
 }
 
+// Two groups of them where the run-up leaves room, so that two threads find work; at most eight run-ups long, but for
+// very long chains.
+int64_t dpcri_chain_overlap_chunk(int64_t length, int64_t warm_up) {
+    const int64_t m = warm_up < INT64_MAX / 16 ? warm_up : INT64_MAX / 16;
+    const int64_t most = 8 * m, least = 5 * m / 2, two = length / (2 * DPCRI_SIDE), spread = length / 64;
+    const int64_t chunk = two < least ? least : two > most ? most : two;
+    return (chunk > spread ? chunk : spread) | 1;
+}
+
 // Chunks of the fused kernels where there are some. Elsewhere odd sizes: chunks run side by side, and strides of a
 // power of two would fall on the same cache sets.
 static int64_t default_chunk(dpcr_scheme scheme, const dpcr_transition *transition, int64_t length, int64_t warm_up) {
     const int64_t fused = dpcri_chunked_steps(dpcri_kernel_form(transition), transition->rows);
     if (scheme == DPCR_SCHEME_CHUNKED && fused > 0) return fused;
-    if (scheme == DPCR_SCHEME_OVERLAP) {
-        const int64_t least = warm_up < INT64_MAX / 8 ? 4 * warm_up : warm_up, spread = length / 64;
-        return (least > spread ? least : spread) | 1;
-    }
+    if (scheme == DPCR_SCHEME_OVERLAP) return dpcri_chain_overlap_chunk(length, warm_up);
     int64_t root = 16;
     while (root < 1024 && root * root < length) root *= 2;
     return root | 1;
