@@ -115,12 +115,18 @@ static dpcr_solve_plan *plan_of(dpcr_context *context, const dpcr_steps *steps, 
     return plan;
 }
 
-// A machine of many threads overlaps a chain that forgets, with the warm-up that the estimate found.
-static void warm_up_is_what_the_chain_needs(void **state) {
-    (void)state;
+// Another machine than this one: estimates for it are the model's alone, and no step is timed.
+static dpcr_context *context_of_many_threads(void) {
     dpcr_context *context = solving_context(2);
     const dpcr_machine many = {.size = sizeof many, .threads = 64};
     assert_int_equal(dpcr_context_set_machine(context, &many, NULL), DPCR_OK);
+    return context;
+}
+
+// A machine of many threads overlaps a chain that forgets, with the warm-up that the estimate found.
+static void warm_up_is_what_the_chain_needs(void **state) {
+    (void)state;
+    dpcr_context *context = context_of_many_threads();
     chain c = chain_of(step_forgets, 20000, 2, DPCR_F32);
     dpcr_steps steps = chain_steps(&c);
     steps.latency = 1e-6;
@@ -306,7 +312,7 @@ static dpcr_steps slow_steps(chain *c) {
 
 static void solves_are_learned_from(void **state) {
     (void)state;
-    dpcr_context *context = solving_context(4);
+    dpcr_context *context = context_of_many_threads();
     chain c = chain_of(step_forgets, 20000, 2, DPCR_F32);
     const dpcr_steps steps = slow_steps(&c);
     dpcr_solve_plan *plan = plan_of(context, &steps, DPCR_PLANNING_ESTIMATE);
