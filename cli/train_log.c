@@ -196,6 +196,7 @@ void cli_report_set(const cli_report *report, const dpcr_train_state *final, con
     cli_set_text(r, "scheme", dpcr_scheme_name(solver->options.scheme));
     cli_set_text(r, "backward", dpcr_scheme_name(final->backward));
     cli_set_text(r, "sentence", report->sentence);
+    if (final->threads) cli_set_int(r, "threads_used", final->threads);
     const dpcr_train_phases *p = &final->phases;
     cli_set(r, "phases",
             json_pack("{sf sf sf sf sf sf sf sf}", "gather", p->gather, "encode", p->encode, "forward", p->forward,

@@ -68,6 +68,46 @@ static void every_task_once(void **state) {
     }
 }
 
+// A limit is the calling thread's: no more threads than it says are at work at once, and 0 takes it away.
+typedef struct crowd {
+    _Atomic int now, most;
+} crowd;
+
+static void join_crowd(void *argument, int64_t i) {
+    (void)i;
+    crowd *c = argument;
+    const int now = atomic_fetch_add(&c->now, 1) + 1;
+    for (int most = atomic_load(&c->most); most < now && !atomic_compare_exchange_weak(&c->most, &most, now);) {
+    }
+    usleep(200);  // the others come meanwhile
+    atomic_fetch_sub(&c->now, 1);
+}
+
+static int largest_crowd(dpcr_context *context, int limit) {
+    crowd c = {0};
+    dpcri_threads_limit(limit);
+    dpcri_parallel(context, 40, join_crowd, &c);
+    dpcri_threads_limit(0);
+    return c.most;
+}
+
+static void threads_keep_a_limit(void **state) {
+    (void)state;
+    dpcr_context *context = context_of(4);
+    int tries = 0;  // a busy machine may not wake them all at once
+    while (largest_crowd(context, 0) < 4) assert_true(++tries < 1000);
+    assert_int_equal(largest_crowd(context, 1), 1);
+    assert_in_range(largest_crowd(context, 2), 1, 2);
+    assert_in_range(largest_crowd(context, 3), 1, 3);
+    assert_in_range(largest_crowd(context, 9), 1, 4);
+    for (int64_t n = 0; n < 70; n++) {
+        dpcri_threads_limit((int)(n % 5));
+        assert_int_equal(wrong_counts(context, n, n % 3 == 0), 0);
+    }
+    dpcri_threads_limit(0);
+    dpcr_context_destroy(context);
+}
+
 static void *many_regions(void *context) {
     intptr_t wrong = 0;
     for (int i = 0; i < 300; i++) wrong += wrong_counts(context, 1 + i % 17, 0);
@@ -221,6 +261,7 @@ static void checked_sizes(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_task_once),
+        cmocka_unit_test(threads_keep_a_limit),
         cmocka_unit_test(threads_share_a_context),
         cmocka_unit_test(works_after_fork),
         cmocka_unit_test(without_memory_the_caller_does_it),

@@ -5,6 +5,7 @@
 #include "train/batches.h"
 #include "train/optimiser.h"
 #include "train/pass.h"
+#include "train/trial.h"
 #include "training.h"
 
 static small_data data;
@@ -532,6 +533,58 @@ static void evaluation_depends_on_the_batch_by_rounding_only(void **state) {
     dpcr_context_destroy(context);
 }
 
+// ---- how many threads ----
+
+// A machine by the book: seconds a step with t threads; one step in four lasts longer by what disturbs it.
+static double scripted(const double *seconds, int threads, int64_t step) {
+    return seconds[threads] * (step % 4 == 3 ? 1.2 : 1);
+}
+
+// Runs `steps` steps of 10 rows; how many of them ran on each number of threads.
+static void try_threads(int all, const double *seconds, int64_t steps, int64_t taken[9]) {
+    dpcri_trial trial = {.all = all, .now = all};
+    memset(taken, 0, 9 * sizeof *taken);
+    for (int64_t step = 0; step < steps; step++) {
+        taken[trial.now]++;
+        dpcri_trial_note(&trial, scripted(seconds, trial.now, step), 10, steps - step - 1);
+    }
+}
+
+static void a_run_takes_the_threads_it_gains_from(void **state) {
+    (void)state;
+    const double gains[9] = {0, 8, 4.2, 0, 2.3, 0, 0, 0, 1.4}, loses[9] = {0, 1, 1.4, 0, 1.9, 0, 0, 0, 2.4},
+                 between[9] = {0, 4, 2.5, 0, 2, 0, 0, 0, 2.6}, hardly[9] = {0, 1.98, 2};
+    int64_t taken[9];
+    try_threads(8, gains, 10000, taken);
+    assert_in_range(taken[8], 9900, 10000);
+    assert_int_equal(taken[8] + taken[4], 10000);  // half as many were slower: fewer are not tried
+    try_threads(8, loses, 10000, taken);
+    assert_in_range(taken[1], 9600, 10000);
+    try_threads(8, between, 10000, taken);
+    assert_in_range(taken[4], 9700, 10000);
+    try_threads(2, hardly, 10000, taken);  // one in a hundred is no reason
+    assert_in_range(taken[2], 9800, 10000);
+    try_threads(2, loses, 60, taken);  // too few steps to find out
+    assert_int_equal(taken[2], 60);
+    try_threads(1, loses, 1000, taken);
+    assert_int_equal(taken[1], 1000);
+}
+
+// Where the machine changes under the run, the next trial sees it; steps without rows or time say nothing.
+static void a_trial_is_held_again(void **state) {
+    (void)state;
+    const double before[9] = {0, 1, 2}, after[9] = {0, 2, 1.1};
+    dpcri_trial trial = {.all = 2, .now = 2};
+    for (int64_t step = 0; step < 100; step++) dpcri_trial_note(&trial, before[trial.now], 10, 5000);
+    assert_int_equal(trial.now, 1);
+    for (int64_t step = 0; step < 600; step++) dpcri_trial_note(&trial, after[trial.now], 10, 5000);
+    assert_int_equal(trial.now, 2);
+    const dpcri_trial kept = trial;
+    dpcri_trial_note(&trial, 0, 10, 5000);
+    dpcri_trial_note(&trial, 1, 0, 5000);
+    assert_memory_equal(&trial, &kept, sizeof kept);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_epochs_order_is_a_permutation_of_its_own),
@@ -541,6 +594,8 @@ int main(void) {
         cmocka_unit_test(training_reaches_a_high_accuracy),
         cmocka_unit_test(models_of_any_shape_train),
         cmocka_unit_test(threads_change_no_bit),
+        cmocka_unit_test(a_run_takes_the_threads_it_gains_from),
+        cmocka_unit_test(a_trial_is_held_again),
         cmocka_unit_test(gradients_of_newton_agree_at_every_step),
         cmocka_unit_test(the_loss_curve_of_newton_deviates_like_one_ulp),
         cmocka_unit_test(bad_arguments_are_refused_in_words),

@@ -157,6 +157,9 @@ typedef struct region {
 } region;
 
 static _Thread_local bool inside_task = false;
+static _Thread_local int limit = 0;
+
+void dpcri_threads_limit(int threads) { limit = threads; }
 
 static void run_task(void *argument, int64_t i) {
     region *r = argument;
@@ -170,7 +173,8 @@ static void run_task(void *argument, int64_t i) {
 
 void dpcri_parallel(dpcr_context *context, int64_t n, void (*task)(void *argument, int64_t i), void *argument) {
     if (n <= 0) return;
-    if (n == 1 || context->threads == 1 || inside_task) {
+    const int threads = limit > 0 && limit < context->threads ? limit : context->threads;
+    if (n == 1 || threads == 1 || inside_task) {
         for (int64_t i = 0; i < n; i++) task(argument, i);
         return;
     }
@@ -185,7 +189,7 @@ void dpcri_parallel(dpcr_context *context, int64_t n, void (*task)(void *argumen
     }
     region r = {.task = task, .argument = argument, .mode = floating_mode()};
     if (context->pool)
-        dpcri_pool_run(context->pool, n, run_task, &r);
+        dpcri_pool_run(context->pool, threads - 1, n, run_task, &r);
     else  // memory was refused: the caller does it all
         for (int64_t i = 0; i < n; i++) run_task(&r, i);
     pthread_mutex_unlock(&context->turn);

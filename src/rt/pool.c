@@ -17,18 +17,25 @@ enum {
     WAIT_PAUSES = 400    // about 4 us of waiting for the last tasks before the caller yields its processor
 };
 
+typedef struct worker {
+    dpcri_pool *pool;
+    int number;
+    pthread_t thread;
+} worker;
+
 struct dpcri_pool {
     _Alignas(64) _Atomic uint64_t word;  // generation << 32 | next task
     _Atomic int64_t count;
     _Atomic(void *) argument;
     _Atomic(void (*)(void *, int64_t)) task;
+    _Atomic int helpers;  // workers that may take part
     _Alignas(64) _Atomic int64_t done;
     _Alignas(64) pthread_mutex_t lock;
     pthread_cond_t wake;
     _Atomic int sleepers;
     _Atomic int stop;
-    int workers;
-    pthread_t threads[];
+    int started;
+    worker workers[];
 };
 
 static inline void pause_briefly(void) {
@@ -75,12 +82,13 @@ static bool await(dpcri_pool *pool, uint32_t seen) {
     return !atomic_load(&pool->stop);
 }
 
-static void *worker(void *argument) {
-    dpcri_pool *pool = argument;
+static void *attend(void *argument) {
+    const worker *self = argument;
+    dpcri_pool *pool = self->pool;
     uint32_t seen = 0;
     while (await(pool, seen)) {
         seen = generation_of(atomic_load_explicit(&pool->word, memory_order_acquire));
-        work(pool);
+        if (self->number < atomic_load_explicit(&pool->helpers, memory_order_acquire)) work(pool);
     }
     return NULL;
 }
@@ -93,7 +101,7 @@ static void wake_sleepers(dpcri_pool *pool) {
 }
 
 dpcri_pool *dpcri_pool_create(dpcr_context *context, int workers) {
-    dpcri_pool *pool = dpcri_alloc_zero(context, sizeof *pool + (size_t)workers * sizeof pool->threads[0]);
+    dpcri_pool *pool = dpcri_alloc_zero(context, sizeof *pool + (size_t)workers * sizeof pool->workers[0]);
     if (!pool) return NULL;
     if (pthread_mutex_init(&pool->lock, NULL) != 0) {
         dpcri_free(context, pool);
@@ -107,8 +115,12 @@ dpcri_pool *dpcri_pool_create(dpcr_context *context, int workers) {
     sigset_t all, before;  // signals are the program's threads' business, not the workers'
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (pool->workers < workers && pthread_create(&pool->threads[pool->workers], NULL, worker, pool) == 0)
-        pool->workers++;
+    for (int i = 0; i < workers; i++) {
+        worker *w = &pool->workers[i];
+        *w = (worker){.pool = pool, .number = i};
+        if (pthread_create(&w->thread, NULL, attend, w) != 0) break;
+        pool->started++;
+    }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return pool;
 }
@@ -119,13 +131,13 @@ void dpcri_pool_destroy(dpcr_context *context, dpcri_pool *pool) {
     atomic_store(&pool->stop, 1);
     pthread_cond_broadcast(&pool->wake);
     pthread_mutex_unlock(&pool->lock);
-    for (int i = 0; i < pool->workers; i++) pthread_join(pool->threads[i], NULL);
+    for (int i = 0; i < pool->started; i++) pthread_join(pool->workers[i].thread, NULL);
     pthread_cond_destroy(&pool->wake);
     pthread_mutex_destroy(&pool->lock);
     dpcri_free(context, pool);
 }
 
-void dpcri_pool_run(dpcri_pool *pool, int64_t n, void (*task)(void *argument, int64_t i), void *argument) {
+void dpcri_pool_run(dpcri_pool *pool, int helpers, int64_t n, void (*task)(void *argument, int64_t i), void *argument) {
     if (n >= UINT32_MAX) {  // more tasks than a word counts: nobody needs them side by side
         for (int64_t i = 0; i < n; i++) task(argument, i);
         return;
@@ -138,6 +150,7 @@ void dpcri_pool_run(dpcri_pool *pool, int64_t n, void (*task)(void *argument, in
     atomic_store_explicit(&pool->count, n, memory_order_release);
     atomic_store_explicit(&pool->task, task, memory_order_release);
     atomic_store_explicit(&pool->argument, argument, memory_order_release);
+    atomic_store_explicit(&pool->helpers, helpers, memory_order_release);
     atomic_store(&pool->word, closed + ((uint64_t)1 << 32));
     wake_sleepers(pool);
     work(pool);

@@ -13,7 +13,7 @@ typedef struct dpcri_pool dpcri_pool;
 dpcri_pool *dpcri_pool_create(dpcr_context *context, int workers);
 void dpcri_pool_destroy(dpcr_context *context, dpcri_pool *pool);
 
-// for i in 0..n-1: task(argument, i). One caller at a time.
-void dpcri_pool_run(dpcri_pool *pool, int64_t n, void (*task)(void *argument, int64_t i), void *argument);
+// for i in 0..n-1: task(argument, i), by the caller and the first `helpers` of the workers. One caller at a time.
+void dpcri_pool_run(dpcri_pool *pool, int helpers, int64_t n, void (*task)(void *argument, int64_t i), void *argument);
 
 #endif

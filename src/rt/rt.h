@@ -15,6 +15,10 @@ dpcri_isa dpcri_isa_level(void);
 // bits for any number of threads.
 void dpcri_parallel(dpcr_context *context, int64_t n, void (*task)(void *argument, int64_t i), void *argument);
 
+// Regions that the calling thread asks for from here on are run by at most so many threads; 0: by all the context has.
+// For loops that see by the clock that fewer are faster: bits stay.
+void dpcri_threads_limit(int threads);
+
 // The rates of the context's machine, for the planners' cost models: dpcr_context_machine without a way to fail.
 void dpcri_rates_of(dpcr_context *context, dpcr_machine *machine);
 

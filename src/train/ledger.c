@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "rt/rt.h"
+#include "train/trial.h"
 
 // ---- positions ----
 
@@ -55,11 +56,23 @@ bool dpcri_goes_on_in_place(const dpcr_train_options *o) {
 
 // ---- the loop ----
 
-static dpcr_status run_epoch(const dpcri_loop *l, double *saved, dpcr_error *error) {
+// The step, with as many threads as the trial says.
+static dpcr_status timed_step(const dpcri_loop *l, dpcri_trial *trial, dpcr_error *error) {
+    const int64_t before = l->position->rows;
+    const double began = dpcri_seconds();
+    *l->threads = trial->now;
+    dpcri_threads_limit(trial->now);
+    const dpcr_status status = l->step(l->run, error);
+    dpcri_threads_limit(0);
+    dpcri_trial_note(trial, dpcri_seconds() - began, l->position->rows - before, l->steps - l->position->step);
+    return status;
+}
+
+static dpcr_status run_epoch(const dpcri_loop *l, dpcri_trial *trial, double *saved, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
     const dpcri_position *p = l->position;
     while (p->batch < l->batches) {
-        status = l->step(l->run, error);
+        status = timed_step(l, trial, error);
         if (status == DPCR_ERROR_CANCELLED) {  // inside a solve: the position is the last step's still
             DPCR_TRY(l->save(l->run, error));
             DPCR_TRY(dpcri_position_stopped(p, l->steps, l->options->save, error));
@@ -81,11 +94,13 @@ dpcr_status dpcri_loop_run(const dpcri_loop *l, dpcr_error *error) {
     dpcri_position *p = l->position;
     if (!dpcri_goes_on_in_place(l->options)) DPCR_TRY(l->save(l->run, error));
     double saved = dpcri_seconds();
+    const int threads = dpcr_context_threads(l->context);
+    dpcri_trial trial = {.all = threads, .now = threads};
     while (p->step < l->steps) {
         const bool first = p->batch == l->batches;
         if (first) *p = (dpcri_position){.epoch = p->epoch + 1, .step = p->step};
         l->begin(l->run, first);
-        DPCR_TRY(run_epoch(l, &saved, error));
+        DPCR_TRY(run_epoch(l, &trial, &saved, error));
     }
 done:
     return status;

@@ -25,9 +25,11 @@ bool dpcri_goes_on_in_place(const dpcr_train_options *options);
 // A run by one process from where the position stands to its last step. A checkpoint is written before the first step,
 // when checkpoint_seconds have passed, at the end of an epoch and when somebody asks to stop.
 typedef struct dpcri_loop {
-    void *run;                          // for the functions
+    void *run;  // for the functions
+    dpcr_context *context;
     const dpcr_train_options *options;  // every default filled in
     dpcri_position *position;
+    int *threads;                                       // gets how many the last step ran on
     int64_t batches, steps;                             // an epoch's, and the whole run's
     void (*begin)(void *run, bool first);               // an epoch; `first`: from its first batch, not resumed within
     dpcr_status (*step)(void *run, dpcr_error *error);  // takes the position along

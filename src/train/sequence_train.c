@@ -489,8 +489,8 @@ dpcr_status dpcr_sequence_train(dpcr_context *context, dpcr_sequence *model, con
     DPCR_TRY(check_data("sequence_train", model, data, error));
     DPCR_TRY(fill_options(t, options, error));
     DPCR_TRY(set_up(t, error));
-    status = dpcri_loop_run(&(dpcri_loop){t, &t->options.train, &t->position, t->batches, t->state.steps, begin_epoch,
-                                          one_step, report_step, save},
+    status = dpcri_loop_run(&(dpcri_loop){t, context, &t->options.train, &t->position, &t->state.threads, t->batches,
+                                          t->state.steps, begin_epoch, one_step, report_step, save},
                             error);
     if (status != DPCR_OK) clear_gradients(model);  // a step may have ended half way
     describe_position(t);

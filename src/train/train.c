@@ -132,8 +132,8 @@ dpcr_status dpcr_train(dpcr_context *context, dpcr_model *model, const dpcr_data
             error, DPCR_ERROR_UNSUPPORTED,
             "train: guess is given, but one batch's states are no guess for the next one's; wanted any other guess"));
     DPCR_TRY(set_up(t, error));
-    status = dpcri_loop_run(&(dpcri_loop){t, &l->options, &l->position, l->batches, l->state.steps, begin_epoch,
-                                          one_step, report_step, save},
+    status = dpcri_loop_run(&(dpcri_loop){t, context, &l->options, &l->position, &l->state.threads, l->batches,
+                                          l->state.steps, begin_epoch, one_step, report_step, save},
                             error);
     if (status != DPCR_OK) dpcr_model_zero_gradients(model);  // a step may have ended half way
     describe(t);
