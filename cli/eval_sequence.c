@@ -7,6 +7,8 @@
 #include "recordings.h"
 #include "sequences.h"
 
+#define MOST_PRODUCTS 1e14  // multiply-adds of one evaluation of bit streams
+
 typedef struct subject {
     dpcr_context *context;
     const cli_eval_sequence *e;
@@ -86,6 +88,15 @@ static int evaluate_bits(subject *s) {
         return cli_fail(CLI_RESOURCES,
                         "'%s': %.0f streams of %lld bits would take about %.3g GB; wanted a smaller --batch",
                         s->e->load, batch, (long long)s->bits.length, 1e-9 * bytes);
+    // and time: a hundred times BPPSA's 32 000 streams of 30 000 bits are an hour's work, what a file says may be
+    // anything
+    const double streams = (double)(train ? trained : trained / 10 + 1),
+                 asked = s->e->limit && (double)s->e->limit < streams ? (double)s->e->limit : streams,
+                 products = asked * (double)s->bits.length * (double)dpcr_sequence_parameter_count(s->model);
+    if (products > MOST_PRODUCTS)
+        return cli_fail(CLI_RESOURCES,
+                        "'%s': %.4g streams of %lld bits would take %.2g multiply-adds, more than %.2g; wanted --limit",
+                        s->e->load, asked, (long long)s->bits.length, products, MOST_PRODUCTS);
     if (train) s->bits.first = 0;
     s->data = (dpcr_sequence_data){.size = sizeof s->data,
                                    .count = train ? trained : trained / 10 + 1,

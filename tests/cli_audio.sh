@@ -153,14 +153,43 @@ with open(path("a.st"), "rb") as file:
 length = int.from_bytes(data[:8], "little")
 header = json.loads(data[8:8 + length])
 good = header["__metadata__"]["audio.features"].split(",")
+
+
+def hostile(name, header, data, length):
+    made = json.dumps(header).encode()
+    made += b" " * (-len(made) % 8)
+    with open(path(name), "wb") as file:
+        file.write(len(made).to_bytes(8, "little") + made + data[8 + length:])
+
+
 for field, value in ((0, "0"), (1, "2000"), (2, "16777216"), (2, "17"), (3, "0.5"), (4, "16777216"), (4, "1"), (5, "1e300"), (5, "nan")):
     numbers = list(good)
     numbers[field] = value
     header["__metadata__"]["audio.features"] = ",".join(numbers)
-    made = json.dumps(header).encode()
-    with open(path("hostile.st"), "wb") as file:
-        made += b" " * (-len(made) % 8)
-        file.write(len(made).to_bytes(8, "little") + made + data[8 + length:])
+    hostile("hostile.st", header, data, length)
     assert "audio.features" in run("eval", path("hostile.st"), "--data", path("set"), status=5).stderr, numbers
+# Of bit streams: more of them than could ever be judged; a limit helps.
+with open(path("bits.st"), "rb") as file:
+    data = file.read()
+length = int.from_bytes(data[:8], "little")
+header = json.loads(data[8:8 + length])
+for count, bits in ((10 ** 17, 30), (4 * 10 ** 9, 3000)):
+    header["__metadata__"]["bitstream"] = "5,%d,%d" % (count, bits)
+    hostile("hostile.st", header, data, length)
+    assert "--limit" in run("eval", path("hostile.st"), status=4).stderr, (count, bits)
+    assert told("eval", path("hostile.st"), "--limit", 3)["sequences"] == 3
+
+# ---- IRMAS's training set as it is unpacked: its folders, its names, stereo at 44.1 kHz, texts beside the folders ----
+for k, name in enumerate(("cel", "cla", "flu", "gac", "gel", "org", "pia", "sax", "tru", "vio", "voi")):
+    for i in range(16):
+        t = np.arange(6000) / 44100
+        tone = 0.3 * np.sin(2 * np.pi * 200 * (k + 1) * t)[:, None] * [1, 0.5] + rng.normal(0, 0.01, (6000, 2))
+        recording = ("[%s][cla]%04d" if i % 4 < 2 else "008__[%s][nod][cla]%04d") % (name, 100 * k + i // 2)
+        write(path("IRMAS-TrainingData", name, "%s__%d.wav" % (recording, i % 2 + 1)), tone, 44100)
+for name in ("README.txt", "LICENSE.txt"):
+    open(path("IRMAS-TrainingData", name), "w").close()
+r = told("train", "gru", "--data", path("IRMAS-TrainingData"), "--frame", 1024, "--hop", 512, "--epochs", 2, "--hidden", 20, "--rate", "1e-2", "--save", path("irmas.st"))
+assert r["recordings"] + r["test_recordings"] == 176 and r["test_recordings"] % 2 == 0 and r["inputs"] == 24 and r["outputs"] == 11, r
+assert told("eval", path("irmas.st"), "--data", path("IRMAS-TrainingData"))["recordings"] == r["test_recordings"]
 print("cli_audio: features as NumPy's; recordings told apart, evaluated, refused")
 PYTHON

@@ -133,6 +133,11 @@ for batch in (3, 20):
 whole = told(*both, "--steps", 0, "--prune", 0, "--prune-stages", 1, "--save", path("unpruned"))  # nothing taken out: both judge alike
 assert abs(whole["dense_test_loss"] - whole["test_loss"]) < 1e-4 and whole["weights_kept"] == whole["weights"], whole
 
+# hardly any channels, hardly any weights left, more stages than steps
+narrow = told("--data", path("idx"), "--divisor", 512, "--prune", 0.999, "--dense-steps", 3, "--dense-batch", 10, "--prune-stages", 40, "--steps", 4,
+              "--batch", 4, "--compare", 2, "--test", 20)
+assert all(e["loss"] < 20 for e in narrow["log"]) and len(narrow["log"]) == 7 and narrow["max_error"] < 1e-5, narrow
+
 # stopped, or killed, at any moment: the same file
 for attempt, (delay, kind) in enumerate(((0.0, signal.SIGINT), (0.05, signal.SIGKILL), (0.1, signal.SIGTERM), (0.2, signal.SIGKILL))):
     child = subprocess.Popen([program, "train", "vgg11", *map(str, both), "--checkpoint-seconds", "0.001", "--save", path("cut")],

@@ -3,26 +3,8 @@
 // recurrence and its initial value problem, Lyapunov exponents of Lorenz), and linear recurrences and scans
 // (accelerated-scan, mamba.py, flash-linear-attention's hgrn, PyTorch's and JAX's associative_scan, XBraid) by every
 // scheme.
-#include "solving.h"
-
-#include <math.h>
-#include <stdbool.h>
-
-static dpcr_context *context;
-
-static int set_up(void **state) {
-    (void)state;
-    context = solving_context(2);
-    return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    dpcr_context_destroy(context);
-    return 0;
-}
-
-static double noise(int64_t i, int64_t stream) { return chain_noise(i, stream, 5); }
+#define NOISE 5
+#include "acceptance.h"
 
 // ---- Newton over time ----
 

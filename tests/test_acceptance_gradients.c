@@ -2,26 +2,8 @@
 // Published cases that other projects test themselves by, continued: gradients through a recurrence by the loop, by
 // scans and by Jacobi sweeps (Song et al., arXiv 2002.03629), a weight that two steps share (PyTorch), a scan in log
 // space (heinsen), a selective scan (mamba) and a state-space model that is discretised exactly.
-#include "solving.h"
-
-#include <math.h>
-#include <stdbool.h>
-
-static dpcr_context *context;
-
-static int set_up(void **state) {
-    (void)state;
-    context = solving_context(2);
-    return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    dpcr_context_destroy(context);
-    return 0;
-}
-
-static double noise(int64_t i, int64_t stream) { return chain_noise(i, stream, 11); }
+#define NOISE 11
+#include "acceptance.h"
 
 static const dpcr_scheme every_scheme[] = {DPCR_SCHEME_SEQUENTIAL, DPCR_SCHEME_PCR, DPCR_SCHEME_BLELLOCH,
                                            DPCR_SCHEME_CHUNKED, DPCR_SCHEME_OVERLAP};

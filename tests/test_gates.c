@@ -315,10 +315,17 @@ static void copy(const problem *p, int use, void *to, int64_t width, int64_t str
 
 // Every row together with 1 to 129 others has the bits that it has alone: states, tape, last, e and adjoints. And kept,
 // e and first_out are the same whether they are wanted together or not.
+// What row's strand ends with.
+static const char *states_end(const problem *p, int64_t row) {
+    return p->arrays[STATES] + (size_t)place(p, 0, p->steps - 1, row, p->state) * p->kernels->element;
+}
+
 static void check_strands_alone(dpcri_isa level, dpcr_dtype dtype, dpcri_gates_kind kind) {
     static const int64_t counts[] = {2, 5, 8, 11, 14, 17, 20, 67, 130};  // 64 go together
     for (size_t n = 0; n < sizeof counts / sizeof counts[0]; n++) {
-        const int64_t rows = counts[n], H = 5 + 7 * (rows % 5);
+        // one and two whole vectors, which a strand alone goes through by steps of its own; and others
+        const int64_t rows = counts[n], units = dpcri_gates_kernels_at(level, dtype)->units,
+                      H = n < 2 ? ((int64_t)n + 1) * units : 5 + 7 * (rows % 5);
         problem p = problem_make(level, dtype, kind, H, 1, 3, rows, true);
         const size_t element = p.kernels->element;
         run_forward(&p, NULL, true, true, false);
@@ -347,6 +354,9 @@ static void check_strands_alone(dpcri_isa level, dpcr_dtype dtype, dpcri_gates_k
             memcpy(one.arrays[DIRECT], direct, (size_t)(p.steps * p.state) * element);
             memcpy(one.arrays[IN], in, (size_t)p.state * element);
             memcpy(one.arrays[LAST], last, (size_t)p.state * element);
+            run_forward(&one, NULL, false, false, true);
+            assert_memory_equal(one.arrays[OUT], states_end(&p, row), (size_t)p.state * element);
+            memcpy(one.arrays[IN], in, (size_t)p.state * element);
             run_forward(&one, NULL, true, true, true);
             run_adjoint(&one, NULL, true, false);
             for (int q = 0; q < 3; q++) {

@@ -152,6 +152,17 @@ void overlap_keeps_nan_apart(void **) {
     assert_int_not_equal(c.outcome[1].non_finite, 0);
 }
 
+// Components of a diagonal cell are columns of their own; any of them makes its sequence one that is not finite.
+void every_component_tells(void **) {
+    for (int which = 0; which < 3; which++)
+        for (const dpcri_cuda_method method : {DPCRI_CUDA_LOOP, DPCRI_CUDA_OVERLAP, DPCRI_CUDA_NEWTON}) {
+            cell_case<float> c(3, 100, 3, true, false, 0.4, 1);
+            c.x[(size_t)((60 * 3 + 1) * 3 + which)] = NAN;
+            c.run(c.arguments(method), 9);
+            for (int row = 0; row < 3; row++) assert_int_equal(c.outcome[(size_t)row].non_finite != 0, row == 1);
+        }
+}
+
 void what_cannot_be_is_refused(void **) {
     cell_case<float> f(2, 100, 2, false, false, 0.4, 1);
     const dpcri_cuda_cell good = f.arguments(DPCRI_CUDA_OVERLAP);
@@ -179,9 +190,9 @@ void what_cannot_be_is_refused(void **) {
 
 int main() {
     const CMUnitTest tests[] = {
-        cmocka_unit_test(loop_is_the_librarys),      cmocka_unit_test(overlap_is_the_loop),
-        cmocka_unit_test(overlap_by_tolerance),      cmocka_unit_test(overlap_keeps_nan_apart),
-        cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(loop_is_the_librarys),  cmocka_unit_test(overlap_is_the_loop),
+        cmocka_unit_test(overlap_by_tolerance),  cmocka_unit_test(overlap_keeps_nan_apart),
+        cmocka_unit_test(every_component_tells), cmocka_unit_test(what_cannot_be_is_refused),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -235,7 +235,7 @@ SIMT void note_end(simt::lane &me, const problem<T> &p, const column<T, K> &c, t
     if (!good) me.raise(&t->non_finite, 1);
 }
 
-// ---- the loop: a thread a column ----
+// ---- the loop: a thread a column; outcomes are zero at first ----
 
 template <class T, int K>
 struct loop {
@@ -251,15 +251,15 @@ struct loop {
             T z[K];
             begin<T, K>(c, z);
             run_and_store<T, K>(me, p, c, 0, p.length, z);
-            if (!p.outcome || i % p.parts != 0) continue;
-            // Of a diagonal cell the first component speaks for the others.
-            dpcr_device_outcome o;
-            o.sweeps = 1;
-            o.non_finite = 0;
-            SIMT_UNROLL for (int j = 0; j < K; j++) o.non_finite |= !finite(z[j]);
-            o.locked = p.length;
-            o.residual = 0;
-            p.outcome[i / p.parts] = o;
+            if (!p.outcome) continue;
+            dpcr_device_outcome *o = p.outcome + i / p.parts;
+            bool good = true;
+            SIMT_UNROLL for (int j = 0; j < K; j++) good = good && finite(z[j]);
+            if (!good) me.raise(reinterpret_cast<uint32_t *>(&o->non_finite), 1);
+            if (i % p.parts != 0) continue;
+            o->sweeps = 1;
+            o->locked = p.length;
+            o->residual = 0;
         }
     }
 };

@@ -138,6 +138,9 @@ int run_width(const dpcri_cuda_cell &c, void *workspace, void *stream) {
     if (c.method == DPCRI_CUDA_LOOP) {
         const typename loop<T, K>::arguments a = {problem_of<T>(c, K), nullptr};
         const int64_t blocks = (a.p.columns + loop<T, K>::most - 1) / loop<T, K>::most;
+        const size_t bytes = (size_t)c.batch * sizeof *c.outcome;
+        const int status = c.outcome ? simt::clear(c.outcome, bytes, stream) : 0;
+        if (status != 0) return status;
         return simt::launch<loop<T, K>>({blocks < 65535 ? blocks : 65535, loop<T, K>::most, 0, false}, stream, a);
     }
     if (c.method == DPCRI_CUDA_NEWTON) return run_newton<T, K, S>(c, workspace, stream);
