@@ -9,7 +9,7 @@
 
 #include "nn/recurrent_views.h"
 
-enum { STACK_BYTES = 1 << 15, CARRIED_BYTES = 1 << 12, PANEL = 32 };
+enum { STACK_BYTES = 1 << 16, CARRIED_BYTES = 1 << 12, PANEL = 32 };
 
 static int64_t gates_of(const dpcri_recurrent *c) { return dpcri_gates_count[c->gates.kind] * c->gates.width; }
 static int64_t tape_of(const dpcri_recurrent *c) { return dpcri_gates_tapes(&c->gates); }
@@ -157,9 +157,12 @@ static char *scratch_of(const dpcri_recurrent *c, char *stack, size_t wanted) {
     return wanted <= STACK_BYTES ? stack : dpcri_alloc(c->context, wanted);
 }
 
+// Steps whose products fit the stack, a multiple of four: with ten of them a GRU's step took 4 to 7 % longer than with
+// eight or twenty.
 static int64_t block_of(const dpcri_recurrent *c, int64_t strands, int64_t numbers, int64_t steps) {
-    const int64_t each = strands * numbers * (int64_t)c->kernels->element, fit = each > 0 ? STACK_BYTES / each : 1;
-    return fit < 1 ? 1 : fit < steps ? fit : steps;
+    const int64_t each = strands * numbers * (int64_t)c->kernels->element, fit = each > 0 ? STACK_BYTES / each : 1,
+                  block = fit > 4 ? fit / 4 * 4 : fit;
+    return block < 1 ? 1 : block < steps ? block : steps;
 }
 
 enum { NO_MEMORY = DPCR_ERROR_MEMORY };
