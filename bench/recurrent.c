@@ -24,7 +24,7 @@
 
 typedef struct settings {
     dpcr_recurrent_kind kind;
-    long inputs, hidden, batch, length, layers, threads, rounds, forward, check, warm_up;
+    long inputs, hidden, batch, length, layers, threads, rounds, forward, check, warm_up, chunk;
     dpcr_solve_options solve;
     double seconds;
 } settings;
@@ -43,10 +43,10 @@ static settings read_settings(int argc, char **argv) {
     const struct {
         const char *name;
         long *to;
-    } numbers[] = {{"--inputs", &s.inputs},  {"--hidden", &s.hidden},   {"--batch", &s.batch},
-                   {"--length", &s.length},  {"--layers", &s.layers},   {"--threads", &s.threads},
-                   {"--rounds", &s.rounds},  {"--forward", &s.forward}, {"--check", &s.check},
-                   {"--warm-up", &s.warm_up}};
+    } numbers[] = {{"--inputs", &s.inputs},   {"--hidden", &s.hidden},   {"--batch", &s.batch},
+                   {"--length", &s.length},   {"--layers", &s.layers},   {"--threads", &s.threads},
+                   {"--rounds", &s.rounds},   {"--forward", &s.forward}, {"--check", &s.check},
+                   {"--warm-up", &s.warm_up}, {"--chunk", &s.chunk}};
     dpcr_error error;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--kind") == 0) must(dpcr_recurrent_kind_find(argv[i + 1], &s.kind, &error), &error);
@@ -59,7 +59,7 @@ static settings read_settings(int argc, char **argv) {
         for (size_t k = 0; k < sizeof numbers / sizeof numbers[0]; k++)
             if (strcmp(argv[i], numbers[k].name) == 0) *numbers[k].to = atol(argv[i + 1]);
     }
-    s.solve.warm_up = s.warm_up;
+    s.solve.warm_up = s.warm_up, s.solve.chunk = s.chunk;
     return s;
 }
 
