@@ -75,7 +75,7 @@ DPCR_API dpcr_status dpcr_stream_wait(dpcr_device device, void *stream, dpcr_err
 // dpcr_solve_collect makes a report of them.
 typedef struct dpcr_device_outcome {
     int32_t sweeps;      // over the chain, or over its chunks
-    int32_t non_finite;  // not 0: the last state is not finite (loop over a diagonal cell: its first component)
+    int32_t non_finite;  // not 0: the last state is not finite
     int64_t locked;      // steps that the method left right; from there on finished in order, or left open
     double residual;     // the largest defect (overlap) or correction (newton) of the last sweep over max(1, |z|)
 } dpcr_device_outcome;
