@@ -4,11 +4,12 @@
 #include "nn/device.h"
 #include "rt/dev/device.h"
 
-static void put_array(const dpcr_array *from, const void **data, int64_t *step, int64_t *row) {
-    if (!from) return;
-    *data = from->data;
+// Where an array's numbers lie, [steps][rows][w] or, step NULL, [rows][w]; NULL: it is absent.
+static void *place(const dpcr_array *from, int64_t *step, int64_t *row) {
+    if (!from) return NULL;
     *row = from->strides[from->ndim - 2];
     if (step) *step = from->strides[0];
+    return from->data;
 }
 
 static dpcri_device_way way_of(int method) {
@@ -40,15 +41,11 @@ static dpcri_device_cell cell_of(const dpcri_narrow *n, int64_t length, int64_t 
                               .stop = launch->no_fallback,
                               .outcome = launch->outcome,
                               .backward = launch->backward};
-    const void *z = NULL, *adjoint = NULL, *z0_adjoint = NULL;
-    put_array(launch->z0, &cell.z0, NULL, &cell.z0_row);
-    put_array(launch->z, &z, &cell.z_step, &cell.z_row);
-    put_array(launch->direct, &cell.direct, &cell.direct_step, &cell.direct_row);
-    put_array(launch->adjoint, &adjoint, &cell.adjoint_step, &cell.adjoint_row);
-    put_array(launch->dz0, &z0_adjoint, NULL, &cell.z0_adjoint_row);
-    cell.z = (void *)(uintptr_t)z;
-    cell.adjoint = (void *)(uintptr_t)adjoint;
-    cell.z0_adjoint = (void *)(uintptr_t)z0_adjoint;
+    cell.z0 = place(launch->z0, NULL, &cell.z0_row);
+    cell.z = place(launch->z, &cell.z_step, &cell.z_row);
+    cell.direct = place(launch->direct, &cell.direct_step, &cell.direct_row);
+    cell.adjoint = place(launch->adjoint, &cell.adjoint_step, &cell.adjoint_row);
+    cell.z0_adjoint = place(launch->dz0, NULL, &cell.z0_adjoint_row);
     return cell;
 }
 

@@ -233,7 +233,7 @@ void dpcri_device_report(const dpcr_solve_options *o, int64_t length, int64_t ba
     report->evaluations = 0;
     report->residual = report->error_estimate = 0;
     report->history_length = 0;
-    for (int64_t b = 0; b < batch; b++) {
+    for (int64_t b = 0; outcomes && b < batch; b++) {
         const dpcr_device_outcome *at = &outcomes[b];
         const dpcr_reason reason = length > 0 ? reason_of(o, at, length) : DPCR_REASON_EXACT;
         const int sweeps = o->method == DPCR_METHOD_SEQUENTIAL ? 0 : at->sweeps;
