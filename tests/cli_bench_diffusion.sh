@@ -3,44 +3,24 @@
 # cli_bench_diffusion.sh BUILD_DIR: what 'deeppcr bench diffusion' tells has the documented shape and adds up, as JSON and CSV;
 # refusals. Never how long anything takes.
 set -u
-build=$(cd "${1:?usage: cli_bench_diffusion.sh BUILD_DIR}" && pwd) || exit 1
-program=$build/deeppcr
-[ -x "$program" ] || { echo "cli_bench_diffusion: no program at $program"; exit 1; }
-folder=$(mktemp -d) || exit 1
-trap 'rm -rf "$folder"' EXIT
+. "$(dirname "$0")/program.bash"
 python3 - "$program" "$folder" <<'PYTHON'
-import csv, json, os, random, struct, subprocess, sys
+import csv, random
 
-program, folder = sys.argv[1:]
+from program import answer, content, path, put_cifar, put_images, refused, run
+
 SIDE, STEPS = 4, 24
 r = random.Random(3)
 
-
-def path(name):
-    return os.path.join(folder, name)
-
-
-def run(*arguments, wanted=0):
-    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True)
-    assert done.returncode == wanted, (arguments, done.returncode, done.stdout[-300:], done.stderr)
-    if wanted:
-        assert not done.stdout and done.stderr.count("\n") == 1, (arguments, done)
-        return done.stderr
-    return json.loads(done.stdout) if "--json" in arguments else done.stdout
-
-
-os.mkdir(path("data"))
 for part, count in (("train", 256), ("t10k", 64)):
     labels = bytes(r.randrange(4) for _ in range(count))
     pixels = bytes(r.randrange(40) + 180 * (i // SIDE % SIDE == labels[i // SIDE // SIDE]) for i in range(count * SIDE * SIDE))
-    for kind, magic, dims, data in (("images", 2051, (count, SIDE, SIDE), pixels), ("labels", 2049, (count,), labels)):
-        with open(path(f"data/{part}-{kind}-idx{len(dims)}-ubyte"), "wb") as file:
-            file.write(struct.pack(">%dI" % (1 + len(dims)), magic, *dims) + data)
+    put_images("data", part, (SIDE, SIDE), pixels, labels)
 run("train", "denoiser", "--data", path("data"), "--batch", 64, "--width", 32, "--depth", 2, "--steps", 50, "--epochs", 2, "--save", path("m"), "--quiet")
 run("train", "resnet", "--data", path("data"), "--layers", 4, "--width", 4, "--epochs", 1, "--save", path("judge"), "--quiet")
 
 common = ["bench", "diffusion", path("m"), "--steps", STEPS, "--seconds", 0]
-told = run(*common, "--methods", "picard,quasi-newton,sequential,auto", "--tolerances", "0.01,0", "--windows", "0,7", "--counts", "1,3", "--json", "--csv", path("t.csv"))
+told = answer(*common, "--methods", "picard,quasi-newton,sequential,auto", "--tolerances", "0.01,0", "--windows", "0,7", "--counts", "1,3", "--csv", path("t.csv"))
 points = told["points"]
 assert (told["sampler"], told["steps"], told["width"], told["hidden"], told["depth"]) == ("ddim", STEPS, 16, 32, 2), told
 assert [(p["method"], p["tolerance"], p["window"], p["count"]) for p in points] == [
@@ -65,59 +45,49 @@ for row, p in zip(rows, points):
         assert abs(float(row[key]) - p[key]) <= 1e-5 * abs(p[key]), (key, row, p)
     assert row["frechet_distance"] == row["recall"] == "", row
 
-told = run(*common, "--methods", "parataa,picard", "--confirm", "0.01,0.001", "--json", "--csv", path("t.csv"))["points"]
+told = answer(*common, "--methods", "parataa,picard", "--confirm", "0.01,0.001", "--csv", path("t.csv"))["points"]
 assert [(p["method"], p["confirm"], p["tolerance"]) for p in told] == [(m, t, t / 10) for m in ("parataa", "picard") for t in (0.01, 0.001)], told
 for p in told:
     assert p["reason"] in ("converged", "exact") and 0 <= (p["error_estimate"] or 0) <= p["confirm"], p
     assert p["max_error"] <= 5 * p["confirm"], p
-told = run(*common, "--methods", "picard", "--tolerances", "0.01", "--confirm", "0.01", "--json")["points"]
+told = answer(*common, "--methods", "picard", "--tolerances", "0.01", "--confirm", "0.01")["points"]
 assert [p["confirm"] for p in told] == [None, 0.01] and told[0]["reason"] == "residual-only", told
 
-told = run(*common, "--methods", "picard", "--evaluate", path("judge"), "--data", path("data"), "--pictures", 60, "--seeds", 2, "--json")
+told = answer(*common, "--methods", "picard", "--evaluate", path("judge"), "--data", path("data"), "--pictures", 60, "--seeds", 2)
 loop, timed, judged = told["points"]
 assert [p["part"] for p in told["points"]] == ["quality", "time", "quality"] and told["seeds"] == 2, told
 assert loop["method"] == "sequential" and loop["calls"] == loop["evaluations"] == 1 and loop["sweeps"] == 0, loop
 for p in (loop, judged):
     assert p["count"] == 60 and p["frechet_distance"] > 0 and p["frechet_deviation"] >= 0 and 0 <= p["precision"] <= 1 >= p["recall"] >= 0, p
     assert p["sequential_seconds"] is None and p["max_error"] is None, p
-exact = run(*common, "--methods", "picard", "--tolerances", 0, "--evaluate", path("judge"), "--data", path("data"), "--pictures", 60, "--seeds", 2, "--json")["points"][2]
+exact = answer(*common, "--methods", "picard", "--tolerances", 0, "--evaluate", path("judge"), "--data", path("data"), "--pictures", 60, "--seeds", 2)["points"][2]
 assert [exact[k] for k in ("frechet_distance", "precision", "recall")] == [loop[k] for k in ("frechet_distance", "precision", "recall")], (exact, loop)
-assert "times" in run(*common, "--methods", "picard")
+assert b"times" in run(*common, "--methods", "picard")
 
 # What the file has stays, what it lacks is measured, and a run of another sampler is refused.
 kept = path("kept.csv")
 judge = ["--evaluate", path("judge"), "--data", path("data"), "--pictures", 60, "--seeds", 1, "--resume", "--csv", kept]
 run(*common, "--methods", "picard", *judge, "--quiet")
-with open(kept) as file:
-    first = file.read()
-assert first.count("\n") == 4, first
-told = run(*common, "--methods", "picard,parataa", "--tolerances", "1e-3", "--confirm", "0.01", *judge, "--json")["points"]
-with open(kept) as file:
-    second = file.read()
-assert second.startswith(first) and second.count("\n") == 10, second
+first = content("kept.csv")
+assert first.count(b"\n") == 4, first
+told = answer(*common, "--methods", "picard,parataa", "--tolerances", "1e-3", "--confirm", "0.01", *judge)["points"]
+second = content("kept.csv")
+assert second.startswith(first) and second.count(b"\n") == 10, second
 assert [(p["part"], p["method"], p["confirm"]) for p in told] == [("quality", "sequential", None)] + [
     (part, m, c) for m, c in (("picard", None), ("picard", 0.01), ("parataa", None), ("parataa", 0.01)) for part in ("time", "quality")], told
 run(*common, "--methods", "parataa,picard", *judge, "--quiet")
-with open(kept) as file:
-    assert file.read() == second
+assert content("kept.csv") == second
 
 # In colour a picture is three planes, and held-out images of one are no match.
-for folder_of, planes in (("colour", 3), ("grey", 1)):
-    os.mkdir(path(folder_of))
-    for part, count in (("train", 40), ("t10k", 40)) if planes == 1 else (*(("data_batch_%d.bin" % k, 8) for k in range(1, 6)), ("test_batch.bin", 40)):
-        if planes == 3:
-            with open(path(f"{folder_of}/{part}"), "wb") as file:
-                file.write(b"".join(bytes([i % 4]) + r.randbytes(3072) for i in range(count)))
-            continue
-        for kind, magic, dims, data in (("images", 2051, (count, 32, 32), r.randbytes(count * 1024)), ("labels", 2049, (count,), bytes(i % 4 for i in range(count)))):
-            with open(path(f"{folder_of}/{part}-{kind}-idx{len(dims)}-ubyte"), "wb") as file:
-                file.write(struct.pack(">%dI" % (1 + len(dims)), magic, *dims) + data)
+put_cifar("colour", [8] * 5 + [40], lambda label: r.randbytes(3072), classes=4)
+for part in ("train", "t10k"):
+    put_images("grey", part, (32, 32), r.randbytes(40 * 1024), bytes(i % 4 for i in range(40)))
 run("train", "denoiser", "--data", path("colour"), "--batch", 8, "--width", 8, "--depth", 1, "--steps", 10, "--epochs", 1, "--save", path("c"), "--quiet")
 run("train", "resnet", "--data", path("colour"), "--layers", 2, "--width", 4, "--epochs", 1, "--save", path("colours"), "--quiet")
 coloured = ["bench", "diffusion", path("c"), "--seconds", 0, "--evaluate", path("colours"), "--pictures", 40, "--seeds", 1]
-for p in run(*coloured, "--data", path("colour"), "--methods", "picard", "--tolerances", 0, "--json")["points"]:
+for p in answer(*coloured, "--data", path("colour"), "--methods", "picard", "--tolerances", 0)["points"]:
     assert p["part"] == "time" or p["frechet_distance"] > 0, p
-assert "3072" in run(*coloured, "--data", path("grey"), wanted=5)
+refused(5, "3072", *coloured, "--data", path("grey"))
 
 for text, arguments, status in (("which model", [], 2), ("no whole number", [path("m"), "--windows", "1.5"], 2), ("--method is ''", [path("m"), "--methods", ","], 2),
                                 ("--method is 'fast'", [path("m"), "--methods", "picard,fast"], 2), ("--counts", [path("m"), "--counts", "0"], 2),
@@ -125,6 +95,5 @@ for text, arguments, status in (("which model", [], 2), ("no whole number", [pat
                                 ("the model", [path("none")], 5), ("no denoiser", [path("judge")], 5), ("the classifier", [path("m"), "--evaluate", path("none"), "--data", path("data")], 5),
                                 ("cannot write", [path("m"), "--csv", path("no/where.csv")], 4), ("--csv", [path("m"), "--resume"], 2),
                                 ("line 2 of", [path("m"), "--sampler", "ddpm", "--resume", "--csv", kept], 5)):
-    told = run("bench", "diffusion", *arguments, wanted=status)
-    assert text in told, (text, told)
+    refused(status, text, "bench", "diffusion", *arguments)
 PYTHON
