@@ -74,7 +74,7 @@ typedef struct cli_group {
     const char *header;  // over its options in --help
 } cli_group;
 
-enum { CLI_MAX_GROUPS = 7, CLI_MAX_POSITIONAL = 2 };
+enum { CLI_MAX_GROUPS = 8, CLI_MAX_POSITIONAL = 2 };
 
 typedef struct cli_syntax {
     const char *arguments;  // in --help, such as "mlp|resnet"

@@ -11,17 +11,7 @@
 #include "train_workers.h"
 #include "world.h"
 
-enum {
-    KEY_DATA = 0x5000,
-    KEY_EPOCHS,
-    KEY_SAVE,
-    KEY_RESUME,
-    KEY_LOG,
-    KEY_LOG_EVERY,
-    KEY_CHECKPOINT,
-    KEY_TEST,
-    KEY_LIMIT
-};
+enum { KEY_DATA = 0x5000, KEY_EPOCHS, KEY_LIMIT };
 
 typedef struct train {
     cli_common common;
@@ -46,14 +36,6 @@ static const struct argp_option train_options[] = {
      "of CIFAR-10's binary files",
      0},
     {"epochs", KEY_EPOCHS, "N", 0, "Passes over the training images (default 4)", 0},
-    {"save", KEY_SAVE, "FILE", 0,
-     "Model and checkpoint (safetensors), always whole on disk (default with --resume: the same file)", 0},
-    {"resume", KEY_RESUME, "FILE", 0, "Go on from a checkpoint; ends with the bits of a run that was never stopped", 0},
-    {"checkpoint-seconds", KEY_CHECKPOINT, "S", 0,
-     "At most this much work is lost (default 10); every epoch's end is saved too", 0},
-    {"log", KEY_LOG, "FILE", 0, "JSON Lines: an object a step and one an epoch", 0},
-    {"log-every", KEY_LOG_EVERY, "N", 0, "Log every Nth step (default 1)", 0},
-    {"test-every", KEY_TEST, "N", 0, "Test after every Nth epoch (default 1; 0: only at the end)", 0},
     {"limit", KEY_LIMIT, "N", 0, "Only the first N training images and the first N test images", 0},
     {0},
 };
@@ -62,17 +44,8 @@ static error_t parse_train(int key, char *arg, struct argp_state *state) {
     train *t = state->input;
     switch (key) {
         case KEY_DATA: t->data = arg; return 0;
-        case KEY_SAVE: t->options.save = arg; return 0;
-        case KEY_RESUME: t->options.resume = arg; return 0;
-        case KEY_LOG: t->report.log_path = arg; return 0;
         case KEY_EPOCHS: return cli_read_int64("--epochs", arg, 1, INT64_MAX, &t->options.epochs) ? 0 : EINVAL;
-        case KEY_LOG_EVERY: return cli_read_int64("--log-every", arg, 1, INT64_MAX, &t->report.log_every) ? 0 : EINVAL;
-        case KEY_TEST: return cli_read_int64("--test-every", arg, 0, INT64_MAX, &t->report.test_every) ? 0 : EINVAL;
         case KEY_LIMIT: return cli_read_int64("--limit", arg, 1, INT64_MAX, &t->limit) ? 0 : EINVAL;
-        case KEY_CHECKPOINT:
-            return cli_read_double("--checkpoint-seconds", arg, 1e-3, HUGE_VAL, &t->options.checkpoint_seconds)
-                       ? 0
-                       : EINVAL;
         default: return ARGP_ERR_UNKNOWN;
     }
 }
@@ -98,12 +71,11 @@ static void settle_defaults(train *t) {
     t->options.seed = t->common.seed;
     t->options.progress = on_step;
     t->options.progress_user = t;
-    if (t->options.resume && !t->options.save) t->options.save = t->options.resume;
+    cli_report_settle(&t->report);
     t->report.common = &t->common;
     t->report.unit = "images";
     t->report.test = test_now;
     t->report.test_user = t;
-    t->report.resuming = t->options.resume != NULL;
 }
 
 static void settle_optimiser(train *t) {
@@ -233,9 +205,8 @@ static int run_training(train *t) {
 }
 
 static int run(train *t, dpcr_architecture architecture) {
-    int status = CLI_DONE;
-    if (t->options.resume && !cli_readable("the checkpoint", t->options.resume)) return CLI_INPUT;
-    if (t->options.save && !cli_writable("the checkpoint", t->options.save)) return CLI_RESOURCES;
+    int status = cli_report_check(&t->report);
+    if (status) return status;
     const char *trace = t->pipeline.trace;
     if (trace && strcmp(trace, "-") && !cli_writable("the trace", trace)) return CLI_RESOURCES;
     t->context = cli_context_create(&t->common, &status);
@@ -317,6 +288,7 @@ int cli_verb_train(int argc, char **argv) {
                .workers = CLI_WORKERS_DEFAULTS,
                .report = CLI_REPORT_DEFAULTS,
                .data = CLI_FASHION_MNIST};
+    t.report.train = &t.options;
     const cli_syntax syntax = {
         .arguments = "mlp|resnet|rnn|rnn-relu|gru|lstm|paragru|paralstm|mingru|vae|denoiser|vgg11",
         .doc =
@@ -327,6 +299,7 @@ int cli_verb_train(int argc, char **argv) {
             "checkpoint with exit status 130 or 143. A killed run resumes from its last "
             "checkpoint with the same options.",
         .groups = {{&train_argp, &t, "Training:"},
+                   {&cli_report_argp, &t.report, "Checkpoints, log and tests:"},
                    {&cli_optimiser_argp, &t.optimiser, "Optimiser:"},
                    {&cli_network_argp, &t.network, "Network:"},
                    {&cli_solver_argp, &t.solver, "Solver:"},

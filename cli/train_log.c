@@ -3,10 +3,60 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+// ---- options ----
+
+enum { KEY_SAVE = 0x9800, KEY_RESUME, KEY_CHECKPOINT, KEY_LOG, KEY_LOG_EVERY, KEY_TEST };
+
+static const struct argp_option report_options[] = {
+    {"save", KEY_SAVE, "FILE", 0,
+     "Model and checkpoint (safetensors), always whole on disk (default with --resume: the same file)", 0},
+    {"resume", KEY_RESUME, "FILE", 0, "Go on from a checkpoint; ends with the bits of a run that was never stopped", 0},
+    {"checkpoint-seconds", KEY_CHECKPOINT, "S", 0,
+     "At most this much work is lost (default 10); every epoch's end is saved too", 0},
+    {"log", KEY_LOG, "FILE", 0, "JSON Lines: an object a step and one an epoch", 0},
+    {"log-every", KEY_LOG_EVERY, "N", 0, "Log every Nth step (default 1)", 0},
+    {"test-every", KEY_TEST, "N", 0, "Test after every Nth epoch (default 1; 0: only at the end)", 0},
+    {0},
+};
+
+static error_t taken(bool ok) { return ok ? 0 : EINVAL; }
+
+static error_t parse_report(int key, char *arg, struct argp_state *state) {
+    cli_report *r = state->input;
+    switch (key) {
+        case KEY_SAVE: r->train->save = arg; return 0;
+        case KEY_RESUME: r->train->resume = arg; return 0;
+        case KEY_CHECKPOINT:
+            return taken(cli_read_double("--checkpoint-seconds", arg, 1e-3, HUGE_VAL, &r->train->checkpoint_seconds));
+        case KEY_LOG: r->log_path = arg; return 0;
+        case KEY_LOG_EVERY: return taken(cli_read_int64("--log-every", arg, 1, INT64_MAX, &r->log_every));
+        case KEY_TEST: return taken(cli_read_int64("--test-every", arg, 0, INT64_MAX, &r->test_every));
+        default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+const struct argp cli_report_argp = {report_options, parse_report, NULL, NULL, NULL, NULL, NULL};
+
+void cli_report_settle(cli_report *report) {
+    dpcr_train_options *o = report->train;
+    if (o->resume && !o->save) o->save = o->resume;
+    report->resuming = o->resume != NULL;
+}
+
+int cli_report_check(const cli_report *report) {
+    const dpcr_train_options *o = report->train;
+    if (o->resume && !cli_readable("the checkpoint", o->resume)) return CLI_INPUT;
+    if (o->save && !cli_writable("the checkpoint", o->save)) return CLI_RESOURCES;
+    return CLI_DONE;
+}
+
+// ---- the log ----
 
 static int fail(const cli_log *log) {
     return cli_fail(CLI_RESOURCES, "cannot write the log '%s': %s", log->path, strerror(errno));

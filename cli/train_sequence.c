@@ -12,12 +12,6 @@
 enum {
     KEY_DATA = 0x8000,
     KEY_EPOCHS,
-    KEY_SAVE,
-    KEY_RESUME,
-    KEY_LOG,
-    KEY_LOG_EVERY,
-    KEY_CHECKPOINT,
-    KEY_TEST,
     KEY_LIMIT,
     KEY_BATCH,
     KEY_LENGTH,
@@ -73,14 +67,6 @@ static const struct argp_option training_options[] = {
     {"recompute", KEY_RECOMPUTE, NULL, 0, "Keep states only and compute the gates again: less memory, more time", 0},
     {"segment", KEY_SEGMENT, "N", 0,
      "bitstream, recordings: keep states every N steps only and run the steps between again: memory for N steps", 0},
-    {"save", KEY_SAVE, "FILE", 0,
-     "Model and checkpoint (safetensors), always whole on disk (default with --resume: the same file)", 0},
-    {"resume", KEY_RESUME, "FILE", 0, "Go on from a checkpoint; ends with the bits of a run that was never stopped", 0},
-    {"checkpoint-seconds", KEY_CHECKPOINT, "S", 0,
-     "At most this much work is lost (default 10); every epoch's end is saved too", 0},
-    {"log", KEY_LOG, "FILE", 0, "JSON Lines: an object a step and one an epoch", 0},
-    {"log-every", KEY_LOG_EVERY, "N", 0, "Log every Nth step (default 1)", 0},
-    {"test-every", KEY_TEST, "N", 0, "Test after every Nth epoch (default 1; 0: only at the end)", 0},
     {"limit", KEY_LIMIT, "N", 0,
      "Sequences an epoch (bitstream: default 32000), or characters of the text, to train on; to test, a tenth of them "
      "(recordings: all)",
@@ -105,9 +91,6 @@ static error_t parse_training(int key, char *arg, struct argp_state *state) {
     dpcr_train_options *o = &t->options.train;
     switch (key) {
         case KEY_DATA: t->data = arg; return 0;
-        case KEY_SAVE: o->save = arg; return 0;
-        case KEY_RESUME: o->resume = arg; return 0;
-        case KEY_LOG: t->report.log_path = arg; return 0;
         case KEY_RECOMPUTE: t->options.recompute = 1; return 0;
         case KEY_SEGMENT: return taken(cli_read_int64("--segment", arg, 1, INT64_MAX, &t->options.segment));
         case KEY_EPOCHS: return taken(cli_read_int64("--epochs", arg, 1, UINT32_MAX, &o->epochs));
@@ -115,11 +98,7 @@ static error_t parse_training(int key, char *arg, struct argp_state *state) {
         case KEY_LENGTH: return taken(cli_read_int64("--length", arg, 1, 1 << 28, &t->options.length));
         case KEY_CLIP: return taken(cli_read_double("--clip", arg, 0, HUGE_VAL, &t->options.clip));
         case KEY_DROPOUT: return taken(cli_read_double("--dropout", arg, 0, 0.999, &t->options.dropout));
-        case KEY_LOG_EVERY: return taken(cli_read_int64("--log-every", arg, 1, INT64_MAX, &t->report.log_every));
-        case KEY_TEST: return taken(cli_read_int64("--test-every", arg, 0, INT64_MAX, &t->report.test_every));
         case KEY_LIMIT: return taken(cli_read_int64("--limit", arg, 1, INT64_MAX / 2, &t->limit));
-        case KEY_CHECKPOINT:
-            return taken(cli_read_double("--checkpoint-seconds", arg, 1e-3, HUGE_VAL, &o->checkpoint_seconds));
         default: return ARGP_ERR_UNKNOWN;
     }
 }
@@ -264,11 +243,10 @@ static void settle_defaults(training *t) {
     o->solve = t->solver.options;
     o->progress = on_step;
     o->progress_user = t;
-    if (o->resume && !o->save) o->save = o->resume;
+    cli_report_settle(&t->report);
     t->report.common = &t->common;
     t->report.test = test_now;
     t->report.test_user = t;
-    t->report.resuming = o->resume != NULL;
 }
 
 // ---- after it ----
@@ -349,11 +327,9 @@ static int run_training(training *t) {
 }
 
 static int run(training *t) {
-    int status = CLI_DONE;
     cli_alphabet alphabet = {0};
-    const dpcr_train_options *o = &t->options.train;
-    if (o->resume && !cli_readable("the checkpoint", o->resume)) return CLI_INPUT;
-    if (o->save && !cli_writable("the checkpoint", o->save)) return CLI_RESOURCES;
+    int status = cli_report_check(&t->report);
+    if (status) return status;
     t->context = cli_context_create(&t->common, &status);
     if (!t->context) return status;
     if (is_text(t))
@@ -390,6 +366,7 @@ int cli_train_sequence(int argc, char **argv) {
                   .report = CLI_REPORT_DEFAULTS,
                   .features = CLI_FEATURES_DEFAULTS,
                   .embedding = 32};
+    t.report.train = &t.options.train;
     const cli_syntax syntax = {
         .arguments = "",
         .doc =
@@ -398,6 +375,7 @@ int cli_train_sequence(int argc, char **argv) {
             "terminate: it stops after a checkpoint with exit status 130 or 143. A killed run "
             "resumes from its last checkpoint with the same options.",
         .groups = {{&training_argp, &t, "Training:"},
+                   {&cli_report_argp, &t.report, "Checkpoints, log and tests:"},
                    {&cli_optimiser_argp, &t.optimiser, "Optimiser:"},
                    {&network_argp, &t, "Network:"},
                    {&cli_features_argp, &t.features, "Recordings:"},
