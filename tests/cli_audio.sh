@@ -3,37 +3,16 @@
 # cli_audio.sh BUILD_DIR: folders of recordings: features against NumPy, what is for testing, a network that hears what
 # means do not tell, the same losses by every method, eval, refusals.
 set -u
-build=$(cd "${1:?usage: cli_audio.sh BUILD_DIR}" && pwd) || exit 1
-program=$build/deeppcr
-[ -x "$program" ] || { echo "cli_audio: no program at $program"; exit 1; }
-python=python3
-"$python" -c 'import numpy' 2>/dev/null || python=/usr/bin/python3
-"$python" -c 'import numpy' 2>/dev/null || { echo "cli_audio: skipped: no NumPy"; exit 77; }
-folder=$(mktemp -d) || exit 1
-trap 'rm -rf "$folder"' EXIT
+. "$(dirname "$0")/program.bash"
+find_numpy
 "$python" - "$program" "$folder" <<'PYTHON'
-import json, os, subprocess, sys, wave
+import json, os, sys, wave
 import numpy as np
 
-program, folder = sys.argv[1:]
+from program import answer, content, ended, path, put, refused, run
+
 rng = np.random.default_rng(7)
 RATE = 8000
-
-
-def path(*names):
-    return os.path.join(folder, *names)
-
-
-def run(*arguments, status=0):
-    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == status, (arguments, done.returncode, done.stderr)
-    if status:
-        assert done.stderr.count("\n") == 1 and done.stderr.startswith("deeppcr "), (arguments, done.stderr)
-    return done
-
-
-def told(*arguments):
-    return json.loads(run(*arguments, "--json").stdout)
 
 
 def write(name, x, rate=RATE):
@@ -65,10 +44,10 @@ def mfcc(x, rate, frame, hop, count):
 
 one = path("one.wav")
 write(one, rng.normal(0, 0.1, (1000, 2)))
-if "built without" in subprocess.run([program, "convert", one, path("one.npy")], capture_output=True, text=True).stderr:
+if b"built without" in ended((0, 2, 4, 5), "convert", one, path("one.npy")).stderr:
     print("cli_audio: skipped: built without libsndfile or kissfft")
     sys.exit(77)
-r = told("convert", one, path("one.npy"))
+r = answer("convert", one, path("one.npy"))
 with wave.open(one) as file:
     exact = np.frombuffer(file.readframes(1000), "<i2").reshape(-1, 2) / 32768
 got = np.load(path("one.npy"))
@@ -97,24 +76,24 @@ beep = np.sin(np.arange(900))
 write(path("set", "up", "beep.wav"), beep)
 write(path("set", "down", "beep.wav"), beep)
 learn = ["--data", path("set"), "--epochs", 6, "--rate", "1e-2", "--batch", 8]
-loop = told("train", "gru", *learn, "--method", "sequential", "--backward", "sequential", "--save", path("a.st"))
+loop = answer("train", "gru", *learn, "--method", "sequential", "--backward", "sequential", "--save", path("a.st"))
 assert loop["silent"] == 1 and loop["repeated"] == 2 and loop["recordings"] + loop["test_recordings"] == 320, loop
 # Both classes and both pieces of a name are on one side.
 assert loop["recordings"] % 4 == 0 and 20 <= loop["test_recordings"] <= 120, loop
 assert loop["baseline_test_accuracy"] < 0.8 and loop["test_accuracy"] > loop["baseline_test_accuracy"] + 0.05, loop
 for way in (["newton", "--backward", "chunked"], ["overlap", "--backward", "overlap"], ["sequential", "--backward", "blelloch"]):
-    other = told("train", "gru", *learn, "--method", *way)
+    other = answer("train", "gru", *learn, "--method", *way)
     assert abs(other["train_loss"] - loop["train_loss"]) < 1e-3, (way, other["train_loss"], loop["train_loss"])
 # States kept every so many steps: the same bits, of many lengths.
-whole = [told("train", "gru", *learn, "--batch", 64, "--method", "sequential", "--backward", "sequential", *more)["test_loss"] for more in ([], ["--segment", 2])]
+whole = [answer("train", "gru", *learn, "--batch", 64, "--method", "sequential", "--backward", "sequential", *more)["test_loss"] for more in ([], ["--segment", 2])]
 assert whole[0] == whole[1], whole
 
 # ---- eval ----
-r = told("eval", path("a.st"), "--data", path("set"), "--method", "overlap")
+r = answer("eval", path("a.st"), "--data", path("set"), "--method", "overlap")
 assert r["test_accuracy"] == loop["test_accuracy"] and abs(r["test_loss"] - loop["test_loss"]) < 1e-6 and r["difference"] < 1e-5, r
-assert told("eval", path("a.st"), "--data", path("set"), "--split", "train")["recordings"] == loop["recordings"]
-bits = told("train", "rnn", "--data", "bitstream", "--limit", 160, "--length", 30, "--epochs", 1, "--save", path("bits.st"), "--seed", 5)
-r = told("eval", path("bits.st"), "--method", "newton")
+assert answer("eval", path("a.st"), "--data", path("set"), "--split", "train")["recordings"] == loop["recordings"]
+bits = answer("train", "rnn", "--data", "bitstream", "--limit", 160, "--length", 30, "--epochs", 1, "--save", path("bits.st"), "--seed", 5)
+r = answer("eval", path("bits.st"), "--method", "newton")
 assert r["sequences"] == bits["test_sequences"] == 17 and abs(r["test_loss"] - bits["test_loss"]) < 1e-5, (r, bits)
 
 # ---- refusals ----
@@ -127,7 +106,7 @@ write(path("few", "a", "x.wav"), np.ones(500) * 0.5)
 write(path("few", "b", "x.wav"), np.ones(500) * 0.4)
 os.makedirs(path("cut", "b"))
 write(path("cut", "a", "x.wav"), np.ones(500) * 0.5)
-open(path("cut", "b", "x.wav"), "wb").write(open(path("cut", "a", "x.wav"), "rb").read()[:30])
+put("cut/b/x.wav", content("cut", "a", "x.wav")[:30])
 write(path("other", "up", "x.wav"), np.ones(500) * 0.5)
 for k in range(20):
     write(path("other", "left", "x%d.wav" % k), np.ones(500) * (0.1 + 0.01 * k))
@@ -146,38 +125,36 @@ for arguments, status, word in (
     (["eval", path("a.st"), "--data", path("nowhere")], 5, "nowhere"),
     (["eval", path("bits.st"), "--data", path("set")], 2, "bitstream"),
 ):
-    assert word in run(*arguments, status=status).stderr, arguments
-# A model whose metadata asks for what training cannot have left, gigabytes among it: one line.
-with open(path("a.st"), "rb") as file:
-    data = file.read()
-length = int.from_bytes(data[:8], "little")
-header = json.loads(data[8:8 + length])
-good = header["__metadata__"]["audio.features"].split(",")
+    refused(status, word, *arguments)
+def parts(name):
+    data = content(name)
+    length = int.from_bytes(data[:8], "little")
+    return json.loads(data[8:8 + length]), data[8 + length:]
 
 
-def hostile(name, header, data, length):
+def hostile(header, body):
     made = json.dumps(header).encode()
     made += b" " * (-len(made) % 8)
-    with open(path(name), "wb") as file:
-        file.write(len(made).to_bytes(8, "little") + made + data[8 + length:])
+    put("hostile.st", len(made).to_bytes(8, "little") + made + body)
 
+
+# A model whose metadata asks for what training cannot have left, gigabytes among it: one line.
+header, body = parts("a.st")
+good = header["__metadata__"]["audio.features"].split(",")
 
 for field, value in ((0, "0"), (1, "2000"), (2, "16777216"), (2, "17"), (3, "0.5"), (4, "16777216"), (4, "1"), (5, "1e300"), (5, "nan")):
     numbers = list(good)
     numbers[field] = value
     header["__metadata__"]["audio.features"] = ",".join(numbers)
-    hostile("hostile.st", header, data, length)
-    assert "audio.features" in run("eval", path("hostile.st"), "--data", path("set"), status=5).stderr, numbers
+    hostile(header, body)
+    refused(5, "audio.features", "eval", path("hostile.st"), "--data", path("set"))
 # Of bit streams: more of them than could ever be judged; a limit helps.
-with open(path("bits.st"), "rb") as file:
-    data = file.read()
-length = int.from_bytes(data[:8], "little")
-header = json.loads(data[8:8 + length])
+header, body = parts("bits.st")
 for count, bits in ((10 ** 17, 30), (4 * 10 ** 9, 3000)):
     header["__metadata__"]["bitstream"] = "5,%d,%d" % (count, bits)
-    hostile("hostile.st", header, data, length)
-    assert "--limit" in run("eval", path("hostile.st"), status=4).stderr, (count, bits)
-    assert told("eval", path("hostile.st"), "--limit", 3)["sequences"] == 3
+    hostile(header, body)
+    refused(4, "--limit", "eval", path("hostile.st"))
+    assert answer("eval", path("hostile.st"), "--limit", 3)["sequences"] == 3
 
 # ---- IRMAS's training set as it is unpacked: its folders, its names, stereo at 44.1 kHz, texts beside the folders ----
 for k, name in enumerate(("cel", "cla", "flu", "gac", "gel", "org", "pia", "sax", "tru", "vio", "voi")):
@@ -188,8 +165,8 @@ for k, name in enumerate(("cel", "cla", "flu", "gac", "gel", "org", "pia", "sax"
         write(path("IRMAS-TrainingData", name, "%s__%d.wav" % (recording, i % 2 + 1)), tone, 44100)
 for name in ("README.txt", "LICENSE.txt"):
     open(path("IRMAS-TrainingData", name), "w").close()
-r = told("train", "gru", "--data", path("IRMAS-TrainingData"), "--frame", 1024, "--hop", 512, "--epochs", 2, "--hidden", 20, "--rate", "1e-2", "--save", path("irmas.st"))
+r = answer("train", "gru", "--data", path("IRMAS-TrainingData"), "--frame", 1024, "--hop", 512, "--epochs", 2, "--hidden", 20, "--rate", "1e-2", "--save", path("irmas.st"))
 assert r["recordings"] + r["test_recordings"] == 176 and r["test_recordings"] % 2 == 0 and r["inputs"] == 24 and r["outputs"] == 11, r
-assert told("eval", path("irmas.st"), "--data", path("IRMAS-TrainingData"))["recordings"] == r["test_recordings"]
+assert answer("eval", path("irmas.st"), "--data", path("IRMAS-TrainingData"))["recordings"] == r["test_recordings"]
 print("cli_audio: features as NumPy's; recordings told apart, evaluated, refused")
 PYTHON

@@ -4,32 +4,14 @@
 # gradients and the same losses, at any limit on levels; flops add up; a network trained whole is pruned and trained on, comes
 # back from its file, and from a checkpoint of any moment with the same bits; refusals.
 set -u
-build=$(cd "${1:?usage: cli_vgg.sh BUILD_DIR}" && pwd) || exit 1
-program=$build/deeppcr
-[ -x "$program" ] || { echo "cli_vgg: no program at $program"; exit 1; }
-folder=$(mktemp -d) || exit 1
-trap 'rm -rf "$folder"' EXIT
+. "$(dirname "$0")/program.bash"
 python3 - "$program" "$folder" <<'PYTHON'
-import json, os, random, signal, struct, subprocess, sys, time
+import os, random, signal, struct, subprocess, time
 
-program, folder = sys.argv[1:]
+from program import answer, content, is_one_line, path, put, put_cifar, put_images, refused, tensors, words
+
+TRAIN = ["train", "vgg11"]
 random.seed(3)
-
-
-def path(*names):
-    return os.path.join(folder, *names)
-
-
-def run(*arguments, status=0):
-    done = subprocess.run([program, "train", "vgg11", *map(str, arguments)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == status, (arguments, done.returncode, done.stderr)
-    if status:
-        assert done.stderr.count("\n") == 1 and done.stderr.startswith("deeppcr "), (arguments, done.stderr)
-    return done
-
-
-def told(*arguments):
-    return json.loads(run(*arguments, "--json").stdout)
 
 
 def picture(label, planes, side):  # a bright bar, its place the label's
@@ -37,40 +19,28 @@ def picture(label, planes, side):  # a bright bar, its place the label's
     return bytes(min(255, v + random.randrange(30)) for _ in range(planes) for row in rows for v in row)
 
 
-os.makedirs(path("cifar"))
-for name in ["data_batch_%d.bin" % k for k in range(1, 6)] + ["test_batch.bin"]:
-    with open(path("cifar", name), "wb") as file:
-        for i in range(20):
-            file.write(bytes([i % 10]) + picture(i % 10, 3, 32))
-os.makedirs(path("idx"))
+put_cifar("cifar", [20] * 6, lambda label: picture(label, 3, 32))
 for split, count in (("train", 80), ("t10k", 20)):
-    with open(path("idx", split + "-images-idx3-ubyte"), "wb") as file:
-        file.write(struct.pack(">IIII", 0x803, count, 28, 28) + b"".join(picture(i % 10, 1, 28) for i in range(count)))
-    with open(path("idx", split + "-labels-idx1-ubyte"), "wb") as file:
-        file.write(struct.pack(">II", 0x801, count) + bytes(i % 10 for i in range(count)))
+    put_images("idx", split, (28, 28), b"".join(picture(i % 10, 1, 28) for i in range(count)), bytes(i % 10 for i in range(count)))
 
 # ---- all ways the same ----
 small = ["--dense-steps", 0, "--divisor", 16, "--steps", 30, "--batch", 4, "--rate", "3e-3", "--prune", 0.7, "--compare", 10]
-runs = {w: told("--data", path("cifar"), *small, "--way", w) for w in ("scan", "loop", "dense")}
+runs = {w: answer(*TRAIN, "--data", path("cifar"), *small, "--way", w) for w in ("scan", "loop", "dense")}
 for way, r in runs.items():
     assert r["max_error"] < 1e-5 and r["compared"] == 3 and r["way"] == way and r["channels"] == 3, r
     assert len(r["log"]) == 30 and abs(r["weights_kept"] - 428 - 0.3 * (r["weights"] - 428)) < 12, r  # 428 of the first and the last layer
     for a, b in zip(r["log"], runs["dense"]["log"]):
         assert abs(a["loss"] - b["loss"]) < 1e-3, (way, a, b)
 assert runs["scan"]["train_loss"] < runs["scan"]["first_loss"], runs["scan"]
-os.makedirs(path("many"))  # Ctrl-C ends the test too
-for split, count in (("train", 80), ("t10k", 20000)):
-    with open(path("many", split + "-images-idx3-ubyte"), "wb") as file:
-        file.write(struct.pack(">IIII", 0x803, count, 28, 28) + picture(1, 1, 28) * count)
-    with open(path("many", split + "-labels-idx1-ubyte"), "wb") as file:
-        file.write(struct.pack(">II", 0x801, count) + bytes(i % 10 for i in range(count)))
-child = subprocess.Popen([program, "train", "vgg11", "--data", path("many"), "--dense-steps", "0", "--divisor", "4", "--steps", "1", "--test", "20000"],
+for split, count in (("train", 80), ("t10k", 20000)):  # Ctrl-C ends the test too
+    put_images("many", split, (28, 28), picture(1, 1, 28) * count, bytes(i % 10 for i in range(count)))
+child = subprocess.Popen(words(*TRAIN, "--data", path("many"), "--dense-steps", 0, "--divisor", 4, "--steps", 1, "--test", 20000),
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 time.sleep(1.5)
 child.send_signal(signal.SIGINT)
 child.communicate(timeout=60)
 assert child.returncode == 130, child.returncode
-few = told("--data", path("cifar"), *small, "--steps", 1, "--test", 3)  # less than a batch: one batch
+few = answer(*TRAIN, "--data", path("cifar"), *small, "--steps", 1, "--test", 3)  # less than a batch: one batch
 assert few["test_images"] == 4 and few["test_loss"] > 0, few
 scan, loop, dense = runs["scan"]["ways"]
 assert (scan["name"], loop["name"], dense["name"]) == ("scan", "loop", "dense")
@@ -78,10 +48,10 @@ assert scan["levels"] == 2 and loop["levels"] == 0 and scan["compositions"] > 0 
 assert loop["flops"] == loop["critical_flops"] < dense["flops"] and scan["critical_flops"] < scan["flops"]
 
 # ---- images of one plane; the tree's depth; threads ----
-base = told("--data", path("idx"), *small, "--steps", 6, "--threads", 1)
+base = answer(*TRAIN, "--data", path("idx"), *small, "--steps", 6, "--threads", 1)
 assert base["channels"] == 1
 for more in (["--level-limit", 0], ["--level-limit", "none"], ["--threads", 2]):
-    r = told("--data", path("idx"), *small, "--steps", 6, *more)
+    r = answer(*TRAIN, "--data", path("idx"), *small, "--steps", 6, *more)
     assert r["max_error"] < 1e-5 and abs(r["train_loss"] - base["train_loss"]) < 1e-4, (more, r)
     if "--level-limit" in more:
         assert (r["ways"][0]["levels"] == 0) == (more[1] == 0), r
@@ -89,25 +59,10 @@ for more in (["--level-limit", 0], ["--level-limit", "none"], ["--threads", 2]):
         assert r["train_loss"] == base["train_loss"] and r["test_loss"] == base["test_loss"], (r, base)
 
 # ---- trained whole, pruned, trained on; its file ----
-def tensors(name):
-    with open(path(name), "rb") as file:
-        data = file.read()
-    length = struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8:8 + length])
-    strings = header.pop("__metadata__")
-    kinds = {"F32": "f", "U32": "I"}
-    return strings, {n: (t["shape"], struct.unpack("<%d%s" % ((t["data_offsets"][1] - t["data_offsets"][0]) // 4, kinds[t["dtype"]]),
-                                                   data[8 + length + t["data_offsets"][0]:8 + length + t["data_offsets"][1]])) for n, t in header.items()}
-
-
-def content(name):
-    with open(path(name), "rb") as file:
-        return file.read()
-
 
 both = ["--data", path("idx"), "--divisor", 16, "--dense-steps", 16, "--dense-batch", 10, "--prune-stages", 3, "--steps", 8, "--batch", 4,
         "--rate", "3e-3", "--prune", 0.8, "--way", "loop", "--compare", 4, "--test", 20]
-done = told(*both, "--save", path("model"))
+done = answer(*TRAIN, *both, "--save", path("model"))
 assert done["dense_steps"] == 16 and done["train_loss"] < done["dense_first_loss"] and done["max_error"] < 1e-5, done
 assert [e["part"] for e in done["log"]] == ["dense"] * 16 + ["pruned"] * 8, done["log"]
 strings, named = tensors("model")
@@ -115,32 +70,30 @@ assert strings["deeppcr.kind"] == "vgg11" and strings["deeppcr.train.step"] == "
 for layer, shape in (("features.0", [4, 1, 3, 3]), ("features.3", [8, 4, 3, 3]), ("features.18", [32, 32, 3, 3]), ("classifier", [10, 32])):
     weight, kept = named[layer + ".weight"], named[layer + ".kept"][1]
     count = len(weight[1])
-    assert weight[0] == shape and named[layer + ".bias"][0] == shape[:1], (layer, weight[0])
+    assert weight[0] == tuple(shape) and named[layer + ".bias"][0] == tuple(shape[:1]), (layer, weight[0])
     assert len(kept) == count - (0 if layer in ("features.0", "classifier") else int(0.8 * count)), (layer, len(kept), count)
     assert all(x == 0 for i, x in enumerate(weight[1]) if i not in set(kept)), layer
 
 
-def evaluated(name, *arguments, status=0):
-    done = subprocess.run([program, "eval", path(name), "--data", path("idx"), *map(str, arguments)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == status and (not status or done.stderr.count("\n") == 1), (arguments, done.returncode, done.stderr)
-    return done.stderr if status else json.loads(done.stdout)
+def judge(name, data="idx"):
+    return ["eval", path(name), "--data", path(data)]
 
 
 for batch in (3, 20):
-    e = evaluated("model", "--json", "--batch", batch)
+    e = answer(*judge("model"), "--batch", batch)
     assert e["images"] == 20 and e["weights_kept"] == done["weights_kept"] and abs(e["test_accuracy"] - done["test_accuracy"]) < 1e-9, (e, done)
     assert abs(e["test_loss"] - done["test_loss"]) < 1e-5, (e, done)
-whole = told(*both, "--steps", 0, "--prune", 0, "--prune-stages", 1, "--save", path("unpruned"))  # nothing taken out: both judge alike
+whole = answer(*TRAIN, *both, "--steps", 0, "--prune", 0, "--prune-stages", 1, "--save", path("unpruned"))  # nothing taken out: both judge alike
 assert abs(whole["dense_test_loss"] - whole["test_loss"]) < 1e-4 and whole["weights_kept"] == whole["weights"], whole
 
 # hardly any channels, hardly any weights left, more stages than steps
-narrow = told("--data", path("idx"), "--divisor", 512, "--prune", 0.999, "--dense-steps", 3, "--dense-batch", 10, "--prune-stages", 40, "--steps", 4,
+narrow = answer(*TRAIN, "--data", path("idx"), "--divisor", 512, "--prune", 0.999, "--dense-steps", 3, "--dense-batch", 10, "--prune-stages", 40, "--steps", 4,
               "--batch", 4, "--compare", 2, "--test", 20)
 assert all(e["loss"] < 20 for e in narrow["log"]) and len(narrow["log"]) == 7 and narrow["max_error"] < 1e-5, narrow
 
 # stopped, or killed, at any moment: the same file
 for attempt, (delay, kind) in enumerate(((0.0, signal.SIGINT), (0.05, signal.SIGKILL), (0.1, signal.SIGTERM), (0.2, signal.SIGKILL))):
-    child = subprocess.Popen([program, "train", "vgg11", *map(str, both), "--checkpoint-seconds", "0.001", "--save", path("cut")],
+    child = subprocess.Popen(words(*TRAIN, *both, "--checkpoint-seconds", 0.001, "--save", path("cut")),
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     while child.poll() is None and not os.path.exists(path("cut")):
         time.sleep(0.01)
@@ -148,24 +101,20 @@ for attempt, (delay, kind) in enumerate(((0.0, signal.SIGINT), (0.05, signal.SIG
     child.send_signal(kind)
     text = child.communicate(timeout=60)[1]
     assert child.returncode in (0, -9, 128 + kind), (child.returncode, text)
-    assert child.returncode != 128 + kind or text.count(b"\n") == 1 and b"to go on" in text, text
-    r = told(*both, "--resume", path("cut"), "--threads", 1 + attempt % 2)
+    assert child.returncode != 128 + kind or is_one_line(text) and b"to go on" in text, text
+    r = answer(*TRAIN, *both, "--resume", path("cut"), "--threads", 1 + attempt % 2)
     assert content("cut") == content("model"), (attempt, strings, tensors("cut")[0])
     assert {k: r[k] for k in ("train_loss", "train_accuracy", "dense_test_loss", "test_loss")} == \
            {k: done[k] for k in ("train_loss", "train_accuracy", "dense_test_loss", "test_loss")}, (r, done)
     os.remove(path("cut"))
 # the whole part once, the rest by another way
-told(*both, "--steps", 0, "--save", path("ready"))
-r = told(*both, "--way", "scan", "--resume", path("ready"), "--save", path("scan"))
+answer(*TRAIN, *both, "--steps", 0, "--save", path("ready"))
+r = answer(*TRAIN, *both, "--way", "scan", "--resume", path("ready"), "--save", path("scan"))
 assert abs(r["train_loss"] - done["train_loss"]) < 1e-3 and r["way"] == "scan", (r, done)
 
 # ---- refusals ----
-os.makedirs(path("large"))
 for split in ("train", "t10k"):
-    with open(path("large", split + "-images-idx3-ubyte"), "wb") as file:
-        file.write(struct.pack(">IIII", 0x803, 4, 40, 28) + bytes(4 * 40 * 28))
-    with open(path("large", split + "-labels-idx1-ubyte"), "wb") as file:
-        file.write(struct.pack(">II", 0x801, 4) + bytes(4))
+    put_images("large", split, (40, 28), bytes(4 * 40 * 28), bytes(4))
 for arguments, status, word in (
     (["--data", path("large")], 5, "32 x 32"),
     (["--data", path("none")], 5, "none"),
@@ -180,18 +129,17 @@ for arguments, status, word in (
     (["--data", path("idx"), *small, "--rate", "1e30", "--compare", 0], 2, "loss"),
     (["resnet"], 2, "resnet"),
 ):
-    assert word in run(*arguments, status=status).stderr, arguments
+    refused(status, word, *TRAIN, *arguments)
 data = content("model")
 length = struct.unpack("<Q", data[:8])[0]
 for what, broken in (("cut", data[:-5]), ("weights", data.replace(b"features.3.weight", b"features.9.weight", 1)),
                      ("kept", data.replace(b"features.3.kept", b"features.9.kept", 1)), ("channels", data.replace(b'channels":"1"', b'channels":"9"', 1)),
                      ("divisor", data.replace(b'divisor":"16"', b'divisor":"17"', 1)), ("step", data.replace(b'train.step":"24"', b'train.step":"-4"', 1))):
     assert broken != data, what
-    with open(path("broken"), "wb") as file:
-        file.write(broken)
-    run(*both, "--resume", path("broken"), status=2 if what in ("channels", "divisor") else 5)
+    put("broken", broken)
+    refused(2 if what in ("channels", "divisor") else 5, "", *TRAIN, *both, "--resume", path("broken"))
     if what != "step":
-        evaluated("broken", status=5)
-assert "takes 1 x" in evaluated("model", "--data", path("cifar"), status=5)
+        refused(5, "", *judge("broken"))
+refused(5, "takes 1 x", *judge("model", "cifar"))
 print("cli_vgg: the scan, the loop and dense products train alike")
 PYTHON
