@@ -93,7 +93,8 @@ static void step_runge_kutta(const chain *c, int64_t l, int64_t b, const double 
     for (int i = 0; i < N * N && j; i++) j[i] = (i % (N + 1) == 0) + h * dsum[i];
 }
 
-// From DEER's tests; the exact values to eight digits, and Euler's own.
+// From DEER's tests; the exact values to eight digits, and Euler's own. Euler's Newton begins at the other's states:
+// from the first state it leaves the finite numbers on the way, and what becomes of it is a matter of rounding.
 static void an_initial_value_problem(void **state) {
     (void)state;
     static const double end[N] = {-0.99852932, -0.99802683, -1.00735038, -1.01638359};
@@ -101,6 +102,7 @@ static void an_initial_value_problem(void **state) {
     static const double by_euler[N] = {-0.99896649, -0.99846430, -1.00778255, -1.01681076};
     double z0[N];
     for (int k = 0; k < N; k++) z0[k] = 0.5 + 0.5 * sin(1.3 * k + 2.1);
+    double better[1000 * N];
     for (int euler = 0; euler < 2; euler++) {
         chain c = {
             .step = euler ? step_euler : step_runge_kutta, .length = 1000, .batch = 1, .width = N, .dtype = DPCR_F64};
@@ -108,14 +110,16 @@ static void an_initial_value_problem(void **state) {
                                             .method = DPCR_METHOD_NEWTON,
                                             .scheme = DPCR_SCHEME_CHUNKED,
                                             .backward = DPCR_SCHEME_SEQUENTIAL,
-                                            .guess = DPCR_GUESS_STATE};
-        solved r = solve(context, &c, z0, &options);
+                                            .guess = euler ? DPCR_GUESS_GIVEN : DPCR_GUESS_STATE};
+        const dpcr_steps steps = chain_steps(&c);
+        solved r = solve_steps(context, &steps, &c, z0, &options, euler ? better : NULL, 0);
         assert_true(r.report.reason > 0 && r.report.reason != DPCR_REASON_FALLBACK);
         const double *z = r.z;
         for (int i = 0; i < N; i++) {
             near(z[999 * N + i], euler ? by_euler[i] : end[i], 1e-8);
             if (!euler) near(z[499 * N + i], middle[i], 1e-8);
         }
+        memcpy(better, z, sizeof better);
         solved_free(&r);
     }
 }
