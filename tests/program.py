@@ -23,7 +23,7 @@ def words(*arguments):
     return [program, *always, *map(str, arguments)]
 
 
-def ended(status, *arguments, data=None, timeout=120, **more):
+def ended(status, *arguments, data=None, timeout=600, **more):
     """What subprocess.run tells of a call that ends with that exit status, or one of several. `data`: its standard input."""
     global counted
     counted += 1

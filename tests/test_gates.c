@@ -313,13 +313,13 @@ static void copy(const problem *p, int use, void *to, int64_t width, int64_t str
                p->arrays[use] + (size_t)((k * strand_rows + row) * width) * element, (size_t)width * element);
 }
 
-// Every row together with 1 to 129 others has the bits that it has alone: states, tape, last, e and adjoints. And kept,
-// e and first_out are the same whether they are wanted together or not.
 // What row's strand ends with.
 static const char *states_end(const problem *p, int64_t row) {
     return p->arrays[STATES] + (size_t)place(p, 0, p->steps - 1, row, p->state) * p->kernels->element;
 }
 
+// Every row together with 1 to 129 others has the bits that it has alone: states, tape, last, e and adjoints. And kept,
+// e and first_out are the same whether they are wanted together or not.
 static void check_strands_alone(dpcri_isa level, dpcr_dtype dtype, dpcri_gates_kind kind) {
     static const int64_t counts[] = {2, 5, 8, 11, 14, 17, 20, 67, 130};  // 64 go together
     for (size_t n = 0; n < sizeof counts / sizeof counts[0]; n++) {

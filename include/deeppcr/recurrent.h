@@ -195,12 +195,14 @@ DPCR_API dpcr_status dpcr_recurrent_backward(dpcr_recurrent_plan *plan, const dp
 // ---- on a device ----
 //
 // A plan with the option solve.device a CUDA device is one for the two calls below; rnn, rnn-relu, gru and lstm without
-// variants, by the loop or by overlap (method; AUTO: overlap where there are few sequences), of full length, without
+// variants, by the loop or by overlap (method; AUTO: overlap where there are few sequences), rnn and rnn-relu of 1, 2
+// or 4 units by newton too, of full length, without
 // resets, not for training. Of its chains (dpcr_recurrent_plan_chain) there are none; dpcr_recurrent_plan_workspace is
 // bytes of the device's memory, 256-byte aligned.
 
 // Puts dpcr_recurrent_execute's pass into the stream and returns: waits for nothing, allocates nothing. parameters
-// [count] are dpcr_recurrent_vector's numbers on the device; pass's arrays lie there too.
+// [count] are dpcr_recurrent_vector's numbers on the device; pass's arrays lie there too. A plan of length 0 writes
+// nothing, ht and ct included.
 DPCR_API dpcr_status dpcr_recurrent_enqueue(const dpcr_recurrent_plan *plan, const dpcr_array *parameters,
                                             const dpcr_recurrent_pass *pass, void *workspace, size_t workspace_bytes,
                                             void *stream, dpcr_error *error);

@@ -272,7 +272,7 @@ typedef struct dpcr_solve_options {
     double confirm;
     // Of type DPCR_CUDA: the plan is one for dpcr_solve_enqueue, over a chain with the callback `launch`. method is
     // AUTO, SEQUENTIAL, OVERLAP or NEWTON (tolerances, chunk, warm_up, max_sweeps (newton: default 16, 100 at most),
-    // no_fallback and memory_limit as on the host); all else has to be left at its default. 0 or DPCR_HOST: the host.
+    // no_fallback and memory_limit as on the host); other options are not read. 0 or DPCR_HOST: the host.
     dpcr_device device;
 } dpcr_solve_options;
 
@@ -404,7 +404,7 @@ DPCR_API dpcr_status dpcr_solve_collect(const dpcr_solve_plan *plan, const void 
 
 // Puts the way back into the stream: lambda_l = direct_l + J_{l+1}^T lambda_{l+1} at the solution z, dz0 = J_0^T
 // lambda_0 (dz0 may be NULL). lambda [L][B][w] may be direct itself, wholly. No gradients of parameters: those of a
-// cell follow from lambda on the host.
+// cell follow from lambda on the host. A plan of length 0 writes nothing, dz0 included.
 DPCR_API dpcr_status dpcr_solve_enqueue_backward(const dpcr_solve_plan *plan, const dpcr_array *z0, const dpcr_array *z,
                                                  const dpcr_array *direct, const dpcr_array *lambda,
                                                  const dpcr_array *dz0, void *workspace, size_t workspace_bytes,

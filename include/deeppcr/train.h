@@ -133,7 +133,8 @@ typedef struct dpcr_train_state {
     dpcr_reason reason;        // of this step's forward solve
     const char *sentence;      // the planner's, for this batch size; lives until dpcr_train returns
     dpcr_train_phases phases;
-    int threads;  // of the context's, that this step ran on: fewer where a trial found that faster (bits stay)
+    int threads;  // of the context's, that this step ran on: fewer where a trial found that faster (bits stay); 0: not
+                  // told
 } dpcr_train_state;
 
 // Trains a classifier (a model with a head; without an encoder its width must be the number of pixels) by

@@ -316,9 +316,10 @@ static void products_of_window(chain_products *c, int64_t first, int64_t count) 
         dpcri_parallel(c->plan->context, tasks, product_task, c);
 }
 
-// In the order in which they lie, so that sums do not depend on the windows; step 0 begins a call.
+// In the order in which they lie, so that sums do not depend on the windows; step 0 begins a call. What holds the
+// present steps alone is small enough as it is.
 static void products_of_rows(chain_products *c, int64_t first, int64_t count) {
-    const int64_t most = first > 0 ? steps_together(c) : count;
+    const int64_t most = first > 0 && !c->windowed ? steps_together(c) : count;
     for (int64_t done = 0, steps; done < count; done += steps) {
         steps = count - done < most ? count - done : most;
         products_of_window(c, c->turned ? first + count - done - steps : first + done, steps);

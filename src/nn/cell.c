@@ -49,6 +49,11 @@ static bool on_device(const dpcr_cell_options *o) {
     return o->weight.device.type != 0 && o->weight.device.type != DPCR_HOST;
 }
 
+// Where all its arrays have to lie.
+static dpcr_device place_of(const dpcr_cell_options *o) {
+    return on_device(o) ? o->weight.device : (dpcr_device){.type = DPCR_HOST};
+}
+
 // ---- forward ----
 
 // One step of one sequence by products: out and slope may be NULL; out may be `in`.
@@ -435,7 +440,7 @@ static dpcr_status check_weights(const dpcr_cell_options *o, const char *name, c
     const bool steps = own_only || array->ndim == own;
     char field[64];
     snprintf(field, sizeof field, "options.%s", name);
-    const dpcr_status status = dpcri_check_array_on("cell_create", field, array, o->dtype, o->weight.device,
+    const dpcr_status status = dpcri_check_array_on("cell_create", field, array, o->dtype, place_of(o),
                                                     steps ? own : own - 1, steps ? shape : shape + 1, error);
     if (status != DPCR_OK) return status;
     if (o->kind == DPCR_CELL_DENSE && w > 1 && array->strides[array->ndim - 2] != w)
@@ -464,7 +469,7 @@ static dpcr_status check_options(const dpcr_cell_options *o, dpcr_error *error) 
     const int64_t states[3] = {o->length, o->batch, o->width};
     dpcr_status status;
     DPCR_TRY(check_weights(o, "weight", &o->weight, false, error));
-    DPCR_TRY(dpcri_check_array_on(call, "options.input", &o->input, o->dtype, o->weight.device, 3, states, error));
+    DPCR_TRY(dpcri_check_array_on(call, "options.input", &o->input, o->dtype, place_of(o), 3, states, error));
     if (on_device(o) && (o->input_gradient.data || o->weight_gradient.data))
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
                           "%s: gradients of a cell on a device; wanted none: they follow from lambda on the host",

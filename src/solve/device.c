@@ -77,6 +77,7 @@ static dpcr_status ask_bytes(dpcr_solve_plan *plan, dpcr_error *error) {
     for (int backward = 0; backward < 2; backward++) {
         dpcr_launch launch = launch_of(plan, backward);
         const dpcr_status status = steps->launch(steps->user, &launch, error);
+        if (backward && status == DPCR_ERROR_UNSUPPORTED) break;  // enqueue_backward will be told so
         if (status != DPCR_OK) return status;
         if (launch.bytes > plan->workspace) plan->workspace = launch.bytes;
     }

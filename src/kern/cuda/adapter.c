@@ -196,8 +196,15 @@ static dpcr_status check_recurrent(int id, const dpcri_device_recurrent *layer, 
 }
 
 static dpcr_status recurrent_workspace(int id, const dpcri_device_recurrent *layer, size_t *bytes, dpcr_error *error) {
+    int before = 0;
+    *bytes = 0;
+    const dpcr_status status = check_recurrent(id, layer, error);
+    if (status != DPCR_OK) return status;
+    const int code = dpcri_cuda_enter(id, &before);
+    if (code != 0) return dpcri_cuda_fail(id, code, "cannot be used", error);
     *bytes = dpcri_cuda_recurrent_workspace(*layer);
-    return check_recurrent(id, layer, error);
+    dpcri_cuda_leave(id, before);
+    return DPCR_OK;
 }
 
 static dpcr_status recurrent(int id, const dpcri_device_recurrent *layer, void *workspace, size_t bytes, void *stream,

@@ -181,13 +181,14 @@ SIMT T distance(const T (&a)[K], const T (&b)[K]) {
     return most;
 }
 
-// Every component of a within atol + rtol |b| of b's, or both NaN.
+// Every component of a within atol + rtol |b| of b's, or equal, infinities too, or both NaN.
 template <class T, int K>
 SIMT bool close(const problem<T> &p, const T (&a)[K], const T (&b)[K]) {
     bool all = true;
     SIMT_UNROLL for (int i = 0; i < K; i++) {
         const bool equal = a[i] == b[i] || (a[i] != a[i] && b[i] != b[i]);
-        all = all && (equal || magnitude(a[i] - b[i]) <= T(p.atol) + T(p.rtol) * magnitude(b[i]));
+        const T far = a[i] - b[i];
+        all = all && (equal || (finite(far) && magnitude(far) <= T(p.atol) + T(p.rtol) * magnitude(b[i])));
     }
     return all;
 }

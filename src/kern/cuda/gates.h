@@ -277,7 +277,7 @@ struct columns {
                             b = me.peer_load(p.ends + (item - p.rows) * S + j);
                     const bool equal = a == b || (a != a && b != b);
                     const T limit = T(p.atol) + T(p.rtol) * cells::magnitude(b);
-                    apart = apart || !(equal || cells::magnitude(a - b) <= limit);
+                    apart = apart || !(equal || (cells::finite(a - b) && cells::magnitude(a - b) <= limit));
                 }
             const bool open = me.any(apart);
             if (me.in_warp() != 0) continue;

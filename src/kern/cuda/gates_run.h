@@ -48,6 +48,7 @@ problem<T> problem_of(const dpcri_device_recurrent &c, cells::cut *workspace, si
     p.chunk = c.way == DPCRI_DEVICE_LOOP ? c.length : c.chunk > 0 ? c.chunk : usual_chunk(c.length);
     if (p.chunk > c.length) p.chunk = c.length;
     p.warm_up = c.warm_up > 0 ? c.warm_up : cells::usual_warm_up;
+    if (p.warm_up > c.length) p.warm_up = c.length;
     p.chunks = (c.length + p.chunk - 1) / p.chunk;
     const int64_t items = p.chunks * c.rows, state = G == 4 ? 2 * c.hidden : c.hidden;
     p.counts = workspace->take<uint32_t>(p.most_sweeps + 1 + p.chunks);

@@ -236,7 +236,7 @@ struct newton {
                 const T large = magnitude(d[k]) > magnitude(mine.r[n][k]) ? magnitude(d[k]) : magnitude(mine.r[n][k]);
                 const float seen = (float)(large / scale);
                 if (!good || !(seen <= worst)) worst = good && seen < never ? seen : never;
-                open = open || !(large <= T(a.p.atol) + T(a.p.rtol) * magnitude(next));
+                open = open || !(large <= T(a.p.atol) + T(a.p.rtol) * magnitude(next)) || (finite(z) && !finite(next));
                 at.numbers.set(at.state(i) + k, next);
             }
             if (!good) SIMT_UNROLL for (int k = 0; k < K; k++) d[k] = mine.r[n][k];
