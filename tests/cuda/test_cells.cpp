@@ -152,6 +152,28 @@ void overlap_keeps_nan_apart(void **) {
     assert_int_not_equal(c.outcome[1].non_finite, 0);
 }
 
+// A chain that grows beyond all numbers: an end that is infinite is no end that agrees with a finite one.
+void what_overflows_is_told(void **) {
+    for (const dpcri_cuda_method method : {DPCRI_CUDA_OVERLAP, DPCRI_CUDA_NEWTON}) {
+        cell_case<float> c(1, 1024, 1, false, false, 0, 0);
+        c.activation = DPCRI_CUDA_RELU;
+        c.weight[0] = 1.5f;
+        for (float &v : c.x) v = 1;
+        c.z0[0] = 1;
+        const std::vector<float> want = c.loop();
+        assert_true(std::isinf(want.back()));
+        dpcri_cuda_cell o = c.arguments(method);
+        o.chunk = o.warm_up = 64;
+        o.atol = o.rtol = 1e-5;
+        o.max_sweeps = 3;
+        c.run(o, 11);
+        for (size_t i = 0; i < want.size(); i++)
+            if (std::isfinite(want[i]) != std::isfinite(c.z[i]))
+                fail_msg("method %d, step %d: %g, the loop has %g", method, (int)i, (double)c.z[i], (double)want[i]);
+        assert_int_not_equal(c.outcome[0].non_finite, 0);
+    }
+}
+
 // Components of a diagonal cell are columns of their own; any of them makes its sequence one that is not finite.
 void every_component_tells(void **) {
     for (int which = 0; which < 3; which++)
@@ -190,9 +212,10 @@ void what_cannot_be_is_refused(void **) {
 
 int main() {
     const CMUnitTest tests[] = {
-        cmocka_unit_test(loop_is_the_librarys),  cmocka_unit_test(overlap_is_the_loop),
-        cmocka_unit_test(overlap_by_tolerance),  cmocka_unit_test(overlap_keeps_nan_apart),
-        cmocka_unit_test(every_component_tells), cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(loop_is_the_librarys),      cmocka_unit_test(overlap_is_the_loop),
+        cmocka_unit_test(overlap_by_tolerance),      cmocka_unit_test(overlap_keeps_nan_apart),
+        cmocka_unit_test(what_overflows_is_told),    cmocka_unit_test(every_component_tells),
+        cmocka_unit_test(what_cannot_be_is_refused),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }
