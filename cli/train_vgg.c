@@ -310,11 +310,14 @@ static int compare(training *t) {
     return status;
 }
 
-static int stop_as_asked(training *t) {
-    const int status = save(t);
-    if (status) return status;
+static int stop(const training *t) {
     return cli_fail(128 + cli_signal(), "stopped as asked after step %lld of %lld%s%s", (long long)t->step,
                     (long long)steps_in_all(t), t->save ? "; to go on, resume from " : "", t->save ? t->save : "");
+}
+
+static int stop_as_asked(training *t) {
+    const int status = save(t);
+    return status ? status : stop(t);
 }
 
 static void tell_step(training *t, int part, double loss, int64_t correct) {
@@ -404,7 +407,8 @@ static int test(training *t, int when) {
         for (int64_t b = 0; b < t->net.batch; b++)
             vgg_put_image(&t->net, &t->test_images, t->scale, i * t->net.batch + b, b);
         status = convnet_forward(&t->net, &loss, &correct);
-        if (!status && cli_signal()) status = stop_as_asked(t);
+        // The checkpoint from before the pruning stands, so that this test is made again.
+        if (!status && cli_signal()) status = when == AFTER_PRUNING ? stop(t) : stop_as_asked(t);
         to->loss += loss / (double)batches;
     }
     to->accuracy = (double)correct / (double)(batches * t->net.batch);
@@ -421,6 +425,7 @@ static int prune(training *t) {
                                  .levels = t->levels,
                                  .from = &whole};
     int status = test(t, AFTER_DENSE);
+    if (!status) status = save(t);
     if (status) return status;
     status = convnet_create(t->context, &shape, &t->net);
     convnet_destroy(&whole);
