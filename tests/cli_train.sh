@@ -62,7 +62,7 @@ told = answer("train", "resnet", *small, "--epochs", "3", "--save", path("m"), "
 for field in ("test_accuracy", "test_loss", "train_accuracy", "seconds", "images_per_second", "method", "scheme", "backward", "sentence",
               "parameters", "epochs", "batch", "layers"):
     assert field in told, field
-assert told["test_accuracy"] > 0.9 and told["epochs"] == 3 and told["batch"] == 50 and told["parameters"] == 40 * 72 + 65 * 8 + 36, told
+assert told["test_accuracy"] > 0.9 and told["epochs"] == 3 and told["threads_used"] == told["threads"] == 1 and told["batch"] == 50 and told["parameters"] == 40 * 72 + 65 * 8 + 36, told
 lines = log("l")
 assert [line["step"] for line in lines if line["event"] == "step"] == list(range(1, 121))
 epochs = [line for line in lines if line["event"] == "epoch"]

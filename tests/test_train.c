@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: MIT
 // Training: it learns, whatever the shape of model and batches; methods agree; threads change no bit; refusals;
 // evaluation.
+#include <stdatomic.h>
+#include <unistd.h>
+
+#include "rt/rt.h"
 #include "sampled.h"
 #include "train/batches.h"
+#include "train/ledger.h"
 #include "train/optimiser.h"
 #include "train/pass.h"
 #include "train/trial.h"
@@ -585,6 +590,73 @@ static void a_trial_is_held_again(void **state) {
     assert_memory_equal(&trial, &kept, sizeof kept);
 }
 
+// A run whose step is a region of many tasks; who is at work at once is counted.
+typedef struct counted_run {
+    dpcr_context *context;
+    dpcri_position position;
+    int threads;  // told
+    _Atomic int now, most;
+    int fewest, wrong;  // threads told to a step at least; steps that had more at work
+} counted_run;
+
+static void count_task(void *argument, int64_t i) {
+    (void)i;
+    counted_run *r = argument;
+    const int now = atomic_fetch_add(&r->now, 1) + 1;
+    for (int most = atomic_load(&r->most); most < now && !atomic_compare_exchange_weak(&r->most, &most, now);) {
+    }
+    usleep(50);
+    atomic_fetch_sub(&r->now, 1);
+}
+
+static void count_begin(void *run, bool first) { (void)run, (void)first; }
+static dpcr_status count_save(void *run, dpcr_error *error) { return (void)run, (void)error, DPCR_OK; }
+
+static dpcr_status count_step(void *run, dpcr_error *error) {
+    (void)error;
+    counted_run *r = run;
+    atomic_store(&r->most, 0);
+    dpcri_parallel(r->context, 20, count_task, r);
+    r->position.batch++, r->position.step++, r->position.rows++;
+    return DPCR_OK;
+}
+
+static bool count_report(void *run) {
+    counted_run *r = run;
+    if (r->threads < r->fewest) r->fewest = r->threads;
+    r->wrong += r->most > r->threads;
+    return false;
+}
+
+// The trial tries fewer threads after the first steps: those steps have no more at work than they tell.
+static void a_loop_keeps_to_the_threads_it_tells(void **state) {
+    (void)state;
+    enum { BATCHES = 80 };
+    const dpcr_context_options context_options = {.size = sizeof context_options, .threads = 2};
+    const dpcr_train_options options = {.size = sizeof options, .checkpoint_seconds = 1000};
+    counted_run r = {.fewest = 2, .position = {.batch = BATCHES}};
+    assert_int_equal(dpcr_context_create(&context_options, &r.context, NULL), DPCR_OK);
+    const dpcri_loop loop = {.run = &r,
+                             .context = r.context,
+                             .options = &options,
+                             .position = &r.position,
+                             .threads = &r.threads,
+                             .batches = BATCHES,
+                             .steps = BATCHES,
+                             .begin = count_begin,
+                             .step = count_step,
+                             .report = count_report,
+                             .save = count_save};
+    assert_int_equal(dpcri_loop_run(&loop, NULL), DPCR_OK);
+    assert_int_equal(r.position.step, BATCHES);
+    assert_int_equal(r.fewest, 1);
+    assert_int_equal(r.wrong, 0);
+    int tries = 0;  // and afterwards all are there again
+    for (atomic_store(&r.most, 0); atomic_load(&r.most) < 2; assert_true(++tries < 1000))
+        dpcri_parallel(r.context, 20, count_task, &r);
+    dpcr_context_destroy(r.context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_epochs_order_is_a_permutation_of_its_own),
@@ -596,6 +668,7 @@ int main(void) {
         cmocka_unit_test(threads_change_no_bit),
         cmocka_unit_test(a_run_takes_the_threads_it_gains_from),
         cmocka_unit_test(a_trial_is_held_again),
+        cmocka_unit_test(a_loop_keeps_to_the_threads_it_tells),
         cmocka_unit_test(gradients_of_newton_agree_at_every_step),
         cmocka_unit_test(the_loss_curve_of_newton_deviates_like_one_ulp),
         cmocka_unit_test(bad_arguments_are_refused_in_words),
