@@ -48,8 +48,7 @@ typedef struct dpcr_device_rates {
     double copy;       // bytes a second, read and written together, of a copy within its memory
     double to_device;  // bytes a second from the host's pageable memory
     double to_host;    // and back
-    double
-        launch;  // seconds of the smallest piece of work, a fill of 4 bytes, one after another; no kernel is launched
+    double launch;     // seconds of the smallest piece of work, a fill of 4 bytes, one after another: not a kernel's
 } dpcr_device_rates;
 
 // Measures them: 64 MiB (or less, where memory is short) for below a second. Not for "cpu": dpcr_context_machine.
