@@ -28,7 +28,11 @@ typedef struct dpcri_device_linear {
     int64_t z_step, z_row;
 } dpcri_device_linear;
 
-typedef enum dpcri_device_way { DPCRI_DEVICE_LOOP, DPCRI_DEVICE_OVERLAP, DPCRI_DEVICE_NEWTON } dpcri_device_way;
+typedef enum dpcri_device_way {
+    DPCRI_DEVICE_LOOP,     // from first to last
+    DPCRI_DEVICE_OVERLAP,  // chunks, each after a warm-up; boundaries checked in the same launch
+    DPCRI_DEVICE_NEWTON    // all sweeps and the stopping rule in one launch
+} dpcri_device_way;
 
 // u = W_l z_{l-1} + x_l, z_l = act(u) or z_{l-1} + scale act(u): `rows` sequences of width w (kern/narrow.h, W as
 // [out][in]), and with `backward` the transposed chain at the states in z: adjoint_l = direct_l + J_{l+1}^T
@@ -48,11 +52,15 @@ typedef struct dpcri_device_cell {
     void *z;
     int64_t z_step, z_row;
     dpcri_device_way way;
-    int64_t chunk, warm_up;  // overlap; 0: from the length
+    int64_t chunk, warm_up;  // overlap; 0: from the length alone
+    // overlap: boundary defects |d| <= atol + rtol |z|; both 0: bit for bit the loop's states but for the sign of a 0.
+    // newton: |z - f(z_before)| and the last correction <= atol + rtol |z|, for every step before the one that is
+    // called the first open one.
     double atol, rtol;
-    int max_sweeps, stop;          // stop: what is open then is left open instead of finished in order
-    dpcr_device_outcome *outcome;  // [rows]
-    int backward;
+    int max_sweeps;                // 0: overlap 3, newton 16; from the first open step on it is then finished in order,
+    int stop;                      // or, not 0, left as it is
+    dpcr_device_outcome *outcome;  // [rows], or NULL
+    int backward;                  // one pass over the states, whatever the way: nothing above but the arrays is read
     const void *direct;
     int64_t direct_step, direct_row;
     void *adjoint;  // may be direct, with the same strides
@@ -83,7 +91,7 @@ typedef struct dpcri_device_recurrent {
     int64_t y_step, y_row;
     void *ht, *ct;  // [rows][H] contiguous, or NULL
     dpcri_device_way way;
-    int64_t chunk, warm_up;
+    int64_t chunk, warm_up;  // from here on as of a cell
     double atol, rtol;
     int max_sweeps, stop;
     dpcr_device_outcome *outcome;  // [rows]

@@ -33,17 +33,17 @@ struct cell_case {
         for (T &v : z0) v = (T)random_signed();
     }
 
-    dpcri_cuda_cell arguments(dpcri_cuda_method method) {
+    dpcri_device_cell arguments(dpcri_device_way way) {
         std::memset(static_cast<void *>(z.data()), 0xff, z.size() * sizeof(T));
-        dpcri_cuda_cell c = {};
+        dpcri_device_cell c = {};
         c.dtype = sizeof(T) == 4 ? DPCR_F32 : DPCR_F64;
         c.activation = activation;
         c.diagonal = diagonal;
         c.residual = scale != 0;
         c.scale = scale;
         c.length = length;
-        c.batch = batch;
-        c.width = width;
+        c.rows = batch;
+        c.w = width;
         c.weight = weight.data();
         c.weight_step = own ? (diagonal ? width : width * width) : 0;
         c.x = x.data();
@@ -51,13 +51,13 @@ struct cell_case {
         c.x_row = c.z_row = c.z0_row = width;
         c.z0 = z0.data();
         c.z = z.data();
-        c.method = method;
-        if (method == DPCRI_CUDA_NEWTON) c.atol = c.rtol = sizeof(T) == 4 ? 5e-6 : 5e-11;
+        c.way = way;
+        if (way == DPCRI_DEVICE_NEWTON) c.atol = c.rtol = sizeof(T) == 4 ? 5e-6 : 5e-11;
         c.outcome = outcome.data();
         return c;
     }
 
-    void run(const dpcri_cuda_cell &c, uint64_t seed) {
+    void run(const dpcri_device_cell &c, uint64_t seed) {
         std::vector<unsigned char> workspace(dpcri_cuda_cell_workspace(c), 0xff);
         order(seed, 2);
         const int status = dpcri_cuda_cell_run(c, workspace.data(), workspace.size(), nullptr);
@@ -65,7 +65,7 @@ struct cell_case {
     }
 
     std::vector<T> loop() {
-        run(arguments(DPCRI_CUDA_LOOP), 1);
+        run(arguments(DPCRI_DEVICE_LOOP), 1);
         return z;
     }
 };

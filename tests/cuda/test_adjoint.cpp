@@ -40,8 +40,8 @@ void matches(int64_t width, int64_t length, int64_t batch, bool diagonal, bool o
     const std::vector<T> states = c.z;
     std::vector<T> direct(states.size()), out(states.size(), T(NAN)), start(c.z0.size(), T(NAN));
     for (T &v : direct) v = (T)random_signed();
-    dpcri_cuda_adjoint a = {};
-    a.cell = c.arguments(DPCRI_CUDA_LOOP);
+    dpcri_device_cell a = c.arguments(DPCRI_DEVICE_LOOP);
+    a.backward = 1;
     c.z = states;
     const bool in_place = seed % 2 == 1;
     if (in_place) out = direct;
@@ -50,10 +50,10 @@ void matches(int64_t width, int64_t length, int64_t batch, bool diagonal, bool o
     a.z0_adjoint = start.data();
     a.direct_step = a.adjoint_step = batch * width;
     a.direct_row = a.adjoint_row = a.z0_adjoint_row = width;
-    std::vector<unsigned char> workspace(dpcri_cuda_adjoint_workspace(a), 0xff);
+    std::vector<unsigned char> workspace(dpcri_cuda_cell_workspace(a), 0xff);
     order(seed, 1 + (int)(seed % 4));
-    assert_int_equal(dpcri_cuda_adjoint_run(a, workspace.data(), workspace.size() - 1, nullptr), DPCRI_CUDA_WORKSPACE);
-    assert_int_equal(dpcri_cuda_adjoint_run(a, workspace.data(), workspace.size(), nullptr), DPCRI_CUDA_OK);
+    assert_int_equal(dpcri_cuda_cell_run(a, workspace.data(), workspace.size() - 1, nullptr), DPCRI_CUDA_WORKSPACE);
+    assert_int_equal(dpcri_cuda_cell_run(a, workspace.data(), workspace.size(), nullptr), DPCRI_CUDA_OK);
     // From y - z_before, rounding of the states is divided by the scale.
     const double bound = (sizeof(T) == 4 ? 2e-5 : 1e-13) * (scale != 0 ? 20 / scale : 1);
     std::vector<long double> g((size_t)width), next((size_t)width);
@@ -94,16 +94,16 @@ void made_jacobians_are_the_written_ones(void **) {
     const std::vector<float> states = c.z;
     std::vector<float> direct(states.size()), out(states.size()), want(states.size()), written(states.size() * 2);
     for (float &v : direct) v = (float)random_signed();
-    dpcri_cuda_adjoint a = {};
-    a.cell = c.arguments(DPCRI_CUDA_LOOP);
+    dpcri_device_cell a = c.arguments(DPCRI_DEVICE_LOOP);
+    a.backward = 1;
     c.z = states;
     a.direct = direct.data();
     a.adjoint = out.data();
     a.direct_step = a.adjoint_step = 6;
     a.direct_row = a.adjoint_row = 2;
-    std::vector<unsigned char> workspace(dpcri_cuda_adjoint_workspace(a), 0xff);
+    std::vector<unsigned char> workspace(dpcri_cuda_cell_workspace(a), 0xff);
     order(3, 3);
-    assert_int_equal(dpcri_cuda_adjoint_run(a, workspace.data(), workspace.size(), nullptr), DPCRI_CUDA_OK);
+    assert_int_equal(dpcri_cuda_cell_run(a, workspace.data(), workspace.size(), nullptr), DPCRI_CUDA_OK);
     for (int64_t l = 0; l < 600; l++)
         for (int64_t r = 0; r < 3; r++)
             for (int64_t i = 0; i < 2; i++)
@@ -112,14 +112,14 @@ void made_jacobians_are_the_written_ones(void **) {
                     written[(size_t)((l * 3 + r) * 4 + i * 2 + j)] =
                         simt::fma(-y, y, 1.0f) * c.weight[(size_t)(l * 4 + i * 2 + j)];
                 }
-    dpcri_cuda_chain b = {};
+    dpcri_device_linear b = {};
     b.dtype = DPCR_F32;
     b.structure = DPCR_DENSE;
     b.transposed = 1;
-    b.length = 600, b.batch = 3, b.width = 2;
-    b.a = written.data() + 600 * 12, b.a_step = -12, b.a_row = 4;
-    b.b = direct.data() + 599 * 6, b.b_step = -6, b.b_row = 2;
-    b.z = want.data() + 599 * 6, b.z_step = -6, b.z_row = 2;
+    b.length = 600, b.rows = 3, b.w = 2;
+    b.a = written.data(), b.a_step = 12, b.a_row = 4;
+    b.b = direct.data(), b.b_step = 6, b.b_row = 2;
+    b.z = want.data(), b.z_step = 6, b.z_row = 2;
     std::vector<unsigned char> more(dpcri_cuda_chain_workspace(b), 0xff);
     order(4, 2);
     assert_int_equal(dpcri_cuda_chain_run(b, more.data(), more.size(), nullptr), DPCRI_CUDA_OK);

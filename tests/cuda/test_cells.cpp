@@ -92,7 +92,7 @@ void overlap_is_the_loop(void **) {
             for (const double size : {0.5, 3.0}) {  // forgets at once, or not
                 cell_case<float> c(width, length, 3, width == 6, length % 2 == 1, size, 1);
                 const std::vector<float> want = c.loop();
-                dpcri_cuda_cell o = c.arguments(DPCRI_CUDA_OVERLAP);
+                dpcri_device_cell o = c.arguments(DPCRI_DEVICE_OVERLAP);
                 o.chunk = 1 + (int64_t)(seed % 40);
                 o.warm_up = 1 + (int64_t)(seed % 30);
                 o.max_sweeps = 1 + (int)(seed % 3);
@@ -107,14 +107,14 @@ void overlap_is_the_loop(void **) {
     // More chunks than a cooperative launch has lanes.
     cell_case<float> many(6, 700, 2, true, false, 2.0, 1);
     const std::vector<float> all = many.loop();
-    dpcri_cuda_cell few = many.arguments(DPCRI_CUDA_OVERLAP);
+    dpcri_device_cell few = many.arguments(DPCRI_DEVICE_OVERLAP);
     few.chunk = 2, few.warm_up = 3;
     many.run(few, 4);
     assert_same(all, many.z, "overlap, many chunks");
 
     cell_case<double> d(2, 500, 2, false, false, 0.4, 1);
     const std::vector<double> want = d.loop();
-    d.run(d.arguments(DPCRI_CUDA_OVERLAP), 7);
+    d.run(d.arguments(DPCRI_DEVICE_OVERLAP), 7);
     assert_same(want, d.z, "overlap, double");
     for (const dpcr_device_outcome &r : d.outcome) assert_int_equal(r.locked, 500);
 }
@@ -122,7 +122,7 @@ void overlap_is_the_loop(void **) {
 void overlap_by_tolerance(void **) {
     cell_case<float> c(4, 400, 2, false, false, 0.3, 1);
     const std::vector<float> want = c.loop();
-    dpcri_cuda_cell o = c.arguments(DPCRI_CUDA_OVERLAP);
+    dpcri_device_cell o = c.arguments(DPCRI_DEVICE_OVERLAP);
     o.chunk = 50, o.warm_up = 8, o.atol = o.rtol = 1e-3;
     c.run(o, 3);
     float worst = 0;
@@ -137,7 +137,7 @@ void overlap_keeps_nan_apart(void **) {
     cell_case<float> c(2, 200, 3, false, false, 0.4, 1);
     const std::vector<float> clean = c.loop();
     c.x[(size_t)((70 * 3 + 1) * 2)] = NAN;
-    dpcri_cuda_cell o = c.arguments(DPCRI_CUDA_OVERLAP);
+    dpcri_device_cell o = c.arguments(DPCRI_DEVICE_OVERLAP);
     o.chunk = 20, o.warm_up = 10;
     c.run(o, 5);
     for (int64_t m = 0; m < 200; m++)
@@ -154,7 +154,7 @@ void overlap_keeps_nan_apart(void **) {
 
 // A chain that grows beyond all numbers: an end that is infinite is no end that agrees with a finite one.
 void what_overflows_is_told(void **) {
-    for (const dpcri_cuda_method method : {DPCRI_CUDA_OVERLAP, DPCRI_CUDA_NEWTON}) {
+    for (const dpcri_device_way method : {DPCRI_DEVICE_OVERLAP, DPCRI_DEVICE_NEWTON}) {
         cell_case<float> c(1, 1024, 1, false, false, 0, 0);
         c.activation = DPCRI_CUDA_RELU;
         c.weight[0] = 1.5f;
@@ -162,7 +162,7 @@ void what_overflows_is_told(void **) {
         c.z0[0] = 1;
         const std::vector<float> want = c.loop();
         assert_true(std::isinf(want.back()));
-        dpcri_cuda_cell o = c.arguments(method);
+        dpcri_device_cell o = c.arguments(method);
         o.chunk = o.warm_up = 64;
         o.atol = o.rtol = 1e-5;
         o.max_sweeps = 3;
@@ -177,7 +177,7 @@ void what_overflows_is_told(void **) {
 // Components of a diagonal cell are columns of their own; any of them makes its sequence one that is not finite.
 void every_component_tells(void **) {
     for (int which = 0; which < 3; which++)
-        for (const dpcri_cuda_method method : {DPCRI_CUDA_LOOP, DPCRI_CUDA_OVERLAP, DPCRI_CUDA_NEWTON}) {
+        for (const dpcri_device_way method : {DPCRI_DEVICE_LOOP, DPCRI_DEVICE_OVERLAP, DPCRI_DEVICE_NEWTON}) {
             cell_case<float> c(3, 100, 3, true, false, 0.4, 1);
             c.x[(size_t)((60 * 3 + 1) * 3 + which)] = NAN;
             c.run(c.arguments(method), 9);
@@ -187,14 +187,16 @@ void every_component_tells(void **) {
 
 void what_cannot_be_is_refused(void **) {
     cell_case<float> f(2, 100, 2, false, false, 0.4, 1);
-    const dpcri_cuda_cell good = f.arguments(DPCRI_CUDA_OVERLAP);
+    const dpcri_device_cell good = f.arguments(DPCRI_DEVICE_OVERLAP);
     const size_t bytes = dpcri_cuda_cell_workspace(good);
     std::vector<unsigned char> workspace(bytes);
-    const auto run = [&](dpcri_cuda_cell c, size_t n) { return dpcri_cuda_cell_run(c, workspace.data(), n, nullptr); };
+    const auto run = [&](dpcri_device_cell c, size_t n) {
+        return dpcri_cuda_cell_run(c, workspace.data(), n, nullptr);
+    };
     assert_int_equal(run(good, bytes), DPCRI_CUDA_OK);
     assert_int_equal(run(good, bytes - 1), DPCRI_CUDA_WORKSPACE);
-    dpcri_cuda_cell c = good;
-    c.width = 3;
+    dpcri_device_cell c = good;
+    c.w = 3;
     assert_int_equal(run(c, bytes), DPCRI_CUDA_UNSUPPORTED);
     c = good, c.activation = 5;
     assert_int_equal(run(c, bytes), DPCRI_CUDA_UNSUPPORTED);

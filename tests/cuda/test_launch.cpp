@@ -100,17 +100,16 @@ struct fixture {
         dpcr_chain_plan_destroy(plan);
     }
 
-    // In the order of the recurrence, as launch.h has it.
-    dpcri_cuda_chain arguments(bool in_place) {
-        const int64_t w = t.rows, state = batch * w, size = (int64_t)dpcr_dtype_size(dtype);
+    dpcri_device_linear arguments(bool in_place) {
+        const int64_t w = t.rows, state = batch * w;
         const int64_t rows = shared_rows ? 1 : batch;
-        dpcri_cuda_chain c = {};
+        dpcri_device_linear c = {};
         c.dtype = dtype;
         c.structure = t.structure;
         c.transposed = transposed;
         c.length = length;
-        c.batch = batch;
-        c.width = w;
+        c.rows = batch;
+        c.w = w;
         c.block = t.block;
         c.a_step = shared_steps ? 0 : rows * values;
         c.a_row = shared_rows ? 0 : values;
@@ -120,14 +119,6 @@ struct fixture {
                       *pb = reinterpret_cast<unsigned char *>(b.data()),
                       *pz = reinterpret_cast<unsigned char *>(z.data());
         if (in_place) std::memcpy(pz, pb, b.size() * 8), pb = pz;
-        if (transposed) {
-            // Step m is step length - 1 - m of the arrays, its transition that of the step behind; m = 0 has none.
-            if (!shared_steps) pa += length * c.a_step * size;
-            c.a_step = -c.a_step;
-            pb += (length - 1) * state * size;
-            pz += (length - 1) * state * size;
-            c.b_step = c.z_step = -state;
-        }
         c.a = values > 0 ? pa : nullptr;
         c.b = pb;
         c.z = pz;
@@ -137,7 +128,7 @@ struct fixture {
 
     void solve(bool in_place, uint64_t seed) {
         std::memset(z.data(), 0xff, z.size() * 8);
-        const dpcri_cuda_chain c = arguments(in_place);
+        const dpcri_device_linear c = arguments(in_place);
         std::vector<unsigned char> workspace(dpcri_cuda_chain_workspace(c), 0xff);
         order(seed, 1 + (int)(seed % 5));
         const int status = dpcri_cuda_chain_run(c, workspace.data(), workspace.size(), nullptr);
@@ -216,22 +207,22 @@ void nodes_of_nodes_are_the_loop(void **) {
 
 void what_cannot_be_is_refused(void **) {
     fixture f({DPCR_DENSE, 4, 0}, DPCR_F32, 300, 2, false, false, false, true);
-    const dpcri_cuda_chain good = f.arguments(false);
+    const dpcri_device_linear good = f.arguments(false);
     const size_t bytes = dpcri_cuda_chain_workspace(good);
     std::vector<unsigned char> workspace(bytes);
-    const auto run = [&](dpcri_cuda_chain c, size_t n) {
+    const auto run = [&](dpcri_device_linear c, size_t n) {
         return dpcri_cuda_chain_run(c, workspace.data(), n, nullptr);
     };
     assert_int_equal(run(good, bytes), DPCRI_CUDA_OK);
     assert_int_equal(run(good, bytes - 1), DPCRI_CUDA_WORKSPACE);
-    dpcri_cuda_chain c = good;
+    dpcri_device_linear c = good;
     c.length = -1;
     assert_int_equal(run(c, bytes), DPCRI_CUDA_ARGUMENT);
     c = good, c.a = nullptr;
     assert_int_equal(run(c, bytes), DPCRI_CUDA_ARGUMENT);
     c = good, c.z = nullptr;
     assert_int_equal(run(c, bytes), DPCRI_CUDA_ARGUMENT);
-    c = good, c.width = 17;
+    c = good, c.w = 17;
     assert_int_equal(run(c, bytes), DPCRI_CUDA_UNSUPPORTED);
     assert_int_equal(dpcri_cuda_chain_workspace(c), 0);
     c = good, c.structure = DPCR_CSR;
@@ -242,7 +233,7 @@ void what_cannot_be_is_refused(void **) {
     assert_int_equal(run(c, bytes), DPCRI_CUDA_UNSUPPORTED);
     c = good, c.length = 0;
     assert_int_equal(run(c, 0), DPCRI_CUDA_OK);
-    c = good, c.batch = 0;
+    c = good, c.rows = 0;
     assert_int_equal(run(c, 0), DPCRI_CUDA_OK);
 }
 

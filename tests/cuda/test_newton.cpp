@@ -9,7 +9,7 @@ namespace {
 typedef cells::span_of<32, 2, 3> small;  // tiles of 64 steps, windows of three
 
 template <int K, class S, class T>
-void solve(cell_case<T> &c, const dpcri_cuda_cell &arguments, uint64_t seed) {
+void solve(cell_case<T> &c, const dpcri_device_cell &arguments, uint64_t seed) {
     std::vector<unsigned char> workspace(cells::workspace_of<T, K, S>(arguments), 0xff);
     order(seed, 2);
     const int status = cells::run_width<T, K, S>(arguments, workspace.data(), nullptr);
@@ -30,7 +30,7 @@ void solves(int64_t length, int64_t batch, bool diagonal, bool own, double scale
     cell_case<T> c(width, length, batch, diagonal, own, 0.8 / (double)K, 1);
     c.scale = scale;
     const std::vector<T> want = c.loop();
-    const dpcri_cuda_cell n = c.arguments(DPCRI_CUDA_NEWTON);
+    const dpcri_device_cell n = c.arguments(DPCRI_DEVICE_NEWTON);
     solve<K, small>(c, n, seed);
     // The last correction is within the tolerance, and those to come are smaller; the chain contracts, or grows slowly.
     assert_near(want, c.z, sizeof(T) == 4 ? 2e-4 : 1e-8, "newton");
@@ -58,7 +58,7 @@ void affine_chains_take_one_sweep(void **) {
     cell_case<double> c(2, 300, 2, false, true, 0.4, 1);
     c.activation = DPCRI_CUDA_IDENTITY;
     const std::vector<double> want = c.loop();
-    solve<2, small>(c, c.arguments(DPCRI_CUDA_NEWTON), 1);
+    solve<2, small>(c, c.arguments(DPCRI_DEVICE_NEWTON), 1);
     assert_near(want, c.z, 1e-12, "affine");
     for (const dpcr_device_outcome &o : c.outcome)
         assert_int_equal(o.sweeps, 2);  // one, and one that finds nothing left
@@ -66,15 +66,15 @@ void affine_chains_take_one_sweep(void **) {
 
 void bits_are_those_of_any_order_and_batch(void **) {
     cell_case<float> all(2, 200, 5, false, false, 0.6, 1);
-    solve<2, small>(all, all.arguments(DPCRI_CUDA_NEWTON), 0);
+    solve<2, small>(all, all.arguments(DPCRI_DEVICE_NEWTON), 0);
     const std::vector<float> first = all.z;
     for (uint64_t seed = 1; seed < 4; seed++) {
-        solve<2, small>(all, all.arguments(DPCRI_CUDA_NEWTON), seed);
+        solve<2, small>(all, all.arguments(DPCRI_DEVICE_NEWTON), seed);
         assert_memory_equal(first.data(), all.z.data(), first.size() * sizeof(float));
     }
     for (int64_t row = 0; row < 5; row += 2) {
-        dpcri_cuda_cell one = all.arguments(DPCRI_CUDA_NEWTON);
-        one.batch = 1;
+        dpcri_device_cell one = all.arguments(DPCRI_DEVICE_NEWTON);
+        one.rows = 1;
         one.x = all.x.data() + row * 2;
         one.z0 = all.z0.data() + row * 2;
         one.z = all.z.data() + row * 2;
@@ -90,7 +90,7 @@ void what_does_not_converge_is_the_loops(void **) {
     // One sweep is too few; and one sequence meets NaN, which is nobody else's.
     cell_case<float> c(2, 250, 3, false, false, 0.6, 1);
     std::vector<float> want = c.loop();
-    dpcri_cuda_cell n = c.arguments(DPCRI_CUDA_NEWTON);
+    dpcri_device_cell n = c.arguments(DPCRI_DEVICE_NEWTON);
     n.max_sweeps = 1;
     solve<2, small>(c, n, 3);
     assert_same(want, c.z, "unconverged");
@@ -98,7 +98,7 @@ void what_does_not_converge_is_the_loops(void **) {
 
     c.x[(size_t)((100 * 3 + 1) * 2)] = NAN;
     want = c.loop();
-    solve<2, small>(c, c.arguments(DPCRI_CUDA_NEWTON), 4);
+    solve<2, small>(c, c.arguments(DPCRI_DEVICE_NEWTON), 4);
     for (int64_t m = 0; m < 250; m++)
         for (int64_t row = 0; row < 3; row++)
             for (int64_t i = 0; i < 2; i++) {
@@ -118,7 +118,7 @@ void one_components_nan_is_told(void **) {
     for (uint64_t seed = 0; seed < 6; seed++) {
         cell_case<float> c(3, 250, 2, true, false, 0.6, 1);
         c.x[(size_t)((100 * 2 + 1) * 3 + 2)] = NAN;
-        solve<1, small>(c, c.arguments(DPCRI_CUDA_NEWTON), seed);
+        solve<1, small>(c, c.arguments(DPCRI_DEVICE_NEWTON), seed);
         assert_int_equal(c.outcome[0].non_finite, 0);
         assert_int_equal(c.outcome[0].locked, 250);
         assert_int_not_equal(c.outcome[1].non_finite, 0);
@@ -129,7 +129,7 @@ void one_components_nan_is_told(void **) {
 void as_launched(void **) {
     cell_case<float> c(4, 700, 2, false, false, 0.2, 1);
     const std::vector<float> want = c.loop();
-    const dpcri_cuda_cell n = c.arguments(DPCRI_CUDA_NEWTON);
+    const dpcri_device_cell n = c.arguments(DPCRI_DEVICE_NEWTON);
     c.run(n, 5);
     assert_near(want, c.z, 2e-4, "as launched");
     // A device that cannot hold a window refuses it.

@@ -1,47 +1,12 @@
 // SPDX-License-Identifier: MIT
-// Chains of the library in the terms of the launchers: steps in the order of the recurrence, so that a transposed chain
-// is one with negative strides whose step m reads the transition of the step before it.
+// The launchers as the library calls them: what they do not serve is refused in words, on the device that is asked for,
+// and their codes become statuses.
 #include "kern/cuda/adapter.h"
 
 #include <stdbool.h>
 
 #include "kern/cuda/launch.h"
 #include "rt/dev/cuda/runtime.h"
-
-static const void *at(const void *base, int64_t elements, size_t size) {
-    return base ? (const char *)base + elements * (int64_t)size : NULL;
-}
-
-static dpcri_cuda_chain chain_of(const dpcri_device_linear *c) {
-    const size_t size = c->dtype == DPCR_F64 ? 8 : 4;
-    const int64_t last = c->length - 1;
-    dpcri_cuda_chain chain = {.dtype = c->dtype,
-                              .structure = c->structure,
-                              .transposed = c->transposed,
-                              .length = c->length,
-                              .batch = c->rows,
-                              .width = c->w,
-                              .block = c->block,
-                              .a = c->a,
-                              .a_step = c->a_step,
-                              .a_row = c->a_row,
-                              .b = c->b,
-                              .b_step = c->b_step,
-                              .b_row = c->b_row,
-                              .z0 = c->z0,
-                              .z0_row = c->z0_row,
-                              .z = c->z,
-                              .z_step = c->z_step,
-                              .z_row = c->z_row};
-    if (!c->transposed) return chain;
-    chain.a = at(c->a, (last + 1) * c->a_step, size);  // of step m = 0: not read
-    chain.a_step = -c->a_step;
-    chain.b = at(c->b, last * c->b_step, size);
-    chain.b_step = -c->b_step;
-    chain.z = (char *)c->z + last * c->z_step * (int64_t)size;
-    chain.z_step = -c->z_step;
-    return chain;
-}
 
 static bool served(const dpcri_device_linear *c) {
     switch (c->structure) {
@@ -65,7 +30,7 @@ static dpcr_status refuse(int id, const dpcri_device_linear *c, dpcr_error *erro
 static dpcr_status linear_workspace(int id, const dpcri_device_linear *chain, size_t *bytes, dpcr_error *error) {
     *bytes = 0;
     if (!served(chain)) return refuse(id, chain, error);
-    *bytes = dpcri_cuda_chain_workspace(chain_of(chain));
+    *bytes = dpcri_cuda_chain_workspace(*chain);
     return DPCR_OK;
 }
 
@@ -74,7 +39,7 @@ static dpcr_status linear(int id, const dpcri_device_linear *chain, void *worksp
     int before = 0;
     int code = dpcri_cuda_enter(id, &before);
     if (code == 0) {
-        code = dpcri_cuda_chain_run(chain_of(chain), workspace, bytes, stream);
+        code = dpcri_cuda_chain_run(*chain, workspace, bytes, stream);
         dpcri_cuda_leave(id, before);
     }
     switch (code) {
@@ -89,45 +54,6 @@ static dpcr_status linear(int id, const dpcri_device_linear *chain, void *worksp
 }
 
 // ---- narrow cells ----
-
-static dpcri_cuda_adjoint cell_of(const dpcri_device_cell *c) {
-    return (dpcri_cuda_adjoint){.cell = {.dtype = c->dtype,
-                                         .activation = c->activation,
-                                         .diagonal = c->diagonal,
-                                         .residual = c->residual,
-                                         .scale = c->scale,
-                                         .length = c->length,
-                                         .batch = c->rows,
-                                         .width = c->w,
-                                         .weight = c->weight,
-                                         .weight_step = c->weight_step,
-                                         .x = c->x,
-                                         .x_step = c->x_step,
-                                         .x_row = c->x_row,
-                                         .z0 = c->z0,
-                                         .z0_row = c->z0_row,
-                                         .z = c->z,
-                                         .z_step = c->z_step,
-                                         .z_row = c->z_row,
-                                         .method = c->way == DPCRI_DEVICE_OVERLAP  ? DPCRI_CUDA_OVERLAP
-                                                   : c->way == DPCRI_DEVICE_NEWTON ? DPCRI_CUDA_NEWTON
-                                                                                   : DPCRI_CUDA_LOOP,
-                                         .chunk = c->chunk,
-                                         .warm_up = c->warm_up,
-                                         .atol = c->atol,
-                                         .rtol = c->rtol,
-                                         .max_sweeps = c->max_sweeps,
-                                         .stop = c->stop,
-                                         .outcome = c->outcome},
-                                .direct = c->direct,
-                                .direct_step = c->direct_step,
-                                .direct_row = c->direct_row,
-                                .adjoint = c->adjoint,
-                                .adjoint_step = c->adjoint_step,
-                                .adjoint_row = c->adjoint_row,
-                                .z0_adjoint = c->z0_adjoint,
-                                .z0_adjoint_row = c->z0_adjoint_row};
-}
 
 static dpcr_status refuse_cell(int id, const dpcri_device_cell *c, dpcr_error *error) {
     return dpcri_tell(
@@ -150,8 +76,7 @@ static dpcr_status cell_workspace(int id, const dpcri_device_cell *cell, size_t 
     if (!cell_served(cell)) return refuse_cell(id, cell, error);
     const int code = dpcri_cuda_enter(id, &before);
     if (code != 0) return dpcri_cuda_fail(id, code, "cannot be used", error);
-    const dpcri_cuda_adjoint c = cell_of(cell);
-    *bytes = cell->backward ? dpcri_cuda_adjoint_workspace(c) : dpcri_cuda_cell_workspace(c.cell);
+    *bytes = dpcri_cuda_cell_workspace(*cell);
     dpcri_cuda_leave(id, before);
     return DPCR_OK;
 }
@@ -176,9 +101,7 @@ static dpcr_status cell(int id, const dpcri_device_cell *given, void *workspace,
     if (!cell_served(given)) return refuse_cell(id, given, error);
     int code = dpcri_cuda_enter(id, &before);
     if (code == 0) {
-        const dpcri_cuda_adjoint c = cell_of(given);
-        code = given->backward ? dpcri_cuda_adjoint_run(c, workspace, bytes, stream)
-                               : dpcri_cuda_cell_run(c.cell, workspace, bytes, stream);
+        code = dpcri_cuda_cell_run(*given, workspace, bytes, stream);
         dpcri_cuda_leave(id, before);
     }
     return told(id, code, bytes, "a cell's launch", error);

@@ -62,7 +62,7 @@ struct to_start {
 };
 
 template <class T>
-linear::problem<T> chain_back(const problem<T> &p, int k, const dpcri_cuda_adjoint &a) {
+linear::problem<T> chain_back(const problem<T> &p, int k, const dpcri_device_cell &a) {
     linear::problem<T> q = {};
     q.length = p.length;
     q.columns = p.columns;
@@ -79,13 +79,13 @@ linear::problem<T> chain_back(const problem<T> &p, int k, const dpcri_cuda_adjoi
 }
 
 template <class T, int K, class S>
-size_t backward_workspace(const problem<T> &p, const dpcri_cuda_adjoint &a) {
+size_t backward_workspace(const problem<T> &p, const dpcri_device_cell &a) {
     linear::problem<T> q = chain_back(p, K, a);
     return linear::plan<T, K, S, linear::usual_group<T, K>()>(&q).bytes;
 }
 
 template <class T, int K, class S>
-int run_backward(const problem<T> &p, const dpcri_cuda_adjoint &a, void *workspace, void *stream) {
+int run_backward(const problem<T> &p, const dpcri_device_cell &a, void *workspace, void *stream) {
     const int status =
         linear::run<T, K, S, linear::usual_group<T, K>(), backward<T, K>>(chain_back(p, K, a), workspace, stream, p);
     if (status != 0 || !a.z0_adjoint) return status;
@@ -98,8 +98,8 @@ int run_backward(const problem<T> &p, const dpcri_cuda_adjoint &a, void *workspa
 // By width of a column: 1, 2 or 4. Not inline, for `extern`.
 template <class T>
 struct backward_widths {
-    static size_t workspace(const dpcri_cuda_adjoint &a, int k);
-    static int run(const dpcri_cuda_adjoint &a, int k, void *workspace, void *stream);
+    static size_t workspace(const dpcri_device_cell &a, int k);
+    static int run(const dpcri_device_cell &a, int k, void *workspace, void *stream);
 };
 
 }  // namespace cells

@@ -27,11 +27,11 @@ struct cut {
 
 // A cell as the kernels see it; width K of a column.
 template <class T>
-problem<T> problem_of(const dpcri_cuda_cell &c, int k) {
+problem<T> problem_of(const dpcri_device_cell &c, int k) {
     problem<T> p = {};
     p.length = c.length;
-    p.parts = c.width / k;
-    p.columns = c.batch * p.parts;
+    p.parts = c.w / k;
+    p.columns = c.rows * p.parts;
     p.activation = c.activation;
     p.residual = c.residual != 0;
     p.diagonal = c.diagonal != 0;
@@ -49,7 +49,7 @@ problem<T> problem_of(const dpcri_cuda_cell &c, int k) {
     p.atol = c.atol;
     p.rtol = c.rtol;
     p.stop = c.stop != 0;
-    p.most_sweeps = c.max_sweeps > 0 ? c.max_sweeps : c.method == DPCRI_CUDA_OVERLAP ? 3 : 16;
+    p.most_sweeps = c.max_sweeps > 0 ? c.max_sweeps : c.way == DPCRI_DEVICE_OVERLAP ? 3 : 16;
     if (p.most_sweeps > most_sweeps) p.most_sweeps = most_sweeps;
     p.outcome = c.outcome;
     return p;
@@ -57,14 +57,14 @@ problem<T> problem_of(const dpcri_cuda_cell &c, int k) {
 
 // What is cleared comes first.
 template <class T, int K>
-typename overlap<T, K>::arguments overlap_of(const dpcri_cuda_cell &c, cut *workspace, size_t *cleared) {
+typename overlap<T, K>::arguments overlap_of(const dpcri_device_cell &c, cut *workspace, size_t *cleared) {
     typename overlap<T, K>::arguments a = {};
     a.p = problem_of<T>(c, K);
     a.chunk = c.chunk > 0 ? c.chunk : usual_chunk(c.length);
     a.warm_up = c.warm_up > 0 ? c.warm_up : usual_warm_up;
     a.chunks = (c.length + a.chunk - 1) / a.chunk;
     a.counts = workspace->take<uint32_t>(most_sweeps + 1);
-    a.tallies = workspace->take<tally>(c.batch);
+    a.tallies = workspace->take<tally>(c.rows);
     *cleared = workspace->used;
     const int64_t items = a.chunks * a.p.columns;
     a.starts = workspace->take<T>(items * K);
@@ -76,7 +76,7 @@ typename overlap<T, K>::arguments overlap_of(const dpcri_cuda_cell &c, cut *work
 
 // `blocks` is how many a cooperative launch may have: as many columns go together as it has room for.
 template <class T, int K, class S>
-typename newton<T, K, S>::arguments newton_of(const dpcri_cuda_cell &c, int64_t blocks, cut *workspace,
+typename newton<T, K, S>::arguments newton_of(const dpcri_device_cell &c, int64_t blocks, cut *workspace,
                                               size_t *cleared) {
     typedef newton<T, K, S> k;
     typename k::arguments a = {};
@@ -88,7 +88,7 @@ typename newton<T, K, S>::arguments newton_of(const dpcri_cuda_cell &c, int64_t 
     a.worst = workspace->take<uint32_t>(3 * a.together);
     a.late = workspace->take<uint32_t>(3 * a.together);
     a.open = workspace->take<uint32_t>(3);
-    a.tallies = workspace->take<tally>(c.batch);
+    a.tallies = workspace->take<tally>(c.rows);
     *cleared = workspace->used;
     a.sums = workspace->take<T>(a.together * a.tiles * k::N);
     a.edges = workspace->take<T>(a.together * a.tiles * K);
@@ -103,11 +103,11 @@ int64_t blocks_of() {
 }
 
 template <class T, int K, class S>
-size_t workspace_of(const dpcri_cuda_cell &c) {
+size_t workspace_of(const dpcri_device_cell &c) {
     cut counted = {nullptr, 0};
     size_t cleared = 0;
-    if (c.method == DPCRI_CUDA_OVERLAP) (void)overlap_of<T, K>(c, &counted, &cleared);
-    if (c.method == DPCRI_CUDA_NEWTON) (void)newton_of<T, K, S>(c, blocks_of<T, K, S>(), &counted, &cleared);
+    if (c.way == DPCRI_DEVICE_OVERLAP) (void)overlap_of<T, K>(c, &counted, &cleared);
+    if (c.way == DPCRI_DEVICE_NEWTON) (void)newton_of<T, K, S>(c, blocks_of<T, K, S>(), &counted, &cleared);
     return counted.used;
 }
 
@@ -121,7 +121,7 @@ int launch_together(int64_t lanes, void *stream, const typename Kernel::argument
 }
 
 template <class T, int K, class S>
-int run_newton(const dpcri_cuda_cell &c, void *workspace, void *stream) {
+int run_newton(const dpcri_device_cell &c, void *workspace, void *stream) {
     typedef newton<T, K, S> k;
     cut pieces = {static_cast<unsigned char *>(workspace), 0};
     size_t cleared = 0;
@@ -134,17 +134,17 @@ int run_newton(const dpcri_cuda_cell &c, void *workspace, void *stream) {
 }
 
 template <class T, int K, class S>
-int run_width(const dpcri_cuda_cell &c, void *workspace, void *stream) {
-    if (c.method == DPCRI_CUDA_LOOP) {
+int run_width(const dpcri_device_cell &c, void *workspace, void *stream) {
+    if (c.way == DPCRI_DEVICE_LOOP) {
         const typename loop<T, K>::arguments a = {problem_of<T>(c, K), nullptr};
         const int64_t blocks = (a.p.columns + loop<T, K>::most - 1) / loop<T, K>::most;
-        const size_t bytes = (size_t)c.batch * sizeof *c.outcome;
+        const size_t bytes = (size_t)c.rows * sizeof *c.outcome;
         const int status = c.outcome ? simt::clear(c.outcome, bytes, stream) : 0;
         if (status != 0) return status;
         return simt::launch<loop<T, K>>({blocks < 65535 ? blocks : 65535, loop<T, K>::most, 0, false}, stream, a);
     }
-    if (c.method == DPCRI_CUDA_NEWTON) return run_newton<T, K, S>(c, workspace, stream);
-    if (c.method != DPCRI_CUDA_OVERLAP) return -1;
+    if (c.way == DPCRI_DEVICE_NEWTON) return run_newton<T, K, S>(c, workspace, stream);
+    if (c.way != DPCRI_DEVICE_OVERLAP) return -1;
     cut pieces = {static_cast<unsigned char *>(workspace), 0};
     size_t cleared = 0;
     const typename overlap<T, K>::arguments a = overlap_of<T, K>(c, &pieces, &cleared);
@@ -155,19 +155,19 @@ int run_width(const dpcri_cuda_cell &c, void *workspace, void *stream) {
 // By width of a column: 1, 2 or 4. Not inline, for `extern`.
 template <class T>
 struct widths {
-    static size_t workspace(const dpcri_cuda_cell &c, int k);
-    static int run(const dpcri_cuda_cell &c, int k, void *workspace, void *stream);
+    static size_t workspace(const dpcri_device_cell &c, int k);
+    static int run(const dpcri_device_cell &c, int k, void *workspace, void *stream);
 };
 
 template <class T>
-size_t widths<T>::workspace(const dpcri_cuda_cell &c, int k) {
+size_t widths<T>::workspace(const dpcri_device_cell &c, int k) {
     return k == 1   ? workspace_of<T, 1, usual_span>(c)
            : k == 2 ? workspace_of<T, 2, usual_span>(c)
                     : workspace_of<T, 4, usual_span>(c);
 }
 
 template <class T>
-int widths<T>::run(const dpcri_cuda_cell &c, int k, void *workspace, void *stream) {
+int widths<T>::run(const dpcri_device_cell &c, int k, void *workspace, void *stream) {
     return k == 1   ? run_width<T, 1, usual_span>(c, workspace, stream)
            : k == 2 ? run_width<T, 2, usual_span>(c, workspace, stream)
                     : run_width<T, 4, usual_span>(c, workspace, stream);

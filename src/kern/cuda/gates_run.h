@@ -114,13 +114,13 @@ struct last_states {
 };
 
 template <class T>
-dpcri_cuda_cell cell_of(const dpcri_device_recurrent &c, T *given) {
-    dpcri_cuda_cell cell = {};
+dpcri_device_cell cell_of(const dpcri_device_recurrent &c, T *given) {
+    dpcri_device_cell cell = {};
     cell.dtype = c.dtype;
     cell.activation = c.gates == DPCRI_DEVICE_RNN_RELU ? DPCRI_CUDA_RELU : DPCRI_CUDA_TANH;
     cell.length = c.length;
-    cell.batch = c.rows;
-    cell.width = c.hidden;
+    cell.rows = c.rows;
+    cell.w = c.hidden;
     cell.weight = c.w_hh;
     cell.x = given;
     cell.x_step = c.rows * c.hidden;
@@ -129,9 +129,7 @@ dpcri_cuda_cell cell_of(const dpcri_device_recurrent &c, T *given) {
     cell.z = c.y;
     cell.z_step = c.y_step;
     cell.z_row = c.y_row;
-    cell.method = c.way == DPCRI_DEVICE_NEWTON    ? DPCRI_CUDA_NEWTON
-                  : c.way == DPCRI_DEVICE_OVERLAP ? DPCRI_CUDA_OVERLAP
-                                                  : DPCRI_CUDA_LOOP;
+    cell.way = c.way;
     cell.chunk = c.chunk;
     cell.warm_up = c.warm_up;
     cell.atol = c.atol;

@@ -23,18 +23,20 @@ DPCRI_LINEAR_WIDE(extern, uint32_t);
 namespace {
 
 // Width of the blocks that a chain consists of; 0: none that a kernel serves.
-int block_of(const dpcri_cuda_chain &c) {
-    const int64_t k = c.structure == DPCR_DENSE ? c.width : c.structure == DPCR_BLOCK ? c.block : 1;
+int block_of(const dpcri_device_linear &c) {
+    const int64_t k = c.structure == DPCR_DENSE ? c.w : c.structure == DPCR_BLOCK ? c.block : 1;
     const bool known = c.structure >= DPCR_ZERO && c.structure <= DPCR_DENSE;
-    return known && k >= 1 && k <= DPCRI_CUDA_DENSE_WIDTH && c.width % k == 0 ? (int)k : 0;
+    return known && k >= 1 && k <= DPCRI_CUDA_DENSE_WIDTH && c.w % k == 0 ? (int)k : 0;
 }
 
+// Steps in the order of the recurrence: a transposed chain has negative strides, and its step m reads the transition of
+// the step behind it; m = 0 has none.
 template <class T>
-linear::problem<T> problem_of(const dpcri_cuda_chain &c, int k) {
+linear::problem<T> problem_of(const dpcri_device_linear &c, int k) {
     linear::problem<T> p = {};
     p.length = c.length;
-    p.parts = c.width / k;
-    p.columns = c.batch * p.parts;
+    p.parts = c.w / k;
+    p.columns = c.rows * p.parts;
     p.transposed = c.transposed != 0;
     p.a = c.structure == DPCR_IDENTITY ? nullptr : static_cast<const T *>(c.a);
     p.a_step = c.a_step;
@@ -48,6 +50,13 @@ linear::problem<T> problem_of(const dpcri_cuda_chain &c, int k) {
     p.z = static_cast<T *>(c.z);
     p.z_step = c.z_step;
     p.z_row = c.z_row;
+    if (!p.transposed) return p;
+    if (p.a) p.a += c.length * c.a_step;
+    if (p.b) p.b += (c.length - 1) * c.b_step;
+    if (p.z) p.z += (c.length - 1) * c.z_step;
+    p.a_step = -c.a_step;
+    p.b_step = -c.b_step;
+    p.z_step = -c.z_step;
     return p;
 }
 
@@ -66,14 +75,14 @@ struct copy {
 };
 
 template <class T>
-size_t workspace_of(const dpcri_cuda_chain &c, int k) {
-    if (c.structure == DPCR_ZERO || c.length == 0 || c.batch == 0) return 0;
+size_t workspace_of(const dpcri_device_linear &c, int k) {
+    if (c.structure == DPCR_ZERO || c.length == 0 || c.rows == 0) return 0;
     linear::problem<T> p = problem_of<T>(c, k);
     return k <= 8 ? linear::widths<T, 1, 8>::plan(k, &p).bytes : linear::widths<T, 9, 16>::plan(k, &p).bytes;
 }
 
 template <class T>
-int run_chain(const dpcri_cuda_chain &c, int k, void *workspace, void *stream) {
+int run_chain(const dpcri_device_linear &c, int k, void *workspace, void *stream) {
     const linear::problem<T> p = problem_of<T>(c, k);
     int status = 0;
     if (c.structure == DPCR_ZERO) {
@@ -86,15 +95,15 @@ int run_chain(const dpcri_cuda_chain &c, int k, void *workspace, void *stream) {
     return status < 0 ? DPCRI_CUDA_UNSUPPORTED : status;
 }
 
-int check(const dpcri_cuda_chain &c) {
-    if (c.length < 0 || c.batch < 0 || c.width < 1) return DPCRI_CUDA_ARGUMENT;
+int check(const dpcri_device_linear &c) {
+    if (c.length < 0 || c.rows < 0 || c.w < 1) return DPCRI_CUDA_ARGUMENT;
     if (c.dtype != DPCR_F32 && c.dtype != DPCR_F64 && c.dtype != DPCR_U32) return DPCRI_CUDA_UNSUPPORTED;
     return block_of(c) > 0 ? DPCRI_CUDA_OK : DPCRI_CUDA_UNSUPPORTED;
 }
 
 }  // namespace
 
-size_t dpcri_cuda_chain_workspace(dpcri_cuda_chain c) {
+size_t dpcri_cuda_chain_workspace(dpcri_device_linear c) {
     if (check(c) != DPCRI_CUDA_OK) return 0;
     const int k = block_of(c);
     return c.dtype == DPCR_F32   ? workspace_of<float>(c, k)
@@ -102,10 +111,10 @@ size_t dpcri_cuda_chain_workspace(dpcri_cuda_chain c) {
                                  : workspace_of<uint32_t>(c, k);
 }
 
-int dpcri_cuda_chain_run(dpcri_cuda_chain c, void *workspace, size_t bytes, void *stream) {
+int dpcri_cuda_chain_run(dpcri_device_linear c, void *workspace, size_t bytes, void *stream) {
     const int status = check(c);
     if (status != DPCRI_CUDA_OK) return status;
-    if (c.length == 0 || c.batch == 0) return DPCRI_CUDA_OK;
+    if (c.length == 0 || c.rows == 0) return DPCRI_CUDA_OK;
     const bool has_a = c.structure != DPCR_ZERO && c.structure != DPCR_IDENTITY;
     if (!c.b || !c.z || (has_a && !c.a)) return DPCRI_CUDA_ARGUMENT;
     const size_t wanted = dpcri_cuda_chain_workspace(c);
@@ -120,55 +129,50 @@ int dpcri_cuda_chain_run(dpcri_cuda_chain c, void *workspace, size_t bytes, void
 namespace {
 
 // Width of the columns of a cell.
-int column_of(const dpcri_cuda_cell &c) { return c.diagonal ? 1 : (int)c.width; }
+int column_of(const dpcri_device_cell &c) { return c.diagonal ? 1 : (int)c.w; }
 
-int check(const dpcri_cuda_cell &c) {
-    if (c.length < 0 || c.batch < 0 || c.width < 1 || c.chunk < 0 || c.warm_up < 0 || c.max_sweeps < 0)
+int check(const dpcri_device_cell &c) {
+    if (c.length < 0 || c.rows < 0 || c.w < 1 || c.chunk < 0 || c.warm_up < 0 || c.max_sweeps < 0)
         return DPCRI_CUDA_ARGUMENT;
     if (!(c.atol >= 0) || !(c.rtol >= 0)) return DPCRI_CUDA_ARGUMENT;
     if (c.dtype != DPCR_F32 && c.dtype != DPCR_F64) return DPCRI_CUDA_UNSUPPORTED;
     if (c.activation < DPCRI_CUDA_IDENTITY || c.activation > DPCRI_CUDA_SIGMOID) return DPCRI_CUDA_UNSUPPORTED;
-    if (!c.diagonal && c.width != 1 && c.width != 2 && c.width != 4) return DPCRI_CUDA_UNSUPPORTED;
+    if (!c.diagonal && c.w != 1 && c.w != 2 && c.w != 4) return DPCRI_CUDA_UNSUPPORTED;
     return c.length <= UINT32_MAX ? DPCRI_CUDA_OK : DPCRI_CUDA_UNSUPPORTED;
 }
 
 }  // namespace
 
-size_t dpcri_cuda_cell_workspace(dpcri_cuda_cell c) {
-    if (check(c) != DPCRI_CUDA_OK || c.length == 0 || c.batch == 0) return 0;
+size_t dpcri_cuda_cell_workspace(dpcri_device_cell c) {
+    if (check(c) != DPCRI_CUDA_OK || c.length == 0 || c.rows == 0) return 0;
+    if (c.backward)
+        return c.dtype == DPCR_F32 ? cells::backward_widths<float>::workspace(c, column_of(c))
+                                   : cells::backward_widths<double>::workspace(c, column_of(c));
     return c.dtype == DPCR_F32 ? cells::widths<float>::workspace(c, column_of(c))
                                : cells::widths<double>::workspace(c, column_of(c));
 }
 
-int dpcri_cuda_cell_run(dpcri_cuda_cell c, void *workspace, size_t bytes, void *stream) {
+namespace {
+
+int run_cell(const dpcri_device_cell &c, void *workspace, void *stream) {
+    if (c.backward)
+        return c.dtype == DPCR_F32 ? cells::backward_widths<float>::run(c, column_of(c), workspace, stream)
+                                   : cells::backward_widths<double>::run(c, column_of(c), workspace, stream);
+    return c.dtype == DPCR_F32 ? cells::widths<float>::run(c, column_of(c), workspace, stream)
+                               : cells::widths<double>::run(c, column_of(c), workspace, stream);
+}
+
+}  // namespace
+
+int dpcri_cuda_cell_run(dpcri_device_cell c, void *workspace, size_t bytes, void *stream) {
     const int status = check(c);
     if (status != DPCRI_CUDA_OK) return status;
-    if (c.length == 0 || c.batch == 0) return DPCRI_CUDA_OK;
-    if (!c.weight || !c.x || !c.z) return DPCRI_CUDA_ARGUMENT;
+    if (c.length == 0 || c.rows == 0) return DPCRI_CUDA_OK;
+    if (!c.weight || !c.x || !c.z || (c.backward && (!c.direct || !c.adjoint))) return DPCRI_CUDA_ARGUMENT;
     const size_t wanted = dpcri_cuda_cell_workspace(c);
     if (bytes < wanted) return DPCRI_CUDA_WORKSPACE;
     if (wanted > 0 && !workspace) return DPCRI_CUDA_ARGUMENT;
-    const int ran = c.dtype == DPCR_F32 ? cells::widths<float>::run(c, column_of(c), workspace, stream)
-                                        : cells::widths<double>::run(c, column_of(c), workspace, stream);
-    return ran < 0 ? DPCRI_CUDA_UNSUPPORTED : ran;
-}
-
-size_t dpcri_cuda_adjoint_workspace(dpcri_cuda_adjoint a) {
-    if (check(a.cell) != DPCRI_CUDA_OK || a.cell.length == 0 || a.cell.batch == 0) return 0;
-    return a.cell.dtype == DPCR_F32 ? cells::backward_widths<float>::workspace(a, column_of(a.cell))
-                                    : cells::backward_widths<double>::workspace(a, column_of(a.cell));
-}
-
-int dpcri_cuda_adjoint_run(dpcri_cuda_adjoint a, void *workspace, size_t bytes, void *stream) {
-    const int status = check(a.cell);
-    if (status != DPCRI_CUDA_OK) return status;
-    if (a.cell.length == 0 || a.cell.batch == 0) return DPCRI_CUDA_OK;
-    if (!a.cell.weight || !a.cell.x || !a.cell.z || !a.direct || !a.adjoint) return DPCRI_CUDA_ARGUMENT;
-    if (bytes < dpcri_cuda_adjoint_workspace(a)) return DPCRI_CUDA_WORKSPACE;
-    if (!workspace) return DPCRI_CUDA_ARGUMENT;
-    const int ran = a.cell.dtype == DPCR_F32
-                        ? cells::backward_widths<float>::run(a, column_of(a.cell), workspace, stream)
-                        : cells::backward_widths<double>::run(a, column_of(a.cell), workspace, stream);
+    const int ran = run_cell(c, workspace, stream);
     return ran < 0 ? DPCRI_CUDA_UNSUPPORTED : ran;
 }
 
