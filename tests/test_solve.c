@@ -708,6 +708,41 @@ static void tolerant_overlap_is_close(void **state) {
     dpcr_context_destroy(context);
 }
 
+static void step_doubling(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+    (void)b, (void)j;
+    for (int64_t i = 0; i < c->width; i++) out[i] = l == 0 ? -1 : 2 * in[i] + 1;
+}
+
+static void step_staying(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+    (void)l, (void)b, (void)j;
+    memcpy(out, in, (size_t)c->width * sizeof *out);
+}
+
+// The chain comes to -1 and stays there; what runs up from anywhere else is infinite, and agrees with no finite state.
+static void a_run_up_that_overflows_is_wrong(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    chain c = {.step = step_doubling, .length = 4000, .batch = 1, .width = 2, .dtype = DPCR_F32};
+    float z0[2] = {5, 5};
+    const dpcr_solve_options options = {.size = sizeof options,
+                                        .method = DPCR_METHOD_OVERLAP,
+                                        .backward = DPCR_SCHEME_SEQUENTIAL,
+                                        .warm_up = 200,
+                                        .atol = 1e-6,
+                                        .rtol = 1e-6};
+    solved r = solve(context, &c, z0, &options);
+    assert_int_equal(r.report.reason, DPCR_REASON_FALLBACK);
+    for (int64_t i = 0; i < 2 * c.length; i++) assert_true(((const float *)r.z)[i] == -1);
+    solved_free(&r);
+    z0[0] = HUGE_VALF;  // this one stays infinite to its end: its states are right, and no error is told of them
+    c.step = step_staying;
+    r = solve(context, &c, z0, &options);
+    assert_int_equal(r.report.reason, DPCR_REASON_RESIDUAL_ONLY);
+    assert_true(isinf(((const float *)r.z)[2 * c.length - 2]));
+    solved_free(&r);
+    dpcr_context_destroy(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exact_prefix),
@@ -718,6 +753,7 @@ int main(void) {
         cmocka_unit_test(lorenz),
         cmocka_unit_test(chaotic_falls_back),
         cmocka_unit_test(chaos_is_not_called_converged),
+        cmocka_unit_test(a_run_up_that_overflows_is_wrong),
         cmocka_unit_test(growing_residual_network),
         cmocka_unit_test(error_estimate_bounds_error),
         cmocka_unit_test(not_finite_stays_alone),

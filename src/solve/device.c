@@ -220,14 +220,15 @@ static dpcr_reason reason_of(const dpcr_solve_options *o, const dpcr_device_outc
     if (outcome->locked < length)
         return o->method == DPCR_METHOD_NEWTON && outcome->non_finite ? DPCR_REASON_NONFINITE : DPCR_REASON_FALLBACK;
     if (exact) return DPCR_REASON_EXACT;
-    return o->method == DPCR_METHOD_NEWTON || outcome->residual == 0 ? DPCR_REASON_CONVERGED
-                                                                     : DPCR_REASON_RESIDUAL_ONLY;
+    const bool told = o->method == DPCR_METHOD_NEWTON || outcome->residual == 0;
+    return told && !outcome->non_finite ? DPCR_REASON_CONVERGED : DPCR_REASON_RESIDUAL_ONLY;
 }
 
 void dpcri_device_report(const dpcr_solve_options *o, int64_t length, int64_t batch,
                          const dpcr_device_outcome *outcomes, dpcr_solve_report *report) {
     const bool newton = o->method == DPCR_METHOD_NEWTON;
     dpcr_reason worst = DPCR_REASON_SEQUENTIAL;
+    bool lost = false;
     report->method = o->method;
     report->scheme = DPCR_SCHEME_AUTO;
     report->sweeps = 0;
@@ -242,13 +243,14 @@ void dpcri_device_report(const dpcr_solve_options *o, int64_t length, int64_t ba
         if (sweeps > report->sweeps) report->sweeps = sweeps;
         report->evaluations += length * (sweeps > 0 ? sweeps : 1);
         report->residual = fmax(report->residual, at->residual);
+        lost = lost || (reason == DPCR_REASON_RESIDUAL_ONLY && at->non_finite);
         if (b >= report->batch_capacity) continue;
         if (report->sequence_reason) report->sequence_reason[b] = reason;
         if (report->sequence_sweeps) report->sequence_sweeps[b] = sweeps;
         if (report->sequence_locked) report->sequence_locked[b] = at->locked;
     }
     report->reason = worst;
-    report->error_estimate = newton || report->residual == 0 ? report->residual : -1;
+    report->error_estimate = !lost && (newton || report->residual == 0) ? report->residual : -1;
 }
 
 dpcr_status dpcr_solve_collect(const dpcr_solve_plan *plan, const void *workspace, size_t workspace_bytes, void *stream,

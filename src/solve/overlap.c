@@ -380,7 +380,9 @@ static void finish_rows(overlap *o) {
 static double carried_error(const overlap *o, int64_t b) {
     const int64_t m = o->plan->options.warm_up;
     const double defect = o->run->last_residual[b];
+    const void *end = at(&o->run->t.z, o->plan->steps.length - 1, b);
     double ratio = 0;
+    if (o->ops->distance(end, end, o->plan->steps.width) != 0) return -1;  // not finite: no error is told of it
     if (defect == 0) return 0;
     if (o->cut.n < m) return -1;  // a chunk forgets less than the warm-up measured
     for (int64_t c = 1; c < o->cut.chunks; c++) {

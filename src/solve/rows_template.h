@@ -149,8 +149,10 @@ static void SUFFIX(measure)(const dpcr_array *z, const dpcr_array *delta, double
 static bool SUFFIX(close)(const void *x_, const void *y_, int64_t w, double atol, double rtol) {
     const REAL *x = x_, *y = y_;
     if (atol == 0 && rtol == 0) return memcmp(x, y, (size_t)w * sizeof(REAL)) == 0;
-    for (int64_t i = 0; i < w; i++)
-        if (!(fabs((double)(x[i] - y[i])) <= atol + rtol * fabs((double)y[i]))) return false;
+    for (int64_t i = 0; i < w; i++) {
+        const double far = fabs((double)(x[i] - y[i]));
+        if (!(isfinite(far) && far <= atol + rtol * fabs((double)y[i]))) return false;  // no limit is infinite
+    }
     return true;
 }
 

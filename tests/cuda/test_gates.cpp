@@ -180,6 +180,23 @@ void what_is_open_is_told(void **) {
     assert_true(!n.outcome[0].non_finite && n.outcome[1].non_finite);
 }
 
+// An end that is infinite is no end that agrees with a finite one.
+void what_overflows_is_open(void **) {
+    network<float> n(DPCRI_DEVICE_RNN_RELU, 600, 1, 1, 3, 0);
+    n.w_hh.assign(9, 1), n.w_ih.assign(3, 0), n.b_ih.assign(3, 1), n.b_hh.assign(3, 0), n.h0.assign(3, 1);
+    const std::vector<float> want = n.loop(), end = n.ht;
+    assert_true(std::isinf(end[0]));
+    dpcri_device_recurrent o = n.arguments(DPCRI_DEVICE_OVERLAP);
+    o.chunk = 64, o.warm_up = 16, o.atol = o.rtol = 1e-5;
+    n.run(o, 3);
+    for (int64_t m = 0; m < 600; m++) {
+        const float got = n.y[(size_t)(m * 6)], wanted = want[(size_t)(m * 6)];
+        if (std::isfinite(got) != std::isfinite(wanted))
+            fail_msg("step %d: %g, not %g", (int)m, (double)got, (double)wanted);
+    }
+    assert_true(n.outcome[0].non_finite && n.outcome[0].sweeps > 1);
+}
+
 void bits_are_those_of_any_order_and_batch(void **) {
     network<float> all(DPCRI_DEVICE_LSTM, 24, 18, 2, 3, 0.8);
     dpcri_device_recurrent o = all.arguments(DPCRI_DEVICE_OVERLAP);
@@ -234,6 +251,7 @@ int main() {
         cmocka_unit_test(loop_is_the_definitions),
         cmocka_unit_test(overlap_is_the_loop),
         cmocka_unit_test(what_is_open_is_told),
+        cmocka_unit_test(what_overflows_is_open),
         cmocka_unit_test(bits_are_those_of_any_order_and_batch),
         cmocka_unit_test(chains_that_forget_take_one_sweep),
         cmocka_unit_test(what_cannot_be_is_refused),

@@ -119,13 +119,13 @@ static double into(const dpcri_device_cell *c, int64_t row, int64_t l, int64_t i
     return u;
 }
 
-static void tell_outcome(dpcr_device_outcome *outcome, int64_t row, int64_t length) {
+static void tell_outcome(dpcr_device_outcome *outcome, int64_t row, int64_t length, bool finite) {
     const char *locked = getenv("DEEPPCR_FAKE_LOCKED");  // of sequence 0
     const bool told = locked && row == 0;
     if (outcome)
         outcome[row] = (dpcr_device_outcome){.sweeps = told ? 3 : 1,
                                              .locked = told ? atoll(locked) : length,
-                                             .non_finite = told && atoll(locked) == 0,
+                                             .non_finite = told ? atoll(locked) == 0 : !finite,
                                              .residual = told ? 0.5 : 0};
 }
 
@@ -137,7 +137,10 @@ static void cell_forward(const dpcri_device_cell *c, int64_t row) {
             const double y = act(c->activation, into(c, row, l, i));
             put(c->dtype, c->z, l * c->z_step + row * c->z_row + i, c->residual ? before + c->scale * y : y);
         }
-    tell_outcome(c->outcome, row, c->length);
+    bool finite = true;
+    for (int64_t i = 0; i < c->w; i++)
+        finite = finite && isfinite(get(c->dtype, c->z, (c->length - 1) * c->z_step + row * c->z_row + i));
+    tell_outcome(c->outcome, row, c->length, finite);
 }
 
 static void cell_backward(const dpcri_device_cell *c, int64_t row) {
@@ -204,9 +207,11 @@ static void layer_forward(const dpcri_device_recurrent *c, int64_t row) {
         }
         for (int64_t u = 0; u < H; u++) put(c->dtype, c->y, l * c->y_step + row * c->y_row + u, h[u] = next[u]);
     }
+    bool finite = true;
+    for (int64_t u = 0; u < H; u++) finite = finite && isfinite(h[u]);
     for (int64_t u = 0; c->ht && u < H; u++) put(c->dtype, c->ht, row * H + u, h[u]);
     for (int64_t u = 0; c->ct && u < H; u++) put(c->dtype, c->ct, row * H + u, cell[u]);
-    tell_outcome(c->outcome, row, c->length);
+    tell_outcome(c->outcome, row, c->length, finite);
 }
 
 static dpcr_status layer_workspace(int id, const dpcri_device_recurrent *layer, size_t *bytes, dpcr_error *error) {

@@ -357,12 +357,16 @@ typedef struct nonlinear {
     size_t bytes;
 } nonlinear;
 
+// Zeros on the device.
 static dpcr_array device_numbers(int ndim, const int64_t *shape) {
+    static const float zeros[CELL_STEPS * CELL_ROWS * CELL_WIDTH];
     dpcr_array array = dpcr_array_make(NULL, DPCR_F32, ndim, shape);
     size_t bytes = 4;
     for (int i = 0; i < ndim; i++) bytes *= (size_t)shape[i];
+    assert_true(bytes <= sizeof zeros);
     array.device = cuda;
     OK(dpcr_device_allocate(cuda, bytes, &array.data, error));
+    OK(dpcr_device_copy(cuda, array.data, cpu, zeros, bytes, NULL, error));
     return array;
 }
 

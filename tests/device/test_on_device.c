@@ -422,6 +422,53 @@ static void cells_as_on_the_host(void **state) {
                                                    .activation = n % 4 == 3 ? DPCR_ACT_SIGMOID : DPCR_ACT_TANH}});
 }
 
+// A chain that ends beyond all numbers has its loop's states and no error estimate.
+static void an_infinite_end_is_not_converged(void **state) {
+    (void)state;
+    static const dpcr_method methods[] = {DPCR_METHOD_OVERLAP, DPCR_METHOD_NEWTON};
+    for (int m = 0; m < 2; m++) {
+        const int64_t states[3] = {600, 1, 1};
+        moved weight = make_moved(DPCR_F32, 2, states + 1, 3, 0), x = make_moved(DPCR_F32, 3, states, 4, 0),
+              z = make_moved(DPCR_F32, 3, states, 5, 1);
+        const float two = 2;
+        float ones[600];
+        for (int l = 0; l < 600; l++) ones[l] = 1;
+        dpcr_error error = {0};
+        ok(dpcr_device_copy(there, weight.device.data, here, &two, sizeof two, NULL, &error), &error);
+        ok(dpcr_device_copy(there, x.device.data, here, ones, sizeof ones, NULL, &error), &error);
+        const dpcr_cell_options o = {.size = sizeof o,
+                                     .kind = DPCR_CELL_DENSE,
+                                     .dtype = DPCR_F32,
+                                     .length = 600,
+                                     .batch = 1,
+                                     .width = 1,
+                                     .activation = DPCR_ACT_RELU,
+                                     .weight = weight.device,
+                                     .input = x.device};
+        const dpcr_solve_options options = {
+            .size = sizeof options, .method = methods[m], .chunk = 64, .warm_up = 16, .device = there};
+        dpcr_cell *cell = NULL;
+        dpcr_steps steps = {.size = sizeof steps};
+        dpcr_solve_plan *plan = NULL;
+        ok(dpcr_cell_create(context, &o, &cell, &error), &error);
+        ok(dpcr_cell_steps(cell, &steps, &error), &error);
+        ok(dpcr_solve_plan_create(context, &steps, &options, &plan, &error), &error);
+        const size_t bytes = dpcr_solve_plan_workspace(plan);
+        void *workspace = to_device(NULL, bytes);
+        dpcr_solve_report report = {.size = sizeof report};
+        ok(dpcr_solve_enqueue(plan, NULL, &z.device, workspace, bytes, NULL, &error), &error);
+        ok(dpcr_solve_collect(plan, workspace, bytes, NULL, &report, &error), &error);
+        assert_true(report.reason != DPCR_REASON_CONVERGED && report.reason != DPCR_REASON_EXACT);
+        from_device(z.got, z.device.data, z.bytes);
+        const float *got = z.got;
+        assert_true(got[100] == (float)(0x1p101 - 1) && isinf(got[599]));
+        dpcr_solve_plan_destroy(plan);
+        dpcr_cell_destroy(cell);
+        dpcr_device_release(there, workspace);
+        free_moved(&weight), free_moved(&x), free_moved(&z);
+    }
+}
+
 static void run_network(dpcr_recurrent_options o, int64_t length, int64_t batch, dpcr_method method) {
     if (left_out()) return;
     const int64_t D = o.bidirectional ? 2 : 1, N = o.layers * D, H = o.hidden;
@@ -513,10 +560,15 @@ int main(void) {
     printf("test_on_device: %s, compute capability %d.%d\n", info.name, info.major, info.minor);
     if (dpcr_context_create(NULL, &context, &error) != DPCR_OK) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_form),           cmocka_unit_test(every_short_length),
-        cmocka_unit_test(long_chains),          cmocka_unit_test(streams_side_by_side),
-        cmocka_unit_test(the_same_bits_again),  cmocka_unit_test(a_nan_stays_in_its_sequence),
-        cmocka_unit_test(cells_as_on_the_host), cmocka_unit_test(networks_as_on_the_host),
+        cmocka_unit_test(every_form),
+        cmocka_unit_test(every_short_length),
+        cmocka_unit_test(long_chains),
+        cmocka_unit_test(streams_side_by_side),
+        cmocka_unit_test(the_same_bits_again),
+        cmocka_unit_test(a_nan_stays_in_its_sequence),
+        cmocka_unit_test(cells_as_on_the_host),
+        cmocka_unit_test(networks_as_on_the_host),
+        cmocka_unit_test(an_infinite_end_is_not_converged),
     };
     const int failed = cmocka_run_group_tests_name("on_device", tests, NULL, NULL);
     dpcr_context_destroy(context);
