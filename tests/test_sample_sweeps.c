@@ -258,6 +258,70 @@ static void auto_weighs_them(void **state) {
     dpcr_context_destroy(context);
 }
 
+// By given rates, sweeps and evaluations are those of the chain at hand, counted by a trial: what forgets its guess in
+// two sweeps is taken by picard where a row in a window costs a quarter of the loop's step, what needs many is not, and
+// the prediction is the evaluations that the method then makes. The trial is made once, for no more than the loop
+// costs, and only where two sweeps would be ahead.
+static void sweeps_are_counted(void **state) {
+    (void)state;
+    static const struct {
+        double gain, row;  // of the loop's step
+        bool tried, taken;
+    } cases[] = {{0.02, 0.25, true, true}, {5, 0.25, true, false}, {0.02, 0.9, false, false}};
+    static const variant forgets = {DPCR_SAMPLER_DDIM, 0, 0, DPCR_SPACING_LEADING, DPCR_PREDICT_V};
+    enum { LENGTH = 100 };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        dpcr_context *context = sampling_context(1);
+        const dpcr_machine given = {.size = sizeof given, .threads = 1, .latency = 1e-9};
+        assert_int_equal(dpcr_context_set_machine(context, &given, NULL), DPCR_OK);
+        formula f = {.width = W, .dtype = DPCR_F64, .gain = cases[i].gain};
+        dpcr_sampler_options options = options_of(&forgets);
+        options.steps = LENGTH;
+        dpcr_sampler *sampler = make(context, &f, &forgets, &options, 1);
+        dpcr_steps steps = *dpcr_sampler_steps(sampler);
+        steps.latency = 40e-6, steps.lane_seconds = cases[i].row * steps.latency;
+        steps.linearise = NULL, steps.coarse = NULL, steps.coarse_linearise = NULL;
+        double start[W];
+        const dpcr_array z0 = dpcr_array_make(start, DPCR_F64, 2, (const int64_t[]){1, W});
+        assert_int_equal(dpcr_sampler_start(sampler, NULL, &z0, NULL), DPCR_OK);
+        dpcr_solve_options by = by_method(DPCR_METHOD_AUTO);
+        by.atol = by.rtol = 1e-3, by.guess = DPCR_GUESS_STATE, by.start = &z0;
+        dpcr_solve_plan *plan = NULL;
+        int64_t rows[2];
+        for (int again = 0; again < 2; again++) {
+            dpcr_sampler_counts_reset(sampler);
+            assert_int_equal(dpcr_solve_plan_create(context, &steps, &by, &plan, NULL), DPCR_OK);
+            dpcr_sampler_counts(sampler, &rows[again], NULL, NULL);
+            if ((dpcr_solve_plan_method(plan) != DPCR_METHOD_SEQUENTIAL) != cases[i].taken)
+                fail_msg("case %d: %s; %lld rows", (int)i, dpcr_solve_plan_sentence(plan), (long long)rows[again]);
+            if (again == 0) dpcr_solve_plan_destroy(plan);
+        }
+        // Beside how soon the chain forgets, which both plans look at: picard and parataa, each for at most the loop's
+        // time and two evaluations more.
+        const int64_t trials = rows[0] - rows[1];
+        assert_true(trials <= 2 * (int64_t)(LENGTH / cases[i].row + 2 * LENGTH));
+        assert_true((trials > 0) == cases[i].tried);
+        dpcr_candidate c = {.size = sizeof c};
+        dpcr_solve_options pinned = *dpcr_solve_plan_options(plan);
+        int told = 0;
+        for (int k = 0; dpcr_solve_plan_candidate(plan, k, &c) && cases[i].taken; k++) {
+            if (c.method != DPCR_METHOD_PICARD && c.method != DPCR_METHOD_PARATAA) continue;
+            dpcr_solve_options with = pinned;
+            with.method = c.method, with.max_sweeps = 0, with.start = NULL;
+            solved got = solve_sampler(context, sampler, &with, NULL);
+            assert_true(c.sweeps == got.report.sweeps);
+            const double work = (double)got.report.evaluations * steps.lane_seconds;
+            assert_true(fabs(c.seconds - work) <= 0.02 * work);
+            path_free(&got);
+            told++;
+        }
+        assert_int_equal(told, cases[i].taken ? 2 : 0);
+        dpcr_solve_plan_destroy(plan);
+        dpcr_sampler_destroy(sampler);
+        dpcr_context_destroy(context);
+    }
+}
+
 // ParaDiGMS's rule: residuals in units of each step's noise; a reason of its own, and the tolerance is kept in those
 // units.
 static void tolerances_in_units_of_the_noise(void **state) {
@@ -315,6 +379,7 @@ int main(void) {
         cmocka_unit_test(locks_of_paradigms),
         cmocka_unit_test(paths_of_others_are_guesses),
         cmocka_unit_test(auto_weighs_them),
+        cmocka_unit_test(sweeps_are_counted),
         cmocka_unit_test(tolerances_in_units_of_the_noise),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -195,11 +195,15 @@ static double confirm_seconds(const dpcri_outlook *o, double one) {
     return coarse + cycles * (one + call_seconds + region_seconds(o));
 }
 
-double dpcri_cost_picard(const dpcri_outlook *o, double sweeps) {
-    const double lane = o->costs.sweep > 0 ? o->costs.sweep : dpcri_cost_lane(o), states = length_of(o) * batch_of(o);
-    const double all = more(dpcri_cost_step(o), states * lane / threads_of(o));
-    const double one = more(dpcri_cost_step(o), part_of_sweep * states * lane / threads_of(o));
-    return sweeps * (one + call_seconds + region_seconds(o)) + confirm_seconds(o, all);
+double dpcri_cost_evaluation(const dpcri_outlook *o) {
+    const double lane = o->costs.sweep > 0 ? o->costs.sweep : dpcri_cost_lane(o);
+    return more(dpcri_cost_step(o), length_of(o) * batch_of(o) * lane / threads_of(o));
+}
+
+double dpcri_cost_picard(const dpcri_outlook *o, double sweeps, double work) {
+    const double all = dpcri_cost_evaluation(o), evaluations = work > 0 ? work : part_of_sweep * sweeps;
+    return more(sweeps * dpcri_cost_step(o), evaluations * all) + sweeps * (call_seconds + region_seconds(o)) +
+           confirm_seconds(o, all);
 }
 
 // Sequences that run one after the other, those of a cache line by one thread: the busiest thread's.

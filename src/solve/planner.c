@@ -19,11 +19,15 @@ enum {
     SHOOTING_CHUNK = 16,     // the driver's own, without windows
     LEAST_LENGTH = 32,       // below, nothing pays
     MOST_GROUPS = 32,        // of overlap's chunks, tried when measuring
+    FEWEST_SWEEPS = 2,       // of picard and its relatives
+    TRIED_SWEEPS = 100000,   // at most told of a trial
     MEASURED_WITHIN = 4      // times the best prediction: what is worth a measurement
 };
 static const double beside_other = 1.5;  // as much behind the loop alone a way may be ahead beside the other way
-static const double known_doubt = 1.25, guessed_doubt = 1.5,
-                    shared_doubt = 1.05;  // a model's doubt goes to the loop, which is always right
+// A model's doubt goes to the loop, which is always right.
+static const double known_doubt = 1.25, guessed_doubt = 1.5, shared_doubt = 1.05;
+static const double tried_doubt[2] = {1.1, 1.2};  // sweeps counted, a call of them timed: on one thread, on several
+static const double fewest_work = 1.5;            // evaluations of the chain by FEWEST_SWEEPS
 
 typedef struct list {
     dpcr_candidate *at;
@@ -45,6 +49,11 @@ static void sort_predicted(list *l) {
             l->at[k] = l->at[k - 1], l->at[k - 1] = c;
         }
 }
+
+static bool can_run_beside(const dpcri_outlook *o) { return o->steps->length >= LEAST_LENGTH && o->steps->batch > 0; }
+
+// The loop's, which only chunks of the loop have: sweeps of any other method would go on to the end of their budget.
+static bool wants_bits(const dpcri_outlook *o) { return o->options->atol == 0 && o->options->rtol == 0; }
 
 // ---- overlap ----
 
@@ -132,19 +141,55 @@ static double expected_told(const dpcri_outlook *o, dpcr_method method) {
     return fmin(1 + 0.45 * digits * length / (double)n, ceil(length / (double)n));
 }
 
-static void list_told(const dpcri_outlook *o, list *l) {
-    if (o->options->step_scale || (o->options->confirm != 0 && !o->steps->coarse) ||
+// The methods' places in dpcri_told that the chain's callbacks and the options allow, as bits.
+static unsigned offered(const dpcri_outlook *o) {
+    unsigned bits = 0;
+    if (!can_run_beside(o) || wants_bits(o) || o->options->step_scale ||
+        (o->options->confirm != 0 && !o->steps->coarse) ||
         o->steps->length < 2 * dpcri_parareal_chunk(o->steps, o->options))
-        return;
+        return 0;
     for (int i = 0; i < DPCRI_TOLD; i++) {
-        const dpcr_method method = dpcri_told[i];
-        const bool parareal = method == DPCR_METHOD_PARAREAL;
-        if ((o->failed & 1u << method) || !(parareal ? (void *)o->steps->coarse : (void *)o->steps->slopes)) continue;
-        const double sweeps = o->told[i] > 0 ? o->told[i] : expected_told(o, method);
-        const int64_t n = dpcri_parareal_chunk(o->steps, o->options);
-        const double seconds = parareal ? dpcri_cost_parareal(o, n, sweeps) : dpcri_cost_picard(o, sweeps);
-        add(l, method, DPCR_SCHEME_AUTO, seconds)->sweeps = sweeps;
+        const bool served = dpcri_told[i] == DPCR_METHOD_PARAREAL ? o->steps->coarse != NULL : o->steps->slopes != NULL;
+        if (served && !(o->failed & 1u << dpcri_told[i])) bits |= 1u << i;
     }
+    return bits;
+}
+
+static double told_seconds(const dpcri_outlook *o, int i, double sweeps, double work) {
+    return dpcri_told[i] == DPCR_METHOD_PARAREAL
+               ? dpcri_cost_parareal(o, dpcri_parareal_chunk(o->steps, o->options), sweeps)
+               : dpcri_cost_picard(o, sweeps, work);
+}
+
+static void list_told(const dpcri_outlook *o, list *l) {
+    const unsigned bits = offered(o);
+    for (int i = 0; i < DPCRI_TOLD; i++) {
+        if (!(bits & 1u << i)) continue;
+        const double sweeps = o->told[i] > 0 ? o->told[i] : expected_told(o, dpcri_told[i]);
+        add(l, dpcri_told[i], DPCR_SCHEME_AUTO, told_seconds(o, i, sweeps, o->work[i]))->sweeps = sweeps;
+    }
+}
+
+static double doubt_of_tried(const dpcri_outlook *o) { return tried_doubt[o->machine.threads > 1]; }
+
+// Where the fewest sweeps that anybody takes would be ahead of the loop, those of this chain are counted; once.
+static bool try_told(dpcri_outlook *o, dpcri_known *known) {
+    const unsigned bits = o->options->start ? offered(o) : 0;
+    const double loop = dpcri_cost_loop(o);
+    bool learned = false;
+    for (int i = 0; i < DPCRI_TOLD; i++) {
+        const bool parareal = dpcri_told[i] == DPCR_METHOD_PARAREAL;
+        double sweeps = 0, work = 0;
+        if (!(bits & 1u << i) || o->told[i] > 0) continue;
+        // What is left of the loop's time once the rest of the method is paid.
+        const double first = told_seconds(o, i, 1, 1), second = told_seconds(o, i, 2, 2), rest = loop - first;
+        if (doubt_of_tried(o) * told_seconds(o, i, FEWEST_SWEEPS, parareal ? 0 : fewest_work) >= loop) continue;
+        if (!dpcri_try(o, dpcri_told[i], 1 + rest / (second - first), &sweeps, &work)) continue;
+        known->told[i] = (int)fmin(ceil(sweeps), TRIED_SWEEPS), known->work[i] = work;
+        o->told[i] = known->told[i], o->work[i] = work;
+        learned = true;
+    }
+    return learned;
 }
 
 // A whole method inside the callback tells no cost: a stretch of the chain is solved by it and timed.
@@ -159,11 +204,6 @@ static void list_window(const dpcri_outlook *o, list *l, dpcr_method method) {
 }
 
 // ---- lists ----
-
-static bool can_run_beside(const dpcri_outlook *o) { return o->steps->length >= LEAST_LENGTH && o->steps->batch > 0; }
-
-// The loop's, which only chunks of the loop have: sweeps of any other method would go on to the end of their budget.
-static bool wants_bits(const dpcri_outlook *o) { return o->options->atol == 0 && o->options->rtol == 0; }
 
 static void list_forward(const dpcri_outlook *o, list *l, int64_t warm_up, bool variants) {
     add(l, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_AUTO, dpcri_cost_loop(o))->sweeps = 0;
@@ -329,27 +369,44 @@ static void tell(dpcr_solve_plan *plan, const list *l, const dpcr_candidate *cho
 
 // ---- choosing ----
 
-// The best, but a parallel prediction must be below the loop's by the model's doubt, which is small where both share
-// what is hard to tell: a backward pass that forms all Jacobians either way. A measurement knows.
-static const dpcr_candidate *pick(const dpcri_outlook *o, const list *l) {
-    const dpcr_candidate *best = best_parallel(l), *loop = loop_of(l);
-    if (!best) return loop;
-    if (l->at[0].measured > 0) return &l->at[0];
-    const double doubt = best->backward && !o->steps->adjoint ? shared_doubt : o->doubt;
-    return doubt * best->seconds < loop->seconds ? best : loop;
+// A parallel prediction must be below the loop's by the model's doubt, which is small where both share what is hard to
+// tell (a backward pass that forms all Jacobians either way), or where sweeps were counted and timed.
+static double doubt_of(const dpcri_outlook *o, const dpcr_candidate *c) {
+    if (c->backward && !o->steps->adjoint) return shared_doubt;
+    const bool priced = o->costs.sweep > 0 || o->steps->lane_seconds > 0;
+    for (int i = 0; i < DPCRI_TOLD && !c->backward; i++)
+        if (dpcri_told[i] == c->method && o->work[i] > 0 && priced) return doubt_of_tried(o);
+    return o->doubt;
 }
 
-static void take_forward(dpcr_solve_plan *plan, const dpcr_candidate *c, double loop) {
+// The best; a measurement knows.
+static const dpcr_candidate *pick(const dpcri_outlook *o, const list *l) {
+    const dpcr_candidate *loop = loop_of(l), *best = loop;
+    double least = loop->seconds;
+    if (l->at[0].measured > 0) return &l->at[0];
+    for (int64_t i = 0; i < l->count; i++) {
+        const double seconds = doubt_of(o, &l->at[i]) * l->at[i].seconds;
+        if (!is_loop(&l->at[i]) && seconds < least) best = &l->at[i], least = seconds;
+    }
+    return best;
+}
+
+// max_sweeps counts evaluations of the chain: what has to be finished in order after all then costs at most twice the
+// loop.
+static double afforded(const dpcri_outlook *o, const dpcr_candidate *c, double loop) {
+    const bool whole = c->method == DPCR_METHOD_PICARD || c->method == DPCR_METHOD_PARATAA;
+    return loop / (whole ? dpcri_cost_evaluation(o) : seconds_of(c) / fmax(1, c->sweeps));
+}
+
+static void take_forward(dpcr_solve_plan *plan, const dpcri_outlook *o, const dpcr_candidate *c, double loop) {
     dpcr_solve_options *options = &plan->options;
     options->method = c->method;
     if (c->method == DPCR_METHOD_SEQUENTIAL) return;
     if (c->scheme) options->scheme = c->scheme;
     if (c->chunk) options->chunk = c->chunk;
     if (c->warm_up) options->warm_up = c->warm_up;
-    // What has to be finished in order after all has then cost at most twice the loop.
-    const double afforded = loop / (seconds_of(c) / fmax(1, c->sweeps));
     if (options->max_sweeps == 0 && c->method != DPCR_METHOD_OVERLAP)
-        options->max_sweeps = (int)fmin(fmax(afforded, 1), 1000);
+        options->max_sweeps = (int)fmin(fmax(ceil(afforded(o, c, loop)), 1), 1000);
 }
 
 static void take_backward(dpcr_solve_plan *plan, const dpcr_candidate *c) {
@@ -392,7 +449,7 @@ static dpcr_status choose(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *
     if (backward)
         take_backward(plan, &chosen);
     else
-        take_forward(plan, &chosen, seconds_of(loop_of(&l)));
+        take_forward(plan, o, &chosen, seconds_of(loop_of(&l)));
     return DPCR_OK;
 }
 
@@ -430,7 +487,7 @@ static void choose_pair(dpcr_solve_plan *plan, const dpcri_outlook *o, dpcri_kno
     if (winner < 0) return;
     known->candidate[0] = there[winner / 2], known->candidate[1] = back[winner % 2];
     plan->options = *o->options;
-    take_forward(plan, &known->candidate[0], seconds_of(&there[0]));
+    take_forward(plan, o, &known->candidate[0], seconds_of(&there[0]));
     take_backward(plan, &known->candidate[1]);
     tell_pair(plan, &there[winner / 2], &back[winner % 2], median[winner], median[0]);
 }
@@ -469,7 +526,7 @@ static void look(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *known) {
     dpcri_wisdom_recall(plan->context, plan->key, known);
     o->failed = known->failed;
     o->sweeps_are_seen = known->sweeps > 0;
-    for (int i = 0; i < DPCRI_TOLD; i++) o->told[i] = known->told[i];
+    for (int i = 0; i < DPCRI_TOLD; i++) o->told[i] = known->told[i], o->work[i] = known->work[i];
     o->sweeps = known->sweeps ? known->sweeps : expected_sweeps(&o->contraction, s->length);
 }
 
@@ -485,6 +542,8 @@ dpcr_status dpcri_planner_choose(dpcr_solve_plan *plan, dpcr_error *error) {
     dpcri_known known;
     look(plan, &o, &known);
     const bool before[2] = {known.chosen[0], known.chosen[1]};
+    const bool wants_trial = forward && !known.chosen[0] && asked.planning == DPCR_PLANNING_ESTIMATE;
+    const bool learned = wants_trial && try_told(&o, &known);
     dpcr_status status = DPCR_OK;
     if (forward)
         DPCR_TRY(choose(plan, &o, &known, 0, error));
@@ -494,7 +553,7 @@ dpcr_status dpcri_planner_choose(dpcr_solve_plan *plan, dpcr_error *error) {
     if (backward) DPCR_TRY(choose(plan, &o, &known, 1, error));
     const bool new = known.chosen[0] && known.chosen[1] && !(before[0] && before[1]);
     if (forward && backward && asked.consume_tape && new) choose_pair(plan, &o, &known, ahead);
-    if (known.chosen[0] != before[0] || known.chosen[1] != before[1])
+    if (learned || known.chosen[0] != before[0] || known.chosen[1] != before[1])
         dpcri_wisdom_remember(plan->context, plan->key, &known);
 done:
     return status;

@@ -30,7 +30,8 @@ typedef struct dpcri_outlook {
     dpcri_costs costs;
     double sweeps;            // of newton and shooting, expected
     bool sweeps_are_seen;     // in an earlier solve, not supposed
-    double told[DPCRI_TOLD];  // of picard, parareal, parataa, expected: chains that tell `coarse` or `slopes`
+    double told[DPCRI_TOLD];  // of dpcri_told's methods, seen or tried; 0: neither
+    double work[DPCRI_TOLD];  // evaluations of the chain that they made; 0: not known
     unsigned failed;          // bit m: method m had to be finished in order before
     double doubt;             // factor that a parallel prediction must stay below the loop's
 } dpcri_outlook;
@@ -43,8 +44,10 @@ double dpcri_cost_loop(const dpcri_outlook *o);
 double dpcri_cost_overlap(const dpcri_outlook *o, int64_t chunk, int64_t warm_up);
 double dpcri_cost_newton(const dpcri_outlook *o, dpcr_scheme scheme);
 double dpcri_cost_shooting(const dpcri_outlook *o, int64_t chunk);
-// Picard and parataa; parareal by chunks of n steps.
-double dpcri_cost_picard(const dpcri_outlook *o, double sweeps);
+// Picard and parataa, which evaluate the chain `work` times in all (0: as usual of so many sweeps); parareal by chunks
+// of n steps.
+double dpcri_cost_picard(const dpcri_outlook *o, double sweeps, double work);
+double dpcri_cost_evaluation(const dpcri_outlook *o);  // of the whole chain once, as a sweep makes it
 double dpcri_cost_parareal(const dpcri_outlook *o, int64_t n, double sweeps);
 int64_t dpcri_parareal_chunk(const dpcr_steps *steps, const dpcr_solve_options *options);
 // A method inside the callback whose step of one sequence takes `step` seconds (stretch.c).
@@ -62,6 +65,13 @@ dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, const
 // of the chain. 0: it cannot be run, or did not come to its end.
 double dpcri_window_step(dpcr_context *context, const dpcr_steps *steps, const dpcr_solve_options *options,
                          double *sweeps);
+
+// ---- tried.c ----
+
+// Sweeps that a method takes on the chain's first sequences, and how often it evaluates the chain, tried from
+// options->start; no further than `most` evaluations, from where on both are told by how far the method came. False: it
+// could not be tried.
+bool dpcri_try(const dpcri_outlook *o, dpcr_method method, double most, double *sweeps, double *work);
 
 // ---- measure.c ----
 
@@ -85,7 +95,8 @@ typedef struct dpcri_known {
     int sweeps;                   // of newton and shooting, in an earlier solve; 0: not seen
     int64_t warm_up;              // that was enough, in an earlier solve; 0: not seen
     unsigned failed;              // bit m: method m had to be finished in order
-    int told[DPCRI_TOLD];         // sweeps of dpcri_told's methods; 0: not seen
+    int told[DPCRI_TOLD];         // sweeps of dpcri_told's methods, seen or tried; 0: neither
+    double work[DPCRI_TOLD];      // evaluations of the chain that those made; 0: not known
 } dpcri_known;
 bool dpcri_wisdom_recall(dpcr_context *context, const char *key, dpcri_known *known);
 void dpcri_wisdom_remember(dpcr_context *context, const char *key, const dpcri_known *known);

@@ -10,6 +10,7 @@
 #include "solve/planner.h"
 
 enum { STRETCH_STEPS = 128, LANE_STEPS = 24, RUNS = 3, USUAL_LANES = 16, WINDOW_STEPS = 1024, PAGE = 4096 };
+enum { TOLD_STEPS = 32, TOLD_LANE_STEPS = 4, TURNS = 5 };  // of chains whose sweeps are timed too
 
 typedef struct stretch {
     const dpcr_steps *steps;
@@ -132,8 +133,6 @@ static double quickest_as(dpcr_context *context, bool as_task, stretch *s, run_f
     return t.seconds;
 }
 
-static double quickest(stretch *s, run_function *run) { return quickest_as(NULL, false, s, run); }
-
 static void set_one(const dpcr_array *array) {
     for (int64_t i = 0; i < array->shape[0] * array->strides[0]; i++)
         if (array->dtype == DPCR_F64)
@@ -142,35 +141,60 @@ static void set_one(const dpcr_array *array) {
             ((float *)array->data)[i] = i % 2 ? -0.5f : 0.5f;
 }
 
-// Calls as sweeps make them, of chains that tell `coarse` or `slopes`: a window's lanes one step each, and the chunks
-// of parareal.
-static void time_sweeps(dpcr_context *context, const dpcr_steps *steps, const dpcr_solve_options *options,
-                        dpcri_costs *costs) {
+// ---- chains that tell `coarse` or `slopes` ----
+
+// One run of what is timed, kept where it is the least yet; below 0: it cannot be run.
+static void keep_least(stretch *s, run_function *run, double *seconds) {
+    const double start = dpcri_seconds();
+    if (*seconds < 0) return;
+    const double took = run(s) ? dpcri_seconds() - start : -1;
+    if (took < 0 || *seconds == 0 || took < *seconds) *seconds = took;
+}
+
+// Calls as sweeps make them, a window's lanes one step each, and the chunks of parareal; in turn with the loop, since
+// what is chosen is their ratio, and a thread that was interrupted, or two that sit badly, must slow all of them down
+// or none. Pieces as short as they can be, for the same reason.
+static void time_sweeps(dpcr_context *context, stretch *loop, const dpcr_solve_options *options, dpcri_costs *costs) {
+    const dpcr_steps *steps = loop->steps;
     const int64_t window = options->window ? least(options->window, steps->length) : steps->length;
     const int64_t chunk = dpcri_parareal_chunk(steps, options), chunks = (steps->length + chunk - 1) / chunk;
-    const int64_t few = steps->lanes > 1 ? steps->lanes / (steps->batch > 0 ? steps->batch : 1) : USUAL_LANES;
+    const int64_t few = steps->lanes > 1 ? steps->lanes / steps->batch : USUAL_LANES;
+    stretch s[2];
+    bool runs[2];
+    double seconds[2] = {0}, in_order = 0;
     for (int i = 0; i < 2; i++) {
-        stretch s = {.steps = steps, .rows = 1, .n = 2, .lane_steps = i ? 2 : 1, .lane_rows = steps->batch};
-        s.stride = i ? chunk : 1;
-        s.lanes = i ? chunks - 1 : least(window, few > 0 ? few : 1);  // a longer window is several such calls
-        if (s.lanes < 1 || s.lane_rows < 1 || (i && chunk < 2) || !allocate(context, &s)) continue;
-        set_one(&s.last);
-        const double seconds = quickest(&s, run_lanes);
-        if (i)
-            costs->chunks = seconds / (double)s.lane_steps * (double)chunks / (double)s.lanes;
-        else
-            costs->sweep = seconds / (double)(s.lanes * s.lane_rows);
-        dpcri_free(context, s.memory);
+        s[i] = (stretch){.steps = steps, .rows = 1, .n = 2, .lane_steps = i ? 2 : 1, .lane_rows = steps->batch};
+        s[i].stride = i ? chunk : 1;
+        s[i].lanes = i ? chunks - 1 : least(window, few > 0 ? few : 1);  // a longer window is several such calls
+        runs[i] = s[i].lanes >= 1 && (i == 0 || chunk >= 2) && allocate(context, &s[i]);
+        if (runs[i]) set_one(&s[i].last);
     }
+    for (int round = 0; round < TURNS; round++) {
+        if (loop->rows == steps->batch) keep_least(loop, run_loop, &in_order);  // else tasks run it
+        for (int i = 0; i < 2; i++)
+            if (runs[i]) keep_least(&s[i], run_lanes, &seconds[i]);
+    }
+    if (in_order > 0) costs->block = in_order / (double)loop->n;
+    if (seconds[0] > 0) costs->sweep = seconds[0] / (double)(s[0].lanes * s[0].lane_rows);
+    if (seconds[1] > 0) costs->chunks = seconds[1] / (double)s[1].lane_steps * (double)chunks / (double)s[1].lanes;
+    for (int i = 0; i < 2; i++) dpcri_free(context, s[i].memory);
+}
+
+// Newton makes two sweeps at least, each of all Jacobians; what is behind by their work alone is not timed, for that
+// would take as long as many loops.
+static double jacobian_by_work(const stretch *s, const dpcri_costs *costs) {
+    const double each = s->steps->flops > 0 ? costs->sweep * s->steps->jacobian_flops / s->steps->flops : 0;
+    return 2 * each * (double)s->rows > costs->block ? each : 0;
 }
 
 dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, const dpcr_solve_options *options,
                            int64_t row_block) {
     dpcri_costs costs = {0};
+    const bool told = steps->coarse || steps->slopes;
     stretch s = {.steps = steps, .rows = least(steps->batch, row_block), .lane_rows = steps->batch};
-    s.n = least(STRETCH_STEPS, steps->length);
+    s.n = least(told ? TOLD_STEPS : STRETCH_STEPS, steps->length);
     s.lanes = least(steps->lanes > 1 ? steps->lanes : USUAL_LANES, steps->length / (2 * LANE_STEPS));
-    s.lane_steps = LANE_STEPS;
+    s.lane_steps = told ? TOLD_LANE_STEPS : LANE_STEPS;
     if (s.n < 8 || s.rows < 1 || s.lanes < 1) return costs;
     s.stride = steps->length / s.lanes;
     if (!allocate(context, &s)) return costs;
@@ -179,7 +203,9 @@ dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, const
     const double loop = quickest_as(context, blocks, &s, run_loop), lanes = quickest_as(context, true, &s, run_lanes);
     costs.block = loop / (double)s.n;
     costs.lane = lanes / (double)(s.lanes * s.lane_steps * s.lane_rows);
-    if (loop > 0 && steps->linearise)
+    if (loop > 0 && told) time_sweeps(context, &s, options, &costs);
+    if (told && steps->linearise) costs.jacobian = jacobian_by_work(&s, &costs);
+    if (loop > 0 && steps->linearise && costs.jacobian == 0)
         costs.jacobian = quickest_as(context, true, &s, run_linearise) / (double)((s.n - 1) * s.rows);
     if (loop > 0 && steps->adjoint)
         costs.adjoint_block = quickest_as(context, blocks, &s, run_adjoint) / (double)(s.n - 1);
@@ -187,7 +213,6 @@ dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, const
         costs.adjoint_lane =
             quickest_as(context, true, &s, run_adjoint_lanes) / (double)(s.lanes * s.lane_steps * s.lane_rows);
     dpcri_free(context, s.memory);
-    if (loop > 0 && (steps->coarse || steps->slopes)) time_sweeps(context, steps, options, &costs);
     return costs;
 }
 

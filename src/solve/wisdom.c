@@ -68,8 +68,11 @@ void dpcri_wisdom_remember(dpcr_context *context, const char *key, const dpcri_k
     used += snprintf(text + used, sizeof text - (size_t)used, "seen sweeps %d warm-up %lld failed %u", known->sweeps,
                      (long long)known->warm_up, known->failed);
     const int *told = known->told;
+    const double *work = known->work;
     if (told[0] || told[1] || told[2])
-        snprintf(text + used, sizeof text - (size_t)used, " told %d %d %d", told[0], told[1], told[2]);
+        used += snprintf(text + used, sizeof text - (size_t)used, " told %d %d %d", told[0], told[1], told[2]);
+    if (work[0] > 0 || work[1] > 0 || work[2] > 0)
+        snprintf(text + used, sizeof text - (size_t)used, " work %.4g %.4g %.4g", work[0], work[1], work[2]);
     dpcri_wisdom_set(context, key, text);  // refused memory: not remembered, found out again
 }
 
@@ -104,9 +107,11 @@ static bool read_known(const char *text, dpcri_known *known) {
     known->warm_up = warm_up;
     known->candidate[1].backward = 1;
     int more = 0, *told = known->told;
+    double *work = known->work;
     if (read == 3 && sscanf(text + end, " told %d %d %d%n", &told[0], &told[1], &told[2], &more) == 3) end += more;
+    if (read == 3 && sscanf(text + end, " work %lf %lf %lf%n", &work[0], &work[1], &work[2], &more) == 3) end += more;
     for (int i = 0; i < DPCRI_TOLD; i++)
-        if (told[i] < 0) return false;
+        if (told[i] < 0 || !(work[i] >= 0 && work[i] < 1e9)) return false;
     return read == 3 && text[end] == 0 && known->sweeps >= 0 && warm_up >= 0 &&
            (!known->chosen[1] || known->candidate[1].scheme != DPCR_SCHEME_AUTO);
 }
@@ -119,6 +124,14 @@ bool dpcri_wisdom_recall(dpcr_context *context, const char *key, dpcri_known *kn
 }
 
 // ---- learning ----
+
+// Evaluations of the chain, those of cycles that confirm apart; 0: an older report without them, or fewer than cycles.
+static double work_of(const dpcr_solve_plan *plan, const dpcr_solve_report *report, int cycles) {
+    const double states = (double)plan->steps.length * (double)plan->steps.batch;
+    const bool told = report->size >= offsetof(dpcr_solve_report, evaluations) + sizeof report->evaluations;
+    const double work = told && states > 0 ? (double)report->evaluations / states - cycles : 0;
+    return work > 0 ? work : 0;
+}
 
 dpcr_status dpcr_solve_plan_learn(const dpcr_solve_plan *plan, const dpcr_solve_report *report, dpcr_error *error) {
     if (!plan || !report || report->size < offsetof(dpcr_solve_report, evaluations))
@@ -133,13 +146,16 @@ dpcr_status dpcr_solve_plan_learn(const dpcr_solve_plan *plan, const dpcr_solve_
         known.warm_up = report->sweeps > 1 || failed ? 2 * plan->options.warm_up : plan->options.warm_up;
         if (failed || known.warm_up >= plan->steps.length) known.failed |= 1u << method;
     } else {
-        int *seen = &known.sweeps;
-        for (int i = 0; i < DPCRI_TOLD; i++)
-            if (dpcri_told[i] == method) seen = &known.told[i];
         // Cycles that confirm are priced apart (dpcri_cost_picard); what is exact was not confirmed.
         const bool confirmed = dpcri_confirms(&plan->options) && report->reason != DPCR_REASON_EXACT;
         const int cycles = confirmed ? (int)dpcri_confirm_cycles(&plan->options) : 0, own = report->sweeps - cycles;
-        *seen = own > 0 ? own : report->sweeps > 0;
+        const int seen = own > 0 ? own : report->sweeps > 0;
+        int told = 0;
+        while (told < DPCRI_TOLD && dpcri_told[told] != method) told++;
+        if (told < DPCRI_TOLD)
+            known.told[told] = seen, known.work[told] = work_of(plan, report, cycles);
+        else
+            known.sweeps = seen;
         if (failed) known.failed |= 1u << method;
     }
     // What failed is not chosen again, and a choice among others has to be made anew.
