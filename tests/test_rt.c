@@ -108,6 +108,46 @@ static void threads_keep_a_limit(void **state) {
     dpcr_context_destroy(context);
 }
 
+// Every thread waits in its first task until all have one: which tasks are first, and who runs the rest.
+enum { TASKS = 42, CREW = 4 };
+
+typedef struct shares {
+    _Atomic int arrived;
+    pthread_t by[TASKS];
+    _Atomic int first[TASKS];
+} shares;
+
+static _Thread_local const shares *arrived_at;
+
+static void take_share(void *argument, int64_t i) {
+    shares *s = argument;
+    s->by[i] = pthread_self();
+    if (i < 11) usleep(500);  // the caller's, so that the others help it
+    if (arrived_at == s) return;
+    arrived_at = s;
+    s->first[i] = 1;
+    atomic_fetch_add(&s->arrived, 1);
+    while (atomic_load(&s->arrived) < CREW) usleep(20);
+}
+
+static void threads_begin_with_ranges_of_their_own(void **state) {
+    (void)state;
+    dpcr_context *context = context_of(CREW);
+    shares s = {0};
+    dpcri_parallel(context, TASKS, take_share, &s);
+    for (int i = 0; i < TASKS; i++)  // 11, 10, 11, 10 tasks
+        assert_int_equal(s.first[i], i == 0 || i == 11 || i == 21 || i == 32);
+    assert_true(pthread_equal(s.by[0], pthread_self()));
+    // What others took of a range is its end.
+    const int begin[CREW + 1] = {0, 11, 21, 32, TASKS};
+    for (int r = 0; r < CREW; r++) {
+        int own = begin[r];
+        while (own < begin[r + 1] && pthread_equal(s.by[own], s.by[begin[r]])) own++;
+        for (int i = own; i < begin[r + 1]; i++) assert_false(pthread_equal(s.by[i], s.by[begin[r]]));
+    }
+    dpcr_context_destroy(context);
+}
+
 static void *many_regions(void *context) {
     intptr_t wrong = 0;
     for (int i = 0; i < 300; i++) wrong += wrong_counts(context, 1 + i % 17, 0);
@@ -262,6 +302,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_task_once),
         cmocka_unit_test(threads_keep_a_limit),
+        cmocka_unit_test(threads_begin_with_ranges_of_their_own),
         cmocka_unit_test(threads_share_a_context),
         cmocka_unit_test(works_after_fork),
         cmocka_unit_test(without_memory_the_caller_does_it),

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT
-// A region is one 64-bit word, generation and next task, and the fields that it publishes. Claiming is a
-// compare-and-swap of that word, so a worker that comes late, for a generation that is over, claims nothing and has
-// touched nothing. Odd generations are closed: the fields change only then, after every claimed task is done. (A worker
-// that slept through exactly 2^31 regions would take the new one for the old and miss it, which the caller makes up
-// for.)
+// A region's tasks are cut into one range a thread, by their numbers: a thread runs its own from the front, so that a
+// call finds the parts of its data in the cores where the call before left them, and then helps the others from the
+// back of theirs. A range is one word, both its ends, and claiming is a compare-and-swap of it.
+//
+// The gate is one word too, generation and visitors. A worker enters an open generation by counting itself in, and
+// touches nothing of a region it has not entered. Odd generations are closed: the region's fields change only then,
+// after every visitor has left. (A worker that slept through exactly 2^31 regions would take the new one for the old
+// and miss it, which the others make up for.)
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -23,19 +26,24 @@ typedef struct worker {
     pthread_t thread;
 } worker;
 
+// The tasks of one thread that nobody has claimed: begin << 32 | end.
+typedef struct range {
+    _Alignas(64) _Atomic uint64_t ends;
+} range;
+
 struct dpcri_pool {
-    _Alignas(64) _Atomic uint64_t word;  // generation << 32 | next task
-    _Atomic int64_t count;
-    _Atomic(void *) argument;
-    _Atomic(void (*)(void *, int64_t)) task;
-    _Atomic int helpers;  // workers that may take part
-    _Alignas(64) _Atomic int64_t done;
+    _Alignas(64) _Atomic uint64_t gate;  // generation << 32 | workers inside
+    _Atomic int helpers;                 // workers that may enter: the first ones
+    void (*task)(void *argument, int64_t i);
+    void *argument;
+    int ranges_used;
     _Alignas(64) pthread_mutex_t lock;
     pthread_cond_t wake;
     _Atomic int sleepers;
     _Atomic int stop;
     int started;
-    worker workers[];
+    worker *workers;
+    range ranges[];  // the caller's, then one a worker
 };
 
 static inline void pause_briefly(void) {
@@ -44,42 +52,61 @@ static inline void pause_briefly(void) {
 #endif
 }
 
-static uint32_t generation_of(uint64_t word) { return (uint32_t)(word >> 32); }
+static uint32_t generation_of(uint64_t gate) { return (uint32_t)(gate >> 32); }
 
-// Runs tasks of the current region until none is left to claim.
-static void work(dpcri_pool *pool) {
-    uint64_t word = atomic_load_explicit(&pool->word, memory_order_acquire);
+// An open region that is not the one seen last.
+static bool is_new(uint64_t gate, uint32_t seen) { return generation_of(gate) != seen && generation_of(gate) % 2 == 0; }
+
+// Claims the first task of a range, or the last; -1: none is left.
+static int64_t claim(range *r, bool first) {
+    uint64_t ends = atomic_load_explicit(&r->ends, memory_order_relaxed);
     for (;;) {
-        const int64_t next = (int64_t)(word & UINT32_MAX);
-        if (next >= atomic_load_explicit(&pool->count, memory_order_acquire)) return;
-        void (*task)(void *, int64_t) = atomic_load_explicit(&pool->task, memory_order_acquire);
-        void *argument = atomic_load_explicit(&pool->argument, memory_order_acquire);
-        if (!atomic_compare_exchange_weak_explicit(&pool->word, &word, word + 1, memory_order_acq_rel,
-                                                   memory_order_acquire))
-            continue;
-        task(argument, next);
-        atomic_fetch_add_explicit(&pool->done, 1, memory_order_release);
-        word = atomic_load_explicit(&pool->word, memory_order_acquire);
+        const uint32_t begin = (uint32_t)(ends >> 32), end = (uint32_t)ends;
+        if (begin >= end) return -1;
+        const uint64_t rest = first ? ends + ((uint64_t)1 << 32) : ends - 1;
+        if (atomic_compare_exchange_weak_explicit(&r->ends, &ends, rest, memory_order_relaxed, memory_order_relaxed))
+            return first ? begin : end - 1;
     }
 }
 
-// An open region that is not the one seen last.
-static bool is_new(uint64_t word, uint32_t seen) { return generation_of(word) != seen && generation_of(word) % 2 == 0; }
+// Runs tasks of the current region until none is left to claim: those of range `own`, then the others'.
+static void work(dpcri_pool *pool, int own) {
+    const int ranges = pool->ranges_used;
+    for (int k = 0; k < ranges; k++) {
+        const int r = (own + k) % ranges;
+        for (int64_t i; (i = claim(&pool->ranges[r], r == own)) >= 0;) pool->task(pool->argument, i);
+    }
+}
 
 // Waits for an open generation other than `seen`; false when the pool stops.
 static bool await(dpcri_pool *pool, uint32_t seen) {
     for (int i = 0; i < SPIN_PAUSES; i++) {
-        if (is_new(atomic_load_explicit(&pool->word, memory_order_acquire), seen)) return true;
+        if (is_new(atomic_load_explicit(&pool->gate, memory_order_relaxed), seen)) return true;
         if (atomic_load_explicit(&pool->stop, memory_order_acquire)) return false;
         pause_briefly();
     }
     pthread_mutex_lock(&pool->lock);
     atomic_fetch_add(&pool->sleepers, 1);
-    while (!is_new(atomic_load(&pool->word), seen) && !atomic_load(&pool->stop))
+    while (!is_new(atomic_load(&pool->gate), seen) && !atomic_load(&pool->stop))
         pthread_cond_wait(&pool->wake, &pool->lock);
     atomic_fetch_sub(&pool->sleepers, 1);
     pthread_mutex_unlock(&pool->lock);
     return !atomic_load(&pool->stop);
+}
+
+// Counts the worker in, unless the open region is over by now or is not for it.
+static bool enter(dpcri_pool *pool, int number, uint32_t *seen) {
+    uint64_t gate = atomic_load_explicit(&pool->gate, memory_order_acquire);
+    while (is_new(gate, *seen)) {
+        if (number >= atomic_load_explicit(&pool->helpers, memory_order_relaxed)) break;
+        if (atomic_compare_exchange_weak_explicit(&pool->gate, &gate, gate + 1, memory_order_acquire,
+                                                  memory_order_acquire)) {
+            *seen = generation_of(gate);
+            return true;
+        }
+    }
+    *seen = generation_of(gate);
+    return false;
 }
 
 static void *attend(void *argument) {
@@ -87,8 +114,9 @@ static void *attend(void *argument) {
     dpcri_pool *pool = self->pool;
     uint32_t seen = 0;
     while (await(pool, seen)) {
-        seen = generation_of(atomic_load_explicit(&pool->word, memory_order_acquire));
-        if (self->number < atomic_load_explicit(&pool->helpers, memory_order_acquire)) work(pool);
+        if (!enter(pool, self->number, &seen)) continue;
+        work(pool, self->number + 1);
+        atomic_fetch_sub_explicit(&pool->gate, 1, memory_order_release);
     }
     return NULL;
 }
@@ -101,8 +129,10 @@ static void wake_sleepers(dpcri_pool *pool) {
 }
 
 dpcri_pool *dpcri_pool_create(dpcr_context *context, int workers) {
-    dpcri_pool *pool = dpcri_alloc_zero(context, sizeof *pool + (size_t)workers * sizeof pool->workers[0]);
+    const size_t ranges = (size_t)(workers + 1) * sizeof(range);
+    dpcri_pool *pool = dpcri_alloc_zero(context, sizeof *pool + ranges + (size_t)workers * sizeof(worker));
     if (!pool) return NULL;
+    pool->workers = (worker *)((char *)pool + sizeof *pool + ranges);
     if (pthread_mutex_init(&pool->lock, NULL) != 0) {
         dpcri_free(context, pool);
         return NULL;
@@ -112,6 +142,7 @@ dpcri_pool *dpcri_pool_create(dpcr_context *context, int workers) {
         dpcri_free(context, pool);
         return NULL;
     }
+    atomic_init(&pool->gate, (uint64_t)1 << 32);
     sigset_t all, before;  // signals are the program's threads' business, not the workers'
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -142,22 +173,26 @@ void dpcri_pool_run(dpcri_pool *pool, int helpers, int64_t n, void (*task)(void 
         for (int64_t i = 0; i < n; i++) task(argument, i);
         return;
     }
-    const uint64_t closed = (uint64_t)(generation_of(atomic_load_explicit(&pool->word, memory_order_relaxed)) + 1)
-                            << 32;
-    atomic_store(&pool->word, closed | UINT32_MAX);  // whoever still holds the old word can claim nothing with it
-    atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
-    // release: whoever sees a field of this region sees that the old one is closed
-    atomic_store_explicit(&pool->count, n, memory_order_release);
-    atomic_store_explicit(&pool->task, task, memory_order_release);
-    atomic_store_explicit(&pool->argument, argument, memory_order_release);
-    atomic_store_explicit(&pool->helpers, helpers, memory_order_release);
-    atomic_store(&pool->word, closed + ((uint64_t)1 << 32));
+    const int64_t threads = 1 + (helpers < pool->started ? helpers : pool->started);
+    const int64_t ranges = threads < n ? threads : n;
+    pool->task = task;
+    pool->argument = argument;
+    pool->ranges_used = (int)ranges;
+    for (int64_t r = 0; r < ranges; r++) {  // a first range is never shorter than a later one: its thread is here
+        const int64_t begin = (r * n + ranges - 1) / ranges, end = ((r + 1) * n + ranges - 1) / ranges;
+        atomic_store_explicit(&pool->ranges[r].ends, (uint64_t)begin << 32 | (uint64_t)end, memory_order_relaxed);
+    }
+    atomic_store_explicit(&pool->helpers, (int)ranges - 1, memory_order_relaxed);  // each with a range of its own
+    const uint64_t generation = (uint64_t)1 << 32;
+    atomic_fetch_add(&pool->gate, generation);
     wake_sleepers(pool);
-    work(pool);
-    for (int i = 0; atomic_load_explicit(&pool->done, memory_order_acquire) < n; i++) {
+    work(pool, 0);
+    uint64_t gate = atomic_fetch_add_explicit(&pool->gate, generation, memory_order_acq_rel);
+    for (int i = 0; (uint32_t)gate != 0; i++) {
         if (i < WAIT_PAUSES)
             pause_briefly();
         else
             sched_yield();
+        gate = atomic_load_explicit(&pool->gate, memory_order_acquire);
     }
 }

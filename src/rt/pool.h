@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The thread pool: workers that claim tasks of one region at a time. The caller works too and never waits for a worker
-// that has not claimed a task, so a region is never slower than the loop by more than a task where processors are taken
-// by others (pools that wait for every worker to answer lose a scheduler's time slice a region there).
+// The thread pool: workers that take part in one region at a time. The caller works too and never waits for a worker
+// that has not come, so a region is never slower than the loop by more than a task where processors are taken by others
+// (pools that wait for every worker to answer lose a scheduler's time slice a region there).
 #ifndef DPCRI_POOL_H
 #define DPCRI_POOL_H
 
@@ -13,7 +13,8 @@ typedef struct dpcri_pool dpcri_pool;
 dpcri_pool *dpcri_pool_create(dpcr_context *context, int workers);
 void dpcri_pool_destroy(dpcr_context *context, dpcri_pool *pool);
 
-// for i in 0..n-1: task(argument, i), by the caller and the first `helpers` of the workers. One caller at a time.
+// for i in 0..n-1: task(argument, i), by the caller and the first `helpers` of the workers: each begins
+// with its own range of tasks, in order, the caller with the first. One caller at a time.
 void dpcri_pool_run(dpcri_pool *pool, int helpers, int64_t n, void (*task)(void *argument, int64_t i), void *argument);
 
 #endif
