@@ -38,6 +38,14 @@
 #define PAIR_4_1(a, b) (__builtin_shufflevector(a, b, 0, 4, 2, 6) + __builtin_shufflevector(a, b, 1, 5, 3, 7))
 #define PAIR_2_1(a, b) (__builtin_shufflevector(a, b, 0, 2) + __builtin_shufflevector(a, b, 1, 3))
 
+// Components 0..3 of half a vector of eight that holds them twice.
+#define HALF_OF_8(x, from) \
+    __builtin_shufflevector(x, x, from, from + 1, from + 2, from + 3, from, from + 1, from + 2, from + 3)
+#define COMPONENT_OF_HALF(x, i) __builtin_shufflevector(x, x, i, i, i, i, i + 4, i + 4, i + 4, i + 4)
+
+typedef float eight_f32 __attribute__((vector_size(32)));
+typedef double eight_f64 __attribute__((vector_size(64)));
+
 // Fully unrolled where the bound is a constant: arrays indexed inside stay in registers.
 #if defined(__clang__)
 #define DPCRI_UNROLL
@@ -73,6 +81,10 @@ static inline dpcri_span merge_steps(dpcri_span s, dpcr_structure kind) {
 #define K(name) name##_f32
 #define LANES (DPCRI_VECTOR_BYTES / 4)
 #define SQUARES (DPCRI_VECTOR_BYTES == 64)
+#define EIGHTS (DPCRI_VECTOR_BYTES >= 32)
+#define EIGHT_FMA(a, b, c) ((eight_f32)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
+#define EIGHT_OF(low, high) \
+    ((eight_f32)_mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low)), _mm_loadu_ps(high), 1))
 #if DPCRI_VECTOR_BYTES == 64
 #define PAIR(h, a, b) PAIR_16_##h(a, b)
 #elif DPCRI_VECTOR_BYTES == 32
@@ -89,6 +101,10 @@ static inline dpcri_span merge_steps(dpcri_span s, dpcr_structure kind) {
 #define K(name) name##_f64
 #define LANES (DPCRI_VECTOR_BYTES / 8)
 #define SQUARES 0
+#define EIGHTS (DPCRI_VECTOR_BYTES == 64)
+#define EIGHT_FMA(a, b, c) VV(fma)(a, b, c)
+#define EIGHT_OF(low, high) \
+    ((eight_f64)_mm512_insertf64x4(_mm512_castpd256_pd512(_mm256_loadu_pd(low)), _mm256_loadu_pd(high), 1))
 #if DPCRI_VECTOR_BYTES == 64
 #define PAIR(h, a, b) PAIR_8_##h(a, b)
 #elif DPCRI_VECTOR_BYTES == 32
