@@ -47,11 +47,11 @@ static void estimates_are_no_less_than_the_error(void **state) {
 }
 
 // The same over paths drawn at random, few steps and many, eta up to 1, with and without clipping, loose and tight: an
-// estimate is no bound, so a few may fall short, none by far. DEEPPCR_TEST_PATHS=2448 looks at more of them.
+// estimate is no bound, so one in 500 may fall short, by less than half. DEEPPCR_TEST_PATHS=2448 looks at more of them.
 static void estimates_seldom_fall_short(void **state) {
     (void)state;
     const char *asked = getenv("DEEPPCR_TEST_PATHS");
-    const int paths = asked ? atoi(asked) : 120, worst_wanted = asked ? 6 : 3;
+    const int paths = asked ? atoi(asked) : 480, worst_wanted = 2;
     static const dpcr_method methods[] = {DPCR_METHOD_PICARD, DPCR_METHOD_DIAGONAL, DPCR_METHOD_PARATAA};
     static const int64_t lengths[] = {2, 3, 4, 5, 7, 9, 12, 16, 24, 40};
     dpcr_context *context = sampling_context(1);
@@ -108,7 +108,7 @@ static void estimates_seldom_fall_short(void **state) {
         "tolerance, at "
         "most %.2f times\n",
         below, estimates, far_below, most_below, beyond, most_beyond);
-    assert_true(estimates > 2 * paths && 50 * below <= estimates);
+    assert_true(estimates > 2 * paths && 500 * below <= estimates && far_below == 0);
     dpcr_context_destroy(context);
 }
 

@@ -13,19 +13,22 @@
 // the next U carries it on as G does, to what the whole path makes of it. e, the largest change of U / max(1, |U|), is
 // thus the error but for G's own, a part of it; that part shows in how fast e shrinks:
 //
-//   estimate = 2 e max(1, rate / (1 - rate)),   rate = e / (e before), none where it is above 0.7
+//   estimate = 3 e g / (1 - rate),   rate = e / (e before), or the one before where that is more; none above 0.7
 //
-// It costs K coarse steps, and is of the whole chain, for only what has the loop's bits is locked. Other methods'
-// results are judged the same way (option confirm) where cycles.c cannot: a sweep from their states, and more of them
-// until the estimate will do. A coarse step that cannot be made (a positive code, or what is not finite) counts as no
-// step: its chunk is corrected by its own end alone, and nothing is estimated. Sources: Lions, Maday, Turinici, C. R.
-// Acad. Sci. 332 (2001); SRDS (arXiv 2412.20292). docs/diffusion.md.
+// and 4 e of the first sweep, which has no rate. g >= 1 is what a chunk makes of its start's error beyond that, seen at
+// the chain's end, where no start is: how far its last state moved over e before. It costs K coarse steps, and is of
+// the whole chain, for only what has the loop's bits is locked. Other methods' results are judged the same way (option
+// confirm) where cycles.c cannot: a sweep from their states, and more of them until the estimate will do. A coarse step
+// that cannot be made (a positive code, or what is not finite) counts as no step: its chunk is corrected by its own end
+// alone, and nothing is estimated. Sources: Lions, Maday, Turinici, C. R. Acad. Sci. 332 (2001); SRDS (arXiv
+// 2412.20292). docs/diffusion.md.
 #include <math.h>
 #include <string.h>
 
 #include "solve/state.h"
 
 static const double slowest_rate = 0.7;  // beyond, the corrections tell nothing of what is left
+static const double unseen_factor = 4, seen_factor = 3;
 
 typedef struct parareal {
     dpcri_run *run;
@@ -37,6 +40,8 @@ typedef struct parareal {
     int64_t *first;           // [B]: the first chunk that has not run from the loop's own state
     int64_t *equal;           // [B]: chunks from `first` on whose ends are the next ones' starts, bit for bit
     double *change, *former;  // [B]: the correction's size, and the one's before
+    double *rate, *moved;     // [B]: the former's ratio to the one before it; how far the last state moved
+    dpcr_array end;           // [1][B][w]: the last state of the sweep before
     unsigned char *blind;     // [B]: a coarse step was missing: the corrections tell nothing
     int *reason;              // [B]: the method's own; 0 where it is this one
     bool confirming;
@@ -64,6 +69,9 @@ static void carve(const dpcr_solve_plan *plan, dpcri_arena *arena, parareal *p) 
     p->equal = dpcri_arena_take(arena, s->batch, sizeof *p->equal);
     p->change = dpcri_arena_take(arena, s->batch, sizeof *p->change);
     p->former = dpcri_arena_take(arena, s->batch, sizeof *p->former);
+    p->rate = dpcri_arena_take(arena, s->batch, sizeof *p->rate);
+    p->moved = dpcri_arena_take(arena, s->batch, sizeof *p->moved);
+    p->end = dpcr_array_make(dpcri_arena_take(arena, row, real), s->dtype, 3, (int64_t[]){1, s->batch, s->width});
     p->reason = dpcri_arena_take(arena, s->batch, sizeof *p->reason);
 }
 
@@ -165,6 +173,14 @@ static void correct_one(parareal *p, int64_t i, int64_t b) {
     if (!finite) p->blind[b] = 1;
 }
 
+// How far the last state has moved since the sweep before (of the first sweep, nobody asks).
+static void look_at_end(parareal *p, int64_t b) {
+    const void *now = dpcri_state_at(&p->run->t.z, p->steps->length - 1, b);
+    void *before = dpcri_state_at(&p->end, 0, b);
+    p->moved[b] = p->former[b] > 0 ? p->ops->distance(now, before, p->steps->width) : 0;
+    memcpy(before, now, (size_t)p->steps->width * dpcr_dtype_size(p->steps->dtype));
+}
+
 // All U anew, from chunk `low` on; sizes and judgements by sequence.
 static dpcr_status correct(parareal *p, int64_t low) {
     dpcr_status status = DPCR_OK;
@@ -172,7 +188,9 @@ static dpcr_status correct(parareal *p, int64_t low) {
     for (int64_t b = 0; b < p->steps->batch; b++) {
         if (!p->active[b]) continue;
         p->good[b] = 1, p->equal[b] = 0, p->blind[b] = 0;
+        p->rate[b] = p->former[b] > 0 ? p->change[b] / p->former[b] : 0;
         p->former[b] = p->change[b], p->change[b] = p->run->last_residual[b] = 0;
+        look_at_end(p, b);
     }
     for (int64_t i = low; i + 1 < p->chunks; i++) {
         if (i > low) DPCR_TRY(coarse(p, i, 1, &p->fresh));
@@ -186,11 +204,14 @@ done:
 
 // What is left, by how the corrections shrink; negative: they do not tell.
 static double estimate_of(const parareal *p, int64_t b) {
-    const double rate = p->former[b] > 0 ? p->change[b] / p->former[b] : 0;
+    const bool seen = p->former[b] > 0;
+    const double rate = seen ? p->change[b] / p->former[b] : 0, growth = seen ? p->moved[b] / p->former[b] : 1;
     const double eps = p->steps->dtype == DPCR_F64 ? 2.2e-16 : 1.2e-7;
     if (p->blind[b]) return -1;
     if (p->change[b] <= 8 * eps) return 2 * p->change[b];  // rounding
-    return rate <= slowest_rate ? 2 * p->change[b] * fmax(1, rate / (1 - rate)) : -1;
+    if (!seen) return unseen_factor * p->change[b];
+    if (!(rate <= slowest_rate) || !isfinite(growth)) return -1;
+    return seen_factor * p->change[b] * fmax(1, growth) / (1 - fmax(rate, fmin(p->rate[b], slowest_rate)));
 }
 
 static bool is_finite(const parareal *p, const void *x) { return isfinite(p->ops->distance(x, x, p->steps->width)); }
@@ -255,7 +276,7 @@ static dpcr_status iterate(parareal *p, bool given) {
     const int64_t batch = p->steps->batch;
     bool unknown = false;
     p->code = 0;
-    for (int64_t b = 0; b < batch; b++) p->first[b] = 0, p->change[b] = 0;
+    for (int64_t b = 0; b < batch; b++) p->first[b] = 0, p->change[b] = p->former[b] = 0;
     DPCR_TRY(start(p, given));
     for (;;) {
         int64_t low = p->chunks;
