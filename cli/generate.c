@@ -46,6 +46,7 @@ typedef struct generate {
     bool clip_given, paradigms;
     double tolerance, step_tolerance;  // as asked for; the latter < 0: not
     float *owned[3];                   // guess, mask, known
+    float *pictures;                   // [C][pixels] where any are wanted, taken before hours of sampling
     cli_quality quality;
 } generate;
 
@@ -183,6 +184,8 @@ static int settle(generate *t) {
     if (g->label >= o->classes && g->label >= 0)
         return cli_fail(CLI_USAGE, "--class %d, but '%s' knows %lld%s", g->label, t->file, (long long)o->classes,
                         o->classes ? ", from 0" : " classes; train with --conditional");
+    if (g->guidance != 1 && g->label < 0)
+        return cli_fail(CLI_USAGE, "--guidance %g is the strength of a class: wanted --class too", g->guidance);
     if (t->mask && !pixels)
         return cli_fail(CLI_USAGE,
                         "--mask: '%s' denoises codes of a vae, whose numbers are no places of a picture; wanted a "
@@ -204,9 +207,22 @@ static int settle(generate *t) {
 
 static int64_t channels_of(const dpcr_diffusion_options *o) { return o->channels > 0 ? o->channels : 1; }
 
+// Whether an array is of pictures: [pixels], [rows][cols] or [channels][rows][cols], any of them of many.
+static bool is_of_pictures(const generate *t, const dpcr_array *a) {
+    const dpcr_diffusion_options *o = dpcr_diffusion_get_options(t->run.model);
+    const int64_t shape[3] = {channels_of(o), o->rows, o->cols};
+    if (a->ndim >= 1 && a->shape[a->ndim - 1] == dpcr_diffusion_pixels(o)) return true;
+    for (int from = channels_of(o) > 1 ? 0 : 1; from < 2; from++) {
+        bool same = a->ndim >= 3 - from;
+        for (int i = from; same && i < 3; i++) same = a->shape[a->ndim - 3 + i] == shape[i];
+        if (same) return true;
+    }
+    return false;
+}
+
 // The only array of an npy file, as floats, the caller's to release; its shape's product must be one of two counts.
-static int read_numbers(generate *t, const char *what, const char *path, int64_t one, int64_t many, float **numbers,
-                        bool *is_many) {
+static int read_numbers(generate *t, const char *what, const char *path, int64_t one, int64_t many, bool pictures,
+                        float **numbers, bool *is_many) {
     dpcr_error error = {0};
     dpcr_tensors tensors = {0};
     if (!cli_readable(what, path)) return CLI_INPUT;
@@ -217,6 +233,11 @@ static int read_numbers(generate *t, const char *what, const char *path, int64_t
     if (tensors.count != 1 || (count != one && count != many))
         status = cli_fail(CLI_INPUT, "%s '%s' has %lld numbers, wanted %lld%s", what, path, (long long)count,
                           (long long)one, many != one ? ", or as many for every picture" : "");
+    if (!status && pictures && !is_of_pictures(t, array)) {
+        const dpcr_diffusion_options *o = dpcr_diffusion_get_options(t->run.model);
+        status = cli_fail(CLI_INPUT, "%s '%s' has the shape of no picture, wanted [%lld][%lld] or [%lld]", what, path,
+                          (long long)o->rows, (long long)o->cols, (long long)dpcr_diffusion_pixels(o));
+    }
     if (!status && !(*numbers = cli_allocate((size_t)count * sizeof **numbers))) status = cli_fail_memory(what);
     for (int64_t i = 0; !status && i < count; i++) {
         const double x = cli_array_get(array, i);
@@ -239,7 +260,7 @@ static int read_picture(generate *t, const char *what, const char *path, float *
     bool many = false;
     *count = 1;
     if (!is_png(path)) {
-        const int status = read_numbers(t, what, path, o->width, o->width * t->run.count, pixels, &many);
+        const int status = read_numbers(t, what, path, o->width, o->width * t->run.count, true, pixels, &many);
         if (many) *count = t->run.count;
         return status;
     }
@@ -278,7 +299,7 @@ static int read_inputs(generate *t) {
     if (t->guess) {
         const int64_t one = cli_generate_length(g) * cli_generate_state(g);
         g->solve.guess = DPCR_GUESS_GIVEN;
-        status = read_numbers(t, "--guess", t->guess, one, one * g->count, &t->owned[0], &many);
+        status = read_numbers(t, "--guess", t->guess, one, one * g->count, false, &t->owned[0], &many);
         g->guess = t->owned[0];
         g->guesses = many ? g->count : 1;
     }
@@ -286,7 +307,12 @@ static int read_inputs(generate *t) {
     status = read_picture(t, "--mask", t->mask, &t->owned[1], &masks);
     if (!status && masks > 1) status = cli_fail(CLI_INPUT, "--mask '%s' is more than one picture", t->mask);
     if (!status) status = read_known(t);
-    for (int64_t i = 0; !status && i < w * g->knowns; i++) t->owned[2][i] = 2 * t->owned[2][i] - 1;
+    for (int64_t i = 0; !status && i < w * g->knowns; i++) {
+        const float x = t->owned[2][i];
+        if (!(x >= 0 && x <= 1))
+            status = cli_fail(CLI_INPUT, "--known '%s' has %g, wanted 0 to 1", t->known, (double)x);
+        t->owned[2][i] = 2 * x - 1;
+    }
     g->mask = t->owned[1];
     g->known = t->owned[2];
     return status;
@@ -294,19 +320,11 @@ static int read_inputs(generate *t) {
 
 // ---- output ----
 
-// Pictures [n][rows cols] of samples, the caller's to release; NULL: told.
-static float *pictures_of(const generate *t, int64_t n, const float *z) {
+// Pictures x [n][rows cols] of samples.
+static int make_pictures(const generate *t, int64_t n, const float *z, float *x) {
     dpcr_error error = {0};
-    const dpcr_diffusion_options *o = dpcr_diffusion_get_options(t->run.model);
-    float *x = cli_allocate((size_t)(n * dpcr_diffusion_pixels(o)) * sizeof *x);
-    if (!x) {
-        cli_fail_memory("the pictures");
-        return NULL;
-    }
-    if (dpcr_diffusion_pictures(t->run.model, n, z, x, &error) == DPCR_OK) return x;
-    cli_fail_error(&error, CLI_COMPUTING);
-    cli_release(x);
-    return NULL;
+    if (dpcr_diffusion_pictures(t->run.model, n, z, x, &error) == DPCR_OK) return CLI_DONE;
+    return cli_fail_error(&error, CLI_COMPUTING);
 }
 
 static int write_path(const generate *t) {
@@ -314,13 +332,14 @@ static int write_path(const generate *t) {
     const dpcr_diffusion_options *o = dpcr_diffusion_get_options(t->run.model);
     const int64_t length = t->run.sampler.steps, places = length < PLACES ? length : PLACES;
     float *z = cli_allocate((size_t)(places * o->width) * sizeof *z);
-    if (!z) return cli_fail_memory("the path");
-    for (int64_t i = 0; i < places; i++) {
+    float *x = cli_allocate((size_t)(places * dpcr_diffusion_pixels(o)) * sizeof *x);
+    int status = z && x ? CLI_DONE : cli_fail_memory("the path");
+    for (int64_t i = 0; !status && i < places; i++) {
         const int64_t l = places > 1 ? i * (length - 1) / (places - 1) : length - 1;
         memcpy(z + i * o->width, t->run.path + l * o->width, (size_t)o->width * sizeof *z);
     }
-    float *x = pictures_of(t, places, z);
-    const int status = x ? cli_png_grid(t->path, places, places, o->rows, o->cols, channels_of(o), x) : CLI_RESOURCES;
+    if (!status) status = make_pictures(t, places, z, x);
+    if (!status) status = cli_png_grid(t->path, places, places, o->rows, o->cols, channels_of(o), x);
     cli_release(x);
     cli_release(z);
     return status;
@@ -340,24 +359,24 @@ static int evaluate(generate *t, const float *pictures) {
     return status;
 }
 
+static int64_t grid_columns(int64_t count) {
+    const int64_t columns = (int64_t)ceil(sqrt((double)count));
+    return columns <= 10 ? columns : count % 10 ? columns : 10;
+}
+
 static int write_pictures(generate *t) {
     const dpcr_diffusion_options *o = dpcr_diffusion_get_options(t->run.model);
     const int64_t count = t->run.count, shape[2] = {count, dpcr_diffusion_pixels(o)};
     dpcr_error error = {0};
-    int status = CLI_DONE;
-    if (!t->out && !t->samples && !t->classifier) return CLI_DONE;
-    float *x = pictures_of(t, count, t->run.samples);
-    if (!x) return CLI_RESOURCES;
-    if (t->out) {
-        int64_t columns = (int64_t)ceil(sqrt((double)count));
-        if (columns > 10) columns = count % 10 ? columns : 10;
-        status = cli_png_grid(t->out, columns, count, o->rows, o->cols, channels_of(o), x);
-    }
+    float *x = t->pictures;
+    if (!x) return CLI_DONE;
+    int status = make_pictures(t, count, t->run.samples, x);
+    if (!status && t->out)
+        status = cli_png_grid(t->out, grid_columns(count), count, o->rows, o->cols, channels_of(o), x);
     const dpcr_array all = dpcr_array_make(x, DPCR_F32, 2, shape);
     if (!status && t->samples && dpcr_npy_write(t->samples, &all, &error) != DPCR_OK)
         status = cli_fail_error(&error, CLI_WRITING);
     if (!status && t->classifier) status = evaluate(t, x);
-    cli_release(x);
     return status;
 }
 
@@ -377,7 +396,8 @@ static int tell(const generate *t) {
     cli_set_real(&r, "tolerance", g->confirm > 0 || t->tolerance == 0 ? g->confirm : g->tolerance);
     cli_set_real(&r, "step_tolerance", g->tolerance);
     cli_set_bool(&r, "scaled", g->scaled);
-    cli_set_int(&r, "window", g->solve.window ? g->solve.window : g->sampler.steps);
+    cli_set_int(&r, "window",
+                g->solve.window && g->solve.window < g->sampler.steps ? g->solve.window : g->sampler.steps);
     cli_set_real(&r, "seconds", g->seconds);
     cli_set_real(&r, "noise_seconds", g->noise_seconds);
     cli_set(&r, "sequential_seconds", g->compare ? cli_json_real(g->sequential_seconds) : json_null());
@@ -411,6 +431,20 @@ static int tell(const generate *t) {
     return status;
 }
 
+// Numbers that left float's range are what the loop computes too, but no pictures.
+static int check_finite(const generate *t) {
+    const int64_t w = dpcr_diffusion_get_options(t->run.model)->width;
+    int64_t lost = 0;
+    for (int64_t n = 0; n < t->run.count; n++) {
+        bool finite = true;
+        for (int64_t i = 0; i < w; i++) finite = finite && isfinite(t->run.samples[n * w + i]);
+        lost += !finite;
+    }
+    if (lost == 0) return CLI_DONE;
+    return cli_fail(CLI_INPUT, "%lld of %lld pictures are not finite: '%s' leaves the range of its numbers",
+                    (long long)lost, (long long)t->run.count, t->file);
+}
+
 static int refuse(const generate *t) {
     const char *const outputs[] = {t->out, t->path, t->samples, t->path_out};
     if (!t->mask != !t->known) return cli_fail(CLI_USAGE, "--mask says where --known stays: wanted both or none");
@@ -425,6 +459,24 @@ static int refuse(const generate *t) {
     return CLI_DONE;
 }
 
+// What would only be found too large after all has been computed.
+static int take_memory(generate *t) {
+    generation *g = &t->run;
+    const dpcr_diffusion_options *o = dpcr_diffusion_get_options(g->model);
+    const int fits = t->out ? cli_png_grid_fits(t->out, grid_columns(g->count), g->count, o->rows, o->cols) : CLI_DONE;
+    if (fits) return fits;
+    const size_t width = (size_t)o->width * sizeof(float), count = (size_t)g->count;
+    const int64_t states = cli_generate_length(g) * g->count * cli_generate_state(g);
+    const bool wanted = t->out || t->samples || t->classifier;
+    g->samples = cli_allocate(count * width);
+    g->path = t->path ? cli_allocate((size_t)g->sampler.steps * width) : NULL;
+    g->paths = t->path_out ? cli_allocate((size_t)states * sizeof *g->paths) : NULL;
+    t->pictures = wanted ? cli_allocate(count * (size_t)dpcr_diffusion_pixels(o) * sizeof(float)) : NULL;
+    const bool taken_all =
+        g->samples && (!t->path || g->path) && (!t->path_out || g->paths) && (!wanted || t->pictures);
+    return taken_all ? CLI_DONE : cli_fail_memory("the samples");
+}
+
 static int run(generate *t) {
     generation *g = &t->run;
     dpcr_error error = {0};
@@ -434,14 +486,7 @@ static int run(generate *t) {
     if (dpcr_diffusion_load(g->context, t->file, &g->model, &error) != DPCR_OK)
         status = cli_fail_error(&error, CLI_READING);
     if (!status) status = settle(t);
-    if (!status) {
-        const size_t width = (size_t)dpcr_diffusion_get_options(g->model)->width * sizeof(float);
-        g->samples = cli_allocate((size_t)g->count * width);
-        g->path = t->path ? cli_allocate((size_t)g->sampler.steps * width) : NULL;
-        const int64_t states = cli_generate_length(g) * g->count * cli_generate_state(g);
-        g->paths = t->path_out ? cli_allocate((size_t)states * sizeof *g->paths) : NULL;
-        if (!g->samples || (t->path && !g->path) || (t->path_out && !g->paths)) status = cli_fail_memory("the samples");
-    }
+    if (!status) status = take_memory(t);
     if (!status) status = read_inputs(t);
     if (!status) status = cli_generate_run(g);
     if (!status) status = write_pictures(t);
@@ -452,9 +497,11 @@ static int run(generate *t) {
         if (dpcr_npy_write(t->path_out, &all, &error) != DPCR_OK) status = cli_fail_error(&error, CLI_WRITING);
     }
     if (!status) status = tell(t);
+    if (!status) status = check_finite(t);
     cli_release(g->samples);
     cli_release(g->path);
     cli_release(g->paths);
+    cli_release(t->pictures);
     for (int i = 0; i < 3; i++) cli_release(t->owned[i]);
     dpcr_diffusion_destroy(g->model);
     dpcr_context_destroy(g->context);

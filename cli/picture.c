@@ -68,14 +68,22 @@ bool cli_png_served(void) { return false; }
 
 static uint8_t byte_of(float x) { return (uint8_t)lrintf(255 * (x > 0 ? x < 1 ? x : 1 : 0)); }
 
+enum { GAP = 2, SCALE = 2, MOST = 1 << 26 };
+
+int cli_png_grid_fits(const char *path, int64_t columns, int64_t count, int64_t rows, int64_t cols) {
+    const int64_t lines = (count + columns - 1) / columns;
+    const int64_t width = columns * (cols * SCALE + GAP) + GAP, height = lines * (rows * SCALE + GAP) + GAP;
+    if (width <= MOST / height) return CLI_DONE;
+    return cli_fail(CLI_USAGE, "a picture of %lld x %lld pixels is more than '%s' is to be; fewer of --count",
+                    (long long)width, (long long)height, path);
+}
+
 int cli_png_grid(const char *path, int64_t columns, int64_t count, int64_t rows, int64_t cols, int64_t channels,
                  const float *pictures) {
-    enum { GAP = 2, SCALE = 2, MOST = 1 << 26 };
     const int64_t lines = (count + columns - 1) / columns, cell_w = cols * SCALE + GAP, cell_h = rows * SCALE + GAP;
     const int64_t width = columns * cell_w + GAP, height = lines * cell_h + GAP, C = channels == 3 ? 3 : 1;
-    if (width > MOST / height)
-        return cli_fail(CLI_USAGE, "a picture of %lld x %lld pixels is more than '%s' is to be; fewer of --count",
-                        (long long)width, (long long)height, path);
+    const int fits = cli_png_grid_fits(path, columns, count, rows, cols);
+    if (fits) return fits;
     uint8_t *pixels = cli_allocate((size_t)(width * height * C));
     if (!pixels) return cli_fail_memory("the picture");
     memset(pixels, 48, (size_t)(width * height * C));

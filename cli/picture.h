@@ -13,5 +13,7 @@ int cli_png_read(const char *path, int64_t rows, int64_t cols, int64_t channels,
 // `count` pictures [channels][rows][cols] of 0..1, so many a line; channels 1 or 3. Returns the exit code.
 int cli_png_grid(const char *path, int64_t columns, int64_t count, int64_t rows, int64_t cols, int64_t channels,
                  const float *pictures);
+// Whether such a grid is not too large; CLI_DONE, or told, with the exit code.
+int cli_png_grid_fits(const char *path, int64_t columns, int64_t count, int64_t rows, int64_t cols);
 
 #endif

@@ -5,9 +5,9 @@
 set -u
 . "$(dirname "$0")/program.bash"
 python3 - "$program" "$folder" <<'PYTHON'
-import os, random, signal, struct, subprocess, time, zlib
+import json, os, random, signal, struct, subprocess, time, zlib
 
-from program import answer, content, ended, get_npy, is_one_line, path, put, put_cifar, put_images, put_npy, refused, run, words
+from program import answer, content, ended, get_npy, is_one_line, path, put, put_cifar, put_images, put_npy, read_json, refused, run, words
 
 chance = random.Random(int(os.environ.get("SEED", "7")))
 SIDE = 8
@@ -157,6 +157,10 @@ refused(2, "places", "generate", path("codes"), "--mask", path("mask.npy"), "--k
 refused(2, "", *paint)
 refused(5, "", *paint, "--known", 100)
 refused(5, "", *paint, "--known", path("mask.npy"), "--mask", path("known.npy"))
+put_npy("wide.npy", (SIDE // 2, 2 * SIDE), half, "f")
+refused(5, "no picture", *paint[:-1], path("wide.npy"), "--known", 3)
+put_npy("loud.npy", (SIDE, SIDE), [2 * x for x in half], "f")
+refused(5, "0 to 1", *paint, "--known", path("loud.npy"))
 put("cut.png", content("mask.npy")[:40])
 refused(5, "", *paint, "--known", path("cut.png"))
 
@@ -273,6 +277,16 @@ put_images("large", "train", (9, 9), bytes(64 * 81), bytes(64))
 run("train", "denoiser", "--data", path("large"), "--batch", 64, "--width", 16, "--epochs", 1, "--save", path("large.m"), "--quiet")
 for method in ("newton", "quasi-newton"):
     refused(2, "at most 64", "generate", path("large.m"), "--method", method)
+refused(2, "--class", "generate", path("codes"), "--guidance", 2)
+# What would fail after hours fails at once; a window is no longer than the chain; numbers that explode are told of.
+refused(2, "fewer", "generate", path("codes"), "--count", 1 << 24, "--out", path("grid.png"))
+assert read_json(run("generate", path("codes"), "--count", 1, "--steps", 20, "--window", 10 ** 9, "--json"))["window"] == 20
+header = json.loads(whole[8:8 + int.from_bytes(whole[:8], "little")])
+begin, end = (8 + int.from_bytes(whole[:8], "little") + x for x in header["out.weight"]["data_offsets"])
+put("loud", whole[:begin] + struct.pack("<f", 1e38) * ((end - begin) // 4) + whole[end:])
+for method in ("sequential", "picard", "auto"):
+    done = ended(5, "generate", path("loud"), "--count", 3, "--steps", 20, "--method", method, "--samples", path("loud.npy"), "--json")
+    assert b"3 of 3 pictures are not finite" in done.stderr and is_one_line(done.stderr) and read_json(done.stdout)["count"] == 3, done
 refused(2, "", "generate")
 refused(5, "", "generate", path("none"))
 refused(2, "", "generate", path("codes"), "--class", 4)

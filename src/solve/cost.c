@@ -173,12 +173,13 @@ int64_t dpcri_parareal_chunk(const dpcr_steps *steps, const dpcr_solve_options *
     return options->chunk ? options->chunk : (int64_t)ceil(sqrt((double)length));
 }
 
-double dpcri_cost_parareal(const dpcri_outlook *o, int64_t n, double sweeps) {
+double dpcri_cost_parareal(const dpcri_outlook *o, int64_t n, double sweeps, double work) {
     const double chunks = ceil(length_of(o) / (double)n), own = chunks * batch_of(o) * dpcri_cost_lane(o);
     const double step = o->costs.chunks > 0 ? o->costs.chunks : more(dpcri_cost_step(o), own / threads_of(o));
     const double coarse = o->steps->coarse ? chunks * dpcri_cost_step(o) : 0;
-    const double kept = more(dpcri_cost_step(o), part_of_parareal * step);
-    return coarse + sweeps * ((double)n * (kept + call_seconds) + part_of_parareal * coarse + region_seconds(o));
+    const double part = work > 0 ? less(1, work / sweeps) : part_of_parareal;
+    const double kept = more(dpcri_cost_step(o), part * step);
+    return coarse + sweeps * ((double)n * (kept + call_seconds) + part * coarse + region_seconds(o));
 }
 
 // Cycles that confirm, and the coarse steps' Jacobians once or the steps in every one.

@@ -157,7 +157,7 @@ static unsigned offered(const dpcri_outlook *o) {
 
 static double told_seconds(const dpcri_outlook *o, int i, double sweeps, double work) {
     return dpcri_told[i] == DPCR_METHOD_PARAREAL
-               ? dpcri_cost_parareal(o, dpcri_parareal_chunk(o->steps, o->options), sweeps)
+               ? dpcri_cost_parareal(o, dpcri_parareal_chunk(o->steps, o->options), sweeps, work)
                : dpcri_cost_picard(o, sweeps, work);
 }
 

@@ -48,7 +48,7 @@ double dpcri_cost_shooting(const dpcri_outlook *o, int64_t chunk);
 // of n steps.
 double dpcri_cost_picard(const dpcri_outlook *o, double sweeps, double work);
 double dpcri_cost_evaluation(const dpcri_outlook *o);  // of the whole chain once, as a sweep makes it
-double dpcri_cost_parareal(const dpcri_outlook *o, int64_t n, double sweeps);
+double dpcri_cost_parareal(const dpcri_outlook *o, int64_t n, double sweeps, double work);
 int64_t dpcri_parareal_chunk(const dpcr_steps *steps, const dpcr_solve_options *options);
 // A method inside the callback whose step of one sequence takes `step` seconds (stretch.c).
 double dpcri_cost_window(const dpcri_outlook *o, double step);
