@@ -20,6 +20,7 @@ enum {
     KEY_BANDWIDTH,
     KEY_FLOPS,
     KEY_REGION,
+    KEY_WAKE,
     KEY_LATENCY,
     KEY_RANKS,
     KEY_LINK_LATENCY,
@@ -63,6 +64,7 @@ static const struct argp_option machine_options[] = {
     {"core-flops", KEY_FLOPS, "GFLOP/S", 0, "of so many 10^9 flops a second and core, in small products", 0},
     {"fma-latency", KEY_LATENCY, "NS", 0, "where a dependent multiply-add takes so many nanoseconds", 0},
     {"region", KEY_REGION, "US", 0, "and handing work to all cores and back so many microseconds", 0},
+    {"wake", KEY_WAKE, "US", 0, "and its threads at work so many microseconds after they slept", 0},
     {0},
 };
 
@@ -109,6 +111,7 @@ static error_t parse_machine(int key, char *arg, struct argp_state *state) {
         case KEY_FLOPS: return read_rate("--core-flops", arg, 1e9, &m->flops);
         case KEY_LATENCY: return read_rate("--fma-latency", arg, 1e-9, &m->latency);
         case KEY_REGION: return read_rate("--region", arg, 1e-6, &m->region);
+        case KEY_WAKE: return read_rate("--wake", arg, 1e-6, &m->wake);
         default: return ARGP_ERR_UNKNOWN;
     }
 }
@@ -118,7 +121,8 @@ static const struct argp machine_argp = {machine_options, parse_machine, NULL, N
 
 static bool is_elsewhere(const plan *p) {
     const dpcr_machine *m = &p->machine;
-    return m->threads > 0 || m->bandwidth > 0 || m->flops > 0 || m->latency > 0 || m->region > 0;
+    return m->threads > 0 || m->bandwidth > 0 || m->flops > 0 || m->latency > 0 || m->region > 0 ||
+           m->wake > 0;
 }
 
 // ---- what is told of every plan ----
@@ -140,8 +144,8 @@ static void set_machine(cli_result *r, dpcr_context *context, const plan *p) {
         json_array_append_new(caches,
                               json_pack("{sfsf}", "bytes", m.cache_bytes[i], "bytes_per_second", m.cache_bandwidth[i]));
     cli_set(r, "machine",
-            json_pack("{sb sf sf sf sf sf so}", "described", is_elsewhere(p), "cores", m.threads, "core_flops", m.flops,
-                      "fma_seconds", m.latency, "region_seconds", m.region, "bytes_per_second", m.bandwidth, "caches",
+            json_pack("{sb sf sf sf sf sf sf so}", "described", is_elsewhere(p), "cores", m.threads, "core_flops", m.flops,
+                      "fma_seconds", m.latency, "region_seconds", m.region, "wake_seconds", m.wake, "bytes_per_second", m.bandwidth, "caches",
                       caches));
 }
 

@@ -158,6 +158,45 @@ static void warm_up_is_what_the_chain_needs(void **state) {
     dpcr_context_destroy(context);
 }
 
+static void told(dpcr_context *context, const dpcr_steps *steps, double wake, dpcr_method method, dpcr_scheme back,
+                 const char *words) {
+    const dpcr_machine m = {
+        .size = sizeof m, .threads = 2, .flops = 50e9, .latency = 1e-9, .region = 1e-6, .wake = wake};
+    assert_int_equal(dpcr_context_set_machine(context, &m, NULL), DPCR_OK);
+    dpcr_solve_plan *plan = plan_of(context, steps, DPCR_PLANNING_ESTIMATE);
+    const char *sentence = dpcr_solve_plan_sentence(plan);
+    if (dpcr_solve_plan_method(plan) != method || dpcr_solve_plan_backward(plan) != back ||
+        !strstr(sentence, "where its threads wake first") != !words || (words && !strstr(sentence, words)))
+        fail_msg("waking in %g s: %s", wake, sentence);
+    dpcr_solve_plan_destroy(plan);
+}
+
+// A recurrent network of 32, batch 1: 36 us by the loop, half of it by chunks on two threads that are awake, more on
+// one. Two that have to wake first come too late, unless the chain is long; going back, one gains by itself.
+static void a_rare_caller_does_not_lose(void **state) {
+    (void)state;
+    static const double tenth[2] = {0.1, 0};
+    dpcr_context *context = solving_context(1);  // a machine of two threads is another one: no step is timed
+    chain c = chain_of(step_forgets, 1024, 2, DPCR_F32);
+    c.parameters = tenth, c.batch = 1;
+    dpcr_steps steps = chain_steps(&c);
+    steps.linearise = NULL;
+    steps.lanes = 16, steps.latency = 35e-9, steps.lane_seconds = 25e-9;
+    steps.adjoint_latency = 105e-9, steps.adjoint_lane_seconds = 30e-9;
+    told(context, &steps, 1e-9, DPCR_METHOD_OVERLAP, DPCR_SCHEME_OVERLAP, NULL);
+    told(context, &steps, 5e-6, DPCR_METHOD_OVERLAP, DPCR_SCHEME_OVERLAP, NULL);
+    told(context, &steps, 40e-6, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_OVERLAP, "us where its threads wake first");
+    steps.length = c.length = 100 * 1024;
+    told(context, &steps, 100e-6, DPCR_METHOD_OVERLAP, DPCR_SCHEME_OVERLAP, NULL);
+    // One thread alone that gains by lanes needs none to wake.
+    steps.length = c.length = 1024;
+    steps.lane_seconds = 4e-9;
+    told(context, &steps, 100e-6, DPCR_METHOD_OVERLAP, DPCR_SCHEME_OVERLAP, NULL);
+    const dpcr_machine bad = {.size = sizeof bad, .wake = -1};
+    assert_int_equal(dpcr_context_set_machine(context, &bad, NULL), DPCR_ERROR_ARGUMENT);
+    dpcr_context_destroy(context);
+}
+
 // More cores never make a prediction much slower: handing work to more threads takes longer, nothing else does.
 static void predictions_are_in_order(void **state) {
     (void)state;
@@ -630,21 +669,14 @@ static void refused_memory_costs_knowledge_only(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rates_are_those_of_the_chain),
-        cmocka_unit_test(chaos_is_seen),
-        cmocka_unit_test(warm_up_is_what_the_chain_needs),
-        cmocka_unit_test(predictions_are_in_order),
-        cmocka_unit_test(both_passes_are_measured_together),
-        cmocka_unit_test(measured_plans_are_remembered),
-        cmocka_unit_test(measured_plans_can_be_pinned),
-        cmocka_unit_test(solves_are_learned_from),
-        cmocka_unit_test(wisdom_goes_round),
-        cmocka_unit_test(damaged_wisdom_is_refused),
-        cmocka_unit_test(strange_values_are_not_believed),
-        cmocka_unit_test(linear_chains_are_measured_too),
-        cmocka_unit_test(races_have_the_right_winner),
-        cmocka_unit_test(wrong_options_are_refused),
-        cmocka_unit_test(refused_memory_costs_knowledge_only),
+        cmocka_unit_test(rates_are_those_of_the_chain),    cmocka_unit_test(chaos_is_seen),
+        cmocka_unit_test(warm_up_is_what_the_chain_needs), cmocka_unit_test(a_rare_caller_does_not_lose),
+        cmocka_unit_test(predictions_are_in_order),        cmocka_unit_test(both_passes_are_measured_together),
+        cmocka_unit_test(measured_plans_are_remembered),   cmocka_unit_test(measured_plans_can_be_pinned),
+        cmocka_unit_test(solves_are_learned_from),         cmocka_unit_test(wisdom_goes_round),
+        cmocka_unit_test(damaged_wisdom_is_refused),       cmocka_unit_test(strange_values_are_not_believed),
+        cmocka_unit_test(linear_chains_are_measured_too),  cmocka_unit_test(races_have_the_right_winner),
+        cmocka_unit_test(wrong_options_are_refused),       cmocka_unit_test(refused_memory_costs_knowledge_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -271,7 +271,11 @@ static void rates_are_plausible(void **state) {
     dpcri_rates_of(context, &again);
     assert_memory_equal(&rates, &again, sizeof rates);
     assert_true(rates.flops > 1e7 && rates.latency > 1e-11 && rates.latency < 1e-6 && rates.bandwidth > 1e7 &&
-                rates.region >= 0);
+                rates.region >= 0 && rates.wake > 0 && rates.wake < 0.1);
+    dpcr_context *alone = context_of(1);
+    dpcri_rates_of(alone, &rates);
+    assert_true(rates.wake == 0);
+    dpcr_context_destroy(alone);
     dpcr_context_destroy(context);
 }
 

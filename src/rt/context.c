@@ -241,6 +241,7 @@ void dpcri_rates_of(dpcr_context *context, dpcr_machine *machine) {
     set_given(&machine->flops, given.flops);
     set_given(&machine->latency, given.latency);
     set_given(&machine->region, given.region);
+    set_given(&machine->wake, given.wake);
     set_given(&machine->bandwidth, given.bandwidth);
     for (int i = 0; i < 3; i++) {
         set_given(&machine->cache_bytes[i], given.cache_bytes[i]);
@@ -267,7 +268,7 @@ dpcr_status dpcr_context_set_machine(dpcr_context *context, const dpcr_machine *
                           "context_set_machine: wanted a context and a machine with its size");
     if (machine) memcpy(&given, machine, machine->size < sizeof given ? machine->size : sizeof given);
     bool good = is_rate(given.threads) && is_rate(given.flops) && is_rate(given.latency) && is_rate(given.region) &&
-                is_rate(given.bandwidth);
+                is_rate(given.wake) && is_rate(given.bandwidth);
     for (int i = 0; i < 3; i++) good = good && is_rate(given.cache_bytes[i]) && is_rate(given.cache_bandwidth[i]);
     if (!good)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,

@@ -81,9 +81,9 @@ double dpcri_cost_loop(const dpcri_outlook *o) {
 }
 
 // K = L/n chunks, L + (K - 1) m steps of work side by side, n + m of them one after another.
-static double overlap_seconds(const dpcri_outlook *o, double chunk, double warm_up, double latency, double lane,
-                              double bytes) {
-    const double chunks = more(1, floor(length_of(o) / chunk)), threads = threads_of(o);
+static double overlap_seconds(const dpcri_outlook *o, double threads, double chunk, double warm_up, double latency,
+                              double lane, double bytes) {
+    const double chunks = more(1, floor(length_of(o) / chunk));
     const double width = more(1, (double)o->steps->lanes), calls = ceil(chunks / width);
     const double rounds = ceil(calls / threads);  // calls that one thread makes, each n + m steps long
     // Chunks of the thread that has the most: its last call may be the one that is not full.
@@ -97,12 +97,16 @@ static double overlap_seconds(const dpcri_outlook *o, double chunk, double warm_
     const double depth = rounds * (chunk + warm_up) * (vectors ? all : more(less(latency, all), batch_of(o) * lane));
     const double checks = chunks * batch_of(o) * check_seconds;
     return more(more(work, depth), memory_seconds(o, bytes, less(threads, calls))) + checks +
-           rounds * 2 * call_seconds + region_seconds(o);
+           rounds * 2 * call_seconds + (threads > 1 ? region_seconds(o) : 0);
+}
+
+static double overlap_by(const dpcri_outlook *o, double threads, int64_t chunk, int64_t warm_up) {
+    const double bytes = length_of(o) * batch_of(o) * state_bytes(o);
+    return overlap_seconds(o, threads, (double)chunk, (double)warm_up, dpcri_cost_step(o), dpcri_cost_lane(o), bytes);
 }
 
 double dpcri_cost_overlap(const dpcri_outlook *o, int64_t chunk, int64_t warm_up) {
-    const double bytes = length_of(o) * batch_of(o) * state_bytes(o);
-    return overlap_seconds(o, (double)chunk, (double)warm_up, dpcri_cost_step(o), dpcri_cost_lane(o), bytes);
+    return overlap_by(o, threads_of(o), chunk, warm_up);
 }
 
 static double compose_flops(const dpcr_transition *t) { return dpcr_transition_compose_flops(t); }
@@ -213,11 +217,17 @@ static double busiest_rows(const dpcri_outlook *o) {
     return less(batch_of(o), ceil(tasks / less(threads_of(o), tasks)) * line);
 }
 
+// Whether pieces of a chain that forgets share the threads.
+static bool goes_in_pieces(const dpcri_outlook *o) {
+    const bool idle = batch_of(o) <= (double)dpcri_rows_of_line(o->steps) * (threads_of(o) - 1);
+    return dpcri_window_pieces(o->steps) > 1 && idle && o->contraction.within > 0 &&
+           o->contraction.within <= DPCRI_WINDOW_RUN_UP;
+}
+
 // A chain that forgets within the run-up goes in pieces where there are too few sequences for the threads.
 double dpcri_cost_window(const dpcri_outlook *o, double step) {
     const double pieces = (double)dpcri_window_pieces(o->steps);
-    const bool idle = batch_of(o) <= (double)dpcri_rows_of_line(o->steps) * (threads_of(o) - 1);
-    if (pieces > 1 && idle && o->contraction.within > 0 && o->contraction.within <= DPCRI_WINDOW_RUN_UP) {
+    if (goes_in_pieces(o)) {
         const double rounds = ceil(pieces / less(threads_of(o), pieces));
         return rounds / pieces * step * length_of(o) * batch_of(o) + rounds * window_seconds + region_seconds(o);
     }
@@ -248,12 +258,16 @@ double dpcri_cost_adjoint_loop(const dpcri_outlook *o) {
     return more(compute, memory_seconds(o, bytes, rows_threads(o))) + (batch_of(o) > 8 ? region_seconds(o) : 0);
 }
 
-double dpcri_cost_adjoint_overlap(const dpcri_outlook *o, int64_t chunk, int64_t warm_up) {
+static double adjoint_overlap_by(const dpcri_outlook *o, double threads, int64_t chunk, int64_t warm_up) {
     const double lane = o->steps->lanes > 1 || o->costs.adjoint_lane > 0
                             ? less(adjoint_step(o), adjoint_row(o))
                             : more(adjoint_step(o) / batch_of(o), adjoint_row(o));
     const double bytes = length_of(o) * batch_of(o) * 2 * state_bytes(o);
-    return overlap_seconds(o, (double)chunk, (double)warm_up, adjoint_step(o), lane, bytes);
+    return overlap_seconds(o, threads, (double)chunk, (double)warm_up, adjoint_step(o), lane, bytes);
+}
+
+double dpcri_cost_adjoint_overlap(const dpcri_outlook *o, int64_t chunk, int64_t warm_up) {
+    return adjoint_overlap_by(o, threads_of(o), chunk, warm_up);
 }
 
 double dpcri_cost_backward(const dpcri_outlook *o, dpcr_scheme scheme) {
@@ -265,4 +279,33 @@ double dpcri_cost_backward(const dpcri_outlook *o, dpcr_scheme scheme) {
     }
     return evaluation_seconds(o, dpcri_cost_lane(o)) + linear_seconds(o, scheme) +
            2 * call_seconds * ceil(more(1, length_of(o) / 256) / threads_of(o));
+}
+
+// ---- a caller who comes now and then ----
+
+static double overlap_alone(const dpcri_outlook *o, const dpcr_candidate *c) {
+    dpcr_solve_plan shape = {.steps = *o->steps, .options = *o->options};
+    if (c->chunk) shape.options.chunk = c->chunk;
+    shape.options.warm_up = c->warm_up;
+    const int64_t n = dpcri_overlap_chunk(&shape);
+    return c->backward ? adjoint_overlap_by(o, 1, n, c->warm_up) : overlap_by(o, 1, n, c->warm_up);
+}
+
+// Threads that a candidate shares its work among, at most.
+static double shared_among(const dpcri_outlook *o, const dpcr_candidate *c) {
+    const bool loop = c->backward ? c->scheme == DPCR_SCHEME_SEQUENTIAL : c->method == DPCR_METHOD_SEQUENTIAL;
+    dpcr_solve_options options = *o->options;
+    options.method = c->method;
+    const bool window = c->backward ? c->scheme == DPCR_SCHEME_CHUNKED && o->steps->adjoint_window && o->steps->adjoint
+                                    : c->scheme == DPCR_SCHEME_AUTO && dpcri_solve_has_windows(o->steps, &options);
+    if (loop) return less(threads_of(o), ceil(batch_of(o) / more(1, block_rows(o))));
+    if (window && !(goes_in_pieces(o) && !c->backward)) return batch_of(o) / busiest_rows(o);
+    return threads_of(o);
+}
+
+double dpcri_cost_asleep(const dpcri_outlook *o, const dpcr_candidate *c) {
+    const bool chunks = c->backward ? c->scheme == DPCR_SCHEME_OVERLAP && dpcri_backward_can_overlap(o->steps)
+                                    : c->method == DPCR_METHOD_OVERLAP;
+    const double alone = chunks ? overlap_alone(o, c) : c->seconds * shared_among(o, c);
+    return less(c->seconds + o->machine.wake, more(alone, c->seconds));
 }

@@ -259,6 +259,11 @@ static const dpcr_candidate *best_parallel(const list *l) {
     return NULL;
 }
 
+// No worse than the loop for a caller who comes now and then either, whose threads have to wake first.
+static bool wakes_in_time(const dpcri_outlook *o, const list *l, const dpcr_candidate *c) {
+    return dpcri_cost_asleep(o, c) <= dpcri_cost_asleep(o, loop_of(l));
+}
+
 static int plainness(const dpcr_candidate *c) { return is_loop(c) ? 0 : c->chunk == 0 ? 1 : 2; }
 
 // Keeps what is worth a measurement, the loop always; the plainest first, which win where nothing is between them.
@@ -346,8 +351,20 @@ static void tell_others(dpcr_solve_plan *plan, const list *l, const dpcr_candida
     }
 }
 
-static void tell(dpcr_solve_plan *plan, const list *l, const dpcr_candidate *chosen, bool backward) {
-    char name[48], what[160], loop[32], text[320];
+// Where the second figure is what decides.
+static const char *tell_waking(const dpcri_outlook *o, const list *l, const dpcr_candidate *other, char *text,
+                               size_t bytes) {
+    char asleep[32];
+    text[0] = 0;
+    if (other->measured == 0 && other->seconds < loop_of(l)->seconds && !wakes_in_time(o, l, other))
+        snprintf(text, bytes, " (%s where its threads wake first)",
+                 duration(dpcri_cost_asleep(o, other), asleep, sizeof asleep));
+    return text;
+}
+
+static void tell(dpcr_solve_plan *plan, const dpcri_outlook *o, const list *l, const dpcr_candidate *chosen,
+                 bool backward) {
+    char name[48], what[160], loop[32], waking[80], text[400];
     const dpcr_candidate *other = is_loop(chosen) ? best_parallel(l) : chosen;
     name_of(chosen, name, sizeof name);
     if (!other)
@@ -356,11 +373,12 @@ static void tell(dpcr_solve_plan *plan, const list *l, const dpcr_candidate *cho
                                                                              : "there is no other way");
     else {
         describe(other, what, sizeof what);
-        snprintf(text, sizeof text, "%s%s: %s, the loop takes %s", backward ? "; backward " : "",
+        snprintf(text, sizeof text, "%s%s: %s%s, the loop takes %s", backward ? "; backward " : "",
                  is_loop(chosen) ? "sequential"
                  : backward      ? name
                                  : dpcr_method_name(chosen->method),
-                 what, duration(seconds_of(loop_of(l)), loop, sizeof loop));
+                 what, tell_waking(o, l, other, waking, sizeof waking),
+                 duration(seconds_of(loop_of(l)), loop, sizeof loop));
     }
     append(plan, text);
     if (!backward) tell_memory(plan, l);
@@ -386,7 +404,7 @@ static const dpcr_candidate *pick(const dpcri_outlook *o, const list *l) {
     if (l->at[0].measured > 0) return &l->at[0];
     for (int64_t i = 0; i < l->count; i++) {
         const double seconds = doubt_of(o, &l->at[i]) * l->at[i].seconds;
-        if (!is_loop(&l->at[i]) && seconds < least) best = &l->at[i], least = seconds;
+        if (!is_loop(&l->at[i]) && seconds < least && wakes_in_time(o, l, &l->at[i])) best = &l->at[i], least = seconds;
     }
     return best;
 }
@@ -441,7 +459,7 @@ static dpcr_status choose(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *
             known->chosen[slot] = dpcri_measure(o, backward, l.at, l.count, budget / 2);
         }
         const dpcr_candidate *best = pick(o, &l);
-        tell(plan, &l, best, backward);
+        tell(plan, o, &l, best, backward);
         if (measure && l.count > 1 && !known->chosen[slot]) append(plan, " (estimated: not enough memory to measure)");
         chosen = known->candidate[slot] = *best;
     }

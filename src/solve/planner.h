@@ -56,6 +56,10 @@ double dpcri_cost_adjoint_loop(const dpcri_outlook *o);
 double dpcri_cost_adjoint_overlap(const dpcri_outlook *o, int64_t chunk, int64_t warm_up);
 double dpcri_cost_backward(const dpcri_outlook *o, dpcr_scheme scheme);
 
+// A candidate's seconds where the threads have slept since the last call: as many more as they take to wake, or, of
+// overlap, what one thread takes alone.
+double dpcri_cost_asleep(const dpcri_outlook *o, const dpcr_candidate *c);
+
 // ---- stretch.c ----
 
 // Times a stretch of the chain in blocks of `row_block` sequences.

@@ -38,7 +38,7 @@ STRUCTURES: Dict[str, str] = {
     "dpcr_context_options": """size_t size; int threads; void *allocate; void *release; void *allocator_user; void *cancel;
         void *cancel_user;""",
     "dpcr_machine": """size_t size; double threads; double flops; double latency; double region; double bandwidth;
-        double cache_bytes[3]; double cache_bandwidth[3];""",
+        double cache_bytes[3]; double cache_bandwidth[3]; double wake;""",
     "dpcr_transition": "dpcr_structure structure; int64_t rows; int64_t cols; int64_t block; void *pattern;",
     "dpcr_chain_shape": """size_t size; int64_t length; int64_t batch; dpcr_transition transition; dpcr_dtype dtype;
         int transposed;""",
