@@ -169,6 +169,19 @@ static int settle_tolerance(generate *t) {
     return CLI_DONE;
 }
 
+// Options that only some methods read.
+static int check_shape(const generate *t) {
+    const generation *g = &t->run;
+    const dpcr_method m = g->solve.method;
+    const char *name = cli_sampling_method_name(m);
+    const bool blocks = m == DPCR_METHOD_PARAREAL || m == DPCR_METHOD_OVERLAP || m == DPCR_METHOD_SHOOTING;
+    if (g->solve.order && m != DPCR_METHOD_PARATAA && m != DPCR_METHOD_AUTO)
+        return cli_fail(CLI_USAGE, "--order goes with --method parataa, not with %s", name);
+    if (g->solve.chunk && !blocks && m != DPCR_METHOD_AUTO)
+        return cli_fail(CLI_USAGE, "--block goes with --method parareal, overlap or shooting, not with %s", name);
+    return CLI_DONE;
+}
+
 static int settle(generate *t) {
     generation *g = &t->run;
     const dpcr_diffusion_options *o = dpcr_diffusion_get_options(g->model);
@@ -191,7 +204,8 @@ static int settle(generate *t) {
                         "--mask: '%s' denoises codes of a vae, whose numbers are no places of a picture; wanted a "
                         "denoiser of pixels",
                         t->file);
-    const int status = settle_tolerance(t);
+    int status = settle_tolerance(t);
+    if (!status) status = check_shape(t);
     if (status) return status;
     if (cli_sampling_needs_jacobians(g) && o->width > DPCR_DIFFUSION_JACOBIAN)
         return cli_fail(
@@ -220,9 +234,16 @@ static bool is_of_pictures(const generate *t, const dpcr_array *a) {
     return false;
 }
 
-// The only array of an npy file, as floats, the caller's to release; its shape's product must be one of two counts.
-static int read_numbers(generate *t, const char *what, const char *path, int64_t one, int64_t many, bool pictures,
-                        float **numbers, bool *is_many) {
+// [steps][C][numbers of a state] or [steps][numbers of a state].
+static bool is_of_paths(const generate *t, const dpcr_array *a) {
+    return a->ndim >= 2 && a->shape[0] == cli_generate_length(&t->run) &&
+           a->shape[a->ndim - 1] == cli_generate_state(&t->run);
+}
+
+// The only array of an npy file, as floats, the caller's to release; its shape must fit and its product be one of two
+// counts.
+static int read_numbers(generate *t, const char *what, const char *path, int64_t one, int64_t many,
+                        bool fits(const generate *, const dpcr_array *), float **numbers, bool *is_many) {
     dpcr_error error = {0};
     dpcr_tensors tensors = {0};
     if (!cli_readable(what, path)) return CLI_INPUT;
@@ -233,10 +254,13 @@ static int read_numbers(generate *t, const char *what, const char *path, int64_t
     if (tensors.count != 1 || (count != one && count != many))
         status = cli_fail(CLI_INPUT, "%s '%s' has %lld numbers, wanted %lld%s", what, path, (long long)count,
                           (long long)one, many != one ? ", or as many for every picture" : "");
-    if (!status && pictures && !is_of_pictures(t, array)) {
+    if (!status && !fits(t, array)) {
         const dpcr_diffusion_options *o = dpcr_diffusion_get_options(t->run.model);
-        status = cli_fail(CLI_INPUT, "%s '%s' has the shape of no picture, wanted [%lld][%lld] or [%lld]", what, path,
-                          (long long)o->rows, (long long)o->cols, (long long)dpcr_diffusion_pixels(o));
+        status = fits == is_of_pictures
+                     ? cli_fail(CLI_INPUT, "%s '%s' has the shape of no picture, wanted [%lld][%lld] or [%lld]", what,
+                                path, (long long)o->rows, (long long)o->cols, (long long)dpcr_diffusion_pixels(o))
+                     : cli_fail(CLI_INPUT, "%s '%s' has the shape of no path, wanted [%lld][C][%lld]", what, path,
+                                (long long)cli_generate_length(&t->run), (long long)cli_generate_state(&t->run));
     }
     if (!status && !(*numbers = cli_allocate((size_t)count * sizeof **numbers))) status = cli_fail_memory(what);
     for (int64_t i = 0; !status && i < count; i++) {
@@ -260,7 +284,8 @@ static int read_picture(generate *t, const char *what, const char *path, float *
     bool many = false;
     *count = 1;
     if (!is_png(path)) {
-        const int status = read_numbers(t, what, path, o->width, o->width * t->run.count, true, pixels, &many);
+        const int status =
+            read_numbers(t, what, path, o->width, o->width * t->run.count, is_of_pictures, pixels, &many);
         if (many) *count = t->run.count;
         return status;
     }
@@ -299,7 +324,7 @@ static int read_inputs(generate *t) {
     if (t->guess) {
         const int64_t one = cli_generate_length(g) * cli_generate_state(g);
         g->solve.guess = DPCR_GUESS_GIVEN;
-        status = read_numbers(t, "--guess", t->guess, one, one * g->count, false, &t->owned[0], &many);
+        status = read_numbers(t, "--guess", t->guess, one, one * g->count, is_of_paths, &t->owned[0], &many);
         g->guess = t->owned[0];
         g->guesses = many ? g->count : 1;
     }

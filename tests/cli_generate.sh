@@ -116,6 +116,8 @@ run("generate", path("codes"), "--steps", 50, "--count", 1, "--path-out", path("
 answer(*paths, "--guess", path("one.npy"))
 refused(5, "", *paths, "--json", "--guess", path("one.npy"), "--steps", 49)
 refused(5, "", *paths, "--json", "--guess", path("none.npy"))
+# As many numbers, of two paths whose states are half as wide.
+refused(5, "no path", *paths, "--sampler", "dpm-solver++", "--guess", path("paths.npy"))
 with open(path("paths.npy"), "r+b") as file:
     file.truncate(900)
 refused(5, "", *paths, "--json", "--guess", path("paths.npy"))
@@ -277,6 +279,8 @@ put_images("large", "train", (9, 9), bytes(64 * 81), bytes(64))
 run("train", "denoiser", "--data", path("large"), "--batch", 64, "--width", 16, "--epochs", 1, "--save", path("large.m"), "--quiet")
 for method in ("newton", "quasi-newton"):
     refused(2, "at most 64", "generate", path("large.m"), "--method", method)
+refused(2, "parataa", "generate", path("codes"), "--method", "picard", "--order", 3)
+refused(2, "parareal", "generate", path("codes"), "--method", "picard", "--block", 3)
 refused(2, "--class", "generate", path("codes"), "--guidance", 2)
 # What would fail after hours fails at once; a window is no longer than the chain; numbers that explode are told of.
 refused(2, "fewer", "generate", path("codes"), "--count", 1 << 24, "--out", path("grid.png"))
