@@ -285,6 +285,9 @@ int cli_train_diffusion(int argc, char **argv) {
         return cli_fail(CLI_USAGE, "--conv is a vae's: wanted 'train vae --conv', then 'train denoiser --latent FILE'");
     if (d.options.convolution != DPCR_CONVOLUTION_AUTO && !d.convolutional)
         return cli_fail(CLI_USAGE, "--convolutions: wanted with 'train vae --conv'");
+    if (!d.denoiser && (d.conditional || d.prediction_given || d.noise.steps || d.noise.kind != DPCR_NOISE_LINEAR))
+        return cli_fail(CLI_USAGE, "--conditional, --prediction, --schedule and --steps: wanted with 'train denoiser'");
+    if (d.denoiser && d.options.weight > 0) return cli_fail(CLI_USAGE, "--kl: wanted with 'train vae'");
     if (!d.width) d.width = d.convolutional ? 16 : 512;
     return run(&d);
 }

@@ -300,6 +300,10 @@ refused(2, "", "generate", path("codes"), "--steps", 101)
 refused(2, "", "generate", path("codes"), "--eta", 0.5, "--sampler", "ddpm")
 refused(2, "", "generate", path("codes"), "--samples", "-")
 refused(2, "", "train", "denoiser", *small, "--prediction", "noise")
+refused(2, "not finite", "train", "denoiser", *small, "--rate", 1e30, "--width", 16, "--quiet")
+refused(2, "--kl", "train", "denoiser", *small, "--kl", 2)
+for option in (["--conditional"], ["--schedule", "cosine"], ["--steps", 10], ["--prediction", "x0"]):
+    refused(2, "denoiser", "train", "vae", *small, *option)
 refused(2, "", "train", "vae", *small, "--latent", "many")
 print("cli_generate: all as it should be")
 PYTHON

@@ -423,7 +423,7 @@ static void refusals(void **state) {
     learn = learn_options(1, 5);
     learn.optimiser.rate = 1e30;
     learn.epochs = 30;
-    assert_int_equal(dpcr_diffusion_train(model, &data.set, &learn, NULL, &error), DPCR_ERROR_CANCELLED);
+    assert_int_equal(dpcr_diffusion_train(model, &data.set, &learn, NULL, &error), DPCR_ERROR_ARGUMENT);
     assert_non_null(strstr(error.text, "not finite"));
     dpcr_diffusion_destroy(model);
     dpcr_context_destroy(context);

@@ -227,7 +227,7 @@ static dpcr_status one_step(learning *l, dpcr_error *error) {
     const dpcr_status status = l->subject->gradients(l->subject->user, &batch, &loss, error);
     if (status != DPCR_OK) return status;
     if (!isfinite(loss))
-        return dpcri_fail(error, DPCR_ERROR_CANCELLED,
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "learn: the loss of step %lld is not finite at rate %g; a lower rate may help",
                           (long long)l->state.step + 1, dpcr_optimiser_rate(l->optimiser, l->state.step + 1));
     dpcri_optimiser_update(l->optimiser, l->net->values, l->net->gradients, false);
