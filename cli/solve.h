@@ -27,7 +27,7 @@ int cli_linear_start(const dpcr_array *from, const dpcr_chain_shape *shape, dpcr
 
 // Seconds by the host's clock.
 typedef struct cli_device_times {
-    double to_device, solve, to_host;
+    double to_device, solve, to_host, back;  // back: of networks
 } cli_device_times;
 
 // Would the device of --device auto be faster, transfers included? Decides, with the reason.
@@ -37,9 +37,11 @@ bool cli_linear_pays(const cli_linear *s, dpcr_context *context, const dpcr_chai
 int cli_linear_on_device(const cli_linear *s, const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *b,
                          const dpcr_array *z0, cli_device_times *times);
 
-// A pass of a network by a plan of the device, over the host's arrays. Returns the exit code.
+// A pass of a network by a plan of the device, over the host's arrays, and with gradients back: the parameters' are
+// added to the network's. Returns the exit code.
 int cli_recurrent_on_device(dpcr_device device, dpcr_recurrent *network, const dpcr_recurrent_plan *plan,
-                            const dpcr_recurrent_pass *pass, dpcr_solve_report *reports, cli_device_times *times);
+                            const dpcr_recurrent_pass *pass, const dpcr_recurrent_gradients *gradients,
+                            dpcr_solve_report *reports, dpcr_solve_report *back_reports, cli_device_times *times);
 
 // By ranks that are processes of mpirun, or threads. Returns the exit code.
 int cli_solve_linear_ranks(const cli_linear *s);

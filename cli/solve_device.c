@@ -90,21 +90,37 @@ static dpcr_status bring(dpcr_device device, moved *from, const dpcr_array *to, 
                             : DPCR_OK;
 }
 
+// The lengths of a packed batch lie there too.
+static dpcr_status send_lengths(dpcr_device device, const dpcr_recurrent_pass *pass, void *stream, void **lengths,
+                                dpcr_error *error) {
+    const dpcr_device host = {.type = DPCR_HOST};
+    const size_t bytes = (size_t)pass->x.shape[1] * sizeof *pass->lengths;
+    if (!pass->lengths) return DPCR_OK;
+    const dpcr_status status = dpcr_device_allocate(device, bytes, lengths, error);
+    return status == DPCR_OK ? dpcr_device_copy(device, *lengths, host, pass->lengths, bytes, stream, error) : status;
+}
+
 int cli_recurrent_on_device(dpcr_device device, dpcr_recurrent *network, const dpcr_recurrent_plan *plan,
-                            const dpcr_recurrent_pass *pass, dpcr_solve_report *reports, cli_device_times *times) {
-    enum { THETA, X, H0, C0, Y, HT, CT, ALL };
+                            const dpcr_recurrent_pass *pass, const dpcr_recurrent_gradients *gradients,
+                            dpcr_solve_report *reports, dpcr_solve_report *back_reports, cli_device_times *times) {
+    enum { THETA, X, H0, C0, GIVEN_Y, GIVEN_H, GIVEN_C, Y, HT, CT, D_THETA, D_X, D_H0, D_C0, ALL };
     const size_t bytes = dpcr_recurrent_plan_workspace(plan);
+    const dpcr_recurrent_gradients none = {0}, *const g = gradients ? gradients : &none;
+    const dpcr_dtype dtype = dpcr_recurrent_get_options(network)->dtype;
     int64_t count = 0;
     void *theta = dpcr_recurrent_vector(network, &count);
-    const dpcr_array vector = dpcr_array_make(theta, dpcr_recurrent_get_options(network)->dtype, 1, &count);
-    const dpcr_array *const here[ALL] = {&vector, &pass->x, &pass->h0, &pass->c0, &pass->y, &pass->ht, &pass->ct};
+    void *const back = gradients ? dpcr_recurrent_gradient_vector(network) : NULL;
+    const dpcr_array vector = dpcr_array_make(theta, dtype, 1, &count), sums = dpcr_array_make(back, dtype, 1, &count);
+    const dpcr_array *const here[ALL] = {&vector,  &pass->x,  &pass->h0, &pass->c0, &g->y, &g->ht, &g->ct,
+                                         &pass->y, &pass->ht, &pass->ct, &sums,     &g->x, &g->h0, &g->c0};
     moved on[ALL] = {0};
-    void *workspace = NULL, *stream = NULL;
+    void *workspace = NULL, *stream = NULL, *lengths = NULL;
     dpcr_error error = {0};
     const double start = cli_now();
     dpcr_status status = dpcr_stream_create(device, &stream, &error);
     for (int i = 0; i < ALL && status == DPCR_OK; i++)
         if (here[i]->data) status = send(device, here[i], stream, &on[i], &error);
+    if (status == DPCR_OK) status = send_lengths(device, pass, stream, &lengths, &error);
     if (status == DPCR_OK) status = dpcr_device_allocate(device, bytes, &workspace, &error);
     if (status == DPCR_OK) status = dpcr_stream_wait(device, stream, &error);
     times->to_device = cli_now() - start;
@@ -112,17 +128,32 @@ int cli_recurrent_on_device(dpcr_device device, dpcr_recurrent *network, const d
                                        .x = on[X].array,
                                        .h0 = on[H0].array,
                                        .c0 = on[C0].array,
+                                       .lengths = lengths,
                                        .y = on[Y].array,
                                        .ht = on[HT].array,
                                        .ct = on[CT].array};
+    const dpcr_recurrent_gradients theirs = {.size = sizeof theirs,
+                                             .y = on[GIVEN_Y].array,
+                                             .ht = on[GIVEN_H].array,
+                                             .ct = on[GIVEN_C].array,
+                                             .x = on[D_X].array,
+                                             .h0 = on[D_H0].array,
+                                             .c0 = on[D_C0].array};
     if (status == DPCR_OK)
         status = dpcr_recurrent_enqueue(plan, &on[THETA].array, &there, workspace, bytes, stream, &error);
     if (status == DPCR_OK) status = dpcr_recurrent_collect(plan, workspace, bytes, stream, reports, &error);
     times->solve = cli_now() - start - times->to_device;
+    if (status == DPCR_OK && gradients)
+        status = dpcr_recurrent_enqueue_backward(plan, &on[THETA].array, &there, &theirs, &on[D_THETA].array, workspace,
+                                                 bytes, stream, &error);
+    if (status == DPCR_OK && gradients)
+        status = dpcr_recurrent_collect_backward(plan, workspace, bytes, stream, back_reports, &error);
+    if (gradients) times->back = cli_now() - start - times->to_device - times->solve;
     for (int i = Y; i < ALL && status == DPCR_OK; i++) status = bring(device, &on[i], here[i], stream, &error);
     if (status == DPCR_OK) status = dpcr_stream_wait(device, stream, &error);
-    times->to_host = cli_now() - start - times->to_device - times->solve;
+    times->to_host = cli_now() - start - times->to_device - times->solve - times->back;
     for (int i = 0; i < ALL; i++) dpcr_device_release(device, on[i].array.data);
+    dpcr_device_release(device, lengths);
     dpcr_device_release(device, workspace);
     dpcr_stream_destroy(device, stream);
     return status == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_COMPUTING);

@@ -307,17 +307,19 @@ static int run_passes(const recurrent *r, work *w) {
     double start = cli_now();
     if (on_device(r)) {
         const int status =
-            cli_recurrent_on_device(r->common.device, w->network, w->plan, &w->pass, w->reports, &w->times);
+            cli_recurrent_on_device(r->common.device, w->network, w->plan, &w->pass,
+                                    goes_back(r) ? &w->gradients : NULL, w->reports, w->back_reports, &w->times);
         if (status) return status;
     } else if (dpcr_recurrent_execute(w->plan, &w->pass, w->tape, w->workspace, bytes, w->reports, &error) != DPCR_OK) {
         return cli_fail_error(&error, CLI_COMPUTING);
     }
-    w->seconds = cli_now() - start;
+    w->seconds = cli_now() - start - w->times.back;
     for (size_t i = 0; i < chains; i++)
         if (w->reports[i].reason < 0 && w->reports[i].reason != DPCR_REASON_NONFINITE)
             return cli_fail(CLI_UNCONVERGED, "layer %zu did not converge in %d sweeps, and --no-fallback was given",
                             i / (o->bidirectional ? 2 : 1), w->reports[i].sweeps);
-    if (!goes_back(r)) return CLI_DONE;
+    w->back_seconds = w->times.back;
+    if (!goes_back(r) || on_device(r)) return CLI_DONE;
     start = cli_now();
     if (dpcr_recurrent_backward(w->plan, &w->pass, &w->gradients, w->tape, w->workspace, bytes, w->back_reports,
                                 &error) != DPCR_OK)
@@ -374,10 +376,10 @@ static json_t *chains_json(const work *w) {
                                  c % D ? "reverse" : "forward", "method", dpcr_method_name(w->reports[c].method),
                                  "reason", dpcr_reason_name(w->reports[c].reason), "sweeps", w->reports[c].sweeps,
                                  "sentence", sentence_of(w, c));
-        if (item && !w->plan) {  // over ranks
+        if (item && (!w->plan || w->times.solve > 0)) {  // over ranks, on a device
             json_object_set_new(item, "residual", cli_json_real(w->reports[c].residual));
             json_object_set_new(item, "error_estimate", cli_json_real(w->reports[c].error_estimate));
-            if (w->back_reports[c].sweeps) {
+            if (w->back_reports[c].sweeps || w->times.back > 0) {
                 json_object_set_new(item, "backward_reason", json_string(dpcr_reason_name(w->back_reports[c].reason)));
                 json_object_set_new(item, "backward_sweeps", json_integer(w->back_reports[c].sweeps));
             }
@@ -582,7 +584,7 @@ static int refuse_ranks(recurrent *r) {
     return CLI_DONE;
 }
 
-// Forward, over whole sequences, in one process; --device auto has no rates to go by yet.
+// In one process; --device auto has no rates to go by yet.
 static int refuse_device(recurrent *r) {
     if (r->common.device_auto) {
         r->common.device = (dpcr_device){0};
@@ -592,12 +594,8 @@ static int refuse_device(recurrent *r) {
     if (!on_device(r)) return CLI_DONE;
     if (r->ranks || cli_world_size() > 1)
         return cli_fail(CLI_USAGE, "--device %.20s over ranks, which compute on processors", r->common.device_given);
-    if (goes_back(r) || r->lengths || r->resets)
-        return cli_fail(CLI_USAGE, "--device %.20s with %s; passes forward over whole sequences run there",
-                        r->common.device_given,
-                        goes_back(r) ? "--grads"
-                        : r->lengths ? "--lengths"
-                                     : "--resets");
+    if (r->resets)
+        return cli_fail(CLI_USAGE, "--device %.20s with --resets; passes without run there", r->common.device_given);
     return CLI_DONE;
 }
 

@@ -133,6 +133,47 @@ assert here.shape == there.shape and np.abs(here - there).max() < 2e-5, np.abs(h
             complain "$words on $module: other states than the processor's"
     done
 done
+# And back, with lengths of their own too: the processor's gradients.
+$python - "$folder" <<'PYTHON'
+import sys
+import numpy as np
+rng = np.random.default_rng(3)
+for name, hidden in (("gru", 5), ("lstm", 3), ("rnn", 2)):
+    np.save(f"{sys.argv[1]}/grad_{name}.npy", rng.standard_normal((90, 2, hidden)).astype("f4"))
+    np.save(f"{sys.argv[1]}/last_{name}.npy", rng.standard_normal((1, 2, hidden)).astype("f4"))
+PYTHON
+for words in 'gru overlap' 'gru sequential --lengths 90,31' 'lstm overlap --lengths 17,90' 'rnn newton' 'rnn overlap'; do
+    set -- $words
+    network="solve $1 --weights $folder/$1.st --input $folder/x.npy --grad-output $folder/grad_$1.npy --grad-final $folder/last_$1.npy ${*:3}"
+    "$program" $network --output "$folder/here.npy" --grads "$folder/here.st" --quiet || complain "$network"
+    for module in fake_device fake_device_simt; do
+        [ -f "$stand_ins/lib$module.so" ] || continue
+        rm -f "$folder/there.npy" "$folder/there.st"
+        export DEEPPCR_CUDA_MODULE=$stand_ins/lib$module.so
+        holds "'backward_sweeps': " "$(field chains $network --output "$folder/there.npy" --grads "$folder/there.st" --device cuda --method "$2")"
+        $python - "$folder" <<'PYTHON' || complain "$words on $module: other gradients than the processor's"
+import json
+import struct
+import sys
+import numpy as np
+
+def tensors(path):
+    data = open(path, "rb").read()
+    n = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + n])
+    return {k: np.frombuffer(data[8 + n:][v["data_offsets"][0]:v["data_offsets"][1]], "<f4")
+            for k, v in header.items() if k != "__metadata__"}
+
+here, there = (tensors(f"{sys.argv[1]}/{n}.st") for n in ("here", "there"))
+assert here.keys() == there.keys() and "input" in here and "weight_hh_l0" in here, here.keys()
+for k in here:
+    worst = np.abs(here[k] - there[k]).max() / (1 + np.abs(here[k]).max())
+    assert worst < 3e-5 and np.abs(here[k]).max() > 0, (k, worst)
+y = [np.load(f"{sys.argv[1]}/{n}.npy") for n in ("here", "there")]
+assert np.abs(y[0] - y[1]).max() < 2e-5
+PYTHON
+    done
+done
 export DEEPPCR_CUDA_MODULE=$stand_ins/libfake_device.so
 network="solve gru --weights $folder/gru.st --input $folder/x.npy --output $folder/there.npy"
 holds 'is not measured' "$(field device $network --device auto)"
@@ -142,7 +183,7 @@ import numpy as np
 np.save(sys.stdout.buffer, np.zeros((600, 1, 3), "f4"))') --final "$folder/there.npy" --device cuda --json)"
 rm -f "$folder/there.npy"
 refused 2 'auto, sequential, overlap and newton work there' $network --device cuda --method picard
-refused 2 'with --lengths' $network --device cuda --lengths 3,4
+refused 2 'with --resets' $network --device cuda --resets "$folder/x.npy"
 refused 2 'over ranks' $network --device cuda --ranks 2
 refused 4 'the limit is 100' $network --device cuda --memory-limit 100
 DEEPPCR_FAKE_WAIT=1 refused 4 'illegal memory access' $network --device cuda

@@ -194,22 +194,36 @@ DPCR_API dpcr_status dpcr_recurrent_backward(dpcr_recurrent_plan *plan, const dp
 
 // ---- on a device ----
 //
-// A plan with the option solve.device a CUDA device is one for the two calls below; rnn, rnn-relu, gru and lstm without
+// A plan with the option solve.device a CUDA device is one for the calls below; rnn, rnn-relu, gru and lstm without
 // variants, by the loop or by overlap (method; AUTO: overlap where there are few sequences), rnn and rnn-relu of 1, 2
-// or 4 units by newton too, of full length, without
-// resets, not for training. Of its chains (dpcr_recurrent_plan_chain) there are none; dpcr_recurrent_plan_workspace is
-// bytes of the device's memory, 256-byte aligned.
+// or 4 units by newton too; without resets and dropout. Of its chains (dpcr_recurrent_plan_chain) there are none;
+// dpcr_recurrent_plan_workspace is bytes of the device's memory, 256-byte aligned. There is no tape: a plan for
+// training leaves in the workspace what the way back reads, and each pass whose way back is still to come has one of
+// its own.
 
 // Puts dpcr_recurrent_execute's pass into the stream and returns: waits for nothing, allocates nothing. parameters
-// [count] are dpcr_recurrent_vector's numbers on the device; pass's arrays lie there too. A plan of length 0 writes
-// nothing, ht and ct included.
+// [count] are dpcr_recurrent_vector's numbers on the device; pass's arrays lie there too, and its lengths. A plan of
+// length 0 writes nothing, ht and ct included.
 DPCR_API dpcr_status dpcr_recurrent_enqueue(const dpcr_recurrent_plan *plan, const dpcr_array *parameters,
                                             const dpcr_recurrent_pass *pass, void *workspace, size_t workspace_bytes,
                                             void *stream, dpcr_error *error);
-// Waits for the stream; reports [N] or NULL, as dpcr_solve_collect.
+// Puts dpcr_recurrent_backward's pass into the stream and returns. pass and workspace as enqueue left them; gradients'
+// arrays and parameter_gradients [count] (or NULL: not wanted), onto which the parameters' are added, on the device.
+// Back by the loop where the method is the loop, else by overlapped chunks with boundaries judged by the largest
+// gradient at them; what is open is always finished in order. Sums over steps and sequences are in an order that the
+// shape alone says.
+DPCR_API dpcr_status dpcr_recurrent_enqueue_backward(const dpcr_recurrent_plan *plan, const dpcr_array *parameters,
+                                                     const dpcr_recurrent_pass *pass,
+                                                     const dpcr_recurrent_gradients *gradients,
+                                                     const dpcr_array *parameter_gradients, void *workspace,
+                                                     size_t workspace_bytes, void *stream, dpcr_error *error);
+// Wait for the stream; reports [N] or NULL, as dpcr_solve_collect: of the pass forward, and of the one back.
 DPCR_API dpcr_status dpcr_recurrent_collect(const dpcr_recurrent_plan *plan, const void *workspace,
                                             size_t workspace_bytes, void *stream, dpcr_solve_report *reports,
                                             dpcr_error *error);
+DPCR_API dpcr_status dpcr_recurrent_collect_backward(const dpcr_recurrent_plan *plan, const void *workspace,
+                                                     size_t workspace_bytes, void *stream, dpcr_solve_report *reports,
+                                                     dpcr_error *error);
 
 // ---- sequences over ranks ----
 

@@ -89,12 +89,29 @@ typedef struct dpcri_device_recurrent {
     const void *h0, *c0;  // [rows][H] contiguous, or NULL: zeros
     void *y;              // [length][rows][H]
     int64_t y_step, y_row;
-    void *ht, *ct;  // [rows][H] contiguous, or NULL
+    void *ht, *ct;           // [rows][H] contiguous, or NULL
+    int packed;              // not 0: sequences have lengths of their own, and y is 0 beyond
+    const int64_t *lengths;  // [rows] of the device, within 0..length
+    int against;             // the strides run against time: of a shorter sequence the last steps count
+    void *kept;              // [length][rows][H]: an LSTM's c after each step, for the way back; or NULL
     dpcri_device_way way;
     int64_t chunk, warm_up;  // from here on as of a cell
     double atol, rtol;
     int max_sweeps, stop;
     dpcr_device_outcome *outcome;  // [rows]
+    // The way back: x, h0, c0, y and kept are those of the way forward, and only read. With the gradients of y, ht and
+    // ct those of all that is not NULL: dx, which may add to what is there, dh0, dc0, and onto what is there those of
+    // weights and biases. Tolerances are of the largest number among those at which a sequence's chunks start; `stop`
+    // is unread.
+    int backward;
+    const void *dy;  // [length][rows][H], or NULL
+    int64_t dy_step, dy_row;
+    const void *dht, *dct;  // [rows][H] contiguous, or NULL
+    void *dx;               // [length][rows][inputs], or NULL
+    int64_t dx_step, dx_row;
+    int dx_adds;
+    void *dh0, *dc0;  // [rows][H] contiguous, or NULL
+    void *dw_ih, *dw_hh, *db_ih, *db_hh;
 } dpcri_device_recurrent;
 
 typedef struct dpcri_device_kernels {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Recurrent networks on a device: layer by layer, direction by direction, each put into the stream as the kernels want
-// it. What happened to each sequence of each chain lies first in the workspace, y of the layers between the ends next,
-// by turns, then what a layer's kernels need.
+// it, and back. What happened to each sequence of each chain lies first in the workspace, forward and then back; next y
+// of the layers below the last, by turns, or for training each in its own place, with c of every step and the gradients
+// of y by turns; then what a layer's kernels need.
 #include <string.h>
 
 #include "kern/device.h"
@@ -25,17 +26,14 @@ static dpcr_status check_network(const dpcr_recurrent_plan *plan, dpcr_error *er
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
                           "recurrent_plan: %s%s on a device; rnn, rnn-relu, gru and lstm without variants work there",
                           n->cell.varied ? "a variant of " : "", kind);
-    if (o->training || o->packed || o->resets)
-        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                          "recurrent_plan: %s on a device; passes forward over whole sequences work there",
-                          o->training ? "training"
-                          : o->packed ? "lengths"
-                                      : "resets");
+    if (o->resets || (o->training && o->dropout > 0))
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "recurrent_plan: %s on a device; passes without work there",
+                          o->resets ? "resets" : "dropout");
     return DPCR_OK;
 }
 
 // A layer and direction without arrays.
-static dpcri_device_recurrent form_of(const dpcr_recurrent_plan *plan, int64_t chain) {
+static dpcri_device_recurrent form_of(const dpcr_recurrent_plan *plan, int64_t chain, int backward, int packed) {
     const dpcr_recurrent *n = plan->network;
     const dpcr_solve_options *o = &plan->options.solve;
     return (dpcri_device_recurrent){.dtype = n->options.dtype,
@@ -52,34 +50,62 @@ static dpcri_device_recurrent form_of(const dpcr_recurrent_plan *plan, int64_t c
                                     .atol = o->atol,
                                     .rtol = o->rtol,
                                     .max_sweeps = o->max_sweeps,
-                                    .stop = o->no_fallback};
+                                    .stop = o->no_fallback,
+                                    .packed = packed,
+                                    .backward = backward};
 }
 
 enum { PAGE = 256 };
 
 typedef struct device_space {
-    dpcr_device_outcome *outcomes;  // [chains][B]
-    char *between[2];               // y of the layers but the last, by turns
+    dpcr_device_outcome *outcomes[2];  // [chains][B]: forward and, training, back
+    char *between;                     // y of the layers but the last: `layers` of them, layer after layer by turns
+    int64_t layers;
+    size_t y_bytes;
+    char *kept;  // training, of an LSTM: c of each chain
+    size_t kept_bytes;
+    char *outer[2];  // training: gradients of y of the layers but the last, by turns
     char *kernels;
     size_t kernel_bytes, bytes;
 } device_space;
 
+// Bytes of T B width numbers, on a page; false: more than memory can number.
+static bool bytes_of(const dpcr_recurrent_plan *plan, int64_t width, size_t *bytes) {
+    int64_t numbers = 0;
+    if (!dpcri_mul(plan->options.length, plan->options.batch, &numbers) ||
+        !dpcri_mul(numbers, width * (int64_t)plan->network->element, &numbers) || numbers > INT64_MAX / 8192)
+        return false;
+    *bytes = ((size_t)numbers + PAGE - 1) / PAGE * PAGE;
+    return true;
+}
+
+static void *take_bytes(void *workspace, size_t *used, size_t bytes) {
+    void *const piece = workspace ? (char *)workspace + *used : NULL;
+    *used += bytes;
+    return piece;
+}
+
 // NULL counts. False: more than memory can number.
 static bool carve(const dpcr_recurrent_plan *plan, void *workspace, device_space *space) {
     const dpcr_recurrent *n = plan->network;
-    int64_t outcomes = 0, y = 0;
+    const bool training = plan->options.training != 0, cell = dpcr_recurrent_kind_has_cell(n->options.kind) != 0;
+    int64_t outcomes = 0;
+    size_t used = 0;
     if (!dpcri_mul(n->chains * plan->options.batch, (int64_t)sizeof(dpcr_device_outcome), &outcomes) ||
-        !dpcri_mul(plan->options.length * plan->options.batch, dpcri_recurrent_y(n) * (int64_t)n->element, &y) ||
-        outcomes > INT64_MAX / 8 || y > INT64_MAX / 8)
+        outcomes > INT64_MAX / 8 || !bytes_of(plan, dpcri_recurrent_y(n), &space->y_bytes) ||
+        !bytes_of(plan, n->options.hidden, &space->kept_bytes))
         return false;
-    const size_t rounded[2] = {((size_t)outcomes + PAGE - 1) / PAGE * PAGE, ((size_t)y + PAGE - 1) / PAGE * PAGE};
-    const int64_t buffers = n->options.layers > 2 ? 2 : n->options.layers - 1;
-    char *base = workspace;
-    size_t used = rounded[0];
-    space->outcomes = workspace;
-    for (int64_t i = 0; i < buffers; i++, used += rounded[1]) space->between[i] = base ? base + used : NULL;
-    space->kernels = base ? base + used : NULL;
-    space->bytes = used + space->kernel_bytes;
+    const size_t told = ((size_t)outcomes + PAGE - 1) / PAGE * PAGE;
+    const int64_t below = n->options.layers - 1;
+    space->layers = training || below < 2 ? below : 2;
+    space->outcomes[0] = take_bytes(workspace, &used, told);
+    space->outcomes[1] = training ? take_bytes(workspace, &used, told) : NULL;
+    space->between = take_bytes(workspace, &used, (size_t)space->layers * space->y_bytes);
+    space->kept = training && cell ? take_bytes(workspace, &used, (size_t)n->chains * space->kept_bytes) : NULL;
+    for (int i = 0; i < 2; i++)
+        space->outer[i] = training && below > 0 ? take_bytes(workspace, &used, space->y_bytes) : NULL;
+    space->kernels = take_bytes(workspace, &used, space->kernel_bytes);
+    space->bytes = used;
     return true;
 }
 
@@ -90,11 +116,15 @@ static dpcr_status ask_bytes(dpcr_recurrent_plan *plan, dpcr_error *error) {
     const size_t limit = plan->options.solve.memory_limit;
     device_space space = {0};
     for (int64_t c = 0; !empty(plan) && c < plan->network->chains; c++) {
-        const dpcri_device_recurrent form = form_of(plan, c);
-        size_t bytes = 0;
-        const dpcr_status status = plan->kernels->recurrent_workspace(device.id, &form, &bytes, error);
-        if (status != DPCR_OK) return status;
-        space.kernel_bytes = bytes > space.kernel_bytes ? bytes : space.kernel_bytes;
+        for (int form = 0; form < 4; form++) {  // both ways, with lengths and without
+            const int backward = form & 1, packed = form >> 1;
+            if ((backward && !plan->options.training) || (packed && !plan->options.packed)) continue;
+            const dpcri_device_recurrent layer = form_of(plan, c, backward, packed);
+            size_t bytes = 0;
+            const dpcr_status status = plan->kernels->recurrent_workspace(device.id, &layer, &bytes, error);
+            if (status != DPCR_OK) return status;
+            space.kernel_bytes = bytes > space.kernel_bytes ? bytes : space.kernel_bytes;
+        }
     }
     if (!carve(plan, NULL, &space))
         return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "recurrent_plan: the workspace does not fit any size");
@@ -147,8 +177,11 @@ static dpcr_status check_pass(const dpcr_recurrent_plan *plan, const char *call,
     const int64_t T = plan->options.length, B = plan->options.batch, H = n->options.hidden;
     const bool cell = dpcr_recurrent_kind_has_cell(n->options.kind) != 0;
     dpcr_status status = DPCR_OK;
-    if (pass->lengths || pass->resets || (!cell && (pass->c0.data || pass->ct.data)))
-        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: lengths, resets, or c of what is no LSTM", call);
+    if (pass->resets || (pass->lengths && !plan->options.packed) || (!cell && (pass->c0.data || pass->ct.data)))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s", call,
+                          pass->resets    ? "resets, which do not work on devices"
+                          : pass->lengths ? "lengths, but the plan is not for them (option packed)"
+                                          : "c of what is no LSTM");
     DPCR_TRY(dpcri_check_array_on(call, "parameters", parameters, n->options.dtype, plan->options.solve.device, 1,
                                   &n->count, error));
     DPCR_TRY(check_three(plan, call, "x", &pass->x, false, T, B, n->options.inputs, error));
@@ -175,30 +208,36 @@ static void *row_of(const dpcr_recurrent_plan *plan, const dpcr_array *array, in
     return array->data ? (char *)array->data + numbers * (int64_t)plan->network->element : NULL;
 }
 
-// The chain with its arrays; against time from the last step with negative strides.
+// The last step of [T][B][row] numbers, from which a chain that runs against time has negative strides.
+static void *turn_round(const dpcr_recurrent_plan *plan, bool against, void *from, int64_t row, int64_t *step) {
+    *step = plan->options.batch * row;
+    if (!against || !from) return from;
+    char *const last = (char *)from + (plan->options.length - 1) * *step * (int64_t)plan->network->element;
+    *step = -*step;
+    return last;
+}
+
+static char *between(const device_space *space, int64_t layer) {
+    return space->between + (size_t)(layer % space->layers) * space->y_bytes;
+}
+
+// The chain with its arrays.
 static dpcri_device_recurrent layer_of(const dpcr_recurrent_plan *plan, const dpcr_array *parameters,
-                                       const dpcr_recurrent_pass *pass, const device_space *space, int64_t chain) {
+                                       const dpcr_recurrent_pass *pass, const device_space *space, int64_t chain,
+                                       int backward) {
     const dpcr_recurrent *n = plan->network;
-    const int64_t D = n->directions, layer = chain / D, T = plan->options.length, B = plan->options.batch;
-    const int64_t outputs = dpcri_recurrent_y(n), element = (int64_t)n->element;
-    dpcri_device_recurrent form = form_of(plan, chain);
-    char *const theta = parameters->data;
-    const char *x = layer == 0 ? pass->x.data : space->between[(layer - 1) % 2];
-    char *y = layer + 1 == n->options.layers ? pass->y.data : space->between[layer % 2];
-    const bool reverse = chain % D == 1 || n->options.reverse;
+    const int64_t D = n->directions, layer = chain / D, B = plan->options.batch;
+    const int64_t outputs = dpcri_recurrent_y(n), own = chain % D * n->options.hidden * (int64_t)n->element;
+    dpcri_device_recurrent form = form_of(plan, chain, backward, pass->lengths != NULL);
+    char *const theta = parameters->data, *x = layer == 0 ? pass->x.data : between(space, layer - 1);
+    char *y = layer + 1 == n->options.layers ? pass->y.data : between(space, layer);
+    form.against = chain % D == 1 || n->options.reverse;
     form.x_row = form.inputs;
-    form.x_step = B * form.inputs;
     form.y_row = outputs;
-    form.y_step = B * outputs;
-    y += chain % D * n->options.hidden * element;
-    if (reverse) {
-        x += (T - 1) * form.x_step * element;
-        y += (T - 1) * form.y_step * element;
-        form.x_step = -form.x_step;
-        form.y_step = -form.y_step;
-    }
-    form.x = x;
-    form.y = y;
+    form.x = turn_round(plan, form.against, x, form.inputs, &form.x_step);
+    form.y = turn_round(plan, form.against, y + own, outputs, &form.y_step);
+    form.lengths = pass->lengths;
+    form.kept = space->kept ? space->kept + (size_t)chain * space->kept_bytes : NULL;
     form.w_ih = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_WEIGHT_IH));
     form.w_hh = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_WEIGHT_HH));
     form.b_ih = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_BIAS_IH));
@@ -207,7 +246,7 @@ static dpcri_device_recurrent layer_of(const dpcr_recurrent_plan *plan, const dp
     form.c0 = row_of(plan, &pass->c0, chain);
     form.ht = row_of(plan, &pass->ht, chain);
     form.ct = row_of(plan, &pass->ct, chain);
-    form.outcome = space->outcomes + chain * B;
+    form.outcome = space->outcomes[backward] + chain * B;
     return form;
 }
 
@@ -226,7 +265,7 @@ dpcr_status dpcr_recurrent_enqueue(const dpcr_recurrent_plan *plan, const dpcr_a
     space.kernel_bytes = plan->kernel_bytes;
     carve(plan, workspace, &space);
     for (int64_t c = 0; c < plan->network->chains; c++) {
-        const dpcri_device_recurrent layer = layer_of(plan, parameters, &pass, &space, c);
+        const dpcri_device_recurrent layer = layer_of(plan, parameters, &pass, &space, c, 0);
         DPCR_TRY(plan->kernels->recurrent(plan->options.solve.device.id, &layer, space.kernels, space.kernel_bytes,
                                           stream, error));
     }
@@ -234,24 +273,116 @@ done:
     return status;
 }
 
-dpcr_status dpcr_recurrent_collect(const dpcr_recurrent_plan *plan, const void *workspace, size_t workspace_bytes,
-                                   void *stream, dpcr_solve_report *reports, dpcr_error *error) {
-    static const char *const call = "recurrent_collect";
+// ---- and back ----
+
+static dpcr_status check_gradients(const dpcr_recurrent_plan *plan, const char *call, const dpcr_recurrent_gradients *g,
+                                   const dpcr_array *parameters, dpcr_error *error) {
+    const dpcr_recurrent *n = plan->network;
+    const int64_t T = plan->options.length, B = plan->options.batch, H = n->options.hidden;
+    dpcr_status status = DPCR_OK;
+    if (!plan->options.training)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the plan is not for training (option training)", call);
+    if (!g || g->size < sizeof *g)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: gradients with their size set are wanted", call);
+    if (!dpcr_recurrent_kind_has_cell(n->options.kind) && (g->c0.data || g->ct.data))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: gradients of c0 and ct are of an LSTM; this is %s", call,
+                          dpcr_recurrent_kind_name(n->options.kind));
+    if (parameters)
+        DPCR_TRY(dpcri_check_array_on(call, "parameter_gradients", parameters, n->options.dtype,
+                                      plan->options.solve.device, 1, &n->count, error));
+    DPCR_TRY(check_three(plan, call, "gradients.y", &g->y, true, T, B, dpcri_recurrent_y(n), error));
+    DPCR_TRY(check_three(plan, call, "gradients.x", &g->x, true, T, B, n->options.inputs, error));
+    DPCR_TRY(check_three(plan, call, "gradients.ht", &g->ht, true, n->chains, B, H, error));
+    DPCR_TRY(check_three(plan, call, "gradients.ct", &g->ct, true, n->chains, B, H, error));
+    DPCR_TRY(check_three(plan, call, "gradients.h0", &g->h0, true, n->chains, B, H, error));
+    DPCR_TRY(check_three(plan, call, "gradients.c0", &g->c0, true, n->chains, B, H, error));
+done:
+    return status;
+}
+
+// What comes in and goes out of a layer, the gradients. The second direction adds to what the first left for the input.
+static void add_gradients(const dpcr_recurrent_plan *plan, const dpcr_recurrent_gradients *g,
+                          const dpcr_array *parameters, const device_space *space, int64_t chain,
+                          dpcri_device_recurrent *form) {
+    const dpcr_recurrent *n = plan->network;
+    const int64_t D = n->directions, layer = chain / D, outputs = dpcri_recurrent_y(n);
+    const int64_t own = chain % D * n->options.hidden * (int64_t)n->element;
+    char *const above = layer + 1 == n->options.layers ? g->y.data : space->outer[(layer + 1) % 2];
+    char *const below = layer == 0 ? g->x.data : space->outer[layer % 2];
+    char *const theta = parameters ? parameters->data : NULL;
+    form->dy_row = outputs;
+    form->dy = turn_round(plan, form->against, above ? above + own : NULL, outputs, &form->dy_step);
+    form->dx_row = form->inputs;
+    form->dx = turn_round(plan, form->against, below, form->inputs, &form->dx_step);
+    form->dx_adds = chain % D == 1;
+    form->dht = row_of(plan, &g->ht, chain);
+    form->dct = row_of(plan, &g->ct, chain);
+    form->dh0 = row_of(plan, &g->h0, chain);
+    form->dc0 = row_of(plan, &g->c0, chain);
+    if (!theta) return;
+    form->dw_ih = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_WEIGHT_IH));
+    form->dw_hh = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_WEIGHT_HH));
+    form->db_ih = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_BIAS_IH));
+    form->db_hh = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_BIAS_HH));
+}
+
+dpcr_status dpcr_recurrent_enqueue_backward(const dpcr_recurrent_plan *plan, const dpcr_array *parameters,
+                                            const dpcr_recurrent_pass *given, const dpcr_recurrent_gradients *gradients,
+                                            const dpcr_array *parameter_gradients, void *workspace,
+                                            size_t workspace_bytes, void *stream, dpcr_error *error) {
+    static const char *const call = "recurrent_enqueue_backward";
+    dpcr_status status = DPCR_OK;
+    dpcr_recurrent_pass pass;
+    device_space space = {0};
+    DPCR_TRY(check_ready(plan, call, workspace, workspace_bytes, error));
+    if (!dpcri_recurrent_take_pass(given, &pass))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: a pass with its size set is wanted", call);
+    DPCR_TRY(check_pass(plan, call, parameters, &pass, error));
+    DPCR_TRY(check_gradients(plan, call, gradients, parameter_gradients, error));
+    if (empty(plan)) return DPCR_OK;
+    space.kernel_bytes = plan->kernel_bytes;
+    carve(plan, workspace, &space);
+    const int64_t D = plan->network->directions;
+    for (int64_t l = plan->network->options.layers - 1; l >= 0; l--)
+        for (int64_t d = 0; d < D; d++) {
+            dpcri_device_recurrent layer = layer_of(plan, parameters, &pass, &space, l * D + d, 1);
+            add_gradients(plan, gradients, parameter_gradients, &space, l * D + d, &layer);
+            DPCR_TRY(plan->kernels->recurrent(plan->options.solve.device.id, &layer, space.kernels, space.kernel_bytes,
+                                              stream, error));
+        }
+done:
+    return status;
+}
+
+// ---- what happened ----
+
+static dpcr_status collect(const dpcr_recurrent_plan *plan, const char *call, int backward, const void *workspace,
+                           size_t workspace_bytes, void *stream, dpcr_solve_report *reports, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
     dpcr_device_outcome *outcomes = NULL;
+    device_space space = {0};
     DPCR_TRY(check_ready(plan, call, workspace, workspace_bytes, error));
+    if (backward && !plan->options.training)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the plan is not for training (option training)", call);
     const double start = dpcri_seconds();
     const int64_t chains = plan->network->chains, batch = plan->options.batch;
     const dpcr_device device = plan->options.solve.device, host = {.type = DPCR_HOST};
     const size_t bytes = (size_t)(chains * batch) * sizeof *outcomes;
     outcomes = dpcri_alloc_zero(plan->context, bytes + 1);
     if (!outcomes) DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "%s: no memory for %zu bytes", call, bytes));
-    if (!empty(plan)) DPCR_TRY(dpcr_device_copy(host, outcomes, device, workspace, bytes, stream, error));
+    carve(plan, (void *)(uintptr_t)workspace, &space);
+    if (!empty(plan))
+        DPCR_TRY(dpcr_device_copy(host, outcomes, device, space.outcomes[backward], bytes, stream, error));
     DPCR_TRY(dpcr_stream_wait(device, stream, error));
     for (int64_t c = 0; reports && c < chains; c++) {
         dpcr_solve_report own = {.size = sizeof own};
+        dpcr_solve_options options = plan->options.solve;
         DPCRI_COPY_IN(own, &reports[c]);
-        dpcri_device_report(&plan->options.solve, plan->options.length, batch, outcomes + c * batch, &own);
+        if (backward && options.method == DPCR_METHOD_NEWTON) options.method = DPCR_METHOD_OVERLAP;
+        if (backward) options.no_fallback = 0;
+        dpcri_device_report(&options, plan->options.length, batch, outcomes + c * batch, &own);
+        if (backward) own.scheme = options.method == DPCR_METHOD_OVERLAP ? DPCR_SCHEME_OVERLAP : DPCR_SCHEME_SEQUENTIAL;
+        own.method = plan->options.solve.method;
         own.sentence = plan->sentence;
         own.bytes = plan->device_bytes;
         own.seconds = dpcri_seconds() - start;
@@ -261,4 +392,15 @@ dpcr_status dpcr_recurrent_collect(const dpcr_recurrent_plan *plan, const void *
 done:
     if (plan) dpcri_free(plan->context, outcomes);
     return status;
+}
+
+dpcr_status dpcr_recurrent_collect(const dpcr_recurrent_plan *plan, const void *workspace, size_t workspace_bytes,
+                                   void *stream, dpcr_solve_report *reports, dpcr_error *error) {
+    return collect(plan, "recurrent_collect", 0, workspace, workspace_bytes, stream, reports, error);
+}
+
+dpcr_status dpcr_recurrent_collect_backward(const dpcr_recurrent_plan *plan, const void *workspace,
+                                            size_t workspace_bytes, void *stream, dpcr_solve_report *reports,
+                                            dpcr_error *error) {
+    return collect(plan, "recurrent_collect_backward", 1, workspace, workspace_bytes, stream, reports, error);
 }

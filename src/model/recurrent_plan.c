@@ -199,7 +199,7 @@ size_t dpcr_recurrent_plan_workspace(const dpcr_recurrent_plan *plan) {
 }
 
 size_t dpcr_recurrent_plan_tape(const dpcr_recurrent_plan *plan) {
-    return plan && plan->options.training ? count_bytes(plan, true, false) : 0;
+    return plan && plan->options.training && !plan->kernels ? count_bytes(plan, true, false) : 0;
 }
 
 // ---- making one ----

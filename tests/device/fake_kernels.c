@@ -185,32 +185,130 @@ static double sum_of(const dpcri_device_recurrent *c, const void *w, const void 
     return sum;
 }
 
+static int gates_of(const dpcri_device_recurrent *c) {
+    return c->gates == DPCRI_DEVICE_GRU ? 3 : c->gates == DPCRI_DEVICE_LSTM ? 4 : 1;
+}
+
+static int64_t length_of(const dpcri_device_recurrent *c, int64_t row) {
+    return c->packed ? c->lengths[row] : c->length;
+}
+
+// Where step l of the sequence lies.
+static int64_t step_of(const dpcri_device_recurrent *c, int64_t row, int64_t l) {
+    return c->against ? l + c->length - length_of(c, row) : l;
+}
+
+// What a step's gates get by the input, and by the state before it.
+static void gates_sums(const dpcri_device_recurrent *c, int64_t row, int64_t l, const double *h, int64_t u, double *in,
+                       double *of) {
+    double x[WIDEST];
+    for (int64_t j = 0; j < c->inputs; j++)
+        x[j] = get(c->dtype, c->x, step_of(c, row, l) * c->x_step + row * c->x_row + j);
+    for (int g = 0; g < gates_of(c); g++) {
+        in[g] = sum_of(c, c->w_ih, c->b_ih, g * c->hidden + u, c->inputs, x);
+        of[g] = sum_of(c, c->w_hh, c->b_hh, g * c->hidden + u, c->hidden, h);
+    }
+}
+
 static void layer_forward(const dpcri_device_recurrent *c, int64_t row) {
-    double x[WIDEST], h[WIDEST], next[WIDEST], cell[WIDEST];
-    const int64_t H = c->hidden;
-    const int gates = c->gates == DPCRI_DEVICE_GRU ? 3 : c->gates == DPCRI_DEVICE_LSTM ? 4 : 1;
+    double h[WIDEST], next[WIDEST], cell[WIDEST];
+    const int64_t H = c->hidden, length = length_of(c, row);
+    const int gates = gates_of(c);
     for (int64_t u = 0; u < H; u++)
         h[u] = get(c->dtype, c->h0, row * H + u), cell[u] = get(c->dtype, c->c0, row * H + u);
-    for (int64_t l = 0; l < c->length; l++) {
-        for (int64_t j = 0; j < c->inputs; j++) x[j] = get(c->dtype, c->x, l * c->x_step + row * c->x_row + j);
+    for (int64_t l = 0; l < c->length; l++)
+        for (int64_t u = 0; u < H; u++) put(c->dtype, c->y, l * c->y_step + row * c->y_row + u, 0);
+    for (int64_t l = 0; l < length; l++) {
+        const int64_t at = step_of(c, row, l);
         for (int64_t u = 0; u < H; u++) {
             double in[4] = {0}, of[4] = {0};
-            for (int g = 0; g < gates; g++) {
-                in[g] = sum_of(c, c->w_ih, c->b_ih, g * H + u, c->inputs, x);
-                of[g] = sum_of(c, c->w_hh, c->b_hh, g * H + u, H, h);
-            }
+            gates_sums(c, row, l, h, u, in, of);
             const double a = act(3, in[0] + of[0]), b = act(3, in[1] + of[1]);
             if (gates == 1) next[u] = act(c->gates == DPCRI_DEVICE_RNN_RELU ? 1 : 2, in[0] + of[0]);
             if (gates == 3) next[u] = (1 - b) * tanh(in[2] + a * of[2]) + b * h[u];
             if (gates == 4) cell[u] = b * cell[u] + a * tanh(in[2] + of[2]);
             if (gates == 4) next[u] = act(3, in[3] + of[3]) * tanh(cell[u]);
+            if (c->kept) put(c->dtype, c->kept, (at * c->rows + row) * H + u, cell[u]);
         }
-        for (int64_t u = 0; u < H; u++) put(c->dtype, c->y, l * c->y_step + row * c->y_row + u, h[u] = next[u]);
+        for (int64_t u = 0; u < H; u++) put(c->dtype, c->y, at * c->y_step + row * c->y_row + u, h[u] = next[u]);
     }
     bool finite = true;
     for (int64_t u = 0; u < H; u++) finite = finite && isfinite(h[u]);
     for (int64_t u = 0; c->ht && u < H; u++) put(c->dtype, c->ht, row * H + u, h[u]);
     for (int64_t u = 0; c->ct && u < H; u++) put(c->dtype, c->ct, row * H + u, cell[u]);
+    tell_outcome(c->outcome, row, c->length, finite);
+}
+
+static void add(dpcr_dtype dtype, void *to, int64_t i, double value) {
+    if (to) put(dtype, to, i, get(dtype, to, i) + value);
+}
+
+// e of a gate's sum, its input's (in) and its state's part (of): what both weights get, and what goes on by them.
+static void add_gate(const dpcri_device_recurrent *c, int64_t row, int64_t l, int64_t g, double in, double of,
+                     const double *h, double *before) {
+    const int64_t at = step_of(c, row, l), H = c->hidden, I = c->inputs;
+    add(c->dtype, c->db_ih, g, in);
+    add(c->dtype, c->db_hh, g, of);
+    for (int64_t j = 0; j < I; j++) {
+        add(c->dtype, c->dw_ih, g * I + j, in * get(c->dtype, c->x, at * c->x_step + row * c->x_row + j));
+        add(c->dtype, c->dx, at * c->dx_step + row * c->dx_row + j, in * get(c->dtype, c->w_ih, g * I + j));
+    }
+    for (int64_t j = 0; j < H; j++) {
+        add(c->dtype, c->dw_hh, g * H + j, of * h[j]);
+        before[j] += of * get(c->dtype, c->w_hh, g * H + j);
+    }
+}
+
+static void layer_backward(const dpcri_device_recurrent *c, int64_t row) {
+    double h[WIDEST], g[WIDEST], gc[WIDEST], before[WIDEST];
+    const int64_t H = c->hidden;
+    const int gates = gates_of(c);
+    for (int64_t u = 0; u < H; u++)
+        g[u] = get(c->dtype, c->dht, row * H + u), gc[u] = get(c->dtype, c->dct, row * H + u);
+    for (int64_t l = 0; c->dx && !c->dx_adds && l < c->length; l++)
+        for (int64_t j = 0; j < c->inputs; j++) put(c->dtype, c->dx, l * c->dx_step + row * c->dx_row + j, 0);
+    for (int64_t l = length_of(c, row) - 1; l >= 0; l--) {
+        const int64_t at = step_of(c, row, l);
+        for (int64_t u = 0; u < H; u++) {
+            h[u] = l > 0 ? get(c->dtype, c->y, (at - 1) * c->y_step + row * c->y_row + u)
+                         : get(c->dtype, c->h0, row * H + u);
+            before[u] = 0;
+        }
+        for (int64_t u = 0; u < H; u++) {
+            double in[4] = {0}, of[4] = {0};
+            gates_sums(c, row, l, h, u, in, of);
+            const double d = g[u] + get(c->dtype, c->dy, at * c->dy_step + row * c->dy_row + u);
+            const double a = act(3, in[0] + of[0]), b = act(3, in[1] + of[1]), o = act(3, in[3] + of[3]);
+            if (gates == 1) {
+                const int f = c->gates == DPCRI_DEVICE_RNN_RELU ? 1 : 2;
+                const double e = d * slope(f, act(f, in[0] + of[0]));
+                add_gate(c, row, l, u, e, e, h, before);
+            }
+            if (gates == 3) {
+                const double n = tanh(in[2] + a * of[2]), dn = d * (1 - b) * (1 - n * n);
+                const double dr = dn * of[2] * a * (1 - a), dz = d * (h[u] - n) * b * (1 - b);
+                add_gate(c, row, l, u, dr, dr, h, before);
+                add_gate(c, row, l, H + u, dz, dz, h, before);
+                add_gate(c, row, l, 2 * H + u, dn, dn * a, h, before);
+                before[u] += d * b;
+            }
+            if (gates == 4) {
+                const double n = tanh(in[2] + of[2]);
+                const double past = l > 0 ? get(c->dtype, c->kept, ((at - 1) * c->rows + row) * H + u)
+                                          : get(c->dtype, c->c0, row * H + u);
+                const double t = tanh(b * past + a * n), dc = gc[u] + d * o * (1 - t * t);
+                const double e[4] = {dc * n * a * (1 - a), dc * past * b * (1 - b), dc * a * (1 - n * n),
+                                     d * t * o * (1 - o)};
+                for (int q = 0; q < 4; q++) add_gate(c, row, l, q * H + u, e[q], e[q], h, before);
+                gc[u] = dc * b;
+            }
+        }
+        for (int64_t u = 0; u < H; u++) g[u] = before[u];
+    }
+    bool finite = true;
+    for (int64_t u = 0; u < H; u++) finite = finite && isfinite(g[u]);
+    for (int64_t u = 0; c->dh0 && u < H; u++) put(c->dtype, c->dh0, row * H + u, g[u]);
+    for (int64_t u = 0; c->dc0 && u < H; u++) put(c->dtype, c->dc0, row * H + u, gc[u]);
     tell_outcome(c->outcome, row, c->length, finite);
 }
 
@@ -226,7 +324,7 @@ static dpcr_status run_layer(int id, const dpcri_device_recurrent *layer, void *
     (void)stream;
     (void)error;
     memset(workspace, 0x5a, bytes);
-    for (int64_t row = 0; row < layer->rows; row++) layer_forward(layer, row);
+    for (int64_t row = 0; row < layer->rows; row++) (layer->backward ? layer_backward : layer_forward)(layer, row);
     return DPCR_OK;
 }
 

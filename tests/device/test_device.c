@@ -563,20 +563,32 @@ static void recurrent_refusals(void **state) {
     REFUSED(DPCR_ERROR_UNSUPPORTED, "mingru on a device", dpcr_recurrent_plan_create(networks[1], &good, &plan, error));
     REFUSED(DPCR_ERROR_UNSUPPORTED, "a variant of gru", dpcr_recurrent_plan_create(networks[2], &good, &plan, error));
     dpcr_recurrent_plan_options o = good;
-    o.training = 1;
-    REFUSED(DPCR_ERROR_UNSUPPORTED, "training on a device", dpcr_recurrent_plan_create(networks[0], &o, &plan, error));
-    o = good, o.packed = 1;
-    REFUSED(DPCR_ERROR_UNSUPPORTED, "lengths on a device", dpcr_recurrent_plan_create(networks[0], &o, &plan, error));
+    o.training = 1, o.dropout = 0.5;
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "dropout on a device", dpcr_recurrent_plan_create(networks[0], &o, &plan, error));
+    o = good, o.resets = 1;
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "resets on a device", dpcr_recurrent_plan_create(networks[0], &o, &plan, error));
     o = good, o.solve.memory_limit = 100;
     REFUSED(DPCR_ERROR_MEMORY, "the limit is 100", dpcr_recurrent_plan_create(networks[0], &o, &plan, error));
     assert_null(plan);
     OK(dpcr_recurrent_plan_create(networks[0], &good, &plan, error));
+    const size_t bytes = dpcr_recurrent_plan_workspace(plan);
+    void *workspace = NULL;
+    OK(dpcr_device_allocate(cuda, bytes, &workspace, error));
     const dpcr_recurrent_pass pass = {.size = sizeof pass};
     REFUSED(DPCR_ERROR_UNSUPPORTED, "where recurrent_enqueue runs",
             dpcr_recurrent_execute(plan, &pass, NULL, NULL, 0, NULL, error));
     REFUSED(DPCR_ERROR_MEMORY, "on the device", dpcr_recurrent_enqueue(plan, &pass.x, &pass, NULL, 0, NULL, error));
     assert_null(dpcr_recurrent_plan_chain(plan, 0));
+    REFUSED(DPCR_ERROR_ARGUMENT, "not for training",
+            dpcr_recurrent_collect_backward(plan, workspace, bytes, NULL, NULL, error));
     dpcr_recurrent_plan_destroy(plan);
+    o = good, o.training = 1;
+    OK(dpcr_recurrent_plan_create(networks[0], &o, &plan, error));
+    assert_int_equal(dpcr_recurrent_plan_tape(plan), 0);
+    REFUSED(DPCR_ERROR_MEMORY, "on the device",
+            dpcr_recurrent_enqueue_backward(plan, &pass.x, &pass, NULL, NULL, workspace, 256, NULL, error));
+    dpcr_recurrent_plan_destroy(plan);
+    dpcr_device_release(cuda, workspace);
     for (int i = 0; i < 3; i++) dpcr_recurrent_destroy(networks[i]);
     dpcr_context_destroy(context);
 }

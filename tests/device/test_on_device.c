@@ -469,80 +469,180 @@ static void an_infinite_end_is_not_converged(void **state) {
     }
 }
 
-static void run_network(dpcr_recurrent_options o, int64_t length, int64_t batch, dpcr_method method) {
+// A network on the host and on the device, with lengths of sequences or NULL, forward and, training, back.
+typedef struct network_job {
+    dpcr_recurrent_options options;
+    int64_t length, batch;
+    dpcr_method method;
+    const int64_t *lengths;
+    bool training;
+} network_job;
+
+enum { THETA, X, H0, Y, HT, C0, CT, D_THETA, D_Y, D_HT, D_X, D_H0, D_CT, D_C0, NUMBERS };
+
+// Of what runs on one of both.
+static void point_to(const moved *at, bool device, bool lstm, dpcr_recurrent_pass *pass, dpcr_recurrent_gradients *g) {
+    *pass = (dpcr_recurrent_pass){.size = sizeof *pass};
+    *g = (dpcr_recurrent_gradients){.size = sizeof *g};
+    dpcr_array *const to[NUMBERS] = {NULL, &pass->x, &pass->h0, &pass->y, &pass->ht, &pass->c0, &pass->ct,
+                                     NULL, &g->y,    &g->ht,    &g->x,    &g->h0,    &g->ct,    &g->c0};
+    for (int i = 0; i < NUMBERS; i++) {
+        const bool cell = i == C0 || i == CT || i == D_C0 || i == D_CT;
+        if (to[i] && (!cell || lstm)) *to[i] = device ? at[i].device : at[i].host;
+    }
+}
+
+static void run_host(dpcr_recurrent *network, const network_job *job, moved *at) {
+    dpcr_recurrent_pass pass;
+    dpcr_recurrent_gradients gradients;
+    dpcr_recurrent_plan *plan = NULL;
+    dpcr_error error = {0};
+    point_to(at, false, dpcr_recurrent_kind_has_cell(job->options.kind), &pass, &gradients);
+    pass.lengths = job->lengths;
+    const dpcr_recurrent_plan_options options = {.size = sizeof options,
+                                                 .length = job->length,
+                                                 .batch = job->batch,
+                                                 .training = job->training,
+                                                 .packed = job->lengths != NULL};
+    ok(dpcr_recurrent_plan_create(network, &options, &plan, &error), &error);
+    const size_t bytes = dpcr_recurrent_plan_workspace(plan), taped = dpcr_recurrent_plan_tape(plan);
+    void *workspace = aligned_alloc(64, (bytes + 127) / 64 * 64), *tape = aligned_alloc(64, (taped + 127) / 64 * 64);
+    ok(dpcr_recurrent_execute(plan, &pass, job->training ? tape : NULL, workspace, bytes, NULL, &error), &error);
+    if (job->training) {
+        dpcr_recurrent_zero_gradients(network);
+        ok(dpcr_recurrent_backward(plan, &pass, &gradients, tape, workspace, bytes, NULL, &error), &error);
+        memcpy(at[D_THETA].host.data, dpcr_recurrent_gradient_vector(network), at[D_THETA].bytes);
+    }
+    free(workspace), free(tape);
+    dpcr_recurrent_plan_destroy(plan);
+}
+
+static void run_device(dpcr_recurrent *network, const network_job *job, moved *at) {
+    enum { MOST_CHAINS = 8 };
+    dpcr_recurrent_pass pass;
+    dpcr_recurrent_gradients gradients;
+    dpcr_recurrent_plan *plan = NULL;
+    dpcr_solve_report reports[2][MOST_CHAINS];
+    dpcr_error error = {0};
+    point_to(at, true, dpcr_recurrent_kind_has_cell(job->options.kind), &pass, &gradients);
+    void *lengths = job->lengths ? to_device(job->lengths, (size_t)job->batch * sizeof *job->lengths) : NULL;
+    pass.lengths = lengths;
+    const dpcr_recurrent_plan_options options = {
+        .size = sizeof options,
+        .length = job->length,
+        .batch = job->batch,
+        .training = job->training,
+        .packed = job->lengths != NULL,
+        .solve = {.size = sizeof options.solve, .method = job->method, .device = there}};
+    ok(dpcr_recurrent_plan_create(network, &options, &plan, &error), &error);
+    const size_t bytes = dpcr_recurrent_plan_workspace(plan);
+    void *workspace = to_device(NULL, bytes), *zeros = calloc(1, at[D_THETA].bytes);
+    ok(dpcr_device_copy(there, at[D_THETA].device.data, here, zeros, at[D_THETA].bytes, NULL, &error), &error);
+    ok(dpcr_recurrent_enqueue(plan, &at[THETA].device, &pass, workspace, bytes, NULL, &error), &error);
+    if (job->training)
+        ok(dpcr_recurrent_enqueue_backward(plan, &at[THETA].device, &pass, &gradients, &at[D_THETA].device, workspace,
+                                           bytes, NULL, &error),
+           &error);
+    const int64_t chains = job->options.layers * (job->options.bidirectional ? 2 : 1);
+    for (int way = 0; way < (job->training ? 2 : 1); way++) {
+        for (int64_t c = 0; c < chains; c++) reports[way][c] = (dpcr_solve_report){.size = sizeof **reports};
+        ok((way ? dpcr_recurrent_collect_backward : dpcr_recurrent_collect)(plan, workspace, bytes, NULL, reports[way],
+                                                                            &error),
+           &error);
+        for (int64_t c = 0; c < chains; c++)
+            assert_true(reports[way][c].reason > 0 && reports[way][c].sentence[0] && reports[way][c].residual < 1e-3);
+    }
+    dpcr_device_release(there, workspace);
+    dpcr_device_release(there, lengths);
+    free(zeros);
+    dpcr_recurrent_plan_destroy(plan);
+}
+
+static void run_network(const network_job *job) {
+    static const char *const names[NUMBERS] = {"theta",
+                                               "x",
+                                               "h0",
+                                               "y",
+                                               "ht",
+                                               "c0",
+                                               "ct",
+                                               "gradient of theta",
+                                               "y's",
+                                               "ht's",
+                                               "gradient of x",
+                                               "gradient of h0",
+                                               "ct's",
+                                               "gradient of c0"};
     if (left_out()) return;
-    const int64_t D = o.bidirectional ? 2 : 1, N = o.layers * D, H = o.hidden;
-    const int64_t in[3] = {length, batch, o.inputs}, out[3] = {length, batch, D * H}, ends[3] = {N, batch, H};
+    dpcr_recurrent_options o = job->options;
+    const int64_t D = o.bidirectional ? 2 : 1, N = o.layers * D, H = o.hidden, T = job->length, rows = job->batch;
+    const int64_t in[3] = {T, rows, o.inputs}, out[3] = {T, rows, D * H}, ends[3] = {N, rows, H};
     dpcr_recurrent *network = NULL;
     dpcr_error error = {0};
+    int64_t count = 0;
     o.size = sizeof o;
     ok(dpcr_recurrent_create(context, &o, &network, &error), &error);
-    int64_t count = 0;
     const void *vector = dpcr_recurrent_vector(network, &count);
     const bool lstm = dpcr_recurrent_kind_has_cell(o.kind) != 0;
-    moved x = make_moved(o.dtype, 3, in, 1, 1), h0 = make_moved(o.dtype, 3, ends, 2, 1),
-          c0 = make_moved(o.dtype, 3, ends, 3, 1), y = make_moved(o.dtype, 3, out, 4, 1),
-          ht = make_moved(o.dtype, 3, ends, 5, 1), ct = make_moved(o.dtype, 3, ends, 6, 1),
-          theta = make_moved(o.dtype, 1, &count, 7, 1);
-    memcpy(theta.host.data, vector, theta.bytes);
-    ok(dpcr_device_copy(there, theta.device.data, here, vector, theta.bytes, NULL, &error), &error);
-    moved *const of[] = {&x, &h0, &y, &ht, &c0, &ct, &theta};
-    dpcr_recurrent_plan *plans[2] = {NULL};
-    dpcr_solve_report reports[8];
-    for (int i = 0; i < 2; i++) {
-        dpcr_recurrent_pass pass = {.size = sizeof pass};
-        dpcr_array *const to[] = {&pass.x, &pass.h0, &pass.y, &pass.ht, &pass.c0, &pass.ct};
-        for (int a = 0; a < (lstm ? 6 : 4); a++) *to[a] = i ? of[a]->device : of[a]->host;
-        const dpcr_recurrent_plan_options options = {.size = sizeof options,
-                                                     .length = length,
-                                                     .batch = batch,
-                                                     .solve = {.size = sizeof options.solve,
-                                                               .method = i ? method : DPCR_METHOD_SEQUENTIAL,
-                                                               .device = i ? there : here}};
-        ok(dpcr_recurrent_plan_create(network, &options, &plans[i], &error), &error);
-        const size_t bytes = dpcr_recurrent_plan_workspace(plans[i]);
-        void *workspace = i ? to_device(NULL, bytes) : aligned_alloc(64, (bytes + 127) / 64 * 64);
-        if (i == 0) {
-            ok(dpcr_recurrent_execute(plans[0], &pass, NULL, workspace, bytes, NULL, &error), &error);
-            free(workspace);
-            continue;
-        }
-        for (int64_t c = 0; c < N; c++) reports[c] = (dpcr_solve_report){.size = sizeof *reports};
-        ok(dpcr_recurrent_enqueue(plans[1], &theta.device, &pass, workspace, bytes, NULL, &error), &error);
-        ok(dpcr_recurrent_collect(plans[1], workspace, bytes, NULL, reports, &error), &error);
-        for (int64_t c = 0; c < N; c++) assert_true(reports[c].reason > 0 && reports[c].sentence[0]);
-        dpcr_device_release(there, workspace);
-    }
-    assert_near(&y, o.dtype == DPCR_F64 ? 1e-8 : 1e-4, "y");
-    assert_near(&ht, o.dtype == DPCR_F64 ? 1e-8 : 1e-4, "ht");
-    if (lstm) assert_near(&ct, o.dtype == DPCR_F64 ? 1e-8 : 1e-4, "ct");
-    for (int i = 0; i < 7; i++) free_moved(of[i]);
-    for (int i = 0; i < 2; i++) dpcr_recurrent_plan_destroy(plans[i]);
+    const int64_t *const shapes[NUMBERS] = {&count, in,  ends, out, ends, ends, ends,
+                                            &count, out, ends, in,  ends, ends, ends};
+    moved at[NUMBERS];
+    for (int i = 0; i < NUMBERS; i++)
+        at[i] = make_moved(o.dtype, shapes[i] == &count ? 1 : 3, shapes[i], 1 + (uint64_t)i, i >= D_THETA ? 0.1 : 1);
+    memcpy(at[THETA].host.data, vector, at[THETA].bytes);
+    ok(dpcr_device_copy(there, at[THETA].device.data, here, vector, at[THETA].bytes, NULL, &error), &error);
+    run_host(network, job, at);
+    run_device(network, job, at);
+    const double allowed = o.dtype == DPCR_F64 ? 1e-8 : 1e-4;
+    static const int forward[] = {Y, HT, CT}, back[] = {D_X, D_H0, D_C0, D_THETA};
+    for (int i = 0; i < (lstm ? 3 : 2); i++) assert_near(&at[forward[i]], allowed, names[forward[i]]);
+    for (int i = 0; job->training && i < 4; i++)
+        if (lstm || back[i] != D_C0) assert_near(&at[back[i]], 10 * allowed, names[back[i]]);
+    for (int i = 0; i < NUMBERS; i++) free_moved(&at[i]);
     dpcr_recurrent_destroy(network);
 }
 
 static void networks_as_on_the_host(void **state) {
     (void)state;
-    static const int64_t hidden[] = {2, 5, 40}, lengths[] = {1, 150, 520};
+    static const int64_t hidden[] = {2, 5, 40}, lengths[] = {1, 150, 520}, ragged[] = {37, 150, 0};
     int n = 0;
     for (int kind = DPCR_RNN_TANH; kind <= DPCR_LSTM; kind++)
         for (int h = 0; h < 3; h++)
             for (int l = 0; l < 3; l++, n++)
-                run_network((dpcr_recurrent_options){.kind = (dpcr_recurrent_kind)kind,
-                                                     .dtype = n % 2 ? DPCR_F64 : DPCR_F32,
-                                                     .inputs = 3,
-                                                     .hidden = hidden[h],
-                                                     .layers = 1 + n % 3,
-                                                     .bidirectional = n % 4 == 3,
-                                                     .no_bias = n % 5 == 4,
-                                                     .seed = 9},
-                            l == 2 && h == 2 ? 100 : lengths[l], 1 + n % 2,
-                            n % 3 == 0   ? DPCR_METHOD_SEQUENTIAL
-                            : n % 3 == 1 ? DPCR_METHOD_OVERLAP
-                                         : DPCR_METHOD_AUTO);
+                run_network(&(network_job){.options = {.kind = (dpcr_recurrent_kind)kind,
+                                                       .dtype = n % 2 ? DPCR_F64 : DPCR_F32,
+                                                       .inputs = 3,
+                                                       .hidden = hidden[h],
+                                                       .layers = 1 + n % 3,
+                                                       .bidirectional = n % 4 == 3,
+                                                       .no_bias = n % 5 == 4,
+                                                       .reverse = n % 4 == 1 && n % 3 == 0,
+                                                       .seed = 9},
+                                           .length = l == 2 && h == 2 ? 100 : lengths[l],
+                                           .batch = 1 + n % 2,
+                                           .training = n % 3 != 2,
+                                           .method = n % 3 == 0   ? DPCR_METHOD_SEQUENTIAL
+                                                     : n % 3 == 1 ? DPCR_METHOD_OVERLAP
+                                                                  : DPCR_METHOD_AUTO});
+    for (int kind = DPCR_RNN_TANH; kind <= DPCR_LSTM; kind++, n++)
+        run_network(&(network_job){.options = {.kind = (dpcr_recurrent_kind)kind,
+                                               .dtype = n % 2 ? DPCR_F64 : DPCR_F32,
+                                               .inputs = 3,
+                                               .hidden = 2 + n % 3,
+                                               .layers = 2,
+                                               .bidirectional = n % 2,
+                                               .seed = 9},
+                                   .length = 150,
+                                   .batch = 3,
+                                   .lengths = ragged,
+                                   .training = true,
+                                   .method = n % 3 ? DPCR_METHOD_OVERLAP : DPCR_METHOD_SEQUENTIAL});
     run_network(
-        (dpcr_recurrent_options){.kind = DPCR_RNN_TANH, .dtype = DPCR_F64, .inputs = 2, .hidden = 2, .layers = 2}, 600,
-        1, DPCR_METHOD_NEWTON);
+        &(network_job){.options = {.kind = DPCR_RNN_TANH, .dtype = DPCR_F64, .inputs = 2, .hidden = 2, .layers = 2},
+                       .length = 600,
+                       .batch = 1,
+                       .training = true,
+                       .method = DPCR_METHOD_NEWTON});
 }
 
 int main(void) {

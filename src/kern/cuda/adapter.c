@@ -110,10 +110,12 @@ static dpcr_status cell(int id, const dpcri_device_cell *given, void *workspace,
 // ---- recurrent networks ----
 
 static dpcr_status check_recurrent(int id, const dpcri_device_recurrent *layer, dpcr_error *error) {
-    const bool narrow = layer->gates <= DPCRI_DEVICE_RNN_RELU && layer->hidden <= 4 && layer->hidden != 3;
-    if ((layer->way != DPCRI_DEVICE_NEWTON || narrow) && layer->length <= UINT32_MAX) return DPCR_OK;
+    const bool narrow =
+        layer->gates <= DPCRI_DEVICE_RNN_RELU && layer->hidden <= 4 && layer->hidden != 3 && !layer->packed;
+    if ((layer->way != DPCRI_DEVICE_NEWTON || layer->backward || narrow) && layer->length <= UINT32_MAX) return DPCR_OK;
     return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED,
-                      "cuda:%d: newton is of rnn and rnn-relu with 1, 2 or 4 units there; the loop and overlap are of "
+                      "cuda:%d: newton is of rnn and rnn-relu with 1, 2 or 4 units and full length there; the loop and "
+                      "overlap are of "
                       "all, up to 2^32 - 1 steps",
                       id);
 }

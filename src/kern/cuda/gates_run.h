@@ -17,13 +17,42 @@ inline int64_t usual_chunk(int64_t length) {
     return n < 64 ? 64 : n;
 }
 
-template <class T, int G>
-problem<T> problem_of(const dpcri_device_recurrent &c, cells::cut *workspace, size_t *cleared) {
+// What chunks need besides their own; parts: state in units of H. What is cleared comes first.
+template <class T>
+void plan_chunks(const dpcri_device_recurrent &c, int parts, bool scaled, cells::cut *workspace, size_t *cleared,
+                 chunked<T> *p) {
+    p->length = c.length;
+    p->rows = c.rows;
+    p->hidden = c.hidden;
+    p->lengths = c.packed ? c.lengths : nullptr;
+    p->atol = c.atol;
+    p->rtol = c.rtol;
+    p->outcome = c.outcome;
+    p->most_sweeps = c.max_sweeps > 0 ? c.max_sweeps : 3;
+    if (p->most_sweeps > cells::most_sweeps) p->most_sweeps = cells::most_sweeps;
+    p->chunk = c.way == DPCRI_DEVICE_LOOP ? c.length : c.chunk > 0 ? c.chunk : usual_chunk(c.length);
+    if (p->chunk > c.length) p->chunk = c.length;
+    p->warm_up = c.warm_up > 0 ? c.warm_up : cells::usual_warm_up;
+    if (p->warm_up > c.length) p->warm_up = c.length;
+    p->chunks = tiles(c.length, p->chunk);
+    const int64_t items = p->chunks * c.rows, state = parts * c.hidden;
+    p->counts = workspace->take<uint32_t>(p->most_sweeps + 1 + p->chunks);
+    p->tallies = workspace->take<cells::tally>(c.rows);
+    if (scaled) p->scales = workspace->take<uint32_t>(c.rows);
+    *cleared = workspace->used;
+    p->starts = workspace->take<T>(items * state);
+    p->ends = workspace->take<T>(items * state);
+    p->open = workspace->take<uint32_t>(items);
+}
+
+// The layer as it is, without workspace.
+template <class T>
+problem<T> layer_of(const dpcri_device_recurrent &c) {
     problem<T> p = {};
     p.length = c.length;
     p.rows = c.rows;
-    p.inputs = c.inputs;
     p.hidden = c.hidden;
+    p.inputs = c.inputs;
     p.relu = c.gates == DPCRI_DEVICE_RNN_RELU;
     p.w_ih = static_cast<const T *>(c.w_ih);
     p.w_hh = static_cast<const T *>(c.w_hh);
@@ -32,34 +61,29 @@ problem<T> problem_of(const dpcri_device_recurrent &c, cells::cut *workspace, si
     p.x = static_cast<const T *>(c.x);
     p.x_step = c.x_step;
     p.x_row = c.x_row;
-    p.h0 = static_cast<const T *>(c.h0);
-    p.c0 = static_cast<const T *>(c.c0);
     p.y = static_cast<T *>(c.y);
     p.y_step = c.y_step;
     p.y_row = c.y_row;
-    p.ht = static_cast<T *>(c.ht);
-    p.ct = static_cast<T *>(c.ct);
-    p.atol = c.atol;
-    p.rtol = c.rtol;
+    p.against = c.against != 0;
+    p.kept = static_cast<T *>(c.kept);
+    p.lengths = c.packed ? c.lengths : nullptr;
+    return p;
+}
+
+template <class T, int G>
+problem<T> problem_of(const dpcri_device_recurrent &c, cells::cut *workspace, size_t *cleared) {
+    problem<T> p = layer_of<T>(c);
+    plan_chunks<T>(c, G == 4 ? 2 : 1, false, workspace, cleared, &p);
     p.stop = c.stop != 0;
-    p.outcome = c.outcome;
-    p.most_sweeps = c.max_sweeps > 0 ? c.max_sweeps : 3;
-    if (p.most_sweeps > cells::most_sweeps) p.most_sweeps = cells::most_sweeps;
-    p.chunk = c.way == DPCRI_DEVICE_LOOP ? c.length : c.chunk > 0 ? c.chunk : usual_chunk(c.length);
-    if (p.chunk > c.length) p.chunk = c.length;
-    p.warm_up = c.warm_up > 0 ? c.warm_up : cells::usual_warm_up;
-    if (p.warm_up > c.length) p.warm_up = c.length;
-    p.chunks = (c.length + p.chunk - 1) / p.chunk;
-    const int64_t items = p.chunks * c.rows, state = G == 4 ? 2 * c.hidden : c.hidden;
-    p.counts = workspace->take<uint32_t>(p.most_sweeps + 1 + p.chunks);
-    p.tallies = workspace->take<cells::tally>(c.rows);
-    *cleared = workspace->used;
-    p.given = workspace->take<T>(c.length * c.rows * G * c.hidden);
+    p.first = static_cast<const T *>(c.h0);
+    p.first_cell = static_cast<const T *>(c.c0);
+    p.last = static_cast<T *>(c.ht);
+    p.last_cell = static_cast<T *>(c.ct);
+    const int64_t items = p.chunks * c.rows;
+    p.given_row = G * c.hidden;
+    p.given = workspace->take<T>(c.length * c.rows * p.given_row);
     p.states = workspace->take<T>(2 * items * c.hidden);
     p.cells = workspace->take<T>(G == 4 ? items * c.hidden : 0);
-    p.starts = workspace->take<T>(items * state);
-    p.ends = workspace->take<T>(items * state);
-    p.open = workspace->take<uint32_t>(items);
     return p;
 }
 
@@ -71,8 +95,6 @@ size_t workspace_of(const dpcri_device_recurrent &c) {
     return counted.used;
 }
 
-inline int64_t tiles(int64_t n, int64_t of_tile) { return (n + of_tile - 1) / of_tile; }
-
 template <class T>
 int launch_inputs(const problem<T> &p, int64_t outputs, const T *more, void *stream) {
     const int64_t products = tiles(p.length * p.rows, items_of_tile) * tiles(outputs, inputs<T>::Q * units_of_tile);
@@ -83,7 +105,7 @@ int launch_inputs(const problem<T> &p, int64_t outputs, const T *more, void *str
 
 template <class T, int G>
 int run_of(const dpcri_device_recurrent &c, void *workspace, void *stream) {
-    typedef columns<T, G> kernel;
+    typedef chunks<T, columns<T, G>> kernel;
     cells::cut pieces = {static_cast<unsigned char *>(workspace), 0};
     size_t cleared = 0;
     const problem<T> p = problem_of<T, G>(c, &pieces, &cleared);
@@ -99,7 +121,7 @@ int run_of(const dpcri_device_recurrent &c, void *workspace, void *stream) {
 // ---- an RNN of width 1, 2 or 4: the cells' kernels, over W_ih x + b_ih + b_hh ----
 
 inline bool narrow(const dpcri_device_recurrent &c) {
-    return c.gates <= DPCRI_DEVICE_RNN_RELU && (c.hidden == 1 || c.hidden == 2 || c.hidden == 4);
+    return c.gates <= DPCRI_DEVICE_RNN_RELU && !c.packed && (c.hidden == 1 || c.hidden == 2 || c.hidden == 4);
 }
 
 // ht = y of the last step.
@@ -109,7 +131,7 @@ struct last_states {
     static constexpr int most = threads;
     SIMT static void run(simt::lane &me, const arguments &p) {
         for (int64_t n = me.block() * threads + me.thread(); n < p.rows * p.hidden; n += me.blocks() * threads)
-            p.ht[n] = p.y[(p.length - 1) * p.y_step + n / p.hidden * p.y_row + n % p.hidden];
+            p.last[n] = p.y[(p.length - 1) * p.y_step + n / p.hidden * p.y_row + n % p.hidden];
     }
 };
 
@@ -154,7 +176,7 @@ int run_narrow(const dpcri_device_recurrent &c, void *workspace, void *stream) {
     int status = launch_inputs<T>(p, c.hidden, p.b_hh, stream);
     void *const rest = static_cast<unsigned char *>(workspace) + narrow_given<T>(c);
     if (status == 0) status = cells::widths<T>::run(cell_of<T>(c, p.given), (int)c.hidden, rest, stream);
-    if (status != 0 || !p.ht) return status;
+    if (status != 0 || !p.last) return status;
     const int64_t blocks = tiles(p.rows * p.hidden, threads);
     return simt::launch<last_states<T>>({blocks < 65535 ? blocks : 65535, threads, 0, false}, stream, p);
 }

@@ -3,7 +3,7 @@
 #include "kern/cuda/launch.h"
 #include "kern/cuda/adjoint.h"
 #include "kern/cuda/cells_run.h"
-#include "kern/cuda/gates_run.h"
+#include "kern/cuda/gates_back_run.h"
 #include "kern/cuda/linear_widths.h"
 
 extern template struct cells::widths<float>;
@@ -12,6 +12,8 @@ extern template struct cells::backward_widths<float>;
 extern template struct cells::backward_widths<double>;
 extern template struct gates::kinds<float>;
 extern template struct gates::kinds<double>;
+extern template struct gates::back_kinds<float>;
+extern template struct gates::back_kinds<double>;
 
 DPCRI_LINEAR_NARROW(extern, float);
 DPCRI_LINEAR_NARROW(extern, double);
@@ -184,7 +186,7 @@ int check(const dpcri_device_recurrent &c) {
     if (!(c.atol >= 0) || !(c.rtol >= 0)) return DPCRI_CUDA_ARGUMENT;
     if (c.dtype != DPCR_F32 && c.dtype != DPCR_F64) return DPCRI_CUDA_UNSUPPORTED;
     if (c.gates < DPCRI_DEVICE_RNN_TANH || c.gates > DPCRI_DEVICE_LSTM) return DPCRI_CUDA_UNSUPPORTED;
-    if (c.way == DPCRI_DEVICE_NEWTON && !gates::narrow(c)) return DPCRI_CUDA_UNSUPPORTED;
+    if (c.way == DPCRI_DEVICE_NEWTON && !c.backward && !gates::narrow(c)) return DPCRI_CUDA_UNSUPPORTED;
     return c.length <= UINT32_MAX ? DPCRI_CUDA_OK : DPCRI_CUDA_UNSUPPORTED;
 }
 
@@ -192,6 +194,8 @@ int check(const dpcri_device_recurrent &c) {
 
 size_t dpcri_cuda_recurrent_workspace(dpcri_device_recurrent c) {
     if (check(c) != DPCRI_CUDA_OK || c.length == 0 || c.rows == 0) return 0;
+    if (c.backward)
+        return c.dtype == DPCR_F32 ? gates::back_kinds<float>::workspace(c) : gates::back_kinds<double>::workspace(c);
     return c.dtype == DPCR_F32 ? gates::kinds<float>::workspace(c) : gates::kinds<double>::workspace(c);
 }
 
@@ -199,9 +203,13 @@ int dpcri_cuda_recurrent_run(dpcri_device_recurrent c, void *workspace, size_t b
     const int status = check(c);
     if (status != DPCRI_CUDA_OK) return status;
     if (c.length == 0 || c.rows == 0) return DPCRI_CUDA_OK;
-    if (!c.w_ih || !c.w_hh || !c.x || !c.y || !workspace) return DPCRI_CUDA_ARGUMENT;
+    if (!c.w_ih || !c.w_hh || !c.x || !c.y || (c.packed && !c.lengths) || !workspace) return DPCRI_CUDA_ARGUMENT;
+    if (c.backward && c.gates == DPCRI_DEVICE_LSTM && !c.kept) return DPCRI_CUDA_ARGUMENT;
     if (bytes < dpcri_cuda_recurrent_workspace(c)) return DPCRI_CUDA_WORKSPACE;
-    const int ran = c.dtype == DPCR_F32 ? gates::kinds<float>::run(c, workspace, stream)
-                                        : gates::kinds<double>::run(c, workspace, stream);
+    const bool single = c.dtype == DPCR_F32;
+    const int ran = c.backward ? (single ? gates::back_kinds<float>::run(c, workspace, stream)
+                                         : gates::back_kinds<double>::run(c, workspace, stream))
+                    : single   ? gates::kinds<float>::run(c, workspace, stream)
+                               : gates::kinds<double>::run(c, workspace, stream);
     return ran < 0 ? DPCRI_CUDA_UNSUPPORTED : ran;
 }

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: MIT
+// The way back through a layer and direction of a recurrent network on a device. Not yet run on one.
+//
+//   gates    what the gates were, of all steps at once, from the states that went in: a plain launch
+//   backs    from the last step, in chunks as the way forward (gates_chunks.h), one cooperative launch:
+//              g = acc + dy,  e = gradients of what the gates' functions got,  acc = what goes beside them + e W_hh
+//   inputs_back, weights_back, fold
+//            dx = e_x W_ih;  dW_ih += e_x^T x,  dW_hh += e_h^T h_before,  db += sums of e: plain launches
+//
+// A step's product with W_hh and the next one's gates are one tile's work, so a step is one grid barrier. e has 1, 4 or
+// 4 numbers a unit, as kern/gates.h has them: of a GRU's r, z, m, n the first three go with W_hh, all but m with W_ih.
+// The rows of a weight's gradient are summed in pieces of a number that the shape alone says, and the pieces by their
+// index: no bits depend on who was first. docs/math/recurrent.md, backward.md.
+#ifndef DPCRI_CUDA_GATES_BACK_H
+#define DPCRI_CUDA_GATES_BACK_H
+
+#include "kern/cuda/gates.h"
+
+namespace gates {
+
+constexpr int taped(int G) { return G == 1 ? 1 : 4; }  // numbers of e a unit
+
+// `p` is the layer as it ran forward; the chain's own steps run from its last one.
+template <class T>
+struct back_problem : chunked<T> {
+    problem<T> p;
+    const T *h0, *c0;
+    const T *dy;  // or NULL
+    int64_t dy_step, dy_row;
+    T *dx;
+    int64_t dx_step, dx_row;
+    bool dx_adds;
+    T *gates;    // [length][rows][4 H] of GRU and LSTM: r, z, m, n or i, f, g, o; in the place of p.given
+    T *e;        // [length][rows][E H]
+    T *columns;  // [2][chunks rows][G H]: e of the items that goes with W_hh, by turns
+    T *acc;      // [chunks rows][H]: what comes to h from the steps behind
+    T *beside;   // [chunks rows][H]: of a GRU what goes on beside the gates, of an LSTM what comes to c
+};
+
+// h before step m of a sequence, at the unit; 0 where there was none.
+template <class T>
+SIMT const T *before_of(const back_problem<T> &b, int64_t row, int64_t m) {
+    const problem<T> &p = b.p;
+    if (m == 0) return b.h0 ? b.h0 + row * p.hidden : nullptr;
+    return p.y + place_of(p, row, m - 1) * p.y_step + row * p.y_row;
+}
+
+// Step of the sequence that lies at l, or -1: none.
+template <class T>
+SIMT int64_t step_at(const problem<T> &p, int64_t row, int64_t l) {
+    const int64_t n = length_of<T>(p, row), m = p.against ? l - (p.length - n) : l;
+    return p.lengths && (m < 0 || m >= n) ? -1 : p.lengths ? m : l;
+}
+
+// ---- the gates again: tiles of 16 steps x 32 units ----
+
+template <class T, int G>
+struct gate_values {
+    static constexpr int most = threads;
+    typedef back_problem<T> arguments;
+    struct rows {
+        const arguments &b;
+        int64_t first;
+        SIMT const T *at(int i) const {
+            const problem<T> &p = b.p;
+            const int64_t n = first + i, row = n % p.rows;
+            if (n >= p.length * p.rows) return nullptr;
+            const int64_t m = step_at(p, row, n / p.rows);
+            return m < 0 ? nullptr : before_of(b, row, m);
+        }
+    };
+    SIMT static void run(simt::lane &me, const arguments &b) {
+        typedef gates::columns<T, G> forward;
+        const problem<T> &p = b.p;
+        const int64_t H = p.hidden, wide = tiles(H, units_of_tile), all = p.length * p.rows;
+        for (int64_t tile = me.block(); tile < wide * tiles(all, items_of_tile); tile += me.blocks()) {
+            const int64_t first = tile / wide * items_of_tile, u0 = tile % wide * units_of_tile, u = u0 + me.in_warp();
+            T sum[mine][G];
+            SIMT_UNROLL for (int i = 0; i < mine; i++) SIMT_UNROLL for (int q = 0; q < G; q++) sum[i][q] =
+                p.b_hh && u < H ? p.b_hh[q * H + u] : T(0);
+            multiply<T, G>(me, rows{b, first}, p.w_hh + u0 * H, H, H, H - u0, 0, sum);
+            SIMT_UNROLL for (int i = 0; i < mine; i++) {
+                const int64_t n = first + me.warp() * mine + i;
+                if (n >= all || u >= H) continue;
+                T *g = b.gates + n * 4 * H + u;
+                if constexpr (G == 3) {
+                    const T r = forward::sigmoid(g[0] + sum[i][0]), z = forward::sigmoid(g[H] + sum[i][1]);
+                    const T v = cells::tanh_of(simt::fma(r, sum[i][2], g[2 * H]));
+                    g[0] = r, g[H] = z, g[2 * H] = sum[i][2], g[3 * H] = v;
+                }
+                if constexpr (G == 4) {
+                    SIMT_UNROLL for (int q = 0; q < 4; q++) {
+                        const T v = g[q * H] + sum[i][q];
+                        g[q * H] = q == 2 ? cells::tanh_of(v) : forward::sigmoid(v);
+                    }
+                }
+            }
+        }
+    }
+};
+
+// ---- products with weights that stand the other way round ----
+
+// sum[i][q] += sum over k < count of rows.at(i)[k, beyond `split` k + jump] weights[k][lane of group q]; a lane counts
+// below room.
+template <class T, int Q, class Rows>
+SIMT void multiply_down(simt::lane &me, const Rows &rows, const T *weights, int64_t wide, int64_t count, int64_t split,
+                        int64_t jump, int64_t room, T (&sum)[mine][Q]) {
+    const simt::shared<T> s = me.template array<T>(0, items_of_tile * depth + depth * stride<Q>);
+    const int base = items_of_tile * depth;
+    for (int64_t k0 = 0; k0 < count; k0 += depth) {
+        me.barrier();
+        for (int n = me.thread(); n < items_of_tile * depth; n += threads) {
+            const int64_t k = k0 + n % depth;
+            const T *from = rows.at(n / depth);
+            s.set(n, from && k < count ? me.peer_load(from + (k < split ? k : k + jump)) : T(0));
+        }
+        for (int n = me.thread(); n < Q * units_of_tile * depth; n += threads) {
+            const int kk = n / (Q * units_of_tile), column = n % (Q * units_of_tile);
+            s.set(base + kk * stride<Q> + column,
+                  k0 + kk < count && column < room ? weights[(k0 + kk) * wide + column] : T(0));
+        }
+        me.barrier();
+        add_slice<T, Q>(me, s, sum);
+    }
+}
+
+// ---- a step of all items ----
+
+template <class T, int G>
+struct backs {
+    static constexpr bool cell = G == 4;
+    static constexpr int E = taped(G);
+    typedef back_problem<T> arguments;
+    typedef chunks<T, backs<T, G>> all;
+
+    struct rows {
+        const arguments &b;
+        const T *columns;
+        int64_t first, end;
+        SIMT const T *at(int i) const { return first + i < end ? columns + (first + i) * G * b.hidden : nullptr; }
+    };
+
+    SIMT static T load(simt::lane &me, const arguments &b, int64_t item, int64_t u, int) {
+        return me.peer_load(b.acc + item * b.hidden + u);
+    }
+    SIMT static void store(simt::lane &me, const arguments &b, int64_t item, int64_t u, int, T value) {
+        me.peer_store(b.acc + item * b.hidden + u, value);
+    }
+    SIMT static T load_cell(simt::lane &me, const arguments &b, int64_t item, int64_t u) {
+        return me.peer_load(b.beside + item * b.hidden + u);
+    }
+    SIMT static void store_cell(simt::lane &me, const arguments &b, int64_t item, int64_t u, T value) {
+        me.peer_store(b.beside + item * b.hidden + u, value);
+    }
+
+    // e is 0 where a sequence has no step.
+    SIMT static void begin(simt::lane &me, const arguments &b) {
+        const int64_t wide = E * b.hidden, count = b.lengths ? b.length * b.rows * wide : 0;
+        for (int64_t n = all::self(me); n < count; n += me.blocks() * threads)
+            if (step_at(b.p, n / wide % b.rows, n / (b.rows * wide)) < 0) b.e[n] = 0;
+    }
+
+    // e of a unit at the chain's step k, from what has come to h; formulas and order of kern/gates_back.inc.
+    SIMT static void gates_of(simt::lane &me, const arguments &b, int64_t item, int64_t k, int64_t u, T come,
+                              T (&e)[E]) {
+        const problem<T> &p = b.p;
+        const int64_t H = p.hidden, row = item % p.rows, m = length_of<T>(p, row) - 1 - k, l = place_of(p, row, m);
+        const T g = b.dy ? come + b.dy[l * b.dy_step + row * b.dy_row + u] : come;
+        T *beside = b.beside + item * H + u;
+        const T *tape = b.gates + (l * p.rows + row) * 4 * H + u;
+        if constexpr (G == 1) {
+            const T y = p.y[l * p.y_step + row * p.y_row + u];
+            e[0] = g * (p.relu ? (y <= 0 ? T(0) : T(1)) : simt::fma(-y, y, T(1)));
+        }
+        if constexpr (G == 3) {
+            const T *before = before_of(b, row, m);
+            const T h = before ? before[u] : T(0), r = tape[0], z = tape[H], s = tape[2 * H], n = tape[3 * H];
+            const T through = g * z, dn = (g - through) * simt::fma(-n, n, T(1)), ds = dn * r;
+            e[0] = (ds * s) * (T(1) - r);
+            e[1] = (through * (h - n)) * (T(1) - z);
+            e[2] = ds;
+            e[3] = dn;
+            me.peer_store(beside, through);
+        }
+        if constexpr (G == 4) {
+            const T i = tape[0], f = tape[H], n = tape[2 * H], o = tape[3 * H];
+            const T c = m > 0  ? p.kept[(place_of(p, row, m - 1) * p.rows + row) * H + u]
+                        : b.c0 ? b.c0[row * H + u]
+                               : T(0);
+            const T t = cells::tanh_of(simt::fma(f, c, i * n));
+            const T gc = simt::fma(g * o, simt::fma(-t, t, T(1)), me.peer_load(beside));
+            e[0] = (gc * n) * (i * (T(1) - i));
+            e[1] = (gc * c) * (f * (T(1) - f));
+            e[2] = (gc * i) * simt::fma(-n, n, T(1));
+            e[3] = (g * t) * (o * (T(1) - o));
+            me.peer_store(beside, gc * f);
+        }
+    }
+
+    // Of a tile: the product of the step before, `at - 1`, where there was one, then the gates of step `at`.
+    SIMT static void tile(simt::lane &me, const arguments &b, const stretch &s, int64_t index, int64_t n, int turn) {
+        const int64_t H = b.hidden, wide = tiles(H, units_of_tile), at = s.from + n;
+        const int64_t first = s.first + index / wide * items_of_tile, end = s.first + s.count;
+        const int64_t u0 = index % wide * units_of_tile, u = u0 + me.in_warp();
+        const T *from = b.columns + turn * all::items(b) * G * H;
+        T *to = b.columns + (1 - turn) * all::items(b) * G * H;
+        bool work = false;
+        for (int i = 0; n > 0 && i < items_of_tile; i++)
+            work = work || all::step_of(me, b, first + i, end, at - 1) >= 0;
+        T sum[mine][1];
+        SIMT_UNROLL for (int i = 0; i < mine; i++) {
+            const int64_t item = first + me.warp() * mine + i;
+            const bool on = G == 3 && work && item < end && u < H;
+            sum[i][0] = on ? me.peer_load(b.beside + item * H + u) : T(0);
+        }
+        if (work) multiply_down<T, 1>(me, rows{b, from, first, end}, b.p.w_hh + u0, H, G * H, G * H, 0, H - u0, sum);
+        SIMT_UNROLL for (int i = 0; i < mine; i++) {
+            const int64_t item = first + me.warp() * mine + i;
+            if (item >= end || u >= H) continue;
+            const int64_t k = n < s.steps ? all::step_of(me, b, item, end, at) : -1;
+            const bool came = n > 0 && all::step_of(me, b, item, end, at - 1) >= 0;
+            if (k < 0) {
+                if (came) store(me, b, item, u, 0, sum[i][0]);
+                continue;
+            }
+            T e[E];
+            gates_of(me, b, item, k, u, came ? sum[i][0] : load(me, b, item, u, 0), e);
+            SIMT_UNROLL for (int q = 0; q < G; q++) me.peer_store(to + (item * G + q) * H + u, e[q]);
+            if (!s.writes) continue;
+            const int64_t row = item % b.rows, l = place_of(b.p, row, length_of<T>(b, row) - 1 - k);
+            SIMT_UNROLL for (int q = 0; q < E; q++) b.e[((l * b.rows + row) * E + q) * H + u] = e[q];
+        }
+    }
+
+    SIMT static void run(simt::lane &me, const arguments &b, const stretch &s, int &turn) {
+        const int64_t count = tiles(b.hidden, units_of_tile) * tiles(s.count, items_of_tile);
+        for (int64_t n = 0; n <= s.steps; n++) {
+            for (int64_t index = me.block(); index < count; index += me.blocks()) tile(me, b, s, index, n, turn);
+            me.grid_barrier();
+            turn = 1 - turn;
+        }
+    }
+};
+
+// ---- dx = e_x W_ih: tiles of 16 steps (of a sequence) x 128 inputs ----
+
+template <class T, int G>
+struct inputs_back {
+    static constexpr int Q = 4, most = threads, E = taped(G);
+    typedef back_problem<T> arguments;
+    struct rows {
+        const arguments &b;
+        int64_t first;
+        SIMT const T *at(int i) const {
+            return first + i < b.length * b.rows ? b.e + (first + i) * E * b.hidden : nullptr;
+        }
+    };
+    SIMT static void run(simt::lane &me, const arguments &b) {
+        const int64_t H = b.hidden, I = b.p.inputs, all = b.length * b.rows, wide = tiles(I, Q * units_of_tile);
+        for (int64_t tile = me.block(); tile < wide * tiles(all, items_of_tile); tile += me.blocks()) {
+            const int64_t first = tile / wide * items_of_tile, out = tile % wide * (Q * units_of_tile);
+            T sum[mine][Q] = {};
+            multiply_down<T, Q>(me, rows{b, first}, b.p.w_ih + out, I, G * H, G == 3 ? 2 * H : G * H, H, I - out, sum);
+            SIMT_UNROLL for (int i = 0; i < mine; i++) {
+                const int64_t n = first + me.warp() * mine + i, l = n / b.rows, row = n % b.rows;
+                SIMT_UNROLL for (int q = 0; q < Q; q++) {
+                    const int64_t j = out + q * units_of_tile + me.in_warp();
+                    if (n >= all || j >= I) continue;
+                    T *to = b.dx + l * b.dx_step + row * b.dx_row + j;
+                    *to = b.dx_adds ? *to + sum[i][q] : sum[i][q];
+                }
+            }
+        }
+    }
+};
+
+// ---- dW += e^T v, db += sums of e: pieces of the rows, tiles of 16 outputs x 128 columns ----
+
+constexpr int64_t wide_of_weight = 4 * units_of_tile;
+
+// dW_ih where `input` (v is x), else dW_hh (the states that went in). Of the bias too: column `width` of a piece.
+template <class T, int G>
+struct weights_back {
+    static constexpr int Q = 4, most = threads, E = taped(G);
+    struct arguments {
+        back_problem<T> b;
+        bool input;
+        int64_t width, pieces, piece;  // columns; pieces, and rows of each
+        T *parts;                      // [pieces][G H][width + 1]
+        T *weight, *bias;              // what they are added to, or NULL
+    };
+    SIMT static const T *value_at(const arguments &a, int64_t n) {
+        const problem<T> &p = a.b.p;
+        const int64_t l = n / p.rows, row = n % p.rows, m = step_at(p, row, l);
+        if (m < 0) return nullptr;
+        return a.input ? p.x + l * p.x_step + row * p.x_row : before_of(a.b, row, m);
+    }
+    SIMT static void run(simt::lane &me, const arguments &a) {
+        const back_problem<T> &b = a.b;
+        const int64_t H = b.hidden, wide = tiles(a.width, wide_of_weight), tall = tiles(G * H, items_of_tile);
+        const simt::shared<T> s = me.template array<T>(0, items_of_tile * depth + depth * stride<Q>);
+        const int base = items_of_tile * depth;
+        for (int64_t tile = me.block(); tile < a.pieces * wide * tall; tile += me.blocks()) {
+            const int64_t piece = tile / (wide * tall), out = tile / wide % tall * items_of_tile;
+            const int64_t column = tile % wide * wide_of_weight, first = piece * a.piece;
+            const int64_t end = first + a.piece < b.length * b.rows ? first + a.piece : b.length * b.rows;
+            T sum[mine][Q] = {}, whole[mine] = {};
+            for (int64_t k0 = first; k0 < end; k0 += depth) {
+                me.barrier();
+                for (int n = me.thread(); n < items_of_tile * depth; n += threads) {
+                    const int64_t r = out + n % items_of_tile, k = k0 + n / items_of_tile;
+                    const int64_t from = G == 3 && a.input && r >= 2 * H ? r + H : r;
+                    s.set(n % items_of_tile * depth + n / items_of_tile,
+                          k < end && r < G * H ? b.e[k * E * H + from] : T(0));
+                }
+                for (int n = me.thread(); n < Q * units_of_tile * depth; n += threads) {
+                    const int64_t k = k0 + n / (Q * units_of_tile), j = column + n % (Q * units_of_tile);
+                    const T *v = k < end && j < a.width ? value_at(a, k) : nullptr;
+                    s.set(base + n / (Q * units_of_tile) * stride<Q> + n % (Q * units_of_tile), v ? v[j] : T(0));
+                }
+                me.barrier();
+                add_slice<T, Q>(me, s, sum);
+                SIMT_UNROLL for (int i = 0; i < mine; i++) SIMT_ROLLED for (int kk = 0; kk < depth; kk++) whole[i] +=
+                    s.get((me.warp() * mine + i) * depth + kk);
+            }
+            SIMT_UNROLL for (int i = 0; i < mine; i++) {
+                const int64_t r = out + me.warp() * mine + i;
+                if (r >= G * H) continue;
+                T *to = a.parts + (piece * G * H + r) * (a.width + 1);
+                SIMT_UNROLL for (int q = 0; q < Q; q++) {
+                    const int64_t j = column + q * units_of_tile + me.in_warp();
+                    if (j < a.width) to[j] = sum[i][q];
+                }
+                if (column == 0 && me.in_warp() == 0) to[a.width] = whole[i];
+            }
+        }
+    }
+};
+
+// The pieces' sums, in order, onto what is there: a thread a number.
+template <class T, int G>
+struct fold {
+    static constexpr int most = threads;
+    typedef typename weights_back<T, G>::arguments arguments;
+    SIMT static void run(simt::lane &me, const arguments &a) {
+        const int64_t row = a.width + 1, count = G * a.b.hidden * row;
+        for (int64_t n = me.block() * threads + me.thread(); n < count; n += me.blocks() * threads) {
+            const int64_t r = n / row, j = n % row;
+            T *to = j < a.width ? (a.weight ? a.weight + r * a.width + j : nullptr) : a.bias ? a.bias + r : nullptr;
+            if (!to) continue;
+            T sum = a.parts[n];
+            for (int64_t k = 1; k < a.pieces; k++) sum += a.parts[k * count + n];
+            *to += sum;
+        }
+    }
+};
+
+}  // namespace gates
+
+#endif

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT
+// The launcher of gates_back.h: workspace and launches.
+#ifndef DPCRI_CUDA_GATES_BACK_RUN_H
+#define DPCRI_CUDA_GATES_BACK_RUN_H
+
+#include "kern/cuda/gates_back.h"
+#include "kern/cuda/gates_run.h"
+
+namespace gates {
+
+constexpr int64_t most_pieces = 64, rows_of_piece = 512, most_parts = 1 << 24;  // of sums; numbers of all pieces
+
+// Pieces of the rows that a weight's gradient is summed in: from the shape alone.
+inline int64_t pieces_of(const dpcri_device_recurrent &c, int G) {
+    const int64_t wide = (c.inputs > c.hidden ? c.inputs : c.hidden) + 1, each = G * c.hidden * wide;
+    const int64_t wanted = tiles(c.length * c.rows, rows_of_piece), room = most_parts / each;
+    const int64_t fit = wanted < room ? wanted : room;
+    return fit < 1 ? 1 : fit < most_pieces ? fit : most_pieces;
+}
+
+template <class T>
+struct back_space {
+    back_problem<T> b;
+    T *parts;
+};
+
+template <class T, int G>
+back_space<T> back_of(const dpcri_device_recurrent &c, cells::cut *workspace, size_t *cleared) {
+    back_space<T> space = {};
+    back_problem<T> &b = space.b;
+    plan_chunks<T>(c, G == 4 ? 2 : 1, true, workspace, cleared, &b);
+    b.first = static_cast<const T *>(c.dht);
+    b.first_cell = static_cast<const T *>(c.dct);
+    b.last = static_cast<T *>(c.dh0);
+    b.last_cell = static_cast<T *>(c.dc0);
+    b.p = layer_of<T>(c);
+    b.h0 = static_cast<const T *>(c.h0);
+    b.c0 = static_cast<const T *>(c.c0);
+    b.dy = static_cast<const T *>(c.dy);
+    b.dy_step = c.dy_step;
+    b.dy_row = c.dy_row;
+    b.dx = static_cast<T *>(c.dx);
+    b.dx_step = c.dx_step;
+    b.dx_row = c.dx_row;
+    b.dx_adds = c.dx_adds != 0;
+    const int64_t steps = c.length * c.rows, items = b.chunks * c.rows, H = c.hidden;
+    const int64_t wide = c.inputs > H ? c.inputs : H;
+    b.gates = workspace->take<T>(G == 1 ? 0 : steps * 4 * H);
+    b.p.given = b.gates;
+    b.p.given_row = 4 * H;
+    b.e = workspace->take<T>(steps * taped(G) * H);
+    b.columns = workspace->take<T>(2 * items * G * H);
+    b.acc = workspace->take<T>(items * H);
+    b.beside = workspace->take<T>(G == 1 ? 0 : items * H);
+    space.parts = workspace->take<T>(pieces_of(c, G) * G * H * (wide + 1));
+    return space;
+}
+
+template <class T, int G>
+size_t back_workspace_of(const dpcri_device_recurrent &c) {
+    cells::cut counted = {nullptr, 0};
+    size_t cleared = 0;
+    (void)back_of<T, G>(c, &counted, &cleared);
+    return counted.used;
+}
+
+inline int64_t blocks_of(int64_t tiles) { return tiles < 65535 ? tiles : 65535; }
+
+template <class T, int G>
+int launch_weights(const dpcri_device_recurrent &c, const back_space<T> &space, bool input, void *stream) {
+    typedef weights_back<T, G> kernel;
+    const int64_t steps = c.length * c.rows, pieces = pieces_of(c, G), width = input ? c.inputs : c.hidden;
+    const int64_t piece = tiles(tiles(steps, pieces), depth) * depth;
+    const typename kernel::arguments a = {space.b,
+                                          input,
+                                          width,
+                                          tiles(steps, piece),
+                                          piece,
+                                          space.parts,
+                                          static_cast<T *>(input ? c.dw_ih : c.dw_hh),
+                                          static_cast<T *>(input ? c.db_ih : c.db_hh)};
+    if (!a.weight && !a.bias) return 0;
+    const int64_t products = a.pieces * tiles(width, wide_of_weight) * tiles(G * c.hidden, items_of_tile);
+    const int status =
+        simt::launch<kernel>({blocks_of(products), threads, shared_bytes<T, kernel::Q>(), false}, stream, a);
+    if (status != 0) return status;
+    const int64_t numbers = tiles(G * c.hidden * (width + 1), threads);
+    return simt::launch<fold<T, G>>({blocks_of(numbers), threads, 0, false}, stream, a);
+}
+
+template <class T, int G>
+int back_run_of(const dpcri_device_recurrent &c, void *workspace, void *stream) {
+    typedef chunks<T, backs<T, G>> kernel;
+    cells::cut pieces = {static_cast<unsigned char *>(workspace), 0};
+    size_t cleared = 0;
+    const back_space<T> space = back_of<T, G>(c, &pieces, &cleared);
+    const back_problem<T> &b = space.b;
+    const int64_t steps = tiles(c.length * c.rows, items_of_tile), units = tiles(c.hidden, units_of_tile);
+    const int64_t room = simt::cooperative_blocks<kernel>(threads, shared_bytes<T, 1>());
+    const int64_t wanted = tiles(b.chunks * c.rows, items_of_tile) * units;
+    if (room < 1) return -1;
+    int status = simt::clear(workspace, cleared, stream);
+    if (G > 1) {
+        if (status == 0) status = launch_inputs<T>(b.p, G * c.hidden, nullptr, stream);
+        if (status == 0)
+            status = simt::launch<gate_values<T, G>>({blocks_of(steps * units), threads, shared_bytes<T, G>(), false},
+                                                     stream, b);
+    }
+    if (status != 0) return status;
+    status = simt::launch<kernel>({wanted < room ? wanted : room, threads, shared_bytes<T, 1>(), true}, stream, b);
+    if (status == 0 && b.dx) {
+        typedef inputs_back<T, G> back;
+        const int64_t products = steps * tiles(c.inputs, back::Q * units_of_tile);
+        status = simt::launch<back>({blocks_of(products), threads, shared_bytes<T, back::Q>(), false}, stream, b);
+    }
+    if (status == 0) status = launch_weights<T, G>(c, space, true, stream);
+    return status == 0 ? launch_weights<T, G>(c, space, false, stream) : status;
+}
+
+// By kind. Not inline, for `extern`.
+template <class T>
+struct back_kinds {
+    static size_t workspace(const dpcri_device_recurrent &c);
+    static int run(const dpcri_device_recurrent &c, void *workspace, void *stream);
+};
+
+template <class T>
+size_t back_kinds<T>::workspace(const dpcri_device_recurrent &c) {
+    return c.gates == DPCRI_DEVICE_GRU    ? back_workspace_of<T, 3>(c)
+           : c.gates == DPCRI_DEVICE_LSTM ? back_workspace_of<T, 4>(c)
+                                          : back_workspace_of<T, 1>(c);
+}
+
+template <class T>
+int back_kinds<T>::run(const dpcri_device_recurrent &c, void *workspace, void *stream) {
+    return c.gates == DPCRI_DEVICE_GRU    ? back_run_of<T, 3>(c, workspace, stream)
+           : c.gates == DPCRI_DEVICE_LSTM ? back_run_of<T, 4>(c, workspace, stream)
+                                          : back_run_of<T, 1>(c, workspace, stream);
+}
+
+}  // namespace gates
+
+#endif

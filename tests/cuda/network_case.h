@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT
+// A recurrent layer's arrays and its runs by the launcher, over the simulator.
+#ifndef TESTS_CUDA_NETWORK_CASE_H
+#define TESTS_CUDA_NETWORK_CASE_H
+
+#include <cmath>
+
+#include "cuda_testing.h"
+#include "kern/cuda/launch.h"
+
+namespace {
+
+inline double random_signed() { return (double)(random_bits() >> 11) * 0x1p-52 - 1.0; }
+inline long double sigmoid(long double u) { return 1 / (1 + std::exp(-u)); }
+
+template <class T>
+struct network {
+    dpcri_device_gates kind;
+    int64_t length, rows, inputs, hidden, gates;
+    bool back = false;  // against time
+    std::vector<T> w_ih, w_hh, b_ih, b_hh, x, h0, c0, y, ht, ct;
+    std::vector<dpcr_device_outcome> outcome;
+
+    network(dpcri_device_gates k, int64_t l, int64_t b, int64_t in, int64_t h, double size)
+        : kind(k), length(l), rows(b), inputs(in), hidden(h) {
+        gates = kind == DPCRI_DEVICE_GRU ? 3 : kind == DPCRI_DEVICE_LSTM ? 4 : 1;
+        fill(w_ih, gates * h * in, 0.5), fill(w_hh, gates * h * h, size / (double)h), fill(b_ih, gates * h, 0.3);
+        fill(b_hh, gates * h, 0.3), fill(x, l * b * in, 1), fill(h0, b * h, 1), fill(c0, b * h, 1);
+        y.resize((size_t)(l * b * (h + 3))), ht.resize((size_t)(b * h)), ct.resize((size_t)(b * h));
+        outcome.resize((size_t)b);
+    }
+    static void fill(std::vector<T> &v, int64_t n, double scale) {
+        v.resize((size_t)n);
+        for (T &a : v) a = (T)(scale * random_signed());
+    }
+
+    dpcri_device_recurrent arguments(dpcri_device_way way) {
+        for (T &a : y) a = T(NAN);
+        dpcri_device_recurrent c = {};
+        c.dtype = sizeof(T) == 4 ? DPCR_F32 : DPCR_F64;
+        c.gates = kind;
+        c.length = length, c.rows = rows, c.inputs = inputs, c.hidden = hidden;
+        c.w_ih = w_ih.data(), c.w_hh = w_hh.data(), c.b_ih = b_ih.data(), c.b_hh = b_hh.data();
+        const int64_t last = back ? length - 1 : 0, sign = back ? -1 : 1, step = rows * (hidden + 3);
+        c.x = x.data() + last * rows * inputs, c.x_step = sign * rows * inputs, c.x_row = inputs;
+        c.h0 = h0.data(), c.c0 = kind == DPCRI_DEVICE_LSTM ? c0.data() : nullptr;
+        c.y = y.data() + last * step, c.y_step = sign * step, c.y_row = hidden + 3;
+        c.ht = ht.data(), c.ct = ct.data();
+        c.way = way;
+        c.outcome = outcome.data();
+        return c;
+    }
+
+    void run(const dpcri_device_recurrent &c, uint64_t seed) {
+        std::vector<unsigned char> workspace(dpcri_cuda_recurrent_workspace(c), 0xff);
+        order(seed, 2);
+        const int status = dpcri_cuda_recurrent_run(c, workspace.data(), workspace.size(), nullptr);
+        if (status != DPCRI_CUDA_OK) fail_msg("status %d", status);
+    }
+
+    std::vector<T> loop() {
+        run(arguments(DPCRI_DEVICE_LOOP), 1);
+        return y;
+    }
+
+    // The definition (torch.nn's), gates in PyTorch's order.
+    void matches(double bound) {
+        const std::vector<T> got = loop();
+        for (int64_t r = 0; r < rows; r++) {
+            std::vector<long double> h((size_t)hidden), c((size_t)hidden), next;
+            for (int64_t u = 0; u < hidden; u++) h[(size_t)u] = h0[(size_t)(r * hidden + u)];
+            for (int64_t u = 0; u < hidden; u++) c[(size_t)u] = c0[(size_t)(r * hidden + u)];
+            for (int64_t n = 0; n < length; n++) {
+                const int64_t m = back ? length - 1 - n : n;
+                next = h;
+                for (int64_t u = 0; u < hidden; u++) {
+                    long double in[4] = {}, of[4] = {};
+                    for (int64_t g = 0; g < gates; g++) {
+                        const int64_t row = g * hidden + u;
+                        in[g] = b_ih[(size_t)row], of[g] = b_hh[(size_t)row];
+                        for (int64_t j = 0; j < inputs; j++)
+                            in[g] += (long double)w_ih[(size_t)(row * inputs + j)] *
+                                     x[(size_t)((m * rows + r) * inputs + j)];
+                        for (int64_t j = 0; j < hidden; j++)
+                            of[g] += (long double)w_hh[(size_t)(row * hidden + j)] * h[(size_t)j];
+                    }
+                    long double &to = next[(size_t)u], &cell = c[(size_t)u];
+                    if (gates == 1) to = std::tanh(in[0] + of[0]);
+                    if (kind == DPCRI_DEVICE_RNN_RELU) to = in[0] + of[0] > 0 ? in[0] + of[0] : 0;
+                    if (gates == 3) {
+                        const long double z = sigmoid(in[1] + of[1]);
+                        to = (1 - z) * std::tanh(in[2] + sigmoid(in[0] + of[0]) * of[2]) + z * h[(size_t)u];
+                    }
+                    if (gates != 4) continue;
+                    cell = sigmoid(in[1] + of[1]) * cell + sigmoid(in[0] + of[0]) * std::tanh(in[2] + of[2]);
+                    to = sigmoid(in[3] + of[3]) * std::tanh(cell);
+                }
+                h = next;
+                for (int64_t u = 0; u < hidden; u++) {
+                    const T value = got[(size_t)((m * rows + r) * (hidden + 3) + u)];
+                    if (!(std::fabs(value - h[(size_t)u]) <= bound * (1 + std::fabs(h[(size_t)u]))))
+                        fail_msg("kind %d hidden %d step %d unit %d: %.9g, wanted %.9g", kind, (int)hidden, (int)m,
+                                 (int)u, (double)value, (double)h[(size_t)u]);
+                }
+                assert_true(std::isnan(got[(size_t)((m * rows + r) * (hidden + 3) + hidden)]));  // beside the states
+            }
+            for (int64_t u = 0; u < hidden; u++) {
+                assert_true(std::fabs(ht[(size_t)(r * hidden + u)] - h[(size_t)u]) <= bound * 2);
+                if (gates == 4) assert_true(std::fabs(ct[(size_t)(r * hidden + u)] - c[(size_t)u]) <= bound * 4);
+            }
+            assert_int_equal(outcome[(size_t)r].locked, length);
+            assert_int_equal(outcome[(size_t)r].non_finite, 0);
+        }
+    }
+};
+
+const dpcri_device_gates kinds[] = {DPCRI_DEVICE_RNN_TANH, DPCRI_DEVICE_RNN_RELU, DPCRI_DEVICE_GRU, DPCRI_DEVICE_LSTM};
+
+template <class T>
+void assert_same(const std::vector<T> &a, const std::vector<T> &b, const char *what) {
+    for (size_t i = 0; i < a.size(); i++)
+        if (!(a[i] == b[i] || (a[i] != a[i] && b[i] != b[i])))
+            fail_msg("%s: number %d: %.17g %.17g", what, (int)i, (double)a[i], (double)b[i]);
+}
+
+}  // namespace
+
+#endif

@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: MIT
+// The way back through recurrent layers of the device's kernels on the CPU: gradients are the definition's, in higher
+// precision, over kinds, widths beside and across tiles, pieces of the sums and strides both ways; overlapped chunks
+// are the loop to the bit, on chains that forget and on chains that do not, in every order and any batch; sequences of
+// lengths of their own have the bits that they have alone; what the report says.
+#include "network_case.h"
+
+namespace {
+
+// A network with the gradients that come in, and room for those that go out.
+template <class T>
+struct trained : network<T> {
+    std::vector<T> kept, dy, dht, dct, dx, dh0, dc0, dw_ih, dw_hh, db_ih, db_hh;
+    std::vector<int64_t> lengths;
+
+    trained(dpcri_device_gates k, int64_t l, int64_t b, int64_t in, int64_t h, double size)
+        : network<T>(k, l, b, in, h, size) {
+        kept.resize((size_t)(l * b * h));
+        this->fill(dy, l * b * (h + 1), 1), this->fill(dht, b * h, 1), this->fill(dct, b * h, 1);
+        lengths.assign((size_t)b, l);
+    }
+
+    // The states of the loop, and arguments to go back over them.
+    dpcri_device_recurrent forward(dpcri_device_way way) {
+        dpcri_device_recurrent c = this->arguments(DPCRI_DEVICE_LOOP);
+        c.kept = kept.data();
+        c.against = this->back;
+        for (int64_t r = 0; r < this->rows; r++) c.packed = c.packed || lengths[(size_t)r] < this->length;
+        c.lengths = lengths.data();
+        this->run(c, 1);
+        c.way = way;
+        return c;
+    }
+    dpcri_device_recurrent backward(dpcri_device_way way) {
+        const int64_t H = this->hidden, L = this->length, B = this->rows, I = this->inputs, G = this->gates;
+        dpcri_device_recurrent c = forward(way);
+        dx.assign((size_t)(L * B * (I + 2)), T(NAN)), dh0.assign((size_t)(B * H), T(NAN)), dc0 = dh0;
+        dw_ih.assign((size_t)(G * H * I), T(0)), dw_hh.assign((size_t)(G * H * H), T(0));
+        db_ih.assign((size_t)(G * H), T(0)), db_hh = db_ih;
+        const int64_t last = this->back ? L - 1 : 0, sign = this->back ? -1 : 1;
+        const bool lstm = this->kind == DPCRI_DEVICE_LSTM;
+        c.backward = 1;
+        c.dy = dy.data() + last * B * (H + 1), c.dy_step = sign * B * (H + 1), c.dy_row = H + 1;
+        c.dht = dht.data(), c.dct = lstm ? dct.data() : nullptr;
+        c.dx = dx.data() + last * B * (I + 2), c.dx_step = sign * B * (I + 2), c.dx_row = I + 2;
+        c.dh0 = dh0.data(), c.dc0 = lstm ? dc0.data() : nullptr;
+        c.dw_ih = dw_ih.data(), c.dw_hh = dw_hh.data(), c.db_ih = db_ih.data(), c.db_hh = db_hh.data();
+        return c;
+    }
+    std::vector<T> all() const {
+        std::vector<T> v;
+        for (const std::vector<T> *p : {&dx, &dh0, &dc0, &dw_ih, &dw_hh, &db_ih, &db_hh})
+            for (const T a : *p) v.push_back(a);
+        return v;
+    }
+    std::vector<T> loop() {
+        this->run(backward(DPCRI_DEVICE_LOOP), 1);
+        return all();
+    }
+
+    // torch.nn's definition differentiated step by step, in long double.
+    void matches(double bound) {
+        typedef std::vector<long double> reals;
+        const int64_t H = this->hidden, L = this->length, B = this->rows, I = this->inputs, G = this->gates;
+        (void)loop();
+        const network<T> &n = *this;
+        reals want_ih((size_t)(G * H * I)), want_hh((size_t)(G * H * H)), want_bi((size_t)(G * H)), want_bh = want_bi;
+        reals want_x((size_t)(L * B * I)), want_h((size_t)(B * H)), want_c = want_h;
+        for (int64_t r = 0; r < B; r++) {
+            const int64_t count = lengths[(size_t)r];
+            std::vector<reals> h((size_t)count + 1, reals((size_t)H)), c = h, in((size_t)count, reals((size_t)(G * H)));
+            std::vector<reals> of = in;
+            for (int64_t u = 0; u < H; u++) {
+                h[0][(size_t)u] = n.h0[(size_t)(r * H + u)];
+                c[0][(size_t)u] = n.c0[(size_t)(r * H + u)];
+            }
+            const auto time = [&](int64_t m) { return this->back ? count - 1 - m : m; };
+            for (int64_t m = 0; m < count; m++)
+                for (int64_t u = 0; u < H; u++) {
+                    for (int64_t g = 0; g < G; g++) {
+                        const int64_t row = g * H + u;
+                        long double a = n.b_ih[(size_t)row], b = n.b_hh[(size_t)row];
+                        for (int64_t j = 0; j < I; j++)
+                            a += (long double)n.w_ih[(size_t)(row * I + j)] * n.x[(size_t)((time(m) * B + r) * I + j)];
+                        for (int64_t j = 0; j < H; j++)
+                            b += (long double)n.w_hh[(size_t)(row * H + j)] * h[(size_t)m][(size_t)j];
+                        in[(size_t)m][(size_t)row] = a, of[(size_t)m][(size_t)row] = b;
+                    }
+                    const auto sum = [&](int64_t g) {
+                        return in[(size_t)m][(size_t)(g * H + u)] + of[(size_t)m][(size_t)(g * H + u)];
+                    };
+                    long double &to = h[(size_t)m + 1][(size_t)u], &cell = c[(size_t)m + 1][(size_t)u];
+                    const long double before = h[(size_t)m][(size_t)u];
+                    if (G == 1) to = n.kind == DPCRI_DEVICE_RNN_RELU ? std::fmax(sum(0), 0.0L) : std::tanh(sum(0));
+                    if (G == 3) {
+                        const long double z = sigmoid(sum(1));
+                        to = (1 - z) * std::tanh(in[(size_t)m][(size_t)(2 * H + u)] +
+                                                 sigmoid(sum(0)) * of[(size_t)m][(size_t)(2 * H + u)]) +
+                             z * before;
+                    }
+                    if (G == 4) {
+                        cell = sigmoid(sum(1)) * c[(size_t)m][(size_t)u] + sigmoid(sum(0)) * std::tanh(sum(2));
+                        to = sigmoid(sum(3)) * std::tanh(cell);
+                    }
+                }
+            reals g((size_t)H), gc((size_t)H);
+            for (int64_t u = 0; u < H; u++) {
+                g[(size_t)u] = dht[(size_t)(r * H + u)];
+                gc[(size_t)u] = G == 4 ? dct[(size_t)(r * H + u)] : 0;
+            }
+            for (int64_t m = count - 1; m >= 0; m--) {
+                reals before((size_t)H), ei((size_t)(G * H)), eh;
+                for (int64_t u = 0; u < H; u++) {
+                    const long double d = g[(size_t)u] + dy[(size_t)((time(m) * B + r) * (H + 1) + u)];
+                    const auto a = [&](int64_t q) { return in[(size_t)m][(size_t)(q * H + u)]; };
+                    const auto b = [&](int64_t q) { return of[(size_t)m][(size_t)(q * H + u)]; };
+                    const long double after = h[(size_t)m + 1][(size_t)u];
+                    if (G == 1)
+                        ei[(size_t)u] =
+                            d * (n.kind == DPCRI_DEVICE_RNN_RELU ? (after > 0 ? 1.0L : 0.0L) : 1 - after * after);
+                    if (G == 3) {
+                        const long double R = sigmoid(a(0) + b(0)), z = sigmoid(a(1) + b(1)),
+                                          v = std::tanh(a(2) + R * b(2));
+                        const long double dn = d * (1 - z) * (1 - v * v);
+                        ei[(size_t)u] = dn * b(2) * R * (1 - R);
+                        ei[(size_t)(H + u)] = d * (h[(size_t)m][(size_t)u] - v) * z * (1 - z);
+                        ei[(size_t)(2 * H + u)] = dn;
+                        before[(size_t)u] = d * z;
+                    }
+                    if (G == 4) {
+                        const long double i = sigmoid(a(0) + b(0)), f = sigmoid(a(1) + b(1)),
+                                          v = std::tanh(a(2) + b(2)), o = sigmoid(a(3) + b(3)),
+                                          t = std::tanh(c[(size_t)m + 1][(size_t)u]);
+                        const long double dc = gc[(size_t)u] + d * o * (1 - t * t);
+                        ei[(size_t)u] = dc * v * i * (1 - i);
+                        ei[(size_t)(H + u)] = dc * c[(size_t)m][(size_t)u] * f * (1 - f);
+                        ei[(size_t)(2 * H + u)] = dc * i * (1 - v * v);
+                        ei[(size_t)(3 * H + u)] = d * t * o * (1 - o);
+                        gc[(size_t)u] = dc * f;
+                    }
+                }
+                eh = ei;
+                for (int64_t u = 0; G == 3 && u < H; u++)
+                    eh[(size_t)(2 * H + u)] *= sigmoid(in[(size_t)m][(size_t)u] + of[(size_t)m][(size_t)u]);
+                for (int64_t row = 0; row < G * H; row++) {
+                    want_bi[(size_t)row] += ei[(size_t)row], want_bh[(size_t)row] += eh[(size_t)row];
+                    for (int64_t j = 0; j < I; j++) {
+                        const size_t at = (size_t)((time(m) * B + r) * I + j);
+                        want_ih[(size_t)(row * I + j)] += ei[(size_t)row] * n.x[at];
+                        want_x[at] += ei[(size_t)row] * n.w_ih[(size_t)(row * I + j)];
+                    }
+                    for (int64_t j = 0; j < H; j++) {
+                        want_hh[(size_t)(row * H + j)] += eh[(size_t)row] * h[(size_t)m][(size_t)j];
+                        before[(size_t)j] += eh[(size_t)row] * n.w_hh[(size_t)(row * H + j)];
+                    }
+                }
+                g = before;
+            }
+            for (int64_t u = 0; u < H; u++)
+                want_h[(size_t)(r * H + u)] = g[(size_t)u], want_c[(size_t)(r * H + u)] = gc[(size_t)u];
+        }
+        const auto near = [&](const char *what, const std::vector<T> &got, const reals &want, int64_t row,
+                              int64_t room) {
+            long double size = 1;
+            for (const long double v : want) size = std::fmax(size, std::fabs(v));
+            for (size_t i = 0; i < want.size(); i++) {
+                const T v = got[(size_t)((int64_t)i / row * room + (int64_t)i % row)];
+                if (!(std::fabs(v - want[i]) <= bound * size))
+                    fail_msg("kind %d hidden %d %s: number %d: %.9g, wanted %.9g", n.kind, (int)H, what, (int)i,
+                             (double)v, (double)want[i]);
+            }
+        };
+        near("dx", dx, want_x, I, I + 2);
+        near("dh0", dh0, want_h, H, H);
+        if (G == 4) near("dc0", dc0, want_c, H, H);
+        near("dw_ih", dw_ih, want_ih, I, I);
+        near("dw_hh", dw_hh, want_hh, H, H);
+        near("db_ih", db_ih, want_bi, H, H);
+        near("db_hh", db_hh, want_bh, H, H);
+        for (int64_t i = 0; i < L * B; i++) assert_true(std::isnan(dx[(size_t)(i * (I + 2) + I)]));  // beside
+        for (const dpcr_device_outcome &o : n.outcome) assert_true(o.locked == L && !o.non_finite && o.residual == 0);
+    }
+};
+
+void loop_is_the_definitions(void **) {
+    for (const dpcri_device_gates kind : kinds) {
+        trained<double> narrow(kind, 9, 2, 3, 5, 0.9);
+        narrow.matches(1e-13);
+        trained<float> wide(kind, 40, 15, 20, 33, 0.9);  // beyond a tile both ways, a slice and a piece of the sums
+        wide.back = true;
+        wide.matches(3e-5);
+        trained<double> two(kind, 3, 1, 130, 2, 0.9);  // an RNN whose states another kernel made; inputs beyond a tile
+        two.matches(1e-13);
+        trained<double> uneven(kind, 11, 4, 2, 3, 0.9);
+        uneven.lengths = {11, 0, 4, 7};
+        uneven.matches(1e-13);
+        uneven.back = true;
+        uneven.matches(1e-13);
+    }
+}
+
+void overlap_is_the_loop(void **) {
+    uint64_t seed = 0;
+    for (const dpcri_device_gates kind : kinds)
+        for (const double size : {0.5, 12.0}) {  // forgets at once, or not
+            if (kind == DPCRI_DEVICE_RNN_RELU && size > 1) continue;
+            for (const int64_t length : {1, 17, 40}) {
+                trained<float> n(kind, length, 1 + (int64_t)(seed % 3), 2, 3, size);
+                n.back = seed % 2 == 1;
+                const std::vector<float> want = n.loop();
+                dpcri_device_recurrent o = n.backward(DPCRI_DEVICE_OVERLAP);
+                o.chunk = 4 + (int64_t)(seed % 5);
+                o.warm_up = 1 + (int64_t)(seed % 7);
+                o.max_sweeps = 1 + (int)(seed % 3);
+                n.run(o, seed++);
+                assert_same(want, n.all(), "overlap");
+                for (const dpcr_device_outcome &r : n.outcome) {
+                    assert_true(r.sweeps >= 1 && r.sweeps <= o.max_sweeps);
+                    assert_true(r.residual == 0 && !r.non_finite);
+                    assert_true(r.locked > 0 && r.locked <= length);
+                }
+            }
+        }
+}
+
+void bits_are_those_of_any_order(void **) {
+    trained<float> n(DPCRI_DEVICE_GRU, 24, 30, 5, 3, 0.8);
+    dpcri_device_recurrent o = n.backward(DPCRI_DEVICE_OVERLAP);
+    o.chunk = 8, o.warm_up = 4, o.atol = o.rtol = 1e-3;
+    n.run(o, 0);
+    const std::vector<float> first = n.all();
+    const std::vector<dpcr_device_outcome> told = n.outcome;
+    for (uint64_t seed = 3; seed < 6; seed++) {
+        o = n.backward(DPCRI_DEVICE_OVERLAP);
+        o.chunk = 8, o.warm_up = 4, o.atol = o.rtol = 1e-3;
+        n.run(o, seed);
+        assert_same(first, n.all(), "another order");
+        for (size_t r = 0; r < told.size(); r++)
+            assert_true(n.outcome[r].sweeps == told[r].sweeps && n.outcome[r].locked == told[r].locked &&
+                        n.outcome[r].residual == told[r].residual && told[r].sweeps > 0);
+    }
+}
+
+// Sequences of lengths of their own: states, and what goes back by step, are those that each has alone.
+void packed_is_apart(void **) {
+    for (const bool against : {false, true})
+        for (const dpcri_device_gates kind : kinds) {
+            const int64_t lengths[] = {13, 30, 0, 1, 22};
+            trained<float> all(kind, 30, 5, 2, 3, 0.7);
+            all.back = against;
+            all.lengths.assign(lengths, lengths + 5);
+            dpcri_device_recurrent f = all.forward(DPCRI_DEVICE_OVERLAP);
+            const std::vector<float> loop = all.y, end = all.ht;
+            f.chunk = 7, f.warm_up = 5;
+            all.y.assign(all.y.size(), NAN);
+            all.run(f, 4);
+            assert_same(loop, all.y, "forward, in chunks");
+            assert_same(end, all.ht, "last states, in chunks");
+            dpcri_device_recurrent o = all.backward(DPCRI_DEVICE_OVERLAP);
+            o.chunk = 7, o.warm_up = 5;
+            all.run(o, 5);
+            for (int64_t r = 0; r < 5; r++) {
+                trained<float> one(kind, lengths[r], 1, 2, 3, 0.7);
+                one.back = against;
+                one.w_ih = all.w_ih, one.w_hh = all.w_hh, one.b_ih = all.b_ih, one.b_hh = all.b_hh;
+                for (int u = 0; u < 3; u++) {
+                    one.h0[(size_t)u] = all.h0[(size_t)(r * 3 + u)], one.c0[(size_t)u] = all.c0[(size_t)(r * 3 + u)];
+                    one.dht[(size_t)u] = all.dht[(size_t)(r * 3 + u)],
+                    one.dct[(size_t)u] = all.dct[(size_t)(r * 3 + u)];
+                }
+                for (int64_t l = 0; l < lengths[r]; l++) {
+                    for (int j = 0; j < 2; j++) one.x[(size_t)(l * 2 + j)] = all.x[(size_t)((l * 5 + r) * 2 + j)];
+                    for (int j = 0; j < 4; j++) one.dy[(size_t)(l * 4 + j)] = all.dy[(size_t)((l * 5 + r) * 4 + j)];
+                }
+                if (lengths[r] > 0) {
+                    (void)one.loop();
+                } else {
+                    one.ht = one.h0, one.dh0 = one.dht, one.dc0 = one.dct;
+                }
+                for (int u = 0; u < 3; u++) {
+                    assert_true(all.ht[(size_t)(r * 3 + u)] == one.ht[(size_t)u]);
+                    assert_true(all.dh0[(size_t)(r * 3 + u)] == one.dh0[(size_t)u]);
+                    if (kind == DPCRI_DEVICE_LSTM) assert_true(all.dc0[(size_t)(r * 3 + u)] == one.dc0[(size_t)u]);
+                }
+                for (int64_t l = 0; l < 30; l++)
+                    for (int j = 0; j < 3; j++) {
+                        const bool there = l < lengths[r];
+                        const float y = all.y[(size_t)((l * 5 + r) * 6 + j)];
+                        if (!(y == (there ? one.y[(size_t)(l * 6 + j)] : 0))) fail_msg("y of step %d", (int)l);
+                        const float x = j < 2 ? all.dx[(size_t)((l * 5 + r) * 4 + j)] : 0;
+                        if (!(x == (there && j < 2 ? one.dx[(size_t)(l * 4 + j)] : 0)))
+                            fail_msg("dx of step %d", (int)l);
+                    }
+            }
+        }
+}
+
+// Gradients add onto what is there; what is not wanted is left out; what does not come in is zero.
+void what_is_there_is_added_to(void **) {
+    trained<double> n(DPCRI_DEVICE_LSTM, 12, 2, 3, 4, 0.9);
+    (void)n.loop();
+    const std::vector<double> x = n.dx, hh = n.dw_hh, bi = n.db_ih, h0 = n.dh0;
+    dpcri_device_recurrent c = n.backward(DPCRI_DEVICE_LOOP);
+    n.dw_hh.assign(n.dw_hh.size(), 3), n.db_ih.assign(n.db_ih.size(), -2), n.dx.assign(n.dx.size(), 1);
+    c.dx_adds = 1, c.dw_ih = c.db_hh = nullptr;
+    n.run(c, 2);
+    for (size_t i = 0; i < hh.size(); i++) assert_true(n.dw_hh[i] == 3 + hh[i] && n.dw_ih[i % n.dw_ih.size()] == 0);
+    for (size_t i = 0; i < bi.size(); i++) assert_true(n.db_ih[i] == bi[i] - 2 && n.db_hh[i] == 0);
+    for (size_t i = 0; i < x.size(); i++) assert_true(i % 5 > 2 || n.dx[i] == 1 + x[i]);
+    n.dht.assign(n.dht.size(), 0), n.dct.assign(n.dct.size(), 0), n.dy.assign(n.dy.size(), 0);
+    n.dy[5] = 1;
+    const std::vector<double> want = n.loop();
+    c = n.backward(DPCRI_DEVICE_LOOP);
+    c.dht = c.dct = nullptr;
+    n.run(c, 3);
+    assert_same(want, n.all(), "no last gradients");
+    c = n.backward(DPCRI_DEVICE_LOOP);
+    c.dy = nullptr, c.dx = nullptr, c.dh0 = c.dc0 = c.dw_ih = c.dw_hh = c.db_ih = c.db_hh = nullptr;
+    n.run(c, 4);
+    assert_true(std::isnan(n.dx[0]) && std::isnan(n.dh0[0]) && n.dw_hh[0] == 0);
+}
+
+// A gradient that is tiny or large is judged by its own size; one that is infinite spoils its own sequence alone.
+void tolerances_are_of_the_gradients_size(void **) {
+    for (const float size : {1e-20f, 1.0f, 1e20f}) {
+        trained<float> n(DPCRI_DEVICE_LSTM, 60, 2, 2, 3, 0.5);
+        for (float &b : n.b_ih) b -= 1;  // forget gates at 0.3
+        for (float &v : n.dy) v *= size;
+        for (float &v : n.dht) v *= size;
+        for (float &v : n.dct) v *= size;
+        const std::vector<float> want = n.loop();
+        dpcri_device_recurrent o = n.backward(DPCRI_DEVICE_OVERLAP);
+        o.chunk = 12, o.warm_up = 5, o.atol = o.rtol = 1e-3;
+        n.run(o, 7);
+        const std::vector<float> got = n.all();
+        float worst = 0;
+        for (size_t i = 0; i < want.size(); i++)
+            if (!std::isnan(want[i])) worst = std::fmax(worst, std::fabs(got[i] - want[i]) / size);
+        if (!(worst > 0 && worst < 2e-2f)) fail_msg("size %g: off by %g", (double)size, (double)worst);
+        for (const dpcr_device_outcome &r : n.outcome)
+            assert_true(r.sweeps == 1 && r.locked == 60 && r.residual > 0 && r.residual < 3e-3);
+    }
+    trained<float> n(DPCRI_DEVICE_GRU, 60, 2, 2, 3, 0.5);
+    (void)n.loop();
+    const std::vector<float> clean = n.dx;
+    n.dy[(size_t)((30 * 2 + 1) * 4)] = INFINITY;
+    dpcri_device_recurrent o = n.backward(DPCRI_DEVICE_OVERLAP);
+    o.chunk = 12, o.warm_up = 5, o.atol = o.rtol = 0;
+    n.run(o, 8);
+    for (int64_t l = 0; l < 60; l++)
+        for (int j = 0; j < 2; j++) {
+            assert_true(n.dx[(size_t)((l * 2) * 4 + j)] == clean[(size_t)((l * 2) * 4 + j)]);
+            assert_true(std::isfinite(n.dx[(size_t)((l * 2 + 1) * 4 + j)]) == (l > 30));
+        }
+    assert_true(!n.outcome[0].non_finite && n.outcome[1].non_finite);
+}
+
+void what_cannot_be_is_refused(void **) {
+    trained<float> n(DPCRI_DEVICE_LSTM, 10, 1, 2, 3, 0.5);
+    dpcri_device_recurrent c = n.backward(DPCRI_DEVICE_OVERLAP);
+    const size_t bytes = dpcri_cuda_recurrent_workspace(c);
+    std::vector<unsigned char> w(bytes);
+    assert_int_equal(dpcri_cuda_recurrent_run(c, w.data(), bytes - 1, nullptr), DPCRI_CUDA_WORKSPACE);
+    c.kept = nullptr;
+    assert_int_equal(dpcri_cuda_recurrent_run(c, w.data(), bytes, nullptr), DPCRI_CUDA_ARGUMENT);
+    c = n.backward(DPCRI_DEVICE_LOOP), c.packed = 1, c.lengths = nullptr;
+    assert_int_equal(dpcri_cuda_recurrent_run(c, w.data(), bytes, nullptr), DPCRI_CUDA_ARGUMENT);
+    c = n.backward(DPCRI_DEVICE_LOOP), c.rows = 0;
+    assert_int_equal(dpcri_cuda_recurrent_run(c, nullptr, 0, nullptr), DPCRI_CUDA_OK);
+}
+
+}  // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(loop_is_the_definitions),     cmocka_unit_test(overlap_is_the_loop),
+        cmocka_unit_test(bits_are_those_of_any_order), cmocka_unit_test(packed_is_apart),
+        cmocka_unit_test(what_is_there_is_added_to),   cmocka_unit_test(tolerances_are_of_the_gradients_size),
+        cmocka_unit_test(what_cannot_be_is_refused),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
