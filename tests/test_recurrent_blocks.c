@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Gradients summed by blocks of sequences (batches beyond eight): the sums of the sequences' own; the same bits
 // whatever the threads, more or fewer than blocks, and by recomputing; in either direction, with lengths and with
-// resets; where overlapped chunks go back, which have no blocks of their own, as where the loop does.
+// resets; where overlapped chunks go back, which have no blocks of their own, as where the loop does; and where the
+// inputs' gradients go past the caches.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,13 +12,13 @@
 
 #include "recurrent_job.h"
 
-enum { STEPS = 150, MOST_ROWS = 20, HIDDEN = 40, INPUTS = 3 };
+enum { STEPS = 150, MOST_ROWS = 20, HIDDEN = 40, INPUTS = 3, WIDE = 48 };  // WIDE: half a megabyte in all
 
 typedef struct form {
     dpcr_recurrent_kind kind;
     dpcr_dtype dtype;
     int64_t rows, layers;
-    int both, reverse, packed, resets, recompute, overlap;
+    int both, reverse, packed, resets, recompute, overlap, wide;
 } form;
 
 static int64_t ends[MOST_ROWS];
@@ -54,7 +55,7 @@ static job make_job(dpcr_context *context, const form *f, int64_t rows) {
     return random_job(context,
                       (dpcr_recurrent_options){.kind = f->kind,
                                                .dtype = f->dtype,
-                                               .inputs = INPUTS,
+                                               .inputs = f->wide ? WIDE : INPUTS,
                                                .hidden = HIDDEN,
                                                .layers = f->layers,
                                                .bidirectional = f->both,
@@ -80,6 +81,12 @@ static job run_batch(int threads, const form *f, dpcr_context **context) {
     job j = make_job(*context, f, f->rows);
     if (f->packed) j.pass.lengths = ends;
     if (f->resets) j.pass.resets = resets;
+    if (f->wide) {  // whole vectors, which alone go past the caches
+        const size_t bytes = (size_t)count_of(&j.gradients.x) * dpcr_dtype_size(f->dtype);
+        free(j.gradients.x.data);
+        j.gradients.x.data = aligned_alloc(64, bytes);
+        memset(j.gradients.x.data, 0, bytes);
+    }
     open_job(&j, f, f->rows);
     forward(&j);
     backward(&j);
@@ -166,6 +173,9 @@ static void sums_of_blocks(void **state) {
         {.kind = DPCR_GRU, .dtype = DPCR_F32, .rows = 17, .layers = 1, .reverse = 1, .packed = 1, .resets = 1},
         {.kind = DPCR_LSTM, .dtype = DPCR_F32, .rows = 16, .layers = 1},
         {.kind = DPCR_GRU, .dtype = DPCR_F32, .rows = 18, .layers = 1, .overlap = 1},
+        {.kind = DPCR_GRU, .dtype = DPCR_F32, .rows = 20, .layers = 1, .wide = 1},
+        {.kind = DPCR_LSTM, .dtype = DPCR_F64, .rows = 20, .layers = 2, .both = 1, .wide = 1},
+        {.kind = DPCR_RNN_TANH, .dtype = DPCR_F32, .rows = 19, .layers = 1, .reverse = 1, .packed = 1, .wide = 1},
     };
     for (int64_t b = 0; b < MOST_ROWS; b++) ends[b] = b % 3 == 1 ? (b * 37) % STEPS : STEPS;
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {

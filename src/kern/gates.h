@@ -129,6 +129,9 @@ typedef struct dpcri_gates_kernels {
     // False: scratch memory was refused, and nothing was written that counts.
     bool (*advance)(const dpcri_gates *gates, const dpcri_gates_forward *run);
     bool (*adjoint)(const dpcri_gates *gates, const dpcri_gates_adjoint *run);
+    // to[step][row] = from[step][row], rows of `width` numbers side by side in `from`: past the caches, where every row
+    // begins with a vector and ends with one.
+    void (*put)(int64_t steps, int64_t rows, int64_t width, const void *from, const dpcri_grid *to);
 } dpcri_gates_kernels;
 
 // Numbers of a packed W_hh, a multiple of 16; false: too many.

@@ -405,28 +405,53 @@ static int64_t block_tasks(const block_products *b) {
     return tasks_of(&b->hidden) + tasks_of(&b->input) + (b->c->back.data ? blocks_of(b->count, BACK_STEPS) : 0);
 }
 
-static void block_back_to_inputs(const block_products *b, int64_t task) {
+// dx += e_x W_ih of `rows` rows of the block from row `first` on, to x; or dx = , unless `add`.
+static void block_input_rows(const block_products *b, int64_t first, int64_t rows, dpcri_rows x, bool add) {
     const chain_products *c = b->c;
     const dpcri_recurrent *layer = &c->plan->layers[c->chain];
-    const int64_t end = (task + 1) * BACK_STEPS < b->count ? (task + 1) * BACK_STEPS : b->count;
-    for (int64_t s = task * BACK_STEPS; s < end; s++) {
-        const dpcri_rows x = dpcri_rows_at(c->back, (b->from + s) * c->plan->options.batch + b->row, 0, c->nn->element);
-        for (int i = 0; i < c->input.count; i++)
-            c->nn->product(&(dpcri_product){
-                .m = b->rows,
-                .n = layer->inputs,
-                .depth = c->input.stripes[i].count,
-                .a = dpcri_rows_at(b->input.pair[0].e, s * b->rows, c->input.stripes[i].column, c->nn->element).data,
-                .a_row = c->e.row,
-                .a_col = 1,
-                .b =
-                    (const char *)layer->weight_ih + (size_t)(c->input.stripes[i].row * layer->inputs) * c->nn->element,
-                .b_row = layer->inputs,
-                .init = c->add || i > 0 ? x.data : NULL,
-                .init_row = x.row,
-                .c = x.data,
-                .c_row = x.row});
+    for (int i = 0; i < c->input.count; i++)
+        c->nn->product(&(dpcri_product){
+            .m = rows,
+            .n = layer->inputs,
+            .depth = c->input.stripes[i].count,
+            .a = dpcri_rows_at(b->input.pair[0].e, first, c->input.stripes[i].column, c->nn->element).data,
+            .a_row = c->e.row,
+            .a_col = 1,
+            .b = (const char *)layer->weight_ih + (size_t)(c->input.stripes[i].row * layer->inputs) * c->nn->element,
+            .b_row = layer->inputs,
+            .init = add || i > 0 ? x.data : NULL,
+            .init_row = x.row,
+            .c = x.data,
+            .c_row = x.row});
+}
+
+enum { ROOM = 1 << 14 };
+
+// Whether rows of other threads lie in the pages of dx that a thread writes, and all of it is more than what stays in
+// cache anyhow: processors fetch ahead of what they write, into each other's rows.
+static bool beside_others(const block_products *b) {
+    enum { PAGE = 1 << 12, MANY = 1 << 19 };
+    const dpcr_recurrent_plan *plan = b->c->plan;
+    const double row = (double)plan->layers[b->c->chain].inputs * (double)b->c->nn->element;
+    return dpcr_context_threads(plan->context) > 1 && (double)b->rows * row < PAGE &&
+           BACK_STEPS * (double)b->rows * row <= ROOM &&
+           (double)plan->options.length * (double)plan->options.batch * row >= MANY;
+}
+
+static void block_back_to_inputs(const block_products *b, int64_t task) {
+    const chain_products *c = b->c;
+    const int64_t B = c->plan->options.batch, inputs = c->plan->layers[c->chain].inputs, first = task * BACK_STEPS;
+    const int64_t end = first + BACK_STEPS < b->count ? first + BACK_STEPS : b->count, steps = end - first;
+    const dpcri_rows x = dpcri_rows_at(c->back, (b->from + first) * B + b->row, 0, c->nn->element);
+    if (!c->add && beside_others(b)) {
+        _Alignas(64) char room[ROOM];
+        block_input_rows(b, first * b->rows, steps * b->rows, (dpcri_rows){room, inputs}, false);
+        const dpcri_grid to = {.data = x.data, .step = B * x.row, .row = x.row};
+        c->plan->layers[c->chain].kernels->put(steps, b->rows, inputs, room, &to);
+        return;
     }
+    for (int64_t s = 0; s < steps; s++)
+        block_input_rows(b, (first + s) * b->rows, b->rows, dpcri_rows_at(x, s * B, 0, c->nn->element), c->add);
 }
 
 static void block_task(const block_products *b, int64_t task) {
