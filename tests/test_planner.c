@@ -515,7 +515,11 @@ static void strange_values_are_not_believed(void **state) {
         "forward auto auto chunk 0 warm-up 3 sweeps 1 seconds 1; seen sweeps 0 warm-up 0 failed 0",
         "forward overlap auto chunk 0 warm-up 3 sweeps 1 seconds 1; seen sweeps 0 warm-up 0 failed 0 more",
         "backward sequential auto chunk 0 warm-up 0 sweeps 1 seconds 1; seen sweeps 0 warm-up 0 failed 0",
-        "seen sweeps -4 warm-up 0 failed 0"};
+        "seen sweeps -4 warm-up 0 failed 0",
+        "seen sweeps 0 warm-up 0 failed 0 told 6 -1 5",
+        "seen sweeps 0 warm-up 0 failed 0 told 6 3 5 work 2.7 nan 3",
+        "seen sweeps 0 warm-up 0 failed 0 told 6 3 5 work -2.7 1 3",
+        "seen sweeps 0 warm-up 0 failed 0 told 6 3 5 work 2.7 1"};
     dpcr_context *context = solving_context(1);
     dpcri_known known;
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
@@ -527,6 +531,11 @@ static void strange_values_are_not_believed(void **state) {
         context, "k", "forward overlap auto chunk 0 warm-up 3 sweeps 1 seconds 1; seen sweeps 7 warm-up 0 failed 0"));
     assert_true(dpcri_wisdom_recall(context, "k", &known));
     assert_true(known.chosen[0] && !known.chosen[1] && known.candidate[0].warm_up == 3 && known.sweeps == 7);
+    const dpcri_known told = {.told = {6, 3, 5}, .work = {2.75, 3, 3.125}};
+    dpcri_wisdom_remember(context, "k", &told);
+    assert_true(dpcri_wisdom_recall(context, "k", &known));
+    assert_memory_equal(known.told, told.told, sizeof told.told);
+    assert_memory_equal(known.work, told.work, sizeof told.work);
     assert_false(dpcri_wisdom_set(context, "a = b", "c"));
     assert_false(dpcri_wisdom_set(context, "", "c"));
     assert_false(dpcri_wisdom_set(context, "k", "two\nlines"));
