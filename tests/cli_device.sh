@@ -104,9 +104,11 @@ import struct
 import sys
 import numpy as np
 rng = np.random.default_rng(2)
-for name, gates, hidden in (("gru", 3, 5), ("lstm", 4, 3), ("rnn", 1, 2)):
+for name, gates, hidden in (("gru", 3, 5), ("lstm", 4, 3), ("rnn", 1, 2), ("paragru", 3, 5)):
     shapes = {"weight_ih_l0": (gates * hidden, 3), "weight_hh_l0": (gates * hidden, hidden), "bias_ih_l0": (gates * hidden,),
               "bias_hh_l0": (gates * hidden,)}
+    if name == "paragru":  # units do not mix
+        shapes["weight_hh_l0"] = shapes.pop("bias_hh_l0")
     header, data = {}, b""
     for key, shape in shapes.items():
         numbers = (0.3 * rng.standard_normal(shape)).astype("<f4").tobytes()
@@ -116,7 +118,7 @@ for name, gates, hidden in (("gru", 3, 5), ("lstm", 4, 3), ("rnn", 1, 2)):
     open(f"{sys.argv[1]}/{name}.st", "wb").write(struct.pack("<Q", len(text)) + text + data)
 np.save(f"{sys.argv[1]}/x.npy", rng.standard_normal((90, 2, 3)).astype("f4"))
 PYTHON
-for words in 'gru overlap' 'gru sequential' 'lstm overlap' 'rnn newton' 'rnn overlap'; do
+for words in 'gru overlap' 'gru sequential' 'lstm overlap' 'rnn newton' 'rnn overlap' 'paragru overlap'; do
     set -- $words
     network="solve $1 --weights $folder/$1.st --input $folder/x.npy"
     "$program" $network --output "$folder/here.npy" --quiet || complain "$network"
@@ -183,6 +185,7 @@ import numpy as np
 np.save(sys.stdout.buffer, np.zeros((600, 1, 3), "f4"))') --final "$folder/there.npy" --device cuda --json)"
 rm -f "$folder/there.npy"
 refused 2 'auto, sequential, overlap and newton work there' $network --device cuda --method picard
+refused 2 'go back there' solve paragru --weights "$folder/paragru.st" --input "$folder/x.npy" --grad-output "$folder/grad_gru.npy" --grads "$folder/there.st" --device cuda
 refused 2 'with --resets' $network --device cuda --resets "$folder/x.npy"
 refused 2 'over ranks' $network --device cuda --ranks 2
 refused 4 'the limit is 100' $network --device cuda --memory-limit 100

@@ -74,7 +74,11 @@ typedef enum dpcri_device_gates {
     DPCRI_DEVICE_RNN_TANH,
     DPCRI_DEVICE_RNN_RELU,
     DPCRI_DEVICE_GRU,
-    DPCRI_DEVICE_LSTM
+    DPCRI_DEVICE_LSTM,
+    // Units do not mix (kern/para.h): w_hh is [3 H], of minGRU nothing, and there is no b_hh. Forward alone.
+    DPCRI_DEVICE_PARAGRU,
+    DPCRI_DEVICE_PARALSTM,
+    DPCRI_DEVICE_MINGRU
 } dpcri_device_gates;
 
 // One layer and direction of a recurrent network (deeppcr/recurrent.h) over `rows` sequences, steps in the order in
@@ -84,6 +88,7 @@ typedef struct dpcri_device_recurrent {
     dpcri_device_gates gates;
     int64_t length, rows, inputs, hidden;
     const void *w_ih, *w_hh, *b_ih, *b_hh;  // [G H][I], [G H][H], [G H] or NULL
+    const void *peephole;                   // [2 H] of ParaLSTM
     const void *x;                          // [length][rows][inputs]
     int64_t x_step, x_row;
     const void *h0, *c0;  // [rows][H] contiguous, or NULL: zeros

@@ -12,20 +12,24 @@
 #include "solve/solve_internal.h"
 
 static dpcri_device_gates gates_of(dpcr_recurrent_kind kind) {
-    return kind == DPCR_GRU        ? DPCRI_DEVICE_GRU
-           : kind == DPCR_LSTM     ? DPCRI_DEVICE_LSTM
-           : kind == DPCR_RNN_RELU ? DPCRI_DEVICE_RNN_RELU
-                                   : DPCRI_DEVICE_RNN_TANH;
+    switch (kind) {
+        case DPCR_RNN_RELU: return DPCRI_DEVICE_RNN_RELU;
+        case DPCR_GRU: return DPCRI_DEVICE_GRU;
+        case DPCR_LSTM: return DPCRI_DEVICE_LSTM;
+        case DPCR_PARAGRU: return DPCRI_DEVICE_PARAGRU;
+        case DPCR_PARALSTM: return DPCRI_DEVICE_PARALSTM;
+        case DPCR_MINGRU: return DPCRI_DEVICE_MINGRU;
+        default: return DPCRI_DEVICE_RNN_TANH;
+    }
 }
 
 static dpcr_status check_network(const dpcr_recurrent_plan *plan, dpcr_error *error) {
     const dpcr_recurrent *n = plan->network;
     const dpcr_recurrent_plan_options *o = &plan->options;
     const char *const kind = dpcr_recurrent_kind_name(n->options.kind);
-    if (n->options.kind > DPCR_LSTM || n->cell.varied)
+    if (n->cell.varied)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                          "recurrent_plan: %s%s on a device; rnn, rnn-relu, gru and lstm without variants work there",
-                          n->cell.varied ? "a variant of " : "", kind);
+                          "recurrent_plan: a variant of %s on a device; kinds without variants work there", kind);
     if (o->resets || (o->training && o->dropout > 0))
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "recurrent_plan: %s on a device; passes without work there",
                           o->resets ? "resets" : "dropout");
@@ -242,6 +246,7 @@ static dpcri_device_recurrent layer_of(const dpcr_recurrent_plan *plan, const dp
     form.w_hh = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_WEIGHT_HH));
     form.b_ih = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_BIAS_IH));
     form.b_hh = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_BIAS_HH));
+    form.peephole = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_PEEPHOLE));
     form.h0 = row_of(plan, &pass->h0, chain);
     form.c0 = row_of(plan, &pass->c0, chain);
     form.ht = row_of(plan, &pass->ht, chain);

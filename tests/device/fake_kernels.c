@@ -186,6 +186,7 @@ static double sum_of(const dpcri_device_recurrent *c, const void *w, const void 
 }
 
 static int gates_of(const dpcri_device_recurrent *c) {
+    if (c->gates > DPCRI_DEVICE_LSTM) return c->gates == DPCRI_DEVICE_MINGRU ? 2 : 3;
     return c->gates == DPCRI_DEVICE_GRU ? 3 : c->gates == DPCRI_DEVICE_LSTM ? 4 : 1;
 }
 
@@ -206,8 +207,21 @@ static void gates_sums(const dpcri_device_recurrent *c, int64_t row, int64_t l, 
         x[j] = get(c->dtype, c->x, step_of(c, row, l) * c->x_step + row * c->x_row + j);
     for (int g = 0; g < gates_of(c); g++) {
         in[g] = sum_of(c, c->w_ih, c->b_ih, g * c->hidden + u, c->inputs, x);
+        if (c->gates > DPCRI_DEVICE_LSTM) continue;
         of[g] = sum_of(c, c->w_hh, c->b_hh, g * c->hidden + u, c->hidden, h);
     }
+}
+
+// Kinds whose units do not mix: the unit's next h, and c.
+static double apart(const dpcri_device_recurrent *c, int64_t u, const double *x, double h, double *cell) {
+    double a[3];
+    for (int g = 0; g < 3; g++) a[g] = get(c->dtype, c->w_hh, g * c->hidden + u) * h;
+    if (c->gates == DPCRI_DEVICE_MINGRU) return h + act(3, x[0]) * (x[1] - h);
+    if (c->gates == DPCRI_DEVICE_PARAGRU)
+        return h + act(3, x[0] + a[0]) * (tanh(x[2] + act(3, x[1] + a[1]) * a[2]) - h);
+    const double f = act(3, x[0] + a[0] + get(c->dtype, c->peephole, u) * *cell), z = tanh(x[1] + a[1]);
+    *cell = f * *cell + (1 - f) * z;
+    return act(3, x[2] + a[2] + get(c->dtype, c->peephole, c->hidden + u) * *cell) * tanh(*cell);
 }
 
 static void layer_forward(const dpcri_device_recurrent *c, int64_t row) {
@@ -223,6 +237,10 @@ static void layer_forward(const dpcri_device_recurrent *c, int64_t row) {
         for (int64_t u = 0; u < H; u++) {
             double in[4] = {0}, of[4] = {0};
             gates_sums(c, row, l, h, u, in, of);
+            if (c->gates > DPCRI_DEVICE_LSTM) {
+                next[u] = apart(c, u, in, h[u], &cell[u]);
+                continue;
+            }
             const double a = act(3, in[0] + of[0]), b = act(3, in[1] + of[1]);
             if (gates == 1) next[u] = act(c->gates == DPCRI_DEVICE_RNN_RELU ? 1 : 2, in[0] + of[0]);
             if (gates == 3) next[u] = (1 - b) * tanh(in[2] + a * of[2]) + b * h[u];
@@ -314,6 +332,9 @@ static void layer_backward(const dpcri_device_recurrent *c, int64_t row) {
 
 static dpcr_status layer_workspace(int id, const dpcri_device_recurrent *layer, size_t *bytes, dpcr_error *error) {
     *bytes = 256;
+    const bool there = !layer->backward || layer->gates <= DPCRI_DEVICE_LSTM;
+    if (!there)
+        return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED, "cuda:%d: only kinds whose units mix go back there", id);
     if (layer->hidden <= WIDEST && layer->inputs <= WIDEST) return DPCR_OK;
     return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED, "cuda:%d: no such layer on the stand-in", id);
 }

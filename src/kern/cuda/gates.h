@@ -40,6 +40,17 @@ SIMT int64_t place_of(const problem<T> &p, int64_t row, int64_t m) {
     return p.lengths && p.against ? m + p.length - length_of<T>(p, row) : m;
 }
 
+// y is 0 where a sequence has no step.
+template <class T>
+SIMT void clear_beyond(simt::lane &me, const problem<T> &p) {
+    const int64_t H = p.hidden, count = p.lengths ? p.length * p.rows * H : 0;
+    for (int64_t n = me.block() * threads + me.thread(); n < count; n += me.blocks() * threads) {
+        const int64_t l = n / (p.rows * H), row = n / H % p.rows, none = p.length - length_of<T>(p, row);
+        const bool step = p.against ? l >= none : l < p.length - none;
+        if (!step) p.y[l * p.y_step + row * p.y_row + n % H] = 0;
+    }
+}
+
 // sum[i][q] += sum over k < count of weights[row q group + lane][k] rows.at(item i of this thread)[k]; lane of group q
 // counts where it is below room - q less.
 template <class T, int Q, class Rows>
@@ -139,15 +150,7 @@ struct columns {
         me.peer_store(p.cells + item * p.hidden + u, value);
     }
 
-    // y is 0 where a sequence has no step.
-    SIMT static void begin(simt::lane &me, const problem<T> &p) {
-        const int64_t H = p.hidden, count = p.lengths ? p.length * p.rows * H : 0;
-        for (int64_t n = all::self(me); n < count; n += me.blocks() * threads) {
-            const int64_t l = n / (p.rows * H), row = n / H % p.rows, none = p.length - length_of<T>(p, row);
-            const bool step = p.against ? l >= none : l < p.length - none;
-            if (!step) p.y[l * p.y_step + row * p.y_row + n % H] = 0;
-        }
-    }
+    SIMT static void begin(simt::lane &me, const problem<T> &p) { clear_beyond(me, p); }
 
     SIMT static T sigmoid(T u) { return simt::fma(cells::tanh_of(T(0.5) * u), T(0.5), T(0.5)); }
 

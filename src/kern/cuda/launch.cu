@@ -5,6 +5,7 @@
 #include "kern/cuda/cells_run.h"
 #include "kern/cuda/gates_back_run.h"
 #include "kern/cuda/linear_widths.h"
+#include "kern/cuda/para_run.h"
 
 extern template struct cells::widths<float>;
 extern template struct cells::widths<double>;
@@ -14,6 +15,8 @@ extern template struct gates::kinds<float>;
 extern template struct gates::kinds<double>;
 extern template struct gates::back_kinds<float>;
 extern template struct gates::back_kinds<double>;
+extern template struct gates::para_kinds<float>;
+extern template struct gates::para_kinds<double>;
 
 DPCRI_LINEAR_NARROW(extern, float);
 DPCRI_LINEAR_NARROW(extern, double);
@@ -185,7 +188,8 @@ int check(const dpcri_device_recurrent &c) {
         return DPCRI_CUDA_ARGUMENT;
     if (!(c.atol >= 0) || !(c.rtol >= 0)) return DPCRI_CUDA_ARGUMENT;
     if (c.dtype != DPCR_F32 && c.dtype != DPCR_F64) return DPCRI_CUDA_UNSUPPORTED;
-    if (c.gates < DPCRI_DEVICE_RNN_TANH || c.gates > DPCRI_DEVICE_LSTM) return DPCRI_CUDA_UNSUPPORTED;
+    if (c.gates < DPCRI_DEVICE_RNN_TANH || c.gates > DPCRI_DEVICE_MINGRU) return DPCRI_CUDA_UNSUPPORTED;
+    if (gates::apart(c) && c.backward) return DPCRI_CUDA_UNSUPPORTED;
     if (c.way == DPCRI_DEVICE_NEWTON && !c.backward && !gates::narrow(c)) return DPCRI_CUDA_UNSUPPORTED;
     return c.length <= UINT32_MAX ? DPCRI_CUDA_OK : DPCRI_CUDA_UNSUPPORTED;
 }
@@ -196,20 +200,32 @@ size_t dpcri_cuda_recurrent_workspace(dpcri_device_recurrent c) {
     if (check(c) != DPCRI_CUDA_OK || c.length == 0 || c.rows == 0) return 0;
     if (c.backward)
         return c.dtype == DPCR_F32 ? gates::back_kinds<float>::workspace(c) : gates::back_kinds<double>::workspace(c);
+    if (gates::apart(c))
+        return c.dtype == DPCR_F32 ? gates::para_kinds<float>::workspace(c) : gates::para_kinds<double>::workspace(c);
     return c.dtype == DPCR_F32 ? gates::kinds<float>::workspace(c) : gates::kinds<double>::workspace(c);
 }
+
+namespace {
+
+template <class T>
+int run_layer(const dpcri_device_recurrent &c, void *workspace, void *stream) {
+    return c.backward        ? gates::back_kinds<T>::run(c, workspace, stream)
+           : gates::apart(c) ? gates::para_kinds<T>::run(c, workspace, stream)
+                             : gates::kinds<T>::run(c, workspace, stream);
+}
+
+}  // namespace
 
 int dpcri_cuda_recurrent_run(dpcri_device_recurrent c, void *workspace, size_t bytes, void *stream) {
     const int status = check(c);
     if (status != DPCRI_CUDA_OK) return status;
     if (c.length == 0 || c.rows == 0) return DPCRI_CUDA_OK;
-    if (!c.w_ih || !c.w_hh || !c.x || !c.y || (c.packed && !c.lengths) || !workspace) return DPCRI_CUDA_ARGUMENT;
+    if (!c.w_ih || !c.x || !c.y || (c.packed && !c.lengths) || !workspace) return DPCRI_CUDA_ARGUMENT;
+    if (!c.w_hh && c.gates != DPCRI_DEVICE_MINGRU) return DPCRI_CUDA_ARGUMENT;
+    if (!c.peephole && c.gates == DPCRI_DEVICE_PARALSTM) return DPCRI_CUDA_ARGUMENT;
     if (c.backward && c.gates == DPCRI_DEVICE_LSTM && !c.kept) return DPCRI_CUDA_ARGUMENT;
     if (bytes < dpcri_cuda_recurrent_workspace(c)) return DPCRI_CUDA_WORKSPACE;
-    const bool single = c.dtype == DPCR_F32;
-    const int ran = c.backward ? (single ? gates::back_kinds<float>::run(c, workspace, stream)
-                                         : gates::back_kinds<double>::run(c, workspace, stream))
-                    : single   ? gates::kinds<float>::run(c, workspace, stream)
-                               : gates::kinds<double>::run(c, workspace, stream);
+    const int ran =
+        c.dtype == DPCR_F32 ? run_layer<float>(c, workspace, stream) : run_layer<double>(c, workspace, stream);
     return ran < 0 ? DPCRI_CUDA_UNSUPPORTED : ran;
 }

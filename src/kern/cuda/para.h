@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT
+// A layer and direction of recurrent cells whose units do not mix (ParaGRU, ParaLSTM, minGRU; formulas in kern/para.h)
+// on a device, forward. Not yet run on one.
+//
+//   inputs  g_m = W_ih x_m + b_ih of all steps, one product, a plain launch (gates.h)
+//   para    overlapped chunks (gates_chunks.h), one cooperative launch: a thread takes a unit of an item through all
+//           steps of a stretch, so blocks meet once a stretch and not once a step
+//
+// A number is one chain of operations on its own unit: with tolerances of 0 overlap has the loop's bits.
+#ifndef DPCRI_CUDA_PARA_H
+#define DPCRI_CUDA_PARA_H
+
+#include "kern/cuda/gates.h"
+
+namespace gates {
+
+template <class T>
+struct para_problem : problem<T> {
+    const T *diagonals, *peepholes;  // [3][H] of ParaGRU and ParaLSTM; [2][H] of ParaLSTM
+};
+
+template <class T, int Kind>  // DPCRI_DEVICE_PARAGRU, ...
+struct para {
+    static constexpr bool cell = Kind == DPCRI_DEVICE_PARALSTM;
+    typedef para_problem<T> arguments;
+    typedef chunks<T, para<T, Kind>> all;
+
+    SIMT static T load(simt::lane &me, const arguments &p, int64_t item, int64_t u, int) {
+        return me.peer_load(p.states + item * p.hidden + u);
+    }
+    SIMT static void store(simt::lane &me, const arguments &p, int64_t item, int64_t u, int, T value) {
+        me.peer_store(p.states + item * p.hidden + u, value);
+    }
+    SIMT static T load_cell(simt::lane &me, const arguments &p, int64_t item, int64_t u) {
+        return me.peer_load(p.cells + item * p.hidden + u);
+    }
+    SIMT static void store_cell(simt::lane &me, const arguments &p, int64_t item, int64_t u, T value) {
+        me.peer_store(p.cells + item * p.hidden + u, value);
+    }
+    SIMT static void begin(simt::lane &me, const arguments &p) { clear_beyond(me, p); }
+
+    SIMT static T sigmoid(T u) { return simt::fma(cells::tanh_of(T(0.5) * u), T(0.5), T(0.5)); }
+
+    // x: of the unit, gate after gate H apart.
+    SIMT static void advance(const arguments &p, int64_t u, const T *x, const T *a, T &h, T &c) {
+        const int64_t H = p.hidden;
+        if constexpr (Kind == DPCRI_DEVICE_PARAGRU) {
+            const T z = sigmoid(simt::fma(a[0], h, x[0])), r = sigmoid(simt::fma(a[1], h, x[H]));
+            const T q = cells::tanh_of(simt::fma(a[2], r * h, x[2 * H]));
+            h = simt::fma(z, q - h, h);
+        }
+        if constexpr (Kind == DPCRI_DEVICE_PARALSTM) {
+            const T f = sigmoid(simt::fma(p.peepholes[u], c, simt::fma(a[0], h, x[0])));
+            const T z = cells::tanh_of(simt::fma(a[1], h, x[H]));
+            c = simt::fma(f, c - z, z);
+            h = sigmoid(simt::fma(p.peepholes[H + u], c, simt::fma(a[2], h, x[2 * H]))) * cells::tanh_of(c);
+        }
+        if constexpr (Kind == DPCRI_DEVICE_MINGRU) h = simt::fma(sigmoid(x[0]), x[H] - h, h);
+    }
+
+    SIMT static void run(simt::lane &me, const arguments &p, const stretch &s, int &) {
+        const int64_t H = p.hidden;
+        for (int64_t n = all::self(me); n < s.count * H; n += me.blocks() * threads) {
+            const int64_t item = s.first + n / H, u = n % H, row = item % p.rows;
+            T h = load(me, p, item, u, 0), c = cell ? load_cell(me, p, item, u) : T(0), a[3] = {};
+            for (int i = 0; p.diagonals && i < 3; i++) a[i] = p.diagonals[i * H + u];
+            for (int64_t at = s.from; at < s.from + s.steps; at++) {
+                const int64_t m = all::step_of(me, p, item, s.first + s.count, at);
+                if (m < 0) continue;
+                const int64_t l = place_of(p, row, m);
+                advance(p, u, p.given + (l * p.rows + row) * p.given_row + u, a, h, c);
+                if (s.writes) p.y[l * p.y_step + row * p.y_row + u] = h;
+            }
+            store(me, p, item, u, 0, h);
+            if (cell) store_cell(me, p, item, u, c);
+        }
+        me.grid_barrier();
+    }
+};
+
+}  // namespace gates
+
+#endif
