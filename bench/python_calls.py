@@ -80,6 +80,28 @@ else:
             with torch.no_grad():
                 report(who, lambda: module(step))
             report(f"{who} forward and back", lambda: module(step)[0].sum().backward())
+    gradients = [torch.randn(24, 4), torch.randn(24, 8), torch.randn(24), torch.randn(24)]
+    parameters = [torch.nn.Parameter(g.clone()) for g in gradients]
+
+    class Empty(torch.autograd.Function):
+        """As many tensors in, kept and out as a GRU of one layer has, and no work."""
+
+        @staticmethod
+        def forward(ctx, x, *parameters):
+            ctx.save_for_backward(x, *parameters)
+            return x.new_empty(1, 1, 8), x.new_empty(1, 1, 8)
+
+        @staticmethod
+        def backward(ctx, *_):
+            return None, *[torch.empty_like(p) for p in ctx.saved_tensors[1:]]
+
+    class Module(torch.nn.Module):
+        def forward(self, x):
+            return x.new_empty(1, 1, 8), x.new_empty(1, 1, 8)
+
+    with torch.no_grad():
+        report("a module of PyTorch that does nothing", lambda m=Module(): m(step))
+    report("an autograd function that does nothing, both", lambda: Empty.apply(step, *parameters)[0].sum().backward())
     At, bt = torch.from_numpy(A), torch.from_numpy(b)
     report("deeppcr.torch.linear_chain", lambda: deeppcr.torch.linear_chain(At, bt))
 
@@ -90,7 +112,19 @@ try:
 except ImportError:
     pass
 else:
+    import ctypes
+
+    from deeppcr import _xla
+
+    @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+    def nothing(frame):  # what XLA asks at registration is answered
+        return _xla.handler(frame) if ctypes.c_size_t.from_address(frame + 8).value else None
+
+    jax.ffi.register_ffi_target("nothing", _xla.capsule(nothing), platform="cpu")
+    foreign = jax.jit(lambda A, b: jax.ffi.ffi_call("nothing", jax.ShapeDtypeStruct(b.shape, b.dtype))(A, b))
     chained, empty = jax.jit(lambda A, b: deeppcr.jax.linear_chain(A, b)), jax.jit(lambda A, b: b + 1)
-    for name, call in (("deeppcr.jax.linear_chain", chained), ("an empty program of JAX", empty)):
+    gradient = jax.jit(jax.grad(lambda A, b: deeppcr.jax.linear_chain(A, b).sum(), (0, 1)))
+    for name, call in (("deeppcr.jax.linear_chain", chained), ("deeppcr.jax.linear_chain with gradient", gradient),
+                       ("an empty program of JAX", empty), ("a program with a call of Python that does nothing", foreign)):
         jax.block_until_ready(call(A, b))
         report(name, lambda: jax.block_until_ready(call(A, b)))

@@ -221,3 +221,28 @@ def test_refusals(chain):
         with pytest.raises(Exception, match="wanted") as caught:  # fmt: skip
             call()
         assert isinstance(caught.value, deeppcr.Error) or "ArgumentError" in str(caught.value)
+
+
+def parameters(kind):
+    return {name: jnp.asarray(value) for name, value in getattr(recurrent, kind)(3, 4).state_dict().items()}
+
+
+@pytest.mark.parametrize("call, what", [
+    (lambda: ours.linear_chain(jnp.ones((4, 2, 2)), jnp.ones((4, 2)), jnp.ones(2), True), "z0"),
+    (lambda: ours.linear_chain(jnp.ones((4, 2, 2)), jnp.ones((4, 2)), scheme=["pcr"]), "scheme"),
+    (lambda: ours.gru(None, jnp.ones((5, 3))), "the parameters"), (lambda: ours.gru({}, jnp.ones((5, 3))), "the parameters"),
+    (lambda: ours.gru(parameters("GRU"), jnp.ones(3)), "x's shape"), (lambda: ours.gru(parameters("GRU"), jnp.ones((5, 2))), "weight_ih_l0's shape"),
+    (lambda: ours.gru({**parameters("GRU"), "more": jnp.ones(1)}, jnp.ones((5, 3))), "the parameters' names"),
+    (lambda: ours.lstm(parameters("LSTM"), jnp.ones((5, 3)), jnp.zeros((1, 4))), "state"),
+    (lambda: ours.gru(parameters("GRU"), jnp.ones((5, 3)), method=["auto"]), "method"),
+    (lambda: ours.sosfilt(jnp.ones((1, 6)), jnp.ones(3), "0"), "axis"), (lambda: ours.lfilter(jnp.ones(130), jnp.ones(1), jnp.ones(3)), "b's shape"),
+])  # fmt: skip
+def test_refusals_name_what_is_wrong(call, what):
+    with pytest.raises(deeppcr.Error) as caught:
+        call()
+    assert caught.value.what == what and caught.value.wanted
+
+
+def test_a_vmap_of_nothing():
+    found = jax.vmap(lambda x: ours.gru(parameters("GRU"), x)[0])(jnp.ones((0, 5, 2, 3)))
+    assert found.shape == (0, 5, 2, 4)

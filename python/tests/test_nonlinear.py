@@ -154,7 +154,7 @@ def test_not_finite_and_not_converged(rng):
 
 
 @pytest.mark.parametrize("arguments, options, what", [
-    ((None, np.ones(2), 5), {}, "step and jacobian"), ((len, np.ones((2, 2, 2)), 5), {}, "z0's shape"),
+    ((None, np.ones(2), 5), {}, "step"), ((len, np.ones((2, 2, 2)), 5), {}, "z0's shape"),
     ((len, np.ones(0), 5), {}, "z0's shape"), ((len, np.ones(2), -1), {}, "length"),
     ((len, np.ones(2), 5, None, "magic"), {}, "method"), ((len, np.ones(2), 5), {"structure": "magic"}, "structure"),
     ((len, np.ones(2), 5), {"scheme": "magic"}, "scheme"), ((len, np.ones(2), 5), {"magic": 1}, "an option"),

@@ -143,7 +143,7 @@ def test_refusals(rng):
     x = np.zeros((5, 2, 3), "f")
     for call, what in ((lambda: net(x[..., :2]), "x's shape"), (lambda: net(x, np.zeros((1, 2, 4))), "h0"),
                        (lambda: net(x, (np.zeros((1, 2, 5)), np.zeros((1, 2, 4)))), "h0's shape"),
-                       (lambda: net(x, None, [6, 1]), "lengths"), (lambda: recurrent.GRU(3, 0), "the network's sizes"),
+                       (lambda: net(x, None, [6, 1]), "lengths"), (lambda: recurrent.GRU(3, 0), "hidden"),
                        (lambda: recurrent.GRU(3, 4, dtype="i4"), "dtype"), (lambda: recurrent.GRU(3, 4, method="x"), "method")):
         with pytest.raises(deeppcr.ArgumentError) as caught:  # fmt: skip
             call()

@@ -11,7 +11,7 @@ import numpy as np
 
 from . import _abi
 from . import _library as library
-from .errors import ArgumentError
+from .errors import whole_number
 from .nonlinear import METHODS
 
 KINDS = {"rnn_tanh": "DPCR_RNN_TANH", "rnn_relu": "DPCR_RNN_RELU", "gru": "DPCR_GRU", "lstm": "DPCR_LSTM", "paragru": "DPCR_PARAGRU",
@@ -34,6 +34,11 @@ class Form(NamedTuple):
     bidirectional: bool
     bias: bool
     projection: int = 0  # LSTM: the numbers of h, of hidden ones without
+
+    def checked(self) -> "Form":
+        """Itself, where the library takes such sizes."""
+        return self._replace(inputs=whole_number("inputs", self.inputs, 1, 1 << 31), hidden=whole_number("hidden", self.hidden, 1, 16384),
+                             layers=whole_number("layers", self.layers, 1, 4096))  # fmt: skip
 
     @property
     def outputs(self) -> int:
@@ -116,12 +121,17 @@ class _Plan:
         # Where addresses go: a structure's own arrays, so that they need not be looked up in it.
         self.arrays = [getattr(self.run, name) for name in ("x", "h0", "c0", "y", "ht", "ct")]
         self.given = [getattr(self.gradients, name) for name in ("y", "ht", "ct", "x", "h0", "c0")]
+        self.filled: Any = None
         self.error = _abi.Error()
         self.error_ref = ctypes.byref(self.error)
 
     def fill(self, x: int, h0: int, c0: int, lengths: int, y: int, ht: int, ct: int) -> None:
         """Addresses, 0 for none."""
-        for place, address in zip(self.arrays, (x, h0, c0, y, ht, ct)):
+        filled = (x, h0, c0, y, ht, ct, lengths)
+        if filled == self.filled:
+            return
+        self.filled = filled
+        for place, address in zip(self.arrays, filled):
             place.data = address
         self.run.lengths = lengths
 
@@ -146,6 +156,7 @@ class _Plan:
             self.work_at = library.aligned(self.own_work)
         if self.tape <= library.OWN_BYTES:
             self.own_tape = np.empty(self.tape + 64, np.uint8)
+            self.own_tape_at = library.aligned(self.own_tape)
         address, run = self.handle.address, ctypes.byref(self.run)
         self.before, self.after = (address, run), (self.workspace, self.reports, self.error_ref)
         self.back = (address, run, ctypes.byref(self.gradients))
@@ -211,39 +222,43 @@ class _Slot:
         assert sum(math.prod(shape) for _, shape in form.parameters()) == count.value
         self.tensors = (ctypes.c_void_p * len(form.parameters()))()
         self.tensors_at = ctypes.addressof(self.tensors)
+        self.loaded: Any = None  # the addresses in it
 
     def load(self, parameters: Sequence[int]) -> None:
         """Parameters by address, or all of them together, in order, by one."""
         if len(parameters) == 1:
             ctypes.memmove(self.vector, parameters[0], self.bytes)
             return
-        self.tensors[:] = parameters  # type: ignore[call-overload]
-        _set(self.network.address, self.tensors_at)
+        if parameters != self.loaded:
+            self.loaded = parameters
+            self.tensors[:] = parameters  # type: ignore[call-overload]
+        _set(self.network.address, self.tensors_at)  # copies the numbers
 
 
 class Pass:
     """A forward pass that waits for its backward pass. Dropped, it gives back what it held."""
 
-    __slots__ = ("engine", "slot", "plan", "tape", "held")
+    __slots__ = ("engine", "slot", "plan", "tape", "tape_at", "held", "kept")
 
-    def __init__(self, engine: "Engine", slot: _Slot, plan: _Plan, tape: np.ndarray) -> None:
-        self.engine, self.slot, self.plan, self.tape = engine, slot, plan, tape
+    def __init__(self, engine: "Engine", slot: _Slot, plan: _Plan, tape: np.ndarray, tape_at: int) -> None:
+        self.engine, self.slot, self.plan, self.tape, self.tape_at = engine, slot, plan, tape, tape_at
         self.held = True
+        self.kept: Any = None  # of the caller's, until the end
 
     def backward(self, x: int, h0: int, c0: int, lengths: int, y: int, ht: int, ct: int, given: Tuple[int, int, int],
                  wanted: Tuple[int, int, int]) -> None:  # fmt: skip
-        """Adds into the slot's gradients, cleared before; addresses as in Engine.forward; given dy, dht, dct; wanted dx, dh0,
-        dc0. The pass is over when its caller has read the gradients and called `end`."""
+        """Adds into the slot's gradients, cleared before; addresses as in Engine.forward, of which ht and ct are not looked at;
+        given dy, dht, dct; wanted dx, dh0, dc0. The pass is over when its caller has read the gradients and called `end`."""
         plan = self.plan
         plan.fill(x, h0, c0, lengths, y, ht, ct)
         for place, address in zip(plan.given, given + wanted):
             place.data = address
         _clear(self.slot.network.address)
-        plan.backward(library.aligned(self.tape))
+        plan.backward(self.tape_at)
 
     def end(self) -> None:
         if self.held:
-            self.held = False
+            self.held, self.kept = False, None
             if self.tape is not self.plan.own_tape:
                 library.give(self.tape)
             self.engine.release(self.slot)
@@ -262,10 +277,7 @@ class Engine:
     """The slots of one module: as many as it has passes under way at once."""
 
     def __init__(self, form: Form) -> None:
-        if not 1 <= form.hidden <= 16384 or form.inputs < 1 or form.layers < 1:
-            raise ArgumentError.of("the network's sizes", (form.inputs, form.hidden, form.layers),
-                                   "1 or more inputs and layers, 1 to 16384 hidden")  # fmt: skip
-        self.form = form
+        self.form = form.checked()
         self.free: List[_Slot] = []
         self.last: Optional[_Plan] = None
 
@@ -301,16 +313,19 @@ class Engine:
         else:
             plan.fill(x, h0, c0, lengths, y, ht, ct)
         self.last = plan
-        tape = None
-        if training:
-            tape = library.take(plan.tape) if plan.own_tape is None else plan.own_tape
-        plan.execute(None if tape is None else library.aligned(tape))
+        tape, tape_at = plan.own_tape, 0
+        if training and tape is None:
+            tape = library.take(plan.tape)
+            tape_at = library.aligned(tape)
+        elif training:
+            tape_at = plan.own_tape_at
+        plan.execute(tape_at or None)
         if plan.chosen and any(report.reason == _FALLBACK for report in plan.reports) and plan.learn():
             slot.plans.pop(key, None)
-        if tape is None:
+        if tape is None or not training:
             self.release(slot)
             return None
-        return Pass(self, slot, plan, tape)
+        return Pass(self, slot, plan, tape, tape_at)
 
     def sentences(self) -> List[str]:
         """Why the chains of the last pass ran as they did, a layer and direction each."""

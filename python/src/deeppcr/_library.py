@@ -87,7 +87,8 @@ def give(buffer: np.ndarray) -> None:
             _free.pop(0)
 
 
-_byte_of, _address_of = ctypes.c_char.from_buffer, ctypes.addressof
+_byte_of: Any = ctypes.c_char.from_buffer  # NumPy's types know the buffer protocol from Python 3.12 on
+_address_of = ctypes.addressof
 
 
 def address(array: np.ndarray) -> int:
@@ -200,10 +201,9 @@ def threads() -> int:
 
 def set_threads(count: int) -> None:
     """Sets the number of threads, 0 for all that this process may run on. Results do not depend on it, bit for bit."""
-    if count < 0 or count > 1 << 15:
-        raise errors.ArgumentError.of("threads", count, "0 or more")
+    count = errors.whole_number("threads", count, 0, 1 << 15)
     with context.lock:
-        context.threads = int(count)
+        context.threads = count
         context.renew()
 
 
@@ -330,9 +330,12 @@ class Call:
             check(status, self.error)
 
 
-def common(*arrays: Any) -> np.dtype:
+def common(**arrays: Any) -> np.dtype:
     """The dtype that a call works in: float32, float64 or uint32 where all agree, else as NumPy promotes, in floats."""
-    dtype = np.result_type(*[a for a in arrays if a is not None])
+    there = {name: array for name, array in arrays.items() if array is not None}
+    for name, array in there.items():
+        real(array, name)
+    dtype = np.result_type(*there.values())
     if dtype in DTYPES:
         return np.dtype(dtype.newbyteorder("="))
     if dtype.kind in "biu":
@@ -342,16 +345,56 @@ def common(*arrays: Any) -> np.dtype:
     raise errors.ArgumentError.of("dtype", dtype, "float32, float64 or uint32")
 
 
+def dtype_of(given: Any, known: str) -> np.dtype:
+    """What names one of the `known` dtypes."""
+    try:
+        dtype = np.dtype(given)
+    except TypeError:
+        dtype = given
+    if str(dtype) not in known.split():
+        raise errors.ArgumentError.of("dtype", dtype, " or ".join(known.split()))
+    return dtype
+
+
+def real(array: np.ndarray, name: str) -> None:
+    """Refuses complex numbers, text, objects."""
+    if array.dtype.kind not in "fiub":
+        raise errors.ArgumentError.of(f"{name}'s dtype", array.dtype, "real numbers")
+
+
+def empty(shape: Tuple[int, ...], dtype: Any) -> np.ndarray:
+    """A new array for a result."""
+    try:
+        return np.empty(shape, dtype)
+    except (MemoryError, ValueError):  # by NumPy: more than there is, more than there can be
+        raise errors.OutOfMemory.of("the result's shape", tuple(shape), "one that there is memory for") from None
+
+
+def like(what: str, values: Any, shape: Tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Real numbers as a view of that shape, which they may be repeated to."""
+    made = array(values, what)
+    real(made, what)
+    try:
+        return np.broadcast_to(made.astype(dtype, copy=False), shape)
+    except ValueError:
+        raise errors.ArgumentError.of(f"{what}'s shape", made.shape, str(tuple(shape))) from None
+
+
 # DLPack's devices whose memory the processor reads, and names for some that it does not.
 _READABLE = (1, 3, 11, 13)
 _ELSEWHERE = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm", 14: "oneapi", 15: "webgpu"}
 
 
-def array(values: Any, dtype: Any = None) -> np.ndarray:
+def array(values: Any, name: str = "an array") -> np.ndarray:
     """Values as an array; what speaks DLPack, such as tensors of PyTorch, or the buffer protocol as it lies, without a copy."""
-    if type(values) is np.ndarray or not hasattr(values, "__dlpack_device__"):
-        return np.asarray(values, dtype)
+    if type(values) is np.ndarray:
+        return values
     kind = type(values).__name__
+    if not hasattr(values, "__dlpack_device__"):
+        try:
+            return np.asarray(values)
+        except (TypeError, ValueError):
+            raise errors.ArgumentError.of(name, f"a {kind} of uneven shape", "numbers of one shape") from None
     try:
         device, number = values.__dlpack_device__()
     except Exception as error:  # noqa: B902  a framework's own, such as for a device without memory
@@ -370,14 +413,17 @@ def array(values: Any, dtype: Any = None) -> np.ndarray:
     except (AttributeError, BufferError, RuntimeError, TypeError, ValueError):
         pass  # NumPy before 1.22, dtypes that only the framework itself turns into NumPy's
     try:
-        return np.asarray(found, dtype)
+        return np.asarray(found)
     except Exception as error:  # noqa: B902
         raise errors.ArgumentError.of(f"the dtype of a {kind}", getattr(values, "dtype", error), "one of NumPy's") from None
 
 
-def whole(values: Any, dtype: Any = None) -> np.ndarray:
-    """Values as a contiguous array, aligned and in the machine's byte order; itself where it is one."""
-    made = array(values, dtype)
+def whole(values: Any, dtype: Any, name: str = "an array") -> np.ndarray:
+    """Real numbers as a contiguous array, aligned and in the machine's byte order; itself where it is one."""
+    made = array(values, name)
+    if made.dtype != dtype:
+        real(made, name)
+    made = np.asarray(made, dtype)
     return made if made.flags.c_contiguous and made.flags.aligned else np.array(made, order="C")
 
 
@@ -389,4 +435,8 @@ def numbers(array: np.ndarray, contiguous: int) -> np.ndarray:
             ok = ok and array.strides[axis] == step
         step *= array.shape[axis]
         ok = ok and array.strides[axis] % size == 0
-    return array if ok else np.array(array, order="C")  # a new one: NumPy calls contiguous what is not aligned
+    if ok:
+        return array
+    copy = empty(array.shape, array.dtype.newbyteorder("="))
+    copy[...] = array
+    return copy  # a new one: NumPy calls contiguous what is not aligned

@@ -12,6 +12,7 @@ import _thread
 import ctypes
 import functools
 import struct
+import sys
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
@@ -25,7 +26,7 @@ _FRAME = struct.Struct("QQQQi4x" + "QQqQQ" * 2 + "QQqQQQ")
 _API = struct.Struct("QQ" + "QQii" + "QQ")  # size, extension, version (size, extension, major, minor), internal, error_create
 _BUFFER = struct.Struct("QQi4xQqQ")  # size, extension, dtype, data, rank, dims
 _EXTENSION = struct.Struct("Qi4xQQ")  # size, type, next, metadata
-_TEXT = struct.Struct("QQ")
+_TEXT, _TEXT_AT, _INT = struct.Struct("QQ"), struct.Struct("Q"), struct.Struct("i")
 _VERSION_OF_METADATA = 8 + 16  # bytes before major and minor
 
 
@@ -59,17 +60,28 @@ def _array(kind: int, address: int, shape: Tuple[int, ...]) -> np.ndarray:
         size *= n
     if not size:
         return np.empty(shape, dtype)
-    return np.ndarray(shape, dtype, (ctypes.c_char * size).from_address(address))
+    memory: Any = (ctypes.c_char * size).from_address(address)
+    return np.ndarray(shape, dtype, memory)
+
+
+# All memory as one buffer, in which structures are read where they lie: ctypes.string_at takes twice as long.
+_MEMORY: Any = (ctypes.c_char * sys.maxsize).from_address(0)
+
+
+@functools.lru_cache(None)
+def _words(count: int) -> Callable[[Any, int], Tuple[int, ...]]:
+    return struct.Struct(f"{count}q").unpack_from
 
 
 def _numbers(address: int, count: int) -> Tuple[int, ...]:
-    return struct.unpack(f"{count}q", ctypes.string_at(address, 8 * count)) if count else ()
+    return _words(count)(_MEMORY, address) if count else ()
 
 
 def _call_of(count: int, types: int, items: int) -> bytes:
-    if count != 1 or ctypes.c_int.from_address(types).value != _STRING:
+    if count != 1 or _INT.unpack_from(_MEMORY, types)[0] != _STRING:
         raise RuntimeError("a call without its one attribute")
-    return ctypes.string_at(*_TEXT.unpack(ctypes.string_at(_numbers(items, 1)[0], 16)))
+    at, size = _TEXT.unpack_from(_MEMORY, _TEXT_AT.unpack_from(_MEMORY, items)[0])
+    return _MEMORY[at : at + size]
 
 
 def _failure(api: int, raised: BaseException) -> Optional[int]:
@@ -80,11 +92,11 @@ def _failure(api: int, raised: BaseException) -> Optional[int]:
     kind = type(raised)
     text = f"{kind.__module__}.{kind.__qualname__}: {raised}".encode("utf-8", "replace")
     arguments = _ErrorArguments(ctypes.sizeof(_ErrorArguments), None, text, code)
-    return _ERROR(_API.unpack(ctypes.string_at(api, _API.size))[7])(ctypes.addressof(arguments))  # type: ignore[no-any-return]
+    return _ERROR(_API.unpack_from(_MEMORY, api)[7])(ctypes.addressof(arguments))  # type: ignore[no-any-return]
 
 
 def _version(api: int) -> Tuple[int, int]:
-    return _API.unpack(ctypes.string_at(api, _API.size))[4:6]
+    return _API.unpack_from(_MEMORY, api)[4:6]
 
 
 _calls = library.Own()
@@ -92,7 +104,7 @@ _calls = library.Own()
 
 def _execute(arguments: Tuple[int, ...], results: Tuple[int, ...], attributes: Tuple[int, ...]) -> None:
     call = _call_of(*attributes)
-    buffers = [_BUFFER.unpack(ctypes.string_at(at, _BUFFER.size)) for at in arguments + results]
+    buffers = [_BUFFER.unpack_from(_MEMORY, at) for at in arguments + results]
     shapes = [_numbers(b[5], b[4]) for b in buffers]
     kept = _calls.kept()
     key = (call, len(arguments), *[b[2] for b in buffers], *shapes, library.context.generation)
@@ -115,10 +127,10 @@ def _execute(arguments: Tuple[int, ...], results: Tuple[int, ...], attributes: T
 @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 def handler(address: int) -> Optional[int]:
     """XLA_FFI_Handler."""
-    frame = _FRAME.unpack(ctypes.string_at(address, _FRAME.size))
+    frame = _FRAME.unpack_from(_MEMORY, address)
     size, extension, api, _, stage = frame[:5]
     if extension:
-        _, kind, _, metadata = _EXTENSION.unpack(ctypes.string_at(extension, _EXTENSION.size))
+        _, kind, _, metadata = _EXTENSION.unpack_from(_MEMORY, extension)
         if kind == _METADATA:  # asked at registration: the version is XLA's own, for what is read is in all of 0.x
             told = (ctypes.c_int * 2).from_address(metadata + _VERSION_OF_METADATA)
             told[0], told[1] = _MAJOR, max(1, _version(api)[1])  # XLA of version 0.1 does not say it
@@ -133,8 +145,8 @@ def handler(address: int) -> Optional[int]:
         return _failure(api, raised)
 
 
-def capsule() -> Any:
+def capsule(function: Any = handler) -> Any:
     """What jax.ffi.register_ffi_target takes."""
     new = ctypes.pythonapi.PyCapsule_New
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-    return new(ctypes.cast(handler, ctypes.c_void_p), None, None)
+    return new(ctypes.cast(function, ctypes.c_void_p), None, None)

@@ -2,7 +2,8 @@
 """What is raised. Every exception of the library is a `deeppcr.Error` and the builtin that fits."""
 from __future__ import annotations
 
-from typing import Optional
+import operator
+from typing import Collection, Optional, TypeVar
 
 
 class Error(Exception):
@@ -45,3 +46,36 @@ class RunError(Error, RuntimeError):
 
 class NotConverged(RunError):
     """A solve without fallback spent its budget."""
+
+
+Value = TypeVar("Value")
+
+
+def one_of(what: str, given: Value, known: Collection[object]) -> Value:
+    """`given` where it is one of what is known."""
+    try:
+        if given in known:
+            return given
+    except TypeError:  # nothing that could be looked up
+        pass
+    raise ArgumentError.of(what, repr(given), "one of " + ", ".join(map(str, known)))
+
+
+def number(what: str, given: object) -> float:
+    """`given` as a float."""
+    try:
+        return float(given)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise ArgumentError.of(what, repr(given), "a number") from None
+
+
+def whole_number(what: str, given: object, least: int = 0, most: int = (1 << 63) - 1) -> int:
+    """`given` where it is an int of that range."""
+    wanted = f"a whole number from {least} to {most}" if most < 1 << 62 else f"a whole number, {least} or more"
+    try:
+        number = operator.index(given)  # type: ignore[arg-type]
+    except TypeError:
+        raise ArgumentError.of(what, repr(given), wanted) from None
+    if not least <= number <= most:
+        raise ArgumentError.of(what, number, wanted)
+    return number

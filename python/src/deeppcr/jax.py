@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import jax
 import jax.ffi
@@ -22,7 +22,7 @@ from . import _engine, _xla
 from . import _library as library
 from . import linear as numbers
 from . import signal as filters
-from .errors import ArgumentError
+from .errors import ArgumentError, one_of
 from .nonlinear import METHODS
 
 Array = Any
@@ -402,33 +402,41 @@ def _network_flat(*arrays: Array, form: _engine.Form, method: str) -> Any:
 def _network_folded(size: int, arrays: Sequence[Array], axes: Sequence[Any], words: Any) -> Any:
     """x, h0, c0 [..][size B][..] of [..][B][..]."""
     flat = [_in_front(size, a, axis, 1) for a, axis in zip(arrays[:3], axes)]
-    found = _network_one_call(*(a.reshape(a.shape[0], size * a.shape[2], a.shape[3]) for a in flat), *arrays[3:], **words)
-    return [a.reshape(a.shape[0], size, a.shape[1] // size, a.shape[2]) for a in found], [1] * 3
+    batch = flat[0].shape[2]
+    found = _network_one_call(*(a.reshape(a.shape[0], size * batch, a.shape[3]) for a in flat), *arrays[3:], **words)
+    return [a.reshape(a.shape[0], size, batch, a.shape[2]) for a in found], [1] * 3
 
 
 _network_one_call = _one_call("deeppcr_network", _network_flat, lambda count: slice(3, count), _network_folded)
 
 
 def _call(kind: str, parameters: Dict[str, Array], x: Array, state: Any, method: str) -> Any:
-    names, x = list(parameters), jnp.asarray(x)
-    if "weight_ih_l0" not in parameters or x.ndim not in (2, 3):
-        raise ArgumentError.of("parameters and x", (names, x.shape), "PyTorch's names, and [T][B][inputs] or [T][inputs]")
+    x = jnp.asarray(x)
+    if not isinstance(parameters, Mapping) or "weight_ih_l0" not in parameters:
+        got = list(parameters) if isinstance(parameters, Mapping) else type(parameters).__name__
+        raise ArgumentError.of("the parameters", got, "a dict by PyTorch's names, weight_ih_l0 and so on")
+    if x.ndim not in (2, 3):
+        raise ArgumentError.of("x's shape", x.shape, "[T][B][inputs] or [T][inputs]")
+    names = list(parameters)
     if np.dtype(x.dtype) not in _CODES:
         raise ArgumentError.of("x's dtype", x.dtype, "float32 or float64")
-    if method not in METHODS:
-        raise ArgumentError.of("method", repr(method), "one of " + ", ".join(METHODS))
+    one_of("method", method, METHODS)
     directions = 2 if "weight_ih_l0_reverse" in parameters else 1
     layers = sum(name.startswith("weight_ih_l") for name in names) // directions
     hidden = parameters["weight_ih_l0"].shape[0] // _engine.GATES[kind]
     form = _engine.Form(kind, _CODES[np.dtype(x.dtype)], x.shape[-1], hidden, layers, directions == 2, "bias_ih_l0" in parameters)
     wanted = dict(form.parameters())
-    found = {name: tuple(p.shape) for name, p in parameters.items()}
-    if found != wanted:
-        raise ArgumentError.of("the parameters' shapes", found, str(wanted))
+    if set(names) != set(wanted):
+        raise ArgumentError.of("the parameters' names", names, str(list(wanted)))
+    for name, own in wanted.items():
+        if tuple(parameters[name].shape) != own:
+            raise ArgumentError.of(f"{name}'s shape", tuple(parameters[name].shape), str(own))
     single = x.ndim == 2
     rows = x[:, None] if single else x
     shape = (layers * directions, rows.shape[1], form.hidden)
     lstm = form.has_cell
+    if lstm and state is not None and not (isinstance(state, (tuple, list)) and len(state) == 2):
+        raise ArgumentError.of("state", type(state).__name__, "a pair (h0, c0)")
     h0, c0 = (state if lstm else (state, None)) if state is not None else (None, None)
     given = []
     for name, one in (("h0", h0), ("c0", c0)):
@@ -578,8 +586,9 @@ def _filter(kind: str, coefficients: Tuple[Array, ...], x: Array, axis: int, zi:
     x = jnp.asarray(x)
     if np.dtype(x.dtype) not in _CODES:
         raise ArgumentError.of("x's dtype", x.dtype, "float32 or float64")
-    if x.ndim == 0 or not -x.ndim <= axis < x.ndim:
-        raise ArgumentError.of("axis", axis, f"one of x's {x.ndim} dimensions")
+    if x.ndim == 0:
+        raise ArgumentError.of("x's shape", x.shape, "one dimension or more")
+    axis = filters.axis_of(axis, x.ndim)
     if any(np.dtype(c.dtype) not in _CODES for c in coefficients):
         raise ArgumentError.of("the coefficients' dtypes", [str(c.dtype) for c in coefficients], "float32 or float64")
     moved = jnp.moveaxis(x, axis, -1)
@@ -611,6 +620,6 @@ def lfilter(b: Array, a: Array, x: Array, axis: int = -1, zi: Any = None) -> Any
     With initial states zi, of x's shape without that axis and then [1][order], also returns the last ones.
     """
     b, a = jnp.asarray(b), jnp.asarray(a)
-    if b.ndim != 1 or a.ndim != 1 or not b.size or not a.size:
-        raise ArgumentError.of("b's and a's shapes", (b.shape, a.shape), "vectors")
+    for name, c in (("b", b), ("a", a)):
+        filters.check_vector(name, c.shape)
     return _filter("ba", (b, a), x, axis, zi, 1, max(b.size, a.size) - 1)

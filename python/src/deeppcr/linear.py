@@ -10,7 +10,7 @@ import numpy as np
 
 from . import _abi
 from . import _library as library
-from .errors import ArgumentError
+from .errors import ArgumentError, UnsupportedError, one_of, whole_number
 
 ARRAY = np.ndarray
 SCHEMES = {
@@ -54,10 +54,6 @@ class Plan:
 
     def __init__(self, length: int, batch: int, width: int, structure: str, block: int, dtype: np.dtype, transposed: bool,
                  scheme: str, chunk: int) -> None:  # fmt: skip
-        if scheme not in SCHEMES:
-            raise ArgumentError.of("scheme", repr(scheme), "one of " + ", ".join(SCHEMES))
-        if structure not in STRUCTURES:
-            raise ArgumentError.of("structure", repr(structure), "one of " + ", ".join(STRUCTURES))
         self.length, self.batch, self.width = length, batch, width
         kind = _abi.CONSTANTS[f"DPCR_{structure.upper()}"]
         shape = _abi.ChainShape(
@@ -123,9 +119,7 @@ def _values(a: ARRAY, b: ARRAY, structure: Optional[str], width: int, single: bo
             raise ArgumentError(
                 f"A of shape {a.shape} beside b of shape {b.shape}; wanted one more dimension than b (dense), as many "
                 "(diagonal), one less (scalar), or a structure", "A", a.shape, "a shape that tells its structure")  # fmt: skip
-    dims = STRUCTURES.get(structure, -1)
-    if dims < 0:
-        raise ArgumentError.of("structure", repr(structure), "one of " + ", ".join(STRUCTURES))
+    dims = STRUCTURES[one_of("structure", structure, STRUCTURES)]
     if structure == "identity":
         return structure, 0, 0, None
     lead, values = a.shape[: a.ndim - dims], a.shape[a.ndim - dims :]
@@ -151,11 +145,15 @@ def _values(a: ARRAY, b: ARRAY, structure: Optional[str], width: int, single: bo
 
 
 def problem(A: Any, b: Any, z0: Any, transposed: bool, scheme: str, structure: Optional[str], chunk: int) -> Problem:
-    a, b = library.array(A), library.array(b)
-    z0 = None if z0 is None else library.array(z0)
+    a, b = library.array(A, "A"), library.array(b, "b")
+    z0 = None if z0 is None else library.array(z0, "z0")
+    one_of("scheme", scheme, SCHEMES)
+    chunk = whole_number("chunk", chunk)
+    if transposed and z0 is not None:
+        raise UnsupportedError.of("z0", "given to a transposed chain", "none: it starts at b of the last step; add it there")
     dtype = b.dtype
     if a.dtype is not dtype or dtype not in library.DTYPES or (z0 is not None and z0.dtype is not dtype):
-        dtype = library.common(a, b, z0)
+        dtype = library.common(A=a, b=b, z0=z0)
         a, b = a.astype(dtype, copy=False), b.astype(dtype, copy=False)
         z0 = None if z0 is None else z0.astype(dtype, copy=False)
     if b.ndim not in (2, 3):
@@ -250,7 +248,7 @@ def linear_chain(
         z = _into(A, b, z0, None, transposed, scheme, structure, chunk, place)
     else:
         p = problem(A, b, z0, transposed, scheme, structure, chunk)
-        z = np.empty(_shape(p), p.b.dtype) if out is None else _checked_out(out, p)
+        z = library.empty(_shape(p), p.b.dtype) if out is None else _checked_out(out, p)
         _call(_execute, p.plan, (p.a, p.b, p.z0, _grid(z))).run([_address(x) for x in (p.a, p.b, p.z0, z)], place)
         z = z if out is None else out
     return z if filled is None else (z, report_of(filled))
@@ -266,7 +264,10 @@ def _into(A: ARRAY, b: ARRAY, z0: Optional[ARRAY], out: Optional[ARRAY], transpo
     kept = _kept()
     key = (A.shape, A.strides, A.dtype, b.shape, b.strides, b.dtype, None if z0 is None else (z0.shape, z0.strides, z0.dtype),
            None if out is None else out.strides, transposed, scheme, structure, chunk)  # fmt: skip
-    found = kept.pop(key, None)
+    try:
+        found = kept.pop(key, None)
+    except TypeError:  # an option that is no key: refused below
+        found = None
     if found is not None:
         call, shape, dtype = found
         a, c, start = _address_of(A), _address_of(b), 0 if z0 is None else _address_of(z0)
@@ -276,7 +277,7 @@ def _into(A: ARRAY, b: ARRAY, z0: Optional[ARRAY], out: Optional[ARRAY], transpo
             kept[key] = found
             return z
     p = problem(A, b, z0, transposed, scheme, structure, chunk)
-    z = np.empty(_shape(p), p.b.dtype) if out is None else out
+    z = library.empty(_shape(p), p.b.dtype) if out is None else out
     call = _call(_execute, p.plan, (p.a, p.b, p.z0, _grid(z)))
     call.run([_address(x) for x in (p.a, p.b, p.z0, z)], report)
     if _unchanged(((p.a, A), (p.b, b), (p.z0, z0))):
@@ -327,8 +328,8 @@ def linear_chain_vjp(
     -------
     dA, db, dz0 : of the shapes of A, b and z0 (dz0 None without z0).
     """
-    start = None if z0 is None else library.array(z0)
-    return _vjp_into(library.array(A), library.array(z), library.array(g), start, None, None, None, scheme, structure, chunk)
+    start = None if z0 is None else library.array(z0, "z0")
+    return _vjp_into(library.array(A, "A"), library.array(z, "z"), library.array(g, "g"), start, None, None, None, scheme, structure, chunk)
 
 
 def _vjp_into(A: ARRAY, z: ARRAY, g: ARRAY, z0: Optional[ARRAY], dA: Optional[ARRAY], db: Optional[ARRAY], dz0: Optional[ARRAY],
@@ -337,7 +338,10 @@ def _vjp_into(A: ARRAY, z: ARRAY, g: ARRAY, z0: Optional[ARRAY], dA: Optional[AR
     kept = _kept()
     key = ("vjp", A.shape, A.strides, A.dtype, z.shape, z.strides, z.dtype, g.shape, g.strides, g.dtype, _like(z0),
            _like(dA), _like(db), _like(dz0), scheme, structure, chunk)  # fmt: skip
-    call = kept.pop(key, None)
+    try:
+        call = kept.pop(key, None)
+    except TypeError:
+        call = None
     if call is not None:
         at = (_address_of(A), 0 if z0 is None else _address_of(z0), _address_of(z), _address_of(g))
         if not (at[0] | at[1] | at[2] | at[3]) & (g.itemsize - 1):
@@ -357,6 +361,8 @@ class _Gradients:
 
     def __init__(self, A: ARRAY, z: ARRAY, g: ARRAY, z0: Optional[ARRAY], dA: Optional[ARRAY], db: Optional[ARRAY],
                  dz0: Optional[ARRAY], scheme: str, structure: Optional[str], chunk: int) -> None:  # fmt: skip
+        for name, array in (("z", z), ("g", g)):
+            library.real(array, name)
         p = problem(A, g, z0, False, scheme, structure, chunk)
         self.dtype, self.dims, shape = p.b.dtype, p.dims, p.b.shape
         self.shape = _shape(p)
@@ -423,20 +429,19 @@ def linear_chain_jvp(
     -------
     dz : of z's shape.
     """
-    A, z, dA, db, dz0 = (None if x is None else library.array(x) for x in (A, z, dA, db, dz0))
+    A, z = library.array(A, "A"), library.array(z, "z")
     p = problem(A, z, z0, False, scheme, structure, chunk)
     dtype, shape = p.b.dtype, p.b.shape
     steps: Dict[str, Optional[ARRAY]] = {"da": None, "db": None, "dz0": None}
     if dA is not None and p.a is not None:
-        da = np.broadcast_to(np.asarray(dA, dtype), np.shape(A))
-        values = _values(da, np.asarray(z), structure, shape[2], p.single)[3]
+        da = library.like("dA", dA, A.shape, dtype)
+        values = _values(da, z, structure, shape[2], p.single)[3]
         assert values is not None
         steps["da"] = np.broadcast_to(values, shape[:2] + values.shape[2:])
     if db is not None:
-        given = np.broadcast_to(np.asarray(db, dtype), np.shape(z)).reshape(shape)
-        steps["db"] = library.numbers(given, 1)
+        steps["db"] = library.numbers(library.like("db", db, z.shape, dtype).reshape(shape), 1)
     if dz0 is not None:
-        steps["dz0"] = library.whole(np.broadcast_to(np.asarray(dz0, dtype), np.shape(z)[1:])).reshape(shape[1:])
+        steps["dz0"] = library.whole(library.like("dz0", dz0, z.shape[1:], dtype), dtype).reshape(shape[1:])
     dz = np.empty(shape, dtype)
     (error, error_ref), size = library.error_place(), p.plan.workspace
     work = library.take(size)

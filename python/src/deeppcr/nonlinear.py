@@ -12,7 +12,7 @@ import numpy as np
 
 from . import _abi
 from . import _library as library
-from .errors import ArgumentError, NotConverged
+from .errors import ArgumentError, NotConverged, number, one_of, whole_number
 from .linear import SCHEMES, STRUCTURES
 from .linear import _SCHEME_NAMES as SCHEME_NAMES
 from .linear import Plan as LinearPlan
@@ -155,9 +155,11 @@ class _Steps:
             out = function(states, index, np.tile(np.arange(row, row + rows), lanes))
         else:
             out = function(states, l)
-        out = np.asarray(out)
+        out = library.array(out, f"what {what} returned")
         if out.shape != (lanes * rows, *shape):
             raise ArgumentError.of(f"what {what} returned", f"of shape {out.shape}", f"{(lanes * rows, *shape)}")
+        if out.dtype.kind not in "fiub":
+            library.real(out, f"what {what} returned")
         return out.reshape(lanes, rows, -1)
 
     def _advance(self, _user: Any, span: int, given: int, states: int, last: int, _tape: int) -> int:
@@ -288,20 +290,21 @@ class SolvePlan:
 
     def __init__(self, step: Callable[..., Any], z0: Any, length: int, jacobian: Optional[Callable[..., Any]], method: str,
                  structure: str, block: int, options: Dict[str, Any]) -> None:  # fmt: skip
-        start = library.array(z0)
-        dtype = library.common(start, np.float32(0) if start.dtype == np.float32 else np.float64(0))
+        start = library.array(z0, "z0")
+        library.real(start, "z0")
+        dtype = np.dtype(np.float32 if start.dtype == np.float32 else np.float64)
         if start.ndim not in (1, 2) or start.shape[-1] == 0:
             raise ArgumentError.of("z0's shape", start.shape, "[width] or [batch][width]")
-        if not callable(step) or not (jacobian is None or callable(jacobian)):
-            raise ArgumentError.of("step and jacobian", (step, jacobian), "functions")
-        if length < 0:
-            raise ArgumentError.of("length", length, "0 or more")
-        if method not in METHODS:
-            raise ArgumentError.of("method", repr(method), "one of " + ", ".join(METHODS))
-        if structure not in STRUCTURES or structure == "identity":
-            raise ArgumentError.of("structure", repr(structure), "one of dense, diagonal, scalar, block")
-        self.batched, self.dtype, self.length, self.width = start.ndim == 2, dtype, int(length), start.shape[-1]
-        first = library.whole(start.astype(dtype, copy=False).reshape(-1, self.width))
+        for name, function in (("step", step), *([] if jacobian is None else [("jacobian", jacobian)])):
+            if not callable(function):
+                raise ArgumentError.of(name, repr(function), "a function")
+        length = whole_number("length", length)
+        one_of("method", method, METHODS)
+        one_of("structure", structure, [name for name in STRUCTURES if name != "identity"])
+        self.batched, self.dtype, self.length, self.width = start.ndim == 2, dtype, length, start.shape[-1]
+        if structure == "block" and (block < 1 or self.width % block):
+            raise ArgumentError.of("block", block, f"a divisor of the width, {self.width}")
+        first = library.whole(start.reshape(-1, self.width), dtype)
         self.batch = first.shape[0]
         self._steps = _Steps(step, jacobian, self.batched, dtype, self.width, structure, block)
         kind = _abi.CONSTANTS[f"DPCR_{structure.upper()}"]
@@ -364,15 +367,18 @@ class SolvePlan:
 
     def solve(self, z0: Any, guess: Optional[Any] = None, progress: Optional[Callable[[int], Any]] = None) -> Solution:
         """Runs the chain from z0 (of the plan's shape); `guess` and `progress` as in `deeppcr.solve`."""
-        first = library.whole(z0, self.dtype)
+        first = library.whole(z0, self.dtype, "z0")
         if first.shape != ((self.batch, self.width) if self.batched else (self.width,)):
             raise ArgumentError.of("z0's shape", first.shape, "the plan's")
         first = first.reshape(self.batch, self.width)
         shape = (self.length, self.batch, self.width)
         if guess is None:
-            z = np.empty(shape, self.dtype)
+            z = library.empty(shape, self.dtype)
         else:
-            z = np.array(library.array(guess, self.dtype).reshape(shape), order="C")
+            own = shape if self.batched else (self.length, self.width)
+            z = np.array(library.like("guess", guess, own, self.dtype), order="C").reshape(shape)
+        if not (progress is None or callable(progress)):
+            raise ArgumentError.of("progress", repr(progress), "a function")
         place = _ReportPlace()
         work = library.take(self._workspace)
         self._steps.progress = progress
@@ -386,7 +392,7 @@ class SolvePlan:
         return Solution(self, first, z, place.read())
 
     def _backward(self, at: Solution, g: Any) -> Tuple[ARRAY, ARRAY]:
-        direct = library.whole(g, self.dtype)
+        direct = library.whole(g, self.dtype, "g")
         if direct.shape != at.z.shape:
             raise ArgumentError.of("g's shape", direct.shape, f"z's, {at.z.shape}")
         direct = direct.reshape(at._states.shape)
@@ -402,6 +408,7 @@ class SolvePlan:
         return (adjoint, dz0) if self.batched else (adjoint[:, 0], dz0[0])
 
 
+_NUMBERS = ("atol", "rtol", "damping")
 _OPTIONS = "atol rtol window chunk warm_up damping max_sweeps memory_limit".split()
 
 
@@ -417,26 +424,28 @@ def plan(
     and again. `plan("linear", length=..., batch=..., width=..., structure=..., dtype=...)` plans a linear chain.
     """
     if isinstance(step, str):
-        if step != "linear":
-            raise ArgumentError.of("the chain", repr(step), "a step, or 'linear'")
-        kind = np.dtype(dtype)
-        if kind not in library.DTYPES:
-            raise ArgumentError.of("dtype", kind, "float32, float64 or uint32")
-        return plan_for(int(length), int(batch), int(width), structure, int(block), kind, bool(transposed), scheme, int(chunk))
-    for name, value, known in (("scheme", scheme, SCHEMES), ("backward", backward, SCHEMES), ("guess", guess, GUESSES)):
-        if value not in known:
-            raise ArgumentError.of(name, repr(value), "one of " + ", ".join(known))
-    for name in options:
-        if name not in _OPTIONS:
-            raise ArgumentError.of("an option", name, "one of " + ", ".join(_OPTIONS))
-    options.update(scheme=SCHEMES[scheme], backward=SCHEMES[backward], guess=GUESSES[guess], no_fallback=int(not fallback),
-                   chunk=chunk, block=block)  # fmt: skip
-    return SolvePlan(step, z0, length, jacobian, method, structure, block, options)
+        one_of("the chain", step, ("a step", "linear"))
+        one_of("scheme", scheme, SCHEMES)
+        one_of("structure", structure, STRUCTURES)
+        for name in options:
+            raise ArgumentError.of("an option", name, "none but those of a linear chain's shape, scheme and chunk")
+        sizes = (whole_number(n, v) for n, v in (("length", length), ("batch", batch), ("width", width)))
+        return plan_for(*sizes, structure, whole_number("block", block), library.dtype_of(dtype, "float32 float64 uint32"),
+                        bool(transposed), scheme, whole_number("chunk", chunk))  # fmt: skip
+    given: Dict[str, Any] = {"chunk": chunk, "block": block, **options}
+    for name, value in given.items():
+        if one_of("an option", name, (*_OPTIONS, "block")) in _NUMBERS:
+            given[name] = number(name, value)
+        else:
+            given[name] = whole_number(name, value, 0, (1 << 31) - 1 if name == "max_sweeps" else (1 << 63) - 1)
+    given.update(scheme=SCHEMES[one_of("scheme", scheme, SCHEMES)], backward=SCHEMES[one_of("backward", backward, SCHEMES)],
+                 guess=GUESSES[one_of("guess", guess, GUESSES)], no_fallback=int(not fallback))  # fmt: skip
+    return SolvePlan(step, z0, length, jacobian, method, structure, given["block"], given)
 
 
 def solve(
     step: Callable[..., Any], z0: Any, length: int, jacobian: Optional[Callable[..., Any]] = None, method: str = "auto", *,
-    guess: Union[str, ARRAY] = "zero", progress: Optional[Callable[[int], Any]] = None, **options: Any,
+    guess: Any = "zero", progress: Optional[Callable[[int], Any]] = None, **options: Any,
 ) -> Solution:  # fmt: skip
     """Solves z_l = f_l(z_{l-1}), l = 0..length-1, z_{-1} = z0, in parallel over l where that pays.
 
@@ -455,7 +464,7 @@ def solve(
     method : str
         "auto", "sequential", "newton", "diagonal", "block", "picard", "jacobi", "damped", "overlap", "shooting", "parareal" or
         "parataa".
-    guess : str or ndarray
+    guess : str or array_like
         Where the sweeps start: "zero" (f_l of zeros), "step" (f_l(z0)), "state" (z0), or an array of z's shape.
     progress : callable, optional
         Called with the number of states that were just stepped, such as the `update` of a tqdm bar.
@@ -470,7 +479,7 @@ def solve(
     A step in Python costs some microseconds a call however many states it gets, so even where the loop is the least
     arithmetic, chunks of it side by side may be a hundred times faster.
     """
-    given = isinstance(guess, np.ndarray)
+    given = not isinstance(guess, str)
     made = plan(step, z0, length, jacobian, method, guess="given" if given else guess, **options)  # type: ignore[arg-type]
     assert isinstance(made, SolvePlan)
     found = made.solve(z0, guess if given else None, progress)

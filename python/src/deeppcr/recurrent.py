@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import math
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
 from . import _library as library
 from ._engine import Engine, Form, Pass
-from .errors import ArgumentError
+from .errors import ArgumentError, one_of
 from .nonlinear import METHODS
 
 ARRAY = np.ndarray
@@ -60,13 +60,9 @@ class _Recurrent:
 
     def __init__(self, inputs: int, hidden: int, layers: int = 1, *, bias: bool = True, bidirectional: bool = False,
                  dtype: Any = np.float32, seed: int = 0, method: str = "auto") -> None:  # fmt: skip
-        kind = np.dtype(dtype)
-        if kind not in library.DTYPES or kind.kind != "f":
-            raise ArgumentError.of("dtype", kind, "float32 or float64")
-        if method not in METHODS:
-            raise ArgumentError.of("method", repr(method), "one of " + ", ".join(METHODS))
-        self.dtype, self.method = kind, method
-        form = Form(self._kind, library.DTYPES[kind], int(inputs), int(hidden), int(layers), bool(bidirectional), bool(bias))
+        kind = library.dtype_of(dtype, "float32 float64")
+        self.dtype, self.method = kind, one_of("method", method, METHODS)
+        form = Form(self._kind, library.DTYPES[kind], inputs, hidden, layers, bool(bidirectional), bool(bias)).checked()
         rng = np.random.default_rng(seed)
         self._engine = Engine(form)
         self._keep(np.concatenate([rng.uniform(-b, b, math.prod(shape)) for _, shape, b in form.bounds()]).astype(kind))
@@ -106,10 +102,12 @@ class _Recurrent:
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Copies the parameters from arrays by PyTorch's names (tensors of PyTorch too)."""
         own = self._parameters
-        if set(state) != set(own):
-            raise ArgumentError.of("names of the parameters", sorted(set(state) ^ set(own)), f"none but {list(own)}")
-        arrays = {name: library.array(value) for name, value in state.items()}
+        if not isinstance(state, Mapping) or set(state) != set(own):
+            got = list(state) if isinstance(state, Mapping) else type(state).__name__
+            raise ArgumentError.of("the parameters' names", got, str(list(own)))
+        arrays = {name: library.array(value, name) for name, value in state.items()}
         for name, array in arrays.items():
+            library.real(array, name)
             if array.shape != own[name].shape:
                 raise ArgumentError.of(f"{name}'s shape", array.shape, str(own[name].shape))
         for name, array in arrays.items():
@@ -118,7 +116,7 @@ class _Recurrent:
     def _state(self, name: str, given: Any, batch: int, single: bool) -> Optional[ARRAY]:
         if given is None:
             return None
-        array = library.whole(given, self.dtype)
+        array = library.whole(given, self.dtype, name)
         N, H = self.form.layers * self.form.directions, self.form.hidden
         wanted = (N, H) if single else (N, batch, H)
         if array.shape != wanted:
@@ -155,7 +153,7 @@ class _Recurrent:
         -------
         y, hT : [T][B][D hidden], and the last states like h0.
         """
-        x = library.whole(x, self.dtype)
+        x = library.whole(x, self.dtype, "x")
         f, single = self.form, x.ndim == 2
         if x.ndim not in (2, 3) or x.shape[-1] != f.inputs:
             raise ArgumentError.of("x's shape", x.shape, f"[T][B][{f.inputs}] or [T][{f.inputs}]")
@@ -168,8 +166,9 @@ class _Recurrent:
             first, other = self._pair("h0", h0)
             h, c = self._state("h0", first, B, single), self._state("c0", other, B, single)
         if lengths is not None:
-            ends = library.whole(lengths, np.int64)
-            if ends.shape != (B,) or (B and not 0 <= ends.min() <= ends.max() <= T):
+            given = library.array(lengths, "lengths")
+            ends = library.whole(given, np.int64, "lengths")
+            if ends.shape != (B,) or (B and not (given.dtype.kind in "iu" and 0 <= ends.min() <= ends.max() <= T)):
                 raise ArgumentError.of("lengths", lengths, f"{B} numbers in 0..{T}")
         y, ht = np.empty((T, B, f.directions * H), self.dtype), np.empty((N, B, H), self.dtype)
         if cell:
@@ -199,7 +198,7 @@ class _Recurrent:
         B, lstm = x.shape[1], self.form.has_cell
         given = None
         if dy is not None:
-            given = library.whole(dy, self.dtype)
+            given = library.whole(dy, self.dtype, "dy")
             wanted = (kept["y"][:, 0] if single else kept["y"]).shape
             if given.shape != wanted:
                 raise ArgumentError.of("dy's shape", given.shape, str(wanted))

@@ -9,9 +9,10 @@ from typing import Any, Callable, Optional, Tuple, Union
 import numpy as np
 
 from . import _library as library
-from .errors import ArgumentError, UnsupportedError
+from .errors import ArgumentError, UnsupportedError, whole_number
 
 ARRAY = np.ndarray
+ORDER = 128  # of a transfer function, at most
 _filters = library.Cache(64)
 
 
@@ -110,35 +111,38 @@ def _run(handle: library.Handle, x: ARRAY, zi: Optional[ARRAY], sections: int, o
 
 def _apply(x: Any, axis: int, zi: Any, zi_shape: Callable[[Tuple[int, ...]], Tuple[int, ...]], sections: int, order: int,
            handle: library.Handle, floats: np.dtype, zi_in: Callable[[ARRAY, int], ARRAY], zi_out: Callable[..., ARRAY],
-           ) -> Union[ARRAY, Tuple[ARRAY, ARRAY]]:  # fmt: skip
-    x = library.array(x)
+           repeats: bool = False) -> Union[ARRAY, Tuple[ARRAY, ARRAY]]:  # fmt: skip
+    """A filter run over x. `repeats`: a zi of one channel serves all, as scipy.signal.lfilter has it."""
+    x = library.array(x, "x")
     if x.ndim == 0:
         raise ArgumentError.of("x's shape", x.shape, "one dimension or more")
-    if not -x.ndim <= axis < x.ndim:
-        raise ArgumentError.of("axis", axis, f"one of x's {x.ndim} dimensions")
-    axis %= x.ndim
-    state = None if zi is None else library.array(zi)
+    axis = axis_of(axis, x.ndim) % x.ndim
+    state = None if zi is None else library.array(zi, "zi")
+    for name, given in (("x", x), ("zi", state)):
+        if given is not None and given.dtype.kind not in "fiubc":
+            raise ArgumentError.of(f"{name}'s dtype", given.dtype, "numbers")
     dtype = np.result_type(floats, x, *([] if state is None else [state]))
     if dtype.kind == "c":
         if floats.kind == "c":
             raise UnsupportedError.of("the filter's coefficients", floats, "real ones")
         parts = [None if state is None else p(state) for p in (np.real, np.imag)]
-        real = _apply(x.real, axis, parts[0], zi_shape, sections, order, handle, floats, zi_in, zi_out)
-        imag = _apply(x.imag, axis, parts[1], zi_shape, sections, order, handle, floats, zi_in, zi_out)
+        real = _apply(x.real, axis, parts[0], zi_shape, sections, order, handle, floats, zi_in, zi_out, repeats)
+        imag = _apply(x.imag, axis, parts[1], zi_shape, sections, order, handle, floats, zi_in, zi_out, repeats)
         if state is None:
             return real + 1j * imag  # type: ignore[operator]
         return real[0] + 1j * imag[0], real[1] + 1j * imag[1]
-    if dtype.kind not in "fiub":
-        raise ArgumentError.of("x's dtype", dtype, "numbers")
     dtype = np.dtype(np.float32 if dtype in (np.float32, np.float16) else np.float64)
     moved = np.moveaxis(x.astype(dtype, copy=False), axis, -1)
     channels = int(np.prod(moved.shape[:-1])) if moved.ndim > 1 else 1
     given = None
     if state is not None:
         wanted = zi_shape(x.shape[:axis] + (order,) + x.shape[axis + 1 :])
-        if state.shape != wanted:
+        fits = state.shape == wanted
+        if repeats and state.ndim == x.ndim and all(n in (1, m) for n, m in zip(state.shape, wanted)) and state.shape[axis] == order:
+            state, fits = np.broadcast_to(state, wanted), True
+        if not fits:
             raise ArgumentError.of("zi's shape", state.shape, str(wanted))
-        given = library.whole(zi_in(state.astype(np.float64), axis).reshape(channels, sections, order))
+        given = library.whole(zi_in(state, axis).reshape(channels, sections, order), np.float64)
     y, zf = _run(handle, moved, given, sections, order)
     y = np.moveaxis(y, -1, axis)
     if zf is None or state is None:
@@ -155,11 +159,10 @@ def sosfilt(sos: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARRAY, Tu
     known = _again(key, x, zi)
     if known is not None:
         return known
-    given = np.atleast_2d(library.array(sos))
+    given = np.atleast_2d(library.array(sos, "sos"))
     if given.ndim != 2 or given.shape[1] != 6 or not len(given):
         raise ArgumentError.of("sos's shape", given.shape, "[sections][6]")
-    if given.dtype.kind == "c":
-        raise UnsupportedError.of("sos's dtype", given.dtype, "real numbers")
+    library.real(given, "sos")
     n = len(given)
     floats = np.dtype(np.float32) if given.dtype == np.float32 else np.dtype(np.float64)
     handle = _filter("sos", library.whole(given, np.float64))
@@ -172,6 +175,25 @@ def sosfilt(sos: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARRAY, Tu
     return found
 
 
+def vectors(b: Any, a: Any) -> Tuple[ARRAY, ARRAY]:
+    """The coefficients of a transfer function, refused where they are none."""
+    found = np.atleast_1d(library.array(b, "b")), np.atleast_1d(library.array(a, "a"))
+    for name, c in zip("ba", found):
+        library.real(c, name)
+        check_vector(name, c.shape)
+    return found
+
+
+def check_vector(name: str, shape: Tuple[int, ...]) -> None:
+    if len(shape) != 1 or not 1 <= shape[0] <= ORDER + 1:
+        raise ArgumentError.of(f"{name}'s shape", tuple(shape), f"a vector of 1 to {ORDER + 1} coefficients")
+
+
+def axis_of(axis: Any, dimensions: int) -> int:
+    """The axis that time runs along, refused where x has none such."""
+    return whole_number("axis", axis, -dimensions, dimensions - 1)
+
+
 def lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARRAY, Tuple[ARRAY, ARRAY]]:
     """scipy.signal.lfilter: the transfer function b / a, of an order max(len(a), len(b)) - 1 of at most 128, over x along an
     axis. With initial states zi, of x's shape but the order along the axis, also returns the last ones."""
@@ -179,18 +201,13 @@ def lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARR
     known = _again(key, x, zi)
     if known is not None:
         return known
-    tops, bottoms = np.atleast_1d(library.array(b)), np.atleast_1d(library.array(a))
-    for name, c in (("b", tops), ("a", bottoms)):
-        if c.ndim != 1 or not c.size:
-            raise ArgumentError.of(f"{name}'s shape", c.shape, "a vector")
-        if c.dtype.kind == "c":
-            raise UnsupportedError.of(f"{name}'s dtype", c.dtype, "real numbers")
+    tops, bottoms = vectors(b, a)
     floats = np.result_type(tops, bottoms)
     floats = np.dtype(np.float32) if floats == np.float32 else np.dtype(np.float64)
     order = max(tops.size, bottoms.size) - 1
     handle = _filter("ba", library.whole(tops, np.float64), library.whole(bottoms, np.float64))
     found = _apply(x, axis, zi, lambda shape: shape, 1, order, handle, floats, lambda z, axis: np.moveaxis(z, axis, -1),
-                   lambda z, lead, axis: np.moveaxis(z.reshape(*lead, order), -1, axis))  # fmt: skip
+                   lambda z, lead, axis: np.moveaxis(z.reshape(*lead, order), -1, axis), True)  # fmt: skip
     _knows(key, handle, floats, x, zi, 1, order)
     return found
 
@@ -241,7 +258,7 @@ def sosfilt_vjp(sos: Any, x: Any, gy: Any, axis: int = -1) -> Tuple[ARRAY, ARRAY
 
     Those of sos[:, 3], which has to be 1, are 0. Returns arrays of sos's and x's shapes.
     """
-    signal, given, y = library.array(x), np.atleast_2d(library.array(sos)), library.array(gy)
+    signal, given, y = library.array(x, "x"), np.atleast_2d(library.array(sos, "sos")), library.array(gy, "gy")
     _checked(signal, y, axis)
     sosfilt(given, signal[:0] if axis % signal.ndim else signal.ravel()[:0])  # the coefficients' checks
     found = _gradient("sos", given, None, _real(signal), None, y, None, axis, True)
@@ -251,8 +268,8 @@ def sosfilt_vjp(sos: Any, x: Any, gy: Any, axis: int = -1) -> Tuple[ARRAY, ARRAY
 
 def lfilter_vjp(b: Any, a: Any, x: Any, gy: Any, axis: int = -1) -> Tuple[ARRAY, ARRAY, ARRAY]:
     """The gradients of a loss with respect to b, a and x of `lfilter`, given that by y, of x's shape."""
-    signal, y = library.array(x), library.array(gy)
-    tops, bottoms = np.atleast_1d(library.array(b, np.float64)), np.atleast_1d(library.array(a, np.float64))
+    signal, y = library.array(x, "x"), library.array(gy, "gy")
+    tops, bottoms = (c.astype(np.float64) for c in vectors(b, a))
     _checked(signal, y, axis)
     lfilter(tops, bottoms, np.zeros(0))
     found = _gradient("ba", tops, bottoms, _real(signal), None, y, None, axis, True)
@@ -265,9 +282,10 @@ def _real(x: ARRAY) -> ARRAY:
 
 
 def _checked(x: ARRAY, gy: ARRAY, axis: int) -> None:
-    if x.ndim == 0 or not -x.ndim <= axis < x.ndim:
-        raise ArgumentError.of("axis", axis, f"one of x's {x.ndim} dimensions")
-    if x.dtype.kind not in "fiub" or gy.dtype.kind not in "fiub":
-        raise ArgumentError.of("x's and gy's dtypes", (x.dtype, gy.dtype), "real numbers")
+    if x.ndim == 0:
+        raise ArgumentError.of("x's shape", x.shape, "one dimension or more")
+    axis_of(axis, x.ndim)
+    library.real(x, "x")
+    library.real(gy, "gy")
     if gy.shape != x.shape:
         raise ArgumentError.of("gy's shape", gy.shape, f"x's, {x.shape}")

@@ -3,9 +3,14 @@
 run the modules eagerly."""
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any, Callable, List, Sequence, Tuple
 
 import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from ..errors import UnsupportedError
 
 REGISTERS = hasattr(torch.library, "custom_op")
 
@@ -27,10 +32,77 @@ def operator(name: str, schema: str) -> Callable[[Any], Any]:
     return lambda function: _Unregistered()
 
 
-def compiling() -> bool:
-    """Whether torch.compile or torch.export traces."""
-    return REGISTERS and torch.compiler.is_compiling()
+_transforming = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
+_some_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
+
+
+def tracing() -> bool:
+    """Whether torch.compile, torch.export or a transform of torch.func is at work: they know operators, not how modules run."""
+    return REGISTERS and (_transforming() or torch.compiler.is_compiling())
+
+
+def going_forward() -> bool:
+    """Whether derivatives are taken forward: torch.func.jvp and jacfwd, torch.autograd.forward_ad."""
+    return forward_ad._current_level >= 0
 
 
 def autocasting() -> bool:
-    return torch.is_autocast_enabled("cpu") if REGISTERS else torch.is_autocast_cpu_enabled()
+    return _some_autocast() and (torch.is_autocast_enabled("cpu") if REGISTERS else torch.is_autocast_cpu_enabled())
+
+
+def _row(argument: Any, dim: Any, index: int) -> Any:
+    if isinstance(argument, (list, tuple)):
+        return [_row(a, d, index) for a, d in zip(argument, dim)] if isinstance(dim, (list, tuple)) else argument
+    return argument if dim is None else argument.select(dim, index).contiguous()
+
+
+def _by_rows(call: Any, info: Any, dims: Sequence[Any], arguments: Sequence[Any]) -> Tuple[Any, Any]:
+    """torch.func.vmap of what calls an operator: a call a row."""
+    rows = [call(*(_row(a, d, i) for a, d in zip(arguments, dims))) for i in range(info.batch_size)]
+    if isinstance(rows[0], Tensor):
+        return torch.stack(rows), 0
+    made: List[Tensor] = [torch.stack(parts) for parts in zip(*rows)]
+    return (made, [0] * len(made)) if isinstance(rows[0], list) else (tuple(made), (0,) * len(made))
+
+
+def _no_backward(ctx: Any, *_: Any) -> Any:
+    raise UnsupportedError.of("a derivative", "a second one, of what torch.compile, torch.export or torch.func runs",
+                              "a first one, or PyTorch's own module")  # fmt: skip
+
+
+def differentiable(operator: Any, backward: Any = _no_backward, setup: Any = lambda ctx, inputs, output: None) -> Callable[..., Any]:
+    """An operator for torch.compile, torch.export and torch.func, with its way back and its vmap.
+
+    torch.func has no derivatives of registered operators that take lists, so for it they go through a function of torch.autograd
+    whose arguments are flat.
+    """
+    operator.register_autograd(backward, setup_context=setup)
+    if not hasattr(operator, "register_vmap"):
+        return operator
+    operator.register_vmap(lambda info, dims, *arguments: _by_rows(operator, info, dims, arguments))
+
+    class Flat(torch.autograd.Function):
+        @staticmethod
+        def forward(form: Any, *leaves: Any) -> Any:
+            found = operator(*tree_unflatten(list(leaves), form))
+            return tuple(found) if isinstance(found, list) else found
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Any) -> None:
+            setup(ctx, tuple(tree_unflatten(list(inputs[1:]), inputs[0])), output)
+
+        @staticmethod
+        def backward(ctx: Any, *given: Any) -> Any:
+            return (None, *tree_flatten(backward(ctx, *given))[0])
+
+        @staticmethod
+        def vmap(info: Any, dims: Tuple[Any, ...], form: Any, *leaves: Any) -> Tuple[Any, Any]:
+            return _by_rows(lambda *row: Flat.apply(form, *row), info, dims[1:], leaves)
+
+    def run(*arguments: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return operator(*arguments)
+        leaves, form = tree_flatten(arguments)
+        return Flat.apply(form, *leaves)
+
+    return run

@@ -16,7 +16,7 @@ from .. import _library as library
 from ..errors import ArgumentError, UnsupportedError
 from ..nonlinear import METHODS
 from ._others import send_home
-from ._registry import compiling, operator
+from ._registry import differentiable, operator, tracing
 
 _CODES = {torch.float32: 1, torch.float64: 2}
 _ACTIVATIONS = {n: _abi.CONSTANTS[f"DPCR_ACT_{n.upper()}"] for n in ("identity", "relu", "tanh", "sigmoid", "gelu", "silu")}
@@ -190,7 +190,7 @@ def _eager(form: _Form, z: Tensor, flat: Tensor) -> Tensor:
 def _gradients(z0: Tensor, flat: Tensor, g: Tensor, held: _Held) -> Tuple[Tensor, Tensor]:
     """The way back of a pass that `_run` left: gradients of z0 and flat."""
     slot, plan = held.slot, held.plan
-    dz0, g = torch.empty_like(z0), g.contiguous()
+    dz0, g = torch.empty_like(z0), g.contiguous().resolve_neg()
     send_home(4.0 * flat.numel() * z0.shape[0])
     library.lib.dpcr_model_zero_gradients(slot.model.address)
     plan.call(library.lib.dpcr_solve_backward, plan.back, z0.data_ptr(), library.aligned(held.states), library.aligned(held.tape),
@@ -267,11 +267,12 @@ def _setup(ctx: Any, inputs: Tuple[Any, ...], output: Any) -> None:
 
 
 def _operator_backward(ctx: Any, g: Tensor) -> Tuple[Any, ...]:
-    found = torch.ops.deeppcr.chain_vjp(*ctx.saved_tensors, *ctx.options, g.contiguous())
+    found = _traced_vjp(*ctx.saved_tensors, *ctx.options, g.contiguous())
     return (*found, *[None] * len(ctx.options))
 
 
-_operator.register_autograd(_operator_backward, setup_context=_setup)
+_traced = differentiable(_operator, _operator_backward, _setup)
+_traced_vjp = differentiable(_operator_vjp)
 
 
 class Chain(torch.nn.Module):
@@ -366,13 +367,13 @@ class Chain(torch.nn.Module):
         if z0.ndim < 1 or z0.shape[-1] != self.form.width:
             raise ArgumentError.of("the input's shape", tuple(z0.shape), f"[...][{self.form.width}]")
         form = self.form._replace(dtype=_CODES[flat.dtype])
-        if compiling():
+        if tracing():
             rows = z0.reshape(-1, form.width)
-            last = torch.ops.deeppcr.chain(rows, flat, form.kind, form.hidden, form.activation, form.branch, form.layer_norm,
+            last = _traced(rows, flat, form.kind, form.hidden, form.activation, form.branch, form.layer_norm,
                                            form.scale, self._token, self.method)  # fmt: skip
             return last.reshape(z0.shape)
         engine = _engine.engine_of(self._token, form, _Engine)
-        rows = z0.reshape(-1, form.width).contiguous()
+        rows = z0.reshape(-1, form.width).contiguous().resolve_neg()
         stored = flat if flat.is_contiguous() else flat.contiguous()
         if torch.is_grad_enabled() and (z0.requires_grad or flat.requires_grad):
             last = _Chain.apply(engine, self.method, rows, stored)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import linear as numbers
 from ..errors import UnsupportedError
-from ._registry import compiling, operator
+from ._registry import differentiable, operator, tracing
 
 
 def _array(tensor: Optional[Tensor]) -> Any:
@@ -56,6 +56,25 @@ def _outer(left: Tensor, right: Tensor, structure: str, A: Tensor) -> Tensor:
     return out.sum_to_size(A.shape)
 
 
+def _by_operations(chain: Any, A: Tensor, z0: Optional[Tensor], z: Tensor, g: Tensor, transposed: bool, scheme: str,
+                   structure: str) -> Tuple[Optional[Tensor], ...]:  # fmt: skip
+    """The gradients by operations that have derivatives themselves: for second ones, and for transposed chains."""
+    if structure == "identity":
+        direct = g.cumsum(0) if transposed else g.flip(0).cumsum(0).flip(0)
+        return None, direct, None if z0 is None else direct[0], None, None, None
+    direct = chain(A, g.contiguous(), None, not transposed, scheme, structure)
+    nothing = torch.zeros_like(g[:1])
+    if transposed:  # dA_l = z_l mu_{l-1}^T
+        return _outer(z, torch.cat([nothing, direct[:-1]]), structure, A), direct, None, None, None, None
+    before = torch.cat([nothing if z0 is None else z0[None], z[:-1]])
+    first = None
+    if z0 is not None:
+        lead = A.ndim - numbers.STRUCTURES[structure]
+        A0 = A[0] if lead == g.ndim - 1 else A
+        first = _transposed(A0, structure, direct[0])
+    return _outer(direct, before, structure, A), direct, first, None, None, None
+
+
 class _LinearChain(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, A: Tensor, b: Tensor, z0: Optional[Tensor], transposed: bool, scheme: str, structure: str) -> Tensor:
@@ -68,25 +87,11 @@ class _LinearChain(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> Tuple[Optional[Tensor], ...]:
         A, z0, z = ctx.saved_tensors
         transposed, scheme, structure = ctx.options
-        if structure == "identity":
-            direct = g.cumsum(0) if transposed else g.flip(0).cumsum(0).flip(0)
-            return None, direct, None if z0 is None else direct[0], None, None, None
-        if not torch.is_grad_enabled() and not transposed:
+        if not torch.is_grad_enabled() and not transposed and structure != "identity":
             found = numbers.linear_chain_vjp(_array(A), _array(z), _array(g), _array(z0), scheme, structure=structure)
             dA, db, dz0 = (None if x is None else torch.from_numpy(x) for x in found)
             return dA, db, dz0, None, None, None
-        # The same by operations that have derivatives: for second gradients, and for transposed chains.
-        direct = _LinearChain.apply(A, g, None, not transposed, scheme, structure)
-        nothing = torch.zeros_like(g[:1])
-        if transposed:  # dA_l = z_l mu_{l-1}^T
-            return _outer(z, torch.cat([nothing, direct[:-1]]), structure, A), direct, None, None, None, None
-        before = torch.cat([nothing if z0 is None else z0[None], z[:-1]])
-        first = None
-        if z0 is not None:
-            lead = A.ndim - numbers.STRUCTURES[structure]
-            A0 = A[0] if lead == g.ndim - 1 else A
-            first = _transposed(A0, structure, direct[0])
-        return _outer(direct, before, structure, A), direct, first, None, None, None
+        return _by_operations(_LinearChain.apply, A, z0, z, g, transposed, scheme, structure)
 
 
 @operator("deeppcr::linear_chain", "(Tensor A, Tensor b, Tensor? z0, bool transposed, str scheme, str structure) -> Tensor")
@@ -132,11 +137,14 @@ def _setup(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
 
 def _operator_backward(ctx: Any, g: Tensor) -> Tuple[Optional[Tensor], ...]:
     A, z0, z = ctx.saved_tensors
-    dA, db, dz0 = torch.ops.deeppcr.linear_chain_vjp(A, z, g.contiguous(), z0, *ctx.options)
+    if not torch.compiler.is_compiling():  # torch.func, whose derivatives have derivatives
+        return _by_operations(_traced, A, z0, z, g, *ctx.options)
+    dA, db, dz0 = _traced_vjp(A, z, g.contiguous(), z0, *ctx.options)
     return dA, db, None if z0 is None else dz0, None, None, None
 
 
-_operator.register_autograd(_operator_backward, setup_context=_setup)
+_traced = differentiable(_operator, _operator_backward, _setup)
+_traced_vjp = differentiable(_operator_vjp)
 
 
 def linear_chain(A: Tensor, b: Tensor, z0: Optional[Tensor] = None, transposed: bool = False, scheme: str = "auto", *,
@@ -144,8 +152,8 @@ def linear_chain(A: Tensor, b: Tensor, z0: Optional[Tensor] = None, transposed: 
     """`deeppcr.linear_chain` for tensors of one dtype on the CPU, with gradients (and their gradients) of A, b and z0."""
     _checked(A, b, z0)
     named = _structure(A, b, structure)
-    if compiling():
-        return torch.ops.deeppcr.linear_chain(A, b, z0, transposed, scheme, named)
+    if tracing():
+        return _traced(A, b, z0, transposed, scheme, named)
     if torch.is_grad_enabled() or type(A) is not Tensor or type(b) is not Tensor:
         return _LinearChain.apply(A, b, z0, transposed, scheme, named)
     return torch.from_numpy(numbers.linear_chain(_array(A), _array(b), _array(z0), transposed, scheme, structure=named))

@@ -16,10 +16,10 @@ from torch.nn.utils.rnn import PackedSequence
 
 from .. import _engine
 from .._library import DTYPES, NAMES
-from ..errors import ArgumentError, UnsupportedError
+from ..errors import ArgumentError, UnsupportedError, number, one_of, whole_number
 from ..nonlinear import METHODS
 from ._others import send_home
-from ._registry import REGISTERS, autocasting, compiling, operator
+from ._registry import REGISTERS, autocasting, differentiable, going_forward, operator, tracing
 
 _CODES = {torch.float32: 1, torch.float64: 2}
 _VF: Any = torch._VF  # type: ignore[attr-defined,unused-ignore]
@@ -29,10 +29,16 @@ def _address(tensor: Optional[Tensor]) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
+def _plain(tensor: Tensor) -> Tensor:
+    """The numbers one after another: also of a view that is to be negated, as the imaginary parts of a conjugate are."""
+    return tensor.contiguous().resolve_neg()
+
+
 def _contiguous(tensor: Optional[Tensor]) -> Optional[Tensor]:
-    return None if tensor is None else tensor.contiguous()
+    return None if tensor is None else _plain(tensor)
 
 
+_move = ctypes.memmove
 _HUGE = 1 << 22  # numbers for which memory is asked for in large pages, as NumPy does and PyTorch does not
 
 
@@ -46,21 +52,23 @@ def _new(like: Tensor, length: int, batch: int, width: int) -> Tensor:
 class _Call:
     """What a pass is besides its tensors; x is [T][B][I]."""
 
-    __slots__ = ("engine", "form", "method", "chains", "cell", "width", "flops")
+    __slots__ = ("engine", "form", "method", "chains", "cell", "width", "flops", "sizes")
 
     def __init__(self, engine: _engine.Engine, method: str) -> None:
         self.engine, self.form, self.method = engine, engine.form, method
         form = self.form
         self.chains, self.cell, self.width = form.layers * form.directions, form.has_cell, form.directions * form.outputs
-        self.flops = 2.0 * sum(math.prod(shape) for _, shape in form.parameters())  # of a step forward
+        numbers = [math.prod(shape) for _, shape in form.parameters()]
+        self.flops = 2.0 * sum(numbers)  # of a step forward
+        self.sizes = [n * NAMES[form.dtype].itemsize for n in numbers]  # bytes of the parameters
 
     def forward(self, x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor],
                 parameters: Sequence[Tensor], training: bool) -> Tuple[Tensor, Tensor, Optional[Tensor], Any]:  # fmt: skip
         T, B, _ = x.shape
-        x, h0, c0 = x.contiguous(), _contiguous(h0), _contiguous(c0)
+        x, h0, c0 = _plain(x), _contiguous(h0), _contiguous(c0)
         for p in parameters:
-            if not p.is_contiguous():
-                parameters = [p.contiguous() for p in parameters]
+            if not p.is_contiguous() or p.is_neg():
+                parameters = [_plain(p) for p in parameters]
                 break
         y, ht, ct = _new(x, T, B, self.width), x.new_empty(self.chains, B, self.form.outputs), None
         if self.cell:
@@ -71,33 +79,30 @@ class _Call:
         return y, ht, ct, waiting
 
     def backward(self, waiting: Any, x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor],
-                 parameters: Sequence[Tensor], y: Tensor, ht: Tensor, ct: Optional[Tensor], given: Sequence[Optional[Tensor]],
+                 parameters: Sequence[Tensor], y: Optional[Tensor], given: Sequence[Optional[Tensor]],
                  wants: Sequence[bool]) -> List[Optional[Tensor]]:  # fmt: skip
-        """Gradients of x, h0, c0 and the parameters; `waiting` the pass, or None where it was used up: it is run again."""
-        x, h0, c0 = x.contiguous(), _contiguous(h0), _contiguous(c0)
-        if waiting is None or not waiting.held:
-            y, ht, ct, waiting = self.forward(x, h0, c0, lengths, parameters, True)
-        dy, dht, dct = (None if g is None else g.contiguous() for g in given)
-        dx = _new(x, *x.shape) if wants[0] else None
-        dh0 = torch.empty_like(ht) if wants[1] else None
-        dc0 = torch.empty_like(ct) if ct is not None and wants[2] else None
-        send_home(2 * self.flops * x.shape[0] * x.shape[1])
-        waiting.backward(
-            x.data_ptr(), _address(h0), _address(c0), _address(lengths), y.data_ptr(), ht.data_ptr(), _address(ct),
-            (_address(dy), _address(dht), _address(dct) if self.cell else 0), (_address(dx), _address(dh0), _address(dc0)),
-        )  # fmt: skip
-        slot = waiting.slot
-        flat = x.new_empty(slot.bytes // x.element_size())
-        ctypes.memmove(flat.data_ptr(), slot.gradient, slot.bytes)
+        """Gradients of x, h0, c0 and the parameters; `waiting` the pass that gave y, or None for one that is run here."""
+        x, h0, c0 = _plain(x), _contiguous(h0), _contiguous(c0)
+        if waiting is None or y is None:
+            y, _, _, waiting = self.forward(x, h0, c0, lengths, parameters, True)
+        dy, dht, dct = map(_contiguous, given)
+        T, B, _ = x.shape
+        dx = _new(x, T, B, x.shape[2]) if wants[0] else None
+        dh0 = x.new_empty(self.chains, B, self.form.outputs) if wants[1] else None
+        dc0 = x.new_empty(self.chains, B, self.form.hidden) if self.cell and wants[2] else None
+        send_home(2 * self.flops * T * B)
+        waiting.backward(x.data_ptr(), _address(h0), _address(c0), _address(lengths), y.data_ptr(), 0, 0,
+                         (_address(dy), _address(dht), _address(dct) if self.cell else 0),
+                         (_address(dx), _address(dh0), _address(dc0)))  # fmt: skip
+        found: List[Optional[Tensor]] = [dx, dh0, dc0]
+        at = waiting.slot.gradient
+        for p, size in zip(parameters, self.sizes):  # each in memory of its own, which optimisers may keep or free
+            gradient = torch.empty_like(p, memory_format=torch.contiguous_format)
+            _move(gradient.data_ptr(), at, size)
+            found.append(gradient)
+            at += size
         waiting.end()
-        return [dx, dh0, dc0, *_unflatten(flat, parameters)]
-
-
-def _apart(flat: Tensor, like: Sequence[Tensor]) -> List[Tensor]:
-    return [g.view(p.shape) for g, p in zip(flat.split([p.numel() for p in like]), like)]
-
-
-_unflatten = getattr(torch._C._nn, "unflatten_dense_tensors", _apart)  # the same in one call
+        return found
 
 
 def _pytorch(form: _engine.Form, x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor],
@@ -121,31 +126,43 @@ class _Recurrent(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: _Call, lengths: Optional[Tensor], x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor],
                 *parameters: Tensor) -> Tuple[Tensor, ...]:  # fmt: skip
-        y, ht, ct, ctx.waiting = call.forward(x, h0, c0, lengths, parameters, True)
+        y, ht, ct, waiting = call.forward(x, h0, c0, lengths, parameters, True)
+        # The way back reads y too. It is not saved: whoever writes into it, as into nn.GRU's, has the network run again.
+        waiting.kept = own = y.detach()
         ctx.set_materialize_grads(False)
-        ctx.call = call
-        ctx.save_for_backward(x, h0, c0, lengths, y, ht, ct, *parameters)
+        ctx.call, ctx.waiting, ctx.version = call, waiting, own._version
+        ctx.save_for_backward(x, h0, c0, lengths, *parameters)
         return (y, ht) if ct is None else (y, ht, ct)
 
     @staticmethod
     def backward(ctx: Any, *given: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:
-        x, h0, c0, lengths, y, ht, ct, *parameters = ctx.saved_tensors
-        wants = ctx.needs_input_grad[2:]
+        x, h0, c0, lengths, *parameters = ctx.saved_tensors
+        wants, call, waiting = ctx.needs_input_grad[2:], ctx.call, ctx.waiting
         given += (None,) * (3 - len(given))
-        if torch.is_grad_enabled():
-            return (None, None, *_twice(ctx.call.form, x, h0, c0, lengths, parameters, given, wants))
-        return (None, None, *ctx.call.backward(ctx.waiting, x, h0, c0, lengths, parameters, y, ht, ct, given, wants))
+        if torch.is_grad_enabled() or _of_many(given):
+            return (None, None, *_twice(call.form, x, h0, c0, lengths, parameters, given, wants))
+        y = waiting.kept
+        if y is None or y._version != ctx.version:  # it was used up, or written into
+            waiting.end()
+            waiting = None
+        return (None, None, *call.backward(waiting, x, h0, c0, lengths, parameters, y, given, wants))
+
+
+def _of_many(given: Sequence[Optional[Tensor]]) -> bool:
+    """Whether the losses are many, as for torch.autograd.functional.jacobian(vectorize=True): rows without memory of their own."""
+    return any(g is not None and not torch._C._has_storage(g) for g in given)
 
 
 def _twice(form: _engine.Form, x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor],
            parameters: List[Tensor], given: Sequence[Optional[Tensor]], wants: Sequence[bool]) -> List[Optional[Tensor]]:
-    """Gradients that have gradients themselves: by PyTorch's operators."""
+    """Gradients that have gradients themselves, or of many losses at once: by PyTorch's operators."""
     if not form.mixed:
-        raise UnsupportedError(f"second derivatives of {form.kind}; wanted a kind that torch.nn has")
+        raise UnsupportedError.of(f"{form.kind}'s derivatives", "second derivatives, or of many losses at once", "first ones of one loss")
     inputs = [x, h0, c0, *parameters]
     asked = [t for t, w in zip(inputs, wants) if w and t is not None]
-    outputs = [(o, g) for o, g in zip(_pytorch(form, x, h0, c0, lengths, parameters), given) if g is not None]
-    found = iter(torch.autograd.grad([o for o, _ in outputs], asked, [g for _, g in outputs], create_graph=True,
+    with torch.enable_grad():
+        outputs = [(o, g) for o, g in zip(_pytorch(form, x, h0, c0, lengths, parameters), given) if g is not None]
+    found = iter(torch.autograd.grad([o for o, _ in outputs], asked, [g for _, g in outputs], create_graph=torch.is_grad_enabled(),
                                      allow_unused=True))  # fmt: skip
     return [next(found) if w and t is not None else None for t, w in zip(inputs, wants)]
 
@@ -183,10 +200,9 @@ def _operator_vjp(x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths
     *options, dy, dht, dct = rest
     call = _called(x, *options)
     lstm = call.form.has_cell
-    nothing = x.new_empty(0)
-    found = call.backward(None, x, h0, c0, lengths, parameters, nothing, nothing, nothing, (dy, dht, dct if lstm else None),
+    found = call.backward(None, x, h0, c0, lengths, parameters, None, (dy, dht, dct if lstm else None),
                           (True, h0 is not None, c0 is not None))  # fmt: skip
-    return [x.new_empty(0) if g is None else g.clone() for g in found]  # apart from each other
+    return [x.new_empty(0) if g is None else g for g in found]
 
 
 @_operator_vjp.register_fake
@@ -202,12 +218,13 @@ def _setup(ctx: Any, inputs: Tuple[Any, ...], output: Any) -> None:
 
 def _operator_backward(ctx: Any, *given: Tensor) -> Tuple[Any, ...]:
     x, h0, c0, lengths, *parameters = ctx.saved_tensors
-    found = torch.ops.deeppcr.recurrent_vjp(x, h0, c0, lengths, parameters, *ctx.options, *(g.contiguous() for g in given))
+    found = _traced_vjp(x, h0, c0, lengths, parameters, *ctx.options, *(g.contiguous() for g in given))
     nothing = [None] * len(ctx.options)
     return (found[0], None if h0 is None else found[1], None if c0 is None else found[2], None, list(found[3:]), *nothing)
 
 
-_operator.register_autograd(_operator_backward, setup_context=_setup)
+_traced = differentiable(_operator, _operator_backward, _setup)
+_traced_vjp = differentiable(_operator_vjp)
 
 
 # ---- modules ----
@@ -233,9 +250,7 @@ class _Module(torch.nn.RNNBase):
 
     def __init__(self, mode: str, *args: Any, method: str = "auto", fallback: bool = False, **kwargs: Any) -> None:
         super().__init__(mode, *args, **kwargs)
-        if method not in METHODS:
-            raise ArgumentError.of("method", repr(method), "one of " + ", ".join(METHODS))
-        self.method, self.fallback = method, fallback
+        self.method, self.fallback = one_of("method", method, METHODS), fallback
         self._number()
 
     def _number(self) -> None:
@@ -255,11 +270,21 @@ class _Module(torch.nn.RNNBase):
     def _kind(self) -> str:
         return self.mode.lower()
 
-    def _refusal(self, x: Tensor) -> Optional[Tuple[str, Any, str]]:
+    def _weights(self) -> List[Any]:
+        """The parameters in order, as they are now: torch.func.functional_call, pruning and parametrizations put others in their
+        places without a word."""
+        own, listed = self._parameters, self._flat_weights
+        for name, weight in zip(self._flat_weights_names, listed):
+            if own.get(name) is not weight:
+                return [getattr(self, name) for name in self._flat_weights_names]
+        return listed
+
+    def _refusal(self, x: Tensor, weight: Tensor) -> Optional[Tuple[str, Any, str]]:
         """What this package does not do."""
-        weight: Any = self._flat_weights[0]
         if not (x.is_cpu and weight.is_cpu):
             return "the device", weight.device if x.is_cpu else x.device, "cpu"
+        if x.layout is not torch.strided:
+            return "the layout", x.layout, "torch.strided"
         if autocasting():
             return "autocast", "on", "off: numbers are float32 or float64"
         if weight.dtype not in _CODES:
@@ -270,7 +295,10 @@ class _Module(torch.nn.RNNBase):
         """Of a tensor or a PackedSequence."""
         packed = isinstance(input, PackedSequence)
         data = input.data if packed else input
-        refused = self._refusal(data)
+        if not isinstance(data, Tensor):
+            raise ArgumentError.of("the input", type(data).__name__, "a tensor or a PackedSequence")
+        weights = self._weights()
+        refused = self._refusal(data, weights[0])
         if refused is not None:
             if self.fallback and self._theirs is not None:
                 stand_in = object.__new__(self._theirs)
@@ -278,7 +306,6 @@ class _Module(torch.nn.RNNBase):
                 return stand_in.forward(input, hx)
             other = " (or fallback=True)" if self._theirs is not None else ""
             raise UnsupportedError.of(f"{type(self).__name__}: {refused[0]}", refused[1], refused[2] + other)
-        weights: List[Any] = self._flat_weights
         if data.dtype != weights[0].dtype:
             raise ArgumentError.of("the input's dtype", data.dtype, f"the parameters', {weights[0].dtype}")
         if packed:
@@ -293,7 +320,7 @@ class _Module(torch.nn.RNNBase):
             raise ArgumentError.of("the input's last dimension", shape[-1], str(self.input_size))
         if shape[1 if first else 0] == 0:
             raise ArgumentError.of("the length", 0, "1 or more")
-        given = self._none if hx is None else self._states(hx, 1 if single else shape[0 if first else 1], single)
+        given = self._none if hx is None else self._states(hx, 1 if single else shape[0 if first else 1], single, weights[0].dtype)
         y, states = self._run(x, given, None, weights)
         if single:
             return y[:, 0], self._out([s[:, 0] for s in states])
@@ -302,7 +329,7 @@ class _Module(torch.nn.RNNBase):
     def _out(self, states: Sequence[Tensor]) -> Any:
         return tuple(states) if len(states) == 2 else states[0]
 
-    def _states(self, hx: Any, batch: int, single: bool) -> List[Optional[Tensor]]:
+    def _states(self, hx: Any, batch: int, single: bool, dtype: torch.dtype) -> List[Optional[Tensor]]:
         """[h0] or [h0, c0], [N][B][H] each."""
         lstm = len(self._none) == 2
         if lstm and (not isinstance(hx, (tuple, list)) or len(hx) != 2):
@@ -310,8 +337,6 @@ class _Module(torch.nn.RNNBase):
         given: List[Tensor] = list(hx) if lstm else [hx]
         N = self.num_layers * (2 if self.bidirectional else 1)
         widths = (self.proj_size or self.hidden_size, self.hidden_size)
-        weight: Any = self._flat_weights[0]
-        dtype = weight.dtype
         for name, state, width in zip(("h0", "c0"), given, widths):
             wanted = (N, width) if single else (N, batch, width)
             if not isinstance(state, Tensor):
@@ -326,7 +351,7 @@ class _Module(torch.nn.RNNBase):
         data, sizes, order, back = input
         steps = sizes.shape[0]
         x, lengths = _VF._pad_packed_sequence(data, sizes, False, 0.0, steps)
-        given = self._none if hx is None else self._states(hx, x.shape[1], False)
+        given = self._none if hx is None else self._states(hx, x.shape[1], False, weights[0].dtype)
         if order is not None:
             given = [None if s is None else s.index_select(1, order) for s in given]
         y, states = self._run(x, given, lengths, weights)
@@ -362,8 +387,14 @@ class _Module(torch.nn.RNNBase):
         h0, c0 = states[0], states[1] if len(states) == 2 else None
         hidden, bidirectional, bias = self.hidden_size, self.bidirectional, self.bias
         kind, projection = self._kind(), self.proj_size
-        if compiling() or REGISTERS and type(x) is not Tensor and type(x) is not torch.nn.Parameter:
-            y, ht, ct = torch.ops.deeppcr.recurrent(x, h0, c0, lengths, weights, kind, hidden, layers, bidirectional, bias,
+        if going_forward():  # as PyTorch's own operators have these derivatives
+            form = _engine.Form(kind, _CODES[x.dtype], x.shape[2], hidden, layers, bidirectional, bias, projection)
+            if not form.mixed:
+                raise UnsupportedError.of(f"forward derivatives of {kind}", "asked for", "a kind that torch.nn has")
+            y, *last = _pytorch(form, x, h0, c0, lengths, weights)
+            return y, last
+        if tracing() or REGISTERS and type(x) is not Tensor and type(x) is not torch.nn.Parameter:
+            y, ht, ct = _traced(x, h0, c0, lengths, weights, kind, hidden, layers, bidirectional, bias,
                                                     projection, self._token, self.method)  # fmt: skip
         else:
             key = (x.dtype, x.shape[2], layers, self.method)
@@ -423,10 +454,11 @@ class _Unmixed(_Module):
     def __init__(self, mode: str, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
                  dropout: float = 0.0, bidirectional: bool = False, *, device: Any = None, dtype: Any = None, method: str = "auto") -> None:
         torch.nn.Module.__init__(self)  # not RNNBase's, which knows no such mode
-        if method not in METHODS:
-            raise ArgumentError.of("method", repr(method), "one of " + ", ".join(METHODS))
-        if min(input_size, hidden_size, num_layers) < 1 or not 0 <= dropout <= 1:
-            raise ArgumentError.of("the sizes and dropout", (input_size, hidden_size, num_layers, dropout), "1 or more, and 0..1")
+        one_of("method", method, METHODS)
+        for name, size in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
+            whole_number(name, size, 1)
+        if not 0 <= number("dropout", dropout) <= 1:
+            raise ArgumentError.of("dropout", dropout, "0 to 1")
         self.mode, self.input_size, self.hidden_size, self.num_layers = mode, input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout, self.bidirectional, self.proj_size = bias, batch_first, float(dropout), bidirectional, 0
         self.method, self.fallback = method, False

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from .. import _library as library
 from .. import signal as numbers
-from ..errors import ArgumentError, UnsupportedError
-from ._registry import compiling, operator
+from ..errors import ArgumentError, UnsupportedError, whole_number
+from ._registry import differentiable, operator, tracing
 
 # Everywhere below a is None of a cascade, whose b is sos [sections][6]; x is [..][L], zi and zf [..][sections][order].
 
@@ -105,11 +105,12 @@ def _setup(ctx: Any, inputs: Tuple[Any, ...], output: Any) -> None:
 
 def _operator_backward(ctx: Any, gy: Tensor, gzf: Tensor) -> Tuple[Optional[Tensor], ...]:
     b, a, x, zi = ctx.saved_tensors
-    gb, ga, gx, gzi = torch.ops.deeppcr.filter_vjp(b, a, x, zi, gy.contiguous(), gzf.contiguous())
+    gb, ga, gx, gzi = _traced_vjp(b, a, x, zi, gy.contiguous(), gzf.contiguous())
     return gb, None if a is None else ga, gx, None if zi is None else gzi
 
 
-_operator.register_autograd(_operator_backward, setup_context=_setup)
+_traced = differentiable(_operator, _operator_backward, _setup)
+_traced_vjp = differentiable(_operator_vjp)
 
 
 def _apply(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor], dim: int) -> Union[Tensor, Tuple[Tensor, Tensor]]:
@@ -120,14 +121,15 @@ def _apply(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor], dim:
             raise UnsupportedError.of(f"{name}'s device", tensor.device, "cpu")
         if tensor.dtype not in (torch.float32, torch.float64):
             raise ArgumentError.of(f"{name}'s dtype", tensor.dtype, "torch.float32 or torch.float64")
-    if x.ndim == 0 or not -x.ndim <= dim < x.ndim:
-        raise ArgumentError.of("dim", dim, f"one of x's {x.ndim} dimensions")
+    if x.ndim == 0:
+        raise ArgumentError.of("x's shape", (), "one dimension or more")
+    dim = whole_number("dim", dim, -x.ndim, x.ndim - 1)
     moved = x.movedim(dim, -1)
     if zi is not None and tuple(zi.shape) != _states(b, a, moved):
         raise ArgumentError.of("zi's shape", tuple(zi.shape), str(_states(b, a, moved)))
-    if zi is None and type(x) is Tensor and not torch.is_grad_enabled() and not compiling():
+    if zi is None and type(x) is Tensor and not torch.is_grad_enabled() and not tracing():
         return _plain(b, a, moved).movedim(-1, dim)
-    run = torch.ops.deeppcr.filter if compiling() else _Filter.apply
+    run = _traced if tracing() else _Filter.apply
     y, zf = run(b, a, moved, None if zi is None else zi.to(x.dtype))
     y = y.movedim(-1, dim)
     return y if zi is None else (y, zf)
@@ -148,6 +150,6 @@ def lfilter(b: Tensor, a: Tensor, x: Tensor, dim: int = -1, zi: Optional[Tensor]
 
     With initial states zi, of x's shape without that dimension and then [1][order], also returns the last ones.
     """
-    if b.ndim != 1 or a.ndim != 1 or not len(b) or not len(a):
-        raise ArgumentError.of("b's and a's shapes", (tuple(b.shape), tuple(a.shape)), "vectors")
+    for name, c in (("b", b), ("a", a)):
+        numbers.check_vector(name, c.shape)
     return _apply(b, a, x, zi, dim)

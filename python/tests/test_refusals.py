@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: MIT
+"""What is wrong with an argument is said in one exception, which names it, what it is and what it should be."""
+import numpy as np
+import pytest
+
+import deeppcr
+from deeppcr import recurrent, signal
+
+A, B, X = np.full((4, 2, 2), 0.3, "f"), np.ones((4, 2), "f"), np.ones((3, 9))
+SOS = np.array([[1, 0, 0, 1, 0.5, 0]])
+TEXT, OBJECTS, COMPLEX = np.full((4, 2), "a"), np.full((4, 2), None), np.ones((4, 2)) * 1j
+chain, solve, net = deeppcr.linear_chain, deeppcr.solve, recurrent.GRU(2, 3)
+
+
+def half(z, l):
+    return 0.5 * z
+
+
+def blocks(z, l):
+    return np.zeros((len(z), 1, 2, 2))
+
+
+REFUSED = [
+    *[(lambda b=b: chain(A, b), "b's dtype") for b in (TEXT, OBJECTS, COMPLEX, B.astype("M8[s]"), np.zeros((4, 2), [("a", "f4")]))],
+    (lambda: chain(COMPLEX, B), "A's dtype"), (lambda: chain(A, B, np.full(2, "a")), "z0's dtype"),
+    (lambda: chain([[1], [1, 2]], B), "A"), (lambda: chain(A, B, scheme=["pcr"]), "scheme"), (lambda: chain(A, B, scheme=None), "scheme"),
+    (lambda: chain(A, B, structure=["dense"]), "structure"), (lambda: chain(A, B, chunk="4"), "chunk"),
+    (lambda: chain(A, B, chunk=2.5), "chunk"), (lambda: chain(A, B, chunk=-1), "chunk"), (lambda: chain(A, B, chunk=1 << 70), "chunk"),
+    (lambda: chain(A, B, B[0], True), "z0"), (lambda: deeppcr.linear_chain_vjp(A, COMPLEX, B), "z's dtype"),
+    (lambda: deeppcr.linear_chain_vjp(A, TEXT, B), "z's dtype"), (lambda: deeppcr.linear_chain_vjp(A, B, None), "g's dtype"),
+    (lambda: deeppcr.linear_chain_vjp(A, B, B, scheme=["pcr"]), "scheme"),
+    (lambda: deeppcr.linear_chain_jvp(A, B, np.zeros(7)), "dA's shape"), (lambda: deeppcr.linear_chain_jvp(A, B, None, A), "db's shape"),
+    (lambda: deeppcr.linear_chain_jvp(A, B, dz0=np.zeros(3)), "dz0's shape"), (lambda: deeppcr.linear_chain_jvp(A, B, "x"), "dA's dtype"),
+    *[(lambda n=n: solve(half, B[0], n), "length") for n in (2.5, "5", None, -1, 1 << 70)],
+    *[(lambda z=z: solve(half, z, 5), "z0's dtype") for z in (TEXT, None, COMPLEX)],
+    *[(lambda r=r: solve(lambda z, l: r(z), B[0], 5), "what step returned") for r in (lambda z: z[0], lambda z: None, lambda z: [[1], [1, 2]])],
+    *[(lambda k=k: solve(lambda z, l: z.astype(k), B[0], 5), "what step returned's dtype") for k in ("U5", "c16")],
+    (lambda: solve(half, B[0], 5, 3), "jacobian"), (lambda: solve(half, B[0], 5, method=["newton"]), "method"),
+    (lambda: solve(half, B[0], 5, guess=np.ones(3)), "guess's shape"), (lambda: solve(half, B[0], 5, progress=3), "progress"),
+    *[(lambda v=v: solve(half, B[0], 5, **{v[0]: v[1]}), v[0]) for v in (
+        ("atol", "x"), ("window", 1.5), ("chunk", "a"), ("warm_up", -1), ("memory_limit", -1), ("max_sweeps", 1 << 40))],
+    *[(lambda k=k: solve(half, B[0], 5, blocks, structure="block", block=k), "block") for k in (0, 3)],
+    (lambda: deeppcr.plan("linear", length=5, window=3), "an option"), (lambda: deeppcr.plan("linear", length=5, dtype="none"), "dtype"),
+    (lambda: deeppcr.plan("linear", length=5.0), "length"), (lambda: deeppcr.plan("nonlinear"), "the chain"),
+    *[(lambda n=n: deeppcr.set_threads(n), "threads") for n in ("2", 1.5, None, -1, 1 << 20)],
+    *[(lambda x=x: signal.sosfilt(SOS, x), "x's dtype") for x in (np.full((3, 9), "a"), np.full((3, 9), None))],
+    *[(lambda n=n: signal.sosfilt(SOS, X, n), "axis") for n in (None, "0", 0.5, 2, -3)],
+    (lambda: signal.sosfilt(SOS * 1j, X), "sos's dtype"), (lambda: signal.sosfilt(SOS, X, zi=np.full((1, 3, 2), "a")), "zi's dtype"),
+    (lambda: signal.lfilter(np.ones(130), [1.0], X), "b's shape"), (lambda: signal.lfilter([1.0], np.ones((1, 2)), X), "a's shape"),
+    (lambda: signal.lfilter([1j], [1.0], X), "b's dtype"), (lambda: signal.lfilter_vjp([1j], [1.0], X, X), "b's dtype"),
+    (lambda: signal.lfilter_vjp([1.0], [1.0], X * 1j, X), "x's dtype"), (lambda: signal.sosfilt_vjp(SOS, X, X, "a"), "axis"),
+    *[(lambda x=x: net(x), "x's dtype") for x in (np.full((5, 1, 2), "a"), np.ones((5, 1, 2)) * 1j)],
+    *[(lambda n=n: net(np.ones((5, 1, 2)), lengths=n), "lengths") for n in ([1.5], [6], [-1], [1, 2])],
+    (lambda: net.load_state_dict(None), "the parameters' names"), (lambda: net.load_state_dict({}), "the parameters' names"),
+    (lambda: net.load_state_dict({n: v * 1j for n, v in net.state_dict().items()}), "weight_ih_l0's dtype"),
+    *[(lambda a=a: recurrent.GRU(*a), what) for a, what in (((2.5, 3), "inputs"), (("2", 3), "inputs"), ((2, 0), "hidden"), ((2, 1 << 20), "hidden"),
+                                                            ((2, 3, 1 << 40), "layers"), ((2, 3, None), "layers"))],
+    (lambda: recurrent.GRU(2, 3, dtype="none"), "dtype"), (lambda: recurrent.GRU(2, 3, method=["auto"]), "method"),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("error")  # numbers that are cut to real ones would warn
+@pytest.mark.parametrize("number", range(len(REFUSED)))
+def test_refusals_name_what_is_wrong(number):
+    call, what = REFUSED[number]
+    with pytest.raises(deeppcr.Error) as caught:
+        call()
+    assert caught.value.what == what and caught.value.wanted and "wanted" in str(caught.value)
+    assert caught.value.got is not None or "None" in str(caught.value)
+
+
+@pytest.mark.parametrize("call", [
+    lambda: chain(np.float32(0.5), np.broadcast_to(np.float32(1), (1 << 45, 2))),
+    lambda: solve(half, B[0], 1 << 50), lambda: solve(half, B[0], 1 << 62),
+])  # fmt: skip
+def test_results_that_no_memory_holds(call):
+    with pytest.raises(deeppcr.OutOfMemory):
+        call()
+
+
+def test_a_guess_may_be_a_list():
+    found = solve(half, B[0], 3, guess=[[1, 1], [0, 0], [1, 1]])
+    assert np.array_equal(found.z[:, 0], [0.5, 0.25, 0.125])
+
+
+def test_states_of_one_channel_serve_all_where_scipy_has_it_so():
+    b, a, zi = [1.0, 0.5], [1.0, -0.3], np.array([[0.7]])
+    y, zf = signal.lfilter(b, a, X, zi=zi)
+    wanted, last = signal.lfilter(b, a, X, zi=np.repeat(zi, 3, 0))
+    assert np.array_equal(y, wanted) and np.array_equal(zf, last)
+    with pytest.raises(deeppcr.ArgumentError):
+        signal.sosfilt(SOS, X, zi=np.zeros((1, 1, 2)))

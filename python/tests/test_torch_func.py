@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: MIT
+"""What PyTorch lets programs do to a module from outside: torch.func, other parameters in their places, results that are written
+into, views that are to be negated. All as it does to torch.nn's modules."""
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.nn.utils import prune  # noqa: E402
+
+import deeppcr  # noqa: E402
+import deeppcr.torch as ours  # noqa: E402
+
+func = pytest.importorskip("torch.func") if hasattr(torch, "func") else None
+FUNC = pytest.mark.skipif(func is None or not hasattr(torch.library, "register_vmap"), reason="a PyTorch without torch.func or vmap of operators")
+
+
+def pair(kind=nn.GRU, *sizes, **options):
+    torch.manual_seed(0)
+    theirs = kind(*(sizes or (3, 4)), **options).double()
+    return theirs, ours.from_torch(theirs), torch.randn(5, 2, 3, dtype=torch.float64)
+
+
+def close(a, b, atol=1e-9):
+    assert a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=atol)
+
+
+@FUNC
+@pytest.mark.parametrize("kind, sizes", [(nn.GRU, (3, 4)), (nn.LSTM, (3, 4, 2)), (nn.RNN, (3, 4))])
+def test_transforms_of_torch_func(kind, sizes):
+    theirs, mine, x = pair(kind, *sizes, bidirectional=True)
+    parameters = dict(theirs.named_parameters())
+    losses = [lambda p, v, m=m: func.functional_call(m, p, (v,))[0].square().sum() for m in (theirs, mine)]
+    wanted, got = (func.grad(loss)(parameters, x) for loss in losses)
+    assert all(wanted[n].abs().max() > 0 for n in wanted)
+    for name in wanted:
+        close(got[name], wanted[name])
+    outputs = [lambda v, m=m: m(v)[0] for m in (theirs, mine)]
+    for transform in (func.jacrev, func.jacfwd, lambda f: func.hessian(lambda v: f(v).square().sum())):
+        wanted, got = (transform(f)(x) for f in outputs)
+        close(got, wanted)
+    several = torch.randn(3, 5, 2, 3, dtype=torch.float64)
+    close(func.vmap(outputs[1])(several), torch.stack([outputs[0](v) for v in several]))
+    each = func.vmap(func.grad(losses[1]), (None, 0))(parameters, several)  # gradients a sample
+    for i, v in enumerate(several):
+        for name, g in func.grad(losses[0])(parameters, v).items():
+            close(each[name][i], g)
+    models = {n: torch.stack([p.detach(), 2 * p.detach()]) for n, p in parameters.items()}  # several models at once
+    many = func.vmap(lambda p: func.functional_call(mine, p, (x,))[0])(models)
+    close(many[1], func.functional_call(theirs, {n: p[1] for n, p in models.items()}, (x,))[0])
+    with pytest.raises(deeppcr.UnsupportedError, match="second"):
+        func.grad(lambda v: func.grad(lambda w: mine(w)[0].square().sum())(v).sum())(x)
+
+
+@FUNC
+def test_transforms_of_chains_and_filters():
+    torch.manual_seed(0)
+    A, b = torch.randn(6, 2, 2, dtype=torch.float64) * 0.4, torch.randn(6, 2, dtype=torch.float64)
+    start, stack, z = b[0], ours.Chain(4, 5).double(), torch.randn(3, 4, dtype=torch.float64)
+    sos, signal = torch.tensor([[1, 0.2, 0.1, 1, -0.3, 0.1]], dtype=torch.float64), torch.randn(2, 20, dtype=torch.float64)
+    jacobian = torch.autograd.functional.jacobian
+    for f, at in ((lambda v: ours.linear_chain(v, b, start), A), (lambda v: ours.linear_chain(A, v, None, True), b), (stack, z),
+                  (lambda v: ours.sosfilt(v, signal), sos), (lambda v: ours.lfilter(sos[0, :3], v, signal), sos[0, 3:])):
+        close(func.jacrev(f)(at), jacobian(f, at))
+        rows = torch.stack([at, 0.5 * at])
+        if at is not sos and at.ndim != 1:  # coefficients of half the size are no coefficients
+            close(func.vmap(f)(rows), torch.stack([f(r) for r in rows]))
+            close(func.vmap(func.grad(lambda v, f=f: f(v).sin().sum()))(rows), torch.stack([func.grad(lambda v, f=f: f(v).sin().sum())(r) for r in rows]))
+    loss = lambda v: ours.linear_chain(v, b, start).sin().sum()  # noqa: E731
+    close(func.jacrev(func.jacrev(loss))(A), torch.autograd.functional.hessian(loss, A))
+
+
+@FUNC
+@pytest.mark.parametrize("transform", ["jacfwd", "vectorised"])
+def test_what_kinds_of_our_own_do_not_have_is_refused(transform):
+    mine, x = ours.MinGRU(3, 4), torch.randn(5, 2, 3)
+    with pytest.raises(deeppcr.UnsupportedError) as caught:
+        func.jacfwd(lambda v: mine(v)[0])(x) if transform == "jacfwd" else torch.autograd.functional.jacobian(lambda v: mine(v)[0], x, vectorize=True)
+    assert caught.value.what and caught.value.got and caught.value.wanted
+
+
+def test_jacobians_of_many_losses_at_once():
+    theirs, mine, x = pair()
+    wanted, got = (torch.autograd.functional.jacobian(lambda v, m=m: m(v)[0], x, vectorize=v) for m, v in ((theirs, False), (mine, True)))
+    close(got, wanted)
+
+
+def test_other_parameters_in_their_places():
+    theirs, mine, x = pair()
+    for module in (theirs, mine):
+        prune.l1_unstructured(module, "weight_hh_l0", 0.5)
+        module(x)[0].square().sum().backward()
+    close(mine(x)[0], theirs(x)[0])
+    close(mine.weight_hh_l0_orig.grad, theirs.weight_hh_l0_orig.grad)
+    name, double = "weight_ih_l0", torch.nn.Parameter(2 * theirs.weight_ih_l0.detach())
+    wanted, before = (setattr(theirs, name, double), theirs(x)[0])[1], mine(x)[0]
+    mine._parameters[name] = double  # as torch.func.functional_call does
+    close(mine(x)[0], wanted)
+    assert not torch.allclose(before, wanted)
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
+def test_results_may_be_written_into(kind):
+    mine, x = pair(kind)[1:]
+    x.requires_grad_()
+
+    def gradients(write):
+        y, last = mine(2 * x)
+        h = last if kind is nn.GRU else last[0]
+        if write:
+            y += x[..., :1]
+            y *= 2
+            h.mul_(3)
+        else:
+            y, h = 2 * (y + x[..., :1]), 3 * h
+        return torch.autograd.grad(y.square().sum() + h.sum(), [x, *mine.parameters()])
+
+    for a, b in zip(gradients(True), gradients(False)):
+        close(a, b)
+
+
+def test_views_that_are_to_be_negated():
+    theirs, mine, x = pair()
+    view, ones = torch._neg_view, torch.ones(5, 2, 4, dtype=torch.float64)
+    close(mine(view(x), view(ones[:1]))[0], theirs(-x, -ones[:1])[0])
+    close(mine(view(x).requires_grad_())[0], theirs(-x)[0])
+    leaf = x.clone().requires_grad_()
+    close(*(torch.autograd.grad(m(leaf)[0], leaf, g)[0] for m, g in ((mine, view(ones)), (theirs, -ones))))
+    stack = ours.Chain(3, 4).double()
+    close(stack(view(x)), stack(-x))
+    close(*(torch.autograd.grad(stack(leaf), leaf, g)[0] for g in (view(x), -x)))
+
+
+def test_gradients_have_memory_of_their_own():
+    _, mine, x = pair()
+    mine(x)[0].sum().backward()
+    at = {p.grad.untyped_storage().data_ptr() if hasattr(p.grad, "untyped_storage") else p.grad.storage().data_ptr() for p in mine.parameters()}
+    assert len(at) == 4
+
+
+@pytest.mark.parametrize("given", [None, [1.0], torch.zeros(5, 2, 3).numpy()])
+def test_inputs_that_are_no_tensors(given):
+    with pytest.raises(deeppcr.ArgumentError) as caught:
+        ours.GRU(3, 4)(given)
+    assert caught.value.what == "the input" and caught.value.got == type(given).__name__ and "tensor" in caught.value.wanted
+
+
+def test_sparse_inputs_are_refused():
+    with pytest.raises(deeppcr.UnsupportedError, match="layout"):
+        ours.GRU(3, 4)(torch.zeros(5, 2, 3).to_sparse())
+
+
+@pytest.mark.parametrize("call, what", [
+    (lambda: ours.GRU(3, 4, method=["auto"]), "method"), (lambda: ours.MinGRU("3", 4), "input_size"), (lambda: ours.MinGRU(3, 4, 0), "num_layers"),
+    (lambda: ours.ParaGRU(3, 4, dropout="x"), "dropout"), (lambda: ours.ParaLSTM(3, 4, dropout=2), "dropout"),
+    (lambda: ours.sosfilt(torch.ones(1, 6), torch.ones(3), 1), "dim"), (lambda: ours.lfilter(torch.ones(130), torch.ones(1), torch.ones(3)), "b's shape"),
+])  # fmt: skip
+def test_refusals_name_what_is_wrong(call, what):
+    with pytest.raises(deeppcr.Error) as caught:
+        call()
+    assert caught.value.what == what and caught.value.wanted
