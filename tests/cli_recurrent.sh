@@ -5,9 +5,9 @@
 set -u
 . "$(dirname "$0")/program.bash"
 python3 - "$program" "$folder" tests/fixtures <<'PYTHON'
-import glob, os, sys
+import glob, os, struct, sys
 
-from program import always, answer, get_npy, near, npy, path, put_npy, read_npy, refused, run, tensors
+from program import always, answer, get_npy, near, npy, path, put, put_npy, read_npy, refused, run, tensors
 
 always += ["solve"]
 fixtures = os.path.abspath(sys.argv[3])
@@ -64,6 +64,25 @@ near("resets", ([3, B, H], whole[:3 * B * H]), ([3, B, H], t["y"][1][:3 * B * H]
 x = put_npy("x.npy", *t["x"])
 out = run("gru", "--weights", file, "--input", "-", "--h0", put_npy("h0.npy", *t["h0"]), "--output", "-", "--quiet", data=npy(*t["x"]))
 near("stdout", read_npy(out), t["y"], 1e-10, 1e-2)
+
+
+# Lengths and resets as NumPy and PyTorch have them: int64 and bool.
+def whole(name, descr, shape, data):
+    head = ("{'descr': '%s', 'fortran_order': False, 'shape': (%s), }" % (descr, "".join("%d," % n for n in shape))).ljust(117) + "\n"
+    return put(name, b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + data)
+
+
+for option, text, file_of in (("--lengths", "7,0,3", whole("lengths.npy", "<i8", [B], struct.pack("<3q", 7, 0, 3))),
+                              ("--resets", marks, whole("resets.npy", "|b1", [T, B], bytes(i // B == 3 for i in range(T * B))))):
+    got = []
+    for value in (text, file_of):
+        run("gru", "--weights", file, "--input", x, option, value, "--output", path("y.npy"), "--quiet")
+        got.append(get_npy("y.npy")[1])
+    assert got[0] == got[1], option
+refused(5, "number 1 is -1: wanted 0..7", "gru", "--weights", file, "--input", x, "--output", path("y.npy"), "--lengths",
+        whole("lengths.npy", "<i8", [B], struct.pack("<3q", 7, -1, 3)))
+refused(5, "beyond 2^53", "gru", "--weights", file, "--input", x, "--output", path("y.npy"), "--lengths",
+        whole("lengths.npy", "<i8", [B], struct.pack("<3q", 7, 1 << 60, 3)))
 
 apart_file = os.path.join(fixtures, "recurrent_paragru_plain.safetensors")
 usual = ["gru", "--weights", file, "--input", x, "--output", path("y.npy")]

@@ -91,6 +91,19 @@ done:
     return status;
 }
 
+// '<i8' and its kin, and '|b1'; one byte has no order.
+static bool take_whole(const char *text, npy_header *header) {
+    const int bytes = text[0] && text[1] && text[2] && !text[3] ? text[2] - '0' : 0;
+    const bool number = text[1] == 'i' || text[1] == 'u', single = text[0] == '|' && bytes == 1;
+    const bool ordered = (text[0] == '<' || text[0] == '>') && (bytes == 2 || bytes == 4 || bytes == 8);
+    if (!(number && (single || ordered)) && !(text[1] == 'b' && single)) return false;
+    header->dtype = DPCR_F64;
+    header->whole = bytes;
+    header->is_signed = text[1] == 'i';
+    header->big_endian = text[0] == '>';
+    return true;
+}
+
 static dpcr_status take_descr(parser *p, npy_header *header, dpcr_error *error) {
     static const struct {
         const char *descr;
@@ -106,7 +119,8 @@ static dpcr_status take_descr(parser *p, npy_header *header, dpcr_error *error) 
         header->big_endian = text[0] == '>';
         return DPCR_OK;
     }
-    return dpcri_source_bad(p->source, error, "npy header: got dtype '%s', wanted f4, f8 or u4 after '<' or '>'",
+    if (take_whole(text, header)) return DPCR_OK;
+    return dpcri_source_bad(p->source, error, "npy header: got dtype '%s', wanted f4, f8, i1 to i8, u1 to u8 or b1",
                             dpcri_quote(text, &quoted));
 }
 
@@ -212,20 +226,64 @@ static dpcr_status reorder(dpcr_context *context, dpcr_array *array, int64_t cou
     return DPCR_OK;
 }
 
+// The number that `size` bytes at p say; false: float64 does not hold it.
+static bool whole_number(const void *p, size_t size, bool is_signed, double *value) {
+    const int64_t most = (int64_t)1 << 53;
+    uint64_t bits = 0;
+    if (dpcri_host_is_little_endian())
+        memcpy(&bits, p, size);
+    else
+        memcpy((char *)&bits + sizeof bits - size, p, size);
+    const int unused = 64 - 8 * (int)size;
+    if (is_signed) {
+        const bool negative = bits >> (8 * size - 1) != 0;
+        const int64_t x = (int64_t)(negative && unused > 0 ? bits | UINT64_MAX << (8 * size) : bits);
+        *value = (double)x;
+        return x >= -most && x <= most;
+    }
+    *value = (double)bits;
+    return bits <= (uint64_t)most;
+}
+
+// Whole numbers lie at the end of the memory that they are to fill, and are widened from the first on.
+static dpcr_status read_whole(dpcri_stream *stream, const npy_header *header, int64_t count, dpcr_array *array,
+                              dpcr_error *error) {
+    const size_t size = (size_t)header->whole;
+    double *to = array->data;
+    char *from = count ? (char *)(to + count) - (size_t)count * size : NULL;
+    dpcr_status status;
+    DPCR_TRY(dpcri_stream_read(stream, from, (size_t)count * size, "npy data", error));
+    DPCR_TRY(dpcri_stream_finish(stream, "npy data", error));
+    if (size > 1 && header->big_endian == dpcri_host_is_little_endian()) dpcri_swap_bytes(from, count, size);
+    for (int64_t i = 0; i < count; i++, from += size) {
+        double value;
+        if (!whole_number(from, size, header->is_signed, &value))
+            return dpcri_source_bad(stream->source, error, "npy data: element %lld is beyond 2^53", (long long)i);
+        to[i] = value;
+    }
+done:
+    return status;
+}
+
 static dpcr_status read_elements(dpcri_stream *stream, const npy_header *header, dpcr_array *array, dpcr_error *error) {
     int64_t count = 0, bytes = 0;
     dpcr_status status;
     if (!dpcri_shape_bytes(header->dtype, header->ndim, header->shape, &count, &bytes))
         return dpcri_source_bad(stream->source, error, "npy shape: its size in bytes does not fit 63 bits");
-    if (bytes > dpcri_stream_most(stream))
+    const int64_t stored = header->whole ? count * header->whole : bytes;
+    if (stored > dpcri_stream_most(stream))
         return dpcri_source_bad(stream->source, error, "npy data cut short: got at most %lld bytes, wanted %lld",
-                                (long long)dpcri_stream_most(stream), (long long)bytes);
+                                (long long)dpcri_stream_most(stream), (long long)stored);
     *array = dpcr_array_make(dpcri_alloc(stream->context, (size_t)bytes), header->dtype, header->ndim, header->shape);
     if (bytes && !array->data) return dpcri_no_memory(error, "npy data", bytes);
-    DPCR_TRY(dpcri_stream_read(stream, array->data, (size_t)bytes, "npy data", error));
-    DPCR_TRY(dpcri_stream_finish(stream, "npy data", error));
-    if (header->big_endian == dpcri_host_is_little_endian())
-        dpcri_swap_bytes(array->data, count, dpcr_dtype_size(header->dtype));
+    if (header->whole) {
+        DPCR_TRY(read_whole(stream, header, count, array, error));
+    } else {
+        DPCR_TRY(dpcri_stream_read(stream, array->data, (size_t)bytes, "npy data", error));
+        DPCR_TRY(dpcri_stream_finish(stream, "npy data", error));
+        if (header->big_endian == dpcri_host_is_little_endian())
+            dpcri_swap_bytes(array->data, count, dpcr_dtype_size(header->dtype));
+    }
     if (header->fortran_order && header->ndim > 1 && count > 0)
         DPCR_TRY(reorder(stream->context, array, count, (size_t)bytes, error));
 done:

@@ -10,7 +10,9 @@ enum { DPCRI_NPY_HEADER = 256 };  // bytes of the longest header that is written
 
 // What a header says.
 typedef struct dpcri_npy_facts {
-    dpcr_dtype dtype;
+    dpcr_dtype dtype;  // of whole numbers float64, which they are read as
+    int whole;         // bytes of a whole number or truth value as it lies there; 0: elements are of dtype
+    bool is_signed;    // whole numbers
     bool big_endian, fortran_order;
     int32_t ndim;
     int64_t shape[DPCR_MAX_DIMS];
