@@ -296,9 +296,10 @@ static void sweeps_are_counted(void **state) {
                 fail_msg("case %d: %s; %lld rows", (int)i, dpcr_solve_plan_sentence(plan), (long long)rows[again]);
             if (again == 0) dpcr_solve_plan_destroy(plan);
         }
-        // Beside how soon the chain forgets, which both plans look at: picard and parataa, each for at most the loop's
-        // time and two evaluations more.
+        // Beside how soon the chain forgets, which both plans look at for few loops' time: picard and parataa, each for
+        // at most the loop's time and two evaluations more.
         const int64_t trials = rows[0] - rows[1];
+        assert_true(rows[1] <= 3 * LENGTH);
         assert_true(trials <= 2 * (int64_t)(LENGTH / cases[i].row + 2 * LENGTH));
         assert_true((trials > 0) == cases[i].tried);
         dpcr_candidate c = {.size = sizeof c};

@@ -10,9 +10,11 @@
 #include <string.h>
 
 enum {
-    EXPECTED_SWEEPS = 4,     // of Newton on chains that forget (docs/math/newton.md)
-    NEUTRAL_SWEEPS = 5,      // on chains that keep their past
-    PROBE_STEPS = 512,       // of the contraction estimate, at most;
+    EXPECTED_SWEEPS = 4,  // of Newton on chains that forget (docs/math/newton.md)
+    NEUTRAL_SWEEPS = 5,   // on chains that keep their past
+    PROBE_STEPS = 512,    // of the contraction estimate, at most;
+    TOLD_PART = 8,
+    TOLD_LEAST = 32,         // or, of chains that tell `coarse` or `slopes`, this part, at least;
     PROBE_PART = 1024,       // or, where bits must meet, this part of the chain: 3 % of the loop's steps, side by side
     PROBE_LANES_PART = 128,  // of one whose lanes run side by side
     USUAL_WARM_UP = 64,      // overlap's default
@@ -528,10 +530,14 @@ static void look(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *known) {
     const bool told = s->latency > 0;
     const bool exact = plan->options.atol == 0 && plan->options.rtol == 0;
     const int64_t most = exact ? s->length / (s->lanes > 1 ? PROBE_LANES_PART : PROBE_PART) : 0;
+    // Chains that tell more than their steps have better ways than overlap, unless they forget within a part of them;
+    // and a short chain must not be looked at for as long as ten of its loops.
+    const int64_t part = s->length / TOLD_PART, least = part > TOLD_LEAST ? part : TOLD_LEAST;
+    const int64_t usual = (s->coarse || s->slopes) && least < PROBE_STEPS ? least : PROBE_STEPS;
     dpcri_rates_of(plan->context, &o->machine);
     if (can_run_beside(o) && ((s->concurrent && o->machine.threads > 1) || s->lanes > 1))
         plan->contraction = dpcri_contraction_of(plan->context, s, plan->options.start, tolerance_of(plan),
-                                                 most > PROBE_STEPS ? most : PROBE_STEPS);
+                                                 most > usual ? most : usual);
     o->contraction = plan->contraction;
     // A chain that tells what its lanes cost is believed for one sequence; any other is timed, unless the machine is
     // another one.
