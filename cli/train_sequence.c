@@ -404,6 +404,8 @@ int cli_train_sequence(int argc, char **argv) {
         return cli_fail(CLI_USAGE,
                         "--segment is for bit streams and recordings, the readout last, one direction, without "
                         "--dropout and --recompute");
+    if (t.options.dropout > 0 && t.model_options.network.layers < 2)
+        return cli_fail(CLI_USAGE, "--dropout drops between layers: wanted --layers 2 or more with it");
     settle_defaults(&t);
     return run(&t);
 }

@@ -31,6 +31,8 @@ other = answer("train", *streams, "--segment", 5, "rnn", "--batch", 32, "--metho
 assert abs(other["train_loss"] - answer("train", "rnn", *streams, "--batch", 32)["train_loss"]) < 1e-4, other
 refused(2, "", "train", "gru", *streams, "--segment", 5, "--dropout", 0.5, "--layers", 2)
 refused(2, "", "train", "gru", *streams, "--segment", 5, "--bidirectional")
+refused(2, "wanted --layers 2 or more", "train", "gru", *streams, "--dropout", 0.5)
+answer("train", "gru", *streams, "--dropout", 0.5, "--layers", 2)
 
 # ---- a text ----
 sentence = "the chain of states is solved at once where it forgets its past and in order where it does not ".encode()
