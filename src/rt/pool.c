@@ -15,10 +15,12 @@
 
 #include "rt/pool.h"
 
-enum {
-    SPIN_PAUSES = 2000,  // about 20 us of waiting for the next region before a worker sleeps
-    WAIT_PAUSES = 400    // about 4 us of waiting for the last tasks before the caller yields its processor
-};
+enum { WAIT_PAUSES = 400 };  // about 4 us of waiting for the last tasks before the caller yields its processor
+
+// Seconds that a worker looks out for the next region before it sleeps. To wake one takes 5 to 50 us and more, which is
+// what many a region takes; so where regions come soon after workers fell asleep, they wait longer, and less where they
+// would have waited in vain.
+static const double least_patience = 20e-6, most_patience = 250e-6;
 
 typedef struct worker {
     dpcri_pool *pool;
@@ -79,18 +81,26 @@ static void work(dpcri_pool *pool, int own) {
 }
 
 // Waits for an open generation other than `seen`; false when the pool stops.
-static bool await(dpcri_pool *pool, uint32_t seen) {
-    for (int i = 0; i < SPIN_PAUSES; i++) {
-        if (is_new(atomic_load_explicit(&pool->gate, memory_order_relaxed), seen)) return true;
+static bool await(dpcri_pool *pool, uint32_t seen, double *patience) {
+    const double start = dpcri_seconds();
+    do {
+        for (int i = 0; i < 32; i++) {
+            if (is_new(atomic_load_explicit(&pool->gate, memory_order_relaxed), seen)) return true;
+            pause_briefly();
+        }
         if (atomic_load_explicit(&pool->stop, memory_order_acquire)) return false;
-        pause_briefly();
-    }
+    } while (dpcri_seconds() - start < *patience);
     pthread_mutex_lock(&pool->lock);
     atomic_fetch_add(&pool->sleepers, 1);
     while (!is_new(atomic_load(&pool->gate), seen) && !atomic_load(&pool->stop))
         pthread_cond_wait(&pool->wake, &pool->lock);
     atomic_fetch_sub(&pool->sleepers, 1);
     pthread_mutex_unlock(&pool->lock);
+    const double waited = dpcri_seconds() - start;
+    if (waited < most_patience)
+        *patience = most_patience;
+    else
+        *patience = *patience / 2 > least_patience ? *patience / 2 : least_patience;
     return !atomic_load(&pool->stop);
 }
 
@@ -113,7 +123,8 @@ static void *attend(void *argument) {
     const worker *self = argument;
     dpcri_pool *pool = self->pool;
     uint32_t seen = 0;
-    while (await(pool, seen)) {
+    double patience = least_patience;
+    while (await(pool, seen, &patience)) {
         if (!enter(pool, self->number, &seen)) continue;
         work(pool, self->number + 1);
         atomic_fetch_sub_explicit(&pool->gate, 1, memory_order_release);
