@@ -60,6 +60,51 @@ static void chains_that_keep_their_past_go_in_order(void **state) {
     drop(&p);
 }
 
+// Dense chains that AUTO would solve otherwise. Up to width 4 the loop's bits; wider, chunks join within 8 eps, and
+// what that leaves is no more than the loop's own rounding.
+static void dense_chains_that_forget_go_side_by_side(void **state) {
+    (void)state;
+    const int64_t widths[] = {4, 5, 8, 12};
+    for (int i = 0; i < 4; i++)
+        for (int form = 0; form < 4; form++) {
+            const dpcr_transition dense = dpcr_transition_square(DPCR_DENSE, widths[i], 0);
+            problem p = make(dense, DPCR_F32, 2 * LENGTH, 1, form & 1, form == 2, FILL_RANDOM, false, false);
+            const size_t count = (size_t)(p.length * p.w), bytes = count * sizeof(float);
+            float *expected = malloc(bytes), *one = malloc(bytes);
+            assert_non_null(expected), assert_non_null(one);
+            solve(&p, &loop, 1, false);
+            memcpy(expected, p.z, bytes);
+            assert_int_equal(solve(&p, &automatic, 2, false).scheme, DPCR_SCHEME_OVERLAP);
+            memcpy(one, p.z, bytes);
+            for (size_t l = 0; l < count; l++)
+                if (!(fabsf(one[l] - expected[l]) <=
+                      (widths[i] <= 4 ? 0 : 32 * 1.2e-7f * fmaxf(1, fabsf(expected[l])))))
+                    fail_msg("width %d, value %zu: %.9g, the loop's %.9g", (int)widths[i], l, one[l], expected[l]);
+            assert_int_equal(solve(&p, &automatic, 3, form > 1).scheme, DPCR_SCHEME_OVERLAP);
+            assert_memory_equal(p.z, one, bytes);
+            free(expected), free(one);
+            drop(&p);
+        }
+}
+
+// Permutations keep everything, and every order of sums gives the same integers: whatever is chosen, it is no overlap.
+static void dense_chains_that_keep_their_past_are_not_cut(void **state) {
+    (void)state;
+    for (int64_t w = 3; w <= 12; w += w < 5 ? 1 : 3) {
+        problem p = make(dpcr_transition_square(DPCR_DENSE, w, 0), DPCR_F32, 2 * LENGTH, 1, false, true,
+                         FILL_PERMUTATION, false, false);
+        const size_t bytes = (size_t)(p.length * p.w) * sizeof(float);
+        float *expected = malloc(bytes);
+        assert_non_null(expected);
+        solve(&p, &loop, 1, false);
+        memcpy(expected, p.z, bytes);
+        assert_int_not_equal(solve(&p, &automatic, 2, false).scheme, DPCR_SCHEME_OVERLAP);
+        assert_memory_equal(p.z, expected, bytes);
+        free(expected);
+        drop(&p);
+    }
+}
+
 // A number that is not finite stays where the loop has it.
 static void what_is_not_finite_stays(void **state) {
     (void)state;
@@ -84,6 +129,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chains_that_forget_go_side_by_side),
         cmocka_unit_test(chains_that_keep_their_past_go_in_order),
+        cmocka_unit_test(dense_chains_that_forget_go_side_by_side),
+        cmocka_unit_test(dense_chains_that_keep_their_past_are_not_cut),
         cmocka_unit_test(what_is_not_finite_stays),
     };
     return cmocka_run_group_tests(tests, open_contexts, close_contexts);

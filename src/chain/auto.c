@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // DPCR_SCHEME_AUTO: the loop or chunks, from a cost model. pcr and blelloch never win on a handful of cores (they form
 // log2 n times, or as many, compositions as chunks do, and sweep memory once a level); overlap needs to know that the
-// chain forgets, which a shape does not say: forgets.c asks the data where threads would idle beside the loop.
+// chain forgets, which a shape does not say: forgets.c asks the data where overlap would be the fastest.
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -11,10 +11,11 @@
 #include "kern/chunked.h"
 #include "kern/squares.h"
 
-// Measured on one AVX-512 core (Zen 5, float): what a step of the loop waits for, and what it keeps the core busy.
+// Measured on one AVX-512 core (Zen 5, float; about the same on Zen 4): what a step of the loop waits for, and what it
+// keeps the core busy.
 static double latency_ns(double width) {
     static const double narrow[] = {1.0, 1.0, 1.9, 2.7, 3.2};
-    return width <= 4 ? narrow[(int)width] : 6.5 + 0.25 * width;
+    return width <= 4 ? narrow[(int)width] : width == 8 ? 5.5 : 6.5 + 0.25 * width;
 }
 static double busy_ns(double flops) { return 0.4 + flops / 40.0; }
 static const double region_ns = 1000;  // handing tasks over and waiting for them, with the last task's imbalance
@@ -55,16 +56,16 @@ static double memory_factor(const dpcr_chain_shape *s, double third, double beyo
 }
 
 // A step in windows of fused kernels (one sequence), one thread, AVX-512 float, arrays in the second-level cache:
-// measured at L = 2^12 .. 2^18. 0: none serve it. Narrower vectors and double take as much longer as
-// they have fewer lanes.
+// measured at L = 2^12 .. 2^18. 0: none serve it. Narrower vectors and double take as many times longer as
+// they have fewer lanes, and hide as much of the memory.
 static double window_ns(const dpcr_chain_shape *s) {
     static const double by_width[] = {0, 0.16, 0.40, 1.0, 1.6};
     const int64_t w = s->transition.rows;
     if (s->batch != 1 || s->dtype == DPCR_U32 || w > 4 ||
         dpcri_chunked_steps(dpcri_kernel_form(&s->transition), w) == 0)
         return 0;
-    const double lanes = (s->dtype == DPCR_F64 ? 2 : 1) * (double)(1 << (DPCRI_AVX512 - dpcri_isa_level()));
-    return by_width[w] * lanes * memory_factor(s, 1.35, w == 1 ? 4 : 3.7);
+    const double double_lanes = s->dtype == DPCR_F64 ? 2 : 1;
+    return by_width[w] * double_lanes * most(dpcri_vector_passes(), memory_factor(s, 1.35, w == 1 ? 4 : 3.7));
 }
 
 // The same where a vector holds rows of a matrix; windows go to all threads, and take about as long on each.
@@ -74,7 +75,8 @@ static double squares_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) 
     if (!dpcri_summary_at(dpcri_isa_level(), s->dtype, dpcri_kernel_form(&s->transition), w, back)) return 0;
     const double step = w == 4 ? (back ? 2.5 : 2.05) : (back ? 9.7 : 9.5);
     const double windows = most(1, (double)s->length / (double)(chunk * DPCRI_SIDE)), workers = least(threads, windows);
-    return step * memory_factor(s, 1, w == 4 ? 1.5 : 1.1) * (double)s->batch / workers * (workers > 1 ? 1.15 : 1);
+    return step * most(dpcri_vector_passes(), memory_factor(s, 1, w == 4 ? 1.5 : 1.1)) * (double)s->batch / workers *
+           (workers > 1 ? 1.15 : 1);
 }
 
 // Three passes and their calls: 4.2 ns a step for diagonals of w = 4 (bench chain --structure diagonal --length 65536);
@@ -98,6 +100,34 @@ static double chunked_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) 
     const double passes = passes_of(s);
     const double step = most(latency / DPCRI_SIDE, passes * (2 * apply + compose));
     return step * (double)s->length * batch / workers + chunks * most(latency, apply * batch) + 2 * region_ns;
+}
+
+// What a dense chain's step takes of the loop's time where chunks of the loop go side by side (eight rows of the serial
+// kernels: the loop waits, they hide each other's latency). Measured on Zen 4.
+static double beside_factor(const dpcr_chain_shape *s) {
+    const double w = (double)s->transition.rows;
+    const bool squares = s->dtype == DPCR_F32 && dpcri_isa_level() == DPCRI_AVX512;
+    if (w < 4) return 0.67;
+    if (w == 4) return squares ? 0.4 : 1;
+    return w == 8 && squares ? 0.55 : 0.95;
+}
+
+// What a step's bytes take a core, beyond the second-level cache, and beyond the third; many short streams get less.
+static double beside_bytes_ns(const dpcr_chain_shape *s) {
+    const double all = (double)s->length * step_bytes(s), third = least(24 + 4 * (double)s->transition.rows, 64);
+    return all < 1e6 ? 0 : step_bytes(s) / (all < cached_bytes ? third : 28);
+}
+
+double dpcri_chain_overlap_gain(const dpcr_chain_shape *shape, dpcr_scheme chosen, int64_t chunk, int threads) {
+    const double loop = loop_ns(shape, 1), run_ups = 1.3, sharing = 0.8;  // a core's part where several are at work
+    const double step = most(beside_factor(shape) * loop / (double)shape->length, beside_bytes_ns(shape));
+    const double overlap = (double)shape->length * step * run_ups / (1 + sharing * (threads - 1)) + 2 * region_ns;
+    double other = loop;
+    if (chosen == DPCR_SCHEME_CHUNKED) {
+        other = chunked_ns(shape, chunk, threads);
+        if (squares_ns(shape, chunk, threads) == 0 && window_ns(shape) > 0) other /= 1 + 0.6 * (threads - 1);
+    }
+    return other - overlap > 0.2 * other ? 1e-9 * (other - overlap) : 0;
 }
 
 dpcr_scheme dpcri_chain_auto(const dpcr_chain_shape *shape, int64_t chunk, int threads, char *sentence, size_t bytes) {

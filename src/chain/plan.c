@@ -101,7 +101,7 @@ static dpcr_status choose(dpcr_chain_plan *plan, dpcr_error *error) {
     dpcri_chain_defaults(&plan->shape.transition, plan->shape.length, plan->shape.batch, &chunked);
     o->scheme = dpcri_chain_auto(&plan->shape, chunked.chunk, dpcr_context_threads(plan->context), plan->sentence,
                                  sizeof plan->sentence);
-    plan->may_overlap = o->scheme == DPCR_SCHEME_SEQUENTIAL;
+    plan->may_overlap = true;
     return DPCR_OK;
 }
 
@@ -156,10 +156,12 @@ dpcr_status dpcr_chain_plan_create(dpcr_context *context, const dpcr_chain_shape
     const dpcri_linear whole = dpcri_plan_linear(made, &none, shape->transposed);
     made->workspace = dpcri_linear_workspace(&whole, &made->options);
     dpcr_chain_options overlap;
-    if (made->may_overlap && dpcri_chain_may_overlap(shape, dpcr_context_threads(context), &overlap)) {
-        const size_t used = strlen(made->sentence);
-        snprintf(made->sentence + used, sizeof made->sentence - used, "; chunks of it side by side where it forgets");
-        made->workspace = dpcri_linear_workspace(&whole, &overlap);
+    if (made->may_overlap && dpcri_chain_may_overlap(shape, made->options.scheme, made->options.chunk,
+                                                     dpcr_context_threads(context), &overlap)) {
+        const size_t used = strlen(made->sentence), bytes = dpcri_linear_workspace(&whole, &overlap);
+        snprintf(made->sentence + used, sizeof made->sentence - used,
+                 "; chunks of the loop side by side where it forgets");
+        if (bytes > made->workspace) made->workspace = bytes;
     } else {
         made->may_overlap = false;
     }

@@ -11,7 +11,7 @@ struct dpcr_chain_plan {
     dpcr_chain_shape shape;
     dpcr_chain_options options;  // every field set, the scheme chosen
     int64_t values;
-    bool may_overlap;  // the loop was chosen, not asked for: run side by side where the data forget
+    bool may_overlap;  // the scheme was chosen, not asked for: chunks of the loop side by side where the data forget
     size_t workspace;
     char sentence[256];
     const struct dpcri_device_table *table;  // of the device in options; NULL: the host

@@ -63,6 +63,17 @@ const char *dpcr_processor_name(void) {
     return processor;
 }
 
+double dpcri_vector_passes(void) {
+    static const double passes[DPCRI_ISA_COUNT] = {4, 2, 1};
+    const dpcri_isa isa = dpcri_isa_level();
+#if defined(__x86_64__)
+    // Family 25, Zen 4: vectors of 512 bits go through units of 256. Later families do them whole.
+    if (isa == DPCRI_AVX512 && strstr(dpcr_processor_name(), "AMD") && strstr(dpcr_processor_name(), "(family 25 "))
+        return 2;
+#endif
+    return passes[isa];
+}
+
 const char *dpcri_machine_name(char *buffer, size_t bytes) {
     const long processors = sysconf(_SC_NPROCESSORS_ONLN);
     snprintf(buffer, bytes, "%s, %s, %ld processors", dpcr_processor_name(), dpcr_isa_name(), processors);

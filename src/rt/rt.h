@@ -10,6 +10,9 @@ typedef enum dpcri_isa { DPCRI_PORTABLE = 0, DPCRI_AVX2, DPCRI_AVX512, DPCRI_ISA
 // The level in force: the CPU's best, lowered by DEEPPCR_ISA. Decided once.
 dpcri_isa dpcri_isa_level(void);
 
+// Turns that sixteen floats take through the level's vector units, of 4, 8 or 16 lanes: 4 to 1.
+double dpcri_vector_passes(void);
+
 // for i in 0..n-1: task(argument, i), on the context's threads, in any order and at once. Calls that meet on one
 // context take turns; a call from inside a task runs serially. n tasks are the plan's, never the thread count's: same
 // bits for any number of threads.
