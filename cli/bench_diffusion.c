@@ -286,8 +286,10 @@ static void say(const diffusion_bench *b, const point *p) {
         cli_say(&b->common, "%9.4g s, the loop %9.4g s: %5.2f times", n[POINT_SECONDS], n[POINT_SEQUENTIAL_SECONDS],
                 n[POINT_RATIO]);
     else
-        cli_say(&b->common, "Frechet distance %.4f +- %.4f, precision %.3f, recall %.3f", n[POINT_FRECHET_DISTANCE],
-                n[POINT_FRECHET_DEVIATION], n[POINT_PRECISION], n[POINT_RECALL]);
+        cli_say(&b->common, "Frechet distance %.4f", n[POINT_FRECHET_DISTANCE]);
+    if (!timed && isfinite(n[POINT_FRECHET_DEVIATION]))  // of one seed there is none
+        cli_say(&b->common, " +- %.4f", n[POINT_FRECHET_DEVIATION]);
+    if (!timed) cli_say(&b->common, ", precision %.3f, recall %.3f", n[POINT_PRECISION], n[POINT_RECALL]);
     cli_say(&b->common, "; %3g sweeps, calls %.3f, evaluations %6.2f of the loop's", n[POINT_SWEEPS], n[POINT_CALLS],
             n[POINT_EVALUATIONS]);
     if (timed) cli_say(&b->common, ", largest difference %.2g, %s", n[POINT_MAX_ERROR], p->reason);

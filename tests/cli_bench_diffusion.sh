@@ -88,6 +88,8 @@ coloured = ["bench", "diffusion", path("c"), "--seconds", 0, "--evaluate", path(
 for p in answer(*coloured, "--data", path("colour"), "--methods", "picard", "--tolerances", 0)["points"]:
     assert p["part"] == "time" or p["frechet_distance"] > 0, p
 refused(5, "3072", *coloured, "--data", path("grey"))
+said = run(*coloured, "--data", path("colour"), "--methods", "picard", "--steps", 4)
+assert b"Frechet" in said and b"nan" not in said, said
 
 for text, arguments, status in (("which model", [], 2), ("no whole number", [path("m"), "--windows", "1.5"], 2), ("--method is ''", [path("m"), "--methods", ","], 2),
                                 ("--method is 'fast'", [path("m"), "--methods", "picard,fast"], 2), ("--counts", [path("m"), "--counts", "0"], 2),
