@@ -155,7 +155,7 @@ struct columns {
     SIMT static T sigmoid(T u) { return simt::fma(cells::tanh_of(T(0.5) * u), T(0.5), T(0.5)); }
 
     SIMT static T advance(simt::lane &me, const problem<T> &p, int64_t item, int64_t m, int64_t u, const T (&sum)[G],
-                          T h, T &kept) {
+                          T h) {
         const int64_t H = p.hidden, at = place_of(p, item % p.rows, m) * p.rows + item % p.rows;
         const T *g = p.given + at * p.given_row + u;
         if constexpr (G == 1) {
@@ -173,7 +173,6 @@ struct columns {
             T *cell = p.cells + item * H + u;
             const T c = simt::fma(f, me.peer_load(cell), i * n);
             me.peer_store(cell, c);
-            kept = c;
             return o * cells::tanh_of(c);
         }
         return h;
@@ -196,13 +195,12 @@ struct columns {
             if (item >= end || u >= H) continue;
             const int64_t m = all::step_of(me, p, item, end, at);
             const T h = load(me, p, item, u, turn);
-            T kept = 0;
-            const T next = m >= 0 ? advance(me, p, item, m, u, sum[i], h, kept) : h;
+            const T next = m >= 0 ? advance(me, p, item, m, u, sum[i], h) : h;
             store(me, p, item, u, 1 - turn, next);
             if (m < 0 || !s.writes) continue;
             const int64_t row = item % p.rows, l = place_of(p, row, m);
             p.y[l * p.y_step + row * p.y_row + u] = next;
-            if (cell && p.kept) p.kept[(l * p.rows + row) * H + u] = kept;
+            if (cell && p.kept) p.kept[(l * p.rows + row) * H + u] = load_cell(me, p, item, u);
         }
     }
 

@@ -280,7 +280,6 @@ struct chunks {
             again(me, p, all, turn);
         }
         if (!closed) finish(me, p, turn);
-        me.grid_barrier();
         tell(me, p);
         me.grid_barrier();
         report(me, p);
