@@ -88,7 +88,7 @@ def plot(path, x, target, first, last, losses, course):
         right.plot(np.array(course)[:, i], f"C{i}", label=name)
         right.axhline(TRUE[i], color=f"C{i}", ls=":")
     right.set(xlabel="step of learning", title="parameters (dotted: the true ones)")
-    right.legend()
+    right.legend(ncol=4, loc="center", bbox_to_anchor=(0.55, 0.56))
     figure.savefig(path, dpi=80)
 
 
