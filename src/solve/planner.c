@@ -261,9 +261,11 @@ static const dpcr_candidate *best_parallel(const list *l) {
     return NULL;
 }
 
-// No worse than the loop for a caller who comes now and then either, whose threads have to wake first.
+// A caller who comes now and then, whose threads have to wake first, loses no more than half of what one gains who calls
+// again and again.
 static bool wakes_in_time(const dpcri_outlook *o, const list *l, const dpcr_candidate *c) {
-    return dpcri_cost_asleep(o, c) <= dpcri_cost_asleep(o, loop_of(l));
+    const dpcr_candidate *loop = loop_of(l);
+    return dpcri_cost_asleep(o, c) - dpcri_cost_asleep(o, loop) <= 0.5 * fmax(0, loop->seconds - c->seconds);
 }
 
 static int plainness(const dpcr_candidate *c) { return is_loop(c) ? 0 : c->chunk == 0 ? 1 : 2; }
