@@ -89,8 +89,12 @@ static double chunked_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) 
     if (squares_ns(s, chunk, threads) > 0)
         return (threads > 1 ? 2 : 0.1) * region_ns + (double)s->length * squares_ns(s, chunk, threads);
     // One thread's time: what further threads add depends on the machine's load more than on the shape.
-    if (window_ns(s) > 0 && chunk == dpcri_chunked_steps(dpcri_kernel_form(&s->transition), s->transition.rows))
-        return region_ns / 10 + (double)s->length * window_ns(s);
+    if (window_ns(s) > 0 && chunk == dpcri_chunked_steps(dpcri_kernel_form(&s->transition), s->transition.rows)) {
+        // A chunk a lane: a window that is not full takes what a full one does.
+        const double lanes = (double)(4 << dpcri_isa_level()) / (s->dtype == DPCR_F64 ? 2 : 1);
+        const double window = lanes * (double)chunk;
+        return region_ns / 10 + ceil((double)s->length / window) * window * window_ns(s);
+    }
     const double apply = busy_ns(dpcr_transition_apply_flops(&s->transition));
     const double compose =
         s->transition.structure <= DPCR_IDENTITY ? 0 : busy_ns(dpcr_transition_compose_flops(&s->transition));
@@ -115,7 +119,7 @@ static double beside_factor(const dpcr_chain_shape *s) {
 // What a step's bytes take a core, beyond the second-level cache, and beyond the third; many short streams get less.
 static double beside_bytes_ns(const dpcr_chain_shape *s) {
     const double all = (double)s->length * step_bytes(s), third = least(24 + 4 * (double)s->transition.rows, 64);
-    return all < 1e6 ? 0 : step_bytes(s) / (all < cached_bytes ? third : 28);
+    return all < 1e6 ? 0 : step_bytes(s) / (all < 1.6 * cached_bytes ? third : 28);  // each thread reads a part
 }
 
 double dpcri_chain_overlap_gain(const dpcr_chain_shape *shape, dpcr_scheme chosen, int64_t chunk, int threads) {
@@ -132,7 +136,10 @@ double dpcri_chain_overlap_gain(const dpcr_chain_shape *shape, dpcr_scheme chose
 
 dpcr_scheme dpcri_chain_auto(const dpcr_chain_shape *shape, int64_t chunk, int threads, char *sentence, size_t bytes) {
     const double loop = loop_ns(shape, threads), chunks = chunked_ns(shape, chunk, threads);
-    const bool by_chunks = shape->length > 2 * chunk && chunks < 0.8 * loop;  // a model's doubt goes to the loop
+    // A model's doubt goes to the loop, and more of it where others on the machine share the cache: windows are many
+    // streams.
+    const double doubt = (double)shape->length * step_bytes(shape) > 8e6 ? 0.7 : 0.8;
+    const bool by_chunks = shape->length > 2 * chunk && chunks < doubt * loop;
     if (by_chunks)
         snprintf(sentence, bytes, "chunked: about %.3g us on %d threads in chunks of %lld, the loop about %.3g us",
                  chunks / 1e3, threads, (long long)chunk, loop / 1e3);
