@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "rt/pool.h"
+#include "rt/rt.h"
 
 enum { WAIT_PAUSES = 400 };  // about 4 us of waiting for the last tasks before the caller yields its processor
 
@@ -48,12 +49,6 @@ struct dpcri_pool {
     range ranges[];  // the caller's, then one a worker
 };
 
-static inline void pause_briefly(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-}
-
 static uint32_t generation_of(uint64_t gate) { return (uint32_t)(gate >> 32); }
 
 // An open region that is not the one seen last.
@@ -86,7 +81,7 @@ static bool await(dpcri_pool *pool, uint32_t seen, double *patience) {
     do {
         for (int i = 0; i < 32; i++) {
             if (is_new(atomic_load_explicit(&pool->gate, memory_order_relaxed), seen)) return true;
-            pause_briefly();
+            dpcri_pause();
         }
         if (atomic_load_explicit(&pool->stop, memory_order_acquire)) return false;
     } while (dpcri_seconds() - start < *patience);
@@ -201,7 +196,7 @@ void dpcri_pool_run(dpcri_pool *pool, int helpers, int64_t n, void (*task)(void 
     uint64_t gate = atomic_fetch_add_explicit(&pool->gate, generation, memory_order_acq_rel);
     for (int i = 0; (uint32_t)gate != 0; i++) {
         if (i < WAIT_PAUSES)
-            pause_briefly();
+            dpcri_pause();
         else
             sched_yield();
         gate = atomic_load_explicit(&pool->gate, memory_order_acquire);

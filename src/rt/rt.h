@@ -31,6 +31,13 @@ void dpcri_rates_forget(dpcr_context *context);
 // Measures them (rates.c).
 dpcr_machine dpcri_rates_measure(dpcr_context *context);
 
+// A moment's rest of a thread that looks out for another's word.
+static inline void dpcri_pause(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
 // True on a thread that is at work on a task of dpcri_parallel.
 bool dpcri_inside_task(void);
 

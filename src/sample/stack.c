@@ -116,10 +116,8 @@ static void await_part(dpcri_stack *s, int p, int layers) {
             run_stage(s, p, layer);
         else if (i >= WAIT_PAUSES)
             sched_yield();
-#if defined(__x86_64__)
         else
-            __builtin_ia32_pause();
-#endif
+            dpcri_pause();
     }
 }
 
