@@ -36,7 +36,11 @@ REFUSED = [
     *[(lambda r=r: solve(lambda z, l: r(z), B[0], 5), "what step returned") for r in (lambda z: z[0], lambda z: None, lambda z: [[1], [1, 2]])],
     *[(lambda k=k: solve(lambda z, l: z.astype(k), B[0], 5), "what step returned's dtype") for k in ("U5", "c16")],
     (lambda: solve(half, B[0], 5, 3), "jacobian"), (lambda: solve(half, B[0], 5, method=["newton"]), "method"),
-    (lambda: solve(half, B[0], 5, guess=np.ones(3)), "guess's shape"), (lambda: solve(half, B[0], 5, progress=3), "progress"),
+    (lambda: solve(half, B[0], 5, guess=np.ones(3)), "guess's shape"), (lambda: solve(half, B[0], 5, guess=None), "guess"),
+    (lambda: solve(half, B[0], 5, guess="given"), "guess"), (lambda: solve(half, B[0], 5, guess="none"), "guess"),
+    (lambda: deeppcr.plan(half, B[0], 5, guess="given").solve(B[0]), "guess"),
+    *[(lambda g=g: deeppcr.plan(half, B[0], 5, guess=g).solve(B[0], np.ones((5, 2))), "guess") for g in ("zero", "step", "state")],
+    (lambda: solve(half, B[0], 5, progress=3), "progress"),
     *[(lambda v=v: solve(half, B[0], 5, **{v[0]: v[1]}), v[0]) for v in (
         ("atol", "x"), ("window", 1.5), ("chunk", "a"), ("warm_up", -1), ("memory_limit", -1), ("max_sweeps", 1 << 40))],
     *[(lambda k=k: solve(half, B[0], 5, blocks, structure="block", block=k), "block") for k in (0, 3)],
@@ -83,10 +87,27 @@ def test_a_guess_may_be_a_list():
     assert np.array_equal(found.z[:, 0], [0.5, 0.25, 0.125])
 
 
+def test_a_plan_takes_a_guess_where_it_was_made_for_one():
+    made = deeppcr.plan(half, B[0], 3, guess="given")
+    for _ in range(2):
+        assert np.array_equal(made.solve(B[0], np.ones((3, 2))).z[:, 0], [0.5, 0.25, 0.125])
+
+
 def test_states_of_one_channel_serve_all_where_scipy_has_it_so():
     b, a, zi = [1.0, 0.5], [1.0, -0.3], np.array([[0.7]])
-    y, zf = signal.lfilter(b, a, X, zi=zi)
     wanted, last = signal.lfilter(b, a, X, zi=np.repeat(zi, 3, 0))
-    assert np.array_equal(y, wanted) and np.array_equal(zf, last)
+    arrays = np.array(b), np.array(a)
+    for coefficients in ((b, a), arrays, arrays, arrays):  # arrays that look alike are known from the second call on
+        y, zf = signal.lfilter(*coefficients, X, zi=zi)
+        assert y.shape == wanted.shape and zf.shape == last.shape
+        assert np.array_equal(y, wanted) and np.array_equal(zf, last)
+
+
+def test_states_of_no_order_keep_their_shape():
+    b = a = np.ones(1)
+    for zi in (np.zeros((1, 0)), np.zeros((3, 0))):
+        for _ in range(2):
+            y, zf = signal.lfilter(b, a, X, zi=zi)
+            assert np.array_equal(y, X) and zf.shape == (3, 0)
     with pytest.raises(deeppcr.ArgumentError):
         signal.sosfilt(SOS, X, zi=np.zeros((1, 1, 2)))

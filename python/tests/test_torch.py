@@ -274,6 +274,14 @@ def test_refusals_and_fallback():
         with pytest.raises(deeppcr.ArgumentError) as caught:
             call()
         assert caught.value.what == what
+    for width in (2, 5):
+        for requires_grad in (False, True):
+            data = torch.randn(5, 2, width, requires_grad=requires_grad)
+            with pytest.raises(deeppcr.ArgumentError) as caught:
+                mine(rnn.pack_padded_sequence(data, torch.tensor([5, 3])))
+            assert caught.value.what == "the input's last dimension" and caught.value.got == width and caught.value.wanted == "3"
+    with pytest.raises(deeppcr.ArgumentError, match="the input's dimensions"):
+        mine(rnn.PackedSequence(torch.randn(8, 2, 3), torch.tensor([2, 2, 2, 1, 1])))
     x = torch.randn(5, 2, 3)
     with torch.autocast("cpu", torch.bfloat16):
         with pytest.raises(deeppcr.UnsupportedError, match="autocast is on.*fallback"):

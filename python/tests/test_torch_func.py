@@ -98,6 +98,49 @@ def test_other_parameters_in_their_places():
     assert not torch.allclose(before, wanted)
 
 
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, ours.MinGRU, ours.ParaLSTM])
+@pytest.mark.parametrize("training", [False, True])
+def test_parameters_that_do_not_fit_are_refused(kind, training):
+    mine = kind(3, 4)
+    mine = mine if type(mine) in (ours.MinGRU, ours.ParaLSTM) else ours.from_torch(mine)
+    x = torch.randn(5, 2, 3, requires_grad=training)
+    for name, weight in mine.named_parameters():
+        shape = weight.shape
+        flipped = torch.zeros(shape[::-1]) if len(shape) == 2 and shape[0] != shape[1] else torch.zeros(*shape, 1)
+        for put, what in ((torch.zeros(2, 2), f"{name}'s shape"), (torch.zeros(64, 64), f"{name}'s shape"), (flipped, f"{name}'s shape"),
+                          (torch.zeros(shape).half(), ""), (torch.zeros(shape).double(), ""), (torch.zeros(shape, device="meta"), "device")):
+            before, mine._parameters[name] = weight, torch.nn.Parameter(put)  # as torch.func.functional_call does
+            with pytest.raises(deeppcr.Error) as caught:
+                mine(x)
+            assert what in caught.value.what and caught.value.wanted
+            mine._parameters[name] = before
+            if put.dtype == weight.dtype and put.device == weight.device:
+                own, weight.data = weight.data, put  # in the parameter itself
+                with pytest.raises(deeppcr.ArgumentError):
+                    mine(x)
+                weight.data = own
+    assert mine(x)[0].shape == (5, 2, 4)
+
+
+def test_parameters_that_shrink_before_the_way_back_are_refused():
+    _, mine, x = pair()
+    y, own = mine(x)[0], mine.weight_hh_l0.data
+    mine.weight_hh_l0.data = own[:6].clone()
+    with pytest.raises((deeppcr.ArgumentError, RuntimeError)):
+        y.sum().backward()
+    mine.weight_hh_l0.data = own
+
+
+def test_operators_refuse_parameters_that_do_not_fit():
+    if not hasattr(torch.library, "custom_op"):
+        pytest.skip("no operators")
+    x, options = torch.randn(5, 2, 3), ("gru", 4, 1, False, True, 0, 0, "auto")
+    parameters = list(nn.GRU(3, 4).parameters())
+    for bad in (parameters[:3], [*parameters[:3], torch.zeros(2)], [*parameters[:3], torch.zeros(12).double()]):
+        with pytest.raises(deeppcr.ArgumentError):
+            torch.ops.deeppcr.recurrent(x, None, None, None, bad, *options)
+
+
 @pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
 def test_results_may_be_written_into(kind):
     mine, x = pair(kind)[1:]

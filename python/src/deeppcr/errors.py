@@ -56,7 +56,7 @@ def one_of(what: str, given: Value, known: Collection[object]) -> Value:
     try:
         if given in known:
             return given
-    except TypeError:  # nothing that could be looked up
+    except (TypeError, ValueError):  # nothing that could be looked up, or an array, which equals a name here and there
         pass
     raise ArgumentError.of(what, repr(given), "one of " + ", ".join(map(str, known)))
 

@@ -324,6 +324,7 @@ class SolvePlan:
         self._options = _abi.SolveOptions(size=ctypes.sizeof(_abi.SolveOptions), method=METHODS[method])
         for name, value in options.items():
             setattr(self._options, name, value)
+        self._given = self._options.guess == GUESSES["given"]
         sample = library.of(first)
         self._options.start = ctypes.addressof(sample)
         place = ctypes.c_void_p()
@@ -366,12 +367,17 @@ class SolvePlan:
         return f"<chain of {self.length} steps, batch {self.batch}, width {self.width}: {self.sentence}>"
 
     def solve(self, z0: Any, guess: Optional[Any] = None, progress: Optional[Callable[[int], Any]] = None) -> Solution:
-        """Runs the chain from z0 (of the plan's shape); `guess` and `progress` as in `deeppcr.solve`."""
+        """Runs the chain from z0 (of the plan's shape); `progress` as in `deeppcr.solve`. A plan of guess="given", and no other, takes
+        the states to start from as `guess`."""
         first = library.whole(z0, self.dtype, "z0")
         if first.shape != ((self.batch, self.width) if self.batched else (self.width,)):
             raise ArgumentError.of("z0's shape", first.shape, "the plan's")
         first = first.reshape(self.batch, self.width)
         shape = (self.length, self.batch, self.width)
+        if self._given and guess is None:
+            raise ArgumentError.of("guess", None, "an array of z's shape, as the plan's guess is 'given'")
+        if not self._given and guess is not None:
+            raise ArgumentError.of("guess", f"of type {type(guess).__name__}", "none, as the plan's guess is not 'given'")
         if guess is None:
             z = library.empty(shape, self.dtype)
         else:
@@ -479,6 +485,8 @@ def solve(
     A step in Python costs some microseconds a call however many states it gets, so even where the loop is the least
     arithmetic, chunks of it side by side may be a hundred times faster.
     """
+    if guess is None or isinstance(guess, str) and guess == "given":
+        raise ArgumentError.of("guess", repr(guess), "'zero', 'step', 'state' or an array of z's shape")
     given = not isinstance(guess, str)
     made = plan(step, z0, length, jacobian, method, guess="given" if given else guess, **options)  # type: ignore[arg-type]
     assert isinstance(made, SolvePlan)

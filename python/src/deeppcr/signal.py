@@ -86,8 +86,8 @@ def _again(key: Any, x: Any, zi: Any) -> Any:
 
 
 def _knows(key: Any, handle: library.Handle, floats: np.dtype, x: ARRAY, zi: Optional[ARRAY], sections: int, order: int) -> None:
-    """Keeps what a call like this one does, where it has a key and needs no conversion."""
-    if key is None:
+    """Keeps what a call like this one does, where it has a key and needs neither conversion nor a zi that is repeated."""
+    if key is None or zi is not None and not zi.size == math.prod(x.shape[:-1]) * sections * order > 0:
         return
     dtype = np.result_type(floats, x) if zi is None else np.result_type(floats, x, zi)
     as_they_are = x.dtype == dtype and x.dtype in (np.float32, np.float64) and x.dtype.isnative

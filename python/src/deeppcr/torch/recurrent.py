@@ -52,19 +52,39 @@ def _new(like: Tensor, length: int, batch: int, width: int) -> Tensor:
 class _Call:
     """What a pass is besides its tensors; x is [T][B][I]."""
 
-    __slots__ = ("engine", "form", "method", "chains", "cell", "width", "flops", "sizes")
+    __slots__ = ("engine", "form", "method", "chains", "cell", "width", "flops", "shapes", "sizes")
 
     def __init__(self, engine: _engine.Engine, method: str) -> None:
         self.engine, self.form, self.method = engine, engine.form, method
         form = self.form
         self.chains, self.cell, self.width = form.layers * form.directions, form.has_cell, form.directions * form.outputs
-        numbers = [math.prod(shape) for _, shape in form.parameters()]
+        self.shapes = [shape for _, shape in form.parameters()]
+        numbers = [math.prod(shape) for shape in self.shapes]
         self.flops = 2.0 * sum(numbers)  # of a step forward
         self.sizes = [n * NAMES[form.dtype].itemsize for n in numbers]  # bytes of the parameters
+
+    def fits(self, parameters: Sequence[Tensor], dtype: torch.dtype) -> None:
+        """Refuses parameters that are not the form's."""
+        fit = [p.shape for p in parameters] == self.shapes
+        for p in parameters:
+            if p.dtype is not dtype or not p.is_cpu:
+                fit = False
+        if fit:
+            return
+        if len(parameters) != len(self.shapes):
+            raise ArgumentError.of("the number of parameters", len(parameters), str(len(self.shapes)))
+        for p, (name, shape) in zip(parameters, self.form.parameters()):
+            if p.shape != shape:
+                raise ArgumentError.of(f"{name}'s shape", tuple(p.shape), str(shape))
+            if not p.is_cpu:
+                raise UnsupportedError.of(f"{name}'s device", p.device, "cpu")
+            if p.dtype is not dtype:
+                raise ArgumentError.of(f"{name}'s dtype", p.dtype, str(dtype))
 
     def forward(self, x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor],
                 parameters: Sequence[Tensor], training: bool) -> Tuple[Tensor, Tensor, Optional[Tensor], Any]:  # fmt: skip
         T, B, _ = x.shape
+        self.fits(parameters, x.dtype)
         x, h0, c0 = _plain(x), _contiguous(h0), _contiguous(c0)
         for p in parameters:
             if not p.is_contiguous() or p.is_neg():
@@ -82,6 +102,7 @@ class _Call:
                  parameters: Sequence[Tensor], y: Optional[Tensor], given: Sequence[Optional[Tensor]],
                  wants: Sequence[bool]) -> List[Optional[Tensor]]:  # fmt: skip
         """Gradients of x, h0, c0 and the parameters; `waiting` the pass that gave y, or None for one that is run here."""
+        self.fits(parameters, x.dtype)  # whose memory may be another's since the pass
         x, h0, c0 = _plain(x), _contiguous(h0), _contiguous(c0)
         if waiting is None or y is None:
             y, _, _, waiting = self.forward(x, h0, c0, lengths, parameters, True)
@@ -309,6 +330,10 @@ class _Module(torch.nn.RNNBase):
         if data.dtype != weights[0].dtype:
             raise ArgumentError.of("the input's dtype", data.dtype, f"the parameters', {weights[0].dtype}")
         if packed:
+            if data.ndim != 2:
+                raise ArgumentError.of("the input's dimensions", data.ndim, "2 of a PackedSequence's data")
+            if data.shape[-1] != self.input_size:
+                raise ArgumentError.of("the input's last dimension", data.shape[-1], str(self.input_size))
             return self._packed(input, hx, weights)
         shape = input.shape
         if len(shape) not in (2, 3):
