@@ -75,27 +75,25 @@ static void work(dpcri_pool *pool, int own) {
     }
 }
 
-// Waits for an open generation other than `seen`; false when the pool stops.
-static bool await(dpcri_pool *pool, uint32_t seen, double *patience) {
+// Waits for an open generation other than `seen`, awake for as long as patience goes; false when the pool stops.
+// `slept`: seconds that it took, of a worker that had to be woken; else 0.
+static bool await(dpcri_pool *pool, uint32_t seen, double patience, double *slept) {
     const double start = dpcri_seconds();
+    *slept = 0;
     do {
         for (int i = 0; i < 32; i++) {
             if (is_new(atomic_load_explicit(&pool->gate, memory_order_relaxed), seen)) return true;
             dpcri_pause();
         }
         if (atomic_load_explicit(&pool->stop, memory_order_acquire)) return false;
-    } while (dpcri_seconds() - start < *patience);
+    } while (dpcri_seconds() - start < patience);
     pthread_mutex_lock(&pool->lock);
     atomic_fetch_add(&pool->sleepers, 1);
     while (!is_new(atomic_load(&pool->gate), seen) && !atomic_load(&pool->stop))
         pthread_cond_wait(&pool->wake, &pool->lock);
     atomic_fetch_sub(&pool->sleepers, 1);
     pthread_mutex_unlock(&pool->lock);
-    const double waited = dpcri_seconds() - start;
-    if (waited < most_patience)
-        *patience = most_patience;
-    else
-        *patience = *patience / 2 > least_patience ? *patience / 2 : least_patience;
+    *slept = dpcri_seconds() - start;
     return !atomic_load(&pool->stop);
 }
 
@@ -118,11 +116,16 @@ static void *attend(void *argument) {
     const worker *self = argument;
     dpcri_pool *pool = self->pool;
     uint32_t seen = 0;
-    double patience = least_patience;
-    while (await(pool, seen, &patience)) {
-        if (!enter(pool, self->number, &seen)) continue;
-        work(pool, self->number + 1);
-        atomic_fetch_sub_explicit(&pool->gate, 1, memory_order_release);
+    double patience = least_patience, slept = 0;
+    while (await(pool, seen, patience, &slept)) {
+        const bool mine = enter(pool, self->number, &seen);
+        if (mine) {
+            work(pool, self->number + 1);
+            atomic_fetch_sub_explicit(&pool->gate, 1, memory_order_release);
+        }
+        if (slept == 0) continue;
+        const double less = patience / 2 > least_patience ? patience / 2 : least_patience;
+        patience = mine && slept < most_patience ? most_patience : less;
     }
     return NULL;
 }
