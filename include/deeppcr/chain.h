@@ -59,8 +59,8 @@ typedef struct dpcr_chain_options {
     int64_t chunk;     // chunked, overlap: steps a chunk. Default: from the shape alone, never from the threads
     int levels;        // blelloch: tree levels + 1; 0: no limit, 1: the loop
     int64_t warm_up;   // overlap: steps that a chunk runs before it stores; default 64
-    double tolerance;  // overlap: allowed boundary defect |d| <= tolerance max(1, |z|); default 0: bit for bit the
-                       // loop's result
+    double tolerance;  // overlap, also of AUTO: allowed boundary defect |d| <= tolerance max(1, |z|); default 0: bit
+                       // for bit the loop's result (of AUTO but for wide dense chains: see chain_plan_create)
     int max_sweeps;    // overlap: sweeps before the rest is finished in order; default 3
     dpcr_planning planning;     // how AUTO is decided
     double planning_seconds;    // MEASURE: budget; default 1
@@ -87,7 +87,8 @@ typedef struct dpcr_chain_report {
 // DPCR_SCHEME_AUTO chooses from the cost model and dpcr_chain_plan_sentence tells why. Where it chooses without having
 // seen data and threads would idle, or a dense chain is better off, execute looks at the chain's numbers and runs the
 // loop in overlapped chunks if they forget their start, and the report says so: the loop's bits (but for a NaN's own),
-// or, of dense chains wider than 4, chunks that join within 8 eps.
+// or, of dense chains wider than 4, chunks that join within 8 eps, relative to states below 1. What AUTO takes depends
+// on the context's threads; a named scheme has the same bits for any number.
 DPCR_API dpcr_status dpcr_chain_plan_create(dpcr_context *context, const dpcr_chain_shape *shape,
                                             const dpcr_chain_options *options, dpcr_chain_plan **plan,
                                             dpcr_error *error);

@@ -138,7 +138,8 @@ dpcr_scheme dpcri_chain_auto(const dpcr_chain_shape *shape, int64_t chunk, int t
     const double loop = loop_ns(shape, threads), chunks = chunked_ns(shape, chunk, threads);
     // A model's doubt goes to the loop, and more of it where others on the machine share the cache: windows are many
     // streams.
-    const double doubt = (double)shape->length * step_bytes(shape) > 8e6 ? 0.7 : 0.8;
+    const bool fused = window_ns(shape) > 0 || squares_ns(shape, chunk, threads) > 0;
+    const double doubt = fused && (double)shape->length * step_bytes(shape) > 8e6 ? 0.7 : 0.8;
     const bool by_chunks = shape->length > 2 * chunk && chunks < doubt * loop;
     if (by_chunks)
         snprintf(sentence, bytes, "chunked: about %.3g us on %d threads in chunks of %lld, the loop about %.3g us",

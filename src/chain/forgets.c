@@ -2,9 +2,9 @@
 // Chunks of the loop side by side, where AUTO takes the loop and threads would idle, or where chunks of a dense chain
 // would be faster than what the shape suggests: the chain's own data are asked whether it forgets its start. Two starts
 // at four places run until they agree, or until the rate at which they near each other says when they will; if that is
-// soon, chunks overlap by a little more than that many steps (overlap.c), which checks every boundary and has the
-// loop's states whatever was seen here. Work of a look: 8 m applications, m steps, at most a twentieth of the loop's,
-// or a tenth where the starts near each other.
+// soon, chunks overlap by a little more than that many steps (overlap.c), which checks every boundary whatever was seen
+// here. Work of a look: 8 m applications, m steps, at most a twentieth of the loop's, or a tenth where the starts of a
+// dense chain near each other.
 #include "chain/forgets.h"
 
 #include <float.h>
@@ -22,12 +22,14 @@ enum {
 };
 static const double least_gain = 5e-6;  // seconds that a dense chain shall gain, above what a look costs
 
-// Runs of a chain of this width come to the same bits. Sums of more products keep some ulp of distance for ever: ends
-// of chunks that near are the same state, and their error dies away with the chain.
-static double tolerance_of(const dpcri_flow *f, const dpcr_chain_options *options) {
-    const double eps = f->size == sizeof(double) ? DBL_EPSILON : FLT_EPSILON;
-    return options->tolerance > 0 ? options->tolerance : f->form == DPCR_DENSE && f->w > 4 ? 8 * eps : 0;
-}
+static double epsilon(const dpcri_flow *f) { return f->size == sizeof(double) ? DBL_EPSILON : FLT_EPSILON; }
+
+// Runs of narrow chains come to the same bits. Sums of more products keep some ulp of distance for ever: ends of chunks
+// within eight of the states' size are the same state, and their error dies away with the chain.
+static bool keeps_a_distance(const dpcri_flow *f) { return f->form == DPCR_DENSE && f->w > 4; }
+
+// Steps of a place that a look may take, and nobody would do without.
+static int64_t steps_of_look(int64_t length) { return length / (20 * 2 * PLACES); }
 
 bool dpcri_chain_may_overlap(const dpcr_chain_shape *shape, dpcr_scheme chosen, int64_t chunk, int threads,
                              dpcr_chain_options *options) {
@@ -35,7 +37,7 @@ bool dpcri_chain_may_overlap(const dpcr_chain_shape *shape, dpcr_scheme chosen, 
     const size_t real = dpcr_dtype_size(shape->dtype);
     const dpcr_structure form = dpcri_kernel_form(t);
     if (threads < 2 || shape->dtype == DPCR_U32 || shape->batch != 1 || t->structure <= DPCR_IDENTITY ||
-        shape->length > MOST_BYTES / (t->rows * (int64_t)real))
+        steps_of_look(shape->length) < LOOK || shape->length > MOST_BYTES / (t->rows * (int64_t)real))
         return false;
     if (form == DPCR_DENSE) {
         if (dpcri_chain_overlap_gain(shape, chosen, chunk, threads) < least_gain) return false;
@@ -73,26 +75,40 @@ static void run_places(const dpcri_flow *f, int64_t apart, int64_t at, void *x, 
     dpcri_flow_copy(f, &keep);
 }
 
-// Largest distance of the two runs' states over all places, relative to the states.
-static double distance(const dpcri_flow *f, const void *x, const void *other) {
-    double apart = 0, size = 0;
-    for (int64_t i = 0; i < PLACES * f->w; i++) {
-        const bool is_double = f->size == sizeof(double);
-        const double a = is_double ? ((const double *)x)[i] : (double)((const float *)x)[i];
-        const double b = is_double ? ((const double *)other)[i] : (double)((const float *)other)[i];
-        apart = fmax(apart, fabs(a - b));
-        size = fmax(size, fmax(fabs(a), fabs(b)));
-    }
-    return size > 0 ? apart / size : 0;
+static double value_at(const dpcri_flow *f, const void *values, int64_t i) {
+    return f->size == sizeof(double) ? ((const double *)values)[i] : (double)((const float *)values)[i];
 }
 
-// Steps until runs that were `before` apart LOOK steps ago and are `now` at step m are as good as the same; HUGE_VAL
-// for such as do not near each other.
-static double steps_to_agree(const dpcri_flow *f, double tolerance, int64_t m, double before, double now) {
-    const double eps = f->size == sizeof(double) ? DBL_EPSILON : FLT_EPSILON;
-    const double wanted = tolerance > 0 ? tolerance / 2 : eps / 8;
-    if (!(now < before / 2)) return HUGE_VAL;
-    return 1.15 * ((double)m + (now > wanted ? LOOK * log(now / wanted) / log(before / now) : 0));
+// The largest right-hand side of the steps that the first look takes; 1 where all are 0 or one is not finite.
+static double probe_of(const dpcri_flow *f, int64_t apart) {
+    double most = 0;
+    for (int64_t p = 0; p < PLACES; p++)
+        for (int64_t l = 0; l < LOOK; l++)
+            for (int64_t i = 0; i < f->w; i++)
+                most = fmax(most, fabs(value_at(f, f->b, (p * apart + 1 + l) * f->b_step + i)));
+    return most > 0 && isfinite(most) ? most : 1;
+}
+
+typedef struct look {
+    double apart;     // the two runs' largest distance in a place
+    double relative;  // to the place's states
+    double least;     // largest component, in the place where it is least
+} look;
+
+static look compare(const dpcri_flow *f, const void *x, const void *other) {
+    look seen = {0, 0, HUGE_VAL};
+    for (int64_t p = 0; p < PLACES; p++) {
+        double apart = 0, size = 0;
+        for (int64_t i = p * f->w; i < (p + 1) * f->w; i++) {
+            const double a = value_at(f, x, i), b = value_at(f, other, i);
+            apart = fmax(apart, fabs(a - b));
+            size = fmax(size, fmax(fabs(a), fabs(b)));
+        }
+        seen.apart = fmax(seen.apart, apart);
+        seen.relative = fmax(seen.relative, size > 0 ? apart / size : 0);
+        seen.least = fmin(seen.least, size);
+    }
+    return seen;
 }
 
 void dpcri_chain_forgets(dpcr_context *context, const dpcri_linear *chain, void *workspace,
@@ -102,33 +118,34 @@ void dpcri_chain_forgets(dpcr_context *context, const dpcri_linear *chain, void 
     void *x = dpcri_flow_take(&f, &arena, PLACES, 1, f.w), *other = dpcri_flow_take(&f, &arena, PLACES, 1, f.w);
     void *y = dpcri_flow_take(&f, &arena, PLACES, LOOK, f.w);
     const size_t bytes = (size_t)(PLACES * f.w) * f.size;
-    const double tolerance = tolerance_of(&f, options);
+    const double own = keeps_a_distance(&f) ? 8 * epsilon(&f) : 0;
+    const double wanted = 0.75 * fmax(options->tolerance, own) + (own > 0 ? 0 : epsilon(&f) / 8);
     // Places from step 1 on: the first transition is not read without z0.
-    const int64_t apart = (f.n - 1) / PLACES, most = f.n / (20 * 2 * PLACES);
+    const int64_t apart = (f.n - 1) / PLACES, most = steps_of_look(f.n);
+    const double probe = probe_of(&f, apart);
     memset(x, 0, bytes);
     for (int64_t i = 0; i < PLACES * f.w; i++)
         if (f.size == sizeof(double))
-            ((double *)other)[i] = i % 2 ? -1 : 1;
+            ((double *)other)[i] = i % 2 ? -probe : probe;
         else
-            ((float *)other)[i] = i % 2 ? -1 : 1;
-    double before = 1, agree = HUGE_VAL;
-    for (int64_t m = LOOK; agree == HUGE_VAL && m <= most; m += LOOK) {
+            ((float *)other)[i] = (float)(i % 2 ? -probe : probe);
+    look seen = {0}, before = {.apart = probe};
+    bool nears = false;
+    double agree = HUGE_VAL;
+    for (int64_t m = LOOK; agree == HUGE_VAL && m <= (nears ? 2 * most : most); m += LOOK, before = seen) {
         run_places(&f, apart, 1 + m - LOOK, x, y);
         run_places(&f, apart, 1 + m - LOOK, other, y);
-        if (memcmp(x, other, bytes) == 0) {
+        seen = compare(&f, x, other);
+        nears = f.form == DPCR_DENSE && seen.apart < before.apart / 2;
+        if (memcmp(x, other, bytes) == 0 || (wanted > epsilon(&f) && seen.relative <= wanted))
             agree = (double)m;
-        } else if (f.form == DPCR_DENSE) {
-            const double now = distance(&f, x, other);
-            const double then = steps_to_agree(&f, tolerance, m, before, now);
-            // The first steps may be quicker than those to come: a second look where there is time.
-            if (m > LOOK || m + LOOK > 2 * most || then <= (double)m) agree = then;
-            before = now;
-        }
+        else if (nears && m > LOOK)  // the first steps may have been quicker than those to come
+            agree = 1.15 * ((double)m + fmax(0, LOOK * log(seen.relative / wanted) / log(before.apart / seen.apart)));
     }
     if (!(agree < (double)f.n / 32)) return;
     options->scheme = DPCR_SCHEME_OVERLAP;
     options->warm_up = (int64_t)(1.25 * agree);
     options->chunk = dpcri_chain_overlap_chunk(f.n, options->warm_up);
-    options->tolerance = tolerance;
+    if (options->tolerance == 0) options->tolerance = own * fmin(1, seen.least);
     options->max_sweeps = 3;
 }

@@ -171,9 +171,11 @@ static void first_group(void *argument, int64_t group) {
     }
 }
 
+// A number that is not finite is near itself alone.
 static bool near_by(double x, double y, double tolerance) {
     const double size = fabs(x) > 1 ? fabs(x) : 1;
-    return x == y || fabs(x - y) <= tolerance * size || (x != x && y != y);
+    if (!isfinite(x) || !isfinite(y)) return x == y || (x != x && y != y);
+    return fabs(x - y) <= tolerance * size;
 }
 
 // Two NaN count as the same state: nothing that is run again could tell them apart.

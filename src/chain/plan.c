@@ -88,14 +88,12 @@ static dpcr_status choose(dpcr_chain_plan *plan, dpcr_error *error) {
         snprintf(plan->sentence, sizeof plan->sentence, "%s: asked for", dpcr_scheme_name(o->scheme));
         return DPCR_OK;
     }
+    plan->may_overlap = !o->typical;  // with data overlap was measured
     if (dpcri_chain_recall(plan)) return DPCR_OK;
     if (o->planning == DPCR_PLANNING_WISDOM)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
                           "chain_plan: nothing is known of this chain; planning measure would find out");
-    if (o->planning == DPCR_PLANNING_MEASURE && dpcri_chain_measure(plan)) {
-        plan->may_overlap = o->scheme == DPCR_SCHEME_SEQUENTIAL && !o->typical;  // with data overlap was measured
-        return DPCR_OK;
-    }
+    if (o->planning == DPCR_PLANNING_MEASURE && dpcri_chain_measure(plan)) return DPCR_OK;
     dpcr_chain_options chunked = *o;
     chunked.scheme = DPCR_SCHEME_CHUNKED;
     dpcri_chain_defaults(&plan->shape.transition, plan->shape.length, plan->shape.batch, &chunked);
