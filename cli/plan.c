@@ -121,8 +121,7 @@ static const struct argp machine_argp = {machine_options, parse_machine, NULL, N
 
 static bool is_elsewhere(const plan *p) {
     const dpcr_machine *m = &p->machine;
-    return m->threads > 0 || m->bandwidth > 0 || m->flops > 0 || m->latency > 0 || m->region > 0 ||
-           m->wake > 0;
+    return m->threads > 0 || m->bandwidth > 0 || m->flops > 0 || m->latency > 0 || m->region > 0 || m->wake > 0;
 }
 
 // ---- what is told of every plan ----
@@ -144,9 +143,9 @@ static void set_machine(cli_result *r, dpcr_context *context, const plan *p) {
         json_array_append_new(caches,
                               json_pack("{sfsf}", "bytes", m.cache_bytes[i], "bytes_per_second", m.cache_bandwidth[i]));
     cli_set(r, "machine",
-            json_pack("{sb sf sf sf sf sf sf so}", "described", is_elsewhere(p), "cores", m.threads, "core_flops", m.flops,
-                      "fma_seconds", m.latency, "region_seconds", m.region, "wake_seconds", m.wake, "bytes_per_second", m.bandwidth, "caches",
-                      caches));
+            json_pack("{sb sf sf sf sf sf sf so}", "described", is_elsewhere(p), "cores", m.threads, "core_flops",
+                      m.flops, "fma_seconds", m.latency, "region_seconds", m.region, "wake_seconds", m.wake,
+                      "bytes_per_second", m.bandwidth, "caches", caches));
 }
 
 // ---- linear chains over ranks ----

@@ -63,7 +63,8 @@ DPCR_API const dpcr_tensor *dpcr_tensors_find(const dpcr_tensors *tensors, const
 DPCR_API const char *dpcr_tensors_metadata(const dpcr_tensors *tensors, const char *key);
 
 // npy and npz of f4, f8 (u4 too), either byte order, C or Fortran order, format versions 1 to 3; npz members stored or
-// deflated. Whole numbers (i1 to i8, u1, u2, u8) and b1 come as float64, none beyond 2^53. `path` "-" is standard input (npy only).
+// deflated. Whole numbers (i1 to i8, u1, u2, u8) and b1 come as float64, none beyond 2^53. `path` "-" is standard input
+// (npy only).
 DPCR_API dpcr_status dpcr_npy_read(dpcr_context *context, const char *path, dpcr_tensors *tensors, dpcr_error *error);
 // Writes one array (.npy), or several (.npz, stored), to a temporary file beside `path`, synced, then renamed. "-" is
 // standard output.
@@ -72,7 +73,8 @@ DPCR_API dpcr_status dpcr_npz_write(const char *path, const dpcr_tensors *tensor
 
 // The rows of an npy file, its first dimension, for processes that each hold some of them.
 //
-// Type and shape of a regular file (no npz, no whole numbers but u4) that has all its elements; data is NULL, one dimension or more.
+// Type and shape of a regular file (no npz, no whole numbers but u4) that has all its elements; data is NULL, one
+// dimension or more.
 DPCR_API dpcr_status dpcr_npy_look(dpcr_context *context, const char *path, dpcr_array *array, dpcr_error *error);
 // Rows first .. first + count - 1, read by themselves, whatever byte order and order of dimensions.
 DPCR_API dpcr_status dpcr_npy_read_rows(dpcr_context *context, const char *path, int64_t first, int64_t count,

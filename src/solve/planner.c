@@ -261,8 +261,8 @@ static const dpcr_candidate *best_parallel(const list *l) {
     return NULL;
 }
 
-// A caller who comes now and then, whose threads have to wake first, loses no more than half of what one gains who calls
-// again and again.
+// A caller who comes now and then, whose threads have to wake first, loses no more than half of what one gains who
+// calls again and again.
 static bool wakes_in_time(const dpcri_outlook *o, const list *l, const dpcr_candidate *c) {
     const dpcr_candidate *loop = loop_of(l);
     return dpcri_cost_asleep(o, c) - dpcri_cost_asleep(o, loop) <= 0.5 * fmax(0, loop->seconds - c->seconds);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // How many sweeps and evaluations a chain takes by picard, parataa or parareal: tried on its first sequences from the
 // caller's start, since a trained network takes six sweeps where a drawn one takes two, and a chain that is stiff, or
-// whose slopes are told wrong, thirty. No clock is looked at: what is counted is the same on every machine. A trial
-// ends where the method has made as many evaluations as the loop's time affords, so it costs at most about one loop of
-// those sequences, and what has not ended by then is behind the loop and told so by its front.
+// whose slopes are told wrong, thirty. A trial ends where the method has made as many evaluations as the loop's (timed)
+// seconds afford, so it costs at most about one loop of those sequences, and what has not ended by then is behind the
+// loop and told so by its front; what ends within is the same on every machine.
 #include <math.h>
 #include <string.h>
 
