@@ -84,6 +84,90 @@ def test_jacobians_of_many_losses_at_once():
     close(got, wanted)
 
 
+@FUNC
+def test_jacobians_of_many_losses_of_stacks_chains_and_filters():
+    _, mine, x = pair()
+    jacobian = torch.autograd.functional.jacobian
+    stack, z = ours.Chain(4, 3, layer_norm=True).double(), torch.randn(2, 4, dtype=torch.float64)
+    twice = lambda v: mine(mine.weight_ih_l0[:1, :3] + mine(v)[0][..., :3])[0]  # noqa: E731  a call upon a call
+    for f, at in ((stack, z), (lambda v: stack(stack(v)), z), (twice, x)):
+        close(jacobian(f, at, vectorize=True), jacobian(f, at))
+    A, b = torch.randn(6, 2, 2, dtype=torch.float64) * 0.4, torch.randn(6, 2, dtype=torch.float64)
+    sos, signal = torch.tensor([[1, 0.2, 0.1, 1, -0.3, 0.1]], dtype=torch.float64), torch.randn(2, 20, dtype=torch.float64)
+    for f, at in ((lambda v: ours.linear_chain(A, v), b), (lambda v: ours.linear_chain(A, v, None, True), b), (lambda v: ours.sosfilt(sos, v), signal)):
+        with pytest.raises(deeppcr.UnsupportedError, match="many losses") as caught:
+            jacobian(f, at, vectorize=True)
+        assert caught.value.what and caught.value.got and caught.value.wanted
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+def test_second_derivatives_of_a_call_upon_a_call(kind):
+    theirs, mine, x = pair(kind, 4, 4)
+    first, second = torch.randn(2, 5, 2, 4, dtype=torch.float64)
+    first.requires_grad_()
+    found = []
+    for module in (theirs, mine):
+        y, h = module(first)
+        z = module(second, h)[0] + module(y)[0]  # state and input depend on the same parameters
+        own = [first, *module.parameters()]
+        once = torch.autograd.grad(z.square().sum(), own, create_graph=True)
+        found.append([*once, *torch.autograd.grad(sum(g.sin().sum() for g in once), own)])
+    for a, b in zip(*found):
+        close(b, a, 1e-9 * max(1, float(a.abs().max())))
+
+
+@pytest.mark.parametrize("options", [{}, {"kind": "mlp", "layer_norm": True}], ids=str)
+def test_second_derivatives_of_a_stack_upon_itself(options):
+    torch.manual_seed(0)
+    stack = ours.Chain(3, 4, dtype=torch.float64, **options)
+    z, own = torch.randn(2, 3, dtype=torch.float64, requires_grad=True), stack.flat
+    loss = lambda: stack(stack(z)).sin().sum()  # noqa: E731
+    first = torch.autograd.grad(loss(), [z, own])
+    for a, b in zip(first, torch.autograd.grad(loss(), [z, own], create_graph=True)):
+        close(b, a)
+    second = torch.autograd.grad(sum(g.square().sum() for g in torch.autograd.grad(loss(), [z, own], create_graph=True)), own)[0]
+    h, way, sums = 1e-5, torch.randn_like(own), []
+    for sign in (1, -1):
+        with torch.no_grad():
+            own += sign * h * way
+        sums.append(sum(float(g.square().sum()) for g in torch.autograd.grad(loss(), [z, own])))
+        with torch.no_grad():
+            own -= sign * h * way
+    wanted = (sums[0] - sums[1]) / (2 * h)
+    assert abs(float((second * way).sum()) - wanted) < 1e-6 * max(1, abs(wanted))
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_derivatives_forward_are_given_or_refused(gradients):
+    from torch.autograd import forward_ad
+
+    theirs, mine, x = pair()
+    stack, z = ours.Chain(4, 3).double(), torch.randn(2, 4, dtype=torch.float64)
+    A, b = torch.randn(6, 2, 2, dtype=torch.float64) * 0.4, torch.randn(6, 2, dtype=torch.float64)
+    sos, signal = torch.tensor([[1, 0.2, 0.1, 1, -0.3, 0.1]], dtype=torch.float64), torch.randn(2, 20, dtype=torch.float64)
+    with torch.set_grad_enabled(gradients), forward_ad.dual_level():
+        for f, at in ((lambda v: mine(v)[0], x), (stack, z)):
+            way = torch.randn_like(at)
+            tangent = forward_ad.unpack_dual(f(forward_ad.make_dual(at, way))).tangent
+            close(tangent, (f(at + 1e-6 * way) - f(at - 1e-6 * way)) / 2e-6, 1e-7)
+        for f, at in ((lambda v: ours.linear_chain(A, v), b), (lambda v: ours.linear_chain(v, b), A), (lambda v: ours.sosfilt(sos, v), signal),
+                      (lambda v: ours.sosfilt(v, signal), sos), (lambda v: ours.lfilter(sos[0, :3], v, signal), sos[0, 3:])):
+            with pytest.raises(deeppcr.UnsupportedError, match="forward"):
+                f(forward_ad.make_dual(at, torch.ones_like(at)))
+            assert f(at).shape  # what has no tangent has its numbers
+
+
+@FUNC
+@pytest.mark.parametrize("what", ["module", "stack", "linear chain", "filter"])
+def test_vmap_over_no_rows(what):
+    _, mine, x = pair()
+    A, b = torch.randn(6, 2, 2, dtype=torch.float64) * 0.4, torch.randn(6, 2, dtype=torch.float64)
+    f, shape = {"module": (lambda v: mine(v)[0], (5, 2, 3)), "stack": (ours.Chain(4, 3).double(), (2, 4)), "linear chain": (lambda v: ours.linear_chain(A, v), (6, 2)),
+                "filter": (lambda v: ours.lfilter(torch.ones(2).double(), torch.ones(1).double(), v), (2, 9))}[what]
+    with pytest.raises(deeppcr.ArgumentError, match="vmap"):
+        func.vmap(f)(torch.zeros(0, *shape, dtype=torch.float64))
+
+
 def test_other_parameters_in_their_places():
     theirs, mine, x = pair()
     for module in (theirs, mine):

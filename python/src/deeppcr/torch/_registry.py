@@ -3,14 +3,14 @@
 run the modules eagerly."""
 from __future__ import annotations
 
-from typing import Any, Callable, List, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..errors import UnsupportedError
+from ..errors import ArgumentError, UnsupportedError
 
 REGISTERS = hasattr(torch.library, "custom_op")
 
@@ -46,6 +46,27 @@ def going_forward() -> bool:
     return forward_ad._current_level >= 0
 
 
+def no_forward(ctx: Any, *_: Any) -> Any:
+    """A jvp that refuses, where a function of torch.autograd has none: without one PyTorch speaks to who wrote the function."""
+    raise UnsupportedError.of("a derivative", "one taken forward", "one taken backward")
+
+
+def of_many(given: Sequence[Optional[Tensor]]) -> bool:
+    """Whether the losses are many, as for torch.autograd.functional.jacobian(vectorize=True): rows without memory of their own."""
+    return any(g is not None and not torch._C._has_storage(g) for g in given)
+
+
+def refuse_many(what: str, given: Sequence[Optional[Tensor]]) -> None:
+    if of_many(given):
+        raise UnsupportedError.of(f"{what}'s derivatives", "of many losses at once", "of one loss, as without vectorize=True")
+
+
+def apart(tensors: Sequence[Optional[Tensor]]) -> List[Optional[Tensor]]:
+    """The same numbers as variables of their own: gradients of these are partial ones, also where one tensor depends on another, as
+    the state that a call of a module left depends on the parameters of the next."""
+    return [t.view_as(t) if t is not None and t.requires_grad else t for t in tensors]
+
+
 def autocasting() -> bool:
     return _some_autocast() and (torch.is_autocast_enabled("cpu") if REGISTERS else torch.is_autocast_cpu_enabled())
 
@@ -58,6 +79,8 @@ def _row(argument: Any, dim: Any, index: int) -> Any:
 
 def _by_rows(call: Any, info: Any, dims: Sequence[Any], arguments: Sequence[Any]) -> Tuple[Any, Any]:
     """torch.func.vmap of what calls an operator: a call a row."""
+    if not info.batch_size:
+        raise ArgumentError.of("the rows of a vmap", 0, "1 or more")
     rows = [call(*(_row(a, d, i) for a, d in zip(arguments, dims))) for i in range(info.batch_size)]
     if isinstance(rows[0], Tensor):
         return torch.stack(rows), 0
@@ -94,6 +117,8 @@ def differentiable(operator: Any, backward: Any = _no_backward, setup: Any = lam
         @staticmethod
         def backward(ctx: Any, *given: Any) -> Any:
             return (None, *tree_flatten(backward(ctx, *given))[0])
+
+        jvp = staticmethod(no_forward)
 
         @staticmethod
         def vmap(info: Any, dims: Tuple[Any, ...], form: Any, *leaves: Any) -> Tuple[Any, Any]:

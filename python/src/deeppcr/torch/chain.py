@@ -13,10 +13,10 @@ from torch.nn import functional
 
 from .. import _abi, _engine
 from .. import _library as library
-from ..errors import ArgumentError, UnsupportedError
+from ..errors import ArgumentError, UnsupportedError, one_of
 from ..nonlinear import METHODS
 from ._others import send_home
-from ._registry import differentiable, operator, tracing
+from ._registry import apart, differentiable, going_forward, of_many, operator, tracing
 
 _CODES = {torch.float32: 1, torch.float64: 2}
 _ACTIVATIONS = {n: _abi.CONSTANTS[f"DPCR_ACT_{n.upper()}"] for n in ("identity", "relu", "tanh", "sigmoid", "gelu", "silu")}
@@ -212,10 +212,13 @@ class _Chain(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Tuple[Optional[Tensor], ...]:
         z0, flat = ctx.saved_tensors
-        if torch.is_grad_enabled():  # gradients that have gradients themselves: by PyTorch's operators
+        if torch.is_grad_enabled() or of_many((g,)):  # gradients that have gradients themselves: by PyTorch's operators
             wants = ctx.needs_input_grad[2:]
-            asked = [t for t, w in zip((z0, flat), wants) if w]
-            found = iter(torch.autograd.grad(_eager(ctx.engine.form, z0, flat), asked, g, create_graph=True))
+            with torch.enable_grad():
+                own: List[Any] = apart((z0, flat))
+                last = _eager(ctx.engine.form, *own)
+            asked = [t for t, w in zip(own, wants) if w]
+            found = iter(torch.autograd.grad(last, asked, g, create_graph=torch.is_grad_enabled()))
             return (None, None, *(next(found) if w else None for w in wants))
         held = ctx.held
         if not held.held:  # the tape was used up
@@ -303,8 +306,7 @@ class Chain(torch.nn.Module):
         super().__init__()
         for name, value, known in (("kind", kind, _KINDS), ("activation", activation, _ACTIVATIONS), ("branch", branch, _BRANCHES),
                                    ("method", method, METHODS), ("dtype", dtype, _CODES)):  # fmt: skip
-            if value not in known:
-                raise ArgumentError.of(name, repr(value), "one of " + ", ".join(map(str, known)))
+            one_of(name, value, list(known))
         if width < 1 or layers < 1 or hidden < 0:
             raise ArgumentError.of("the chain's sizes", (width, layers, hidden), "1 or more")
         if branch == "two-layer" and kind == "mlp":
@@ -367,13 +369,16 @@ class Chain(torch.nn.Module):
         if z0.ndim < 1 or z0.shape[-1] != self.form.width:
             raise ArgumentError.of("the input's shape", tuple(z0.shape), f"[...][{self.form.width}]")
         form = self.form._replace(dtype=_CODES[flat.dtype])
+        if going_forward():  # as PyTorch's own operators have these derivatives
+            return _eager(form, z0, flat)
+        count = math.prod(z0.shape[:-1])
         if tracing():
-            rows = z0.reshape(-1, form.width)
+            rows = z0.reshape(count, form.width)
             last = _traced(rows, flat, form.kind, form.hidden, form.activation, form.branch, form.layer_norm,
                                            form.scale, self._token, self.method)  # fmt: skip
             return last.reshape(z0.shape)
         engine = _engine.engine_of(self._token, form, _Engine)
-        rows = z0.reshape(-1, form.width).contiguous().resolve_neg()
+        rows = z0.reshape(count, form.width).contiguous().resolve_neg()
         stored = flat if flat.is_contiguous() else flat.contiguous()
         if torch.is_grad_enabled() and (z0.requires_grad or flat.requires_grad):
             last = _Chain.apply(engine, self.method, rows, stored)

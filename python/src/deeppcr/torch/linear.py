@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import linear as numbers
 from ..errors import UnsupportedError
-from ._registry import differentiable, operator, tracing
+from ._registry import differentiable, going_forward, no_forward, operator, refuse_many, tracing
 
 
 def _array(tensor: Optional[Tensor]) -> Any:
@@ -76,6 +76,8 @@ def _by_operations(chain: Any, A: Tensor, z0: Optional[Tensor], z: Tensor, g: Te
 
 
 class _LinearChain(torch.autograd.Function):
+    jvp = staticmethod(no_forward)
+
     @staticmethod
     def forward(ctx: Any, A: Tensor, b: Tensor, z0: Optional[Tensor], transposed: bool, scheme: str, structure: str) -> Tensor:
         z = torch.from_numpy(numbers.linear_chain(_array(A), _array(b), _array(z0), transposed, scheme, structure=structure))
@@ -85,6 +87,7 @@ class _LinearChain(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Tuple[Optional[Tensor], ...]:
+        refuse_many("linear_chain", (g,))
         A, z0, z = ctx.saved_tensors
         transposed, scheme, structure = ctx.options
         if not torch.is_grad_enabled() and not transposed and structure != "identity":
@@ -154,6 +157,6 @@ def linear_chain(A: Tensor, b: Tensor, z0: Optional[Tensor] = None, transposed: 
     named = _structure(A, b, structure)
     if tracing():
         return _traced(A, b, z0, transposed, scheme, named)
-    if torch.is_grad_enabled() or type(A) is not Tensor or type(b) is not Tensor:
+    if torch.is_grad_enabled() or going_forward() or type(A) is not Tensor or type(b) is not Tensor:
         return _LinearChain.apply(A, b, z0, transposed, scheme, named)
     return torch.from_numpy(numbers.linear_chain(_array(A), _array(b), _array(z0), transposed, scheme, structure=named))

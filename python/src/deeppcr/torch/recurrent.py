@@ -19,7 +19,7 @@ from .._library import DTYPES, NAMES
 from ..errors import ArgumentError, UnsupportedError, number, one_of, whole_number
 from ..nonlinear import METHODS
 from ._others import send_home
-from ._registry import REGISTERS, autocasting, differentiable, going_forward, operator, tracing
+from ._registry import REGISTERS, apart, autocasting, differentiable, going_forward, of_many, operator, tracing
 
 _CODES = {torch.float32: 1, torch.float64: 2}
 _VF: Any = torch._VF  # type: ignore[attr-defined,unused-ignore]
@@ -160,7 +160,7 @@ class _Recurrent(torch.autograd.Function):
         x, h0, c0, lengths, *parameters = ctx.saved_tensors
         wants, call, waiting = ctx.needs_input_grad[2:], ctx.call, ctx.waiting
         given += (None,) * (3 - len(given))
-        if torch.is_grad_enabled() or _of_many(given):
+        if torch.is_grad_enabled() or of_many(given):
             return (None, None, *_twice(call.form, x, h0, c0, lengths, parameters, given, wants))
         y = waiting.kept
         if y is None or y._version != ctx.version:  # it was used up, or written into
@@ -169,20 +169,15 @@ class _Recurrent(torch.autograd.Function):
         return (None, None, *call.backward(waiting, x, h0, c0, lengths, parameters, y, given, wants))
 
 
-def _of_many(given: Sequence[Optional[Tensor]]) -> bool:
-    """Whether the losses are many, as for torch.autograd.functional.jacobian(vectorize=True): rows without memory of their own."""
-    return any(g is not None and not torch._C._has_storage(g) for g in given)
-
-
 def _twice(form: _engine.Form, x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor],
            parameters: List[Tensor], given: Sequence[Optional[Tensor]], wants: Sequence[bool]) -> List[Optional[Tensor]]:
     """Gradients that have gradients themselves, or of many losses at once: by PyTorch's operators."""
     if not form.mixed:
         raise UnsupportedError.of(f"{form.kind}'s derivatives", "second derivatives, or of many losses at once", "first ones of one loss")
-    inputs = [x, h0, c0, *parameters]
-    asked = [t for t, w in zip(inputs, wants) if w and t is not None]
     with torch.enable_grad():
-        outputs = [(o, g) for o, g in zip(_pytorch(form, x, h0, c0, lengths, parameters), given) if g is not None]
+        inputs: List[Any] = apart([x, h0, c0, *parameters])
+        outputs = [(o, g) for o, g in zip(_pytorch(form, inputs[0], inputs[1], inputs[2], lengths, inputs[3:]), given) if g is not None]
+    asked = [t for t, w in zip(inputs, wants) if w and t is not None]
     found = iter(torch.autograd.grad([o for o, _ in outputs], asked, [g for _, g in outputs], create_graph=torch.is_grad_enabled(),
                                      allow_unused=True))  # fmt: skip
     return [next(found) if w and t is not None else None for t, w in zip(inputs, wants)]

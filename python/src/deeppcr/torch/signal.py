@@ -12,7 +12,7 @@ from torch import Tensor
 from .. import _library as library
 from .. import signal as numbers
 from ..errors import ArgumentError, UnsupportedError, whole_number
-from ._registry import differentiable, operator, tracing
+from ._registry import differentiable, going_forward, no_forward, operator, refuse_many, tracing
 
 # Everywhere below a is None of a cascade, whose b is sos [sections][6]; x is [..][L], zi and zf [..][sections][order].
 
@@ -61,6 +61,8 @@ def _plain(b: Tensor, a: Optional[Tensor], x: Tensor) -> Tensor:
 
 
 class _Filter(torch.autograd.Function):
+    jvp = staticmethod(no_forward)
+
     @staticmethod
     def forward(ctx: Any, b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
         ctx.save_for_backward(b, a, x, zi)
@@ -70,6 +72,7 @@ class _Filter(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gy: Optional[Tensor], gzf: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:
+        refuse_many("the filter", (gy, gzf))
         b, a, x, zi = ctx.saved_tensors
         if gy is None and gzf is None:
             return None, None, None, None
@@ -127,7 +130,7 @@ def _apply(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor], dim:
     moved = x.movedim(dim, -1)
     if zi is not None and tuple(zi.shape) != _states(b, a, moved):
         raise ArgumentError.of("zi's shape", tuple(zi.shape), str(_states(b, a, moved)))
-    if zi is None and type(x) is Tensor and not torch.is_grad_enabled() and not tracing():
+    if zi is None and type(x) is Tensor and not torch.is_grad_enabled() and not tracing() and not going_forward():
         return _plain(b, a, moved).movedim(-1, dim)
     run = _traced if tracing() else _Filter.apply
     y, zf = run(b, a, moved, None if zi is None else zi.to(x.dtype))
