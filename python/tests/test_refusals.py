@@ -36,6 +36,7 @@ REFUSED = [
     *[(lambda r=r: solve(lambda z, l: r(z), B[0], 5), "what step returned") for r in (lambda z: z[0], lambda z: None, lambda z: [[1], [1, 2]])],
     *[(lambda k=k: solve(lambda z, l: z.astype(k), B[0], 5), "what step returned's dtype") for k in ("U5", "c16")],
     (lambda: solve(half, B[0], 5, 3), "jacobian"), (lambda: solve(half, B[0], 5, method=["newton"]), "method"),
+    (lambda: solve(half, B[0], 5, structure=np.array(["dense", "scalar"])), "structure"),
     (lambda: solve(half, B[0], 5, guess=np.ones(3)), "guess's shape"), (lambda: solve(half, B[0], 5, guess=None), "guess"),
     (lambda: solve(half, B[0], 5, guess="given"), "guess"), (lambda: solve(half, B[0], 5, guess="none"), "guess"),
     (lambda: deeppcr.plan(half, B[0], 5, guess="given").solve(B[0]), "guess"),
