@@ -42,7 +42,7 @@ for file in files:
     del wanted["x"]
     assert set(got) == set(wanted)
 
-# ONNX's node tests (onnx/backend/test/case/node/{rnn,gru,lstm}.py): all weights one number a direction, all units equal.
+# A1, ONNX's node tests (onnx/backend/test/case/node/{rnn,gru,lstm}.py): all weights one number a direction, all units equal.
 P = ([1, 3, 2], [1, 2, 3, 4, 5, 6])
 N = ([1, 3, 3], [1, 2, 3, 4, 5, 6, 7, 8, 9])
 Q = ([3, 1, 2], [1, 2, 3, 4, 5, 6])
@@ -95,7 +95,7 @@ for form, data in (("raw", 1), ("raw", 11), ("packed", 1), ("single", 11)):
             shape = [x[0][0], 1, directions * hidden] if name == "y" else [directions, x[0][1], hidden]
             near((kind, name), got[name], (shape, values), 5e-7)
 
-# Gates that all differ: ONNX Runtime's literal vectors (test/providers/cpu/rnn), T = 2.
+# A3, gates that all differ: ONNX Runtime's literal vectors (test/providers/cpu/rnn), T = 2.
 W = [.1, .2, .3] + [.2, .3, .1] + [.3, .1, .2]
 B = [-.04, .6, -.69, -.15, -.72, .32, .3, -.3, -.3] + [0] * 6 + [.07, -.03, .5]
 gru = node("GRU", ["X", "W", "R", "B"], ["Y"], "gru", hidden_size=3, linear_before_reset=1)
@@ -112,7 +112,7 @@ run("convert", path("m.onnx"), path("W.st"))
 near("gru", solve("gru", ([2, 2, 1], [1, 2, 10, 11]))["y"],
      ([2, 2, 3], [.4750208, .450166, .4255575, .45016602, .40131235, .35434368, .6027093, .5083023, .44950223, .5754369, .45485455, .3747841]), 1e-6)
 
-# gru_seq_length of the same tests: random numbers, as ONNX stores them.
+# A2, gru_seq_length of the same tests: random numbers, as ONNX stores them.
 W = [-0.153803959, -1.23867571, 0.487404585, -2.21027136, 1.23648906, -1.27952528, -0.0461680032, 1.62892687, -0.9568097, -0.223663747,
      -1.85306799, 0.736510754, -1.48624253, 0.79844135, -0.685019016, -0.421592832, -0.212861001, 1.02876043, -0.617086291, 0.505360186,
      -1.3530972, 0.311353117, -1.95330334, -0.381983995, 0.226920083, -0.0417124443, -1.377056, 0.0554736294, 0.163041756, -0.453604162,
@@ -135,7 +135,7 @@ run("convert", path("m.onnx"), path("W.st"))
 near("gru_seq_length", solve("gru", ([2, 3, 3], list(range(1, 19))))["ht"],
      ([1, 3, 5], [.823930204, 1, -.4588359, -1, -1, .94664216, 1, -.403734475, -1, -1, .983827174, 1, -.115446232, -1, -1]), 1e-6)
 
-# An LSTM with and without peepholes, biases, states, coupled gates, of either direction.
+# A3: an LSTM with and without peepholes, biases, states, coupled gates, of either direction.
 W = [-.494659, .0453352, -.487793, .417264, -.0175329, .489074, -.446013, .414029, -.0091708, -.255364, -.106952, -.266717,
      -.0888852, -.428709, -.283349, .208792]
 R = [.146626, -.0620289, -.0815302, .100482, -.219535, -.306635, -.28515, -.314112, -.228172, .405972, .31576, .281487,
@@ -202,7 +202,7 @@ near("lstm, reverse, lengths", solve("lstm", ([2, 2, 1], [1, 2, 10, 11]), True, 
      ([2, 2, 3], [.55391603, .69201493, .82696019, .34526044, .47220877, .55850935,
                   .61249432, .70678632, .74094619, 0, 0, 0]), 1e-6)
 
-# An RNN of both directions, of two lengths, from states that are not zero.
+# A3: an RNN of both directions, of two lengths, from states that are not zero.
 W = [.4317745, .37378395, -1.0386457, -.22681296, .4418987, .49973935, .47248289, -.63369429, .89542073, .69698066, .65118814, 1.0828459]
 R = [-.24072374, -.29326528, -.91741192, .5447638, .53938544, .79502326, -.59813821, .020413321, -.52225035,
      -.4292987, -.14766316, -.91084105, .23699039, .064034894, .089069292, -.12803128, -.081178986, .967533]

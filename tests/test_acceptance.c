@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Published cases that other projects test themselves by, with their numbers: Newton over time (DEER's scalar
-// recurrence and its initial value problem, Lyapunov exponents of Lorenz), and linear recurrences and scans
-// (accelerated-scan, mamba.py, flash-linear-attention's hgrn, PyTorch's and JAX's associative_scan, XBraid) by every
-// scheme.
+// recurrence and its initial value problem, Lyapunov exponents of Lorenz, a compressor), and linear recurrences and
+// scans (accelerated-scan, mamba.py, flash-linear-attention's hgrn, PyTorch's and JAX's associative_scan, XBraid) by
+// every scheme. The list of such cases numbers them, A1 to A38; other tests that are of one name it.
 #define NOISE 5
 #include "acceptance.h"
 
 // ---- Newton over time ----
 
-// y' = y^2 + x / 2, from DEER's documentation (arXiv 2309.12252).
+// A5: y' = y^2 + x / 2, from DEER's documentation (arXiv 2309.12252).
 static void step_square(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
     (void)c, (void)b;
     out[0] = in[0] * in[0] + 0.5 * (double)l / 9;
@@ -93,8 +93,8 @@ static void step_runge_kutta(const chain *c, int64_t l, int64_t b, const double 
     for (int i = 0; i < N * N && j; i++) j[i] = (i % (N + 1) == 0) + h * dsum[i];
 }
 
-// From DEER's tests; the exact values to eight digits, and Euler's own. Euler's Newton begins at the other's states:
-// from the first state it leaves the finite numbers on the way, and what becomes of it is a matter of rounding.
+// A7, from DEER's tests; the exact values to eight digits, and Euler's own. Euler's Newton begins at the other's
+// states: from the first state it leaves the finite numbers on the way, and what becomes of it is a matter of rounding.
 static void an_initial_value_problem(void **state) {
     (void)state;
     static const double end[N] = {-0.99852932, -0.99802683, -1.00735038, -1.01638359};
@@ -124,7 +124,7 @@ static void an_initial_value_problem(void **state) {
     }
 }
 
-// XBraid's ex-07, forward Euler: Gram-Schmidt of the Jacobians' products along the solved trajectory.
+// A27 and A28, XBraid's ex-07, forward Euler: Gram-Schmidt of the Jacobians' products along the solved trajectory.
 static void lyapunov_exponents(void **state) {
     (void)state;
     const double z0[3] = {9.614521163788712, 17.519127090401067, 13.94230712158098};
@@ -168,6 +168,47 @@ static void lyapunov_exponents(void **state) {
     }
 }
 
+// x, then of each sequence attack and release.
+enum { COMPRESSED = 100, VOICES = 3 };
+
+static void step_compress(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+    const double *x = c->parameters, *rates = x + COMPRESSED * VOICES;
+    const double level = x[l * VOICES + b], rate = rates[2 * b + !(level < in[0])];
+    out[0] = rate * level + (1 - rate) * in[0];
+    if (j) j[0] = 1 - rate;
+}
+
+// A11, philtorch's test: a level that follows x, faster down than up or the other way; everything random.
+static void a_compressor(void **state) {
+    (void)state;
+    for (int draw = 0; draw < 20; draw++) {
+        double parameters[COMPRESSED * VOICES + 2 * VOICES];
+        const double z0[VOICES] = {1, 1, 1};
+        for (int k = 0; k < COMPRESSED * VOICES + 2 * VOICES; k++) parameters[k] = 0.5 + 0.5 * noise(k, 100 + draw);
+        chain c = {.step = step_compress,
+                   .length = COMPRESSED,
+                   .batch = VOICES,
+                   .width = 1,
+                   .dtype = DPCR_F64,
+                   .parameters = parameters};
+        double *loop = loop_of(&c, z0);
+        for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++) {
+            const dpcr_solve_options options = {.size = sizeof options,
+                                                .method = DPCR_METHOD_NEWTON,
+                                                .scheme = schemes[i],
+                                                .backward = DPCR_SCHEME_SEQUENTIAL,
+                                                .atol = 1e-12,
+                                                .rtol = 1e-12};
+            solved r = solve(context, &c, z0, &options);
+            assert_true(r.report.reason > 0 && r.report.reason != DPCR_REASON_FALLBACK);
+            assert_true(r.report.sweeps <= 10);
+            assert_true(largest_error(&c, r.z, loop) <= 1e-8);
+            solved_free(&r);
+        }
+        free(loop);
+    }
+}
+
 // ---- linear recurrences, by every scheme ----
 
 static const dpcr_scheme every_scheme[] = {DPCR_SCHEME_SEQUENTIAL, DPCR_SCHEME_PCR, DPCR_SCHEME_BLELLOCH,
@@ -186,12 +227,12 @@ static dpcr_array view_of(const scan *s, void *data, bool start) {
     return dpcr_array_make(data, s->dtype, start ? 2 : 3, start ? shape + 1 : shape);
 }
 
-// Diagonal; g not NULL: the derivatives by a and b too.
-static void run_scan(const scan *s, dpcr_scheme scheme, void *g, void *da, void *db) {
+// g not NULL: the derivatives by a and b too, of diagonal ones.
+static void run_structure(const scan *s, dpcr_structure structure, dpcr_scheme scheme, void *g, void *da, void *db) {
     const dpcr_chain_shape shape = {.size = sizeof shape,
                                     .length = s->length,
                                     .batch = s->batch,
-                                    .transition = dpcr_transition_square(DPCR_DIAGONAL, s->width, 0),
+                                    .transition = dpcr_transition_square(structure, s->width, 0),
                                     .dtype = s->dtype,
                                     .transposed = s->reverse};
     const dpcr_chain_options options = {.size = sizeof options, .scheme = scheme};
@@ -199,8 +240,9 @@ static void run_scan(const scan *s, dpcr_scheme scheme, void *g, void *da, void 
     assert_int_equal(dpcr_chain_plan_create(context, &shape, &options, &plan, NULL), DPCR_OK);
     const size_t bytes = (dpcr_chain_plan_workspace(plan) + 63) / 64 * 64;
     void *workspace = bytes ? aligned_alloc(64, bytes) : NULL;
-    const dpcr_array a = view_of(s, s->a, false), b = view_of(s, s->b, false), z = view_of(s, s->z, false),
-                     z0 = view_of(s, s->z0, true);
+    const int64_t values[] = {s->length, s->batch, s->width * (structure == DPCR_DENSE ? s->width : 1)};
+    const dpcr_array a = dpcr_array_make(s->a, s->dtype, 3, values), b = view_of(s, s->b, false),
+                     z = view_of(s, s->z, false), z0 = view_of(s, s->z0, true);
     assert_int_equal(dpcr_chain_execute(plan, &a, &b, s->z0 ? &z0 : NULL, &z, workspace, bytes, NULL, NULL), DPCR_OK);
     if (g) {
         const dpcr_array vg = view_of(s, g, false), va = view_of(s, da, false), vb = view_of(s, db, false);
@@ -212,7 +254,37 @@ static void run_scan(const scan *s, dpcr_scheme scheme, void *g, void *da, void 
     dpcr_chain_plan_destroy(plan);
 }
 
-// accelerated-scan: gates U(0, 1) 0.9, tokens, forward and reverse, two lengths.
+static void run_scan(const scan *s, dpcr_scheme scheme, void *g, void *da, void *db) {
+    run_structure(s, DPCR_DIAGONAL, scheme, g, da, db);
+}
+
+// A13: dense scans of every width to 8 and length to 64, forward and reverse.
+static void every_size(void **state) {
+    (void)state;
+    enum { T = 64, W = 8 };
+    double a[T * W * W], b[T * W], z[T * W], want[T * W];
+    for (int64_t width = 1; width <= W; width++)
+        for (int64_t length = 1; length <= T; length++)
+            for (int k = 0; k < 2 * SCHEMES; k++) {
+                const bool reverse = k % 2;
+                for (int64_t i = 0; i < length * width * width; i++) a[i] = noise(i, 40 + width) / sqrt((double)width);
+                for (int64_t i = 0; i < length * width; i++) b[i] = noise(i, 50 + length);
+                const scan s = {DPCR_F64, length, 1, width, reverse, a, b, NULL, z};
+                run_structure(&s, DPCR_DENSE, every_scheme[k / 2], NULL, NULL, NULL);
+                for (int64_t t = 0; t < length; t++)
+                    for (int64_t i = 0; i < width; i++) {
+                        const int64_t l = reverse ? length - 1 - t : t, at = l * width;
+                        const double *before = want + (reverse ? at + width : at - width);
+                        want[at + i] = b[at + i];
+                        for (int64_t m = 0; t > 0 && m < width; m++)
+                            want[at + i] += before[m] * (reverse ? a[(at + width) * width + m * width + i]
+                                                                 : a[at * width + i * width + m]);
+                        near(z[at + i], want[at + i], 1e-12 * fmax(1, fabs(want[at + i])));
+                    }
+            }
+}
+
+// A14, accelerated-scan: gates U(0, 1) 0.9, tokens, forward and reverse, two lengths.
 static void gates_and_tokens(void **state) {
     (void)state;
     enum { T = 64, W = 3 };
@@ -249,7 +321,7 @@ static void gates_and_tokens(void **state) {
                 }
 }
 
-// mamba.py: the gradients of sum sin h by gates and tokens.
+// A15, mamba.py: the gradients of sum sin h by gates and tokens.
 static void gradients_of_a_scan(void **state) {
     (void)state;
     enum { T = 50, W = 2 };
@@ -272,7 +344,7 @@ static void gradients_of_a_scan(void **state) {
     }
 }
 
-// hgrn of flash-linear-attention: h <- exp(g) h + x with h0, g = log-sigmoid, float.
+// A17, hgrn of flash-linear-attention: h <- exp(g) h + x with h0, g = log-sigmoid, float.
 static void gated_with_a_start(void **state) {
     (void)state;
     enum { T = 64, W = 4 };
@@ -290,7 +362,7 @@ static void gated_with_a_start(void **state) {
     }
 }
 
-// pytorch #137943: a reverse cumulative sum; JAX: cumulative sums, and the exclusive or as sums modulo two.
+// A19a, pytorch #137943: a reverse cumulative sum; A21, JAX: cumulative sums, and the exclusive or as sums modulo two.
 static void sums(void **state) {
     (void)state;
     static const double wanted[2][9] = {{36, 36, 35, 33, 30, 26, 21, 15, 8}, {117, 108, 98, 87, 75, 62, 48, 33, 17}};
@@ -313,7 +385,7 @@ static void sums(void **state) {
     }
 }
 
-// pytorch #191846: c_t = c_{t-1} / x_t in two columns, one of which divides by zero.
+// A19c, pytorch #191846: c_t = c_{t-1} / x_t in two columns, one of which divides by zero.
 static void a_bad_column_stays_alone(void **state) {
     (void)state;
     for (int i = 0; i < SCHEMES; i++) {
@@ -328,7 +400,7 @@ static void a_bad_column_stays_alone(void **state) {
     }
 }
 
-// XBraid's ex-01: u <- u / 1.5.
+// A26, XBraid's ex-01: u <- u / 1.5.
 static void decay(void **state) {
     (void)state;
     for (int i = 0; i < SCHEMES; i++) {
@@ -346,6 +418,8 @@ int main(void) {
         cmocka_unit_test(deers_scalar_case),
         cmocka_unit_test(an_initial_value_problem),
         cmocka_unit_test(lyapunov_exponents),
+        cmocka_unit_test(a_compressor),
+        cmocka_unit_test(every_size),
         cmocka_unit_test(gates_and_tokens),
         cmocka_unit_test(gradients_of_a_scan),
         cmocka_unit_test(gated_with_a_start),

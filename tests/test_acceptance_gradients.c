@@ -121,6 +121,7 @@ static void by_jacobi(const double *parameters, const double *lambda, const soft
     }
 }
 
+// A23: one input, a loss at every step, the adjoint by the loop, by scans and by ten and thirty Jacobi sweeps.
 static void softplus_by_loop_scan_and_jacobi(void **state) {
     (void)state;
     const softplus_net n = make_net();
@@ -221,7 +222,7 @@ static void run_linear(const linear *l, dpcr_scheme scheme, double *g, double *d
     dpcr_chain_plan_destroy(plan);
 }
 
-// pytorch #180952: the sum of (x W) W; the gradient by W has both uses, once each.
+// A19b, pytorch #180952: the sum of (x W) W; the gradient by W has both uses, once each.
 static void a_shared_weight(void **state) {
     (void)state;
     static const double dw[4] = {0.17, 1.05, -0.57, -1.13}, dx[2] = {-0.12, 0.44};
@@ -237,7 +238,7 @@ static void a_shared_weight(void **state) {
     }
 }
 
-// heinsen: x_t = a_t x_{t-1} + b_t, nothing negative, as exp(A_t + log sum exp(log b_s - A_s)), A_t = sum log a_s.
+// A18, heinsen: x_t = a_t x_{t-1} + b_t, nothing negative, as exp(A_t + log sum exp(log b_s - A_s)), A_t = sum log a_s.
 static void scan_in_log_space(void **state) {
     (void)state;
     enum { STEPS = 1000 };
@@ -259,7 +260,7 @@ static void scan_in_log_space(void **state) {
     }
 }
 
-// mamba's selective scan: h <- exp(D A) h + D B u, y = (C h + E u) silu(s), D = softplus(d + bias); the last state too.
+// A16, mamba's selective scan: h <- exp(D A) h + D B u, y = (C h + E u) silu(s), D = softplus(d + bias); the last state too.
 static void selective_scan(void **state) {
     (void)state;
     enum { STEPS = 96, CHANNELS = 3, STATES = 4, W = CHANNELS * STATES };
@@ -299,7 +300,7 @@ static void selective_scan(void **state) {
     }
 }
 
-// x' = A x + B u, u constant over a step: x <- e^{Ah} x + (integral of e^{As}) B u, against Runge-Kutta.
+// A12: x' = A x + B u, u constant over a step: x <- e^{Ah} x + (integral of e^{As}) B u, against Runge-Kutta.
 static void discretised_state_space(void **state) {
     (void)state;
     enum { N = 4, STEPS = 200, FINE = 32 };

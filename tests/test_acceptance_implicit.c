@@ -29,7 +29,7 @@ static double tension(const double *a, const double *b, double h) {
     return -((b[U] - a[U]) * b[X] + (b[V] - a[V] + h * gravity) * b[Y]) / h;
 }
 
-// DEER's case: from rest at an angle of 90 degrees, two seconds. Its exact end, which a method of first order meets to
+// A7b, DEER's case: from rest at an angle of 90 degrees, two seconds. Its exact end, which a method of first order meets to
 // a hundredth; the constraint to rounding, in every step.
 static void a_pendulum_with_a_constraint(void **state) {
     (void)state;
@@ -81,7 +81,7 @@ static double layer_residual(const chain *c, const double *z) {
     return sqrt(sum);
 }
 
-// torchdeq's solvers: fixed-point iteration in 20 steps, Anderson's in 40, Broyden's in 10. Here the first is the chain
+// A30, torchdeq's solvers: fixed-point iteration in 20 steps, Anderson's in 40, Broyden's in 10. Here the first is the chain
 // itself, and what runs the chain at once takes the others' places: parataa, which mixes as Anderson's does, and
 // newton.
 static void an_equilibrium_layer(void **state) {

@@ -181,7 +181,7 @@ static void exact_ring(void **state) {
     }
 }
 
-// Acceptance case: lengths 0..999, any limit, steps 1..19 wide. A state may be a small difference of what a product
+// A22: lengths 0..999, any limit, steps 1..19 wide. A state may be a small difference of what a product
 // holds: then the scan loses digits that the loop keeps, in a few chains of random numbers up to three. Short chains of
 // whole numbers are exact.
 static void random_chains(void **state) {

@@ -42,6 +42,7 @@ static void ring(void **state) {
         exact_errors(DPCR_U32, &exact_widths[i], 0, 40, 1);
 }
 
+// A9: rotations by 90 degrees, swaps and changes of sign among them.
 static void permutations(void **state) {
     (void)state;
     static const width widths[] = {{DPCR_DENSE, 1, 0}, {DPCR_DENSE, 2, 0},    {DPCR_DENSE, 3, 0}, {DPCR_DENSE, 4, 0},
@@ -203,6 +204,7 @@ static void sequences_are_alone(void **state) {
                 }
 }
 
+// A20: s <- S s + D, where a product of swapped operands gives other numbers.
 static void operand_order(void **state) {
     (void)state;
     for (int v = 0; v < VARIANTS; v++) {

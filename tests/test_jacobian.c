@@ -132,7 +132,7 @@ static void convolutions(void **state) {
             for (int prune = 0; prune < 2; prune++) check_conv(&convs[i], all_dtypes[d], prune);
 }
 
-// Acceptance case: W[j,a,ky,kx] = 1 + flat index, all-ones gradient.
+// A25: W[j,a,ky,kx] = 1 + flat index, all-ones gradient.
 static void golden_convolution(void **state) {
     (void)state;
     double W[54], g[75], out[50];

@@ -392,7 +392,7 @@ static double uniform(void) {
 }
 static double normal(void) { return sqrt(-2 * log((uniform() + 1) / 2 + 1e-300)) * cos(3.14159265358979 * uniform()); }
 
-// DEER's own rule (its tests): two units, T = 100, weights U(-1, 1) m / sqrt 2, biases U(-1, 1) / sqrt 2, x ~ N(0, 1) /
+// A6, DEER's own rule (its tests): two units, T = 100, weights U(-1, 1) m / sqrt 2, biases U(-1, 1) / sqrt 2, x ~ N(0, 1) /
 // m, h0 ~ N(0, 1). Twelve draws each; every one ends right within T rounds, and of those with m = 10 some are not
 // Newton's.
 static void test_difficult_by_rule(void **state) {

@@ -27,9 +27,13 @@ static void set(const dpcr_array *to, int64_t from, int64_t count, int q, double
     }
 }
 
+// The literal numbers of case A8: states, slopes, and Newton's residuals from f(0).
 static void test_golden(void **state) {
     (void)state;
-    enum { T = 6, I = 2, H = 3 };
+    enum { T = 6, I = 2, H = 3, SWEEPS = 4 };
+    static const double first[2][H] = {{-0.216761987466, 0.375571289319, -0.143702802689},
+                                       {-0.104460735715, 0.116635433224, -0.086708283161}};
+    static const double residuals[2][SWEEPS] = {{2.2e-1, 6.6e-3, 9.2e-6, 1.9e-11}, {2.2e-1, 1.2e-2, 3.6e-5, 1.9e-10}};
     static const double last[2][2 * H] = {
         {0.146030774392, 0.458085300816, -0.018182318160},
         {0.249515228120, 0.102103925871, -0.070574591013, 0.391314972650, 0.180621129151, -0.236359667391}};
@@ -59,10 +63,24 @@ static void test_golden(void **state) {
         for (int t = 0; t < T; t++)
             for (int i = 0; i < I; i++) put(&j.pass.x, t * I + i, cos(0.5 * (2 * t + i)));
         for (int i = 0; i < T * H; i++) put(&j.gradients.y, i, 1);
+        const dpcr_solve_options newton = {.size = sizeof newton,
+                                           .method = DPCR_METHOD_NEWTON,
+                                           .scheme = DPCR_SCHEME_PCR,
+                                           .atol = 1e-14,
+                                           .rtol = 1e-14};
+        double history[16];
+        int64_t fronts[16];
+        dpcr_solve_report report = {
+            .size = sizeof report, .history_capacity = 16, .residual_history = history, .locked_history = fronts};
+        open_plan(&j, newton, true);
+        assert_int_equal(dpcr_recurrent_execute(j.plan, &j.pass, j.tape, j.workspace, j.bytes, &report, NULL), DPCR_OK);
+        for (int k = 0; k < SWEEPS; k++) near("residual", history[k] / residuals[lstm][k], 1, 0.05);
+        close_plan(&j);
         open_plan(&j, the_loop, true);
         forward(&j);
         backward(&j);
         for (int i = 0; i < H; i++) {
+            near("h_1", get(&j.pass.y, i), first[lstm][i], 1e-11);
             near("h_6", get(&j.pass.ht, i), last[lstm][i], 1e-11);
             near("dh_0", get(&j.gradients.h0, i), slopes[lstm][i], 1e-11);
             if (lstm) near("c_6", get(&j.pass.ct, i), last[lstm][H + i], 1e-11);

@@ -209,7 +209,7 @@ static void run_trial(trial *t) {
 static const dpcr_recurrent_kind kinds[] = {DPCR_RNN_TANH, DPCR_GRU,      DPCR_LSTM,
                                             DPCR_PARAGRU,  DPCR_PARALSTM, DPCR_MINGRU};
 
-// Run-ups of a step or two forget nothing: every boundary is repaired.
+// A29. Run-ups of a step or two forget nothing: every boundary is repaired.
 static void bits_of_the_loop(void **state) {
     (void)state;
     int turn = 0;

@@ -125,6 +125,7 @@ static void golden_backward(void **state) {
     dpcr_context_destroy(context);
 }
 
+// A10 and A11.
 static void rotation_and_compressor(void **state) {
     (void)state;
     dpcr_context *context = solving_context(1);
@@ -150,7 +151,7 @@ static void rotation_and_compressor(void **state) {
     dpcr_context_destroy(context);
 }
 
-// Case A27: window and lock bound the rounds; without a window the lock alone ends right; the result is never NaN.
+// A27: window and lock bound the rounds; without a window the lock alone ends right; the result is never NaN.
 static void lorenz(void **state) {
     (void)state;
     dpcr_context *context = solving_context(1);

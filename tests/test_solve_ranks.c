@@ -16,6 +16,7 @@ typedef struct trial {
     double tolerance;
     int max_sweeps;
     dpcr_method method;
+    dpcr_activation activation;
     double *weight, *x, *z0, *direct, *last;
     double *z[2], *lambda[2], *dx[2], *dz0[2];  // of one process, of the ranks
     dpcr_solve_report report, back;
@@ -28,6 +29,7 @@ static dpcr_cell *cell_of(trial *t, int64_t first, int64_t count, double *dx, dp
     const int64_t square[] = {W, W};
     dpcr_cell_options o = {.size = sizeof o,
                            .kind = DPCR_CELL_DENSE,
+                           .activation = t->activation,
                            .dtype = DPCR_F64,
                            .length = count,
                            .batch = B,
@@ -166,6 +168,7 @@ static void check(trial *t, double allowed) {
     close_trial(t);
 }
 
+// A29: tanh and ReLU networks, over one process and over several.
 static void bits_of_the_loop(void **state) {
     (void)state;
     for (int64_t ranks = 1; ranks <= MOST_RANKS; ranks++)
@@ -177,6 +180,8 @@ static void bits_of_the_loop(void **state) {
                            .tolerance = -1,
                            .max_sweeps = 1 + (int)(run_up / 6),
                            .method = length % 2 ? DPCR_METHOD_SEQUENTIAL : DPCR_METHOD_OVERLAP};
+                check(&t, 0);
+                t.activation = DPCR_ACT_RELU;
                 check(&t, 0);
             }
 }
