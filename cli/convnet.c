@@ -404,7 +404,7 @@ static double judge(convnet *net, const float *logits, int64_t *correct) {
         for (int c = 0; c < CONVNET_CLASSES; c++)
             g[c] = (float)((exp(logits[c] - most) / sum - (c == net->labels[b])) / (double)net->rows);
     }
-    return loss / (double)net->rows;
+    return isnan(loss) ? (double)NAN : loss / (double)net->rows;  // without a sign, which printf would show
 }
 
 int convnet_forward(convnet *net, double *loss, int64_t *correct) {

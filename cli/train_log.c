@@ -131,9 +131,9 @@ static dpcr_train_state without_tests(const dpcr_train_state *state, double test
 static json_t *make_line(const char *event, const dpcr_train_state *s, const char *unit) {
     char rate[32];
     snprintf(rate, sizeof rate, "%s_per_second", unit);
-    return json_pack("{ss sI sI sf sf sf sf}", "event", event, "step", (json_int_t)s->step, "epoch",
-                     (json_int_t)s->epoch, "loss", s->loss, "accuracy", s->accuracy, "seconds", s->seconds, rate,
-                     s->images_per_second);
+    return json_pack("{ss sI sI so sf sf sf}", "event", event, "step", (json_int_t)s->step, "epoch",
+                     (json_int_t)s->epoch, "loss", cli_json_real(s->loss), "accuracy", s->accuracy, "seconds",
+                     s->seconds, rate, s->images_per_second);
 }
 
 // `before`: the step told before; late gradients are told a segment at a time.

@@ -85,5 +85,12 @@ for arguments, status in (
     (["eval", path("a.st"), "--data", path("none")], 5),
 ):
     refused(status, "", *arguments, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30)))
+# A loss that is not finite ends the run, in words without a sign; the mean of finite ones that is not is no matter of memory.
+diverging = ["--data", "bitstream", "--length", 50, "--limit", 64, "--optimiser", "sgd", "--clip", 0]
+for dtype in ("float32", "float64"):
+    refused(2, "the loss is nan, wanted a finite number", "train", "rnn-relu", *diverging, "--rate", "1e30", "--dtype", dtype)
+refused(2, "the loss is inf, wanted a finite number", "train", "gru", *diverging, "--dtype", "float64", "--batch", 4, "--limit", 256, "--rate", "1e306",
+        "--log", path("inf.log"))
+assert json.loads(open(path("inf.log")).read().split("\n")[-2])["loss"] is None
 print("cli_sequence: streams and texts learnt, resumed, evaluated, refused")
 PYTHON

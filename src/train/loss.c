@@ -22,6 +22,9 @@ static void put(const dpcr_array *array, int64_t at, double value) {
         ((float *)array->data)[at] = (float)value;
 }
 
+// What an invalid operation gives has a sign on some processors, which printf shows as -nan.
+static double nan_has_no_sign(double x) { return isnan(x) ? (double)NAN : x; }
+
 static dpcr_status check_values(const char *call, const char *name, const dpcr_array *array, dpcr_error *error) {
     char text[96];
     const bool known = array->dtype == DPCR_F32 || array->dtype == DPCR_F64;
@@ -102,7 +105,7 @@ dpcr_status dpcri_loss_cross_entropy_part(const dpcr_array *logits, const uint8_
         const int64_t row = b * logits->strides[0], best = largest(logits, row);
         const double max = get(logits, row + best * stride), own = get(logits, row + labels[b] * stride);
         const double sum = sum_exp(logits, row, max);
-        *total += (max - own) + log(sum);
+        *total += nan_has_no_sign((max - own) + log(sum));
         *correct += best == labels[b] && !isnan(sum);
         for (int64_t j = 0; dlogits && j < classes; j++) {
             const double probability = exp(get(logits, row + j * stride) - max) / sum;
@@ -139,7 +142,7 @@ dpcr_status dpcr_loss_mean_square(const dpcr_array *y, const dpcr_array *target,
         total += difference * difference;
         if (dy) put(dy, offset_of(dy, i), 2 * difference / (double)count);
     }
-    *loss = total / (double)count;
+    *loss = nan_has_no_sign(total / (double)count);
 done:
     return status;
 }
