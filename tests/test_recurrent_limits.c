@@ -134,6 +134,9 @@ static void test_metadata_that_lie(void **state) {
     (void)state;
     static const char *const pairs[][3] = {{"onnx.input_forget", "1", "a variant that gru of both directions has not"},
                                            {"onnx.direction", "reverse", "a variant that gru of both directions"},
+                                           {"onnx.direction", "backward", "onnx.direction is 'backward'"},
+                                           {"onnx.linear_before_reset", "2", "wanted 1 or 0"},
+                                           {"onnx.input_forget", "", "onnx.input_forget is '', wanted 0 or 1"},
                                            {"onnx.clip", "x", "onnx.clip is 'x'"},
                                            {"onnx.clip", "-1", "onnx.clip is '-1'"},
                                            {"onnx.clip", "inf", "onnx.clip is 'inf'"}};
@@ -155,6 +158,47 @@ static void test_metadata_that_lie(void **state) {
         close(file);
     }
     dpcr_tensors_free(context, &t);
+    dpcr_context_destroy(context);
+}
+
+// Of several layers or directions, each tensor in turn is left out, or stands some layers further on.
+static void test_files_with_a_gap(void **state) {
+    (void)state;
+    static const char *const names[] = {"rnn", "gru", "lstm", "lstm_projected", "paragru", "paralstm", "mingru"};
+    dpcr_context *context = make_context(1);
+    for (size_t f = 0; f < sizeof names / sizeof names[0]; f++) {
+        const dpcr_recurrent_kind kind = strcmp(names[f], "mingru") == 0 ? DPCR_MINGRU : 0;
+        dpcr_recurrent *network = NULL;
+        dpcr_tensors t = {0};
+        char whole[512];
+        int64_t tried = 0;
+        snprintf(whole, sizeof whole, FIXTURES "/recurrent_%s_deep.safetensors", names[f]);
+        assert_int_equal(dpcr_safetensors_read(context, whole, &t, NULL), DPCR_OK);
+        assert_int_equal(dpcr_recurrent_load(context, whole, NULL, kind, &network, NULL), DPCR_OK);
+        const int64_t parameters = dpcr_recurrent_parameter_count(network);
+        dpcr_recurrent_destroy(network);
+        for (int64_t i = 0; i < t.count; i++) {
+            char *const name = t.items[i].name;
+            if (!strstr(name, "_l") || strncmp(name, "grad.", 5) == 0) continue;
+            tried++;
+            for (int moved = 0; moved < 2; moved++) {
+                char path[] = "dpcr_test_recurrent_XXXXXX", other[64] = "another";
+                close(mkstemp(path));
+                if (moved)
+                    snprintf(other, sizeof other, "%.*s_l9%s", (int)(strstr(name, "_l") - name), name,
+                             strstr(name, "_reverse") ? "_reverse" : "");
+                t.items[i].name = other;
+                assert_int_equal(dpcr_safetensors_write(path, &t, NULL), DPCR_OK);
+                t.items[i].name = name;
+                REFUSED(dpcr_recurrent_load(context, path, NULL, kind, &network, &error), DPCR_ERROR_FORMAT,
+                        "tensor '");
+                assert_null(network);
+                remove(path);
+            }
+        }
+        assert_int_equal(tried, parameters);
+        dpcr_tensors_free(context, &t);
+    }
     dpcr_context_destroy(context);
 }
 
@@ -409,10 +453,15 @@ static void test_open_schemes_and_repaired_tapes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refusals),          cmocka_unit_test(test_files),
-        cmocka_unit_test(test_metadata_that_lie), cmocka_unit_test(test_files_that_lie),
-        cmocka_unit_test(test_memory_refused),    cmocka_unit_test(test_padding_may_hold_anything),
-        cmocka_unit_test(test_many_sequences),    cmocka_unit_test(test_open_schemes_and_repaired_tapes),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_metadata_that_lie),
+        cmocka_unit_test(test_files_with_a_gap),
+        cmocka_unit_test(test_files_that_lie),
+        cmocka_unit_test(test_memory_refused),
+        cmocka_unit_test(test_padding_may_hold_anything),
+        cmocka_unit_test(test_many_sequences),
+        cmocka_unit_test(test_open_schemes_and_repaired_tapes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,30 +33,39 @@ static bool is_matrix(const dpcr_tensor *t) {
     return t && t->array.ndim == 2 && t->array.shape[0] > 0 && t->array.shape[1] > 0;
 }
 
+// Metadata of two values; absent: the usual one. Nothing else is taken for either.
+static dpcr_status read_choice(const reading *r, const char *key, const char *usual, const char *other, int *chosen,
+                               dpcr_error *error) {
+    const char *value = dpcr_tensors_metadata(r->tensors, key);
+    *chosen = value && strcmp(value, other) == 0;
+    if (!value || *chosen || strcmp(value, usual) == 0) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_FORMAT, "recurrent_load: %s: metadata %s is '%.40s', wanted %s or %s", r->path,
+                      key, value, usual, other);
+}
+
 // What is not in the tensors' shapes, or only in those that variants have.
 static dpcr_status read_variant(const reading *r, int64_t projection, dpcr_recurrent_options *o, dpcr_error *error) {
-    const char *const direction = dpcr_tensors_metadata(r->tensors, "onnx.direction"),
-                      *const before = dpcr_tensors_metadata(r->tensors, "onnx.linear_before_reset"),
-                      *const coupled = dpcr_tensors_metadata(r->tensors, "onnx.input_forget"),
-                      *const clip = dpcr_tensors_metadata(r->tensors, "onnx.clip");
+    const char *const clip = dpcr_tensors_metadata(r->tensors, "onnx.clip");
+    dpcr_status status;
     o->projection = projection;
     o->peepholes = find(r, "weight_ch_l0") != NULL;
-    o->reverse = direction && strcmp(direction, "reverse") == 0;
-    o->reset_before = before && strcmp(before, "0") == 0;
-    o->input_forget = coupled && strcmp(coupled, "1") == 0;
+    DPCR_TRY(read_choice(r, "onnx.direction", "forward", "reverse", &o->reverse, error));
+    DPCR_TRY(read_choice(r, "onnx.linear_before_reset", "1", "0", &o->reset_before, error));
+    DPCR_TRY(read_choice(r, "onnx.input_forget", "0", "1", &o->input_forget, error));
     const bool alien = (o->kind != DPCR_LSTM && (o->projection || o->peepholes || o->input_forget)) ||
                        (o->kind != DPCR_GRU && o->reset_before) || (o->reverse && o->bidirectional) ||
                        (o->kind >= DPCR_PARAGRU && clip);
     if (alien)
         return dpcri_fail(error, DPCR_ERROR_FORMAT,
-                          "recurrent_load: %s: its metadata tell of a variant that %s%s has not", r->path,
+                          "recurrent_load: %s: its tensors or metadata tell of a variant that %s%s has not", r->path,
                           dpcr_recurrent_kind_name(o->kind), o->bidirectional ? " of both directions" : "");
     char *end = NULL;
     o->clip = clip ? strtod(clip, &end) : 0;
     if (clip && (end == clip || *end || !(o->clip > 0 && o->clip <= DBL_MAX)))
         return dpcri_fail(error, DPCR_ERROR_FORMAT,
                           "recurrent_load: %s: metadata onnx.clip is '%.40s', wanted a number", r->path, clip);
-    return DPCR_OK;
+done:
+    return status;
 }
 
 // Kinds whose units do not mix: weight_hh is a vector [3 H], or, of a minGRU, absent; what a file without it is, its
@@ -172,6 +181,50 @@ done:
     return status;
 }
 
+// KIND_lN, with or without _reverse, as parameters are called; else false.
+static bool is_parameter(const char *name, const char *kind, int64_t *layer, bool *reverse) {
+    const size_t length = strlen(kind);
+    if (strncmp(name, kind, length) != 0 || strncmp(name + length, "_l", 2) != 0) return false;
+    const char *digits = name + length + 2;
+    char *end = NULL;
+    if (*digits < '0' || *digits > '9' || (*digits == '0' && digits[1] >= '0' && digits[1] <= '9')) return false;
+    *layer = strtoll(digits, &end, 10);
+    *reverse = strcmp(end, "_reverse") == 0;
+    return *reverse || !*end;
+}
+
+// A layer that misses one tensor must not pass for a network without it.
+static dpcr_status check_names(const dpcr_recurrent *n, const reading *r, dpcr_error *error) {
+    static const char *const kinds[] = {"weight_ih", "weight_hh", "weight_hr", "weight_ch",
+                                        "bias_ih",   "bias_hh",   "peephole"};
+    enum { KINDS = sizeof kinds / sizeof kinds[0] };
+    const dpcr_recurrent_options *o = &n->options;
+    const int64_t each = dpcr_recurrent_parameter_count(n) / n->chains;
+    const size_t prefix = strlen(r->prefix);
+    bool there[KINDS] = {false}, reverse;
+    int64_t layer;
+    for (int64_t i = 0; i < each; i++) {
+        char name[NAME_BYTES];
+        const dpcr_status status = dpcr_recurrent_parameter(n, i, name, sizeof name, NULL, NULL, error);
+        if (status != DPCR_OK) return status;
+        for (int k = 0; k < KINDS; k++) there[k] |= is_parameter(name, kinds[k], &layer, &reverse);
+    }
+    for (int64_t i = 0; i < r->tensors->count; i++) {
+        const char *name = r->tensors->items[i].name;
+        if (strncmp(name, r->prefix, prefix) != 0) continue;
+        for (int k = 0; k < KINDS; k++)
+            if (is_parameter(name + prefix, kinds[k], &layer, &reverse) &&
+                (!there[k] || layer >= o->layers || (reverse && !o->bidirectional)))
+                return dpcri_fail(error, DPCR_ERROR_FORMAT,
+                                  "recurrent_load: %s: tensor '%.64s' has no place among the others, which are those "
+                                  "of %s, layers %lld, %s, %s",
+                                  r->path, name, dpcr_recurrent_kind_name(o->kind), (long long)o->layers,
+                                  o->bidirectional ? "both directions" : "one direction",
+                                  o->no_bias ? "no biases" : "biases");
+    }
+    return DPCR_OK;
+}
+
 dpcr_status dpcr_recurrent_load(dpcr_context *context, const char *path, const char *prefix, dpcr_recurrent_kind kind,
                                 dpcr_recurrent **network, dpcr_error *error) {
     if (!network) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "recurrent_load: no place for the network given");
@@ -191,6 +244,7 @@ dpcr_status dpcr_recurrent_load(dpcr_context *context, const char *path, const c
     DPCR_TRY(check_matrices(&r, &options, error));
     DPCR_TRY(dpcr_recurrent_create(context, &options, &made, error));
     DPCR_TRY(read_parameters(made, &r, error));
+    DPCR_TRY(check_names(made, &r, error));
     *network = made;
     made = NULL;
 done:
