@@ -236,7 +236,7 @@ dpcr_status dpcr_recurrent_load(dpcr_context *context, const char *path, const c
                           strlen(prefix), PREFIX_BYTES);
     dpcr_tensors tensors = {0};
     const reading r = {.tensors = &tensors, .path = path, .prefix = prefix ? prefix : ""};
-    dpcr_recurrent_options options;
+    dpcr_recurrent_options options = {0};
     dpcr_recurrent *made = NULL;
     dpcr_status status;
     DPCR_TRY(dpcr_safetensors_read(context, path, &tensors, error));
