@@ -8,7 +8,7 @@ python3 - "$program" "$folder" tests/fixtures <<'PYTHON'
 import glob, os, random, struct, sys
 
 from program import answer, content, ended, folder, get_npy, is_one_line, near, npy, path, put, put_npy, read_npy, refused, run, tensors
-from onnx_writer import block, info, model, node, number, tensor, weights
+from onnx_writer import attribute, block, info, model, node, number, tensor, weights
 
 fixtures = os.path.abspath(sys.argv[3])
 
@@ -321,12 +321,23 @@ single("LSTM", "P has shape [1][5], wanted", inputs=["X", "W", "R", "", "", "", 
 single("LSTM", "P is not of the type of W", inputs=["X", "W", "R", "", "", "", "", "P"], extra=[tensor("P", (1, 6), [1] * 6, "raw", 11)])
 single("RNN", "got clip = -3, wanted more than 0", clip=-3.0)
 single("RNN", "got clip = 0", clip=0.0)
+single("RNN", "got clip = nan", clip=float("nan"))
 single("RNN", "'Affine'", activations=["Affine"])
 single("LSTM", "'Relu'", activations=["Sigmoid", "Relu", "Tanh"])
 single("LSTM", "got 2 activations, wanted 3", activations=["Sigmoid", "Tanh"])
 single("RNN", "different activations", activations=["Relu", "Tanh"], direction="bidirectional", directions=2)
 single("RNN", "got direction 'up?'", direction="up\n")
 single("RNN", "got layout 2", layout=2)
+for attributes, what in (
+        ({"activation": ["Relu"]}, "'activation', which the operator does not have"), ({"activations": "Relu"}, "'activations', which is of another type"),
+        ({"layout": "1"}, "'layout', which is of another type"), ({"clip": 3}, "'clip', which is of another type"),
+        ({"direction": 1}, "'direction', which is of another type"), ({"hidden_size": 2.0}, "'hidden_size', which is of another type"),
+        ({"a\nb": 1}, "'a?b', which the operator does not have")):
+    single("RNN", "got attribute " + what, **attributes)
+bad(model([node("RNN", ["X", "W", "R"], ["Y"], "it", direction="forward") + block(5, attribute("direction", "reverse"))],
+          weights("RNN", 1, 2, 3, .5, .5)), 5, "got attribute 'direction', a second time")
+for opset, attributes in ((1, {"output_sequence": 1}), (22, {"layout": 0}), (99, {})):
+    run("convert", "-", path("W.st"), data=model([node("RNN", ["X", "W", "R"], ["Y"], **attributes)], weights("RNN", 1, 2, 3, .5, .5), opset=opset))
 single("RNN", "hidden_size is 5", hidden_size=5)
 single("RNN", "no input R", inputs=["X", "W"])
 single("RNN", "W is computed", inputs=["X", "V", "R"])

@@ -14,6 +14,7 @@ enum { MODEL_GRAPH = 7, MODEL_OPSET = 8, OPSET_DOMAIN = 1 };
 enum { GRAPH_NODE = 1, GRAPH_INITIALIZER = 5, GRAPH_INPUT = 11, GRAPH_OUTPUT = 12, GRAPH_VALUE_INFO = 13 };
 enum { NODE_INPUT = 1, NODE_OUTPUT = 2, NODE_NAME = 3, NODE_TYPE = 4, NODE_ATTRIBUTE = 5, NODE_DOMAIN = 7 };
 enum { ATTRIBUTE_NAME = 1, ATTRIBUTE_F = 2, ATTRIBUTE_I = 3, ATTRIBUTE_S = 4, ATTRIBUTE_T = 5, ATTRIBUTE_INTS = 8 };
+enum { ATTRIBUTE_TYPE = 20 };
 enum { INFO_NAME = 1, INFO_TYPE = 2, TYPE_TENSOR = 1, TENSOR_TYPE_SHAPE = 2, SHAPE_DIM = 1, DIM_VALUE = 1 };
 enum { ENTRY_KEY = 1, ENTRY_VALUE = 2 };
 enum {
@@ -240,6 +241,19 @@ int64_t dpcri_onnx_extent(const dpcri_onnx *m, dpcri_span name, int64_t axis) {
     const dpcri_span dim = find_nth(find_bytes(tensor, TENSOR_TYPE_SHAPE), SHAPE_DIM, axis);
     dpcri_field f;
     return find_field(dim, DIM_VALUE, DPCRI_VARINT, &f) && f.value <= INT64_MAX ? (int64_t)f.value : -1;
+}
+
+bool dpcri_onnx_next_attribute(dpcri_span *rest, dpcri_span *name, int64_t *type) {
+    const unsigned char *fault = NULL;
+    dpcri_field f, number;
+    while (dpcri_field_next(rest, &f, &fault)) {
+        if (f.number != NODE_ATTRIBUTE || f.wire != DPCRI_BYTES) continue;
+        *name = find_bytes(f.bytes, ATTRIBUTE_NAME);
+        const bool told = find_field(f.bytes, ATTRIBUTE_TYPE, DPCRI_VARINT, &number) && number.value <= INT32_MAX;
+        *type = told ? (int64_t)number.value : 0;
+        return true;
+    }
+    return false;
 }
 
 bool dpcri_onnx_find_attribute(const dpcri_onnx_node *node, const char *name, dpcri_onnx_attribute *a) {

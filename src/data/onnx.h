@@ -66,6 +66,8 @@ typedef struct dpcri_onnx_attribute {
     dpcri_span s, t;  // t.at NULL: no tensor
 } dpcri_onnx_attribute;
 bool dpcri_onnx_find_attribute(const dpcri_onnx_node *node, const char *name, dpcri_onnx_attribute *attribute);
+// The next attribute's name and AttributeProto.type (0: not told); `rest` is the node's body at first. False: no more.
+bool dpcri_onnx_next_attribute(dpcri_span *rest, dpcri_span *name, int64_t *type);
 
 // TensorProto, its sizes not yet checked.
 typedef struct dpcri_onnx_tensor {

@@ -113,10 +113,41 @@ static dpcr_status read_functions(const dpcri_onnx *m, layer *l, dpcr_error *err
     return DPCR_OK;
 }
 
+// One that is misspelt, of another type or said twice must not read as one that is absent.
+static dpcr_status check_attributes(const dpcri_onnx *m, const layer *l, dpcr_error *error) {
+    enum { FLOAT = 1, INT, STRING, FLOATS = 6, STRINGS = 8 };
+    static const struct {
+        const char *name;
+        int64_t type;
+    } known[] = {
+        {"activations", STRINGS},     {"activation_alpha", FLOATS}, {"activation_beta", FLOATS}, {"clip", FLOAT},
+        {"direction", STRING},        {"hidden_size", INT},         {"input_forget", INT},       {"layout", INT},
+        {"linear_before_reset", INT}, {"output_sequence", INT}};  // the last: opset 1 to 6
+    enum { KNOWN = sizeof known / sizeof known[0] };
+    dpcri_span rest = l->node->body, name;
+    dpcri_quoted quoted;
+    unsigned seen = 0;
+    int64_t type;
+    while (dpcri_onnx_next_attribute(&rest, &name, &type)) {
+        int k = 0;
+        while (k < KNOWN && !dpcri_span_is(name, known[k].name)) k++;
+        const char *why = k == KNOWN                      ? "which the operator does not have"
+                          : seen >> k & 1                 ? "a second time"
+                          : type && type != known[k].type ? "which is of another type"
+                                                          : NULL;
+        if (why)
+            return dpcri_source_bad(&m->source, error, "ONNX node '%s' (%s): got attribute '%s', %s", l->label.text,
+                                    l->kind->type, dpcri_onnx_quote(name, &quoted), why);
+        seen |= 1u << k;
+    }
+    return DPCR_OK;
+}
+
 static dpcr_status read_attributes(const dpcri_onnx *m, layer *l, dpcr_error *error) {
     dpcri_onnx_attribute clip;
     dpcr_status status;
     const char *label = l->label.text, *type = l->kind->type;
+    DPCR_TRY(check_attributes(m, l, error));
     DPCR_TRY(read_direction(m, l, error));
     DPCR_TRY(read_functions(m, l, error));
     l->layout = integer_or(l, "layout", 0);
