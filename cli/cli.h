@@ -261,5 +261,8 @@ int cli_sound_write(const char *path, const dpcr_array *x, int rate);
 bool cli_readable(const char *what, const char *path);
 // Can `path` be written (its folder exists and takes files)? Tells it otherwise and returns false (exit code 4).
 bool cli_writable(const char *what, const char *path);
+// Are these files (NULL: none) all different ones? Tells it otherwise and returns false (exit code 2). Standard output
+// and devices may come again.
+bool cli_distinct(const char *const *paths, size_t count);
 
 #endif

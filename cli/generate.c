@@ -481,7 +481,8 @@ static int refuse(const generate *t) {
         if (!strcmp(outputs[i], "-")) return cli_fail(CLI_USAGE, "pictures go to files, not to standard output");
         if (!cli_writable("the output", outputs[i])) return CLI_RESOURCES;
     }
-    return CLI_DONE;
+    const char *const files[] = {t->out, t->path, t->samples, t->path_out, t->file};
+    return cli_distinct(files, 5) ? CLI_DONE : CLI_USAGE;
 }
 
 // What would only be found too large after all has been computed.

@@ -188,6 +188,24 @@ bool cli_writable(const char *what, const char *path) {
     return !code;
 }
 
+static bool are_one_file(const char *a, const char *b) {
+    struct stat first, second;
+    if (!strcmp(a, "-") || !strcmp(b, "-")) return false;
+    if (stat(a, &first) == 0 && stat(b, &second) == 0)
+        return S_ISREG(first.st_mode) && first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+    return !strcmp(a, b);
+}
+
+bool cli_distinct(const char *const *paths, size_t count) {
+    for (size_t i = 1; i < count; i++)
+        for (size_t k = 0; k < i; k++)
+            if (paths[i] && paths[k] && are_one_file(paths[i], paths[k])) {
+                cli_fail(CLI_USAGE, "'%s' is to be written, and is named twice", paths[i]);
+                return false;
+            }
+    return true;
+}
+
 // ---- text ----
 
 void cli_say(const cli_common *common, const char *format, ...) {

@@ -53,6 +53,10 @@ int cli_report_check(const cli_report *report) {
     const dpcr_train_options *o = report->train;
     if (o->resume && !cli_readable("the checkpoint", o->resume)) return CLI_INPUT;
     if (o->save && !cli_writable("the checkpoint", o->save)) return CLI_RESOURCES;
+    const char *const written[] = {o->save, report->log_path, report->common->csv}, *const read[] = {
+                                                                                        o->resume, report->log_path,
+                                                                                        report->common->csv};
+    if (!cli_distinct(written, 3) || !cli_distinct(read, 3)) return CLI_USAGE;
     return CLI_DONE;
 }
 

@@ -7,7 +7,7 @@ set -u
 python3 - "$program" "$folder" tests/fixtures <<'PYTHON'
 import glob, os, struct, sys
 
-from program import always, answer, get_npy, near, npy, path, put, put_npy, read_npy, refused, run, tensors
+from program import always, answer, content, get_npy, near, npy, path, put, put_npy, read_npy, refused, run, tensors
 
 always += ["solve"]
 fixtures = os.path.abspath(sys.argv[3])
@@ -94,6 +94,10 @@ for arguments, status, part in (
         (usual + ["--grads", path("g")], 2, "--grad-output"),
         (usual + ["--grad-output", x], 2, "--grads"),
         (usual + ["--json", "--output", "-"], 2, "wanted twice"),
+        (usual + ["--final", path("y.npy")], 2, "y.npy' is to be written, and is named twice"),
+        (usual + ["--final", path(".", "y.npy")], 2, "is named twice"),
+        (usual + ["--final", path("new.npy"), "--csv", path("new.npy")], 2, "new.npy' is to be written, and is named twice"),
+        (["gru", "--weights", put("W.st", content(file)), "--input", x, "--output", path("W.st")], 2, "W.st' is to be written"),
         (["lstm"] + usual[1:], 5, "those of gru, wanted lstm"),
         (["mingru"] + usual[1:], 5, "those of gru, wanted mingru"),
         (["gru", "--weights", apart_file] + usual[3:], 5, "those of paragru, wanted gru"),
@@ -115,5 +119,7 @@ for arguments, status, part in (
         (["tree"], 2, "there are linear, rnn, rnn-relu, gru, lstm, paragru, paralstm, mingru and biquads"),
 ):
     refused(status, part, *arguments)
+assert content("W.st") == content(file)
+run("gru", "--weights", file, "--input", x, "--output", "/dev/null", "--final", "/dev/null", "--quiet")
 print("cli_recurrent: %d runs equal PyTorch's numbers" % runs)
 PYTHON

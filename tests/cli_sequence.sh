@@ -64,6 +64,11 @@ for way in (signal.SIGINT, signal.SIGKILL):
     assert content("c.st") == content("a.st"), way
     os.remove(path("c.st"))
 refused(2, "", "train", "gru", *learn, "--epochs", 4, "--clip", 2, "--resume", path("a.st"))
+kept = content("a.st")
+for files in (["--save", path("a.st"), "--log", path("a.st")], ["--resume", path("a.st"), "--save", path("d.st"), "--log", path("a.st")],
+              ["--resume", path("a.st"), "--csv", path("a.st")], ["--log", path("d.log"), "--csv", path("d.log")]):
+    refused(2, "is to be written, and is named twice", "train", "gru", *learn, *files)
+assert content("a.st") == kept and not os.path.exists(path("d.st"))
 
 # ---- refusals ----
 put("short", b"ab")
