@@ -312,7 +312,8 @@ int cli_verb_train(int argc, char **argv) {
     dpcr_architecture architecture;
     cli_silence(cli_world_rank() > 0);  // until the ranks do different things, one line is enough
     if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
-    if (!cli_read_architecture(positional[0], "", &architecture)) return CLI_USAGE;
+    static const char others[] = ", rnn, rnn-relu, gru, lstm, paragru, paralstm, mingru, vae, denoiser, vgg11";
+    if (!cli_read_architecture(positional[0], others, &architecture)) return CLI_USAGE;
     status = cli_workers_settle(&t.workers, &t.pipeline);
     if (!status) status = cli_pipeline_settle(&t.pipeline);
     if (!status) status = settle_output(&t);

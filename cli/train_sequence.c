@@ -237,6 +237,7 @@ static void settle_defaults(training *t) {
     t->report.unit = text ? "characters" : t->source == BITS ? "sequences" : "recordings";
     if (!o->batch) o->batch = text ? 32 : 16;
     if (!t->options.length) t->options.length = text ? 128 : 1000;
+    if (!t->embedding) t->embedding = 32;
     if (!t->model_options.network.hidden) t->model_options.network.hidden = text ? 128 : 20;
     if (text) t->model_options.readout = DPCR_READOUT_EACH;
     t->model_options.network.seed = o->seed = t->common.seed;
@@ -364,8 +365,7 @@ int cli_train_sequence(int argc, char **argv) {
                   .model_options = {.size = sizeof t.model_options, .readout = DPCR_READOUT_LAST},
                   .options = {.size = sizeof t.options, .train = {.epochs = 4}, .clip = 1},
                   .report = CLI_REPORT_DEFAULTS,
-                  .features = CLI_FEATURES_DEFAULTS,
-                  .embedding = 32};
+                  .features = CLI_FEATURES_DEFAULTS};
     t.report.train = &t.options.train;
     const cli_syntax syntax = {
         .arguments = "",
@@ -395,6 +395,10 @@ int cli_train_sequence(int argc, char **argv) {
     t.source = !strcmp(t.data, CLI_BITSTREAM) ? BITS : cli_recordings_named(t.data) ? RECORDINGS : TEXT;
     if (t.features.given && t.source != RECORDINGS)
         return cli_fail(CLI_USAGE, "--frame, --hop, --coefficients and --seconds are for recordings");
+    if (t.embedding && !is_text(&t))
+        return cli_fail(CLI_USAGE, "--embedding is for a text: bits and recordings are numbers already");
+    if (t.options.length && t.source == RECORDINGS)
+        return cli_fail(CLI_USAGE, "--length is for bit streams and texts; --seconds says what is kept of recordings");
     if (is_text(&t) && (t.readout_given || t.model_options.network.bidirectional))
         return cli_fail(
             CLI_USAGE,

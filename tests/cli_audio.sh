@@ -119,6 +119,7 @@ for arguments, status, word in (
     (["train", "gru", "--data", path("set"), "--frame", 17], 2, "even"),
     (["train", "gru", "--data", path("set"), "--coefficients", 1], 2, "--coefficients"),
     (["train", "gru", "--data", "bitstream", "--hop", 4], 2, "recordings"),
+    (["train", "gru", "--data", path("set"), "--length", 100], 2, "--seconds says"),
     (["convert", path("cut", "b", "x.wav"), path("o.npy")], 5, "no sound"),
     (["convert", one, path("o.npy"), "--node", "n"], 2, "--node"),
     (["eval", path("a.st"), "--data", path("other")], 5, "classes"),

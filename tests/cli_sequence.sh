@@ -31,6 +31,8 @@ other = answer("train", *streams, "--segment", 5, "rnn", "--batch", 32, "--metho
 assert abs(other["train_loss"] - answer("train", "rnn", *streams, "--batch", 32)["train_loss"]) < 1e-4, other
 refused(2, "", "train", "gru", *streams, "--segment", 5, "--dropout", 0.5, "--layers", 2)
 refused(2, "", "train", "gru", *streams, "--segment", 5, "--bidirectional")
+refused(2, "--embedding is for a text", "train", "gru", *streams, "--embedding", 4)
+refused(2, "there are mlp, resnet, rnn, rnn-relu, gru, lstm, paragru, paralstm, mingru, vae, denoiser, vgg11", "train", "tree")
 refused(2, "wanted --layers 2 or more", "train", "gru", *streams, "--dropout", 0.5)
 answer("train", "gru", *streams, "--dropout", 0.5, "--layers", 2)
 
