@@ -73,7 +73,16 @@ static void test_refusals(void **state) {
             "wanted [5][2][3] float32");
     bad = j.pass, bad.y.data = NULL;
     REFUSED(dpcr_recurrent_execute(j.plan, &bad, j.tape, j.workspace, j.bytes, NULL, &error), DPCR_ERROR_ARGUMENT,
-            "y is");
+            "y is [5][2][4] float32 at NULL, wanted");
+    bad = j.pass, bad.y = (dpcr_array){0};
+    REFUSED(dpcr_recurrent_execute(j.plan, &bad, j.tape, j.workspace, j.bytes, NULL, &error), DPCR_ERROR_ARGUMENT,
+            "y is absent, wanted");
+    bad = j.pass, bad.x.device.type = DPCR_CUDA;
+    REFUSED(dpcr_recurrent_execute(j.plan, &bad, j.tape, j.workspace, j.bytes, NULL, &error), DPCR_ERROR_ARGUMENT,
+            "x is [5][2][3] float32 on a device, wanted");
+    bad = j.pass, bad.x.strides[0]++;
+    REFUSED(dpcr_recurrent_execute(j.plan, &bad, j.tape, j.workspace, j.bytes, NULL, &error), DPCR_ERROR_ARGUMENT,
+            "contiguous, on the host");
     bad = j.pass, bad.c0 = j.pass.h0;
     REFUSED(dpcr_recurrent_execute(j.plan, &bad, j.tape, j.workspace, j.bytes, NULL, &error), DPCR_ERROR_ARGUMENT,
             "of an LSTM");

@@ -24,8 +24,13 @@ dpcr_status dpcri_recurrent_check_array(const dpcr_recurrent_plan *plan, const c
     for (int d = 2; same && d >= 0; d--)
         same = array->shape[d] == shape[d] && (empty || shape[d] == 1 || array->strides[d] == model.strides[d]);
     if (same) return DPCR_OK;
-    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s is %s, wanted %s, contiguous", call, name,
-                      array->data || array->ndim ? dpcri_array_text(array, got, sizeof got) : "absent",
+    const bool told = array->data || array->ndim;
+    const char *where = !told                             ? ""
+                        : array->device.type != DPCR_HOST ? " on a device"
+                        : !array->data && !empty          ? " at NULL"
+                                                          : "";
+    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s is %s%s, wanted %s, contiguous, on the host", call, name,
+                      told ? dpcri_array_text(array, got, sizeof got) : "absent", where,
                       dpcri_array_text(&model, wanted, sizeof wanted));
 }
 
