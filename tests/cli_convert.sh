@@ -350,6 +350,15 @@ single("RNN", "R has shape no dimensions", constants=[tensor("W", (1, 2, 3), [1]
 single("RNN", "not of one type", constants=weights("RNN", 1, 2, 3, 1, 1)[:1] + weights("RNN", 1, 2, 3, 1, 1, data=11)[1:])
 single("RNN", "data type 7", constants=[tensor("W", (1, 2, 3), [1] * 6, "raw", 7), tensor("R", (1, 2, 2), [1] * 4)])
 single("RNN", "initial_h", inputs=["X", "W", "R", "", "", "H"], extra=[tensor("H", (1, 1, 2), [0, 1])])
+# Lengths: constants that are not all of the steps would be lost.
+for form in ("raw", "packed"):
+    for values in ([5, 4], [4, 4], [-5, -5], [], [5] * 1025):
+        lengths = [tensor("L", (len(values),), values, form, 6)]
+        bad(model([node("RNN", ["X", "W", "R", "", "L"], ["Y"], "it")], weights("RNN", 1, 2, 3, .5, .5) + lengths, [info("X", (5, 2, 3))]), 5,
+            "'it' (RNN): sequence_lens is a constant")
+    for layout, shape in ((0, (5, 2, 3)), (1, (2, 5, 3)), (0, ("T", 2, 3))):
+        run("convert", "-", path("W.st"), data=model([node("RNN", ["X", "W", "R", "", "L"], ["Y"], layout=layout)],
+            weights("RNN", 1, 2, 3, .5, .5) + [tensor("L", (2,), [5, 5], form, 6)], [info("X", shape)]))
 single("LSTM", "initial_c", inputs=["X", "W", "R", "", "", "", "C"], extra=[tensor("C", (1, 1, 2), [0, 1])])
 for name, what in (("W", "W"), ("R", "R")):
     for form, shape, values in (("raw", (1, 2, 3), [1] * 5), ("packed", (1, 2, 3), [1] * 7), ("single", (1, 2, 3), [])):

@@ -22,13 +22,13 @@ def block(field, data):
 
 
 def tensor(name, shape, values, form="raw", kind=1):
-    """kind: 1 float, 7 int64, 11 double. form: raw, packed, single, or (location, offset, length)."""
+    """kind: 1 float, 6 int32, 7 int64, 11 double. form: raw, packed, single, or (location, offset, length)."""
     out = b"".join(number(1, n) for n in shape) + number(2, kind) + block(8, name)
-    letter, field, wire = {1: ("f", 4, 5), 7: ("q", 7, 0), 11: ("d", 10, 1)}[kind]
+    letter, field, wire = {1: ("f", 4, 5), 6: ("i", 5, 0), 7: ("q", 7, 0), 11: ("d", 10, 1)}[kind]
     if isinstance(form, tuple):
         pairs = zip(("location", "offset", "length"), form)
         return out + b"".join(block(13, block(1, k) + block(2, v)) for k, v in pairs if v is not None) + number(14, 1)
-    if kind == 7 and form != "raw":
+    if kind in (6, 7) and form != "raw":
         return out + block(field, b"".join(varint(v) for v in values))
     if form == "single":
         return out + b"".join(varint(field << 3 | wire) + struct.pack("<" + letter, v) for v in values)

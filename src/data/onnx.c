@@ -21,6 +21,7 @@ enum {
     TENSOR_DIMS = 1,
     TENSOR_TYPE = 2,
     TENSOR_FLOATS = 4,
+    TENSOR_INT32S = 5,
     TENSOR_INT64S = 7,
     TENSOR_NAME = 8,
     TENSOR_RAW = 9,
@@ -346,12 +347,20 @@ bool dpcri_onnx_constant(const dpcri_onnx *m, dpcri_span name, dpcri_onnx_tensor
 
 int dpcri_onnx_integers(const dpcri_onnx *m, dpcri_span name, int64_t *to, int most) {
     dpcri_onnx_tensor t;
-    if (!dpcri_onnx_constant(m, name, &t) || t.type != DPCRI_ONNX_INT64 || t.external) return -1;
-    if (!t.raw.at) return read_integers(t.body, TENSOR_INT64S, to, most);
-    const size_t bytes = dpcri_span_bytes(t.raw), count = bytes / sizeof *to;
-    if (bytes % sizeof *to != 0 || count > (size_t)most) return -1;
+    if (!dpcri_onnx_constant(m, name, &t) || t.external) return -1;
+    const bool narrow = t.type == DPCRI_ONNX_INT32;
+    if (!narrow && t.type != DPCRI_ONNX_INT64) return -1;
+    if (!t.raw.at) return read_integers(t.body, narrow ? TENSOR_INT32S : TENSOR_INT64S, to, most);
+    const size_t element = narrow ? sizeof(int32_t) : sizeof *to;
+    const size_t bytes = dpcri_span_bytes(t.raw), count = bytes / element;
+    if (bytes % element != 0 || count > (size_t)most) return -1;
     if (bytes) memcpy(to, t.raw.at, bytes);
-    if (!dpcri_host_is_little_endian()) dpcri_swap_bytes(to, (int64_t)count, sizeof *to);
+    if (!dpcri_host_is_little_endian()) dpcri_swap_bytes(to, (int64_t)count, element);
+    for (size_t i = narrow ? count : 0; i-- > 0;) {  // from the end: the wide ones lie over the narrow
+        int32_t value;
+        memcpy(&value, (const unsigned char *)to + i * sizeof value, sizeof value);
+        to[i] = value;
+    }
     return (int)count;
 }
 

@@ -7,7 +7,7 @@
 #include "data/tensors.h"
 
 // TensorProto.DataType, as far as it is read.
-enum { DPCRI_ONNX_FLOAT = 1, DPCRI_ONNX_INT64 = 7, DPCRI_ONNX_DOUBLE = 11 };
+enum { DPCRI_ONNX_FLOAT = 1, DPCRI_ONNX_INT32 = 6, DPCRI_ONNX_INT64 = 7, DPCRI_ONNX_DOUBLE = 11 };
 
 typedef struct dpcri_onnx_node {
     dpcri_span body;  // NodeProto
@@ -85,7 +85,7 @@ bool dpcri_onnx_constant(const dpcri_onnx *model, dpcri_span name, dpcri_onnx_te
 // it in error texts.
 dpcr_status dpcri_onnx_load(const dpcri_onnx *model, const dpcri_onnx_tensor *tensor, const char *what, void **data,
                             dpcr_error *error);
-// Integers of a constant (int64) or of an attribute's list; -1: none, or more than `most`.
+// Integers of a constant (int32, int64) or of an attribute's list; -1: none, or more than `most`.
 int dpcri_onnx_integers(const dpcri_onnx *model, dpcri_span name, int64_t *to, int most);
 int dpcri_onnx_attribute_integers(const dpcri_onnx_attribute *attribute, int64_t *to, int most);
 

@@ -253,6 +253,24 @@ static dpcr_status check_silent(const dpcri_onnx *m, const layer *l, int64_t ind
         l->label.text, l->kind->type, name);
 }
 
+// Lengths that the model has as constants would be lost, unless they are all of the steps.
+static dpcr_status check_lengths(const dpcri_onnx *m, const layer *l, dpcr_error *error) {
+    enum { MOST = 1024 };
+    const dpcri_span name = dpcri_onnx_input(l->node, INPUT_LENGTHS);
+    dpcri_onnx_tensor t;
+    int64_t length[MOST];
+    if (!has_input(l, INPUT_LENGTHS) || !dpcri_onnx_constant(m, name, &t)) return DPCR_OK;
+    const int count = dpcri_onnx_integers(m, name, length, MOST);
+    const int64_t steps = dpcri_onnx_extent(m, dpcri_onnx_input(l->node, INPUT_X), l->layout ? 1 : 0);
+    bool all = count > 0 && (steps < 0 || length[0] == steps);
+    for (int i = 1; i < count; i++) all = all && length[i] == length[0];
+    if (all) return DPCR_OK;
+    return dpcri_onnx_refuse(m, error,
+                             "ONNX node '%s' (%s): sequence_lens is a constant, which the weights' file has no place "
+                             "for; wanted an input of the model (solve has --lengths) or none",
+                             l->label.text, l->kind->type);
+}
+
 // Zeros are as good as none.
 static dpcr_status read_peepholes(const dpcri_onnx *m, layer *l, dpcr_error *error) {
     dpcr_status status;
@@ -273,6 +291,7 @@ static dpcr_status read_node(const dpcri_onnx *m, const dpcri_onnx_node *node, l
     dpcri_onnx_quote(dpcri_onnx_label(node), &l->label);
     DPCR_TRY(read_attributes(m, l, error));
     DPCR_TRY(read_weights(m, l, error));
+    DPCR_TRY(check_lengths(m, l, error));
     DPCR_TRY(check_silent(m, l, INPUT_H, "initial_h", error));
     if (l->kind->gates != 4) goto done;
     DPCR_TRY(check_silent(m, l, INPUT_C, "initial_c", error));
