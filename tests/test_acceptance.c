@@ -2,7 +2,7 @@
 // Published cases that other projects test themselves by, with their numbers: Newton over time (DEER's scalar
 // recurrence and its initial value problem, Lyapunov exponents of Lorenz, a compressor), and linear recurrences and
 // scans (accelerated-scan, mamba.py, flash-linear-attention's hgrn, PyTorch's and JAX's associative_scan, XBraid) by
-// every scheme. The list of such cases numbers them, A1 to A38; other tests that are of one name it.
+// every scheme. They are numbered, A1 to A38, and each test that is of one says so.
 #define NOISE 5
 #include "acceptance.h"
 

@@ -49,6 +49,7 @@ typedef struct published {
     double sum, mean;  // of absolute values
 } published;
 
+// A31a to A31e, and A32c.
 static const published cases[] = {
     {"DDIM", DPCR_SAMPLER_DDIM, DPCR_PREDICT_EPSILON, 10, 0, 1e-4, 0, 172.0067, 0.223967},
     {"DDIM, v", DPCR_SAMPLER_DDIM, DPCR_PREDICT_V, 10, 0, 1e-4, 0, 52.5302, 0.0684},
@@ -175,7 +176,7 @@ static void published_numbers_by_every_method(void **state) {
     dpcr_context_destroy(context);
 }
 
-// One step of three copies of the sample at times 0, 1, 2: sums of the published batched step.
+// A31f and A32a: one step of three copies of the sample at times 0, 1, 2: sums of the published batched step.
 static void published_single_steps(void **state) {
     (void)state;
     double abar[1000];
@@ -204,6 +205,7 @@ static void published_single_steps(void **state) {
     }
 }
 
+// A31g, and A32b.
 static void published_variances(void **state) {
     (void)state;
     double abar[1000];
@@ -219,6 +221,12 @@ static void published_variances(void **state) {
             dpcri_step_make(DPCR_SAMPLER_DDIM, DPCR_PREDICT_EPSILON, 1, dpcri_place_at(&filled, abar, wanted[i].at),
                             dpcri_place_at(&filled, abar, wanted[i].to), NULL);
         assert_true(fabs(s.variance - wanted[i].variance) < 1e-5 && fabs(s.noise * s.noise - s.variance) < 1e-15);
+    }
+    for (int i = 2; i < 4; i++) {
+        const dpcri_step s =
+            dpcri_step_make(DPCR_SAMPLER_DDPM, DPCR_PREDICT_EPSILON, 0, dpcri_place_at(&filled, abar, wanted[i].at),
+                            dpcri_place_at(&filled, abar, wanted[i].to), NULL);
+        assert_true(fabs(s.variance - wanted[i].variance) < 1e-5);
     }
     const dpcri_step last = dpcri_step_make(DPCR_SAMPLER_DDPM, DPCR_PREDICT_EPSILON, 0,
                                             dpcri_place_at(&filled, abar, 0), (dpcri_place){-1, 1, 0}, NULL);

@@ -88,6 +88,7 @@ static void assert_figures(scratch *s, const dpcr_schedule *schedule, const gold
     dpcr_simulation_free(s->context, &x);
 }
 
+// A33 and A35.
 static void golden_tables_and_figures(void **state) {
     scratch *s = *state;
     size_t bytes;
