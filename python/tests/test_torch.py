@@ -401,6 +401,76 @@ def test_operators_pass_pytorchs_own_checks(name):
     torch.library.opcheck(torch.ops.deeppcr.linear_chain.default, (A, b, None, False, "auto", "dense"))
 
 
+def operator_arguments():
+    """Of each operator: arguments that it takes, by name."""
+    f, d = lambda *shape: torch.full(shape, 0.1), dict  # noqa: E731
+    net = d(x=f(5, 2, 3), h0=f(1, 2, 2), c0=f(1, 2, 4), lengths=torch.tensor([5, 3]),
+            parameters=[f(16, 3), f(16, 2), f(16), f(16), f(2, 4)], kind="lstm", hidden=4, layers=1, bidirectional=False, bias=True,
+            projection=2, token=0, method="sequential")  # fmt: skip
+    stack = d(z0=f(2, 3), flat=f(4, 12), kind="mlp", hidden=3, activation="tanh", branch="linear", layer_norm=False, scale=1.0, token=0,
+              method="sequential")  # fmt: skip
+    chain = d(A=f(5, 3, 3), z0=f(3), transposed=False, scheme="auto", structure="dense")
+    filters = d(b=f(3), a=torch.ones(2), x=f(2, 9), zi=f(2, 1, 2))
+    return {
+        "recurrent": net, "recurrent_vjp": d(net, dy=f(5, 2, 2), dht=f(1, 2, 2), dct=f(1, 2, 4)),
+        "chain": stack, "chain_vjp": d(stack, g=f(2, 3)),
+        "linear_chain": d(chain, b=f(5, 3)), "linear_chain_vjp": d(chain, z=f(5, 3), g=f(5, 3)),
+        "filter": filters, "filter_vjp": d(filters, gy=f(2, 9), gzf=f(2, 1, 2)),
+    }  # fmt: skip
+
+
+def spoilt(name, key, t):
+    """Tensors that cannot stand where t does. More steps or layers may, no samples, transitions of one step, and coefficients in double."""
+    yield from (t[None], t.int(), t.bfloat16(), t.to_sparse())
+    if (name, key) != ("filter", "x"):
+        yield t[..., :0]
+    if key != "A":
+        yield t[0]
+    if (name, key) not in (("recurrent", "x"), ("chain", "z0"), ("chain", "flat"), ("chain_vjp", "flat")):
+        yield torch.cat([t, t])
+    if not (name.startswith("filter") and key in ("b", "a")):
+        yield t.double()
+
+
+OPERATORS = operator_arguments()
+WRONG = [
+    *[(n, {k: v}, None) for n, given in OPERATORS.items() for k, t in given.items() if isinstance(t, torch.Tensor) for v in spoilt(n, k, t)],
+    *[(n, {k: v}, k) for n in ("recurrent", "recurrent_vjp") for k, v in (
+        ("kind", "x"), ("method", "x"), ("hidden", 0), ("hidden", -4), ("hidden", 1 << 40), ("layers", 0), ("layers", 1 << 40), ("projection", -1),
+        ("projection", 4), ("lengths", torch.tensor([6, 3])), ("lengths", torch.tensor([5, -1])))],
+    *[(n, {"kind": "gru", "projection": 0, "h0": None, "parameters": []}, "c0") for n in ("recurrent", "recurrent_vjp")],
+    *[(n, {"parameters": v}, None) for n in ("recurrent", "recurrent_vjp") for v in ([], [torch.ones(3)], [torch.ones(16, 3)] * 5)],
+    *[(n, {k: v}, k) for n in ("chain", "chain_vjp") for k, v in (("kind", "x"), ("activation", "x"), ("branch", "x"), ("method", "x"),
+                                                                  ("branch", "two-layer"), ("hidden", 0), ("hidden", -1))],
+    *[(n, {k: "x"}, k) for n in ("linear_chain", "linear_chain_vjp") for k in ("scheme", "structure")],
+    *[(n, {"a": None}, "sos's shape") for n in ("filter", "filter_vjp")],
+    *[(n, {"b": torch.ones(130)}, "b's shape") for n in ("filter", "filter_vjp")],
+]  # fmt: skip
+
+
+@registers
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators_are_called_directly(name):
+    run = getattr(torch.ops.deeppcr, name)
+    found = run(**OPERATORS[name])
+    apart = {k: t.repeat_interleave(2, -1)[..., ::2] if isinstance(t, torch.Tensor) else t for k, t in OPERATORS[name].items()}
+    assert all(t.is_contiguous() is False for t in apart.values() if isinstance(t, torch.Tensor) and t.shape[-1] > 1)
+    for one, other in zip(*((f if isinstance(f, (tuple, list)) else [f]) for f in (found, run(**apart)))):
+        assert torch.equal(one, other)
+
+
+@registers
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators_refuse_what_they_cannot_read(name):
+    for wrong, what in [(wrong, what) for own, wrong, what in WRONG if own == name]:
+        try:
+            getattr(torch.ops.deeppcr, name)(**{**OPERATORS[name], **wrong})
+        except deeppcr.Error as error:
+            assert error.what and error.wanted and (what is None or what in error.what), (wrong, error)
+        else:
+            pytest.fail(f"{wrong} was taken")
+
+
 @registers
 @pytest.mark.parametrize("name", NAMES)
 def test_compile_and_export(name):
@@ -634,7 +704,7 @@ def test_chain_trains_copies_and_refuses():
     assert losses[-1] < 0.8 * losses[0]
     other = pickle.loads(pickle.dumps(chain))
     assert torch.equal(other(x), chain(x)) and repr(other) == repr(chain)
-    for call, what in ((lambda: ours.Chain(0, 3), "the chain's sizes"), (lambda: ours.Chain(3, 3, "cnn"), "kind"),
+    for call, what in ((lambda: ours.Chain(0, 3), "width"), (lambda: ours.Chain(3, 3, "cnn"), "kind"),
                        (lambda: ours.Chain(3, 3, "mlp", branch="two-layer"), "branch"), (lambda: chain(x[:, :3]), "the input's shape"),
                        (lambda: chain(x.double()), "the input's dtype"), (lambda: ours.Chain(3, 3, activation="x"), "activation")):
         with pytest.raises(deeppcr.ArgumentError) as caught:  # fmt: skip

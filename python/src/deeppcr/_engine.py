@@ -37,8 +37,10 @@ class Form(NamedTuple):
 
     def checked(self) -> "Form":
         """Itself, where the library takes such sizes."""
-        return self._replace(inputs=whole_number("inputs", self.inputs, 1, 1 << 31), hidden=whole_number("hidden", self.hidden, 1, 16384),
-                             layers=whole_number("layers", self.layers, 1, 4096))  # fmt: skip
+        hidden = whole_number("hidden", self.hidden, 1, 16384)
+        return self._replace(inputs=whole_number("inputs", self.inputs, 1, (1 << 31) - 1), hidden=hidden,
+                             layers=whole_number("layers", self.layers, 1, 4096),
+                             projection=whole_number("projection", self.projection, 0, hidden - 1 if self.kind == "lstm" else 0))  # fmt: skip
 
     @property
     def outputs(self) -> int:

@@ -160,8 +160,7 @@ def sosfilt(sos: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARRAY, Tu
     if known is not None:
         return known
     given = np.atleast_2d(library.array(sos, "sos"))
-    if given.ndim != 2 or given.shape[1] != 6 or not len(given):
-        raise ArgumentError.of("sos's shape", given.shape, "[sections][6]")
+    check_sections(given.shape)
     library.real(given, "sos")
     n = len(given)
     floats = np.dtype(np.float32) if given.dtype == np.float32 else np.dtype(np.float64)
@@ -182,6 +181,11 @@ def vectors(b: Any, a: Any) -> Tuple[ARRAY, ARRAY]:
         library.real(c, name)
         check_vector(name, c.shape)
     return found
+
+
+def check_sections(shape: Tuple[int, ...]) -> None:
+    if len(shape) != 2 or shape[1] != 6 or not shape[0]:
+        raise ArgumentError.of("sos's shape", tuple(shape), "[sections][6]")
 
 
 def check_vector(name: str, shape: Tuple[int, ...]) -> None:

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from ..errors import ArgumentError, UnsupportedError
 
 REGISTERS = hasattr(torch.library, "custom_op")
+CODES = {torch.float32: 1, torch.float64: 2}  # the library's dtypes
 
 
 class _Unregistered:
@@ -32,6 +33,34 @@ def operator(name: str, schema: str) -> Callable[[Any], Any]:
     return lambda function: _Unregistered()
 
 
+def expect(name: str, tensor: Optional[Tensor], shape: Sequence[int], dtype: torch.dtype) -> None:
+    """Refuses what is not of that shape and dtype in the processor's memory: operators may be called with anything."""
+    if tensor is None:
+        return
+    on_cpu(name, tensor)
+    if tensor.dtype is not dtype:
+        raise ArgumentError.of(f"{name}'s dtype", tensor.dtype, str(dtype))
+    if tensor.shape != tuple(shape):
+        raise ArgumentError.of(f"{name}'s shape", tuple(tensor.shape), str(tuple(shape)))
+
+
+def on_cpu(name: str, tensor: Any) -> None:
+    """Refuses what is no tensor of numbers one beside the other in the processor's memory."""
+    if not isinstance(tensor, Tensor):
+        raise ArgumentError.of(name, type(tensor).__name__, "a tensor")
+    if not tensor.is_cpu:
+        raise UnsupportedError.of(f"{name}'s device", tensor.device, "cpu")
+    if tensor.layout is not torch.strided:
+        raise UnsupportedError.of(f"{name}'s layout", tensor.layout, "torch.strided")
+
+
+def floats(name: str, tensor: Any) -> None:
+    """Refuses what is no such tensor of float32 or float64."""
+    on_cpu(name, tensor)
+    if tensor.dtype not in CODES:
+        raise ArgumentError.of(f"{name}'s dtype", tensor.dtype, "torch.float32 or torch.float64")
+
+
 _transforming = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 _some_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 
@@ -49,6 +78,16 @@ def going_forward() -> bool:
 def no_forward(ctx: Any, *_: Any) -> Any:
     """A jvp that refuses, where a function of torch.autograd has none: without one PyTorch speaks to who wrote the function."""
     raise UnsupportedError.of("a derivative", "one taken forward", "one taken backward")
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """The numbers one after another: also of a view that is to be negated, as the imaginary parts of a conjugate are."""
+    return tensor.contiguous().resolve_neg()
+
+
+def array(tensor: Optional[Tensor]) -> Any:
+    """A tensor's numbers as an array of NumPy, over the same memory."""
+    return None if tensor is None else tensor.detach().resolve_neg().numpy()
 
 
 def of_many(given: Sequence[Optional[Tensor]]) -> bool:

@@ -13,12 +13,11 @@ from torch.nn import functional
 
 from .. import _abi, _engine
 from .. import _library as library
-from ..errors import ArgumentError, UnsupportedError, one_of
+from ..errors import ArgumentError, number, one_of, whole_number
 from ..nonlinear import METHODS
 from ._others import send_home
-from ._registry import apart, differentiable, going_forward, of_many, operator, tracing
+from ._registry import CODES, apart, differentiable, expect, floats, going_forward, of_many, on_cpu, operator, plain, tracing
 
-_CODES = {torch.float32: 1, torch.float64: 2}
 _ACTIVATIONS = {n: _abi.CONSTANTS[f"DPCR_ACT_{n.upper()}"] for n in ("identity", "relu", "tanh", "sigmoid", "gelu", "silu")}
 _KINDS = {"mlp": "DPCR_MLP", "resnet": "DPCR_RESNET"}
 _BRANCHES = {"linear": "DPCR_BRANCH_LINEAR", "two-layer": "DPCR_BRANCH_TWO_LAYER"}
@@ -34,6 +33,20 @@ class _Form(NamedTuple):
     branch: str
     layer_norm: bool
     scale: float
+
+    def checked(self) -> "_Form":
+        """Itself, where there is such a chain."""
+        for name, value, known in (("kind", self.kind, _KINDS), ("activation", self.activation, _ACTIVATIONS), ("branch", self.branch, _BRANCHES)):
+            one_of(name, value, list(known))
+        for name, size in (("width", self.width), ("layers", self.layers), ("hidden", self.hidden)):
+            whole_number(name, size, 1)
+        if self.branch == "two-layer" and self.kind == "mlp":
+            raise ArgumentError.of("branch", repr(self.branch), "'linear' with kind 'mlp'")
+        return self
+
+    def numbers(self) -> int:
+        """Parameters of a step."""
+        return sum(math.prod(shape) for _, shape in self.parts())
 
     def parts(self) -> List[Tuple[str, Tuple[int, ...]]]:
         """A step's parameters by PyTorch's names and shapes, in the order of their memory; weights lie as [in][out]."""
@@ -190,7 +203,7 @@ def _eager(form: _Form, z: Tensor, flat: Tensor) -> Tensor:
 def _gradients(z0: Tensor, flat: Tensor, g: Tensor, held: _Held) -> Tuple[Tensor, Tensor]:
     """The way back of a pass that `_run` left: gradients of z0 and flat."""
     slot, plan = held.slot, held.plan
-    dz0, g = torch.empty_like(z0), g.contiguous().resolve_neg()
+    dz0, g = torch.empty_like(z0), plain(g)
     send_home(4.0 * flat.numel() * z0.shape[0])
     library.lib.dpcr_model_zero_gradients(slot.model.address)
     plan.call(library.lib.dpcr_solve_backward, plan.back, z0.data_ptr(), library.aligned(held.states), library.aligned(held.tape),
@@ -234,14 +247,19 @@ _SCHEMA = ("Tensor z0, Tensor flat, str kind, int hidden, str activation, str br
 
 def _engine_for(z0: Tensor, flat: Tensor, kind: str, hidden: int, activation: str, branch: str, layer_norm: bool, scale: float,
                 token: int, method: str) -> Tuple[_Engine, str]:  # fmt: skip
-    form = _Form(kind, _CODES[flat.dtype], flat.shape[0], z0.shape[1], hidden, activation, branch, layer_norm, scale)
-    return _engine.engine_of(token, form, _Engine), method
+    """The engine of an operator's call, whose arguments may come from anywhere."""
+    floats("z0", z0)
+    if z0.ndim != 2 or flat.ndim != 2:
+        raise ArgumentError.of("the shapes of z0 and flat", (tuple(z0.shape), tuple(flat.shape)), "[rows][width] and [layers][numbers of a step]")
+    form = _Form(kind, CODES[z0.dtype], flat.shape[0], z0.shape[1], hidden, activation, branch, layer_norm, scale).checked()
+    expect("flat", flat, (form.layers, form.numbers()), z0.dtype)
+    return _engine.engine_of(token, form, _Engine), one_of("method", method, METHODS)
 
 
 @operator("deeppcr::chain", f"({_SCHEMA}) -> Tensor")
 def _operator(z0: Tensor, flat: Tensor, *options: Any) -> Tensor:
     engine, method = _engine_for(z0, flat, *options)
-    last, held = _run(engine, z0.contiguous(), flat.contiguous(), method, False)
+    last, held = _run(engine, plain(z0), plain(flat), method, False)
     held.end()
     return last
 
@@ -255,7 +273,8 @@ def _(z0: Tensor, flat: Tensor, *options: Any) -> Tensor:
 def _operator_vjp(z0: Tensor, flat: Tensor, *rest: Any) -> Tuple[Tensor, Tensor]:
     *options, g = rest
     engine, method = _engine_for(z0, flat, *options)
-    z0, flat = z0.contiguous(), flat.contiguous()
+    expect("g", g, z0.shape, z0.dtype)
+    z0, flat = plain(z0), plain(flat)
     return _gradients(z0, flat, g, _run(engine, z0, flat, method, True)[1])
 
 
@@ -304,22 +323,13 @@ class Chain(torch.nn.Module):
                  scale: Optional[float] = None, branch: str = "linear", hidden: int = 0, method: str = "auto",
                  dtype: torch.dtype = torch.float32) -> None:  # fmt: skip
         super().__init__()
-        for name, value, known in (("kind", kind, _KINDS), ("activation", activation, _ACTIVATIONS), ("branch", branch, _BRANCHES),
-                                   ("method", method, METHODS), ("dtype", dtype, _CODES)):  # fmt: skip
-            one_of(name, value, list(known))
-        if width < 1 or layers < 1 or hidden < 0:
-            raise ArgumentError.of("the chain's sizes", (width, layers, hidden), "1 or more")
-        if branch == "two-layer" and kind == "mlp":
-            raise ArgumentError.of("branch", repr(branch), "'linear' with kind 'mlp'")
-        scale = 1 / math.sqrt(layers) if scale is None else float(scale)
-        self.form = _Form(kind, _CODES[dtype], layers, width, hidden or width, activation, branch, bool(layer_norm), scale)
-        self.method = method
-        self.flat = torch.nn.Parameter(torch.empty(layers, self._numbers(), dtype=dtype))
+        one_of("dtype", dtype, list(CODES))
+        self.method = one_of("method", method, METHODS)
+        form = _Form(kind, CODES[dtype], layers, width, hidden or width, activation, branch, bool(layer_norm), 1.0).checked()
+        self.form = form._replace(scale=1 / math.sqrt(layers) if scale is None else number("scale", scale))
+        self.flat = torch.nn.Parameter(torch.empty(layers, form.numbers(), dtype=dtype))
         self.reset_parameters()
         self._number()
-
-    def _numbers(self) -> int:
-        return sum(math.prod(shape) for _, shape in self.form.parts())
 
     def _number(self) -> None:
         self._token = _engine.token()
@@ -362,13 +372,14 @@ class Chain(torch.nn.Module):
 
     def forward(self, z0: Tensor) -> Tensor:
         flat = self.flat
-        if flat.device.type != "cpu" or z0.device.type != "cpu":
-            raise UnsupportedError.of("the device", z0.device if z0.device.type != "cpu" else flat.device, "cpu")
-        if z0.dtype != flat.dtype or _CODES.get(flat.dtype) is None:
-            raise ArgumentError.of("the input's dtype", z0.dtype, f"float32 or float64 as the parameters' ({flat.dtype})")
+        floats("flat", flat)
+        on_cpu("the input", z0)
+        if z0.dtype is not flat.dtype:
+            raise ArgumentError.of("the input's dtype", z0.dtype, f"the parameters', {flat.dtype}")
         if z0.ndim < 1 or z0.shape[-1] != self.form.width:
             raise ArgumentError.of("the input's shape", tuple(z0.shape), f"[...][{self.form.width}]")
-        form = self.form._replace(dtype=_CODES[flat.dtype])
+        form = self.form._replace(dtype=CODES[flat.dtype])
+        expect("flat", flat, (form.layers, form.numbers()), flat.dtype)
         if going_forward():  # as PyTorch's own operators have these derivatives
             return _eager(form, z0, flat)
         count = math.prod(z0.shape[:-1])
@@ -378,8 +389,7 @@ class Chain(torch.nn.Module):
                                            form.scale, self._token, self.method)  # fmt: skip
             return last.reshape(z0.shape)
         engine = _engine.engine_of(self._token, form, _Engine)
-        rows = z0.reshape(count, form.width).contiguous().resolve_neg()
-        stored = flat if flat.is_contiguous() else flat.contiguous()
+        rows, stored = plain(z0.reshape(count, form.width)), plain(flat)
         if torch.is_grad_enabled() and (z0.requires_grad or flat.requires_grad):
             last = _Chain.apply(engine, self.method, rows, stored)
         else:

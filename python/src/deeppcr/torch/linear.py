@@ -8,18 +8,19 @@ import torch
 from torch import Tensor
 
 from .. import linear as numbers
-from ..errors import UnsupportedError
-from ._registry import differentiable, going_forward, no_forward, operator, refuse_many, tracing
+from ..errors import ArgumentError
+from ._registry import array, differentiable, expect, going_forward, no_forward, on_cpu, operator, refuse_many, tracing
 
 
-def _array(tensor: Optional[Tensor]) -> Any:
-    return None if tensor is None else tensor.detach().resolve_neg().numpy()
-
-
-def _checked(*tensors: Optional[Tensor]) -> None:
-    for tensor in tensors:
-        if tensor is not None and tensor.device.type != "cpu":
-            raise UnsupportedError.of("a tensor's device", tensor.device, "cpu")
+def _check(**tensors: Optional[Tensor]) -> None:
+    """Refuses what are no tensors of one dtype."""
+    dtype = None
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            on_cpu(name, tensor)
+            if dtype is not None and tensor.dtype is not dtype:
+                raise ArgumentError.of(f"{name}'s dtype", tensor.dtype, f"A's, {dtype}")
+            dtype = tensor.dtype
 
 
 def _structure(A: Tensor, b: Tensor, structure: Optional[str]) -> str:
@@ -80,7 +81,7 @@ class _LinearChain(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, A: Tensor, b: Tensor, z0: Optional[Tensor], transposed: bool, scheme: str, structure: str) -> Tensor:
-        z = torch.from_numpy(numbers.linear_chain(_array(A), _array(b), _array(z0), transposed, scheme, structure=structure))
+        z = torch.from_numpy(numbers.linear_chain(array(A), array(b), array(z0), transposed, scheme, structure=structure))
         ctx.save_for_backward(A, z0, z)
         ctx.options = (transposed, scheme, structure)
         return z
@@ -91,7 +92,7 @@ class _LinearChain(torch.autograd.Function):
         A, z0, z = ctx.saved_tensors
         transposed, scheme, structure = ctx.options
         if not torch.is_grad_enabled() and not transposed and structure != "identity":
-            found = numbers.linear_chain_vjp(_array(A), _array(z), _array(g), _array(z0), scheme, structure=structure)
+            found = numbers.linear_chain_vjp(array(A), array(z), array(g), array(z0), scheme, structure=structure)
             dA, db, dz0 = (None if x is None else torch.from_numpy(x) for x in found)
             return dA, db, dz0, None, None, None
         return _by_operations(_LinearChain.apply, A, z0, z, g, transposed, scheme, structure)
@@ -99,7 +100,8 @@ class _LinearChain(torch.autograd.Function):
 
 @operator("deeppcr::linear_chain", "(Tensor A, Tensor b, Tensor? z0, bool transposed, str scheme, str structure) -> Tensor")
 def _operator(A: Tensor, b: Tensor, z0: Optional[Tensor], transposed: bool, scheme: str, structure: str) -> Tensor:
-    return torch.from_numpy(numbers.linear_chain(_array(A), _array(b), _array(z0), transposed, scheme, structure=structure))
+    _check(A=A, b=b, z0=z0)
+    return torch.from_numpy(numbers.linear_chain(array(A), array(b), array(z0), transposed, scheme, structure=structure))
 
 
 @_operator.register_fake
@@ -113,6 +115,8 @@ def _(A: Tensor, b: Tensor, z0: Optional[Tensor], transposed: bool, scheme: str,
 )  # fmt: skip
 def _operator_vjp(A: Tensor, z: Tensor, g: Tensor, z0: Optional[Tensor], transposed: bool, scheme: str,
                   structure: str) -> Tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    _check(A=A, z=z, g=g, z0=z0)
+    expect("z", z, g.shape, g.dtype)
     with torch.no_grad():
         ctx = _Saved((A, z0, z), (transposed, scheme, structure))
         dA, db, dz0 = _LinearChain.backward(ctx, g)[:3]
@@ -153,10 +157,10 @@ _traced_vjp = differentiable(_operator_vjp)
 def linear_chain(A: Tensor, b: Tensor, z0: Optional[Tensor] = None, transposed: bool = False, scheme: str = "auto", *,
                  structure: Optional[str] = None) -> Tensor:  # fmt: skip
     """`deeppcr.linear_chain` for tensors of one dtype on the CPU, with gradients (and their gradients) of A, b and z0."""
-    _checked(A, b, z0)
+    _check(A=A, b=b, z0=z0)
     named = _structure(A, b, structure)
     if tracing():
         return _traced(A, b, z0, transposed, scheme, named)
     if torch.is_grad_enabled() or going_forward() or type(A) is not Tensor or type(b) is not Tensor:
         return _LinearChain.apply(A, b, z0, transposed, scheme, named)
-    return torch.from_numpy(numbers.linear_chain(_array(A), _array(b), _array(z0), transposed, scheme, structure=named))
+    return torch.from_numpy(numbers.linear_chain(array(A), array(b), array(z0), transposed, scheme, structure=named))

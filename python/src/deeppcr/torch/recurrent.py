@@ -15,13 +15,12 @@ from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence
 
 from .. import _engine
-from .._library import DTYPES, NAMES
+from .._library import NAMES
 from ..errors import ArgumentError, UnsupportedError, number, one_of, whole_number
 from ..nonlinear import METHODS
 from ._others import send_home
-from ._registry import REGISTERS, apart, autocasting, differentiable, going_forward, of_many, operator, tracing
+from ._registry import CODES, REGISTERS, apart, autocasting, differentiable, expect, floats, going_forward, of_many, operator, plain, tracing
 
-_CODES = {torch.float32: 1, torch.float64: 2}
 _VF: Any = torch._VF  # type: ignore[attr-defined,unused-ignore]
 
 
@@ -29,13 +28,8 @@ def _address(tensor: Optional[Tensor]) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
-def _plain(tensor: Tensor) -> Tensor:
-    """The numbers one after another: also of a view that is to be negated, as the imaginary parts of a conjugate are."""
-    return tensor.contiguous().resolve_neg()
-
-
 def _contiguous(tensor: Optional[Tensor]) -> Optional[Tensor]:
-    return None if tensor is None else _plain(tensor)
+    return None if tensor is None else plain(tensor)
 
 
 _move = ctypes.memmove
@@ -46,7 +40,7 @@ def _new(like: Tensor, length: int, batch: int, width: int) -> Tensor:
     """An empty tensor of the same dtype: the small pages of a large one alone cost more than a short network's run."""
     if length * batch * width < _HUGE:
         return like.new_empty(length, batch, width)
-    return torch.from_numpy(numpy.empty((length, batch, width), NAMES[_CODES[like.dtype]]))
+    return torch.from_numpy(numpy.empty((length, batch, width), NAMES[CODES[like.dtype]]))
 
 
 class _Call:
@@ -74,21 +68,21 @@ class _Call:
         if len(parameters) != len(self.shapes):
             raise ArgumentError.of("the number of parameters", len(parameters), str(len(self.shapes)))
         for p, (name, shape) in zip(parameters, self.form.parameters()):
-            if p.shape != shape:
-                raise ArgumentError.of(f"{name}'s shape", tuple(p.shape), str(shape))
-            if not p.is_cpu:
-                raise UnsupportedError.of(f"{name}'s device", p.device, "cpu")
-            if p.dtype is not dtype:
-                raise ArgumentError.of(f"{name}'s dtype", p.dtype, str(dtype))
+            expect(name, p, shape, dtype)
+
+    def expect(self, x: Tensor, h: Optional[Tensor], c: Optional[Tensor], h_name: str = "h0", c_name: str = "c0") -> None:
+        """Refuses states that are not those of a pass over x."""
+        expect(h_name, h, (self.chains, x.shape[1], self.form.outputs), x.dtype)
+        expect(c_name, c, (self.chains, x.shape[1], self.form.hidden), x.dtype)
 
     def forward(self, x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor],
                 parameters: Sequence[Tensor], training: bool) -> Tuple[Tensor, Tensor, Optional[Tensor], Any]:  # fmt: skip
         T, B, _ = x.shape
         self.fits(parameters, x.dtype)
-        x, h0, c0 = _plain(x), _contiguous(h0), _contiguous(c0)
+        x, h0, c0, lengths = plain(x), _contiguous(h0), _contiguous(c0), _contiguous(lengths)
         for p in parameters:
             if not p.is_contiguous() or p.is_neg():
-                parameters = [_plain(p) for p in parameters]
+                parameters = [plain(p) for p in parameters]
                 break
         y, ht, ct = _new(x, T, B, self.width), x.new_empty(self.chains, B, self.form.outputs), None
         if self.cell:
@@ -103,7 +97,7 @@ class _Call:
                  wants: Sequence[bool]) -> List[Optional[Tensor]]:  # fmt: skip
         """Gradients of x, h0, c0 and the parameters; `waiting` the pass that gave y, or None for one that is run here."""
         self.fits(parameters, x.dtype)  # whose memory may be another's since the pass
-        x, h0, c0 = _plain(x), _contiguous(h0), _contiguous(c0)
+        x, h0, c0, lengths = plain(x), _contiguous(h0), _contiguous(c0), _contiguous(lengths)
         if waiting is None or y is None:
             y, _, _, waiting = self.forward(x, h0, c0, lengths, parameters, True)
         dy, dht, dct = map(_contiguous, given)
@@ -189,16 +183,27 @@ _SCHEMA = ("Tensor x, Tensor? h0, Tensor? c0, Tensor? lengths, Tensor[] paramete
            "bool bidirectional, bool bias, int projection, int token, str method")  # fmt: skip
 
 
-def _called(x: Tensor, kind: str, hidden: int, layers: int, bidirectional: bool, bias: bool, projection: int, token: int,
-            method: str) -> _Call:  # fmt: skip
-    form = _engine.Form(kind, _CODES[x.dtype], x.shape[2], hidden, layers, bidirectional, bias, projection)
-    return _Call(_engine.engine_of(token, form), method)
+def _called(x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor], kind: str, hidden: int, layers: int,
+            bidirectional: bool, bias: bool, projection: int, token: int, method: str) -> _Call:  # fmt: skip
+    """The call of an operator whose arguments may come from anywhere."""
+    one_of("kind", kind, _engine.KINDS)
+    one_of("method", method, METHODS)
+    floats("x", x)
+    if x.ndim != 3:
+        raise ArgumentError.of("x's shape", tuple(x.shape), "[T][B][inputs]")
+    form = _engine.Form(kind, CODES[x.dtype], x.shape[2], hidden, layers, bidirectional, bias, projection)
+    call = _Call(_engine.engine_of(token, form), method)
+    if c0 is not None and not call.cell:
+        raise ArgumentError.of("c0", "given", f"none of {kind}")
+    call.expect(x, h0, c0)
+    expect("lengths", lengths, x.shape[1:2], torch.int64)
+    return call
 
 
 @operator("deeppcr::recurrent", f"({_SCHEMA}) -> (Tensor, Tensor, Tensor)")
 def _operator(x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor], parameters: List[Tensor],
               *options: Any) -> Tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    y, ht, ct, _ = _called(x, *options).forward(x, h0, c0, lengths, parameters, False)
+    y, ht, ct, _ = _called(x, h0, c0, lengths, *options).forward(x, h0, c0, lengths, parameters, False)
     return y, ht, x.new_empty(0) if ct is None else ct
 
 
@@ -214,10 +219,11 @@ def _(x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[T
 def _operator_vjp(x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor], parameters: List[Tensor],
                   *rest: Any) -> List[Tensor]:  # fmt: skip
     *options, dy, dht, dct = rest
-    call = _called(x, *options)
-    lstm = call.form.has_cell
-    found = call.backward(None, x, h0, c0, lengths, parameters, None, (dy, dht, dct if lstm else None),
-                          (True, h0 is not None, c0 is not None))  # fmt: skip
+    call = _called(x, h0, c0, lengths, *options)
+    given = dy, dht, dct if call.cell else None
+    call.expect(x, given[1], given[2], "dh", "dc")
+    expect("dy", dy, (*x.shape[:2], call.width), x.dtype)
+    found = call.backward(None, x, h0, c0, lengths, parameters, None, given, (True, h0 is not None, c0 is not None))
     return [x.new_empty(0) if g is None else g for g in found]
 
 
@@ -303,7 +309,7 @@ class _Module(torch.nn.RNNBase):
             return "the layout", x.layout, "torch.strided"
         if autocasting():
             return "autocast", "on", "off: numbers are float32 or float64"
-        if weight.dtype not in _CODES:
+        if weight.dtype not in CODES:
             return "the dtype", weight.dtype, "torch.float32 or torch.float64"
         return None
 
@@ -408,7 +414,7 @@ class _Module(torch.nn.RNNBase):
         hidden, bidirectional, bias = self.hidden_size, self.bidirectional, self.bias
         kind, projection = self._kind(), self.proj_size
         if going_forward():  # as PyTorch's own operators have these derivatives
-            form = _engine.Form(kind, _CODES[x.dtype], x.shape[2], hidden, layers, bidirectional, bias, projection)
+            form = _engine.Form(kind, CODES[x.dtype], x.shape[2], hidden, layers, bidirectional, bias, projection)
             if not form.mixed:
                 raise UnsupportedError.of(f"forward derivatives of {kind}", "asked for", "a kind that torch.nn has")
             y, *last = _pytorch(form, x, h0, c0, lengths, weights)
@@ -420,7 +426,7 @@ class _Module(torch.nn.RNNBase):
             key = (x.dtype, x.shape[2], layers, self.method)
             call = self._calls.get(key)
             if call is None:
-                form = _engine.Form(kind, _CODES[x.dtype], x.shape[2], hidden, layers, bidirectional, bias, projection)
+                form = _engine.Form(kind, CODES[x.dtype], x.shape[2], hidden, layers, bidirectional, bias, projection)
                 call = self._calls[key] = _Call(_engine.Engine(form), self.method)
             wanted = torch.is_grad_enabled() and (
                 weights[0].requires_grad or any(t is not None and t.requires_grad for t in (x, h0, c0, *weights)))  # fmt: skip
@@ -557,6 +563,3 @@ def replace_in(model: torch.nn.Module, *, method: str = "auto", fallback: bool =
         else:
             replaced += replace_in(child, method=method, fallback=fallback)
     return replaced
-
-
-assert set(_CODES.values()) <= set(DTYPES.values())

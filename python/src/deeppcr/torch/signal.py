@@ -11,25 +11,35 @@ from torch import Tensor
 
 from .. import _library as library
 from .. import signal as numbers
-from ..errors import ArgumentError, UnsupportedError, whole_number
-from ._registry import differentiable, going_forward, no_forward, operator, refuse_many, tracing
+from ..errors import ArgumentError, whole_number
+from ._registry import array, differentiable, expect, floats, going_forward, no_forward, operator, refuse_many, tracing
 
 # Everywhere below a is None of a cascade, whose b is sos [sections][6]; x is [..][L], zi and zf [..][sections][order].
-
-
-def _array(tensor: Optional[Tensor]) -> Any:
-    return None if tensor is None else tensor.detach().resolve_neg().numpy()
 
 
 def _states(b: Tensor, a: Optional[Tensor], x: Tensor) -> Tuple[int, ...]:
     return (*x.shape[:-1], len(b), 2) if a is None else (*x.shape[:-1], 1, max(len(a), len(b)) - 1)
 
 
+def _check(b: Tensor, a: Optional[Tensor], x: Tensor) -> None:
+    """Refuses coefficients and a signal that are none."""
+    for name, tensor in (("b" if a is not None else "sos", b), ("a", a), ("x", x)):
+        if tensor is not None:
+            floats(name, tensor)
+    if a is not None:
+        numbers.check_vector("b", b.shape)
+        numbers.check_vector("a", a.shape)
+    else:
+        numbers.check_sections(b.shape)
+    if x.ndim == 0:
+        raise ArgumentError.of("x's shape", (), "one dimension or more")
+
+
 def _forward(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
     shape = _states(b, a, x)
-    start = library.whole(_array(zi), "f8") if zi is not None else np.zeros(shape)
-    handle = numbers._filter(*(("sos",) if a is None else ("ba",)), *(library.whole(_array(c), "f8") for c in (b, a) if c is not None))
-    y, zf = numbers._run(handle, _array(x), start.reshape(math.prod(shape[:-2]), *shape[-2:]), *shape[-2:])
+    start = library.whole(array(zi), "f8") if zi is not None else np.zeros(shape)
+    handle = numbers._filter(*(("sos",) if a is None else ("ba",)), *(library.whole(array(c), "f8") for c in (b, a) if c is not None))
+    y, zf = numbers._run(handle, array(x), start.reshape(math.prod(shape[:-2]), *shape[-2:]), *shape[-2:])
     assert zf is not None
     return torch.from_numpy(y), torch.from_numpy(zf.reshape(shape)).to(x.dtype)
 
@@ -37,9 +47,9 @@ def _forward(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor]) ->
 def _backward(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor], gy: Optional[Tensor], gzf: Optional[Tensor],
               coefficients: bool) -> Tuple[Optional[Tensor], Optional[Tensor], Tensor, Tensor]:  # fmt: skip
     shape = _states(b, a, x)
-    start, end = (None if t is None else _array(t).reshape(math.prod(shape[:-2]), *shape[-2:]) for t in (zi, gzf))
-    found = numbers._gradient("sos" if a is None else "ba", _array(b).astype("f8"), None if a is None else _array(a).astype("f8"),
-                              _array(x), start, _array(gy), end, -1, coefficients)  # fmt: skip
+    start, end = (None if t is None else array(t).reshape(math.prod(shape[:-2]), *shape[-2:]) for t in (zi, gzf))
+    found = numbers._gradient("sos" if a is None else "ba", array(b).astype("f8"), None if a is None else array(a).astype("f8"),
+                              array(x), start, array(gy), end, -1, coefficients)  # fmt: skip
     gb, ga = (None if g is None else torch.from_numpy(np.ascontiguousarray(g)).to(b.dtype) for g in found[:2])
     gx, gzi = (torch.from_numpy(np.ascontiguousarray(g)) for g in found[2:])
     return gb, ga, gx, gzi.reshape(shape).to(x.dtype)
@@ -47,7 +57,7 @@ def _backward(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor], g
 
 def _plain(b: Tensor, a: Optional[Tensor], x: Tensor) -> Tensor:
     """From no initial state, without gradients."""
-    coefficients, signal = tuple(_array(c) for c in (b, a) if c is not None), _array(x)
+    coefficients, signal = tuple(array(c) for c in (b, a) if c is not None), array(x)
     key = numbers._key("tensor", coefficients, signal, -1, None)
     known = None if key is None else numbers._calls.kept().pop(key, None)
     if known is None:
@@ -82,6 +92,8 @@ class _Filter(torch.autograd.Function):
 
 @operator("deeppcr::filter", "(Tensor b, Tensor? a, Tensor x, Tensor? zi) -> (Tensor, Tensor)")
 def _operator(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+    _check(b, a, x)
+    expect("zi", zi, _states(b, a, x), x.dtype)
     y, zf = _forward(b, a, x, zi)
     return y.contiguous(), zf
 
@@ -93,6 +105,10 @@ def _(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor]) -> Tuple[
 
 @operator("deeppcr::filter_vjp", "(Tensor b, Tensor? a, Tensor x, Tensor? zi, Tensor gy, Tensor gzf) -> (Tensor, Tensor, Tensor, Tensor)")
 def _operator_vjp(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor], gy: Tensor, gzf: Tensor) -> Any:
+    _check(b, a, x)
+    for name, states in (("zi", zi), ("gzf", gzf)):
+        expect(name, states, _states(b, a, x), x.dtype)
+    expect("gy", gy, x.shape, x.dtype)
     gb, ga, gx, gzi = _backward(b, a, x, zi, gy, gzf, True)
     return gb, b.new_empty(0) if ga is None else ga, gx.contiguous(), gzi
 
@@ -117,15 +133,9 @@ _traced_vjp = differentiable(_operator_vjp)
 
 
 def _apply(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor], dim: int) -> Union[Tensor, Tuple[Tensor, Tensor]]:
-    for name, tensor in (("b", b), ("a", a), ("x", x), ("zi", zi)):
-        if tensor is None:
-            continue
-        if tensor.device.type != "cpu":
-            raise UnsupportedError.of(f"{name}'s device", tensor.device, "cpu")
-        if tensor.dtype not in (torch.float32, torch.float64):
-            raise ArgumentError.of(f"{name}'s dtype", tensor.dtype, "torch.float32 or torch.float64")
-    if x.ndim == 0:
-        raise ArgumentError.of("x's shape", (), "one dimension or more")
+    _check(b, a, x)
+    if zi is not None:
+        floats("zi", zi)
     dim = whole_number("dim", dim, -x.ndim, x.ndim - 1)
     moved = x.movedim(dim, -1)
     if zi is not None and tuple(zi.shape) != _states(b, a, moved):
@@ -143,8 +153,6 @@ def sosfilt(sos: Tensor, x: Tensor, dim: int = -1, zi: Optional[Tensor] = None) 
 
     With initial states zi, of x's shape without that dimension and then [sections][2], also returns the last ones.
     """
-    if sos.ndim != 2 or sos.shape[1] != 6 or not len(sos):
-        raise ArgumentError.of("sos's shape", tuple(sos.shape), "[sections][6]")
     return _apply(sos, None, x, zi, dim)
 
 
@@ -153,6 +161,4 @@ def lfilter(b: Tensor, a: Tensor, x: Tensor, dim: int = -1, zi: Optional[Tensor]
 
     With initial states zi, of x's shape without that dimension and then [1][order], also returns the last ones.
     """
-    for name, c in (("b", b), ("a", a)):
-        numbers.check_vector(name, c.shape)
     return _apply(b, a, x, zi, dim)
