@@ -127,8 +127,14 @@ def test_networks_under_vmap(doubles, rng, name, kind):
 def test_a_vmapped_gradient_is_one_call(doubles, rng, monkeypatch):
     """What is summed over a batch goes back through the library once, however it is nested; each row's own gradients of the
     parameters, where those are asked for, row by row."""
-    counted, calls = [], ours._xla._run_of
-    monkeypatch.setattr(ours._xla, "_run_of", lambda call: counted.append(call.split()[0]) or calls(call))
+    counted, calls = [], ours._xla._call_of
+
+    def call_of(*attribute):
+        found = calls(*attribute)
+        counted.append(found.split()[0])
+        return found
+
+    monkeypatch.setattr(ours._xla, "_call_of", call_of)
     net = recurrent.GRU(2, 3, dtype=np.float64)
     parameters = {n: jnp.asarray(p) for n, p in net.state_dict().items()}
     xs, h0 = jnp.asarray(rng.normal(size=(4, 3, 5, 2, 2))), jnp.asarray(rng.normal(size=(1, 2, 3)))
@@ -246,3 +252,88 @@ def test_refusals_name_what_is_wrong(call, what):
 def test_a_vmap_of_nothing():
     found = jax.vmap(lambda x: ours.gru(parameters("GRU"), x)[0])(jnp.ones((0, 5, 2, 3)))
     assert found.shape == (0, 5, 2, 4)
+
+
+def test_calls_that_look_alike_read_their_own_numbers(doubles, rng):
+    """From the second call on arrays are known by their addresses alone."""
+    for d in (np.float32, np.float64):
+        numbers = lambda *shape: jnp.asarray(rng.normal(size=shape), d)  # noqa: E731,B023
+        filtered, stepped = jax.jit(lambda *a: ours.lfilter(*a[:3], zi=a[3])), jax.jit(lambda p, x, h: ours.gru(p, x, h))
+        back = jax.jit(jax.grad(lambda p, x, h: ours.gru(p, x, h)[0].sum(), (0, 1, 2)))
+        net = recurrent.GRU(3, 4, dtype=d)
+        for call in range(4):
+            b, x, zi, a = numbers(3), numbers(2, 9), numbers(2, 1, 2), jnp.asarray([1, 0.1 * call], d)
+            wanted, last = deeppcr.signal.lfilter(np.asarray(b), np.asarray(a), np.asarray(x), zi=np.asarray(zi)[:, 0])
+            y, zf = filtered(b, a, x, zi)
+            assert np.allclose(y, wanted, atol=1e-5) and np.allclose(zf[:, 0], last, atol=1e-5)
+            net.load_state_dict({n: rng.normal(size=p.shape) for n, p in net.state_dict().items()})
+            x, h = numbers(5, 2, 3), numbers(1, 2, 4)
+            p = {n: jnp.asarray(v) for n, v in net.state_dict().items()}
+            for got, right in zip(stepped(p, x, h), net(x, h, training=True)):
+                assert np.array_equal(got, right)
+            wanted = net.backward(np.ones((5, 2, 4), d))
+            got = back(p, x, h)
+            assert np.array_equal(got[1], wanted.x) and np.array_equal(got[2], wanted.h0)
+            assert all(np.array_equal(got[0][n], g) for n, g in wanted.parameters.items())
+
+
+def test_calls_from_threads_at_once(rng):
+    from concurrent.futures import ThreadPoolExecutor
+
+    p, x = parameters("LSTM"), jnp.asarray(rng.normal(size=(8, 7, 2, 3)), jnp.float32)
+    program = jax.jit(lambda x: (ours.lstm(p, x)[0], jax.grad(lambda x: ours.lstm(p, x)[0].sum())(x), ours.lfilter(x[0, 0], x[0, 1] + 9, x, 0)))
+    wanted = [[np.array(a) for a in program(row)] for row in x]
+    with ThreadPoolExecutor(8) as pool:
+        for found in pool.map(lambda i: [np.array(a) for a in program(x[i % 8])], range(200)):
+            assert any(all(np.array_equal(a, b) for a, b in zip(found, right)) for right in wanted)
+
+
+F, N, S = np.float32, "sequential gru 1 3 4 1 0 1", [(12, 3), (12, 4), (12,), (12,)]
+STATES, ENDS = [(5, 2, 3), (1, 2, 4), (1, 2, 4)], [(5, 2, 4), (1, 2, 4), (1, 2, 4)]
+DIRECT = {
+    f"network {N}": ([*STATES, *S], ENDS), f"network_vjp {N}": ([*ENDS, *STATES, *S], [*STATES, *S]),
+    "filter sos 2": ([(1, 6), (2, 9), (2, 1, 2)], [(2, 9), (2, 1, 2)]),
+    "filter ba 2": ([(3,), (2,), (2, 9), (2, 1, 2)], [(2, 9), (2, 1, 2)]),
+    "filter_vjp ba 2": ([(2, 9), (2, 1, 2), (3,), (2,), (2, 9), (2, 1, 2)], [(3,), (2,), (2, 9), (2, 1, 2)]),
+    "chain dense auto 0 2": ([(4, 2, 2), (4, 2), (2,)], [(4, 2)]),
+    "chain_vjp dense auto 2": ([(4, 2, 2), (4, 2), (4, 2), (2,)], [(4, 2, 2), (4, 2), (2,)]),
+}  # fmt: skip
+
+
+def directly(call, given, found, dtypes=None):
+    dtypes = dtypes or [F] * (len(given) + len(found))
+    arrays = [np.full(s, 0.1, d) for s, d in zip(given, dtypes)]
+    for array in arrays:
+        if array.shape[1:] == (6,):
+            array[:, 3] = 1
+    shapes = [jax.ShapeDtypeStruct(s, d) for s, d in zip(found, dtypes[len(given) :])]
+    return jax.block_until_ready(jax.ffi.ffi_call("deeppcr", shapes)(*arrays, call=call))
+
+
+@pytest.mark.parametrize("call", DIRECT)
+def test_the_handler_refuses_what_it_cannot_read(call):
+    """Programs that others made may call it with anything: also after a call that it kept."""
+    given, found = DIRECT[call]
+    for _ in range(3):
+        directly(call, given, found)
+    shapes = [*given, *found]
+    for i, own in enumerate(shapes):
+        longer = () if call == "filter ba 2" and i < 2 else ((own[0] + 1, *own[1:]), (*own[:-1], own[-1] - 1))  # another filter
+        for wrong in (own[1:], (2, *own), (0, *own[1:]), *longer):
+            if (call, wrong, i) == ("chain dense auto 0 2", (2, 2), 0) or len(found) == 1 and i >= len(given) and 0 in wrong:
+                continue  # the same transition at all steps; a program without a result is not run
+            others = [*shapes[:i], wrong, *shapes[i + 1 :]]
+            with pytest.raises(Exception, match="INVALID_ARGUMENT|wanted"):
+                directly(call, others[: len(given)], others[len(given) :])
+        if not call.startswith("chain") or i >= len(given):  # whose inputs become floats
+            with pytest.raises(Exception, match="wanted"):
+                directly(call, given, found, [np.int32 if i == j else F for j in range(len(shapes))])
+    for _ in range(2):
+        with pytest.raises(Exception, match="INVALID_ARGUMENT"):
+            directly(call, given[:1], found)
+
+
+@pytest.mark.parametrize("call", ["", "nothing", "network", f"network {N} 1", "filter sos", "filter sos x"])
+def test_the_handler_refuses_calls_that_it_does_not_know(call):
+    with pytest.raises(Exception, match="wanted one that deeppcr.jax made"):
+        directly(call, *DIRECT["filter sos 2"])

@@ -229,28 +229,38 @@ class Cache:
         self.kept = {}
 
 
+class Recent(Dict[Any, Any]):
+    """Calls made ready, of which those used last are kept. Who uses one takes it out and puts it back after: a signal's handler that
+    comes in between makes its own."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+
+    def keep(self, key: Any, call: Any) -> None:
+        while len(self) >= self.limit:
+            self.pop(next(iter(self)), None)
+        self[key] = call
+
+
 class Own:
-    """A dictionary of each thread's own, for calls made ready: forgotten with the context, which they keep. Who uses a call takes
-    it out and puts it back after: a signal's handler that comes in between makes its own."""
+    """Calls made ready, of each thread's own: forgotten with the context, which they keep."""
 
     def __init__(self, limit: int = 256) -> None:
         self.limit = limit
         self.forget()
         Cache.all.append(self)
 
-    def kept(self) -> Dict[Any, Any]:
+    def kept(self) -> Recent:
         local = self.local
         try:
             return local.kept  # type: ignore[no-any-return]
         except AttributeError:
-            local.kept = {}
+            local.kept = Recent(self.limit)
             return local.kept  # type: ignore[no-any-return]
 
     def keep(self, key: Any, call: Any) -> None:
-        kept = self.kept()
-        while len(kept) >= self.limit:
-            kept.pop(next(iter(kept)), None)
-        kept[key] = call
+        self.kept().keep(key, call)
 
     def forget(self) -> None:
         self.local = threading.local()

@@ -26,6 +26,7 @@ from .errors import ArgumentError, one_of
 from .nonlinear import METHODS
 
 Array = Any
+Shapes = List[Tuple[str, Tuple[int, ...]]]  # arrays by name
 _CODES = {np.dtype(np.float32): 1, np.dtype(np.float64): 2}
 
 jax.ffi.register_ffi_target("deeppcr", _xla.capsule(), platform="cpu")
@@ -139,6 +140,7 @@ def _chain_call(structure: str, scheme: str, transposed: str, rank: str) -> _xla
     def run(given: List[np.ndarray], found: List[np.ndarray]) -> None:
         (A, b, *rest), (z,) = given, found
         if z.ndim == dims:
+            _expect([("z", b.shape)], found, b.dtype, ())
             numbers._into(A, b, rest[0] if rest else None, z, back, scheme, structure)
             return
         f = _Folded(z.shape, dims, structure)
@@ -157,6 +159,7 @@ def _chain_vjp_call(structure: str, scheme: str, rank: str) -> _xla.Run:
     def run(given: List[np.ndarray], found: List[np.ndarray]) -> None:
         (A, z, g, *rest), (dA, db, *dz0) = given, found
         if db.ndim == dims:
+            _expect([("dA", A.shape), ("db", g.shape), *(("dz0", r.shape) for r in rest)], found, g.dtype, ())
             numbers._vjp_into(A, z, g, rest[0] if rest else None, dA, db, dz0[0] if dz0 else None, scheme, structure)
             return
         f = _Folded(db.shape, dims, structure)
@@ -295,36 +298,67 @@ def linear_chain(A: Array, b: Array, z0: Optional[Array] = None, transposed: boo
 _tokens: Dict[_engine.Form, int] = {}
 
 
-def _run(form: _engine.Form, method: str, given: Sequence[np.ndarray], found: Sequence[np.ndarray], training: bool) -> Any:
-    """One pass: x, h0, c0 and parameters, contiguous, into y, ht, ct."""
-    (x, h0, c0, *parameters), (y, ht, ct) = given, found
-    cell = form.has_cell
-    engine = _engine.engine_of(_tokens.setdefault(form, _engine.token()), form)
-    waiting = engine.forward([p.ctypes.data for p in parameters], x.shape[0], x.shape[1], x.ctypes.data, h0.ctypes.data,
-                             c0.ctypes.data if cell else 0, 0, y.ctypes.data, ht.ctypes.data, ct.ctypes.data if cell else 0,
-                             training, method)  # fmt: skip
-    if not cell:
-        ct[...] = 0
-    return waiting
+class _Network:
+    """Passes over contiguous arrays by address: x, h0, c0 and the parameters into y, ht, ct."""
+
+    def __init__(self, form: _engine.Form, method: str, length: int, batch: int) -> None:
+        self.engine = _engine.engine_of(_tokens.setdefault(form, _engine.token()), form)
+        self.method, self.length, self.batch, self.cell = method, length, batch, form.has_cell
+        item, self.inputs = library.NAMES[form.dtype].itemsize, 3 + len(form.parameters())
+        state = form.layers * form.directions * batch * form.hidden * item
+        self.results = (length * batch * form.directions * form.hidden * item, state, state)  # bytes
+        self.parameters = [math.prod(shape) * item for _, shape in form.parameters()]  # bytes
+
+    def forward(self, at: Sequence[int], y: int, ht: int, ct: int, training: bool = False) -> Any:
+        if not self.cell and not training:
+            ctypes.memset(ct, 0, self.results[2])
+        return self.engine.forward(at[3 : self.inputs], self.length, self.batch, at[0], at[1], at[2] if self.cell else 0, 0, y, ht,
+                                   ct if self.cell else 0, training, self.method)  # fmt: skip
+
+    def run(self, at: Sequence[int]) -> None:
+        self.forward(at, *at[self.inputs :])
+
+    def run_back(self, at: Sequence[int]) -> None:
+        """dy, dht, dct, inputs -> gradients of the inputs. Runs the network anew: what it leaves for its way back is no JAX array."""
+        given, inputs, (dx, dh0, dc0, *rest) = at[:3], at[3 : 3 + self.inputs], at[3 + self.inputs :]
+        buffer = library.take(sum(self.results) + 128)
+        y = library.aligned(buffer)
+        ht = y + (self.results[0] + 63 & ~63)
+        ct = ht + (self.results[1] + 63 & ~63)
+        waiting = self.forward(inputs, y, ht, ct, True)
+        cell = self.cell
+        waiting.backward(inputs[0], inputs[1], inputs[2] if cell else 0, 0, y, ht, ct if cell else 0,
+                         (given[0], given[1], given[2] if cell else 0), (dx, dh0, dc0 if cell else 0))  # fmt: skip
+        gradient = waiting.slot.gradient
+        for out, size in zip(rest, self.parameters):
+            ctypes.memmove(out, gradient, size)
+            gradient += size
+        waiting.end()
+        library.give(buffer)
+        if not cell:
+            ctypes.memset(dc0, 0, self.results[2])
 
 
-def _run_back(form: _engine.Form, method: str, given: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> None:
-    """Runs the network anew: what it leaves for its way back is no JAX array."""
-    (dy, dht, dct, *inputs), (dx, dh0, dc0, *rest) = given, found
-    x, h0, c0 = inputs[:3]
-    outs = np.empty_like(dy), np.empty_like(dht), np.empty_like(dct)
-    waiting = _run(form, method, inputs, outs, True)
-    cell, (y, ht, ct) = form.has_cell, outs
-    at = lambda a, there=True: a.ctypes.data if there else None  # noqa: E731
-    waiting.backward(at(x), at(h0), at(c0) if cell else 0, 0, at(y), at(ht), at(ct) if cell else 0,
-                     (at(dy), at(dht), at(dct, cell)), (at(dx), at(dh0), at(dc0, cell)))  # fmt: skip
-    gradient = waiting.slot.gradient
-    for out in rest:
-        ctypes.memmove(out.ctypes.data, gradient, out.nbytes)
-        gradient += out.nbytes
-    waiting.end()
-    if not cell:
-        dc0[...] = 0
+def _gradients_of(arrays: Shapes) -> Shapes:
+    return [("d" + name, shape) for name, shape in arrays]
+
+
+def _expect(wanted: Shapes, arrays: Sequence[np.ndarray], dtype: Any, mapped: Tuple[int, ...], shared: bool = False) -> None:
+    """Refuses arrays of a call that have other shapes after what vmap maps over (`shared`: or 1), or another dtype (None: no float): a
+    call may come from any program."""
+    if len(arrays) != len(wanted):
+        raise ArgumentError.of("the number of arrays", len(arrays), f"{len(wanted)}: {', '.join(name for name, _ in wanted)}")
+    k = len(mapped)
+    for (name, shape), array in zip(wanted, arrays):
+        if array.dtype != dtype if dtype is not None else array.dtype not in _CODES:
+            raise ArgumentError.of(f"{name}'s dtype", array.dtype, str(dtype or "float32 or float64"))
+        lead = array.shape[:k]
+        if array.shape[k:] != shape or not (lead == mapped or shared and all(n in (1, m) for n, m in zip(lead, mapped))):
+            raise ArgumentError.of(f"{name}'s shape", array.shape, str(mapped + shape))
+
+
+def _at(*arrays: np.ndarray) -> List[int]:
+    return [a.ctypes.data for a in arrays]
 
 
 def _lane(arrays: Sequence[np.ndarray], index: Tuple[int, ...]) -> List[np.ndarray]:
@@ -337,38 +371,67 @@ def _form_of(kind: str, words: Sequence[str]) -> _engine.Form:
     return _engine.Form(kind, dtype, inputs, hidden, layers, bool(bidirectional), bool(bias))
 
 
+def _network_shapes(form: _engine.Form, arrays: Sequence[np.ndarray]) -> Tuple[Shapes, Shapes, Tuple[int, ...]]:
+    """Of the call whose x, or its gradient, is the first of some arrays: names and shapes of what goes in, of what comes out, and what
+    vmap maps over."""
+    *mapped, T, B, _ = (1, 1, 1) if not arrays or arrays[0].ndim < 3 else arrays[0].shape
+    state = (form.layers * form.directions, B, form.hidden)
+    inputs = [("x", (T, B, form.inputs)), ("h0", state), ("c0", state), *form.parameters()]
+    return inputs, [("y", (T, B, form.directions * form.hidden)), ("ht", state), ("ct", state)], tuple(mapped)
+
+
 def _network_call(method: str, kind: str, *words: str) -> _xla.Run:
     form = _form_of(kind, words)
+    dtype = library.NAMES[form.dtype]
 
     def run(given: List[np.ndarray], found: List[np.ndarray]) -> None:
-        mapped = found[0].shape[:-3]
+        inputs, results, mapped = _network_shapes(form, found)
+        _expect(inputs, given, dtype, mapped, True)
+        _expect(results, found, dtype, mapped)
         if not mapped:
-            _run(form, method, given, found, False)
+            _Network(form, method, *found[0].shape[:2]).run(_at(*given, *found))
         elif all(math.prod(p.shape[: len(mapped)]) == 1 for p in given[3:]):  # as one batch
             full = [np.broadcast_to(a, (*mapped, *a.shape[-3:])).reshape(-1, *a.shape[-3:]) for a in given[:3]]
             flat = [np.ascontiguousarray(np.moveaxis(a, 0, 1)).reshape(a.shape[1], -1, a.shape[3]) for a in full]
             outs = [np.empty((o.shape[-3], flat[0].shape[1], o.shape[-1]), o.dtype) for o in found]
-            _run(form, method, [*flat, *(p.reshape(p.shape[len(mapped) :]) for p in given[3:])], outs, False)
+            _Network(form, method, *outs[0].shape[:2]).run(_at(*flat, *given[3:], *outs))
             for o, out in zip(found, outs):
                 o[...] = np.moveaxis(out.reshape(out.shape[0], -1, o.shape[-2], o.shape[-1]), 1, 0).reshape(o.shape)
         else:
+            net = _Network(form, method, *found[0].shape[-3:-1])
             for index in np.ndindex(*mapped):
-                _run(form, method, _lane(given, index), _lane(found, index), False)
+                net.run(_at(*_lane(given, index), *_lane(found, index)))
 
     return run
 
 
 def _network_vjp_call(method: str, kind: str, *words: str) -> _xla.Run:
     form = _form_of(kind, words)
+    dtype = library.NAMES[form.dtype]
 
     def run(given: List[np.ndarray], found: List[np.ndarray]) -> None:
-        for index in np.ndindex(*found[0].shape[:-3]):
-            _run_back(form, method, _lane(given, index), _lane(found, index))
+        inputs, results, mapped = _network_shapes(form, found)
+        _expect([*_gradients_of(results), *inputs], given, dtype, mapped, True)
+        _expect(_gradients_of(inputs), found, dtype, mapped)
+        net = _Network(form, method, *found[0].shape[-3:-1])
+        for index in np.ndindex(*mapped):
+            net.run_back(_at(*_lane(given, index), *_lane(found, index)))
 
     return run
 
 
+def _network_again(words: List[str], given: List[np.ndarray], found: List[np.ndarray]) -> Any:
+    method, kind, *rest = words
+    return _Network(_form_of(kind, rest), method, *found[0].shape[:2]).run if found[0].ndim == 3 else None
+
+
+def _network_vjp_again(words: List[str], given: List[np.ndarray], found: List[np.ndarray]) -> Any:
+    method, kind, *rest = words
+    return _Network(_form_of(kind, rest), method, *found[0].shape[:2]).run_back if found[0].ndim == 3 else None
+
+
 _xla.functions.update(network=_network_call, network_vjp=_network_vjp_call)
+_xla.repeats.update(network=_network_again, network_vjp=_network_vjp_again)
 
 
 def _words(form: _engine.Form, method: str) -> str:
@@ -496,36 +559,50 @@ for _function, _name, _state in ((paragru, "ParaGRU", "h0"), (paralstm, "ParaLST
 # ---- filters ----
 
 
-def _filter_parts(given: List[np.ndarray], kind: str, k: int) -> Any:
-    """(b, a or None, x, zi) of a call's arguments, and whether the coefficients are the same for all that vmap maps over."""
-    b, *rest = given
-    a, rest = (rest[0], rest[1:]) if kind == "ba" else (None, rest)
-    shared = math.prod(b.shape[:k]) == 1 and (a is None or math.prod(a.shape[:k]) == 1)
-    return b, a, rest[0], rest[1], shared
+def _filter_shapes(kind: str, dims: int, arrays: Sequence[np.ndarray]) -> Tuple[Shapes, Shapes, Tuple[int, ...]]:
+    """Of the call whose coefficients, x and zi, or their gradients, are some arrays, all with what vmap maps over: names and shapes of
+    the coefficients, of x and zi, and what vmap maps over."""
+    count = 1 if kind == "sos" else 2
+    if len(arrays) != count + 2 or arrays[count].ndim < dims:
+        raise ArgumentError.of("the number of arrays", len(arrays), f"{count} of coefficients, x of {dims} dimensions, zi")
+    k = arrays[count].ndim - dims
+    vectors = [(name, tuple(c.shape[k:])) for name, c in zip(("sos",) if kind == "sos" else ("b", "a"), arrays)]
+    if kind == "sos":
+        filters.check_sections(vectors[0][1])
+        states: Tuple[int, ...] = (vectors[0][1][0], 2)
+    else:
+        for name, shape in vectors:
+            filters.check_vector(name, shape)
+        states = (1, max(shape[0] for _, shape in vectors) - 1)
+    x = arrays[count].shape[k:]
+    return vectors, [("x", x), ("zi", (math.prod(x[:-1]), *states))], arrays[count].shape[:k]
 
 
 def _filter_call(kind: str, rank: str) -> _xla.Run:
     """Coefficients, x [..][L], zi [channels][sections][order] -> y, zf."""
     dims = int(rank)
 
-    def once(b: np.ndarray, a: Optional[np.ndarray], x: np.ndarray, zi: np.ndarray, y: np.ndarray, zf: np.ndarray) -> None:
-        handle = filters._filter(kind, *(library.whole(c, np.float64) for c in (b, a) if c is not None))
+    def once(coefficients: Sequence[np.ndarray], x: np.ndarray, zi: np.ndarray, y: np.ndarray, zf: np.ndarray) -> None:
+        handle = filters._filter(kind, *(library.whole(c, np.float64) for c in coefficients))
         found, last = filters._run(handle, x, library.whole(zi, np.float64), *zi.shape[1:])
         y[...], zf[...] = found, last
 
     def run(given: List[np.ndarray], found: List[np.ndarray]) -> None:
+        *coefficients, x, zi = given
         y, zf = found
-        k = y.ndim - dims
-        b, a, x, zi, shared = _filter_parts(given, kind, k)
-        if shared:  # more channels
+        vectors, signals, mapped = _filter_shapes(kind, dims, [*coefficients, y, zf])
+        _expect(vectors, coefficients, None, mapped, True)
+        _expect(signals, (x, zi), x.dtype, mapped, True)
+        _expect(signals, found, x.dtype, mapped)
+        k = len(mapped)
+        if all(math.prod(c.shape[:k]) == 1 for c in coefficients):  # more channels
             x, zi = np.broadcast_to(x, y.shape), np.broadcast_to(zi, zf.shape)
             flat = lambda s: s.reshape(math.prod(s.shape[:-2]), *s.shape[-2:])  # noqa: E731  without -1: there may be no numbers
-            once(b.reshape(b.shape[k:]), None if a is None else a.reshape(a.shape[k:]), x, flat(zi), y,
-                 flat(zf))  # fmt: skip
+            once([c.reshape(c.shape[k:]) for c in coefficients], x, flat(zi), y, flat(zf))
             return
-        for index in np.ndindex(*y.shape[:k]):
-            own = _lane([v for v in (b, a, x, zi) if v is not None], index)
-            once(own[0], own[1] if a is not None else None, own[-2], own[-1], *_lane(found, index))
+        for index in np.ndindex(*mapped):
+            *own, signal, start = _lane(given, index)
+            once(own, signal, start, *_lane(found, index))
 
     return run
 
@@ -535,18 +612,52 @@ def _filter_vjp_call(kind: str, rank: str) -> _xla.Run:
     dims = int(rank)
 
     def run(given: List[np.ndarray], found: List[np.ndarray]) -> None:
-        for index in np.ndindex(*found[-2].shape[: found[-2].ndim - dims]):
-            gy, gzf, b, *rest = _lane(given, index)
-            a, x, zi = (rest[0] if kind == "ba" else None), rest[-2], rest[-1]
-            wide = lambda v: np.asarray(v, np.float64)  # noqa: E731
-            made = filters._gradient(kind, wide(b), None if a is None else wide(a), x, zi, gy, gzf, -1, True)
+        vectors, signals, mapped = _filter_shapes(kind, dims, found)
+        count = len(vectors)
+        _expect(vectors, given[2:-2], None, mapped, True)
+        _expect([*signals, *signals], [*given[-2:], *given[:2]], given[-1].dtype, mapped, True)
+        _expect(vectors, found[:count], None, mapped)
+        _expect(signals, found[count:], given[-1].dtype, mapped)
+        for index in np.ndindex(*mapped):
+            gy, gzf, *own, x, zi = _lane(given, index)
+            wide = [np.asarray(c, np.float64) for c in own]
+            made = filters._gradient(kind, wide[0], wide[1] if count == 2 else None, x, zi, gy, gzf, -1, True)
             for out, value in zip(_lane(found, index), [m for m in made if m is not None]):
                 out[...] = value
 
     return run
 
 
+def _filter_again(words: List[str], given: List[np.ndarray], found: List[np.ndarray]) -> Any:
+    kind, rank = words
+    *coefficients, x, zi = given
+    if x.ndim != int(rank):
+        return None
+    forms, count, calls = [(c.nbytes, c.dtype, c.shape) for c in coefficients], len(coefficients), library.Recent(16)
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    states = [np.empty(zi.shape) for _ in range(2)]  # as the library has them, for those of float32
+    flat, own = [s.reshape(-1) for s in states], [library.address(s) for s in states]
+
+    def again(at: List[int]) -> None:
+        key = tuple([_xla.bytes_at(a, form[0]) for a, form in zip(at, forms)])
+        call = calls.pop(key, None)
+        if call is None:
+            arrays = [library.whole(np.frombuffer(text, dtype).reshape(shape), np.float64) for text, (_, dtype, shape) in zip(key, forms)]
+            call = library.Call(library.lib.dpcr_filter_execute, filters._filter(kind, *arrays), (rows, states[0], rows, states[1]))
+        x_at, zi_at, y_at, zf_at = at[count:]
+        if x.dtype == np.float64:
+            call.run((x_at, zi_at, y_at, zf_at))
+        else:
+            flat[0][:] = _xla.numbers_at(zi_at, zi.dtype, zi.size)
+            call.run((x_at, own[0], y_at, own[1]))
+            _xla.numbers_at(zf_at, zi.dtype, zi.size)[:] = flat[1]
+        calls.keep(key, call)
+
+    return again
+
+
 _xla.functions.update(filter=_filter_call, filter_vjp=_filter_vjp_call)
+_xla.repeats.update(filter=_filter_again)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -609,8 +720,7 @@ def sosfilt(sos: Array, x: Array, axis: int = -1, zi: Any = None) -> Any:
     double, but coefficients are what JAX holds: for narrow filters let it have doubles (jax_enable_x64).
     """
     sos = jnp.asarray(sos)
-    if sos.ndim != 2 or sos.shape[1] != 6 or not sos.shape[0]:
-        raise ArgumentError.of("sos's shape", sos.shape, "[sections][6]")
+    filters.check_sections(sos.shape)
     return _filter("sos", (sos,), x, axis, zi, sos.shape[0], 2)
 
 

@@ -263,7 +263,7 @@ def _into(A: ARRAY, b: ARRAY, z0: Optional[ARRAY], out: Optional[ARRAY], transpo
     """`linear_chain` of arrays, into `out` where there is one: of the result's shape and dtype, apart from the rest."""
     kept = _kept()
     key = (A.shape, A.strides, A.dtype, b.shape, b.strides, b.dtype, None if z0 is None else (z0.shape, z0.strides, z0.dtype),
-           None if out is None else out.strides, transposed, scheme, structure, chunk)  # fmt: skip
+           _like(out), transposed, scheme, structure, chunk)  # fmt: skip
     try:
         found = kept.pop(key, None)
     except TypeError:  # an option that is no key: refused below
