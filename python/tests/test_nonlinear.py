@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: MIT
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -41,6 +44,40 @@ def test_every_method_equals_the_loop(rng, method, batch):
     assert found.report.converged and found.report.evaluations >= 200
     if method != "auto":
         assert found.report.method == method and repr(found.report).startswith(method)
+
+
+def half(z, l):
+    return 0.5 * z + 1
+
+
+def half_everywhere(z, l):
+    return np.full(z.shape, 0.5)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_solutions_reports_and_plans_are_copied_and_pickled(copied):
+    plan = deeppcr.plan(half, [4.0, 8.0], 30, half_everywhere, "newton", structure="diagonal", window=10)
+    found = plan.solve([4.0, 8.0])
+    other = copied(plan)
+    assert other.method == plan.method and np.array_equal(other.solve([4.0, 8.0]).z, found.z)
+    same = copied(found)
+    assert np.array_equal(same.z, found.z) and same.report.sweeps == found.report.sweeps and repr(same) == repr(found)
+    if same._plan is None:
+        with pytest.raises(deeppcr.ArgumentError, match="pickle"):
+            same.vjp(found.z)
+    else:
+        assert np.array_equal(same.vjp(found.z)[0], found.vjp(found.z)[0])
+    if copied is not copy.copy:
+        same.z[:] = 0
+        assert same.z.max() == 0 and found.z.max() > 0  # its own memory
+    A, b = np.full((9, 2), 0.5), np.ones((9, 2))
+    report = deeppcr.linear_chain(A, b, report=True)[1]
+    assert copied(report) == report
+    linear = deeppcr.plan("linear", length=9, width=2, structure="diagonal", scheme="pcr", dtype="float32")
+    assert (copied(linear).length, copied(linear).width, copied(linear).scheme) == (9, 2, "pcr")
+    with pytest.raises(deeppcr.ArgumentError) as caught:
+        deeppcr.linear_chain(A, b[:3])
+    assert copied(caught.value).what == caught.value.what and str(copied(caught.value)) == str(caught.value)
 
 
 def test_many_states_a_call(rng):

@@ -2,6 +2,7 @@
 """Nonlinear chains z_l = f_l(z_{l-1}) whose step is a Python function over many states at once."""
 from __future__ import annotations
 
+import copy
 import ctypes
 import signal
 import threading
@@ -262,9 +263,21 @@ class Solution:
     report : Report
     """
 
-    def __init__(self, plan: "SolvePlan", z0: ARRAY, z: ARRAY, report: Report) -> None:
-        self._plan, self._z0, self._states, self.report = plan, z0, z, report
-        self.z = z if plan.batched else z[:, 0]
+    def __init__(self, plan: Optional["SolvePlan"], batched: bool, z0: ARRAY, states: ARRAY, report: Report) -> None:
+        self._plan, self._batched, self._z0, self._states, self.report = plan, batched, z0, states, report
+
+    @property
+    def z(self) -> ARRAY:
+        return self._states if self._batched else self._states[:, 0]
+
+    def __reduce__(self) -> Any:
+        return Solution, (None, self._batched, self._z0, self._states, self.report)
+
+    def __copy__(self) -> "Solution":
+        return Solution(self._plan, self._batched, self._z0, self._states, self.report)
+
+    def __deepcopy__(self, memo: Any) -> "Solution":
+        return Solution(self._plan, self._batched, *copy.deepcopy((self._z0, self._states, self.report), memo))
 
     def __repr__(self) -> str:
         return f"<states {self.z.shape} of {self.z.dtype}, {self.report!r}>"
@@ -280,13 +293,15 @@ class Solution:
         Returns
         -------
         adjoint, dz0 : of the shapes of z and z0. adjoint[l] is the whole derivative of the loss by what step l gives; the
-        gradient of a parameter is the sum over l of (df_l/dparameter)^T adjoint[l].
+        gradient of a parameter is the sum over l of (df_l/dparameter)^T adjoint[l]. Pickled, a solution has lost its step, and this.
         """
+        if self._plan is None:
+            raise ArgumentError.of("the solution's step", None, "a solution that solve gave: a pickle keeps states and report only")
         return self._plan._backward(self, g)
 
 
-class SolvePlan:
-    """How a chain with a Python step will run. See `deeppcr.plan`."""
+class SolvePlan(library.Unchanging):
+    """How a chain with a Python step will run. See `deeppcr.plan`. Pickled with a step that can be, it is planned anew."""
 
     def __init__(self, step: Callable[..., Any], z0: Any, length: int, jacobian: Optional[Callable[..., Any]], method: str,
                  structure: str, block: int, options: Dict[str, Any]) -> None:  # fmt: skip
@@ -305,6 +320,7 @@ class SolvePlan:
         if structure == "block" and (block < 1 or self.width % block):
             raise ArgumentError.of("block", block, f"a divisor of the width, {self.width}")
         first = library.whole(start.reshape(-1, self.width), dtype)
+        self._made_of = (step, start.astype(dtype), length, jacobian, method, structure, block, options)
         self.batch = first.shape[0]
         self._steps = _Steps(step, jacobian, self.batched, dtype, self.width, structure, block)
         kind = _abi.CONSTANTS[f"DPCR_{structure.upper()}"]
@@ -395,7 +411,7 @@ class SolvePlan:
         finally:
             self._steps.progress = None
             library.give(work)
-        return Solution(self, first, z, place.read())
+        return Solution(self, self.batched, first, z, place.read())
 
     def _backward(self, at: Solution, g: Any) -> Tuple[ARRAY, ARRAY]:
         direct = library.whole(g, self.dtype, "g")
