@@ -31,6 +31,7 @@ REFUSED = [
     (lambda: deeppcr.linear_chain_vjp(A, B, B, scheme=["pcr"]), "scheme"),
     (lambda: deeppcr.linear_chain_jvp(A, B, np.zeros(7)), "dA's shape"), (lambda: deeppcr.linear_chain_jvp(A, B, None, A), "db's shape"),
     (lambda: deeppcr.linear_chain_jvp(A, B, dz0=np.zeros(3)), "dz0's shape"), (lambda: deeppcr.linear_chain_jvp(A, B, "x"), "dA's dtype"),
+    *[(lambda o=o: chain(A, B, out=o), "out") for o in (B[:3], B.astype(float), np.broadcast_to(B[0], (4, 2)), [1])],
     *[(lambda n=n: solve(half, B[0], n), "length") for n in (2.5, "5", None, -1, 1 << 70)],
     *[(lambda z=z: solve(half, z, 5), "z0's dtype") for z in (TEXT, None, COMPLEX)],
     *[(lambda r=r: solve(lambda z, l: r(z), B[0], 5), "what step returned") for r in (lambda z: z[0], lambda z: None, lambda z: [[1], [1, 2]])],
@@ -76,7 +77,8 @@ def test_refusals_name_what_is_wrong(number):
 
 @pytest.mark.parametrize("call", [
     lambda: chain(np.float32(0.5), np.broadcast_to(np.float32(1), (1 << 45, 2))),
-    lambda: solve(half, B[0], 1 << 50), lambda: solve(half, B[0], 1 << 62),
+    lambda: solve(half, B[0], 1 << 50), lambda: solve(half, B[0], 1 << 62), lambda: net(np.broadcast_to(X[0, 0], (1 << 45, 1, 2))),
+    lambda: recurrent.GRU(1 << 30, 16384), lambda: recurrent.GRU(16384, 16384, 4096), lambda: signal.sosfilt(SOS, np.broadcast_to(X[0, 0], (1 << 45, 2))),
 ])  # fmt: skip
 def test_results_that_no_memory_holds(call):
     with pytest.raises(deeppcr.OutOfMemory):

@@ -138,6 +138,21 @@ class Handle:
             self.owner._end()
 
 
+class Unchanging:
+    """Something that a copy may share, and that a pickle makes anew, of the arguments in `_made_of`."""
+
+    _made_of: Tuple[Any, ...]
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, _memo: Any) -> Any:
+        return self
+
+    def __reduce__(self) -> Any:
+        return type(self), self._made_of
+
+
 class _Context:
     """One a process, made at first use; a new one for another number of threads, and in a child after fork."""
 
@@ -372,12 +387,16 @@ def real(array: np.ndarray, name: str) -> None:
         raise errors.ArgumentError.of(f"{name}'s dtype", array.dtype, "real numbers")
 
 
+def no_memory(name: str, shape: Iterable[int]) -> errors.Error:
+    return errors.OutOfMemory.of(f"{name}'s shape", tuple(shape), "one that there is memory for")
+
+
 def empty(shape: Tuple[int, ...], dtype: Any) -> np.ndarray:
     """A new array for a result."""
     try:
         return np.empty(shape, dtype)
     except (MemoryError, ValueError):  # by NumPy: more than there is, more than there can be
-        raise errors.OutOfMemory.of("the result's shape", tuple(shape), "one that there is memory for") from None
+        raise no_memory("the result", shape) from None
 
 
 def like(what: str, values: Any, shape: Tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -433,8 +452,11 @@ def whole(values: Any, dtype: Any, name: str = "an array") -> np.ndarray:
     made = array(values, name)
     if made.dtype != dtype:
         real(made, name)
-    made = np.asarray(made, dtype)
-    return made if made.flags.c_contiguous and made.flags.aligned else np.array(made, order="C")
+    try:
+        made = np.asarray(made, dtype)
+        return made if made.flags.c_contiguous and made.flags.aligned else np.array(made, order="C")
+    except MemoryError:
+        raise no_memory(name, made.shape) from None
 
 
 def numbers(array: np.ndarray, contiguous: int) -> np.ndarray:

@@ -49,11 +49,12 @@ def report_of(report: Any) -> ChainReport:
                        report.applications, report.depth, report.seconds)  # fmt: skip
 
 
-class Plan:
+class Plan(library.Unchanging):
     """A linear chain's plan: its shape, dtype, structure and scheme. See `deeppcr.plan`."""
 
     def __init__(self, length: int, batch: int, width: int, structure: str, block: int, dtype: np.dtype, transposed: bool,
                  scheme: str, chunk: int) -> None:  # fmt: skip
+        self._made_of = (length, batch, width, structure, block, dtype, transposed, scheme, chunk)
         self.length, self.batch, self.width = length, batch, width
         kind = _abi.CONSTANTS[f"DPCR_{structure.upper()}"]
         shape = _abi.ChainShape(
@@ -286,9 +287,10 @@ def _into(A: ARRAY, b: ARRAY, z0: Optional[ARRAY], out: Optional[ARRAY], transpo
 
 
 def _checked_out(out: ARRAY, p: Problem) -> ARRAY:
-    shape = (p.b.shape[0], p.b.shape[2]) if p.single else p.b.shape
+    shape = _shape(p)
     if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != p.b.dtype or not out.flags.writeable:
-        raise ArgumentError.of("out", getattr(out, "shape", type(out)), f"a writeable array {shape} of {p.b.dtype}")
+        got = f"{'' if out.flags.writeable else 'read-only '}{out.shape} of {out.dtype}" if isinstance(out, np.ndarray) else type(out).__name__
+        raise ArgumentError.of("out", got, f"a writeable array {shape} of {p.b.dtype}")
     z = out.reshape(p.b.shape) if p.single else out
     if library.numbers(z, 1) is not z or (z.size and not np.may_share_memory(z, out)):
         raise ArgumentError.of("out's strides", out.strides, "a contiguous last dimension")

@@ -65,7 +65,9 @@ class _Recurrent:
         form = Form(self._kind, library.DTYPES[kind], inputs, hidden, layers, bool(bidirectional), bool(bias)).checked()
         rng = np.random.default_rng(seed)
         self._engine = Engine(form)
-        self._keep(np.concatenate([rng.uniform(-b, b, math.prod(shape)) for _, shape, b in form.bounds()]).astype(kind))
+        self._keep(library.empty((sum(math.prod(shape) for _, shape in form.parameters()),), kind))
+        for name, shape, bound in form.bounds():
+            self._parameters[name][...] = rng.uniform(-bound, bound, shape)
 
     def _keep(self, flat: ARRAY) -> None:
         """The parameters, in one vector."""
@@ -170,7 +172,7 @@ class _Recurrent:
             ends = library.whole(given, np.int64, "lengths")
             if ends.shape != (B,) or (B and not (given.dtype.kind in "iu" and 0 <= ends.min() <= ends.max() <= T)):
                 raise ArgumentError.of("lengths", lengths, f"{B} numbers in 0..{T}")
-        y, ht = np.empty((T, B, f.directions * H), self.dtype), np.empty((N, B, H), self.dtype)
+        y, ht = library.empty((T, B, f.directions * H), self.dtype), library.empty((N, B, H), self.dtype)
         if cell:
             ct = np.empty((N, B, H), self.dtype)
         if self._pass is not None:

@@ -98,7 +98,10 @@ def _knows(key: Any, handle: library.Handle, floats: np.dtype, x: ARRAY, zi: Opt
 def _run(handle: library.Handle, x: ARRAY, zi: Optional[ARRAY], sections: int, order: int) -> Tuple[ARRAY, Optional[ARRAY]]:
     """y like x, whose last axis is time, and the last states [channels][sections][order]."""
     length = x.shape[-1]
-    y = np.empty_like(x)  # in x's own order
+    try:
+        y = np.empty_like(x)  # in x's own order
+    except MemoryError:
+        raise library.no_memory("the result", x.shape) from None
     one = x[None] if x.ndim == 1 else x if x.ndim == 2 else x.reshape(int(np.prod(x.shape[:-1])), length)
     out = y[None] if x.ndim == 1 else y if x.ndim == 2 else np.empty(one.shape, y.dtype)
     one = library.numbers(one, 0)
