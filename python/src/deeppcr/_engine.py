@@ -275,27 +275,38 @@ _tokens = itertools.count(1)
 _engines = library.Cache(128)  # of modules that are known by a number
 
 
-class Engine:
-    """The slots of one module: as many as it has passes under way at once."""
+class Slots:
+    """The slots of one module: as many as it has passes under way at once. `make` makes one for a form."""
 
-    def __init__(self, form: Form) -> None:
+    make: Any = None
+
+    def __init__(self, form: Any) -> None:
         self.form = form.checked()
-        self.free: List[_Slot] = []
-        self.last: Optional[_Plan] = None
+        self.free: List[Any] = []
 
-    def acquire(self) -> _Slot:
+    def acquire(self) -> Any:
         generation = library.context.generation
         while True:
             try:
                 slot = self.free.pop()
             except IndexError:
-                return _Slot(self.form)
+                return self.make(self.form)
             if slot.generation == generation:
                 return slot
 
-    def release(self, slot: _Slot) -> None:
+    def release(self, slot: Any) -> None:
         if slot.generation == library.context.generation and len(self.free) < 8:
             self.free.append(slot)
+
+
+class Engine(Slots):
+    """A recurrent module's slots."""
+
+    make = _Slot
+
+    def __init__(self, form: Form) -> None:
+        super().__init__(form)
+        self.last: Optional[_Plan] = None
 
     def forward(self, parameters: Sequence[int], length: int, batch: int, x: int, h0: int, c0: int, lengths: int, y: int,
                 ht: int, ct: int, training: bool, method: str) -> Optional[Pass]:  # fmt: skip

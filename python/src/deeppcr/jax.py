@@ -237,34 +237,19 @@ def _gradients_backward(scheme: str, structure: str, kept: Any, given: Any) -> A
         """The gradients by operations that have derivatives."""
         direct = _chain(A, g, None, True, scheme, structure)
         before = jnp.concatenate([jnp.zeros_like(z[:1]) if z0 is None else z0[None], z[:-1]])
-        first = None if z0 is None else _back_once(A[0] if A.ndim - numbers.STRUCTURES[structure] == g.ndim - 1 else A, structure, direct[0])
+        A0 = A[0] if A.ndim - numbers.STRUCTURES[structure] == g.ndim - 1 else A
+        first = None if z0 is None else numbers.back_through(A0, structure, direct[0])
         return _outer(direct, before, structure, A), direct, first
 
     return jax.vjp(same, *kept)[1](given)
-
-
-def _back_once(A: Array, structure: str, x: Array) -> Array:
-    """A^T x."""
-    if structure == "dense":
-        return (jnp.swapaxes(A, -1, -2) @ x[..., None])[..., 0]
-    if structure == "block":
-        k = A.shape[-1]
-        return (jnp.swapaxes(A, -1, -2) @ x.reshape(*x.shape[:-1], -1, k, 1)).reshape(x.shape)
-    return (A if structure == "diagonal" else A[..., None]) * x
 
 
 _gradients.defvjp(_gradients_forward, _gradients_backward)
 
 
 def _outer(left: Array, right: Array, structure: str, A: Array) -> Array:
-    if structure == "dense":
-        out = left[..., :, None] * right[..., None, :]
-    elif structure == "block":
-        k = A.shape[-1]
-        out = left.reshape(*left.shape[:-1], -1, k, 1) * right.reshape(*right.shape[:-1], -1, 1, k)
-    else:
-        out = left * right
-        out = out.sum(-1) if structure == "scalar" else out
+    """left right^T in A's structure, summed to A's shape."""
+    out = numbers.outer(left, right, structure, A.shape[-1] if structure == "block" else 0)
     lead = out.ndim - A.ndim
     out = out.sum(tuple(range(lead))) if lead else out
     shared = tuple(i for i, (n, m) in enumerate(zip(A.shape, out.shape)) if n == 1 and m != 1)
@@ -316,7 +301,8 @@ class _Network:
                                    ct if self.cell else 0, training, self.method)  # fmt: skip
 
     def run(self, at: Sequence[int]) -> None:
-        self.forward(at, *at[self.inputs :])
+        y, ht, ct = at[self.inputs :]
+        self.forward(at, y, ht, ct)
 
     def run_back(self, at: Sequence[int]) -> None:
         """dy, dht, dct, inputs -> gradients of the inputs. Runs the network anew: what it leaves for its way back is no JAX array."""

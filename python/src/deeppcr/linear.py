@@ -421,6 +421,28 @@ def gradients_like(A: ARRAY, z: ARRAY, g: ARRAY, z0: Optional[ARRAY], dA: ARRAY,
     return made.call if made.direct and _unchanged(tuple(zip(made.given, (A, z0, z, g)))) else None
 
 
+# ---- what the frameworks' derivatives of derivatives are made of: arrays of any of them ----
+
+
+def outer(left: Any, right: Any, structure: str, block: int) -> Any:
+    """left right^T in a transition's structure."""
+    if structure == "dense":
+        return left[..., :, None] * right[..., None, :]
+    if structure == "block":
+        return left.reshape(*left.shape[:-1], -1, block, 1) * right.reshape(*right.shape[:-1], -1, 1, block)
+    product = left * right
+    return product.sum(-1) if structure == "scalar" else product
+
+
+def back_through(A: Any, structure: str, x: Any) -> Any:
+    """A^T x for the first step."""
+    if structure == "dense":
+        return (A.swapaxes(-1, -2) @ x[..., None])[..., 0]
+    if structure == "block":
+        return (A.swapaxes(-1, -2) @ x.reshape(*x.shape[:-1], -1, A.shape[-1], 1)).reshape(x.shape)
+    return (A if structure == "diagonal" else A[..., None]) * x
+
+
 def linear_chain_jvp(
     A: Any, z: Any, dA: Any = None, db: Any = None, dz0: Any = None, z0: Any = None, scheme: str = "auto", *,
     structure: Optional[str] = None, chunk: int = 0,

@@ -122,26 +122,10 @@ class _Slot:
         return found
 
 
-class _Engine:
-    """A module's slots, as those of recurrent networks (deeppcr._engine)."""
+class _Engine(_engine.Slots):
+    """A stack's slots."""
 
-    def __init__(self, form: _Form) -> None:
-        self.form = form
-        self.free: List[_Slot] = []
-
-    def acquire(self) -> _Slot:
-        while self.free:
-            try:
-                slot = self.free.pop()
-            except IndexError:
-                break
-            if slot.generation == library.context.generation:
-                return slot
-        return _Slot(self.form)
-
-    def release(self, slot: _Slot) -> None:
-        if slot.generation == library.context.generation and len(self.free) < 4:
-            self.free.append(slot)
+    make = _Slot
 
 
 class _Held:

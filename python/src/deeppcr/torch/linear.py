@@ -30,33 +30,6 @@ def _structure(A: Tensor, b: Tensor, structure: Optional[str]) -> str:
     return {1: "dense", 0: "diagonal", -1: "scalar"}.get(A.ndim - b.ndim, "scalar" if A.ndim == 0 else "dense")
 
 
-def _transposed(A: Tensor, structure: str, x: Tensor) -> Tensor:
-    """A^T x for the first step."""
-    if structure == "dense":
-        return (A.transpose(-1, -2) @ x[..., None])[..., 0]
-    if structure == "diagonal":
-        return A * x
-    if structure == "scalar":
-        return A[..., None] * x
-    if structure == "block":
-        k = A.shape[-1]
-        return (A.transpose(-1, -2) @ x.reshape(*x.shape[:-1], -1, k, 1)).reshape(x.shape)
-    return x
-
-
-def _outer(left: Tensor, right: Tensor, structure: str, A: Tensor) -> Tensor:
-    """left right^T in A's structure, summed to A's shape."""
-    if structure == "dense":
-        out = left[..., :, None] * right[..., None, :]
-    elif structure == "block":
-        k = A.shape[-1]
-        out = left.reshape(*left.shape[:-1], -1, k, 1) * right.reshape(*right.shape[:-1], -1, 1, k)
-    else:
-        out = left * right
-        out = out.sum(-1) if structure == "scalar" else out
-    return out.sum_to_size(A.shape)
-
-
 def _by_operations(chain: Any, A: Tensor, z0: Optional[Tensor], z: Tensor, g: Tensor, transposed: bool, scheme: str,
                    structure: str) -> Tuple[Optional[Tensor], ...]:  # fmt: skip
     """The gradients by operations that have derivatives themselves: for second ones, and for transposed chains."""
@@ -65,15 +38,17 @@ def _by_operations(chain: Any, A: Tensor, z0: Optional[Tensor], z: Tensor, g: Te
         return None, direct, None if z0 is None else direct[0], None, None, None
     direct = chain(A, g.contiguous(), None, not transposed, scheme, structure)
     nothing = torch.zeros_like(g[:1])
+    block = A.shape[-1] if structure == "block" else 0
+    outer = lambda left, right: numbers.outer(left, right, structure, block).sum_to_size(A.shape)  # noqa: E731
     if transposed:  # dA_l = z_l mu_{l-1}^T
-        return _outer(z, torch.cat([nothing, direct[:-1]]), structure, A), direct, None, None, None, None
+        return outer(z, torch.cat([nothing, direct[:-1]])), direct, None, None, None, None
     before = torch.cat([nothing if z0 is None else z0[None], z[:-1]])
     first = None
     if z0 is not None:
         lead = A.ndim - numbers.STRUCTURES[structure]
         A0 = A[0] if lead == g.ndim - 1 else A
-        first = _transposed(A0, structure, direct[0])
-    return _outer(direct, before, structure, A), direct, first, None, None, None
+        first = numbers.back_through(A0, structure, direct[0])
+    return outer(direct, before), direct, first, None, None, None
 
 
 class _LinearChain(torch.autograd.Function):
