@@ -196,12 +196,14 @@ def test_ctrl_c_ends_a_linear_chain(scheme):
     """)
 
 
-@pytest.mark.parametrize("call", ["lfilter(taps, poles, x)", "lfilter_vjp(taps, poles, x, x)", "sosfilt(np.tile([1, 0, 0, 1, -0.5, 0.1], (200, 1)), x)"])
+@pytest.mark.parametrize("call", ["lfilter(taps, poles, x)", "lfilter_vjp(taps, poles, x, y)", "sosfilt(np.tile([1, 0, 0, 1, -0.5, 0.1], (200, 1)), x)"])
 def test_ctrl_c_ends_a_filter(call):
     ends_soon(f"""
     from deeppcr import signal as filters
-    taps, poles, x = np.ones(129), np.eye(129)[0], np.ones(1_000_000)
+    taps, poles, x, y = np.ones(129), np.eye(129)[0], np.ones(3), np.ones(3)
     poles[128] = -0.999
+    filters.{call}  # the filter is made then
+    x, y = np.ones(1_000_000), np.ones(1_000_000)
     def call(begun):
         begun()
         filters.{call}
