@@ -37,14 +37,8 @@ enum { TURNED, ROWS, PACKED };      // how numbers of a vector of lanes lie (adj
 #define OWN_LANE_SECONDS \
     { 1.2e-9, 0.62e-9, 1.35e-9, 2.3e-9, 3.6e-9 }
 #endif
-#define T float
-#define IS_FLOAT 1
+#include "kern/number_f32.inc"
 #define EIGHT_SECONDS 4.8e-9
-#define V vf
-#define VI vfi
-#define VN (DPCRI_VECTOR_BYTES / 4)
-#define V_(op) vf_##op
-#define N(name) name##_f32
 #define TABLE DPCRI_LEVEL(dpcri_adjoint_f32)
 #define X1 f1
 #define X2 f4
@@ -55,14 +49,8 @@ enum { TURNED, ROWS, PACKED };      // how numbers of a vector of lanes lie (adj
 #define XN3 4
 #define XN4 4
 #include "kern/adjoint.inc"
-#undef T
-#undef IS_FLOAT
+#include "kern/number_none.inc"
 #undef EIGHT_SECONDS
-#undef V
-#undef VI
-#undef VN
-#undef V_
-#undef N
 #undef TABLE
 #undef X1
 #undef X2
@@ -98,14 +86,8 @@ enum { TURNED, ROWS, PACKED };      // how numbers of a vector of lanes lie (adj
 #define OWN_LANE_SECONDS \
     { 2.5e-9, 1.15e-9, 2.75e-9, 4.7e-9, 7e-9 }
 #endif
-#define T double
-#define IS_FLOAT 0
+#include "kern/number_f64.inc"
 #define EIGHT_SECONDS 0
-#define V vd
-#define VI vdi
-#define VN (DPCRI_VECTOR_BYTES / 8)
-#define V_(op) vd_##op
-#define N(name) name##_f64
 #define TABLE DPCRI_LEVEL(dpcri_adjoint_f64)
 #define X1 d2
 #define X2 d2

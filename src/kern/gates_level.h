@@ -76,35 +76,17 @@ DPCRI_INLINE void stream_fence(void) {}
 enum { TOGETHER = 64, SCRATCH_BYTES = 1 << 14 };
 
 #define VALUES_ONLY
-#define T float
-#define V vf
-#define VI vfi
-#define VN VF
-#define IS_FLOAT 1
-#define N(name) name##_f32
+#include "kern/number_f32.inc"
 #define TABLE DPCRI_LEVEL(dpcri_gates_f32)
-#define V_(op) vf_##op
 #include "kern/nn_activations.inc"
 #include "kern/gates.inc"
 #include "kern/gates_back.inc"
 #undef SET
-#undef T
-#undef V
-#undef VI
-#undef VN
-#undef IS_FLOAT
-#undef N
+#include "kern/number_none.inc"
 #undef TABLE
-#undef V_
 
-#define T double
-#define V vd
-#define VI vdi
-#define VN VD
-#define IS_FLOAT 0
-#define N(name) name##_f64
+#include "kern/number_f64.inc"
 #define TABLE DPCRI_LEVEL(dpcri_gates_f64)
-#define V_(op) vd_##op
 #include "kern/nn_activations.inc"
 #include "kern/gates.inc"
 #include "kern/gates_back.inc"

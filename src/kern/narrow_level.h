@@ -53,13 +53,8 @@
     SECONDS((30e-9, 30e-9, 31e-9, 36e-9, 36e-9), (8e-9, 3.6e-9, 7e-9, 11e-9, 16e-9), (8e-9, 5e-9, 10e-9, 18e-9, 28e-9))
 #endif
 
-#define T float
-#define IS_FLOAT 1
-#define V vf
-#define VN (DPCRI_VECTOR_BYTES / 4)
-#define V_(op) vf_##op
+#include "kern/number_f32.inc"
 #define VA(name) name##_vf
-#define N(name) name##_f32
 #define TABLE DPCRI_LEVEL(dpcri_narrow_f32)
 #define ROWS DPCRI_LEVEL(dpcri_narrow_rows_f32)
 #define COSTS COSTS_F32
@@ -75,13 +70,8 @@
 #define XN3 4
 #define XN4 4
 #include "kern/narrow.inc"
-#undef T
-#undef IS_FLOAT
-#undef V
-#undef VN
-#undef V_
+#include "kern/number_none.inc"
 #undef VA
-#undef N
 #undef TABLE
 #undef ROWS
 #undef PART
@@ -96,13 +86,8 @@
 #undef XN3
 #undef XN4
 
-#define T double
-#define IS_FLOAT 0
-#define V vd
-#define VN (DPCRI_VECTOR_BYTES / 8)
-#define V_(op) vd_##op
+#include "kern/number_f64.inc"
 #define VA(name) name##_vd
-#define N(name) name##_f64
 #define TABLE DPCRI_LEVEL(dpcri_narrow_f64)
 #define ROWS DPCRI_LEVEL(dpcri_narrow_rows_f64)
 #define COSTS COSTS_F64

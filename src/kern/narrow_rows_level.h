@@ -11,28 +11,16 @@
 #define JOIN(a, b) JOINED(a, b)
 #define JOINED(a, b) a##b
 
-#define T float
-#define V vf
-#define VN VF
-#define V_(op) vf_##op
+#include "kern/number_f32.inc"
 #define VA(name) name##_vf
-#define N(name) name##_f32
 #define ROWS DPCRI_LEVEL(dpcri_narrow_rows_f32)
 #include "kern/narrow_rows.inc"
-#undef T
-#undef V
-#undef VN
-#undef V_
+#include "kern/number_none.inc"
 #undef VA
-#undef N
 #undef ROWS
 
-#define T double
-#define V vd
-#define VN VD
-#define V_(op) vd_##op
+#include "kern/number_f64.inc"
 #define VA(name) name##_vd
-#define N(name) name##_f64
 #define ROWS DPCRI_LEVEL(dpcri_narrow_rows_f64)
 #include "kern/narrow_rows.inc"
 

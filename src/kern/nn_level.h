@@ -24,46 +24,22 @@ enum { TILE_ROWS = 4 };
 
 // MANY_FORMS: kernels for every number of strands that go together and for frequent widths, or a few for all.
 #define MANY_FORMS (DPCRI_VECTOR_BYTES > 16)
-#define T float
-#define V vf
-#define VI vfi
-#define VN VF
-#define IS_FLOAT 1
-#define N(name) name##_f32
+#include "kern/number_f32.inc"
 #define TABLE DPCRI_LEVEL(dpcri_nn_f32)
-#define V_(op) vf_##op
 #include "kern/nn_products.inc"
 #include "kern/nn_activations.inc"
 #include "kern/nn_layers.inc"
 #include "kern/nn_steps.inc"
-#undef T
-#undef V
-#undef VI
-#undef VN
-#undef IS_FLOAT
-#undef N
+#include "kern/number_none.inc"
 #undef TABLE
-#undef V_
 
 #undef MANY_FORMS
 #define MANY_FORMS 0
-#define T double
-#define V vd
-#define VI vdi
-#define VN VD
-#define IS_FLOAT 0
-#define N(name) name##_f64
+#include "kern/number_f64.inc"
 #define TABLE DPCRI_LEVEL(dpcri_nn_f64)
-#define V_(op) vd_##op
 #include "kern/nn_products.inc"
 #include "kern/nn_activations.inc"
 #include "kern/nn_layers.inc"
 #include "kern/nn_steps.inc"
-#undef T
-#undef V
-#undef VI
-#undef VN
-#undef IS_FLOAT
-#undef N
+#include "kern/number_none.inc"
 #undef TABLE
-#undef V_

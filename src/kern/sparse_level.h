@@ -21,38 +21,22 @@ enum {
 #define FLOATS (DPCRI_VECTOR_BYTES == 16 ? 4 : DPCRI_VECTOR_BYTES / 8)
 #define DOUBLES (DPCRI_VECTOR_BYTES == 16 ? 2 : DPCRI_VECTOR_BYTES / 16)
 
-#define T float
-#define V vf
-#define VN VF
-#define N(name) name##_f32
-#define V_(op) vf_##op
+#include "kern/number_f32.inc"
 #define S_FMA sf_fma
 #define PART FLOATS
 #define TABLE DPCRI_LEVEL(dpcri_sparse_f32)
 #include "kern/sparse.inc"
-#undef T
-#undef V
-#undef VN
-#undef N
-#undef V_
+#include "kern/number_none.inc"
 #undef S_FMA
 #undef PART
 #undef TABLE
 
-#define T double
-#define V vd
-#define VN VD
-#define N(name) name##_f64
-#define V_(op) vd_##op
+#include "kern/number_f64.inc"
 #define S_FMA sd_fma
 #define PART DOUBLES
 #define TABLE DPCRI_LEVEL(dpcri_sparse_f64)
 #include "kern/sparse.inc"
-#undef T
-#undef V
-#undef VN
-#undef N
-#undef V_
+#include "kern/number_none.inc"
 #undef S_FMA
 #undef PART
 #undef TABLE

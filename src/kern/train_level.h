@@ -5,29 +5,13 @@
 #include "kern/simd.h"
 #include "kern/train_kernels.h"
 
-#define T float
-#define V vf
-#define VN VF
-#define N(name) name##_f32
-#define V_(op) vf_##op
+#include "kern/number_f32.inc"
 #include "kern/train_updates.inc"
-#undef T
-#undef V
-#undef VN
-#undef N
-#undef V_
+#include "kern/number_none.inc"
 
-#define T double
-#define V vd
-#define VN VD
-#define N(name) name##_f64
-#define V_(op) vd_##op
+#include "kern/number_f64.inc"
 #include "kern/train_updates.inc"
-#undef T
-#undef V
-#undef VN
-#undef N
-#undef V_
+#include "kern/number_none.inc"
 
 const dpcri_train_kernels DPCRI_LEVEL(dpcri_train_f32) = {.sgd = sgd_f32, .adam = adam_f32};
 const dpcri_train_kernels DPCRI_LEVEL(dpcri_train_f64) = {.sgd = sgd_f64, .adam = adam_f64};

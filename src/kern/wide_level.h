@@ -20,29 +20,13 @@ enum { TILE_ROWS = 2 };
 enum { PANEL_VECTORS = 4, PART_DEPTH = 512 };  // a part of a panel stays in the second cache
 enum { AHEAD_BYTES = 1024 };                   // of a panel: 256 to 2048 served alike, 4096 worse
 
-#define T float
-#define V vf
-#define VN VF
-#define N(name) name##_f32
-#define V_(op) vf_##op
+#include "kern/number_f32.inc"
 #include "kern/wide.inc"
-#undef T
-#undef V
-#undef VN
-#undef N
-#undef V_
+#include "kern/number_none.inc"
 
-#define T double
-#define V vd
-#define VN VD
-#define N(name) name##_f64
-#define V_(op) vd_##op
+#include "kern/number_f64.inc"
 #include "kern/wide.inc"
-#undef T
-#undef V
-#undef VN
-#undef N
-#undef V_
+#include "kern/number_none.inc"
 
 const dpcri_wide_kernels DPCRI_LEVEL(dpcri_wide_f32) = {
     .element = sizeof(float), .panel = PANEL_VECTORS * VF, .product = product_f32, .pack = pack_f32};
