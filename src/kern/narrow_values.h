@@ -39,10 +39,18 @@ DPCRI_INLINE f1 f1_fma(f1 a, f1 b, f1 c) { return sf_fma(a, b, c); }
 DPCRI_INLINE f4 f4_fma(f4 a, f4 b, f4 c) { return (f4)_mm_fmadd_ps((__m128)a, (__m128)b, (__m128)c); }
 DPCRI_INLINE d2 d2_fma(d2 a, d2 b, d2 c) { return (d2)_mm_fmadd_pd((__m128d)a, (__m128d)b, (__m128d)c); }
 DPCRI_INLINE d4 d4_fma(d4 a, d4 b, d4 c) { return (d4)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c); }
+DPCRI_INLINE d2 d2_min(d2 a, d2 b) { return (d2)_mm_min_pd((__m128d)a, (__m128d)b); }
+DPCRI_INLINE d4 d4_min(d4 a, d4 b) { return (d4)_mm256_min_pd((__m256d)a, (__m256d)b); }
+DPCRI_INLINE d2 d2_max(d2 a, d2 b) { return (d2)_mm_max_pd((__m128d)a, (__m128d)b); }
+DPCRI_INLINE d4 d4_max(d4 a, d4 b) { return (d4)_mm256_max_pd((__m256d)a, (__m256d)b); }
 #else
 DPCRI_INLINE f4 f4_fma(f4 a, f4 b, f4 c) { return a * b + c; }
 DPCRI_INLINE d2 d2_fma(d2 a, d2 b, d2 c) { return a * b + c; }
 DPCRI_INLINE d4 d4_fma(d4 a, d4 b, d4 c) { return a * b + c; }
+DPCRI_INLINE d2 d2_min(d2 a, d2 b) { return (d2)(((d2i)a & (a < b)) | ((d2i)b & ~(a < b))); }
+DPCRI_INLINE d4 d4_min(d4 a, d4 b) { return (d4)(((d4i)a & (a < b)) | ((d4i)b & ~(a < b))); }
+DPCRI_INLINE d2 d2_max(d2 a, d2 b) { return (d2)(((d2i)a & (a > b)) | ((d2i)b & ~(a > b))); }
+DPCRI_INLINE d4 d4_max(d4 a, d4 b) { return (d4)(((d4i)a & (a > b)) | ((d4i)b & ~(a > b))); }
 #endif
 
 // u where |u| <= c, else c with the sign of u; NaN stays. By comparisons, which NaN fails, or by min and max, which

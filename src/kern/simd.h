@@ -97,6 +97,19 @@ DPCRI_INLINE void vf_store_n(float *p, vf v, int n) { memcpy(p, &v, (size_t)n * 
 DPCRI_INLINE void vd_store_n(double *p, vd v, int n) { memcpy(p, &v, (size_t)n * 8); }
 #endif
 
+// The smaller, and the larger; b where one of them is NaN.
+#if defined(__AVX2__) && !defined(__AVX512F__)
+DPCRI_INLINE vf vf_min(vf a, vf b) { return (vf)_mm256_min_ps((__m256)a, (__m256)b); }
+DPCRI_INLINE vd vd_min(vd a, vd b) { return (vd)_mm256_min_pd((__m256d)a, (__m256d)b); }
+DPCRI_INLINE vf vf_max(vf a, vf b) { return (vf)_mm256_max_ps((__m256)a, (__m256)b); }
+DPCRI_INLINE vd vd_max(vd a, vd b) { return (vd)_mm256_max_pd((__m256d)a, (__m256d)b); }
+#else  // for AVX-512 one masked move
+DPCRI_INLINE vf vf_min(vf a, vf b) { return (vf)(((vfi)a & (a < b)) | ((vfi)b & ~(a < b))); }
+DPCRI_INLINE vd vd_min(vd a, vd b) { return (vd)(((vdi)a & (a < b)) | ((vdi)b & ~(a < b))); }
+DPCRI_INLINE vf vf_max(vf a, vf b) { return (vf)(((vfi)a & (a > b)) | ((vfi)b & ~(a > b))); }
+DPCRI_INLINE vd vd_max(vd a, vd b) { return (vd)(((vdi)a & (a > b)) | ((vdi)b & ~(a > b))); }
+#endif
+
 // The scalar fma of the same level: the same bits as one lane of the vector's.
 #if defined(__FMA__)
 DPCRI_INLINE float sf_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
