@@ -78,6 +78,22 @@ static void plan_refusals(void **state) {
     assert_string_equal(dpcr_scheme_name((dpcr_scheme)99), "unknown");
 }
 
+// Products of 4 by 4 matrices pay on one thread where a vector of 512 bits takes one pass through the units, and not
+// where it takes two (Zen 4) or vectors are narrower.
+static void auto_counts_the_passes_of_a_vector(void **state) {
+    (void)state;
+    const bool one_pass = strcmp(dpcr_isa_name(), "avx512") == 0 && !strstr(dpcr_processor_name(), "(family 25 ");
+    const dpcr_chain_shape shape = {.size = sizeof shape,
+                                    .transition = dpcr_transition_square(DPCR_DENSE, 4, 0),
+                                    .dtype = DPCR_F32,
+                                    .length = 1 << 14,
+                                    .batch = 1};
+    dpcr_chain_plan *plan = NULL;
+    assert_int_equal(dpcr_chain_plan_create(contexts[1], &shape, NULL, &plan, NULL), DPCR_OK);
+    assert_int_equal(dpcr_chain_plan_scheme(plan), one_pass ? DPCR_SCHEME_CHUNKED : DPCR_SCHEME_SEQUENTIAL);
+    dpcr_chain_plan_destroy(plan);
+}
+
 static void execute_refusals(void **state) {
     (void)state;
     dpcr_error e = {0};
@@ -224,6 +240,7 @@ static void first_transition_is_not_read(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plan_refusals),
+        cmocka_unit_test(auto_counts_the_passes_of_a_vector),
         cmocka_unit_test(execute_refusals),
         cmocka_unit_test(out_of_memory),
         cmocka_unit_test(empty),
