@@ -113,6 +113,20 @@ void overlap_is_the_loop(void **) {
             }
 }
 
+// A warm-up that would begin before the chain begins with it, and what is left of it is run.
+void chains_that_forget_take_one_sweep(void **) {
+    for (uint64_t seed = 0; seed < 4; seed++) {
+        para_case<float> n(DPCRI_DEVICE_PARAGRU, 60, 3, 2, 5, 0.2);
+        dpcri_device_recurrent o = n.with(DPCRI_DEVICE_OVERLAP);
+        o.chunk = 10, o.warm_up = 25, o.atol = o.rtol = 1e-3;
+        n.run(o, seed);
+        for (const dpcr_device_outcome &r : n.outcome) {
+            assert_int_equal(r.sweeps, 1);
+            assert_int_equal(r.locked, 60);
+        }
+    }
+}
+
 void what_cannot_be_is_refused(void **) {
     para_case<float> n(DPCRI_DEVICE_PARALSTM, 10, 1, 2, 3, 0.5);
     dpcri_device_recurrent c = n.with(DPCRI_DEVICE_OVERLAP);
@@ -133,6 +147,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(loop_is_the_definitions),
         cmocka_unit_test(overlap_is_the_loop),
+        cmocka_unit_test(chains_that_forget_take_one_sweep),
         cmocka_unit_test(what_cannot_be_is_refused),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

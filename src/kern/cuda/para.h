@@ -62,11 +62,11 @@ struct para {
         const int64_t H = p.hidden;
         for (int64_t n = all::self(me); n < s.count * H; n += me.blocks() * threads) {
             const int64_t item = s.first + n / H, u = n % H, row = item % p.rows;
+            if (!me.peer_load(p.open + item)) continue;
+            const int64_t first = item / p.rows * p.chunk + s.from, past = first + s.steps, end = length_of<T>(p, row);
             T h = load(me, p, item, u, 0), c = cell ? load_cell(me, p, item, u) : T(0), a[3] = {};
             for (int i = 0; p.diagonals && i < 3; i++) a[i] = p.diagonals[i * H + u];
-            for (int64_t at = s.from; at < s.from + s.steps; at++) {
-                const int64_t m = all::step_of(me, p, item, s.first + s.count, at);
-                if (m < 0) continue;
+            for (int64_t m = first < 0 ? 0 : first; m < past && m < end; m++) {
                 const int64_t l = place_of(p, row, m);
                 advance(p, u, p.given + (l * p.rows + row) * p.given_row + u, a, h, c);
                 if (s.writes) p.y[l * p.y_step + row * p.y_row + u] = h;
