@@ -119,6 +119,18 @@ typedef struct dpcri_device_recurrent {
     void *dw_ih, *dw_hh, *db_ih, *db_hh;
 } dpcri_device_recurrent;
 
+// Why no kernel serves such a layer so far, in words that name what would work; NULL: one does.
+static inline const char *dpcri_device_recurrent_refusal(const dpcri_device_recurrent *c) {
+    const int apart = c->gates >= DPCRI_DEVICE_PARAGRU;
+    const int narrow = c->gates <= DPCRI_DEVICE_RNN_RELU && !c->packed && c->hidden <= 4 && c->hidden != 3;
+    if (c->backward && apart)
+        return "rnn, rnn-relu, gru and lstm go back there; kinds whose units do not mix do not yet";
+    if (c->way == DPCRI_DEVICE_NEWTON && !c->backward && !narrow)
+        return "newton is of rnn and rnn-relu with 1, 2 or 4 units and full length there; the loop and overlap are of "
+               "all";
+    return c->length <= UINT32_MAX ? NULL : "chains of up to 2^32 - 1 steps work there";
+}
+
 typedef struct dpcri_device_kernels {
     size_t size;  // sizeof(dpcri_device_kernels) of the module's headers
     // Bytes of device memory, 256-byte aligned, that a solve of this form (pointers and strides unread) takes.

@@ -255,24 +255,38 @@ static dpcri_device_recurrent layer_of(const dpcr_recurrent_plan *plan, const dp
     return form;
 }
 
+// What both ways begin with: the pass as it is read, and the workspace's pieces.
+static dpcr_status begin(const dpcr_recurrent_plan *plan, const char *call, const dpcr_array *parameters,
+                         const dpcr_recurrent_pass *given, void *workspace, size_t workspace_bytes,
+                         dpcr_recurrent_pass *pass, device_space *space, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    *space = (device_space){0};
+    DPCR_TRY(check_ready(plan, call, workspace, workspace_bytes, error));
+    if (!dpcri_recurrent_take_pass(given, pass))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: a pass with its size set is wanted", call);
+    DPCR_TRY(check_pass(plan, call, parameters, pass, error));
+    space->kernel_bytes = plan->kernel_bytes;
+    carve(plan, workspace, space);
+done:
+    return status;
+}
+
+static dpcr_status put(const dpcr_recurrent_plan *plan, const dpcri_device_recurrent *layer, const device_space *space,
+                       void *stream, dpcr_error *error) {
+    return plan->kernels->recurrent(plan->options.solve.device.id, layer, space->kernels, space->kernel_bytes, stream,
+                                    error);
+}
+
 dpcr_status dpcr_recurrent_enqueue(const dpcr_recurrent_plan *plan, const dpcr_array *parameters,
                                    const dpcr_recurrent_pass *given, void *workspace, size_t workspace_bytes,
                                    void *stream, dpcr_error *error) {
-    static const char *const call = "recurrent_enqueue";
     dpcr_status status = DPCR_OK;
     dpcr_recurrent_pass pass;
-    device_space space = {0};
-    DPCR_TRY(check_ready(plan, call, workspace, workspace_bytes, error));
-    if (!dpcri_recurrent_take_pass(given, &pass))
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: a pass with its size set is wanted", call);
-    DPCR_TRY(check_pass(plan, call, parameters, &pass, error));
-    if (empty(plan)) return DPCR_OK;
-    space.kernel_bytes = plan->kernel_bytes;
-    carve(plan, workspace, &space);
-    for (int64_t c = 0; c < plan->network->chains; c++) {
+    device_space space;
+    DPCR_TRY(begin(plan, "recurrent_enqueue", parameters, given, workspace, workspace_bytes, &pass, &space, error));
+    for (int64_t c = 0; !empty(plan) && c < plan->network->chains; c++) {
         const dpcri_device_recurrent layer = layer_of(plan, parameters, &pass, &space, c, 0);
-        DPCR_TRY(plan->kernels->recurrent(plan->options.solve.device.id, &layer, space.kernels, space.kernel_bytes,
-                                          stream, error));
+        DPCR_TRY(put(plan, &layer, &space, stream, error));
     }
 done:
     return status;
@@ -338,22 +352,15 @@ dpcr_status dpcr_recurrent_enqueue_backward(const dpcr_recurrent_plan *plan, con
     static const char *const call = "recurrent_enqueue_backward";
     dpcr_status status = DPCR_OK;
     dpcr_recurrent_pass pass;
-    device_space space = {0};
-    DPCR_TRY(check_ready(plan, call, workspace, workspace_bytes, error));
-    if (!dpcri_recurrent_take_pass(given, &pass))
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: a pass with its size set is wanted", call);
-    DPCR_TRY(check_pass(plan, call, parameters, &pass, error));
+    device_space space;
+    DPCR_TRY(begin(plan, call, parameters, given, workspace, workspace_bytes, &pass, &space, error));
     DPCR_TRY(check_gradients(plan, call, gradients, parameter_gradients, error));
-    if (empty(plan)) return DPCR_OK;
-    space.kernel_bytes = plan->kernel_bytes;
-    carve(plan, workspace, &space);
     const int64_t D = plan->network->directions;
-    for (int64_t l = plan->network->options.layers - 1; l >= 0; l--)
+    for (int64_t l = plan->network->options.layers - 1; !empty(plan) && l >= 0; l--)
         for (int64_t d = 0; d < D; d++) {
             dpcri_device_recurrent layer = layer_of(plan, parameters, &pass, &space, l * D + d, 1);
             add_gradients(plan, gradients, parameter_gradients, &space, l * D + d, &layer);
-            DPCR_TRY(plan->kernels->recurrent(plan->options.solve.device.id, &layer, space.kernels, space.kernel_bytes,
-                                              stream, error));
+            DPCR_TRY(put(plan, &layer, &space, stream, error));
         }
 done:
     return status;

@@ -18,17 +18,34 @@ struct network {
     dpcri_device_gates kind;
     int64_t length, rows, inputs, hidden, gates;
     bool back = false;  // against time
-    std::vector<T> w_ih, w_hh, b_ih, b_hh, x, h0, c0, y, ht, ct;
+    std::vector<T> w_ih, w_hh, b_ih, b_hh, peephole, x, h0, c0, y, ht, ct;
+    std::vector<int64_t> lengths;
     std::vector<dpcr_device_outcome> outcome;
 
     network(dpcri_device_gates k, int64_t l, int64_t b, int64_t in, int64_t h, double size)
         : kind(k), length(l), rows(b), inputs(in), hidden(h) {
-        gates = kind == DPCRI_DEVICE_GRU ? 3 : kind == DPCRI_DEVICE_LSTM ? 4 : 1;
-        fill(w_ih, gates * h * in, 0.5), fill(w_hh, gates * h * h, size / (double)h), fill(b_ih, gates * h, 0.3);
-        fill(b_hh, gates * h, 0.3), fill(x, l * b * in, 1), fill(h0, b * h, 1), fill(c0, b * h, 1);
+        gates = gates_of(kind);
+        fill(w_ih, gates * h * in, 0.5), fill(b_ih, gates * h, 0.3), fill(b_hh, gates * h, 0.3);
+        if (unmixed())
+            fill(w_hh, 3 * h, size), fill(peephole, 2 * h, size);
+        else
+            fill(w_hh, gates * h * h, size / (double)h);
+        fill(x, l * b * in, 1), fill(h0, b * h, 1), fill(c0, b * h, 1);
         y.resize((size_t)(l * b * (h + 3))), ht.resize((size_t)(b * h)), ct.resize((size_t)(b * h));
-        outcome.resize((size_t)b);
+        outcome.resize((size_t)b), lengths.assign((size_t)b, l);
     }
+    static int64_t gates_of(dpcri_device_gates kind) {
+        switch (kind) {
+            case DPCRI_DEVICE_MINGRU: return 2;
+            case DPCRI_DEVICE_GRU:
+            case DPCRI_DEVICE_PARAGRU:
+            case DPCRI_DEVICE_PARALSTM: return 3;
+            case DPCRI_DEVICE_LSTM: return 4;
+            default: return 1;
+        }
+    }
+    bool unmixed() const { return kind >= DPCRI_DEVICE_PARAGRU; }
+    bool cell() const { return kind == DPCRI_DEVICE_LSTM || kind == DPCRI_DEVICE_PARALSTM; }
     static void fill(std::vector<T> &v, int64_t n, double scale) {
         v.resize((size_t)n);
         for (T &a : v) a = (T)(scale * random_signed());
@@ -40,14 +57,19 @@ struct network {
         c.dtype = sizeof(T) == 4 ? DPCR_F32 : DPCR_F64;
         c.gates = kind;
         c.length = length, c.rows = rows, c.inputs = inputs, c.hidden = hidden;
-        c.w_ih = w_ih.data(), c.w_hh = w_hh.data(), c.b_ih = b_ih.data(), c.b_hh = b_hh.data();
+        c.w_ih = w_ih.data(), c.b_ih = b_ih.data();
+        c.w_hh = kind == DPCRI_DEVICE_MINGRU ? nullptr : w_hh.data(), c.b_hh = unmixed() ? nullptr : b_hh.data();
+        c.peephole = kind == DPCRI_DEVICE_PARALSTM ? peephole.data() : nullptr;
         const int64_t last = back ? length - 1 : 0, sign = back ? -1 : 1, step = rows * (hidden + 3);
         c.x = x.data() + last * rows * inputs, c.x_step = sign * rows * inputs, c.x_row = inputs;
-        c.h0 = h0.data(), c.c0 = kind == DPCRI_DEVICE_LSTM ? c0.data() : nullptr;
+        c.h0 = h0.data(), c.c0 = cell() ? c0.data() : nullptr;
         c.y = y.data() + last * step, c.y_step = sign * step, c.y_row = hidden + 3;
         c.ht = ht.data(), c.ct = ct.data();
         c.way = way;
         c.outcome = outcome.data();
+        c.against = back;
+        c.lengths = lengths.data();
+        for (const int64_t n : lengths) c.packed = c.packed || n < length;
         return c;
     }
 
@@ -61,6 +83,47 @@ struct network {
     std::vector<T> loop() {
         run(arguments(DPCRI_DEVICE_LOOP), 1);
         return y;
+    }
+
+    // Every sequence's: done in 1 .. most sweeps to the bit, nothing lost.
+    void assert_exact(int most) const {
+        for (const dpcr_device_outcome &r : outcome) {
+            assert_true(r.sweeps >= 1 && r.sweeps <= most);
+            assert_true(r.residual == 0 && !r.non_finite);
+            assert_true(r.locked > 0 && r.locked <= length);
+        }
+    }
+
+    // Sequence r of `all`, to be run alone.
+    void take(const network &all, int64_t r) {
+        const int64_t H = hidden, I = inputs;
+        back = all.back;
+        w_ih = all.w_ih, w_hh = all.w_hh, b_ih = all.b_ih, b_hh = all.b_hh, peephole = all.peephole;
+        take_row(h0, all.h0, r, H), take_row(c0, all.c0, r, H);
+        for (int64_t l = 0; l < length; l++)
+            for (int64_t j = 0; j < I; j++) x[(size_t)(l * I + j)] = all.x[(size_t)((l * all.rows + r) * I + j)];
+    }
+    static void take_row(std::vector<T> &to, const std::vector<T> &from, int64_t r, int64_t width) {
+        for (int64_t u = 0; u < width; u++) to[(size_t)u] = from[(size_t)(r * width + u)];
+    }
+    static void assert_row(const std::vector<T> &one, const std::vector<T> &all, int64_t r, int64_t width,
+                           const char *what) {
+        for (int64_t u = 0; u < width; u++)
+            if (!(all[(size_t)(r * width + u)] == one[(size_t)u])) fail_msg("%s of sequence %d", what, (int)r);
+    }
+    // Steps of `room` numbers, of which `width` are looked at; 0 where the sequence, now run alone, has none.
+    static void assert_steps(const std::vector<T> &one, int64_t steps, const std::vector<T> &all, int64_t rows,
+                             int64_t r, int64_t length, int64_t width, int64_t room, const char *what) {
+        for (int64_t l = 0; l < length; l++)
+            for (int64_t j = 0; j < width; j++)
+                if (!(all[(size_t)((l * rows + r) * room + j)] == (l < steps ? one[(size_t)(l * room + j)] : 0)))
+                    fail_msg("%s of sequence %d, step %d", what, (int)r, (int)l);
+    }
+    // The states of sequence r of `all`, run among others, are those that it had alone.
+    void assert_states(const network &all, int64_t r) const {
+        assert_row(length > 0 ? ht : h0, all.ht, r, hidden, "last h");
+        if (cell()) assert_row(length > 0 ? ct : c0, all.ct, r, hidden, "last c");
+        assert_steps(y, length, all.y, all.rows, r, all.length, hidden, hidden + 3, "y");
     }
 
     // The definition (torch.nn's), gates in PyTorch's order.
@@ -115,6 +178,23 @@ struct network {
 };
 
 const dpcri_device_gates kinds[] = {DPCRI_DEVICE_RNN_TANH, DPCRI_DEVICE_RNN_RELU, DPCRI_DEVICE_GRU, DPCRI_DEVICE_LSTM};
+
+// Chunks, warm-ups and numbers of sweeps that fit each other and that do not.
+inline void vary(dpcri_device_recurrent &o, uint64_t seed) {
+    o.chunk = 4 + (int64_t)(seed % 5);
+    o.warm_up = 1 + (int64_t)(seed % 7);
+    o.max_sweeps = 1 + (int)(seed % 3);
+}
+
+// Against the definition where sequences have lengths of their own, with time and against it.
+template <class Case>
+void uneven_matches(dpcri_device_gates kind, double bound) {
+    Case uneven(kind, 11, 4, 2, 3, 0.9);
+    uneven.lengths = {11, 0, 4, 7};
+    uneven.matches(bound);
+    uneven.back = true;
+    uneven.matches(bound);
+}
 
 template <class T>
 void assert_same(const std::vector<T> &a, const std::vector<T> &b, const char *what) {

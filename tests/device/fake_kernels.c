@@ -332,9 +332,8 @@ static void layer_backward(const dpcri_device_recurrent *c, int64_t row) {
 
 static dpcr_status layer_workspace(int id, const dpcri_device_recurrent *layer, size_t *bytes, dpcr_error *error) {
     *bytes = 256;
-    const bool there = !layer->backward || layer->gates <= DPCRI_DEVICE_LSTM;
-    if (!there)
-        return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED, "cuda:%d: only kinds whose units mix go back there", id);
+    const char *const refusal = dpcri_device_recurrent_refusal(layer);
+    if (refusal) return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED, "cuda:%d: %s", id, refusal);
     if (layer->hidden <= WIDEST && layer->inputs <= WIDEST) return DPCR_OK;
     return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED, "cuda:%d: no such layer on the stand-in", id);
 }

@@ -110,18 +110,8 @@ static dpcr_status cell(int id, const dpcri_device_cell *given, void *workspace,
 // ---- recurrent networks ----
 
 static dpcr_status check_recurrent(int id, const dpcri_device_recurrent *layer, dpcr_error *error) {
-    const bool narrow =
-        layer->gates <= DPCRI_DEVICE_RNN_RELU && layer->hidden <= 4 && layer->hidden != 3 && !layer->packed;
-    if (layer->backward && layer->gates > DPCRI_DEVICE_LSTM)
-        return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED,
-                          "cuda:%d: rnn, rnn-relu, gru and lstm go back there; kinds whose units do not mix do not yet",
-                          id);
-    if ((layer->way != DPCRI_DEVICE_NEWTON || layer->backward || narrow) && layer->length <= UINT32_MAX) return DPCR_OK;
-    return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED,
-                      "cuda:%d: newton is of rnn and rnn-relu with 1, 2 or 4 units and full length there; the loop and "
-                      "overlap are of "
-                      "all, up to 2^32 - 1 steps",
-                      id);
+    const char *const refusal = dpcri_device_recurrent_refusal(layer);
+    return refusal ? dpcri_tell(error, DPCR_ERROR_UNSUPPORTED, "cuda:%d: %s", id, refusal) : DPCR_OK;
 }
 
 static dpcr_status recurrent_workspace(int id, const dpcri_device_recurrent *layer, size_t *bytes, dpcr_error *error) {

@@ -189,9 +189,7 @@ int check(const dpcri_device_recurrent &c) {
     if (!(c.atol >= 0) || !(c.rtol >= 0)) return DPCRI_CUDA_ARGUMENT;
     if (c.dtype != DPCR_F32 && c.dtype != DPCR_F64) return DPCRI_CUDA_UNSUPPORTED;
     if (c.gates < DPCRI_DEVICE_RNN_TANH || c.gates > DPCRI_DEVICE_MINGRU) return DPCRI_CUDA_UNSUPPORTED;
-    if (gates::apart(c) && c.backward) return DPCRI_CUDA_UNSUPPORTED;
-    if (c.way == DPCRI_DEVICE_NEWTON && !c.backward && !gates::narrow(c)) return DPCRI_CUDA_UNSUPPORTED;
-    return c.length <= UINT32_MAX ? DPCRI_CUDA_OK : DPCRI_CUDA_UNSUPPORTED;
+    return dpcri_device_recurrent_refusal(&c) ? DPCRI_CUDA_UNSUPPORTED : DPCRI_CUDA_OK;
 }
 
 }  // namespace
