@@ -118,7 +118,7 @@ for name, gates, hidden in (("gru", 3, 5), ("lstm", 4, 3), ("rnn", 1, 2), ("para
     open(f"{sys.argv[1]}/{name}.st", "wb").write(struct.pack("<Q", len(text)) + text + data)
 np.save(f"{sys.argv[1]}/x.npy", rng.standard_normal((90, 2, 3)).astype("f4"))
 PYTHON
-for words in 'gru overlap' 'gru sequential' 'lstm overlap' 'rnn newton' 'rnn overlap' 'paragru overlap'; do
+for words in 'gru overlap' 'gru sequential' 'lstm overlap' 'rnn newton' 'rnn overlap' 'paragru overlap' 'paragru newton'; do
     set -- $words
     network="solve $1 --weights $folder/$1.st --input $folder/x.npy"
     "$program" $network --output "$folder/here.npy" --quiet || complain "$network"

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Nonlinear chains on a device by the loop, overlap and newton: narrow tanh cells, and GRU and LSTM with PyTorch's
-// initialisation. Medians of solves timed one by one by the device's events, what a solve said of itself, and how many
-// times faster than the loop of the same row it was. CSV on standard output. Not yet run on a device.
+// Nonlinear chains on a device by the loop, overlap and newton: narrow tanh cells, GRU and LSTM with PyTorch's
+// initialisation (not by newton), and kinds whose units do not mix. Medians of solves timed one by one by the device's
+// events, what a solve said of itself, and how many times faster than the loop of the same row it was. CSV on standard
+// output. Not yet run on a device.
 //
-//   bench_gpu_nonlinear [--device cuda:N] [--what cells|gru|lstm] [--longest N] [--repetitions N]
+//   bench_gpu_nonlinear [--device cuda:N] [--what cells|KIND] [--longest N] [--repetitions N]
 #include <inttypes.h>
 #include <stdbool.h>
 
@@ -73,8 +74,9 @@ static void time_job(const gpu *t, job *j, dpcr_method method, double *loop) {
     dpcr_device_release(t->device, j->workspace);
 }
 
+static const dpcr_method methods[] = {DPCR_METHOD_SEQUENTIAL, DPCR_METHOD_OVERLAP, DPCR_METHOD_NEWTON};
+
 static void time_cell(const gpu *t, int64_t width, int64_t length, int64_t batch) {
-    static const dpcr_method methods[] = {DPCR_METHOD_SEQUENTIAL, DPCR_METHOD_OVERLAP, DPCR_METHOD_NEWTON};
     const int64_t weights[2] = {width, width}, states[3] = {length, batch, width};
     job j = {.what = "cell", .width = width, .length = length, .batch = batch};
     dpcr_error error = {0};
@@ -107,7 +109,6 @@ static void time_cell(const gpu *t, int64_t width, int64_t length, int64_t batch
 }
 
 static void time_network(const gpu *t, dpcr_recurrent_kind kind, int64_t hidden, int64_t length, int64_t batch) {
-    static const dpcr_method methods[] = {DPCR_METHOD_SEQUENTIAL, DPCR_METHOD_OVERLAP};
     const dpcr_recurrent_options o = {.size = sizeof o, .kind = kind, .inputs = hidden, .hidden = hidden, .seed = 1};
     const int64_t states[3] = {length, batch, hidden};
     job j = {.what = dpcr_recurrent_kind_name(kind), .width = hidden, .length = length, .batch = batch};
@@ -121,7 +122,7 @@ static void time_network(const gpu *t, dpcr_recurrent_kind kind, int64_t hidden,
     j.x = numbers(t, 3, states, 1, NULL);
     j.z = numbers(t, 3, states, 0, NULL);
     j.pass = (dpcr_recurrent_pass){.size = sizeof j.pass, .x = j.x, .y = j.z};
-    for (int m = 0; m < 2; m++) {
+    for (int m = 0; m < (kind >= DPCR_PARAGRU ? 3 : 2); m++) {
         const dpcr_recurrent_plan_options options = {
             .size = sizeof options,
             .length = length,
@@ -141,23 +142,26 @@ static void time_network(const gpu *t, dpcr_recurrent_kind kind, int64_t hidden,
 int main(int argc, char **argv) {
     const char *what = value_of(argc, argv, "--what", "cells");
     const int64_t longest = atoll(value_of(argc, argv, "--longest", "131072"));
-    const bool cells = !strcmp(what, "cells"), gru = !strcmp(what, "gru");
+    const bool cells = !strcmp(what, "cells");
+    dpcr_recurrent_kind kind = DPCR_GRU;
+    dpcr_error error = {0};
     gpu t = {0};
-    if ((!cells && !gru && strcmp(what, "lstm") != 0) || longest < 1) {
-        fprintf(stderr, "bench_gpu_nonlinear: wanted --what cells, gru or lstm, and --longest 1 or more\n");
+    if ((!cells && dpcr_recurrent_kind_find(what, &kind, &error) != DPCR_OK) || longest < 1) {
+        fprintf(stderr, "bench_gpu_nonlinear: wanted --what cells or a kind of network, --longest 1 or more\n");
         return 2;
     }
     gpu_open(&t, "bench_gpu_nonlinear", argc, argv);
     printf(
         "device,capability,driver,runtime,command,what,width,dtype,length,batch,method,reason,sweeps,residual,"
         "repetitions,median_us,times_the_loop\n");
+    const int64_t first = cells ? 1 : kind >= DPCR_PARAGRU ? 64 : 32, most = kind >= DPCR_PARAGRU ? 8 : 64;
     for (int64_t length = longest >= 1024 ? 1024 : longest; length <= longest; length *= 4)
-        for (int64_t batch = 1; batch <= 64; batch *= 64)
-            for (int64_t width = cells ? 1 : 32; width <= (cells ? 4 : 1024); width *= cells ? 2 : 4) {
+        for (int64_t batch = 1; batch <= most; batch *= most)
+            for (int64_t width = first; width <= (cells ? 4 : 1024); width *= cells ? 2 : 4) {
                 if (cells)
                     time_cell(&t, width, length, batch);
                 else if (width * length * batch <= 2048 * longest)
-                    time_network(&t, gru ? DPCR_GRU : DPCR_LSTM, width, length, batch);
+                    time_network(&t, kind, width, length, batch);
             }
     gpu_close(&t);
     return 0;

@@ -121,7 +121,7 @@ case $part in
         ;;
     bench)
         for structure in diagonal block dense scalar; do step "$structure" 200 bash -c "chains $structure"; done
-        for what in cells gru lstm; do step "$what" 300 bash -c "nonlinear $what"; done
+        for what in cells gru lstm paragru paralstm mingru; do step "$what" 300 bash -c "nonlinear $what"; done
         ;;
 esac
 echo "$part: done"

@@ -125,9 +125,9 @@ static inline const char *dpcri_device_recurrent_refusal(const dpcri_device_recu
     const int narrow = c->gates <= DPCRI_DEVICE_RNN_RELU && !c->packed && c->hidden <= 4 && c->hidden != 3;
     if (c->backward && apart)
         return "rnn, rnn-relu, gru and lstm go back there; kinds whose units do not mix do not yet";
-    if (c->way == DPCRI_DEVICE_NEWTON && !c->backward && !narrow)
-        return "newton is of rnn and rnn-relu with 1, 2 or 4 units and full length there; the loop and overlap are of "
-               "all";
+    if (c->way == DPCRI_DEVICE_NEWTON && !c->backward && !narrow && !apart)
+        return "newton is of paragru, paralstm and mingru there, and of rnn and rnn-relu with 1, 2 or 4 units and full "
+               "length; the loop and overlap are of all";
     return c->length <= UINT32_MAX ? NULL : "chains of up to 2^32 - 1 steps work there";
 }
 

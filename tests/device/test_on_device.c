@@ -637,6 +637,20 @@ static void networks_as_on_the_host(void **state) {
                                    .lengths = ragged,
                                    .training = true,
                                    .method = n % 3 ? DPCR_METHOD_OVERLAP : DPCR_METHOD_SEQUENTIAL});
+    static const dpcr_method methods[] = {DPCR_METHOD_SEQUENTIAL, DPCR_METHOD_OVERLAP, DPCR_METHOD_NEWTON};
+    for (int kind = DPCR_PARAGRU; kind <= DPCR_MINGRU; kind++)
+        for (int m = 0; m < 6; m++, n++)
+            run_network(&(network_job){.options = {.kind = (dpcr_recurrent_kind)kind,
+                                                   .dtype = n % 2 ? DPCR_F64 : DPCR_F32,
+                                                   .inputs = 3,
+                                                   .hidden = n % 3 ? 5 : 40,
+                                                   .layers = 1 + n % 2,
+                                                   .bidirectional = n % 4 == 1,
+                                                   .seed = 9},
+                                       .length = m < 3 ? 500 : 150,
+                                       .batch = m < 3 ? 1 : 3,
+                                       .lengths = m < 3 ? NULL : ragged,
+                                       .method = methods[m % 3]});
     run_network(
         &(network_job){.options = {.kind = DPCR_RNN_TANH, .dtype = DPCR_F64, .inputs = 2, .hidden = 2, .layers = 2},
                        .length = 600,

@@ -44,7 +44,7 @@ SIMT int64_t place_of(const problem<T> &p, int64_t row, int64_t m) {
 template <class T>
 SIMT void clear_beyond(simt::lane &me, const problem<T> &p) {
     const int64_t H = p.hidden, count = p.lengths ? p.length * p.rows * H : 0;
-    for (int64_t n = me.block() * threads + me.thread(); n < count; n += me.blocks() * threads) {
+    for (int64_t n = me.block() * me.threads() + me.thread(); n < count; n += me.blocks() * me.threads()) {
         const int64_t l = n / (p.rows * H), row = n / H % p.rows, none = p.length - length_of<T>(p, row);
         const bool step = p.against ? l >= none : l < p.length - none;
         if (!step) p.y[l * p.y_step + row * p.y_row + n % H] = 0;

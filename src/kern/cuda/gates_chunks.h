@@ -44,6 +44,20 @@ SIMT int64_t length_of(const chunked<T> &p, int64_t row) {
     return n < 0 ? 0 : n < p.length ? n : p.length;
 }
 
+// What was gathered of each sequence.
+template <class T>
+SIMT void tell_outcomes(simt::lane &me, const chunked<T> &p) {
+    const int64_t lanes = me.blocks() * me.threads();
+    for (int64_t r = me.block() * me.threads() + me.thread(); p.outcome && r < p.rows; r += lanes) {
+        dpcr_device_outcome o;
+        o.sweeps = (int32_t)me.peer_load(&p.tallies[r].sweeps);
+        o.non_finite = (int32_t)me.peer_load(&p.tallies[r].non_finite);
+        o.locked = p.length - (int64_t)me.peer_load(&p.tallies[r].from_end);
+        o.residual = cells::float_of(me.peer_load(&p.tallies[r].residual));
+        p.outcome[r] = o;
+    }
+}
+
 // A stretch of steps of some items: first .. first + count - 1, from step `from` of their chunks on.
 struct stretch {
     int64_t first, count, from, steps;
@@ -223,14 +237,7 @@ struct chunks {
             if (p.last) p.last[n] = me.peer_load(end);
             if (Step::cell && p.last_cell) p.last_cell[n] = me.peer_load(end + H);
         }
-        for (int64_t r = self(me); p.outcome && r < p.rows; r += lanes) {
-            dpcr_device_outcome o;
-            o.sweeps = (int32_t)me.peer_load(&p.tallies[r].sweeps);
-            o.non_finite = (int32_t)me.peer_load(&p.tallies[r].non_finite);
-            o.locked = p.length - (int64_t)me.peer_load(&p.tallies[r].from_end);
-            o.residual = cells::float_of(me.peer_load(&p.tallies[r].residual));
-            p.outcome[r] = o;
-        }
+        tell_outcomes(me, p);
     }
 
     // ---- the launch ----

@@ -17,10 +17,9 @@ inline int64_t usual_chunk(int64_t length) {
     return n < 64 ? 64 : n;
 }
 
-// What chunks need besides their own; parts: state in units of H. What is cleared comes first.
+// Sizes, and the rules of a solve.
 template <class T>
-void plan_chunks(const dpcri_device_recurrent &c, int parts, bool scaled, cells::cut *workspace, size_t *cleared,
-                 chunked<T> *p) {
+void plan_rules(const dpcri_device_recurrent &c, int usual_sweeps, chunked<T> *p) {
     p->length = c.length;
     p->rows = c.rows;
     p->hidden = c.hidden;
@@ -28,8 +27,15 @@ void plan_chunks(const dpcri_device_recurrent &c, int parts, bool scaled, cells:
     p->atol = c.atol;
     p->rtol = c.rtol;
     p->outcome = c.outcome;
-    p->most_sweeps = c.max_sweeps > 0 ? c.max_sweeps : 3;
+    p->most_sweeps = c.max_sweeps > 0 ? c.max_sweeps : usual_sweeps;
     if (p->most_sweeps > cells::most_sweeps) p->most_sweeps = cells::most_sweeps;
+}
+
+// What chunks need besides their own; parts: state in units of H. What is cleared comes first.
+template <class T>
+void plan_chunks(const dpcri_device_recurrent &c, int parts, bool scaled, cells::cut *workspace, size_t *cleared,
+                 chunked<T> *p) {
+    plan_rules<T>(c, 3, p);
     p->chunk = c.way == DPCRI_DEVICE_LOOP ? c.length : c.chunk > 0 ? c.chunk : usual_chunk(c.length);
     if (p->chunk > c.length) p->chunk = c.length;
     p->warm_up = c.warm_up > 0 ? c.warm_up : cells::usual_warm_up;
@@ -67,6 +73,11 @@ problem<T> layer_of(const dpcri_device_recurrent &c) {
     p.against = c.against != 0;
     p.kept = static_cast<T *>(c.kept);
     p.lengths = c.packed ? c.lengths : nullptr;
+    p.stop = c.stop != 0;
+    p.first = static_cast<const T *>(c.h0);
+    p.first_cell = static_cast<const T *>(c.c0);
+    p.last = static_cast<T *>(c.ht);
+    p.last_cell = static_cast<T *>(c.ct);
     return p;
 }
 
@@ -74,11 +85,6 @@ template <class T, int G>
 problem<T> problem_of(const dpcri_device_recurrent &c, cells::cut *workspace, size_t *cleared) {
     problem<T> p = layer_of<T>(c);
     plan_chunks<T>(c, G == 4 ? 2 : 1, false, workspace, cleared, &p);
-    p.stop = c.stop != 0;
-    p.first = static_cast<const T *>(c.h0);
-    p.first_cell = static_cast<const T *>(c.c0);
-    p.last = static_cast<T *>(c.ht);
-    p.last_cell = static_cast<T *>(c.ct);
     const int64_t items = p.chunks * c.rows;
     p.given_row = G * c.hidden;
     p.given = workspace->take<T>(c.length * c.rows * p.given_row);

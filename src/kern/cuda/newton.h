@@ -35,6 +35,28 @@ typedef span_of<128, 4, 64> usual_span;
 
 constexpr float never = 3.0e38f;  // larger than any tolerance
 
+// v = J v + r
+template <class T, int K>
+SIMT void push(const T (&j)[K * K], const T (&r)[K], T (&v)[K]) {
+    T y[K];
+    SIMT_UNROLL for (int i = 0; i < K; i++) {
+        y[i] = r[i];
+        SIMT_UNROLL for (int k = 0; k < K; k++) y[i] = simt::fma(j[i * K + k], v[k], y[i]);
+    }
+    SIMT_UNROLL for (int i = 0; i < K; i++) v[i] = y[i];
+}
+
+// M = J M
+template <class T, int K>
+SIMT void compose(const T (&j)[K * K], T (&m)[K * K]) {
+    SIMT_UNROLL for (int c = 0; c < K; c++) {
+        T column_of[K], zero[K] = {};
+        SIMT_UNROLL for (int i = 0; i < K; i++) column_of[i] = m[i * K + c];
+        push<T, K>(j, zero, column_of);
+        SIMT_UNROLL for (int i = 0; i < K; i++) m[i * K + c] = column_of[i];
+    }
+}
+
 template <class T, int K, class S>
 struct newton {
     static constexpr int E = K * K, N = E + K, summary = N | 1, I = S::items;
@@ -77,26 +99,6 @@ struct newton {
 
     // ---- one step ----
 
-    // v = J v + r
-    SIMT static void push(const T (&j)[E], const T (&r)[K], T (&v)[K]) {
-        T y[K];
-        SIMT_UNROLL for (int i = 0; i < K; i++) {
-            y[i] = r[i];
-            SIMT_UNROLL for (int k = 0; k < K; k++) y[i] = simt::fma(j[i * K + k], v[k], y[i]);
-        }
-        SIMT_UNROLL for (int i = 0; i < K; i++) v[i] = y[i];
-    }
-
-    // M = J M
-    SIMT static void compose(const T (&j)[E], T (&m)[E]) {
-        SIMT_UNROLL for (int c = 0; c < K; c++) {
-            T column_of[K], zero[K] = {};
-            SIMT_UNROLL for (int i = 0; i < K; i++) column_of[i] = m[i * K + c];
-            push(j, zero, column_of);
-            SIMT_UNROLL for (int i = 0; i < K; i++) m[i * K + c] = column_of[i];
-        }
-    }
-
     // f at z, r = f - own, and the slopes; all zero where f is not finite, and then false.
     SIMT static bool measure(const problem<T> &p, const T (&w)[E], const T *x, const T (&z)[K], const T (&own)[K],
                              T (&r)[K], T (&slopes)[K]) {
@@ -133,8 +135,8 @@ struct newton {
                 T j[E], r[K];
                 get(at, at.sum(from, at.t - s), m, v);
                 get(at, at.sum(from, at.t), j, r);
-                compose(j, m);
-                push(j, r, v);
+                compose<T, K>(j, m);
+                push<T, K>(j, r, v);
             } else {
                 get(at, at.sum(from, at.t), m, v);
             }
@@ -187,8 +189,8 @@ struct newton {
             if (!measure(a.p, w, c.x + (o.first + i) * a.p.x_step, z, own, mine.r[n], mine.slope[n]) && bad == I)
                 bad = n;
             jacobian<T, K>(a.p, w, mine.slope[n], j);
-            compose(j, m);
-            push(j, mine.r[n], v);
+            compose<T, K>(j, m);
+            push<T, K>(j, mine.r[n], v);
         }
         put(at, 0, m, v);
         me.barrier();
@@ -217,7 +219,7 @@ struct newton {
         SIMT_UNROLL for (int i = 0; i < K; i++) d[i] = at.numbers.get(at.sum(all, S::threads - 1) + E + i);
         if (at.t > 0) {
             get(at, at.sum(done, at.t - 1), m, r);
-            push(m, r, d);
+            push<T, K>(m, r, d);
         }
         float worst = bad < I ? never : 0;
         late = 0;
@@ -226,7 +228,7 @@ struct newton {
             const int i = at.t * I + n;
             weight_of(a, c, o.first + i, n == 0, w);
             jacobian<T, K>(a.p, w, mine.slope[n], j);
-            push(j, mine.r[n], d);
+            push<T, K>(j, mine.r[n], d);
             bool good = true;
             SIMT_UNROLL for (int k = 0; k < K; k++) good = good && finite(d[k]);
             bool open = !good || n >= bad;

@@ -6,7 +6,8 @@
 //   para    overlapped chunks (gates_chunks.h), one cooperative launch: a thread takes a unit of an item through all
 //           steps of a stretch, so blocks meet once a stretch and not once a step
 //
-// A number is one chain of operations on its own unit: with tolerances of 0 overlap has the loop's bits.
+// A number is one chain of operations on its own unit: with tolerances of 0 overlap has the loop's bits. Newton is
+// para_newton.h's.
 #ifndef DPCRI_CUDA_PARA_H
 #define DPCRI_CUDA_PARA_H
 
@@ -18,6 +19,20 @@ template <class T>
 struct para_problem : problem<T> {
     const T *diagonals, *peepholes;  // [3][H] of ParaGRU and ParaLSTM; [2][H] of ParaLSTM
 };
+
+// Of a unit.
+template <class T>
+struct own_weights {
+    T a[3], peephole[2];  // diagonals; C_f, C_o
+};
+
+template <class T>
+SIMT own_weights<T> weights_of(const T *diagonals, const T *peepholes, int64_t H, int64_t u) {
+    own_weights<T> w;
+    SIMT_UNROLL for (int i = 0; i < 3; i++) w.a[i] = diagonals ? diagonals[i * H + u] : T(0);
+    SIMT_UNROLL for (int i = 0; i < 2; i++) w.peephole[i] = peepholes ? peepholes[i * H + u] : T(0);
+    return w;
+}
 
 template <class T, int Kind>  // DPCRI_DEVICE_PARAGRU, ...
 struct para {
@@ -41,21 +56,26 @@ struct para {
 
     SIMT static T sigmoid(T u) { return simt::fma(cells::tanh_of(T(0.5) * u), T(0.5), T(0.5)); }
 
-    // x: of the unit, gate after gate H apart.
-    SIMT static void advance(const arguments &p, int64_t u, const T *x, const T *a, T &h, T &c) {
-        const int64_t H = p.hidden;
+    // x: of the unit, gate after gate H apart; t, what the gates were: z, r, q; f, z, o; or z, q.
+    SIMT static void advance(const own_weights<T> &w, const T *x, int64_t H, T &h, T &c, T (&t)[3]) {
         if constexpr (Kind == DPCRI_DEVICE_PARAGRU) {
-            const T z = sigmoid(simt::fma(a[0], h, x[0])), r = sigmoid(simt::fma(a[1], h, x[H]));
-            const T q = cells::tanh_of(simt::fma(a[2], r * h, x[2 * H]));
-            h = simt::fma(z, q - h, h);
+            t[0] = sigmoid(simt::fma(w.a[0], h, x[0]));
+            t[1] = sigmoid(simt::fma(w.a[1], h, x[H]));
+            t[2] = cells::tanh_of(simt::fma(w.a[2], t[1] * h, x[2 * H]));
+            h = simt::fma(t[0], t[2] - h, h);
         }
         if constexpr (Kind == DPCRI_DEVICE_PARALSTM) {
-            const T f = sigmoid(simt::fma(p.peepholes[u], c, simt::fma(a[0], h, x[0])));
-            const T z = cells::tanh_of(simt::fma(a[1], h, x[H]));
-            c = simt::fma(f, c - z, z);
-            h = sigmoid(simt::fma(p.peepholes[H + u], c, simt::fma(a[2], h, x[2 * H]))) * cells::tanh_of(c);
+            t[0] = sigmoid(simt::fma(w.peephole[0], c, simt::fma(w.a[0], h, x[0])));
+            t[1] = cells::tanh_of(simt::fma(w.a[1], h, x[H]));
+            c = simt::fma(t[0], c - t[1], t[1]);
+            t[2] = sigmoid(simt::fma(w.peephole[1], c, simt::fma(w.a[2], h, x[2 * H])));
+            h = t[2] * cells::tanh_of(c);
         }
-        if constexpr (Kind == DPCRI_DEVICE_MINGRU) h = simt::fma(sigmoid(x[0]), x[H] - h, h);
+        if constexpr (Kind == DPCRI_DEVICE_MINGRU) {
+            t[0] = sigmoid(x[0]);
+            t[1] = x[H];
+            h = simt::fma(t[0], t[1] - h, h);
+        }
     }
 
     SIMT static void run(simt::lane &me, const arguments &p, const stretch &s, int &) {
@@ -64,12 +84,14 @@ struct para {
             const int64_t item = s.first + n / H, u = n % H, row = item % p.rows;
             if (!me.peer_load(p.open + item)) continue;
             const int64_t first = item / p.rows * p.chunk + s.from, past = first + s.steps, end = length_of<T>(p, row);
-            T h = load(me, p, item, u, 0), c = cell ? load_cell(me, p, item, u) : T(0), a[3] = {};
-            for (int i = 0; p.diagonals && i < 3; i++) a[i] = p.diagonals[i * H + u];
+            T h = load(me, p, item, u, 0), c = cell ? load_cell(me, p, item, u) : T(0), t[3];
+            const own_weights<T> w = weights_of(p.diagonals, p.peepholes, H, u);
             for (int64_t m = first < 0 ? 0 : first; m < past && m < end; m++) {
                 const int64_t l = place_of(p, row, m);
-                advance(p, u, p.given + (l * p.rows + row) * p.given_row + u, a, h, c);
-                if (s.writes) p.y[l * p.y_step + row * p.y_row + u] = h;
+                advance(w, p.given + (l * p.rows + row) * p.given_row + u, H, h, c, t);
+                if (!s.writes) continue;
+                p.y[l * p.y_step + row * p.y_row + u] = h;
+                if (cell && p.kept) p.kept[(l * p.rows + row) * H + u] = c;
             }
             store(me, p, item, u, 0, h);
             if (cell) store_cell(me, p, item, u, c);
