@@ -75,7 +75,7 @@ typedef enum dpcri_device_gates {
     DPCRI_DEVICE_RNN_RELU,
     DPCRI_DEVICE_GRU,
     DPCRI_DEVICE_LSTM,
-    // Units do not mix (kern/para.h): w_hh is [3 H], of minGRU nothing, and there is no b_hh. Forward alone.
+    // Units do not mix (kern/para.h): w_hh is [3 H], of minGRU nothing, and there is no b_hh.
     DPCRI_DEVICE_PARAGRU,
     DPCRI_DEVICE_PARALSTM,
     DPCRI_DEVICE_MINGRU
@@ -98,7 +98,7 @@ typedef struct dpcri_device_recurrent {
     int packed;              // not 0: sequences have lengths of their own, and y is 0 beyond
     const int64_t *lengths;  // [rows] of the device, within 0..length
     int against;             // the strides run against time: of a shorter sequence the last steps count
-    void *kept;              // [length][rows][H]: an LSTM's c after each step, for the way back; or NULL
+    void *kept;              // [length][rows][H]: c after each step, for the way back; or NULL
     dpcri_device_way way;
     int64_t chunk, warm_up;  // from here on as of a cell
     double atol, rtol;
@@ -116,15 +116,13 @@ typedef struct dpcri_device_recurrent {
     int64_t dx_step, dx_row;
     int dx_adds;
     void *dh0, *dc0;  // [rows][H] contiguous, or NULL
-    void *dw_ih, *dw_hh, *db_ih, *db_hh;
+    void *dw_ih, *dw_hh, *db_ih, *db_hh, *dpeephole;
 } dpcri_device_recurrent;
 
 // Why no kernel serves such a layer so far, in words that name what would work; NULL: one does.
 static inline const char *dpcri_device_recurrent_refusal(const dpcri_device_recurrent *c) {
     const int apart = c->gates >= DPCRI_DEVICE_PARAGRU;
     const int narrow = c->gates <= DPCRI_DEVICE_RNN_RELU && !c->packed && c->hidden <= 4 && c->hidden != 3;
-    if (c->backward && apart)
-        return "rnn, rnn-relu, gru and lstm go back there; kinds whose units do not mix do not yet";
     if (c->way == DPCRI_DEVICE_NEWTON && !c->backward && !narrow && !apart)
         return "newton is of paragru, paralstm and mingru there, and of rnn and rnn-relu with 1, 2 or 4 units and full "
                "length; the loop and overlap are of all";

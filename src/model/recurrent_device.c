@@ -66,7 +66,7 @@ typedef struct device_space {
     char *between;                     // y of the layers but the last: `layers` of them, layer after layer by turns
     int64_t layers;
     size_t y_bytes;
-    char *kept;  // training, of an LSTM: c of each chain
+    char *kept;  // training, where there is c: that of each chain
     size_t kept_bytes;
     char *outer[2];  // training: gradients of y of the layers but the last, by turns
     char *kernels;
@@ -343,6 +343,7 @@ static void add_gradients(const dpcr_recurrent_plan *plan, const dpcr_recurrent_
     form->dw_hh = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_WEIGHT_HH));
     form->db_ih = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_BIAS_IH));
     form->db_hh = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_BIAS_HH));
+    form->dpeephole = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_PEEPHOLE));
 }
 
 dpcr_status dpcr_recurrent_enqueue_backward(const dpcr_recurrent_plan *plan, const dpcr_array *parameters,

@@ -3,69 +3,19 @@
 // precision, over kinds, widths beside and across tiles, pieces of the sums and strides both ways; overlapped chunks
 // are the loop to the bit, on chains that forget and on chains that do not, in every order and any batch; sequences of
 // lengths of their own have the bits that they have alone; what the report says.
-#include "network_case.h"
+#include "trained_case.h"
 
 namespace {
 
-// A network with the gradients that come in, and room for those that go out.
 template <class T>
-struct trained : network<T> {
-    std::vector<T> kept, dy, dht, dct, dx, dh0, dc0, dw_ih, dw_hh, db_ih, db_hh;
-
-    trained(dpcri_device_gates k, int64_t l, int64_t b, int64_t in, int64_t h, double size)
-        : network<T>(k, l, b, in, h, size) {
-        kept.resize((size_t)(l * b * h));
-        this->fill(dy, l * b * (h + 1), 1), this->fill(dht, b * h, 1), this->fill(dct, b * h, 1);
-    }
-
-    // The states of the loop, and arguments to go back over them.
-    dpcri_device_recurrent forward(dpcri_device_way way) {
-        dpcri_device_recurrent c = this->arguments(DPCRI_DEVICE_LOOP);
-        c.kept = kept.data();
-        this->run(c, 1);
-        c.way = way;
-        return c;
-    }
-    dpcri_device_recurrent backward(dpcri_device_way way) {
-        const int64_t H = this->hidden, L = this->length, B = this->rows, I = this->inputs, G = this->gates;
-        dpcri_device_recurrent c = forward(way);
-        dx.assign((size_t)(L * B * (I + 2)), T(NAN)), dh0.assign((size_t)(B * H), T(NAN)), dc0 = dh0;
-        dw_ih.assign((size_t)(G * H * I), T(0)), dw_hh.assign((size_t)(G * H * H), T(0));
-        db_ih.assign((size_t)(G * H), T(0)), db_hh = db_ih;
-        const int64_t last = this->back ? L - 1 : 0, sign = this->back ? -1 : 1;
-        const bool lstm = this->kind == DPCRI_DEVICE_LSTM;
-        c.backward = 1;
-        c.dy = dy.data() + last * B * (H + 1), c.dy_step = sign * B * (H + 1), c.dy_row = H + 1;
-        c.dht = dht.data(), c.dct = lstm ? dct.data() : nullptr;
-        c.dx = dx.data() + last * B * (I + 2), c.dx_step = sign * B * (I + 2), c.dx_row = I + 2;
-        c.dh0 = dh0.data(), c.dc0 = lstm ? dc0.data() : nullptr;
-        c.dw_ih = dw_ih.data(), c.dw_hh = dw_hh.data(), c.db_ih = db_ih.data(), c.db_hh = db_hh.data();
-        return c;
-    }
-    void take(const trained &all, int64_t r) {
-        const int64_t H = this->hidden;
-        network<T>::take(all, r);
-        this->take_row(dht, all.dht, r, H), this->take_row(dct, all.dct, r, H);
-        for (int64_t l = 0; l < this->length; l++)
-            for (int64_t j = 0; j <= H; j++)
-                dy[(size_t)(l * (H + 1) + j)] = all.dy[(size_t)((l * all.rows + r) * (H + 1) + j)];
-    }
-    std::vector<T> all() const {
-        std::vector<T> v;
-        for (const std::vector<T> *p : {&dx, &dh0, &dc0, &dw_ih, &dw_hh, &db_ih, &db_hh})
-            for (const T a : *p) v.push_back(a);
-        return v;
-    }
-    std::vector<T> loop() {
-        this->run(backward(DPCRI_DEVICE_LOOP), 1);
-        return all();
-    }
+struct trained : trained_case<T> {
+    using trained_case<T>::trained_case;
 
     // torch.nn's definition differentiated step by step, in long double.
     void matches(double bound) {
         typedef std::vector<long double> reals;
         const int64_t H = this->hidden, L = this->length, B = this->rows, I = this->inputs, G = this->gates;
-        (void)loop();
+        (void)this->loop();
         const network<T> &n = *this;
         reals want_ih((size_t)(G * H * I)), want_hh((size_t)(G * H * H)), want_bi((size_t)(G * H)), want_bh = want_bi;
         reals want_x((size_t)(L * B * I)), want_h((size_t)(B * H)), want_c = want_h;
@@ -108,13 +58,13 @@ struct trained : network<T> {
                 }
             reals g((size_t)H), gc((size_t)H);
             for (int64_t u = 0; u < H; u++) {
-                g[(size_t)u] = dht[(size_t)(r * H + u)];
-                gc[(size_t)u] = G == 4 ? dct[(size_t)(r * H + u)] : 0;
+                g[(size_t)u] = this->dht[(size_t)(r * H + u)];
+                gc[(size_t)u] = G == 4 ? this->dct[(size_t)(r * H + u)] : 0;
             }
             for (int64_t m = count - 1; m >= 0; m--) {
                 reals before((size_t)H), ei((size_t)(G * H)), eh;
                 for (int64_t u = 0; u < H; u++) {
-                    const long double d = g[(size_t)u] + dy[(size_t)((time(m) * B + r) * (H + 1) + u)];
+                    const long double d = g[(size_t)u] + this->dy[(size_t)((time(m) * B + r) * (H + 1) + u)];
                     const auto a = [&](int64_t q) { return in[(size_t)m][(size_t)(q * H + u)]; };
                     const auto b = [&](int64_t q) { return of[(size_t)m][(size_t)(q * H + u)]; };
                     const long double after = h[(size_t)m + 1][(size_t)u];
@@ -162,25 +112,14 @@ struct trained : network<T> {
             for (int64_t u = 0; u < H; u++)
                 want_h[(size_t)(r * H + u)] = g[(size_t)u], want_c[(size_t)(r * H + u)] = gc[(size_t)u];
         }
-        const auto near = [&](const char *what, const std::vector<T> &got, const reals &want, int64_t row,
-                              int64_t room) {
-            long double size = 1;
-            for (const long double v : want) size = std::fmax(size, std::fabs(v));
-            for (size_t i = 0; i < want.size(); i++) {
-                const T v = got[(size_t)((int64_t)i / row * room + (int64_t)i % row)];
-                if (!(std::fabs(v - want[i]) <= bound * size))
-                    fail_msg("kind %d hidden %d %s: number %d: %.9g, wanted %.9g", n.kind, (int)H, what, (int)i,
-                             (double)v, (double)want[i]);
-            }
-        };
-        near("dx", dx, want_x, I, I + 2);
-        near("dh0", dh0, want_h, H, H);
-        if (G == 4) near("dc0", dc0, want_c, H, H);
-        near("dw_ih", dw_ih, want_ih, I, I);
-        near("dw_hh", dw_hh, want_hh, H, H);
-        near("db_ih", db_ih, want_bi, H, H);
-        near("db_hh", db_hh, want_bh, H, H);
-        for (int64_t i = 0; i < L * B; i++) assert_true(std::isnan(dx[(size_t)(i * (I + 2) + I)]));  // beside
+        this->assert_close("dx", this->dx, want_x, I, I + 2, bound);
+        this->assert_close("dh0", this->dh0, want_h, H, H, bound);
+        if (G == 4) this->assert_close("dc0", this->dc0, want_c, H, H, bound);
+        this->assert_close("dw_ih", this->dw_ih, want_ih, I, I, bound);
+        this->assert_close("dw_hh", this->dw_hh, want_hh, H, H, bound);
+        this->assert_close("db_ih", this->db_ih, want_bi, H, H, bound);
+        this->assert_close("db_hh", this->db_hh, want_bh, H, H, bound);
+        for (int64_t i = 0; i < L * B; i++) assert_true(std::isnan(this->dx[(size_t)(i * (I + 2) + I)]));  // beside
         for (const dpcr_device_outcome &o : n.outcome) assert_true(o.locked == L && !o.non_finite && o.residual == 0);
     }
 };
@@ -201,71 +140,17 @@ void loop_is_the_definitions(void **) {
 void overlap_is_the_loop(void **) {
     uint64_t seed = 0;
     for (const dpcri_device_gates kind : kinds)
-        for (const double size : {0.5, 12.0}) {  // forgets at once, or not
-            if (kind == DPCRI_DEVICE_RNN_RELU && size > 1) continue;
-            for (const int64_t length : {1, 17, 40}) {
-                trained<float> n(kind, length, 1 + (int64_t)(seed % 3), 2, 3, size);
-                n.back = seed % 2 == 1;
-                const std::vector<float> want = n.loop();
-                dpcri_device_recurrent o = n.backward(DPCRI_DEVICE_OVERLAP);
-                vary(o, seed);
-                n.run(o, seed++);
-                assert_same(want, n.all(), "overlap");
-                n.assert_exact(o.max_sweeps);
-            }
-        }
+        for (const double size : {0.5, 12.0})  // forgets at once, or not
+            if (kind != DPCRI_DEVICE_RNN_RELU || size < 1) back_is_the_loop(kind, size, seed);
 }
 
 void bits_are_those_of_any_order(void **) {
     trained<float> n(DPCRI_DEVICE_GRU, 24, 30, 5, 3, 0.8);
-    dpcri_device_recurrent o = n.backward(DPCRI_DEVICE_OVERLAP);
-    o.chunk = 8, o.warm_up = 4, o.atol = o.rtol = 1e-3;
-    n.run(o, 0);
-    const std::vector<float> first = n.all();
-    const std::vector<dpcr_device_outcome> told = n.outcome;
-    for (uint64_t seed = 3; seed < 6; seed++) {
-        o = n.backward(DPCRI_DEVICE_OVERLAP);
-        o.chunk = 8, o.warm_up = 4, o.atol = o.rtol = 1e-3;
-        n.run(o, seed);
-        assert_same(first, n.all(), "another order");
-        for (size_t r = 0; r < told.size(); r++)
-            assert_true(n.outcome[r].sweeps == told[r].sweeps && n.outcome[r].locked == told[r].locked &&
-                        n.outcome[r].residual == told[r].residual && told[r].sweeps > 0);
-    }
+    assert_any_order(n);
 }
 
-// Sequences of lengths of their own: states, and what goes back by step, are those that each has alone.
-void packed_is_apart(void **) {
-    for (const bool against : {false, true})
-        for (const dpcri_device_gates kind : kinds) {
-            const int64_t lengths[] = {13, 30, 0, 1, 22};
-            trained<float> all(kind, 30, 5, 2, 3, 0.7);
-            all.back = against;
-            all.lengths.assign(lengths, lengths + 5);
-            dpcri_device_recurrent f = all.forward(DPCRI_DEVICE_OVERLAP);
-            const std::vector<float> loop = all.y, end = all.ht;
-            f.chunk = 7, f.warm_up = 5;
-            all.y.assign(all.y.size(), NAN);
-            all.run(f, 4);
-            assert_same(loop, all.y, "forward, in chunks");
-            assert_same(end, all.ht, "last states, in chunks");
-            dpcri_device_recurrent o = all.backward(DPCRI_DEVICE_OVERLAP);
-            o.chunk = 7, o.warm_up = 5;
-            all.run(o, 5);
-            for (int64_t r = 0; r < 5; r++) {
-                trained<float> one(kind, lengths[r], 1, 2, 3, 0.7);
-                one.take(all, r);
-                if (lengths[r] > 0) {
-                    (void)one.loop();
-                } else {
-                    one.dh0 = one.dht, one.dc0 = one.dct;
-                }
-                one.assert_states(all, r);
-                one.assert_row(one.dh0, all.dh0, r, 3, "dh0");
-                if (kind == DPCRI_DEVICE_LSTM) one.assert_row(one.dc0, all.dc0, r, 3, "dc0");
-                one.assert_steps(one.dx, lengths[r], all.dx, 5, r, 30, 2, 4, "dx");
-            }
-        }
+void sequences_are_apart(void **) {
+    for (const dpcri_device_gates kind : kinds) packed_is_apart(kind);
 }
 
 // Gradients add onto what is there; what is not wanted is left out; what does not come in is zero.
@@ -347,7 +232,7 @@ void what_cannot_be_is_refused(void **) {
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(loop_is_the_definitions),     cmocka_unit_test(overlap_is_the_loop),
-        cmocka_unit_test(bits_are_those_of_any_order), cmocka_unit_test(packed_is_apart),
+        cmocka_unit_test(bits_are_those_of_any_order), cmocka_unit_test(sequences_are_apart),
         cmocka_unit_test(what_is_there_is_added_to),   cmocka_unit_test(tolerances_are_of_the_gradients_size),
         cmocka_unit_test(what_cannot_be_is_refused),
     };

@@ -147,8 +147,6 @@ void what_cannot_be_is_refused(void **) {
     assert_int_equal(dpcri_cuda_recurrent_run(c, w.data(), bytes - 1, nullptr), DPCRI_CUDA_WORKSPACE);
     c.peephole = nullptr;
     assert_int_equal(dpcri_cuda_recurrent_run(c, w.data(), bytes, nullptr), DPCRI_CUDA_ARGUMENT);
-    c = n.arguments(DPCRI_DEVICE_LOOP), c.backward = 1;
-    assert_int_equal(dpcri_cuda_recurrent_run(c, w.data(), bytes, nullptr), DPCRI_CUDA_UNSUPPORTED);
 }
 
 }  // namespace

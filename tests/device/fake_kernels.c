@@ -239,6 +239,7 @@ static void layer_forward(const dpcri_device_recurrent *c, int64_t row) {
             gates_sums(c, row, l, h, u, in, of);
             if (c->gates > DPCRI_DEVICE_LSTM) {
                 next[u] = apart(c, u, in, h[u], &cell[u]);
+                if (c->kept) put(c->dtype, c->kept, (at * c->rows + row) * H + u, cell[u]);
                 continue;
             }
             const double a = act(3, in[0] + of[0]), b = act(3, in[1] + of[1]);
@@ -261,20 +262,59 @@ static void add(dpcr_dtype dtype, void *to, int64_t i, double value) {
     if (to) put(dtype, to, i, get(dtype, to, i) + value);
 }
 
-// e of a gate's sum, its input's (in) and its state's part (of): what both weights get, and what goes on by them.
-static void add_gate(const dpcri_device_recurrent *c, int64_t row, int64_t l, int64_t g, double in, double of,
-                     const double *h, double *before) {
-    const int64_t at = step_of(c, row, l), H = c->hidden, I = c->inputs;
+static void add_input(const dpcri_device_recurrent *c, int64_t row, int64_t l, int64_t g, double in) {
+    const int64_t at = step_of(c, row, l), I = c->inputs;
     add(c->dtype, c->db_ih, g, in);
-    add(c->dtype, c->db_hh, g, of);
     for (int64_t j = 0; j < I; j++) {
         add(c->dtype, c->dw_ih, g * I + j, in * get(c->dtype, c->x, at * c->x_step + row * c->x_row + j));
         add(c->dtype, c->dx, at * c->dx_step + row * c->dx_row + j, in * get(c->dtype, c->w_ih, g * I + j));
     }
+}
+
+// e of a gate's sum, its input's (in) and its state's part (of): what both weights get, and what goes on by them.
+static void add_gate(const dpcri_device_recurrent *c, int64_t row, int64_t l, int64_t g, double in, double of,
+                     const double *h, double *before) {
+    const int64_t H = c->hidden;
+    add_input(c, row, l, g, in);
+    add(c->dtype, c->db_hh, g, of);
     for (int64_t j = 0; j < H; j++) {
         add(c->dtype, c->dw_hh, g * H + j, of * h[j]);
         before[j] += of * get(c->dtype, c->w_hh, g * H + j);
     }
+}
+
+// Kinds whose units do not mix: what a unit's gradient d of h becomes a step before, and of c.
+static double apart_back(const dpcri_device_recurrent *c, int64_t row, int64_t l, int64_t u, const double *x, double h,
+                         double past, double d, double *gc) {
+    const int64_t H = c->hidden;
+    double a[3], e[3] = {0}, of[3];
+    for (int g = 0; g < 3; g++) a[g] = get(c->dtype, c->w_hh, g * H + u);
+    double before = 0;
+    if (c->gates == DPCRI_DEVICE_MINGRU) {
+        const double z = act(3, x[0]);
+        e[0] = d * (x[1] - h) * z * (1 - z), e[1] = d * z, before = d * (1 - z);
+    } else if (c->gates == DPCRI_DEVICE_PARAGRU) {
+        const double z = act(3, x[0] + a[0] * h), r = act(3, x[1] + a[1] * h), q = tanh(x[2] + a[2] * r * h);
+        e[0] = d * (q - h) * z * (1 - z), e[2] = d * z * (1 - q * q), e[1] = e[2] * a[2] * h * r * (1 - r);
+        of[0] = e[0], of[1] = e[1], of[2] = e[2] * r, before = d * (1 - z);
+    } else {
+        const double by_f = get(c->dtype, c->peephole, u), by_o = get(c->dtype, c->peephole, H + u);
+        const double f = act(3, x[0] + a[0] * h + by_f * past), z = tanh(x[1] + a[1] * h);
+        const double cell = f * past + (1 - f) * z, o = act(3, x[2] + a[2] * h + by_o * cell), t = tanh(cell);
+        e[2] = d * t * o * (1 - o);
+        const double dc = *gc + d * o * (1 - t * t) + by_o * e[2];
+        e[0] = dc * (past - z) * f * (1 - f), e[1] = dc * (1 - f) * (1 - z * z);
+        *gc = dc * f + by_f * e[0];
+        add(c->dtype, c->dpeephole, u, e[0] * past);
+        add(c->dtype, c->dpeephole, H + u, e[2] * cell);
+        for (int g = 0; g < 3; g++) of[g] = e[g];
+    }
+    for (int g = 0; g < gates_of(c); g++) add_input(c, row, l, g * H + u, e[g]);
+    for (int g = 0; g < 3 && c->gates != DPCRI_DEVICE_MINGRU; g++) {
+        add(c->dtype, c->dw_hh, g * H + u, of[g] * h);
+        before += of[g] * a[g];
+    }
+    return before;
 }
 
 static void layer_backward(const dpcri_device_recurrent *c, int64_t row) {
@@ -296,6 +336,12 @@ static void layer_backward(const dpcri_device_recurrent *c, int64_t row) {
             double in[4] = {0}, of[4] = {0};
             gates_sums(c, row, l, h, u, in, of);
             const double d = g[u] + get(c->dtype, c->dy, at * c->dy_step + row * c->dy_row + u);
+            if (c->gates > DPCRI_DEVICE_LSTM) {
+                const double past = l > 0 ? get(c->dtype, c->kept, ((at - 1) * c->rows + row) * H + u)
+                                          : get(c->dtype, c->c0, row * H + u);
+                before[u] = apart_back(c, row, l, u, in, h[u], past, d, &gc[u]);
+                continue;
+            }
             const double a = act(3, in[0] + of[0]), b = act(3, in[1] + of[1]), o = act(3, in[3] + of[3]);
             if (gates == 1) {
                 const int f = c->gates == DPCRI_DEVICE_RNN_RELU ? 1 : 2;

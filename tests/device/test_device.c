@@ -562,12 +562,15 @@ static void recurrent_refusals(void **state) {
         .size = sizeof good, .length = 4, .batch = 1, .solve = {.size = sizeof good.solve, .device = cuda}};
     REFUSED(DPCR_ERROR_UNSUPPORTED, "a variant of gru", dpcr_recurrent_plan_create(networks[2], &good, &plan, error));
     dpcr_recurrent_plan_options o = good;
-    o.training = 1;
-    REFUSED(DPCR_ERROR_UNSUPPORTED, "go back there", dpcr_recurrent_plan_create(networks[1], &o, &plan, error));
-    o.dropout = 0.5;
+    o.training = 1, o.dropout = 0.5;
     REFUSED(DPCR_ERROR_UNSUPPORTED, "dropout on a device", dpcr_recurrent_plan_create(networks[0], &o, &plan, error));
     o = good, o.resets = 1;
     REFUSED(DPCR_ERROR_UNSUPPORTED, "resets on a device", dpcr_recurrent_plan_create(networks[0], &o, &plan, error));
+    o = good, o.solve.method = DPCR_METHOD_NEWTON;
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "newton is of paragru", dpcr_recurrent_plan_create(networks[0], &o, &plan, error));
+    OK(dpcr_recurrent_plan_create(networks[1], &o, &plan, error));
+    dpcr_recurrent_plan_destroy(plan);
+    plan = NULL;
     o = good, o.solve.memory_limit = 100;
     REFUSED(DPCR_ERROR_MEMORY, "the limit is 100", dpcr_recurrent_plan_create(networks[0], &o, &plan, error));
     assert_null(plan);

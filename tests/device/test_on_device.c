@@ -650,6 +650,7 @@ static void networks_as_on_the_host(void **state) {
                                        .length = m < 3 ? 500 : 150,
                                        .batch = m < 3 ? 1 : 3,
                                        .lengths = m < 3 ? NULL : ragged,
+                                       .training = true,
                                        .method = methods[m % 3]});
     run_network(
         &(network_job){.options = {.kind = DPCR_RNN_TANH, .dtype = DPCR_F64, .inputs = 2, .hidden = 2, .layers = 2},

@@ -24,27 +24,37 @@ struct back_space {
     T *parts;
 };
 
+// The layer with its gradients, without workspace.
+template <class T>
+void gradients_of(const dpcri_device_recurrent &c, back_problem<T> *b) {
+    b->first = static_cast<const T *>(c.dht);
+    b->first_cell = static_cast<const T *>(c.dct);
+    b->last = static_cast<T *>(c.dh0);
+    b->last_cell = static_cast<T *>(c.dc0);
+    b->p = layer_of<T>(c);
+    b->h0 = static_cast<const T *>(c.h0);
+    b->c0 = static_cast<const T *>(c.c0);
+    b->dy = static_cast<const T *>(c.dy);
+    b->dy_step = c.dy_step;
+    b->dy_row = c.dy_row;
+    b->dx = static_cast<T *>(c.dx);
+    b->dx_step = c.dx_step;
+    b->dx_row = c.dx_row;
+    b->dx_adds = c.dx_adds != 0;
+}
+
+// Numbers of all pieces of a weight's gradient.
+inline int64_t parts_of(const dpcri_device_recurrent &c, int G) {
+    return pieces_of(c, G) * G * c.hidden * ((c.inputs > c.hidden ? c.inputs : c.hidden) + 1);
+}
+
 template <class T, int G>
 back_space<T> back_of(const dpcri_device_recurrent &c, cells::cut *workspace, size_t *cleared) {
     back_space<T> space = {};
     back_problem<T> &b = space.b;
     plan_chunks<T>(c, G == 4 ? 2 : 1, true, workspace, cleared, &b);
-    b.first = static_cast<const T *>(c.dht);
-    b.first_cell = static_cast<const T *>(c.dct);
-    b.last = static_cast<T *>(c.dh0);
-    b.last_cell = static_cast<T *>(c.dc0);
-    b.p = layer_of<T>(c);
-    b.h0 = static_cast<const T *>(c.h0);
-    b.c0 = static_cast<const T *>(c.c0);
-    b.dy = static_cast<const T *>(c.dy);
-    b.dy_step = c.dy_step;
-    b.dy_row = c.dy_row;
-    b.dx = static_cast<T *>(c.dx);
-    b.dx_step = c.dx_step;
-    b.dx_row = c.dx_row;
-    b.dx_adds = c.dx_adds != 0;
+    gradients_of<T>(c, &b);
     const int64_t steps = c.length * c.rows, items = b.chunks * c.rows, H = c.hidden;
-    const int64_t wide = c.inputs > H ? c.inputs : H;
     b.gates = workspace->take<T>(G == 1 ? 0 : steps * 4 * H);
     b.p.given = b.gates;
     b.p.given_row = 4 * H;
@@ -52,7 +62,7 @@ back_space<T> back_of(const dpcri_device_recurrent &c, cells::cut *workspace, si
     b.columns = workspace->take<T>(2 * items * G * H);
     b.acc = workspace->take<T>(items * H);
     b.beside = workspace->take<T>(G == 1 ? 0 : items * H);
-    space.parts = workspace->take<T>(pieces_of(c, G) * G * H * (wide + 1));
+    space.parts = workspace->take<T>(parts_of(c, G));
     return space;
 }
 
@@ -65,6 +75,15 @@ size_t back_workspace_of(const dpcri_device_recurrent &c) {
 }
 
 inline int64_t blocks_of(int64_t tiles) { return tiles < 65535 ? tiles : 65535; }
+
+template <class T, int G>
+int launch_inputs_back(const back_problem<T> &b, void *stream) {
+    typedef inputs_back<T, G> back;
+    const int64_t steps = tiles(b.length * b.rows, items_of_tile);
+    const int64_t products = steps * tiles(b.p.inputs, back::Q * units_of_tile);
+    if (!b.dx) return 0;
+    return simt::launch<back>({blocks_of(products), threads, shared_bytes<T, back::Q>(), false}, stream, b);
+}
 
 template <class T, int G>
 int launch_weights(const dpcri_device_recurrent &c, const back_space<T> &space, bool input, void *stream) {
@@ -108,11 +127,7 @@ int back_run_of(const dpcri_device_recurrent &c, void *workspace, void *stream) 
     }
     if (status != 0) return status;
     status = simt::launch<kernel>({wanted < room ? wanted : room, threads, shared_bytes<T, 1>(), true}, stream, b);
-    if (status == 0 && b.dx) {
-        typedef inputs_back<T, G> back;
-        const int64_t products = steps * tiles(c.inputs, back::Q * units_of_tile);
-        status = simt::launch<back>({blocks_of(products), threads, shared_bytes<T, back::Q>(), false}, stream, b);
-    }
+    if (status == 0) status = launch_inputs_back<T, G>(b, stream);
     if (status == 0) status = launch_weights<T, G>(c, space, true, stream);
     return status == 0 ? launch_weights<T, G>(c, space, false, stream) : status;
 }

@@ -5,6 +5,7 @@
 #include "kern/cuda/cells_run.h"
 #include "kern/cuda/gates_back_run.h"
 #include "kern/cuda/linear_widths.h"
+#include "kern/cuda/para_back_run.h"
 #include "kern/cuda/para_run.h"
 
 extern template struct cells::widths<float>;
@@ -17,6 +18,8 @@ extern template struct gates::back_kinds<float>;
 extern template struct gates::back_kinds<double>;
 extern template struct gates::para_kinds<float>;
 extern template struct gates::para_kinds<double>;
+extern template struct gates::para_back_kinds<float>;
+extern template struct gates::para_back_kinds<double>;
 
 DPCRI_LINEAR_NARROW(extern, float);
 DPCRI_LINEAR_NARROW(extern, double);
@@ -194,25 +197,29 @@ int check(const dpcri_device_recurrent &c) {
 
 }  // namespace
 
-size_t dpcri_cuda_recurrent_workspace(dpcri_device_recurrent c) {
-    if (check(c) != DPCRI_CUDA_OK || c.length == 0 || c.rows == 0) return 0;
-    if (c.backward)
-        return c.dtype == DPCR_F32 ? gates::back_kinds<float>::workspace(c) : gates::back_kinds<double>::workspace(c);
-    if (gates::apart(c))
-        return c.dtype == DPCR_F32 ? gates::para_kinds<float>::workspace(c) : gates::para_kinds<double>::workspace(c);
-    return c.dtype == DPCR_F32 ? gates::kinds<float>::workspace(c) : gates::kinds<double>::workspace(c);
-}
-
 namespace {
 
 template <class T>
+size_t workspace_of(const dpcri_device_recurrent &c) {
+    if (gates::apart(c))
+        return c.backward ? gates::para_back_kinds<T>::workspace(c) : gates::para_kinds<T>::workspace(c);
+    return c.backward ? gates::back_kinds<T>::workspace(c) : gates::kinds<T>::workspace(c);
+}
+
+template <class T>
 int run_layer(const dpcri_device_recurrent &c, void *workspace, void *stream) {
-    return c.backward        ? gates::back_kinds<T>::run(c, workspace, stream)
-           : gates::apart(c) ? gates::para_kinds<T>::run(c, workspace, stream)
-                             : gates::kinds<T>::run(c, workspace, stream);
+    if (gates::apart(c))
+        return c.backward ? gates::para_back_kinds<T>::run(c, workspace, stream)
+                          : gates::para_kinds<T>::run(c, workspace, stream);
+    return c.backward ? gates::back_kinds<T>::run(c, workspace, stream) : gates::kinds<T>::run(c, workspace, stream);
 }
 
 }  // namespace
+
+size_t dpcri_cuda_recurrent_workspace(dpcri_device_recurrent c) {
+    if (check(c) != DPCRI_CUDA_OK || c.length == 0 || c.rows == 0) return 0;
+    return c.dtype == DPCR_F32 ? workspace_of<float>(c) : workspace_of<double>(c);
+}
 
 int dpcri_cuda_recurrent_run(dpcri_device_recurrent c, void *workspace, size_t bytes, void *stream) {
     const int status = check(c);
@@ -221,7 +228,8 @@ int dpcri_cuda_recurrent_run(dpcri_device_recurrent c, void *workspace, size_t b
     if (!c.w_ih || !c.x || !c.y || (c.packed && !c.lengths) || !workspace) return DPCRI_CUDA_ARGUMENT;
     if (!c.w_hh && c.gates != DPCRI_DEVICE_MINGRU) return DPCRI_CUDA_ARGUMENT;
     if (!c.peephole && c.gates == DPCRI_DEVICE_PARALSTM) return DPCRI_CUDA_ARGUMENT;
-    if (c.backward && c.gates == DPCRI_DEVICE_LSTM && !c.kept) return DPCRI_CUDA_ARGUMENT;
+    const bool cell = c.gates == DPCRI_DEVICE_LSTM || c.gates == DPCRI_DEVICE_PARALSTM;
+    if (c.backward && cell && !c.kept) return DPCRI_CUDA_ARGUMENT;
     if (bytes < dpcri_cuda_recurrent_workspace(c)) return DPCRI_CUDA_WORKSPACE;
     const int ran =
         c.dtype == DPCR_F32 ? run_layer<float>(c, workspace, stream) : run_layer<double>(c, workspace, stream);

@@ -49,9 +49,9 @@ enum { DPCRI_CUDA_IDENTITY, DPCRI_CUDA_RELU, DPCRI_CUDA_TANH, DPCRI_CUDA_SIGMOID
 size_t dpcri_cuda_cell_workspace(dpcri_device_cell cell);
 int dpcri_cuda_cell_run(dpcri_device_cell cell, void *workspace, size_t bytes, void *stream);
 
-// A layer and direction of a recurrent network: rnn, GRU and LSTM of any width, by the loop or by overlapped chunks,
-// and back (gates_back.h); ParaGRU, ParaLSTM and minGRU forward, by newton too. Forward two launches; W_ih x of all
-// steps lies in the workspace between them.
+// A layer and direction of a recurrent network of any width: rnn, GRU, LSTM, ParaGRU, ParaLSTM and minGRU by the loop
+// or by overlapped chunks, and back; those whose units do not mix by newton too, forward. Forward two launches; W_ih x
+// of all steps lies in the workspace between them.
 size_t dpcri_cuda_recurrent_workspace(dpcri_device_recurrent layer);
 int dpcri_cuda_recurrent_run(dpcri_device_recurrent layer, void *workspace, size_t bytes, void *stream);
 

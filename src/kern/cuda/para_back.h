@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MIT
+// The way back through cells whose units do not mix (para.h), on a device. Not yet run on one.
+//
+//   inputs      what W_ih gave the gates, as on the way forward: a plain launch
+//   para_backs  from the last step, in chunks as the way forward (gates_chunks.h), one cooperative launch, a thread a
+//               unit of an item: the gates again from the state before, e = gradients of what their functions got,
+//               and what goes on: the transposed Jacobian, a number or a block of 2 x 2, times what came
+//   inputs_back, weights_back, fold
+//               dx = e W_ih, dW_ih += e^T x, db += sums of e: gates_back.h's, whose units are here all gates of all
+//               units
+//   diagonals_back, diagonals_fold
+//               da += e h_before, dC_f += e_f c_before, dC_o += e_o c_after: plain launches, rows in pieces of a number
+//               that the shape alone says, and the pieces by their index
+//
+// Derivation: docs/math/recurrent.md, backward.md.
+#ifndef DPCRI_CUDA_PARA_BACK_H
+#define DPCRI_CUDA_PARA_BACK_H
+
+#include "kern/cuda/gates_back.h"
+#include "kern/cuda/para.h"
+
+namespace gates {
+
+// Of back_problem, `e` is [length][rows][G H], `acc` what comes to h and `beside` what comes to c.
+template <class T>
+struct para_back_problem : back_problem<T> {
+    const T *diagonals, *peepholes;
+    T *reset_e;  // [length][rows][H] of ParaGRU: r e_q, of which its third diagonal's gradient is
+};
+
+constexpr int gates_of(int kind) { return kind == DPCRI_DEVICE_MINGRU ? 2 : 3; }
+
+// c before step m of a sequence, at the unit.
+template <class T>
+SIMT T cell_before(const back_problem<T> &b, int64_t row, int64_t m, int64_t u) {
+    const problem<T> &p = b.p;
+    if (m > 0) return p.kept[(place_of(p, row, m - 1) * p.rows + row) * p.hidden + u];
+    return b.c0 ? b.c0[row * p.hidden + u] : T(0);
+}
+
+template <class T, int Kind>
+struct para_backs {
+    static constexpr bool cell = Kind == DPCRI_DEVICE_PARALSTM;
+    static constexpr int G = gates_of(Kind);
+    typedef para<T, Kind> forward;
+    typedef para_back_problem<T> arguments;
+    typedef chunks<T, para_backs<T, Kind>> all;
+
+    SIMT static T load(simt::lane &me, const arguments &b, int64_t item, int64_t u, int) {
+        return me.peer_load(b.acc + item * b.hidden + u);
+    }
+    SIMT static void store(simt::lane &me, const arguments &b, int64_t item, int64_t u, int, T value) {
+        me.peer_store(b.acc + item * b.hidden + u, value);
+    }
+    SIMT static T load_cell(simt::lane &me, const arguments &b, int64_t item, int64_t u) {
+        return me.peer_load(b.beside + item * b.hidden + u);
+    }
+    SIMT static void store_cell(simt::lane &me, const arguments &b, int64_t item, int64_t u, T value) {
+        me.peer_store(b.beside + item * b.hidden + u, value);
+    }
+
+    // e is 0 where a sequence has no step; reset_e is not asked for there.
+    SIMT static void begin(simt::lane &me, const arguments &b) {
+        const int64_t wide = G * b.hidden, count = b.lengths ? b.length * b.rows * wide : 0;
+        for (int64_t n = all::self(me); n < count; n += me.blocks() * threads)
+            if (step_at(b.p, n / wide % b.rows, n / (b.rows * wide)) < 0) b.e[n] = 0;
+    }
+
+    // From the state before a step and the gradients g, gc of the one after it: those of the one before, and e;
+    // e[3]: r e_q of ParaGRU. Formulas and order of kern/para_back.inc.
+    SIMT static void back(const own_weights<T> &w, const T *x, int64_t H, T h, T c, T &g, T &gc, T (&e)[4]) {
+        const T before = h, cell_of = c;
+        T t[3];
+        forward::advance(w, x, H, h, c, t);
+        if constexpr (Kind == DPCRI_DEVICE_PARAGRU) {
+            const T through = t[0] * g;
+            e[0] = (through * (t[2] - before)) * (1 - t[0]);
+            e[2] = through * simt::fma(-t[2], t[2], T(1));
+            e[3] = e[2] * t[1];
+            const T by_q = w.a[2] * e[3];
+            e[1] = (by_q * before) * (1 - t[1]);
+            g = simt::fma(w.a[0], e[0], simt::fma(w.a[1], e[1], (g - through) + by_q));
+        }
+        if constexpr (Kind == DPCRI_DEVICE_PARALSTM) {
+            const T apart = cell_of - t[1], rest = 1 - t[0], y = cells::tanh_of(c);
+            e[2] = (g * y) * (t[2] * (1 - t[2]));
+            const T k = simt::fma(w.peephole[1], e[2], simt::fma(g * t[2], simt::fma(-y, y, T(1)), gc));  // of c'
+            e[0] = (k * apart) * (t[0] * rest);
+            e[1] = (k * rest) * simt::fma(-t[1], t[1], T(1));
+            gc = simt::fma(k, t[0], w.peephole[0] * e[0]);
+            g = simt::fma(w.a[0], e[0], simt::fma(w.a[1], e[1], w.a[2] * e[2]));
+        }
+        if constexpr (Kind == DPCRI_DEVICE_MINGRU) {
+            e[1] = t[0] * g;
+            e[0] = (e[1] * (t[1] - before)) * (1 - t[0]);
+            g = g - e[1];
+        }
+    }
+
+    SIMT static void run(simt::lane &me, const arguments &b, const stretch &s, int &) {
+        const problem<T> &p = b.p;
+        const int64_t H = p.hidden;
+        for (int64_t n = all::self(me); n < s.count * H; n += me.blocks() * threads) {
+            const int64_t item = s.first + n / H, u = n % H, row = item % p.rows;
+            if (!me.peer_load(b.open + item)) continue;
+            const int64_t first = item / p.rows * b.chunk + s.from, past = first + s.steps, end = length_of<T>(p, row);
+            T g = load(me, b, item, u, 0), gc = cell ? load_cell(me, b, item, u) : T(0), e[4];
+            const own_weights<T> w = weights_of(b.diagonals, b.peepholes, H, u);
+            for (int64_t k = first < 0 ? 0 : first; k < past && k < end; k++) {
+                const int64_t m = end - 1 - k, l = place_of(p, row, m), at = l * p.rows + row;
+                const T *before = before_of(b, row, m);
+                if (b.dy) g = g + b.dy[l * b.dy_step + row * b.dy_row + u];
+                back(w, p.given + at * p.given_row + u, H, before ? before[u] : T(0),
+                     cell ? cell_before(b, row, m, u) : T(0), g, gc, e);
+                if (!s.writes) continue;
+                SIMT_UNROLL for (int q = 0; q < G; q++) b.e[(at * G + q) * H + u] = e[q];
+                if (Kind == DPCRI_DEVICE_PARAGRU) b.reset_e[at * H + u] = e[3];
+            }
+            store(me, b, item, u, 0, g);
+            if (cell) store_cell(me, b, item, u, gc);
+        }
+        me.grid_barrier();
+    }
+};
+
+// ---- the diagonals' and peepholes' gradients: a thread a unit of a piece of the rows ----
+
+template <class T, int Kind>
+struct diagonals_back {
+    static constexpr bool cell = Kind == DPCRI_DEVICE_PARALSTM;
+    static constexpr int most = threads, G = gates_of(Kind), sums = cell ? 5 : 3;
+    struct arguments {
+        para_back_problem<T> b;
+        int64_t pieces, piece;     // and rows of each
+        T *parts;                  // [pieces][sums][H]
+        T *diagonals, *peepholes;  // what they are added to, or NULL
+    };
+    SIMT static void run(simt::lane &me, const arguments &a) {
+        const para_back_problem<T> &b = a.b;
+        const problem<T> &p = b.p;
+        const int64_t H = p.hidden, rows = p.length * p.rows;
+        for (int64_t n = me.block() * threads + me.thread(); n < a.pieces * H; n += me.blocks() * threads) {
+            const int64_t u = n % H, first = n / H * a.piece, end = first + a.piece < rows ? first + a.piece : rows;
+            T sum[sums] = {};
+            for (int64_t k = first; k < end; k++) {
+                const int64_t row = k % p.rows, m = step_at(p, row, k / p.rows);
+                if (m < 0) continue;
+                const T *before = before_of(b, row, m), *e = b.e + k * G * H + u;
+                const T h = before ? before[u] : T(0);
+                sum[0] = simt::fma(e[0], h, sum[0]);
+                sum[1] = simt::fma(e[H], h, sum[1]);
+                sum[2] = simt::fma(cell ? e[2 * H] : b.reset_e[k * H + u], h, sum[2]);
+                if (!cell) continue;
+                sum[sums - 2] = simt::fma(e[0], cell_before(b, row, m, u), sum[sums - 2]);
+                sum[sums - 1] = simt::fma(e[2 * H], p.kept[k * H + u], sum[sums - 1]);
+            }
+            SIMT_UNROLL for (int i = 0; i < sums; i++) a.parts[(n / H * sums + i) * H + u] = sum[i];
+        }
+    }
+};
+
+// The pieces' sums, in order, onto what is there: a thread a number.
+template <class T, int Kind>
+struct diagonals_fold {
+    static constexpr int most = threads;
+    typedef typename diagonals_back<T, Kind>::arguments arguments;
+    SIMT static void run(simt::lane &me, const arguments &a) {
+        const int64_t H = a.b.p.hidden, count = diagonals_back<T, Kind>::sums * H;
+        for (int64_t n = me.block() * threads + me.thread(); n < count; n += me.blocks() * threads) {
+            T *to = n < 3 * H     ? (a.diagonals ? a.diagonals + n : nullptr)
+                    : a.peepholes ? a.peepholes + (n - 3 * H)
+                                  : nullptr;
+            if (!to) continue;
+            T sum = a.parts[n];
+            for (int64_t k = 1; k < a.pieces; k++) sum += a.parts[k * count + n];
+            *to += sum;
+        }
+    }
+};
+
+}  // namespace gates
+
+#endif

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT
+// A recurrent layer with its gradients, and what is asked of every kind's way back, over the simulator.
+#ifndef TESTS_CUDA_TRAINED_CASE_H
+#define TESTS_CUDA_TRAINED_CASE_H
+
+#include "network_case.h"
+
+namespace {
+
+// A network with the gradients that come in, and room for those that go out.
+template <class T>
+struct trained_case : network<T> {
+    std::vector<T> kept, dy, dht, dct, dx, dh0, dc0, dw_ih, dw_hh, db_ih, db_hh, dpeephole;
+
+    trained_case(dpcri_device_gates k, int64_t l, int64_t b, int64_t in, int64_t h, double size)
+        : network<T>(k, l, b, in, h, size) {
+        kept.resize((size_t)(l * b * h));
+        this->fill(dy, l * b * (h + 1), 1), this->fill(dht, b * h, 1), this->fill(dct, b * h, 1);
+    }
+
+    // The states of the loop, and arguments to go back over them.
+    dpcri_device_recurrent forward(dpcri_device_way way) {
+        dpcri_device_recurrent c = this->arguments(DPCRI_DEVICE_LOOP);
+        c.kept = kept.data();
+        this->run(c, 1);
+        c.way = way;
+        return c;
+    }
+    dpcri_device_recurrent backward(dpcri_device_way way) {
+        const int64_t H = this->hidden, L = this->length, B = this->rows, I = this->inputs, G = this->gates;
+        dpcri_device_recurrent c = forward(way);
+        dx.assign((size_t)(L * B * (I + 2)), T(NAN)), dh0.assign((size_t)(B * H), T(NAN)), dc0 = dh0;
+        dw_ih.assign((size_t)(G * H * I), T(0)), dw_hh.assign(this->w_hh.size(), T(0));
+        db_ih.assign((size_t)(G * H), T(0)), db_hh = db_ih, dpeephole.assign((size_t)(2 * H), T(0));
+        const int64_t last = this->back ? L - 1 : 0, sign = this->back ? -1 : 1;
+        c.backward = 1;
+        c.dy = dy.data() + last * B * (H + 1), c.dy_step = sign * B * (H + 1), c.dy_row = H + 1;
+        c.dht = dht.data(), c.dct = this->cell() ? dct.data() : nullptr;
+        c.dx = dx.data() + last * B * (I + 2), c.dx_step = sign * B * (I + 2), c.dx_row = I + 2;
+        c.dh0 = dh0.data(), c.dc0 = this->cell() ? dc0.data() : nullptr;
+        c.dw_ih = dw_ih.data(), c.dw_hh = dw_hh.data(), c.db_ih = db_ih.data(), c.db_hh = db_hh.data();
+        c.dpeephole = dpeephole.data();
+        return c;
+    }
+    void take(const trained_case &all, int64_t r) {
+        const int64_t H = this->hidden;
+        network<T>::take(all, r);
+        this->take_row(dht, all.dht, r, H), this->take_row(dct, all.dct, r, H);
+        for (int64_t l = 0; l < this->length; l++)
+            for (int64_t j = 0; j <= H; j++)
+                dy[(size_t)(l * (H + 1) + j)] = all.dy[(size_t)((l * all.rows + r) * (H + 1) + j)];
+    }
+    std::vector<T> all() const {
+        std::vector<T> v;
+        for (const std::vector<T> *p : {&dx, &dh0, &dc0, &dw_ih, &dw_hh, &db_ih, &db_hh, &dpeephole})
+            for (const T a : *p) v.push_back(a);
+        return v;
+    }
+    std::vector<T> loop() {
+        this->run(backward(DPCRI_DEVICE_LOOP), 1);
+        return all();
+    }
+
+    void assert_close(const char *what, const std::vector<T> &got, const std::vector<long double> &want, int64_t row,
+                      int64_t room, double bound) const {
+        long double size = 1;
+        for (const long double v : want) size = std::fmax(size, std::fabs(v));
+        for (size_t i = 0; i < want.size(); i++) {
+            const T v = got[(size_t)((int64_t)i / row * room + (int64_t)i % row)];
+            if (!(std::fabs(v - want[i]) <= bound * size))
+                fail_msg("kind %d hidden %d %s: number %d: %.9g, wanted %.9g", this->kind, (int)this->hidden, what,
+                         (int)i, (double)v, (double)want[i]);
+        }
+    }
+
+    // Sequence r, now run alone: what went back by step and to its start are those that it had among others.
+    void assert_back(const trained_case &all, int64_t r) {
+        const int64_t H = this->hidden, I = this->inputs;
+        if (this->length > 0)
+            (void)loop();
+        else
+            dh0 = dht, dc0 = dct;
+        this->assert_states(all, r);
+        this->assert_row(dh0, all.dh0, r, H, "dh0");
+        if (this->cell()) this->assert_row(dc0, all.dc0, r, H, "dc0");
+        this->assert_steps(dx, this->length, all.dx, all.rows, r, all.length, I, I + 2, "dx");
+    }
+};
+
+// Sequences of lengths of their own: states, and what goes back by step, are those that each has alone.
+inline void packed_is_apart(dpcri_device_gates kind) {
+    for (const bool against : {false, true}) {
+        trained_case<float> all(kind, 30, 5, 2, 3, 0.7);
+        all.back = against;
+        all.lengths = {13, 30, 0, 1, 22};
+        dpcri_device_recurrent f = all.forward(DPCRI_DEVICE_OVERLAP);
+        const std::vector<float> loop = all.y, end = all.ht;
+        f.chunk = 7, f.warm_up = 5;
+        all.y.assign(all.y.size(), NAN);
+        all.run(f, 4);
+        assert_same(loop, all.y, "forward, in chunks");
+        assert_same(end, all.ht, "last states, in chunks");
+        dpcri_device_recurrent o = all.backward(DPCRI_DEVICE_OVERLAP);
+        o.chunk = 7, o.warm_up = 5;
+        all.run(o, 5);
+        for (int64_t r = 0; r < 5; r++) {
+            trained_case<float> one(kind, all.lengths[(size_t)r], 1, 2, 3, 0.7);
+            one.take(all, r);
+            one.assert_back(all, r);
+        }
+    }
+}
+
+// Overlapped chunks are the loop to the bit, on chains that forget (size 0.5, say) and on chains that do not.
+inline void back_is_the_loop(dpcri_device_gates kind, double size, uint64_t &seed) {
+    for (const int64_t length : {1, 17, 40}) {
+        trained_case<float> n(kind, length, 1 + (int64_t)(seed % 3), 2, 3, size);
+        n.back = seed % 2 == 1;
+        const std::vector<float> want = n.loop();
+        dpcri_device_recurrent o = n.backward(DPCRI_DEVICE_OVERLAP);
+        vary(o, seed);
+        n.run(o, seed++);
+        assert_same(want, n.all(), "overlap");
+        n.assert_exact(o.max_sweeps);
+    }
+}
+
+template <class Case>
+void assert_any_order(Case &n) {
+    std::vector<float> first;
+    std::vector<dpcr_device_outcome> told;
+    for (const uint64_t seed : {0, 3, 4, 5}) {
+        dpcri_device_recurrent o = n.backward(DPCRI_DEVICE_OVERLAP);
+        o.chunk = 8, o.warm_up = 4, o.atol = o.rtol = 1e-3;
+        n.run(o, seed);
+        if (seed == 0) first = n.all(), told = n.outcome;
+        assert_same(first, n.all(), "another order");
+        for (size_t r = 0; r < told.size(); r++)
+            assert_true(n.outcome[r].sweeps == told[r].sweeps && n.outcome[r].locked == told[r].locked &&
+                        n.outcome[r].residual == told[r].residual && told[r].sweeps > 0);
+    }
+}
+
+}  // namespace
+
+#endif
