@@ -89,8 +89,9 @@ SIMT void add_slice(simt::lane &me, const simt::shared<T> &s, T (&sum)[mine][Q])
 }
 
 // Step, of the chain: arguments (derived from chunked<T>), cell (whether a state has c), load(me, p, item, u, turn),
-// store(...) of h, load_cell(me, p, item, u), store_cell(...), and run(me, p, stretch, turn), after which all blocks
-// have met; begin(me, p): what is done before. turn: of its buffers, by turns.
+// store(...) of h, load_cell(me, p, item, u), store_cell(...), and run(me, p, stretch, turn), after which the thread that
+// is `self` modulo all threads for a number of the stretch has it; begin(me, p): what is done before. turn: of its
+// buffers, by turns.
 template <class T, class Step>
 struct chunks {
     typedef typename Step::arguments arguments;

@@ -96,7 +96,6 @@ struct para {
             store(me, p, item, u, 0, h);
             if (cell) store_cell(me, p, item, u, c);
         }
-        me.grid_barrier();
     }
 };
 

@@ -119,7 +119,6 @@ struct para_backs {
             store(me, b, item, u, 0, g);
             if (cell) store_cell(me, b, item, u, gc);
         }
-        me.grid_barrier();
     }
 };
 
