@@ -55,6 +55,27 @@ static void test_refusals(void **state) {
     job j = random_job(context, o, 5, 2);
     dpcr_recurrent_plan_options p = {.size = sizeof p, .length = -1, .batch = 2};
     REFUSED(dpcr_recurrent_plan_create(j.network, &p, &j.plan, &error), DPCR_ERROR_ARGUMENT, "length -1");
+    p.length = 5;
+    for (int way = 0; way < 3; way++) {  // 2 x 65 numbers: one more than a Jacobian is offered for
+        dpcr_recurrent_options wide = {.size = sizeof wide, .kind = DPCR_LSTM, .inputs = 1, .hidden = 64 + (way < 2)};
+        p.training = 1;
+        p.solve = (dpcr_solve_options){.size = sizeof p.solve,
+                                       .method = way ? DPCR_METHOD_OVERLAP : DPCR_METHOD_NEWTON,
+                                       .backward = way ? DPCR_SCHEME_CHUNKED : DPCR_SCHEME_SEQUENTIAL};
+        dpcr_recurrent *lstm = NULL;
+        assert_int_equal(dpcr_recurrent_create(context, &wide, &lstm, NULL), DPCR_OK);
+        if (way < 2) {
+            REFUSED(
+                dpcr_recurrent_plan_create(lstm, &p, &j.plan, &error), DPCR_ERROR_UNSUPPORTED,
+                way ? "backward chunked wants Jacobians, which states of at most 128 numbers have; this lstm has 130"
+                    : "method newton wants Jacobians");
+        } else {
+            assert_int_equal(dpcr_recurrent_plan_create(lstm, &p, &j.plan, NULL), DPCR_OK);
+            dpcr_recurrent_plan_destroy(j.plan);
+        }
+        dpcr_recurrent_destroy(lstm);
+    }
+    p = (dpcr_recurrent_plan_options){.size = sizeof p, .batch = 2};
     p.length = INT64_MAX / 4;
     REFUSED(dpcr_recurrent_plan_create(j.network, &p, &j.plan, &error), DPCR_ERROR_OVERFLOW, "more than memory");
     open_plan(&j, the_loop, true);

@@ -317,6 +317,26 @@ void dpcri_recurrent_plan_steps(const dpcr_recurrent_plan *plan, int64_t chain, 
     steps->gradient = NULL;
 }
 
+// What is asked for of states too wide for Jacobians is refused in words of networks, not of the chains under them.
+static dpcr_status check_wide(const dpcr_recurrent *n, const dpcr_solve_options *o, dpcr_error *error) {
+    static const dpcr_method newtons[] = {DPCR_METHOD_NEWTON, DPCR_METHOD_DAMPED, DPCR_METHOD_DIAGONAL,
+                                          DPCR_METHOD_BLOCK, DPCR_METHOD_SHOOTING};
+    static const dpcr_scheme scans[] = {DPCR_SCHEME_PCR, DPCR_SCHEME_BLELLOCH, DPCR_SCHEME_CHUNKED};
+    const char *what = NULL;
+    if (dpcri_recurrent_w(n) <= DPCRI_RECURRENT_JACOBIAN || dpcri_gates_apart(n->cell.kind)) return DPCR_OK;
+    for (size_t i = 0; i < sizeof newtons / sizeof newtons[0]; i++)
+        if (o->method == newtons[i]) what = "method";
+    for (size_t i = 0; i < sizeof scans / sizeof scans[0]; i++)
+        if (!what && o->backward == scans[i]) what = "backward";
+    if (!what) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                      "recurrent_plan: %s %s wants Jacobians, which states of at most %d numbers have; this %s has "
+                      "%lld; sequential and overlap take any",
+                      what, what[0] == 'm' ? dpcr_method_name(o->method) : dpcr_scheme_name(o->backward),
+                      DPCRI_RECURRENT_JACOBIAN, dpcr_recurrent_kind_name(n->options.kind),
+                      (long long)dpcri_recurrent_w(n));
+}
+
 static dpcr_status plan_chains(dpcr_recurrent_plan *plan, dpcr_error *error) {
     dpcr_solve_options options = plan->options.solve;
     if (!options.size) options = (dpcr_solve_options){.size = sizeof options, .method = DPCR_METHOD_SEQUENTIAL};
@@ -324,7 +344,9 @@ static dpcr_status plan_chains(dpcr_recurrent_plan *plan, dpcr_error *error) {
     const bool some = plan->options.length > 0 && plan->options.batch > 0;
     const bool loop = options.method == DPCR_METHOD_SEQUENTIAL && !options.backward;
     if (loop || !plan->options.training) options.backward = DPCR_SCHEME_SEQUENTIAL;  // nobody goes back, asked or not
-    const bool open = options.method == DPCR_METHOD_AUTO || !options.backward;       // the planner tries the chain
+    const dpcr_status wide = check_wide(plan->network, &options, error);
+    if (wide != DPCR_OK) return wide;
+    const bool open = options.method == DPCR_METHOD_AUTO || !options.backward;  // the planner tries the chain
     if (open && plan->options.sample && some) return dpcri_recurrent_sample(plan, &options, error);
     if (options.method == DPCR_METHOD_AUTO) options.method = DPCR_METHOD_SEQUENTIAL;
     if (!options.backward) options.backward = DPCR_SCHEME_SEQUENTIAL;
