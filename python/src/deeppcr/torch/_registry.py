@@ -82,12 +82,21 @@ def no_forward(ctx: Any, *_: Any) -> Any:
 
 def plain(tensor: Tensor) -> Tensor:
     """The numbers one after another: also of a view that is to be negated, as the imaginary parts of a conjugate are."""
-    return tensor.contiguous().resolve_neg()
+    return tensor if tensor.is_contiguous() and not tensor.is_neg() else tensor.contiguous().resolve_neg()
 
 
 def array(tensor: Optional[Tensor]) -> Any:
     """A tensor's numbers as an array of NumPy, over the same memory."""
     return None if tensor is None else tensor.detach().resolve_neg().numpy()
+
+
+def wanted(*tensors: Optional[Tensor]) -> bool:
+    """Whether gradients of some of these will be asked for."""
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor is not None and tensor.requires_grad:
+                return True
+    return False
 
 
 def of_many(given: Sequence[Optional[Tensor]]) -> bool:

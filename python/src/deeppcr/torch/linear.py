@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import linear as numbers
 from ..errors import ArgumentError
-from ._registry import array, differentiable, expect, going_forward, no_forward, on_cpu, operator, refuse_many, tracing
+from ._registry import array, differentiable, expect, going_forward, no_forward, on_cpu, operator, refuse_many, tracing, wanted
 
 
 def _check(**tensors: Optional[Tensor]) -> None:
@@ -136,6 +136,6 @@ def linear_chain(A: Tensor, b: Tensor, z0: Optional[Tensor] = None, transposed: 
     named = _structure(A, b, structure)
     if tracing():
         return _traced(A, b, z0, transposed, scheme, named)
-    if torch.is_grad_enabled() or going_forward() or type(A) is not Tensor or type(b) is not Tensor:
+    if wanted(A, b, z0) or going_forward() or type(A) is not Tensor or type(b) is not Tensor:
         return _LinearChain.apply(A, b, z0, transposed, scheme, named)
     return torch.from_numpy(numbers.linear_chain(array(A), array(b), array(z0), transposed, scheme, structure=named))

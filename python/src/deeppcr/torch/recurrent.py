@@ -19,7 +19,7 @@ from .._library import NAMES
 from ..errors import ArgumentError, UnsupportedError, number, one_of, whole_number
 from ..nonlinear import METHODS
 from ._others import send_home
-from ._registry import CODES, REGISTERS, apart, autocasting, differentiable, expect, floats, going_forward, of_many, operator, plain, tracing
+from ._registry import CODES, REGISTERS, apart, autocasting, differentiable, expect, floats, going_forward, of_many, operator, plain, tracing, wanted
 
 _VF: Any = torch._VF  # type: ignore[attr-defined,unused-ignore]
 
@@ -57,18 +57,18 @@ class _Call:
         self.flops = 2.0 * sum(numbers)  # of a step forward
         self.sizes = [n * NAMES[form.dtype].itemsize for n in numbers]  # bytes of the parameters
 
-    def fits(self, parameters: Sequence[Tensor], dtype: torch.dtype) -> None:
-        """Refuses parameters that are not the form's."""
-        fit = [p.shape for p in parameters] == self.shapes
-        for p in parameters:
-            if p.dtype is not dtype or not p.is_cpu:
-                fit = False
-        if fit:
-            return
+    def places(self, parameters: Sequence[Tensor], dtype: torch.dtype) -> Optional[List[int]]:
+        """Where the parameters lie; None where one of them has to be copied first. Refuses those that are not the form's."""
+        found, apart = [], False
         if len(parameters) != len(self.shapes):
             raise ArgumentError.of("the number of parameters", len(parameters), str(len(self.shapes)))
-        for p, (name, shape) in zip(parameters, self.form.parameters()):
-            expect(name, p, shape, dtype)
+        for p, shape in zip(parameters, self.shapes):
+            if p.shape != shape or p.dtype is not dtype or not p.is_cpu:
+                for q, (name, own) in zip(parameters, self.form.parameters()):
+                    expect(name, q, own, dtype)
+            apart = apart or not p.is_contiguous() or p.is_neg()
+            found.append(p.data_ptr())
+        return None if apart else found
 
     def expect(self, x: Tensor, h: Optional[Tensor], c: Optional[Tensor], h_name: str = "h0", c_name: str = "c0") -> None:
         """Refuses states that are not those of a pass over x."""
@@ -78,25 +78,26 @@ class _Call:
     def forward(self, x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor],
                 parameters: Sequence[Tensor], training: bool) -> Tuple[Tensor, Tensor, Optional[Tensor], Any]:  # fmt: skip
         T, B, _ = x.shape
-        self.fits(parameters, x.dtype)
-        x, h0, c0, lengths = plain(x), _contiguous(h0), _contiguous(c0), _contiguous(lengths)
-        for p in parameters:
-            if not p.is_contiguous() or p.is_neg():
-                parameters = [plain(p) for p in parameters]
-                break
+        places = self.places(parameters, x.dtype)
+        if places is None:
+            parameters = [plain(p) for p in parameters]
+            places = [p.data_ptr() for p in parameters]
+        x = plain(x)
+        if h0 is not None or c0 is not None or lengths is not None:
+            h0, c0, lengths = _contiguous(h0), _contiguous(c0), _contiguous(lengths)
         y, ht, ct = _new(x, T, B, self.width), x.new_empty(self.chains, B, self.form.outputs), None
         if self.cell:
             ct = x.new_empty(self.chains, B, self.form.hidden)
         send_home(self.flops * T * B)
-        waiting = self.engine.forward([p.data_ptr() for p in parameters], T, B, x.data_ptr(), _address(h0), _address(c0), _address(lengths),
-                                      y.data_ptr(), ht.data_ptr(), _address(ct), training, self.method)  # fmt: skip
+        waiting = self.engine.forward(places, T, B, x.data_ptr(), _address(h0), _address(c0), _address(lengths), y.data_ptr(),
+                                      ht.data_ptr(), _address(ct), training, self.method)  # fmt: skip
         return y, ht, ct, waiting
 
     def backward(self, waiting: Any, x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor],
                  parameters: Sequence[Tensor], y: Optional[Tensor], given: Sequence[Optional[Tensor]],
                  wants: Sequence[bool]) -> List[Optional[Tensor]]:  # fmt: skip
         """Gradients of x, h0, c0 and the parameters; `waiting` the pass that gave y, or None for one that is run here."""
-        self.fits(parameters, x.dtype)  # whose memory may be another's since the pass
+        self.places(parameters, x.dtype)  # whose memory may be another's since the pass
         x, h0, c0, lengths = plain(x), _contiguous(h0), _contiguous(c0), _contiguous(lengths)
         if waiting is None or y is None:
             y, _, _, waiting = self.forward(x, h0, c0, lengths, parameters, True)
@@ -353,7 +354,7 @@ class _Module(torch.nn.RNNBase):
         return y.transpose(0, 1) if first else y, self._out(states)
 
     def _out(self, states: Sequence[Tensor]) -> Any:
-        return tuple(states) if len(states) == 2 else states[0]
+        return states[0] if len(states) == 1 else tuple(states)
 
     def _states(self, hx: Any, batch: int, single: bool, dtype: torch.dtype) -> List[Optional[Tensor]]:
         """[h0] or [h0, c0], [N][B][H] each."""
@@ -428,9 +429,10 @@ class _Module(torch.nn.RNNBase):
             if call is None:
                 form = _engine.Form(kind, CODES[x.dtype], x.shape[2], hidden, layers, bidirectional, bias, projection)
                 call = self._calls[key] = _Call(_engine.Engine(form), self.method)
-            wanted = torch.is_grad_enabled() and (
-                weights[0].requires_grad or any(t is not None and t.requires_grad for t in (x, h0, c0, *weights)))  # fmt: skip
-            found = _Recurrent.apply(call, lengths, x, h0, c0, *weights) if wanted else call.forward(x, h0, c0, lengths, weights, False)
+            if wanted(*weights, x, h0, c0):
+                found = _Recurrent.apply(call, lengths, x, h0, c0, *weights)
+            else:
+                found = call.forward(x, h0, c0, lengths, weights, False)
             y, ht, ct = found[0], found[1], found[2] if call.cell else None
         return y, [ht] if ct is None or kind not in ("lstm", "paralstm") else [ht, ct]
 

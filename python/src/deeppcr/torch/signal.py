@@ -12,7 +12,7 @@ from torch import Tensor
 from .. import _library as library
 from .. import signal as numbers
 from ..errors import ArgumentError, whole_number
-from ._registry import array, differentiable, expect, floats, going_forward, no_forward, operator, refuse_many, tracing
+from ._registry import array, differentiable, expect, floats, going_forward, no_forward, operator, refuse_many, tracing, wanted
 
 # Everywhere below a is None of a cascade, whose b is sos [sections][6]; x is [..][L], zi and zf [..][sections][order].
 
@@ -140,7 +140,7 @@ def _apply(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor], dim:
     moved = x.movedim(dim, -1)
     if zi is not None and tuple(zi.shape) != _states(b, a, moved):
         raise ArgumentError.of("zi's shape", tuple(zi.shape), str(_states(b, a, moved)))
-    if zi is None and type(x) is Tensor and not torch.is_grad_enabled() and not tracing() and not going_forward():
+    if zi is None and type(x) is Tensor and not wanted(b, a, x) and not tracing() and not going_forward():
         return _plain(b, a, moved).movedim(-1, dim)
     run = _traced if tracing() else _Filter.apply
     y, zf = run(b, a, moved, None if zi is None else zi.to(x.dtype))
