@@ -188,12 +188,24 @@ bool cli_writable(const char *what, const char *path) {
     return !code;
 }
 
+// Where the last part of a path lies, and that part.
+static const char *split_path(const char *path, struct stat *folder) {
+    char text[4096];
+    const char *slash = strrchr(path, '/');
+    const int length = slash ? (int)(slash - path) + 1 : 0;
+    snprintf(text, sizeof text, "%.*s", length < (int)sizeof text ? length : 0, path);
+    if (stat(length ? text : ".", folder) != 0) *folder = (struct stat){0};
+    return slash ? slash + 1 : path;
+}
+
 static bool are_one_file(const char *a, const char *b) {
     struct stat first, second;
     if (!strcmp(a, "-") || !strcmp(b, "-")) return false;
-    if (stat(a, &first) == 0 && stat(b, &second) == 0)
-        return S_ISREG(first.st_mode) && first.st_dev == second.st_dev && first.st_ino == second.st_ino;
-    return !strcmp(a, b);
+    const bool there = stat(a, &first) == 0, also = stat(b, &second) == 0;
+    if (there != also) return false;
+    if (there) return S_ISREG(first.st_mode) && first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+    const char *const name = split_path(a, &first), *const other = split_path(b, &second);
+    return first.st_dev == second.st_dev && first.st_ino == second.st_ino && !strcmp(name, other);
 }
 
 bool cli_distinct(const char *const *paths, size_t count) {

@@ -247,6 +247,8 @@ static int run(diffusion *d) {
     int status = CLI_DONE;
     if (d->options.resume && !cli_readable("the checkpoint", d->options.resume)) return CLI_INPUT;
     if (d->options.save && !cli_writable("the checkpoint", d->options.save)) return CLI_RESOURCES;
+    const char *const files[][2] = {{d->options.save, d->common.csv}, {d->options.resume, d->common.csv}};
+    if (!cli_distinct(files[0], 2) || !cli_distinct(files[1], 2)) return CLI_USAGE;
     d->context = cli_context_create(&d->common, &status);
     if (!d->context) return status;
     status = cli_data_read(d->context, d->data, "train", 0, d->limit, &d->training);

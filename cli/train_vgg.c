@@ -611,6 +611,8 @@ static int run(training *t) {
     int status = CLI_DONE;
     if (t->resume && !cli_readable("the checkpoint", t->resume)) return CLI_INPUT;
     if (t->save && !cli_writable("the checkpoint", t->save)) return CLI_RESOURCES;
+    const char *const files[][2] = {{t->save, t->common.csv}, {t->resume, t->common.csv}};
+    if (!cli_distinct(files[0], 2) || !cli_distinct(files[1], 2)) return CLI_USAGE;
     t->context = cli_context_create(&t->common, &status);
     if (!t->context) return status;
     if (t->common.json) t->log = json_array();

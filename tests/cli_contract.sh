@@ -111,6 +111,12 @@ refused 2 'both want standard output' info --json --csv -
 refused 2 'holds one array only' solve linear --A - --b - --output "$folder/z.npy"
 refused 2 'which network' eval
 refused 2 'named twice' eval a --load b
+twice='is to be written, and is named twice'
+refused 2 "$twice" solve linear --A x.npy --b y.npy --output "$folder/z" --csv "$folder/./z"
+refused 2 "$twice" convert "$folder/x.onnx" "$folder/x.onnx"
+refused 2 "$twice" train vae --save "$folder/m" --csv "$folder/m"
+refused 2 "$twice" train vgg11 --save "$folder/m" --csv "$folder/./m"
+refused 2 "$twice" train resnet --layers 3 --pipeline gpipe --save "$folder/m" --trace "$folder/./m"
 refused 2 'float64 only' check lorenz --dtype float32
 refused 2 'need float64' gradcheck mlp --dtype float32
 refused 2 'beside --load' check --load x --layers 3

@@ -118,8 +118,8 @@ DPCR_API dpcr_status dpcr_safetensors_write(const char *path, const dpcr_tensors
 // directions.
 //
 // DPCR_ERROR_UNSUPPORTED names the node and what cannot be said in these tensors: other activations, weights that are
-// computed, an initial state that is a constant other than 0, lengths that are constants and not all steps; else
-// sequence lengths are the run's.
+// computed, an initial state that is a constant other than 0, lengths that are constants and not, or not known to be, all
+// steps; else sequence lengths are the run's.
 DPCR_API dpcr_status dpcr_onnx_read_recurrent(dpcr_context *context, const char *path, const char *node,
                                               dpcr_tensors *tensors, dpcr_error *error);
 

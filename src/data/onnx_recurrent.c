@@ -253,7 +253,7 @@ static dpcr_status check_silent(const dpcri_onnx *m, const layer *l, int64_t ind
         l->label.text, l->kind->type, name);
 }
 
-// Lengths that the model has as constants would be lost, unless they are all of the steps.
+// Lengths that the model has as constants would be lost, unless it says that they are all of the steps.
 static dpcr_status check_lengths(const dpcri_onnx *m, const layer *l, dpcr_error *error) {
     enum { MOST = 1024 };
     const dpcri_span name = dpcri_onnx_input(l->node, INPUT_LENGTHS);
@@ -262,7 +262,7 @@ static dpcr_status check_lengths(const dpcri_onnx *m, const layer *l, dpcr_error
     if (!has_input(l, INPUT_LENGTHS) || !dpcri_onnx_constant(m, name, &t)) return DPCR_OK;
     const int count = dpcri_onnx_integers(m, name, length, MOST);
     const int64_t steps = dpcri_onnx_extent(m, dpcri_onnx_input(l->node, INPUT_X), l->layout ? 1 : 0);
-    bool all = count > 0 && (steps < 0 || length[0] == steps);
+    bool all = count > 0 && length[0] == steps;
     for (int i = 1; i < count; i++) all = all && length[i] == length[0];
     if (all) return DPCR_OK;
     return dpcri_onnx_refuse(m, error,
