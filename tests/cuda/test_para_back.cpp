@@ -18,15 +18,15 @@ struct para_trained : trained_case<T> {
     // What a unit's gates get by the input of the step at l.
     reals given(int64_t r, int64_t u, int64_t l) const {
         const int64_t I = this->inputs;
-        reals x((size_t)this->gates);
+        reals sum((size_t)this->gates);
         for (int64_t g = 0; g < this->gates; g++) {
             const int64_t at = g * this->hidden + u;
-            x[(size_t)g] = this->b_ih[(size_t)at];
+            sum[(size_t)g] = this->b_ih[(size_t)at];
             for (int64_t j = 0; j < I; j++)
-                x[(size_t)g] +=
+                sum[(size_t)g] +=
                     (long double)this->w_ih[(size_t)(at * I + j)] * this->x[(size_t)((l * this->rows + r) * I + j)];
         }
-        return x;
+        return sum;
     }
 
     // One unit of one sequence: the definition, differentiated step by step.
@@ -40,19 +40,19 @@ struct para_trained : trained_case<T> {
         h[0] = this->h0[own], c[0] = this->c0[own];
         const auto place = [&](int64_t m) { return this->back ? n - 1 - m : m; };
         for (int64_t m = 0; m < n; m++) {
-            const reals x = given(r, u, place(m));
+            const reals v = given(r, u, place(m));
             const size_t k = (size_t)m;
             if (gru) {
-                t0[k] = sigmoid(x[0] + a[0] * h[k]), t1[k] = sigmoid(x[1] + a[1] * h[k]);
-                t2[k] = std::tanh(x[2] + a[2] * t1[k] * h[k]);
+                t0[k] = sigmoid(v[0] + a[0] * h[k]), t1[k] = sigmoid(v[1] + a[1] * h[k]);
+                t2[k] = std::tanh(v[2] + a[2] * t1[k] * h[k]);
                 h[k + 1] = (1 - t0[k]) * h[k] + t0[k] * t2[k];
             } else if (lstm) {
-                t0[k] = sigmoid(x[0] + a[0] * h[k] + cf * c[k]), t1[k] = std::tanh(x[1] + a[1] * h[k]);
+                t0[k] = sigmoid(v[0] + a[0] * h[k] + cf * c[k]), t1[k] = std::tanh(v[1] + a[1] * h[k]);
                 c[k + 1] = t0[k] * c[k] + (1 - t0[k]) * t1[k];
-                t2[k] = sigmoid(x[2] + a[2] * h[k] + co * c[k + 1]);
+                t2[k] = sigmoid(v[2] + a[2] * h[k] + co * c[k + 1]);
                 h[k + 1] = t2[k] * std::tanh(c[k + 1]);
             } else {
-                t0[k] = sigmoid(x[0]), t1[k] = x[1];
+                t0[k] = sigmoid(v[0]), t1[k] = v[1];
                 h[k + 1] = (1 - t0[k]) * h[k] + t0[k] * t1[k];
             }
         }
@@ -66,9 +66,9 @@ struct para_trained : trained_case<T> {
                 e[1] = e[2] * a[2] * h[k] * t1[k] * (1 - t1[k]);
                 g = g * (1 - t0[k]) + e[0] * a[0] + e[1] * a[1] + e[2] * a[2] * t1[k];
             } else if (lstm) {
-                const long double y = std::tanh(c[k + 1]);
-                e[2] = g * y * t2[k] * (1 - t2[k]);
-                const long double of_c = gc + g * t2[k] * (1 - y * y) + e[2] * co;
+                const long double out = std::tanh(c[k + 1]);
+                e[2] = g * out * t2[k] * (1 - t2[k]);
+                const long double of_c = gc + g * t2[k] * (1 - out * out) + e[2] * co;
                 e[0] = of_c * (c[k] - t1[k]) * t0[k] * (1 - t0[k]), e[1] = of_c * (1 - t0[k]) * (1 - t1[k] * t1[k]);
                 gc = of_c * t0[k] + e[0] * cf;
                 g = e[0] * a[0] + e[1] * a[1] + e[2] * a[2];
