@@ -52,7 +52,8 @@ struct network {
     }
 
     dpcri_device_recurrent arguments(dpcri_device_way way) {
-        for (T &a : y) a = T(NAN);
+        for (std::vector<T> *const v : {&y, &ht, &ct}) v->assign(v->size(), T(NAN));
+        std::memset(outcome.data(), 0xff, outcome.size() * sizeof outcome[0]);
         dpcri_device_recurrent c = {};
         c.dtype = sizeof(T) == 4 ? DPCR_F32 : DPCR_F64;
         c.gates = kind;

@@ -2,6 +2,7 @@
 // The way back through cells whose units do not mix, of the device's kernels on the CPU: gradients are the
 // definition's, in higher precision, over strides both ways, lengths of their own and pieces of the sums; overlapped
 // chunks are the loop to the bit, in every order; sequences of lengths of their own have the bits that they have alone.
+#include "kern/cuda/para_back_run.h"
 #include "trained_case.h"
 
 namespace {
@@ -161,6 +162,22 @@ void what_is_there_is_added_to(void **) {
     assert_int_equal(dpcri_cuda_recurrent_run(c, w.data(), w.size(), nullptr), DPCRI_CUDA_ARGUMENT);
 }
 
+// The sums' pieces are of W_ih alone: all memory is linear in the units, and wide layers are summed in pieces too.
+void memory_is_linear_in_units(void **) {
+    for (const dpcri_device_gates kind : unmixed)
+        for (const dpcr_dtype dtype : {DPCR_F32, DPCR_F64}) {
+            dpcri_device_recurrent c = {};
+            c.dtype = dtype, c.gates = kind, c.length = 700, c.rows = 2, c.inputs = 8, c.backward = 1;
+            size_t before = 0;
+            for (c.hidden = 1024; c.hidden <= 16384; c.hidden *= 2) {
+                const size_t bytes = dpcri_cuda_recurrent_workspace(c);
+                assert_true(bytes > 0 && (before == 0 || bytes <= 2 * before));
+                before = bytes;
+                assert_int_equal(gates::pieces_of(gates::gates_as_units(c, gates::gates_of(kind)), 1, c.inputs), 3);
+            }
+        }
+}
+
 void what_is_not_finite_stays_in_its_sequence(void **) {
     for (const dpcri_device_gates kind : unmixed) {
         trained_case<float> n(kind, 40, 2, 2, 3, 0.5);
@@ -186,6 +203,7 @@ int main() {
         cmocka_unit_test(loop_is_the_definitions),     cmocka_unit_test(overlap_is_the_loop),
         cmocka_unit_test(bits_are_those_of_any_order), cmocka_unit_test(sequences_are_apart),
         cmocka_unit_test(what_is_there_is_added_to),   cmocka_unit_test(what_is_not_finite_stays_in_its_sequence),
+        cmocka_unit_test(memory_is_linear_in_units),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -10,10 +10,9 @@ namespace gates {
 
 constexpr int64_t most_pieces = 64, rows_of_piece = 512, most_parts = 1 << 24;  // of sums; numbers of all pieces
 
-// Pieces of the rows that a weight's gradient is summed in: from the shape alone.
-inline int64_t pieces_of(const dpcri_device_recurrent &c, int G) {
-    const int64_t wide = (c.inputs > c.hidden ? c.inputs : c.hidden) + 1, each = G * c.hidden * wide;
-    const int64_t wanted = tiles(c.length * c.rows, rows_of_piece), room = most_parts / each;
+// Pieces of the rows that the gradients of weights, `width` columns at most, are summed in: from the shape alone.
+inline int64_t pieces_of(const dpcri_device_recurrent &c, int G, int64_t width) {
+    const int64_t wanted = tiles(c.length * c.rows, rows_of_piece), room = most_parts / (G * c.hidden * (width + 1));
     const int64_t fit = wanted < room ? wanted : room;
     return fit < 1 ? 1 : fit < most_pieces ? fit : most_pieces;
 }
@@ -22,6 +21,7 @@ template <class T>
 struct back_space {
     back_problem<T> b;
     T *parts;
+    int64_t pieces;
 };
 
 // The layer with its gradients, without workspace.
@@ -43,9 +43,12 @@ void gradients_of(const dpcri_device_recurrent &c, back_problem<T> *b) {
     b->dx_adds = c.dx_adds != 0;
 }
 
-// Numbers of all pieces of a weight's gradient.
-inline int64_t parts_of(const dpcri_device_recurrent &c, int G) {
-    return pieces_of(c, G) * G * c.hidden * ((c.inputs > c.hidden ? c.inputs : c.hidden) + 1);
+// Room for all pieces of such gradients, a bias beside each row.
+template <class T>
+void take_parts(const dpcri_device_recurrent &c, int G, int64_t width, cells::cut *workspace, T **parts,
+                int64_t *pieces) {
+    *pieces = pieces_of(c, G, width);
+    *parts = workspace->take<T>(*pieces * G * c.hidden * (width + 1));
 }
 
 template <class T, int G>
@@ -62,7 +65,7 @@ back_space<T> back_of(const dpcri_device_recurrent &c, cells::cut *workspace, si
     b.columns = workspace->take<T>(2 * items * G * H);
     b.acc = workspace->take<T>(items * H);
     b.beside = workspace->take<T>(G == 1 ? 0 : items * H);
-    space.parts = workspace->take<T>(parts_of(c, G));
+    take_parts(c, G, c.inputs > H ? c.inputs : H, workspace, &space.parts, &space.pieces);
     return space;
 }
 
@@ -88,8 +91,8 @@ int launch_inputs_back(const back_problem<T> &b, void *stream) {
 template <class T, int G>
 int launch_weights(const dpcri_device_recurrent &c, const back_space<T> &space, bool input, void *stream) {
     typedef weights_back<T, G> kernel;
-    const int64_t steps = c.length * c.rows, pieces = pieces_of(c, G), width = input ? c.inputs : c.hidden;
-    const int64_t piece = tiles(tiles(steps, pieces), depth) * depth;
+    const int64_t steps = c.length * c.rows, width = input ? c.inputs : c.hidden;
+    const int64_t piece = tiles(tiles(steps, space.pieces), depth) * depth;
     const typename kernel::arguments a = {space.b,
                                           input,
                                           width,

@@ -12,6 +12,7 @@ template <class T>
 struct para_back_space {
     para_back_problem<T> b;
     T *parts, *sums;  // of W_ih; of diagonals and peepholes
+    int64_t pieces;   // of parts
 };
 
 // All gates of all units as one layer of that many units: what the products with W_ih know of.
@@ -38,8 +39,8 @@ para_back_space<T> para_back_of(const dpcri_device_recurrent &c, cells::cut *wor
     b.reset_e = workspace->take<T>(Kind == DPCRI_DEVICE_PARAGRU ? steps * H : 0);
     b.acc = workspace->take<T>(items * H);
     b.beside = workspace->take<T>(cell ? items * H : 0);
-    space.parts = workspace->take<T>(parts_of(wide, 1));
-    space.sums = workspace->take<T>(most_pieces * diagonals_back<T, Kind>::sums * H);
+    take_parts(wide, 1, c.inputs, workspace, &space.parts, &space.pieces);
+    space.sums = workspace->take<T>(Kind == DPCRI_DEVICE_MINGRU ? 0 : most_pieces * diagonals_back<T, Kind>::sums * H);
     return space;
 }
 
@@ -79,7 +80,7 @@ int run_para_back(const dpcri_device_recurrent &c, void *workspace, void *stream
     if (status == 0) status = launch_inputs<T>(space.b.p, wide.hidden, nullptr, stream);
     if (status != 0) return status;
     status = simt::launch<kernel>({wanted < room ? wanted : room, threads, 0, true}, stream, space.b);
-    back_space<T> whole = {space.b, space.parts};
+    back_space<T> whole = {space.b, space.parts, space.pieces};
     whole.b.hidden = wide.hidden;
     if (status == 0) status = launch_inputs_back<T, 1>(whole.b, stream);
     if (status == 0) status = launch_weights<T, 1>(wide, whole, true, stream);

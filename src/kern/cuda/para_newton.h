@@ -19,7 +19,8 @@
 // minGRU's states are affine in each other: one sweep from zeros solves, and what is judged is r_l at its end. Rules of
 // what is not finite, of what is finished in order and of what stays open are newton.h's, column by column: a column's
 // bits depend on its length alone. A sweep takes a step of the cell and K^3 + 2 K^2 multiply-adds a step, K = 1 or 2,
-// and two barriers. Source: ParaRNN (arXiv 2510.21450); docs/math/newton.md, recurrent.md, windows.md.
+// and two barriers; minGRU's a step more and three. Source: ParaRNN (arXiv 2510.21450); docs/math/newton.md,
+// recurrent.md, windows.md.
 #ifndef DPCRI_CUDA_PARA_NEWTON_H
 #define DPCRI_CUDA_PARA_NEWTON_H
 
