@@ -284,8 +284,8 @@ def test_calls_from_threads_at_once(rng):
     program = jax.jit(lambda x: (ours.lstm(p, x)[0], jax.grad(lambda x: ours.lstm(p, x)[0].sum())(x), ours.lfilter(x[0, 0], x[0, 1] + 9, x, 0)))
     wanted = [[np.array(a) for a in program(row)] for row in x]
     with ThreadPoolExecutor(8) as pool:
-        for found in pool.map(lambda i: [np.array(a) for a in program(x[i % 8])], range(200)):
-            assert any(all(np.array_equal(a, b) for a, b in zip(found, right)) for right in wanted)
+        for i, found in enumerate(pool.map(lambda i: [np.array(a) for a in program(x[i % 8])], range(200))):
+            assert all(np.array_equal(a, b) for a, b in zip(found, wanted[i % 8]))
 
 
 F, N, S = np.float32, "sequential gru 1 3 4 1 0 1", [(12, 3), (12, 4), (12,), (12,)]
@@ -304,8 +304,8 @@ def directly(call, given, found, dtypes=None):
     dtypes = dtypes or [F] * (len(given) + len(found))
     arrays = [np.full(s, 0.1, d) for s, d in zip(given, dtypes)]
     for array in arrays:
-        if array.shape[1:] == (6,):
-            array[:, 3] = 1
+        if array.shape[-1:] == (6,):
+            array[..., 3] = 1
     shapes = [jax.ShapeDtypeStruct(s, d) for s, d in zip(found, dtypes[len(given) :])]
     return jax.block_until_ready(jax.ffi.ffi_call("deeppcr", shapes)(*arrays, call=call))
 
@@ -333,7 +333,39 @@ def test_the_handler_refuses_what_it_cannot_read(call):
             directly(call, given[:1], found)
 
 
-@pytest.mark.parametrize("call", ["", "nothing", "network", f"network {N} 1", "filter sos", "filter sos x"])
+@pytest.mark.parametrize("mapped", [(), (2,)])
+@pytest.mark.parametrize("call", DIRECT)
+def test_the_handler_refuses_one_array_more_or_less(call, mapped):
+    """More than once: what it kept of a call reads and writes at places that it counts."""
+    given, found = ([(*mapped, *s) for s in shapes] for shapes in DIRECT[call])
+    more = given[-1]
+    for _ in range(3):
+        for inputs, results in (([*given, more], found), (given, [*found, more]), ([*given, more], [*found, more]), (given, found[:-1]),
+                                (given[:-1], found)):  # fmt: skip
+            if results and (call, inputs) != ("chain dense auto 0 2", given[:-1]):  # which may be without z0
+                with pytest.raises(Exception, match="INVALID_ARGUMENT"):
+                    directly(call, inputs, results)
+        if call.startswith("chain_vjp"):
+            directly(call, given[:-1], found[:-1])
+        directly(call, given, found)
+
+
+@pytest.mark.parametrize("call", DIRECT)
+def test_the_handler_refuses_whole_numbers(call):
+    given, found = DIRECT[call]
+    for shapes in (given, found), ([(2, *s) for s in given], [(2, *s) for s in found]):
+        for into in (np.int32, F)[: 1 if call.startswith("chain") else 2]:  # whose inputs become floats
+            with pytest.raises(Exception, match="INVALID_ARGUMENT"):
+                directly(call, *shapes, [np.int32] * len(given) + [into] * len(found))
+
+
+@pytest.mark.parametrize("call", [
+    "", "nothing", "network", f"network {N} 1", "filter sos", "filter sos x", "filter sos 0", "filter sos -1", "filter x 2", "filter_vjp sos 0",
+    "network sequential gru 1 3 4 1000000000000 0 1", "network sequential gru 1 3 1000000000000 1 0 1", "network sequential gru 1 3 4 0 0 1",
+    "network sequential x 1 3 4 1 0 1", "network x gru 1 3 4 1 0 1", "network_vjp x gru 1 3 4 1 0 1", "network sequential gru 3 3 4 1 0 1",
+    "chain x auto 0 2", "chain dense x 0 2", "chain dense auto x 2", "chain dense auto 0 1", "chain dense auto 0 4", "chain_vjp x auto 2",
+    "chain_vjp dense x 2", "chain_vjp dense auto 0",
+])  # fmt: skip
 def test_the_handler_refuses_calls_that_it_does_not_know(call):
     with pytest.raises(Exception, match="wanted one that deeppcr.jax made"):
         directly(call, *DIRECT["filter sos 2"])

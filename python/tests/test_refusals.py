@@ -78,7 +78,7 @@ def test_refusals_name_what_is_wrong(number):
 @pytest.mark.parametrize("call", [
     lambda: chain(np.float32(0.5), np.broadcast_to(np.float32(1), (1 << 45, 2))),
     lambda: solve(half, B[0], 1 << 50), lambda: solve(half, B[0], 1 << 62), lambda: net(np.broadcast_to(X[0, 0], (1 << 45, 1, 2))),
-    lambda: recurrent.GRU(1 << 30, 16384), lambda: recurrent.GRU(16384, 16384, 4096), lambda: signal.sosfilt(SOS, np.broadcast_to(X[0, 0], (1 << 45, 2))),
+    lambda: recurrent.GRU(1 << 30, 16384), lambda: recurrent.GRU(16384, 16384, 4096, bidirectional=True, dtype=np.float64), lambda: signal.sosfilt(SOS, np.broadcast_to(X[0, 0], (1 << 45, 2))),
 ])  # fmt: skip
 def test_results_that_no_memory_holds(call):
     with pytest.raises(deeppcr.OutOfMemory):

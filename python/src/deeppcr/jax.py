@@ -22,7 +22,7 @@ from . import _engine, _xla
 from . import _library as library
 from . import linear as numbers
 from . import signal as filters
-from .errors import ArgumentError, one_of
+from .errors import ArgumentError, one_of, whole_number
 from .nonlinear import METHODS
 
 Array = Any
@@ -92,6 +92,8 @@ class _Folded:
     """A chain's arrays under vmap: the mapped dimensions become sequences. b is [mapped..][L][w] or [mapped..][L][B][w]."""
 
     def __init__(self, shape: Sequence[int], rank: int, structure: str) -> None:
+        if len(shape) < rank:
+            raise ArgumentError.of("a result's shape", tuple(shape), f"{rank} dimensions or more")
         self.mapped, own = tuple(shape[: len(shape) - rank]), tuple(shape[len(shape) - rank :])
         self.rank, self.length, self.width = rank, own[0], own[-1]
         self.batch = own[1] if rank == 3 else 1
@@ -134,16 +136,27 @@ class _Folded:
         return np.moveaxis(x.reshape(self.length, *self.mapped, self.batch, *x.shape[2:]), 0, len(self.mapped))
 
 
+def _chain_rank(structure: str, scheme: str, rank: str) -> int:
+    """Of the words of a chain's call, refused where there is no such."""
+    one_of("structure", structure, numbers.STRUCTURES)
+    one_of("scheme", scheme, numbers.SCHEMES)
+    return int(one_of("the rank", rank, ("2", "3")))
+
+
 def _chain_call(structure: str, scheme: str, transposed: str, rank: str) -> _xla.Run:
-    back, dims = transposed == "1", int(rank)
+    back, dims = one_of("transposed", transposed, ("0", "1")) == "1", _chain_rank(structure, scheme, rank)
 
     def run(given: List[np.ndarray], found: List[np.ndarray]) -> None:
         (A, b, *rest), (z,) = given, found
+        if len(rest) > 1:
+            raise ArgumentError.of("the number of arrays", len(given), "A, b and at most z0")
+        _expect([("z", z.shape)], found, None, ())
         if z.ndim == dims:
             _expect([("z", b.shape)], found, b.dtype, ())
             numbers._into(A, b, rest[0] if rest else None, z, back, scheme, structure)
             return
         f = _Folded(z.shape, dims, structure)
+        _expect([("z", z.shape)], found, b.dtype, ())
         out = f.states(z)
         mine = np.shares_memory(out, z)
         numbers._into(f.transitions(A, False), f.states(b), f.start(rest[0]) if rest else None, out, back, scheme, structure)
@@ -154,10 +167,13 @@ def _chain_call(structure: str, scheme: str, transposed: str, rank: str) -> _xla
 
 
 def _chain_vjp_call(structure: str, scheme: str, rank: str) -> _xla.Run:
-    dims = int(rank)
+    dims = _chain_rank(structure, scheme, rank)
 
     def run(given: List[np.ndarray], found: List[np.ndarray]) -> None:
         (A, z, g, *rest), (dA, db, *dz0) = given, found
+        if len(rest) > 1 or len(dz0) != len(rest):
+            raise ArgumentError.of("the number of arrays", f"{len(given)} and {len(found)} results", "A, z, g and dA, db, or z0 and dz0 too")
+        _expect([("a gradient", r.shape) for r in found], found, None, ())
         if db.ndim == dims:
             _expect([("dA", A.shape), ("db", g.shape), *(("dz0", r.shape) for r in rest)], found, g.dtype, ())
             numbers._vjp_into(A, z, g, rest[0] if rest else None, dA, db, dz0[0] if dz0 else None, scheme, structure)
@@ -354,7 +370,9 @@ def _lane(arrays: Sequence[np.ndarray], index: Tuple[int, ...]) -> List[np.ndarr
 
 def _form_of(kind: str, words: Sequence[str]) -> _engine.Form:
     dtype, inputs, hidden, layers, bidirectional, bias = map(int, words)
-    return _engine.Form(kind, dtype, inputs, hidden, layers, bool(bidirectional), bool(bias))
+    one_of("kind", kind, _engine.KINDS)
+    one_of("dtype", dtype, _CODES.values())
+    return _engine.Form(kind, dtype, inputs, hidden, layers, bool(bidirectional), bool(bias)).checked()
 
 
 def _network_shapes(form: _engine.Form, arrays: Sequence[np.ndarray]) -> Tuple[Shapes, Shapes, Tuple[int, ...]]:
@@ -367,6 +385,7 @@ def _network_shapes(form: _engine.Form, arrays: Sequence[np.ndarray]) -> Tuple[S
 
 
 def _network_call(method: str, kind: str, *words: str) -> _xla.Run:
+    one_of("method", method, METHODS)
     form = _form_of(kind, words)
     dtype = library.NAMES[form.dtype]
 
@@ -392,6 +411,7 @@ def _network_call(method: str, kind: str, *words: str) -> _xla.Run:
 
 
 def _network_vjp_call(method: str, kind: str, *words: str) -> _xla.Run:
+    one_of("method", method, METHODS)
     form = _form_of(kind, words)
     dtype = library.NAMES[form.dtype]
 
@@ -545,6 +565,12 @@ for _function, _name, _state in ((paragru, "ParaGRU", "h0"), (paralstm, "ParaLST
 # ---- filters ----
 
 
+def _filter_rank(kind: str, rank: str) -> int:
+    """Of the words of a filter's call, refused where there is no such."""
+    one_of("kind", kind, ("sos", "ba"))
+    return whole_number("the rank", int(rank), 1)
+
+
 def _filter_shapes(kind: str, dims: int, arrays: Sequence[np.ndarray]) -> Tuple[Shapes, Shapes, Tuple[int, ...]]:
     """Of the call whose coefficients, x and zi, or their gradients, are some arrays, all with what vmap maps over: names and shapes of
     the coefficients, of x and zi, and what vmap maps over."""
@@ -566,7 +592,7 @@ def _filter_shapes(kind: str, dims: int, arrays: Sequence[np.ndarray]) -> Tuple[
 
 def _filter_call(kind: str, rank: str) -> _xla.Run:
     """Coefficients, x [..][L], zi [channels][sections][order] -> y, zf."""
-    dims = int(rank)
+    dims = _filter_rank(kind, rank)
 
     def once(coefficients: Sequence[np.ndarray], x: np.ndarray, zi: np.ndarray, y: np.ndarray, zf: np.ndarray) -> None:
         handle = filters._filter(kind, *(library.whole(c, np.float64) for c in coefficients))
@@ -578,6 +604,7 @@ def _filter_call(kind: str, rank: str) -> _xla.Run:
         y, zf = found
         vectors, signals, mapped = _filter_shapes(kind, dims, [*coefficients, y, zf])
         _expect(vectors, coefficients, None, mapped, True)
+        _expect(signals[:1], (x,), None, mapped, True)
         _expect(signals, (x, zi), x.dtype, mapped, True)
         _expect(signals, found, x.dtype, mapped)
         k = len(mapped)
@@ -595,12 +622,13 @@ def _filter_call(kind: str, rank: str) -> _xla.Run:
 
 def _filter_vjp_call(kind: str, rank: str) -> _xla.Run:
     """gy, gzf, coefficients, x, zi -> gradients of the coefficients, x, zi."""
-    dims = int(rank)
+    dims = _filter_rank(kind, rank)
 
     def run(given: List[np.ndarray], found: List[np.ndarray]) -> None:
         vectors, signals, mapped = _filter_shapes(kind, dims, found)
         count = len(vectors)
         _expect(vectors, given[2:-2], None, mapped, True)
+        _expect(signals[1:], given[-1:], None, mapped, True)
         _expect([*signals, *signals], [*given[-2:], *given[:2]], given[-1].dtype, mapped, True)
         _expect(vectors, found[:count], None, mapped)
         _expect(signals, found[count:], given[-1].dtype, mapped)
