@@ -515,6 +515,27 @@ def test_linear_chain_without_a_batch_and_refusals():
         ours.linear_chain(A.to("meta"), b)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.bool, torch.complex64])
+def test_linear_chain_refuses_tensors_whose_results_would_have_another_dtype(dtype):
+    A, b = torch.ones(6, 2, 2, dtype=dtype), torch.ones(6, 2, dtype=dtype)
+    operators = torch.ops.deeppcr  # looked up when called
+    for call in (ours.linear_chain, lambda A, b: operators.linear_chain(A, b, None, False, "auto", "dense"),
+                 lambda A, b: operators.linear_chain_vjp(A, b, b, None, False, "auto", "dense")) if hasattr(torch.library, "custom_op") else (ours.linear_chain,):  # fmt: skip
+        with pytest.raises(deeppcr.ArgumentError) as caught:
+            call(A, b)
+        assert caught.value.what == "A's dtype" and caught.value.got is dtype and "float32" in caught.value.wanted
+    if hasattr(torch.library, "custom_op"):
+        with pytest.raises(Exception, match="A's dtype"):
+            torch.compile(ours.linear_chain, fullgraph=True, backend="aot_eager")(A, b)
+
+
+@pytest.mark.skipif(not hasattr(torch, "uint32"), reason="no such tensors")
+def test_linear_chain_of_uint32_wraps_around():
+    A, b = torch.full((6, 2), 3, dtype=torch.uint32), torch.full((6, 2), 1 << 31, dtype=torch.uint32)
+    z = ours.linear_chain(A, b)
+    assert z.dtype is torch.uint32 and np.array_equal(z, deeppcr.linear_chain(A.numpy(), b.numpy()))
+
+
 # ---- deep stacks ----
 
 
@@ -601,6 +622,23 @@ def test_chain_and_filters_are_operators():
 
 
 # ---- filters ----
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=registers)])
+def test_gradients_of_coefficients_have_their_dtypes(compiled):
+    """Of a compiled program the operators promise them; what is promised wider than it is would be read past its end."""
+    torch.manual_seed(0)
+    run = torch.compile(ours.lfilter, fullgraph=True, backend="aot_eager") if compiled else ours.lfilter
+    f, d = torch.float32, torch.float64
+    b, a = torch.randn(3, dtype=d), torch.tensor([1.0, 0.3], dtype=d)
+    for b_dtype, a_dtype, x_dtype in ((f, d, f), (d, f, f), (f, d, d), (d, f, d)):
+        x = torch.randn(2, 64, dtype=x_dtype)
+        one, other = b.to(b_dtype).requires_grad_(), a.to(a_dtype).requires_grad_()
+        found = torch.autograd.grad(run(one, other, x).sum(), (one, other))
+        assert [g.dtype for g in found] == [b_dtype, a_dtype]
+        wide = [t.detach().double().requires_grad_() for t in (one, other)]
+        for g, right in zip(found, torch.autograd.grad(ours.lfilter(*wide, x).sum(), wide)):
+            assert torch.equal(g, right.to(g.dtype))
 
 
 @pytest.mark.parametrize("dim", [0, -1])

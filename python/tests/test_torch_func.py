@@ -192,13 +192,14 @@ def test_parameters_that_do_not_fit_are_refused(kind, training):
         shape = weight.shape
         flipped = torch.zeros(shape[::-1]) if len(shape) == 2 and shape[0] != shape[1] else torch.zeros(*shape, 1)
         for put, what in ((torch.zeros(2, 2), f"{name}'s shape"), (torch.zeros(64, 64), f"{name}'s shape"), (flipped, f"{name}'s shape"),
-                          (torch.zeros(shape).half(), ""), (torch.zeros(shape).double(), ""), (torch.zeros(shape, device="meta"), "device")):
+                          (torch.zeros(shape).half(), ""), (torch.zeros(shape).double(), ""), (torch.zeros(shape, device="meta"), "device"),
+                          (torch.zeros(shape).to_sparse(), f"{name}'s layout")):
             before, mine._parameters[name] = weight, torch.nn.Parameter(put)  # as torch.func.functional_call does
             with pytest.raises(deeppcr.Error) as caught:
                 mine(x)
             assert what in caught.value.what and caught.value.wanted
             mine._parameters[name] = before
-            if put.dtype == weight.dtype and put.device == weight.device:
+            if put.dtype == weight.dtype and put.device == weight.device and put.layout is weight.layout:
                 own, weight.data = weight.data, put  # in the parameter itself
                 with pytest.raises(deeppcr.ArgumentError):
                     mine(x)

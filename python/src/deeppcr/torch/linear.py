@@ -9,17 +9,22 @@ from torch import Tensor
 
 from .. import linear as numbers
 from ..errors import ArgumentError
-from ._registry import array, differentiable, expect, going_forward, no_forward, on_cpu, operator, refuse_many, tracing, wanted
+from ._registry import CODES, array, differentiable, expect, going_forward, no_forward, on_cpu, operator, refuse_many, tracing, wanted
+
+
+_TAKEN = {*CODES, getattr(torch, "uint32", None)}  # those that results have too, which operators promise
 
 
 def _check(**tensors: Optional[Tensor]) -> None:
-    """Refuses what are no tensors of one dtype."""
+    """Refuses what are no tensors of one dtype of the library's."""
     dtype = None
     for name, tensor in tensors.items():
         if tensor is not None:
             on_cpu(name, tensor)
             if dtype is not None and tensor.dtype is not dtype:
                 raise ArgumentError.of(f"{name}'s dtype", tensor.dtype, f"A's, {dtype}")
+            if tensor.dtype not in _TAKEN:
+                raise ArgumentError.of(f"{name}'s dtype", tensor.dtype, "torch.float32, torch.float64 or torch.uint32")
             dtype = tensor.dtype
 
 

@@ -33,6 +33,7 @@ def _contiguous(tensor: Optional[Tensor]) -> Optional[Tensor]:
 
 
 _move = ctypes.memmove
+_STRIDED = torch.strided
 _HUGE = 1 << 22  # numbers for which memory is asked for in large pages, as NumPy does and PyTorch does not
 
 
@@ -63,7 +64,7 @@ class _Call:
         if len(parameters) != len(self.shapes):
             raise ArgumentError.of("the number of parameters", len(parameters), str(len(self.shapes)))
         for p, shape in zip(parameters, self.shapes):
-            if p.shape != shape or p.dtype is not dtype or not p.is_cpu:
+            if p.shape != shape or p.dtype is not dtype or not p.is_cpu or p.layout is not _STRIDED:
                 for q, (name, own) in zip(parameters, self.form.parameters()):
                     expect(name, q, own, dtype)
             apart = apart or not p.is_contiguous() or p.is_neg()

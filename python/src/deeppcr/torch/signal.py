@@ -50,7 +50,7 @@ def _backward(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor], g
     start, end = (None if t is None else array(t).reshape(math.prod(shape[:-2]), *shape[-2:]) for t in (zi, gzf))
     found = numbers._gradient("sos" if a is None else "ba", array(b).astype("f8"), None if a is None else array(a).astype("f8"),
                               array(x), start, array(gy), end, -1, coefficients)  # fmt: skip
-    gb, ga = (None if g is None else torch.from_numpy(np.ascontiguousarray(g)).to(b.dtype) for g in found[:2])
+    gb, ga = (None if g is None or c is None else torch.from_numpy(np.ascontiguousarray(g)).to(c.dtype) for g, c in zip(found, (b, a)))
     gx, gzi = (torch.from_numpy(np.ascontiguousarray(g)) for g in found[2:])
     return gb, ga, gx, gzi.reshape(shape).to(x.dtype)
 
