@@ -53,7 +53,7 @@ static dpcri_device_recurrent form_of(const dpcr_recurrent_plan *plan, int64_t c
                                     .warm_up = o->warm_up,
                                     .atol = o->atol,
                                     .rtol = o->rtol,
-                                    .max_sweeps = o->max_sweeps,
+                                    .max_sweeps = backward ? plan->sweeps_back : o->max_sweeps,
                                     .stop = o->no_fallback,
                                     .packed = packed,
                                     .backward = backward};
@@ -152,6 +152,7 @@ dpcr_status dpcri_recurrent_plan_device(dpcr_recurrent_plan *plan, dpcr_error *e
     DPCR_TRY(check_network(plan, error));
     DPCR_TRY(dpcri_device_check_options(o, error));
     const dpcr_method asked = o->method;
+    plan->sweeps_back = o->max_sweeps;
     dpcri_device_defaults(o, n->options.dtype, plan->options.length,
                           plan->options.batch * ((n->options.hidden + 31) / 32), info.processors);
     DPCR_TRY(ask_bytes(plan, error));
@@ -185,7 +186,7 @@ static dpcr_status check_pass(const dpcr_recurrent_plan *plan, const char *call,
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s", call,
                           pass->resets    ? "resets, which do not work on devices"
                           : pass->lengths ? "lengths, but the plan is not for them (option packed)"
-                                          : "c of what is no LSTM");
+                                          : "c of what is no LSTM or ParaLSTM");
     DPCR_TRY(dpcri_check_array_on(call, "parameters", parameters, n->options.dtype, plan->options.solve.device, 1,
                                   &n->count, error));
     DPCR_TRY(check_three(plan, call, "x", &pass->x, false, T, B, n->options.inputs, error));
@@ -304,7 +305,8 @@ static dpcr_status check_gradients(const dpcr_recurrent_plan *plan, const char *
     if (!g || g->size < sizeof *g)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: gradients with their size set are wanted", call);
     if (!dpcr_recurrent_kind_has_cell(n->options.kind) && (g->c0.data || g->ct.data))
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: gradients of c0 and ct are of an LSTM; this is %s", call,
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "%s: gradients of c0 and ct are of an LSTM or a ParaLSTM; this is %s", call,
                           dpcr_recurrent_kind_name(n->options.kind));
     if (parameters)
         DPCR_TRY(dpcri_check_array_on(call, "parameter_gradients", parameters, n->options.dtype,

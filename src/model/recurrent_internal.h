@@ -64,6 +64,7 @@ struct dpcr_recurrent_plan {
     // Of a device; else NULL: its kernels, bytes of its memory (a layer's kernels', all), and why this method.
     const struct dpcri_device_kernels *kernels;
     size_t kernel_bytes, device_bytes;
+    int sweeps_back;  // max_sweeps as asked for, 0: the kernels' own, for the way back may be another method's
     char sentence[480];
 };
 

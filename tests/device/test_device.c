@@ -582,6 +582,10 @@ static void recurrent_refusals(void **state) {
     REFUSED(DPCR_ERROR_UNSUPPORTED, "where recurrent_enqueue runs",
             dpcr_recurrent_execute(plan, &pass, NULL, NULL, 0, NULL, error));
     REFUSED(DPCR_ERROR_MEMORY, "on the device", dpcr_recurrent_enqueue(plan, &pass.x, &pass, NULL, 0, NULL, error));
+    dpcr_recurrent_pass with_c = pass;
+    with_c.c0 = dpcr_array_make(workspace, DPCR_F32, 3, (int64_t[]){1, 1, 3});
+    REFUSED(DPCR_ERROR_ARGUMENT, "c of what is no LSTM or ParaLSTM",
+            dpcr_recurrent_enqueue(plan, &pass.x, &with_c, workspace, bytes, NULL, error));
     assert_null(dpcr_recurrent_plan_chain(plan, 0));
     REFUSED(DPCR_ERROR_ARGUMENT, "not for training",
             dpcr_recurrent_collect_backward(plan, workspace, bytes, NULL, NULL, error));
