@@ -80,6 +80,51 @@ def test_solutions_reports_and_plans_are_copied_and_pickled(copied):
     assert copied(caught.value).what == caught.value.what and str(copied(caught.value)) == str(caught.value)
 
 
+class Model:
+    """A step and Jacobian of its own, and the plan of them."""
+
+    def __init__(self):
+        self.weight = 0.5
+        self.plan = deeppcr.plan(self.step, [4.0, 8.0], 30, self.jacobian, "newton", structure="diagonal")
+        self.found = self.plan.solve([4.0, 8.0])
+
+    def step(self, z, l):
+        return self.weight * z + 1
+
+    def jacobian(self, z, l):
+        return np.full(z.shape, self.weight)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("copied", [copy.deepcopy, *(lambda x, p=p: pickle.loads(pickle.dumps(x, p)) for p in (0, 2, 5))])
+def test_copies_of_plans_step_with_their_own_model(copied, whole):
+    """Whichever is copied first, the model or its plan; none is run while it is half-made."""
+    model = Model()
+    before = model.found.z.copy()
+    plan = copied(model).plan if whole else copied(model.plan)
+    other = plan._made_of[0].__self__
+    assert other is not model and other.plan is plan and plan is not model.plan and other.found.z is not model.found.z
+    other.weight = 0.0
+    assert np.array_equal(plan.solve([4.0, 8.0]).z, np.ones((30, 2))) and plan.method == "newton"
+    assert np.array_equal(model.plan.solve([4.0, 8.0]).z, before)
+    if copied is copy.deepcopy:
+        assert other.found._plan is plan and np.abs(other.found.vjp(np.ones((30, 2)))[1]).max() == 0
+    model.weight = 0.25
+    assert np.array_equal(copied(copied(plan)).solve([4.0, 8.0]).z, np.ones((30, 2)))
+    with pytest.raises(AttributeError):
+        copied(plan).nothing
+
+
+def test_threads_share_what_a_copied_plan_becomes():
+    from concurrent.futures import ThreadPoolExecutor
+
+    for _ in range(10):
+        plan = copy.deepcopy(Model().plan)
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda _: plan.solve([4.0, 8.0]).z, range(16)))  # noqa: B023
+        assert all(np.array_equal(z, found[0]) for z in found)
+
+
 def test_many_states_a_call(rng):
     cell = Cell(rng, 5000, 2)
     found = deeppcr.solve(cell.step, cell.z0, 5000, method="overlap")

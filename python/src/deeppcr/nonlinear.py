@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import copyreg
 import ctypes
 import signal
 import threading
@@ -277,7 +278,8 @@ class Solution:
         return Solution(self._plan, self._batched, self._z0, self._states, self.report)
 
     def __deepcopy__(self, memo: Any) -> "Solution":
-        return Solution(self._plan, self._batched, *copy.deepcopy((self._z0, self._states, self.report), memo))
+        plan, z0, states, report = copy.deepcopy((self._plan, self._z0, self._states, self.report), memo)
+        return Solution(plan, self._batched, z0, states, report)
 
     def __repr__(self) -> str:
         return f"<states {self.z.shape} of {self.z.dtype}, {self.report!r}>"
@@ -300,8 +302,9 @@ class Solution:
         return self._plan._backward(self, g)
 
 
-class SolvePlan(library.Unchanging):
-    """How a chain with a Python step will run. See `deeppcr.plan`. Pickled with a step that can be, it is planned anew."""
+class SolvePlan:
+    """How a chain with a Python step will run. See `deeppcr.plan`. Pickled or deeply copied, with its step, it is planned anew when it
+    is next used: not before, as the step may be a method of what is copied, which is half-made until then."""
 
     def __init__(self, step: Callable[..., Any], z0: Any, length: int, jacobian: Optional[Callable[..., Any]], method: str,
                  structure: str, block: int, options: Dict[str, Any]) -> None:  # fmt: skip
@@ -348,6 +351,19 @@ class SolvePlan(library.Unchanging):
                         ctypes.byref(place))  # fmt: skip
         self.handle = library.Handle(place.value, library.lib.dpcr_solve_plan_destroy, owner)
         self._workspace = library.lib.dpcr_solve_plan_workspace(place.value)
+
+    def __copy__(self) -> "SolvePlan":
+        return self
+
+    def __reduce__(self) -> Any:
+        return copyreg.__newobj__, (type(self),), {"_made_of": self._made_of}  # type: ignore[attr-defined]
+
+    def __getattr__(self, name: str) -> Any:
+        known = self.__dict__
+        if name.startswith("__") or "_made_of" not in known or "handle" in known:
+            raise AttributeError(f"a plan has no {name}")
+        known.update(known.setdefault("_anew", type(self)(*self._made_of)).__dict__)  # of several threads, one's
+        return getattr(self, name)
 
     @property
     def method(self) -> str:

@@ -136,7 +136,7 @@ _traced_vjp = differentiable(_operator_vjp)
 
 def linear_chain(A: Tensor, b: Tensor, z0: Optional[Tensor] = None, transposed: bool = False, scheme: str = "auto", *,
                  structure: Optional[str] = None) -> Tensor:  # fmt: skip
-    """`deeppcr.linear_chain` for tensors of one dtype on the CPU, with gradients (and their gradients) of A, b and z0."""
+    """`deeppcr.linear_chain` for tensors of one dtype (float32, float64, uint32) on the CPU, with gradients, and theirs, of A, b and z0."""
     _check(A=A, b=b, z0=z0)
     named = _structure(A, b, structure)
     if tracing():
