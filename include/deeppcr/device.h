@@ -76,7 +76,8 @@ typedef struct dpcr_device_outcome {
     int32_t sweeps;      // over the chain, or over its chunks
     int32_t non_finite;  // not 0: the last state is not finite
     int64_t locked;      // steps that the method left right; from there on finished in order, or left open
-    double residual;     // the largest defect (overlap) or correction (newton) of the last sweep over max(1, |z|)
+    double residual;     // the largest defect (overlap) or correction (newton) of the last sweep over max(1, |z|);
+                         // of an affine chain that one sweep of newton solves (minGRU), the residual after it
 } dpcr_device_outcome;
 
 // ---- DLPack: views without a copy ----
