@@ -69,6 +69,14 @@ static bool cell_served(const dpcri_device_cell *c) {
            c->length <= UINT32_MAX && (c->dtype == DPCR_F32 || c->dtype == DPCR_F64);
 }
 
+// A device with less room than newton's windows want is told before a plan is made.
+static dpcr_status check_together(int id, dpcri_cuda_together blocks, dpcr_error *error) {
+    if (blocks.room >= blocks.wanted) return DPCR_OK;
+    return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED,
+                      "cuda:%d: newton wants %lld blocks at once, the device takes %lld; the loop and overlap work", id,
+                      (long long)blocks.wanted, (long long)blocks.room);
+}
+
 // Asked of the device that it is for: how many blocks go together is its own.
 static dpcr_status cell_workspace(int id, const dpcri_device_cell *cell, size_t *bytes, dpcr_error *error) {
     int before = 0;
@@ -77,8 +85,9 @@ static dpcr_status cell_workspace(int id, const dpcri_device_cell *cell, size_t 
     const int code = dpcri_cuda_enter(id, &before);
     if (code != 0) return dpcri_cuda_fail(id, code, "cannot be used", error);
     *bytes = dpcri_cuda_cell_workspace(*cell);
+    const dpcri_cuda_together blocks = dpcri_cuda_cell_together(*cell);
     dpcri_cuda_leave(id, before);
-    return DPCR_OK;
+    return check_together(id, blocks, error);
 }
 
 static dpcr_status told(int id, int code, size_t bytes, const char *what, dpcr_error *error) {
@@ -122,8 +131,9 @@ static dpcr_status recurrent_workspace(int id, const dpcri_device_recurrent *lay
     const int code = dpcri_cuda_enter(id, &before);
     if (code != 0) return dpcri_cuda_fail(id, code, "cannot be used", error);
     *bytes = dpcri_cuda_recurrent_workspace(*layer);
+    const dpcri_cuda_together blocks = dpcri_cuda_recurrent_together(*layer);
     dpcri_cuda_leave(id, before);
-    return DPCR_OK;
+    return check_together(id, blocks, error);
 }
 
 static dpcr_status recurrent(int id, const dpcri_device_recurrent *layer, void *workspace, size_t bytes, void *stream,

@@ -4,6 +4,7 @@
 #define DPCRI_CUDA_CELLS_RUN_H
 
 #include "kern/cuda/cells.h"
+#include "kern/cuda/launch.h"
 #include "kern/cuda/newton.h"
 
 namespace cells {
@@ -111,6 +112,14 @@ size_t workspace_of(const dpcri_device_cell &c) {
     return counted.used;
 }
 
+template <class T, int K, class S>
+dpcri_cuda_together together_of(const dpcri_device_cell &c) {
+    cut counted = {nullptr, 0};
+    size_t cleared = 0;
+    const int64_t room = blocks_of<T, K, S>();
+    return {newton_of<T, K, S>(c, room, &counted, &cleared).tiles, room};
+}
+
 // A cooperative launch of as many blocks as there is work and room for; -1: the device has no such launches.
 template <class Kernel>
 int launch_together(int64_t lanes, void *stream, const typename Kernel::arguments &a) {
@@ -157,6 +166,7 @@ template <class T>
 struct widths {
     static size_t workspace(const dpcri_device_cell &c, int k);
     static int run(const dpcri_device_cell &c, int k, void *workspace, void *stream);
+    static dpcri_cuda_together together(const dpcri_device_cell &c, int k);
 };
 
 template <class T>
@@ -171,6 +181,13 @@ int widths<T>::run(const dpcri_device_cell &c, int k, void *workspace, void *str
     return k == 1   ? run_width<T, 1, usual_span>(c, workspace, stream)
            : k == 2 ? run_width<T, 2, usual_span>(c, workspace, stream)
                     : run_width<T, 4, usual_span>(c, workspace, stream);
+}
+
+template <class T>
+dpcri_cuda_together widths<T>::together(const dpcri_device_cell &c, int k) {
+    return k == 1   ? together_of<T, 1, usual_span>(c)
+           : k == 2 ? together_of<T, 2, usual_span>(c)
+                    : together_of<T, 4, usual_span>(c);
 }
 
 }  // namespace cells

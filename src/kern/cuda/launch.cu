@@ -172,6 +172,13 @@ int run_cell(const dpcri_device_cell &c, void *workspace, void *stream) {
 
 }  // namespace
 
+dpcri_cuda_together dpcri_cuda_cell_together(dpcri_device_cell c) {
+    const bool newton = c.way == DPCRI_DEVICE_NEWTON && !c.backward;
+    if (check(c) != DPCRI_CUDA_OK || c.length == 0 || c.rows == 0 || !newton) return {0, 0};
+    return c.dtype == DPCR_F32 ? cells::widths<float>::together(c, column_of(c))
+                               : cells::widths<double>::together(c, column_of(c));
+}
+
 int dpcri_cuda_cell_run(dpcri_device_cell c, void *workspace, size_t bytes, void *stream) {
     const int status = check(c);
     if (status != DPCRI_CUDA_OK) return status;
@@ -219,6 +226,23 @@ int run_layer(const dpcri_device_recurrent &c, void *workspace, void *stream) {
 size_t dpcri_cuda_recurrent_workspace(dpcri_device_recurrent c) {
     if (check(c) != DPCRI_CUDA_OK || c.length == 0 || c.rows == 0) return 0;
     return c.dtype == DPCR_F32 ? workspace_of<float>(c) : workspace_of<double>(c);
+}
+
+namespace {
+
+// A layer by newton: cells whose units do not mix, or a narrow RNN, which goes by the cells' kernels.
+template <class T>
+dpcri_cuda_together together_of(const dpcri_device_recurrent &c) {
+    return gates::apart(c) ? gates::para_kinds<T>::together(c)
+                           : cells::widths<T>::together(gates::cell_of<T>(c, nullptr), (int)c.hidden);
+}
+
+}  // namespace
+
+dpcri_cuda_together dpcri_cuda_recurrent_together(dpcri_device_recurrent c) {
+    const bool newton = c.way == DPCRI_DEVICE_NEWTON && !c.backward;
+    if (check(c) != DPCRI_CUDA_OK || c.length == 0 || c.rows == 0 || !newton) return {0, 0};
+    return c.dtype == DPCR_F32 ? together_of<float>(c) : together_of<double>(c);
 }
 
 int dpcri_cuda_recurrent_run(dpcri_device_recurrent c, void *workspace, size_t bytes, void *stream) {

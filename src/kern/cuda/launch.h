@@ -49,11 +49,20 @@ enum { DPCRI_CUDA_IDENTITY, DPCRI_CUDA_RELU, DPCRI_CUDA_TANH, DPCRI_CUDA_SIGMOID
 size_t dpcri_cuda_cell_workspace(dpcri_device_cell cell);
 int dpcri_cuda_cell_run(dpcri_device_cell cell, void *workspace, size_t bytes, void *stream);
 
+// Blocks that a solve by newton launches together at least, so that its windows are the same on every device, and how
+// many the current device takes of them; zeros by another way.
+typedef struct dpcri_cuda_together {
+    int64_t wanted, room;
+} dpcri_cuda_together;
+
+dpcri_cuda_together dpcri_cuda_cell_together(dpcri_device_cell cell);
+
 // A layer and direction of a recurrent network of any width: rnn, GRU, LSTM, ParaGRU, ParaLSTM and minGRU by the loop
 // or by overlapped chunks, and back; those whose units do not mix by newton too, forward. Forward two launches; W_ih x
 // of all steps lies in the workspace between them.
 size_t dpcri_cuda_recurrent_workspace(dpcri_device_recurrent layer);
 int dpcri_cuda_recurrent_run(dpcri_device_recurrent layer, void *workspace, size_t bytes, void *stream);
+dpcri_cuda_together dpcri_cuda_recurrent_together(dpcri_device_recurrent layer);
 
 #ifdef __cplusplus
 }

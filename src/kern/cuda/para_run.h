@@ -15,6 +15,7 @@ template <class T>
 struct para_kinds {
     static size_t workspace(const dpcri_device_recurrent &c);
     static int run(const dpcri_device_recurrent &c, void *workspace, void *stream);
+    static dpcri_cuda_together together(const dpcri_device_recurrent &c);
 };
 
 // The layer without what a method adds.
@@ -95,6 +96,15 @@ int64_t room_of() {
 }
 
 template <class T, int Kind, class S>
+dpcri_cuda_together para_together_of(const dpcri_device_recurrent &c) {
+    typedef para_newton<T, Kind, S> kernel;
+    cells::cut counted = {nullptr, 0};
+    size_t cleared = 0;
+    const int64_t room = room_of<kernel>();
+    return {para_newton_of<T, Kind, S>(c, room, &counted, &cleared).tiles, room};
+}
+
+template <class T, int Kind, class S>
 int run_para_newton(const dpcri_device_recurrent &c, void *workspace, void *stream) {
     typedef para_newton<T, Kind, S> kernel;
     cells::cut pieces = {static_cast<unsigned char *>(workspace), 0};
@@ -142,6 +152,13 @@ int para_kinds<T>::run(const dpcri_device_recurrent &c, void *workspace, void *s
            : c.gates == DPCRI_DEVICE_PARALSTM
                ? para_run_of<T, DPCRI_DEVICE_PARALSTM, smaller_slab>(c, workspace, stream)
                : para_run_of<T, DPCRI_DEVICE_MINGRU, usual_slab>(c, workspace, stream);
+}
+
+template <class T>
+dpcri_cuda_together para_kinds<T>::together(const dpcri_device_recurrent &c) {
+    return c.gates == DPCRI_DEVICE_PARAGRU    ? para_together_of<T, DPCRI_DEVICE_PARAGRU, usual_slab>(c)
+           : c.gates == DPCRI_DEVICE_PARALSTM ? para_together_of<T, DPCRI_DEVICE_PARALSTM, smaller_slab>(c)
+                                              : para_together_of<T, DPCRI_DEVICE_MINGRU, usual_slab>(c);
 }
 
 }  // namespace gates
