@@ -136,8 +136,8 @@ void as_launched(void **) {
     simt::host::config.cooperative_blocks = 1;
     std::vector<unsigned char> workspace(dpcri_cuda_cell_workspace(n) + 1);
     assert_int_equal(dpcri_cuda_cell_run(n, workspace.data(), workspace.size(), nullptr), DPCRI_CUDA_UNSUPPORTED);
-    const dpcri_cuda_together small = dpcri_cuda_cell_together(n);
-    assert_true(small.wanted > 1 && small.room == 1);
+    const dpcri_cuda_together blocks = dpcri_cuda_cell_together(n);
+    assert_true(blocks.wanted > 1 && blocks.room == 1);
     simt::host::config.cooperative_blocks = 8;
 }
 

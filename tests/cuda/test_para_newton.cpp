@@ -225,9 +225,9 @@ void as_launched(void **) {
         std::vector<unsigned char> workspace(dpcri_cuda_recurrent_workspace(c) + 1);
         assert_int_equal(dpcri_cuda_recurrent_run(c, workspace.data(), workspace.size(), nullptr),
                          DPCRI_CUDA_UNSUPPORTED);
-        const dpcri_cuda_together small = dpcri_cuda_recurrent_together(c);
-        assert_int_equal(small.wanted, kind == DPCRI_DEVICE_PARALSTM ? 4 : 2);
-        assert_int_equal(small.room, 1);
+        const dpcri_cuda_together blocks = dpcri_cuda_recurrent_together(c);
+        assert_int_equal(blocks.wanted, kind == DPCRI_DEVICE_PARALSTM ? 4 : 2);
+        assert_int_equal(blocks.room, 1);
         simt::host::config.cooperative_blocks = 8;
         assert_int_equal(dpcri_cuda_recurrent_together(c).room, 8);
         assert_int_equal(dpcri_cuda_recurrent_together(n.arguments(DPCRI_DEVICE_LOOP)).wanted, 0);
