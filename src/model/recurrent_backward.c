@@ -715,7 +715,8 @@ static dpcr_status check_gradients(const dpcr_recurrent_plan *plan, const dpcr_r
     DPCR_TRY(dpcri_recurrent_check_array(plan, call, "gradients.ht", &g->ht, true, h, error));
     DPCR_TRY(dpcri_recurrent_check_array(plan, call, "gradients.h0", &g->h0, true, h, error));
     if (dpcri_gates_state[n->gates] == 1 && (g->c0.data || g->ct.data))
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: gradients of c0 and ct are of an LSTM; this is %s", call,
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "%s: gradients of c0 and ct are of an LSTM or a ParaLSTM; this is %s", call,
                           dpcr_recurrent_kind_name(n->options.kind));
     DPCR_TRY(dpcri_recurrent_check_array(plan, call, "gradients.ct", &g->ct, true, c, error));
     DPCR_TRY(dpcri_recurrent_check_array(plan, call, "gradients.c0", &g->c0, true, c, error));

@@ -54,7 +54,7 @@ static dpcr_status check_pass(const dpcr_recurrent_plan *plan, const char *call,
     DPCR_TRY(dpcri_recurrent_check_array(plan, call, "h0", &pass->h0, true, h, error));
     DPCR_TRY(dpcri_recurrent_check_array(plan, call, "ht", &pass->ht, true, h, error));
     if (dpcri_gates_state[n->gates] == 1 && (pass->c0.data || pass->ct.data))
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: c0 and ct are of an LSTM; this is %s", call,
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: c0 and ct are of an LSTM or a ParaLSTM; this is %s", call,
                           dpcr_recurrent_kind_name(n->options.kind));
     DPCR_TRY(dpcri_recurrent_check_array(plan, call, "c0", &pass->c0, true, c, error));
     DPCR_TRY(dpcri_recurrent_check_array(plan, call, "ct", &pass->ct, true, c, error));
