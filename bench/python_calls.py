@@ -104,6 +104,8 @@ else:
     report("an autograd function that does nothing, both", lambda: Empty.apply(step, *parameters)[0].sum().backward())
     At, bt = torch.from_numpy(A), torch.from_numpy(b)
     report("deeppcr.torch.linear_chain", lambda: deeppcr.torch.linear_chain(At, bt))
+    sos_t, x_t = torch.from_numpy(sos), torch.from_numpy(x)
+    report("deeppcr.torch.sosfilt", lambda: deeppcr.torch.sosfilt(sos_t, x_t))
 
 try:
     import jax
@@ -124,7 +126,14 @@ else:
     foreign = jax.jit(lambda A, b: jax.ffi.ffi_call("nothing", jax.ShapeDtypeStruct(b.shape, b.dtype))(A, b))
     chained, empty = jax.jit(lambda A, b: deeppcr.jax.linear_chain(A, b)), jax.jit(lambda A, b: b + 1)
     gradient = jax.jit(jax.grad(lambda A, b: deeppcr.jax.linear_chain(A, b).sum(), (0, 1)))
-    for name, call in (("deeppcr.jax.linear_chain", chained), ("deeppcr.jax.linear_chain with gradient", gradient),
-                       ("an empty program of JAX", empty), ("a program with a call of Python that does nothing", foreign)):
-        jax.block_until_ready(call(A, b))
-        report(name, lambda: jax.block_until_ready(call(A, b)))
+    gates = {name: np.zeros(shape, np.float32) for name, shape in (("weight_ih_l0", (24, 8)), ("weight_hh_l0", (24, 8)), ("bias_ih_l0", 24), ("bias_hh_l0", 24))}
+    inputs = np.zeros((1, 1, 8), np.float32)
+    network = jax.jit(lambda p, x: deeppcr.jax.gru(p, x)[0])
+    learning = jax.jit(jax.grad(lambda p, x: deeppcr.jax.gru(p, x)[0].sum(), (0, 1)))
+    filtered = jax.jit(lambda s, x: deeppcr.jax.sosfilt(s, x))
+    for name, call, given in (("deeppcr.jax.linear_chain", chained, (A, b)), ("deeppcr.jax.linear_chain with gradient", gradient, (A, b)),
+                              ("deeppcr.jax.gru", network, (gates, inputs)), ("deeppcr.jax.gru with gradient", learning, (gates, inputs)),
+                              ("deeppcr.jax.sosfilt", filtered, (sos.astype(np.float32), x.astype(np.float32))), ("an empty program of JAX", empty, (A, b)),
+                              ("a program with a call of Python that does nothing", foreign, (A, b))):
+        jax.block_until_ready(call(*given))
+        report(name, lambda: jax.block_until_ready(call(*given)))
