@@ -133,9 +133,11 @@ inline int launch(shape s, void *stream, typename K::arguments a) {
 // Blocks of a cooperative launch at most; 0 where the device refuses them.
 template <class K>
 inline int64_t cooperative_blocks(int threads, int64_t shared_bytes) {
-    int device = 0, processors = 0, each = 0;
+    int device = 0, processors = 0, each = 0, served = 0;
     const bool known =
-        allow<K>(shared_bytes) == cudaSuccess && cudaGetDevice(&device) == cudaSuccess &&
+        cudaGetDevice(&device) == cudaSuccess &&
+        cudaDeviceGetAttribute(&served, cudaDevAttrCooperativeLaunch, device) == cudaSuccess && served != 0 &&
+        allow<K>(shared_bytes) == cudaSuccess &&
         cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) == cudaSuccess &&
         cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, entry<K>, threads, (size_t)shared_bytes) == cudaSuccess;
     if (!known) (void)cudaGetLastError();
