@@ -37,6 +37,9 @@ struct back_problem : chunked<T> {
     T *beside;   // [chunks rows][H]: of a GRU what goes on beside the gates, of an LSTM what comes to c
 };
 
+template <class T>
+using back_rest = resting<T, back_problem<T>, &back_problem<T>::acc, &back_problem<T>::beside>;
+
 // h before step m of a sequence, at the unit; 0 where there was none.
 template <class T>
 SIMT const T *before_of(const back_problem<T> &b, int64_t row, int64_t m) {
@@ -128,7 +131,8 @@ SIMT void multiply_down(simt::lane &me, const Rows &rows, const T *weights, int6
 // ---- a step of all items ----
 
 template <class T, int G>
-struct backs {
+struct backs : back_rest<T> {
+    typedef back_rest<T> rest;
     static constexpr bool cell = G == 4;
     static constexpr int E = taped(G);
     typedef back_problem<T> arguments;
@@ -140,19 +144,6 @@ struct backs {
         int64_t first, end;
         SIMT const T *at(int i) const { return first + i < end ? columns + (first + i) * G * b.hidden : nullptr; }
     };
-
-    SIMT static T load(simt::lane &me, const arguments &b, int64_t item, int64_t u, int) {
-        return me.peer_load(b.acc + item * b.hidden + u);
-    }
-    SIMT static void store(simt::lane &me, const arguments &b, int64_t item, int64_t u, int, T value) {
-        me.peer_store(b.acc + item * b.hidden + u, value);
-    }
-    SIMT static T load_cell(simt::lane &me, const arguments &b, int64_t item, int64_t u) {
-        return me.peer_load(b.beside + item * b.hidden + u);
-    }
-    SIMT static void store_cell(simt::lane &me, const arguments &b, int64_t item, int64_t u, T value) {
-        me.peer_store(b.beside + item * b.hidden + u, value);
-    }
 
     // e is 0 where a sequence has no step.
     SIMT static void begin(simt::lane &me, const arguments &b) {
@@ -221,11 +212,11 @@ struct backs {
             const int64_t k = n < s.steps ? all::step_of(me, b, item, end, at) : -1;
             const bool came = n > 0 && all::step_of(me, b, item, end, at - 1) >= 0;
             if (k < 0) {
-                if (came) store(me, b, item, u, 0, sum[i][0]);
+                if (came) rest::store(me, b, item, u, 0, sum[i][0]);
                 continue;
             }
             T e[E];
-            gates_of(me, b, item, k, u, came ? sum[i][0] : load(me, b, item, u, 0), e);
+            gates_of(me, b, item, k, u, came ? sum[i][0] : rest::load(me, b, item, u, 0), e);
             SIMT_UNROLL for (int q = 0; q < G; q++) me.peer_store(to + (item * G + q) * H + u, e[q]);
             if (!s.writes) continue;
             const int64_t row = item % b.rows, l = place_of(b.p, row, length_of<T>(b, row) - 1 - k);

@@ -88,9 +88,26 @@ SIMT void add_slice(simt::lane &me, const simt::shared<T> &s, T (&sum)[mine][Q])
     }
 }
 
+// What items stand at, as two arrays [chunks rows][H] of the arguments: h, and c where a state has it.
+template <class T, class Arguments, T *Arguments::*H, T *Arguments::*C>
+struct resting {
+    SIMT static T load(simt::lane &me, const Arguments &p, int64_t item, int64_t u, int) {
+        return me.peer_load(p.*H + item * p.hidden + u);
+    }
+    SIMT static void store(simt::lane &me, const Arguments &p, int64_t item, int64_t u, int, T value) {
+        me.peer_store(p.*H + item * p.hidden + u, value);
+    }
+    SIMT static T load_cell(simt::lane &me, const Arguments &p, int64_t item, int64_t u) {
+        return me.peer_load(p.*C + item * p.hidden + u);
+    }
+    SIMT static void store_cell(simt::lane &me, const Arguments &p, int64_t item, int64_t u, T value) {
+        me.peer_store(p.*C + item * p.hidden + u, value);
+    }
+};
+
 // Step, of the chain: arguments (derived from chunked<T>), cell (whether a state has c), load(me, p, item, u, turn),
-// store(...) of h, load_cell(me, p, item, u), store_cell(...), and run(me, p, stretch, turn), after which the thread that
-// is `self` modulo all threads for a number of the stretch has it; begin(me, p): what is done before. turn: of its
+// store(...) of h, load_cell(me, p, item, u), store_cell(...), and run(me, p, stretch, turn), after which the thread
+// that is `self` modulo all threads for a number of the stretch has it; begin(me, p): what is done before. turn: of its
 // buffers, by turns.
 template <class T, class Step>
 struct chunks {

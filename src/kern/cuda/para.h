@@ -35,23 +35,13 @@ SIMT own_weights<T> weights_of(const T *diagonals, const T *peepholes, int64_t H
 }
 
 template <class T, int Kind>  // DPCRI_DEVICE_PARAGRU, ...
-struct para {
+struct para : resting<T, problem<T>, &problem<T>::states, &problem<T>::cells> {
+    typedef resting<T, problem<T>, &problem<T>::states, &problem<T>::cells> rest;
     static constexpr bool cell = Kind == DPCRI_DEVICE_PARALSTM;
+    static constexpr int K = cell ? 2 : 1;  // numbers of a state: h, or c and h
     typedef para_problem<T> arguments;
     typedef chunks<T, para<T, Kind>> all;
 
-    SIMT static T load(simt::lane &me, const arguments &p, int64_t item, int64_t u, int) {
-        return me.peer_load(p.states + item * p.hidden + u);
-    }
-    SIMT static void store(simt::lane &me, const arguments &p, int64_t item, int64_t u, int, T value) {
-        me.peer_store(p.states + item * p.hidden + u, value);
-    }
-    SIMT static T load_cell(simt::lane &me, const arguments &p, int64_t item, int64_t u) {
-        return me.peer_load(p.cells + item * p.hidden + u);
-    }
-    SIMT static void store_cell(simt::lane &me, const arguments &p, int64_t item, int64_t u, T value) {
-        me.peer_store(p.cells + item * p.hidden + u, value);
-    }
     SIMT static void begin(simt::lane &me, const arguments &p) { clear_beyond(me, p); }
 
     SIMT static T sigmoid(T u) { return simt::fma(cells::tanh_of(T(0.5) * u), T(0.5), T(0.5)); }
@@ -78,13 +68,37 @@ struct para {
         }
     }
 
+    // s = the step's value at s, and its Jacobian; formulas of kern/para.inc.
+    SIMT static void linearise(const own_weights<T> &w, const T *x, int64_t H, T (&s)[K], T (&j)[K * K]) {
+        const T h = s[K - 1], *a = w.a;
+        T t[3], none = 0;
+        [[maybe_unused]] const T c = s[0];
+        advance(w, x, H, s[K - 1], K == 2 ? s[0] : none, t);
+        if constexpr (Kind == DPCRI_DEVICE_PARAGRU) {
+            const T by_z = (t[2] - h) * (t[0] * (1 - t[0])), by_q = t[0] * simt::fma(-t[2], t[2], T(1));
+            const T inner = simt::fma(h * (t[1] * (1 - t[1])), a[1], t[1]);  // d(r h) / dh
+            j[0] = simt::fma(by_q * a[2], inner, simt::fma(by_z, a[0], 1 - t[0]));
+        }
+        if constexpr (Kind == DPCRI_DEVICE_PARALSTM) {
+            const T y = cells::tanh_of(s[0]);
+            const T by_f = (c - t[1]) * (t[0] * (1 - t[0])), by_z = (1 - t[0]) * simt::fma(-t[1], t[1], T(1));
+            const T by_o = y * (t[2] * (1 - t[2]));
+            const T by_c = simt::fma(by_o, w.peephole[1], t[2] * simt::fma(-y, y, T(1)));  // dh' / dc'
+            j[0] = simt::fma(by_f, w.peephole[0], t[0]);
+            j[1] = simt::fma(by_f, a[0], by_z * a[1]);
+            j[2] = by_c * j[0];
+            j[3] = simt::fma(by_c, j[1], by_o * a[2]);
+        }
+        if constexpr (Kind == DPCRI_DEVICE_MINGRU) j[0] = 1 - t[0];
+    }
+
     SIMT static void run(simt::lane &me, const arguments &p, const stretch &s, int &) {
         const int64_t H = p.hidden;
         for (int64_t n = all::self(me); n < s.count * H; n += me.blocks() * threads) {
             const int64_t item = s.first + n / H, u = n % H, row = item % p.rows;
             if (!me.peer_load(p.open + item)) continue;
             const int64_t first = item / p.rows * p.chunk + s.from, past = first + s.steps, end = length_of<T>(p, row);
-            T h = load(me, p, item, u, 0), c = cell ? load_cell(me, p, item, u) : T(0), t[3];
+            T h = rest::load(me, p, item, u, 0), c = cell ? rest::load_cell(me, p, item, u) : T(0), t[3];
             const own_weights<T> w = weights_of(p.diagonals, p.peepholes, H, u);
             for (int64_t m = first < 0 ? 0 : first; m < past && m < end; m++) {
                 const int64_t l = place_of(p, row, m);
@@ -93,8 +107,8 @@ struct para {
                 p.y[l * p.y_step + row * p.y_row + u] = h;
                 if (cell && p.kept) p.kept[(l * p.rows + row) * H + u] = c;
             }
-            store(me, p, item, u, 0, h);
-            if (cell) store_cell(me, p, item, u, c);
+            rest::store(me, p, item, u, 0, h);
+            if (cell) rest::store_cell(me, p, item, u, c);
         }
     }
 };

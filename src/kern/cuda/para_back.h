@@ -39,25 +39,13 @@ SIMT T cell_before(const back_problem<T> &b, int64_t row, int64_t m, int64_t u) 
 }
 
 template <class T, int Kind>
-struct para_backs {
+struct para_backs : back_rest<T> {
+    typedef back_rest<T> rest;
     static constexpr bool cell = Kind == DPCRI_DEVICE_PARALSTM;
     static constexpr int G = gates_of(Kind);
     typedef para<T, Kind> forward;
     typedef para_back_problem<T> arguments;
     typedef chunks<T, para_backs<T, Kind>> all;
-
-    SIMT static T load(simt::lane &me, const arguments &b, int64_t item, int64_t u, int) {
-        return me.peer_load(b.acc + item * b.hidden + u);
-    }
-    SIMT static void store(simt::lane &me, const arguments &b, int64_t item, int64_t u, int, T value) {
-        me.peer_store(b.acc + item * b.hidden + u, value);
-    }
-    SIMT static T load_cell(simt::lane &me, const arguments &b, int64_t item, int64_t u) {
-        return me.peer_load(b.beside + item * b.hidden + u);
-    }
-    SIMT static void store_cell(simt::lane &me, const arguments &b, int64_t item, int64_t u, T value) {
-        me.peer_store(b.beside + item * b.hidden + u, value);
-    }
 
     // e is 0 where a sequence has no step; reset_e is not asked for there.
     SIMT static void begin(simt::lane &me, const arguments &b) {
@@ -104,7 +92,7 @@ struct para_backs {
             const int64_t item = s.first + n / H, u = n % H, row = item % p.rows;
             if (!me.peer_load(b.open + item)) continue;
             const int64_t first = item / p.rows * b.chunk + s.from, past = first + s.steps, end = length_of<T>(p, row);
-            T g = load(me, b, item, u, 0), gc = cell ? load_cell(me, b, item, u) : T(0), e[4];
+            T g = rest::load(me, b, item, u, 0), gc = cell ? rest::load_cell(me, b, item, u) : T(0), e[4];
             const own_weights<T> w = weights_of(b.diagonals, b.peepholes, H, u);
             for (int64_t k = first < 0 ? 0 : first; k < past && k < end; k++) {
                 const int64_t m = end - 1 - k, l = place_of(p, row, m), at = l * p.rows + row;
@@ -116,8 +104,8 @@ struct para_backs {
                 SIMT_UNROLL for (int q = 0; q < G; q++) b.e[(at * G + q) * H + u] = e[q];
                 if (Kind == DPCRI_DEVICE_PARAGRU) b.reset_e[at * H + u] = e[3];
             }
-            store(me, b, item, u, 0, g);
-            if (cell) store_cell(me, b, item, u, gc);
+            rest::store(me, b, item, u, 0, g);
+            if (cell) rest::store_cell(me, b, item, u, gc);
         }
     }
 };

@@ -39,7 +39,7 @@ struct slab {
 template <class T, int Kind, class S>
 struct para_newton {
     typedef para<T, Kind> kind;
-    static constexpr int K = kind::cell ? 2 : 1, E = K * K, N = E + K, I = S::items, wide = simt::warp_size;
+    static constexpr int K = kind::K, E = K * K, N = E + K, I = S::items, wide = simt::warp_size;
     static constexpr int most = S::threads;
     static constexpr bool affine = Kind == DPCRI_DEVICE_MINGRU;
 
@@ -98,36 +98,12 @@ struct para_newton {
         kind::advance(o.weights, given(p, o, m), p.hidden, s[K - 1], K == 2 ? s[0] : none, t);
     }
 
-    // s = the step's value at s, and its Jacobian; formulas of kern/para.inc.
-    SIMT static void linearise(const para_problem<T> &p, const work &o, int64_t m, T (&s)[K], T (&j)[E]) {
-        const T h = s[K - 1], *a = o.weights.a;
-        T t[3];
-        [[maybe_unused]] const T c = s[0];
-        advance(p, o, m, s, t);
-        if constexpr (Kind == DPCRI_DEVICE_PARAGRU) {
-            const T by_z = (t[2] - h) * (t[0] * (1 - t[0])), by_q = t[0] * simt::fma(-t[2], t[2], T(1));
-            const T inner = simt::fma(h * (t[1] * (1 - t[1])), a[1], t[1]);  // d(r h) / dh
-            j[0] = simt::fma(by_q * a[2], inner, simt::fma(by_z, a[0], 1 - t[0]));
-        }
-        if constexpr (Kind == DPCRI_DEVICE_PARALSTM) {
-            const T y = cells::tanh_of(s[0]);
-            const T by_f = (c - t[1]) * (t[0] * (1 - t[0])), by_z = (1 - t[0]) * simt::fma(-t[1], t[1], T(1));
-            const T by_o = y * (t[2] * (1 - t[2]));
-            const T by_c = simt::fma(by_o, o.weights.peephole[1], t[2] * simt::fma(-y, y, T(1)));  // dh' / dc'
-            j[0] = simt::fma(by_f, o.weights.peephole[0], t[0]);
-            j[1] = simt::fma(by_f, a[0], by_z * a[1]);
-            j[2] = by_c * j[0];
-            j[3] = simt::fma(by_c, j[1], by_o * a[2]);
-        }
-        if constexpr (Kind == DPCRI_DEVICE_MINGRU) j[0] = 1 - t[0];
-    }
-
     // r = f - own and J; all zero where one of them is not finite, and then false.
     SIMT static bool measure(const para_problem<T> &p, const work &o, int64_t m, const T (&before)[K],
                              const T (&own)[K], T (&r)[K], T (&j)[E]) {
         bool good = true;
         SIMT_UNROLL for (int k = 0; k < K; k++) r[k] = before[k];
-        linearise(p, o, m, r, j);
+        kind::linearise(o.weights, given(p, o, m), p.hidden, r, j);
         SIMT_UNROLL for (int k = 0; k < K; k++) {
             r[k] = r[k] - own[k];
             good = good && cells::finite(r[k]);
