@@ -1,0 +1,611 @@
+// SPDX-License-Identifier: MIT
+// What runs the lanes of simt_host.h: fibers, their collectives, shared memory's shadow, and who goes on.
+#include <cstdarg>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include <sys/mman.h>
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+
+#include "kern/cuda/simt.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#define SIMT_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define SIMT_ASAN 1
+#endif
+#endif
+#if defined(SIMT_ASAN)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace simt {
+
+namespace host {
+
+settings config;
+
+enum class state { ready, spinning, at_warp, at_block, at_grid, done };
+enum class collective { shuffle, vote, warp_barrier };
+
+constexpr size_t stack_bytes = 64 << 10;
+constexpr int value_bytes = 8;
+
+// A copy that has not landed.
+struct copy {
+    int64_t byte;
+    int bytes;
+    const void *from;
+};
+
+struct fiber {
+    void *stack_pointer = nullptr;
+    unsigned char *stack = nullptr;
+    size_t stack_size = stack_bytes;
+#if !defined(__x86_64__)
+    ucontext_t context;
+#endif
+    void *fake_stack = nullptr;  // AddressSanitizer's
+    block *home = nullptr;
+    int thread = 0;
+    state is = state::ready;
+    int line = 0;
+    collective kind = collective::shuffle;
+    int from = 0;
+    unsigned char value[value_bytes] = {};
+    unsigned char result[value_bytes] = {};
+    std::vector<copy> copies;
+};
+
+struct warp {
+    int waiting = 0, barred = 0, left = 0;  // lanes at a collective of the warp; at a barrier of block or grid; gone
+    int line = 0;                           // of the collective that they wait at
+    collective kind = collective::shuffle;
+    int32_t epoch = 1;
+};
+
+// Who touched a number of shared memory last, and after how many barriers of the block and of its warp. Reader -1:
+// nobody since it was written; reader_warp -1: lanes of several warps.
+struct shadow {
+    int16_t writer = -1, reader = -1;
+    int8_t reader_warp = -1;
+    bool readers = false, written = false, in_flight = false;
+    int32_t write_block = 0, write_warp = 0, read_block = 0, read_warp = 0;
+};
+
+constexpr int granule = 4;  // bytes of shared memory that a shadow stands for
+
+struct block {
+    int64_t index = 0;
+    int threads = 0, waiting = 0, done = 0, at_grid = 0;
+    int line = 0;  // of the barrier that lanes wait at
+    int32_t epoch = 1;
+    std::vector<warp> warps;
+    std::vector<std::unique_ptr<fiber>> lanes;
+    std::vector<unsigned char> memory;
+    std::vector<shadow> shadows;
+};
+
+struct grid {
+    shape is = {};
+    kernel_body *body = nullptr;
+    const void *arguments = nullptr;
+    std::vector<std::unique_ptr<block>> resident;
+    std::vector<fiber *> ready, spinning;
+    int64_t at_barrier = 0, left = 0;
+    int line = 0;
+    uint64_t random = 0;
+    int policy = 0;
+    size_t oldest = 0;
+    fiber scheduler;
+};
+
+namespace {
+
+grid *running = nullptr;
+fiber *current = nullptr;
+std::vector<std::unique_ptr<block>> spare;  // blocks of former launches, for their stacks
+
+[[noreturn]] __attribute__((format(printf, 2, 3))) void stop_at(const fiber *at, const char *format, ...) {
+    if (at)
+        std::fprintf(stderr, "simt: block %lld, thread %d, line %d: ", (long long)at->home->index, at->thread,
+                     at->line);
+    va_list list;
+    va_start(list, format);
+    std::vfprintf(stderr, format, list);
+    va_end(list);
+    std::fputc('\n', stderr);
+    std::abort();
+}
+
+uint64_t draw(grid &g) {  // splitmix64
+    uint64_t x = g.random += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+// ---- fibers ----
+
+#if defined(__x86_64__)
+// Leaves the registers that a call keeps on this stack, its top in *from, and goes on with those on the stack `to`.
+__attribute__((naked, noinline)) void swap_stacks(void ** /* from */, void * /* to */) {
+    __asm__(
+        "pushq %rbp\n\tpushq %rbx\n\tpushq %r12\n\tpushq %r13\n\tpushq %r14\n\tpushq %r15\n\t"
+        "movq %rsp, (%rdi)\n\tmovq %rsi, %rsp\n\t"
+        "popq %r15\n\tpopq %r14\n\tpopq %r13\n\tpopq %r12\n\tpopq %rbx\n\tpopq %rbp\n\tret");
+}
+#endif
+
+// From one fiber to another; `last`: it never comes back.
+void change(fiber *from, fiber *to, bool last) {
+    config.switches++;
+    current = to;
+#if defined(SIMT_ASAN)
+    __sanitizer_start_switch_fiber(last ? nullptr : &from->fake_stack, to->stack, to->stack_size);
+#else
+    (void)last;
+#endif
+#if defined(__x86_64__)
+    swap_stacks(&from->stack_pointer, to->stack_pointer);
+#else
+    swapcontext(&from->context, &to->context);
+#endif
+#if defined(SIMT_ASAN)
+    __sanitizer_finish_switch_fiber(from->fake_stack, nullptr, nullptr);
+#endif
+}
+
+void to_scheduler(fiber *f, bool last = false) { change(f, &running->scheduler, last); }
+
+void leave(fiber *f);
+
+void start() {
+#if defined(SIMT_ASAN)
+    const void *bottom = nullptr;
+    fiber &s = running->scheduler;
+    __sanitizer_finish_switch_fiber(nullptr, &bottom, &s.stack_size);
+    s.stack = static_cast<unsigned char *>(const_cast<void *>(bottom));
+#endif
+    running->body(running->arguments);
+    fiber *f = current;
+    leave(f);
+    to_scheduler(f, true);
+    std::abort();
+}
+
+void prepare(fiber *f) {
+    if (!f->stack) {
+        void *memory =
+            mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (memory == MAP_FAILED) stop_at(nullptr, "simt: no memory for stacks");
+        f->stack = static_cast<unsigned char *>(memory);
+    }
+#if defined(SIMT_ASAN)
+    __asan_unpoison_memory_region(f->stack, stack_bytes);  // frames of the lane that ran here before
+#endif
+    f->fake_stack = nullptr;
+#if defined(__x86_64__)
+    void **top = reinterpret_cast<void **>(f->stack + stack_bytes);
+    *--top = nullptr;  // where start would return to
+    void (*const entry)() = start;
+    std::memcpy(--top, &entry, sizeof entry);
+    for (int i = 0; i < 6; i++) *--top = nullptr;
+    f->stack_pointer = top;
+#else
+    getcontext(&f->context);
+    f->context.uc_stack.ss_sp = f->stack;
+    f->context.uc_stack.ss_size = stack_bytes;
+    f->context.uc_link = nullptr;
+    makecontext(&f->context, start, 0);
+#endif
+}
+
+// ---- collectives ----
+
+void wake(fiber *f) {
+    f->is = state::ready;
+    running->ready.push_back(f);
+}
+
+void wake_spinning() {
+    grid &g = *running;
+    for (fiber *f : g.spinning) wake(f);
+    g.spinning.clear();
+}
+
+// This lane waits as `how`; comes back when somebody has woken it.
+void wait(fiber *f, state how) {
+    f->is = how;
+    to_scheduler(f);
+}
+
+// Another lane may go on here.
+void pause(fiber *f) {
+    wake(f);
+    to_scheduler(f);
+}
+
+warp &warp_of(fiber *f) { return f->home->warps[(size_t)(f->thread / warp_size)]; }
+
+void meet_warp(fiber *f, collective kind, int line) {
+    block &b = *f->home;
+    warp &w = warp_of(f);
+    f->line = line;
+    const int first = f->thread / warp_size * warp_size;
+    if (w.left > 0) stop_at(f, "divergent collective: %d lanes of the warp have left", w.left);
+    if (w.barred > 0) stop_at(f, "divergent collective: %d lanes of the warp wait at a barrier", w.barred);
+    if (w.waiting > 0 && (w.line != line || w.kind != kind))
+        stop_at(f, "divergent collective: %d lanes of the warp wait at line %d", w.waiting, w.line);
+    w.line = line;
+    w.kind = kind;
+    if (++w.waiting < warp_size) return wait(f, state::at_warp);
+    w.waiting = 0;
+    if (kind == collective::warp_barrier) w.epoch++;
+    uint32_t votes = 0;
+    for (int i = 0; i < warp_size && kind == collective::vote; i++)
+        votes |= (uint32_t)b.lanes[(size_t)(first + i)]->value[0] << i;
+    for (int i = 0; i < warp_size; i++) {
+        fiber &other = *b.lanes[(size_t)(first + i)];
+        if (kind == collective::vote) std::memcpy(other.result, &votes, sizeof votes);
+        if (kind == collective::shuffle)
+            std::memcpy(other.result, b.lanes[(size_t)(first + other.from)]->value, value_bytes);
+    }
+    for (int i = 0; i < warp_size; i++)
+        if (first + i != f->thread) wake(b.lanes[(size_t)(first + i)].get());
+    pause(f);
+}
+
+// Checks that go with every barrier of more than a warp.
+void check_barrier(fiber *f) {
+    const warp &w = warp_of(f);
+    const block &b = *f->home;
+    if (w.waiting > 0)
+        stop_at(f, "divergent collective: a barrier, and %d lanes of the warp wait at line %d", w.waiting, w.line);
+    if (b.done > 0) stop_at(f, "barrier that %d lanes never reach: they have left", b.done);
+    if (b.waiting + b.at_grid > 0 && b.line != f->line)
+        stop_at(f, "divergent barrier: %d lanes wait at line %d", b.waiting + b.at_grid, b.line);
+}
+
+void pass(block &b, const fiber *but) {
+    b.waiting = b.at_grid = 0;
+    b.epoch++;
+    for (warp &w : b.warps) w.barred = 0;
+    for (const auto &other : b.lanes)
+        if (other.get() != but) wake(other.get());
+}
+
+void meet_block(fiber *f, int line) {
+    block &b = *f->home;
+    f->line = line;
+    check_barrier(f);
+    b.line = line;
+    warp_of(f).barred++;
+    if (++b.waiting < b.threads) return wait(f, state::at_block);
+    pass(b, f);
+    pause(f);
+}
+
+void meet_grid(fiber *f, int line) {
+    grid &g = *running;
+    f->line = line;
+    if (!g.is.cooperative) stop_at(f, "grid barrier in a launch that is not cooperative");
+    if (g.left > 0) stop_at(f, "grid barrier that %lld lanes never reach: they have left", (long long)g.left);
+    if (g.at_barrier > 0 && g.line != line) stop_at(f, "divergent grid barrier: others wait at line %d", g.line);
+    check_barrier(f);
+    f->home->line = g.line = line;
+    f->home->at_grid++;
+    warp_of(f).barred++;
+    if (++g.at_barrier < g.is.blocks * g.is.threads) return wait(f, state::at_grid);
+    g.at_barrier = 0;
+    for (const auto &b : g.resident) pass(*b, f);
+    pause(f);
+}
+
+void leave(fiber *f) {
+    block &b = *f->home;
+    if (!f->copies.empty()) stop_at(f, "a lane leaves while copies of its are under way");
+    if (warp_of(f).waiting > 0)
+        stop_at(f, "divergent collective: a lane leaves, and others of its warp wait at line %d", warp_of(f).line);
+    if (b.waiting > 0) stop_at(f, "a lane leaves while others wait at a barrier, line %d", b.line);
+    if (running->at_barrier > 0) stop_at(f, "a lane leaves while others wait at the grid's barrier");
+    f->is = state::done;
+    warp_of(f).left++;
+    running->left++;
+    b.done++;
+}
+
+// ---- shared memory ----
+
+bool before(const block &b, const fiber *f, int thread, int32_t block_epoch, int32_t warp_epoch) {
+    if (block_epoch < b.epoch || thread == f->thread) return true;
+    return thread / warp_size == f->thread / warp_size && warp_epoch < b.warps[(size_t)(thread / warp_size)].epoch;
+}
+
+void note_read(fiber *f, int64_t byte, int bytes) {
+    block &b = *f->home;
+    const int w = f->thread / warp_size;
+    for (int64_t i = byte / granule; i < (byte + bytes) / granule; i++) {
+        shadow &s = b.shadows[(size_t)i];
+        if (s.in_flight) stop_at(f, "shared byte %lld is read while a copy to it is under way", (long long)byte);
+        if (!s.written) stop_at(f, "shared byte %lld is read, and nothing was written there", (long long)byte);
+        if (!before(b, f, s.writer, s.write_block, s.write_warp))
+            stop_at(f, "race: shared byte %lld is read without a barrier after thread %d wrote it", (long long)byte,
+                    s.writer);
+        const int32_t warp_epoch = b.warps[(size_t)w].epoch;
+        const bool fresh = s.reader < 0 || s.read_block < b.epoch;
+        if (fresh) {
+            s.reader = (int16_t)f->thread, s.reader_warp = (int8_t)w, s.readers = false;
+        } else if (s.reader != f->thread || s.readers) {
+            s.readers = true;
+            if (s.reader_warp != w) s.reader_warp = -1;
+        }
+        s.read_block = b.epoch;
+        s.read_warp = warp_epoch;
+    }
+}
+
+void note_write(fiber *f, int64_t byte, int bytes, bool landing) {
+    block &b = *f->home;
+    const int w = f->thread / warp_size;
+    for (int64_t i = byte / granule; i < (byte + bytes) / granule; i++) {
+        shadow &s = b.shadows[(size_t)i];
+        if (s.in_flight && !landing)
+            stop_at(f, "shared byte %lld is written while a copy to it is under way", (long long)byte);
+        if (s.written && !before(b, f, s.writer, s.write_block, s.write_warp))
+            stop_at(f, "race: shared byte %lld is written without a barrier after thread %d wrote it", (long long)byte,
+                    s.writer);
+        if (s.reader >= 0 && s.read_block == b.epoch) {
+            const bool own = !s.readers && s.reader == f->thread;
+            const bool ordered = s.reader_warp == w && s.read_warp < b.warps[(size_t)w].epoch;
+            if (!own && !ordered)
+                stop_at(f, "race: shared byte %lld is written without a barrier after thread %d%s read it",
+                        (long long)byte, s.reader, s.readers ? " and others" : "");
+        }
+        s.written = true;
+        s.writer = (int16_t)f->thread;
+        s.write_block = b.epoch;
+        s.write_warp = b.warps[(size_t)w].epoch;
+        s.reader = -1;
+    }
+}
+
+// ---- the scheduler ----
+
+fiber *next(grid &g) {
+    if (g.oldest >= g.ready.size()) g.ready.clear(), g.oldest = 0;
+    if (g.ready.empty()) return nullptr;
+    fiber *f = nullptr;
+    if (g.policy == 0) {  // who came last
+        f = g.ready.back();
+        g.ready.pop_back();
+    } else if (g.policy == 1) {  // who came first
+        f = g.ready[g.oldest++];
+        if (g.oldest > 4096) g.ready.erase(g.ready.begin(), g.ready.begin() + (long)g.oldest), g.oldest = 0;
+    } else {  // anybody
+        const size_t i = (size_t)(draw(g) % g.ready.size());
+        f = g.ready[i];
+        g.ready[i] = g.ready.back();
+        g.ready.pop_back();
+    }
+    return f;
+}
+
+void admit(grid &g, int64_t index) {
+    std::unique_ptr<block> b;
+    for (size_t i = spare.size(); i-- > 0 && !b;)
+        if (spare[i]->lanes.size() == (size_t)g.is.threads) {
+            b = std::move(spare[i]);
+            spare.erase(spare.begin() + (long)i);
+        }
+    if (!b) {
+        b.reset(new block);
+        for (int i = 0; i < g.is.threads; i++) b->lanes.emplace_back(new fiber);
+    }
+    b->index = index;
+    b->threads = g.is.threads;
+    b->waiting = b->done = b->at_grid = 0;
+    b->epoch = 1;
+    b->warps.assign((size_t)(g.is.threads / warp_size), warp());
+    b->memory.assign((size_t)g.is.shared_bytes, 0xa5);
+    b->shadows.assign((size_t)(g.is.shared_bytes / granule + 1), shadow());
+    for (int i = 0; i < g.is.threads; i++) {
+        fiber *f = b->lanes[(size_t)i].get();
+        f->home = b.get();
+        f->thread = i;
+        f->line = 0;
+        prepare(f);
+        wake(f);
+    }
+    g.resident.push_back(std::move(b));
+}
+
+[[noreturn]] void stuck(const grid &g) {
+    for (const auto &b : g.resident)
+        for (const auto &f : b->lanes)
+            if (f->is != state::done)
+                stop_at(f.get(), "deadlock: no resident lane can go on; this one %s",
+                        f->is == state::spinning ? "waits for a flag" : "waits for others of its block");
+    stop_at(nullptr, "simt: deadlock");
+}
+
+void run(grid &g) {
+    std::vector<int64_t> order((size_t)g.is.blocks);
+    for (size_t i = 0; i < order.size(); i++) order[i] = (int64_t)i;
+    for (size_t i = order.size(); i > 1; i--) std::swap(order[i - 1], order[(size_t)(draw(g) % i)]);
+    const int64_t most = g.is.cooperative ? g.is.blocks : config.resident > 0 ? config.resident : 1;
+    size_t admitted = 0;
+    while (admitted < order.size() || !g.resident.empty()) {
+        while ((int64_t)g.resident.size() < most && admitted < order.size()) admit(g, order[admitted++]);
+        fiber *f = next(g);
+        if (!f) stuck(g);
+        change(&g.scheduler, f, false);
+        if (f->is != state::done || f->home->done < f->home->threads) continue;
+        for (size_t i = 0; i < g.resident.size(); i++)
+            if (g.resident[i].get() == f->home) {
+                spare.push_back(std::move(g.resident[i]));
+                g.resident.erase(g.resident.begin() + (long)i);
+                break;
+            }
+    }
+}
+
+}  // namespace
+
+// ---- what kernels ask for ----
+
+block *own_array(int64_t byte, int count, int64_t size) {
+    block *home = current->home;
+    const int64_t end = byte + (int64_t)count * size;
+    if (byte < 0 || byte % size != 0 || end > (int64_t)home->memory.size())
+        stop_at(current, "shared array of bytes %lld to %lld of %lld", (long long)byte, (long long)end,
+                (long long)home->memory.size());
+    return home;
+}
+
+int64_t place(int64_t byte, int count, int i, int64_t size) {
+    if (i < 0 || i >= count) stop_at(current, "shared array of %d: place %d", count, i);
+    return byte + (int64_t)i * size;
+}
+
+void shuffle(void *value, size_t size, int from, int line) {
+    fiber *f = current;
+    f->line = line;
+    if (from < 0 || from >= warp_size) stop_at(f, "shuffle from lane %d", from);
+    f->from = from;
+    std::memcpy(f->value, value, size);
+    meet_warp(f, collective::shuffle, line);
+    std::memcpy(value, f->result, size);
+}
+
+void copy_async(block *home, int64_t byte, const void *from, int size, int line) {
+    fiber *f = current;
+    f->line = line;
+    note_write(f, byte, size, false);
+    std::memset(home->memory.data() + byte, 0xcd, (size_t)size);
+    for (int64_t g = byte / granule; g < (byte + size) / granule; g++) home->shadows[(size_t)g].in_flight = true;
+    f->copies.push_back({byte, size, from});
+}
+
+enum { refused_shape = 9, refused_shared = 1, refused_cooperative = 720 };  // cudaError_t's numbers
+
+int launch(const shape &s, int most, kernel_body *body, const void *arguments) {
+    if (s.blocks < 1 || s.blocks > INT32_MAX || s.threads < 1 || s.threads > most || s.threads % warp_size != 0)
+        return refused_shape;
+    if (s.shared_bytes > config.shared_bytes) return refused_shared;
+    if (s.cooperative && s.blocks > config.cooperative_blocks) return refused_cooperative;
+    grid g;
+    g.is = s;
+    g.random = config.seed * 0x2545f4914f6cdd1du;
+    g.policy = (int)(config.seed % 3);
+    g.arguments = arguments;
+    g.body = body;
+    running = &g;
+    run(g);
+    running = nullptr;
+    return 0;
+}
+
+}  // namespace host
+
+template <class T>
+T shared<T>::get(int i) const {
+    const int64_t at = host::place(byte, count, i, (int64_t)sizeof(T));
+    host::note_read(host::current, at, (int)sizeof(T));
+    T value;
+    std::memcpy(&value, home->memory.data() + at, sizeof(T));
+    return value;
+}
+
+template <class T>
+void shared<T>::set(int i, T value) const {
+    const int64_t at = host::place(byte, count, i, (int64_t)sizeof(T));
+    host::note_write(host::current, at, (int)sizeof(T), false);
+    std::memcpy(home->memory.data() + at, &value, sizeof(T));
+}
+
+template struct shared<float>;
+template struct shared<double>;
+template struct shared<int32_t>;
+template struct shared<uint32_t>;
+template struct shared<int64_t>;
+
+int lane::thread() const { return host::current->thread; }
+int lane::threads() const { return host::running->is.threads; }
+int lane::in_warp() const { return thread() % warp_size; }
+int lane::warp() const { return thread() / warp_size; }
+int64_t lane::block() const { return host::current->home->index; }
+int64_t lane::blocks() const { return host::running->is.blocks; }
+
+void lane::barrier(int line) { host::meet_block(host::current, line); }
+void lane::warp_barrier(int line) { host::meet_warp(host::current, host::collective::warp_barrier, line); }
+void lane::grid_barrier(int line) { host::meet_grid(host::current, line); }
+
+bool lane::any(bool condition, int line) {
+    host::fiber *f = host::current;
+    f->value[0] = condition;
+    host::meet_warp(f, host::collective::vote, line);
+    uint32_t votes = 0;
+    std::memcpy(&votes, f->result, sizeof votes);
+    return votes != 0;
+}
+
+uint32_t lane::ticket(uint32_t *counter, int line) {
+    host::current->line = line;
+    const uint32_t mine = (*counter)++;
+    host::wake_spinning();
+    host::pause(host::current);
+    return mine;
+}
+
+void lane::publish(uint32_t *flag, uint32_t value, int line) {
+    host::current->line = line;
+    host::pause(host::current);  // late
+    *flag = value;
+    host::wake_spinning();
+}
+
+uint32_t lane::acquire(const uint32_t *flag, int line) {
+    host::current->line = line;
+    host::pause(host::current);
+    return *flag;
+}
+
+void lane::await(const uint32_t *flag, uint32_t value, int line) {
+    host::fiber *f = host::current;
+    f->line = line;
+    while (*flag != value) {
+        host::running->spinning.push_back(f);
+        host::wait(f, host::state::spinning);
+    }
+}
+
+void lane::raise(uint32_t *to, uint32_t value, int line) {
+    host::current->line = line;
+    host::pause(host::current);
+    if (*to < value) *to = value;
+    host::wake_spinning();
+}
+
+void lane::copy_wait(int line) {
+    host::fiber *f = host::current;
+    f->line = line;
+    host::pause(f);
+    for (const host::copy &c : f->copies) {
+        host::note_write(f, c.byte, c.bytes, true);
+        std::memcpy(f->home->memory.data() + c.byte, c.from, (size_t)c.bytes);
+        for (int64_t g = c.byte / host::granule; g < (c.byte + c.bytes) / host::granule; g++)
+            f->home->shadows[(size_t)g].in_flight = false;
+    }
+    f->copies.clear();
+}
+
+}  // namespace simt
