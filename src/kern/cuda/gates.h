@@ -126,6 +126,7 @@ struct columns {
     static constexpr bool cell = G == 4;
     typedef problem<T> arguments;
     typedef chunks<T, columns<T, G>> all;
+    static_assert(items_of_tile * units_of_tile * G <= items_of_tile * depth + depth * stride<G>, "sums fit");
 
     struct rows {
         const problem<T> &p;
@@ -190,12 +191,20 @@ struct columns {
             p.b_hh && u < H ? p.b_hh[q * H + u] : T(0);
         if (work)
             multiply<T, G>(me, rows{p, state_at(p, 0, 0, turn), first, end}, p.w_hh + u0 * H, H, H, H - u0, 0, sum);
-        SIMT_UNROLL for (int i = 0; i < mine; i++) {
+        // Item by item from here on: the gates of all of them at once want more registers than there are.
+        const simt::shared<T> sums = me.template array<T>(0, items_of_tile * depth + depth * stride<G>);
+        const int own = me.warp() * mine * G * units_of_tile + me.in_warp();
+        if (work) me.barrier();  // the slices have been read
+        SIMT_UNROLL for (int i = 0; i < mine; i++) SIMT_UNROLL for (int q = 0; q < G; q++)
+            sums.set(own + (i * G + q) * units_of_tile, sum[i][q]);
+        SIMT_ROLLED for (int i = 0; i < mine; i++) {
             const int64_t item = first + me.warp() * mine + i;
             if (item >= end || u >= H) continue;
             const int64_t m = all::step_of(me, p, item, end, at);
+            T of_item[G];
+            SIMT_UNROLL for (int q = 0; q < G; q++) of_item[q] = sums.get(own + (i * G + q) * units_of_tile);
             const T h = load(me, p, item, u, turn);
-            const T next = m >= 0 ? advance(me, p, item, m, u, sum[i], h) : h;
+            const T next = m >= 0 ? advance(me, p, item, m, u, of_item, h) : h;
             store(me, p, item, u, 1 - turn, next);
             if (m < 0 || !s.writes) continue;
             const int64_t row = item % p.rows, l = place_of(p, row, m);
