@@ -107,7 +107,8 @@ typedef struct dpcri_device_recurrent {
     // The way back: x, h0, c0, y and kept are those of the way forward, and only read. With the gradients of y, ht and
     // ct those of all that is not NULL: dx, which may add to what is there, dh0, dc0, and onto what is there those of
     // weights and biases. Tolerances are of the largest number among those at which a sequence's chunks start; `stop`
-    // is unread.
+    // is unread. After newton it goes by a scan where units do not mix, and nothing of the solve's rules is read; else
+    // by overlap.
     int backward;
     const void *dy;  // [length][rows][H], or NULL
     int64_t dy_step, dy_row;

@@ -371,6 +371,21 @@ done:
 
 // ---- what happened ----
 
+// The rules of the way back, and how it goes: after newton a scan where units do not mix, which has no tolerance to
+// keep, else overlapped chunks.
+static dpcr_solve_options options_back(const dpcr_recurrent_plan *plan, dpcr_scheme *scheme) {
+    dpcr_solve_options o = plan->options.solve;
+    const bool apart = gates_of(plan->network->options.kind) >= DPCRI_DEVICE_PARAGRU;
+    const bool scan = o.method == DPCR_METHOD_NEWTON && apart;
+    if (o.method == DPCR_METHOD_NEWTON) o.method = DPCR_METHOD_OVERLAP;
+    if (scan) o.atol = o.rtol = 0;
+    o.no_fallback = 0;
+    *scheme = scan                              ? DPCR_SCHEME_CHUNKED
+              : o.method == DPCR_METHOD_OVERLAP ? DPCR_SCHEME_OVERLAP
+                                                : DPCR_SCHEME_SEQUENTIAL;
+    return o;
+}
+
 static dpcr_status collect(const dpcr_recurrent_plan *plan, const char *call, int backward, const void *workspace,
                            size_t workspace_bytes, void *stream, dpcr_solve_report *reports, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
@@ -391,12 +406,11 @@ static dpcr_status collect(const dpcr_recurrent_plan *plan, const char *call, in
     DPCR_TRY(dpcr_stream_wait(device, stream, error));
     for (int64_t c = 0; reports && c < chains; c++) {
         dpcr_solve_report own = {.size = sizeof own};
-        dpcr_solve_options options = plan->options.solve;
+        dpcr_scheme scheme = DPCR_SCHEME_AUTO;
+        const dpcr_solve_options options = backward ? options_back(plan, &scheme) : plan->options.solve;
         DPCRI_COPY_IN(own, &reports[c]);
-        if (backward && options.method == DPCR_METHOD_NEWTON) options.method = DPCR_METHOD_OVERLAP;
-        if (backward) options.no_fallback = 0;
         dpcri_device_report(&options, plan->options.length, batch, outcomes + c * batch, &own);
-        if (backward) own.scheme = options.method == DPCR_METHOD_OVERLAP ? DPCR_SCHEME_OVERLAP : DPCR_SCHEME_SEQUENTIAL;
+        if (backward) own.scheme = scheme;
         own.method = plan->options.solve.method;
         own.sentence = plan->sentence;
         own.bytes = plan->device_bytes;

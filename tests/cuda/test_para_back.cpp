@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The way back through cells whose units do not mix, of the device's kernels on the CPU: gradients are the
 // definition's, in higher precision, over strides both ways, lengths of their own and pieces of the sums; overlapped
-// chunks are the loop to the bit, in every order; sequences of lengths of their own have the bits that they have alone.
+// chunks are the loop to the bit, in every order; the scan has one set of bits in every order; sequences of lengths of
+// their own have the bits that they have alone.
 #include "kern/cuda/para_back_run.h"
 #include "trained_case.h"
 
@@ -92,9 +93,11 @@ struct para_trained : trained_case<T> {
         want_h[own] = g, want_c[own] = gc;
     }
 
+    dpcri_device_way way = DPCRI_DEVICE_LOOP;
+
     void matches(double bound) {
         const int64_t H = this->hidden, I = this->inputs, B = this->rows, L = this->length;
-        (void)this->loop();
+        this->run(this->backward(way), 1);
         want_x.assign((size_t)(L * B * I), 0), want_ih.assign((size_t)(this->gates * H * I), 0);
         want_hh.assign((size_t)(3 * H), 0), want_bi.assign((size_t)(this->gates * H), 0);
         want_p.assign((size_t)(2 * H), 0), want_h.assign((size_t)(B * H), 0), want_c = want_h;
@@ -140,6 +143,59 @@ void sequences_are_apart(void **) {
     for (const dpcri_device_gates kind : unmixed) packed_is_apart(kind);
 }
 
+// ---- after newton: a scan ----
+
+template <class T>
+void scan_matches(dpcri_device_gates kind, int64_t length, int64_t rows, int64_t hidden, double size, double bound) {
+    para_trained<T> n(kind, length, rows, 2, hidden, size);
+    n.way = DPCRI_DEVICE_NEWTON;
+    n.back = length % 2 == 1;
+    n.matches(bound);
+    for (const dpcr_device_outcome &o : n.outcome) assert_int_equal(o.sweeps, 1);
+}
+
+template <class T>
+struct scanned : para_trained<T> {
+    scanned(dpcri_device_gates k, int64_t l, int64_t b, int64_t in, int64_t h, double size)
+        : para_trained<T>(k, l, b, in, h, size) {
+        this->way = DPCRI_DEVICE_NEWTON;
+    }
+};
+
+// Lengths on both sides of a tile, and of two; more columns than a tile has; chains that forget and that do not.
+void scan_is_the_definitions(void **) {
+    for (const dpcri_device_gates kind : unmixed) {
+        const int64_t tile = kind == DPCRI_DEVICE_PARALSTM ? 256 : 512;
+        for (const int64_t length : {(int64_t)1, (int64_t)40, tile + 1})
+            scan_matches<double>(kind, length, 1, 2, 0.9, 1e-11);
+        scan_matches<double>(kind, 2 * tile + 9, 1, 1, 0.3, 1e-11);
+        scan_matches<float>(kind, 70, 3, 11, 2.0, 2e-4);
+        uneven_matches<scanned<double>>(kind, 1e-13);
+    }
+}
+
+// The bits are those of every order of blocks and lanes, and of each sequence alone.
+void scan_has_bits_of_its_own(void **) {
+    for (const dpcri_device_gates kind : unmixed) {
+        const int64_t tile = kind == DPCRI_DEVICE_PARALSTM ? 256 : 512;
+        trained_case<float> all(kind, tile + 18, 4, 2, 2, 0.7);
+        all.back = kind != DPCRI_DEVICE_PARAGRU;
+        all.lengths = {tile + 1, tile + 18, 0, 1};
+        std::vector<float> first;
+        for (const uint64_t seed : {0, 4, 5}) {
+            all.run(all.backward(DPCRI_DEVICE_NEWTON), seed);
+            if (seed == 0) first = all.all();
+            assert_same(first, all.all(), "another order");
+        }
+        for (int64_t r = 0; r < 4; r++) {
+            trained_case<float> one(kind, all.lengths[(size_t)r], 1, 2, 2, 0.7);
+            one.take(all, r);
+            one.way_back = DPCRI_DEVICE_NEWTON;
+            one.assert_back(all, r);
+        }
+    }
+}
+
 // Gradients add onto what is there; what is not wanted is left out; what does not come in is zero.
 void what_is_there_is_added_to(void **) {
     trained_case<double> n(DPCRI_DEVICE_PARALSTM, 12, 2, 3, 4, 0.9);
@@ -168,6 +224,7 @@ void memory_is_linear_in_units(void **) {
         for (const dpcr_dtype dtype : {DPCR_F32, DPCR_F64}) {
             dpcri_device_recurrent c = {};
             c.dtype = dtype, c.gates = kind, c.length = 700, c.rows = 2, c.inputs = 8, c.backward = 1;
+            c.way = dtype == DPCR_F32 ? DPCRI_DEVICE_LOOP : DPCRI_DEVICE_NEWTON;
             size_t before = 0;
             for (c.hidden = 1024; c.hidden <= 16384; c.hidden *= 2) {
                 const size_t bytes = dpcri_cuda_recurrent_workspace(c);
@@ -179,21 +236,22 @@ void memory_is_linear_in_units(void **) {
 }
 
 void what_is_not_finite_stays_in_its_sequence(void **) {
-    for (const dpcri_device_gates kind : unmixed) {
-        trained_case<float> n(kind, 40, 2, 2, 3, 0.5);
-        (void)n.loop();
-        const std::vector<float> clean = n.dx;
-        n.dy[(size_t)((20 * 2 + 1) * 4)] = INFINITY;
-        dpcri_device_recurrent o = n.backward(DPCRI_DEVICE_OVERLAP);
-        o.chunk = 10, o.warm_up = 5;
-        n.run(o, 8);
-        for (int64_t l = 0; l < 40; l++)
-            for (int64_t j = 0; j < 2; j++) {
-                assert_true(n.dx[(size_t)(l * 2 * 4 + j)] == clean[(size_t)(l * 2 * 4 + j)]);
-                assert_true(std::isfinite(n.dx[(size_t)((l * 2 + 1) * 4 + j)]) == (l > 20));
-            }
-        assert_true(!n.outcome[0].non_finite && n.outcome[1].non_finite);
-    }
+    for (const dpcri_device_way way : {DPCRI_DEVICE_OVERLAP, DPCRI_DEVICE_NEWTON})
+        for (const dpcri_device_gates kind : unmixed) {
+            trained_case<float> n(kind, 40, 2, 2, 3, 0.5);
+            n.run(n.backward(way == DPCRI_DEVICE_NEWTON ? way : DPCRI_DEVICE_LOOP), 1);
+            const std::vector<float> clean = n.dx;
+            n.dy[(size_t)((20 * 2 + 1) * 4)] = INFINITY;
+            dpcri_device_recurrent o = n.backward(way);
+            o.chunk = 10, o.warm_up = 5;
+            n.run(o, 8);
+            for (int64_t l = 0; l < 40; l++)
+                for (int64_t j = 0; j < 2; j++) {
+                    assert_true(n.dx[(size_t)(l * 2 * 4 + j)] == clean[(size_t)(l * 2 * 4 + j)]);
+                    assert_true(std::isfinite(n.dx[(size_t)((l * 2 + 1) * 4 + j)]) == (l > 20));
+                }
+            assert_true(!n.outcome[0].non_finite && n.outcome[1].non_finite);
+        }
 }
 
 }  // namespace
@@ -203,7 +261,8 @@ int main() {
         cmocka_unit_test(loop_is_the_definitions),     cmocka_unit_test(overlap_is_the_loop),
         cmocka_unit_test(bits_are_those_of_any_order), cmocka_unit_test(sequences_are_apart),
         cmocka_unit_test(what_is_there_is_added_to),   cmocka_unit_test(what_is_not_finite_stays_in_its_sequence),
-        cmocka_unit_test(memory_is_linear_in_units),
+        cmocka_unit_test(memory_is_linear_in_units),   cmocka_unit_test(scan_is_the_definitions),
+        cmocka_unit_test(scan_has_bits_of_its_own),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -10,6 +10,7 @@ namespace {
 // A network with the gradients that come in, and room for those that go out.
 template <class T>
 struct trained_case : network<T> {
+    dpcri_device_way way_back = DPCRI_DEVICE_LOOP;  // of sequences alone
     std::vector<T> kept, dy, dht, dct, dx, dh0, dc0, dw_ih, dw_hh, db_ih, db_hh, dpeephole;
 
     trained_case(dpcri_device_gates k, int64_t l, int64_t b, int64_t in, int64_t h, double size)
@@ -77,7 +78,7 @@ struct trained_case : network<T> {
     void assert_back(const trained_case &all, int64_t r) {
         const int64_t H = this->hidden, I = this->inputs;
         if (this->length > 0)
-            (void)loop();
+            this->run(backward(way_back), 1);
         else
             dh0 = dht, dc0 = dct;
         this->assert_states(all, r);

@@ -660,48 +660,56 @@ static void networks_as_on_the_host(void **state) {
                        .method = DPCR_METHOD_NEWTON});
 }
 
-// After newton the way back goes by overlapped chunks: with as many sweeps as those take, or as were asked for.
-static void newtons_way_back_has_overlaps_sweeps(void **state) {
-    (void)state;
+// The way back after newton of one unit that never forgets: by overlapped chunks of an RNN, with as many sweeps as
+// those take, or as were asked for; by a scan where units do not mix.
+static void way_back_after_newton(dpcr_recurrent_kind kind, int asked, dpcr_solve_report *report) {
     static const int64_t out[3] = {600, 1, 1}, ends[3] = {1, 1, 1};
+    const dpcr_recurrent_options o = {.size = sizeof o, .kind = kind, .inputs = 1, .hidden = 1};
+    const dpcr_recurrent_plan_options options = {
+        .size = sizeof options,
+        .length = 600,
+        .batch = 1,
+        .training = 1,
+        .solve = {.size = sizeof options.solve, .method = DPCR_METHOD_NEWTON, .max_sweeps = asked, .device = there}};
+    dpcr_recurrent *network = NULL;
+    dpcr_recurrent_plan *plan = NULL;
+    dpcr_error error = {0};
+    int64_t count = 0;
+    ok(dpcr_recurrent_create(context, &o, &network, &error), &error);
+    ok(dpcr_recurrent_plan_create(network, &options, &plan, &error), &error);
+    (void)dpcr_recurrent_vector(network, &count);
+    moved theta = make_moved(DPCR_F32, 1, &count, 1, 0), x = make_moved(DPCR_F32, 3, out, 2, 1);
+    moved y = make_moved(DPCR_F32, 3, out, 3, 1), dht = make_moved(DPCR_F32, 3, ends, 4, 1);
+    for (int64_t i = 0; i < count; i++) ((float *)theta.host.data)[i] = kind == DPCR_RNN_TANH ? (float)(i == 1) : -8;
+    memset(x.host.data, 0, x.bytes);
+    ok(dpcr_device_copy(there, theta.device.data, here, theta.host.data, theta.bytes, NULL, &error), &error);
+    ok(dpcr_device_copy(there, x.device.data, here, x.host.data, x.bytes, NULL, &error), &error);
+    const dpcr_recurrent_pass pass = {.size = sizeof pass, .x = x.device, .y = y.device};
+    const dpcr_recurrent_gradients g = {.size = sizeof g, .ht = dht.device};
+    const size_t bytes = dpcr_recurrent_plan_workspace(plan);
+    void *workspace = to_device(NULL, bytes);
+    ok(dpcr_recurrent_enqueue(plan, &theta.device, &pass, workspace, bytes, NULL, &error), &error);
+    ok(dpcr_recurrent_enqueue_backward(plan, &theta.device, &pass, &g, NULL, workspace, bytes, NULL, &error), &error);
+    ok(dpcr_recurrent_collect_backward(plan, workspace, bytes, NULL, report, &error), &error);
+    dpcr_device_release(there, workspace);
+    free_moved(&theta), free_moved(&x), free_moved(&y), free_moved(&dht);
+    dpcr_recurrent_plan_destroy(plan);
+    dpcr_recurrent_destroy(network);
+}
+
+static void newtons_way_back_is_a_scan_or_chunks(void **state) {
+    (void)state;
     for (int asked = 0; asked < 6; asked += 5) {
-        const dpcr_recurrent_options o = {.size = sizeof o, .kind = DPCR_MINGRU, .inputs = 1, .hidden = 1};
-        const dpcr_recurrent_plan_options options = {
-            .size = sizeof options,
-            .length = 600,
-            .batch = 1,
-            .training = 1,
-            .solve = {
-                .size = sizeof options.solve, .method = DPCR_METHOD_NEWTON, .max_sweeps = asked, .device = there}};
-        dpcr_recurrent *network = NULL;
-        dpcr_recurrent_plan *plan = NULL;
-        dpcr_solve_report report = {.size = sizeof report};
-        dpcr_error error = {0};
-        int64_t count = 0;
-        ok(dpcr_recurrent_create(context, &o, &network, &error), &error);
-        ok(dpcr_recurrent_plan_create(network, &options, &plan, &error), &error);
-        (void)dpcr_recurrent_vector(network, &count);
-        moved theta = make_moved(DPCR_F32, 1, &count, 1, 0), x = make_moved(DPCR_F32, 3, out, 2, 1);
-        moved y = make_moved(DPCR_F32, 3, out, 3, 1), dht = make_moved(DPCR_F32, 3, ends, 4, 1);
-        for (int64_t i = 0; i < count; i++) ((float *)theta.host.data)[i] = -8;  // a state that is kept for long
-        memset(x.host.data, 0, x.bytes);
-        ok(dpcr_device_copy(there, theta.device.data, here, theta.host.data, theta.bytes, NULL, &error), &error);
-        ok(dpcr_device_copy(there, x.device.data, here, x.host.data, x.bytes, NULL, &error), &error);
-        const dpcr_recurrent_pass pass = {.size = sizeof pass, .x = x.device, .y = y.device};
-        const dpcr_recurrent_gradients g = {.size = sizeof g, .ht = dht.device};
-        const size_t bytes = dpcr_recurrent_plan_workspace(plan);
-        void *workspace = to_device(NULL, bytes);
-        ok(dpcr_recurrent_enqueue(plan, &theta.device, &pass, workspace, bytes, NULL, &error), &error);
-        ok(dpcr_recurrent_enqueue_backward(plan, &theta.device, &pass, &g, NULL, workspace, bytes, NULL, &error),
-           &error);
-        ok(dpcr_recurrent_collect_backward(plan, workspace, bytes, NULL, &report, &error), &error);
         const int most = asked ? asked : 3;
-        if (report.sweeps != most && report.sweeps != 1)  // 1: the stand-in's
-            fail_msg("%d sweeps, wanted %d", report.sweeps, most);
-        dpcr_device_release(there, workspace);
-        free_moved(&theta), free_moved(&x), free_moved(&y), free_moved(&dht);
-        dpcr_recurrent_plan_destroy(plan);
-        dpcr_recurrent_destroy(network);
+        dpcr_solve_report chunks = {.size = sizeof chunks}, scan = {.size = sizeof scan};
+        way_back_after_newton(DPCR_RNN_TANH, asked, &chunks);
+        assert_int_equal(chunks.scheme, DPCR_SCHEME_OVERLAP);
+        if (chunks.sweeps != most && chunks.sweeps != 1)  // 1: the stand-in's
+            fail_msg("%d sweeps, wanted %d", chunks.sweeps, most);
+        way_back_after_newton(DPCR_MINGRU, asked, &scan);
+        assert_int_equal(scan.scheme, DPCR_SCHEME_CHUNKED);
+        assert_int_equal(scan.sweeps, 1);
+        assert_int_equal(scan.reason, DPCR_REASON_EXACT);
     }
 }
 
@@ -729,7 +737,7 @@ int main(void) {
         cmocka_unit_test(cells_as_on_the_host),
         cmocka_unit_test(networks_as_on_the_host),
         cmocka_unit_test(an_infinite_end_is_not_converged),
-        cmocka_unit_test(newtons_way_back_has_overlaps_sweeps),
+        cmocka_unit_test(newtons_way_back_is_a_scan_or_chunks),
     };
     const int failed = cmocka_run_group_tests_name("on_device", tests, NULL, NULL);
     dpcr_context_destroy(context);

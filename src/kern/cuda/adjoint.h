@@ -28,7 +28,7 @@ SIMT void jacobian_at(const problem<T> &p, const column<T, K> &c, int64_t l, T (
 // Step m of the way back brings g from step length - m to the one before it.
 template <class T, int K>
 struct backward {
-    static constexpr bool made = true;
+    static constexpr bool made = true, fused = false;
     typedef problem<T> arguments;
     SIMT static void transition(const arguments &p, int64_t index, int64_t m, T (&j)[K * K]) {
         jacobian_at<T, K>(p, column<T, K>(p, index), p.length - m, j);

@@ -142,9 +142,10 @@ inline int64_t plan_nodes(problem<T> *p) {
 
 // Where a tile's transitions come from: from memory, or made on the way into shared memory and never written out. Such
 // a source has `made` true and transition(arguments, column, m, a): A_m before any transposition, not asked for m = 0
-// without z0.
+// without z0. Where `fused` is true too it makes the offsets, offset(arguments, column, m, b), and the states go to it
+// and not to memory: take(lane, arguments, column, m, z), once for each column and m.
 struct stored {
-    static constexpr bool made = false;
+    static constexpr bool made = false, fused = false;
     struct arguments {};
 };
 
@@ -212,12 +213,14 @@ struct kernel {
         look_back(me, p, at, tile, group, other);
         apply(me, at, done);
         me.barrier();
-        store(me, p, at, tile, group);
+        if constexpr (Source::fused)
+            give(me, a, at, tile * S::steps, group);
+        else
+            store(me, p, at, tile, group);
     }
 
     SIMT static void load(simt::lane &me, const arguments &a, const place &at, int64_t tile, int64_t group) {
         const problem<T> &p = a.p;
-        const int threads = me.threads();
         if (me.thread() < p.group) {
             const int64_t column = group * p.group + me.thread();
             const int64_t row = column / p.parts, part = column % p.parts;
@@ -233,14 +236,7 @@ struct kernel {
             make(me, a, at, first, group);
         else
             copy(me, p, at, first, columns);
-        for (int i = me.thread(); i < S::steps * p.group * K; i += threads) {
-            const int e = i % K, g = i / K & (p.group - 1), s = i / K >> p.shift;
-            const int to = at.b(g, s / S::items, s % S::items, e);
-            if (first + s < p.length && g < columns)
-                me.copy_async(at.numbers, to, p.b + at.offsets.get(g * 4 + 1) + (first + s) * p.b_step + e);
-            else
-                at.numbers.set(to, T(0));
-        }
+        if constexpr (!Source::fused) copy_offsets(me, p, at, first, columns);
         me.copy_wait();
         me.barrier();
     }
@@ -262,6 +258,17 @@ struct kernel {
         }
     }
 
+    SIMT static void copy_offsets(simt::lane &me, const problem<T> &p, const place &at, int64_t first, int columns) {
+        for (int i = me.thread(); i < S::steps * p.group * K; i += me.threads()) {
+            const int e = i % K, g = i / K & (p.group - 1), s = i / K >> p.shift;
+            const int to = at.b(g, s / S::items, s % S::items, e);
+            if (first + s < p.length && g < columns)
+                me.copy_async(at.numbers, to, p.b + at.offsets.get(g * 4 + 1) + (first + s) * p.b_step + e);
+            else
+                at.numbers.set(to, T(0));
+        }
+    }
+
     // Made here, a step and column a lane.
     SIMT static void make(simt::lane &me, const arguments &a, const place &at, int64_t first, int64_t group) {
         const problem<T> &p = a.p;
@@ -275,6 +282,11 @@ struct kernel {
             if (asked) Source::transition(a.source, group * p.group + g, m, j);
             SIMT_UNROLL for (int e = 0; e < E; e++)
                 at.numbers.set(at.a(g, s / S::items, s % S::items, p.transposed ? e % K * K + e / K : e), j[e]);
+            if constexpr (Source::fused) {
+                T b[K] = {};
+                if (there) Source::offset(a.source, group * p.group + g, m, b);
+                SIMT_UNROLL for (int e = 0; e < K; e++) at.numbers.set(at.b(g, s / S::items, s % S::items, e), b[e]);
+            }
         }
     }
 
@@ -481,6 +493,19 @@ struct kernel {
                 me.warp_barrier();
                 z = b;
             }
+        }
+    }
+
+    // The states to who takes them, a step and column a lane.
+    SIMT static void give(simt::lane &me, const arguments &a, const place &at, int64_t first, int64_t group) {
+        const problem<T> &p = a.p;
+        const int columns = columns_of(p, group);
+        for (int i = me.thread(); i < S::steps * p.group; i += me.threads()) {
+            const int g = i & (p.group - 1), s = i >> p.shift;
+            if (first + s >= p.length || g >= columns) continue;
+            T z[K];
+            SIMT_UNROLL for (int e = 0; e < K; e++) z[e] = at.numbers.get(at.b(g, s / S::items, s % S::items, e));
+            Source::take(me, a.source, group * p.group + g, first + s, z);
         }
     }
 

@@ -4,15 +4,16 @@
 #define DPCRI_CUDA_PARA_BACK_RUN_H
 
 #include "kern/cuda/gates_back_run.h"
-#include "kern/cuda/para_back.h"
+#include "kern/cuda/para_scan.h"
 
 namespace gates {
 
 template <class T>
 struct para_back_space {
     para_back_problem<T> b;
-    T *parts, *sums;  // of W_ih; of diagonals and peepholes
-    int64_t pieces;   // of parts
+    T *parts, *sums;      // of W_ih; of diagonals and peepholes
+    int64_t pieces;       // of parts
+    unsigned char *scan;  // after newton: linear.h's
 };
 
 // All gates of all units as one layer of that many units: what the products with W_ih know of.
@@ -28,7 +29,11 @@ para_back_space<T> para_back_of(const dpcri_device_recurrent &c, cells::cut *wor
     const dpcri_device_recurrent wide = gates_as_units(c, G);
     para_back_space<T> space = {};
     para_back_problem<T> &b = space.b;
-    plan_chunks<T>(c, cell ? 2 : 1, true, workspace, cleared, &b);
+    const bool scan = c.way == DPCRI_DEVICE_NEWTON;
+    if (scan)
+        plan_rules<T>(c, 1, &b);
+    else
+        plan_chunks<T>(c, cell ? 2 : 1, true, workspace, cleared, &b);
     gradients_of<T>(c, &b);
     b.diagonals = static_cast<const T *>(c.w_hh);
     b.peepholes = static_cast<const T *>(c.peephole);
@@ -39,6 +44,7 @@ para_back_space<T> para_back_of(const dpcri_device_recurrent &c, cells::cut *wor
     b.reset_e = workspace->take<T>(Kind == DPCRI_DEVICE_PARAGRU ? steps * H : 0);
     b.acc = workspace->take<T>(items * H);
     b.beside = workspace->take<T>(cell ? items * H : 0);
+    space.scan = workspace->take<unsigned char>(scan ? (int64_t)scan_bytes<T, Kind>(c) : 0);
     take_parts(wide, 1, c.inputs, workspace, &space.parts, &space.pieces);
     space.sums = workspace->take<T>(Kind == DPCRI_DEVICE_MINGRU ? 0 : most_pieces * diagonals_back<T, Kind>::sums * H);
     return space;
@@ -67,19 +73,27 @@ int launch_diagonals(const dpcri_device_recurrent &c, const para_back_space<T> &
 }
 
 template <class T, int Kind>
-int run_para_back(const dpcri_device_recurrent &c, void *workspace, void *stream) {
+int launch_chunks(const dpcri_device_recurrent &c, const para_back_problem<T> &b, void *workspace, size_t cleared,
+                  void *stream) {
     typedef chunks<T, para_backs<T, Kind>> kernel;
+    const int64_t room = simt::cooperative_blocks<kernel>(threads, 0);
+    const int64_t wanted = tiles(b.chunks * c.rows * c.hidden, threads);
+    if (room < 1) return -1;
+    const int status = simt::clear(workspace, cleared, stream);
+    if (status != 0) return status;
+    return simt::launch<kernel>({wanted < room ? wanted : room, threads, 0, true}, stream, b);
+}
+
+template <class T, int Kind>
+int run_para_back(const dpcri_device_recurrent &c, void *workspace, void *stream) {
     const dpcri_device_recurrent wide = gates_as_units(c, gates_of(Kind));
     cells::cut pieces = {static_cast<unsigned char *>(workspace), 0};
     size_t cleared = 0;
     const para_back_space<T> space = para_back_of<T, Kind>(c, &pieces, &cleared);
-    const int64_t room = simt::cooperative_blocks<kernel>(threads, 0);
-    const int64_t wanted = tiles(space.b.chunks * c.rows * c.hidden, threads);
-    if (room < 1) return -1;
-    int status = simt::clear(workspace, cleared, stream);
-    if (status == 0) status = launch_inputs<T>(space.b.p, wide.hidden, nullptr, stream);
+    int status = launch_inputs<T>(space.b.p, wide.hidden, nullptr, stream);
     if (status != 0) return status;
-    status = simt::launch<kernel>({wanted < room ? wanted : room, threads, 0, true}, stream, space.b);
+    status = c.way == DPCRI_DEVICE_NEWTON ? launch_scan<T, Kind>(c, space.b, space.scan, stream)
+                                          : launch_chunks<T, Kind>(c, space.b, workspace, cleared, stream);
     back_space<T> whole = {space.b, space.parts, space.pieces};
     whole.b.hidden = wide.hidden;
     if (status == 0) status = launch_inputs_back<T, 1>(whole.b, stream);
