@@ -2,19 +2,15 @@
 // Which fused chunk kernels serve a chain.
 #include "kern/chunked.h"
 
+#include "kern/levels.h"
+
 // Eight chunks of width 8 fill an eighth of a second-level cache; odd, so that they lie on different cache sets.
 enum { SQUARES_STEPS = 65 };
 
-#if defined(__x86_64__)
-#define BY_LEVEL(dtype) \
-    { &dpcri_chunked_##dtype##_portable, &dpcri_chunked_##dtype##_avx2, &dpcri_chunked_##dtype##_avx512 }
-#else
-#define BY_LEVEL(dtype) \
-    { &dpcri_chunked_##dtype##_portable, &dpcri_chunked_##dtype##_portable, &dpcri_chunked_##dtype##_portable }
-#endif
-static const dpcri_chunked_table *const f32[DPCRI_ISA_COUNT] = BY_LEVEL(f32);
-static const dpcri_chunked_table *const f64[DPCRI_ISA_COUNT] = BY_LEVEL(f64);
-#undef BY_LEVEL
+static const dpcri_chunked_table *const f32[DPCRI_ISA_COUNT] =
+    DPCRI_BY_LEVEL(&dpcri_chunked_f32, &dpcri_chunked_f32_portable),
+                                        *const f64[DPCRI_ISA_COUNT] =
+                                            DPCRI_BY_LEVEL(&dpcri_chunked_f64, &dpcri_chunked_f64_portable);
 
 const dpcri_chunked_kernels *dpcri_chunked_at(dpcri_isa level, dpcr_dtype dtype, dpcr_structure form, int64_t width,
                                               bool transposed) {

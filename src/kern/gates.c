@@ -5,33 +5,13 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "kern/levels.h"
 
 const int dpcri_gates_count[DPCRI_GATES_ALL] = {1, 3, 4, 3, 3, 2},
           dpcri_gates_tape[DPCRI_GATES_ALL] = {1, 4, 4, 4, 3, 2},
           dpcri_gates_state[DPCRI_GATES_ALL] = {1, 1, 2, 1, 2, 1};
 
-extern const dpcri_gates_kernels dpcri_gates_f32_portable, dpcri_gates_f64_portable;
-#if defined(__x86_64__)
-extern const dpcri_gates_kernels dpcri_gates_f32_avx2, dpcri_gates_f64_avx2;
-extern const dpcri_gates_kernels dpcri_gates_f32_avx512, dpcri_gates_f64_avx512;
-#endif
-
-const dpcri_gates_kernels *dpcri_gates_kernels_at(dpcri_isa level, dpcr_dtype dtype) {
-    if (level > dpcri_isa_level() || (dtype != DPCR_F32 && dtype != DPCR_F64)) return NULL;
-    const int wide = dtype == DPCR_F64;
-    switch (level) {
-        case DPCRI_PORTABLE: return wide ? &dpcri_gates_f64_portable : &dpcri_gates_f32_portable;
-#if defined(__x86_64__)
-        case DPCRI_AVX2: return wide ? &dpcri_gates_f64_avx2 : &dpcri_gates_f32_avx2;
-        case DPCRI_AVX512: return wide ? &dpcri_gates_f64_avx512 : &dpcri_gates_f32_avx512;
-#endif
-        default: return NULL;
-    }
-}
-
-const dpcri_gates_kernels *dpcri_gates_kernels_get(dpcr_dtype dtype) {
-    return dpcri_gates_kernels_at(dpcri_isa_level(), dtype);
-}
+DPCRI_KERNEL_TABLES(gates)
 
 bool dpcri_gates_packed(const dpcri_gates_kernels *k, dpcri_gates_kind kind, int64_t width, int64_t *forward,
                         int64_t *backward) {

@@ -1,25 +1,69 @@
 // SPDX-License-Identifier: MIT
-// Which table serves a dtype at a level.
+// Which kernels serve a dtype at an instruction set level.
 #include "kern/kern.h"
 
-#if defined(__x86_64__)
-#define BY_LEVEL(dtype) \
-    { &dpcri_kernels_##dtype##_portable, &dpcri_kernels_##dtype##_avx2, &dpcri_kernels_##dtype##_avx512 }
-#else
-#define BY_LEVEL(dtype) \
-    { &dpcri_kernels_##dtype##_portable, &dpcri_kernels_##dtype##_portable, &dpcri_kernels_##dtype##_portable }
-#endif
-static const dpcri_kernels *const f32[DPCRI_ISA_COUNT] = BY_LEVEL(f32);
-static const dpcri_kernels *const f64[DPCRI_ISA_COUNT] = BY_LEVEL(f64);
-#undef BY_LEVEL
+#include "kern/filter.h"
+#include "kern/levels.h"
+#include "kern/nn_kernels.h"
+#include "kern/para.h"
+#include "kern/sparse.h"
+#include "kern/squares.h"
+#include "kern/train_kernels.h"
+#include "kern/wide.h"
+#include "kern/window.h"
+
+DPCRI_KERNEL_TABLES(nn)
+DPCRI_KERNEL_TABLES(para)
+DPCRI_KERNEL_TABLES(train)
+DPCRI_KERNEL_TABLES(wide)
+DPCRI_KERNEL_TABLES(window)
 
 const dpcri_kernels *dpcri_kernels_at(dpcri_isa level, dpcr_dtype dtype) {
+    static const dpcri_kernels *const f32[DPCRI_ISA_COUNT] =
+        DPCRI_BY_LEVEL(&dpcri_kernels_f32, &dpcri_kernels_f32_portable),
+                                      *const f64[DPCRI_ISA_COUNT] =
+                                          DPCRI_BY_LEVEL(&dpcri_kernels_f64, &dpcri_kernels_f64_portable);
     switch (dtype) {
         case DPCR_F32: return f32[level];
         case DPCR_F64: return f64[level];
         case DPCR_U32: return dpcri_kernels_ref(dtype);
     }
     return NULL;
+}
+
+extern const dpcri_sparse_kernels dpcri_sparse_f32_portable, dpcri_sparse_f64_portable, dpcri_sparse_u32_portable,
+    dpcri_sparse_f32_avx2, dpcri_sparse_f64_avx2, dpcri_sparse_f32_avx512, dpcri_sparse_f64_avx512;
+
+const dpcri_sparse_kernels *dpcri_sparse_kernels_get(dpcr_dtype dtype) {
+    static const dpcri_sparse_kernels *const f32[DPCRI_ISA_COUNT] = DPCRI_BY_LEVEL(&dpcri_sparse_f32, NULL),
+                                             *const f64[DPCRI_ISA_COUNT] = DPCRI_BY_LEVEL(&dpcri_sparse_f64, NULL);
+    switch (dtype) {
+        case DPCR_F32: return f32[dpcri_isa_level()];
+        case DPCR_F64: return f64[dpcri_isa_level()];
+        case DPCR_U32: return &dpcri_sparse_u32_portable;
+    }
+    return NULL;
+}
+
+void dpcri_filter_portable(const dpcri_filter_run *run);
+void dpcri_filter_avx2(const dpcri_filter_run *run);
+void dpcri_filter_avx512(const dpcri_filter_run *run);
+
+dpcri_filter_kernel dpcri_filter_at(dpcri_isa level) {
+    static const dpcri_filter_kernel kernels[DPCRI_ISA_COUNT] = DPCRI_BY_LEVEL(dpcri_filter, NULL);
+    return level > dpcri_isa_level() ? NULL : kernels[level];
+}
+
+dpcri_filter_kernel dpcri_filter_get(void) { return dpcri_filter_at(dpcri_isa_level()); }
+
+dpcri_summary_kernel *dpcri_summary_at(dpcri_isa level, dpcr_dtype dtype, dpcr_structure form, int64_t width,
+                                       bool transposed) {
+    // [width 4, 8][transposed]
+    static dpcri_summary_kernel *const kernels[2][2] = {
+        {DPCRI_AVX512_OR(dpcri_summary_w4_avx512, NULL), DPCRI_AVX512_OR(dpcri_summary_w4_t_avx512, NULL)},
+        {DPCRI_AVX512_OR(dpcri_summary_w8_avx512, NULL), DPCRI_AVX512_OR(dpcri_summary_w8_t_avx512, NULL)}};
+    if (level != DPCRI_AVX512 || dtype != DPCR_F32 || form != DPCR_DENSE || (width != 4 && width != 8)) return NULL;
+    return kernels[width == 8][transposed];
 }
 
 dpcr_structure dpcri_kernel_form(const dpcr_transition *transition) {

@@ -2,11 +2,7 @@
 // Which table of narrow kernels serves a dtype at a level.
 #include "kern/narrow.h"
 
-extern const dpcri_narrow_kernels dpcri_narrow_f32_portable, dpcri_narrow_f64_portable;
-#if defined(__x86_64__)
-extern const dpcri_narrow_kernels dpcri_narrow_f32_avx2, dpcri_narrow_f64_avx2;
-extern const dpcri_narrow_kernels dpcri_narrow_f32_avx512, dpcri_narrow_f64_avx512;
-#endif
+#include "kern/levels.h"
 
 bool dpcri_narrow_serves(const dpcri_narrow *chain) {
     return (chain->dtype == DPCR_F32 || chain->dtype == DPCR_F64) && chain->width >= 1 &&
@@ -14,18 +10,7 @@ bool dpcri_narrow_serves(const dpcri_narrow *chain) {
            chain->activation <= DPCRI_ACT_SIGMOID;
 }
 
-const dpcri_narrow_kernels *dpcri_narrow_kernels_at(dpcri_isa level, dpcr_dtype dtype) {
-    if (level > dpcri_isa_level() || (dtype != DPCR_F32 && dtype != DPCR_F64)) return NULL;
-    const int wide = dtype == DPCR_F64;
-    switch (level) {
-        case DPCRI_PORTABLE: return wide ? &dpcri_narrow_f64_portable : &dpcri_narrow_f32_portable;
-#if defined(__x86_64__)
-        case DPCRI_AVX2: return wide ? &dpcri_narrow_f64_avx2 : &dpcri_narrow_f32_avx2;
-        case DPCRI_AVX512: return wide ? &dpcri_narrow_f64_avx512 : &dpcri_narrow_f32_avx512;
-#endif
-        default: return NULL;
-    }
-}
+DPCRI_KERNEL_TABLES(narrow)
 
 enum { STRANDS = 6 };  // vectors of a wide diagonal step that hide each other's latency
 
@@ -52,8 +37,4 @@ double dpcri_narrow_lane_seconds(const dpcri_narrow *n) {
     const dpcri_narrow_kernels *k = dpcri_narrow_kernels_get(n->dtype);
     if (n->width <= DPCRI_NARROW_WIDTH) return k->lane_seconds[dpcri_narrow_form_of(n)][n->width];
     return k->lane_seconds[0][0] * (double)parts_of(n, k);
-}
-
-const dpcri_narrow_kernels *dpcri_narrow_kernels_get(dpcr_dtype dtype) {
-    return dpcri_narrow_kernels_at(dpcri_isa_level(), dtype);
 }

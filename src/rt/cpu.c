@@ -16,22 +16,37 @@ static const char *const isa_names[DPCRI_ISA_COUNT] = {"portable", "avx2", "avx5
 static dpcri_isa level = DPCRI_PORTABLE;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static dpcri_isa cpu_level(void) {
-#if defined(__x86_64__)
-    if (!cpuinfo_initialize()) return DPCRI_PORTABLE;
-    if (cpuinfo_has_x86_avx512f() && cpuinfo_has_x86_avx512dq() && cpuinfo_has_x86_avx512bw() &&
-        cpuinfo_has_x86_avx512vl())
-        return DPCRI_AVX512;
-    if (cpuinfo_has_x86_avx2() && cpuinfo_has_x86_fma3()) return DPCRI_AVX2;
+// Levels that this build has kernels of.
+static const bool built[DPCRI_ISA_COUNT] = {
+    true,
+#if defined(DPCRI_BUILT_AVX2)
+    [DPCRI_AVX2] = true,
 #endif
-    return DPCRI_PORTABLE;
+#if defined(DPCRI_BUILT_AVX512)
+    [DPCRI_AVX512] = true,
+#endif
+};
+
+static bool cpu_has(dpcri_isa isa) {
+#if defined(__x86_64__)
+    if (isa == DPCRI_AVX2) return cpuinfo_has_x86_avx2() && cpuinfo_has_x86_fma3();
+    if (isa == DPCRI_AVX512)
+        return cpuinfo_has_x86_avx512f() && cpuinfo_has_x86_avx512dq() && cpuinfo_has_x86_avx512bw() &&
+               cpuinfo_has_x86_avx512vl();
+#endif
+    return isa == DPCRI_PORTABLE;
 }
 
 static void decide(void) {
-    level = cpu_level();
+    dpcri_isa highest = DPCRI_ISA_COUNT - 1;
     const char *forced = getenv("DEEPPCR_ISA");
     for (int i = 0; forced && i < DPCRI_ISA_COUNT; i++)
-        if (strcmp(forced, isa_names[i]) == 0 && (dpcri_isa)i < level) level = (dpcri_isa)i;
+        if (strcmp(forced, isa_names[i]) == 0) highest = (dpcri_isa)i;
+    level = highest;
+#if defined(__x86_64__)
+    if (!cpuinfo_initialize()) level = DPCRI_PORTABLE;
+#endif
+    while (!built[level] || !cpu_has(level)) level--;
 }
 
 dpcri_isa dpcri_isa_level(void) {
