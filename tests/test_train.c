@@ -220,7 +220,7 @@ static void threads_change_no_bit(void **state) {
 
 // ---- newton and pcr against the loop ----
 
-enum { STEPS = 100, BATCH = 8, CURVE_IMAGES = 64 };
+enum { STEPS = TESTS_SANITIZED ? 120 / TESTS_ONE_OF : 100, BATCH = 8, CURVE_IMAGES = 64 };
 
 // Every fifth label is a lie, so that the loss has something to fit for all the steps.
 static const dpcr_dataset *hard_data(void) {
