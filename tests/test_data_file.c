@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Atomic writing and whole-file reading.
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -33,13 +34,59 @@ static void writes_and_replaces(void **state) {
     assert_int_equal(scratch_files(s, 0), 1);
 }
 
+static bool has_unnamed_files(const scratch *s) {
+    const int fd = open(s->folder, O_TMPFILE | O_WRONLY, 0600);
+    if (fd >= 0) close(fd);
+    return fd >= 0;
+}
+
+// A process that writes without end, told to a pipe where it is, and is killed there.
+static void a_kill_leaves_nothing(void **state) {
+    scratch *s = *state;
+    const char *path = scratch_write(s, "a", "old", 3);
+    static const unsigned char piece[1 << 16];
+    int ends[2];
+    char byte;
+    assert_int_equal(pipe(ends), 0);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        dpcri_writer writer;
+        if (dpcri_writer_open(&writer, path, NULL) != DPCR_OK) _exit(1);
+        for (int i = 0; i < 64; i++)
+            if (dpcri_writer_put(&writer, piece, sizeof piece, NULL) != DPCR_OK || write(ends[1], "", 1) != 1) _exit(1);
+        for (;;) pause();
+    }
+    close(ends[1]);
+    for (int i = 0; i < 4; i++) assert_int_equal(read(ends[0], &byte, 1), 1);
+    assert_int_equal(kill(child, SIGKILL), 0);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    close(ends[0]);
+    assert_content(path, "old");
+    assert_int_equal(scratch_files(s, 0), has_unnamed_files(s) ? 1 : 2);
+}
+
+// What others write to by its name has one, and it goes with the writer.
+static void room_for_others_has_a_name(void **state) {
+    scratch *s = *state;
+    dpcri_writer writer;
+    assert_int_equal(dpcri_writer_open(&writer, scratch_path(s, "a"), &s->error), DPCR_OK);
+    assert_int_equal(dpcri_writer_put(&writer, "ab", 2, &s->error), DPCR_OK);
+    assert_int_equal(dpcri_writer_reserve(&writer, 2, &s->error), DPCR_OK);
+    assert_int_equal(scratch_files(s, 0), 1);
+    assert_int_equal(dpcri_file_put(dpcri_writer_name(&writer), 2, "cd", 2, &s->error), DPCR_OK);
+    assert_int_equal(dpcri_writer_commit(&writer, &s->error), DPCR_OK);
+    assert_content(scratch_path(s, "a"), "abcd");
+    assert_int_equal(scratch_files(s, 0), 1);
+}
+
 static void keeps_the_old_file_until_commit(void **state) {
     scratch *s = *state;
     const char *path = scratch_write(s, "a", "old", 3);
     dpcri_writer writer;
     assert_int_equal(dpcri_writer_open(&writer, path, &s->error), DPCR_OK);
     assert_int_equal(dpcri_writer_put(&writer, "new", 3, &s->error), DPCR_OK);
-    assert_int_equal(scratch_files(s, 0), 2);
+    assert_int_equal(scratch_files(s, 0), has_unnamed_files(s) ? 1 : 2);
     assert_content(path, "old");
     dpcri_writer_close(&writer);
     dpcri_writer_close(&writer);
@@ -211,6 +258,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         scratch_test(writes_and_replaces),
         scratch_test(keeps_the_old_file_until_commit),
+        scratch_test(a_kill_leaves_nothing),
+        scratch_test(room_for_others_has_a_name),
         scratch_test(passes_over_stale_temporaries),
         scratch_test(follows_links),
         scratch_test(long_writes_cross_the_buffer),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Atomic writing (temporary file, sync, rename, sync of the folder) and reading at checked offsets.
+// Atomic writing (a file without a name, sync, a name, rename, sync of the folder) and reading at checked offsets.
 #include "data/file.h"
 
 #include <assert.h>
@@ -30,22 +30,53 @@ static size_t folder_length(const char *path) {
     return slash == path ? 1 : (size_t)(slash - path);
 }
 
-// The name does not hold the file's own, so that it fits NAME_MAX whenever the file's own does.
-static dpcr_status open_temporary(dpcri_writer *writer, mode_t mode, dpcr_error *error) {
+// Where the file of a descriptor has a name to be linked by.
+static void own_name(int fd, char name[32]) { snprintf(name, 32, "/proc/self/fd/%d", fd); }
+
+// Without a name, a file is gone with its process. False: the file system has none such, or there is no /proc.
+static bool open_unnamed(dpcri_writer *writer, mode_t mode) {
+    char folder[PATH_MAX] = ".", name[32];
+    const size_t length = folder_length(writer->target);
+    if (length) memcpy(folder, writer->target, length), folder[length] = 0;
+    writer->fd = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, mode);
+    if (writer->fd < 0) return false;
+    own_name(writer->fd, name);
+    if (access(name, F_OK) == 0) return true;
+    close(writer->fd);
+    writer->fd = -1;
+    return false;
+}
+
+// Tries temporary names until one is free: for the unnamed file, or, mode >= 0, for a new one. The name does not hold
+// the file's own, so that it fits NAME_MAX whenever the file's own does.
+static dpcr_status take_name(dpcri_writer *writer, int mode, dpcr_error *error) {
     const int length = (int)folder_length(writer->target);
     const char *folder = length ? writer->target : ".";
+    char name[32];
+    own_name(writer->fd, name);
     for (unsigned n = 0; n < 10000; n++) {
         const int used = snprintf(writer->temporary, sizeof writer->temporary, "%.*s/.deeppcr-%ld-%u.tmp",
                                   length ? length : 1, folder, (long)getpid(), n);
         if (used < 0 || (size_t)used >= sizeof writer->temporary) {
+            writer->temporary[0] = 0;
             errno = ENAMETOOLONG;
             return fail_errno(error, "cannot make a temporary file", writer->path);
         }
-        writer->fd = open(writer->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-        if (writer->fd >= 0) return DPCR_OK;
+        if (mode >= 0) {
+            writer->fd = open(writer->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, (mode_t)mode);
+            if (writer->fd >= 0) return DPCR_OK;
+        } else if (linkat(AT_FDCWD, name, AT_FDCWD, writer->temporary, AT_SYMLINK_FOLLOW) == 0) {
+            return DPCR_OK;
+        }
         if (errno != EEXIST) break;
     }
+    writer->temporary[0] = 0;
     return fail_errno(error, "cannot make a temporary file beside the file to write", writer->path);
+}
+
+static dpcr_status open_temporary(dpcri_writer *writer, mode_t mode, dpcr_error *error) {
+    writer->temporary[0] = 0;
+    return open_unnamed(writer, mode) ? DPCR_OK : take_name(writer, (int)mode, error);
 }
 
 static dpcr_status open_directly(dpcri_writer *writer, dpcr_error *error) {
@@ -149,10 +180,16 @@ dpcr_status dpcri_writer_commit(dpcri_writer *writer, dpcr_error *error) {
     dpcr_status status;
     DPCR_TRY(flush(writer, error));
     if (writer->atomic && fsync(writer->fd) != 0) DPCR_TRY(fail_errno(error, "cannot sync", writer->path));
-    DPCR_TRY(close_descriptor(writer, error));
+    // No call gives an unnamed file the name of one that is there: it has a temporary one until the rename, which
+    // follows at once.
+    if (writer->atomic && !writer->temporary[0])
+        DPCR_TRY(take_name(writer, -1, error));
+    else
+        DPCR_TRY(close_descriptor(writer, error));
     if (!writer->atomic) goto done;
     if (rename(writer->temporary, writer->target) != 0) DPCR_TRY(fail_errno(error, "cannot rename onto", writer->path));
     writer->atomic = false;
+    if (writer->fd >= 0) DPCR_TRY(close_descriptor(writer, error));
     DPCR_TRY(sync_folder(writer, error));
 done:
     dpcri_writer_close(writer);
@@ -162,7 +199,7 @@ done:
 void dpcri_writer_close(dpcri_writer *writer) {
     const int keep = errno;
     if (writer->fd >= 0) close_descriptor(writer, NULL);
-    if (writer->atomic) unlink(writer->temporary);
+    if (writer->atomic && writer->temporary[0]) unlink(writer->temporary);
     writer->atomic = false;
     errno = keep;
 }
@@ -170,7 +207,8 @@ void dpcri_writer_close(dpcri_writer *writer) {
 const char *dpcri_writer_name(const dpcri_writer *writer) { return writer->atomic ? writer->temporary : writer->path; }
 
 dpcr_status dpcri_writer_reserve(dpcri_writer *writer, int64_t bytes, dpcr_error *error) {
-    const dpcr_status status = flush(writer, error);
+    dpcr_status status = flush(writer, error);
+    if (status == DPCR_OK && writer->atomic && !writer->temporary[0]) status = take_name(writer, -1, error);
     if (status != DPCR_OK || !writer->atomic || bytes == 0) return status;
     const off_t at = lseek(writer->fd, 0, SEEK_CUR);
     if (at < 0) return fail_errno(error, "cannot write", writer->path);

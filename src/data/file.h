@@ -15,11 +15,13 @@
 //   DPCR_TRY(dpcri_writer_commit(&writer, error));
 //   done: dpcri_writer_close(&writer);                             always; does nothing after a commit
 //
-// The bytes go to a temporary file in the folder of `path`; commit syncs it, renames it onto `path` and syncs the
-// folder. Whatever fails before the rename removes the temporary file and leaves an old file at `path` as it was. A
+// The bytes go to a file without a name in the folder of `path`; commit syncs it, names it, renames it onto `path` and
+// syncs the folder. Whatever fails before the rename, a kill too, leaves nothing of it and an old file at `path` as it
+// was; only a kill between the two calls that name and rename it leaves a temporary file (.deeppcr-PID-N.tmp) behind,
+// or any kill where the file system knows no file without a name (NFS), or where others write to it by its name. A
 // symbolic link is followed; the permissions of an old file are kept. What is no regular file (a device, a pipe) and
-// "-", which is standard output, are written directly. Failures: DPCR_ERROR_IO with errno in error->code. Only a
-// process that is killed leaves a temporary file (.deeppcr-PID-N.tmp) behind. No allocation.
+// "-", which is standard output, are written directly. Failures: DPCR_ERROR_IO with errno in error->code. No
+// allocation.
 typedef struct dpcri_writer {
     const char *path;  // the caller's, for error texts; lives as long as the writer
     int fd;            // -1: closed
@@ -27,7 +29,7 @@ typedef struct dpcri_writer {
     bool atomic;       // there is a temporary file to rename
     size_t used;       // bytes waiting in buffer
     char target[PATH_MAX];
-    char temporary[PATH_MAX];
+    char temporary[PATH_MAX];  // empty: the file has no name yet
     unsigned char buffer[1 << 15];
 } dpcri_writer;
 
@@ -36,7 +38,8 @@ dpcr_status dpcri_writer_put(dpcri_writer *writer, const void *bytes, size_t cou
 dpcr_status dpcri_writer_commit(dpcri_writer *writer, dpcr_error *error);
 void dpcri_writer_close(dpcri_writer *writer);
 
-// Room for `bytes` more after what was put, which others will write: a full disk shows itself now.
+// Room for `bytes` more after what was put, which others will write by the file's name, which it has from here on: a
+// full disk shows itself now.
 dpcr_status dpcri_writer_reserve(dpcri_writer *writer, int64_t bytes, dpcr_error *error);
 // The name that others write to.
 const char *dpcri_writer_name(const dpcri_writer *writer);
