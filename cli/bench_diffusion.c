@@ -456,6 +456,8 @@ int cli_bench_diffusion(int argc, char **argv) {
         status = cli_fail(CLI_USAGE, "--resume: wanted the file of --csv, whose points are kept");
     else if (!cli_readable("the model", b.file))
         status = CLI_INPUT;
+    else if (!cli_spares(&b.common.csv, 1, &b.file, 1) || !cli_spares(&b.common.csv, 1, &b.classifier, 1))
+        status = CLI_USAGE;
     else
         status = run(&b);
     free(b.methods);

@@ -40,10 +40,21 @@ const point *cli_points_find(const points *all, const point *wanted) {
     return NULL;
 }
 
+static const char first_names[] = "part,sampler,steps,width,hidden,depth,threads,method,chosen,reason";
+
 static void write_names(FILE *out) {
-    fprintf(out, "part,sampler,steps,width,hidden,depth,threads,method,chosen,reason");
+    fputs(first_names, out);
     for (int i = 0; i < POINT_NUMBERS; i++) fprintf(out, ",%s", names[i]);
     fputc('\n', out);
+}
+
+// A line without its end.
+static bool are_names(const char *line) {
+    size_t at = sizeof first_names - 1;
+    if (strncmp(line, first_names, at) != 0) return false;
+    for (int i = 0; i < POINT_NUMBERS; at += 1 + strlen(names[i]), i++)
+        if (line[at] != ',' || strncmp(line + at + 1, names[i], strlen(names[i])) != 0) return false;
+    return !line[at];
 }
 
 int cli_points_write(const points *all, const char *path) {
@@ -95,7 +106,13 @@ int cli_points_read(points *all, const char *path) {
     for (int64_t at = 1; !status && getline(&line, &room, in) > 0; at++) {
         point p;
         line[strcspn(line, "\r\n")] = 0;
-        if (at == 1) continue;
+        if (at == 1) {
+            if (!are_names(line))
+                status =
+                    cli_fail(CLI_INPUT, "--resume: '%s' is no table of 'bench diffusion', whose lines begin '%.20s'",
+                             path, first_names);
+            continue;
+        }
         if (!read_point(line, all->head, &p))
             status = cli_fail(CLI_INPUT, "--resume: line %lld of '%s' is no point of this run, whose lines have '%s'",
                               (long long)at, path, all->head);

@@ -283,6 +283,7 @@ static bool settle(check *c, const char *name) {
 static int run(check *c) {
     int status = CLI_DONE;
     if (c->load && !cli_readable("the network", c->load)) return CLI_INPUT;
+    if (!cli_spares(&c->common.csv, 1, &c->load, 1)) return CLI_USAGE;
     dpcr_context *context = cli_context_create(&c->common, &status);
     if (!context) return status;
     cli_solution *worst = NULL;

@@ -264,5 +264,7 @@ bool cli_writable(const char *what, const char *path);
 // Are these files (NULL: none) all different ones? Tells it otherwise and returns false (exit code 2). Standard output
 // and devices may come again.
 bool cli_distinct(const char *const *paths, size_t count);
+// Is none of the files that are written one of those that are read (NULL: none)? Tells it otherwise and returns false.
+bool cli_spares(const char *const *written, size_t count, const char *const *read, size_t inputs);
 
 #endif

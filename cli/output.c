@@ -121,15 +121,40 @@ static bool write_all(int fd, const char *text, size_t bytes) {
     return true;
 }
 
-static int replace_file(const char *path, const char *temporary, int fd, const char *text, size_t bytes) {
+// A file without a name beside `path`, of which a kill leaves nothing; -1: the file system has none such.
+static int open_unnamed(const char *path) {
+    const char *slash = strrchr(path, '/');
+    char *folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+    const int fd = folder ? open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666) : -1;
+    free(folder);
+    if (fd < 0 || access("/proc/self/fd", X_OK) == 0) return fd;
+    close(fd);
+    return -1;
+}
+
+// Gives it a name, the template's X filled in.
+static bool link_unnamed(int fd, char *template) {
+    char own[32];
+    char *const number = template + strlen(template) - 6;
+    snprintf(own, sizeof own, "/proc/self/fd/%d", fd);
+    for (unsigned n = 0; n < 1000; n++) {
+        snprintf(number, 7, "%06x", ((unsigned)getpid() * 1000 + n) & 0xffffff);
+        if (linkat(AT_FDCWD, own, AT_FDCWD, template, AT_SYMLINK_FOLLOW) == 0) return true;
+        if (errno != EEXIST) break;
+    }
+    return false;
+}
+
+static int replace_file(const char *path, char *temporary, int fd, bool named, const char *text, size_t bytes) {
     const mode_t mask = umask(0);
     umask(mask);
     bool ok = fchmod(fd, 0666 & ~mask) == 0 && write_all(fd, text, bytes) && fsync(fd) == 0;
+    if (ok && !named) ok = named = link_unnamed(fd, temporary);
     const int write_error = errno;
     ok = close(fd) == 0 && ok;
     if (ok && rename(temporary, path) == 0) return CLI_DONE;
     const int code = ok || !write_error ? errno : write_error;
-    unlink(temporary);
+    if (named) unlink(temporary);
     return cli_fail(CLI_RESOURCES, "cannot write '%s': %s", path, strerror(code));
 }
 
@@ -146,12 +171,18 @@ int cli_write_file(const char *path, const char *text, size_t bytes) {
         if (fd >= 0) close(fd);
         return ok ? CLI_DONE : cli_fail(CLI_RESOURCES, "cannot write '%s': %s", path, strerror(code));
     }
-    char *temporary = NULL;
-    if (asprintf(&temporary, "%s.XXXXXX", path) < 0) return cli_fail_memory("a file name");
-    const int fd = mkostemp(temporary, O_CLOEXEC);
-    const int status = fd >= 0 ? replace_file(path, temporary, fd, text, bytes)
+    // A link to a file is followed. The temporary name does not hold the file's own, which may be as long as names can.
+    char *const there = realpath(path, NULL), *temporary = NULL;
+    const char *const target = there ? there : path, *const slash = strrchr(target, '/');
+    if (asprintf(&temporary, "%.*s.deeppcr-XXXXXX", slash ? (int)(slash - target) + 1 : 0, target) < 0) {
+        free(there);
+        return cli_fail_memory("a file name");
+    }
+    const int unnamed = open_unnamed(target), fd = unnamed >= 0 ? unnamed : mkostemp(temporary, O_CLOEXEC);
+    const int status = fd >= 0 ? replace_file(target, temporary, fd, unnamed < 0, text, bytes)
                                : cli_fail(CLI_RESOURCES, "cannot write '%s': %s", path, strerror(errno));
     free(temporary);
+    free(there);
     return status;
 }
 
@@ -178,6 +209,8 @@ bool cli_writable(const char *what, const char *path) {
         code = ENAMETOOLONG;
     else if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
         code = EISDIR;
+    else if (lstat(path, &info) != 0 && errno == ENAMETOOLONG)
+        code = ENAMETOOLONG;
     else {
         snprintf(folder, sizeof folder, "%.*s", (int)length, path);
         const char *where = !slash ? "." : length ? folder : "/";
@@ -213,6 +246,17 @@ bool cli_distinct(const char *const *paths, size_t count) {
         for (size_t k = 0; k < i; k++)
             if (paths[i] && paths[k] && are_one_file(paths[i], paths[k])) {
                 cli_fail(CLI_USAGE, "'%s' is to be written, and is named twice", paths[i]);
+                return false;
+            }
+    return true;
+}
+
+bool cli_spares(const char *const *written, size_t count, const char *const *read, size_t inputs) {
+    for (size_t i = 0; i < count; i++)
+        for (size_t k = 0; k < inputs; k++)
+            if (written[i] && read[k] && are_one_file(written[i], read[k])) {
+                cli_fail(CLI_USAGE, "'%s' is to be read and to be written over: wanted another name for the output",
+                         written[i]);
                 return false;
             }
     return true;

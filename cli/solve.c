@@ -400,7 +400,8 @@ static int refuse(solve *s, const char *kind) {
     if (to_stdout && s->common.csv && !strcmp(s->common.csv, "-"))
         return cli_fail(CLI_USAGE, "--csv - and --output - both want standard output");
     const char *const written[] = {s->output, s->common.csv};
-    if (!cli_distinct(written, 2)) return CLI_USAGE;
+    const char *const read[] = {s->input, s->a, s->b, s->z0};
+    if (!cli_distinct(written, 2) || !cli_spares(written, 2, read, 4)) return CLI_USAGE;
     const int status = refuse_ranks(s);
     if (status || s->distributed) return status;
     if (!to_stdout && !cli_writable("the output", s->output)) return CLI_RESOURCES;

@@ -236,8 +236,8 @@ static int refuse(const biquads *b) {
     if (to_stdout > 1) return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or '-')");
     for (size_t i = 0; i < 2; i++)
         if (outputs[i] && strcmp(outputs[i], "-") != 0 && !cli_writable("the output", outputs[i])) return CLI_RESOURCES;
-    const char *const files[] = {b->output, b->final, b->common.csv, b->sos};
-    return cli_distinct(files, 4) ? CLI_DONE : CLI_USAGE;
+    const char *const written[] = {b->output, b->final, b->common.csv};
+    return cli_distinct(written, 3) && cli_spares(written, 3, inputs, 3) ? CLI_DONE : CLI_USAGE;
 }
 
 int cli_solve_biquads(int argc, char **argv) {

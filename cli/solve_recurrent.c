@@ -624,8 +624,10 @@ static int refuse(recurrent *r) {
     if (r->grads && !strcmp(r->grads, "-")) return cli_fail(CLI_USAGE, "--grads wants a file");
     for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++)
         if (outputs[i] && strcmp(outputs[i], "-") != 0 && !cli_writable("the output", outputs[i])) return CLI_RESOURCES;
-    const char *const files[] = {r->output, r->final, r->final_c, r->grads, r->common.csv, r->weights};
-    if (!cli_distinct(files, sizeof files / sizeof files[0])) return CLI_USAGE;
+    const char *const written[] = {r->output, r->final, r->final_c, r->grads, r->common.csv};
+    if (!cli_distinct(written, 5) || !cli_spares(written, 5, &r->weights, 1) ||
+        !cli_spares(written, 5, inputs, sizeof inputs / sizeof inputs[0]))
+        return CLI_USAGE;
     const int status = refuse_device(r);
     return status ? status : refuse_ranks(r);
 }

@@ -91,6 +91,13 @@ static error_t read_prediction(diffusion *d, const char *arg) {
     return EINVAL;
 }
 
+static error_t read_average(const char *text, double *average) {
+    if (!cli_read_double("--average", text, 1e-6, 1, average)) return EINVAL;
+    if (*average < 1) return 0;
+    cli_fail(CLI_USAGE, "--average '%.60s': wanted below 1, where nothing would be learned", text);
+    return EINVAL;
+}
+
 static error_t parse_diffusion(int key, char *arg, struct argp_state *state) {
     diffusion *d = state->input;
     dpcr_learn_options *o = &d->options;
@@ -114,7 +121,7 @@ static error_t parse_diffusion(int key, char *arg, struct argp_state *state) {
         case KEY_WIDTH: return taken(cli_read_int64("--width", arg, 1, 1 << 14, &d->width));
         case KEY_DEPTH: return taken(cli_read_int64("--depth", arg, 1, 16, &d->depth));
         case KEY_STEPS: return taken(cli_read_int64("--steps", arg, 1, 1 << 14, &d->noise.steps));
-        case KEY_AVERAGE: return taken(cli_read_double("--average", arg, 1e-6, 1 - 1e-9, &o->average));
+        case KEY_AVERAGE: return read_average(arg, &o->average);
         case KEY_KL: return taken(cli_read_double("--kl", arg, 1e-9, HUGE_VAL, &o->weight));
         case KEY_CHECKPOINT:
             return taken(cli_read_double("--checkpoint-seconds", arg, 1e-3, HUGE_VAL, &o->checkpoint_seconds));
@@ -247,8 +254,10 @@ static int run(diffusion *d) {
     int status = CLI_DONE;
     if (d->options.resume && !cli_readable("the checkpoint", d->options.resume)) return CLI_INPUT;
     if (d->options.save && !cli_writable("the checkpoint", d->options.save)) return CLI_RESOURCES;
-    const char *const files[][2] = {{d->options.save, d->common.csv}, {d->options.resume, d->common.csv}};
-    if (!cli_distinct(files[0], 2) || !cli_distinct(files[1], 2)) return CLI_USAGE;
+    const char *const written[] = {d->options.save, d->common.csv}, *const vae = d->denoiser ? d->latent : NULL;
+    if (!cli_distinct(written, 2) || !cli_spares(written + 1, 1, &d->options.resume, 1) ||
+        !cli_spares(written, 2, &vae, 1))
+        return CLI_USAGE;
     d->context = cli_context_create(&d->common, &status);
     if (!d->context) return status;
     status = cli_data_read(d->context, d->data, "train", 0, d->limit, &d->training);

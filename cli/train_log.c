@@ -49,6 +49,23 @@ void cli_report_settle(cli_report *report) {
     report->resuming = o->resume != NULL;
 }
 
+// A log is emptied, or cut back to its last whole line; so a file that is there must be one of ours, or empty. Every
+// line is an object with an event.
+static int check_log(const char *path) {
+    static const char begin[] = "{\"event\": \"";
+    char line[1 << 13];
+    struct stat info;
+    if (!path || stat(path, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) return CLI_DONE;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const ssize_t got = fd >= 0 ? read(fd, line, sizeof line - 1) : -1;
+    if (fd >= 0) close(fd);
+    line[got > 0 ? got : 0] = 0;
+    line[strcspn(line, "\n")] = 0;
+    const bool cut = got > 0 && got < (ssize_t)sizeof begin && !memcmp(line, begin, (size_t)got);  // by a full disk
+    if (cut || (line[0] == '{' && strstr(line, begin + 1))) return CLI_DONE;
+    return cli_fail(CLI_USAGE, "--log '%s' is there and is no log of training: wanted a new name, or such a log", path);
+}
+
 int cli_report_check(const cli_report *report) {
     const dpcr_train_options *o = report->train;
     if (o->resume && !cli_readable("the checkpoint", o->resume)) return CLI_INPUT;
@@ -57,7 +74,7 @@ int cli_report_check(const cli_report *report) {
                                                                                         o->resume, report->log_path,
                                                                                         report->common->csv};
     if (!cli_distinct(written, 3) || !cli_distinct(read, 3)) return CLI_USAGE;
-    return CLI_DONE;
+    return check_log(report->log_path);
 }
 
 // ---- the log ----

@@ -7,7 +7,7 @@ set -u
 python3 - "$program" "$folder" <<'PYTHON'
 import csv, random
 
-from program import answer, content, path, put_cifar, put_images, refused, run
+from program import answer, content, path, put, put_cifar, put_images, refused, run
 
 SIDE, STEPS = 4, 24
 r = random.Random(3)
@@ -98,4 +98,11 @@ for text, arguments, status in (("which model", [], 2), ("no whole number", [pat
                                 ("cannot write", [path("m"), "--csv", path("no/where.csv")], 4), ("--csv", [path("m"), "--resume"], 2),
                                 ("line 2 of", [path("m"), "--sampler", "ddpm", "--resume", "--csv", kept], 5)):
     refused(status, text, "bench", "diffusion", *arguments)
+
+# Points are kept in a table of ours alone.
+for table in (b"a,b\n", b"part,sampler\n", b"\n", content("kept.csv").splitlines()[0] + b",more\n"):
+    put("foreign.csv", table)
+    refused(5, "is no table of 'bench diffusion'", "bench", "diffusion", path("m"), "--resume", "--csv", path("foreign.csv"))
+    assert content("foreign.csv") == table
+refused(2, "is to be read and to be written over", "bench", "diffusion", path("m"), "--csv", path("m"))
 PYTHON

@@ -117,6 +117,12 @@ refused 2 "$twice" convert "$folder/x.onnx" "$folder/x.onnx"
 refused 2 "$twice" train vae --save "$folder/m" --csv "$folder/m"
 refused 2 "$twice" train vgg11 --save "$folder/m" --csv "$folder/./m"
 refused 2 "$twice" train resnet --layers 3 --pipeline gpipe --save "$folder/m" --trace "$folder/./m"
+over='is to be read and to be written over'
+refused 2 "$over" solve linear --A x.npy --b y.npy --output y.npy
+refused 2 "$over" solve linear --A x.npy --b y.npy --output "$folder/z" --csv ./x.npy
+refused 2 "$over" solve biquads --sos s.npy --input x.npy --output x.npy
+refused 2 "$over" train denoiser --latent "$folder/m" --save "$folder/./m"
+refused 2 "$over" train gru --data "$folder/x.txt" --save "$folder/x.txt"
 refused 2 'float64 only' check lorenz --dtype float32
 refused 2 'need float64' gradcheck mlp --dtype float32
 refused 2 'beside --load' check --load x --layers 3
@@ -190,7 +196,7 @@ if [ "$(id -u)" -ne 0 ]; then
     mkdir "$folder/closed" && chmod a-w "$folder/closed"
     refused 4 'cannot write' info --csv "$folder/closed/x.csv"
 fi
-leftover=$(find "$folder" -name '*.csv.*' -o -name '*.tmp*')
+leftover=$(find "$folder" -name '*.csv.*' -o -name '.deeppcr-*')
 [ -z "$leftover" ] || complain "temporary files are left: $leftover"
 
 [ $failures -eq 0 ] || { echo "cli_contract: $failures of $cases cases wrong"; exit 1; }

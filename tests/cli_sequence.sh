@@ -70,6 +70,10 @@ kept = content("a.st")
 for files in (["--save", path("a.st"), "--log", path("a.st")], ["--resume", path("a.st"), "--save", path("d.st"), "--log", path("a.st")],
               ["--resume", path("a.st"), "--csv", path("a.st")], ["--log", path("d.log"), "--csv", path("d.log")]):
     refused(2, "is to be written, and is named twice", "train", "gru", *learn, *files)
+words_of = put("words.txt", b"to be or not to be, that is the question. " * 400)
+for files in (["--save", words_of], ["--log", words_of], ["--csv", words_of]):
+    refused(2, "is to be read and to be written over" if files[0] != "--log" else "is no log", "train", "gru", "--data", words_of, "--epochs", 1, *files)
+assert content("words.txt").startswith(b"to be")
 assert content("a.st") == kept and not os.path.exists(path("d.st"))
 
 # ---- refusals ----

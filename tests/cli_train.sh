@@ -157,6 +157,21 @@ assert len(content("short")) <= 2000
 if os.access("/dev/full", os.W_OK):
     refused(4, "/dev/full", "train", "resnet", *small, "--epochs", "1", "--log", "/dev/full", "--json")
 
+# A file that is no log is none to write one into; an empty one is, and one that was cut off in its first line.
+first = ["train", "mlp", *small, "--layers", 2, "--epochs", 1]
+for text in (b"precious\n", b"{}\n", b"\x93NUMPY", b"{\"loss\": 1}\n{\"event\": \"step\"}\n"):
+    put("foreign", text)
+    for more in ([], ["--resume", path("full")]):
+        refused(2, "is no log of training", *first, "--log", path("foreign"), *more)
+    assert content("foreign") == text
+for text in (b"", b"{", b'{"event": "', b'{"event": "step", "step": 1'):
+    put("foreign", text)
+    answer(*first, "--log", path("foreign"))
+    assert log("foreign")[-1]["event"] == "end"
+put("end", content("foreign").splitlines()[-1] + b"\n")  # of a run that was complete
+answer(*first, "--log", path("end"))
+assert not [name for name in os.listdir(folder) if name.startswith("foreign.")]
+
 # Checkpoints that do not fit.
 refused(2, "", "train", "resnet", *small, "--epochs", "3", "--resume", path("m"), "--save", path("n"), "--seed", "9")
 refused(2, "", "train", "resnet", *small, "--epochs", "3", "--width", "9", "--resume", path("m"), "--save", path("n"))
