@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "frechet.h"
 #include "generate.h"
@@ -37,12 +38,13 @@ enum {
     KEY_PATH_OUT,
     KEY_MASK,
     KEY_KNOWN,
+    KEY_WISDOM,
 };
 
 typedef struct generate {
     cli_common common;
     generation run;
-    const char *file, *out, *path, *samples, *classifier, *data, *guess, *path_out, *mask, *known;
+    const char *file, *out, *path, *samples, *classifier, *data, *guess, *path_out, *mask, *known, *wisdom;
     bool clip_given, paradigms;
     double tolerance, step_tolerance;  // as asked for; the latter < 0: not
     float *owned[3];                   // guess, mask, known
@@ -97,6 +99,8 @@ static const struct argp_option generate_options[] = {
      "mlp|resnet'",
      0},
     {"data", KEY_DATA, "NAME|DIR", 0, "Held-out images of --evaluate (default fashion-mnist)", 0},
+    {"wisdom", KEY_WISDOM, "FILE", 0,
+     "auto: what planning and solves found out, read where it is there and kept for the next run", 0},
     {"compare", KEY_COMPARE, NULL, 0, "Run the steps in order too: time and largest difference", 0},
     {0},
 };
@@ -128,6 +132,7 @@ static error_t parse_generate(int key, char *arg, struct argp_state *state) {
         case KEY_GUESS: t->guess = dpcr_guess_find(arg, &g->solve.guess, NULL) == DPCR_OK ? NULL : arg; return 0;
         case KEY_PATH_OUT: t->path_out = arg; return 0;
         case KEY_MASK: t->mask = arg; return 0;
+        case KEY_WISDOM: t->wisdom = arg; return 0;
         case KEY_KNOWN: t->known = arg; return 0;
         case KEY_PARADIGMS: t->paradigms = g->scaled = true; return 0;
         case KEY_STEP_TOLERANCE: return taken(cli_read_double("--step-tolerance", arg, 1e-12, 1, &t->step_tolerance));
@@ -424,6 +429,9 @@ static int tell(const generate *t) {
     cli_set_int(&r, "window",
                 g->solve.window && g->solve.window < g->sampler.steps ? g->solve.window : g->sampler.steps);
     cli_set_real(&r, "seconds", g->seconds);
+    cli_set_real(&r, "planning_seconds", g->planning_seconds);
+    cli_set_int(&r, "planning_evaluations", g->planning_evaluations);
+    cli_set_int(&r, "planning_calls", g->planning_calls);
     cli_set_real(&r, "noise_seconds", g->noise_seconds);
     cli_set(&r, "sequential_seconds", g->compare ? cli_json_real(g->sequential_seconds) : json_null());
     cli_set_int(&r, "sweeps", g->sweeps);
@@ -441,10 +449,12 @@ static int tell(const generate *t) {
     if (t->out) cli_set_text(&r, "out", t->out);
     if (t->samples) cli_set_text(&r, "samples", t->samples);
     cli_say(&t->common,
-            "%lld pictures by %s, %lld steps, %s: %.3f s, %d sweeps, %lld network evaluations (%lld in order), %s\n",
+            "%lld pictures by %s, %lld steps, %s: %.3f s, %d sweeps, %lld network evaluations (%lld in order), %s; "
+            "planned in %.4f s by %lld evaluations\n",
             (long long)g->count, dpcr_sampler_name(g->sampler.kind), (long long)g->sampler.steps,
             cli_sampling_method_name(g->method), g->seconds, g->sweeps, (long long)g->evaluations,
-            (long long)g->sequential_evaluations, dpcr_reason_name(g->reason));
+            (long long)g->sequential_evaluations, dpcr_reason_name(g->reason), g->planning_seconds,
+            (long long)g->planning_evaluations);
     if (g->compare)
         cli_say(&t->common, "in order: %.3f s, largest difference of a state %.3g\n", g->sequential_seconds,
                 g->max_error);
@@ -481,8 +491,10 @@ static int refuse(const generate *t) {
         if (!strcmp(outputs[i], "-")) return cli_fail(CLI_USAGE, "pictures go to files, not to standard output");
         if (!cli_writable("the output", outputs[i])) return CLI_RESOURCES;
     }
-    const char *const files[] = {t->out, t->path, t->samples, t->path_out, t->file};
-    return cli_distinct(files, 5) ? CLI_DONE : CLI_USAGE;
+    if (t->wisdom && !cli_writable("the wisdom", t->wisdom)) return CLI_RESOURCES;
+    const char *const written[] = {t->out, t->path, t->samples, t->path_out, t->common.csv, t->wisdom};
+    const char *const read[] = {t->file, t->classifier, t->guess, t->mask, t->known};
+    return cli_distinct(written, 6) && cli_spares(written, 6, read, 5) ? CLI_DONE : CLI_USAGE;
 }
 
 // What would only be found too large after all has been computed.
@@ -509,7 +521,9 @@ static int run(generate *t) {
     int status = CLI_DONE;
     g->context = cli_context_create(&t->common, &status);
     if (!g->context) return status;
-    if (dpcr_diffusion_load(g->context, t->file, &g->model, &error) != DPCR_OK)
+    if (t->wisdom && access(t->wisdom, F_OK) == 0 && dpcr_wisdom_load(g->context, t->wisdom, &error) != DPCR_OK)
+        status = cli_fail_error(&error, CLI_READING);
+    if (!status && dpcr_diffusion_load(g->context, t->file, &g->model, &error) != DPCR_OK)
         status = cli_fail_error(&error, CLI_READING);
     if (!status) status = settle(t);
     if (!status) status = take_memory(t);
@@ -522,6 +536,8 @@ static int run(generate *t) {
         const dpcr_array all = dpcr_array_make(g->paths, DPCR_F32, 3, shape);
         if (dpcr_npy_write(t->path_out, &all, &error) != DPCR_OK) status = cli_fail_error(&error, CLI_WRITING);
     }
+    if (!status && t->wisdom && dpcr_wisdom_save(g->context, t->wisdom, &error) != DPCR_OK)
+        status = cli_fail_error(&error, CLI_WRITING);
     if (!status) status = tell(t);
     if (!status) status = check_finite(t);
     cli_release(g->samples);

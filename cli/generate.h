@@ -24,6 +24,8 @@ typedef struct generation {
     // Out. samples [count][width], path [length][width] of the first sample or NULL, paths [length][count][chain's
     // width] of all or NULL, told by the caller.
     float *samples, *path, *paths;
+    double planning_seconds;
+    int64_t planning_evaluations, planning_calls;
     double seconds, noise_seconds, sequential_seconds, max_error, error_estimate;
     int sweeps;
     int64_t evaluations, sequential_evaluations, calls;

@@ -67,14 +67,25 @@ static void worst_reason(generation *g, dpcr_reason reason) {
     if (first || failed || finished) g->reason = reason;
 }
 
+// What making the plan has taken: seconds, evaluations of the network (products with its Jacobian among them), calls.
+static void keep_planning(batch_run *b, double seconds) {
+    int64_t rows = 0, products = 0, calls = 0;
+    dpcr_sampler_counts(b->sampler, &rows, &products, &calls);
+    b->g->planning_seconds += seconds;
+    b->g->planning_evaluations += rows + products;
+    b->g->planning_calls += calls;
+}
+
 static int execute(batch_run *b, const dpcr_solve_options *options, const dpcr_array *z, dpcr_solve_report *report) {
     generation *g = b->g;
     dpcr_error error = {0};
     dpcr_solve_plan *plan = NULL;
     void *workspace = NULL;
     int status = CLI_DONE;
+    const double began = cli_now();
     if (dpcr_solve_plan_create(g->context, dpcr_sampler_steps(b->sampler), options, &plan, &error) != DPCR_OK)
         return cli_fail_error(&error, CLI_COMPUTING);
+    if (z == &b->z) keep_planning(b, cli_now() - began);
     const size_t bytes = dpcr_solve_plan_workspace(plan);
     if (bytes && !(workspace = cli_allocate(bytes))) status = cli_fail_memory("the workspace");
     *report = (dpcr_solve_report){.size = sizeof *report};

@@ -52,6 +52,21 @@ told = answer("train", "denoiser", *small, "--width", 64, "--depth", 2, "--steps
            "--save", path("pixels"))
 assert told["denoised"] == SIDE * SIDE and told["prediction"] == "x0" and told["schedule"] == "cosine", told
 
+# Planning takes a small part of the loop (a few steps, rows of two calls of a sweep at most), and with the wisdom of a run before
+# nothing; the pictures are the same.
+for steps in (40, 100):
+    told = [answer("generate", path("codes"), "--count", 1, "--steps", steps, "--threads", 1, "--seed", 5, "--samples", path("p%d.npy" % i),
+                   *(["--wisdom", path("wisdom%d" % steps)] if i else [])) for i in range(3)]
+    assert all(2 <= t["planning_evaluations"] <= 40 + steps / 8 and t["planning_calls"] <= 10 + steps / 8 for t in told[:2]), told
+    assert told[2]["planning_evaluations"] == told[2]["planning_calls"] == 0 and told[2]["planning_seconds"] >= 0, told
+    assert all(t["sequential_evaluations"] == steps for t in told), told
+assert answer("generate", path("codes"), "--count", 1, "--method", "sequential")["planning_evaluations"] == 0
+kept = content("codes")
+for files in (["--wisdom", path("codes")], ["--csv", path("codes")], ["--guess", path("p0.npy"), "--path-out", path("p0.npy")]):
+    refused(2, "is to be read and to be written over", "generate", path("codes"), "--count", 1, *files)
+assert content("codes") == kept
+refused(5, "no wisdom", "generate", path("codes"), "--count", 1, "--wisdom", path("p0.npy"))
+
 # Pictures like the data: two bright lines of the class asked for, the rest dark.
 for label in range(4):
     run("generate", path("codes"), "--count", 8, "--class", label, "--guidance", 1.5, "--sampler", "ddpm", "--samples", path("s.npy"))
@@ -251,6 +266,7 @@ for model in ("conv.codes", "colour"):
         assert content("colour.png")[16:26] == struct.pack(">IIBB", 2 * 66 + 2, 68, 8, 2)
         assert png_size("strip.png")
 refused(5, "", "generate", path("colour"), "--steps", 10, "--count", 1, "--known", 3, "--mask", path("mask.npy"), "--data", path("cifar"))
+refused(2, "wanted below 1", "train", "vae", *small, "--average", 1)
 refused(2, "--conv'", "train", "vae", *small, "--convolutions", "gathered")
 refused(2, "vae's", "train", "denoiser", "--conv", *small)
 refused(2, "", "train", "denoiser", *small, "--latent", path("conv"))

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Methods of samplers that need no Jacobian of a step: parareal, parataa, ParaDiGMS's locks and units, guesses, and
 // what `auto` weighs.
+#include <unistd.h>
+
 #include "sampling_chain.h"
 
 static void parareal_and_parataa_are_the_loop(void **state) {
@@ -260,67 +262,145 @@ static void auto_weighs_them(void **state) {
 
 // By given rates, sweeps and evaluations are those of the chain at hand, counted by a trial: what forgets its guess in
 // two sweeps is taken by picard where a row in a window costs a quarter of the loop's step, what needs many is not, and
-// the prediction is the evaluations that the method then makes. The trial is made once, for no more than the loop
-// costs, and only where two sweeps would be ahead.
+// the prediction is the evaluations that the method then makes. The trial is made once, where solves have taken so long
+// that it is a small part of them or where it was given the time, for no more than the loop costs, and only where two
+// sweeps would be ahead; else planning evaluates nothing.
+static const variant forgetful = {DPCR_SAMPLER_DDIM, 0, 0, DPCR_SPACING_LEADING, DPCR_PREDICT_V};
+enum { COUNTED = 100, PLANS = 4 };
+
+typedef struct counting {
+    double gain, row;  // of the loop's step
+    bool tried, taken;
+    double planning_seconds;
+    int tried_by;  // the plan's number
+} counting;
+
+static dpcr_steps with_costs(const dpcr_sampler *sampler, const counting *c) {
+    dpcr_steps steps = *dpcr_sampler_steps(sampler);
+    steps.latency = 40e-6, steps.lane_seconds = c->row * steps.latency;
+    steps.linearise = NULL, steps.coarse = NULL, steps.coarse_linearise = NULL;
+    return steps;
+}
+
+// The plans one after another, each followed by a solve in order, the first of two loops' time, others of a hundred.
+static dpcr_solve_plan *plan_again(dpcr_context *context, dpcr_sampler *sampler, const counting *c, int64_t *rows) {
+    const dpcr_steps steps = with_costs(sampler, c);
+    double start[W];
+    const dpcr_array z0 = dpcr_array_make(start, DPCR_F64, 2, (const int64_t[]){1, W});
+    assert_int_equal(dpcr_sampler_start(sampler, NULL, &z0, NULL), DPCR_OK);
+    dpcr_solve_options by = by_method(DPCR_METHOD_AUTO);
+    by.atol = by.rtol = 1e-3, by.guess = DPCR_GUESS_STATE, by.start = &z0, by.planning_seconds = c->planning_seconds;
+    dpcr_solve_plan *plan = NULL;
+    for (int n = 0; n < PLANS; n++) {
+        int64_t told = 0;
+        dpcr_solve_plan_destroy(plan);
+        dpcr_sampler_counts_reset(sampler);
+        assert_int_equal(dpcr_solve_plan_create(context, &steps, &by, &plan, NULL), DPCR_OK);
+        dpcr_sampler_counts(sampler, &rows[n], NULL, NULL);
+        dpcr_solve_plan_effort(plan, NULL, &told);
+        assert_int_equal(told, rows[n]);
+        if ((dpcr_solve_plan_method(plan) != DPCR_METHOD_SEQUENTIAL) != (c->taken && n >= c->tried_by))
+            fail_msg("plan %d, gain %g: %s", n, c->gain, dpcr_solve_plan_sentence(plan));
+        assert_true((rows[n] > 0) == (c->tried && n == c->tried_by));
+        const dpcr_solve_report report = {.size = sizeof report,
+                                          .method = DPCR_METHOD_SEQUENTIAL,
+                                          .reason = DPCR_REASON_SEQUENTIAL,
+                                          .seconds = (n ? 100 : 2) * COUNTED * steps.latency};
+        if (dpcr_solve_plan_method(plan) == DPCR_METHOD_SEQUENTIAL)
+            assert_int_equal(dpcr_solve_plan_learn(plan, &report, NULL), DPCR_OK);
+    }
+    return plan;
+}
+
+static int check_predictions(dpcr_context *context, dpcr_sampler *sampler, const dpcr_solve_plan *plan, double row) {
+    dpcr_candidate c = {.size = sizeof c};
+    int told = 0;
+    for (int k = 0; dpcr_solve_plan_candidate(plan, k, &c); k++) {
+        if (c.method != DPCR_METHOD_PICARD && c.method != DPCR_METHOD_PARATAA) continue;
+        dpcr_solve_options with = *dpcr_solve_plan_options(plan);
+        with.method = c.method, with.max_sweeps = 0, with.start = NULL;
+        solved got = solve_sampler(context, sampler, &with, NULL);
+        assert_true(c.sweeps == got.report.sweeps);
+        const double work = (double)got.report.evaluations * row;
+        assert_true(fabs(c.seconds - work) <= 0.02 * work);
+        path_free(&got);
+        told++;
+    }
+    return told;
+}
+
 static void sweeps_are_counted(void **state) {
     (void)state;
-    static const struct {
-        double gain, row;  // of the loop's step
-        bool tried, taken;
-    } cases[] = {{0.02, 0.25, true, true}, {5, 0.25, true, false}, {0.02, 0.9, false, false}};
-    static const variant forgets = {DPCR_SAMPLER_DDIM, 0, 0, DPCR_SPACING_LEADING, DPCR_PREDICT_V};
-    enum { LENGTH = 100 };
+    static const counting cases[] = {{0.02, 0.25, true, true, 0, 2},  {5, 0.25, true, false, 0, 2},
+                                     {0.02, 0.9, false, false, 0, 2}, {0.02, 0.25, true, true, 10, 0},
+                                     {5, 0.25, true, false, 10, 0},   {0.02, 0.9, false, false, 10, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         dpcr_context *context = sampling_context(1);
-        const dpcr_machine given = {.size = sizeof given, .threads = 1, .latency = 1e-9};
-        assert_int_equal(dpcr_context_set_machine(context, &given, NULL), DPCR_OK);
+        const dpcr_machine machine = {.size = sizeof machine, .threads = 1, .latency = 1e-9};
+        assert_int_equal(dpcr_context_set_machine(context, &machine, NULL), DPCR_OK);
         formula f = {.width = W, .dtype = DPCR_F64, .gain = cases[i].gain};
-        dpcr_sampler_options options = options_of(&forgets);
-        options.steps = LENGTH;
-        dpcr_sampler *sampler = make(context, &f, &forgets, &options, 1);
-        dpcr_steps steps = *dpcr_sampler_steps(sampler);
-        steps.latency = 40e-6, steps.lane_seconds = cases[i].row * steps.latency;
-        steps.linearise = NULL, steps.coarse = NULL, steps.coarse_linearise = NULL;
-        double start[W];
-        const dpcr_array z0 = dpcr_array_make(start, DPCR_F64, 2, (const int64_t[]){1, W});
-        assert_int_equal(dpcr_sampler_start(sampler, NULL, &z0, NULL), DPCR_OK);
-        dpcr_solve_options by = by_method(DPCR_METHOD_AUTO);
-        by.atol = by.rtol = 1e-3, by.guess = DPCR_GUESS_STATE, by.start = &z0;
-        dpcr_solve_plan *plan = NULL;
-        int64_t rows[2];
-        for (int again = 0; again < 2; again++) {
-            dpcr_sampler_counts_reset(sampler);
-            assert_int_equal(dpcr_solve_plan_create(context, &steps, &by, &plan, NULL), DPCR_OK);
-            dpcr_sampler_counts(sampler, &rows[again], NULL, NULL);
-            if ((dpcr_solve_plan_method(plan) != DPCR_METHOD_SEQUENTIAL) != cases[i].taken)
-                fail_msg("case %d: %s; %lld rows", (int)i, dpcr_solve_plan_sentence(plan), (long long)rows[again]);
-            if (again == 0) dpcr_solve_plan_destroy(plan);
-        }
-        // Beside how soon the chain forgets, which both plans look at for few loops' time: picard and parataa, each for
-        // at most the loop's time and two evaluations more.
-        const int64_t trials = rows[0] - rows[1];
-        assert_true(rows[1] <= 3 * LENGTH);
-        assert_true(trials <= 2 * (int64_t)(LENGTH / cases[i].row + 2 * LENGTH));
-        assert_true((trials > 0) == cases[i].tried);
-        dpcr_candidate c = {.size = sizeof c};
-        dpcr_solve_options pinned = *dpcr_solve_plan_options(plan);
-        int told = 0;
-        for (int k = 0; dpcr_solve_plan_candidate(plan, k, &c) && cases[i].taken; k++) {
-            if (c.method != DPCR_METHOD_PICARD && c.method != DPCR_METHOD_PARATAA) continue;
-            dpcr_solve_options with = pinned;
-            with.method = c.method, with.max_sweeps = 0, with.start = NULL;
-            solved got = solve_sampler(context, sampler, &with, NULL);
-            assert_true(c.sweeps == got.report.sweeps);
-            const double work = (double)got.report.evaluations * steps.lane_seconds;
-            assert_true(fabs(c.seconds - work) <= 0.02 * work);
-            path_free(&got);
-            told++;
-        }
-        assert_int_equal(told, cases[i].taken ? 2 : 0);
+        dpcr_sampler_options options = options_of(&forgetful);
+        options.steps = COUNTED;
+        dpcr_sampler *sampler = make(context, &f, &forgetful, &options, 1);
+        int64_t rows[PLANS];
+        dpcr_solve_plan *plan = plan_again(context, sampler, &cases[i], rows);
+        // Picard and parataa, each for at most the loop's time and two evaluations more.
+        assert_true(rows[cases[i].tried_by] <= 2 * (int64_t)(COUNTED / cases[i].row + 2 * COUNTED));
+        if (cases[i].taken) assert_int_equal(check_predictions(context, sampler, plan, cases[i].row * 40e-6), 2);
         dpcr_solve_plan_destroy(plan);
         dpcr_sampler_destroy(sampler);
         dpcr_context_destroy(context);
     }
+}
+
+// What a plan of a chain that tells no costs evaluates, whatever the clock says: a few steps, and rows of two calls of
+// a sweep at most; the next plan nothing, and one whose wisdom came from a file neither.
+static void plan_thrice(const variant *kind, int64_t length, int threads, const char *file) {
+    dpcr_context *contexts[2] = {sampling_context(threads), sampling_context(threads)};
+    formula f = {.width = W, .dtype = DPCR_F32, .gain = 0.2};
+    dpcr_sampler_options options = options_of(kind);
+    options.steps = length;
+    dpcr_sampler *sampler = make(contexts[0], &f, kind, &options, 1);
+    float start[2 * W];
+    const dpcr_steps *steps = dpcr_sampler_steps(sampler);
+    const dpcr_array z0 = dpcr_array_make(start, DPCR_F32, 2, (const int64_t[]){1, steps->width});
+    assert_int_equal(dpcr_sampler_start(sampler, NULL, &z0, NULL), DPCR_OK);
+    dpcr_solve_options by = by_method(DPCR_METHOD_AUTO);
+    by.atol = by.rtol = 1e-3, by.confirm = 1e-2, by.guess = DPCR_GUESS_STATE, by.start = &z0;
+    by.backward = DPCR_SCHEME_SEQUENTIAL;
+    for (int n = 0; n < 3; n++) {
+        dpcr_solve_plan *plan = NULL;
+        int64_t rows = 0, calls = 0, told = 0;
+        dpcr_sampler_counts_reset(sampler);
+        assert_int_equal(dpcr_solve_plan_create(contexts[n / 2], steps, &by, &plan, NULL), DPCR_OK);
+        dpcr_sampler_counts(sampler, &rows, NULL, &calls);
+        dpcr_solve_plan_effort(plan, NULL, &told);
+        assert_int_equal(told, rows);
+        if (n > 0 || length < 32)
+            assert_int_equal(rows, 0);
+        else
+            assert_in_range(rows, 2, 40 + length / 8);
+        assert_true(calls <= 10 + length / 8);
+        dpcr_solve_plan_destroy(plan);
+        if (n == 1) assert_int_equal(dpcr_wisdom_save(contexts[0], file, NULL), DPCR_OK);
+        if (n == 1) assert_int_equal(dpcr_wisdom_load(contexts[1], file, NULL), DPCR_OK);
+    }
+    dpcr_sampler_destroy(sampler);
+    for (int i = 0; i < 2; i++) dpcr_context_destroy(contexts[i]);
+}
+
+static void planning_is_a_small_part(void **state) {
+    (void)state;
+    static const variant kinds[] = {{DPCR_SAMPLER_DDIM, 0, 0, DPCR_SPACING_LEADING, DPCR_PREDICT_V},
+                                    {DPCR_SAMPLER_DDPM, 0, 0, DPCR_SPACING_LEADING, DPCR_PREDICT_V},
+                                    {DPCR_SAMPLER_DPM_SOLVER, 0, 0, DPCR_SPACING_LEADING, DPCR_PREDICT_V}};
+    static const int64_t lengths[] = {20, 50, 100, 1000};
+    char file[64];
+    snprintf(file, sizeof file, "%s/deeppcr-planning-%ld", P_tmpdir, (long)getpid());
+    for (int k = 0; k < 3; k++)
+        for (int i = 0; i < 4; i++)
+            for (int threads = 1; threads <= 2; threads++) plan_thrice(&kinds[k], lengths[i], threads, file);
+    unlink(file);
 }
 
 // ParaDiGMS's rule: residuals in units of each step's noise; a reason of its own, and the tolerance is kept in those
@@ -381,6 +461,7 @@ int main(void) {
         cmocka_unit_test(paths_of_others_are_guesses),
         cmocka_unit_test(auto_weighs_them),
         cmocka_unit_test(sweeps_are_counted),
+        cmocka_unit_test(planning_is_a_small_part),
         cmocka_unit_test(tolerances_in_units_of_the_noise),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

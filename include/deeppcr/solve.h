@@ -255,7 +255,8 @@ typedef struct dpcr_solve_options {
     int consume_tape;  // non-zero: backward may use the tape up (gradient_from_tape), so each tape serves one backward;
                        // planning takes it that every execute leaves a tape
     dpcr_planning planning;   // how AUTO is decided
-    double planning_seconds;  // MEASURE: budget; default 1
+    double planning_seconds;  // MEASURE: budget; default 1. ESTIMATE, of chains with `coarse` or `slopes`: what trials
+                              // of methods may take; default a sixteenth of the chain's solves so far and of this one
     const dpcr_array *start;  // [B][w] or NULL: a typical z0, where plan_create tries the chain; read by it alone
     // [L] or NULL: the tolerances of step l are step_scale[l] times atol and rtol (ParaDiGMS: the deviation of the
     // step's noise), so what is locked is right in each step's own units only, and the reason is DPCR_REASON_SCALED.
@@ -344,6 +345,10 @@ DPCR_API int dpcr_solve_plan_candidate(const dpcr_solve_plan *plan, int64_t inde
 // mean logarithm by which a distance grows a step, and the steps after which two starts agree (0: never). Any may be
 // NULL.
 DPCR_API const char *dpcr_solve_plan_memory(const dpcr_solve_plan *plan, double *rate, int64_t *steps);
+
+// What AUTO took to decide: seconds, and evaluations of a step of one sequence (coarse ones and trials among them,
+// those of planning `measure`'s races not); 0 where nothing was left to AUTO. Either may be NULL.
+DPCR_API void dpcr_solve_plan_effort(const dpcr_solve_plan *plan, double *seconds, int64_t *evaluations);
 
 // Remembers in the context's wisdom what a solve by this plan showed (sweeps, a warm-up that was too short, a method
 // that had to be finished in order), for plans of the same chain made later. Nothing happens where `report` is of

@@ -12,6 +12,7 @@
 #endif
 
 #include "rt/pool.h"
+#include "rt/rates.h"
 #include "rt/rt.h"
 #include "rt/wisdom.h"
 
@@ -232,8 +233,7 @@ static void set_given(double *field, double given) {
     if (given > 0) *field = given;
 }
 
-void dpcri_rates_of(dpcr_context *context, dpcr_machine *machine) {
-    *machine = own_rates(context);
+static void put_given(dpcr_context *context, dpcr_machine *machine) {
     pthread_mutex_lock(&context->rates_lock);
     const dpcr_machine given = context->given;
     pthread_mutex_unlock(&context->rates_lock);
@@ -247,6 +247,19 @@ void dpcri_rates_of(dpcr_context *context, dpcr_machine *machine) {
         set_given(&machine->cache_bytes[i], given.cache_bytes[i]);
         set_given(&machine->cache_bandwidth[i], given.cache_bandwidth[i]);
     }
+}
+
+void dpcri_rates_of(dpcr_context *context, dpcr_machine *machine) {
+    *machine = own_rates(context);
+    put_given(context, machine);
+}
+
+void dpcri_rates_at_hand(dpcr_context *context, dpcr_machine *machine) {
+    pthread_mutex_lock(&context->rates_lock);
+    *machine = context->rates;
+    pthread_mutex_unlock(&context->rates_lock);
+    if (machine->threads == 0 && !dpcri_wisdom_rates(context, machine)) *machine = dpcri_rates_usual(context);
+    put_given(context, machine);
 }
 
 dpcr_status dpcr_context_machine(dpcr_context *context, dpcr_machine *machine, dpcr_error *error) {

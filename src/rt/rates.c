@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "rt/rates.h"
 #include "rt/rt.h"
 
 static double fastest(double (*once)(dpcr_context *), dpcr_context *context, int repetitions) {
@@ -127,11 +128,15 @@ static double cache_size(int name, double usual) {
     return bytes > 0 ? (double)bytes : usual;
 }
 
-static void measure_bandwidth(dpcr_context *context, dpcr_machine *m) {
-    enum { FAR_BYTES = 64 << 20, AMOUNT = 8 << 20 };
+static void find_cache_sizes(dpcr_machine *m) {
     m->cache_bytes[0] = cache_size(_SC_LEVEL1_DCACHE_SIZE, 32 << 10);
     m->cache_bytes[1] = cache_size(_SC_LEVEL2_CACHE_SIZE, 512 << 10);
     m->cache_bytes[2] = cache_size(_SC_LEVEL3_CACHE_SIZE, 8 << 20);
+}
+
+static void measure_bandwidth(dpcr_context *context, dpcr_machine *m) {
+    enum { FAR_BYTES = 64 << 20, AMOUNT = 8 << 20 };
+    find_cache_sizes(m);
     char *memory = dpcri_alloc(context, FAR_BYTES);
     m->bandwidth = 5e9;  // memory that cannot be had leaves rates that favour the loop
     for (int i = 0; i < 3; i++) m->cache_bandwidth[i] = 5e9;
@@ -158,5 +163,22 @@ dpcr_machine dpcri_rates_measure(dpcr_context *context) {
     m.region = fastest(empty_regions, context, 5);
     m.wake = fastest(waking, context, 7);
     measure_bandwidth(context, &m);
+    return m;
+}
+
+double dpcri_rates_peak(void) {
+    static const double a_cycle[DPCRI_ISA_COUNT] = {8, 32, 64};
+    return 5e9 * a_cycle[dpcri_isa_level()];
+}
+
+dpcr_machine dpcri_rates_usual(const dpcr_context *context) {
+    dpcr_machine m = {.size = sizeof m,
+                      .threads = dpcr_context_threads(context),
+                      .latency = 1.3e-9,
+                      .flops = dpcri_rates_peak() / 5,
+                      .bandwidth = 10e9,
+                      .cache_bandwidth = {100e9, 50e9, 20e9}};
+    if (m.threads > 1) m.region = 3e-6, m.wake = 30e-6;
+    find_cache_sizes(&m);
     return m;
 }

@@ -179,7 +179,7 @@ int64_t dpcri_parareal_chunk(const dpcr_steps *steps, const dpcr_solve_options *
 
 double dpcri_cost_parareal(const dpcri_outlook *o, int64_t n, double sweeps, double work) {
     const double chunks = ceil(length_of(o) / (double)n), own = chunks * batch_of(o) * dpcri_cost_lane(o);
-    const double step = o->costs.chunks > 0 ? o->costs.chunks : more(dpcri_cost_step(o), own / threads_of(o));
+    const double step = more(dpcri_cost_step(o), own / threads_of(o));
     const double coarse = o->steps->coarse ? chunks * dpcri_cost_step(o) : 0;
     const double part = work > 0 ? less(1, work / sweeps) : part_of_parareal;
     const double kept = more(dpcri_cost_step(o), part * step);

@@ -414,6 +414,11 @@ const char *dpcr_solve_plan_memory(const dpcr_solve_plan *plan, double *rate, in
     return dpcri_memory_name(c->memory);
 }
 
+void dpcr_solve_plan_effort(const dpcr_solve_plan *plan, double *seconds, int64_t *evaluations) {
+    if (seconds) *seconds = plan ? plan->planning_seconds : 0;
+    if (evaluations) *evaluations = plan ? plan->planning_evaluations : 0;
+}
+
 // The workspace of a candidate is that of a plan which asks for it.
 static size_t candidate_workspace(const dpcr_solve_plan *plan, const dpcr_candidate *c) {
     dpcr_solve_options options = plan->pinned;

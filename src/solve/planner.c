@@ -3,6 +3,7 @@
 // machine's rates and how soon the chain forgets (contraction.c), measures the best of them where that was asked for
 // (measure.c), chooses, and says why in one sentence. What was measured, and what earlier solves showed, it remembers
 // (wisdom.c). docs/math/cost.md derives the model.
+#include "rt/rates.h"
 #include "solve/planner.h"
 
 #include <math.h>
@@ -10,11 +11,13 @@
 #include <string.h>
 
 enum {
-    EXPECTED_SWEEPS = 4,  // of Newton on chains that forget (docs/math/newton.md)
-    NEUTRAL_SWEEPS = 5,   // on chains that keep their past
-    PROBE_STEPS = 512,    // of the contraction estimate, at most;
-    TOLD_PART = 8,
-    TOLD_LEAST = 32,         // or, of chains that tell `coarse` or `slopes`, this part, at least;
+    EXPECTED_SWEEPS = 4,     // of Newton on chains that forget (docs/math/newton.md)
+    NEUTRAL_SWEEPS = 5,      // on chains that keep their past
+    PROBE_STEPS = 512,       // of the contraction estimate, at most;
+    LAST_PART = 8,           // or, of chains that tell `coarse` or `slopes`, this part,
+    LEAST_PROBE = 32,        // at least;
+    LOOP_PART = 16,          // of the loop's time: what trials may take of it, and more of its own steps
+    GAIN_PART = 16,          // of what may be gained: what timing a sweep's call may take of it
     PROBE_PART = 1024,       // or, where bits must meet, this part of the chain: 3 % of the loop's steps, side by side
     PROBE_LANES_PART = 128,  // of one whose lanes run side by side
     USUAL_WARM_UP = 64,      // overlap's default
@@ -30,6 +33,7 @@ static const double beside_other = 1.5;  // as much behind the loop alone a way 
 static const double known_doubt = 1.25, guessed_doubt = 1.5, shared_doubt = 1.05;
 static const double tried_doubt[2] = {1.1, 1.2};  // sweeps counted, a call of them timed: on one thread, on several
 static const double fewest_work = 1.5;            // evaluations of the chain by FEWEST_SWEEPS
+static const double least_forgotten = 0.1;        // of a distance, over LAST_PART of a chain that forgets
 
 typedef struct list {
     dpcr_candidate *at;
@@ -53,6 +57,9 @@ static void sort_predicted(list *l) {
 }
 
 static bool can_run_beside(const dpcri_outlook *o) { return o->steps->length >= LEAST_LENGTH && o->steps->batch > 0; }
+
+// Whether a look at it may take no more than a small part of its loop: chains of a few costly steps.
+static bool is_weighed(const dpcr_steps *s) { return s->coarse || s->slopes; }
 
 // The loop's, which only chunks of the loop have: sweeps of any other method would go on to the end of their budget.
 static bool wants_bits(const dpcri_outlook *o) { return o->options->atol == 0 && o->options->rtol == 0; }
@@ -174,9 +181,10 @@ static void list_told(const dpcri_outlook *o, list *l) {
 
 static double doubt_of_tried(const dpcri_outlook *o) { return tried_doubt[o->machine.threads > 1]; }
 
-// Where the fewest sweeps that anybody takes would be ahead of the loop, those of this chain are counted; once.
+// Where the fewest sweeps that anybody takes would be ahead of the loop, those of this chain are counted; once, and
+// when solves have taken so long that a trial is a small part of it.
 static bool try_told(dpcri_outlook *o, dpcri_known *known) {
-    const unsigned bits = o->options->start ? offered(o) : 0;
+    const unsigned bits = o->options->start && !o->costs.at_best ? offered(o) : 0;
     const double loop = dpcri_cost_loop(o);
     bool learned = false;
     for (int i = 0; i < DPCRI_TOLD; i++) {
@@ -185,8 +193,11 @@ static bool try_told(dpcri_outlook *o, dpcri_known *known) {
         if (!(bits & 1u << i) || o->told[i] > 0) continue;
         // What is left of the loop's time once the rest of the method is paid.
         const double first = told_seconds(o, i, 1, 1), second = told_seconds(o, i, 2, 2), rest = loop - first;
+        const double most = 1 + rest / (second - first), seconds = dpcri_try_seconds(o, most);
         if (doubt_of_tried(o) * told_seconds(o, i, FEWEST_SWEEPS, parareal ? 0 : fewest_work) >= loop) continue;
-        if (!dpcri_try(o, dpcri_told[i], 1 + rest / (second - first), &sweeps, &work)) continue;
+        if (seconds > o->allowance || !dpcri_try(o, dpcri_told[i], most, &sweeps, &work)) continue;
+        o->allowance -= seconds;
+        known->spent = fmax(0, known->spent - LOOP_PART * seconds);
         known->told[i] = (int)fmin(ceil(sweeps), TRIED_SWEEPS), known->work[i] = work;
         o->told[i] = known->told[i], o->work[i] = work;
         learned = true;
@@ -376,17 +387,18 @@ static void tell(dpcr_solve_plan *plan, const dpcri_outlook *o, const list *l, c
                  plan->steps.length < LEAST_LENGTH || plan->steps.batch == 0 ? "too little to run side by side"
                                                                              : "there is no other way");
     else {
+        const bool at_best = !backward && o->costs.at_best && is_loop(chosen) && other->measured == 0;
         describe(other, what, sizeof what);
         snprintf(text, sizeof text, "%s%s: %s%s, the loop takes %s", backward ? "; backward " : "",
                  is_loop(chosen) ? "sequential"
                  : backward      ? name
                                  : dpcr_method_name(chosen->method),
-                 what, tell_waking(o, l, other, waking, sizeof waking),
+                 what, at_best ? " at best" : tell_waking(o, l, other, waking, sizeof waking),
                  duration(seconds_of(loop_of(l)), loop, sizeof loop));
     }
     append(plan, text);
     if (!backward) tell_memory(plan, l);
-    if (!backward && (plan->steps.coarse || plan->steps.slopes)) tell_others(plan, l, other);
+    if (!backward && is_weighed(&plan->steps)) tell_others(plan, l, other);
 }
 
 // ---- choosing ----
@@ -406,6 +418,7 @@ static const dpcr_candidate *pick(const dpcri_outlook *o, const list *l) {
     const dpcr_candidate *loop = loop_of(l), *best = loop;
     double least = loop->seconds;
     if (l->at[0].measured > 0) return &l->at[0];
+    if (o->costs.at_best && !wants_bits(o)) return loop;  // too little to gain for a closer look
     for (int64_t i = 0; i < l->count; i++) {
         const double seconds = doubt_of(o, &l->at[i]) * l->at[i].seconds;
         if (!is_loop(&l->at[i]) && seconds < least && wakes_in_time(o, l, &l->at[i])) best = &l->at[i], least = seconds;
@@ -522,38 +535,137 @@ static double expected_sweeps(const dpcri_contraction *c, int64_t length) {
     }
 }
 
+// ---- looking at the chain ----
+
 static double tolerance_of(const dpcr_solve_plan *plan) {
     const double rounding = plan->steps.dtype == DPCR_F64 ? 1e-15 : 1e-6;
     return fmax(0.1 * (plan->options.atol + plan->options.rtol), rounding);
 }
 
-static void look(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *known) {
-    const dpcr_steps *s = &plan->steps;
-    const bool told = s->latency > 0;
-    const bool exact = plan->options.atol == 0 && plan->options.rtol == 0;
-    const int64_t most = exact ? s->length / (s->lanes > 1 ? PROBE_LANES_PART : PROBE_PART) : 0;
-    // Chains that tell more than their steps have better ways than overlap, unless they forget within a part of them;
-    // and a short chain must not be looked at for as long as ten of its loops.
-    const int64_t part = s->length / TOLD_PART, least = part > TOLD_LEAST ? part : TOLD_LEAST;
-    const int64_t usual = (s->coarse || s->slopes) && least < PROBE_STEPS ? least : PROBE_STEPS;
-    dpcri_rates_of(plan->context, &o->machine);
-    if (can_run_beside(o) && ((s->concurrent && o->machine.threads > 1) || s->lanes > 1))
-        plan->contraction = dpcri_contraction_of(plan->context, s, plan->options.start, tolerance_of(plan),
-                                                 most > usual ? most : usual);
-    o->contraction = plan->contraction;
-    // A chain that tells what its lanes cost is believed for one sequence; any other is timed, unless the machine is
-    // another one.
-    const bool here = o->machine.threads == (double)dpcr_context_threads(plan->context);
-    if (can_run_beside(o) && (!(s->lane_seconds > 0) || s->batch > 1) && (here || !told))
-        o->costs = dpcri_costs_of(plan->context, s, &plan->options, dpcri_row_block(s));
-    o->doubt = told || o->costs.lane > 0 ? known_doubt : guessed_doubt;
+// Whether lanes run side by side, so that overlap may be worth a look.
+static bool has_lanes(const dpcri_outlook *o) {
+    return can_run_beside(o) && ((o->steps->concurrent && o->machine.threads > 1) || o->steps->lanes > 1);
+}
+
+// A chain that tells what its lanes cost is believed for one sequence; any other is timed, unless the machine is
+// another one.
+static bool wants_timing(const dpcri_outlook *o) {
+    const bool here = o->machine.threads == (double)dpcr_context_threads(o->context), told = o->steps->latency > 0;
+    return can_run_beside(o) && (!(o->steps->lane_seconds > 0) || o->steps->batch > 1) && (here || !told);
+}
+
+static void follow_starts(dpcr_solve_plan *plan, dpcri_outlook *o, int64_t usual) {
+    const dpcr_steps *s = o->steps;
+    const int64_t most = wants_bits(o) ? s->length / (s->lanes > 1 ? PROBE_LANES_PART : PROBE_PART) : 0;
+    plan->contraction =
+        dpcri_contraction_of(plan->context, s, plan->options.start, tolerance_of(plan), most > usual ? most : usual);
+    o->evaluations += plan->contraction.evaluations;
+}
+
+static void recall(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *known) {
     dpcri_wisdom_key(o, plan->key);
     *known = (dpcri_known){0};
     dpcri_wisdom_recall(plan->context, plan->key, known);
     o->failed = known->failed;
     o->sweeps_are_seen = known->sweeps > 0;
     for (int i = 0; i < DPCRI_TOLD; i++) o->told[i] = known->told[i], o->work[i] = known->work[i];
-    o->sweeps = known->sweeps ? known->sweeps : expected_sweeps(&o->contraction, s->length);
+}
+
+// ---- chains that tell `coarse` or `slopes`: a look at them may take no more than a small part of their loop ----
+
+// What is left of a distance after the chain's last part, where what has come so far forgets least: by its slopes, else
+// by one coarse step from two starts, zeros and halves. 0: it cannot be told.
+static double left_of_distance(dpcri_outlook *o) {
+    const dpcr_steps *s = o->steps;
+    const int64_t n = s->length / LAST_PART;
+    double product = 1;
+    for (int64_t l = s->length - n; s->slopes && l < s->length; l++) product *= s->slopes[l];
+    if (s->slopes) return fabs(product);
+    const size_t state = (size_t)s->width * dpcr_dtype_size(s->dtype);
+    char *memory = dpcri_alloc_zero(o->context, 4 * state);
+    if (!memory) return 0;
+    const int64_t shape[3] = {1, 1, s->width};
+    const dpcr_span span = dpcri_span(s->length - n, 1, 1, n, 0, 1);
+    const dpcri_row_ops *ops = dpcri_row_ops_of(s->dtype);
+    bool ran = true;
+    for (size_t i = 0; i < 2 && ran; i++) {
+        const dpcr_array from = dpcr_array_make(memory + i * state, s->dtype, 3, shape),
+                         to = dpcr_array_make(memory + (2 + i) * state, s->dtype, 3, shape);
+        if (i == 1) ops->fill(&from, 0.5);
+        ran = s->coarse(s->user, &span, &from, &to) == 0;
+        o->evaluations++;
+    }
+    const double left = ran ? ops->distance(memory + 2 * state, memory + 3 * state, s->width) / 0.5 : 0;
+    dpcri_free(o->context, memory);
+    return left;
+}
+
+// The least that a method other than overlap may take, by the costs as they are.
+static double fewest_seconds(const dpcri_outlook *o) {
+    const unsigned bits = offered(o);
+    dpcri_outlook best = *o;
+    double least = HUGE_VAL;
+    best.sweeps = FEWEST_SWEEPS;
+    for (int i = 0; i < DPCRI_TOLD; i++) {
+        const double work = dpcri_told[i] == DPCR_METHOD_PARAREAL ? 0 : fewest_work;
+        if (bits & 1u << i) least = fmin(least, told_seconds(o, i, FEWEST_SWEEPS, work));
+    }
+    if (o->steps->linearise) least = fmin(least, dpcri_cost_newton(&best, DPCR_SCHEME_SEQUENTIAL));
+    return least;
+}
+
+// Seconds that are to be gained, by the costs as they are.
+static double gain(const dpcri_outlook *o) {
+    return wants_bits(o) ? 0 : dpcri_cost_loop(o) - doubt_of_tried(o) * fewest_seconds(o);
+}
+
+// A sweep's call is timed where the processor's peak leaves something to gain; twice, where the first leaves it too;
+// and before the loop is given up, as many more of its steps as show what it takes once caches and threads have
+// settled.
+static void glance(dpcri_outlook *o) {
+    const int64_t length = o->steps->length;
+    if (!dpcri_time_step(o, 2 + length / 256)) return;
+    dpcri_bound_costs(o);
+    for (int turn = 0; turn < 2 && gain(o) > 0; turn++)
+        if (!dpcri_time_sweep(o, gain(o) / GAIN_PART)) return;
+    if (gain(o) > 0) dpcri_time_step(o, 2 + length / LOOP_PART);
+}
+
+static void look_with_care(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *known) {
+    const int64_t part = o->steps->length / LAST_PART, least = part > LEAST_PROBE ? part : LEAST_PROBE;
+    const double asked = plan->options.planning_seconds;
+    dpcri_rates_at_hand(plan->context, &o->machine);
+    recall(plan, o, known);
+    o->costs = known->costs;
+    plan->contraction = known->memory;
+    if (!(o->costs.block > 0) && wants_timing(o)) glance(o);
+    if (has_lanes(o) && plan->contraction.memory == DPCRI_MEMORY_UNKNOWN) {
+        if (left_of_distance(o) > least_forgotten)
+            plan->contraction.memory = DPCRI_MEMORY_KEEPS;
+        else
+            follow_starts(plan, o, least < PROBE_STEPS ? least : PROBE_STEPS);
+    }
+    known->costs = o->costs;
+    known->memory = plan->contraction;
+    o->allowance = asked > 0 ? asked : (dpcri_cost_loop(o) + known->spent) / LOOP_PART;
+}
+
+static void look_closely(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *known) {
+    dpcri_rates_of(plan->context, &o->machine);
+    if (has_lanes(o)) follow_starts(plan, o, PROBE_STEPS);
+    o->contraction = plan->contraction;  // of the key
+    if (wants_timing(o)) o->costs = dpcri_costs_of(plan->context, o->steps, dpcri_row_block(o->steps));
+    recall(plan, o, known);
+}
+
+static void look(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *known) {
+    if (is_weighed(o->steps))
+        look_with_care(plan, o, known);
+    else
+        look_closely(plan, o, known);
+    o->contraction = plan->contraction;
+    o->doubt = o->steps->latency > 0 || o->costs.lane > 0 ? known_doubt : guessed_doubt;
+    o->sweeps = known->sweeps ? known->sweeps : expected_sweeps(&o->contraction, o->steps->length);
 }
 
 dpcr_status dpcri_planner_choose(dpcr_solve_plan *plan, dpcr_error *error) {
@@ -565,11 +677,13 @@ dpcr_status dpcri_planner_choose(dpcr_solve_plan *plan, dpcr_error *error) {
         return DPCR_OK;
     }
     dpcri_outlook o = {.context = plan->context, .steps = &plan->steps, .options = &asked};
+    const double began = dpcri_seconds();
     dpcri_known known;
     look(plan, &o, &known);
     const bool before[2] = {known.chosen[0], known.chosen[1]};
     const bool wants_trial = forward && !known.chosen[0] && asked.planning == DPCR_PLANNING_ESTIMATE;
-    const bool learned = wants_trial && try_told(&o, &known);
+    const bool timed = is_weighed(&plan->steps) && o.evaluations > 0;
+    const bool learned = (wants_trial && try_told(&o, &known)) || timed;
     dpcr_status status = DPCR_OK;
     if (forward)
         DPCR_TRY(choose(plan, &o, &known, 0, error));
@@ -581,6 +695,8 @@ dpcr_status dpcri_planner_choose(dpcr_solve_plan *plan, dpcr_error *error) {
     if (forward && backward && asked.consume_tape && new) choose_pair(plan, &o, &known, ahead);
     if (learned || known.chosen[0] != before[0] || known.chosen[1] != before[1])
         dpcri_wisdom_remember(plan->context, plan->key, &known);
+    plan->planning_seconds = dpcri_seconds() - began;
+    plan->planning_evaluations = o.evaluations;
 done:
     return status;
 }

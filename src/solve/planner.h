@@ -17,7 +17,7 @@ typedef struct dpcri_costs {
     double adjoint_block;  // of one step of the adjoint loop, as block
     double adjoint_lane;   // as lane
     double sweep;          // of one step of one lane and sequence, in a call with as many lanes as a window has
-    double chunks;         // of one step of all of parareal's chunks, all sequences
+    bool at_best;          // all but block are no more than bounds from below, by the processor's peak
 } dpcri_costs;
 
 // What a prediction goes by.
@@ -34,6 +34,8 @@ typedef struct dpcri_outlook {
     double work[DPCRI_TOLD];  // evaluations of the chain that they made; 0: not known
     unsigned failed;          // bit m: method m had to be finished in order before
     double doubt;             // factor that a parallel prediction must stay below the loop's
+    double allowance;         // seconds that trials may take
+    int64_t evaluations;      // of a step of a sequence, that planning has made
 } dpcri_outlook;
 
 // ---- cost.c: seconds ----
@@ -63,8 +65,14 @@ double dpcri_cost_asleep(const dpcri_outlook *o, const dpcr_candidate *c);
 // ---- stretch.c ----
 
 // Times a stretch of the chain in blocks of `row_block` sequences.
-dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, const dpcr_solve_options *options,
-                           int64_t row_block);
+dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, int64_t row_block);
+
+// The same in small doses, of chains that tell `coarse` or `slopes`, into o->costs: a step of the loop, the least seen;
+// bounds for all else; a sweep's call that takes `seconds` by the bounds. False: it cannot be run, or would tell
+// nothing.
+bool dpcri_time_step(dpcri_outlook *o, int64_t runs);
+void dpcri_bound_costs(dpcri_outlook *o);
+bool dpcri_time_sweep(dpcri_outlook *o, double seconds);
 // Seconds that a step of one sequence takes by the method inside the callback `window`, and its sweeps, from a stretch
 // of the chain. 0: it cannot be run, or did not come to its end.
 double dpcri_window_step(dpcr_context *context, const dpcr_steps *steps, const dpcr_solve_options *options,
@@ -75,7 +83,9 @@ double dpcri_window_step(dpcr_context *context, const dpcr_steps *steps, const d
 // Sweeps that a method takes on the chain's first sequences, and how often it evaluates the chain, tried from
 // options->start; no further than `most` evaluations, from where on both are told by how far the method came. False: it
 // could not be tried.
-bool dpcri_try(const dpcri_outlook *o, dpcr_method method, double most, double *sweeps, double *work);
+bool dpcri_try(dpcri_outlook *o, dpcr_method method, double most, double *sweeps, double *work);
+// Seconds that it takes at most.
+double dpcri_try_seconds(const dpcri_outlook *o, double most);
 
 // ---- measure.c ----
 
@@ -101,6 +111,10 @@ typedef struct dpcri_known {
     unsigned failed;              // bit m: method m had to be finished in order
     int told[DPCRI_TOLD];         // sweeps of dpcri_told's methods, seen or tried; 0: neither
     double work[DPCRI_TOLD];      // evaluations of the chain that those made; 0: not known
+    // Of chains that tell `coarse` or `slopes`:
+    dpcri_costs costs;         // block 0: not timed
+    dpcri_contraction memory;  // UNKNOWN: not looked at
+    double spent;              // seconds in its solves that no trial has taken its part of
 } dpcri_known;
 bool dpcri_wisdom_recall(dpcr_context *context, const char *key, dpcri_known *known);
 void dpcri_wisdom_remember(dpcr_context *context, const char *key, const dpcri_known *known);

@@ -35,7 +35,9 @@ struct dpcr_solve_plan {
     dpcr_candidate candidates[DPCRI_CANDIDATES];  // forward, then backward, each the best first
     int64_t candidate_count;
     dpcri_contraction contraction;
-    char key[DPCRI_WISDOM_KEY];  // of the chain in the context's wisdom; empty: nothing was left to AUTO
+    double planning_seconds;       // that AUTO took,
+    int64_t planning_evaluations;  // of a step of a sequence, that it made; when measuring, without the races'
+    char key[DPCRI_WISDOM_KEY];    // of the chain in the context's wisdom; empty: nothing was left to AUTO
 };
 
 // A trajectory [L][B][w] with its initial state: states by step, where step -1 is z0.

@@ -7,10 +7,11 @@
 #include <math.h>
 #include <string.h>
 
+#include "rt/rates.h"
 #include "solve/planner.h"
 
 enum { STRETCH_STEPS = 128, LANE_STEPS = 24, RUNS = 3, USUAL_LANES = 16, WINDOW_STEPS = 1024, PAGE = 4096 };
-enum { TOLD_STEPS = 32, TOLD_LANE_STEPS = 4, TURNS = 5 };  // of chains whose sweeps are timed too
+enum { LEAST_LANES = 8, FULL_LANES = 16, CHAIN_PART = 32 };  // of chains that are looked at with care
 
 typedef struct stretch {
     const dpcr_steps *steps;
@@ -151,50 +152,95 @@ static void keep_least(stretch *s, run_function *run, double *seconds) {
     if (took < 0 || *seconds == 0 || took < *seconds) *seconds = took;
 }
 
-// Calls as sweeps make them, a window's lanes one step each, and the chunks of parareal; in turn with the loop, since
-// what is chosen is their ratio, and a thread that was interrupted, or two that sit badly, must slow all of them down
-// or none. Pieces as short as they can be, for the same reason.
-static void time_sweeps(dpcr_context *context, stretch *loop, const dpcr_solve_options *options, dpcri_costs *costs) {
-    const dpcr_steps *steps = loop->steps;
-    const int64_t window = options->window ? least(options->window, steps->length) : steps->length;
-    const int64_t chunk = dpcri_parareal_chunk(steps, options), chunks = (steps->length + chunk - 1) / chunk;
-    const int64_t few = steps->lanes > 1 ? steps->lanes / steps->batch : USUAL_LANES;
-    stretch s[2];
-    bool runs[2];
-    double seconds[2] = {0}, in_order = 0;
-    for (int i = 0; i < 2; i++) {
-        s[i] = (stretch){.steps = steps, .rows = 1, .n = 2, .lane_steps = i ? 2 : 1, .lane_rows = steps->batch};
-        s[i].stride = i ? chunk : 1;
-        s[i].lanes = i ? chunks - 1 : least(window, few > 0 ? few : 1);  // a longer window is several such calls
-        runs[i] = s[i].lanes >= 1 && (i == 0 || chunk >= 2) && allocate(context, &s[i]);
-        if (runs[i]) set_one(&s[i].last);
-    }
-    for (int round = 0; round < TURNS; round++) {
-        if (loop->rows == steps->batch) keep_least(loop, run_loop, &in_order);  // else tasks run it
-        for (int i = 0; i < 2; i++)
-            if (runs[i]) keep_least(&s[i], run_lanes, &seconds[i]);
-    }
-    if (in_order > 0) costs->block = in_order / (double)loop->n;
-    if (seconds[0] > 0) costs->sweep = seconds[0] / (double)(s[0].lanes * s[0].lane_rows);
-    if (seconds[1] > 0) costs->chunks = seconds[1] / (double)s[1].lane_steps * (double)chunks / (double)s[1].lanes;
-    for (int i = 0; i < 2; i++) dpcri_free(context, s[i].memory);
+typedef struct step_task {
+    stretch *s;
+    double *seconds;
+} step_task;
+
+static void time_step_as_task(void *argument, int64_t task) {
+    const step_task *t = argument;
+    if (task == 0) keep_least(t->s, run_loop, t->seconds);
 }
 
-// Newton makes two sweeps at least, each of all Jacobians; what is behind by their work alone is not timed, for that
-// would take as long as many loops.
-static double jacobian_by_work(const stretch *s, const dpcri_costs *costs) {
-    const double each = s->steps->flops > 0 ? costs->sweep * s->steps->jacobian_flops / s->steps->flops : 0;
-    return 2 * each * (double)s->rows > costs->block ? each : 0;
+static void keep_least_as_task(dpcr_context *context, stretch *s, double *seconds) {
+    step_task t = {s, seconds};
+    if (s->steps->concurrent)
+        dpcri_parallel(context, 2, time_step_as_task, &t);
+    else
+        time_step_as_task(&t, 0);
 }
 
-dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, const dpcr_solve_options *options,
-                           int64_t row_block) {
+// The loop's own step, a few times: the first finds the caches cold.
+bool dpcri_time_step(dpcri_outlook *o, int64_t runs) {
+    const dpcr_steps *steps = o->steps;
+    stretch s = {.steps = steps, .rows = least(steps->batch, dpcri_row_block(steps)), .n = 1};
+    if (!allocate(o->context, &s)) return false;
+    set_one(&s.z0);
+    double seconds = o->costs.block;
+    for (int64_t i = 0; i < runs && seconds >= 0; i++)
+        if (s.rows < steps->batch)  // the loop gives them to tasks
+            keep_least_as_task(o->context, &s, &seconds);
+        else
+            keep_least(&s, run_loop, &seconds);
+    if (seconds > 0) o->costs.block = seconds;
+    o->evaluations += runs * s.rows;
+    dpcri_free(o->context, s.memory);
+    return seconds > 0;
+}
+
+// No row of a large product takes less than its flops at the processor's peak; where the chain does not tell them, an
+// eighth of the loop's step is as good a guess as any.
+void dpcri_bound_costs(dpcri_outlook *o) {
+    const dpcr_steps *s = o->steps;
+    const double peak = dpcri_rates_peak() * (s->dtype == DPCR_F64 ? 0.5 : 1);
+    const double alone = o->costs.block / (double)least(s->batch, dpcri_row_block(s));
+    const double row = s->flops > 0 ? s->flops / peak / (double)dpcr_context_threads(o->context) : alone / 8;
+    o->costs.lane = o->costs.sweep = fmin(row, alone);
+    o->costs.jacobian = s->flops > 0 ? o->costs.lane * s->jacobian_flops / s->flops : 0;
+    o->costs.at_best = true;
+}
+
+// Lanes of a call as sweeps make them, as many as may take `seconds` at best, beside reading what they are multiplied
+// by for the first time, and no more than FULL_LANES or the chain's CHAIN_PART; 0: so few that they would tell
+// nothing.
+static int64_t lanes_to_time(const dpcri_outlook *o, double seconds) {
+    const dpcr_steps *s = o->steps;
+    const int64_t window = o->options->window ? least(o->options->window, s->length) : s->length;
+    const int64_t call = s->lanes > 1 ? s->lanes / s->batch : USUAL_LANES;
+    const int64_t enough = s->length / CHAIN_PART > FULL_LANES ? s->length / CHAIN_PART : FULL_LANES;
+    const int64_t most = least(least(window, enough), call > 0 ? call : 1);
+    const double cold = s->flops / 2 * (double)dpcr_dtype_size(s->dtype) / o->machine.bandwidth;
+    const int64_t lanes = (int64_t)fmin(fmax(0, seconds - cold) / (o->costs.lane * (double)s->batch), (double)most);
+    return lanes < least(most, LEAST_LANES) ? 0 : lanes;
+}
+
+// In turn with the loop's step, since what is chosen is their ratio, and a thread that was interrupted, or two that sit
+// badly, must slow both down or none.
+bool dpcri_time_sweep(dpcri_outlook *o, double seconds) {
+    const dpcr_steps *steps = o->steps;
+    stretch s = {.steps = steps, .rows = 1, .n = 1, .lane_steps = 1, .lane_rows = steps->batch, .stride = 1};
+    s.lanes = lanes_to_time(o, seconds);
+    if (s.lanes == 0 || !allocate(o->context, &s)) return false;
+    set_one(&s.last);
+    double took = 0;
+    keep_least(&s, run_lanes, &took);
+    o->evaluations += s.lanes * s.lane_rows;
+    dpcri_free(o->context, s.memory);
+    if (took <= 0) return false;
+    const double each = took / (double)(s.lanes * s.lane_rows), ratio = each / o->costs.lane;
+    if (!o->costs.at_best && ratio >= 1) return true;
+    o->costs.at_best = false;
+    o->costs.lane = o->costs.sweep = each;
+    o->costs.jacobian *= ratio;
+    return true;
+}
+
+dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, int64_t row_block) {
     dpcri_costs costs = {0};
-    const bool told = steps->coarse || steps->slopes;
     stretch s = {.steps = steps, .rows = least(steps->batch, row_block), .lane_rows = steps->batch};
-    s.n = least(told ? TOLD_STEPS : STRETCH_STEPS, steps->length);
+    s.n = least(STRETCH_STEPS, steps->length);
     s.lanes = least(steps->lanes > 1 ? steps->lanes : USUAL_LANES, steps->length / (2 * LANE_STEPS));
-    s.lane_steps = told ? TOLD_LANE_STEPS : LANE_STEPS;
+    s.lane_steps = LANE_STEPS;
     if (s.n < 8 || s.rows < 1 || s.lanes < 1) return costs;
     s.stride = steps->length / s.lanes;
     if (!allocate(context, &s)) return costs;
@@ -203,9 +249,7 @@ dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, const
     const double loop = quickest_as(context, blocks, &s, run_loop), lanes = quickest_as(context, true, &s, run_lanes);
     costs.block = loop / (double)s.n;
     costs.lane = lanes / (double)(s.lanes * s.lane_steps * s.lane_rows);
-    if (loop > 0 && told) time_sweeps(context, &s, options, &costs);
-    if (told && steps->linearise) costs.jacobian = jacobian_by_work(&s, &costs);
-    if (loop > 0 && steps->linearise && costs.jacobian == 0)
+    if (loop > 0 && steps->linearise)
         costs.jacobian = quickest_as(context, true, &s, run_linearise) / (double)((s.n - 1) * s.rows);
     if (loop > 0 && steps->adjoint)
         costs.adjoint_block = quickest_as(context, blocks, &s, run_adjoint) / (double)(s.n - 1);

@@ -54,7 +54,12 @@ static dpcr_solve_options options_of(const dpcri_outlook *o, dpcr_method method,
     return options;
 }
 
-bool dpcri_try(const dpcri_outlook *o, dpcr_method method, double most, double *sweeps, double *work) {
+double dpcri_try_seconds(const dpcri_outlook *o, double most) {
+    const double rows = fmin((double)o->steps->batch, TRIED_ROWS);
+    return fmin(fmax(ceil(most), 1), MOST_SWEEPS) * dpcri_cost_evaluation(o) * rows / (double)o->steps->batch;
+}
+
+bool dpcri_try(dpcri_outlook *o, dpcr_method method, double most, double *sweeps, double *work) {
     trial t = {0};
     dpcr_steps steps = *o->steps;
     int64_t locked[TRIED_ROWS];
@@ -69,6 +74,7 @@ bool dpcri_try(const dpcri_outlook *o, dpcr_method method, double most, double *
         ran = allocate(o, &steps, &t) &&
               dpcr_solve_execute(t.plan, &t.z0, &t.z, NULL, t.workspace, t.bytes, &report, NULL) == DPCR_OK &&
               report.reason != DPCR_REASON_NONFINITE;
+        o->evaluations += report.evaluations;
     }
     if (ran) {
         int64_t front = steps.length;

@@ -21,6 +21,12 @@ enum { FILE_LIMIT = 64 << 20, HEADER = 512 };
 
 // ---- keys and values ----
 
+static uint64_t checksum(const char *text, size_t bytes) {
+    uint64_t sum = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < bytes; i++) sum = (sum ^ (unsigned char)text[i]) * 0x100000001b3u;
+    return sum;
+}
+
 // How soon the chain forgets, in octaves, or the letter of its memory.
 static void memory_text(const dpcri_contraction *c, char *text, size_t bytes) {
     const int64_t m = c->to_bits ? c->to_bits : c->within;
@@ -36,10 +42,12 @@ static void memory_text(const dpcri_contraction *c, char *text, size_t bytes) {
 void dpcri_wisdom_key(const dpcri_outlook *o, char *key) {
     const dpcr_steps *s = o->steps;
     const dpcr_solve_options *p = o->options;
-    char memory[32], told[48] = "";
+    char memory[32], told[64] = "";
     const char *scaled = p->step_scale ? " scaled" : "";
     memory_text(&o->contraction, memory, sizeof memory);
-    if (s->coarse || s->slopes) snprintf(told, sizeof told, " confirm %.9g", p->confirm);
+    if (s->coarse || s->slopes)
+        snprintf(told, sizeof told, " confirm %.9g slopes %016" PRIx64, p->confirm,
+                 s->slopes ? checksum((const char *)s->slopes, (size_t)s->length * sizeof *s->slopes) : 0);
     snprintf(
         key, DPCRI_WISDOM_KEY,
         "solve %s L%lld B%lld w%lld %s%lld flops %.9g %.9g lanes %lld tape %lld%s calls %d%d%d%d threads %g %s tol "
@@ -72,7 +80,14 @@ void dpcri_wisdom_remember(dpcr_context *context, const char *key, const dpcri_k
     if (told[0] || told[1] || told[2])
         used += snprintf(text + used, sizeof text - (size_t)used, " told %d %d %d", told[0], told[1], told[2]);
     if (work[0] > 0 || work[1] > 0 || work[2] > 0)
-        snprintf(text + used, sizeof text - (size_t)used, " work %.4g %.4g %.4g", work[0], work[1], work[2]);
+        used += snprintf(text + used, sizeof text - (size_t)used, " work %.4g %.4g %.4g", work[0], work[1], work[2]);
+    const dpcri_costs *c = &known->costs;
+    const dpcri_contraction *m = &known->memory;
+    if (c->block > 0 || known->spent > 0)
+        snprintf(text + used, sizeof text - (size_t)used,
+                 " costs %.4g %.4g %.4g %.4g %d spent %.4g memory %d %lld %lld %.4g", c->block, c->lane, c->sweep,
+                 c->jacobian, c->at_best, known->spent, (int)m->memory, (long long)m->within, (long long)m->to_bits,
+                 m->rate);
     dpcri_wisdom_set(context, key, text);  // refused memory: not remembered, found out again
 }
 
@@ -95,6 +110,26 @@ static bool take_candidate(const char **text, const char *name, bool *chosen, dp
            dpcr_scheme_find(scheme, &c->scheme, NULL) == DPCR_OK && c->method != DPCR_METHOD_AUTO;
 }
 
+static bool is_cost(double seconds) { return seconds >= 0 && seconds < 1e9; }
+
+// What is known of chains that are looked at with care; moves *text on. False: something else stands there.
+static bool take_costs(const char **text, dpcri_known *known) {
+    dpcri_costs *c = &known->costs;
+    dpcri_contraction *m = &known->memory;
+    long long within = 0, to_bits = 0;
+    int at_best = 0, memory = 0, end = 0;
+    if (strncmp(*text, " costs ", 7) != 0) return true;
+    const int read =
+        sscanf(*text, " costs %lf %lf %lf %lf %d spent %lf memory %d %lld %lld %lf%n", &c->block, &c->lane, &c->sweep,
+               &c->jacobian, &at_best, &known->spent, &memory, &within, &to_bits, &m->rate, &end);
+    c->at_best = at_best != 0;
+    m->memory = (dpcri_memory)memory, m->within = within, m->to_bits = to_bits;
+    *text += end;
+    return read == 10 && end > 0 && is_cost(c->block) && is_cost(c->lane) && is_cost(c->sweep) &&
+           is_cost(c->jacobian) && is_cost(known->spent) && memory >= 0 && memory <= (int)DPCRI_MEMORY_CHAOTIC &&
+           within >= 0 && to_bits >= 0 && isfinite(m->rate);
+}
+
 static bool read_known(const char *text, dpcri_known *known) {
     long long warm_up = 0;
     int end = 0;
@@ -110,9 +145,11 @@ static bool read_known(const char *text, dpcri_known *known) {
     double *work = known->work;
     if (read == 3 && sscanf(text + end, " told %d %d %d%n", &told[0], &told[1], &told[2], &more) == 3) end += more;
     if (read == 3 && sscanf(text + end, " work %lf %lf %lf%n", &work[0], &work[1], &work[2], &more) == 3) end += more;
+    text += end;
+    if (read != 3 || !take_costs(&text, known)) return false;
     for (int i = 0; i < DPCRI_TOLD; i++)
         if (told[i] < 0 || !(work[i] >= 0 && work[i] < 1e9)) return false;
-    return read == 3 && text[end] == 0 && known->sweeps >= 0 && warm_up >= 0 &&
+    return text[0] == 0 && known->sweeps >= 0 && warm_up >= 0 &&
            (!known->chosen[1] || known->candidate[1].scheme != DPCR_SCHEME_AUTO);
 }
 
@@ -141,7 +178,12 @@ dpcr_status dpcr_solve_plan_learn(const dpcr_solve_plan *plan, const dpcr_solve_
     dpcri_wisdom_recall(plan->context, plan->key, &known);
     const dpcr_method method = plan->options.method;
     const bool failed = report->reason == DPCR_REASON_FALLBACK || report->reason == DPCR_REASON_NOT_CONVERGED;
-    if (method == DPCR_METHOD_SEQUENTIAL) return DPCR_OK;
+    const bool careful = plan->steps.coarse || plan->steps.slopes;  // and trials take a part of its solves
+    if (careful) known.spent += report->seconds;
+    if (method == DPCR_METHOD_SEQUENTIAL) {
+        if (careful) dpcri_wisdom_remember(plan->context, plan->key, &known);
+        return DPCR_OK;
+    }
     if (method == DPCR_METHOD_OVERLAP) {
         known.warm_up = report->sweeps > 1 || failed ? 2 * plan->options.warm_up : plan->options.warm_up;
         if (failed || known.warm_up >= plan->steps.length) known.failed |= 1u << method;
@@ -167,12 +209,6 @@ dpcr_status dpcr_solve_plan_learn(const dpcr_solve_plan *plan, const dpcr_solve_
 }
 
 // ---- files ----
-
-static uint64_t checksum(const char *text, size_t bytes) {
-    uint64_t sum = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < bytes; i++) sum = (sum ^ (unsigned char)text[i]) * 0x100000001b3u;
-    return sum;
-}
 
 static int header(char *text) {
     char machine[256];
