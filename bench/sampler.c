@@ -118,6 +118,7 @@ static work prepare(dpcr_context *context, dpcr_sampler *sampler, const settings
     const dpcr_solve_options options = {.size = sizeof options,
                                         .method = method,
                                         .backward = DPCR_SCHEME_SEQUENTIAL,
+                                        .planning_seconds = 1,  // auto: one plan for all rounds
                                         .guess = DPCR_GUESS_STATE,
                                         .window = method == DPCR_METHOD_SEQUENTIAL ? 0 : s->window,
                                         .chunk = method == DPCR_METHOD_SEQUENTIAL ? 0 : s->chunk,

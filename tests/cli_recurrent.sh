@@ -97,7 +97,7 @@ for arguments, status, part in (
         (usual + ["--final", path("y.npy")], 2, "y.npy' is to be written, and is named twice"),
         (usual + ["--final", path(".", "y.npy")], 2, "is named twice"),
         (usual + ["--final", path("new.npy"), "--csv", path("new.npy")], 2, "new.npy' is to be written, and is named twice"),
-        (["gru", "--weights", put("W.st", content(file)), "--input", x, "--output", path("W.st")], 2, "W.st' is to be written"),
+        (["gru", "--weights", put("W.st", content(file)), "--input", x, "--output", path("W.st")], 2, "W.st' is to be read and to be written over"),
         (["lstm"] + usual[1:], 5, "those of gru, wanted lstm"),
         (["mingru"] + usual[1:], 5, "those of gru, wanted mingru"),
         (["gru", "--weights", apart_file] + usual[3:], 5, "those of paragru, wanted gru"),

@@ -626,8 +626,9 @@ static void glance(dpcri_outlook *o) {
     const int64_t length = o->steps->length;
     if (!dpcri_time_step(o, 2 + length / 256)) return;
     dpcri_bound_costs(o);
+    const double asked = o->options->planning_seconds;
     for (int turn = 0; turn < 2 && gain(o) > 0; turn++)
-        if (!dpcri_time_sweep(o, gain(o) / GAIN_PART)) return;
+        if (!dpcri_time_sweep(o, asked > 0 ? asked / 4 : gain(o) / GAIN_PART)) return;
     if (gain(o) > 0) dpcri_time_step(o, 2 + length / LOOP_PART);
 }
 
