@@ -79,8 +79,8 @@ struct para_newton {
 
     // Of this thread's column and window.
     struct work {
-        int64_t slot, tile, column, row, unit, length, shift;  // shift: where the column's first step lies
-        int64_t first, end;                                    // first step of the tile; the window's end
+        int64_t slot, tile, column, row, unit, shift;  // shift: where the column's first step lies
+        int64_t first, end;                            // first step of the tile; the window's end
         own_weights<T> weights;
         int count;   // of this thread's items that exist
         bool there;  // the column has steps in this window
@@ -167,15 +167,19 @@ struct para_newton {
         identity(m, v);
         held.bad = I;
         SIMT_UNROLL for (int n = 0; n < I; n++) {
-            if (!on || n >= o.count) break;
-            const int i = at.warp * I + n;
-            if (n == 0)
-                before(me, a, at, o, i, s);
-            else
-                SIMT_UNROLL for (int k = 0; k < K; k++) s[k] = own[k];
-            own_state(at, i, own);
-            if (!measure(a.p, o, o.first + i, s, own, held.r[n], held.j[n]) && held.bad == I) held.bad = n;
-            append(held.j[n], held.r[n], m, v);
+            const bool there = on && n < o.count;
+            if (K == 1 && !there) break;
+            if (there) {
+                const int i = at.warp * I + n;
+                if (n == 0)
+                    before(me, a, at, o, i, s);
+                else
+                    SIMT_UNROLL for (int k = 0; k < K; k++) s[k] = own[k];
+                own_state(at, i, own);
+                if (!measure(a.p, o, o.first + i, s, own, held.r[n], held.j[n]) && held.bad == I) held.bad = n;
+                append(held.j[n], held.r[n], m, v);
+            }
+            if (K == 2) me.warp_barrier();  // blocks of 2 x 2 at once want more registers than there are
         }
         put(at, WITHIN, m, v);
         me.barrier();
@@ -240,20 +244,24 @@ struct para_newton {
         T d[K];
         fold(me, a, at, o, on, d);
         SIMT_UNROLL for (int n = 0; n < I; n++) {
-            if (!on || n >= o.count) break;
-            const int i = at.warp * I + n;
-            T next[K];
-            bool good = true, lost = false;
-            cells::push<T, K>(held.j[n], held.r[n], d);
-            SIMT_UNROLL for (int k = 0; k < K; k++) good = good && cells::finite(d[k]);
-            SIMT_UNROLL for (int k = 0; k < K; k++) {
-                const T s = at.numbers.get(at.state(i, k));
-                if (!good) d[k] = held.r[n][k];
-                next[k] = s + d[k];
-                lost = lost || (cells::finite(s) && !cells::finite(next[k]));
-                at.numbers.set(at.state(i, k), next[k]);
+            const bool there = on && n < o.count;
+            if (K == 1 && !there) break;
+            if (there) {
+                const int i = at.warp * I + n;
+                T next[K];
+                bool good = true, lost = false;
+                cells::push<T, K>(held.j[n], held.r[n], d);
+                SIMT_UNROLL for (int k = 0; k < K; k++) good = good && cells::finite(d[k]);
+                SIMT_UNROLL for (int k = 0; k < K; k++) {
+                    const T s = at.numbers.get(at.state(i, k));
+                    if (!good) d[k] = held.r[n][k];
+                    next[k] = s + d[k];
+                    lost = lost || (cells::finite(s) && !cells::finite(next[k]));
+                    at.numbers.set(at.state(i, k), next[k]);
+                }
+                if (!affine) judge(a.p, o, o.first + i, next, d, held.r[n], good && !lost && n < held.bad, seen);
             }
-            if (!affine) judge(a.p, o, o.first + i, next, d, held.r[n], good && !lost && n < held.bad, seen);
+            if (K == 2) me.warp_barrier();
         }
         if (on) leave_edge(me, a, at, o);
     }
@@ -330,11 +338,11 @@ struct para_newton {
         if (o.slot >= a.together || o.column >= p.rows * p.hidden) return o;
         o.row = o.column / p.hidden;
         o.unit = o.column % p.hidden;
-        o.length = length_of<T>(p, o.row);
+        const int64_t length = length_of<T>(p, o.row);
         o.shift = place_of(p, o.row, 0);
         o.first = start + o.tile * S::steps;
-        o.end = start + a.tiles * S::steps < o.length ? start + a.tiles * S::steps : o.length;
-        o.there = start < o.length;
+        o.end = start + a.tiles * S::steps < length ? start + a.tiles * S::steps : length;
+        o.there = start < length;
         const int64_t left = o.end - (o.first + (int64_t)at.warp * I);
         o.count = !o.there || left < 0 ? 0 : left < I ? (int)left : I;
         o.weights = weights_of(p.diagonals, p.peepholes, p.hidden, o.unit);
