@@ -74,6 +74,7 @@ def plot(path, x, target, first, last, losses, course):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.17), "frameon": False}  # where no curve can lie under it
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 3.6), layout="constrained")
     at = slice(2 * RATE // 5, 2 * RATE // 5 + 700) if x.size > RATE else slice(0, 700)
     t = 1e3 * np.arange(x.size)[at] / RATE
@@ -81,14 +82,14 @@ def plot(path, x, target, first, last, losses, course):
     left.plot(t, first[at], "C1", lw=1, label="at the start")
     left.plot(t, last[at], "C0--", lw=1, label="learned")
     left.set(xlabel="ms", ylabel="output", title="a note begins")
-    left.legend()
+    left.legend(ncol=3, **below)
     middle.semilogy(losses)
     middle.set(xlabel="step of learning", title="mean squared error")
     for i, name in enumerate(NAMES):
         right.plot(np.array(course)[:, i], f"C{i}", label=name)
         right.axhline(TRUE[i], color=f"C{i}", ls=":")
     right.set(xlabel="step of learning", title="parameters (dotted: the true ones)")
-    right.legend(ncol=4, loc="center", bbox_to_anchor=(0.55, 0.56))
+    right.legend(ncol=4, **below)
     figure.savefig(path, dpi=80)
 
 

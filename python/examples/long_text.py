@@ -58,7 +58,7 @@ def plot(path, losses, times, theirs, a):
     if theirs:  # the same steps, at PyTorch's pace
         axes.plot([theirs * (n + 1) for n in range(len(bits))], bits, "C1--", label=f"the same steps at torch.nn.GRU's {theirs:.2f} s")
     axes.set(xlabel="seconds", ylabel="bits a character", title=f"GRU {a.hidden}, gradients through {a.length} characters", xscale="log")
-    axes.legend()
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncol=2, frameon=False)  # where no curve can lie under it
     figure.savefig(path, dpi=80)
 
 
