@@ -131,9 +131,28 @@ else:
     network = jax.jit(lambda p, x: deeppcr.jax.gru(p, x)[0])
     learning = jax.jit(jax.grad(lambda p, x: deeppcr.jax.gru(p, x)[0].sum(), (0, 1)))
     filtered = jax.jit(lambda s, x: deeppcr.jax.sosfilt(s, x))
-    for name, call, given in (("deeppcr.jax.linear_chain", chained, (A, b)), ("deeppcr.jax.linear_chain with gradient", gradient, (A, b)),
-                              ("deeppcr.jax.gru", network, (gates, inputs)), ("deeppcr.jax.gru with gradient", learning, (gates, inputs)),
-                              ("deeppcr.jax.sosfilt", filtered, (sos.astype(np.float32), x.astype(np.float32))), ("an empty program of JAX", empty, (A, b)),
-                              ("a program with a call of Python that does nothing", foreign, (A, b))):
+    smoothing = jax.jit(jax.grad(lambda s, x: deeppcr.jax.sosfilt(s, x).sum(), (0, 1)))
+    A, b, gates, inputs = jax.tree_util.tree_map(jax.numpy.asarray, (A, b, gates, inputs))
+    sections, sound = (jax.numpy.asarray(v, np.float32) for v in (sos, x))
+    state = np.zeros((1, 1, 8), np.float32)
+
+    def idle(more, results, wanted):
+        """A call that does nothing, with as many arrays as another has."""
+        shapes = [jax.ShapeDtypeStruct(r.shape, r.dtype) for r in results]
+        return jax.jit(lambda *given: jax.ffi.ffi_call("nothing", shapes)(*given, *(jax.numpy.zeros(m.shape, m.dtype) for m in more))[:wanted])
+
+    weights = list(gates.values())
+    for name, call, given in (
+        ("deeppcr.jax.linear_chain", chained, (A, b)),
+        ("deeppcr.jax.linear_chain with gradient", gradient, (A, b)),
+        ("deeppcr.jax.gru", network, (gates, inputs)),
+        ("    that does nothing", idle([state] * 2, [inputs] * 3, 1), (inputs, *weights)),
+        ("deeppcr.jax.gru with gradient", learning, (gates, inputs)),
+        ("    that does nothing", idle([state] * 5, [inputs] * 3 + weights, 5), (inputs, *weights)),
+        ("deeppcr.jax.sosfilt", filtered, (sections, sound)),
+        ("deeppcr.jax.sosfilt with gradient", smoothing, (sections, sound)),
+        ("an empty program of JAX", empty, (A, b)),
+        ("a program with a call of Python that does nothing", foreign, (A, b)),
+    ):
         jax.block_until_ready(call(*given))
         report(name, lambda: jax.block_until_ready(call(*given)))
