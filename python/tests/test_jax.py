@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """deeppcr.jax against JAX's own scans, and the networks over NumPy (which test_recurrent.py and test_torch.py prove)."""
+import ctypes
 import os
+import struct
 
 import numpy as np
 import pytest
@@ -238,6 +240,14 @@ def parameters(kind):
     (lambda: ours.linear_chain(jnp.ones((4, 2, 2)), jnp.ones((4, 2)), scheme=["pcr"]), "scheme"),
     (lambda: ours.gru(None, jnp.ones((5, 3))), "the parameters"), (lambda: ours.gru({}, jnp.ones((5, 3))), "the parameters"),
     (lambda: ours.gru(parameters("GRU"), jnp.ones(3)), "x's shape"), (lambda: ours.gru(parameters("GRU"), jnp.ones((5, 2))), "weight_ih_l0's shape"),
+    (lambda: ours.linear_chain(None, jnp.ones((4, 2))), "A"), (lambda: ours.linear_chain(jnp.ones((4, 2, 2)), jnp.ones((4, 2)), "z0"), "z0"),
+    (lambda: ours.linear_chain(jnp.ones((4, 2)), np.ma.masked_array(np.ones((4, 2)), mask=True)), "b"),
+    (lambda: ours.linear_chain(jnp.ones((4, 2)), jnp.ones((4, 2)), transposed="no"), "transposed"),
+    (lambda: ours.gru({n: 1j * p for n, p in parameters("GRU").items()}, jnp.ones((5, 3))), "weight_ih_l0's dtype"),
+    (lambda: ours.gru({**parameters("GRU"), "weight_ih_l0": 1.0}, jnp.ones((5, 3))), "weight_ih_l0's shape"),
+    (lambda: ours.gru({**parameters("GRU"), "weight_ih_l0": None}, jnp.ones((5, 3))), "weight_ih_l0"),
+    (lambda: ours.gru(parameters("GRU"), jnp.ones((5, 3)), jnp.zeros((1, 4)) * 1j), "h0's dtype"), (lambda: ours.sosfilt(None, jnp.ones(3)), "sos"),
+    (lambda: ours.sosfilt(jnp.ones((1, 6)), jnp.ones(3), zi=jnp.ones((1, 2)) * 1j), "zi's dtype"), (lambda: ours.lfilter(jnp.ones(2), "a", jnp.ones(3)), "a"),
     (lambda: ours.gru({**parameters("GRU"), "more": jnp.ones(1)}, jnp.ones((5, 3))), "the parameters' names"),
     (lambda: ours.lstm(parameters("LSTM"), jnp.ones((5, 3)), jnp.zeros((1, 4))), "state"),
     (lambda: ours.gru(parameters("GRU"), jnp.ones((5, 3)), method=["auto"]), "method"),
@@ -275,6 +285,147 @@ def test_calls_that_look_alike_read_their_own_numbers(doubles, rng):
             got = back(p, x, h)
             assert np.array_equal(got[1], wanted.x) and np.array_equal(got[2], wanted.h0)
             assert all(np.array_equal(got[0][n], g) for n, g in wanted.parameters.items())
+
+
+def test_programs_that_run_on_jaxs_own_threads_are_known_too(doubles, rng, monkeypatch):
+    """Those of much work do, and the threads keep nothing of Python's between calls."""
+    p = parameters("GRU")
+    counted, first = [], ours._xla._first
+    monkeypatch.setattr(ours._xla, "_first", lambda *a: counted.append(1) or first(*a))
+    program = jax.jit(lambda x: jnp.tanh(ours.gru(p, x)[0]) + 1)
+    for _ in range(6):
+        x = jnp.asarray(rng.normal(size=(1500, 2, 3)), p["weight_ih_l0"].dtype)
+        y = program(x)
+        assert np.array_equal(y, jnp.tanh(ours.gru(p, x)[0]) + 1)
+    assert len(counted) <= 4
+
+
+def test_frames_are_looked_at_anew(rng):
+    """XLA uses the memory of a frame again, for the same program and for others."""
+    for turn in range(3):
+        made = [(n, jax.jit(lambda A, b: ours.linear_chain(A, b))) for n in (3, 4, 5, 4, 3)]
+        for n, program in made * 3:
+            A, b = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((n, 2, 2), (n, 2)))
+            assert np.allclose(program(A, b), scan(A, b, jnp.zeros(2)), atol=1e-4)
+        if turn == 1:
+            deeppcr.set_threads(1)
+        del made, program
+    deeppcr.set_threads(0)
+
+
+class ByHand:
+    """A frame as XLA's, in memory of our own: arguments and results of float32 (11 is XLA's number for it)."""
+
+    def __init__(self, call, given, found):
+        self.kept, self.memory = [], ours._xla._MEMORY
+        self.tables = [self.group(given), self.group(found)]
+        self.text, self.span, self.items, self.types = (self.room(n) for n in (len(call), 16, 8, 4))
+        self.write("<QQ", self.span, self.text, len(call))
+        self.write("<Q", self.items, self.span)
+        self.write("<i", self.types, 4)
+        self.say(call)
+        self.frame = [0] * 21
+        for at, value in ((7, len(given)), (9, self.tables[0]), (12, len(found)), (14, self.tables[1]), (17, 1), (18, self.types), (20, self.items)):
+            self.frame[at] = value
+
+    def room(self, size):
+        self.kept.append(ctypes.create_string_buffer(size))
+        return ctypes.addressof(self.kept[-1])
+
+    def write(self, form, at, *values):
+        struct.pack_into(form, self.memory, at, *values)
+
+    def say(self, call):
+        self.write(f"{len(call)}s", self.text, call.encode())
+
+    def group(self, arrays):
+        base, table = self.room(88 * len(arrays)), self.room(8 * len(arrays))
+        for i in range(len(arrays)):
+            self.write("<Q", table + 8 * i, base + 88 * i + 40)
+        for i, array in enumerate(arrays):
+            self.put(table, i, array)
+        return table
+
+    def put(self, table, i, array, kind=11):
+        """Another array in the same place."""
+        self.kept.append(array)
+        at = struct.unpack_from("<Q", self.memory, table + 8 * i)[0]
+        self.write(f"<{array.ndim}q", at - 32, *array.shape)
+        self.write("<QQi4xQqQ", at, 48, 0, kind, array.ctypes.data, array.ndim, at - 32)
+
+    def run(self):
+        ours._xla._execute(tuple(self.frame))
+
+
+def test_all_of_a_frame_is_looked_at_on_every_call(rng, monkeypatch):
+    """XLA's frames lie where others lay before: nothing may be believed of them by their place."""
+    counted, first = [], ours._xla._first
+    monkeypatch.setattr(ours._xla, "_first", lambda *a: counted.append(1) or first(*a))
+    arrays = lambda n, d="f4": [rng.normal(size=s).astype(d) for s in ((n, 2, 2), (n, 2), (n, 2))]  # noqa: E731
+    A, b, z = arrays(4)
+    hand = ByHand("chain dense auto 0 2", [A, b], [z])
+
+    def check(A, b, z, kind=11, **options):
+        for table, i, array in ((0, 0, A), (0, 1, b), (1, 0, z)):
+            hand.put(hand.tables[table], i, array, kind)
+        hand.run()
+        assert np.array_equal(z, deeppcr.linear_chain(A, b, **options))
+
+    for _ in range(4):
+        check(A, b, z)
+        check(*arrays(4))  # numbers elsewhere
+    assert len(counted) == 1
+    for n in (3, 4, 5, 4):  # other lengths
+        check(*arrays(n))
+    assert len(counted) == 3
+    check(*arrays(4, "f8"), kind=12)  # another dtype
+    hand.say("chain dense auto 1 2")  # other words
+    check(*arrays(4), transposed=True)
+    hand.say("chain dense nono 1 2")
+    with pytest.raises(deeppcr.ArgumentError, match="the call"):
+        hand.run()
+    hand.say("chain dense auto 0 2")
+    check(*arrays(4))
+    shared = rng.normal(size=(1, 2, 2)).astype("f4")  # of the same rank
+    check(shared, *arrays(4)[1:])
+    check(*arrays(4))
+    places = struct.unpack_from("<QQ", hand.memory, hand.tables[0])
+    hand.write("<QQ", hand.tables[0], *reversed(places))
+    with pytest.raises(deeppcr.ArgumentError):
+        hand.run()
+    hand.write("<QQ", hand.tables[0], *places)
+    hand.write("<i", hand.types, 1)  # no text
+    with pytest.raises(RuntimeError, match="attribute"):
+        hand.run()
+    hand.write("<i", hand.types, 4)
+    other = hand.room(20)
+    hand.write("20s", other, b"chain dense auto 1 2")
+    hand.write("<Q", hand.span, other)  # text elsewhere
+    check(*arrays(4), transposed=True)
+    deeppcr.set_threads(1)  # another context
+    check(*arrays(4), transposed=True)
+    deeppcr.set_threads(0)
+
+
+@pytest.mark.parametrize("kind", ["f4", "f8"])
+def test_gradients_of_filters_like_one_before(doubles, rng, kind):
+    tolerance = 1e-4 if kind == "f4" else 1e-11
+    filtered = lambda b, a, x, zi: sum((y * g).sum() for y, g in zip(ours.lfilter(b, a, x, zi=zi), (x, zi)))  # noqa: E731  gy is x itself
+    mine = jax.jit(jax.grad(filtered, (0, 1, 2, 3)))
+    cascade = jax.jit(jax.grad(lambda sos, x: (ours.sosfilt(sos, x) ** 2).sum(), (0, 1)))
+    for call in range(4):
+        b, a = rng.normal(size=3), np.array([1 + call, 0.3, 0.1 * call])
+        x, zi = rng.normal(size=(2, 9)), rng.normal(size=(2, 1, 2))
+        given = [jnp.asarray(v, kind) for v in (b, a, x, zi)]
+        wide = [np.asarray(v, "f8") for v in given]
+        gb, ga, gx, gzi = deeppcr.signal._gradient("ba", wide[0], wide[1], wide[2], wide[3], wide[2], wide[3], -1, True)
+        y, zf = deeppcr.signal.lfilter(*wide[:3], zi=wide[3][:, 0])
+        for got, right in zip(mine(*given), (gb, ga, gx + y, gzi + zf[:, None])):
+            assert got.dtype == kind and np.allclose(got, right, rtol=tolerance, atol=tolerance)
+        sos = np.array([[1.0, call, 0, 1, 0.2, 0], [0.5, 0, call, 1, 0, 0.1]])
+        gs, gx = deeppcr.signal.sosfilt_vjp(sos, wide[2], 2 * deeppcr.signal.sosfilt(sos, wide[2]))
+        for got, right in zip(cascade(jnp.asarray(sos, kind), given[2]), (gs, gx)):
+            assert np.allclose(got, right, rtol=tolerance, atol=tolerance)
 
 
 def test_calls_from_threads_at_once(rng):

@@ -8,6 +8,7 @@ from deeppcr import recurrent, signal
 
 A, B, X = np.full((4, 2, 2), 0.3, "f"), np.ones((4, 2), "f"), np.ones((3, 9))
 SOS = np.array([[1, 0, 0, 1, 0.5, 0]])
+MASKED = np.ma.masked_array(B, mask=B > 0)
 TEXT, OBJECTS, COMPLEX = np.full((4, 2), "a"), np.full((4, 2), None), np.ones((4, 2)) * 1j
 chain, solve, net = deeppcr.linear_chain, deeppcr.solve, recurrent.GRU(2, 3)
 
@@ -22,6 +23,12 @@ def blocks(z, l):
 
 REFUSED = [
     *[(lambda b=b: chain(A, b), "b's dtype") for b in (TEXT, OBJECTS, COMPLEX, B.astype("M8[s]"), np.zeros((4, 2), [("a", "f4")]))],
+    (lambda: chain(A, MASKED), "b"), (lambda: chain(A, B, out=np.ma.masked_array(B.copy())), "out"),
+    (lambda: solve(lambda z, l: np.ma.masked_array(z, mask=True), B[0], 5), "what step returned"), (lambda: signal.sosfilt(SOS, MASKED), "x"),
+    (lambda: net(np.ma.masked_array(np.ones((5, 1, 2)), mask=True)), "x"),
+    *[(lambda t=t: chain(A, B, transposed=t), "transposed") for t in ("no", None, np.array([1, 0]), 2)],
+    *[(lambda o=o: recurrent.GRU(2, 3, **{o: "no"}), o) for o in ("bias", "bidirectional")], (lambda: solve(half, B[0], 5, fallback="no"), "fallback"),
+    *[(lambda s=s: recurrent.GRU(2, 3, seed=s), "seed") for s in ("x", -1, 1.5)], (lambda: deeppcr.plan("linear", length=5, transposed="no"), "transposed"),
     (lambda: chain(COMPLEX, B), "A's dtype"), (lambda: chain(A, B, np.full(2, "a")), "z0's dtype"),
     (lambda: chain([[1], [1, 2]], B), "A"), (lambda: chain(A, B, scheme=["pcr"]), "scheme"), (lambda: chain(A, B, scheme=None), "scheme"),
     (lambda: chain(A, B, structure=["dense"]), "structure"), (lambda: chain(A, B, chunk="4"), "chunk"),
@@ -83,6 +90,12 @@ def test_refusals_name_what_is_wrong(number):
 def test_results_that_no_memory_holds(call):
     with pytest.raises(deeppcr.OutOfMemory):
         call()
+
+
+def test_what_is_not_masked_is_taken():
+    whole = np.ma.masked_array(B, mask=np.zeros(B.shape, bool))
+    z = chain(A, whole, transposed=np.bool_(False))
+    assert type(z) is np.ndarray and np.array_equal(z, chain(A, B, transposed=0)) and np.array_equal(chain(A, whole, transposed=1), chain(A, B, None, True))
 
 
 def test_a_guess_may_be_a_list():

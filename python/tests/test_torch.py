@@ -168,6 +168,110 @@ def test_graphs_that_are_used_twice_or_never(name):
     assert 1 <= len(call.engine.free) <= 3
 
 
+def altered(module, change):
+    """The module after some change of what a call found right before."""
+    weight = module.weight_hh_l0
+    if change == "values":
+        with torch.no_grad():
+            weight.mul_(-0.7)
+    elif change == "memory":
+        weight.data = torch.randn_like(weight)
+    elif change == "transposed":
+        weight.data = torch.randn(weight.shape[::-1], dtype=weight.dtype).t()
+    elif change == "negated":
+        weight.data = torch._neg_view(torch.randn_like(weight))  # as the imaginary part of a conjugate is, but contiguous
+    elif change == "another":
+        module.weight_hh_l0 = torch.nn.Parameter(torch.randn_like(weight))
+    elif change == "moved":  # to the end of the parameters
+        del module.weight_ih_l0
+        module.weight_ih_l0 = torch.nn.Parameter(torch.ones(3 * 4, 4, dtype=weight.dtype))
+        module.bias_ih_l0.data = torch.zeros(12, dtype=weight.dtype)
+    elif change == "frozen":
+        weight.requires_grad_(False)
+    elif change == "parametrized":
+        torch.nn.utils.parametrizations.weight_norm(module, "weight_hh_l0")
+
+
+@pytest.mark.parametrize("change", ["values", "memory", "transposed", "negated", "another", "moved", "frozen", "parametrized"])
+@pytest.mark.parametrize("shape, options", [((5, 2, 4), {}), ((5, 2, 4), {"batch_first": True}), ((5, 4), {})], ids=str)
+def test_calls_like_one_before_see_what_has_changed(change, shape, options):
+    """From the second call on tensors are only compared with those of the first."""
+    if change == "parametrized" and not hasattr(torch.nn.utils.parametrizations, "weight_norm"):
+        pytest.skip("an older PyTorch")
+    theirs, mine = pair("GRU", 4, 4, **options)  # parameters of their own
+    for parameter in mine._parameters:
+        mine._parameters[parameter] = torch.nn.Parameter(mine._parameters[parameter].detach().clone())
+    x = torch.randn(shape, dtype=torch.float64)
+    for _ in range(3):
+        with torch.no_grad():
+            assert torch.allclose(mine(x)[0], theirs(x)[0], rtol=0, atol=1e-12)
+    torch.manual_seed(5)
+    altered(theirs, change)
+    torch.manual_seed(5)
+    altered(mine, change)
+    h = torch.randn(1, *((shape[0 if options else 1],) if len(shape) == 3 else ()), 4, dtype=torch.float64)
+    strided = torch.randn(*shape[:-1], 8, dtype=torch.float64)[..., ::2]
+    for given in ((x,), (x,), (x, h), (x, h), (strided,), (x,), (x.clone().requires_grad_(),), (x,)):
+        with torch.set_grad_enabled(given[-1].requires_grad):
+            found, right = mine(*given), theirs(*given)
+        assert all(a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=1e-12) for a, b in zip(found, right))
+    wanted, right = ([p for p in m.parameters() if p.requires_grad] for m in (mine, theirs))
+    gradients = torch.autograd.grad(mine(x)[0].sin().sum(), wanted)
+    assert len(wanted) == len(right) and (change != "frozen" or len(wanted) == 3)
+    named = dict(zip((n for n, p in theirs.named_parameters() if p.requires_grad), torch.autograd.grad(theirs(x)[0].sin().sum(), right)))
+    for (name, _), g in zip((n for n in mine.named_parameters() if n[1].requires_grad), gradients):
+        assert torch.allclose(g, named[name], rtol=0, atol=1e-10)
+
+
+def test_calls_like_one_before_are_refused_what_the_first_would_be():
+    _, mine = pair("LSTM", 3, 4, num_layers=2, dropout=0.5)
+    x, h = torch.randn(5, 2, 3, dtype=torch.float64), torch.zeros(2, 2, 4, dtype=torch.float64)
+    mine.eval()
+    wanted = [mine(x, (h, h))[0] for _ in range(3)][0]
+    with torch.autocast("cpu"), pytest.raises(deeppcr.UnsupportedError, match="autocast"):
+        mine(x, (h, h))
+    gru = pair("GRU", 3, 4)[1]
+    for _ in range(2):
+        gru(x, h[:1])
+        with pytest.raises(deeppcr.ArgumentError, match="h0 is tuple"):
+            gru(x, (h[:1],))
+    for hx in ((h,), (h, h, h), h, (h, h[:1]), (h, h.float()), (h, None), [h, "h"], 3):
+        with pytest.raises(deeppcr.ArgumentError):
+            mine(x, hx)
+    for other in (x.float(), x[..., :2], x[0, 0], x.to("meta"), x.to_sparse(), None):
+        with pytest.raises(deeppcr.Error):
+            mine(other, (h, h))
+    assert torch.equal(mine(x, [h, h])[0], wanted) and torch.equal(mine(x, (h, h))[0], wanted)
+    assert not torch.equal(mine.train()(x, (h, h))[0], wanted)  # dropout
+    assert torch.equal(mine.eval()(x, (h, h))[0], wanted)
+    mine.method = "sequential"
+    assert torch.equal(mine(x, (h, h))[0], wanted) and len(mine._calls) > 1
+    mine.batch_first = True
+    with pytest.raises(deeppcr.ArgumentError, match="h0's shape"):
+        mine(x, (h, h))
+    assert mine(x)[0].shape == (5, 2, 4)
+    weight = mine.weight_hh_l1
+    weight.data = weight.data.float()
+    for _ in range(2):
+        with pytest.raises(deeppcr.ArgumentError, match="weight_hh_l1's dtype"):
+            mine(x)
+    weight.data = torch.zeros(3, 3, dtype=torch.float64)
+    with pytest.raises(deeppcr.ArgumentError, match="weight_hh_l1's shape"):
+        mine(x)
+
+
+def test_what_is_no_yes_or_no_is_refused_and_what_is_no_model():
+    b, sos = torch.ones(4, 2), torch.tensor([[1.0, 0, 0, 1, 0, 0]])
+    for call, what in ((lambda: ours.GRU(2, 3, fallback="no"), "fallback"), (lambda: ours.MinGRU(2, 3, bias=None), "bias"),
+                       (lambda: ours.MinGRU(2, 3, batch_first="no"), "batch_first"), (lambda: ours.Chain(2, 3, layer_norm="no"), "layer_norm"),
+                       (lambda: ours.linear_chain(torch.ones(4, 2, 2), b, transposed="no"), "transposed"), (lambda: ours.replace_in(None), "the model"),
+                       (lambda: ours.replace_in(torch.nn.GRU(2, 3)), "the model"), (lambda: ours.sosfilt(None, b), "sos"),
+                       (lambda: ours.lfilter(None, sos[0], b), "b"), (lambda: ours.lfilter(sos[0], None, b), "a"), (lambda: ours.sosfilt(sos, None), "x")):  # fmt: skip
+        with pytest.raises(deeppcr.ArgumentError) as caught:
+            call()
+        assert caught.value.what == what
+
+
 def test_in_place_changes_are_noticed():
     _, mine = pair("GRU", 3, 4)
     x = torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True)
@@ -530,6 +634,51 @@ def test_linear_chain_refuses_tensors_whose_results_would_have_another_dtype(dty
 
 
 @pytest.mark.skipif(not hasattr(torch, "uint32"), reason="no such tensors")
+def test_chains_like_one_before_read_their_own_numbers():
+    def definition(A, b, z0):
+        out, z = [], torch.zeros(2, dtype=b.dtype) if z0 is None else z0
+        for a, c in zip(A, b):
+            z = a @ z + c
+            out.append(z)
+        return torch.stack(out)
+
+    def odd(x):  # not aligned
+        raw = bytearray(1 + 4 * x.numel())
+        raw[1:] = x.numpy().tobytes()
+        return torch.frombuffer(raw, dtype=x.dtype, offset=1).view(x.shape)
+
+    kept = []
+    for start in (False, True):
+        for lay in (torch.clone, torch.clone, lambda x: torch.stack([x, -x], -1)[..., 0], lambda x: torch._neg_view(-x), lambda x: x.mT.contiguous().mT, torch.clone, odd):
+            A, b, z0 = torch.randn(6, 2, 2), torch.randn(6, 2), torch.randn(2) if start else None
+            z = ours.linear_chain(lay(A), lay(b), z0)
+            assert torch.allclose(z, definition(A, b, z0), atol=1e-5) and z.is_contiguous()
+            kept.append((z, z.clone()))
+    assert all(torch.equal(z, copy) for z, copy in kept)  # in memory of their own
+    for wrong in ({"scheme": ["auto"]}, {"scheme": "none"}, {"structure": "block"}):
+        with pytest.raises(deeppcr.ArgumentError):
+            ours.linear_chain(A, b, **wrong)
+    with pytest.raises(deeppcr.UnsupportedError):
+        ours.linear_chain(A, b, z0, True)
+
+
+def test_filters_like_one_before_read_their_own_coefficients():
+    sos, x = torch.tensor([[1.0, 0.5, 0, 1, -0.5, 0]]), torch.randn(3, 9)
+    for call in range(4):
+        wanted = deeppcr.signal.sosfilt(sos.double().numpy(), x.double().numpy())
+        assert np.allclose(ours.sosfilt(sos, x).numpy(), wanted, atol=1e-6)
+        assert np.allclose(ours.sosfilt(sos, x.t(), 0).numpy().T, wanted, atol=1e-6)
+        assert np.allclose(ours.sosfilt(sos, torch.stack([x, x], -1)[..., 1]).numpy(), wanted, atol=1e-6)
+        negated = torch._neg_view(-x)
+        assert negated.is_neg() and np.allclose(ours.sosfilt(sos, negated).numpy(), wanted, atol=1e-6)
+        b = torch._neg_view(-sos[0, :3])
+        assert np.allclose(ours.lfilter(b, sos[0, 3:], x).numpy(), wanted, atol=1e-6)
+        sos[0, 1:3] += call
+    sos[0, 0] = float("nan")
+    with pytest.raises(deeppcr.ArgumentError):
+        ours.sosfilt(sos, x)
+
+
 def test_linear_chain_of_uint32_wraps_around():
     A, b = torch.full((6, 2), 3, dtype=torch.uint32), torch.full((6, 2), 1 << 31, dtype=torch.uint32)
     z = ours.linear_chain(A, b)

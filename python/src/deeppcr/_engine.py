@@ -96,7 +96,8 @@ class Form(NamedTuple):
         return out
 
 
-_execute, _backward = library.lib.dpcr_recurrent_execute, library.lib.dpcr_recurrent_backward
+_execute, _backward = library.bare(library.lib.dpcr_recurrent_execute), library.bare(library.lib.dpcr_recurrent_backward)
+_POINTER, _SIZE = ctypes.c_void_p, ctypes.c_size_t
 _clear, _set = library.lib.dpcr_recurrent_zero_gradients, library.lib.dpcr_recurrent_set_parameters
 
 
@@ -159,26 +160,31 @@ class _Plan:
         if self.tape <= library.OWN_BYTES:
             self.own_tape = np.empty(self.tape + 64, np.uint8)
             self.own_tape_at = library.aligned(self.own_tape)
-        address, run = self.handle.address, ctypes.byref(self.run)
-        self.before, self.after = (address, run), (self.workspace, self.reports, self.error_ref)
-        self.back = (address, run, ctypes.byref(self.gradients))
+        address, run = _POINTER(self.handle.address), ctypes.byref(self.run)
+        self.before, self.after = (address, run), (_SIZE(self.workspace), self.reports, self.error_ref)
+        self.back, self.end = (address, run, ctypes.byref(self.gradients)), (_SIZE(self.workspace), None, self.error_ref)
+        self.ready: Any = None  # arguments of what needs no other memory
+        if self.own_work is not None and not training:
+            self.ready = (*self.before, None, _POINTER(self.work_at), *self.after)
 
     def execute(self, tape: Optional[int]) -> None:
-        if self.own_work is not None:
-            status = _execute(*self.before, tape, self.work_at, *self.after)
+        if self.ready is not None:
+            status = _execute(*self.ready)
+        elif self.own_work is not None:
+            status = _execute(*self.before, _POINTER(tape), _POINTER(self.work_at), *self.after)
         else:
             work = library.take(self.workspace)
-            status = _execute(*self.before, tape, library.aligned(work), *self.after)
+            status = _execute(*self.before, _POINTER(tape), _POINTER(library.aligned(work)), *self.after)
             library.give(work)
         if status:
             library.check(status, self.error)
 
     def backward(self, tape: int) -> None:
         if self.own_work is not None:
-            status = _backward(*self.back, tape, self.work_at, self.workspace, None, self.error_ref)
+            status = _backward(*self.back, _POINTER(tape), _POINTER(self.work_at), *self.end)
         else:
             work = library.take(self.workspace)
-            status = _backward(*self.back, tape, library.aligned(work), self.workspace, None, self.error_ref)
+            status = _backward(*self.back, _POINTER(tape), _POINTER(library.aligned(work)), *self.end)
             library.give(work)
         if status:
             library.check(status, self.error)

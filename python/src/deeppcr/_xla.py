@@ -13,7 +13,6 @@ import ctypes
 import functools
 import math
 import struct
-import sys
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
@@ -65,12 +64,7 @@ def _array(kind: int, address: int, shape: Tuple[int, ...]) -> np.ndarray:
     return numbers_at(address, dtype, count).reshape(shape) if count else np.empty(shape, dtype)
 
 
-# All memory as one buffer, in which structures are read where they lie: ctypes.string_at takes twice as long.
-_MEMORY: Any = (ctypes.c_char * sys.maxsize).from_address(0)
-
-
-def bytes_at(address: int, size: int) -> bytes:
-    return _MEMORY[address : address + size]  # type: ignore[no-any-return]
+_MEMORY = library.MEMORY
 
 
 def numbers_at(address: int, dtype: Any, count: int) -> np.ndarray:
@@ -109,25 +103,144 @@ def _version(api: int) -> Tuple[int, int]:
     return _API.unpack_from(_MEMORY, api)[4:6]
 
 
-_calls = library.Own()
+_GAP = 4096  # bytes between structures of which those between may be read: a page
+_KEPT = 256  # of each of these two
+_kinds: Dict[Any, "_Kind"] = {}  # calls, by their words and the dtypes and shapes of their arrays
+_frames: Dict[Any, "_Frame"] = {}  # by where a frame's parts lie: XLA uses few frames for a program, again and again
 
 
-def _execute(arguments: Tuple[int, ...], results: Tuple[int, ...], attributes: Tuple[int, ...]) -> None:
-    call = _call_of(*attributes)
-    key: List[Any] = [call, len(arguments), library.context.generation]
+class _Kind:
+    """Calls over arrays that look alike. `ready` has what runs one more such, taken out while it runs: programs run on threads that
+    may end with the call, so nothing is a thread's own."""
+
+    __slots__ = ("generation", "ready", "frames")
+
+    def __init__(self, generation: int) -> None:
+        self.generation, self.frames = generation, 0
+        self.ready: List[Any] = []
+
+
+class _Kinds:
+    """What forgets them with the context."""
+
+    @staticmethod
+    def forget() -> None:
+        _kinds.clear()
+        _frames.clear()
+
+
+library.Cache.all.append(_Kinds)
+
+
+class _Frame:
+    """A frame as it was: whether it is the same but for where its arrays' numbers lie is told in a few looks."""
+
+    __slots__ = ("kind", "pieces", "looks", "numbers")
+
+    def __init__(self, kind: _Kind, pieces: List[Tuple[int, int]], groups: List[Tuple[int, ...]]) -> None:
+        """`pieces` (address, end) of memory where each leads to the next; then groups of buffers, by address."""
+        self.kind, self.pieces = kind, [(at, end, _MEMORY[at:end]) for at, end in pieces]
+        self.looks: List[Any] = []
+        self.numbers: List[Any] = []
+        for group in groups:
+            first, looks, numbers = _layout(group)
+            self.looks.append((looks, first, looks(_MEMORY, first)))
+            self.numbers.append((numbers, first))
+
+    def addresses(self) -> Optional[List[int]]:
+        """Those of the arrays' numbers; None where this is another frame by now."""
+        memory = _MEMORY
+        for at, end, text in self.pieces:
+            if memory[at:end] != text:
+                return None
+        found: List[int] = []
+        for (looks, first, seen), (numbers, _) in zip(self.looks, self.numbers):
+            if looks(memory, first) != seen:
+                return None
+            found += numbers(memory, first)
+        return found
+
+
+def _layout(places: Tuple[int, ...]) -> Tuple[int, Any, Any]:
+    """(first byte, what reads dtypes and shapes, what reads the addresses of the numbers) of buffers that lie near one another, in
+    order, as XLA's do. Raises ValueError of others."""
+    looks, numbers, used = [], [], []
+    for place in places:
+        _, _, _, _, rank, dims = _BUFFER.unpack_from(_MEMORY, place)
+        looks += [(place + 16, "4s", 4), (place + 32, "16s", 16), *([(dims, f"{8 * rank}s", 8 * rank)] if rank else [])]
+        numbers.append((place + 24, "Q", 8))
+        used += [(place, _BUFFER.size), *([(dims, 8 * rank)] if rank else [])]
+    used.sort()
+    if list(places) != sorted(places) or any(not 0 <= b - (a + n) < _GAP for (a, n), (b, _) in zip(used, used[1:])):
+        raise ValueError
+    return used[0][0], _reader(used[0][0], looks), _reader(used[0][0], numbers)
+
+
+def _reader(first: int, fields: List[Tuple[int, str, int]]) -> Any:
+    text, at = "=", first
+    for place, code, size in sorted(fields):
+        text += f"{place - at}x{code}"
+        at = place + size
+    return struct.Struct(text).unpack_from
+
+
+def _execute(frame: Tuple[int, ...]) -> None:
+    many, given, more, found, attributes, types, items = frame[7], frame[9], frame[12], frame[14], frame[17], frame[18], frame[20]
+    key = (many, given, more, found, attributes, types, items)
+    known = _frames.get(key)
+    at = None if known is None else known.addresses()
+    if known is not None and at is not None and known.kind.generation == library.context.generation:
+        ready = known.kind.ready
+        try:
+            again = ready.pop()
+        except IndexError:  # all of them are at work on other threads
+            again = None
+        if again is not None:
+            again(at)
+            ready.append(again)
+            return
+    call = _call_of(attributes, types, items)
+    arguments, results = _numbers(given, many), _numbers(found, more)
+    kind, at = _kind_of(call, arguments, results)
+    again = kind.ready.pop() if kind.ready else None
+    if again is None:
+        again = _first(call, arguments, results)
+    else:
+        again(at)
+    if again is None:
+        return
+    kind.ready.append(again)
+    if (known is None or known.kind is not kind) and kind.frames < 32:
+        kind.frames += 1
+        span = _TEXT_AT.unpack_from(_MEMORY, items)[0]
+        text, size = _TEXT.unpack_from(_MEMORY, span)
+        pieces = [(given, given + 8 * many), (found, found + 8 * more), (types, types + 4), (items, items + 8),
+                  (span, span + _TEXT.size), (text, text + size)]  # fmt: skip
+        try:
+            made = _Frame(kind, pieces, [g for g in (arguments, results) if g])
+        except ValueError:
+            return
+        if len(_frames) >= _KEPT:
+            _Kinds.forget()
+        _frames[key] = made
+
+
+def _kind_of(call: bytes, arguments: Tuple[int, ...], results: Tuple[int, ...]) -> Tuple[_Kind, List[int]]:
+    """The kind of a call, and the addresses of its arrays."""
+    generation = library.context.generation
+    key: List[Any] = [call, len(arguments), generation]
     at = []
     for place in arguments + results:
         _, _, dtype, address, rank, dims = _BUFFER.unpack_from(_MEMORY, place)
         at.append(address)
         key += dtype, _MEMORY[dims : dims + 8 * rank]
-    name, kept = tuple(key), _calls.kept()
-    again = kept.pop(name, None)
-    if again is None:
-        again = _first(call, arguments, results)
-    else:
-        again(at)
-    if again is not None:
-        kept.keep(name, again)
+    name = tuple(key)
+    kind = _kinds.get(name)
+    if kind is None:
+        if len(_kinds) >= _KEPT:
+            _Kinds.forget()
+        kind = _kinds[name] = _Kind(generation)
+    return kind, at
 
 
 def _first(call: bytes, arguments: Tuple[int, ...], results: Tuple[int, ...]) -> Any:
@@ -155,7 +268,7 @@ def handler(address: int) -> Optional[int]:
         if size < _FRAME.size:
             raise RuntimeError(f"a frame of {size} bytes; wanted {_FRAME.size} or more, as of version 0.x of XLA's interface")
         if stage == _EXECUTE:
-            _execute(_numbers(frame[9], frame[7]), _numbers(frame[14], frame[12]), (frame[17], frame[18], frame[20]))
+            _execute(frame)
         return None
     except BaseException as raised:  # noqa: B902  nothing may pass through XLA
         return _failure(api, raised)

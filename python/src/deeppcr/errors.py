@@ -69,6 +69,15 @@ def number(what: str, given: object) -> float:
         raise ArgumentError.of(what, repr(given), "a number") from None
 
 
+def flag(what: str, given: object) -> bool:
+    """`given` as a bool, where it is one: not "no", which Python takes for True."""
+    if given is True or given is False:
+        return given
+    if type(given).__name__ in ("bool", "bool_") or isinstance(given, int) and given in (0, 1):  # NumPy's
+        return bool(given)
+    raise ArgumentError.of(what, repr(given), "True or False")
+
+
 def whole_number(what: str, given: object, least: int = 0, most: int = (1 << 63) - 1) -> int:
     """`given` where it is an int of that range."""
     wanted = f"a whole number from {least} to {most}" if most < 1 << 62 else f"a whole number, {least} or more"

@@ -41,6 +41,19 @@ def _shape(array: Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(array.shape, array.dtype)
 
 
+def _given(name: str, value: Any, dtype: Any = None) -> Array:
+    """A value as an array, of real numbers where it is to become one of `dtype`."""
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError):  # None, text, masked arrays
+        raise ArgumentError.of(name, type(value).__name__, "an array of numbers") from None
+    if dtype is None:
+        return array
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        raise ArgumentError.of(f"{name}'s dtype", array.dtype, "real numbers")
+    return array.astype(dtype)
+
+
 def _one_call(name: str, run: Callable[..., Any], shared: Callable[[int], slice], fold: Callable[..., Any]) -> Callable[..., Any]:
     """run(*arrays, **words), which has a gradient rule, as a primitive whose vmap is one call on a larger batch.
 
@@ -277,9 +290,24 @@ _chain.defvjp(_chain_forward, _chain_backward)
 
 def linear_chain(A: Array, b: Array, z0: Optional[Array] = None, transposed: bool = False, scheme: str = "auto", *,
                  structure: Optional[str] = None) -> Array:  # fmt: skip
-    """`deeppcr.linear_chain` for JAX arrays, with gradients of A, b and z0."""
-    A, b = jnp.asarray(A), jnp.asarray(b)
-    z0 = None if z0 is None else jnp.asarray(z0)
+    """`deeppcr.linear_chain` for JAX arrays, with gradients of A, b and z0.
+
+    Parameters
+    ----------
+    A, b, z0, transposed, scheme, structure
+        As there: A [L][w][w], [L][w] or [L] and so on, b [L][w] or [L][B][w], z0 [w] or [B][w], of float32 or float64.
+
+    Returns
+    -------
+    z : of b's shape.
+
+    Raises
+    ------
+    ArgumentError, UnsupportedError
+        As there, when it is traced.
+    """
+    A, b = _given("A", A), _given("b", b)
+    z0 = None if z0 is None else _given("z0", z0)
     dtype = jnp.result_type(A, b, *([] if z0 is None else [z0]))
     if np.dtype(dtype) not in _CODES:
         raise ArgumentError.of("dtype", dtype, "float32 or float64")
@@ -309,6 +337,8 @@ class _Network:
         state = form.layers * form.directions * batch * form.hidden * item
         self.results = (length * batch * form.directions * form.hidden * item, state, state)  # bytes
         self.parameters = [math.prod(shape) * item for _, shape in form.parameters()]  # bytes
+        self.room = sum(self.results) + 128
+        self.own = library.take(self.room) if self.room <= library.OWN_BYTES else None  # for what the way back reads
 
     def forward(self, at: Sequence[int], y: int, ht: int, ct: int, training: bool = False) -> Any:
         if not self.cell and not training:
@@ -323,7 +353,7 @@ class _Network:
     def run_back(self, at: Sequence[int]) -> None:
         """dy, dht, dct, inputs -> gradients of the inputs. Runs the network anew: what it leaves for its way back is no JAX array."""
         given, inputs, (dx, dh0, dc0, *rest) = at[:3], at[3 : 3 + self.inputs], at[3 + self.inputs :]
-        buffer = library.take(sum(self.results) + 128)
+        buffer = library.take(self.room) if self.own is None else self.own
         y = library.aligned(buffer)
         ht = y + (self.results[0] + 63 & ~63)
         ct = ht + (self.results[1] + 63 & ~63)
@@ -336,7 +366,8 @@ class _Network:
             ctypes.memmove(out, gradient, size)
             gradient += size
         waiting.end()
-        library.give(buffer)
+        if self.own is None:
+            library.give(buffer)
         if not cell:
             ctypes.memset(dc0, 0, self.results[2])
 
@@ -480,7 +511,7 @@ _network_one_call = _one_call("deeppcr_network", _network_flat, lambda count: sl
 
 
 def _call(kind: str, parameters: Dict[str, Array], x: Array, state: Any, method: str) -> Any:
-    x = jnp.asarray(x)
+    x = _given("x", x)
     if not isinstance(parameters, Mapping) or "weight_ih_l0" not in parameters:
         got = list(parameters) if isinstance(parameters, Mapping) else type(parameters).__name__
         raise ArgumentError.of("the parameters", got, "a dict by PyTorch's names, weight_ih_l0 and so on")
@@ -489,6 +520,9 @@ def _call(kind: str, parameters: Dict[str, Array], x: Array, state: Any, method:
     names = list(parameters)
     if np.dtype(x.dtype) not in _CODES:
         raise ArgumentError.of("x's dtype", x.dtype, "float32 or float64")
+    parameters = {name: _given(str(name), value, x.dtype) for name, value in parameters.items()}
+    if not parameters["weight_ih_l0"].ndim:
+        raise ArgumentError.of("weight_ih_l0's shape", (), "a matrix")
     one_of("method", method, METHODS)
     directions = 2 if "weight_ih_l0_reverse" in parameters else 1
     layers = sum(name.startswith("weight_ih_l") for name in names) // directions
@@ -509,12 +543,12 @@ def _call(kind: str, parameters: Dict[str, Array], x: Array, state: Any, method:
     h0, c0 = (state if lstm else (state, None)) if state is not None else (None, None)
     given = []
     for name, one in (("h0", h0), ("c0", c0)):
-        one = jnp.zeros(shape, x.dtype) if one is None else jnp.asarray(one, x.dtype)
+        one = jnp.zeros(shape, x.dtype) if one is None else _given(name, one, x.dtype)
         one = one[:, None] if single and one.ndim == 2 else one
         if one.shape != shape:
             raise ArgumentError.of(f"{name}'s shape", one.shape, str(shape))
         given.append(one)
-    y, ht, ct = _network_one_call(rows, *given, *(jnp.asarray(parameters[n], x.dtype) for n in wanted), form=form, method=method)
+    y, ht, ct = _network_one_call(rows, *given, *(parameters[n] for n in wanted), form=form, method=method)
     if single:
         y, ht, ct = y[:, 0], ht[:, 0], ct[:, 0]
     return y, ((ht, ct) if lstm else ht)
@@ -522,8 +556,24 @@ def _call(kind: str, parameters: Dict[str, Array], x: Array, state: Any, method:
 
 _DOC = """{0} over x [T][B][inputs] (or [T][inputs]), with PyTorch's formulas.
 
-    `parameters` is a dict by PyTorch's names ("weight_ih_l0", ...), whose shapes tell layers, directions and biases; `state` {1}
-    [layers D][B][hidden], zeros without it. Returns y [T][B][D hidden] and the last state.
+    Parameters
+    ----------
+    parameters : dict
+        By PyTorch's names ("weight_ih_l0", ...); shapes tell layers, directions (D) and biases.
+    x : array_like
+    state : array_like, optional
+        {1} [layers D][B][hidden]; zeros without it.
+    method : str
+        How the time steps run, as in `deeppcr.solve`.
+
+    Returns
+    -------
+    y, state : [T][B][D hidden], and the last state.
+
+    Raises
+    ------
+    ArgumentError
+        Of names, shapes and dtypes that do not fit, when it is traced.
     """
 
 
@@ -650,16 +700,16 @@ def _filter_again(words: List[str], given: List[np.ndarray], found: List[np.ndar
     forms, count, calls = [(c.nbytes, c.dtype, c.shape) for c in coefficients], len(coefficients), library.Recent(16)
     rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     states = [np.empty(zi.shape) for _ in range(2)]  # as the library has them, for those of float32
-    flat, own = [s.reshape(-1) for s in states], [library.address(s) for s in states]
+    flat, own, double = [s.reshape(-1) for s in states], [library.address(s) for s in states], x.dtype == np.float64
 
     def again(at: List[int]) -> None:
-        key = tuple([_xla.bytes_at(a, form[0]) for a, form in zip(at, forms)])
+        key = tuple([library.bytes_at(a, form[0]) for a, form in zip(at, forms)])
         call = calls.pop(key, None)
         if call is None:
             arrays = [library.whole(np.frombuffer(text, dtype).reshape(shape), np.float64) for text, (_, dtype, shape) in zip(key, forms)]
-            call = library.Call(library.lib.dpcr_filter_execute, filters._filter(kind, *arrays), (rows, states[0], rows, states[1]))
+            call = library.Call(filters._execute, filters._filter(kind, *arrays), (rows, states[0], rows, states[1]))
         x_at, zi_at, y_at, zf_at = at[count:]
-        if x.dtype == np.float64:
+        if double:
             call.run((x_at, zi_at, y_at, zf_at))
         else:
             flat[0][:] = _xla.numbers_at(zi_at, zi.dtype, zi.size)
@@ -670,8 +720,44 @@ def _filter_again(words: List[str], given: List[np.ndarray], found: List[np.ndar
     return again
 
 
+def _filter_vjp_again(words: List[str], given: List[np.ndarray], found: List[np.ndarray]) -> Any:
+    kind, rank = words
+    gy, gzf, *coefficients, x, zi = given
+    if x.ndim != int(rank):
+        return None
+    forms, count, calls = [(c.nbytes, c.dtype, c.shape) for c in coefficients], len(coefficients), library.Recent(16)
+    rows, sums = x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), (zi.shape[1], zi.shape[2] + 1)
+    start, end, gz, gb, ga = (np.empty(shape) for shape in (zi.shape, zi.shape, zi.shape, sums, sums))
+    gx = library.of(rows)
+    rest = (ctypes.c_void_p(library.address(gb)), ctypes.c_void_p(library.address(ga)), ctypes.byref(gx), ctypes.byref(library.of(gz)))
+    states = (library.address(start), library.address(end))
+
+    def again(at: List[int]) -> None:
+        gy_at, gzf_at, x_at, zi_at = at[0], at[1], at[2 + count], at[3 + count]
+        key = tuple([library.bytes_at(a, form[0]) for a, form in zip(at[2:], forms)])
+        known = calls.pop(key, None)
+        if known is None:
+            wide = [library.whole(np.frombuffer(text, dtype).reshape(shape), np.float64) for text, (_, dtype, shape) in zip(key, forms)]
+            known = library.Call(filters._vjp, filters._filter(kind, *wide), (rows, start, rows, end)), wide
+        call, wide = known
+        for state, place in ((start, zi_at), (end, gzf_at)):
+            state[...] = _xla.numbers_at(place, zi.dtype, zi.size).reshape(zi.shape)
+        gb.fill(0)
+        ga.fill(0)
+        apart = _xla.numbers_at(gy_at, x.dtype, x.size).copy() if gy_at == x_at else None  # the library wants them apart
+        gx.data = at[-2]
+        call.run((x_at, states[0], gy_at if apart is None else library.address(apart), states[1]), *rest)
+        made = filters._as_given(wide[0], wide[1], gb, ga) if count == 2 else (np.concatenate([gb, ga], 1),)
+        for place, value, (_, dtype, _) in zip(at[4 + count :], made, forms):
+            _xla.numbers_at(place, dtype, value.size)[:] = value.reshape(-1)
+        _xla.numbers_at(at[-1], zi.dtype, zi.size)[:] = gz.reshape(-1)
+        calls.keep(key, known)
+
+    return again
+
+
 _xla.functions.update(filter=_filter_call, filter_vjp=_filter_vjp_call)
-_xla.repeats.update(filter=_filter_again)
+_xla.repeats.update(filter=_filter_again, filter_vjp=_filter_vjp_again)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -708,7 +794,7 @@ _filtered_one_call = _one_call("deeppcr_filter", _filtered_flat, lambda count: s
 
 
 def _filter(kind: str, coefficients: Tuple[Array, ...], x: Array, axis: int, zi: Any, sections: int, order: int) -> Any:
-    x = jnp.asarray(x)
+    x = _given("x", x)
     if np.dtype(x.dtype) not in _CODES:
         raise ArgumentError.of("x's dtype", x.dtype, "float32 or float64")
     if x.ndim == 0:
@@ -718,10 +804,11 @@ def _filter(kind: str, coefficients: Tuple[Array, ...], x: Array, axis: int, zi:
         raise ArgumentError.of("the coefficients' dtypes", [str(c.dtype) for c in coefficients], "float32 or float64")
     moved = jnp.moveaxis(x, axis, -1)
     wanted = (*moved.shape[:-1], sections, order)
-    if zi is not None and tuple(jnp.shape(zi)) != wanted:
-        raise ArgumentError.of("zi's shape", jnp.shape(zi), str(wanted))
+    zi = None if zi is None else _given("zi", zi, x.dtype)
+    if zi is not None and zi.shape != wanted:
+        raise ArgumentError.of("zi's shape", zi.shape, str(wanted))
     states = (math.prod(moved.shape[:-1]), sections, order)
-    start = jnp.zeros(states, x.dtype) if zi is None else jnp.asarray(zi, x.dtype).reshape(states)
+    start = jnp.zeros(states, x.dtype) if zi is None else zi.reshape(states)
     y, zf = _filtered_one_call(*coefficients, moved, start, kind=kind)
     y = jnp.moveaxis(y, -1, axis)
     return y if zi is None else (y, zf.reshape(wanted))
@@ -730,10 +817,26 @@ def _filter(kind: str, coefficients: Tuple[Array, ...], x: Array, axis: int, zi:
 def sosfilt(sos: Array, x: Array, axis: int = -1, zi: Any = None) -> Any:
     """scipy.signal.sosfilt over an axis of x, with gradients of sos, x and zi (0 for sos[:, 3], which has to be 1).
 
-    With initial states zi, of x's shape without that axis and then [sections][2], also returns the last ones. What is computed is
-    double, but coefficients are what JAX holds: for narrow filters let it have doubles (jax_enable_x64).
+    Parameters
+    ----------
+    sos : array_like
+        [sections][6], float32 or float64. What is computed is double, but coefficients are what JAX holds: for narrow filters let it
+        have doubles (jax_enable_x64).
+    x : array_like
+        Signals, time along `axis`.
+    zi : array_like, optional
+        Initial states: x's shape without that axis and then [sections][2]. Zeros without it.
+
+    Returns
+    -------
+    y, or y and the last states with `zi` : of x's and zi's shapes.
+
+    Raises
+    ------
+    ArgumentError
+        Of shapes and dtypes that do not fit, when it is traced; of coefficients, when it runs, as JAX's own error.
     """
-    sos = jnp.asarray(sos)
+    sos = _given("sos", sos)
     filters.check_sections(sos.shape)
     return _filter("sos", (sos,), x, axis, zi, sos.shape[0], 2)
 
@@ -741,9 +844,25 @@ def sosfilt(sos: Array, x: Array, axis: int = -1, zi: Any = None) -> Any:
 def lfilter(b: Array, a: Array, x: Array, axis: int = -1, zi: Any = None) -> Any:
     """scipy.signal.lfilter over an axis of x, up to order 128, with gradients of b, a, x and zi.
 
-    With initial states zi, of x's shape without that axis and then [1][order], also returns the last ones.
+    Parameters
+    ----------
+    b, a : array_like
+        Vectors of coefficients, float32 or float64.
+    x : array_like
+        Signals, time along `axis`.
+    zi : array_like, optional
+        Initial states: x's shape without that axis and then [1][order]. Zeros without it.
+
+    Returns
+    -------
+    y, or y and the last states with `zi` : of x's and zi's shapes.
+
+    Raises
+    ------
+    ArgumentError
+        Of shapes and dtypes that do not fit, when it is traced; of coefficients, when it runs, as JAX's own error.
     """
-    b, a = jnp.asarray(b), jnp.asarray(a)
+    b, a = _given("b", b), _given("a", a)
     for name, c in (("b", b), ("a", a)):
         filters.check_vector(name, c.shape)
     return _filter("ba", (b, a), x, axis, zi, 1, max(b.size, a.size) - 1)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import math
-from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Literal, NamedTuple, Optional, Sequence, Tuple, Union, overload
 
 import numpy as np
 
 from . import _abi
 from . import _library as library
-from .errors import ArgumentError, UnsupportedError, one_of, whole_number
+from .errors import ArgumentError, UnsupportedError, flag, one_of, whole_number
 
 ARRAY = np.ndarray
 SCHEMES = {
@@ -150,6 +150,7 @@ def problem(A: Any, b: Any, z0: Any, transposed: bool, scheme: str, structure: O
     z0 = None if z0 is None else library.array(z0, "z0")
     one_of("scheme", scheme, SCHEMES)
     chunk = whole_number("chunk", chunk)
+    transposed = flag("transposed", transposed)
     if transposed and z0 is not None:
         raise UnsupportedError.of("z0", "given to a transposed chain", "none: it starts at b of the last step; add it there")
     dtype = b.dtype
@@ -168,7 +169,7 @@ def problem(A: Any, b: Any, z0: Any, transposed: bool, scheme: str, structure: O
             raise ArgumentError.of("z0's shape", z0.shape, str(b.shape[1:]))
         z0 = library.numbers(z0.reshape(-1, width), 1)
     b = library.numbers(b.reshape(b.shape[0], 1, width) if single else b, 1)
-    plan = plan_for(b.shape[0], b.shape[1], width, structure, block, dtype, bool(transposed), scheme, chunk)
+    plan = plan_for(b.shape[0], b.shape[1], width, structure, block, dtype, transposed, scheme, chunk)
     return Problem(plan, values, b, z0, single, dims)
 
 
@@ -176,7 +177,7 @@ def _ref(array: Optional[ARRAY]) -> Any:
     return None if array is None else ctypes.byref(library.of(array))
 
 
-_execute, _vjp = library.lib.dpcr_chain_execute, library.lib.dpcr_chain_vjp
+_execute, _vjp = library.bare(library.lib.dpcr_chain_execute), library.bare(library.lib.dpcr_chain_vjp)
 _calls = library.Own()
 _kept, _keep = _calls.kept, _calls.keep
 
@@ -207,6 +208,15 @@ def _grid(array: ARRAY) -> ARRAY:
     return array if array.ndim == 3 else array[:, None]
 
 
+@overload
+def linear_chain(A: Any, b: Any, z0: Any = ..., transposed: bool = ..., scheme: str = ..., *, structure: Optional[str] = ...,
+                 chunk: int = ..., out: Optional[ARRAY] = ..., report: Literal[False] = ...) -> ARRAY: ...  # fmt: skip
+@overload
+def linear_chain(A: Any, b: Any, z0: Any = ..., transposed: bool = ..., scheme: str = ..., *, structure: Optional[str] = ...,
+                 chunk: int = ..., out: Optional[ARRAY] = ..., report: Literal[True]) -> Tuple[ARRAY, ChainReport]: ...  # fmt: skip
+@overload
+def linear_chain(A: Any, b: Any, z0: Any = ..., transposed: bool = ..., scheme: str = ..., *, structure: Optional[str] = ...,
+                 chunk: int = ..., out: Optional[ARRAY] = ..., report: bool) -> Any: ...  # fmt: skip
 def linear_chain(
     A: Any, b: Any, z0: Any = None, transposed: bool = False, scheme: str = "auto", *, structure: Optional[str] = None,
     chunk: int = 0, out: Optional[ARRAY] = None, report: bool = False,
@@ -239,6 +249,12 @@ def linear_chain(
     Returns
     -------
     ndarray of b's shape: the states z_0 .. z_{L-1}. With `report`, a pair of it and the report.
+
+    Raises
+    ------
+    ArgumentError, UnsupportedError
+        Of shapes that do not fit, dtypes that are no real numbers, masked numbers, z0 of a transposed chain.
+    OutOfMemory
 
     Float32, float64 and uint32 (which wraps around) are computed in as they are; other numbers become floats.
     """
@@ -288,6 +304,8 @@ def _into(A: ARRAY, b: ARRAY, z0: Optional[ARRAY], out: Optional[ARRAY], transpo
 
 def _checked_out(out: ARRAY, p: Problem) -> ARRAY:
     shape = _shape(p)
+    if isinstance(out, np.ma.MaskedArray):
+        raise ArgumentError.of("out", "a masked array", f"an array {shape} of {p.b.dtype} without a mask")
     if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != p.b.dtype or not out.flags.writeable:
         got = f"{'' if out.flags.writeable else 'read-only '}{out.shape} of {out.dtype}" if isinstance(out, np.ndarray) else type(out).__name__
         raise ArgumentError.of("out", got, f"a writeable array {shape} of {p.b.dtype}")
@@ -329,6 +347,11 @@ def linear_chain_vjp(
     Returns
     -------
     dA, db, dz0 : of the shapes of A, b and z0 (dz0 None without z0).
+
+    Raises
+    ------
+    ArgumentError
+        As `linear_chain`, and where z is not of g's shape.
     """
     start = None if z0 is None else library.array(z0, "z0")
     return _vjp_into(library.array(A, "A"), library.array(z, "z"), library.array(g, "g"), start, None, None, None, scheme, structure, chunk)
@@ -447,11 +470,25 @@ def linear_chain_jvp(
     A: Any, z: Any, dA: Any = None, db: Any = None, dz0: Any = None, z0: Any = None, scheme: str = "auto", *,
     structure: Optional[str] = None, chunk: int = 0,
 ) -> ARRAY:  # fmt: skip
-    """The derivative of `linear_chain` along (dA, db, dz0), any of which may be None for zero, at its solution z.
+    """The derivative of `linear_chain` along (dA, db, dz0) at its solution z.
+
+    Parameters
+    ----------
+    A, z0, scheme, structure, chunk
+        As given to `linear_chain` (untransposed).
+    z : array_like
+        What it returned.
+    dA, db, dz0 : array_like, optional
+        Of the shapes of A, b and z0, or repeated to them; None for zero.
 
     Returns
     -------
     dz : of z's shape.
+
+    Raises
+    ------
+    ArgumentError
+        As `linear_chain`, and of directions of other shapes.
     """
     A, z = library.array(A, "A"), library.array(z, "z")
     p = problem(A, z, z0, False, scheme, structure, chunk)

@@ -8,13 +8,13 @@ import ctypes
 import signal
 import threading
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union, overload
 
 import numpy as np
 
 from . import _abi
 from . import _library as library
-from .errors import ArgumentError, NotConverged, number, one_of, whole_number
+from .errors import ArgumentError, NotConverged, flag, number, one_of, whole_number
 from .linear import SCHEMES, STRUCTURES
 from .linear import _SCHEME_NAMES as SCHEME_NAMES
 from .linear import Plan as LinearPlan
@@ -450,6 +450,13 @@ _NUMBERS = ("atol", "rtol", "damping")
 _OPTIONS = "atol rtol window chunk warm_up damping max_sweeps memory_limit".split()
 
 
+@overload
+def plan(step: str, z0: Any = ..., length: int = ..., *, batch: int = ..., width: int = ..., structure: str = ..., block: int = ...,
+         dtype: Any = ..., scheme: str = ..., chunk: int = ..., transposed: bool = ...) -> LinearPlan: ...  # fmt: skip
+@overload
+def plan(step: Callable[..., Any], z0: Any, length: int, jacobian: Optional[Callable[..., Any]] = ..., method: str = ..., *,
+         structure: str = ..., block: int = ..., scheme: str = ..., backward: str = ..., guess: str = ..., fallback: bool = ...,
+         chunk: int = ..., **options: Any) -> SolvePlan: ...  # fmt: skip
 def plan(
     step: Union[Callable[..., Any], str], z0: Any = None, length: int = 0, jacobian: Optional[Callable[..., Any]] = None,
     method: str = "auto", *, structure: str = "dense", block: int = 0, scheme: str = "auto", backward: str = "auto",
@@ -460,6 +467,22 @@ def plan(
 
     `plan(step, z0, length, jacobian, ...)` plans what `solve` with the same arguments runs, and its `solve(z0)` runs it again
     and again. `plan("linear", length=..., batch=..., width=..., structure=..., dtype=...)` plans a linear chain.
+
+    Parameters
+    ----------
+    step, z0, length, jacobian, method, guess, structure, block, scheme, backward, fallback, chunk, options
+        As in `solve`; guess "given" leaves it to the plan's `solve(z0, guess)`.
+    batch, width, dtype, transposed
+        Of a linear chain: sequences, numbers of a state, float32, float64 or uint32, and which way it runs.
+
+    Returns
+    -------
+    A plan, whose repr and `sentence` say why; that of a step has `method`, `memory`, `candidates` and `solve` besides.
+
+    Raises
+    ------
+    ArgumentError, UnsupportedError
+        Of sizes that are none, options that there are not, methods that want a Jacobian where there is none.
     """
     if isinstance(step, str):
         one_of("the chain", step, ("a step", "linear"))
@@ -469,7 +492,7 @@ def plan(
             raise ArgumentError.of("an option", name, "none but those of a linear chain's shape, scheme and chunk")
         sizes = (whole_number(n, v) for n, v in (("length", length), ("batch", batch), ("width", width)))
         return plan_for(*sizes, structure, whole_number("block", block), library.dtype_of(dtype, "float32 float64 uint32"),
-                        bool(transposed), scheme, whole_number("chunk", chunk))  # fmt: skip
+                        flag("transposed", transposed), scheme, whole_number("chunk", chunk))  # fmt: skip
     given: Dict[str, Any] = {"chunk": chunk, "block": block, **options}
     for name, value in given.items():
         if one_of("an option", name, (*_OPTIONS, "block")) in _NUMBERS:
@@ -477,7 +500,7 @@ def plan(
         else:
             given[name] = whole_number(name, value, 0, (1 << 31) - 1 if name == "max_sweeps" else (1 << 63) - 1)
     given.update(scheme=SCHEMES[one_of("scheme", scheme, SCHEMES)], backward=SCHEMES[one_of("backward", backward, SCHEMES)],
-                 guess=GUESSES[one_of("guess", guess, GUESSES)], no_fallback=int(not fallback))  # fmt: skip
+                 guess=GUESSES[one_of("guess", guess, GUESSES)], no_fallback=int(not flag("fallback", fallback)))  # fmt: skip
     return SolvePlan(step, z0, length, jacobian, method, structure, given["block"], given)
 
 
@@ -513,6 +536,15 @@ def solve(
     Returns
     -------
     Solution : with states `z` [length][w] or [length][B][w], `report`, and `vjp` for the adjoint.
+
+    Raises
+    ------
+    ArgumentError, UnsupportedError
+        As `plan`, and where step or jacobian return other shapes.
+    NotConverged
+        With fallback=False.
+    OutOfMemory
+        And whatever step, jacobian and progress raise.
 
     A step in Python costs some microseconds a call however many states it gets, so even where the loop is the least
     arithmetic, chunks of it side by side may be a hundred times faster.

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import math
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, Generic, List, Mapping, NamedTuple, Optional, Tuple, TypeVar, Union
 
 import numpy as np
 
 from . import _library as library
 from ._engine import Engine, Form, Pass
-from .errors import ArgumentError, one_of
+from .errors import ArgumentError, flag, one_of
 from .nonlinear import METHODS
 
 ARRAY = np.ndarray
-States = Union[ARRAY, Tuple[ARRAY, ARRAY]]
+Pair = Tuple[ARRAY, ARRAY]
+States = Union[ARRAY, Pair]
+State = TypeVar("State")  # of a kind of networks: one of these
 
 
 class Gradients(NamedTuple):
@@ -29,17 +31,16 @@ def _address(array: Optional[ARRAY]) -> int:
     return 0 if array is None else library.address(array)
 
 
-def _parts(form: Form, flat: ARRAY) -> Dict[str, ARRAY]:
-    """A vector's parts by name, as views."""
-    out, at = {}, 0
+def _places(form: Form) -> List[Tuple[str, Tuple[int, ...], int]]:
+    """Names, shapes and first bytes of a vector's parts."""
+    out, at = [], 0
     for name, shape in form.parameters():
-        size = math.prod(shape)
-        out[name] = flat[at : at + size].reshape(shape)
-        at += size
+        out.append((name, shape, at))
+        at += math.prod(shape) * library.NAMES[form.dtype].itemsize
     return out
 
 
-class _Recurrent:
+class _Recurrent(Generic[State]):
     """A network of `layers` layers, over sequences x [T][B][inputs] (or [T][inputs]).
 
     Parameters
@@ -54,6 +55,12 @@ class _Recurrent:
         meets the input, U(-1/2, 1/2) for the rest.
     method : str
         How the time steps run, as in `deeppcr.solve`; "auto" looks at the network and its first long sequence.
+
+    Raises
+    ------
+    ArgumentError
+        Of sizes that are none, another dtype, a method that there is not.
+    OutOfMemory
     """
 
     _kind = ""
@@ -62,8 +69,11 @@ class _Recurrent:
                  dtype: Any = np.float32, seed: int = 0, method: str = "auto") -> None:  # fmt: skip
         kind = library.dtype_of(dtype, "float32 float64")
         self.dtype, self.method = kind, one_of("method", method, METHODS)
-        form = Form(self._kind, library.DTYPES[kind], inputs, hidden, layers, bool(bidirectional), bool(bias)).checked()
-        rng = np.random.default_rng(seed)
+        form = Form(self._kind, library.DTYPES[kind], inputs, hidden, layers, flag("bidirectional", bidirectional), flag("bias", bias)).checked()
+        try:
+            rng = np.random.default_rng(seed)
+        except (TypeError, ValueError):
+            raise ArgumentError.of("seed", repr(seed), "a whole number, 0 or more") from None
         self._engine = Engine(form)
         self._keep(library.empty((sum(math.prod(shape) for _, shape in form.parameters()),), kind))
         for name, shape, bound in form.bounds():
@@ -71,9 +81,15 @@ class _Recurrent:
 
     def _keep(self, flat: ARRAY) -> None:
         """The parameters, in one vector."""
-        self._flat, self._parameters = flat, _parts(self.form, flat)
+        self._flat, self._places = flat, _places(self.form)
+        self._parameters = self._parts(flat)
         self._at = (library.address(flat),)
-        self._pass: Optional[Tuple[Pass, Dict[str, Optional[ARRAY]], bool]] = None
+        # What waits for `backward`, its arrays, the addresses of x, h0, c0 and lengths, and whether it was of a single sequence.
+        self._pass: Optional[Tuple[Pass, Dict[str, Optional[ARRAY]], Tuple[int, int, int, int], bool]] = None
+
+    def _parts(self, flat: ARRAY) -> Dict[str, ARRAY]:
+        """A vector's parts by name, as views."""
+        return {name: np.ndarray(shape, self.dtype, flat, at) for name, shape, at in self._places}
 
     def __getstate__(self) -> Dict[str, Any]:
         return {"dtype": self.dtype, "method": self.method, "form": tuple(self.form), "flat": self._flat.copy()}
@@ -132,12 +148,12 @@ class _Recurrent:
             raise ArgumentError.of(name, type(given).__name__, "a pair (h, c)")
         return given[0], given[1]
 
-    def _join(self, h: ARRAY, c: Optional[ARRAY], single: bool) -> States:
+    def _join(self, h: ARRAY, c: Optional[ARRAY], single: bool) -> Any:
         if single:
             h, c = h[:, 0], None if c is None else c[:, 0]
         return h if c is None else (h, c)
 
-    def __call__(self, x: Any, h0: Any = None, lengths: Any = None, *, training: bool = False) -> Tuple[ARRAY, States]:
+    def __call__(self, x: Any, h0: Any = None, lengths: Any = None, *, training: bool = False) -> Tuple[ARRAY, State]:
         """Runs the network.
 
         Parameters
@@ -154,6 +170,12 @@ class _Recurrent:
         Returns
         -------
         y, hT : [T][B][D hidden], and the last states like h0.
+
+        Raises
+        ------
+        ArgumentError
+            Of shapes that do not fit, numbers that are not real, lengths beyond T.
+        OutOfMemory
         """
         x = library.whole(x, self.dtype, "x")
         f, single = self.form, x.ndim == 2
@@ -177,11 +199,11 @@ class _Recurrent:
             ct = np.empty((N, B, H), self.dtype)
         if self._pass is not None:
             self._drop()
-        waiting = self._engine.forward(self._at, T, B, _address(x), _address(h), _address(c), _address(ends), _address(y),
-                                       _address(ht), _address(ct), training, self.method)  # fmt: skip
+        at = (_address(x), _address(h), _address(c), _address(ends))
+        waiting = self._engine.forward(self._at, T, B, *at, _address(y), _address(ht), _address(ct), training, self.method)
         if waiting is not None:
             arrays = {"x": x, "h0": h, "c0": c, "lengths": ends, "y": y.copy(), "ht": ht.copy(), "ct": None if ct is None else ct.copy()}
-            self._pass = (waiting, arrays, single)
+            self._pass = (waiting, arrays, at, single)
         return (y[:, 0] if single else y), self._join(ht, ct, single)
 
     def _drop(self) -> None:
@@ -190,11 +212,25 @@ class _Recurrent:
             self._pass = None
 
     def backward(self, dy: Any = None, dhT: Any = None) -> Gradients:
-        """The gradients of a loss, given those by the outputs and last states (None: zero) of the last pass, which was run with
-        training=True. Once a pass."""
+        """The gradients of a loss, of the last pass, which was run with training=True. Once a pass.
+
+        Parameters
+        ----------
+        dy, dhT : array_like, optional
+            dLoss by the outputs, of y's shape, and by the last states, like hT; None for zero.
+
+        Returns
+        -------
+        Gradients : of x, of the initial states, and of the parameters by name.
+
+        Raises
+        ------
+        ArgumentError
+            Without such a pass, or of other shapes.
+        """
         if self._pass is None:
             raise ArgumentError("backward without a pass; wanted one with training=True before, once", "backward")
-        waiting, kept, single = self._pass
+        waiting, kept, at, single = self._pass
         x, ht = kept["x"], kept["ht"]
         assert x is not None and ht is not None and kept["y"] is not None
         B, lstm = x.shape[1], self.form.has_cell
@@ -207,36 +243,35 @@ class _Recurrent:
         first, cell = self._pair("dhT", dhT)
         dht, dct = self._state("dhT", first, B, single), self._state("dcT", cell, B, single)
         dx, dh0, dc0 = np.empty_like(x), np.empty_like(ht), np.empty_like(ht) if lstm else None
-        waiting.backward(_address(x), _address(kept["h0"]), _address(kept["c0"]), _address(kept["lengths"]), _address(kept["y"]),
-                         _address(ht), _address(kept["ct"]), (_address(given), _address(dht), _address(dct)),
+        waiting.backward(*at, _address(kept["y"]), _address(ht), _address(kept["ct"]), (_address(given), _address(dht), _address(dct)),
                          (_address(dx), _address(dh0), _address(dc0)))  # fmt: skip
         flat = np.empty_like(self._flat)
         ctypes.memmove(library.address(flat), waiting.slot.gradient, flat.nbytes)
         self._drop()
-        return Gradients(dx[:, 0] if single else dx, self._join(dh0, dc0, single), _parts(self.form, flat))
+        return Gradients(dx[:, 0] if single else dx, self._join(dh0, dc0, single), self._parts(flat))
 
 
-class RNN(_Recurrent):
+class RNN(_Recurrent[ARRAY]):
     __doc__ = "h' = tanh(W_ih x + b_ih + W_hh h + b_hh), torch.nn.RNN's. " + (_Recurrent.__doc__ or "")
     _kind = "rnn_tanh"
 
 
-class RNNReLU(_Recurrent):
+class RNNReLU(_Recurrent[ARRAY]):
     __doc__ = "The same with ReLU for tanh. " + (_Recurrent.__doc__ or "")
     _kind = "rnn_relu"
 
 
-class GRU(_Recurrent):
+class GRU(_Recurrent[ARRAY]):
     __doc__ = "torch.nn.GRU's formulas. " + (_Recurrent.__doc__ or "")
     _kind = "gru"
 
 
-class LSTM(_Recurrent):
+class LSTM(_Recurrent[Pair]):
     __doc__ = "torch.nn.LSTM's formulas; states are pairs (h, c). " + (_Recurrent.__doc__ or "")
     _kind = "lstm"
 
 
-class ParaGRU(_Recurrent):
+class ParaGRU(_Recurrent[ARRAY]):
     __doc__ = """Units do not mix: z = s(x_z + a_z h), r = s(x_r + a_r h), q = tanh(x_q + a_q r h), h' = (1 - z) h + z q, where x_z,
     x_r, x_q are the parts of W_ih x + b_ih and weight_hh is a, [3 hidden]; so long sequences are solved in parallel at any width
     (ParaRNN, arXiv 2510.21450).
@@ -245,7 +280,7 @@ class ParaGRU(_Recurrent):
     _kind = "paragru"
 
 
-class ParaLSTM(_Recurrent):
+class ParaLSTM(_Recurrent[Pair]):
     __doc__ = """Units do not mix: f = s(x_f + a_f h + C_f c), z = tanh(x_z + a_z h), c' = f c + (1 - f) z, o = s(x_o + a_o h + C_o c'),
     h' = o tanh(c'), gates f, z, o, weight_hh a, peephole C [2 hidden]; states are pairs (h, c) (ParaRNN, arXiv 2510.21450).
 
@@ -253,7 +288,7 @@ class ParaLSTM(_Recurrent):
     _kind = "paralstm"
 
 
-class MinGRU(_Recurrent):
+class MinGRU(_Recurrent[ARRAY]):
     __doc__ = """A gated linear recurrence: z = s(x_z), h' = (1 - z) h + z x_q (minGRU, arXiv 2410.01201).
 
     """ + (_Recurrent.__doc__ or "")

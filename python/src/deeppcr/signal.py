@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from typing import Any, Callable, Optional, Tuple, Union
+from typing import Any, Callable, Optional, Tuple, Union, overload
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from .errors import ArgumentError, UnsupportedError, whole_number
 ARRAY = np.ndarray
 ORDER = 128  # of a transfer function, at most
 _filters = library.Cache(64)
+_execute, _vjp = library.bare(library.lib.dpcr_filter_execute), library.bare(library.lib.dpcr_filter_gradient)
 
 
 def _filter(kind: str, *coefficients: ARRAY) -> library.Handle:
@@ -50,7 +51,7 @@ class _Known:
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         state = None if zi is None else np.empty((rows.shape[0], sections, order))
         self.shape, self.dtype, self.last = x.shape, x.dtype, None if zi is None else zi.shape
-        self.call = library.Call(library.lib.dpcr_filter_execute, handle, (rows, state, rows, state))
+        self.call = library.Call(_execute, handle, (rows, state, rows, state))
 
     def run(self, x: ARRAY, zi: Optional[ARRAY]) -> Union[ARRAY, Tuple[ARRAY, ARRAY]]:
         y = np.empty(self.shape, self.dtype)
@@ -153,10 +154,32 @@ def _apply(x: Any, axis: int, zi: Any, zi_shape: Callable[[Tuple[int, ...]], Tup
     return y, zi_out(zf, moved.shape[:-1], axis).astype(dtype, copy=False)
 
 
+@overload
+def sosfilt(sos: Any, x: Any, axis: int = ..., zi: None = ...) -> ARRAY: ...
+@overload
+def sosfilt(sos: Any, x: Any, axis: int = ..., zi: Any = ...) -> Any: ...
 def sosfilt(sos: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARRAY, Tuple[ARRAY, ARRAY]]:
-    """scipy.signal.sosfilt: a cascade of biquads sos [sections][6] over x along an axis.
+    """scipy.signal.sosfilt: a cascade of biquads over x along an axis.
 
-    With initial states zi, of x's shape but 2 along the axis, after a first dimension [sections], also returns the last ones.
+    Parameters
+    ----------
+    sos : array_like
+        [sections][6]: b_0, b_1, b_2, 1, a_1, a_2 each.
+    x : array_like
+        Signals; float32 where both are, else float64, complex where x is.
+    axis : int
+        That time runs along.
+    zi : array_like, optional
+        Initial states: x's shape but 2 along the axis, after a first dimension [sections]. Zeros without it.
+
+    Returns
+    -------
+    y, or y and zf with `zi` : of x's shape; the last states, of zi's.
+
+    Raises
+    ------
+    ArgumentError
+        Of shapes that do not fit, an axis that x does not have, coefficients that are not finite or a_0 that is not 1.
     """
     key = _key("sosfilt", (sos,), x, axis, zi)
     known = _again(key, x, zi)
@@ -201,9 +224,33 @@ def axis_of(axis: Any, dimensions: int) -> int:
     return whole_number("axis", axis, -dimensions, dimensions - 1)
 
 
+@overload
+def lfilter(b: Any, a: Any, x: Any, axis: int = ..., zi: None = ...) -> ARRAY: ...
+@overload
+def lfilter(b: Any, a: Any, x: Any, axis: int = ..., zi: Any = ...) -> Any: ...
 def lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARRAY, Tuple[ARRAY, ARRAY]]:
-    """scipy.signal.lfilter: the transfer function b / a, of an order max(len(a), len(b)) - 1 of at most 128, over x along an
-    axis. With initial states zi, of x's shape but the order along the axis, also returns the last ones."""
+    """scipy.signal.lfilter: the transfer function b / a over x along an axis.
+
+    Parameters
+    ----------
+    b, a : array_like
+        Coefficients of falling powers, a[0] not 0; the order is max(len(a), len(b)) - 1, at most 128.
+    x : array_like
+        Signals; float32 where all are, else float64, complex where x is.
+    axis : int
+        That time runs along.
+    zi : array_like, optional
+        Initial states: x's shape but the order along the axis, or 1 where channels share them. Zeros without it.
+
+    Returns
+    -------
+    y, or y and zf with `zi` : of x's shape; the last states.
+
+    Raises
+    ------
+    ArgumentError
+        Of shapes that do not fit, an axis that x does not have, coefficients that are not finite or a[0] that is 0.
+    """
     key = _key("lfilter", (b, a), x, axis, zi)
     known = _again(key, x, zi)
     if known is not None:
@@ -253,17 +300,35 @@ def _gradient(kind: str, b: ARRAY, a: Optional[ARRAY], x: ARRAY, zi: Optional[AR
         return None, None, dx, gz
     if a is None:
         return np.concatenate([gb, ga], 1), None, dx, gz
-    # Of the coefficients as given, which were divided by a_0.
+    return (*_as_given(b, a, gb, ga), dx, gz)
+
+
+def _as_given(b: ARRAY, a: ARRAY, gb: ARRAY, ga: ARRAY) -> Tuple[ARRAY, ARRAY]:
+    """The gradients of coefficients from those [1][order + 1] of the same divided by a_0."""
     first = float(a[0])
     gb, ga = gb[0] / first, ga[0] / first
     ga[0] = -(gb[: b.size] @ b + ga[1 : a.size] @ a[1:]) / first
-    return gb[: b.size], ga[: a.size], dx, gz
+    return gb[: b.size], ga[: a.size]
 
 
 def sosfilt_vjp(sos: Any, x: Any, gy: Any, axis: int = -1) -> Tuple[ARRAY, ARRAY]:
-    """The gradients of a loss with respect to sos and x of `sosfilt`, given that by y, of x's shape.
+    """The gradients of a loss with respect to sos and x of `sosfilt`.
 
-    Those of sos[:, 3], which has to be 1, are 0. Returns arrays of sos's and x's shapes.
+    Parameters
+    ----------
+    sos, x, axis
+        As given to `sosfilt`, without initial states.
+    gy : array_like
+        dLoss/dy, of x's shape.
+
+    Returns
+    -------
+    gsos, gx : of sos's and x's shapes; those of sos[:, 3], which has to be 1, are 0.
+
+    Raises
+    ------
+    ArgumentError
+        As `sosfilt`, and of complex signals.
     """
     signal, given, y = library.array(x, "x"), np.atleast_2d(library.array(sos, "sos")), library.array(gy, "gy")
     _checked(signal, y, axis)
@@ -274,7 +339,24 @@ def sosfilt_vjp(sos: Any, x: Any, gy: Any, axis: int = -1) -> Tuple[ARRAY, ARRAY
 
 
 def lfilter_vjp(b: Any, a: Any, x: Any, gy: Any, axis: int = -1) -> Tuple[ARRAY, ARRAY, ARRAY]:
-    """The gradients of a loss with respect to b, a and x of `lfilter`, given that by y, of x's shape."""
+    """The gradients of a loss with respect to b, a and x of `lfilter`.
+
+    Parameters
+    ----------
+    b, a, x, axis
+        As given to `lfilter`, without initial states.
+    gy : array_like
+        dLoss/dy, of x's shape.
+
+    Returns
+    -------
+    gb, ga, gx : of the shapes of b, a and x.
+
+    Raises
+    ------
+    ArgumentError
+        As `lfilter`, and of complex signals.
+    """
     signal, y = library.array(x, "x"), library.array(gy, "gy")
     tops, bottoms = (c.astype(np.float64) for c in vectors(b, a))
     _checked(signal, y, axis)

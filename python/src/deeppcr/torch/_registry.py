@@ -61,6 +61,16 @@ def floats(name: str, tensor: Any) -> None:
         raise ArgumentError.of(f"{name}'s dtype", tensor.dtype, "torch.float32 or torch.float64")
 
 
+def looks(tensors: Sequence[Tensor]) -> Optional[Callable[..., bool]]:
+    """What tells of as many tensors whether each has type, dtype, device, layout, sizes, strides and sign of the one that is its
+    like here: what torch.compile guards its programs by, in a quarter of the time that asking for each takes. None where PyTorch has no such thing."""
+    try:
+        made = torch._C._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        return made.check if made.check(*tensors) else None  # type: ignore[no-any-return]
+    except (AttributeError, TypeError, RuntimeError):
+        return None
+
+
 _transforming = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 _some_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from .. import _abi, _engine
 from .. import _library as library
-from ..errors import ArgumentError, number, one_of, whole_number
+from ..errors import ArgumentError, flag, number, one_of, whole_number
 from ..nonlinear import METHODS
 from ._others import send_home
 from ._registry import CODES, apart, differentiable, expect, floats, going_forward, of_many, on_cpu, operator, plain, tracing
@@ -309,7 +309,7 @@ class Chain(torch.nn.Module):
         super().__init__()
         one_of("dtype", dtype, list(CODES))
         self.method = one_of("method", method, METHODS)
-        form = _Form(kind, CODES[dtype], layers, width, hidden or width, activation, branch, bool(layer_norm), 1.0).checked()
+        form = _Form(kind, CODES[dtype], layers, width, hidden or width, activation, branch, flag("layer_norm", layer_norm), 1.0).checked()
         self.form = form._replace(scale=1 / math.sqrt(layers) if scale is None else number("scale", scale))
         self.flat = torch.nn.Parameter(torch.empty(layers, form.numbers(), dtype=dtype))
         self.reset_parameters()

@@ -7,6 +7,7 @@ from typing import Any, Optional, Tuple
 import torch
 from torch import Tensor
 
+from .. import _library as library
 from .. import linear as numbers
 from ..errors import ArgumentError
 from ._registry import CODES, array, differentiable, expect, going_forward, no_forward, on_cpu, operator, refuse_many, tracing, wanted
@@ -134,13 +135,57 @@ _traced = differentiable(_operator, _operator_backward, _setup)
 _traced_vjp = differentiable(_operator_vjp)
 
 
+_calls = library.Own()
+
+
+def _plain(A: Tensor, b: Tensor, z0: Optional[Tensor], transposed: bool, scheme: str, structure: str) -> Tensor:
+    """Without gradients. Chains like one before are known by their shapes and need no arrays of NumPy."""
+    whole = A.is_contiguous() and b.is_contiguous() and not (A.is_neg() or b.is_neg())
+    at = [A.data_ptr(), b.data_ptr(), 0]
+    if z0 is not None:
+        whole, at[2] = whole and z0.is_contiguous() and not z0.is_neg(), z0.data_ptr()
+    key = (A.shape, b.shape, None if z0 is None else z0.shape, b.dtype, transposed, scheme, structure)
+    kept, call = _calls.kept(), None
+    if whole and not (at[0] | at[1] | at[2]) & (b.element_size() - 1):
+        try:
+            call = kept.pop(key, None)
+        except TypeError:  # an option that is no key: refused below
+            pass
+        if call is not None:
+            z = torch.empty_like(b)
+            call.run((*at, z.data_ptr()), None)
+            kept[key] = call
+            return z
+    z = torch.from_numpy(numbers.linear_chain(array(A), array(b), array(z0), transposed, scheme, structure=structure))
+    if whole and z.numel():
+        call = numbers.call_like(array(A), array(b), array(z0), array(z), transposed, scheme, structure)
+        if call is not None:
+            _calls.keep(key, call)
+    return z
+
+
 def linear_chain(A: Tensor, b: Tensor, z0: Optional[Tensor] = None, transposed: bool = False, scheme: str = "auto", *,
                  structure: Optional[str] = None) -> Tensor:  # fmt: skip
-    """`deeppcr.linear_chain` for tensors of one dtype (float32, float64, uint32) on the CPU, with gradients, and theirs, of A, b and z0."""
+    """`deeppcr.linear_chain` for tensors of one dtype (float32, float64, uint32) on the CPU, with gradients, and theirs, of A, b and z0.
+
+    Parameters
+    ----------
+    A, b, z0, transposed, scheme, structure
+        As there: A [L][w][w], [L][w] or [L] and so on, b [L][w] or [L][B][w], z0 [w] or [B][w].
+
+    Returns
+    -------
+    z : of b's shape.
+
+    Raises
+    ------
+    ArgumentError, UnsupportedError
+        As there, and of other dtypes and devices.
+    """
     _check(A=A, b=b, z0=z0)
     named = _structure(A, b, structure)
     if tracing():
         return _traced(A, b, z0, transposed, scheme, named)
     if wanted(A, b, z0) or going_forward() or type(A) is not Tensor or type(b) is not Tensor:
         return _LinearChain.apply(A, b, z0, transposed, scheme, named)
-    return torch.from_numpy(numbers.linear_chain(array(A), array(b), array(z0), transposed, scheme, structure=named))
+    return _plain(A, b, z0, transposed, scheme, named)

@@ -16,10 +16,10 @@ from torch.nn.utils.rnn import PackedSequence
 
 from .. import _engine
 from .._library import NAMES
-from ..errors import ArgumentError, UnsupportedError, number, one_of, whole_number
+from ..errors import ArgumentError, UnsupportedError, flag, number, one_of, whole_number
 from ..nonlinear import METHODS
 from ._others import send_home
-from ._registry import CODES, REGISTERS, apart, autocasting, differentiable, expect, floats, going_forward, of_many, operator, plain, tracing, wanted
+from ._registry import CODES, REGISTERS, apart, autocasting, differentiable, expect, floats, going_forward, looks, of_many, operator, plain, tracing, wanted
 
 _VF: Any = torch._VF  # type: ignore[attr-defined,unused-ignore]
 
@@ -33,7 +33,9 @@ def _contiguous(tensor: Optional[Tensor]) -> Optional[Tensor]:
 
 
 _move = ctypes.memmove
+_data_ptr = Tensor.data_ptr
 _STRIDED = torch.strided
+_KNOWN = 16  # shapes of inputs that a module remembers
 _HUGE = 1 << 22  # numbers for which memory is asked for in large pages, as NumPy does and PyTorch does not
 
 
@@ -47,7 +49,7 @@ def _new(like: Tensor, length: int, batch: int, width: int) -> Tensor:
 class _Call:
     """What a pass is besides its tensors; x is [T][B][I]."""
 
-    __slots__ = ("engine", "form", "method", "chains", "cell", "width", "flops", "shapes", "sizes")
+    __slots__ = ("engine", "form", "method", "chains", "cell", "width", "flops", "shapes", "sizes", "alike")
 
     def __init__(self, engine: _engine.Engine, method: str) -> None:
         self.engine, self.form, self.method = engine, engine.form, method
@@ -57,19 +59,24 @@ class _Call:
         numbers = [math.prod(shape) for shape in self.shapes]
         self.flops = 2.0 * sum(numbers)  # of a step forward
         self.sizes = [n * NAMES[form.dtype].itemsize for n in numbers]  # bytes of the parameters
+        self.alike: Any = None  # tells of parameters whether they look like those that were found right last
 
     def places(self, parameters: Sequence[Tensor], dtype: torch.dtype) -> Optional[List[int]]:
         """Where the parameters lie; None where one of them has to be copied first. Refuses those that are not the form's."""
-        found, apart = [], False
         if len(parameters) != len(self.shapes):
             raise ArgumentError.of("the number of parameters", len(parameters), str(len(self.shapes)))
+        if self.alike is not None and self.alike(*parameters):
+            return list(map(_data_ptr, parameters))
+        self.alike, apart = None, False
         for p, shape in zip(parameters, self.shapes):
             if p.shape != shape or p.dtype is not dtype or not p.is_cpu or p.layout is not _STRIDED:
                 for q, (name, own) in zip(parameters, self.form.parameters()):
                     expect(name, q, own, dtype)
             apart = apart or not p.is_contiguous() or p.is_neg()
-            found.append(p.data_ptr())
-        return None if apart else found
+        if apart:
+            return None
+        self.alike = looks(parameters)
+        return list(map(_data_ptr, parameters))
 
     def expect(self, x: Tensor, h: Optional[Tensor], c: Optional[Tensor], h_name: str = "h0", c_name: str = "c0") -> None:
         """Refuses states that are not those of a pass over x."""
@@ -78,7 +85,6 @@ class _Call:
 
     def forward(self, x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor],
                 parameters: Sequence[Tensor], training: bool) -> Tuple[Tensor, Tensor, Optional[Tensor], Any]:  # fmt: skip
-        T, B, _ = x.shape
         places = self.places(parameters, x.dtype)
         if places is None:
             parameters = [plain(p) for p in parameters]
@@ -86,6 +92,12 @@ class _Call:
         x = plain(x)
         if h0 is not None or c0 is not None or lengths is not None:
             h0, c0, lengths = _contiguous(h0), _contiguous(c0), _contiguous(lengths)
+        return self.run(places, x, h0, c0, lengths, training)
+
+    def run(self, places: List[int], x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor],
+            training: bool) -> Tuple[Tensor, Tensor, Optional[Tensor], Any]:  # fmt: skip
+        """Of tensors that are contiguous, the parameters by address."""
+        T, B, _ = x.shape
         y, ht, ct = _new(x, T, B, self.width), x.new_empty(self.chains, B, self.form.outputs), None
         if self.cell:
             ct = x.new_empty(self.chains, B, self.form.hidden)
@@ -137,6 +149,17 @@ def _pytorch(form: _engine.Form, x: Tensor, h0: Optional[Tensor], c0: Optional[T
     flat, sizes = _VF._pack_padded_sequence(x, lengths, False)
     y, *last = run(flat, sizes, hx, *rest)
     return (_VF._pad_packed_sequence(y, sizes, False, 0.0, T)[0], *last)
+
+
+class _Known:
+    """A module's call over an input and states that `alike` knows: with the parameters as they were, of the same dtypes, shapes, strides."""
+
+    __slots__ = ("call", "alike", "method", "turned", "learns", "plain")
+
+    def __init__(self, call: _Call, alike: Any, method: str, turned: bool, tensors: Sequence[Tensor]) -> None:
+        self.call, self.alike, self.method, self.turned = call, alike, method, turned
+        self.learns = any(t.requires_grad for t in tensors)
+        self.plain = all(t.is_contiguous() and not t.is_neg() for t in tensors)
 
 
 class _Recurrent(torch.autograd.Function):
@@ -274,18 +297,19 @@ class _Module(torch.nn.RNNBase):
 
     def __init__(self, mode: str, *args: Any, method: str = "auto", fallback: bool = False, **kwargs: Any) -> None:
         super().__init__(mode, *args, **kwargs)
-        self.method, self.fallback = one_of("method", method, METHODS), fallback
+        self.method, self.fallback = one_of("method", method, METHODS), flag("fallback", fallback)
         self._number()
 
     def _number(self) -> None:
         self._token = _engine.token()  # for the operator, whose engines are known by it
         self._calls: Dict[Any, _Call] = {}
+        self._known: Dict[Any, _Known] = {}
         self._none: List[Optional[Tensor]] = [None, None] if self.mode in ("LSTM", "PARALSTM") else [None]  # no states
         weakref.finalize(self, _engine.drop, self._token)
 
     def __getstate__(self) -> Dict[str, Any]:
         state = super().__getstate__() if hasattr(torch.nn.RNNBase, "__getstate__") else self.__dict__
-        return {name: value for name, value in state.items() if name not in ("_calls", "_none")}
+        return {name: value for name, value in state.items() if name not in ("_calls", "_known", "_none")}
 
     def __setstate__(self, state: Any) -> None:
         super().__setstate__(state)
@@ -317,6 +341,49 @@ class _Module(torch.nn.RNNBase):
 
     def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002  PyTorch's name
         """Of a tensor or a PackedSequence."""
+        if type(input) is not Tensor or self.dropout and self.training or tracing() or going_forward():
+            return self._anew(input, hx)
+        states = () if hx is None else hx if len(self._none) == 2 else (hx,)
+        if type(states) is not tuple:
+            return self._anew(input, hx)
+        key = (input.shape, len(states))
+        known = self._known.get(key)
+        weights = tuple(map(self._parameters.get, self._flat_weights_names))
+        if known is None or not known.alike(*weights, input, *states) or known.method != self.method or known.turned != self.batch_first:
+            found = self._anew(input, hx)
+            self._know(key, (*weights, input, *states))
+            return found
+        return self._again(known, weights, input, states)
+
+    def _again(self, known: _Known, weights: Any, x: Tensor, states: Tuple[Tensor, ...]) -> Any:
+        """What `_anew` gives, of tensors that look like those of a call before."""
+        call, single, turned = known.call, x.ndim == 2, known.turned
+        if single:
+            x, states, turned = x[:, None], tuple([s[:, None] for s in states]), False
+        elif turned:
+            x = x.transpose(0, 1)
+        h0, c0 = (None, None) if not states else states if len(states) == 2 else (states[0], None)
+        if known.learns and torch.is_grad_enabled():
+            found = _Recurrent.apply(call, None, x, h0, c0, *weights)
+        elif known.plain and not turned:
+            found = call.run(list(map(_data_ptr, weights)), x, h0, c0, None, False)
+        else:
+            found = call.forward(x, h0, c0, None, weights, False)
+        y, ht = found[0], found[1]
+        if single:
+            return y[:, 0], (ht[:, 0], found[2][:, 0]) if call.cell else ht[:, 0]
+        return y.transpose(0, 1) if turned else y, (ht, found[2]) if call.cell else ht
+
+    def _know(self, key: Any, tensors: Tuple[Any, ...]) -> None:
+        """Keeps what a call that went well may be known by."""
+        call = None if tensors[0] is None else self._calls.get((tensors[0].dtype, key[0][-1], self.num_layers, self.method))
+        alike = None if call is None or len(call.shapes) + 1 + key[1] != len(tensors) else looks(tensors)
+        if call is not None and alike is not None:
+            if len(self._known) >= _KNOWN:
+                self._known = {}
+            self._known[key] = _Known(call, alike, self.method, self.batch_first, tensors)
+
+    def _anew(self, input: Any, hx: Any) -> Any:  # noqa: A002
         packed = isinstance(input, PackedSequence)
         data = input.data if packed else input
         if not isinstance(data, Tensor):
@@ -484,6 +551,8 @@ class _Unmixed(_Module):
                  dropout: float = 0.0, bidirectional: bool = False, *, device: Any = None, dtype: Any = None, method: str = "auto") -> None:
         torch.nn.Module.__init__(self)  # not RNNBase's, which knows no such mode
         one_of("method", method, METHODS)
+        for name, given in (("bias", bias), ("batch_first", batch_first), ("bidirectional", bidirectional)):
+            flag(name, given)
         for name, size in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
             whole_number(name, size, 1)
         if not 0 <= number("dropout", dropout) <= 1:
@@ -534,7 +603,19 @@ _OURS: Dict[Any, Any] = {ours._theirs: ours for ours in (RNN, GRU, LSTM)}
 
 
 def from_torch(module: torch.nn.Module, *, method: str = "auto", fallback: bool = False) -> torch.nn.Module:
-    """The same network as a torch.nn.RNN, GRU or LSTM, with the very same parameters, in this package's form."""
+    """The same network as a torch.nn.RNN, GRU or LSTM, with the very same parameters, in this package's form.
+
+    Parameters
+    ----------
+    module : torch.nn.RNN, GRU or LSTM
+    method, fallback
+        As in `deeppcr.torch.GRU`.
+
+    Raises
+    ------
+    ArgumentError
+        Of another module, or what is no method.
+    """
     ours = _OURS.get(type(module))
     if ours is None:
         raise ArgumentError.of("the module", type(module).__name__, "a torch.nn.RNN, GRU or LSTM")
@@ -554,8 +635,26 @@ def from_torch(module: torch.nn.Module, *, method: str = "auto", fallback: bool 
 def replace_in(model: torch.nn.Module, *, method: str = "auto", fallback: bool = False) -> int:
     """Puts this package's modules in the place of every torch.nn.RNN, GRU and LSTM inside `model`, with their parameters.
 
-    Returns how many there were. Hooks of the modules replaced are not taken over: where one has some, it is refused.
+    Parameters
+    ----------
+    model : torch.nn.Module
+        That holds them; one that is one itself goes to `from_torch`.
+    method, fallback
+        As in `deeppcr.torch.GRU`.
+
+    Returns
+    -------
+    int : how many there were.
+
+    Raises
+    ------
+    UnsupportedError
+        Of modules with hooks, which are not taken over.
+    ArgumentError
+        Of what is no such model.
     """
+    if not isinstance(model, torch.nn.Module) or type(model) in _OURS:
+        raise ArgumentError.of("the model", type(model).__name__, "a module that may hold such modules: from_torch takes one itself")
     replaced = 0
     for name, child in list(model.named_children()):
         if type(child) in _OURS:

@@ -23,9 +23,8 @@ def _states(b: Tensor, a: Optional[Tensor], x: Tensor) -> Tuple[int, ...]:
 
 def _check(b: Tensor, a: Optional[Tensor], x: Tensor) -> None:
     """Refuses coefficients and a signal that are none."""
-    for name, tensor in (("b" if a is not None else "sos", b), ("a", a), ("x", x)):
-        if tensor is not None:
-            floats(name, tensor)
+    for name, tensor in (("b" if a is not None else "sos", b), ("x", x), *([] if a is None else [("a", a)])):
+        floats(name, tensor)
     if a is not None:
         numbers.check_vector("b", b.shape)
         numbers.check_vector("a", a.shape)
@@ -56,18 +55,28 @@ def _backward(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor], g
 
 
 def _plain(b: Tensor, a: Optional[Tensor], x: Tensor) -> Tensor:
-    """From no initial state, without gradients."""
-    coefficients, signal = tuple(array(c) for c in (b, a) if c is not None), array(x)
-    key = numbers._key("tensor", coefficients, signal, -1, None)
-    known = None if key is None else numbers._calls.kept().pop(key, None)
-    if known is None:
-        handle = numbers._filter("sos" if a is None else "ba", *(library.whole(c, "f8") for c in coefficients))
-        if key is None:
-            return torch.from_numpy(numbers._run(handle, signal, None, 0, 0)[0])
-        known = numbers._Known(handle, signal, None, 0, 0)
-    y = known.run(signal, None)
-    numbers._calls.keep(key, known)
-    return torch.from_numpy(y)
+    """From no initial state, without gradients. What was filtered like this before is known by shapes and coefficients, and needs
+    no arrays of NumPy."""
+    coefficients = (b,) if a is None else (b, a)
+    whole = x.is_contiguous() and not x.is_neg() and not x.data_ptr() & (x.element_size() - 1)
+    key: Any = (x.shape, x.dtype)
+    for c in coefficients:
+        if not c.is_contiguous() or c.is_neg():
+            whole = False
+            break
+        key += (c.shape, c.dtype, library.bytes_at(c.data_ptr(), c.numel() * c.element_size()))
+    kept = numbers._calls.kept()
+    known = kept.pop(key, None) if whole else None
+    if known is not None:
+        y = torch.empty_like(x)
+        known.call.run((x.data_ptr(), 0, y.data_ptr()))
+        kept[key] = known
+        return y
+    handle = numbers._filter("sos" if a is None else "ba", *(library.whole(array(c), "f8") for c in coefficients))
+    found = numbers._run(handle, array(x), None, 0, 0)[0]
+    if whole and x.numel():
+        kept.keep(key, numbers._Known(handle, array(x), None, 0, 0))
+    return torch.from_numpy(found)
 
 
 class _Filter(torch.autograd.Function):
@@ -137,11 +146,13 @@ def _apply(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor], dim:
     if zi is not None:
         floats("zi", zi)
     dim = whole_number("dim", dim, -x.ndim, x.ndim - 1)
-    moved = x.movedim(dim, -1)
+    last = dim in (-1, x.ndim - 1)
+    moved = x if last else x.movedim(dim, -1)
     if zi is not None and tuple(zi.shape) != _states(b, a, moved):
         raise ArgumentError.of("zi's shape", tuple(zi.shape), str(_states(b, a, moved)))
     if zi is None and type(x) is Tensor and not wanted(b, a, x) and not tracing() and not going_forward():
-        return _plain(b, a, moved).movedim(-1, dim)
+        y = _plain(b, a, moved)
+        return y if last else y.movedim(-1, dim)
     run = _traced if tracing() else _Filter.apply
     y, zf = run(b, a, moved, None if zi is None else zi.to(x.dtype))
     y = y.movedim(-1, dim)
@@ -151,7 +162,23 @@ def _apply(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor], dim:
 def sosfilt(sos: Tensor, x: Tensor, dim: int = -1, zi: Optional[Tensor] = None) -> Union[Tensor, Tuple[Tensor, Tensor]]:
     """scipy.signal.sosfilt over a dimension of x, with gradients of sos, x and zi (first ones; 0 for sos[:, 3], which is 1).
 
-    With initial states zi, of x's shape without that dimension and then [sections][2], also returns the last ones.
+    Parameters
+    ----------
+    sos : Tensor
+        [sections][6], float32 or float64, on the CPU, as what follows.
+    x : Tensor
+        Signals, time along `dim`.
+    zi : Tensor, optional
+        Initial states: x's shape without that dimension and then [sections][2]. Zeros without it.
+
+    Returns
+    -------
+    y, or y and the last states with `zi` : of x's and zi's shapes, in x's dtype.
+
+    Raises
+    ------
+    ArgumentError, UnsupportedError
+        Of other shapes, dtypes, devices, coefficients that are not finite.
     """
     return _apply(sos, None, x, zi, dim)
 
@@ -159,6 +186,23 @@ def sosfilt(sos: Tensor, x: Tensor, dim: int = -1, zi: Optional[Tensor] = None) 
 def lfilter(b: Tensor, a: Tensor, x: Tensor, dim: int = -1, zi: Optional[Tensor] = None) -> Union[Tensor, Tuple[Tensor, Tensor]]:
     """scipy.signal.lfilter over a dimension of x, up to order 128, with gradients of b, a, x and zi (first ones).
 
-    With initial states zi, of x's shape without that dimension and then [1][order], also returns the last ones.
+    Parameters
+    ----------
+    b, a : Tensor
+        Vectors of coefficients, float32 or float64, on the CPU, as what follows; a[0] is not 0.
+    x : Tensor
+        Signals, time along `dim`.
+    zi : Tensor, optional
+        Initial states: x's shape without that dimension and then [1][order]. Zeros without it.
+
+    Returns
+    -------
+    y, or y and the last states with `zi` : of x's and zi's shapes, in x's dtype.
+
+    Raises
+    ------
+    ArgumentError, UnsupportedError
+        Of other shapes, dtypes, devices, coefficients that are not finite.
     """
+    floats("a", a)
     return _apply(b, a, x, zi, dim)
