@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Shows that the property tests can fail: each line below is a mistake put into a copy of the package, which they have to find.
+"""Shows that the tests can fail: each line below is a mistake put into a copy of the package, which they have to find.
 
     DEEPPCR_LIBRARY=build/libdeeppcr.so python3 python/tests/mutants.py
 
-With hypothesis, PyTorch and JAX where its tests want them. Prints what each mistake did; ends with 1 where one was not found."""
+With hypothesis, PyTorch and JAX where the tests want them; with words, only mistakes in files whose names have one of them. Prints what each mistake did; ends with 1 where one was not found."""
 import os
 import pathlib
 import shutil
@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-# (file, what stands there, what is put there, the test that has to fail)
+# (file, what stands there, what is put there, the test that has to fail: of test_properties.py where no file is named)
 MUTANTS = [
     ("_library.py", "    if ok:\n        return array", "    if True:\n        return array", "test_linear_chain"),
     ("_library.py", "ok = ok and array.strides[axis] == step", "pass", "test_linear_chain"),
@@ -29,18 +29,49 @@ MUTANTS = [
     ("linear.py", "if lead[axis] == 1 and values.shape[axis] != 1:", "if False:", "test_gradients_of_a_chain"),
     ("torch/recurrent.py", "        x = plain(x)\n        if h0", "        if h0", "test_modules_of_pytorch"),
     ("jax.py", "x.reshape(self.length, *self.mapped, self.batch, *x.shape[2:]), 0, len(self.mapped)", "x.reshape(*self.mapped, self.length, self.batch, *x.shape[2:]), 0, 0", "test_chains_of_jax"),
+    ("_library.py", "if isinstance(values, np.ma.MaskedArray) and", "if False and", "test_refusals.py::test_refusals_name_what_is_wrong"),
+    ("errors.py", "if given is True or given is False:", "if True:", "test_refusals.py::test_refusals_name_what_is_wrong"),
+    ("recurrent.py", "x = library.whole(x, self.dtype, \"x\")", "x = library.array(x, \"x\")", "test_a_sequence_runs_as_if_alone"),
+    ("recurrent.py", "at += math.prod(shape) * library", "at += shape[0] * library", "test_recurrent.py::test_"),
+    ("signal.py", "ga[0] = -(gb[: b.size] @ b + ga[1 : a.size] @ a[1:]) / first", "pass", "test_signal.py::test_"),
+    ("torch/recurrent.py", "if self.alike is not None and self.alike(*parameters):", "if self.alike is not None:", "test_torch.py::test_calls_like_one_before"),
+    ("torch/recurrent.py", "if known is None or not known.alike(*weights, input, *states) or", "if known is None or", "test_torch.py::test_calls_like_one_before"),
+    ("torch/recurrent.py", "known.method != self.method or known", "known", "test_torch.py::test_calls_like_one_before"),
+    ("torch/recurrent.py", " or known.turned != self.batch_first:", ":", "test_torch.py::test_calls_like_one_before"),
+    ("torch/recurrent.py", "weights = tuple(map(self._parameters.get, self._flat_weights_names))", "weights = tuple(self._parameters.values())", "test_torch.py::test_calls_like_one_before"),
+    ("torch/recurrent.py", "if type(input) is not Tensor or self.dropout and self.training or", "if type(input) is not Tensor or", "test_torch.py::test_calls_like_one_before"),
+    ("torch/recurrent.py", "elif known.plain and not turned:", "elif not turned:", "test_torch.py::test_calls_like_one_before"),
+    ("torch/linear.py", "whole = A.is_contiguous() and b.is_contiguous() and not", "whole = not", "test_torch.py::test_chains_like_one_before"),
+    ("torch/linear.py", "and not (A.is_neg() or b.is_neg())", "", "test_torch.py::test_chains_like_one_before"),
+    ("torch/signal.py", "key += (c.shape, c.dtype, library.bytes_at(c.data_ptr(), c.numel() * c.element_size()))", "key += (c.shape, c.dtype)", "test_torch.py::test_filters_like_one_before"),
+    ("torch/signal.py", "if not c.is_contiguous() or c.is_neg():", "if not c.is_contiguous():", "test_torch.py::test_filters_like_one_before"),
+    ("torch/signal.py", "whole = x.is_contiguous() and not x.is_neg()", "whole = not x.is_neg()", "test_torch.py::test_filters_like_one_before"),
+    ("torch/signal.py", "whole = x.is_contiguous() and not x.is_neg()", "whole = x.is_contiguous()", "test_torch.py::test_filters_like_one_before"),
+    ("_xla.py", "if memory[at:end] != text:", "if False:", "test_jax.py::test_all_of_a_frame"),
+    ("_xla.py", "if looks(memory, first) != seen:", "if False:", "test_jax.py::test_all_of_a_frame"),
+    ("_xla.py", "(span, span + _TEXT.size), ", "", "test_jax.py::test_all_of_a_frame"),
+    ("_xla.py", "(found, found + 8 * more), ", "", "test_jax.py::test_all_of_a_frame"),
+    ("_xla.py", "(types, types + 4), ", "", "test_jax.py::test_all_of_a_frame"),
+    ("_xla.py", "[(place + 16, \"4s\", 4), ", "[", "test_jax.py::test_all_of_a_frame"),
+    ("_xla.py", "and known.kind.generation == library.context.generation", "", "test_jax.py::test_all_of_a_frame"),
+    ("jax.py", "if gy_at == x_at else None", "if False else None", "test_jax.py::test_gradients_of_filters_like_one_before"),
+    ("jax.py", "gb.fill(0)", "pass", "test_jax.py::test_gradients_of_filters_like_one_before"),
+    ("jax.py", "gx.data = at[-2]", "pass", "test_jax.py::test_gradients_of_filters_like_one_before"),
 ]  # fmt: skip
 
 
 def outcome(folder: pathlib.Path, test: str) -> int:
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(ROOT / "tests" / "test_properties.py"), "-k", f"{test} or {test}["]
+    file, name = test.split("::") if "::" in test else ("test_properties.py", test)
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(ROOT / "tests" / file), "-k", f"{name} or {name}["]
     return subprocess.run(command, env=environment, capture_output=True).returncode
 
 
 def main() -> int:
     missed = 0
     for file, there, instead, test in MUTANTS:
+        if sys.argv[1:] and not any(word in file for word in sys.argv[1:]):
+            continue
         with tempfile.TemporaryDirectory() as folder:
             package = pathlib.Path(folder) / "deeppcr"
             shutil.copytree(ROOT / "src" / "deeppcr", package)
