@@ -53,7 +53,6 @@ MUTANTS = [
     ("_xla.py", "(found, found + 8 * more), ", "", "test_jax.py::test_all_of_a_frame"),
     ("_xla.py", "(types, types + 4), ", "", "test_jax.py::test_all_of_a_frame"),
     ("_xla.py", "[(place + 16, \"4s\", 4), ", "[", "test_jax.py::test_all_of_a_frame"),
-    ("_xla.py", "and known.kind.generation == library.context.generation", "", "test_jax.py::test_all_of_a_frame"),
     ("jax.py", "if gy_at == x_at else None", "if False else None", "test_jax.py::test_gradients_of_filters_like_one_before"),
     ("jax.py", "gb.fill(0)", "pass", "test_jax.py::test_gradients_of_filters_like_one_before"),
     ("jax.py", "gx.data = at[-2]", "pass", "test_jax.py::test_gradients_of_filters_like_one_before"),
@@ -80,7 +79,7 @@ def main() -> int:
                 sys.exit(f"mutants: {file} has {there!r} {text.count(there)} times, wanted once")
             (package / file).write_text(text.replace(there, instead))
             code = outcome(pathlib.Path(folder), test)
-        found = code == 1
+        found = code == 1 or code < 0  # or it crashed
         missed += not found
         print(f"{'found' if found else f'NOT FOUND ({code})'}: {file}: {instead!r} for {there!r}, by {test}", flush=True)
     return 1 if missed else 0

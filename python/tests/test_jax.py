@@ -402,6 +402,12 @@ def test_all_of_a_frame_is_looked_at_on_every_call(rng, monkeypatch):
     hand.write("20s", other, b"chain dense auto 1 2")
     hand.write("<Q", hand.span, other)  # text elsewhere
     check(*arrays(4), transposed=True)
+    elsewhere = np.zeros_like(z)
+    place = struct.unpack_from("<Q", hand.memory, hand.tables[1])[0]
+    hand.write("<Q", hand.tables[1], struct.unpack_from("<Q", hand.memory, hand.group([elsewhere]))[0])
+    hand.run()
+    assert elsewhere.any()
+    hand.write("<Q", hand.tables[1], place)
     deeppcr.set_threads(1)  # another context
     check(*arrays(4), transposed=True)
     deeppcr.set_threads(0)

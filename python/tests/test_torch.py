@@ -673,6 +673,7 @@ def test_filters_like_one_before_read_their_own_coefficients():
         assert negated.is_neg() and np.allclose(ours.sosfilt(sos, negated).numpy(), wanted, atol=1e-6)
         b = torch._neg_view(-sos[0, :3])
         assert np.allclose(ours.lfilter(b, sos[0, 3:], x).numpy(), wanted, atol=1e-6)
+        assert np.allclose(ours.lfilter(-sos[0, :3], sos[0, 3:], x).numpy(), -wanted, atol=1e-6)
         sos[0, 1:3] += call
     sos[0, 0] = float("nan")
     with pytest.raises(deeppcr.ArgumentError):
