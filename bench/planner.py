@@ -3,9 +3,12 @@
 """deeppcr bench planner, both modes, part by part, so that a machine is needed for a few minutes at a time only; the parts together as one
 run a mode, in a JSON file of results, every case in a CSV file beside it.
 
-    bench/planner.py [--parts 1] [--before CMD] [--modes estimate measure] [--threads N] [--build build] [--out bench/results/performance/planner.json]
+    bench/planner.py [--parts 1] [--folder PARTS] [--most N] [--before CMD] [--modes estimate measure] [--threads N] [--build build]
+                     [--out bench/results/performance/planner.json]
 
---before: what each part is run by, such as 'chrt -f 1'."""
+--before: what each part is run by, such as 'chrt -f 1'. --folder: where parts are kept as they come, so that a run that was stopped goes on
+where it was; parts of another commit, number of parts or of threads are left alone. --most: parts to run in this call; the tables are
+written once all are there."""
 import argparse
 import csv
 import json
@@ -37,22 +40,42 @@ def together(parts):
             "wrong_choices": [c for c in cases if c["regret"] > 0.05]}, cases  # fmt: skip
 
 
+def part_of(a, mode, k):
+    """What the program told of part k, from the folder where it is there."""
+    kept = pathlib.Path(a.folder) / f"{mode}-{k}-of-{a.parts}-{a.threads}-{commit()}.json" if a.folder else None
+    if kept and kept.exists():
+        return json.loads(kept.read_text(encoding="utf-8"))
+    if a.most == 0:
+        return None
+    a.most -= 1
+    command = [f"{a.build}/deeppcr", "bench", "planner", "--mode", mode, "--part", f"{k}/{a.parts}", "--threads", str(a.threads), "--json"]
+    done = subprocess.run(shlex.split(a.before) + command, capture_output=True, text=True, env=surroundings(), check=True)
+    if kept:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(done.stdout, encoding="utf-8")
+    return json.loads(done.stdout)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", type=int, default=1)
+    parser.add_argument("--folder")
+    parser.add_argument("--most", type=int, default=-1)
     parser.add_argument("--before", default="")
     parser.add_argument("--modes", nargs="+", choices=("estimate", "measure"), default=["estimate", "measure"])
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--build", default="build")
     parser.add_argument("--out", default=str(here / "results" / "performance" / "planner.json"))
     a = parser.parse_args()
-    keep, program, runs, rows = surroundings(), pathlib.Path(a.build) / "deeppcr", [], []
-    for mode in a.modes:
-        parts = []
-        for k in range(1, a.parts + 1):
-            command = [str(program), "bench", "planner", "--mode", mode, "--part", f"{k}/{a.parts}", "--threads", str(a.threads), "--json"]
-            done = subprocess.run(shlex.split(a.before) + command, capture_output=True, text=True, env=keep, check=True)
-            parts.append(json.loads(done.stdout))
+    if a.most >= 0 and not a.folder:
+        parser.error("--most wants a --folder that keeps what was run")
+    told = {mode: [part_of(a, mode, k) for k in range(1, a.parts + 1)] for mode in a.modes}
+    missing = sum(part is None for parts in told.values() for part in parts)
+    if missing:
+        print(f"{missing} parts are still to be run")
+        return
+    runs, rows = [], []
+    for mode, parts in told.items():
         run, cases = together(parts)
         runs.append(run)
         rows += [{"mode": mode} | c for c in cases]
