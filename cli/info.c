@@ -22,12 +22,15 @@ static void set_caches(cli_result *result) {
     static const struct {
         const char *key;
         int name;
-    } caches[] = {{"l1_data", _SC_LEVEL1_DCACHE_SIZE}, {"l2", _SC_LEVEL2_CACHE_SIZE}, {"l3", _SC_LEVEL3_CACHE_SIZE}};
+    } caches[] = {{"l1_data", _SC_LEVEL1_DCACHE_SIZE}, {"l2", _SC_LEVEL2_CACHE_SIZE}};
     json_t *object = json_object();
-    for (int i = 0; object && i < 3; i++) {
+    for (int i = 0; object && i < 2; i++) {
         const long bytes = sysconf(caches[i].name);
         if (bytes > 0) json_object_set_new(object, caches[i].key, json_integer(bytes));
     }
+    dpcr_device_info host = {.size = sizeof host};
+    if (object && dpcr_device_describe((dpcr_device){.type = DPCR_HOST}, &host, NULL) == DPCR_OK && host.cache_bytes > 0)
+        json_object_set_new(object, "l3", json_integer((json_int_t)host.cache_bytes));
     cli_set(result, "cache_bytes", object);
 }
 

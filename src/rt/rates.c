@@ -4,8 +4,8 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
+#include "rt/cache.h"
 #include "rt/rates.h"
 #include "rt/rt.h"
 
@@ -123,15 +123,15 @@ static double copied_bytes(dpcr_context *context, const copying *c, int64_t task
     return 2.0 * (double)c->bytes * (double)c->repetitions * (double)tasks / (least > 0 ? least : 1e-9);
 }
 
-static double cache_size(int name, double usual) {
-    const long bytes = sysconf(name);
+static double cache_size(int cache, double usual) {
+    const int64_t bytes = dpcri_cache_bytes(cache);
     return bytes > 0 ? (double)bytes : usual;
 }
 
 static void find_cache_sizes(dpcr_machine *m) {
-    m->cache_bytes[0] = cache_size(_SC_LEVEL1_DCACHE_SIZE, 32 << 10);
-    m->cache_bytes[1] = cache_size(_SC_LEVEL2_CACHE_SIZE, 512 << 10);
-    m->cache_bytes[2] = cache_size(_SC_LEVEL3_CACHE_SIZE, 8 << 20);
+    m->cache_bytes[0] = cache_size(1, 32 << 10);
+    m->cache_bytes[1] = cache_size(2, 512 << 10);
+    m->cache_bytes[2] = cache_size(3, 8 << 20);
 }
 
 static void measure_bandwidth(dpcr_context *context, dpcr_machine *m) {

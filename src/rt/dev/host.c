@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "rt/cache.h"
 #include "rt/dev/device.h"
 
 static dpcr_status host_count(int *count, dpcr_error *error) {
@@ -18,14 +19,14 @@ static dpcr_status host_describe(int id, dpcr_device_info *info, dpcr_error *err
     (void)id;
     (void)error;
     const long processors = sysconf(_SC_NPROCESSORS_ONLN), pages = sysconf(_SC_PHYS_PAGES),
-               page = sysconf(_SC_PAGESIZE), idle = sysconf(_SC_AVPHYS_PAGES), cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+               page = sysconf(_SC_PAGESIZE), idle = sysconf(_SC_AVPHYS_PAGES);
     *info = (dpcr_device_info){.size = sizeof *info};
     for (size_t i = 0; dpcr_processor_name()[i] && i + 1 < sizeof info->name; i++)
         info->name[i] = dpcr_processor_name()[i];
     info->processors = processors > 0 ? (int)processors : 1;
     info->memory_bytes = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : 0;
     info->free_bytes = idle > 0 && page > 0 ? (size_t)idle * (size_t)page : 0;
-    info->cache_bytes = cache > 0 ? (size_t)cache : 0;
+    info->cache_bytes = (size_t)dpcri_cache_bytes(3);
     return DPCR_OK;
 }
 
