@@ -11,13 +11,19 @@
 #include "kern/chunked.h"
 #include "kern/squares.h"
 
-// Measured on one AVX-512 core (Zen 5, float; about the same on Zen 4): what a step of the loop waits for, and what it
-// keeps the core busy.
+// Measured on one core, float, AVX-512 on a Zen 5 (about the same on Zen 4), the others on a Zen 3: what a step of the
+// loop waits for, and what it keeps the core busy.
 static double latency_ns(double width) {
-    static const double narrow[] = {1.0, 1.0, 1.9, 2.7, 3.2};
-    return width <= 4 ? narrow[(int)width] : width == 8 ? 5.5 : 6.5 + 0.25 * width;
+    static const double narrow[DPCRI_ISA_COUNT][5] = {
+        {2, 2, 2.9, 4.3, 6}, {1.3, 1.3, 2.4, 3.5, 4.4}, {1.0, 1.0, 1.9, 2.7, 3.2}};
+    static const double eight[DPCRI_ISA_COUNT] = {11, 9.2, 5.5};
+    const dpcri_isa level = dpcri_isa_level();
+    return width <= 4 ? narrow[level][(int)width] : width == 8 ? eight[level] : 6.5 + 0.25 * width;
 }
-static double busy_ns(double flops) { return 0.4 + flops / 40.0; }
+static double busy_ns(double flops) {
+    static const double rate[DPCRI_ISA_COUNT] = {20, 34, 40};
+    return 0.4 + flops / rate[dpcri_isa_level()];
+}
 static const double region_ns = 1000;  // handing tasks over and waiting for them, with the last task's imbalance
 
 static double least(double a, double b) { return a < b ? a : b; }
@@ -55,11 +61,12 @@ static double memory_factor(const dpcr_chain_shape *s, double third, double beyo
     return bytes < 1e6 ? 1 : bytes < cached_bytes ? third : beyond;
 }
 
-// A step in windows of fused kernels (one sequence), one thread, AVX-512 float, arrays in the second-level cache:
-// measured at L = 2^12 .. 2^18. 0: none serve it. Narrower vectors and double take as many times longer as
-// they have fewer lanes, and hide as much of the memory.
+// Turns of sixteen floats in windows of fused kernels, a step (one sequence), one thread, arrays in the second-level
+// cache: measured at L = 2^12 .. 2^18. 0: none serve it. Narrower vectors and double take as many times longer as they
+// have fewer lanes, and hide as much of the memory.
 static double window_ns(const dpcr_chain_shape *s) {
-    static const double by_width[] = {0, 0.16, 0.40, 1.0, 1.6};
+    static const double wide[] = {0, 0.16, 0.40, 1.0, 1.6}, narrower[] = {0, 0.29, 0.6, 1.55, 2.75};  // Zen 5, Zen 3
+    const double *const by_width = dpcri_isa_level() == DPCRI_AVX512 ? wide : narrower;
     const int64_t w = s->transition.rows;
     if (s->batch != 1 || s->dtype == DPCR_U32 || w > 4 ||
         dpcri_chunked_steps(dpcri_kernel_form(&s->transition), w) == 0)
@@ -107,12 +114,13 @@ static double chunked_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) 
 }
 
 // What a dense chain's step takes of the loop's time where chunks of the loop go side by side (eight rows of the serial
-// kernels: the loop waits, they hide each other's latency). Measured on Zen 4.
+// kernels: the loop waits, they hide each other's latency). Measured on Zen 4 and, without AVX-512, on Zen 3.
 static double beside_factor(const dpcr_chain_shape *s) {
     const double w = (double)s->transition.rows;
-    const bool squares = s->dtype == DPCR_F32 && dpcri_isa_level() == DPCRI_AVX512;
-    if (w < 4) return 0.67;
-    if (w == 4) return squares ? 0.4 : 1;
+    const bool wide = dpcri_isa_level() == DPCRI_AVX512, squares = s->dtype == DPCR_F32 && wide;
+    if (w < 4) return wide ? 0.67 : 1;
+    if (w == 4) return squares ? 0.4 : wide ? 1 : 1.1;
+    if (w == 8 && !wide) return 1.9;
     return w == 8 && squares ? 0.55 : 0.95;
 }
 

@@ -27,7 +27,8 @@ typedef struct dpcri_adjoint_kernels {
     // Measured seconds of a step by width, [0] a vector of a wide diagonal: alone; a lane's share, of [0] one W for all
     // steps and of [1] every step's own.
     double loop_seconds[DPCRI_NARROW_WIDTH + 1], lane_seconds[2][DPCRI_NARROW_WIDTH + 1];
-    int64_t vector;        // lanes of one vector
+    double window_seconds[2][DPCRI_NARROW_WIDTH + 1];  // alone by composing (window.h)
+    int64_t vector;                                    // lanes of one vector
     double eight_seconds;  // of a dense step of width 8, alone and a lane's share; 0: not served
     // Of `chain` only the weights, their layout, residual and scale matter.
     void (*run)(const dpcri_narrow *chain, const dpcri_adjoint_run *run);

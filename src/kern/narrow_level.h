@@ -27,8 +27,9 @@
 // Vectors of components of wide diagonal steps that go together.
 #define COUNT_MOST 6
 
-// Measured in cache on an AMD Zen 5 at 4.3 GHz; other machines differ by their clocks. By width, [0] a vector of a wide
-// diagonal: the loop, a lane's share with one W in registers and in all other forms.
+// Measured in cache: AVX-512 on an AMD Zen 5 at 4.3 GHz, the others on a Zen 3, of whose cores others took a part now
+// and then (medians: a loop waits as long whatever they do, lanes take up to 1.8 times as long). By width, [0] a vector
+// of a wide diagonal: the loop, a lane's share with one W in registers and in all other forms.
 #define SECONDS(loop, registers, tiles) .loop_seconds = {EACH loop}, .lane_seconds = {{EACH registers}, {EACH tiles}}
 #define EACH(w0, w1, w2, w3, w4) w0, w1, w2, w3, w4
 #if defined(__AVX512F__)
@@ -40,17 +41,18 @@
             (6e-9, 1.2e-9, 2.6e-9, 4.6e-9, 7e-9))
 #elif defined(__AVX2__)
 #define COSTS_F32                                                                                 \
-    SECONDS((6.9e-9, 6.9e-9, 7.9e-9, 8.5e-9, 8.8e-9), (2.6e-9, 0.34e-9, 0.84e-9, 1.5e-9, 1.9e-9), \
-            (2.6e-9, 0.74e-9, 1.8e-9, 3.4e-9, 5.4e-9))
-#define COSTS_F64                                                                      \
-    SECONDS((25e-9, 25e-9, 26e-9, 28e-9, 28e-9), (6e-9, 1.8e-9, 3.6e-9, 5.6e-9, 8e-9), \
-            (6e-9, 2.4e-9, 5e-9, 9e-9, 14e-9))
+    SECONDS((10e-9, 9.4e-9, 11.2e-9, 12.4e-9, 12.8e-9), (4.5e-9, 0.6e-9, 1.2e-9, 2.6e-9, 3.1e-9), \
+            (4.5e-9, 1.15e-9, 3e-9, 7.9e-9, 9e-9))
+#define COSTS_F64                                                                             \
+    SECONDS((30e-9, 28e-9, 29.5e-9, 32e-9, 32.5e-9), (10e-9, 3.8e-9, 7.2e-9, 12.8e-9, 16e-9), \
+            (10e-9, 5.4e-9, 10.3e-9, 17e-9, 25e-9))
 #else
-#define COSTS_F32                                                                             \
-    SECONDS((6.9e-9, 6.9e-9, 7.9e-9, 8.5e-9, 8.8e-9), (2.6e-9, 0.7e-9, 1.7e-9, 3e-9, 3.8e-9), \
-            (2.6e-9, 1.5e-9, 3.6e-9, 6.8e-9, 10e-9))
-#define COSTS_F64 \
-    SECONDS((30e-9, 30e-9, 31e-9, 36e-9, 36e-9), (8e-9, 3.6e-9, 7e-9, 11e-9, 16e-9), (8e-9, 5e-9, 10e-9, 18e-9, 28e-9))
+#define COSTS_F32                                                                                  \
+    SECONDS((10.5e-9, 10.2e-9, 11.4e-9, 12.4e-9, 13e-9), (4.7e-9, 2.2e-9, 3.9e-9, 7.7e-9, 8.6e-9), \
+            (4.7e-9, 3e-9, 5.3e-9, 9e-9, 14.7e-9))
+#define COSTS_F64                                                                       \
+    SECONDS((38e-9, 38e-9, 39e-9, 54e-9, 53e-9), (23e-9, 11.5e-9, 21e-9, 33e-9, 40e-9), \
+            (23e-9, 11.5e-9, 24e-9, 39e-9, 49e-9))
 #endif
 
 #include "kern/number_f32.inc"

@@ -473,10 +473,12 @@ static double activation_flops(dpcr_activation activation) {
 
 // One row of the fused form. Measured with AVX-512 (deeppcr bench mlp --layers 1024 --threads 1, float, ReLU and tanh;
 // the weights of wide layers come from L3): a chain of w fmas alone, and what lanes side by side take; bytes of weights
-// beyond that.
+// beyond that, for which narrower vectors take longer (Zen 3).
 static void set_costs(const dpcr_model *m, dpcr_steps *steps) {
+    static const double longer[DPCRI_ISA_COUNT] = {3.4, 2, 1};
     const dpcri_program *p = &m->program;
-    const double w = (double)p->width, real = (double)p->kernels->element / 4, weights = w * w * real;
+    const double w = (double)p->width, real = (double)p->kernels->element / 4;
+    const double weights = w * w * real * longer[dpcri_isa_level()];
     const double activation = p->layers[1].activation == DPCR_ACT_RELU ? 0 : 4;
     const int64_t lane = p->kernels->columns / 2;  // numbers a vector
     steps->lanes = p->width > 2 * lane ? 2 : p->width > lane ? 4 : 8;

@@ -80,11 +80,8 @@ bool dpcri_narrow_has_adjoint_window(const dpcri_narrow *chain) {
            dpcri_adjoint_serves(chain);
 }
 
-// Measured with AVX-512 and float in cache (AMD Zen 5): w^3 multiply-adds beside what comes and goes; fewer lanes,
-// more.
 double dpcri_narrow_adjoint_window_seconds(const dpcri_narrow *chain) {
-    static const double seconds[] = {0, 0.2e-9, 0.8e-9, 2e-9, 3.5e-9};
-    return seconds[chain->width] * 16 / (double)dpcri_narrow_kernels_get(chain->dtype)->vector;
+    return dpcri_adjoint_kernels_get(chain->dtype)->window_seconds[chain->weight_step != 0][chain->width];
 }
 
 static bool all_finite(const void *g, int64_t w, dpcr_dtype dtype) {
