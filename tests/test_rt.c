@@ -8,7 +8,9 @@
 // cmocka needs the four above
 #include <cmocka.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -146,6 +148,71 @@ static void threads_begin_with_ranges_of_their_own(void **state) {
         for (int i = own; i < begin[r + 1]; i++) assert_false(pthread_equal(s.by[i], s.by[begin[r]]));
     }
     dpcr_context_destroy(context);
+}
+
+// ---- the caller's processor ----
+
+typedef struct meeting {
+    _Atomic int present;
+    pthread_t caller;
+    cpu_set_t all;
+    int share;                   // the processor that the worker is to be found on after the region; -1: none
+    int found_on;                // where the worker was
+    bool may_go_anywhere, came;  // its affinity; whether there was one
+} meeting;
+
+static int first_of(const cpu_set_t *set) {
+    int i = 0;
+    while (!CPU_ISSET(i, set)) i++;
+    return i;
+}
+
+// Both tasks wait for each other, for a second at most.
+static void meet(void *argument, int64_t i) {
+    meeting *m = argument;
+    (void)i;
+    atomic_fetch_add(&m->present, 1);
+    for (int64_t turn = 0; turn < 1000000 && atomic_load(&m->present) < 2; turn++) sched_yield();
+    if (pthread_equal(pthread_self(), m->caller)) return;
+    cpu_set_t mine;
+    m->came = true;
+    m->found_on = sched_getcpu();
+    m->may_go_anywhere = sched_getaffinity(0, sizeof mine, &mine) == 0 && CPU_EQUAL(&mine, &m->all);
+    if (m->share < 0) return;
+    CPU_ZERO(&mine);
+    CPU_SET(m->share, &mine);
+    sched_setaffinity(0, sizeof mine, &mine);
+    sched_setaffinity(0, sizeof m->all, &m->all);
+}
+
+// A worker that has come to be on the caller's processor leaves it, and may go anywhere afterwards as before.
+static void a_worker_makes_way_for_the_caller(void **state) {
+    (void)state;
+    enum { TURNS = 40 };
+    cpu_set_t all, own;
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    if (CPU_COUNT(&all) < 2) skip();
+    dpcr_context *context = context_of(2);
+    meeting m = {.caller = pthread_self(), .all = all, .share = -1};
+    dpcri_parallel(context, 2, meet, &m);
+    CPU_ZERO(&own);
+    CPU_SET(first_of(&all), &own);
+    assert_int_equal(sched_setaffinity(0, sizeof own, &own), 0);
+    int came = 0, elsewhere = 0;
+    for (int turn = 0; turn < TURNS; turn++) {
+        atomic_store(&m.present, 0);
+        m.share = first_of(&all);
+        dpcri_parallel(context, 2, meet, &m);
+        atomic_store(&m.present, 0);
+        m.share = -1, m.came = false;
+        dpcri_parallel(context, 2, meet, &m);
+        if (!m.came) continue;
+        came++, elsewhere += m.found_on != first_of(&all);
+        assert_true(m.may_go_anywhere);
+    }
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+    dpcr_context_destroy(context);
+    assert_true(2 * elsewhere >= came);  // the system may put it back at any time
 }
 
 static void *many_regions(void *context) {
@@ -307,6 +374,7 @@ int main(void) {
         cmocka_unit_test(every_task_once),
         cmocka_unit_test(threads_keep_a_limit),
         cmocka_unit_test(threads_begin_with_ranges_of_their_own),
+        cmocka_unit_test(a_worker_makes_way_for_the_caller),
         cmocka_unit_test(threads_share_a_context),
         cmocka_unit_test(works_after_fork),
         cmocka_unit_test(without_memory_the_caller_does_it),
