@@ -119,7 +119,7 @@ static double beside_factor(const dpcr_chain_shape *s) {
     const double w = (double)s->transition.rows;
     const bool wide = dpcri_isa_level() == DPCRI_AVX512, squares = s->dtype == DPCR_F32 && wide;
     if (w < 4) return wide ? 0.67 : 1;
-    if (w == 4) return squares ? 0.4 : wide ? 1 : 1.1;
+    if (w == 4) return squares ? 0.4 : 1;
     if (w == 8 && !wide) return 1.9;
     return w == 8 && squares ? 0.55 : 0.95;
 }
