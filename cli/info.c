@@ -29,7 +29,8 @@ static void set_caches(cli_result *result) {
         if (bytes > 0) json_object_set_new(object, caches[i].key, json_integer(bytes));
     }
     dpcr_device_info host = {.size = sizeof host};
-    if (object && dpcr_device_describe((dpcr_device){.type = DPCR_HOST}, &host, NULL) == DPCR_OK && host.cache_bytes > 0)
+    if (object && dpcr_device_describe((dpcr_device){.type = DPCR_HOST}, &host, NULL) == DPCR_OK &&
+        host.cache_bytes > 0)
         json_object_set_new(object, "l3", json_integer((json_int_t)host.cache_bytes));
     cli_set(result, "cache_bytes", object);
 }
