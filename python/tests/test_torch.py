@@ -633,7 +633,6 @@ def test_linear_chain_refuses_tensors_whose_results_would_have_another_dtype(dty
             torch.compile(ours.linear_chain, fullgraph=True, backend="aot_eager")(A, b)
 
 
-@pytest.mark.skipif(not hasattr(torch, "uint32"), reason="no such tensors")
 def test_chains_like_one_before_read_their_own_numbers():
     def definition(A, b, z0):
         out, z = [], torch.zeros(2, dtype=b.dtype) if z0 is None else z0
@@ -680,6 +679,7 @@ def test_filters_like_one_before_read_their_own_coefficients():
         ours.sosfilt(sos, x)
 
 
+@pytest.mark.skipif(not hasattr(torch, "uint32"), reason="no such tensors")
 def test_linear_chain_of_uint32_wraps_around():
     A, b = torch.full((6, 2), 3, dtype=torch.uint32), torch.full((6, 2), 1 << 31, dtype=torch.uint32)
     z = ours.linear_chain(A, b)
