@@ -45,7 +45,7 @@ struct dpcri_pool {
     pthread_cond_t wake;
     _Atomic int sleepers;
     _Atomic int stop;
-    int started;
+    int asked, started;  // workers that were to start; of the creator: those that did
     worker *workers;
     range ranges[];  // the caller's, then one a worker
 };
@@ -83,7 +83,7 @@ static bool make_way(const dpcri_pool *pool) {
     const int at = atomic_load_explicit(&pool->caller_at, memory_order_relaxed);
     cpu_set_t allowed;
     if (sched_getcpu() != at) return true;
-    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) <= pool->started) return false;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) <= pool->asked) return false;
     cpu_set_t others = allowed;
     CPU_CLR(at, &others);
     return sched_setaffinity(0, sizeof others, &others) == 0 && sched_setaffinity(0, sizeof allowed, &allowed) == 0;
@@ -157,6 +157,7 @@ dpcri_pool *dpcri_pool_create(dpcr_context *context, int workers) {
     dpcri_pool *pool = dpcri_alloc_zero(context, sizeof *pool + ranges + (size_t)workers * sizeof(worker));
     if (!pool) return NULL;
     pool->workers = (worker *)((char *)pool + sizeof *pool + ranges);
+    pool->asked = workers;
     if (pthread_mutex_init(&pool->lock, NULL) != 0) {
         dpcri_free(context, pool);
         return NULL;
