@@ -208,7 +208,15 @@ static void predictions_are_in_order(void **state) {
     steps.latency = 20e-9;
     double before = HUGE_VAL;
     for (int cores = 1; cores <= 4096; cores *= 8) {
-        const dpcr_machine m = {.size = sizeof m, .threads = cores, .region = 1e-6};
+        const dpcr_machine m = {.size = sizeof m,
+                                .threads = cores,
+                                .flops = 2e10,
+                                .latency = 1e-9,
+                                .region = 1e-6,
+                                .bandwidth = 2e10,
+                                .cache_bytes = {32 << 10, 1 << 20, 32 << 20},
+                                .cache_bandwidth = {1e11, 5e10, 3e10},
+                                .wake = 2e-6};
         assert_int_equal(dpcr_context_set_machine(context, &m, NULL), DPCR_OK);
         dpcr_solve_plan *plan = plan_of(context, &steps, DPCR_PLANNING_ESTIMATE);
         dpcr_candidate best = {.size = sizeof best};
