@@ -34,7 +34,7 @@ MUTANTS = [
     ("recurrent.py", "x = library.whole(x, self.dtype, \"x\")", "x = library.array(x, \"x\")", "test_a_sequence_runs_as_if_alone"),
     ("recurrent.py", "at += math.prod(shape) * library", "at += shape[0] * library", "test_recurrent.py::test_"),
     ("signal.py", "ga[0] = -(gb[: b.size] @ b + ga[1 : a.size] @ a[1:]) / first", "pass", "test_signal.py::test_"),
-    ("torch/recurrent.py", "if self.alike is not None and self.alike(*parameters):", "if self.alike is not None:", "test_torch.py::test_calls_like_one_before"),
+    ("torch/recurrent.py", "if alike is not None and alike(*parameters):", "if alike is not None:", "test_torch.py::test_calls_like_one_before"),
     ("torch/recurrent.py", "if known is None or not known.alike(*weights, input, *states) or", "if known is None or", "test_torch.py::test_calls_like_one_before"),
     ("torch/recurrent.py", "known.method != self.method or known", "known", "test_torch.py::test_calls_like_one_before"),
     ("torch/recurrent.py", " or known.turned != self.batch_first:", ":", "test_torch.py::test_calls_like_one_before"),

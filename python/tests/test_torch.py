@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 import deeppcr  # noqa: E402
 import deeppcr.recurrent  # noqa: E402
 import deeppcr.torch as ours  # noqa: E402
+from deeppcr.torch._registry import looks  # noqa: E402
 from torch.nn.utils import rnn  # noqa: E402
 
 NAMES = ["RNN", "GRU", "LSTM"]
@@ -225,30 +226,32 @@ def test_calls_like_one_before_see_what_has_changed(change, shape, options):
 
 def test_calls_like_one_before_are_refused_what_the_first_would_be():
     _, mine = pair("LSTM", 3, 4, num_layers=2, dropout=0.5)
-    x, h = torch.randn(5, 2, 3, dtype=torch.float64), torch.zeros(2, 2, 4, dtype=torch.float64)
+    x, (h, c) = torch.randn(5, 2, 3, dtype=torch.float64), torch.zeros(2, 2, 2, 4, dtype=torch.float64)
     mine.eval()
-    wanted = [mine(x, (h, h))[0] for _ in range(3)][0]
+    wanted = [mine(x, (h, c))[0] for _ in range(3)][0]
+    assert mine._known or looks([x]) is None  # which an older PyTorch has not
     with torch.autocast("cpu"), pytest.raises(deeppcr.UnsupportedError, match="autocast"):
-        mine(x, (h, h))
+        mine(x, (h, c))
     gru = pair("GRU", 3, 4)[1]
     for _ in range(2):
         gru(x, h[:1])
         with pytest.raises(deeppcr.ArgumentError, match="h0 is tuple"):
             gru(x, (h[:1],))
-    for hx in ((h,), (h, h, h), h, (h, h[:1]), (h, h.float()), (h, None), [h, "h"], 3):
+    for hx in ((h,), (h, c, c), h, (h, c[:1]), (h, c.float()), (h, None), [h, "h"], 3):
         with pytest.raises(deeppcr.ArgumentError):
             mine(x, hx)
     for other in (x.float(), x[..., :2], x[0, 0], x.to("meta"), x.to_sparse(), None):
         with pytest.raises(deeppcr.Error):
-            mine(other, (h, h))
-    assert torch.equal(mine(x, [h, h])[0], wanted) and torch.equal(mine(x, (h, h))[0], wanted)
-    assert not torch.equal(mine.train()(x, (h, h))[0], wanted)  # dropout
-    assert torch.equal(mine.eval()(x, (h, h))[0], wanted)
+            mine(other, (h, c))
+    assert torch.equal(mine(x, (h, h))[0], wanted)  # one tensor twice
+    assert torch.equal(mine(x, [h, c])[0], wanted) and torch.equal(mine(x, (h, c))[0], wanted)
+    assert not torch.equal(mine.train()(x, (h, c))[0], wanted)  # dropout
+    assert torch.equal(mine.eval()(x, (h, c))[0], wanted)
     mine.method = "sequential"
-    assert torch.equal(mine(x, (h, h))[0], wanted) and len(mine._calls) > 1
+    assert torch.equal(mine(x, (h, c))[0], wanted) and len(mine._calls) > 1
     mine.batch_first = True
     with pytest.raises(deeppcr.ArgumentError, match="h0's shape"):
-        mine(x, (h, h))
+        mine(x, (h, c))
     assert mine(x)[0].shape == (5, 2, 4)
     weight = mine.weight_hh_l1
     weight.data = weight.data.float()
@@ -258,6 +261,25 @@ def test_calls_like_one_before_are_refused_what_the_first_would_be():
     weight.data = torch.zeros(3, 3, dtype=torch.float64)
     with pytest.raises(deeppcr.ArgumentError, match="weight_hh_l1's shape"):
         mine(x)
+
+
+def test_what_pytorch_was_given_is_not_known():
+    """The second such call is PyTorch's too."""
+    theirs, x = torch.nn.GRU(3, 4), torch.randn(5, 2, 3)
+    mine = ours.from_torch(theirs, fallback=True)
+    with torch.no_grad():
+        wanted = mine(x)[0]
+        with torch.autocast("cpu", torch.bfloat16):
+            right = theirs(x)[0]
+            for _ in range(3):
+                y = mine(x)[0]
+                assert y.dtype is right.dtype and torch.equal(y, right)
+        for _ in range(3):
+            assert torch.equal(mine(x)[0], wanted)
+        mine.to("meta")
+        for _ in range(3):
+            y = mine(x.to("meta"))[0]
+            assert y.is_meta and y.shape == wanted.shape
 
 
 def test_what_is_no_yes_or_no_is_refused_and_what_is_no_model():

@@ -63,7 +63,9 @@ def floats(name: str, tensor: Any) -> None:
 
 def looks(tensors: Sequence[Tensor]) -> Optional[Callable[..., bool]]:
     """What tells of as many tensors whether each has type, dtype, device, layout, sizes, strides and sign of the one that is its
-    like here: what torch.compile guards its programs by, in a quarter of the time that asking for each takes. None where PyTorch has no such thing."""
+    like here: what torch.compile guards its programs by, in a quarter of the time that asking for each takes. None where PyTorch has no such thing, and where one tensor is there twice, which guards never are sure of."""
+    if len(set(map(id, tensors))) < len(tensors):
+        return None
     try:
         made = torch._C._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
         return made.check if made.check(*tensors) else None  # type: ignore[no-any-return]

@@ -49,10 +49,11 @@ def _new(like: Tensor, length: int, batch: int, width: int) -> Tensor:
 class _Call:
     """What a pass is besides its tensors; x is [T][B][I]."""
 
-    __slots__ = ("engine", "form", "method", "chains", "cell", "width", "flops", "shapes", "sizes", "alike")
+    __slots__ = ("engine", "form", "method", "chains", "cell", "width", "flops", "shapes", "sizes", "alike", "lasts")
 
-    def __init__(self, engine: _engine.Engine, method: str) -> None:
-        self.engine, self.form, self.method = engine, engine.form, method
+    def __init__(self, engine: _engine.Engine, method: str, lasts: bool = True) -> None:
+        """`lasts`: whether it is run more than once."""
+        self.engine, self.form, self.method, self.lasts = engine, engine.form, method, lasts
         form = self.form
         self.chains, self.cell, self.width = form.layers * form.directions, form.has_cell, form.directions * form.outputs
         self.shapes = [shape for _, shape in form.parameters()]
@@ -65,7 +66,8 @@ class _Call:
         """Where the parameters lie; None where one of them has to be copied first. Refuses those that are not the form's."""
         if len(parameters) != len(self.shapes):
             raise ArgumentError.of("the number of parameters", len(parameters), str(len(self.shapes)))
-        if self.alike is not None and self.alike(*parameters):
+        alike = self.alike  # another thread may forget it
+        if alike is not None and alike(*parameters):
             return list(map(_data_ptr, parameters))
         self.alike, apart = None, False
         for p, shape in zip(parameters, self.shapes):
@@ -75,7 +77,7 @@ class _Call:
             apart = apart or not p.is_contiguous() or p.is_neg()
         if apart:
             return None
-        self.alike = looks(parameters)
+        self.alike = looks(parameters) if self.lasts else None
         return list(map(_data_ptr, parameters))
 
     def expect(self, x: Tensor, h: Optional[Tensor], c: Optional[Tensor], h_name: str = "h0", c_name: str = "c0") -> None:
@@ -217,7 +219,7 @@ def _called(x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Opti
     if x.ndim != 3:
         raise ArgumentError.of("x's shape", tuple(x.shape), "[T][B][inputs]")
     form = _engine.Form(kind, CODES[x.dtype], x.shape[2], hidden, layers, bidirectional, bias, projection)
-    call = _Call(_engine.engine_of(token, form), method)
+    call = _Call(_engine.engine_of(token, form), method, False)
     if c0 is not None and not call.cell:
         raise ArgumentError.of("c0", "given", f"none of {kind}")
     call.expect(x, h0, c0)
@@ -376,7 +378,9 @@ class _Module(torch.nn.RNNBase):
 
     def _know(self, key: Any, tensors: Tuple[Any, ...]) -> None:
         """Keeps what a call that went well may be known by."""
-        call = None if tensors[0] is None else self._calls.get((tensors[0].dtype, key[0][-1], self.num_layers, self.method))
+        if tensors[0] is None or self._refusal(tensors[-1 - key[1]], tensors[0]) is not None:  # PyTorch's own code may have run
+            return
+        call = self._calls.get((tensors[0].dtype, key[0][-1], self.num_layers, self.method))
         alike = None if call is None or len(call.shapes) + 1 + key[1] != len(tensors) else looks(tensors)
         if call is not None and alike is not None:
             if len(self._known) >= _KNOWN:
