@@ -26,6 +26,7 @@ REFUSED = [
     (lambda: chain(A, MASKED), "b"), (lambda: chain(A, B, out=np.ma.masked_array(B.copy())), "out"),
     (lambda: solve(lambda z, l: np.ma.masked_array(z, mask=True), B[0], 5), "what step returned"), (lambda: signal.sosfilt(SOS, MASKED), "x"),
     (lambda: net(np.ma.masked_array(np.ones((5, 1, 2)), mask=True)), "x"),
+    (lambda: chain(A, B, report="no"), "report"), (lambda: net(np.ones((5, 1, 2)), training="no"), "training"),
     *[(lambda t=t: chain(A, B, transposed=t), "transposed") for t in ("no", None, np.array([1, 0]), 2)],
     *[(lambda o=o: recurrent.GRU(2, 3, **{o: "no"}), o) for o in ("bias", "bidirectional")], (lambda: solve(half, B[0], 5, fallback="no"), "fallback"),
     *[(lambda s=s: recurrent.GRU(2, 3, seed=s), "seed") for s in ("x", -1, 1.5)], (lambda: deeppcr.plan("linear", length=5, transposed="no"), "transposed"),

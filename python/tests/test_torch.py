@@ -284,7 +284,8 @@ def test_what_pytorch_was_given_is_not_known():
 
 def test_what_is_no_yes_or_no_is_refused_and_what_is_no_model():
     b, sos = torch.ones(4, 2), torch.tensor([[1.0, 0, 0, 1, 0, 0]])
-    for call, what in ((lambda: ours.GRU(2, 3, fallback="no"), "fallback"), (lambda: ours.MinGRU(2, 3, bias=None), "bias"),
+    for call, what in (*[(lambda kind=kind, o=o: getattr(ours, kind)(2, 3, **{o: "no"}), o) for kind in NAMES for o in ("bias", "batch_first", "bidirectional")],
+                       (lambda: ours.GRU(2, 3, fallback="no"), "fallback"), (lambda: ours.MinGRU(2, 3, bias=None), "bias"),
                        (lambda: ours.MinGRU(2, 3, batch_first="no"), "batch_first"), (lambda: ours.Chain(2, 3, layer_norm="no"), "layer_norm"),
                        (lambda: ours.linear_chain(torch.ones(4, 2, 2), b, transposed="no"), "transposed"), (lambda: ours.replace_in(None), "the model"),
                        (lambda: ours.replace_in(torch.nn.GRU(2, 3)), "the model"), (lambda: ours.sosfilt(None, b), "sos"),

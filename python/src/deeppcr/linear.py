@@ -258,7 +258,7 @@ def linear_chain(
 
     Float32, float64 and uint32 (which wraps around) are computed in as they are; other numbers become floats.
     """
-    filled = _abi.ChainReport(size=ctypes.sizeof(_abi.ChainReport)) if report else None
+    filled = _abi.ChainReport(size=ctypes.sizeof(_abi.ChainReport)) if flag("report", report) else None
     place = None if filled is None else ctypes.byref(filled)
     plain = type(A) is ARRAY and type(b) is ARRAY and (z0 is None or type(z0) is ARRAY)
     if out is None and plain:

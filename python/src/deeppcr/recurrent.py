@@ -177,6 +177,7 @@ class _Recurrent(Generic[State]):
             Of shapes that do not fit, numbers that are not real, lengths beyond T.
         OutOfMemory
         """
+        training = flag("training", training)
         x = library.whole(x, self.dtype, "x")
         f, single = self.form, x.ndim == 2
         if x.ndim not in (2, 3) or x.shape[-1] != f.inputs:

@@ -297,8 +297,11 @@ class _Module(torch.nn.RNNBase):
 
     _theirs: Any = None
 
-    def __init__(self, mode: str, *args: Any, method: str = "auto", fallback: bool = False, **kwargs: Any) -> None:
-        super().__init__(mode, *args, **kwargs)
+    def __init__(self, mode: str, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
+                 dropout: float = 0.0, bidirectional: bool = False, *args: Any, method: str = "auto", fallback: bool = False,
+                 **kwargs: Any) -> None:  # fmt: skip
+        super().__init__(mode, input_size, hidden_size, num_layers, flag("bias", bias), flag("batch_first", batch_first), dropout,
+                         flag("bidirectional", bidirectional), *args, **kwargs)  # fmt: skip
         self.method, self.fallback = one_of("method", method, METHODS), flag("fallback", fallback)
         self._number()
 
