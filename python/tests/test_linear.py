@@ -197,5 +197,12 @@ def test_wrong_options_are_refused_in_words():
         assert caught.value.what == what and caught.value.got is not None and caught.value.wanted
     with pytest.raises(deeppcr.UnsupportedError, match="transposed"):
         deeppcr.linear_chain(A, b, np.zeros(2), transposed=True)
+    for _ in range(2):  # beside a kept call whose options are equal
+        deeppcr.linear_chain(A, b, transposed=True, chunk=2)
+        deeppcr.linear_chain_vjp(A, b, b, chunk=2)
+        for call in (lambda: deeppcr.linear_chain(A, b, transposed=1.0, chunk=2), lambda: deeppcr.linear_chain(A, b, transposed=True, chunk=2.0),
+                     lambda: deeppcr.linear_chain_vjp(A, b, b, chunk=2.0)):  # fmt: skip
+            with pytest.raises(deeppcr.ArgumentError, match="transposed is 1.0|chunk is 2.0"):
+                call()
     with pytest.raises(MemoryError):
         deeppcr.linear_chain(np.broadcast_to(0.5, (1 << 40, 1)), np.broadcast_to(1.0, (1 << 40, 1)))

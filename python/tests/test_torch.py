@@ -677,7 +677,7 @@ def test_chains_like_one_before_read_their_own_numbers():
             assert torch.allclose(z, definition(A, b, z0), atol=1e-5) and z.is_contiguous()
             kept.append((z, z.clone()))
     assert all(torch.equal(z, copy) for z, copy in kept)  # in memory of their own
-    for wrong in ({"scheme": ["auto"]}, {"scheme": "none"}, {"structure": "block"}):
+    for wrong in ({"scheme": ["auto"]}, {"scheme": "none"}, {"structure": "block"}, {"transposed": 0.0}):
         with pytest.raises(deeppcr.ArgumentError):
             ours.linear_chain(A, b, **wrong)
     with pytest.raises(deeppcr.UnsupportedError):

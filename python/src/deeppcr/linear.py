@@ -280,7 +280,7 @@ def _into(A: ARRAY, b: ARRAY, z0: Optional[ARRAY], out: Optional[ARRAY], transpo
     """`linear_chain` of arrays, into `out` where there is one: of the result's shape and dtype, apart from the rest."""
     kept = _kept()
     key = (A.shape, A.strides, A.dtype, b.shape, b.strides, b.dtype, None if z0 is None else (z0.shape, z0.strides, z0.dtype),
-           _like(out), transposed, scheme, structure, chunk)  # fmt: skip
+           _like(out), transposed, type(transposed), scheme, structure, chunk, type(chunk))  # fmt: skip
     try:
         found = kept.pop(key, None)
     except TypeError:  # an option that is no key: refused below
@@ -362,7 +362,7 @@ def _vjp_into(A: ARRAY, z: ARRAY, g: ARRAY, z0: Optional[ARRAY], dA: Optional[AR
     """`linear_chain_vjp` of arrays, into dA, db and dz0 where they are given: of A's, g's and z0's shapes, apart from the rest."""
     kept = _kept()
     key = ("vjp", A.shape, A.strides, A.dtype, z.shape, z.strides, z.dtype, g.shape, g.strides, g.dtype, _like(z0),
-           _like(dA), _like(db), _like(dz0), scheme, structure, chunk)  # fmt: skip
+           _like(dA), _like(db), _like(dz0), scheme, structure, chunk, type(chunk))  # fmt: skip
     try:
         call = kept.pop(key, None)
     except TypeError:

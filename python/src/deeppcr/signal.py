@@ -65,7 +65,7 @@ class _Known:
 
 def _key(name: str, coefficients: Tuple[Any, ...], x: Any, axis: int, zi: Any) -> Any:
     """By what a call is known, where it may be: None for arrays that want more than their addresses looked at."""
-    if type(x) is not ARRAY or not (axis == -1 or axis == x.ndim - 1) or not (zi is None or type(zi) is ARRAY) or x.ndim == 0:
+    if type(x) is not ARRAY or type(axis) is not int or not (axis == -1 or axis == x.ndim - 1) or not (zi is None or type(zi) is ARRAY) or x.ndim == 0:
         return None
     key: Any = (name, x.shape, x.dtype, None if zi is None else (zi.shape, zi.dtype))
     for c in coefficients:

@@ -144,7 +144,7 @@ def _plain(A: Tensor, b: Tensor, z0: Optional[Tensor], transposed: bool, scheme:
     at = [A.data_ptr(), b.data_ptr(), 0]
     if z0 is not None:
         whole, at[2] = whole and z0.is_contiguous() and not z0.is_neg(), z0.data_ptr()
-    key = (A.shape, b.shape, None if z0 is None else z0.shape, b.dtype, transposed, scheme, structure)
+    key = (A.shape, b.shape, None if z0 is None else z0.shape, b.dtype, transposed, type(transposed), scheme, structure)
     kept, call = _calls.kept(), None
     if whole and not (at[0] | at[1] | at[2]) & (b.element_size() - 1):
         try:
