@@ -287,6 +287,17 @@ def test_calls_that_look_alike_read_their_own_numbers(doubles, rng):
             assert all(np.array_equal(got[0][n], g) for n, g in wanted.parameters.items())
 
 
+def test_known_gradients_leave_buffers_to_others(monkeypatch):
+    buffer = np.empty(5000, np.uint8)
+    monkeypatch.setattr(ours.library, "_free", [buffer])
+    p = parameters("GRU")
+    program = jax.jit(jax.grad(lambda x: ours.gru(p, x)[0].sum()))
+    for length in (3, 4, 5):
+        for _ in range(3):
+            program(jnp.ones((length, 1, 3), p["weight_ih_l0"].dtype))
+    assert any(b is buffer for b in ours.library._free)
+
+
 def test_programs_that_run_on_jaxs_own_threads_are_known_too(doubles, rng, monkeypatch):
     """Those of much work do, and the threads keep nothing of Python's between calls."""
     p = parameters("GRU")
@@ -302,15 +313,17 @@ def test_programs_that_run_on_jaxs_own_threads_are_known_too(doubles, rng, monke
 
 def test_frames_are_looked_at_anew(rng):
     """XLA uses the memory of a frame again, for the same program and for others."""
-    for turn in range(3):
-        made = [(n, jax.jit(lambda A, b: ours.linear_chain(A, b))) for n in (3, 4, 5, 4, 3)]
-        for n, program in made * 3:
-            A, b = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((n, 2, 2), (n, 2)))
-            assert np.allclose(program(A, b), scan(A, b, jnp.zeros(2)), atol=1e-4)
-        if turn == 1:
-            deeppcr.set_threads(1)
-        del made, program
-    deeppcr.set_threads(0)
+    try:
+        for turn in range(3):
+            made = [(n, jax.jit(lambda A, b: ours.linear_chain(A, b))) for n in (3, 4, 5, 4, 3)]
+            for n, program in made * 3:
+                A, b = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((n, 2, 2), (n, 2)))
+                assert np.allclose(program(A, b), scan(A, b, jnp.zeros(2)), atol=1e-4)
+            if turn == 1:
+                deeppcr.set_threads(1)
+            del made, program
+    finally:
+        deeppcr.set_threads(0)
 
 
 class ByHand:
@@ -408,9 +421,11 @@ def test_all_of_a_frame_is_looked_at_on_every_call(rng, monkeypatch):
     hand.run()
     assert elsewhere.any()
     hand.write("<Q", hand.tables[1], place)
-    deeppcr.set_threads(1)  # another context
-    check(*arrays(4), transposed=True)
-    deeppcr.set_threads(0)
+    try:
+        deeppcr.set_threads(1)  # another context
+        check(*arrays(4), transposed=True)
+    finally:
+        deeppcr.set_threads(0)
 
 
 @pytest.mark.parametrize("kind", ["f4", "f8"])

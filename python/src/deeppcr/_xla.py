@@ -119,6 +119,13 @@ class _Kind:
         self.generation, self.frames = generation, 0
         self.ready: List[Any] = []
 
+    def take(self) -> Any:
+        """One of what is ready; None where all of it is at work on other threads."""
+        try:
+            return self.ready.pop()
+        except IndexError:
+            return None
+
 
 class _Kinds:
     """What forgets them with the context."""
@@ -190,19 +197,15 @@ def _execute(frame: Tuple[int, ...]) -> None:
     known = _frames.get(key)
     at = None if known is None else known.addresses()
     if known is not None and at is not None and known.kind.generation == library.context.generation:
-        ready = known.kind.ready
-        try:
-            again = ready.pop()
-        except IndexError:  # all of them are at work on other threads
-            again = None
+        again = known.kind.take()
         if again is not None:
             again(at)
-            ready.append(again)
+            known.kind.ready.append(again)
             return
     call = _call_of(attributes, types, items)
     arguments, results = _numbers(given, many), _numbers(found, more)
     kind, at = _kind_of(call, arguments, results)
-    again = kind.ready.pop() if kind.ready else None
+    again = kind.take()
     if again is None:
         again = _first(call, arguments, results)
     else:

@@ -338,7 +338,7 @@ class _Network:
         self.results = (length * batch * form.directions * form.hidden * item, state, state)  # bytes
         self.parameters = [math.prod(shape) * item for _, shape in form.parameters()]  # bytes
         self.room = sum(self.results) + 128
-        self.own = library.take(self.room) if self.room <= library.OWN_BYTES else None  # for what the way back reads
+        self.own: Any = None  # memory for what the way back reads, where it keeps some
 
     def forward(self, at: Sequence[int], y: int, ht: int, ct: int, training: bool = False) -> Any:
         if not self.cell and not training:
@@ -464,7 +464,12 @@ def _network_again(words: List[str], given: List[np.ndarray], found: List[np.nda
 
 def _network_vjp_again(words: List[str], given: List[np.ndarray], found: List[np.ndarray]) -> Any:
     method, kind, *rest = words
-    return _Network(_form_of(kind, rest), method, *found[0].shape[:2]).run_back if found[0].ndim == 3 else None
+    if found[0].ndim != 3:
+        return None
+    net = _Network(_form_of(kind, rest), method, *found[0].shape[:2])
+    if net.room <= library.OWN_BYTES:
+        net.own = np.empty(net.room + 64, np.uint8)
+    return net.run_back
 
 
 _xla.functions.update(network=_network_call, network_vjp=_network_vjp_call)
