@@ -9,6 +9,9 @@
 // It is linear.h's chain, transposed and from the last step, a unit of a sequence a column. Jacobians and offsets are
 // made from the states as a tile comes in, and G becomes e as it goes out: neither is written. A step of the cell twice
 // and K^3 + 2 K^2 multiply-adds a step, K = 1 or 2. Source: ParaRNN (arXiv 2510.21450); docs/math/backward.md.
+//
+// A tile's summary (M, v) has the product of up to 512 Jacobians (256 where K = 2): where M overflows while the G that
+// comes in is exactly 0, M 0 + v is NaN, told as non_finite, though the loop's gradient is finite.
 #ifndef DPCRI_CUDA_PARA_SCAN_H
 #define DPCRI_CUDA_PARA_SCAN_H
 
