@@ -8,7 +8,8 @@
 //     sum HHHHHHHHHHHHHHHH                        FNV-1a of every byte before this line, lower case
 //
 // A key is the chain's shape, costs, options and memory, so that a chain of other weights with the same shape is known
-// as the same only while it forgets as soon.
+// as the same only while it forgets as soon. Of chains that tell `coarse` or `slopes` the memory is part of what is
+// known, and the slopes are part of the key: without slopes, chains of one shape are known as the same.
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -18,6 +19,7 @@
 #include "solve/planner.h"
 
 enum { FILE_LIMIT = 64 << 20, HEADER = 512 };
+static const double most_spent = 1e8, most_rate = 1e9;
 
 // ---- keys and values ----
 
@@ -83,11 +85,12 @@ void dpcri_wisdom_remember(dpcr_context *context, const char *key, const dpcri_k
         used += snprintf(text + used, sizeof text - (size_t)used, " work %.4g %.4g %.4g", work[0], work[1], work[2]);
     const dpcri_costs *c = &known->costs;
     const dpcri_contraction *m = &known->memory;
-    if (c->block > 0 || known->spent > 0)
+    const double rate = isnan(m->rate) ? 0 : fmax(-most_rate, fmin(m->rate, most_rate));
+    if (c->block > 0 || known->spent > 0 || m->memory != DPCRI_MEMORY_UNKNOWN)
         snprintf(text + used, sizeof text - (size_t)used,
                  " costs %.4g %.4g %.4g %.4g %d spent %.4g memory %d %lld %lld %.4g", c->block, c->lane, c->sweep,
                  c->jacobian, c->at_best, known->spent, (int)m->memory, (long long)m->within, (long long)m->to_bits,
-                 m->rate);
+                 rate);
     dpcri_wisdom_set(context, key, text);  // refused memory: not remembered, found out again
 }
 
@@ -179,7 +182,8 @@ dpcr_status dpcr_solve_plan_learn(const dpcr_solve_plan *plan, const dpcr_solve_
     const dpcr_method method = plan->options.method;
     const bool failed = report->reason == DPCR_REASON_FALLBACK || report->reason == DPCR_REASON_NOT_CONVERGED;
     const bool careful = plan->steps.coarse || plan->steps.slopes;  // and trials take a part of its solves
-    if (careful) known.spent += report->seconds;
+    if (careful && report->seconds > 0 && isfinite(report->seconds))
+        known.spent = fmin(known.spent + report->seconds, most_spent);
     if (method == DPCR_METHOD_SEQUENTIAL) {
         if (careful) dpcri_wisdom_remember(plan->context, plan->key, &known);
         return DPCR_OK;
