@@ -53,12 +53,14 @@ told = answer("train", "denoiser", *small, "--width", 64, "--depth", 2, "--steps
 assert told["denoised"] == SIDE * SIDE and told["prediction"] == "x0" and told["schedule"] == "cosine", told
 
 # Planning takes a small part of the loop (a few steps, rows of two calls of a sweep at most), and with the wisdom of a run before
-# nothing; the pictures are the same.
+# nothing, unless a sweep's call (of more than one row) was too long for that run and is made up for.
 for steps in (40, 100):
     told = [answer("generate", path("codes"), "--count", 1, "--steps", steps, "--threads", 1, "--seed", 5, "--samples", path("p%d.npy" % i),
                    *(["--wisdom", path("wisdom%d" % steps)] if i else [])) for i in range(3)]
     assert all(2 <= t["planning_evaluations"] <= 40 + steps / 8 and t["planning_calls"] <= 10 + steps / 8 for t in told[:2]), told
-    assert told[2]["planning_evaluations"] == told[2]["planning_calls"] == 0 and told[2]["planning_seconds"] >= 0, told
+    timed = [t["planning_evaluations"] > t["planning_calls"] for t in told[1:]]
+    assert told[2]["planning_evaluations"] == told[2]["planning_calls"] == 0 or timed == [False, True], told
+    assert all(t["planning_seconds"] > 0 for t in told), told
     assert all(t["sequential_evaluations"] == steps for t in told), told
 assert answer("generate", path("codes"), "--count", 1, "--method", "sequential")["planning_evaluations"] == 0
 kept = content("codes")

@@ -255,9 +255,10 @@ typedef struct dpcr_solve_options {
     int consume_tape;  // non-zero: backward may use the tape up (gradient_from_tape), so each tape serves one backward;
                        // planning takes it that every execute leaves a tape
     dpcr_planning planning;   // how AUTO is decided
-    double planning_seconds;  // MEASURE: budget; default 1. ESTIMATE, of chains with `coarse` or `slopes`: what trials
-                              // of methods may take, a quarter of it the timing of a sweep's call; default a sixteenth
-                              // of the chain's solves so far and of this one
+    double planning_seconds;  // MEASURE: budget; default 1. ESTIMATE, of chains with `coarse` or `slopes`: what
+                              // timing steps and trials of methods may take together, timing a sweep's calls a quarter
+                              // of it by the least they can; default: trials a sixteenth of the chain's solves so far
+                              // and of this one
     const dpcr_array *start;  // [B][w] or NULL: a typical z0, where plan_create tries the chain; read by it alone
     // [L] or NULL: the tolerances of step l are step_scale[l] times atol and rtol (ParaDiGMS: the deviation of the
     // step's noise), so what is locked is right in each step's own units only, and the reason is DPCR_REASON_SCALED.

@@ -17,7 +17,8 @@ enum {
     LAST_PART = 8,           // or, of chains that tell `coarse` or `slopes`, this part,
     LEAST_PROBE = 32,        // at least;
     LOOP_PART = 16,          // of the loop's time: what trials may take of it, and more of its own steps
-    GAIN_PART = 16,          // of what may be gained: what timing a sweep's call may take of it
+    GAIN_PART = 16,          // of what may be gained: what each run of a sweep's call may take of it,
+    ASKED_PART = 8,          // or of planning_seconds
     PROBE_PART = 1024,       // or, where bits must meet, this part of the chain: 3 % of the loop's steps, side by side
     PROBE_LANES_PART = 128,  // of one whose lanes run side by side
     USUAL_WARM_UP = 64,      // overlap's default
@@ -193,11 +194,11 @@ static bool try_told(dpcri_outlook *o, dpcri_known *known) {
         if (!(bits & 1u << i) || o->told[i] > 0) continue;
         // What is left of the loop's time once the rest of the method is paid.
         const double first = told_seconds(o, i, 1, 1), second = told_seconds(o, i, 2, 2), rest = loop - first;
-        const double most = 1 + rest / (second - first), seconds = dpcri_try_seconds(o, most);
+        const double most = 1 + rest / (second - first), seconds = dpcri_try_seconds(o, dpcri_told[i], most);
         if (doubt_of_tried(o) * told_seconds(o, i, FEWEST_SWEEPS, parareal ? 0 : fewest_work) >= loop) continue;
         if (seconds > o->allowance || !dpcri_try(o, dpcri_told[i], most, &sweeps, &work)) continue;
         o->allowance -= seconds;
-        known->spent = fmax(0, known->spent - LOOP_PART * seconds);
+        if (!(o->options->planning_seconds > 0)) known->spent = fmax(0, known->spent - LOOP_PART * seconds);
         known->told[i] = (int)fmin(ceil(sweeps), TRIED_SWEEPS), known->work[i] = work;
         o->told[i] = known->told[i], o->work[i] = work;
         learned = true;
@@ -413,15 +414,20 @@ static double doubt_of(const dpcri_outlook *o, const dpcr_candidate *c) {
     return o->doubt;
 }
 
+// A forward way of which only bounds are known: there was too little to gain for a closer look.
+static bool is_bound(const dpcri_outlook *o, const dpcr_candidate *c) {
+    return o->costs.at_best && !c->backward && !is_loop(c);
+}
+
 // The best; a measurement knows.
 static const dpcr_candidate *pick(const dpcri_outlook *o, const list *l) {
     const dpcr_candidate *loop = loop_of(l), *best = loop;
     double least = loop->seconds;
     if (l->at[0].measured > 0) return &l->at[0];
-    if (o->costs.at_best && !wants_bits(o)) return loop;  // too little to gain for a closer look
     for (int64_t i = 0; i < l->count; i++) {
         const double seconds = doubt_of(o, &l->at[i]) * l->at[i].seconds;
-        if (!is_loop(&l->at[i]) && seconds < least && wakes_in_time(o, l, &l->at[i])) best = &l->at[i], least = seconds;
+        if (is_loop(&l->at[i]) || is_bound(o, &l->at[i]) || !wakes_in_time(o, l, &l->at[i])) continue;
+        if (seconds < least) best = &l->at[i], least = seconds;
     }
     return best;
 }
@@ -600,9 +606,11 @@ static double left_of_distance(dpcri_outlook *o) {
     return left;
 }
 
-// The least that a method other than overlap may take, by the costs as they are.
-static double fewest_seconds(const dpcri_outlook *o) {
+// The least that another way than the loop may take, by the costs as they are.
+static double fewest_seconds(const dpcri_outlook *o, int64_t warm_up) {
     const unsigned bits = offered(o);
+    dpcr_candidate others[DPCRI_CANDIDATES / 2];
+    list l = {.at = others};
     dpcri_outlook best = *o;
     double least = HUGE_VAL;
     best.sweeps = FEWEST_SWEEPS;
@@ -610,45 +618,57 @@ static double fewest_seconds(const dpcri_outlook *o) {
         const double work = dpcri_told[i] == DPCR_METHOD_PARAREAL ? 0 : fewest_work;
         if (bits & 1u << i) least = fmin(least, told_seconds(o, i, FEWEST_SWEEPS, work));
     }
-    if (o->steps->linearise) least = fmin(least, dpcri_cost_newton(&best, DPCR_SCHEME_SEQUENTIAL));
+    if (!wants_bits(o)) {
+        list_newton(&best, &l);
+        list_shooting(&best, &l);
+    }
+    list_overlap(&best, &l, warm_up, false);
+    for (int64_t i = 0; i < l.count; i++) least = fmin(least, l.at[i].seconds);
     return least;
 }
 
 // Seconds that are to be gained, by the costs as they are.
-static double gain(const dpcri_outlook *o) {
-    return wants_bits(o) ? 0 : dpcri_cost_loop(o) - doubt_of_tried(o) * fewest_seconds(o);
+static double gain(const dpcri_outlook *o, const dpcri_known *known) {
+    return dpcri_cost_loop(o) - doubt_of_tried(o) * fewest_seconds(o, known->warm_up);
 }
 
-// A sweep's call is timed where the processor's peak leaves something to gain; twice, where the first leaves it too;
-// and before the loop is given up, as many more of its steps as show what it takes once caches and threads have
-// settled.
-static void glance(dpcri_outlook *o) {
+// A sweep's call is timed where the processor's peak leaves something to gain; and before the loop is given up, as many
+// more of its steps as show what it takes once caches and threads have settled. Where only bounds are known from
+// before, since the call would have taken too long, solves since then pay for it.
+static void glance(dpcri_outlook *o, const dpcri_known *known) {
     const int64_t length = o->steps->length;
-    if (!dpcri_time_step(o, 2 + length / 256)) return;
-    dpcri_bound_costs(o);
     const double asked = o->options->planning_seconds;
-    for (int turn = 0; turn < 2 && gain(o) > 0; turn++)
-        if (!dpcri_time_sweep(o, asked > 0 ? asked / 4 : gain(o) / GAIN_PART)) return;
-    if (gain(o) > 0) dpcri_time_step(o, 2 + length / LOOP_PART);
+    if (!(o->costs.block > 0)) {
+        if (!dpcri_time_step(o, 2 + length / 256)) return;
+        dpcri_bound_costs(o);
+    }
+    const double most = gain(o, known);
+    if (!(most > 0)) return;
+    const double call = asked > 0 ? asked / ASKED_PART : most / GAIN_PART + known->spent / (2 * LOOP_PART);
+    if (dpcri_time_sweep(o, call) && gain(o, known) > 0) dpcri_time_step(o, 2 + length / LOOP_PART);
 }
 
 static void look_with_care(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *known) {
     const int64_t part = o->steps->length / LAST_PART, least = part > LEAST_PROBE ? part : LEAST_PROBE;
-    const double asked = plan->options.planning_seconds;
+    const double asked = plan->options.planning_seconds, began = dpcri_seconds();
     dpcri_rates_at_hand(plan->context, &o->machine);
     recall(plan, o, known);
     o->costs = known->costs;
     plan->contraction = known->memory;
-    if (!(o->costs.block > 0) && wants_timing(o)) glance(o);
     if (has_lanes(o) && plan->contraction.memory == DPCRI_MEMORY_UNKNOWN) {
         if (left_of_distance(o) > least_forgotten)
             plan->contraction.memory = DPCRI_MEMORY_KEEPS;
         else
             follow_starts(plan, o, least < PROBE_STEPS ? least : PROBE_STEPS);
     }
+    o->contraction = plan->contraction;  // whether overlap may gain
+    const bool again = o->costs.at_best && (asked > 0 || known->spent > 0);
+    if ((!(o->costs.block > 0) || again) && wants_timing(o)) glance(o, known);
     known->costs = o->costs;
     known->memory = plan->contraction;
-    o->allowance = asked > 0 ? asked : (dpcri_cost_loop(o) + known->spent) / LOOP_PART;
+    const double looked = o->evaluations > 0 ? dpcri_seconds() - began : 0;
+    if (!(asked > 0)) known->spent = fmax(0, known->spent - LOOP_PART * looked);
+    o->allowance = asked > 0 ? asked - looked : (dpcri_cost_loop(o) + known->spent) / LOOP_PART;
 }
 
 static void look_closely(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *known) {

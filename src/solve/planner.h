@@ -68,8 +68,8 @@ double dpcri_cost_asleep(const dpcri_outlook *o, const dpcr_candidate *c);
 dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, int64_t row_block);
 
 // The same in small doses, of chains that tell `coarse` or `slopes`, into o->costs: a step of the loop, the least seen;
-// bounds for all else; a sweep's call that takes `seconds` by the bounds. False: it cannot be run, or would tell
-// nothing.
+// bounds for all else; two runs of a sweep's call that takes `seconds` by the bounds. False: it cannot be run, or would
+// tell nothing.
 bool dpcri_time_step(dpcri_outlook *o, int64_t runs);
 void dpcri_bound_costs(dpcri_outlook *o);
 bool dpcri_time_sweep(dpcri_outlook *o, double seconds);
@@ -85,7 +85,7 @@ double dpcri_window_step(dpcr_context *context, const dpcr_steps *steps, const d
 // could not be tried.
 bool dpcri_try(dpcri_outlook *o, dpcr_method method, double most, double *sweeps, double *work);
 // Seconds that it takes at most.
-double dpcri_try_seconds(const dpcri_outlook *o, double most);
+double dpcri_try_seconds(const dpcri_outlook *o, dpcr_method method, double most);
 
 // ---- measure.c ----
 

@@ -16,6 +16,7 @@ enum { LEAST_LANES = 8, FULL_LANES = 16, CHAIN_PART = 32 };  // of chains that a
 typedef struct stretch {
     const dpcr_steps *steps;
     int64_t rows, n, lanes, lane_rows, lane_steps, stride;
+    bool derivatives;                                  // room for Jacobians and the way back, which is zeroed
     dpcr_array z0, z, tape, adjoint;                   // [1][rows][w], [1][n][rows][w]
     dpcr_array jacobians, g;                           // [n][rows][values], [1][rows][w]
     dpcr_array last, states, lane_adjoint, lane_tape;  // [lanes][B][w], [lanes][steps][B][w]
@@ -29,6 +30,7 @@ static bool allocate(dpcr_context *context, stretch *s) {
     const size_t real = dpcr_dtype_size(steps->dtype);
     const int64_t w = steps->width, values = steps->linearise ? dpcr_transition_values(&steps->jacobian) : 0;
     const int64_t states = s->n * s->rows, lanes = s->lanes * s->lane_rows;
+    const int64_t back = s->derivatives ? states : 0, lanes_back = s->derivatives ? lanes * s->lane_steps : 0;
     dpcri_arena arena = {0};
     for (int pass = 0; pass < 2; pass++) {
         if (pass == 1) {
@@ -37,14 +39,14 @@ static bool allocate(dpcr_context *context, stretch *s) {
             arena = (dpcri_arena){.base = s->memory, .size = arena.used};
         }
         void *z0 = dpcri_arena_take(&arena, s->rows * w, real), *z = dpcri_arena_take(&arena, states * w, real);
-        void *adjoint = dpcri_arena_take(&arena, states * w, real);
+        void *adjoint = dpcri_arena_take(&arena, back * w, real);
         void *tape = dpcri_arena_take(&arena, states * steps->tape_values, real);
         void *last = dpcri_arena_take(&arena, lanes * w, real);
         void *kept = dpcri_arena_take(&arena, lanes * s->lane_steps * w, real);
-        void *lane_adjoint = dpcri_arena_take(&arena, lanes * s->lane_steps * w, real);
-        void *lane_tape = dpcri_arena_take(&arena, lanes * s->lane_steps * steps->tape_values, real);
-        void *jacobians = dpcri_arena_take(&arena, states * values, real);
-        void *g = dpcri_arena_take(&arena, s->rows * w, real);
+        void *lane_adjoint = dpcri_arena_take(&arena, lanes_back * w, real);
+        void *lane_tape = dpcri_arena_take(&arena, lanes_back * steps->tape_values, real);
+        void *jacobians = dpcri_arena_take(&arena, back * values, real);
+        void *g = dpcri_arena_take(&arena, s->derivatives ? s->rows * w : 0, real);
         s->z0 = dpcr_array_make(z0, steps->dtype, 3, (const int64_t[]){1, s->rows, w});
         s->z = dpcr_array_make(z, steps->dtype, 4, (const int64_t[]){1, s->n, s->rows, w});
         s->adjoint = dpcr_array_make(adjoint, steps->dtype, 4, s->z.shape);
@@ -177,13 +179,14 @@ bool dpcri_time_step(dpcri_outlook *o, int64_t runs) {
     if (!allocate(o->context, &s)) return false;
     set_one(&s.z0);
     double seconds = o->costs.block;
-    for (int64_t i = 0; i < runs && seconds >= 0; i++)
+    for (int64_t i = 0; i < runs && seconds >= 0; i++) {
         if (s.rows < steps->batch)  // the loop gives them to tasks
             keep_least_as_task(o->context, &s, &seconds);
         else
             keep_least(&s, run_loop, &seconds);
+        o->evaluations += s.rows;
+    }
     if (seconds > 0) o->costs.block = seconds;
-    o->evaluations += runs * s.rows;
     dpcri_free(o->context, s.memory);
     return seconds > 0;
 }
@@ -214,8 +217,8 @@ static int64_t lanes_to_time(const dpcri_outlook *o, double seconds) {
     return lanes < least(most, LEAST_LANES) ? 0 : lanes;
 }
 
-// In turn with the loop's step, since what is chosen is their ratio, and a thread that was interrupted, or two that sit
-// badly, must slow both down or none.
+// The least of two runs: the first may find threads asleep and memory that nobody has touched, and what is found is
+// kept.
 bool dpcri_time_sweep(dpcri_outlook *o, double seconds) {
     const dpcr_steps *steps = o->steps;
     stretch s = {.steps = steps, .rows = 1, .n = 1, .lane_steps = 1, .lane_rows = steps->batch, .stride = 1};
@@ -223,12 +226,13 @@ bool dpcri_time_sweep(dpcri_outlook *o, double seconds) {
     if (s.lanes == 0 || !allocate(o->context, &s)) return false;
     set_one(&s.last);
     double took = 0;
-    keep_least(&s, run_lanes, &took);
-    o->evaluations += s.lanes * s.lane_rows;
+    for (int i = 0; i < 2 && took >= 0; i++) {
+        keep_least(&s, run_lanes, &took);
+        o->evaluations += s.lanes * s.lane_rows;
+    }
     dpcri_free(o->context, s.memory);
     if (took <= 0) return false;
     const double each = took / (double)(s.lanes * s.lane_rows), ratio = each / o->costs.lane;
-    if (!o->costs.at_best && ratio >= 1) return true;
     o->costs.at_best = false;
     o->costs.lane = o->costs.sweep = each;
     o->costs.jacobian *= ratio;
@@ -237,7 +241,8 @@ bool dpcri_time_sweep(dpcri_outlook *o, double seconds) {
 
 dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, int64_t row_block) {
     dpcri_costs costs = {0};
-    stretch s = {.steps = steps, .rows = least(steps->batch, row_block), .lane_rows = steps->batch};
+    stretch s = {
+        .steps = steps, .rows = least(steps->batch, row_block), .lane_rows = steps->batch, .derivatives = true};
     s.n = least(STRETCH_STEPS, steps->length);
     s.lanes = least(steps->lanes > 1 ? steps->lanes : USUAL_LANES, steps->length / (2 * LANE_STEPS));
     s.lane_steps = LANE_STEPS;

@@ -54,9 +54,21 @@ static dpcr_solve_options options_of(const dpcri_outlook *o, dpcr_method method,
     return options;
 }
 
-double dpcri_try_seconds(const dpcri_outlook *o, double most) {
-    const double rows = fmin((double)o->steps->batch, TRIED_ROWS);
-    return fmin(fmax(ceil(most), 1), MOST_SWEEPS) * dpcri_cost_evaluation(o) * rows / (double)o->steps->batch;
+// Parareal's chunks of n steps, and its coarse steps, wait for each other, and so many sweeps as chunks end it.
+static double parareal_seconds(const dpcri_outlook *o, double sweeps) {
+    const int64_t n = dpcri_parareal_chunk(o->steps, o->options);
+    const double most = fmin(sweeps, ceil((double)o->steps->length / (double)n));
+    dpcr_steps steps = *o->steps;
+    dpcri_outlook first = *o;
+    first.steps = &steps;
+    if (steps.batch > TRIED_ROWS) steps.batch = TRIED_ROWS;
+    return dpcri_cost_parareal(&first, n, most, most);  // every sweep evaluates all of the chain
+}
+
+double dpcri_try_seconds(const dpcri_outlook *o, dpcr_method method, double most) {
+    const double rows = fmin((double)o->steps->batch, TRIED_ROWS), sweeps = fmin(fmax(ceil(most), 1), MOST_SWEEPS);
+    if (method == DPCR_METHOD_PARAREAL) return parareal_seconds(o, sweeps);
+    return sweeps * dpcri_cost_evaluation(o) * rows / (double)o->steps->batch;
 }
 
 bool dpcri_try(dpcri_outlook *o, dpcr_method method, double most, double *sweeps, double *work) {
