@@ -58,8 +58,10 @@ static int check_log(const char *path) {
     if (!path || stat(path, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) return CLI_DONE;
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     const ssize_t got = fd >= 0 ? read(fd, line, sizeof line - 1) : -1;
+    const int code = errno;
     if (fd >= 0) close(fd);
-    line[got > 0 ? got : 0] = 0;
+    if (got < 0) return cli_fail(CLI_INPUT, "cannot read the log '%s' that is there: %s", path, strerror(code));
+    line[got] = 0;
     line[strcspn(line, "\n")] = 0;
     const bool cut = got > 0 && got < (ssize_t)sizeof begin && !memcmp(line, begin, (size_t)got);  // by a full disk
     if (cut || (line[0] == '{' && strstr(line, begin + 1))) return CLI_DONE;

@@ -164,6 +164,10 @@ for text in (b"precious\n", b"{}\n", b"\x93NUMPY", b"{\"loss\": 1}\n{\"event\": 
     for more in ([], ["--resume", path("full")]):
         refused(2, "is no log of training", *first, "--log", path("foreign"), *more)
     assert content("foreign") == text
+if os.geteuid() != 0:
+    os.chmod(path("foreign"), 0o200)
+    refused(5, "cannot read the log", *first, "--log", path("foreign"))
+    os.chmod(path("foreign"), 0o600)
 for text in (b"", b"{", b'{"event": "', b'{"event": "step", "step": 1'):
     put("foreign", text)
     answer(*first, "--log", path("foreign"))
