@@ -173,6 +173,8 @@ dpcr_context *cli_context_create(const cli_common *common, int *status);
 // Gives the context this machine's rates: from the user's cache (true), or measured (`anew`: in any case) and kept
 // there.
 bool cli_machine_load(dpcr_context *context, bool anew);
+// Of --wisdom FILE; nothing where `path` is NULL, no file, or an empty one. Returns the exit code.
+int cli_wisdom_load(dpcr_context *context, const char *path);
 void *cli_allocate(size_t bytes);  // 64-byte aligned; NULL when refused
 void cli_release(void *memory);
 size_t cli_memory_budget(void);

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "frechet.h"
 #include "generate.h"
@@ -100,7 +99,9 @@ static const struct argp_option generate_options[] = {
      0},
     {"data", KEY_DATA, "NAME|DIR", 0, "Held-out images of --evaluate (default fashion-mnist)", 0},
     {"wisdom", KEY_WISDOM, "FILE", 0,
-     "auto: what planning and solves found out, read where it is there and kept for the next run", 0},
+     "auto: what planning and solves found out, read where it is there and kept for the next run; that of another "
+     "machine or version is refused",
+     0},
     {"compare", KEY_COMPARE, NULL, 0, "Run the steps in order too: time and largest difference", 0},
     {0},
 };
@@ -491,6 +492,7 @@ static int refuse(const generate *t) {
         if (!strcmp(outputs[i], "-")) return cli_fail(CLI_USAGE, "pictures go to files, not to standard output");
         if (!cli_writable("the output", outputs[i])) return CLI_RESOURCES;
     }
+    if (t->wisdom && !strcmp(t->wisdom, "-")) return cli_fail(CLI_USAGE, "--wisdom -: wanted a file");
     if (t->wisdom && !cli_writable("the wisdom", t->wisdom)) return CLI_RESOURCES;
     const char *const written[] = {t->out, t->path, t->samples, t->path_out, t->common.csv, t->wisdom};
     const char *const read[] = {t->file, t->classifier, t->guess, t->mask, t->known};
@@ -521,8 +523,7 @@ static int run(generate *t) {
     int status = CLI_DONE;
     g->context = cli_context_create(&t->common, &status);
     if (!g->context) return status;
-    if (t->wisdom && access(t->wisdom, F_OK) == 0 && dpcr_wisdom_load(g->context, t->wisdom, &error) != DPCR_OK)
-        status = cli_fail_error(&error, CLI_READING);
+    status = cli_wisdom_load(g->context, t->wisdom);
     if (!status && dpcr_diffusion_load(g->context, t->file, &g->model, &error) != DPCR_OK)
         status = cli_fail_error(&error, CLI_READING);
     if (!status) status = settle(t);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The machine's rates, measured once and kept in the user's cache: $XDG_CACHE_HOME/deeppcr/rates-N-LEVEL, or
 // ~/.cache/deeppcr/..., of N threads. A file of another machine or version is measured anew and replaced; a cache that
-// cannot be written costs a measurement each time, nothing more.
+// cannot be written costs a measurement each time, nothing more. And wisdom that the user names.
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,4 +41,11 @@ bool cli_machine_load(dpcr_context *context, bool anew) {
     snprintf(path + used, sizeof path - used, "/deeppcr/rates-%d-%s", dpcr_context_threads(context), dpcr_isa_name());
     if (made) dpcr_wisdom_save(context, path, NULL);
     return false;
+}
+
+int cli_wisdom_load(dpcr_context *context, const char *path) {
+    struct stat info;
+    dpcr_error error = {0};
+    if (!path || stat(path, &info) != 0 || (S_ISREG(info.st_mode) && info.st_size == 0)) return CLI_DONE;
+    return dpcr_wisdom_load(context, path, &error) == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_READING);
 }

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "problem.h"
 
@@ -53,7 +52,9 @@ static const struct argp_option plan_options[] = {
     {"link-bandwidth", KEY_LINK_BANDWIDTH, "GB/S", 0, "and 10^9 bytes of it a second (default 10)", 0},
     {"side-by-side", KEY_SIDE, "N", 0, "and only N of the ranks run at once (default: all)", 0},
     {"wisdom", KEY_WISDOM, "FILE", 0,
-     "Load what earlier measurements found, and with --measure save what this one finds", 0},
+     "Load what earlier measurements found (of this machine and version: any other is refused), and with --measure "
+     "save what this one finds",
+     0},
     {0},
 };
 
@@ -364,8 +365,8 @@ static int prepare(dpcr_context *context, const plan *p, cli_result *r) {
     const bool cached = cli_machine_load(context, p->calibrate);
     cli_set_bool(r, "calibration_cached", cached);
     cli_set_real(r, "calibration_seconds", cli_now() - before);
-    if (p->wisdom && access(p->wisdom, F_OK) == 0 && dpcr_wisdom_load(context, p->wisdom, &error) != DPCR_OK)
-        return cli_fail_error(&error, CLI_READING);
+    const int status = cli_wisdom_load(context, p->wisdom);
+    if (status) return status;
     if (is_elsewhere(p) && dpcr_context_set_machine(context, &p->machine, &error) != DPCR_OK)
         return cli_fail_error(&error, CLI_COMPUTING);
     return CLI_DONE;
@@ -384,6 +385,7 @@ static int refuse(const plan *p) {
                         "--measure times this machine; with --cores and the like there is --planning estimate");
     if (planning == DPCR_PLANNING_WISDOM && !p->wisdom)
         return cli_fail(CLI_USAGE, "--planning wisdom needs --wisdom FILE");
+    if (p->wisdom && !strcmp(p->wisdom, "-")) return cli_fail(CLI_USAGE, "--wisdom -: wanted a file");
     if (planning == DPCR_PLANNING_WISDOM && !cli_readable("the wisdom", p->wisdom)) return CLI_INPUT;
     if (p->wisdom && planning == DPCR_PLANNING_MEASURE && !cli_writable("the wisdom", p->wisdom)) return CLI_RESOURCES;
     return CLI_DONE;

@@ -68,6 +68,9 @@ for files in (["--wisdom", path("codes")], ["--csv", path("codes")], ["--guess",
     refused(2, "is to be read and to be written over", "generate", path("codes"), "--count", 1, *files)
 assert content("codes") == kept
 refused(5, "no wisdom", "generate", path("codes"), "--count", 1, "--wisdom", path("p0.npy"))
+refused(2, "wanted a file", "generate", path("codes"), "--count", 1, "--wisdom", "-", "--json")
+answer("generate", path("codes"), "--count", 1, "--threads", 1, "--wisdom", put("empty", b""))
+assert content("empty").startswith(b"deeppcr wisdom ")
 
 # Pictures like the data: two bright lines of the class asked for, the rest dark.
 for label in range(4):

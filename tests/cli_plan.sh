@@ -66,6 +66,9 @@ refused 5 "no wisdom" "${small[@]}" --wisdom "$folder/hello"
 refused 5 "cannot read" "${small[@]}" --wisdom "$folder/none" --planning wisdom
 refused 4 "cannot write" "${small[@]}" --wisdom "$folder/none/w" --measure
 refused 2 "needs --wisdom" "${small[@]}" --planning wisdom
+refused 2 "wanted a file" "${small[@]}" --wisdom - --measure --json
+: >"$folder/empty"
+"$program" "${small[@]}" --json --wisdom "$folder/empty" >/dev/null || complain "an empty file is not taken as no wisdom"
 refused 2 "times this machine" "${small[@]}" --measure --cores 64
 refused 2 "--cores" "${small[@]}" --cores 0
 refused 2 "--planning" "${small[@]}" --planning guess
