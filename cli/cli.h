@@ -220,7 +220,8 @@ json_t *cli_json_ints(const int64_t *values, int64_t count);
 int cli_print_json(const cli_result *result);
 // --csv FILE of the object's single values: a line of names, a line of values.
 int cli_csv_result(const cli_common *common, const cli_result *result);
-// Writes a whole file ("-": stdout): to a temporary one beside it, synced and renamed.
+// Writes a whole file: to a temporary one beside it, synced and renamed. "-" is stdout; the file that stdout or stderr
+// goes to is written by that stream.
 int cli_write_file(const char *path, const char *text, size_t bytes);
 // Human text on stdout, unless --json or --quiet.
 void cli_say(const cli_common *common, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -261,7 +262,8 @@ int cli_sound_write(const char *path, const dpcr_array *x, int rate);
 
 // Is `path` a file that can be read? Tells it otherwise and returns false (exit code 5).
 bool cli_readable(const char *what, const char *path);
-// Can `path` be written (its folder exists and takes files)? Tells it otherwise and returns false (exit code 4).
+// Can cli_write_file write `path` (its folder, a link's file's, takes files)? Tells it otherwise and returns false
+// (exit code 4).
 bool cli_writable(const char *what, const char *path);
 // Are these files (NULL: none) all different ones? Tells it otherwise and returns false (exit code 2). Standard output
 // and devices may come again.

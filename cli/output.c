@@ -114,6 +114,7 @@ static bool write_all(int fd, const char *text, size_t bytes) {
     while (bytes > 0) {
         const ssize_t n = write(fd, text, bytes);
         if (n < 0 && errno == EINTR) continue;
+        if (n == 0) errno = EIO;
         if (n <= 0) return false;
         text += n;
         bytes -= (size_t)n;
@@ -145,23 +146,54 @@ static bool link_unnamed(int fd, char *template) {
     return false;
 }
 
-static int replace_file(const char *path, char *temporary, int fd, bool named, const char *text, size_t bytes) {
+// Fills a file and closes it; `template` is its name, or becomes it. Returns 0 or errno's code, and then leaves
+// nothing.
+static int make_file(int fd, char *template, bool named, const char *text, size_t bytes) {
     const mode_t mask = umask(0);
     umask(mask);
-    bool ok = fchmod(fd, 0666 & ~mask) == 0 && write_all(fd, text, bytes) && fsync(fd) == 0;
-    if (ok && !named) ok = named = link_unnamed(fd, temporary);
-    const int write_error = errno;
-    ok = close(fd) == 0 && ok;
-    if (ok && rename(temporary, path) == 0) return CLI_DONE;
-    const int code = ok || !write_error ? errno : write_error;
-    if (named) unlink(temporary);
-    return cli_fail(CLI_RESOURCES, "cannot write '%s': %s", path, strerror(code));
+    const bool whole = fchmod(fd, 0666 & ~mask) == 0 && write_all(fd, text, bytes) && fsync(fd) == 0;
+    const bool linked = whole && !named && link_unnamed(fd, template);
+    int code = whole && (named || linked) ? 0 : errno;
+    if (close(fd) != 0 && !code) code = errno;
+    if (code && (named || linked)) unlink(template);
+    return code;
+}
+
+// Returns 0 or errno's code. `template` ends in six X.
+static int replace_file(const char *target, char *template, const char *text, size_t bytes) {
+    int fd = open_unnamed(target), code = fd >= 0 ? make_file(fd, template, false, text, bytes) : ENOTSUP;
+    if (code) {  // that there is an unnamed file does not promise that it can be given a name
+        memcpy(template + strlen(template) - 6, "XXXXXX", 6);
+        fd = mkostemp(template, O_CLOEXEC);
+        code = fd >= 0 ? make_file(fd, template, true, text, bytes) : errno;
+    }
+    if (code || rename(template, target) == 0) return code;
+    code = errno;
+    unlink(template);
+    return code;
+}
+
+// Standard output or error where the path names it or the file that it goes to, which is then written where the stream
+// is in it, and not replaced under it. NULL: another file.
+static FILE *find_stream(const char *path) {
+    FILE *const streams[] = {stdout, stderr};
+    struct stat named, own;
+    if (!strcmp(path, "-")) return stdout;
+    for (int i = 0; i < 2 && stat(path, &named) == 0; i++) {
+        const int fd = fileno(streams[i]);
+        if (fstat(fd, &own) == 0 && own.st_dev == named.st_dev && own.st_ino == named.st_ino &&
+            (fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDONLY)
+            return streams[i];
+    }
+    return NULL;
 }
 
 int cli_write_file(const char *path, const char *text, size_t bytes) {
-    if (!strcmp(path, "-")) {
-        if (fwrite(text, 1, bytes, stdout) == bytes) return CLI_DONE;
-        return cli_fail(CLI_RESOURCES, "cannot write to standard output: %s", strerror(errno));
+    FILE *const stream = find_stream(path);
+    if (stream) {
+        if (fwrite(text, 1, bytes, stream) == bytes) return CLI_DONE;
+        return cli_fail(CLI_RESOURCES, "cannot write to standard %s: %s", stream == stdout ? "output" : "error",
+                        strerror(errno));
     }
     struct stat info;
     if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {  // a device or a pipe is written as it is
@@ -178,12 +210,10 @@ int cli_write_file(const char *path, const char *text, size_t bytes) {
         free(there);
         return cli_fail_memory("a file name");
     }
-    const int unnamed = open_unnamed(target), fd = unnamed >= 0 ? unnamed : mkostemp(temporary, O_CLOEXEC);
-    const int status = fd >= 0 ? replace_file(target, temporary, fd, unnamed < 0, text, bytes)
-                               : cli_fail(CLI_RESOURCES, "cannot write '%s': %s", path, strerror(errno));
+    const int code = replace_file(target, temporary, text, bytes);
     free(temporary);
     free(there);
-    return status;
+    return code ? cli_fail(CLI_RESOURCES, "cannot write '%s': %s", path, strerror(code)) : CLI_DONE;
 }
 
 bool cli_readable(const char *what, const char *path) {
@@ -197,26 +227,35 @@ bool cli_readable(const char *what, const char *path) {
     return false;
 }
 
-bool cli_writable(const char *what, const char *path) {
-    char folder[4096];
+// 0 where files can be made beside `path`, else errno's code.
+static int check_folder(const char *path) {
     const char *slash = strrchr(path, '/');
-    const size_t length = slash ? (size_t)(slash - path) : 0;
+    char *folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
     struct stat info;
     int code = 0;
-    if (!*path)
-        code = ENOENT;
-    else if (length >= sizeof folder)
-        code = ENAMETOOLONG;
-    else if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
-        code = EISDIR;
-    else if (lstat(path, &info) != 0 && errno == ENAMETOOLONG)
-        code = ENAMETOOLONG;
-    else {
-        snprintf(folder, sizeof folder, "%.*s", (int)length, path);
-        const char *where = !slash ? "." : length ? folder : "/";
-        if (stat(where, &info) != 0 || (errno = ENOTDIR, !S_ISDIR(info.st_mode)) || access(where, W_OK | X_OK) != 0)
-            code = errno;
-    }
+    if (!folder || stat(folder, &info) != 0 || (errno = ENOTDIR, !S_ISDIR(info.st_mode)) ||
+        access(folder, W_OK | X_OK) != 0)
+        code = errno;
+    free(folder);
+    return code;
+}
+
+// What would keep cli_write_file from writing there, as errno's code; 0: nothing.
+static int find_obstacle(const char *path) {
+    struct stat info;
+    if (!*path) return ENOENT;
+    if (find_stream(path)) return 0;
+    if (stat(path, &info) != 0) return errno == ENAMETOOLONG ? ENAMETOOLONG : check_folder(path);
+    if (S_ISDIR(info.st_mode)) return EISDIR;
+    if (!S_ISREG(info.st_mode)) return access(path, W_OK) == 0 ? 0 : errno;
+    char *const there = realpath(path, NULL);  // a link is followed, and the file replaced where it is
+    const int code = check_folder(there ? there : path);
+    free(there);
+    return code;
+}
+
+bool cli_writable(const char *what, const char *path) {
+    const int code = find_obstacle(path);
     if (code) cli_fail(CLI_RESOURCES, "cannot write %s '%s': %s", what, path, strerror(code));
     return !code;
 }

@@ -5,10 +5,20 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "data/file.h"
 #include "data_testing.h"
+
+// In place of libc's: a file system may have files without a name and give them none.
+static bool links_are_refused;
+
+int linkat(int from, const char *old, int to, const char *new, int flags) {
+    if (!links_are_refused) return (int)syscall(SYS_linkat, from, old, to, new, flags);
+    errno = EPERM;
+    return -1;
+}
 
 static void assert_content(const char *path, const char *text) {
     size_t count = 0;
@@ -78,6 +88,70 @@ static void room_for_others_has_a_name(void **state) {
     assert_int_equal(dpcri_writer_commit(&writer, &s->error), DPCR_OK);
     assert_content(scratch_path(s, "a"), "abcd");
     assert_int_equal(scratch_files(s, 0), 1);
+}
+
+static void files_that_get_no_name_are_copied(void **state) {
+    scratch *s = *state;
+    enum { COUNT = 100001 };
+    unsigned char *bytes = malloc(COUNT);
+    for (int i = 0; i < COUNT; i++) bytes[i] = (unsigned char)(i * 7);
+    const char *path = scratch_write(s, "a", "old", 3);
+    assert_int_equal(chmod(path, 0640), 0);
+    links_are_refused = true;
+    const dpcr_status status = dpcri_file_write(path, bytes, COUNT, &s->error);
+    links_are_refused = false;
+    assert_int_equal(status, DPCR_OK);
+    assert_int_equal(s->error.status, DPCR_OK);
+    size_t count = 0;
+    unsigned char *back = load_file(path, &count);
+    assert_int_equal(count, COUNT);
+    assert_memory_equal(back, bytes, COUNT);
+    struct stat about;
+    assert_int_equal(stat(path, &about), 0);
+    assert_int_equal(about.st_mode & 07777, 0640);
+    assert_int_equal(scratch_files(s, 1), 1);
+    links_are_refused = true;
+    room_for_others_has_a_name(state);
+    links_are_refused = false;
+    free(back);
+    free(bytes);
+}
+
+static void new_files_go_by_the_umask(void **state) {
+    scratch *s = *state;
+    struct stat about;
+    const mode_t old = umask(027);
+    const dpcr_status status = dpcri_file_write(scratch_path(s, "a"), "x", 1, &s->error);
+    umask(old);
+    assert_int_equal(status, DPCR_OK);
+    assert_int_equal(stat(s->path, &about), 0);
+    assert_int_equal(about.st_mode & 07777, 0640);
+}
+
+// What standard output or error was redirected to holds more than what is written now.
+static void streams_are_not_replaced(void **state) {
+    scratch *s = *state;
+    float numbers[2] = {1, 2};
+    for (int stream = STDOUT_FILENO; stream <= STDERR_FILENO; stream++) {
+        const char *path = scratch_write(s, "all", "before ", 7);
+        const pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            const dpcr_array array = dpcr_array_make(numbers, DPCR_F32, 1, (const int64_t[]){2});
+            dpcr_npy_rows *rows = NULL;
+            const int fd = open(path, O_WRONLY | O_APPEND);
+            if (fd < 0 || dup2(fd, stream) < 0) _exit(1);
+            const char *name = stream == STDOUT_FILENO ? "/dev/stdout" : "/dev/stderr";
+            if (dpcri_file_write(name, "one ", 4, NULL) != DPCR_OK) _exit(2);
+            if (dpcri_file_write(path, "two", 3, NULL) != DPCR_OK) _exit(3);
+            _exit(dpcr_npy_rows_create(s->context, path, &array, &rows, NULL) == DPCR_ERROR_ARGUMENT ? 0 : 4);
+        }
+        int status = -1;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(status, 0);
+        assert_content(path, "before one two");
+        assert_int_equal(scratch_files(s, 0), 1);
+    }
 }
 
 static void keeps_the_old_file_until_commit(void **state) {
@@ -260,6 +334,9 @@ int main(void) {
         scratch_test(keeps_the_old_file_until_commit),
         scratch_test(a_kill_leaves_nothing),
         scratch_test(room_for_others_has_a_name),
+        scratch_test(files_that_get_no_name_are_copied),
+        scratch_test(new_files_go_by_the_umask),
+        scratch_test(streams_are_not_replaced),
         scratch_test(passes_over_stale_temporaries),
         scratch_test(follows_links),
         scratch_test(long_writes_cross_the_buffer),

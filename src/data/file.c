@@ -38,7 +38,7 @@ static bool open_unnamed(dpcri_writer *writer, mode_t mode) {
     char folder[PATH_MAX] = ".", name[32];
     const size_t length = folder_length(writer->target);
     if (length) memcpy(folder, writer->target, length), folder[length] = 0;
-    writer->fd = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, mode);
+    writer->fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, mode);
     if (writer->fd < 0) return false;
     own_name(writer->fd, name);
     if (access(name, F_OK) == 0) return true;
@@ -79,6 +79,37 @@ static dpcr_status open_temporary(dpcri_writer *writer, mode_t mode, dpcr_error 
     return open_unnamed(writer, mode) ? DPCR_OK : take_name(writer, (int)mode, error);
 }
 
+// The process's umask; umask itself would set it, for other threads too. 0 where it is not told.
+static mode_t current_umask(void) {
+    static const char name[] = "\nUmask:";
+    char text[256];
+    const int fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+    const ssize_t got = fd >= 0 ? read(fd, text, sizeof text - 1) : 0;
+    if (fd >= 0) close(fd);
+    text[got > 0 ? got : 0] = 0;
+    const char *at = strstr(text, name);
+    return at ? (mode_t)strtoul(at + sizeof name - 1, NULL, 8) & 0777 : 0;
+}
+
+// Before Linux 6.0 the umask did not count for unnamed files where the file system has no ACLs.
+static void apply_umask(const dpcri_writer *writer, mode_t mode) {
+    struct stat about;
+    if (fstat(writer->fd, &about) == 0 && (about.st_mode & 0777) == mode)
+        if (fchmod(writer->fd, mode & ~current_umask()) != 0) errno = 0;
+}
+
+// The descriptor of standard output or error where `file` is what it goes to, which is then written where the stream is
+// in it, and not replaced under it; -1: another file.
+static int find_stream(const struct stat *file) {
+    for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++) {
+        struct stat own;
+        if (fstat(fd, &own) == 0 && own.st_dev == file->st_dev && own.st_ino == file->st_ino &&
+            (fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDONLY)
+            return fd;
+    }
+    return -1;
+}
+
 static dpcr_status open_directly(dpcri_writer *writer, dpcr_error *error) {
     writer->fd = open(writer->path, O_WRONLY | O_CLOEXEC);
     return writer->fd >= 0 ? DPCR_OK : fail_errno(error, "cannot open for writing", writer->path);
@@ -100,22 +131,20 @@ static dpcr_status set_target(dpcri_writer *writer, bool exists, dpcr_error *err
 }
 
 dpcr_status dpcri_writer_open(dpcri_writer *writer, const char *path, dpcr_error *error) {
-    writer->fd = -1;
+    struct stat old;
+    const bool exists = !is_dash(path) && stat(path, &old) == 0;
+    writer->fd = is_dash(path) ? STDOUT_FILENO : exists ? find_stream(&old) : -1;
     writer->path = path;
     writer->used = 0;
     writer->atomic = false;
-    writer->owned = !is_dash(path);
-    if (!writer->owned) {
-        writer->fd = STDOUT_FILENO;
-        return DPCR_OK;
-    }
-    struct stat old;
-    const bool exists = stat(path, &old) == 0;
+    writer->owned = writer->fd < 0;
+    if (!writer->owned) return DPCR_OK;
     if (exists && !S_ISREG(old.st_mode)) return open_directly(writer, error);
     dpcr_status status = set_target(writer, exists, error);
     if (status == DPCR_OK) status = open_temporary(writer, exists ? old.st_mode & 0777 : 0666, error);
     if (status != DPCR_OK) return status;
     writer->atomic = true;
+    if (!exists) apply_umask(writer, 0666);
     // Gives back what the umask took; a file system without permissions may refuse, and then nothing is lost.
     if (exists && fchmod(writer->fd, old.st_mode & 07777) != 0) errno = 0;
     return status;
@@ -136,6 +165,31 @@ static dpcr_status flush(dpcri_writer *writer, dpcr_error *error) {
     const size_t used = writer->used;
     writer->used = 0;
     return write_all(writer, writer->buffer, used, error);
+}
+
+// The same bytes in a new file that has a name. The buffer is empty.
+static dpcr_status copy_to_named(dpcri_writer *writer, dpcr_error *error) {
+    const int unnamed = writer->fd;
+    struct stat about = {.st_mode = 0600};
+    if (fstat(unnamed, &about) != 0) return fail_errno(error, "cannot look at what is written", writer->path);
+    dpcr_status status = take_name(writer, (int)(about.st_mode & 0777), error);
+    if (status == DPCR_OK && fchmod(writer->fd, about.st_mode & 07777) != 0) errno = 0;
+    for (off_t at = 0; status == DPCR_OK;) {
+        const ssize_t got = pread(unnamed, writer->buffer, sizeof writer->buffer, at);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) status = fail_errno(error, "cannot read back what is written", writer->path);
+        if (got <= 0) break;
+        status = write_all(writer, writer->buffer, (size_t)got, error);
+        at += got;
+    }
+    if (status == DPCR_OK && fsync(writer->fd) != 0) status = fail_errno(error, "cannot sync", writer->path);
+    close(unnamed);
+    return status;
+}
+
+// To the unnamed file; that there is one does not promise that it can be given a name.
+static dpcr_status give_name(dpcri_writer *writer, dpcr_error *error) {
+    return take_name(writer, -1, NULL) == DPCR_OK ? DPCR_OK : copy_to_named(writer, error);
 }
 
 dpcr_status dpcri_writer_put(dpcri_writer *writer, const void *bytes, size_t count, dpcr_error *error) {
@@ -183,7 +237,7 @@ dpcr_status dpcri_writer_commit(dpcri_writer *writer, dpcr_error *error) {
     // No call gives an unnamed file the name of one that is there: it has a temporary one until the rename, which
     // follows at once.
     if (writer->atomic && !writer->temporary[0])
-        DPCR_TRY(take_name(writer, -1, error));
+        DPCR_TRY(give_name(writer, error));
     else
         DPCR_TRY(close_descriptor(writer, error));
     if (!writer->atomic) goto done;
@@ -208,7 +262,7 @@ const char *dpcri_writer_name(const dpcri_writer *writer) { return writer->atomi
 
 dpcr_status dpcri_writer_reserve(dpcri_writer *writer, int64_t bytes, dpcr_error *error) {
     dpcr_status status = flush(writer, error);
-    if (status == DPCR_OK && writer->atomic && !writer->temporary[0]) status = take_name(writer, -1, error);
+    if (status == DPCR_OK && writer->atomic && !writer->temporary[0]) status = give_name(writer, error);
     if (status != DPCR_OK || !writer->atomic || bytes == 0) return status;
     const off_t at = lseek(writer->fd, 0, SEEK_CUR);
     if (at < 0) return fail_errno(error, "cannot write", writer->path);

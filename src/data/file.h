@@ -18,14 +18,14 @@
 // The bytes go to a file without a name in the folder of `path`; commit syncs it, names it, renames it onto `path` and
 // syncs the folder. Whatever fails before the rename, a kill too, leaves nothing of it and an old file at `path` as it
 // was; only a kill between the two calls that name and rename it leaves a temporary file (.deeppcr-PID-N.tmp) behind,
-// or any kill where the file system knows no file without a name (NFS), or where others write to it by its name. A
-// symbolic link is followed; the permissions of an old file are kept. What is no regular file (a device, a pipe) and
-// "-", which is standard output, are written directly. Failures: DPCR_ERROR_IO with errno in error->code. No
-// allocation.
+// or any kill where the file system knows no file without a name (NFS) or gives it none, or where others write to it by
+// its name. A symbolic link is followed; the permissions of an old file are kept. What is no regular file (a device, a
+// pipe), "-", which is standard output, and the file that standard output or error goes to are written directly, the
+// last where the stream is in it. Failures: DPCR_ERROR_IO with errno in error->code. No allocation.
 typedef struct dpcri_writer {
     const char *path;  // the caller's, for error texts; lives as long as the writer
     int fd;            // -1: closed
-    bool owned;        // close it: it is not standard output
+    bool owned;        // close it: it is no standard stream
     bool atomic;       // there is a temporary file to rename
     size_t used;       // bytes waiting in buffer
     char target[PATH_MAX];

@@ -144,6 +144,9 @@ dpcr_status dpcr_npy_rows_create(dpcr_context *context, const char *path, const 
     strcpy(made->path, path);
     made->writer.fd = -1;
     DPCR_TRY(dpcri_writer_open(&made->writer, made->path, error));
+    if (!made->writer.owned)
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                            "npy_rows_create: wanted a file that no standard stream goes to; file %s", path));
     DPCR_TRY(dpcri_writer_put(&made->writer, header, dpcri_npy_header(array, header), error));
     DPCR_TRY(dpcri_writer_reserve(&made->writer, bytes, error));
     *rows = made;
