@@ -148,10 +148,8 @@ static bool link_unnamed(int fd, char *template) {
 
 // Fills a file and closes it; `template` is its name, or becomes it. Returns 0 or errno's code, and then leaves
 // nothing.
-static int make_file(int fd, char *template, bool named, const char *text, size_t bytes) {
-    const mode_t mask = umask(0);
-    umask(mask);
-    const bool whole = fchmod(fd, 0666 & ~mask) == 0 && write_all(fd, text, bytes) && fsync(fd) == 0;
+static int make_file(int fd, char *template, bool named, mode_t mode, const char *text, size_t bytes) {
+    const bool whole = fchmod(fd, mode) == 0 && write_all(fd, text, bytes) && fsync(fd) == 0;
     const bool linked = whole && !named && link_unnamed(fd, template);
     int code = whole && (named || linked) ? 0 : errno;
     if (close(fd) != 0 && !code) code = errno;
@@ -159,13 +157,23 @@ static int make_file(int fd, char *template, bool named, const char *text, size_
     return code;
 }
 
+// Who may read and write it: as before, or what the umask leaves of all.
+static mode_t mode_of(const char *target) {
+    struct stat old;
+    if (stat(target, &old) == 0) return old.st_mode & 0777;
+    const mode_t mask = umask(0);
+    umask(mask);
+    return 0666 & ~mask;
+}
+
 // Returns 0 or errno's code. `template` ends in six X.
 static int replace_file(const char *target, char *template, const char *text, size_t bytes) {
-    int fd = open_unnamed(target), code = fd >= 0 ? make_file(fd, template, false, text, bytes) : ENOTSUP;
+    const mode_t mode = mode_of(target);
+    int fd = open_unnamed(target), code = fd >= 0 ? make_file(fd, template, false, mode, text, bytes) : ENOTSUP;
     if (code) {  // that there is an unnamed file does not promise that it can be given a name
         memcpy(template + strlen(template) - 6, "XXXXXX", 6);
         fd = mkostemp(template, O_CLOEXEC);
-        code = fd >= 0 ? make_file(fd, template, true, text, bytes) : errno;
+        code = fd >= 0 ? make_file(fd, template, true, mode, text, bytes) : errno;
     }
     if (code || rename(template, target) == 0) return code;
     code = errno;

@@ -170,6 +170,9 @@ done_with check resnet --layers 16 --width 4 --batch 2 --quiet
 [ ! -s "$folder/stdout" ] || complain "--quiet prints"
 done_with info --csv "$folder/info.csv"
 [ "$(wc -l <"$folder/info.csv")" -eq 2 ] || complain "info --csv has not two lines"
+chmod 640 "$folder/info.csv"
+done_with info --csv "$folder/info.csv"
+[ "$(stat -c %a "$folder/info.csv")" = 640 ] || complain "info --csv over a file of mode 640: $(stat -c %a "$folder/info.csv")"
 done_with check resnet --layers 16 --width 4 --batch 2 --csv -
 head -1 "$folder/stdout" | grep -qx 'sweep,residual,locked' || complain "check --csv -: $(head -1 "$folder/stdout")"
 DEEPPCR_ISA=portable "$program" info --json 2>/dev/null | grep -q '"isa": "portable"' || complain "DEEPPCR_ISA is not told"
