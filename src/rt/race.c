@@ -28,6 +28,7 @@ typedef struct race {
     entrant entrants[DPCRI_RACE_ENTRANTS];
     int64_t count;
     dpcri_race_run run;
+    dpcri_race_clock clock;
     void *argument;
 } race;
 
@@ -44,10 +45,10 @@ static bool sample(race *r, int64_t i, double *seconds) {
     entrant *e = &r->entrants[i];
     // Short work finds in the caches what it would find if it ran alone; long work has no such memory.
     if (e->inner > 1 && !r->run(r->argument, i)) return false;
-    const double start = dpcri_seconds();
+    const double start = r->clock();
     for (int64_t k = 0; k < e->inner; k++)
         if (!r->run(r->argument, i)) return false;
-    *seconds = (dpcri_seconds() - start) / (double)e->inner;
+    *seconds = (r->clock() - start) / (double)e->inner;
     return true;
 }
 
@@ -112,15 +113,19 @@ static void run_round(race *r, int round) {
     }
 }
 
-int64_t dpcri_race(int64_t count, dpcri_race_run run, void *argument, double seconds, double *median) {
-    race r = {.count = count < DPCRI_RACE_ENTRANTS ? count : DPCRI_RACE_ENTRANTS, .run = run, .argument = argument};
-    const double start = dpcri_seconds();
+int64_t dpcri_race(int64_t count, dpcri_race_run run, void *argument, double seconds, dpcri_race_clock clock,
+                   double *median) {
+    race r = {.count = count < DPCRI_RACE_ENTRANTS ? count : DPCRI_RACE_ENTRANTS,
+              .run = run,
+              .clock = clock,
+              .argument = argument};
+    const double start = clock();
     first_look(&r);
     for (int round = 0; round < DPCRI_RACE_ROUNDS; round++) {
-        const double before = dpcri_seconds();
+        const double before = clock();
         if (leader(&r) < 0 || (round > 0 && decide(&r, round))) break;
         run_round(&r, round);
-        const double now = dpcri_seconds();
+        const double now = clock();
         if (now - start + (now - before) > seconds) break;  // the next one would not fit
     }
     for (int64_t i = 0; i < count; i++) median[i] = i < r.count ? r.entrants[i].median : HUGE_VAL;

@@ -11,10 +11,14 @@ enum { DPCRI_RACE_ENTRANTS = 24, DPCRI_RACE_ROUNDS = 25 };
 // Runs entrant i = 0 .. count - 1 once; false: it cannot run, and is out.
 typedef bool (*dpcri_race_run)(void *argument, int64_t i);
 
+// Seconds since whenever: dpcri_seconds, or what a test says.
+typedef double (*dpcri_race_clock)(void);
+
 // Runs all of them in rounds, drops those that are clearly behind, and ends when one is left, when those left are
 // alike to half a per cent, or after about `seconds`. median[i] gets what entrant i took, HUGE_VAL where it could not
 // run; entrants that were dropped keep the median of their rounds. Returns the winner, the first of those within a per
 // cent of the least median; -1 where nobody could run.
-int64_t dpcri_race(int64_t count, dpcri_race_run run, void *argument, double seconds, double *median);
+int64_t dpcri_race(int64_t count, dpcri_race_run run, void *argument, double seconds, dpcri_race_clock clock,
+                   double *median);
 
 #endif
