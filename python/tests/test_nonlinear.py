@@ -54,6 +54,16 @@ def half_everywhere(z, l):
     return np.full(z.shape, 0.5)
 
 
+def test_tolerances_of_zero_are_none():
+    """Not the library's default, which 0 is there: chunks that begin 40 steps early are near the loop, and have to be run again."""
+    loop, options = deeppcr.solve(half, [4.0], 400, method="sequential").z, {"method": "overlap", "chunk": 100, "warm_up": 40}
+    near = deeppcr.solve(half, [4.0], 400, **options).z
+    assert np.allclose(near, loop, rtol=0, atol=1e-10) and not np.array_equal(near, loop)
+    assert np.array_equal(deeppcr.solve(half, [4.0], 400, atol=0, rtol=0.0, **options).z, loop)
+    wide = deeppcr.solve(half, [4.0], 400, atol=0, rtol=2, warm_up=1, method="overlap", chunk=100).z
+    assert np.abs(wide - loop).max() > 1e-3  # taken as given
+
+
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
 def test_solutions_reports_and_plans_are_copied_and_pickled(copied):
     plan = deeppcr.plan(half, [4.0, 8.0], 30, half_everywhere, "newton", structure="diagonal", window=10)

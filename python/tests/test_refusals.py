@@ -8,6 +8,7 @@ from deeppcr import recurrent, signal
 
 A, B, X = np.full((4, 2, 2), 0.3, "f"), np.ones((4, 2), "f"), np.ones((3, 9))
 SOS = np.array([[1, 0, 0, 1, 0.5, 0]])
+LONG = np.longdouble  # which is no more than float64 on some machines
 MASKED = np.ma.masked_array(B, mask=B > 0)
 TEXT, OBJECTS, COMPLEX = np.full((4, 2), "a"), np.full((4, 2), None), np.ones((4, 2)) * 1j
 chain, solve, net = deeppcr.linear_chain, deeppcr.solve, recurrent.GRU(2, 3)
@@ -22,6 +23,12 @@ def blocks(z, l):
 
 
 REFUSED = [
+    *([] if LONG(0).itemsize == 8 else [
+        (lambda: signal.sosfilt(SOS, X.astype(LONG)), "x's dtype"), (lambda: signal.sosfilt(SOS.astype(LONG), X), "sos's dtype"),
+        (lambda: signal.sosfilt(SOS, X + X.astype(LONG) * 1j), "x's dtype"), (lambda: signal.lfilter([1.0], np.ones(2, LONG), X), "a's dtype"),
+        (lambda: signal.sosfilt(SOS, X, zi=np.zeros((1, 3, 2), LONG)), "zi's dtype"), (lambda: signal.lfilter_vjp([1.0], [1.0], X, X.astype(LONG)), "gy's dtype"),
+        (lambda: signal.sosfilt_vjp(SOS, X.astype(LONG), X), "x's dtype"), (lambda: solve(half, B[0].astype(LONG), 5), "z0's dtype"),
+        (lambda: chain(A, B.astype(LONG)), "b's dtype"), (lambda: net(np.ones((5, 1, 2), LONG)), "x's dtype")]),
     *[(lambda b=b: chain(A, b), "b's dtype") for b in (TEXT, OBJECTS, COMPLEX, B.astype("M8[s]"), np.zeros((4, 2), [("a", "f4")]))],
     (lambda: chain(A, MASKED), "b"), (lambda: chain(A, B, out=np.ma.masked_array(B.copy())), "out"),
     (lambda: solve(lambda z, l: np.ma.masked_array(z, mask=True), B[0], 5), "what step returned"), (lambda: signal.sosfilt(SOS, MASKED), "x"),
@@ -52,7 +59,8 @@ REFUSED = [
     *[(lambda g=g: deeppcr.plan(half, B[0], 5, guess=g).solve(B[0], np.ones((5, 2))), "guess") for g in ("zero", "step", "state")],
     (lambda: solve(half, B[0], 5, progress=3), "progress"),
     *[(lambda v=v: solve(half, B[0], 5, **{v[0]: v[1]}), v[0]) for v in (
-        ("atol", "x"), ("window", 1.5), ("chunk", "a"), ("warm_up", -1), ("memory_limit", -1), ("max_sweeps", 1 << 40))],
+        ("atol", "x"), ("window", 1.5), ("chunk", "a"), ("warm_up", -1), ("memory_limit", -1), ("max_sweeps", 1 << 40), ("atol", -1e-9),
+        ("rtol", -1), ("rtol", float("nan")), ("damping", -0.5))],
     *[(lambda k=k: solve(half, B[0], 5, blocks, structure="block", block=k), "block") for k in (0, 3)],
     (lambda: deeppcr.plan("linear", length=5, window=3), "an option"), (lambda: deeppcr.plan("linear", length=5, dtype="none"), "dtype"),
     (lambda: deeppcr.plan("linear", length=5.0), "length"), (lambda: deeppcr.plan("nonlinear"), "the chain"),

@@ -411,9 +411,11 @@ def dtype_of(given: Any, known: str) -> np.dtype:
 
 
 def real(array: np.ndarray, name: str) -> None:
-    """Refuses complex numbers, text, objects."""
+    """Refuses complex numbers, text, objects, and numbers of more than 64 bits."""
     if array.dtype.kind not in "fiub":
         raise errors.ArgumentError.of(f"{name}'s dtype", array.dtype, "real numbers")
+    if array.dtype.itemsize > 8:
+        raise errors.ArgumentError.of(f"{name}'s dtype", array.dtype, "float64 or less: nothing here is computed in more")
 
 
 def no_memory(name: str, shape: Iterable[int]) -> errors.Error:

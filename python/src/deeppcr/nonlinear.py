@@ -497,6 +497,10 @@ def plan(
     for name, value in given.items():
         if one_of("an option", name, (*_OPTIONS, "block")) in _NUMBERS:
             given[name] = number(name, value)
+            if not given[name] >= 0:
+                raise ArgumentError.of(name, given[name], "0 or more")
+            if given[name] == 0 and name != "damping":  # the library's 0 is its default
+                given[name] = -1.0
         else:
             given[name] = whole_number(name, value, 0, (1 << 31) - 1 if name == "max_sweeps" else (1 << 63) - 1)
     given.update(scheme=SCHEMES[one_of("scheme", scheme, SCHEMES)], backward=SCHEMES[one_of("backward", backward, SCHEMES)],
@@ -530,8 +534,10 @@ def solve(
     progress : callable, optional
         Called with the number of states that were just stepped, such as the `update` of a tqdm bar.
     options
-        structure, block, scheme, backward, fallback (False: raise NotConverged instead of finishing in order), atol, rtol,
-        window, chunk, warm_up, damping, max_sweeps, memory_limit: as in `dpcr_solve_options`.
+        structure, block, scheme, backward, fallback (False: raise NotConverged instead of finishing in order); atol and rtol, 0 or
+        more: a step is converged where |z_l - f_l(z_{l-1})| <= atol + rtol |z_l| (both 1e-10, float32 1e-5, a tenth of that where
+        a method has no estimate of its error; both 0: with "overlap" the loop bit for bit); window, chunk, warm_up, damping,
+        max_sweeps, memory_limit: as in `dpcr_solve_options`.
 
     Returns
     -------

@@ -125,6 +125,8 @@ def _apply(x: Any, axis: int, zi: Any, zi_shape: Callable[[Tuple[int, ...]], Tup
     for name, given in (("x", x), ("zi", state)):
         if given is not None and given.dtype.kind not in "fiubc":
             raise ArgumentError.of(f"{name}'s dtype", given.dtype, "numbers")
+        if given is not None:
+            library.real(given.real, name)
     dtype = np.result_type(floats, x, *([] if state is None else [state]))
     if dtype.kind == "c":
         if floats.kind == "c":
