@@ -475,6 +475,12 @@ static void test_older_passes(void **state) {
 
 // ---- parameters ----
 
+static int64_t numbers_of(const dpcr_array *array) {
+    int64_t count = 1;
+    for (int32_t i = 0; i < array->ndim; i++) count *= array->shape[i];
+    return count;
+}
+
 static void test_parameters_set_together(void **state) {
     (void)state;
     dpcr_context *context = make_context(1);
@@ -502,10 +508,33 @@ static void test_parameters_set_together(void **state) {
             dpcr_recurrent_parameter(to, i, NULL, 0, &array, NULL, NULL);
             assert_true(same(&array, &was));
         }
+        int64_t numbers;
+        dpcr_recurrent_vector(to, &numbers);
+        float *gradients = dpcr_recurrent_gradient_vector(to);
+        for (int64_t k = 0; k < numbers; k++) gradients[k] = (float)(k + 1);
+        float *copies[32];  // each with a number beyond, which stays as it is
+        void *places[32];
+        for (int64_t i = 0; i < count; i++) {
+            dpcr_recurrent_parameter(to, i, NULL, 0, NULL, &array, NULL);
+            const int64_t own = numbers_of(&array);
+            copies[i] = calloc((size_t)own + 1, sizeof(float));
+            assert_non_null(copies[i]);
+            places[i] = i == left ? NULL : copies[i];
+        }
+        dpcr_recurrent_get_gradients(to, places);
+        for (int64_t i = 0; i < count; i++) {
+            dpcr_recurrent_parameter(to, i, NULL, 0, NULL, &array, NULL);
+            const int64_t own = numbers_of(&array);
+            for (int64_t k = 0; k < own; k++)
+                assert_true(copies[i][k] == (i == left ? 0 : ((const float *)array.data)[k]));
+            assert_true(copies[i][own] == 0);
+            free(copies[i]);
+        }
         dpcr_recurrent *const made[] = {from, to, old};
         for (int i = 0; i < 3; i++) dpcr_recurrent_destroy(made[i]);
     }
     dpcr_recurrent_set_parameters(NULL, NULL);
+    dpcr_recurrent_get_gradients(NULL, NULL);
     dpcr_context_destroy(context);
 }
 

@@ -103,6 +103,8 @@ DPCR_API void dpcr_recurrent_zero_gradients(dpcr_recurrent *network);
 // Copies parameters from arrays of the caller's: tensors[i] the contiguous numbers of parameter i, for i <
 // parameter_count; one that is NULL stays as it is.
 DPCR_API void dpcr_recurrent_set_parameters(dpcr_recurrent *network, const void *const *tensors);
+// Copies the gradients out likewise: tensors[i] is written with that of parameter i, unless it is NULL.
+DPCR_API void dpcr_recurrent_get_gradients(const dpcr_recurrent *network, void *const *tensors);
 
 // safetensors as PyTorch's state_dict() gives it. The tensors say what network it is: kind by the rows of weight_hh
 // against its columns, layers, directions, widths, biases and dtype by names and shapes. Whether an RNN's function is

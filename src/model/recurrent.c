@@ -291,16 +291,26 @@ void dpcr_recurrent_zero_gradients(dpcr_recurrent *n) {
     if (n) memset(n->gradients, 0, (size_t)n->count * n->element);
 }
 
-void dpcr_recurrent_set_parameters(dpcr_recurrent *n, const void *const *tensors) {
-    char *to = n && tensors ? n->parameters : NULL;
-    for (int64_t chain = 0; to && chain < n->chains; chain++)
+// Copies each tensor of `vector` from its place in `from`, or to its place in `to`.
+static void copy_tensors(const dpcr_recurrent *n, char *vector, const void *const *from, void *const *to) {
+    int64_t i = 0;
+    for (int64_t chain = 0; chain < n->chains; chain++)
         for (int which = 0; which < DPCRI_RECURRENT_TENSORS; which++) {
             int64_t shape[2];
             tensor_shape(n, chain, which, shape);
             const size_t bytes = (size_t)(shape[0] * shape[1]) * n->element;
             if (!bytes) continue;
-            if (*tensors) memcpy(to, *tensors, bytes);
-            to += bytes;
-            tensors++;
+            if (from && from[i]) memcpy(vector, from[i], bytes);
+            if (to && to[i]) memcpy(to[i], vector, bytes);
+            vector += bytes;
+            i++;
         }
+}
+
+void dpcr_recurrent_set_parameters(dpcr_recurrent *n, const void *const *tensors) {
+    if (n && tensors) copy_tensors(n, n->parameters, tensors, NULL);
+}
+
+void dpcr_recurrent_get_gradients(const dpcr_recurrent *n, void *const *tensors) {
+    if (n && tensors) copy_tensors(n, n->gradients, NULL, tensors);
 }

@@ -129,6 +129,7 @@ void *dpcr_recurrent_vector(dpcr_recurrent *, int64_t *);
 void *dpcr_recurrent_gradient_vector(dpcr_recurrent *);
 void dpcr_recurrent_zero_gradients(dpcr_recurrent *);
 void dpcr_recurrent_set_parameters(dpcr_recurrent *, const void *const *);
+void dpcr_recurrent_get_gradients(const dpcr_recurrent *, void *const *);
 dpcr_status dpcr_recurrent_plan_create(const dpcr_recurrent *, const dpcr_recurrent_plan_options *, dpcr_recurrent_plan **,
                                        dpcr_error *);
 void dpcr_recurrent_plan_destroy(dpcr_recurrent_plan *);
