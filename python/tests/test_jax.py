@@ -337,9 +337,7 @@ class ByHand:
         self.write("<Q", self.items, self.span)
         self.write("<i", self.types, 4)
         self.say(call)
-        self.frame = [0] * 21
-        for at, value in ((7, len(given)), (9, self.tables[0]), (12, len(found)), (14, self.tables[1]), (17, 1), (18, self.types), (20, self.items)):
-            self.frame[at] = value
+        self.frame = (0, 0, 0, 0, len(given), self.tables[0], len(found), self.tables[1], 1, self.types, self.items)
 
     def room(self, size):
         self.kept.append(ctypes.create_string_buffer(size))
@@ -367,7 +365,7 @@ class ByHand:
         self.write("<QQi4xQqQ", at, 48, 0, kind, array.ctypes.data, array.ndim, at - 32)
 
     def run(self):
-        ours._xla._execute(tuple(self.frame))
+        ours._xla._execute(self.frame)
 
 
 def test_all_of_a_frame_is_looked_at_on_every_call(rng, monkeypatch):

@@ -216,6 +216,26 @@ def test_parameters_that_shrink_before_the_way_back_are_refused():
     mine.weight_hh_l0.data = own
 
 
+def test_parameters_of_a_stack_that_shrink_before_the_way_back_are_refused():
+    stack, z0 = ours.Chain(3, 5), torch.randn(2, 3, requires_grad=True)
+    y = stack(z0)
+    stack.flat.data = stack.flat.data[:2].clone()
+    with pytest.raises(deeppcr.ArgumentError, match="flat's shape"):
+        y.sum().backward()
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+@pytest.mark.parametrize("which, put", [(0, (1, 2, 3)), (0, (5, 1, 3)), (1, (1, 1, 4)), (2, (1, 2, 2))])
+def test_inputs_that_shrink_before_the_way_back_are_refused(which, put, calls):
+    mine = ours.LSTM(3, 4).double()
+    given = [torch.randn(*s, dtype=torch.float64, requires_grad=True) for s in ((5, 2, 3), (1, 2, 4), (1, 2, 4))]
+    for _ in range(calls):  # the module knows the later ones
+        y = mine(given[0], tuple(given[1:]))[0]
+    given[which].data = torch.zeros(*put, dtype=torch.float64)
+    with pytest.raises(deeppcr.ArgumentError, match="shape"):
+        y.sum().backward()
+
+
 def test_operators_refuse_parameters_that_do_not_fit():
     if not hasattr(torch.library, "custom_op"):
         pytest.skip("no operators")

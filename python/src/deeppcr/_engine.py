@@ -98,7 +98,8 @@ class Form(NamedTuple):
 
 _execute, _backward = library.bare(library.lib.dpcr_recurrent_execute), library.bare(library.lib.dpcr_recurrent_backward)
 _POINTER, _SIZE = ctypes.c_void_p, ctypes.c_size_t
-_clear, _set = library.lib.dpcr_recurrent_zero_gradients, library.lib.dpcr_recurrent_set_parameters
+# What these return is not looked at: it is nothing.
+_clear, _set, _get = (library.bare(getattr(library.lib, f"dpcr_recurrent_{name}")) for name in ("zero_gradients", "set_parameters", "get_gradients"))
 
 
 class _Plan:
@@ -125,6 +126,7 @@ class _Plan:
         self.arrays = [getattr(self.run, name) for name in ("x", "h0", "c0", "y", "ht", "ct")]
         self.given = [getattr(self.gradients, name) for name in ("y", "ht", "ct", "x", "h0", "c0")]
         self.filled: Any = None
+        self.filled_back: Any = None
         self.error = _abi.Error()
         self.error_ref = ctypes.byref(self.error)
 
@@ -164,8 +166,10 @@ class _Plan:
         self.before, self.after = (address, run), (_SIZE(self.workspace), self.reports, self.error_ref)
         self.back, self.end = (address, run, ctypes.byref(self.gradients)), (_SIZE(self.workspace), None, self.error_ref)
         self.ready: Any = None  # arguments of what needs no other memory
-        if self.own_work is not None and not training:
-            self.ready = (*self.before, None, _POINTER(self.work_at), *self.after)
+        self.ready_back: Any = None
+        if self.own_work is not None and (not training or self.own_tape is not None):
+            tape, work = _POINTER(self.own_tape_at) if training else None, _POINTER(self.work_at)
+            self.ready, self.ready_back = (*self.before, tape, work, *self.after), (*self.back, tape, work, *self.end)
 
     def execute(self, tape: Optional[int]) -> None:
         if self.ready is not None:
@@ -180,7 +184,9 @@ class _Plan:
             library.check(status, self.error)
 
     def backward(self, tape: int) -> None:
-        if self.own_work is not None:
+        if self.ready_back is not None:
+            status = _backward(*self.ready_back)
+        elif self.own_work is not None:
             status = _backward(*self.back, _POINTER(tape), _POINTER(self.work_at), *self.end)
         else:
             work = library.take(self.workspace)
@@ -228,9 +234,10 @@ class _Slot:
         self.gradient = library.lib.dpcr_recurrent_gradient_vector(place.value)
         self.bytes = count.value * library.NAMES[form.dtype].itemsize
         assert sum(math.prod(shape) for _, shape in form.parameters()) == count.value
-        self.tensors = (ctypes.c_void_p * len(form.parameters()))()
-        self.tensors_at = ctypes.addressof(self.tensors)
-        self.loaded: Any = None  # the addresses in it
+        self.tensors, self.places = ((ctypes.c_void_p * len(form.parameters()))() for _ in range(2))
+        self.loaded: Any = None  # the addresses in the first of them
+        at = _POINTER(self.network.address)
+        self.to_set, self.to_get, self.to_clear = (at, ctypes.byref(self.tensors)), (at, ctypes.byref(self.places)), (at,)
 
     def load(self, parameters: Sequence[int]) -> None:
         """Parameters by address, or all of them together, in order, by one."""
@@ -240,7 +247,12 @@ class _Slot:
         if parameters != self.loaded:
             self.loaded = parameters
             self.tensors[:] = parameters  # type: ignore[call-overload]
-        _set(self.network.address, self.tensors_at)  # copies the numbers
+        _set(*self.to_set)  # copies the numbers
+
+    def gradients(self, places: Sequence[int]) -> None:
+        """Copies the parameters' gradients, in order, to these addresses."""
+        self.places[:] = places  # type: ignore[call-overload]
+        _get(*self.to_get)
 
 
 class Pass:
@@ -253,15 +265,16 @@ class Pass:
         self.held = True
         self.kept: Any = None  # of the caller's, until the end
 
-    def backward(self, x: int, h0: int, c0: int, lengths: int, y: int, ht: int, ct: int, given: Tuple[int, int, int],
-                 wanted: Tuple[int, int, int]) -> None:  # fmt: skip
-        """Adds into the slot's gradients, cleared before; addresses as in Engine.forward, of which ht and ct are not looked at;
+    def backward(self, x: int, h0: int, c0: int, lengths: int, y: int, given: Tuple[int, int, int], wanted: Tuple[int, int, int]) -> None:
+        """Adds into the slot's gradients, cleared before; addresses as in Engine.forward, without the last states', which may be gone;
         given dy, dht, dct; wanted dx, dh0, dc0. The pass is over when its caller has read the gradients and called `end`."""
-        plan = self.plan
-        plan.fill(x, h0, c0, lengths, y, ht, ct)
-        for place, address in zip(plan.given, given + wanted):
-            place.data = address
-        _clear(self.slot.network.address)
+        plan, filled = self.plan, given + wanted
+        plan.fill(x, h0, c0, lengths, y, *plan.filled[4:6])  # the slot is this pass's, and nobody else filled it
+        if filled != plan.filled_back:
+            plan.filled_back = filled
+            for place, address in zip(plan.given, filled):
+                place.data = address
+        _clear(*self.slot.to_clear)
         plan.backward(self.tape_at)
 
     def end(self) -> None:

@@ -12,6 +12,7 @@ import _thread
 import ctypes
 import functools
 import math
+import operator
 import struct
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -20,9 +21,9 @@ import numpy as np
 from . import _library as library
 from .errors import ArgumentError
 
-# XLA_FFI_CallFrame: size, extension, api, context, stage; arguments and results of (size, extension, count, types, items) each;
-# attributes with names before the items.
-_FRAME = struct.Struct("QQQQi4x" + "QQqQQ" * 2 + "QQqQQQ")
+# XLA_FFI_CallFrame: size, extension, api, (context), stage; arguments and results of (size, extension), count, (types), items each;
+# attributes of (size, extension), count, types, (names), items. What stands in brackets is not read.
+_FRAME = struct.Struct("QQQ8xi4x" + "16xq8xQ" * 2 + "16xqQ8xQ")
 _API = struct.Struct("QQ" + "QQii" + "QQ")  # size, extension, version (size, extension, major, minor), internal, error_create
 _BUFFER = struct.Struct("QQi4xQqQ")  # size, extension, dtype, data, rank, dims
 _EXTENSION = struct.Struct("Qi4xQQ")  # size, type, next, metadata
@@ -65,6 +66,7 @@ def _array(kind: int, address: int, shape: Tuple[int, ...]) -> np.ndarray:
 
 
 _MEMORY = library.MEMORY
+_piece, _equal = _MEMORY.__getitem__, operator.eq
 
 
 def numbers_at(address: int, dtype: Any, count: int) -> np.ndarray:
@@ -142,11 +144,12 @@ library.Cache.all.append(_Kinds)
 class _Frame:
     """A frame as it was: whether it is the same but for where its arrays' numbers lie is told in a few looks."""
 
-    __slots__ = ("kind", "pieces", "looks", "numbers")
+    __slots__ = ("kind", "places", "texts", "looks", "numbers")
 
     def __init__(self, kind: _Kind, pieces: List[Tuple[int, int]], groups: List[Tuple[int, ...]]) -> None:
         """`pieces` (address, end) of memory where each leads to the next; then groups of buffers, by address."""
-        self.kind, self.pieces = kind, [(at, end, _MEMORY[at:end]) for at, end in pieces]
+        self.kind, self.places = kind, [slice(at, end) for at, end in pieces]
+        self.texts = [_MEMORY[place] for place in self.places]
         self.looks: List[Any] = []
         self.numbers: List[Any] = []
         for group in groups:
@@ -157,9 +160,8 @@ class _Frame:
     def addresses(self) -> Optional[List[int]]:
         """Those of the arrays' numbers; None where this is another frame by now."""
         memory = _MEMORY
-        for at, end, text in self.pieces:
-            if memory[at:end] != text:
-                return None
+        if not all(map(_equal, map(_piece, self.places), self.texts)):  # one after another, none after one that differs
+            return None
         found: List[int] = []
         for (looks, first, seen), (numbers, _) in zip(self.looks, self.numbers):
             if looks(memory, first) != seen:
@@ -192,8 +194,7 @@ def _reader(first: int, fields: List[Tuple[int, str, int]]) -> Any:
 
 
 def _execute(frame: Tuple[int, ...]) -> None:
-    many, given, more, found, attributes, types, items = frame[7], frame[9], frame[12], frame[14], frame[17], frame[18], frame[20]
-    key = (many, given, more, found, attributes, types, items)
+    key = frame[4:]
     known = _frames.get(key)
     at = None if known is None else known.addresses()
     if known is not None and at is not None and known.kind.generation == library.context.generation:
@@ -202,6 +203,7 @@ def _execute(frame: Tuple[int, ...]) -> None:
             again(at)
             known.kind.ready.append(again)
             return
+    many, given, more, found, attributes, types, items = key
     call = _call_of(attributes, types, items)
     arguments, results = _numbers(given, many), _numbers(found, more)
     kind, at = _kind_of(call, arguments, results)
@@ -260,7 +262,7 @@ def _first(call: bytes, arguments: Tuple[int, ...], results: Tuple[int, ...]) ->
 def handler(address: int) -> Optional[int]:
     """XLA_FFI_Handler."""
     frame = _FRAME.unpack_from(_MEMORY, address)
-    size, extension, api, _, stage = frame[:5]
+    size, extension, api, stage = frame[:4]
     if extension:
         _, kind, _, metadata = _EXTENSION.unpack_from(_MEMORY, extension)
         if kind == _METADATA:  # asked at registration: the version is XLA's own, for what is read is in all of 0.x

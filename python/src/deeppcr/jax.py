@@ -336,7 +336,6 @@ class _Network:
         item, self.inputs = library.NAMES[form.dtype].itemsize, 3 + len(form.parameters())
         state = form.layers * form.directions * batch * form.hidden * item
         self.results = (length * batch * form.directions * form.hidden * item, state, state)  # bytes
-        self.parameters = [math.prod(shape) * item for _, shape in form.parameters()]  # bytes
         self.room = sum(self.results) + 128
         self.own: Any = None  # memory for what the way back reads, where it keeps some
 
@@ -359,12 +358,9 @@ class _Network:
         ct = ht + (self.results[1] + 63 & ~63)
         waiting = self.forward(inputs, y, ht, ct, True)
         cell = self.cell
-        waiting.backward(inputs[0], inputs[1], inputs[2] if cell else 0, 0, y, ht, ct if cell else 0,
+        waiting.backward(inputs[0], inputs[1], inputs[2] if cell else 0, 0, y,
                          (given[0], given[1], given[2] if cell else 0), (dx, dh0, dc0 if cell else 0))  # fmt: skip
-        gradient = waiting.slot.gradient
-        for out, size in zip(rest, self.parameters):
-            ctypes.memmove(out, gradient, size)
-            gradient += size
+        waiting.slot.gradients(rest)
         waiting.end()
         if self.own is None:
             library.give(buffer)
@@ -568,7 +564,7 @@ _DOC = """{0} over x [T][B][inputs] (or [T][inputs]), with PyTorch's formulas.
     x : array_like
     state : array_like, optional
         {1} [layers D][B][hidden]; zeros without it.
-    method : str
+    {2}method : str
         How the time steps run, as in `deeppcr.solve`.
 
     Returns
@@ -596,9 +592,11 @@ def lstm(parameters: Dict[str, Array], x: Array, state: Any = None, *, method: s
     return _call("lstm", parameters, x, state, method)
 
 
-rnn.__doc__ = _DOC.format("torch.nn.RNN", "h0")
-gru.__doc__ = _DOC.format("torch.nn.GRU", "h0")
-lstm.__doc__ = _DOC.format("torch.nn.LSTM", "(h0, c0)")
+rnn.__doc__ = _DOC.format("torch.nn.RNN", "h0", """nonlinearity : str
+        "tanh" or "relu".
+    """)  # fmt: skip
+gru.__doc__ = _DOC.format("torch.nn.GRU", "h0", "")
+lstm.__doc__ = _DOC.format("torch.nn.LSTM", "(h0, c0)", "")
 
 
 def paragru(parameters: Dict[str, Array], x: Array, state: Any = None, *, method: str = "auto") -> Any:
@@ -614,7 +612,7 @@ def mingru(parameters: Dict[str, Array], x: Array, state: Any = None, *, method:
 
 
 for _function, _name, _state in ((paragru, "ParaGRU", "h0"), (paralstm, "ParaLSTM", "(h0, c0)"), (mingru, "MinGRU", "h0")):
-    _function.__doc__ = _DOC.format(f"deeppcr.recurrent.{_name}", _state).replace("PyTorch's", "its")
+    _function.__doc__ = _DOC.format(f"deeppcr.recurrent.{_name}", _state, "").replace("PyTorch's", "its")
 
 
 # ---- filters ----
@@ -828,7 +826,9 @@ def sosfilt(sos: Array, x: Array, axis: int = -1, zi: Any = None) -> Any:
         [sections][6], float32 or float64. What is computed is double, but coefficients are what JAX holds: for narrow filters let it
         have doubles (jax_enable_x64).
     x : array_like
-        Signals, time along `axis`.
+        Signals.
+    axis : int
+        That time runs along.
     zi : array_like, optional
         Initial states: x's shape without that axis and then [sections][2]. Zeros without it.
 
@@ -854,7 +854,9 @@ def lfilter(b: Array, a: Array, x: Array, axis: int = -1, zi: Any = None) -> Any
     b, a : array_like
         Vectors of coefficients, float32 or float64.
     x : array_like
-        Signals, time along `axis`.
+        Signals.
+    axis : int
+        That time runs along.
     zi : array_like, optional
         Initial states: x's shape without that axis and then [1][order]. Zeros without it.
 

@@ -11,7 +11,7 @@ import torch
 
 from .. import _library as library
 
-_LONG = 2e8  # flops, about a millisecond: calling the threads back takes a twentieth of that
+LONG = 2e8  # flops, about a millisecond: calling the threads back takes a twentieth of that
 _SOFT = 1  # omp_pause_soft
 _pause: Optional[Callable[[int], Any]] = None
 _looked = False
@@ -32,7 +32,7 @@ def _find() -> Optional[Callable[[int], Any]]:
 def send_home(flops: float) -> None:
     """Before a call of so much work. Not in a child after fork, whose threads are the parent's."""
     global _looked, _pause
-    if flops < _LONG or library.context.forks or torch.get_num_threads() < 2:
+    if flops < LONG or library.context.forks or torch.get_num_threads() < 2:
         return
     if not _looked:
         _looked, _pause = True, _find()

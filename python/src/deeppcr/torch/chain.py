@@ -217,7 +217,8 @@ class _Chain(torch.autograd.Function):
             asked = [t for t, w in zip(own, wants) if w]
             found = iter(torch.autograd.grad(last, asked, g, create_graph=torch.is_grad_enabled()))
             return (None, None, *(next(found) if w else None for w in wants))
-        held = ctx.held
+        form, held = ctx.engine.form, ctx.held
+        expect("flat", flat, (form.layers, form.numbers()), z0.dtype)  # whose memory may be another's since the pass
         if not held.held:  # the tape was used up
             held = _run(ctx.engine, z0, flat, ctx.method, True)[1]
         return (None, None, *_gradients(z0, flat, g, held))
@@ -293,9 +294,17 @@ class Chain(torch.nn.Module):
     kind : "resnet" or "mlp"
     activation : "tanh", "relu", "sigmoid", "gelu", "silu" or "identity"
     layer_norm : bool
+    scale : float, optional
+        s.
     branch : "linear" or "two-layer", whose inner width is `hidden` (0: width)
     method : str
         As in `deeppcr.solve`: how the depth is run, forward and backward.
+    dtype : torch.float32 or torch.float64
+
+    Raises
+    ------
+    ArgumentError
+        Of sizes that are none, words for yes or no, what is none of the names above.
 
     The module maps [...][width] to [...][width]. `flat` [layers][numbers of a step] holds all parameters; `layer(l)` gives those of
     a step as views by PyTorch's names and shapes. Where second derivatives are asked for, PyTorch's own operators give them.
@@ -355,6 +364,8 @@ class Chain(torch.nn.Module):
         return f"{f.width}, {f.layers}, {f.kind}, {f.branch}, {f.activation}{norm}"
 
     def forward(self, z0: Tensor) -> Tensor:
+        """Runs the stack over each row of z0, [...][width]; the result has its shape. ArgumentError and UnsupportedError of other
+        widths, dtypes and devices."""
         flat = self.flat
         floats("flat", flat)
         on_cpu("the input", z0)

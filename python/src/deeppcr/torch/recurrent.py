@@ -3,10 +3,9 @@
 pickles are PyTorch's own. (Not of torch.nn.RNN itself and its like: torch.compile leaves those out.)"""
 from __future__ import annotations
 
-import ctypes
 import math
 import weakref
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy
 import torch
@@ -18,7 +17,7 @@ from .. import _engine
 from .._library import NAMES
 from ..errors import ArgumentError, UnsupportedError, flag, number, one_of, whole_number
 from ..nonlinear import METHODS
-from ._others import send_home
+from ._others import LONG, send_home
 from ._registry import CODES, REGISTERS, apart, autocasting, differentiable, expect, floats, going_forward, looks, of_many, operator, plain, tracing, wanted
 
 _VF: Any = torch._VF  # type: ignore[attr-defined,unused-ignore]
@@ -32,7 +31,6 @@ def _contiguous(tensor: Optional[Tensor]) -> Optional[Tensor]:
     return None if tensor is None else plain(tensor)
 
 
-_move = ctypes.memmove
 _data_ptr = Tensor.data_ptr
 _STRIDED = torch.strided
 _KNOWN = 16  # shapes of inputs that a module remembers
@@ -49,7 +47,7 @@ def _new(like: Tensor, length: int, batch: int, width: int) -> Tensor:
 class _Call:
     """What a pass is besides its tensors; x is [T][B][I]."""
 
-    __slots__ = ("engine", "form", "method", "chains", "cell", "width", "flops", "shapes", "sizes", "alike", "lasts")
+    __slots__ = ("engine", "form", "method", "chains", "cell", "width", "flops", "shapes", "alike", "lasts")
 
     def __init__(self, engine: _engine.Engine, method: str, lasts: bool = True) -> None:
         """`lasts`: whether it is run more than once."""
@@ -57,9 +55,7 @@ class _Call:
         form = self.form
         self.chains, self.cell, self.width = form.layers * form.directions, form.has_cell, form.directions * form.outputs
         self.shapes = [shape for _, shape in form.parameters()]
-        numbers = [math.prod(shape) for shape in self.shapes]
-        self.flops = 2.0 * sum(numbers)  # of a step forward
-        self.sizes = [n * NAMES[form.dtype].itemsize for n in numbers]  # bytes of the parameters
+        self.flops = 2.0 * sum(map(math.prod, self.shapes))  # of a step forward
         self.alike: Any = None  # tells of parameters whether they look like those that were found right last
 
     def places(self, parameters: Sequence[Tensor], dtype: torch.dtype) -> Optional[List[int]]:
@@ -103,7 +99,8 @@ class _Call:
         y, ht, ct = _new(x, T, B, self.width), x.new_empty(self.chains, B, self.form.outputs), None
         if self.cell:
             ct = x.new_empty(self.chains, B, self.form.hidden)
-        send_home(self.flops * T * B)
+        if self.flops * T * B >= LONG:
+            send_home(self.flops * T * B)
         waiting = self.engine.forward(places, T, B, x.data_ptr(), _address(h0), _address(c0), _address(lengths), y.data_ptr(),
                                       ht.data_ptr(), _address(ct), training, self.method)  # fmt: skip
         return y, ht, ct, waiting
@@ -112,28 +109,31 @@ class _Call:
                  parameters: Sequence[Tensor], y: Optional[Tensor], given: Sequence[Optional[Tensor]],
                  wants: Sequence[bool]) -> List[Optional[Tensor]]:  # fmt: skip
         """Gradients of x, h0, c0 and the parameters; `waiting` the pass that gave y, or None for one that is run here."""
-        self.places(parameters, x.dtype)  # whose memory may be another's since the pass
+        if self.alike is None or not self.alike(*parameters):
+            self.places(parameters, x.dtype)  # whose memory may be another's since the pass
         x, h0, c0, lengths = plain(x), _contiguous(h0), _contiguous(c0), _contiguous(lengths)
         if waiting is None or y is None:
             y, _, _, waiting = self.forward(x, h0, c0, lengths, parameters, True)
+        T, B = waiting.plan.key[:2]
+        if x.shape != (T, B, self.form.inputs) or x.dtype is not y.dtype:  # its memory may be another's too
+            expect("x", x, (T, B, self.form.inputs), y.dtype)
+        if h0 is not None or c0 is not None:
+            self.expect(x, h0, c0)
         dy, dht, dct = map(_contiguous, given)
-        T, B, _ = x.shape
         dx = _new(x, T, B, x.shape[2]) if wants[0] else None
         dh0 = x.new_empty(self.chains, B, self.form.outputs) if wants[1] else None
         dc0 = x.new_empty(self.chains, B, self.form.hidden) if self.cell and wants[2] else None
-        send_home(2 * self.flops * T * B)
-        waiting.backward(x.data_ptr(), _address(h0), _address(c0), _address(lengths), y.data_ptr(), 0, 0,
+        if 2 * self.flops * T * B >= LONG:
+            send_home(2 * self.flops * T * B)
+        waiting.backward(x.data_ptr(), _address(h0), _address(c0), _address(lengths), y.data_ptr(),
                          (_address(dy), _address(dht), _address(dct) if self.cell else 0),
                          (_address(dx), _address(dh0), _address(dc0)))  # fmt: skip
-        found: List[Optional[Tensor]] = [dx, dh0, dc0]
-        at = waiting.slot.gradient
-        for p, size in zip(parameters, self.sizes):  # each in memory of its own, which optimisers may keep or free
-            gradient = torch.empty_like(p, memory_format=torch.contiguous_format)
-            _move(gradient.data_ptr(), at, size)
-            found.append(gradient)
-            at += size
+        # Each in memory of its own, which optimisers may keep or free; those that look alike are contiguous.
+        form = {} if self.alike is not None else {"memory_format": torch.contiguous_format}
+        gradients = [torch.empty_like(p, **form) for p in parameters]
+        waiting.slot.gradients(list(map(_data_ptr, gradients)))
         waiting.end()
-        return found
+        return [dx, dh0, dc0, *gradients]
 
 
 def _pytorch(form: _engine.Form, x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor],
@@ -166,9 +166,13 @@ class _Known:
 
 class _Recurrent(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, call: _Call, lengths: Optional[Tensor], x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor],
-                *parameters: Tensor) -> Tuple[Tensor, ...]:  # fmt: skip
-        y, ht, ct, waiting = call.forward(x, h0, c0, lengths, parameters, True)
+    def forward(ctx: Any, call: _Call, places: Optional[List[int]], lengths: Optional[Tensor], x: Tensor, h0: Optional[Tensor],
+                c0: Optional[Tensor], *parameters: Tensor) -> Tuple[Tensor, ...]:  # fmt: skip
+        """`places`: where the parameters lie, of tensors that were looked at and lie as the library wants them."""
+        if places is None:
+            y, ht, ct, waiting = call.forward(x, h0, c0, lengths, parameters, True)
+        else:
+            y, ht, ct, waiting = call.run(places, x, h0, c0, lengths, True)
         # The way back reads y too. It is not saved: whoever writes into it, as into nn.GRU's, has the network run again.
         waiting.kept = own = y.detach()
         ctx.set_materialize_grads(False)
@@ -179,15 +183,15 @@ class _Recurrent(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *given: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:
         x, h0, c0, lengths, *parameters = ctx.saved_tensors
-        wants, call, waiting = ctx.needs_input_grad[2:], ctx.call, ctx.waiting
+        wants, call, waiting = ctx.needs_input_grad[3:], ctx.call, ctx.waiting
         given += (None,) * (3 - len(given))
         if torch.is_grad_enabled() or of_many(given):
-            return (None, None, *_twice(call.form, x, h0, c0, lengths, parameters, given, wants))
+            return (None, None, None, *_twice(call.form, x, h0, c0, lengths, parameters, given, wants))
         y = waiting.kept
         if y is None or y._version != ctx.version:  # it was used up, or written into
             waiting.end()
             waiting = None
-        return (None, None, *call.backward(waiting, x, h0, c0, lengths, parameters, y, given, wants))
+        return (None, None, None, *call.backward(waiting, x, h0, c0, lengths, parameters, y, given, wants))
 
 
 def _twice(form: _engine.Form, x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor],
@@ -288,12 +292,46 @@ def _list_weights(module: Any) -> None:
 
 
 
-class _Module(torch.nn.RNNBase):
-    """Constructor, parameters, arguments and results are torch.nn's.
+_DOC = """{first}
 
-    `method` is how the time steps run, as in `deeppcr.solve`; with `fallback`, what this package does not do is done by
-    PyTorch's own code instead of being refused.
+    Parameters
+    ----------
+    input_size, hidden_size : int
+        Numbers of an input, I, and of a state, H.
+    num_layers : int
+        Each reads the outputs of the one below.
+    {own}bias : bool
+    batch_first : bool
+        Inputs and outputs are [B][T][..] instead of [T][B][..]; states stay as they are.
+    dropout : float
+        While training: the share of the outputs of each layer but the last that are zero.
+    bidirectional : bool
+        Two directions (D = 2), the second against time.
+    {last}device, dtype : optional
+        Of the parameters; what runs here is torch.float32 and torch.float64 on the processor.
+    method : str
+        How the time steps run, as in `deeppcr.solve`; "auto" looks at the network over its first long sequence.
+    {fallback}
+    Raises
+    ------
+    ArgumentError, ValueError, TypeError
+        Of sizes that are none, words for yes or no, a method that there is not.
+
+    `forward` has the shapes of inputs and results. {parameters}
     """
+_PROJECTION = """proj_size : int
+        Numbers of h where they are fewer than hidden_size; 0: as many.
+    """
+_FALLBACK = """fallback : bool
+        What this package does not do (CUDA, autocast, bfloat16) is done by PyTorch's own code instead of being refused.
+"""
+_THEIRS = "Parameters, their names and their initialisation are torch.nn.{0}'s, so that its state_dict fits."
+_OURS_ALONE = """Parameters go by PyTorch's names, `weight_hh_l0` a vector; there is no bias_hh. What meets the
+    input begins as in torch.nn.Linear, the rest as U(-1/2, 1/2). First gradients only: torch.nn has no such module."""
+
+
+class _Module(torch.nn.RNNBase):
+    """What the modules have in common."""
 
     _theirs: Any = None
 
@@ -345,7 +383,27 @@ class _Module(torch.nn.RNNBase):
         return None
 
     def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002  PyTorch's name
-        """Of a tensor or a PackedSequence."""
+        """Runs the network.
+
+        Parameters
+        ----------
+        input : Tensor or PackedSequence
+            [T][B][I], with batch_first [B][T][I], or [T][I] for one sequence.
+        hx : Tensor, or a pair of them where the state is (h, c), optional
+            h0 [num_layers D][B][proj_size or H] and c0 [num_layers D][B][H]; without B for one sequence. Zeros without it.
+
+        Returns
+        -------
+        output, hx : as nn.GRU and nn.LSTM give them
+            [T][B][D (proj_size or H)], laid out as the input is, and the last states, like h0 and c0.
+
+        Raises
+        ------
+        ArgumentError
+            Of shapes and dtypes that do not fit, with what was given and what is wanted.
+        UnsupportedError
+            Of other devices, dtypes and layouts, and under autocast, where `fallback` is not set.
+        """
         if type(input) is not Tensor or self.dropout and self.training or tracing() or going_forward():
             return self._anew(input, hx)
         states = () if hx is None else hx if len(self._none) == 2 else (hx,)
@@ -368,10 +426,11 @@ class _Module(torch.nn.RNNBase):
         elif turned:
             x = x.transpose(0, 1)
         h0, c0 = (None, None) if not states else states if len(states) == 2 else (states[0], None)
+        places = list(map(_data_ptr, weights)) if known.plain and not turned else None
         if known.learns and torch.is_grad_enabled():
-            found = _Recurrent.apply(call, None, x, h0, c0, *weights)
-        elif known.plain and not turned:
-            found = call.run(list(map(_data_ptr, weights)), x, h0, c0, None, False)
+            found = _Recurrent.apply(call, places, None, x, h0, c0, *weights)
+        elif places is not None:
+            found = call.run(places, x, h0, c0, None, False)
         else:
             found = call.forward(x, h0, c0, None, weights, False)
         y, ht = found[0], found[1]
@@ -505,7 +564,7 @@ class _Module(torch.nn.RNNBase):
                 form = _engine.Form(kind, CODES[x.dtype], x.shape[2], hidden, layers, bidirectional, bias, projection)
                 call = self._calls[key] = _Call(_engine.Engine(form), self.method)
             if wanted(*weights, x, h0, c0):
-                found = _Recurrent.apply(call, lengths, x, h0, c0, *weights)
+                found = _Recurrent.apply(call, None, lengths, x, h0, c0, *weights)
             else:
                 found = call.forward(x, h0, c0, lengths, weights, False)
             y, ht, ct = found[0], found[1], found[2] if call.cell else None
@@ -520,43 +579,64 @@ class _Module(torch.nn.RNNBase):
 
 
 class RNN(_Module):
-    __doc__ = f"torch.nn.RNN, many times faster on a CPU. {_Module.__doc__}"
+    __doc__ = _DOC.format(first="torch.nn.RNN, many times faster on a CPU.", last="", fallback=_FALLBACK, parameters=_THEIRS.format("RNN"),
+                          own='''nonlinearity : str
+        "tanh" or "relu".
+    ''')  # fmt: skip
     _theirs = torch.nn.RNN
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh", bias: bool = True,
-                 batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, **kwargs: Any) -> None:  # fmt: skip
+                 batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, device: Any = None, dtype: Any = None, *,
+                 method: str = "auto", fallback: bool = False) -> None:  # fmt: skip
         if nonlinearity not in ("tanh", "relu"):
             raise ArgumentError.of("nonlinearity", repr(nonlinearity), "'tanh' or 'relu'")
         self.nonlinearity = nonlinearity
         super().__init__(f"RNN_{nonlinearity.upper()}", input_size, hidden_size, num_layers, bias, batch_first, dropout,
-                         bidirectional, **kwargs)  # fmt: skip
+                         bidirectional, device=device, dtype=dtype, method=method, fallback=fallback)  # fmt: skip
 
 
 class GRU(_Module):
-    __doc__ = f"torch.nn.GRU, many times faster on a CPU. {_Module.__doc__}"
+    __doc__ = _DOC.format(first="torch.nn.GRU, many times faster on a CPU.", own="", last="", fallback=_FALLBACK,
+                          parameters=_THEIRS.format("GRU"))  # fmt: skip
     _theirs = torch.nn.GRU
 
-    def __init__(self, input_size: int, hidden_size: int, *args: Any, **kwargs: Any) -> None:
-        if "proj_size" in kwargs:
-            raise ArgumentError.of("proj_size", kwargs["proj_size"], "none: it is LSTM's")
-        super().__init__("GRU", input_size, hidden_size, *args, **kwargs)
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
+                 dropout: float = 0.0, bidirectional: bool = False, device: Any = None, dtype: Any = None, *, method: str = "auto",
+                 fallback: bool = False, **others: Any) -> None:  # fmt: skip
+        if "proj_size" in others:
+            raise ArgumentError.of("proj_size", others["proj_size"], "none: it is LSTM's")
+        super().__init__("GRU", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device=device, dtype=dtype,
+                         method=method, fallback=fallback, **others)  # fmt: skip
 
 
 class LSTM(_Module):
-    __doc__ = f"torch.nn.LSTM, faster on a CPU. {_Module.__doc__}"
+    __doc__ = _DOC.format(first="torch.nn.LSTM, faster on a CPU; states are pairs (h, c).", own="", last=_PROJECTION, fallback=_FALLBACK,
+                          parameters=_THEIRS.format("LSTM"))  # fmt: skip
     _theirs = torch.nn.LSTM
 
-    def __init__(self, input_size: int, hidden_size: int, *args: Any, **kwargs: Any) -> None:
-        super().__init__("LSTM", input_size, hidden_size, *args, **kwargs)
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
+                 dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0, device: Any = None, dtype: Any = None, *,
+                 method: str = "auto", fallback: bool = False) -> None:  # fmt: skip
+        super().__init__("LSTM", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device=device,
+                         dtype=dtype, method=method, fallback=fallback)  # fmt: skip
+
+
+def _doc_of_ours(name: str, states: str = "") -> str:
+    first = f"""`deeppcr.recurrent.{name}`, which has the formulas, as a module{states}.
+
+    Units do not mix, so that long sequences are solved in parallel at any width."""
+    return _DOC.format(first=first, own="", last="", fallback="", parameters=_OURS_ALONE)
 
 
 class _Unmixed(_Module):
-    """Units do not mix, so long sequences are solved in parallel at any width: `deeppcr.recurrent` has the formulas. Arguments and
-    results are nn.GRU's (ParaLSTM: nn.LSTM's), parameters by their names, `weight_hh_l0` a vector; there is no bias_hh."""
+    """A module whose units do not mix: torch.nn has none such."""
 
-    def __init__(self, mode: str, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
+    _mode = ""
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
                  dropout: float = 0.0, bidirectional: bool = False, *, device: Any = None, dtype: Any = None, method: str = "auto") -> None:
         torch.nn.Module.__init__(self)  # not RNNBase's, which knows no such mode
+        mode = self._mode
         one_of("method", method, METHODS)
         for name, given in (("bias", bias), ("batch_first", batch_first), ("bidirectional", bidirectional)):
             flag(name, given)
@@ -586,24 +666,21 @@ class _Unmixed(_Module):
 
 
 class ParaGRU(_Unmixed):
-    __doc__ = f"deeppcr.recurrent.ParaGRU as a module. {_Unmixed.__doc__}"
+    __doc__ = _doc_of_ours("ParaGRU")
 
-    def __init__(self, input_size: int, hidden_size: int, *args: Any, **kwargs: Any) -> None:
-        super().__init__("PARAGRU", input_size, hidden_size, *args, **kwargs)
+    _mode = "PARAGRU"
 
 
 class ParaLSTM(_Unmixed):
-    __doc__ = f"deeppcr.recurrent.ParaLSTM as a module. {_Unmixed.__doc__}"
+    __doc__ = _doc_of_ours("ParaLSTM", "; states are pairs (h, c)")
 
-    def __init__(self, input_size: int, hidden_size: int, *args: Any, **kwargs: Any) -> None:
-        super().__init__("PARALSTM", input_size, hidden_size, *args, **kwargs)
+    _mode = "PARALSTM"
 
 
 class MinGRU(_Unmixed):
-    __doc__ = f"deeppcr.recurrent.MinGRU as a module. {_Unmixed.__doc__}"
+    __doc__ = _doc_of_ours("MinGRU")
 
-    def __init__(self, input_size: int, hidden_size: int, *args: Any, **kwargs: Any) -> None:
-        super().__init__("MINGRU", input_size, hidden_size, *args, **kwargs)
+    _mode = "MINGRU"
 
 
 _OURS: Dict[Any, Any] = {ours._theirs: ours for ours in (RNN, GRU, LSTM)}

@@ -167,7 +167,9 @@ def sosfilt(sos: Tensor, x: Tensor, dim: int = -1, zi: Optional[Tensor] = None) 
     sos : Tensor
         [sections][6], float32 or float64, on the CPU, as what follows.
     x : Tensor
-        Signals, time along `dim`.
+        Signals.
+    dim : int
+        That time runs along.
     zi : Tensor, optional
         Initial states: x's shape without that dimension and then [sections][2]. Zeros without it.
 
@@ -191,7 +193,9 @@ def lfilter(b: Tensor, a: Tensor, x: Tensor, dim: int = -1, zi: Optional[Tensor]
     b, a : Tensor
         Vectors of coefficients, float32 or float64, on the CPU, as what follows; a[0] is not 0.
     x : Tensor
-        Signals, time along `dim`.
+        Signals.
+    dim : int
+        That time runs along.
     zi : Tensor, optional
         Initial states: x's shape without that dimension and then [1][order]. Zeros without it.
 

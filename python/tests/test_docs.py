@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: MIT
+"""What is public says what it takes: each parameter by its name, in NumPy's form, and what is raised."""
+import importlib
+import inspect
+import re
+
+import pytest
+
+PUBLIC = {
+    "deeppcr": "linear_chain linear_chain_vjp linear_chain_jvp solve plan set_threads",
+    "deeppcr.signal": "sosfilt lfilter sosfilt_vjp lfilter_vjp",
+    "deeppcr.recurrent": "RNN RNNReLU GRU LSTM ParaGRU ParaLSTM MinGRU",
+    "deeppcr.torch": "RNN GRU LSTM ParaGRU ParaLSTM MinGRU Chain linear_chain sosfilt lfilter from_torch replace_in",
+    "deeppcr.jax": "linear_chain rnn gru lstm paragru paralstm mingru sosfilt lfilter",
+}
+
+
+@pytest.mark.parametrize("module, name", [(module, name) for module, names in PUBLIC.items() for name in names.split()])
+def test_every_parameter_is_told_of(module, name):
+    if module in ("deeppcr.torch", "deeppcr.jax"):
+        pytest.importorskip(module.split(".")[1])
+    thing = getattr(importlib.import_module(module), name)
+    text, parameters = inspect.getdoc(thing) or "", inspect.signature(thing).parameters.values()
+    section = text.split("Parameters\n----------\n")[1].split("\n\n")[0] if "Parameters\n----------\n" in text else ""
+    told = set(re.findall(r"\w+", " ".join(line for line in section.splitlines() if not line.startswith(" "))))
+    missing = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in told]
+    assert not missing and "\nRaises\n------\n" in text, missing
+
+
+def test_modules_take_their_own_words():
+    """Not `*args`: a reader, and an editor, sees what there is."""
+    torch = pytest.importorskip("torch")
+    ours = importlib.import_module("deeppcr.torch")
+    for name, first in (("RNN", "nonlinearity"), ("GRU", "bias"), ("LSTM", "bias")):
+        own = inspect.signature(getattr(ours, name)).parameters
+        assert {"num_layers", first, "batch_first", "dropout", "bidirectional", "device", "dtype", "method", "fallback"} <= set(own)
+        assert list(own).index(first) == 3 and not any(p.kind is p.VAR_POSITIONAL for p in own.values())
+    assert "proj_size" in inspect.signature(ours.LSTM).parameters
+    module = ours.GRU(2, 3, 1, True, False, 0.0, True, "cpu", torch.float64)
+    assert module.bidirectional and module.weight_ih_l0.dtype == torch.float64
