@@ -19,6 +19,13 @@ expect() {  # wanted status, what, command...
         failures=1
     fi
 }
+failing() {  # mutant, tests: exit status 1 where some of them fail, as they should; 0 where none do, else what it was
+    local status
+    DEEPPCR_MUTANT=$1 "$2"
+    status=$?  # the number of tests that failed
+    [ $status -eq 0 ] || [ $status -ge 126 ] || return 1
+    return $status
+}
 check() {  # mutant, options of check
     local mutant=$1
     shift
@@ -37,11 +44,11 @@ done
 expect 1 "resnet, pcr, dropped level" check 1 resnet --layers 200 --width 6 --batch 3 --method newton --scheme pcr
 expect 0 "the tests of chains, no fault" env DEEPPCR_MUTANT=0 "$build/test_chain_mutants"
 for mutant in 1 2; do
-    expect 1 "the tests of chains, fault $mutant" bash -c "DEEPPCR_MUTANT=$mutant '$build/test_chain_mutants'; [ \$? -ne 0 ] && exit 1"
+    expect 1 "the tests of chains, fault $mutant" failing $mutant "$build/test_chain_mutants"
 done
-expect 1 "the tests of solves, fault 3" bash -c "DEEPPCR_MUTANT=3 '$build/test_solve_mutants'; [ \$? -ne 0 ] && exit 1"
+expect 1 "the tests of solves, fault 3" failing 3 "$build/test_solve_mutants"
 expect 0 "the tests of bppsa, no fault" env DEEPPCR_MUTANT=0 "$build/test_bppsa_mutants"
 for mutant in 4 5; do
-    expect 1 "the tests of bppsa, fault $mutant" bash -c "DEEPPCR_MUTANT=$mutant '$build/test_bppsa_mutants'; [ \$? -ne 0 ] && exit 1"
+    expect 1 "the tests of bppsa, fault $mutant" failing $mutant "$build/test_bppsa_mutants"
 done
 exit $failures

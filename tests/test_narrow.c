@@ -214,7 +214,7 @@ static void check_lanes(const dpcri_narrow_kernels *k, const chain *c, int64_t l
                  steps);
     }
     // Nothing but the states' own places was written.
-    for (int64_t x = 0; x < lanes * lane; x++) {
+    for (int64_t x = 0; gap > 0 && x < lanes * lane; x++) {
         const int64_t l = x % lane / step, in_step = x % lane % step;
         if (l < steps && in_step < rows * row && in_step % row < w) continue;
         for (size_t byte = (size_t)x * e; byte < (size_t)(x + 1) * e; byte++)

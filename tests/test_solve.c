@@ -375,12 +375,12 @@ static void fused_sweeps_have_the_same_bits(void **state) {
     (void)state;
     const dpcr_method methods[] = {DPCR_METHOD_NEWTON, DPCR_METHOD_DAMPED, DPCR_METHOD_BLOCK, DPCR_METHOD_DIAGONAL};
     const int64_t windows[] = {0, 200};
-    enum { ROWS = 40, WIDTH = 6, LENGTH = TESTS_SANITIZED ? 250 : 400 };
+    enum { ROWS = 40, WIDTH = 6, LENGTH = 250 };
     dpcr_context *one = solving_context(1), *two = solving_context(2);
     for (int m = 0; m < 4; m++)
         for (int k = 0; k < 2; k++) {
             if (TESTS_SANITIZED && (m + k) % 2) continue;
-            chain c = tanh_chain(m == 3 ? (TESTS_SANITIZED ? 2 : 6) * LENGTH : LENGTH, ROWS, WIDTH, DPCR_F64);
+            chain c = tanh_chain(m == 3 ? 2 * LENGTH : LENGTH, ROWS, WIDTH, DPCR_F64);
             double *z0 = starts(&c);
             const dpcr_solve_options options = {.size = sizeof options,
                                                 .method = methods[m],
