@@ -20,7 +20,7 @@ def check_direction(told, most_error):
     assert (loop["name"], auto["name"]) == ("sequential", "auto") and loop["ran"] == "sequential", all
     assert told["sequential_seconds"] == loop["seconds"] > 0 and told["auto_seconds"] == auto["seconds"] > 0, told
     assert told["auto_method"] == auto["ran"] and same(told["auto_ratio"], loop["seconds"] / auto["seconds"]), told
-    assert told["rounds"] >= 5 and loop["rounds"] == auto["rounds"] == told["rounds"], told
+    assert told["rounds"] >= 5 and loop["rounds"] == told["rounds"] and auto["rounds"] in (3, told["rounds"]), told
     assert loop["max_error"] == 0 and told["auto_max_error"] <= most_error, told
     parallel = [c for c in all[2:] if "skipped" not in c]
     assert parallel and {c["name"] for c in all[2:]} <= METHODS, all

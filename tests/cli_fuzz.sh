@@ -63,10 +63,10 @@ for case in range(cases):
     if verb in ("plan", "check", "gradcheck", "train", "bench") and not wild:
         arguments += ["--layers", random.choice(sane["layers"]), "--width", random.choice(sane["width"]), "--batch", "2"]
     try:
-        done = subprocess.run([program] + [a.encode("utf-8", "surrogateescape") for a in arguments], cwd=folder, timeout=20,
+        done = subprocess.run([program] + [a.encode("utf-8", "surrogateescape") for a in arguments], cwd=folder, timeout=120,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     except ValueError: continue  # a zero byte cannot be an argument
-    except subprocess.TimeoutExpired: sys.exit(f"cli_fuzz: case {case} did not end in 20 s: {arguments!r}")
+    except subprocess.TimeoutExpired: sys.exit(f"cli_fuzz: case {case} did not end in 120 s: {arguments!r}")
     statuses[done.returncode] = statuses.get(done.returncode, 0) + 1
     if not 0 <= done.returncode <= 5: sys.exit(f"cli_fuzz: case {case} ended with {done.returncode}: {arguments!r}\n{done.stderr[-500:]!r}")
     if done.returncode >= 2 and done.stdout: sys.exit(f"cli_fuzz: case {case}: refused, yet something on stdout: {arguments!r}")

@@ -54,14 +54,20 @@ assert told["denoised"] == SIDE * SIDE and told["prediction"] == "x0" and told["
 
 # Planning takes a small part of the loop (a few steps, rows of two calls of a sweep at most), and with the wisdom of a run before
 # nothing, unless a sweep's call (of more than one row) was too long for that run and is made up for.
-for steps in (40, 100):
+# How long things took decides that: where the processor was taken away, once more.
+def planned(steps):
+    if os.path.exists(path("wisdom%d" % steps)): os.remove(path("wisdom%d" % steps))
     told = [answer("generate", path("codes"), "--count", 1, "--steps", steps, "--threads", 1, "--seed", 5, "--samples", path("p%d.npy" % i),
                    *(["--wisdom", path("wisdom%d" % steps)] if i else [])) for i in range(3)]
     assert all(2 <= t["planning_evaluations"] <= 40 + steps / 8 and t["planning_calls"] <= 10 + steps / 8 for t in told[:2]), told
-    timed = [t["planning_evaluations"] > t["planning_calls"] for t in told[1:]]
-    assert told[2]["planning_evaluations"] == told[2]["planning_calls"] == 0 or timed == [False, True], told
     assert all(t["planning_seconds"] > 0 for t in told), told
     assert all(t["sequential_evaluations"] == steps for t in told), told
+    timed = [t["planning_evaluations"] > t["planning_calls"] for t in told[1:]]
+    return told[2]["planning_evaluations"] == told[2]["planning_calls"] == 0 or timed == [False, True]
+
+
+for steps in (40, 100):
+    assert any(planned(steps) for attempt in range(5)), steps
 assert answer("generate", path("codes"), "--count", 1, "--method", "sequential")["planning_evaluations"] == 0
 kept = content("codes")
 for files in (["--wisdom", path("codes")], ["--csv", path("codes")], ["--guess", path("p0.npy"), "--path-out", path("p0.npy")]):

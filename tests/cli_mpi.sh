@@ -52,8 +52,8 @@ start_long() {
     rm -f "$folder/run.safetensors"
     among 3 "${long[@]}" "$@" --save "$folder/run.safetensors" --deadline 6 >/dev/null 2>"$folder/err" &
     job=$!
-    for _ in $(seq 100); do
-        [ -s "$folder/run.safetensors" ] && break
+    for _ in $(seq 1200); do
+        if [ -s "$folder/run.safetensors" ] || ! kill -0 "$job" 2>/dev/null; then break; fi
         sleep 0.1
     done
     sleep 0.5

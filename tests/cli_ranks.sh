@@ -133,10 +133,10 @@ END
     # launcher's to tell), and the output is whole or not there
     for signal in STOP KILL; do
         rm -f no.npy
-        among 3 solve linear --A big.npy --b bigb.npy --output no.npy --deadline 2 >/dev/null 2>err &
+        among 3 solve linear --A big.npy --b bigb.npy --output "$folder/no.npy" --deadline 2 >/dev/null 2>err &
         job=$!
         for _ in $(seq 200); do
-            victim=$(pgrep -f -n "bigb.npy --output no.npy --deadline 2") && [ "$(cat "/proc/$victim/comm" 2>/dev/null)" = deeppcr ] && break
+            victim=$(pgrep -f -n "bigb.npy --output $folder/no.npy --deadline 2") && [ "$(cat "/proc/$victim/comm" 2>/dev/null)" = deeppcr ] && break
             victim=""
             sleep 0.02
         done

@@ -332,7 +332,7 @@ static dpcr_status wants_some(void *user, const dpcr_transport *by, dpcr_error *
     arrays a = t->many;
     a.ht = by->rank == t->max_sweeps ? NULL : ht;
     dpcr_recurrent_pass pass = pass_of(t, &a, first, t->first[by->rank + 1] - first);
-    dpcr_recurrent_ranks o = {.size = sizeof o, .transport = by, .deadline = 5};
+    dpcr_recurrent_ranks o = {.size = sizeof o, .transport = by, .deadline = 60};
     o.solve = (dpcr_solve_options){.size = sizeof o.solve, .atol = -1};
     for (int turn = 0; turn < 2; turn++) {
         const dpcr_status status = dpcr_recurrent_distributed(network, &o, &pass, NULL, NULL, NULL, error);

@@ -185,10 +185,27 @@ static void meet(void *argument, int64_t i) {
     sched_setaffinity(0, sizeof m->all, &m->all);
 }
 
-// A worker that has come to be on the caller's processor leaves it, and may go anywhere afterwards as before.
+// Turns in which the worker was put on the caller's processor, and was there for the region after it too, and of which
+// not.
+static void share_and_meet(dpcr_context *context, meeting *m, int turns, int *came, int *elsewhere) {
+    *came = *elsewhere = 0;
+    for (int turn = 0; turn < turns; turn++) {
+        atomic_store(&m->present, 0);
+        m->share = first_of(&m->all);
+        dpcri_parallel(context, 2, meet, m);
+        atomic_store(&m->present, 0);
+        m->share = -1, m->came = false;
+        dpcri_parallel(context, 2, meet, m);
+        if (!m->came) continue;
+        *came += 1, *elsewhere += m->found_on != first_of(&m->all);
+        assert_true(m->may_go_anywhere);
+    }
+}
+
+// A worker that has come to be on the caller's processor leaves it, and may go anywhere afterwards as before. The
+// system may put it back at any time, so of some rounds one must go well.
 static void a_worker_makes_way_for_the_caller(void **state) {
     (void)state;
-    enum { TURNS = 40 };
     cpu_set_t all, own;
     assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
     if (CPU_COUNT(&all) < 2) skip();
@@ -198,21 +215,13 @@ static void a_worker_makes_way_for_the_caller(void **state) {
     CPU_ZERO(&own);
     CPU_SET(first_of(&all), &own);
     assert_int_equal(sched_setaffinity(0, sizeof own, &own), 0);
-    int came = 0, elsewhere = 0;
-    for (int turn = 0; turn < TURNS; turn++) {
-        atomic_store(&m.present, 0);
-        m.share = first_of(&all);
-        dpcri_parallel(context, 2, meet, &m);
-        atomic_store(&m.present, 0);
-        m.share = -1, m.came = false;
-        dpcri_parallel(context, 2, meet, &m);
-        if (!m.came) continue;
-        came++, elsewhere += m.found_on != first_of(&all);
-        assert_true(m.may_go_anywhere);
-    }
+    int came, elsewhere, rounds = 0;
+    do {
+        share_and_meet(context, &m, 40, &came, &elsewhere);
+    } while (2 * elsewhere < came && ++rounds < 20);
     assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
     dpcr_context_destroy(context);
-    assert_true(2 * elsewhere >= came);  // the system may put it back at any time
+    assert_true(rounds < 20);
 }
 
 static void *many_regions(void *context) {
@@ -300,11 +309,11 @@ static void denormals_are_the_callers(void **state) {
     dpcr_context *context = context_of(3);
     const unsigned own = _mm_getcsr(), modes[] = {0, 0x8040, 0, 0x8040};  // 0x8040: flush to zero, denormals are zero
     int elsewhere = 0;
-    for (int k = 0; k < 4; k++) {
-        mode_job job = {.wanted = modes[k], .caller = pthread_self()};
-        _mm_setcsr((own & ~0x8040u) | modes[k]);
+    for (int k = 0; k < 4 || (elsewhere == 0 && k < 400); k++) {
+        mode_job job = {.wanted = modes[k % 4], .caller = pthread_self()};
+        _mm_setcsr((own & ~0x8040u) | modes[k % 4]);
         dpcri_parallel(context, 60, look_at_mode, &job);
-        assert_int_equal(_mm_getcsr() & 0x8040, modes[k]);
+        assert_int_equal(_mm_getcsr() & 0x8040, modes[k % 4]);
         _mm_setcsr(own);
         assert_int_equal(job.wrong, 0);
         elsewhere += job.elsewhere;

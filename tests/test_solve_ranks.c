@@ -261,7 +261,7 @@ static dpcr_status faulty_rank(void *user, const dpcr_transport *by, dpcr_error 
     const dpcr_array z0 = state_array(t->z0), start = state_array(numbers_of), z = steps_array(t->z[1], first, count);
     const size_t bytes = dpcr_solve_plan_workspace(plan);
     void *workspace = aligned_alloc(64, bytes / 64 * 64 + 128);
-    const dpcr_solve_ranks ranks = {.size = sizeof ranks, .transport = by, .max_sweeps = t->max_sweeps, .deadline = 5};
+    const dpcr_solve_ranks ranks = {.size = sizeof ranks, .transport = by, .max_sweeps = t->max_sweeps, .deadline = 60};
     assert_int_equal(dpcr_solve_execute_distributed(plan, &ranks, &z0, &z, NULL, &start, workspace, bytes, NULL, error),
                      DPCR_ERROR_CALLBACK);
     free(workspace);

@@ -45,14 +45,17 @@ def test_number_of_threads_changes_no_bit(rng):
 
 def test_numbers_of_threads_leave_none_behind():
     child = python("""
-        import os, numpy as np, deeppcr
+        import os, time, numpy as np, deeppcr
         A, b = np.full((200000, 2, 2), 0.3), np.ones((200000, 2))
         running = []
         for count in (2, 3, 2, 3, 2, 3):
             deeppcr.set_threads(count)
             deeppcr.linear_chain_vjp(A, deeppcr.linear_chain(A, b, scheme="chunked"), b, scheme="chunked")
+            until = time.monotonic() + 10  # a thread that has ended may be listed for a moment
+            while len(running) > 1 and len(os.listdir("/proc/self/task")) > running[-2] and time.monotonic() < until:
+                time.sleep(0.001)
             running.append(len(os.listdir("/proc/self/task")))
-        assert running[4:] == running[:2], running
+        assert running[4] <= running[0] and running[5] <= running[1], running
         print("done")
     """)
     out, said = finished(child)
