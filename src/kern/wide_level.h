@@ -11,11 +11,12 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-// Rows of a register tile of four vectors a row: its sums, a row of b and one broadcast fit the registers.
+// A register tile's rows and vectors a row: its sums, a row of b and one broadcast fit the registers. Where there are 16
+// of them six rows leave room for half a panel's row of b, and read each of its lines once for six rows.
 #if defined(__AVX512F__)
-enum { TILE_ROWS = 6 };
+enum { TILE_ROWS = 6, TILE_VECTORS = 4 };
 #else
-enum { TILE_ROWS = 2 };
+enum { TILE_ROWS = 6, TILE_VECTORS = 2 };
 #endif
 enum { PANEL_VECTORS = 4, PART_DEPTH = 512 };  // a part of a panel stays in the second cache
 enum { AHEAD_BYTES = 1024 };                   // of a panel: 256 to 2048 served alike, 4096 worse
