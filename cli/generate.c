@@ -2,6 +2,7 @@
 // generate MODEL: pictures by a diffusion model, all denoising steps at once or in order.
 #include <errno.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "frechet.h"
@@ -38,6 +39,7 @@ enum {
     KEY_MASK,
     KEY_KNOWN,
     KEY_WISDOM,
+    KEY_TIMES,
 };
 
 typedef struct generate {
@@ -47,7 +49,9 @@ typedef struct generate {
     bool clip_given, paradigms;
     double tolerance, step_tolerance;  // as asked for; the latter < 0: not
     float *owned[3];                   // guess, mask, known
-    float *pictures;                   // [C][pixels] where any are wanted, taken before hours of sampling
+    double *times;                     // of the steps, as asked for, or NULL
+    int64_t time_count;
+    float *pictures;  // [C][pixels] where any are wanted, taken before hours of sampling
     cli_quality quality;
 } generate;
 
@@ -57,6 +61,8 @@ static const struct argp_option generate_options[] = {
     {"eta", KEY_ETA, "E", 0, "ddim: noise, 0 (default) to 1", 0},
     {"spacing", KEY_SPACING, "NAME", 0,
      "Which times: leading (default), trailing, linspace, karras (default of euler and heun)", 0},
+    {"times", KEY_TIMES, "T,T,...", 0,
+     "The times themselves, falling, between the trained ones too, in place of --steps and --spacing", 0},
     {"clip", KEY_CLIP, "X", 0, "Cut the predicted picture to -X..X (default: 1 for pixels, 0, not at all, for codes)",
      0},
     {"count", KEY_COUNT, "C", 0, "Pictures (default 16)", 0},
@@ -113,6 +119,21 @@ static error_t found(dpcr_status status, const char *option, const dpcr_error *e
     return status == DPCR_OK ? 0 : EINVAL;
 }
 
+static bool read_times(generate *t, const char *arg) {
+    char *copy = strdup(arg), *rest = copy;
+    int64_t commas = 0;
+    for (const char *at = arg; *at; at++) commas += *at == ',';
+    cli_release(t->times);
+    t->times = cli_allocate((size_t)(commas + 1) * sizeof *t->times);
+    t->time_count = 0;
+    bool ok = copy && t->times;
+    if (!ok) cli_fail_memory("--times");
+    for (char *word; ok && (word = strsep(&rest, ","));)
+        ok = cli_read_double("--times", word, 0, HUGE_VAL, &t->times[t->time_count++]);
+    free(copy);
+    return ok;
+}
+
 static error_t parse_generate(int key, char *arg, struct argp_state *state) {
     generate *t = state->input;
     generation *g = &t->run;
@@ -138,6 +159,7 @@ static error_t parse_generate(int key, char *arg, struct argp_state *state) {
         case KEY_PARADIGMS: t->paradigms = g->scaled = true; return 0;
         case KEY_STEP_TOLERANCE: return taken(cli_read_double("--step-tolerance", arg, 1e-12, 1, &t->step_tolerance));
         case KEY_METHOD: return taken(cli_read_sampling_method(arg, g));
+        case KEY_TIMES: return taken(read_times(t, arg));
         case KEY_STEPS: return taken(cli_read_int64("--steps", arg, 1, 1 << 14, &g->sampler.steps));
         case KEY_ETA: return taken(cli_read_double("--eta", arg, 0, 1, &g->sampler.eta));
         case KEY_COUNT: return taken(cli_read_int64("--count", arg, 1, 1 << 24, &g->count));
@@ -194,6 +216,8 @@ static int settle(generate *t) {
     const bool pixels = !dpcr_diffusion_autoencoder(g->model);
     const bool continuous = g->sampler.kind == DPCR_SAMPLER_EULER || g->sampler.kind == DPCR_SAMPLER_HEUN;
     g->sampler.noise = o->noise;
+    g->sampler.times = t->times;
+    if (t->times) g->sampler.steps = t->time_count;
     if ((int)g->sampler.spacing == SPACING_UNSET)
         g->sampler.spacing = continuous ? DPCR_SPACING_KARRAS : DPCR_SPACING_LEADING;
     if (!g->sampler.steps)
@@ -217,7 +241,7 @@ static int settle(generate *t) {
         return cli_fail(
             CLI_USAGE,
             "--method %s needs the Jacobian of every step, %lld x %lld numbers of this model; wanted at most "
-            "%d wide, the codes of a vae; picard, jacobi and sequential serve any width",
+            "%d wide, the codes of a vae; picard, parataa, parareal, jacobi and sequential serve any width",
             cli_sampling_method_name(g->solve.method), (long long)o->width, (long long)o->width,
             DPCR_DIFFUSION_JACOBIAN);
     return CLI_DONE;
@@ -416,7 +440,7 @@ static int tell(const generate *t) {
     const dpcr_diffusion_options *o = dpcr_diffusion_get_options(g->model);
     cli_result r = cli_result_create();
     cli_set_text(&r, "sampler", dpcr_sampler_name(g->sampler.kind));
-    cli_set_text(&r, "spacing", dpcr_spacing_name(g->sampler.spacing));
+    cli_set_text(&r, "spacing", t->times ? "times" : dpcr_spacing_name(g->sampler.spacing));
     cli_set_int(&r, "steps", g->sampler.steps);
     cli_set_real(&r, "eta", g->sampler.eta);
     cli_set_int(&r, "count", g->count);
@@ -483,6 +507,8 @@ static int check_finite(const generate *t) {
 
 static int refuse(const generate *t) {
     const char *const outputs[] = {t->out, t->path, t->samples, t->path_out};
+    if (t->times && (t->run.sampler.steps || (int)t->run.sampler.spacing != SPACING_UNSET))
+        return cli_fail(CLI_USAGE, "--times says which steps there are: wanted it without --steps and --spacing");
     if (!t->mask != !t->known) return cli_fail(CLI_USAGE, "--mask says where --known stays: wanted both or none");
     if (!t->file) return cli_fail(CLI_USAGE, "which model? wanted the file that 'train denoiser --save' writes");
     if (!cli_readable("the model", t->file)) return CLI_INPUT;
@@ -575,8 +601,10 @@ int cli_verb_generate(int argc, char **argv) {
         .most = 1};
     const char *positional[CLI_MAX_POSITIONAL] = {0};
     int status;
-    if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
-    t.file = positional[0];
-    if ((status = refuse(&t))) return status;
-    return run(&t);
+    if (cli_parse(&syntax, argc, argv, positional, &status)) {
+        t.file = positional[0];
+        if (!(status = refuse(&t))) status = run(&t);
+    }
+    cli_release(t.times);
+    return status;
 }

@@ -112,6 +112,19 @@ for sampler, steps in (("ddim", 25), ("ddpm", 100), ("dpm-solver++", 10), ("eule
                     assert got == wanted and told["max_error"] == 0, (sampler, model, method, told)
                 assert far < 0.03 and told["max_error"] < 0.05, (sampler, model, method, far, told)
 
+# Times one by one: those of a spacing make its pictures, any others some that all methods agree on.
+listed = ["generate", path("codes"), "--count", 2, "--samples", path("t.npy")]
+run(*listed, "--steps", 20)
+wanted = get_npy("t.npy")
+run(*listed, "--times", ",".join(str(5 * i) for i in range(19, -1, -1)))
+assert get_npy("t.npy") == wanted
+told = answer(*listed, "--times", "99,70.5,30,9,2,0", "--method", "picard", "--tolerance", 1e-4, "--compare")
+assert told["spacing"] == "times" and told["steps"] == 6 and told["max_error"] < 1e-3, told
+for times in ("5,5", "100,3", "3,-1", "3,x", "", "nan", ",".join(map(str, range(101)))):
+    refused(2, "", *listed, "--times", times)
+for more in (["--steps", 2], ["--spacing", "karras"]):
+    refused(2, "--times", *listed, "--times", "9,3", *more)
+
 # The tolerance is of the pictures: backed by an estimate, kept. Steps' own tolerances, and ParaDiGMS's locks, have reasons of their own.
 for model in ("codes", "pixels"):
     for method in ("picard", "parataa", "parareal"):

@@ -155,6 +155,45 @@ static void a_sample_is_its_own(void **state) {
     }
 }
 
+// The spacing's times given one by one make the spacing's steps, bit for bit; any others the steps between them, whole
+// or not; options of before there were times are read as far as they go.
+static void times_are_the_callers(void **state) {
+    (void)state;
+    dpcr_context *context = sampling_context(1);
+    formula f = {.width = W, .dtype = DPCR_F64, .gain = 0.2};
+    static const double uneven[5] = {970.25, 640, 300, 12, 0};
+    for (int v = 0; v < VARIANTS; v++) {
+        dpcr_sampler_options options = options_of(&variants[v]);
+        const dpcr_solve_options in_order = by_method(DPCR_METHOD_SEQUENTIAL), at_once = by_method(DPCR_METHOD_PICARD);
+        double times[N];
+        assert_int_equal(dpcr_spacing_fill(options.spacing, &options.noise, N, times, NULL), DPCR_OK);
+        dpcr_sampler *spaced = make(context, &f, &variants[v], &options, B);
+        options.spacing = DPCR_SPACING_LEADING, options.times = times;
+        dpcr_sampler *listed = make(context, &f, &variants[v], &options, B);
+        for (int i = 0; i < N; i++) times[i] = NAN;  // they have been copied
+        options.size = offsetof(dpcr_sampler_options, times), options.spacing = variants[v].spacing;
+        dpcr_sampler *older = make(context, &f, &variants[v], &options, B);
+        solved a = solve_sampler(context, spaced, &in_order, NULL), b = solve_sampler(context, listed, &in_order, NULL),
+               c = solve_sampler(context, older, &in_order, NULL);
+        assert_memory_equal(a.z, b.z, path_bytes(&a));
+        assert_memory_equal(a.z, c.z, path_bytes(&a));
+        assert_true(dpcr_sampler_steps(spaced)->identity == dpcr_sampler_steps(listed)->identity);
+        options.size = sizeof options, options.steps = 5, options.times = uneven;
+        dpcr_sampler *few = make(context, &f, &variants[v], &options, B);
+        solved d = solve_sampler(context, few, &in_order, NULL), e = solve_sampler(context, few, &at_once, NULL);
+        assert_true(path_distance(&d, &e) < 1e-6);
+        for (int l = 0; l < 5; l++) {
+            double time = -1;
+            assert_int_equal(dpcr_sampler_step(few, l, &time, NULL, NULL), DPCR_OK);
+            assert_true(time == uneven[l]);
+        }
+        path_free(&a), path_free(&b), path_free(&c), path_free(&d), path_free(&e);
+        dpcr_sampler_destroy(spaced), dpcr_sampler_destroy(listed);
+        dpcr_sampler_destroy(older), dpcr_sampler_destroy(few);
+    }
+    dpcr_context_destroy(context);
+}
+
 static void noise_is_normal(void **state) {
     (void)state;
     enum { MANY = 4000 };
@@ -293,6 +332,7 @@ int main(void) {
         cmocka_unit_test(an_affine_denoiser_takes_one_sweep),
         cmocka_unit_test(k_sweeps_make_k_steps),
         cmocka_unit_test(a_sample_is_its_own),
+        cmocka_unit_test(times_are_the_callers),
         cmocka_unit_test(noise_is_normal),
         cmocka_unit_test(known_places_stay),
         cmocka_unit_test(a_denoiser_that_explodes_ends_as_the_loop),

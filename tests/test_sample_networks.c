@@ -103,6 +103,29 @@ static void jacobians_are_differences(void **state) {
     dpcr_context_destroy(context);
 }
 
+// By their numbers and the strength of the class.
+static void models_are_told_apart(void **state) {
+    (void)state;
+    static const struct {
+        uint64_t seed;
+        double guidance;
+    } models[] = {{3, 1}, {3, 1}, {4, 1}, {3, 2}};
+    dpcr_context *context = sampling_context(1);
+    uint64_t identity[4];
+    for (int i = 0; i < 4; i++) {
+        dpcr_diffusion_options options = small_options(3, DPCR_PREDICT_V);
+        options.seed = models[i].seed;
+        dpcr_diffusion *model = small_model(context, &options);
+        dpcr_denoiser denoiser;
+        assert_int_equal(dpcr_diffusion_denoiser(model, NULL, 1, models[i].guidance, &denoiser, NULL), DPCR_OK);
+        identity[i] = denoiser.identity;
+        dpcr_diffusion_destroy(model);
+    }
+    assert_true(identity[0] && identity[0] == identity[1]);
+    assert_true(identity[2] != identity[0] && identity[3] != identity[0]);
+    dpcr_context_destroy(context);
+}
+
 // Few rows go through all layers in one region, many layer by layer: the same bits for any number of rows and threads,
 // at one time, whose shift all rows then share, and at several.
 static void few_rows_have_the_bits_of_many(void **state) {
@@ -457,6 +480,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_are_those_of_the_loss),
         cmocka_unit_test(jacobians_are_differences),
+        cmocka_unit_test(models_are_told_apart),
         cmocka_unit_test(few_rows_have_the_bits_of_many),
         cmocka_unit_test(few_rows_need_no_other_thread),
         cmocka_unit_test(a_networks_chain_by_every_method),

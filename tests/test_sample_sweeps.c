@@ -408,6 +408,38 @@ static void planning_is_a_small_part(void **state) {
     unlink(file);
 }
 
+// What is known of a chain is not taken for another's of its shape: another schedule's, without slopes too, or another
+// model's. Batches with other noise are the same.
+static void other_chains_are_planned_anew(void **state) {
+    (void)state;
+    static const variant kinds[] = {{DPCR_SAMPLER_DPM_SOLVER, 0, 0, DPCR_SPACING_LEADING, DPCR_PREDICT_V},
+                                    {DPCR_SAMPLER_DPM_SOLVER, 0, 0, DPCR_SPACING_KARRAS, DPCR_PREDICT_V},
+                                    {DPCR_SAMPLER_DPM_SOLVER, 0, 1, DPCR_SPACING_LEADING, DPCR_PREDICT_V},
+                                    {DPCR_SAMPLER_DDIM, 0, 0, DPCR_SPACING_LEADING, DPCR_PREDICT_V},
+                                    {DPCR_SAMPLER_DDIM, 0, 1, DPCR_SPACING_LEADING, DPCR_PREDICT_V}};
+    dpcr_context *context = sampling_context(1);
+    formula f = {.width = W, .dtype = DPCR_F32, .gain = 0.2};
+    dpcr_solve_options by = by_method(DPCR_METHOD_AUTO);
+    by.atol = by.rtol = 1e-3, by.guess = DPCR_GUESS_STATE, by.backward = DPCR_SCHEME_SEQUENTIAL;
+    for (int run = 0; run < 20; run++) {
+        const variant *kind = &kinds[run % 5];
+        dpcr_denoiser denoiser = formula_denoiser(&f, kind->prediction);
+        dpcr_sampler_options options = options_of(kind);
+        dpcr_sampler *sampler = NULL;
+        dpcr_solve_plan *plan = NULL;
+        int64_t rows = 0;
+        denoiser.identity = (uint64_t)(run / 10);
+        options.steps = 50, options.seed = (uint64_t)run, options.first_sample = run;
+        assert_int_equal(dpcr_sampler_create(context, &denoiser, &options, 1, &sampler, NULL), DPCR_OK);
+        assert_int_equal(dpcr_solve_plan_create(context, dpcr_sampler_steps(sampler), &by, &plan, NULL), DPCR_OK);
+        dpcr_sampler_counts(sampler, &rows, NULL, NULL);
+        if ((rows > 0) != (run / 5 % 2 == 0)) fail_msg("run %d: %lld rows", run, (long long)rows);
+        dpcr_solve_plan_destroy(plan);
+        dpcr_sampler_destroy(sampler);
+    }
+    dpcr_context_destroy(context);
+}
+
 // ParaDiGMS's rule: residuals in units of each step's noise; a reason of its own, and the tolerance is kept in those
 // units.
 static void tolerances_in_units_of_the_noise(void **state) {
@@ -467,6 +499,7 @@ int main(void) {
         cmocka_unit_test(auto_weighs_them),
         cmocka_unit_test(sweeps_are_counted),
         cmocka_unit_test(planning_is_a_small_part),
+        cmocka_unit_test(other_chains_are_planned_anew),
         cmocka_unit_test(tolerances_in_units_of_the_noise),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -92,6 +92,8 @@ typedef struct dpcr_denoiser {
     int (*linearise)(void *user, int64_t rows, const void *x, const double *times, const int64_t *sequences, void *m,
                      void *j);
     double jacobian_flops;
+
+    uint64_t identity;  // of the model: what is remembered of its chains is not taken for another's; 0: not told
 } dpcr_denoiser;
 
 // ---- samplers ----
@@ -123,6 +125,9 @@ typedef struct dpcr_sampler_options {
     int64_t first_sample;  // number of the batch's first sample: sample i's noise follows from (seed, first_sample + i)
     // Inpainting, or NULL: where mask [width] is not 0, the picture is `known` [B][width], noised to each step's time.
     const dpcr_array *mask, *known;
+    // The times to visit, [steps], falling from T - 1 at most to 0 at least, between the trained ones too; copied.
+    // NULL: by the spacing.
+    const double *times;
 } dpcr_sampler_options;
 
 typedef struct dpcr_sampler dpcr_sampler;

@@ -165,6 +165,10 @@ typedef struct dpcr_steps {
     // What is not served is DPCR_ERROR_UNSUPPORTED, in words that name what is, also where only `bytes` is asked for.
     // NULL: the chain runs on the host.
     dpcr_status (*launch)(void *user, dpcr_launch *launch, dpcr_error *error);
+
+    // Tells chains of one shape apart: what AUTO remembers of one is taken for those with the same number alone; 0: by
+    // the shape, and the slopes where there are some.
+    uint64_t identity;
 } dpcr_steps;
 
 // ---- methods and options ----

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/checksum.h"
 #include "sample/networks.h"
 
 static dpcr_status check_options(const dpcr_diffusion_options *o, const dpcr_autoencoder *a, dpcr_error *error) {
@@ -312,6 +313,16 @@ static int linearise(void *user, int64_t rows, const void *x, const double *time
     return 0;
 }
 
+// Of some numbers of the network, all over it, and of the guidance.
+static uint64_t identity_of(const dpcr_diffusion *d) {
+    enum { NUMBERS = 256 };
+    const int64_t stride = d->net.parameters / NUMBERS + 1;
+    uint64_t sum = dpcri_checksum(DPCRI_CHECKSUM, &d->guidance, sizeof d->guidance);
+    for (int64_t i = 0; i < d->net.parameters; i += stride)
+        sum = dpcri_checksum(sum, &d->net.values[i], sizeof d->net.values[i]);
+    return sum;
+}
+
 dpcr_status dpcr_diffusion_denoiser(dpcr_diffusion *d, const int32_t *labels, int64_t batch, double guidance,
                                     dpcr_denoiser *denoiser, dpcr_error *error) {
     if (!d || !denoiser || batch < 0 || batch > UINT32_MAX || !isfinite(guidance))
@@ -341,7 +352,8 @@ dpcr_status dpcr_diffusion_denoiser(dpcr_diffusion *d, const int32_t *labels, in
                                 .dtype = DPCR_F32,
                                 .prediction = d->options.prediction,
                                 .flops = halves * (4 * w * W + layers),
-                                .predict = predict};
+                                .predict = predict,
+                                .identity = identity_of(d)};
     if (!d->in_transposed) return DPCR_OK;
     denoiser->linearise = linearise;
     denoiser->jacobian_flops = halves * w * (2 * w * W + layers);

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/checksum.h"
 #include "rt/rt.h"
 #include "sample/normals.h"
 #include "sample/sample.h"
@@ -292,7 +293,7 @@ static void draw_sequence(void *argument, int64_t sequence) {
 // ---- making one ----
 
 static dpcr_status check_denoiser(const dpcr_denoiser *d, dpcr_error *error) {
-    if (d->size < sizeof *d || !d->predict)
+    if (d->size < offsetof(dpcr_denoiser, identity) || !d->predict)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "sampler: denoiser.size is %zu, wanted sizeof(dpcr_denoiser), %zu, with the callback predict",
                           d->size, sizeof *d);
@@ -308,11 +309,11 @@ static dpcr_status check_denoiser(const dpcr_denoiser *d, dpcr_error *error) {
 
 static dpcr_status fill_options(dpcr_sampler *s, const dpcr_sampler_options *given, dpcr_error *error) {
     dpcr_sampler_options *o = &s->options;
-    if (given->size < sizeof *given)
+    if (given->size < offsetof(dpcr_sampler_options, times))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "sampler: options.size is %zu, wanted sizeof(dpcr_sampler_options), %zu", given->size,
                           sizeof *given);
-    *o = *given;
+    memcpy(o, given, given->size < sizeof *o ? given->size : sizeof *o);
     o->mask = o->known = NULL;
     const dpcr_status status = dpcri_noise_options_fill(&given->noise, &o->noise, error);
     if (status != DPCR_OK) return status;
@@ -336,6 +337,19 @@ static dpcr_status fill_options(dpcr_sampler *s, const dpcr_sampler_options *giv
     return DPCR_OK;
 }
 
+// The times that the caller gives: falling, within the trained ones.
+static dpcr_status take_times(const dpcr_sampler_options *o, double *times, dpcr_error *error) {
+    double before = (double)o->noise.steps;
+    for (int64_t i = 0; i < o->steps; before = times[i++]) {
+        times[i] = o->times[i];
+        if (!(times[i] >= 0 && times[i] <= (double)(o->noise.steps - 1) && times[i] < before))
+            return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                              "sampler: time %lld of %lld is %g, wanted falling ones from %lld at most to 0 at least",
+                              (long long)i + 1, (long long)o->steps, times[i], (long long)o->noise.steps - 1);
+    }
+    return DPCR_OK;
+}
+
 static dpcr_status make_steps(dpcr_sampler *s, dpcr_error *error) {
     const dpcr_sampler_options *o = &s->options;
     const int64_t n = o->steps, length = n - o->skip;
@@ -350,23 +364,29 @@ static dpcr_status make_steps(dpcr_sampler *s, dpcr_error *error) {
     }
     double *abar = times + n;
     dpcri_noise_fill(&o->noise, NULL, abar);
-    dpcri_spacing_fill(o->spacing, &o->noise, abar, n, times);
-    const dpcri_place done = {.time = o->keep_last ? 0 : -1,
-                              .alpha = o->keep_last ? sqrt(abar[0]) : 1,
-                              .sigma = o->keep_last ? sqrt(1 - abar[0]) : 0};
+    dpcr_status status = DPCR_OK;
+    if (o->times)
+        DPCR_TRY(take_times(o, times, error));
+    else
+        dpcri_spacing_fill(o->spacing, &o->noise, abar, n, times);
+    s->options.times = NULL;
+    const dpcri_place end = {.time = o->keep_last ? 0 : -1,
+                             .alpha = o->keep_last ? sqrt(abar[0]) : 1,
+                             .sigma = o->keep_last ? sqrt(1 - abar[0]) : 0};
     dpcri_place before = {0};
     for (int64_t l = 0; l < length; l++) {
         const int64_t i = l + o->skip;
         const dpcri_place at = dpcri_place_at(&o->noise, abar, times[i]);
-        const dpcri_place to = i + 1 < n ? dpcri_place_at(&o->noise, abar, times[i + 1]) : done;
+        const dpcri_place to = i + 1 < n ? dpcri_place_at(&o->noise, abar, times[i + 1]) : end;
         s->steps[l] = dpcri_step_make(o->kind, s->denoiser.prediction, o->eta, at, to, l > 0 ? &before : NULL);
         s->noisy = s->noisy || s->steps[l].noise > 0;
         s->slopes[l] = slope_of(&s->steps[l], at);
         s->places[l] = at, s->places[l + 1] = to;
         before = at;
     }
+done:
     dpcri_free(s->context, times);
-    return DPCR_OK;
+    return status;
 }
 
 static dpcr_status take(dpcr_sampler *s, void *place, int64_t a, int64_t b, int64_t c, size_t element,
@@ -443,6 +463,16 @@ done:
     return status;
 }
 
+// Of all that makes the chain's steps but its noise, and the classes asked for, which take about as many sweeps.
+static uint64_t identity_of(const dpcr_sampler *s) {
+    const dpcr_sampler_options *o = &s->options;
+    const double numbers[5] = {(double)o->kind, (double)s->denoiser.prediction, o->eta, o->clip, s->mask ? 1 : 0};
+    uint64_t sum = dpcri_checksum(DPCRI_CHECKSUM, &s->denoiser.identity, sizeof s->denoiser.identity);
+    sum = dpcri_checksum(sum, numbers, sizeof numbers);
+    sum = dpcri_checksum(sum, s->places, (size_t)(o->steps - o->skip + 1) * sizeof *s->places);
+    return s->mask ? dpcri_checksum(sum, s->mask, (size_t)s->width) : sum;
+}
+
 static void make_chain(dpcr_sampler *s) {
     const int64_t width = s->p ? 2 * s->width : s->width;
     const double readings = reads_twice(s) ? 2 : 1;
@@ -457,7 +487,8 @@ static void make_chain(dpcr_sampler *s) {
                             .advance = advance,
                             .coarse = coarse,
                             .coarse_flops = readings * s->denoiser.flops + 12 * (double)s->width,
-                            .slopes = s->p ? NULL : s->slopes};
+                            .slopes = s->p ? NULL : s->slopes,
+                            .identity = identity_of(s)};
     if (!s->denoiser.linearise) return;
     s->chain.linearise = linearise;
     s->chain.coarse_linearise = coarse_linearise;
@@ -480,7 +511,7 @@ dpcr_status dpcr_sampler_create(dpcr_context *context, const dpcr_denoiser *deno
     s = dpcri_alloc_zero(context, sizeof *s);
     if (!s) DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "sampler_create: no memory for the sampler"));
     s->context = context;
-    s->denoiser = *denoiser;
+    memcpy(&s->denoiser, denoiser, denoiser->size < sizeof *denoiser ? denoiser->size : sizeof *denoiser);
     s->batch = batch;
     s->width = denoiser->width;
     DPCR_TRY(fill_options(s, options, error));

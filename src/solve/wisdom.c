@@ -7,14 +7,15 @@
 //     KEY = VALUE                                 any number
 //     sum HHHHHHHHHHHHHHHH                        FNV-1a of every byte before this line, lower case
 //
-// A key is the chain's shape, costs, options and memory, so that a chain of other weights with the same shape is known
-// as the same only while it forgets as soon. Of chains that tell `coarse` or `slopes` the memory is part of what is
-// known, and the slopes are part of the key: without slopes, chains of one shape are known as the same.
+// A key is the chain's shape, costs, options and memory, and its identity where it tells one, so that a chain of other
+// weights with the same shape and no identity is known as the same only while it forgets as soon. Of chains that tell
+// `coarse` or `slopes` the memory is part of what is known, and the slopes are part of the key.
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/checksum.h"
 #include "data/file.h"
 #include "solve/planner.h"
 
@@ -23,10 +24,11 @@ static const double most_spent = 1e8, most_rate = 1e9;
 
 // ---- keys and values ----
 
-static uint64_t checksum(const char *text, size_t bytes) {
-    uint64_t sum = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < bytes; i++) sum = (sum ^ (unsigned char)text[i]) * 0x100000001b3u;
-    return sum;
+// What tells the chain from others of its shape: its slopes and its identity.
+static uint64_t own_sum(const dpcr_steps *s) {
+    uint64_t sum = DPCRI_CHECKSUM;
+    if (s->slopes) sum = dpcri_checksum(sum, s->slopes, (size_t)s->length * sizeof *s->slopes);
+    return s->identity ? dpcri_checksum(sum, &s->identity, sizeof s->identity) : sum;
 }
 
 // How soon the chain forgets, in octaves, or the letter of its memory.
@@ -48,8 +50,9 @@ void dpcri_wisdom_key(const dpcri_outlook *o, char *key) {
     const char *scaled = p->step_scale ? " scaled" : "";
     memory_text(&o->contraction, memory, sizeof memory);
     if (s->coarse || s->slopes)
-        snprintf(told, sizeof told, " confirm %.9g slopes %016" PRIx64, p->confirm,
-                 s->slopes ? checksum((const char *)s->slopes, (size_t)s->length * sizeof *s->slopes) : 0);
+        snprintf(told, sizeof told, " confirm %.9g chain %016" PRIx64, p->confirm, own_sum(s));
+    else if (s->identity)
+        snprintf(told, sizeof told, " chain %016" PRIx64, own_sum(s));
     snprintf(
         key, DPCRI_WISDOM_KEY,
         "solve %s L%lld B%lld w%lld %s%lld flops %.9g %.9g lanes %lld tape %lld%s calls %d%d%d%d threads %g %s tol "
@@ -255,7 +258,7 @@ dpcr_status dpcr_wisdom_save(dpcr_context *context, const char *path, dpcr_error
     if (w.used + sizeof sum > w.capacity) {  // another thread has learned something meanwhile
         status = dpcri_fail(error, DPCR_ERROR_SYSTEM, "wisdom_save: the wisdom changed while it was written");
     } else {
-        snprintf(sum, sizeof sum, "sum %016" PRIx64 "\n", checksum(w.text, w.used));
+        snprintf(sum, sizeof sum, "sum %016" PRIx64 "\n", dpcri_checksum(DPCRI_CHECKSUM, w.text, w.used));
         write_text(&w, sum);
         status = dpcri_file_write(path, w.text, w.used, error);
     }
@@ -305,7 +308,7 @@ static dpcr_status check_sum(const dpcri_source *source, const char *text, size_
     if (bytes < SUM_LINE)
         return dpcri_source_bad(source, error, "damaged wisdom: %zu bytes do not even hold its checksum", bytes);
     *body = bytes - SUM_LINE;
-    snprintf(wanted, sizeof wanted, "sum %016" PRIx64 "\n", checksum(text, *body));
+    snprintf(wanted, sizeof wanted, "sum %016" PRIx64 "\n", dpcri_checksum(DPCRI_CHECKSUM, text, *body));
     if (memcmp(text + *body, wanted, SUM_LINE) != 0)
         return dpcri_source_bad(source, error, "damaged wisdom: its checksum is not that of its content");
     return DPCR_OK;
