@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Denoising steps in order, ours, PyTorch's and JAX's, and by picard over the whole chain, in turn: diffusion.csv in the folder of
-results, and the table of docs/performance.md.
+"""Denoising steps in order, ours, PyTorch's and JAX's, and by picard over the whole chain, in turn: NAME.csv in the folder of
+results, and the table NAME of docs/performance.md.
 
-    bench/diffusion.py [--build build] [--rounds 2] [--seconds 0.5] [--points 0,1] [--peers torch,jax] [--variants A,B] [--out bench/results/performance]
+    bench/diffusion.py [--build build] [--rounds 2] [--seconds 0.5] [--points 0,1] [--peers torch,jax] [--variants A,B]
+                       [--out bench/results/performance] [--name diffusion]
 
 Needs bench_sampler (cmake -DDEEPPCR_BENCH=ON) and the peers' environment (bench/peers/setup.sh; DEEPPCR_PEERS_VENV). The denoisers
 have drawn numbers, the same for all; peers whose samples differ from ours by more than 1e-4 are refused. Each round runs every program once,
@@ -69,11 +70,12 @@ def main():
     parser.add_argument("--points", help="numbers of POINTS, separated by commas (default: all)")
     parser.add_argument("--peers", default="torch,jax")
     parser.add_argument("--variants", help="of the peers, only these (default: all, of which torch's compile for half a minute)")
+    parser.add_argument("--name", default="diffusion", help="of the table: one for each machine")
     parser.add_argument("--out", default=str(here / "results" / "performance"))
     a = parser.parse_args()
     program, python = programs(a.build, "bench_sampler")
     keep, machine, at = surroundings(), processor(), commit()
-    path = pathlib.Path(a.out) / "diffusion.csv"
+    path = pathlib.Path(a.out) / f"{a.name}.csv"
     rows = {}
     if path.exists():
         with open(path, newline="") as file:

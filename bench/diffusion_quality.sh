@@ -52,8 +52,9 @@ for part in $parts; do
             judged ddim100 "$models/codes" --methods picard --tolerances 1e-2
             ;;
         ddpm)
+            judged ddpm1000 "$models/codes" --sampler ddpm --steps 1000 --methods parareal
             judged ddpm1000 "$models/codes" --sampler ddpm --steps 1000 --methods parataa --confirm 0.01
-            judged ddpm1000 "$models/codes" --sampler ddpm --steps 1000 --methods parareal,parataa
+            judged ddpm1000 "$models/codes" --sampler ddpm --steps 1000 --methods parataa
             ;;
         pixels)
             train pixels denoiser --width 1024 --depth 3 --prediction x0 --epochs 60

@@ -258,7 +258,7 @@ def table(folder, name, columns):
         return recurrent_part_table(folder / f"{name}.csv", ["newton", "overlap"], others)
     if name in ("recurrent", "recurrent-zen4"):
         return recurrent_table(folder / f"{name}.csv")
-    if name == "diffusion":
+    if name.startswith("diffusion"):
         return diffusion_table(folder / f"{name}.csv")
     return bench_table(folder / f"{name}.csv", columns)
 
