@@ -8,10 +8,10 @@
 //   thread 1   summarise 0 | carry 0 | finish 0 | summarise 2 | carry 2 | finish 2 | ...
 //   thread 2   summarise 1 |         carry 1 | finish 1 | summarise 3 | carry 3 | ...
 //
-// Groups are taken in order, by the threads in turn, so that a call finds its part of the arrays in the cores where the
-// call before left it; a thread that does not come for its group leaves it to who is free. A group waits for the one
-// before it, which somebody has taken and which waits for nothing that is not taken, so any number of threads comes to
-// the end, one too. Work, depth and bits are those of chunked.c, whatever the groups.
+// Groups are taken in order, by who is free (by the threads in turn, so that a call finds its part of the arrays where
+// the call before left it, was not faster). A group waits for the one before it, which somebody has taken and which
+// waits for nothing that is not taken, so any number of threads comes to the end, one too. Work, depth and bits are
+// those of chunked.c, whatever the groups.
 //
 // Far beyond the caches a window is asked for by loads while the one before it finishes, and states go past the caches,
 // which would read what is about to be written.
@@ -30,8 +30,7 @@ enum {
     MOST_SLOTS = 16,          // groups in work at a time
     GROUP_BYTES = 24 * 1024,  // buffers of a group on several threads: they stay near the first-level cache
     MOST_WINDOWS = 8,         // windows of a group
-    WAIT_PAUSES = 4000,
-    TURN_PAUSES = 100  // about 1 us of leaving a group to the thread whose turn it is
+    WAIT_PAUSES = 4000
 };
 
 static const double far_bytes = 24e6;  // arrays that no cache holds
@@ -309,29 +308,10 @@ static void run_group(job *j, group *g) {
     for (int64_t i = 0; i < g->count; i++) finish(j, g, i);
 }
 
-// The next group to run; j->groups: none is left. `last`: the one before, whose end tells whether others are at work.
-static int64_t take_turn(job *j, int64_t slot, int64_t last, bool *waits) {
-    int64_t next = atomic_load_explicit(&j->next, memory_order_relaxed);
-    if (next > last + 1) *waits = true;
-    for (int i = 0; next < j->groups; i++) {
-        const bool own = next % j->tasks == slot;
-        if (!own && *waits && i < TURN_PAUSES) {
-            dpcri_pause();
-            next = atomic_load_explicit(&j->next, memory_order_relaxed);
-        } else if (atomic_compare_exchange_weak_explicit(&j->next, &next, next + 1, memory_order_relaxed,
-                                                         memory_order_relaxed)) {
-            if (!own) *waits = false;  // in vain: not again before somebody has come
-            return next;
-        }
-    }
-    return j->groups;
-}
-
 static void run_slot(void *argument, int64_t slot) {
     job *j = argument;
-    bool waits = slot > 0;  // who begins looks for the others after its first group
-    group g = {.place = j->slots + slot * slot_bytes(&j->s), .number = -1};
-    while ((g.number = take_turn(j, slot, g.number, &waits)) < j->groups) {
+    group g = {.place = j->slots + slot * slot_bytes(&j->s)};
+    while ((g.number = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed)) < j->groups) {
         if (dpcri_watch_stopped(j->flow->watch)) return;
         run_group(j, &g);
     }
