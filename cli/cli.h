@@ -220,8 +220,7 @@ json_t *cli_json_ints(const int64_t *values, int64_t count);
 int cli_print_json(const cli_result *result);
 // --csv FILE of the object's single values: a line of names, a line of values.
 int cli_csv_result(const cli_common *common, const cli_result *result);
-// Writes a whole file: to a temporary one beside it, synced and renamed. "-" is stdout; the file that stdout or stderr
-// goes to is written by that stream.
+// Writes a whole file, as dpcr_text_write does.
 int cli_write_file(const char *path, const char *text, size_t bytes);
 // Human text on stdout, unless --json or --quiet.
 void cli_say(const cli_common *common, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -110,118 +110,11 @@ int cli_csv_result(const cli_common *common, const cli_result *result) {
 
 // ---- files ----
 
-static bool write_all(int fd, const char *text, size_t bytes) {
-    while (bytes > 0) {
-        const ssize_t n = write(fd, text, bytes);
-        if (n < 0 && errno == EINTR) continue;
-        if (n == 0) errno = EIO;
-        if (n <= 0) return false;
-        text += n;
-        bytes -= (size_t)n;
-    }
-    return true;
-}
-
-// A file without a name beside `path`, of which a kill leaves nothing; -1: the file system has none such.
-static int open_unnamed(const char *path) {
-    const char *slash = strrchr(path, '/');
-    char *folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
-    const int fd = folder ? open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666) : -1;
-    free(folder);
-    if (fd < 0 || access("/proc/self/fd", X_OK) == 0) return fd;
-    close(fd);
-    return -1;
-}
-
-// Gives it a name, the template's X filled in.
-static bool link_unnamed(int fd, char *template) {
-    char own[32];
-    char *const number = template + strlen(template) - 6;
-    snprintf(own, sizeof own, "/proc/self/fd/%d", fd);
-    for (unsigned n = 0; n < 1000; n++) {
-        snprintf(number, 7, "%06x", ((unsigned)getpid() * 1000 + n) & 0xffffff);
-        if (linkat(AT_FDCWD, own, AT_FDCWD, template, AT_SYMLINK_FOLLOW) == 0) return true;
-        if (errno != EEXIST) break;
-    }
-    return false;
-}
-
-// Fills a file and closes it; `template` is its name, or becomes it. Returns 0 or errno's code, and then leaves
-// nothing.
-static int make_file(int fd, char *template, bool named, mode_t mode, const char *text, size_t bytes) {
-    const bool whole = fchmod(fd, mode) == 0 && write_all(fd, text, bytes) && fsync(fd) == 0;
-    const bool linked = whole && !named && link_unnamed(fd, template);
-    int code = whole && (named || linked) ? 0 : errno;
-    if (close(fd) != 0 && !code) code = errno;
-    if (code && (named || linked)) unlink(template);
-    return code;
-}
-
-// Who may read and write it: as before, or what the umask leaves of all.
-static mode_t mode_of(const char *target) {
-    struct stat old;
-    if (stat(target, &old) == 0) return old.st_mode & 0777;
-    const mode_t mask = umask(0);
-    umask(mask);
-    return 0666 & ~mask;
-}
-
-// Returns 0 or errno's code. `template` ends in six X.
-static int replace_file(const char *target, char *template, const char *text, size_t bytes) {
-    const mode_t mode = mode_of(target);
-    int fd = open_unnamed(target), code = fd >= 0 ? make_file(fd, template, false, mode, text, bytes) : ENOTSUP;
-    if (code) {  // that there is an unnamed file does not promise that it can be given a name
-        memcpy(template + strlen(template) - 6, "XXXXXX", 6);
-        fd = mkostemp(template, O_CLOEXEC);
-        code = fd >= 0 ? make_file(fd, template, true, mode, text, bytes) : errno;
-    }
-    if (code || rename(template, target) == 0) return code;
-    code = errno;
-    unlink(template);
-    return code;
-}
-
-// Standard output or error where the path names it or the file that it goes to, which is then written where the stream
-// is in it, and not replaced under it. NULL: another file.
-static FILE *find_stream(const char *path) {
-    FILE *const streams[] = {stdout, stderr};
-    struct stat named, own;
-    if (!strcmp(path, "-")) return stdout;
-    for (int i = 0; i < 2 && stat(path, &named) == 0; i++) {
-        const int fd = fileno(streams[i]);
-        if (fstat(fd, &own) == 0 && own.st_dev == named.st_dev && own.st_ino == named.st_ino &&
-            (fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDONLY)
-            return streams[i];
-    }
-    return NULL;
-}
-
 int cli_write_file(const char *path, const char *text, size_t bytes) {
-    FILE *const stream = find_stream(path);
-    if (stream) {
-        if (fwrite(text, 1, bytes, stream) == bytes) return CLI_DONE;
-        return cli_fail(CLI_RESOURCES, "cannot write to standard %s: %s", stream == stdout ? "output" : "error",
-                        strerror(errno));
-    }
-    struct stat info;
-    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {  // a device or a pipe is written as it is
-        const int fd = open(path, O_WRONLY | O_CLOEXEC);
-        const bool ok = fd >= 0 && write_all(fd, text, bytes);
-        const int code = errno;
-        if (fd >= 0) close(fd);
-        return ok ? CLI_DONE : cli_fail(CLI_RESOURCES, "cannot write '%s': %s", path, strerror(code));
-    }
-    // A link to a file is followed. The temporary name does not hold the file's own, which may be as long as names can.
-    char *const there = realpath(path, NULL), *temporary = NULL;
-    const char *const target = there ? there : path, *const slash = strrchr(target, '/');
-    if (asprintf(&temporary, "%.*s.deeppcr-XXXXXX", slash ? (int)(slash - target) + 1 : 0, target) < 0) {
-        free(there);
-        return cli_fail_memory("a file name");
-    }
-    const int code = replace_file(target, temporary, text, bytes);
-    free(temporary);
-    free(there);
-    return code ? cli_fail(CLI_RESOURCES, "cannot write '%s': %s", path, strerror(code)) : CLI_DONE;
+    dpcr_error error = {0};
+    fflush(stdout);  // what was printed before comes first where the path is that stream's
+    if (dpcr_text_write(path, text, (int64_t)bytes, &error) == DPCR_OK) return CLI_DONE;
+    return cli_fail_error(&error, CLI_WRITING);
 }
 
 bool cli_readable(const char *what, const char *path) {
@@ -232,6 +125,17 @@ bool cli_readable(const char *what, const char *path) {
     if (fd >= 0) close(fd);
     if (fd >= 0 && !folder) return true;
     cli_fail(CLI_INPUT, "cannot read %s '%s': %s", what, path, strerror(code));
+    return false;
+}
+
+// Does the path name standard output or error, or the file that one goes to?
+static bool is_stream(const char *path) {
+    struct stat named, own;
+    if (!strcmp(path, "-")) return true;
+    for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO && stat(path, &named) == 0; fd++)
+        if (fstat(fd, &own) == 0 && own.st_dev == named.st_dev && own.st_ino == named.st_ino &&
+            (fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDONLY)
+            return true;
     return false;
 }
 
@@ -252,7 +156,7 @@ static int check_folder(const char *path) {
 static int find_obstacle(const char *path) {
     struct stat info;
     if (!*path) return ENOENT;
-    if (find_stream(path)) return 0;
+    if (is_stream(path)) return 0;
     if (stat(path, &info) != 0) return errno == ENAMETOOLONG ? ENAMETOOLONG : check_folder(path);
     if (S_ISDIR(info.st_mode)) return EISDIR;
     if (!S_ISREG(info.st_mode)) return access(path, W_OK) == 0 ? 0 : errno;

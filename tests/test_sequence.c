@@ -429,7 +429,11 @@ static void texts(void **state) {
     for (size_t i = 0; i < sizeof long_text; i++) long_text[i] = (char)(i * i / 7 % 251);
     uint8_t *bytes = NULL;
     int64_t count = 0;
-    write_file(f.file, long_text, sizeof long_text);
+    assert_int_equal(dpcr_text_write(f.file, "old", 3, NULL), DPCR_OK);
+    assert_int_equal(dpcr_text_write(f.file, long_text, sizeof long_text, NULL), DPCR_OK);
+    assert_int_equal(dpcr_text_write(f.file, NULL, 3, NULL), DPCR_ERROR_ARGUMENT);
+    assert_int_equal(dpcr_text_write(f.file, "old", -1, NULL), DPCR_ERROR_ARGUMENT);
+    assert_int_equal(dpcr_text_write("/nowhere/x", "old", 3, NULL), DPCR_ERROR_IO);
     assert_int_equal(dpcr_text_read(context, f.file, &bytes, &count, NULL), DPCR_OK);
     assert_int_equal(count, sizeof long_text);
     assert_memory_equal(bytes, long_text, sizeof long_text);
@@ -446,7 +450,7 @@ static void texts(void **state) {
     assert_int_equal(dpcr_text_read(context, f.file, &bytes, &count, NULL), DPCR_ERROR_FORMAT);
     assert_null(bytes);
     free(whole.bytes);
-    write_file(f.file, "", 0);
+    assert_int_equal(dpcr_text_write(f.file, NULL, 0, NULL), DPCR_OK);
     assert_int_equal(dpcr_text_read(context, f.file, &bytes, &count, NULL), DPCR_OK);
     assert_int_equal(count, 0);
     dpcr_text_free(context, bytes);

@@ -36,12 +36,15 @@ DPCR_API dpcr_status dpcr_dataset_read_cifar10(dpcr_context *context, const char
                                                dpcr_dataset *dataset, dpcr_error *error);
 DPCR_API void dpcr_dataset_free(dpcr_context *context, dpcr_dataset *dataset);
 
-// ---- text: whole files of bytes, raw or gzipped ----
+// ---- text: whole files of bytes ----
 
-// *bytes [*count] is to be freed by dpcr_text_free.
+// Raw or gzipped. *bytes [*count] is to be freed by dpcr_text_free.
 DPCR_API dpcr_status dpcr_text_read(dpcr_context *context, const char *path, uint8_t **bytes, int64_t *count,
                                     dpcr_error *error);
 DPCR_API void dpcr_text_free(dpcr_context *context, uint8_t *bytes);
+// Raw: to a temporary file beside `path`, synced, then renamed; what fails leaves an old file as it was. "-" is
+// standard output. A device, a pipe and the file that standard output or error goes to are written where they are.
+DPCR_API dpcr_status dpcr_text_write(const char *path, const void *bytes, int64_t count, dpcr_error *error);
 
 // ---- named arrays: npy, npz, safetensors ----
 
@@ -118,8 +121,8 @@ DPCR_API dpcr_status dpcr_safetensors_write(const char *path, const dpcr_tensors
 // directions.
 //
 // DPCR_ERROR_UNSUPPORTED names the node and what cannot be said in these tensors: other activations, weights that are
-// computed, an initial state that is a constant other than 0, lengths that are constants and not, or not known to be, all
-// steps; else sequence lengths are the run's.
+// computed, an initial state that is a constant other than 0, lengths that are constants and not, or not known to be,
+// all steps; else sequence lengths are the run's.
 DPCR_API dpcr_status dpcr_onnx_read_recurrent(dpcr_context *context, const char *path, const char *node,
                                               dpcr_tensors *tensors, dpcr_error *error);
 

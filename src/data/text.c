@@ -5,6 +5,7 @@
 #include <zlib.h>
 
 #include "base/base.h"
+#include "data/file.h"
 #include "deeppcr/data.h"
 
 enum { FIRST_ROOM = 1 << 16 };
@@ -65,4 +66,11 @@ done:
 
 void dpcr_text_free(dpcr_context *context, uint8_t *bytes) {
     if (context) dpcri_free(context, bytes);
+}
+
+dpcr_status dpcr_text_write(const char *path, const void *bytes, int64_t count, dpcr_error *error) {
+    if (!path || (!bytes && count) || count < 0)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "text_write: path or bytes are NULL, or there are %lld of them",
+                          (long long)count);
+    return dpcri_file_write(path, bytes, (size_t)count, error);
 }
