@@ -264,6 +264,9 @@ bool cli_readable(const char *what, const char *path);
 // Can cli_write_file write `path` (its folder, a link's file's, takes files)? Tells it otherwise and returns false
 // (exit code 4).
 bool cli_writable(const char *what, const char *path);
+// Can checkpoints, each in the place of the one before, be kept at `path` (NULL: none are)? Tells it otherwise and
+// returns the exit code: 2 for a stream, which would get them all one after another, else as cli_writable.
+int cli_check_save(const char *path);
 // Are these files (NULL: none) all different ones? Tells it otherwise and returns false (exit code 2). Standard output
 // and devices may come again.
 bool cli_distinct(const char *const *paths, size_t count);

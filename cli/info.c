@@ -107,6 +107,14 @@ static void set_devices(cli_result *result) {
         cli_set_text(result, "devices_absent", error.text);
 }
 
+// Those that DEEPPCR_ISA may name here.
+static json_t *isa_levels(void) {
+    json_t *list = json_array();
+    for (int i = 0; list && dpcr_isa_level_name(i); i++)
+        json_array_append_new(list, json_string(dpcr_isa_level_name(i)));
+    return list;
+}
+
 static void fill(cli_result *result, const dpcr_context *context) {
     const char *forced = getenv("DEEPPCR_ISA");
     cli_set_text(result, "version", dpcr_version());
@@ -116,7 +124,7 @@ static void fill(cli_result *result, const dpcr_context *context) {
         cli_set_text(result, "isa_forced", forced);
     else
         cli_set(result, "isa_forced", json_null());
-    cli_set(result, "isa_levels", json_pack("[sss]", "portable", "avx2", "avx512"));
+    cli_set(result, "isa_levels", isa_levels());
     cli_set_int(result, "threads", dpcr_context_threads(context));
     cli_set_int(result, "memory_bytes", (json_int_t)cli_memory_budget());
     set_caches(result);

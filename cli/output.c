@@ -172,6 +172,16 @@ bool cli_writable(const char *what, const char *path) {
     return !code;
 }
 
+int cli_check_save(const char *path) {
+    struct stat info;
+    if (!path) return CLI_DONE;
+    if (is_stream(path) || (stat(path, &info) == 0 && (S_ISFIFO(info.st_mode) || S_ISSOCK(info.st_mode))))
+        return cli_fail(
+            CLI_USAGE,
+            "cannot keep checkpoints in the stream '%s': wanted a file, where one takes the place of another", path);
+    return cli_writable("the checkpoint", path) ? CLI_DONE : CLI_RESOURCES;
+}
+
 // Where the last part of a path lies, and that part.
 static const char *split_path(const char *path, struct stat *folder) {
     char text[4096];

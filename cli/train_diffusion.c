@@ -253,7 +253,7 @@ static int learn(diffusion *d) {
 static int run(diffusion *d) {
     int status = CLI_DONE;
     if (d->options.resume && !cli_readable("the checkpoint", d->options.resume)) return CLI_INPUT;
-    if (d->options.save && !cli_writable("the checkpoint", d->options.save)) return CLI_RESOURCES;
+    if ((status = cli_check_save(d->options.save)) != CLI_DONE) return status;
     const char *const written[] = {d->options.save, d->common.csv}, *const vae = d->denoiser ? d->latent : NULL;
     if (!cli_distinct(written, 2) || !cli_spares(written + 1, 1, &d->options.resume, 1) ||
         !cli_spares(written, 2, &vae, 1))

@@ -71,7 +71,8 @@ static int check_log(const char *path) {
 int cli_report_check(const cli_report *report) {
     const dpcr_train_options *o = report->train;
     if (o->resume && !cli_readable("the checkpoint", o->resume)) return CLI_INPUT;
-    if (o->save && !cli_writable("the checkpoint", o->save)) return CLI_RESOURCES;
+    const int status = cli_check_save(o->save);
+    if (status != CLI_DONE) return status;
     const char *const written[] = {o->save, report->log_path, report->common->csv}, *const read[] = {
                                                                                         o->resume, report->log_path,
                                                                                         report->common->csv};

@@ -610,7 +610,7 @@ static int train(training *t) {
 static int run(training *t) {
     int status = CLI_DONE;
     if (t->resume && !cli_readable("the checkpoint", t->resume)) return CLI_INPUT;
-    if (t->save && !cli_writable("the checkpoint", t->save)) return CLI_RESOURCES;
+    if ((status = cli_check_save(t->save)) != CLI_DONE) return status;
     const char *const files[][2] = {{t->save, t->common.csv}, {t->resume, t->common.csv}};
     if (!cli_distinct(files[0], 2) || !cli_distinct(files[1], 2)) return CLI_USAGE;
     t->context = cli_context_create(&t->common, &status);

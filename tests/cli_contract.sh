@@ -159,7 +159,9 @@ python3 - "$folder/stdout" <<'PYTHON' || complain "info lacks a field"
 import json, sys
 info = json.load(open(sys.argv[1]))
 assert info["processor"] and info["processor"].isprintable(), info
-assert info["isa"] in info["isa_levels"] and info["threads"] >= 1 and info["tolerances"]["float32"] == 1e-5
+assert info["isa"] == info["isa_levels"][-1] or info["isa_forced"]
+assert info["isa_levels"][0] == "portable" and info["isa_levels"] == [x for x in ("portable", "avx2", "avx512") if x in info["isa_levels"]]
+assert info["threads"] >= 1 and info["tolerances"]["float32"] == 1e-5
 assert {"newton", "overlap"} <= set(info["methods"]) and "pcr" in info["schemes"] and "block" in info["structures"]
 PYTHON
 json_with plan resnet --layers 64 --width 8 --batch 4
@@ -194,6 +196,10 @@ cases=$((cases + 1))
 refused 4 'cannot write' info --csv "$folder/missing/x.csv"
 refused 4 'cannot write' info --csv "$folder"
 refused 4 'cannot write' train mlp --layers 2 --save "$folder/missing/model"
+for words in 'mlp --layers 2' denoiser vgg11 'rnn --data bitstream'; do
+    refused 2 'cannot keep checkpoints in the stream' train $words --save -
+    refused 2 'cannot keep checkpoints in the stream' train $words --save /dev/stdout
+done
 refused 4 'cannot write' solve linear --A x --b y --output "$folder/missing/z.npy"
 if [ "$(id -u)" -ne 0 ]; then
     mkdir "$folder/closed" && touch "$folder/closed/r.csv" "$folder/open.csv"

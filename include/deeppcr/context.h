@@ -66,6 +66,8 @@ DPCR_API const char *dpcr_processor_name(void);
 // The instruction set level that the kernels use: "portable", "avx2" or "avx512". Chosen at run time from the CPU; the
 // environment variable DEEPPCR_ISA may force a lower one.
 DPCR_API const char *dpcr_isa_name(void);
+// Level i, from 0, the least, of those that this build and this processor have; NULL past the last.
+DPCR_API const char *dpcr_isa_level_name(int i);
 
 #ifdef __cplusplus
 }

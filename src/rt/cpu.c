@@ -57,6 +57,13 @@ dpcri_isa dpcri_isa_level(void) {
 
 const char *dpcr_isa_name(void) { return isa_names[dpcri_isa_level()]; }
 
+const char *dpcr_isa_level_name(int i) {
+    dpcri_isa_level();  // cpuinfo is there from now on
+    for (int isa = 0; i >= 0 && isa < DPCRI_ISA_COUNT; isa++)
+        if (built[isa] && cpu_has((dpcri_isa)isa) && i-- == 0) return isa_names[isa];
+    return NULL;
+}
+
 static char processor[128] = "unknown processor";
 static pthread_once_t named = PTHREAD_ONCE_INIT;
 
