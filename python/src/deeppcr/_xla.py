@@ -12,7 +12,6 @@ import _thread
 import ctypes
 import functools
 import math
-import operator
 import struct
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -66,7 +65,6 @@ def _array(kind: int, address: int, shape: Tuple[int, ...]) -> np.ndarray:
 
 
 _MEMORY = library.MEMORY
-_piece, _equal = _MEMORY.__getitem__, operator.eq
 
 
 def numbers_at(address: int, dtype: Any, count: int) -> np.ndarray:
@@ -144,12 +142,11 @@ library.Cache.all.append(_Kinds)
 class _Frame:
     """A frame as it was: whether it is the same but for where its arrays' numbers lie is told in a few looks."""
 
-    __slots__ = ("kind", "places", "texts", "looks", "numbers")
+    __slots__ = ("kind", "pieces", "looks", "numbers")
 
     def __init__(self, kind: _Kind, pieces: List[Tuple[int, int]], groups: List[Tuple[int, ...]]) -> None:
         """`pieces` (address, end) of memory where each leads to the next; then groups of buffers, by address."""
-        self.kind, self.places = kind, [slice(at, end) for at, end in pieces]
-        self.texts = [_MEMORY[place] for place in self.places]
+        self.kind, self.pieces = kind, [(slice(at, end), _MEMORY[at:end]) for at, end in pieces]
         self.looks: List[Any] = []
         self.numbers: List[Any] = []
         for group in groups:
@@ -160,8 +157,9 @@ class _Frame:
     def addresses(self) -> Optional[List[int]]:
         """Those of the arrays' numbers; None where this is another frame by now."""
         memory = _MEMORY
-        if not all(map(_equal, map(_piece, self.places), self.texts)):  # one after another, none after one that differs
-            return None
+        for place, text in self.pieces:
+            if memory[place] != text:
+                return None
         found: List[int] = []
         for (looks, first, seen), (numbers, _) in zip(self.looks, self.numbers):
             if looks(memory, first) != seen:
