@@ -109,7 +109,9 @@ class _Call:
                  parameters: Sequence[Tensor], y: Optional[Tensor], given: Sequence[Optional[Tensor]],
                  wants: Sequence[bool]) -> List[Optional[Tensor]]:  # fmt: skip
         """Gradients of x, h0, c0 and the parameters; `waiting` the pass that gave y, or None for one that is run here."""
-        if self.alike is None or not self.alike(*parameters):
+        alike = self.alike  # another thread may forget it
+        if alike is None or not alike(*parameters):
+            alike = None
             self.places(parameters, x.dtype)  # whose memory may be another's since the pass
         x, h0, c0, lengths = plain(x), _contiguous(h0), _contiguous(c0), _contiguous(lengths)
         if waiting is None or y is None:
@@ -129,7 +131,7 @@ class _Call:
                          (_address(dy), _address(dht), _address(dct) if self.cell else 0),
                          (_address(dx), _address(dh0), _address(dc0)))  # fmt: skip
         # Each in memory of its own, which optimisers may keep or free; those that look alike are contiguous.
-        form = {} if self.alike is not None else {"memory_format": torch.contiguous_format}
+        form = {} if alike is not None else {"memory_format": torch.contiguous_format}
         gradients = [torch.empty_like(p, **form) for p in parameters]
         waiting.slot.gradients(list(map(_data_ptr, gradients)))
         waiting.end()
