@@ -15,37 +15,34 @@ void dpcri_column_sums(const dpcri_nn_kernels *kernels, int64_t rows, int64_t wi
         &(dpcri_slope_pass){.rows = rows, .width = width, .scale = 1, .g = g.data, .g_row = g.row, .sum = sum});
 }
 
-static void linear_forward(const dpcri_nn_layer *l, const void *parameters, int64_t rows, dpcri_rows x, dpcri_rows y,
-                           dpcri_rows tape) {
-    const dpcri_nn_kernels *k = l->kernels;
-    if (tape.data && l->keeps_input)
-        k->multiply_add(rows, l->in, NULL, 0, 1, x.data, x.row, NULL, 0, tape.data, tape.row);
-    k->product(&(dpcri_product){.m = rows,
-                                .n = l->out,
-                                .depth = l->in,
-                                .a = x.data,
-                                .a_row = x.row,
-                                .a_col = 1,
-                                .b = parameters,
-                                .b_row = l->out,
-                                .init = offset(parameters, l->in * l->out, k->element),
-                                .c = y.data,
-                                .c_row = y.row});
-}
-
-static void linear_jvp(const dpcri_nn_layer *l, const void *parameters, int64_t rows, dpcri_rows tape, dpcri_rows x,
-                       dpcri_rows y) {
-    (void)tape;
+// y = x W + init; init [out] or NULL.
+static void multiply(const dpcri_nn_layer *l, const void *weights, const void *init, int64_t rows, dpcri_rows x,
+                     dpcri_rows y) {
     l->kernels->product(&(dpcri_product){.m = rows,
                                          .n = l->out,
                                          .depth = l->in,
                                          .a = x.data,
                                          .a_row = x.row,
                                          .a_col = 1,
-                                         .b = parameters,
+                                         .b = weights,
                                          .b_row = l->out,
+                                         .init = init,
                                          .c = y.data,
                                          .c_row = y.row});
+}
+
+static void linear_forward(const dpcri_nn_layer *l, const void *parameters, int64_t rows, dpcri_rows x, dpcri_rows y,
+                           dpcri_rows tape) {
+    const dpcri_nn_kernels *k = l->kernels;
+    if (tape.data && l->keeps_input)
+        k->multiply_add(rows, l->in, NULL, 0, 1, x.data, x.row, NULL, 0, tape.data, tape.row);
+    multiply(l, parameters, offset(parameters, l->in * l->out, k->element), rows, x, y);
+}
+
+static void linear_jvp(const dpcri_nn_layer *l, const void *parameters, int64_t rows, dpcri_rows tape, dpcri_rows x,
+                       dpcri_rows y) {
+    (void)tape;
+    multiply(l, parameters, NULL, rows, x, y);
 }
 
 static void linear_vjp(const dpcri_nn_layer *l, const void *parameters, int64_t rows, dpcri_rows tape, dpcri_rows g,
