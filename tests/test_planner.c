@@ -321,6 +321,7 @@ static void measured_plans_are_remembered(void **state) {
         dpcr_solve_plan *again = plan_of(context, &steps, (dpcr_planning)planning);
         assert_int_equal(dpcr_solve_plan_method(again), dpcr_solve_plan_method(plan));
         assert_int_equal(dpcr_solve_plan_backward(again), dpcr_solve_plan_backward(plan));
+        assert_int_equal(dpcr_solve_plan_options(again)->max_sweeps, dpcr_solve_plan_options(plan)->max_sweeps);
         assert_non_null(strstr(dpcr_solve_plan_sentence(again), "known from an earlier measurement"));
         dpcr_solve_plan_destroy(again);
     }
@@ -332,6 +333,27 @@ static void measured_plans_are_remembered(void **state) {
     dpcr_context_destroy(context);
 }
 
+// What a measurement allowed newton to take is part of what is known, whatever would be predicted now.
+static void sweeps_that_were_allowed_are_remembered(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    chain c = chain_of(step_forgets, 3000, 2, DPCR_F64);
+    const dpcr_steps steps = chain_steps(&c);
+    dpcr_solve_plan *plan = plan_of(context, &steps, DPCR_PLANNING_ESTIMATE);
+    dpcri_known known = {
+        .chosen = {true},
+        .candidate = {{.method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_CHUNKED, .measured = 1e-4}}};
+    for (known.max_sweeps = 23; known.max_sweeps < 1000; known.max_sweeps *= 9) {
+        dpcri_wisdom_remember(context, plan->key, &known);
+        dpcr_solve_plan *again = plan_of(context, &steps, DPCR_PLANNING_ESTIMATE);
+        assert_int_equal(dpcr_solve_plan_method(again), DPCR_METHOD_NEWTON);
+        assert_int_equal(dpcr_solve_plan_options(again)->max_sweeps, known.max_sweeps);
+        dpcr_solve_plan_destroy(again);
+    }
+    dpcr_solve_plan_destroy(plan);
+    dpcr_context_destroy(context);
+}
+
 // The plan of a measurement gives the same bits as one that asks for what it chose.
 static void measured_plans_can_be_pinned(void **state) {
     (void)state;
@@ -340,11 +362,8 @@ static void measured_plans_can_be_pinned(void **state) {
     const dpcr_steps steps = chain_steps(&c);
     void *z0 = starts(&c);
     const dpcr_array start = dpcr_array_make(z0, c.dtype, 2, (const int64_t[]){c.batch, c.width});
-    const dpcr_solve_options measure = {.size = sizeof measure,
-                                        .planning = DPCR_PLANNING_MEASURE,
-                                        .planning_seconds = 0.02,
-                                        .start = &start,
-                                        .max_sweeps = 100};
+    const dpcr_solve_options measure = {
+        .size = sizeof measure, .planning = DPCR_PLANNING_MEASURE, .planning_seconds = 0.02, .start = &start};
     dpcr_solve_plan *plan = NULL;
     assert_int_equal(dpcr_solve_plan_create(context, &steps, &measure, &plan, NULL), DPCR_OK);
     const dpcr_solve_options pinned = *dpcr_solve_plan_options(plan);
@@ -537,6 +556,7 @@ static void strange_values_are_not_believed(void **state) {
         "backward sequential auto chunk 0 warm-up 0 sweeps 1 seconds 1; seen sweeps 0 warm-up 0 failed 0",
         "seen sweeps -4 warm-up 0 failed 0",
         "seen sweeps 0 warm-up 0 failed 0 told 6 -1 5",
+        "forward newton pcr chunk 0 warm-up 0 sweeps 1 seconds 1; seen sweeps 0 warm-up 0 failed 0 most -1",
         "seen sweeps 0 warm-up 0 failed 0 told 6 3 5 work 2.7 nan 3",
         "seen sweeps 0 warm-up 0 failed 0 told 6 3 5 work -2.7 1 3",
         "seen sweeps 0 warm-up 0 failed 0 told 6 3 5 work 2.7 1"};
@@ -551,6 +571,10 @@ static void strange_values_are_not_believed(void **state) {
         context, "k", "forward overlap auto chunk 0 warm-up 3 sweeps 1 seconds 1; seen sweeps 7 warm-up 0 failed 0"));
     assert_true(dpcri_wisdom_recall(context, "k", &known));
     assert_true(known.chosen[0] && !known.chosen[1] && known.candidate[0].warm_up == 3 && known.sweeps == 7);
+    known.max_sweeps = 17;
+    dpcri_wisdom_remember(context, "k", &known);
+    assert_true(dpcri_wisdom_recall(context, "k", &known));
+    assert_true(known.max_sweeps == 17 && known.candidate[0].warm_up == 3);
     const dpcri_known told = {.told = {6, 3, 5}, .work = {2.75, 3, 3.125}};
     dpcri_wisdom_remember(context, "k", &told);
     assert_true(dpcri_wisdom_recall(context, "k", &known));
@@ -697,14 +721,23 @@ static void refused_memory_costs_knowledge_only(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rates_are_those_of_the_chain),    cmocka_unit_test(chaos_is_seen),
-        cmocka_unit_test(warm_up_is_what_the_chain_needs), cmocka_unit_test(a_rare_caller_does_not_lose),
-        cmocka_unit_test(predictions_are_in_order),        cmocka_unit_test(both_passes_are_measured_together),
-        cmocka_unit_test(measured_plans_are_remembered),   cmocka_unit_test(measured_plans_can_be_pinned),
-        cmocka_unit_test(solves_are_learned_from),         cmocka_unit_test(wisdom_goes_round),
-        cmocka_unit_test(damaged_wisdom_is_refused),       cmocka_unit_test(strange_values_are_not_believed),
-        cmocka_unit_test(linear_chains_are_measured_too),  cmocka_unit_test(races_have_the_right_winner),
-        cmocka_unit_test(wrong_options_are_refused),       cmocka_unit_test(refused_memory_costs_knowledge_only),
+        cmocka_unit_test(rates_are_those_of_the_chain),
+        cmocka_unit_test(chaos_is_seen),
+        cmocka_unit_test(warm_up_is_what_the_chain_needs),
+        cmocka_unit_test(a_rare_caller_does_not_lose),
+        cmocka_unit_test(predictions_are_in_order),
+        cmocka_unit_test(both_passes_are_measured_together),
+        cmocka_unit_test(measured_plans_are_remembered),
+        cmocka_unit_test(sweeps_that_were_allowed_are_remembered),
+        cmocka_unit_test(measured_plans_can_be_pinned),
+        cmocka_unit_test(solves_are_learned_from),
+        cmocka_unit_test(wisdom_goes_round),
+        cmocka_unit_test(damaged_wisdom_is_refused),
+        cmocka_unit_test(strange_values_are_not_believed),
+        cmocka_unit_test(linear_chains_are_measured_too),
+        cmocka_unit_test(races_have_the_right_winner),
+        cmocka_unit_test(wrong_options_are_refused),
+        cmocka_unit_test(refused_memory_costs_knowledge_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -439,15 +439,18 @@ static double afforded(const dpcri_outlook *o, const dpcr_candidate *c, double l
     return loop / (whole ? dpcri_cost_evaluation(o) : seconds_of(c) / fmax(1, c->sweeps));
 }
 
-static void take_forward(dpcr_solve_plan *plan, const dpcri_outlook *o, const dpcr_candidate *c, double loop) {
+// What a measurement allowed is kept with it: the same plan, and the same bits, when it is known.
+static void take_forward(dpcr_solve_plan *plan, const dpcri_outlook *o, dpcri_known *known, const dpcr_candidate *c,
+                         double loop) {
     dpcr_solve_options *options = &plan->options;
     options->method = c->method;
     if (c->method == DPCR_METHOD_SEQUENTIAL) return;
     if (c->scheme) options->scheme = c->scheme;
     if (c->chunk) options->chunk = c->chunk;
     if (c->warm_up) options->warm_up = c->warm_up;
-    if (options->max_sweeps == 0 && c->method != DPCR_METHOD_OVERLAP)
-        options->max_sweeps = (int)fmin(fmax(ceil(afforded(o, c, loop)), 1), 1000);
+    if (options->max_sweeps > 0 || c->method == DPCR_METHOD_OVERLAP) return;
+    if (known->max_sweeps == 0) known->max_sweeps = (int)fmin(fmax(ceil(afforded(o, c, loop)), 1), 1000);
+    options->max_sweeps = known->max_sweeps;
 }
 
 static void take_backward(dpcr_solve_plan *plan, const dpcr_candidate *c) {
@@ -485,12 +488,13 @@ static dpcr_status choose(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *
         tell(plan, o, &l, best, backward);
         if (measure && l.count > 1 && !known->chosen[slot]) append(plan, " (estimated: not enough memory to measure)");
         chosen = known->candidate[slot] = *best;
+        if (!backward) known->max_sweeps = 0;
     }
     plan->candidate_count += l.count;
     if (backward)
         take_backward(plan, &chosen);
     else
-        take_forward(plan, o, &chosen, seconds_of(loop_of(&l)));
+        take_forward(plan, o, known, &chosen, seconds_of(loop_of(&l)));
     return DPCR_OK;
 }
 
@@ -528,7 +532,8 @@ static void choose_pair(dpcr_solve_plan *plan, const dpcri_outlook *o, dpcri_kno
     if (winner < 0) return;
     known->candidate[0] = there[winner / 2], known->candidate[1] = back[winner % 2];
     plan->options = *o->options;
-    take_forward(plan, o, &known->candidate[0], seconds_of(&there[0]));
+    known->max_sweeps = 0;
+    take_forward(plan, o, known, &known->candidate[0], seconds_of(&there[0]));
     take_backward(plan, &known->candidate[1]);
     tell_pair(plan, &there[winner / 2], &back[winner % 2], median[winner], median[0]);
 }

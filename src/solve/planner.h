@@ -106,6 +106,7 @@ void dpcri_wisdom_key(const dpcri_outlook *o, char *key);
 typedef struct dpcri_known {
     bool chosen[2];               // forward, backward: by a measurement
     dpcr_candidate candidate[2];  // the winner
+    int max_sweeps;               // that the forward winner may take, by the measurement; 0: as ever
     int sweeps;                   // of newton and shooting, in an earlier solve; 0: not seen
     int64_t warm_up;              // that was enough, in an earlier solve; 0: not seen
     unsigned failed;              // bit m: method m had to be finished in order

@@ -86,6 +86,8 @@ void dpcri_wisdom_remember(dpcr_context *context, const char *key, const dpcri_k
         used += snprintf(text + used, sizeof text - (size_t)used, " told %d %d %d", told[0], told[1], told[2]);
     if (work[0] > 0 || work[1] > 0 || work[2] > 0)
         used += snprintf(text + used, sizeof text - (size_t)used, " work %.4g %.4g %.4g", work[0], work[1], work[2]);
+    if (known->chosen[0] && known->max_sweeps > 0)
+        used += snprintf(text + used, sizeof text - (size_t)used, " most %d", known->max_sweeps);
     const dpcri_costs *c = &known->costs;
     const dpcri_contraction *m = &known->memory;
     const double rate = isnan(m->rate) ? 0 : fmax(-most_rate, fmin(m->rate, most_rate));
@@ -151,11 +153,12 @@ static bool read_known(const char *text, dpcri_known *known) {
     double *work = known->work;
     if (read == 3 && sscanf(text + end, " told %d %d %d%n", &told[0], &told[1], &told[2], &more) == 3) end += more;
     if (read == 3 && sscanf(text + end, " work %lf %lf %lf%n", &work[0], &work[1], &work[2], &more) == 3) end += more;
+    if (read == 3 && sscanf(text + end, " most %d%n", &known->max_sweeps, &more) == 1) end += more;
     text += end;
     if (read != 3 || !take_costs(&text, known)) return false;
     for (int i = 0; i < DPCRI_TOLD; i++)
         if (told[i] < 0 || !(work[i] >= 0 && work[i] < 1e9)) return false;
-    return text[0] == 0 && known->sweeps >= 0 && warm_up >= 0 &&
+    return text[0] == 0 && known->sweeps >= 0 && warm_up >= 0 && known->max_sweeps >= 0 && known->max_sweeps <= 1000 &&
            (!known->chosen[1] || known->candidate[1].scheme != DPCR_SCHEME_AUTO);
 }
 
