@@ -63,6 +63,22 @@ def test_dtypes_and_complex(rng):
     assert sosfilt(SOS, np.zeros(0)).shape == (0,) and sosfilt(SOS, np.zeros((0, 5))).shape == (0, 5)
 
 
+def test_gradients_are_differences(rng):
+    x, gy, step = rng.normal(size=(3, 40)), rng.normal(size=(3, 40)), 1e-6
+    for run, back, given in ((lfilter, lfilter_vjp, [np.array([0.5, -0.2, 0.3]), np.array([2.0, -0.7]), x]), (sosfilt, sosfilt_vjp, [SOS, x])):
+        for which, gradient in enumerate(back(*given, gy)):
+            for index in np.ndindex(*gradient.shape) if which < len(given) - 1 else [(0, 0), (1, 17), (2, 39)]:
+                if run is sosfilt and which == 0 and index[1] == 3:  # it has to be 1
+                    assert gradient[index] == 0
+                    continue
+                ends = []
+                for sign in (1, -1):
+                    moved = [array.copy() for array in given]
+                    moved[which][index] += sign * step
+                    ends.append((run(*moved) * gy).sum())
+                assert np.isclose(gradient[index], (ends[0] - ends[1]) / (2 * step), rtol=1e-5, atol=1e-6)
+
+
 def test_gradients_over_nothing():
     for shape in ((0,), (3, 0), (0, 3)):
         gs, gx = sosfilt_vjp(SOS, np.zeros(shape), np.zeros(shape))
