@@ -11,8 +11,8 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-// A register tile's rows and vectors a row: its sums, a row of b and one broadcast fit the registers. Where there are 16
-// of them six rows leave room for half a panel's row of b, and read each of its lines once for six rows.
+// A register tile's rows and vectors a row: its sums, a row of b and one broadcast fit the registers. Where there are
+// 16 of them six rows leave room for half a panel's row of b, and read each of its lines once for six rows.
 #if defined(__AVX512F__)
 enum { TILE_ROWS = 6, TILE_VECTORS = 4 };
 #else

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #if defined(__x86_64__)
@@ -38,10 +39,20 @@ static void count_fork(void) { atomic_fetch_add_explicit(&forks, 1, memory_order
 static void watch_forks(void) { watching_failed = pthread_atfork(NULL, NULL, count_fork); }
 static unsigned forks_so_far(void) { return atomic_load_explicit(&forks, memory_order_relaxed); }
 
+// Large arrays lie in large pages, where the system gives some to those who ask: what is read from far away, as a
+// denoiser's weights, comes a tenth faster without the walks for small ones. NumPy asks from the same size on.
+enum { LARGE_PAGE = 2 << 20, LARGE_ARRAY = 4 << 20 };
+
 static void *default_allocate(void *user, size_t bytes, size_t alignment) {
     (void)user;
+    const bool large = bytes >= LARGE_ARRAY && alignment <= LARGE_PAGE;
+    if (large) alignment = LARGE_PAGE;
     const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
-    return rounded < bytes ? NULL : aligned_alloc(alignment, rounded);
+    void *memory = rounded < bytes ? NULL : aligned_alloc(alignment, rounded);
+#if defined(MADV_HUGEPAGE)
+    if (large && memory) (void)madvise(memory, rounded, MADV_HUGEPAGE);  // refused: small pages serve as well
+#endif
+    return memory;
 }
 
 static void default_release(void *user, void *memory) {
