@@ -32,13 +32,14 @@ enum {
     LSTM_SOME = 2,
     LSTM_SINGLE = 2,
     MOST_STRANDS = 8,
-    MOST_SUMS = 24
+    MOST_SUMS = 24,
+    FUNCTIONS_APART = 0
 };
 #else
 enum {
-    RNN_MOST = 6,
+    RNN_MOST = 3,  // x 2 tiles: fewer loads than fma, as 6 x 1 has not
     RNN_SOME = 2,
-    RNN_VECTORS = 1,
+    RNN_VECTORS = 2,
     RNN_SINGLE = 4,
     GRU_MOST = 2,
     GRU_SOME = 2,
@@ -47,7 +48,8 @@ enum {
     LSTM_SOME = 2,
     LSTM_SINGLE = 2,
     MOST_STRANDS = 6,
-    MOST_SUMS = 12
+    MOST_SUMS = 12,
+    FUNCTIONS_APART = 1
 };
 #endif
 enum {

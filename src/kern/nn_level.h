@@ -15,11 +15,14 @@
 #define SOME _Pragma("GCC unroll 4")
 #endif
 
-// Rows of a register tile: rows x 2 accumulators, two vectors of b and one broadcast fit the registers.
+// Rows of a register tile: rows x 2 accumulators, two vectors of b and one broadcast fit the registers. Batches are
+// multiples of four rather than six; but of more rows six go together, whose sums need not wait for each other.
 #if defined(__AVX512F__)
-enum { TILE_ROWS = 8 };
+enum { TILE_ROWS = 8, MOST_ROWS = 8 };
+#elif defined(__AVX2__)
+enum { TILE_ROWS = 4, MOST_ROWS = 6 };
 #else
-enum { TILE_ROWS = 4 };
+enum { TILE_ROWS = 4, MOST_ROWS = 4 };
 #endif
 
 // MANY_FORMS: kernels for every number of strands that go together and for frequent widths, or a few for all.

@@ -349,7 +349,8 @@ static weight_sums own_sums(const chain_products *c, const weight_sums *of, int6
 // Steps first .. first + count - 1 of the chain; window steps at most.
 static block_products block_of(const chain_products *c, int64_t first, int64_t count, int64_t block) {
     const dpcri_recurrent *layer = &c->plan->layers[c->chain];
-    const int64_t T = c->plan->options.length, H = h_of(c->plan), tape = tape_of(c->plan), I = layer->inputs;
+    const int64_t T = c->plan->options.length, H = h_of(c->plan), I = layer->inputs;
+    const int64_t width = dpcri_recurrent_block_width(layer);
     block_products b = {.c = c, .from = c->turned ? T - first - count : first, .count = count, .block = block};
     b.row = block * layer->block_rows;
     dpcri_recurrent_block_of(layer, b.row, &b.rows);
@@ -357,21 +358,21 @@ static block_products block_of(const chain_products *c, int64_t first, int64_t c
     const int64_t rows = count * b.rows;
     const dpcri_rows e = {
         c->in_place ? (char *)dpcri_recurrent_block_e(layer, c->turned ? first + count - 1 : first, b.row).data
-                    : c->block_e + at * (size_t)tape,
-        tape};
+                    : c->block_e + at * (size_t)width,
+        width};
     b.hidden =
         own_sums(c, &c->hidden, block, (rows_pair){.rows = rows, .e = e, .v = {c->block_before + at * (size_t)H, H}});
     b.input = own_sums(c, &c->input, block, (rows_pair){.rows = rows, .e = e, .v = {c->block_x + at * (size_t)I, I}});
     return b;
 }
 
-static void copy_rows(const dpcri_nn_kernels *nn, int64_t rows, int64_t width, dpcri_rows from, char *to) {
+static void copy_rows(const dpcri_nn_kernels *nn, int64_t rows, int64_t width, dpcri_rows from, dpcri_rows to) {
     const size_t bytes = (size_t)width * nn->element;
-    if (from.row == width)
-        memcpy(to, from.data, (size_t)rows * bytes);
+    if (from.row == width && to.row == width)
+        memcpy(to.data, from.data, (size_t)rows * bytes);
     else
         for (int64_t r = 0; r < rows; r++)
-            memcpy(to + (size_t)r * bytes, dpcri_rows_at(from, r, 0, nn->element).data, bytes);
+            memcpy(dpcri_rows_at(to, r, 0, nn->element).data, dpcri_rows_at(from, r, 0, nn->element).data, bytes);
 }
 
 // What the block's products read, row after row: x, the states that went in, and e where it lies elsewhere.
@@ -382,20 +383,19 @@ static void gather_block(const block_products *b) {
     const dpcri_marks *resets = &c->plan->layers[c->chain].resets;
     for (int64_t s = 0; s < b->count; s++) {
         const int64_t at = b->from + s, l = c->turned ? T - 1 - at : at, former = c->turned ? at + 1 : at - 1;
-        const size_t row = (size_t)(s * b->rows) * nn->element;
-        char *before = (char *)b->hidden.pair[0].v.data + row * (size_t)H;
+        const dpcri_rows before = dpcri_rows_at(b->hidden.pair[0].v, s * b->rows, 0, nn->element);
         copy_rows(nn, b->rows, b->input.width, dpcri_rows_at(c->x, at * B + b->row, 0, nn->element),
-                  (char *)b->input.pair[0].v.data + row * (size_t)b->input.width);
+                  dpcri_rows_at(b->input.pair[0].v, s * b->rows, 0, nn->element));
         copy_rows(nn, b->rows, H,
                   l == 0 ? dpcri_rows_at(c->z0, b->row, 0, nn->element)
                          : dpcri_rows_at(c->z, former * B + b->row, 0, nn->element),
                   before);
         for (int64_t r = 0; resets->at && r < b->rows; r++)
             if (resets->at[l * resets->step + b->row + r])
-                memset(before + (size_t)(r * H) * nn->element, 0, (size_t)H * nn->element);
+                memset(dpcri_rows_at(before, r, 0, nn->element).data, 0, (size_t)H * nn->element);
         if (!c->in_place)
             copy_rows(nn, b->rows, c->e.row, e_at(c, at * B + b->row, 0),
-                      (char *)b->input.pair[0].e.data + row * (size_t)c->e.row);
+                      dpcri_rows_at(b->input.pair[0].e, s * b->rows, 0, nn->element));
     }
 }
 
@@ -415,7 +415,7 @@ static void block_input_rows(const block_products *b, int64_t first, int64_t row
             .n = layer->inputs,
             .depth = c->input.stripes[i].count,
             .a = dpcri_rows_at(b->input.pair[0].e, first, c->input.stripes[i].column, c->nn->element).data,
-            .a_row = c->e.row,
+            .a_row = b->input.pair[0].e.row,
             .a_col = 1,
             .b = (const char *)layer->weight_ih + (size_t)(c->input.stripes[i].row * layer->inputs) * c->nn->element,
             .b_row = layer->inputs,

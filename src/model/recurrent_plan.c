@@ -82,7 +82,8 @@ static void take_blocks(const dpcr_recurrent_plan *plan, dpcri_arena *arena, dpc
         const int64_t blocks = plan->chains[c] ? dpcri_recurrent_blocks(plan, c) : 1;
         if (blocks == 1) continue;
         int64_t rows = 0, numbers[3] = {0};
-        const int64_t each[3] = {dpcri_recurrent_taped(n), dpcri_recurrent_inputs(n, c), n->options.hidden};
+        const int64_t each[3] = {dpcri_recurrent_block_width(&plan->layers[c]), dpcri_recurrent_inputs(n, c),
+                                 n->options.hidden};
         if (!dpcri_mul(dpcri_recurrent_block_window(plan, c), plan->options.batch, &rows)) arena->overflow = true;
         for (int i = 0; i < 3; i++)
             if (!dpcri_mul(rows, each[i], &numbers[i])) arena->overflow = true;

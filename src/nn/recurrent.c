@@ -328,15 +328,22 @@ int64_t dpcri_recurrent_block_of(const dpcri_recurrent *c, int64_t row, int64_t 
     return block;
 }
 
+// Products go down the columns of e: rows a multiple of so many bytes apart would fall on few sets of the first cache.
+int64_t dpcri_recurrent_block_width(const dpcri_recurrent *c) {
+    enum { FEW_SETS = 256, LINE = 64 };
+    const int64_t tape = tape_of(c), element = (int64_t)c->kernels->element;
+    return tape * element % FEW_SETS ? tape : tape + LINE / element;
+}
+
 dpcri_grid dpcri_recurrent_block_e(const dpcri_recurrent *c, int64_t step, int64_t row) {
     int64_t rows;
     const int64_t block = dpcri_recurrent_block_of(c, row, &rows), window = (c->length - 1 - step) / c->block_window;
-    const int64_t end = c->length - window * c->block_window, first = end - c->block_window, one = rows * tape_of(c);
+    const int64_t end = c->length - window * c->block_window, first = end - c->block_window;
+    const int64_t width = dpcri_recurrent_block_width(c), one = rows * width;
     const int64_t slot = c->turned ? end - 1 - step : step - (first > 0 ? first : 0);
-    const int64_t at = block * c->block_rows * c->block_window * tape_of(c) + slot * one;
-    return (dpcri_grid){.data = (char *)c->block_e + at * (int64_t)c->kernels->element,
-                        .step = c->turned ? -one : one,
-                        .row = tape_of(c)};
+    const int64_t at = block * c->block_rows * c->block_window * width + slot * one;
+    return (dpcri_grid){
+        .data = (char *)c->block_e + at * (int64_t)c->kernels->element, .step = c->turned ? -one : one, .row = width};
 }
 
 // The adjoint loop of one lane, from its last step down, block by block where the tape must be made again.

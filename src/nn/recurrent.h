@@ -55,6 +55,8 @@ typedef struct dpcri_recurrent {
     bool turned;
 } dpcri_recurrent;
 
+// Numbers from one row of block_e to the next.
+int64_t dpcri_recurrent_block_width(const dpcri_recurrent *layer);
 // e of step `step`, of the block that begins with `row`, in block_e: the row's numbers; and rows of that block.
 dpcri_grid dpcri_recurrent_block_e(const dpcri_recurrent *layer, int64_t step, int64_t row);
 int64_t dpcri_recurrent_block_of(const dpcri_recurrent *layer, int64_t row, int64_t *rows);
