@@ -120,8 +120,9 @@ run(*listed, "--times", ",".join(str(5 * i) for i in range(19, -1, -1)))
 assert get_npy("t.npy") == wanted
 told = answer(*listed, "--times", "99,70.5,30,9,2,0", "--method", "picard", "--tolerance", 1e-4, "--compare")
 assert told["spacing"] == "times" and told["steps"] == 6 and told["max_error"] < 1e-3, told
-for times in ("5,5", "100,3", "3,-1", "3,x", "", "nan", ",".join(map(str, range(101)))):
-    refused(2, "", *listed, "--times", times)
+for times, said in (("5,5", "time 2 of 2 is 5,"), ("100,3", "time 1 of 2 is 100,"), ("3,-1", "--times"), ("3,x", "--times"), ("", "--times"), ("nan", "--times"),
+                           (",".join(str(99 - i / 2) for i in range(101)), "101 steps")):
+    refused(2, said, *listed, "--times", times)
 for more in (["--steps", 2], ["--spacing", "karras"]):
     refused(2, "--times", *listed, "--times", "9,3", *more)
 

@@ -58,6 +58,7 @@ start_long() {
     done
     sleep 0.5
     victim=$(pgrep -f -n "$folder/run.safetensors")
+    [ -n "$victim" ] || complain "the run ended before it was disturbed: $(cat "$folder/err")"
 }
 one_line() { [ "$(grep -c '^deeppcr train: ' "$folder/err")" -eq 1 ] || complain "$1: not one line of ours: $(cat "$folder/err")"; }
 rank_is() { tr '\0' '\n' <"/proc/$1/environ" 2>/dev/null | grep -q "^OMPI_COMM_WORLD_RANK=$2\$"; }
@@ -91,7 +92,7 @@ find_rank 0
 prlimit --pid "$victim" --fsize=1000
 before=$SECONDS
 wait $job
-ends $? $((SECONDS - before)) 10 "cannot write" "a full disk in mid-run"
+ends $? $((SECONDS - before)) 60 "cannot write" "a full disk in mid-run"
 one_line "a full disk in mid-run"
 "$program" eval --load "$folder/run.safetensors" --limit 100 --quiet 2>"$folder/eval" || complain "a full disk left a damaged checkpoint: $(cat "$folder/eval")"
 among 2 --pipeline 1f1b --microbatches 4 --save /dev/full/x >/dev/null 2>"$folder/err"

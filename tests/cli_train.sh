@@ -134,7 +134,7 @@ for method in (["--layers", "100"], ["--layers", "30", "--method", "newton", "--
 common = ["train", "resnet", *small, "--epochs", "3", "--width", "16", "--layers", "100"]
 answer(*common, "--save", path("whole"))
 for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
-    for attempt in range(20):  # a busy machine may let it end before the signal comes
+    for attempt in range(5):  # a busy machine may let it end before the signal comes
         process = subprocess.Popen(words(*common, "--save", path("stopped"), "--log", path("sl"), "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         while process.poll() is None and not (os.path.exists(path("sl")) and os.path.getsize(path("sl")) > 500):
             time.sleep(0.002)
