@@ -64,6 +64,18 @@ def test_tolerances_of_zero_are_none():
     assert np.abs(wide - loop).max() > 1e-3  # taken as given
 
 
+@pytest.mark.parametrize("method", ["overlap", "jacobi"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("zero, other", [("atol", "rtol"), ("rtol", "atol")])
+def test_a_tolerance_of_zero_alone_leaves_the_other_its_default(method, dtype, zero, other):
+    options = {"method": method, **({"chunk": 100, "warm_up": 18 if dtype is np.float32 else 40} if method == "overlap" else {})}
+    default = (1e-5 if dtype is np.float32 else 1e-10) * (0.1 if method == "jacobi" else 1)
+    alone, both, none = (deeppcr.solve(half, np.array([4.0], dtype), 400, **options, **given)
+                         for given in ({zero: 0}, {zero: 0, other: default}, {zero: 0, other: 0}))  # fmt: skip
+    assert alone.z.dtype == dtype and np.array_equal(alone.z, both.z) and alone.report.evaluations == both.report.evaluations
+    assert alone.report.evaluations < none.report.evaluations
+
+
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
 def test_solutions_reports_and_plans_are_copied_and_pickled(copied):
     plan = deeppcr.plan(half, [4.0, 8.0], 30, half_everywhere, "newton", structure="diagonal", window=10)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import deeppcr
-from deeppcr import recurrent
+from deeppcr import _abi, _engine, recurrent
 
 KINDS = [recurrent.RNN, recurrent.RNNReLU, recurrent.GRU, recurrent.LSTM]
 
@@ -124,6 +124,52 @@ def test_several_passes_wait_for_their_backward(rng):
     assert len(engine.free) == 1
     with pytest.raises(deeppcr.ArgumentError, match="training=True"):
         net.backward()
+
+
+class Pressed:
+    """Ctrl-C in the place where an address is written."""
+
+    def __setattr__(self, name, value):
+        raise KeyboardInterrupt
+
+
+def test_addresses_that_a_ctrl_c_kept_from_being_written_are_written_later(rng):
+    x, dy = rng.normal(size=(5, 2, 3)), rng.normal(size=(5, 2, 4))
+    net = recurrent.GRU(3, 4, dtype=np.float64)
+    net(x, training=True)
+    wanted = net.backward(dy)
+    y, _ = net(x, training=True)
+    waiting, kept, at, _ = net._pass
+    plan = waiting.plan
+    y, dx, dh0 = kept["y"], np.zeros_like(x), np.zeros((1, 2, 4))
+    given, results = (dy.ctypes.data, 0, 0), (dx.ctypes.data, dh0.ctypes.data, 0)
+    own, plan.given = plan.given, [*plan.given[:2], Pressed()]
+    with pytest.raises(KeyboardInterrupt):
+        waiting.backward(*at, y.ctypes.data, given, results)
+    plan.given = own
+    waiting.backward(*at, y.ctypes.data, given, results)
+    assert np.array_equal(dx, wanted.x) and np.array_equal(dh0, wanted.h0)
+    places = [64 * k for k in range(1, 8)]
+    own, plan.arrays = plan.arrays, [*plan.arrays[:2], Pressed()]
+    with pytest.raises(KeyboardInterrupt):
+        plan.fill(*places)
+    plan.arrays = own
+    plan.fill(*places)
+    x_at, h0_at, c0_at, lengths_at, y_at, ht_at, ct_at = places
+    assert [array.data for array in own] == [x_at, h0_at, c0_at, y_at, ht_at, ct_at] and plan.run.lengths == lengths_at
+
+
+def test_a_way_back_that_was_cut_off_is_over(rng, monkeypatch):
+    """It had used up what its pass left, or some of it."""
+    net, x, dy = recurrent.GRU(3, 4), rng.normal(size=(5, 2, 3)), rng.normal(size=(5, 2, 4))
+    net(x, training=True)
+    run = _engine._backward
+    monkeypatch.setattr(_engine, "_backward", lambda *a: run(*a) or _abi.CONSTANTS["DPCR_ERROR_MEMORY"])
+    with pytest.raises(deeppcr.OutOfMemory):
+        net.backward(dy)
+    monkeypatch.undo()
+    with pytest.raises(deeppcr.ArgumentError, match="without a pass"):
+        net.backward(dy)
 
 
 def test_state_dict(rng):

@@ -9,6 +9,7 @@ from torch.nn.utils import prune  # noqa: E402
 
 import deeppcr  # noqa: E402
 import deeppcr.torch as ours  # noqa: E402
+from deeppcr import _abi, _engine, _library  # noqa: E402
 
 func = pytest.importorskip("torch.func") if hasattr(torch, "func") else None
 FUNC = pytest.mark.skipif(func is None or not hasattr(torch.library, "register_vmap"), reason="a PyTorch without torch.func or vmap of operators")
@@ -224,13 +225,64 @@ def test_parameters_of_a_stack_that_shrink_before_the_way_back_are_refused():
         y.sum().backward()
 
 
+def test_parameters_of_a_stack_with_other_strides_give_their_gradients():
+    torch.manual_seed(0)
+    stack, z0 = ours.Chain(3, 5, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)
+    own = stack.flat.data
+    wanted = torch.autograd.grad(stack(z0).square().sum(), stack.flat)[0]
+    loss = stack(z0).square().sum()
+    stack.flat.data = own.t().contiguous().t()
+    for _ in range(2):  # by the tape, and anew
+        assert torch.equal(torch.autograd.grad(loss, stack.flat, retain_graph=True)[0], wanted)
+    stack.flat.data = own[:1].clone().expand(own.shape)  # memory for one step only
+    got = torch.autograd.grad(loss, stack.flat)[0]
+    stack.flat.data = own[:1].clone().expand(own.shape).contiguous()
+    fresh = ours.Chain(3, 5, dtype=torch.float64)
+    fresh.flat.data = stack.flat.data
+    # The loss's gradient is of the first pass.
+    last = fresh(z0)
+    stack.flat.data = own
+    assert torch.equal(got, torch.autograd.grad(last, fresh.flat, 2 * stack(z0).detach())[0])
+
+
+@pytest.mark.parametrize("kind", ["Chain", "GRU"])
+def test_a_way_back_that_was_cut_off_is_gone_anew(kind, monkeypatch):
+    """It had used up its tape, or some of it."""
+    torch.manual_seed(0)
+    mine = ours.Chain(3, 5) if kind == "Chain" else ours.GRU(3, 4)
+    x = torch.randn(6, 2, 3, requires_grad=True)
+    y = mine(x) if kind == "Chain" else mine(x)[0]
+    wanted = torch.autograd.grad((mine(x) if kind == "Chain" else mine(x)[0]).square().sum(), [x, *mine.parameters()])
+    loss, owner = y.square().sum(), (_library.lib if kind == "Chain" else _engine)
+    name = "dpcr_solve_backward" if kind == "Chain" else "_backward"
+    run = getattr(owner, name)
+
+    def cut_off(*arguments):
+        assert run(*arguments) == 0
+        return _abi.CONSTANTS["DPCR_ERROR_CANCELLED"]
+
+    monkeypatch.setattr(owner, name, cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        torch.autograd.grad(loss, x, retain_graph=True)
+    monkeypatch.undo()
+    assert all(map(torch.equal, torch.autograd.grad(loss, [x, *mine.parameters()]), wanted))
+
+
 @pytest.mark.parametrize("calls", [1, 3])
-@pytest.mark.parametrize("which, put", [(0, (1, 2, 3)), (0, (5, 1, 3)), (1, (1, 1, 4)), (2, (1, 2, 2))])
-def test_inputs_that_shrink_before_the_way_back_are_refused(which, put, calls):
+@pytest.mark.parametrize("again", [False, True, "written into"])
+@pytest.mark.parametrize("which, put", [(0, (1, 2, 3)), (0, (5, 1, 3)), (0, (5, 2, 1)), (0, (5000, 2, 3)), (1, (1, 1, 4)), (1, (1, 3, 4)),
+                                        (2, (1, 2, 2))])  # fmt: skip
+def test_inputs_that_change_their_shape_before_the_way_back_are_refused(which, put, again, calls):
     mine = ours.LSTM(3, 4).double()
     given = [torch.randn(*s, dtype=torch.float64, requires_grad=True) for s in ((5, 2, 3), (1, 2, 4), (1, 2, 4))]
     for _ in range(calls):  # the module knows the later ones
         y = mine(given[0], tuple(given[1:]))[0]
+    if again is True:
+        y.sum().backward(retain_graph=True)
+    elif again:
+        y *= 2
+    for t in (*given, *mine.parameters()):
+        t.grad = None
     given[which].data = torch.zeros(*put, dtype=torch.float64)
     with pytest.raises(deeppcr.ArgumentError, match="shape"):
         y.sum().backward()

@@ -135,10 +135,11 @@ class _Plan:
         filled = (x, h0, c0, y, ht, ct, lengths)
         if filled == self.filled:
             return
-        self.filled = filled
+        self.filled = None  # a Ctrl-C may come before all are written
         for place, address in zip(self.arrays, filled):
             place.data = address
         self.run.lengths = lengths
+        self.filled = filled
 
     def make(self, slot: "_Slot") -> None:
         """The library's plan; `run` is a typical pass."""
@@ -245,8 +246,9 @@ class _Slot:
             ctypes.memmove(self.vector, parameters[0], self.bytes)
             return
         if parameters != self.loaded:
-            self.loaded = parameters
+            self.loaded = None
             self.tensors[:] = parameters  # type: ignore[call-overload]
+            self.loaded = parameters
         _set(*self.to_set)  # copies the numbers
 
     def gradients(self, places: Sequence[int]) -> None:
@@ -271,9 +273,10 @@ class Pass:
         plan, filled = self.plan, given + wanted
         plan.fill(x, h0, c0, lengths, y, *plan.filled[4:6])  # the slot is this pass's, and nobody else filled it
         if filled != plan.filled_back:
-            plan.filled_back = filled
+            plan.filled_back = None  # a Ctrl-C may come before all are written
             for place, address in zip(plan.given, filled):
                 place.data = address
+            plan.filled_back = filled
         _clear(*self.slot.to_clear)
         plan.backward(self.tape_at)
 

@@ -29,6 +29,7 @@ METHODS = {
 }
 METHOD_NAMES = {value: name for name, value in METHODS.items()}
 GUESSES = {name: _abi.CONSTANTS[f"DPCR_GUESS_{name.upper()}"] for name in ("zero", "step", "state", "given")}
+_ESTIMATED = ("auto", "sequential", "newton", "overlap", "shooting")  # methods whose tolerances are not a tenth
 _LANES = 512  # states that one call of a Python step likes to get
 
 
@@ -302,6 +303,15 @@ class Solution:
         return self._plan._backward(self, g)
 
 
+def _tolerances(options: Dict[str, Any], method: str, dtype: Any) -> Dict[str, float]:
+    """The default of the tolerance that is not given where the other one is 0, which to the library would mean both."""
+    given = {name: options[name] for name in ("atol", "rtol") if name in options}
+    if list(given.values()) != [-1.0]:
+        return {}
+    default = 1e-5 if dtype == np.float32 else 1e-10
+    return {"rtol" if "atol" in given else "atol": default if method in _ESTIMATED else 0.1 * default}
+
+
 class SolvePlan:
     """How a chain with a Python step will run. See `deeppcr.plan`. Pickled or deeply copied, with its step, it is planned anew when it
     is next used: not before, as the step may be a method of what is copied, which is half-made until then."""
@@ -341,7 +351,7 @@ class SolvePlan:
             c.latency, c.lane_seconds, each = self._steps.time(first, self.length)
             c.flops, c.jacobian_flops = c.lane_seconds * machine.flops, each * machine.flops
         self._options = _abi.SolveOptions(size=ctypes.sizeof(_abi.SolveOptions), method=METHODS[method])
-        for name, value in options.items():
+        for name, value in {**_tolerances(options, method, dtype), **options}.items():
             setattr(self._options, name, value)
         self._given = self._options.guess == GUESSES["given"]
         sample = library.of(first)

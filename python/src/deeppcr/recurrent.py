@@ -244,11 +244,13 @@ class _Recurrent(Generic[State]):
         first, cell = self._pair("dhT", dhT)
         dht, dct = self._state("dhT", first, B, single), self._state("dcT", cell, B, single)
         dx, dh0, dc0 = np.empty_like(x), np.empty_like(ht), np.empty_like(ht) if lstm else None
-        waiting.backward(*at, _address(kept["y"]), (_address(given), _address(dht), _address(dct)),
-                         (_address(dx), _address(dh0), _address(dc0)))  # fmt: skip
         flat = np.empty_like(self._flat)
-        ctypes.memmove(library.address(flat), waiting.slot.gradient, flat.nbytes)
-        self._drop()
+        try:
+            waiting.backward(*at, _address(kept["y"]), (_address(given), _address(dht), _address(dct)),
+                             (_address(dx), _address(dh0), _address(dc0)))  # fmt: skip
+            ctypes.memmove(library.address(flat), waiting.slot.gradient, flat.nbytes)
+        finally:  # cancelled halfway, it has used up some of its tape
+            self._drop()
         return Gradients(dx[:, 0] if single else dx, self._join(dh0, dc0, single), self._parts(flat))
 
 

@@ -189,12 +189,14 @@ def _gradients(z0: Tensor, flat: Tensor, g: Tensor, held: _Held) -> Tuple[Tensor
     slot, plan = held.slot, held.plan
     dz0, g = torch.empty_like(z0), plain(g)
     send_home(4.0 * flat.numel() * z0.shape[0])
-    library.lib.dpcr_model_zero_gradients(slot.model.address)
-    plan.call(library.lib.dpcr_solve_backward, plan.back, z0.data_ptr(), library.aligned(held.states), library.aligned(held.tape),
-              g.data_ptr(), dz0.data_ptr())  # fmt: skip
-    gradient = torch.empty_like(flat)
-    ctypes.memmove(gradient.data_ptr(), slot.gradient, slot.count * z0.element_size())
-    held.end()
+    gradient = torch.empty_like(flat, memory_format=torch.contiguous_format)
+    try:
+        library.lib.dpcr_model_zero_gradients(slot.model.address)
+        plan.call(library.lib.dpcr_solve_backward, plan.back, z0.data_ptr(), library.aligned(held.states), library.aligned(held.tape),
+                  g.data_ptr(), dz0.data_ptr())  # fmt: skip
+        ctypes.memmove(gradient.data_ptr(), slot.gradient, slot.count * z0.element_size())
+    finally:  # cancelled halfway, it has used up some of its tape
+        held.end()
     return dz0, gradient
 
 
@@ -219,6 +221,7 @@ class _Chain(torch.autograd.Function):
             return (None, None, *(next(found) if w else None for w in wants))
         form, held = ctx.engine.form, ctx.held
         expect("flat", flat, (form.layers, form.numbers()), z0.dtype)  # whose memory may be another's since the pass
+        flat = plain(flat)
         if not held.held:  # the tape was used up
             held = _run(ctx.engine, z0, flat, ctx.method, True)[1]
         return (None, None, *_gradients(z0, flat, g, held))

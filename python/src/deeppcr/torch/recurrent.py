@@ -47,12 +47,13 @@ def _new(like: Tensor, length: int, batch: int, width: int) -> Tensor:
 class _Call:
     """What a pass is besides its tensors; x is [T][B][I]."""
 
-    __slots__ = ("engine", "form", "method", "chains", "cell", "width", "flops", "shapes", "alike", "lasts")
+    __slots__ = ("engine", "form", "dtype", "method", "chains", "cell", "width", "flops", "shapes", "alike", "lasts")
 
     def __init__(self, engine: _engine.Engine, method: str, lasts: bool = True) -> None:
         """`lasts`: whether it is run more than once."""
         self.engine, self.form, self.method, self.lasts = engine, engine.form, method, lasts
         form = self.form
+        self.dtype = next(dtype for dtype, code in CODES.items() if code == form.dtype)
         self.chains, self.cell, self.width = form.layers * form.directions, form.has_cell, form.directions * form.outputs
         self.shapes = [shape for _, shape in form.parameters()]
         self.flops = 2.0 * sum(map(math.prod, self.shapes))  # of a step forward
@@ -108,33 +109,36 @@ class _Call:
     def backward(self, waiting: Any, x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor],
                  parameters: Sequence[Tensor], y: Optional[Tensor], given: Sequence[Optional[Tensor]],
                  wants: Sequence[bool]) -> List[Optional[Tensor]]:  # fmt: skip
-        """Gradients of x, h0, c0 and the parameters; `waiting` the pass that gave y, or None for one that is run here."""
+        """Gradients of x, h0, c0 and the parameters; `waiting` the pass that gave y; without y, one like it, or where that is None one of
+        tensors that were looked at, is run here."""
+        T, B = x.shape[:2] if waiting is None else waiting.plan.key[:2]
+        if x.shape != (T, B, self.form.inputs) or x.dtype is not self.dtype or not x.is_cpu or x.layout is not _STRIDED:
+            expect("x", x, (T, B, self.form.inputs), self.dtype)  # whose memory may be another's since the pass
+        if h0 is not None or c0 is not None:
+            self.expect(x, h0, c0)
         alike = self.alike  # another thread may forget it
         if alike is None or not alike(*parameters):
             alike = None
-            self.places(parameters, x.dtype)  # whose memory may be another's since the pass
+            self.places(parameters, x.dtype)
         x, h0, c0, lengths = plain(x), _contiguous(h0), _contiguous(c0), _contiguous(lengths)
-        if waiting is None or y is None:
+        if y is None:
             y, _, _, waiting = self.forward(x, h0, c0, lengths, parameters, True)
-        T, B = waiting.plan.key[:2]
-        if x.shape != (T, B, self.form.inputs) or x.dtype is not y.dtype:  # its memory may be another's too
-            expect("x", x, (T, B, self.form.inputs), y.dtype)
-        if h0 is not None or c0 is not None:
-            self.expect(x, h0, c0)
         dy, dht, dct = map(_contiguous, given)
         dx = _new(x, T, B, x.shape[2]) if wants[0] else None
         dh0 = x.new_empty(self.chains, B, self.form.outputs) if wants[1] else None
         dc0 = x.new_empty(self.chains, B, self.form.hidden) if self.cell and wants[2] else None
         if 2 * self.flops * T * B >= LONG:
             send_home(2 * self.flops * T * B)
-        waiting.backward(x.data_ptr(), _address(h0), _address(c0), _address(lengths), y.data_ptr(),
-                         (_address(dy), _address(dht), _address(dct) if self.cell else 0),
-                         (_address(dx), _address(dh0), _address(dc0)))  # fmt: skip
-        # Each in memory of its own, which optimisers may keep or free; those that look alike are contiguous.
-        form = {} if alike is not None else {"memory_format": torch.contiguous_format}
-        gradients = [torch.empty_like(p, **form) for p in parameters]
-        waiting.slot.gradients(list(map(_data_ptr, gradients)))
-        waiting.end()
+        try:
+            waiting.backward(x.data_ptr(), _address(h0), _address(c0), _address(lengths), y.data_ptr(),
+                             (_address(dy), _address(dht), _address(dct) if self.cell else 0),
+                             (_address(dx), _address(dh0), _address(dc0)))  # fmt: skip
+            # Each in memory of its own, which optimisers may keep or free; those that look alike are contiguous.
+            form = {} if alike is not None else {"memory_format": torch.contiguous_format}
+            gradients = [torch.empty_like(p, **form) for p in parameters]
+            waiting.slot.gradients(list(map(_data_ptr, gradients)))
+        finally:  # cancelled halfway, it has used up some of its tape
+            waiting.end()
         return [dx, dh0, dc0, *gradients]
 
 
@@ -189,10 +193,10 @@ class _Recurrent(torch.autograd.Function):
         given += (None,) * (3 - len(given))
         if torch.is_grad_enabled() or of_many(given):
             return (None, None, None, *_twice(call.form, x, h0, c0, lengths, parameters, given, wants))
-        y = waiting.kept
-        if y is None or y._version != ctx.version:  # it was used up, or written into
+        y = waiting.kept  # None: it was used up
+        if y is not None and y._version != ctx.version:  # written into
             waiting.end()
-            waiting = None
+            y = None
         return (None, None, None, *call.backward(waiting, x, h0, c0, lengths, parameters, y, given, wants))
 
 
