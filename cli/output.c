@@ -172,10 +172,21 @@ bool cli_writable(const char *what, const char *path) {
     return !code;
 }
 
+static bool is_terminal(const char *path) {
+    const int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    const bool terminal = fd >= 0 && isatty(fd);
+    if (fd >= 0) close(fd);
+    return terminal;
+}
+
+// A device, such as /dev/null, may be written again and again.
 int cli_check_save(const char *path) {
     struct stat info;
     if (!path) return CLI_DONE;
-    if (is_stream(path) || (stat(path, &info) == 0 && (S_ISFIFO(info.st_mode) || S_ISSOCK(info.st_mode))))
+    const bool is_there = stat(path, &info) == 0;
+    if (is_there && S_ISCHR(info.st_mode)
+            ? is_terminal(path)
+            : is_stream(path) || (is_there && (S_ISFIFO(info.st_mode) || S_ISSOCK(info.st_mode))))
         return cli_fail(
             CLI_USAGE,
             "cannot keep checkpoints in the stream '%s': wanted a file, where one takes the place of another", path);

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -35,15 +36,23 @@ size_t cli_memory_budget(void) {
     return budget;
 }
 
+// As the library's own allocator does: large arrays in large pages, where the system gives some to those who ask.
+enum { LARGE_PAGE = 2 << 20, LARGE_ARRAY = 4 << 20 };
+
 // Linux promises memory that it does not have, and ends the process that then uses it: so we count ourselves.
 static void *allocate(void *user, size_t bytes, size_t alignment) {
     (void)user;
     const size_t budget = cli_memory_budget();
+    const bool large = bytes >= LARGE_ARRAY && alignment <= LARGE_PAGE;
+    if (large) alignment = LARGE_PAGE;
     if (bytes > budget || alignment > budget - bytes) return NULL;
     if (atomic_load(&used) > budget - bytes) return NULL;
     const size_t rounded = (bytes + alignment - 1) & ~(alignment - 1);
     void *memory = aligned_alloc(alignment, rounded ? rounded : alignment);
     if (memory) atomic_fetch_add(&used, malloc_usable_size(memory));
+#if defined(MADV_HUGEPAGE)
+    if (large && memory) (void)madvise(memory, rounded, MADV_HUGEPAGE);
+#endif
     return memory;
 }
 

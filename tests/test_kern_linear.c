@@ -274,8 +274,7 @@ static void empty(void **state) {
 }
 
 // y may be r, steps may run backwards: the loop in place, from the last row to the first.
-static void backwards_in_place(void **state) {
-    (void)state;
+static void check_backwards(const dpcri_kernels *kernels) {
     for (int64_t w = 1; w <= 40; w++) {
         const dpcr_transition t = dpcr_transition_square(DPCR_DENSE, w, 0);
         enum { N = 6 };
@@ -293,7 +292,6 @@ static void backwards_in_place(void **state) {
                            .r_step = -w,
                            .y = b + (N - 1) * w,
                            .y_step = -w};
-        const dpcri_kernels *kernels = dpcri_kernels_at(dpcri_isa_level(), DPCR_F64);
         double *a2 = malloc((size_t)(N * w * w) * sizeof *a);
         for (int64_t i = 0; i < N; i++) memcpy(a2 + i * w * w, a + (N - 1 - i) * w * w, (size_t)(w * w) * sizeof *a);
         for (int64_t i = 0; i < N; i++) memcpy(forward + i * w, b + (N - 1 - i) * w, (size_t)w * sizeof *b);
@@ -317,6 +315,12 @@ static void backwards_in_place(void **state) {
         free(b);
         free(forward);
     }
+}
+
+static void backwards_in_place(void **state) {
+    (void)state;
+    for (int level = 0; level <= (int)dpcri_isa_level(); level++)
+        check_backwards(dpcri_kernels_at((dpcri_isa)level, DPCR_F64));
 }
 
 // w = 2 and steps one after another have a way of their own: single products, so bits are the definition's.

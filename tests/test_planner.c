@@ -350,6 +350,14 @@ static void sweeps_that_were_allowed_are_remembered(void **state) {
         assert_int_equal(dpcr_solve_plan_options(again)->max_sweeps, known.max_sweeps);
         dpcr_solve_plan_destroy(again);
     }
+    // A record of older wisdom, without: what is predicted once holds from then on.
+    dpcri_known then;
+    known.max_sweeps = 0;
+    dpcri_wisdom_remember(context, plan->key, &known);
+    dpcr_solve_plan *again = plan_of(context, &steps, DPCR_PLANNING_ESTIMATE);
+    assert_true(dpcri_wisdom_recall(context, plan->key, &then));
+    assert_true(then.max_sweeps > 0 && then.max_sweeps == dpcr_solve_plan_options(again)->max_sweeps);
+    dpcr_solve_plan_destroy(again);
     dpcr_solve_plan_destroy(plan);
     dpcr_context_destroy(context);
 }

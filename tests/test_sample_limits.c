@@ -70,6 +70,12 @@ static void refusals_are_in_words(void **state) {
     REFUSED(times, far, "time 1 of 24 is 1000, wanted falling ones from 999");
     REFUSED(times, below, "time 4 of 24 is -1");
     REFUSED(times, none, "time 1 of");
+    double close[N];
+    for (int i = 0; i < N; i++) close[i] = 500 - 10 * i;
+    close[3] = nextafter(close[4], 1000);
+    REFUSED(times, close, "times 4 and 5 of 24");
+    close[3] = nextafter(close[2], 0);
+    REFUSED(times, close, "times 3 and 4 of 24");
     good.kind = DPCR_SAMPLER_DDPM;
     REFUSED(eta, 0.5, "ddim's alone");
     good = options_of(&variants[2]);

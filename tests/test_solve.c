@@ -379,7 +379,7 @@ static void fused_sweeps_have_the_same_bits(void **state) {
     dpcr_context *one = solving_context(1), *two = solving_context(2);
     for (int m = 0; m < 4; m++)
         for (int k = 0; k < 2; k++) {
-            if ((TESTS_SANITIZED && (m + k) % 2) || (TESTS_ONE_OF > 3 && m > 1)) continue;
+            if ((TESTS_SANITIZED && (m + k) % 2) || (TESTS_ONE_OF > 5 && m > 1)) continue;
             chain c = tanh_chain(m == 3 ? 2 * LENGTH : LENGTH, ROWS, WIDTH, DPCR_F64);
             double *z0 = starts(&c);
             const dpcr_solve_options options = {.size = sizeof options,

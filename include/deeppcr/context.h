@@ -17,7 +17,8 @@ typedef struct dpcr_context_options {
     size_t size;  // sizeof(dpcr_context_options) of the caller
     int threads;  // worker threads, the caller's included; 0: as many as this process may run on
     // Every allocation of the library goes through `allocate` (alignment is a power of two; NULL means refused) and
-    // `release`. Both NULL: aligned_alloc and free. Third parties' own allocations (thread pool, zlib, jansson) do not.
+    // `release`. Both NULL: aligned_alloc and free, 4 MB and more in large pages where the system gives
+    // some to those who ask. Third parties' own allocations (thread pool, zlib, jansson) do not.
     void *(*allocate)(void *user, size_t bytes, size_t alignment);
     void (*release)(void *user, void *memory);
     void *allocator_user;

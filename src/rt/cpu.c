@@ -30,6 +30,7 @@ static const bool built[DPCRI_ISA_COUNT] = {
 
 static bool cpu_has(dpcri_isa isa) {
 #if defined(__x86_64__)
+    if (isa != DPCRI_PORTABLE && !cpuinfo_initialize()) return false;
     if (isa == DPCRI_AVX2) return cpuinfo_has_x86_avx2() && cpuinfo_has_x86_fma3();
     if (isa == DPCRI_AVX512)
         return cpuinfo_has_x86_avx512f() && cpuinfo_has_x86_avx512dq() && cpuinfo_has_x86_avx512bw() &&
@@ -44,9 +45,6 @@ static void decide(void) {
     for (int i = 0; forced && i < DPCRI_ISA_COUNT; i++)
         if (strcmp(forced, isa_names[i]) == 0) highest = (dpcri_isa)i;
     level = highest;
-#if defined(__x86_64__)
-    if (!cpuinfo_initialize()) level = DPCRI_PORTABLE;
-#endif
     while (!built[level] || !cpu_has(level)) level--;
 }
 
@@ -58,7 +56,6 @@ dpcri_isa dpcri_isa_level(void) {
 const char *dpcr_isa_name(void) { return isa_names[dpcri_isa_level()]; }
 
 const char *dpcr_isa_level_name(int i) {
-    dpcri_isa_level();  // cpuinfo is there from now on
     for (int isa = 0; i >= 0 && isa < DPCRI_ISA_COUNT; isa++)
         if (built[isa] && cpu_has((dpcri_isa)isa) && i-- == 0) return isa_names[isa];
     return NULL;

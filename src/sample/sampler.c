@@ -350,6 +350,11 @@ static dpcr_status take_times(const dpcr_sampler_options *o, double *times, dpcr
     return DPCR_OK;
 }
 
+// Steps divide by how far log(sigma / alpha) goes. Times of a spacing lie apart; those of a caller may not.
+static bool is_apart(dpcri_place at, dpcri_place to) {
+    return to.sigma == 0 || log(at.sigma / at.alpha) - log(to.sigma / to.alpha) > 1e-9;
+}
+
 static dpcr_status make_steps(dpcr_sampler *s, dpcr_error *error) {
     const dpcr_sampler_options *o = &s->options;
     const int64_t n = o->steps, length = n - o->skip;
@@ -365,7 +370,8 @@ static dpcr_status make_steps(dpcr_sampler *s, dpcr_error *error) {
     double *abar = times + n;
     dpcri_noise_fill(&o->noise, NULL, abar);
     dpcr_status status = DPCR_OK;
-    if (o->times)
+    const bool given = o->times != NULL;
+    if (given)
         DPCR_TRY(take_times(o, times, error));
     else
         dpcri_spacing_fill(o->spacing, &o->noise, abar, n, times);
@@ -378,6 +384,10 @@ static dpcr_status make_steps(dpcr_sampler *s, dpcr_error *error) {
         const int64_t i = l + o->skip;
         const dpcri_place at = dpcri_place_at(&o->noise, abar, times[i]);
         const dpcri_place to = i + 1 < n ? dpcri_place_at(&o->noise, abar, times[i + 1]) : end;
+        if (given && i + 1 < n && !is_apart(at, to))
+            DPCR_TRY(dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                                "sampler: times %lld and %lld of %lld, %.17g and %.17g, are too close to each other",
+                                (long long)i + 1, (long long)i + 2, (long long)n, times[i], times[i + 1]));
         s->steps[l] = dpcri_step_make(o->kind, s->denoiser.prediction, o->eta, at, to, l > 0 ? &before : NULL);
         s->noisy = s->noisy || s->steps[l].noise > 0;
         s->slopes[l] = slope_of(&s->steps[l], at);

@@ -299,7 +299,8 @@ dpcr_status dpcr_steps_check(dpcr_context *context, const dpcr_steps *steps, con
                              dpcr_error *error) {
     if (!context || !steps || !z0)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "steps_check: context, steps or z0 is NULL");
-    if (steps->size != sizeof *steps || !steps->advance || steps->length < 0 || steps->batch < 0 || steps->width < 1)
+    if (steps->size < offsetof(dpcr_steps, identity) || !steps->advance || steps->length < 0 || steps->batch < 0 ||
+        steps->width < 1)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "steps_check: steps.size, advance, length, batch or width is not as documented");
     checker c = {.context = context, .steps = steps, .tolerance = tolerance, .error = error};

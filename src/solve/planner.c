@@ -707,6 +707,7 @@ dpcr_status dpcri_planner_choose(dpcr_solve_plan *plan, dpcr_error *error) {
     dpcri_known known;
     look(plan, &o, &known);
     const bool before[2] = {known.chosen[0], known.chosen[1]};
+    const int allowed = known.max_sweeps;  // 0 in a record of older wisdom: what is predicted now holds from now on
     const bool wants_trial = forward && !known.chosen[0] && asked.planning == DPCR_PLANNING_ESTIMATE;
     const bool timed = is_weighed(&plan->steps) && o.evaluations > 0;
     const bool learned = (wants_trial && try_told(&o, &known)) || timed;
@@ -719,7 +720,8 @@ dpcr_status dpcri_planner_choose(dpcr_solve_plan *plan, dpcr_error *error) {
     if (backward) DPCR_TRY(choose(plan, &o, &known, 1, error));
     const bool new = known.chosen[0] && known.chosen[1] && !(before[0] && before[1]);
     if (forward && backward && asked.consume_tape && new) choose_pair(plan, &o, &known, ahead);
-    if (learned || known.chosen[0] != before[0] || known.chosen[1] != before[1])
+    if (learned || known.chosen[0] != before[0] || known.chosen[1] != before[1] ||
+        (known.chosen[0] && known.max_sweeps != allowed))
         dpcri_wisdom_remember(plan->context, plan->key, &known);
     plan->planning_seconds = dpcri_seconds() - began;
     plan->planning_evaluations = o.evaluations;

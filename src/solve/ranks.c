@@ -50,7 +50,7 @@ static dpcr_status check_state(const job *j, const char *name, const dpcr_array 
 }
 
 static dpcr_status check_run_up(const job *j, const char *name, const dpcr_steps *steps, dpcr_error *error) {
-    if (!steps || (steps->size >= sizeof *steps && steps->batch == steps_of(j)->batch &&
+    if (!steps || (steps->size >= offsetof(dpcr_steps, identity) && steps->batch == steps_of(j)->batch &&
                    steps->width == steps_of(j)->width && steps->dtype == steps_of(j)->dtype))
         return DPCR_OK;
     return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s is of another batch, width or dtype than the plan's steps",
