@@ -200,6 +200,13 @@ for words in 'mlp --layers 2' denoiser vgg11 'rnn --data bitstream'; do
     refused 2 'cannot keep checkpoints in the stream' train $words --save -
     refused 2 'cannot keep checkpoints in the stream' train $words --save /dev/stdout
 done
+# A device may be written again and again, wherever output goes.
+cases=$((cases + 1))
+"$program" train mlp --layers 2 --data "$folder/nowhere" --save /dev/null >/dev/null 2>"$folder/stderr"
+[ $? -eq 5 ] || complain "--save /dev/null beside >/dev/null: $(cat "$folder/stderr")"
+mkfifo "$folder/fifo"
+refused 2 'cannot keep checkpoints in the stream' train mlp --layers 2 --save "$folder/fifo"
+rm "$folder/fifo"
 refused 4 'cannot write' solve linear --A x --b y --output "$folder/missing/z.npy"
 if [ "$(id -u)" -ne 0 ]; then
     mkdir "$folder/closed" && touch "$folder/closed/r.csv" "$folder/open.csv"

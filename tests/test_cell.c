@@ -140,6 +140,11 @@ static void check_form(dpcr_dtype dtype, dpcr_cell_kind kind, int64_t w, dpcr_ac
     if (a != DPCR_ACT_RELU && dpcr_steps_check(f.context, &f.steps, &in, tolerance, &error) != DPCR_OK)
         fail_msg("kind %d, width %d, activation %d, scale %g, own %d: %s", (int)kind, (int)w, (int)a, scale, own,
                  error.text);
+    dpcr_steps older = f.steps;  // of a program that was built before there was an identity
+    older.size = offsetof(dpcr_steps, identity);
+    if (a != DPCR_ACT_RELU) assert_int_equal(dpcr_steps_check(f.context, &older, &in, tolerance, &error), DPCR_OK);
+    older.size -= sizeof older.launch;
+    assert_int_equal(dpcr_steps_check(f.context, &older, &in, tolerance, &error), DPCR_ERROR_ARGUMENT);
     plain_loop(&f, start, expected);
     dpcr_reason reason;
     solve(&f, DPCR_METHOD_SEQUENTIAL, z0, z, &reason);

@@ -94,6 +94,7 @@ static dpcr_status run_rank(void *user, const dpcr_transport *by, dpcr_error *er
     dpcr_steps own, before, after;
     dpcr_cell *cells[] = {cell_of(t, first, count, t->dx[1], &own), cell_of(t, first - lead, lead, NULL, &before),
                           cell_of(t, first + count, tail, NULL, &after)};
+    before.size = after.size = offsetof(dpcr_steps, identity);  // of a program built on an older header
     dpcr_solve_plan *plan = plan_of(t, &own, t->method);
     const size_t bytes = dpcr_solve_plan_workspace(plan);
     void *workspace = aligned_alloc(64, bytes / 64 * 64 + 128);
