@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""links.py [FOLDER]: every relative link of FOLDER's .md files leads to a file or folder that is there and, where it names a heading, to
+that heading; every docs/PAGE.md, or docs/PAGE.md#HEADING, that any text of the tree names is there too. One line a fault, exit status 1."""
+import os
+import pathlib
+import re
+import sys
+
+root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent).resolve()
+TEXTS = {".md", ".c", ".h", ".inc", ".def", ".cu", ".cpp", ".py", ".sh", ".bash", ".cmake", ".txt", ".toml", ".1", ""}
+LINK = re.compile(r"\[[^\][]*\]\(([^()\s]+)\)")
+NAMED = re.compile(r"(?<![\w/.-])(?:\.\./)*(docs/[a-z/-]+\.md)(#[\w-]+)?")  # others' pages have capitals
+
+
+def texts():
+    for folder, folders, names in os.walk(root):
+        folders[:] = [f for f in folders if f == ".ci" or not f.startswith((".", "build", "__pycache__"))]
+        if pathlib.Path(folder) == root:
+            folders[:] = [f for f in folders if f != "out"]
+        yield from (pathlib.Path(folder) / n for n in names if pathlib.Path(n).suffix in TEXTS)
+
+
+def prose(lines):
+    """(number, line) outside fences."""
+    fenced = False
+    for number, line in enumerate(lines, 1):
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        elif not fenced:
+            yield number, line
+
+
+def headings(path, seen={}):  # noqa: B006 (kept from call to call)
+    """The anchors that GitHub gives a page's headings."""
+    if path not in seen:
+        seen[path], count = set(), {}
+        for _, line in prose(path.read_text(encoding="utf-8").splitlines()):
+            if match := re.match(r"#{1,6} +(.*?)[ #]*$", line):
+                title = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", match[1]).lower()
+                slug = re.sub(r"[^\w\- ]", "", title).replace(" ", "-")
+                count[slug] = count.get(slug, -1) + 1
+                seen[path].add(f"{slug}-{count[slug]}" if count[slug] else slug)
+    return seen[path]
+
+
+def fault(page, heading):
+    if not page.exists():
+        return "is not there"
+    if heading and page.suffix == ".md" and heading not in headings(page):
+        return "has no such heading"
+    return None
+
+
+faults, links = [], 0
+for path in sorted(texts()):
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        continue
+    found = [(number, m[1] + (m[2] or ""), root) for number, line in enumerate(lines, 1) for m in NAMED.finditer(line)]
+    if path.suffix == ".md":
+        plain = ((number, re.sub(r"`[^`]*`", "``", line)) for number, line in prose(lines))
+        found += [(number, m[1], path.parent) for number, line in plain for m in LINK.finditer(line) if not re.match(r"[a-z]+:", m[1])]
+    links += len(found)
+    for number, target, base in found:
+        page, _, heading = target.partition("#")
+        why = fault((base / page).resolve() if page else path, heading)
+        if why:
+            faults.append(f"{path.relative_to(root)}:{number}: {target} {why}")
+for line in faults:
+    print(line)
+if faults or not links:
+    sys.exit(f"links: {len(faults)} of {links} lead nowhere")
+print(f"links: all {links} lead somewhere")
