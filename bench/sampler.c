@@ -9,8 +9,8 @@
 // --samples write where the pictures start and end, [batch][width], for bench/peers/diffusion_*.py. Prints width,
 // hidden, depth, batch, steps, threads, sampler, method, window, nanoseconds a step (median, least), sweeps, calls,
 // evaluations, largest difference from the loop, rounds, nanoseconds of reading the layers' weights once by a loop that
-// does nothing else, with and without asking for them ahead, each thread those parts that it reads in a step (least of
-// twice as many readings as rounds).
+// does nothing else, in one stream, asked for ahead or not, or in four, each thread those parts that it reads in a step
+// (least of three times as many readings as rounds).
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -137,8 +137,8 @@ static work prepare(dpcr_context *context, dpcr_sampler *sampler, const settings
 
 static volatile float sink;  // or the compiler sees that nobody wants the sums
 
-// Bytes ahead that a second way of reading asks for; the first leaves that to the hardware.
-enum { AHEAD = 2048 };
+// Ways of reading: in one stream, left to the hardware or asked for AHEAD bytes before, or in STREAMS at once.
+enum { PLAIN, ASKED, SIDE_BY_SIDE, WAYS, AHEAD = 2048, STREAMS = 4 };
 
 static inline void ask(const float *x, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char *)x + AHEAD + i);
@@ -164,6 +164,26 @@ __attribute__((target("avx2"))) static void read_avx2(const float *x, int64_t co
     for (int k = 1; k < 8; k++) sum[0] = _mm256_add_ps(sum[0], sum[k]);
     sink = _mm256_cvtss_f32(sum[0]);
 }
+
+__attribute__((target("avx512f"))) static void read_streams_avx512(const float *x, int64_t count) {
+    const int64_t apart = count / STREAMS / 32 * 32;
+    __m512 sum[2 * STREAMS] = {0};
+    for (int64_t i = 0; i < apart; i += 32)
+        for (int k = 0; k < 2 * STREAMS; k++)
+            sum[k] = _mm512_add_ps(sum[k], _mm512_loadu_ps(x + k / 2 * apart + i + k % 2 * 16));
+    for (int k = 1; k < 2 * STREAMS; k++) sum[0] = _mm512_add_ps(sum[0], sum[k]);
+    sink = _mm512_reduce_add_ps(sum[0]);
+}
+
+__attribute__((target("avx2"))) static void read_streams_avx2(const float *x, int64_t count) {
+    const int64_t apart = count / STREAMS / 16 * 16;
+    __m256 sum[2 * STREAMS] = {0};
+    for (int64_t i = 0; i < apart; i += 16)
+        for (int k = 0; k < 2 * STREAMS; k++)
+            sum[k] = _mm256_add_ps(sum[k], _mm256_loadu_ps(x + k / 2 * apart + i + k % 2 * 8));
+    for (int k = 1; k < 2 * STREAMS; k++) sum[0] = _mm256_add_ps(sum[0], sum[k]);
+    sink = _mm256_cvtss_f32(sum[0]);
+}
 #endif
 
 static void read_portable(const float *x, int64_t count, bool ahead) {
@@ -176,24 +196,30 @@ static void read_portable(const float *x, int64_t count, bool ahead) {
     sink = sum[0];
 }
 
-static void read_all(const float *x, int64_t count, bool ahead) {
+static void read_all(const float *x, int64_t count, int way) {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512f")) {
-        read_avx512(x, count, ahead);
+        if (way == SIDE_BY_SIDE)
+            read_streams_avx512(x, count);
+        else
+            read_avx512(x, count, way == ASKED);
         return;
     }
     if (__builtin_cpu_supports("avx2")) {
-        read_avx2(x, count, ahead);
+        if (way == SIDE_BY_SIDE)
+            read_streams_avx2(x, count);
+        else
+            read_avx2(x, count, way == ASKED);
         return;
     }
 #endif
-    read_portable(x, count, ahead);
+    read_portable(x, count, way == ASKED);
 }
 
 typedef struct reading {
     const dpcr_diffusion *model;
     int threads;
-    bool ahead;
+    int way;
 } reading;
 
 static void read_part(void *argument, int64_t part) {
@@ -203,17 +229,17 @@ static void read_part(void *argument, int64_t part) {
         const int64_t panels = dpcri_wide_panels(net->wide, net->layers[l].out);
         const int64_t from = panels * part / r->threads, to = panels * (part + 1) / r->threads;
         const int64_t size = net->layers[l].in * net->wide->panel;
-        read_all(net->layers[l].packed + from * size, (to - from) * size, r->ahead);
+        read_all(net->layers[l].packed + from * size, (to - from) * size, r->way);
     }
 }
 
-// The quicker of both ways.
+// The quickest of the ways.
 static double read_seconds(dpcr_context *context, const dpcr_diffusion *model, int threads, int rounds) {
-    reading r = {model, threads, false};
+    reading r = {model, threads, PLAIN};
     double least = 1e9;
-    for (int i = 0; i <= 2 * rounds; i++) {
+    for (int i = 0; i <= WAYS * rounds; i++) {
         const double a = now();
-        r.ahead = i % 2;
+        r.way = i % WAYS;
         dpcri_parallel(context, threads, read_part, &r);
         least = fmin(least, i ? now() - a : least);  // the first one fetches
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Products with wide matrices that are used again and again: packed once in panels of four vectors, so that every
+// Products with wide matrices that are used again and again: packed once in panels of some vectors, so that every
 // kernel streams. Any number of rows, from one (the weights' bandwidth is the limit) to many (the arithmetic is).
 //
 //   packed[p][k][q] = b[k][p panel + q],   k < depth, q < panel; zeros past the last column
@@ -29,8 +29,9 @@ typedef struct dpcri_wide_product {
 } dpcri_wide_product;
 
 typedef struct dpcri_wide_kernels {
-    size_t element;  // bytes
-    int64_t panel;   // columns
+    size_t element;          // bytes
+    int64_t panel;           // columns
+    int64_t one_row_panels;  // what one row takes at once
     void (*product)(const dpcri_wide_product *p);
     // Panels first .. last-1 of b [depth][columns], or, transposed, of b [columns][depth].
     void (*pack)(bool transposed, int64_t depth, int64_t columns, const void *b, int64_t b_row, int64_t first,
@@ -39,6 +40,11 @@ typedef struct dpcri_wide_kernels {
 
 static inline int64_t dpcri_wide_panels(const dpcri_wide_kernels *k, int64_t columns) {
     return (columns + k->panel - 1) / k->panel;
+}
+
+// Panels that a call should have: with fewer of them few rows leave the processor waiting.
+static inline int64_t dpcri_wide_together(const dpcri_wide_kernels *k, int64_t rows) {
+    return rows < k->one_row_panels ? k->one_row_panels / rows : 1;
 }
 
 // The table of the level in force; NULL for other dtypes than float and double.

@@ -32,7 +32,7 @@ typedef struct part {
 
 // A layer as a thread sees it: made by each for itself, since reading another core's costs more.
 typedef struct stage {
-    int64_t units, panels;  // of the layer; of a unit
+    int64_t panels, together;  // of the layer; of a call
     dpcri_wide_product p;
     const dpcri_dense *layer;
 } stage;
@@ -125,12 +125,11 @@ static void await_part(dpcri_stack *s, int p, int layers) {
 
 static stage stage_of(const dpcri_stack *s, int layer) {
     const dpcri_dense *d = &s->net->layers[s->first + layer];
-    const int64_t panels = dpcri_wide_panels(s->net->wide, d->out), together = s->rows == 1 ? 2 : 1;  // see wide.inc
     const int64_t place = DPCRI_FEW_ROWS * s->widest;
     const bool last = layer + 1 == s->count;
     return (stage){.layer = d,
-                   .panels = together,
-                   .units = (panels + together - 1) / together,
+                   .panels = dpcri_wide_panels(s->net->wide, d->out),
+                   .together = dpcri_wide_together(s->net->wide, s->rows),
                    .p = {.rows = s->rows,
                          .depth = d->in,
                          .columns = d->out,
@@ -143,14 +142,14 @@ static stage stage_of(const dpcri_stack *s, int layer) {
                          .c_row = d->out}};
 }
 
-static int64_t first_unit(const dpcri_stack *s, const stage *g, int p) { return g->units * p / s->active; }
+static int64_t first_panel(const dpcri_stack *s, const stage *g, int p) { return g->panels * p / s->active; }
 
 static int64_t first_column(const dpcri_stack *s, const stage *g, int p) {
-    const int64_t column = first_unit(s, g, p) * g->panels * s->net->wide->panel;
+    const int64_t column = first_panel(s, g, p) * s->net->wide->panel;
     return column < g->p.columns ? column : g->p.columns;
 }
 
-static void finish_unit(const dpcri_stack *s, const stage *g, const dpcri_wide_product *u, int64_t column) {
+static void finish_columns(const dpcri_stack *s, const stage *g, const dpcri_wide_product *u, int64_t column) {
     const bool residual = g->layer->residual;
     if (g->layer->activation == DPCRI_ACT_IDENTITY && !residual) return;
     for (int64_t i = 0; i < u->rows; i++) {
@@ -162,9 +161,8 @@ static void finish_unit(const dpcri_stack *s, const stage *g, const dpcri_wide_p
 }
 
 static void run_terms(const dpcri_stack *s, const stage *g, int p, int64_t from, int64_t to) {
-    const int64_t wide = g->panels * s->net->wide->panel;
-    for (int64_t unit = first_unit(s, g, p); unit < first_unit(s, g, p + 1); unit++) {
-        const int64_t column = unit * wide, left = g->p.columns - column;
+    const int64_t wide = g->together * s->net->wide->panel, end = first_column(s, g, p + 1);
+    for (int64_t column = first_column(s, g, p), left; (left = end - column) > 0; column += wide) {
         dpcri_wide_product u = g->p;
         u.columns = left < wide ? left : wide;
         u.packed = (const float *)u.packed + column * u.depth;
@@ -172,7 +170,7 @@ static void run_terms(const dpcri_stack *s, const stage *g, int p, int64_t from,
         u.c = (float *)u.c + column;
         u.from = from, u.to = to;
         s->net->wide->product(&u);
-        if (to == u.depth) finish_unit(s, g, &u, column);
+        if (to == u.depth) finish_columns(s, g, &u, column);
     }
 }
 
@@ -186,7 +184,7 @@ static void run_stage(dpcri_stack *s, int p, int layer) {
     const stage here = stage_of(s, layer), there = stage_of(s, layer > 0 ? layer - 1 : 0);
     const stage *g = &here, *before = &there;
     const int64_t depth = g->p.depth;
-    const bool any = first_unit(s, g, p) < first_unit(s, g, p + 1);
+    const bool any = first_panel(s, g, p) < first_panel(s, g, p + 1);
     int q = 0;
     if (!any && layer > 0) await_part(s, p, layer);  // somebody may be at it
     for (int64_t from = 0, to = 0; any && from < depth; from = to) {
