@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Denoising steps in order, ours, PyTorch's and JAX's, and by picard over the whole chain, in turn: NAME.csv in the folder of
-results, and the table NAME of docs/performance.md.
+results, and the table NAME of docs/performance/denoising.md.
 
     bench/diffusion.py [--build build] [--rounds 2] [--seconds 0.5] [--points 0,1] [--peers torch,jax] [--variants A,B]
                        [--out bench/results/performance] [--name diffusion]
@@ -90,7 +90,7 @@ def main():
             out = csv.DictWriter(file, fields, restval="")
             out.writeheader()
             out.writerows(rows[k] for k in sorted(rows, key=lambda k: [int(x) for x in k]))
-    subprocess.run([sys.executable, str(here / "performance_table.py"), a.out, str(here.parent / "docs" / "performance.md")], check=True)
+    subprocess.run([sys.executable, str(here / "performance_table.py"), a.out], check=True)
 
 
 main()

@@ -59,3 +59,5 @@ PYTHON
     (cd "$out" && gnuplot -e "name='$name'; heading='$heading: $run'" "$OLDPWD/scripts/plots/map.gp")
     echo "$out/$name: csv, svg, png"
 done
+# The table of docs/performance.md that says from which length on a method is ahead.
+[ "$out" != bench/results/maps ] || python3 bench/performance_table.py bench/results/performance

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# performance.sh [OPTION...] [TABLE...]: measures the tables of docs/performance.md again and puts them in their places there.
+# performance.sh [OPTION...] [TABLE...]: measures tables of docs/performance/ again and puts them in their places there.
 #   --build build (the folder of the program)  --out bench/results/performance  --seconds 1 (a race)
-#   --render-only (the page from the CSV files that are there)
+#   --render-only (the pages from the CSV files that are there)
 # Without names all tables are made, those against the peers too where their environment is (bench/peers/setup.sh); about six
 # minutes, twenty with the peers. Measure on a quiet machine. The maps are made by bench/maps.sh.
 set -euo pipefail
@@ -90,4 +90,4 @@ if [ $measure = yes ]; then
         done
     done
 fi
-python3 bench/performance_table.py "$out" docs/performance.md
+python3 bench/performance_table.py "$out"

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""performance_table.py FOLDER PAGE: puts tables made from FOLDER's CSV files into PAGE, between the lines
+"""performance_table.py FOLDER [PAGE...]: puts tables made from FOLDER's CSV files into the pages (docs/performance.md and those of
+docs/performance/ where none is named), between the lines
     <!-- table: NAME columns... -->   and   <!-- end -->
 whose text in between is replaced. A table whose file is not there stays as it is. In a cell "a / b" is forward / backward.
 """
@@ -115,8 +116,11 @@ def markdown(head, body):
     return lines + ["| " + " | ".join(row) + " |" for row in body]
 
 
-def source(row):
-    return f"{row['machine']}, {row['isa']}, commit {row['commit']}" if row.get("isa") else f"{row['machine']}, commit {row['commit']}"
+def source(rows):
+    """Machine, level and commits of a table's rows."""
+    commits = list(dict.fromkeys(r["commit"] for r in rows))
+    names = [rows[0]["machine"], *([rows[0]["isa"]] if rows[0].get("isa") else []), f"commit{'s' * (len(commits) > 1)} {', '.join(commits)}"]
+    return ", ".join(names)
 
 
 def bench_table(path, columns):
@@ -130,7 +134,51 @@ def bench_table(path, columns):
             limits.append(f"triad {number(row['triad_bytes_per_second']) / 1e9:.0f} GB/s with {threads} thread{'s' * (threads != '1')}")
     if first["fma_latency_seconds"]:
         limits.append(f"a dependent fma {1e9 * number(first['fma_latency_seconds']):.2f} ns")
-    return markdown([COLUMNS[c][0] for c in columns], body) + ["", f"{source(first)}; {', '.join(limits)}."]
+    return markdown([COLUMNS[c][0] for c in columns], body) + ["", f"{source([b[0] for b in found])}; {', '.join(limits)}."]
+
+
+# name of a map, what it is of
+MAPS = (("cell-tanh", "tanh(W z + x), one W"), ("mlp", "MLP, ReLU, every layer its W"), ("mlp-batch16", "the same, batch 16"),
+        ("resnet", "z + tanh(W z + b) / sqrt(L), every layer its W"), ("resnet-batch16", "the same, batch 16"),
+        ("chain-dense", "linear, every step its dense A"), ("chain-diagonal", "linear, every step its diagonal A"))  # fmt: skip
+AHEAD = 1.1  # times the loop, from which a method counts as ahead
+
+
+def pays_table(folder):
+    """From which length on the best parallel method is ahead of the loop, and by how much there and at the greatest length."""
+    widths, body, runs = [1, 2, 4, 8, 16, 32, 64], [], []
+    for name, what in MAPS:
+        with open(folder / f"{name}.csv", encoding="utf-8", newline="") as file:
+            rows = sorted(csv.DictReader(file), key=lambda r: int(r["length"]))
+        runs += rows
+        for direction in DIRECTIONS:
+            cells = []
+            for width in widths:
+                ran = [r for r in rows if r["direction"] == direction and int(r["width"]) == width]
+                behind = [i for i, r in enumerate(ran) if number(r["ratio"]) < AHEAD]
+                ahead = ran[behind[-1] + 1 :] if behind else ran
+                gains = [factor(number(r["ratio"])) for r in (*ahead[:1], *ahead[1:][-1:])]
+                cells.append(f"{power(ahead[0]['length'])}: {' to '.join(gains)} {ahead[-1]['parallel_method']}" if ahead else "–" if ran else "")
+            body.append([f"{what} (to {power(rows[-1]['length'])})" if direction == "forward" else "", direction, *cells])
+    head = ["chain (longest measured)", "", *(f"w = {w}" for w in widths)]
+    return markdown(head, body) + ["", f"{source(runs)}, {runs[0]['threads']} threads."]
+
+
+# what, its table, its length
+CORES = (("tanh(W z + x), one W", "cell-tanh", 65536), ("tanh(W z + b), every layer its W", "own-weights", 65536),
+         ("z + tanh(W z + b) / sqrt(L), every layer its W", "residual", 1024), ("the same", "residual", 65536),
+         ("linear, every step its dense A", "linear-dense", 65536), ("the same without AVX-512", "linear-dense-zen3", 65536))  # fmt: skip
+
+
+def cores_table(folder):
+    """The best parallel method by one thread and by two: rows of other tables."""
+    widths, body = [1, 2, 4, 8], []
+    for what, name, length in CORES:
+        found = [p for p in points(folder / f"{name}.csv") if int(p[0]["length"]) == length]
+        for threads in ("1", "2"):
+            cells = [next((best(p) for p in found if int(p[0]["width"]) == w and p[0]["threads"] == threads), "") for w in widths]
+            body.append([f"{what}, {power(str(length))} steps" if threads == "1" else "", threads, *cells])
+    return markdown(["chain", "threads", *(f"w = {w}" for w in widths)], body)
 
 
 def schemes_table(path):
@@ -143,7 +191,7 @@ def schemes_table(path):
             body.append([power(str(p["length"])), c["name"], str(c["depth"]), f"{c['flops'] / p['length']:.1f}", seconds(c["seconds"]),
                          factor(c["ratio"])])  # fmt: skip
     head = ["length", "scheme", "dependent steps", "flops a step", "time", "times the loop"]
-    return markdown(head, body) + ["", f"{source(told)}, width 2, {told['threads']} thread."]
+    return markdown(head, body) + ["", f"{source([told])}, width 2, {told['threads']} thread."]
 
 
 def planner_table(path):
@@ -157,7 +205,7 @@ def planner_table(path):
     body.append(["the loop always", str(r["cases"]), percent(r["always_sequential_median"]), "", percent(r["always_sequential_max"]), "", ""])
     head = ["mode", "cases", "median", "95th percentile", "largest", "wrong by more than 5 %", "planning, median / largest"]
     return markdown(head, body) + [
-        "", f"{source(told)}; a parallel method wins by 1.5x in {r['parallel_wins']} cases and loses in {r['parallel_loses']}."]  # fmt: skip
+        "", f"{source([told])}; a parallel method wins by 1.5x in {r['parallel_wins']} cases and loses in {r['parallel_loses']}."]  # fmt: skip
 
 
 def against_table(path):
@@ -182,7 +230,7 @@ def against_table(path):
     head = ["w", "length", "batch", "threads", "", "our loop", "best parallel", "auto"]
     head += [f"{peer}: times our best parallel, auto" for peer in peers]
     versions = ", ".join(dict.fromkeys(f"{r['library']} {r['version']}" for r in rows if r["version"]))
-    return markdown(head, body) + ["", f"{source(rows[0])}; {versions}, each in its fastest variant."]
+    return markdown(head, body) + ["", f"{source(rows)}; {versions}, each in its fastest variant."]
 
 
 def recurrent_table(path):
@@ -201,7 +249,7 @@ def recurrent_table(path):
             cells.append(f"{told(times(key), seconds)}: {by[0]}, **{by[1]}**")
         body.append(cells)
     head = ["network", "inputs, hidden", "batch", "steps", "threads", "our loop, a step", "auto", *(f"{name}: times our loop, auto" for name in peers)]
-    return markdown(head, body) + ["", f"{source(rows[0])}."]
+    return markdown(head, body) + ["", f"{source(rows)}."]
 
 
 def diffusion_table(path):
@@ -221,7 +269,7 @@ def diffusion_table(path):
             cells.append(f"{seconds(1e-9 * ns)} {r[f'{peer}_variant']}: **{factor(ns / loop)}**" if ns == ns else "–")
         body.append(cells)
     head = ["state", "hidden", "depth", "batch", "threads", "our loop, a step", "weights, GB/s", "of a loop that only reads them", "picard (times the loop)", "parareal, times the loop", "auto, times the loop", "PyTorch: times our loop", "JAX: times our loop"]
-    return markdown(head, body) + ["", f"{source(rows[0])}."]
+    return markdown(head, body) + ["", f"{source(rows)}."]
 
 
 def recurrent_part_table(path, ways, others):
@@ -241,10 +289,14 @@ def recurrent_part_table(path, ways, others):
         body.append([*cells, f"{r[f'{best}_residual']} / {r[f'{best}_distance']}"])
     head = ["network", "hidden", "batch", "steps", "threads", "loop, a step", *(f"{way}: times the loop" for way in ways), "auto: times the loop",
             *(f"{name}: times auto" for name in others.values()), f"{'best parallel: ' if len(ways) > 1 else ''}defect / distance from the loop"]
-    return markdown(head, body) + ["", f"{source(rows[0])}."]
+    return markdown(head, body) + ["", f"{source(rows)}."]
 
 
 def table(folder, name, columns):
+    if name == "pays":
+        return pays_table(folder.parent / "maps")
+    if name == "cores":
+        return cores_table(folder)
     if name == "schemes":
         return schemes_table(folder / "schemes.json")
     if name.startswith("planner"):
@@ -263,8 +315,8 @@ def table(folder, name, columns):
     return bench_table(folder / f"{name}.csv", columns)
 
 
-def main(folder, page):
-    folder, page = pathlib.Path(folder), pathlib.Path(page)
+def main(folder, *pages):
+    folder, docs = pathlib.Path(folder), pathlib.Path(__file__).resolve().parent.parent / "docs"
     done, kept = [], []
 
     def place(match):
@@ -277,11 +329,12 @@ def main(folder, page):
         done.append(name)
         return f"<!-- table: {match[1]} -->\n{text}\n<!-- end -->"
 
-    text = page.read_text(encoding="utf-8")
-    page.write_text(re.sub(r"<!-- table: ([^>]*?) -->\n.*?<!-- end -->", place, text, flags=re.S), encoding="utf-8")
-    print(f"{page}: {len(done)} tables{', as they were: ' + ' '.join(kept) if kept else ''}")
+    for page in [pathlib.Path(p) for p in pages] or [docs / "performance.md", *sorted(docs.glob("performance/*.md"))]:
+        text = page.read_text(encoding="utf-8")
+        page.write_text(re.sub(r"<!-- table: ([^>]*?) -->\n.*?<!-- end -->", place, text, flags=re.S), encoding="utf-8")
+    print(f"{len(done)} tables{', as they were: ' + ' '.join(kept) if kept else ''}")
 
 
-if len(sys.argv) != 3:
+if len(sys.argv) < 2:
     sys.exit(__doc__)
 main(*sys.argv[1:])

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Recurrent networks, in turn; a CSV file a table in the folder of results, and the tables of docs/performance.md:
+"""Recurrent networks, in turn; a CSV file a table in the folder of results, and the tables of docs/performance/recurrent.md:
 
     networks   ours by the loop and by auto against PyTorch, JAX and ONNX Runtime                 recurrent.csv
     long       one long sequence, the recurrent part alone: loop, overlap, auto                   recurrent-long.csv
@@ -130,7 +130,7 @@ def main():
                 print(*list(rows[-1].values())[3:], flush=True)
         if rows:
             write(pathlib.Path(a.out) / name, rows)
-    subprocess.run([sys.executable, str(here / "performance_table.py"), a.out, str(here.parent / "docs" / "performance.md")], check=True)
+    subprocess.run([sys.executable, str(here / "performance_table.py"), a.out], check=True)
 
 
 main()

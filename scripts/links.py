@@ -22,20 +22,19 @@ def texts():
 
 
 def prose(lines):
-    """(number, line) outside fences."""
+    """The lines, those of fenced blocks empty."""
     fenced = False
-    for number, line in enumerate(lines, 1):
-        if line.lstrip().startswith("```"):
-            fenced = not fenced
-        elif not fenced:
-            yield number, line
+    for line in lines:
+        fence = line.lstrip().startswith("```")
+        fenced ^= fence
+        yield "" if fenced or fence else line
 
 
 def headings(path, seen={}):  # noqa: B006 (kept from call to call)
     """The anchors that GitHub gives a page's headings."""
     if path not in seen:
         seen[path], count = set(), {}
-        for _, line in prose(path.read_text(encoding="utf-8").splitlines()):
+        for line in prose(path.read_text(encoding="utf-8").splitlines()):
             if match := re.match(r"#{1,6} +(.*?)[ #]*$", line):
                 title = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", match[1]).lower()
                 slug = re.sub(r"[^\w\- ]", "", title).replace(" ", "-")
@@ -60,8 +59,8 @@ for path in sorted(texts()):
         continue
     found = [(number, m[1] + (m[2] or ""), root) for number, line in enumerate(lines, 1) for m in NAMED.finditer(line)]
     if path.suffix == ".md":
-        plain = ((number, re.sub(r"`[^`]*`", "``", line)) for number, line in prose(lines))
-        found += [(number, m[1], path.parent) for number, line in plain for m in LINK.finditer(line) if not re.match(r"[a-z]+:", m[1])]
+        text = re.sub(r"`[^`\n]*`", "``", "\n".join(prose(lines)))  # code opens no link; a link's words may go on in the next line
+        found += [(text.count("\n", 0, m.end()) + 1, m[1], path.parent) for m in LINK.finditer(text) if not re.match(r"[a-z]+:", m[1])]
     links += len(found)
     for number, target, base in found:
         page, _, heading = target.partition("#")

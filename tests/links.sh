@@ -27,6 +27,12 @@ refused "a picture that is not there" page.md 'words ![x](docs/none.png)'
 refused "a heading that is not there" page.md '[x](#again-2)'
 refused "another page's heading that is not there" page.md '[x](page.md#one-two)'
 refused "a link that opens a line of code" page.md '`x` and [x](none.md)'
+refused "a link over two lines" page.md '[x
+y](none.md)'
+refused "a heading that is a line of code" page.md '```
+# no heading
+```
+[x](#no-heading)'
 refused "a page that a page names" page.md "see $none.md"
 refused "a page that a source names" source.c "// ../$none.md"
 printf '%s\n' "$right" '```' '[x](none.md)' '```' >"$work/page.md"

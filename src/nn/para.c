@@ -12,7 +12,7 @@ enum {
     WORTH = 1 << 14,      // steps of units from which a second thread pays
     FUNCTION_FLOPS = 20,  // what a sigmoid or a tanh costs
     // Bytes of a step's states from which a share pays: two threads that write into one page, at the same step, take
-    // each other's cache lines (docs/performance.md). With a tape, and going back, where units are shared too.
+    // each other's cache lines (docs/performance/recurrent.md). With a tape, and back, where units are shared too.
     STATES_APART = 2 << 10,
     TAPES_APART = 4 << 10,
     ADJOINTS_APART = 8 << 10,
