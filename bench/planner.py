@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """deeppcr bench planner, both modes, part by part, so that a machine is needed for a few minutes at a time only; the parts together as one
-run a mode, in a JSON file of results, every case in a CSV file beside it.
+run a mode, in a JSON file of results, every case in a CSV file beside it, and the table of that name in docs/performance/planner.md.
 
     bench/planner.py [--parts 1] [--folder PARTS] [--most N] [--before CMD] [--modes estimate measure] [--threads N] [--build build]
                      [--out bench/results/performance/planner.json]
@@ -16,6 +16,7 @@ import os
 import pathlib
 import shlex
 import subprocess
+import sys
 
 from machine import commit, processor, surroundings
 
@@ -88,6 +89,7 @@ def main():
         table = csv.DictWriter(file, ["machine", "commit", "threads", *rows[0]])
         table.writeheader()
         table.writerows({k: told[k] for k in ("machine", "commit", "threads")} | r for r in rows)
+    subprocess.run([sys.executable, str(here / "performance_table.py"), str(out.parent)], check=True)
 
 
 main()

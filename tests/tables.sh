@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# tables.sh BUILD_DIR: the tables of docs/performance.md and docs/performance/ are what the files of bench/results/ say, every file of
+# bench/results/performance/ is in a page, and a figure that was changed by hand is found.
+set -u
+build=${1:?usage: tables.sh BUILD_DIR}
+command -v python3 >/dev/null || { echo "tables: skipped: no python3"; exit 77; }
+work=$(mktemp -d "$build/tables.XXXXXX") || exit 1
+trap 'rm -rf "$work"' EXIT
+failed=0
+complain() {
+    printf 'tables: %s\n' "$*"
+    failed=1
+}
+pages=(docs/performance.md docs/performance/*.md)
+cp "${pages[@]}" "$work"
+copies=("$work"/*.md)
+write() { PYTHONDONTWRITEBYTECODE=1 python3 bench/performance_table.py bench/results/performance "${copies[@]}"; }
+told=$(write) || complain "bench/performance_table.py failed"
+case $told in *"as they were"*) complain "tables without a file: $told" ;; esac
+for page in "${pages[@]}"; do
+    cmp -s "$page" "$work/${page##*/}" ||
+        complain "$page is not what bench/performance.sh --render-only writes: $(diff "$page" "$work/${page##*/}" | sed -n '2p' | cut -c1-160)"
+done
+for file in bench/results/performance/*; do
+    name=${file##*/}
+    grep -qE "<!-- table: ${name%.*}[ >-]|bench/results/performance/$name" "${pages[@]}" || complain "$file is in no page"
+done
+cp "$work/linear.md" "$work/right"
+sed -i '0,/^| 1 | 2^12 | 1 | 0/s//| 1 | 2^12 | 1 | 7/' "$work/linear.md"
+cmp -s "$work/right" "$work/linear.md" && complain "no figure to change in linear.md"
+write >/dev/null
+cmp -s "$work/right" "$work/linear.md" || complain "a figure that was changed by hand stays"
+[ $failed -ne 0 ] || echo "tables: $told"
+exit $failed
