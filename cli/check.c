@@ -260,6 +260,14 @@ static int tell(const check *c, const verdict *v, const cli_solution *s) {
 
 // ---- the verb ----
 
+// The device's own choice of the method, unless one is named; --device auto has no rates to go by yet.
+static bool settle_device(check *c) {
+    if (c->map)
+        return cli_fail(CLI_USAGE, "--device %.20s: %s runs on processors", c->common.device_given, c->map), false;
+    c->solver.options.device = c->common.device;
+    return true;
+}
+
 static bool settle(check *c, const char *name) {
     dpcr_model_options *o = &c->network.options;
     if (name && cli_map_known(name)) {
@@ -274,6 +282,7 @@ static bool settle(check *c, const char *name) {
     if (c->load && c->network.first_given)
         return cli_fail(CLI_USAGE, "--%s beside --load: the file holds the network", c->network.first_given), false;
     if (c->data && !c->load) return cli_fail(CLI_USAGE, "--data wants --load, a network with an encoder"), false;
+    if (c->common.device.type == DPCR_CUDA) return settle_device(c);
     if (!c->solver.method_given) c->solver.options.method = DPCR_METHOD_NEWTON;
     if (!c->solver.scheme_given) c->solver.options.scheme = DPCR_SCHEME_PCR;
     if (!c->solver.backward_given) c->solver.options.backward = c->solver.options.scheme;
@@ -319,15 +328,18 @@ int cli_verb_check(int argc, char **argv) {
             "and "
             "by the adjoint loop with random gradients at every step, and compares states, the gradient of the initial "
             "state and all parameter gradients. Defaults: 128 layers, width 16, batch 8, float32; lorenz and logistic "
-            "are chaotic maps in float64.\vExit status 1: they do not agree. With ReLU, whose derivative jumps, "
+            "are chaotic maps in float64. With --device cuda the method (default auto) and the way back run "
+            "there.\vExit status 1: they do not agree. With ReLU, whose derivative jumps, "
             "gradients are compared at the same states; end_to_end_gradient_error tells the other difference.",
         .groups = {{&check_argp, &c, "Check:"},
                    {&cli_network_argp, &c.network, "Network:"},
                    {&cli_solver_argp, &c.solver, "Solver:"},
                    {&cli_common_argp, &c.common, "Output and resources:"}},
         .most = 1};
+    c.common.serves_devices = true;
     const char *positional[CLI_MAX_POSITIONAL];
     int status;
     if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
+    cli_device_leave_auto(&c.common, "layers");
     return settle(&c, positional[0]) ? run(&c) : CLI_USAGE;
 }

@@ -123,6 +123,8 @@ extern const struct argp cli_common_argp;
 
 // Settles --device once everything is parsed: false, and told, where what was asked for is not there or not served.
 bool cli_device_settle(cli_common *common);
+// --device auto stays on the processor, with the reason: what `what` take on devices is not measured.
+void cli_device_leave_auto(cli_common *common, const char *what);
 // What a report says of it, where --device was given; NULL otherwise. The first line of text tells it, and JSON.
 const char *cli_device_sentence(void);
 void cli_device_decide(const char *format, ...) __attribute__((format(printf, 1, 2)));

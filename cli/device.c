@@ -39,6 +39,13 @@ static bool settle_auto(cli_common *c) {
     return true;
 }
 
+void cli_device_leave_auto(cli_common *c, const char *what) {
+    if (!c->device_auto) return;
+    c->device_auto = false;
+    c->device = (dpcr_device){0};
+    cli_device_decide("cpu: what %s take on devices is not measured; --device cuda asks for one", what);
+}
+
 bool cli_device_settle(cli_common *c) {
     dpcr_device device = {0};
     dpcr_device_info info = {.size = sizeof info};
@@ -58,7 +65,8 @@ bool cli_device_settle(cli_common *c) {
         return false;
     }
     if (!c->serves_devices) {
-        cli_fail(CLI_USAGE, "--device %.20s: '%s' does not run on devices yet; 'solve' does (linear, rnn, gru, lstm)",
+        cli_fail(CLI_USAGE,
+                 "--device %.20s: '%s' does not run on devices yet; 'solve' (linear, rnn, gru, lstm) and 'check' do",
                  c->device_given, cli_get_verb());
         return false;
     }

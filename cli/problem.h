@@ -57,6 +57,9 @@ typedef struct cli_solution {
 int cli_solution_create(dpcr_context *context, const cli_problem *problem, const dpcr_solve_options *options,
                         const dpcr_array *at, cli_solution **solution);
 void cli_solution_destroy(cli_solution *solution);
+// A network's, on the device of the options; for cli_solution_create, which comes here by itself.
+int cli_solution_on_device(dpcr_context *context, const cli_problem *problem, const dpcr_solve_options *options,
+                           cli_solution *solution);
 
 // Largest |x - y| / max(1, |y|); infinite where only one is finite or their infinities differ.
 double cli_states_error(const dpcr_array *x, const dpcr_array *y);

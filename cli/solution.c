@@ -111,7 +111,8 @@ int cli_solution_create(dpcr_context *context, const cli_problem *problem, const
     *solution = calloc(1, sizeof **solution);
     if (!*solution) return cli_fail_memory("a solution");
     run r = {.problem = problem, .solution = *solution};
-    const int status = plan_and_solve(context, options, at, &r);
+    const int status = options->device.type == DPCR_CUDA ? cli_solution_on_device(context, problem, options, *solution)
+                                                         : plan_and_solve(context, options, at, &r);
     if (!status) return CLI_DONE;
     cli_solution_destroy(*solution);
     *solution = NULL;

@@ -25,6 +25,16 @@ int cli_linear_shape(const dpcr_array *from, const dpcr_array *b, bool transpose
 // z0 as a view [B][w].
 int cli_linear_start(const dpcr_array *from, const dpcr_chain_shape *shape, dpcr_array *z0);
 
+// An array's numbers on a device.
+typedef struct cli_moved {
+    dpcr_array array;
+    size_t bytes;
+} cli_moved;
+
+// Puts copies into the stream: there, with memory of their own, and back, where there is something.
+dpcr_status cli_send(dpcr_device device, const dpcr_array *from, void *stream, cli_moved *to, dpcr_error *error);
+dpcr_status cli_bring(dpcr_device device, const cli_moved *from, const dpcr_array *to, void *stream, dpcr_error *error);
+
 // Seconds by the host's clock.
 typedef struct cli_device_times {
     double to_device, solve, to_host, back;  // back: of networks

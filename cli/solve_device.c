@@ -36,14 +36,8 @@ bool cli_linear_pays(const cli_linear *s, dpcr_context *context, const dpcr_chai
     return pays;
 }
 
-// One array and its place on the device.
-typedef struct moved {
-    dpcr_array array;
-    size_t bytes;
-} moved;
-
-static dpcr_status send(dpcr_device device, const dpcr_array *from, void *stream, moved *to, dpcr_error *error) {
-    *to = (moved){.array = *from, .bytes = bytes_of(from)};
+dpcr_status cli_send(dpcr_device device, const dpcr_array *from, void *stream, cli_moved *to, dpcr_error *error) {
+    *to = (cli_moved){.array = *from, .bytes = bytes_of(from)};
     to->array.data = NULL;
     to->array.device = device;
     const dpcr_status status = dpcr_device_allocate(device, to->bytes, &to->array.data, error);
@@ -55,14 +49,14 @@ int cli_linear_on_device(const cli_linear *s, const dpcr_chain_plan *plan, const
                          const dpcr_array *z0, cli_device_times *times) {
     const dpcr_device device = s->common.device, host = {.type = DPCR_HOST};
     const size_t bytes = dpcr_chain_plan_workspace(plan);
-    moved on[3] = {0};
+    cli_moved on[3] = {0};
     void *workspace = NULL, *stream = NULL;
     dpcr_error error = {0};
     const double start = cli_now();
     dpcr_status status = dpcr_stream_create(device, &stream, &error);
-    if (status == DPCR_OK) status = send(device, a, stream, &on[0], &error);
-    if (status == DPCR_OK) status = send(device, b, stream, &on[1], &error);
-    if (status == DPCR_OK && z0) status = send(device, z0, stream, &on[2], &error);
+    if (status == DPCR_OK) status = cli_send(device, a, stream, &on[0], &error);
+    if (status == DPCR_OK) status = cli_send(device, b, stream, &on[1], &error);
+    if (status == DPCR_OK && z0) status = cli_send(device, z0, stream, &on[2], &error);
     if (status == DPCR_OK) status = dpcr_device_allocate(device, bytes, &workspace, &error);
     if (status == DPCR_OK) status = dpcr_stream_wait(device, stream, &error);
     times->to_device = cli_now() - start;
@@ -84,7 +78,8 @@ int cli_linear_on_device(const cli_linear *s, const dpcr_chain_plan *plan, const
 
 // ---- recurrent networks ----
 
-static dpcr_status bring(dpcr_device device, moved *from, const dpcr_array *to, void *stream, dpcr_error *error) {
+dpcr_status cli_bring(dpcr_device device, const cli_moved *from, const dpcr_array *to, void *stream,
+                      dpcr_error *error) {
     const dpcr_device host = {.type = DPCR_HOST};
     return from->array.data ? dpcr_device_copy(host, to->data, device, from->array.data, from->bytes, stream, error)
                             : DPCR_OK;
@@ -113,13 +108,13 @@ int cli_recurrent_on_device(dpcr_device device, dpcr_recurrent *network, const d
     const dpcr_array vector = dpcr_array_make(theta, dtype, 1, &count), sums = dpcr_array_make(back, dtype, 1, &count);
     const dpcr_array *const here[ALL] = {&vector,  &pass->x,  &pass->h0, &pass->c0, &g->y, &g->ht, &g->ct,
                                          &pass->y, &pass->ht, &pass->ct, &sums,     &g->x, &g->h0, &g->c0};
-    moved on[ALL] = {0};
+    cli_moved on[ALL] = {0};
     void *workspace = NULL, *stream = NULL, *lengths = NULL;
     dpcr_error error = {0};
     const double start = cli_now();
     dpcr_status status = dpcr_stream_create(device, &stream, &error);
     for (int i = 0; i < ALL && status == DPCR_OK; i++)
-        if (here[i]->data) status = send(device, here[i], stream, &on[i], &error);
+        if (here[i]->data) status = cli_send(device, here[i], stream, &on[i], &error);
     if (status == DPCR_OK) status = send_lengths(device, pass, stream, &lengths, &error);
     if (status == DPCR_OK) status = dpcr_device_allocate(device, bytes, &workspace, &error);
     if (status == DPCR_OK) status = dpcr_stream_wait(device, stream, &error);
@@ -149,7 +144,7 @@ int cli_recurrent_on_device(dpcr_device device, dpcr_recurrent *network, const d
     if (status == DPCR_OK && gradients)
         status = dpcr_recurrent_collect_backward(plan, workspace, bytes, stream, back_reports, &error);
     if (gradients) times->back = cli_now() - start - times->to_device - times->solve;
-    for (int i = Y; i < ALL && status == DPCR_OK; i++) status = bring(device, &on[i], here[i], stream, &error);
+    for (int i = Y; i < ALL && status == DPCR_OK; i++) status = cli_bring(device, &on[i], here[i], stream, &error);
     if (status == DPCR_OK) status = dpcr_stream_wait(device, stream, &error);
     times->to_host = cli_now() - start - times->to_device - times->solve - times->back;
     for (int i = 0; i < ALL; i++) dpcr_device_release(device, on[i].array.data);

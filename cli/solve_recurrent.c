@@ -584,13 +584,9 @@ static int refuse_ranks(recurrent *r) {
     return CLI_DONE;
 }
 
-// In one process; --device auto has no rates to go by yet.
+// In one process.
 static int refuse_device(recurrent *r) {
-    if (r->common.device_auto) {
-        r->common.device = (dpcr_device){0};
-        cli_device_decide("cpu: what recurrent networks take on devices is not measured; --device cuda asks for one");
-        return CLI_DONE;
-    }
+    cli_device_leave_auto(&r->common, "recurrent networks");
     if (!on_device(r)) return CLI_DONE;
     if (r->ranks || cli_world_size() > 1)
         return cli_fail(CLI_USAGE, "--device %.20s over ranks, which compute on processors", r->common.device_given);

@@ -56,10 +56,11 @@ holds "copy_bandwidth" "$(field devices info)"
 holds "cuda:1" "$(field devices info --device cuda:1)"
 "$program" info | grep -q 'compute_capability 9.0' || complain "info's text lists no device"
 unset DEEPPCR_FAKE_DEVICES
-refused 2 "'plan' does not run on devices yet; 'solve' does (linear, rnn, gru, lstm)" plan mlp --layers 4 --width 2 --device cuda
+refused 2 "'plan' does not run on devices yet; 'solve' (linear, rnn, gru, lstm) and 'check' do" plan mlp --layers 4 --width 2 --device cuda
 refused 2 "'train' does not run on devices yet" train mlp --layers 2 --device cuda
 refused 2 "'solve' does not run on devices yet" solve biquads --device cuda
-holds "cpu: 'check' does not run on devices yet" "$(field device check mlp --layers 4 --width 2 --device auto)"
+holds "cpu: 'plan' does not run on devices yet" "$(field device plan mlp --layers 4 --width 2 --device auto)"
+holds 'is not measured' "$(field device check mlp --layers 4 --width 2 --device auto)"
 holds "cpu: asked for" "$(field device check mlp --layers 4 --width 2 --device cpu)"
 
 # solve linear.
@@ -183,7 +184,24 @@ assert np.abs(y[0] - y[1]).max() < 2e-5
 PYTHON
     done
 done
+# Stacks of layers, forward and back with all gradients, against the processor's loop: 'check' agrees or exits 1.
+for words in 'mlp --width 6 --batch 3|sequential' 'resnet --width 20 --batch 35|sequential' 'mlp --width 40 --activation tanh|sequential' \
+    'resnet --width 2 --layers 90|overlap' 'resnet --width 4 --dtype float64 --layers 90|newton' 'mlp --width 1 --activation sigmoid|newton'; do
+    for module in fake_device fake_device_simt; do
+        [ -f "$stand_ins/lib$module.so" ] || continue
+        export DEEPPCR_CUDA_MODULE=$stand_ins/lib$module.so
+        layers="check --layers 12 ${words%%|*} --device cuda"
+        holds 'True' "$(field agrees $layers --method "${words#*|}")"
+        holds "${words#*|}" "$(field method $layers --method "${words#*|}")"
+    done
+done
 export DEEPPCR_CUDA_MODULE=$stand_ins/libfake_device.so
+holds 'no other kernel there' "$(field sentence check mlp --layers 600 --width 3 --batch 1 --device cuda)"
+refused 2 'the loop is of any width' check mlp --layers 4 --width 16 --device cuda --method newton
+refused 2 'a scheme on a device' check mlp --layers 4 --width 2 --device cuda --scheme pcr
+refused 2 'layer_norm' check mlp --layers 4 --width 2 --device cuda --layer-norm
+refused 2 'runs on processors' check lorenz --device cuda
+DEEPPCR_FAKE_WAIT=1 refused 4 'illegal memory access' check mlp --layers 4 --width 8 --device cuda
 network="solve gru --weights $folder/gru.st --input $folder/x.npy --output $folder/there.npy"
 holds 'is not measured' "$(field device $network --device auto)"
 holds 'sequences alone leave the device idle' "$("$program" solve gru --weights "$folder/gru.st" --input <($python -c '

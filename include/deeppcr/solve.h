@@ -414,8 +414,9 @@ DPCR_API dpcr_status dpcr_solve_collect(const dpcr_solve_plan *plan, const void 
                                         void *stream, dpcr_solve_report *report, dpcr_error *error);
 
 // Puts the way back into the stream: lambda_l = direct_l + J_{l+1}^T lambda_{l+1} at the solution z, dz0 = J_0^T
-// lambda_0 (dz0 may be NULL). lambda [L][B][w] may be direct itself, wholly. No gradients of parameters: those of a
-// cell follow from lambda on the host. A plan of length 0 writes nothing, dz0 included.
+// lambda_0 (dz0 may be NULL). lambda [L][B][w] may be direct itself, wholly. Gradients of parameters are those that the
+// chain was made with (dpcr_device_model_create); those of a cell follow from lambda on the host. A plan of length 0
+// writes nothing, dz0 included.
 DPCR_API dpcr_status dpcr_solve_enqueue_backward(const dpcr_solve_plan *plan, const dpcr_array *z0, const dpcr_array *z,
                                                  const dpcr_array *direct, const dpcr_array *lambda,
                                                  const dpcr_array *dz0, void *workspace, size_t workspace_bytes,

@@ -34,13 +34,14 @@ typedef enum dpcri_device_way {
     DPCRI_DEVICE_NEWTON    // all sweeps and the stopping rule in one launch
 } dpcri_device_way;
 
-// u = W_l z_{l-1} + x_l, z_l = act(u) or z_{l-1} + scale act(u): `rows` sequences of width w (kern/narrow.h, W as
-// [out][in]), and with `backward` the transposed chain at the states in z: adjoint_l = direct_l + J_{l+1}^T
-// adjoint_{l+1} from the last step, z0_adjoint = J_0^T adjoint_0.
+// u = W_l z_{l-1} + x_l, z_l = act(u) or z_{l-1} + scale act(u): `rows` sequences of width w (kern/narrow.h), and with
+// `backward` the transposed chain at the states in z: adjoint_l = direct_l + J_{l+1}^T adjoint_{l+1} from the last
+// step, z0_adjoint = J_0^T adjoint_0. A stack of layers is such a chain whose every step has a W of its own.
 typedef struct dpcri_device_cell {
     dpcr_dtype dtype;
     int activation;  // DPCRI_ACT_IDENTITY, ...
     int diagonal, residual;
+    int in_out;  // W lies as [in][out], else as [out][in]; not of a diagonal
     double scale;
     int64_t length, rows, w;
     const void *weight;
@@ -67,7 +68,26 @@ typedef struct dpcri_device_cell {
     int64_t adjoint_step, adjoint_row;
     void *z0_adjoint;  // or NULL
     int64_t z0_adjoint_row;
+    // Going back through dense steps with a W and an x each of their own, x_row 0: onto what is there the gradients of
+    // W, and of x summed over the rows, that lie as W and x do. Either may be NULL.
+    int gradients;
+    void *weight_gradient, *x_gradient;
 } dpcri_device_cell;
+
+// Why no kernel serves such a cell so far, in words that name what would work; NULL: one does.
+static inline const char *dpcri_device_cell_refusal(const dpcri_device_cell *c) {
+    const int narrow = c->diagonal || c->w == 1 || c->w == 2 || c->w == 4;
+    const int shared = c->weight_step == 0 || c->x_step == 0 || c->x_row != 0;
+    if (c->dtype != DPCR_F32 && c->dtype != DPCR_F64) return "cells of float32 and float64 work there";
+    if (c->activation < 0 || c->activation > 3) return "cells of identity, ReLU, tanh and sigmoid work there";
+    if (c->length > UINT32_MAX) return "chains of up to 2^32 - 1 steps work there";
+    if (!narrow && c->way != DPCRI_DEVICE_LOOP)
+        return "overlap and newton are of dense cells of width 1, 2 and 4 and of diagonal ones there; the loop is of "
+               "any width";
+    return c->backward && c->gradients && (c->diagonal || shared)
+               ? "gradients of parameters are of dense layers with weights and biases of their own there"
+               : 0;
+}
 
 // The kinds of dpcr_recurrent_kind that there are kernels for.
 typedef enum dpcri_device_gates {

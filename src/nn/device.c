@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The callback `launch` of narrow cells: their form and the solver's arrays as the device's kernels want them.
+// The callback `launch` of cells and stacks of layers: their form and the solver's arrays as the device's kernels want
+// them.
 #include "kern/device.h"
 #include "nn/device.h"
 #include "rt/dev/device.h"
@@ -18,10 +19,12 @@ static dpcri_device_way way_of(int method) {
                                            : DPCRI_DEVICE_LOOP;
 }
 
-static dpcri_device_cell cell_of(const dpcri_narrow *n, int64_t length, int64_t batch, const dpcr_launch *launch) {
+static dpcri_device_cell cell_of(const dpcri_narrow *n, const dpcri_narrow_sums *sums, int64_t length, int64_t batch,
+                                 const dpcr_launch *launch) {
     dpcri_device_cell cell = {.dtype = n->dtype,
                               .activation = n->activation,
                               .diagonal = n->diagonal,
+                              .in_out = n->weight_in_out,
                               .residual = n->residual,
                               .scale = n->scale,
                               .length = length,
@@ -40,27 +43,29 @@ static dpcri_device_cell cell_of(const dpcri_narrow *n, int64_t length, int64_t 
                               .max_sweeps = launch->max_sweeps,
                               .stop = launch->no_fallback,
                               .outcome = launch->outcome,
-                              .backward = launch->backward};
+                              .backward = launch->backward,
+                              .gradients = sums != NULL};
     cell.z0 = place(launch->z0, NULL, &cell.z0_row);
     cell.z = place(launch->z, &cell.z_step, &cell.z_row);
     cell.direct = place(launch->direct, &cell.direct_step, &cell.direct_row);
     cell.adjoint = place(launch->adjoint, &cell.adjoint_step, &cell.adjoint_row);
     cell.z0_adjoint = place(launch->dz0, NULL, &cell.z0_adjoint_row);
+    if (sums) cell.weight_gradient = sums->weight, cell.x_gradient = sums->bias;
     return cell;
 }
 
-dpcr_status dpcri_narrow_launch(const dpcri_narrow *n, dpcr_device device, int64_t length, int64_t batch,
-                                dpcr_launch *launch, dpcr_error *error) {
+dpcr_status dpcri_narrow_launch(const dpcri_narrow *n, const dpcri_narrow_sums *sums, dpcr_device device,
+                                int64_t length, int64_t batch, dpcr_launch *launch, dpcr_error *error) {
     const dpcri_device_kernels *kernels = NULL;
     dpcr_status status = DPCR_OK;
     if (launch->device.type != device.type || launch->device.id != device.id) {
         char there[32], here[32];
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "cell: a plan for %s, but its arrays lie on %s",
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "steps: a plan for %s, but their arrays lie on %s",
                           dpcri_device_text(launch->device, there, sizeof there),
                           dpcri_device_text(device, here, sizeof here));
     }
-    DPCR_TRY(dpcri_kernels_of(device, "cell", &kernels, error));
-    const dpcri_device_cell cell = cell_of(n, length, batch, launch);
+    DPCR_TRY(dpcri_kernels_of(device, "steps", &kernels, error));
+    const dpcri_device_cell cell = cell_of(n, sums, length, batch, launch);
     if (!launch->z)
         DPCR_TRY(kernels->cell_workspace(device.id, &cell, &launch->bytes, error));
     else

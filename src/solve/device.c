@@ -92,13 +92,33 @@ static dpcr_status ask_bytes(dpcr_solve_plan *plan, dpcr_error *error) {
 
 void dpcri_device_sentence(dpcr_method asked, dpcr_method method, const char *where, const char *name, char *text,
                            size_t bytes) {
-    const char *what = method == DPCR_METHOD_SEQUENTIAL ? "the loop, a lane a sequence"
+    const char *what = method == DPCR_METHOD_SEQUENTIAL ? "the loop in one launch"
                        : method == DPCR_METHOD_OVERLAP  ? "overlapped chunks in one launch"
                                                         : "all sweeps in one launch";
     snprintf(text, bytes, "%s: %s on %s (%.100s)%s", dpcr_method_name(method), what, where, name,
              asked != DPCR_METHOD_AUTO          ? ", asked for"
              : method == DPCR_METHOD_SEQUENTIAL ? ", for it is short or its sequences keep the device busy"
                                                 : ", for its sequences alone leave the device idle");
+}
+
+// Defaults and workspace. AUTO is left to the loop where its own choice has no kernel for these steps.
+static dpcr_status choose(dpcr_solve_plan *plan, int processors, bool *alone, dpcr_error *error) {
+    const dpcr_steps *steps = &plan->steps;
+    dpcr_solve_options *o = &plan->options, given = *o;
+    const int64_t columns = steps->batch * (steps->jacobian.structure == DPCR_DIAGONAL ? steps->width : 1);
+    dpcr_error refused = {0};
+    dpcri_device_defaults(o, steps->dtype, steps->length, columns, processors);
+    if (steps->length == 0 || steps->batch == 0) return DPCR_OK;
+    const dpcr_status status = ask_bytes(plan, &refused);
+    *alone = status == DPCR_ERROR_UNSUPPORTED && given.method == DPCR_METHOD_AUTO;
+    if (!*alone) {
+        if (status != DPCR_OK && error) *error = refused;
+        return status;
+    }
+    given.method = DPCR_METHOD_SEQUENTIAL;
+    *o = given;
+    dpcri_device_defaults(o, steps->dtype, steps->length, columns, processors);
+    return ask_bytes(plan, error);
 }
 
 dpcr_status dpcri_solve_plan_device(dpcr_solve_plan *plan, dpcr_error *error) {
@@ -108,6 +128,7 @@ dpcr_status dpcri_solve_plan_device(dpcr_solve_plan *plan, dpcr_error *error) {
     dpcr_device_info info = {.size = sizeof info};
     dpcr_status status = DPCR_OK;
     char where[32];
+    bool alone = false;
     DPCR_TRY(dpcri_device_ready(o->device, "solve_plan_create", &table, error));
     DPCR_TRY(table->describe(o->device.id, &info, error));
     if (!steps->launch)
@@ -116,11 +137,13 @@ dpcr_status dpcri_solve_plan_device(dpcr_solve_plan *plan, dpcr_error *error) {
                             dpcri_device_text(o->device, where, sizeof where)));
     DPCR_TRY(dpcri_device_check_options(o, error));
     const dpcr_method asked = o->method;
-    const int64_t parts = steps->jacobian.structure == DPCR_DIAGONAL ? steps->width : 1;
-    dpcri_device_defaults(o, steps->dtype, steps->length, steps->batch * parts, info.processors);
-    if (steps->length > 0 && steps->batch > 0) DPCR_TRY(ask_bytes(plan, error));
-    dpcri_device_sentence(asked, o->method, dpcri_device_text(o->device, where, sizeof where), info.name,
-                          plan->sentence, sizeof plan->sentence);
+    DPCR_TRY(choose(plan, info.processors, &alone, error));
+    dpcri_device_text(o->device, where, sizeof where);
+    dpcri_device_sentence(asked, o->method, where, info.name, plan->sentence, sizeof plan->sentence);
+    if (alone)
+        snprintf(plan->sentence, sizeof plan->sentence,
+                 "sequential: the loop in one launch on %s (%.100s), for such steps have no other kernel there", where,
+                 info.name);
     o->start = NULL;
     o->size = sizeof *o;
     plan->pinned = *o;

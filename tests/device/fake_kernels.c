@@ -106,7 +106,7 @@ static double slope(int activation, double y) {
 // u_i of step l at the state `before`, and W_ij.
 static double weight_at(const dpcri_device_cell *c, int64_t l, int64_t i, int64_t j) {
     if (c->diagonal) return i == j ? get(c->dtype, c->weight, l * c->weight_step + i) : 0;
-    return get(c->dtype, c->weight, l * c->weight_step + i * c->w + j);
+    return get(c->dtype, c->weight, l * c->weight_step + (c->in_out ? j * c->w + i : i * c->w + j));
 }
 
 static double into(const dpcri_device_cell *c, int64_t row, int64_t l, int64_t i) {
@@ -162,10 +162,33 @@ static void cell_backward(const dpcri_device_cell *c, int64_t row) {
     for (int64_t j = 0; c->z0_adjoint && j < c->w; j++) put(c->dtype, c->z0_adjoint, row * c->z0_adjoint_row + j, g[j]);
 }
 
+static void add_to(dpcr_dtype dtype, void *at, int64_t i, double value) {
+    if (at) put(dtype, at, i, get(dtype, at, i) + value);
+}
+
+// Over the adjoints; W's and x's gradients lie as both do.
+static void cell_gradients(const dpcri_device_cell *c, int64_t row) {
+    const int64_t w = c->w;
+    for (int64_t l = 0; l < c->length; l++)
+        for (int64_t i = 0; i < w; i++) {
+            const double e = get(c->dtype, c->adjoint, l * c->adjoint_step + row * c->adjoint_row + i) *
+                             slope(c->activation, act(c->activation, into(c, row, l, i))) *
+                             (c->residual ? c->scale : 1);
+            add_to(c->dtype, c->x_gradient, l * c->x_step + i, e);
+            for (int64_t j = 0; j < w; j++) {
+                const double z = l > 0 ? get(c->dtype, c->z, (l - 1) * c->z_step + row * c->z_row + j)
+                                       : get(c->dtype, c->z0, row * c->z0_row + j);
+                add_to(c->dtype, c->weight_gradient, l * c->weight_step + (c->in_out ? j * w + i : i * w + j), e * z);
+            }
+        }
+}
+
 static dpcr_status cell_workspace(int id, const dpcri_device_cell *cell, size_t *bytes, dpcr_error *error) {
     *bytes = 256;
-    if (cell->w <= WIDEST && cell->activation <= 3) return DPCR_OK;
-    return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED, "cuda:%d: no such cell on the stand-in", id);
+    const char *const refusal = dpcri_device_cell_refusal(cell);
+    if (cell->w <= WIDEST && !refusal) return DPCR_OK;
+    return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED, "cuda:%d: %s", id,
+                      refusal ? refusal : "too wide for the stand-in");
 }
 
 static dpcr_status run_cell(int id, const dpcri_device_cell *cell, void *workspace, size_t bytes, void *stream,
@@ -175,6 +198,7 @@ static dpcr_status run_cell(int id, const dpcri_device_cell *cell, void *workspa
     (void)error;
     memset(workspace, 0x5a, bytes);
     for (int64_t row = 0; row < cell->rows; row++) (cell->backward ? cell_backward : cell_forward)(cell, row);
+    for (int64_t row = 0; cell->gradients && row < cell->rows; row++) cell_gradients(cell, row);
     return DPCR_OK;
 }
 

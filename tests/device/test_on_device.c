@@ -2,32 +2,25 @@
 // The suite for a device that is there, through the public calls alone: linear chains of every structure against the
 // loop on the host (the exact ring to the bit), both directions, every short length and borders of blocks, shared
 // transitions, in place, streams side by side, a NaN that stays in its sequence, the same bits from run to run; narrow
-// cells by every method and back, recurrent networks, against the host's. Without
+// cells by every method and back, recurrent networks, stacks of layers, against the host's. Without
 // a device it is skipped (exit status 77), with the reason. It runs over the tests' stand-in too, which proves the
 // suite, not a device.
 //
 //   DEEPPCR_DEVICE=cuda:N       which one (default cuda)
 //   DEEPPCR_DEVICE_LAUNCHES=N   repeated launches (default 200)
 //   DEEPPCR_DEVICE_SHARE=N      one chain of N of the suites over forms and lengths (default 1: all), for the simulator
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-// cmocka needs the four above
-#include <cmocka.h>
+#include "on_device.h"
+
 #include <math.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "deeppcr/deeppcr.h"
+dpcr_device there;
+const dpcr_device here = {.type = DPCR_HOST};
+dpcr_context *context;
 
-static dpcr_device there;
-static const dpcr_device here = {.type = DPCR_HOST};
-static dpcr_context *context;
-
-static void ok(dpcr_status status, const dpcr_error *error) {
+void ok(dpcr_status status, const dpcr_error *error) {
     if (status != DPCR_OK) fail_msg("%s", error->text);
 }
 
@@ -147,7 +140,7 @@ static void compare(const chain *c) {
 }
 
 // Another one of the share each time, and every form, type and length in some.
-static bool left_out(void) {
+bool left_out(void) {
     static int64_t asked;
     const char *share = getenv("DEEPPCR_DEVICE_SHARE");
     return share && atoi(share) > 1 && ++asked % atoi(share) != 0;
@@ -290,7 +283,7 @@ static void a_nan_stays_in_its_sequence(void **state) {
 
 // ---- nonlinear chains: cells and recurrent networks by the public calls ----
 
-static void *to_device(const void *host, size_t bytes) {
+void *to_device(const void *host, size_t bytes) {
     void *memory = NULL;
     dpcr_error error = {0};
     ok(dpcr_device_allocate(there, bytes ? bytes : 1, &memory, &error), &error);
@@ -299,20 +292,13 @@ static void *to_device(const void *host, size_t bytes) {
     return memory;
 }
 
-static void from_device(void *host, const void *device, size_t bytes) {
+void from_device(void *host, const void *device, size_t bytes) {
     dpcr_error error = {0};
     ok(dpcr_device_copy(here, host, there, device, bytes, NULL, &error), &error);
     ok(dpcr_stream_wait(there, NULL, &error), &error);
 }
 
-// An array of random numbers, its place on the device, and another on the host for what comes back.
-typedef struct moved {
-    dpcr_array host, device;
-    size_t bytes;
-    void *got;
-} moved;
-
-static moved make_moved(dpcr_dtype dtype, int ndim, const int64_t *shape, uint64_t seed, double scale) {
+moved make_moved(dpcr_dtype dtype, int ndim, const int64_t *shape, uint64_t seed, double scale) {
     int64_t count = 1;
     for (int i = 0; i < ndim; i++) count *= shape[i];
     moved m = {.bytes = (size_t)count * dpcr_dtype_size(dtype)};
@@ -326,13 +312,13 @@ static moved make_moved(dpcr_dtype dtype, int ndim, const int64_t *shape, uint64
     return m;
 }
 
-static void free_moved(moved *m) {
+void free_moved(moved *m) {
     free(m->host.data);
     free(m->got);
     dpcr_device_release(there, m->device.data);
 }
 
-static void assert_near(moved *m, double allowed, const char *what) {
+void assert_near(moved *m, double allowed, const char *what) {
     from_device(m->got, m->device.data, m->bytes);
     const int64_t count = (int64_t)(m->bytes / dpcr_dtype_size(m->host.dtype));
     for (int64_t i = 0; i < count; i++) {
@@ -736,6 +722,8 @@ int main(void) {
         cmocka_unit_test(a_nan_stays_in_its_sequence),
         cmocka_unit_test(cells_as_on_the_host),
         cmocka_unit_test(networks_as_on_the_host),
+        cmocka_unit_test(layers_as_on_the_host),
+        cmocka_unit_test(layers_that_are_refused),
         cmocka_unit_test(an_infinite_end_is_not_converged),
         cmocka_unit_test(newtons_way_back_is_a_scan_or_chunks),
     };

@@ -53,20 +53,11 @@ static dpcr_status linear(int id, const dpcri_device_linear *chain, void *worksp
     }
 }
 
-// ---- narrow cells ----
+// ---- cells ----
 
-static dpcr_status refuse_cell(int id, const dpcri_device_cell *c, dpcr_error *error) {
-    return dpcri_tell(
-        error, DPCR_ERROR_UNSUPPORTED,
-        "cuda:%d: no kernel for a %s cell of width %lld, length %lld and that function; dense of width 1, "
-        "2 or 4 and diagonals of any, up to 2^32 - 1 steps, of identity, ReLU, tanh or sigmoid work",
-        id, c->diagonal ? "diagonal" : "dense", (long long)c->w, (long long)c->length);
-}
-
-static bool cell_served(const dpcri_device_cell *c) {
-    const bool width = c->diagonal || c->w == 1 || c->w == 2 || c->w == 4;
-    return width && c->activation >= DPCRI_CUDA_IDENTITY && c->activation <= DPCRI_CUDA_SIGMOID &&
-           c->length <= UINT32_MAX && (c->dtype == DPCR_F32 || c->dtype == DPCR_F64);
+static dpcr_status check_cell(int id, const dpcri_device_cell *c, dpcr_error *error) {
+    const char *const refusal = dpcri_device_cell_refusal(c);
+    return refusal ? dpcri_tell(error, DPCR_ERROR_UNSUPPORTED, "cuda:%d: %s", id, refusal) : DPCR_OK;
 }
 
 // A device with less room than newton's windows want is told before a plan is made.
@@ -81,12 +72,17 @@ static dpcr_status check_together(int id, dpcri_cuda_together blocks, dpcr_error
 static dpcr_status cell_workspace(int id, const dpcri_device_cell *cell, size_t *bytes, dpcr_error *error) {
     int before = 0;
     *bytes = 0;
-    if (!cell_served(cell)) return refuse_cell(id, cell, error);
+    const dpcr_status status = check_cell(id, cell, error);
+    if (status != DPCR_OK) return status;
     const int code = dpcri_cuda_enter(id, &before);
     if (code != 0) return dpcri_cuda_fail(id, code, "cannot be used", error);
     *bytes = dpcri_cuda_cell_workspace(*cell);
     const dpcri_cuda_together blocks = dpcri_cuda_cell_together(*cell);
+    const bool fits = dpcri_cuda_cell_fits(*cell);
     dpcri_cuda_leave(id, before);
+    if (!fits)
+        return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED, "cuda:%d: a row of width %lld does not fit on chip", id,
+                          (long long)cell->w);
     return check_together(id, blocks, error);
 }
 
@@ -107,7 +103,8 @@ static dpcr_status told(int id, int code, size_t bytes, const char *what, dpcr_e
 static dpcr_status cell(int id, const dpcri_device_cell *given, void *workspace, size_t bytes, void *stream,
                         dpcr_error *error) {
     int before = 0;
-    if (!cell_served(given)) return refuse_cell(id, given, error);
+    const dpcr_status status = check_cell(id, given, error);
+    if (status != DPCR_OK) return status;
     int code = dpcri_cuda_enter(id, &before);
     if (code == 0) {
         code = dpcri_cuda_cell_run(*given, workspace, bytes, stream);

@@ -17,7 +17,7 @@ template <class T>
 struct problem {
     int64_t length, columns, parts;  // parts: columns of a sequence
     int activation;
-    bool residual, diagonal;
+    bool residual, diagonal, in_out;  // in_out: a dense W lies as [in][out]
     T scale;
     const T *weight;
     int64_t weight_step;
@@ -115,7 +115,8 @@ SIMT T slope(int activation, T y) {
 
 template <class T, int K>
 SIMT void read_weight(const problem<T> &p, const column<T, K> &c, int64_t m, T (&w)[K * K]) {
-    SIMT_UNROLL for (int i = 0; i < K * K; i++) w[i] = c.weight[m * p.weight_step + i];
+    const T *from = c.weight + m * p.weight_step;
+    SIMT_UNROLL for (int i = 0; i < K * K; i++) w[i] = from[K > 1 && p.in_out ? i % K * K + i / K : i];
 }
 
 // y = act(W z + x), before the residual; W's columns are counted from the row's own.

@@ -36,6 +36,7 @@ problem<T> problem_of(const dpcri_device_cell &c, int k) {
     p.activation = c.activation;
     p.residual = c.residual != 0;
     p.diagonal = c.diagonal != 0;
+    p.in_out = c.in_out != 0;
     p.scale = (T)c.scale;
     p.weight = static_cast<const T *>(c.weight);
     p.weight_step = c.weight_step;

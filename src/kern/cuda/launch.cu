@@ -4,6 +4,7 @@
 #include "kern/cuda/adjoint.h"
 #include "kern/cuda/cells_run.h"
 #include "kern/cuda/gates_back_run.h"
+#include "kern/cuda/layers_run.h"
 #include "kern/cuda/linear_widths.h"
 #include "kern/cuda/para_back_run.h"
 #include "kern/cuda/para_run.h"
@@ -20,6 +21,8 @@ extern template struct gates::para_kinds<float>;
 extern template struct gates::para_kinds<double>;
 extern template struct gates::para_back_kinds<float>;
 extern template struct gates::para_back_kinds<double>;
+extern template struct layers::kinds<float>;
+extern template struct layers::kinds<double>;
 
 DPCRI_LINEAR_NARROW(extern, float);
 DPCRI_LINEAR_NARROW(extern, double);
@@ -136,41 +139,49 @@ int dpcri_cuda_chain_run(dpcri_device_linear c, void *workspace, size_t bytes, v
 
 namespace {
 
-// Width of the columns of a cell.
+// Width of the columns of a cell; dense ones of any other go by layers.h.
 int column_of(const dpcri_device_cell &c) { return c.diagonal ? 1 : (int)c.w; }
+bool wide(const dpcri_device_cell &c) { return !c.diagonal && c.w != 1 && c.w != 2 && c.w != 4; }
+
+constexpr int64_t widest = 1 << 20;  // what no block holds a row of
 
 int check(const dpcri_device_cell &c) {
     if (c.length < 0 || c.rows < 0 || c.w < 1 || c.chunk < 0 || c.warm_up < 0 || c.max_sweeps < 0)
         return DPCRI_CUDA_ARGUMENT;
     if (!(c.atol >= 0) || !(c.rtol >= 0)) return DPCRI_CUDA_ARGUMENT;
-    if (c.dtype != DPCR_F32 && c.dtype != DPCR_F64) return DPCRI_CUDA_UNSUPPORTED;
-    if (c.activation < DPCRI_CUDA_IDENTITY || c.activation > DPCRI_CUDA_SIGMOID) return DPCRI_CUDA_UNSUPPORTED;
-    if (!c.diagonal && c.w != 1 && c.w != 2 && c.w != 4) return DPCRI_CUDA_UNSUPPORTED;
-    return c.length <= UINT32_MAX ? DPCRI_CUDA_OK : DPCRI_CUDA_UNSUPPORTED;
+    return dpcri_device_cell_refusal(&c) || (wide(c) && c.w > widest) ? DPCRI_CUDA_UNSUPPORTED : DPCRI_CUDA_OK;
+}
+
+template <class T>
+size_t workspace_of(const dpcri_device_cell &c) {
+    if (wide(c)) return layers::kinds<T>::workspace(c);
+    if (!c.backward) return cells::widths<T>::workspace(c, column_of(c));
+    const size_t own = cells::backward_widths<T>::workspace(c, column_of(c));
+    return c.gradients ? cells::pages(own) + layers::kinds<T>::gradients_workspace(c) : own;
+}
+
+template <class T>
+int run_cell(const dpcri_device_cell &c, void *workspace, void *stream) {
+    if (wide(c)) return layers::kinds<T>::run(c, workspace, stream);
+    if (!c.backward) return cells::widths<T>::run(c, column_of(c), workspace, stream);
+    const int status = cells::backward_widths<T>::run(c, column_of(c), workspace, stream);
+    if (status != 0 || !c.gradients) return status;
+    const size_t own = cells::pages(cells::backward_widths<T>::workspace(c, column_of(c)));
+    return layers::kinds<T>::run_gradients(c, static_cast<unsigned char *>(workspace) + own, stream);
 }
 
 }  // namespace
 
 size_t dpcri_cuda_cell_workspace(dpcri_device_cell c) {
     if (check(c) != DPCRI_CUDA_OK || c.length == 0 || c.rows == 0) return 0;
-    if (c.backward)
-        return c.dtype == DPCR_F32 ? cells::backward_widths<float>::workspace(c, column_of(c))
-                                   : cells::backward_widths<double>::workspace(c, column_of(c));
-    return c.dtype == DPCR_F32 ? cells::widths<float>::workspace(c, column_of(c))
-                               : cells::widths<double>::workspace(c, column_of(c));
+    return c.dtype == DPCR_F32 ? workspace_of<float>(c) : workspace_of<double>(c);
 }
 
-namespace {
-
-int run_cell(const dpcri_device_cell &c, void *workspace, void *stream) {
-    if (c.backward)
-        return c.dtype == DPCR_F32 ? cells::backward_widths<float>::run(c, column_of(c), workspace, stream)
-                                   : cells::backward_widths<double>::run(c, column_of(c), workspace, stream);
-    return c.dtype == DPCR_F32 ? cells::widths<float>::run(c, column_of(c), workspace, stream)
-                               : cells::widths<double>::run(c, column_of(c), workspace, stream);
+bool dpcri_cuda_cell_fits(dpcri_device_cell c) {
+    if (check(c) != DPCRI_CUDA_OK) return false;
+    if (!wide(c) || c.length == 0 || c.rows == 0) return true;
+    return c.dtype == DPCR_F32 ? layers::kinds<float>::fits(c) : layers::kinds<double>::fits(c);
 }
-
-}  // namespace
 
 dpcri_cuda_together dpcri_cuda_cell_together(dpcri_device_cell c) {
     const bool newton = c.way == DPCRI_DEVICE_NEWTON && !c.backward;
@@ -187,7 +198,8 @@ int dpcri_cuda_cell_run(dpcri_device_cell c, void *workspace, size_t bytes, void
     const size_t wanted = dpcri_cuda_cell_workspace(c);
     if (bytes < wanted) return DPCRI_CUDA_WORKSPACE;
     if (wanted > 0 && !workspace) return DPCRI_CUDA_ARGUMENT;
-    const int ran = run_cell(c, workspace, stream);
+    const int ran =
+        c.dtype == DPCR_F32 ? run_cell<float>(c, workspace, stream) : run_cell<double>(c, workspace, stream);
     return ran < 0 ? DPCRI_CUDA_UNSUPPORTED : ran;
 }
 

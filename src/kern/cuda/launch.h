@@ -20,6 +20,8 @@
 #ifndef DPCRI_CUDA_LAUNCH_H
 #define DPCRI_CUDA_LAUNCH_H
 
+#include <stdbool.h>
+
 #include "deeppcr/device.h"
 #include "deeppcr/transition.h"
 #include "kern/device.h"
@@ -42,12 +44,15 @@ enum { DPCRI_CUDA_DENSE_WIDTH = 16 };  // dense transitions and blocks up to thi
 size_t dpcri_cuda_chain_workspace(dpcri_device_linear chain);
 int dpcri_cuda_chain_run(dpcri_device_linear chain, void *workspace, size_t bytes, void *stream);
 
-// Narrow elementwise cells: dense of width 1, 2, 4, or diagonal of any width. float and double. With `backward` one
-// pass over the states, which are only read; way, chunk, warm_up, tolerances, max_sweeps, stop and outcome are unread.
+// Cells: dense of width 1, 2, 4, or diagonal of any width; by the loop dense of any width too, as far as a row and a
+// tile of W fit on chip (_fits: on the current device). float and double. With `backward` one pass over the states,
+// which are only read; chunk, warm_up, tolerances, max_sweeps, stop and outcome are unread. Sizes that matter to the
+// workspace are those of the gradients too: `gradients` is read.
 enum { DPCRI_CUDA_IDENTITY, DPCRI_CUDA_RELU, DPCRI_CUDA_TANH, DPCRI_CUDA_SIGMOID };  // kern/nn_kernels.h's numbers
 
 size_t dpcri_cuda_cell_workspace(dpcri_device_cell cell);
 int dpcri_cuda_cell_run(dpcri_device_cell cell, void *workspace, size_t bytes, void *stream);
+bool dpcri_cuda_cell_fits(dpcri_device_cell cell);
 
 // Blocks that a solve by newton launches together at least, so that its windows are the same on every device, and how
 // many the current device takes of them; zeros by another way.

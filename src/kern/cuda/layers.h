@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: MIT
+// A stack of dense layers of any width, each with a W of its own, on a device: u = W_l z + x_l, z' = act(u) or
+// z + scale act(u), by the loop. Not yet run on a device.
+//
+//   forward   all layers in one plain launch: a block keeps a group of rows in shared memory, and W goes past it
+//   slopes    act'(u) of all layers at once, from the states: a plain launch
+//   back      from the last layer, as forward: lambda_l = direct_l + (e_{l+1} W_{l+1} [+ lambda_{l+1}]),
+//             e_l = scale act'(u_l) lambda_l, which takes the slopes' place
+//   gradients dW_l += z_{l-1}^T e_l, dx_l += sums of e_l over the rows: all layers at once, a plain launch, and fold
+//
+// W comes in tiles of `depth` x `units` numbers, of 16 KB; while one is multiplied with, the next one is on its way,
+// also across the end of a layer, since no W waits for a state. So a layer costs a barrier a tile, and none but those.
+// 4 w^2 flops a layer and row forward and back together, as many for the gradients; the slopes of what is not told by
+// the state cost 2 w^2 more. W is read from the second cache once a group of rows, each way.
+//
+// A unit's sum begins with x and runs over z in order, whatever is beside it: a row's bits are its own. The rows of a
+// gradient are summed in pieces of a number that the shape alone says, each in order, and the pieces by their index.
+// docs/math/backward.md.
+#ifndef DPCRI_CUDA_LAYERS_H
+#define DPCRI_CUDA_LAYERS_H
+
+#include "kern/cuda/cells.h"
+#include "kern/cuda/gates_back.h"
+
+namespace layers {
+
+constexpr int most_threads = 256, tile_bytes = 16 << 10;
+
+template <class T>
+struct problem {
+    cells::problem<T> c;  // the stack as a cell; what is of methods is unread
+    int64_t w;
+    int row_warps;  // of a block; its other warps lie along the units
+    int units, depth;
+    // Going back.
+    const T *direct;
+    int64_t direct_step, direct_row;
+    T *adjoint;
+    int64_t adjoint_step, adjoint_row;
+    T *first;  // z0's, or NULL
+    int64_t first_row;
+    T *e;  // [length][rows][w]
+};
+
+// Where a tile of W lies: outputs u0 .. u0 + units - 1 of layer l, inputs k0 .. k0 + depth - 1. Layers in the order in
+// which they run.
+struct place {
+    int64_t n;  // layers that have run
+    int64_t u0, k0;
+};
+
+template <class T>
+SIMT place after(const problem<T> &p, place at) {
+    at.k0 += p.depth;
+    if (at.k0 < p.w) return at;
+    at.k0 = 0;
+    at.u0 += p.units;
+    if (at.u0 < p.w) return at;
+    at.u0 = 0;
+    at.n++;
+    return at;
+}
+
+// The tiles' buffers come first in shared memory, then the states, or e: two buffers of [rows][w] by turns.
+template <class T>
+SIMT_BOTH int tile_numbers(const problem<T> &p) {
+    return p.depth * (p.units + 1);
+}
+template <class T, int M>
+SIMT_BOTH int64_t shared_numbers(const problem<T> &p) {
+    return 2 * (int64_t)tile_numbers(p) + 2 * M * p.row_warps * p.w;
+}
+
+// Asks for a tile of W: number (k, u) goes to k (units + 1) + u. `along`: numbers of one output lie side by side.
+template <class T>
+SIMT void fetch(simt::lane &me, const problem<T> &p, const simt::shared<T> &s, const T *weight, const place &at,
+                bool along, int buffer) {
+    const int base = buffer * tile_numbers(p), stride = p.units + 1, warps = me.threads() / simt::warp_size;
+    const int tall = p.w - at.k0 < p.depth ? (int)(p.w - at.k0) : p.depth;
+    const int wide = p.w - at.u0 < p.units ? (int)(p.w - at.u0) : p.units;
+    if (along) {
+        const T *from = weight + at.u0 * p.w + at.k0;
+        for (int u = me.warp(); u < wide; u += warps)
+            for (int k = me.in_warp(); k < tall; k += simt::warp_size)
+                me.copy_async(s, base + k * stride + u, from + u * p.w + k);
+    } else {
+        const T *from = weight + at.k0 * p.w + at.u0;
+        const int u = me.thread() % p.units;
+        for (int k = me.thread() / p.units; u < wide && k < tall; k += p.row_warps)
+            me.copy_async(s, base + k * stride + u, from + k * p.w + u);
+    }
+}
+
+// sum[i] += the tile's numbers for output u times those of row i: `rows` are where its numbers begin.
+template <class T, int M>
+SIMT void multiply(const problem<T> &p, const simt::shared<T> &s, int buffer, int u, const int (&rows)[M],
+                   const place &at, T (&sum)[M]) {
+    const int tall = p.w - at.k0 < p.depth ? (int)(p.w - at.k0) : p.depth, stride = p.units + 1;
+    const int tile = buffer * tile_numbers(p) + u;
+    for (int k = 0; k < tall; k++) {
+        const T weight = s.get(tile + k * stride);
+        SIMT_UNROLL for (int i = 0; i < M; i++) sum[i] = simt::fma(weight, s.get(rows[i] + (int)at.k0 + k), sum[i]);
+    }
+}
+
+// What forward and back have in common: layers one after the other, tile by tile. Way: weight(p, n) of the layer that
+// runs n-th, along(p), begin(p, row, u): what is at rest first; ready(p, n, row, u): what an output needs of its own,
+// read while the sums before it are made; late(p, n, row, u, own): what of that is known only now; start(own): where
+// its sum begins; finish(me, p, n, row, u, own, sum, rest): what is at rest for the next layer; rest: in this one.
+template <class T, int M, class Way>
+struct stack {
+    typedef problem<T> arguments;
+    static constexpr int most = most_threads;
+
+    // A thread's rows of the group, of which the last one may stand for those that are not there.
+    struct share {
+        int64_t first, count;
+        int row[M];
+        bool there[M];
+    };
+    SIMT static share of(simt::lane &me, const arguments &p, int64_t group) {
+        share s;
+        const int64_t all = (int64_t)M * p.row_warps;
+        s.first = group * all;
+        s.count = p.c.columns - s.first < all ? p.c.columns - s.first : all;
+        SIMT_UNROLL for (int i = 0; i < M; i++) {
+            const int row = me.thread() / p.units * M + i;
+            s.there[i] = row < s.count;
+            s.row[i] = s.there[i] ? row : (int)s.count - 1;
+        }
+        return s;
+    }
+    // Of the numbers at rest: row, and output or input.
+    SIMT static int at_rest(const arguments &p, int turn, int row) {
+        return 2 * tile_numbers(p) + (turn * M * p.row_warps + row) * (int)p.w;
+    }
+
+    typedef typename Way::own own;
+    SIMT static void ready(const arguments &p, const share &s, int64_t n, int64_t u, own (&to)[M]) {
+        if (u >= p.w || n >= p.c.length) return;
+        SIMT_UNROLL for (int i = 0; i < M; i++) if (s.there[i]) to[i] = Way::ready(p, n, s.first + s.row[i], u);
+    }
+
+    SIMT static void run_group(simt::lane &me, const arguments &p, int64_t group) {
+        const simt::shared<T> s = me.template array<T>(0, (int)shared_numbers<T, M>(p));
+        const share mine = of(me, p, group);
+        const int unit = me.thread() % p.units;
+        own next[M] = {}, now[M] = {};
+        T sum[M] = {};
+        place at = {0, 0, 0};
+        int buffer = 0, turn = 0;
+        me.barrier();  // the group before has been read
+        fetch(me, p, s, Way::weight(p, 0), at, Way::along(p), 0);
+        for (int64_t u = unit; u < p.w; u += p.units)
+            SIMT_UNROLL for (int i = 0; i < M; i++) if (mine.there[i])
+                s.set(at_rest(p, 0, mine.row[i]) + (int)u, Way::begin(p, mine.first + mine.row[i], u));
+        ready(p, mine, 0, unit, next);
+        while (at.n < p.c.length) {
+            me.copy_wait();
+            me.barrier();  // the tile is there, for all; the other buffer, and the numbers two layers back, were read
+            const place then = after(p, at);
+            const int64_t u = at.u0 + unit;
+            if (then.n < p.c.length) fetch(me, p, s, Way::weight(p, then.n), then, Way::along(p), 1 - buffer);
+            if (at.k0 == 0) {
+                SIMT_UNROLL for (int i = 0; i < M; i++) now[i] = next[i];
+                SIMT_UNROLL for (int i = 0; i < M; i++) {
+                    if (mine.there[i] && u < p.w) Way::late(p, at.n, mine.first + mine.row[i], u, now[i]);
+                    sum[i] = Way::start(now[i]);
+                }
+                const bool more = at.u0 + p.units < p.w;
+                ready(p, mine, more ? at.n : at.n + 1, more ? u + p.units : unit, next);
+            }
+            if (u < p.w) {
+                int rows[M];
+                SIMT_UNROLL for (int i = 0; i < M; i++) rows[i] = at_rest(p, turn, mine.row[i]);
+                multiply<T, M>(p, s, buffer, unit, rows, at, sum);
+            }
+            if (then.k0 == 0 && u < p.w) SIMT_UNROLL for (int i = 0; i < M; i++) {
+                    if (!mine.there[i]) continue;
+                    const T rest = s.get(at_rest(p, turn, mine.row[i]) + (int)u);
+                    s.set(at_rest(p, 1 - turn, mine.row[i]) + (int)u,
+                          Way::finish(me, p, at.n, mine.first + mine.row[i], u, now[i], sum[i], rest));
+                }
+            if (then.n != at.n) turn = 1 - turn;
+            buffer = 1 - buffer;
+            at = then;
+        }
+    }
+
+    SIMT static void run(simt::lane &me, const arguments &p) {
+        const int64_t all = (int64_t)M * p.row_warps;
+        for (int64_t group = me.block(); group * all < p.c.columns; group += me.blocks()) run_group(me, p, group);
+    }
+};
+
+// ---- forward: states at rest ----
+
+template <class T>
+struct onward {
+    typedef T own;  // x
+    SIMT static const T *weight(const problem<T> &p, int64_t n) { return p.c.weight + n * p.c.weight_step; }
+    SIMT static bool along(const problem<T> &p) { return !p.c.in_out; }
+    SIMT static T begin(const problem<T> &p, int64_t row, int64_t u) {
+        return p.c.z0 ? p.c.z0[row * p.c.z0_row + u] : T(0);
+    }
+    SIMT static T ready(const problem<T> &p, int64_t n, int64_t row, int64_t u) {
+        return p.c.x[n * p.c.x_step + row * p.c.x_row + u];
+    }
+    SIMT static void late(const problem<T> &, int64_t, int64_t, int64_t, T &) {}
+    SIMT static T start(T x) { return x; }
+    SIMT static T finish(simt::lane &me, const problem<T> &p, int64_t n, int64_t row, int64_t u, T, T sum, T before) {
+        const T y = cells::value(p.c.activation, sum), z = p.c.residual ? simt::fma(p.c.scale, y, before) : y;
+        p.c.z[n * p.c.z_step + row * p.c.z_row + u] = z;
+        if (n + 1 < p.c.length || !p.c.outcome) return z;
+        dpcr_device_outcome *o = p.c.outcome + row;  // zero at first
+        if (!cells::finite(z)) me.raise(reinterpret_cast<uint32_t *>(&o->non_finite), 1);
+        if (u != 0) return z;
+        o->sweeps = 1;
+        o->locked = p.c.length;
+        o->residual = 0;
+        return z;
+    }
+};
+
+// ---- scale act'(u) of all layers, tiles of 16 rows x 64 units; or, where the adjoints are there, e ----
+
+template <class T>
+struct slopes {
+    static constexpr int Q = 2, most = gates::threads;
+    struct arguments {
+        problem<T> p;
+        bool finished;
+    };
+    struct rows {
+        const problem<T> &p;
+        int64_t l, first;
+        SIMT const T *at(int i) const {
+            if (first + i >= p.c.columns) return nullptr;
+            if (l == 0) return p.c.z0 ? p.c.z0 + (first + i) * p.c.z0_row : nullptr;
+            return p.c.z + (l - 1) * p.c.z_step + (first + i) * p.c.z_row;
+        }
+    };
+    // Without a residual the state is the activation's value.
+    SIMT static void make(simt::lane &me, const problem<T> &p, int64_t l, int64_t first, int64_t u0,
+                          T (&sum)[gates::mine][Q]) {
+        const int64_t w = p.w, step = gates::units_of_tile;
+        SIMT_UNROLL for (int i = 0; i < gates::mine; i++) SIMT_UNROLL for (int q = 0; q < Q; q++) {
+            const int64_t row = first + me.warp() * gates::mine + i, u = u0 + q * step + me.in_warp();
+            const T *from =
+                p.c.residual ? p.c.x + l * p.c.x_step + row * p.c.x_row : p.c.z + l * p.c.z_step + row * p.c.z_row;
+            sum[i][q] = row < p.c.columns && u < w ? from[u] : T(0);
+        }
+        if (!p.c.residual) return;
+        const T *weight = p.c.weight + l * p.c.weight_step;
+        if (p.c.in_out)
+            gates::multiply_down<T, Q>(me, rows{p, l, first}, weight + u0, w, w, w, 0, w - u0, sum);
+        else
+            gates::multiply<T, Q>(me, rows{p, l, first}, weight + u0 * w, w, step, w - u0, step, sum);
+        SIMT_UNROLL for (int i = 0; i < gates::mine; i++) SIMT_UNROLL for (int q = 0; q < Q; q++) sum[i][q] =
+            cells::value(p.c.activation, sum[i][q]);
+    }
+    SIMT static void run(simt::lane &me, const arguments &a) {
+        const problem<T> &p = a.p;
+        const int64_t wide = gates::tiles(p.w, Q * gates::units_of_tile);
+        const int64_t tall = gates::tiles(p.c.columns, gates::items_of_tile);
+        for (int64_t tile = me.block(); tile < p.c.length * wide * tall; tile += me.blocks()) {
+            const int64_t l = tile / (wide * tall), first = tile / wide % tall * gates::items_of_tile;
+            const int64_t u0 = tile % wide * (Q * gates::units_of_tile);
+            T y[gates::mine][Q];
+            make(me, p, l, first, u0, y);
+            SIMT_UNROLL for (int i = 0; i < gates::mine; i++) SIMT_UNROLL for (int q = 0; q < Q; q++) {
+                const int64_t row = first + me.warp() * gates::mine + i;
+                const int64_t u = u0 + q * gates::units_of_tile + me.in_warp();
+                if (row >= p.c.columns || u >= p.w) continue;
+                const T slope = cells::slope(p.c.activation, y[i][q]), d = p.c.residual ? p.c.scale * slope : slope;
+                p.e[(l * p.c.columns + row) * p.w + u] =
+                    a.finished ? d * p.adjoint[l * p.adjoint_step + row * p.adjoint_row + u] : d;
+            }
+        }
+    }
+};
+
+// ---- back: e at rest; the layer that runs n-th is length - 1 - n ----
+
+template <class T>
+struct homeward {
+    struct own {
+        T after, direct, slope;  // lambda of this layer; of the one before: what comes in, and what e has in its place
+    };
+    SIMT static int64_t layer(const problem<T> &p, int64_t n) { return p.c.length - 1 - n; }
+    SIMT static const T *weight(const problem<T> &p, int64_t n) { return p.c.weight + layer(p, n) * p.c.weight_step; }
+    SIMT static bool along(const problem<T> &p) { return p.c.in_out; }
+    SIMT static T *lambda(const problem<T> &p, int64_t l, int64_t row, int64_t u) {
+        return p.adjoint + l * p.adjoint_step + row * p.adjoint_row + u;
+    }
+    SIMT static T *slope(const problem<T> &p, int64_t l, int64_t row, int64_t u) {
+        return p.e + (l * p.c.columns + row) * p.w + u;
+    }
+    SIMT static T come(const problem<T> &p, int64_t l, int64_t row, int64_t u) {
+        return p.direct[l * p.direct_step + row * p.direct_row + u];
+    }
+    SIMT static T keep(const problem<T> &p, int64_t l, int64_t row, int64_t u, T g, T d) {
+        *lambda(p, l, row, u) = g;
+        return *slope(p, l, row, u) = d * g;
+    }
+    SIMT static T begin(const problem<T> &p, int64_t row, int64_t u) {
+        const int64_t l = p.c.length - 1;
+        return keep(p, l, row, u, come(p, l, row, u), *slope(p, l, row, u));
+    }
+    // Each of these is this thread's own: nobody else writes it.
+    SIMT static own ready(const problem<T> &p, int64_t n, int64_t row, int64_t u) {
+        const int64_t l = layer(p, n);
+        own r = {};
+        if (l == 0) return r;
+        r.direct = come(p, l - 1, row, u);
+        r.slope = *slope(p, l - 1, row, u);
+        return r;
+    }
+    SIMT static void late(const problem<T> &p, int64_t n, int64_t row, int64_t u, own &r) {
+        if (p.c.residual) r.after = *lambda(p, layer(p, n), row, u);
+    }
+    SIMT static T start(const own &) { return T(0); }
+    SIMT static T finish(simt::lane &, const problem<T> &p, int64_t n, int64_t row, int64_t u, const own &r, T sum, T) {
+        const int64_t l = layer(p, n);
+        const T g = p.c.residual ? sum + r.after : sum;
+        if (l > 0) return keep(p, l - 1, row, u, g + r.direct, r.slope);
+        if (p.first) p.first[row * p.first_row + u] = g;
+        return T(0);
+    }
+};
+
+// ---- dW_l += z_{l-1}^T e_l, dx_l += sums of e_l: tiles of 16 inputs x 64 outputs, pieces of the rows ----
+
+template <class T>
+struct gradients {
+    static constexpr int Q = 2, most = gates::threads;
+    struct arguments {
+        problem<T> p;
+        int64_t pieces, piece;  // and rows of each
+        T *weight, *x;          // what they are added to, or NULL
+        T *parts;               // [pieces][length][w + 1][w], the last of each layer x's; of one piece unread
+    };
+    typedef typename slopes<T>::rows inputs;  // z of the layer before
+
+    SIMT static int64_t at(const problem<T> &p, int64_t k, int64_t u) { return p.c.in_out ? k * p.w + u : u * p.w + k; }
+    // Number (k, u) of layer l, k = w: x's.
+    SIMT static void add(const arguments &a, int64_t l, int64_t k, int64_t u, T sum) {
+        T *const to = k < a.p.w ? (a.weight ? a.weight + l * a.p.c.weight_step + at(a.p, k, u) : nullptr)
+                      : a.x     ? a.x + l * a.p.c.x_step + u
+                                : nullptr;
+        if (to) *to += sum;
+    }
+    SIMT static void give(const arguments &a, int64_t piece, int64_t l, int64_t k, int64_t u, T sum) {
+        const int64_t w = a.p.w;
+        if (a.pieces == 1)
+            add(a, l, k, u, sum);
+        else
+            a.parts[((piece * a.p.c.length + l) * (w + 1) + k) * w + u] = sum;
+    }
+    SIMT static void run(simt::lane &me, const arguments &a) {
+        const problem<T> &p = a.p;
+        constexpr int across = Q * gates::units_of_tile, depth = gates::depth, items = gates::items_of_tile;
+        const int64_t w = p.w, wide = gates::tiles(w, across), tall = gates::tiles(w, items);
+        const simt::shared<T> s = me.template array<T>(0, items * depth + depth * gates::stride<Q>);
+        const int base = items * depth;
+        for (int64_t tile = me.block(); tile < p.c.length * a.pieces * wide * tall; tile += me.blocks()) {
+            const int64_t l = tile / (wide * tall * a.pieces), piece = tile / (wide * tall) % a.pieces;
+            const int64_t k0 = tile / wide % tall * items, u0 = tile % wide * across, first = piece * a.piece;
+            const int64_t end = first + a.piece < p.c.columns ? first + a.piece : p.c.columns;
+            T sum[gates::mine][Q] = {}, whole[Q] = {};
+            for (int64_t r0 = first; r0 < end; r0 += depth) {
+                const inputs z = {p, l, r0};
+                me.barrier();
+                for (int n = me.thread(); n < items * depth; n += gates::threads) {
+                    const int k = n % items, r = n / items;
+                    const T *from = r0 + r < end && k0 + k < w ? z.at(r) : nullptr;
+                    s.set(k * depth + r, from ? from[k0 + k] : T(0));
+                }
+                for (int n = me.thread(); n < across * depth; n += gates::threads) {
+                    const int64_t r = r0 + n / across, u = u0 + n % across;
+                    s.set(base + n / across * gates::stride<Q> + n % across,
+                          r < end && u < w ? p.e[(l * p.c.columns + r) * w + u] : T(0));
+                }
+                me.barrier();
+                gates::add_slice<T, Q>(me, s, sum);
+                if (k0 != 0) continue;
+                SIMT_ROLLED for (int r = 0; r < depth; r++) SIMT_UNROLL for (int q = 0; q < Q; q++) whole[q] +=
+                    s.get(base + r * gates::stride<Q> + q * gates::units_of_tile + me.in_warp());
+            }
+            SIMT_UNROLL for (int q = 0; q < Q; q++) {
+                const int64_t u = u0 + q * gates::units_of_tile + me.in_warp();
+                if (u >= w) continue;
+                SIMT_UNROLL for (int i = 0; i < gates::mine; i++) {
+                    const int64_t k = k0 + me.warp() * gates::mine + i;
+                    if (k < w) give(a, piece, l, k, u, sum[i][q]);
+                }
+                if (k0 == 0 && me.warp() == 0) give(a, piece, l, w, u, whole[q]);
+            }
+        }
+    }
+};
+
+// The pieces' sums, in order, onto what is there: a thread a number.
+template <class T>
+struct fold {
+    static constexpr int most = gates::threads;
+    typedef typename gradients<T>::arguments arguments;
+    SIMT static void run(simt::lane &me, const arguments &a) {
+        const int64_t w = a.p.w, layer = (w + 1) * w, count = a.p.c.length * layer;
+        for (int64_t n = me.block() * most + me.thread(); n < count; n += me.blocks() * most) {
+            T sum = a.parts[n];
+            for (int64_t k = 1; k < a.pieces; k++) sum += a.parts[k * count + n];
+            gradients<T>::add(a, n / layer, n % layer / w, n % w, sum);
+        }
+    }
+};
+
+}  // namespace layers
+
+#endif

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: MIT
+// The launcher of layers.h: shapes of blocks, workspace and launches.
+#ifndef DPCRI_CUDA_LAYERS_RUN_H
+#define DPCRI_CUDA_LAYERS_RUN_H
+
+#include "kern/cuda/cells_run.h"
+#include "kern/cuda/layers.h"
+
+namespace layers {
+
+// A stack of layers has few rows up to here, of which each goes alone; with many, two warps share a tile.
+constexpr int64_t few_rows = 32, many_rows = 1024;
+constexpr int64_t most_pieces = 64, rows_of_piece = 512, most_parts = 1 << 24;  // of sums; numbers of all pieces
+
+template <class T>
+problem<T> problem_of(const dpcri_device_cell &c) {
+    problem<T> p = {};
+    p.c = cells::problem_of<T>(c, (int)c.w);
+    p.w = c.w;
+    p.direct = static_cast<const T *>(c.direct);
+    p.direct_step = c.direct_step;
+    p.direct_row = c.direct_row;
+    p.adjoint = static_cast<T *>(c.adjoint);
+    p.adjoint_step = c.adjoint_step;
+    p.adjoint_row = c.adjoint_row;
+    p.first = static_cast<T *>(c.z0_adjoint);
+    p.first_row = c.z0_adjoint_row;
+    return p;
+}
+
+// ---- the stack itself ----
+
+// As many warps as the width keeps busy, along the units first; the tile is as deep as its bytes allow.
+template <class T, int M, class Way>
+bool shaped(int row_warps, problem<T> *p, simt::shape *shape) {
+    const int64_t wide = gates::tiles(p->w, simt::warp_size), most = most_threads / simt::warp_size / row_warps;
+    const int64_t unit_warps = wide < most ? wide : most;
+    p->row_warps = row_warps;
+    p->units = (int)unit_warps * simt::warp_size;
+    const int64_t depth = tile_bytes / (int64_t)sizeof(T) / p->units;
+    p->depth = (int)(depth < p->w ? depth : p->w);
+    const int64_t groups = gates::tiles(p->c.columns, M * row_warps);
+    *shape = {groups < 65535 ? groups : 65535, p->units * row_warps, shared_numbers<T, M>(*p) * (int64_t)sizeof(T),
+              false};
+    return simt::cooperative_blocks<stack<T, M, Way>>(shape->threads, shape->shared_bytes) > 0;
+}
+
+// Wide rows go alone where four of them do not fit on chip. -1: nor does one.
+template <class T, class Way>
+int launch_stack(problem<T> p, bool launched, void *stream) {
+    simt::shape shape;
+    if (p.c.columns > few_rows && shaped<T, 4, Way>(p.c.columns > many_rows ? 2 : 1, &p, &shape))
+        return launched ? simt::launch<stack<T, 4, Way>>(shape, stream, p) : 0;
+    if (!shaped<T, 1, Way>(1, &p, &shape)) return -1;
+    return launched ? simt::launch<stack<T, 1, Way>>(shape, stream, p) : 0;
+}
+
+template <class T>
+int run_forward(const dpcri_device_cell &c, void *stream) {
+    const int status = c.outcome ? simt::clear(c.outcome, (size_t)c.rows * sizeof *c.outcome, stream) : 0;
+    return status != 0 ? status : launch_stack<T, onward<T>>(problem_of<T>(c), true, stream);
+}
+
+// ---- back ----
+
+inline int64_t blocks_of(int64_t tiles) { return tiles < 65535 ? tiles : 65535; }
+
+template <class T>
+struct back_space {
+    T *e, *parts;
+    int64_t pieces, piece;
+};
+
+template <class T>
+back_space<T> space_of(const dpcri_device_cell &c, cells::cut *workspace) {
+    back_space<T> s = {};
+    const int64_t numbers = c.length * (c.w + 1) * c.w, wanted = gates::tiles(c.rows, rows_of_piece);
+    const int64_t room = most_parts / numbers, fit = wanted < room ? wanted : room;
+    s.pieces = fit < 1 ? 1 : fit < most_pieces ? fit : most_pieces;
+    s.piece = gates::tiles(gates::tiles(c.rows, s.pieces), gates::depth) * gates::depth;
+    s.pieces = gates::tiles(c.rows, s.piece);
+    s.e = workspace->take<T>(c.length * c.rows * c.w);
+    s.parts = workspace->take<T>(c.gradients && s.pieces > 1 ? s.pieces * numbers : 0);
+    return s;
+}
+
+template <class T>
+int launch_slopes(const problem<T> &p, bool finished, void *stream) {
+    typedef slopes<T> kernel;
+    const int64_t products = p.c.length * gates::tiles(p.c.columns, gates::items_of_tile) *
+                             gates::tiles(p.w, kernel::Q * gates::units_of_tile);
+    return simt::launch<kernel>({blocks_of(products), gates::threads, gates::shared_bytes<T, kernel::Q>(), false},
+                                stream, {p, finished});
+}
+
+template <class T>
+int launch_gradients(const dpcri_device_cell &c, const problem<T> &p, const back_space<T> &s, void *stream) {
+    typedef gradients<T> kernel;
+    const typename kernel::arguments a = {
+        p, s.pieces, s.piece, static_cast<T *>(c.weight_gradient), static_cast<T *>(c.x_gradient), s.parts};
+    if (!a.weight && !a.x) return 0;
+    const int64_t products = p.c.length * s.pieces * gates::tiles(p.w, gates::items_of_tile) *
+                             gates::tiles(p.w, kernel::Q * gates::units_of_tile);
+    const int status = simt::launch<kernel>(
+        {blocks_of(products), gates::threads, gates::shared_bytes<T, kernel::Q>(), false}, stream, a);
+    if (status != 0 || s.pieces == 1) return status;
+    const int64_t numbers = gates::tiles(p.c.length * (p.w + 1) * p.w, gates::threads);
+    return simt::launch<fold<T>>({blocks_of(numbers), gates::threads, 0, false}, stream, a);
+}
+
+template <class T>
+int run_back(const dpcri_device_cell &c, void *workspace, void *stream) {
+    cells::cut pieces = {static_cast<unsigned char *>(workspace), 0};
+    const back_space<T> s = space_of<T>(c, &pieces);
+    problem<T> p = problem_of<T>(c);
+    p.e = s.e;
+    int status = launch_slopes<T>(p, false, stream);
+    if (status == 0) status = launch_stack<T, homeward<T>>(p, true, stream);
+    return status == 0 && c.gradients ? launch_gradients<T>(c, p, s, stream) : status;
+}
+
+// Not inline, for `extern`.
+template <class T>
+struct kinds {
+    static bool fits(const dpcri_device_cell &c);  // on the current device
+    static size_t workspace(const dpcri_device_cell &c);
+    static int run(const dpcri_device_cell &c, void *workspace, void *stream);
+    // Of chains that go back by other kernels: their parameters' gradients, from the adjoints.
+    static size_t gradients_workspace(const dpcri_device_cell &c);
+    static int run_gradients(const dpcri_device_cell &c, void *workspace, void *stream);
+};
+
+template <class T>
+bool kinds<T>::fits(const dpcri_device_cell &c) {
+    const problem<T> p = problem_of<T>(c);
+    return (c.backward ? launch_stack<T, homeward<T>>(p, false, nullptr)
+                       : launch_stack<T, onward<T>>(p, false, nullptr)) == 0;
+}
+
+template <class T>
+size_t kinds<T>::workspace(const dpcri_device_cell &c) {
+    return c.backward ? gradients_workspace(c) : 0;
+}
+
+template <class T>
+int kinds<T>::run(const dpcri_device_cell &c, void *workspace, void *stream) {
+    return c.backward ? run_back<T>(c, workspace, stream) : run_forward<T>(c, stream);
+}
+
+template <class T>
+size_t kinds<T>::gradients_workspace(const dpcri_device_cell &c) {
+    cells::cut counted = {nullptr, 0};
+    (void)space_of<T>(c, &counted);
+    return counted.used;
+}
+
+template <class T>
+int kinds<T>::run_gradients(const dpcri_device_cell &c, void *workspace, void *stream) {
+    cells::cut pieces = {static_cast<unsigned char *>(workspace), 0};
+    const back_space<T> s = space_of<T>(c, &pieces);
+    problem<T> p = problem_of<T>(c);
+    p.e = s.e;
+    const int status = launch_slopes<T>(p, true, stream);
+    return status == 0 ? launch_gradients<T>(c, p, s, stream) : status;
+}
+
+}  // namespace layers
+
+#endif

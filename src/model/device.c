@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT
+// The steps of a model on a device: a chain of cells, each with a W of its own as it lies in the vector, and gradients
+// that lie as that does.
+#include "deeppcr/model.h"
+#include "model/model_internal.h"
+#include "nn/device.h"
+
+struct dpcr_device_model {
+    dpcr_context *context;
+    dpcr_device device;
+    int64_t length, batch;
+    dpcri_narrow chain;
+    dpcri_narrow_sums sums;
+    bool summed;
+};
+
+static const char *refusal(const dpcr_model_options *o) {
+    if (o->branch == DPCR_BRANCH_TWO_LAYER) return "two-layer branches; linear ones work there";
+    if (o->layer_norm) return "layer_norm; layers without work there";
+    if (o->activation > DPCR_ACT_SIGMOID) return "that activation; identity, relu, tanh and sigmoid work there";
+    return NULL;
+}
+
+static dpcr_status check(const dpcr_model *m, int64_t batch, const dpcr_array *parameters, const dpcr_array *gradients,
+                         dpcr_error *error) {
+    static const char *const call = "device_model_create";
+    if (!m || !parameters)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: a model and its parameters are wanted", call);
+    const dpcr_model_options *o = &m->options;
+    if (batch < 0)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: batch is %lld, wanted >= 0", call, (long long)batch);
+    if (parameters->device.type == 0 || parameters->device.type == DPCR_HOST)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "%s: the parameters lie on the host, where dpcr_model_steps gives the chain", call);
+    if (refusal(o)) return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: on a device %s", call, refusal(o));
+    dpcr_status status =
+        dpcri_check_array_on(call, "parameters", parameters, o->dtype, parameters->device, 1, &m->count, error);
+    if (status == DPCR_OK && gradients && gradients->data)
+        status = dpcri_check_array_on(call, "gradients", gradients, o->dtype, parameters->device, 1, &m->count, error);
+    return status;
+}
+
+dpcr_status dpcr_device_model_create(const dpcr_model *m, int64_t batch, const dpcr_array *parameters,
+                                     const dpcr_array *gradients, dpcr_device_model **there, dpcr_error *error) {
+    if (!there) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "device_model_create: no place for the handle given");
+    *there = NULL;
+    const dpcr_status status = check(m, batch, parameters, gradients, error);
+    if (status != DPCR_OK) return status;
+    dpcr_device_model *d = dpcri_alloc_zero(m->context, sizeof *d);
+    if (!d)
+        return dpcri_fail(error, DPCR_ERROR_MEMORY, "device_model_create: no memory for the handle (%zu bytes)",
+                          sizeof *d);
+    *d = (dpcr_device_model){.context = m->context,
+                             .device = parameters->device,
+                             .length = m->options.layers,
+                             .batch = batch,
+                             .summed = gradients && gradients->data};
+    dpcri_program_narrow(&m->program, parameters->data, &d->chain);
+    if (d->summed) {
+        dpcri_narrow sums;
+        dpcri_program_narrow(&m->program, gradients->data, &sums);
+        d->sums = (dpcri_narrow_sums){.weight = (void *)(uintptr_t)sums.weight, .bias = (void *)(uintptr_t)sums.bias};
+    }
+    *there = d;
+    return DPCR_OK;
+}
+
+void dpcr_device_model_destroy(dpcr_device_model *d) {
+    if (d) dpcri_free(d->context, d);
+}
+
+static dpcr_status launch(void *user, dpcr_launch *what, dpcr_error *error) {
+    const dpcr_device_model *d = user;
+    return dpcri_narrow_launch(&d->chain, d->summed ? &d->sums : NULL, d->device, d->length, d->batch, what, error);
+}
+
+dpcr_status dpcr_device_model_steps(const dpcr_device_model *d, dpcr_steps *steps, dpcr_error *error) {
+    if (!d || !steps)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "device_model_steps: a handle and a place for the steps are wanted");
+    const double w = (double)d->chain.width;
+    *steps = (dpcr_steps){.size = sizeof *steps,
+                          .user = (void *)(uintptr_t)d,
+                          .length = d->length,
+                          .batch = d->batch,
+                          .width = d->chain.width,
+                          .dtype = d->chain.dtype,
+                          .concurrent = 1,
+                          .jacobian = dpcr_transition_square(DPCR_DENSE, d->chain.width, 0),
+                          .flops = 2 * w * w,
+                          .jacobian_flops = w * w,
+                          .launch = launch};
+    return DPCR_OK;
+}

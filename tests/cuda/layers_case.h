@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT
+// A stack of layers with its gradients, and the definition of both in higher precision.
+#ifndef TESTS_CUDA_LAYERS_CASE_H
+#define TESTS_CUDA_LAYERS_CASE_H
+
+#include "cell_case.h"
+
+namespace {
+
+inline long double act(int activation, long double u) {
+    switch (activation) {
+        case DPCRI_CUDA_IDENTITY: return u;
+        case DPCRI_CUDA_RELU: return u > 0 ? u : 0;
+        case DPCRI_CUDA_TANH: return std::tanh(u);
+        default: return 1 / (1 + std::exp(-u));
+    }
+}
+inline long double act_slope(int activation, long double u) {
+    const long double y = act(activation, u);
+    switch (activation) {
+        case DPCRI_CUDA_IDENTITY: return 1;
+        case DPCRI_CUDA_RELU: return u > 0 ? 1 : 0;
+        case DPCRI_CUDA_TANH: return 1 - y * y;
+        default: return y - y * y;
+    }
+}
+
+struct layers_form {
+    int64_t width, length, rows;
+    int activation;
+    double scale;  // 0: no residual
+    bool in_out;
+};
+
+// Layer by layer W and then x, as models have them; states and adjoints in rows with room between them.
+template <class T>
+struct layers_case : layers_form {
+    int64_t layer, room;
+    std::vector<T> theta, z0, z, direct, adjoint, start, gradient;
+    std::vector<dpcr_device_outcome> outcome;
+
+    explicit layers_case(const layers_form &f) : layers_form(f), layer(f.width * (f.width + 1)), room(f.width + 1) {
+        const size_t all = (size_t)(length * rows * room);
+        theta.resize((size_t)(length * layer)), gradient.resize(theta.size());
+        z0.resize((size_t)(rows * room)), start.resize(z0.size());
+        z.resize(all), direct.resize(all), adjoint.resize(all), outcome.resize((size_t)rows);
+        for (T &v : theta) v = (T)(random_signed() * 1.5 / std::sqrt((double)width));
+        for (T &v : z0) v = (T)random_signed();
+        for (T &v : direct) v = (T)random_signed();
+        for (T &v : gradient) v = (T)random_signed();
+    }
+
+    dpcri_device_cell forward(dpcri_device_way way = DPCRI_DEVICE_LOOP) {
+        z.assign(z.size(), T(NAN));
+        std::memset(outcome.data(), 0xff, outcome.size() * sizeof outcome[0]);
+        dpcri_device_cell c = {};
+        c.dtype = sizeof(T) == 4 ? DPCR_F32 : DPCR_F64;
+        c.activation = activation;
+        c.residual = scale != 0, c.scale = scale;
+        c.in_out = in_out;
+        c.length = length, c.rows = rows, c.w = width;
+        c.weight = theta.data(), c.weight_step = c.x_step = layer;
+        c.x = theta.data() + width * width;
+        c.z0 = z0.data(), c.z0_row = room;
+        c.z = z.data(), c.z_step = rows * room, c.z_row = room;
+        c.way = way;
+        c.outcome = outcome.data();
+        return c;
+    }
+    // Over the states that are there; `in_place`: the adjoints take the place of what comes in.
+    dpcri_device_cell backward(bool in_place = false) {
+        const std::vector<T> states = z;
+        dpcri_device_cell c = forward();
+        z = states;
+        adjoint.assign(adjoint.size(), T(NAN)), start.assign(start.size(), T(NAN));
+        if (in_place) adjoint = direct;
+        c.backward = 1;
+        c.direct = in_place ? adjoint.data() : direct.data();
+        c.adjoint = adjoint.data();
+        c.direct_step = c.adjoint_step = rows * room;
+        c.direct_row = c.adjoint_row = c.z0_adjoint_row = room;
+        c.z0_adjoint = start.data();
+        c.gradients = 1;
+        c.weight_gradient = gradient.data(), c.x_gradient = gradient.data() + width * width;
+        return c;
+    }
+    static int run(const dpcri_device_cell &c, uint64_t seed) {
+        std::vector<unsigned char> workspace(dpcri_cuda_cell_workspace(c) + 1, 0xff);
+        order(seed, 1 + (int)(seed % 4));
+        return dpcri_cuda_cell_run(c, workspace.data(), workspace.size() - 1, nullptr);
+    }
+    void solve(uint64_t seed) { assert_int_equal(run(forward(), seed), DPCRI_CUDA_OK); }
+
+    const T *before(int64_t l, int64_t r) const {
+        return l > 0 ? &z[(size_t)(((l - 1) * rows + r) * room)] : &z0[(size_t)(r * room)];
+    }
+    long double weight(int64_t l, int64_t in, int64_t out) const {
+        return theta[(size_t)(l * layer + (in_out ? in * width + out : out * width + in))];
+    }
+    long double into(int64_t l, int64_t r, int64_t u) const {
+        long double sum = theta[(size_t)(l * layer + width * width + u)];
+        for (int64_t k = 0; k < width; k++) sum += weight(l, k, u) * before(l, r)[k];
+        return sum;
+    }
+    void near(const char *what, T got, long double want, double size, int64_t l, int64_t r, int64_t u) const {
+        const double bound = (sizeof(T) == 4 ? 1e-5 : 1e-13) * (size + std::fabs((double)want));
+        if (!(std::fabs((double)(got - want)) <= bound))
+            fail_msg(
+                "width %d length %d rows %d activation %d scale %g: %s of layer %d, row %d, unit %d: %.9g, not %.9g",
+                (int)width, (int)length, (int)rows, activation, scale, what, (int)l, (int)r, (int)u, (double)got,
+                (double)want);
+    }
+    void assert_row(const std::vector<T> &want, const std::vector<T> &got, int64_t r, const char *what) const {
+        for (int64_t l = 0; l < length; l++)
+            for (int64_t u = 0; u < width; u++) {
+                const size_t at = (size_t)((l * rows + r) * room + u);
+                if (!(want[at] == got[at])) fail_msg("%s: layer %d, unit %d", what, (int)l, (int)u);
+            }
+    }
+    // Each state is its step's from the one before it.
+    void assert_states() const {
+        for (int64_t l = 0; l < length; l++)
+            for (int64_t r = 0; r < rows; r++) {
+                for (int64_t u = 0; u < width; u++) {
+                    const long double y = act(activation, into(l, r, u));
+                    const long double want = scale != 0 ? before(l, r)[u] + (long double)(T)scale * y : y;
+                    near("state", z[(size_t)((l * rows + r) * room + u)], want, 1, l, r, u);
+                }
+                assert_true(std::isnan(z[(size_t)((l * rows + r) * room + width)]));  // beside the states
+            }
+    }
+    // Adjoints each from the one behind it; the gradients' sums from the adjoints.
+    void assert_adjoints(const std::vector<T> &given) const {
+        const int64_t w = width;
+        std::vector<long double> sums(gradient.size());
+        std::vector<double> sizes(gradient.size());
+        for (int64_t l = length - 1; l >= -1; l--)
+            for (int64_t r = 0; r < rows; r++) {
+                std::vector<long double> want((size_t)w), e((size_t)w);
+                const T *const behind = l + 1 < length ? &adjoint[(size_t)(((l + 1) * rows + r) * room)] : nullptr;
+                for (int64_t j = 0; j < w && l >= 0; j++) want[(size_t)j] = direct[(size_t)((l * rows + r) * room + j)];
+                for (int64_t u = 0; u < w && behind; u++) {
+                    e[(size_t)u] =
+                        (scale != 0 ? (long double)(T)scale : 1) * behind[u] * act_slope(activation, into(l + 1, r, u));
+                    for (int64_t j = 0; j < w; j++) want[(size_t)j] += weight(l + 1, j, u) * e[(size_t)u];
+                }
+                for (int64_t u = 0; u < w; u++) {
+                    if (behind && scale != 0) want[(size_t)u] += behind[u];
+                    const T got = l >= 0 ? adjoint[(size_t)((l * rows + r) * room + u)] : start[(size_t)(r * room + u)];
+                    near("adjoint", got, want[(size_t)u], 2, l, r, u);
+                    for (int64_t k = 0; k <= w && behind; k++) {
+                        const int64_t at = k == w ? w * w + u : in_out ? k * w + u : u * w + k;
+                        const long double part = e[(size_t)u] * (k == w ? 1 : (long double)before(l + 1, r)[k]);
+                        sums[(size_t)((l + 1) * layer + at)] += part;
+                        sizes[(size_t)((l + 1) * layer + at)] += std::fabs((double)part);
+                    }
+                }
+            }
+        for (size_t n = 0; n < gradient.size(); n++)
+            near("gradient", gradient[n], sums[n] + given[n], 1 + sizes[n], (int64_t)n / layer, 0, (int64_t)n % layer);
+    }
+};
+
+}  // namespace
+
+#endif

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: MIT
+// Stacks of layers with a W of their own on the CPU: forward, back and gradients are the definition's, in higher
+// precision, for every width up to some and beyond tiles both ways; a row's bits are its own, in every order of blocks
+// and lanes and any batch; sums over many rows; narrow ones by every method.
+#include "kern/cuda/layers_run.h"
+#include "layers_case.h"
+
+extern template struct layers::kinds<float>;
+extern template struct layers::kinds<double>;
+
+namespace {
+
+template <class T>
+void matches(const layers_form &form, uint64_t seed) {
+    layers_case<T> c(form);
+    c.solve(seed);
+    c.assert_states();
+    for (const dpcr_device_outcome &o : c.outcome)
+        assert_true(o.locked == form.length && o.sweeps == 1 && !o.non_finite && o.residual == 0);
+    const std::vector<T> given = c.gradient;
+    assert_int_equal(c.run(c.backward(seed % 2 == 1), seed + 1), DPCRI_CUDA_OK);
+    c.assert_adjoints(given);
+}
+
+void every_width_is_the_definitions(void **) {
+    uint64_t seed = 0;
+    for (int64_t width = 1; width <= 40; width++, seed++) {
+        const layers_form form = {width,           1 + (int64_t)(seed % 5), 1 + (int64_t)(seed % 4),
+                                  (int)(seed % 4), seed % 3 ? 0.0 : 0.25,   seed % 2 == 0};
+        if (seed % 2)
+            matches<float>(form, seed);
+        else
+            matches<double>(form, seed);
+    }
+}
+
+void tiles_of_any_size(void **) {
+    matches<float>({64, 3, 2, DPCRI_CUDA_RELU, 0, true}, 1);
+    matches<double>({65, 2, 3, DPCRI_CUDA_TANH, 0.125, true}, 2);   // two slices
+    matches<float>({129, 2, 2, DPCRI_CUDA_TANH, 0.125, false}, 3);  // and a warp more
+    matches<float>({270, 2, 1, DPCRI_CUDA_SIGMOID, 0.5, true}, 4);  // two tiles beside each other
+    matches<double>({33, 2, 35, DPCRI_CUDA_RELU, 0, true}, 5);      // groups of four rows
+    matches<float>({7, 2, 1029, DPCRI_CUDA_TANH, 0.25, true}, 6);   // of eight; three pieces of the rows
+    matches<float>({2, 40, 530, DPCRI_CUDA_TANH, 0, true}, 7);      // narrow, two pieces
+    matches<float>({300, 1, 34, DPCRI_CUDA_IDENTITY, 0, false}, 8);
+}
+
+void bits_are_those_of_any_order_and_batch(void **) {
+    for (const double scale : {0.0, 0.3}) {
+        layers_case<float> all({37, 4, 40, DPCRI_CUDA_TANH, scale, true});
+        all.solve(0);
+        const std::vector<float> states = all.z, sums = all.gradient;
+        assert_int_equal(all.run(all.backward(), 1), DPCRI_CUDA_OK);
+        const std::vector<float> back = all.adjoint, gradient = all.gradient;
+        for (uint64_t seed = 2; seed < 5; seed++) {
+            all.solve(seed);
+            assert_same(states, all.z, "states in another order");
+            all.gradient = sums;
+            assert_int_equal(all.run(all.backward(), seed), DPCRI_CUDA_OK);
+            assert_same(back, all.adjoint, "adjoints in another order");
+            assert_same(gradient, all.gradient, "gradients in another order");
+        }
+        // A row alone, whose block has another shape.
+        const int64_t row = 29, from = row * all.room;
+        dpcri_device_cell one = all.forward();
+        one.rows = 1;
+        one.z0 = all.z0.data() + from, one.z = all.z.data() + from;
+        assert_int_equal(all.run(one, 6), DPCRI_CUDA_OK);
+        all.assert_row(states, all.z, row, "states alone");
+        all.z = states;
+        one = all.backward();
+        one.rows = 1, one.gradients = 0;
+        one.z0 = all.z0.data() + from, one.z = all.z.data() + from;
+        one.direct = all.direct.data() + from, one.adjoint = all.adjoint.data() + from, one.z0_adjoint = nullptr;
+        assert_int_equal(all.run(one, 7), DPCRI_CUDA_OK);
+        all.assert_row(back, all.adjoint, row, "adjoints alone");
+    }
+}
+
+// Fewer blocks than there is work for: a block goes on with another group.
+void few_blocks_for_many_groups(void **) {
+    using namespace layers;
+    layers_case<float> c({9, 3, 10, DPCRI_CUDA_RELU, 0.25, true});
+    c.solve(1);
+    const std::vector<float> states = c.z;
+    const dpcri_device_cell a = c.forward();
+    problem<float> p = problem_of<float>(a);
+    simt::shape shape;
+    assert_true((shaped<float, 1, onward<float>>(1, &p, &shape)));
+    for (uint64_t seed = 0; seed < 6; seed++) {
+        c.z.assign(c.z.size(), NAN);
+        order(seed, 2);
+        shape.blocks = 2;
+        assert_int_equal((simt::launch<stack<float, 1, onward<float>>>(shape, nullptr, p)), 0);
+        assert_same(states, c.z, "two blocks");
+    }
+    std::vector<float> sums = c.gradient;
+    assert_int_equal(c.run(c.backward(), 1), DPCRI_CUDA_OK);
+    const std::vector<float> gradient = c.gradient;
+    const dpcri_device_cell b = c.backward();
+    p = problem_of<float>(b);
+    std::vector<float> e((size_t)(3 * 10 * 9), NAN);
+    p.e = e.data();
+    c.gradient = sums;
+    const simt::shape one = {1, gates::threads, gates::shared_bytes<float, 2>(), false};
+    assert_int_equal(simt::launch<slopes<float>>(one, nullptr, {p, false}), 0);
+    shaped<float, 1, homeward<float>>(1, &p, &shape);
+    shape.blocks = 3;
+    assert_int_equal((simt::launch<stack<float, 1, homeward<float>>>(shape, nullptr, p)), 0);
+    const gradients<float>::arguments g = {p, 1, 16, c.gradient.data(), c.gradient.data() + 81, nullptr};
+    assert_int_equal(simt::launch<layers::gradients<float>>(one, nullptr, g), 0);
+    assert_same(gradient, c.gradient, "a block");
+}
+
+// A W for all steps and an x of each row, as cells have them.
+void one_weight_and_inputs_of_rows(void **) {
+    for (const int64_t rows : {3, 33}) {
+        cell_case<double> c(11, 7, rows, false, false, 0.2, 1);
+        const std::vector<double> got = c.loop();
+        for (int64_t l = 0; l < 7; l++)
+            for (int64_t r = 0; r < rows; r++)
+                for (int64_t u = 0; u < 11; u++) {
+                    const size_t at = (size_t)((l * rows + r) * 11);
+                    const double *const before = l > 0 ? &got[at - (size_t)(rows * 11)] : &c.z0[(size_t)(r * 11)];
+                    long double sum = c.x[at + (size_t)u];
+                    for (int64_t k = 0; k < 11; k++) sum += (long double)c.weight[(size_t)(u * 11 + k)] * before[k];
+                    assert_true(std::fabs((double)(got[at + (size_t)u] - std::tanh(sum))) < 1e-14);
+                }
+    }
+}
+
+// Layers of width 1, 2 and 4 by chunks and by Newton; W lies either way.
+void narrow_layers_by_every_method(void **) {
+    uint64_t seed = 0;
+    for (const int64_t width : {1, 2, 4})
+        for (const bool in_out : {false, true})
+            for (const double scale : {0.0, 0.05}) {
+                layers_case<float> c({width, 90, 2, DPCRI_CUDA_TANH, scale, in_out});
+                for (float &v : c.theta) v *= 0.4f;
+                c.solve(seed);
+                const std::vector<float> loop = c.z;
+                dpcri_device_cell o = c.forward(DPCRI_DEVICE_OVERLAP);
+                o.chunk = 16, o.warm_up = 12;
+                assert_int_equal(c.run(o, seed + 1), DPCRI_CUDA_OK);
+                assert_same(loop, c.z, "overlap");
+                o = c.forward(DPCRI_DEVICE_NEWTON);
+                o.atol = o.rtol = 5e-6;
+                assert_int_equal(c.run(o, seed + 2), DPCRI_CUDA_OK);
+                for (size_t i = 0; i < loop.size(); i++)
+                    assert_true(std::isnan(loop[i]) || std::fabs(c.z[i] - loop[i]) < 2e-5);
+                seed++;
+            }
+}
+
+void what_does_not_fit_goes_row_by_row_or_not_at_all(void **) {
+    layers_case<float> c({40, 2, 40, DPCRI_CUDA_TANH, 0, true});
+    c.solve(1);
+    const std::vector<float> states = c.z;
+    const int64_t before = simt::host::config.shared_bytes;
+    simt::host::config.shared_bytes = 2 * 40 * 65 * 4 + 2 * 40 * 4;  // the tiles and a row
+    c.solve(2);
+    assert_same(states, c.z, "a row a block");
+    assert_true(dpcri_cuda_cell_fits(c.forward()));
+    simt::host::config.shared_bytes--;
+    assert_false(dpcri_cuda_cell_fits(c.forward()));
+    assert_int_equal(c.run(c.forward(), 3), DPCRI_CUDA_UNSUPPORTED);
+    simt::host::config.shared_bytes = before;
+}
+
+void what_cannot_be_is_refused(void **) {
+    layers_case<float> c({5, 3, 2, DPCRI_CUDA_TANH, 0, true});
+    c.solve(1);
+    dpcri_device_cell a = c.forward(DPCRI_DEVICE_NEWTON);
+    assert_int_equal(c.run(a, 1), DPCRI_CUDA_UNSUPPORTED);
+    a = c.forward(), a.activation = 4;
+    assert_int_equal(c.run(a, 1), DPCRI_CUDA_UNSUPPORTED);
+    a = c.backward(), a.weight_step = 0;
+    assert_int_equal(c.run(a, 1), DPCRI_CUDA_UNSUPPORTED);
+    a = c.backward();
+    std::vector<unsigned char> workspace(dpcri_cuda_cell_workspace(a));
+    assert_int_equal(dpcri_cuda_cell_run(a, workspace.data(), workspace.size() - 1, nullptr), DPCRI_CUDA_WORKSPACE);
+    a.direct = nullptr;
+    assert_int_equal(c.run(a, 1), DPCRI_CUDA_ARGUMENT);
+    // A NaN is its row's.
+    c.z0[0] = NAN;
+    c.solve(2);
+    for (int64_t u = 0; u < 5; u++) assert_true(std::isnan(c.z[(size_t)u]) && !std::isnan(c.z[(size_t)(c.room + u)]));
+    assert_true(c.outcome[0].non_finite && !c.outcome[1].non_finite);
+}
+
+}  // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(every_width_is_the_definitions),
+        cmocka_unit_test(tiles_of_any_size),
+        cmocka_unit_test(bits_are_those_of_any_order_and_batch),
+        cmocka_unit_test(few_blocks_for_many_groups),
+        cmocka_unit_test(one_weight_and_inputs_of_rows),
+        cmocka_unit_test(narrow_layers_by_every_method),
+        cmocka_unit_test(what_does_not_fit_goes_row_by_row_or_not_at_all),
+        cmocka_unit_test(what_cannot_be_is_refused),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

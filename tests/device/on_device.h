@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT
+// What the files of the suite for a device share: the device, arrays on it and on the host.
+#ifndef TESTS_DEVICE_ON_DEVICE_H
+#define TESTS_DEVICE_ON_DEVICE_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+// cmocka needs the four above
+#include <cmocka.h>
+#include <stdbool.h>
+
+#include "deeppcr/deeppcr.h"
+
+extern dpcr_device there;
+extern const dpcr_device here;
+extern dpcr_context *context;
+
+void ok(dpcr_status status, const dpcr_error *error);
+// Of the suites over forms and lengths: is this one left out, for the share that was asked for?
+bool left_out(void);
+
+void *to_device(const void *host, size_t bytes);
+void from_device(void *host, const void *device, size_t bytes);
+
+// An array of random numbers, its place on the device, and another on the host for what comes back.
+typedef struct moved {
+    dpcr_array host, device;
+    size_t bytes;
+    void *got;
+} moved;
+
+moved make_moved(dpcr_dtype dtype, int ndim, const int64_t *shape, uint64_t seed, double scale);
+void free_moved(moved *m);
+// What lies on the device against what lies here.
+void assert_near(moved *m, double allowed, const char *what);
+
+void layers_as_on_the_host(void **state);
+void layers_that_are_refused(void **state);
+
+#endif
