@@ -20,6 +20,7 @@ nn: base rt kern transition chain solve
 model: base rt kern transition chain solve nn data
 train: base rt kern transition chain solve nn model data
 sample: base rt kern transition chain solve nn model data train
+xla: base chain model
 pipe: base
 pipe_executor: base rt model pipe data nn solve chain transition kern train
 workers: base rt model pipe pipe_executor data nn solve chain transition kern train
@@ -41,6 +42,7 @@ transport.h:rt device.h:rt
 profile.h:pipe schedule.h:pipe
 pipeline.h:pipe_executor
 workers.h:workers
+xla.h:xla
 '
 
 # shellcheck disable=SC2016

@@ -27,5 +27,6 @@
 #include "train.h"
 #include "transition.h"
 #include "workers.h"
+#include "xla.h"
 
 #endif

@@ -25,7 +25,7 @@ def program():
             offset = getattr(BY_NAME[name], field).offset
             place = f"{name}.{field}"
             lines.append(f'_Static_assert(offsetof({name}, {field}) == {offset}, "offset of {place}");')
-            if kind == "void *":  # any pointer: an address
+            if kind == "void *" and not length:  # any pointer: an address
                 lines.append(f'_Static_assert(sizeof((({name} *)0)->{field}) == sizeof(void *), "{place}");')
                 lines.append(f"const void *pointer_{name}_{field}({name} *s) {{ return (const void *)s->{field}; }}")
             else:
@@ -40,6 +40,7 @@ def program():
         "int (*)(void *, const dpcr_span *, const dpcr_array *, const dpcr_array *, const dpcr_array *)":
             "((dpcr_steps *)0)->linearise",
         "int (*)(void *)": "((dpcr_context_options *)0)->cancel",
+        "void *(*)(void *, dpcr_xla_call *, dpcr_status)": "(dpcr_xla_host *)0",
     }  # fmt: skip
     for kind, place in callbacks.items():
         lines.append(f'_Static_assert(__builtin_types_compatible_p(__typeof__({place}), {kind}), "{place}");')
@@ -66,6 +67,7 @@ def test_declarations_are_those_of_the_headers(headers, tmp_path, change):
 
 def test_callbacks_have_as_many_arguments():
     assert len(_abi.STEP._argtypes_) == 6 and len(_abi.LINEARISE._argtypes_) == 5 and len(_abi.CANCEL._argtypes_) == 1
+    assert len(_abi.XLA_HOST._argtypes_) == 3
 
 
 def test_version_is_the_headers(headers):

@@ -137,6 +137,8 @@ def test_a_vmapped_gradient_is_one_call(doubles, rng, monkeypatch):
         return found
 
     monkeypatch.setattr(ours._xla, "_call_of", call_of)
+    monkeypatch.setattr(ours._xla._table, "keep", lambda *a: None)  # so that every call is asked for
+    ours._xla._table.forget()
     net = recurrent.GRU(2, 3, dtype=np.float64)
     parameters = {n: jnp.asarray(p) for n, p in net.state_dict().items()}
     xs, h0 = jnp.asarray(rng.normal(size=(4, 3, 5, 2, 2))), jnp.asarray(rng.normal(size=(1, 2, 3)))
@@ -330,14 +332,26 @@ class ByHand:
     """A frame as XLA's, in memory of our own: arguments and results of float32 (11 is XLA's number for it)."""
 
     def __init__(self, call, given, found):
-        self.kept, self.memory = [], ours._xla._MEMORY
+        self.kept, self.memory, self.told = [], ours._xla._MEMORY, ""
         self.tables = [self.group(given), self.group(found)]
         self.text, self.span, self.items, self.types = (self.room(n) for n in (len(call), 16, 8, 4))
         self.write("<QQ", self.span, self.text, len(call))
         self.write("<Q", self.items, self.span)
         self.write("<i", self.types, 4)
         self.say(call)
-        self.frame = (0, 0, 0, 0, len(given), self.tables[0], len(found), self.tables[1], 1, self.types, self.items)
+        arguments = ours._xla._ErrorArguments
+
+        def refuse(at):
+            self.told = arguments.from_address(at).message.decode()
+            return 1
+
+        self.refuse = ours._xla._ERROR(refuse)
+        api, self.frame = self.room(64), self.room(168)
+        self.write("<QQQQiiQQ", api, 64, 0, 24, 0, 0, 1, 0, ctypes.cast(self.refuse, ctypes.c_void_p).value)
+        self.write("<QQQQi4x", self.frame, 168, 0, api, 0, 3)
+        self.write("<QQqQQ", self.frame + 40, 40, 0, len(given), 0, self.tables[0])
+        self.write("<QQqQQ", self.frame + 80, 40, 0, len(found), 0, self.tables[1])
+        self.write("<QQqQQQ", self.frame + 120, 48, 0, 1, self.types, 0, self.items)
 
     def room(self, size):
         self.kept.append(ctypes.create_string_buffer(size))
@@ -365,7 +379,8 @@ class ByHand:
         self.write("<QQi4xQqQ", at, 48, 0, kind, array.ctypes.data, array.ndim, at - 32)
 
     def run(self):
-        ours._xla._execute(self.frame)
+        if deeppcr._library.lib.dpcr_xla_handler(self.frame):
+            raise RuntimeError(self.told)
 
 
 def test_all_of_a_frame_is_looked_at_on_every_call(rng, monkeypatch):
@@ -393,7 +408,7 @@ def test_all_of_a_frame_is_looked_at_on_every_call(rng, monkeypatch):
     hand.say("chain dense auto 1 2")  # other words
     check(*arrays(4), transposed=True)
     hand.say("chain dense nono 1 2")
-    with pytest.raises(deeppcr.ArgumentError, match="the call"):
+    with pytest.raises(RuntimeError, match="ArgumentError: the call"):
         hand.run()
     hand.say("chain dense auto 0 2")
     check(*arrays(4))
@@ -402,7 +417,7 @@ def test_all_of_a_frame_is_looked_at_on_every_call(rng, monkeypatch):
     check(*arrays(4))
     places = struct.unpack_from("<QQ", hand.memory, hand.tables[0])
     hand.write("<QQ", hand.tables[0], *reversed(places))
-    with pytest.raises(deeppcr.ArgumentError):
+    with pytest.raises(RuntimeError, match="ArgumentError"):
         hand.run()
     hand.write("<QQ", hand.tables[0], *places)
     hand.write("<i", hand.types, 1)  # no text
@@ -424,6 +439,193 @@ def test_all_of_a_frame_is_looked_at_on_every_call(rng, monkeypatch):
         check(*arrays(4), transposed=True)
     finally:
         deeppcr.set_threads(0)
+
+
+def test_arrays_that_do_not_lie_as_their_numbers_should(rng):
+    A, b = rng.normal(size=(4, 2, 2)).astype("f4"), rng.normal(size=(4, 2)).astype("f4")
+    odd = np.zeros(b.nbytes + 1, np.uint8)[1:].view("f4").reshape(4, 2)
+    odd[...], z = b, np.zeros_like(b)
+    hand = ByHand("chain dense auto 0 2", [A, b], [z])
+    for given in (b, odd, b, odd):
+        z[...] = 0
+        hand.put(hand.tables[0], 1, given)
+        hand.run()
+        assert np.array_equal(z, deeppcr.linear_chain(A, b))
+
+
+def test_a_known_call_that_fails_is_an_exception(monkeypatch, rng):
+    """As one does that is cancelled: told by the library's status and text, and then as good as before."""
+    A, b = rng.normal(size=(4, 2, 2)).astype("f4"), rng.normal(size=(4, 2)).astype("f4")
+    z, made = np.zeros_like(b), []
+    keep = ours._xla._table.keep
+    monkeypatch.setattr(ours._xla._table, "keep", lambda frame, ready: made.append(ready) or keep(frame, ready))
+    hand = ByHand("chain dense pcr 0 2", [A, b], [z])
+    for _ in range(2):
+        hand.run()
+    assert len(made) == 1 or len(made) == 0  # an earlier test may have had the same call
+    ours._xla._table.forget()
+    made.clear()
+    hand.run()
+    step = ours._xla._abi.XlaStep.from_address(made[0].call.step)
+    room, step.count = step.count, 0
+    with pytest.raises(RuntimeError, match="deeppcr.errors.*workspace"):
+        hand.run()
+    step.count = room
+    hand.run()
+    assert np.array_equal(z, deeppcr.linear_chain(A, b, scheme="pcr")) and len(made) == 1
+
+
+def test_what_is_kept_is_let_go(monkeypatch, rng):
+    """With the context, by a limit, and when a kind too many comes; what runs meanwhile stays until it is done."""
+    table, p = ours._xla._table, parameters("GRU")
+    program = jax.jit(lambda x: ours.gru(p, x)[0])
+    wanted = {n: np.array(program(jnp.ones((n, 1, 3)))) for n in range(1, 6)}
+    assert table.kept and table.size >= sum(r.size for r in table.kept) > 0
+    deeppcr.set_threads(1)
+    try:
+        assert not table.kept and not table.leaving and not table.size
+        for n, y in wanted.items():
+            for _ in range(2):
+                assert np.array_equal(program(jnp.ones((n, 1, 3))), y)
+        assert len(table.kept) == 5
+        monkeypatch.setattr(ours._xla, "_ALL_BYTES", table.size)
+        program(jnp.ones((6, 1, 3)))
+        assert len(table.kept) == 1
+    finally:
+        deeppcr.set_threads(0)
+    ours._xla.functions["alike"] = lambda: lambda given, found: None
+    ours._xla.repeats["alike"] = lambda words, given, found: ours._xla.Ready([], [], 0)
+    try:
+        hands = [ByHand("alike", [np.zeros(n, "f4")], []) for n in range(1, 300)]
+        for hand in hands:
+            hand.run()
+        assert 0 < len(table.kept) <= 256
+    finally:
+        del ours._xla.functions["alike"], ours._xla.repeats["alike"]
+        table.forget()
+
+
+def test_threads_while_everything_is_forgotten(rng):
+    from concurrent.futures import ThreadPoolExecutor
+
+    p, x = parameters("GRU"), jnp.asarray(rng.normal(size=(4, 7, 2, 3)), jnp.float32)
+    program = jax.jit(lambda x: jax.grad(lambda x: (ours.gru(p, x)[0] ** 2).sum())(x))
+    wanted = [np.array(program(row)) for row in x]
+    with ThreadPoolExecutor(4) as pool:
+        running = [pool.submit(lambda i: np.array(program(x[i % 4])), i) for i in range(300)]
+        for _ in range(20):
+            ours._xla._table.forget()
+        for i, found in enumerate(running):
+            assert np.array_equal(found.result(), wanted[i % 4])
+    ours._xla._table.forget()
+    assert not ours._xla._table.leaving
+
+
+@pytest.mark.parametrize("kind", ["f4", "f8"])
+def test_known_calls_have_the_bits_of_the_first(doubles, rng, kind):
+    b, a, x = (jnp.asarray(rng.normal(size=n) + 2, kind) for n in (7, 5, 40))
+    sos = jnp.asarray([[1, 0.2, 0.1, 1, 0.3, 0.1], [0.5, 0.1, 0.3, 1, -0.2, 0.1]], kind)
+    a = a / 20 + jnp.eye(5, dtype=kind)[0]
+    for call, given in ((ours.lfilter, (b, a, x)), (ours.sosfilt, (sos, x))):
+        program = jax.jit(jax.value_and_grad(lambda *v, call=call: (call(*v) ** 2).sum(), tuple(range(len(given)))))
+        ours._xla._table.forget()
+        first = jax.tree_util.tree_leaves(program(*given))
+        for _ in range(3):
+            assert all(np.array_equal(p, q) for p, q in zip(first, jax.tree_util.tree_leaves(program(*given))))
+
+
+def test_the_frame_is_that_of_jaxlibs_header(headers, tmp_path):
+    """What src/xla/frame.h believes, against XLA's own C header, by the compiler."""
+    import shutil
+    import subprocess
+
+    compiler, folder = shutil.which("gcc") or shutil.which("clang"), jax.ffi.include_dir()
+    if compiler is None or not os.path.exists(os.path.join(folder, "xla/ffi/api/c_api.h")):
+        pytest.skip("no compiler, or no header")
+    fields = {"buffer XLA_FFI_Buffer": "dtype dtype numbers data rank rank shape dims", "text XLA_FFI_ByteSpan": "first ptr size len",
+              "arrays XLA_FFI_Args": "count size items args", "arrays XLA_FFI_Rets": "count size items rets",
+              "attributes XLA_FFI_Attrs": "count size types types items attrs",
+              "frame XLA_FFI_CallFrame": "size struct_size extension extension_start stage stage given args found rets said attrs"}  # fmt: skip
+    lines = ["#include <xla/ffi/api/c_api.h>", "#include <xla/frame.h>"]
+    for pair, names in fields.items():
+        (mine, theirs), words = pair.split(), names.split()
+        for own, other in zip(words[::2], words[1::2]):
+            lines.append(f'_Static_assert(offsetof(dpcri_xla_{mine}, {own}) == offsetof({theirs}, {other}), "{own}");')
+            lines.append(f'_Static_assert(sizeof(((dpcri_xla_{mine} *)0)->{own}) == sizeof((({theirs} *)0)->{other}), "{own}");')
+    for mine, theirs in (("EXECUTE", "ExecutionStage_EXECUTE"), ("TEXT", "AttrType_STRING"), ("INT64", "DataType_S64"), ("FLOAT64", "DataType_F64")):
+        lines.append(f'_Static_assert((int)DPCRI_XLA_{mine} == (int)XLA_FFI_{theirs}, "{mine}");')
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "xla").mkdir()
+    shutil.copy(headers.parent / "src" / "xla" / "frame.h", tmp_path / "mine" / "xla")
+    for wrong in (False, True):
+        text = "\n".join(lines).replace("numbers", "rank", 1) if wrong else "\n".join(lines)
+        (tmp_path / "frame.c").write_text(text + "\n")
+        done = subprocess.run([compiler, "-std=gnu17", "-fsyntax-only", f"-I{folder}", f"-I{tmp_path}/mine", str(tmp_path / "frame.c")],
+                              capture_output=True, text=True)  # fmt: skip
+        assert (done.returncode != 0) == wrong, done.stderr
+
+
+def alone(program, **environment):
+    """A program in a process of its own: (exit status, what it said)."""
+    import subprocess
+    import sys
+
+    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, **environment}, capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_several_devices(rng):
+    """Each runs its own part of a program at once, on threads of XLA's."""
+    status, said = alone("""
+import numpy as np, jax, jax.numpy as jnp
+from deeppcr import jax as ours, recurrent
+assert len(jax.devices()) == 3
+net = recurrent.GRU(3, 4)
+p = {n: jnp.asarray(v) for n, v in net.state_dict().items()}
+x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 5, 2, 3)), jnp.float32)
+step = jax.pmap(jax.grad(lambda x: (ours.gru(p, x)[0] ** 2).sum()))
+one = jax.jit(jax.grad(lambda x: (ours.gru(p, x)[0] ** 2).sum()))
+for _ in range(20):
+    found = step(x)
+    assert all(np.array_equal(found[i], one(x[i])) for i in range(3))
+print("whole")
+""", XLA_FLAGS="--xla_force_host_platform_device_count=3")
+    assert status == 0 and said.endswith("whole\n"), said
+
+
+def test_a_child_and_the_end(rng):
+    """A child after fork knows nothing of its parent's calls, and makes its own; the end of a process waits for none."""
+    status, said = alone(f"""
+import sys
+sys.path.insert(0, {os.path.dirname(__file__)!r})
+import os, threading, warnings
+import numpy as np
+from test_jax import ByHand, deeppcr, jax, jnp, ours
+warnings.simplefilter("ignore")
+A, b = np.full((4, 2, 2), 0.3, "f4"), np.ones((4, 2), "f4")
+z = np.zeros_like(b)
+hand, table = ByHand("chain dense auto 0 2", [A, b], [z]), ours._xla._table
+for _ in range(2):
+    hand.run()
+assert len(table.kept) == 1
+child = os.fork()
+wanted = deeppcr.linear_chain(A, b)
+for known in (0, 1, 1):
+    assert len(table.kept) == (known if child == 0 else 1)
+    z[...] = 0
+    hand.run()
+    assert np.array_equal(z, wanted)
+if child == 0:
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+program = jax.jit(lambda sos, x: jnp.tanh(ours.sosfilt(sos, x)) + 1)  # by threads of XLA's
+sos, x = jnp.asarray([[1, 0.1, 0, 1, 0.2, 0.0]] * 8), jnp.ones((4, 500000))
+for _ in range(2):
+    program(sos, x).block_until_ready()
+late = [program(sos, x) for _ in range(3)]  # runs when the interpreter ends
+print("whole", flush=True)
+""")
+    assert status == 0 and said.endswith("whole\n"), said
 
 
 @pytest.mark.parametrize("kind", ["f4", "f8"])

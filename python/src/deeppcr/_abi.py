@@ -28,6 +28,10 @@ CONSTANTS: Dict[str, int] = {
     "DPCR_ACT_IDENTITY": 1, "DPCR_ACT_RELU": 2, "DPCR_ACT_TANH": 3, "DPCR_ACT_SIGMOID": 4, "DPCR_ACT_GELU": 5, "DPCR_ACT_SILU": 6,
     "DPCR_MLP": 1, "DPCR_RESNET": 2, "DPCR_BRANCH_LINEAR": 0, "DPCR_BRANCH_TWO_LAYER": 1,
     "DPCR_RNN_TANH": 1, "DPCR_RNN_RELU": 2, "DPCR_GRU": 3, "DPCR_LSTM": 4, "DPCR_PARAGRU": 5, "DPCR_PARALSTM": 6, "DPCR_MINGRU": 7,
+    "DPCR_XLA_CHAIN": 1, "DPCR_XLA_CHAIN_VJP": 2, "DPCR_XLA_PARAMETERS": 3, "DPCR_XLA_FORWARD": 4, "DPCR_XLA_BACKWARD": 5,
+    "DPCR_XLA_SECTIONS": 6, "DPCR_XLA_COEFFICIENTS": 7, "DPCR_XLA_FILTER": 8, "DPCR_XLA_FILTER_GRADIENT": 9,
+    "DPCR_XLA_OF_SECTIONS": 10, "DPCR_XLA_OF_COEFFICIENTS": 11, "DPCR_XLA_ZERO": 12, "DPCR_XLA_COPY": 13, "DPCR_XLA_WIDEN": 14,
+    "DPCR_XLA_NARROW": 15, "DPCR_XLA_APART": 16,
 }  # fmt: skip
 
 # Structures, in the order in which they need each other.
@@ -77,6 +81,10 @@ STRUCTURES: Dict[str, str] = {
     "dpcr_model_options": """size_t size; dpcr_architecture architecture; dpcr_dtype dtype; int64_t inputs; int64_t outputs;
         int64_t layers; int64_t width; int64_t hidden; dpcr_activation activation; dpcr_branch branch; int layer_norm;
         double scale; uint64_t seed; int64_t tie;""",
+    "dpcr_xla_step": "dpcr_xla_what what; int64_t count; int64_t more; void *given[9];",
+    "dpcr_xla_place": "int64_t array; void *at;",
+    "dpcr_xla_call": """size_t size; int64_t steps; int64_t places; void *step; void *place; dpcr_error error; void *next;
+        int busy;""",
 }
 
 # Prototypes, as in the headers but for the names of arguments.
@@ -158,6 +166,12 @@ void dpcr_model_zero_gradients(dpcr_model *);
 int64_t dpcr_model_parameter_count(const dpcr_model *);
 dpcr_status dpcr_model_parameter(const dpcr_model *, int64_t, char *, size_t, dpcr_array *, dpcr_array *, dpcr_error *);
 dpcr_status dpcr_model_steps(dpcr_model *, int64_t, dpcr_steps *, dpcr_error *);
+void *dpcr_xla_handler(void *);
+void dpcr_xla_set_host(dpcr_xla_host *);
+int dpcr_xla_run(const void *, dpcr_xla_call *);
+int dpcr_xla_keep(const void *, dpcr_xla_call *);
+void dpcr_xla_forget(void);
+int dpcr_xla_busy(const dpcr_xla_call *);
 """
 
 # Callbacks.
@@ -166,8 +180,9 @@ STEP = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c
 LINEARISE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
                              ctypes.c_void_p)  # fmt: skip
 CANCEL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+XLA_HOST = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
 
-_ENUMS = "status dtype device_type structure scheme planning method guess lock reason recurrent_kind architecture branch activation".split()
+_ENUMS = "status dtype device_type structure scheme planning method guess lock reason recurrent_kind architecture branch activation xla_what".split()
 _TYPES: Dict[str, Any] = {
     "void": None, "int": ctypes.c_int, "char": ctypes.c_char, "double": ctypes.c_double, "size_t": ctypes.c_size_t,
     "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64, "uint64_t": ctypes.c_uint64,
@@ -234,6 +249,9 @@ RecurrentPass = _structure("dpcr_recurrent_pass")
 RecurrentGradients = _structure("dpcr_recurrent_gradients")
 RecurrentPlanOptions = _structure("dpcr_recurrent_plan_options")
 ModelOptions = _structure("dpcr_model_options")
+XlaStep = _structure("dpcr_xla_step")
+XlaPlace = _structure("dpcr_xla_place")
+XlaCall = _structure("dpcr_xla_call")
 
 
 def declare(library: ctypes.CDLL) -> None:

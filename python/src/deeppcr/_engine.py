@@ -257,6 +257,20 @@ class _Slot:
         _get(*self.to_get)
 
 
+def plan_apart(form: Form, key: Tuple[int, int, bool, bool, str], most: int) -> Optional[Tuple[_Slot, _Plan, int]]:
+    """A plan in a slot of its own, with all its memory, and their bytes; None where those are more than `most`, or the plan learns."""
+    parameters = sum(math.prod(shape) for _, shape in form.parameters()) * library.NAMES[form.dtype].itemsize
+    if 2 * parameters > most:
+        return None
+    slot = _Slot(form)
+    plan = _Plan(slot, key)
+    if plan.chosen:
+        return None
+    plan.make(slot)
+    size = 2 * parameters + plan.workspace + plan.tape
+    return None if plan.ready is None or size > most else (slot, plan, size)
+
+
 class Pass:
     """A forward pass that waits for its backward pass. Dropped, it gives back what it held."""
 

@@ -354,13 +354,13 @@ class Call:
     or a handle, has the address of the first; the arrays come as the library takes them, None where there is none; `workspace` is
     the size of the work that such a function takes after them."""
 
-    __slots__ = ("function", "owner", "views", "given", "size", "work", "error", "error_ref")
+    __slots__ = ("function", "owner", "views", "given", "workspace", "size", "work", "error", "error_ref")
 
     def __init__(self, function: Any, owner: Any, arrays: Iterable[Optional[np.ndarray]], workspace: Optional[int] = None) -> None:
         self.function, self.owner = function, owner
         self.views = [None if array is None else of(array) for array in arrays]
         self.given: List[Any] = [_POINTER(owner.address), *[None if view is None else ctypes.byref(view) for view in self.views]]
-        self.size, self.work = 0, None
+        self.workspace, self.size, self.work = workspace or 0, 0, None
         if workspace is not None and workspace > OWN_BYTES:
             self.size = workspace
         elif workspace is not None:

@@ -1,22 +1,27 @@
 # SPDX-License-Identifier: MIT
-"""A handler of XLA's foreign function interface: how a compiled program of JAX calls the library, on its own buffers.
+"""XLA's foreign function interface: how a compiled program of JAX calls the library, on its own buffers.
 
-The interface is a call of C with one structure, the frame, whose layout XLA keeps for all versions 0.x of it; what is read of it
-is declared here; XLA refuses the handler if its major version is another, and a frame that is smaller is refused here. So nothing is compiled against
-jaxlib's headers, and one package serves every jaxlib. A call is told by an attribute, text such as "chain dense auto 0 3 1", from which
-`functions` makes what runs: programs that are exported and read back in another process run there too.
+XLA calls the library's handler (deeppcr/xla.h) with one structure, the frame, whose layout XLA keeps for all versions 0.x of it. Frames
+of calls that were made ready, a `Ready` each, the handler runs by itself; this is its host, which is asked of all others, and of failures. What is
+read of a frame is declared here; XLA refuses the handler if its major version is another, and a frame that is smaller is refused here. So nothing
+is compiled against jaxlib's headers, and one package serves every jaxlib. A call is told by an attribute, text such as "chain dense auto 0 3 1",
+from which `functions` makes what runs: programs that are exported and read back in another process run there too.
 """
 from __future__ import annotations
 
 import _thread
+import atexit
 import ctypes
 import functools
 import math
+import os
 import struct
-from typing import Any, Callable, Dict, List, Optional, Tuple
+import threading
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
+from . import _abi
 from . import _library as library
 from .errors import ArgumentError
 
@@ -42,8 +47,8 @@ _ERROR = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 
 Run = Callable[[List[np.ndarray], List[np.ndarray]], None]
 functions: Dict[str, Callable[..., Run]] = {}  # by the first word of a call: takes the others
-# What makes, of the words and arrays of a call, a function of the addresses that runs such a call again, or None.
-repeats: Dict[str, Callable[..., Optional[Callable[[List[int]], None]]]] = {}
+# What makes, of the words and arrays of a call, what runs such a call again: a Ready, a function of the addresses, or None.
+repeats: Dict[str, Callable[..., "Again"]] = {}
 
 
 @functools.lru_cache(512)
@@ -103,20 +108,96 @@ def _version(api: int) -> Tuple[int, int]:
     return _API.unpack_from(_MEMORY, api)[4:6]
 
 
-_GAP = 4096  # bytes between structures of which those between may be read: a page
-_KEPT = 256  # of each of these two
-_kinds: Dict[Any, "_Kind"] = {}  # calls, by their words and the dtypes and shapes of their arrays
-_frames: Dict[Any, "_Frame"] = {}  # by where a frame's parts lie: XLA uses few frames for a program, again and again
+# ---- calls made ready ----
+
+_lib = library.lib
+OWN_BYTES = 1 << 20  # that a Ready keeps to itself
+_ALL_BYTES = 64 << 20  # that all of them do
+
+
+class Here(NamedTuple):
+    """Where the numbers of a frame's array lie, arguments first: known when it is called."""
+
+    array: int
+
+
+class Ready:
+    """A call as the library's handler runs it, without Python: over arrays that look alike, one frame at a time.
+
+    `steps` are (name, pointers, count, more), see deeppcr/xla.h; a pointer is an address, None or `Here`. `places` are (array, address of a
+    pointer to it) besides. `keep`: what all of this points to, of `size` bytes.
+    """
+
+    __slots__ = ("call", "size", "generation", "_kept")
+
+    def __init__(self, steps: Sequence[Tuple[str, Sequence[Any], int, int]], places: Sequence[Tuple[int, int]], size: int, *keep: Any) -> None:
+        made, pointers = (_abi.XlaStep * len(steps))(), _abi.XlaStep.given.offset
+        everything = list(places)
+        for step, (name, given, count, more) in zip(made, steps):
+            step.what, step.count, step.more = _abi.CONSTANTS[f"DPCR_XLA_{name}"], count, more
+            for i, pointer in enumerate(given):
+                if isinstance(pointer, Here):
+                    everything.append((pointer.array, ctypes.addressof(step) + pointers + 8 * i))
+                else:
+                    step.given[i] = pointer
+        listed = (_abi.XlaPlace * len(everything))(*everything)
+        self.call = _abi.XlaCall(size=ctypes.sizeof(_abi.XlaCall), steps=len(made), places=len(listed),
+                                 step=ctypes.addressof(made), place=ctypes.addressof(listed))  # fmt: skip
+        self.size, self.generation, self._kept = size, library.context.generation, (made, listed, keep)
+
+
+Again = Union[Ready, Callable[[List[int]], None], None]
+
+
+class _Table:
+    """What the handler has of ours. What it forgot lives on while it runs."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.kept: List[Ready] = []
+        self.leaving: List[Ready] = []
+        self.size, self.closed = 0, False
+
+    def keep(self, frame: int, ready: Ready) -> None:
+        """For frames like this one."""
+        with self.lock:
+            if self.closed or ready.generation != library.context.generation:
+                return
+            if self.size + ready.size > _ALL_BYTES or not _lib.dpcr_xla_keep(frame, ctypes.addressof(ready.call)):
+                self.forget()
+                if not _lib.dpcr_xla_keep(frame, ctypes.addressof(ready.call)):
+                    return
+            self.kept.append(ready)
+            self.size += ready.size
+
+    def forget(self) -> None:
+        _kinds.clear()
+        with self.lock:
+            _lib.dpcr_xla_forget()
+            known, self.kept, self.size = self.leaving + self.kept, [], 0
+            self.leaving = [ready for ready in known if _lib.dpcr_xla_busy(ctypes.addressof(ready.call))]
+
+    def close(self) -> None:
+        """At the end: threads of XLA's may still run calls when all objects of Python's are gone."""
+        self.forget()
+        self.closed = True
+        for ready in self.leaving:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(ready))
+
+
+# ---- calls that Python makes ----
+
+_KEPT = 256
+_kinds: Dict[Any, "_Kind"] = {}  # by their words and the dtypes and shapes of their arrays
 
 
 class _Kind:
     """Calls over arrays that look alike. `ready` has what runs one more such, taken out while it runs: programs run on threads that
     may end with the call, so nothing is a thread's own."""
 
-    __slots__ = ("generation", "ready", "frames")
+    __slots__ = ("ready",)
 
-    def __init__(self, generation: int) -> None:
-        self.generation, self.frames = generation, 0
+    def __init__(self) -> None:
         self.ready: List[Any] = []
 
     def take(self) -> Any:
@@ -127,81 +208,14 @@ class _Kind:
             return None
 
 
-class _Kinds:
-    """What forgets them with the context."""
-
-    @staticmethod
-    def forget() -> None:
-        _kinds.clear()
-        _frames.clear()
+_table = _Table()
+library.Cache.all.append(_table)
+os.register_at_fork(before=_table.lock.acquire, after_in_parent=_table.lock.release, after_in_child=_table.lock.release)
+atexit.register(_table.close)
 
 
-library.Cache.all.append(_Kinds)
-
-
-class _Frame:
-    """A frame as it was: whether it is the same but for where its arrays' numbers lie is told in a few looks."""
-
-    __slots__ = ("kind", "pieces", "looks", "numbers")
-
-    def __init__(self, kind: _Kind, pieces: List[Tuple[int, int]], groups: List[Tuple[int, ...]]) -> None:
-        """`pieces` (address, end) of memory where each leads to the next; then groups of buffers, by address."""
-        self.kind, self.pieces = kind, [(slice(at, end), _MEMORY[at:end]) for at, end in pieces]
-        self.looks: List[Any] = []
-        self.numbers: List[Any] = []
-        for group in groups:
-            first, looks, numbers = _layout(group)
-            self.looks.append((looks, first, looks(_MEMORY, first)))
-            self.numbers.append((numbers, first))
-
-    def addresses(self) -> Optional[List[int]]:
-        """Those of the arrays' numbers; None where this is another frame by now."""
-        memory = _MEMORY
-        for place, text in self.pieces:
-            if memory[place] != text:
-                return None
-        found: List[int] = []
-        for (looks, first, seen), (numbers, _) in zip(self.looks, self.numbers):
-            if looks(memory, first) != seen:
-                return None
-            found += numbers(memory, first)
-        return found
-
-
-def _layout(places: Tuple[int, ...]) -> Tuple[int, Any, Any]:
-    """(first byte, what reads dtypes and shapes, what reads the addresses of the numbers) of buffers that lie near one another, in
-    order, as XLA's do. Raises ValueError of others."""
-    looks, numbers, used = [], [], []
-    for place in places:
-        _, _, _, _, rank, dims = _BUFFER.unpack_from(_MEMORY, place)
-        looks += [(place + 16, "4s", 4), (place + 32, "16s", 16), *([(dims, f"{8 * rank}s", 8 * rank)] if rank else [])]
-        numbers.append((place + 24, "Q", 8))
-        used += [(place, _BUFFER.size), *([(dims, 8 * rank)] if rank else [])]
-    used.sort()
-    if list(places) != sorted(places) or any(not 0 <= b - (a + n) < _GAP for (a, n), (b, _) in zip(used, used[1:])):
-        raise ValueError
-    return used[0][0], _reader(used[0][0], looks), _reader(used[0][0], numbers)
-
-
-def _reader(first: int, fields: List[Tuple[int, str, int]]) -> Any:
-    text, at = "=", first
-    for place, code, size in sorted(fields):
-        text += f"{place - at}x{code}"
-        at = place + size
-    return struct.Struct(text).unpack_from
-
-
-def _execute(frame: Tuple[int, ...]) -> None:
-    key = frame[4:]
-    known = _frames.get(key)
-    at = None if known is None else known.addresses()
-    if known is not None and at is not None and known.kind.generation == library.context.generation:
-        again = known.kind.take()
-        if again is not None:
-            again(at)
-            known.kind.ready.append(again)
-            return
-    many, given, more, found, attributes, types, items = key
+def _execute(address: int, frame: Tuple[int, ...]) -> None:
+    many, given, more, found, attributes, types, items = frame[4:]
     call = _call_of(attributes, types, items)
     arguments, results = _numbers(given, many), _numbers(found, more)
     kind, at = _kind_of(call, arguments, results)
@@ -210,22 +224,10 @@ def _execute(frame: Tuple[int, ...]) -> None:
         again = _first(call, arguments, results)
     else:
         again(at)
-    if again is None:
-        return
-    kind.ready.append(again)
-    if (known is None or known.kind is not kind) and kind.frames < 32:
-        kind.frames += 1
-        span = _TEXT_AT.unpack_from(_MEMORY, items)[0]
-        text, size = _TEXT.unpack_from(_MEMORY, span)
-        pieces = [(given, given + 8 * many), (found, found + 8 * more), (types, types + 4), (items, items + 8),
-                  (span, span + _TEXT.size), (text, text + size)]  # fmt: skip
-        try:
-            made = _Frame(kind, pieces, [g for g in (arguments, results) if g])
-        except ValueError:
-            return
-        if len(_frames) >= _KEPT:
-            _Kinds.forget()
-        _frames[key] = made
+    if isinstance(again, Ready):
+        _table.keep(address, again)
+    elif again is not None:
+        kind.ready.append(again)
 
 
 def _kind_of(call: bytes, arguments: Tuple[int, ...], results: Tuple[int, ...]) -> Tuple[_Kind, List[int]]:
@@ -241,12 +243,12 @@ def _kind_of(call: bytes, arguments: Tuple[int, ...], results: Tuple[int, ...]) 
     kind = _kinds.get(name)
     if kind is None:
         if len(_kinds) >= _KEPT:
-            _Kinds.forget()
-        kind = _kinds[name] = _Kind(generation)
+            _kinds.clear()
+        kind = _kinds[name] = _Kind()
     return kind, at
 
 
-def _first(call: bytes, arguments: Tuple[int, ...], results: Tuple[int, ...]) -> Any:
+def _first(call: bytes, arguments: Tuple[int, ...], results: Tuple[int, ...]) -> Again:
     """Runs a call over arrays such as there were none before; returns what runs it again."""
     buffers = [_BUFFER.unpack_from(_MEMORY, at) for at in arguments + results]
     arrays = [_array(b[2], b[3], _numbers(b[5], b[4])) for b in buffers]
@@ -256,9 +258,9 @@ def _first(call: bytes, arguments: Tuple[int, ...], results: Tuple[int, ...]) ->
     return repeats[name](words, given, found) if name in repeats and all(a.size for a in arrays) else None
 
 
-@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
-def handler(address: int) -> Optional[int]:
-    """XLA_FFI_Handler."""
+@_abi.XLA_HOST
+def host(address: int, failed: Optional[int], status: int) -> Optional[int]:
+    """dpcr_xla_host: runs what the handler does not know, and says what failed."""
     frame = _FRAME.unpack_from(_MEMORY, address)
     size, extension, api, stage = frame[:4]
     if extension:
@@ -270,14 +272,19 @@ def handler(address: int) -> Optional[int]:
     try:
         if size < _FRAME.size:
             raise RuntimeError(f"a frame of {size} bytes; wanted {_FRAME.size} or more, as of version 0.x of XLA's interface")
-        if stage == _EXECUTE:
-            _execute(frame)
+        if failed:
+            library.check(status, _abi.XlaCall.from_address(failed).error)
+        elif stage == _EXECUTE:
+            _execute(address, frame)
         return None
     except BaseException as raised:  # noqa: B902  nothing may pass through XLA
         return _failure(api, raised)
 
 
-def capsule(function: Any = handler) -> Any:
+_lib.dpcr_xla_set_host(host)
+
+
+def capsule(function: Any = _lib.dpcr_xla_handler) -> Any:
     """What jax.ffi.register_ffi_target takes."""
     new = ctypes.pythonapi.PyCapsule_New
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]

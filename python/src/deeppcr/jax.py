@@ -204,27 +204,33 @@ def _chain_vjp_call(structure: str, scheme: str, rank: str) -> _xla.Run:
     return run
 
 
-def _chain_again(words: List[str], given: List[np.ndarray], found: List[np.ndarray]) -> Any:
+def _ready(step: str, call: library.Call, order: Sequence[Optional[int]]) -> _xla.Again:
+    """A call of the library over arrays of a frame, in the order of the call's own."""
+    if call.work is None:  # so much that only a pool can keep it
+        return lambda at: call.run([0 if i is None else at[i] for i in order], *([None] if step == "CHAIN" else []))
+    views = [None if view is None else ctypes.addressof(view) for view in call.views]
+    places = [(i, view) for i, view in zip(order, views) if i is not None and view is not None]
+    given = (call.owner.address, *views, library.aligned(call.work))
+    return _xla.Ready([(step, given, call.workspace, 0)], places, call.workspace, call)
+
+
+def _chain_again(words: List[str], given: List[np.ndarray], found: List[np.ndarray]) -> _xla.Again:
     structure, scheme, back, rank = words
     if found[0].ndim != int(rank):
         return None
     A, b, *rest = given
     call = numbers.call_like(A, b, rest[0] if rest else None, found[0], back == "1", scheme, structure)
-    return None if call is None else (lambda at: call.run((at[0], at[1], at[2] if rest else 0, at[-1]), None))
+    return None if call is None else _ready("CHAIN", call, (0, 1, 2, 3) if rest else (0, 1, None, 2))
 
 
-def _chain_vjp_again(words: List[str], given: List[np.ndarray], found: List[np.ndarray]) -> Any:
+def _chain_vjp_again(words: List[str], given: List[np.ndarray], found: List[np.ndarray]) -> _xla.Again:
     structure, scheme, rank = words
     if found[1].ndim != int(rank):
         return None
     A, z, g, *rest = given
     dA, db, *first = found
     call = numbers.gradients_like(A, z, g, rest[0] if rest else None, dA, db, first[0] if first else None, scheme, structure)
-    if call is None:
-        return None
-    if rest:
-        return lambda at: call.run((at[0], at[3], at[1], at[2], at[4], at[5], at[6]))
-    return lambda at: call.run((at[0], 0, at[1], at[2], at[3], at[4], 0))
+    return None if call is None else _ready("CHAIN_VJP", call, (0, 3, 1, 2, 4, 5, 6) if rest else (0, None, 1, 2, 3, 4, None))
 
 
 _xla.functions.update(chain=_chain_call, chain_vjp=_chain_vjp_call)
@@ -336,8 +342,14 @@ class _Network:
         item, self.inputs = library.NAMES[form.dtype].itemsize, 3 + len(form.parameters())
         state = form.layers * form.directions * batch * form.hidden * item
         self.results = (length * batch * form.directions * form.hidden * item, state, state)  # bytes
-        self.room = sum(self.results) + 128
+        self.room = sum(self.results) + 192
         self.own: Any = None  # memory for what the way back reads, where it keeps some
+
+    def results_in(self, buffer: np.ndarray) -> Tuple[int, int, int]:
+        """Where y, ht and ct (0 without a cell) lie in memory for them."""
+        y = library.aligned(buffer)
+        ht = y + (self.results[0] + 63 & ~63)
+        return y, ht, ht + (self.results[1] + 63 & ~63) if self.cell else 0
 
     def forward(self, at: Sequence[int], y: int, ht: int, ct: int, training: bool = False) -> Any:
         if not self.cell and not training:
@@ -353,9 +365,7 @@ class _Network:
         """dy, dht, dct, inputs -> gradients of the inputs. Runs the network anew: what it leaves for its way back is no JAX array."""
         given, inputs, (dx, dh0, dc0, *rest) = at[:3], at[3 : 3 + self.inputs], at[3 + self.inputs :]
         buffer = library.take(self.room) if self.own is None else self.own
-        y = library.aligned(buffer)
-        ht = y + (self.results[0] + 63 & ~63)
-        ct = ht + (self.results[1] + 63 & ~63)
+        y, ht, ct = self.results_in(buffer)
         waiting = self.forward(inputs, y, ht, ct, True)
         cell = self.cell
         waiting.backward(inputs[0], inputs[1], inputs[2] if cell else 0, 0, y,
@@ -453,19 +463,54 @@ def _network_vjp_call(method: str, kind: str, *words: str) -> _xla.Run:
     return run
 
 
-def _network_again(words: List[str], given: List[np.ndarray], found: List[np.ndarray]) -> Any:
-    method, kind, *rest = words
-    return _Network(_form_of(kind, rest), method, *found[0].shape[:2]).run if found[0].ndim == 3 else None
-
-
-def _network_vjp_again(words: List[str], given: List[np.ndarray], found: List[np.ndarray]) -> Any:
+def _network_again(words: List[str], given: List[np.ndarray], found: List[np.ndarray]) -> _xla.Again:
     method, kind, *rest = words
     if found[0].ndim != 3:
         return None
-    net = _Network(_form_of(kind, rest), method, *found[0].shape[:2])
+    form, shape = _form_of(kind, rest), found[0].shape[:2]
+    return _network_ready(form, method, shape, False) or _Network(form, method, *shape).run
+
+
+def _network_vjp_again(words: List[str], given: List[np.ndarray], found: List[np.ndarray]) -> _xla.Again:
+    method, kind, *rest = words
+    if found[0].ndim != 3:
+        return None
+    form, shape = _form_of(kind, rest), found[0].shape[:2]
+    ready = _network_ready(form, method, shape, True)
+    if ready is not None:
+        return ready
+    net = _Network(form, method, *shape)
     if net.room <= library.OWN_BYTES:
         net.own = np.empty(net.room + 64, np.uint8)
     return net.run_back
+
+
+def _network_ready(form: _engine.Form, method: str, shape: Tuple[int, ...], back: bool) -> Optional[_xla.Ready]:
+    """A pass, and with `back` the way back after it, in a network and memory of its own; None where that is much, or learns as it runs."""
+    found = _engine.plan_apart(form, (shape[0], shape[1], back, False, method), _xla.OWN_BYTES)
+    if found is None:
+        return None
+    slot, plan, size = found
+    cell, Here, at = form.has_cell, _xla.Here, ctypes.addressof
+    net = _Network(form, method, *shape)
+    own = np.empty(net.room if back else 0, np.uint8)
+    first = 3 if back else 0  # of the inputs
+    end = first + net.inputs  # of the results
+    network, tensors, run, tape = slot.network.address, at(slot.tensors), at(plan.run), plan.own_tape_at if back else None
+    places = [(first + i, at(place)) for i, place in enumerate(plan.arrays[:3]) if cell or i < 2]
+    places += [(first + 3 + i, tensors + 8 * i) for i in range(len(slot.tensors))]
+    steps: List[Any] = [("PARAMETERS", (network, tensors), 0, 0), ("FORWARD", (plan.handle.address, run, tape, plan.work_at), plan.workspace, 0)]
+    if back:
+        plan.fill(0, 0, 0, 0, *net.results_in(own))
+        places += [(i, at(place)) for i, place in enumerate(plan.given[:3]) if cell or i < 2]
+        places += [(end + i, at(place)) for i, place in enumerate(plan.given[3:]) if cell or i < 2]
+        places += [(end + 3 + i, at(slot.places) + 8 * i) for i in range(len(slot.places))]
+        steps.append(("BACKWARD", (network, at(slot.places), plan.handle.address, run, at(plan.gradients), tape, plan.work_at), plan.workspace, 0))
+    else:
+        places += [(end + i, at(place)) for i, place in enumerate(plan.arrays[3:]) if cell or i < 2]
+    if not cell:
+        steps.append(("ZERO", (Here(end + 2),), net.results[2], 0))
+    return _xla.Ready(steps, places, size + own.nbytes, slot, plan, own)
 
 
 _xla.functions.update(network=_network_call, network_vjp=_network_vjp_call)
@@ -695,68 +740,73 @@ def _filter_vjp_call(kind: str, rank: str) -> _xla.Run:
     return run
 
 
-def _filter_again(words: List[str], given: List[np.ndarray], found: List[np.ndarray]) -> Any:
+class _OwnFilter:
+    """A filter for a Ready, whose steps make it anew where coefficients change: [sections][6], or b and a."""
+
+    def __init__(self, kind: str, coefficients: Sequence[np.ndarray]) -> None:
+        wide = [library.whole(c, np.float64) for c in coefficients]
+        owner, place = library.context.get(), filters.made(kind, *wide)
+        self.place, self.handle = place, library.Handle(place, library.lib.dpcr_filter_destroy, owner)
+        self.numbers, self.kept = (np.concatenate([c.reshape(-1) for c in wide]) for _ in range(2))
+        self.count, self.more = len(wide[0]), 0 if kind == "sos" else len(wide[1])
+        at = library.address(self.numbers)
+        self.given = (owner.address, at, library.address(self.kept), ctypes.addressof(place))
+        self.parts = []  # (address, count) of each array of coefficients
+        for c in wide:
+            self.parts.append((at, c.size))
+            at += c.nbytes
+        self.name = "SECTIONS" if kind == "sos" else "COEFFICIENTS"
+
+    def renewed(self, first: int, dtypes: Sequence[Any]) -> List[Any]:
+        """Steps that read coefficients, of the frame's arrays from `first` on."""
+        read = [_moved(_xla.Here(first + i), at, count, dtype) for i, ((at, count), dtype) in enumerate(zip(self.parts, dtypes))]
+        return [*read, (self.name, self.given, self.count, self.more)]
+
+
+def _moved(source: Any, target: Any, count: int, dtype: Any, back: bool = False) -> Any:
+    """The step that copies an array's numbers to doubles, or doubles to an array's numbers."""
+    return ("NARROW" if back else "WIDEN", (source, target), count, 0) if dtype == np.float32 else ("COPY", (source, target), 8 * count, 0)
+
+
+def _filter_again(words: List[str], given: List[np.ndarray], found: List[np.ndarray]) -> _xla.Again:
     kind, rank = words
     *coefficients, x, zi = given
-    if x.ndim != int(rank):
+    states = [np.empty(zi.shape) for _ in range(2)]  # as the library has them
+    if x.ndim != int(rank) or 2 * states[0].nbytes > _xla.OWN_BYTES:
         return None
-    forms, count, calls = [(c.nbytes, c.dtype, c.shape) for c in coefficients], len(coefficients), library.Recent(16)
+    own, n, Here = _OwnFilter(kind, coefficients), len(coefficients), _xla.Here
     rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-    states = [np.empty(zi.shape) for _ in range(2)]  # as the library has them, for those of float32
-    flat, own, double = [s.reshape(-1) for s in states], [library.address(s) for s in states], x.dtype == np.float64
-
-    def again(at: List[int]) -> None:
-        key = tuple([library.bytes_at(a, form[0]) for a, form in zip(at, forms)])
-        call = calls.pop(key, None)
-        if call is None:
-            arrays = [library.whole(np.frombuffer(text, dtype).reshape(shape), np.float64) for text, (_, dtype, shape) in zip(key, forms)]
-            call = library.Call(filters._execute, filters._filter(kind, *arrays), (rows, states[0], rows, states[1]))
-        x_at, zi_at, y_at, zf_at = at[count:]
-        if double:
-            call.run((x_at, zi_at, y_at, zf_at))
-        else:
-            flat[0][:] = _xla.numbers_at(zi_at, zi.dtype, zi.size)
-            call.run((x_at, own[0], y_at, own[1]))
-            _xla.numbers_at(zf_at, zi.dtype, zi.size)[:] = flat[1]
-        calls.keep(key, call)
-
-    return again
+    views = [library.of(a) for a in (rows, states[0], rows, states[1])]
+    at = [ctypes.addressof(v) for v in views]
+    start, end = map(library.address, states)
+    steps = [*own.renewed(0, [c.dtype for c in coefficients]), _moved(Here(n + 1), start, zi.size, zi.dtype),
+             ("FILTER", (ctypes.addressof(own.place), *at), 0, 0), _moved(end, Here(n + 3), zi.size, zi.dtype, True)]  # fmt: skip
+    return _xla.Ready(steps, [(n, at[0]), (n + 2, at[2])], 2 * states[0].nbytes, own, views, states)
 
 
-def _filter_vjp_again(words: List[str], given: List[np.ndarray], found: List[np.ndarray]) -> Any:
+def _filter_vjp_again(words: List[str], given: List[np.ndarray], found: List[np.ndarray]) -> _xla.Again:
     kind, rank = words
     gy, gzf, *coefficients, x, zi = given
-    if x.ndim != int(rank):
+    if x.ndim != int(rank) or 3 * zi.size * 8 + x.nbytes > _xla.OWN_BYTES:
         return None
-    forms, count, calls = [(c.nbytes, c.dtype, c.shape) for c in coefficients], len(coefficients), library.Recent(16)
-    rows, sums = x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), (zi.shape[1], zi.shape[2] + 1)
-    start, end, gz, gb, ga = (np.empty(shape) for shape in (zi.shape, zi.shape, zi.shape, sums, sums))
-    gx = library.of(rows)
-    rest = (ctypes.c_void_p(library.address(gb)), ctypes.c_void_p(library.address(ga)), ctypes.byref(gx), ctypes.byref(library.of(gz)))
-    states = (library.address(start), library.address(end))
-
-    def again(at: List[int]) -> None:
-        gy_at, gzf_at, x_at, zi_at = at[0], at[1], at[2 + count], at[3 + count]
-        key = tuple([library.bytes_at(a, form[0]) for a, form in zip(at[2:], forms)])
-        known = calls.pop(key, None)
-        if known is None:
-            wide = [library.whole(np.frombuffer(text, dtype).reshape(shape), np.float64) for text, (_, dtype, shape) in zip(key, forms)]
-            known = library.Call(filters._vjp, filters._filter(kind, *wide), (rows, start, rows, end)), wide
-        call, wide = known
-        for state, place in ((start, zi_at), (end, gzf_at)):
-            state[...] = _xla.numbers_at(place, zi.dtype, zi.size).reshape(zi.shape)
-        gb.fill(0)
-        ga.fill(0)
-        apart = _xla.numbers_at(gy_at, x.dtype, x.size).copy() if gy_at == x_at else None  # the library wants them apart
-        gx.data = at[-2]
-        call.run((x_at, states[0], gy_at if apart is None else library.address(apart), states[1]), *rest)
-        made = filters._as_given(wide[0], wide[1], gb, ga) if count == 2 else (np.concatenate([gb, ga], 1),)
-        for place, value, (_, dtype, _) in zip(at[4 + count :], made, forms):
-            _xla.numbers_at(place, dtype, value.size)[:] = value.reshape(-1)
-        _xla.numbers_at(at[-1], zi.dtype, zi.size)[:] = gz.reshape(-1)
-        calls.keep(key, known)
-
-    return again
+    own, n, Here = _OwnFilter(kind, coefficients), len(coefficients), _xla.Here
+    rows, order = x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), zi.shape[2]
+    start, end, gz = (np.empty(zi.shape) for _ in range(3))
+    gb, ga, out, apart = *(np.empty((zi.shape[1], order + 1)) for _ in range(2)), np.empty(own.numbers.size), np.empty_like(rows)
+    views = [library.of(a) for a in (rows, start, rows, end, rows, gz)]
+    at, memory = [ctypes.addressof(v) for v in views], library.address
+    made: Any = ("OF_SECTIONS", (memory(gb), memory(ga), memory(out)))
+    if kind == "ba":
+        made = ("OF_COEFFICIENTS", (memory(gb), memory(ga), memory(own.numbers), memory(out)))
+    steps = [*own.renewed(2, [c.dtype for c in coefficients]), _moved(Here(n + 3), memory(start), zi.size, zi.dtype),
+             _moved(Here(1), memory(end), zi.size, zi.dtype),
+             ("APART", (at[2], Here(n + 2), memory(apart)), x.nbytes, 0),  # the library wants gy and x apart
+             ("FILTER_GRADIENT", (ctypes.addressof(own.place), *at[:4], memory(gb), memory(ga), *at[4:]), gb.size, 0),
+             (*made, own.count, own.more), _moved(memory(gz), Here(2 * n + 5), zi.size, zi.dtype, True)]  # fmt: skip
+    for i, ((place, count), c) in enumerate(zip(own.parts, coefficients)):
+        steps.append(_moved(memory(out) + place - own.parts[0][0], Here(n + 4 + i), count, c.dtype, True))
+    places = [(n + 2, at[0]), (0, at[2]), (2 * n + 4, at[4])]
+    return _xla.Ready(steps, places, 3 * gz.nbytes + x.nbytes, own, views, start, end, gz, gb, ga, out, apart)
 
 
 _xla.functions.update(filter=_filter_call, filter_vjp=_filter_vjp_call)

@@ -17,11 +17,8 @@ _filters = library.Cache(64)
 _execute, _vjp = library.bare(library.lib.dpcr_filter_execute), library.bare(library.lib.dpcr_filter_gradient)
 
 
-def _filter(kind: str, *coefficients: ARRAY) -> library.Handle:
-    key = (kind, *(c.tobytes() for c in coefficients))
-    made = _filters.kept.get(key)
-    if made is not None:
-        return made
+def made(kind: str, *coefficients: ARRAY) -> ctypes.c_void_p:
+    """A new filter of the library, of sos or of b and a, which are contiguous doubles."""
     owner, place, (error, error_ref) = library.context.get(), ctypes.c_void_p(), library.error_place()
     if kind == "sos":
         (sos,) = coefficients
@@ -33,9 +30,17 @@ def _filter(kind: str, *coefficients: ARRAY) -> library.Handle:
         status = library.lib.dpcr_filter_create_ba(owner.address, b.size, b.ctypes.data, a.size, a.ctypes.data,
                                                    ctypes.byref(place), error_ref)  # fmt: skip
     library.check(status, error)
-    made = library.Handle(place.value, library.lib.dpcr_filter_destroy, owner)
-    _filters.put(key, made)
-    return made
+    return place
+
+
+def _filter(kind: str, *coefficients: ARRAY) -> library.Handle:
+    key = (kind, *(c.tobytes() for c in coefficients))
+    kept = _filters.kept.get(key)
+    if kept is None:
+        owner = library.context.get()
+        kept = library.Handle(made(kind, *coefficients).value, library.lib.dpcr_filter_destroy, owner)
+        _filters.put(key, kept)
+    return kept  # type: ignore[no-any-return]
 
 
 _calls = library.Own(64)
@@ -309,7 +314,10 @@ def _as_given(b: ARRAY, a: ARRAY, gb: ARRAY, ga: ARRAY) -> Tuple[ARRAY, ARRAY]:
     """The gradients of coefficients from those [1][order + 1] of the same divided by a_0."""
     first = float(a[0])
     gb, ga = gb[0] / first, ga[0] / first
-    ga[0] = -(gb[: b.size] @ b + ga[1 : a.size] @ a[1:]) / first
+    total = 0.0
+    for gradient, coefficient in zip((*gb[: b.size], *ga[1 : a.size]), (*b, *a[1:])):  # in order, as the library's handler for XLA does
+        total += float(gradient) * float(coefficient)
+    ga[0] = -total / first
     return gb[: b.size], ga[: a.size]
 
 

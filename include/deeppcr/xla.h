@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT
+// Calls of compiled programs, run again without their host language: a foreign function of XLA (what jax.ffi
+// registers), for hosts such as the Python package.
+//
+// XLA calls a foreign function with one structure, the frame: arrays in, arrays out, and an attribute, here text that
+// says what to call. dpcr_xla_handler gives every frame that it does not know to its host, which does the work, and may
+// tell what to run for frames that look like this one: the same text, and arrays of the same dtypes and shapes. Those
+// it runs itself from then on: writes where the arrays' numbers lie to the places told, and takes the steps.
+//
+//   frame -> known, with a call that nobody runs now?  -- no --> host(frame, NULL, DPCR_OK)
+//         -> places, steps                             -- a step fails --> host(frame, call, status)
+#ifndef DEEPPCR_XLA_H
+#define DEEPPCR_XLA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// What a step does with its pointers, `given` in the order named; p -> *p: the pointer that lies there.
+typedef enum dpcr_xla_what {
+    DPCR_XLA_CHAIN = 1,        // dpcr_chain_execute: plan, A, b, z0, z, workspace of `count` bytes
+    DPCR_XLA_CHAIN_VJP,        // dpcr_chain_vjp: plan, A, z0, z, g, dA, db, dz0, workspace of `count` bytes
+    DPCR_XLA_PARAMETERS,       // dpcr_recurrent_set_parameters: network, tensors
+    DPCR_XLA_FORWARD,          // dpcr_recurrent_execute: plan, pass, tape, workspace of `count` bytes
+    DPCR_XLA_BACKWARD,         // dpcr_recurrent_zero_gradients of network, dpcr_recurrent_backward, and
+                               // dpcr_recurrent_get_gradients: network, tensors, plan, pass, gradients, tape, workspace
+                               // of `count` bytes
+    DPCR_XLA_SECTIONS,         // where numbers [count][6] differ from kept: *filter = dpcr_filter_create_sos, the one
+                               // before destroyed: context, numbers, kept, filter. a0 has to be 1
+    DPCR_XLA_COEFFICIENTS,     // likewise dpcr_filter_create_ba; numbers are b [count], then a [more]
+    DPCR_XLA_FILTER,           // dpcr_filter_execute: filter -> *filter, x, zi, y, zf
+    DPCR_XLA_FILTER_GRADIENT,  // dpcr_filter_gradient: filter -> *filter, x, zi, gy, gzf, gb, ga, gx, gzi; gb and ga,
+                               // of `count` numbers each, begin at 0
+    DPCR_XLA_OF_SECTIONS,      // gb and ga [count][3] side by side, [count][6]: gb, ga, out
+    DPCR_XLA_OF_COEFFICIENTS,  // gradients of b [count] and a [more], undivided, of those divided: gb, ga, numbers, out
+    DPCR_XLA_ZERO,             // `count` bytes: to
+    DPCR_XLA_COPY,             // `count` bytes: from, to
+    DPCR_XLA_WIDEN,            // `count` floats to doubles: from, to
+    DPCR_XLA_NARROW,           // `count` doubles to floats: from, to
+    DPCR_XLA_APART             // where *p is `with`, copies `count` bytes of it to `to`, and *p is that: p, with, to
+} dpcr_xla_what;
+
+typedef struct dpcr_xla_step {
+    dpcr_xla_what what;
+    int64_t count, more;
+    void *given[9];
+} dpcr_xla_step;
+
+// Array `array` of the frame, its arguments and then its results: the address of its numbers goes to *at.
+typedef struct dpcr_xla_place {
+    int64_t array;
+    void **at;
+} dpcr_xla_place;
+
+// What to run. It serves one frame at a time. All that it points to, and itself, is the host's, and stays until
+// dpcr_xla_forget and then dpcr_xla_busy is 0.
+typedef struct dpcr_xla_call {
+    size_t size;  // sizeof(dpcr_xla_call) of the caller
+    int64_t steps, places;
+    const dpcr_xla_step *step;
+    const dpcr_xla_place *place;
+    dpcr_error error;            // of the step that failed
+    struct dpcr_xla_call *next;  // the library's, as all that follows
+    int busy;
+} dpcr_xla_call;
+
+// Returns what XLA's handlers return: NULL, or an error that XLA made. `failed` is NULL where the frame is not known.
+typedef void *dpcr_xla_host(void *frame, dpcr_xla_call *failed, dpcr_status status);
+
+// An XLA_FFI_Handler. Several threads may be in it at once.
+DPCR_API void *dpcr_xla_handler(void *frame);
+// Who is asked from now on. There has to be a host before the first frame.
+DPCR_API void dpcr_xla_set_host(dpcr_xla_host *host);
+
+// Runs a call over a frame's arrays; not one that is kept. 1 in place of a status: coefficients of no filter.
+DPCR_API int dpcr_xla_run(const void *frame, dpcr_xla_call *call);
+// Keeps a call for frames like this one, besides those that are kept for them. 0 where it does not: frames of which
+// text, dtypes and shapes take more than 4 KB, and more than 256 kinds of frames.
+DPCR_API int dpcr_xla_keep(const void *frame, dpcr_xla_call *call);
+// Forgets all calls. None begins after this; one may be running.
+DPCR_API void dpcr_xla_forget(void);
+// 1 while a call runs.
+DPCR_API int dpcr_xla_busy(const dpcr_xla_call *call);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

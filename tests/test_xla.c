@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: MIT
+// XLA's handler over frames made by hand: what it asks its host and what it runs itself, whatever of a frame is
+// another, calls at once, failures, coefficients that change, forgetting.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+// cmocka needs the four above
+#include <cmocka.h>
+#include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "deeppcr/deeppcr.h"
+#include "xla/frame.h"
+
+// ---- frames ----
+
+enum { MOST_ARRAYS = 6, MOST_RANK = 3, FLOAT32 = 11 };
+
+typedef struct hand {
+    dpcri_xla_frame frame;
+    dpcri_xla_buffer buffers[MOST_ARRAYS];
+    const dpcri_xla_buffer *given[MOST_ARRAYS], *found[MOST_ARRAYS];
+    int64_t shapes[MOST_ARRAYS][MOST_RANK];
+    char said[64];
+    dpcri_xla_text text;
+    const dpcri_xla_text *texts[1];
+    int types[1];
+} hand;
+
+static void say(hand *h, const char *text) {
+    strcpy(h->said, text);
+    h->text = (dpcri_xla_text){h->said, strlen(text)};
+}
+
+// A frame in place; its arrays come with `put`.
+static void begin(hand *h, const char *text, int64_t given, int64_t found) {
+    memset(h, 0, sizeof *h);
+    say(h, text);
+    h->texts[0] = &h->text;
+    h->types[0] = DPCRI_XLA_TEXT;
+    h->frame.size = sizeof h->frame;
+    h->frame.stage = DPCRI_XLA_EXECUTE;
+    h->frame.given.count = given;
+    h->frame.given.items = h->given;
+    h->frame.found.count = found;
+    h->frame.found.items = h->found;
+    h->frame.said.count = 1;
+    h->frame.said.types = h->types;
+    h->frame.said.items = h->texts;
+    for (int64_t i = 0; i < MOST_ARRAYS; i++) {
+        h->buffers[i].shape = h->shapes[i];
+        h->given[i] = &h->buffers[i];
+        if (i >= given) h->found[i - given] = &h->buffers[i];
+    }
+}
+
+static void put(hand *h, int64_t i, int dtype, void *numbers, int64_t rank, const int64_t *shape) {
+    h->buffers[i].dtype = dtype;
+    h->buffers[i].numbers = numbers;
+    h->buffers[i].rank = rank;
+    if (rank) memcpy(h->shapes[i], shape, (size_t)rank * sizeof *shape);
+}
+
+// ---- a host that counts ----
+
+static int asked, failures;
+static dpcr_status failed_with;
+static char failed_text[512];
+
+static void *count(void *frame, dpcr_xla_call *failed, dpcr_status status) {
+    asked++;
+    if (!failed) return NULL;
+    failures++;
+    failed_with = status;
+    strcpy(failed_text, failed->error.text);
+    assert_true(dpcr_xla_busy(failed));
+    assert_null(dpcr_xla_handler(frame));  // at work: another call of its kind is the host's
+    return &failures;                      // stands for an error of XLA's
+}
+
+static int clean(void **state) {
+    (void)state;
+    dpcr_xla_forget();
+    dpcr_xla_set_host(count);
+    asked = failures = 0;
+    return 0;
+}
+
+// ---- what is known ----
+
+// "copy n" of [4] floats.
+typedef struct copying {
+    hand h;
+    float from[4], to[4];
+    dpcr_xla_step step;
+    dpcr_xla_place places[2];
+    dpcr_xla_call call;
+} copying;
+
+static void make_copying(copying *c) {
+    begin(&c->h, "copy", 1, 1);
+    put(&c->h, 0, FLOAT32, c->from, 1, (int64_t[]){4});
+    put(&c->h, 1, FLOAT32, c->to, 1, (int64_t[]){4});
+    c->step = (dpcr_xla_step){.what = DPCR_XLA_COPY, .count = sizeof c->from};
+    c->places[0] = (dpcr_xla_place){0, &c->step.given[0]};
+    c->places[1] = (dpcr_xla_place){1, &c->step.given[1]};
+    c->call = (dpcr_xla_call){.size = sizeof c->call, .steps = 1, .places = 2, .step = &c->step, .place = c->places};
+}
+
+// Whether the handler copies without asking.
+static bool copies(copying *c) {
+    const int before = asked;
+    for (int i = 0; i < 4; i++) c->from[i] += 1, c->to[i] = -1;
+    assert_null(dpcr_xla_handler(&c->h.frame));
+    const bool same = memcmp(c->from, c->to, sizeof c->to) == 0;
+    assert_true(same == (asked == before));
+    return same;
+}
+
+static void test_only_frames_that_look_alike_are_known(void **state) {
+    (void)state;
+    copying c, other;
+    make_copying(&c);
+    assert_false(copies(&c));
+    assert_true(dpcr_xla_keep(&c.h.frame, &c.call));
+    assert_true(copies(&c));
+    assert_true(copies(&c));
+    float elsewhere[5];
+    put(&c.h, 1, FLOAT32, elsewhere, 1, (int64_t[]){4});
+    assert_null(dpcr_xla_handler(&c.h.frame));
+    assert_memory_equal(elsewhere, c.from, sizeof c.from);
+    put(&c.h, 1, FLOAT32, (char *)elsewhere + 2, 1, (int64_t[]){4});  // not where floats lie
+    assert_false(copies(&c));
+    make_copying(&other);  // another frame of the same looks
+    asked = 0;
+    assert_null(dpcr_xla_handler(&other.h.frame));
+    assert_int_equal(asked, 0);
+    assert_memory_equal(other.to, other.from, sizeof other.to);
+    for (int change = 0; change < 12; change++) {
+        make_copying(&other);
+        dpcri_xla_frame *f = &other.h.frame;
+        if (change == 0) say(&other.h, "copx");
+        if (change == 1) say(&other.h, "copy ");
+        if (change == 2) other.h.buffers[0].dtype = 4;
+        if (change == 3) other.h.shapes[0][0] = 3;
+        if (change == 4) other.h.buffers[1].rank = 2;
+        if (change == 5) f->given.count = 2, f->found.count = 0;
+        if (change == 6) f->said.count = 2;
+        if (change == 7) other.h.types[0] = 3;
+        if (change == 8) f->stage = 1;
+        if (change == 9) f->extension = &other;
+        if (change == 10) f->size -= 8;
+        if (change == 11) f->found.count = 0;
+        assert_false(copies(&other));
+    }
+    make_copying(&other);
+    assert_int_equal(failures, 0);
+}
+
+static void test_what_is_large_or_too_much_is_not_kept(void **state) {
+    (void)state;
+    enum { KINDS = 256, RANK = 600 };
+    copying c, *many = calloc(KINDS + 1, sizeof *many);
+    int64_t *shape = calloc(RANK, sizeof *shape);
+    assert_non_null(many);
+    assert_non_null(shape);
+    make_copying(&c);
+    c.h.buffers[0].rank = 300;
+    c.h.buffers[0].shape = shape;
+    assert_true(dpcr_xla_keep(&c.h.frame, &c.call));
+    c.h.buffers[0].rank = RANK;
+    assert_false(dpcr_xla_keep(&c.h.frame, &c.call));
+    assert_false(copies(&c));
+    dpcr_xla_forget();
+    for (int i = 0; i <= KINDS; i++) {
+        make_copying(&many[i]);
+        char text[16];
+        snprintf(text, sizeof text, "copy %d", i);
+        say(&many[i].h, text);
+        assert_int_equal(dpcr_xla_keep(&many[i].h.frame, &many[i].call), i < KINDS);
+    }
+    for (int i = 0; i <= KINDS; i++) assert_int_equal(copies(&many[i]), i < KINDS);
+    dpcr_xla_forget();
+    for (int i = 0; i <= KINDS; i++) assert_false(copies(&many[i]));
+    assert_true(dpcr_xla_keep(&many[KINDS].h.frame, &many[KINDS].call));
+    assert_true(copies(&many[KINDS]));
+    dpcr_xla_forget();
+    free(shape);
+    free(many);
+}
+
+static void test_a_failure_is_told_with_its_call(void **state) {
+    (void)state;
+    dpcr_context *context;
+    dpcr_chain_plan *plan;
+    assert_int_equal(dpcr_context_create(NULL, &context, NULL), DPCR_OK);
+    const dpcr_chain_shape shape = {.size = sizeof shape,
+                                    .length = 3,
+                                    .batch = 1,
+                                    .transition = {.structure = DPCR_SCALAR, .rows = 1, .cols = 1},
+                                    .dtype = DPCR_F32};
+    assert_int_equal(dpcr_chain_plan_create(context, &shape, NULL, &plan, NULL), DPCR_OK);
+    float a[3] = {2, 2, 2}, b[3] = {1, 1, 1}, z[3] = {0};
+    dpcr_array values = {
+        .data = NULL, .dtype = DPCR_F32, .device = {DPCR_HOST, 0}, .ndim = 3, .shape = {3, 1, 1}, .strides = {1, 1, 1}};
+    dpcr_array A = values, B = values, Z = values;
+    hand h;
+    begin(&h, "chain", 2, 1);
+    put(&h, 0, FLOAT32, a, 1, (int64_t[]){3});
+    put(&h, 1, FLOAT32, b, 1, (int64_t[]){3});
+    put(&h, 2, FLOAT32, z, 1, (int64_t[]){3});
+    const size_t bytes = dpcr_chain_plan_workspace(plan);
+    void *work = aligned_alloc(64, (bytes / 64 + 1) * 64);
+    dpcr_xla_step steps[2] = {
+        {.what = DPCR_XLA_CHAIN, .given = {plan, &A, &B, NULL, &Z, work}, .count = (int64_t)bytes},
+        {.what = DPCR_XLA_ZERO, .given = {a}, .count = sizeof a}};
+    const dpcr_xla_place places[3] = {{0, &A.data}, {1, &B.data}, {2, &Z.data}};
+    dpcr_xla_call call = {.size = sizeof call, .steps = 1, .places = 3, .step = steps, .place = places};
+    assert_int_equal(dpcr_xla_run(&h.frame, &call), DPCR_OK);
+    assert_true(z[0] == 1 && z[1] == 3 && z[2] == 7);
+    assert_true(dpcr_xla_keep(&h.frame, &call));
+    b[0] = 2;
+    assert_null(dpcr_xla_handler(&h.frame));
+    assert_true(z[0] == 2 && z[1] == 5 && z[2] == 11);
+    assert_int_equal(asked, 0);
+    B.shape[0] = 2;  // what the chain refuses; the step after it is not taken
+    call.steps = 2;
+    assert_ptr_equal(dpcr_xla_handler(&h.frame), &failures);
+    assert_int_equal(failed_with, DPCR_ERROR_ARGUMENT);
+    assert_true(strlen(failed_text) > 0 && a[0] == 2);
+    assert_int_equal(asked, 2);
+    assert_int_equal(failures, 1);
+    assert_false(dpcr_xla_busy(&call));
+    B.shape[0] = 3;
+    assert_null(dpcr_xla_handler(&h.frame));  // serves again
+    assert_true(a[0] == 0);
+    dpcr_xla_forget();
+    free(work);
+    dpcr_chain_plan_destroy(plan);
+    dpcr_context_destroy(context);
+}
+
+static void test_coefficients_may_change(void **state) {
+    (void)state;
+    dpcr_context *context;
+    assert_int_equal(dpcr_context_create(NULL, &context, NULL), DPCR_OK);
+    double sos[6] = {1, 0, 0, 1, 0, 0}, kept[6], numbers[6], x[4] = {1, 2, 3, 4}, y[4];
+    dpcr_filter *filter;
+    memcpy(kept, sos, sizeof kept);
+    assert_int_equal(dpcr_filter_create_sos(context, 1, sos, &filter, NULL), DPCR_OK);
+    dpcr_array X = {.dtype = DPCR_F64, .device = {DPCR_HOST, 0}, .ndim = 2, .shape = {1, 4}, .strides = {4, 1}}, Y = X;
+    hand h;
+    begin(&h, "filter", 2, 1);
+    put(&h, 0, DPCRI_XLA_FLOAT64, sos, 2, (int64_t[]){1, 6});
+    put(&h, 1, DPCRI_XLA_FLOAT64, x, 1, (int64_t[]){4});
+    put(&h, 2, DPCRI_XLA_FLOAT64, y, 1, (int64_t[]){4});
+    dpcr_xla_step steps[3] = {{.what = DPCR_XLA_COPY, .count = sizeof sos, .given = {NULL, numbers}},
+                              {.what = DPCR_XLA_SECTIONS, .count = 1, .given = {context, numbers, kept, &filter}},
+                              {.what = DPCR_XLA_FILTER, .given = {&filter, &X, NULL, &Y, NULL}}};
+    const dpcr_xla_place places[3] = {{0, &steps[0].given[0]}, {1, &X.data}, {2, &Y.data}};
+    dpcr_xla_call call = {.size = sizeof call, .steps = 3, .places = 3, .step = steps, .place = places};
+    assert_true(dpcr_xla_keep(&h.frame, &call));
+    for (int turn = 0; turn < 3; turn++) {
+        sos[0] = turn + 1;
+        assert_null(dpcr_xla_handler(&h.frame));
+        for (int i = 0; i < 4; i++) assert_true(y[i] == sos[0] * x[i]);
+        assert_memory_equal(kept, sos, sizeof kept);
+    }
+    assert_int_equal(asked, 0);
+    const dpcr_filter *last = filter;
+    const double wrong[3] = {2, 0, NAN};
+    for (int i = 0; i < 3; i++) {  // the host says what is wrong
+        sos[3] = wrong[i];
+        assert_null(dpcr_xla_handler(&h.frame));
+        assert_int_equal(asked, i + 1);
+        assert_ptr_equal(filter, last);
+    }
+    assert_int_equal(failures, 0);
+    sos[3] = 1;
+    assert_null(dpcr_xla_handler(&h.frame));
+    assert_int_equal(asked, 3);
+    dpcr_xla_forget();
+    dpcr_filter_destroy(filter);
+    dpcr_context_destroy(context);
+}
+
+// ---- at once ----
+
+enum { THREADS = 4, TURNS = 2000, CALLS = 2 };
+static _Atomic int by_host, by_library;
+
+static void *copy_by_hand(void *frame, dpcr_xla_call *failed, dpcr_status status) {
+    const dpcri_xla_frame *f = frame;
+    assert_null(failed);
+    assert_int_equal(status, DPCR_OK);
+    memcpy(f->found.items[0]->numbers, f->given.items[0]->numbers, sizeof(float[4]));
+    by_host++;
+    return NULL;
+}
+
+static void *many_turns(void *argument) {
+    copying *c = argument;
+    for (int i = 0; i < TURNS; i++) {
+        for (int j = 0; j < 4; j++) c->from[j] += (float)(j + 1), c->to[j] = -1;
+        if (dpcr_xla_handler(&c->h.frame)) return NULL;
+        if (memcmp(c->from, c->to, sizeof c->to) != 0) return NULL;
+        by_library++;
+    }
+    return c;
+}
+
+static void test_threads_do_not_meet_in_a_call(void **state) {
+    (void)state;
+    copying own[THREADS], kept[CALLS];
+    pthread_t threads[THREADS];
+    dpcr_xla_set_host(copy_by_hand);
+    for (int i = 0; i < CALLS; i++) make_copying(&kept[i]);
+    for (int i = 0; i < THREADS; i++) {
+        make_copying(&own[i]);
+        own[i].from[0] = (float)(1000 * i);
+        assert_int_equal(pthread_create(&threads[i], NULL, many_turns, &own[i]), 0);
+    }
+    for (int turn = 0; turn < 500; turn++) {  // while they run: known, forgotten, known again
+        for (int i = 0; i < CALLS; i++) assert_true(dpcr_xla_keep(&kept[i].h.frame, &kept[i].call));
+        dpcr_xla_forget();
+        for (int i = 0; i < CALLS; i++)
+            while (dpcr_xla_busy(&kept[i].call)) sched_yield();
+    }
+    for (int i = 0; i < THREADS; i++) {
+        void *ended;
+        pthread_join(threads[i], &ended);
+        assert_ptr_equal(ended, &own[i]);
+    }
+    assert_int_equal(by_library, THREADS * TURNS);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_only_frames_that_look_alike_are_known, clean),
+        cmocka_unit_test_setup(test_what_is_large_or_too_much_is_not_kept, clean),
+        cmocka_unit_test_setup(test_a_failure_is_told_with_its_call, clean),
+        cmocka_unit_test_setup(test_coefficients_may_change, clean),
+        cmocka_unit_test_setup(test_threads_do_not_meet_in_a_call, clean),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
