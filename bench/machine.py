@@ -23,7 +23,11 @@ def processor():
 
 
 def commit():
-    return subprocess.run(["git", "describe", "--always", "--dirty", "--exclude", "*"], capture_output=True, text=True).stdout.strip()
+    """The commit that is measured, "-dirty" where anything but measurements and their tables differs from it."""
+    name = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    own = [":(top)", ":(top,exclude)bench/results", ":(top,exclude)docs"]
+    changed = subprocess.run(["git", "status", "--porcelain", "--untracked-files=no", "--", *own], capture_output=True, text=True).stdout
+    return f"{name}-dirty" if name and changed else name
 
 
 def surroundings():
