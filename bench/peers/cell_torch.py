@@ -30,10 +30,11 @@ def step(A, z, b):
     return u if LINEAR else torch.tanh(u)
 
 
+# Steps are taken apart by unbind and split, whose gradients are one copy: that of an index is as large as the whole array, every step.
 def loop(W, x, z):
     states = []
-    for l in range(x.shape[0]):
-        z = step(W[l] if EACH else W, z, x[l])
+    for A, b in zip(W.unbind(0) if EACH else [W] * len(x), x.unbind(0)):
+        z = step(A, z, b)
         states.append(z)
     return torch.stack(states)
 
@@ -43,10 +44,9 @@ def in_blocks(size):
     block = torch.compile(loop, dynamic=False)
 
     def forward(W, x, z):
-        parts, whole = [], LENGTH - LENGTH % size
-        for begin in range(0, LENGTH, size):
-            run = block if begin < whole else loop
-            parts.append(run(W[begin : begin + size] if EACH else W, x[begin : begin + size], z))
+        parts, pieces = [], x.split(size)
+        for A, b in zip(W.split(size) if EACH else [W] * len(pieces), pieces):
+            parts.append((block if len(b) == size else loop)(A, b, z))
             z = parts[-1][-1]
         return torch.cat(parts)
 
