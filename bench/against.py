@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 
-from machine import surroundings
+from machine import commit, surroundings
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KEPT = 1.5  # a variant slower than this times its library's best one is not run again
@@ -128,13 +128,12 @@ def measure(given, threads):
 
 
 def rows_of(given, threads, command):
-    commit = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude", "*"], capture_output=True, text=True, cwd=ROOT,
-                            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"}).stdout.strip() or "unknown"  # fmt: skip
+    at = commit()
     times, roles, machine = measure(given, threads)
     form = {"cell": f"{given.cell} {given.structure}", "chain": given.structure}.get(given.kind, "")
     rows = []
     for (library, version, variant, direction), by_round in times.items():
-        row = {"date": datetime.date.today().isoformat(), "commit": commit, "machine": machine, "kind": given.kind, "form": form,
+        row = {"date": datetime.date.today().isoformat(), "commit": at, "machine": machine, "kind": given.kind, "form": form,
                "direction": direction, "length": given.length, "width": given.width, "batch": given.batch, "threads": threads,
                "library": library, "version": version,
                "variant": roles[variant, direction] if library == "deeppcr" else variant,
