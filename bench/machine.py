@@ -26,8 +26,9 @@ def commit():
     """The commit that is measured, "-dirty" where anything but measurements and their tables differs from it."""
     name = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     own = [":(top)", ":(top,exclude)bench/results", ":(top,exclude)docs"]
-    changed = subprocess.run(["git", "status", "--porcelain", "--untracked-files=no", "--", *own], capture_output=True, text=True).stdout
-    return f"{name}-dirty" if name and changed else name
+    keep = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    changed = subprocess.run(["git", "status", "--porcelain", "--untracked-files=no", "--", *own], capture_output=True, text=True, env=keep).stdout
+    return f"{name}-dirty" if changed else name or "unknown"
 
 
 def surroundings():
