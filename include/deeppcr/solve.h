@@ -244,7 +244,8 @@ typedef struct dpcr_solve_options {
                            // same in chunks
     dpcr_guess guess;      // overlap starts its chunks from z0 whatever it is; shooting takes GIVEN for ZERO
     double atol, rtol;     // a step is converged where |z_l - f_l(z_{l-1})| <= atol + rtol |z_l|. Default:
-                           // DPCR_TOLERANCE_...; negative: 0 (overlap: bit for bit)
+                           // DPCR_TOLERANCE_...; negative: 0, and so is the other where it is left 0 (overlap: bit
+                           // for bit)
     int64_t window;        // steps solved at once; 1 is Gauss-Seidel; default: all, within the memory limit
     int64_t chunk;         // overlap, shooting, parareal (default: the root of L) and newton's scheme chunked: steps a
                            // chunk
