@@ -7,7 +7,7 @@
 #   test      the backend and the suite; the suite on the device; 10 000 launches
 #   sanitize  compute-sanitizer's memcheck, racecheck and synccheck over a share of the suite
 #   bench     bandwidths of linear chains beside a device copy, into bench/results/gpu/chains.csv; cells and recurrent networks
-#             by the loop, overlap and newton, into nonlinear.csv there
+#             by the loop, overlap and newton, into nonlinear.csv there; stacks of layers, forward and back, into layers.csv
 #
 # DEEPPCR_DEVICE=cuda:N chooses the device. DEEPPCR_GPU_REHEARSE=BUILD goes through the steps with the tests' stand-in of that
 # build, small and measuring nothing, and leaves everything in BUILD/rehearsal. Nothing has been run on a device yet.
@@ -21,8 +21,9 @@ results=bench/results/gpu
 bytes=1073741824
 launches=10000
 longest=131072
+deepest=65536
 repetitions=21
-[ -z "$rehearse" ] || { steps=$build/rehearsal; results=$steps; bytes=16384; launches=50; longest=4; repetitions=1; }
+[ -z "$rehearse" ] || { steps=$build/rehearsal; results=$steps; bytes=16384; launches=50; longest=4; deepest=3; repetitions=1; }
 device=${DEEPPCR_DEVICE:-cuda}
 case $part in
     test | sanitize | bench) ;;
@@ -76,6 +77,7 @@ keep() {
 
 chains() { keep chains "$build/bench_gpu_chains" --device "$device" --structure "$1" --bytes "$bytes"; }
 nonlinear() { keep nonlinear "$build/bench_gpu_nonlinear" --device "$device" --what "$1" --longest "$longest" --repetitions "$repetitions"; }
+layers() { keep layers "$build/bench_gpu_layers" --device "$device" --network "$1" --longest "$deepest" --repetitions "$repetitions"; }
 
 # What was compiled is not compiled again, so a build that was stopped goes on too.
 prepare() {
@@ -89,7 +91,7 @@ prepare() {
     }
     echo "building (resumable)"
     timeout 400 cmake --build "$build" -j "$(nproc)" --target deeppcr_cuda deeppcr_program test_on_device bench_gpu_chains bench_gpu_nonlinear \
-        >"$steps/build.log" 2>&1
+        bench_gpu_layers >"$steps/build.log" 2>&1
     case $? in
         0) ;;
         124) echo "$part: the build took its time; the same command goes on"; exit 75 ;;
@@ -105,8 +107,8 @@ fi
 answer=$("$build/deeppcr" info --device "$device" 2>&1) || { echo "run.sh: skipped: $answer"; exit 77; }
 echo "$answer" | sed -n '/^devices/,$p'
 
-export -f suite sanitizer keep chains nonlinear
-export build device results steps bytes launches longest repetitions
+export -f suite sanitizer keep chains nonlinear layers
+export build device results steps bytes launches longest deepest repetitions
 case $part in
     test)
         step suite 300 bash -c 'suite 200'
@@ -122,6 +124,7 @@ case $part in
     bench)
         for structure in diagonal block dense scalar; do step "$structure" 200 bash -c "chains $structure"; done
         for what in cells gru lstm paragru paralstm mingru; do step "$what" 300 bash -c "nonlinear $what"; done
+        for network in mlp resnet; do step "$network" 300 bash -c "layers $network"; done
         ;;
 esac
 echo "$part: done"

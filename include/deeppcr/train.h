@@ -67,6 +67,14 @@ DPCR_API dpcr_status dpcr_optimiser_state(dpcr_optimiser *optimiser, dpcr_array 
                                           dpcr_error *error);
 DPCR_API dpcr_status dpcr_optimiser_resume(dpcr_optimiser *optimiser, int64_t updates, dpcr_error *error);
 
+// The same update, with the same bits, where everything lies on one device: `parameters`, `gradients`, and the state
+// `first` and `second` (or NULL, where the kind has none), which begins as zeros, as dpcr_optimiser_state's, and is the
+// caller's. It is put into the stream; `clear` not 0: the gradients are zeros afterwards. Counts as an update: rate and
+// corrections are those of now, so a graph that captured it repeats this one.
+DPCR_API dpcr_status dpcr_optimiser_enqueue(dpcr_optimiser *optimiser, const dpcr_array *parameters,
+                                            const dpcr_array *gradients, const dpcr_array *first,
+                                            const dpcr_array *second, int clear, void *stream, dpcr_error *error);
+
 // ---- clipping of gradients: the formulas of torch.nn.utils.clip_grad_norm_ and clip_grad_value_ ----
 
 // Between backward and step. gradients: `arrays` contiguous arrays on the host, float32 or float64, changed in place;
@@ -83,6 +91,11 @@ DPCR_API dpcr_status dpcr_gradients_clip_norm(dpcr_context *context, const dpcr_
 //   g = -most where g < -most, most where g > most; NaN stays NaN
 DPCR_API dpcr_status dpcr_gradients_clip_value(dpcr_context *context, const dpcr_array *gradients, int64_t arrays,
                                                double most, dpcr_error *error);
+// The first of them for one vector on a device, with the same bits, into the stream. workspace: DPCR_CLIP_BYTES of its
+// memory, whose first double is the norm afterwards.
+enum { DPCR_CLIP_BYTES = 4096 };
+DPCR_API dpcr_status dpcr_gradients_clip_enqueue(const dpcr_array *gradients, double most, void *workspace,
+                                                 size_t workspace_bytes, void *stream, dpcr_error *error);
 
 // ---- training ----
 

@@ -150,6 +150,28 @@ static inline const char *dpcri_device_recurrent_refusal(const dpcri_device_recu
     return c->length <= UINT32_MAX ? NULL : "chains of up to 2^32 - 1 steps work there";
 }
 
+// One update of an optimiser, the scalars as kern/train_kernels.h has them: SGD's rate, momentum, decay, or with `adam`
+// keep .. epsilon and decay. `clear`: the gradients are 0 afterwards.
+typedef struct dpcri_device_update {
+    dpcr_dtype dtype;
+    int adam, from_gradient, clear;
+    int64_t count;
+    void *parameters, *gradients, *first, *second;  // first, second: NULL where the kind has none
+    double rate, momentum, decay;
+    double keep, pull, beta2, rest2, step, root, epsilon;
+} dpcri_device_update;
+
+// Gradients scaled to a norm of at most `most` (train/clip.c). sums [1 + DPCRI_DEVICE_CLIP_BLOCKS]: the norm before,
+// then what it is made of.
+enum { DPCRI_DEVICE_CLIP_BLOCKS = 256 };
+typedef struct dpcri_device_clip {
+    dpcr_dtype dtype;
+    int64_t count;
+    void *gradients;
+    double most;
+    double *sums;
+} dpcri_device_clip;
+
 typedef struct dpcri_device_kernels {
     size_t size;  // sizeof(dpcri_device_kernels) of the module's headers
     // Bytes of device memory, 256-byte aligned, that a solve of this form (pointers and strides unread) takes.
@@ -164,6 +186,9 @@ typedef struct dpcri_device_kernels {
     dpcr_status (*recurrent_workspace)(int id, const dpcri_device_recurrent *layer, size_t *bytes, dpcr_error *error);
     dpcr_status (*recurrent)(int id, const dpcri_device_recurrent *layer, void *workspace, size_t bytes, void *stream,
                              dpcr_error *error);
+    // The host's bits.
+    dpcr_status (*update)(int id, const dpcri_device_update *update, void *stream, dpcr_error *error);
+    dpcr_status (*clip)(int id, const dpcri_device_clip *clip, void *stream, dpcr_error *error);
 } dpcri_device_kernels;
 
 #endif

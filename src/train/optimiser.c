@@ -110,11 +110,11 @@ double dpcr_optimiser_rate(const dpcr_optimiser *optimiser, int64_t step) {
     return optimiser ? dpcri_schedule_rate(&optimiser->options, step) : 0;
 }
 
-static dpcri_sgd_update sgd_update(const dpcr_optimiser_options *o, double rate) {
+dpcri_sgd_update dpcri_optimiser_sgd(const dpcr_optimiser_options *o, double rate) {
     return (dpcri_sgd_update){.rate = rate, .momentum = o->momentum, .decay = o->weight_decay};
 }
 
-static dpcri_adam_update adam_update(const dpcr_optimiser_options *o, double rate, int64_t step) {
+dpcri_adam_update dpcri_optimiser_adam(const dpcr_optimiser_options *o, double rate, int64_t step) {
     const bool decoupled = o->kind == DPCR_ADAMW;
     // torch.lerp goes from the gradient where the weight is a half or more: closer to it, the rounding is smaller.
     const bool from_gradient = 1 - o->beta1 >= 0.5;
@@ -159,9 +159,9 @@ void dpcri_optimiser_update(dpcr_optimiser *optimiser, void *parameters, void *g
     const double rate = dpcri_schedule_rate(&optimiser->options, step);
     update_task task = {.o = optimiser, .p = parameters, .g = gradients, .clear = clear};
     if (optimiser->options.kind == DPCR_SGD)
-        task.sgd = sgd_update(&optimiser->options, rate);
+        task.sgd = dpcri_optimiser_sgd(&optimiser->options, rate);
     else
-        task.adam = adam_update(&optimiser->options, rate, step);
+        task.adam = dpcri_optimiser_adam(&optimiser->options, rate, step);
     dpcri_parallel(optimiser->context, (optimiser->count + BLOCK - 1) / BLOCK, update_block, &task);
 }
 

@@ -24,6 +24,10 @@ dpcr_status dpcri_optimiser_options_fill(const dpcr_optimiser_options *options, 
 // Learning rate of update number `step`, from 1; options with defaults filled in.
 double dpcri_schedule_rate(const dpcr_optimiser_options *options, int64_t step);
 
+// The scalars of update number `step`, from 1, by kind.
+dpcri_sgd_update dpcri_optimiser_sgd(const dpcr_optimiser_options *options, double rate);
+dpcri_adam_update dpcri_optimiser_adam(const dpcr_optimiser_options *options, double rate, int64_t step);
+
 // One update; `clear` leaves the gradients zero.
 void dpcri_optimiser_update(dpcr_optimiser *optimiser, void *parameters, void *gradients, bool clear);
 

@@ -51,7 +51,7 @@ typedef struct piece {
     size_t bytes;
 } piece;
 
-enum { COPY, FILL, LINEAR, CELL, RECURRENT, RECORD };
+enum { COPY, FILL, LINEAR, CELL, RECURRENT, UPDATE, CLIP, RECORD };
 
 typedef struct operation {
     struct operation *next;
@@ -64,6 +64,8 @@ typedef struct operation {
         dpcri_device_linear chain;
         dpcri_device_cell cell;
         dpcri_device_recurrent layer;
+        dpcri_device_update update;
+        dpcri_device_clip clip;
     };
 } operation;
 
@@ -87,6 +89,8 @@ static dpcr_status run(const operation *o, dpcr_error *error) {
         return dpcri_tell(error, DPCR_ERROR_DEVICE, "cuda:%d: an illegal memory access was encountered", o->id);
     if (o->kind == CELL) return fake_kernels.cell(o->id, &o->cell, o->workspace, o->bytes, o->stream, error);
     if (o->kind == RECURRENT) return fake_kernels.recurrent(o->id, &o->layer, o->workspace, o->bytes, o->stream, error);
+    if (o->kind == UPDATE) return fake_kernels.update(o->id, &o->update, o->stream, error);
+    if (o->kind == CLIP) return fake_kernels.clip(o->id, &o->clip, o->stream, error);
     return fake_kernels.linear(o->id, &o->chain, o->workspace, o->bytes, o->stream, error);
 }
 
@@ -285,13 +289,23 @@ static dpcr_status recurrent(int id, const dpcri_device_recurrent *layer, void *
     return LAUNCHED(RECURRENT, layer, layer);
 }
 
+static dpcr_status update(int id, const dpcri_device_update *given, void *stream, dpcr_error *error) {
+    return put_launch((operation){.kind = UPDATE, .id = id, .stream = stream, .update = *given}, error);
+}
+
+static dpcr_status clip(int id, const dpcri_device_clip *given, void *stream, dpcr_error *error) {
+    return put_launch((operation){.kind = CLIP, .id = id, .stream = stream, .clip = *given}, error);
+}
+
 static const dpcri_device_kernels deferred = {.size = sizeof deferred,
                                               .linear_workspace = linear_workspace,
                                               .linear = linear,
                                               .cell_workspace = cell_workspace,
                                               .cell = cell,
                                               .recurrent_workspace = recurrent_workspace,
-                                              .recurrent = recurrent};
+                                              .recurrent = recurrent,
+                                              .update = update,
+                                              .clip = clip};
 
 static const dpcri_device_table table = {.abi = FAKE_ABI,
                                          .version = FAKE_VERSION,

@@ -418,10 +418,60 @@ static dpcr_status run_layer(int id, const dpcri_device_recurrent *layer, void *
     return DPCR_OK;
 }
 
+// ---- training, in the formulas' own order ----
+
+#define DEFINE_UPDATE(name, T, root_of)                                                      \
+    static void name(const dpcri_device_update *u) {                                         \
+        T *p = u->parameters, *g = u->gradients, *m = u->first, *v = u->second;              \
+        for (int64_t i = 0; i < u->count; i++) {                                             \
+            const T x = u->adam ? (T)u->keep * p[i] : p[i];                                  \
+            T d = g[i] + (T)u->decay * x;                                                    \
+            if (u->adam) {                                                                   \
+                m[i] = (u->from_gradient ? d : m[i]) + (T)u->pull * (d - m[i]);              \
+                v[i] = (T)u->beta2 * v[i] + (T)u->rest2 * d * d;                             \
+                p[i] = x - (T)u->step * m[i] / (root_of(v[i]) * (T)u->root + (T)u->epsilon); \
+            } else {                                                                         \
+                if (m) m[i] = d = (T)u->momentum * m[i] + d;                                 \
+                p[i] = x - (T)u->rate * d;                                                   \
+            }                                                                                \
+            if (u->clear) g[i] = 0;                                                          \
+        }                                                                                    \
+    }
+DEFINE_UPDATE(update_f32, float, sqrtf)
+DEFINE_UPDATE(update_f64, double, sqrt)
+#undef DEFINE_UPDATE
+
+static dpcr_status update(int id, const dpcri_device_update *u, void *stream, dpcr_error *error) {
+    (void)id;
+    (void)stream;
+    (void)error;
+    (u->dtype == DPCR_F32 ? update_f32 : update_f64)(u);
+    return DPCR_OK;
+}
+
+static dpcr_status clip(int id, const dpcri_device_clip *c, void *stream, dpcr_error *error) {
+    double sum = 0;
+    (void)id;
+    (void)stream;
+    (void)error;
+    for (int64_t i = 0; i < c->count; i++) sum += get(c->dtype, c->gradients, i) * get(c->dtype, c->gradients, i);
+    c->sums[0] = sqrt(sum);
+    const double factor = c->most / (c->sums[0] + 1e-6);
+    for (int64_t i = 0; i < c->count && !(factor >= 1) && !isinf(c->most); i++) {
+        if (c->dtype == DPCR_F32)
+            ((float *)c->gradients)[i] *= (float)factor;
+        else
+            ((double *)c->gradients)[i] *= factor;
+    }
+    return DPCR_OK;
+}
+
 const dpcri_device_kernels fake_kernels = {.size = sizeof fake_kernels,
                                            .linear_workspace = workspace_of,
                                            .linear = run_linear,
                                            .cell_workspace = cell_workspace,
                                            .cell = run_cell,
                                            .recurrent_workspace = layer_workspace,
-                                           .recurrent = run_layer};
+                                           .recurrent = run_layer,
+                                           .update = update,
+                                           .clip = clip};

@@ -38,5 +38,8 @@ void assert_near(moved *m, double allowed, const char *what);
 
 void layers_as_on_the_host(void **state);
 void layers_that_are_refused(void **state);
+void updates_as_on_the_host(void **state);
+void clipping_as_on_the_host(void **state);
+void training_that_is_refused(void **state);
 
 #endif

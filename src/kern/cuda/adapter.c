@@ -146,10 +146,34 @@ static dpcr_status recurrent(int id, const dpcri_device_recurrent *layer, void *
     return told(id, code, bytes, "a recurrent layer's launch", error);
 }
 
+// ---- training ----
+
+static dpcr_status update(int id, const dpcri_device_update *given, void *stream, dpcr_error *error) {
+    int before = 0;
+    int code = dpcri_cuda_enter(id, &before);
+    if (code == 0) {
+        code = dpcri_cuda_update_run(*given, stream);
+        dpcri_cuda_leave(id, before);
+    }
+    return told(id, code, 0, "an update's launch", error);
+}
+
+static dpcr_status clip(int id, const dpcri_device_clip *given, void *stream, dpcr_error *error) {
+    int before = 0;
+    int code = dpcri_cuda_enter(id, &before);
+    if (code == 0) {
+        code = dpcri_cuda_clip_run(*given, stream);
+        dpcri_cuda_leave(id, before);
+    }
+    return told(id, code, 0, "a clipping's launch", error);
+}
+
 const dpcri_device_kernels dpcri_cuda_kernels = {.size = sizeof dpcri_cuda_kernels,
                                                  .linear_workspace = linear_workspace,
                                                  .linear = linear,
                                                  .cell_workspace = cell_workspace,
                                                  .cell = cell,
                                                  .recurrent_workspace = recurrent_workspace,
-                                                 .recurrent = recurrent};
+                                                 .recurrent = recurrent,
+                                                 .update = update,
+                                                 .clip = clip};

@@ -69,6 +69,10 @@ size_t dpcri_cuda_recurrent_workspace(dpcri_device_recurrent layer);
 int dpcri_cuda_recurrent_run(dpcri_device_recurrent layer, void *workspace, size_t bytes, void *stream);
 dpcri_cuda_together dpcri_cuda_recurrent_together(dpcri_device_recurrent layer);
 
+// Training's passes over whole vectors, with the host's bits. Nothing is asked for before.
+int dpcri_cuda_update_run(dpcri_device_update update, void *stream);
+int dpcri_cuda_clip_run(dpcri_device_clip clip, void *stream);
+
 #ifdef __cplusplus
 }
 #endif

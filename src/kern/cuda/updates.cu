@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+// The launcher of updates.h.
+#include "kern/cuda/updates.h"
+
+namespace {
+
+int64_t blocks_of(int64_t count) {
+    const int64_t n = (count + updates::threads - 1) / updates::threads;
+    return n < 4096 ? n : 4096;
+}
+
+template <class T>
+int run_update(const dpcri_device_update &u, void *stream) {
+    const simt::shape shape = {blocks_of(u.count), updates::threads, 0, false};
+    return u.adam ? simt::launch<updates::adam<T>>(shape, stream, u) : simt::launch<updates::sgd<T>>(shape, stream, u);
+}
+
+template <class T>
+int run_clip(const dpcri_device_clip &c, void *stream) {
+    const int64_t block = updates::block_of(c.count);
+    const int status =
+        simt::launch<updates::squares<T>>({(c.count + block - 1) / block, simt::warp_size, 0, false}, stream, c);
+    if (status != 0) return status;
+    return simt::launch<updates::scale<T>>({blocks_of(c.count), updates::threads, sizeof(double), false}, stream, c);
+}
+
+bool real(dpcr_dtype dtype) { return dtype == DPCR_F32 || dtype == DPCR_F64; }
+
+}  // namespace
+
+int dpcri_cuda_update_run(dpcri_device_update u, void *stream) {
+    if (!real(u.dtype)) return DPCRI_CUDA_UNSUPPORTED;
+    if (u.count < 0 || (u.count > 0 && (!u.parameters || !u.gradients || (u.adam && (!u.first || !u.second)))))
+        return DPCRI_CUDA_ARGUMENT;
+    if (u.count == 0) return DPCRI_CUDA_OK;
+    return u.dtype == DPCR_F32 ? run_update<float>(u, stream) : run_update<double>(u, stream);
+}
+
+int dpcri_cuda_clip_run(dpcri_device_clip c, void *stream) {
+    if (!real(c.dtype)) return DPCRI_CUDA_UNSUPPORTED;
+    if (c.count < 0 || !(c.most >= 0) || !c.sums || (c.count > 0 && !c.gradients)) return DPCRI_CUDA_ARGUMENT;
+    if (c.count == 0) return simt::clear(c.sums, sizeof *c.sums, stream);
+    return c.dtype == DPCR_F32 ? run_clip<float>(c, stream) : run_clip<double>(c, stream);
+}
