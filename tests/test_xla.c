@@ -225,6 +225,9 @@ static void test_a_failure_is_told_with_its_call(void **state) {
     dpcr_xla_call call = {.size = sizeof call, .steps = 1, .places = 3, .step = steps, .place = places};
     assert_int_equal(dpcr_xla_run(&h.frame, &call), DPCR_OK);
     assert_true(z[0] == 1 && z[1] == 3 && z[2] == 7);
+    float other[3] = {0};
+    assert_int_equal(dpcr_xla_run_at((void *[]){a, z, other}, &call), DPCR_OK);
+    assert_true(other[0] == 1 && other[1] == 5 && other[2] == 17 && z[2] == 7);
     assert_true(dpcr_xla_keep(&h.frame, &call));
     b[0] = 2;
     assert_null(dpcr_xla_handler(&h.frame));

@@ -26,7 +26,7 @@ typedef enum dpcr_xla_what {
     DPCR_XLA_CHAIN = 1,        // dpcr_chain_execute: plan, A, b, z0, z, workspace of `count` bytes
     DPCR_XLA_CHAIN_VJP,        // dpcr_chain_vjp: plan, A, z0, z, g, dA, db, dz0, workspace of `count` bytes
     DPCR_XLA_PARAMETERS,       // dpcr_recurrent_set_parameters: network, tensors
-    DPCR_XLA_FORWARD,          // dpcr_recurrent_execute: plan, pass, tape, workspace of `count` bytes
+    DPCR_XLA_FORWARD,          // dpcr_recurrent_execute: plan, pass, tape, workspace of `count` bytes, reports
     DPCR_XLA_BACKWARD,         // dpcr_recurrent_zero_gradients of network, dpcr_recurrent_backward, and
                                // dpcr_recurrent_get_gradients: network, tensors, plan, pass, gradients, tape, workspace
                                // of `count` bytes
@@ -79,6 +79,8 @@ DPCR_API void dpcr_xla_set_host(dpcr_xla_host *host);
 
 // Runs a call over a frame's arrays; not one that is kept. 1 in place of a status: coefficients of no filter.
 DPCR_API int dpcr_xla_run(const void *frame, dpcr_xla_call *call);
+// Likewise over arrays at these addresses: several calls of the library for one of the host's, where such are dear.
+DPCR_API int dpcr_xla_run_at(void *const *addresses, dpcr_xla_call *call);
 // Keeps a call for frames like this one, besides those that are kept for them. 0 where it does not: frames of which
 // text, dtypes and shapes take more than 4 KB, and more than 256 kinds of frames.
 DPCR_API int dpcr_xla_keep(const void *frame, dpcr_xla_call *call);

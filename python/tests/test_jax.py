@@ -266,7 +266,19 @@ def test_a_vmap_of_nothing():
     assert found.shape == (0, 5, 2, 4)
 
 
-def test_calls_that_look_alike_read_their_own_numbers(doubles, rng):
+@pytest.fixture(params=["the library", "Python"])
+def repeats(request, monkeypatch):
+    """Who runs known calls: Python those of much memory, which all are here."""
+    if request.param == "Python":
+        monkeypatch.setattr(ours._xla, "OWN_BYTES", -1)
+        monkeypatch.setattr(ours.library, "OWN_BYTES", -1)
+    ours._xla._table.forget()
+    yield request.param
+    assert not ours._xla._table.kept or request.param == "the library"
+    ours._xla._table.forget()
+
+
+def test_calls_that_look_alike_read_their_own_numbers(doubles, rng, repeats):
     """From the second call on arrays are known by their addresses alone."""
     for d in (np.float32, np.float64):
         numbers = lambda *shape: jnp.asarray(rng.normal(size=shape), d)  # noqa: E731,B023
@@ -290,6 +302,8 @@ def test_calls_that_look_alike_read_their_own_numbers(doubles, rng):
 
 
 def test_known_gradients_leave_buffers_to_others(monkeypatch):
+    monkeypatch.setattr(ours._xla, "OWN_BYTES", 0)  # so that Python repeats them
+    ours._xla._table.forget()
     buffer = np.empty(5000, np.uint8)
     monkeypatch.setattr(ours.library, "_free", [buffer])
     p = parameters("GRU")
@@ -313,7 +327,7 @@ def test_programs_that_run_on_jaxs_own_threads_are_known_too(doubles, rng, monke
     assert len(counted) <= 4
 
 
-def test_frames_are_looked_at_anew(rng):
+def test_frames_are_looked_at_anew(rng, repeats):
     """XLA uses the memory of a frame again, for the same program and for others."""
     try:
         for turn in range(3):
@@ -383,7 +397,7 @@ class ByHand:
             raise RuntimeError(self.told)
 
 
-def test_all_of_a_frame_is_looked_at_on_every_call(rng, monkeypatch):
+def test_all_of_a_frame_is_looked_at_on_every_call(rng, monkeypatch, repeats):
     """XLA's frames lie where others lay before: nothing may be believed of them by their place."""
     counted, first = [], ours._xla._first
     monkeypatch.setattr(ours._xla, "_first", lambda *a: counted.append(1) or first(*a))
@@ -629,7 +643,7 @@ print("whole", flush=True)
 
 
 @pytest.mark.parametrize("kind", ["f4", "f8"])
-def test_gradients_of_filters_like_one_before(doubles, rng, kind):
+def test_gradients_of_filters_like_one_before(doubles, rng, kind, repeats):
     tolerance = 1e-4 if kind == "f4" else 1e-11
     filtered = lambda b, a, x, zi: sum((y * g).sum() for y, g in zip(ours.lfilter(b, a, x, zi=zi), (x, zi)))  # noqa: E731  gy is x itself
     mine = jax.jit(jax.grad(filtered, (0, 1, 2, 3)))
@@ -649,7 +663,7 @@ def test_gradients_of_filters_like_one_before(doubles, rng, kind):
             assert np.allclose(got, right, rtol=tolerance, atol=tolerance)
 
 
-def test_calls_from_threads_at_once(rng):
+def test_calls_from_threads_at_once(rng, repeats):
     from concurrent.futures import ThreadPoolExecutor
 
     p, x = parameters("LSTM"), jnp.asarray(rng.normal(size=(8, 7, 2, 3)), jnp.float32)
@@ -683,7 +697,7 @@ def directly(call, given, found, dtypes=None):
 
 
 @pytest.mark.parametrize("call", DIRECT)
-def test_the_handler_refuses_what_it_cannot_read(call):
+def test_the_handler_refuses_what_it_cannot_read(call, repeats):
     """Programs that others made may call it with anything: also after a call that it kept."""
     given, found = DIRECT[call]
     for _ in range(3):

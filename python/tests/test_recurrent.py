@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import deeppcr
-from deeppcr import _abi, _engine, recurrent
+from deeppcr import _abi, _library, _ready, recurrent
 
 KINDS = [recurrent.RNN, recurrent.RNNReLU, recurrent.GRU, recurrent.LSTM]
 
@@ -133,22 +133,28 @@ class Pressed:
         raise KeyboardInterrupt
 
 
-def test_addresses_that_a_ctrl_c_kept_from_being_written_are_written_later(rng):
+def test_addresses_that_a_ctrl_c_kept_from_being_written_are_written_later(rng, monkeypatch):
+    """Where the work is too large for one call of the library with all addresses."""
     x, dy = rng.normal(size=(5, 2, 3)), rng.normal(size=(5, 2, 4))
     net = recurrent.GRU(3, 4, dtype=np.float64)
     net(x, training=True)
     wanted = net.backward(dy)
+    monkeypatch.setattr(_library, "OWN_BYTES", 0)
+    net = pickle.loads(pickle.dumps(net))
     y, _ = net(x, training=True)
     waiting, kept, at, _ = net._pass
     plan = waiting.plan
+    assert plan.once is None
     y, dx, dh0 = kept["y"], np.zeros_like(x), np.zeros((1, 2, 4))
-    given, results = (dy.ctypes.data, 0, 0), (dx.ctypes.data, dh0.ctypes.data, 0)
+    flat = np.zeros_like(net._flat)
+    rest = (dy.ctypes.data, 0, 0), (dx.ctypes.data, dh0.ctypes.data, 0), net._addresses(flat)
     own, plan.given = plan.given, [*plan.given[:2], Pressed()]
     with pytest.raises(KeyboardInterrupt):
-        waiting.backward(*at, y.ctypes.data, given, results)
+        waiting.backward(*at, y.ctypes.data, *rest)
     plan.given = own
-    waiting.backward(*at, y.ctypes.data, given, results)
+    waiting.backward(*at, y.ctypes.data, *rest)
     assert np.array_equal(dx, wanted.x) and np.array_equal(dh0, wanted.h0)
+    assert all(np.array_equal(g, wanted.parameters[n]) for n, g in net._parts(flat).items())
     places = [64 * k for k in range(1, 8)]
     own, plan.arrays = plan.arrays, [*plan.arrays[:2], Pressed()]
     with pytest.raises(KeyboardInterrupt):
@@ -159,12 +165,29 @@ def test_addresses_that_a_ctrl_c_kept_from_being_written_are_written_later(rng):
     assert [array.data for array in own] == [x_at, h0_at, c0_at, y_at, ht_at, ct_at] and plan.run.lengths == lengths_at
 
 
+@pytest.mark.parametrize("Kind", [recurrent.GRU, recurrent.LSTM, recurrent.MinGRU])
+def test_large_work_and_small_have_the_same_numbers(rng, monkeypatch, Kind):
+    x, state = rng.normal(size=(5, 2, 3)).astype("f"), rng.normal(size=(4, 2, 4)).astype("f")
+    start = (state, -state) if Kind is recurrent.LSTM else state
+
+    def passes():
+        net = Kind(3, 4, 2, bidirectional=True)
+        out = [net(x, start), net(x), net(x, start, [5, 3], training=True)]
+        g = net.backward(np.ones_like(out[-1][0]), start)
+        numbers = [*out, g.x, g.h0, *g.parameters.values()]
+        return [np.array(a) for part in numbers for a in (part if isinstance(part, tuple) else (part,)) for a in (a if isinstance(a, tuple) else (a,))]
+
+    small = passes()
+    monkeypatch.setattr(_library, "OWN_BYTES", 0)
+    assert all(np.array_equal(a, b) for a, b in zip(small, passes()))
+
+
 def test_a_way_back_that_was_cut_off_is_over(rng, monkeypatch):
     """It had used up what its pass left, or some of it."""
     net, x, dy = recurrent.GRU(3, 4), rng.normal(size=(5, 2, 3)), rng.normal(size=(5, 2, 4))
     net(x, training=True)
-    run = _engine._backward
-    monkeypatch.setattr(_engine, "_backward", lambda *a: run(*a) or _abi.CONSTANTS["DPCR_ERROR_MEMORY"])
+    run = _ready._run
+    monkeypatch.setattr(_ready, "_run", lambda *a: run(*a) or _abi.CONSTANTS["DPCR_ERROR_MEMORY"])
     with pytest.raises(deeppcr.OutOfMemory):
         net.backward(dy)
     monkeypatch.undo()

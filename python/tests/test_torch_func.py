@@ -9,7 +9,7 @@ from torch.nn.utils import prune  # noqa: E402
 
 import deeppcr  # noqa: E402
 import deeppcr.torch as ours  # noqa: E402
-from deeppcr import _abi, _engine, _library  # noqa: E402
+from deeppcr import _abi, _library, _ready  # noqa: E402
 
 func = pytest.importorskip("torch.func") if hasattr(torch, "func") else None
 FUNC = pytest.mark.skipif(func is None or not hasattr(torch.library, "register_vmap"), reason="a PyTorch without torch.func or vmap of operators")
@@ -253,8 +253,8 @@ def test_a_way_back_that_was_cut_off_is_gone_anew(kind, monkeypatch):
     x = torch.randn(6, 2, 3, requires_grad=True)
     y = mine(x) if kind == "Chain" else mine(x)[0]
     wanted = torch.autograd.grad((mine(x) if kind == "Chain" else mine(x)[0]).square().sum(), [x, *mine.parameters()])
-    loss, owner = y.square().sum(), (_library.lib if kind == "Chain" else _engine)
-    name = "dpcr_solve_backward" if kind == "Chain" else "_backward"
+    loss, owner = y.square().sum(), (_library.lib if kind == "Chain" else _ready)
+    name = "dpcr_solve_backward" if kind == "Chain" else "_run"
     run = getattr(owner, name)
 
     def cut_off(*arguments):

@@ -234,7 +234,7 @@ static int run_step(const dpcr_xla_step *s, dpcr_error *error) {
         case DPCR_XLA_CHAIN_VJP:
             return dpcr_chain_vjp(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], bytes, error);
         case DPCR_XLA_PARAMETERS: dpcr_recurrent_set_parameters(p[0], p[1]); return DPCR_OK;
-        case DPCR_XLA_FORWARD: return dpcr_recurrent_execute(p[0], p[1], p[2], p[3], bytes, NULL, error);
+        case DPCR_XLA_FORWARD: return dpcr_recurrent_execute(p[0], p[1], p[2], p[3], bytes, p[4], error);
         case DPCR_XLA_BACKWARD: return backward(s, error);
         case DPCR_XLA_SECTIONS: return renew(s, true);
         case DPCR_XLA_COEFFICIENTS: return renew(s, false);
@@ -256,12 +256,21 @@ static int run_step(const dpcr_xla_step *s, dpcr_error *error) {
     return DPCR_ERROR_ARGUMENT;
 }
 
-int dpcr_xla_run(const void *like, dpcr_xla_call *call) {
-    const frame *f = like;
-    for (int64_t i = 0; i < call->places; i++) *call->place[i].at = array_of(f, call->place[i].array)->numbers;
+static int run_steps(dpcr_xla_call *call) {
     int status = DPCR_OK;
     for (int64_t i = 0; i < call->steps && status == DPCR_OK; i++) status = run_step(call->step + i, &call->error);
     return status;
+}
+
+int dpcr_xla_run(const void *like, dpcr_xla_call *call) {
+    const frame *f = like;
+    for (int64_t i = 0; i < call->places; i++) *call->place[i].at = array_of(f, call->place[i].array)->numbers;
+    return run_steps(call);
+}
+
+int dpcr_xla_run_at(void *const *addresses, dpcr_xla_call *call) {
+    for (int64_t i = 0; i < call->places; i++) *call->place[i].at = addresses[call->place[i].array];
+    return run_steps(call);
 }
 
 // ---- XLA's side ----

@@ -169,6 +169,7 @@ dpcr_status dpcr_model_steps(dpcr_model *, int64_t, dpcr_steps *, dpcr_error *);
 void *dpcr_xla_handler(void *);
 void dpcr_xla_set_host(dpcr_xla_host *);
 int dpcr_xla_run(const void *, dpcr_xla_call *);
+int dpcr_xla_run_at(void *const *, dpcr_xla_call *);
 int dpcr_xla_keep(const void *, dpcr_xla_call *);
 void dpcr_xla_forget(void);
 int dpcr_xla_busy(const dpcr_xla_call *);

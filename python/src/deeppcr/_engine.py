@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from . import _abi
 from . import _library as library
+from ._ready import Ready
 from .errors import whole_number
 from .nonlinear import METHODS
 
@@ -126,7 +127,6 @@ class _Plan:
         self.arrays = [getattr(self.run, name) for name in ("x", "h0", "c0", "y", "ht", "ct")]
         self.given = [getattr(self.gradients, name) for name in ("y", "ht", "ct", "x", "h0", "c0")]
         self.filled: Any = None
-        self.filled_back: Any = None
         self.error = _abi.Error()
         self.error_ref = ctypes.byref(self.error)
 
@@ -166,16 +166,27 @@ class _Plan:
         address, run = _POINTER(self.handle.address), ctypes.byref(self.run)
         self.before, self.after = (address, run), (_SIZE(self.workspace), self.reports, self.error_ref)
         self.back, self.end = (address, run, ctypes.byref(self.gradients)), (_SIZE(self.workspace), None, self.error_ref)
-        self.ready: Any = None  # arguments of what needs no other memory
-        self.ready_back: Any = None
+        self.once: Optional[Ready] = None  # what needs no other memory: x, h0, c0, lengths, y, ht, ct, then the parameters
+        self.once_back: Optional[Ready] = None  # x, h0, c0, lengths, y, those given and wanted, then the parameters' gradients
         if self.own_work is not None and (not training or self.own_tape is not None):
-            tape, work = _POINTER(self.own_tape_at) if training else None, _POINTER(self.work_at)
-            self.ready, self.ready_back = (*self.before, tape, work, *self.after), (*self.back, tape, work, *self.end)
+            self._make_ready(slot, training)
+
+    def _make_ready(self, slot: "_Slot", training: bool) -> None:
+        at = ctypes.addressof
+        network, plan, run, tape = slot.network.address, self.handle.address, at(self.run), self.own_tape_at if training else None
+        x, h0, c0, y, ht, ct = map(at, self.arrays)
+        pointers = [x, h0, c0, run + _abi.RecurrentPass.lengths.offset, y]
+        tensors = [at(slot.tensors) + 8 * i for i in range(len(slot.tensors))]
+        self.once = Ready([("PARAMETERS", (network, at(slot.tensors)), 0, 0),
+                           ("FORWARD", (plan, run, tape, self.work_at, at(self.reports) if self.chosen else None), self.workspace, 0)],
+                          [*enumerate([*pointers, ht, ct, *tensors])], 0)  # fmt: skip
+        if training:
+            places = [at(slot.places) + 8 * i for i in range(len(slot.places))]
+            back = (network, at(slot.places), plan, run, at(self.gradients), tape, self.work_at)
+            self.once_back = Ready([("BACKWARD", back, self.workspace, 0)], [*enumerate([*pointers, *map(at, self.given), *places])], 0)
 
     def execute(self, tape: Optional[int]) -> None:
-        if self.ready is not None:
-            status = _execute(*self.ready)
-        elif self.own_work is not None:
+        if self.own_work is not None:
             status = _execute(*self.before, _POINTER(tape), _POINTER(self.work_at), *self.after)
         else:
             work = library.take(self.workspace)
@@ -185,9 +196,7 @@ class _Plan:
             library.check(status, self.error)
 
     def backward(self, tape: int) -> None:
-        if self.ready_back is not None:
-            status = _backward(*self.ready_back)
-        elif self.own_work is not None:
+        if self.own_work is not None:
             status = _backward(*self.back, _POINTER(tape), _POINTER(self.work_at), *self.end)
         else:
             work = library.take(self.workspace)
@@ -231,24 +240,15 @@ class _Slot:
                       error)  # fmt: skip
         self.network = library.Handle(place.value, library.lib.dpcr_recurrent_destroy, owner)
         count = ctypes.c_int64()
-        self.vector = library.lib.dpcr_recurrent_vector(place.value, ctypes.byref(count))
-        self.gradient = library.lib.dpcr_recurrent_gradient_vector(place.value)
-        self.bytes = count.value * library.NAMES[form.dtype].itemsize
+        library.lib.dpcr_recurrent_vector(place.value, ctypes.byref(count))
         assert sum(math.prod(shape) for _, shape in form.parameters()) == count.value
         self.tensors, self.places = ((ctypes.c_void_p * len(form.parameters()))() for _ in range(2))
-        self.loaded: Any = None  # the addresses in the first of them
         at = _POINTER(self.network.address)
         self.to_set, self.to_get, self.to_clear = (at, ctypes.byref(self.tensors)), (at, ctypes.byref(self.places)), (at,)
 
     def load(self, parameters: Sequence[int]) -> None:
-        """Parameters by address, or all of them together, in order, by one."""
-        if len(parameters) == 1:
-            ctypes.memmove(self.vector, parameters[0], self.bytes)
-            return
-        if parameters != self.loaded:
-            self.loaded = None
-            self.tensors[:] = parameters  # type: ignore[call-overload]
-            self.loaded = parameters
+        """Parameters by address."""
+        self.tensors[:] = parameters  # type: ignore[call-overload]
         _set(*self.to_set)  # copies the numbers
 
     def gradients(self, places: Sequence[int]) -> None:
@@ -268,7 +268,7 @@ def plan_apart(form: Form, key: Tuple[int, int, bool, bool, str], most: int) -> 
         return None
     plan.make(slot)
     size = 2 * parameters + plan.workspace + plan.tape
-    return None if plan.ready is None or size > most else (slot, plan, size)
+    return None if plan.once is None or size > most else (slot, plan, size)
 
 
 class Pass:
@@ -281,18 +281,20 @@ class Pass:
         self.held = True
         self.kept: Any = None  # of the caller's, until the end
 
-    def backward(self, x: int, h0: int, c0: int, lengths: int, y: int, given: Tuple[int, int, int], wanted: Tuple[int, int, int]) -> None:
-        """Adds into the slot's gradients, cleared before; addresses as in Engine.forward, without the last states', which may be gone;
-        given dy, dht, dct; wanted dx, dh0, dc0. The pass is over when its caller has read the gradients and called `end`."""
-        plan, filled = self.plan, given + wanted
+    def backward(self, x: int, h0: int, c0: int, lengths: int, y: int, given: Tuple[int, int, int], wanted: Tuple[int, int, int],
+                 gradients: Iterable[int]) -> None:  # fmt: skip
+        """Addresses as in Engine.forward, without the last states', which may be gone; given dy, dht, dct; wanted dx, dh0, dc0 and the
+        parameters' gradients, in order. The pass is over when its caller has called `end`."""
+        plan, slot = self.plan, self.slot
+        if plan.once_back is not None:
+            plan.once_back.run((x, h0, c0, lengths, y, *given, *wanted, *gradients))
+            return
         plan.fill(x, h0, c0, lengths, y, *plan.filled[4:6])  # the slot is this pass's, and nobody else filled it
-        if filled != plan.filled_back:
-            plan.filled_back = None  # a Ctrl-C may come before all are written
-            for place, address in zip(plan.given, filled):
-                place.data = address
-            plan.filled_back = filled
-        _clear(*self.slot.to_clear)
+        for place, address in zip(plan.given, given + wanted):
+            place.data = address
+        _clear(*slot.to_clear)
         plan.backward(self.tape_at)
+        slot.gradients([*gradients])
 
     def end(self) -> None:
         if self.held:
@@ -349,26 +351,29 @@ class Engine(Slots):
         """Runs a pass over contiguous arrays by address (0: none): parameters in order, x [T][B][I], h0 [N][B][P], c0 [N][B][H],
         lengths [B] int64, y [T][B][D P], ht, ct; P is form.outputs. Training, the result waits for the backward pass."""
         slot = self.acquire()
-        slot.load(parameters)
         key = (length, batch, training, lengths != 0, method)
         plan = slot.plans.get(key)
         if plan is None:
+            slot.load(parameters)  # which the planner looks at
             plan = _Plan(slot, key)
             plan.fill(x, h0, c0, lengths, y, ht, ct)
             plan.make(slot)
             while len(slot.plans) >= _PLANS:
                 slot.plans.pop(next(iter(slot.plans)))
             slot.plans[key] = plan
-        else:
-            plan.fill(x, h0, c0, lengths, y, ht, ct)
         self.last = plan
         tape, tape_at = plan.own_tape, 0
-        if training and tape is None:
-            tape = library.take(plan.tape)
-            tape_at = library.aligned(tape)
-        elif training:
-            tape_at = plan.own_tape_at
-        plan.execute(tape_at or None)
+        if plan.once is not None:
+            plan.once.run((x, h0, c0, lengths, y, ht, ct, *parameters))
+        else:
+            slot.load(parameters)
+            plan.fill(x, h0, c0, lengths, y, ht, ct)
+            if training and tape is None:
+                tape = library.take(plan.tape)
+                tape_at = library.aligned(tape)
+            elif training:
+                tape_at = plan.own_tape_at
+            plan.execute(tape_at or None)
         if plan.chosen and any(report.reason == _FALLBACK for report in plan.reports) and plan.learn():
             slot.plans.pop(key, None)
         if tape is None or not training:

@@ -17,12 +17,13 @@ import math
 import os
 import struct
 import threading
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 import numpy as np
 
 from . import _abi
 from . import _library as library
+from ._ready import Ready
 from .errors import ArgumentError
 
 # XLA_FFI_CallFrame: size, extension, api, (context), stage; arguments and results of (size, extension), count, (types), items each;
@@ -113,37 +114,6 @@ def _version(api: int) -> Tuple[int, int]:
 _lib = library.lib
 OWN_BYTES = 1 << 20  # that a Ready keeps to itself
 _ALL_BYTES = 64 << 20  # that all of them do
-
-
-class Here(NamedTuple):
-    """Where the numbers of a frame's array lie, arguments first: known when it is called."""
-
-    array: int
-
-
-class Ready:
-    """A call as the library's handler runs it, without Python: over arrays that look alike, one frame at a time.
-
-    `steps` are (name, pointers, count, more), see deeppcr/xla.h; a pointer is an address, None or `Here`. `places` are (array, address of a
-    pointer to it) besides. `keep`: what all of this points to, of `size` bytes.
-    """
-
-    __slots__ = ("call", "size", "generation", "_kept")
-
-    def __init__(self, steps: Sequence[Tuple[str, Sequence[Any], int, int]], places: Sequence[Tuple[int, int]], size: int, *keep: Any) -> None:
-        made, pointers = (_abi.XlaStep * len(steps))(), _abi.XlaStep.given.offset
-        everything = list(places)
-        for step, (name, given, count, more) in zip(made, steps):
-            step.what, step.count, step.more = _abi.CONSTANTS[f"DPCR_XLA_{name}"], count, more
-            for i, pointer in enumerate(given):
-                if isinstance(pointer, Here):
-                    everything.append((pointer.array, ctypes.addressof(step) + pointers + 8 * i))
-                else:
-                    step.given[i] = pointer
-        listed = (_abi.XlaPlace * len(everything))(*everything)
-        self.call = _abi.XlaCall(size=ctypes.sizeof(_abi.XlaCall), steps=len(made), places=len(listed),
-                                 step=ctypes.addressof(made), place=ctypes.addressof(listed))  # fmt: skip
-        self.size, self.generation, self._kept = size, library.context.generation, (made, listed, keep)
 
 
 Again = Union[Ready, Callable[[List[int]], None], None]

@@ -22,6 +22,7 @@ from . import _engine, _xla
 from . import _library as library
 from . import linear as numbers
 from . import signal as filters
+from ._ready import Here, Ready
 from .errors import ArgumentError, one_of, whole_number
 from .nonlinear import METHODS
 
@@ -211,7 +212,7 @@ def _ready(step: str, call: library.Call, order: Sequence[Optional[int]]) -> _xl
     views = [None if view is None else ctypes.addressof(view) for view in call.views]
     places = [(i, view) for i, view in zip(order, views) if i is not None and view is not None]
     given = (call.owner.address, *views, library.aligned(call.work))
-    return _xla.Ready([(step, given, call.workspace, 0)], places, call.workspace, call)
+    return Ready([(step, given, call.workspace, 0)], places, call.workspace, call)
 
 
 def _chain_again(words: List[str], given: List[np.ndarray], found: List[np.ndarray]) -> _xla.Again:
@@ -369,8 +370,7 @@ class _Network:
         waiting = self.forward(inputs, y, ht, ct, True)
         cell = self.cell
         waiting.backward(inputs[0], inputs[1], inputs[2] if cell else 0, 0, y,
-                         (given[0], given[1], given[2] if cell else 0), (dx, dh0, dc0 if cell else 0))  # fmt: skip
-        waiting.slot.gradients(rest)
+                         (given[0], given[1], given[2] if cell else 0), (dx, dh0, dc0 if cell else 0), rest)  # fmt: skip
         waiting.end()
         if self.own is None:
             library.give(buffer)
@@ -485,13 +485,13 @@ def _network_vjp_again(words: List[str], given: List[np.ndarray], found: List[np
     return net.run_back
 
 
-def _network_ready(form: _engine.Form, method: str, shape: Tuple[int, ...], back: bool) -> Optional[_xla.Ready]:
+def _network_ready(form: _engine.Form, method: str, shape: Tuple[int, ...], back: bool) -> Optional[Ready]:
     """A pass, and with `back` the way back after it, in a network and memory of its own; None where that is much, or learns as it runs."""
     found = _engine.plan_apart(form, (shape[0], shape[1], back, False, method), _xla.OWN_BYTES)
     if found is None:
         return None
     slot, plan, size = found
-    cell, Here, at = form.has_cell, _xla.Here, ctypes.addressof
+    cell, at = form.has_cell, ctypes.addressof
     net = _Network(form, method, *shape)
     own = np.empty(net.room if back else 0, np.uint8)
     first = 3 if back else 0  # of the inputs
@@ -510,7 +510,7 @@ def _network_ready(form: _engine.Form, method: str, shape: Tuple[int, ...], back
         places += [(end + i, at(place)) for i, place in enumerate(plan.arrays[3:]) if cell or i < 2]
     if not cell:
         steps.append(("ZERO", (Here(end + 2),), net.results[2], 0))
-    return _xla.Ready(steps, places, size + own.nbytes, slot, plan, own)
+    return Ready(steps, places, size + own.nbytes, slot, plan, own)
 
 
 _xla.functions.update(network=_network_call, network_vjp=_network_vjp_call)
@@ -759,7 +759,7 @@ class _OwnFilter:
 
     def renewed(self, first: int, dtypes: Sequence[Any]) -> List[Any]:
         """Steps that read coefficients, of the frame's arrays from `first` on."""
-        read = [_moved(_xla.Here(first + i), at, count, dtype) for i, ((at, count), dtype) in enumerate(zip(self.parts, dtypes))]
+        read = [_moved(Here(first + i), at, count, dtype) for i, ((at, count), dtype) in enumerate(zip(self.parts, dtypes))]
         return [*read, (self.name, self.given, self.count, self.more)]
 
 
@@ -774,14 +774,14 @@ def _filter_again(words: List[str], given: List[np.ndarray], found: List[np.ndar
     states = [np.empty(zi.shape) for _ in range(2)]  # as the library has them
     if x.ndim != int(rank) or 2 * states[0].nbytes > _xla.OWN_BYTES:
         return None
-    own, n, Here = _OwnFilter(kind, coefficients), len(coefficients), _xla.Here
+    own, n = _OwnFilter(kind, coefficients), len(coefficients)
     rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     views = [library.of(a) for a in (rows, states[0], rows, states[1])]
     at = [ctypes.addressof(v) for v in views]
     start, end = map(library.address, states)
     steps = [*own.renewed(0, [c.dtype for c in coefficients]), _moved(Here(n + 1), start, zi.size, zi.dtype),
              ("FILTER", (ctypes.addressof(own.place), *at), 0, 0), _moved(end, Here(n + 3), zi.size, zi.dtype, True)]  # fmt: skip
-    return _xla.Ready(steps, [(n, at[0]), (n + 2, at[2])], 2 * states[0].nbytes, own, views, states)
+    return Ready(steps, [(n, at[0]), (n + 2, at[2])], 2 * states[0].nbytes, own, views, states)
 
 
 def _filter_vjp_again(words: List[str], given: List[np.ndarray], found: List[np.ndarray]) -> _xla.Again:
@@ -789,7 +789,7 @@ def _filter_vjp_again(words: List[str], given: List[np.ndarray], found: List[np.
     gy, gzf, *coefficients, x, zi = given
     if x.ndim != int(rank) or 3 * zi.size * 8 + x.nbytes > _xla.OWN_BYTES:
         return None
-    own, n, Here = _OwnFilter(kind, coefficients), len(coefficients), _xla.Here
+    own, n = _OwnFilter(kind, coefficients), len(coefficients)
     rows, order = x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), zi.shape[2]
     start, end, gz = (np.empty(zi.shape) for _ in range(3))
     gb, ga, out, apart = *(np.empty((zi.shape[1], order + 1)) for _ in range(2)), np.empty(own.numbers.size), np.empty_like(rows)
@@ -806,7 +806,7 @@ def _filter_vjp_again(words: List[str], given: List[np.ndarray], found: List[np.
     for i, ((place, count), c) in enumerate(zip(own.parts, coefficients)):
         steps.append(_moved(memory(out) + place - own.parts[0][0], Here(n + 4 + i), count, c.dtype, True))
     places = [(n + 2, at[0]), (0, at[2]), (2 * n + 4, at[4])]
-    return _xla.Ready(steps, places, 3 * gz.nbytes + x.nbytes, own, views, start, end, gz, gb, ga, out, apart)
+    return Ready(steps, places, 3 * gz.nbytes + x.nbytes, own, views, start, end, gz, gb, ga, out, apart)
 
 
 _xla.functions.update(filter=_filter_call, filter_vjp=_filter_vjp_call)

@@ -2,7 +2,6 @@
 """RNN, GRU and LSTM over NumPy, with PyTorch's formulas, parameter names and gradients; and kinds whose units do not mix."""
 from __future__ import annotations
 
-import ctypes
 import math
 from typing import Any, Dict, Generic, List, Mapping, NamedTuple, Optional, Tuple, TypeVar, Union
 
@@ -83,13 +82,17 @@ class _Recurrent(Generic[State]):
         """The parameters, in one vector."""
         self._flat, self._places = flat, _places(self.form)
         self._parameters = self._parts(flat)
-        self._at = (library.address(flat),)
+        self._at = self._addresses(flat)
         # What waits for `backward`, its arrays, the addresses of x, h0, c0 and lengths, and whether it was of a single sequence.
         self._pass: Optional[Tuple[Pass, Dict[str, Optional[ARRAY]], Tuple[int, int, int, int], bool]] = None
 
     def _parts(self, flat: ARRAY) -> Dict[str, ARRAY]:
         """A vector's parts by name, as views."""
         return {name: np.ndarray(shape, self.dtype, flat, at) for name, shape, at in self._places}
+
+    def _addresses(self, flat: ARRAY) -> List[int]:
+        first = library.address(flat)
+        return [first + at for _, _, at in self._places]
 
     def __getstate__(self) -> Dict[str, Any]:
         return {"dtype": self.dtype, "method": self.method, "form": tuple(self.form), "flat": self._flat.copy()}
@@ -247,8 +250,7 @@ class _Recurrent(Generic[State]):
         flat = np.empty_like(self._flat)
         try:
             waiting.backward(*at, _address(kept["y"]), (_address(given), _address(dht), _address(dct)),
-                             (_address(dx), _address(dh0), _address(dc0)))  # fmt: skip
-            ctypes.memmove(library.address(flat), waiting.slot.gradient, flat.nbytes)
+                             (_address(dx), _address(dh0), _address(dc0)), self._addresses(flat))  # fmt: skip
         finally:  # cancelled halfway, it has used up some of its tape
             self._drop()
         return Gradients(dx[:, 0] if single else dx, self._join(dh0, dc0, single), self._parts(flat))

@@ -113,7 +113,10 @@ def wanted(*tensors: Optional[Tensor]) -> bool:
 
 def of_many(given: Sequence[Optional[Tensor]]) -> bool:
     """Whether the losses are many, as for torch.autograd.functional.jacobian(vectorize=True): rows without memory of their own."""
-    return any(g is not None and not torch._C._has_storage(g) for g in given)
+    for g in given:
+        if g is not None and not torch._C._has_storage(g):
+            return True
+    return False
 
 
 def refuse_many(what: str, given: Sequence[Optional[Tensor]]) -> None:

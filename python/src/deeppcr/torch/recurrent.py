@@ -47,7 +47,7 @@ def _new(like: Tensor, length: int, batch: int, width: int) -> Tensor:
 class _Call:
     """What a pass is besides its tensors; x is [T][B][I]."""
 
-    __slots__ = ("engine", "form", "dtype", "method", "chains", "cell", "width", "flops", "shapes", "alike", "lasts")
+    __slots__ = ("engine", "form", "dtype", "method", "chains", "cell", "width", "outputs", "hidden", "flops", "shapes", "alike", "lasts")
 
     def __init__(self, engine: _engine.Engine, method: str, lasts: bool = True) -> None:
         """`lasts`: whether it is run more than once."""
@@ -55,6 +55,7 @@ class _Call:
         form = self.form
         self.dtype = next(dtype for dtype, code in CODES.items() if code == form.dtype)
         self.chains, self.cell, self.width = form.layers * form.directions, form.has_cell, form.directions * form.outputs
+        self.outputs, self.hidden = form.outputs, form.hidden
         self.shapes = [shape for _, shape in form.parameters()]
         self.flops = 2.0 * sum(map(math.prod, self.shapes))  # of a step forward
         self.alike: Any = None  # tells of parameters whether they look like those that were found right last
@@ -97,14 +98,16 @@ class _Call:
             training: bool) -> Tuple[Tensor, Tensor, Optional[Tensor], Any]:  # fmt: skip
         """Of tensors that are contiguous, the parameters by address."""
         T, B, _ = x.shape
-        y, ht, ct = _new(x, T, B, self.width), x.new_empty(self.chains, B, self.form.outputs), None
+        y, ht, ct, ct_at = _new(x, T, B, self.width), x.new_empty(self.chains, B, self.outputs), None, 0
         if self.cell:
-            ct = x.new_empty(self.chains, B, self.form.hidden)
+            ct = x.new_empty(self.chains, B, self.hidden)
+            ct_at = ct.data_ptr()
         if self.flops * T * B >= LONG:
             send_home(self.flops * T * B)
-        waiting = self.engine.forward(places, T, B, x.data_ptr(), _address(h0), _address(c0), _address(lengths), y.data_ptr(),
-                                      ht.data_ptr(), _address(ct), training, self.method)  # fmt: skip
-        return y, ht, ct, waiting
+        given = (0, 0, 0)
+        if h0 is not None or c0 is not None or lengths is not None:
+            given = (_address(h0), _address(c0), _address(lengths))
+        return y, ht, ct, self.engine.forward(places, T, B, x.data_ptr(), *given, y.data_ptr(), ht.data_ptr(), ct_at, training, self.method)
 
     def backward(self, waiting: Any, x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor],
                  parameters: Sequence[Tensor], y: Optional[Tensor], given: Sequence[Optional[Tensor]],
@@ -130,13 +133,14 @@ class _Call:
         if 2 * self.flops * T * B >= LONG:
             send_home(2 * self.flops * T * B)
         try:
+            # Each in memory of its own, which optimisers may keep or free; those that look alike are contiguous.
+            if alike is not None:
+                gradients = list(map(torch.empty_like, parameters))
+            else:
+                gradients = [torch.empty_like(p, memory_format=torch.contiguous_format) for p in parameters]
             waiting.backward(x.data_ptr(), _address(h0), _address(c0), _address(lengths), y.data_ptr(),
                              (_address(dy), _address(dht), _address(dct) if self.cell else 0),
-                             (_address(dx), _address(dh0), _address(dc0)))  # fmt: skip
-            # Each in memory of its own, which optimisers may keep or free; those that look alike are contiguous.
-            form = {} if alike is not None else {"memory_format": torch.contiguous_format}
-            gradients = [torch.empty_like(p, **form) for p in parameters]
-            waiting.slot.gradients(list(map(_data_ptr, gradients)))
+                             (_address(dx), _address(dh0), _address(dc0)), map(_data_ptr, gradients))  # fmt: skip
         finally:  # cancelled halfway, it has used up some of its tape
             waiting.end()
         return [dx, dh0, dc0, *gradients]
