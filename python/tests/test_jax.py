@@ -271,7 +271,6 @@ def repeats(request, monkeypatch):
     """Who runs known calls: Python those of much memory, which all are here."""
     if request.param == "Python":
         monkeypatch.setattr(ours._xla, "OWN_BYTES", -1)
-        monkeypatch.setattr(ours.library, "OWN_BYTES", -1)
     ours._xla._table.forget()
     yield request.param
     assert not ours._xla._table.kept or request.param == "the library"

@@ -207,7 +207,7 @@ def _chain_vjp_call(structure: str, scheme: str, rank: str) -> _xla.Run:
 
 def _ready(step: str, call: library.Call, order: Sequence[Optional[int]]) -> _xla.Again:
     """A call of the library over arrays of a frame, in the order of the call's own."""
-    if call.work is None:  # so much that only a pool can keep it
+    if call.work is None or call.workspace > _xla.OWN_BYTES:  # so much that only a pool can keep it
         return lambda at: call.run([0 if i is None else at[i] for i in order], *([None] if step == "CHAIN" else []))
     views = [None if view is None else ctypes.addressof(view) for view in call.views]
     places = [(i, view) for i, view in zip(order, views) if i is not None and view is not None]
