@@ -24,10 +24,10 @@ def processor():
 
 def commit():
     """The commit that is measured, "-dirty" where anything but measurements and their tables differs from it."""
-    name = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    name = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=HERE).stdout.strip()
     own = [":(top)", ":(top,exclude)bench/results", ":(top,exclude)docs"]
     keep = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
-    changed = subprocess.run(["git", "status", "--porcelain", "--untracked-files=no", "--", *own], capture_output=True, text=True, env=keep).stdout
+    changed = subprocess.run(["git", "status", "--porcelain", "--untracked-files=no", "--", *own], capture_output=True, text=True, env=keep, cwd=HERE).stdout
     return f"{name}-dirty" if changed else name or "unknown"
 
 

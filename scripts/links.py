@@ -5,15 +5,21 @@ that heading; every docs/PAGE.md, or docs/PAGE.md#HEADING, that any text of the 
 import os
 import pathlib
 import re
+import subprocess
 import sys
 
 root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent).resolve()
 TEXTS = {".md", ".c", ".h", ".inc", ".def", ".cu", ".cpp", ".py", ".sh", ".bash", ".cmake", ".txt", ".toml", ".1", ""}
 LINK = re.compile(r"\[[^\][]*\]\(([^()\s]+)\)")
-NAMED = re.compile(r"(?<![\w/.-])(?:\.\./)*(docs/[a-z/-]+\.md)(#[\w-]+)?")  # others' pages have capitals
+NAMED = re.compile(r"(?<![\w/.-])(?:\.\./)*(docs/[a-z0-9/-]+\.md)(#[\w-]+)?")  # others' pages have capitals
 
 
 def texts():
+    """What git keeps, or where there is none what looks like it."""
+    kept = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True)
+    if kept.returncode == 0 and kept.stdout:
+        yield from (root / name for name in kept.stdout.split("\0") if name and pathlib.Path(name).suffix in TEXTS)
+        return
     for folder, folders, names in os.walk(root):
         folders[:] = [f for f in folders if f == ".ci" or not f.startswith((".", "build", "__pycache__"))]
         if pathlib.Path(folder) == root:
@@ -55,7 +61,7 @@ faults, links = [], 0
 for path in sorted(texts()):
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError:
+    except (OSError, UnicodeDecodeError):
         continue
     found = [(number, m[1] + (m[2] or ""), root) for number, line in enumerate(lines, 1) for m in NAMED.finditer(line)]
     if path.suffix == ".md":

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Every linear kernel of every table that this CPU runs, against ref/: random and hazard inputs, all widths to 65,
 // strides with NaN between the rows, misaligned pointers, and bits that depend on neither n nor rows nor position.
+#include <sys/mman.h>
+
 #include "kern/kern.h"
 #include "linear_common.h"
 #include "sampled.h"
@@ -323,6 +325,57 @@ static void backwards_in_place(void **state) {
         check_backwards(dpcri_kernels_at((dpcri_isa)level, DPCR_F64));
 }
 
+// A chain that memory would have to hold reads its next matrix ahead: nothing past the last one, in either direction,
+// and the bits are those of short spans, which do not read ahead. Matrices that overlap keep the test small.
+static void check_reading_ahead(const dpcri_kernels *kernels, dpcri_operation serial, int64_t way) {
+    enum { W = 64, N = 2049, STEP = 16, PIECE = 100, NUMBERS = STEP * (N - 1) + W * W, PAGE = 4096 };
+    const size_t bytes = NUMBERS * sizeof(float);
+    assert_int_equal(bytes % PAGE, 0);
+    char *const room = mmap(NULL, bytes + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(room != MAP_FAILED);
+    assert_int_equal(mprotect(room + PAGE, bytes, PROT_READ | PROT_WRITE), 0);
+    float *const a = (float *)(room + PAGE), *const r = malloc(N * W * sizeof *r), *const y = malloc(N * W * sizeof *y);
+    float *const pieces = malloc(N * W * sizeof *pieces), x[W];
+    for (int64_t i = 0; i < NUMBERS; i++) a[i] = (float)(i * 7919 % 1009 - 504) / 16384;
+    for (int64_t i = 0; i < N * W; i++) r[i] = (float)(i * 31 % 257 - 128) / 128;
+    for (int64_t i = 0; i < W; i++) x[i] = (float)i / W;
+    const float *const first = way > 0 ? a : a + (N - 1) * STEP;
+    dpcri_span span = {.n = N,
+                       .rows = 1,
+                       .w = W,
+                       .cols = W,
+                       .a = first,
+                       .a_step = way * STEP,
+                       .x = x,
+                       .r = r,
+                       .r_step = W,
+                       .y = y,
+                       .y_step = W};
+    kernels->table[serial][DPCR_DENSE](&span);
+    for (int64_t i = 0; i < N; i += PIECE) {
+        span.n = N - i < PIECE ? N - i : PIECE;
+        span.a = first + i * span.a_step;
+        span.x = i > 0 ? pieces + (i - 1) * W : x;
+        span.r = r + i * W;
+        span.y = pieces + i * W;
+        kernels->table[serial][DPCR_DENSE](&span);
+    }
+    assert_memory_equal(y, pieces, N * W * sizeof *y);
+    free(r);
+    free(y);
+    free(pieces);
+    munmap(room, bytes + 2 * PAGE);
+}
+
+static void nothing_is_read_past_the_last_matrix(void **state) {
+    (void)state;
+    for (int level = 0; level <= (int)dpcri_isa_level(); level++)
+        for (int64_t way = -1; way <= 1; way += 2) {
+            check_reading_ahead(dpcri_kernels_at((dpcri_isa)level, DPCR_F32), DPCRI_SERIAL, way);
+            check_reading_ahead(dpcri_kernels_at((dpcri_isa)level, DPCR_F32), DPCRI_SERIAL_T, way);
+        }
+}
+
 // w = 2 and steps one after another have a way of their own: single products, so bits are the definition's.
 static void outer_of_pairs(void **state) {
     (void)state;
@@ -352,9 +405,10 @@ static void outer_of_pairs(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_float),   cmocka_unit_test(random_double), cmocka_unit_test(hazard_float),
-        cmocka_unit_test(hazard_double),  cmocka_unit_test(empty),         cmocka_unit_test(backwards_in_place),
-        cmocka_unit_test(outer_of_pairs),
+        cmocka_unit_test(random_float),   cmocka_unit_test(random_double),
+        cmocka_unit_test(hazard_float),   cmocka_unit_test(hazard_double),
+        cmocka_unit_test(empty),          cmocka_unit_test(backwards_in_place),
+        cmocka_unit_test(outer_of_pairs), cmocka_unit_test(nothing_is_read_past_the_last_matrix),
     };
     return cmocka_run_group_tests(tests, allocate, release);
 }

@@ -66,7 +66,8 @@ static void check_shape(dpcri_isa level, dpcr_dtype dtype, shape s, bool transpo
                             .init = bias ? init : NULL,
                             .c = c,
                             .c_row = c_row};
-    for (p.to = s.columns % 2 ? s.depth / 3 : 0; p.to > 0 && p.to < s.depth; p.from = p.to, p.to += 1 + s.depth / 3)
+    for (p.to = (s.rows + s.columns) % 2 ? s.depth / 3 : 0; p.to > 0 && p.to < s.depth;
+         p.from = p.to, p.to += 1 + s.depth / 3)
         k->product(&p);  // some terms of the sums after others
     p.to = 0;
     k->product(&p);

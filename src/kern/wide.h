@@ -44,7 +44,7 @@ static inline int64_t dpcri_wide_panels(const dpcri_wide_kernels *k, int64_t col
 
 // Panels that a call should have: with fewer of them few rows leave the processor waiting.
 static inline int64_t dpcri_wide_together(const dpcri_wide_kernels *k, int64_t rows) {
-    return rows < k->one_row_panels ? k->one_row_panels / rows : 1;
+    return rows > 0 && rows < k->one_row_panels ? k->one_row_panels / rows : 1;
 }
 
 // The table of the level in force; NULL for other dtypes than float and double.
