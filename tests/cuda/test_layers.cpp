@@ -85,8 +85,7 @@ void few_blocks_for_many_groups(void **) {
     const std::vector<float> states = c.z;
     const dpcri_device_cell a = c.forward();
     problem<float> p = problem_of<float>(a);
-    simt::shape shape;
-    assert_true((shaped<float, 1, onward<float>>(1, &p, &shape)));
+    simt::shape shape = shape_of<float, 1>(1, &p);
     for (uint64_t seed = 0; seed < 6; seed++) {
         c.z.assign(c.z.size(), NAN);
         order(seed, 2);
@@ -104,7 +103,7 @@ void few_blocks_for_many_groups(void **) {
     c.gradient = sums;
     const simt::shape one = {1, gates::threads, gates::shared_bytes<float, 2>(), false};
     assert_int_equal(simt::launch<slopes<float>>(one, nullptr, {p, false}), 0);
-    shaped<float, 1, homeward<float>>(1, &p, &shape);
+    shape = shape_of<float, 1>(1, &p);
     shape.blocks = 3;
     assert_int_equal((simt::launch<stack<float, 1, homeward<float>>>(shape, nullptr, p)), 0);
     const gradients<float>::arguments g = {p, 1, 16, c.gradient.data(), c.gradient.data() + 81, nullptr};
@@ -160,11 +159,25 @@ void what_does_not_fit_goes_row_by_row_or_not_at_all(void **) {
     simt::host::config.shared_bytes = 2 * 40 * 65 * 4 + 2 * 40 * 4;  // the tiles and a row
     c.solve(2);
     assert_same(states, c.z, "a row a block");
-    assert_true(dpcri_cuda_cell_fits(c.forward()));
+    assert_int_equal(dpcri_cuda_cell_fits(c.forward()), DPCRI_CUDA_OK);
+    const int together = simt::host::config.cooperative_blocks;
+    simt::host::config.cooperative_blocks = 0;  // of no matter to plain launches
+    assert_int_equal(dpcri_cuda_cell_fits(c.forward()), DPCRI_CUDA_OK);
+    c.solve(3);
+    assert_same(states, c.z, "no cooperative launches");
+    simt::host::config.cooperative_blocks = together;
     simt::host::config.shared_bytes--;
-    assert_false(dpcri_cuda_cell_fits(c.forward()));
-    assert_int_equal(c.run(c.forward(), 3), DPCRI_CUDA_UNSUPPORTED);
+    assert_int_equal(dpcri_cuda_cell_fits(c.forward()), DPCRI_CUDA_WIDTH);
+    assert_int_equal(c.run(c.forward(), 3), DPCRI_CUDA_WIDTH);
     simt::host::config.shared_bytes = before;
+    simt::host::config.room_error = 46;  // a device that is not to be asked: its code, not a width
+    assert_int_equal(dpcri_cuda_cell_fits(c.forward()), 46);
+    assert_int_equal(c.run(c.forward(), 3), 46);
+    simt::host::config.room_error = 0;
+    dpcri_device_cell vast = c.forward();  // whose sizes would not be numbers
+    vast.w = vast.length = UINT32_MAX;
+    assert_int_equal(dpcri_cuda_cell_fits(vast), DPCRI_CUDA_WIDTH);
+    assert_int_equal(dpcri_cuda_cell_workspace(vast), 0);
 }
 
 void what_cannot_be_is_refused(void **) {

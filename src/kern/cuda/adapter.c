@@ -68,24 +68,6 @@ static dpcr_status check_together(int id, dpcri_cuda_together blocks, dpcr_error
                       (long long)blocks.wanted, (long long)blocks.room);
 }
 
-// Asked of the device that it is for: how many blocks go together is its own.
-static dpcr_status cell_workspace(int id, const dpcri_device_cell *cell, size_t *bytes, dpcr_error *error) {
-    int before = 0;
-    *bytes = 0;
-    const dpcr_status status = check_cell(id, cell, error);
-    if (status != DPCR_OK) return status;
-    const int code = dpcri_cuda_enter(id, &before);
-    if (code != 0) return dpcri_cuda_fail(id, code, "cannot be used", error);
-    *bytes = dpcri_cuda_cell_workspace(*cell);
-    const dpcri_cuda_together blocks = dpcri_cuda_cell_together(*cell);
-    const bool fits = dpcri_cuda_cell_fits(*cell);
-    dpcri_cuda_leave(id, before);
-    if (!fits)
-        return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED, "cuda:%d: a row of width %lld does not fit on chip", id,
-                          (long long)cell->w);
-    return check_together(id, blocks, error);
-}
-
 static dpcr_status told(int id, int code, size_t bytes, const char *what, dpcr_error *error) {
     switch (code) {
         case DPCRI_CUDA_OK: return DPCR_OK;
@@ -100,6 +82,28 @@ static dpcr_status told(int id, int code, size_t bytes, const char *what, dpcr_e
     }
 }
 
+static dpcr_status told_of_cell(int id, const dpcri_device_cell *c, int code, size_t bytes, dpcr_error *error) {
+    if (code != DPCRI_CUDA_WIDTH) return told(id, code, bytes, "a cell's launch", error);
+    return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED, "cuda:%d: a row of width %lld does not fit on chip", id,
+                      (long long)c->w);
+}
+
+// Asked of the device that it is for: how many blocks go together is its own.
+static dpcr_status cell_workspace(int id, const dpcri_device_cell *cell, size_t *bytes, dpcr_error *error) {
+    const dpcri_cuda_together none = {0};
+    int before = 0;
+    *bytes = 0;
+    const dpcr_status status = check_cell(id, cell, error);
+    if (status != DPCR_OK) return status;
+    const int code = dpcri_cuda_enter(id, &before);
+    if (code != 0) return dpcri_cuda_fail(id, code, "cannot be used", error);
+    const int fits = dpcri_cuda_cell_fits(*cell);
+    const dpcri_cuda_together blocks = fits == DPCRI_CUDA_OK ? dpcri_cuda_cell_together(*cell) : none;
+    if (fits == DPCRI_CUDA_OK) *bytes = dpcri_cuda_cell_workspace(*cell);
+    dpcri_cuda_leave(id, before);
+    return fits == DPCRI_CUDA_OK ? check_together(id, blocks, error) : told_of_cell(id, cell, fits, 0, error);
+}
+
 static dpcr_status cell(int id, const dpcri_device_cell *given, void *workspace, size_t bytes, void *stream,
                         dpcr_error *error) {
     int before = 0;
@@ -110,7 +114,7 @@ static dpcr_status cell(int id, const dpcri_device_cell *given, void *workspace,
         code = dpcri_cuda_cell_run(*given, workspace, bytes, stream);
         dpcri_cuda_leave(id, before);
     }
-    return told(id, code, bytes, "a cell's launch", error);
+    return told_of_cell(id, given, code, bytes, error);
 }
 
 // ---- recurrent networks ----

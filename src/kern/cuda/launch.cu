@@ -143,13 +143,15 @@ namespace {
 int column_of(const dpcri_device_cell &c) { return c.diagonal ? 1 : (int)c.w; }
 bool wide(const dpcri_device_cell &c) { return !c.diagonal && c.w != 1 && c.w != 2 && c.w != 4; }
 
-constexpr int64_t widest = 1 << 20;  // what no block holds a row of
+// Of rows of float, twice, in the 227 KB that a block has at most; sizes that are products of it stay within int64_t.
+constexpr int64_t widest = (227 << 10) / (2 * sizeof(float));
 
 int check(const dpcri_device_cell &c) {
     if (c.length < 0 || c.rows < 0 || c.w < 1 || c.chunk < 0 || c.warm_up < 0 || c.max_sweeps < 0)
         return DPCRI_CUDA_ARGUMENT;
     if (!(c.atol >= 0) || !(c.rtol >= 0)) return DPCRI_CUDA_ARGUMENT;
-    return dpcri_device_cell_refusal(&c) || (wide(c) && c.w > widest) ? DPCRI_CUDA_UNSUPPORTED : DPCRI_CUDA_OK;
+    if (dpcri_device_cell_refusal(&c)) return DPCRI_CUDA_UNSUPPORTED;
+    return wide(c) && c.w > widest ? DPCRI_CUDA_WIDTH : DPCRI_CUDA_OK;
 }
 
 template <class T>
@@ -177,9 +179,9 @@ size_t dpcri_cuda_cell_workspace(dpcri_device_cell c) {
     return c.dtype == DPCR_F32 ? workspace_of<float>(c) : workspace_of<double>(c);
 }
 
-bool dpcri_cuda_cell_fits(dpcri_device_cell c) {
-    if (check(c) != DPCRI_CUDA_OK) return false;
-    if (!wide(c) || c.length == 0 || c.rows == 0) return true;
+int dpcri_cuda_cell_fits(dpcri_device_cell c) {
+    const int status = check(c);
+    if (status != DPCRI_CUDA_OK || !wide(c) || c.length == 0 || c.rows == 0) return status;
     return c.dtype == DPCR_F32 ? layers::kinds<float>::fits(c) : layers::kinds<double>::fits(c);
 }
 
@@ -200,7 +202,7 @@ int dpcri_cuda_cell_run(dpcri_device_cell c, void *workspace, size_t bytes, void
     if (wanted > 0 && !workspace) return DPCRI_CUDA_ARGUMENT;
     const int ran =
         c.dtype == DPCR_F32 ? run_cell<float>(c, workspace, stream) : run_cell<double>(c, workspace, stream);
-    return ran < 0 ? DPCRI_CUDA_UNSUPPORTED : ran;
+    return ran == -1 ? DPCRI_CUDA_UNSUPPORTED : ran;  // cells_run.h's: no cooperative launch
 }
 
 namespace {

@@ -20,8 +20,6 @@
 #ifndef DPCRI_CUDA_LAUNCH_H
 #define DPCRI_CUDA_LAUNCH_H
 
-#include <stdbool.h>
-
 #include "deeppcr/device.h"
 #include "deeppcr/transition.h"
 #include "kern/device.h"
@@ -35,6 +33,7 @@ enum {
     DPCRI_CUDA_ARGUMENT = -1,     // a size below 0, a pointer that is NULL and must not be
     DPCRI_CUDA_UNSUPPORTED = -2,  // no kernel for this structure, width, type or activation
     DPCRI_CUDA_WORKSPACE = -3,    // fewer bytes than X_workspace says
+    DPCRI_CUDA_WIDTH = -4,        // a row that no block of the device has room for
 };
 
 enum { DPCRI_CUDA_DENSE_WIDTH = 16 };  // dense transitions and blocks up to this width
@@ -45,14 +44,14 @@ size_t dpcri_cuda_chain_workspace(dpcri_device_linear chain);
 int dpcri_cuda_chain_run(dpcri_device_linear chain, void *workspace, size_t bytes, void *stream);
 
 // Cells: dense of width 1, 2, 4, or diagonal of any width; by the loop dense of any width too, as far as a row and a
-// tile of W fit on chip (_fits: on the current device). float and double. With `backward` one pass over the states,
-// which are only read; chunk, warm_up, tolerances, max_sweeps, stop and outcome are unread. Sizes that matter to the
-// workspace are those of the gradients too: `gradients` is read.
+// tile of W fit on chip (_fits: DPCRI_CUDA_OK on the current device, or as _run). float and double. With `backward` one
+// pass over the states, which are only read; chunk, warm_up, tolerances, max_sweeps, stop and outcome are unread. Sizes
+// that matter to the workspace are those of the gradients too: `gradients` is read.
 enum { DPCRI_CUDA_IDENTITY, DPCRI_CUDA_RELU, DPCRI_CUDA_TANH, DPCRI_CUDA_SIGMOID };  // kern/nn_kernels.h's numbers
 
 size_t dpcri_cuda_cell_workspace(dpcri_device_cell cell);
 int dpcri_cuda_cell_run(dpcri_device_cell cell, void *workspace, size_t bytes, void *stream);
-bool dpcri_cuda_cell_fits(dpcri_device_cell cell);
+int dpcri_cuda_cell_fits(dpcri_device_cell cell);
 
 // Blocks that a solve by newton launches together at least, so that its windows are the same on every device, and how
 // many the current device takes of them; zeros by another way.

@@ -31,8 +31,8 @@ problem<T> problem_of(const dpcri_device_cell &c) {
 // ---- the stack itself ----
 
 // As many warps as the width keeps busy, along the units first; the tile is as deep as its bytes allow.
-template <class T, int M, class Way>
-bool shaped(int row_warps, problem<T> *p, simt::shape *shape) {
+template <class T, int M>
+simt::shape shape_of(int row_warps, problem<T> *p) {
     const int64_t wide = gates::tiles(p->w, simt::warp_size), most = most_threads / simt::warp_size / row_warps;
     const int64_t unit_warps = wide < most ? wide : most;
     p->row_warps = row_warps;
@@ -40,19 +40,23 @@ bool shaped(int row_warps, problem<T> *p, simt::shape *shape) {
     const int64_t depth = tile_bytes / (int64_t)sizeof(T) / p->units;
     p->depth = (int)(depth < p->w ? depth : p->w);
     const int64_t groups = gates::tiles(p->c.columns, M * row_warps);
-    *shape = {groups < 65535 ? groups : 65535, p->units * row_warps, shared_numbers<T, M>(*p) * (int64_t)sizeof(T),
-              false};
-    return simt::cooperative_blocks<stack<T, M, Way>>(shape->threads, shape->shared_bytes) > 0;
+    return {groups < 65535 ? groups : 65535, p->units * row_warps, shared_numbers<T, M>(*p) * (int64_t)sizeof(T),
+            false};
 }
 
-// Wide rows go alone where four of them do not fit on chip. -1: nor does one.
+// Wide rows go alone where four of them do not fit on chip.
 template <class T, class Way>
 int launch_stack(problem<T> p, bool launched, void *stream) {
-    simt::shape shape;
-    if (p.c.columns > few_rows && shaped<T, 4, Way>(p.c.columns > many_rows ? 2 : 1, &p, &shape))
-        return launched ? simt::launch<stack<T, 4, Way>>(shape, stream, p) : 0;
-    if (!shaped<T, 1, Way>(1, &p, &shape)) return -1;
-    return launched ? simt::launch<stack<T, 1, Way>>(shape, stream, p) : 0;
+    int64_t room = 0;
+    const int status = simt::room_of_block(&room);
+    if (status != 0) return status;
+    if (p.c.columns > few_rows) {
+        const simt::shape four = shape_of<T, 4>(p.c.columns > many_rows ? 2 : 1, &p);
+        if (four.shared_bytes <= room) return launched ? simt::launch<stack<T, 4, Way>>(four, stream, p) : 0;
+    }
+    const simt::shape one = shape_of<T, 1>(1, &p);
+    if (one.shared_bytes > room) return DPCRI_CUDA_WIDTH;
+    return launched ? simt::launch<stack<T, 1, Way>>(one, stream, p) : 0;
 }
 
 template <class T>
@@ -122,7 +126,7 @@ int run_back(const dpcri_device_cell &c, void *workspace, void *stream) {
 // Not inline, for `extern`.
 template <class T>
 struct kinds {
-    static bool fits(const dpcri_device_cell &c);  // on the current device
+    static int fits(const dpcri_device_cell &c);  // on the current device
     static size_t workspace(const dpcri_device_cell &c);
     static int run(const dpcri_device_cell &c, void *workspace, void *stream);
     // Of chains that go back by other kernels: their parameters' gradients, from the adjoints.
@@ -131,10 +135,9 @@ struct kinds {
 };
 
 template <class T>
-bool kinds<T>::fits(const dpcri_device_cell &c) {
+int kinds<T>::fits(const dpcri_device_cell &c) {
     const problem<T> p = problem_of<T>(c);
-    return (c.backward ? launch_stack<T, homeward<T>>(p, false, nullptr)
-                       : launch_stack<T, onward<T>>(p, false, nullptr)) == 0;
+    return c.backward ? launch_stack<T, homeward<T>>(p, false, nullptr) : launch_stack<T, onward<T>>(p, false, nullptr);
 }
 
 template <class T>

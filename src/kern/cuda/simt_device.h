@@ -111,11 +111,26 @@ __global__ void __launch_bounds__(K::most) entry(const typename K::arguments a) 
     K::run(me, a);
 }
 
-// More than 48 KB of shared memory has to be asked for.
+// Bytes of shared memory that a block of the current device has at most.
+inline int room_of_block(int64_t *bytes) {
+    int device = 0, room = 0;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (error != cudaSuccess) (void)cudaGetLastError();
+    *bytes = room;
+    return (int)error;
+}
+
+// More than 48 KB of shared memory has to be asked for: all that there is, whatever this launch wants, since the
+// kernel's next one, on another thread, may want more.
 template <class K>
 inline cudaError_t allow(int64_t shared_bytes) {
+    int64_t room = 0;
     if (shared_bytes <= 48 << 10) return cudaSuccess;
-    return cudaFuncSetAttribute(entry<K>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
+    const int error = room_of_block(&room);
+    if (error != 0) return (cudaError_t)error;
+    if (shared_bytes > room) return cudaErrorInvalidValue;
+    return cudaFuncSetAttribute(entry<K>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)room);
 }
 
 template <class K>

@@ -40,6 +40,7 @@ struct settings {
     int resident = 4;            // blocks at a time; cooperative launches have all of theirs
     int cooperative_blocks = 8;  // of a cooperative launch at most
     int64_t shared_bytes = 227 << 10;
+    int room_error = 0;    // of the question how many those are
     int64_t switches = 0;  // counted: what a test costs
 };
 extern settings config;
@@ -143,6 +144,11 @@ inline int launch(shape s, void *stream, typename K::arguments a) {
             K::run(me, *static_cast<const typename K::arguments *>(arguments));
         },
         &a);
+}
+
+inline int room_of_block(int64_t *bytes) {
+    *bytes = host::config.shared_bytes;
+    return host::config.room_error;
 }
 
 template <class K>
