@@ -38,8 +38,9 @@ dpcr_status dpcri_plan_device(dpcr_chain_plan *plan, dpcr_error *error) {
     DPCR_TRY(dpcri_device_ready(o->device, function, &plan->table, error));
     DPCR_TRY(plan->table->describe(o->device.id, &info, error));
     dpcri_device_text(o->device, text, sizeof text);
-    if (!plan->table->kernels)
-        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: the backend of %s has no kernels", function, text));
+    if (!dpcri_device_kernels_in(plan->table->kernels))
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: the backend of %s has no kernels of this library's",
+                            function, text));
     const dpcri_device_linear form = form_of(plan);
     if (form.length > 0 && form.rows > 0)
         DPCR_TRY(kernels_of(plan)->linear_workspace(o->device.id, &form, &plan->workspace, error));

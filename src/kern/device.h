@@ -34,12 +34,14 @@ typedef enum dpcri_device_way {
     DPCRI_DEVICE_NEWTON    // all sweeps and the stopping rule in one launch
 } dpcri_device_way;
 
+enum { DPCRI_DEVICE_ACTIVATIONS = 4 };  // identity, ReLU, tanh, sigmoid: the first of kern/nn_kernels.h
+
 // u = W_l z_{l-1} + x_l, z_l = act(u) or z_{l-1} + scale act(u): `rows` sequences of width w (kern/narrow.h), and with
 // `backward` the transposed chain at the states in z: adjoint_l = direct_l + J_{l+1}^T adjoint_{l+1} from the last
 // step, z0_adjoint = J_0^T adjoint_0. A stack of layers is such a chain whose every step has a W of its own.
 typedef struct dpcri_device_cell {
     dpcr_dtype dtype;
-    int activation;  // DPCRI_ACT_IDENTITY, ...
+    int activation;  // DPCRI_ACT_IDENTITY, ..., below DPCRI_DEVICE_ACTIVATIONS
     int diagonal, residual;
     int in_out;  // W lies as [in][out], else as [out][in]; not of a diagonal
     double scale;
@@ -79,7 +81,8 @@ static inline const char *dpcri_device_cell_refusal(const dpcri_device_cell *c) 
     const int narrow = c->diagonal || c->w == 1 || c->w == 2 || c->w == 4;
     const int shared = c->weight_step == 0 || c->x_step == 0 || c->x_row != 0;
     if (c->dtype != DPCR_F32 && c->dtype != DPCR_F64) return "cells of float32 and float64 work there";
-    if (c->activation < 0 || c->activation > 3) return "cells of identity, ReLU, tanh and sigmoid work there";
+    if (c->activation < 0 || c->activation >= DPCRI_DEVICE_ACTIVATIONS)
+        return "cells of identity, ReLU, tanh and sigmoid work there";
     if (c->length > UINT32_MAX) return "chains of up to 2^32 - 1 steps work there";
     if (!narrow && c->way != DPCRI_DEVICE_LOOP)
         return "overlap and newton are of dense cells of width 1, 2 and 4 and of diagonal ones there; the loop is of "
@@ -161,9 +164,12 @@ typedef struct dpcri_device_update {
     double keep, pull, beta2, rest2, step, root, epsilon;
 } dpcri_device_update;
 
-// Gradients scaled to a norm of at most `most` (train/clip.c). sums [1 + DPCRI_DEVICE_CLIP_BLOCKS]: the norm before,
-// then what it is made of.
-enum { DPCRI_DEVICE_CLIP_BLOCKS = 256 };
+// Sums of squares, here and there: at most BLOCKS blocks of the same size, of LEAST numbers or more; number j of a
+// block in part j mod PARTS; then parts and blocks in order.
+enum { DPCRI_CLIP_BLOCKS = 256, DPCRI_CLIP_LEAST = 1 << 14, DPCRI_CLIP_PARTS = 16 };
+
+// Gradients scaled to a norm of at most `most` (train/clip.c). sums [1 + DPCRI_CLIP_BLOCKS]: the norm before, then what
+// it is made of.
 typedef struct dpcri_device_clip {
     dpcr_dtype dtype;
     int64_t count;
@@ -190,5 +196,11 @@ typedef struct dpcri_device_kernels {
     dpcr_status (*update)(int id, const dpcri_device_update *update, void *stream, dpcr_error *error);
     dpcr_status (*clip)(int id, const dpcri_device_clip *clip, void *stream, dpcr_error *error);
 } dpcri_device_kernels;
+
+// What a module's table holds; NULL: nothing, or what was built from other sources.
+static inline const dpcri_device_kernels *dpcri_device_kernels_in(const void *table_kernels) {
+    const dpcri_device_kernels *const k = (const dpcri_device_kernels *)table_kernels;
+    return k && k->size == sizeof *k ? k : NULL;
+}
 
 #endif

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: MIT
 // The callback `launch` of cells and stacks of layers: their form and the solver's arrays as the device's kernels want
 // them.
+#include <assert.h>
+
 #include "kern/device.h"
+#include "kern/nn_kernels.h"
 #include "nn/device.h"
 #include "rt/dev/device.h"
+
+static_assert(DPCRI_DEVICE_ACTIVATIONS == DPCRI_ACT_SIGMOID + 1, "the same activations");
 
 // Where an array's numbers lie, [steps][rows][w] or, step NULL, [rows][w]; NULL: it is absent.
 static void *place(const dpcr_array *from, int64_t *step, int64_t *row) {
@@ -80,8 +85,8 @@ dpcr_status dpcri_kernels_of(dpcr_device device, const char *call, const dpcri_d
     char text[32];
     const dpcr_status status = dpcri_device_ready(device, call, &table, error);
     if (status != DPCR_OK) return status;
-    *kernels = table->kernels;
+    *kernels = dpcri_device_kernels_in(table->kernels);
     if (*kernels) return DPCR_OK;
-    return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: the backend of %s has no kernels", call,
+    return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: the backend of %s has no kernels of this library's", call,
                       dpcri_device_text(device, text, sizeof text));
 }

@@ -4,23 +4,22 @@
 //   norm    c = most / (|g| + 1e-6);  g *= c where c < 1          value   g = min(max(g, -most), most)
 //
 // One pass over the gradients, two where they are scaled. An array is cut into blocks that follow from its size alone;
-// squares are summed in double, element j of a block in part j mod PARTS, then parts and blocks in order: the same bits
-// for any number of threads, and at every instruction set level.
+// squares are summed in double, element j of a block in part j mod DPCRI_CLIP_PARTS, then parts and blocks in order:
+// the same bits for any number of threads, and at every instruction set level.
 #include <math.h>
 #include <string.h>
 
 #include "base/base.h"
 #include "deeppcr/train.h"
+#include "kern/device.h"
 #include "rt/rt.h"
-
-enum { MOST_BLOCKS = 256, LEAST_BLOCK = 1 << 14, PARTS = 16 };
 
 typedef struct clipping {
     const dpcr_array *array;
     int64_t count, block;
     bool by_value;
     double factor, most;  // of a scaling; of a clipping by value
-    double sums[MOST_BLOCKS];
+    double sums[DPCRI_CLIP_BLOCKS];
 } clipping;
 
 #define T float
@@ -61,8 +60,8 @@ static void take(clipping *c, const dpcr_array *array) {
     c->array = array;
     c->count = 1;
     for (int32_t d = 0; d < array->ndim; d++) c->count *= array->shape[d];
-    c->block = (c->count + MOST_BLOCKS - 1) / MOST_BLOCKS;
-    if (c->block < LEAST_BLOCK) c->block = LEAST_BLOCK;
+    c->block = (c->count + DPCRI_CLIP_BLOCKS - 1) / DPCRI_CLIP_BLOCKS;
+    if (c->block < DPCRI_CLIP_LEAST) c->block = DPCRI_CLIP_LEAST;
 }
 
 static int64_t blocks_of(const clipping *c) { return (c->count + c->block - 1) / c->block; }

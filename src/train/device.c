@@ -6,7 +6,7 @@
 #include "nn/device.h"
 #include "train/optimiser.h"
 
-static_assert((1 + DPCRI_DEVICE_CLIP_BLOCKS) * sizeof(double) <= DPCR_CLIP_BYTES, "the sums fit");
+static_assert((1 + DPCRI_CLIP_BLOCKS) * sizeof(double) <= DPCR_CLIP_BYTES, "the sums fit");
 
 static dpcr_status check_vector(const char *call, const char *name, const dpcr_array *array, dpcr_dtype dtype,
                                 dpcr_device device, int64_t count, bool wanted, dpcr_error *error) {

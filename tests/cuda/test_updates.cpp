@@ -70,7 +70,7 @@ void clipping_is_the_librarys(dpcr_context *context, int64_t count, double most,
     std::vector<T> g = numbers<T>(count);
     if (nan) g[(size_t)count / 2] = NAN;
     std::vector<T> g2 = g;
-    std::vector<double> sums(1 + DPCRI_DEVICE_CLIP_BLOCKS, NAN);
+    std::vector<double> sums(1 + DPCRI_CLIP_BLOCKS, NAN);
     dpcri_device_clip c = {type<T>, count, g.data(), most, sums.data()};
     order((uint64_t)count, 2);
     assert_int_equal(dpcri_cuda_clip_run(c, nullptr), DPCRI_CUDA_OK);
@@ -90,12 +90,13 @@ void clipping_is_the_librarys_own(void **) {
         clipping_is_the_librarys<float>(context, 3 * 16384 + 5, most, most == 0.5);  // four pieces
         clipping_is_the_librarys<double>(context, 16384, most, most == 0);
     }
+    clipping_is_the_librarys<float>(context, 4200005, INFINITY, false);  // blocks of more than the least
     dpcr_context_destroy(context);
 }
 
 void what_cannot_be_is_refused(void **) {
     float g[4] = {1, 2, 3, 4};
-    double sums[1 + DPCRI_DEVICE_CLIP_BLOCKS];
+    double sums[1 + DPCRI_CLIP_BLOCKS];
     dpcri_device_clip c = {DPCR_F32, 4, g, NAN, sums};
     assert_int_equal(dpcri_cuda_clip_run(c, nullptr), DPCRI_CUDA_ARGUMENT);
     c = {DPCR_U32, 4, g, 1, sums};

@@ -11,7 +11,7 @@
 //   DEEPPCR_FAKE_LOCKED=N    the outcome of sequence 0 of a nonlinear chain: N steps locked, not finite where N is 0
 //   DEEPPCR_FAKE_OLD=1       compute capability 7.0: refused
 //
-// FAKE_ABI, FAKE_VERSION and FAKE_SIZE build modules that the library has to refuse.
+// FAKE_ABI, FAKE_VERSION, FAKE_SIZE and FAKE_KERNELS_SIZE build modules that the library has to refuse.
 #include "fake.h"
 
 #include <pthread.h>
@@ -30,6 +30,9 @@
 
 #ifndef FAKE_SIZE
 #define FAKE_SIZE sizeof(dpcri_device_table)
+#endif
+#ifndef FAKE_KERNELS_SIZE
+#define FAKE_KERNELS_SIZE sizeof(dpcri_device_kernels)
 #endif
 
 static long setting(const char *name, long otherwise) {
@@ -297,7 +300,7 @@ static dpcr_status clip(int id, const dpcri_device_clip *given, void *stream, dp
     return put_launch((operation){.kind = CLIP, .id = id, .stream = stream, .clip = *given}, error);
 }
 
-static const dpcri_device_kernels deferred = {.size = sizeof deferred,
+static const dpcri_device_kernels deferred = {.size = FAKE_KERNELS_SIZE,
                                               .linear_workspace = linear_workspace,
                                               .linear = linear,
                                               .cell_workspace = cell_workspace,

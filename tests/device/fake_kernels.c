@@ -449,13 +449,28 @@ static dpcr_status update(int id, const dpcri_device_update *u, void *stream, dp
     return DPCR_OK;
 }
 
-static dpcr_status clip(int id, const dpcri_device_clip *c, void *stream, dpcr_error *error) {
+// In the blocks and parts of kern/device.h, whose order is the bits.
+static double squares(const dpcri_device_clip *c) {
+    const int64_t even = (c->count + DPCRI_CLIP_BLOCKS - 1) / DPCRI_CLIP_BLOCKS;
+    const int64_t block = even < DPCRI_CLIP_LEAST ? DPCRI_CLIP_LEAST : even;
     double sum = 0;
+    for (int64_t from = 0; from < c->count; from += block) {
+        double part[DPCRI_CLIP_PARTS] = {0}, of_block = 0;
+        for (int64_t i = from; i < c->count && i < from + block; i++) {
+            const double g = get(c->dtype, c->gradients, i);
+            part[(i - from) % DPCRI_CLIP_PARTS] += g * g;
+        }
+        for (int j = 0; j < DPCRI_CLIP_PARTS; j++) of_block += part[j];
+        sum += of_block;
+    }
+    return sum;
+}
+
+static dpcr_status clip(int id, const dpcri_device_clip *c, void *stream, dpcr_error *error) {
     (void)id;
     (void)stream;
     (void)error;
-    for (int64_t i = 0; i < c->count; i++) sum += get(c->dtype, c->gradients, i) * get(c->dtype, c->gradients, i);
-    c->sums[0] = sqrt(sum);
+    c->sums[0] = sqrt(squares(c));
     const double factor = c->most / (c->sums[0] + 1e-6);
     for (int64_t i = 0; i < c->count && !(factor >= 1) && !isinf(c->most); i++) {
         if (c->dtype == DPCR_F32)

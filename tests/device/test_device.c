@@ -14,6 +14,7 @@
 
 #include "chain/plan.h"
 #include "deeppcr/deeppcr.h"
+#include "kern/device.h"
 #include "rt/dev/device.h"
 
 static const dpcr_device cpu = {.type = DPCR_HOST}, cuda = {.type = DPCR_CUDA};
@@ -61,8 +62,11 @@ static void modules_that_cannot_serve(void **state) {
     REFUSED(DPCR_ERROR_DEVICE, "has a table of 8 bytes, this library's has",
             dpcri_device_open(STAND_INS "/libfake_device_size.so", &table, error));
     assert_null(table);
+    OK(dpcri_device_open(STAND_INS "/libfake_device_kernels.so", &table, error));
+    assert_null(dpcri_device_kernels_in(table->kernels));
     OK(dpcri_device_open(STAND_INS "/libfake_device.so", &table, error));
     assert_string_equal(table->name, "cuda");
+    assert_non_null(dpcri_device_kernels_in(table->kernels));
 }
 
 static void names(void **state) {

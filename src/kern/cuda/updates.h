@@ -3,9 +3,8 @@
 // run on a device.
 //
 // Formulas, and the order of every operation, are those of kern/train_updates.inc and train/clip.c, without fma, so
-// that the bits are the host's: squares are summed in double, in 256 blocks or fewer that the size alone says, number j
-// of a block in part j mod 16, then parts and blocks in order. One pass over p, g, m, v; over g one pass, and two where
-// it is scaled.
+// that the bits are the host's: squares are summed in double, in the blocks and parts of kern/device.h. One pass over
+// p, g, m, v; over g one pass, and two where it is scaled.
 #ifndef DPCRI_CUDA_UPDATES_H
 #define DPCRI_CUDA_UPDATES_H
 
@@ -14,8 +13,8 @@
 
 namespace updates {
 
-constexpr int threads = 256, parts = 16;
-constexpr int64_t most_blocks = DPCRI_DEVICE_CLIP_BLOCKS, least_block = 1 << 14;
+constexpr int threads = 256, parts = DPCRI_CLIP_PARTS;
+constexpr int64_t most_blocks = DPCRI_CLIP_BLOCKS, least_block = DPCRI_CLIP_LEAST;
 
 template <class T>
 struct sgd {
