@@ -92,7 +92,7 @@ DPCR_API dpcr_status dpcr_gradients_clip_norm(dpcr_context *context, const dpcr_
 DPCR_API dpcr_status dpcr_gradients_clip_value(dpcr_context *context, const dpcr_array *gradients, int64_t arrays,
                                                double most, dpcr_error *error);
 // The first of them for one vector on a device, with the same bits, into the stream. workspace: DPCR_CLIP_BYTES of its
-// memory, whose first double is the norm afterwards.
+// memory, 256-byte aligned, whose first double is the norm afterwards.
 enum { DPCR_CLIP_BYTES = 4096 };
 DPCR_API dpcr_status dpcr_gradients_clip_enqueue(const dpcr_array *gradients, double most, void *workspace,
                                                  size_t workspace_bytes, void *stream, dpcr_error *error);
