@@ -138,6 +138,8 @@ static void test_only_frames_that_look_alike_are_known(void **state) {
     assert_memory_equal(elsewhere, c.from, sizeof c.from);
     put(&c.h, 1, FLOAT32, (char *)elsewhere + 2, 1, (int64_t[]){4});  // not where floats lie
     assert_false(copies(&c));
+    make_copying(&other);
+    assert_int_equal(dpcr_xla_keep(&c.h.frame, &other.call), 0);
     make_copying(&other);  // another frame of the same looks
     asked = 0;
     assert_null(dpcr_xla_handler(&other.h.frame));
@@ -176,7 +178,7 @@ static void test_what_is_large_or_too_much_is_not_kept(void **state) {
     c.h.buffers[0].shape = shape;
     assert_true(dpcr_xla_keep(&c.h.frame, &c.call));
     c.h.buffers[0].rank = RANK;
-    assert_false(dpcr_xla_keep(&c.h.frame, &c.call));
+    assert_int_equal(dpcr_xla_keep(&c.h.frame, &c.call), 0);
     assert_false(copies(&c));
     dpcr_xla_forget();
     for (int i = 0; i <= KINDS; i++) {
@@ -184,7 +186,7 @@ static void test_what_is_large_or_too_much_is_not_kept(void **state) {
         char text[16];
         snprintf(text, sizeof text, "copy %d", i);
         say(&many[i].h, text);
-        assert_int_equal(dpcr_xla_keep(&many[i].h.frame, &many[i].call), i < KINDS);
+        assert_int_equal(dpcr_xla_keep(&many[i].h.frame, &many[i].call), i < KINDS ? 1 : -1);
     }
     for (int i = 0; i <= KINDS; i++) assert_int_equal(copies(&many[i]), i < KINDS);
     dpcr_xla_forget();
@@ -194,6 +196,29 @@ static void test_what_is_large_or_too_much_is_not_kept(void **state) {
     dpcr_xla_forget();
     free(shape);
     free(many);
+}
+
+static void test_calls_of_another_size_and_unknown_steps_are_refused(void **state) {
+    (void)state;
+    copying c;
+    for (size_t less = 1; less <= sizeof c.call; less++) {
+        make_copying(&c);
+        memset(&c.call.error, 'x', sizeof c.call.error);
+        c.call.size -= less;
+        c.from[0] = 1, c.to[0] = 0;
+        assert_int_equal(dpcr_xla_keep(&c.h.frame, &c.call), 0);
+        assert_int_equal(dpcr_xla_run(&c.h.frame, &c.call), DPCR_ERROR_ARGUMENT);
+        assert_int_equal(dpcr_xla_run_at((void *[]){c.from, c.to}, &c.call), DPCR_ERROR_ARGUMENT);
+        assert_true(c.to[0] == 0);
+        const bool told = c.call.size >= offsetof(dpcr_xla_call, next);  // there is a place for it
+        assert_int_equal(c.call.error.text[0], told ? "xla_run: call.size"[0] : 'x');
+        assert_true(!told || strstr(c.call.error.text, "call.size is "));
+        assert_false(copies(&c));
+    }
+    make_copying(&c);
+    c.step.what = (dpcr_xla_what)99;
+    assert_int_equal(dpcr_xla_run(&c.h.frame, &c.call), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(c.call.error.text, "step.what is 99, wanted"));
 }
 
 static void test_a_failure_is_told_with_its_call(void **state) {
@@ -296,8 +321,11 @@ static void test_coefficients_may_change(void **state) {
 
 // ---- at once ----
 
-enum { THREADS = 4, TURNS = 2000, CALLS = 2 };
-static _Atomic int by_host, by_library;
+// Threads call while the library knows calls and forgets them, each time not before it ran SOME, or there were MOST.
+enum { THREADS = 4, CALLS = 2, TIMES = 200, SOME = 8, MOST = 10000000 };
+static _Atomic int by_host, turns;
+static _Atomic bool enough;
+static pthread_barrier_t start;
 
 static void *copy_by_hand(void *frame, dpcr_xla_call *failed, dpcr_status status) {
     const dpcri_xla_frame *f = frame;
@@ -310,11 +338,14 @@ static void *copy_by_hand(void *frame, dpcr_xla_call *failed, dpcr_status status
 
 static void *many_turns(void *argument) {
     copying *c = argument;
-    for (int i = 0; i < TURNS; i++) {
+    pthread_barrier_wait(&start);
+    while (!enough) {
         for (int j = 0; j < 4; j++) c->from[j] += (float)(j + 1), c->to[j] = -1;
-        if (dpcr_xla_handler(&c->h.frame)) return NULL;
-        if (memcmp(c->from, c->to, sizeof c->to) != 0) return NULL;
-        by_library++;
+        if (dpcr_xla_handler(&c->h.frame) || memcmp(c->from, c->to, sizeof c->to) != 0) {
+            enough = true;
+            return NULL;
+        }
+        turns++;
     }
     return c;
 }
@@ -324,30 +355,39 @@ static void test_threads_do_not_meet_in_a_call(void **state) {
     copying own[THREADS], kept[CALLS];
     pthread_t threads[THREADS];
     dpcr_xla_set_host(copy_by_hand);
+    by_host = turns = 0;
+    enough = false;
+    assert_int_equal(pthread_barrier_init(&start, NULL, THREADS + 1), 0);
     for (int i = 0; i < CALLS; i++) make_copying(&kept[i]);
     for (int i = 0; i < THREADS; i++) {
         make_copying(&own[i]);
         own[i].from[0] = (float)(1000 * i);
         assert_int_equal(pthread_create(&threads[i], NULL, many_turns, &own[i]), 0);
     }
-    for (int turn = 0; turn < 500; turn++) {  // while they run: known, forgotten, known again
-        for (int i = 0; i < CALLS; i++) assert_true(dpcr_xla_keep(&kept[i].h.frame, &kept[i].call));
+    pthread_barrier_wait(&start);
+    for (int turn = 0; turn < TIMES; turn++) {
+        const int before = turns - by_host;
+        for (int i = 0; i < CALLS; i++) assert_int_equal(dpcr_xla_keep(&kept[i].h.frame, &kept[i].call), 1);
+        while (!enough && turns < MOST && turns - by_host < before + SOME) sched_yield();
         dpcr_xla_forget();
         for (int i = 0; i < CALLS; i++)
             while (dpcr_xla_busy(&kept[i].call)) sched_yield();
     }
+    enough = true;
     for (int i = 0; i < THREADS; i++) {
         void *ended;
         pthread_join(threads[i], &ended);
         assert_ptr_equal(ended, &own[i]);
     }
-    assert_int_equal(by_library, THREADS * TURNS);
+    pthread_barrier_destroy(&start);
+    assert_true(turns - by_host >= SOME * TIMES / 2);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_only_frames_that_look_alike_are_known, clean),
         cmocka_unit_test_setup(test_what_is_large_or_too_much_is_not_kept, clean),
+        cmocka_unit_test_setup(test_calls_of_another_size_and_unknown_steps_are_refused, clean),
         cmocka_unit_test_setup(test_a_failure_is_told_with_its_call, clean),
         cmocka_unit_test_setup(test_coefficients_may_change, clean),
         cmocka_unit_test_setup(test_threads_do_not_meet_in_a_call, clean),

@@ -77,12 +77,14 @@ DPCR_API void *dpcr_xla_handler(void *frame);
 // Who is asked from now on. There has to be a host before the first frame.
 DPCR_API void dpcr_xla_set_host(dpcr_xla_host *host);
 
-// Runs a call over a frame's arrays; not one that is kept. 1 in place of a status: coefficients of no filter.
+// Runs a call over a frame's arrays; not one that is kept. 1 in place of a status: coefficients of no filter, which
+// those who made the call may refuse in their own words.
 DPCR_API int dpcr_xla_run(const void *frame, dpcr_xla_call *call);
 // Likewise over arrays at these addresses: several calls of the library for one of the host's, where such are dear.
 DPCR_API int dpcr_xla_run_at(void *const *addresses, dpcr_xla_call *call);
-// Keeps a call for frames like this one, besides those that are kept for them. 0 where it does not: frames of which
-// text, dtypes and shapes take more than 4 KB, and more than 256 kinds of frames.
+// Keeps a call for frames like this one, besides those that are kept for them: 1. 0 where it never does: frames of
+// which text, dtypes and shapes take more than 4 KB, or whose numbers do not lie at multiples of their size, and calls
+// of a smaller `size`. -1 where there is no room until dpcr_xla_forget: more than 256 kinds of frames, no memory.
 DPCR_API int dpcr_xla_keep(const void *frame, dpcr_xla_call *call);
 // Forgets all calls. None begins after this; one may be running.
 DPCR_API void dpcr_xla_forget(void);

@@ -459,11 +459,139 @@ def test_arrays_that_do_not_lie_as_their_numbers_should(rng):
     odd = np.zeros(b.nbytes + 1, np.uint8)[1:].view("f4").reshape(4, 2)
     odd[...], z = b, np.zeros_like(b)
     hand = ByHand("chain dense auto 0 2", [A, b], [z])
-    for given in (b, odd, b, odd):
+    table = ours._xla._table
+    table.forget()
+    for given in (odd, odd, b, odd, odd, b, odd):
         z[...] = 0
         hand.put(hand.tables[0], 1, given)
         hand.run()
         assert np.array_equal(z, deeppcr.linear_chain(A, b))
+    assert len(table.kept) == 1  # of the arrays in their place
+    table.forget()
+    sos, x = np.array([[1, 0.2, 0.1, 1, 0.3, 0.1]], "f4"), rng.normal(size=(4, 2)).astype("f4")
+    zi, y, zf = (np.zeros(s, "f4") for s in ((4, 1, 2), (4, 2), (4, 1, 2)))
+    odd[...] = x
+    hand = ByHand("filter sos 2", [sos, odd, zi], [y, zf])
+    for given, known in ((odd, 0), (odd, 0), (x, 1), (odd, 1), (odd, 1), (x, 1)):
+        y[...] = 0
+        hand.put(hand.tables[0], 1, given)
+        hand.run()
+        assert np.array_equal(y, deeppcr.signal.sosfilt(sos, x)) and len(table.kept) == known
+
+
+def test_calls_that_the_handler_never_takes(rng, monkeypatch):
+    """Those whose text is long: Python keeps what it made for them, and others stay known."""
+    made, table = [], ours._xla._table
+    again = ours._xla.repeats["filter"]
+    monkeypatch.setitem(ours._xla.repeats, "filter", lambda *a: made.append(1) or again(*a))
+    A, b = rng.normal(size=(4, 2, 2)).astype("f4"), rng.normal(size=(4, 2)).astype("f4")
+    table.forget()
+    ByHand("chain dense auto 0 2", [A, b], [np.zeros_like(b)]).run()
+    known, size = list(table.kept), table.size
+    assert len(known) == 1
+    sos, x = np.array([[1, 0.2, 0.1, 1, 0.3, 0.1]], "f4"), rng.normal(size=(2, 9)).astype("f4")
+    zi, y, zf = (np.zeros(s, "f4") for s in ((2, 1, 2), (2, 9), (2, 1, 2)))
+    hand = ByHand("filter sos " + "0" * 600 + "2", [sos, x, zi], [y, zf])
+    for turn in range(4):
+        sos[0, 0] = turn
+        hand.run()
+        assert np.array_equal(y, deeppcr.signal.sosfilt(sos, x))
+    assert len(made) == 1
+    sos[0, 3] = 2
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="ArgumentError: sos"):
+            hand.run()
+    sos[0, 3] = 1
+    for turn in range(4):
+        hand.run()
+        assert np.array_equal(y, deeppcr.signal.sosfilt(sos, x))
+    assert len(made) == 2
+    assert table.kept == known and table.size == size
+    deeppcr.set_threads(1)  # another context: made anew
+    try:
+        hand.run()
+        assert len(made) == 3 and not table.kept
+    finally:
+        deeppcr.set_threads(0)
+
+
+def test_what_is_made_for_an_old_context_is_not_kept(rng, monkeypatch):
+    """As where another thread sets the number of threads while a call is made ready, or a signal's handler while it is handed over."""
+    A, b = rng.normal(size=(4, 2, 2)).astype("f4"), rng.normal(size=(4, 2)).astype("f4")
+    z, table = np.zeros_like(b), ours._xla._table
+    hand = ByHand("chain dense auto 0 2", [A, b], [z])
+    lib, again = ours._xla._lib, ours._xla.repeats["chain"]
+
+    def renewing(function):
+        def both(*given):
+            deeppcr.set_threads(0)
+            return function(*given)
+
+        return both
+
+    class Renewing:
+        dpcr_xla_keep = staticmethod(renewing(lib.dpcr_xla_keep))
+
+        def __getattr__(self, name):
+            return getattr(lib, name)
+
+    for where, name, instead in ((ours._xla.repeats, "chain", renewing(again)), (vars(ours._xla), "_lib", Renewing())):
+        table.forget()
+        with monkeypatch.context() as changed:
+            changed.setitem(where, name, instead)
+            hand.run()
+        assert not table.kept and not table.size and not table.leaving
+        for known in (0, 1, 1):
+            assert len(table.kept) == known
+            z[...] = 0
+            hand.run()
+            assert np.array_equal(z, deeppcr.linear_chain(A, b))
+
+
+def test_a_ctrl_c_leaves_no_call_that_only_the_handler_has(rng, monkeypatch):
+    """Wherever it comes while a call is handed over: what the library may run is the package's too."""
+    import sys
+
+    A, b = rng.normal(size=(4, 2, 2)).astype("f4"), rng.normal(size=(4, 2)).astype("f4")
+    z, table, lib, handed = np.zeros_like(b), ours._xla._table, ours._xla._lib, []
+    hand = ByHand("chain dense auto 0 2", [A, b], [z])
+    code = ours._xla._Table._hand.__code__
+
+    class Noting:
+        def __getattr__(self, name):
+            return getattr(lib, name)
+
+        def dpcr_xla_keep(self, frame, call):
+            handed.append(call)
+            return lib.dpcr_xla_keep(frame, call)
+
+    monkeypatch.setattr(ours._xla, "_lib", Noting())
+    monkeypatch.setattr(ours._xla._thread, "interrupt_main", lambda: None)
+    for stop in range(1, 20):
+        table.forget()
+        handed.clear()
+        lines = 0
+
+        def trace(frame, event, argument, stop=stop):
+            nonlocal lines
+            lines += frame.f_code is code and event == "line"
+            if lines == stop:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+            return trace if frame.f_code is code else None
+
+        sys.settrace(trace)
+        try:
+            hand.run()
+        except RuntimeError as raised:
+            assert "KeyboardInterrupt" in str(raised)  # noqa: PT017
+        finally:
+            sys.settrace(None)
+        assert {*handed} <= {ctypes.addressof(ready.call) for ready in table.kept}
+        if lines < stop:
+            break
+    assert lines >= 5 and handed and np.array_equal(z, deeppcr.linear_chain(A, b))
+    table.forget()
 
 
 def test_a_known_call_that_fails_is_an_exception(monkeypatch, rng):
@@ -471,14 +599,12 @@ def test_a_known_call_that_fails_is_an_exception(monkeypatch, rng):
     A, b = rng.normal(size=(4, 2, 2)).astype("f4"), rng.normal(size=(4, 2)).astype("f4")
     z, made = np.zeros_like(b), []
     keep = ours._xla._table.keep
-    monkeypatch.setattr(ours._xla._table, "keep", lambda frame, ready: made.append(ready) or keep(frame, ready))
+    monkeypatch.setattr(ours._xla._table, "keep", lambda frame, ready, *more: made.append(ready) or keep(frame, ready, *more))
     hand = ByHand("chain dense pcr 0 2", [A, b], [z])
+    ours._xla._table.forget()  # an earlier test may have had the same call
     for _ in range(2):
         hand.run()
-    assert len(made) == 1 or len(made) == 0  # an earlier test may have had the same call
-    ours._xla._table.forget()
-    made.clear()
-    hand.run()
+    assert len(made) == 1
     step = ours._xla._abi.XlaStep.from_address(made[0].call.step)
     room, step.count = step.count, 0
     with pytest.raises(RuntimeError, match="deeppcr.errors.*workspace"):
@@ -519,19 +645,22 @@ def test_what_is_kept_is_let_go(monkeypatch, rng):
 
 
 def test_threads_while_everything_is_forgotten(rng):
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import ThreadPoolExecutor, wait
 
-    p, x = parameters("GRU"), jnp.asarray(rng.normal(size=(4, 7, 2, 3)), jnp.float32)
+    p, x, table = parameters("GRU"), jnp.asarray(rng.normal(size=(4, 7, 2, 3)), jnp.float32), ours._xla._table
     program = jax.jit(lambda x: jax.grad(lambda x: (ours.gru(p, x)[0] ** 2).sum())(x))
     wanted = [np.array(program(row)) for row in x]
     with ThreadPoolExecutor(4) as pool:
         running = [pool.submit(lambda i: np.array(program(x[i % 4])), i) for i in range(300)]
-        for _ in range(20):
-            ours._xla._table.forget()
+        kept = 0
+        while wait(running, 0.002).not_done:
+            kept += len(table.kept)
+            table.forget()
         for i, found in enumerate(running):
             assert np.array_equal(found.result(), wanted[i % 4])
-    ours._xla._table.forget()
-    assert not ours._xla._table.leaving
+    assert kept + len(table.kept)
+    table.forget()
+    assert not table.leaving and not table.kept
 
 
 @pytest.mark.parametrize("kind", ["f4", "f8"])

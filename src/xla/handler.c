@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/base.h"
 #include "deeppcr/chain.h"
 #include "deeppcr/filter.h"
 #include "deeppcr/recurrent.h"
@@ -17,6 +18,7 @@ typedef dpcri_xla_frame frame;
 typedef dpcri_xla_buffer buffer;
 
 enum { KEY_WORDS = 512, KINDS = 256, BUCKETS = 256, DECLINED = 1 };
+enum { TAKEN = 1, NEVER = 0, FULL = -1 };  // of dpcr_xla_keep
 
 // ---- what frames look like ----
 
@@ -130,7 +132,7 @@ static kind *make_kind(const key *k) {
 
 int dpcr_xla_keep(const void *like, dpcr_xla_call *call) {
     key k;
-    if (!look(&k, like)) return 0;
+    if (call->size < sizeof *call || !look(&k, like) || !in_place(like)) return NEVER;
     pthread_once(&once, survive_forks);
     lock_table();
     kind *home = find(&k);
@@ -141,7 +143,7 @@ int dpcr_xla_keep(const void *like, dpcr_xla_call *call) {
         home->calls = call;
     }
     unlock_table();
-    return home != NULL;
+    return home ? TAKEN : FULL;
 }
 
 void dpcr_xla_forget(void) {
@@ -167,7 +169,7 @@ int dpcr_xla_busy(const dpcr_xla_call *call) {
 
 // *filter of the coefficients in numbers [bytes], made anew where they are not the kept ones. A filter of none is the
 // host's to refuse.
-static int renew(const dpcr_xla_step *s, bool sections) {
+static int renew(const dpcr_xla_step *s, bool sections, dpcr_error *error) {
     const double *numbers = s->given[1];
     const size_t bytes = (size_t)(sections ? 6 * s->count : s->count + s->more) * sizeof *numbers;
     if (memcmp(numbers, s->given[2], bytes) == 0) return DPCR_OK;
@@ -175,9 +177,10 @@ static int renew(const dpcr_xla_step *s, bool sections) {
     for (int64_t i = 0; sections && i < s->count; i++)
         if (!(numbers[6 * i + 3] == 1)) return DECLINED;
     const dpcr_status status =
-        sections ? dpcr_filter_create_sos(s->given[0], s->count, numbers, &made, NULL)
-                 : dpcr_filter_create_ba(s->given[0], s->count, numbers, s->more, numbers + s->count, &made, NULL);
-    if (status != DPCR_OK) return DECLINED;
+        sections ? dpcr_filter_create_sos(s->given[0], s->count, numbers, &made, error)
+                 : dpcr_filter_create_ba(s->given[0], s->count, numbers, s->more, numbers + s->count, &made, error);
+    if (status == DPCR_ERROR_ARGUMENT) return DECLINED;
+    if (status != DPCR_OK) return status;
     dpcr_filter_destroy(*filter);
     *filter = made;
     memcpy(s->given[2], numbers, bytes);
@@ -236,8 +239,8 @@ static int run_step(const dpcr_xla_step *s, dpcr_error *error) {
         case DPCR_XLA_PARAMETERS: dpcr_recurrent_set_parameters(p[0], p[1]); return DPCR_OK;
         case DPCR_XLA_FORWARD: return dpcr_recurrent_execute(p[0], p[1], p[2], p[3], bytes, p[4], error);
         case DPCR_XLA_BACKWARD: return backward(s, error);
-        case DPCR_XLA_SECTIONS: return renew(s, true);
-        case DPCR_XLA_COEFFICIENTS: return renew(s, false);
+        case DPCR_XLA_SECTIONS: return renew(s, true, error);
+        case DPCR_XLA_COEFFICIENTS: return renew(s, false, error);
         case DPCR_XLA_FILTER:
             return dpcr_filter_execute(*(const dpcr_filter *const *)p[0], p[1], p[2], p[3], p[4], error);
         case DPCR_XLA_FILTER_GRADIENT: return filter_gradient(s, error);
@@ -253,7 +256,14 @@ static int run_step(const dpcr_xla_step *s, dpcr_error *error) {
             return DPCR_OK;
         case DPCR_XLA_APART: apart(s); return DPCR_OK;
     }
-    return DPCR_ERROR_ARGUMENT;
+    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "xla_run: step.what is %d, wanted one of dpcr_xla_what",
+                      (int)s->what);
+}
+
+static int check_size(dpcr_xla_call *call) {
+    if (call->size >= sizeof *call) return DPCR_OK;
+    return dpcri_fail(call->size < offsetof(dpcr_xla_call, next) ? NULL : &call->error, DPCR_ERROR_ARGUMENT,
+                      "xla_run: call.size is %zu, wanted sizeof(dpcr_xla_call)", call->size);
 }
 
 static int run_steps(dpcr_xla_call *call) {
@@ -264,18 +274,23 @@ static int run_steps(dpcr_xla_call *call) {
 
 int dpcr_xla_run(const void *like, dpcr_xla_call *call) {
     const frame *f = like;
+    if (check_size(call) != DPCR_OK) return DPCR_ERROR_ARGUMENT;
     for (int64_t i = 0; i < call->places; i++) *call->place[i].at = array_of(f, call->place[i].array)->numbers;
     return run_steps(call);
 }
 
 int dpcr_xla_run_at(void *const *addresses, dpcr_xla_call *call) {
+    if (check_size(call) != DPCR_OK) return DPCR_ERROR_ARGUMENT;
     for (int64_t i = 0; i < call->places; i++) *call->place[i].at = addresses[call->place[i].array];
     return run_steps(call);
 }
 
 // ---- XLA's side ----
 
-void dpcr_xla_set_host(dpcr_xla_host *asked) { atomic_store(&host, asked); }
+void dpcr_xla_set_host(dpcr_xla_host *asked) {
+    pthread_once(&once, survive_forks);
+    atomic_store(&host, asked);
+}
 
 // A frame with an extension is a question about the handler; what comes before execution wants nothing of it.
 void *dpcr_xla_handler(void *given) {

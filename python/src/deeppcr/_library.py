@@ -175,11 +175,13 @@ class _Context:
         self.cancel = _abi.CANCEL(ctypes.pythonapi.PyOS_InterruptOccurred)
 
     def get(self) -> Handle:
-        if self.handle is None:
+        handle = self.handle  # looked at once: another thread may renew it
+        if handle is None:
             with self.lock:
-                if self.handle is None:
-                    self.handle = self._create()
-        return self.handle
+                handle = self.handle
+                if handle is None:
+                    handle = self.handle = self._create()
+        return handle
 
     def _create(self) -> Handle:
         options = _abi.ContextOptions(size=ctypes.sizeof(_abi.ContextOptions), threads=self.threads)
@@ -189,8 +191,8 @@ class _Context:
         return Handle(place.value, lib.dpcr_context_destroy)
 
     def renew(self) -> None:
-        self.generation += 1
         self.handle = None
+        self.generation += 1  # after it: who reads the new number gets the new context
         for cache in Cache.all:
             cache.forget()
 

@@ -9,6 +9,7 @@ from . import _abi
 from . import _library as library
 
 _run = library.bare(library.lib.dpcr_xla_run_at)
+_DECLINED = 1
 
 
 class Here(NamedTuple):
@@ -24,7 +25,7 @@ class Ready:
     pointer to it) besides. `keep`: what all of this points to, of `size` bytes.
     """
 
-    __slots__ = ("call", "size", "generation", "_at", "_run", "_kept")
+    __slots__ = ("call", "size", "_at", "_run", "_kept")
 
     def __init__(self, steps: Sequence[Tuple[str, Sequence[Any], int, int]], places: Sequence[Tuple[int, int]], size: int, *keep: Any) -> None:
         made, pointers = (_abi.XlaStep * len(steps))(), _abi.XlaStep.given.offset
@@ -39,13 +40,14 @@ class Ready:
         listed = (_abi.XlaPlace * len(everything))(*everything)
         self.call = _abi.XlaCall(size=ctypes.sizeof(_abi.XlaCall), steps=len(made), places=len(listed),
                                  step=ctypes.addressof(made), place=ctypes.addressof(listed))  # fmt: skip
-        self.size, self.generation, self._kept = size, library.context.generation, (made, listed, keep)
+        self.size, self._kept = size, (made, listed, keep)
         self._at = (ctypes.c_void_p * (1 + max((array for array, _ in everything), default=-1)))()
         self._run = (ctypes.byref(self._at), ctypes.byref(self.call))
 
-    def run(self, addresses: Sequence[int]) -> None:
-        """Over arrays at these addresses, 0 for none, one for each."""
+    def run(self, addresses: Sequence[int]) -> bool:
+        """Over arrays at these addresses, 0 for none, one for each. False where it does not serve: coefficients of no filter."""
         self._at[:] = addresses  # type: ignore[call-overload]
         status = _run(*self._run)
-        if status:
+        if status and status != _DECLINED:
             library.check(status, self.call.error)
+        return bool(status != _DECLINED)

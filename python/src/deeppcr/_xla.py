@@ -114,6 +114,7 @@ def _version(api: int) -> Tuple[int, int]:
 _lib = library.lib
 OWN_BYTES = 1 << 20  # that a Ready keeps to itself
 _ALL_BYTES = 64 << 20  # that all of them do
+_TAKEN, _NEVER, _FULL = 1, 0, -1  # of dpcr_xla_keep
 
 
 Again = Union[Ready, Callable[[List[int]], None], None]
@@ -128,31 +129,49 @@ class _Table:
         self.leaving: List[Ready] = []
         self.size, self.closed = 0, False
 
-    def keep(self, frame: int, ready: Ready) -> None:
-        """For frames like this one."""
+    def keep(self, frame: int, ready: Ready, generation: int) -> bool:
+        """For frames like this one; of the context that had this number before anything of it was made. False where the handler takes no
+        such frame."""
         with self.lock:
-            if self.closed or ready.generation != library.context.generation:
-                return
-            if self.size + ready.size > _ALL_BYTES or not _lib.dpcr_xla_keep(frame, ctypes.addressof(ready.call)):
+            if self.closed or generation != library.context.generation:
+                return True
+            if self.size + ready.size > _ALL_BYTES:
                 self.forget()
-                if not _lib.dpcr_xla_keep(frame, ctypes.addressof(ready.call)):
-                    return
+            taken = self._hand(frame, ready)
+            if taken == _FULL:
+                self.forget()
+                taken = self._hand(frame, ready)
+            return taken != _NEVER
+
+    def _hand(self, frame: int, ready: Ready) -> int:
+        """To the handler. It is ours before and let go after: a Ctrl-C may come between any two lines."""
+        kept = self.kept
+        kept.append(ready)
+        self.size += ready.size
+        taken: int = _lib.dpcr_xla_keep(frame, ctypes.addressof(ready.call))
+        if self.kept is not kept:  # a signal's handler forgot everything meanwhile
             self.kept.append(ready)
-            self.size += ready.size
+            self.forget()
+        elif taken != _TAKEN:
+            kept.remove(ready)
+            self.size -= ready.size
+        return taken
 
     def forget(self) -> None:
         _kinds.clear()
         with self.lock:
             _lib.dpcr_xla_forget()
-            known, self.kept, self.size = self.leaving + self.kept, [], 0
-            self.leaving = [ready for ready in known if _lib.dpcr_xla_busy(ctypes.addressof(ready.call))]
+            self.leaving += self.kept
+            self.kept, self.size = [], 0
+            self.leaving = [ready for ready in self.leaving if _lib.dpcr_xla_busy(ctypes.addressof(ready.call))]
 
     def close(self) -> None:
-        """At the end: threads of XLA's may still run calls when all objects of Python's are gone."""
-        self.forget()
-        self.closed = True
-        for ready in self.leaving:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(ready))
+        """At the end: threads of XLA's may still run calls when all objects of Python's are gone, and ask whether to stop, and the host."""
+        with self.lock:
+            self.closed = True
+            self.forget()
+            for needed in (*self.leaving, library.context.cancel, host):
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(needed))
 
 
 # ---- calls that Python makes ----
@@ -163,12 +182,13 @@ _kinds: Dict[Any, "_Kind"] = {}  # by their words and the dtypes and shapes of t
 
 class _Kind:
     """Calls over arrays that look alike. `ready` has what runs one more such, taken out while it runs: programs run on threads that
-    may end with the call, so nothing is a thread's own."""
+    may end with the call, so nothing is a thread's own. `ours`: the handler takes no such call."""
 
-    __slots__ = ("ready",)
+    __slots__ = ("ready", "ours")
 
     def __init__(self) -> None:
         self.ready: List[Any] = []
+        self.ours = False
 
     def take(self) -> Any:
         """One of what is ready; None where all of it is at work on other threads."""
@@ -188,26 +208,33 @@ def _execute(address: int, frame: Tuple[int, ...]) -> None:
     many, given, more, found, attributes, types, items = frame[4:]
     call = _call_of(attributes, types, items)
     arguments, results = _numbers(given, many), _numbers(found, more)
-    kind, at = _kind_of(call, arguments, results)
-    again = kind.take()
-    if again is None:
-        again = _first(call, arguments, results)
-    else:
-        again(at)
-    if isinstance(again, Ready):
-        _table.keep(address, again)
-    elif again is not None:
+    generation = library.context.generation  # before anything is made
+    kind, at, placed = _kind_of(call, arguments, results, generation)
+    again = kind.take() if placed else None
+    if again is None or not _repeated(again, at):
+        again = _first(call, arguments, results, placed)
+    if isinstance(again, Ready) and not kind.ours:
+        kind.ours = not _table.keep(address, again, generation)
+    if again is not None and (kind.ours or not isinstance(again, Ready)):
         kind.ready.append(again)
 
 
-def _kind_of(call: bytes, arguments: Tuple[int, ...], results: Tuple[int, ...]) -> Tuple[_Kind, List[int]]:
-    """The kind of a call, and the addresses of its arrays."""
-    generation = library.context.generation
+def _repeated(again: Any, at: List[int]) -> bool:
+    """Whether it has run."""
+    if isinstance(again, Ready):
+        return again.run(at)
+    again(at)
+    return True
+
+
+def _kind_of(call: bytes, arguments: Tuple[int, ...], results: Tuple[int, ...], generation: int) -> Tuple[_Kind, List[int], bool]:
+    """The kind of a call, the addresses of its arrays, and whether those are multiples of their numbers' size."""
     key: List[Any] = [call, len(arguments), generation]
-    at = []
+    at, low = [], 0
     for place in arguments + results:
         _, _, dtype, address, rank, dims = _BUFFER.unpack_from(_MEMORY, place)
         at.append(address)
+        low |= address
         key += dtype, _MEMORY[dims : dims + 8 * rank]
     name = tuple(key)
     kind = _kinds.get(name)
@@ -215,17 +242,18 @@ def _kind_of(call: bytes, arguments: Tuple[int, ...], results: Tuple[int, ...]) 
         if len(_kinds) >= _KEPT:
             _kinds.clear()
         kind = _kinds[name] = _Kind()
-    return kind, at
+    placed = not low & 7 or not any(a % _DTYPES[d].itemsize for a, d in zip(at, key[3::2]) if d in _DTYPES)
+    return kind, at, placed
 
 
-def _first(call: bytes, arguments: Tuple[int, ...], results: Tuple[int, ...]) -> Again:
-    """Runs a call over arrays such as there were none before; returns what runs it again."""
+def _first(call: bytes, arguments: Tuple[int, ...], results: Tuple[int, ...], placed: bool) -> Again:
+    """Runs a call over arrays such as there were none before; returns what runs it again, None for arrays that are not in their place."""
     buffers = [_BUFFER.unpack_from(_MEMORY, at) for at in arguments + results]
     arrays = [_array(b[2], b[3], _numbers(b[5], b[4])) for b in buffers]
     given, found = arrays[: len(arguments)], arrays[len(arguments) :]
     _run_of(call)(given, found)
     name, *words = call.decode().split(" ")
-    return repeats[name](words, given, found) if name in repeats and all(a.size for a in arrays) else None
+    return repeats[name](words, given, found) if placed and name in repeats and all(a.size for a in arrays) else None
 
 
 @_abi.XLA_HOST

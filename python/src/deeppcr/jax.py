@@ -745,7 +745,7 @@ class _OwnFilter:
 
     def __init__(self, kind: str, coefficients: Sequence[np.ndarray]) -> None:
         wide = [library.whole(c, np.float64) for c in coefficients]
-        owner, place = library.context.get(), filters.made(kind, *wide)
+        place, owner = filters.made(kind, *wide)
         self.place, self.handle = place, library.Handle(place, library.lib.dpcr_filter_destroy, owner)
         self.numbers, self.kept = (np.concatenate([c.reshape(-1) for c in wide]) for _ in range(2))
         self.count, self.more = len(wide[0]), 0 if kind == "sos" else len(wide[1])

@@ -17,8 +17,8 @@ _filters = library.Cache(64)
 _execute, _vjp = library.bare(library.lib.dpcr_filter_execute), library.bare(library.lib.dpcr_filter_gradient)
 
 
-def made(kind: str, *coefficients: ARRAY) -> ctypes.c_void_p:
-    """A new filter of the library, of sos or of b and a, which are contiguous doubles."""
+def made(kind: str, *coefficients: ARRAY) -> Tuple[ctypes.c_void_p, library.Handle]:
+    """A new filter of the library, of sos or of b and a, which are contiguous doubles; and the context that it is of."""
     owner, place, (error, error_ref) = library.context.get(), ctypes.c_void_p(), library.error_place()
     if kind == "sos":
         (sos,) = coefficients
@@ -30,15 +30,15 @@ def made(kind: str, *coefficients: ARRAY) -> ctypes.c_void_p:
         status = library.lib.dpcr_filter_create_ba(owner.address, b.size, b.ctypes.data, a.size, a.ctypes.data,
                                                    ctypes.byref(place), error_ref)  # fmt: skip
     library.check(status, error)
-    return place
+    return place, owner
 
 
 def _filter(kind: str, *coefficients: ARRAY) -> library.Handle:
     key = (kind, *(c.tobytes() for c in coefficients))
     kept = _filters.kept.get(key)
     if kept is None:
-        owner = library.context.get()
-        kept = library.Handle(made(kind, *coefficients).value, library.lib.dpcr_filter_destroy, owner)
+        place, owner = made(kind, *coefficients)
+        kept = library.Handle(place.value, library.lib.dpcr_filter_destroy, owner)
         _filters.put(key, kept)
     return kept  # type: ignore[no-any-return]
 
