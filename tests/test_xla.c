@@ -183,7 +183,7 @@ static void test_what_is_large_or_too_much_is_not_kept(void **state) {
     dpcr_xla_forget();
     for (int i = 0; i <= KINDS; i++) {
         make_copying(&many[i]);
-        char text[16];
+        char text[32];
         snprintf(text, sizeof text, "copy %d", i);
         say(&many[i].h, text);
         assert_int_equal(dpcr_xla_keep(&many[i].h.frame, &many[i].call), i < KINDS ? 1 : -1);
