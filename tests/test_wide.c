@@ -47,7 +47,8 @@ static void check_shape(dpcri_isa level, dpcr_dtype dtype, shape s, bool transpo
     const int64_t panels = dpcri_wide_panels(k, s.columns), a_row = s.depth + 3, c_row = s.columns + 5;
     void *a = calloc((size_t)(s.rows * a_row) + 1, k->element), *c = calloc((size_t)(s.rows * c_row) + 1, k->element);
     void *b = calloc((size_t)(s.depth * s.columns) + 1, k->element), *init = calloc((size_t)s.columns + 1, k->element);
-    void *packed = aligned_alloc(64, (size_t)(panels * k->panel * (s.depth + 1)) * k->element);
+    const size_t bytes = (size_t)(panels * k->panel * (s.depth + 1)) * k->element;
+    void *packed = aligned_alloc(64, (bytes + 63) / 64 * 64);
     for (int64_t i = 0; i < s.rows * a_row; i++) put_number(a, dtype, i, value(i, 1));
     for (int64_t i = 0; i < s.rows * c_row; i++) put_number(c, dtype, i, 77);
     for (int64_t j = 0; j < s.columns; j++) put_number(init, dtype, j, value(3, j));
