@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Wide products of every level against their definition, bit for bit: all shapes of tiles, rows apart, panels apart,
-// memory past the ends untouched.
+// Wide products of every level against their definition, bit for bit: all shapes of tiles, with streams and without,
+// rows apart, panels apart, memory past the ends untouched.
 
 // cmocka.h wants the first three before it.
 // clang-format off
@@ -40,6 +40,7 @@ static double get_number(const void *x, dpcr_dtype dtype, int64_t i) {
 
 typedef struct shape {
     int64_t rows, depth, columns;
+    bool streams;
 } shape;
 
 static void check_shape(dpcri_isa level, dpcr_dtype dtype, shape s, bool transposed, bool bias) {
@@ -66,7 +67,8 @@ static void check_shape(dpcri_isa level, dpcr_dtype dtype, shape s, bool transpo
                             .packed = packed,
                             .init = bias ? init : NULL,
                             .c = c,
-                            .c_row = c_row};
+                            .c_row = c_row,
+                            .streams = s.streams};
     for (p.to = (s.rows + s.columns) % 2 ? s.depth / 3 : 0; p.to > 0 && p.to < s.depth;
          p.from = p.to, p.to += 1 + s.depth / 3)
         k->product(&p);  // some terms of the sums after others
@@ -79,9 +81,9 @@ static void check_shape(dpcri_isa level, dpcr_dtype dtype, shape s, bool transpo
                 sum = step(dtype, level != DPCRI_PORTABLE, get_number(a, dtype, i * a_row + q),
                            get_number(b, dtype, transposed ? j * s.depth + q : q * s.columns + j), sum);
             if (get_number(c, dtype, i * c_row + j) != sum)
-                fail_msg("level %d, %lld x %lld x %lld: row %lld, column %lld: %.17g, wanted %.17g", (int)level,
-                         (long long)s.rows, (long long)s.depth, (long long)s.columns, (long long)i, (long long)j,
-                         get_number(c, dtype, i * c_row + j), sum);
+                fail_msg("level %d, streams %d, %lld x %lld x %lld: row %lld, column %lld: %.17g, wanted %.17g",
+                         (int)level, s.streams, (long long)s.rows, (long long)s.depth, (long long)s.columns,
+                         (long long)i, (long long)j, get_number(c, dtype, i * c_row + j), sum);
         }
         for (int64_t j = s.columns; j < c_row; j++) assert_true(get_number(c, dtype, i * c_row + j) == 77);
     }
@@ -90,17 +92,22 @@ static void check_shape(dpcri_isa level, dpcr_dtype dtype, shape s, bool transpo
 
 static void products_are_their_definition(void **state) {
     (void)state;
-    static const int64_t columns[] = {1, 3, 16, 17, 33, 63, 64, 65, 80, 128, 130, 200};
+    static const int64_t columns[] = {1, 3, 16, 17, 33, 63, 64, 65, 80, 96, 128, 130, 200, 256, 320, 390};
+    enum { COLUMNS = sizeof columns / sizeof *columns };
     for (int level = 0; level < DPCRI_ISA_COUNT; level++)
         for (dpcr_dtype dtype = DPCR_F32; dtype <= DPCR_F64; dtype++) {
             if (!dpcri_wide_kernels_at((dpcri_isa)level, dtype)) continue;
             for (int64_t rows = 0; rows <= 13; rows++)
-                for (size_t c = 0; c < sizeof columns / sizeof *columns; c++)
-                    check_shape((dpcri_isa)level, dtype, (shape){rows, 9 + rows % 3, columns[c]}, (rows + c) % 2,
+                for (int i = 0; i < 2 * COLUMNS; i++) {
+                    const int c = i / 2;
+                    check_shape((dpcri_isa)level, dtype, (shape){rows, 9 + rows % 3, columns[c], i % 2}, (rows + c) % 2,
                                 c % 3);
-            check_shape((dpcri_isa)level, dtype, (shape){14, 1030, 70}, true, true);  // more than one part of the depth
-            check_shape((dpcri_isa)level, dtype, (shape){1, 1030, 140}, false, true);
-            check_shape((dpcri_isa)level, dtype, (shape){3, 0, 20}, false, true);
+                }
+            for (int streams = 0; streams < 2; streams++) {
+                check_shape((dpcri_isa)level, dtype, (shape){14, 1030, 70, streams}, true, true);  // two parts of depth
+                check_shape((dpcri_isa)level, dtype, (shape){1, 1030, 140, streams}, false, true);
+                check_shape((dpcri_isa)level, dtype, (shape){3, 0, 20, streams}, false, true);
+            }
         }
 }
 

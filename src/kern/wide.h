@@ -16,6 +16,8 @@
 // init: NULL is 0; init_row 0 starts every row from one bias row; may be c. c overlaps neither a nor packed.
 // Terms from .. to - 1 of the sums alone (to 0: depth), in order: where from > 0, c holds what came before, and init is
 // not looked at.
+// streams: one to three rows read as many panels side by side as the registers hold sums of, instead of one or two
+// whose lines are asked for ahead. Which is quicker hangs on the memory; no bit does.
 typedef struct dpcri_wide_product {
     int64_t rows, depth, columns;
     const void *a;
@@ -26,12 +28,14 @@ typedef struct dpcri_wide_product {
     void *c;
     int64_t c_row;
     int64_t from, to;
+    bool streams;
 } dpcri_wide_product;
 
 typedef struct dpcri_wide_kernels {
-    size_t element;          // bytes
-    int64_t panel;           // columns
-    int64_t one_row_panels;  // what one row takes at once
+    size_t element;             // bytes
+    int64_t panel;              // columns
+    int64_t one_row_panels[2];  // what one row takes at once, without and with streams
+    bool streams;               // quicker where it was measured
     void (*product)(const dpcri_wide_product *p);
     // Panels first .. last-1 of b [depth][columns], or, transposed, of b [columns][depth].
     void (*pack)(bool transposed, int64_t depth, int64_t columns, const void *b, int64_t b_row, int64_t first,
@@ -43,8 +47,9 @@ static inline int64_t dpcri_wide_panels(const dpcri_wide_kernels *k, int64_t col
 }
 
 // Panels that a call should have: with fewer of them few rows leave the processor waiting.
-static inline int64_t dpcri_wide_together(const dpcri_wide_kernels *k, int64_t rows) {
-    return rows > 0 && rows < k->one_row_panels ? k->one_row_panels / rows : 1;
+static inline int64_t dpcri_wide_together(const dpcri_wide_kernels *k, bool streams, int64_t rows) {
+    const int64_t most = k->one_row_panels[streams];
+    return rows > 0 && rows < most ? most / rows : 1;
 }
 
 // The table of the level in force; NULL for other dtypes than float and double.

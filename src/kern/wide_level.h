@@ -12,17 +12,19 @@
 #endif
 
 // Vectors of a panel and rows of a register tile: its sums, a row of b and one broadcast fit the registers. Few rows
-// take as many panels at once as make FEW_SUMS sums. Up to ASKING_PANELS at once are asked for AHEAD_BYTES before; for
-// several streams of an AVX2 machine (Zen 3) asking only takes time, a quarter at 2048 wide.
+// take several panels at once, in either of two shapes: as many as make ASKED_SUMS, asked for AHEAD_BYTES before, or
+// as the registers hold sums of, left to the hardware. With those a Zen 3 is a quarter quicker at 2048 wide.
 #if defined(__AVX512F__)
-enum { TILE_ROWS = 6, PANEL_VECTORS = 4, FEW_SUMS = 8, ASKING_PANELS = 2 };
+enum { TILE_ROWS = 6, PANEL_VECTORS = 4, ASKED_SUMS = 8, STREAMS = false };
 #else
-enum { TILE_ROWS = 6, PANEL_VECTORS = 2, FEW_SUMS = 12, ASKING_PANELS = 1 };
+enum { TILE_ROWS = 6, PANEL_VECTORS = 2, ASKED_SUMS = 4, STREAMS = true };
 #endif
 enum { MOST_SUMS = TILE_ROWS * PANEL_VECTORS };
 enum { PART_DEPTH = 512 };    // a part of a panel stays in the second cache
 enum { AHEAD_BYTES = 1024 };  // 256 to 2048 served alike, 4096 worse
-#define PANELS_OF(rows) (FEW_SUMS >= 2 * PANEL_VECTORS * (rows) ? FEW_SUMS / PANEL_VECTORS / (rows) : 1)
+#define SUMS_OF(streams) ((streams) ? MOST_SUMS : ASKED_SUMS)
+#define PANELS_OF(streams, rows) \
+    (SUMS_OF(streams) >= 2 * PANEL_VECTORS * (rows) ? SUMS_OF(streams) / PANEL_VECTORS / (rows) : 1)
 
 #include "kern/number_f32.inc"
 #include "kern/wide.inc"
@@ -34,11 +36,13 @@ enum { AHEAD_BYTES = 1024 };  // 256 to 2048 served alike, 4096 worse
 
 const dpcri_wide_kernels DPCRI_LEVEL(dpcri_wide_f32) = {.element = sizeof(float),
                                                         .panel = PANEL_VECTORS * VF,
-                                                        .one_row_panels = PANELS_OF(1),
+                                                        .one_row_panels = {PANELS_OF(false, 1), PANELS_OF(true, 1)},
+                                                        .streams = STREAMS,
                                                         .product = product_f32,
                                                         .pack = pack_f32};
 const dpcri_wide_kernels DPCRI_LEVEL(dpcri_wide_f64) = {.element = sizeof(double),
                                                         .panel = PANEL_VECTORS * VD,
-                                                        .one_row_panels = PANELS_OF(1),
+                                                        .one_row_panels = {PANELS_OF(false, 1), PANELS_OF(true, 1)},
+                                                        .streams = STREAMS,
                                                         .product = product_f64,
                                                         .pack = pack_f64};

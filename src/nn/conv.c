@@ -225,6 +225,7 @@ static void multiply_panels(void *argument, int64_t task) {
     p.packed = (const char *)job->packed + (size_t)(column * p.depth) * e;
     if (p.init) p.init = (const char *)p.init + (size_t)column * e;
     p.c = (char *)p.c + (size_t)(row * p.c_row + column) * e;
+    p.streams = job->kernels->streams;
     job->kernels->product(&p);
 }
 

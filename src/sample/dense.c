@@ -172,7 +172,8 @@ static void product_task(void *argument, int64_t task) {
 
 static void product(product_job *j) {
     const int64_t panels = dpcri_wide_panels(j->net->wide, j->p.columns);
-    j->panels = dpcri_wide_together(j->net->wide, j->p.rows);
+    j->p.streams = j->net->wide->streams;
+    j->panels = dpcri_wide_together(j->net->wide, j->p.streams, j->p.rows);
     j->groups = (panels + j->panels - 1) / j->panels;
     const int64_t tasks = (j->p.rows + ROW_BLOCK - 1) / ROW_BLOCK * j->groups;
     run_tasks(j->net, 2 * (double)j->p.rows * (double)j->p.depth * (double)j->p.columns, tasks, product_task, j);
