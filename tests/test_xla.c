@@ -383,6 +383,59 @@ static void test_threads_do_not_meet_in_a_call(void **state) {
     assert_true(turns - by_host >= SOME * TIMES / 2);
 }
 
+// ---- the end of a host ----
+
+static _Atomic bool there, left;
+
+static void *dawdle(void *frame, dpcr_xla_call *failed, dpcr_status status) {
+    (void)frame, (void)failed, (void)status;
+    there = true;
+    for (int i = 0; i < 1000; i++) sched_yield();
+    left = true;
+    return NULL;
+}
+
+static void *call_once(void *argument) { return dpcr_xla_handler(argument); }
+
+static char told[64];
+static int told_code;
+
+static void *make_error(dpcri_xla_error *e) {
+    assert_int_equal(e->size, sizeof *e);
+    snprintf(told, sizeof told, "%s", e->message);
+    told_code = e->code;
+    return told;
+}
+
+static void test_none_is_at_a_host_that_has_ended(void **state) {
+    (void)state;
+    const dpcri_xla_api api = {.size = sizeof api, .make_error = make_error};
+    copying known, unknown;
+    make_copying(&known);
+    make_copying(&unknown);
+    say(&unknown.h, "another");
+    known.h.frame.api = unknown.h.frame.api = &api;
+    assert_int_equal(dpcr_xla_keep(&known.h.frame, &known.call), 1);
+    dpcr_xla_set_host(dawdle);
+    there = left = false;
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, call_once, &unknown.h.frame), 0);
+    while (!there) sched_yield();
+    dpcr_xla_set_host(NULL);
+    assert_true(left);
+    void *raised;
+    pthread_join(thread, &raised);
+    assert_null(raised);
+    assert_ptr_equal(dpcr_xla_handler(&unknown.h.frame), told);
+    assert_string_equal(told, "deeppcr: no host, it has ended");
+    assert_int_equal(told_code, DPCRI_XLA_CANCELLED);
+    assert_ptr_equal(dpcr_xla_handler(&known.h.frame), told);
+    dpcr_xla_set_host(count);
+    assert_true(copies(&known));
+    assert_null(dpcr_xla_handler(&unknown.h.frame));
+    assert_int_equal(asked, 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_only_frames_that_look_alike_are_known, clean),
@@ -391,6 +444,7 @@ int main(void) {
         cmocka_unit_test_setup(test_a_failure_is_told_with_its_call, clean),
         cmocka_unit_test_setup(test_coefficients_may_change, clean),
         cmocka_unit_test_setup(test_threads_do_not_meet_in_a_call, clean),
+        cmocka_unit_test_setup(test_none_is_at_a_host_that_has_ended, clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

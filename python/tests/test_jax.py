@@ -687,14 +687,17 @@ def test_the_frame_is_that_of_jaxlibs_header(headers, tmp_path):
     fields = {"buffer XLA_FFI_Buffer": "dtype dtype numbers data rank rank shape dims", "text XLA_FFI_ByteSpan": "first ptr size len",
               "arrays XLA_FFI_Args": "count size items args", "arrays XLA_FFI_Rets": "count size items rets",
               "attributes XLA_FFI_Attrs": "count size types types items attrs",
-              "frame XLA_FFI_CallFrame": "size struct_size extension extension_start stage stage given args found rets said attrs"}  # fmt: skip
+              "error XLA_FFI_Error_Create_Args": "size struct_size extension extension_start message message code errc",
+              "api XLA_FFI_Api": "size struct_size extension extension_start version api_version internal internal_api make_error XLA_FFI_Error_Create",
+              "frame XLA_FFI_CallFrame": "size struct_size extension extension_start api api stage stage given args found rets said attrs"}  # fmt: skip
     lines = ["#include <xla/ffi/api/c_api.h>", "#include <xla/frame.h>"]
     for pair, names in fields.items():
         (mine, theirs), words = pair.split(), names.split()
         for own, other in zip(words[::2], words[1::2]):
             lines.append(f'_Static_assert(offsetof(dpcri_xla_{mine}, {own}) == offsetof({theirs}, {other}), "{own}");')
             lines.append(f'_Static_assert(sizeof(((dpcri_xla_{mine} *)0)->{own}) == sizeof((({theirs} *)0)->{other}), "{own}");')
-    for mine, theirs in (("EXECUTE", "ExecutionStage_EXECUTE"), ("TEXT", "AttrType_STRING"), ("INT64", "DataType_S64"), ("FLOAT64", "DataType_F64")):
+    for mine, theirs in (("EXECUTE", "ExecutionStage_EXECUTE"), ("TEXT", "AttrType_STRING"), ("INT64", "DataType_S64"), ("FLOAT64", "DataType_F64"),
+                         ("CANCELLED", "Error_Code_CANCELLED")):  # fmt: skip
         lines.append(f'_Static_assert((int)DPCRI_XLA_{mine} == (int)XLA_FFI_{theirs}, "{mine}");')
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "xla").mkdir()

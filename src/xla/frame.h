@@ -38,16 +38,44 @@ typedef struct dpcri_xla_attributes {
     const dpcri_xla_text *const *items;
 } dpcri_xla_attributes;
 
+// What XLA copies an error of: the message lives no longer than the call.
+typedef struct dpcri_xla_error {
+    size_t size;
+    void *extension;
+    const char *message;
+    int code;
+} dpcri_xla_error;
+
+// The beginning of XLA's own functions.
+typedef struct dpcri_xla_api {
+    size_t size;
+    void *extension;
+    struct {
+        size_t size;
+        void *extension;
+        int major, minor;
+    } version;
+    const void *internal;
+    void *(*make_error)(dpcri_xla_error *);
+} dpcri_xla_api;
+
 typedef struct dpcri_xla_frame {
     size_t size;
     void *extension;
-    const void *api, *context;
+    const dpcri_xla_api *api;
+    const void *context;
     int stage;
     dpcri_xla_arrays given, found;
     dpcri_xla_attributes said;
 } dpcri_xla_frame;
 
-// XLA's numbers: a stage, a kind of attribute, dtypes.
-enum { DPCRI_XLA_EXECUTE = 3, DPCRI_XLA_TEXT = 4, DPCRI_XLA_INT64 = 5, DPCRI_XLA_FLOAT64 = 12 };
+// XLA's numbers: a stage, a kind of attribute, dtypes, a code of errors.
+enum {
+    DPCRI_XLA_EXECUTE = 3,
+    DPCRI_XLA_TEXT = 4,
+    DPCRI_XLA_INT64 = 5,
+    DPCRI_XLA_FLOAT64 = 12,
+    DPCRI_XLA_CANCELLED = 1
+};
 
 #endif

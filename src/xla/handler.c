@@ -2,7 +2,6 @@
 // XLA's call frames by what they say: text, dtypes and shapes make a key, whatever memory they lie in, and calls wait
 // under it. A look costs some hundred nanoseconds; one lock, held for a look at a list, keeps threads apart.
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,12 +88,18 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static kind *bucket[BUCKETS];
 static int kinds;
-static dpcr_xla_host *_Atomic host;
+static dpcr_xla_host *host;
+static int within;  // calls of the handler that have not returned
+static pthread_cond_t nobody_within = PTHREAD_COND_INITIALIZER;
 
 static void lock_table(void) { pthread_mutex_lock(&lock); }
 static void unlock_table(void) { pthread_mutex_unlock(&lock); }
-// A child finds the table whole, and the lock free.
-static void survive_forks(void) { pthread_atfork(lock_table, unlock_table, unlock_table); }
+// A child finds the table whole, the lock free, and its parent's other threads gone.
+static void begin_child(void) {
+    within = 0;
+    pthread_mutex_unlock(&lock);
+}
+static void survive_forks(void) { pthread_atfork(lock_table, unlock_table, begin_child); }
 
 static kind *find(const key *k) {
     kind *at = bucket[k->hash % BUCKETS];
@@ -104,12 +109,10 @@ static kind *find(const key *k) {
 }
 
 static dpcr_xla_call *take(const key *k) {
-    lock_table();
     const kind *known = find(k);
     dpcr_xla_call *call = known ? known->calls : NULL;
     while (call && call->busy) call = call->next;
     if (call) call->busy = 1;
-    unlock_table();
     return call;
 }
 
@@ -289,20 +292,46 @@ int dpcr_xla_run_at(void *const *addresses, dpcr_xla_call *call) {
 
 void dpcr_xla_set_host(dpcr_xla_host *asked) {
     pthread_once(&once, survive_forks);
-    atomic_store(&host, asked);
+    lock_table();
+    host = asked;
+    while (!asked && within > 0) pthread_cond_wait(&nobody_within, &lock);
+    unlock_table();
+}
+
+// The host, and a call for this key, taken, where there is one; NULL where all is over.
+static dpcr_xla_host *enter(const key *k, dpcr_xla_call **call) {
+    lock_table();
+    dpcr_xla_host *asked = host;
+    *call = asked && k ? take(k) : NULL;
+    if (asked) within++;
+    unlock_table();
+    return asked;
+}
+
+static void leave(void) {
+    lock_table();
+    if (within > 0 && --within == 0) pthread_cond_broadcast(&nobody_within);
+    unlock_table();
+}
+
+static void *refuse(const frame *f) {
+    dpcri_xla_error none = {sizeof none, NULL, "deeppcr: no host, it has ended", DPCRI_XLA_CANCELLED};
+    return f->api->make_error(&none);
 }
 
 // A frame with an extension is a question about the handler; what comes before execution wants nothing of it.
 void *dpcr_xla_handler(void *given) {
     const frame *f = given;
     key k;
-    dpcr_xla_host *ask = atomic_load(&host);
-    const bool known =
+    const bool readable =
         f->size >= offsetof(frame, said) + sizeof f->said && !f->extension && f->stage == DPCRI_XLA_EXECUTE;
-    dpcr_xla_call *call = known && look(&k, f) && in_place(f) ? take(&k) : NULL;
-    if (!call) return ask(given, NULL, DPCR_OK);
-    const int status = dpcr_xla_run(f, call);
-    void *raised = status < 0 ? ask(given, call, (dpcr_status)status) : NULL;
-    give_back(call);
-    return status == DECLINED ? ask(given, NULL, DPCR_OK) : raised;
+    dpcr_xla_call *call;
+    dpcr_xla_host *asked = enter(readable && look(&k, f) && in_place(f) ? &k : NULL, &call);
+    if (!asked) return refuse(f);
+    const int status = call ? dpcr_xla_run(f, call) : DECLINED;
+    void *raised = status < 0 ? asked(given, call, (dpcr_status)status) : NULL;
+    if (call) give_back(call);
+    if (status == DECLINED) raised = asked(given, NULL, DPCR_OK);
+    leave();
+    return raised;
 }

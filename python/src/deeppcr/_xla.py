@@ -166,12 +166,11 @@ class _Table:
             self.leaving = [ready for ready in self.leaving if _lib.dpcr_xla_busy(ctypes.addressof(ready.call))]
 
     def close(self) -> None:
-        """At the end: threads of XLA's may still run calls when all objects of Python's are gone, and ask whether to stop, and the host."""
-        with self.lock:
-            self.closed = True
-            self.forget()
-            for needed in (*self.leaving, library.context.cancel, host):
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(needed))
+        """At the end. Threads of XLA's run calls still when all objects of Python's are gone, and one that came to Python then, as a host or to
+        ask whether to stop, would end there, and XLA wait for it for ever. So what runs now is waited for, and what comes later fails."""
+        self.closed = True
+        _lib.dpcr_xla_set_host(_abi.XLA_HOST())
+        self.forget()
 
 
 # ---- calls that Python makes ----
