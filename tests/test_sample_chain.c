@@ -109,16 +109,21 @@ static void k_sweeps_make_k_steps(void **state) {
     dpcr_sampler *sampler = make(context, &f, &variants[0], &options, 1);
     const dpcr_solve_options in_order = by_method(DPCR_METHOD_SEQUENTIAL);
     solved loop = solve_sampler(context, sampler, &in_order, NULL);
-    for (int sweeps = 1; sweeps < 12; sweeps += 3) {
-        dpcr_solve_options by = by_method(DPCR_METHOD_PICARD);
-        by.max_sweeps = sweeps;
-        by.no_fallback = 1;
-        by.atol = by.rtol = -1;
-        solved got = solve_sampler(context, sampler, &by, NULL);
-        assert_int_equal(got.report.reason, DPCR_REASON_NOT_CONVERGED);
-        for (int64_t p = 0; p < sweeps * W; p++) assert_true(((float *)got.z)[p] == ((float *)loop.z)[p]);
-        path_free(&got);
-    }
+    static const dpcr_method methods[] = {DPCR_METHOD_NEWTON, DPCR_METHOD_DIAGONAL, DPCR_METHOD_PICARD,
+                                          DPCR_METHOD_JACOBI, DPCR_METHOD_PARATAA,  DPCR_METHOD_PARAREAL};
+    for (size_t k = 0; k < sizeof methods / sizeof *methods; k++)
+        for (int sweeps = 1; sweeps < 12; sweeps += 3) {
+            dpcr_solve_options by = by_method(methods[k]);
+            by.max_sweeps = sweeps;
+            by.no_fallback = 1;
+            by.atol = by.rtol = -1;
+            if (methods[k] == DPCR_METHOD_PARAREAL) by.chunk = 1;  // blocks of one step
+            solved got = solve_sampler(context, sampler, &by, NULL);
+            const size_t exact = (size_t)(got.report.reason == DPCR_REASON_EXACT ? N : sweeps) * W * sizeof(float);
+            assert_true(got.report.reason == DPCR_REASON_EXACT || got.report.reason == DPCR_REASON_NOT_CONVERGED);
+            assert_memory_equal(got.z, loop.z, exact);
+            path_free(&got);
+        }
     path_free(&loop);
     dpcr_sampler_destroy(sampler);
     dpcr_context_destroy(context);
