@@ -185,6 +185,8 @@ static int settle_tolerance(generate *t) {
     const double T = t->tolerance < 0 ? 0.01 : t->tolerance;
     if (t->paradigms && m != DPCR_METHOD_PICARD)
         return cli_fail(CLI_USAGE, "--paradigms goes with --method picard, not with %s", cli_sampling_method_name(m));
+    if (t->tolerance == 0 && t->step_tolerance >= 0)
+        return cli_fail(CLI_USAGE, "--tolerance 0 goes on until the bits repeat: wanted it without --step-tolerance");
     if (g->scaled && t->step_tolerance >= 0)
         return cli_fail(CLI_USAGE,
                         "--step-tolerance and --scaled: one of both; --tolerance is in units of the noise then");
@@ -473,6 +475,8 @@ static int tell(const generate *t) {
     cli_set_text(&r, "sentence", g->sentence);
     if (t->out) cli_set_text(&r, "out", t->out);
     if (t->samples) cli_set_text(&r, "samples", t->samples);
+    if (t->path) cli_set_text(&r, "path", t->path);
+    if (t->path_out) cli_set_text(&r, "path_out", t->path_out);
     cli_say(&t->common,
             "%lld pictures by %s, %lld steps, %s: %.3f s, %d sweeps, %lld network evaluations (%lld in order), %s; "
             "planned in %.4f s by %lld evaluations\n",

@@ -143,11 +143,14 @@ told = answer("generate", path("codes"), "--method", "picard", "--paradigms", "-
 assert told["reason"] == "scaled", told
 refused(2, "", "generate", path("codes"), "--method", "newton", "--paradigms")
 refused(2, "", "generate", path("codes"), "--scaled", "--step-tolerance", 0.1)
-assert "picard" in answer("generate", path("codes"), "--method", "auto", "--steps", 100)["sentence"]
+refused(2, "until the bits repeat", "generate", path("codes"), "--tolerance", 0, "--step-tolerance", 0.1)
+said = answer("generate", path("codes"), "--method", "auto", "--steps", 100)["sentence"]
+assert "picard" in said and "overlap does not pay: the chain keeps its past" in said, said
 
 # Guesses: a path of another sample for all, those of as many; of the samples themselves nothing is left to do.
 paths = ["generate", path("codes"), "--steps", 50, "--count", 2, "--method", "picard", "--step-tolerance", 1e-4]
 cold = answer(*paths, "--path-out", path("paths.npy"), "--samples", path("cold.npy"))
+assert (cold["path_out"], cold["samples"]) == (path("paths.npy"), path("cold.npy")), cold
 same = answer(*paths, "--guess", path("paths.npy"), "--samples", path("warm.npy"))
 assert same["sweeps"] <= 1 < cold["sweeps"] and max(abs(a - b) for a, b in zip(get_npy("warm.npy")[1], get_npy("cold.npy")[1])) < 1e-3, (same, cold)
 near = answer(*paths, "--guess", path("paths.npy"), "--eta", 0.01)
