@@ -178,6 +178,47 @@ typedef struct dpcri_device_clip {
     double *sums;
 } dpcri_device_clip;
 
+// Encoder and head (model/ends.c): y = x W + b, W [in][out], b [out], x [rows][in], y [rows][out], all contiguous. With
+// `backward` y holds dy, which is only read: dx, where it is not NULL, is written, and onto what is there come the
+// gradients of W and b where they are not NULL. Sums begin with what is there, or b, or 0, and run in order.
+typedef struct dpcri_device_affine {
+    dpcr_dtype dtype;
+    int backward;
+    int64_t rows, in, out;
+    const void *weight, *bias, *x;
+    void *y, *dx, *weight_gradient, *bias_gradient;
+} dpcri_device_affine;
+
+// The mean cross-entropy of a batch (train/loss.c) and how many rows are right. All labels are below `classes`.
+typedef struct dpcri_device_loss {
+    dpcr_dtype dtype;
+    int64_t rows, classes;
+    const void *logits;
+    const uint8_t *labels;
+    void *dlogits;  // the gradient; may be logits; NULL: none
+    double *parts;  // [rows][2], by row: its loss, and 1 where it is right
+    double *told;   // [2]: the mean, and their number
+} dpcri_device_loss;
+
+// order [count] = the permutation of train/batches.h for this stream of the generator.
+typedef struct dpcri_device_shuffle {
+    uint64_t seed, stream;
+    int64_t count;
+    int64_t *order;
+    uint32_t *marks;  // [count], anything at first
+} dpcri_device_shuffle;
+
+// Rows of a batch, normalised: x[r][:] = table[images[order[first + r]][:]], y[r] = its label; order NULL: as they lie.
+typedef struct dpcri_device_gather {
+    dpcr_dtype dtype;
+    int64_t first, rows, pixels;
+    const uint8_t *images, *labels;
+    const int64_t *order;
+    const void *table;  // [256]
+    void *x;
+    uint8_t *y;
+} dpcri_device_gather;
+
 typedef struct dpcri_device_kernels {
     size_t size;  // sizeof(dpcri_device_kernels) of the module's headers
     // Bytes of device memory, 256-byte aligned, that a solve of this form (pointers and strides unread) takes.
@@ -195,6 +236,11 @@ typedef struct dpcri_device_kernels {
     // The host's bits.
     dpcr_status (*update)(int id, const dpcri_device_update *update, void *stream, dpcr_error *error);
     dpcr_status (*clip)(int id, const dpcri_device_clip *clip, void *stream, dpcr_error *error);
+    // The host's bits, as far as exp and log are the host's.
+    dpcr_status (*affine)(int id, const dpcri_device_affine *affine, void *stream, dpcr_error *error);
+    dpcr_status (*loss)(int id, const dpcri_device_loss *loss, void *stream, dpcr_error *error);
+    dpcr_status (*shuffle)(int id, const dpcri_device_shuffle *shuffle, void *stream, dpcr_error *error);
+    dpcr_status (*gather)(int id, const dpcri_device_gather *gather, void *stream, dpcr_error *error);
 } dpcri_device_kernels;
 
 // What a module's table holds; NULL: nothing, or what was built from other sources.

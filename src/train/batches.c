@@ -107,8 +107,10 @@ dpcr_status dpcri_data_check(const char *call, const dpcr_model *model, const dp
 
 // ---- batches ----
 
+uint64_t dpcri_shuffle_stream(int64_t epoch) { return DPCRI_STREAM_SHUFFLE | (uint64_t)epoch; }
+
 void dpcri_shuffle(uint64_t seed, int64_t epoch, int64_t count, int64_t *order) {
-    const uint64_t stream = DPCRI_STREAM_SHUFFLE | (uint64_t)epoch;
+    const uint64_t stream = dpcri_shuffle_stream(epoch);
     for (int64_t i = 0; i < count; i++) order[i] = i;
     for (int64_t i = 0; i + 1 < count; i++) {
         const int64_t j = i + (int64_t)dpcri_random_below(seed, stream, (uint64_t)i, (uint64_t)(count - i));

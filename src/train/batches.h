@@ -20,6 +20,8 @@ dpcr_status dpcri_data_check(const char *call, const dpcr_model *model, const dp
 
 // order[0..count-1] = a permutation of 0..count-1 that follows from (seed, epoch) alone. epoch < 2^32.
 void dpcri_shuffle(uint64_t seed, int64_t epoch, int64_t count, int64_t *order);
+// The generator's stream that it is drawn from: number i below count - i says which place i changes with.
+uint64_t dpcri_shuffle_stream(int64_t epoch);
 
 // (byte / 255 - mean) / deviation for every byte, formed in double, rounded once.
 typedef struct dpcri_normaliser {

@@ -54,7 +54,7 @@ typedef struct piece {
     size_t bytes;
 } piece;
 
-enum { COPY, FILL, LINEAR, CELL, RECURRENT, UPDATE, CLIP, RECORD };
+enum { COPY, FILL, LINEAR, CELL, RECURRENT, UPDATE, CLIP, AFFINE, LOSS, SHUFFLE, GATHER, RECORD };
 
 typedef struct operation {
     struct operation *next;
@@ -69,6 +69,10 @@ typedef struct operation {
         dpcri_device_recurrent layer;
         dpcri_device_update update;
         dpcri_device_clip clip;
+        dpcri_device_affine affine;
+        dpcri_device_loss loss;
+        dpcri_device_shuffle shuffle;
+        dpcri_device_gather gather;
     };
 } operation;
 
@@ -92,9 +96,17 @@ static dpcr_status run(const operation *o, dpcr_error *error) {
         return dpcri_tell(error, DPCR_ERROR_DEVICE, "cuda:%d: an illegal memory access was encountered", o->id);
     if (o->kind == CELL) return fake_kernels.cell(o->id, &o->cell, o->workspace, o->bytes, o->stream, error);
     if (o->kind == RECURRENT) return fake_kernels.recurrent(o->id, &o->layer, o->workspace, o->bytes, o->stream, error);
-    if (o->kind == UPDATE) return fake_kernels.update(o->id, &o->update, o->stream, error);
-    if (o->kind == CLIP) return fake_kernels.clip(o->id, &o->clip, o->stream, error);
-    return fake_kernels.linear(o->id, &o->chain, o->workspace, o->bytes, o->stream, error);
+    if (o->kind == LINEAR) return fake_kernels.linear(o->id, &o->chain, o->workspace, o->bytes, o->stream, error);
+#define RUN(what, field) \
+    if (o->kind == (what)) return fake_kernels.field(o->id, &o->field, o->stream, error)
+    RUN(UPDATE, update);
+    RUN(CLIP, clip);
+    RUN(AFFINE, affine);
+    RUN(LOSS, loss);
+    RUN(SHUFFLE, shuffle);
+    RUN(GATHER, gather);
+#undef RUN
+    return dpcri_tell(error, DPCR_ERROR_DEVICE, "cuda:%d: an unknown operation", o->id);
 }
 
 // What lies in the stream (every: in all of them), in order; what comes after a failure is dropped, as a device does.
@@ -292,13 +304,17 @@ static dpcr_status recurrent(int id, const dpcri_device_recurrent *layer, void *
     return LAUNCHED(RECURRENT, layer, layer);
 }
 
-static dpcr_status update(int id, const dpcri_device_update *given, void *stream, dpcr_error *error) {
-    return put_launch((operation){.kind = UPDATE, .id = id, .stream = stream, .update = *given}, error);
-}
-
-static dpcr_status clip(int id, const dpcri_device_clip *given, void *stream, dpcr_error *error) {
-    return put_launch((operation){.kind = CLIP, .id = id, .stream = stream, .clip = *given}, error);
-}
+#define DEFINE_CALL(what, field, form)                                                                    \
+    static dpcr_status field(int id, const form *given, void *stream, dpcr_error *error) {                \
+        return put_launch((operation){.kind = what, .id = id, .stream = stream, .field = *given}, error); \
+    }
+DEFINE_CALL(UPDATE, update, dpcri_device_update)
+DEFINE_CALL(CLIP, clip, dpcri_device_clip)
+DEFINE_CALL(AFFINE, affine, dpcri_device_affine)
+DEFINE_CALL(LOSS, loss, dpcri_device_loss)
+DEFINE_CALL(SHUFFLE, shuffle, dpcri_device_shuffle)
+DEFINE_CALL(GATHER, gather, dpcri_device_gather)
+#undef DEFINE_CALL
 
 static const dpcri_device_kernels deferred = {.size = FAKE_KERNELS_SIZE,
                                               .linear_workspace = linear_workspace,
@@ -308,7 +324,11 @@ static const dpcri_device_kernels deferred = {.size = FAKE_KERNELS_SIZE,
                                               .recurrent_workspace = recurrent_workspace,
                                               .recurrent = recurrent,
                                               .update = update,
-                                              .clip = clip};
+                                              .clip = clip,
+                                              .affine = affine,
+                                              .loss = loss,
+                                              .shuffle = shuffle,
+                                              .gather = gather};
 
 static const dpcri_device_table table = {.abi = FAKE_ABI,
                                          .version = FAKE_VERSION,

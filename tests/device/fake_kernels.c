@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/random.h"
 #include "fake.h"
 
 // One sequence of `type`: x is the state before, y the one of this step, which may lie where b does.
@@ -481,6 +482,79 @@ static dpcr_status clip(int id, const dpcri_device_clip *c, void *stream, dpcr_e
     return DPCR_OK;
 }
 
+static dpcr_status affine(int id, const dpcri_device_affine *a, void *stream, dpcr_error *error) {
+    (void)id;
+    (void)stream;
+    (void)error;
+    for (int64_t r = 0; r < a->rows; r++)
+        for (int64_t u = 0; u < a->out; u++) {
+            double sum = a->backward ? get(a->dtype, a->y, r * a->out + u) : get(a->dtype, a->bias, u);
+            for (int64_t k = 0; k < a->in; k++) {
+                const int64_t w = k * a->out + u, x = r * a->in + k;
+                if (!a->backward) sum += get(a->dtype, a->x, x) * get(a->dtype, a->weight, w);
+                if (a->backward && a->dx)
+                    put(a->dtype, a->dx, x, (u > 0 ? get(a->dtype, a->dx, x) : 0) + sum * get(a->dtype, a->weight, w));
+                if (a->backward && a->weight_gradient)
+                    put(a->dtype, a->weight_gradient, w,
+                        get(a->dtype, a->weight_gradient, w) + sum * get(a->dtype, a->x, x));
+            }
+            if (!a->backward)
+                put(a->dtype, a->y, r * a->out + u, sum);
+            else if (a->bias_gradient)
+                put(a->dtype, a->bias_gradient, u, get(a->dtype, a->bias_gradient, u) + sum);
+        }
+    return DPCR_OK;
+}
+
+static dpcr_status loss(int id, const dpcri_device_loss *l, void *stream, dpcr_error *error) {
+    (void)id;
+    (void)stream;
+    (void)error;
+    l->told[0] = l->told[1] = 0;
+    for (int64_t r = 0; r < l->rows; r++) {
+        const int64_t row = r * l->classes;
+        int64_t best = 0;
+        double sum = 0;
+        for (int64_t j = 1; j < l->classes; j++)
+            if (get(l->dtype, l->logits, row + j) > get(l->dtype, l->logits, row + best)) best = j;
+        const double max = get(l->dtype, l->logits, row + best);
+        for (int64_t j = 0; j < l->classes; j++) sum += exp(get(l->dtype, l->logits, row + j) - max);
+        l->told[0] += (max - get(l->dtype, l->logits, row + l->labels[r]) + log(sum)) / (double)l->rows;
+        l->told[1] += best == l->labels[r];
+        for (int64_t j = 0; l->dlogits && j < l->classes; j++)
+            put(l->dtype, l->dlogits, row + j,
+                (exp(get(l->dtype, l->logits, row + j) - max) / sum - (j == l->labels[r])) / (double)l->rows);
+    }
+    return DPCR_OK;
+}
+
+static dpcr_status shuffle(int id, const dpcri_device_shuffle *s, void *stream, dpcr_error *error) {
+    (void)id;
+    (void)stream;
+    (void)error;
+    for (int64_t i = 0; i < s->count; i++) s->order[i] = i;
+    for (int64_t i = 0; i + 1 < s->count; i++) {
+        const int64_t j = i + (int64_t)dpcri_random_below(s->seed, s->stream, (uint64_t)i, (uint64_t)(s->count - i));
+        const int64_t kept = s->order[i];
+        s->order[i] = s->order[j];
+        s->order[j] = kept;
+    }
+    return DPCR_OK;
+}
+
+static dpcr_status gather(int id, const dpcri_device_gather *g, void *stream, dpcr_error *error) {
+    (void)id;
+    (void)stream;
+    (void)error;
+    for (int64_t r = 0; r < g->rows; r++) {
+        const int64_t image = g->order ? g->order[g->first + r] : g->first + r;
+        for (int64_t i = 0; i < g->pixels; i++)
+            put(g->dtype, g->x, r * g->pixels + i, get(g->dtype, g->table, g->images[image * g->pixels + i]));
+        g->y[r] = g->labels[image];
+    }
+    return DPCR_OK;
+}
+
 const dpcri_device_kernels fake_kernels = {.size = sizeof fake_kernels,
                                            .linear_workspace = workspace_of,
                                            .linear = run_linear,
@@ -489,4 +563,8 @@ const dpcri_device_kernels fake_kernels = {.size = sizeof fake_kernels,
                                            .recurrent_workspace = layer_workspace,
                                            .recurrent = run_layer,
                                            .update = update,
-                                           .clip = clip};
+                                           .clip = clip,
+                                           .affine = affine,
+                                           .loss = loss,
+                                           .shuffle = shuffle,
+                                           .gather = gather};

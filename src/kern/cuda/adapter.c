@@ -152,25 +152,23 @@ static dpcr_status recurrent(int id, const dpcri_device_recurrent *layer, void *
 
 // ---- training ----
 
-static dpcr_status update(int id, const dpcri_device_update *given, void *stream, dpcr_error *error) {
-    int before = 0;
-    int code = dpcri_cuda_enter(id, &before);
-    if (code == 0) {
-        code = dpcri_cuda_update_run(*given, stream);
-        dpcri_cuda_leave(id, before);
+#define DEFINE_CALL(name, form, what)                                                     \
+    static dpcr_status name(int id, const form *given, void *stream, dpcr_error *error) { \
+        int before = 0;                                                                   \
+        int code = dpcri_cuda_enter(id, &before);                                         \
+        if (code == 0) {                                                                  \
+            code = dpcri_cuda_##name##_run(*given, stream);                               \
+            dpcri_cuda_leave(id, before);                                                 \
+        }                                                                                 \
+        return told(id, code, 0, what, error);                                            \
     }
-    return told(id, code, 0, "an update's launch", error);
-}
-
-static dpcr_status clip(int id, const dpcri_device_clip *given, void *stream, dpcr_error *error) {
-    int before = 0;
-    int code = dpcri_cuda_enter(id, &before);
-    if (code == 0) {
-        code = dpcri_cuda_clip_run(*given, stream);
-        dpcri_cuda_leave(id, before);
-    }
-    return told(id, code, 0, "a clipping's launch", error);
-}
+DEFINE_CALL(update, dpcri_device_update, "an update's launch")
+DEFINE_CALL(clip, dpcri_device_clip, "a clipping's launch")
+DEFINE_CALL(affine, dpcri_device_affine, "an encoder's or a head's launch")
+DEFINE_CALL(loss, dpcri_device_loss, "a loss's launch")
+DEFINE_CALL(shuffle, dpcri_device_shuffle, "a shuffle's launch")
+DEFINE_CALL(gather, dpcri_device_gather, "a batch's launch")
+#undef DEFINE_CALL
 
 const dpcri_device_kernels dpcri_cuda_kernels = {.size = sizeof dpcri_cuda_kernels,
                                                  .linear_workspace = linear_workspace,
@@ -180,4 +178,8 @@ const dpcri_device_kernels dpcri_cuda_kernels = {.size = sizeof dpcri_cuda_kerne
                                                  .recurrent_workspace = recurrent_workspace,
                                                  .recurrent = recurrent,
                                                  .update = update,
-                                                 .clip = clip};
+                                                 .clip = clip,
+                                                 .affine = affine,
+                                                 .loss = loss,
+                                                 .shuffle = shuffle,
+                                                 .gather = gather};

@@ -4,7 +4,7 @@
 //
 //   forward   all layers in one plain launch: a block keeps a group of rows in shared memory, and W goes past it
 //   slopes    act'(u) of all layers at once, from the states: a plain launch
-//   back      from the last layer, as forward: lambda_l = direct_l + (e_{l+1} W_{l+1} [+ lambda_{l+1}]),
+//   back      from the last layer, as forward: lambda_l = direct_l + ([lambda_{l+1} +] e_{l+1} W_{l+1}),
 //             e_l = scale act'(u_l) lambda_l, which takes the slopes' place
 //   gradients dW_l += z_{l-1}^T e_l, dx_l += sums of e_l over the rows: all layers at once, a plain launch, and fold
 //
@@ -13,9 +13,9 @@
 // 4 w^2 flops a layer and row forward and back together, as many for the gradients; the slopes of what is not told by
 // the state cost 2 w^2 more. W is read from the second cache once a group of rows, each way.
 //
-// A unit's sum begins with x and runs over z in order, whatever is beside it: a row's bits are its own. The rows of a
-// gradient are summed in pieces of a number that the shape alone says, each in order, and the pieces by their index.
-// docs/math/backward.md.
+// A unit's sum begins with x, or with lambda, and runs over z, or e, in order, as the host's: a row's bits are its own.
+// The rows of a gradient are summed in pieces of a number that the shape alone says, each in order, and the pieces by
+// their index. docs/math/backward.md.
 #ifndef DPCRI_CUDA_LAYERS_H
 #define DPCRI_CUDA_LAYERS_H
 
@@ -285,7 +285,8 @@ struct slopes {
 template <class T>
 struct homeward {
     struct own {
-        T after, direct, slope;  // lambda of this layer; of the one before: what comes in, and what e has in its place
+        T after;          // lambda of this layer, or 0
+        T direct, slope;  // of the one before: what comes in, and what e has in its place
     };
     SIMT static int64_t layer(const problem<T> &p, int64_t n) { return p.c.length - 1 - n; }
     SIMT static const T *weight(const problem<T> &p, int64_t n) { return p.c.weight + layer(p, n) * p.c.weight_step; }
@@ -319,10 +320,9 @@ struct homeward {
     SIMT static void late(const problem<T> &p, int64_t n, int64_t row, int64_t u, own &r) {
         if (p.c.residual) r.after = *lambda(p, layer(p, n), row, u);
     }
-    SIMT static T start(const own &) { return T(0); }
-    SIMT static T finish(simt::lane &, const problem<T> &p, int64_t n, int64_t row, int64_t u, const own &r, T sum, T) {
+    SIMT static T start(const own &r) { return r.after; }
+    SIMT static T finish(simt::lane &, const problem<T> &p, int64_t n, int64_t row, int64_t u, const own &r, T g, T) {
         const int64_t l = layer(p, n);
-        const T g = p.c.residual ? sum + r.after : sum;
         if (l > 0) return keep(p, l - 1, row, u, g + r.direct, r.slope);
         if (p.first) p.first[row * p.first_row + u] = g;
         return T(0);

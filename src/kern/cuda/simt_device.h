@@ -19,6 +19,8 @@ SIMT float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 SIMT double fma(double a, double b, double c) { return __fma_rn(a, b, c); }
 SIMT float sqrt(float x) { return __fsqrt_rn(x); }
 SIMT double sqrt(double x) { return __dsqrt_rn(x); }
+SIMT double exp(double x) { return ::exp(x); }
+SIMT double log(double x) { return ::log(x); }
 SIMT uint32_t fma(uint32_t a, uint32_t b, uint32_t c) { return a * b + c; }
 
 template <class T>

@@ -30,6 +30,8 @@ inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
 inline float sqrt(float x) { return __builtin_sqrtf(x); }
 inline double sqrt(double x) { return __builtin_sqrt(x); }
+inline double exp(double x) { return __builtin_exp(x); }
+inline double log(double x) { return __builtin_log(x); }
 inline uint32_t fma(uint32_t a, uint32_t b, uint32_t c) { return a * b + c; }
 
 namespace host {

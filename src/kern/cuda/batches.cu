@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+// The launchers of batches.h and ends.h.
+#include "kern/cuda/batches.h"
+#include "kern/cuda/ends.h"
+
+namespace {
+
+int64_t blocks_of(int64_t count, int64_t each) {
+    const int64_t n = (count + each - 1) / each;
+    return n < 4096 ? n : 4096;
+}
+
+bool real(dpcr_dtype dtype) { return dtype == DPCR_F32 || dtype == DPCR_F64; }
+
+template <class T>
+int run_affine(const dpcri_device_affine &c, void *stream) {
+    const ends::problem<T> p = {c.rows,
+                                c.in,
+                                c.out,
+                                static_cast<const T *>(c.weight),
+                                static_cast<const T *>(c.bias),
+                                static_cast<const T *>(c.x),
+                                static_cast<T *>(c.y),
+                                static_cast<T *>(c.dx),
+                                static_cast<T *>(c.weight_gradient),
+                                static_cast<T *>(c.bias_gradient)};
+    const int64_t tall = gates::tiles(c.rows, gates::items_of_tile), bytes = gates::shared_bytes<T, ends::Q>();
+    const simt::shape forward = {blocks_of(tall * gates::tiles(c.out, ends::across), 1), gates::threads, bytes, false},
+                      inputs = {blocks_of(tall * gates::tiles(c.in, ends::across), 1), gates::threads, bytes, false};
+    const int64_t weights = gates::tiles(c.in, gates::items_of_tile) * gates::tiles(c.out, ends::across);
+    if (!c.backward) return simt::launch<ends::onward<T>>(forward, stream, p);
+    int status = 0;
+    if (c.weight_gradient || c.bias_gradient)
+        status = simt::launch<ends::gradients<T>>({blocks_of(weights, 1), gates::threads, bytes, false}, stream, p);
+    return status == 0 && c.dx ? simt::launch<ends::homeward<T>>(inputs, stream, p) : status;
+}
+
+template <class T>
+int run_loss(const dpcri_device_loss &c, void *stream) {
+    typedef ends::entropy<T> kernel;
+    const int status = simt::launch<kernel>({blocks_of(c.rows, kernel::most), kernel::most, 0, false}, stream, c);
+    return status == 0 ? simt::launch<ends::whole>({1, simt::warp_size, 0, false}, stream, c) : status;
+}
+
+template <class T>
+int run_gather(const dpcri_device_gather &c, void *stream) {
+    typedef batches::gather<T> kernel;
+    return simt::launch<kernel>({blocks_of(c.rows * c.pixels, kernel::threads), kernel::threads, 0, false}, stream, c);
+}
+
+}  // namespace
+
+int dpcri_cuda_affine_run(dpcri_device_affine c, void *stream) {
+    if (!real(c.dtype)) return DPCRI_CUDA_UNSUPPORTED;
+    if (c.rows < 0 || c.in < 1 || c.out < 1) return DPCRI_CUDA_ARGUMENT;
+    if (c.rows == 0) return DPCRI_CUDA_OK;
+    const bool onward = c.weight && c.bias && c.x && c.y, weights = c.weight_gradient || c.bias_gradient;
+    const bool homeward = c.y && (!c.dx || c.weight) && (!weights || c.x);
+    if (c.backward ? !homeward : !onward) return DPCRI_CUDA_ARGUMENT;
+    return c.dtype == DPCR_F32 ? run_affine<float>(c, stream) : run_affine<double>(c, stream);
+}
+
+int dpcri_cuda_loss_run(dpcri_device_loss c, void *stream) {
+    if (!real(c.dtype)) return DPCRI_CUDA_UNSUPPORTED;
+    if (c.rows < 1 || c.classes < 1 || !c.logits || !c.labels || !c.parts || !c.told) return DPCRI_CUDA_ARGUMENT;
+    return c.dtype == DPCR_F32 ? run_loss<float>(c, stream) : run_loss<double>(c, stream);
+}
+
+int dpcri_cuda_shuffle_run(dpcri_device_shuffle c, void *stream) {
+    typedef batches::shuffle kernel;
+    if (c.count < 0 || (c.count > 0 && (!c.order || !c.marks))) return DPCRI_CUDA_ARGUMENT;
+    if (c.count == 0) return DPCRI_CUDA_OK;
+    const int status = simt::clear(c.marks, (size_t)c.count * sizeof *c.marks, stream);
+    if (status != 0) return status;
+    return simt::launch<kernel>({1, kernel::threads, kernel::warps * (int64_t)sizeof(uint32_t), false}, stream, c);
+}
+
+int dpcri_cuda_gather_run(dpcri_device_gather c, void *stream) {
+    if (!real(c.dtype)) return DPCRI_CUDA_UNSUPPORTED;
+    if (c.first < 0 || c.rows < 0 || c.pixels < 1) return DPCRI_CUDA_ARGUMENT;
+    if (c.rows == 0) return DPCRI_CUDA_OK;
+    if (!c.images || !c.labels || !c.table || !c.x || !c.y) return DPCRI_CUDA_ARGUMENT;
+    return c.dtype == DPCR_F32 ? run_gather<float>(c, stream) : run_gather<double>(c, stream);
+}
