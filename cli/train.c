@@ -262,6 +262,18 @@ static int run_among(train *t, dpcr_architecture architecture) {
     return status;
 }
 
+// The device's own choice of the method, unless one is named. Others that train together are threads or processes.
+static int settle_device(train *t) {
+    const char *given = t->common.device_given;
+    cli_device_leave_auto(&t->common, "training");
+    if (t->common.device.type != DPCR_CUDA) return CLI_DONE;
+    if (t->pipeline.given) return cli_fail(CLI_USAGE, "--device %.20s: --pipeline runs on processors", given);
+    if (t->workers.kind)
+        return cli_fail(CLI_USAGE, "--device %.20s: --%s runs on processors", given, cli_workers_name(t->workers.kind));
+    t->options.solve.device = t->common.device;
+    return CLI_DONE;
+}
+
 // The trace alone is there then.
 static int settle_output(train *t) {
     const char *trace = t->pipeline.trace, *csv = t->common.csv;
@@ -291,6 +303,7 @@ int cli_verb_train(int argc, char **argv) {
                .workers = CLI_WORKERS_DEFAULTS,
                .report = CLI_REPORT_DEFAULTS,
                .data = CLI_FASHION_MNIST};
+    t.common.serves_devices = true;
     t.report.train = &t.options;
     const cli_syntax syntax = {
         .arguments = "mlp|resnet|rnn|rnn-relu|gru|lstm|paragru|paralstm|mingru|vae|denoiser|vgg11",
@@ -322,5 +335,7 @@ int cli_verb_train(int argc, char **argv) {
     if (!status) status = settle_output(&t);
     if (status) return status;
     settle_defaults(&t);
+    status = settle_device(&t);
+    if (status) return status;
     return cli_world_size() > 1 ? run_among(&t, architecture) : run(&t, architecture);
 }

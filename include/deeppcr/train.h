@@ -106,7 +106,8 @@ typedef struct dpcr_train_options {
     int64_t epochs, batch;  // >= 1; the last batch of an epoch holds the rows that are left, as PyTorch's loader does
     dpcr_optimiser_options optimiser;  // one step a batch; its size is not read
     dpcr_solve_options solve;   // method, scheme, backward, tolerances; its size is not read. DPCR_GUESS_GIVEN is
-                                // refused: the last batch's states are no guess for the next one's
+                                // refused: the last batch's states are no guess for the next one's. With a device
+                                // everything lies there (below)
     uint64_t seed;              // of the shuffling, which depends on it and the epoch alone
     const char *save;           // checkpoint file (safetensors), or NULL: none. Written before the first step (so
                                 // an unwritable path shows at once), then as below
@@ -119,7 +120,7 @@ typedef struct dpcr_train_options {
     void *progress_user;
 } dpcr_train_options;
 
-// Seconds of this call by phase.
+// Seconds of this call by phase; on a device all of a step is `forward`.
 typedef struct dpcr_train_phases {
     double gather;    // rows picked and normalised
     double encode;    // encoder, forward
@@ -164,6 +165,12 @@ typedef struct dpcr_train_state {
 // uninterrupted run, also with DPCR_METHOD_AUTO, whose choices it keeps. What must agree: the model's options, the
 // data, batch, seed, the optimiser's and the solve's options (epochs may grow where `total` does not follow from them).
 //
+// solve.device: the layers that dpcr_device_model_create takes, not tied, with everything on the device: images,
+// labels, parameters, gradients, states and the optimiser's state; the host reads loss and accuracy. The model's
+// parameters are then current at an epoch's end, after a checkpoint and at the end, but not at other calls of
+// `progress` or after a loss that is not finite. Checkpoints are the same and may go on elsewhere, with the bits of
+// there. Memory that the device refuses: DPCR_ERROR_MEMORY.
+//
 // `last` (may be NULL) gets the state of the last step, also on failure; a run that was complete already: the state at
 // its end. Errors besides the arguments' and those of the parts, each in words, the last checkpoint left as it is:
 //   DPCR_ERROR_ARGUMENT     the data's pixels do not fit the model's inputs, a label >= its outputs; on resume: what
@@ -178,7 +185,7 @@ DPCR_API dpcr_status dpcr_train(dpcr_context *context, dpcr_model *model, const 
 // "pixel_mean" and "pixel_deviation" (absent: 0 and 1). `solve` NULL: all defaults. loss or accuracy may be NULL. With
 // one exact method the mean depends on the batch by the rounding of its sum only; DPCR_METHOD_AUTO may choose another
 // method for another batch, or for the rows that are left, and then it depends within the solve's tolerance. A loss
-// that is not finite is no error.
+// that is not finite is no error. solve.device: parameters and images are sent there, as for dpcr_train.
 DPCR_API dpcr_status dpcr_evaluate(dpcr_context *context, dpcr_model *model, const dpcr_dataset *data, int64_t batch,
                                    const dpcr_solve_options *solve, double *loss, double *accuracy, dpcr_error *error);
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "train/batches.h"
+#include "train/device_pass.h"
 #include "train/pass.h"
 
 static dpcr_status read_number(const dpcr_model *model, const char *key, double fallback, double *value,
@@ -27,6 +28,14 @@ done:
     return status;
 }
 
+static dpcr_status refuse_open(const dpcr_solve_report *report, int64_t first, dpcr_error *error) {
+    if (report->reason != DPCR_REASON_NOT_CONVERGED) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                      "evaluate: rows from %lld: %s did not converge in %d sweeps, and no_fallback is set; allow the "
+                      "fallback or more sweeps",
+                      (long long)first, dpcr_method_name(report->method), report->sweeps);
+}
+
 static dpcr_status run(dpcr_context *context, const dpcr_dataset *data, int64_t batch,
                        const dpcri_normaliser *normaliser, dpcri_pass *pass, double *loss, int64_t *correct,
                        dpcr_error *error) {
@@ -37,15 +46,34 @@ static dpcr_status run(dpcr_context *context, const dpcr_dataset *data, int64_t 
         int64_t right = 0;
         dpcri_gather(context, data, NULL, first, pass->rows[size], normaliser, pass->x, pass->y);
         DPCR_TRY(dpcri_pass_forward(pass, size, false, &mean, &right, error));
-        if (pass->report.reason == DPCR_REASON_NOT_CONVERGED)
-            DPCR_TRY(dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                                "evaluate: rows from %lld: %s did not converge in %d sweeps, and no_fallback is set; "
-                                "allow the fallback or more sweeps",
-                                (long long)first, dpcr_method_name(pass->report.method), pass->report.sweeps));
+        DPCR_TRY(refuse_open(&pass->report, first, error));
         *loss += mean * (double)pass->rows[size];
         *correct += right;
     }
 done:
+    return status;
+}
+
+// The same with data and parameters sent to the device of the options.
+static dpcr_status run_there(dpcr_context *context, const dpcr_model *model, const dpcr_dataset *data, int64_t batch,
+                             const dpcri_normaliser *normaliser, const int64_t rows[DPCRI_SIZES],
+                             const dpcr_solve_options solve[DPCRI_SIZES], double *loss, int64_t *correct,
+                             dpcr_error *error) {
+    dpcr_status status;
+    dpcri_device_pass pass = {0};
+    DPCR_TRY(dpcri_device_pass_create(&pass, context, model, data, normaliser, rows, solve, false, error));
+    for (int64_t first = 0; first < data->count; first += batch) {
+        const int size = data->count - first >= batch ? 0 : 1;
+        double mean = 0;
+        int64_t right = 0;
+        DPCR_TRY(dpcri_device_pass_run(&pass, size, first, false, false, error));
+        DPCR_TRY(refuse_open(&pass.report, first, error));
+        DPCR_TRY(dpcri_device_pass_read(&pass, &mean, &right, error));
+        *loss += mean * (double)pass.rows[size];
+        *correct += right;
+    }
+done:
+    dpcri_device_pass_destroy(&pass);
     return status;
 }
 
@@ -70,8 +98,12 @@ dpcr_status dpcr_evaluate(dpcr_context *context, dpcr_model *model, const dpcr_d
     DPCR_TRY(make_normaliser(model, &normaliser, error));
     const int64_t rows[DPCRI_SIZES] = {data->count >= batch ? batch : 0, data->count % batch};
     const dpcr_solve_options both[DPCRI_SIZES] = {options, options};
-    DPCR_TRY(dpcri_pass_create(&pass, context, model, rows, both, false, error));
-    DPCR_TRY(run(context, data, batch, &normaliser, &pass, &sum, &correct, error));
+    if (dpcri_solve_on_device(&options)) {
+        DPCR_TRY(run_there(context, model, data, batch, &normaliser, rows, both, &sum, &correct, error));
+    } else {
+        DPCR_TRY(dpcri_pass_create(&pass, context, model, rows, both, false, error));
+        DPCR_TRY(run(context, data, batch, &normaliser, &pass, &sum, &correct, error));
+    }
     if (loss) *loss = sum / (double)data->count;
     if (accuracy) *accuracy = (double)correct / (double)data->count;
 done:

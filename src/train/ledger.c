@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "rt/rt.h"
+#include "solve/solve_internal.h"
 #include "train/trial.h"
 
 // ---- positions ----
@@ -145,6 +146,10 @@ dpcr_status dpcri_ledger_open(dpcri_ledger *l, const char *call, dpcr_context *c
     o->solve.size = sizeof o->solve;
     o->optimiser.size = sizeof o->optimiser;
     DPCR_TRY(check_options(call, o, error));
+    if (dpcri_solve_on_device(&o->solve) && !l->planned)
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                            "%s: workers on a device, wanted a solve on the processor; train runs on one by itself",
+                            call));
     if (o->checkpoint_seconds == 0) o->checkpoint_seconds = 10;
     DPCR_TRY(count_steps(l, call, error));
     if (o->optimiser.total == -1) o->optimiser.total = l->state.steps;

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "rt/rt.h"
+#include "solve/solve_internal.h"
+#include "train/device_train.h"
 #include "train/ledger.h"
 
 typedef struct training {
@@ -131,6 +133,10 @@ dpcr_status dpcr_train(dpcr_context *context, dpcr_model *model, const dpcr_data
         DPCR_TRY(dpcri_fail(
             error, DPCR_ERROR_UNSUPPORTED,
             "train: guess is given, but one batch's states are no guess for the next one's; wanted any other guess"));
+    if (dpcri_solve_on_device(&l->options.solve)) {
+        status = dpcri_train_on_device(l, last, error);
+        goto done;
+    }
     DPCR_TRY(set_up(t, error));
     status = dpcri_loop_run(&(dpcri_loop){t, context, &l->options, &l->position, &l->state.threads, l->batches,
                                           l->state.steps, begin_epoch, one_step, report_step, save},

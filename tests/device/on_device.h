@@ -41,5 +41,8 @@ void layers_that_are_refused(void **state);
 void updates_as_on_the_host(void **state);
 void clipping_as_on_the_host(void **state);
 void training_that_is_refused(void **state);
+void training_as_on_the_host(void **state);
+void training_goes_on(void **state);
+void networks_that_are_refused(void **state);
 
 #endif

@@ -727,6 +727,9 @@ int main(void) {
         cmocka_unit_test(updates_as_on_the_host),
         cmocka_unit_test(clipping_as_on_the_host),
         cmocka_unit_test(training_that_is_refused),
+        cmocka_unit_test(training_as_on_the_host),
+        cmocka_unit_test(training_goes_on),
+        cmocka_unit_test(networks_that_are_refused),
         cmocka_unit_test(an_infinite_end_is_not_converged),
         cmocka_unit_test(newtons_way_back_is_a_scan_or_chunks),
     };

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: MIT
+// One pass over a batch, each line a launch or two (train/pass.c has the formulas):
+//   x, labels = rows of the order;  z0 = encoder(x);  z = the chain's;  logits = head(z);  loss, dlogits
+//   dz = head's;  lambda = the chain's adjoints, dz at the last step and zeros before it;  encoder's
+// The head's dz goes to its place among the zeros that come in at every step, and is zeros again afterwards: the rows
+// of an epoch's last batch lie otherwise.
+#include "train/device_pass.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "model/model_internal.h"
+
+// ---- places ----
+
+static dpcr_array array_of(const dpcri_device_pass *p, void *data, int ndim, const int64_t *shape) {
+    dpcr_array array = dpcr_array_make(data, p->options->dtype, ndim, shape);
+    array.device = p->device;
+    return array;
+}
+
+static dpcr_array matrix(const dpcri_device_pass *p, void *data, int64_t rows) {
+    const int64_t shape[] = {rows, p->options->width};
+    return array_of(p, data, 2, shape);
+}
+
+static dpcr_array trajectory(const dpcri_device_pass *p, void *data, int64_t rows) {
+    const int64_t shape[] = {p->options->layers, rows, p->options->width};
+    return array_of(p, data, 3, shape);
+}
+
+dpcr_array dpcri_device_pass_vector(const dpcri_device_pass *p, void *data) { return array_of(p, data, 1, &p->count); }
+
+static void *at(const dpcri_device_pass *p, void *data, int64_t offset) {
+    return data ? (unsigned char *)data + (size_t)offset * dpcr_dtype_size(p->options->dtype) : NULL;
+}
+
+// The last step's rows of a trajectory.
+static void *last_of(const dpcri_device_pass *p, void *data, int64_t rows) {
+    return at(p, data, (p->options->layers - 1) * rows * p->options->width);
+}
+
+// ---- plans and buffers ----
+
+dpcr_status dpcri_device_pass_take(dpcri_device_pass *p, const char *what, int64_t a, int64_t b, int64_t c,
+                                   size_t element, const void *from, void **place, dpcr_error *error) {
+    dpcr_status status;
+    bool overflow = false;
+    int64_t values = 0;
+    if (!dpcri_mul(a, b, &values)) overflow = true;
+    const size_t bytes = overflow ? 0 : dpcri_bytes(values, c, (int64_t)element, &overflow);
+    if (overflow || p->pieces == DPCRI_DEVICE_PIECES)
+        return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "train: the size of %s does not fit", what);
+    DPCR_TRY(dpcr_device_allocate(p->device, bytes, place, error));
+    p->owned[p->pieces++] = *place;
+    if (bytes > 0 && from)
+        DPCR_TRY(p->table->copy(p->device.id, *place, from, bytes, DPCRI_TO_DEVICE, p->stream, error));
+done:
+    return status;
+}
+
+static dpcr_status clear(const dpcri_device_pass *p, void *data, int64_t numbers, dpcr_error *error) {
+    const size_t bytes = (size_t)numbers * dpcr_dtype_size(p->options->dtype);
+    return bytes ? p->table->fill(p->device.id, data, 0, bytes, p->stream, error) : DPCR_OK;
+}
+
+static dpcr_status make_plan(dpcri_device_pass *p, int size, const dpcr_solve_options *solve, dpcr_error *error) {
+    dpcr_status status;
+    dpcr_steps steps = {.size = sizeof steps};
+    if (p->rows[size] == 0 || p->options->layers == 0) return DPCR_OK;
+    const dpcr_array parameters = dpcri_device_pass_vector(p, p->parameters),
+                     gradients = dpcri_device_pass_vector(p, p->gradients);
+    DPCR_TRY(dpcr_device_model_create(p->model, p->rows[size], &parameters, p->gradients ? &gradients : NULL,
+                                      &p->chains[size], error));
+    DPCR_TRY(dpcr_device_model_steps(p->chains[size], &steps, error));
+    DPCR_TRY(dpcr_solve_plan_create(p->context, &steps, solve, &p->plans[size], error));
+    const size_t bytes = dpcr_solve_plan_workspace(p->plans[size]);
+    if (bytes > p->workspace_bytes) p->workspace_bytes = bytes;
+done:
+    return status;
+}
+
+static dpcr_status send_data(dpcri_device_pass *p, const dpcr_dataset *data, const dpcri_normaliser *normaliser,
+                             bool backward, dpcr_error *error) {
+    dpcr_status status;
+    const size_t element = dpcr_dtype_size(p->options->dtype);
+    const int64_t pixels = dpcr_dataset_pixels(data);
+    const void *const table =
+        normaliser->dtype == DPCR_F64 ? (const void *)normaliser->table.f64 : (const void *)normaliser->table.f32;
+#define TAKE(what, a, b, c, element, from, field) \
+    DPCR_TRY(dpcri_device_pass_take(p, what, a, b, c, element, from, (void **)&p->field, error))
+    TAKE("the images", data->count, pixels, 1, 1, data->images, pixels);
+    TAKE("the labels", data->count, 1, 1, 1, data->labels, labels);
+    TAKE("the normaliser", 256, 1, 1, element, table, normaliser);
+    if (!backward) goto done;
+    TAKE("the rows' order", data->count, 1, 1, sizeof *p->order, NULL, order);
+    TAKE("the rows' order", data->count, 1, 1, sizeof *p->marks, NULL, marks);
+done:
+    return status;
+}
+
+static dpcr_status make_buffers(dpcri_device_pass *p, bool backward, dpcr_error *error) {
+    dpcr_status status;
+    const dpcr_model_options *o = p->options;
+    const size_t element = dpcr_dtype_size(o->dtype);
+    const int64_t rows = p->rows[0] > p->rows[1] ? p->rows[0] : p->rows[1];
+    if (o->inputs > 0) TAKE("a batch", rows, o->inputs, 1, element, NULL, x);
+    TAKE("labels", rows, 1, 1, 1, NULL, y);
+    TAKE("initial states", rows, o->width, 1, element, NULL, z0);
+    if (!p->x) p->x = p->z0;  // the pixels are the states
+    TAKE("states", o->layers, rows, o->width, element, NULL, z);
+    TAKE("logits", rows, o->outputs, 1, element, NULL, logits);
+    TAKE("losses", rows, 2, 1, sizeof *p->parts, NULL, parts);
+    TAKE("losses", 2, 1, 1, sizeof *p->told, NULL, told);
+    if (backward) {
+        TAKE("adjoint states", o->layers, rows, o->width, element, NULL, direct);
+        DPCR_TRY(clear(p, p->direct, o->layers * rows * o->width, error));
+        TAKE("adjoint states", o->layers, rows, o->width, element, NULL, lambda);
+        TAKE("adjoint states", rows, o->width, 1, element, NULL, dz0);
+    }
+    TAKE("the solver's workspace", (int64_t)p->workspace_bytes, 1, 1, 1, NULL, workspace);
+#undef TAKE
+done:
+    return status;
+}
+
+static dpcr_status check_served(const dpcri_device_pass *p, bool backward, dpcr_error *error) {
+    if (!backward || p->options->tie == 0) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                      "train: on a device layers tied every %lld; layers with weights of their own work there",
+                      (long long)p->options->tie);
+}
+
+dpcr_status dpcri_device_pass_create(dpcri_device_pass *p, dpcr_context *context, const dpcr_model *model,
+                                     const dpcr_dataset *data, const dpcri_normaliser *normaliser,
+                                     const int64_t rows[DPCRI_SIZES], const dpcr_solve_options solve[DPCRI_SIZES],
+                                     bool backward, dpcr_error *error) {
+    dpcr_status status;
+    *p = (dpcri_device_pass){.context = context,
+                             .model = model,
+                             .options = dpcr_model_get_options(model),
+                             .device = solve[0].device,
+                             .count = model->count,
+                             .images = data->count};
+    const size_t element = dpcr_dtype_size(p->options->dtype);
+    DPCR_TRY(check_served(p, backward, error));
+    DPCR_TRY(dpcri_device_ready(p->device, "train", &p->table, error));
+    DPCR_TRY(dpcri_kernels_of(p->device, "train", &p->kernels, error));
+    DPCR_TRY(dpcr_stream_create(p->device, &p->stream, error));
+    DPCR_TRY(
+        dpcri_device_pass_take(p, "parameters", p->count, 1, 1, element, model->parameters, &p->parameters, error));
+    if (backward) {
+        DPCR_TRY(dpcri_device_pass_take(p, "gradients", p->count, 1, 1, element, NULL, &p->gradients, error));
+        DPCR_TRY(clear(p, p->gradients, p->count, error));
+    }
+    for (int size = 0; size < DPCRI_SIZES; size++) {
+        p->rows[size] = rows[size];
+        DPCR_TRY(make_plan(p, size, &solve[size], error));
+    }
+    DPCR_TRY(send_data(p, data, normaliser, backward, error));
+    DPCR_TRY(make_buffers(p, backward, error));
+    DPCR_TRY(dpcr_stream_wait(p->device, p->stream, error));
+done:
+    if (status != DPCR_OK && p->stream) (void)dpcr_stream_wait(p->device, p->stream, NULL);
+    return status;  // and what was sent is the caller's again
+}
+
+void dpcri_device_pass_destroy(dpcri_device_pass *p) {
+    if (!p->context) return;
+    for (int size = 0; size < DPCRI_SIZES; size++) {
+        dpcr_solve_plan_destroy(p->plans[size]);
+        dpcr_device_model_destroy(p->chains[size]);
+    }
+    for (int i = 0; i < p->pieces; i++) dpcr_device_release(p->device, p->owned[i]);
+    if (p->stream) dpcr_stream_destroy(p->device, p->stream);
+    *p = (dpcri_device_pass){0};
+}
+
+// ---- passes ----
+
+dpcr_status dpcri_device_pass_shuffle(dpcri_device_pass *p, uint64_t seed, int64_t epoch, dpcr_error *error) {
+    const dpcri_device_shuffle shuffle = {
+        .seed = seed, .stream = dpcri_shuffle_stream(epoch), .count = p->images, .order = p->order, .marks = p->marks};
+    return p->kernels->shuffle(p->device.id, &shuffle, p->stream, error);
+}
+
+static dpcr_status gather(dpcri_device_pass *p, int size, int64_t first, bool shuffled, dpcr_error *error) {
+    const dpcr_model_options *o = p->options;
+    const dpcri_device_gather g = {.dtype = o->dtype,
+                                   .first = first,
+                                   .rows = p->rows[size],
+                                   .pixels = o->inputs > 0 ? o->inputs : o->width,
+                                   .images = p->pixels,
+                                   .labels = p->labels,
+                                   .order = shuffled ? p->order : NULL,
+                                   .table = p->normaliser,
+                                   .x = p->x,
+                                   .y = p->y};
+    return p->kernels->gather(p->device.id, &g, p->stream, error);
+}
+
+// An end of the network whose parameters begin at `offset`.
+static dpcri_device_affine end_of(const dpcri_device_pass *p, int64_t offset, int64_t rows, int64_t in, int64_t out) {
+    return (dpcri_device_affine){.dtype = p->options->dtype,
+                                 .rows = rows,
+                                 .in = in,
+                                 .out = out,
+                                 .weight = at(p, p->parameters, offset),
+                                 .bias = at(p, p->parameters, offset + in * out),
+                                 .weight_gradient = at(p, p->gradients, offset),
+                                 .bias_gradient = at(p, p->gradients, offset + in * out)};
+}
+
+static dpcr_status encode(dpcri_device_pass *p, int64_t rows, bool backward, dpcr_error *error) {
+    if (p->x == p->z0) return DPCR_OK;
+    dpcri_device_affine encoder = end_of(p, p->model->encoder, rows, p->options->inputs, p->options->width);
+    encoder.backward = backward;
+    encoder.x = p->x;
+    encoder.y = backward ? p->dz0 : p->z0;
+    return p->kernels->affine(p->device.id, &encoder, p->stream, error);
+}
+
+// Forward from the last states to logits, back from their gradient to where the chain's way back begins.
+static dpcr_status head(dpcri_device_pass *p, int size, bool backward, dpcr_error *error) {
+    const int64_t rows = p->rows[size];
+    const bool layers = p->plans[size] != NULL;
+    dpcri_device_affine head = end_of(p, p->model->head, rows, p->options->width, p->options->outputs);
+    head.backward = backward;
+    head.x = layers ? last_of(p, p->z, rows) : p->z0;
+    head.y = p->logits;
+    head.dx = !backward ? NULL : layers ? last_of(p, p->direct, rows) : p->dz0;
+    return p->kernels->affine(p->device.id, &head, p->stream, error);
+}
+
+// The report of a method of sweeps has to be read before the way back takes the workspace.
+static dpcr_status solve(dpcri_device_pass *p, int size, dpcr_error *error) {
+    dpcr_status status;
+    const int64_t rows = p->rows[size];
+    p->report =
+        (dpcr_solve_report){.size = sizeof p->report, .reason = DPCR_REASON_EXACT, .method = DPCR_METHOD_SEQUENTIAL};
+    if (!p->plans[size]) return DPCR_OK;
+    const dpcr_array z0 = matrix(p, p->z0, rows), z = trajectory(p, p->z, rows);
+    DPCR_TRY(dpcr_solve_enqueue(p->plans[size], &z0, &z, p->workspace, p->workspace_bytes, p->stream, error));
+    p->report.reason = DPCR_REASON_SEQUENTIAL;
+    if (dpcr_solve_plan_method(p->plans[size]) != DPCR_METHOD_SEQUENTIAL)
+        DPCR_TRY(dpcr_solve_collect(p->plans[size], p->workspace, p->workspace_bytes, p->stream, &p->report, error));
+done:
+    return status;
+}
+
+static dpcr_status loss(dpcri_device_pass *p, int size, bool gradient, dpcr_error *error) {
+    const dpcri_device_loss l = {.dtype = p->options->dtype,
+                                 .rows = p->rows[size],
+                                 .classes = p->options->outputs,
+                                 .logits = p->logits,
+                                 .labels = p->y,
+                                 .dlogits = gradient ? p->logits : NULL,
+                                 .parts = p->parts,
+                                 .told = p->told};
+    return p->kernels->loss(p->device.id, &l, p->stream, error);
+}
+
+static dpcr_status adjoint(dpcri_device_pass *p, int size, dpcr_error *error) {
+    dpcr_status status;
+    const int64_t rows = p->rows[size];
+    if (!p->plans[size]) return DPCR_OK;
+    const dpcr_array z0 = matrix(p, p->z0, rows), z = trajectory(p, p->z, rows), dz0 = matrix(p, p->dz0, rows),
+                     direct = trajectory(p, p->direct, rows), lambda = trajectory(p, p->lambda, rows);
+    DPCR_TRY(dpcr_solve_enqueue_backward(p->plans[size], &z0, &z, &direct, &lambda, &dz0, p->workspace,
+                                         p->workspace_bytes, p->stream, error));
+    DPCR_TRY(clear(p, last_of(p, p->direct, rows), rows * p->options->width, error));
+done:
+    return status;
+}
+
+dpcr_status dpcri_device_pass_run(dpcri_device_pass *p, int size, int64_t first, bool shuffled, bool gradient,
+                                  dpcr_error *error) {
+    dpcr_status status;
+    DPCR_TRY(gather(p, size, first, shuffled, error));
+    DPCR_TRY(encode(p, p->rows[size], false, error));
+    DPCR_TRY(solve(p, size, error));
+    DPCR_TRY(head(p, size, false, error));
+    DPCR_TRY(loss(p, size, gradient, error));
+    if (!gradient) goto done;
+    DPCR_TRY(head(p, size, true, error));
+    DPCR_TRY(adjoint(p, size, error));
+    DPCR_TRY(encode(p, p->rows[size], true, error));
+done:
+    return status;
+}
+
+dpcr_status dpcri_device_pass_read(dpcri_device_pass *p, double *loss, int64_t *correct, dpcr_error *error) {
+    dpcr_status status;
+    double told[2] = {0};
+    DPCR_TRY(p->table->copy(p->device.id, told, p->told, sizeof told, DPCRI_TO_HOST, p->stream, error));
+    DPCR_TRY(dpcr_stream_wait(p->device, p->stream, error));
+    *loss = isnan(told[0]) ? (double)NAN : told[0];  // without a sign
+    *correct = (int64_t)told[1];
+done:
+    return status;
+}

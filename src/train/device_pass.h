@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MIT
+// Passes of a classifier where everything lies on a device: images, labels, parameters, gradients, states. What a pass
+// says is put into one stream; the host waits where it reads the loss, and after a solve by sweeps its report.
+#ifndef DPCRI_TRAIN_DEVICE_PASS_H
+#define DPCRI_TRAIN_DEVICE_PASS_H
+
+#include "nn/device.h"
+#include "rt/dev/device.h"
+#include "train/batches.h"
+#include "train/pass.h"
+
+enum { DPCRI_DEVICE_PIECES = 24 };
+
+typedef struct dpcri_device_pass {
+    dpcr_context *context;
+    const dpcr_model *model;
+    const dpcr_model_options *options;  // the model's
+    const dpcri_device_table *table;
+    const dpcri_device_kernels *kernels;
+    dpcr_device device;
+    void *stream;
+    int64_t count, images;                   // parameters; rows of the data
+    int64_t rows[DPCRI_SIZES];               // 0: no such batch
+    dpcr_device_model *chains[DPCRI_SIZES];  // NULL where rows are 0 or the model has no layers
+    dpcr_solve_plan *plans[DPCRI_SIZES];
+    // On the device; the buffers hold the larger size B.
+    void *parameters, *gradients;  // [count]; gradients: backward only, zeros at first
+    uint8_t *pixels, *labels;      // the data
+    void *normaliser;              // [256]
+    int64_t *order;                // [images]; order and marks: backward only
+    uint32_t *marks;               // [images]
+    void *x;                       // [B][inputs]
+    uint8_t *y;                    // [B]
+    void *z0, *z;                  // [B][w], x itself without an encoder; [L][B][w]
+    void *logits;                  // [B][outputs]; backward: their gradient
+    void *direct, *lambda, *dz0;   // [L][B][w] twice, zeros but for the last step's; [B][w]; backward only
+    double *parts, *told;          // [B][2], [2]: the loss
+    void *workspace;
+    size_t workspace_bytes;
+    dpcr_solve_report report;          // of the last forward solve
+    void *owned[DPCRI_DEVICE_PIECES];  // all of the above
+    int pieces;
+} dpcri_device_pass;
+
+// Plans, buffers, and data and parameters sent there. pass is to be destroyed also after a failure; backward false
+// leaves out what only backward needs.
+dpcr_status dpcri_device_pass_create(dpcri_device_pass *pass, dpcr_context *context, const dpcr_model *model,
+                                     const dpcr_dataset *data, const dpcri_normaliser *normaliser,
+                                     const int64_t rows[DPCRI_SIZES], const dpcr_solve_options solve[DPCRI_SIZES],
+                                     bool backward, dpcr_error *error);
+void dpcri_device_pass_destroy(dpcri_device_pass *pass);
+
+// `bytes` more of the device, which go with the pass; `from` of the host, or NULL: anything.
+dpcr_status dpcri_device_pass_take(dpcri_device_pass *pass, const char *what, int64_t a, int64_t b, int64_t c,
+                                   size_t element, const void *from, void **place, dpcr_error *error);
+// A vector of as many numbers as there are parameters, as an array.
+dpcr_array dpcri_device_pass_vector(const dpcri_device_pass *pass, void *data);
+
+// The order of an epoch's rows.
+dpcr_status dpcri_device_pass_shuffle(dpcri_device_pass *pass, uint64_t seed, int64_t epoch, dpcr_error *error);
+// Rows first .. of the order, or of the data: loss, and with `gradient` its gradients added to what is there.
+dpcr_status dpcri_device_pass_run(dpcri_device_pass *pass, int size, int64_t first, bool shuffled, bool gradient,
+                                  dpcr_error *error);
+// Waits, and reads what was told of the pass that ran last.
+dpcr_status dpcri_device_pass_read(dpcri_device_pass *pass, double *loss, int64_t *correct, dpcr_error *error);
+
+#endif

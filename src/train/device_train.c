@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MIT
+// The training loop where everything lies on a device (device_pass.h): data, order, parameters, gradients and the
+// optimiser's state. A step is put into the stream whole; the host then waits for the loss and how many rows were
+// right, and brings parameters and state home for a checkpoint and at an epoch's end. Work and order are train.c's, so
+// a run is as reproducible, and the loss curve is the host's as far as the kernels' bits are.
+#include "train/device_train.h"
+
+#include <math.h>
+
+#include "rt/rt.h"
+#include "train/device_pass.h"
+
+typedef struct there {
+    dpcri_ledger *ledger;
+    dpcri_device_pass pass;
+    void *first, *second;  // the optimiser's state, or NULL where the kind has none
+    int64_t epoch;         // whose order is there; -1: none
+    int64_t home;          // the step whose parameters the host has
+    int size;              // of the batch that ran last
+    double seconds;        // of all steps
+    int threads;           // that the loop would try its steps with
+} there;
+
+// ---- setting up ----
+
+// Of a checkpoint's choices the method and how it is cut; schemes are the host's.
+static dpcr_status choose(const there *t, dpcr_solve_options solve[DPCRI_SIZES], const int64_t rows[DPCRI_SIZES],
+                          dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    const dpcri_ledger *l = t->ledger;
+    for (int size = 0; size < DPCRI_SIZES; size++) {
+        dpcr_solve_options saved = solve[size] = l->options.solve;
+        if (!l->options.resume || rows[size] == 0 || dpcr_model_get_options(l->model)->layers == 0) continue;
+        DPCR_TRY(dpcri_saved_choices(&l->from, size, &saved, error));
+        solve[size].method = saved.method;
+        solve[size].chunk = saved.chunk;
+        solve[size].warm_up = saved.warm_up;
+        solve[size].max_sweeps = saved.max_sweeps;
+    }
+done:
+    return status;
+}
+
+static dpcr_status send_state(there *t, void *from, void **to, dpcr_error *error) {
+    const size_t element = dpcr_dtype_size(dpcr_model_get_options(t->ledger->model)->dtype);
+    if (!from) return DPCR_OK;
+    return dpcri_device_pass_take(&t->pass, "the optimiser's state", t->pass.count, 1, 1, element, from, to, error);
+}
+
+// What can be refused comes before the model changes; the parameters that a checkpoint brings follow.
+static dpcr_status set_up(there *t, dpcr_error *error) {
+    dpcr_status status;
+    dpcri_ledger *l = t->ledger;
+    dpcr_solve_options solve[DPCRI_SIZES];
+    const int64_t count = l->data->count, batch = l->options.batch;
+    const int64_t rows[DPCRI_SIZES] = {count >= batch ? batch : 0, count % batch};
+    DPCR_TRY(dpcri_ledger_read(l, error));
+    DPCR_TRY(choose(t, solve, rows, error));
+    const dpcri_normaliser normaliser =
+        dpcri_normaliser_make(dpcr_model_get_options(l->model)->dtype, l->mean, l->deviation);
+    DPCR_TRY(dpcri_device_pass_create(&t->pass, l->context, l->model, l->data, &normaliser, rows, solve, true, error));
+    for (int size = 0; size < DPCRI_SIZES; size++) dpcri_choices_add(&l->fixed, size, t->pass.plans[size]);
+    DPCR_TRY(dpcri_ledger_take(l, error));
+    const size_t bytes = (size_t)t->pass.count * dpcr_dtype_size(dpcr_model_get_options(l->model)->dtype);
+    DPCR_TRY(t->pass.table->copy(t->pass.device.id, t->pass.parameters, dpcr_model_vector(l->model, NULL), bytes,
+                                 DPCRI_TO_DEVICE, t->pass.stream, error));
+    DPCR_TRY(send_state(t, l->optimiser->first, &t->first, error));
+    DPCR_TRY(send_state(t, l->optimiser->second, &t->second, error));
+    DPCR_TRY(dpcr_stream_wait(t->pass.device, t->pass.stream, error));
+    t->epoch = -1;
+    t->home = l->position.step;
+done:
+    return status;
+}
+
+// ---- steps ----
+
+// Parameters and the optimiser's state of the last step, for the host.
+static dpcr_status bring_home(there *t, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    const dpcri_ledger *l = t->ledger;
+    const dpcri_device_pass *p = &t->pass;
+    const size_t bytes = (size_t)p->count * dpcr_dtype_size(p->options->dtype);
+    void *const to[] = {dpcr_model_vector(l->model, NULL), l->optimiser->first, l->optimiser->second};
+    void *const from[] = {p->parameters, t->first, t->second};
+    if (t->home == l->position.step) return DPCR_OK;
+    for (int i = 0; i < 3; i++)
+        if (to[i]) DPCR_TRY(p->table->copy(p->device.id, to[i], from[i], bytes, DPCRI_TO_HOST, p->stream, error));
+    DPCR_TRY(dpcr_stream_wait(p->device, p->stream, error));
+    t->home = l->position.step;
+done:
+    return status;
+}
+
+static dpcr_status update(there *t, dpcr_error *error) {
+    const dpcri_device_pass *p = &t->pass;
+    const dpcr_array parameters = dpcri_device_pass_vector(p, p->parameters),
+                     gradients = dpcri_device_pass_vector(p, p->gradients),
+                     first = dpcri_device_pass_vector(p, t->first), second = dpcri_device_pass_vector(p, t->second);
+    return dpcr_optimiser_enqueue(t->ledger->optimiser, &parameters, &gradients, t->first ? &first : NULL,
+                                  t->second ? &second : NULL, 1, p->stream, error);
+}
+
+static dpcr_status check_report(const there *t, dpcr_error *error) {
+    const dpcr_solve_report *report = &t->pass.report;
+    if (report->reason != DPCR_REASON_NOT_CONVERGED) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                      "train: step %lld: %s did not converge in %d sweeps, and no_fallback is set; allow the fallback "
+                      "or more sweeps",
+                      (long long)t->ledger->position.step + 1, dpcr_method_name(report->method), report->sweeps);
+}
+
+static dpcr_status one_step(void *run, dpcr_error *error) {
+    dpcr_status status;
+    there *t = run;
+    dpcri_ledger *l = t->ledger;
+    const dpcri_position *at = &l->position;
+    const int64_t batch = l->options.batch;
+    double loss = 0, mark = dpcri_seconds();
+    int64_t correct = 0;
+    t->size = at->batch < l->data->count / batch ? 0 : 1;
+    if (t->epoch != at->epoch) DPCR_TRY(dpcri_device_pass_shuffle(&t->pass, l->options.seed, at->epoch, error));
+    t->epoch = at->epoch;
+    DPCR_TRY(dpcri_device_pass_run(&t->pass, t->size, at->batch * batch, true, true, error));
+    DPCR_TRY(check_report(t, error));
+    DPCR_TRY(update(t, error));
+    DPCR_TRY(dpcri_device_pass_read(&t->pass, &loss, &correct, error));
+    DPCR_TRY(dpcri_ledger_note(l, loss, correct, 1, t->pass.rows[t->size], error));
+    dpcri_phase_end(&t->seconds, &mark);
+    if (at->batch == l->batches) DPCR_TRY(bring_home(t, error));  // who is told of the epoch's end may test
+done:
+    return status;
+}
+
+// ---- what the caller sees ----
+
+static void describe(there *t) {
+    dpcr_train_state *s = &t->ledger->state;
+    const dpcr_solve_plan *plan = t->pass.plans[t->size];
+    dpcri_ledger_describe(t->ledger, plan ? dpcr_solve_plan_sentence(plan) : "the model has no layers");
+    s->phases.forward = t->seconds;
+    s->sweeps = t->pass.report.sweeps;
+    s->method = t->pass.report.method;
+    s->reason = t->pass.report.reason;
+}
+
+static bool report_step(void *run) {
+    there *t = run;
+    const dpcr_train_options *o = &t->ledger->options;
+    describe(t);
+    const bool stop = o->progress && o->progress(o->progress_user, &t->ledger->state) != 0;
+    return dpcri_cancelled(t->ledger->context) || stop;
+}
+
+static dpcr_status save(void *run, dpcr_error *error) {
+    there *t = run;
+    const dpcr_status status = bring_home(t, error);
+    return status == DPCR_OK ? dpcri_ledger_write(t->ledger, error) : status;
+}
+
+static void begin_epoch(void *run, bool first) {
+    (void)run;
+    (void)first;  // its first step shuffles
+}
+
+dpcr_status dpcri_train_on_device(dpcri_ledger *l, dpcr_train_state *last, dpcr_error *error) {
+    dpcr_status status;
+    there t = {.ledger = l};
+    DPCR_TRY(set_up(&t, error));
+    status = dpcri_loop_run(&(dpcri_loop){&t, l->context, &l->options, &l->position, &t.threads, l->batches,
+                                          l->state.steps, begin_epoch, one_step, report_step, save},
+                            error);
+    describe(&t);
+    l->state.sentence = NULL;  // its plan goes now
+    if (last) *last = l->state;
+done:
+    dpcri_device_pass_destroy(&t.pass);
+    return status;
+}

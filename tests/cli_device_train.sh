@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# cli_device_train.sh BUILD_DIR: 'train mlp|resnet --device cuda' over the stand-ins of tests/device: the processor's log to
+# the bit where the operations are the same, within round-off elsewhere; stopped and gone on with; what is refused.
+set -u
+. "$(dirname "$0")/program.bash"
+stand_ins=$build/stand-ins
+[ -f "$stand_ins/libfake_device.so" ] || { echo "cli_device_train: no stand-in in $build"; exit 1; }
+python3 - "$program" "$folder" "$stand_ins" <<'PYTHON'
+import json, os, random, signal, subprocess, sys, time
+
+from program import answer, content, path, put_images, refused, run, tensors, words
+
+stand_ins = sys.argv[3]
+os.environ["DEEPPCR_CUDA_MODULE"] = os.path.join(stand_ins, "libfake_device.so")
+lanes = os.path.join(stand_ins, "libfake_device_simt.so")
+r = random.Random(3)
+for split, count in (("train", 130), ("t10k", 40)):
+    labels = [r.randrange(3) for _ in range(count)]
+    put_images("data", split, (6, 6), [r.randrange(150) + 100 * (i // 12 == label) for label in labels for i in range(36)], labels)
+fixed = ["--data", path("data"), "--epochs", "2", "--method", "sequential", "--activation"]
+
+
+def log(name):
+    return [json.loads(line) for line in content(name).decode().splitlines()]
+
+
+def both(*given):
+    """The run on the processor and the one there: logs and networks."""
+    for device in ("cpu", "cuda"):
+        back = ["--backward", "sequential"] if device == "cpu" else []
+        run("train", *given, *back, "--device", device, "--log", path(device + ".log"), "--save", path(device), "--quiet")
+    here, there = log("cpu.log"), log("cuda.log")
+    assert [line["event"] for line in here] == [line["event"] for line in there] and len(here) > 4
+    return here[:-1], there[:-1], tensors("cpu")[1], tensors("cuda")[1]
+
+
+def near(given, allowed):
+    here, there, *_ = both(*given)
+    for a, b in zip(here, there):
+        for key in ("loss", "test_loss"):
+            assert abs(a.get(key, 0) - b.get(key, 0)) <= allowed * a.get(key, 0), (given, a, b)
+
+
+# As with any other order of the same sums: SGD, for Adam divides by gradients that may be round-off alone.
+near(["resnet", *fixed, "tanh", "--layers", "5", "--width", "12", "--batch", "16", "--optimiser", "sgd"], 1e-5)
+near(["mlp", *fixed, "sigmoid", "--layers", "3", "--width", "2", "--batch", "130", "--optimiser", "sgd", "--dtype", "float64"], 1e-12)
+exact = 0
+if os.path.exists(lanes):
+    os.environ["DEEPPCR_CUDA_MODULE"] = lanes
+    near(["resnet", *fixed, "tanh", "--layers", "5", "--width", "12", "--batch", "16", "--optimiser", "sgd"], 1e-5)
+    # The processor's kernels with fma, which the device's are operation by operation.
+    for network in (["resnet", *fixed, "relu", "--layers", "6", "--width", "19", "--batch", "16"],
+                    ["resnet", *fixed, "relu", "--layers", "3", "--width", "8", "--batch", "7", "--dtype", "float64", "--optimiser", "sgd"],
+                    ["mlp", *fixed, "identity", "--layers", "4", "--width", "40", "--batch", "130", "--optimiser", "adam"],
+                    ["mlp", *fixed, "relu", "--layers", "2", "--width", "5", "--batch", "1", "--limit", "20"],
+                    ["resnet", *fixed, "relu", "--layers", "0", "--width", "6", "--batch", "200"]):
+        if answer("info")["isa"] == "portable":
+            break
+        here, there, model_here, model_there = both(*network)
+        for a, b in zip(here, there):
+            for key in ("step", "loss", "accuracy", "test_loss", "test_accuracy"):
+                assert a.get(key) == b.get(key), (network, a, b)
+        for name in model_here:
+            assert model_here[name] == model_there[name], (network, name)
+        exact += 1
+os.environ["DEEPPCR_CUDA_MODULE"] = os.path.join(stand_ins, "libfake_device.so")
+
+# Learns, and says where.
+small = ["--data", path("data"), "--layers", "6", "--width", "8", "--batch", "10", "--device", "cuda"]
+told = answer("train", "resnet", *small, "--epochs", "8", "--rate", "0.01")
+assert told["test_accuracy"] > 0.9 and "stand-in on the host" in told["device"] and "cuda:0" in told["sentence"], told
+assert "threads_used" not in told
+assert "is not measured" in answer("train", "mlp", *small[:-1], "auto", "--epochs", "1")["device"]
+
+# Stopped by a signal and gone on with there: the bits of the run that nobody stopped.
+common = ["train", "resnet", *small, "--epochs", "12"]
+answer(*common, "--save", path("whole"))
+for attempt in range(5):  # a busy machine may let it end before the signal comes
+    process = subprocess.Popen(words(*common, "--save", path("stopped"), "--log", path("sl"), "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    while process.poll() is None and not (os.path.exists(path("sl")) and os.path.getsize(path("sl")) > 500):
+        time.sleep(0.002)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    if process.returncode != 0:
+        break
+    os.remove(path("stopped"))
+    os.remove(path("sl"))
+assert process.returncode == 143, (process.returncode, out, err)
+answer(*common, "--resume", path("stopped"), "--log", path("sl"))
+assert tensors("stopped") == tensors("whole"), "stopped and gone on with: other bits"
+assert [line["step"] for line in log("sl") if line["event"] == "step"] == list(range(1, 157))
+
+# Refused, in one line, before anything is written.
+there = ["train", "resnet", *small, "--epochs", "1", "--save", path("none")]
+refused(2, "--pipeline runs on processors", *there, "--pipeline", "gpipe", "--ranks", "2")
+refused(2, "--data-parallel runs on processors", *there, "--data-parallel", "--ranks", "2")
+refused(2, "on a device layer_norm", *there, "--layer-norm")
+refused(2, "on a device two-layer branches", *there, "--branch", "two-layer")
+refused(2, "that activation", *there, "--activation", "gelu")
+refused(2, "layers tied every 2", *there, "--tie", "2")
+refused(2, "a backward scheme on a device", *there, "--backward", "pcr")
+refused(2, "auto, sequential, overlap and newton work there", *there, "--method", "picard")
+refused(2, "the loop is of any width", *there, "--method", "newton")
+refused(2, "'train' does not run on devices yet", "train", "rnn", "--device", "cuda")
+for setting, words_of in (("MEMORY=8192", "bytes were refused"), ("LAUNCH=1", "too many resources"), ("WAIT=1", "illegal memory access")):
+    name, value = setting.split("=")
+    refused(4, words_of, *there, env={**os.environ, "DEEPPCR_FAKE_" + name: value})
+assert not os.path.exists(path("none")) or tensors("none"), "half a checkpoint"
+print("cli_device_train: %d logs to the bit, learned, stopped, gone on with, refused" % exact)
+PYTHON
+status=$?
+exit $status

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: MIT
+// Training whole on a device, and evaluation there, against the host's: the loss of every step, the parameters that are
+// left, checkpoints and what goes on from them.
+#include "training.h"
+
+// Its functions have a context of their own.
+#include "on_device.h"
+
+enum { MOST_STEPS = 64 };
+
+typedef struct run {
+    dpcr_model *model;
+    dpcr_train_state last;
+    double losses[MOST_STEPS];
+    int64_t steps, stop;  // stop: after so many of them; 0: never
+} run;
+
+static int note(void *user, const struct dpcr_train_state *state) {
+    run *r = user;
+    assert_true(state->step >= 1 && state->step <= MOST_STEPS);
+    r->losses[state->step - 1] = state->loss;
+    return ++r->steps == r->stop;
+}
+
+static dpcr_train_options options_of(run *r, const dpcr_train_options *given, dpcr_device device) {
+    dpcr_train_options o = *given;
+    o.progress = note;
+    o.progress_user = r;
+    if (device.type == DPCR_HOST) {
+        o.solve.method = DPCR_METHOD_SEQUENTIAL;
+        o.solve.backward = DPCR_SCHEME_SEQUENTIAL;
+    } else {
+        o.solve.backward = DPCR_SCHEME_AUTO;
+        o.solve.device = device;
+    }
+    return o;
+}
+
+static void train_on(run *r, const dpcr_model_options *m, const dpcr_dataset *data, const dpcr_train_options *given,
+                     dpcr_device device, dpcr_status wanted) {
+    dpcr_error error = {0};
+    const dpcr_train_options o = options_of(r, given, device);
+    if (!r->model) r->model = make_model(context, m);
+    const dpcr_status status = dpcr_train(context, r->model, data, &o, &r->last, &error);
+    if (status != wanted) fail_msg("status %d: %s", status, error.text);
+}
+
+static void assert_alike(const run *a, const run *b, double allowed) {
+    const dpcr_model_options *o = dpcr_model_get_options(a->model);
+    int64_t count = 0;
+    const void *p = dpcr_model_vector(a->model, &count), *q = dpcr_model_vector(b->model, NULL);
+    assert_int_equal(a->steps, b->steps);
+    for (int64_t i = 0; i < a->steps; i++)
+        if (!(fabs(a->losses[i] - b->losses[i]) <= allowed * fabs(a->losses[i])))
+            fail_msg("step %d of a network of %d x %d: loss %.12g, wanted %.12g", (int)i + 1, (int)o->layers,
+                     (int)o->width, b->losses[i], a->losses[i]);
+    for (int64_t i = 0; i < count; i++) {
+        const double x = o->dtype == DPCR_F64 ? ((const double *)p)[i] : (double)((const float *)p)[i];
+        const double y = o->dtype == DPCR_F64 ? ((const double *)q)[i] : (double)((const float *)q)[i];
+        if (!(fabs(x - y) <= 20 * allowed)) fail_msg("parameter %d: %.9g, wanted %.9g", (int)i, y, x);
+    }
+}
+
+// SGD: Adam's first steps have the sign of gradients, whose rounding may differ.
+static void train_both(dpcr_model_options m, const dpcr_dataset *data, int64_t batch, dpcr_method method) {
+    dpcr_train_options o = train_options(2, batch);
+    run host = {0}, device = {0};
+    if (left_out()) return;
+    o.optimiser.kind = DPCR_SGD;
+    o.optimiser.momentum = 0.9;
+    o.solve.method = method;
+    train_on(&host, &m, data, &o, here, DPCR_OK);
+    train_on(&device, &m, data, &o, there, DPCR_OK);
+    const double allowed = m.dtype == DPCR_F64 ? 1e-10 : 1e-4;
+    assert_alike(&host, &device, allowed);
+    assert_true(device.last.epoch_ended && device.last.step == host.last.step);
+    const dpcr_solve_options solve = {.size = sizeof solve, .method = method, .device = there};
+    double loss = 0, accuracy = 0, loss_there = 0, accuracy_there = 0;
+    dpcr_error error = {0};
+    ok(dpcr_evaluate(context, device.model, data, batch, NULL, &loss, &accuracy, &error), &error);
+    ok(dpcr_evaluate(context, device.model, data, batch, &solve, &loss_there, &accuracy_there, &error), &error);
+    if (!(fabs(loss - loss_there) <= allowed * loss) || accuracy != accuracy_there)
+        fail_msg("evaluated: %.9g and %g, wanted %.9g and %g", loss_there, accuracy_there, loss, accuracy);
+    dpcr_model_destroy(host.model);
+    dpcr_model_destroy(device.model);
+}
+
+void training_as_on_the_host(void **state) {
+    (void)state;
+    static small_data data;
+    static const int64_t counts[] = {1, 7, 24, 50}, batches[] = {1, 5, 24, 100, 9};
+    static const dpcr_activation activations[] = {DPCR_ACT_RELU, DPCR_ACT_TANH, DPCR_ACT_SIGMOID};
+    static const int64_t widths[] = {5, 16, 2, 33};
+    int n = 0;
+    for (int c = 0; c < 4; c++)
+        for (int b = 0; b < 5; b++, n++) {
+            if ((counts[c] + batches[b] - 1) / batches[b] > MOST_STEPS / 2) continue;
+            dpcr_model_options m = resnet_options(n % 7, widths[n % 4], n % 3 ? DPCR_F32 : DPCR_F64);
+            m.architecture = n % 5 == 2 ? DPCR_MLP : DPCR_RESNET;
+            m.activation = activations[n % 3];
+            if (n % 4 == 3) m.inputs = 0, m.width = PIXELS;
+            train_both(m, make_data(&data, counts[c], 3), batches[b], DPCR_METHOD_AUTO);
+        }
+    train_both(resnet_options(9, 2, DPCR_F64), make_data(&data, 20, 4), 6, DPCR_METHOD_NEWTON);
+    train_both(resnet_options(9, 4, DPCR_F64), make_data(&data, 20, 4), 6, DPCR_METHOD_OVERLAP);
+}
+
+static void assert_same_bits(const run *a, const run *b) {
+    assert_memory_equal(dpcr_model_vector(a->model, NULL), dpcr_model_vector(b->model, NULL), vector_bytes(a->model));
+}
+
+// Stopped after any step and gone on with: the same bits; and the host goes on from there too.
+void training_goes_on(void **state) {
+    (void)state;
+    static small_data data;
+    make_data(&data, 22, 5);
+    const dpcr_model_options m = resnet_options(4, 6, DPCR_F32);
+    const dpcr_optimiser_kind kinds[] = {DPCR_SGD, DPCR_ADAM, DPCR_ADAMW};
+    for (int64_t stop = 1; stop <= 11; stop += 2) {
+        const folder f = make_folder();
+        dpcr_train_options o = train_options(3, 6);
+        run whole = {0}, first = {.stop = stop}, second = {0}, host = {0};
+        o.optimiser.kind = kinds[stop / 2 % 3];
+        o.optimiser.momentum = stop == 7 ? 0.9 : 0;
+        o.solve.method = DPCR_METHOD_SEQUENTIAL;
+        o.solve.backward = 0;
+        train_on(&whole, &m, &data.set, &o, there, DPCR_OK);
+        o.save = f.file;
+        train_on(&first, &m, &data.set, &o, there, DPCR_ERROR_CANCELLED);
+        assert_int_equal(first.last.step, stop);
+        o.resume = f.file;
+        o.save = NULL;
+        train_on(&second, &m, &data.set, &o, there, DPCR_OK);
+        assert_same_bits(&whole, &second);
+        dpcr_error error = {0};
+        run *const r = &host;
+        dpcr_train_options on_host = options_of(r, &o, there);
+        on_host.solve.device = here;
+        host.model = make_model(context, &m);
+        ok(dpcr_train(context, host.model, &data.set, &on_host, &host.last, &error), &error);
+        for (int64_t i = stop; i < whole.last.step; i++)
+            assert_true(fabs(host.losses[i] - whole.losses[i]) <= 1e-2 * whole.losses[i]);
+        dpcr_model_destroy(whole.model);
+        dpcr_model_destroy(first.model);
+        dpcr_model_destroy(second.model);
+        dpcr_model_destroy(host.model);
+        remove_folder(&f);
+    }
+}
+
+static void assert_refused(const char *words, dpcr_status wanted, const dpcr_model_options *m,
+                           const dpcr_train_options *o) {
+    static small_data data;
+    run r = {.model = make_model(context, m)};
+    dpcr_error error = {0};
+    void *const before = parameters_of(r.model);
+    const dpcr_status got = dpcr_train(context, r.model, make_data(&data, 9, 3), o, NULL, &error);
+    if (got != wanted || !strstr(error.text, words)) fail_msg("status %d, \"%s\"", got, error.text);
+    assert_memory_equal(before, dpcr_model_vector(r.model, NULL), vector_bytes(r.model));
+    free(before);
+    dpcr_model_destroy(r.model);
+}
+
+void networks_that_are_refused(void **state) {
+    (void)state;
+    dpcr_train_options o = train_options(1, 3);
+    dpcr_model_options m = resnet_options(4, 5, DPCR_F32);
+    o.solve.backward = DPCR_SCHEME_AUTO;
+    o.solve.device = there;
+    m.tie = 2;
+    assert_refused("tied", DPCR_ERROR_UNSUPPORTED, &m, &o);
+    m.tie = 0;
+    m.layer_norm = 1;
+    assert_refused("layer_norm", DPCR_ERROR_UNSUPPORTED, &m, &o);
+    m.layer_norm = 0;
+    m.activation = DPCR_ACT_GELU;
+    assert_refused("activation", DPCR_ERROR_UNSUPPORTED, &m, &o);
+    m.activation = DPCR_ACT_RELU;
+    o.solve.backward = DPCR_SCHEME_PCR;
+    assert_refused("a backward scheme on a device", DPCR_ERROR_UNSUPPORTED, &m, &o);
+    o.solve.backward = DPCR_SCHEME_AUTO;
+    o.solve.method = DPCR_METHOD_NEWTON;
+    assert_refused("the loop is of any width", DPCR_ERROR_UNSUPPORTED, &m, &o);
+    o.solve.method = DPCR_METHOD_AUTO;
+    o.optimiser.kind = DPCR_SGD;
+    o.optimiser.rate = 1e30;
+    run r = {0};
+    static small_data data;
+    train_on(&r, &m, make_data(&data, 9, 3), &o, there, DPCR_ERROR_UNSUPPORTED);  // the loss is no number
+    dpcr_model_destroy(r.model);
+}
