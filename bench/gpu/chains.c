@@ -50,9 +50,9 @@ static dpcr_array numbers(const gpu *t, dpcr_dtype dtype, const int64_t *shape) 
 
 static void print_row(const bench *t, const char *what, int64_t width, dpcr_dtype dtype, int64_t length, int64_t batch,
                       int transposed, double bytes, double seconds) {
-    printf("\"%s\",%d.%d,%d,%d,\"%s\",%s,%" PRId64 ",%s,%" PRId64 ",%" PRId64 ",%d,%d,%.0f,%.4g,%.4g,%.4g,%.4g\n",
-           t->on.info.name, t->on.info.major, t->on.info.minor, t->on.info.driver, t->on.info.runtime, t->on.command,
-           what, width, dpcr_dtype_name(dtype), length, batch, transposed, t->on.repetitions, bytes, 1e6 * seconds,
+    gpu_row(&t->on);
+    printf("%s,%" PRId64 ",%s,%" PRId64 ",%" PRId64 ",%d,%d,%.0f,%.4g,%.4g,%.4g,%.4g\n", what, width,
+           dpcr_dtype_name(dtype), length, batch, transposed, t->on.repetitions, bytes, 1e6 * seconds,
            1e-9 * bytes / seconds, 1e-9 * t->copy, t->copy > 0 ? bytes / seconds / t->copy : 1);
     fflush(stdout);
 }
@@ -138,9 +138,8 @@ int main(int argc, char **argv) {
     }
     gpu_open(&t.on, "bench_gpu_chains", argc, argv);
     printf(
-        "device,capability,driver,runtime,command,structure,width,dtype,length,batch,transposed,repetitions,bytes,"
-        "median_us,"
-        "gb_per_s,copy_gb_per_s,of_copy\n");
+        GPU_COLUMNS
+        "structure,width,dtype,length,batch,transposed,repetitions,bytes,median_us,gb_per_s,copy_gb_per_s,of_copy\n");
     run_all(&t);
     gpu_close(&t.on);
     return 0;

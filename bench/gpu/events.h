@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What programs that measure on a device share: the device, its events, medians of runs timed one by one, arguments.
+// What programs that measure on a device share: the device, its events, medians of runs timed one by one, arrays,
+// arguments, rows of tables.
 #ifndef DEEPPCR_BENCH_GPU_EVENTS_H
 #define DEEPPCR_BENCH_GPU_EVENTS_H
 
@@ -26,8 +27,8 @@ static int by_size(const void *a, const void *b) {
 }
 
 // Median seconds of run(argument, set), sets 0..sets-1 by turns.
-static double median(const gpu *t, void (*run)(const gpu *t, const void *argument, int set), const void *argument,
-                     int sets) {
+static inline double median(const gpu *t, void (*run)(const gpu *t, const void *argument, int set),
+                            const void *argument, int sets) {
     double times[MOST];
     dpcr_error error = {0};
     for (int i = -3; i < t->repetitions; i++) {  // the first ones warm up
@@ -68,6 +69,37 @@ static void gpu_open(gpu *t, const char *name, int argc, char **argv) {
     must(dpcr_context_create(NULL, &t->context, &error), &error);
     must(dpcr_stream_create(t->device, &t->stream, &error), &error);
     for (int i = 0; i < 2; i++) must(t->table->event_create(t->device.id, &t->events[i], &error), &error);
+}
+
+// The columns that every table begins with, and what stands in them.
+#define GPU_COLUMNS "device,capability,driver,runtime,command,"
+
+static inline void gpu_row(const gpu *t) {
+    printf("\"%s\",%d.%d,%d,%d,\"%s\",", t->info.name, t->info.major, t->info.minor, t->info.driver, t->info.runtime,
+           t->command);
+}
+
+// An array there of numbers in -scale..scale, or those of `from`.
+static inline dpcr_array gpu_numbers(const gpu *t, int ndim, const int64_t *shape, double scale, const void *from) {
+    dpcr_error error = {0};
+    dpcr_array array = dpcr_array_make(NULL, DPCR_F32, ndim, shape);
+    int64_t count = 1;
+    uint64_t seed = 1;
+    for (int i = 0; i < ndim; i++) count *= shape[i];
+    float *host = malloc((size_t)count * sizeof *host + 1);
+    if (!host) exit(1);
+    for (int64_t i = 0; i < count; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        host[i] = from ? ((const float *)from)[i] : (float)(scale * ((double)(int32_t)(seed >> 32) / 2147483648.0));
+    }
+    array.device = t->device;
+    must(dpcr_device_allocate(t->device, (size_t)count * 4, &array.data, &error), &error);
+    must(dpcr_device_copy(t->device, array.data, (dpcr_device){.type = DPCR_HOST}, host, (size_t)count * 4, t->stream,
+                          &error),
+         &error);
+    must(dpcr_stream_wait(t->device, t->stream, &error), &error);
+    free(host);
+    return array;
 }
 
 static void gpu_close(gpu *t) {

@@ -38,29 +38,6 @@ static void backward(const gpu *t, const void *argument, int set) {
          &error);
 }
 
-// Numbers of -1..1, or those of `from`.
-static dpcr_array numbers(const gpu *t, int ndim, const int64_t *shape, const float *from) {
-    dpcr_error error = {0};
-    dpcr_array array = dpcr_array_make(NULL, DPCR_F32, ndim, shape);
-    int64_t count = 1;
-    uint64_t seed = 1;
-    for (int i = 0; i < ndim; i++) count *= shape[i];
-    float *host = malloc((size_t)count * sizeof *host + 1);
-    if (!host) exit(1);
-    for (int64_t i = 0; i < count; i++) {
-        seed = seed * 6364136223846793005u + 1442695040888963407u;
-        host[i] = from ? from[i] : (float)((double)(int32_t)(seed >> 32) / 2147483648.0);
-    }
-    array.device = t->device;
-    must(dpcr_device_allocate(t->device, (size_t)count * 4, &array.data, &error), &error);
-    must(dpcr_device_copy(t->device, array.data, (dpcr_device){.type = DPCR_HOST}, host, (size_t)count * 4, t->stream,
-                          &error),
-         &error);
-    must(dpcr_stream_wait(t->device, t->stream, &error), &error);
-    free(host);
-    return array;
-}
-
 // `loop` gets the first median of its pass.
 static void time_pass(const gpu *t, const job *j, dpcr_method method, bool back, double *loop) {
     dpcr_solve_report report = {.size = sizeof report};
@@ -68,9 +45,9 @@ static void time_pass(const gpu *t, const job *j, dpcr_method method, bool back,
     const double seconds = median(t, back ? backward : forward, j, 1);
     if (!back) must(dpcr_solve_collect(j->plan, j->workspace, j->bytes, t->stream, &report, &error), &error);
     if (*loop == 0) *loop = seconds;
-    printf("\"%s\",%d.%d,%d,%d,\"%s\",%s,%" PRId64 ",float32,%" PRId64 ",%" PRId64 ",%s,%s,%s,%d,%d,%.4g,%.4g\n",
-           t->info.name, t->info.major, t->info.minor, t->info.driver, t->info.runtime, t->command, j->network,
-           j->width, j->layers, j->batch, back ? "backward" : "forward", back ? "-" : dpcr_method_name(method),
+    gpu_row(t);
+    printf("%s,%" PRId64 ",float32,%" PRId64 ",%" PRId64 ",%s,%s,%s,%d,%d,%.4g,%.4g\n", j->network, j->width, j->layers,
+           j->batch, back ? "backward" : "forward", back ? "-" : dpcr_method_name(method),
            back ? "-" : dpcr_reason_name(report.reason), report.sweeps, t->repetitions, 1e6 * seconds, *loop / seconds);
     fflush(stdout);
 }
@@ -105,10 +82,10 @@ static void time_stack(const gpu *t, bool residual, int64_t width, int64_t layer
     int64_t count = 0;
     must(dpcr_model_create(t->context, &o, &model, &error), &error);
     const float *theta = dpcr_model_vector(model, &count), *zeros = dpcr_model_gradient_vector(model);
-    j.at[THETA] = numbers(t, 1, &count, theta);
-    j.at[GRADIENTS] = numbers(t, 1, &count, zeros);
+    j.at[THETA] = gpu_numbers(t, 1, &count, 1, theta);
+    j.at[GRADIENTS] = gpu_numbers(t, 1, &count, 1, zeros);
     for (int i = Z0; i < ARRAYS; i++)
-        j.at[i] = i == Z0 || i == DZ0 ? numbers(t, 2, states + 1, NULL) : numbers(t, 3, states, NULL);
+        j.at[i] = i == Z0 || i == DZ0 ? gpu_numbers(t, 2, states + 1, 1, NULL) : gpu_numbers(t, 3, states, 1, NULL);
     j.steps.size = sizeof j.steps;
     must(dpcr_device_model_create(model, batch, &j.at[THETA], &j.at[GRADIENTS], &there, &error), &error);
     must(dpcr_device_model_steps(there, &j.steps, &error), &error);
@@ -128,9 +105,9 @@ int main(int argc, char **argv) {
         return 2;
     }
     gpu_open(&t, "bench_gpu_layers", argc, argv);
-    printf(
-        "device,capability,driver,runtime,command,network,width,dtype,layers,batch,pass,method,reason,sweeps,"
-        "repetitions,median_us,times_the_loop\n");
+    printf(GPU_COLUMNS
+           "network,width,dtype,layers,batch,pass,method,reason,sweeps,"
+           "repetitions,median_us,times_the_loop\n");
     for (int64_t layers = longest >= 1024 ? 1024 : longest; layers <= longest; layers *= 8)
         for (int64_t batch = 1; batch <= 256; batch *= 16)
             for (int64_t width = 2; width <= 256; width *= 2)

@@ -32,29 +32,6 @@ static void solve(const gpu *t, const void *argument, int set) {
              &error);
 }
 
-// Numbers of -scale..scale, or those of `from`.
-static dpcr_array numbers(const gpu *t, int ndim, const int64_t *shape, double scale, const void *from) {
-    dpcr_error error = {0};
-    dpcr_array array = dpcr_array_make(NULL, DPCR_F32, ndim, shape);
-    int64_t count = 1;
-    uint64_t seed = 1;
-    for (int i = 0; i < ndim; i++) count *= shape[i];
-    float *host = malloc((size_t)count * sizeof *host);
-    if (!host) exit(1);
-    for (int64_t i = 0; i < count; i++) {
-        seed = seed * 6364136223846793005u + 1442695040888963407u;
-        host[i] = from ? ((const float *)from)[i] : (float)(scale * ((double)(int32_t)(seed >> 32) / 2147483648.0));
-    }
-    array.device = t->device;
-    must(dpcr_device_allocate(t->device, (size_t)count * 4, &array.data, &error), &error);
-    must(dpcr_device_copy(t->device, array.data, (dpcr_device){.type = DPCR_HOST}, host, (size_t)count * 4, t->stream,
-                          &error),
-         &error);
-    must(dpcr_stream_wait(t->device, t->stream, &error), &error);
-    free(host);
-    return array;
-}
-
 // The loop's median goes to *loop where this is the loop.
 static void time_job(const gpu *t, job *j, dpcr_method method, double *loop) {
     dpcr_solve_report report = {.size = sizeof report};
@@ -66,10 +43,10 @@ static void time_job(const gpu *t, job *j, dpcr_method method, double *loop) {
     else
         must(dpcr_recurrent_collect(j->network, j->workspace, j->bytes, t->stream, &report, &error), &error);
     if (method == DPCR_METHOD_SEQUENTIAL) *loop = seconds;
-    printf("\"%s\",%d.%d,%d,%d,\"%s\",%s,%" PRId64 ",float32,%" PRId64 ",%" PRId64 ",%s,%s,%d,%.4g,%d,%.4g,%.4g\n",
-           t->info.name, t->info.major, t->info.minor, t->info.driver, t->info.runtime, t->command, j->what, j->width,
-           j->length, j->batch, dpcr_method_name(method), dpcr_reason_name(report.reason), report.sweeps,
-           report.residual, t->repetitions, 1e6 * seconds, *loop / seconds);
+    gpu_row(t);
+    printf("%s,%" PRId64 ",float32,%" PRId64 ",%" PRId64 ",%s,%s,%d,%.4g,%d,%.4g,%.4g\n", j->what, j->width, j->length,
+           j->batch, dpcr_method_name(method), dpcr_reason_name(report.reason), report.sweeps, report.residual,
+           t->repetitions, 1e6 * seconds, *loop / seconds);
     fflush(stdout);
     dpcr_device_release(t->device, j->workspace);
 }
@@ -82,9 +59,9 @@ static void time_cell(const gpu *t, int64_t width, int64_t length, int64_t batch
     dpcr_error error = {0};
     dpcr_cell *cell = NULL;
     double loop = 0;
-    j.weight = numbers(t, 2, weights, 1.5 / (double)width, NULL);
-    j.x = numbers(t, 3, states, 1, NULL);
-    j.z = numbers(t, 3, states, 0, NULL);
+    j.weight = gpu_numbers(t, 2, weights, 1.5 / (double)width, NULL);
+    j.x = gpu_numbers(t, 3, states, 1, NULL);
+    j.z = gpu_numbers(t, 3, states, 0, NULL);
     const dpcr_cell_options o = {.size = sizeof o,
                                  .kind = DPCR_CELL_DENSE,
                                  .length = length,
@@ -118,9 +95,9 @@ static void time_network(const gpu *t, dpcr_recurrent_kind kind, int64_t hidden,
     double loop = 0;
     must(dpcr_recurrent_create(t->context, &o, &network, &error), &error);
     const void *theta = dpcr_recurrent_vector(network, &count);
-    j.weight = numbers(t, 1, &count, 0, theta);
-    j.x = numbers(t, 3, states, 1, NULL);
-    j.z = numbers(t, 3, states, 0, NULL);
+    j.weight = gpu_numbers(t, 1, &count, 0, theta);
+    j.x = gpu_numbers(t, 3, states, 1, NULL);
+    j.z = gpu_numbers(t, 3, states, 0, NULL);
     j.pass = (dpcr_recurrent_pass){.size = sizeof j.pass, .x = j.x, .y = j.z};
     for (int m = 0; m < (kind >= DPCR_PARAGRU ? 3 : 2); m++) {
         const dpcr_recurrent_plan_options options = {
@@ -151,9 +128,9 @@ int main(int argc, char **argv) {
         return 2;
     }
     gpu_open(&t, "bench_gpu_nonlinear", argc, argv);
-    printf(
-        "device,capability,driver,runtime,command,what,width,dtype,length,batch,method,reason,sweeps,residual,"
-        "repetitions,median_us,times_the_loop\n");
+    printf(GPU_COLUMNS
+           "what,width,dtype,length,batch,method,reason,sweeps,residual,"
+           "repetitions,median_us,times_the_loop\n");
     const int64_t first = cells ? 1 : kind >= DPCR_PARAGRU ? 64 : 32, most = kind >= DPCR_PARAGRU ? 8 : 64;
     for (int64_t length = longest >= 1024 ? 1024 : longest; length <= longest; length *= 4)
         for (int64_t batch = 1; batch <= most; batch *= most)

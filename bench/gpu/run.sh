@@ -7,7 +7,8 @@
 #   test      the backend and the suite; the suite on the device; 10 000 launches
 #   sanitize  compute-sanitizer's memcheck, racecheck and synccheck over a share of the suite
 #   bench     bandwidths of linear chains beside a device copy, into bench/results/gpu/chains.csv; cells and recurrent networks
-#             by the loop, overlap and newton, into nonlinear.csv there; stacks of layers, forward and back, into layers.csv
+#             by the loop, overlap and newton, into nonlinear.csv there; stacks of layers, forward and back, into layers.csv;
+#             steps of training, whole, beside the processor's, into training.csv
 #
 # DEEPPCR_DEVICE=cuda:N chooses the device. DEEPPCR_GPU_REHEARSE=BUILD goes through the steps with the tests' stand-in of that
 # build, small and measuring nothing, and leaves everything in BUILD/rehearsal. Nothing has been run on a device yet.
@@ -22,8 +23,9 @@ bytes=1073741824
 launches=10000
 longest=131072
 deepest=65536
+trained="--layers 1024 --beside 3"
 repetitions=21
-[ -z "$rehearse" ] || { steps=$build/rehearsal; results=$steps; bytes=16384; launches=50; longest=4; deepest=3; repetitions=1; }
+[ -z "$rehearse" ] || { steps=$build/rehearsal; results=$steps; bytes=16384; launches=50; longest=4; deepest=3; trained="--layers 2 --beside 1 --widest 64 --most 128"; repetitions=1; }
 device=${DEEPPCR_DEVICE:-cuda}
 case $part in
     test | sanitize | bench) ;;
@@ -78,6 +80,10 @@ keep() {
 chains() { keep chains "$build/bench_gpu_chains" --device "$device" --structure "$1" --bytes "$bytes"; }
 nonlinear() { keep nonlinear "$build/bench_gpu_nonlinear" --device "$device" --what "$1" --longest "$longest" --repetitions "$repetitions"; }
 layers() { keep layers "$build/bench_gpu_layers" --device "$device" --network "$1" --longest "$deepest" --repetitions "$repetitions"; }
+training() {
+    # shellcheck disable=SC2086  # several arguments
+    keep training "$build/bench_gpu_training" --device "$device" --network "$1" --repetitions "$repetitions" $trained
+}
 
 # What was compiled is not compiled again, so a build that was stopped goes on too.
 prepare() {
@@ -91,7 +97,7 @@ prepare() {
     }
     echo "building (resumable)"
     timeout 400 cmake --build "$build" -j "$(nproc)" --target deeppcr_cuda deeppcr_program test_on_device bench_gpu_chains bench_gpu_nonlinear \
-        bench_gpu_layers >"$steps/build.log" 2>&1
+        bench_gpu_layers bench_gpu_training >"$steps/build.log" 2>&1
     case $? in
         0) ;;
         124) echo "$part: the build took its time; the same command goes on"; exit 75 ;;
@@ -107,8 +113,8 @@ fi
 answer=$("$build/deeppcr" info --device "$device" 2>&1) || { echo "run.sh: skipped: $answer"; exit 77; }
 echo "$answer" | sed -n '/^devices/,$p'
 
-export -f suite sanitizer keep chains nonlinear layers
-export build device results steps bytes launches longest deepest repetitions
+export -f suite sanitizer keep chains nonlinear layers training
+export build device results steps bytes launches longest deepest trained repetitions
 case $part in
     test)
         step suite 300 bash -c 'suite 200'
@@ -125,6 +131,7 @@ case $part in
         for structure in diagonal block dense scalar; do step "$structure" 200 bash -c "chains $structure"; done
         for what in cells gru lstm paragru paralstm mingru; do step "$what" 300 bash -c "nonlinear $what"; done
         for network in mlp resnet; do step "$network" 300 bash -c "layers $network"; done
+        for network in mlp resnet; do step "training_$network" 300 bash -c "training $network"; done
         ;;
 esac
 echo "$part: done"
