@@ -322,6 +322,11 @@ for cut in (0, 7, 100, len(whole) // 2, len(whole) - 1):
     refused(5, "", "generate", path("cut"))
     refused(5, "", "train", "denoiser", *small, "--latent", path("cut"))
     refused(5, "", "train", "denoiser", *small, "--resume", path("cut"))
+middle = (len(whole) + 8 + int.from_bytes(whole[:8], "little")) // 2
+put("cut", whole[:middle] + bytes([whole[middle] ^ 16]) + whole[middle + 1:])
+for arguments in (["generate", path("cut")], ["train", "denoiser", *small, "--latent", path("cut")], ["train", "denoiser", *small, "--resume", path("cut")],
+                  ["bench", "diffusion", path("cut")]):
+    refused(5, "damaged", *arguments)
 refused(5, "no denoiser", "generate", path("vae"))
 refused(5, "no auto-encoder", "train", "denoiser", *small, "--latent", path("codes"))
 refused(2, "classes", "generate", path("pixels"), "--class", 1)
@@ -337,7 +342,8 @@ refused(2, "fewer", "generate", path("codes"), "--count", 1 << 24, "--out", path
 assert read_json(run("generate", path("codes"), "--count", 1, "--steps", 20, "--window", 10 ** 9, "--json"))["window"] == 20
 header = json.loads(whole[8:8 + int.from_bytes(whole[:8], "little")])
 begin, end = (8 + int.from_bytes(whole[:8], "little") + x for x in header["out.weight"]["data_offsets"])
-put("loud", whole[:begin] + struct.pack("<f", 1e38) * ((end - begin) // 4) + whole[end:])
+unsummed = whole.replace(b"deeppcr.checksum", b"deeppcr.unsummed")  # changed on purpose
+put("loud", unsummed[:begin] + struct.pack("<f", 1e38) * ((end - begin) // 4) + unsummed[end:])
 for method in ("sequential", "picard", "auto"):
     done = ended(5, "generate", path("loud"), "--count", 3, "--steps", 20, "--method", method, "--samples", path("loud.npy"), "--json")
     assert b"3 of 3 pictures are not finite" in done.stderr and is_one_line(done.stderr) and read_json(done.stdout)["count"] == 3, done

@@ -334,6 +334,8 @@ static void a_resumed_run_ends_with_the_same_bits(void **state) {
 
 // ---- files ----
 
+#define SUM "deeppcr.checksum"
+
 static dpcr_diffusion *latent_model(dpcr_context *context) {
     const dpcr_autoencoder_options of_vae = {
         .size = sizeof of_vae, .rows = SIDE, .cols = SIDE, .latent = 4, .hidden = 10, .depth = 1, .seed = 5};
@@ -383,7 +385,40 @@ static void files_come_back(void **state) {
     dpcr_context_destroy(context);
 }
 
-// Every cut, and bytes changed in the header and in the numbers: refused in one line, or read as what it says.
+// A file with any bit changed is not the one that was saved; but for the sum's own name, without which none is looked
+// for.
+static void flipped_bits_are_refused(void **state) {
+    (void)state;
+    enum { PLACES = 300 };
+    const folder f = make_folder();
+    dpcr_context *context = sampling_context(1);
+    dpcr_diffusion *model = latent_model(context), *read;
+    assert_int_equal(dpcr_diffusion_save(model, f.file, NULL), DPCR_OK);
+    dpcr_diffusion_destroy(model);
+    content whole = read_file(f.file);
+    const unsigned char *name = memmem(whole.bytes, whole.size, SUM, strlen(SUM));
+    assert_non_null(name);
+    for (size_t i = 0; i < PLACES; i++) {
+        unsigned char *at = whole.bytes + (whole.size - 1) * i / (PLACES - 1);
+        if (at >= name && at < name + strlen(SUM)) continue;
+        dpcr_error error = {0};
+        *at ^= (unsigned char)(1 << i % 8);
+        write_file(f.file, whole.bytes, whole.size);
+        if (dpcr_diffusion_load(context, f.file, &read, &error) != DPCR_ERROR_FORMAT)
+            fail_msg("byte %zu of %zu: read", (size_t)(at - whole.bytes), whole.size);
+        assert_true(error.text[0] && !strchr(error.text, '\n') && !read);
+        *at ^= (unsigned char)(1 << i % 8);
+    }
+    write_file(f.file, whole.bytes, whole.size);
+    assert_int_equal(dpcr_diffusion_load(context, f.file, &read, NULL), DPCR_OK);
+    dpcr_diffusion_destroy(read);
+    free(whole.bytes);
+    remove_folder(&f);
+    dpcr_context_destroy(context);
+}
+
+// Every cut, and, where no sum is told, bytes changed in the header and in the numbers: refused in one line, or read as
+// what it says.
 static void damaged_files_are_refused(void **state) {
     (void)state;
     const folder f = make_folder();
@@ -395,6 +430,12 @@ static void damaged_files_are_refused(void **state) {
     dpcr_error error;
     uint64_t header = 0;
     memcpy(&header, whole.bytes, sizeof header);
+    unsigned char *sum = memmem(whole.bytes, header, SUM, strlen(SUM));
+    assert_non_null(sum);
+    sum[0] = '_';
+    write_file(f.file, whole.bytes, whole.size);
+    assert_int_equal(dpcr_diffusion_load(context, f.file, &read, NULL), DPCR_OK);
+    dpcr_diffusion_destroy(read);
     for (size_t size = 0; size < whole.size; size += 1 + whole.size / 40) {
         write_file(f.file, whole.bytes, size);
         error = (dpcr_error){0};
@@ -487,6 +528,7 @@ int main(void) {
         cmocka_unit_test(training_is_the_same_for_any_threads_and_learns),
         cmocka_unit_test(a_resumed_run_ends_with_the_same_bits),
         cmocka_unit_test(files_come_back),
+        cmocka_unit_test(flipped_bits_are_refused),
         cmocka_unit_test(damaged_files_are_refused),
         cmocka_unit_test(refusals),
         cmocka_unit_test(refused_memory_leaks_nothing),

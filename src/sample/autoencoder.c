@@ -260,7 +260,7 @@ dpcr_status dpcr_autoencoder_load(dpcr_context *context, const char *path, dpcr_
     if (autoencoder) *autoencoder = NULL;
     if (!context || !path || !autoencoder)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "autoencoder_load: context, path or autoencoder is NULL");
-    DPCR_TRY(dpcr_safetensors_read(context, path, &tensors, error));
+    DPCR_TRY(dpcri_bundle_read(context, path, &tensors, error));
     const char *kind = dpcr_tensors_metadata(&tensors, "deeppcr.kind");
     if (!kind || strcmp(kind, "vae") != 0)
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_FORMAT, "%s: no auto-encoder ('deeppcr.kind' is %.40s, wanted vae)", path,
@@ -281,7 +281,7 @@ dpcr_status dpcr_autoencoder_save(const dpcr_autoencoder *a, const char *path, d
     DPCR_TRY(dpcri_bundle_create(&bundle, a->context, error));
     DPCR_TRY(dpcri_bundle_text(&bundle, "deeppcr.kind", "vae", error));
     DPCR_TRY(dpcri_autoencoder_put(a, NULL, &bundle, error));
-    DPCR_TRY(dpcr_safetensors_write(path, &bundle.tensors, error));
+    DPCR_TRY(dpcri_bundle_write(&bundle, path, error));
 done:
     dpcri_bundle_destroy(&bundle);
     return status;

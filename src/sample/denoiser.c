@@ -447,7 +447,7 @@ dpcr_status dpcr_diffusion_load(dpcr_context *context, const char *path, dpcr_di
     if (model) *model = NULL;
     if (!context || !path || !model)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "diffusion_load: context, path or model is NULL");
-    DPCR_TRY(dpcr_safetensors_read(context, path, &tensors, error));
+    DPCR_TRY(dpcri_bundle_read(context, path, &tensors, error));
     const char *kind = dpcr_tensors_metadata(&tensors, "deeppcr.kind");
     if (!kind || strcmp(kind, "denoiser") != 0)
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_FORMAT, "%s: no denoiser ('deeppcr.kind' is %.40s, wanted denoiser)",
@@ -465,7 +465,7 @@ dpcr_status dpcr_diffusion_save(const dpcr_diffusion *d, const char *path, dpcr_
     DPCR_TRY(dpcri_bundle_create(&bundle, d->context, error));
     DPCR_TRY(dpcri_bundle_text(&bundle, "deeppcr.kind", "denoiser", error));
     DPCR_TRY(dpcri_diffusion_put(d, NULL, &bundle, error));
-    DPCR_TRY(dpcr_safetensors_write(path, &bundle.tensors, error));
+    DPCR_TRY(dpcri_bundle_write(&bundle, path, error));
 done:
     dpcri_bundle_destroy(&bundle);
     return status;

@@ -98,7 +98,7 @@ static dpcr_status save_values(learning *l, const float *values, bool ended, dpc
         DPCR_TRY(dpcri_bundle_array(&b, "learn.first", DPCR_F32, count, l->optimiser->first, error));
     if (l->optimiser->second)
         DPCR_TRY(dpcri_bundle_array(&b, "learn.second", DPCR_F32, count, l->optimiser->second, error));
-    DPCR_TRY(dpcr_safetensors_write(l->options.save, &b.tensors, error));
+    DPCR_TRY(dpcri_bundle_write(&b, l->options.save, error));
 done:
     dpcri_bundle_destroy(&b);
     l->saved = dpcri_seconds();
@@ -173,7 +173,7 @@ static dpcr_status resume(learning *l, dpcr_error *error) {
     const char *path = l->options.resume;
     const int64_t count = l->net->parameters;
     float *values = NULL;
-    DPCR_TRY(dpcr_safetensors_read(l->net->context, path, &tensors, error));
+    DPCR_TRY(dpcri_bundle_read(l->net->context, path, &tensors, error));
     if (!dpcr_tensors_find(&tensors, "learn.values"))
         DPCR_TRY(dpcri_fail(
             error, DPCR_ERROR_FORMAT,

@@ -138,7 +138,7 @@ done:
 static dpcr_status name_in(vae_learning *l, const char *path, bool *gathered, bool *same, char *text, size_t bytes,
                            dpcr_error *error) {
     dpcr_tensors tensors = {0};
-    const dpcr_status status = dpcr_safetensors_read(l->a->context, path, &tensors, error);
+    const dpcr_status status = dpcri_bundle_read(l->a->context, path, &tensors, error);
     const char *found = dpcr_tensors_metadata(&tensors, DPCRI_LEARN_CONVOLUTIONS);
     *gathered = !found || !strcmp(found, GATHERED);
     *same = found && l->library && !strcmp(found, l->library->name);
