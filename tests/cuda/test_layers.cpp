@@ -194,6 +194,10 @@ void what_cannot_be_is_refused(void **) {
     assert_int_equal(dpcri_cuda_cell_run(a, workspace.data(), workspace.size() - 1, nullptr), DPCRI_CUDA_WORKSPACE);
     a.direct = nullptr;
     assert_int_equal(c.run(a, 1), DPCRI_CUDA_ARGUMENT);
+    a = c.backward(), a.rows = INT64_MAX / 8;
+    assert_int_equal(dpcri_cuda_cell_fits(a), DPCRI_CUDA_SIZE);
+    assert_int_equal(dpcri_cuda_cell_workspace(a), 0);
+    assert_int_equal(dpcri_cuda_cell_run(a, workspace.data(), workspace.size(), nullptr), DPCRI_CUDA_SIZE);
     // A NaN is its row's.
     c.z0[0] = NAN;
     c.solve(2);

@@ -83,6 +83,9 @@ static dpcr_status told(int id, int code, size_t bytes, const char *what, dpcr_e
 }
 
 static dpcr_status told_of_cell(int id, const dpcri_device_cell *c, int code, size_t bytes, dpcr_error *error) {
+    if (code == DPCRI_CUDA_SIZE)
+        return dpcri_tell(error, DPCR_ERROR_OVERFLOW, "cuda:%d: %lld steps of %lld rows of width %lld do not fit", id,
+                          (long long)c->length, (long long)c->rows, (long long)c->w);
     if (code != DPCRI_CUDA_WIDTH) return told(id, code, bytes, "a cell's launch", error);
     return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED, "cuda:%d: a row of width %lld does not fit on chip", id,
                       (long long)c->w);

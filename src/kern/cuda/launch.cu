@@ -146,12 +146,20 @@ bool wide(const dpcri_device_cell &c) { return !c.diagonal && c.w != 1 && c.w !=
 // Of rows of float, twice, in the 227 KB that a block has at most; sizes that are products of it stay within int64_t.
 constexpr int64_t widest = (227 << 10) / (2 * sizeof(float));
 
+// Of what a solve keeps a number of the states takes less than 64 bytes in all.
+bool fits(const dpcri_device_cell &c) {
+    int64_t rows = 0, numbers = 0, bytes = 0;
+    return !__builtin_mul_overflow(c.length, c.rows, &rows) && !__builtin_mul_overflow(rows, c.w, &numbers) &&
+           !__builtin_mul_overflow(numbers, 64, &bytes);
+}
+
 int check(const dpcri_device_cell &c) {
     if (c.length < 0 || c.rows < 0 || c.w < 1 || c.chunk < 0 || c.warm_up < 0 || c.max_sweeps < 0)
         return DPCRI_CUDA_ARGUMENT;
     if (!(c.atol >= 0) || !(c.rtol >= 0)) return DPCRI_CUDA_ARGUMENT;
     if (dpcri_device_cell_refusal(&c)) return DPCRI_CUDA_UNSUPPORTED;
-    return wide(c) && c.w > widest ? DPCRI_CUDA_WIDTH : DPCRI_CUDA_OK;
+    if (wide(c) && c.w > widest) return DPCRI_CUDA_WIDTH;
+    return fits(c) ? DPCRI_CUDA_OK : DPCRI_CUDA_SIZE;
 }
 
 template <class T>

@@ -34,6 +34,7 @@ enum {
     DPCRI_CUDA_UNSUPPORTED = -2,  // no kernel for this structure, width, type or activation
     DPCRI_CUDA_WORKSPACE = -3,    // fewer bytes than X_workspace says
     DPCRI_CUDA_WIDTH = -4,        // a row that no block of the device has room for
+    DPCRI_CUDA_SIZE = -5,         // states whose bytes do not fit in a number
 };
 
 enum { DPCRI_CUDA_DENSE_WIDTH = 16 };  // dense transitions and blocks up to this width
