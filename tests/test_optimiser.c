@@ -140,7 +140,7 @@ static double wobble(int64_t i, int salt) {
 static void *run_steps(dpcr_context *context, const dpcr_optimiser_options *options, dpcr_dtype dtype, int64_t count,
                        bool clear) {
     dpcr_optimiser *optimiser = NULL;
-    assert_int_equal(dpcr_optimiser_create(context, options, dtype, count, &optimiser, NULL), DPCR_OK);
+    assert_int_equal(dpcri_optimiser_create(context, options, dtype, count, &optimiser, NULL), DPCR_OK);
     void *p = calloc((size_t)count + 1, 8), *g = calloc((size_t)count + 1, 8);
     for (int64_t i = 0; i < count; i++) put(dtype, p, (int)i, wobble(i, 0));
     for (int step = 1; step <= 10; step++) {
@@ -290,6 +290,11 @@ static void every_refused_allocation_comes_back_as_an_error(void **state) {
         if (status != DPCR_OK) {
             assert_int_equal(status, DPCR_ERROR_MEMORY);
             assert_int_equal(f.live, 1);
+        } else {
+            float p[100] = {0}, g[100] = {0};
+            assert_int_equal(f.live, 2);  // a loop on a device wants no state here
+            status = dpcr_optimiser_step(optimiser, p, g, NULL);
+            assert_int_equal(dpcr_optimiser_updates(optimiser), status == DPCR_OK);
         }
         dpcr_optimiser_destroy(optimiser);
         dpcr_context_destroy(context);

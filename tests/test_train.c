@@ -303,7 +303,7 @@ static void gradients_of_newton_agree_at_every_step(void **state) {
             runner *loop = make_runner(context, model, set, false), *newton = make_runner(context, model, set, true);
             dpcr_optimiser *optimiser = NULL;
             double worst = 0;
-            assert_int_equal(dpcr_optimiser_create(context, &adamw, (dpcr_dtype)dtype, count, &optimiser, NULL),
+            assert_int_equal(dpcri_optimiser_create(context, &adamw, (dpcr_dtype)dtype, count, &optimiser, NULL),
                              DPCR_OK);
             for (int64_t step = 0; step < STEPS; step++) {
                 run_step(newton, set, step);
@@ -339,7 +339,7 @@ static void loss_curve(dpcr_context *context, const dpcr_model_options *o, const
             ((float *)p)[i] = nextafterf(((float *)p)[i], INFINITY);
     runner *r = make_runner(context, model, set, newton);
     dpcr_optimiser *optimiser = NULL;
-    assert_int_equal(dpcr_optimiser_create(context, &adamw, o->dtype, count, &optimiser, NULL), DPCR_OK);
+    assert_int_equal(dpcri_optimiser_create(context, &adamw, o->dtype, count, &optimiser, NULL), DPCR_OK);
     for (int64_t step = 0; step < STEPS; step++) {
         losses[step] = run_step(r, set, step);
         dpcri_optimiser_update(optimiser, p, dpcr_model_gradient_vector(model), true);

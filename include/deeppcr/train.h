@@ -45,8 +45,9 @@ typedef struct dpcr_optimiser_options {
 
 typedef struct dpcr_optimiser dpcr_optimiser;
 
-// An optimiser of `count` numbers of `dtype` (DPCR_F32 or DPCR_F64), its state zero. Options out of range:
-// DPCR_ERROR_ARGUMENT naming the field. The context must outlive it.
+// An optimiser of `count` numbers of `dtype` (DPCR_F32 or DPCR_F64), its state zero, which takes memory of the host
+// from the first dpcr_optimiser_step or _state on. Options out of range: DPCR_ERROR_ARGUMENT naming the field. The
+// context must outlive it.
 DPCR_API dpcr_status dpcr_optimiser_create(dpcr_context *context, const dpcr_optimiser_options *options,
                                            dpcr_dtype dtype, int64_t count, dpcr_optimiser **optimiser,
                                            dpcr_error *error);

@@ -310,7 +310,7 @@ dpcr_status dpcri_stage_optimiser(const dpcri_stage *stage, const dpcr_model *mo
                                   const dpcr_optimiser_options *options, const dpcr_optimiser *state,
                                   dpcr_optimiser **optimiser, dpcr_error *error) {
     dpcr_status status;
-    DPCR_TRY(dpcr_optimiser_create(stage->context, options, stage->steps.dtype, stage->count, optimiser, error));
+    DPCR_TRY(dpcri_optimiser_create(stage->context, options, stage->steps.dtype, stage->count, optimiser, error));
     dpcr_optimiser *made = *optimiser;
     if (!state) return DPCR_OK;
     made->step = state->step;

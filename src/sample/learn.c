@@ -287,7 +287,7 @@ dpcr_status dpcri_learn(const dpcri_subject *subject, const dpcr_dataset *data, 
     DPCR_TRY(check_options(&l, options, error));
     dpcr_optimiser_options optimiser = l.options.optimiser;
     optimiser.size = sizeof optimiser;
-    DPCR_TRY(dpcr_optimiser_create(net->context, &optimiser, DPCR_F32, net->parameters, &l.optimiser, error));
+    DPCR_TRY(dpcri_optimiser_create(net->context, &optimiser, DPCR_F32, net->parameters, &l.optimiser, error));
     l.average = dpcri_alloc(net->context, bytes);
     l.order = dpcri_alloc(net->context, (size_t)data->count * sizeof *l.order);
     if (!l.average || !l.order)

@@ -194,7 +194,7 @@ dpcr_status dpcri_ledger_take(dpcri_ledger *l, dpcr_error *error) {
     int64_t count = 0;
     const dpcr_dtype dtype = dpcr_model_get_options(l->model)->dtype;
     dpcr_model_vector(l->model, &count);
-    DPCR_TRY(dpcr_optimiser_create(l->context, &l->options.optimiser, dtype, count, &l->optimiser, error));
+    DPCR_TRY(dpcri_optimiser_create(l->context, &l->options.optimiser, dtype, count, &l->optimiser, error));
     if (l->options.resume)
         DPCR_TRY(dpcri_saved_optimiser(&l->from, l->optimiser, "optimiser.first", "optimiser.second", error));
     l->normaliser = dpcri_normaliser_make(dtype, l->mean, l->deviation);

@@ -57,17 +57,40 @@ dpcr_status dpcri_optimiser_options_fill(const dpcr_optimiser_options *options, 
     return check(filled, error);
 }
 
-// The state's one allocation each; *state stays NULL where this kind has none.
-static dpcr_status make_state(dpcr_optimiser *o, bool wanted, void **state, dpcr_error *error) {
+// The bytes of one vector of the state.
+static dpcr_status state_bytes(const dpcr_optimiser *o, size_t *bytes, dpcr_error *error) {
     bool overflow = false;
-    if (!wanted || o->count == 0) return DPCR_OK;
-    const size_t bytes = dpcri_bytes(o->count, (int64_t)dpcr_dtype_size(o->dtype), 1, &overflow);
-    if (overflow)
-        return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "optimiser_create: the size of %lld parameters does not fit",
-                          (long long)o->count);
+    *bytes = dpcri_bytes(o->count, (int64_t)dpcr_dtype_size(o->dtype), 1, &overflow);
+    if (!overflow) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "optimiser_create: the size of %lld parameters does not fit",
+                      (long long)o->count);
+}
+
+// One allocation each; *state stays NULL where this kind has none.
+static dpcr_status make_state(dpcr_optimiser *o, bool wanted, void **state, dpcr_error *error) {
+    size_t bytes = 0;
+    if (!wanted || o->count == 0 || *state) return DPCR_OK;
+    const dpcr_status status = state_bytes(o, &bytes, error);
+    if (status != DPCR_OK) return status;
     *state = dpcri_alloc_zero(o->context, bytes);
     if (*state) return DPCR_OK;
-    return dpcri_fail(error, DPCR_ERROR_MEMORY, "optimiser_create: no memory for the state (%zu bytes)", bytes);
+    return dpcri_fail(error, DPCR_ERROR_MEMORY, "optimiser: no memory for the state (%zu bytes)", bytes);
+}
+
+dpcr_status dpcri_optimiser_keep(dpcr_optimiser *o, dpcr_error *error) {
+    const bool sgd = o->options.kind == DPCR_SGD;
+    const dpcr_status status = make_state(o, !sgd || o->options.momentum > 0, &o->first, error);
+    return status == DPCR_OK ? make_state(o, !sgd, &o->second, error) : status;
+}
+
+dpcr_status dpcri_optimiser_create(dpcr_context *context, const dpcr_optimiser_options *options, dpcr_dtype dtype,
+                                   int64_t count, dpcr_optimiser **optimiser, dpcr_error *error) {
+    dpcr_status status = dpcr_optimiser_create(context, options, dtype, count, optimiser, error);
+    if (status == DPCR_OK) status = dpcri_optimiser_keep(*optimiser, error);
+    if (status == DPCR_OK || !optimiser) return status;
+    dpcr_optimiser_destroy(*optimiser);
+    *optimiser = NULL;
+    return status;
 }
 
 dpcr_status dpcr_optimiser_create(dpcr_context *context, const dpcr_optimiser_options *options, dpcr_dtype dtype,
@@ -75,6 +98,7 @@ dpcr_status dpcr_optimiser_create(dpcr_context *context, const dpcr_optimiser_op
     dpcr_status status;
     dpcr_optimiser *made = NULL;
     dpcr_optimiser_options filled;
+    size_t bytes = 0;
     if (optimiser) *optimiser = NULL;
     if (!context || !options || !optimiser)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
@@ -90,8 +114,7 @@ dpcr_status dpcr_optimiser_create(dpcr_context *context, const dpcr_optimiser_op
     if (!made) DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "optimiser_create: no memory for the optimiser"));
     *made = (dpcr_optimiser){.context = context, .options = filled, .dtype = dtype, .count = count};
     made->kernels = dpcri_train_kernels_get(dtype);
-    DPCR_TRY(make_state(made, filled.kind != DPCR_SGD || filled.momentum > 0, &made->first, error));
-    DPCR_TRY(make_state(made, filled.kind != DPCR_SGD, &made->second, error));
+    DPCR_TRY(state_bytes(made, &bytes, error));
     *optimiser = made;
     made = NULL;
 done:
@@ -168,6 +191,8 @@ void dpcri_optimiser_update(dpcr_optimiser *optimiser, void *parameters, void *g
 dpcr_status dpcr_optimiser_step(dpcr_optimiser *optimiser, void *parameters, const void *gradients, dpcr_error *error) {
     if (!optimiser || (optimiser->count > 0 && (!parameters || !gradients)))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "optimiser_step: optimiser, parameters or gradients are NULL");
+    const dpcr_status status = dpcri_optimiser_keep(optimiser, error);
+    if (status != DPCR_OK) return status;
     // Only read, as `clear` is false.
     dpcri_optimiser_update(optimiser, parameters, (void *)(uintptr_t)gradients, false);
     return DPCR_OK;
@@ -178,6 +203,8 @@ int64_t dpcr_optimiser_updates(const dpcr_optimiser *optimiser) { return optimis
 dpcr_status dpcr_optimiser_state(dpcr_optimiser *optimiser, dpcr_array *first, dpcr_array *second, dpcr_error *error) {
     if (!optimiser || !first || !second)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "optimiser_state: optimiser, first or second is NULL");
+    const dpcr_status status = dpcri_optimiser_keep(optimiser, error);
+    if (status != DPCR_OK) return status;
     *first = dpcr_array_make(optimiser->first, optimiser->dtype, 1, &optimiser->count);
     *second = dpcr_array_make(optimiser->second, optimiser->dtype, 1, &optimiser->count);
     return DPCR_OK;

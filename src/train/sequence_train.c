@@ -272,8 +272,8 @@ static dpcr_status make_optimisers(training *t, const dpcri_saved *saved, dpcr_e
     const dpcr_dtype dtype = dpcri_sequence_dtype(t->model);
     dpcr_recurrent_vector(t->model->network, &t->network_count);
     DPCR_TRY(
-        dpcr_optimiser_create(t->context, &t->options.train.optimiser, dtype, t->network_count, &t->network, error));
-    DPCR_TRY(dpcr_optimiser_create(t->context, &t->options.train.optimiser, dtype, t->model->count, &t->ends, error));
+        dpcri_optimiser_create(t->context, &t->options.train.optimiser, dtype, t->network_count, &t->network, error));
+    DPCR_TRY(dpcri_optimiser_create(t->context, &t->options.train.optimiser, dtype, t->model->count, &t->ends, error));
     if (!saved) goto done;
     DPCR_TRY(dpcri_saved_optimiser(saved, t->network, "optimiser.first", "optimiser.second", error));
     DPCR_TRY(dpcri_saved_optimiser(saved, t->ends, "optimiser.ends_first", "optimiser.ends_second", error));
