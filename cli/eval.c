@@ -72,11 +72,12 @@ static int evaluate(dpcr_context *context, const eval *e, dpcr_model *model, con
     const int64_t batch = e->batch < data->count ? e->batch : data->count;
     // The plan first: what cannot be planned is refused there, so that an unsupported evaluation is one that did not
     // converge.
-    int status = set_plan(context, e, model, batch, &r);
+    const bool there = e->solver.options.device.type == DPCR_CUDA;  // where dpcr_evaluate plans by itself
+    int status = there ? CLI_DONE : set_plan(context, e, model, batch, &r);
     const double start = cli_now();
     if (!status &&
         dpcr_evaluate(context, model, data, e->batch, &e->solver.options, &loss, &accuracy, &error) != DPCR_OK)
-        status = error.status == DPCR_ERROR_UNSUPPORTED && e->solver.options.no_fallback
+        status = error.status == DPCR_ERROR_UNSUPPORTED && strstr(error.text, "did not converge")
                      ? cli_fail(CLI_UNCONVERGED, "%s", error.text)
                  : error.status == DPCR_ERROR_ARGUMENT ? cli_fail(CLI_INPUT, "%s", error.text)
                                                        : cli_fail_error(&error, CLI_COMPUTING);
@@ -133,6 +134,11 @@ static int run(const eval *e) {
     dpcr_context *context = cli_context_create(&e->common, &status);
     if (!context) return status;
     const kind found = kind_of(context, e->load);
+    if (found != NETWORK && e->solver.options.device.type == DPCR_CUDA) {
+        dpcr_context_destroy(context);
+        return cli_fail(CLI_USAGE, "--device %.20s: '%s' is no network 'mlp' or 'resnet', which are evaluated there",
+                        e->common.device_given, e->load);
+    }
     if (found != NETWORK) {
         status = found == SEQUENCE ? run_sequence(context, e)
                                    : vgg_eval(context, &e->common, e->load, e->data ? e->data : CLI_FASHION_MNIST,
@@ -170,7 +176,10 @@ int cli_verb_eval(int argc, char **argv) {
         .most = 1};
     const char *positional[CLI_MAX_POSITIONAL];
     int status;
+    e.common.serves_devices = true;
     if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
+    cli_device_leave_auto(&e.common, "evaluations");
+    e.solver.options.device = e.common.device;
     if (positional[0] && e.load)
         return cli_fail(CLI_USAGE, "the network is named twice: '%.60s' and --load", positional[0]);
     if (positional[0]) e.load = positional[0];

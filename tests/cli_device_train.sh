@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# cli_device_train.sh BUILD_DIR: 'train mlp|resnet --device cuda' over the stand-ins of tests/device: the processor's log to
+# cli_device_train.sh BUILD_DIR: 'train mlp|resnet --device cuda' and 'eval' over the stand-ins of tests/device: the processor's log to
 # the bit where the operations are the same, within round-off elsewhere; stopped and gone on with; what is refused.
 set -u
 . "$(dirname "$0")/program.bash"
@@ -72,6 +72,17 @@ told = answer("train", "resnet", *small, "--epochs", "8", "--rate", "0.01")
 assert told["test_accuracy"] > 0.9 and "stand-in on the host" in told["device"] and "cuda:0" in told["sentence"], told
 assert "threads_used" not in told
 assert "is not measured" in answer("train", "mlp", *small[:-1], "auto", "--epochs", "1")["device"]
+
+# Evaluated there, as on the processor.
+run("train", "resnet", *small, "--epochs", "2", "--save", path("m"), "--quiet")
+for lib in ("libfake_device.so", "libfake_device_simt.so"):
+    os.environ["DEEPPCR_CUDA_MODULE"] = os.path.join(stand_ins, lib)
+    if os.path.exists(os.environ["DEEPPCR_CUDA_MODULE"]):
+        a, b = (answer("eval", path("m"), "--data", path("data"), "--batch", "7", "--method", "sequential", "--device", device) for device in ("cpu", "cuda"))
+        assert a["test_accuracy"] == b["test_accuracy"] and abs(a["test_loss"] - b["test_loss"]) < 1e-5 and "cuda:0" in b["device"], (a, b)
+os.environ["DEEPPCR_CUDA_MODULE"] = os.path.join(stand_ins, "libfake_device.so")
+assert "is not measured" in answer("eval", path("m"), "--data", path("data"), "--device", "auto")["device"]
+refused(2, "the loop is of any width", "eval", path("m"), "--data", path("data"), "--device", "cuda", "--method", "newton", "--no-fallback")
 
 # Stopped by a signal and gone on with there: the bits of the run that nobody stopped.
 common = ["train", "resnet", *small, "--epochs", "12"]
