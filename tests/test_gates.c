@@ -31,7 +31,7 @@ enum {
     LAST,
     OUT,
     USES,
-    MOST_BYTES = 1 << 21
+    MOST_BYTES = 1 << 23
 };
 #include "guarded.h"
 
@@ -275,6 +275,10 @@ static void check_back(const problem *p, int64_t step, int64_t row) {
     }
 }
 
+// Weights beyond the first cache, which eight strands and more go through by tiles of their own (gates_wide.inc): one
+// block of terms, and several with a rest; one, two and four vectors of units left over, and some lanes.
+static const int64_t wide_widths[] = {184, 261, 280, 290};
+
 static const int64_t widths[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 40, 48, 63, 64, 65, 80};
 
 static void each_table(void (*check)(dpcri_isa level, dpcr_dtype dtype, dpcri_gates_kind kind)) {
@@ -286,9 +290,10 @@ static void each_table(void (*check)(dpcri_isa level, dpcr_dtype dtype, dpcri_ga
         }
 }
 
-static void check_steps(dpcri_isa level, dpcr_dtype dtype, dpcri_gates_kind kind) {
-    for (size_t w = 0; w < sizeof widths / sizeof widths[0]; w++) {
-        const problem p = problem_make(level, dtype, kind, widths[w], 1, 4, 1 + (int64_t)w % 11, w % 2);
+static void check_widths(dpcri_isa level, dpcr_dtype dtype, dpcri_gates_kind kind, const int64_t *width, size_t count,
+                         int64_t steps, int64_t rows) {
+    for (size_t w = 0; w < count; w++) {
+        const problem p = problem_make(level, dtype, kind, width[w], 1, steps, rows + (int64_t)w % 11, w % 2);
         run_forward(&p, NULL, true, true, true);
         for (int64_t r = 0; r < p.rows; r++)
             for (int64_t k = 0; k < p.steps; k++) check_step(&p, 0, k, r);
@@ -299,6 +304,11 @@ static void check_steps(dpcri_isa level, dpcr_dtype dtype, dpcri_gates_kind kind
         for (int64_t r = 0; r < p.rows; r++)
             for (int64_t k = 0; k < p.steps; k++) check_back(&p, k, r);
     }
+}
+
+static void check_steps(dpcri_isa level, dpcr_dtype dtype, dpcri_gates_kind kind) {
+    check_widths(level, dtype, kind, widths, sizeof widths / sizeof widths[0], 4, 1);
+    check_widths(level, dtype, kind, wide_widths, sizeof wide_widths / sizeof wide_widths[0], 2, 8);
 }
 
 static void test_steps(void **state) {
@@ -321,11 +331,15 @@ static const char *states_end(const problem *p, int64_t row) {
 // Every row together with 1 to 129 others has the bits that it has alone: states, tape, last, e and adjoints. And kept,
 // e and first_out are the same whether they are wanted together or not.
 static void check_strands_alone(dpcri_isa level, dpcr_dtype dtype, dpcri_gates_kind kind) {
-    static const int64_t counts[] = {2, 5, 8, 11, 14, 17, 20, 67, 130};  // 64 go together
-    for (size_t n = 0; n < sizeof counts / sizeof counts[0]; n++) {
-        // one and two whole vectors, which a strand alone goes through by steps of its own; and others
+    enum { NARROW = 9, WIDE = 7 };
+    static const int64_t counts[NARROW + WIDE] = {2, 5, 8,  11, 14, 17, 20, 67, 130,  // 64 go together
+                                                  8, 9, 10, 11, 12, 13, 67};
+    for (size_t n = 0; n < NARROW + WIDE; n++) {
+        // one and two whole vectors, which a strand alone goes through by steps of its own; others; and wide ones
         const int64_t rows = counts[n], units = dpcri_gates_kernels_at(level, dtype)->units,
-                      H = n < 2 ? ((int64_t)n + 1) * units : 5 + 7 * (rows % 5);
+                      H = n < 2        ? ((int64_t)n + 1) * units
+                          : n < NARROW ? 5 + 7 * (rows % 5)
+                                       : wide_widths[n % 4];
         problem p = problem_make(level, dtype, kind, H, 1, 3, rows, true);
         const size_t element = p.kernels->element;
         run_forward(&p, NULL, true, true, false);
@@ -407,10 +421,10 @@ static void test_lanes(void **state) {
 
 // Rows that end: before their end the bits of a run without ends, afterwards the state they had; back, e is 0 there and
 // the adjoint goes through; and a NaN beyond an end, or in another row, changes nothing.
-static void check_ends(dpcri_isa level, dpcr_dtype dtype, dpcri_gates_kind kind) {
-    static const int64_t ends[] = {6, 0, 3, 6, 1, 2, 6, 5, 4};
-    enum { ROWS = 9, STEPS = 6 };
-    const problem p = problem_make(level, dtype, kind, 19, 1, STEPS, ROWS, true);
+static void check_ends_of(dpcri_isa level, dpcr_dtype dtype, dpcri_gates_kind kind, int64_t H) {
+    static const int64_t ends[] = {6, 2, 3, 6, 1, 2, 6, 5, 4, 6, 0};
+    enum { ROWS = 11, STEPS = 6 };
+    const problem p = problem_make(level, dtype, kind, H, 1, STEPS, ROWS, true);
     const int64_t all = STEPS * ROWS * p.state;
     double *free_run = malloc((size_t)all * sizeof *free_run);
     run_forward(&p, NULL, true, true, false);
@@ -437,6 +451,12 @@ static void check_ends(dpcri_isa level, dpcr_dtype dtype, dpcri_gates_kind kind)
             if (k + 1 < ends[r]) check_back(&p, k + 1, r);
         }
     free(free_run);
+}
+
+// Wide ones begin as many and become few on the way.
+static void check_ends(dpcri_isa level, dpcr_dtype dtype, dpcri_gates_kind kind) {
+    check_ends_of(level, dtype, kind, 19);
+    check_ends_of(level, dtype, kind, 261);
 }
 
 static void test_ends(void **state) {

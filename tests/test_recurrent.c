@@ -225,49 +225,88 @@ static void test_packed_equals_separate(void **state) {
 }
 
 // The same bits for 1 and 3 threads: outputs and every gradient. And overlap with tolerance 0 has the loop's bits.
+static void check_threads_and_overlap(dpcr_recurrent_options options, int64_t T, int64_t B, int64_t warm_up,
+                                      int64_t chunk) {
+    double *kept[2] = {NULL, NULL};
+    for (int way = 0; way < 3; way++) {
+        dpcr_context *context = make_context(way == 1 ? 3 : 1);
+        job j = random_job(context, options, T, B);
+        dpcr_solve_options solve = the_loop;
+        if (way == 2) {
+            solve.method = DPCR_METHOD_OVERLAP;
+            solve.warm_up = warm_up;
+            solve.chunk = chunk;
+            solve.atol = solve.rtol = -1;
+        }
+        open_plan(&j, solve, true);
+        forward(&j);
+        backward(&j);
+        int64_t count;
+        const float *vector = dpcr_recurrent_vector(j.network, &count), *g = dpcr_recurrent_gradient_vector(j.network);
+        assert_non_null(vector);
+        const int64_t values = count_of(&j.pass.y);
+        double *numbers = calloc((size_t)(values + count), sizeof *numbers);
+        for (int64_t i = 0; i < values; i++) numbers[i] = get(&j.pass.y, i);
+        for (int64_t i = 0; i < count; i++) numbers[values + i] = (double)g[i];
+        if (way == 0)
+            kept[0] = numbers;
+        else {
+            for (int64_t i = 0; i < values + count; i++)
+                if (numbers[i] != kept[0][i])
+                    fail_msg("kind %d, way %d, number %d of %d: %.9g, wanted %.9g", (int)options.kind, way, (int)i,
+                             (int)values, numbers[i], kept[0][i]);
+            free(numbers);
+        }
+        close_plan(&j);
+        free_pass(&j);
+        dpcr_recurrent_destroy(j.network);
+        dpcr_context_destroy(context);
+    }
+    free(kept[0]);
+}
+
 static void test_threads_and_overlap(void **state) {
     (void)state;
-    enum { T = 700, B = 3 };
     for (size_t k = 0; k < CELLS; k++) {
         dpcr_recurrent_options options = cell_of(k, 3, 21);
         options.bidirectional = 1;
-        double *kept[2] = {NULL, NULL};
-        for (int way = 0; way < 3; way++) {
-            dpcr_context *context = make_context(way == 1 ? 3 : 1);
-            job j = random_job(context, options, T, B);
-            dpcr_solve_options solve = the_loop;
-            if (way == 2) {
-                solve.method = DPCR_METHOD_OVERLAP;
-                solve.warm_up = 128;
-                solve.chunk = 96;
-                solve.atol = solve.rtol = -1;
-            }
-            open_plan(&j, solve, true);
-            forward(&j);
-            backward(&j);
-            int64_t count;
-            const float *vector = dpcr_recurrent_vector(j.network, &count),
-                        *g = dpcr_recurrent_gradient_vector(j.network);
-            assert_non_null(vector);
-            const int64_t values = count_of(&j.pass.y);
-            double *numbers = calloc((size_t)(values + count), sizeof *numbers);
-            for (int64_t i = 0; i < values; i++) numbers[i] = get(&j.pass.y, i);
-            for (int64_t i = 0; i < count; i++) numbers[values + i] = (double)g[i];
-            if (way == 0)
-                kept[0] = numbers;
-            else {
-                for (int64_t i = 0; i < values + count; i++)
-                    if (numbers[i] != kept[0][i])
-                        fail_msg("kind %d, way %d, number %d of %d: %.9g, wanted %.9g", (int)k, way, (int)i,
-                                 (int)values, numbers[i], kept[0][i]);
-                free(numbers);
-            }
-            close_plan(&j);
-            free_pass(&j);
-            dpcr_recurrent_destroy(j.network);
-            dpcr_context_destroy(context);
+        check_threads_and_overlap(options, 700, 3, 128, 96);
+    }
+}
+
+// Weights beyond the first cache, both W_ih and W_hh: chunks go through them block by block (kern/gates_wide.inc).
+static void test_wide_overlap(void **state) {
+    (void)state;
+    for (size_t k = 0; k < 4; k++) check_threads_and_overlap(cell_of(k, 136, 264), 200, 1, 20, 10);
+}
+
+// One sequence whose products with a large W_ih are made ahead has the bits that it has among five, whose are not.
+static void test_products_ahead(void **state) {
+    (void)state;
+    enum { T = 40, B = 5, INPUTS = 16384, HIDDEN = 72 };
+    for (size_t k = 0; k < 4; k++) {
+        dpcr_context *context = make_context(2);
+        job all = random_job(context, cell_of(k, INPUTS, HIDDEN), T, B);
+        open_plan(&all, the_loop, false);
+        forward(&all);
+        job one = random_job(context, cell_of(k, INPUTS, HIDDEN), T, 1);
+        const int64_t row = B - 1;
+        for (int64_t i = 0; i < T * INPUTS; i++)
+            put(&one.pass.x, i, get(&all.pass.x, (i / INPUTS * B + row) * INPUTS + i % INPUTS));
+        for (int64_t i = 0; i < HIDDEN; i++) put(&one.pass.h0, i, get(&all.pass.h0, row * HIDDEN + i));
+        for (int64_t i = 0; one.pass.c0.data && i < HIDDEN; i++)
+            put(&one.pass.c0, i, get(&all.pass.c0, row * HIDDEN + i));
+        open_plan(&one, the_loop, false);
+        forward(&one);
+        for (int64_t i = 0; i < T * HIDDEN; i++)
+            assert_true(get(&one.pass.y, i) == get(&all.pass.y, (i / HIDDEN * B + row) * HIDDEN + i % HIDDEN));
+        job *const both[] = {&all, &one};
+        for (int q = 0; q < 2; q++) {
+            close_plan(both[q]);
+            free_pass(both[q]);
+            dpcr_recurrent_destroy(both[q]->network);
         }
-        free(kept[0]);
+        dpcr_context_destroy(context);
     }
 }
 
@@ -489,6 +528,8 @@ int main(void) {
         cmocka_unit_test(test_fixtures),
         cmocka_unit_test(test_packed_equals_separate),
         cmocka_unit_test(test_threads_and_overlap),
+        cmocka_unit_test(test_wide_overlap),
+        cmocka_unit_test(test_products_ahead),
         cmocka_unit_test(test_streaming),
         cmocka_unit_test(test_nan_stays),
         cmocka_unit_test(test_difficult_weights),

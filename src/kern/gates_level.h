@@ -11,14 +11,17 @@
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
 #define UNROLL_SOME _Pragma("clang loop unroll_count(4)")
+#define ROLLED _Pragma("clang loop unroll(disable)")
 #else
 #define UNROLL _Pragma("GCC unroll 32")
 #define UNROLL_SOME _Pragma("GCC unroll 4")
+#define ROLLED _Pragma("GCC unroll 1")
 #endif
 
 // Registers of a tile: strands x tiles of units x gates x parts of a sum that run side by side, enough for the latency
 // of an fma and few enough that sums, weights and one number of h fit. MOST and SOME strands together, then one, which
-// takes SINGLE tiles at once.
+// takes SINGLE tiles at once. MOST_HELD: vectors of units of one loop over what sums become. WIDE_...: strands, and
+// tiles of units, of gates_wide.inc, where the parts of a sum go one after the other.
 #if defined(__AVX512F__)
 enum {
     RNN_MOST = 6,
@@ -33,7 +36,13 @@ enum {
     LSTM_SINGLE = 2,
     MOST_STRANDS = 8,
     MOST_SUMS = 24,
-    FUNCTIONS_APART = 0
+    MOST_HELD = 8,
+    FUNCTIONS_APART = 0,
+    WIDE_RNN = 6,
+    WIDE_RNN_VECTORS = 4,
+    WIDE_GRU = 4,
+    WIDE_GRU_VECTORS = 2,
+    WIDE_LSTM = 6
 };
 #else
 enum {
@@ -49,15 +58,26 @@ enum {
     LSTM_SINGLE = 2,
     MOST_STRANDS = 6,
     MOST_SUMS = 12,
-    FUNCTIONS_APART = 1
+    MOST_HELD = 4,
+    FUNCTIONS_APART = 1,
+    WIDE_RNN = 6,
+    WIDE_RNN_VECTORS = 2,
+    WIDE_GRU = 4,
+    WIDE_GRU_VECTORS = 1,
+    WIDE_LSTM = 3
 };
 #endif
 enum {
     ONE_GATE_SPLIT = 2,
     GRU_SPLIT = 2,  // one strand's sums would wait for each other
-    MOST_HELD = 4,  // vectors of units of one loop over what sums become
-    TERMS = 256     // of a sum; more are summed in blocks
+    TERMS = 256,    // of a sum; more are summed in blocks
+    // gates_wide.inc: strands and bytes of weights from which it pays
+    WIDE_STRANDS = 8,
+    WIDE_BYTES = 1 << 17
 };
+
+// An array's values go to memory here, so that the registers are others'.
+#define PUT_DOWN(array) __asm__ volatile("" : : "r"(array) : "memory")
 
 // Stores past the caches, to addresses that a vector's size divides; a fence must follow before others read them.
 #if defined(__AVX512F__)

@@ -8,7 +8,17 @@
 
 // WIDE sequences are two blocks of the driver. Gradients are summed by blocks where these are few and a block's sums
 // lie in a core's cache; else every core makes some rows of the one sum, for which it reads all blocks.
-enum { WIDE = 32, MOST_BLOCKS = 16, MOST_BLOCK_BYTES = (1 << 19) + (1 << 14) };
+// The products of a few sequences, up to FEW, with W_ih of at least AHEAD_BYTES are made before the steps, by all
+// threads and once, where overlapped chunks would make those of their run-ups again; as long as they lie in
+// MOST_AHEAD_BYTES.
+enum {
+    WIDE = 32,
+    MOST_BLOCKS = 16,
+    MOST_BLOCK_BYTES = (1 << 19) + (1 << 14),
+    FEW = 4,
+    AHEAD_BYTES = 4 << 20,
+    MOST_AHEAD_BYTES = 1 << 28
+};
 
 static int64_t state_of(const dpcr_recurrent *n) { return dpcri_recurrent_w(n); }
 static int64_t outputs_of(const dpcr_recurrent *n) { return dpcri_recurrent_y(n); }
@@ -127,7 +137,9 @@ static int64_t widest_input(const dpcr_recurrent *n) {
 static bool wants_products(const dpcr_recurrent_plan *plan, bool backward) {
     bool wanted = !backward;
     for (int64_t c = 0; c < plan->network->chains && !wanted; c++) wanted = !dpcri_recurrent_back_by_loop(plan, c);
-    return wanted && plan->layers[0].ahead;
+    bool ahead = false;
+    for (int64_t c = 0; c < plan->network->chains; c++) ahead = ahead || plan->layers[c].ahead;
+    return wanted && ahead;
 }
 
 bool dpcri_recurrent_back_by_loop(const dpcr_recurrent_plan *plan, int64_t chain) {
@@ -250,6 +262,14 @@ static bool wide_loop(const dpcr_recurrent_plan *plan) {
     return (!o->size || o->method == DPCR_METHOD_SEQUENTIAL) && plan->options.batch >= WIDE;
 }
 
+static bool multiplied_ahead(const dpcr_recurrent_plan *plan, int64_t chain) {
+    const dpcr_recurrent *n = plan->network;
+    if (dpcri_gates_apart(n->gates)) return !wide_loop(plan);
+    const double gates = (double)dpcri_gates_count[n->gates] * (double)n->options.hidden * (double)n->element;
+    return plan->options.batch <= FEW && gates * (double)dpcri_recurrent_inputs(n, chain) >= AHEAD_BYTES &&
+           gates * (double)plan->options.length * (double)plan->options.batch <= MOST_AHEAD_BYTES;
+}
+
 static dpcr_status make_layers(dpcr_recurrent_plan *plan, dpcr_error *error) {
     const dpcr_recurrent *n = plan->network;
     const dpcri_para_kernels *apart = dpcri_gates_apart(n->gates) ? dpcri_para_kernels_get(n->options.dtype) : NULL;
@@ -260,7 +280,7 @@ static dpcr_status make_layers(dpcr_recurrent_plan *plan, dpcr_error *error) {
             .nn = dpcri_nn_kernels_get(n->options.dtype),
             .kernels = apart ? &apart->gates : dpcri_gates_kernels_get(n->options.dtype),
             .apart = apart,
-            .ahead = apart && !wide_loop(plan),
+            .ahead = multiplied_ahead(plan, c),
             .gates = n->cell,
             .length = plan->options.length,
             .batch = plan->options.batch,

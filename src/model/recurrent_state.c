@@ -143,7 +143,7 @@ static void multiply_steps(void *argument, int64_t task) {
 void dpcri_recurrent_multiply(dpcr_recurrent_plan *plan, const dpcri_recurrent_space *space, int64_t chain) {
     dpcri_recurrent *layer = &plan->layers[chain];
     const int64_t gates = dpcri_gates_count[layer->gates.kind] * layer->gates.width, B = plan->options.batch;
-    if (!space->products || B == 0) return;
+    if (!space->products || !layer->ahead || B == 0) return;
     layer->given = (dpcri_grid){.data = space->products, .step = B * gates, .row = gates};
     multiplying m = {.layer = layer, .steps = B < STEPS ? (STEPS + B - 1) / B : 1};
     dpcri_parallel(plan->context, (plan->options.length + m.steps - 1) / m.steps, multiply_steps, &m);

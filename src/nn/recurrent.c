@@ -9,7 +9,16 @@
 
 #include "nn/recurrent_views.h"
 
-enum { STACK_BYTES = 1 << 16, CARRIED_BYTES = 1 << 12, PANEL = 32 };
+// W_ih of at least WIDE_BYTES is multiplied by kernels for wide matrices, WIDE_ROWS rows at a time so that it is read
+// once for them, WIDE_TERMS terms of every sum at a time so that the rows' numbers stay in the second cache.
+enum {
+    STACK_BYTES = 1 << 16,
+    CARRIED_BYTES = 1 << 12,
+    PANEL = 32,
+    WIDE_BYTES = 1 << 17,
+    WIDE_ROWS = 64,
+    WIDE_TERMS = 512
+};
 
 static int64_t gates_of(const dpcri_recurrent *c) { return dpcri_gates_count[c->gates.kind] * c->gates.width; }
 static int64_t tape_of(const dpcri_recurrent *c) { return dpcri_gates_tapes(&c->gates); }
@@ -18,8 +27,15 @@ static int64_t outputs_of(const dpcri_recurrent *c) { return dpcri_gates_outputs
 
 // ---- weights ----
 
+// The kernels that multiply by W_ih where it is wide; else NULL.
+static const dpcri_wide_kernels *wide_of(const dpcri_recurrent *c) {
+    const double bytes = (double)gates_of(c) * (double)c->inputs * (double)c->kernels->element;
+    return bytes >= WIDE_BYTES ? dpcri_wide_kernels_get(c->dtype) : NULL;
+}
+
 bool dpcri_recurrent_sizes_of(const dpcri_recurrent *c, dpcri_recurrent_sizes *sizes) {
-    const int64_t columns = (gates_of(c) + PANEL - 1) / PANEL * PANEL;
+    const dpcri_wide_kernels *wide = wide_of(c);
+    const int64_t panel = wide ? wide->panel : PANEL, columns = (gates_of(c) + panel - 1) / panel * panel;
     sizes->bias = gates_of(c);
     sizes->hidden_bias = c->gates.width;
     sizes->project = sizes->unproject = 0;
@@ -82,6 +98,11 @@ void dpcri_recurrent_pack(dpcri_recurrent *c, const void *bias_ih, const void *b
     const bool gru = c->gates.kind == DPCRI_GATES_GRU && !(c->gates.varied && c->gates.variant.reset_before);
     add_bias(c, bias_hh, gru ? 2 * H : gates, (void *)c->bias);
     if (gru && bias_hh) add_bias(c, (const char *)bias_hh + (size_t)(2 * H) * element, H, (void *)c->gates.bias);
+    const dpcri_wide_kernels *wide = wide_of(c);
+    if (wide) {
+        wide->pack(true, I, gates, c->weight_ih, I, 0, dpcri_wide_panels(wide, gates), (void *)c->panels);
+        return;
+    }
     char *panel = (char *)c->panels;
     for (int64_t j = 0; j < gates; j += PANEL, panel += (size_t)(I * PANEL) * element)
         c->nn->transpose(gates - j < PANEL ? gates - j : PANEL, I,
@@ -90,9 +111,22 @@ void dpcri_recurrent_pack(dpcri_recurrent *c, const void *bias_ih, const void *b
 
 // u = x W_ih^T + bias of m rows, x_row numbers apart, to rows u_row apart.
 static void project(const dpcri_recurrent *c, int64_t m, const void *x, int64_t x_row, void *u, int64_t u_row) {
-    const int64_t gates = gates_of(c);
+    const int64_t gates = gates_of(c), I = c->inputs;
     const size_t element = c->kernels->element;
-    for (int64_t j = 0; j < gates; j += PANEL)
+    const dpcri_wide_kernels *wide = wide_of(c);
+    for (int64_t k = 0; wide && k < I; k += WIDE_TERMS)
+        wide->product(&(dpcri_wide_product){.rows = m,
+                                            .depth = I,
+                                            .columns = gates,
+                                            .a = x,
+                                            .a_row = x_row,
+                                            .packed = c->panels,
+                                            .init = c->bias,
+                                            .c = u,
+                                            .c_row = u_row,
+                                            .from = k,
+                                            .to = I - k < WIDE_TERMS ? I : k + WIDE_TERMS});
+    for (int64_t j = 0; !wide && j < gates; j += PANEL)
         c->nn->product(&(dpcri_product){.m = m,
                                         .n = gates - j < PANEL ? gates - j : PANEL,
                                         .depth = c->inputs,
@@ -111,6 +145,22 @@ static const char *input_at(const dpcri_recurrent *c, int64_t step, int64_t row)
     return (const char *)c->x.data + (step * c->x.step + row * c->x.row) * (int64_t)c->kernels->element;
 }
 
+// The rows of all lanes copied side by side, so that one product reads the weights once for all of them. False: no
+// memory for that.
+static bool project_copied(const dpcri_recurrent *c, const dpcr_span *span, int64_t first, int64_t steps, char *u) {
+    const int64_t rows = span->lanes * steps * span->rows;
+    const size_t row = (size_t)c->inputs * c->kernels->element;
+    char *const copies = dpcri_alloc(c->context, (size_t)rows * row), *to = copies;
+    if (!copies) return false;
+    for (int64_t l = 0; l < span->lanes; l++)
+        for (int64_t k = 0; k < steps; k++)
+            for (int64_t r = 0; r < span->rows; r++, to += row)
+                memcpy(to, input_at(c, first + l * span->stride + k, span->row + r), row);
+    project(c, rows, copies, c->inputs, u, gates_of(c));
+    dpcri_free(c->context, copies);
+    return true;
+}
+
 // [lanes][steps][rows], in the fewest products: those of a lane at once where its rows lie evenly, else by steps or by
 // rows; or, where there are more lanes, those of a step and row in all lanes.
 void dpcri_recurrent_project(const dpcri_recurrent *c, const dpcr_span *span, int64_t begin, int64_t steps, char *u) {
@@ -118,6 +168,7 @@ void dpcri_recurrent_project(const dpcri_recurrent *c, const dpcr_span *span, in
                   element = (int64_t)c->kernels->element;
     const int64_t first = span->first + begin, row = span->row;
     const bool even = rows == 1 || steps == 1 || c->x.step == rows * c->x.row;
+    if (span->lanes > 1 && wide_of(c) && project_copied(c, span, first, steps, u)) return;
     const int64_t together = even ? steps * rows : rows > steps ? rows : steps;
     if (span->lanes > together) {
         for (int64_t k = 0; k < steps; k++)
@@ -158,10 +209,13 @@ static char *scratch_of(const dpcri_recurrent *c, char *stack, size_t wanted) {
 }
 
 // Steps whose products fit the stack, a multiple of four: with ten of them a GRU's step took 4 to 7 % longer than with
-// eight or twenty.
+// eight or twenty. Of wide inputs as many as make WIDE_ROWS rows.
 static int64_t block_of(const dpcri_recurrent *c, int64_t strands, int64_t numbers, int64_t steps) {
     const int64_t each = strands * numbers * (int64_t)c->kernels->element, fit = each > 0 ? STACK_BYTES / each : 1,
-                  block = fit > 4 ? fit / 4 * 4 : fit;
+                  most = wide_of(c) ? (WIDE_ROWS + strands - 1) / (strands > 0 ? strands : 1) : 1,
+                  block = fit > 4      ? fit / 4 * 4
+                          : fit > most ? fit
+                                       : most;
     return block < 1 ? 1 : block < steps ? block : steps;
 }
 
@@ -514,11 +568,12 @@ static void gradient_join(void *user) {
     if (c->join) c->join(c->products_user);
 }
 
-// Chunks that share one reading of the weights: enough to fill the tiles, more where the weights come from beyond the
-// caches, and no more than that, for each has a run-up, and every thread wants a call of its own.
+// Chunks that share one reading of the weights: enough to fill the tiles, more where the weights come from the caches
+// that threads share, or from beyond them; and no more than that, for each has a run-up, and every thread wants a call
+// of its own.
 static int64_t lanes_of(const dpcri_recurrent *c) {
     const int64_t weights = gates_of(c) * outputs_of(c) * (int64_t)c->kernels->element;
-    return weights > 4 << 20 ? 48 : 16;
+    return weights > 32 << 20 ? 48 : weights > 4 << 20 ? 24 : 16;
 }
 
 void dpcri_recurrent_steps(const dpcri_recurrent *c, dpcr_steps *steps) {
@@ -533,7 +588,7 @@ void dpcri_recurrent_steps(const dpcri_recurrent *c, dpcr_steps *steps) {
                           .dtype = c->dtype,
                           .concurrent = 1,
                           .jacobian = dpcr_transition_square(DPCR_DENSE, state, 0),
-                          .flops = 2 * gates * (P + (double)c->inputs) + projected,
+                          .flops = 2 * gates * (P + (c->ahead ? 0 : (double)c->inputs)) + projected,
                           .jacobian_flops = 2 * gates * P * (c->gates.varied ? (double)state : 1),
                           .lanes = lanes_of(c),
                           .tape_values = tape_of(c),

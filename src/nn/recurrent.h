@@ -7,6 +7,7 @@
 #include "deeppcr/solve.h"
 #include "kern/gates.h"
 #include "kern/para.h"
+#include "kern/wide.h"
 
 // Widest state for which Jacobians are offered: w^2 numbers a step and sequence.
 enum { DPCRI_RECURRENT_JACOBIAN = 128 };
@@ -24,7 +25,8 @@ typedef struct dpcri_recurrent {
     const void *weight_hr;  // [P][H] of a projection
     const void *weight_ch;  // [3 H] of peepholes
     const void *peephole;   // apart: [2 H] or NULL
-    // Packed by dpcri_recurrent_pack: W_ih^T in panels [inputs][panel], and b_ih + b_hh (of a GRU's n b_ih alone).
+    // Packed by dpcri_recurrent_pack: W_ih^T in panels [inputs][panel], of wide inputs as kern/wide.h has them, and
+    // b_ih + b_hh (of a GRU's n b_ih alone).
     const void *panels, *bias;
     dpcri_grid x;          // [steps][rows]: what goes in at step l of row b; lane unused
     bool ahead;            // the driver will find `given` filled
