@@ -277,7 +277,7 @@ static void test_threads_and_overlap(void **state) {
 // Weights beyond the first cache, both W_ih and W_hh: chunks go through them block by block (kern/gates_wide.inc).
 static void test_wide_overlap(void **state) {
     (void)state;
-    for (size_t k = 0; k < 4; k++) check_threads_and_overlap(cell_of(k, 136, 264), 200, 1, 20, 10);
+    for (size_t k = 0; k < 4; k++) check_threads_and_overlap(cell_of(k, 520, 264), 200, 1, 20, 10);
 }
 
 // One sequence whose products with a large W_ih are made ahead has the bits that it has among five, whose are not.

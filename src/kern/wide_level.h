@@ -19,7 +19,8 @@ enum { TILE_ROWS = 6, PANEL_VECTORS = 4, ASKED_SUMS = 8, STREAMS = false };
 #else
 enum { TILE_ROWS = 6, PANEL_VECTORS = 2, ASKED_SUMS = 4, STREAMS = true };
 #endif
-enum { MOST_SUMS = TILE_ROWS * PANEL_VECTORS, FETCHING_ROWS = 4 };  // a tile of fewer rows waits for its own panel
+enum { MOST_SUMS = TILE_ROWS * PANEL_VECTORS };
+enum { FETCHING_ROWS = 4 };   // a tile of fewer rows waits for its own panel
 enum { PART_DEPTH = 512 };    // a part of a panel stays in the second cache
 enum { AHEAD_BYTES = 1024 };  // 256 to 2048 served alike, 4096 worse
 #define SUMS_OF(streams) ((streams) ? MOST_SUMS : ASKED_SUMS)

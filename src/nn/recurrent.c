@@ -9,13 +9,13 @@
 
 #include "nn/recurrent_views.h"
 
-// W_ih of at least WIDE_BYTES is multiplied by kernels for wide matrices, WIDE_ROWS rows at a time so that it is read
-// once for them, WIDE_TERMS terms of every sum at a time so that the rows' numbers stay in the second cache.
+// W_ih of at least WIDE_BYTES, a second cache, is multiplied by kernels for wide matrices, WIDE_ROWS rows at a time so
+// that it is read once for them, WIDE_TERMS terms of every sum at a time so that the rows' numbers stay in the cache.
 enum {
     STACK_BYTES = 1 << 16,
     CARRIED_BYTES = 1 << 12,
     PANEL = 32,
-    WIDE_BYTES = 1 << 17,
+    WIDE_BYTES = 1 << 19,
     WIDE_ROWS = 64,
     WIDE_TERMS = 512
 };
@@ -125,7 +125,8 @@ static void project(const dpcri_recurrent *c, int64_t m, const void *x, int64_t 
                                             .c = u,
                                             .c_row = u_row,
                                             .from = k,
-                                            .to = I - k < WIDE_TERMS ? I : k + WIDE_TERMS});
+                                            .to = I - k < WIDE_TERMS ? I : k + WIDE_TERMS,
+                                            .streams = wide->streams});
     for (int64_t j = 0; !wide && j < gates; j += PANEL)
         c->nn->product(&(dpcri_product){.m = m,
                                         .n = gates - j < PANEL ? gates - j : PANEL,
