@@ -267,6 +267,44 @@ static void training_is_the_same_for_any_threads_and_learns(void **state) {
     free(kept);
 }
 
+// What a trained model holds is the average of its weights after each step, not the last ones.
+typedef struct watched {
+    const dpcr_diffusion *model;
+    double decay;
+    float *average;
+} watched;
+
+static int average_weights(void *user, const dpcr_learn_state *state) {
+    watched *w = user;
+    const double t = (double)state->step;
+    const float pull = (float)(1 - fmin(w->decay, (1 + t) / (10 + t)));
+    for (int64_t i = 0; i < w->model->net.parameters; i++)
+        w->average[i] += pull * (w->model->net.values[i] - w->average[i]);
+    return 0;
+}
+
+static void trained_weights_are_averages(void **state) {
+    (void)state;
+    static small_data data;
+    make_data(&data, 100, 1);
+    static const double decays[] = {0.5, 0.999};  // less than what the first steps take, and more
+    for (int d = 0; d < 2; d++) {
+        dpcr_context *context = sampling_context(1);
+        const dpcr_diffusion_options options = small_options(0, DPCR_PREDICT_V);
+        dpcr_diffusion *model = small_model(context, &options);
+        const size_t bytes = (size_t)model->net.parameters * sizeof(float);
+        watched w = {model, decays[d], malloc(bytes)};
+        dpcr_learn_options learn = learn_options(5, 25);
+        memcpy(w.average, model->net.values, bytes);
+        learn.average = w.decay, learn.progress = average_weights, learn.progress_user = &w;
+        assert_int_equal(dpcr_diffusion_train(model, &data.set, &learn, NULL, NULL), DPCR_OK);
+        assert_memory_equal(model->net.values, w.average, bytes);
+        free(w.average);
+        dpcr_diffusion_destroy(model);
+        dpcr_context_destroy(context);
+    }
+}
+
 typedef struct stopper {
     int64_t at;
 } stopper;
@@ -526,6 +564,7 @@ int main(void) {
         cmocka_unit_test(few_rows_need_no_other_thread),
         cmocka_unit_test(a_networks_chain_by_every_method),
         cmocka_unit_test(training_is_the_same_for_any_threads_and_learns),
+        cmocka_unit_test(trained_weights_are_averages),
         cmocka_unit_test(a_resumed_run_ends_with_the_same_bits),
         cmocka_unit_test(files_come_back),
         cmocka_unit_test(flipped_bits_are_refused),
