@@ -292,6 +292,20 @@ def recurrent_part_table(path, ways, others):
     return markdown(head, body) + ["", f"{source(rows)}."]
 
 
+def kept_table(path):
+    """Networks that forget nothing: loop and auto, forward / forward and backward, and what auto's plan took."""
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    body = []
+    for r in rows:
+        loop, auto = ([1e-9 * number(r[f"{part}_{way}_ns"]) for part in ("forward", "both")] for way in ("loop", "auto"))
+        plan = 1e-6 * number(r["planning_us"])
+        body.append([r["kind"], r["width"], power(r["length"]), r["threads"], pair([seconds(v) for v in loop]), r["auto_method"],
+                     pair([factor(p / a) for p, a in zip(loop, auto)]), f"{seconds(plan)}: {100 * plan / loop[0] / int(r['length']):.0f} %"])  # fmt: skip
+    head = ["network", "hidden", "steps", "threads", "loop, a step", "auto", "times the loop", "auto's plan: of one pass of the loop"]
+    return markdown(head, body) + ["", f"{source(rows)}."]
+
+
 def table(folder, name, columns):
     if name == "pays":
         return pays_table(folder.parent / "maps")
@@ -305,6 +319,8 @@ def table(folder, name, columns):
         return against_table(folder / f"{name}.csv")
     if name == "recurrent-long":
         return recurrent_part_table(folder / f"{name}.csv", ["overlap"], {})
+    if name == "recurrent-kept":
+        return kept_table(folder / f"{name}.csv")
     if name == "recurrent-para":
         others = {"dense": "our GRU's or LSTM's loop", "torch": "PyTorch's nn.GRU"}
         return recurrent_part_table(folder / f"{name}.csv", ["newton", "overlap"], others)

@@ -4,15 +4,17 @@
 //
 //   bench_recurrent [--kind gru] [--inputs 32] [--hidden 32] [--batch 16] [--length 1024] [--layers 1] [--threads 1]
 //                   [--method sequential] [--scheme chunked] [--backward sequential] [--warm-up 64] [--seconds 0.5]
-//                   [--rounds 5] [--forward 0] [--check 0] [--planning estimate]
+//                   [--rounds 5] [--forward 0] [--check 0] [--planning estimate] [--gain 1]
 //
 // kinds: rnn, rnn-relu, gru, lstm, paragru, paralstm, mingru. --inputs 0: the recurrent part of one layer alone, the
 // input's products given, back to the gates' gradients; else the network, back to all gradients. --rounds: at least so
 // many. --forward 1: forward alone; the other times are 0. --check 1: how far the states of --inputs 0 are from the
-// loop's, else nan.
+// loop's, else nan. --gain G: recurrent weights of --inputs 0 that many times as large; at 10 a network forgets
+// nothing.
 //
 // Prints kind, inputs, hidden, batch, length, layers, threads, method, nanoseconds a step forward, with a tape, both;
-// sweeps, largest distance from the loop, the boundaries' or last residual, rounds.
+// sweeps, largest distance from the loop, the boundaries' or last residual, rounds, microseconds that making the first
+// plan took, the machine's rates known.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +28,7 @@ typedef struct settings {
     dpcr_recurrent_kind kind;
     long inputs, hidden, batch, length, layers, threads, rounds, forward, check, warm_up, chunk;
     dpcr_solve_options solve;
-    double seconds;
+    double seconds, gain;
 } settings;
 
 static settings read_settings(int argc, char **argv) {
@@ -39,7 +41,8 @@ static settings read_settings(int argc, char **argv) {
                   .threads = 1,
                   .rounds = 5,
                   .solve = {.size = sizeof s.solve, .method = DPCR_METHOD_SEQUENTIAL},
-                  .seconds = 0.5};
+                  .seconds = 0.5,
+                  .gain = 1};
     const struct {
         const char *name;
         long *to;
@@ -56,6 +59,7 @@ static settings read_settings(int argc, char **argv) {
         if (strcmp(argv[i], "--planning") == 0)
             s.solve.planning = strcmp(argv[i + 1], "measure") == 0 ? DPCR_PLANNING_MEASURE : DPCR_PLANNING_ESTIMATE;
         if (strcmp(argv[i], "--seconds") == 0) s.seconds = atof(argv[i + 1]);
+        if (strcmp(argv[i], "--gain") == 0) s.gain = atof(argv[i + 1]);
         for (size_t k = 0; k < sizeof numbers / sizeof numbers[0]; k++)
             if (strcmp(argv[i], numbers[k].name) == 0) *numbers[k].to = atol(argv[i + 1]);
     }
@@ -93,7 +97,7 @@ static int ascending(const void *a, const void *b) {
 
 enum { FORWARD, TAPED, BOTH, WAYS, MOST = 10000 };
 
-static double times[WAYS][MOST];
+static double times[WAYS][MOST], planning;
 static int rounds;
 
 static bool more(const settings *s, double start) {
@@ -103,10 +107,10 @@ static bool more(const settings *s, double start) {
 static void print(const settings *s, dpcr_method method, const dpcr_solve_report *report, double distance) {
     for (int w = 0; w < WAYS; w++) qsort(times[w], (size_t)rounds, sizeof(double), ascending);
     const double each = 1e9 / (double)s->length;
-    printf("%s,%ld,%ld,%ld,%ld,%ld,%ld,%s,%.1f,%.1f,%.1f,%d,%.2g,%.2g,%d\n", dpcr_recurrent_kind_name(s->kind),
+    printf("%s,%ld,%ld,%ld,%ld,%ld,%ld,%s,%.1f,%.1f,%.1f,%d,%.2g,%.2g,%d,%.1f\n", dpcr_recurrent_kind_name(s->kind),
            s->inputs, s->hidden, s->batch, s->length, s->layers, s->threads, dpcr_method_name(method),
            times[FORWARD][rounds / 2] * each, times[TAPED][rounds / 2] * each, times[BOTH][rounds / 2] * each,
-           report->sweeps, distance, report->residual, rounds);
+           report->sweeps, distance, report->residual, rounds, 1e6 * planning);
 }
 
 // ---- the network ----
@@ -133,7 +137,9 @@ static void time_network(dpcr_context *context, const settings *s) {
                                                   .training = training,
                                                   .solve = s->solve,
                                                   .sample = &pass};
+        const double start = now();
         must(dpcr_recurrent_plan_create(network, &plan, &plans[training], &error), &error);
+        if (!training) planning = now() - start;
         const size_t bytes = dpcr_recurrent_plan_workspace(plans[training]);
         workspace = bytes > workspace ? bytes : workspace;
         tape = dpcr_recurrent_plan_tape(plans[training]);
@@ -180,7 +186,7 @@ static dpcri_recurrent make_layer(dpcr_context *context, const settings *s) {
                          .ahead = true};
     // PyTorch's default where units mix; uniform within 1/2 where not.
     l.weight_ih = numbers(gates, 1);
-    l.weight_hh = numbers(gates * (apart ? 1 : H), apart ? 0.29 : 0.577 / sqrt((double)H));
+    l.weight_hh = numbers(gates * (apart ? 1 : H), s->gain * (apart ? 0.29 : 0.577 / sqrt((double)H)));
     if (kind == DPCRI_PARA_LSTM) l.peephole = numbers(2 * H, 0.29);
     dpcri_recurrent_sizes sizes;
     if (!dpcri_recurrent_sizes_of(&l, &sizes)) exit(1);
@@ -208,7 +214,9 @@ static void time_part(dpcr_context *context, const settings *s) {
     options.start = &z0;
     options.consume_tape = 1;
     if (s->forward) options.backward = DPCR_SCHEME_SEQUENTIAL;
+    const double begun = now();
     must(dpcr_solve_plan_create(context, &steps, &options, &plan, &error), &error);
+    planning = now() - begun;
     const dpcr_solve_options plain = {
         .size = sizeof plain, .method = DPCR_METHOD_SEQUENTIAL, .backward = DPCR_SCHEME_SEQUENTIAL};
     must(dpcr_solve_plan_create(context, &steps, &plain, &in_order, &error), &error);
@@ -245,6 +253,8 @@ int main(int argc, char **argv) {
     dpcr_context *context;
     const dpcr_context_options threads = {.size = sizeof threads, .threads = (int)s.threads};
     must(dpcr_context_create(&threads, &context, &error), &error);
+    dpcr_machine machine = {.size = sizeof machine};
+    must(dpcr_context_machine(context, &machine, &error), &error);  // or the first plan measures it
     if (s.inputs > 0)
         time_network(context, &s);
     else

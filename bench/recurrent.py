@@ -6,8 +6,9 @@
     long       one long sequence, the recurrent part alone: loop, overlap, auto                   recurrent-long.csv
     para       ParaGRU and ParaLSTM, the recurrent part alone: loop, newton, overlap, auto;       recurrent-para.csv
                beside them our GRU's and LSTM's loop and PyTorch's nn.GRU (from its inputs on)
+    kept       networks that forget nothing, the recurrent part alone: loop, auto                 recurrent-kept.csv
 
-    bench/recurrent.py [--tables networks long para] [--only REGEX] [--threads 1 2] [--rounds 3] [--seconds 0.5] [--build build]
+    bench/recurrent.py [--tables networks long para kept] [--only REGEX] [--threads 1 2] [--rounds 3] [--seconds 0.5] [--build build]
                        [--out bench/results/performance]
 
 --only: points whose "kind width batch threads" it is found in; the others' rows stay as they are. Needs bench_recurrent (cmake
@@ -30,6 +31,7 @@ NETWORKS = [(kind, width, batch, length) for width, batch, length in ((32, 16, 1
             for kind in ("rnn", "gru", "lstm")]
 LONG = [("gru", 32, 1, 16384), ("gru", 128, 1, 16384), ("gru", 512, 1, 16384), ("rnn", 2048, 1, 16384), ("rnn", 4096, 1, 16384)]
 PARA = [(kind, 256, batch, 2048) for kind in ("paragru", "paralstm") for batch in (1, 8)]
+KEPT = [(kind, width, 1, length) for length in (1024, 16384) for kind, width in (("rnn", 32), ("gru", 32), ("gru", 128), ("lstm", 128), ("gru", 512))]
 PEERS = ("torch", "jax", "onnx")  # ONNX Runtime has no backward pass: nan
 LARGE = 16 << 20  # bytes of weights from which the loop is timed over fewer steps, forward alone
 
@@ -62,6 +64,9 @@ def ways_of(table, point, threads, seconds):
         return {name: ("", ["--seconds", seconds, *long_way(point, threads, method)])
                 for name, method in (("loop", "sequential"), ("overlap", "overlap"), ("auto", "auto"))}
     part = ["--inputs", "0", "--seconds", seconds, "--check", "1"]
+    if table == "kept":
+        return {name: ("", [*ours(point, threads, method, "--backward", method, "--gain", "10"), *part])
+                for name, method in (("loop", "sequential"), ("auto", "auto"))}
     same = ("gru" if point[0] == "paragru" else "lstm", *point[1:])
     torch = ["--kind", "gru", "--inputs", str(point[1]), "--hidden", str(point[1]), "--batch", str(point[2]), "--length", str(point[3]),
              "--threads", str(threads), "--seconds", seconds]
@@ -87,7 +92,9 @@ def measure(a, table, point, threads, program, python, keep):
             times[way].append((float(field[6]), float(field[7])) if script else (float(field[8]), float(field[10])))
             told[way] = field
     row = dict(zip(("kind", "width", "batch", "length"), point), threads=threads, auto_method=told["auto"][7])
-    if table != "networks":
+    if table == "kept":
+        row |= {"planning_us": told["auto"][15]}
+    elif table != "networks":
         row |= {f"{way}_{what}": told[way][i] for way in ways if not ways[way][0] and way != "dense" for what, i in (("sweeps", 11), ("distance", 12), ("residual", 13))}
     return row | {f"{part}_{way}_ns": f"{statistics.median(t[i] for t in times[way]):.1f}" for i, part in enumerate(("forward", "both")) for way in ways}
 
@@ -107,7 +114,8 @@ def write(path, rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    tables = {"networks": ("recurrent.csv", NETWORKS), "long": ("recurrent-long.csv", LONG), "para": ("recurrent-para.csv", PARA)}
+    tables = {"networks": ("recurrent.csv", NETWORKS), "long": ("recurrent-long.csv", LONG), "para": ("recurrent-para.csv", PARA),
+              "kept": ("recurrent-kept.csv", KEPT)}
     parser.add_argument("--tables", nargs="+", choices=tables, default=list(tables))
     parser.add_argument("--only", default="")
     parser.add_argument("--threads", type=int, nargs="+", default=[])
@@ -121,7 +129,7 @@ def main():
     for table in a.tables:
         name, points = tables[table]
         rows = []
-        for threads in a.threads or ((1, 2) if table == "networks" else (2,)):
+        for threads in a.threads or ((1, 2) if table in ("networks", "kept") else (2,)):
             for point in points:
                 if not re.search(a.only, f"{point[0]} {point[1]} {point[2]} {threads}"):
                     continue

@@ -48,7 +48,7 @@ static chain chain_of(chain_step step, int64_t length, int64_t width, dpcr_dtype
 
 static dpcri_contraction contraction(dpcr_context *context, chain *c, double tolerance) {
     const dpcr_steps steps = chain_steps(c);
-    return dpcri_contraction_of(context, &steps, NULL, tolerance, 512);
+    return dpcri_contraction_of(context, &steps, NULL, tolerance, true, 512);
 }
 
 static void rates_are_those_of_the_chain(void **state) {
@@ -62,6 +62,11 @@ static void rates_are_those_of_the_chain(void **state) {
         // A distance of at most 2 comes down to 1e-5 of the largest state, which lies between 1 and 10.
         assert_in_range(found.within, 80, 120);
         assert_in_range(found.to_bits, dtype ? 280 : 110, dtype ? 400 : 220);
+        const dpcr_steps steps = chain_steps(&c);
+        const dpcri_contraction brief = dpcri_contraction_of(context, &steps, NULL, 1e-2, false, 512);
+        assert_in_range(brief.within, 30, 70);
+        assert_int_equal(brief.to_bits, 0);  // later than soon
+        assert_true(brief.steps < found.to_bits);
 
         c.step = step_turns;
         found = contraction(context, &c, 1e-5);
@@ -91,7 +96,7 @@ static void chaos_is_seen(void **state) {
     double x = 0.3;
     const int64_t shape[2] = {1, 3};
     dpcr_array z0 = dpcr_array_make(&x, DPCR_F64, 2, (const int64_t[]){1, 1});
-    dpcri_contraction found = dpcri_contraction_of(context, &steps, &z0, 1e-10, 512);
+    dpcri_contraction found = dpcri_contraction_of(context, &steps, &z0, 1e-10, true, 512);
     assert_int_equal(found.memory, DPCRI_MEMORY_CHAOTIC);
     near(found.rate, log(2), 0.3);
 
@@ -100,7 +105,7 @@ static void chaos_is_seen(void **state) {
     c = (chain){.step = step_lorenz, .length = 20000, .batch = 1, .width = 3, .dtype = DPCR_F64, .parameters = &h};
     steps = chain_steps(&c);
     z0 = dpcr_array_make(start, DPCR_F64, 2, shape);
-    found = dpcri_contraction_of(context, &steps, &z0, 1e-10, 512);
+    found = dpcri_contraction_of(context, &steps, &z0, 1e-10, true, 512);
     assert_int_equal(found.memory, DPCRI_MEMORY_CHAOTIC);
     assert_true(found.rate > 0.0005 && found.rate < 0.05);
     dpcr_context_destroy(context);

@@ -4,7 +4,8 @@
 //     d_t = |a_t - b_t| / max(1, |a_t|)       rate = (mean log d_t - mean log d_0) / t
 // until they agree bit for bit at every place or the budget of steps is spent; from the worst place the steps to a
 // tolerance. Where they have not met, a second pair, sqrt(eps) apart, gives the tangent's growth (the largest Lyapunov
-// exponent over these steps), which tells a chain that keeps its past from a chaotic one. Work 2 P n steps.
+// exponent over these steps), which tells a chain that keeps its past from a chaotic one. Work 2 P n steps; but a chain
+// of which scouts at few places see that its past stays longer than could be of use has no more than theirs.
 // Source: Benettin et al. (Meccanica 15, 1980) for the exponent from two orbits; docs/math/cost.md.
 #include "solve/contraction.h"
 
@@ -17,7 +18,13 @@ enum {
     PLACES = 16,
     ROWS = 2,
     FEW_STEPS = 64,
-    SETTLING = 16  // steps in which the starts come to where the chain lives
+    SETTLING = 16,      // steps in which the starts come to where the chain lives
+    SCOUTS = 2,         // places;
+    SCOUTS_PART = 128,  // of the chain's steps: one or two hundredths of the loop, places side by side
+    LEAST_SCOUTED = 32,
+    NEAR_PART = 32,  // of the chain's steps that a near pair is followed, at most;
+    NEAR_WORK = 16,  // of the chain's steps, at all places together
+    USEFUL_PART = 4  // a run-up longer than this part of the chain gains nothing
 };
 static const double neutral_rate = 1.0 / 512;  // a smaller one is lost within the steps that are run
 
@@ -26,6 +33,7 @@ typedef struct probe {
     const dpcri_row_ops *ops;
     int64_t places, stride, rows;
     dpcr_array a, b;  // [places][rows][w]
+    bool bits;        // whether it matters when starts agree bit for bit, however late
     int64_t done;
     int64_t evaluations;
     double mean, worst, least;  // of log d over places and rows
@@ -36,6 +44,8 @@ const char *dpcri_memory_name(dpcri_memory memory) {
     static const char *const names[] = {"unknown", "forgets", "keeps its past", "is chaotic"};
     return names[memory];
 }
+
+int64_t dpcri_contraction_soon(int64_t within) { return 2 * within + 16; }
 
 static double epsilon(dpcr_dtype dtype) { return dtype == DPCR_F64 ? 0x1p-52 : 0x1p-23; }
 
@@ -112,12 +122,18 @@ static int64_t steps_until(int64_t t, double distance, double wanted, double rat
 
 static int64_t block_of(int64_t done) { return done < FEW_STEPS ? 4 : 16; }
 
+// Whether starts that were within the tolerance after so many steps may still agree bit for bit so soon that it is of
+// use to a chain that does not ask for bits.
+static bool bits_are_near(const probe *p, int64_t within) {
+    return p->bits || within == 0 || p->done < dpcri_contraction_soon(within);
+}
+
 // Follows the pair that is O(1) apart. False: the callback aborts.
 static bool follow(probe *p, double tolerance, int64_t most, dpcri_contraction *c) {
     measure_distances(p);
     const double floor = log(32 * epsilon(p->steps->dtype));
     double first = p->mean, first_at = 0, last = first, last_at = 0, sunk_at = 0;
-    while (p->done < most && !p->equal) {
+    while (p->done < most && !p->equal && bits_are_near(p, c->within)) {
         const int64_t block = block_of(p->done), left = most - p->done;
         if (!run(p, block < left ? block : left)) return false;
         if (!p->finite) return true;
@@ -139,7 +155,18 @@ static bool follow(probe *p, double tolerance, int64_t most, dpcri_contraction *
     return true;
 }
 
-static bool follow_near(probe *p, const dpcr_array *z0, int64_t most, double *rate) {
+static void set_places(probe *p, int64_t n, int64_t most) {
+    const int64_t room = p->steps->length - n;
+    p->places = room / FEW_STEPS < most - 1 ? 1 + room / FEW_STEPS : most;
+    p->stride = p->places > 1 ? room / (p->places - 1) : 1;
+    p->a.shape[0] = p->b.shape[0] = p->places;
+}
+
+static bool follow_near(probe *p, const dpcr_array *z0, int64_t n, double *rate) {
+    const int64_t length = p->steps->length, part = length / NEAR_PART;
+    const int64_t some = part > 2 * LEAST_SCOUTED ? part : 2 * LEAST_SCOUTED, most = some < n ? some : n;
+    const int64_t places = length / (NEAR_WORK * most);
+    set_places(p, most, places < SCOUTS ? SCOUTS : places < PLACES ? places : PLACES);
     set_starts(p, z0, true);
     p->done = 0;
     measure_distances(p);
@@ -156,13 +183,13 @@ static bool follow_near(probe *p, const dpcr_array *z0, int64_t most, double *ra
     return true;
 }
 
-static dpcri_memory judge(probe *p, const dpcr_array *z0, double tolerance, dpcri_contraction *c) {
+static dpcri_memory judge(probe *p, const dpcr_array *z0, double tolerance, int64_t most, dpcri_contraction *c) {
     if (!p->finite) return DPCRI_MEMORY_UNKNOWN;
     if (c->within == 0 && p->equal) c->within = c->to_bits;
     if (c->within) return DPCRI_MEMORY_FORGETS;
     const double worst = p->worst;
     double tangent = 0;
-    if (!follow_near(p, z0, c->steps, &tangent)) return DPCRI_MEMORY_UNKNOWN;
+    if (!follow_near(p, z0, most, &tangent)) return DPCRI_MEMORY_UNKNOWN;
     if (tangent > 2 * neutral_rate) {
         c->rate = tangent;
         return DPCRI_MEMORY_CHAOTIC;
@@ -176,26 +203,50 @@ static dpcri_memory judge(probe *p, const dpcr_array *z0, double tolerance, dpcr
     return DPCRI_MEMORY_FORGETS;
 }
 
+// Whether a chain may forget soon enough to be of use, by how much of the distance is left after its first steps.
+static bool may_forget(const probe *p, double first, double tolerance) {
+    if (!p->finite || p->equal || p->worst <= log(tolerance)) return true;
+    const double rate = (p->mean - first) / (double)p->done;
+    return rate < 0 && steps_until(p->done, p->mean, log(tolerance), rate) <= p->steps->length / USEFUL_PART;
+}
+
+// Follows one pair at a few places, then where that does not end it at all of them. False: the callback aborts.
+static bool follow_pairs(probe *p, const dpcr_array *z0, double tolerance, int64_t n, dpcri_contraction *c) {
+    const int64_t part = p->steps->length / SCOUTS_PART, least = part > LEAST_SCOUTED ? part : LEAST_SCOUTED;
+    const int64_t some = least < n ? least : n;
+    if (some < p->steps->length) {
+        set_places(p, some, SCOUTS);
+        set_starts(p, z0, false);
+        measure_distances(p);
+        const double first = p->mean;
+        if (!follow(p, tolerance, some, c)) return false;
+        if (!may_forget(p, first, tolerance)) return true;
+        *c = (dpcri_contraction){.memory = DPCRI_MEMORY_UNKNOWN};
+        p->done = 0;
+    }
+    set_places(p, n, PLACES);
+    set_starts(p, z0, false);
+    return follow(p, tolerance, n, c);
+}
+
 dpcri_contraction dpcri_contraction_of(dpcr_context *context, const dpcr_steps *steps, const dpcr_array *z0,
-                                       double tolerance, int64_t most) {
+                                       double tolerance, bool bits, int64_t most) {
     const double start = dpcri_seconds();
     dpcri_contraction found = {.memory = DPCRI_MEMORY_UNKNOWN};
     if (steps->length < 2 || steps->batch < 1) return found;
-    const int64_t n = most < steps->length ? most : steps->length, room = steps->length - n;
-    probe p = {
-        .steps = steps, .ops = dpcri_row_ops_of(steps->dtype), .rows = steps->batch < ROWS ? steps->batch : ROWS};
-    p.places = room / FEW_STEPS < PLACES - 1 ? 1 + room / FEW_STEPS : PLACES;
-    p.stride = p.places > 1 ? room / (p.places - 1) : 1;
-    const int64_t shape[3] = {p.places, p.rows, steps->width};
+    const int64_t n = most < steps->length ? most : steps->length;
+    probe p = {.steps = steps,
+               .ops = dpcri_row_ops_of(steps->dtype),
+               .bits = bits,
+               .rows = steps->batch < ROWS ? steps->batch : ROWS};
+    const int64_t shape[3] = {PLACES, p.rows, steps->width};
     bool overflow = false;
-    const size_t bytes =
-        dpcri_bytes(p.places * p.rows, steps->width, (int64_t)dpcr_dtype_size(steps->dtype), &overflow);
+    const size_t bytes = dpcri_bytes(PLACES * p.rows, steps->width, (int64_t)dpcr_dtype_size(steps->dtype), &overflow);
     char *memory = overflow ? NULL : dpcri_alloc(context, 2 * bytes);
     if (!memory) return found;
     p.a = dpcr_array_make(memory, steps->dtype, 3, shape);
     p.b = dpcr_array_make(memory + bytes, steps->dtype, 3, shape);
-    set_starts(&p, z0, false);
-    if (follow(&p, tolerance, n, &found)) found.memory = judge(&p, z0, tolerance, &found);
+    if (follow_pairs(&p, z0, tolerance, n, &found)) found.memory = judge(&p, z0, tolerance, n, &found);
     found.evaluations = p.evaluations;
     found.seconds = dpcri_seconds() - start;
     dpcri_free(context, memory);

@@ -3,6 +3,8 @@
 #ifndef DPCRI_CONTRACTION_H
 #define DPCRI_CONTRACTION_H
 
+#include <stdbool.h>
+
 #include "deeppcr/solve.h"
 
 typedef enum dpcri_memory {
@@ -16,7 +18,7 @@ typedef struct dpcri_contraction {
     dpcri_memory memory;
     double rate;      // mean logarithm by which a distance grows a step; negative: it shrinks
     int64_t within;   // steps after which the starts are within the tolerance, extrapolated where needed; 0: never
-    int64_t to_bits;  // steps after which they agree bit for bit; 0: not seen
+    int64_t to_bits;  // steps after which they agree bit for bit; 0: not seen, or later than soon and not asked for
     int64_t steps;    // run from each start, at each place
     int64_t evaluations;
     double seconds;  // that all of it took
@@ -24,9 +26,11 @@ typedef struct dpcri_contraction {
 
 // Runs at most `most` steps from two starts, zeros and the rows of z0 (NULL: a vector of its own), side by
 // side at several places of the chain, and watches their distance. Memory that is refused, a callback that aborts:
-// UNKNOWN. Deterministic but for `seconds`.
+// UNKNOWN. `bits`: until they agree bit for bit, however late. Deterministic but for `seconds`.
 dpcri_contraction dpcri_contraction_of(dpcr_context *context, const dpcr_steps *steps, const dpcr_array *z0,
-                                       double tolerance, int64_t most);
+                                       double tolerance, bool bits, int64_t most);
+// Until when starts that are within the tolerance after so many steps agree bit for bit, if that is to be soon.
+int64_t dpcri_contraction_soon(int64_t within);
 
 // "forgets", "keeps its past", "is chaotic", "unknown".
 const char *dpcri_memory_name(dpcri_memory memory);

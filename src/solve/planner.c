@@ -17,6 +17,7 @@ enum {
     LAST_PART = 8,           // or, of chains that tell `coarse` or `slopes`, this part,
     LEAST_PROBE = 32,        // at least;
     LOOP_PART = 16,          // of the loop's time: what trials may take of it, and more of its own steps
+    MOST_COMPOSED = 16,      // components of a dense chain of which Jacobians and their products may pay
     GAIN_PART = 16,          // of what may be gained: what each run of a sweep's call may take of it,
     ASKED_PART = 8,          // or of planning_seconds
     PROBE_PART = 1024,       // or, where bits must meet, this part of the chain: 3 % of the loop's steps, side by side
@@ -73,7 +74,7 @@ static int64_t wanted_warm_up(const dpcri_outlook *o, bool exact) {
     const dpcri_contraction *c = &o->contraction;
     if (o->options->warm_up) return o->options->warm_up;
     // Wide chains renew the last bits' noise at every step and agree late: the tolerance is enough then.
-    const bool soon = c->to_bits && c->to_bits <= 2 * c->within + 16;
+    const bool soon = c->to_bits && c->to_bits <= dpcri_contraction_soon(c->within);
     const int64_t seen = exact || soon ? c->to_bits : c->within;
     if (seen == 0) return 0;
     const int64_t m = seen + seen / 4 + 8;
@@ -568,8 +569,8 @@ static bool wants_timing(const dpcri_outlook *o) {
 static void follow_starts(dpcr_solve_plan *plan, dpcri_outlook *o, int64_t usual) {
     const dpcr_steps *s = o->steps;
     const int64_t most = wants_bits(o) ? s->length / (s->lanes > 1 ? PROBE_LANES_PART : PROBE_PART) : 0;
-    plan->contraction =
-        dpcri_contraction_of(plan->context, s, plan->options.start, tolerance_of(plan), most > usual ? most : usual);
+    plan->contraction = dpcri_contraction_of(plan->context, s, plan->options.start, tolerance_of(plan), wants_bits(o),
+                                             most > usual ? most : usual);
     o->evaluations += plan->contraction.evaluations;
 }
 
@@ -676,11 +677,24 @@ static void look_with_care(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known 
     o->allowance = asked > 0 ? asked - looked : (dpcri_cost_loop(o) + known->spent) / LOOP_PART;
 }
 
+bool dpcri_is_wide(const dpcr_steps *steps) {
+    return steps->jacobian.structure == DPCR_DENSE && steps->width > MOST_COMPOSED;
+}
+
+// Chains for which nothing but the loop is left, so that no part of them is timed: no piece can begin without its past,
+// and Newton is out of the question.
+static bool is_left_to_the_loop(const dpcri_outlook *o) {
+    const dpcri_memory memory = o->contraction.memory;
+    const bool keeps = memory == DPCRI_MEMORY_KEEPS || memory == DPCRI_MEMORY_CHAOTIC;
+    return keeps && dpcri_is_wide(o->steps) && o->options->planning == DPCR_PLANNING_ESTIMATE;
+}
+
 static void look_closely(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *known) {
     dpcri_rates_of(plan->context, &o->machine);
     if (has_lanes(o)) follow_starts(plan, o, PROBE_STEPS);
     o->contraction = plan->contraction;  // of the key
-    if (wants_timing(o)) o->costs = dpcri_costs_of(plan->context, o->steps, dpcri_row_block(o->steps));
+    if (wants_timing(o) && !is_left_to_the_loop(o))
+        o->costs = dpcri_costs_of(plan->context, o->steps, dpcri_row_block(o->steps));
     recall(plan, o, known);
 }
 

@@ -254,7 +254,7 @@ dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, int64
     const double loop = quickest_as(context, blocks, &s, run_loop), lanes = quickest_as(context, true, &s, run_lanes);
     costs.block = loop / (double)s.n;
     costs.lane = lanes / (double)(s.lanes * s.lane_steps * s.lane_rows);
-    if (loop > 0 && steps->linearise)
+    if (loop > 0 && steps->linearise && !dpcri_is_wide(steps))
         costs.jacobian = quickest_as(context, true, &s, run_linearise) / (double)((s.n - 1) * s.rows);
     if (loop > 0 && steps->adjoint)
         costs.adjoint_block = quickest_as(context, blocks, &s, run_adjoint) / (double)(s.n - 1);
