@@ -272,6 +272,22 @@ def diffusion_table(path):
     return markdown(head, body) + ["", f"{source(rows)}."]
 
 
+def windows_table(path):
+    """Picard by window, of bench/diffusion.py --windows: a step, and times our loop, PyTorch, JAX."""
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    windows = [int(name.split("_")[1]) for name in rows[0] if re.fullmatch(r"window_\d+_ns", name)]
+    body = []
+    for r in rows:
+        others = [number(r[f"{way}_ns"]) for way in ("loop", "torch", "jax")]
+        cells = [r[k] for k in ("hidden", "batch", "threads")] + [seconds(1e-9 * ns) for ns in others]
+        for ns in [number(r[f"window_{w}_ns"]) for w in windows] + [number(r["picard_ns"])]:
+            cells.append(f"{seconds(1e-9 * ns)}: {' / '.join(factor(other / ns) for other in others)}")
+        body.append(cells)
+    head = ["hidden", "samples", "threads", "our loop, a step", "PyTorch", "JAX", *(f"window {w}" for w in windows), f"all {rows[0]['steps']}"]
+    return markdown(head, body) + ["", f"{source(rows)}."]
+
+
 def recurrent_part_table(path, ways, others):
     """The recurrent part alone: ways of ours against the loop, others' times against auto's; forward / forward and backward."""
     with open(path, encoding="utf-8", newline="") as file:
@@ -326,6 +342,8 @@ def table(folder, name, columns):
         return recurrent_part_table(folder / f"{name}.csv", ["newton", "overlap"], others)
     if name in ("recurrent", "recurrent-zen4"):
         return recurrent_table(folder / f"{name}.csv")
+    if name.startswith("diffusion-windows"):
+        return windows_table(folder / f"{name}.csv")
     if name.startswith("diffusion"):
         return diffusion_table(folder / f"{name}.csv")
     return bench_table(folder / f"{name}.csv", columns)
