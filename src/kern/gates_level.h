@@ -71,9 +71,9 @@ enum {
     ONE_GATE_SPLIT = 2,
     GRU_SPLIT = 2,  // one strand's sums would wait for each other
     TERMS = 256,    // of a sum; more are summed in blocks
-    // gates_wide.inc: strands and bytes of weights from which it pays
+    // gates_wide.inc: strands from which, and bytes of weights beyond which it pays
     WIDE_STRANDS = 8,
-    WIDE_BYTES = 1 << 17
+    WIDE_BYTES = 1 << 18
 };
 
 // An array's values go to memory here, so that the registers are others'.
