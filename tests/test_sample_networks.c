@@ -423,6 +423,15 @@ static void files_come_back(void **state) {
     dpcr_context_destroy(context);
 }
 
+static void assert_damaged(dpcr_context *context, const folder *f, const content *c, size_t place) {
+    dpcr_diffusion *read;
+    dpcr_error error = {0};
+    write_file(f->file, c->bytes, c->size);
+    if (dpcr_diffusion_load(context, f->file, &read, &error) != DPCR_ERROR_FORMAT)
+        fail_msg("byte %zu of %zu: read", place, c->size);
+    assert_true(error.text[0] && !strchr(error.text, '\n') && !read);
+}
+
 // A file with any bit changed is not the one that was saved; but for the sum's own name, without which none is looked
 // for.
 static void flipped_bits_are_refused(void **state) {
@@ -439,17 +448,58 @@ static void flipped_bits_are_refused(void **state) {
     for (size_t i = 0; i < PLACES; i++) {
         unsigned char *at = whole.bytes + (whole.size - 1) * i / (PLACES - 1);
         if (at >= name && at < name + strlen(SUM)) continue;
-        dpcr_error error = {0};
         *at ^= (unsigned char)(1 << i % 8);
-        write_file(f.file, whole.bytes, whole.size);
-        if (dpcr_diffusion_load(context, f.file, &read, &error) != DPCR_ERROR_FORMAT)
-            fail_msg("byte %zu of %zu: read", (size_t)(at - whole.bytes), whole.size);
-        assert_true(error.text[0] && !strchr(error.text, '\n') && !read);
+        assert_damaged(context, &f, &whole, (size_t)(at - whole.bytes));
         *at ^= (unsigned char)(1 << i % 8);
     }
     write_file(f.file, whole.bytes, whole.size);
     assert_int_equal(dpcr_diffusion_load(context, f.file, &read, NULL), DPCR_OK);
     dpcr_diffusion_destroy(read);
+    free(whole.bytes);
+    remove_folder(&f);
+    dpcr_context_destroy(context);
+}
+
+// Signs are the uppermost bits, which products carry nowhere: of any two numbers, of one array and of two.
+static void pairs_of_signs_are_refused(void **state) {
+    (void)state;
+    enum { PLACES = 12 };
+    const folder f = make_folder();
+    dpcr_context *context = sampling_context(1);
+    dpcr_diffusion *model = latent_model(context);
+    assert_int_equal(dpcr_diffusion_save(model, f.file, NULL), DPCR_OK);
+    dpcr_diffusion_destroy(model);
+    content whole = read_file(f.file);
+    uint64_t header = 0;
+    memcpy(&header, whole.bytes, sizeof header);
+    const size_t begin = sizeof header + header, numbers = (whole.size - begin) / sizeof(float);
+    size_t places[PLACES];  // two or three next to each other, here and there
+    for (size_t i = 0; i < PLACES; i++)
+        places[i] = begin + 3 + sizeof(float) * ((numbers - 4) * (i / 3) / (PLACES / 3 - 1) + i % 3 * (i % 3 + 1) / 2);
+    for (size_t i = 0; i < PLACES; i++)
+        for (size_t k = 0; k < i; k++) {
+            whole.bytes[places[i]] ^= 0x80, whole.bytes[places[k]] ^= 0x80;
+            assert_damaged(context, &f, &whole, places[i]);
+            whole.bytes[places[i]] ^= 0x80, whole.bytes[places[k]] ^= 0x80;
+        }
+    free(whole.bytes);
+    remove_folder(&f);
+    dpcr_context_destroy(context);
+}
+
+// What stands in the sum's place is not printed as it is.
+static void sums_that_are_none_are_not_printed(void **state) {
+    (void)state;
+    const folder f = make_folder();
+    dpcr_context *context = sampling_context(1);
+    dpcr_diffusion *model = latent_model(context);
+    assert_int_equal(dpcr_diffusion_save(model, f.file, NULL), DPCR_OK);
+    dpcr_diffusion_destroy(model);
+    content whole = read_file(f.file);
+    unsigned char *sum = memmem(whole.bytes, whole.size, SUM, strlen(SUM));
+    assert_non_null(sum);
+    memcpy(strchr((char *)sum, ':') + 2, "\\n", 2);
+    assert_damaged(context, &f, &whole, (size_t)(sum - whole.bytes));
     free(whole.bytes);
     remove_folder(&f);
     dpcr_context_destroy(context);
@@ -568,6 +618,8 @@ int main(void) {
         cmocka_unit_test(a_resumed_run_ends_with_the_same_bits),
         cmocka_unit_test(files_come_back),
         cmocka_unit_test(flipped_bits_are_refused),
+        cmocka_unit_test(pairs_of_signs_are_refused),
+        cmocka_unit_test(sums_that_are_none_are_not_printed),
         cmocka_unit_test(damaged_files_are_refused),
         cmocka_unit_test(refusals),
         cmocka_unit_test(refused_memory_leaks_nothing),
