@@ -28,6 +28,21 @@ static void step_turns(const chain *c, int64_t l, int64_t b, const double *in, d
     if (j) memcpy(j, m, sizeof m);
 }
 
+// Grows for ten steps before it shrinks: relative to its size hardly at all in the first thirty-two.
+static void step_swells(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+    (void)c, (void)b;
+    out[0] = 0.9 * in[0] + 5 * in[1] + chain_noise(l, 0, 9), out[1] = 0.9 * in[1] + chain_noise(l, 1, 9);
+    if (j) j[0] = 0.9, j[1] = 5, j[2] = 0, j[3] = 0.9;
+}
+
+// A delay line: all of the past, for `width` steps, and nothing then.
+static void step_delays(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+    (void)b;
+    out[0] = chain_noise(l, 0, 9);
+    for (int64_t i = 1; i < c->width; i++) out[i] = in[i - 1];
+    for (int64_t i = 0; j && i < c->width * c->width; i++) j[i] = i / c->width == i % c->width + 1;
+}
+
 // All states become 1: the past is gone after one step.
 static void step_dead(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
     (void)l, (void)b, (void)in;
@@ -84,6 +99,32 @@ static void rates_are_those_of_the_chain(void **state) {
         found = contraction(context, &c, 1e-5);
         assert_int_equal(found.memory, DPCRI_MEMORY_UNKNOWN);
     }
+    dpcr_context_destroy(context);
+}
+
+// Scouts alone would say that these keep their past.
+static void late_forgetting_is_seen(void **state) {
+    (void)state;
+    static const double slow[1] = {0.99};
+    dpcr_context *context = solving_context(1);
+    chain c = chain_of(step_forgets, 4096, 1, DPCR_F64);
+    c.parameters = slow;
+    dpcri_contraction found = contraction(context, &c, 1e-5);
+    assert_int_equal(found.memory, DPCRI_MEMORY_FORGETS);
+    assert_in_range(found.within, 1000, 1300);
+    c = chain_of(step_swells, 4096, 2, DPCR_F64);
+    found = contraction(context, &c, 1e-5);
+    assert_int_equal(found.memory, DPCRI_MEMORY_FORGETS);
+    assert_in_range(found.within, 100, 250);
+    c = chain_of(step_delays, 2048, 40, DPCR_F32);
+    found = contraction(context, &c, 1e-5);
+    assert_int_equal(found.memory, DPCRI_MEMORY_FORGETS);
+    assert_in_range(found.to_bits, 40, 56);
+    // And what does keep it costs a small part of the chain.
+    c = chain_of(step_turns, 16384, 2, DPCR_F64);
+    found = contraction(context, &c, 1e-5);
+    assert_int_equal(found.memory, DPCRI_MEMORY_KEEPS);
+    assert_true(found.evaluations < c.length);  // of two sequences
     dpcr_context_destroy(context);
 }
 
@@ -735,6 +776,7 @@ static void refused_memory_costs_knowledge_only(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rates_are_those_of_the_chain),
+        cmocka_unit_test(late_forgetting_is_seen),
         cmocka_unit_test(chaos_is_seen),
         cmocka_unit_test(warm_up_is_what_the_chain_needs),
         cmocka_unit_test(a_rare_caller_does_not_lose),

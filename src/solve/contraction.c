@@ -4,8 +4,13 @@
 //     d_t = |a_t - b_t| / max(1, |a_t|)       rate = (mean log d_t - mean log d_0) / t
 // until they agree bit for bit at every place or the budget of steps is spent; from the worst place the steps to a
 // tolerance. Where they have not met, a second pair, sqrt(eps) apart, gives the tangent's growth (the largest Lyapunov
-// exponent over these steps), which tells a chain that keeps its past from a chaotic one. Work 2 P n steps; but a chain
-// of which scouts at few places see that its past stays longer than could be of use has no more than theirs.
+// exponent over these steps), which tells a chain that keeps its past from a chaotic one.
+//
+// Scouts go first, a pair at a few places: where they see that the past stays longer than could be of use, the near
+// pair follows at once, and if that shrinks no more than they did, all places are left alone.
+//
+// Work, in steps of one sequence: scouts 2 x 2 places x max(32, L/128), near pair 2 x max(2 x 64, L/16) at most, all
+// places 2 x 16 x n.
 // Source: Benettin et al. (Meccanica 15, 1980) for the exponent from two orbits; docs/math/cost.md.
 #include "solve/contraction.h"
 
@@ -19,12 +24,13 @@ enum {
     ROWS = 2,
     FEW_STEPS = 64,
     SETTLING = 16,      // steps in which the starts come to where the chain lives
-    SCOUTS = 2,         // places;
-    SCOUTS_PART = 128,  // of the chain's steps: one or two hundredths of the loop, places side by side
+    SCOUTS = 2,         // places of scouts,
+    SCOUTS_PART = 128,  // part of the chain's steps that they go,
     LEAST_SCOUTED = 32,
-    NEAR_PART = 32,  // of the chain's steps that a near pair is followed, at most;
-    NEAR_WORK = 16,  // of the chain's steps, at all places together
-    USEFUL_PART = 4  // a run-up longer than this part of the chain gains nothing
+    LITTLE = 4,      // and what they have to cost less than all places by
+    NEAR_PART = 32,  // part of the chain's steps that a near pair goes at most,
+    NEAR_WORK = 16,  // and that it makes at all its places together
+    USEFUL_PART = 4  // a run-up of this part of the chain leaves overlap half the loop's time at best
 };
 static const double neutral_rate = 1.0 / 512;  // a smaller one is lost within the steps that are run
 
@@ -155,18 +161,26 @@ static bool follow(probe *p, double tolerance, int64_t most, dpcri_contraction *
     return true;
 }
 
+static int64_t at_most(int64_t value, int64_t most) { return value < most ? value : most; }
+
+// As many places as leave room for n steps each without sharing many, at most `most`.
+static int64_t places_for(const dpcr_steps *steps, int64_t n, int64_t most) {
+    return at_most(1 + (steps->length - n) / FEW_STEPS, most);
+}
+
 static void set_places(probe *p, int64_t n, int64_t most) {
     const int64_t room = p->steps->length - n;
-    p->places = room / FEW_STEPS < most - 1 ? 1 + room / FEW_STEPS : most;
+    p->places = places_for(p->steps, n, most);
     p->stride = p->places > 1 ? room / (p->places - 1) : 1;
     p->a.shape[0] = p->b.shape[0] = p->places;
 }
 
-static bool follow_near(probe *p, const dpcr_array *z0, int64_t n, double *rate) {
+// `all`: the steps that starts are followed at most.
+static bool follow_near(probe *p, const dpcr_array *z0, int64_t all, double *rate) {
     const int64_t length = p->steps->length, part = length / NEAR_PART;
-    const int64_t some = part > 2 * LEAST_SCOUTED ? part : 2 * LEAST_SCOUTED, most = some < n ? some : n;
-    const int64_t places = length / (NEAR_WORK * most);
-    set_places(p, most, places < SCOUTS ? SCOUTS : places < PLACES ? places : PLACES);
+    const int64_t most = at_most(part > 2 * LEAST_SCOUTED ? part : 2 * LEAST_SCOUTED, all);
+    const int64_t places = at_most(length / (NEAR_WORK * most), PLACES);
+    set_places(p, most, places > SCOUTS ? places : SCOUTS);
     set_starts(p, z0, true);
     p->done = 0;
     measure_distances(p);
@@ -183,13 +197,14 @@ static bool follow_near(probe *p, const dpcr_array *z0, int64_t n, double *rate)
     return true;
 }
 
-static dpcri_memory judge(probe *p, const dpcr_array *z0, double tolerance, int64_t most, dpcri_contraction *c) {
+// Of a chain that was followed at all places.
+static dpcri_memory judge(probe *p, const dpcr_array *z0, double tolerance, int64_t n, dpcri_contraction *c) {
     if (!p->finite) return DPCRI_MEMORY_UNKNOWN;
     if (c->within == 0 && p->equal) c->within = c->to_bits;
     if (c->within) return DPCRI_MEMORY_FORGETS;
     const double worst = p->worst;
     double tangent = 0;
-    if (!follow_near(p, z0, most, &tangent)) return DPCRI_MEMORY_UNKNOWN;
+    if (!follow_near(p, z0, n, &tangent)) return DPCRI_MEMORY_UNKNOWN;
     if (tangent > 2 * neutral_rate) {
         c->rate = tangent;
         return DPCRI_MEMORY_CHAOTIC;
@@ -203,50 +218,60 @@ static dpcri_memory judge(probe *p, const dpcr_array *z0, double tolerance, int6
     return DPCRI_MEMORY_FORGETS;
 }
 
-// Whether a chain may forget soon enough to be of use, by how much of the distance is left after its first steps.
+// Whether a chain may forget soon enough to be of use, by what its first steps left of the distance.
 static bool may_forget(const probe *p, double first, double tolerance) {
     if (!p->finite || p->equal || p->worst <= log(tolerance)) return true;
     const double rate = (p->mean - first) / (double)p->done;
     return rate < 0 && steps_until(p->done, p->mean, log(tolerance), rate) <= p->steps->length / USEFUL_PART;
 }
 
-// Follows one pair at a few places, then where that does not end it at all of them. False: the callback aborts.
-static bool follow_pairs(probe *p, const dpcr_array *z0, double tolerance, int64_t n, dpcri_contraction *c) {
-    const int64_t part = p->steps->length / SCOUTS_PART, least = part > LEAST_SCOUTED ? part : LEAST_SCOUTED;
-    const int64_t some = least < n ? least : n;
-    if (some < p->steps->length) {
-        set_places(p, some, SCOUTS);
-        set_starts(p, z0, false);
-        measure_distances(p);
-        const double first = p->mean;
-        if (!follow(p, tolerance, some, c)) return false;
-        if (!may_forget(p, first, tolerance)) return true;
-        *c = (dpcri_contraction){.memory = DPCRI_MEMORY_UNKNOWN};
-        p->done = 0;
-    }
+// Sends scouts, and a near pair where they come back with nothing. KEEPS or CHAOTIC: all places can be left alone; else
+// nothing is known yet, or the callback aborts.
+static dpcri_memory scout(probe *p, const dpcr_array *z0, double tolerance, int64_t n, dpcri_contraction *c) {
+    const int64_t part = p->steps->length / SCOUTS_PART, some = at_most(part > LEAST_SCOUTED ? part : LEAST_SCOUTED, n);
+    double tangent = 0;
+    if (LITTLE * SCOUTS * some > places_for(p->steps, n, PLACES) * n) return DPCRI_MEMORY_UNKNOWN;
+    set_places(p, some, SCOUTS);
+    set_starts(p, z0, false);
+    measure_distances(p);
+    const double first = p->mean;
+    if (!follow(p, tolerance, some, c) || may_forget(p, first, tolerance)) return DPCRI_MEMORY_UNKNOWN;
+    if (!follow_near(p, z0, n, &tangent) || !p->finite) return DPCRI_MEMORY_UNKNOWN;
+    const bool shrinks = tangent < -neutral_rate || p->least <= log(32 * epsilon(p->steps->dtype));
+    c->rate = tangent;
+    if (shrinks) return DPCRI_MEMORY_UNKNOWN;
+    return tangent > 2 * neutral_rate ? DPCRI_MEMORY_CHAOTIC : DPCRI_MEMORY_KEEPS;
+}
+
+static dpcri_memory explore(probe *p, const dpcr_array *z0, double tolerance, int64_t n, dpcri_contraction *c) {
+    const dpcri_memory seen = scout(p, z0, tolerance, n, c);
+    if (seen != DPCRI_MEMORY_UNKNOWN) return seen;
+    *c = (dpcri_contraction){.memory = DPCRI_MEMORY_UNKNOWN};
+    p->done = 0;
     set_places(p, n, PLACES);
     set_starts(p, z0, false);
-    return follow(p, tolerance, n, c);
+    return follow(p, tolerance, n, c) ? judge(p, z0, tolerance, n, c) : DPCRI_MEMORY_UNKNOWN;
 }
 
 dpcri_contraction dpcri_contraction_of(dpcr_context *context, const dpcr_steps *steps, const dpcr_array *z0,
                                        double tolerance, bool bits, int64_t most) {
     const double start = dpcri_seconds();
     dpcri_contraction found = {.memory = DPCRI_MEMORY_UNKNOWN};
-    if (steps->length < 2 || steps->batch < 1) return found;
-    const int64_t n = most < steps->length ? most : steps->length;
+    if (steps->length < 2 || steps->batch < 1 || most < 1) return found;
+    const int64_t n = at_most(most, steps->length), places = places_for(steps, 0, PLACES);
     probe p = {.steps = steps,
                .ops = dpcri_row_ops_of(steps->dtype),
                .bits = bits,
                .rows = steps->batch < ROWS ? steps->batch : ROWS};
-    const int64_t shape[3] = {PLACES, p.rows, steps->width};
+    const int64_t shape[3] = {places, p.rows, steps->width};
     bool overflow = false;
-    const size_t bytes = dpcri_bytes(PLACES * p.rows, steps->width, (int64_t)dpcr_dtype_size(steps->dtype), &overflow);
-    char *memory = overflow ? NULL : dpcri_alloc(context, 2 * bytes);
+    const size_t bytes =
+        dpcri_bytes(2 * places * p.rows, steps->width, (int64_t)dpcr_dtype_size(steps->dtype), &overflow);
+    char *memory = overflow ? NULL : dpcri_alloc(context, bytes);
     if (!memory) return found;
     p.a = dpcr_array_make(memory, steps->dtype, 3, shape);
-    p.b = dpcr_array_make(memory + bytes, steps->dtype, 3, shape);
-    if (follow_pairs(&p, z0, tolerance, n, &found)) found.memory = judge(&p, z0, tolerance, n, &found);
+    p.b = dpcr_array_make(memory + bytes / 2, steps->dtype, 3, shape);
+    found.memory = explore(&p, z0, tolerance, n, &found);
     found.evaluations = p.evaluations;
     found.seconds = dpcri_seconds() - start;
     dpcri_free(context, memory);

@@ -19,7 +19,7 @@ typedef struct dpcri_contraction {
     double rate;      // mean logarithm by which a distance grows a step; negative: it shrinks
     int64_t within;   // steps after which the starts are within the tolerance, extrapolated where needed; 0: never
     int64_t to_bits;  // steps after which they agree bit for bit; 0: not seen, or later than soon and not asked for
-    int64_t steps;    // run from each start, at each place
+    int64_t steps;    // run from each start at each place; of scouts, where they ended it
     int64_t evaluations;
     double seconds;  // that all of it took
 } dpcri_contraction;

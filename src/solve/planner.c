@@ -17,7 +17,7 @@ enum {
     LAST_PART = 8,           // or, of chains that tell `coarse` or `slopes`, this part,
     LEAST_PROBE = 32,        // at least;
     LOOP_PART = 16,          // of the loop's time: what trials may take of it, and more of its own steps
-    MOST_COMPOSED = 16,      // components of a dense chain of which Jacobians and their products may pay
+    MOST_COMPOSED = 16,      // components of a dense chain, or as many as threads, of which Jacobians may pay
     GAIN_PART = 16,          // of what may be gained: what each run of a sweep's call may take of it,
     ASKED_PART = 8,          // or of planning_seconds
     PROBE_PART = 1024,       // or, where bits must meet, this part of the chain: 3 % of the loop's steps, side by side
@@ -65,6 +65,21 @@ static bool is_weighed(const dpcr_steps *s) { return s->coarse || s->slopes; }
 
 // The loop's, which only chunks of the loop have: sweeps of any other method would go on to the end of their budget.
 static bool wants_bits(const dpcri_outlook *o) { return o->options->atol == 0 && o->options->rtol == 0; }
+
+// Whether Jacobians are dense and so wide that composing them costs more than all threads together make up for.
+static bool is_wide(const dpcri_outlook *o) {
+    const double most = o->machine.threads > MOST_COMPOSED ? o->machine.threads : MOST_COMPOSED;
+    return o->steps->jacobian.structure == DPCR_DENSE && (double)o->steps->width > most;
+}
+
+// Chains for which nothing but the loop is left, forward and back, by estimate: no piece can begin without its past,
+// and Jacobians are out of the question. No part of them is timed.
+static bool is_left_to_the_loop(const dpcri_outlook *o) {
+    const dpcri_memory memory = o->contraction.memory;
+    const bool keeps = memory == DPCRI_MEMORY_KEEPS || memory == DPCRI_MEMORY_CHAOTIC;
+    return keeps && is_wide(o) && !is_weighed(o->steps) && !o->steps->window && !o->options->warm_up &&
+           o->options->planning == DPCR_PLANNING_ESTIMATE;
+}
 
 // ---- overlap ----
 
@@ -222,7 +237,7 @@ static void list_window(const dpcri_outlook *o, list *l, dpcr_method method) {
 
 static void list_forward(const dpcri_outlook *o, list *l, int64_t warm_up, bool variants) {
     add(l, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_AUTO, dpcri_cost_loop(o))->sweeps = 0;
-    if (!can_run_beside(o)) return;
+    if (!can_run_beside(o) || is_left_to_the_loop(o)) return;
     if (!wants_bits(o)) {
         list_window(o, l, DPCR_METHOD_NEWTON);
         list_window(o, l, DPCR_METHOD_SHOOTING);
@@ -245,8 +260,9 @@ static void add_backward_overlap(const dpcri_outlook *o, list *l, int64_t warm_u
 
 static void list_backward(const dpcri_outlook *o, list *l, int64_t warm_up, bool variants) {
     static const dpcr_scheme schemes[] = {DPCR_SCHEME_CHUNKED, DPCR_SCHEME_BLELLOCH, DPCR_SCHEME_PCR};
-    add(l, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_SEQUENTIAL, dpcri_cost_adjoint_loop(o))->sweeps = 0;
-    if (!can_run_beside(o)) return;
+    dpcr_candidate *loop = add(l, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_SEQUENTIAL, dpcri_cost_adjoint_loop(o));
+    loop->sweeps = 0, loop->backward = 1;
+    if (!can_run_beside(o) || is_left_to_the_loop(o)) return;
     for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++)
         if (o->steps->linearise || (schemes[i] == DPCR_SCHEME_CHUNKED && o->steps->adjoint && o->steps->adjoint_window))
             add(l, DPCR_METHOD_SEQUENTIAL, schemes[i], dpcri_cost_backward(o, schemes[i]));
@@ -677,24 +693,12 @@ static void look_with_care(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known 
     o->allowance = asked > 0 ? asked - looked : (dpcri_cost_loop(o) + known->spent) / LOOP_PART;
 }
 
-bool dpcri_is_wide(const dpcr_steps *steps) {
-    return steps->jacobian.structure == DPCR_DENSE && steps->width > MOST_COMPOSED;
-}
-
-// Chains for which nothing but the loop is left, so that no part of them is timed: no piece can begin without its past,
-// and Newton is out of the question.
-static bool is_left_to_the_loop(const dpcri_outlook *o) {
-    const dpcri_memory memory = o->contraction.memory;
-    const bool keeps = memory == DPCRI_MEMORY_KEEPS || memory == DPCRI_MEMORY_CHAOTIC;
-    return keeps && dpcri_is_wide(o->steps) && o->options->planning == DPCR_PLANNING_ESTIMATE;
-}
-
 static void look_closely(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *known) {
     dpcri_rates_of(plan->context, &o->machine);
     if (has_lanes(o)) follow_starts(plan, o, PROBE_STEPS);
     o->contraction = plan->contraction;  // of the key
     if (wants_timing(o) && !is_left_to_the_loop(o))
-        o->costs = dpcri_costs_of(plan->context, o->steps, dpcri_row_block(o->steps));
+        o->costs = dpcri_costs_of(plan->context, o->steps, dpcri_row_block(o->steps), !is_wide(o));
     recall(plan, o, known);
 }
 

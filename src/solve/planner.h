@@ -64,10 +64,8 @@ double dpcri_cost_asleep(const dpcri_outlook *o, const dpcr_candidate *c);
 
 // ---- stretch.c ----
 
-// Whether Jacobians are dense and so wide that one costs far more than its step: none is timed.
-bool dpcri_is_wide(const dpcr_steps *steps);
-// Times a stretch of the chain in blocks of `row_block` sequences.
-dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, int64_t row_block);
+// Times a stretch of the chain in blocks of `row_block` sequences; `jacobians`: those too.
+dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, int64_t row_block, bool jacobians);
 
 // The same in small doses, of chains that tell `coarse` or `slopes`, into o->costs: a step of the loop, the least seen;
 // bounds for all else; two runs of a sweep's call that takes `seconds` by the bounds. False: it cannot be run, or would

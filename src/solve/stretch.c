@@ -239,7 +239,7 @@ bool dpcri_time_sweep(dpcri_outlook *o, double seconds) {
     return true;
 }
 
-dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, int64_t row_block) {
+dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, int64_t row_block, bool jacobians) {
     dpcri_costs costs = {0};
     stretch s = {
         .steps = steps, .rows = least(steps->batch, row_block), .lane_rows = steps->batch, .derivatives = true};
@@ -254,7 +254,7 @@ dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, int64
     const double loop = quickest_as(context, blocks, &s, run_loop), lanes = quickest_as(context, true, &s, run_lanes);
     costs.block = loop / (double)s.n;
     costs.lane = lanes / (double)(s.lanes * s.lane_steps * s.lane_rows);
-    if (loop > 0 && steps->linearise && !dpcri_is_wide(steps))
+    if (loop > 0 && steps->linearise && jacobians)
         costs.jacobian = quickest_as(context, true, &s, run_linearise) / (double)((s.n - 1) * s.rows);
     if (loop > 0 && steps->adjoint)
         costs.adjoint_block = quickest_as(context, blocks, &s, run_adjoint) / (double)(s.n - 1);
