@@ -144,7 +144,7 @@ typedef struct dpcr_train_state {
     double seconds_left;       // estimate for the rest of the run
     int64_t sweeps;            // of this step's forward solve
     dpcr_method method;        // that ran this step's forward solve
-    dpcr_scheme backward;      // of this step's backward solve
+    dpcr_scheme backward;      // of this step's backward solve; auto: the device's own
     dpcr_reason reason;        // of this step's forward solve
     const char *sentence;      // the planner's, for this batch size; lives until dpcr_train returns
     dpcr_train_phases phases;
@@ -168,9 +168,12 @@ typedef struct dpcr_train_state {
 //
 // solve.device: the layers that dpcr_device_model_create takes, not tied, with everything on the device: images,
 // labels, parameters, gradients, states and the optimiser's state; the host reads loss and accuracy. The model's
-// parameters are then current at an epoch's end, after a checkpoint and at the end, but not at other calls of
-// `progress` or after a loss that is not finite. Checkpoints are the same and may go on elsewhere, with the bits of
-// there. Memory that the device refuses: DPCR_ERROR_MEMORY.
+// parameters are then current at an epoch's end, after a checkpoint and at the end, also where a step is refused, but
+// not at other calls of `progress` or after DPCR_ERROR_DEVICE. The way back is the device's own, told as auto.
+// Checkpoints are the same and may go on elsewhere, with the bits of there, where all options agree that the device
+// takes: a processor's with default scheme, guess and window, and with backward auto or sequential (to a device they
+// are one, and its checkpoints keep the word); where the method was left open and the device does not serve the
+// processor's, it goes on with its own. Memory that the device refuses: DPCR_ERROR_MEMORY, and the model is unchanged.
 //
 // `last` (may be NULL) gets the state of the last step, also on failure; a run that was complete already: the state at
 // its end. Errors besides the arguments' and those of the parts, each in words, the last checkpoint left as it is:
@@ -186,7 +189,8 @@ DPCR_API dpcr_status dpcr_train(dpcr_context *context, dpcr_model *model, const 
 // "pixel_mean" and "pixel_deviation" (absent: 0 and 1). `solve` NULL: all defaults. loss or accuracy may be NULL. With
 // one exact method the mean depends on the batch by the rounding of its sum only; DPCR_METHOD_AUTO may choose another
 // method for another batch, or for the rows that are left, and then it depends within the solve's tolerance. A loss
-// that is not finite is no error. solve.device: parameters and images are sent there, as for dpcr_train.
+// that is not finite is no error. solve.device: parameters and images are sent there, as for dpcr_train; the context's
+// cancel function is then asked once a batch.
 DPCR_API dpcr_status dpcr_evaluate(dpcr_context *context, dpcr_model *model, const dpcr_dataset *data, int64_t batch,
                                    const dpcr_solve_options *solve, double *loss, double *accuracy, dpcr_error *error);
 

@@ -264,6 +264,14 @@ done:
     return status;
 }
 
+void dpcri_saved_keep(const dpcri_saved *saved, const char *key, const char *value, dpcri_strings *agreement) {
+    const char *text = string_of(saved, key);
+    if (!text || strcmp(text, value) != 0) return;
+    for (int i = 0; i < agreement->count; i++)
+        if (!strcmp(agreement->keys[i] + strlen(DPCRI_TRAIN_PREFIX), key))
+            snprintf(agreement->values[i], DPCRI_VALUE_BYTES, "%s", value);
+}
+
 static dpcr_status scheme_of(const dpcri_saved *saved, const char *key, dpcr_scheme *scheme, dpcr_error *error) {
     const char *text = string_of(saved, key);
     if (text && dpcr_scheme_find(text, scheme, NULL) == DPCR_OK) return DPCR_OK;

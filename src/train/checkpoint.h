@@ -80,6 +80,8 @@ void dpcri_saved_free(dpcri_saved *saved);
 dpcr_status dpcri_saved_agrees(const dpcri_saved *saved, const dpcr_model *model, const dpcri_strings *agreement,
                                dpcr_error *error);
 dpcr_status dpcri_saved_strings_agree(const dpcri_saved *saved, const dpcri_strings *agreement, dpcr_error *error);
+// Where the checkpoint's string is `value`, so is the agreement's.
+void dpcri_saved_keep(const dpcri_saved *saved, const char *key, const char *value, dpcri_strings *agreement);
 // Fills the planner's part of the options: what the caller left open is what was chosen then.
 dpcr_status dpcri_saved_choices(const dpcri_saved *saved, int size, dpcr_solve_options *solve, dpcr_error *error);
 // The tensors of the optimiser's state are there; then copies them (nothing is changed before all are checked).

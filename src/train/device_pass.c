@@ -50,7 +50,7 @@ dpcr_status dpcri_device_pass_take(dpcri_device_pass *p, const char *what, int64
     if (!dpcri_mul(a, b, &values)) overflow = true;
     const size_t bytes = overflow ? 0 : dpcri_bytes(values, c, (int64_t)element, &overflow);
     if (overflow || p->pieces == DPCRI_DEVICE_PIECES)
-        return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "train: the size of %s does not fit", what);
+        return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "%s: the size of %s does not fit", p->call, what);
     DPCR_TRY(dpcr_device_allocate(p->device, bytes, place, error));
     p->owned[p->pieces++] = *place;
     if (bytes > 0 && from)
@@ -87,9 +87,11 @@ static dpcr_status send_data(dpcri_device_pass *p, const dpcr_dataset *data, con
     const int64_t pixels = dpcr_dataset_pixels(data);
     const void *const table =
         normaliser->dtype == DPCR_F64 ? (const void *)normaliser->table.f64 : (const void *)normaliser->table.f32;
-#define TAKE(what, a, b, c, element, from, field) \
-    DPCR_TRY(dpcri_device_pass_take(p, what, a, b, c, element, from, (void **)&p->field, error))
-    TAKE("the images", data->count, pixels, 1, 1, data->images, pixels);
+    void *taken = NULL;
+#define TAKE(what, a, b, c, element, from, field)                                     \
+    DPCR_TRY(dpcri_device_pass_take(p, what, a, b, c, element, from, &taken, error)); \
+    p->field = taken
+    TAKE("the images", data->count, pixels, 1, 1, data->images, images);
     TAKE("the labels", data->count, 1, 1, 1, data->labels, labels);
     TAKE("the normaliser", 256, 1, 1, element, table, normaliser);
     if (!backward) goto done;
@@ -104,10 +106,13 @@ static dpcr_status make_buffers(dpcri_device_pass *p, bool backward, dpcr_error 
     const dpcr_model_options *o = p->options;
     const size_t element = dpcr_dtype_size(o->dtype);
     const int64_t rows = p->rows[0] > p->rows[1] ? p->rows[0] : p->rows[1];
-    if (o->inputs > 0) TAKE("a batch", rows, o->inputs, 1, element, NULL, x);
+    void *taken = NULL;
     TAKE("labels", rows, 1, 1, 1, NULL, y);
     TAKE("initial states", rows, o->width, 1, element, NULL, z0);
-    if (!p->x) p->x = p->z0;  // the pixels are the states
+    p->x = p->z0;  // without an encoder the pixels are the states
+    if (o->inputs > 0) {
+        TAKE("a batch", rows, o->inputs, 1, element, NULL, x);
+    }
     TAKE("states", o->layers, rows, o->width, element, NULL, z);
     TAKE("logits", rows, o->outputs, 1, element, NULL, logits);
     TAKE("losses", rows, 2, 1, sizeof *p->parts, NULL, parts);
@@ -127,25 +132,26 @@ done:
 static dpcr_status check_served(const dpcri_device_pass *p, bool backward, dpcr_error *error) {
     if (!backward || p->options->tie == 0) return DPCR_OK;
     return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                      "train: on a device layers tied every %lld; layers with weights of their own work there",
+                      "%s: on a device layers tied every %lld; layers with weights of their own work there", p->call,
                       (long long)p->options->tie);
 }
 
-dpcr_status dpcri_device_pass_create(dpcri_device_pass *p, dpcr_context *context, const dpcr_model *model,
-                                     const dpcr_dataset *data, const dpcri_normaliser *normaliser,
-                                     const int64_t rows[DPCRI_SIZES], const dpcr_solve_options solve[DPCRI_SIZES],
-                                     bool backward, dpcr_error *error) {
+dpcr_status dpcri_device_pass_create(dpcri_device_pass *p, const char *call, dpcr_context *context,
+                                     const dpcr_model *model, const dpcr_dataset *data,
+                                     const dpcri_normaliser *normaliser, const int64_t rows[DPCRI_SIZES],
+                                     const dpcr_solve_options solve[DPCRI_SIZES], bool backward, dpcr_error *error) {
     dpcr_status status;
     *p = (dpcri_device_pass){.context = context,
                              .model = model,
                              .options = dpcr_model_get_options(model),
+                             .call = call,
                              .device = solve[0].device,
                              .count = model->count,
-                             .images = data->count};
+                             .image_count = data->count};
     const size_t element = dpcr_dtype_size(p->options->dtype);
     DPCR_TRY(check_served(p, backward, error));
-    DPCR_TRY(dpcri_device_ready(p->device, "train", &p->table, error));
-    DPCR_TRY(dpcri_kernels_of(p->device, "train", &p->kernels, error));
+    DPCR_TRY(dpcri_device_ready(p->device, call, &p->table, error));
+    DPCR_TRY(dpcri_kernels_of(p->device, call, &p->kernels, error));
     DPCR_TRY(dpcr_stream_create(p->device, &p->stream, error));
     DPCR_TRY(
         dpcri_device_pass_take(p, "parameters", p->count, 1, 1, element, model->parameters, &p->parameters, error));
@@ -167,6 +173,7 @@ done:
 
 void dpcri_device_pass_destroy(dpcri_device_pass *p) {
     if (!p->context) return;
+    if (p->stream) (void)dpcr_stream_wait(p->device, p->stream, NULL);  // what still runs reads all of this
     for (int size = 0; size < DPCRI_SIZES; size++) {
         dpcr_solve_plan_destroy(p->plans[size]);
         dpcr_device_model_destroy(p->chains[size]);
@@ -179,8 +186,11 @@ void dpcri_device_pass_destroy(dpcri_device_pass *p) {
 // ---- passes ----
 
 dpcr_status dpcri_device_pass_shuffle(dpcri_device_pass *p, uint64_t seed, int64_t epoch, dpcr_error *error) {
-    const dpcri_device_shuffle shuffle = {
-        .seed = seed, .stream = dpcri_shuffle_stream(epoch), .count = p->images, .order = p->order, .marks = p->marks};
+    const dpcri_device_shuffle shuffle = {.seed = seed,
+                                          .stream = dpcri_shuffle_stream(epoch),
+                                          .count = p->image_count,
+                                          .order = p->order,
+                                          .marks = p->marks};
     return p->kernels->shuffle(p->device.id, &shuffle, p->stream, error);
 }
 
@@ -190,7 +200,7 @@ static dpcr_status gather(dpcri_device_pass *p, int size, int64_t first, bool sh
                                    .first = first,
                                    .rows = p->rows[size],
                                    .pixels = o->inputs > 0 ? o->inputs : o->width,
-                                   .images = p->pixels,
+                                   .images = p->images,
                                    .labels = p->labels,
                                    .order = shuffled ? p->order : NULL,
                                    .table = p->normaliser,

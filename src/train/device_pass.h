@@ -17,23 +17,24 @@ typedef struct dpcri_device_pass {
     const dpcr_model_options *options;  // the model's
     const dpcri_device_table *table;
     const dpcri_device_kernels *kernels;
+    const char *call;  // that errors name
     dpcr_device device;
     void *stream;
-    int64_t count, images;                   // parameters; rows of the data
+    int64_t count, image_count;              // parameters; rows of the data
     int64_t rows[DPCRI_SIZES];               // 0: no such batch
     dpcr_device_model *chains[DPCRI_SIZES];  // NULL where rows are 0 or the model has no layers
     dpcr_solve_plan *plans[DPCRI_SIZES];
     // On the device; the buffers hold the larger size B.
     void *parameters, *gradients;  // [count]; gradients: backward only, zeros at first
-    uint8_t *pixels, *labels;      // the data
+    uint8_t *images, *labels;      // the data
     void *normaliser;              // [256]
-    int64_t *order;                // [images]; order and marks: backward only
-    uint32_t *marks;               // [images]
+    int64_t *order;                // [image_count]; order and marks: backward only
+    uint32_t *marks;               // [image_count]
     void *x;                       // [B][inputs]
     uint8_t *y;                    // [B]
     void *z0, *z;                  // [B][w], x itself without an encoder; [L][B][w]
     void *logits;                  // [B][outputs]; backward: their gradient
-    void *direct, *lambda, *dz0;   // [L][B][w] twice, zeros but for the last step's; [B][w]; backward only
+    void *direct, *lambda, *dz0;   // [L][B][w], zeros but for the last step's; [L][B][w]; [B][w]; backward only
     double *parts, *told;          // [B][2], [2]: the loss
     void *workspace;
     size_t workspace_bytes;
@@ -43,14 +44,14 @@ typedef struct dpcri_device_pass {
 } dpcri_device_pass;
 
 // Plans, buffers, and data and parameters sent there. pass is to be destroyed also after a failure; backward false
-// leaves out what only backward needs.
-dpcr_status dpcri_device_pass_create(dpcri_device_pass *pass, dpcr_context *context, const dpcr_model *model,
-                                     const dpcr_dataset *data, const dpcri_normaliser *normaliser,
-                                     const int64_t rows[DPCRI_SIZES], const dpcr_solve_options solve[DPCRI_SIZES],
-                                     bool backward, dpcr_error *error);
+// leaves out what only backward needs. call: a literal, whom errors name.
+dpcr_status dpcri_device_pass_create(dpcri_device_pass *pass, const char *call, dpcr_context *context,
+                                     const dpcr_model *model, const dpcr_dataset *data,
+                                     const dpcri_normaliser *normaliser, const int64_t rows[DPCRI_SIZES],
+                                     const dpcr_solve_options solve[DPCRI_SIZES], bool backward, dpcr_error *error);
 void dpcri_device_pass_destroy(dpcri_device_pass *pass);
 
-// `bytes` more of the device, which go with the pass; `from` of the host, or NULL: anything.
+// a b c elements more of the device's memory, which go with the pass; `from` of the host, or NULL: anything.
 dpcr_status dpcri_device_pass_take(dpcri_device_pass *pass, const char *what, int64_t a, int64_t b, int64_t c,
                                    size_t element, const void *from, void **place, dpcr_error *error);
 // A vector of as many numbers as there are parameters, as an array.

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
 // The training loop where everything lies on a device (device_pass.h): data, order, parameters, gradients and the
-// optimiser's state. A step is put into the stream whole; the host then waits for the loss and how many rows were
-// right, and brings parameters and state home for a checkpoint and at an epoch's end. Work and order are train.c's, so
-// a run is as reproducible, and the loss curve is the host's as far as the kernels' bits are.
+// optimiser's state. A step's passes are put into the stream whole; the host waits for the loss and how many rows were
+// right, which say whether the update follows, and brings parameters and state home for a checkpoint and at an epoch's
+// end. Work and order are train.c's, so a run is as reproducible, and the loss curve is the host's as far as the
+// kernels' bits are.
 #include "train/device_train.h"
-
-#include <math.h>
 
 #include "rt/rt.h"
 #include "train/device_pass.h"
@@ -41,32 +40,75 @@ done:
     return status;
 }
 
-static dpcr_status send_state(there *t, void *from, void **to, dpcr_error *error) {
-    const size_t element = dpcr_dtype_size(dpcr_model_get_options(t->ledger->model)->dtype);
-    if (!from) return DPCR_OK;
-    return dpcri_device_pass_take(&t->pass, "the optimiser's state", t->pass.count, 1, 1, element, from, to, error);
+// With the checkpoint's choices; where the caller left the method open and the device does not serve a processor's,
+// with its own.
+static dpcr_status make_pass(there *t, dpcr_error *error) {
+    dpcr_status status;
+    dpcri_ledger *l = t->ledger;
+    dpcr_solve_options solve[DPCRI_SIZES];
+    const dpcr_solve_options own[DPCRI_SIZES] = {l->options.solve, l->options.solve};
+    dpcr_error refused = {0};
+    int64_t rows[DPCRI_SIZES];
+    const dpcri_normaliser normaliser =
+        dpcri_normaliser_make(dpcr_model_get_options(l->model)->dtype, l->mean, l->deviation);
+    dpcri_pass_rows(l->data->count, l->options.batch, rows);
+    DPCR_TRY(choose(t, solve, rows, error));
+    const bool open = l->options.resume && l->options.solve.method == DPCR_METHOD_AUTO;
+    status = dpcri_device_pass_create(&t->pass, "train", l->context, l->model, l->data, &normaliser, rows, solve, true,
+                                      open ? &refused : error);
+    if (status == DPCR_OK || !open) goto done;
+    if (status != DPCR_ERROR_UNSUPPORTED && status != DPCR_ERROR_ARGUMENT) {
+        if (error) *error = refused;
+        goto done;
+    }
+    dpcri_device_pass_destroy(&t->pass);
+    status =
+        dpcri_device_pass_create(&t->pass, "train", l->context, l->model, l->data, &normaliser, rows, own, true, error);
+done:
+    return status;
+}
+
+static dpcr_status take_state(there *t, bool wanted, void **place, dpcr_error *error) {
+    const size_t element = dpcr_dtype_size(t->pass.options->dtype);
+    if (!wanted) return DPCR_OK;
+    return dpcri_device_pass_take(&t->pass, "the optimiser's state", t->pass.count, 1, 1, element, NULL, place, error);
+}
+
+// Parameters and the optimiser's state, there and on the host.
+enum { VECTORS = 3 };
+
+static void vectors_of(const there *t, void *device[VECTORS], void *host[VECTORS]) {
+    const dpcri_ledger *l = t->ledger;
+    device[0] = t->pass.parameters, device[1] = t->first, device[2] = t->second;
+    host[0] = dpcr_model_vector(l->model, NULL), host[1] = l->optimiser->first, host[2] = l->optimiser->second;
+}
+
+static dpcr_status move(const there *t, void *const to[VECTORS], void *const from[VECTORS], dpcri_direction direction,
+                        dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    const dpcri_device_pass *p = &t->pass;
+    const size_t bytes = (size_t)p->count * dpcr_dtype_size(p->options->dtype);
+    for (int i = 0; i < VECTORS; i++)
+        if (to[i]) DPCR_TRY(p->table->copy(p->device.id, to[i], from[i], bytes, direction, p->stream, error));
+    DPCR_TRY(dpcr_stream_wait(p->device, p->stream, error));
+done:
+    return status;
 }
 
 // What can be refused comes before the model changes; the parameters that a checkpoint brings follow.
 static dpcr_status set_up(there *t, dpcr_error *error) {
     dpcr_status status;
     dpcri_ledger *l = t->ledger;
-    dpcr_solve_options solve[DPCRI_SIZES];
-    const int64_t count = l->data->count, batch = l->options.batch;
-    const int64_t rows[DPCRI_SIZES] = {count >= batch ? batch : 0, count % batch};
+    const dpcr_optimiser_options *o = &l->options.optimiser;
+    void *device[VECTORS], *host[VECTORS];
     DPCR_TRY(dpcri_ledger_read(l, error));
-    DPCR_TRY(choose(t, solve, rows, error));
-    const dpcri_normaliser normaliser =
-        dpcri_normaliser_make(dpcr_model_get_options(l->model)->dtype, l->mean, l->deviation);
-    DPCR_TRY(dpcri_device_pass_create(&t->pass, l->context, l->model, l->data, &normaliser, rows, solve, true, error));
+    DPCR_TRY(make_pass(t, error));
     for (int size = 0; size < DPCRI_SIZES; size++) dpcri_choices_add(&l->fixed, size, t->pass.plans[size]);
+    DPCR_TRY(take_state(t, o->kind != DPCR_SGD || o->momentum != 0, &t->first, error));
+    DPCR_TRY(take_state(t, o->kind != DPCR_SGD, &t->second, error));
     DPCR_TRY(dpcri_ledger_take(l, error));
-    const size_t bytes = (size_t)t->pass.count * dpcr_dtype_size(dpcr_model_get_options(l->model)->dtype);
-    DPCR_TRY(t->pass.table->copy(t->pass.device.id, t->pass.parameters, dpcr_model_vector(l->model, NULL), bytes,
-                                 DPCRI_TO_DEVICE, t->pass.stream, error));
-    DPCR_TRY(send_state(t, l->optimiser->first, &t->first, error));
-    DPCR_TRY(send_state(t, l->optimiser->second, &t->second, error));
-    DPCR_TRY(dpcr_stream_wait(t->pass.device, t->pass.stream, error));
+    vectors_of(t, device, host);
+    DPCR_TRY(move(t, device, host, DPCRI_TO_DEVICE, error));
     t->epoch = -1;
     t->home = l->position.step;
 done:
@@ -77,17 +119,12 @@ done:
 
 // Parameters and the optimiser's state of the last step, for the host.
 static dpcr_status bring_home(there *t, dpcr_error *error) {
-    dpcr_status status = DPCR_OK;
-    const dpcri_ledger *l = t->ledger;
-    const dpcri_device_pass *p = &t->pass;
-    const size_t bytes = (size_t)p->count * dpcr_dtype_size(p->options->dtype);
-    void *const to[] = {dpcr_model_vector(l->model, NULL), l->optimiser->first, l->optimiser->second};
-    void *const from[] = {p->parameters, t->first, t->second};
-    if (t->home == l->position.step) return DPCR_OK;
-    for (int i = 0; i < 3; i++)
-        if (to[i]) DPCR_TRY(p->table->copy(p->device.id, to[i], from[i], bytes, DPCRI_TO_HOST, p->stream, error));
-    DPCR_TRY(dpcr_stream_wait(p->device, p->stream, error));
-    t->home = l->position.step;
+    dpcr_status status;
+    void *device[VECTORS], *host[VECTORS];
+    if (t->home == t->ledger->position.step) return DPCR_OK;
+    vectors_of(t, device, host);
+    DPCR_TRY(move(t, host, device, DPCRI_TO_HOST, error));
+    t->home = t->ledger->position.step;
 done:
     return status;
 }
@@ -99,15 +136,6 @@ static dpcr_status update(there *t, dpcr_error *error) {
                      first = dpcri_device_pass_vector(p, t->first), second = dpcri_device_pass_vector(p, t->second);
     return dpcr_optimiser_enqueue(t->ledger->optimiser, &parameters, &gradients, t->first ? &first : NULL,
                                   t->second ? &second : NULL, 1, p->stream, error);
-}
-
-static dpcr_status check_report(const there *t, dpcr_error *error) {
-    const dpcr_solve_report *report = &t->pass.report;
-    if (report->reason != DPCR_REASON_NOT_CONVERGED) return DPCR_OK;
-    return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                      "train: step %lld: %s did not converge in %d sweeps, and no_fallback is set; allow the fallback "
-                      "or more sweeps",
-                      (long long)t->ledger->position.step + 1, dpcr_method_name(report->method), report->sweeps);
 }
 
 static dpcr_status one_step(void *run, dpcr_error *error) {
@@ -122,9 +150,13 @@ static dpcr_status one_step(void *run, dpcr_error *error) {
     if (t->epoch != at->epoch) DPCR_TRY(dpcri_device_pass_shuffle(&t->pass, l->options.seed, at->epoch, error));
     t->epoch = at->epoch;
     DPCR_TRY(dpcri_device_pass_run(&t->pass, t->size, at->batch * batch, true, true, error));
-    DPCR_TRY(check_report(t, error));
-    DPCR_TRY(update(t, error));
     DPCR_TRY(dpcri_device_pass_read(&t->pass, &loss, &correct, error));
+    status = dpcri_ledger_judge(l, &t->pass.report, loss, error);
+    if (status != DPCR_OK) {
+        (void)bring_home(t, NULL);  // as the step before left them
+        goto done;
+    }
+    DPCR_TRY(update(t, error));
     DPCR_TRY(dpcri_ledger_note(l, loss, correct, 1, t->pass.rows[t->size], error));
     dpcri_phase_end(&t->seconds, &mark);
     if (at->batch == l->batches) DPCR_TRY(bring_home(t, error));  // who is told of the epoch's end may test
@@ -142,6 +174,7 @@ static void describe(there *t) {
     s->sweeps = t->pass.report.sweeps;
     s->method = t->pass.report.method;
     s->reason = t->pass.report.reason;
+    s->backward = plan ? dpcr_solve_plan_backward(plan) : DPCR_SCHEME_SEQUENTIAL;
 }
 
 static bool report_step(void *run) {

@@ -2,6 +2,7 @@
 // Mean loss and accuracy of a classifier over a data set, in the set's own order.
 #include <string.h>
 
+#include "rt/rt.h"
 #include "train/batches.h"
 #include "train/device_pass.h"
 #include "train/pass.h"
@@ -61,11 +62,13 @@ static dpcr_status run_there(dpcr_context *context, const dpcr_model *model, con
                              dpcr_error *error) {
     dpcr_status status;
     dpcri_device_pass pass = {0};
-    DPCR_TRY(dpcri_device_pass_create(&pass, context, model, data, normaliser, rows, solve, false, error));
+    DPCR_TRY(dpcri_device_pass_create(&pass, "evaluate", context, model, data, normaliser, rows, solve, false, error));
     for (int64_t first = 0; first < data->count; first += batch) {
         const int size = data->count - first >= batch ? 0 : 1;
         double mean = 0;
         int64_t right = 0;
+        if (dpcri_cancelled(context))
+            DPCR_TRY(dpcri_fail(error, DPCR_ERROR_CANCELLED, "evaluate: stopped by the caller's cancel function"));
         DPCR_TRY(dpcri_device_pass_run(&pass, size, first, false, false, error));
         DPCR_TRY(refuse_open(&pass.report, first, error));
         DPCR_TRY(dpcri_device_pass_read(&pass, &mean, &right, error));
@@ -96,7 +99,8 @@ dpcr_status dpcr_evaluate(dpcr_context *context, dpcr_model *model, const dpcr_d
                           "evaluate: guess is given, but there are no states to start from; wanted any other guess");
     DPCR_TRY(dpcri_data_check("evaluate", model, data, error));
     DPCR_TRY(make_normaliser(model, &normaliser, error));
-    const int64_t rows[DPCRI_SIZES] = {data->count >= batch ? batch : 0, data->count % batch};
+    int64_t rows[DPCRI_SIZES];
+    dpcri_pass_rows(data->count, batch, rows);
     const dpcr_solve_options both[DPCRI_SIZES] = {options, options};
     if (dpcri_solve_on_device(&options)) {
         DPCR_TRY(run_there(context, model, data, batch, &normaliser, rows, both, &sum, &correct, error));

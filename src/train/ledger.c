@@ -171,6 +171,9 @@ static void add_choices(dpcri_strings *fixed) {
 static dpcr_status read_checkpoint(dpcri_ledger *l, dpcr_error *error) {
     dpcr_status status;
     DPCR_TRY(dpcri_saved_read(&l->from, l->context, l->options.resume, error));
+    // A device has one way back, of its own, in place of the loop's too.
+    if (dpcri_solve_on_device(&l->options.solve))
+        dpcri_saved_keep(&l->from, "solve.backward", dpcr_scheme_name(DPCR_SCHEME_SEQUENTIAL), &l->fixed);
     DPCR_TRY(dpcri_saved_agrees(&l->from, l->model, &l->fixed, error));
     DPCR_TRY(dpcri_position_check("train", &l->from, l->options.epochs, l->batches, error));
     l->start = l->from.position;
@@ -220,6 +223,17 @@ bool dpcri_ledger_ended(const dpcri_ledger *l, const dpcri_position *p) {
 }
 
 // ---- during the run ----
+
+dpcr_status dpcri_ledger_judge(const dpcri_ledger *l, const dpcr_solve_report *report, double loss, dpcr_error *error) {
+    const dpcri_position *p = &l->position;
+    if (report->reason == DPCR_REASON_NOT_CONVERGED)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                          "train: step %lld: %s did not converge in %d sweeps, and no_fallback is set; allow the "
+                          "fallback or more sweeps",
+                          (long long)p->step + 1, dpcr_method_name(report->method), report->sweeps);
+    if (isfinite(loss)) return DPCR_OK;
+    return dpcri_position_refuse_loss("train", p, p->step + 1, loss, &l->options.optimiser, error);
+}
 
 dpcr_status dpcri_ledger_note(dpcri_ledger *l, double loss, int64_t correct, int64_t updates, int64_t rows,
                               dpcr_error *error) {

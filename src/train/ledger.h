@@ -71,6 +71,9 @@ dpcr_status dpcri_ledger_take(dpcri_ledger *ledger, dpcr_error *error);
 void dpcri_ledger_close(dpcri_ledger *ledger);
 bool dpcri_ledger_ended(const dpcri_ledger *ledger, const dpcri_position *position);
 
+// Refuses the step that ran last, before its update, where its solve was left open or its loss is not finite.
+dpcr_status dpcri_ledger_judge(const dpcri_ledger *ledger, const dpcr_solve_report *report, double loss,
+                               dpcr_error *error);
 // `updates` steps over `rows` rows with this mean loss join the books; a loss that is not finite is refused.
 dpcr_status dpcri_ledger_note(dpcri_ledger *ledger, double loss, int64_t correct, int64_t updates, int64_t rows,
                               dpcr_error *error);

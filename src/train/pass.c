@@ -13,6 +13,11 @@ void dpcri_phase_end(double *phase, double *mark) {
     *mark = now;
 }
 
+void dpcri_pass_rows(int64_t count, int64_t batch, int64_t rows[DPCRI_SIZES]) {
+    rows[0] = count >= batch ? batch : 0;
+    rows[1] = count % batch;
+}
+
 static dpcr_status no_memory(dpcr_error *error, const char *what, size_t bytes) {
     return dpcri_fail(error, DPCR_ERROR_MEMORY, "train: no memory for %s (%zu bytes)", what, bytes);
 }

@@ -30,6 +30,10 @@ typedef struct dpcri_pass {
     dpcr_train_phases phases;  // summed over all passes
 } dpcri_pass;
 
+// How many rows an epoch's batches have: of `batch` rows each (0: none is whole), and the last one's (0: as the
+// others).
+void dpcri_pass_rows(int64_t count, int64_t batch, int64_t rows[DPCRI_SIZES]);
+
 // Makes plans and buffers for batches of rows[0] and rows[1] (either may be 0). solve[i] are the options of size i.
 // pass is to be destroyed also after a failure; backward false leaves out what only backward needs.
 dpcr_status dpcri_pass_create(dpcri_pass *pass, dpcr_context *context, dpcr_model *model,

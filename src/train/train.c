@@ -2,7 +2,6 @@
 // The training loop. A run is a function of (model, data, options, plan): the order of the rows follows from (seed,
 // epoch), every sum has a fixed order, and the planner's choices are kept with the checkpoint. So a position (epoch,
 // batch) with the parameters and the optimiser's state is all that a resumed run needs to end with the same bits.
-#include <math.h>
 #include <string.h>
 
 #include "rt/rt.h"
@@ -22,8 +21,8 @@ typedef struct training {
 static dpcr_status make_pass(training *t, const dpcri_saved *saved, dpcr_error *error) {
     dpcr_status status;
     dpcri_ledger *l = &t->ledger;
-    const int64_t count = l->data->count, batch = l->options.batch;
-    const int64_t rows[DPCRI_SIZES] = {count >= batch ? batch : 0, count % batch};
+    int64_t rows[DPCRI_SIZES];
+    dpcri_pass_rows(l->data->count, l->options.batch, rows);
     dpcr_solve_options solve[DPCRI_SIZES] = {l->options.solve, l->options.solve};
     const bool layers = dpcr_model_get_options(l->model)->layers > 0;
     for (int size = 0; saved && layers && size < DPCRI_SIZES; size++)
@@ -51,18 +50,6 @@ done:
 
 // ---- steps ----
 
-static dpcr_status check_result(const training *t, double loss, dpcr_error *error) {
-    const dpcri_position *p = &t->ledger.position;
-    const dpcr_solve_report *report = &t->pass.report;
-    if (report->reason == DPCR_REASON_NOT_CONVERGED)
-        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                          "train: step %lld: %s did not converge in %d sweeps, and no_fallback is set; allow the "
-                          "fallback or more sweeps",
-                          (long long)p->step + 1, dpcr_method_name(report->method), report->sweeps);
-    if (isfinite(loss)) return DPCR_OK;
-    return dpcri_position_refuse_loss("train", p, p->step + 1, loss, &t->ledger.options.optimiser, error);
-}
-
 static dpcr_status one_step(void *run, dpcr_error *error) {
     dpcr_status status;
     training *t = run;
@@ -76,7 +63,7 @@ static dpcr_status one_step(void *run, dpcr_error *error) {
     dpcri_gather(l->context, l->data, t->order, from, rows, &l->normaliser, t->pass.x, t->pass.y);
     dpcri_phase_end(&t->pass.phases.gather, &mark);
     DPCR_TRY(dpcri_pass_forward(&t->pass, t->size, true, &loss, &correct, error));
-    DPCR_TRY(check_result(t, loss, error));
+    DPCR_TRY(dpcri_ledger_judge(l, &t->pass.report, loss, error));
     DPCR_TRY(dpcri_pass_backward(&t->pass, t->size, error));
     mark = dpcri_seconds();
     dpcr_model_tie_gradients(model);

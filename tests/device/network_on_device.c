@@ -182,10 +182,181 @@ void networks_that_are_refused(void **state) {
     o.solve.method = DPCR_METHOD_NEWTON;
     assert_refused("the loop is of any width", DPCR_ERROR_UNSUPPORTED, &m, &o);
     o.solve.method = DPCR_METHOD_AUTO;
-    o.optimiser.kind = DPCR_SGD;
-    o.optimiser.rate = 1e30;
-    run r = {0};
+}
+
+// ---- steps that fail ----
+
+// Words and status of a run that stops at a step; the model is as the run that was stopped before it left its own.
+static void assert_stops(const char *words, const dpcr_model_options *m, const dpcr_train_options *o,
+                         int (*progress)(void *, const dpcr_train_state *)) {
     static small_data data;
-    train_on(&r, &m, make_data(&data, 9, 3), &o, there, DPCR_ERROR_UNSUPPORTED);  // the loss is no number
+    run failed = {.model = make_model(context, m)}, before = {0};
+    dpcr_error error = {0};
+    dpcr_train_options given = options_of(&failed, o, there);
+    given.progress = progress;
+    const dpcr_status got = dpcr_train(context, failed.model, make_data(&data, 9, 3), &given, &failed.last, &error);
+    unsetenv("DEEPPCR_FAKE_LOCKED");
+    if (got != DPCR_OK) {  // a device that fails no solve on request
+        if (got != DPCR_ERROR_UNSUPPORTED || !strstr(error.text, words)) fail_msg("status %d, \"%s\"", got, error.text);
+        before.stop = failed.steps;
+        assert_true(before.stop > 0 && failed.last.step == before.stop);
+        train_on(&before, m, &data.set, o, there, DPCR_ERROR_CANCELLED);
+        assert_same_bits(&before, &failed);
+    }
+    dpcr_model_destroy(failed.model);
+    dpcr_model_destroy(before.model);
+}
+
+// The stand-in leaves the solves open from here on.
+static int leave_open(void *user, const dpcr_train_state *state) {
+    if (state->step == 2) setenv("DEEPPCR_FAKE_LOCKED", "2", 1);
+    return note(user, state);
+}
+
+void steps_that_fail(void **state) {
+    (void)state;
+    dpcr_train_options o = train_options(2, 3);
+    dpcr_model_options m = resnet_options(4, 2, DPCR_F32);
+    o.solve.method = DPCR_METHOD_NEWTON;
+    o.solve.no_fallback = 1;
+    assert_stops("did not converge", &m, &o, leave_open);
+    o = train_options(1, 3);
+    m.width = 5;
+    o.optimiser.kind = DPCR_SGD;
+    o.optimiser.warm_up = 0;
+    o.optimiser.rate = 1e30;
+    run r = {.model = make_model(context, &m)};
+    static small_data data;
+    train_on(&r, &m, make_data(&data, 9, 3), &o, there, DPCR_ERROR_UNSUPPORTED);
+    assert_true(r.steps > 0);
     dpcr_model_destroy(r.model);
+    assert_stops("the loss is", &m, &o, note);
+}
+
+// Whichever piece of memory the device refuses, the model is what it was; of the stand-in, whose memory is counted by
+// pages.
+void memory_that_is_refused(void **state) {
+    (void)state;
+    static small_data data;
+    make_data(&data, 9, 3);
+    const folder f = make_folder();
+    const dpcr_model_options m = resnet_options(4, 40, DPCR_F32);
+    dpcr_train_options o = train_options(2, 3);
+    dpcr_device_info info = {.size = sizeof info};
+    dpcr_error error = {0};
+    dpcr_status status = DPCR_ERROR_MEMORY;
+    run first = {.stop = 2};
+    o.save = f.file;
+    train_on(&first, &m, &data.set, &o, there, DPCR_ERROR_CANCELLED);
+    o.resume = f.file;
+    o.save = NULL;
+    ok(dpcr_device_describe(there, &info, &error), &error);
+    for (size_t bytes = info.memory_bytes - info.free_bytes; status == DPCR_ERROR_MEMORY; bytes += 4096) {
+        char text[32];
+        run r = {.model = make_model(context, &m)};
+        void *const before = parameters_of(r.model);
+        const dpcr_train_options given = options_of(&r, &o, there);
+        snprintf(text, sizeof text, "%zu", bytes);
+        setenv("DEEPPCR_FAKE_MEMORY", text, 1);
+        status = dpcr_train(context, r.model, &data.set, &given, NULL, &error);
+        unsetenv("DEEPPCR_FAKE_MEMORY");
+        if (status == DPCR_ERROR_MEMORY)
+            assert_memory_equal(before, dpcr_model_vector(r.model, NULL), vector_bytes(r.model));
+        free(before);
+        dpcr_model_destroy(r.model);
+    }
+    ok(status, &error);
+    dpcr_model_destroy(first.model);
+    remove_folder(&f);
+}
+
+// ---- checkpoints of the processor ----
+
+// Another method in the place of the one that a checkpoint kept, within the same bytes.
+static void rewrite_method(const char *path, const char *method) {
+    content c = read_file(path);
+    const char *const key = "deeppcr.train.plan0.method\":\"sequential\"";
+    const size_t length = strlen(key);
+    unsigned char *at = c.bytes;
+    while (at + length <= c.bytes + c.size && memcmp(at, key, length) != 0) at++;
+    assert_true(at + length <= c.bytes + c.size);
+    char name[16];
+    snprintf(name, sizeof name, "%s\"", method);
+    memset(at + length - strlen("sequential\""), ' ', strlen("sequential\""));
+    memcpy(at + length - strlen("sequential\""), name, strlen(name));
+    write_file(path, c.bytes, c.size);
+    free(c.bytes);
+}
+
+// Written by the processor with that method and way back, gone on with there, and once more here.
+static void go_on_there(dpcr_method method, dpcr_scheme backward, const char *kept) {
+    static small_data data;
+    make_data(&data, 22, 5);
+    const folder f = make_folder();
+    const dpcr_model_options m = resnet_options(4, 6, DPCR_F32);
+    run whole = {0}, first = {.model = make_model(context, &m), .stop = 5}, second = {.stop = 2}, third = {0};
+    dpcr_train_options o = train_options(3, 6);
+    dpcr_error error = {0};
+    o.optimiser.kind = DPCR_SGD;
+    train_on(&whole, &m, &data.set, &o, here, DPCR_OK);
+    o.save = f.file;
+    o.solve.method = method;
+    dpcr_train_options on_host = options_of(&first, &o, there);
+    on_host.solve.device = here;
+    on_host.solve.backward = backward;
+    assert_int_equal(dpcr_train(context, first.model, &data.set, &on_host, NULL, &error), DPCR_ERROR_CANCELLED);
+    if (kept) rewrite_method(f.file, kept);
+    o.resume = f.file;
+    train_on(&second, &m, &data.set, &o, there, DPCR_ERROR_CANCELLED);
+    assert_int_equal(second.last.step, 7);
+    third.model = make_model(context, &m);
+    on_host = options_of(&third, &o, there);
+    on_host.solve.device = here;
+    on_host.solve.backward = backward;
+    ok(dpcr_train(context, third.model, &data.set, &on_host, NULL, &error), &error);
+    for (int64_t i = 0; i < whole.steps; i++) {
+        const double loss = (i < 5 ? first : i < 7 ? second : third).losses[i];
+        if (!(fabs(loss - whole.losses[i]) <= 1e-4 * whole.losses[i]))
+            fail_msg("step %d: loss %.9g, wanted %.9g", (int)i + 1, loss, whole.losses[i]);
+    }
+    dpcr_model_destroy(whole.model);
+    dpcr_model_destroy(first.model);
+    dpcr_model_destroy(second.model);
+    dpcr_model_destroy(third.model);
+    remove_folder(&f);
+}
+
+void checkpoints_of_the_processor(void **state) {
+    (void)state;
+    go_on_there(DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_SEQUENTIAL, NULL);
+    go_on_there(DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_AUTO, NULL);
+    go_on_there(DPCR_METHOD_AUTO, DPCR_SCHEME_SEQUENTIAL, NULL);
+    go_on_there(DPCR_METHOD_AUTO, DPCR_SCHEME_AUTO, "newton");  // which no device has at that width
+    go_on_there(DPCR_METHOD_AUTO, DPCR_SCHEME_AUTO, "picard");
+}
+
+// ---- evaluation ----
+
+static int asked_thrice(void *user) { return ++*(int *)user >= 3; }
+
+void evaluation_is_cancelled(void **state) {
+    (void)state;
+    static small_data data;
+    int asked = 0;
+    const dpcr_context_options options = {
+        .size = sizeof options, .threads = 1, .cancel = asked_thrice, .cancel_user = &asked};
+    const dpcr_solve_options solve = {.size = sizeof solve, .method = DPCR_METHOD_SEQUENTIAL, .device = there};
+    const dpcr_model_options m = resnet_options(3, 5, DPCR_F32);
+    dpcr_context *own = NULL;
+    dpcr_error error = {0};
+    double loss = -1;
+    ok(dpcr_context_create(&options, &own, &error), &error);
+    dpcr_model *model = make_model(own, &m);
+    make_data(&data, 40, 3);
+    assert_int_equal(dpcr_evaluate(own, model, &data.set, 10, &solve, &loss, NULL, &error), DPCR_ERROR_CANCELLED);
+    assert_int_equal(asked, 3);  // once a batch
+    assert_true(loss == -1);
+    assert_non_null(strstr(error.text, "evaluate: stopped"));
+    dpcr_model_destroy(model);
+    dpcr_context_destroy(own);
 }

@@ -44,5 +44,9 @@ void training_that_is_refused(void **state);
 void training_as_on_the_host(void **state);
 void training_goes_on(void **state);
 void networks_that_are_refused(void **state);
+void steps_that_fail(void **state);
+void memory_that_is_refused(void **state);
+void checkpoints_of_the_processor(void **state);
+void evaluation_is_cancelled(void **state);
 
 #endif

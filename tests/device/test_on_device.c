@@ -730,6 +730,10 @@ int main(void) {
         cmocka_unit_test(training_as_on_the_host),
         cmocka_unit_test(training_goes_on),
         cmocka_unit_test(networks_that_are_refused),
+        cmocka_unit_test(steps_that_fail),
+        cmocka_unit_test(memory_that_is_refused),
+        cmocka_unit_test(checkpoints_of_the_processor),
+        cmocka_unit_test(evaluation_is_cancelled),
         cmocka_unit_test(an_infinite_end_is_not_converged),
         cmocka_unit_test(newtons_way_back_is_a_scan_or_chunks),
     };
