@@ -7,7 +7,8 @@
 //   entropy    loss, dlogits and whether it is right, a thread a row; then a warp adds the rows up
 //
 // Every sum runs in model/ends.c's and train/loss.c's order, begins where theirs do and is of their operations: the
-// bits are those of a CPU that has fma, as far as exp and log are. So the rows of a gradient are not cut into pieces:
+// bits are those of a CPU that has fma, as far as exp and log are, but for the sign of a 0: tiles that are not full add
+// 0 * 0, and a sum of nothing but -0 becomes 0. So the rows of a gradient are not cut into pieces:
 // 2 rows in out flops each, by as many blocks as W has tiles.
 #ifndef DPCRI_CUDA_ENDS_H
 #define DPCRI_CUDA_ENDS_H
@@ -90,9 +91,10 @@ struct gradients {
         for (int64_t tile = me.block(); tile < wide * tall; tile += me.blocks()) {
             const int64_t k0 = tile / wide * items, u0 = tile % wide * across;
             T sum[gates::mine][Q] = {}, whole[Q] = {};
+            const bool sums = k0 == 0 && me.warp() == 0 && p.bias_gradient;  // db is one warp's of one tile of W
             SIMT_UNROLL for (int q = 0; q < Q; q++) {
                 const int64_t u = u0 + q * gates::units_of_tile + me.in_warp();
-                if (u < p.out && p.bias_gradient) whole[q] = p.bias_gradient[u];
+                if (sums && u < p.out) whole[q] = p.bias_gradient[u];
                 SIMT_UNROLL for (int i = 0; i < gates::mine; i++) {
                     const int64_t k = k0 + me.warp() * gates::mine + i;
                     if (k < p.in && u < p.out && p.weight_gradient) sum[i][q] = p.weight_gradient[k * p.out + u];
@@ -111,13 +113,13 @@ struct gradients {
                 }
                 me.barrier();
                 gates::add_slice<T, Q>(me, s, sum);
-                SIMT_ROLLED for (int r = 0; r < depth; r++) SIMT_UNROLL for (int q = 0; q < Q; q++) whole[q] +=
+                SIMT_ROLLED for (int r = 0; sums && r < depth; r++) SIMT_UNROLL for (int q = 0; q < Q; q++) whole[q] +=
                     s.get(base + r * gates::stride<Q> + q * gates::units_of_tile + me.in_warp());
             }
             if (p.weight_gradient) write(me, sum, p.weight_gradient, p.out, k0, p.in, u0);
             SIMT_UNROLL for (int q = 0; q < Q; q++) {
                 const int64_t u = u0 + q * gates::units_of_tile + me.in_warp();
-                if (k0 == 0 && me.warp() == 0 && u < p.out && p.bias_gradient) p.bias_gradient[u] = whole[q];
+                if (sums && u < p.out) p.bias_gradient[u] = whole[q];
             }
         }
     }
