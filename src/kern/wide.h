@@ -35,7 +35,7 @@ typedef struct dpcri_wide_kernels {
     size_t element;             // bytes
     int64_t panel;              // columns
     int64_t one_row_panels[2];  // what one row takes at once, without and with streams
-    bool streams;               // quicker where it was measured
+    bool streams;               // what a product's `streams` should be where the caller has measured nothing
     void (*product)(const dpcri_wide_product *p);
     // Panels first .. last-1 of b [depth][columns], or, transposed, of b [columns][depth].
     void (*pack)(bool transposed, int64_t depth, int64_t columns, const void *b, int64_t b_row, int64_t first,

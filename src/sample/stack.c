@@ -11,9 +11,10 @@
 // Whoever waits for a part that no thread has taken does that layer of it: a thread that comes late, or never, costs
 // time only. Words of both are numbered by the call, so that nothing needs to be cleared, which would be a way too.
 //
-// Which of the two shapes of kern/wide.h is quicker is the memory's to say: some calls of so many rows take them in
-// turn, and the one that is not usual on such processors serves from then on if it was clearly quicker. The first
-// calls, which find the caches cold and which planning times, are the usual one's.
+// Which of the two shapes of kern/wide.h is quicker is the memory's to say: some calls of one, two or three rows take
+// them in turn, and the one that is not usual on such processors serves from then on if it was clearly quicker. The
+// first calls, which find the caches cold, are the usual one's. Steps by which a plan times the loop (2 + L/256, and
+// maybe 2 + L/16 more) are calls like any: the longer ones time both shapes.
 #include <sched.h>
 #include <stdatomic.h>
 
@@ -26,7 +27,7 @@ enum {
     HELP_PAUSES = 40,         // about 1 us of waiting for a thread to come before doing its work
     WAIT_PAUSES = 400,        // about 4 us of waiting for one that has come before yielding to it
     RACE_BEGIN = 4,
-    RACE_END = 16,  // calls of so many rows
+    RACE_END = 16,  // calls of so many rows; between them a multiple of four
     ALL = 255
 };
 static const double CLEARLY = 0.95;  // of the usual shape's time
@@ -229,8 +230,10 @@ static double flops_of(const dpcri_stack *s, int64_t rows) {
     return flops;
 }
 
+// In turn as A B B A: a step that calls twice, as guidance does, finds the weights cold and then warm, and either shape
+// is to be first as often as second.
 static bool takes_streams(const race *r, bool usual) {
-    if (r->calls < RACE_END) return usual != (r->calls >= RACE_BEGIN && r->calls % 2);
+    if (r->calls < RACE_END) return usual != (r->calls >= RACE_BEGIN && (r->calls + 1) / 2 % 2);
     return usual != (r->least[!usual] < CLEARLY * r->least[usual]);
 }
 
@@ -247,7 +250,7 @@ void dpcri_stack_run(dpcri_stack *s, int64_t rows, const float *x, const float *
     s->x = x, s->init = init, s->y = y;
     s->active = flops_of(s, rows) >= PARALLEL_FLOPS ? most : 1;
     race *r = &s->races[rows];
-    const bool timed = r->calls < RACE_END;
+    const bool differ = dpcri_wide_together(s->net->wide, true, rows) > 1, timed = differ && r->calls < RACE_END;
     s->streams = takes_streams(r, s->net->wide->streams);
     const double began = timed ? dpcri_seconds() : 0;
     dpcri_parallel(s->net->context, s->active, run_part, s);
