@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // XLA's handler over frames made by hand: what it asks its host and what it runs itself, whatever of a frame is
-// another, calls at once, failures, coefficients that change, forgetting.
+// another, calls at once, failures, coefficients that change, forgetting, the end of a host.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,6 +15,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "deeppcr/deeppcr.h"
 #include "xla/frame.h"
@@ -386,13 +388,26 @@ static void test_threads_do_not_meet_in_a_call(void **state) {
 // ---- the end of a host ----
 
 static _Atomic bool there, left;
+static void *probe;  // a frame that the hosts below have nothing to do for
 
-static void *dawdle(void *frame, dpcr_xla_call *failed, dpcr_status status) {
-    (void)frame, (void)failed, (void)status;
+// Goes on until the host has ended, and some time more.
+static void dawdle(void) {
     there = true;
+    while (!dpcr_xla_handler(probe)) sched_yield();
     for (int i = 0; i < 1000; i++) sched_yield();
     left = true;
+}
+
+static void *dawdling_host(void *frame, dpcr_xla_call *failed, dpcr_status status) {
+    (void)failed, (void)status;
+    if (frame != probe) dawdle();
     return NULL;
+}
+
+static void *dawdling_alloc(void *user, size_t bytes, size_t alignment) {
+    (void)user;
+    if (probe && !there) dawdle();
+    return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
 }
 
 static void *call_once(void *argument) { return dpcr_xla_handler(argument); }
@@ -407,17 +422,25 @@ static void *make_error(dpcri_xla_error *e) {
     return told;
 }
 
+// Frames with an API, and a frame for `probe`.
+static void begin_end(copying *known, copying *unknown, copying *other) {
+    static const dpcri_xla_api api = {.size = sizeof api, .make_error = make_error};
+    make_copying(known);
+    make_copying(unknown);
+    make_copying(other);
+    say(&unknown->h, "another");
+    say(&other->h, "a third");
+    known->h.frame.api = unknown->h.frame.api = other->h.frame.api = &api;
+    probe = &other->h.frame;
+    there = left = false;
+}
+
 static void test_none_is_at_a_host_that_has_ended(void **state) {
     (void)state;
-    const dpcri_xla_api api = {.size = sizeof api, .make_error = make_error};
-    copying known, unknown;
-    make_copying(&known);
-    make_copying(&unknown);
-    say(&unknown.h, "another");
-    known.h.frame.api = unknown.h.frame.api = &api;
+    copying known, unknown, other;
+    begin_end(&known, &unknown, &other);
     assert_int_equal(dpcr_xla_keep(&known.h.frame, &known.call), 1);
-    dpcr_xla_set_host(dawdle);
-    there = left = false;
+    dpcr_xla_set_host(dawdling_host);
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, call_once, &unknown.h.frame), 0);
     while (!there) sched_yield();
@@ -430,10 +453,80 @@ static void test_none_is_at_a_host_that_has_ended(void **state) {
     assert_string_equal(told, "deeppcr: no host, it has ended");
     assert_int_equal(told_code, DPCRI_XLA_CANCELLED);
     assert_ptr_equal(dpcr_xla_handler(&known.h.frame), told);
+    unknown.h.frame.extension = &other;  // a question
+    assert_ptr_equal(dpcr_xla_handler(&unknown.h.frame), told);
+    unknown.h.frame.extension = NULL;
     dpcr_xla_set_host(count);
     assert_true(copies(&known));
     assert_null(dpcr_xla_handler(&unknown.h.frame));
     assert_int_equal(asked, 1);
+}
+
+static void free_it(void *user, void *memory) {
+    (void)user;
+    free(memory);
+}
+
+// The kept call makes a filter, whose memory lets it dawdle.
+static void test_kept_calls_are_waited_for(void **state) {
+    (void)state;
+    copying known, unknown, other;
+    probe = NULL;
+    dpcr_context *context;
+    const dpcr_context_options options = {.size = sizeof options, .allocate = dawdling_alloc, .release = free_it};
+    assert_int_equal(dpcr_context_create(&options, &context, NULL), DPCR_OK);
+    double sos[6] = {1, 0, 0, 1, 0, 0}, kept[6] = {0};
+    dpcr_filter *filter = NULL;
+    begin_end(&known, &unknown, &other);
+    known.step = (dpcr_xla_step){.what = DPCR_XLA_SECTIONS, .count = 1, .given = {context, sos, kept, &filter}};
+    known.call.places = 0;
+    assert_int_equal(dpcr_xla_keep(&known.h.frame, &known.call), 1);
+    dpcr_xla_set_host(dawdling_host);
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, call_once, &known.h.frame), 0);
+    while (!there) sched_yield();
+    dpcr_xla_set_host(NULL);
+    assert_true(left);
+    void *raised;
+    pthread_join(thread, &raised);
+    assert_null(raised);
+    assert_non_null(filter);
+    dpcr_xla_forget();
+    dpcr_filter_destroy(filter);
+    dpcr_context_destroy(context);
+}
+
+static hand *of_child;
+static pid_t child;
+static pthread_t thread_of_child;
+
+// Forks; the child has another thread within when this one returns there.
+static void *forking_host(void *frame, dpcr_xla_call *failed, dpcr_status status) {
+    if (frame == probe || frame == &of_child->frame) return dawdling_host(frame, failed, status);
+    child = fork();
+    if (child == 0 && pthread_create(&thread_of_child, NULL, call_once, &of_child->frame) != 0) _exit(2);
+    while (child == 0 && !there) sched_yield();
+    return NULL;
+}
+
+static void test_forks_within_a_host(void **state) {
+    (void)state;
+    copying known, unknown, other;
+    begin_end(&known, &unknown, &other);
+    of_child = &unknown.h;
+    dpcr_xla_set_host(forking_host);
+    assert_null(dpcr_xla_handler(&known.h.frame));
+    if (child == 0) {
+        dpcr_xla_set_host(NULL);
+        const bool waited = left;
+        pthread_join(thread_of_child, NULL);
+        _exit(waited ? 0 : 1);
+    }
+    assert_true(child > 0);
+    int status = -1;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    dpcr_xla_set_host(NULL);  // nobody is within here
 }
 
 int main(void) {
@@ -445,6 +538,8 @@ int main(void) {
         cmocka_unit_test_setup(test_coefficients_may_change, clean),
         cmocka_unit_test_setup(test_threads_do_not_meet_in_a_call, clean),
         cmocka_unit_test_setup(test_none_is_at_a_host_that_has_ended, clean),
+        cmocka_unit_test_setup(test_kept_calls_are_waited_for, clean),
+        cmocka_unit_test_setup(test_forks_within_a_host, clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -74,9 +74,10 @@ typedef void *dpcr_xla_host(void *frame, dpcr_xla_call *failed, dpcr_status stat
 
 // An XLA_FFI_Handler. Several threads may be in it at once.
 DPCR_API void *dpcr_xla_handler(void *frame);
-// Who is asked from now on. NULL, as at the beginning: all is over. Every frame gets XLA's error "cancelled", and this
-// returns when no call of the handler runs any more, so not from within one. So ends a host whose language ends before
-// XLA's threads do.
+// Who is asked from now on. NULL, as at the beginning: all is over. Every frame gets XLA's error "cancelled", also one
+// by which XLA asks about the handler, so the first host comes before the handler is registered. And this returns when
+// no call of the handler runs any more, so not from within one: it waits as long as the longest solve, and no signal
+// ends that. So ends a host whose language ends before XLA's threads do.
 DPCR_API void dpcr_xla_set_host(dpcr_xla_host *host);
 
 // Runs a call over a frame's arrays; not one that is kept. 1 in place of a status: coefficients of no filter, which

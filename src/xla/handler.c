@@ -89,14 +89,18 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static kind *bucket[BUCKETS];
 static int kinds;
 static dpcr_xla_host *host;
-static int within;  // calls of the handler that have not returned
+static int within;           // calls of the handler that have not returned
+static uint64_t generation;  // forks since the first process
 static pthread_cond_t nobody_within = PTHREAD_COND_INITIALIZER;
 
 static void lock_table(void) { pthread_mutex_lock(&lock); }
 static void unlock_table(void) { pthread_mutex_unlock(&lock); }
-// A child finds the table whole, the lock free, and its parent's other threads gone.
+// A child finds the table whole, the lock free, and its parent's other threads gone, those that waited too. The one
+// that forked may be within; it is not counted any more.
 static void begin_child(void) {
     within = 0;
+    generation++;
+    pthread_cond_init(&nobody_within, NULL);
     pthread_mutex_unlock(&lock);
 }
 static void survive_forks(void) { pthread_atfork(lock_table, unlock_table, begin_child); }
@@ -298,19 +302,20 @@ void dpcr_xla_set_host(dpcr_xla_host *asked) {
     unlock_table();
 }
 
-// The host, and a call for this key, taken, where there is one; NULL where all is over.
-static dpcr_xla_host *enter(const key *k, dpcr_xla_call **call) {
+// The host, and a call for this key, taken, where there is one; NULL where all is over. `entered`: for leave.
+static dpcr_xla_host *enter(const key *k, dpcr_xla_call **call, uint64_t *entered) {
     lock_table();
     dpcr_xla_host *asked = host;
     *call = asked && k ? take(k) : NULL;
     if (asked) within++;
+    *entered = generation;
     unlock_table();
     return asked;
 }
 
-static void leave(void) {
+static void leave(uint64_t entered) {
     lock_table();
-    if (within > 0 && --within == 0) pthread_cond_broadcast(&nobody_within);
+    if (entered == generation && --within == 0) pthread_cond_broadcast(&nobody_within);
     unlock_table();
 }
 
@@ -326,12 +331,13 @@ void *dpcr_xla_handler(void *given) {
     const bool readable =
         f->size >= offsetof(frame, said) + sizeof f->said && !f->extension && f->stage == DPCRI_XLA_EXECUTE;
     dpcr_xla_call *call;
-    dpcr_xla_host *asked = enter(readable && look(&k, f) && in_place(f) ? &k : NULL, &call);
+    uint64_t entered;
+    dpcr_xla_host *asked = enter(readable && look(&k, f) && in_place(f) ? &k : NULL, &call, &entered);
     if (!asked) return refuse(f);
     const int status = call ? dpcr_xla_run(f, call) : DECLINED;
     void *raised = status < 0 ? asked(given, call, (dpcr_status)status) : NULL;
     if (call) give_back(call);
     if (status == DECLINED) raised = asked(given, NULL, DPCR_OK);
-    leave();
+    leave(entered);
     return raised;
 }

@@ -167,7 +167,8 @@ class _Table:
 
     def close(self) -> None:
         """At the end. Threads of XLA's run calls still when all objects of Python's are gone, and one that came to Python then, as a host or to
-        ask whether to stop, would end there, and XLA wait for it for ever. So what runs now is waited for, and what comes later fails."""
+        ask whether to stop, would end there, and XLA wait for it for ever. So what runs now is waited for, and what comes later fails. The
+        wait is the library's: Ctrl-C is not looked at before the solves that run have ended."""
         self.closed = True
         _lib.dpcr_xla_set_host(_abi.XLA_HOST())
         self.forget()
