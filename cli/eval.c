@@ -49,19 +49,43 @@ static error_t parse_eval(int key, char *arg, struct argp_state *state) {
 
 static const struct argp eval_argp = {eval_options, parse_eval, NULL, NULL, NULL, NULL, NULL};
 
+// The network's chain on the processor, or over parameters' places on a device.
+typedef struct chain {
+    dpcr_steps steps;
+    dpcr_array parameters;
+    dpcr_device_model *there;
+} chain;
+
+static dpcr_status make_chain(dpcr_model *model, int64_t batch, dpcr_device device, chain *c, dpcr_error *error) {
+    int64_t count = 0;
+    const dpcr_dtype dtype = dpcr_model_get_options(model)->dtype;
+    c->steps.size = sizeof c->steps;
+    if (device.type != DPCR_CUDA) return dpcr_model_steps(model, batch, &c->steps, error);
+    dpcr_model_vector(model, &count);
+    c->parameters = dpcr_array_make(NULL, dtype, 1, &count);
+    c->parameters.device = device;
+    dpcr_status status =
+        dpcr_device_allocate(device, (size_t)count * dpcr_dtype_size(dtype), &c->parameters.data, error);
+    if (status == DPCR_OK) status = dpcr_device_model_create(model, batch, &c->parameters, NULL, &c->there, error);
+    return status == DPCR_OK ? dpcr_device_model_steps(c->there, &c->steps, error) : status;
+}
+
 // What the planner says to this network at this batch.
 static int set_plan(dpcr_context *context, const eval *e, dpcr_model *model, int64_t batch, cli_result *r) {
-    dpcr_steps steps = {.size = sizeof steps};
+    chain c = {0};
     dpcr_solve_plan *plan = NULL;
     dpcr_error error = {0};
     if (dpcr_model_get_options(model)->layers == 0) return CLI_DONE;
-    if (dpcr_model_steps(model, batch, &steps, &error) != DPCR_OK ||
-        dpcr_solve_plan_create(context, &steps, &e->solver.options, &plan, &error) != DPCR_OK)
-        return cli_fail_error(&error, CLI_COMPUTING);
-    cli_set_text(r, "method", dpcr_method_name(dpcr_solve_plan_method(plan)));
-    cli_set_text(r, "sentence", dpcr_solve_plan_sentence(plan));
+    dpcr_status status = make_chain(model, batch, e->solver.options.device, &c, &error);
+    if (status == DPCR_OK) status = dpcr_solve_plan_create(context, &c.steps, &e->solver.options, &plan, &error);
+    if (status == DPCR_OK) {
+        cli_set_text(r, "method", dpcr_method_name(dpcr_solve_plan_method(plan)));
+        cli_set_text(r, "sentence", dpcr_solve_plan_sentence(plan));
+    }
     dpcr_solve_plan_destroy(plan);
-    return CLI_DONE;
+    dpcr_device_model_destroy(c.there);
+    dpcr_device_release(e->solver.options.device, c.parameters.data);
+    return status == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_COMPUTING);
 }
 
 static int evaluate(dpcr_context *context, const eval *e, dpcr_model *model, const dpcr_dataset *data) {
@@ -70,17 +94,15 @@ static int evaluate(dpcr_context *context, const eval *e, dpcr_model *model, con
     dpcr_error error = {0};
     cli_result r = cli_result_create();
     const int64_t batch = e->batch < data->count ? e->batch : data->count;
-    // The plan first: what cannot be planned is refused there, so that an unsupported evaluation is one that did not
-    // converge.
-    const bool there = e->solver.options.device.type == DPCR_CUDA;  // where dpcr_evaluate plans by itself
-    int status = there ? CLI_DONE : set_plan(context, e, model, batch, &r);
+    // The plan first, wherever it is to run: what cannot be planned is refused there as a matter of usage, so that an
+    // unsupported evaluation is one that did not converge, and a wrong argument is data that do not fit.
+    int status = set_plan(context, e, model, batch, &r);
     const double start = cli_now();
     if (!status &&
         dpcr_evaluate(context, model, data, e->batch, &e->solver.options, &loss, &accuracy, &error) != DPCR_OK)
-        status = error.status == DPCR_ERROR_UNSUPPORTED && strstr(error.text, "did not converge")
-                     ? cli_fail(CLI_UNCONVERGED, "%s", error.text)
-                 : error.status == DPCR_ERROR_ARGUMENT ? cli_fail(CLI_INPUT, "%s", error.text)
-                                                       : cli_fail_error(&error, CLI_COMPUTING);
+        status = error.status == DPCR_ERROR_UNSUPPORTED ? cli_fail(CLI_UNCONVERGED, "%s", error.text)
+                 : error.status == DPCR_ERROR_ARGUMENT  ? cli_fail(CLI_INPUT, "%s", error.text)
+                                                        : cli_fail_error(&error, CLI_COMPUTING);
     const double seconds = cli_now() - start;
     const bool train = !strcmp(e->split, "train");
     if (!status) {

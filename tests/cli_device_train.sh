@@ -6,7 +6,9 @@ set -u
 . "$(dirname "$0")/program.bash"
 stand_ins=$build/stand-ins
 [ -f "$stand_ins/libfake_device.so" ] || { echo "cli_device_train: no stand-in in $build"; exit 1; }
-python3 - "$program" "$folder" "$stand_ins" <<'PYTHON'
+lanes=without
+grep -q 'libfake_device_simt' "$build/build.ninja" "$build/Makefile" "$build/CMakeFiles/TargetDirectories.txt" 2>/dev/null && lanes=with
+python3 - "$program" "$folder" "$stand_ins" "$lanes" <<'PYTHON'
 import json, os, random, signal, subprocess, sys, time
 
 from program import answer, content, path, put_images, refused, run, tensors, words
@@ -14,6 +16,8 @@ from program import answer, content, path, put_images, refused, run, tensors, wo
 stand_ins = sys.argv[3]
 os.environ["DEEPPCR_CUDA_MODULE"] = os.path.join(stand_ins, "libfake_device.so")
 lanes = os.path.join(stand_ins, "libfake_device_simt.so")
+# The build has it unless it has no simulator, or sanitizers.
+assert os.path.exists(lanes) or sys.argv[4] == "without", "no stand-in by lanes in this build"
 r = random.Random(3)
 for split, count in (("train", 130), ("t10k", 40)):
     labels = [r.randrange(3) for _ in range(count)]
@@ -83,24 +87,38 @@ for lib in ("libfake_device.so", "libfake_device_simt.so"):
 os.environ["DEEPPCR_CUDA_MODULE"] = os.path.join(stand_ins, "libfake_device.so")
 assert "is not measured" in answer("eval", path("m"), "--data", path("data"), "--device", "auto")["device"]
 refused(2, "the loop is of any width", "eval", path("m"), "--data", path("data"), "--device", "cuda", "--method", "newton", "--no-fallback")
+refused(2, "max_sweeps at most 100", "eval", path("m"), "--data", path("data"), "--device", "cuda", "--max-sweeps", "101")
+run("train", "resnet", *small[:2], "--layers", "6", "--width", "2", "--epochs", "1", "--save", path("narrow"), "--quiet")
+narrow = ["eval", path("narrow"), "--data", path("data"), "--method", "newton", "--no-fallback", "--device", "cuda"]
+told = answer(*narrow)
+assert told["method"] == "newton" and "cuda:0" in told["sentence"], told
+refused(3, "did not converge", *narrow, env={**os.environ, "DEEPPCR_FAKE_LOCKED": "2"})
+refused(4, "bytes were refused", *narrow, env={**os.environ, "DEEPPCR_FAKE_MEMORY": "8192"})
 
-# Stopped by a signal and gone on with there: the bits of the run that nobody stopped.
-common = ["train", "resnet", *small, "--epochs", "12"]
-answer(*common, "--save", path("whole"))
-for attempt in range(5):  # a busy machine may let it end before the signal comes
-    process = subprocess.Popen(words(*common, "--save", path("stopped"), "--log", path("sl"), "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    while process.poll() is None and not (os.path.exists(path("sl")) and os.path.getsize(path("sl")) > 500):
-        time.sleep(0.002)
-    process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
-    if process.returncode != 0:
-        break
-    os.remove(path("stopped"))
-    os.remove(path("sl"))
+# Stopped by a signal and gone on with there: the bits of the run that nobody stopped. It has more epochs than anybody waits for, so the
+# signal comes before its end, and goes on to the end of the next epoch.
+common = ["train", "resnet", *small, "--constant-rate", "--warm-up", "3", "--test-every", "0", "--epochs"]
+process = subprocess.Popen(words(*common, "1000000", "--save", path("stopped"), "--log", path("sl"), "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+while process.poll() is None and not (os.path.exists(path("sl")) and os.path.getsize(path("sl")) > 500):
+    time.sleep(0.002)
+process.send_signal(signal.SIGTERM)
+out, err = process.communicate(timeout=60)
 assert process.returncode == 143, (process.returncode, out, err)
-answer(*common, "--resume", path("stopped"), "--log", path("sl"))
+reached = max(line["step"] for line in log("sl") if line["event"] == "step")
+epochs = str(reached // 13 + 1)
+answer(*common, epochs, "--resume", path("stopped"), "--log", path("sl"))
+answer(*common, epochs, "--save", path("whole"))
 assert tensors("stopped") == tensors("whole"), "stopped and gone on with: other bits"
-assert [line["step"] for line in log("sl") if line["event"] == "step"] == list(range(1, 157))
+assert [line["step"] for line in log("sl") if line["event"] == "step"] == list(range(1, 13 * int(epochs) + 1))
+
+# A processor's checkpoint goes on there, its way back by the loop or open.
+for back in ("sequential", "auto"):
+    given = ["train", "resnet", *small[:-2], "--method", "sequential", "--constant-rate", "--warm-up", "0", "--epochs"]
+    answer(*given, "1", "--backward", back, "--save", path("here"))
+    assert answer(*given, "2", "--resume", path("here"), "--device", "cuda", "--log", path("hl"))["backward"] == "auto"
+    assert [line["step"] for line in log("hl") if line["event"] == "step"][-1] == 26
+    answer(*given, "3", "--backward", back, "--resume", path("here"))
+    os.remove(path("hl"))
 
 # Refused, in one line, before anything is written.
 there = ["train", "resnet", *small, "--epochs", "1", "--save", path("none")]
@@ -114,6 +132,7 @@ refused(2, "a backward scheme on a device", *there, "--backward", "pcr")
 refused(2, "auto, sequential, overlap and newton work there", *there, "--method", "picard")
 refused(2, "the loop is of any width", *there, "--method", "newton")
 refused(2, "'train' does not run on devices yet", "train", "rnn", "--device", "cuda")
+assert not os.path.exists(path("none"))
 for setting, words_of in (("MEMORY=8192", "bytes were refused"), ("LAUNCH=1", "too many resources"), ("WAIT=1", "illegal memory access")):
     name, value = setting.split("=")
     refused(4, words_of, *there, env={**os.environ, "DEEPPCR_FAKE_" + name: value})
