@@ -73,7 +73,7 @@ enum {
     TERMS = 256,    // of a sum; more are summed in blocks
     // gates_wide.inc: strands from which, and bytes of weights beyond which it pays
     WIDE_STRANDS = 8,
-    WIDE_BYTES = 1 << 18
+    WIDE_STEP_BYTES = 1 << 18
 };
 
 // An array's values go to memory here, so that the registers are others'.

@@ -12,7 +12,7 @@
 #endif
 
 // Vectors of a panel and rows of a register tile: its sums, a row of b and one broadcast fit the registers. Few rows
-// take several panels at once, in either of two shapes: as many as make ASKED_SUMS, asked for AHEAD_BYTES before, or
+// take several panels at once, in either of two shapes: as many as make ASKED_SUMS, asked for FETCH_BYTES before, or
 // as the registers hold sums of, left to the hardware. With those a Zen 3 is a quarter quicker at 2048 wide.
 #if defined(__AVX512F__)
 enum { TILE_ROWS = 6, PANEL_VECTORS = 4, ASKED_SUMS = 8, STREAMS = false };
@@ -22,7 +22,7 @@ enum { TILE_ROWS = 6, PANEL_VECTORS = 2, ASKED_SUMS = 4, STREAMS = true };
 enum { MOST_SUMS = TILE_ROWS * PANEL_VECTORS };
 enum { FETCHING_ROWS = 4 };   // a tile of fewer rows waits for its own panel
 enum { PART_DEPTH = 512 };    // a part of a panel stays in the second cache
-enum { AHEAD_BYTES = 1024 };  // 256 to 2048 served alike, 4096 worse
+enum { FETCH_BYTES = 1024 };  // 256 to 2048 served alike, 4096 worse
 #define SUMS_OF(streams) ((streams) ? MOST_SUMS : ASKED_SUMS)
 #define PANELS_OF(streams, rows) \
     (SUMS_OF(streams) >= 2 * PANEL_VECTORS * (rows) ? SUMS_OF(streams) / PANEL_VECTORS / (rows) : 1)
