@@ -107,10 +107,11 @@ static int linearise(void *user, const dpcr_span *span, const dpcr_array *in_, c
     _Alignas(64) char stack[STACK_BYTES];
     const int64_t each = span->rows * dpcri_gates_count[c->gates.kind] * c->gates.width * (int64_t)element;
     const int64_t fit = STACK_BYTES / (each > 0 ? each : 1), block = c->given.data ? span->lanes : fit > 0 ? fit : 1;
-    const bool small = c->given.data || block * each <= STACK_BYTES;
+    const size_t bytes = dpcri_recurrent_products_bytes(c, block, 1, span->rows);
+    const bool small = bytes <= STACK_BYTES;
     dpcri_marks resets = c->resets;
     if (resets.at) resets.at += span->row;
-    char *u = small ? stack : dpcri_alloc(c->context, (size_t)(block * each));
+    char *u = small ? stack : dpcri_alloc(c->context, bytes);
     if (!u) return NO_MEMORY;
     for (int64_t l = 0; l < span->lanes; l += block) {
         dpcr_span part = *span;

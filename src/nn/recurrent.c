@@ -9,14 +9,16 @@
 
 #include "nn/recurrent_views.h"
 
-// W_ih of at least WIDE_BYTES, a second cache, is multiplied by kernels for wide matrices, WIDE_ROWS rows at a time so
-// that it is read once for them, WIDE_TERMS terms of every sum at a time so that the rows' numbers stay in the cache.
+// W_ih of at least WIDE_INPUT_BYTES, a second cache, is multiplied by kernels for wide matrices, WIDE_ROWS rows at a
+// time so that it is read once for them, WIDE_TERMS terms of every sum at a time so that the rows' numbers stay in the
+// cache. COPIED_ROWS of them at most lie side by side in scratch.
 enum {
     STACK_BYTES = 1 << 16,
     CARRIED_BYTES = 1 << 12,
     PANEL = 32,
-    WIDE_BYTES = 1 << 19,
+    WIDE_INPUT_BYTES = 1 << 19,
     WIDE_ROWS = 64,
+    COPIED_ROWS = 2 * WIDE_ROWS,
     WIDE_TERMS = 512
 };
 
@@ -30,7 +32,7 @@ static int64_t outputs_of(const dpcri_recurrent *c) { return dpcri_gates_outputs
 // The kernels that multiply by W_ih where it is wide; else NULL.
 static const dpcri_wide_kernels *wide_of(const dpcri_recurrent *c) {
     const double bytes = (double)gates_of(c) * (double)c->inputs * (double)c->kernels->element;
-    return bytes >= WIDE_BYTES ? dpcri_wide_kernels_get(c->dtype) : NULL;
+    return bytes >= WIDE_INPUT_BYTES ? dpcri_wide_kernels_get(c->dtype) : NULL;
 }
 
 bool dpcri_recurrent_sizes_of(const dpcri_recurrent *c, dpcri_recurrent_sizes *sizes) {
@@ -146,20 +148,28 @@ static const char *input_at(const dpcri_recurrent *c, int64_t step, int64_t row)
     return (const char *)c->x.data + (step * c->x.step + row * c->x.row) * (int64_t)c->kernels->element;
 }
 
-// The rows of all lanes copied side by side, so that one product reads the weights once for all of them. False: no
-// memory for that.
-static bool project_copied(const dpcri_recurrent *c, const dpcr_span *span, int64_t first, int64_t steps, char *u) {
-    const int64_t rows = span->lanes * steps * span->rows;
-    const size_t row = (size_t)c->inputs * c->kernels->element;
-    char *const copies = dpcri_alloc(c->context, (size_t)rows * row), *to = copies;
-    if (!copies) return false;
-    for (int64_t l = 0; l < span->lanes; l++)
-        for (int64_t k = 0; k < steps; k++)
-            for (int64_t r = 0; r < span->rows; r++, to += row)
-                memcpy(to, input_at(c, first + l * span->stride + k, span->row + r), row);
-    project(c, rows, copies, c->inputs, u, gates_of(c));
-    dpcri_free(c->context, copies);
-    return true;
+static bool copies_rows(const dpcri_recurrent *c, int64_t lanes) { return lanes > 1 && wide_of(c); }
+
+size_t dpcri_recurrent_products_bytes(const dpcri_recurrent *c, int64_t lanes, int64_t steps, int64_t rows) {
+    const int64_t all = lanes * steps * rows, most = all < COPIED_ROWS ? all : COPIED_ROWS;
+    const int64_t copied = copies_rows(c, lanes) ? most : 0;
+    return c->given.data ? 0 : (size_t)(all * gates_of(c) + copied * c->inputs) * c->kernels->element;
+}
+
+// The rows of all lanes copied side by side, behind the products, so that one product reads the weights once for
+// COPIED_ROWS of them.
+static void project_copied(const dpcri_recurrent *c, const dpcr_span *span, int64_t first, int64_t steps, char *u) {
+    const int64_t lane = steps * span->rows, all = span->lanes * lane, gates = gates_of(c);
+    const size_t element = c->kernels->element, row = (size_t)c->inputs * element;
+    char *const copies = u + (size_t)(all * gates) * element;
+    for (int64_t from = 0; from < all; from += COPIED_ROWS) {
+        const int64_t count = all - from < COPIED_ROWS ? all - from : COPIED_ROWS;
+        for (int64_t i = from; i < from + count; i++)
+            memcpy(copies + (size_t)(i - from) * row,
+                   input_at(c, first + i / lane * span->stride + i % lane / span->rows, span->row + i % span->rows),
+                   row);
+        project(c, count, copies, c->inputs, u + (size_t)(from * gates) * element, gates);
+    }
 }
 
 // [lanes][steps][rows], in the fewest products: those of a lane at once where its rows lie evenly, else by steps or by
@@ -169,7 +179,10 @@ void dpcri_recurrent_project(const dpcri_recurrent *c, const dpcr_span *span, in
                   element = (int64_t)c->kernels->element;
     const int64_t first = span->first + begin, row = span->row;
     const bool even = rows == 1 || steps == 1 || c->x.step == rows * c->x.row;
-    if (span->lanes > 1 && wide_of(c) && project_copied(c, span, first, steps, u)) return;
+    if (copies_rows(c, span->lanes)) {
+        project_copied(c, span, first, steps, u);
+        return;
+    }
     const int64_t together = even ? steps * rows : rows > steps ? rows : steps;
     if (span->lanes > together) {
         for (int64_t k = 0; k < steps; k++)
@@ -210,14 +223,12 @@ static char *scratch_of(const dpcri_recurrent *c, char *stack, size_t wanted) {
 }
 
 // Steps whose products fit the stack, a multiple of four: with ten of them a GRU's step took 4 to 7 % longer than with
-// eight or twenty. Of wide inputs as many as make WIDE_ROWS rows.
+// eight or twenty. Where no more than four fit: of wide inputs at least as many as make WIDE_ROWS rows.
 static int64_t block_of(const dpcri_recurrent *c, int64_t strands, int64_t numbers, int64_t steps) {
-    const int64_t each = strands * numbers * (int64_t)c->kernels->element, fit = each > 0 ? STACK_BYTES / each : 1,
-                  most = wide_of(c) ? (WIDE_ROWS + strands - 1) / (strands > 0 ? strands : 1) : 1,
-                  block = fit > 4      ? fit / 4 * 4
-                          : fit > most ? fit
-                                       : most;
-    return block < 1 ? 1 : block < steps ? block : steps;
+    const int64_t each = strands * numbers * (int64_t)c->kernels->element, fit = each > 0 ? STACK_BYTES / each : 1;
+    const int64_t least = strands > 0 && wide_of(c) ? (WIDE_ROWS + strands - 1) / strands : 1;
+    const int64_t few = fit > least ? fit : least, block = fit > 4 ? fit / 4 * 4 : few;
+    return block < steps ? block : steps;
 }
 
 enum { NO_MEMORY = DPCR_ERROR_MEMORY };
@@ -271,7 +282,7 @@ static int advance(void *user, const dpcr_span *span, const dpcr_array *in_, con
     const size_t element = c->kernels->element;
     const int64_t strands = span->lanes * span->rows;
     const int64_t block = c->given.data ? span->steps : block_of(c, strands, gates_of(c), span->steps);
-    char *u = c->given.data ? stack : scratch_of(c, stack, (size_t)(strands * block * gates_of(c)) * element);
+    char *u = scratch_of(c, stack, dpcri_recurrent_products_bytes(c, span->lanes, block, span->rows));
     if (!u) return NO_MEMORY;
     dpcri_grid in = grid_of(in_), last = grid_of(last_);
     const dpcri_grid states = grid_of(states_), tape = grid_of(tape_);
@@ -404,12 +415,12 @@ dpcri_grid dpcri_recurrent_block_e(const dpcri_recurrent *c, int64_t step, int64
 // The adjoint loop of one lane, from its last step down, block by block where the tape must be made again.
 static bool adjoint_blocks(const dpcri_recurrent *c, const dpcri_gates_adjoint *run, const dpcr_span *span) {
     const size_t element = c->kernels->element;
-    const int64_t tape = tape_of(c), gates = gates_of(c), rows = run->rows;
-    const int64_t block = block_of(c, rows, tape + gates, run->steps), strands = block * rows;
+    const int64_t tape = tape_of(c), rows = run->rows, block = block_of(c, rows, tape + gates_of(c), run->steps);
+    const size_t products = dpcri_recurrent_products_bytes(c, block, 1, rows);
     _Alignas(64) char stack[STACK_BYTES];
-    char *u = scratch_of(c, stack, (size_t)(strands * (tape + gates)) * element);
+    char *u = scratch_of(c, stack, products + (size_t)(block * rows * tape) * element);
     if (!u) return false;
-    const dpcri_grid kept = {u + (size_t)(strands * gates) * element, 0, rows * tape, tape};
+    const dpcri_grid kept = {u + products, 0, rows * tape, tape};
     bool done = true;
     for (int64_t end = run->steps; done && end > 0; end -= block) {
         const int64_t begin = end > block ? end - block : 0;
@@ -571,10 +582,12 @@ static void gradient_join(void *user) {
 
 // Chunks that share one reading of the weights: enough to fill the tiles, more where the weights come from the caches
 // that threads share, or from beyond them; and no more than that, for each has a run-up, and every thread wants a call
-// of its own.
+// of its own. Figures and their command: "Chunks a call" in docs/performance/recurrent.md.
 static int64_t lanes_of(const dpcri_recurrent *c) {
+    enum { SHARED_CACHE = 4 << 20, BEYOND_CACHES = 32 << 20 };
     const int64_t weights = gates_of(c) * outputs_of(c) * (int64_t)c->kernels->element;
-    return weights > 32 << 20 ? 48 : weights > 4 << 20 ? 24 : 16;
+    if (weights > BEYOND_CACHES) return 48;
+    return weights > SHARED_CACHE ? 24 : 16;
 }
 
 void dpcri_recurrent_steps(const dpcri_recurrent *c, dpcr_steps *steps) {

@@ -76,10 +76,12 @@ bool dpcri_recurrent_sizes_of(const dpcri_recurrent *layer, dpcri_recurrent_size
 void dpcri_recurrent_pack(dpcri_recurrent *layer, const void *bias_ih, const void *bias_hh);
 void dpcri_recurrent_pack_back(dpcri_recurrent *layer);
 
-// [lanes][steps][rows] of what the input gives steps begin .. begin + steps - 1 of the span: formed in `u`, or given.
+// [lanes][steps][rows] of what the input gives steps begin .. begin + steps - 1 of the span: formed in `u`, room for
+// dpcri_recurrent_products_bytes of as many or more, or given.
 dpcri_grid dpcri_recurrent_products(const dpcri_recurrent *layer, const dpcr_span *span, int64_t begin, int64_t steps,
                                     char *u);
-// Forms them in u [lanes][steps][rows].
+size_t dpcri_recurrent_products_bytes(const dpcri_recurrent *layer, int64_t lanes, int64_t steps, int64_t rows);
+// Forms them in u [lanes][steps][rows]; of several lanes u is that room too.
 void dpcri_recurrent_project(const dpcri_recurrent *layer, const dpcr_span *span, int64_t begin, int64_t steps,
                              char *u);
 
