@@ -17,6 +17,7 @@
 
 #include <cmocka.h>
 
+#include "model/recurrent_internal.h"
 #include "recurrent_job.h"
 #include "sampled.h"
 
@@ -224,13 +225,27 @@ static void test_packed_equals_separate(void **state) {
     dpcr_context_destroy(context);
 }
 
-// The same bits for 1 and 3 threads: outputs and every gradient. And overlap with tolerance 0 has the loop's bits.
+// Small recurrent weights, with which two starts agree bit for bit soon: with PyTorch's, hundreds of units keep a last
+// bit of difference for ever.
+static void forget_soon(dpcr_recurrent *network) {
+    for (int64_t i = 0; i < dpcr_recurrent_parameter_count(network); i++) {
+        char name[64];
+        dpcr_array weights;
+        assert_int_equal(dpcr_recurrent_parameter(network, i, name, sizeof name, &weights, NULL, NULL), DPCR_OK);
+        for (int64_t k = 0; strstr(name, "weight_hh") && k < count_of(&weights); k++)
+            put(&weights, k, get(&weights, k) / 64);
+    }
+}
+
+// The same bits for 1 and 3 threads: outputs and every gradient. And overlap with tolerance 0 has the loop's bits;
+// `exact`: by its chunks alone, none finished in order.
 static void check_threads_and_overlap(dpcr_recurrent_options options, int64_t T, int64_t B, int64_t warm_up,
-                                      int64_t chunk) {
+                                      int64_t chunk, bool exact) {
     double *kept[2] = {NULL, NULL};
     for (int way = 0; way < 3; way++) {
         dpcr_context *context = make_context(way == 1 ? 3 : 1);
         job j = random_job(context, options, T, B);
+        if (exact) forget_soon(j.network);
         dpcr_solve_options solve = the_loop;
         if (way == 2) {
             solve.method = DPCR_METHOD_OVERLAP;
@@ -239,7 +254,12 @@ static void check_threads_and_overlap(dpcr_recurrent_options options, int64_t T,
             solve.atol = solve.rtol = -1;
         }
         open_plan(&j, solve, true);
-        forward(&j);
+        dpcr_solve_report reports[2] = {{.size = sizeof *reports}, {.size = sizeof *reports}};
+        assert_int_equal(dpcr_recurrent_execute(j.plan, &j.pass, j.tape, j.workspace, j.bytes, reports, NULL), DPCR_OK);
+        if (way == 2 && exact) {
+            assert_int_equal(reports[0].method, DPCR_METHOD_OVERLAP);
+            assert_int_equal(reports[0].reason, DPCR_REASON_EXACT);
+        }
         backward(&j);
         int64_t count;
         const float *vector = dpcr_recurrent_vector(j.network, &count), *g = dpcr_recurrent_gradient_vector(j.network);
@@ -270,14 +290,20 @@ static void test_threads_and_overlap(void **state) {
     for (size_t k = 0; k < CELLS; k++) {
         dpcr_recurrent_options options = cell_of(k, 3, 21);
         options.bidirectional = 1;
-        check_threads_and_overlap(options, 700, 3, 128, 96);
+        check_threads_and_overlap(options, 700, 3, 128, 96, false);
     }
 }
 
 // Weights beyond the first cache, both W_ih and W_hh: chunks go through them block by block (kern/gates_wide.inc).
 static void test_wide_overlap(void **state) {
     (void)state;
-    for (size_t k = 0; k < 4; k++) check_threads_and_overlap(cell_of(k, 520, 264), 200, 1, 20, 10);
+    for (size_t k = 0; k < 4; k++) check_threads_and_overlap(cell_of(k, 520, 264), 400, 1, 128, 32, true);
+}
+
+// Few units and wide inputs: more rows of all chunks are multiplied together than are copied at a time.
+static void test_narrow_overlap_of_wide_inputs(void **state) {
+    (void)state;
+    for (size_t k = 0; k < 4; k++) check_threads_and_overlap(cell_of(k, 16384, 8), 200, 1, 64, 12, true);
 }
 
 // One sequence whose products with a large W_ih are made ahead has the bits that it has among five, whose are not.
@@ -288,6 +314,7 @@ static void test_products_ahead(void **state) {
         dpcr_context *context = make_context(2);
         job all = random_job(context, cell_of(k, INPUTS, HIDDEN), T, B);
         open_plan(&all, the_loop, false);
+        assert_false(all.plan->layers[0].ahead);
         forward(&all);
         job one = random_job(context, cell_of(k, INPUTS, HIDDEN), T, 1);
         const int64_t row = B - 1;
@@ -297,6 +324,7 @@ static void test_products_ahead(void **state) {
         for (int64_t i = 0; one.pass.c0.data && i < HIDDEN; i++)
             put(&one.pass.c0, i, get(&all.pass.c0, row * HIDDEN + i));
         open_plan(&one, the_loop, false);
+        assert_true(one.plan->layers[0].ahead);
         forward(&one);
         for (int64_t i = 0; i < T * HIDDEN; i++)
             assert_true(get(&one.pass.y, i) == get(&all.pass.y, (i / HIDDEN * B + row) * HIDDEN + i % HIDDEN));
@@ -308,6 +336,66 @@ static void test_products_ahead(void **state) {
         }
         dpcr_context_destroy(context);
     }
+}
+
+static bool is_ahead(const dpcr_recurrent *network, int64_t length, int64_t batch) {
+    const dpcr_recurrent_plan_options options = {
+        .size = sizeof options, .length = length, .batch = batch, .solve = the_loop};
+    dpcr_recurrent_plan *plan;
+    assert_int_equal(dpcr_recurrent_plan_create(network, &options, &plan, NULL), DPCR_OK);
+    const bool ahead = plan->layers[0].ahead;
+    dpcr_recurrent_plan_destroy(plan);
+    return ahead;
+}
+
+// Products of more than 256 MB are not made ahead, nor those of a fifth sequence.
+static void test_most_ahead(void **state) {
+    (void)state;
+    dpcr_context *context = make_context(1);
+    dpcr_recurrent_options options = cell_of(0, 16384, 64);
+    dpcr_recurrent *network;
+    options.size = sizeof options;
+    assert_int_equal(dpcr_recurrent_create(context, &options, &network, NULL), DPCR_OK);
+    const int64_t most = (1 << 28) / (64 * (int64_t)sizeof(float));
+    assert_true(is_ahead(network, most, 1));
+    assert_false(is_ahead(network, most + 1, 1));
+    assert_true(is_ahead(network, most / 4, 4));
+    assert_false(is_ahead(network, most / 4 + 1, 4));
+    assert_false(is_ahead(network, 1, 5));
+    dpcr_recurrent_destroy(network);
+    dpcr_context_destroy(context);
+}
+
+// Where the workspace is limited the inputs' products are made ahead only if it has room for them, with the same bits.
+static void test_products_within_limit(void **state) {
+    (void)state;
+    enum { T = 40, INPUTS = 16384, HIDDEN = 72 };
+    dpcr_context *context = make_context(2);
+    for (size_t k = 0; k < CELLS; k++) {
+        job j = random_job(context, cell_of(k, INPUTS, HIDDEN), T, 1);
+        open_plan(&j, the_loop, false);
+        assert_true(j.plan->layers[0].ahead);
+        forward(&j);
+        const dpcr_array y = j.pass.y;
+        const size_t room = j.bytes;
+        close_plan(&j);
+        for (size_t less = 0; less < 2; less++) {
+            j.pass.y = alike(&y);
+            dpcr_solve_options solve = the_loop;
+            solve.memory_limit = room - less;
+            open_plan(&j, solve, false);
+            assert_true(j.plan->layers[0].ahead == (less == 0));
+            assert_true(j.bytes <= solve.memory_limit);
+            forward(&j);
+            for (int64_t i = 0; i < count_of(&y); i++) assert_true(get(&j.pass.y, i) == get(&y, i));
+            close_plan(&j);
+            free(j.pass.y.data);
+        }
+        j.pass.y = y;
+        free_pass(&j);
+        dpcr_recurrent_destroy(j.network);
+    }
+    dpcr_context_destroy(context);
 }
 
 // One step at a time with the state carried on gives the bits of the whole sequence, with weights laid out once; the
@@ -529,7 +617,10 @@ int main(void) {
         cmocka_unit_test(test_packed_equals_separate),
         cmocka_unit_test(test_threads_and_overlap),
         cmocka_unit_test(test_wide_overlap),
+        cmocka_unit_test(test_narrow_overlap_of_wide_inputs),
         cmocka_unit_test(test_products_ahead),
+        cmocka_unit_test(test_most_ahead),
+        cmocka_unit_test(test_products_within_limit),
         cmocka_unit_test(test_streaming),
         cmocka_unit_test(test_nan_stays),
         cmocka_unit_test(test_difficult_weights),

@@ -157,7 +157,10 @@ typedef struct dpcr_recurrent_plan_options {
     int frozen;             // the parameters do not change while the plan lives: they are laid out once, not each time
     // Method and its options for every layer; size 0: the loop. What is left open (AUTO; backward 0) is decided over
     // `sample`. Methods that want Jacobians (newton, shooting, ...) need a state of at most 128 numbers: H, of an LSTM
-    // 2 H, or P + H; any where units do not mix.
+    // 2 H, or P + H; any where units do not mix. memory_limit is of a method's own memory; of up to four sequences
+    // whose inputs have 4 MB of weights (where units do not mix, of any) the inputs' products are made ahead of the
+    // steps, in up to 256 MB (or as much as they take) of workspace, but not where the workspace would be more than the
+    // limit. Same bits
     dpcr_solve_options solve;
     const dpcr_recurrent_pass *sample;  // a typical x (and h0, c0, lengths), where the planner tries the chains; read
                                         // by plan_create alone; NULL: what is open is the loop

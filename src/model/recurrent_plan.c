@@ -6,17 +6,17 @@
 #include "model/recurrent_internal.h"
 #include "solve/solve_internal.h"
 
-// WIDE sequences are two blocks of the driver. Gradients are summed by blocks where these are few and a block's sums
+// MANY sequences are two blocks of the driver. Gradients are summed by blocks where these are few and a block's sums
 // lie in a core's cache; else every core makes some rows of the one sum, for which it reads all blocks.
-// The products of a few sequences, up to FEW, with W_ih of at least AHEAD_BYTES are made before the steps, by all
+// The products of a few sequences, up to FEW, with W_ih of at least LARGE_INPUT_BYTES are made before the steps, by all
 // threads and once, where overlapped chunks would make those of their run-ups again; as long as they lie in
 // MOST_AHEAD_BYTES.
 enum {
-    WIDE = 32,
+    MANY = 32,
     MOST_BLOCKS = 16,
     MOST_BLOCK_BYTES = (1 << 19) + (1 << 14),
     FEW = 4,
-    AHEAD_BYTES = 4 << 20,
+    LARGE_INPUT_BYTES = 4 << 20,
     MOST_AHEAD_BYTES = 1 << 28
 };
 
@@ -135,11 +135,9 @@ static int64_t widest_input(const dpcr_recurrent *n) {
 
 // Going back wants the Jacobians made again where no loop of adjoints runs.
 static bool wants_products(const dpcr_recurrent_plan *plan, bool backward) {
-    bool wanted = !backward;
-    for (int64_t c = 0; c < plan->network->chains && !wanted; c++) wanted = !dpcri_recurrent_back_by_loop(plan, c);
-    bool ahead = false;
-    for (int64_t c = 0; c < plan->network->chains; c++) ahead = ahead || plan->layers[c].ahead;
-    return wanted && ahead;
+    for (int64_t c = 0; c < plan->network->chains; c++)
+        if (plan->layers[c].ahead && !(backward && dpcri_recurrent_back_by_loop(plan, c))) return true;
+    return false;
 }
 
 bool dpcri_recurrent_back_by_loop(const dpcr_recurrent_plan *plan, int64_t chain) {
@@ -259,15 +257,27 @@ static bool carve_packed(dpcr_recurrent_plan *plan, dpcri_arena *arena) {
 // The loop over many sequences keeps all threads at work by itself, and the products of a block of steps in cache.
 static bool wide_loop(const dpcr_recurrent_plan *plan) {
     const dpcr_solve_options *o = &plan->options.solve;
-    return (!o->size || o->method == DPCR_METHOD_SEQUENTIAL) && plan->options.batch >= WIDE;
+    return (!o->size || o->method == DPCR_METHOD_SEQUENTIAL) && plan->options.batch >= MANY;
+}
+
+static size_t memory_limit(const dpcr_recurrent_plan *plan) {
+    return plan->options.solve.size ? plan->options.solve.memory_limit : 0;
 }
 
 static bool multiplied_ahead(const dpcr_recurrent_plan *plan, int64_t chain) {
     const dpcr_recurrent *n = plan->network;
-    if (dpcri_gates_apart(n->gates)) return !wide_loop(plan);
     const double gates = (double)dpcri_gates_count[n->gates] * (double)n->options.hidden * (double)n->element;
-    return plan->options.batch <= FEW && gates * (double)dpcri_recurrent_inputs(n, chain) >= AHEAD_BYTES &&
-           gates * (double)plan->options.length * (double)plan->options.batch <= MOST_AHEAD_BYTES;
+    const double products = gates * (double)plan->options.length * (double)plan->options.batch;
+    if (memory_limit(plan) && products > (double)memory_limit(plan)) return false;
+    if (dpcri_gates_apart(n->gates)) return !wide_loop(plan);
+    return plan->options.batch <= FEW && gates * (double)dpcri_recurrent_inputs(n, chain) >= LARGE_INPUT_BYTES &&
+           products <= MOST_AHEAD_BYTES;
+}
+
+// What is left of the limit beside the methods' own memory may be too little for products.
+static void keep_products_within_limit(dpcr_recurrent_plan *plan) {
+    if (!memory_limit(plan) || dpcr_recurrent_plan_workspace(plan) <= memory_limit(plan)) return;
+    for (int64_t c = 0; c < plan->network->chains; c++) plan->layers[c].ahead = false;
 }
 
 static dpcr_status make_layers(dpcr_recurrent_plan *plan, dpcr_error *error) {
@@ -420,6 +430,7 @@ dpcr_status dpcr_recurrent_plan_create(const dpcr_recurrent *network, const dpcr
     }
     DPCR_TRY(make_layers(p, error));
     DPCR_TRY(plan_chains(p, error));
+    keep_products_within_limit(p);
     p->options.sample = NULL;
     p->laid_out = p->laid_out_back = false;
     *plan = p;
