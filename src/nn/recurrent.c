@@ -580,14 +580,12 @@ static void gradient_join(void *user) {
     if (c->join) c->join(c->products_user);
 }
 
-// Chunks that share one reading of the weights: enough to fill the tiles, more where the weights come from the caches
-// that threads share, or from beyond them; and no more than that, for each has a run-up, and every thread wants a call
-// of its own. Figures and their command: "Chunks a call" in docs/performance/recurrent.md.
+// Chunks that share one reading of the weights: enough to fill the tiles, more where the weights come from beyond the
+// caches; and no more than that, for each has a run-up, and every thread wants a call of its own. Figures and their
+// command: "Chunks a call" in docs/performance/recurrent.md.
 static int64_t lanes_of(const dpcri_recurrent *c) {
-    enum { SHARED_CACHE = 4 << 20, BEYOND_CACHES = 32 << 20 };
-    const int64_t weights = gates_of(c) * outputs_of(c) * (int64_t)c->kernels->element;
-    if (weights > BEYOND_CACHES) return 48;
-    return weights > SHARED_CACHE ? 24 : 16;
+    enum { CACHES = 32 << 20 };
+    return gates_of(c) * outputs_of(c) * (int64_t)c->kernels->element > CACHES ? 48 : 16;
 }
 
 void dpcri_recurrent_steps(const dpcri_recurrent *c, dpcr_steps *steps) {
