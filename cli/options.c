@@ -52,7 +52,7 @@ static const struct argp_option common_options[] = {
     {"threads", KEY_THREADS, "N", 0, "Worker threads (default 0: as many as this process may run on)", 0},
     {"device", KEY_DEVICE, "cpu|cuda|cuda:N|auto", 0,
      "Where to compute (default cpu); auto: on a CUDA device where there is one and it would be faster; not yet run on "
-     "a GPU; train and eval refuse --scheme, --backward, --guess and --window there",
+     "a GPU; train and eval take no scheme, guess or window there",
      0},
     {0},
 };
