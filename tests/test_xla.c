@@ -435,20 +435,25 @@ static void begin_end(copying *known, copying *unknown, copying *other) {
     there = left = false;
 }
 
+// Ends the host while another thread's call dawdles, and it is waited for.
+static void end_while_within(copying *c) {
+    pthread_t thread;
+    void *raised;
+    dpcr_xla_set_host(dawdling_host);
+    assert_int_equal(pthread_create(&thread, NULL, call_once, &c->h.frame), 0);
+    while (!there) sched_yield();
+    dpcr_xla_set_host(NULL);
+    assert_true(left);
+    pthread_join(thread, &raised);
+    assert_null(raised);
+}
+
 static void test_none_is_at_a_host_that_has_ended(void **state) {
     (void)state;
     copying known, unknown, other;
     begin_end(&known, &unknown, &other);
     assert_int_equal(dpcr_xla_keep(&known.h.frame, &known.call), 1);
-    dpcr_xla_set_host(dawdling_host);
-    pthread_t thread;
-    assert_int_equal(pthread_create(&thread, NULL, call_once, &unknown.h.frame), 0);
-    while (!there) sched_yield();
-    dpcr_xla_set_host(NULL);
-    assert_true(left);
-    void *raised;
-    pthread_join(thread, &raised);
-    assert_null(raised);
+    end_while_within(&unknown);
     assert_ptr_equal(dpcr_xla_handler(&unknown.h.frame), told);
     assert_string_equal(told, "deeppcr: no host, it has ended");
     assert_int_equal(told_code, DPCRI_XLA_CANCELLED);
@@ -481,15 +486,7 @@ static void test_kept_calls_are_waited_for(void **state) {
     known.step = (dpcr_xla_step){.what = DPCR_XLA_SECTIONS, .count = 1, .given = {context, sos, kept, &filter}};
     known.call.places = 0;
     assert_int_equal(dpcr_xla_keep(&known.h.frame, &known.call), 1);
-    dpcr_xla_set_host(dawdling_host);
-    pthread_t thread;
-    assert_int_equal(pthread_create(&thread, NULL, call_once, &known.h.frame), 0);
-    while (!there) sched_yield();
-    dpcr_xla_set_host(NULL);
-    assert_true(left);
-    void *raised;
-    pthread_join(thread, &raised);
-    assert_null(raised);
+    end_while_within(&known);
     assert_non_null(filter);
     dpcr_xla_forget();
     dpcr_filter_destroy(filter);
