@@ -167,22 +167,14 @@ done:
 // ---- what the caller sees ----
 
 static void describe(there *t) {
-    dpcr_train_state *s = &t->ledger->state;
-    const dpcr_solve_plan *plan = t->pass.plans[t->size];
-    dpcri_ledger_describe(t->ledger, plan ? dpcr_solve_plan_sentence(plan) : "the model has no layers");
-    s->phases.forward = t->seconds;
-    s->sweeps = t->pass.report.sweeps;
-    s->method = t->pass.report.method;
-    s->reason = t->pass.report.reason;
-    s->backward = plan ? dpcr_solve_plan_backward(plan) : DPCR_SCHEME_SEQUENTIAL;
+    dpcri_ledger_describe_solve(t->ledger, t->pass.plans[t->size], &t->pass.report);
+    t->ledger->state.phases.forward = t->seconds;
 }
 
 static bool report_step(void *run) {
     there *t = run;
-    const dpcr_train_options *o = &t->ledger->options;
     describe(t);
-    const bool stop = o->progress && o->progress(o->progress_user, &t->ledger->state) != 0;
-    return dpcri_cancelled(t->ledger->context) || stop;
+    return dpcri_ledger_report(t->ledger);
 }
 
 static dpcr_status save(void *run, dpcr_error *error) {

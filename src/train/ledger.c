@@ -258,10 +258,23 @@ void dpcri_ledger_describe(dpcri_ledger *l, const char *sentence) {
     s->sentence = sentence;
 }
 
+void dpcri_ledger_describe_solve(dpcri_ledger *l, const dpcr_solve_plan *plan, const dpcr_solve_report *report) {
+    dpcr_train_state *s = &l->state;
+    dpcri_ledger_describe(l, plan ? dpcr_solve_plan_sentence(plan) : "the model has no layers");
+    s->sweeps = report->sweeps;
+    s->method = report->method;
+    s->reason = report->reason;
+    s->backward = plan ? dpcr_solve_plan_backward(plan) : DPCR_SCHEME_SEQUENTIAL;
+}
+
+bool dpcri_ledger_report(const dpcri_ledger *l) {
+    const bool asked = l->options.progress && l->options.progress(l->options.progress_user, &l->state) != 0;
+    return dpcri_cancelled(l->context) || asked;
+}
+
 int64_t dpcri_ledger_decide(dpcri_ledger *l, const char *sentence) {
     dpcri_ledger_describe(l, sentence);
-    const bool asked = l->options.progress && l->options.progress(l->options.progress_user, &l->state) != 0;
-    const bool stop = dpcri_cancelled(l->context) || asked, ended = l->position.batch == l->batches;
+    const bool stop = dpcri_ledger_report(l), ended = l->position.batch == l->batches;
     const bool due = dpcri_seconds() - l->saved >= l->options.checkpoint_seconds;
     return (stop ? DPCRI_STOP | DPCRI_SAVE : DPCRI_GO_ON) |
            (l->options.save && (due || ended) ? DPCRI_SAVE : DPCRI_GO_ON);

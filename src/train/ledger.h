@@ -79,6 +79,9 @@ dpcr_status dpcri_ledger_note(dpcri_ledger *ledger, double loss, int64_t correct
                               dpcr_error *error);
 // As the loop: `sentence` says why, and may be NULL.
 void dpcri_ledger_describe(dpcri_ledger *ledger, const char *sentence);
+// As a plan (NULL: of no layers) ran its last step; and what the caller says to it: whether to stop.
+void dpcri_ledger_describe_solve(dpcri_ledger *ledger, const dpcr_solve_plan *plan, const dpcr_solve_report *report);
+bool dpcri_ledger_report(const dpcri_ledger *ledger);
 
 typedef enum dpcri_decision { DPCRI_GO_ON = 0, DPCRI_SAVE = 1, DPCRI_STOP = 2 } dpcri_decision;
 // Reports, and says what comes next: a sum of dpcri_decision.

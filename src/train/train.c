@@ -78,23 +78,16 @@ done:
 
 static void describe(training *t) {
     dpcr_train_state *s = &t->ledger.state;
-    const dpcr_solve_plan *plan = t->pass.plans[t->size];
     const double checkpoint = s->phases.checkpoint;
-    dpcri_ledger_describe(&t->ledger, plan ? dpcr_solve_plan_sentence(plan) : "the model has no layers");
+    dpcri_ledger_describe_solve(&t->ledger, t->pass.plans[t->size], &t->pass.report);
     s->phases = t->pass.phases;
     s->phases.checkpoint = checkpoint;
-    s->sweeps = t->pass.report.sweeps;
-    s->method = t->pass.report.method;
-    s->reason = t->pass.report.reason;
-    s->backward = plan ? dpcr_solve_plan_backward(plan) : DPCR_SCHEME_SEQUENTIAL;
 }
 
 static bool report_step(void *run) {
     training *t = run;
-    const dpcr_train_options *o = &t->ledger.options;
     describe(t);
-    const bool stop = o->progress && o->progress(o->progress_user, &t->ledger.state) != 0;
-    return dpcri_cancelled(t->ledger.context) || stop;
+    return dpcri_ledger_report(&t->ledger);
 }
 
 static dpcr_status save(void *run, dpcr_error *error) { return dpcri_ledger_write(&((training *)run)->ledger, error); }
