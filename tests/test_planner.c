@@ -43,6 +43,13 @@ static void step_delays(const chain *c, int64_t l, int64_t b, const double *in, 
     for (int64_t i = 0; j && i < c->width * c->width; i++) j[i] = i / c->width == i % c->width + 1;
 }
 
+// A ring of numbers that moves on by one: keeps every distance, at any width.
+static void step_circles(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+    (void)l, (void)b;
+    for (int64_t i = 0; i < c->width; i++) out[i] = in[(i + 1) % c->width];
+    for (int64_t i = 0; j && i < c->width * c->width; i++) j[i] = (i / c->width + 1) % c->width == i % c->width;
+}
+
 // All states become 1: the past is gone after one step.
 static void step_dead(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
     (void)l, (void)b, (void)in;
@@ -168,6 +175,33 @@ static dpcr_context *context_of_many_threads(void) {
     const dpcr_machine many = {.size = sizeof many, .threads = 64};
     assert_int_equal(dpcr_context_set_machine(context, &many, NULL), DPCR_OK);
     return context;
+}
+
+// Wide chains that keep their past have nothing but the loop, both ways, and a plan of one takes a small part of a
+// pass; narrow ones, whose Jacobians may pay, have more.
+static void wide_chains_that_keep_their_past_are_left_to_the_loop(void **state) {
+    (void)state;
+    for (int64_t width = 2; width <= 20; width += 18) {
+        dpcr_context *context = solving_context(2);
+        chain c = chain_of(step_circles, 16384, width, DPCR_F32);
+        c.batch = 1;
+        const dpcr_steps steps = chain_steps(&c);
+        dpcr_solve_plan *plan = plan_of(context, &steps, DPCR_PLANNING_ESTIMATE);
+        dpcr_candidate each = {.size = sizeof each};
+        int64_t count = 0, evaluations = 0;
+        while (dpcr_solve_plan_candidate(plan, count, &each)) count++;
+        dpcr_solve_plan_effort(plan, NULL, &evaluations);
+        if (width == 20) {
+            assert_int_equal(count, 2);
+            assert_int_equal(dpcr_solve_plan_method(plan), DPCR_METHOD_SEQUENTIAL);
+            assert_int_equal(dpcr_solve_plan_backward(plan), DPCR_SCHEME_SEQUENTIAL);
+            assert_true(evaluations > 0 && evaluations < c.length / 5);
+        } else {
+            assert_true(count > 2);
+        }
+        dpcr_solve_plan_destroy(plan);
+        dpcr_context_destroy(context);
+    }
 }
 
 // A machine of many threads overlaps a chain that forgets, with the warm-up that the estimate found.
@@ -778,6 +812,7 @@ int main(void) {
         cmocka_unit_test(rates_are_those_of_the_chain),
         cmocka_unit_test(late_forgetting_is_seen),
         cmocka_unit_test(chaos_is_seen),
+        cmocka_unit_test(wide_chains_that_keep_their_past_are_left_to_the_loop),
         cmocka_unit_test(warm_up_is_what_the_chain_needs),
         cmocka_unit_test(a_rare_caller_does_not_lose),
         cmocka_unit_test(predictions_are_in_order),
