@@ -20,8 +20,8 @@
 
 // Registers of a tile: strands x tiles of units x gates x parts of a sum that run side by side, enough for the latency
 // of an fma and few enough that sums, weights and one number of h fit. MOST and SOME strands together, then one, which
-// takes SINGLE tiles at once. MOST_HELD: vectors of units of one loop over what sums become. WIDE_...: strands, and
-// tiles of units, of gates_wide.inc, where the parts of a sum go one after the other.
+// takes SINGLE tiles at once. MOST_HELD: vectors of units of one loop over what sums become. WIDE_...: strands of
+// gates_wide.inc, where the parts of a sum go one after the other.
 #if defined(__AVX512F__)
 enum {
     RNN_MOST = 6,
@@ -38,10 +38,8 @@ enum {
     MOST_SUMS = 24,
     MOST_HELD = 8,
     FUNCTIONS_APART = 0,
-    WIDE_RNN = 6,
-    WIDE_RNN_VECTORS = 4,
-    WIDE_GRU = 4,
-    WIDE_GRU_VECTORS = 2,
+    WIDE_RNN = 8,
+    WIDE_GRU = 8,
     WIDE_LSTM = 6
 };
 #else
@@ -61,9 +59,7 @@ enum {
     MOST_HELD = 4,
     FUNCTIONS_APART = 1,
     WIDE_RNN = 6,
-    WIDE_RNN_VECTORS = 2,
     WIDE_GRU = 4,
-    WIDE_GRU_VECTORS = 1,
     WIDE_LSTM = 3
 };
 #endif
