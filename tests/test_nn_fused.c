@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "eights.h"
 #include "kern/nn_kernels.h"
 
 enum { ROWS = 41, WIDEST = 64, ROOM = ROWS * (WIDEST + 3) + 64, SQUARE = WIDEST * (WIDEST + 1) };
@@ -49,6 +50,7 @@ static void layer_apart(const dpcri_nn_kernels *k, buffers *b, int64_t rows, int
                                 .init = b->weight + w * w,
                                 .c = b->u,
                                 .c_row = w});
+    if (k->eights && w == 8) eights(rows, b->in, w, b->weight, b->weight + w * w, b->u, w);
     k->activate(activation, rows * w, b->u, b->y, b->slope);
     if (residual) k->multiply_add(rows, w, b->in, w, 0.03, b->y, w, NULL, 0, b->y, w);
 }

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "base/random.h"
+#include "eights.h"
 #include "kern/nn_kernels.h"
 
 enum { SEED = 7 };
@@ -250,6 +251,7 @@ static void fused_layers_equal_their_parts(void **state) {
                                                 .init = bias,
                                                 .c = u,
                                                 .c_row = ROW});
+                    if (k->eights && w == 8) eights(rows, in, ROW, weight, bias, u, ROW);
                     k->activate(act, ROW * rows, u, y, d);
                     k->multiply_add(rows, w, residual ? in : NULL, ROW, residual ? 0.3 : 1, y, ROW, NULL, 0, y, ROW);
                     const int head = rows / 3;  // in two pieces

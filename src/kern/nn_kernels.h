@@ -2,8 +2,10 @@
 // Kernels of network layers, one table a dtype, chosen by the instruction set level. Pointers are in the table's dtype,
 // all strides in elements. The last dimension is contiguous but where a stride is given for it.
 //
-// Order of every sum: k ascending, one fma a term, starting from the initial value. So the bits of a row depend neither
-// on its position nor on how many rows go with it, nor on how the columns are tiled.
+// Order of every sum: k ascending, one fma a term, starting from the initial value. Of `layer` and forward_steps 8 wide and
+// deep, where `eights` says so:
+//     ((fma(W0, z0, b) + W2 z2) + (W4 z4 + W6 z6)) + ((fma(W1, z1, +0) + W3 z3) + (W5 z5 + W7 z7)),   relu(-0) = -0
+// So the bits of a row depend neither on its position nor on how many rows go with it, nor on how the columns are tiled.
 #ifndef DPCRI_NN_KERNELS_H
 #define DPCRI_NN_KERNELS_H
 
@@ -125,6 +127,7 @@ typedef struct dpcri_gradient_steps {
 typedef struct dpcri_nn_kernels {
     size_t element;   // bytes
     int64_t columns;  // widest tile of columns: layers up to it may work in place
+    bool eights;      // float, AVX2 and AVX-512
     void (*product)(const dpcri_product *p);
     // The same with b transposed: sum_k a(i,k) b[j][k], b_row from one j to the next.
     void (*product_transposed)(const dpcri_product *p);

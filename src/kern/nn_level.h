@@ -31,6 +31,9 @@ enum { TILE_ROWS = 4, MOST_ROWS = 4 };
 #define TABLE DPCRI_LEVEL(dpcri_nn_f32)
 #include "kern/nn_products.inc"
 #include "kern/nn_activations.inc"
+#if MANY_FORMS
+#include "kern/nn_eight.inc"
+#endif
 #include "kern/nn_layers.inc"
 #include "kern/nn_steps.inc"
 #include "kern/number_none.inc"

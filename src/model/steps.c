@@ -486,6 +486,13 @@ static void set_costs(const dpcr_model *m, dpcr_steps *steps) {
     steps->latency = 1e-9 * fmax(8 + activation + 0.95 * w, 0.04 * weights);
     steps->adjoint_lane_seconds = 1e-9 * (2 + 0.055 * weights);
     steps->adjoint_latency = 1e-9 * fmax(8 + 0.85 * w, 0.055 * weights);
+    if (p->kernels->eights && p->width == 8) {
+        // [AVX2, AVX-512], both on a Zen 5: ReLU, and what tanh adds
+        static const double lane_seconds[] = {2.2, 1.7}, longer_lane[] = {3.6, 1.5}, longer_loop[] = {14.7, 7.6};
+        const bool wide = dpcri_isa_level() == DPCRI_AVX512, relu = activation == 0;
+        steps->lane_seconds = 1e-9 * (lane_seconds[wide] + (relu ? 0 : longer_lane[wide]));
+        steps->latency = 1e-9 * (5.4 + (relu ? 0 : longer_loop[wide]));
+    }
 }
 
 dpcr_status dpcr_model_steps(dpcr_model *model, int64_t batch, dpcr_steps *steps, dpcr_error *error) {
