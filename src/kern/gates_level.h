@@ -24,7 +24,7 @@
 // gates_wide.inc, where the parts of a sum go one after the other.
 #if defined(__AVX512F__)
 enum {
-    RNN_MOST = 6,
+    RNN_MOST = 4,
     RNN_SOME = 2,
     RNN_VECTORS = 2,
     RNN_SINGLE = 4,
