@@ -35,13 +35,11 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 static int64_t lanes_of(const dpcr_steps *steps) { return steps->lanes > 1 ? steps->lanes : LANES; }
 
-// Chunks of at least twice the warm-up; two calls' worth of lanes where the chain is long enough, more where chunks
-// would be longer than eight warm-ups.
+// Chunks of at least twice the warm-up.
 static int64_t most_chunks(const dpcr_solve_plan *plan, int64_t length) {
-    const int64_t m = plan->options.warm_up, lanes = lanes_of(&plan->steps), share = length / lanes;
+    const int64_t m = plan->options.warm_up, lanes = lanes_of(&plan->steps);
     if (plan->options.chunk) return most(length / plan->options.chunk, 1);
-    const int64_t groups = share < 4 * m ? 1 : most(share / (8 * m), 2);
-    return least(most(length / (2 * m), 1), lanes * groups);
+    return least(most(length / (2 * m), 1), lanes * dpcri_overlap_groups(length, lanes, m));
 }
 
 // A remainder is run alone, so of the counts near the wanted one the best is the one with the fewest dependent steps.

@@ -22,10 +22,10 @@ enum {
     FEW = 4           // 1 of FEW chunks of a group bad: they run again one by one, else the group does
 };
 
-// How a chain is cut: groups of `lanes` chunks, one call each; the chunks of the first `longer` groups have one step
+// How a chain is cut: groups of `lanes` chunks, one call each; the chunks of the first `longer` groups have `more` steps
 // more than the others', n; the very last chunk also has the remainder.
 typedef struct layout {
-    int64_t lanes, groups, chunks, n, longer;
+    int64_t lanes, groups, chunks, n, longer, more;
 } layout;
 
 typedef struct overlap {
@@ -42,21 +42,16 @@ typedef struct overlap {
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// n and an odd number of cache lines more or less, `line` steps each, so that the least is left over.
-// n itself where more than an eighth of it would be.
-static int64_t beside(int64_t n, int64_t line, int64_t least_steps, int64_t length) {
-    static const int lines[] = {1, -1, 3, -3, 5};
-    int64_t best = n, left = n / 8;
-    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
-        const int64_t near = n + lines[i] * line;
-        if (near >= least_steps && length % near < left) best = near, left = length % near;
-    }
-    return best;
+int64_t dpcri_overlap_groups(int64_t length, int64_t lanes, int64_t warm_up) {
+    const int64_t share = length / lanes;
+    if (share < 4 * warm_up) return 1;
+    int64_t groups = 2;
+    while (groups <= share / (16 * warm_up)) groups *= 2;
+    return groups;
 }
 
-// From the shape of one sequence and the options alone. No chunk is shorter than twice its warm-up; a chain that is
-// long enough for more than one group has at least two, so that two threads find work, and groups whose chunks are
-// about eight warm-ups long.
+// From the shape of one sequence and the options alone. No chunk is shorter than twice its warm-up. Where chunks would
+// lie on the same cache sets, those of half the groups are a cache line longer, the others' one shorter.
 static layout layout_of(const dpcr_solve_plan *plan) {
     const dpcr_steps *steps = &plan->steps;
     const int64_t length = steps->length, m = plan->options.warm_up, lanes = steps->lanes > 1 ? steps->lanes : LANES;
@@ -66,18 +61,17 @@ static layout layout_of(const dpcr_solve_plan *plan) {
         cut.n = length ? least(plan->options.chunk, length) : 1;
     } else {
         const int64_t affordable = most(length / (2 * m), 1);
-        const int64_t even = length / lanes / (8 * m), groups = length / lanes < 4 * m ? 1 : most(even, 2);
+        const int64_t groups = dpcri_overlap_groups(length, lanes, m);
         cut.chunks = least(affordable, lanes * groups);
         cut.n = length / cut.chunks;
-        const int64_t step = steps->width * (int64_t)dpcr_dtype_size(steps->dtype);
-        const int64_t n = cut.n * step % ALIASED || step % ALIASED == 0 || cut.chunks == 1
-                              ? cut.n
-                              : beside(cut.n, most(LINE / step, 1), 2 * m, length);
-        if (n != cut.n) {
-            cut.n = n;
-            cut.chunks = length / n;
-        } else if (cut.chunks == lanes * groups) {
-            cut.longer = (length - cut.n * cut.chunks) / lanes;
+        const int64_t step = steps->width * (int64_t)dpcr_dtype_size(steps->dtype), line = most(LINE / step, 1);
+        const int64_t rest = length - cut.n * cut.chunks;
+        const bool aliased = cut.n * step % ALIASED == 0 && step % ALIASED;
+        if (cut.chunks == lanes * groups) {
+            if (aliased && groups > 1 && cut.n - line >= 2 * m && rest <= cut.n / 8)
+                cut.n -= line, cut.longer = groups / 2, cut.more = 2 * line;
+            else
+                cut.longer = rest / lanes, cut.more = 1;
         }
     }
     cut.groups = (cut.chunks + lanes - 1) / lanes;
@@ -85,12 +79,11 @@ static layout layout_of(const dpcr_solve_plan *plan) {
 }
 
 static int64_t chunk_start(const layout *cut, int64_t c) {
-    const int64_t extra = cut->longer * cut->lanes;
-    return c * cut->n + least(c, extra);
+    return c * cut->n + cut->more * least(c, cut->longer * cut->lanes);
 }
 
 // Steps of the chunks of a group, without the very last one's remainder.
-static int64_t group_steps(const layout *cut, int64_t group) { return cut->n + (group < cut->longer); }
+static int64_t group_steps(const layout *cut, int64_t group) { return cut->n + (group < cut->longer ? cut->more : 0); }
 
 static int64_t group_lanes(const layout *cut, int64_t group) {
     return least(cut->lanes, cut->chunks - group * cut->lanes);
@@ -100,7 +93,10 @@ static int64_t chunk_end(const overlap *o, int64_t c) {
     return c + 1 < o->cut.chunks ? chunk_start(&o->cut, c + 1) : o->plan->steps.length;
 }
 
-int64_t dpcri_overlap_chunk(const dpcr_solve_plan *plan) { return layout_of(plan).n; }
+int64_t dpcri_overlap_chunk(const dpcr_solve_plan *plan) {
+    const layout cut = layout_of(plan);
+    return cut.longer ? plan->steps.length / cut.chunks : cut.n;
+}
 
 void dpcri_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, void **starts, void **ends,
                          unsigned char **rerun) {

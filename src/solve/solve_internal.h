@@ -176,7 +176,10 @@ typedef struct dpcri_sweep_space {
 void dpcri_sweep_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_sweep_space *space);
 void dpcri_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, void **starts, void **ends,
                          unsigned char **rerun);
-// Steps a chunk of overlap with this plan's steps, chunk and warm-up.
+// Groups of `lanes` chunks, one call each, that a chain is cut into: two at least where it is long enough, so that two
+// threads find work; chunks of eight to sixteen warm-ups, a power of two of groups, which threads share evenly.
+int64_t dpcri_overlap_groups(int64_t length, int64_t lanes, int64_t warm_up);
+// Steps a chunk of overlap with this plan's steps, chunk and warm-up; the mean, where some are longer.
 int64_t dpcri_overlap_chunk(const dpcr_solve_plan *plan);
 // Appends a sweep to the report's histories: largest residual (or defect) and fronts. by_sequence [B] or NULL: the same
 // for all.
