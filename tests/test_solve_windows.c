@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // What the driver makes of a method inside the callback (dpcr_steps.window): its answers of every kind, told as they
 // are and finished in order where they are not the whole; when it is asked and when not; for any number of threads.
+#include <stdatomic.h>
+
 #include "solving.h"
 #include "sampled.h"
 
@@ -144,6 +146,63 @@ static void only_where_it_is_meant(void **state) {
     }
 }
 
+// ---- teams ----
+
+enum { TEAM_STEPS = 5000 };
+
+typedef struct team_teller {
+    chain c;
+    _Atomic int parts, closings, lost;
+} team_teller;
+
+// Those who take part mark the team's memory; the closing call alone writes.
+static int tell_team(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
+                     dpcr_window *window) {
+    team_teller *t = user;
+    _Atomic int *mark = window->team;
+    if (mark && !window->closing) {
+        t->parts++;
+        atomic_fetch_add(mark, 1);
+        return 0;
+    }
+    t->closings++;
+    if (window->team && atomic_load(mark) < 1) t->lost++;
+    const int code = chain_advance(user, span, in, states, NULL, NULL);
+    window->sweeps = 3, window->residual = window->estimate = 1e-9, window->good = span->steps;
+    return code;
+}
+
+// Several threads are asked where they know of teams, are idle, and the chain is long; then one of them for the answer.
+static void teams(void **state) {
+    (void)state;
+    for (int threads = 1; threads <= 3; threads++)
+        for (int known = 0; known < 2; known++)
+            for (int64_t batch = 1; batch <= 9; batch += 8) {
+                team_teller t = {.c = {.step = step_tanh,
+                                       .length = TEAM_STEPS,
+                                       .batch = batch,
+                                       .width = WIDTH,
+                                       .dtype = DPCR_F32,
+                                       .parameters = tanh_parameters}};
+                dpcr_context *context = solving_context(threads);
+                dpcr_steps steps = chain_steps(&t.c);
+                steps.window = tell_team;
+                if (known) steps.window_threads = 2;
+                const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_SHOOTING};
+                solved s = solve_steps(context, &steps, &t.c, start_of(), &options, NULL, 0);
+                if (s.status != DPCR_OK) fail_msg("%s", s.error.text);
+                void *loop = loop_of(&t.c, start_of());
+                assert_memory_equal(s.z, loop, (size_t)(TEAM_STEPS * batch * WIDTH) * sizeof(float));
+                const bool together = known && (batch + 7) / 8 < threads;  // 8 rows of 2 floats on a line
+                assert_int_equal(t.closings, batch);
+                assert_int_equal(t.parts, together ? 2 * batch : 0);
+                assert_int_equal(t.lost, 0);
+                assert_int_equal(s.report.evaluations, 3 * TEAM_STEPS * batch);
+                free(loop), solved_free(&s);
+                dpcr_context_destroy(context);
+            }
+}
+
 // ---- pieces ----
 
 enum { LONG = 50000, PIECES = 3, PIECE = LONG / PIECES };
@@ -265,6 +324,7 @@ int main(void) {
         cmocka_unit_test(no_fallback_tells_how_far),
         cmocka_unit_test(negative_codes_abort),
         cmocka_unit_test(only_where_it_is_meant),
+        cmocka_unit_test(teams),
         cmocka_unit_test(pieces_of_a_chain_that_forgets),
         cmocka_unit_test(no_pieces_without_forgetting),
         cmocka_unit_test(a_missed_start_is_seen),

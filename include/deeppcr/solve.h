@@ -42,7 +42,15 @@ typedef struct dpcr_window {
     double residual;  // out: largest residual or defect / max(1, |z|), measured before the last correction
     double estimate;  // out: largest correction of the last linear solve / max(1, |z|); negative: none was made
     int64_t good;     // out: steps from the start of the span that are solved to the tolerance, each of them measured
+    // NULL, or what several calls for one span share, each on a thread of its own (dpcr_steps.window_threads):
+    // DPCR_WINDOW_TEAM_BYTES, 64-byte aligned, zeros at first. Each call does a part of the work and its outputs are not
+    // read; when all have returned, one more, `closing`, does what is left and answers for the span. The same numbers
+    // as without a team, for any number of calls, of which one alone may do everything.
+    void *team;
+    int closing;
 } dpcr_window;
+
+enum { DPCR_WINDOW_TEAM_BYTES = 8192 };
 
 // A whole solve, or the way back, as launches in a stream of a device: what the callback `launch` is asked for.
 typedef struct dpcr_launch {
@@ -169,6 +177,9 @@ typedef struct dpcr_steps {
     // Tells chains of one shape apart: what AUTO remembers of one is taken for those with the same number alone; 0: by
     // the shape, and the slopes where there are some.
     uint64_t identity;
+
+    // Threads that may work on one span of `window` at once, by shooting, where it knows dpcr_window.team; 0: one.
+    int window_threads;
 } dpcr_steps;
 
 // ---- methods and options ----

@@ -5,6 +5,8 @@
 #ifndef DPCRI_WINDOW_H
 #define DPCRI_WINDOW_H
 
+#include <stdatomic.h>
+
 #include "kern/narrow.h"
 
 enum { DPCRI_WINDOW_STACK = 192 << 10 };
@@ -19,7 +21,39 @@ typedef struct dpcri_window {
     int sweeps;
     double residual, estimate;
     int64_t good;
+    struct dpcri_window_team *team;
+    bool closing;
 } dpcri_window;
+
+// Shooting over windows by several threads. Windows are claimed in order; a window hears from the one before it where
+// it begins, sweep by sweep, and so runs a sweep behind it. Every number is told by one sweep of one window, whoever
+// runs it: the same bits for any number of threads. docs/math/windows.md, "Teams".
+enum {
+    DPCRI_TEAM_THREADS = 4,  // about what fits into the sweeps of a window, each a sweep behind the other
+    DPCRI_TEAM_SLOTS = 8,    // windows whose ends are kept: more than threads, so that whoever hears one has heard it
+    DPCRI_TEAM_SWEEPS = 8,   // of a window, at most; what needs more is done by one thread
+    DPCRI_TEAM_LAST = DPCRI_TEAM_SWEEPS + 1,
+    DPCRI_TEAM_TURNS = DPCRI_TEAM_LAST + 1
+};
+
+// What a window tells the next: the state that goes out of it, as each sweep has it, then as it is; and how far the
+// sequence is solved with it.
+typedef struct dpcri_window_slot {
+    _Alignas(64) _Atomic int64_t told;  // its number times DPCRI_TEAM_TURNS, plus sweeps told or DPCRI_TEAM_LAST
+    bool over;                          // it gave up, or nothing after it is to be done
+    int sweeps;                         // its own, of which the last one has the final state
+    double end[DPCRI_TEAM_SWEEPS + 1][DPCRI_NARROW_WIDTH];
+    dpcri_window so_far;
+    double spent;  // in steps of the loop
+} dpcri_window_slot;
+
+typedef struct dpcri_window_team {
+    _Alignas(64) _Atomic int64_t next;  // the first window that nobody has claimed
+    dpcri_window outcome;               // of the windows up to the first that is over
+    double spent;
+    int64_t chunk;  // steps of a chunk with which to go on
+    dpcri_window_slot slots[DPCRI_TEAM_SLOTS];
+} dpcri_window_team;
 
 // Where a window lies: steps first .. first + count - 1 of one sequence.
 typedef struct dpcri_window_place {
@@ -50,7 +84,8 @@ typedef struct dpcri_window_kernels {
     // rtol |z_l| was measured for every component of these states, and so was the correction of one more linear solve.
     // Shooting: inside a chunk the states are the loop's; the boundaries' defects, carried on through the chain, were
     // measured against that bound. What neither could solve within a budget of arithmetic is done by the loop, or left
-    // where that does not pay. 0: done; 1: a method, width or activation that is not served.
+    // where that does not pay. With a team: takes part until nothing is left to claim, or closes (dpcr_window.team).
+    // 0: done; 1: a method, width or activation that is not served.
     int (*solve)(const dpcri_narrow *chain, const dpcri_window_place *place, dpcri_window *window);
     // The adjoint loop of a's steps, by composing.  0: done; 1: a width that is not served, or a product of Jacobians
     // that leaves the finite numbers: what was written does not count.

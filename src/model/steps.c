@@ -538,7 +538,10 @@ dpcr_status dpcr_model_steps(dpcr_model *model, int64_t batch, dpcr_steps *steps
         steps->latency = dpcri_narrow_loop_seconds(&narrow);
         steps->lanes = dpcri_narrow_lanes(&narrow);
         steps->lane_seconds = dpcri_narrow_lane_seconds(&narrow);
-        if (dpcri_narrow_has_window(&narrow)) steps->window = window;
+        if (dpcri_narrow_has_window(&narrow)) {
+            steps->window = window;
+            steps->window_threads = dpcri_narrow_window_threads();
+        }
     }
     return DPCR_OK;
 }

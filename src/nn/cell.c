@@ -573,7 +573,10 @@ dpcr_status dpcr_cell_steps(const dpcr_cell *cell, dpcr_steps *steps, dpcr_error
         steps->lane_seconds = dpcri_narrow_lane_seconds(&cell->narrow);
         steps->adjoint_latency = dpcri_adjoint_loop_seconds(&cell->narrow);
         steps->adjoint_lane_seconds = dpcri_adjoint_lane_seconds(&cell->narrow);
-        if (dpcri_narrow_has_window(&cell->narrow)) steps->window = window;
+        if (dpcri_narrow_has_window(&cell->narrow)) {
+            steps->window = window;
+            steps->window_threads = dpcri_narrow_window_threads();
+        }
         if (dpcri_narrow_has_adjoint_window(&cell->narrow)) {
             steps->adjoint_window = adjoint_window;
             steps->adjoint_window_seconds = dpcri_narrow_adjoint_window_seconds(&cell->narrow);

@@ -13,6 +13,7 @@ enum { VECTOR_LANES = 16 };  // callbacks that like as many run them as places o
 static const double step_efficiency = 0.5, jacobian_efficiency = 0.1;
 static const double call_seconds = 0.5e-6;    // of one callback, with what the driver does around it
 static const double window_seconds = 0.2e-6;  // of a sequence given to a method inside the callback
+static const double team_share = 0.6;         // of a thread that joins another at a sequence's windows, measured for two
 static const double strided_seconds = 5e-9;   // of a step whose numbers lie a cache line from the last one's
 static const double check_seconds = 10e-9;    // of one boundary
 static const double span_seconds = 4e-9;      // of one small matrix in the general kernels, however few its flops
@@ -224,13 +225,24 @@ static bool goes_in_pieces(const dpcri_outlook *o) {
            o->contraction.within <= DPCRI_WINDOW_RUN_UP;
 }
 
+// What several threads make of one sequence's windows, where there are too few sequences for the threads.
+static double team_gain(const dpcri_outlook *o, dpcr_method method) {
+    const double tasks = ceil(batch_of(o) / (double)dpcri_rows_of_line(o->steps));
+    dpcr_solve_options options = *o->options;
+    options.method = method;
+    if (tasks >= threads_of(o)) return 1;
+    return 1 + team_share * (double)(dpcri_window_threads(o->steps, &options, (int64_t)threads_of(o)) - 1);
+}
+
 // A chain that forgets within the run-up goes in pieces where there are too few sequences for the threads.
-double dpcri_cost_window(const dpcri_outlook *o, double step) {
+double dpcri_cost_window(const dpcri_outlook *o, dpcr_method method, double step) {
     const double pieces = (double)dpcri_window_pieces(o->steps);
     if (goes_in_pieces(o)) {
         const double rounds = ceil(pieces / less(threads_of(o), pieces));
         return rounds / pieces * step * length_of(o) * batch_of(o) + rounds * window_seconds + region_seconds(o);
     }
+    const double gain = team_gain(o, method);
+    if (gain > 1) return batch_of(o) * (step * length_of(o) / gain + window_seconds + region_seconds(o));
     return busiest_rows(o) * (step * length_of(o) + window_seconds);
 }
 
@@ -299,8 +311,9 @@ static double shared_among(const dpcri_outlook *o, const dpcr_candidate *c) {
     const bool window = c->backward ? c->scheme == DPCR_SCHEME_CHUNKED && o->steps->adjoint_window && o->steps->adjoint
                                     : c->scheme == DPCR_SCHEME_AUTO && dpcri_solve_has_windows(o->steps, &options);
     if (loop) return less(threads_of(o), ceil(batch_of(o) / more(1, block_rows(o))));
-    if (window && !(goes_in_pieces(o) && !c->backward)) return batch_of(o) / busiest_rows(o);
-    return threads_of(o);
+    if (!window || (goes_in_pieces(o) && !c->backward)) return threads_of(o);
+    const double gain = c->backward ? 1 : team_gain(o, c->method);
+    return gain > 1 ? gain : batch_of(o) / busiest_rows(o);
 }
 
 double dpcri_cost_asleep(const dpcri_outlook *o, const dpcr_candidate *c) {

@@ -230,7 +230,7 @@ static void list_window(const dpcri_outlook *o, list *l, dpcr_method method) {
     if (!dpcri_solve_has_windows(s, &options) || (o->failed & 1u << method)) return;
     double sweeps = 0;
     const double step = dpcri_window_step(o->context, s, &options, &sweeps);
-    if (step > 0) add(l, method, DPCR_SCHEME_AUTO, dpcri_cost_window(o, step))->sweeps = sweeps;
+    if (step > 0) add(l, method, DPCR_SCHEME_AUTO, dpcri_cost_window(o, method, step))->sweeps = sweeps;
 }
 
 // ---- lists ----

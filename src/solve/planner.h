@@ -53,7 +53,7 @@ double dpcri_cost_evaluation(const dpcri_outlook *o);  // of the whole chain onc
 double dpcri_cost_parareal(const dpcri_outlook *o, int64_t n, double sweeps, double work);
 int64_t dpcri_parareal_chunk(const dpcr_steps *steps, const dpcr_solve_options *options);
 // A method inside the callback whose step of one sequence takes `step` seconds (stretch.c).
-double dpcri_cost_window(const dpcri_outlook *o, double step);
+double dpcri_cost_window(const dpcri_outlook *o, dpcr_method method, double step);
 double dpcri_cost_adjoint_loop(const dpcri_outlook *o);
 double dpcri_cost_adjoint_overlap(const dpcri_outlook *o, int64_t chunk, int64_t warm_up);
 double dpcri_cost_backward(const dpcri_outlook *o, dpcr_scheme scheme);

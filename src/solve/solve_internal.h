@@ -155,6 +155,8 @@ dpcr_status dpcri_make_guess(dpcri_run *run, void *zero);
 // Whether the callback `window` serves these options (every default filled in but the scheme's).
 bool dpcri_solve_has_windows(const dpcr_steps *steps, const dpcr_solve_options *options);
 enum { DPCRI_WINDOW_RUN_UP = 64 };  // steps before a piece's first
+// Threads, of so many, that solve one sequence by `window` with these options; 1: one.
+int64_t dpcri_window_threads(const dpcr_steps *steps, const dpcr_solve_options *options, int64_t threads);
 // Pieces that `window` solves side by side where the chain forgets within the run-up of each; 1: none.
 int64_t dpcri_window_pieces(const dpcr_steps *steps);
 

@@ -22,6 +22,8 @@ bool dpcri_solve_has_windows(const dpcr_steps *steps, const dpcr_solve_options *
 
 enum {
     LEAST_PIECE = 16384,
+    LEAST_TEAM = 8192,  // numbers of its states
+    FIRST_LOOK = 8,     // steps of a run-up
     MOST_PIECES = 16,
     LINE = 64,      // bytes of a cache line
     MOST_ROWS = 16  // states of float on one
@@ -31,6 +33,7 @@ typedef struct windows_job {
     dpcri_run *run;
     int64_t rows;           // sequences of a group: those whose states share cache lines
     int64_t piece, pieces;  // steps of a piece
+    int64_t threads;        // that work on one sequence
     double flops;           // of all
     _Atomic int64_t evaluations;
     _Atomic int code;
@@ -45,27 +48,54 @@ typedef struct group {
     dpcr_window found[MOST_ROWS][MOST_PIECES];
 } group;
 
-// Steps [first, first + count) of sequence b from in [1][1][w].
-static dpcr_window solve_span(windows_job *job, int64_t b, int64_t first, int64_t count, const dpcr_array *in) {
+// Steps [first, first + count) of sequence b from in [1][1][w]; with a team, what one call of several does of them.
+static dpcr_window team_span(windows_job *job, int64_t b, int64_t first, int64_t count, const dpcr_array *in, void *team,
+                             bool closing) {
     const dpcr_solve_plan *plan = job->run->plan;
     dpcr_window window = {.size = sizeof window,
                           .method = (int)plan->options.method,
                           .atol = plan->options.atol,
                           .rtol = plan->options.rtol,
                           .max_sweeps = plan->options.max_sweeps,
-                          .estimate = -1};
+                          .estimate = -1,
+                          .team = team,
+                          .closing = closing};
     const dpcr_array z = dpcri_outputs(&job->run->t, first, count, b, 1), states = dpcri_as_steps(&z);
     const dpcr_span span = dpcri_span(first, 1, 1, count, b, 1);
     const int code = plan->steps.window(plan->steps.user, &span, in, &states, &window);
     if (code < 0) job->code = code;
     if (code > 0) window.good = 0;
-    job->evaluations += window.sweeps * count;
+    if (!team || closing) job->evaluations += window.sweeps * count;
     return window;
 }
 
-static dpcr_window solve_whole(windows_job *job, int64_t b) {
+static dpcr_window solve_span(windows_job *job, int64_t b, int64_t first, int64_t count, const dpcr_array *in) {
+    return team_span(job, b, first, count, in, NULL, false);
+}
+
+typedef struct team_job {
+    windows_job *job;
+    int64_t row;
+    _Alignas(LINE) char memory[DPCR_WINDOW_TEAM_BYTES];
+} team_job;
+
+static void take_part(void *argument, int64_t i) {
+    team_job *t = argument;
+    const dpcr_array in = dpcri_inputs(&t->job->run->t, 0, 1, t->row, 1);
+    (void)i;
+    team_span(t->job, t->row, 0, t->job->run->plan->steps.length, &in, t->memory, false);
+}
+
+// By the calling thread, or by several: the same numbers.
+static dpcr_window solve_whole(windows_job *job, int64_t b, bool spread) {
+    const int64_t length = job->run->plan->steps.length;
     const dpcr_array in = dpcri_inputs(&job->run->t, 0, 1, b, 1);
-    return solve_span(job, b, 0, job->run->plan->steps.length, &in);
+    if (!spread || job->threads < 2) return solve_span(job, b, 0, length, &in);
+    team_job t;
+    t.job = job, t.row = b;
+    memset(t.memory, 0, sizeof t.memory);
+    dpcri_for_tasks(job->run->plan, job->flops, job->threads, take_part, &t);
+    return team_span(job, b, 0, length, &in, t.memory, true);
 }
 
 static void judge(dpcri_run *run, int64_t b, const dpcr_window *window) {
@@ -82,6 +112,12 @@ static void judge(dpcri_run *run, int64_t b, const dpcr_window *window) {
     run->reason[b] = confirmed ? DPCR_REASON_CONVERGED : DPCR_REASON_RESIDUAL_ONLY;
 }
 
+int64_t dpcri_window_threads(const dpcr_steps *steps, const dpcr_solve_options *options, int64_t threads) {
+    const int64_t most = steps->window_threads < threads ? steps->window_threads : threads;
+    const bool long_enough = steps->length >= (LEAST_TEAM + steps->width - 1) / steps->width;
+    return steps->concurrent && options->method == DPCR_METHOD_SHOOTING && long_enough && most > 1 ? most : 1;
+}
+
 // ---- pieces ----
 
 int64_t dpcri_window_pieces(const dpcr_steps *steps) {
@@ -96,7 +132,30 @@ static dpcr_array starts_of(const group *g, const void *memory) {
     return dpcr_array_make((void *)(uintptr_t)memory, steps->dtype, 3, shape);
 }
 
-// Run-ups of all pieces from z0, and from a distance of one; which sequences' meet everywhere.
+// Runs both starts of every piece `steps` steps on, from so many before the piece.
+static void approach(group *g, const dpcr_array *from, int64_t before, int64_t steps) {
+    windows_job *job = g->job;
+    const int64_t lanes = job->pieces - 1;
+    const dpcr_span span = dpcri_span(job->piece - before, lanes, job->piece, steps, g->row, g->rows);
+    for (int i = 0; i < 2; i++) {
+        const int code = dpcri_advance(&job->run->plan->steps, &span, &from[i], NULL, &from[i], NULL);
+        if (code < 0) job->code = code;
+        job->evaluations += lanes * g->rows * steps;
+    }
+}
+
+static bool all_meet(const group *g, const dpcr_array *from, int64_t r, double atol, double rtol) {
+    const dpcr_steps *steps = &g->job->run->plan->steps;
+    bool meet = true;
+    for (int64_t c = 0; c < g->job->pieces - 1; c++) {
+        const dpcr_array a = dpcri_slice(&from[0], c, 1, r, 1), b = dpcri_slice(&from[1], c, 1, r, 1);
+        meet = meet && dpcri_row_ops_of(steps->dtype)->close(b.data, a.data, steps->width, atol, rtol);
+    }
+    return meet;
+}
+
+// Run-ups of all pieces from z0, and from a distance of one; which sequences' meet everywhere. Those that are not half
+// as far apart after a few steps are looked at no further.
 static void run_up(group *g) {
     windows_job *job = g->job;
     const dpcr_solve_plan *plan = job->run->plan;
@@ -114,21 +173,14 @@ static void run_up(group *g) {
             ((double *)from[1].data)[i] = ((double *)from[0].data)[i] + (((double *)from[0].data)[i] > 0 ? -1 : 1);
         else
             ((float *)from[1].data)[i] = ((float *)from[0].data)[i] + (((float *)from[0].data)[i] > 0 ? -1 : 1);
-    const dpcr_span span =
-        dpcri_span(job->piece - DPCRI_WINDOW_RUN_UP, lanes, job->piece, DPCRI_WINDOW_RUN_UP, g->row, g->rows);
-    for (int i = 0; i < 2; i++) {
-        const int code = dpcri_advance(steps, &span, &from[i], NULL, &from[i], NULL);
-        if (code < 0) job->code = code;
-        job->evaluations += lanes * g->rows * DPCRI_WINDOW_RUN_UP;
-    }
-    for (int64_t r = 0; r < g->rows; r++) {
-        g->met[r] = true;
-        for (int64_t c = 0; c < lanes; c++) {
-            const dpcr_array a = dpcri_slice(&from[0], c, 1, r, 1), b = dpcri_slice(&from[1], c, 1, r, 1);
-            g->met[r] =
-                g->met[r] && ops->close(b.data, a.data, steps->width, plan->options.atol / 8, plan->options.rtol / 8);
-        }
-    }
+    approach(g, from, DPCRI_WINDOW_RUN_UP, FIRST_LOOK);
+    for (int64_t r = 0; r < g->rows; r++) g->met[r] = all_meet(g, from, r, 0.5, 0);
+    bool any = false;
+    for (int64_t r = 0; r < g->rows; r++) any = any || g->met[r];
+    if (!any) return;
+    approach(g, from, DPCRI_WINDOW_RUN_UP - FIRST_LOOK, DPCRI_WINDOW_RUN_UP - FIRST_LOOK);
+    for (int64_t r = 0; r < g->rows; r++)
+        g->met[r] = g->met[r] && all_meet(g, from, r, plan->options.atol / 8, plan->options.rtol / 8);
 }
 
 static void solve_piece(void *argument, int64_t c) {
@@ -203,7 +255,7 @@ static void solve_group(windows_job *job, int64_t index, bool spread) {
     else if (job->pieces > 1)
         for (int64_t c = 0; c < job->pieces; c++) solve_piece(&g, c);
     for (int64_t r = 0; r < g.rows; r++) {
-        const dpcr_window whole = g.met[r] ? join(&g, r) : solve_whole(job, g.row + r);
+        const dpcr_window whole = g.met[r] ? join(&g, r) : solve_whole(job, g.row + r, spread);
         judge(job->run, g.row + r, &whole);
     }
 }
@@ -216,10 +268,11 @@ dpcr_status dpcri_solve_windows(dpcri_run *run) {
     windows_job job = {.run = run,
                        .rows = dpcri_rows_of_line(steps),
                        .pieces = dpcri_window_pieces(steps),
+                       .threads = dpcri_window_threads(steps, &run->plan->options, dpcr_context_threads(run->plan->context)),
                        .flops = (double)steps->length * (double)steps->batch * steps->flops};
     job.piece = steps->length / job.pieces;
     const int64_t groups = (steps->batch + job.rows - 1) / job.rows;
-    if (groups < dpcr_context_threads(run->plan->context) && job.pieces > 1)
+    if (groups < dpcr_context_threads(run->plan->context) && (job.pieces > 1 || job.threads > 1))
         for (int64_t i = 0; i < groups; i++) solve_group(&job, i, true);
     else
         dpcri_for_tasks(run->plan, job.flops, groups, group_task, &job);
