@@ -101,8 +101,7 @@ static void compare(team_case *c, const dpcri_window *one, const dpcri_window *t
     assert_int_equal(one->good, team->good);
     assert_int_equal(one->sweeps, team->sweeps);
     assert_true(one->residual == team->residual && one->estimate == team->estimate);
-    assert_memory_equal(c->memory[0], c->memory[1],
-                        (size_t)(one->good * c->p.width) * dpcr_dtype_size(c->p.dtype));
+    assert_memory_equal(c->memory[0], c->memory[1], (size_t)(one->good * c->p.width) * dpcr_dtype_size(c->p.dtype));
 }
 
 static void each(void (*test)(team_case *c, dpcr_dtype dtype, int64_t w, int64_t number)) {

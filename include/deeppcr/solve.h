@@ -43,9 +43,9 @@ typedef struct dpcr_window {
     double estimate;  // out: largest correction of the last linear solve / max(1, |z|); negative: none was made
     int64_t good;     // out: steps from the start of the span that are solved to the tolerance, each of them measured
     // NULL, or what several calls for one span share, each on a thread of its own (dpcr_steps.window_threads):
-    // DPCR_WINDOW_TEAM_BYTES, 64-byte aligned, zeros at first. Each call does a part of the work and its outputs are not
-    // read; when all have returned, one more, `closing`, does what is left and answers for the span. The same numbers
-    // as without a team, for any number of calls, of which one alone may do everything.
+    // DPCR_WINDOW_TEAM_BYTES, 64-byte aligned, zeros at first. Each call does a part of the work and its outputs are
+    // not read; when all have returned, one more, `closing`, does what is left and answers for the span. The same
+    // numbers as without a team, for any number of calls, of which one alone may do everything.
     void *team;
     int closing;
 } dpcr_window;

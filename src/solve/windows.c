@@ -49,8 +49,8 @@ typedef struct group {
 } group;
 
 // Steps [first, first + count) of sequence b from in [1][1][w]; with a team, what one call of several does of them.
-static dpcr_window team_span(windows_job *job, int64_t b, int64_t first, int64_t count, const dpcr_array *in, void *team,
-                             bool closing) {
+static dpcr_window team_span(windows_job *job, int64_t b, int64_t first, int64_t count, const dpcr_array *in,
+                             void *team, bool closing) {
     const dpcr_solve_plan *plan = job->run->plan;
     dpcr_window window = {.size = sizeof window,
                           .method = (int)plan->options.method,
@@ -265,11 +265,12 @@ static void group_task(void *argument, int64_t index) { solve_group(argument, in
 dpcr_status dpcri_solve_windows(dpcri_run *run) {
     const dpcr_steps *steps = &run->plan->steps;
     const double start = dpcri_seconds();
-    windows_job job = {.run = run,
-                       .rows = dpcri_rows_of_line(steps),
-                       .pieces = dpcri_window_pieces(steps),
-                       .threads = dpcri_window_threads(steps, &run->plan->options, dpcr_context_threads(run->plan->context)),
-                       .flops = (double)steps->length * (double)steps->batch * steps->flops};
+    windows_job job = {
+        .run = run,
+        .rows = dpcri_rows_of_line(steps),
+        .pieces = dpcri_window_pieces(steps),
+        .threads = dpcri_window_threads(steps, &run->plan->options, dpcr_context_threads(run->plan->context)),
+        .flops = (double)steps->length * (double)steps->batch * steps->flops};
     job.piece = steps->length / job.pieces;
     const int64_t groups = (steps->batch + job.rows - 1) / job.rows;
     if (groups < dpcr_context_threads(run->plan->context) && (job.pieces > 1 || job.threads > 1))
