@@ -75,15 +75,16 @@ static double window_ns(const dpcr_chain_shape *s) {
     return by_width[w] * double_lanes * most(dpcri_vector_passes(), memory_factor(s, 1.35, w == 1 ? 4 : 3.7));
 }
 
-// The same where a vector holds rows of a matrix; windows go to all threads, and take about as long on each.
+// The same where a vector holds rows of a matrix; windows go to all threads, whose two speeds (docs/performance/linear.md)
+// lie at 1.1 and 2.3 times the even share.
 static double squares_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) {
     const int64_t w = s->transition.rows;
     const bool back = s->transposed != 0;
     if (!dpcri_summary_at(dpcri_isa_level(), s->dtype, dpcri_kernel_form(&s->transition), w, back)) return 0;
     const double step = w == 4 ? (back ? 2.5 : 2.05) : (back ? 9.7 : 9.5);
     const double windows = most(1, (double)s->length / (double)(chunk * DPCRI_SIDE)), workers = least(threads, windows);
-    return step * most(dpcri_vector_passes(), memory_factor(s, 1, w == 4 ? 1.5 : 1.1)) * (double)s->batch / workers *
-           (workers > 1 ? 1.15 : 1);
+    return step * most(dpcri_vector_passes(), memory_factor(s, 1, w == 4 ? 2.6 : 2.2)) * (double)s->batch / workers *
+           (workers > 1 ? 1.5 : 1);
 }
 
 // Three passes and their calls: 4.2 ns a step for diagonals of w = 4 (bench chain --structure diagonal --length 65536);
@@ -126,7 +127,7 @@ static double beside_factor(const dpcr_chain_shape *s) {
 
 // What a step's bytes take a core, beyond the second-level cache, and beyond the third; many short streams get less.
 static double beside_bytes_ns(const dpcr_chain_shape *s) {
-    const double all = (double)s->length * step_bytes(s), third = least(24 + 4 * (double)s->transition.rows, 64);
+    const double all = (double)s->length * step_bytes(s), third = least(44 + 4 * (double)s->transition.rows, 64);
     return all < 1e6 ? 0 : step_bytes(s) / (all < 1.6 * cached_bytes ? third : 28);  // each thread reads a part
 }
 
@@ -144,10 +145,10 @@ double dpcri_chain_overlap_gain(const dpcr_chain_shape *shape, dpcr_scheme chose
 
 dpcr_scheme dpcri_chain_auto(const dpcr_chain_shape *shape, int64_t chunk, int threads, char *sentence, size_t bytes) {
     const double loop = loop_ns(shape, threads), chunks = chunked_ns(shape, chunk, threads);
-    // A model's doubt goes to the loop, and more of it where others on the machine share the cache: windows are many
-    // streams.
+    // A model's doubt goes to the loop, and more of it where others on the machine share the cache, for windows are many
+    // streams, and no second thread makes up for it.
     const bool fused = window_ns(shape) > 0 || squares_ns(shape, chunk, threads) > 0;
-    const double doubt = fused && (double)shape->length * step_bytes(shape) > 8e6 ? 0.7 : 0.8;
+    const double doubt = fused && threads < 2 && (double)shape->length * step_bytes(shape) > 8e6 ? 0.7 : 0.8;
     const bool by_chunks = shape->length > 2 * chunk && chunks < doubt * loop;
     if (by_chunks)
         snprintf(sentence, bytes, "chunked: about %.3g us on %d threads in chunks of %lld, the loop about %.3g us",
