@@ -167,7 +167,7 @@ static void gradients(const dpcri_nn_kernels *k, buffers *b, int64_t rows, int64
 
 static void fused_equals_separate(void **state) {
     (void)state;
-    static const int64_t widths[] = {1, 5, 16, 17, 31, 32, 33, 48, 64};
+    static const int64_t widths[] = {1, 5, 8, 16, 17, 31, 32, 33, 48, 64};
     static const int activations[] = {DPCRI_ACT_TANH, DPCRI_ACT_RELU, DPCRI_ACT_SILU};
     buffers *b = calloc(1, sizeof *b);
     srand(7);

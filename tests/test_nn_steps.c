@@ -273,7 +273,7 @@ static void many_steps_equal_single_ones(void **state) {
     (void)state;
     static const int64_t widths[] = {
         1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 48, 64, 65, 100, DPCRI_STEPS_WIDTH};
-    static const int64_t rows[] = {1, 2, 3, 4, 8}, lanes[] = {1, 2, 3, 4, 7, 8, MOST_LANES};
+    static const int64_t rows[] = {1, 2, 3, 4, 5, 6, 7, 8}, lanes[] = {1, 2, 3, 4, 5, 6, 7, 8, MOST_LANES};
     int64_t run = 0;
     srand(11);
     for (int level = 0; level < DPCRI_ISA_COUNT; level++)
@@ -282,9 +282,11 @@ static void many_steps_equal_single_ones(void **state) {
             for (size_t w = 0; k && w < sizeof widths / sizeof *widths; w++)
                 for (size_t i = 0; i < sizeof rows / sizeof *rows + sizeof lanes / sizeof *lanes; i++) {
                     const int by_rows = i < sizeof rows / sizeof *rows;
-                    const int64_t size[4] = {by_rows ? 2 : lanes[i - sizeof rows / sizeof *rows], STEPS,
-                                             by_rows ? rows[i] : 1, widths[w]};
+                    int64_t size[4] = {by_rows ? 2 : lanes[i - sizeof rows / sizeof *rows], STEPS, by_rows ? rows[i] : 1,
+                                       widths[w]};
                     if (sampled(run++)) all_cases(k, size, (int)i);
+                    size[1] = 1;
+                    if (widths[w] == 8 && sampled(run++)) all_cases(k, size, (int)i);  // a way of its own
                 }
         }
 }

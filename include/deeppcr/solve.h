@@ -45,9 +45,10 @@ typedef struct dpcr_window {
     // NULL, or what several calls for one span share, each on a thread of its own (dpcr_steps.window_threads):
     // DPCR_WINDOW_TEAM_BYTES, 64-byte aligned, zeros at first. Each call does a part of the work and its outputs are
     // not read; when all have returned, one more, `closing`, does what is left and answers for the span. The same
-    // numbers as without a team, for any number of calls, of which one alone may do everything.
+    // numbers as without a team, for any number of calls, at most `window_threads` of them at once; one alone may do
+    // everything.
     void *team;
-    int closing;
+    int closing;  // non-zero: all other calls have returned
 } dpcr_window;
 
 enum { DPCR_WINDOW_TEAM_BYTES = 8192 };

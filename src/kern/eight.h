@@ -6,7 +6,6 @@
 #include "kern/simd.h"
 
 typedef float f8 __attribute__((vector_size(32), aligned(32)));
-typedef int32_t i8 __attribute__((vector_size(32), aligned(32)));
 
 #if defined(__FMA__)
 DPCRI_INLINE f8 f8_fma(f8 a, f8 b, f8 c) { return (f8)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }

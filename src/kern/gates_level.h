@@ -19,8 +19,8 @@
 #endif
 
 // Registers of a tile: strands x tiles of units x gates x parts of a sum that run side by side, enough for the latency
-// of an fma and few enough that sums, weights and one number of h fit. MOST and SOME strands together, then one, which
-// takes SINGLE tiles at once. MOST_HELD: vectors of units of one loop over what sums become. WIDE_...: strands of
+// of an fma and few enough that sums, weights and one number of h fit. MOST and SOME strands together (of one gate
+// six before them at times, gates.inc), then one, which takes SINGLE tiles at once. MOST_HELD: vectors of units of one loop over what sums become. WIDE_...: strands of
 // gates_wide.inc, where the parts of a sum go one after the other.
 #if defined(__AVX512F__)
 enum {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Whole methods for narrow nonlinear chains in one call on the calling thread: Newton and multiple shooting over
-// windows that stay in the first caches, one after the other, and the adjoint chain by composing. Nothing is allocated;
-// at most DPCRI_WINDOW_STACK bytes of stack are used. Derivations: docs/math/windows.md.
+// windows that stay in the first caches, one after the other or shared by the calls of a team, and the adjoint chain by
+// composing. Nothing is allocated; at most DPCRI_WINDOW_STACK bytes of stack are used. Derivations: docs/math/windows.md.
 #ifndef DPCRI_WINDOW_H
 #define DPCRI_WINDOW_H
 

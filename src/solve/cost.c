@@ -13,7 +13,6 @@ enum { VECTOR_LANES = 16 };  // callbacks that like as many run them as places o
 static const double step_efficiency = 0.5, jacobian_efficiency = 0.1;
 static const double call_seconds = 0.5e-6;    // of one callback, with what the driver does around it
 static const double window_seconds = 0.2e-6;  // of a sequence given to a method inside the callback
-static const double team_share = 0.6;        // of a thread that joins another at a sequence's windows, measured for two
 static const double strided_seconds = 5e-9;  // of a step whose numbers lie a cache line from the last one's
 static const double check_seconds = 10e-9;   // of one boundary
 static const double span_seconds = 4e-9;     // of one small matrix in the general kernels, however few its flops
@@ -227,11 +226,9 @@ static bool goes_in_pieces(const dpcri_outlook *o) {
 
 // What several threads make of one sequence's windows, where there are too few sequences for the threads.
 static double team_gain(const dpcri_outlook *o, dpcr_method method) {
-    const double tasks = ceil(batch_of(o) / (double)dpcri_rows_of_line(o->steps));
     dpcr_solve_options options = *o->options;
     options.method = method;
-    if (tasks >= threads_of(o)) return 1;
-    return 1 + team_share * (double)(dpcri_window_threads(o->steps, &options, (int64_t)threads_of(o)) - 1);
+    return dpcri_window_team_gain(o->steps, &options, (int64_t)threads_of(o));
 }
 
 // A chain that forgets within the run-up goes in pieces where there are too few sequences for the threads.

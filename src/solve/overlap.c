@@ -51,7 +51,8 @@ int64_t dpcri_overlap_groups(int64_t length, int64_t lanes, int64_t warm_up) {
 }
 
 // From the shape of one sequence and the options alone. No chunk is shorter than twice its warm-up. Where chunks would
-// lie on the same cache sets, those of half the groups are a cache line longer, the others' one shorter.
+// lie on the same cache sets, those of half the groups are a cache line longer, the others' one shorter, if there are two
+// groups or more and what is left over is short.
 static layout layout_of(const dpcr_solve_plan *plan) {
     const dpcr_steps *steps = &plan->steps;
     const int64_t length = steps->length, m = plan->options.warm_up, lanes = steps->lanes > 1 ? steps->lanes : LANES;

@@ -157,6 +157,8 @@ bool dpcri_solve_has_windows(const dpcr_steps *steps, const dpcr_solve_options *
 enum { DPCRI_WINDOW_RUN_UP = 64 };  // steps before a piece's first
 // Threads, of so many, that solve one sequence by `window` with these options; 1: one.
 int64_t dpcri_window_threads(const dpcr_steps *steps, const dpcr_solve_options *options, int64_t threads);
+// How many times sooner such a team has solved one sequence; 1 where as much is won by sequences side by side.
+double dpcri_window_team_gain(const dpcr_steps *steps, const dpcr_solve_options *options, int64_t threads);
 // Pieces that `window` solves side by side where the chain forgets within the run-up of each; 1: none.
 int64_t dpcri_window_pieces(const dpcr_steps *steps);
 
@@ -179,7 +181,7 @@ void dpcri_sweep_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_sw
 void dpcri_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, void **starts, void **ends,
                          unsigned char **rerun);
 // Groups of `lanes` chunks, one call each, that a chain is cut into: two at least where it is long enough, so that two
-// threads find work; chunks of eight to sixteen warm-ups, a power of two of groups, which threads share evenly.
+// threads find work; then a power of two, which threads share evenly, with chunks of eight to sixteen warm-ups.
 int64_t dpcri_overlap_groups(int64_t length, int64_t lanes, int64_t warm_up);
 // Steps a chunk of overlap with this plan's steps, chunk and warm-up; the mean, where some are longer.
 int64_t dpcri_overlap_chunk(const dpcr_solve_plan *plan);

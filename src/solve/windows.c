@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Newton and shooting inside the callback: where a chain's steps bring a whole method of their own (dpcr_steps.window),
 // each sequence is one call, which cuts the chain into windows and solves them one after the other without leaving
-// registers and cache. What it measured is judged here; a sequence that it could not bring to the end is finished in
-// order, from its beginning: a window's states are right to the tolerance only.
+// registers and cache, or several calls, which share the windows. What was measured is judged here; a sequence that
+// could not be brought to the end is finished in order, from its beginning: a window's states are right to the
+// tolerance only.
 //
 // A long chain that forgets is cut into pieces of fixed length, which are solved side by side. A piece starts from what
 // a run-up of the loop makes of z0; that is tried from two starts first, which must meet at the end of every run-up.
@@ -116,6 +117,14 @@ int64_t dpcri_window_threads(const dpcr_steps *steps, const dpcr_solve_options *
     const int64_t most = steps->window_threads < threads ? steps->window_threads : threads;
     const bool long_enough = steps->length >= (LEAST_TEAM + steps->width - 1) / steps->width;
     return steps->concurrent && options->method == DPCR_METHOD_SHOOTING && long_enough && most > 1 ? most : 1;
+}
+
+double dpcri_window_team_gain(const dpcr_steps *steps, const dpcr_solve_options *options, int64_t threads) {
+    const double share = 0.6;  // of a thread that joins another, measured for two
+    const int64_t rows = dpcri_rows_of_line(steps), groups = (steps->batch + rows - 1) / rows;
+    const double gain = 1 + share * (double)(dpcri_window_threads(steps, options, threads) - 1);
+    const double beside = (double)steps->batch / (double)(rows < steps->batch ? rows : steps->batch);
+    return groups < threads && groups > 0 && gain > beside ? gain : 1;
 }
 
 // ---- pieces ----
@@ -273,7 +282,8 @@ dpcr_status dpcri_solve_windows(dpcri_run *run) {
         .flops = (double)steps->length * (double)steps->batch * steps->flops};
     job.piece = steps->length / job.pieces;
     const int64_t groups = (steps->batch + job.rows - 1) / job.rows;
-    if (groups < dpcr_context_threads(run->plan->context) && (job.pieces > 1 || job.threads > 1))
+    const int64_t threads = dpcr_context_threads(run->plan->context);
+    if ((groups < threads && job.pieces > 1) || dpcri_window_team_gain(steps, &run->plan->options, threads) > 1)
         for (int64_t i = 0; i < groups; i++) solve_group(&job, i, true);
     else
         dpcri_for_tasks(run->plan, job.flops, groups, group_task, &job);
