@@ -13,9 +13,9 @@ enum { VECTOR_LANES = 16 };  // callbacks that like as many run them as places o
 static const double step_efficiency = 0.5, jacobian_efficiency = 0.1;
 static const double call_seconds = 0.5e-6;    // of one callback, with what the driver does around it
 static const double window_seconds = 0.2e-6;  // of a sequence given to a method inside the callback
-static const double strided_seconds = 5e-9;  // of a step whose numbers lie a cache line from the last one's
-static const double check_seconds = 10e-9;   // of one boundary
-static const double span_seconds = 4e-9;     // of one small matrix in the general kernels, however few its flops
+static const double strided_seconds = 5e-9;   // of a step whose numbers lie a cache line from the last one's
+static const double check_seconds = 10e-9;    // of one boundary
+static const double span_seconds = 4e-9;      // of one small matrix in the general kernels, however few its flops
 
 static double more(double a, double b) { return a > b ? a : b; }
 static double less(double a, double b) { return a < b ? a : b; }
