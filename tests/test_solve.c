@@ -745,8 +745,31 @@ static void a_run_up_that_overflows_is_wrong(void **state) {
     dpcr_context_destroy(context);
 }
 
+// Chunks of 128 steps would lie 2048 bytes apart: those of one group are a line longer, the others' one shorter, and the
+// last has the remainder; evaluations tell that no chunk ran twice.
+static void overlap_moves_chunks_off_each_other(void **state) {
+    (void)state;
+    static const double forgets[2] = {0.5, 0};
+    for (int64_t rest = 0; rest < 12; rest += 11) {
+        dpcr_context *context = solving_context(2);
+        chain c = tanh_chain(32 * 128 + rest, 1, 4, DPCR_F32);
+        c.parameters = forgets;
+        void *z0 = starts(&c);
+        const dpcr_solve_options options = {
+            .size = sizeof options, .method = DPCR_METHOD_OVERLAP, .warm_up = 24, .atol = 1e-4, .rtol = 1e-4};
+        solved r = solve(context, &c, z0, &options);
+        void *loop = loop_of(&c, z0);
+        assert_int_equal(r.report.reason, DPCR_REASON_CONVERGED);
+        assert_int_equal(r.report.evaluations, c.length + 31 * 24);
+        for (int64_t i = 0; i < 4 * c.length; i++) near(((float *)r.z)[i], ((float *)loop)[i], 1e-5);
+        free(loop), free(z0), solved_free(&r);
+        dpcr_context_destroy(context);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(overlap_moves_chunks_off_each_other),
         cmocka_unit_test(exact_prefix),
         cmocka_unit_test(affine_takes_one_sweep),
         cmocka_unit_test(golden_mlp),
