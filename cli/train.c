@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // train: a network on images, with a progress bar, a log, checkpoints, and the test accuracy at the end.
 #include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 #include "train_workers.h"
 #include "world.h"
 
-enum { KEY_DATA = 0x5000, KEY_EPOCHS, KEY_LIMIT };
+enum { KEY_DATA = 0x5000, KEY_EPOCHS, KEY_LIMIT, KEY_CLIP };
 
 typedef struct train {
     cli_common common;
@@ -35,6 +36,10 @@ static const struct argp_option train_options[] = {
      "fashion-mnist (default; Debian package dataset-fashion-mnist) or a folder of IDX files, raw or gzipped, or "
      "of CIFAR-10's binary files",
      0},
+    {"clip", KEY_CLIP, "NORM", 0,
+     "Norm of the gradient at most (default 0: any; pipelines with late gradients: each stage within its part of it; "
+     "not --layer-wise)",
+     0},
     {"epochs", KEY_EPOCHS, "N", 0, "Passes over the training images (default 4)", 0},
     {"limit", KEY_LIMIT, "N", 0, "Only the first N training images and the first N test images", 0},
     {0},
@@ -44,6 +49,7 @@ static error_t parse_train(int key, char *arg, struct argp_state *state) {
     train *t = state->input;
     switch (key) {
         case KEY_DATA: t->data = arg; return 0;
+        case KEY_CLIP: return cli_read_double("--clip", arg, 0, DBL_MAX, &t->options.clip) ? 0 : EINVAL;
         case KEY_EPOCHS: return cli_read_int64("--epochs", arg, 1, INT64_MAX, &t->options.epochs) ? 0 : EINVAL;
         case KEY_LIMIT: return cli_read_int64("--limit", arg, 1, INT64_MAX, &t->limit) ? 0 : EINVAL;
         default: return ARGP_ERR_UNKNOWN;
@@ -132,6 +138,7 @@ static void set_options(cli_result *r, const train *t) {
     cli_set_int(r, "images", t->training.count);
     cli_set_int(r, "test_images", t->test.count);
     cli_report_set_optimiser(&t->options.optimiser, r);
+    if (t->options.clip > 0) cli_set_real(r, "clip", t->options.clip);
     cli_set_int(r, "seed", (json_int_t)t->common.seed);
     cli_set_int(r, "threads", dpcr_context_threads(t->context));
 }
@@ -332,6 +339,8 @@ int cli_verb_train(int argc, char **argv) {
     if (!cli_read_architecture(positional[0], others, &architecture)) return CLI_USAGE;
     status = cli_workers_settle(&t.workers, &t.pipeline);
     if (!status) status = cli_pipeline_settle(&t.pipeline);
+    if (!status && t.workers.kind == CLI_LAYERWISE && t.options.clip > 0)
+        status = cli_fail(CLI_USAGE, "--clip is not for --layer-wise, which never has the whole gradient");
     if (!status) status = settle_output(&t);
     if (status) return status;
     settle_defaults(&t);

@@ -17,7 +17,6 @@ enum {
     KEY_STAGES,
     KEY_SPLIT,
     KEY_CUT,
-    KEY_CLIP,
     KEY_RECONSTRUCT,
     KEY_COMPENSATE,
     KEY_SEGMENT,
@@ -43,10 +42,6 @@ static const struct argp_option pipeline_options[] = {
     {"cut", KEY_CUT, "even|measured", 0,
      "Stages of as many layers each, or of as much measured time (default: measured; with late gradients, whose "
      "results depend on the cut, even)",
-     0},
-    {"clip", KEY_CLIP, "NORM", 0,
-     "Largest norm of the gradient over all stages (pipelines with late gradients: each stage within its part of it; "
-     "not --layer-wise)",
      0},
     {"reconstruct", KEY_RECONSTRUCT, NULL, 0, "Late gradients: rebuild old weights from mean updates, stash none", 0},
     {"compensate", KEY_COMPENSATE, "nothing|rate", 0,
@@ -92,7 +87,7 @@ static error_t read_compensation(const char *arg, dpcr_compensation *compensatio
 
 // Workers without a pipeline have them too.
 static bool is_shared(int key) {
-    return key == KEY_RANKS || key == KEY_CLIP || key == KEY_SEGMENT || key == KEY_DEADLINE;
+    return key == KEY_RANKS || key == KEY_SEGMENT || key == KEY_DEADLINE;
 }
 
 static error_t parse_pipeline(int key, char *arg, struct argp_state *state) {
@@ -111,7 +106,6 @@ static error_t parse_pipeline(int key, char *arg, struct argp_state *state) {
         case KEY_STAGES: return taken(cli_read_int64("--stages", arg, 1, INT32_MAX, &s->stages));
         case KEY_SPLIT: s->split_input = 1; return 0;
         case KEY_CUT: return read_cut(arg, &p->cut);
-        case KEY_CLIP: return taken(cli_read_double("--clip", arg, 0, HUGE_VAL, &p->options.clip));
         case KEY_RECOMPUTE: p->options.recompute = 1; return 0;
         case KEY_RECONSTRUCT: p->options.reconstruct = 1; return 0;
         case KEY_COMPENSATE: return read_compensation(arg, &p->options.compensation);

@@ -96,7 +96,7 @@ static error_t parse_training(int key, char *arg, struct argp_state *state) {
         case KEY_EPOCHS: return taken(cli_read_int64("--epochs", arg, 1, UINT32_MAX, &o->epochs));
         case KEY_BATCH: return taken(cli_read_int64("--batch", arg, 1, 1 << 20, &o->batch));
         case KEY_LENGTH: return taken(cli_read_int64("--length", arg, 1, 1 << 28, &t->options.length));
-        case KEY_CLIP: return taken(cli_read_double("--clip", arg, 0, HUGE_VAL, &t->options.clip));
+        case KEY_CLIP: return taken(cli_read_double("--clip", arg, 0, HUGE_VAL, &t->options.train.clip));
         case KEY_DROPOUT: return taken(cli_read_double("--dropout", arg, 0, 0.999, &t->options.dropout));
         case KEY_LIMIT: return taken(cli_read_int64("--limit", arg, 1, INT64_MAX / 2, &t->limit));
         default: return ARGP_ERR_UNKNOWN;
@@ -288,7 +288,7 @@ static void set_options(cli_result *r, const training *t) {
     if (t->source == RECORDINGS) set_recordings(r, t);
     if (is_text(t)) cli_set_int(r, "test_characters_without_symbol", t->others);
     cli_report_set_optimiser(&o->optimiser, r);
-    cli_set_real(r, "clip", t->options.clip);
+    cli_set_real(r, "clip", t->options.train.clip);
     cli_set_int(r, "seed", (json_int_t)t->common.seed);
     cli_set_int(r, "threads", dpcr_context_threads(t->context));
 }
@@ -365,7 +365,7 @@ int cli_train_sequence(int argc, char **argv) {
                   .solver = CLI_SOLVER_DEFAULTS,
                   .optimiser = CLI_OPTIMISER_DEFAULTS,
                   .model_options = {.size = sizeof t.model_options, .readout = DPCR_READOUT_LAST},
-                  .options = {.size = sizeof t.options, .train = {.epochs = 4}, .clip = 1},
+                  .options = {.size = sizeof t.options, .train = {.epochs = 4, .clip = 1}},
                   .report = CLI_REPORT_DEFAULTS,
                   .features = CLI_FEATURES_DEFAULTS};
     t.report.train = &t.options.train;

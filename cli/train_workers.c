@@ -95,15 +95,12 @@ static int check_given(const cli_workers *w, const cli_pipeline *p) {
         return cli_fail(CLI_USAGE, "--segment is for late gradients; --%s has none", cli_workers_name(w->kind));
     if (w->kind == CLI_LAYERWISE && p->ranks_given)
         return cli_fail(CLI_USAGE, "--ranks is not for --layer-wise; wanted --forwards and --backwards");
-    if (w->kind == CLI_LAYERWISE && p->options.clip > 0)
-        return cli_fail(CLI_USAGE, "--clip is not for --layer-wise, which never has the whole gradient");
     return CLI_DONE;
 }
 
 int cli_workers_settle(cli_workers *w, const cli_pipeline *p) {
     const int status = check_given(w, p);
     w->options.workers = p->schedule.ranks;
-    w->options.clip = p->options.clip;
     w->options.deadline = w->layerwise.deadline = p->options.deadline;
     w->layerwise.segment = p->options.segment;
     return status;

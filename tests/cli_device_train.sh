@@ -57,7 +57,7 @@ if os.path.exists(lanes):
     for network in (["resnet", *fixed, "relu", "--layers", "6", "--width", "19", "--batch", "16"],
                     ["resnet", *fixed, "relu", "--layers", "3", "--width", "8", "--batch", "7", "--dtype", "float64", "--optimiser", "sgd"],
                     ["mlp", *fixed, "identity", "--layers", "4", "--width", "40", "--batch", "130", "--optimiser", "adam"],
-                    ["mlp", *fixed, "relu", "--layers", "2", "--width", "5", "--batch", "1", "--limit", "20"],
+                    ["mlp", *fixed, "relu", "--layers", "2", "--width", "5", "--batch", "1", "--limit", "20", "--clip", "0.1"],
                     ["resnet", *fixed, "relu", "--layers", "0", "--width", "6", "--batch", "200"]):
         if answer("info")["isa"] == "portable":
             break

@@ -67,7 +67,8 @@ static dpcr_sequence *make_sequence(dpcr_context *context, dpcr_sequence_options
 
 static dpcr_sequence_train_options run_options(int64_t epochs) {
     dpcr_sequence_train_options options = {
-        .size = sizeof options, .train = train_options(epochs, 4), .length = 10, .clip = 1};
+        .size = sizeof options, .train = train_options(epochs, 4), .length = 10};
+    options.train.clip = 1;
     return options;
 }
 
@@ -224,10 +225,10 @@ static void check_resume(dpcr_recurrent_kind kind, dpcr_readout readout) {
     dpcr_sequence *model = make_sequence(context, m), *same = make_sequence(context, m);
     const content kept = read_file(f.file);
     dpcr_error error = {0};
-    options.clip = 2;
+    options.train.clip = 2;
     assert_int_equal(dpcr_sequence_train(context, model, &data, &options, NULL, &error), DPCR_ERROR_ARGUMENT);
     assert_non_null(strstr(error.text, "clip is 2"));
-    options.clip = 1;
+    options.train.clip = 1;
     write_file(f.file, kept.bytes, kept.size / 2);
     assert_int_equal(dpcr_sequence_train(context, model, &data, &options, NULL, &error), DPCR_ERROR_FORMAT);
     assert_same_parameters(model, same);
@@ -347,7 +348,7 @@ static void refusals(void **state) {
     options.train.optimiser.rate = 1e30;
     options.train.optimiser.warm_up = 0;
     options.train.optimiser.kind = DPCR_SGD;
-    options.clip = 0;
+    options.train.clip = 0;
     check_refused(each, &data, &options, DPCR_ERROR_UNSUPPORTED, "the loss is");
     options = run_options(1);
     options.train.batch = SEQUENCES + 1;

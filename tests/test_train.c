@@ -325,6 +325,59 @@ static void gradients_of_newton_agree_at_every_step(void **state) {
     dpcr_context_destroy(context);
 }
 
+// ---- clipping ----
+
+// Some steps are long enough to be cut, others not.
+static void a_clipped_run_is_its_steps_with_gradients_cut_by_their_norm(void **state) {
+    (void)state;
+    dpcr_context *context = make_context(2);
+    const dpcr_dataset *set = hard_data();
+    const int64_t batches = set->count / BATCH;
+    for (int dtype = DPCR_F32; dtype <= DPCR_F64; dtype++) {
+        const dpcr_model_options o = resnet_options(5, 8, (dpcr_dtype)dtype);
+        dpcr_model *got = make_model(context, &o), *wanted = make_model(context, &o), *plain = make_model(context, &o);
+        dpcr_train_options options = train_options(1, BATCH);
+        options.optimiser =
+            (dpcr_optimiser_options){.size = sizeof options.optimiser, .kind = DPCR_SGD, .rate = 0.5};
+        int64_t count = 0, cut = 0;
+        void *p = dpcr_model_vector(wanted, &count), *g = dpcr_model_gradient_vector(wanted);
+        dpcr_optimiser *optimiser = NULL;
+        runner *loop = make_runner(context, wanted, set, false);
+        dpcr_error error = {0};
+        assert_int_equal(dpcr_train(context, plain, set, &options, NULL, &error), DPCR_OK);
+        options.clip = 2;
+        assert_int_equal(dpcr_train(context, got, set, &options, NULL, &error), DPCR_OK);
+        assert_int_equal(dpcri_optimiser_create(context, &options.optimiser, (dpcr_dtype)dtype, count, &optimiser, NULL),
+                         DPCR_OK);
+        for (int64_t step = 0; step < batches; step++) {
+            double squares = 0;
+            run_step(loop, set, step);
+            for (int64_t i = 0; i < count; i++) squares += pow(number((dpcr_dtype)dtype, g, i), 2);
+            const double factor = options.clip / sqrt(squares);
+            cut += factor < 1;
+            for (int64_t i = 0; factor < 1 && i < count; i++) {
+                if (dtype == DPCR_F64)
+                    ((double *)g)[i] *= factor;
+                else
+                    ((float *)g)[i] *= (float)factor;
+            }
+            dpcri_optimiser_update(optimiser, p, g, true);
+        }
+        assert_in_range(cut, 2, batches - 2);
+        const double differ = relative_difference((dpcr_dtype)dtype, dpcr_model_vector(got, NULL), p, count),
+                     apart = relative_difference((dpcr_dtype)dtype, dpcr_model_vector(plain, NULL), p, count);
+        print_message("%s: %d of %d steps cut, parameters differ by %.3g, from those of any norm by %.3g\n",
+                      dpcr_dtype_name((dpcr_dtype)dtype), (int)cut, (int)batches, differ, apart);
+        assert_true(differ <= 1e-5 && apart > 1e-3);  // the guard of 1e-6 beside the norm
+        free_runner(loop);
+        dpcr_optimiser_destroy(optimiser);
+        dpcr_model_destroy(got);
+        dpcr_model_destroy(wanted);
+        dpcr_model_destroy(plain);
+    }
+    dpcr_context_destroy(context);
+}
+
 // Losses of STEPS steps; nudge: every parameter starts one ulp higher.
 static void loss_curve(dpcr_context *context, const dpcr_model_options *o, const dpcr_dataset *set, bool newton,
                        bool nudge, double losses[STEPS]) {
@@ -405,6 +458,9 @@ static void bad_arguments_are_refused_in_words(void **state) {
     REFUSE(epochs, 0, DPCR_ERROR_ARGUMENT, "epochs is 0");
     REFUSE(batch, 0, DPCR_ERROR_ARGUMENT, "batch is 0");
     REFUSE(batch, -5, DPCR_ERROR_ARGUMENT, "batch is -5");
+    REFUSE(clip, -1, DPCR_ERROR_ARGUMENT, "clip is -1");
+    REFUSE(clip, INFINITY, DPCR_ERROR_ARGUMENT, "clip is inf");
+    REFUSE(clip, NAN, DPCR_ERROR_ARGUMENT, "clip is");
     REFUSE(checkpoint_seconds, -1, DPCR_ERROR_ARGUMENT, "checkpoint_seconds is -1");
     REFUSE(optimiser.rate, NAN, DPCR_ERROR_ARGUMENT, "rate is");
     REFUSE(optimiser.kind, (dpcr_optimiser_kind)7, DPCR_ERROR_ARGUMENT, "kind is 7");
@@ -670,6 +726,7 @@ int main(void) {
         cmocka_unit_test(a_trial_is_held_again),
         cmocka_unit_test(a_loop_keeps_to_the_threads_it_tells),
         cmocka_unit_test(gradients_of_newton_agree_at_every_step),
+        cmocka_unit_test(a_clipped_run_is_its_steps_with_gradients_cut_by_their_norm),
         cmocka_unit_test(the_loss_curve_of_newton_deviates_like_one_ulp),
         cmocka_unit_test(bad_arguments_are_refused_in_words),
         cmocka_unit_test(a_loss_that_is_not_finite_stops_the_run),

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "budget.h"
+#include "train/checkpoint.h"
 #include "training.h"
 
 enum { COUNT = 75, ROWS = 16, BATCHES = 5 };  // the last batch has 11 rows
@@ -337,6 +338,7 @@ static void what_disagrees_on_resume_is_refused_in_words(void **state) {
     REFUSE(optimiser.epsilon, 0.5, "optimiser.epsilon is 0.5");
     REFUSE(optimiser.weight_decay, 0.5, "optimiser.weight_decay is 0.5");
     REFUSE(optimiser.warm_up, 3, "optimiser.warm_up is 3, wanted 2");
+    REFUSE(clip, 0.25, "clip is 0.25, wanted 0");
     REFUSE(solve.method, DPCR_METHOD_NEWTON, "solve.method is newton, wanted sequential");
     REFUSE(solve.scheme, DPCR_SCHEME_PCR, "solve.scheme is pcr");
     REFUSE(solve.backward, DPCR_SCHEME_PCR, "solve.backward is pcr, wanted sequential");
@@ -368,6 +370,20 @@ static void what_disagrees_on_resume_is_refused_in_words(void **state) {
     free_reference(&written);
     remove_folder(&f);
     dpcr_context_destroy(context);
+}
+
+// Of before classifiers were clipped.
+static void a_checkpoint_without_a_word_of_clipping_did_not_clip(void **state) {
+    (void)state;
+    const dpcri_saved saved = {.path = "old"};
+    for (int clipped = 0; clipped < 2; clipped++) {
+        dpcri_strings agreement = {0};
+        dpcr_error error = {0};
+        dpcri_strings_add_number(&agreement, "clip", clipped ? 0.25 : 0);
+        assert_int_equal(dpcri_saved_strings_agree(&saved, &agreement, &error),
+                         clipped ? DPCR_ERROR_ARGUMENT : DPCR_OK);
+        if (clipped) assert_non_null(strstr(error.text, "clip is 0.25, wanted 0"));
+    }
 }
 
 static void a_damaged_checkpoint_changes_nothing(void **state) {
@@ -470,6 +486,7 @@ int main(void) {
         cmocka_unit_test(a_checkpoint_is_a_model),
         cmocka_unit_test(a_checkpoint_lies_there_before_the_first_step),
         cmocka_unit_test(what_disagrees_on_resume_is_refused_in_words),
+        cmocka_unit_test(a_checkpoint_without_a_word_of_clipping_did_not_clip),
         cmocka_unit_test(a_damaged_checkpoint_changes_nothing),
         cmocka_unit_test(every_refused_allocation_comes_back_as_an_error),
     };

@@ -77,9 +77,8 @@ typedef struct dpcr_sequence_data {
 
 typedef struct dpcr_sequence_train_options {
     size_t size;               // sizeof(dpcr_sequence_train_options) of the caller
-    dpcr_train_options train;  // its size is not read. epochs, batch, optimiser, solve, seed, save, resume, ...
+    dpcr_train_options train;  // its size is not read. epochs, batch, optimiser, solve, seed, clip, save, ...
     int64_t length;            // of a text: steps between two updates
-    double clip;               // gradients' norm at most; 0: any
     double dropout;            // between the network's layers
     int recompute;             // non-zero: less memory for more time (dpcr_recurrent_plan_options)
     // Labelled sequences, readout last, one direction: states are kept only every so many steps, counted from the end,

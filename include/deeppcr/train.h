@@ -119,6 +119,7 @@ typedef struct dpcr_train_options {
     // DPCR_ERROR_CANCELLED if steps are left. The context's cancel function does the same. May be NULL.
     int (*progress)(void *user, const struct dpcr_train_state *state);
     void *progress_user;
+    double clip;  // norm of all gradients together at most, as dpcr_gradients_clip_norm; 0: any
 } dpcr_train_options;
 
 // Seconds of this call by phase; on a device all of a step is `forward`.
@@ -156,7 +157,7 @@ typedef struct dpcr_train_state {
 // cross-entropy:
 //   for epoch: for each batch of rows, shuffled:  x = (pixels / 255 - mean) / deviation;  z0 = encoder(x);  z =
 //   chain(z0)
-//              loss(head(z), labels);  gradients backward;  optimiser step
+//              loss(head(z), labels);  gradients backward, clipped;  optimiser step
 // mean and deviation are those of all pixels of `data` and are kept in the model's metadata "pixel_mean" and
 // "pixel_deviation" (one number each; a deviation of 0 counts as 1). The model's parameters are updated in place; its
 // gradients are zero afterwards. Same model, data, options and plan: same bits, for any number of threads.
@@ -164,7 +165,7 @@ typedef struct dpcr_train_state {
 // A checkpoint holds the model (dpcr_model_load reads it as one), the optimiser's state and the position. Resuming
 // reads the parameters from it; a run stopped or killed at any moment and resumed ends with the bits of the
 // uninterrupted run, also with DPCR_METHOD_AUTO, whose choices it keeps. What must agree: the model's options, the
-// data, batch, seed, the optimiser's and the solve's options (epochs may grow where `total` does not follow from them).
+// data, batch, seed, clip, the optimiser's and the solve's options (epochs may grow where `total` does not follow from them).
 //
 // solve.device: the layers that dpcr_device_model_create takes, not tied, with everything on the device: images,
 // labels, parameters, gradients, states and the optimiser's state; the host reads loss and accuracy. The model's

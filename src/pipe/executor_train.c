@@ -407,6 +407,7 @@ static void fill_options(training *t, const dpcr_pipeline_options *pipeline) {
     t->segment = t->synchronous ? 1 : asked < t->ledger.batches ? asked : t->ledger.batches;
     t->pipeline = pipeline ? *pipeline : (dpcr_pipeline_options){.size = sizeof t->pipeline};
     t->pipeline.optimiser = &t->ledger.options.optimiser;
+    t->pipeline.clip = t->ledger.options.clip;
 }
 
 // A table of `updates` updates (synchronous: of one).

@@ -13,6 +13,7 @@ typedef struct there {
     dpcri_ledger *ledger;
     dpcri_device_pass pass;
     void *first, *second;  // the optimiser's state, or NULL where the kind has none
+    void *sums;            // what clipping adds up, or NULL
     int64_t epoch;         // whose order is there; -1: none
     int64_t home;          // the step whose parameters the host has
     int size;              // of the batch that ran last
@@ -106,6 +107,8 @@ static dpcr_status set_up(there *t, dpcr_error *error) {
     for (int size = 0; size < DPCRI_SIZES; size++) dpcri_choices_add(&l->fixed, size, t->pass.plans[size]);
     DPCR_TRY(take_state(t, o->kind != DPCR_SGD || o->momentum != 0, &t->first, error));
     DPCR_TRY(take_state(t, o->kind != DPCR_SGD, &t->second, error));
+    if (l->options.clip > 0)
+        DPCR_TRY(dpcri_device_pass_take(&t->pass, "clipping", DPCR_CLIP_BYTES, 1, 1, 1, NULL, &t->sums, error));
     DPCR_TRY(dpcri_ledger_take(l, error));
     vectors_of(t, device, host);
     DPCR_TRY(move(t, device, host, DPCRI_TO_DEVICE, error));
@@ -130,12 +133,18 @@ done:
 }
 
 static dpcr_status update(there *t, dpcr_error *error) {
+    dpcr_status status;
     const dpcri_device_pass *p = &t->pass;
     const dpcr_array parameters = dpcri_device_pass_vector(p, p->parameters),
                      gradients = dpcri_device_pass_vector(p, p->gradients),
                      first = dpcri_device_pass_vector(p, t->first), second = dpcri_device_pass_vector(p, t->second);
-    return dpcr_optimiser_enqueue(t->ledger->optimiser, &parameters, &gradients, t->first ? &first : NULL,
-                                  t->second ? &second : NULL, 1, p->stream, error);
+    if (t->sums)
+        DPCR_TRY(dpcr_gradients_clip_enqueue(&gradients, t->ledger->options.clip, t->sums, DPCR_CLIP_BYTES, p->stream,
+                                             error));
+    status = dpcr_optimiser_enqueue(t->ledger->optimiser, &parameters, &gradients, t->first ? &first : NULL,
+                                    t->second ? &second : NULL, 1, p->stream, error);
+done:
+    return status;
 }
 
 static dpcr_status one_step(void *run, dpcr_error *error) {

@@ -118,6 +118,8 @@ static dpcr_status check_options(const char *call, const dpcr_train_options *o, 
     if (!(o->checkpoint_seconds >= 0))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: checkpoint_seconds is %g, wanted 0 or more", call,
                           o->checkpoint_seconds);
+    if (!(o->clip >= 0) || isinf(o->clip))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: clip is %g, wanted 0 (any norm) or more", call, o->clip);
     return DPCR_OK;
 }
 

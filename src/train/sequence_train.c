@@ -99,12 +99,12 @@ static dpcr_status fill_options(training *t, const dpcr_sequence_train_options *
     if (t->data->text && t->options.length < 1)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sequence_train: length is %lld, wanted 1 or more",
                           (long long)t->options.length);
-    if (!(t->options.clip >= 0) || !(t->options.dropout >= 0 && t->options.dropout < 1) ||
+    if (!(o->clip >= 0) || !(t->options.dropout >= 0 && t->options.dropout < 1) ||
         !(o->checkpoint_seconds >= 0))
         return dpcri_fail(
             error, DPCR_ERROR_ARGUMENT,
             "sequence_train: clip %g, dropout %g, checkpoint_seconds %g; wanted none negative and dropout below 1",
-            t->options.clip, t->options.dropout, o->checkpoint_seconds);
+            o->clip, t->options.dropout, o->checkpoint_seconds);
     const dpcr_recurrent_options *n = &t->model->options.network;
     if (t->options.segment < 0 || (t->options.segment && (t->data->text || n->bidirectional || n->reverse ||
                                                           t->model->options.readout != DPCR_READOUT_LAST ||
@@ -229,7 +229,6 @@ static void add_agreement(training *t) {
     dpcri_strings_add(s, "outputs", "%" PRId64, o->outputs);
     dpcri_strings_add(s, "readout", "%s", dpcr_readout_name(o->readout));
     dpcri_strings_add(s, "length", "%" PRId64, t->data->text ? t->options.length : t->data->longest);
-    dpcri_strings_add_number(s, "clip", t->options.clip);
     dpcri_strings_add_number(s, "dropout", t->options.dropout);
     if (t->options.segment) dpcri_strings_add(s, "segment", "%" PRId64, t->options.segment);
     dpcri_agreement_add_options(s, &t->options.train);
@@ -427,7 +426,8 @@ static dpcr_status update(training *t, dpcr_error *error) {
     const dpcr_dtype dtype = dpcri_sequence_dtype(m);
     const dpcr_array both[2] = {dpcr_array_make(gradients, dtype, 1, &t->network_count),
                                 dpcr_array_make(m->gradients, dtype, 1, &m->count)};
-    if (t->options.clip > 0) DPCR_TRY(dpcr_gradients_clip_norm(t->context, both, 2, t->options.clip, NULL, error));
+    if (t->options.train.clip > 0)
+        DPCR_TRY(dpcr_gradients_clip_norm(t->context, both, 2, t->options.train.clip, NULL, error));
     dpcri_optimiser_update(t->network, dpcr_recurrent_vector(m->network, NULL), gradients, true);
     dpcri_optimiser_update(t->ends, m->parameters, m->gradients, true);
     dpcri_phase_end(&t->pass.phases.update, &mark);

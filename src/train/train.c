@@ -50,6 +50,15 @@ done:
 
 // ---- steps ----
 
+static dpcr_status clip(const dpcri_ledger *l, dpcr_error *error) {
+    if (l->options.clip == 0) return DPCR_OK;
+    int64_t count = 0;
+    (void)dpcr_model_vector(l->model, &count);
+    const dpcr_array gradients =
+        dpcr_array_make(dpcr_model_gradient_vector(l->model), dpcr_model_get_options(l->model)->dtype, 1, &count);
+    return dpcr_gradients_clip_norm(l->context, &gradients, 1, l->options.clip, NULL, error);
+}
+
 static dpcr_status one_step(void *run, dpcr_error *error) {
     dpcr_status status;
     training *t = run;
@@ -67,6 +76,7 @@ static dpcr_status one_step(void *run, dpcr_error *error) {
     DPCR_TRY(dpcri_pass_backward(&t->pass, t->size, error));
     mark = dpcri_seconds();
     dpcr_model_tie_gradients(model);
+    DPCR_TRY(clip(l, error));
     dpcri_optimiser_update(l->optimiser, dpcr_model_vector(model, NULL), dpcr_model_gradient_vector(model), true);
     dpcri_phase_end(&t->pass.phases.update, &mark);
     DPCR_TRY(dpcri_ledger_note(l, loss, correct, 1, rows, error));

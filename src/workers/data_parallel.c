@@ -28,11 +28,10 @@ int64_t dpcri_crew_tag(const dpcri_crew *c, int kind) { return TAG_GROUPS + 2 * 
 static dpcr_status check_workers(const char *call, const dpcr_workers_options *o, dpcr_error *error) {
     if (o->size != sizeof *o)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: options or figures of another size", call);
-    if (o->workers < 1 || o->workers > INT32_MAX || !(o->clip >= 0) || !isfinite(o->clip) || !(o->deadline >= 0) ||
-        o->groups < 0)
+    if (o->workers < 1 || o->workers > INT32_MAX || !(o->deadline >= 0) || o->groups < 0)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                          "%s: workers %lld, clip %g, deadline %g, groups %lld; wanted 1 or more, and 0 or more", call,
-                          (long long)o->workers, o->clip, o->deadline, (long long)o->groups);
+                          "%s: workers %lld, deadline %g, groups %lld; wanted 1 or more, and 0 or more", call,
+                          (long long)o->workers, o->deadline, (long long)o->groups);
     return DPCR_OK;
 }
 
@@ -193,14 +192,14 @@ static void clip(dpcri_member *m) {
         dpcri_stage_squares(&m->network.group[g], m->network.model->options.tie,
                             dpcri_network_first_step(&m->network, g), m->squares + m->crew->first[g]);
     for (int64_t u = 0; u < m->crew->first[groups]; u++) sum += m->squares[u];
-    const double factor = m->crew->options.clip / (sqrt(sum) + 1e-6);
+    const double factor = m->crew->ledger.options.clip / (sqrt(sum) + 1e-6);
     for (int64_t g = 0; !(factor >= 1) && g < groups; g++)  // NaN too, as in PyTorch
         dpcri_stage_scale(&m->network.group[g], factor);
 }
 
 static void update(dpcri_member *m) {
     dpcri_network_tie(&m->network);
-    if (m->crew->options.clip > 0) clip(m);
+    if (m->crew->ledger.options.clip > 0) clip(m);
     for (int64_t g = 0; g < m->crew->groups; g++)
         dpcri_optimiser_update(m->optimisers[g], dpcri_network_parameters(&m->network, g),
                                dpcri_network_gradients(&m->network, g), true);

@@ -472,6 +472,11 @@ dpcr_status dpcr_train_layerwise(dpcr_context *context, dpcr_model *model, const
     layerwise *l = dpcri_alloc_zero(context, sizeof *l);
     if (!l) return dpcri_fail(error, DPCR_ERROR_MEMORY, "train: no memory for the run's state (%zu bytes)", sizeof *l);
     status = dpcri_ledger_open(&l->ledger, call, context, model, data, train, error);
+    if (status == DPCR_OK && l->ledger.options.clip > 0)
+        status = dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                            "%s: clip is %g, but layers are updated one by one and the whole gradient never is there; "
+                            "wanted 0",
+                            call, l->ledger.options.clip);
     if (status == DPCR_OK) fill_options(l, given);
     if (status == DPCR_OK) status = set_up(l, error);
     if (status == DPCR_OK) status = dpcri_lender_context(&l->lender, &messages, error);
