@@ -17,7 +17,7 @@ deeppcr.set_threads(1)
 
 
 def report(name, call):
-    print(f"{name:44} {min(timeit.repeat(call, number=300, repeat=15)) / 300 * 1e6:7.2f} us", flush=True)
+    print(f"{name:56} {min(timeit.repeat(call, number=300, repeat=15)) / 300 * 1e6:7.2f} us", flush=True)
 
 
 A, b, z0, x = np.full((4, 2, 2), 0.3, "f"), np.ones((4, 2), "f"), np.ones(2, "f"), np.zeros(8)
@@ -73,13 +73,15 @@ except ImportError:
     pass
 else:
     torch.set_num_threads(1)
-    step = torch.randn(1, 1, 4)
+    step, ones = torch.randn(1, 1, 4), torch.ones(1, 1, 8)
     for name in ("GRU", "LSTM"):
         theirs = getattr(torch.nn, name)(4, 8)
         for who, module in ((f"torch.nn.{name}", theirs), (f"deeppcr.torch.{name}", deeppcr.torch.from_torch(theirs))):
             with torch.no_grad():
                 report(who, lambda: module(step))
-            report(f"{who} forward and back", lambda: module(step)[0].sum().backward())
+            report(f"{who} forward, with gradients", lambda: module(step))
+            report(f"{who} forward and back", lambda: module(step)[0].backward(ones))
+            report(f"{who} forward and back, of a sum", lambda: module(step)[0].sum().backward())
     gradients = [torch.randn(24, 4), torch.randn(24, 8), torch.randn(24), torch.randn(24)]
     parameters = [torch.nn.Parameter(g.clone()) for g in gradients]
 
@@ -101,7 +103,9 @@ else:
 
     with torch.no_grad():
         report("a module of PyTorch that does nothing", lambda m=Module(): m(step))
-    report("an autograd function that does nothing, both", lambda: Empty.apply(step, *parameters)[0].sum().backward())
+    report("an autograd function that does nothing, forward", lambda: Empty.apply(step, *parameters))
+    report("an autograd function that does nothing, both", lambda: Empty.apply(step, *parameters)[0].backward(ones))
+    report("an autograd function that does nothing, both, of a sum", lambda: Empty.apply(step, *parameters)[0].sum().backward())
     At, bt = torch.from_numpy(A), torch.from_numpy(b)
     report("deeppcr.torch.linear_chain", lambda: deeppcr.torch.linear_chain(At, bt))
     sos_t, x_t = torch.from_numpy(sos), torch.from_numpy(x)
