@@ -93,7 +93,7 @@ def measure(a, table, point, threads, program, python, keep):
             told[way] = field
     row = dict(zip(("kind", "width", "batch", "length"), point), threads=threads, auto_method=told["auto"][7])
     if table == "kept":
-        row |= {"planning_us": told["auto"][15]}
+        row |= {"planning_us": told["auto"][15], "planning_again_us": told["auto"][16]}
     elif table != "networks":
         row |= {f"{way}_{what}": told[way][i] for way in ways if not ways[way][0] and way != "dense" for what, i in (("sweeps", 11), ("distance", 12), ("residual", 13))}
     return row | {f"{part}_{way}_ns": f"{statistics.median(t[i] for t in times[way]):.1f}" for i, part in enumerate(("forward", "both")) for way in ways}
