@@ -393,6 +393,7 @@ static int refuse(const plan *p) {
 
 static int run(plan *p, const char *kind) {
     int status = refuse(p);
+    if (p->solver.options.planning_seconds == 0) p->solver.options.planning_seconds = 1;  // to see all ways
     const bool linear = kind && !strcmp(kind, "linear"), map = kind && cli_map_known(kind);
     if (status) return status;
     if (!linear && p->ranks.ranks) return cli_fail(CLI_USAGE, "--ranks is of linear chains");

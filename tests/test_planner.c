@@ -204,6 +204,36 @@ static void wide_chains_that_keep_their_past_are_left_to_the_loop(void **state) 
     }
 }
 
+// Where a step's flops say that its sequences are all that the processor can do, nobody asks whether the chain forgets;
+// a plan of one that hardly works looks at it, and has more than the loop.
+static void chains_that_fill_the_processor_are_not_looked_at(void **state) {
+    (void)state;
+    for (int full = 0; full < 2; full++) {
+        dpcr_context *context = solving_context(2);
+        chain c = chain_of(step_forgets, 4096, 20, DPCR_F32);
+        dpcr_steps steps = chain_steps(&c);
+        steps.flops = full ? 1e9 : 1;
+        dpcr_solve_plan *plan = NULL;
+        const dpcr_solve_options options = {.size = sizeof options};
+        assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
+        dpcr_candidate each = {.size = sizeof each};
+        int64_t count = 0, evaluations = 0;
+        while (dpcr_solve_plan_candidate(plan, count, &each)) count++;
+        dpcr_solve_plan_effort(plan, NULL, &evaluations);
+        assert_int_equal(strstr(dpcr_solve_plan_sentence(plan), "fill the processor") != NULL, full);
+        if (full) {
+            assert_int_equal(count, 2);
+            assert_int_equal(evaluations, 0);
+            assert_int_equal(dpcr_solve_plan_method(plan), DPCR_METHOD_SEQUENTIAL);
+            assert_int_equal(dpcr_solve_plan_backward(plan), DPCR_SCHEME_SEQUENTIAL);
+        } else {
+            assert_true(count > 2 && evaluations > 0);
+        }
+        dpcr_solve_plan_destroy(plan);
+        dpcr_context_destroy(context);
+    }
+}
+
 // A machine of many threads overlaps a chain that forgets, with the warm-up that the estimate found.
 static void warm_up_is_what_the_chain_needs(void **state) {
     (void)state;
@@ -813,6 +843,7 @@ int main(void) {
         cmocka_unit_test(late_forgetting_is_seen),
         cmocka_unit_test(chaos_is_seen),
         cmocka_unit_test(wide_chains_that_keep_their_past_are_left_to_the_loop),
+        cmocka_unit_test(chains_that_fill_the_processor_are_not_looked_at),
         cmocka_unit_test(warm_up_is_what_the_chain_needs),
         cmocka_unit_test(a_rare_caller_does_not_lose),
         cmocka_unit_test(predictions_are_in_order),

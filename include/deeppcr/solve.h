@@ -275,7 +275,8 @@ typedef struct dpcr_solve_options {
     double planning_seconds;  // MEASURE: budget; default 1. ESTIMATE, of chains with `coarse` or `slopes`: what
                               // timing steps and trials of methods may take together, timing a sweep's calls a quarter
                               // of it by the least they can; default: trials a sixteenth of the chain's solves so far
-                              // and of this one
+                              // and of this one. ESTIMATE, of others: where it is given all ways are looked at, also
+                              // where sequences in step fill the processor
     const dpcr_array *start;  // [B][w] or NULL: a typical z0, where plan_create tries the chain; read by it alone
     // [L] or NULL: the tolerances of step l are step_scale[l] times atol and rtol (ParaDiGMS: the deviation of the
     // step's noise), so what is locked is right in each step's own units only, and the reason is DPCR_REASON_SCALED.

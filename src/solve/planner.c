@@ -27,6 +27,7 @@ enum {
     LEAST_LENGTH = 32,       // below, nothing pays
     MOST_GROUPS = 32,        // of overlap's chunks, tried when measuring
     FEWEST_SWEEPS = 2,       // of picard and its relatives
+    FEWEST_WARM_UP = 24,     // of networks that forget
     TRIED_SWEEPS = 100000,   // at most told of a trial
     MEASURED_WITHIN = 4      // times the best prediction: what is worth a measurement
 };
@@ -76,6 +77,7 @@ static bool is_wide(const dpcri_outlook *o) {
 // and Jacobians are out of the question. No part of them is timed.
 static bool is_left_to_the_loop(const dpcri_outlook *o) {
     const dpcri_memory memory = o->contraction.memory;
+    if (o->filled > 0) return true;
     const bool keeps = memory == DPCRI_MEMORY_KEEPS || memory == DPCRI_MEMORY_CHAOTIC;
     return keeps && is_wide(o) && !is_weighed(o->steps) && !o->steps->window && !o->options->warm_up &&
            o->options->planning == DPCR_PLANNING_ESTIMATE;
@@ -400,7 +402,12 @@ static void tell(dpcr_solve_plan *plan, const dpcri_outlook *o, const list *l, c
     char name[48], what[160], loop[32], waking[80], text[400];
     const dpcr_candidate *other = is_loop(chosen) ? best_parallel(l) : chosen;
     name_of(chosen, name, sizeof name);
-    if (!other)
+    if (!other && o->filled > 0 && backward)
+        snprintf(text, sizeof text, "; backward %s: as forward", name);
+    else if (!other && o->filled > 0)
+        snprintf(text, sizeof text, "%s: its sequences fill the processor, overlap would take %s at best, the loop takes %s",
+                 name, duration(o->filled, what, sizeof what), duration(loop_of(l)->seconds, loop, sizeof loop));
+    else if (!other)
         snprintf(text, sizeof text, "%s%s: %s", backward ? "; backward " : "", name,
                  plan->steps.length < LEAST_LENGTH || plan->steps.batch == 0 ? "too little to run side by side"
                                                                              : "there is no other way");
@@ -693,9 +700,29 @@ static void look_with_care(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known 
     o->allowance = asked > 0 ? asked - looked : (dpcri_cost_loop(o) + known->spent) / LOOP_PART;
 }
 
+// Sequences that keep all threads' multiply-adds at work in step leave nothing to lanes: seen from a few steps of the
+// loop beside what the machine reaches, in hardly more time than they take. What forgets at once gains most, so that is
+// supposed; whether it forgets is then not asked, nor is any other way timed, but where time is given for planning.
+static void see_whether_filled(dpcri_outlook *o) {
+    const dpcr_steps *s = o->steps;
+    if (!(s->batch > 1 && s->flops > 0 && is_wide(o)) || s->window || o->options->warm_up || o->options->chunk ||
+        o->options->planning != DPCR_PLANNING_ESTIMATE || o->options->planning_seconds > 0 || !wants_timing(o) ||
+        !dpcri_time_loop(o))
+        return;
+    dpcr_candidate others[DPCRI_CANDIDATES / 2];
+    list l = {.at = others};
+    dpcri_outlook best = *o;
+    best.costs.lane = s->flops / o->machine.flops;
+    list_overlap(&best, &l, FEWEST_WARM_UP, false);
+    double seconds = HUGE_VAL;
+    for (int64_t i = 0; i < l.count; i++) seconds = fmin(seconds, l.at[i].seconds);
+    if (l.count > 0 && known_doubt * seconds >= dpcri_cost_loop(o)) o->filled = seconds;
+}
+
 static void look_closely(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *known) {
     dpcri_rates_of(plan->context, &o->machine);
-    if (has_lanes(o)) follow_starts(plan, o, PROBE_STEPS);
+    see_whether_filled(o);
+    if (has_lanes(o) && !(o->filled > 0)) follow_starts(plan, o, PROBE_STEPS);
     o->contraction = plan->contraction;  // of the key
     if (wants_timing(o) && !is_left_to_the_loop(o))
         o->costs = dpcri_costs_of(plan->context, o->steps, dpcri_row_block(o->steps), !is_wide(o));

@@ -35,6 +35,7 @@ typedef struct dpcri_outlook {
     unsigned failed;          // bit m: method m had to be finished in order before
     double doubt;             // factor that a parallel prediction must stay below the loop's
     double allowance;         // seconds that trials may take
+    double filled;            // seconds of overlap at its best where the loop fills the processor; 0: it does not
     int64_t evaluations;      // of a step of a sequence, that planning has made
 } dpcri_outlook;
 
@@ -63,6 +64,9 @@ double dpcri_cost_backward(const dpcri_outlook *o, dpcr_scheme scheme);
 double dpcri_cost_asleep(const dpcri_outlook *o, const dpcr_candidate *c);
 
 // ---- stretch.c ----
+
+// Times the loop's step over a few steps, into o->costs. False: it cannot be run.
+bool dpcri_time_loop(dpcri_outlook *o);
 
 // Times a stretch of the chain in blocks of `row_block` sequences; `jacobians`: those too.
 dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, int64_t row_block, bool jacobians);

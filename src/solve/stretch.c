@@ -10,7 +10,7 @@
 #include "rt/rates.h"
 #include "solve/planner.h"
 
-enum { STRETCH_STEPS = 128, LANE_STEPS = 24, RUNS = 3, USUAL_LANES = 16, WINDOW_STEPS = 1024, PAGE = 4096 };
+enum { STRETCH_STEPS = 128, FEW_STEPS = 16, LANE_STEPS = 24, RUNS = 3, USUAL_LANES = 16, WINDOW_STEPS = 1024, PAGE = 4096 };
 enum { LEAST_LANES = 8, FULL_LANES = 16, CHAIN_PART = 32 };  // of chains that are looked at with care
 
 typedef struct stretch {
@@ -237,6 +237,16 @@ bool dpcri_time_sweep(dpcri_outlook *o, double seconds) {
     o->costs.lane = o->costs.sweep = each;
     o->costs.jacobian *= ratio;
     return true;
+}
+
+bool dpcri_time_loop(dpcri_outlook *o) {
+    const dpcr_steps *steps = o->steps;
+    stretch s = {.steps = steps, .rows = least(steps->batch, dpcri_row_block(steps)), .n = FEW_STEPS};
+    if (steps->length < s.n || !allocate(o->context, &s)) return false;
+    set_one(&s.z0);
+    o->costs.block = quickest_as(o->context, s.rows < steps->batch, &s, run_loop) / (double)s.n;
+    dpcri_free(o->context, s.memory);
+    return o->costs.block > 0;
 }
 
 dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, int64_t row_block, bool jacobians) {
