@@ -7,9 +7,9 @@
 // Order of every sum, by w, with G_i = (scale slope_i) W_i, W_i the row of W that makes u_i; c = g or +0:
 //     1  fma(G0, g0, c)      2  fma(G0, g0, c) + G1 g1      3  (fma(G0, g0, c) + G1 g1) + G2 g2
 //     4  (fma(G0, g0, c) + G1 g1) + (G2 g2 + G3 g3)         diagonal: fma(G, g, c)
-// Dense steps of width 8 (float) too, by the loop, lane after lane:
-//     ((fma(G0, g0, c) + G1 g1) + (G2 g2 + G3 g3)) + ((G4 g4 + G5 g5) + (G6 g6 + G7 g7))
-// so a lane's bits are the loop's, whatever runs beside it, and however a chain is cut. docs/math/cells.md.
+// Dense steps of width 8 (float) too, side by side with AVX2 and AVX-512, with the residual g + the same:
+//     ((G0 g0 + G1 g1) + (G2 g2 + G3 g3)) + ((G4 g4 + G5 g5) + (G6 g6 + G7 g7))
+// So a lane's bits are the loop's, whatever runs beside it, and however a chain is cut. docs/math/cells.md.
 #ifndef DPCRI_ADJOINT_H
 #define DPCRI_ADJOINT_H
 
@@ -29,7 +29,7 @@ typedef struct dpcri_adjoint_kernels {
     double loop_seconds[DPCRI_NARROW_WIDTH + 1], lane_seconds[2][DPCRI_NARROW_WIDTH + 1];
     double window_seconds[2][DPCRI_NARROW_WIDTH + 1];  // alone by composing (window.h)
     int64_t vector;                                    // lanes of one vector
-    double eight_seconds;  // of a dense step of width 8, alone and a lane's share; 0: not served
+    double eight_seconds[2];                           // of a dense step of width 8: alone; a lane's share
     // Of `chain` only the weights, their layout, residual and scale matter.
     void (*run)(const dpcri_narrow *chain, const dpcri_adjoint_run *run);
 } dpcri_adjoint_kernels;
