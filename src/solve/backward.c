@@ -66,18 +66,22 @@ static void note(dpcri_backward *b, int code) {
     if (code != 0) b->code = code;
 }
 
-// [steps][rows][w] of the first lane as [lanes][count][rows][w], lanes `stride` steps apart.
-static dpcr_array in_lanes(const dpcr_array *first, int64_t lanes, int64_t stride) {
-    dpcr_array view = dpcri_as_steps(first);
-    view.shape[0] = lanes;
-    view.strides[0] = stride * first->strides[0];
-    return view;
+// `lanes` lanes of `count` steps of x [steps][rows][w], from step `first` on and `stride` apart:
+// [lanes][count][rows][w].
+static dpcr_array in_lanes(const dpcr_array *x, int64_t first, int64_t lanes, int64_t stride, int64_t count,
+                           int64_t row, int64_t rows) {
+    const int64_t at = (first * x->strides[0] + row * x->strides[1]) * (int64_t)dpcr_dtype_size(x->dtype);
+    return (dpcr_array){.data = x->data ? (char *)x->data + at : NULL,
+                        .dtype = x->dtype,
+                        .device = x->device,
+                        .ndim = 4,
+                        .shape = {lanes, count, rows, x->shape[2]},
+                        .strides = {stride * x->strides[0], x->strides[0], x->strides[1], x->strides[2]}};
 }
 
 dpcr_array dpcri_lambda_lanes(const dpcri_backward *b, int64_t first, int64_t lanes, int64_t stride, int64_t count,
                               int64_t row, int64_t rows) {
-    const dpcr_array lambda = dpcri_slice(&b->lambda, first - b->lo, count, row, rows);
-    return in_lanes(&lambda, lanes, stride);
+    return in_lanes(&b->lambda, first - b->lo, lanes, stride, count, row, rows);
 }
 
 typedef int adjoint_function(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
@@ -89,11 +93,16 @@ static int call_adjoint(dpcri_backward *b, adjoint_function *adjoint, int64_t fi
                         const dpcr_array *out) {
     const dpcr_steps *steps = &b->plan->steps;
     const dpcr_span span = dpcri_span(first, lanes, stride, count, row, rows);
-    const dpcr_array in = dpcri_inputs(&b->t, first, count, row, rows), ins = in_lanes(&in, lanes, stride);
-    dpcr_array tape, direct;
-    if (b->tape) tape = dpcri_slice(b->tape, first, count, row, rows), tape = in_lanes(&tape, lanes, stride);
-    if (b->direct) direct = dpcri_slice(b->direct, first, count, row, rows), direct = in_lanes(&direct, lanes, stride);
-    return adjoint(steps->user, &span, &ins, b->tape ? &tape : NULL, b->direct ? &direct : NULL, last, kept, out);
+    dpcr_array in, tape, direct;
+    if (first > 0) {
+        in = in_lanes(&b->t.z, first - 1, lanes, stride, count, row, rows);
+    } else {
+        const dpcr_array z0 = dpcri_inputs(&b->t, 0, count, 0, rows);
+        in = in_lanes(&z0, 0, lanes, stride, count, row, rows);
+    }
+    if (b->tape) tape = in_lanes(b->tape, first, lanes, stride, count, row, rows);
+    if (b->direct) direct = in_lanes(b->direct, first, lanes, stride, count, row, rows);
+    return adjoint(steps->user, &span, &in, b->tape ? &tape : NULL, b->direct ? &direct : NULL, last, kept, out);
 }
 
 void dpcri_adjoint_lanes(dpcri_backward *b, int64_t first, int64_t lanes, int64_t stride, int64_t count, int64_t row,
@@ -194,9 +203,11 @@ static void gradient_piece(void *argument, int64_t task) {
     gradient_range(b, begin ? begin : 1, end - (begin ? begin : 1));
 }
 
-// Steps that one task makes gradients of: enough work for a task, and tasks enough for many threads.
+// Steps that one task makes gradients of: enough work for a task, and tasks enough for many threads; one thread has
+// none to share and only stops now and then.
 static int64_t gradient_steps(const dpcr_solve_plan *plan) {
-    const double each = plan->steps.flops * (double)plan->steps.batch, wanted = each > 0 ? 30000 / each : 8;
+    const double each = plan->steps.flops * (double)plan->steps.batch;
+    const double task = dpcr_context_threads(plan->context) > 1 ? 30000 : 1000000, wanted = each > 0 ? task / each : 8;
     return wanted > 4096 ? 4096 : wanted < 8 ? 8 : (int64_t)wanted;
 }
 

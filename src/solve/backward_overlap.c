@@ -80,9 +80,13 @@ static int64_t chunk_start(const job *o, int64_t c) { return o->cut.from + c * o
 // [count][rows][w] of chunk-wise adjoints, from chunk c.
 static dpcr_array chunk_adjoints(const job *o, void *data, int64_t c, int64_t count, int64_t row, int64_t rows) {
     const dpcr_steps *steps = &o->b->plan->steps;
-    const int64_t shape[3] = {o->cut.chunks, steps->batch, steps->width};
-    const dpcr_array whole = dpcr_array_make(data, steps->dtype, 3, shape);
-    return dpcri_slice(&whole, c, count, row, rows);
+    const int64_t w = steps->width, each = steps->batch * w;
+    return (dpcr_array){.data = (char *)data + (c * each + row * w) * (int64_t)dpcr_dtype_size(steps->dtype),
+                        .dtype = steps->dtype,
+                        .device = {DPCR_HOST, 0},
+                        .ndim = 3,
+                        .shape = {count, rows, w},
+                        .strides = {each, w, 1}};
 }
 
 // The m steps to the right of chunks [c, c + count). Their adjoints are not wanted: they all go to one place, which the
@@ -248,11 +252,17 @@ static void finish_in_order(job *o) {
         }
 }
 
+int64_t dpcri_backward_lanes(const dpcr_steps *steps, int64_t chunks, int64_t threads) {
+    const int64_t lanes = lanes_of(steps), share = (chunks + threads - 1) / most(threads, 1);
+    return lanes < DPCRI_VECTOR_LANES && steps->concurrent ? most(least(lanes, share), 1) : lanes;
+}
+
 void dpcri_backward_overlap(dpcri_backward *b) {
     const dpcr_solve_plan *plan = b->plan;
     const int64_t batch = plan->steps.batch;
     job o = {.b = b, .cut = layout_of(plan, b->lo, b->hi), .ops = dpcri_row_ops_of(plan->steps.dtype)};
     const double flops = (double)(b->hi - b->lo) * (double)batch * plan->steps.flops;
+    o.cut.lanes = dpcri_backward_lanes(&plan->steps, o.cut.chunks, dpcr_context_threads(plan->context));
     dpcri_adjoint_range(b, o.cut.right, b->hi, 0, batch);
     if (o.cut.right > o.cut.from) {
         const int64_t groups = (o.cut.chunks + o.cut.lanes - 1) / o.cut.lanes;

@@ -6,8 +6,6 @@
 
 #include "solve/planner.h"
 
-enum { VECTOR_LANES = 16 };  // callbacks that like as many run them as places of vectors
-
 // What part of the peak rate is reached by steps over a batch, and by Jacobians and their products, where the chain
 // does not tell.
 static const double step_efficiency = 0.5, jacobian_efficiency = 0.1;
@@ -92,7 +90,7 @@ static double overlap_seconds(const dpcri_outlook *o, double threads, double chu
     const double work = (length_of(o) + (chunks - 1) * warm_up) * batch_of(o) * lane * share;
     // A call of all its lanes takes what its lanes take; one of a few takes no less than one alone, or, where lanes
     // fill vectors, what all take.
-    const bool vectors = width >= VECTOR_LANES && o->steps->lane_seconds > 0 && o->costs.lane == 0;
+    const bool vectors = width >= DPCRI_VECTOR_LANES && o->steps->lane_seconds > 0 && o->costs.lane == 0;
     const double all = width * batch_of(o) * lane;
     const double depth = rounds * (chunk + warm_up) * (vectors ? all : more(less(latency, all), batch_of(o) * lane));
     const double checks = chunks * batch_of(o) * check_seconds;
@@ -268,11 +266,15 @@ double dpcri_cost_adjoint_loop(const dpcri_outlook *o) {
 }
 
 static double adjoint_overlap_by(const dpcri_outlook *o, double threads, int64_t chunk, int64_t warm_up) {
+    dpcr_steps fewer = *o->steps;  // a group's lanes, as dpcri_backward_overlap shares them
+    dpcri_outlook shared = *o;
+    if (fewer.lanes > 1) fewer.lanes = dpcri_backward_lanes(o->steps, o->steps->length / chunk, (int64_t)threads);
+    shared.steps = &fewer;
     const double lane = o->steps->lanes > 1 || o->costs.adjoint_lane > 0
                             ? less(adjoint_step(o), adjoint_row(o))
                             : more(adjoint_step(o) / batch_of(o), adjoint_row(o));
     const double bytes = length_of(o) * batch_of(o) * 2 * state_bytes(o);
-    return overlap_seconds(o, threads, (double)chunk, (double)warm_up, adjoint_step(o), lane, bytes);
+    return overlap_seconds(&shared, threads, (double)chunk, (double)warm_up, adjoint_step(o), lane, bytes);
 }
 
 double dpcri_cost_adjoint_overlap(const dpcri_outlook *o, int64_t chunk, int64_t warm_up) {
