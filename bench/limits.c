@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT
 // How near the linear chains' composing kernels are to what the machine can do, float, AVX-512, batch 1:
 //   bench_limits [--threads N] [--rounds R] [--width W] [--least 12] [--most 18]
+//   bench_limits --layers L [--threads N] [--rounds R] --width W    the bytes of a pass over L layers, each with
+//   parameters of
+//                               its own, nanoseconds a layer: to read W and b, and to read them and then add to as many
+//                               numbers
 //   bench_limits --waits 1      what a step of a recurrent cell waits for, nanoseconds: an fma's rate, and one after
 //                               another an fma, a tanh of 16, a vector's store and the load of one of its numbers
 // A line a width and length 2^e, all from one run, nanoseconds a step:
@@ -130,6 +134,33 @@ AVX512 static void run_triad(void *argument, int64_t task) {
         _mm512_storeu_ps(t->x + i, _mm512_fmadd_ps(s, _mm512_loadu_ps(t->z + i), _mm512_loadu_ps(t->y + i)));
 }
 
+// ---- layers ----
+
+typedef struct layers {
+    const float *parameters;
+    float *gradients;
+    int64_t n, tasks;
+    float sums[64 * LANES];
+} layers;
+
+static int64_t begin_of(const layers *l, int64_t task) { return l->n / LANES * task / l->tasks * LANES; }
+
+AVX512 static void read_layers(void *argument, int64_t task) {
+    layers *l = argument;
+    __m512 sums[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
+    for (int64_t i = begin_of(l, task), end = begin_of(l, task + 1); i + 4 * LANES <= end; i += 4 * LANES)
+        for (int k = 0; k < 4; k++) sums[k] = _mm512_add_ps(sums[k], _mm512_loadu_ps(l->parameters + i + k * LANES));
+    _mm512_storeu_ps(l->sums + task % 64 * LANES,
+                     _mm512_add_ps(_mm512_add_ps(sums[0], sums[1]), _mm512_add_ps(sums[2], sums[3])));
+}
+
+AVX512 static void add_to_layers(void *argument, int64_t task) {
+    const layers *l = argument;
+    const __m512 one = _mm512_set1_ps(1);
+    for (int64_t i = begin_of(l, task), end = begin_of(l, task + 1); i < end; i += LANES)
+        _mm512_storeu_ps(l->gradients + i, _mm512_add_ps(one, _mm512_loadu_ps(l->gradients + i)));
+}
+
 // ---- chains ----
 
 static float *numbers(int64_t count, float size) {
@@ -211,6 +242,28 @@ static void measure(dpcr_context *context, int64_t w, int exponent, int rounds) 
     free(a), free(b), free(z), free(x), free(y), free(s);
 }
 
+static void measure_layers(dpcr_context *context, int64_t w, int64_t count, int rounds) {
+    const int64_t n = count * (w * w + w), times = ((int64_t)1 << 22) / n + 1;
+    float *parameters = numbers(n, 1), *gradients = numbers(n, 1);
+    layers l = {.parameters = parameters, .gradients = gradients, .n = n, .tasks = dpcr_context_threads(context)};
+    double reads[MOST_ROUNDS], both[MOST_ROUNDS];
+    for (int round = -1; round < rounds; round++) {  // the first for the caches
+        const double start = dpcri_seconds();
+        for (int64_t i = 0; i < times; i++) dpcri_parallel(context, l.tasks, read_layers, &l);
+        const double middle = dpcri_seconds();
+        for (int64_t i = 0; i < times; i++) {
+            dpcri_parallel(context, l.tasks, read_layers, &l);
+            dpcri_parallel(context, l.tasks, add_to_layers, &l);
+        }
+        if (round < 0) continue;
+        reads[round] = (middle - start) / (double)(times * count) * 1e9;
+        both[round] = (dpcri_seconds() - middle) / (double)(times * count) * 1e9;
+    }
+    printf("%lld,%lld,%lld,%.3f,%.3f\n", (long long)w, (long long)count, (long long)l.tasks, median(reads, rounds),
+           median(both, rounds));
+    free(parameters), free(gradients);
+}
+
 static int whole(const char *text, int least, int most) {
     char *end = NULL;
     const long value = strtol(text, &end, 10);
@@ -221,6 +274,7 @@ static int whole(const char *text, int least, int most) {
 
 int main(int argc, char **argv) {
     int threads = 1, rounds = 15, least = 12, most = 18, waits = 0, widths = 1 << 1 | 1 << 2 | 1 << 4;
+    int count = 0, width = 0;
     for (int i = 1; i < argc; i += 2) {
         const char *const value = i + 1 < argc ? argv[i + 1] : "";
         if (strcmp(argv[i], "--threads") == 0) {
@@ -232,11 +286,15 @@ int main(int argc, char **argv) {
         } else if (strcmp(argv[i], "--most") == 0) {
             most = whole(value, 8, 26);
         } else if (strcmp(argv[i], "--width") == 0) {
-            widths = 1 << whole(value, 1, 4);
+            width = whole(value, 1, 256);
+        } else if (strcmp(argv[i], "--layers") == 0) {
+            count = whole(value, 1, 1 << 20);
         } else if (strcmp(argv[i], "--waits") == 0) {
             waits = whole(value, 0, 1);
         } else {
-            fprintf(stderr, "bench_limits [--waits 1] [--threads N] [--rounds R] [--width W] [--least E] [--most E]\n");
+            fprintf(stderr,
+                    "bench_limits [--waits 1] [--layers L] [--threads N] [--rounds R] [--width W] [--least E] [--most "
+                    "E]\n");
             return 2;
         }
     }
@@ -251,6 +309,17 @@ int main(int argc, char **argv) {
     const dpcr_context_options options = {.size = sizeof options, .threads = threads};
     dpcr_context *context = NULL;
     if (dpcr_context_create(&options, &context, NULL) != DPCR_OK) return 3;
+    if (count) {
+        printf("width,layers,threads,forward_ns,backward_ns\n");
+        measure_layers(context, width ? width : 2, count, rounds);
+        dpcr_context_destroy(context);
+        return 0;
+    }
+    if (width > 4) {
+        fprintf(stderr, "bench_limits: chains are of width 1, 2, 3 or 4\n");
+        return 2;
+    }
+    if (width) widths = 1 << width;
     printf(
         "width,log2_length,threads,loop_ns,chunked_ns,spread,bytes_ns,fma_ns,ports_ns,limit_ns,percent_of_limit,"
         "ratio_at_limit\n");
