@@ -86,9 +86,7 @@ static error_t read_compensation(const char *arg, dpcr_compensation *compensatio
 }
 
 // Workers without a pipeline have them too.
-static bool is_shared(int key) {
-    return key == KEY_RANKS || key == KEY_SEGMENT || key == KEY_DEADLINE;
-}
+static bool is_shared(int key) { return key == KEY_RANKS || key == KEY_SEGMENT || key == KEY_DEADLINE; }
 
 static error_t parse_pipeline(int key, char *arg, struct argp_state *state) {
     cli_pipeline *p = state->input;

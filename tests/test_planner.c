@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The planner: how soon chains forget, candidates, measuring, wisdom and its file, other machines.
+#include <limits.h>
 #include <unistd.h>
 
 #include "base/random.h"
@@ -70,7 +71,7 @@ static chain chain_of(chain_step step, int64_t length, int64_t width, dpcr_dtype
 
 static dpcri_contraction contraction(dpcr_context *context, chain *c, double tolerance) {
     const dpcr_steps steps = chain_steps(c);
-    return dpcri_contraction_of(context, &steps, NULL, tolerance, true, 512);
+    return dpcri_contraction_of(context, &steps, NULL, tolerance, true, 512, NULL);
 }
 
 static void rates_are_those_of_the_chain(void **state) {
@@ -85,7 +86,7 @@ static void rates_are_those_of_the_chain(void **state) {
         assert_in_range(found.within, 80, 120);
         assert_in_range(found.to_bits, dtype ? 280 : 110, dtype ? 400 : 220);
         const dpcr_steps steps = chain_steps(&c);
-        const dpcri_contraction brief = dpcri_contraction_of(context, &steps, NULL, 1e-2, false, 512);
+        const dpcri_contraction brief = dpcri_contraction_of(context, &steps, NULL, 1e-2, false, 512, NULL);
         assert_in_range(brief.within, 30, 70);
         assert_int_equal(brief.to_bits, 0);  // later than soon
         assert_true(brief.steps < found.to_bits);
@@ -144,7 +145,7 @@ static void chaos_is_seen(void **state) {
     double x = 0.3;
     const int64_t shape[2] = {1, 3};
     dpcr_array z0 = dpcr_array_make(&x, DPCR_F64, 2, (const int64_t[]){1, 1});
-    dpcri_contraction found = dpcri_contraction_of(context, &steps, &z0, 1e-10, true, 512);
+    dpcri_contraction found = dpcri_contraction_of(context, &steps, &z0, 1e-10, true, 512, NULL);
     assert_int_equal(found.memory, DPCRI_MEMORY_CHAOTIC);
     near(found.rate, log(2), 0.3);
 
@@ -153,7 +154,7 @@ static void chaos_is_seen(void **state) {
     c = (chain){.step = step_lorenz, .length = 20000, .batch = 1, .width = 3, .dtype = DPCR_F64, .parameters = &h};
     steps = chain_steps(&c);
     z0 = dpcr_array_make(start, DPCR_F64, 2, shape);
-    found = dpcri_contraction_of(context, &steps, &z0, 1e-10, true, 512);
+    found = dpcri_contraction_of(context, &steps, &z0, 1e-10, true, 512, NULL);
     assert_int_equal(found.memory, DPCRI_MEMORY_CHAOTIC);
     assert_true(found.rate > 0.0005 && found.rate < 0.05);
     dpcr_context_destroy(context);
@@ -232,6 +233,57 @@ static void chains_that_fill_the_processor_are_not_looked_at(void **state) {
         dpcr_solve_plan_destroy(plan);
         dpcr_context_destroy(context);
     }
+}
+
+// ---- a caller who wants it to end ----
+
+typedef struct patience {
+    chain c;
+    int left, asked;     // questions that are answered with no; all
+    int calls_after_no;  // of advance, once the answer was yes
+} patience;
+
+static int has_lost_it(void *user) {
+    patience *p = user;
+    return p->asked++ >= p->left;
+}
+
+// Slow enough that somebody asks between two calls.
+static int slow_advance(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
+                        const dpcr_array *last, const dpcr_array *tape) {
+    patience *p = user;
+    p->calls_after_no += p->asked > p->left;
+    const double start = dpcri_seconds();
+    while (p->left < INT_MAX && dpcri_seconds() - start < 25e-3) continue;
+    return chain_advance(&p->c, span, in, states, last, tape);
+}
+
+static void planning_ends_where_the_caller_cancels(void **state) {
+    (void)state;
+    for (int planning = DPCR_PLANNING_ESTIMATE; planning <= DPCR_PLANNING_MEASURE; planning++)
+        for (int left = 0; left < 4; left += 1 + left) {
+            patience p = {.c = chain_of(step_forgets, 400, 2, DPCR_F32), .left = left};
+            dpcr_steps steps = chain_steps(&p.c);
+            steps.user = &p;
+            steps.advance = slow_advance;
+            steps.linearise = NULL, steps.adjoint = NULL, steps.gradient = NULL;
+            const dpcr_context_options wanted = {
+                .size = sizeof wanted, .threads = 1, .cancel = has_lost_it, .cancel_user = &p};
+            const dpcr_solve_options options = {
+                .size = sizeof options, .planning = (dpcr_planning)planning, .backward = DPCR_SCHEME_SEQUENTIAL};
+            dpcr_context *context = NULL;
+            dpcr_solve_plan *plan = NULL;
+            dpcr_error error = {0};
+            assert_int_equal(dpcr_context_create(&wanted, &context, NULL), DPCR_OK);
+            assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, &error), DPCR_ERROR_CANCELLED);
+            assert_non_null(strstr(error.text, "cancel"));
+            assert_null(plan);
+            assert_int_equal(p.calls_after_no, 0);
+            p.left = INT_MAX;  // asked again by somebody with patience
+            assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, &error), DPCR_OK);
+            dpcr_solve_plan_destroy(plan);
+            dpcr_context_destroy(context);
+        }
 }
 
 // A machine of many threads overlaps a chain that forgets, with the warm-up that the estimate found.
@@ -844,6 +896,7 @@ int main(void) {
         cmocka_unit_test(chaos_is_seen),
         cmocka_unit_test(wide_chains_that_keep_their_past_are_left_to_the_loop),
         cmocka_unit_test(chains_that_fill_the_processor_are_not_looked_at),
+        cmocka_unit_test(planning_ends_where_the_caller_cancels),
         cmocka_unit_test(warm_up_is_what_the_chain_needs),
         cmocka_unit_test(a_rare_caller_does_not_lose),
         cmocka_unit_test(predictions_are_in_order),

@@ -337,8 +337,7 @@ static void a_clipped_run_is_its_steps_with_gradients_cut_by_their_norm(void **s
         const dpcr_model_options o = resnet_options(5, 8, (dpcr_dtype)dtype);
         dpcr_model *got = make_model(context, &o), *wanted = make_model(context, &o), *plain = make_model(context, &o);
         dpcr_train_options options = train_options(1, BATCH);
-        options.optimiser =
-            (dpcr_optimiser_options){.size = sizeof options.optimiser, .kind = DPCR_SGD, .rate = 0.5};
+        options.optimiser = (dpcr_optimiser_options){.size = sizeof options.optimiser, .kind = DPCR_SGD, .rate = 0.5};
         int64_t count = 0, cut = 0;
         void *p = dpcr_model_vector(wanted, &count), *g = dpcr_model_gradient_vector(wanted);
         dpcr_optimiser *optimiser = NULL;
@@ -347,8 +346,8 @@ static void a_clipped_run_is_its_steps_with_gradients_cut_by_their_norm(void **s
         assert_int_equal(dpcr_train(context, plain, set, &options, NULL, &error), DPCR_OK);
         options.clip = 2;
         assert_int_equal(dpcr_train(context, got, set, &options, NULL, &error), DPCR_OK);
-        assert_int_equal(dpcri_optimiser_create(context, &options.optimiser, (dpcr_dtype)dtype, count, &optimiser, NULL),
-                         DPCR_OK);
+        assert_int_equal(
+            dpcri_optimiser_create(context, &options.optimiser, (dpcr_dtype)dtype, count, &optimiser, NULL), DPCR_OK);
         for (int64_t step = 0; step < batches; step++) {
             double squares = 0;
             run_step(loop, set, step);

@@ -26,4 +26,10 @@ bool dpcri_watch_stopped(dpcri_watch *watch) {
     return true;
 }
 
+bool dpcri_watch_heard(dpcri_watch *watch, dpcr_status status) {
+    if (!watch || status != DPCR_ERROR_CANCELLED) return false;
+    atomic_store_explicit(&watch->stopped, true, memory_order_relaxed);
+    return true;
+}
+
 int64_t dpcri_watch_steps(double flops) { return flops < stretch ? (int64_t)(stretch / (flops > 1 ? flops : 1)) : 1; }

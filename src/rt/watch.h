@@ -23,6 +23,9 @@ dpcri_watch *dpcri_watch_begin(dpcri_watch *watch, const dpcr_context *context, 
 // Whether to leave out the rest. NULL: never.
 bool dpcri_watch_stopped(dpcri_watch *watch);
 
+// The same of a call inside, which may have heard it: whether it says DPCR_ERROR_CANCELLED.
+bool dpcri_watch_heard(dpcri_watch *watch, dpcr_status status);
+
 // Steps between two looks, of `flops` each.
 int64_t dpcri_watch_steps(double flops);
 

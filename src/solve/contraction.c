@@ -36,6 +36,7 @@ static const double neutral_rate = 1.0 / 512;  // a smaller one is lost within t
 
 typedef struct probe {
     const dpcr_steps *steps;
+    dpcri_watch *watch;
     const dpcri_row_ops *ops;
     int64_t places, stride, rows;
     dpcr_array a, b;  // [places][rows][w]
@@ -109,8 +110,9 @@ static void measure_distances(probe *p) {
     p->mean = sum / (double)(p->places * p->rows);
 }
 
-// n more steps of all starts; false: the callback aborts.
+// n more steps of all starts; false: the callback aborts, or somebody asked to stop.
 static bool run(probe *p, int64_t n) {
+    if (dpcri_watch_stopped(p->watch)) return false;
     const dpcr_span span = dpcri_span(p->done, p->places, p->stride, n, 0, p->rows);
     const bool ran = dpcri_advance(p->steps, &span, &p->a, NULL, &p->a, NULL) >= 0 &&
                      dpcri_advance(p->steps, &span, &p->b, NULL, &p->b, NULL) >= 0;
@@ -254,13 +256,14 @@ static dpcri_memory explore(probe *p, const dpcr_array *z0, double tolerance, in
 }
 
 dpcri_contraction dpcri_contraction_of(dpcr_context *context, const dpcr_steps *steps, const dpcr_array *z0,
-                                       double tolerance, bool bits, int64_t most) {
+                                       double tolerance, bool bits, int64_t most, dpcri_watch *watch) {
     const double start = dpcri_seconds();
     dpcri_contraction found = {.memory = DPCRI_MEMORY_UNKNOWN};
     if (steps->length < 2 || steps->batch < 1 || most < 1) return found;
     const int64_t n = at_most(most, steps->length), places = places_for(steps, 0, PLACES);
     probe p = {.steps = steps,
                .ops = dpcri_row_ops_of(steps->dtype),
+               .watch = watch,
                .bits = bits,
                .rows = steps->batch < ROWS ? steps->batch : ROWS};
     const int64_t shape[3] = {places, p.rows, steps->width};

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 #include "deeppcr/solve.h"
+#include "rt/watch.h"
 
 typedef enum dpcri_memory {
     DPCRI_MEMORY_UNKNOWN = 0,  // nothing was run, or it did not stay finite
@@ -25,10 +26,10 @@ typedef struct dpcri_contraction {
 } dpcri_contraction;
 
 // Runs at most `most` steps from two starts, zeros and the rows of z0 (NULL: a vector of its own), side by
-// side at several places of the chain, and watches their distance. Memory that is refused, a callback that aborts:
-// UNKNOWN. `bits`: until they agree bit for bit, however late. Deterministic but for `seconds`.
+// side at several places of the chain, and watches their distance. Memory that is refused, a callback that aborts, a
+// watch (or NULL) that is stopped: UNKNOWN. `bits`: until they agree bit for bit, however late. Deterministic but for `seconds`.
 dpcri_contraction dpcri_contraction_of(dpcr_context *context, const dpcr_steps *steps, const dpcr_array *z0,
-                                       double tolerance, bool bits, int64_t most);
+                                       double tolerance, bool bits, int64_t most, dpcri_watch *watch);
 // Until when starts that are within the tolerance after so many steps agree bit for bit, if that is to be soon.
 int64_t dpcri_contraction_soon(int64_t within);
 

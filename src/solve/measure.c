@@ -12,6 +12,7 @@
 
 typedef struct trials {
     dpcr_context *context;
+    dpcri_watch *watch;
     bool backward, taped;  // taped: forward leaves a tape
     int64_t count;
     dpcr_solve_plan *plans[DPCRI_CANDIDATES];
@@ -41,14 +42,13 @@ static bool run_trial(void *argument, int64_t i) {
     trials *t = argument;
     const dpcr_array *tape = t->tape.data ? &t->tape : NULL;
     dpcr_solve_report report = {.size = sizeof report};
-    if (!t->plans[i]) return false;
-    if (t->backward)
-        return dpcr_solve_backward(t->plans[i], &t->z0, &t->z, tape, NULL, &t->last, NULL, NULL, t->workspace,
-                                   t->workspace_bytes, NULL, NULL) == DPCR_OK;
-    if (dpcr_solve_execute(t->plans[i], &t->z0, &t->z, t->taped ? tape : NULL, t->workspace, t->workspace_bytes,
-                           &report, NULL) != DPCR_OK)
-        return false;
-    return report.reason > 0 || report.reason == DPCR_REASON_NONFINITE;
+    if (!t->plans[i] || dpcri_watch_stopped(t->watch)) return false;
+    const dpcr_status status = t->backward ? dpcr_solve_backward(t->plans[i], &t->z0, &t->z, tape, NULL, &t->last, NULL,
+                                                                 NULL, t->workspace, t->workspace_bytes, NULL, NULL)
+                                           : dpcr_solve_execute(t->plans[i], &t->z0, &t->z, t->taped ? tape : NULL,
+                                                                t->workspace, t->workspace_bytes, &report, NULL);
+    if (dpcri_watch_heard(t->watch, status) || status != DPCR_OK) return false;
+    return t->backward || report.reason > 0 || report.reason == DPCR_REASON_NONFINITE;
 }
 
 static void fill(const dpcr_array *array, int64_t count, double value) {
@@ -134,7 +134,11 @@ static void sort_measured(dpcr_candidate *candidates, int64_t count, int64_t win
 }
 
 bool dpcri_measure(const dpcri_outlook *o, bool backward, dpcr_candidate *candidates, int64_t count, double seconds) {
-    trials t = {.context = o->context, .backward = backward, .taped = o->options->consume_tape, .count = count};
+    trials t = {.context = o->context,
+                .watch = o->watch,
+                .backward = backward,
+                .taped = o->options->consume_tape,
+                .count = count};
     double median[DPCRI_CANDIDATES];
     int64_t winner = -1;
     make_plans(&t, o, candidates);
@@ -147,8 +151,11 @@ bool dpcri_measure(const dpcri_outlook *o, bool backward, dpcr_candidate *candid
         if (backward && dpcr_solve_plan_create(o->context, o->steps, &by_loop, &solution, NULL) == DPCR_OK) {
             const size_t bytes = dpcr_solve_plan_workspace(solution);
             void *space = dpcri_alloc(o->context, bytes);
-            ready = (space || !bytes) && dpcr_solve_execute(solution, &t.z0, &t.z, t.tape.data ? &t.tape : NULL, space,
-                                                            bytes, NULL, NULL) == DPCR_OK;
+            const dpcr_status status =
+                space || !bytes
+                    ? dpcr_solve_execute(solution, &t.z0, &t.z, t.tape.data ? &t.tape : NULL, space, bytes, NULL, NULL)
+                    : DPCR_ERROR_MEMORY;
+            ready = !dpcri_watch_heard(o->watch, status) && status == DPCR_OK;
             dpcri_free(o->context, space);
         }
         if (ready) winner = dpcri_race(count, run_trial, &t, seconds, dpcri_seconds, median);
@@ -173,13 +180,14 @@ static bool run_pair(void *argument, int64_t i) {
     trials *t = p->t;
     dpcr_solve_plan *back = p->back[i % 2];
     if (!back || !run_trial(t, i / 2)) return false;
-    return dpcr_solve_backward(back, &t->z0, &t->z, t->tape.data ? &t->tape : NULL, NULL, &t->last, NULL, NULL,
-                               t->workspace, t->workspace_bytes, NULL, NULL) == DPCR_OK;
+    const dpcr_status status = dpcr_solve_backward(back, &t->z0, &t->z, t->tape.data ? &t->tape : NULL, NULL, &t->last,
+                                                   NULL, NULL, t->workspace, t->workspace_bytes, NULL, NULL);
+    return !dpcri_watch_heard(t->watch, status) && status == DPCR_OK;
 }
 
 int dpcri_measure_pairs(const dpcri_outlook *o, const dpcr_candidate forward[2], const dpcr_candidate backward[2],
                         double seconds, double median[4]) {
-    trials t = {.context = o->context, .taped = true, .count = 2};
+    trials t = {.context = o->context, .watch = o->watch, .taped = true, .count = 2};
     pairs p = {.t = &t};
     int winner = -1;
     for (int i = 0; i < 2; i++) {

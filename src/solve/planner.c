@@ -231,7 +231,7 @@ static void list_window(const dpcri_outlook *o, list *l, dpcr_method method) {
     options.method = method;
     if (!dpcri_solve_has_windows(s, &options) || (o->failed & 1u << method)) return;
     double sweeps = 0;
-    const double step = dpcri_window_step(o->context, s, &options, &sweeps);
+    const double step = dpcri_window_step(o, &options, &sweeps);
     if (step > 0) add(l, method, DPCR_SCHEME_AUTO, dpcri_cost_window(o, method, step))->sweeps = sweeps;
 }
 
@@ -405,8 +405,9 @@ static void tell(dpcr_solve_plan *plan, const dpcri_outlook *o, const list *l, c
     if (!other && o->filled > 0 && backward)
         snprintf(text, sizeof text, "; backward %s: as forward", name);
     else if (!other && o->filled > 0)
-        snprintf(text, sizeof text, "%s: its sequences fill the processor, overlap would take %s at best, the loop takes %s",
-                 name, duration(o->filled, what, sizeof what), duration(loop_of(l)->seconds, loop, sizeof loop));
+        snprintf(text, sizeof text,
+                 "%s: its sequences fill the processor, overlap would take %s at best, the loop takes %s", name,
+                 duration(o->filled, what, sizeof what), duration(loop_of(l)->seconds, loop, sizeof loop));
     else if (!other)
         snprintf(text, sizeof text, "%s%s: %s", backward ? "; backward " : "", name,
                  plan->steps.length < LEAST_LENGTH || plan->steps.batch == 0 ? "too little to run side by side"
@@ -593,7 +594,7 @@ static void follow_starts(dpcr_solve_plan *plan, dpcri_outlook *o, int64_t usual
     const dpcr_steps *s = o->steps;
     const int64_t most = wants_bits(o) ? s->length / (s->lanes > 1 ? PROBE_LANES_PART : PROBE_PART) : 0;
     plan->contraction = dpcri_contraction_of(plan->context, s, plan->options.start, tolerance_of(plan), wants_bits(o),
-                                             most > usual ? most : usual);
+                                             most > usual ? most : usual, o->watch);
     o->evaluations += plan->contraction.evaluations;
 }
 
@@ -725,7 +726,7 @@ static void look_closely(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *k
     if (has_lanes(o) && !(o->filled > 0)) follow_starts(plan, o, PROBE_STEPS);
     o->contraction = plan->contraction;  // of the key
     if (wants_timing(o) && !is_left_to_the_loop(o))
-        o->costs = dpcri_costs_of(plan->context, o->steps, dpcri_row_block(o->steps), !is_wide(o));
+        o->costs = dpcri_costs_of(o, dpcri_row_block(o->steps), !is_wide(o));
     recall(plan, o, known);
 }
 
@@ -739,6 +740,11 @@ static void look(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *known) {
     o->sweeps = known->sweeps ? known->sweeps : expected_sweeps(&o->contraction, o->steps->length);
 }
 
+static dpcr_status stopped(const dpcri_outlook *o, dpcr_error *error) {
+    if (!dpcri_watch_stopped(o->watch)) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_CANCELLED, "plan: stopped by the caller's cancel function");
+}
+
 dpcr_status dpcri_planner_choose(dpcr_solve_plan *plan, dpcr_error *error) {
     const dpcr_solve_options asked = plan->options;
     const bool forward = asked.method == DPCR_METHOD_AUTO, backward = asked.backward == DPCR_SCHEME_AUTO;
@@ -747,16 +753,22 @@ dpcr_status dpcri_planner_choose(dpcr_solve_plan *plan, dpcr_error *error) {
                  dpcr_scheme_name(asked.backward));
         return DPCR_OK;
     }
-    dpcri_outlook o = {.context = plan->context, .steps = &plan->steps, .options = &asked};
+    dpcri_watch watch;
+    dpcri_outlook o = {.context = plan->context,
+                       .steps = &plan->steps,
+                       .options = &asked,
+                       .watch = dpcri_watch_begin(&watch, plan->context, HUGE_VAL)};
     const double began = dpcri_seconds();
+    dpcr_status status;
     dpcri_known known;
     look(plan, &o, &known);
+    DPCR_TRY(stopped(&o, error));
     const bool before[2] = {known.chosen[0], known.chosen[1]};
     const int allowed = known.max_sweeps;  // 0 in a record of older wisdom: what is predicted now holds from now on
     const bool wants_trial = forward && !known.chosen[0] && asked.planning == DPCR_PLANNING_ESTIMATE;
     const bool timed = is_weighed(&plan->steps) && o.evaluations > 0;
     const bool learned = (wants_trial && try_told(&o, &known)) || timed;
-    dpcr_status status = DPCR_OK;
+    DPCR_TRY(stopped(&o, error));
     if (forward)
         DPCR_TRY(choose(plan, &o, &known, 0, error));
     else
@@ -765,6 +777,7 @@ dpcr_status dpcri_planner_choose(dpcr_solve_plan *plan, dpcr_error *error) {
     if (backward) DPCR_TRY(choose(plan, &o, &known, 1, error));
     const bool new = known.chosen[0] && known.chosen[1] && !(before[0] && before[1]);
     if (forward && backward && asked.consume_tape && new) choose_pair(plan, &o, &known, ahead);
+    DPCR_TRY(stopped(&o, error));  // what was timed by then is worth nothing
     if (learned || known.chosen[0] != before[0] || known.chosen[1] != before[1] ||
         (known.chosen[0] && known.max_sweeps != allowed))
         dpcri_wisdom_remember(plan->context, plan->key, &known);

@@ -3,6 +3,7 @@
 #ifndef DPCRI_PLANNER_H
 #define DPCRI_PLANNER_H
 
+#include "rt/watch.h"
 #include "solve/solve_internal.h"
 
 // Methods whose sweeps are remembered one by one, in this order.
@@ -37,6 +38,7 @@ typedef struct dpcri_outlook {
     double allowance;         // seconds that trials may take
     double filled;            // seconds of overlap at its best where the loop fills the processor; 0: it does not
     int64_t evaluations;      // of a step of a sequence, that planning has made
+    dpcri_watch *watch;       // whether the caller wants it to end, or NULL
 } dpcri_outlook;
 
 // ---- cost.c: seconds ----
@@ -69,7 +71,7 @@ double dpcri_cost_asleep(const dpcri_outlook *o, const dpcr_candidate *c);
 bool dpcri_time_loop(dpcri_outlook *o);
 
 // Times a stretch of the chain in blocks of `row_block` sequences; `jacobians`: those too.
-dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, int64_t row_block, bool jacobians);
+dpcri_costs dpcri_costs_of(const dpcri_outlook *o, int64_t row_block, bool jacobians);
 
 // The same in small doses, of chains that tell `coarse` or `slopes`, into o->costs: a step of the loop, the least seen;
 // bounds for all else; two runs of a sweep's call that takes `seconds` by the bounds. False: it cannot be run, or would
@@ -79,8 +81,7 @@ void dpcri_bound_costs(dpcri_outlook *o);
 bool dpcri_time_sweep(dpcri_outlook *o, double seconds);
 // Seconds that a step of one sequence takes by the method inside the callback `window`, and its sweeps, from a stretch
 // of the chain. 0: it cannot be run, or did not come to its end.
-double dpcri_window_step(dpcr_context *context, const dpcr_steps *steps, const dpcr_solve_options *options,
-                         double *sweeps);
+double dpcri_window_step(const dpcri_outlook *o, const dpcr_solve_options *options, double *sweeps);
 
 // ---- tried.c ----
 

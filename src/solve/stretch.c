@@ -10,7 +10,17 @@
 #include "rt/rates.h"
 #include "solve/planner.h"
 
-enum { STRETCH_STEPS = 128, FEW_STEPS = 16, LANE_STEPS = 24, RUNS = 3, USUAL_LANES = 16, WINDOW_STEPS = 1024, PAGE = 4096 };
+enum {
+    STRETCH_STEPS = 128,
+    FEW_STEPS = 16,
+    LANE_STEPS = 24,
+    RUNS = 3,
+    USUAL_LANES = 16,
+    WINDOW_STEPS = 1024,
+    PAGE = 4096
+};
+enum { MOST_ROWS = 256 };            // of a timed call's lanes together: more fill no product better
+static const double plenty = 20e-3;  // seconds after which two runs tell enough, and that a step's lanes may take
 enum { LEAST_LANES = 8, FULL_LANES = 16, CHAIN_PART = 32 };  // of chains that are looked at with care
 
 typedef struct stretch {
@@ -126,13 +136,16 @@ static void time_run(void *argument, int64_t task) {
 }
 
 // Seconds of the quickest run; 0: it cannot be run.
-static double quickest_as(dpcr_context *context, bool as_task, stretch *s, run_function *run) {
+static double quickest_as(const dpcri_outlook *o, bool as_task, stretch *s, run_function *run) {
     timed t = {.s = s, .run = run, .seconds = HUGE_VAL};
-    for (int i = 0; i < RUNS && t.seconds > 0; i++)
+    const double start = dpcri_seconds();
+    for (int i = 0; i < RUNS && t.seconds > 0 && (i < 2 || dpcri_seconds() - start < plenty); i++) {
+        if (dpcri_watch_stopped(o->watch)) return 0;
         if (as_task && s->steps->concurrent)
-            dpcri_parallel(context, 2, time_run, &t);
+            dpcri_parallel(o->context, 2, time_run, &t);
         else
             time_run(&t, 0);
+    }
     return t.seconds;
 }
 
@@ -179,7 +192,7 @@ bool dpcri_time_step(dpcri_outlook *o, int64_t runs) {
     if (!allocate(o->context, &s)) return false;
     set_one(&s.z0);
     double seconds = o->costs.block;
-    for (int64_t i = 0; i < runs && seconds >= 0; i++) {
+    for (int64_t i = 0; i < runs && seconds >= 0 && !dpcri_watch_stopped(o->watch); i++) {
         if (s.rows < steps->batch)  // the loop gives them to tasks
             keep_least_as_task(o->context, &s, &seconds);
         else
@@ -226,7 +239,7 @@ bool dpcri_time_sweep(dpcri_outlook *o, double seconds) {
     if (s.lanes == 0 || !allocate(o->context, &s)) return false;
     set_one(&s.last);
     double took = 0;
-    for (int i = 0; i < 2 && took >= 0; i++) {
+    for (int i = 0; i < 2 && took >= 0 && !dpcri_watch_stopped(o->watch); i++) {
         keep_least(&s, run_lanes, &took);
         o->evaluations += s.lanes * s.lane_rows;
     }
@@ -244,45 +257,53 @@ bool dpcri_time_loop(dpcri_outlook *o) {
     stretch s = {.steps = steps, .rows = least(steps->batch, dpcri_row_block(steps)), .n = FEW_STEPS};
     if (steps->length < s.n || !allocate(o->context, &s)) return false;
     set_one(&s.z0);
-    o->costs.block = quickest_as(o->context, s.rows < steps->batch, &s, run_loop) / (double)s.n;
+    o->costs.block = quickest_as(o, s.rows < steps->batch, &s, run_loop) / (double)s.n;
     dpcri_free(o->context, s.memory);
     return o->costs.block > 0;
 }
 
-dpcri_costs dpcri_costs_of(dpcr_context *context, const dpcr_steps *steps, int64_t row_block, bool jacobians) {
+// Steps of so many rows that take no longer than `plenty` by their flops, at least `few`.
+static int64_t short_enough(const dpcri_outlook *o, int64_t wanted, int64_t few, int64_t rows) {
+    const double fit = plenty * dpcri_rates_peak() / fmax(1, o->steps->flops * (double)rows);
+    return fit > (double)wanted ? wanted : fit < (double)few ? few : (int64_t)fit;
+}
+
+dpcri_costs dpcri_costs_of(const dpcri_outlook *o, int64_t row_block, bool jacobians) {
+    const dpcr_steps *steps = o->steps;
     dpcri_costs costs = {0};
     stretch s = {
         .steps = steps, .rows = least(steps->batch, row_block), .lane_rows = steps->batch, .derivatives = true};
-    s.n = least(STRETCH_STEPS, steps->length);
+    const int64_t most = MOST_ROWS / (steps->batch > 0 ? steps->batch : 1);
+    s.n = least(short_enough(o, STRETCH_STEPS, 8, s.rows), steps->length);
     s.lanes = least(steps->lanes > 1 ? steps->lanes : USUAL_LANES, steps->length / (2 * LANE_STEPS));
-    s.lane_steps = LANE_STEPS;
+    if (steps->batch > 1) s.lanes = least(s.lanes, most > 2 ? most : 2);
+    s.lane_steps = short_enough(o, LANE_STEPS, 4, s.lanes * s.lane_rows);
     if (s.n < 8 || s.rows < 1 || s.lanes < 1) return costs;
     s.stride = steps->length / s.lanes;
-    if (!allocate(context, &s)) return costs;
+    if (!allocate(o->context, &s)) return costs;
     set_one(&s.z0), set_one(&s.last), set_one(&s.g);
     const bool blocks = s.rows < steps->batch;  // the loop gives them to tasks
-    const double loop = quickest_as(context, blocks, &s, run_loop), lanes = quickest_as(context, true, &s, run_lanes);
+    const double loop = quickest_as(o, blocks, &s, run_loop), lanes = quickest_as(o, true, &s, run_lanes);
     costs.block = loop / (double)s.n;
     costs.lane = lanes / (double)(s.lanes * s.lane_steps * s.lane_rows);
     if (loop > 0 && steps->linearise && jacobians)
-        costs.jacobian = quickest_as(context, true, &s, run_linearise) / (double)((s.n - 1) * s.rows);
-    if (loop > 0 && steps->adjoint)
-        costs.adjoint_block = quickest_as(context, blocks, &s, run_adjoint) / (double)(s.n - 1);
+        costs.jacobian = quickest_as(o, true, &s, run_linearise) / (double)((s.n - 1) * s.rows);
+    if (loop > 0 && steps->adjoint) costs.adjoint_block = quickest_as(o, blocks, &s, run_adjoint) / (double)(s.n - 1);
     if (costs.adjoint_block > 0 && leave_tape(&s))
         costs.adjoint_lane =
-            quickest_as(context, true, &s, run_adjoint_lanes) / (double)(s.lanes * s.lane_steps * s.lane_rows);
-    dpcri_free(context, s.memory);
+            quickest_as(o, true, &s, run_adjoint_lanes) / (double)(s.lanes * s.lane_steps * s.lane_rows);
+    dpcri_free(o->context, s.memory);
     return costs;
 }
 
 // From the caller's start, or one half in every component; states lie as far apart as they do in the batch, but no
 // further than a page.
-double dpcri_window_step(dpcr_context *context, const dpcr_steps *steps, const dpcr_solve_options *options,
-                         double *sweeps) {
+double dpcri_window_step(const dpcri_outlook *o, const dpcr_solve_options *options, double *sweeps) {
+    const dpcr_steps *steps = o->steps;
     const size_t real = dpcr_dtype_size(steps->dtype);
     const int64_t rows = least(steps->batch, 1 + PAGE / (steps->width * (int64_t)real)), values = rows * steps->width;
     const int64_t n = least(WINDOW_STEPS, steps->length);
-    char *memory = dpcri_alloc_zero(context, (size_t)((n + 1) * values) * real);
+    char *memory = dpcri_alloc_zero(o->context, (size_t)((n + 1) * values) * real);
     if (!memory) return 0;
     const int64_t in_shape[3] = {1, 1, steps->width}, shape[4] = {1, n, rows, steps->width};
     dpcr_array in = dpcr_array_make(memory, steps->dtype, 3, in_shape);
@@ -291,7 +312,7 @@ double dpcri_window_step(dpcr_context *context, const dpcr_steps *steps, const d
     if (options->start) in.data = options->start->data;
     const dpcr_span span = dpcri_span(0, 1, 1, n, 0, 1);
     double seconds = HUGE_VAL;
-    for (int i = 0; i < RUNS && seconds > 0; i++) {
+    for (int i = 0; i < RUNS && seconds > 0 && !dpcri_watch_stopped(o->watch); i++) {
         dpcr_window window = {.size = sizeof window,
                               .method = (int)options->method,
                               .atol = options->atol,
@@ -303,6 +324,6 @@ double dpcri_window_step(dpcr_context *context, const dpcr_steps *steps, const d
         seconds = solved ? fmin(seconds, dpcri_seconds() - start) : 0;
         *sweeps = window.sweeps;
     }
-    dpcri_free(context, memory);
-    return seconds / (double)n;
+    dpcri_free(o->context, memory);
+    return seconds < HUGE_VAL ? seconds / (double)n : 0;
 }

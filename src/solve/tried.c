@@ -83,9 +83,11 @@ bool dpcri_try(dpcri_outlook *o, dpcr_method method, double most, double *sweeps
     t.z0.shape[0] = steps.batch;
     if (ran) {
         t.bytes = dpcr_solve_plan_workspace(t.plan);
-        ran = allocate(o, &steps, &t) &&
-              dpcr_solve_execute(t.plan, &t.z0, &t.z, NULL, t.workspace, t.bytes, &report, NULL) == DPCR_OK &&
-              report.reason != DPCR_REASON_NONFINITE;
+        ran = allocate(o, &steps, &t);
+        const dpcr_status status =
+            ran ? dpcr_solve_execute(t.plan, &t.z0, &t.z, NULL, t.workspace, t.bytes, &report, NULL) : DPCR_OK;
+        ran =
+            ran && !dpcri_watch_heard(o->watch, status) && status == DPCR_OK && report.reason != DPCR_REASON_NONFINITE;
         o->evaluations += report.evaluations;
     }
     if (ran) {
