@@ -109,6 +109,20 @@ static void the_golden_mlp_comes_out(void **state) {
 
 enum { L = 5, B = 7 };
 
+// For whoever sets all parameters; the option is not kept.
+static void blank_models_have_zeros(void **state) {
+    (void)state;
+    const dpcr_model_options o = {
+        .architecture = DPCR_RESNET, .inputs = 3, .outputs = 2, .layers = 4, .width = 5, .layer_norm = 1, .blank = 1};
+    dpcr_model *m = make(&o);
+    int64_t count = 0;
+    const float *p = dpcr_model_vector(m, &count);
+    assert_true(count > 0);
+    for (int64_t i = 0; i < count; i++) assert_true(p[i] == 0);
+    assert_int_equal(dpcr_model_get_options(m)->blank, 0);
+    dpcr_model_destroy(m);
+}
+
 typedef struct chain {
     dpcr_model *model;
     dpcr_steps steps;
@@ -527,6 +541,7 @@ static void refusals_name_what_is_wrong(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(blank_models_have_zeros),
         cmocka_unit_test(the_golden_mlp_comes_out),
         cmocka_unit_test(advance_does_not_depend_on_the_split),
         cmocka_unit_test(jacobians_agree_with_differences),

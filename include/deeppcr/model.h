@@ -35,6 +35,7 @@ typedef struct dpcr_model_options {
     double scale;   // s of the resnet; 0: 1/sqrt(L)
     uint64_t seed;  // of the initialisation: PyTorch's default, U(-1/sqrt(fan_in), 1/sqrt(fan_in)), counter-based
     int64_t tie;    // T > 0: steps l and l mod T share their parameters (T = 1: all steps one set); 0: each has its own
+    int blank;      // non-zero: parameters are left 0, for whoever sets them all; told as 0 afterwards
 } dpcr_model_options;
 
 typedef struct dpcr_model dpcr_model;

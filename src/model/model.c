@@ -140,26 +140,25 @@ void dpcri_model_parameter(const dpcr_model *m, int64_t index, dpcri_parameter *
 }
 
 // Number e of a parameter in PyTorch's flat order is number e of the parameter's own stream: neither dtype nor layout
-// changes it.
-static void initialise(dpcr_model *m) {
+// nor the threads that make them change it.
+static void initialise(void *argument, int64_t index) {
+    dpcr_model *m = argument;
     const bool wide = m->options.dtype == DPCR_F64;
-    for (int64_t index = 0; index < dpcri_model_parameters(&m->options); index++) {
-        dpcri_parameter p;
-        dpcri_model_parameter(m, index, &p);
-        const uint64_t stream = DPCRI_STREAM_PARAMETERS + (uint64_t)index;
-        const double bound = p.fan_in ? 1 / sqrt((double)p.fan_in) : 0;
-        const int64_t cols = p.cols ? p.cols : 1;
-        for (int64_t i = 0; i < p.rows; i++)
-            for (int64_t j = 0; j < cols; j++) {
-                const double u = dpcri_random_uniform(m->options.seed, stream, (uint64_t)(i * cols + j));
-                const double value = p.fan_in ? bound * (2 * u - 1) : p.constant;
-                const int64_t at = p.offset + j * p.rows + i;
-                if (wide)
-                    ((double *)m->parameters)[at] = value;
-                else
-                    ((float *)m->parameters)[at] = (float)value;
-            }
-    }
+    dpcri_parameter p;
+    dpcri_model_parameter(m, index, &p);
+    const uint64_t stream = DPCRI_STREAM_PARAMETERS + (uint64_t)index;
+    const double bound = p.fan_in ? 1 / sqrt((double)p.fan_in) : 0;
+    const int64_t cols = p.cols ? p.cols : 1;
+    for (int64_t j = 0; j < cols; j++)
+        for (int64_t i = 0; i < p.rows; i++) {
+            const double u = dpcri_random_uniform(m->options.seed, stream, (uint64_t)(i * cols + j));
+            const double value = p.fan_in ? bound * (2 * u - 1) : p.constant;
+            const int64_t at = p.offset + j * p.rows + i;
+            if (wide)
+                ((double *)m->parameters)[at] = value;
+            else
+                ((float *)m->parameters)[at] = (float)value;
+        }
 }
 
 void dpcr_model_tie_parameters(dpcr_model *m) {
@@ -207,6 +206,7 @@ dpcr_status dpcr_model_create(dpcr_context *context, const dpcr_model_options *o
     if (!m) return dpcri_fail(error, DPCR_ERROR_MEMORY, "model_create: no memory for the model (%zu bytes)", sizeof *m);
     m->context = context;
     m->options = given;
+    m->options.blank = 0;
     fill_defaults(&m->options);
     if (!lay_out(m)) {
         status = dpcri_fail(error, DPCR_ERROR_OVERFLOW,
@@ -222,7 +222,7 @@ dpcr_status dpcr_model_create(dpcr_context *context, const dpcr_model_options *o
                             "model_create: no memory for parameters and gradients (2 x %zu bytes)", bytes);
         goto done;
     }
-    initialise(m);
+    if (!given.blank) dpcri_parallel(context, dpcri_model_parameters(&m->options), initialise, m);
     dpcr_model_tie_parameters(m);
     *model = m;
     return DPCR_OK;

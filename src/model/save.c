@@ -270,6 +270,7 @@ dpcr_status dpcr_model_load(dpcr_context *context, const char *path, dpcr_model 
     DPCR_TRY(dpcr_safetensors_read(context, path, &tensors, error));
     DPCR_TRY(read_options(&tensors, path, &options, error));
     DPCR_TRY(check_size(&options, path, &tensors, error));
+    options.blank = 1;
     DPCR_TRY(dpcr_model_create(context, &options, &made, error));
     DPCR_TRY(read_parameters(made, path, &tensors, error));
     for (int64_t i = 0; i < tensors.metadata_count; i++)

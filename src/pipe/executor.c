@@ -76,7 +76,9 @@ dpcr_status dpcr_pipeline_create(dpcr_context *context, dpcr_model *model, const
     p->options.first = p->first;
     DPCR_TRY(copy_schedule(context, schedule, &p->schedule, error));
     DPCR_TRY(dpcri_table_create(context, &p->schedule, &p->table, error));
-    DPCR_TRY(dpcr_model_create(context, &model->options, &p->model, error));
+    dpcr_model_options same = model->options;
+    same.blank = 1;
+    DPCR_TRY(dpcr_model_create(context, &same, &p->model, error));
     memcpy(p->model->parameters, model->parameters, (size_t)model->count * model->program.kernels->element);
     DPCR_TRY(make_ranks(p, error));
     *pipeline = p;

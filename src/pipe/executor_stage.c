@@ -73,6 +73,7 @@ dpcr_status dpcri_stage_create(dpcri_stage *stage, dpcr_context *context, const 
     o.outputs = head ? o.outputs : 0;
     o.layers = end - first - encoder - head;
     o.tie = 0;  // ties go over stages: executor_ties.c
+    o.blank = 1;
     stage->layers = o.layers;
     stage->width = o.width;
     stage->inputs = o.inputs;

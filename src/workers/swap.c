@@ -110,7 +110,9 @@ static dpcr_status make_alone(alone *a, dpcr_error *error) {
     const swapping *s = a->swap;
     const dpcri_member *m = a->member;
     const dpcri_crew *c = &s->crew;
-    DPCR_TRY(dpcr_model_create(m->context, &c->ledger.model->options, &a->model, error));
+    dpcr_model_options same = c->ledger.model->options;
+    same.blank = 1;
+    DPCR_TRY(dpcr_model_create(m->context, &same, &a->model, error));
     for (int64_t g = 0; g < c->groups; g++)
         dpcri_units_put(a->model, c->first[g], c->first[g + 1], dpcri_network_parameters(&m->network, g),
                         a->model->parameters);

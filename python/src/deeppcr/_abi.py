@@ -80,7 +80,7 @@ STRUCTURES: Dict[str, str] = {
         dpcr_solve_options solve; void *sample;""",
     "dpcr_model_options": """size_t size; dpcr_architecture architecture; dpcr_dtype dtype; int64_t inputs; int64_t outputs;
         int64_t layers; int64_t width; int64_t hidden; dpcr_activation activation; dpcr_branch branch; int layer_norm;
-        double scale; uint64_t seed; int64_t tie;""",
+        double scale; uint64_t seed; int64_t tie; int blank;""",
     "dpcr_xla_step": "dpcr_xla_what what; int64_t count; int64_t more; void *given[9];",
     "dpcr_xla_place": "int64_t array; void *at;",
     "dpcr_xla_call": """size_t size; int64_t steps; int64_t places; void *step; void *place; dpcr_error error; void *next;

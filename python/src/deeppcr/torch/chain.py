@@ -100,7 +100,7 @@ class _Slot:
         options = _abi.ModelOptions(
             size=ctypes.sizeof(_abi.ModelOptions), architecture=c[_KINDS[form.kind]], dtype=form.dtype, layers=form.layers,
             width=form.width, hidden=form.hidden, activation=_ACTIVATIONS[form.activation], branch=c[_BRANCHES[form.branch]],
-            layer_norm=int(form.layer_norm), scale=form.scale,
+            layer_norm=int(form.layer_norm), scale=form.scale, blank=1,
         )  # fmt: skip
         place, (error, error_ref) = ctypes.c_void_p(), library.error_place()
         owner = library.context.get()
