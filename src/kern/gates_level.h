@@ -20,8 +20,9 @@
 
 // Registers of a tile: strands x tiles of units x gates x parts of a sum that run side by side, enough for the latency
 // of an fma and few enough that sums, weights and one number of h fit. MOST and SOME strands together (of one gate
-// six before them at times, gates.inc), then one, which takes SINGLE tiles at once. MOST_HELD: vectors of units of one loop over what sums become. WIDE_...: strands of
-// gates_wide.inc, where the parts of a sum go one after the other.
+// six before them at times, gates.inc), then one, which takes SINGLE tiles at once. MOST_HELD: vectors of units of one
+// loop over what sums become; FIRST_STRANDS: strands of the loop over the functions that come first. WIDE_...: strands
+// of gates_wide.inc, where the parts of a sum go one after the other.
 #if defined(__AVX512F__)
 enum {
     RNN_MOST = 4,
@@ -37,7 +38,7 @@ enum {
     MOST_STRANDS = 8,
     MOST_SUMS = 24,
     MOST_HELD = 8,
-    FUNCTIONS_APART = 0,
+    FIRST_STRANDS = 2,
     WIDE_RNN = 8,
     WIDE_GRU = 8,
     WIDE_LSTM = 6
@@ -57,7 +58,7 @@ enum {
     MOST_STRANDS = 6,
     MOST_SUMS = 12,
     MOST_HELD = 4,
-    FUNCTIONS_APART = 1,
+    FIRST_STRANDS = 1,
     WIDE_RNN = 6,
     WIDE_GRU = 4,
     WIDE_LSTM = 3

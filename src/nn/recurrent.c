@@ -19,7 +19,11 @@ enum {
     WIDE_INPUT_BYTES = 1 << 19,
     WIDE_ROWS = 64,
     COPIED_ROWS = 2 * WIDE_ROWS,
-    WIDE_TERMS = 512
+    WIDE_TERMS = 512,
+    LINE = 64,
+    FETCHED_BYTES =
+        256,  // of a row of inputs, and numbers that are made of it, from which on the next ones are fetched
+    FETCHED_GATES = 256
 };
 
 static int64_t gates_of(const dpcri_recurrent *c) { return dpcri_gates_count[c->gates.kind] * c->gates.width; }
@@ -111,8 +115,17 @@ void dpcri_recurrent_pack(dpcri_recurrent *c, const void *bias_ih, const void *b
                          (const char *)c->weight_ih + (size_t)(j * I) * element, I, panel, PANEL);
 }
 
-// u = x W_ih^T + bias of m rows, x_row numbers apart, to rows u_row apart.
-static void project(const dpcri_recurrent *c, int64_t m, const void *x, int64_t x_row, void *u, int64_t u_row) {
+// Of the lines of m rows of inputs, x_row numbers apart, those from `from` on: to the second cache.
+static void fetch_lines(const dpcri_recurrent *c, int64_t m, const char *x, int64_t x_row, int64_t from, int64_t end) {
+    const int64_t element = (int64_t)c->kernels->element, lines = (c->inputs * element + LINE - 1) / LINE;
+    for (int64_t i = from; i < end && i < m * lines; i++)
+        __builtin_prefetch(x + i / lines * x_row * element + i % lines * LINE, 0, 2);
+}
+
+// u = x W_ih^T + bias of m rows, x_row numbers apart, to rows u_row apart. ahead: 0 or numbers from x to what comes
+// next, which is fetched panel by panel.
+static void project(const dpcri_recurrent *c, int64_t m, const void *x, int64_t x_row, void *u, int64_t u_row,
+                    int64_t ahead) {
     const int64_t gates = gates_of(c), I = c->inputs;
     const size_t element = c->kernels->element;
     const dpcri_wide_kernels *wide = wide_of(c);
@@ -129,7 +142,11 @@ static void project(const dpcri_recurrent *c, int64_t m, const void *x, int64_t 
                                             .from = k,
                                             .to = I - k < WIDE_TERMS ? I : k + WIDE_TERMS,
                                             .streams = wide->streams});
-    for (int64_t j = 0; !wide && j < gates; j += PANEL)
+    const int64_t lines = ahead ? m * ((I * (int64_t)element + LINE - 1) / LINE) : 0;
+    for (int64_t j = 0; !wide && j < gates; j += PANEL) {
+        if (ahead)
+            fetch_lines(c, m, (const char *)x + ahead * (int64_t)element, x_row, lines * j / gates,
+                        lines * (j + PANEL) / gates);
         c->nn->product(&(dpcri_product){.m = m,
                                         .n = gates - j < PANEL ? gates - j : PANEL,
                                         .depth = c->inputs,
@@ -142,6 +159,7 @@ static void project(const dpcri_recurrent *c, int64_t m, const void *x, int64_t 
                                         .init_row = 0,
                                         .c = (char *)u + (size_t)j * element,
                                         .c_row = u_row});
+    }
 }
 
 static const char *input_at(const dpcri_recurrent *c, int64_t step, int64_t row) {
@@ -168,7 +186,7 @@ static void project_copied(const dpcri_recurrent *c, const dpcr_span *span, int6
             memcpy(copies + (size_t)(i - from) * row,
                    input_at(c, first + i / lane * span->stride + i % lane / span->rows, span->row + i % span->rows),
                    row);
-        project(c, count, copies, c->inputs, u + (size_t)(from * gates) * element, gates);
+        project(c, count, copies, c->inputs, u + (size_t)(from * gates) * element, gates, 0);
     }
 }
 
@@ -183,24 +201,27 @@ void dpcri_recurrent_project(const dpcri_recurrent *c, const dpcr_span *span, in
         project_copied(c, span, first, steps, u);
         return;
     }
+    // Rows of a batch, not lanes, each of which a processor sees coming.
+    const bool worth = c->inputs * element >= FETCHED_BYTES && gates >= FETCHED_GATES;
+    const int64_t ahead = worth && rows > 1 && begin + 2 * steps <= span->steps ? steps * c->x.step : 0;
     const int64_t together = even ? steps * rows : rows > steps ? rows : steps;
     if (span->lanes > together) {
         for (int64_t k = 0; k < steps; k++)
             for (int64_t r = 0; r < rows; r++)
                 project(c, span->lanes, input_at(c, first + k, row + r), span->stride * c->x.step,
-                        u + (k * rows + r) * gates * element, lane);
+                        u + (k * rows + r) * gates * element, lane, ahead);
         return;
     }
     for (int64_t l = 0; l < span->lanes; l++, u += lane * element) {
         const int64_t step = first + l * span->stride;
         if (even)
-            project(c, steps * rows, input_at(c, step, row), rows == 1 ? c->x.step : c->x.row, u, gates);
+            project(c, steps * rows, input_at(c, step, row), rows == 1 ? c->x.step : c->x.row, u, gates, ahead);
         else if (rows > steps)
             for (int64_t k = 0; k < steps; k++)
-                project(c, rows, input_at(c, step + k, row), c->x.row, u + k * rows * gates * element, gates);
+                project(c, rows, input_at(c, step + k, row), c->x.row, u + k * rows * gates * element, gates, ahead);
         else
             for (int64_t r = 0; r < rows; r++)
-                project(c, steps, input_at(c, step, row + r), c->x.step, u + r * gates * element, rows * gates);
+                project(c, steps, input_at(c, step, row + r), c->x.step, u + r * gates * element, rows * gates, ahead);
     }
 }
 
@@ -396,7 +417,7 @@ int64_t dpcri_recurrent_block_of(const dpcri_recurrent *c, int64_t row, int64_t 
 
 // Products go down the columns of e: rows a multiple of so many bytes apart would fall on few sets of the first cache.
 int64_t dpcri_recurrent_block_width(const dpcri_recurrent *c) {
-    enum { FEW_SETS = 256, LINE = 64 };
+    enum { FEW_SETS = 256 };
     const int64_t tape = tape_of(c), element = (int64_t)c->kernels->element;
     return tape * element % FEW_SETS ? tape : tape + LINE / element;
 }
@@ -580,12 +601,15 @@ static void gradient_join(void *user) {
     if (c->join) c->join(c->products_user);
 }
 
-// Chunks that share one reading of the weights: enough to fill the tiles, more where the weights come from beyond the
-// caches; and no more than that, for each has a run-up, and every thread wants a call of its own. Figures and their
-// command: "Chunks a call" in docs/performance/recurrent.md.
+// Chunks that share one reading of the weights: enough to fill the tiles, of gates that have several twice four; more
+// where the weights come from beyond a core's caches, still more beyond all; and no more than that, for each has a
+// run-up, and every thread wants a call of its own. Figures and their command: "Chunks a call" in
+// docs/performance/recurrent.md.
 static int64_t lanes_of(const dpcri_recurrent *c) {
-    enum { CACHES = 32 << 20 };
-    return gates_of(c) * outputs_of(c) * (int64_t)c->kernels->element > CACHES ? 48 : 16;
+    enum { CORE = 1 << 18, CACHES = 32 << 20 };
+    const int64_t bytes = gates_of(c) * outputs_of(c) * (int64_t)c->kernels->element;
+    if (bytes > CORE || c->gates.kind == DPCRI_GATES_RNN) return bytes > CACHES ? 48 : 16;
+    return 8;
 }
 
 void dpcri_recurrent_steps(const dpcri_recurrent *c, dpcr_steps *steps) {

@@ -22,8 +22,8 @@ enum {
     FEW = 4           // 1 of FEW chunks of a group bad: they run again one by one, else the group does
 };
 
-// How a chain is cut: groups of `lanes` chunks, one call each; the chunks of the first `longer` groups have `more` steps
-// more than the others', n; the very last chunk also has the remainder.
+// How a chain is cut: groups of `lanes` chunks, one call each; the chunks of the first `longer` groups have `more`
+// steps more than the others', n; the very last chunk also has the remainder.
 typedef struct layout {
     int64_t lanes, groups, chunks, n, longer, more;
 } layout;
@@ -46,13 +46,13 @@ int64_t dpcri_overlap_groups(int64_t length, int64_t lanes, int64_t warm_up) {
     const int64_t share = length / lanes;
     if (share < 4 * warm_up) return 1;
     int64_t groups = 2;
-    while (groups <= share / (16 * warm_up)) groups *= 2;
+    while (groups <= length / most(lanes, LANES) / (16 * warm_up)) groups *= 2;
     return groups;
 }
 
 // From the shape of one sequence and the options alone. No chunk is shorter than twice its warm-up. Where chunks would
-// lie on the same cache sets, those of half the groups are a cache line longer, the others' one shorter, if there are two
-// groups or more and what is left over is short.
+// lie on the same cache sets, those of half the groups are a cache line longer, the others' one shorter, if there are
+// two groups or more and what is left over is short.
 static layout layout_of(const dpcr_solve_plan *plan) {
     const dpcr_steps *steps = &plan->steps;
     const int64_t length = steps->length, m = plan->options.warm_up, lanes = steps->lanes > 1 ? steps->lanes : LANES;

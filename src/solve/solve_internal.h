@@ -181,7 +181,8 @@ void dpcri_sweep_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_sw
 void dpcri_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, void **starts, void **ends,
                          unsigned char **rerun);
 // Groups of `lanes` chunks, one call each, that a chain is cut into: two at least where it is long enough, so that two
-// threads find work; then a power of two, which threads share evenly, with chunks of eight to sixteen warm-ups.
+// threads find work; then a power of two, which threads share evenly, with chunks of eight to sixteen warm-ups, longer
+// ones where a call has few lanes: those save on run-ups, not on what fills a call.
 int64_t dpcri_overlap_groups(int64_t length, int64_t lanes, int64_t warm_up);
 // Steps a chunk of overlap with this plan's steps, chunk and warm-up; the mean, where some are longer.
 int64_t dpcri_overlap_chunk(const dpcr_solve_plan *plan);
