@@ -76,21 +76,22 @@ static int asked, failures;
 static dpcr_status failed_with;
 static char failed_text[512];
 
-static void *count(void *frame, dpcr_xla_call *failed, dpcr_status status) {
+static void count(void *frame, dpcr_xla_call *failed, dpcr_status status, dpcr_xla_answer *answer) {
     asked++;
-    if (!failed) return NULL;
+    answer->finished = 1;
+    if (!failed) return;
     failures++;
     failed_with = status;
     strcpy(failed_text, failed->error.text);
     assert_true(dpcr_xla_busy(failed));
     assert_null(dpcr_xla_handler(frame));  // at work: another call of its kind is the host's
-    return &failures;                      // stands for an error of XLA's
+    answer->error = &failures;             // stands for an error of XLA's
 }
 
 static int clean(void **state) {
     (void)state;
     dpcr_xla_forget();
-    dpcr_xla_set_host(count);
+    dpcr_xla_set_host(count, NULL);
     asked = failures = 0;
     return 0;
 }
@@ -329,13 +330,13 @@ static _Atomic int by_host, turns;
 static _Atomic bool enough;
 static pthread_barrier_t start;
 
-static void *copy_by_hand(void *frame, dpcr_xla_call *failed, dpcr_status status) {
+static void copy_by_hand(void *frame, dpcr_xla_call *failed, dpcr_status status, dpcr_xla_answer *answer) {
     const dpcri_xla_frame *f = frame;
     assert_null(failed);
     assert_int_equal(status, DPCR_OK);
     memcpy(f->found.items[0]->numbers, f->given.items[0]->numbers, sizeof(float[4]));
     by_host++;
-    return NULL;
+    answer->finished = 1;
 }
 
 static void *many_turns(void *argument) {
@@ -356,7 +357,7 @@ static void test_threads_do_not_meet_in_a_call(void **state) {
     (void)state;
     copying own[THREADS], kept[CALLS];
     pthread_t threads[THREADS];
-    dpcr_xla_set_host(copy_by_hand);
+    dpcr_xla_set_host(copy_by_hand, NULL);
     by_host = turns = 0;
     enough = false;
     assert_int_equal(pthread_barrier_init(&start, NULL, THREADS + 1), 0);
@@ -398,10 +399,10 @@ static void dawdle(void) {
     left = true;
 }
 
-static void *dawdling_host(void *frame, dpcr_xla_call *failed, dpcr_status status) {
+static void dawdling_host(void *frame, dpcr_xla_call *failed, dpcr_status status, dpcr_xla_answer *answer) {
     (void)failed, (void)status;
     if (frame != probe) dawdle();
-    return NULL;
+    answer->finished = 1;
 }
 
 static void *dawdling_alloc(void *user, size_t bytes, size_t alignment) {
@@ -439,10 +440,10 @@ static void begin_end(copying *known, copying *unknown, copying *other) {
 static void end_while_within(copying *c) {
     pthread_t thread;
     void *raised;
-    dpcr_xla_set_host(dawdling_host);
+    dpcr_xla_set_host(dawdling_host, NULL);
     assert_int_equal(pthread_create(&thread, NULL, call_once, &c->h.frame), 0);
     while (!there) sched_yield();
-    dpcr_xla_set_host(NULL);
+    dpcr_xla_set_host(NULL, NULL);
     assert_true(left);
     pthread_join(thread, &raised);
     assert_null(raised);
@@ -461,10 +462,47 @@ static void test_none_is_at_a_host_that_has_ended(void **state) {
     unknown.h.frame.extension = &other;  // a question
     assert_ptr_equal(dpcr_xla_handler(&unknown.h.frame), told);
     unknown.h.frame.extension = NULL;
-    dpcr_xla_set_host(count);
+    dpcr_xla_set_host(count, NULL);
     assert_true(copies(&known));
     assert_null(dpcr_xla_handler(&unknown.h.frame));
     assert_int_equal(asked, 1);
+}
+
+// ---- interruptions ----
+
+static int interruptions;
+static bool torn_away;
+
+static void hear(void) {
+    assert_int_equal(asked, interruptions + 1);  // after the host
+    interruptions++;
+}
+
+static void interrupted_host(void *frame, dpcr_xla_call *failed, dpcr_status status, dpcr_xla_answer *answer) {
+    (void)frame, (void)failed, (void)status;
+    assert_true(!answer->error && !answer->finished && !answer->interrupted);
+    asked++;
+    if (torn_away) return;
+    *answer = (dpcr_xla_answer){.error = &failures, .finished = 1, .interrupted = 1};
+}
+
+static void test_an_interruption_is_told_after_the_host(void **state) {
+    (void)state;
+    copying known, unknown, other;
+    begin_end(&known, &unknown, &other);
+    interruptions = 0;
+    dpcr_xla_set_host(interrupted_host, hear);
+    torn_away = false;
+    assert_ptr_equal(dpcr_xla_handler(&unknown.h.frame), &failures);
+    assert_int_equal(interruptions, 1);
+    torn_away = true;
+    assert_ptr_equal(dpcr_xla_handler(&unknown.h.frame), told);
+    assert_string_equal(told, "deeppcr: the host was interrupted");
+    assert_int_equal(told_code, DPCRI_XLA_CANCELLED);
+    assert_int_equal(interruptions, 2);
+    assert_int_equal(dpcr_xla_keep(&known.h.frame, &known.call), 1);
+    assert_true(copies(&known));  // which asks nobody
+    assert_int_equal(interruptions, 2);
 }
 
 static void free_it(void *user, void *memory) {
@@ -498,12 +536,15 @@ static pid_t child;
 static pthread_t thread_of_child;
 
 // Forks; the child has another thread within when this one returns there.
-static void *forking_host(void *frame, dpcr_xla_call *failed, dpcr_status status) {
-    if (frame == probe || frame == &of_child->frame) return dawdling_host(frame, failed, status);
+static void forking_host(void *frame, dpcr_xla_call *failed, dpcr_status status, dpcr_xla_answer *answer) {
+    if (frame == probe || frame == &of_child->frame) {
+        dawdling_host(frame, failed, status, answer);
+        return;
+    }
     child = fork();
     if (child == 0 && pthread_create(&thread_of_child, NULL, call_once, &of_child->frame) != 0) _exit(2);
     while (child == 0 && !there) sched_yield();
-    return NULL;
+    answer->finished = 1;
 }
 
 static void test_forks_within_a_host(void **state) {
@@ -511,10 +552,10 @@ static void test_forks_within_a_host(void **state) {
     copying known, unknown, other;
     begin_end(&known, &unknown, &other);
     of_child = &unknown.h;
-    dpcr_xla_set_host(forking_host);
+    dpcr_xla_set_host(forking_host, NULL);
     assert_null(dpcr_xla_handler(&known.h.frame));
     if (child == 0) {
-        dpcr_xla_set_host(NULL);
+        dpcr_xla_set_host(NULL, NULL);
         const bool waited = left;
         pthread_join(thread_of_child, NULL);
         _exit(waited ? 0 : 1);
@@ -523,7 +564,7 @@ static void test_forks_within_a_host(void **state) {
     int status = -1;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
-    dpcr_xla_set_host(NULL);  // nobody is within here
+    dpcr_xla_set_host(NULL, NULL);  // nobody is within here
 }
 
 int main(void) {
@@ -535,6 +576,7 @@ int main(void) {
         cmocka_unit_test_setup(test_coefficients_may_change, clean),
         cmocka_unit_test_setup(test_threads_do_not_meet_in_a_call, clean),
         cmocka_unit_test_setup(test_none_is_at_a_host_that_has_ended, clean),
+        cmocka_unit_test_setup(test_an_interruption_is_told_after_the_host, clean),
         cmocka_unit_test_setup(test_kept_calls_are_waited_for, clean),
         cmocka_unit_test_setup(test_forks_within_a_host, clean),
     };

@@ -69,8 +69,16 @@ typedef struct dpcr_xla_call {
     int busy;
 } dpcr_xla_call;
 
-// Returns what XLA's handlers return: NULL, or an error that XLA made. `failed` is NULL where the frame is not known.
-typedef void *dpcr_xla_host(void *frame, dpcr_xla_call *failed, dpcr_status status);
+// What a host says of a frame; all 0 when it is asked.
+typedef struct dpcr_xla_answer {
+    void *error;   // what XLA's handlers return: NULL, or an error that XLA made
+    int finished;  // 0: something tore the host away, such as an exception of its language before its first line. XLA
+                   // gets the error "cancelled", and it counts as interrupted
+    int interrupted;  // 1: `interrupt` is called when this frame needs the host no more
+} dpcr_xla_answer;
+
+// `failed` is NULL where the frame is not known.
+typedef void dpcr_xla_host(void *frame, dpcr_xla_call *failed, dpcr_status status, dpcr_xla_answer *answer);
 
 // An XLA_FFI_Handler. Several threads may be in it at once.
 DPCR_API void *dpcr_xla_handler(void *frame);
@@ -78,7 +86,10 @@ DPCR_API void *dpcr_xla_handler(void *frame);
 // by which XLA asks about the handler, so the first host comes before the handler is registered. And this returns when
 // no call of the handler runs any more, so not from within one: it waits as long as the longest solve, and no signal
 // ends that. So ends a host whose language ends before XLA's threads do.
-DPCR_API void dpcr_xla_set_host(dpcr_xla_host *host);
+//
+// `interrupt`, which may be NULL, has the host's language raise an interruption, such as Ctrl-C, where it next runs:
+// the handler calls it as the last thing that it does, for what a host raises itself cannot pass through XLA.
+DPCR_API void dpcr_xla_set_host(dpcr_xla_host *host, void (*interrupt)(void));
 
 // Runs a call over a frame's arrays; not one that is kept. 1 in place of a status: coefficients of no filter, which
 // those who made the call may refuse in their own words.

@@ -40,7 +40,7 @@ def program():
         "int (*)(void *, const dpcr_span *, const dpcr_array *, const dpcr_array *, const dpcr_array *)":
             "((dpcr_steps *)0)->linearise",
         "int (*)(void *)": "((dpcr_context_options *)0)->cancel",
-        "void *(*)(void *, dpcr_xla_call *, dpcr_status)": "(dpcr_xla_host *)0",
+        "void (*)(void *, dpcr_xla_call *, dpcr_status, dpcr_xla_answer *)": "(dpcr_xla_host *)0",
     }  # fmt: skip
     for kind, place in callbacks.items():
         lines.append(f'_Static_assert(__builtin_types_compatible_p(__typeof__({place}), {kind}), "{place}");')
@@ -67,7 +67,7 @@ def test_declarations_are_those_of_the_headers(headers, tmp_path, change):
 
 def test_callbacks_have_as_many_arguments():
     assert len(_abi.STEP._argtypes_) == 6 and len(_abi.LINEARISE._argtypes_) == 5 and len(_abi.CANCEL._argtypes_) == 1
-    assert len(_abi.XLA_HOST._argtypes_) == 3
+    assert len(_abi.XLA_HOST._argtypes_) == 4
 
 
 def test_version_is_the_headers(headers):

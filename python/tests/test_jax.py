@@ -2,6 +2,7 @@
 """deeppcr.jax against JAX's own scans, and the networks over NumPy (which test_recurrent.py and test_torch.py prove)."""
 import ctypes
 import os
+import signal
 import struct
 
 import numpy as np
@@ -13,6 +14,7 @@ import jax.numpy as jnp  # noqa: E402
 import deeppcr  # noqa: E402
 from deeppcr import jax as ours  # noqa: E402
 from deeppcr import recurrent  # noqa: E402
+from test_process import ends_soon  # noqa: E402
 
 
 def scan(A, b, z0):
@@ -566,7 +568,6 @@ def test_a_ctrl_c_leaves_no_call_that_only_the_handler_has(rng, monkeypatch):
             return lib.dpcr_xla_keep(frame, call)
 
     monkeypatch.setattr(ours._xla, "_lib", Noting())
-    monkeypatch.setattr(ours._xla._thread, "interrupt_main", lambda: None)
     for stop in range(1, 20):
         table.forget()
         handed.clear()
@@ -583,8 +584,8 @@ def test_a_ctrl_c_leaves_no_call_that_only_the_handler_has(rng, monkeypatch):
         sys.settrace(trace)
         try:
             hand.run()
-        except RuntimeError as raised:
-            assert "KeyboardInterrupt" in str(raised)  # noqa: PT017
+        except KeyboardInterrupt:
+            assert "KeyboardInterrupt" in hand.told
         finally:
             sys.settrace(None)
         assert {*handed} <= {ctypes.addressof(ready.call) for ready in table.kept}
@@ -592,6 +593,108 @@ def test_a_ctrl_c_leaves_no_call_that_only_the_handler_has(rng, monkeypatch):
             break
     assert lines >= 5 and handed and np.array_equal(z, deeppcr.linear_chain(A, b))
     table.forget()
+
+
+@pytest.fixture
+def interrupting():
+    """A frame whose call does as a function here says, before XLA's handler gets back to it."""
+
+    class Hand(ByHand):
+        def does(self, what):
+            ours._xla.functions["interrupting"] = lambda: lambda given, found: what()
+
+        def run(self):
+            self.told = ""
+            super().run()
+
+    ours._xla._run_of.cache_clear()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield Hand("interrupting", [np.ones(2, "f4")], [])
+    signal.signal(signal.SIGINT, before)
+    ours._xla._run_of.cache_clear()
+    ours._xla._table.forget()
+    del ours._xla.functions["interrupting"]
+
+
+def test_a_ctrl_c_within_a_call_is_an_error_to_xla_and_raised_behind_it(interrupting):
+    interrupting.does(lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        interrupting.run()
+    assert interrupting.told == "builtins.KeyboardInterrupt: "
+    ours._xla._run_of.cache_clear()
+    interrupting.does(lambda: None)
+    interrupting.run()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_ctrl_c_that_tears_the_host_away(interrupting, monkeypatch):
+    """Where nothing of Python's takes it: what ctypes would return then is anything."""
+    def torn(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ours._xla, "_fail", torn)
+    interrupting.does(torn)
+    with pytest.raises(KeyboardInterrupt):
+        interrupting.run()
+    assert interrupting.told == "deeppcr: the host was interrupted"
+
+
+def test_a_handler_of_ctrl_c_runs_once_and_behind_a_call(interrupting):
+    """Of a call that the library gave up."""
+    pressed = []
+    signal.signal(signal.SIGINT, lambda *_: pressed.append(interrupting.told))
+    interrupting.does(lambda: deeppcr._library.check(deeppcr._abi.CONSTANTS["DPCR_ERROR_CANCELLED"], None))
+    with pytest.raises(RuntimeError, match="KeyboardInterrupt"):
+        interrupting.run()
+    assert pressed == ["builtins.KeyboardInterrupt: "]
+    with pytest.raises(KeyboardInterrupt):  # elsewhere it runs at once
+        deeppcr._library.check(deeppcr._abi.CONSTANTS["DPCR_ERROR_CANCELLED"], None)
+    assert len(pressed) == 2
+
+
+CALLS_OF_JAX = {
+    "a chain": ("lambda A, b: ours.linear_chain(A, b, scheme='sequential')", "jnp.full((1, 64, 64), 0.01), jnp.ones((300_000, 64))"),
+    "a gradient": ("jax.grad(lambda A, b: ours.linear_chain(A, b, scheme='sequential').sum())",
+                   "jnp.full((1, 64, 64), 0.01), jnp.ones((100_000, 64))"),
+    "a filter": ("ours.sosfilt", "jnp.array([[1, 0.5, 0, 1, 0.2, 0]] * 8), jnp.ones(20_000_000)"),
+    "a network": ("lambda p, x: ours.gru(p, x, method='sequential')[0]",
+                  "{n: jnp.asarray(v) for n, v in recurrent.GRU(1, 128).state_dict().items()}, jnp.zeros((100_000, 1, 1))"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("which, jitted", [*((which, True) for which in CALLS_OF_JAX), ("a chain", False)])
+def test_ctrl_c_ends_a_program_and_not_the_process(which, jitted):
+    """JAX raises its own error, KeyboardInterrupt comes right behind it, and what is called next is as good as before."""
+    function, arguments = CALLS_OF_JAX[which]
+    ends_soon(f"""
+    import jax, jax.numpy as jnp
+    from deeppcr import jax as ours
+    function, arguments = {function}, ({arguments})
+    if {jitted}:
+        function = jax.jit(function)
+    wanted = np.array(jax.block_until_ready(function(*arguments)))
+    told = []
+    def call(begun):
+        begun()
+        try:
+            try:
+                jax.block_until_ready(function(*arguments))
+            except Exception:
+                time.sleep(0)  # it is raised here at the latest
+                raise
+        except KeyboardInterrupt as raised:
+            while raised is not None:
+                told.append(str(raised))
+                raised = raised.__context__
+            raise
+    def interrupted_within(call, wait):
+        took, where = interrupted(call, wait)
+        return took, "within" if "CANCELLED" in "".join(told) else where
+    heard(call, ["within"], interrupted_within)
+    again = function(*arguments)
+    assert np.array_equal(again, wanted)
+    print("done")
+    """)
 
 
 def test_a_known_call_that_fails_is_an_exception(monkeypatch, rng):

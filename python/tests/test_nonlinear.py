@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 import copy
 import pickle
+import signal
 
 import numpy as np
 import pytest
@@ -243,6 +244,31 @@ def test_what_a_step_raises_comes_through(rng):
     with pytest.raises(deeppcr.ArgumentError) as caught:
         deeppcr.solve(lambda z, l: z[:, :1], np.ones(2), 100, method="sequential")
     assert caught.value.what == "what step returned" and caught.value.got == "of shape (1, 1)"
+
+
+@pytest.mark.parametrize("method", ["sequential", "overlap", "jacobi"])
+def test_a_handler_of_ctrl_c_that_raises_nothing(method):
+    """It runs once, and what was given up halfway is a KeyboardInterrupt as everywhere; what was whole by then is given."""
+    pressed, calls = [], []
+
+    def step(z, l):
+        calls.append(l.max())
+        if at is not None and l.max() >= at:
+            signal.raise_signal(signal.SIGINT)
+        return 0.5 * z
+
+    before = signal.signal(signal.SIGINT, lambda *_: pressed.append(len(calls)))
+    try:
+        at = None
+        plan = deeppcr.plan(step, np.ones(2), 3000, method=method)
+        at = 300
+        with pytest.raises(KeyboardInterrupt):
+            plan.solve(np.ones(2))
+        assert len(pressed) == 1
+        at = None
+        assert plan.solve(np.ones(2)).z.shape == (3000, 2) and len(pressed) == 1
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_not_finite_and_not_converged(rng):

@@ -124,7 +124,7 @@ INTERRUPTED = """
             took = time.process_time() - pressed[0]
             thread.join()
             return took, traceback.extract_tb(raised.__traceback__)[-1].name
-    def heard(call, by):
+    def heard(call, by, interrupted=interrupted):
         for attempt in range(30):  # it may come between two calls, at the end of one that is soon over, or while memory is asked
             took, where = interrupted(call, 0.004 * (1 + attempt))  # for, which under ASan takes long
             if where in by:

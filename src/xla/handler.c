@@ -89,8 +89,9 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static kind *bucket[BUCKETS];
 static int kinds;
 static dpcr_xla_host *host;
-static int within;           // calls of the handler that have not returned
-static uint64_t generation;  // forks since the first process
+static void (*interrupt)(void);  // the host's
+static int within;               // calls of the handler that have not returned
+static uint64_t generation;      // forks since the first process
 static pthread_cond_t nobody_within = PTHREAD_COND_INITIALIZER;
 
 static void lock_table(void) { pthread_mutex_lock(&lock); }
@@ -294,10 +295,11 @@ int dpcr_xla_run_at(void *const *addresses, dpcr_xla_call *call) {
 
 // ---- XLA's side ----
 
-void dpcr_xla_set_host(dpcr_xla_host *asked) {
+void dpcr_xla_set_host(dpcr_xla_host *asked, void (*of_host)(void)) {
     pthread_once(&once, survive_forks);
     lock_table();
     host = asked;
+    interrupt = of_host;
     while (!asked && within > 0) pthread_cond_wait(&nobody_within, &lock);
     unlock_table();
 }
@@ -313,15 +315,22 @@ static dpcr_xla_host *enter(const key *k, dpcr_xla_call **call, uint64_t *entere
     return asked;
 }
 
-static void leave(uint64_t entered) {
+// The host's language hears of an interruption while that is still waited for.
+static void leave(uint64_t entered, bool interrupted) {
     lock_table();
+    void (*const tell)(void) = interrupted ? interrupt : NULL;
+    if (tell) {
+        unlock_table();
+        tell();
+        lock_table();
+    }
     if (entered == generation && --within == 0) pthread_cond_broadcast(&nobody_within);
     unlock_table();
 }
 
-static void *refuse(const frame *f) {
-    dpcri_xla_error none = {sizeof none, NULL, "deeppcr: no host, it has ended", DPCRI_XLA_CANCELLED};
-    return f->api->make_error(&none);
+static void *cancelled(const frame *f, const char *why) {
+    dpcri_xla_error error = {sizeof error, NULL, why, DPCRI_XLA_CANCELLED};
+    return f->api->make_error(&error);
 }
 
 // A frame with an extension is a question about the handler; what comes before execution wants nothing of it.
@@ -333,11 +342,13 @@ void *dpcr_xla_handler(void *given) {
     dpcr_xla_call *call;
     uint64_t entered;
     dpcr_xla_host *asked = enter(readable && look(&k, f) && in_place(f) ? &k : NULL, &call, &entered);
-    if (!asked) return refuse(f);
+    if (!asked) return cancelled(f, "deeppcr: no host, it has ended");
     const int status = call ? dpcr_xla_run(f, call) : DECLINED;
-    void *raised = status < 0 ? asked(given, call, (dpcr_status)status) : NULL;
+    dpcr_xla_answer answer = {.finished = status == DPCR_OK};
+    if (status < 0) asked(given, call, (dpcr_status)status, &answer);
     if (call) give_back(call);
-    if (status == DECLINED) raised = asked(given, NULL, DPCR_OK);
-    leave(entered);
-    return raised;
+    if (status == DECLINED) asked(given, NULL, DPCR_OK, &answer);
+    if (!answer.finished) answer.error = cancelled(f, "deeppcr: the host was interrupted");
+    leave(entered, answer.interrupted || !answer.finished);
+    return answer.error;
 }

@@ -85,6 +85,7 @@ STRUCTURES: Dict[str, str] = {
     "dpcr_xla_place": "int64_t array; void *at;",
     "dpcr_xla_call": """size_t size; int64_t steps; int64_t places; void *step; void *place; dpcr_error error; void *next;
         int busy;""",
+    "dpcr_xla_answer": "void *error; int finished; int interrupted;",
 }
 
 # Prototypes, as in the headers but for the names of arguments.
@@ -167,7 +168,7 @@ int64_t dpcr_model_parameter_count(const dpcr_model *);
 dpcr_status dpcr_model_parameter(const dpcr_model *, int64_t, char *, size_t, dpcr_array *, dpcr_array *, dpcr_error *);
 dpcr_status dpcr_model_steps(dpcr_model *, int64_t, dpcr_steps *, dpcr_error *);
 void *dpcr_xla_handler(void *);
-void dpcr_xla_set_host(dpcr_xla_host *);
+void dpcr_xla_set_host(dpcr_xla_host *, void (*)(void));
 int dpcr_xla_run(const void *, dpcr_xla_call *);
 int dpcr_xla_run_at(void *const *, dpcr_xla_call *);
 int dpcr_xla_keep(const void *, dpcr_xla_call *);
@@ -181,7 +182,7 @@ STEP = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c
 LINEARISE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
                              ctypes.c_void_p)  # fmt: skip
 CANCEL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-XLA_HOST = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+XLA_HOST = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
 
 _ENUMS = "status dtype device_type structure scheme planning method guess lock reason recurrent_kind architecture branch activation xla_what".split()
 _TYPES: Dict[str, Any] = {
@@ -253,6 +254,7 @@ ModelOptions = _structure("dpcr_model_options")
 XlaStep = _structure("dpcr_xla_step")
 XlaPlace = _structure("dpcr_xla_place")
 XlaCall = _structure("dpcr_xla_call")
+XlaAnswer = _structure("dpcr_xla_answer")
 
 
 def declare(library: ctypes.CDLL) -> None:

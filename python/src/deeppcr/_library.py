@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 import threading
-from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterable, List, NoReturn, Optional, Set, Tuple
 
 import numpy as np
 
@@ -200,13 +200,30 @@ class _Context:
 context: Any = None
 
 
+class Hosted:
+    """While it lasts, this thread's calls are made for a host that runs the handler of SIGINT itself, and later."""
+
+    def __enter__(self) -> None:
+        _local.hosted = True
+
+    def __exit__(self, *_: Any) -> None:
+        _local.hosted = False
+
+
+def interrupt() -> NoReturn:
+    """Raises what SIGINT means: what the handler raises that Python would have run. One that raises nothing cannot bring back what was
+    given up halfway."""
+    if not getattr(_local, "hosted", False):
+        signal.raise_signal(signal.SIGINT)
+    raise KeyboardInterrupt
+
+
 def check(status: int, error: Any) -> None:
     """Raises what a status other than DPCR_OK means."""
     if status == 0:
         return
     if status == _CANCELLED:
-        signal.raise_signal(signal.SIGINT)  # the handler that Python would have run: it raises KeyboardInterrupt
-        raise KeyboardInterrupt
+        interrupt()
     text = error.text.decode("utf-8", "replace")
     match = re.fullmatch(r"(?:\w+: )?(.*?)(?: is |: | )(.*?)[,;] wanted (.*)", text)
     raise _CLASSES.get(status, errors.RunError)(text, *(match.groups() if match else (None, None, None)))
@@ -232,6 +249,10 @@ def set_threads(count: int) -> None:
     ----------
     count : int
         0 for as many as this process may run on.
+
+    Returns
+    -------
+    None
 
     Raises
     ------

@@ -9,7 +9,6 @@ from which `functions` makes what runs: programs that are exported and read back
 """
 from __future__ import annotations
 
-import _thread
 import atexit
 import ctypes
 import functools
@@ -94,15 +93,14 @@ def _call_of(count: int, types: int, items: int) -> bytes:
     return _MEMORY[at : at + size]
 
 
-def _failure(api: int, raised: BaseException) -> Optional[int]:
+def _fail(answer: Any, api: int, raised: BaseException) -> None:
     code = _INVALID if isinstance(raised, ValueError) else _EXHAUSTED if isinstance(raised, MemoryError) else _INTERNAL
     if isinstance(raised, KeyboardInterrupt):
-        _thread.interrupt_main()  # raised again where the program was called
-        code = _CANCELLED
+        code, answer.interrupted = _CANCELLED, 1  # raised again where the program was called
     kind = type(raised)
     text = f"{kind.__module__}.{kind.__qualname__}: {raised}".encode("utf-8", "replace")
     arguments = _ErrorArguments(ctypes.sizeof(_ErrorArguments), None, text, code)
-    return _ERROR(_API.unpack_from(_MEMORY, api)[7])(ctypes.addressof(arguments))  # type: ignore[no-any-return]
+    answer.error = _ERROR(_API.unpack_from(_MEMORY, api)[7])(ctypes.addressof(arguments))
 
 
 def _version(api: int) -> Tuple[int, int]:
@@ -170,7 +168,7 @@ class _Table:
         ask whether to stop, would end there, and XLA wait for it for ever. So what runs now is waited for, and what comes later fails. The
         wait is the library's: Ctrl-C is not looked at before the solves that run have ended."""
         self.closed = True
-        _lib.dpcr_xla_set_host(_abi.XLA_HOST())
+        _lib.dpcr_xla_set_host(_abi.XLA_HOST(), None)
         self.forget()
 
 
@@ -257,29 +255,35 @@ def _first(call: bytes, arguments: Tuple[int, ...], results: Tuple[int, ...], pl
 
 
 @_abi.XLA_HOST
-def host(address: int, failed: Optional[int], status: int) -> Optional[int]:
-    """dpcr_xla_host: runs what the handler does not know, and says what failed."""
-    frame = _FRAME.unpack_from(_MEMORY, address)
+def host(address: int, failed: Optional[int], status: int, at: int) -> None:
+    """dpcr_xla_host: runs what the handler does not know, and says what failed. A Ctrl-C that comes where nothing takes it any more tears it
+    away, unfinished, which the handler sees."""
+    answer, frame = _abi.XlaAnswer.from_address(at), _FRAME.unpack_from(_MEMORY, address)
+    try:
+        with library.Hosted():
+            _answer(address, frame, failed, status)
+    except BaseException as raised:  # noqa: B902  nothing may pass through XLA
+        _fail(answer, frame[2], raised)
+    answer.finished = 1
+
+
+def _answer(address: int, frame: Tuple[int, ...], failed: Optional[int], status: int) -> None:
     size, extension, api, stage = frame[:4]
     if extension:
         _, kind, _, metadata = _EXTENSION.unpack_from(_MEMORY, extension)
         if kind == _METADATA:  # asked at registration: the version is XLA's own, for what is read is in all of 0.x
             told = (ctypes.c_int * 2).from_address(metadata + _VERSION_OF_METADATA)
             told[0], told[1] = _MAJOR, max(1, _version(api)[1])  # XLA of version 0.1 does not say it
-            return None
-    try:
-        if size < _FRAME.size:
-            raise RuntimeError(f"a frame of {size} bytes; wanted {_FRAME.size} or more, as of version 0.x of XLA's interface")
-        if failed:
-            library.check(status, _abi.XlaCall.from_address(failed).error)
-        elif stage == _EXECUTE:
-            _execute(address, frame)
-        return None
-    except BaseException as raised:  # noqa: B902  nothing may pass through XLA
-        return _failure(api, raised)
+            return
+    if size < _FRAME.size:
+        raise RuntimeError(f"a frame of {size} bytes; wanted {_FRAME.size} or more, as of version 0.x of XLA's interface")
+    if failed:
+        library.check(status, _abi.XlaCall.from_address(failed).error)
+    elif stage == _EXECUTE:
+        _execute(address, frame)
 
 
-_lib.dpcr_xla_set_host(host)
+_lib.dpcr_xla_set_host(host, ctypes.cast(ctypes.pythonapi.PyErr_SetInterrupt, ctypes.c_void_p))
 
 
 def capsule(function: Any = _lib.dpcr_xla_handler) -> Any:

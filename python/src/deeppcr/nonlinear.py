@@ -243,7 +243,9 @@ class _Steps:
         finally:
             if ours is not None:
                 signal.signal(signal.SIGINT, ours)
-        if self.interrupted:
+        if self.interrupted and status:
+            library.interrupt()
+        if self.interrupted:  # too late to end anything
             signal.raise_signal(signal.SIGINT)
         if status and self.raised is not None:
             raise self.raised
