@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // How soon chains forget, as the planner sees it.
 #include "planning.h"
-#include "sampled.h"
 
 static dpcri_contraction contraction(dpcr_context *context, chain *c, double tolerance) {
     const dpcr_steps steps = chain_steps(c);
