@@ -115,21 +115,22 @@ static void take(job *j, dpcri_arena *arena) {
     j->s = sizes_of(j);
     j->slots = dpcri_arena_take(arena, j->s.slots, (size_t)slot_bytes(&j->s));
     j->state = dpcri_arena_take(arena, f->w, f->size);
+    j->start = j->stage_a = j->stage_b = NULL;
     if (j->summary) return;
     j->start = dpcri_arena_take(arena, start_bytes(f, j->chunk), 1);
     j->stage_a = dpcri_arena_take(arena, j->lanes * j->chunk * f->values, f->size);
     j->stage_b = dpcri_arena_take(arena, j->lanes * j->chunk * f->w, f->size);
 }
 
-static job job_of(const dpcri_flow *f, int64_t chunk) {
-    job j = {.flow = f, .chunk = chunk, .summary = summary_of(f)};
-    if (!j.summary) j.kernels = kernels_of(f, chunk);
-    j.lanes = j.kernels ? j.kernels->lanes : DPCRI_SIDE;
-    return j;
+static void start_job(job *j, const dpcri_flow *f, int64_t chunk) {
+    j->flow = f, j->chunk = chunk, j->summary = summary_of(f);
+    j->kernels = j->summary ? NULL : kernels_of(f, chunk);
+    j->lanes = j->kernels ? j->kernels->lanes : DPCRI_SIDE;
 }
 
 void dpcri_windows_carve(const dpcri_flow *f, int64_t chunk, dpcri_arena *arena) {
-    job j = job_of(f, chunk);
+    job j;
+    start_job(&j, f, chunk);
     if (j.kernels || j.summary) take(&j, arena);
 }
 
@@ -310,7 +311,8 @@ static void run_group(job *j, group *g) {
 
 static void run_slot(void *argument, int64_t slot) {
     job *j = argument;
-    group g = {.place = j->slots + slot * slot_bytes(&j->s)};
+    group g;  // what is read of it is written before: to clear it takes as long as 300 steps
+    g.place = j->slots + slot * slot_bytes(&j->s);
     while ((g.number = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed)) < j->groups) {
         if (dpcri_watch_stopped(j->flow->watch)) return;
         run_group(j, &g);
@@ -388,7 +390,8 @@ static void run_row(job *j) {
 }
 
 void dpcri_windows_run(const dpcri_flow *f, int64_t chunk, dpcri_arena *arena) {
-    job j = job_of(f, chunk);
+    job j;
+    start_job(&j, f, chunk);
     take(&j, arena);
     j.chunks = dpcri_chunks_of(f, chunk);
     j.head = !j.summary && j.chunks.head == chunk;
