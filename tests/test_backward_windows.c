@@ -172,9 +172,9 @@ static int answer;
 static int calls;
 
 static int refuses(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *slopes,
-                   const dpcr_array *given, const dpcr_array *ends, const dpcr_array *adjoint,
-                   const dpcr_array *first) {
-    (void)user, (void)span, (void)in, (void)slopes, (void)given, (void)ends, (void)adjoint, (void)first;
+                   const dpcr_array *given, const dpcr_array *ends, const dpcr_array *adjoint, const dpcr_array *first,
+                   const dpcr_handover *handover) {
+    (void)user, (void)span, (void)in, (void)slopes, (void)given, (void)ends, (void)adjoint, (void)first, (void)handover;
     calls++;
     return answer;
 }
@@ -186,7 +186,7 @@ static void what_is_refused_goes_by_the_loop(void **state) {
     chain c = chain_make(L, B, 2, DPCR_ACT_TANH, 0, true, 1);
     fill(weight, LONGEST * W * W, 0.7), fill(input, NUMBERS, 1.5), fill(z0, B * W, 1), fill(last, B * W, 1);
     assert_int_equal(backward(&c, DPCR_SCHEME_SEQUENTIAL, true, true, loop, dz0), DPCR_OK);
-    c.steps.adjoint_window = refuses;
+    c.steps.adjoint_window = refuses, c.steps.adjoint_window_steps = 0;
     answer = 1, calls = 0;
     assert_int_equal(backward(&c, DPCR_SCHEME_CHUNKED, true, false, composed, dz0), DPCR_OK);
     assert_int_equal(calls, B);
@@ -194,6 +194,46 @@ static void what_is_refused_goes_by_the_loop(void **state) {
     answer = -7;
     assert_int_equal(backward(&c, DPCR_SCHEME_CHUNKED, true, false, composed, dz0), DPCR_ERROR_CALLBACK);
     chain_drop(&c);
+}
+
+static int (*served)(void *, const dpcr_span *, const dpcr_array *, const dpcr_array *, const dpcr_array *,
+                     const dpcr_array *, const dpcr_array *, const dpcr_array *, const dpcr_handover *);
+static int64_t refused_from, refused_to, failing;
+
+// Windows with steps of a range are refused, as is what holds such a window; one aborts.
+static int refuses_some(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *slopes,
+                        const dpcr_array *given, const dpcr_array *ends, const dpcr_array *adjoint,
+                        const dpcr_array *first, const dpcr_handover *handover) {
+    if (span->first <= failing && failing < span->first + span->steps) return -7;
+    if (span->first < refused_to && span->first + span->steps > refused_from) return 1;
+    return served(user, span, in, slopes, given, ends, adjoint, first, handover);
+}
+
+// One sequence, whose windows threads share: some by the loop, the same bits; a callback that aborts ends the call.
+static void threads_share_windows(void **state) {
+    (void)state;
+    for (int64_t w = 1; w <= W; w++) {
+        float dz0[3][B * W];
+        fill(weight, LONGEST * W * W, 0.9), fill(input, NUMBERS, 1.5), fill(z0, B * W, 1);
+        fill(last, B * W, 1), fill(direct, NUMBERS, 1);
+        for (int threads = 1; threads <= 3; threads++) {
+            chain c = chain_make(LONGEST, 1, w, DPCR_ACT_TANH, 0.01, true, threads);
+            c.steps.flops = 0;  // unknown: always handed to the threads
+            if (!c.steps.adjoint_window) {
+                chain_drop(&c);
+                return;
+            }
+            served = c.steps.adjoint_window, c.steps.adjoint_window = refuses_some;
+            refused_from = LONGEST / 3, refused_to = 2 * LONGEST / 3, failing = -1;
+            float *to = threads == 1 ? composed : other;
+            assert_int_equal(backward(&c, DPCR_SCHEME_CHUNKED, true, threads == 1, to, dz0[threads - 1]), DPCR_OK);
+            same(&c, composed, to, "windows of several threads");
+            assert_memory_equal(dz0[0], dz0[threads - 1], (size_t)w * sizeof **dz0);
+            failing = LONGEST / 2;
+            assert_int_equal(backward(&c, DPCR_SCHEME_CHUNKED, true, false, other, dz0[2]), DPCR_ERROR_CALLBACK);
+            chain_drop(&c);
+        }
+    }
 }
 
 // Products that overflow in the middle of a window, where what comes out of it is finite again.
@@ -273,6 +313,7 @@ int main(void) {
         cmocka_unit_test(composing_is_the_loop),
         cmocka_unit_test(products_beyond_the_numbers_go_by_the_loop),
         cmocka_unit_test(what_is_refused_goes_by_the_loop),
+        cmocka_unit_test(threads_share_windows),
         cmocka_unit_test(products_that_overflow_inside_go_by_the_loop),
         cmocka_unit_test(threads_share_sequences),
     };

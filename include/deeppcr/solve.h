@@ -53,6 +53,15 @@ typedef struct dpcr_window {
 
 enum { DPCR_WINDOW_TEAM_BYTES = 8192 };
 
+// Between spans of one sequence that threads work on at once (dpcr_steps.adjoint_window): what goes in comes from the
+// span before, and what goes out is waited for.
+typedef struct dpcr_handover {
+    size_t size;
+    void *user;
+    void (*hear)(void *user);  // returns when what goes in is there, which is not read before
+    void (*tell)(void *user);  // what goes out is there; called once, as soon as it is
+} dpcr_handover;
+
 // A whole solve, or the way back, as launches in a stream of a device: what the callback `launch` is asked for.
 typedef struct dpcr_launch {
     size_t size;
@@ -136,11 +145,12 @@ typedef struct dpcr_steps {
 
     // The adjoint loop of one lane of one sequence (lanes = rows = 1) by composing, without leaving registers and
     // cache: as adjoint, whose numbers it gives but for rounding, always with a place for the adjoint states. Taken for
-    // the backward scheme `chunked`. Positive: not served, and adjoint runs instead; last and first_out, and direct
-    // where it is adjoint, must then be as they were. May be NULL; not looked at without adjoint.
+    // the backward scheme `chunked`, a window of adjoint_window_steps after the other. Positive: not served, and
+    // adjoint runs instead; last and first_out, and direct where it is adjoint, must then be as they were, and nothing
+    // told. May be NULL; not looked at without adjoint. handover may be NULL.
     int (*adjoint_window)(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
                           const dpcr_array *direct, const dpcr_array *last, const dpcr_array *adjoint,
-                          const dpcr_array *first_out);
+                          const dpcr_array *first_out, const dpcr_handover *handover);
     double adjoint_window_seconds;  // that one step of it takes; 0: as adjoint
 
     // Non-zero where steps share their parameters: gradient is then called once for all steps of a window of the
@@ -181,6 +191,10 @@ typedef struct dpcr_steps {
 
     // Threads that may work on one span of `window` at once, by shooting, where it knows dpcr_window.team; 0: one.
     int window_threads;
+
+    // Steps of a span that adjoint_window takes at its best, and after which it can hand over; 0: it cannot, and gets
+    // no handover.
+    int64_t adjoint_window_steps;
 } dpcr_steps;
 
 // ---- methods and options ----

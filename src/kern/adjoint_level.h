@@ -24,9 +24,9 @@ enum { TURNED, ROWS, PACKED };      // how numbers of a vector of lanes lie (adj
 #define OWN_LANE_SECONDS \
     { 0.6e-9, 0.28e-9, 0.75e-9, 1.35e-9, 1.8e-9 }
 #define WINDOW_SECONDS \
-    { 0, 0.2e-9, 0.8e-9, 2e-9, 3.5e-9 }
+    { 0, 0.15e-9, 0.8e-9, 2e-9, 3.5e-9 }
 #define OWN_WINDOW_SECONDS \
-    { 0, 0.2e-9, 0.8e-9, 2e-9, 3.5e-9 }
+    { 0, 0.15e-9, 0.8e-9, 2e-9, 3.5e-9 }
 #define EIGHT_SECONDS \
     { 5.9e-9, 2.4e-9 }
 #elif defined(__AVX2__)
@@ -37,9 +37,9 @@ enum { TURNED, ROWS, PACKED };      // how numbers of a vector of lanes lie (adj
 #define OWN_LANE_SECONDS \
     { 1.2e-9, 0.9e-9, 2e-9, 2.9e-9, 5e-9 }
 #define WINDOW_SECONDS \
-    { 0, 0.6e-9, 1.65e-9, 3.15e-9, 5e-9 }
+    { 0, 0.5e-9, 1.65e-9, 3.15e-9, 5e-9 }
 #define OWN_WINDOW_SECONDS \
-    { 0, 1.4e-9, 2.7e-9, 4.2e-9, 7.7e-9 }
+    { 0, 0.75e-9, 2.7e-9, 4.2e-9, 7.7e-9 }
 #define EIGHT_SECONDS \
     { 8.9e-9, 5e-9 }
 #else
@@ -52,7 +52,7 @@ enum { TURNED, ROWS, PACKED };      // how numbers of a vector of lanes lie (adj
 #define WINDOW_SECONDS \
     { 0, 0.95e-9, 2.3e-9, 5.1e-9, 9.7e-9 }
 #define OWN_WINDOW_SECONDS \
-    { 0, 1.9e-9, 3.3e-9, 7.8e-9, 14.4e-9 }
+    { 0, 1.4e-9, 3.3e-9, 7.8e-9, 14.4e-9 }
 #define EIGHT_SECONDS \
     { 11.9e-9, 11.9e-9 }
 #endif

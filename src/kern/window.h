@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Whole methods for narrow nonlinear chains in one call on the calling thread: Newton and multiple shooting over
 // windows that stay in the first caches, one after the other or shared by the calls of a team, and the adjoint chain by
-// composing. Nothing is allocated; at most DPCRI_WINDOW_STACK bytes of stack are used. Derivations: docs/math/windows.md.
+// composing. Nothing is allocated; at most DPCRI_WINDOW_STACK bytes of stack are used. Derivations:
+// docs/math/windows.md.
 #ifndef DPCRI_WINDOW_H
 #define DPCRI_WINDOW_H
 
@@ -47,6 +48,9 @@ typedef struct dpcri_window_slot {
     double spent;  // in steps of the loop
 } dpcri_window_slot;
 
+// What a window hears of the one before it: where that ends by now, or for good; or that nothing after it counts.
+typedef enum dpcri_window_news { DPCRI_HEARD, DPCRI_LAST, DPCRI_OVER } dpcri_window_news;
+
 typedef struct dpcri_window_team {
     _Alignas(64) _Atomic int64_t next;  // the first window that nobody has claimed
     dpcri_window outcome;               // of the windows up to the first that is over
@@ -76,6 +80,10 @@ typedef struct dpcri_window_adjoint {
     void *adjoint;  // may be NULL
     int64_t adjoint_step;
     void *first_out;  // may be NULL, or `last`
+    // May be NULL. hear: returns when `last` is there, asked for as late as can be; tell: first_out is there, called as
+    // soon as it is.
+    void (*hear)(void *user), (*tell)(void *user);
+    void *user;
 } dpcri_window_adjoint;
 
 typedef struct dpcri_window_kernels {
@@ -88,8 +96,9 @@ typedef struct dpcri_window_kernels {
     // 0: done; 1: a method, width or activation that is not served.
     int (*solve)(const dpcri_narrow *chain, const dpcri_window_place *place, dpcri_window *window);
     // The adjoint loop of a's steps, by composing.  0: done; 1: a width that is not served, or a product of Jacobians
-    // that leaves the finite numbers: what was written does not count.
+    // that leaves the finite numbers: what was written does not count, first_out was not, and nothing was told.
     int (*adjoint)(const dpcri_narrow *chain, const dpcri_window_adjoint *a);
+    int64_t adjoint_steps[DPCRI_NARROW_WIDTH + 1];  // by width: of one window; a call of no more tells early
 } dpcri_window_kernels;
 
 // The table of the level in force; NULL for other dtypes than float and double.

@@ -58,7 +58,7 @@ enum { KEPT, FIRST_ORDER, PRODUCT };
 // latency, windows within the first caches.
 #define NEWTON_VECTORS (W == 1 ? 6 : W == 2 ? 3 : 1)
 #define NEWTON_STEPS 32
-#define ADJOINT_VECTORS (W == 1 ? 4 : W == 2 ? 2 : 1)
+#define ADJOINT_VECTORS (W == 2 ? 2 : 1)  // from W = 2 on
 #define ADJOINT_STEPS 32
 #define GUESS_STEPS 8  // of the chunk before, that a first guess runs
 

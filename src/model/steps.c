@@ -422,11 +422,11 @@ static int adjoint(void *user, const dpcr_span *span, const dpcr_array *in, cons
 
 static int adjoint_window(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
                           const dpcr_array *direct, const dpcr_array *last, const dpcr_array *kept,
-                          const dpcr_array *first_out) {
+                          const dpcr_array *first_out, const dpcr_handover *handover) {
     const dpcr_model *m = user;
     dpcri_narrow narrow;
     dpcri_program_narrow(&m->program, m->parameters, &narrow);
-    return dpcri_narrow_adjoint_window(&narrow, slopes_of, m, span, in, tape, direct, last, kept, first_out);
+    return dpcri_narrow_adjoint_window(&narrow, slopes_of, m, span, in, tape, direct, last, kept, first_out, handover);
 }
 
 static int gradient(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
@@ -532,6 +532,7 @@ dpcr_status dpcr_model_steps(dpcr_model *model, int64_t batch, dpcr_steps *steps
         if (dpcri_narrow_has_adjoint_window(&back)) {
             steps->adjoint_window = adjoint_window;
             steps->adjoint_window_seconds = dpcri_narrow_adjoint_window_seconds(&back);
+            steps->adjoint_window_steps = dpcri_narrow_adjoint_window_steps(&back);
         }
     }
     if (served) {

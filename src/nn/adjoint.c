@@ -2,7 +2,6 @@
 // Without a tape a few lanes go at a time, a block of steps from the right: their slopes first, side by side.
 #include "nn/adjoint.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "kern/window.h"
@@ -84,18 +83,15 @@ double dpcri_narrow_adjoint_window_seconds(const dpcri_narrow *chain) {
     return dpcri_adjoint_kernels_get(chain->dtype)->window_seconds[chain->weight_step != 0][chain->width];
 }
 
-static bool all_finite(const void *g, int64_t w, dpcr_dtype dtype) {
-    for (int64_t i = 0; i < w; i++)
-        if (!isfinite(dtype == DPCR_F64 ? ((const double *)g)[i] : (double)((const float *)g)[i])) return false;
-    return true;
+int64_t dpcri_narrow_adjoint_window_steps(const dpcri_narrow *chain) {
+    return dpcri_window_kernels_get(chain->dtype)->adjoint_steps[chain->width];
 }
 
-// Without a tape in blocks, whose borders are windows' borders too: the same numbers. A product of Jacobians that
-// leaves the finite numbers where the loop would not is found by the kernel, or in what comes out, and refused.
+// Without a tape in blocks, whose borders are windows' borders too: the same numbers.
 int dpcri_narrow_adjoint_window(const dpcri_narrow *chain, dpcri_slopes_function *slopes, const void *user,
                                 const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
                                 const dpcr_array *direct, const dpcr_array *last, const dpcr_array *kept,
-                                const dpcr_array *first_out) {
+                                const dpcr_array *first_out, const dpcr_handover *handover) {
     enum { BLOCK = 2048 };
     const dpcri_grid parts = dpcri_grid_of(direct), to = dpcri_grid_of(kept), from = dpcri_grid_of(in);
     const dpcri_grid taped = dpcri_grid_of(tape);
@@ -103,7 +99,6 @@ int dpcri_narrow_adjoint_window(const dpcri_narrow *chain, dpcri_slopes_function
     const int64_t w = chain->width, block = taped.data ? span->steps : BLOCK;
     if (span->lanes != 1 || span->rows != 1 || parts.data == to.data) return 1;
     _Alignas(64) double buffer[BLOCK * DPCRI_NARROW_WIDTH], g[DPCRI_NARROW_WIDTH];
-    memcpy(g, last->data, (size_t)w * element);
     for (int64_t end = span->steps; end > 0;) {
         const int64_t begin = end > block ? end - block : 0;
         dpcri_grid slope = dpcri_grid_at(taped, 0, begin, 0, element);
@@ -112,20 +107,24 @@ int dpcri_narrow_adjoint_window(const dpcri_narrow *chain, dpcri_slopes_function
             slopes(user, span->first + begin, end - begin, span->row, 1, dpcri_grid_at(from, 0, begin, 0, element),
                    slope);
         }
+        const bool first = end == span->steps, final = begin == 0;
         const dpcri_window_adjoint a = {.first = span->first + begin,
                                         .count = end - begin,
                                         .slope = slope.data,
                                         .slope_step = slope.step,
                                         .direct = dpcri_grid_at(parts, 0, begin, 0, element).data,
                                         .direct_step = parts.step,
-                                        .last = g,
+                                        .last = first ? last->data : g,
                                         .adjoint = dpcri_grid_at(to, 0, begin, 0, element).data,
                                         .adjoint_step = to.step,
-                                        .first_out = g};
+                                        .first_out = !final      ? g
+                                                     : first_out ? first_out->data
+                                                                 : NULL,
+                                        .hear = first && handover ? handover->hear : NULL,
+                                        .tell = final && handover ? handover->tell : NULL,
+                                        .user = handover ? handover->user : NULL};
         if (dpcri_window_kernels_get(chain->dtype)->adjoint(chain, &a) != 0) return 1;
         end = begin;
     }
-    if (!all_finite(g, w, chain->dtype)) return 1;
-    if (first_out && first_out->data) memcpy(first_out->data, g, (size_t)w * element);
     return 0;
 }

@@ -33,10 +33,11 @@ void dpcri_narrow_adjoint(const dpcri_narrow *chain, dpcri_slopes_function *slop
 // Whether dpcri_narrow_adjoint_window serves chains of this form, and the measured seconds of a step.
 bool dpcri_narrow_has_adjoint_window(const dpcri_narrow *chain);
 double dpcri_narrow_adjoint_window_seconds(const dpcri_narrow *chain);
-// dpcr_steps.adjoint_window.
+// dpcr_steps.adjoint_window_steps and dpcr_steps.adjoint_window.
+int64_t dpcri_narrow_adjoint_window_steps(const dpcri_narrow *chain);
 int dpcri_narrow_adjoint_window(const dpcri_narrow *chain, dpcri_slopes_function *slopes, const void *user,
                                 const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
                                 const dpcr_array *direct, const dpcr_array *last, const dpcr_array *kept,
-                                const dpcr_array *first_out);
+                                const dpcr_array *first_out, const dpcr_handover *handover);
 
 #endif

@@ -284,9 +284,10 @@ static int adjoint(void *user, const dpcr_span *span, const dpcr_array *in, cons
 
 static int adjoint_window(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
                           const dpcr_array *direct, const dpcr_array *last, const dpcr_array *kept,
-                          const dpcr_array *first_out) {
+                          const dpcr_array *first_out, const dpcr_handover *handover) {
     const dpcr_cell *c = user;
-    return dpcri_narrow_adjoint_window(&c->narrow, slopes_of, c, span, in, tape, direct, last, kept, first_out);
+    return dpcri_narrow_adjoint_window(&c->narrow, slopes_of, c, span, in, tape, direct, last, kept, first_out,
+                                       handover);
 }
 
 // dW += e z^T, or its diagonal.
@@ -580,6 +581,7 @@ dpcr_status dpcr_cell_steps(const dpcr_cell *cell, dpcr_steps *steps, dpcr_error
         if (dpcri_narrow_has_adjoint_window(&cell->narrow)) {
             steps->adjoint_window = adjoint_window;
             steps->adjoint_window_seconds = dpcri_narrow_adjoint_window_seconds(&cell->narrow);
+            steps->adjoint_window_steps = dpcri_narrow_adjoint_window_steps(&cell->narrow);
         }
     }
     return DPCR_OK;

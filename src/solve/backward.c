@@ -2,7 +2,8 @@
 // Backward: one transposed linear chain at the converged states, a window of steps at a time from the end,
 //     lambda_l = direct_l + J_{l+1}^T lambda_{l+1},     then (df_l/dtheta)^T lambda_l for every step at once.
 // Sequential: the adjoint loop of the callbacks, no Jacobian formed; blocks of sequences side by side. Overlap: the
-// same loop in chunks (backward_overlap.c). Chunked, where the callback adjoint_window is there: by it. By another
+// same loop in chunks (backward_overlap.c). Chunked, where the callback adjoint_window is there: by it
+// (backward_windows.c). By another
 // scheme, or overlap without the callback adjoint: exact Jacobians (never a quasi-Newton's approximation) and one
 // linear solve. Parameter gradients of a step are made by one task over all rows in order, never summed over threads.
 // Source: BPPSA (arXiv 1907.10134), DeepPCR; docs/math/backward.md.
@@ -26,13 +27,20 @@ bool dpcri_backward_by_windows(const dpcr_solve_plan *plan) {
     return plan->options.backward == DPCR_SCHEME_CHUNKED && steps->adjoint_window && steps->adjoint;
 }
 
+// Of one sequence, whose steps' gradients can be made as soon as a few adjoint states are there: none but those lie
+// anywhere, and the window is the whole chain.
+static bool composes_with_gradients(const dpcr_solve_plan *plan) {
+    const bool whole = plan->steps.gradient && plan->steps.gradient_whole;
+    return dpcri_backward_by_windows(plan) && plan->steps.batch == 1 && !whole;
+}
+
 static void carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_backward_space *space) {
     const dpcr_steps *steps = &plan->steps;
     const size_t real = dpcr_dtype_size(steps->dtype);
     int64_t states = 0, numbers = 0;
     if (!dpcri_mul(steps->batch, steps->width, &states) || !dpcri_mul(plan->backward_window, states, &numbers))
         arena->overflow = true;
-    space->lambda = dpcri_arena_take(arena, numbers, real);
+    space->lambda = dpcri_arena_take(arena, composes_with_gradients(plan) ? 0 : numbers, real);
     space->carry = dpcri_arena_take(arena, states, real);
     space->a = space->linear = NULL;
     if (by_lanes(plan)) {
@@ -84,30 +92,32 @@ dpcr_array dpcri_lambda_lanes(const dpcri_backward *b, int64_t first, int64_t la
     return in_lanes(&b->lambda, first - b->lo, lanes, stride, count, row, rows);
 }
 
-typedef int adjoint_function(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
-                             const dpcr_array *direct, const dpcr_array *last, const dpcr_array *adjoint,
-                             const dpcr_array *first_out);
-
-static int call_adjoint(dpcri_backward *b, adjoint_function *adjoint, int64_t first, int64_t lanes, int64_t stride,
-                        int64_t count, int64_t row, int64_t rows, const dpcr_array *last, const dpcr_array *kept,
-                        const dpcr_array *out) {
-    const dpcr_steps *steps = &b->plan->steps;
-    const dpcr_span span = dpcri_span(first, lanes, stride, count, row, rows);
+// What the callbacks take of a span.
+typedef struct lanes_of_span {
+    dpcr_span span;
     dpcr_array in, tape, direct;
+} lanes_of_span;
+
+static lanes_of_span lanes_at(dpcri_backward *b, int64_t first, int64_t lanes, int64_t stride, int64_t count,
+                              int64_t row, int64_t rows) {
+    lanes_of_span s;
+    s.span = dpcri_span(first, lanes, stride, count, row, rows);
     if (first > 0) {
-        in = in_lanes(&b->t.z, first - 1, lanes, stride, count, row, rows);
+        s.in = in_lanes(&b->t.z, first - 1, lanes, stride, count, row, rows);
     } else {
         const dpcr_array z0 = dpcri_inputs(&b->t, 0, count, 0, rows);
-        in = in_lanes(&z0, 0, lanes, stride, count, row, rows);
+        s.in = in_lanes(&z0, 0, lanes, stride, count, row, rows);
     }
-    if (b->tape) tape = in_lanes(b->tape, first, lanes, stride, count, row, rows);
-    if (b->direct) direct = in_lanes(b->direct, first, lanes, stride, count, row, rows);
-    return adjoint(steps->user, &span, &in, b->tape ? &tape : NULL, b->direct ? &direct : NULL, last, kept, out);
+    if (b->tape) s.tape = in_lanes(b->tape, first, lanes, stride, count, row, rows);
+    if (b->direct) s.direct = in_lanes(b->direct, first, lanes, stride, count, row, rows);
+    return s;
 }
 
 void dpcri_adjoint_lanes(dpcri_backward *b, int64_t first, int64_t lanes, int64_t stride, int64_t count, int64_t row,
                          int64_t rows, const dpcr_array *last, const dpcr_array *kept, const dpcr_array *out) {
-    note(b, call_adjoint(b, b->plan->steps.adjoint, first, lanes, stride, count, row, rows, last, kept, out));
+    const lanes_of_span s = lanes_at(b, first, lanes, stride, count, row, rows);
+    note(b, b->plan->steps.adjoint(b->plan->steps.user, &s.span, &s.in, b->tape ? &s.tape : NULL,
+                                   b->direct ? &s.direct : NULL, last, kept, out));
 }
 
 void dpcri_adjoint_range(dpcri_backward *b, int64_t lo, int64_t hi, int64_t row, int64_t rows) {
@@ -125,25 +135,21 @@ static void adjoint_rows(void *argument, int64_t task) {
     if (b->lo == 0) dpcri_adjoint_range(b, 0, 1, row, rows);
 }
 
-// Composed, sequence by sequence; by the loop what the callback does not serve.
+bool dpcri_compose_window(dpcri_backward *b, int64_t first, int64_t count, int64_t row, const dpcr_array *carry,
+                          const dpcr_array *kept, const dpcr_handover *handover) {
+    const lanes_of_span s = lanes_at(b, first, 1, 1, count, row, 1);
+    const int code = b->plan->steps.adjoint_window(b->plan->steps.user, &s.span, &s.in, b->tape ? &s.tape : NULL,
+                                                   b->direct ? &s.direct : NULL, carry, kept, carry, handover);
+    note(b, code < 0 ? code : 0);
+    return code <= 0;
+}
+
+// Composed, sequence by sequence.
 static void compose_rows(void *argument, int64_t task) {
     dpcri_backward *b = argument;
-    const dpcr_steps *steps = &b->plan->steps;
-    const int64_t line = dpcri_rows_of_line(steps), lo = b->lo ? b->lo : 1, count = b->hi - lo;
-    for (int64_t row = task * line; row < steps->batch && row < (task + 1) * line; row++) {
-        int code = 1;
-        if (count > 0) {
-            const dpcr_array kept = dpcri_lambda_lanes(b, lo, 1, 1, count, row, 1);
-            const dpcr_array carry = dpcri_slice(&b->carry, 0, 1, row, 1);
-            code = call_adjoint(b, steps->adjoint_window, lo, 1, 1, count, row, 1, &carry, &kept, &carry);
-            if (code < 0) {
-                note(b, code);
-                return;
-            }
-        }
-        if (code > 0) dpcri_adjoint_range(b, lo, b->hi, row, 1);
-        if (b->lo == 0) dpcri_adjoint_range(b, 0, 1, row, 1);
-    }
+    const int64_t line = dpcri_rows_of_line(&b->plan->steps), batch = b->plan->steps.batch;
+    for (int64_t row = task * line; row < batch && row < (task + 1) * line; row++)
+        dpcri_backward_windows(b, row, false);
 }
 
 static dpcr_array jacobians(const dpcri_backward *b, int64_t first, int64_t count) {
@@ -328,18 +334,23 @@ static dpcr_status run_blocks(dpcri_backward *b, dpcr_error *error) {
 static dpcr_status run_windows(dpcri_backward *b, dpcr_error *error) {
     const dpcr_steps *steps = &b->plan->steps;
     const int64_t rows = b->plan->back_block, batch = steps->batch;
+    const bool composes_whole = composes_with_gradients(b->plan);
+    const int64_t window = composes_whole ? steps->length : b->plan->backward_window;
     int64_t windows = 0;
     if (goes_by_blocks(b)) return run_blocks(b, error);
     for (b->hi = steps->length; b->hi > 0; b->hi = b->lo) {
-        b->lo = b->hi > b->plan->backward_window ? b->hi - b->plan->backward_window : 0;
+        b->lo = b->hi > window ? b->hi - window : 0;
         const int64_t shape[3] = {b->hi - b->lo, batch, steps->width};
         b->lambda = b->lambda_out ? dpcri_slice(b->lambda_out, b->lo, b->hi - b->lo, 0, batch)
                                   : dpcr_array_make(b->space.lambda, steps->dtype, 3, shape);
+        if (composes_whole && !b->lambda_out) b->lambda.data = NULL;
         dpcr_status status = DPCR_OK;
         if (by_loop(b->plan))
             for_tasks(b, (batch + rows - 1) / rows, adjoint_rows);
         else if (by_lanes(b->plan))
             dpcri_backward_overlap(b);
+        else if (dpcri_backward_by_windows(b->plan) && batch == 1)
+            dpcri_backward_windows(b, 0, true);
         else if (dpcri_backward_by_windows(b->plan))
             for_tasks(b, (batch + dpcri_rows_of_line(steps) - 1) / dpcri_rows_of_line(steps), compose_rows);
         else
@@ -349,7 +360,7 @@ static dpcr_status run_windows(dpcri_backward *b, dpcr_error *error) {
             gradient_of_window(b);
             if (steps->gradient_join && (++windows % b->plan->join_windows == 0 || b->lo == 0))
                 steps->gradient_join(steps->user);
-        } else if (steps->gradient && b->code == 0 && !b->stopped)
+        } else if (steps->gradient && !composes_whole && b->code == 0 && !b->stopped)
             for_tasks(b, (b->hi - b->lo + b->gradient_piece - 1) / b->gradient_piece, gradient_piece);
         status = failure_of(b, error);
         if (status != DPCR_OK) return status;

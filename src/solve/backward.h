@@ -39,6 +39,14 @@ dpcr_array dpcri_lambda_lanes(const dpcri_backward *b, int64_t first, int64_t la
 // The loop over steps lo .. hi - 1, from the carry and back to it.
 void dpcri_adjoint_range(dpcri_backward *b, int64_t lo, int64_t hi, int64_t row, int64_t rows);
 
+// One window of one sequence by the callback adjoint_window, from the carry and back to it. False: not served.
+bool dpcri_compose_window(dpcri_backward *b, int64_t first, int64_t count, int64_t row, const dpcr_array *carry,
+                          const dpcr_array *kept, const dpcr_handover *handover);
+// Steps lo .. hi - 1 of one sequence by such windows; alone: the only one, whose windows threads share, with the
+// parameters' gradients where steps have their own. Steps of a window.
+void dpcri_backward_windows(dpcri_backward *b, int64_t row, bool alone);
+int64_t dpcri_backward_piece(const dpcr_steps *steps);
+
 // The window by overlapped chunks.
 void dpcri_backward_overlap(dpcri_backward *b);
 void dpcri_backward_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_backward_space *space);

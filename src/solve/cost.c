@@ -285,7 +285,9 @@ double dpcri_cost_backward(const dpcri_outlook *o, dpcr_scheme scheme) {
     if (scheme == DPCR_SCHEME_CHUNKED && o->steps->adjoint_window && o->steps->adjoint) {
         const double step = o->steps->adjoint_window_seconds > 0 ? o->steps->adjoint_window_seconds : adjoint_step(o);
         // Sequences of a batch lie apart: every one passes over the cache lines of all.
-        const double apart = batch_of(o) > 1 ? strided_seconds : 0;
+        const double apart = batch_of(o) > 1 ? strided_seconds : 0,
+                     gain = dpcri_backward_team_gain(o->steps, (int64_t)threads_of(o));
+        if (gain > 1) return step * length_of(o) / gain + window_seconds + region_seconds(o);
         return busiest_rows(o) * ((step + apart) * length_of(o) + window_seconds);
     }
     return evaluation_seconds(o, dpcri_cost_lane(o)) + linear_seconds(o, scheme) +
@@ -311,7 +313,8 @@ static double shared_among(const dpcri_outlook *o, const dpcr_candidate *c) {
                                     : c->scheme == DPCR_SCHEME_AUTO && dpcri_solve_has_windows(o->steps, &options);
     if (loop) return less(threads_of(o), ceil(batch_of(o) / more(1, block_rows(o))));
     if (!window || (goes_in_pieces(o) && !c->backward)) return threads_of(o);
-    const double gain = c->backward ? 1 : team_gain(o, c->method);
+    const double gain =
+        c->backward ? dpcri_backward_team_gain(o->steps, (int64_t)threads_of(o)) : team_gain(o, c->method);
     return gain > 1 ? gain : batch_of(o) / busiest_rows(o);
 }
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "solve/solve_internal.h"
+#include "solve/backward.h"
 
 static const char *const method_names[DPCR_METHOD_COUNT] = {"auto",    "sequential", "newton",   "diagonal",
                                                             "block",   "picard",     "jacobi",   "damped",
@@ -379,9 +379,10 @@ dpcr_status dpcr_solve_plan_create(dpcr_context *context, const dpcr_steps *step
         made->backward_window =
             clamp((256 << 10) / (state > 0 ? state : 1), 1, clamp(length, 1, first_cache > 256 ? first_cache : 256));
     } else if (dpcri_backward_by_windows(made)) {
-        // Of one sequence: its bits follow from the cuts, and must not depend on what is beside it.
+        // Whole pieces: the bits of a sequence follow from the cuts, and must not depend on what is beside it.
         const int64_t state = made->steps.width * (int64_t)dpcr_dtype_size(made->steps.dtype);
-        made->backward_window = clamp((128 << 10) / state, clamp(length, 1, 4096), length);
+        const int64_t piece = dpcri_backward_piece(&made->steps), wanted = clamp((128 << 10) / state, 4096, INT64_MAX);
+        made->backward_window = clamp((wanted + piece - 1) / piece * piece, 1, length);
     }
     DPCR_TRY(fit_memory(made, error));
     made->join_windows = clamp(JOIN_STEPS / made->backward_window, 1, JOIN_STEPS);

@@ -198,8 +198,9 @@ bool dpcri_backward_can_overlap(const dpcr_steps *steps);
 // some.
 enum { DPCRI_VECTOR_LANES = 16 };
 int64_t dpcri_backward_lanes(const dpcr_steps *steps, int64_t chunks, int64_t threads);
-// Whether the plan goes back by the callback adjoint_window.
+// Whether the plan goes back by the callback adjoint_window, and how many times faster so many threads are than one.
 bool dpcri_backward_by_windows(const dpcr_solve_plan *plan);
+double dpcri_backward_team_gain(const dpcr_steps *steps, int64_t threads);
 size_t dpcri_backward_bytes(const dpcr_solve_plan *plan);
 // Workspace of execute with this plan; SIZE_MAX on overflow.
 size_t dpcri_solve_bytes(const dpcr_solve_plan *plan, dpcr_error *error);
