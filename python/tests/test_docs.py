@@ -35,6 +35,10 @@ def test_modules_take_their_own_words():
         own = inspect.signature(getattr(ours, name)).parameters
         assert {"num_layers", first, "batch_first", "dropout", "bidirectional", "device", "dtype", "method", "fallback"} <= set(own)
         assert list(own).index(first) == 3 and not any(p.kind is p.VAR_POSITIONAL for p in own.values())
-    assert "proj_size" in inspect.signature(ours.LSTM).parameters
-    module = ours.GRU(2, 3, 1, True, False, 0.0, True, "cpu", torch.float64)
+        assert list(own)[-5:-2] == ["proj_size", "device", "dtype"]
+    module = ours.GRU(2, 3, 1, True, False, 0.0, True, 0, "cpu", torch.float64)
     assert module.bidirectional and module.weight_ih_l0.dtype == torch.float64
+    assert ours.RNN(2, 3, 1, "relu", True, False, 0.0, False, 0).mode == "RNN_RELU"
+    for kind in (ours.RNN, ours.GRU):
+        with pytest.raises(ValueError, match="proj_size is 2"):
+            kind(2, 3, proj_size=2)

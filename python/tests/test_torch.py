@@ -3,6 +3,7 @@
 import copy
 import gc
 import io
+import math
 import os
 import pickle
 import time
@@ -352,12 +353,83 @@ def test_hooks_and_replace_in():
     model["a"].register_forward_hook(lambda module, args, out: seen.append(out[0].shape))
     model["a"](x)
     assert seen == [(6, 2, 4)]
-    hooked = torch.nn.Sequential(torch.nn.GRU(3, 4))
-    hooked[0].register_forward_hook(lambda *a: None)
-    with pytest.raises(deeppcr.UnsupportedError, match="hooks"):
-        ours.replace_in(hooked)
     with pytest.raises(deeppcr.ArgumentError):
         ours.from_torch(torch.nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook",
+                                      "register_full_backward_pre_hook", "_register_state_dict_hook", "register_state_dict_pre_hook",
+                                      "_register_load_state_dict_pre_hook", "register_load_state_dict_post_hook"])
+def test_hooks_are_not_lost(register):
+    """They are refused, of all kinds, before anything is replaced."""
+    model = torch.nn.ModuleDict({"free": torch.nn.GRU(3, 4), "in": torch.nn.Sequential(torch.nn.GRU(4, 4))})
+    hooked = model["in"][0]
+    if not hasattr(hooked, register):
+        pytest.skip("PyTorch has none such")
+    handle = getattr(hooked, register)(lambda *a: None)
+    with pytest.raises(deeppcr.UnsupportedError, match="hooks") as caught:
+        ours.replace_in(model)
+    assert caught.value.what == "the hooks of in.0" and "hook" in caught.value.got and "none" in caught.value.wanted
+    assert type(model["free"]) is type(hooked) is torch.nn.GRU and model["in"][0] is hooked
+    with pytest.raises(deeppcr.UnsupportedError, match="hooks"):
+        ours.from_torch(hooked)
+    if handle is not None:
+        handle.remove()
+        assert ours.replace_in(model) == 2
+
+
+def test_a_module_in_several_places_is_replaced_in_all_of_them():
+    class Twice(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder = torch.nn.GRU(3, 4)
+            self.decoder = self.encoder
+            self.parts = torch.nn.ModuleList([torch.nn.Sequential(self.encoder), torch.nn.Sequential(torch.nn.LSTM(3, 4))])
+            self.again = self.parts[1]
+
+    model = Twice()
+    with pytest.raises(deeppcr.ArgumentError, match="method"):
+        ours.replace_in(model, method="magic")
+    assert type(model.encoder) is torch.nn.GRU
+    assert ours.replace_in(model) == 2
+    assert type(model.encoder) is ours.GRU and model.encoder is model.decoder is model.parts[0][0]
+    assert type(model.again[0]) is ours.LSTM and model.again is model.parts[1]
+
+
+def test_what_traces_by_running_is_refused_in_words():
+    gru, x = ours.GRU(3, 4), torch.randn(6, 2, 3)
+    with torch.no_grad():
+        for _ in range(2):  # also of a call like one before
+            with pytest.raises(deeppcr.UnsupportedError, match="GRU: torch.jit.trace is on; wanted torch.export or torch.compile"):
+                torch.jit.trace(gru, x)
+            gru(x)
+        traced = torch.jit.trace(ours.GRU(3, 4, fallback=True), x)
+        assert traced(x)[0].shape == (6, 2, 4)
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.run = gru
+
+        def forward(self, x):
+            return self.run(x)[0]
+
+    with pytest.raises(deeppcr.UnsupportedError, match="GRU: torch.fx.symbolic_trace is on; wanted"):
+        torch.fx.symbolic_trace(Model())
+
+
+def test_stacks_refuse_autocast_and_scales_that_are_no_numbers():
+    stack = ours.Chain(4, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        with pytest.raises(deeppcr.UnsupportedError, match="Chain: autocast is on; wanted off"):
+            stack(torch.ones(2, 4))
+        with torch.autocast("cpu", enabled=False):
+            assert stack(torch.ones(2, 4)).dtype == torch.float32
+        A = torch.full((5, 2, 2), 0.5)
+        assert ours.linear_chain(A, A[:, 0]).dtype == torch.float32  # a function computes in its tensors' dtype
+    for scale in (math.nan, math.inf):
+        with pytest.raises(deeppcr.ArgumentError, match="scale is .*; wanted a finite number"):
+            ours.Chain(4, 3, scale=scale)
 
 
 def test_training_learns_as_pytorch_does():
@@ -435,6 +507,25 @@ def test_long_sequences(name):
 
 
 registers = pytest.mark.skipif(not hasattr(torch.library, "custom_op"), reason="this PyTorch registers no operators: 2.4 does")
+
+
+@registers
+def test_packed_sequences_are_compiled_around(rng):
+    """As with nn.GRU: torch.compile breaks its program there."""
+    from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+    theirs, mine = pair("GRU", 3, 4, dtype=torch.float64)
+    x, lengths = torch.tensor(rng.normal(size=(6, 2, 3)), requires_grad=True), torch.tensor([3, 6])
+    pack = lambda: pack_padded_sequence(x, lengths, enforce_sorted=False)  # noqa: E731
+    inside = lambda run: pad_packed_sequence(run(pack())[0])[0].sin()  # noqa: E731
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda: inside(mine), backend="aot_eager")
+    assert torch.allclose(compiled(), inside(theirs), rtol=0, atol=1e-10)
+    for m, n in zip(torch.autograd.grad(compiled().sum(), [x, *mine.parameters()]),
+                    torch.autograd.grad(inside(theirs).sum(), [x, *theirs.parameters()])):
+        assert torch.allclose(m, n, rtol=0, atol=1e-9)
+    y, h = torch.compile(mine, backend="aot_eager")(pack())
+    assert torch.allclose(y.data, theirs(pack())[0].data, rtol=0, atol=1e-10) and torch.allclose(h, theirs(pack())[1], rtol=0, atol=1e-10)
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm") or "asan" in os.environ.get("LD_PRELOAD", ""), reason="memory is not seen")

@@ -2,6 +2,7 @@
 """What is raised. Every exception of the library is a `deeppcr.Error` and the builtin that fits."""
 from __future__ import annotations
 
+import math
 import operator
 from typing import Collection, Optional, TypeVar
 
@@ -67,6 +68,14 @@ def number(what: str, given: object) -> float:
         return float(given)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise ArgumentError.of(what, repr(given), "a number") from None
+
+
+def finite(what: str, given: object) -> float:
+    """`given` as a float that is neither infinite nor no number."""
+    made = number(what, given)
+    if not math.isfinite(made):
+        raise ArgumentError.of(what, made, "a finite number")
+    return made
 
 
 def flag(what: str, given: object) -> bool:

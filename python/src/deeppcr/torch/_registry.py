@@ -16,6 +16,11 @@ REGISTERS = hasattr(torch.library, "custom_op")
 CODES = {torch.float32: 1, torch.float64: 2}  # the library's dtypes
 
 
+def eagerly(function: Any) -> Any:
+    """What torch.compile leaves as it is, between its programs, as it does PyTorch's own handling of packed sequences."""
+    return torch.compiler.disable(function) if REGISTERS else function
+
+
 class _Unregistered:
     """Stands for an operator where there is no registry."""
 

@@ -13,10 +13,10 @@ from torch.nn import functional
 
 from .. import _abi, _engine
 from .. import _library as library
-from ..errors import ArgumentError, flag, number, one_of, whole_number
+from ..errors import ArgumentError, UnsupportedError, finite, flag, one_of, whole_number
 from ..nonlinear import METHODS
 from ._others import send_home
-from ._registry import CODES, apart, differentiable, expect, floats, going_forward, of_many, on_cpu, operator, plain, tracing
+from ._registry import CODES, apart, autocasting, differentiable, expect, floats, going_forward, of_many, on_cpu, operator, plain, tracing
 
 _ACTIVATIONS = {n: _abi.CONSTANTS[f"DPCR_ACT_{n.upper()}"] for n in ("identity", "relu", "tanh", "sigmoid", "gelu", "silu")}
 _KINDS = {"mlp": "DPCR_MLP", "resnet": "DPCR_RESNET"}
@@ -322,7 +322,7 @@ class Chain(torch.nn.Module):
         one_of("dtype", dtype, list(CODES))
         self.method = one_of("method", method, METHODS)
         form = _Form(kind, CODES[dtype], layers, width, hidden or width, activation, branch, flag("layer_norm", layer_norm), 1.0).checked()
-        self.form = form._replace(scale=1 / math.sqrt(layers) if scale is None else number("scale", scale))
+        self.form = form._replace(scale=1 / math.sqrt(layers) if scale is None else finite("scale", scale))
         self.flat = torch.nn.Parameter(torch.empty(layers, form.numbers(), dtype=dtype))
         self.reset_parameters()
         self._number()
@@ -359,6 +359,7 @@ class Chain(torch.nn.Module):
         return out
 
     def layers(self) -> Iterator[Dict[str, Tensor]]:
+        """`layer(l)` of all steps, in order."""
         return (self.layer(l) for l in range(self.form.layers))
 
     def extra_repr(self) -> str:
@@ -368,8 +369,10 @@ class Chain(torch.nn.Module):
 
     def forward(self, z0: Tensor) -> Tensor:
         """Runs the stack over each row of z0, [...][width]; the result has its shape. ArgumentError and UnsupportedError of other
-        widths, dtypes and devices."""
+        widths, dtypes and devices, and under autocast."""
         flat = self.flat
+        if autocasting():
+            raise UnsupportedError.of("Chain: autocast", "on", "off: numbers are float32 or float64")
         floats("flat", flat)
         on_cpu("the input", z0)
         if z0.dtype is not flat.dtype:

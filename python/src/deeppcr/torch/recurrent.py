@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import numpy
 import torch
 from torch import Tensor
+from torch.fx import Proxy
 from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence
 
@@ -18,7 +19,7 @@ from .._library import NAMES
 from ..errors import ArgumentError, UnsupportedError, flag, number, one_of, whole_number
 from ..nonlinear import METHODS
 from ._others import LONG, send_home
-from ._registry import CODES, REGISTERS, apart, autocasting, differentiable, expect, floats, going_forward, looks, of_many, operator, plain, tracing, wanted
+from ._registry import CODES, REGISTERS, apart, autocasting, differentiable, eagerly, expect, floats, going_forward, looks, of_many, operator, plain, tracing, wanted
 
 _VF: Any = torch._VF  # type: ignore[attr-defined,unused-ignore]
 
@@ -31,6 +32,7 @@ def _contiguous(tensor: Optional[Tensor]) -> Optional[Tensor]:
     return None if tensor is None else plain(tensor)
 
 
+_jit_traces = torch._C._get_tracing_state  # None where torch.jit.trace is not at work
 _data_ptr = Tensor.data_ptr
 _STRIDED = torch.strided
 _KNOWN = 16  # shapes of inputs that a module remembers
@@ -329,6 +331,9 @@ _DOC = """{first}
 
     `forward` has the shapes of inputs and results. {parameters}
     """
+_NO_PROJECTION = """proj_size : int
+        0: projections are LSTM's.
+    """
 _PROJECTION = """proj_size : int
         Numbers of h where they are fewer than hidden_size; 0: as many.
     """
@@ -386,6 +391,8 @@ class _Module(torch.nn.RNNBase):
             return "the device", weight.device if x.is_cpu else x.device, "cpu"
         if x.layout is not torch.strided:
             return "the layout", x.layout, "torch.strided"
+        if not tracing() and _jit_traces():
+            return "torch.jit.trace", "on", "torch.export or torch.compile"
         if autocasting():
             return "autocast", "on", "off: numbers are float32 or float64"
         if weight.dtype not in CODES:
@@ -414,7 +421,7 @@ class _Module(torch.nn.RNNBase):
         UnsupportedError
             Of other devices, dtypes and layouts, and under autocast, where `fallback` is not set.
         """
-        if type(input) is not Tensor or self.dropout and self.training or tracing() or going_forward():
+        if type(input) is not Tensor or self.dropout and self.training or tracing() or going_forward() or _jit_traces():
             return self._anew(input, hx)
         states = () if hx is None else hx if len(self._none) == 2 else (hx,)
         if type(states) is not tuple:
@@ -462,6 +469,9 @@ class _Module(torch.nn.RNNBase):
     def _anew(self, input: Any, hx: Any) -> Any:  # noqa: A002
         packed = isinstance(input, PackedSequence)
         data = input.data if packed else input
+        if isinstance(data, Proxy):
+            wanted = "torch.export or torch.compile, or a Tracer to which this module is a leaf"
+            raise UnsupportedError.of(f"{type(self).__name__}: torch.fx.symbolic_trace", "on", wanted)
         if not isinstance(data, Tensor):
             raise ArgumentError.of("the input", type(data).__name__, "a tensor or a PackedSequence")
         weights = self._weights()
@@ -518,6 +528,7 @@ class _Module(torch.nn.RNNBase):
                 raise ArgumentError.of(f"{name}", f"of {state.dtype} on {state.device}", f"{dtype} on cpu")
         return [state[:, None] if single else state for state in given]
 
+    @eagerly
     def _packed(self, input: PackedSequence, hx: Any, weights: List[Tensor]) -> Any:  # noqa: A002
         data, sizes, order, back = input
         steps = sizes.shape[0]
@@ -588,16 +599,22 @@ class _Module(torch.nn.RNNBase):
         return [text for engine in engines for text in engine.sentences()]
 
 
+def _refuse_projection(size: Any) -> None:
+    if isinstance(size, bool) or size != 0:
+        raise ArgumentError.of("proj_size", repr(size), "0: projections are LSTM's")
+
+
 class RNN(_Module):
-    __doc__ = _DOC.format(first="torch.nn.RNN, many times faster on a CPU.", last="", fallback=_FALLBACK, parameters=_THEIRS.format("RNN"),
+    __doc__ = _DOC.format(first="torch.nn.RNN, many times faster on a CPU.", last=_NO_PROJECTION, fallback=_FALLBACK, parameters=_THEIRS.format("RNN"),
                           own='''nonlinearity : str
         "tanh" or "relu".
     ''')  # fmt: skip
     _theirs = torch.nn.RNN
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh", bias: bool = True,
-                 batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, device: Any = None, dtype: Any = None, *,
-                 method: str = "auto", fallback: bool = False) -> None:  # fmt: skip
+                 batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0, device: Any = None,
+                 dtype: Any = None, *, method: str = "auto", fallback: bool = False) -> None:  # fmt: skip
+        _refuse_projection(proj_size)
         if nonlinearity not in ("tanh", "relu"):
             raise ArgumentError.of("nonlinearity", repr(nonlinearity), "'tanh' or 'relu'")
         self.nonlinearity = nonlinearity
@@ -606,17 +623,16 @@ class RNN(_Module):
 
 
 class GRU(_Module):
-    __doc__ = _DOC.format(first="torch.nn.GRU, many times faster on a CPU.", own="", last="", fallback=_FALLBACK,
+    __doc__ = _DOC.format(first="torch.nn.GRU, many times faster on a CPU.", own="", last=_NO_PROJECTION, fallback=_FALLBACK,
                           parameters=_THEIRS.format("GRU"))  # fmt: skip
     _theirs = torch.nn.GRU
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
-                 dropout: float = 0.0, bidirectional: bool = False, device: Any = None, dtype: Any = None, *, method: str = "auto",
-                 fallback: bool = False, **others: Any) -> None:  # fmt: skip
-        if "proj_size" in others:
-            raise ArgumentError.of("proj_size", others["proj_size"], "none: it is LSTM's")
+                 dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0, device: Any = None, dtype: Any = None, *,
+                 method: str = "auto", fallback: bool = False) -> None:  # fmt: skip
+        _refuse_projection(proj_size)
         super().__init__("GRU", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device=device, dtype=dtype,
-                         method=method, fallback=fallback, **others)  # fmt: skip
+                         method=method, fallback=fallback)  # fmt: skip
 
 
 class LSTM(_Module):
@@ -696,6 +712,13 @@ class MinGRU(_Unmixed):
 _OURS: Dict[Any, Any] = {ours._theirs: ours for ours in (RNN, GRU, LSTM)}
 
 
+def _refuse_hooks(name: str, module: torch.nn.Module) -> None:
+    """All kinds that PyTorch has: of calls, of the way back, of state_dict and of its loading."""
+    kinds = [kind.strip("_") for kind, hooks in vars(module).items() if kind.endswith("_hooks") and hooks]
+    if kinds:
+        raise UnsupportedError.of(f"the hooks of {name}", ", ".join(kinds), "none: register them on the new module")
+
+
 def from_torch(module: torch.nn.Module, *, method: str = "auto", fallback: bool = False) -> torch.nn.Module:
     """The same network as a torch.nn.RNN, GRU or LSTM, with the very same parameters, in this package's form.
 
@@ -705,14 +728,21 @@ def from_torch(module: torch.nn.Module, *, method: str = "auto", fallback: bool 
     method, fallback
         As in `deeppcr.torch.GRU`.
 
+    Returns
+    -------
+    RNN, GRU or LSTM : of this package, training where the module is.
+
     Raises
     ------
     ArgumentError
         Of another module, or what is no method.
+    UnsupportedError
+        Of a module with hooks of any kind, which are not taken over.
     """
     ours = _OURS.get(type(module))
     if ours is None:
         raise ArgumentError.of("the module", type(module).__name__, "a torch.nn.RNN, GRU or LSTM")
+    _refuse_hooks("the module", module)
     options = {"num_layers": module.num_layers, "bias": module.bias, "batch_first": module.batch_first,
                "dropout": module.dropout, "bidirectional": module.bidirectional, "method": method, "fallback": fallback}  # fmt: skip
     if ours is LSTM:
@@ -738,24 +768,24 @@ def replace_in(model: torch.nn.Module, *, method: str = "auto", fallback: bool =
 
     Returns
     -------
-    int : how many there were.
+    int : how many there were; one that is there in several places is one, and stays one.
 
     Raises
     ------
     UnsupportedError
-        Of modules with hooks, which are not taken over.
+        Of modules with hooks of any kind, which are not taken over.
     ArgumentError
-        Of what is no such model.
+        Of what is no such model, or no method. Whatever is raised, the model is as it was.
     """
     if not isinstance(model, torch.nn.Module) or type(model) in _OURS:
         raise ArgumentError.of("the model", type(model).__name__, "a module that may hold such modules: from_torch takes one itself")
-    replaced = 0
-    for name, child in list(model.named_children()):
-        if type(child) in _OURS:
-            if child._forward_hooks or child._forward_pre_hooks or child._backward_hooks:
-                raise UnsupportedError(f"{name} has hooks; wanted none (register them after replace_in)", name)
-            setattr(model, name, from_torch(child, method=method, fallback=fallback))
-            replaced += 1
-        else:
-            replaced += replace_in(child, method=method, fallback=fallback)
-    return replaced
+    found = [(path, parent, name, child) for path, parent in model.named_modules() for name, child in parent._modules.items()
+             if type(child) in _OURS]  # fmt: skip
+    made: Dict[int, torch.nn.Module] = {}
+    for path, _, name, child in found:
+        _refuse_hooks(f"{path}.{name}" if path else name, child)
+        if id(child) not in made:
+            made[id(child)] = from_torch(child, method=method, fallback=fallback)
+    for _, parent, name, child in found:
+        setattr(parent, name, made[id(child)])
+    return len(made)
