@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+import deeppcr
+
 PUBLIC = {
     "deeppcr": "linear_chain linear_chain_vjp linear_chain_jvp solve plan set_threads",
     "deeppcr.signal": "sosfilt lfilter sosfilt_vjp lfilter_vjp",
@@ -25,6 +27,21 @@ def test_every_parameter_is_told_of(module, name):
     told = set(re.findall(r"\w+", " ".join(line for line in section.splitlines() if not line.startswith(" "))))
     missing = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in told]
     assert not missing and "\nRaises\n------\n" in text, missing
+    assert inspect.isclass(thing) or "\nReturns\n-------\n" in text
+    assert name in importlib.import_module(module).__all__
+
+
+def test_every_property_and_method_is_told_of():
+    for thing in (deeppcr.Solution, deeppcr.Report, deeppcr.ChainReport, deeppcr.nonlinear.SolvePlan, deeppcr.linear.Plan):
+        for name, member in vars(thing).items():
+            if not name.startswith("_") and (isinstance(member, property) or inspect.isfunction(member)):
+                assert inspect.getdoc(member), f"{thing.__name__}.{name}"
+    torch = pytest.importorskip("torch")
+    ours = importlib.import_module("deeppcr.torch")
+    for thing in (ours.Chain, ours.GRU):
+        for name, member in vars(thing).items():
+            if not name.startswith("_") and not hasattr(torch.nn.Module, name) and callable(member):
+                assert inspect.getdoc(member), f"{thing.__name__}.{name}"
 
 
 def test_modules_take_their_own_words():

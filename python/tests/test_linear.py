@@ -189,6 +189,20 @@ def test_wrong_shapes_are_refused_in_words(arguments, what):
     assert isinstance(caught.value, ValueError) and caught.value.what == what and "wanted" in str(caught.value)
 
 
+def test_a_report_is_drawn():
+    class Axes:
+        def bar(self, names, heights):
+            self.bars = dict(zip(names, heights))
+
+        def set(self, **options):
+            self.options = options
+
+    _, report = deeppcr.linear_chain(np.full((50, 2), 0.5), np.ones((50, 2)), scheme="pcr", report=True)
+    axes = Axes()
+    assert report.plot(axes) is axes and axes.options["title"].startswith("pcr")
+    assert axes.bars == {"products": report.compositions, "applications": report.applications, "dependent steps": report.depth}
+
+
 def test_wrong_options_are_refused_in_words():
     A, b = np.zeros((5, 2, 2)), np.zeros((5, 2))
     for options, what in (({"scheme": "magic"}, "scheme"), ({"structure": "magic"}, "structure"), ({"chunk": -1}, "chunk")):

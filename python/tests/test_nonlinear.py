@@ -293,8 +293,32 @@ def test_refusals(arguments, options, what):
     with pytest.raises(deeppcr.ArgumentError) as caught:
         deeppcr.solve(*arguments, **options)
     assert caught.value.what == what
-    with pytest.raises(deeppcr.UnsupportedError, match="linearise"):
-        deeppcr.solve(lambda z, l: z, np.ones(2), 5, method="newton")
+    for method in ("newton", "diagonal", "block", "damped", "shooting"):
+        with pytest.raises(deeppcr.UnsupportedError) as caught:
+            deeppcr.solve(lambda z, l: z, np.ones(2), 5, method=method)
+        assert caught.value.what == "jacobian" and caught.value.got is None and method in caught.value.wanted
+    with pytest.raises(deeppcr.UnsupportedError) as caught:
+        deeppcr.solve(lambda z, l: 0.5 * z, np.ones(2), 5).vjp(np.ones((5, 2)))
+    assert caught.value.what == "jacobian" and "adjoint" in caught.value.wanted
+
+
+def test_progress_is_told_of_every_sweep():
+    """What is stepped and what is linearised; the loop's numbers add up to the length."""
+    step, jacobian = lambda z, l: np.tanh(0.5 * z + 0.1), lambda z, l: (0.5 * (1 - np.tanh(0.5 * z + 0.1) ** 2))[:, :, None] * np.eye(2)
+    told = []
+    deeppcr.solve(step, np.zeros(2), 2000, jacobian, "sequential", progress=told.append)
+    assert sum(told) == 2000
+    told = []
+    asked = []
+
+    def counted(z, l):
+        asked.append(len(z))
+        return jacobian(z, l)
+
+    plan = deeppcr.plan(step, np.zeros(2), 2000, counted, "newton")
+    asked.clear()
+    assert plan.solve(np.zeros(2), progress=told.append).report.sweeps > 1
+    assert len(asked) > 1 and sum(told) >= sum(asked) > 2000 and told[-1] in asked
 
 
 def test_empty():

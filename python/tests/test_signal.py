@@ -95,10 +95,12 @@ def test_refusals(rng):
         with pytest.raises(ValueError) as caught:  # fmt: skip
             call()
         assert isinstance(caught.value, deeppcr.Error) and caught.value.what == what
-    with pytest.raises(deeppcr.ArgumentError, match="a"):
-        lfilter([1.0], [0.0, 1.0], x)
-    with pytest.raises(deeppcr.Error):
-        sosfilt(SOS * [1, 1, 1, 1, np.nan, 1], x)
+    for call, what, got in ((lambda: lfilter([1.0], [0.0, 1.0], x), "a[0]", "0.0"), (lambda: lfilter([1, np.nan], [1.0], x), "b[1]", "nan"),
+                            (lambda: lfilter([1], [1, np.inf], x), "a[1]", "inf"),
+                            (lambda: sosfilt(SOS * [1, 1, 1, 1, np.nan, 1], x), "sos[0, 4]", "nan")):  # fmt: skip
+        with pytest.raises(deeppcr.ArgumentError) as caught:
+            call()
+        assert caught.value.what == what and str(caught.value.got) == got and "number" in caught.value.wanted
 
 
 def test_scipys_numbers(rng):

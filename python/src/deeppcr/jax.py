@@ -26,6 +26,8 @@ from ._ready import Here, Ready
 from .errors import ArgumentError, one_of, whole_number
 from .nonlinear import METHODS
 
+__all__ = ["gru", "lfilter", "linear_chain", "lstm", "mingru", "paragru", "paralstm", "rnn", "sosfilt"]
+
 Array = Any
 Shapes = List[Tuple[str, Tuple[int, ...]]]  # arrays by name
 _CODES = {np.dtype(np.float32): 1, np.dtype(np.float64): 2}

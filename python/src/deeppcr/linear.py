@@ -43,6 +43,26 @@ class ChainReport(NamedTuple):
             f"{self.applications} applications"
         )
 
+    def plot(self, axes: Any = None) -> Any:
+        """Draws products, applications and dependent steps beside one another; needs matplotlib.
+
+        Parameters
+        ----------
+        axes : matplotlib's Axes, optional
+            A new figure's without it.
+
+        Returns
+        -------
+        The axes.
+        """
+        if axes is None:
+            import matplotlib.pyplot as plt
+
+            axes = plt.subplots()[1]
+        axes.bar(["products", "applications", "dependent steps"], [self.compositions, self.applications, self.depth])
+        axes.set(yscale="symlog", ylabel="number", title=f"{self.scheme}, {self.seconds * 1e3:.3g} ms")
+        return axes
+
 
 def report_of(report: Any) -> ChainReport:
     return ChainReport(_SCHEME_NAMES[report.scheme], report.sweeps, report.finished_from, report.compositions,
@@ -339,14 +359,18 @@ def linear_chain_vjp(
 
     Parameters
     ----------
-    A, z0, scheme, structure, chunk
-        As given to `linear_chain` (untransposed).
+    A : array_like
+        [L][..][w][w], [L][..][w] or [L][..], as given to `linear_chain` (untransposed); dimensions of 1 are shared.
     z, g : array_like
-        What it returned, and dLoss/dz of the same shape.
+        What it returned, [L][w] or [L][B][w], and dLoss/dz of the same shape.
+    z0 : array_like, optional
+        [w] or [B][w], as given to it.
+    scheme, structure, chunk
+        As given to it.
 
     Returns
     -------
-    dA, db, dz0 : of the shapes of A, b and z0 (dz0 None without z0).
+    dA, db, dz0 : of the shapes of A, z and z0 (dz0 None without z0); what is shared has the sum.
 
     Raises
     ------
@@ -474,16 +498,20 @@ def linear_chain_jvp(
 
     Parameters
     ----------
-    A, z0, scheme, structure, chunk
-        As given to `linear_chain` (untransposed).
+    A : array_like
+        [L][..][w][w], [L][..][w] or [L][..], as given to `linear_chain` (untransposed); dimensions of 1 are shared.
     z : array_like
-        What it returned.
+        What it returned, [L][w] or [L][B][w].
     dA, db, dz0 : array_like, optional
-        Of the shapes of A, b and z0, or repeated to them; None for zero.
+        Of the shapes of A, z and z0, or repeated to them; None for zero.
+    z0 : array_like, optional
+        [w] or [B][w], as given to it.
+    scheme, structure, chunk
+        As given to it.
 
     Returns
     -------
-    dz : of z's shape.
+    dz : [L][w] or [L][B][w], as z.
 
     Raises
     ------

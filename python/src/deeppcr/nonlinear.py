@@ -14,7 +14,7 @@ import numpy as np
 
 from . import _abi
 from . import _library as library
-from .errors import ArgumentError, NotConverged, flag, number, one_of, whole_number
+from .errors import ArgumentError, NotConverged, UnsupportedError, flag, number, one_of, whole_number
 from .linear import SCHEMES, STRUCTURES
 from .linear import _SCHEME_NAMES as SCHEME_NAMES
 from .linear import Plan as LinearPlan
@@ -29,6 +29,7 @@ METHODS = {
 }
 METHOD_NAMES = {value: name for name, value in METHODS.items()}
 GUESSES = {name: _abi.CONSTANTS[f"DPCR_GUESS_{name.upper()}"] for name in ("zero", "step", "state", "given")}
+_LINEAR = ("newton", "diagonal", "block", "damped", "shooting")  # methods that linearise the steps
 _ESTIMATED = ("auto", "sequential", "newton", "overlap", "shooting")  # methods whose tolerances are not a tenth
 _LANES = 512  # states that one call of a Python step likes to get
 
@@ -69,7 +70,17 @@ class Report(NamedTuple):
         )
 
     def plot(self, axes: Any = None) -> Any:
-        """Draws residual and converged prefix by sweep; needs matplotlib. Returns the axes."""
+        """Draws residual and converged prefix by sweep; needs matplotlib.
+
+        Parameters
+        ----------
+        axes : matplotlib's Axes, optional
+            A new figure's without it.
+
+        Returns
+        -------
+        The axes.
+        """
         if axes is None:
             import matplotlib.pyplot as plt
 
@@ -200,6 +211,8 @@ class _Steps:
                 _grid(f)[...] = self._call(self.step, z, l, s.row, (self.width,), "step")
             if a:
                 _grid(a)[...] = self._call(self.jacobian, z, l, s.row, self.values, "jacobian")
+            if self.progress is not None:
+                self.progress(s.lanes * s.rows)
             return -1 if self.interrupted else 0
         except BaseException as raised:  # noqa: B902
             self.raised = self.raised or raised
@@ -272,6 +285,7 @@ class Solution:
 
     @property
     def z(self) -> ARRAY:
+        """The states, [L][w] or [L][B][w]."""
         return self._states if self._batched else self._states[:, 0]
 
     def __reduce__(self) -> Any:
@@ -330,6 +344,8 @@ class SolvePlan:
                 raise ArgumentError.of(name, repr(function), "a function")
         length = whole_number("length", length)
         one_of("method", method, METHODS)
+        if jacobian is None and method in _LINEAR:
+            raise UnsupportedError.of("jacobian", None, f"a function: method {method!r} works with it")
         one_of("structure", structure, [name for name in STRUCTURES if name != "identity"])
         self.batched, self.dtype, self.length, self.width = start.ndim == 2, dtype, length, start.shape[-1]
         if structure == "block" and (block < 1 or self.width % block):
@@ -442,6 +458,8 @@ class SolvePlan:
         return Solution(self, self.batched, first, z, place.read())
 
     def _backward(self, at: Solution, g: Any) -> Tuple[ARRAY, ARRAY]:
+        if self._steps.jacobian is None:
+            raise UnsupportedError.of("jacobian", None, "a function, given to solve or plan: the adjoint works with it")
         direct = library.whole(g, self.dtype, "g")
         if direct.shape != at.z.shape:
             raise ArgumentError.of("g's shape", direct.shape, f"z's, {at.z.shape}")
@@ -482,8 +500,12 @@ def plan(
 
     Parameters
     ----------
-    step, z0, length, jacobian, method, guess, structure, block, scheme, backward, fallback, chunk, options
-        As in `solve`; guess "given" leaves it to the plan's `solve(z0, guess)`.
+    step, length, jacobian, method, structure, block, scheme, backward, fallback, chunk, options
+        As in `solve`: step and jacobian are called with states [n][w] and steps [n], and with a batch sequences [n].
+    z0 : array_like
+        [w], or [B][w] for a batch; of the dtype that the plan works in.
+    guess : str
+        As in `solve`; "given" leaves it to the plan's `solve(z0, guess)`, an array of [length][w] or [length][B][w].
     batch, width, dtype, transposed
         Of a linear chain: sequences, numbers of a state, float32, float64 or uint32, and which way it runs.
 
@@ -544,7 +566,8 @@ def solve(
     guess : str or array_like
         Where the sweeps start: "zero" (f_l of zeros), "step" (f_l(z0)), "state" (z0), or an array of z's shape.
     progress : callable, optional
-        Called with the number of states that were just stepped, such as the `update` of a tqdm bar.
+        Called with the number of states that were just stepped or linearised, such as the `update` of a tqdm bar. With "sequential"
+        they add up to length times batch; other methods go over states several times, so that a bar wants no total.
     options
         structure, block, scheme, backward, fallback (False: raise NotConverged instead of finishing in order); atol and rtol, 0 or
         more: a step is converged where |z_l - f_l(z_{l-1})| <= atol + rtol |z_l| (both 1e-10, float32 1e-5, a tenth of that where

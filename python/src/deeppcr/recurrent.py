@@ -12,6 +12,8 @@ from ._engine import Engine, Form, Pass
 from .errors import ArgumentError, flag, one_of
 from .nonlinear import METHODS
 
+__all__ = ["GRU", "Gradients", "LSTM", "MinGRU", "ParaGRU", "ParaLSTM", "RNN", "RNNReLU"]
+
 ARRAY = np.ndarray
 Pair = Tuple[ARRAY, ARRAY]
 States = Union[ARRAY, Pair]

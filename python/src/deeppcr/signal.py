@@ -11,10 +11,19 @@ import numpy as np
 from . import _library as library
 from .errors import ArgumentError, UnsupportedError, whole_number
 
+__all__ = ["lfilter", "lfilter_vjp", "sosfilt", "sosfilt_vjp"]
+
 ARRAY = np.ndarray
 ORDER = 128  # of a transfer function, at most
 _filters = library.Cache(64)
 _execute, _vjp = library.bare(library.lib.dpcr_filter_execute), library.bare(library.lib.dpcr_filter_gradient)
+
+
+def _refuse_not_finite(name: str, coefficients: ARRAY) -> None:
+    wrong = np.flatnonzero(~np.isfinite(coefficients))
+    if wrong.size:
+        place = ", ".join(map(str, np.unravel_index(wrong[0], coefficients.shape)))
+        raise ArgumentError.of(f"{name}[{place}]", coefficients.flat[wrong[0]], "a finite number")
 
 
 def made(kind: str, *coefficients: ARRAY) -> Tuple[ctypes.c_void_p, library.Handle]:
@@ -22,11 +31,16 @@ def made(kind: str, *coefficients: ARRAY) -> Tuple[ctypes.c_void_p, library.Hand
     owner, place, (error, error_ref) = library.context.get(), ctypes.c_void_p(), library.error_place()
     if kind == "sos":
         (sos,) = coefficients
+        _refuse_not_finite("sos", sos)
         if not np.all(sos[:, 3] == 1):  # which frontends that trace cannot see; gradients are of divided coefficients
             raise ArgumentError.of("sos[:, 3]", sos[:, 3], "all ones")
         status = library.lib.dpcr_filter_create_sos(owner.address, len(sos), sos.ctypes.data, ctypes.byref(place), error_ref)
     else:
         b, a = coefficients
+        for name, c in (("b", b), ("a", a)):
+            _refuse_not_finite(name, c)
+        if a[0] == 0:
+            raise ArgumentError.of("a[0]", a[0], "another number: coefficients are divided by it")
         status = library.lib.dpcr_filter_create_ba(owner.address, b.size, b.ctypes.data, a.size, a.ctypes.data,
                                                    ctypes.byref(place), error_ref)  # fmt: skip
     library.check(status, error)
