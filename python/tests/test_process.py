@@ -148,7 +148,7 @@ def test_ctrl_c_ends_a_solve_with_a_python_step(method):
             begun() if l.max() > 100 else None
             return np.cos(z + 1.5)
         deeppcr.solve(step, np.ones(2), 20_000_000, method={method!r}, max_sweeps=1000, window=1_000_000)
-    heard(call, ["_run"])
+    heard(call, ["interrupt", "_run"])
     A = np.full((9, 1), 0.5)
     assert deeppcr.linear_chain(A, A)[0, 0] == 0.5
     print("done")
@@ -164,7 +164,7 @@ def test_ctrl_c_ends_a_network(method):
     def call(begun):
         begun()
         net(x)
-    heard(call, ["check"])
+    heard(call, ["interrupt"])
     assert net(x[:10])[0].shape[0] == 10
     print("done")
     """)
@@ -179,7 +179,7 @@ def test_ctrl_c_ends_a_network_on_its_way_back(method):
         y, _ = net(x, training=True)
         begun()
         net.backward(y)
-    heard(call, ["check"])
+    heard(call, ["interrupt"])
     net(x[:10], training=True)
     assert net.backward(np.ones((10, 1, 128), "f")).x.shape == (10, 1, 1)
     print("done")
@@ -193,7 +193,7 @@ def test_ctrl_c_ends_a_linear_chain(scheme):
     def call(begun):
         begun()
         deeppcr.linear_chain(A, b, scheme=scheme)
-    heard(call, ["check"])
+    heard(call, ["interrupt"])
     assert deeppcr.linear_chain(A, b[:3])[0, 0] == 1
     print("done")
     """)
@@ -210,7 +210,7 @@ def test_ctrl_c_ends_a_filter(call):
     def call(begun):
         begun()
         filters.{call}
-    heard(call, ["check"])
+    heard(call, ["interrupt"])
     assert filters.lfilter([1.0], [1.0], x[:3])[0] == 1
     print("done")
     """)
