@@ -287,7 +287,9 @@ static void cancel_stops_the_loop(void **state) {
     assert_int_equal(dpcr_context_create(&made, &context, NULL), DPCR_OK);
     chain c = tanh_chain(1000, 2, 3, DPCR_F32);
     void *z0 = starts(&c);
-    const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_SEQUENTIAL};
+    const dpcr_solve_options options = {.size = sizeof options,
+                                        .method = DPCR_METHOD_SEQUENTIAL,
+                                        .backward = DPCR_SCHEME_SEQUENTIAL};  // planning asks too
     dpcr_steps steps = chain_steps(&c);
     steps.flops = 1;
     solved whole = solve_steps(context, &steps, &c, z0, &options, NULL, 0);
