@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT
 // How near the linear chains' composing kernels are to what the machine can do, float, AVX-512, batch 1:
 //   bench_limits [--threads N] [--rounds R] [--width W] [--least 12] [--most 18]
-//   bench_limits --layers L [--threads N] [--rounds R] --width W    the bytes of a pass over L layers, each with
-//   parameters of
-//                               its own, nanoseconds a layer: to read W and b, and to read them and then add to as many
-//                               numbers
+//   bench_limits --layers L [--threads N] [--rounds R] --width W
+//                               the bytes of a pass over L layers, each with parameters of its own, nanoseconds a
+//                               layer: to read W and b, and to read them and then add to as many numbers
 //   bench_limits --waits 1      what a step of a recurrent cell waits for, nanoseconds: an fma's rate, and one after
 //                               another an fma, a tanh of 16, a vector's store and the load of one of its numbers
 // A line a width and length 2^e, all from one run, nanoseconds a step:

@@ -393,9 +393,9 @@ static int refuse(const plan *p) {
 
 static int run(plan *p, const char *kind) {
     int status = refuse(p);
-    if (p->solver.options.planning_seconds == 0) p->solver.options.planning_seconds = 1;  // to see all ways
     const bool linear = kind && !strcmp(kind, "linear"), map = kind && cli_map_known(kind);
     if (status) return status;
+    if (p->solver.options.planning_seconds == 0) p->solver.options.planning_seconds = 1;  // to see all ways
     if (!linear && p->ranks.ranks) return cli_fail(CLI_USAGE, "--ranks is of linear chains");
     if (!p->ranks.ranks && (p->ranks.latency > 0 || p->ranks.bandwidth > 0 || p->ranks.cores))
         return cli_fail(CLI_USAGE, "--link-latency, --link-bandwidth and --side-by-side are for --ranks");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // train rnn|rnn-relu|gru|lstm: recurrent networks on sequences: bit streams, recordings and texts.
 #include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,7 +97,7 @@ static error_t parse_training(int key, char *arg, struct argp_state *state) {
         case KEY_EPOCHS: return taken(cli_read_int64("--epochs", arg, 1, UINT32_MAX, &o->epochs));
         case KEY_BATCH: return taken(cli_read_int64("--batch", arg, 1, 1 << 20, &o->batch));
         case KEY_LENGTH: return taken(cli_read_int64("--length", arg, 1, 1 << 28, &t->options.length));
-        case KEY_CLIP: return taken(cli_read_double("--clip", arg, 0, HUGE_VAL, &t->options.train.clip));
+        case KEY_CLIP: return taken(cli_read_double("--clip", arg, 0, DBL_MAX, &t->options.train.clip));
         case KEY_DROPOUT: return taken(cli_read_double("--dropout", arg, 0, 0.999, &t->options.dropout));
         case KEY_LIMIT: return taken(cli_read_int64("--limit", arg, 1, INT64_MAX / 2, &t->limit));
         default: return ARGP_ERR_UNKNOWN;

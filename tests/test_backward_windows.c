@@ -236,6 +236,70 @@ static void threads_share_windows(void **state) {
     }
 }
 
+// ---- states too wide to lie beside a window ----
+
+enum { WIDEST = 8192, FEW_STEPS = 3 };
+
+static int keeps_all(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
+                     const dpcr_array *last_state, const dpcr_array *slopes) {
+    (void)user, (void)in, (void)states, (void)last_state, (void)slopes, (void)span;
+    return 0;
+}
+
+// lambda is the same at every step.
+static int hands_back(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *slopes,
+                      const dpcr_array *more, const dpcr_array *right, const dpcr_array *adjoint,
+                      const dpcr_array *out) {
+    (void)user, (void)in, (void)slopes, (void)more;
+    for (int64_t k = 0; adjoint && k < span->steps; k++)
+        memcpy((float *)adjoint->data + k * adjoint->strides[1], right->data, WIDEST * sizeof(float));
+    if (out) memmove(out->data, right->data, WIDEST * sizeof(float));
+    return 0;
+}
+
+static int serves_nothing(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *slopes,
+                          const dpcr_array *more, const dpcr_array *right, const dpcr_array *adjoint,
+                          const dpcr_array *out, const dpcr_handover *handover) {
+    (void)user, (void)span, (void)in, (void)slopes, (void)more, (void)right, (void)adjoint, (void)out, (void)handover;
+    return 1;
+}
+
+static void wide_states_lie_in_the_workspace(void **state) {
+    (void)state;
+    static float states[FEW_STEPS * WIDEST], from[WIDEST], out[WIDEST];
+    const int64_t shape[3] = {FEW_STEPS, 1, WIDEST}, edge[2] = {1, WIDEST};
+    const dpcr_context_options options = {.size = sizeof options, .threads = 2};
+    dpcr_context *context = NULL;
+    assert_int_equal(dpcr_context_create(&options, &context, NULL), DPCR_OK);
+    const dpcr_steps steps = {.size = sizeof steps,
+                              .length = FEW_STEPS,
+                              .batch = 1,
+                              .width = WIDEST,
+                              .dtype = DPCR_F32,
+                              .concurrent = 1,
+                              .jacobian = {.structure = DPCR_DIAGONAL, .rows = WIDEST, .cols = WIDEST},
+                              .advance = keeps_all,
+                              .adjoint = hands_back,
+                              .adjoint_window = serves_nothing};
+    const dpcr_solve_options solve = {
+        .size = sizeof solve, .method = DPCR_METHOD_SEQUENTIAL, .backward = DPCR_SCHEME_CHUNKED};
+    dpcr_solve_plan *plan = NULL;
+    dpcr_error error = {0};
+    if (dpcr_solve_plan_create(context, &steps, &solve, &plan, &error) != DPCR_OK) fail_msg("%s", error.text);
+    const size_t bytes = dpcr_solve_plan_workspace(plan);
+    void *work = aligned_alloc(64, (bytes + 64) / 64 * 64);
+    fill(from, WIDEST, 1);
+    const dpcr_array z_all = dpcr_array_make(states, DPCR_F32, 3, shape),
+                     start = dpcr_array_make(from, DPCR_F32, 2, edge), back = dpcr_array_make(out, DPCR_F32, 2, edge);
+    if (dpcr_solve_backward(plan, &start, &z_all, NULL, NULL, &start, NULL, &back, work, bytes, NULL, &error) !=
+        DPCR_OK)
+        fail_msg("%s", error.text);
+    assert_memory_equal(from, out, sizeof from);
+    free(work);
+    dpcr_solve_plan_destroy(plan);
+    dpcr_context_destroy(context);
+}
+
 // Products that overflow in the middle of a window, where what comes out of it is finite again.
 static void products_that_overflow_inside_go_by_the_loop(void **state) {
     (void)state;
@@ -314,6 +378,7 @@ int main(void) {
         cmocka_unit_test(products_beyond_the_numbers_go_by_the_loop),
         cmocka_unit_test(what_is_refused_goes_by_the_loop),
         cmocka_unit_test(threads_share_windows),
+        cmocka_unit_test(wide_states_lie_in_the_workspace),
         cmocka_unit_test(products_that_overflow_inside_go_by_the_loop),
         cmocka_unit_test(threads_share_sequences),
     };

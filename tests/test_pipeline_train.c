@@ -88,6 +88,10 @@ static void tied_weights_have_the_loop_s_bits(void **state) {
         assert_int_equal(dpcr_train_pipeline(context, model, set, &options, &late, NULL, &last, NULL, &error),
                          DPCR_ERROR_UNSUPPORTED);
         assert_non_null(strstr(error.text, "tied"));
+        const dpcr_pipeline_options clipped = {.size = sizeof clipped, .clip = 1};  // the training's is taken
+        assert_int_equal(dpcr_train_pipeline(context, model, set, &options, &late, &clipped, &last, NULL, &error),
+                         DPCR_ERROR_ARGUMENT);
+        assert_non_null(strstr(error.text, "clip is 1"));
         dpcr_model_destroy(model);
         dpcr_model_destroy(single);
     }

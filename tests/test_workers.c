@@ -173,7 +173,8 @@ static void swap_is_what_it_says(void **state) {
     dpcr_context *context = make_context(1);
     const dpcr_model_options o = resnet_options(4, 8, DPCR_F32);
     const dpcr_dataset *set = make_data(&data, 90, 1);
-    const dpcr_train_options options = train_options(2, 40);
+    dpcr_train_options options = train_options(2, 40);
+    options.clip = 0.3;  // together and apart
     enum { WORKERS = 3 };
     dpcr_model *model = make_model(context, &o), *together = make_model(context, &o);
     moments m;
@@ -195,6 +196,7 @@ static void swap_is_what_it_says(void **state) {
         dpcr_train_options alone = train_options(swap.epochs, swap.batch);
         dpcr_model *apart = make_model(context, &o);
         alone.optimiser = swap.optimiser;
+        alone.clip = options.clip;
         alone.seed = options.seed + 1 + (uint64_t)k;
         memcpy(dpcr_model_vector(apart, NULL), m.parameters[0], bytes);
         must(dpcr_train(context, apart, set, &alone, NULL, error));

@@ -119,7 +119,7 @@ DPCR_API void dpcr_pipeline_figures_free(dpcr_context *context, dpcr_pipeline_fi
 // where it is asynchronous a minibatch is one update (pipedream-2bw: of `accumulate` microbatches), an epoch is cut
 // into segments, and progress, checkpoints and requests to stop come between segments. A checkpoint holds the gathered
 // network, so that any other number of ranks, another schedule or dpcr_train can go on from it. pipeline->optimiser
-// and clip are not read, train's are. `figures` may be NULL.
+// is not read, train's is; pipeline->clip is 0, train's is taken. `figures` may be NULL.
 // With pipeline->transport all processes make this call with the same arguments; only rank 0 reports progress, writes
 // checkpoints, and has the model, `last` and `figures` in the end. A rank that fails leaves the others to their
 // deadline: its caller should end the job.

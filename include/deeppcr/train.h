@@ -165,7 +165,8 @@ typedef struct dpcr_train_state {
 // A checkpoint holds the model (dpcr_model_load reads it as one), the optimiser's state and the position. Resuming
 // reads the parameters from it; a run stopped or killed at any moment and resumed ends with the bits of the
 // uninterrupted run, also with DPCR_METHOD_AUTO, whose choices it keeps. What must agree: the model's options, the
-// data, batch, seed, clip, the optimiser's and the solve's options (epochs may grow where `total` does not follow from them).
+// data, batch, seed, clip, the optimiser's and the solve's options (epochs may grow where `total` does not follow from
+// them).
 //
 // solve.device: the layers that dpcr_device_model_create takes, not tied, with everything on the device: images,
 // labels, parameters, gradients, states and the optimiser's state; the host reads loss and accuracy. The model's

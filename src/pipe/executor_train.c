@@ -393,6 +393,10 @@ static dpcr_status check_options(const dpcr_schedule_options *schedule, const dp
     if (schedule->size != sizeof *schedule || (pipeline && pipeline->size != sizeof *pipeline) ||
         (figures && figures->size != sizeof *figures))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "train_pipeline: options or figures of another size");
+    if (pipeline && pipeline->clip != 0)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "train_pipeline: the pipeline's clip is %g, wanted 0: the training's is taken",
+                          pipeline->clip);
     if (pipeline && pipeline->segment < 0)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "train_pipeline: segment is %lld, wanted 0 or more",
                           (long long)pipeline->segment);

@@ -3,9 +3,8 @@
 //     lambda_l = direct_l + J_{l+1}^T lambda_{l+1},     then (df_l/dtheta)^T lambda_l for every step at once.
 // Sequential: the adjoint loop of the callbacks, no Jacobian formed; blocks of sequences side by side. Overlap: the
 // same loop in chunks (backward_overlap.c). Chunked, where the callback adjoint_window is there: by it
-// (backward_windows.c). By another
-// scheme, or overlap without the callback adjoint: exact Jacobians (never a quasi-Newton's approximation) and one
-// linear solve. Parameter gradients of a step are made by one task over all rows in order, never summed over threads.
+// (backward_windows.c). By another scheme, or overlap without the callback adjoint: exact Jacobians (never a
+// quasi-Newton's approximation) and one linear solve. Parameter gradients of a step are made by one task over all rows in order, never summed over threads.
 // Source: BPPSA (arXiv 1907.10134), DeepPCR; docs/math/backward.md.
 #include <math.h>
 #include <string.h>
@@ -31,7 +30,7 @@ bool dpcri_backward_by_windows(const dpcr_solve_plan *plan) {
 // anywhere, and the window is the whole chain.
 static bool composes_with_gradients(const dpcr_solve_plan *plan) {
     const bool whole = plan->steps.gradient && plan->steps.gradient_whole;
-    return dpcri_backward_by_windows(plan) && plan->steps.batch == 1 && !whole;
+    return dpcri_backward_by_windows(plan) && plan->steps.batch == 1 && !whole && dpcri_backward_fits(&plan->steps);
 }
 
 static void carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_backward_space *space) {

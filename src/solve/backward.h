@@ -46,6 +46,8 @@ bool dpcri_compose_window(dpcri_backward *b, int64_t first, int64_t count, int64
 // parameters' gradients where steps have their own. Steps of a window.
 void dpcri_backward_windows(dpcri_backward *b, int64_t row, bool alone);
 int64_t dpcri_backward_piece(const dpcr_steps *steps);
+// Whether adjoint states that nobody else wants have room beside the windows: one of them at least.
+bool dpcri_backward_fits(const dpcr_steps *steps);
 
 // The window by overlapped chunks.
 void dpcri_backward_overlap(dpcri_backward *b);

@@ -28,6 +28,8 @@ static int64_t steps_that_fit(const dpcr_steps *steps) {
     return ADJOINTS / (steps->width * (int64_t)dpcr_dtype_size(steps->dtype));
 }
 
+bool dpcri_backward_fits(const dpcr_steps *steps) { return steps_that_fit(steps) > 0; }
+
 int64_t dpcri_backward_piece(const dpcr_steps *steps) {
     const int64_t fit = steps_that_fit(steps);
     const int64_t piece = steps->adjoint_window_steps > 0 ? steps->adjoint_window_steps : fit;
@@ -42,7 +44,7 @@ typedef struct team {
     pthread_t caller;
     _Alignas(64) _Atomic int64_t next;  // the first window that nobody has claimed
     _Alignas(64) _Atomic int64_t done;  // windows out of which the state has come: it lies in b->carry
-    _Atomic bool over;                  // what is left is not done, and nobody waits any longer
+    _Atomic bool over;                  // what is left is not done
 } team;
 
 typedef struct turn {
@@ -56,7 +58,6 @@ static void hear(void *user) {
     if (own->heard) return;
     own->heard = true;
     for (int i = 0; atomic_load_explicit(&own->t->done, memory_order_acquire) < own->window; i++) {
-        if (atomic_load_explicit(&own->t->over, memory_order_relaxed)) return;
         if (i < PAUSES)
             dpcri_pause();
         else
@@ -114,9 +115,17 @@ static void run_steps(turn *own, int64_t first, int64_t count, void *memory) {
         hear(own);
         dpcri_adjoint_lanes(t->b, first, 1, 1, count, t->row, 1, &carry, &kept, &carry);
     }
-    if (t->b->code != 0) return;  // and nobody is to go on from here
+    if (t->b->code != 0) return;  // run_window gives up
     tell(own);
     if (t->gradients) window_gradient(t->b, first, count, &states);
+}
+
+// Whoever waits for a window that is not done goes on in his turn all the same: what the pass writes is then worth
+// nothing, and nobody else is at b->carry meanwhile.
+static void give_up(turn *own) {
+    own->t->over = true;
+    hear(own);
+    tell(own);
 }
 
 static void run_window(team *t, int64_t k, void *memory) {
@@ -125,6 +134,7 @@ static void run_window(team *t, int64_t k, void *memory) {
     turn own = {.t = t, .window = k};
     if (from < right) run_steps(&own, from, right - from, memory);
     if (left == 0) run_steps(&own, 0, 1, memory);
+    if (t->b->code != 0) give_up(&own);
 }
 
 // Several sequences are tasks, between which others ask.
@@ -138,10 +148,12 @@ static void take_part(void *argument, int64_t i) {
     _Alignas(64) char memory[ADJOINTS];
     int64_t k;
     (void)i;
-    while ((k = atomic_fetch_add_explicit(&t->next, 1, memory_order_relaxed)) < t->windows && !t->over) {
+    while (!t->over && (k = atomic_fetch_add_explicit(&t->next, 1, memory_order_relaxed)) < t->windows) {
         if (asked_to_stop(t, k)) t->over = t->b->stopped = true;
-        if (!t->over) run_window(t, k, memory);
-        if (t->b->code != 0) t->over = true;
+        if (t->over)
+            give_up(&(turn){.t = t, .window = k});
+        else
+            run_window(t, k, memory);
     }
 }
 

@@ -27,7 +27,8 @@ typedef struct dpcri_contraction {
 
 // Runs at most `most` steps from two starts, zeros and the rows of z0 (NULL: a vector of its own), side by
 // side at several places of the chain, and watches their distance. Memory that is refused, a callback that aborts, a
-// watch (or NULL) that is stopped: UNKNOWN. `bits`: until they agree bit for bit, however late. Deterministic but for `seconds`.
+// watch (or NULL) that is stopped: UNKNOWN. `bits`: until they agree bit for bit, however late. Deterministic but for
+// `seconds`.
 dpcri_contraction dpcri_contraction_of(dpcr_context *context, const dpcr_steps *steps, const dpcr_array *z0,
                                        double tolerance, bool bits, int64_t most, dpcri_watch *watch);
 // Until when starts that are within the tolerance after so many steps agree bit for bit, if that is to be soon.

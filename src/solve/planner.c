@@ -73,8 +73,8 @@ static bool is_wide(const dpcri_outlook *o) {
     return o->steps->jacobian.structure == DPCR_DENSE && (double)o->steps->width > most;
 }
 
-// Chains for which nothing but the loop is left, forward and back, by estimate: no piece can begin without its past,
-// and Jacobians are out of the question. No part of them is timed.
+// Chains for which nothing but the loop is left, forward and back, by estimate: their sequences fill the processor, or
+// no piece can begin without its past, and Jacobians are out of the question. No other way is timed.
 static bool is_left_to_the_loop(const dpcri_outlook *o) {
     const dpcri_memory memory = o->contraction.memory;
     if (o->filled > 0) return true;
@@ -708,7 +708,7 @@ static void see_whether_filled(dpcri_outlook *o) {
     const dpcr_steps *s = o->steps;
     if (!(s->batch > 1 && s->flops > 0 && is_wide(o)) || s->window || o->options->warm_up || o->options->chunk ||
         o->options->planning != DPCR_PLANNING_ESTIMATE || o->options->planning_seconds > 0 || !wants_timing(o) ||
-        !dpcri_time_loop(o))
+        dpcri_wisdom_knows(o) || !dpcri_time_loop(o))
         return;
     dpcr_candidate others[DPCRI_CANDIDATES / 2];
     list l = {.at = others};

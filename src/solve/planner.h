@@ -107,6 +107,8 @@ int dpcri_measure_pairs(const dpcri_outlook *o, const dpcr_candidate forward[2],
 
 // The key of the chain: shape, costs, options, threads and how soon it forgets.
 void dpcri_wisdom_key(const dpcri_outlook *o, char *key);
+// Whether there is a record of such a chain, however soon it forgets.
+bool dpcri_wisdom_knows(const dpcri_outlook *o);
 // What is known of the chain; false: nothing.
 typedef struct dpcri_known {
     bool chosen[2];               // forward, backward: by a measurement

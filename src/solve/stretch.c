@@ -258,6 +258,7 @@ bool dpcri_time_loop(dpcri_outlook *o) {
     if (steps->length < s.n || !allocate(o->context, &s)) return false;
     set_one(&s.z0);
     o->costs.block = quickest_as(o, s.rows < steps->batch, &s, run_loop) / (double)s.n;
+    o->evaluations += RUNS * s.n * s.rows;
     dpcri_free(o->context, s.memory);
     return o->costs.block > 0;
 }

@@ -65,6 +65,31 @@ void dpcri_wisdom_key(const dpcri_outlook *o, char *key) {
         (int)p->guess, p->max_sweeps, scaled, told);
 }
 
+typedef struct sought {
+    const char *key, *memory, *rest;  // the key, where its memory begins, and what comes after
+    bool found;
+} sought;
+
+static void compare(void *argument, const char *key, const char *value) {
+    sought *s = argument;
+    const size_t before = (size_t)(s->memory - s->key);
+    (void)value;
+    if (strncmp(key, s->key, before) != 0) return;
+    s->found = s->found || strcmp(key + before + strcspn(key + before, " "), s->rest) == 0;
+}
+
+bool dpcri_wisdom_knows(const dpcri_outlook *o) {
+    char key[DPCRI_WISDOM_KEY];
+    dpcri_outlook unknown = *o;
+    unknown.contraction = (dpcri_contraction){.memory = DPCRI_MEMORY_UNKNOWN};
+    dpcri_wisdom_key(&unknown, key);
+    const char *memory = strstr(key, " unknown tol ");
+    if (!memory) return false;
+    sought s = {.key = key, .memory = memory + 1, .rest = memory + strlen(" unknown")};
+    dpcri_wisdom_each(o->context, compare, &s);
+    return s.found;
+}
+
 static int put_candidate(char *text, size_t bytes, const char *name, const dpcr_candidate *c) {
     return snprintf(text, bytes, "%s %s %s chunk %lld warm-up %lld sweeps %.9g seconds %.9g; ", name,
                     dpcr_method_name(c->method), dpcr_scheme_name(c->scheme), (long long)c->chunk,

@@ -119,6 +119,7 @@ static dpcr_status make_alone(alone *a, dpcr_error *error) {
     a->options = (dpcr_train_options){.size = sizeof a->options,
                                       .epochs = s->options.epochs,
                                       .batch = s->options.batch,
+                                      .clip = c->ledger.options.clip,
                                       .optimiser = s->options.optimiser,
                                       .solve = {.size = sizeof a->options.solve,
                                                 .method = DPCR_METHOD_SEQUENTIAL,

@@ -348,7 +348,7 @@ void *dpcr_xla_handler(void *given) {
     if (status < 0) asked(given, call, (dpcr_status)status, &answer);
     if (call) give_back(call);
     if (status == DECLINED) asked(given, NULL, DPCR_OK, &answer);
-    if (!answer.finished) answer.error = cancelled(f, "deeppcr: the host was interrupted");
+    if (!answer.finished && !answer.error) answer.error = cancelled(f, "deeppcr: the host was interrupted");
     leave(entered, answer.interrupted || !answer.finished);
     return answer.error;
 }
