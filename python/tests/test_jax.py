@@ -550,7 +550,7 @@ def test_what_is_made_for_an_old_context_is_not_kept(rng, monkeypatch):
             assert np.array_equal(z, deeppcr.linear_chain(A, b))
 
 
-def test_a_ctrl_c_leaves_no_call_that_only_the_handler_has(rng, monkeypatch):
+def test_a_ctrl_c_leaves_no_call_that_only_the_handler_has(rng, monkeypatch, request):
     """Wherever it comes while a call is handed over: what the library may run is the package's too."""
     import sys
 
@@ -568,6 +568,8 @@ def test_a_ctrl_c_leaves_no_call_that_only_the_handler_has(rng, monkeypatch):
             return lib.dpcr_xla_keep(frame, call)
 
     monkeypatch.setattr(ours._xla, "_lib", Noting())
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the shell that started this ignores
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     for stop in range(1, 20):
         table.forget()
         handed.clear()

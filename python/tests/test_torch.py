@@ -6,6 +6,8 @@ import io
 import math
 import os
 import pickle
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -416,6 +418,20 @@ def test_what_traces_by_running_is_refused_in_words():
 
     with pytest.raises(deeppcr.UnsupportedError, match="GRU: torch.fx.symbolic_trace is on; wanted"):
         torch.fx.symbolic_trace(Model())
+    A, sos = torch.full((5, 2, 2), 0.3), torch.tensor([[1, 0.5, 0, 1, -0.2, 0.1]])
+    for call, given in ((ours.Chain(4, 3), torch.randn(2, 4)), (lambda b: ours.linear_chain(A, b), torch.randn(5, 2)),
+                        (lambda s: ours.sosfilt(sos, s), torch.randn(9)), (lambda s: ours.lfilter(sos[0, :3], sos[0, 3:], s), torch.randn(9))):  # fmt: skip
+        for grad in (False, True):
+            call(given.requires_grad_(grad))  # what is known is refused too
+            with pytest.raises(deeppcr.UnsupportedError, match="torch.jit.trace is on; wanted torch.export or torch.compile"):
+                torch.jit.trace(call, given)
+            call(given)
+
+
+def test_the_compiler_is_not_loaded_before_it_is_wanted():
+    done = subprocess.run([sys.executable, "-c", "import sys, torch\nbefore = 'torch._dynamo' in sys.modules\nimport deeppcr.torch\n"
+                           "assert before or 'torch._dynamo' not in sys.modules"], capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 def test_stacks_refuse_autocast_and_scales_that_are_no_numbers():

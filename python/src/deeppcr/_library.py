@@ -204,10 +204,11 @@ class Hosted:
     """While it lasts, this thread's calls are made for a host that runs the handler of SIGINT itself, and later."""
 
     def __enter__(self) -> None:
+        self.before = getattr(_local, "hosted", False)  # one may run within another
         _local.hosted = True
 
     def __exit__(self, *_: Any) -> None:
-        _local.hosted = False
+        _local.hosted = self.before
 
 
 def interrupt() -> NoReturn:

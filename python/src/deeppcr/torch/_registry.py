@@ -17,8 +17,9 @@ CODES = {torch.float32: 1, torch.float64: 2}  # the library's dtypes
 
 
 def eagerly(function: Any) -> Any:
-    """What torch.compile leaves as it is, between its programs, as it does PyTorch's own handling of packed sequences."""
-    return torch.compiler.disable(function) if REGISTERS else function
+    """What torch.compile leaves as it is, between its programs, as it does PyTorch's own handling of packed sequences. The compiler is
+    loaded by the first call alone."""
+    return getattr(torch, "_disable_dynamo", lambda same: same)(function) if REGISTERS else function
 
 
 class _Unregistered:
@@ -50,9 +51,11 @@ def expect(name: str, tensor: Optional[Tensor], shape: Sequence[int], dtype: tor
 
 
 def on_cpu(name: str, tensor: Any) -> None:
-    """Refuses what is no tensor of numbers one beside the other in the processor's memory."""
+    """Refuses what is no tensor of numbers one beside the other in the processor's memory, and torch.jit.trace, which would keep them."""
     if not isinstance(tensor, Tensor):
         raise ArgumentError.of(name, type(tensor).__name__, "a tensor")
+    if jit_traces() and not tracing():
+        raise UnsupportedError.of("torch.jit.trace", "on", "torch.export or torch.compile")
     if not tensor.is_cpu:
         raise UnsupportedError.of(f"{name}'s device", tensor.device, "cpu")
     if tensor.layout is not torch.strided:
@@ -78,6 +81,7 @@ def looks(tensors: Sequence[Tensor]) -> Optional[Callable[..., bool]]:
         return None
 
 
+jit_traces = torch._C._get_tracing_state  # None where torch.jit.trace is not at work
 _transforming = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 _some_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 

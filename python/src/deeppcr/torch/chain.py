@@ -374,7 +374,7 @@ class Chain(torch.nn.Module):
         if autocasting():
             raise UnsupportedError.of("Chain: autocast", "on", "off: numbers are float32 or float64")
         floats("flat", flat)
-        on_cpu("the input", z0)
+        on_cpu("the input", z0)  # and where torch.jit.trace is not at work
         if z0.dtype is not flat.dtype:
             raise ArgumentError.of("the input's dtype", z0.dtype, f"the parameters', {flat.dtype}")
         if z0.ndim < 1 or z0.shape[-1] != self.form.width:

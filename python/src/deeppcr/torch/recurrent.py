@@ -19,7 +19,7 @@ from .._library import NAMES
 from ..errors import ArgumentError, UnsupportedError, flag, number, one_of, whole_number
 from ..nonlinear import METHODS
 from ._others import LONG, send_home
-from ._registry import CODES, REGISTERS, apart, autocasting, differentiable, eagerly, expect, floats, going_forward, looks, of_many, operator, plain, tracing, wanted
+from ._registry import CODES, REGISTERS, apart, autocasting, differentiable, eagerly, expect, floats, going_forward, jit_traces, looks, of_many, operator, plain, tracing, wanted
 
 _VF: Any = torch._VF  # type: ignore[attr-defined,unused-ignore]
 
@@ -32,7 +32,6 @@ def _contiguous(tensor: Optional[Tensor]) -> Optional[Tensor]:
     return None if tensor is None else plain(tensor)
 
 
-_jit_traces = torch._C._get_tracing_state  # None where torch.jit.trace is not at work
 _data_ptr = Tensor.data_ptr
 _STRIDED = torch.strided
 _KNOWN = 16  # shapes of inputs that a module remembers
@@ -391,7 +390,7 @@ class _Module(torch.nn.RNNBase):
             return "the device", weight.device if x.is_cpu else x.device, "cpu"
         if x.layout is not torch.strided:
             return "the layout", x.layout, "torch.strided"
-        if not tracing() and _jit_traces():
+        if not tracing() and jit_traces():
             return "torch.jit.trace", "on", "torch.export or torch.compile"
         if autocasting():
             return "autocast", "on", "off: numbers are float32 or float64"
@@ -421,7 +420,7 @@ class _Module(torch.nn.RNNBase):
         UnsupportedError
             Of other devices, dtypes and layouts, and under autocast, where `fallback` is not set.
         """
-        if type(input) is not Tensor or self.dropout and self.training or tracing() or going_forward() or _jit_traces():
+        if type(input) is not Tensor or self.dropout and self.training or tracing() or going_forward() or jit_traces():
             return self._anew(input, hx)
         states = () if hx is None else hx if len(self._none) == 2 else (hx,)
         if type(states) is not tuple:
@@ -787,5 +786,5 @@ def replace_in(model: torch.nn.Module, *, method: str = "auto", fallback: bool =
         if id(child) not in made:
             made[id(child)] = from_torch(child, method=method, fallback=fallback)
     for _, parent, name, child in found:
-        setattr(parent, name, made[id(child)])
+        parent._modules[name] = made[id(child)]
     return len(made)
