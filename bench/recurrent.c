@@ -108,10 +108,11 @@ static void print(const settings *s, dpcr_method method, const dpcr_solve_report
     for (int w = 0; w < WAYS; w++) qsort(times[w], (size_t)rounds, sizeof(double), ascending);
     qsort(planning + 1, AGAIN, sizeof(double), ascending);
     const double each = 1e9 / (double)s->length;
-    printf("%s,%ld,%ld,%ld,%ld,%ld,%ld,%s,%.1f,%.1f,%.1f,%d,%.2g,%.2g,%d,%.1f,%.1f\n", dpcr_recurrent_kind_name(s->kind),
-           s->inputs, s->hidden, s->batch, s->length, s->layers, s->threads, dpcr_method_name(method),
-           times[FORWARD][rounds / 2] * each, times[TAPED][rounds / 2] * each, times[BOTH][rounds / 2] * each,
-           report->sweeps, distance, report->residual, rounds, 1e6 * planning[0], 1e6 * planning[1 + AGAIN / 2]);
+    printf("%s,%ld,%ld,%ld,%ld,%ld,%ld,%s,%.1f,%.1f,%.1f,%d,%.2g,%.2g,%d,%.1f,%.1f\n",
+           dpcr_recurrent_kind_name(s->kind), s->inputs, s->hidden, s->batch, s->length, s->layers, s->threads,
+           dpcr_method_name(method), times[FORWARD][rounds / 2] * each, times[TAPED][rounds / 2] * each,
+           times[BOTH][rounds / 2] * each, report->sweeps, distance, report->residual, rounds, 1e6 * planning[0],
+           1e6 * planning[1 + AGAIN / 2]);
 }
 
 // ---- the network ----

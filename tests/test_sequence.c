@@ -66,8 +66,7 @@ static dpcr_sequence *make_sequence(dpcr_context *context, dpcr_sequence_options
 }
 
 static dpcr_sequence_train_options run_options(int64_t epochs) {
-    dpcr_sequence_train_options options = {
-        .size = sizeof options, .train = train_options(epochs, 4), .length = 10};
+    dpcr_sequence_train_options options = {.size = sizeof options, .train = train_options(epochs, 4), .length = 10};
     options.train.clip = 1;
     return options;
 }

@@ -745,8 +745,8 @@ static void a_run_up_that_overflows_is_wrong(void **state) {
     dpcr_context_destroy(context);
 }
 
-// Chunks of 128 steps would lie 2048 bytes apart: those of one group are a line longer, the others' one shorter, and the
-// last has the remainder; evaluations tell that no chunk ran twice.
+// Chunks of 128 steps would lie 2048 bytes apart: those of one group are a line longer, the others' one shorter, and
+// the last has the remainder; evaluations tell that no chunk ran twice.
 static void overlap_moves_chunks_off_each_other(void **state) {
     (void)state;
     static const double forgets[2] = {0.5, 0};

@@ -36,8 +36,8 @@ typedef struct dpcr_workers_figures {
 //   for group of the network, last to first:  weight gradient = (the sum of workers 0 .. k - 1) + my rows in order
 // so a sum travels from worker to worker while the next group is made, and has the order of rows that one process has:
 // parameters, losses and checkpoints are dpcr_train's by the loop (DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_SEQUENTIAL) to
-// the bit, for any number of workers; with train->clip a pipeline's, and dpcr_train's but for the norm's last bits, which
-// is summed layer by layer here. Each sends and receives the gradient twice, and makes every update.
+// the bit, for any number of workers; with train->clip a pipeline's, and dpcr_train's but for the norm's last bits,
+// which is summed layer by layer here. Each sends and receives the gradient twice, and makes every update.
 //
 // Checkpoints, requests to stop and failures are as dpcr_train_pipeline's, a transport too: any number of workers, a
 // pipeline or dpcr_train goes on from any of them. `last`, `figures` may be NULL.

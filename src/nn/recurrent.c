@@ -21,8 +21,8 @@ enum {
     COPIED_ROWS = 2 * WIDE_ROWS,
     WIDE_TERMS = 512,
     LINE = 64,
-    FETCHED_BYTES =
-        256,  // of a row of inputs, and numbers that are made of it, from which on the next ones are fetched
+    // Bytes of a row of inputs, and numbers made of it, from which on the next rows are fetched.
+    FETCHED_BYTES = 256,
     FETCHED_GATES = 256
 };
 

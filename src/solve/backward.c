@@ -4,8 +4,8 @@
 // Sequential: the adjoint loop of the callbacks, no Jacobian formed; blocks of sequences side by side. Overlap: the
 // same loop in chunks (backward_overlap.c). Chunked, where the callback adjoint_window is there: by it
 // (backward_windows.c). By another scheme, or overlap without the callback adjoint: exact Jacobians (never a
-// quasi-Newton's approximation) and one linear solve. Parameter gradients of a step are made by one task over all rows in order, never summed over threads.
-// Source: BPPSA (arXiv 1907.10134), DeepPCR; docs/math/backward.md.
+// quasi-Newton's approximation) and one linear solve. Parameter gradients of a step are made by one task over all rows
+// in order, never summed over threads. Source: BPPSA (arXiv 1907.10134), DeepPCR; docs/math/backward.md.
 #include <math.h>
 #include <string.h>
 

@@ -99,7 +99,8 @@ static dpcr_status fill_options(training *t, const dpcr_sequence_train_options *
     if (t->data->text && t->options.length < 1)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sequence_train: length is %lld, wanted 1 or more",
                           (long long)t->options.length);
-    if (!(o->clip >= 0) || isinf(o->clip) || !(t->options.dropout >= 0 && t->options.dropout < 1) || !(o->checkpoint_seconds >= 0))
+    if (!(o->clip >= 0) || isinf(o->clip) || !(t->options.dropout >= 0 && t->options.dropout < 1) ||
+        !(o->checkpoint_seconds >= 0))
         return dpcri_fail(
             error, DPCR_ERROR_ARGUMENT,
             "sequence_train: clip %g, dropout %g, checkpoint_seconds %g; wanted none negative and dropout below 1",
