@@ -186,7 +186,7 @@ static int run_direction(planner_subject *s, const asked *a, bool backward, outc
     rounds *r = calloc(1, sizeof *r);
     if (!r) return cli_fail_memory("the rounds");
     name_case(s->what, backward, o->name, sizeof o->name);
-    int status = planner_subject_plan(s, backward, a->mode, a->budget);
+    int status = planner_subject_plan(s, backward, a->mode, a->mode == DPCR_PLANNING_MEASURE ? a->budget : 0);
     if (!status) status = race(s, r);
     if (!status) judge(s, r, o);
     planner_subject_unplan(s);

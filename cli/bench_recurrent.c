@@ -95,8 +95,7 @@ static int add_pairs(planner_subject *s, int64_t warm_up, int64_t chunk) {
 }
 
 int planner_recurrent_plan(planner_subject *s, dpcr_planning planning, double budget) {
-    const dpcr_solve_options solve = {
-        .size = sizeof solve, .planning = planning, .planning_seconds = planning == DPCR_PLANNING_MEASURE ? budget : 0};
+    const dpcr_solve_options solve = {.size = sizeof solve, .planning = planning, .planning_seconds = budget};
     const double start = cli_now();
     s->taped_bytes = 0;
     int status = add(s, &solve);

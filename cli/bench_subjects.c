@@ -177,10 +177,8 @@ static int add_alternatives(planner_subject *s, const dpcr_solve_plan *automatic
 }
 
 static int plan_steps(planner_subject *s, dpcr_planning planning, double budget) {
-    dpcr_solve_options options = {.size = sizeof options,
-                                  .planning = planning,
-                                  .planning_seconds = planning == DPCR_PLANNING_MEASURE ? budget : 0,
-                                  .start = &s->problem.z0};
+    dpcr_solve_options options = {
+        .size = sizeof options, .planning = planning, .planning_seconds = budget, .start = &s->problem.z0};
     if (s->backward)
         options.method = DPCR_METHOD_SEQUENTIAL;
     else
@@ -215,10 +213,8 @@ static int add_chain(planner_subject *s, const dpcr_chain_options *options) {
 
 static int plan_chain(planner_subject *s, dpcr_planning planning, double budget) {
     s->shape.transposed = s->backward;
-    dpcr_chain_options options = {.size = sizeof options,
-                                  .planning = planning,
-                                  .planning_seconds = planning == DPCR_PLANNING_MEASURE ? budget : 0,
-                                  .typical = &s->a};
+    dpcr_chain_options options = {
+        .size = sizeof options, .planning = planning, .planning_seconds = budget, .typical = &s->a};
     const double start = cli_now();
     int status = add_chain(s, &options);
     s->planning_seconds = cli_now() - start;
