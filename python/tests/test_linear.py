@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: MIT
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -189,7 +192,7 @@ def test_wrong_shapes_are_refused_in_words(arguments, what):
     assert isinstance(caught.value, ValueError) and caught.value.what == what and "wanted" in str(caught.value)
 
 
-def test_a_report_is_drawn():
+def test_a_report_is_drawn(monkeypatch):
     class Axes:
         def bar(self, names, heights):
             self.bars = dict(zip(names, heights))
@@ -201,6 +204,10 @@ def test_a_report_is_drawn():
     axes = Axes()
     assert report.plot(axes) is axes and axes.options["title"].startswith("pcr")
     assert axes.bars == {"products": report.compositions, "applications": report.applications, "dependent steps": report.depth}
+    pyplot = SimpleNamespace(subplots=lambda: (None, Axes()))  # without axes a new figure's
+    monkeypatch.setitem(sys.modules, "matplotlib", SimpleNamespace(pyplot=pyplot))
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", pyplot)
+    assert report.plot().bars == axes.bars
 
 
 def test_wrong_options_are_refused_in_words():

@@ -10,6 +10,7 @@ import numpy as np
 
 from . import _abi
 from . import _library as library
+from ._plot import axes_or_new
 from .errors import ArgumentError, UnsupportedError, flag, one_of, whole_number
 
 ARRAY = np.ndarray
@@ -55,10 +56,7 @@ class ChainReport(NamedTuple):
         -------
         The axes.
         """
-        if axes is None:
-            import matplotlib.pyplot as plt
-
-            axes = plt.subplots()[1]
+        axes = axes_or_new(axes)
         axes.bar(["products", "applications", "dependent steps"], [self.compositions, self.applications, self.depth])
         axes.set(yscale="symlog", ylabel="number", title=f"{self.scheme}, {self.seconds * 1e3:.3g} ms")
         return axes

@@ -14,6 +14,7 @@ import numpy as np
 
 from . import _abi
 from . import _library as library
+from ._plot import axes_or_new
 from .errors import ArgumentError, NotConverged, UnsupportedError, flag, number, one_of, whole_number
 from .linear import SCHEMES, STRUCTURES
 from .linear import _SCHEME_NAMES as SCHEME_NAMES
@@ -81,10 +82,7 @@ class Report(NamedTuple):
         -------
         The axes.
         """
-        if axes is None:
-            import matplotlib.pyplot as plt
-
-            axes = plt.subplots()[1]
+        axes = axes_or_new(axes)
         sweeps = np.arange(1, len(self.residual_history) + 1)
         axes.semilogy(sweeps, np.maximum(self.residual_history, 1e-300), "o-", color="C0")
         axes.set(xlabel="sweep", ylabel="largest residual", title=self.method)
