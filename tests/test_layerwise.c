@@ -281,6 +281,12 @@ static void faults_and_refusals_are_told(void **state) {
     assert_int_equal(dpcr_train_layerwise(context, model, from, &options, &layerwise, NULL, NULL, &told),
                      DPCR_ERROR_ARGUMENT);
     assert_non_null(strstr(told.text, "-1 ahead"));
+    layerwise = layerwise_options(1, 1);
+    options.clip = 1;
+    assert_int_equal(dpcr_train_layerwise(context, model, from, &options, &layerwise, NULL, NULL, &told),
+                     DPCR_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(told.text, "clip is 1"));
+    options.clip = 0;
     dpcr_model_options tied = o;
     tied.tie = 2;
     dpcr_model *other = make_model(context, &tied);
