@@ -58,6 +58,10 @@ if os.path.exists(lanes):
                     ["resnet", *fixed, "relu", "--layers", "3", "--width", "8", "--batch", "7", "--dtype", "float64", "--optimiser", "sgd"],
                     ["mlp", *fixed, "identity", "--layers", "4", "--width", "40", "--batch", "130", "--optimiser", "adam"],
                     ["mlp", *fixed, "relu", "--layers", "2", "--width", "5", "--batch", "1", "--limit", "20", "--clip", "0.1"],
+                    ["resnet", *fixed, "gelu", "--layers", "5", "--width", "17", "--batch", "16"],
+                    ["mlp", *fixed, "gelu", "--layers", "3", "--width", "9", "--batch", "33", "--dtype", "float64"],
+                    ["resnet", *fixed, "silu", "--layers", "4", "--width", "24", "--batch", "16", "--optimiser", "sgd", "--dtype", "float64"],
+                    ["mlp", *fixed, "silu", "--layers", "3", "--width", "35", "--batch", "40", "--clip", "0.05"],
                     ["resnet", *fixed, "relu", "--layers", "0", "--width", "6", "--batch", "200"]):
         if answer("info")["isa"] == "portable":
             break
@@ -126,7 +130,6 @@ refused(2, "--pipeline runs on processors", *there, "--pipeline", "gpipe", "--ra
 refused(2, "--data-parallel runs on processors", *there, "--data-parallel", "--ranks", "2")
 refused(2, "on a device layer_norm", *there, "--layer-norm")
 refused(2, "on a device two-layer branches", *there, "--branch", "two-layer")
-refused(2, "that activation", *there, "--activation", "gelu")
 refused(2, "layers tied every 2", *there, "--tie", "2")
 refused(2, "a backward scheme on a device", *there, "--backward", "pcr")
 refused(2, "auto, sequential, overlap and newton work there", *there, "--method", "picard")

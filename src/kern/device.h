@@ -34,7 +34,7 @@ typedef enum dpcri_device_way {
     DPCRI_DEVICE_NEWTON    // all sweeps and the stopping rule in one launch
 } dpcri_device_way;
 
-enum { DPCRI_DEVICE_ACTIVATIONS = 4 };  // identity, ReLU, tanh, sigmoid: the first of kern/nn_kernels.h
+enum { DPCRI_DEVICE_ACTIVATIONS = 6 };  // identity, ReLU, tanh, sigmoid, GELU, SiLU: kern/nn_kernels.h
 
 // u = W_l z_{l-1} + x_l, z_l = act(u) or z_{l-1} + scale act(u): `rows` sequences of width w (kern/narrow.h), and with
 // `backward` the transposed chain at the states in z: adjoint_l = direct_l + J_{l+1}^T adjoint_{l+1} from the last
@@ -82,7 +82,7 @@ static inline const char *dpcri_device_cell_refusal(const dpcri_device_cell *c) 
     const int shared = c->weight_step == 0 || c->x_step == 0 || c->x_row != 0;
     if (c->dtype != DPCR_F32 && c->dtype != DPCR_F64) return "cells of float32 and float64 work there";
     if (c->activation < 0 || c->activation >= DPCRI_DEVICE_ACTIVATIONS)
-        return "cells of identity, ReLU, tanh and sigmoid work there";
+        return "identity, ReLU, tanh, sigmoid, GELU and SiLU work there";
     if (c->length > UINT32_MAX) return "chains of up to 2^32 - 1 steps work there";
     if (!narrow && c->way != DPCRI_DEVICE_LOOP)
         return "overlap and newton are of dense cells of width 1, 2 and 4 and of diagonal ones there; the loop is of "

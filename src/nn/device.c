@@ -8,7 +8,7 @@
 #include "nn/device.h"
 #include "rt/dev/device.h"
 
-static_assert(DPCRI_DEVICE_ACTIVATIONS == DPCRI_ACT_SIGMOID + 1, "the same activations");
+static_assert(DPCRI_DEVICE_ACTIVATIONS == (int)DPCRI_ACT_COUNT, "the same activations");
 
 // Where an array's numbers lie, [steps][rows][w] or, step NULL, [rows][w]; NULL: it is absent.
 static void *place(const dpcr_array *from, int64_t *step, int64_t *row) {

@@ -70,6 +70,17 @@ struct cell_case {
     }
 };
 
+// Whether the library's kernels have fma, as those here do.
+inline bool has_fma() {
+#if defined(__x86_64__)
+    const char *level = getenv("DEEPPCR_ISA");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           !(level && !std::strcmp(level, "portable"));
+#else
+    return false;
+#endif
+}
+
 template <class T>
 void assert_same(const std::vector<T> &a, const std::vector<T> &b, const char *what) {
     for (size_t i = 0; i < a.size(); i++)

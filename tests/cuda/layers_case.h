@@ -7,20 +7,25 @@
 
 namespace {
 
+inline long double normal_cdf(long double u) { return std::erfc(-u / std::sqrt(2.0L)) / 2; }
 inline long double act(int activation, long double u) {
     switch (activation) {
         case DPCRI_CUDA_IDENTITY: return u;
         case DPCRI_CUDA_RELU: return u > 0 ? u : 0;
         case DPCRI_CUDA_TANH: return std::tanh(u);
+        case DPCRI_CUDA_GELU: return u * normal_cdf(u);
+        case DPCRI_CUDA_SILU: return u / (1 + std::exp(-u));
         default: return 1 / (1 + std::exp(-u));
     }
 }
 inline long double act_slope(int activation, long double u) {
-    const long double y = act(activation, u);
+    const long double y = act(activation, u), s = 1 / (1 + std::exp(-u)), pi = 3.14159265358979323846264L;
     switch (activation) {
         case DPCRI_CUDA_IDENTITY: return 1;
         case DPCRI_CUDA_RELU: return u > 0 ? 1 : 0;
         case DPCRI_CUDA_TANH: return 1 - y * y;
+        case DPCRI_CUDA_GELU: return normal_cdf(u) + u * std::exp(-u * u / 2) / std::sqrt(2 * pi);
+        case DPCRI_CUDA_SILU: return s + u * s * (1 - s);
         default: return y - y * y;
     }
 }

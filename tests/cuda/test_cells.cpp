@@ -52,16 +52,6 @@ std::vector<T> library_loop(cell_case<T> &c) {
     return want;
 }
 
-bool has_fma() {
-#if defined(__x86_64__)
-    const char *level = getenv("DEEPPCR_ISA");
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           !(level && !std::strcmp(level, "portable"));
-#else
-    return false;
-#endif
-}
-
 void loop_is_the_librarys(void **) {
     for (const int activation : {DPCRI_CUDA_IDENTITY, DPCRI_CUDA_RELU, DPCRI_CUDA_TANH, DPCRI_CUDA_SIGMOID})
         for (const int64_t width : {1, 2, 4, 7})
@@ -198,7 +188,7 @@ void what_cannot_be_is_refused(void **) {
     dpcri_device_cell c = good;
     c.w = 3;
     assert_int_equal(run(c, bytes), DPCRI_CUDA_UNSUPPORTED);
-    c = good, c.activation = 5;
+    c = good, c.activation = DPCRI_DEVICE_ACTIVATIONS;
     assert_int_equal(run(c, bytes), DPCRI_CUDA_UNSUPPORTED);
     c = good, c.dtype = DPCR_U32;
     assert_int_equal(run(c, bytes), DPCRI_CUDA_UNSUPPORTED);

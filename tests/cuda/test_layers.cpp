@@ -5,6 +5,10 @@
 #include "kern/cuda/layers_run.h"
 #include "layers_case.h"
 
+extern "C" {
+#include "kern/nn_kernels.h"
+}
+
 extern template struct layers::kinds<float>;
 extern template struct layers::kinds<double>;
 
@@ -25,12 +29,56 @@ void matches(const layers_form &form, uint64_t seed) {
 void every_width_is_the_definitions(void **) {
     uint64_t seed = 0;
     for (int64_t width = 1; width <= 40; width++, seed++) {
-        const layers_form form = {width,           1 + (int64_t)(seed % 5), 1 + (int64_t)(seed % 4),
-                                  (int)(seed % 4), seed % 3 ? 0.0 : 0.25,   seed % 2 == 0};
+        const layers_form form = {width,           1 + (int64_t)(seed % 5),   1 + (int64_t)(seed % 4),
+                                  (int)(seed % 6), seed / 6 % 3 ? 0.0 : 0.25, seed / 2 % 2 == 0};
         if (seed % 2)
             matches<float>(form, seed);
         else
             matches<double>(form, seed);
+    }
+}
+
+void every_activation_is_the_definitions(void **) {
+    uint64_t seed = 0;
+    for (int activation = 0; activation < DPCRI_DEVICE_ACTIVATIONS; activation++)
+        for (const double scale : {0.0, 0.25})
+            for (const int64_t width : {1, 2, 4, 7, 33}) {
+                matches<float>({width, 3, 2, activation, scale, width % 3 == 1}, seed++);
+                matches<double>({width, 3, 2, activation, scale, width % 3 != 1}, seed++);
+            }
+}
+
+// GELU and SiLU, values and slopes, at all sizes: x alone where W is 0, and the slope is what comes back of an
+// adjoint 1.
+template <class T>
+void bits_of_activation(int activation) {
+    const dpcri_nn_kernels *host = dpcri_nn_kernels_get(sizeof(T) == 4 ? DPCR_F32 : DPCR_F64);
+    const int64_t width = 331;
+    layers_case<T> c({width, 1, 1, activation, 0, true});
+    std::vector<T> y((size_t)width), d((size_t)width);
+    T *const x = &c.theta[(size_t)(width * width)];
+    for (T &v : c.theta) v = 0;
+    const double sizes[] = {1e-30, 1e-5, 0.3, 2, 9, 30, 45, 90, 120, 740, 2e3, 1e30, INFINITY};
+    for (int64_t i = 0; i < width; i++) x[i] = (T)(random_signed() * sizes[i % 13]);
+    x[0] = 0, x[1] = -T(0), x[2] = NAN;
+    host->activate(activation, width, x, y.data(), d.data());
+    c.solve(1);
+    const std::vector<T> states(c.z.begin(), c.z.begin() + width);
+    assert_same(y, states, "values");
+    for (T &v : c.direct) v = 1;
+    for (T &v : c.gradient) v = 0;
+    dpcri_device_cell b = c.backward();
+    std::vector<T> slopes((size_t)width, 0);
+    b.x_gradient = slopes.data(), b.weight_gradient = nullptr;
+    assert_int_equal(c.run(b, 2), DPCRI_CUDA_OK);
+    assert_same(d, slopes, "slopes");
+}
+
+void bits_of_gelu_and_silu_are_the_hosts(void **) {
+    if (!has_fma()) skip();
+    for (const int activation : {DPCRI_CUDA_GELU, DPCRI_CUDA_SILU}) {
+        bits_of_activation<float>(activation);
+        bits_of_activation<double>(activation);
     }
 }
 
@@ -43,11 +91,14 @@ void tiles_of_any_size(void **) {
     matches<float>({7, 2, 1029, DPCRI_CUDA_TANH, 0.25, true}, 6);   // of eight; three pieces of the rows
     matches<float>({2, 40, 530, DPCRI_CUDA_TANH, 0, true}, 7);      // narrow, two pieces
     matches<float>({300, 1, 34, DPCRI_CUDA_IDENTITY, 0, false}, 8);
+    matches<float>({130, 2, 35, DPCRI_CUDA_GELU, 0.25, true}, 9);
+    matches<double>({70, 3, 2, DPCRI_CUDA_SILU, 0, false}, 10);
+    matches<float>({4, 30, 530, DPCRI_CUDA_GELU, 0, true}, 11);  // narrow, two pieces
 }
 
 void bits_are_those_of_any_order_and_batch(void **) {
     for (const double scale : {0.0, 0.3}) {
-        layers_case<float> all({37, 4, 40, DPCRI_CUDA_TANH, scale, true});
+        layers_case<float> all({37, 4, 40, scale == 0 ? DPCRI_CUDA_TANH : DPCRI_CUDA_SILU, scale, true});
         all.solve(0);
         const std::vector<float> states = all.z, sums = all.gradient;
         assert_int_equal(all.run(all.backward(), 1), DPCRI_CUDA_OK);
@@ -134,7 +185,8 @@ void narrow_layers_by_every_method(void **) {
     for (const int64_t width : {1, 2, 4})
         for (const bool in_out : {false, true})
             for (const double scale : {0.0, 0.05}) {
-                layers_case<float> c({width, 90, 2, DPCRI_CUDA_TANH, scale, in_out});
+                const int activations[] = {DPCRI_CUDA_TANH, DPCRI_CUDA_GELU, DPCRI_CUDA_SILU};
+                layers_case<float> c({width, 90, 2, activations[seed % 3], scale, in_out});
                 for (float &v : c.theta) v *= 0.4f;
                 c.solve(seed);
                 const std::vector<float> loop = c.z;
@@ -185,7 +237,7 @@ void what_cannot_be_is_refused(void **) {
     c.solve(1);
     dpcri_device_cell a = c.forward(DPCRI_DEVICE_NEWTON);
     assert_int_equal(c.run(a, 1), DPCRI_CUDA_UNSUPPORTED);
-    a = c.forward(), a.activation = 4;
+    a = c.forward(), a.activation = DPCRI_DEVICE_ACTIVATIONS;
     assert_int_equal(c.run(a, 1), DPCRI_CUDA_UNSUPPORTED);
     a = c.backward(), a.weight_step = 0;
     assert_int_equal(c.run(a, 1), DPCRI_CUDA_UNSUPPORTED);
@@ -210,6 +262,8 @@ void what_cannot_be_is_refused(void **) {
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(every_width_is_the_definitions),
+        cmocka_unit_test(every_activation_is_the_definitions),
+        cmocka_unit_test(bits_of_gelu_and_silu_are_the_hosts),
         cmocka_unit_test(tiles_of_any_size),
         cmocka_unit_test(bits_are_those_of_any_order_and_batch),
         cmocka_unit_test(few_blocks_for_many_groups),

@@ -96,12 +96,22 @@ static double act(int activation, double u) {
         case 0: return u;
         case 1: return u <= 0 ? 0 : u;
         case 2: return tanh(u);
+        case 4: return 0.5 * u * erfc(-u / sqrt(2));
+        case 5: return u / (1 + exp(-u));
         default: return 1 / (1 + exp(-u));
     }
 }
 
-static double slope(int activation, double y) {
-    return activation == 0 ? 1 : activation == 1 ? y > 0 : activation == 2 ? 1 - y * y : y - y * y;
+static double slope(int activation, double u) {
+    const double y = act(activation, u), s = act(3, u), pi = 3.14159265358979323846;
+    switch (activation) {
+        case 0: return 1;
+        case 1: return y > 0;
+        case 2: return 1 - y * y;
+        case 4: return 0.5 * erfc(-u / sqrt(2)) + u * exp(-u * u / 2) / sqrt(2 * pi);
+        case 5: return s + u * s * (1 - s);
+        default: return y - y * y;
+    }
 }
 
 // u_i of step l at the state `before`, and W_ij.
@@ -153,8 +163,7 @@ static void cell_backward(const dpcri_device_cell *c, int64_t row) {
         }
         for (int64_t j = 0; j < c->w; j++) next[j] = c->residual ? g[j] : 0;
         for (int64_t i = 0; i < c->w; i++) {
-            const double d =
-                slope(c->activation, act(c->activation, into(c, row, l, i))) * (c->residual ? c->scale : 1);
+            const double d = slope(c->activation, into(c, row, l, i)) * (c->residual ? c->scale : 1);
             for (int64_t j = c->diagonal ? i : 0; j < (c->diagonal ? i + 1 : c->w); j++)
                 next[j] += g[i] * d * weight_at(c, l, i, j);
         }
@@ -173,8 +182,7 @@ static void cell_gradients(const dpcri_device_cell *c, int64_t row) {
     for (int64_t l = 0; l < c->length; l++)
         for (int64_t i = 0; i < w; i++) {
             const double e = get(c->dtype, c->adjoint, l * c->adjoint_step + row * c->adjoint_row + i) *
-                             slope(c->activation, act(c->activation, into(c, row, l, i))) *
-                             (c->residual ? c->scale : 1);
+                             slope(c->activation, into(c, row, l, i)) * (c->residual ? c->scale : 1);
             add_to(c->dtype, c->x_gradient, l * c->x_step + i, e);
             for (int64_t j = 0; j < w; j++) {
                 const double z = l > 0 ? get(c->dtype, c->z, (l - 1) * c->z_step + row * c->z_row + j)
@@ -370,7 +378,7 @@ static void layer_backward(const dpcri_device_recurrent *c, int64_t row) {
             const double a = act(3, in[0] + of[0]), b = act(3, in[1] + of[1]), o = act(3, in[3] + of[3]);
             if (gates == 1) {
                 const int f = c->gates == DPCRI_DEVICE_RNN_RELU ? 1 : 2;
-                const double e = d * slope(f, act(f, in[0] + of[0]));
+                const double e = d * slope(f, in[0] + of[0]);
                 add_gate(c, row, l, u, e, e, h, before);
             }
             if (gates == 3) {

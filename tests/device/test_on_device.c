@@ -392,6 +392,7 @@ static void cells_as_on_the_host(void **state) {
     static const dpcr_method methods[] = {DPCR_METHOD_AUTO, DPCR_METHOD_SEQUENTIAL, DPCR_METHOD_OVERLAP,
                                           DPCR_METHOD_NEWTON};
     static const int64_t widths[] = {1, 2, 4, 9}, lengths[] = {1, 70, 600, 1500};
+    static const dpcr_activation activations[] = {DPCR_ACT_TANH, DPCR_ACT_GELU, DPCR_ACT_SIGMOID, DPCR_ACT_SILU};
     int n = 0;
     for (int m = 0; m < 4; m++)
         for (int i = 0; i < 4; i++)
@@ -405,7 +406,7 @@ static void cells_as_on_the_host(void **state) {
                                                    .batch = 1 + n % 3,
                                                    .width = widths[i],
                                                    .scale = n % 5 == 4 ? 0.05 : 0,
-                                                   .activation = n % 4 == 3 ? DPCR_ACT_SIGMOID : DPCR_ACT_TANH}});
+                                                   .activation = activations[n / 2 % 4]}});
 }
 
 // A chain that ends beyond all numbers has its loop's states and no error estimate.

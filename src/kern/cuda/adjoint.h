@@ -13,15 +13,15 @@ namespace cells {
 // J of step l at the states that the cell's z holds.
 template <class T, int K>
 SIMT void jacobian_at(const problem<T> &p, const column<T, K> &c, int64_t l, T (&j)[K * K]) {
-    T w[K * K] = {}, y[K], z[K], slopes[K];
+    T w[K * K] = {}, u[K], z[K], slopes[K];
     read_weight<T, K>(p, c, l, w);
-    if (p.residual) {
+    if (p.residual || !told_by_value(p.activation)) {
         SIMT_UNROLL for (int i = 0; i < K; i++) z[i] = l > 0 ? c.z[(l - 1) * p.z_step + i] : c.z0 ? c.z0[i] : T(0);
-        inner<T, K>(p, w, c.x + l * p.x_step, z, y);
-    } else {
-        SIMT_UNROLL for (int i = 0; i < K; i++) y[i] = c.z[l * p.z_step + i];  // the state is the activation's value
+        inner<T, K>(w, c.x + l * p.x_step, z, u);
+        SIMT_UNROLL for (int i = 0; i < K; i++) slopes[i] = slope(p.activation, u[i]);
+    } else {  // the state is the activation's value
+        SIMT_UNROLL for (int i = 0; i < K; i++) slopes[i] = slope_of_value(p.activation, c.z[l * p.z_step + i]);
     }
-    SIMT_UNROLL for (int i = 0; i < K; i++) slopes[i] = slope(p.activation, y[i]);
     jacobian<T, K>(p, w, slopes, j);
 }
 

@@ -8,6 +8,7 @@
 #ifndef DPCRI_CUDA_CELLS_H
 #define DPCRI_CUDA_CELLS_H
 
+#include "kern/cuda/activations.h"
 #include "kern/cuda/launch.h"
 #include "kern/cuda/simt.h"
 
@@ -47,98 +48,34 @@ struct column {
     }
 };
 
-SIMT float magnitude(float x) { return x < 0 ? -x : x; }
-SIMT double magnitude(double x) { return x < 0 ? -x : x; }
-SIMT bool finite(float x) { return magnitude(x) <= 3.40282347e38f; }
-SIMT bool finite(double x) { return magnitude(x) <= 1.7976931348623157e308; }
-
-// The rational function of kern/narrow_activations.inc (docs/math/cells.md): 5.2e-7 absolute.
-SIMT float tanh_of(float u) {
-    u = u > 7.8f ? 7.8f : u < -7.8f ? -7.8f : u;
-    const float q = u * u;
-    const float n = ((q + 9.87868118f) * (q + 42.9891815f)) * ((u * 46.0594864f) * (q + 202.371078f));
-    const float d = ((q + 2.46745563f) * (q + 22.5042305f)) * ((q + 84.2467117f) * (q + 846.173157f));
-    return n / d;
-}
-
-// tanh|u| = -m / (2 + m), m = e^t - 1, t = -2|u| = n log 2 + r: m = 2^n (e^r - 1) + (2^n - 1).
-SIMT double tanh_of(double u) {
-    const double size = magnitude(u);
-    const double t = -2 * (size > 22 ? 22 : size);  // NaN stays
-    const double k = t * 1.4426950408889634 - 0.5;
-    const int n = k >= -64 ? (int)k : 0;
-    double r = simt::fma(-(double)n, 0.693147180369123816490, t);
-    r = simt::fma(-(double)n, 1.90821492927058770002e-10, r);
-    double q = 1.0 / 87178291200.0;  // e^r - 1, |r| <= log(2) / 2
-    const double inverse[] = {1.0 / 6227020800.0,
-                              1.0 / 479001600.0,
-                              1.0 / 39916800.0,
-                              1.0 / 3628800.0,
-                              1.0 / 362880.0,
-                              1.0 / 40320.0,
-                              1.0 / 5040.0,
-                              1.0 / 720.0,
-                              1.0 / 120.0,
-                              1.0 / 24.0,
-                              1.0 / 6.0,
-                              0.5,
-                              1.0};
-    SIMT_UNROLL for (int i = 0; i < 13; i++) q = simt::fma(q, r, inverse[i]);
-    q *= r;
-    double scale = 1;
-    for (int i = 0; i > n; i--) scale *= 0.5;
-    const double m = simt::fma(scale, q, scale - 1);
-    const double y = -m / (2 + m);
-    return u < 0 ? -y : y;
-}
-
-template <class T>
-SIMT T value(int activation, T u) {
-    switch (activation) {
-        case DPCRI_CUDA_IDENTITY: return u;
-        case DPCRI_CUDA_RELU: return u <= 0 ? T(0) : u;
-        case DPCRI_CUDA_TANH: return tanh_of(u);
-        default: return simt::fma(tanh_of(T(0.5) * u), T(0.5), T(0.5));
-    }
-}
-
-// act'(u) from y = act(u)
-template <class T>
-SIMT T slope(int activation, T y) {
-    switch (activation) {
-        case DPCRI_CUDA_IDENTITY: return T(1);
-        case DPCRI_CUDA_RELU: return y <= 0 ? T(0) : T(1);
-        case DPCRI_CUDA_TANH: return simt::fma(-y, y, T(1));
-        default: return simt::fma(-y, y, y);
-    }
-}
-
 template <class T, int K>
 SIMT void read_weight(const problem<T> &p, const column<T, K> &c, int64_t m, T (&w)[K * K]) {
     const T *from = c.weight + m * p.weight_step;
     SIMT_UNROLL for (int i = 0; i < K * K; i++) w[i] = from[K > 1 && p.in_out ? i % K * K + i / K : i];
 }
 
-// y = act(W z + x), before the residual; W's columns are counted from the row's own.
+// u = W z + x; W's columns are counted from the row's own.
 template <class T, int K>
-SIMT void inner(const problem<T> &p, const T (&w)[K * K], const T *x, const T (&z)[K], T (&y)[K]) {
+SIMT void inner(const T (&w)[K * K], const T *x, const T (&z)[K], T (&u)[K]) {
     SIMT_UNROLL for (int i = 0; i < K; i++) {
-        T u = simt::fma(w[i * K + i], z[i], x[i]);
-        if constexpr (K == 2) u = u + w[i * K + 1 - i] * z[1 - i];
+        u[i] = simt::fma(w[i * K + i], z[i], x[i]);
+        if constexpr (K == 2) u[i] = u[i] + w[i * K + 1 - i] * z[1 - i];
         if constexpr (K == 4) {
             const int j = (i + 1) % 4, k = (i + 2) % 4, l = (i + 3) % 4;
-            u = (u + w[i * K + l] * z[l]) + (w[i * K + j] * z[j] + w[i * K + k] * z[k]);
+            u[i] = (u[i] + w[i * K + l] * z[l]) + (w[i * K + j] * z[j] + w[i * K + k] * z[k]);
         }
-        y[i] = value(p.activation, u);
     }
 }
 
 // z = the step's value at z.
 template <class T, int K>
 SIMT void advance(const problem<T> &p, const column<T, K> &c, const T (&w)[K * K], int64_t m, T (&z)[K]) {
-    T y[K];
-    inner<T, K>(p, w, c.x + m * p.x_step, z, y);
-    SIMT_UNROLL for (int i = 0; i < K; i++) z[i] = p.residual ? simt::fma(p.scale, y[i], z[i]) : y[i];
+    T u[K];
+    inner<T, K>(w, c.x + m * p.x_step, z, u);
+    SIMT_UNROLL for (int i = 0; i < K; i++) {
+        const T y = value(p.activation, u[i]);
+        z[i] = p.residual ? simt::fma(p.scale, y, z[i]) : y;
+    }
 }
 
 // J = df_i/dz_k from act'(u).
@@ -198,23 +135,6 @@ SIMT bool close(const problem<T> &p, const T (&a)[K], const T (&b)[K]) {
 struct tally {
     uint32_t sweeps, residual, non_finite, from_end;  // residual: a float's bits; from_end: length - locked
 };
-
-SIMT uint32_t bits_of(float x) {
-    union {
-        float f;
-        uint32_t u;
-    } b;
-    b.f = x;
-    return b.u;
-}
-SIMT float float_of(uint32_t x) {
-    union {
-        float f;
-        uint32_t u;
-    } b;
-    b.u = x;
-    return b.f;
-}
 
 template <class T>
 SIMT void report(simt::lane &me, const problem<T> &p, const tally *tallies) {

@@ -48,7 +48,14 @@ int dpcri_cuda_chain_run(dpcri_device_linear chain, void *workspace, size_t byte
 // tile of W fit on chip (_fits: DPCRI_CUDA_OK on the current device, or as _run). float and double. With `backward` one
 // pass over the states, which are only read; chunk, warm_up, tolerances, max_sweeps, stop and outcome are unread. Sizes
 // that matter to the workspace are those of the gradients too: `gradients` is read.
-enum { DPCRI_CUDA_IDENTITY, DPCRI_CUDA_RELU, DPCRI_CUDA_TANH, DPCRI_CUDA_SIGMOID };  // kern/nn_kernels.h's numbers
+enum {  // kern/nn_kernels.h's numbers
+    DPCRI_CUDA_IDENTITY,
+    DPCRI_CUDA_RELU,
+    DPCRI_CUDA_TANH,
+    DPCRI_CUDA_SIGMOID,
+    DPCRI_CUDA_GELU,
+    DPCRI_CUDA_SILU
+};
 
 size_t dpcri_cuda_cell_workspace(dpcri_device_cell cell);
 int dpcri_cuda_cell_run(dpcri_device_cell cell, void *workspace, size_t bytes, void *stream);

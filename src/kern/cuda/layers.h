@@ -222,7 +222,13 @@ struct onward {
     }
 };
 
-// ---- scale act'(u) of all layers, tiles of 16 rows x 64 units; or, where the adjoints are there, e ----
+// ---- act'(u) of all layers, tiles of 16 rows x 64 units; or, where the adjoints are there, e ----
+
+// scale act' lambda, in the host's order
+template <class T>
+SIMT T turned(const problem<T> &p, T slope, T lambda) {
+    return p.c.residual ? p.c.scale * lambda * slope : lambda * slope;
+}
 
 template <class T>
 struct slopes {
@@ -240,24 +246,25 @@ struct slopes {
             return p.c.z + (l - 1) * p.c.z_step + (first + i) * p.c.z_row;
         }
     };
-    // Without a residual the state is the activation's value.
+    // Without a residual the state is the activation's value, which may tell.
     SIMT static void make(simt::lane &me, const problem<T> &p, int64_t l, int64_t first, int64_t u0,
                           T (&sum)[gates::mine][Q]) {
         const int64_t w = p.w, step = gates::units_of_tile;
+        const bool told = !p.c.residual && cells::told_by_value(p.c.activation);
         SIMT_UNROLL for (int i = 0; i < gates::mine; i++) SIMT_UNROLL for (int q = 0; q < Q; q++) {
             const int64_t row = first + me.warp() * gates::mine + i, u = u0 + q * step + me.in_warp();
-            const T *from =
-                p.c.residual ? p.c.x + l * p.c.x_step + row * p.c.x_row : p.c.z + l * p.c.z_step + row * p.c.z_row;
+            const T *from = told ? p.c.z + l * p.c.z_step + row * p.c.z_row : p.c.x + l * p.c.x_step + row * p.c.x_row;
             sum[i][q] = row < p.c.columns && u < w ? from[u] : T(0);
+            if (told) sum[i][q] = cells::slope_of_value(p.c.activation, sum[i][q]);
         }
-        if (!p.c.residual) return;
+        if (told) return;
         const T *weight = p.c.weight + l * p.c.weight_step;
         if (p.c.in_out)
             gates::multiply_down<T, Q>(me, rows{p, l, first}, weight + u0, w, w, w, 0, w - u0, sum);
         else
             gates::multiply<T, Q>(me, rows{p, l, first}, weight + u0 * w, w, step, w - u0, step, sum);
         SIMT_UNROLL for (int i = 0; i < gates::mine; i++) SIMT_UNROLL for (int q = 0; q < Q; q++) sum[i][q] =
-            cells::value(p.c.activation, sum[i][q]);
+            cells::slope(p.c.activation, sum[i][q]);
     }
     SIMT static void run(simt::lane &me, const arguments &a) {
         const problem<T> &p = a.p;
@@ -266,15 +273,14 @@ struct slopes {
         for (int64_t tile = me.block(); tile < p.c.length * wide * tall; tile += me.blocks()) {
             const int64_t l = tile / (wide * tall), first = tile / wide % tall * gates::items_of_tile;
             const int64_t u0 = tile % wide * (Q * gates::units_of_tile);
-            T y[gates::mine][Q];
-            make(me, p, l, first, u0, y);
+            T d[gates::mine][Q];
+            make(me, p, l, first, u0, d);
             SIMT_UNROLL for (int i = 0; i < gates::mine; i++) SIMT_UNROLL for (int q = 0; q < Q; q++) {
                 const int64_t row = first + me.warp() * gates::mine + i;
                 const int64_t u = u0 + q * gates::units_of_tile + me.in_warp();
                 if (row >= p.c.columns || u >= p.w) continue;
-                const T slope = cells::slope(p.c.activation, y[i][q]), d = p.c.residual ? p.c.scale * slope : slope;
                 p.e[(l * p.c.columns + row) * p.w + u] =
-                    a.finished ? d * p.adjoint[l * p.adjoint_step + row * p.adjoint_row + u] : d;
+                    a.finished ? turned(p, d[i][q], p.adjoint[l * p.adjoint_step + row * p.adjoint_row + u]) : d[i][q];
             }
         }
     }
@@ -302,7 +308,7 @@ struct homeward {
     }
     SIMT static T keep(const problem<T> &p, int64_t l, int64_t row, int64_t u, T g, T d) {
         *lambda(p, l, row, u) = g;
-        return *slope(p, l, row, u) = d * g;
+        return *slope(p, l, row, u) = turned(p, d, g);
     }
     SIMT static T begin(const problem<T> &p, int64_t row, int64_t u) {
         const int64_t l = p.c.length - 1;

@@ -102,13 +102,13 @@ struct newton {
     // f at z, r = f - own, and the slopes; all zero where f is not finite, and then false.
     SIMT static bool measure(const problem<T> &p, const T (&w)[E], const T *x, const T (&z)[K], const T (&own)[K],
                              T (&r)[K], T (&slopes)[K]) {
-        T y[K];
-        inner<T, K>(p, w, x, z, y);
+        T u[K];
+        inner<T, K>(w, x, z, u);
         bool good = true;
         SIMT_UNROLL for (int i = 0; i < K; i++) {
-            const T f = p.residual ? simt::fma(p.scale, y[i], z[i]) : y[i];
+            const T y = value(p.activation, u[i]), f = p.residual ? simt::fma(p.scale, y, z[i]) : y;
             r[i] = f - own[i];
-            slopes[i] = slope(p.activation, y[i]);
+            slopes[i] = slope(p.activation, u[i], y);
             good = good && finite(r[i]);
         }
         if (!good) SIMT_UNROLL for (int i = 0; i < K; i++) r[i] = slopes[i] = T(0);

@@ -7,6 +7,7 @@
 #include <cuda_runtime.h>
 
 #define SIMT __device__ __forceinline__
+#define SIMT_CALLED __device__ __noinline__
 #define SIMT_BOTH __host__ __device__ __forceinline__
 #define SIMT_UNROLL _Pragma("unroll")
 #define SIMT_ROLLED _Pragma("unroll 1")
@@ -21,6 +22,7 @@ SIMT float sqrt(float x) { return __fsqrt_rn(x); }
 SIMT double sqrt(double x) { return __dsqrt_rn(x); }
 SIMT double exp(double x) { return ::exp(x); }
 SIMT double log(double x) { return ::log(x); }
+SIMT double erfc(double x) { return ::erfc(x); }
 SIMT uint32_t fma(uint32_t a, uint32_t b, uint32_t c) { return a * b + c; }
 
 template <class T>

@@ -20,6 +20,7 @@
 #include <type_traits>
 
 #define SIMT inline
+#define SIMT_CALLED inline
 #define SIMT_BOTH inline
 #define SIMT_UNROLL
 #define SIMT_ROLLED
@@ -32,6 +33,7 @@ inline float sqrt(float x) { return __builtin_sqrtf(x); }
 inline double sqrt(double x) { return __builtin_sqrt(x); }
 inline double exp(double x) { return __builtin_exp(x); }
 inline double log(double x) { return __builtin_log(x); }
+inline double erfc(double x) { return __builtin_erfc(x); }
 inline uint32_t fma(uint32_t a, uint32_t b, uint32_t c) { return a * b + c; }
 
 namespace host {

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MIT
+// Activations of cells and layers, and their slopes. GELU and SiLU are those of kern/nn_activations.inc operation by
+// operation, so that their bits are the host's with fma, as far as exp and erfc of double are: GELU in double, whatever
+// the dtype. They are calls: what they take stays out of the loops of others. docs/math/cells.md.
+#ifndef DPCRI_CUDA_ACTIVATIONS_H
+#define DPCRI_CUDA_ACTIVATIONS_H
+
+#include "kern/cuda/launch.h"
+#include "kern/cuda/simt.h"
+
+namespace cells {
+
+SIMT float magnitude(float x) { return x < 0 ? -x : x; }
+SIMT double magnitude(double x) { return x < 0 ? -x : x; }
+SIMT bool finite(float x) { return magnitude(x) <= 3.40282347e38f; }
+SIMT bool finite(double x) { return magnitude(x) <= 1.7976931348623157e308; }
+
+SIMT uint32_t bits_of(float x) {
+    union {
+        float f;
+        uint32_t u;
+    } b;
+    b.f = x;
+    return b.u;
+}
+SIMT float float_of(uint32_t x) {
+    union {
+        float f;
+        uint32_t u;
+    } b;
+    b.u = x;
+    return b.f;
+}
+SIMT uint64_t bits_of(double x) {
+    union {
+        double f;
+        uint64_t u;
+    } b;
+    b.f = x;
+    return b.u;
+}
+SIMT double double_of(uint64_t x) {
+    union {
+        double f;
+        uint64_t u;
+    } b;
+    b.u = x;
+    return b.f;
+}
+
+// The rational function of kern/narrow_activations.inc (docs/math/cells.md): 5.2e-7 absolute.
+SIMT float tanh_of(float u) {
+    u = u > 7.8f ? 7.8f : u < -7.8f ? -7.8f : u;
+    const float q = u * u;
+    const float n = ((q + 9.87868118f) * (q + 42.9891815f)) * ((u * 46.0594864f) * (q + 202.371078f));
+    const float d = ((q + 2.46745563f) * (q + 22.5042305f)) * ((q + 84.2467117f) * (q + 846.173157f));
+    return n / d;
+}
+
+// tanh|u| = -m / (2 + m), m = e^t - 1, t = -2|u| = n log 2 + r: m = 2^n (e^r - 1) + (2^n - 1).
+SIMT double tanh_of(double u) {
+    const double size = magnitude(u);
+    const double t = -2 * (size > 22 ? 22 : size);  // NaN stays
+    const double k = t * 1.4426950408889634 - 0.5;
+    const int n = k >= -64 ? (int)k : 0;
+    double r = simt::fma(-(double)n, 0.693147180369123816490, t);
+    r = simt::fma(-(double)n, 1.90821492927058770002e-10, r);
+    double q = 1.0 / 87178291200.0;  // e^r - 1, |r| <= log(2) / 2
+    const double inverse[] = {1.0 / 6227020800.0,
+                              1.0 / 479001600.0,
+                              1.0 / 39916800.0,
+                              1.0 / 3628800.0,
+                              1.0 / 362880.0,
+                              1.0 / 40320.0,
+                              1.0 / 5040.0,
+                              1.0 / 720.0,
+                              1.0 / 120.0,
+                              1.0 / 24.0,
+                              1.0 / 6.0,
+                              0.5,
+                              1.0};
+    SIMT_UNROLL for (int i = 0; i < 13; i++) q = simt::fma(q, r, inverse[i]);
+    q *= r;
+    double scale = 1;
+    for (int i = 0; i > n; i--) scale *= 0.5;
+    const double m = simt::fma(scale, q, scale - 1);
+    const double y = -m / (2 + m);
+    return u < 0 ? -y : y;
+}
+
+// e^-|u| 2^64, or 2^512: times its inverse it is rounded once, denormal results included. e^y = 2^n (1 + q).
+SIMT float raised_fall(float u) {
+    const float c[] = {0.5f, 0.16666576845993976f, 0.04166655443768594f, 0.0083632029715758550f,
+                       0.0013926213466332443f};
+    const float size = magnitude(u), y = -(size > 111.0f ? 111.0f : size);
+    const float t = simt::fma(y, 1.44269504088896340736f, 12582912.0f), k = t - 12582912.0f;
+    float r = simt::fma(k, -0.693359375f, y), p = c[4];
+    r = simt::fma(k, 2.12194440e-4f, r);
+    SIMT_UNROLL for (int i = 3; i >= 0; i--) p = simt::fma(p, r, c[i]);
+    const float q = simt::fma(p, r * r, r);
+    return (1.0f + q) * float_of((bits_of(t) + 64u + 127u) << 23);
+}
+SIMT double raised_fall(double u) {
+    const double c[] = {0.5000000000000001,         0.16666666666666667456,   0.041666666666623991516,
+                        0.0083333333333300513464,   0.0013888888917281793308, 0.00019841269863105968748,
+                        0.000024801521190217727651, 2.7557268378684192873e-6, 2.7620138719733995569e-7,
+                        2.5100424157005066788e-8};
+    const double size = magnitude(u), y = -(size > 755.0 ? 755.0 : size);
+    const double t = simt::fma(y, 1.44269504088896340736, 6755399441055744.0), k = t - 6755399441055744.0;
+    double r = simt::fma(k, -6.93147180369123816490e-01, y), p = c[9];
+    r = simt::fma(k, -1.90821492927058770002e-10, r);
+    SIMT_UNROLL for (int i = 8; i >= 0; i--) p = simt::fma(p, r, c[i]);
+    const double q = simt::fma(p, r * r, r);
+    return (1.0 + q) * double_of((bits_of(t) + 512u + 1023u) << 52);
+}
+SIMT float lowering(float) { return 0x1p-64f; }
+SIMT double lowering(double) { return 0x1p-512; }
+
+// u sigmoid(u); infinities give 0 and infinity.
+template <class T>
+SIMT_CALLED T silu(T u) {
+    const T low = u < T(-1000) ? T(-1000) : u;
+    const T raised = raised_fall(u), e = raised * lowering(u), r = T(1) / (T(1) + e);
+    return u >= T(0) ? low * r : (low * raised * r) * lowering(u);  // e alone may be denormal already
+}
+template <class T>
+SIMT_CALLED T silu_slope(T u) {
+    const T low = u < T(-1000) ? T(-1000) : u, both = low > T(1000) ? T(1000) : low;
+    const T e = raised_fall(u) * lowering(u), r = T(1) / (T(1) + e), f = e / (T(1) + e);
+    const T s = u >= T(0) ? r : f, other = u >= T(0) ? f : r;  // sigmoid(u), sigmoid(-u)
+    return simt::fma(both * other, s, s);
+}
+
+// Phi(u); of double the rounding of u / sqrt2 is put back in to first order: erfc amplifies it by 2 t^2.
+template <class T>
+SIMT double normal_cdf(double u) {
+    const double c = 0.70710678118654752440, c_low = -4.8336466567264567e-17, t = -u * c;
+    if (sizeof(T) == sizeof(float)) return 0.5 * simt::erfc(t);
+    const double t_low = simt::fma(-u, c, -t) - u * c_low;
+    return 0.5 * (simt::erfc(t) - 1.12837916709551257390 * simt::exp(-t * t) * t_low);
+}
+// u Phi(u), 0 and u beyond +-40.
+template <class T>
+SIMT_CALLED T gelu(T u) {
+    const double low = (double)u < -40 ? -40 : (double)u, x = low > 40 ? 40 : low;
+    return (T)(low * normal_cdf<T>(x));
+}
+template <class T>
+SIMT_CALLED T gelu_slope(T u) {
+    const double low = (double)u < -40 ? -40 : (double)u, x = low > 40 ? 40 : low;
+    const double phi = 0.39894228040143267794 * simt::exp(-0.5 * x * x);
+    return (T)(normal_cdf<T>(x) + x * phi);
+}
+
+template <class T>
+SIMT T value(int activation, T u) {
+    switch (activation) {
+        case DPCRI_CUDA_IDENTITY: return u;
+        case DPCRI_CUDA_RELU: return u <= 0 ? T(0) : u;
+        case DPCRI_CUDA_TANH: return tanh_of(u);
+        case DPCRI_CUDA_GELU: return gelu(u);
+        case DPCRI_CUDA_SILU: return silu(u);
+        default: return simt::fma(tanh_of(T(0.5) * u), T(0.5), T(0.5));
+    }
+}
+
+// Whether y = act(u) tells act'(u).
+SIMT bool told_by_value(int activation) { return activation != DPCRI_CUDA_GELU && activation != DPCRI_CUDA_SILU; }
+
+// act'(u) from y = act(u), where that tells it
+template <class T>
+SIMT T slope_of_value(int activation, T y) {
+    switch (activation) {
+        case DPCRI_CUDA_IDENTITY: return T(1);
+        case DPCRI_CUDA_RELU: return y <= 0 ? T(0) : T(1);
+        case DPCRI_CUDA_TANH: return simt::fma(-y, y, T(1));
+        default: return simt::fma(-y, y, y);
+    }
+}
+
+// act'(u), y = act(u)
+template <class T>
+SIMT T slope(int activation, T u, T y) {
+    switch (activation) {
+        case DPCRI_CUDA_GELU: return gelu_slope(u);
+        case DPCRI_CUDA_SILU: return silu_slope(u);
+        default: return slope_of_value(activation, y);
+    }
+}
+template <class T>
+SIMT T slope(int activation, T u) {
+    return told_by_value(activation) ? slope_of_value(activation, value(activation, u)) : slope(activation, u, u);
+}
+
+}  // namespace cells
+
+#endif
