@@ -186,7 +186,7 @@ PYTHON
 done
 # Stacks of layers, forward and back with all gradients, against the processor's loop: 'check' agrees or exits 1.
 for words in 'mlp --width 6 --batch 3|sequential' 'resnet --width 20 --batch 35|sequential' 'mlp --width 40 --activation tanh|sequential' \
-    'mlp --width 17 --activation gelu|sequential' 'resnet --width 3 --activation silu --dtype float64|sequential' \
+    'resnet --width 9 --tie 5|sequential' 'mlp --width 17 --activation gelu|sequential' 'resnet --width 3 --activation silu --dtype float64|sequential' \
     'resnet --width 2 --activation gelu --layers 90|newton' 'resnet --width 2 --layers 90|overlap' 'resnet --width 4 --dtype float64 --layers 90|newton' 'mlp --width 1 --activation sigmoid|newton'; do
     for module in fake_device fake_device_simt; do
         [ -f "$stand_ins/lib$module.so" ] || continue

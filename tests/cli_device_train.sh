@@ -62,6 +62,9 @@ if os.path.exists(lanes):
                     ["mlp", *fixed, "gelu", "--layers", "3", "--width", "9", "--batch", "33", "--dtype", "float64"],
                     ["resnet", *fixed, "silu", "--layers", "4", "--width", "24", "--batch", "16", "--optimiser", "sgd", "--dtype", "float64"],
                     ["mlp", *fixed, "silu", "--layers", "3", "--width", "35", "--batch", "40", "--clip", "0.05"],
+                    ["resnet", *fixed, "relu", "--layers", "37", "--width", "11", "--batch", "16", "--tie", "1"],
+                    ["resnet", *fixed, "gelu", "--layers", "7", "--width", "18", "--batch", "20", "--tie", "3", "--clip", "0.1", "--optimiser", "sgd"],
+                    ["mlp", *fixed, "silu", "--layers", "6", "--width", "7", "--batch", "16", "--tie", "2", "--dtype", "float64"],
                     ["resnet", *fixed, "relu", "--layers", "0", "--width", "6", "--batch", "200"]):
         if answer("info")["isa"] == "portable":
             break
@@ -101,7 +104,7 @@ refused(4, "bytes were refused", *narrow, env={**os.environ, "DEEPPCR_FAKE_MEMOR
 
 # Stopped by a signal and gone on with there: the bits of the run that nobody stopped. It has more epochs than anybody waits for, so the
 # signal comes before its end, and goes on to the end of the next epoch.
-common = ["train", "resnet", *small, "--constant-rate", "--warm-up", "3", "--test-every", "0", "--epochs"]
+common = ["train", "resnet", *small, "--tie", "2", "--constant-rate", "--warm-up", "3", "--test-every", "0", "--epochs"]
 process = subprocess.Popen(words(*common, "1000000", "--save", path("stopped"), "--log", path("sl"), "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 while process.poll() is None and not (os.path.exists(path("sl")) and os.path.getsize(path("sl")) > 500):
     time.sleep(0.002)
@@ -130,7 +133,6 @@ refused(2, "--pipeline runs on processors", *there, "--pipeline", "gpipe", "--ra
 refused(2, "--data-parallel runs on processors", *there, "--data-parallel", "--ranks", "2")
 refused(2, "on a device layer_norm", *there, "--layer-norm")
 refused(2, "on a device two-layer branches", *there, "--branch", "two-layer")
-refused(2, "layers tied every 2", *there, "--tie", "2")
 refused(2, "a backward scheme on a device", *there, "--backward", "pcr")
 refused(2, "auto, sequential, overlap and newton work there", *there, "--method", "picard")
 refused(2, "the loop is of any width", *there, "--method", "newton")

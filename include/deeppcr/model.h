@@ -67,6 +67,10 @@ DPCR_API void dpcr_model_zero_gradients(dpcr_model *model);
 // update. Without ties nothing happens.
 DPCR_API void dpcr_model_tie_parameters(dpcr_model *model);
 DPCR_API void dpcr_model_tie_gradients(dpcr_model *model);
+// The sums where the gradients, a vector of the model's form, lie on a device, put into the caller's stream: with the
+// host's bits. Of the model only its form is read.
+DPCR_API dpcr_status dpcr_model_tie_gradients_enqueue(const dpcr_model *model, const dpcr_array *gradients,
+                                                      void *stream, dpcr_error *error);
 
 // Strings that save and load keep with the model, such as the pixels' mean. Both are copied; value NULL removes the
 // key. Keys that begin with "deeppcr." are the library's own: DPCR_ERROR_ARGUMENT.
@@ -85,8 +89,8 @@ DPCR_API dpcr_status dpcr_model_steps(dpcr_model *model, int64_t batch, dpcr_ste
 // layer_norm: DPCR_ERROR_UNSUPPORTED in words otherwise. By the loop any width that a block of the device holds a row
 // of, by overlap and newton width 1, 2 and 4. dpcr_solve_enqueue_backward adds to `gradients`, or, where that or its
 // data are NULL, makes none; a plan's dpcr_solve_plan_workspace is enough for either way. The numbers are the caller's,
-// must outlive the handle and may change between solves; of the model only its form is read, now. Encoder, head and
-// sums over tied steps (dpcr_model_tie_gradients) stay with the host.
+// must outlive the handle and may change between solves; of the model only its form is read, now. Of tied steps
+// each has the gradients of its own copy: dpcr_model_tie_gradients_enqueue sums them.
 typedef struct dpcr_device_model dpcr_device_model;
 DPCR_API dpcr_status dpcr_device_model_create(const dpcr_model *model, int64_t batch, const dpcr_array *parameters,
                                               const dpcr_array *gradients, dpcr_device_model **there,

@@ -178,6 +178,14 @@ typedef struct dpcri_device_clip {
     double *sums;
 } dpcri_device_clip;
 
+// Tied steps' gradients (model/model.c): `steps` records of `each` numbers, of which those of k, k + tie, k + 2 tie, ..
+// all become the sum of theirs in this order, k = 0 .. tie - 1.
+typedef struct dpcri_device_tie {
+    dpcr_dtype dtype;
+    int64_t steps, each, tie;
+    void *gradients;
+} dpcri_device_tie;
+
 // Encoder and head (model/ends.c): y = x W + b, W [in][out], b [out], x [rows][in], y [rows][out], all contiguous. With
 // `backward` y holds dy, which is only read: dx, where it is not NULL, is written, and onto what is there come the
 // gradients of W and b where they are not NULL. Sums begin with what is there, or b, or 0, and run in order.
@@ -236,6 +244,7 @@ typedef struct dpcri_device_kernels {
     // The host's bits.
     dpcr_status (*update)(int id, const dpcri_device_update *update, void *stream, dpcr_error *error);
     dpcr_status (*clip)(int id, const dpcri_device_clip *clip, void *stream, dpcr_error *error);
+    dpcr_status (*tie)(int id, const dpcri_device_tie *tie, void *stream, dpcr_error *error);
     // The host's bits, as far as exp and log are the host's.
     dpcr_status (*affine)(int id, const dpcri_device_affine *affine, void *stream, dpcr_error *error);
     dpcr_status (*loss)(int id, const dpcri_device_loss *loss, void *stream, dpcr_error *error);

@@ -64,6 +64,29 @@ dpcr_status dpcr_device_model_create(const dpcr_model *m, int64_t batch, const d
     return DPCR_OK;
 }
 
+dpcr_status dpcr_model_tie_gradients_enqueue(const dpcr_model *m, const dpcr_array *gradients, void *stream,
+                                             dpcr_error *error) {
+    static const char *const call = "model_tie_gradients_enqueue";
+    const dpcri_device_kernels *kernels = NULL;
+    dpcr_status status = DPCR_OK;
+    if (!m || !gradients) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: a model and gradients are wanted", call);
+    const dpcr_device device = gradients->device;
+    if (device.type == 0 || device.type == DPCR_HOST)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the gradients lie on the host, where model_tie_gradients is",
+                          call);
+    DPCR_TRY(dpcri_check_array_on(call, "gradients", gradients, m->options.dtype, device, 1, &m->count, error));
+    DPCR_TRY(dpcri_kernels_of(device, call, &kernels, error));
+    if (!m->options.tie) goto done;
+    const dpcri_device_tie tie = {.dtype = m->options.dtype,
+                                  .steps = m->options.layers,
+                                  .each = m->program.parameters,
+                                  .tie = m->options.tie,
+                                  .gradients = gradients->data};
+    status = kernels->tie(device.id, &tie, stream, error);
+done:
+    return status;
+}
+
 void dpcr_device_model_destroy(dpcr_device_model *d) {
     if (d) dpcri_free(d->context, d);
 }

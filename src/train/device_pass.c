@@ -129,13 +129,6 @@ done:
     return status;
 }
 
-static dpcr_status check_served(const dpcri_device_pass *p, bool backward, dpcr_error *error) {
-    if (!backward || p->options->tie == 0) return DPCR_OK;
-    return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                      "%s: on a device layers tied every %lld; layers with weights of their own work there", p->call,
-                      (long long)p->options->tie);
-}
-
 dpcr_status dpcri_device_pass_create(dpcri_device_pass *p, const char *call, dpcr_context *context,
                                      const dpcr_model *model, const dpcr_dataset *data,
                                      const dpcri_normaliser *normaliser, const int64_t rows[DPCRI_SIZES],
@@ -149,7 +142,6 @@ dpcr_status dpcri_device_pass_create(dpcri_device_pass *p, const char *call, dpc
                              .count = model->count,
                              .image_count = data->count};
     const size_t element = dpcr_dtype_size(p->options->dtype);
-    DPCR_TRY(check_served(p, backward, error));
     DPCR_TRY(dpcri_device_ready(p->device, call, &p->table, error));
     DPCR_TRY(dpcri_kernels_of(p->device, call, &p->kernels, error));
     DPCR_TRY(dpcr_stream_create(p->device, &p->stream, error));

@@ -138,6 +138,7 @@ static dpcr_status update(there *t, dpcr_error *error) {
     const dpcr_array parameters = dpcri_device_pass_vector(p, p->parameters),
                      gradients = dpcri_device_pass_vector(p, p->gradients),
                      first = dpcri_device_pass_vector(p, t->first), second = dpcri_device_pass_vector(p, t->second);
+    DPCR_TRY(dpcr_model_tie_gradients_enqueue(p->model, &gradients, p->stream, error));
     if (t->sums)
         DPCR_TRY(dpcr_gradients_clip_enqueue(&gradients, t->ledger->options.clip, t->sums, DPCR_CLIP_BYTES, p->stream,
                                              error));

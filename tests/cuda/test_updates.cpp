@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Optimisers' updates and clipped gradients on the CPU: the library's own, to the bit, for sizes across warps, blocks
-// and pieces of the norm, and numbers at the ends of what there is.
+// Optimisers' updates, clipped gradients and those of tied steps on the CPU: the library's own, to the bit, for sizes
+// across warps, blocks and pieces of the norm, and numbers at the ends of what there is.
 #include <cmath>
 
 #include "cuda_testing.h"
@@ -94,6 +94,39 @@ void clipping_is_the_librarys_own(void **) {
     dpcr_context_destroy(context);
 }
 
+template <class T>
+void ties_are_the_models(dpcr_context *context, int64_t layers, int64_t width, int64_t tie, int norm) {
+    dpcr_model_options o = {};
+    o.size = sizeof o, o.architecture = DPCR_RESNET, o.dtype = type<T>;
+    o.layers = layers, o.width = width, o.tie = tie, o.outputs = 3, o.layer_norm = norm;
+    dpcr_model *model = nullptr;
+    int64_t count = 0;
+    assert_int_equal(dpcr_model_create(context, &o, &model, nullptr), DPCR_OK);
+    (void)dpcr_model_vector(model, &count);
+    T *const wanted = static_cast<T *>(dpcr_model_gradient_vector(model));
+    std::vector<T> g = numbers<T>(count);
+    std::memcpy(wanted, g.data(), g.size() * sizeof(T));
+    dpcr_model_tie_gradients(model);
+    const int64_t each = width * width + width + (norm ? 2 * width : 0);
+    const dpcri_device_tie t = {type<T>, layers, each, tie, g.data()};
+    order((uint64_t)(layers + width), 3);
+    assert_int_equal(dpcri_cuda_tie_run(t, nullptr), DPCRI_CUDA_OK);
+    if (std::memcmp(g.data(), wanted, g.size() * sizeof(T)) != 0)  // the head's too, which stay
+        fail_msg("%d layers %d wide tied every %d: other bits", (int)layers, (int)width, (int)tie);
+    dpcr_model_destroy(model);
+}
+
+void ties_are_the_librarys(void **) {
+    dpcr_context *context = nullptr;
+    assert_int_equal(dpcr_context_create(nullptr, &context, nullptr), DPCR_OK);
+    for (const int64_t tie : {1, 2, 3, 7, 40})
+        for (const int64_t layers : {0, 1, 2, 3, 8, 17, 18, 40, 49, 101}) {
+            ties_are_the_models<float>(context, layers, 1 + layers % 9, tie, layers % 2 == 1);
+            ties_are_the_models<double>(context, layers, 11, tie, 0);
+        }
+    dpcr_context_destroy(context);
+}
+
 void what_cannot_be_is_refused(void **) {
     float g[4] = {1, 2, 3, 4};
     double sums[1 + DPCRI_CLIP_BLOCKS];
@@ -105,6 +138,12 @@ void what_cannot_be_is_refused(void **) {
     sums[0] = 5;
     assert_int_equal(dpcri_cuda_clip_run(c, nullptr), DPCRI_CUDA_OK);
     assert_true(sums[0] == 0);
+    dpcri_device_tie t = {DPCR_F32, 4, 1, 0, g};
+    assert_int_equal(dpcri_cuda_tie_run(t, nullptr), DPCRI_CUDA_ARGUMENT);
+    t = {DPCR_F32, 4, 1, 2, nullptr};
+    assert_int_equal(dpcri_cuda_tie_run(t, nullptr), DPCRI_CUDA_ARGUMENT);
+    t = {DPCR_U32, 4, 1, 2, g};
+    assert_int_equal(dpcri_cuda_tie_run(t, nullptr), DPCRI_CUDA_UNSUPPORTED);
     dpcri_device_update u = {};
     u.dtype = DPCR_F32, u.count = 4, u.parameters = g, u.gradients = g, u.adam = 1;
     assert_int_equal(dpcri_cuda_update_run(u, nullptr), DPCRI_CUDA_ARGUMENT);
@@ -116,6 +155,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(updates_are_the_librarys),
         cmocka_unit_test(clipping_is_the_librarys_own),
+        cmocka_unit_test(ties_are_the_librarys),
         cmocka_unit_test(what_cannot_be_is_refused),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -54,7 +54,7 @@ typedef struct piece {
     size_t bytes;
 } piece;
 
-enum { COPY, FILL, LINEAR, CELL, RECURRENT, UPDATE, CLIP, AFFINE, LOSS, SHUFFLE, GATHER, RECORD };
+enum { COPY, FILL, LINEAR, CELL, RECURRENT, UPDATE, CLIP, TIE, AFFINE, LOSS, SHUFFLE, GATHER, RECORD };
 
 typedef struct operation {
     struct operation *next;
@@ -69,6 +69,7 @@ typedef struct operation {
         dpcri_device_recurrent layer;
         dpcri_device_update update;
         dpcri_device_clip clip;
+        dpcri_device_tie tie;
         dpcri_device_affine affine;
         dpcri_device_loss loss;
         dpcri_device_shuffle shuffle;
@@ -101,6 +102,7 @@ static dpcr_status run(const operation *o, dpcr_error *error) {
     if (o->kind == (what)) return fake_kernels.field(o->id, &o->field, o->stream, error)
     RUN(UPDATE, update);
     RUN(CLIP, clip);
+    RUN(TIE, tie);
     RUN(AFFINE, affine);
     RUN(LOSS, loss);
     RUN(SHUFFLE, shuffle);
@@ -310,6 +312,7 @@ static dpcr_status recurrent(int id, const dpcri_device_recurrent *layer, void *
     }
 DEFINE_CALL(UPDATE, update, dpcri_device_update)
 DEFINE_CALL(CLIP, clip, dpcri_device_clip)
+DEFINE_CALL(TIE, tie, dpcri_device_tie)
 DEFINE_CALL(AFFINE, affine, dpcri_device_affine)
 DEFINE_CALL(LOSS, loss, dpcri_device_loss)
 DEFINE_CALL(SHUFFLE, shuffle, dpcri_device_shuffle)
@@ -325,6 +328,7 @@ static const dpcri_device_kernels deferred = {.size = FAKE_KERNELS_SIZE,
                                               .recurrent = recurrent,
                                               .update = update,
                                               .clip = clip,
+                                              .tie = tie,
                                               .affine = affine,
                                               .loss = loss,
                                               .shuffle = shuffle,

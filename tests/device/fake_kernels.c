@@ -490,6 +490,21 @@ static dpcr_status clip(int id, const dpcri_device_clip *c, void *stream, dpcr_e
     return DPCR_OK;
 }
 
+static dpcr_status tie(int id, const dpcri_device_tie *t, void *stream, dpcr_error *error) {
+    (void)id;
+    (void)stream;
+    (void)error;
+    for (int64_t l = t->tie; l < t->steps; l++)
+        for (int64_t i = 0; i < t->each; i++) {
+            const int64_t to = l % t->tie * t->each + i, from = l * t->each + i;
+            put(t->dtype, t->gradients, to, get(t->dtype, t->gradients, to) + get(t->dtype, t->gradients, from));
+        }
+    for (int64_t l = t->tie; l < t->steps; l++)
+        for (int64_t i = 0; i < t->each; i++)
+            put(t->dtype, t->gradients, l * t->each + i, get(t->dtype, t->gradients, l % t->tie * t->each + i));
+    return DPCR_OK;
+}
+
 static dpcr_status affine(int id, const dpcri_device_affine *a, void *stream, dpcr_error *error) {
     (void)id;
     (void)stream;
@@ -572,6 +587,7 @@ const dpcri_device_kernels fake_kernels = {.size = sizeof fake_kernels,
                                            .recurrent = run_layer,
                                            .update = update,
                                            .clip = clip,
+                                           .tie = tie,
                                            .affine = affine,
                                            .loss = loss,
                                            .shuffle = shuffle,

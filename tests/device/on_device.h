@@ -40,6 +40,7 @@ void layers_as_on_the_host(void **state);
 void layers_that_are_refused(void **state);
 void updates_as_on_the_host(void **state);
 void clipping_as_on_the_host(void **state);
+void ties_as_on_the_host(void **state);
 void training_that_is_refused(void **state);
 void training_as_on_the_host(void **state);
 void training_goes_on(void **state);

@@ -727,6 +727,7 @@ int main(void) {
         cmocka_unit_test(layers_that_are_refused),
         cmocka_unit_test(updates_as_on_the_host),
         cmocka_unit_test(clipping_as_on_the_host),
+        cmocka_unit_test(ties_as_on_the_host),
         cmocka_unit_test(training_that_is_refused),
         cmocka_unit_test(training_as_on_the_host),
         cmocka_unit_test(training_goes_on),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// An optimiser's updates and gradients clipped by their norm on a device, against the host's: to the bit.
+// An optimiser's updates, gradients clipped by their norm and those of tied steps on a device, against the host's: to
+// the bit.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,6 +77,35 @@ void clipping_as_on_the_host(void **state) {
     }
 }
 
+static void tie(const dpcr_model_options *options) {
+    dpcr_model *model = NULL;
+    dpcr_error error = {0};
+    int64_t count = 0;
+    ok(dpcr_model_create(context, options, &model, &error), &error);
+    (void)dpcr_model_vector(model, &count);
+    moved g = make_moved(options->dtype, 1, &count, 11, 1);
+    memcpy(dpcr_model_gradient_vector(model), g.host.data, g.bytes);
+    dpcr_model_tie_gradients(model);
+    ok(dpcr_model_tie_gradients_enqueue(model, &g.device, NULL, &error), &error);
+    same(&g, dpcr_model_gradient_vector(model), "tied gradients");
+    free_moved(&g);
+    dpcr_model_destroy(model);
+}
+
+void ties_as_on_the_host(void **state) {
+    (void)state;
+    for (int64_t layers = 0; layers < 50; layers = 2 * layers + 1)
+        for (int64_t t = 0; t < 4; t++)
+            tie(&(dpcr_model_options){.size = sizeof(dpcr_model_options),
+                                      .architecture = t % 2 ? DPCR_MLP : DPCR_RESNET,
+                                      .dtype = t < 2 ? DPCR_F32 : DPCR_F64,
+                                      .inputs = 4,
+                                      .outputs = 3,
+                                      .layers = layers,
+                                      .width = 5 + layers,
+                                      .tie = t});
+}
+
 static void assert_refused(const char *words, dpcr_status got, const dpcr_error *error) {
     if (got != DPCR_ERROR_ARGUMENT || !strstr(error->text, words)) fail_msg("status %d, \"%s\"", got, error->text);
 }
@@ -93,6 +123,13 @@ void training_that_is_refused(void **state) {
     REFUSED("gradients", dpcr_optimiser_enqueue(o, &p.device, &g.host, NULL, NULL, 0, NULL, &error));
     REFUSED("has none", dpcr_optimiser_enqueue(o, &p.device, &g.device, &g.device, NULL, 0, NULL, &error));
     REFUSED("on the host", dpcr_gradients_clip_enqueue(&g.host, 1, g.device.data, 4096, NULL, &error));
+    dpcr_model_options tied = {.size = sizeof tied, .architecture = DPCR_RESNET, .layers = 3, .width = 5, .tie = 1};
+    dpcr_model *model = NULL;
+    ok(dpcr_model_create(context, &tied, &model, &error), &error);
+    REFUSED("on the host", dpcr_model_tie_gradients_enqueue(model, &g.host, NULL, &error));
+    REFUSED("gradients", dpcr_model_tie_gradients_enqueue(model, &g.device, NULL, &error));
+    REFUSED("wanted", dpcr_model_tie_gradients_enqueue(NULL, &g.device, NULL, &error));
+    dpcr_model_destroy(model);
     REFUSED("most is", dpcr_gradients_clip_enqueue(&g.device, NAN, g.device.data, 4096, NULL, &error));
 #undef REFUSED
     assert_int_equal(dpcr_gradients_clip_enqueue(&g.device, 1, NULL, 0, NULL, &error), DPCR_ERROR_MEMORY);

@@ -167,6 +167,7 @@ static dpcr_status recurrent(int id, const dpcri_device_recurrent *layer, void *
     }
 DEFINE_CALL(update, dpcri_device_update, "an update's launch")
 DEFINE_CALL(clip, dpcri_device_clip, "a clipping's launch")
+DEFINE_CALL(tie, dpcri_device_tie, "a launch over tied steps")
 DEFINE_CALL(affine, dpcri_device_affine, "an encoder's or a head's launch")
 DEFINE_CALL(loss, dpcri_device_loss, "a loss's launch")
 DEFINE_CALL(shuffle, dpcri_device_shuffle, "a shuffle's launch")
@@ -182,6 +183,7 @@ const dpcri_device_kernels dpcri_cuda_kernels = {.size = sizeof dpcri_cuda_kerne
                                                  .recurrent = recurrent,
                                                  .update = update,
                                                  .clip = clip,
+                                                 .tie = tie,
                                                  .affine = affine,
                                                  .loss = loss,
                                                  .shuffle = shuffle,

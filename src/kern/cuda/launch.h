@@ -79,6 +79,7 @@ dpcri_cuda_together dpcri_cuda_recurrent_together(dpcri_device_recurrent layer);
 // Training's passes over whole vectors, with the host's bits. Nothing is asked for before.
 int dpcri_cuda_update_run(dpcri_device_update update, void *stream);
 int dpcri_cuda_clip_run(dpcri_device_clip clip, void *stream);
+int dpcri_cuda_tie_run(dpcri_device_tie tie, void *stream);
 // Its batches, encoder and head, and loss, alike.
 int dpcri_cuda_affine_run(dpcri_device_affine affine, void *stream);
 int dpcri_cuda_loss_run(dpcri_device_loss loss, void *stream);

@@ -24,6 +24,13 @@ int run_clip(const dpcri_device_clip &c, void *stream) {
     return simt::launch<updates::scale<T>>({blocks_of(c.count), updates::threads, sizeof(double), false}, stream, c);
 }
 
+template <class T>
+int run_tie(const dpcri_device_tie &t, void *stream) {
+    typedef updates::ties<T> kernel;
+    const int64_t blocks = (t.tie * t.each + kernel::most - 1) / kernel::most;
+    return simt::launch<kernel>({blocks < 65535 ? blocks : 65535, kernel::most, 0, false}, stream, t);
+}
+
 bool real(dpcr_dtype dtype) { return dtype == DPCR_F32 || dtype == DPCR_F64; }
 
 }  // namespace
@@ -41,4 +48,12 @@ int dpcri_cuda_clip_run(dpcri_device_clip c, void *stream) {
     if (c.count < 0 || !(c.most >= 0) || !c.sums || (c.count > 0 && !c.gradients)) return DPCRI_CUDA_ARGUMENT;
     if (c.count == 0) return simt::clear(c.sums, sizeof *c.sums, stream);
     return c.dtype == DPCR_F32 ? run_clip<float>(c, stream) : run_clip<double>(c, stream);
+}
+
+int dpcri_cuda_tie_run(dpcri_device_tie t, void *stream) {
+    if (!real(t.dtype)) return DPCRI_CUDA_UNSUPPORTED;
+    if (t.steps < 0 || t.each < 0 || t.tie < 1 || (t.steps > 0 && t.each > 0 && !t.gradients))
+        return DPCRI_CUDA_ARGUMENT;
+    if (t.steps <= t.tie || t.each == 0) return DPCRI_CUDA_OK;
+    return t.dtype == DPCR_F32 ? run_tie<float>(t, stream) : run_tie<double>(t, stream);
 }

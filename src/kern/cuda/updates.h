@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// What training does to whole vectors on a device: an optimiser's update, and gradients scaled by their norm. Not yet
-// run on a device.
+// What training does to whole vectors on a device: an optimiser's update, gradients scaled by their norm, and those of
+// tied steps summed. Not yet run on a device.
 //
-// Formulas, and the order of every operation, are those of kern/train_updates.inc and train/clip.c, without fma, so
-// that the bits are the host's: squares are summed in double, in the blocks and parts of kern/device.h. One pass over
-// p, g, m, v; over g one pass, and two where it is scaled.
+// Formulas, and the order of every operation, are those of kern/train_updates.inc, train/clip.c and model/model.c,
+// without fma, so that the bits are the host's: squares are summed in double, in the blocks and parts of kern/device.h.
+// One pass over p, g, m, v; over g one pass, and two where it is scaled; ties read g once and write it once.
 #ifndef DPCRI_CUDA_UPDATES_H
 #define DPCRI_CUDA_UPDATES_H
 
@@ -98,6 +98,31 @@ struct scale {
         if (factor >= 1) return;  // one that is NaN goes on, and shows in all gradients
         const T by = (T)factor;
         for (int64_t i = me.block() * threads + me.thread(); i < a.count; i += me.blocks() * threads) g[i] *= by;
+    }
+};
+
+// ---- ties: a thread a number of a set ----
+
+template <class T>
+struct ties {
+    typedef dpcri_device_tie arguments;
+    static constexpr int most = 64;   // a set has few numbers where steps are narrow
+    static constexpr int ahead = 16;  // numbers that are on their way together
+    SIMT static void run(simt::lane &me, const arguments &a) {
+        const int64_t stride = a.tie * a.each;
+        for (int64_t n = me.block() * most + me.thread(); n < stride; n += me.blocks() * most) {
+            T *const g = static_cast<T *>(a.gradients) + n;
+            const int64_t others = (a.steps - 1 - n / a.each) / a.tie;  // of the set, behind its first
+            T sum = g[0];
+            int64_t k = 1;
+            for (; k + ahead <= others + 1; k += ahead) {
+                T next[ahead];
+                SIMT_UNROLL for (int i = 0; i < ahead; i++) next[i] = g[(k + i) * stride];
+                SIMT_UNROLL for (int i = 0; i < ahead; i++) sum += next[i];
+            }
+            for (; k <= others; k++) sum += g[k * stride];
+            for (k = 0; k <= others; k++) g[k * stride] = sum;
+        }
     }
 };
 
