@@ -43,15 +43,26 @@ static double step_bytes(const dpcr_chain_shape *s) {
     const double w = (double)s->transition.rows;
     return (w * w + 2 * w) * (s->dtype == DPCR_F64 ? 8 : 4);
 }
-static const double cached_bytes = 20e6, loop_bytes_a_ns = 30;  // beyond the caches, of a loop that waits for each step
+static const double cached_bytes = 20e6;
+
+// Beyond the caches, of a loop that waits for each step: wider matrices are asked for ahead (linear.inc).
+static double loop_bytes_a_ns(const dpcr_chain_shape *s) { return s->transition.rows > 4 ? 44 : 30; }
+
+// Bytes a ns that a core gets from the third-level cache.
+static double third_level_bytes_a_ns(double width) {
+    if (dpcri_isa_level() == DPCRI_AVX512 && dpcri_vector_passes() == 1) return width < 16 ? 90 : 82;
+    return least(44 + 4 * width, 64);
+}
 
 static double loop_ns(const dpcr_chain_shape *s, int threads) {
     const double apply = busy_ns(dpcr_transition_apply_flops(&s->transition)), batch = (double)s->batch;
     const double workers = least(threads, most(1, batch / 4));
     double step = most(latency_ns(coupled_width(&s->transition)), apply * batch / workers);
-    if (s->batch == 1 && dpcri_kernel_form(&s->transition) == DPCR_DENSE &&
-        (double)s->length * step_bytes(s) > cached_bytes)
-        step = most(step, step_bytes(s) / loop_bytes_a_ns);
+    if (s->batch == 1 && dpcri_kernel_form(&s->transition) == DPCR_DENSE) {
+        const double all = (double)s->length * step_bytes(s);
+        if (all > 1e6) step = most(step, step_bytes(s) / third_level_bytes_a_ns((double)s->transition.rows));
+        if (all > cached_bytes) step = most(step, step_bytes(s) / loop_bytes_a_ns(s));
+    }
     return (double)s->length * step;
 }
 
@@ -75,8 +86,8 @@ static double window_ns(const dpcr_chain_shape *s) {
     return by_width[w] * double_lanes * most(dpcri_vector_passes(), memory_factor(s, 1.35, w == 1 ? 4 : 3.7));
 }
 
-// The same where a vector holds rows of a matrix; windows go to all threads, whose two speeds (docs/performance/linear.md)
-// lie at 1.1 and 2.3 times the even share.
+// The same where a vector holds rows of a matrix; windows go to all threads, whose two speeds
+// (docs/performance/linear.md) lie at 1.1 and 2.3 times the even share.
 static double squares_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) {
     const int64_t w = s->transition.rows;
     const bool back = s->transposed != 0;
@@ -125,16 +136,19 @@ static double beside_factor(const dpcr_chain_shape *s) {
     return w == 8 && squares ? 0.55 : 0.95;
 }
 
-// What a step's bytes take a core, beyond the second-level cache, and beyond the third; many short streams get less.
-static double beside_bytes_ns(const dpcr_chain_shape *s) {
-    const double all = (double)s->length * step_bytes(s), third = least(44 + 4 * (double)s->transition.rows, 64);
-    return all < 1e6 ? 0 : step_bytes(s) / (all < 1.6 * cached_bytes ? third : 28);  // each thread reads a part
+// What a step's bytes take a core, beyond its second-level cache, and beyond the third; many short streams get less.
+static double beside_bytes_ns(const dpcr_chain_shape *s, int threads) {
+    const double all = (double)s->length * step_bytes(s), third = third_level_bytes_a_ns((double)s->transition.rows);
+    return all / threads < 1e6 ? 0
+                               : step_bytes(s) / (all < 1.6 * cached_bytes ? third : 28);  // each thread reads a part
 }
 
-double dpcri_chain_overlap_gain(const dpcr_chain_shape *shape, dpcr_scheme chosen, int64_t chunk, int threads) {
-    const double loop = loop_ns(shape, 1), run_ups = 1.3, sharing = 0.8;  // a core's part where several are at work
-    const double step = most(beside_factor(shape) * loop / (double)shape->length, beside_bytes_ns(shape));
-    const double overlap = (double)shape->length * step * run_ups / (1 + sharing * (threads - 1)) + 2 * region_ns;
+double dpcri_chain_overlap_gain(const dpcr_chain_shape *shape, dpcr_scheme chosen, int64_t chunk, int threads,
+                                double run_ups) {
+    const double loop = loop_ns(shape, 1), sharing = 0.8;  // a core's part where several are at work
+    const double step = most(beside_factor(shape) * loop / (double)shape->length, beside_bytes_ns(shape, threads));
+    const double overlap =
+        (double)shape->length * step * run_ups / (1 + sharing * (threads - 1)) + (threads > 1 ? 2 : 0.2) * region_ns;
     double other = loop;
     if (chosen == DPCR_SCHEME_CHUNKED) {
         other = chunked_ns(shape, chunk, threads);
@@ -145,8 +159,8 @@ double dpcri_chain_overlap_gain(const dpcr_chain_shape *shape, dpcr_scheme chose
 
 dpcr_scheme dpcri_chain_auto(const dpcr_chain_shape *shape, int64_t chunk, int threads, char *sentence, size_t bytes) {
     const double loop = loop_ns(shape, threads), chunks = chunked_ns(shape, chunk, threads);
-    // A model's doubt goes to the loop, and more of it where others on the machine share the cache, for windows are many
-    // streams, and no second thread makes up for it.
+    // A model's doubt goes to the loop, and more of it where others on the machine share the cache, for windows are
+    // many streams, and no second thread makes up for it.
     const bool fused = window_ns(shape) > 0 || squares_ns(shape, chunk, threads) > 0;
     const double doubt = fused && threads < 2 && (double)shape->length * step_bytes(shape) > 8e6 ? 0.7 : 0.8;
     const bool by_chunks = shape->length > 2 * chunk && chunks < doubt * loop;

@@ -3,8 +3,8 @@
 // would be faster than what the shape suggests: the chain's own data are asked whether it forgets its start. Two starts
 // at four places run until they agree, or until the rate at which they near each other says when they will; if that is
 // soon, chunks overlap by a little more than that many steps (overlap.c), which checks every boundary whatever was seen
-// here. Work of a look: 8 m applications, m steps, at most a twentieth of the loop's, or a tenth where the starts of a
-// dense chain near each other.
+// here. Work of looking: 8 m applications, m steps, two looks or at most a twentieth of the loop's, a tenth where the
+// starts near each other.
 #include "chain/forgets.h"
 
 #include <float.h>
@@ -16,7 +16,13 @@
 
 enum {
     PLACES = 4,
-    LOOK = 32,             // steps between two comparisons
+    LOOK = 32,             // steps between two comparisons, at most
+    SHORT_LOOK = 16,       // of chains so short that more would be felt
+    LEAST_STEPS = 24,      // that looks may take of a chain worth a look
+    RUN_UP = 150,          // steps that a dense chain may need: a step that keeps nine tenths
+    AHEAD = 3,             // times the steps that were seen, as far as an extrapolation is trusted,
+    SHORT_AHEAD = 5,       // and of short looks
+    PROBED = 2,            // steps of a place whose right-hand sides tell how far starts are to lie apart
     LEAST_LENGTH = 8192,   // below, starting threads costs what they win
     MOST_BYTES = 64 << 20  // of states: overlap keeps a copy where a chain is solved in place
 };
@@ -28,23 +34,30 @@ static double epsilon(const dpcri_flow *f) { return f->size == sizeof(double) ? 
 // within eight of the states' size are the same state, and their error dies away with the chain.
 static bool keeps_a_distance(const dpcri_flow *f) { return f->form == DPCR_DENSE && f->w > 4; }
 
-// Steps of a place that a look may take, and nobody would do without.
-static int64_t steps_of_look(int64_t length) { return length / (20 * 2 * PLACES); }
+// Steps of a place that looks may take, and nobody would do without.
+static int64_t most_steps(int64_t length) { return length / (20 * 2 * PLACES); }
+
+static int64_t steps_of_look(int64_t length) {
+    const int64_t fitting = length / 1024;
+    return fitting < SHORT_LOOK ? SHORT_LOOK : fitting < LOOK ? fitting : LOOK;
+}
 
 bool dpcri_chain_may_overlap(const dpcr_chain_shape *shape, dpcr_scheme chosen, int64_t chunk, int threads,
                              dpcr_chain_options *options) {
     const dpcr_transition *t = &shape->transition;
     const size_t real = dpcr_dtype_size(shape->dtype);
     const dpcr_structure form = dpcri_kernel_form(t);
-    if (threads < 2 || shape->dtype == DPCR_U32 || shape->batch != 1 || t->structure <= DPCR_IDENTITY ||
-        steps_of_look(shape->length) < LOOK || shape->length > MOST_BYTES / (t->rows * (int64_t)real))
+    if (shape->dtype == DPCR_U32 || shape->batch != 1 || t->structure <= DPCR_IDENTITY ||
+        most_steps(shape->length) < LEAST_STEPS || shape->length > MOST_BYTES / (t->rows * (int64_t)real))
         return false;
     if (form == DPCR_DENSE) {
-        if (dpcri_chain_overlap_gain(shape, chosen, chunk, threads) < least_gain) return false;
+        const double chunks = (double)dpcri_chain_overlap_chunk(shape->length, RUN_UP);
+        if (dpcri_chain_overlap_gain(shape, chosen, chunk, threads, 1 + RUN_UP / chunks) < least_gain) return false;
     } else {
         // Steps that wait, of blocks or elements too few to be shared out as they are (sequential.c).
         const int64_t part = dpcri_part_width(form, t->block, real);
-        if (chosen != DPCR_SCHEME_SEQUENTIAL || t->rows >= 2 * part || shape->length < LEAST_LENGTH) return false;
+        if (threads < 2 || chosen != DPCR_SCHEME_SEQUENTIAL || t->rows >= 2 * part || shape->length < LEAST_LENGTH)
+            return false;
     }
     *options = (dpcr_chain_options){
         .size = sizeof *options, .scheme = DPCR_SCHEME_OVERLAP, .chunk = dpcri_chain_overlap_chunk(shape->length, 1)};
@@ -52,9 +65,9 @@ bool dpcri_chain_may_overlap(const dpcr_chain_shape *shape, dpcr_scheme chosen, 
     return true;
 }
 
-// LOOK steps from step `at` of every place, from x [PLACES][w]; y [PLACES][LOOK][w], of which the last steps become x.
-static void run_places(const dpcri_flow *f, int64_t apart, int64_t at, void *x, void *y) {
-    dpcri_span span = dpcri_flow_span(f, LOOK, PLACES);
+// `look` steps from step `at` of every place, from x [PLACES][w]; y [PLACES][LOOK][w], of which the last become x.
+static void run_places(const dpcri_flow *f, int64_t apart, int64_t at, int64_t look, void *x, void *y) {
+    dpcri_span span = dpcri_flow_span(f, look, PLACES);
     span.a = dpcri_at(f, f->a, at * f->a_step);
     span.a_step = f->a_step;
     span.a_row = apart * f->a_step;
@@ -68,7 +81,7 @@ static void run_places(const dpcri_flow *f, int64_t apart, int64_t at, void *x, 
     span.y_row = LOOK * f->w;
     dpcri_flow_serial(f, &span);
     dpcri_span keep = dpcri_flow_span(f, 1, PLACES);
-    keep.r = dpcri_at(f, y, (LOOK - 1) * f->w);
+    keep.r = dpcri_at(f, y, (look - 1) * f->w);
     keep.r_row = LOOK * f->w;
     keep.y = x;
     keep.y_row = f->w;
@@ -79,24 +92,24 @@ static double value_at(const dpcri_flow *f, const void *values, int64_t i) {
     return f->size == sizeof(double) ? ((const double *)values)[i] : (double)((const float *)values)[i];
 }
 
-// The largest right-hand side of the steps that the first look takes; 1 where all are 0 or one is not finite.
+// The largest right-hand side of the steps that a first look may take; 1 where all are 0 or one is not finite.
 static double probe_of(const dpcri_flow *f, int64_t apart) {
     double most = 0;
     for (int64_t p = 0; p < PLACES; p++)
-        for (int64_t l = 0; l < LOOK; l++)
+        for (int64_t l = 0; l < PROBED; l++)
             for (int64_t i = 0; i < f->w; i++)
                 most = fmax(most, fabs(value_at(f, f->b, (p * apart + 1 + l) * f->b_step + i)));
     return most > 0 && isfinite(most) ? most : 1;
 }
 
-typedef struct look {
+typedef struct distance {
     double apart;     // the two runs' largest distance in a place
     double relative;  // to the place's states
     double least;     // largest component, in the place where it is least
-} look;
+} distance;
 
-static look compare(const dpcri_flow *f, const void *x, const void *other) {
-    look seen = {0, 0, HUGE_VAL};
+static distance compare(const dpcri_flow *f, const void *x, const void *other) {
+    distance seen = {0, 0, HUGE_VAL};
     for (int64_t p = 0; p < PLACES; p++) {
         double apart = 0, size = 0;
         for (int64_t i = p * f->w; i < (p + 1) * f->w; i++) {
@@ -111,8 +124,18 @@ static look compare(const dpcri_flow *f, const void *x, const void *other) {
     return seen;
 }
 
-void dpcri_chain_forgets(dpcr_context *context, const dpcri_linear *chain, void *workspace,
-                         dpcr_chain_options *options) {
+// Whether chunks pay that take a run-up of so many steps.
+static bool pays(const dpcr_context *context, const dpcr_chain_shape *shape, const dpcr_chain_options *chosen,
+                 double warm_up) {
+    if (dpcri_kernel_form(&shape->transition) != DPCR_DENSE) return warm_up < (double)shape->length / 24;
+    if (!(warm_up < (double)shape->length / 8)) return false;
+    const int64_t chunk = dpcri_chain_overlap_chunk(shape->length, (int64_t)warm_up);
+    return dpcri_chain_overlap_gain(shape, chosen->scheme, chosen->chunk, dpcr_context_threads(context),
+                                    1 + warm_up / (double)chunk) > 0;
+}
+
+void dpcri_chain_forgets(dpcr_context *context, const dpcr_chain_shape *shape, const dpcri_linear *chain,
+                         void *workspace, dpcr_chain_options *options) {
     const dpcri_flow f = dpcri_flow_of(context, chain);
     dpcri_arena arena = {.base = workspace, .size = SIZE_MAX};
     void *x = dpcri_flow_take(&f, &arena, PLACES, 1, f.w), *other = dpcri_flow_take(&f, &arena, PLACES, 1, f.w);
@@ -121,7 +144,7 @@ void dpcri_chain_forgets(dpcr_context *context, const dpcri_linear *chain, void 
     const double own = keeps_a_distance(&f) ? 8 * epsilon(&f) : 0;
     const double wanted = 0.75 * fmax(options->tolerance, own) + (own > 0 ? 0 : epsilon(&f) / 8);
     // Places from step 1 on: the first transition is not read without z0.
-    const int64_t apart = (f.n - 1) / PLACES, most = steps_of_look(f.n);
+    const int64_t apart = (f.n - 1) / PLACES, most = most_steps(f.n), look = steps_of_look(f.n);
     const double probe = probe_of(&f, apart);
     memset(x, 0, bytes);
     for (int64_t i = 0; i < PLACES * f.w; i++)
@@ -129,22 +152,29 @@ void dpcri_chain_forgets(dpcr_context *context, const dpcri_linear *chain, void 
             ((double *)other)[i] = i % 2 ? -probe : probe;
         else
             ((float *)other)[i] = (float)(i % 2 ? -probe : probe);
-    look seen = {0}, before = {.apart = probe};
+    distance seen = {0}, before = {.apart = probe}, first = {0};
     bool nears = false;
     double agree = HUGE_VAL;
-    for (int64_t m = LOOK; agree == HUGE_VAL && m <= (nears ? 2 * most : most); m += LOOK, before = seen) {
-        run_places(&f, apart, 1 + m - LOOK, x, y);
-        run_places(&f, apart, 1 + m - LOOK, other, y);
+    for (int64_t m = look; agree == HUGE_VAL && m <= (nears || m == 2 * look ? 2 * most : most);
+         m += look, before = seen) {
+        run_places(&f, apart, 1 + m - look, look, x, y);
+        run_places(&f, apart, 1 + m - look, look, other, y);
         seen = compare(&f, x, other);
-        nears = f.form == DPCR_DENSE && seen.apart < before.apart / 2;
-        if (memcmp(x, other, bytes) == 0 || (wanted > epsilon(&f) && seen.relative <= wanted))
+        nears = seen.apart < before.apart * pow(0.5, (double)look / LOOK);
+        if (memcmp(x, other, bytes) == 0 || (wanted > epsilon(&f) && seen.relative <= wanted)) {
             agree = (double)m;
-        else if (nears && m > LOOK)  // the first steps may have been quicker than those to come
-            agree = 1.15 * ((double)m + fmax(0, LOOK * log(seen.relative / wanted) / log(before.apart / seen.apart)));
+        } else if (m == look) {
+            first = seen;  // the first steps may have been quicker than those to come
+        } else if (nears && seen.apart < first.apart) {
+            const double rate = log(first.apart / seen.apart) / (double)(m - look);
+            const double expected = 1.15 * ((double)m + fmax(0, log(seen.relative / wanted) / rate));
+            if (expected <= (double)((look < LOOK ? SHORT_AHEAD : AHEAD) * m)) agree = expected;
+        }
     }
-    if (!(agree < (double)f.n / 32)) return;
+    const double warm_up = 1.25 * agree;
+    if (!pays(context, shape, options, warm_up)) return;
     options->scheme = DPCR_SCHEME_OVERLAP;
-    options->warm_up = (int64_t)(1.25 * agree);
+    options->warm_up = (int64_t)warm_up;
     options->chunk = dpcri_chain_overlap_chunk(f.n, options->warm_up);
     if (options->tolerance == 0) options->tolerance = own * fmin(1, seen.least);
     options->max_sweeps = 3;

@@ -259,8 +259,10 @@ const void *dpcri_chunks_from_zero(const dpcri_flow *f, const dpcri_chunks *chun
 int64_t dpcri_chain_overlap_chunk(int64_t length, int64_t warm_up) {
     const int64_t m = warm_up < INT64_MAX / 16 ? warm_up : INT64_MAX / 16;
     const int64_t most = 8 * m, least = 5 * m / 2, two = length / (2 * DPCRI_SIDE), spread = length / 64;
-    const int64_t chunk = two < least ? least : two > most ? most : two;
-    return (chunk > spread ? chunk : spread) | 1;
+    const int64_t fitting = two < least ? least : two > most ? most : two, chunk = fitting > spread ? fitting : spread;
+    const int64_t pairs = (length / chunk + DPCRI_SIDE) / (2 * DPCRI_SIDE);  // of full groups: an odd one is waited for
+    const int64_t even = pairs > 0 ? length / (2 * DPCRI_SIDE * pairs) : 0;
+    return (even >= least ? even : chunk) | 1;
 }
 
 // Chunks of the fused kernels where there are some. Elsewhere odd sizes: chunks run side by side, and strides of a

@@ -42,6 +42,9 @@ typedef struct job {
 
 static int64_t groups_of(int64_t chunks) { return (chunks + DPCRI_SIDE - 1) / DPCRI_SIDE; }
 
+// Groups are as even as chunks allow: nine chunks are four and five, not eight and one that a thread would wait for.
+static int64_t group_start(const pieces *p, int64_t group) { return group * p->chunks.count / p->groups; }
+
 static pieces take(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_arena *arena) {
     const int64_t most = dpcri_chunks_most(f->n, options->chunk), groups = groups_of(most);
     const int64_t workers = groups > f->rows ? groups : f->rows;  // the finish runs by sequence
@@ -157,8 +160,7 @@ static void warm_up_all(const job *j, int64_t c, int64_t hi, int64_t row, void *
 static void first_group(void *argument, int64_t group) {
     const job *j = argument;
     const dpcri_flow *f = j->flow;
-    const int64_t lo = group * DPCRI_SIDE, most = j->p.chunks.count - lo;
-    const int64_t hi = lo + (most < DPCRI_SIDE ? most : DPCRI_SIDE);
+    const int64_t lo = group_start(&j->p, group), hi = group_start(&j->p, group + 1);
     const bool apart = lo == 0 && j->p.chunks.head != j->p.chunks.size;
     for (int64_t c = lo; c < hi; c++) j->p.steps[c] = 0;
     for (int64_t row = 0; row < f->rows; row++) {
@@ -171,24 +173,36 @@ static void first_group(void *argument, int64_t group) {
     }
 }
 
+static double value_of(const job *j, const void *x, int64_t i) {
+    return j->is_double ? ((const double *)x)[i] : (double)((const float *)x)[i];
+}
+
+// The larger of 1 and what the tolerance is relative to: component i, and of a state whose components mix the largest.
+static double size_of(const job *j, const void *x, int64_t i) {
+    const int64_t first = j->flow->form == DPCR_DENSE ? 0 : i, past = j->flow->form == DPCR_DENSE ? j->flow->w : i + 1;
+    double size = 1;
+    for (int64_t k = first; k < past; k++) size = fabs(value_of(j, x, k)) > size ? fabs(value_of(j, x, k)) : size;
+    return size;
+}
+
 // A number that is not finite is near itself alone.
-static bool near_by(double x, double y, double tolerance) {
-    const double size = fabs(x) > 1 ? fabs(x) : 1;
+static bool near_by(double x, double y, double distance) {
     if (!isfinite(x) || !isfinite(y)) return x == y || (x != x && y != y);
-    return fabs(x - y) <= tolerance * size;
+    return fabs(x - y) <= distance;
 }
 
 // Two NaN count as the same state: nothing that is run again could tell them apart.
 static bool same_state(const job *j, const void *x, const void *y) {
     const int64_t w = j->flow->w;
+    const double tolerance = j->options->tolerance;
     if (memcmp(x, y, (size_t)w * j->flow->size) == 0) return true;
     if (!j->is_double && !j->is_float) return false;
+    double distance = 0;
     for (int64_t i = 0; i < w; i++) {
-        const double xi = j->is_double ? ((const double *)x)[i] : (double)((const float *)x)[i];
-        const double yi = j->is_double ? ((const double *)y)[i] : (double)((const float *)y)[i];
-        const bool same = j->options->tolerance > 0
-                              ? near_by(xi, yi, j->options->tolerance)
-                              : (xi == yi && signbit(xi) == signbit(yi)) || (xi != xi && yi != yi);
+        const double xi = value_of(j, x, i), yi = value_of(j, y, i);
+        if (tolerance > 0 && (i == 0 || j->flow->form != DPCR_DENSE)) distance = tolerance * size_of(j, x, i);
+        const bool same = tolerance > 0 ? near_by(xi, yi, distance)
+                                        : (xi == yi && signbit(xi) == signbit(yi)) || (xi != xi && yi != yi);
         if (!same) return false;
     }
     return true;
@@ -251,8 +265,8 @@ static void run_again(const job *j, int64_t c, int64_t count, int64_t row, void 
 // All chunks of a group that have the same length side by side, where more than one is bad.
 static void again_group(void *argument, int64_t group) {
     const job *j = argument;
-    const int64_t lo = group * DPCRI_SIDE, most = j->p.chunks.count - lo, rows = j->flow->rows;
-    const int64_t first = lo == 0 ? 1 : lo, hi = lo + (most < DPCRI_SIDE ? most : DPCRI_SIDE);
+    const int64_t lo = group_start(&j->p, group), hi = group_start(&j->p, group + 1), rows = j->flow->rows;
+    const int64_t first = lo == 0 ? 1 : lo;
     const int64_t past = hi == j->p.chunks.count ? hi - 1 : hi;
     for (int64_t row = 0; row < rows; row++) {
         int64_t bad = 0, one = 0;

@@ -277,7 +277,7 @@ dpcr_status dpcr_chain_execute(const dpcr_chain_plan *plan, const dpcr_array *a,
     dpcr_chain_options options = plan->options;
     dpcri_watch watch;
     chain.watch = dpcri_plan_watch(plan, &watch);
-    if (plan->may_overlap) dpcri_chain_forgets(plan->context, &chain, workspace, &options);
+    if (plan->may_overlap) dpcri_chain_forgets(plan->context, &plan->shape, &chain, workspace, &options);
     dpcri_linear_solve(plan->context, &chain, &options, workspace, &counts);
     DPCR_TRY(dpcri_plan_finished(chain.watch, function, error));
     if (report) {
