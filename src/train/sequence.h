@@ -37,6 +37,17 @@ static inline bool dpcri_sequence_cells(const dpcr_sequence *m) {
 dpcr_status dpcri_sequence_save_with(const dpcr_sequence *m, const char *path, const dpcr_tensors *extra,
                                      dpcr_error *error);
 
+// ---- data ----
+
+struct dpcri_sequence_pass;
+
+// The data are whole, and what the model reads; else refused in words.
+dpcr_status dpcri_sequence_check_data(const char *call, const dpcr_sequence *m, const dpcr_sequence_data *data,
+                                      dpcr_error *error);
+// B sequences from `first` of the order on, or, with NULL, of the data; past the last the last again.
+dpcr_status dpcri_sequence_gather(const char *call, struct dpcri_sequence_pass *pass, const dpcr_sequence_data *data,
+                                  const int64_t *order, int64_t first, dpcr_error *error);
+
 // ---- passes ----
 
 typedef struct dpcri_sequence_shape {

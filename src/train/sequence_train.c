@@ -5,7 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "deeppcr/embedding.h"
 #include "rt/rt.h"
 #include "train/ledger.h"
 #include "train/sequence.h"
@@ -28,37 +27,6 @@ typedef struct training {
 } training;
 
 // ---- checks ----
-
-static dpcr_status check_data(const char *call, const dpcr_sequence *m, const dpcr_sequence_data *data,
-                              dpcr_error *error) {
-    const dpcr_sequence_options *o = &m->options;
-    if (data->size < sizeof *data)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: data.size is %zu, wanted sizeof(dpcr_sequence_data)", call,
-                          data->size);
-    if (data->text) {
-        if (o->readout != DPCR_READOUT_EACH || !o->symbols || o->outputs != o->symbols || o->network.bidirectional ||
-            o->network.reverse)
-            return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                              "%s: a text wants a model with the readout each, symbols and as many outputs, and a "
-                              "network that runs forward alone",
-                              call);
-        for (int64_t i = 0; i < data->count; i++)
-            if (data->text[i] >= o->symbols)
-                return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                                  "%s: symbol %lld of the text is %d, wanted less than %lld", call, (long long)i,
-                                  data->text[i], (long long)o->symbols);
-        return DPCR_OK;
-    }
-    if (!data->read || data->count < 1 || data->longest < 1)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: no sequences: wanted count, longest >= 1 and read", call);
-    if (o->readout == DPCR_READOUT_EACH || o->symbols)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                          "%s: labelled sequences want a model of vectors with the readout last or mean", call);
-    if (data->features != o->network.inputs)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the data have %lld numbers a step, wanted %lld", call,
-                          (long long)data->features, (long long)o->network.inputs);
-    return DPCR_OK;
-}
 
 static dpcr_status count_batches(training *t, dpcr_error *error) {
     const dpcr_train_options *o = &t->options.train;
@@ -127,52 +95,6 @@ done:
 
 // ---- batches ----
 
-typedef struct gathering {
-    const dpcri_sequence_pass *pass;
-    const dpcr_sequence_data *data;
-    const int64_t *order;  // NULL: in their own
-    int64_t first;
-    float *rows;  // [B][longest][features]
-} gathering;
-
-static void gather_row(void *argument, int64_t b) {
-    const gathering *g = argument;
-    const dpcri_sequence_pass *p = g->pass;
-    const int64_t at = g->first + b < g->data->count ? g->first + b : g->data->count - 1;
-    const int64_t T = g->data->longest, I = g->data->features, B = p->shape.batch;
-    float *from = g->rows + b * T * I;
-    int64_t length = T;
-    memset(from, 0, (size_t)(T * I) * sizeof *from);
-    g->data->read(g->data->user, g->order ? g->order[at] : at, from, &length, &p->labels[b]);
-    if (p->lengths) p->lengths[b] = length < 1 ? 1 : length > T ? T : length;
-    for (int64_t t = 0; t < T; t++)
-        for (int64_t i = 0; i < I; i++) {
-            const int64_t to = (t * B + b) * I + i;
-            if (dpcri_sequence_dtype(p->model) == DPCR_F64)
-                ((double *)p->x)[to] = from[t * I + i];
-            else
-                ((float *)p->x)[to] = from[t * I + i];
-        }
-}
-
-// B sequences from `first` on; past the last the last again.
-static dpcr_status gather(const char *call, dpcri_sequence_pass *p, const dpcr_sequence_data *data,
-                          const int64_t *order, int64_t first, dpcr_error *error) {
-    const int64_t B = p->shape.batch;
-    bool overflow = false;
-    const size_t bytes = dpcri_bytes(data->longest, data->features, B * (int64_t)sizeof(float), &overflow);
-    float *rows = overflow ? NULL : dpcri_alloc(p->context, bytes);
-    if (!rows) return dpcri_fail(error, DPCR_ERROR_MEMORY, "%s: no memory for a batch (%zu bytes)", call, bytes);
-    gathering g = {.pass = p, .data = data, .order = order, .first = first, .rows = rows};
-    dpcri_parallel(p->context, B, gather_row, &g);
-    dpcri_free(p->context, rows);
-    for (int64_t b = 0; b < B; b++)
-        if (p->labels[b] >= p->model->options.outputs)
-            return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: label of row %lld is %d, wanted less than %lld", call,
-                              (long long)b, p->labels[b], (long long)p->model->options.outputs);
-    return DPCR_OK;
-}
-
 static void gather_text(training *t) {
     const int64_t T = t->options.length, B = t->options.train.batch;
     for (int64_t b = 0; b < B; b++) {
@@ -186,7 +108,8 @@ static void gather_text(training *t) {
 
 static dpcr_status gather_batch(training *t, dpcr_error *error) {
     if (!t->data->text)
-        return gather("sequence_train", &t->pass, t->data, t->order, t->position.batch * t->options.train.batch, error);
+        return dpcri_sequence_gather("sequence_train", &t->pass, t->data, t->order,
+                                     t->position.batch * t->options.train.batch, error);
     gather_text(t);
     return DPCR_OK;
 }
@@ -486,7 +409,7 @@ dpcr_status dpcr_sequence_train(dpcr_context *context, dpcr_sequence *model, con
     t->model = model;
     t->data = data;
     t->began = dpcri_seconds();
-    DPCR_TRY(check_data("sequence_train", model, data, error));
+    DPCR_TRY(dpcri_sequence_check_data("sequence_train", model, data, error));
     DPCR_TRY(fill_options(t, options, error));
     DPCR_TRY(set_up(t, error));
     status = dpcri_loop_run(&(dpcri_loop){t, context, &t->options.train, &t->position, &t->state.threads, t->batches,
@@ -502,112 +425,5 @@ done:
     dpcr_optimiser_destroy(t->network);
     dpcri_sequence_pass_destroy(&t->pass);
     dpcri_free(context, t);
-    return status;
-}
-
-// ---- evaluating ----
-
-static dpcr_solve_options solve_of(const dpcr_solve_options *given) {
-    dpcr_solve_options made = {.size = sizeof made};
-    if (given) memcpy(&made, given, given->size < sizeof made ? given->size : sizeof made);
-    made.size = sizeof made;
-    return made;
-}
-
-static dpcr_status refuse_unconverged(const char *call, const dpcri_sequence_pass *p, dpcr_error *error) {
-    for (int64_t c = 0; c < p->model->chains; c++)
-        if (p->reports[c].reason == DPCR_REASON_NOT_CONVERGED)
-            return dpcri_fail(
-                error, DPCR_ERROR_UNSUPPORTED,
-                "%s: %s did not converge in %d sweeps, and no_fallback is set; allow the fallback or more "
-                "sweeps",
-                call, dpcr_method_name(p->reports[c].method), p->reports[c].sweeps);
-    return DPCR_OK;
-}
-
-dpcr_status dpcr_sequence_evaluate(dpcr_context *context, dpcr_sequence *model, const dpcr_sequence_data *data,
-                                   int64_t batch, const dpcr_solve_options *solve, double *loss, double *accuracy,
-                                   dpcr_error *error) {
-    static const char call[] = "sequence_evaluate";
-    dpcr_status status;
-    dpcri_sequence_pass pass = {0};
-    double sum = 0;
-    int64_t right = 0;
-    if (!context || !model || !data || batch < 1 || data->text)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                          "%s: wanted a context, a model, labelled sequences and a batch of 1 or more", call);
-    const dpcr_solve_options options = solve_of(solve);
-    DPCR_TRY(check_data(call, model, data, error));
-    const dpcri_sequence_shape shape = {
-        .length = data->longest, .batch = batch < data->count ? batch : data->count, .packed = !data->same_length};
-    DPCR_TRY(dpcri_sequence_pass_create(&pass, model, &shape, error));
-    for (int64_t first = 0; first < data->count; first += shape.batch) {
-        const int64_t left = data->count - first, rows = left < shape.batch ? left : shape.batch;
-        double mean = 0;
-        int64_t correct = 0;
-        DPCR_TRY(gather(call, &pass, data, NULL, first, error));
-        if (first == 0) DPCR_TRY(dpcri_sequence_pass_plan(&pass, &options, error));
-        DPCR_TRY(dpcri_sequence_forward(&pass, rows, false, &mean, &correct, error));
-        DPCR_TRY(refuse_unconverged(call, &pass, error));
-        sum += mean * (double)rows;
-        right += correct;
-    }
-    if (loss) *loss = sum / (double)data->count;
-    if (accuracy) *accuracy = (double)right / (double)data->count;
-done:
-    dpcri_sequence_pass_destroy(&pass);
-    return status;
-}
-
-static void describe_likelihood(const dpcri_sequence_pass *p, dpcr_sequence_likelihood_report *r) {
-    const dpcr_solve_plan *plan = dpcr_recurrent_plan_chain(p->plan, 0);
-    const dpcr_solve_report *first = &p->reports[0];
-    const size_t name = sizeof r->memory, sentence = sizeof r->sentence;
-    r->method = first->method;
-    r->reason = first->reason;
-    r->residual = first->residual;
-    for (int64_t c = 1; c < p->model->chains; c++) {
-        if (p->reports[c].reason < r->reason) r->reason = p->reports[c].reason;
-        if (p->reports[c].residual > r->residual) r->residual = p->reports[c].residual;
-    }
-    const char *memory = dpcr_solve_plan_memory(plan, &r->memory_rate, &r->memory_steps);
-    const char *texts[2] = {memory ? memory : "unknown", dpcr_solve_plan_sentence(plan)};
-    memcpy(r->memory, texts[0], strnlen(texts[0], name - 1));
-    r->memory[strnlen(texts[0], name - 1)] = 0;
-    memcpy(r->sentence, texts[1], strnlen(texts[1], sentence - 1));
-    r->sentence[strnlen(texts[1], sentence - 1)] = 0;
-}
-
-dpcr_status dpcr_sequence_likelihood(dpcr_context *context, dpcr_sequence *model, const uint8_t *text, int64_t count,
-                                     const dpcr_solve_options *solve, dpcr_sequence_likelihood_report *report,
-                                     dpcr_error *error) {
-    static const char call[] = "sequence_likelihood";
-    dpcr_status status;
-    dpcri_sequence_pass pass = {0};
-    int64_t correct = 0;
-    if (!context || !model || !text || !report || report->size < sizeof *report)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                          "%s: wanted a context, a model, a text and a report with its size", call);
-    if (count < 2)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the text has %lld symbols, wanted 2 or more", call,
-                          (long long)count);
-    const dpcr_sequence_data data = {.size = sizeof data, .text = text, .count = count};
-    const dpcr_solve_options options = solve_of(solve);
-    DPCR_TRY(check_data(call, model, &data, error));
-    const dpcri_sequence_shape shape = {.length = count - 1, .batch = 1, .states_only = true};
-    DPCR_TRY(dpcri_sequence_pass_create(&pass, model, &shape, error));
-    for (int64_t t = 0; t + 1 < count; t++) pass.symbols[t] = text[t];
-    memcpy(pass.labels, text + 1, (size_t)(count - 1));
-    const double start = dpcri_seconds();
-    DPCR_TRY(dpcri_sequence_pass_plan(&pass, &options, error));
-    report->plan_seconds = dpcri_seconds() - start;
-    DPCR_TRY(dpcri_sequence_forward(&pass, 0, false, &report->loss, &correct, error));
-    DPCR_TRY(refuse_unconverged(call, &pass, error));
-    report->seconds = dpcri_seconds() - start - report->plan_seconds;
-    report->network_seconds = pass.phases.forward;
-    report->accuracy = (double)correct / (double)(count - 1);
-    describe_likelihood(&pass, report);
-done:
-    dpcri_sequence_pass_destroy(&pass);
     return status;
 }
