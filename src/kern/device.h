@@ -168,14 +168,16 @@ typedef struct dpcri_device_update {
 // block in part j mod PARTS; then parts and blocks in order.
 enum { DPCRI_CLIP_BLOCKS = 256, DPCRI_CLIP_LEAST = 1 << 14, DPCRI_CLIP_PARTS = 16 };
 
-// Gradients scaled to a norm of at most `most` (train/clip.c). sums [1 + DPCRI_CLIP_BLOCKS]: the norm before, then what
-// it is made of.
+// Gradients scaled to a norm of at most `most` (train/clip.c), `more` too, of another vector, where more_count is not
+// 0. sums [1 + DPCRI_CLIP_BLOCKS], of two vectors [1 + 2 DPCRI_CLIP_BLOCKS]: the norm before, then what it is made of.
 typedef struct dpcri_device_clip {
     dpcr_dtype dtype;
     int64_t count;
     void *gradients;
     double most;
     double *sums;
+    int64_t more_count;
+    void *more;
 } dpcri_device_clip;
 
 // Tied steps' gradients (model/model.c): `steps` records of `each` numbers, of which those of k, k + tie, k + 2 tie, ..
@@ -186,18 +188,20 @@ typedef struct dpcri_device_tie {
     void *gradients;
 } dpcri_device_tie;
 
-// Encoder and head (model/ends.c): y = x W + b, W [in][out], b [out], x [rows][in], y [rows][out], all contiguous. With
+// Encoder and head (model/ends.c): y = x W + b, W [in][out], or, `out_in`, [out][in] (train/sequence_pass.c), b [out],
+// x [rows][in], y [rows][out], all contiguous. With
 // `backward` y holds dy, which is only read: dx, where it is not NULL, is written, and onto what is there come the
 // gradients of W and b where they are not NULL. Sums begin with what is there, or b, or 0, and run in order.
 typedef struct dpcri_device_affine {
     dpcr_dtype dtype;
-    int backward;
+    int backward, out_in;
     int64_t rows, in, out;
     const void *weight, *bias, *x;
     void *y, *dx, *weight_gradient, *bias_gradient;
 } dpcri_device_affine;
 
-// The mean cross-entropy of a batch (train/loss.c) and how many rows are right. All labels are below `classes`.
+// The mean cross-entropy of a batch (train/loss.c) and how many rows are right. All labels are below `classes`. Rows
+// are added up in order; where `block` is not 0, so many of them first, and these sums in order.
 typedef struct dpcri_device_loss {
     dpcr_dtype dtype;
     int64_t rows, classes;
@@ -206,6 +210,7 @@ typedef struct dpcri_device_loss {
     void *dlogits;  // the gradient; may be logits; NULL: none
     double *parts;  // [rows][2], by row: its loss, and 1 where it is right
     double *told;   // [2]: the mean, and their number
+    int64_t block;
 } dpcri_device_loss;
 
 // order [count] = the permutation of train/batches.h for this stream of the generator.
@@ -226,6 +231,44 @@ typedef struct dpcri_device_gather {
     void *x;
     uint8_t *y;
 } dpcri_device_gather;
+
+// A batch of labelled sequences, step by step: x[t][r][:] = data[s][t][:] with its label and number of steps, s =
+// order[first + r] (order NULL: first + r); beyond `count` the last one again.
+typedef struct dpcri_device_sequences {
+    dpcr_dtype dtype;  // of x
+    int64_t first, rows, count, length, features;
+    const float *data;  // [count][length][features]
+    const uint8_t *labels;
+    const int64_t *lengths, *order;  // [count]
+    void *x;                         // [length][rows][features]
+    uint8_t *y;                      // [rows]
+    int64_t *steps;                  // [rows], or NULL: not wanted
+} dpcri_device_sequences;
+
+// A piece of a text as `rows` streams side by side through an embedding: index[t][r] = text[first + r stream + t],
+// labels the symbols that follow, x[t][r][:] = weight[index[t][r]][:]. With `backward` x holds its gradient, and that
+// and the indices are only read: onto weight_gradient comes each symbol's sum, by ascending t and r.
+typedef struct dpcri_device_embedding {
+    dpcr_dtype dtype;
+    int backward;
+    int64_t first, rows, length, stream, symbols, width;
+    const uint8_t *text;  // each below `symbols`
+    const void *weight;   // [symbols][width]
+    void *x;              // [length][rows][width]
+    uint8_t *indices, *labels;
+    void *weight_gradient;
+} dpcri_device_embedding;
+
+// What the head of a sequence model reads, v [rows][width]: the last states of `parts` directions side by side, states
+// [parts][rows][width / parts]; or, with `mean`, the mean of states [length][rows][width] over each sequence's steps.
+// With `backward` v holds its gradient, and the states' is written, zeros beyond a sequence's end.
+typedef struct dpcri_device_readout {
+    dpcr_dtype dtype;
+    int mean, backward;
+    int64_t length, rows, width, parts;
+    const int64_t *lengths;  // [rows], or NULL: all `length`
+    void *states, *v;
+} dpcri_device_readout;
 
 typedef struct dpcri_device_kernels {
     size_t size;  // sizeof(dpcri_device_kernels) of the module's headers
@@ -250,6 +293,9 @@ typedef struct dpcri_device_kernels {
     dpcr_status (*loss)(int id, const dpcri_device_loss *loss, void *stream, dpcr_error *error);
     dpcr_status (*shuffle)(int id, const dpcri_device_shuffle *shuffle, void *stream, dpcr_error *error);
     dpcr_status (*gather)(int id, const dpcri_device_gather *gather, void *stream, dpcr_error *error);
+    dpcr_status (*sequences)(int id, const dpcri_device_sequences *sequences, void *stream, dpcr_error *error);
+    dpcr_status (*embedding)(int id, const dpcri_device_embedding *embedding, void *stream, dpcr_error *error);
+    dpcr_status (*readout)(int id, const dpcri_device_readout *readout, void *stream, dpcr_error *error);
 } dpcri_device_kernels;
 
 // What a module's table holds; NULL: nothing, or what was built from other sources.

@@ -41,11 +41,13 @@ void assert_equal(const std::vector<T> &want, const std::vector<T> &got, const c
 template <class T>
 struct layer {
     int64_t rows, in, out;
+    bool turned;  // W is [out][in]
     std::vector<T> weight, bias, x, y, dx, dweight, dbias;
-    layer(int64_t b, int64_t n, int64_t m)
+    layer(int64_t b, int64_t n, int64_t m, bool out_in = false)
         : rows(b),
           in(n),
           out(m),
+          turned(out_in),
           weight(numbers<T>(n * m)),
           bias(numbers<T>(m)),
           x(numbers<T>(b * n)),
@@ -55,15 +57,15 @@ struct layer {
           dbias(numbers<T>(m)) {}
 
     dpcri_device_affine arguments(bool backward) {
-        return {type<T>,  backward,  rows,           in,          out, weight.data(), bias.data(), x.data(),
-                y.data(), dx.data(), dweight.data(), dbias.data()};
+        return {type<T>,  backward, turned,    rows,           in,          out, weight.data(), bias.data(),
+                x.data(), y.data(), dx.data(), dweight.data(), dbias.data()};
     }
+    size_t place(int64_t k, int64_t u) const { return (size_t)(turned ? u * in + k : k * out + u); }
     void forward() {
         for (int64_t b = 0; b < rows; b++)
             for (int64_t u = 0; u < out; u++) {
                 T sum = bias[(size_t)u];
-                for (int64_t k = 0; k < in; k++)
-                    sum = std::fma(x[(size_t)(b * in + k)], weight[(size_t)(k * out + u)], sum);
+                for (int64_t k = 0; k < in; k++) sum = std::fma(x[(size_t)(b * in + k)], weight[place(k, u)], sum);
                 y[(size_t)(b * out + u)] = sum;
             }
     }
@@ -71,8 +73,7 @@ struct layer {
         for (int64_t b = 0; b < rows; b++)
             for (int64_t k = 0; k < in; k++) {
                 T sum = 0;
-                for (int64_t u = 0; u < out; u++)
-                    sum = std::fma(y[(size_t)(b * out + u)], weight[(size_t)(k * out + u)], sum);
+                for (int64_t u = 0; u < out; u++) sum = std::fma(y[(size_t)(b * out + u)], weight[place(k, u)], sum);
                 dx[(size_t)(b * in + k)] = sum;
             }
         for (int64_t b = 0; b < rows; b++)
@@ -80,15 +81,14 @@ struct layer {
                 const T e = y[(size_t)(b * out + u)];
                 dbias[(size_t)u] += e;
                 for (int64_t k = 0; k < in; k++)
-                    dweight[(size_t)(k * out + u)] =
-                        std::fma(x[(size_t)(b * in + k)], e, dweight[(size_t)(k * out + u)]);
+                    dweight[place(k, u)] = std::fma(x[(size_t)(b * in + k)], e, dweight[place(k, u)]);
             }
     }
 };
 
 template <class T>
 void ends_are_the_loops(int64_t rows, int64_t in, int64_t out, uint64_t seed) {
-    layer<T> got(rows, in, out), want = got;
+    layer<T> got(rows, in, out, seed / 2 % 2 == 1), want = got;
     order(seed, 1 + (int)(seed % 3));
     assert_int_equal(dpcri_cuda_affine_run(got.arguments(true), nullptr), DPCRI_CUDA_OK);
     want.backward();
@@ -113,7 +113,9 @@ void ends_are_the_loops_to_the_bit(void **) {
             seed++;
         }
     for (int64_t rows = 1; rows <= 40; rows++) ends_are_the_loops<float>(rows, 19, 7, (uint64_t)rows);
-    ends_are_the_loops<float>(700, 33, 10, 3);  // rows are not cut into pieces
+    ends_are_the_loops<float>(700, 33, 10, 1);  // rows are not cut into pieces
+    ends_are_the_loops<float>(700, 33, 10, 3);
+    for (const int64_t out : {7, 16, 33, 64, 100}) ends_are_the_loops<double>(5, 130, out, 2);
 }
 
 // -0 and rows of zeros, by weights below 0: the loops' sums stay -0. Tiles that are not full add 0 to them.
@@ -165,7 +167,7 @@ void loss_is_the_librarys(int64_t rows, int64_t classes, uint64_t seed) {
     const dpcr_array logits = dpcr_array_make(y.data(), type<T>, 2, shape),
                      slopes = dpcr_array_make(dy2.data(), type<T>, 2, shape);
     assert_int_equal(dpcr_loss_cross_entropy(&logits, labels.data(), &loss, &slopes, &correct, nullptr), DPCR_OK);
-    dpcri_device_loss c = {type<T>, rows, classes, y.data(), labels.data(), dy.data(), parts.data(), told};
+    dpcri_device_loss c = {type<T>, rows, classes, y.data(), labels.data(), dy.data(), parts.data(), told, 0};
     const bool in_place = seed % 2 == 1, only = seed % 7 == 4;
     if (in_place) c.dlogits = y.data();
     if (only) c.dlogits = nullptr;
@@ -247,7 +249,7 @@ void what_cannot_be_is_refused(void **) {
     assert_int_equal(dpcri_cuda_affine_run(a, nullptr), DPCRI_CUDA_OK);
     a.dtype = DPCR_U32;
     assert_int_equal(dpcri_cuda_affine_run(a, nullptr), DPCRI_CUDA_UNSUPPORTED);
-    dpcri_device_loss l = {DPCR_F32, 2, 2, numbers, labels, nullptr, nullptr, told};
+    dpcri_device_loss l = {DPCR_F32, 2, 2, numbers, labels, nullptr, nullptr, told, 0};
     assert_int_equal(dpcri_cuda_loss_run(l, nullptr), DPCRI_CUDA_ARGUMENT);
     dpcri_device_shuffle s = {1, 1, 3, nullptr, nullptr};
     assert_int_equal(dpcri_cuda_shuffle_run(s, nullptr), DPCRI_CUDA_ARGUMENT);

@@ -66,17 +66,18 @@ void updates_are_the_librarys(void **) {
 }
 
 template <class T>
-void clipping_is_the_librarys(dpcr_context *context, int64_t count, double most, bool nan) {
-    std::vector<T> g = numbers<T>(count);
+void clipping_is_the_librarys(dpcr_context *context, int64_t count, double most, bool nan, int64_t more = 0) {
+    std::vector<T> g = numbers<T>(count + more);
     if (nan) g[(size_t)count / 2] = NAN;
     std::vector<T> g2 = g;
-    std::vector<double> sums(1 + DPCRI_CLIP_BLOCKS, NAN);
-    dpcri_device_clip c = {type<T>, count, g.data(), most, sums.data()};
+    std::vector<double> sums(1 + 2 * DPCRI_CLIP_BLOCKS, NAN);
+    dpcri_device_clip c = {type<T>, count, g.data(), most, sums.data(), more, g.data() + count};
     order((uint64_t)count, 2);
     assert_int_equal(dpcri_cuda_clip_run(c, nullptr), DPCRI_CUDA_OK);
     double norm = 0;
-    const dpcr_array array = dpcr_array_make(g2.data(), type<T>, 1, &count);
-    assert_int_equal(dpcr_gradients_clip_norm(context, &array, 1, most, &norm, nullptr), DPCR_OK);
+    const dpcr_array arrays[] = {dpcr_array_make(g2.data(), type<T>, 1, &count),
+                                 dpcr_array_make(g2.data() + count, type<T>, 1, &more)};
+    assert_int_equal(dpcr_gradients_clip_norm(context, arrays, 2, most, &norm, nullptr), DPCR_OK);
     assert_true(norm == sums[0] || (std::isnan(norm) && std::isnan(sums[0])));
     for (size_t i = 0; i < g.size(); i++) assert_true(g[i] == g2[i] || (std::isnan(g[i]) && std::isnan(g2[i])));
 }
@@ -89,6 +90,8 @@ void clipping_is_the_librarys_own(void **) {
         clipping_is_the_librarys<double>(context, 37, most, false);
         clipping_is_the_librarys<float>(context, 3 * 16384 + 5, most, most == 0.5);  // four pieces
         clipping_is_the_librarys<double>(context, 16384, most, most == 0);
+        clipping_is_the_librarys<float>(context, 16384 + 7, most, false, 3 * 16384);  // a vector after another
+        clipping_is_the_librarys<double>(context, 0, most, false, 41);
     }
     clipping_is_the_librarys<float>(context, 4200005, INFINITY, false);  // blocks of more than the least
     dpcr_context_destroy(context);
@@ -130,11 +133,13 @@ void ties_are_the_librarys(void **) {
 void what_cannot_be_is_refused(void **) {
     float g[4] = {1, 2, 3, 4};
     double sums[1 + DPCRI_CLIP_BLOCKS];
-    dpcri_device_clip c = {DPCR_F32, 4, g, NAN, sums};
+    dpcri_device_clip c = {DPCR_F32, 4, g, NAN, sums, 0, nullptr};
     assert_int_equal(dpcri_cuda_clip_run(c, nullptr), DPCRI_CUDA_ARGUMENT);
-    c = {DPCR_U32, 4, g, 1, sums};
+    c = {DPCR_U32, 4, g, 1, sums, 0, nullptr};
     assert_int_equal(dpcri_cuda_clip_run(c, nullptr), DPCRI_CUDA_UNSUPPORTED);
-    c = {DPCR_F32, 0, nullptr, 1, sums};
+    c = {DPCR_F32, 4, g, 1, sums, 2, nullptr};
+    assert_int_equal(dpcri_cuda_clip_run(c, nullptr), DPCRI_CUDA_ARGUMENT);
+    c = {DPCR_F32, 0, nullptr, 1, sums, 0, nullptr};
     sums[0] = 5;
     assert_int_equal(dpcri_cuda_clip_run(c, nullptr), DPCRI_CUDA_OK);
     assert_true(sums[0] == 0);

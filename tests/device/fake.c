@@ -54,7 +54,24 @@ typedef struct piece {
     size_t bytes;
 } piece;
 
-enum { COPY, FILL, LINEAR, CELL, RECURRENT, UPDATE, CLIP, TIE, AFFINE, LOSS, SHUFFLE, GATHER, RECORD };
+enum {
+    COPY,
+    FILL,
+    LINEAR,
+    CELL,
+    RECURRENT,
+    UPDATE,
+    CLIP,
+    TIE,
+    AFFINE,
+    LOSS,
+    SHUFFLE,
+    GATHER,
+    SEQUENCES,
+    EMBEDDING,
+    READOUT,
+    RECORD
+};
 
 typedef struct operation {
     struct operation *next;
@@ -74,6 +91,9 @@ typedef struct operation {
         dpcri_device_loss loss;
         dpcri_device_shuffle shuffle;
         dpcri_device_gather gather;
+        dpcri_device_sequences sequences;
+        dpcri_device_embedding embedding;
+        dpcri_device_readout readout;
     };
 } operation;
 
@@ -107,6 +127,9 @@ static dpcr_status run(const operation *o, dpcr_error *error) {
     RUN(LOSS, loss);
     RUN(SHUFFLE, shuffle);
     RUN(GATHER, gather);
+    RUN(SEQUENCES, sequences);
+    RUN(EMBEDDING, embedding);
+    RUN(READOUT, readout);
 #undef RUN
     return dpcri_tell(error, DPCR_ERROR_DEVICE, "cuda:%d: an unknown operation", o->id);
 }
@@ -317,6 +340,9 @@ DEFINE_CALL(AFFINE, affine, dpcri_device_affine)
 DEFINE_CALL(LOSS, loss, dpcri_device_loss)
 DEFINE_CALL(SHUFFLE, shuffle, dpcri_device_shuffle)
 DEFINE_CALL(GATHER, gather, dpcri_device_gather)
+DEFINE_CALL(SEQUENCES, sequences, dpcri_device_sequences)
+DEFINE_CALL(EMBEDDING, embedding, dpcri_device_embedding)
+DEFINE_CALL(READOUT, readout, dpcri_device_readout)
 #undef DEFINE_CALL
 
 static const dpcri_device_kernels deferred = {.size = FAKE_KERNELS_SIZE,
@@ -332,7 +358,10 @@ static const dpcri_device_kernels deferred = {.size = FAKE_KERNELS_SIZE,
                                               .affine = affine,
                                               .loss = loss,
                                               .shuffle = shuffle,
-                                              .gather = gather};
+                                              .gather = gather,
+                                              .sequences = sequences,
+                                              .embedding = embedding,
+                                              .readout = readout};
 
 static const dpcri_device_table table = {.abi = FAKE_ABI,
                                          .version = FAKE_VERSION,

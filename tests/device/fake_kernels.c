@@ -459,34 +459,41 @@ static dpcr_status update(int id, const dpcri_device_update *u, void *stream, dp
 }
 
 // In the blocks and parts of kern/device.h, whose order is the bits.
-static double squares(const dpcri_device_clip *c) {
-    const int64_t even = (c->count + DPCRI_CLIP_BLOCKS - 1) / DPCRI_CLIP_BLOCKS;
+static void add_squares(dpcr_dtype dtype, int64_t count, const void *gradients, double *sum) {
+    const int64_t even = (count + DPCRI_CLIP_BLOCKS - 1) / DPCRI_CLIP_BLOCKS;
     const int64_t block = even < DPCRI_CLIP_LEAST ? DPCRI_CLIP_LEAST : even;
-    double sum = 0;
-    for (int64_t from = 0; from < c->count; from += block) {
+    for (int64_t from = 0; from < count; from += block) {
         double part[DPCRI_CLIP_PARTS] = {0}, of_block = 0;
-        for (int64_t i = from; i < c->count && i < from + block; i++) {
-            const double g = get(c->dtype, c->gradients, i);
+        for (int64_t i = from; i < count && i < from + block; i++) {
+            const double g = get(dtype, gradients, i);
             part[(i - from) % DPCRI_CLIP_PARTS] += g * g;
         }
         for (int j = 0; j < DPCRI_CLIP_PARTS; j++) of_block += part[j];
-        sum += of_block;
+        *sum += of_block;
     }
-    return sum;
+}
+
+static void scale(dpcr_dtype dtype, int64_t count, void *gradients, double factor) {
+    for (int64_t i = 0; i < count; i++) {
+        if (dtype == DPCR_F32)
+            ((float *)gradients)[i] *= (float)factor;
+        else
+            ((double *)gradients)[i] *= factor;
+    }
 }
 
 static dpcr_status clip(int id, const dpcri_device_clip *c, void *stream, dpcr_error *error) {
     (void)id;
     (void)stream;
     (void)error;
-    c->sums[0] = sqrt(squares(c));
+    double sum = 0;
+    add_squares(c->dtype, c->count, c->gradients, &sum);
+    add_squares(c->dtype, c->more_count, c->more, &sum);
+    c->sums[0] = sqrt(sum);
     const double factor = c->most / (c->sums[0] + 1e-6);
-    for (int64_t i = 0; i < c->count && !(factor >= 1) && !isinf(c->most); i++) {
-        if (c->dtype == DPCR_F32)
-            ((float *)c->gradients)[i] *= (float)factor;
-        else
-            ((double *)c->gradients)[i] *= factor;
-    }
+    if (factor >= 1 || isinf(c->most)) return DPCR_OK;
+    scale(c->dtype, c->count, c->gradients, factor);
+    scale(c->dtype, c->more_count, c->more, factor);
     return DPCR_OK;
 }
 
@@ -513,7 +520,7 @@ static dpcr_status affine(int id, const dpcri_device_affine *a, void *stream, dp
         for (int64_t u = 0; u < a->out; u++) {
             double sum = a->backward ? get(a->dtype, a->y, r * a->out + u) : get(a->dtype, a->bias, u);
             for (int64_t k = 0; k < a->in; k++) {
-                const int64_t w = k * a->out + u, x = r * a->in + k;
+                const int64_t w = a->out_in ? u * a->in + k : k * a->out + u, x = r * a->in + k;
                 if (!a->backward) sum += get(a->dtype, a->x, x) * get(a->dtype, a->weight, w);
                 if (a->backward && a->dx)
                     put(a->dtype, a->dx, x, (u > 0 ? get(a->dtype, a->dx, x) : 0) + sum * get(a->dtype, a->weight, w));
@@ -578,6 +585,75 @@ static dpcr_status gather(int id, const dpcri_device_gather *g, void *stream, dp
     return DPCR_OK;
 }
 
+static int64_t steps_of(const int64_t *lengths, int64_t row, int64_t length) { return lengths ? lengths[row] : length; }
+
+static dpcr_status sequences(int id, const dpcri_device_sequences *s, void *stream, dpcr_error *error) {
+    (void)id;
+    (void)stream;
+    (void)error;
+    for (int64_t r = 0; r < s->rows; r++) {
+        const int64_t asked = s->first + r, at = asked < s->count ? asked : s->count - 1;
+        const int64_t from = s->order ? s->order[at] : at;
+        for (int64_t t = 0; t < s->length; t++)
+            for (int64_t i = 0; i < s->features; i++)
+                put(s->dtype, s->x, (t * s->rows + r) * s->features + i,
+                    (double)s->data[(from * s->length + t) * s->features + i]);
+        s->y[r] = s->labels[from];
+        if (s->steps) s->steps[r] = s->lengths[from];
+    }
+    return DPCR_OK;
+}
+
+static dpcr_status embedding(int id, const dpcri_device_embedding *e, void *stream, dpcr_error *error) {
+    (void)id;
+    (void)stream;
+    (void)error;
+    for (int64_t n = 0; n < e->length * e->rows; n++) {
+        if (!e->backward) {
+            const uint8_t *const from = e->text + e->first + n % e->rows * e->stream + n / e->rows;
+            e->indices[n] = from[0];
+            e->labels[n] = from[1];
+        }
+        for (int64_t j = 0; j < e->width; j++) {
+            const int64_t w = e->indices[n] * e->width + j, x = n * e->width + j;
+            if (e->backward)
+                add(e->dtype, e->weight_gradient, w, get(e->dtype, e->x, x));
+            else
+                put(e->dtype, e->x, x, get(e->dtype, e->weight, w));
+        }
+    }
+    return DPCR_OK;
+}
+
+// The number of the states that number `n` of v is, of the last ones.
+static int64_t state_of(const dpcri_device_readout *r, int64_t n) {
+    const int64_t own = r->width / r->parts, row = n / r->width, part = n % r->width / own;
+    return (part * r->rows + row) * own + n % own;
+}
+
+static dpcr_status readout(int id, const dpcri_device_readout *r, void *stream, dpcr_error *error) {
+    (void)id;
+    (void)stream;
+    (void)error;
+    for (int64_t n = 0; n < r->rows * r->width; n++) {
+        if (!r->mean && r->backward) put(r->dtype, r->states, state_of(r, n), get(r->dtype, r->v, n));
+        if (!r->mean && !r->backward) put(r->dtype, r->v, n, get(r->dtype, r->states, state_of(r, n)));
+        if (!r->mean) continue;
+        const int64_t steps = steps_of(r->lengths, n / r->width, r->length);
+        const double share = 1.0 / (double)(steps > 0 ? steps : 1);
+        double sum = 0;
+        for (int64_t t = 0; t < r->length; t++) {
+            const int64_t at = t * r->rows * r->width + n;
+            if (r->backward)
+                put(r->dtype, r->states, at, t < steps ? share * get(r->dtype, r->v, n) : 0);
+            else if (t < steps)
+                sum += share * get(r->dtype, r->states, at);
+        }
+        if (!r->backward) put(r->dtype, r->v, n, sum);
+    }
+    return DPCR_OK;
+}
+
 const dpcri_device_kernels fake_kernels = {.size = sizeof fake_kernels,
                                            .linear_workspace = workspace_of,
                                            .linear = run_linear,
@@ -591,4 +667,7 @@ const dpcri_device_kernels fake_kernels = {.size = sizeof fake_kernels,
                                            .affine = affine,
                                            .loss = loss,
                                            .shuffle = shuffle,
-                                           .gather = gather};
+                                           .gather = gather,
+                                           .sequences = sequences,
+                                           .embedding = embedding,
+                                           .readout = readout};

@@ -172,6 +172,9 @@ DEFINE_CALL(affine, dpcri_device_affine, "an encoder's or a head's launch")
 DEFINE_CALL(loss, dpcri_device_loss, "a loss's launch")
 DEFINE_CALL(shuffle, dpcri_device_shuffle, "a shuffle's launch")
 DEFINE_CALL(gather, dpcri_device_gather, "a batch's launch")
+DEFINE_CALL(sequences, dpcri_device_sequences, "a batch's launch")
+DEFINE_CALL(embedding, dpcri_device_embedding, "an embedding's launch")
+DEFINE_CALL(readout, dpcri_device_readout, "a readout's launch")
 #undef DEFINE_CALL
 
 const dpcri_device_kernels dpcri_cuda_kernels = {.size = sizeof dpcri_cuda_kernels,
@@ -187,4 +190,7 @@ const dpcri_device_kernels dpcri_cuda_kernels = {.size = sizeof dpcri_cuda_kerne
                                                  .affine = affine,
                                                  .loss = loss,
                                                  .shuffle = shuffle,
-                                                 .gather = gather};
+                                                 .gather = gather,
+                                                 .sequences = sequences,
+                                                 .embedding = embedding,
+                                                 .readout = readout};

@@ -14,25 +14,30 @@ bool real(dpcr_dtype dtype) { return dtype == DPCR_F32 || dtype == DPCR_F64; }
 
 template <class T>
 int run_affine(const dpcri_device_affine &c, void *stream) {
+    const T *x = static_cast<const T *>(c.x), *y = static_cast<const T *>(c.y);
+    const bool turned = c.out_in != 0;  // W is [out][in], so each is the other's
     const ends::problem<T> p = {c.rows,
-                                c.in,
-                                c.out,
+                                turned ? c.out : c.in,
+                                turned ? c.in : c.out,
                                 static_cast<const T *>(c.weight),
-                                static_cast<const T *>(c.bias),
-                                static_cast<const T *>(c.x),
-                                static_cast<T *>(c.y),
-                                static_cast<T *>(c.dx),
+                                c.backward ? nullptr : static_cast<const T *>(c.bias),
+                                turned ? y : x,
+                                turned ? x : y,
+                                static_cast<T *>(c.backward ? c.dx : c.y),
                                 static_cast<T *>(c.weight_gradient),
                                 static_cast<T *>(c.bias_gradient)};
     const int64_t tall = gates::tiles(c.rows, gates::items_of_tile), bytes = gates::shared_bytes<T, ends::Q>();
-    const simt::shape forward = {blocks_of(tall * gates::tiles(c.out, ends::across), 1), gates::threads, bytes, false},
-                      inputs = {blocks_of(tall * gates::tiles(c.in, ends::across), 1), gates::threads, bytes, false};
-    const int64_t weights = gates::tiles(c.in, gates::items_of_tile) * gates::tiles(c.out, ends::across);
-    if (!c.backward) return simt::launch<ends::onward<T>>(forward, stream, p);
+    const int64_t wide = gates::tiles(c.backward ? c.in : c.out, ends::across);
+    const int64_t weights = gates::tiles(p.in, gates::items_of_tile) * gates::tiles(p.out, ends::across);
+    const simt::shape rows = {blocks_of(tall * wide, 1), gates::threads, bytes, false},
+                      all = {blocks_of(weights, 1), gates::threads, bytes, false};
     int status = 0;
-    if (c.weight_gradient || c.bias_gradient)
-        status = simt::launch<ends::gradients<T>>({blocks_of(weights, 1), gates::threads, bytes, false}, stream, p);
-    return status == 0 && c.dx ? simt::launch<ends::homeward<T>>(inputs, stream, p) : status;
+    if (c.backward && (c.weight_gradient || c.bias_gradient))
+        status = turned ? simt::launch<ends::gradients<T, true>>(all, stream, p)
+                        : simt::launch<ends::gradients<T, false>>(all, stream, p);
+    if (status != 0 || (c.backward && !c.dx)) return status;
+    return turned != (c.backward != 0) ? simt::launch<ends::homeward<T>>(rows, stream, p)
+                                       : simt::launch<ends::onward<T>>(rows, stream, p);
 }
 
 template <class T>

@@ -4,6 +4,8 @@
 //   onward     y = x W + b: tiles of 16 rows x 64 outputs
 //   homeward   dx = dy W^T: tiles of 16 rows x 64 inputs
 //   gradients  dW += x^T dy, db += sums of dy over the rows: tiles of 16 inputs x 64 outputs, all rows
+//              where W lies as [out][in], one is the other's: y = x W^T + b by homeward, dx = dy W by onward, dW +=
+//              dy^T x
 //   entropy    loss, dlogits and whether it is right, a thread a row; then a warp adds the rows up
 //
 // Every sum runs in model/ends.c's and train/loss.c's order, begins where theirs do and is of their operations: the
@@ -21,10 +23,18 @@ constexpr int Q = 2, across = Q * gates::units_of_tile;
 
 template <class T>
 struct problem {
-    int64_t rows, in, out;
-    const T *weight, *bias, *x;
-    T *y, *dx, *weight_gradient, *bias_gradient;
+    int64_t rows, in, out;  // W [in][out]
+    const T *weight, *bias;
+    const T *x, *y;  // [rows][in], [rows][out]
+    T *to;           // onward [rows][out], homeward [rows][in]
+    T *weight_gradient, *bias_gradient;
 };
+
+// What a sum of output u begins with.
+template <class T>
+SIMT T start_of(const problem<T> &p, int64_t u, int64_t count) {
+    return p.bias && u < count ? p.bias[u] : T(0);
+}
 
 // Rows of an array of `width`, 16 from `first` on.
 template <class T>
@@ -54,11 +64,11 @@ struct onward {
             T sum[gates::mine][Q];
             SIMT_UNROLL for (int q = 0; q < Q; q++) {
                 const int64_t u = u0 + q * gates::units_of_tile + me.in_warp();
-                SIMT_UNROLL for (int i = 0; i < gates::mine; i++) sum[i][q] = u < p.out ? p.bias[u] : T(0);
+                SIMT_UNROLL for (int i = 0; i < gates::mine; i++) sum[i][q] = start_of(p, u, p.out);
             }
             gates::multiply_down<T, Q>(me, rows_of<T>{p.x, p.in, first, p.rows}, p.weight + u0, p.out, p.in, p.in, 0,
                                        p.out - u0, sum);
-            write(me, sum, p.y, p.out, first, p.rows, u0);
+            write(me, sum, p.to, p.out, first, p.rows, u0);
         }
     }
 };
@@ -71,15 +81,21 @@ struct homeward {
         const int64_t wide = gates::tiles(p.in, across), tall = gates::tiles(p.rows, gates::items_of_tile);
         for (int64_t tile = me.block(); tile < wide * tall; tile += me.blocks()) {
             const int64_t first = tile / wide * gates::items_of_tile, k0 = tile % wide * across;
-            T sum[gates::mine][Q] = {};
+            T sum[gates::mine][Q];
+            SIMT_UNROLL for (int q = 0; q < Q; q++) {
+                const int64_t u = k0 + q * gates::units_of_tile + me.in_warp();
+                SIMT_UNROLL for (int i = 0; i < gates::mine; i++) sum[i][q] = start_of(p, u, p.in);
+            }
             gates::multiply<T, Q>(me, rows_of<T>{p.y, p.out, first, p.rows}, p.weight + k0 * p.out, p.out,
                                   gates::units_of_tile, p.in - k0, gates::units_of_tile, sum);
-            write(me, sum, p.dx, p.in, first, p.rows, k0);
+            write(me, sum, p.to, p.in, first, p.rows, k0);
         }
     }
 };
 
-template <class T>
+// db is one warp's, of one row of W's tiles: across, or, `down`, where W lies as [out][in] and x and y have changed
+// places, by a lane for each of the tile's items.
+template <class T, bool down>
 struct gradients {
     typedef problem<T> arguments;
     static constexpr int most = gates::threads;
@@ -91,7 +107,11 @@ struct gradients {
         for (int64_t tile = me.block(); tile < wide * tall; tile += me.blocks()) {
             const int64_t k0 = tile / wide * items, u0 = tile % wide * across;
             T sum[gates::mine][Q] = {}, whole[Q] = {};
-            const bool sums = k0 == 0 && me.warp() == 0 && p.bias_gradient;  // db is one warp's of one tile of W
+            const bool sums = !down && k0 == 0 && me.warp() == 0 && p.bias_gradient;
+            const int64_t item = k0 + me.in_warp();
+            const bool item_sums =
+                down && u0 == 0 && me.warp() == 0 && p.bias_gradient && me.in_warp() < items && item < p.in;
+            T of_item = item_sums ? p.bias_gradient[item] : T(0);
             SIMT_UNROLL for (int q = 0; q < Q; q++) {
                 const int64_t u = u0 + q * gates::units_of_tile + me.in_warp();
                 if (sums && u < p.out) whole[q] = p.bias_gradient[u];
@@ -115,7 +135,9 @@ struct gradients {
                 gates::add_slice<T, Q>(me, s, sum);
                 SIMT_ROLLED for (int r = 0; sums && r < depth; r++) SIMT_UNROLL for (int q = 0; q < Q; q++) whole[q] +=
                     s.get(base + r * gates::stride<Q> + q * gates::units_of_tile + me.in_warp());
+                SIMT_ROLLED for (int r = 0; item_sums && r < depth; r++) of_item += s.get(me.in_warp() * depth + r);
             }
+            if (item_sums) p.bias_gradient[item] = of_item;
             if (p.weight_gradient) write(me, sum, p.weight_gradient, p.out, k0, p.in, u0);
             SIMT_UNROLL for (int q = 0; q < Q; q++) {
                 const int64_t u = u0 + q * gates::units_of_tile + me.in_warp();
@@ -160,13 +182,18 @@ struct whole {
     typedef dpcri_device_loss arguments;
     static constexpr int most = simt::warp_size;
     SIMT static void run(simt::lane &me, const arguments &a) {
-        double loss = 0, right = 0;
+        const int64_t block = a.block > 0 ? a.block : a.rows;
+        double loss = 0, right = 0, of_block = 0;
         for (int64_t b = 0; b < a.rows; b += simt::warp_size) {
             const int64_t row = b + me.in_warp();
             const double own = row < a.rows ? a.parts[2 * row] : 0, is = row < a.rows ? a.parts[2 * row + 1] : 0;
             for (int j = 0; j < simt::warp_size; j++) {
                 const double l = me.shuffle(own, j), r = me.shuffle(is, j);
-                if (b + j < a.rows) loss += l, right += r;
+                if (b + j >= a.rows) continue;
+                of_block += l, right += r;
+                if ((b + j + 1) % block != 0 && b + j + 1 != a.rows) continue;
+                loss += of_block;
+                of_block = 0;
             }
         }
         if (me.in_warp() != 0) return;

@@ -85,6 +85,10 @@ int dpcri_cuda_affine_run(dpcri_device_affine affine, void *stream);
 int dpcri_cuda_loss_run(dpcri_device_loss loss, void *stream);
 int dpcri_cuda_shuffle_run(dpcri_device_shuffle shuffle, void *stream);
 int dpcri_cuda_gather_run(dpcri_device_gather gather, void *stream);
+// Those of sequence models.
+int dpcri_cuda_sequences_run(dpcri_device_sequences sequences, void *stream);
+int dpcri_cuda_embedding_run(dpcri_device_embedding embedding, void *stream);
+int dpcri_cuda_readout_run(dpcri_device_readout readout, void *stream);
 
 #ifdef __cplusplus
 }

@@ -17,11 +17,10 @@ int run_update(const dpcri_device_update &u, void *stream) {
 
 template <class T>
 int run_clip(const dpcri_device_clip &c, void *stream) {
-    const int64_t block = updates::block_of(c.count);
-    const int status =
-        simt::launch<updates::squares<T>>({(c.count + block - 1) / block, simt::warp_size, 0, false}, stream, c);
+    const int status = simt::launch<updates::squares<T>>({updates::blocks_of(c), simt::warp_size, 0, false}, stream, c);
     if (status != 0) return status;
-    return simt::launch<updates::scale<T>>({blocks_of(c.count), updates::threads, sizeof(double), false}, stream, c);
+    return simt::launch<updates::scale<T>>({blocks_of(c.count + c.more_count), updates::threads, sizeof(double), false},
+                                           stream, c);
 }
 
 template <class T>
@@ -45,8 +44,9 @@ int dpcri_cuda_update_run(dpcri_device_update u, void *stream) {
 
 int dpcri_cuda_clip_run(dpcri_device_clip c, void *stream) {
     if (!real(c.dtype)) return DPCRI_CUDA_UNSUPPORTED;
-    if (c.count < 0 || !(c.most >= 0) || !c.sums || (c.count > 0 && !c.gradients)) return DPCRI_CUDA_ARGUMENT;
-    if (c.count == 0) return simt::clear(c.sums, sizeof *c.sums, stream);
+    if (c.count < 0 || c.more_count < 0 || !(c.most >= 0) || !c.sums) return DPCRI_CUDA_ARGUMENT;
+    if ((c.count > 0 && !c.gradients) || (c.more_count > 0 && !c.more)) return DPCRI_CUDA_ARGUMENT;
+    if (c.count + c.more_count == 0) return simt::clear(c.sums, sizeof *c.sums, stream);
     return c.dtype == DPCR_F32 ? run_clip<float>(c, stream) : run_clip<double>(c, stream);
 }
 

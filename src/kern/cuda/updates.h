@@ -61,14 +61,24 @@ SIMT_BOTH int64_t block_of(int64_t count) {
     return n < least_block ? least_block : n;
 }
 
+// Blocks of the gradients, and of both vectors.
+SIMT_BOTH int64_t blocks_of(int64_t count) {
+    const int64_t block = block_of(count);
+    return (count + block - 1) / block;
+}
+SIMT_BOTH int64_t blocks_of(const dpcri_device_clip &c) { return blocks_of(c.count) + blocks_of(c.more_count); }
+
 template <class T>
 struct squares {
     typedef dpcri_device_clip arguments;
     static constexpr int most = simt::warp_size;
     SIMT static void run(simt::lane &me, const arguments &a) {
-        const T *g = static_cast<const T *>(a.gradients);
-        const int64_t block = block_of(a.count), first = me.block() * block;
-        const int64_t end = first + block < a.count ? first + block : a.count;
+        const int64_t before = blocks_of(a.count);
+        const bool more = me.block() >= before;
+        const T *g = static_cast<const T *>(more ? a.more : a.gradients);
+        const int64_t count = more ? a.more_count : a.count, block = block_of(count);
+        const int64_t first = (me.block() - (more ? before : 0)) * block;
+        const int64_t end = first + block < count ? first + block : count;
         double part = 0, sum = 0;
         for (int64_t i = first + me.in_warp(); me.in_warp() < parts && i < end; i += parts)
             part += (double)g[i] * (double)g[i];
@@ -83,10 +93,10 @@ struct scale {
     typedef dpcri_device_clip arguments;
     static constexpr int most = threads;
     SIMT static void run(simt::lane &me, const arguments &a) {
-        T *g = static_cast<T *>(a.gradients);
+        T *g = static_cast<T *>(a.gradients), *more = static_cast<T *>(a.more);
         const simt::shared<double> s = me.template array<double>(0, 1);
         if (me.thread() == 0) {
-            const int64_t block = block_of(a.count), blocks = (a.count + block - 1) / block;
+            const int64_t blocks = blocks_of(a);
             double sum = 0;
             for (int64_t b = 0; b < blocks; b++) sum += a.sums[1 + b];
             const double norm = simt::sqrt(sum), guard = 1e-6;  // PyTorch's
@@ -97,7 +107,8 @@ struct scale {
         const double factor = s.get(0);
         if (factor >= 1) return;  // one that is NaN goes on, and shows in all gradients
         const T by = (T)factor;
-        for (int64_t i = me.block() * threads + me.thread(); i < a.count; i += me.blocks() * threads) g[i] *= by;
+        for (int64_t i = me.block() * threads + me.thread(); i < a.count + a.more_count; i += me.blocks() * threads)
+            (i < a.count ? g[i] : more[i - a.count]) *= by;
     }
 };
 
