@@ -68,7 +68,7 @@ bool cli_device_settle(cli_common *c) {
         cli_fail(
             CLI_USAGE,
             "--device %.20s: '%s' does not run on devices yet; 'solve' (linear, recurrent networks), 'check', 'eval' "
-            "and 'train mlp|resnet' do",
+            "and 'train' (mlp, resnet, recurrent networks) do",
             c->device_given, cli_get_verb());
         return false;
     }

@@ -156,9 +156,9 @@ static int run(const eval *e) {
     dpcr_context *context = cli_context_create(&e->common, &status);
     if (!context) return status;
     const kind found = kind_of(context, e->load);
-    if (found != NETWORK && e->solver.options.device.type == DPCR_CUDA) {
+    if (found == VGG && e->solver.options.device.type == DPCR_CUDA) {
         dpcr_context_destroy(context);
-        return cli_fail(CLI_USAGE, "--device %.20s: '%s' is no network 'mlp' or 'resnet', which are evaluated there",
+        return cli_fail(CLI_USAGE, "--device %.20s: '%s' is a VGG-11, which is evaluated on processors",
                         e->common.device_given, e->load);
     }
     if (found != NETWORK) {

@@ -390,7 +390,10 @@ int cli_train_sequence(int argc, char **argv) {
     dpcr_error error = {0};
     if (dpcr_recurrent_kind_find(argv[0], &t.model_options.network.kind, &error) != DPCR_OK)
         return cli_fail(CLI_USAGE, "%s", error.text);
+    t.common.serves_devices = true;
     if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
+    cli_device_leave_auto(&t.common, "training");
+    t.solver.options.device = t.common.device;
     if (!t.data)
         return cli_fail(
             CLI_USAGE,

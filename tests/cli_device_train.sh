@@ -136,7 +136,7 @@ refused(2, "on a device two-layer branches", *there, "--branch", "two-layer")
 refused(2, "a backward scheme on a device", *there, "--backward", "pcr")
 refused(2, "auto, sequential, overlap and newton work there", *there, "--method", "picard")
 refused(2, "the loop is of any width", *there, "--method", "newton")
-refused(2, "'train' does not run on devices yet", "train", "rnn", "--device", "cuda")
+refused(2, "'train' does not run on devices yet", "train", "vae", "--device", "cuda")
 assert not os.path.exists(path("none"))
 for setting, words_of in (("MEMORY=8192", "bytes were refused"), ("LAUNCH=1", "too many resources"), ("WAIT=1", "illegal memory access")):
     name, value = setting.split("=")

@@ -31,6 +31,11 @@ awk -F, 'NR == 1 { n = NF; if ($NF != "times_the_loop") exit 1 } NF != n { exit 
 # Two networks of 4 rows, twice; the losses after the last step here and there.
 awk -F, 'NR == 1 { n = NF; if ($NF != "apart") exit 1 } NF != n || (NR > 1 && !($NF < 1e-3)) { exit 1 } END { exit NR != 17 }' \
     "$build/rehearsal/training.csv" || fail "training.csv: $(head -3 "$build/rehearsal/training.csv")"
+# Two epochs of each kind, twice.
+for kind in rnn gru lstm paragru; do
+    awk -F, 'NR == 1 { n = NF; if ($NF != "seconds") exit 1 } NF != n { exit 1 } END { exit NR != 5 }' \
+        "$build/rehearsal/sequences_$kind.csv" || fail "sequences_$kind.csv: $(head -3 "$build/rehearsal/sequences_$kind.csv")"
+done
 DEEPPCR_FAKE_DEVICES=0 bash bench/gpu/run.sh test >"$build/rehearsal/none"
 [ $? -eq 77 ] && grep -q 'skipped.*no NVIDIA driver' "$build/rehearsal/none" || fail "without a device: $(tail -1 "$build/rehearsal/none")"
 bash bench/gpu/run.sh nonsense 2>/dev/null

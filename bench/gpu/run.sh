@@ -8,7 +8,8 @@
 #   sanitize  compute-sanitizer's memcheck, racecheck and synccheck over a share of the suite
 #   bench     bandwidths of linear chains beside a device copy, into bench/results/gpu/chains.csv; cells and recurrent networks
 #             by the loop, overlap and newton, into nonlinear.csv there; stacks of layers, forward and back, into layers.csv;
-#             steps of training, whole, beside the processor's, into training.csv
+#             steps of training, whole, beside the processor's, into training.csv; epochs of recurrent networks' training,
+#             whole, into sequences_NETWORK.csv
 #
 # DEEPPCR_DEVICE=cuda:N chooses the device. DEEPPCR_GPU_REHEARSE=BUILD goes through the steps with the tests' stand-in of that
 # build, small and measuring nothing, and leaves everything in BUILD/rehearsal. Nothing has been run on a device yet.
@@ -24,8 +25,9 @@ launches=10000
 longest=131072
 deepest=65536
 trained="--layers 1024 --beside 3"
+streams="--limit 1600 --length 1000"
 repetitions=21
-[ -z "$rehearse" ] || { steps=$build/rehearsal; results=$steps; bytes=16384; launches=50; longest=4; deepest=3; trained="--layers 2 --beside 1 --widest 64 --most 128"; repetitions=1; }
+[ -z "$rehearse" ] || { steps=$build/rehearsal; results=$steps; bytes=16384; launches=50; longest=4; deepest=3; trained="--layers 2 --beside 1 --widest 64 --most 128"; streams="--limit 32 --length 8"; repetitions=1; }
 device=${DEEPPCR_DEVICE:-cuda}
 case $part in
     test | sanitize | bench) ;;
@@ -85,6 +87,11 @@ training() {
     keep training "$build/bench_gpu_training" --device "$device" --network "$1" --repetitions "$repetitions" $trained
 }
 
+sequences() {
+    # shellcheck disable=SC2086  # several arguments
+    keep "sequences_$1" "$build/deeppcr" train "$1" --data bitstream $streams --epochs 2 --test-every 0 --csv - --quiet --device "$device"
+}
+
 # What was compiled is not compiled again, so a build that was stopped goes on too.
 prepare() {
     if ! command -v "${CUDACXX:-nvcc}" >/dev/null; then
@@ -113,8 +120,8 @@ fi
 answer=$("$build/deeppcr" info --device "$device" 2>&1) || { echo "run.sh: skipped: $answer"; exit 77; }
 echo "$answer" | sed -n '/^devices/,$p'
 
-export -f suite sanitizer keep chains nonlinear layers training
-export build device results steps bytes launches longest deepest trained repetitions
+export -f suite sanitizer keep chains nonlinear layers training sequences
+export build device results steps bytes launches longest deepest trained streams repetitions
 case $part in
     test)
         step suite 300 bash -c 'suite 200'
@@ -132,6 +139,7 @@ case $part in
         for what in cells gru lstm paragru paralstm mingru; do step "$what" 300 bash -c "nonlinear $what"; done
         for network in mlp resnet; do step "$network" 300 bash -c "layers $network"; done
         for network in mlp resnet; do step "training_$network" 300 bash -c "training $network"; done
+        for network in rnn gru lstm paragru; do step "sequences_$network" 200 bash -c "sequences $network"; done
         ;;
 esac
 echo "$part: done"

@@ -98,11 +98,18 @@ typedef struct dpcr_sequence_train_options {
 // The method's and the backward scheme's open choices are made once, over the first batch, for the first chain, and are
 // all chains'. In the states that progress gets, images are sequences or symbols. Checkpoints, errors, progress and
 // `last` are as dpcr_train has them; a checkpoint holds the carried states too.
+//
+// train.solve.device: the networks that a recurrent plan of a device takes, without dropout and segments, with data,
+// parameters, gradients, states and the optimiser's state on the device; the host reads loss and accuracy. All
+// sequences are read once, when the run begins, and a label >= outputs is refused then. What is current when, the way
+// back, checkpoints that go on elsewhere and memory that the device refuses: as dpcr_train has them. What recompute
+// saves is made again there in any case.
 DPCR_API dpcr_status dpcr_sequence_train(dpcr_context *context, dpcr_sequence *model, const dpcr_sequence_data *data,
                                          const dpcr_sequence_train_options *options, dpcr_train_state *last,
                                          dpcr_error *error);
 
-// Mean loss and accuracy over labelled sequences, `batch` at a time; solve NULL: all defaults.
+// Mean loss and accuracy over labelled sequences, `batch` at a time; solve NULL: all defaults. solve.device: parameters
+// and sequences are sent there, and the context's cancel function is asked once a batch.
 DPCR_API dpcr_status dpcr_sequence_evaluate(dpcr_context *context, dpcr_sequence *model, const dpcr_sequence_data *data,
                                             int64_t batch, const dpcr_solve_options *solve, double *loss,
                                             double *accuracy, dpcr_error *error);
@@ -112,19 +119,19 @@ typedef struct dpcr_sequence_likelihood_report {
     size_t size;             // sizeof(dpcr_sequence_likelihood_report) of the caller
     double loss, accuracy;   // mean of -log p(symbol | those before it), natural logarithm; over count - 1 symbols
     double seconds;          // all in all, planning apart
-    double network_seconds;  // the network's pass alone
-    double plan_seconds;
-    dpcr_method method;    // the first layer's
-    dpcr_reason reason;    // the worst of the layers'
-    double residual;       // overlap: largest defect of a boundary
-    char memory[32];       // dpcr_solve_plan_memory of the first layer, where the planner looked
-    int64_t memory_steps;  // steps after which two starts agree; 0: never, or unknown
+    double network_seconds;  // the network's pass alone; on a device all of the pass
+    double plan_seconds;     // on a device what sending text and parameters takes too
+    dpcr_method method;      // the first layer's
+    dpcr_reason reason;      // the worst of the layers'
+    double residual;         // overlap: largest defect of a boundary
+    char memory[32];         // dpcr_solve_plan_memory of the first layer, where the planner looked
+    int64_t memory_steps;    // steps after which two starts agree; 0: never, or unknown
     double memory_rate;
     char sentence[256];
 } dpcr_sequence_likelihood_report;
 
 // The likelihood of a text [count], count >= 2, as one sequence from a zero state, by any method. solve NULL: all
-// defaults. Memory for all states at once.
+// defaults. Memory for all states at once; on a device (solve.device) for all logits too.
 DPCR_API dpcr_status dpcr_sequence_likelihood(dpcr_context *context, dpcr_sequence *model, const uint8_t *text,
                                               int64_t count, const dpcr_solve_options *solve,
                                               dpcr_sequence_likelihood_report *report, dpcr_error *error);

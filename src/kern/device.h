@@ -189,9 +189,9 @@ typedef struct dpcri_device_tie {
 } dpcri_device_tie;
 
 // Encoder and head (model/ends.c): y = x W + b, W [in][out], or, `out_in`, [out][in] (train/sequence_pass.c), b [out],
-// x [rows][in], y [rows][out], all contiguous. With
-// `backward` y holds dy, which is only read: dx, where it is not NULL, is written, and onto what is there come the
-// gradients of W and b where they are not NULL. Sums begin with what is there, or b, or 0, and run in order.
+// x [rows][in], y [rows][out], all contiguous. With `backward` y holds dy, which is only read: dx, where it is not
+// NULL, is written, and onto what is there come the gradients of W and b where they are not NULL. Sums begin with what
+// is there, or b, or 0, and run in order.
 typedef struct dpcri_device_affine {
     dpcr_dtype dtype;
     int backward, out_in;

@@ -82,9 +82,11 @@ static const char *choice_key(char buffer[DPCRI_KEY_BYTES], int size, const char
 }
 
 void dpcri_choices_add(dpcri_strings *strings, int size, const dpcr_solve_plan *plan) {
+    if (plan) dpcri_choices_add_options(strings, size, &plan->pinned);  // asked for again it is the same plan
+}
+
+void dpcri_choices_add_options(dpcri_strings *strings, int size, const dpcr_solve_options *o) {
     char key[DPCRI_KEY_BYTES];
-    if (!plan) return;
-    const dpcr_solve_options *o = &plan->pinned;  // asked for again it is the same plan
     const bool loop = o->method == DPCR_METHOD_SEQUENTIAL && o->backward == DPCR_SCHEME_SEQUENTIAL;
     dpcri_strings_add(strings, choice_key(key, size, "method"), "%s", dpcr_method_name(o->method));
     dpcri_strings_add(strings, choice_key(key, size, "scheme"), "%s",

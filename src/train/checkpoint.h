@@ -40,6 +40,7 @@ void dpcri_agreement_add(dpcri_strings *strings, const dpcri_data_figures *figur
                          const dpcr_train_options *options);
 // What the planner chose for a size of batch, so that a resumed run computes the same whatever it would choose by then.
 void dpcri_choices_add(dpcri_strings *strings, int size, const dpcr_solve_plan *plan);
+void dpcri_choices_add_options(dpcri_strings *strings, int size, const dpcr_solve_options *chosen);
 
 // What a checkpoint adds to a model's file.
 typedef struct dpcri_checkpoint {

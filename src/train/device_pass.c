@@ -44,19 +44,7 @@ static void *last_of(const dpcri_device_pass *p, void *data, int64_t rows) {
 
 dpcr_status dpcri_device_pass_take(dpcri_device_pass *p, const char *what, int64_t a, int64_t b, int64_t c,
                                    size_t element, const void *from, void **place, dpcr_error *error) {
-    dpcr_status status;
-    bool overflow = false;
-    int64_t values = 0;
-    if (!dpcri_mul(a, b, &values)) overflow = true;
-    const size_t bytes = overflow ? 0 : dpcri_bytes(values, c, (int64_t)element, &overflow);
-    if (overflow || p->pieces == DPCRI_DEVICE_PIECES)
-        return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "%s: the size of %s does not fit", p->call, what);
-    DPCR_TRY(dpcr_device_allocate(p->device, bytes, place, error));
-    p->owned[p->pieces++] = *place;
-    if (bytes > 0 && from)
-        DPCR_TRY(p->table->copy(p->device.id, *place, from, bytes, DPCRI_TO_DEVICE, p->stream, error));
-done:
-    return status;
+    return dpcri_pieces_take(&p->memory, what, a, b, c, element, from, place, error);
 }
 
 static dpcr_status clear(const dpcri_device_pass *p, void *data, int64_t numbers, dpcr_error *error) {
@@ -145,6 +133,7 @@ dpcr_status dpcri_device_pass_create(dpcri_device_pass *p, const char *call, dpc
     DPCR_TRY(dpcri_device_ready(p->device, call, &p->table, error));
     DPCR_TRY(dpcri_kernels_of(p->device, call, &p->kernels, error));
     DPCR_TRY(dpcr_stream_create(p->device, &p->stream, error));
+    p->memory = (dpcri_pieces){.table = p->table, .call = call, .device = p->device, .stream = p->stream};
     DPCR_TRY(
         dpcri_device_pass_take(p, "parameters", p->count, 1, 1, element, model->parameters, &p->parameters, error));
     if (backward) {
@@ -170,7 +159,7 @@ void dpcri_device_pass_destroy(dpcri_device_pass *p) {
         dpcr_solve_plan_destroy(p->plans[size]);
         dpcr_device_model_destroy(p->chains[size]);
     }
-    for (int i = 0; i < p->pieces; i++) dpcr_device_release(p->device, p->owned[i]);
+    dpcri_pieces_release(&p->memory);
     if (p->stream) dpcr_stream_destroy(p->device, p->stream);
     *p = (dpcri_device_pass){0};
 }

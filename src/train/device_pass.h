@@ -7,9 +7,8 @@
 #include "nn/device.h"
 #include "rt/dev/device.h"
 #include "train/batches.h"
+#include "train/device_memory.h"
 #include "train/pass.h"
-
-enum { DPCRI_DEVICE_PIECES = 24 };
 
 typedef struct dpcri_device_pass {
     dpcr_context *context;
@@ -38,9 +37,8 @@ typedef struct dpcri_device_pass {
     double *parts, *told;          // [B][2], [2]: the loss
     void *workspace;
     size_t workspace_bytes;
-    dpcr_solve_report report;          // of the last forward solve
-    void *owned[DPCRI_DEVICE_PIECES];  // all of the above
-    int pieces;
+    dpcr_solve_report report;  // of the last forward solve
+    dpcri_pieces memory;       // all of the above
 } dpcri_device_pass;
 
 // Plans, buffers, and data and parameters sent there. pass is to be destroyed also after a failure; backward false

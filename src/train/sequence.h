@@ -41,9 +41,13 @@ dpcr_status dpcri_sequence_save_with(const dpcr_sequence *m, const char *path, c
 
 struct dpcri_sequence_pass;
 
+enum { DPCRI_SEQUENCE_BLOCK = 64 };  // rows whose losses are added up before they join the others'
+
 // The data are whole, and what the model reads; else refused in words.
 dpcr_status dpcri_sequence_check_data(const char *call, const dpcr_sequence *m, const dpcr_sequence_data *data,
                                       dpcr_error *error);
+// A labelled sequence [T][I], zeros after its end, its length within 1..T.
+void dpcri_sequence_read(const dpcr_sequence_data *data, int64_t index, float *x, int64_t *length, uint8_t *label);
 // B sequences from `first` of the order on, or, with NULL, of the data; past the last the last again.
 dpcr_status dpcri_sequence_gather(const char *call, struct dpcri_sequence_pass *pass, const dpcr_sequence_data *data,
                                   const int64_t *order, int64_t first, dpcr_error *error);

@@ -36,6 +36,14 @@ dpcr_status dpcri_sequence_check_data(const char *call, const dpcr_sequence *m, 
     return DPCR_OK;
 }
 
+void dpcri_sequence_read(const dpcr_sequence_data *data, int64_t index, float *x, int64_t *length, uint8_t *label) {
+    const int64_t T = data->longest;
+    *length = T;
+    memset(x, 0, (size_t)(T * data->features) * sizeof *x);
+    data->read(data->user, index, x, length, label);
+    *length = *length < 1 ? 1 : *length > T ? T : *length;
+}
+
 typedef struct gathering {
     const dpcri_sequence_pass *pass;
     const dpcr_sequence_data *data;
@@ -50,10 +58,9 @@ static void gather_row(void *argument, int64_t b) {
     const int64_t at = g->first + b < g->data->count ? g->first + b : g->data->count - 1;
     const int64_t T = g->data->longest, I = g->data->features, B = p->shape.batch;
     float *from = g->rows + b * T * I;
-    int64_t length = T;
-    memset(from, 0, (size_t)(T * I) * sizeof *from);
-    g->data->read(g->data->user, g->order ? g->order[at] : at, from, &length, &p->labels[b]);
-    if (p->lengths) p->lengths[b] = length < 1 ? 1 : length > T ? T : length;
+    int64_t length;
+    dpcri_sequence_read(g->data, g->order ? g->order[at] : at, from, &length, &p->labels[b]);
+    if (p->lengths) p->lengths[b] = length;
     for (int64_t t = 0; t < T; t++)
         for (int64_t i = 0; i < I; i++) {
             const int64_t to = (t * B + b) * I + i;

@@ -4,7 +4,9 @@
 #include <string.h>
 
 #include "rt/rt.h"
-#include "train/sequence.h"
+#include "model/recurrent_internal.h"
+#include "solve/solve_internal.h"
+#include "train/sequence_device.h"
 
 static dpcr_solve_options solve_of(const dpcr_solve_options *given) {
     dpcr_solve_options made = {.size = sizeof made};
@@ -13,15 +15,71 @@ static dpcr_solve_options solve_of(const dpcr_solve_options *given) {
     return made;
 }
 
+static dpcr_status refuse_open(const char *call, const dpcr_solve_report *report, dpcr_error *error) {
+    if (report->reason != DPCR_REASON_NOT_CONVERGED) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                      "%s: %s did not converge in %d sweeps, and no_fallback is set; allow the fallback or more sweeps",
+                      call, dpcr_method_name(report->method), report->sweeps);
+}
+
 static dpcr_status refuse_unconverged(const char *call, const dpcri_sequence_pass *p, dpcr_error *error) {
-    for (int64_t c = 0; c < p->model->chains; c++)
-        if (p->reports[c].reason == DPCR_REASON_NOT_CONVERGED)
-            return dpcri_fail(
-                error, DPCR_ERROR_UNSUPPORTED,
-                "%s: %s did not converge in %d sweeps, and no_fallback is set; allow the fallback or more "
-                "sweeps",
-                call, dpcr_method_name(p->reports[c].method), p->reports[c].sweeps);
-    return DPCR_OK;
+    dpcr_status status = DPCR_OK;
+    for (int64_t c = 0; c < p->model->chains && status == DPCR_OK; c++)
+        status = refuse_open(call, &p->reports[c], error);
+    return status;
+}
+
+// Means over data, as they are gathered.
+typedef struct score {
+    double sum;
+    int64_t right;
+} score;
+
+static dpcr_status evaluate_here(const char *call, dpcr_sequence *model, const dpcr_sequence_data *data,
+                                 const dpcri_sequence_shape *shape, const dpcr_solve_options *options, score *s,
+                                 dpcr_error *error) {
+    dpcr_status status;
+    dpcri_sequence_pass pass = {0};
+    DPCR_TRY(dpcri_sequence_pass_create(&pass, model, shape, error));
+    for (int64_t first = 0; first < data->count; first += shape->batch) {
+        const int64_t left = data->count - first, rows = left < shape->batch ? left : shape->batch;
+        double mean = 0;
+        int64_t correct = 0;
+        DPCR_TRY(dpcri_sequence_gather(call, &pass, data, NULL, first, error));
+        if (first == 0) DPCR_TRY(dpcri_sequence_pass_plan(&pass, options, error));
+        DPCR_TRY(dpcri_sequence_forward(&pass, rows, false, &mean, &correct, error));
+        DPCR_TRY(refuse_unconverged(call, &pass, error));
+        s->sum += mean * (double)rows;
+        s->right += correct;
+    }
+done:
+    dpcri_sequence_pass_destroy(&pass);
+    return status;
+}
+
+// The same with data and parameters sent to the device of the options.
+static dpcr_status evaluate_there(const char *call, dpcr_sequence *model, const dpcr_sequence_data *data,
+                                  const dpcri_sequence_shape *shape, const dpcr_solve_options *options, score *s,
+                                  dpcr_error *error) {
+    dpcr_status status;
+    dpcri_sequence_device there = {0};
+    DPCR_TRY(dpcri_sequence_device_create(&there, call, model, data, shape, 0, options, error));
+    DPCR_TRY(dpcri_sequence_device_send(&there, error));
+    for (int64_t first = 0; first < data->count; first += shape->batch) {
+        const int64_t left = data->count - first, rows = left < shape->batch ? left : shape->batch;
+        double mean = 0;
+        int64_t correct = 0;
+        if (dpcri_cancelled(model->context))
+            DPCR_TRY(dpcri_fail(error, DPCR_ERROR_CANCELLED, "%s: stopped by the caller's cancel function", call));
+        DPCR_TRY(dpcri_sequence_device_run(&there, first, rows, false, error));
+        DPCR_TRY(refuse_open(call, &there.report, error));
+        DPCR_TRY(dpcri_sequence_device_read(&there, &mean, &correct, error));
+        s->sum += mean * (double)rows;
+        s->right += correct;
+    }
+done:
+    dpcri_sequence_device_destroy(&there);
+    return status;
 }
 
 dpcr_status dpcr_sequence_evaluate(dpcr_context *context, dpcr_sequence *model, const dpcr_sequence_data *data,
@@ -29,9 +87,7 @@ dpcr_status dpcr_sequence_evaluate(dpcr_context *context, dpcr_sequence *model, 
                                    dpcr_error *error) {
     static const char call[] = "sequence_evaluate";
     dpcr_status status;
-    dpcri_sequence_pass pass = {0};
-    double sum = 0;
-    int64_t right = 0;
+    score s = {0};
     if (!context || !model || !data || batch < 1 || data->text)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "%s: wanted a context, a model, labelled sequences and a batch of 1 or more", call);
@@ -39,29 +95,24 @@ dpcr_status dpcr_sequence_evaluate(dpcr_context *context, dpcr_sequence *model, 
     DPCR_TRY(dpcri_sequence_check_data(call, model, data, error));
     const dpcri_sequence_shape shape = {
         .length = data->longest, .batch = batch < data->count ? batch : data->count, .packed = !data->same_length};
-    DPCR_TRY(dpcri_sequence_pass_create(&pass, model, &shape, error));
-    for (int64_t first = 0; first < data->count; first += shape.batch) {
-        const int64_t left = data->count - first, rows = left < shape.batch ? left : shape.batch;
-        double mean = 0;
-        int64_t correct = 0;
-        DPCR_TRY(dpcri_sequence_gather(call, &pass, data, NULL, first, error));
-        if (first == 0) DPCR_TRY(dpcri_sequence_pass_plan(&pass, &options, error));
-        DPCR_TRY(dpcri_sequence_forward(&pass, rows, false, &mean, &correct, error));
-        DPCR_TRY(refuse_unconverged(call, &pass, error));
-        sum += mean * (double)rows;
-        right += correct;
-    }
-    if (loss) *loss = sum / (double)data->count;
-    if (accuracy) *accuracy = (double)right / (double)data->count;
+    status = (dpcri_solve_on_device(&options) ? evaluate_there : evaluate_here)(call, model, data, &shape, &options, &s,
+                                                                                error);
+    if (status != DPCR_OK) goto done;
+    if (loss) *loss = s.sum / (double)data->count;
+    if (accuracy) *accuracy = (double)s.right / (double)data->count;
 done:
-    dpcri_sequence_pass_destroy(&pass);
     return status;
+}
+
+static void set_text(char *to, size_t bytes, const char *text) {
+    const size_t length = strnlen(text, bytes - 1);
+    memcpy(to, text, length);
+    to[length] = 0;
 }
 
 static void describe_likelihood(const dpcri_sequence_pass *p, dpcr_sequence_likelihood_report *r) {
     const dpcr_solve_plan *plan = dpcr_recurrent_plan_chain(p->plan, 0);
     const dpcr_solve_report *first = &p->reports[0];
-    const size_t name = sizeof r->memory, sentence = sizeof r->sentence;
     r->method = first->method;
     r->reason = first->reason;
     r->residual = first->residual;
@@ -70,11 +121,55 @@ static void describe_likelihood(const dpcri_sequence_pass *p, dpcr_sequence_like
         if (p->reports[c].residual > r->residual) r->residual = p->reports[c].residual;
     }
     const char *memory = dpcr_solve_plan_memory(plan, &r->memory_rate, &r->memory_steps);
-    const char *texts[2] = {memory ? memory : "unknown", dpcr_solve_plan_sentence(plan)};
-    memcpy(r->memory, texts[0], strnlen(texts[0], name - 1));
-    r->memory[strnlen(texts[0], name - 1)] = 0;
-    memcpy(r->sentence, texts[1], strnlen(texts[1], sentence - 1));
-    r->sentence[strnlen(texts[1], sentence - 1)] = 0;
+    set_text(r->memory, sizeof r->memory, memory ? memory : "unknown");
+    set_text(r->sentence, sizeof r->sentence, dpcr_solve_plan_sentence(plan));
+}
+
+static dpcr_status likelihood_here(const char *call, dpcr_sequence *model, const dpcr_sequence_data *data,
+                                   const dpcri_sequence_shape *shape, const dpcr_solve_options *options,
+                                   dpcr_sequence_likelihood_report *report, int64_t *correct, dpcr_error *error) {
+    dpcr_status status;
+    dpcri_sequence_pass pass = {0};
+    DPCR_TRY(dpcri_sequence_pass_create(&pass, model, shape, error));
+    for (int64_t t = 0; t < shape->length; t++) pass.symbols[t] = data->text[t];
+    memcpy(pass.labels, data->text + 1, (size_t)shape->length);
+    const double start = dpcri_seconds();
+    DPCR_TRY(dpcri_sequence_pass_plan(&pass, options, error));
+    report->plan_seconds = dpcri_seconds() - start;
+    DPCR_TRY(dpcri_sequence_forward(&pass, 0, false, &report->loss, correct, error));
+    DPCR_TRY(refuse_unconverged(call, &pass, error));
+    report->seconds = dpcri_seconds() - start - report->plan_seconds;
+    report->network_seconds = pass.phases.forward;
+    describe_likelihood(&pass, report);
+done:
+    dpcri_sequence_pass_destroy(&pass);
+    return status;
+}
+
+// What it takes to send text and parameters counts as planning, and the whole pass as the network's.
+static dpcr_status likelihood_there(const char *call, dpcr_sequence *model, const dpcr_sequence_data *data,
+                                    const dpcri_sequence_shape *shape, const dpcr_solve_options *options,
+                                    dpcr_sequence_likelihood_report *report, int64_t *correct, dpcr_error *error) {
+    dpcr_status status;
+    dpcri_sequence_device there = {0};
+    const double start = dpcri_seconds();
+    DPCR_TRY(dpcri_sequence_device_create(&there, call, model, data, shape, shape->length, options, error));
+    DPCR_TRY(dpcri_sequence_device_send(&there, error));
+    report->plan_seconds = dpcri_seconds() - start;
+    DPCR_TRY(dpcri_sequence_device_run(&there, 0, 0, false, error));
+    DPCR_TRY(refuse_open(call, &there.report, error));
+    DPCR_TRY(dpcri_sequence_device_read(&there, &report->loss, correct, error));
+    report->seconds = report->network_seconds = dpcri_seconds() - start - report->plan_seconds;
+    report->method = there.report.method;
+    report->reason = there.report.reason;
+    report->residual = there.report.residual;
+    report->memory_steps = 0;
+    report->memory_rate = 0;
+    set_text(report->memory, sizeof report->memory, "unknown");
+    set_text(report->sentence, sizeof report->sentence, there.plan->sentence);
+done:
+    dpcri_sequence_device_destroy(&there);
+    return status;
 }
 
 dpcr_status dpcr_sequence_likelihood(dpcr_context *context, dpcr_sequence *model, const uint8_t *text, int64_t count,
@@ -82,7 +177,6 @@ dpcr_status dpcr_sequence_likelihood(dpcr_context *context, dpcr_sequence *model
                                      dpcr_error *error) {
     static const char call[] = "sequence_likelihood";
     dpcr_status status;
-    dpcri_sequence_pass pass = {0};
     int64_t correct = 0;
     if (!context || !model || !text || !report || report->size < sizeof *report)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
@@ -94,19 +188,10 @@ dpcr_status dpcr_sequence_likelihood(dpcr_context *context, dpcr_sequence *model
     const dpcr_solve_options options = solve_of(solve);
     DPCR_TRY(dpcri_sequence_check_data(call, model, &data, error));
     const dpcri_sequence_shape shape = {.length = count - 1, .batch = 1, .states_only = true};
-    DPCR_TRY(dpcri_sequence_pass_create(&pass, model, &shape, error));
-    for (int64_t t = 0; t + 1 < count; t++) pass.symbols[t] = text[t];
-    memcpy(pass.labels, text + 1, (size_t)(count - 1));
-    const double start = dpcri_seconds();
-    DPCR_TRY(dpcri_sequence_pass_plan(&pass, &options, error));
-    report->plan_seconds = dpcri_seconds() - start;
-    DPCR_TRY(dpcri_sequence_forward(&pass, 0, false, &report->loss, &correct, error));
-    DPCR_TRY(refuse_unconverged(call, &pass, error));
-    report->seconds = dpcri_seconds() - start - report->plan_seconds;
-    report->network_seconds = pass.phases.forward;
+    status = (dpcri_solve_on_device(&options) ? likelihood_there : likelihood_here)(call, model, &data, &shape,
+                                                                                    &options, report, &correct, error);
+    if (status != DPCR_OK) goto done;
     report->accuracy = (double)correct / (double)(count - 1);
-    describe_likelihood(&pass, report);
 done:
-    dpcri_sequence_pass_destroy(&pass);
     return status;
 }

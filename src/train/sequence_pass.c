@@ -13,7 +13,10 @@
 #include "train/pass.h"
 #include "train/sequence.h"
 
-enum { BLOCK_ROWS = 64, MOST_ROWS = 1 << 14 };  // of the head at once: logits of a long text are never all there
+enum {
+    BLOCK_ROWS = DPCRI_SEQUENCE_BLOCK,
+    MOST_ROWS = 1 << 14
+};  // of the head at once: logits of a long text are never all there
 
 static int64_t blocks(int64_t n) { return (n + BLOCK_ROWS - 1) / BLOCK_ROWS; }
 static int64_t block_size(int64_t n, int64_t i) {

@@ -5,9 +5,11 @@
 #include <math.h>
 #include <string.h>
 
+#include "model/recurrent_internal.h"
 #include "rt/rt.h"
+#include "solve/solve_internal.h"
 #include "train/ledger.h"
-#include "train/sequence.h"
+#include "train/sequence_device.h"
 
 typedef struct training {
     dpcr_context *context;
@@ -15,6 +17,13 @@ typedef struct training {
     const dpcr_sequence_data *data;
     dpcr_sequence_train_options options;  // every default filled in
     dpcri_sequence_pass pass;
+    dpcri_sequence_device there;  // in its place, where the options name a device
+    bool on_device;
+    int64_t home;       // on a device: the step whose parameters the host has
+    int64_t epoch;      // and whose order is there; -1: none
+    int64_t step_rows;  // of a batch's logits
+    void *h, *c;        // a text's carried states here, or NULL: the pass's, or of a device their copies
+    size_t h_bytes, c_bytes;
     dpcr_optimiser *network, *ends;
     int64_t network_count;
     dpcri_strings fixed;
@@ -117,14 +126,14 @@ static dpcr_status gather_batch(training *t, dpcr_error *error) {
 // A text's states: zero at the beginning of an epoch, else where the last update left them.
 static void begin_states(training *t) {
     if (!t->data->text) return;
-    memset(t->pass.h0, 0, t->pass.h_bytes);
-    if (t->pass.c0) memset(t->pass.c0, 0, t->pass.c_bytes);
+    memset(t->h, 0, t->h_bytes);
+    if (t->c) memset(t->c, 0, t->c_bytes);
 }
 
 static void carry_states(training *t) {
     if (!t->data->text) return;
-    memcpy(t->pass.h0, t->pass.ht, t->pass.h_bytes);
-    if (t->pass.c0) memcpy(t->pass.c0, t->pass.ct, t->pass.c_bytes);
+    memcpy(t->h, t->pass.ht, t->h_bytes);
+    if (t->c) memcpy(t->c, t->pass.ct, t->c_bytes);
 }
 
 // ---- setting up ----
@@ -166,17 +175,75 @@ static dpcr_status refuse_segments(const training *t, const dpcri_saved *saved, 
                       segment);
 }
 
-static dpcr_status make_pass(training *t, const dpcri_saved *saved, dpcr_error *error) {
-    dpcr_status status;
-    dpcr_solve_options solve = t->options.train.solve;
+static dpcri_sequence_shape shape_of(const training *t) {
     const bool text = t->data->text != NULL;
-    dpcri_sequence_shape shape = {.length = text ? t->options.length : t->data->longest,
+    return (dpcri_sequence_shape){.length = text ? t->options.length : t->data->longest,
                                   .batch = t->options.train.batch,
                                   .training = true,
                                   .packed = !text && !t->data->same_length,
                                   .dropout = t->options.dropout,
                                   .recompute = t->options.recompute,
                                   .segment = t->options.segment};
+}
+
+static dpcr_status create_there(training *t, const dpcr_solve_options *solve, dpcr_error *error) {
+    const dpcri_sequence_shape shape = shape_of(t);
+    return dpcri_sequence_device_create(&t->there, "sequence_train", t->model, t->data, &shape, t->stream, solve,
+                                        error);
+}
+
+// With the checkpoint's choices; where the caller left the method open and the device does not serve a processor's,
+// with its own.
+static dpcr_status plan_there(training *t, const dpcri_saved *saved, dpcr_error *error) {
+    dpcr_status status;
+    dpcr_solve_options kept = t->options.train.solve, solve = kept;
+    dpcr_error refused = {0};
+    if (!saved) return create_there(t, &solve, error);
+    DPCR_TRY(dpcri_saved_choices(saved, 0, &kept, error));
+    solve.method = kept.method, solve.max_sweeps = kept.max_sweeps;  // schemes are the host's
+    solve.chunk = kept.chunk, solve.warm_up = kept.warm_up;
+    const bool open = t->options.train.solve.method == DPCR_METHOD_AUTO;
+    status = create_there(t, &solve, open ? &refused : error);
+    if (status == DPCR_OK || !open) goto done;
+    if (status != DPCR_ERROR_UNSUPPORTED && status != DPCR_ERROR_ARGUMENT) {
+        if (error) *error = refused;
+        goto done;
+    }
+    dpcri_sequence_device_destroy(&t->there);
+    status = create_there(t, &t->options.train.solve, error);
+done:
+    return status;
+}
+
+static dpcr_status make_there(training *t, const dpcri_saved *saved, dpcr_error *error) {
+    dpcr_status status;
+    const dpcr_sequence *m = t->model;
+    if (t->options.segment)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                          "sequence_train: segments on a device; all steps are kept there, wanted segment 0");
+    DPCR_TRY(plan_there(t, saved, error));
+    dpcr_solve_options chosen = t->there.plan->options.solve;
+    chosen.max_sweeps = t->there.plan->sweeps_back;  // as asked: the way back may be another method's
+    dpcri_choices_add_options(&t->fixed, 0, &chosen);
+    t->step_rows = t->there.rows;
+    t->epoch = -1;
+    if (!t->data->text) goto done;
+    t->h_bytes = (size_t)(m->chains * t->there.shape.batch * m->options.network.hidden) * m->kernels->element;
+    t->c_bytes = dpcri_sequence_cells(m) ? t->h_bytes : 0;
+    t->h = dpcri_alloc_zero(t->context, t->h_bytes);
+    if (t->c_bytes) t->c = dpcri_alloc_zero(t->context, t->c_bytes);
+    if (!t->h || (t->c_bytes && !t->c))
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "sequence_train: no memory for the states of %lld sequences",
+                            (long long)t->there.shape.batch));
+done:
+    return status;
+}
+
+static dpcr_status make_pass(training *t, const dpcri_saved *saved, dpcr_error *error) {
+    dpcr_status status;
+    dpcr_solve_options solve = t->options.train.solve;
+    const bool text = t->data->text != NULL;
+    dpcri_sequence_shape shape = shape_of(t);
     if (shape.segment) DPCR_TRY(dpcri_sequence_round_segment(t->model, &shape, error));
     DPCR_TRY(dpcri_sequence_pass_create(&t->pass, t->model, &shape, error));
     t->pass.seed = t->options.train.seed;
@@ -185,6 +252,10 @@ static dpcr_status make_pass(training *t, const dpcri_saved *saved, dpcr_error *
     if (saved) DPCR_TRY(dpcri_saved_choices(saved, 0, &solve, error));
     DPCR_TRY(dpcri_sequence_pass_plan(&t->pass, &solve, error));
     dpcri_choices_add(&t->fixed, 0, dpcr_recurrent_plan_chain(t->pass.plan, 0));
+    t->step_rows = t->pass.rows;
+    if (!text) goto done;
+    t->h = t->pass.h0, t->c = t->pass.c0;
+    t->h_bytes = t->pass.h_bytes, t->c_bytes = t->pass.c_bytes;
 done:
     return status;
 }
@@ -209,11 +280,10 @@ static dpcr_status take_states(training *t, const dpcri_saved *saved, dpcr_error
     const dpcr_dtype dtype = dpcri_sequence_dtype(t->model);
     const int64_t element = (int64_t)t->model->kernels->element;
     if (!t->data->text) return DPCR_OK;
-    DPCR_TRY(dpcri_saved_numbers(saved, "carried.h", dtype, (int64_t)t->pass.h_bytes / element, &h, error));
-    if (t->pass.c0)
-        DPCR_TRY(dpcri_saved_numbers(saved, "carried.c", dtype, (int64_t)t->pass.c_bytes / element, &c, error));
-    memcpy(t->pass.h0, h->array.data, t->pass.h_bytes);
-    if (c) memcpy(t->pass.c0, c->array.data, t->pass.c_bytes);
+    DPCR_TRY(dpcri_saved_numbers(saved, "carried.h", dtype, (int64_t)t->h_bytes / element, &h, error));
+    if (t->c) DPCR_TRY(dpcri_saved_numbers(saved, "carried.c", dtype, (int64_t)t->c_bytes / element, &c, error));
+    memcpy(t->h, h->array.data, t->h_bytes);
+    if (c) memcpy(t->c, c->array.data, t->c_bytes);
 done:
     return status;
 }
@@ -235,7 +305,7 @@ static dpcr_status set_up(training *t, dpcr_error *error) {
     dpcr_status status;
     dpcri_saved read = {0}, *saved = NULL;
     dpcr_sequence *model = NULL;
-    if (!t->data->text) {
+    if (!t->data->text && !t->on_device) {
         bool overflow = false;
         const size_t bytes = dpcri_bytes(t->data->count, (int64_t)sizeof *t->order, 1, &overflow);
         t->order = overflow ? NULL : dpcri_alloc(t->context, bytes);
@@ -246,6 +316,9 @@ static dpcr_status set_up(training *t, dpcr_error *error) {
     add_agreement(t);
     if (t->options.train.resume) {
         DPCR_TRY(dpcri_saved_open(&read, t->context, t->options.train.resume, error));
+        // A device has one way back, of its own, in place of the loop's too.
+        if (t->on_device)
+            dpcri_saved_keep(&read, "solve.backward", dpcr_scheme_name(DPCR_SCHEME_SEQUENTIAL), &t->fixed);
         DPCR_TRY(dpcri_saved_strings_agree(&read, &t->fixed, error));
         DPCR_TRY(refuse_segments(t, &read, error));
         DPCR_TRY(dpcri_position_check("sequence_train", &read, t->options.train.epochs, t->batches, error));
@@ -258,13 +331,19 @@ static dpcr_status set_up(training *t, dpcr_error *error) {
                                 t->options.train.resume));
         saved = &read;
     }
-    DPCR_TRY(make_pass(t, saved, error));
+    status = (t->on_device ? make_there : make_pass)(t, saved, error);
+    if (status != DPCR_OK) goto done;
     DPCR_TRY(make_optimisers(t, saved, error));
     if (saved) DPCR_TRY(take_states(t, saved, error));
+    if (t->on_device)
+        DPCR_TRY(dpcri_sequence_device_keep(&t->there, t->network, t->ends, t->options.train.clip, error));
     clear_gradients(t->model);
-    if (!saved) goto done;
-    take_parameters(t, model);
-    t->position = saved->position;
+    if (saved) {
+        take_parameters(t, model);
+        t->position = saved->position;
+    }
+    t->home = t->position.step;
+    if (t->on_device) DPCR_TRY(dpcri_sequence_device_move(&t->there, DPCRI_TO_DEVICE, t->h, t->c, error));
 done:
     dpcr_sequence_destroy(model);
     dpcri_saved_free(&read);
@@ -272,6 +351,15 @@ done:
 }
 
 // ---- the state that the caller sees ----
+
+static void describe_there(training *t) {
+    const dpcri_sequence_device *d = &t->there;
+    t->state.sweeps = d->report.sweeps;
+    t->state.method = d->report.method;
+    t->state.reason = d->report.reason;
+    t->state.backward = DPCR_SCHEME_AUTO;
+    t->state.sentence = d->plan->sentence;
+}
 
 static void describe_solve(training *t) {
     dpcr_train_state *s = &t->state;
@@ -285,7 +373,7 @@ static void describe_solve(training *t) {
     s->sentence = dpcr_solve_plan_sentence(plan);
 }
 
-static int64_t rows_of_epoch(const training *t) { return t->batches * t->pass.rows; }
+static int64_t rows_of_epoch(const training *t) { return t->batches * t->step_rows; }
 
 static void describe_position(training *t) {
     dpcri_position_describe(&t->position, t->options.train.epochs, t->batches, rows_of_epoch(t), t->rows, t->began,
@@ -311,19 +399,28 @@ static dpcr_status check_parameters(const training *t, dpcr_error *error) {
     return bad < 0 ? DPCR_OK : dpcri_refuse_not_finite(&t->position, bad, error);
 }
 
+// Parameters, the optimisers' state and carried states of the last step, of a device.
+static dpcr_status bring_home(training *t, dpcr_error *error) {
+    if (!t->on_device || t->home == t->position.step) return DPCR_OK;
+    const dpcr_status status = dpcri_sequence_device_move(&t->there, DPCRI_TO_HOST, t->h, t->c, error);
+    if (status == DPCR_OK) t->home = t->position.step;
+    return status;
+}
+
 static dpcr_status save(void *run, dpcr_error *error) {
     dpcr_status status;
     training *t = run;
     double mark = dpcri_seconds();
     dpcri_checkpoint checkpoint;
+    DPCR_TRY(bring_home(t, error));
     if (!t->options.train.save) return DPCR_OK;
     DPCR_TRY(check_parameters(t, error));
     dpcri_checkpoint_start(&checkpoint, &t->fixed, &t->position);
     dpcri_checkpoint_optimiser(&checkpoint, t->network, "optimiser.first", "optimiser.second");
     dpcri_checkpoint_optimiser(&checkpoint, t->ends, "optimiser.ends_first", "optimiser.ends_second");
     dpcr_tensors *extra = &checkpoint.extra;
-    if (t->pass.h0) extra->items[extra->count++] = state_tensor(t, "carried.h", t->pass.h0, t->pass.h_bytes);
-    if (t->pass.c0) extra->items[extra->count++] = state_tensor(t, "carried.c", t->pass.c0, t->pass.c_bytes);
+    if (t->h) extra->items[extra->count++] = state_tensor(t, "carried.h", t->h, t->h_bytes);
+    if (t->c) extra->items[extra->count++] = state_tensor(t, "carried.c", t->c, t->c_bytes);
     DPCR_TRY(dpcri_sequence_save_with(t->model, t->options.train.save, extra, error));
     dpcri_phase_end(&t->pass.phases.checkpoint, &mark);
 done:
@@ -358,14 +455,23 @@ done:
     return status;
 }
 
+static void note(training *t, double loss, int64_t correct) {
+    dpcri_position *p = &t->position;
+    p->batch++;
+    p->step++;
+    p->rows += t->step_rows;
+    p->correct += correct;
+    p->loss += loss * (double)t->step_rows;
+    t->rows += t->step_rows;
+}
+
 static dpcr_status one_step(void *run, dpcr_error *error) {
     dpcr_status status;
     training *t = run;
-    dpcri_position *p = &t->position;
     double loss = 0, mark = dpcri_seconds();
     int64_t correct = 0;
     DPCR_TRY(gather_batch(t, error));
-    t->pass.call = (uint64_t)p->step;
+    t->pass.call = (uint64_t)t->position.step;
     dpcri_phase_end(&t->pass.phases.gather, &mark);
     DPCR_TRY(dpcri_sequence_forward(&t->pass, 0, true, &loss, &correct, error));
     describe_solve(t);
@@ -373,12 +479,44 @@ static dpcr_status one_step(void *run, dpcr_error *error) {
     DPCR_TRY(dpcri_sequence_backward(&t->pass, error));
     DPCR_TRY(update(t, error));
     carry_states(t);
-    p->batch++;
-    p->step++;
-    p->rows += t->pass.rows;
-    p->correct += correct;
-    p->loss += loss * (double)t->pass.rows;
-    t->rows += t->pass.rows;
+    note(t, loss, correct);
+done:
+    return status;
+}
+
+static dpcr_status begin_there(training *t, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    const dpcri_position *p = &t->position;
+    if (t->epoch == p->epoch) return DPCR_OK;
+    if (!t->data->text)
+        DPCR_TRY(dpcri_sequence_device_shuffle(&t->there, t->options.train.seed, p->epoch, error));
+    else if (p->batch == 0)
+        DPCR_TRY(dpcri_sequence_device_begin(&t->there, error));
+    t->epoch = p->epoch;
+done:
+    return status;
+}
+
+static dpcr_status one_step_there(void *run, dpcr_error *error) {
+    dpcr_status status;
+    training *t = run;
+    const dpcri_position *p = &t->position;
+    const int64_t each = t->data->text ? t->options.length : t->options.train.batch;
+    double loss = 0, mark = dpcri_seconds();
+    int64_t correct = 0;
+    DPCR_TRY(begin_there(t, error));
+    DPCR_TRY(dpcri_sequence_device_run(&t->there, p->batch * each, 0, true, error));
+    DPCR_TRY(dpcri_sequence_device_read(&t->there, &loss, &correct, error));
+    describe_there(t);
+    status = check_result(t, loss, error);
+    if (status != DPCR_OK) {
+        (void)bring_home(t, NULL);  // as the step before left them
+        goto done;
+    }
+    DPCR_TRY(dpcri_sequence_device_update(&t->there, error));
+    note(t, loss, correct);
+    dpcri_phase_end(&t->pass.phases.forward, &mark);
+    if (p->batch == t->batches) DPCR_TRY(bring_home(t, error));  // who is told of the epoch's end may test
 done:
     return status;
 }
@@ -393,6 +531,7 @@ static bool report_step(void *run) {
 
 static void begin_epoch(void *run, bool first) {
     training *t = run;
+    if (t->on_device) return;  // its first step begins it
     if (first) begin_states(t);
     if (t->order) dpcri_shuffle(t->options.train.seed, t->position.epoch, t->data->count, t->order);
 }
@@ -400,6 +539,7 @@ static void begin_epoch(void *run, bool first) {
 dpcr_status dpcr_sequence_train(dpcr_context *context, dpcr_sequence *model, const dpcr_sequence_data *data,
                                 const dpcr_sequence_train_options *options, dpcr_train_state *last, dpcr_error *error) {
     dpcr_status status;
+    int untold = 0;
     if (last) *last = (dpcr_train_state){0};
     if (!context || !model || !data || !options)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sequence_train: context, model, data or options is NULL");
@@ -411,10 +551,13 @@ dpcr_status dpcr_sequence_train(dpcr_context *context, dpcr_sequence *model, con
     t->began = dpcri_seconds();
     DPCR_TRY(dpcri_sequence_check_data("sequence_train", model, data, error));
     DPCR_TRY(fill_options(t, options, error));
+    t->on_device = dpcri_solve_on_device(&t->options.train.solve);
     DPCR_TRY(set_up(t, error));
-    status = dpcri_loop_run(&(dpcri_loop){t, context, &t->options.train, &t->position, &t->state.threads, t->batches,
-                                          t->state.steps, begin_epoch, one_step, report_step, save},
-                            error);
+    int *const threads = t->on_device ? &untold : &t->state.threads;
+    status =
+        dpcri_loop_run(&(dpcri_loop){t, context, &t->options.train, &t->position, threads, t->batches, t->state.steps,
+                                     begin_epoch, t->on_device ? one_step_there : one_step, report_step, save},
+                       error);
     if (status != DPCR_OK) clear_gradients(model);  // a step may have ended half way
     describe_position(t);
     t->state.sentence = NULL;  // its plan goes now
@@ -423,6 +566,11 @@ done:
     dpcri_free(context, t->order);
     dpcr_optimiser_destroy(t->ends);
     dpcr_optimiser_destroy(t->network);
+    if (t->on_device) {
+        dpcri_free(context, t->h);
+        dpcri_free(context, t->c);
+    }
+    dpcri_sequence_device_destroy(&t->there);
     dpcri_sequence_pass_destroy(&t->pass);
     dpcri_free(context, t);
     return status;

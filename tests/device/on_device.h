@@ -49,5 +49,12 @@ void steps_that_fail(void **state);
 void memory_that_is_refused(void **state);
 void checkpoints_of_the_processor(void **state);
 void evaluation_is_cancelled(void **state);
+void sequences_as_on_the_host(void **state);
+void wide_batches_of_sequences(void **state);
+void sequences_go_on(void **state);
+void sequences_of_the_processor(void **state);
+void sequences_that_are_refused(void **state);
+void steps_of_sequences_that_fail(void **state);
+void memory_of_sequences_that_is_refused(void **state);
 
 #endif

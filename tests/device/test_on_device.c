@@ -736,6 +736,13 @@ int main(void) {
         cmocka_unit_test(memory_that_is_refused),
         cmocka_unit_test(checkpoints_of_the_processor),
         cmocka_unit_test(evaluation_is_cancelled),
+        cmocka_unit_test(sequences_as_on_the_host),
+        cmocka_unit_test(wide_batches_of_sequences),
+        cmocka_unit_test(sequences_go_on),
+        cmocka_unit_test(sequences_of_the_processor),
+        cmocka_unit_test(sequences_that_are_refused),
+        cmocka_unit_test(steps_of_sequences_that_fail),
+        cmocka_unit_test(memory_of_sequences_that_is_refused),
         cmocka_unit_test(an_infinite_end_is_not_converged),
         cmocka_unit_test(newtons_way_back_is_a_scan_or_chunks),
     };
