@@ -53,6 +53,10 @@ exact = 0
 if os.path.exists(lanes):
     os.environ["DEEPPCR_CUDA_MODULE"] = lanes
     near(["resnet", *fixed, "tanh", "--layers", "5", "--width", "12", "--batch", "16", "--optimiser", "sgd"], 1e-5)
+    near(["resnet", *fixed, "gelu", "--layers", "5", "--width", "12", "--batch", "16", "--optimiser", "sgd", "--layer-norm"], 1e-5)
+    near(["mlp", *fixed, "relu", "--layers", "4", "--width", "35", "--batch", "20", "--optimiser", "sgd", "--layer-norm", "--dtype", "float64"], 1e-12)
+    near(["resnet", *fixed, "tanh", "--layers", "6", "--width", "4", "--batch", "16", "--optimiser", "sgd", "--layer-norm", "--tie", "2", "--clip", "0.5",
+          "--dtype", "float64"], 1e-12)
     # The processor's kernels with fma, which the device's are operation by operation.
     for network in (["resnet", *fixed, "relu", "--layers", "6", "--width", "19", "--batch", "16"],
                     ["resnet", *fixed, "relu", "--layers", "3", "--width", "8", "--batch", "7", "--dtype", "float64", "--optimiser", "sgd"],
@@ -104,7 +108,7 @@ refused(4, "bytes were refused", *narrow, env={**os.environ, "DEEPPCR_FAKE_MEMOR
 
 # Stopped by a signal and gone on with there: the bits of the run that nobody stopped. It has more epochs than anybody waits for, so the
 # signal comes before its end, and goes on to the end of the next epoch.
-common = ["train", "resnet", *small, "--tie", "2", "--constant-rate", "--warm-up", "3", "--test-every", "0", "--epochs"]
+common = ["train", "resnet", *small, "--tie", "2", "--layer-norm", "--constant-rate", "--warm-up", "3", "--test-every", "0", "--epochs"]
 process = subprocess.Popen(words(*common, "1000000", "--save", path("stopped"), "--log", path("sl"), "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 while process.poll() is None and not (os.path.exists(path("sl")) and os.path.getsize(path("sl")) > 500):
     time.sleep(0.002)
@@ -131,7 +135,7 @@ for back in ("sequential", "auto"):
 there = ["train", "resnet", *small, "--epochs", "1", "--save", path("none")]
 refused(2, "--pipeline runs on processors", *there, "--pipeline", "gpipe", "--ranks", "2")
 refused(2, "--data-parallel runs on processors", *there, "--data-parallel", "--ranks", "2")
-refused(2, "on a device layer_norm", *there, "--layer-norm")
+refused(2, "go by the loop", *there[:2], *small[:2], "--layers", "6", "--width", "2", "--device", "cuda", "--layer-norm", "--method", "newton")
 refused(2, "on a device two-layer branches", *there, "--branch", "two-layer")
 refused(2, "a backward scheme on a device", *there, "--backward", "pcr")
 refused(2, "auto, sequential, overlap and newton work there", *there, "--method", "picard")

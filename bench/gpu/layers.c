@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Stacks of layers on a device, mlp (ReLU) and resnet (tanh) as training starts them: forward by the loop, and where
-// the width has them by overlap and newton, and back with all gradients. Medians of passes timed one by one by the
-// device's events, and how many times faster than the loop of the same row they were. CSV on standard output. Not yet
-// run on a device.
+// Stacks of layers on a device, mlp (ReLU) and resnet (tanh; with GELU; normalised) as training starts them: forward by
+// the loop, and where the width has them by overlap and newton, and back with all gradients. Medians of passes timed
+// one by one by the device's events, and how many times faster than the loop of the same row they were. CSV on standard
+// output. Not yet run on a device.
 //
-//   bench_gpu_layers [--device cuda:N] [--network mlp|resnet] [--longest N] [--repetitions N]
+//   bench_gpu_layers [--device cuda:N] [--network mlp|resnet|resnet-gelu|resnet-norm] [--longest N] [--repetitions N]
 #include <inttypes.h>
 #include <stdbool.h>
 
@@ -12,8 +12,21 @@
 
 enum { THETA, GRADIENTS, Z0, Z, DIRECT, LAMBDA, DZ0, ARRAYS };
 
+typedef struct network {
+    const char *name;
+    dpcr_architecture architecture;
+    dpcr_activation activation;
+    int norm;
+} network;
+
+static const network networks[] = {{"mlp", DPCR_MLP, DPCR_ACT_DEFAULT, 0},
+                                   {"resnet", DPCR_RESNET, DPCR_ACT_DEFAULT, 0},
+                                   {"resnet-gelu", DPCR_RESNET, DPCR_ACT_GELU, 0},
+                                   {"resnet-norm", DPCR_RESNET, DPCR_ACT_DEFAULT, 1}};
+enum { NETWORKS = sizeof networks / sizeof *networks };
+
 typedef struct job {
-    const char *network;
+    const network *network;
     int64_t width, layers, batch;
     dpcr_array at[ARRAYS];
     dpcr_steps steps;
@@ -46,8 +59,8 @@ static void time_pass(const gpu *t, const job *j, dpcr_method method, bool back,
     if (!back) must(dpcr_solve_collect(j->plan, j->workspace, j->bytes, t->stream, &report, &error), &error);
     if (*loop == 0) *loop = seconds;
     gpu_row(t);
-    printf("%s,%" PRId64 ",float32,%" PRId64 ",%" PRId64 ",%s,%s,%s,%d,%d,%.4g,%.4g\n", j->network, j->width, j->layers,
-           j->batch, back ? "backward" : "forward", back ? "-" : dpcr_method_name(method),
+    printf("%s,%" PRId64 ",float32,%" PRId64 ",%" PRId64 ",%s,%s,%s,%d,%d,%.4g,%.4g\n", j->network->name, j->width,
+           j->layers, j->batch, back ? "backward" : "forward", back ? "-" : dpcr_method_name(method),
            back ? "-" : dpcr_reason_name(report.reason), report.sweeps, t->repetitions, 1e6 * seconds, *loop / seconds);
     fflush(stdout);
 }
@@ -56,7 +69,8 @@ static void time_methods(const gpu *t, job *j) {
     static const dpcr_method methods[] = {DPCR_METHOD_SEQUENTIAL, DPCR_METHOD_OVERLAP, DPCR_METHOD_NEWTON};
     double loop = 0, back = 0;
     dpcr_error error = {0};
-    for (int m = 0; m < (j->width == 1 || j->width == 2 || j->width == 4 ? 3 : 1); m++) {
+    const bool narrow = !j->network->norm && (j->width == 1 || j->width == 2 || j->width == 4);
+    for (int m = 0; m < (narrow ? 3 : 1); m++) {
         const dpcr_solve_options options = {.size = sizeof options, .method = methods[m], .device = t->device};
         must(dpcr_solve_plan_create(t->context, &j->steps, &options, &j->plan, &error), &error);
         j->bytes = dpcr_solve_plan_workspace(j->plan);
@@ -68,14 +82,16 @@ static void time_methods(const gpu *t, job *j) {
     }
 }
 
-static void time_stack(const gpu *t, bool residual, int64_t width, int64_t layers, int64_t batch) {
+static void time_stack(const gpu *t, const network *n, int64_t width, int64_t layers, int64_t batch) {
     const dpcr_model_options o = {.size = sizeof o,
-                                  .architecture = residual ? DPCR_RESNET : DPCR_MLP,
+                                  .architecture = n->architecture,
+                                  .activation = n->activation,
+                                  .layer_norm = n->norm,
                                   .layers = layers,
                                   .width = width,
                                   .seed = 1};
     const int64_t states[3] = {layers, batch, width};
-    job j = {.network = residual ? "resnet" : "mlp", .width = width, .layers = layers, .batch = batch};
+    job j = {.network = n, .width = width, .layers = layers, .batch = batch};
     dpcr_model *model = NULL;
     dpcr_device_model *there = NULL;
     dpcr_error error = {0};
@@ -96,12 +112,14 @@ static void time_stack(const gpu *t, bool residual, int64_t width, int64_t layer
 }
 
 int main(int argc, char **argv) {
-    const char *network = value_of(argc, argv, "--network", "resnet");
+    const char *name = value_of(argc, argv, "--network", "resnet");
     const int64_t longest = atoll(value_of(argc, argv, "--longest", "65536"));
-    const bool residual = !strcmp(network, "resnet");
+    const network *n = networks;
     gpu t = {0};
-    if ((!residual && strcmp(network, "mlp") != 0) || longest < 1) {
-        fprintf(stderr, "bench_gpu_layers: wanted --network mlp or resnet, --longest 1 or more\n");
+    while (n < networks + NETWORKS && strcmp(name, n->name) != 0) n++;
+    if (n == networks + NETWORKS || longest < 1) {
+        fprintf(stderr,
+                "bench_gpu_layers: wanted --network mlp, resnet, resnet-gelu or resnet-norm, --longest 1 or more\n");
         return 2;
     }
     gpu_open(&t, "bench_gpu_layers", argc, argv);
@@ -112,7 +130,7 @@ int main(int argc, char **argv) {
         for (int64_t batch = 1; batch <= 256; batch *= 16)
             for (int64_t width = 2; width <= 256; width *= 2)
                 if (width * width * layers <= 1 << 26 && width * batch * layers <= 1 << 26)
-                    time_stack(&t, residual, width, layers, batch);
+                    time_stack(&t, n, width, layers, batch);
     gpu_close(&t);
     return 0;
 }

@@ -50,6 +50,9 @@ typedef struct dpcri_device_cell {
     int64_t weight_step;  // 0: one W for all steps
     const void *x;
     int64_t x_step, x_row;
+    // Of normalised layers u becomes (u - mean) r gamma + beta before act, mean and r = 1 / sqrt(variance + 1e-5) of
+    // the row's units: [w] each, a step's x_step behind the one before's. NULL: none. Dense, by the loop.
+    const void *gamma, *beta;
     const void *z0;  // or NULL: zeros
     int64_t z0_row;
     void *z;
@@ -71,9 +74,9 @@ typedef struct dpcri_device_cell {
     void *z0_adjoint;  // or NULL
     int64_t z0_adjoint_row;
     // Going back through dense steps with a W and an x each of their own, x_row 0: onto what is there the gradients of
-    // W, and of x summed over the rows, that lie as W and x do. Either may be NULL.
+    // W, and of x summed over the rows, that lie as W and x do, and of gamma and beta likewise. Each may be NULL.
     int gradients;
-    void *weight_gradient, *x_gradient;
+    void *weight_gradient, *x_gradient, *gamma_gradient, *beta_gradient;
 } dpcri_device_cell;
 
 // Why no kernel serves such a cell so far, in words that name what would work; NULL: one does.
@@ -84,6 +87,8 @@ static inline const char *dpcri_device_cell_refusal(const dpcri_device_cell *c) 
     if (c->activation < 0 || c->activation >= DPCRI_DEVICE_ACTIVATIONS)
         return "identity, ReLU, tanh, sigmoid, GELU and SiLU work there";
     if (c->length > UINT32_MAX) return "chains of up to 2^32 - 1 steps work there";
+    if (c->gamma && (c->diagonal || c->way != DPCRI_DEVICE_LOOP))
+        return "normalised layers are dense there, and go by the loop";
     if (!narrow && c->way != DPCRI_DEVICE_LOOP)
         return "overlap and newton are of dense cells of width 1, 2 and 4 and of diagonal ones there; the loop is of "
                "any width";
@@ -272,7 +277,8 @@ typedef struct dpcri_device_readout {
 
 typedef struct dpcri_device_kernels {
     size_t size;  // sizeof(dpcri_device_kernels) of the module's headers
-    // Bytes of device memory, 256-byte aligned, that a solve of this form (pointers and strides unread) takes.
+    // Bytes of device memory, 256-byte aligned, that a solve of this form (pointers and strides unread, but for whether
+    // there is a gamma) takes.
     // DPCR_ERROR_UNSUPPORTED, in words that name what would work, where no kernel serves it.
     dpcr_status (*linear_workspace)(int id, const dpcri_device_linear *chain, size_t *bytes, dpcr_error *error);
     // The same bits from run to run on one device.

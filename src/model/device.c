@@ -10,13 +10,13 @@ struct dpcr_device_model {
     dpcr_device device;
     int64_t length, batch;
     dpcri_narrow chain;
+    dpcri_narrow_norm norm;
     dpcri_narrow_sums sums;
     bool summed;
 };
 
 static const char *refusal(const dpcr_model_options *o) {
     if (o->branch == DPCR_BRANCH_TWO_LAYER) return "two-layer branches; linear ones work there";
-    if (o->layer_norm) return "layer_norm; layers without work there";
     return NULL;
 }
 
@@ -39,6 +39,10 @@ static dpcr_status check(const dpcr_model *m, int64_t batch, const dpcr_array *p
     return status;
 }
 
+static void *at(const dpcr_model *m, void *vector, int64_t number) {
+    return (char *)vector + number * (int64_t)dpcr_dtype_size(m->options.dtype);
+}
+
 dpcr_status dpcr_device_model_create(const dpcr_model *m, int64_t batch, const dpcr_array *parameters,
                                      const dpcr_array *gradients, dpcr_device_model **there, dpcr_error *error) {
     if (!there) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "device_model_create: no place for the handle given");
@@ -55,10 +59,13 @@ dpcr_status dpcr_device_model_create(const dpcr_model *m, int64_t batch, const d
                              .batch = batch,
                              .summed = gradients && gradients->data};
     dpcri_program_narrow(&m->program, parameters->data, &d->chain);
-    if (d->summed) {
-        dpcri_narrow sums;
-        dpcri_program_narrow(&m->program, gradients->data, &sums);
-        d->sums = (dpcri_narrow_sums){.weight = (void *)(uintptr_t)sums.weight, .bias = (void *)(uintptr_t)sums.bias};
+    d->chain.activation = m->program.layers[m->program.count - 1].activation;
+    const int64_t w = m->options.width;
+    if (d->summed) d->sums.weight = at(m, gradients->data, 0), d->sums.bias = at(m, gradients->data, w * w);
+    if (m->options.layer_norm) {
+        const int64_t norm = m->program.layers[1].parameters;
+        d->norm = (dpcri_narrow_norm){at(m, parameters->data, norm), at(m, parameters->data, norm + w)};
+        if (d->summed) d->sums.gamma = at(m, gradients->data, norm), d->sums.beta = at(m, gradients->data, norm + w);
     }
     *there = d;
     return DPCR_OK;
@@ -93,7 +100,8 @@ void dpcr_device_model_destroy(dpcr_device_model *d) {
 
 static dpcr_status launch(void *user, dpcr_launch *what, dpcr_error *error) {
     const dpcr_device_model *d = user;
-    return dpcri_narrow_launch(&d->chain, d->summed ? &d->sums : NULL, d->device, d->length, d->batch, what, error);
+    return dpcri_narrow_launch(&d->chain, d->norm.gamma ? &d->norm : NULL, d->summed ? &d->sums : NULL, d->device,
+                               d->length, d->batch, what, error);
 }
 
 dpcr_status dpcr_device_model_steps(const dpcr_device_model *d, dpcr_steps *steps, dpcr_error *error) {

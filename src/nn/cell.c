@@ -431,8 +431,8 @@ done:
 
 static dpcr_status launch(void *user, dpcr_launch *what, dpcr_error *error) {
     const dpcr_cell *c = user;
-    return dpcri_narrow_launch(&c->narrow, NULL, c->options.weight.device, c->options.length, c->options.batch, what,
-                               error);
+    return dpcri_narrow_launch(&c->narrow, NULL, NULL, c->options.weight.device, c->options.length, c->options.batch,
+                               what, error);
 }
 
 static dpcr_status check_weights(const dpcr_cell_options *o, const char *name, const dpcr_array *array, bool own_only,

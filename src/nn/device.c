@@ -24,8 +24,8 @@ static dpcri_device_way way_of(int method) {
                                            : DPCRI_DEVICE_LOOP;
 }
 
-static dpcri_device_cell cell_of(const dpcri_narrow *n, const dpcri_narrow_sums *sums, int64_t length, int64_t batch,
-                                 const dpcr_launch *launch) {
+static dpcri_device_cell cell_of(const dpcri_narrow *n, const dpcri_narrow_norm *norm, const dpcri_narrow_sums *sums,
+                                 int64_t length, int64_t batch, const dpcr_launch *launch) {
     dpcri_device_cell cell = {.dtype = n->dtype,
                               .activation = n->activation,
                               .diagonal = n->diagonal,
@@ -55,12 +55,16 @@ static dpcri_device_cell cell_of(const dpcri_narrow *n, const dpcri_narrow_sums 
     cell.direct = place(launch->direct, &cell.direct_step, &cell.direct_row);
     cell.adjoint = place(launch->adjoint, &cell.adjoint_step, &cell.adjoint_row);
     cell.z0_adjoint = place(launch->dz0, NULL, &cell.z0_adjoint_row);
-    if (sums) cell.weight_gradient = sums->weight, cell.x_gradient = sums->bias;
+    if (norm) cell.gamma = norm->gamma, cell.beta = norm->beta;
+    if (!sums) return cell;
+    cell.weight_gradient = sums->weight, cell.x_gradient = sums->bias;
+    cell.gamma_gradient = sums->gamma, cell.beta_gradient = sums->beta;
     return cell;
 }
 
-dpcr_status dpcri_narrow_launch(const dpcri_narrow *n, const dpcri_narrow_sums *sums, dpcr_device device,
-                                int64_t length, int64_t batch, dpcr_launch *launch, dpcr_error *error) {
+dpcr_status dpcri_narrow_launch(const dpcri_narrow *n, const dpcri_narrow_norm *norm, const dpcri_narrow_sums *sums,
+                                dpcr_device device, int64_t length, int64_t batch, dpcr_launch *launch,
+                                dpcr_error *error) {
     const dpcri_device_kernels *kernels = NULL;
     dpcr_status status = DPCR_OK;
     if (launch->device.type != device.type || launch->device.id != device.id) {
@@ -70,7 +74,7 @@ dpcr_status dpcri_narrow_launch(const dpcri_narrow *n, const dpcri_narrow_sums *
                           dpcri_device_text(device, here, sizeof here));
     }
     DPCR_TRY(dpcri_kernels_of(device, "steps", &kernels, error));
-    const dpcri_device_cell cell = cell_of(n, sums, length, batch, launch);
+    const dpcri_device_cell cell = cell_of(n, norm, sums, length, batch, launch);
     if (!launch->z)
         DPCR_TRY(kernels->cell_workspace(device.id, &cell, &launch->bytes, error));
     else

@@ -35,16 +35,19 @@ struct layers_form {
     int activation;
     double scale;  // 0: no residual
     bool in_out;
+    bool normed = false;
 };
 
-// Layer by layer W and then x, as models have them; states and adjoints in rows with room between them.
+// Layer by layer W and then x, gamma and beta where there are any, as models have them; states and adjoints in rows
+// with room between them.
 template <class T>
 struct layers_case : layers_form {
     int64_t layer, room;
     std::vector<T> theta, z0, z, direct, adjoint, start, gradient;
     std::vector<dpcr_device_outcome> outcome;
 
-    explicit layers_case(const layers_form &f) : layers_form(f), layer(f.width * (f.width + 1)), room(f.width + 1) {
+    explicit layers_case(const layers_form &f)
+        : layers_form(f), layer(f.width * (f.width + (f.normed ? 3 : 1))), room(f.width + 1) {
         const size_t all = (size_t)(length * rows * room);
         theta.resize((size_t)(length * layer)), gradient.resize(theta.size());
         z0.resize((size_t)(rows * room)), start.resize(z0.size());
@@ -66,6 +69,7 @@ struct layers_case : layers_form {
         c.length = length, c.rows = rows, c.w = width;
         c.weight = theta.data(), c.weight_step = c.x_step = layer;
         c.x = theta.data() + width * width;
+        if (normed) c.gamma = theta.data() + width * (width + 1), c.beta = theta.data() + width * (width + 2);
         c.z0 = z0.data(), c.z0_row = room;
         c.z = z.data(), c.z_step = rows * room, c.z_row = room;
         c.way = way;
@@ -87,6 +91,8 @@ struct layers_case : layers_form {
         c.z0_adjoint = start.data();
         c.gradients = 1;
         c.weight_gradient = gradient.data(), c.x_gradient = gradient.data() + width * width;
+        if (normed) c.gamma_gradient = gradient.data() + width * (width + 1);
+        if (normed) c.beta_gradient = gradient.data() + width * (width + 2);
         return c;
     }
     static int run(const dpcri_device_cell &c, uint64_t seed) {
@@ -102,10 +108,42 @@ struct layers_case : layers_form {
     long double weight(int64_t l, int64_t in, int64_t out) const {
         return theta[(size_t)(l * layer + (in_out ? in * width + out : out * width + in))];
     }
-    long double into(int64_t l, int64_t r, int64_t u) const {
-        long double sum = theta[(size_t)(l * layer + width * width + u)];
-        for (int64_t k = 0; k < width; k++) sum += weight(l, k, u) * before(l, r)[k];
-        return sum;
+    // Of a layer and row: what act gets, n and r where it is normalised.
+    struct given {
+        std::vector<long double> v, n;
+        long double r = 1;
+    };
+    long double parameter(int64_t l, int64_t line, int64_t u) const {
+        return theta[(size_t)(l * layer + (width + line) * width + u)];
+    }
+    given into(int64_t l, int64_t r) const {
+        given g;
+        long double mean = 0, variance = 0;
+        for (int64_t u = 0; u < width; u++) {
+            long double sum = parameter(l, 0, u);
+            for (int64_t k = 0; k < width; k++) sum += weight(l, k, u) * before(l, r)[k];
+            g.v.push_back(sum), mean += sum / width;
+        }
+        if (!normed) return g;
+        for (const long double u : g.v) variance += (u - mean) * (u - mean) / width;
+        g.r = 1 / std::sqrt(variance + 1e-5L);
+        for (int64_t u = 0; u < width; u++) {
+            g.n.push_back((g.v[(size_t)u] - mean) * g.r);
+            g.v[(size_t)u] = g.n[(size_t)u] * parameter(l, 1, u) + parameter(l, 2, u);
+        }
+        return g;
+    }
+    // What u gets of what v gets, t.
+    std::vector<long double> back(const given &g, int64_t l, const std::vector<long double> &t) const {
+        if (!normed) return t;
+        std::vector<long double> e(t);
+        long double mean = 0, along = 0;
+        for (int64_t u = 0; u < width; u++) {
+            e[(size_t)u] *= parameter(l, 1, u);
+            mean += e[(size_t)u] / width, along += e[(size_t)u] * g.n[(size_t)u] / width;
+        }
+        for (int64_t u = 0; u < width; u++) e[(size_t)u] = g.r * (e[(size_t)u] - mean - g.n[(size_t)u] * along);
+        return e;
     }
     void near(const char *what, T got, long double want, double size, int64_t l, int64_t r, int64_t u) const {
         const double bound = (sizeof(T) == 4 ? 1e-5 : 1e-13) * (size + std::fabs((double)want));
@@ -122,49 +160,71 @@ struct layers_case : layers_form {
                 if (!(want[at] == got[at])) fail_msg("%s: layer %d, unit %d", what, (int)l, (int)u);
             }
     }
-    // Each state is its step's from the one before it.
+    // Each state is its step's from the one before it. Rounding of u grows by r, and back once more.
     void assert_states() const {
         for (int64_t l = 0; l < length; l++)
             for (int64_t r = 0; r < rows; r++) {
+                const given g = into(l, r);
                 for (int64_t u = 0; u < width; u++) {
-                    const long double y = act(activation, into(l, r, u));
+                    const long double y = act(activation, g.v[(size_t)u]);
                     const long double want = scale != 0 ? before(l, r)[u] + (long double)(T)scale * y : y;
-                    near("state", z[(size_t)((l * rows + r) * room + u)], want, 1, l, r, u);
+                    near("state", z[(size_t)((l * rows + r) * room + u)], want, 1 + (double)g.r, l, r, u);
                 }
                 assert_true(std::isnan(z[(size_t)((l * rows + r) * room + width)]));  // beside the states
             }
     }
     // Adjoints each from the one behind it; the gradients' sums from the adjoints.
-    void assert_adjoints(const std::vector<T> &given) const {
+    void assert_adjoints(const std::vector<T> &start_of) const {
         const int64_t w = width;
         std::vector<long double> sums(gradient.size());
         std::vector<double> sizes(gradient.size());
+        const auto add = [&](int64_t l, int64_t number, long double part, double size) {
+            sums[(size_t)(l * layer + number)] += part;
+            sizes[(size_t)(l * layer + number)] += std::fabs((double)part) * size + size - 1;
+        };
         for (int64_t l = length - 1; l >= -1; l--)
             for (int64_t r = 0; r < rows; r++) {
-                std::vector<long double> want((size_t)w), e((size_t)w);
+                std::vector<long double> want((size_t)w), t((size_t)w), e;
                 const T *const behind = l + 1 < length ? &adjoint[(size_t)(((l + 1) * rows + r) * room)] : nullptr;
-                for (int64_t j = 0; j < w && l >= 0; j++) want[(size_t)j] = direct[(size_t)((l * rows + r) * room + j)];
-                for (int64_t u = 0; u < w && behind; u++) {
-                    e[(size_t)u] =
-                        (scale != 0 ? (long double)(T)scale : 1) * behind[u] * act_slope(activation, into(l + 1, r, u));
-                    for (int64_t j = 0; j < w; j++) want[(size_t)j] += weight(l + 1, j, u) * e[(size_t)u];
+                const given g = behind ? into(l + 1, r) : given();
+                const double size = 1 + (double)(normed ? g.r * g.r : 0);
+                for (int64_t u = 0; u < w && behind; u++)
+                    t[(size_t)u] =
+                        (scale != 0 ? (long double)(T)scale : 1) * behind[u] * act_slope(activation, g.v[(size_t)u]);
+                if (behind) e = back(g, l + 1, t);
+                for (int64_t j = 0; j < w; j++) {
+                    if (l >= 0) want[(size_t)j] = direct[(size_t)((l * rows + r) * room + j)];
+                    for (int64_t u = 0; u < w && behind; u++) want[(size_t)j] += weight(l + 1, j, u) * e[(size_t)u];
+                    if (behind && scale != 0) want[(size_t)j] += behind[j];
+                    const T got = l >= 0 ? adjoint[(size_t)((l * rows + r) * room + j)] : start[(size_t)(r * room + j)];
+                    near("adjoint", got, want[(size_t)j], 1 + size, l, r, j);
                 }
-                for (int64_t u = 0; u < w; u++) {
-                    if (behind && scale != 0) want[(size_t)u] += behind[u];
-                    const T got = l >= 0 ? adjoint[(size_t)((l * rows + r) * room + u)] : start[(size_t)(r * room + u)];
-                    near("adjoint", got, want[(size_t)u], 2, l, r, u);
-                    for (int64_t k = 0; k <= w && behind; k++) {
-                        const int64_t at = k == w ? w * w + u : in_out ? k * w + u : u * w + k;
-                        const long double part = e[(size_t)u] * (k == w ? 1 : (long double)before(l + 1, r)[k]);
-                        sums[(size_t)((l + 1) * layer + at)] += part;
-                        sizes[(size_t)((l + 1) * layer + at)] += std::fabs((double)part);
-                    }
+                for (int64_t u = 0; u < w && behind; u++) {
+                    for (int64_t k = 0; k < w; k++)
+                        add(l + 1, in_out ? k * w + u : u * w + k, e[(size_t)u] * before(l + 1, r)[k], size);
+                    add(l + 1, w * w + u, e[(size_t)u], size);
+                    if (normed) add(l + 1, w * (w + 1) + u, t[(size_t)u] * g.n[(size_t)u], size);
+                    if (normed) add(l + 1, w * (w + 2) + u, t[(size_t)u], size);
                 }
             }
         for (size_t n = 0; n < gradient.size(); n++)
-            near("gradient", gradient[n], sums[n] + given[n], 1 + sizes[n], (int64_t)n / layer, 0, (int64_t)n % layer);
+            near("gradient", gradient[n], sums[n] + start_of[n], 1 + sizes[n], (int64_t)n / layer, 0,
+                 (int64_t)n % layer);
     }
 };
+
+// Forward, back, in place every other time, and gradients are the definition's.
+template <class T>
+void matches(const layers_form &form, uint64_t seed) {
+    layers_case<T> c(form);
+    c.solve(seed);
+    c.assert_states();
+    for (const dpcr_device_outcome &o : c.outcome)
+        assert_true(o.locked == form.length && o.sweeps == 1 && !o.non_finite && o.residual == 0);
+    const std::vector<T> given = c.gradient;
+    assert_int_equal(c.run(c.backward(seed % 2 == 1), seed + 1), DPCRI_CUDA_OK);
+    c.assert_adjoints(given);
+}
 
 }  // namespace
 

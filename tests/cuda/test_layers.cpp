@@ -14,18 +14,6 @@ extern template struct layers::kinds<double>;
 
 namespace {
 
-template <class T>
-void matches(const layers_form &form, uint64_t seed) {
-    layers_case<T> c(form);
-    c.solve(seed);
-    c.assert_states();
-    for (const dpcr_device_outcome &o : c.outcome)
-        assert_true(o.locked == form.length && o.sweeps == 1 && !o.non_finite && o.residual == 0);
-    const std::vector<T> given = c.gradient;
-    assert_int_equal(c.run(c.backward(seed % 2 == 1), seed + 1), DPCRI_CUDA_OK);
-    c.assert_adjoints(given);
-}
-
 void every_width_is_the_definitions(void **) {
     uint64_t seed = 0;
     for (int64_t width = 1; width <= 40; width++, seed++) {
@@ -136,7 +124,7 @@ void few_blocks_for_many_groups(void **) {
     const std::vector<float> states = c.z;
     const dpcri_device_cell a = c.forward();
     problem<float> p = problem_of<float>(a);
-    simt::shape shape = shape_of<float, 1>(1, &p);
+    simt::shape shape = shape_of<float, 1, onward<float>>(1, &p);
     for (uint64_t seed = 0; seed < 6; seed++) {
         c.z.assign(c.z.size(), NAN);
         order(seed, 2);
@@ -154,10 +142,11 @@ void few_blocks_for_many_groups(void **) {
     c.gradient = sums;
     const simt::shape one = {1, gates::threads, gates::shared_bytes<float, 2>(), false};
     assert_int_equal(simt::launch<slopes<float>>(one, nullptr, {p, false}), 0);
-    shape = shape_of<float, 1>(1, &p);
+    shape = shape_of<float, 1, homeward<float>>(1, &p);
     shape.blocks = 3;
     assert_int_equal((simt::launch<stack<float, 1, homeward<float>>>(shape, nullptr, p)), 0);
-    const gradients<float>::arguments g = {p, 1, 16, c.gradient.data(), c.gradient.data() + 81, nullptr};
+    const gradients<float>::arguments g = {p,       1,       16,     c.gradient.data(), c.gradient.data() + 81,
+                                           nullptr, nullptr, nullptr};
     assert_int_equal(simt::launch<layers::gradients<float>>(one, nullptr, g), 0);
     assert_same(gradient, c.gradient, "a block");
 }

@@ -140,14 +140,47 @@ static void tell_outcome(dpcr_device_outcome *outcome, int64_t row, int64_t leng
                                              .residual = told ? 0.5 : 0};
 }
 
+// What act gets in step l, of all units: u, or of normalised layers what becomes of it, with n in `normal`. Returns r.
+static double given_to_act(const dpcri_device_cell *c, int64_t row, int64_t l, double *v, double *normal) {
+    double mean = 0, variance = 0;
+    for (int64_t i = 0; i < c->w; i++) v[i] = into(c, row, l, i);
+    if (!c->gamma) return 1;
+    for (int64_t i = 0; i < c->w; i++) mean += v[i] / (double)c->w;
+    for (int64_t i = 0; i < c->w; i++) variance += (v[i] - mean) * (v[i] - mean) / (double)c->w;
+    const double r = 1 / sqrt(variance + 1e-5);
+    for (int64_t i = 0; i < c->w; i++) {
+        normal[i] = (v[i] - mean) * r;
+        v[i] = normal[i] * get(c->dtype, c->gamma, l * c->x_step + i) + get(c->dtype, c->beta, l * c->x_step + i);
+    }
+    return r;
+}
+
+// What u of all units gets in step l where z' gets g; of normalised layers `t` is what v gets.
+static void back_through_act(const dpcri_device_cell *c, int64_t row, int64_t l, const double *g, double *e, double *t,
+                             double *normal) {
+    double v[WIDEST], mean = 0, along = 0;
+    const double r = given_to_act(c, row, l, v, normal);
+    for (int64_t i = 0; i < c->w; i++) t[i] = g[i] * slope(c->activation, v[i]) * (c->residual ? c->scale : 1);
+    for (int64_t i = 0; i < c->w; i++) e[i] = t[i];
+    if (!c->gamma) return;
+    for (int64_t i = 0; i < c->w; i++) {
+        e[i] *= get(c->dtype, c->gamma, l * c->x_step + i);
+        mean += e[i] / (double)c->w, along += e[i] * normal[i] / (double)c->w;
+    }
+    for (int64_t i = 0; i < c->w; i++) e[i] = r * (e[i] - mean - normal[i] * along);
+}
+
 static void cell_forward(const dpcri_device_cell *c, int64_t row) {
-    for (int64_t l = 0; l < c->length; l++)
+    double v[WIDEST], normal[WIDEST];
+    for (int64_t l = 0; l < c->length; l++) {
+        given_to_act(c, row, l, v, normal);
         for (int64_t i = 0; i < c->w; i++) {
             const double before = l > 0 ? get(c->dtype, c->z, (l - 1) * c->z_step + row * c->z_row + i)
                                         : get(c->dtype, c->z0, row * c->z0_row + i);
-            const double y = act(c->activation, into(c, row, l, i));
+            const double y = act(c->activation, v[i]);
             put(c->dtype, c->z, l * c->z_step + row * c->z_row + i, c->residual ? before + c->scale * y : y);
         }
+    }
     bool finite = true;
     for (int64_t i = 0; i < c->w; i++)
         finite = finite && isfinite(get(c->dtype, c->z, (c->length - 1) * c->z_step + row * c->z_row + i));
@@ -155,18 +188,17 @@ static void cell_forward(const dpcri_device_cell *c, int64_t row) {
 }
 
 static void cell_backward(const dpcri_device_cell *c, int64_t row) {
-    double g[WIDEST] = {0}, next[WIDEST];
+    double g[WIDEST] = {0}, next[WIDEST], e[WIDEST], t[WIDEST], normal[WIDEST];
     for (int64_t l = c->length - 1; l >= 0; l--) {
         for (int64_t i = 0; i < c->w; i++) {
             g[i] += get(c->dtype, c->direct, l * c->direct_step + row * c->direct_row + i);
             put(c->dtype, c->adjoint, l * c->adjoint_step + row * c->adjoint_row + i, g[i]);
         }
         for (int64_t j = 0; j < c->w; j++) next[j] = c->residual ? g[j] : 0;
-        for (int64_t i = 0; i < c->w; i++) {
-            const double d = slope(c->activation, into(c, row, l, i)) * (c->residual ? c->scale : 1);
+        back_through_act(c, row, l, g, e, t, normal);
+        for (int64_t i = 0; i < c->w; i++)
             for (int64_t j = c->diagonal ? i : 0; j < (c->diagonal ? i + 1 : c->w); j++)
-                next[j] += g[i] * d * weight_at(c, l, i, j);
-        }
+                next[j] += e[i] * weight_at(c, l, i, j);
         for (int64_t j = 0; j < c->w; j++) g[j] = next[j];
     }
     for (int64_t j = 0; c->z0_adjoint && j < c->w; j++) put(c->dtype, c->z0_adjoint, row * c->z0_adjoint_row + j, g[j]);
@@ -179,17 +211,23 @@ static void add_to(dpcr_dtype dtype, void *at, int64_t i, double value) {
 // Over the adjoints; W's and x's gradients lie as both do.
 static void cell_gradients(const dpcri_device_cell *c, int64_t row) {
     const int64_t w = c->w;
-    for (int64_t l = 0; l < c->length; l++)
+    double g[WIDEST] = {0}, e[WIDEST], t[WIDEST], normal[WIDEST];
+    for (int64_t l = 0; l < c->length; l++) {
+        for (int64_t i = 0; i < w; i++)
+            g[i] = get(c->dtype, c->adjoint, l * c->adjoint_step + row * c->adjoint_row + i);
+        back_through_act(c, row, l, g, e, t, normal);
         for (int64_t i = 0; i < w; i++) {
-            const double e = get(c->dtype, c->adjoint, l * c->adjoint_step + row * c->adjoint_row + i) *
-                             slope(c->activation, into(c, row, l, i)) * (c->residual ? c->scale : 1);
-            add_to(c->dtype, c->x_gradient, l * c->x_step + i, e);
+            add_to(c->dtype, c->x_gradient, l * c->x_step + i, e[i]);
+            if (c->gamma) add_to(c->dtype, c->gamma_gradient, l * c->x_step + i, t[i] * normal[i]);
+            if (c->gamma) add_to(c->dtype, c->beta_gradient, l * c->x_step + i, t[i]);
             for (int64_t j = 0; j < w; j++) {
                 const double z = l > 0 ? get(c->dtype, c->z, (l - 1) * c->z_step + row * c->z_row + j)
                                        : get(c->dtype, c->z0, row * c->z0_row + j);
-                add_to(c->dtype, c->weight_gradient, l * c->weight_step + (c->in_out ? j * w + i : i * w + j), e * z);
+                add_to(c->dtype, c->weight_gradient, l * c->weight_step + (c->in_out ? j * w + i : i * w + j),
+                       e[i] * z);
             }
         }
+    }
 }
 
 static dpcr_status cell_workspace(int id, const dpcri_device_cell *cell, size_t *bytes, dpcr_error *error) {

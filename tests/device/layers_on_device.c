@@ -111,6 +111,18 @@ void layers_as_on_the_host(void **state) {
                                                        .width = widths[w],
                                                        .activation = activations[n / 3 % 4],
                                                        .seed = 7}});
+    for (int w = 0; w < 7; w++)
+        for (int l = 0; l < 3; l++, n++)
+            solve_layers(&(layers_job){.batch = batches[(w + l) % 3],
+                                       .method = methods[l % 2],
+                                       .options = {.size = sizeof(dpcr_model_options),
+                                                   .architecture = w % 2 ? DPCR_RESNET : DPCR_MLP,
+                                                   .dtype = l % 2 ? DPCR_F32 : DPCR_F64,
+                                                   .layers = lengths[l],
+                                                   .width = widths[w],
+                                                   .activation = activations[(w + l) % 4],
+                                                   .layer_norm = 1,
+                                                   .seed = 9}});
     // AUTO is left to the loop where chunks would pay but have no kernel.
     solve_layers(&(layers_job){.batch = 1,
                                .options = {.size = sizeof(dpcr_model_options),
@@ -151,15 +163,22 @@ void layers_that_are_refused(void **state) {
             dpcr_solve_plan_create(context, &steps, &options, &plan, &error));
     dpcr_device_model_destroy(chain);
     dpcr_model_destroy(model);
-    static const char *const words[] = {"two-layer", "layer_norm"};
-    for (int i = 0; i < 2; i++) {
-        o.branch = i == 0 ? DPCR_BRANCH_TWO_LAYER : DPCR_BRANCH_LINEAR;
-        o.layer_norm = i == 1;
-        model = make_model(&o);
-        REFUSED(DPCR_ERROR_UNSUPPORTED, words[i],
-                dpcr_device_model_create(model, 2, &theta.device, NULL, &chain, &error));
-        dpcr_model_destroy(model);
-    }
+    o.branch = DPCR_BRANCH_TWO_LAYER;
+    model = make_model(&o);
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "two-layer",
+            dpcr_device_model_create(model, 2, &theta.device, NULL, &chain, &error));
+    dpcr_model_destroy(model);
+    o = (dpcr_model_options){
+        .size = sizeof o, .architecture = DPCR_MLP, .layers = 3, .width = 2, .layer_norm = 1, .dtype = DPCR_F32};
+    model = make_model(&o);
+    (void)dpcr_model_vector(model, &count);
+    moved normed = make_moved(DPCR_F32, 1, &count, 1, 1);
+    ok(dpcr_device_model_create(model, 2, &normed.device, NULL, &chain, &error), &error);
+    ok(dpcr_device_model_steps(chain, &steps, &error), &error);
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "go by the loop", dpcr_solve_plan_create(context, &steps, &options, &plan, &error));
+    dpcr_device_model_destroy(chain);
+    dpcr_model_destroy(model);
+    free_moved(&normed);
 #undef REFUSED
     free_moved(&theta);
 }

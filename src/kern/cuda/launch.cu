@@ -139,9 +139,9 @@ int dpcri_cuda_chain_run(dpcri_device_linear c, void *workspace, size_t bytes, v
 
 namespace {
 
-// Width of the columns of a cell; dense ones of any other go by layers.h.
+// Width of the columns of a cell; dense ones of any other, and normalised ones, go by layers.h.
 int column_of(const dpcri_device_cell &c) { return c.diagonal ? 1 : (int)c.w; }
-bool wide(const dpcri_device_cell &c) { return !c.diagonal && c.w != 1 && c.w != 2 && c.w != 4; }
+bool wide(const dpcri_device_cell &c) { return c.gamma || (!c.diagonal && c.w != 1 && c.w != 2 && c.w != 4); }
 
 // Of rows of float, twice, in the 227 KB that a block has at most; sizes that are products of it stay within int64_t.
 constexpr int64_t widest = (227 << 10) / (2 * sizeof(float));
@@ -204,7 +204,8 @@ int dpcri_cuda_cell_run(dpcri_device_cell c, void *workspace, size_t bytes, void
     const int status = check(c);
     if (status != DPCRI_CUDA_OK) return status;
     if (c.length == 0 || c.rows == 0) return DPCRI_CUDA_OK;
-    if (!c.weight || !c.x || !c.z || (c.backward && (!c.direct || !c.adjoint))) return DPCRI_CUDA_ARGUMENT;
+    if (!c.weight || !c.x || !c.z || (c.backward && (!c.direct || !c.adjoint)) || !c.gamma != !c.beta)
+        return DPCRI_CUDA_ARGUMENT;
     const size_t wanted = dpcri_cuda_cell_workspace(c);
     if (bytes < wanted) return DPCRI_CUDA_WORKSPACE;
     if (wanted > 0 && !workspace) return DPCRI_CUDA_ARGUMENT;

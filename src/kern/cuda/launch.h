@@ -7,8 +7,8 @@
 // may do with the structure what it likes.
 //
 //   X_workspace(arguments)   bytes of device memory (256-byte aligned) that X_run needs with these sizes on the current
-//                            device; pointers are not looked at. Nothing has to be cleared in it, and nothing in it
-//                            outlives the run
+//                            device; pointers are not looked at, but for gamma: is it there? Nothing has to be cleared
+//                            in it, and nothing in it outlives the run
 //   X_run(arguments, memory, bytes, stream)   DPCRI_CUDA_OK, one of the reasons below, or a cudaError_t (> 0)
 //
 // What is solved, and how its arrays lie, is kern/device.h's. Strides are in elements and may be 0 (shared) or
@@ -44,10 +44,10 @@ enum { DPCRI_CUDA_DENSE_WIDTH = 16 };  // dense transitions and blocks up to thi
 size_t dpcri_cuda_chain_workspace(dpcri_device_linear chain);
 int dpcri_cuda_chain_run(dpcri_device_linear chain, void *workspace, size_t bytes, void *stream);
 
-// Cells: dense of width 1, 2, 4, or diagonal of any width; by the loop dense of any width too, as far as a row and a
-// tile of W fit on chip (_fits: DPCRI_CUDA_OK on the current device, or as _run). float and double. With `backward` one
-// pass over the states, which are only read; chunk, warm_up, tolerances, max_sweeps, stop and outcome are unread. Sizes
-// that matter to the workspace are those of the gradients too: `gradients` is read.
+// Cells: dense of width 1, 2, 4, or diagonal of any width; by the loop dense of any width too, normalised or not, as
+// far as a row and a tile of W fit on chip (_fits: DPCRI_CUDA_OK on the current device, or as _run). float and double.
+// With `backward` one pass over the states, which are only read; chunk, warm_up, tolerances, max_sweeps, stop and
+// outcome are unread. Sizes that matter to the workspace are those of the gradients too: `gradients` is read.
 enum {  // kern/nn_kernels.h's numbers
     DPCRI_CUDA_IDENTITY,
     DPCRI_CUDA_RELU,

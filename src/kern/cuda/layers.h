@@ -15,7 +15,7 @@
 //
 // A unit's sum begins with x, or with lambda, and runs over z, or e, in order, as the host's: a row's bits are its own.
 // The rows of a gradient are summed in pieces of a number that the shape alone says, each in order, and the pieces by
-// their index. docs/math/backward.md.
+// their index. Normalised layers, whose units meet between u and act, are layers_norm.h's. docs/math/backward.md.
 #ifndef DPCRI_CUDA_LAYERS_H
 #define DPCRI_CUDA_LAYERS_H
 
@@ -40,7 +40,16 @@ struct problem {
     T *first;  // z0's, or NULL
     int64_t first_row;
     T *e;  // [length][rows][w]
+    // Of normalised layers: u becomes n gamma + beta, n = (u - mean) r; a layer's lie x_step behind the one before's.
+    const T *gamma, *beta;   // [w], or NULL
+    T *normal, *reciprocal;  // going back: n [length][rows][w], r [length][rows]
 };
+
+// Rows of w numbers that the parameters of a layer take, W's first.
+template <class T>
+SIMT_BOTH int64_t lines(const problem<T> &p) {
+    return p.w + (p.gamma ? 3 : 1);
+}
 
 // Where a tile of W lies: outputs u0 .. u0 + units - 1 of layer l, inputs k0 .. k0 + depth - 1. Layers in the order in
 // which they run.
@@ -61,14 +70,15 @@ SIMT place after(const problem<T> &p, place at) {
     return at;
 }
 
-// The tiles' buffers come first in shared memory, then the states, or e: two buffers of [rows][w] by turns.
+// The tiles' buffers come first in shared memory, then the states, or e: two buffers of [rows][w] by turns; then what a
+// way settles its layers with, two buffers too.
 template <class T>
 SIMT_BOTH int tile_numbers(const problem<T> &p) {
     return p.depth * (p.units + 1);
 }
-template <class T, int M>
+template <class T, int M, class Way>
 SIMT_BOTH int64_t shared_numbers(const problem<T> &p) {
-    return 2 * (int64_t)tile_numbers(p) + 2 * M * p.row_warps * p.w;
+    return 2 * (int64_t)tile_numbers(p) + 2 * M * p.row_warps * p.w + 2 * Way::beside(p, M * p.row_warps);
 }
 
 // Asks for a tile of W: number (k, u) goes to k (units + 1) + u. `along`: numbers of one output lie side by side.
@@ -107,6 +117,10 @@ SIMT void multiply(const problem<T> &p, const simt::shared<T> &s, int buffer, in
 // runs n-th, along(p), begin(p, row, u): what is at rest first; ready(p, n, row, u): what an output needs of its own,
 // read while the sums before it are made; late(p, n, row, u, own): what of that is known only now; start(own): where
 // its sum begins; finish(me, p, n, row, u, own, sum, rest): what is at rest for the next layer; rest: in this one.
+// Where `settles` is set, all units of a row then meet: settle(me, p, s, with, to, from, n, first, count): what finish
+// left from number `to` on becomes what is at rest; `from`: in this layer. prepare(me, p, s, with, n, first, count) has
+// asked for what it takes, beside(p, rows) numbers, with the layer's first tile. `begins`: that of n = -1 follows
+// begin.
 template <class T, int M, class Way>
 struct stack {
     typedef problem<T> arguments;
@@ -135,6 +149,11 @@ struct stack {
         return 2 * tile_numbers(p) + (turn * M * p.row_warps + row) * (int)p.w;
     }
 
+    // What layer n settles with.
+    SIMT static int with(const arguments &p, int64_t n) {
+        return at_rest(p, 2, 0) + (int)(n & 1) * (int)Way::beside(p, M * p.row_warps);
+    }
+
     typedef typename Way::own own;
     SIMT static void ready(const arguments &p, const share &s, int64_t n, int64_t u, own (&to)[M]) {
         if (u >= p.w || n >= p.c.length) return;
@@ -142,7 +161,7 @@ struct stack {
     }
 
     SIMT static void run_group(simt::lane &me, const arguments &p, int64_t group) {
-        const simt::shared<T> s = me.template array<T>(0, (int)shared_numbers<T, M>(p));
+        const simt::shared<T> s = me.template array<T>(0, (int)shared_numbers<T, M, Way>(p));
         const share mine = of(me, p, group);
         const int unit = me.thread() % p.units;
         own next[M] = {}, now[M] = {};
@@ -154,6 +173,13 @@ struct stack {
         for (int64_t u = unit; u < p.w; u += p.units)
             SIMT_UNROLL for (int i = 0; i < M; i++) if (mine.there[i])
                 s.set(at_rest(p, 0, mine.row[i]) + (int)u, Way::begin(p, mine.first + mine.row[i], u));
+        if constexpr (Way::settles) Way::prepare(me, p, s, with(p, 0), 0, mine.first, mine.count);
+        if constexpr (Way::begins) {
+            Way::prepare(me, p, s, with(p, -1), -1, mine.first, mine.count);
+            me.copy_wait();
+            me.barrier();
+            Way::settle(me, p, s, with(p, -1), at_rest(p, 0, 0), at_rest(p, 1, 0), -1, mine.first, mine.count);
+        }
         ready(p, mine, 0, unit, next);
         while (at.n < p.c.length) {
             me.copy_wait();
@@ -161,6 +187,9 @@ struct stack {
             const place then = after(p, at);
             const int64_t u = at.u0 + unit;
             if (then.n < p.c.length) fetch(me, p, s, Way::weight(p, then.n), then, Way::along(p), 1 - buffer);
+            if constexpr (Way::settles)
+                if (then.n != at.n && then.n < p.c.length)
+                    Way::prepare(me, p, s, with(p, then.n), then.n, mine.first, mine.count);
             if (at.k0 == 0) {
                 SIMT_UNROLL for (int i = 0; i < M; i++) now[i] = next[i];
                 SIMT_UNROLL for (int i = 0; i < M; i++) {
@@ -181,6 +210,12 @@ struct stack {
                     s.set(at_rest(p, 1 - turn, mine.row[i]) + (int)u,
                           Way::finish(me, p, at.n, mine.first + mine.row[i], u, now[i], sum[i], rest));
                 }
+            if constexpr (Way::settles)
+                if (then.n != at.n) {
+                    me.barrier();  // the layer's rows are whole
+                    Way::settle(me, p, s, with(p, at.n), at_rest(p, 1 - turn, 0), at_rest(p, turn, 0), at.n, mine.first,
+                                mine.count);
+                }
             if (then.n != at.n) turn = 1 - turn;
             buffer = 1 - buffer;
             at = then;
@@ -195,8 +230,15 @@ struct stack {
 
 // ---- forward: states at rest ----
 
+// Of ways whose units do not meet.
 template <class T>
-struct onward {
+struct unsettled {
+    static constexpr bool settles = false, begins = false;
+    SIMT_BOTH static int64_t beside(const problem<T> &, int64_t) { return 0; }
+};
+
+template <class T>
+struct onward : unsettled<T> {
     typedef T own;  // x
     SIMT static const T *weight(const problem<T> &p, int64_t n) { return p.c.weight + n * p.c.weight_step; }
     SIMT static bool along(const problem<T> &p) { return !p.c.in_out; }
@@ -209,7 +251,11 @@ struct onward {
     SIMT static void late(const problem<T> &, int64_t, int64_t, int64_t, T &) {}
     SIMT static T start(T x) { return x; }
     SIMT static T finish(simt::lane &me, const problem<T> &p, int64_t n, int64_t row, int64_t u, T, T sum, T before) {
-        const T y = cells::value(p.c.activation, sum), z = p.c.residual ? simt::fma(p.c.scale, y, before) : y;
+        return state(me, p, n, row, u, sum, before);
+    }
+    // z' from what act gets, stored and told.
+    SIMT static T state(simt::lane &me, const problem<T> &p, int64_t n, int64_t row, int64_t u, T v, T before) {
+        const T y = cells::value(p.c.activation, v), z = p.c.residual ? simt::fma(p.c.scale, y, before) : y;
         p.c.z[n * p.c.z_step + row * p.c.z_row + u] = z;
         if (n + 1 < p.c.length || !p.c.outcome) return z;
         dpcr_device_outcome *o = p.c.outcome + row;  // zero at first
@@ -222,7 +268,8 @@ struct onward {
     }
 };
 
-// ---- act'(u) of all layers, tiles of 16 rows x 64 units; or, where the adjoints are there, e ----
+// ---- act'(u) of all layers, tiles of 16 rows x 64 units; or, where the adjoints are there, e; of normalised ones u
+// ----
 
 // scale act' lambda, in the host's order
 template <class T>
@@ -250,7 +297,7 @@ struct slopes {
     SIMT static void make(simt::lane &me, const problem<T> &p, int64_t l, int64_t first, int64_t u0,
                           T (&sum)[gates::mine][Q]) {
         const int64_t w = p.w, step = gates::units_of_tile;
-        const bool told = !p.c.residual && cells::told_by_value(p.c.activation);
+        const bool told = !p.c.residual && !p.gamma && cells::told_by_value(p.c.activation);
         SIMT_UNROLL for (int i = 0; i < gates::mine; i++) SIMT_UNROLL for (int q = 0; q < Q; q++) {
             const int64_t row = first + me.warp() * gates::mine + i, u = u0 + q * step + me.in_warp();
             const T *from = told ? p.c.z + l * p.c.z_step + row * p.c.z_row : p.c.x + l * p.c.x_step + row * p.c.x_row;
@@ -263,6 +310,7 @@ struct slopes {
             gates::multiply_down<T, Q>(me, rows{p, l, first}, weight + u0, w, w, w, 0, w - u0, sum);
         else
             gates::multiply<T, Q>(me, rows{p, l, first}, weight + u0 * w, w, step, w - u0, step, sum);
+        if (p.gamma) return;
         SIMT_UNROLL for (int i = 0; i < gates::mine; i++) SIMT_UNROLL for (int q = 0; q < Q; q++) sum[i][q] =
             cells::slope(p.c.activation, sum[i][q]);
     }
@@ -279,7 +327,7 @@ struct slopes {
                 const int64_t row = first + me.warp() * gates::mine + i;
                 const int64_t u = u0 + q * gates::units_of_tile + me.in_warp();
                 if (row >= p.c.columns || u >= p.w) continue;
-                p.e[(l * p.c.columns + row) * p.w + u] =
+                (p.gamma ? p.normal : p.e)[(l * p.c.columns + row) * p.w + u] =
                     a.finished ? turned(p, d[i][q], p.adjoint[l * p.adjoint_step + row * p.adjoint_row + u]) : d[i][q];
             }
         }
@@ -289,7 +337,7 @@ struct slopes {
 // ---- back: e at rest; the layer that runs n-th is length - 1 - n ----
 
 template <class T>
-struct homeward {
+struct homeward : unsettled<T> {
     struct own {
         T after;          // lambda of this layer, or 0
         T direct, slope;  // of the one before: what comes in, and what e has in its place
@@ -306,9 +354,12 @@ struct homeward {
     SIMT static T come(const problem<T> &p, int64_t l, int64_t row, int64_t u) {
         return p.direct[l * p.direct_step + row * p.direct_row + u];
     }
-    SIMT static T keep(const problem<T> &p, int64_t l, int64_t row, int64_t u, T g, T d) {
+    SIMT static T come_to(const problem<T> &p, int64_t l, int64_t row, int64_t u, T g, T d) {
         *lambda(p, l, row, u) = g;
-        return *slope(p, l, row, u) = turned(p, d, g);
+        return turned(p, d, g);
+    }
+    SIMT static T keep(const problem<T> &p, int64_t l, int64_t row, int64_t u, T g, T d) {
+        return *slope(p, l, row, u) = come_to(p, l, row, u, g, d);
     }
     SIMT static T begin(const problem<T> &p, int64_t row, int64_t u) {
         const int64_t l = p.c.length - 1;
@@ -342,26 +393,25 @@ struct gradients {
     static constexpr int Q = 2, most = gates::threads;
     struct arguments {
         problem<T> p;
-        int64_t pieces, piece;  // and rows of each
-        T *weight, *x;          // what they are added to, or NULL
-        T *parts;               // [pieces][length][w + 1][w], the last of each layer x's; of one piece unread
+        int64_t pieces, piece;         // and rows of each
+        T *weight, *x, *gamma, *beta;  // what they are added to, or NULL
+        T *parts;                      // [pieces][length][lines][w], W's first, then x's; of one piece unread
     };
     typedef typename slopes<T>::rows inputs;  // z of the layer before
 
     SIMT static int64_t at(const problem<T> &p, int64_t k, int64_t u) { return p.c.in_out ? k * p.w + u : u * p.w + k; }
-    // Number (k, u) of layer l, k = w: x's.
+    // Number (k, u) of layer l, k = w: x's, then gamma's and beta's.
     SIMT static void add(const arguments &a, int64_t l, int64_t k, int64_t u, T sum) {
-        T *const to = k < a.p.w ? (a.weight ? a.weight + l * a.p.c.weight_step + at(a.p, k, u) : nullptr)
-                      : a.x     ? a.x + l * a.p.c.x_step + u
-                                : nullptr;
-        if (to) *to += sum;
+        const int64_t w = a.p.w;
+        T *const to = k < w ? a.weight : k == w ? a.x : k == w + 1 ? a.gamma : a.beta;
+        if (to) to[k < w ? l * a.p.c.weight_step + at(a.p, k, u) : l * a.p.c.x_step + u] += sum;
     }
     SIMT static void give(const arguments &a, int64_t piece, int64_t l, int64_t k, int64_t u, T sum) {
         const int64_t w = a.p.w;
         if (a.pieces == 1)
             add(a, l, k, u, sum);
         else
-            a.parts[((piece * a.p.c.length + l) * (w + 1) + k) * w + u] = sum;
+            a.parts[((piece * a.p.c.length + l) * lines(a.p) + k) * w + u] = sum;
     }
     SIMT static void run(simt::lane &me, const arguments &a) {
         const problem<T> &p = a.p;
@@ -412,7 +462,7 @@ struct fold {
     static constexpr int most = gates::threads;
     typedef typename gradients<T>::arguments arguments;
     SIMT static void run(simt::lane &me, const arguments &a) {
-        const int64_t w = a.p.w, layer = (w + 1) * w, count = a.p.c.length * layer;
+        const int64_t w = a.p.w, layer = lines(a.p) * w, count = a.p.c.length * layer;
         for (int64_t n = me.block() * most + me.thread(); n < count; n += me.blocks() * most) {
             T sum = a.parts[n];
             for (int64_t k = 1; k < a.pieces; k++) sum += a.parts[k * count + n];

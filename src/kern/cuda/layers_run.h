@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// The launcher of layers.h: shapes of blocks, workspace and launches.
+// The launcher of layers.h and layers_norm.h: shapes of blocks, workspace and launches.
 #ifndef DPCRI_CUDA_LAYERS_RUN_H
 #define DPCRI_CUDA_LAYERS_RUN_H
 
 #include "kern/cuda/cells_run.h"
-#include "kern/cuda/layers.h"
+#include "kern/cuda/layers_norm.h"
 
 namespace layers {
 
@@ -25,13 +25,15 @@ problem<T> problem_of(const dpcri_device_cell &c) {
     p.adjoint_row = c.adjoint_row;
     p.first = static_cast<T *>(c.z0_adjoint);
     p.first_row = c.z0_adjoint_row;
+    p.gamma = static_cast<const T *>(c.gamma);
+    p.beta = static_cast<const T *>(c.beta);
     return p;
 }
 
 // ---- the stack itself ----
 
 // As many warps as the width keeps busy, along the units first; the tile is as deep as its bytes allow.
-template <class T, int M>
+template <class T, int M, class Way>
 simt::shape shape_of(int row_warps, problem<T> *p) {
     const int64_t wide = gates::tiles(p->w, simt::warp_size), most = most_threads / simt::warp_size / row_warps;
     const int64_t unit_warps = wide < most ? wide : most;
@@ -40,7 +42,7 @@ simt::shape shape_of(int row_warps, problem<T> *p) {
     const int64_t depth = tile_bytes / (int64_t)sizeof(T) / p->units;
     p->depth = (int)(depth < p->w ? depth : p->w);
     const int64_t groups = gates::tiles(p->c.columns, M * row_warps);
-    return {groups < 65535 ? groups : 65535, p->units * row_warps, shared_numbers<T, M>(*p) * (int64_t)sizeof(T),
+    return {groups < 65535 ? groups : 65535, p->units * row_warps, shared_numbers<T, M, Way>(*p) * (int64_t)sizeof(T),
             false};
 }
 
@@ -51,18 +53,29 @@ int launch_stack(problem<T> p, bool launched, void *stream) {
     const int status = simt::room_of_block(&room);
     if (status != 0) return status;
     if (p.c.columns > few_rows) {
-        const simt::shape four = shape_of<T, 4>(p.c.columns > many_rows ? 2 : 1, &p);
+        const simt::shape four = shape_of<T, 4, Way>(p.c.columns > many_rows ? 2 : 1, &p);
         if (four.shared_bytes <= room) return launched ? simt::launch<stack<T, 4, Way>>(four, stream, p) : 0;
     }
-    const simt::shape one = shape_of<T, 1>(1, &p);
+    const simt::shape one = shape_of<T, 1, Way>(1, &p);
     if (one.shared_bytes > room) return DPCRI_CUDA_WIDTH;
     return launched ? simt::launch<stack<T, 1, Way>>(one, stream, p) : 0;
 }
 
 template <class T>
+int launch_onward(const problem<T> &p, bool launched, void *stream) {
+    return p.gamma ? launch_stack<T, normed_onward<T>>(p, launched, stream)
+                   : launch_stack<T, onward<T>>(p, launched, stream);
+}
+template <class T>
+int launch_homeward(const problem<T> &p, bool launched, void *stream) {
+    return p.gamma ? launch_stack<T, normed_homeward<T>>(p, launched, stream)
+                   : launch_stack<T, homeward<T>>(p, launched, stream);
+}
+
+template <class T>
 int run_forward(const dpcri_device_cell &c, void *stream) {
     const int status = c.outcome ? simt::clear(c.outcome, (size_t)c.rows * sizeof *c.outcome, stream) : 0;
-    return status != 0 ? status : launch_stack<T, onward<T>>(problem_of<T>(c), true, stream);
+    return status != 0 ? status : launch_onward<T>(problem_of<T>(c), true, stream);
 }
 
 // ---- back ----
@@ -71,19 +84,21 @@ inline int64_t blocks_of(int64_t tiles) { return tiles < 65535 ? tiles : 65535; 
 
 template <class T>
 struct back_space {
-    T *e, *parts;
+    T *e, *normal, *reciprocal, *parts;
     int64_t pieces, piece;
 };
 
 template <class T>
 back_space<T> space_of(const dpcri_device_cell &c, cells::cut *workspace) {
     back_space<T> s = {};
-    const int64_t numbers = c.length * (c.w + 1) * c.w, wanted = gates::tiles(c.rows, rows_of_piece);
+    const int64_t numbers = c.length * lines(problem_of<T>(c)) * c.w, wanted = gates::tiles(c.rows, rows_of_piece);
     const int64_t room = most_parts / numbers, fit = wanted < room ? wanted : room;
     s.pieces = fit < 1 ? 1 : fit < most_pieces ? fit : most_pieces;
     s.piece = gates::tiles(gates::tiles(c.rows, s.pieces), gates::depth) * gates::depth;
     s.pieces = gates::tiles(c.rows, s.piece);
     s.e = workspace->take<T>(c.length * c.rows * c.w);
+    s.normal = workspace->take<T>(c.gamma ? c.length * c.rows * c.w : 0);
+    s.reciprocal = workspace->take<T>(c.gamma ? c.length * c.rows : 0);
     s.parts = workspace->take<T>(c.gradients && s.pieces > 1 ? s.pieces * numbers : 0);
     return s;
 }
@@ -93,22 +108,35 @@ int launch_slopes(const problem<T> &p, bool finished, void *stream) {
     typedef slopes<T> kernel;
     const int64_t products = p.c.length * gates::tiles(p.c.columns, gates::items_of_tile) *
                              gates::tiles(p.w, kernel::Q * gates::units_of_tile);
-    return simt::launch<kernel>({blocks_of(products), gates::threads, gates::shared_bytes<T, kernel::Q>(), false},
-                                stream, {p, finished});
+    const int status = simt::launch<kernel>(
+        {blocks_of(products), gates::threads, gates::shared_bytes<T, kernel::Q>(), false}, stream, {p, finished});
+    if (status != 0 || !p.gamma) return status;
+    const int64_t rows = gates::tiles(p.c.length * p.c.columns, gates::threads / simt::warp_size);
+    return simt::launch<norms<T>>({blocks_of(rows), gates::threads, 0, false}, stream, p);
 }
 
 template <class T>
 int launch_gradients(const dpcri_device_cell &c, const problem<T> &p, const back_space<T> &s, void *stream) {
     typedef gradients<T> kernel;
-    const typename kernel::arguments a = {
-        p, s.pieces, s.piece, static_cast<T *>(c.weight_gradient), static_cast<T *>(c.x_gradient), s.parts};
-    if (!a.weight && !a.x) return 0;
+    const typename kernel::arguments a = {p,
+                                          s.pieces,
+                                          s.piece,
+                                          static_cast<T *>(c.weight_gradient),
+                                          static_cast<T *>(c.x_gradient),
+                                          static_cast<T *>(c.gamma_gradient),
+                                          static_cast<T *>(c.beta_gradient),
+                                          s.parts};
+    if (!a.weight && !a.x && !a.gamma && !a.beta) return 0;
     const int64_t products = p.c.length * s.pieces * gates::tiles(p.w, gates::items_of_tile) *
                              gates::tiles(p.w, kernel::Q * gates::units_of_tile);
-    const int status = simt::launch<kernel>(
-        {blocks_of(products), gates::threads, gates::shared_bytes<T, kernel::Q>(), false}, stream, a);
+    int status = simt::launch<kernel>({blocks_of(products), gates::threads, gates::shared_bytes<T, kernel::Q>(), false},
+                                      stream, a);
+    const int64_t columns = p.c.length * s.pieces * gates::tiles(p.w, simt::warp_size);
+    if (status == 0 && p.gamma)
+        status =
+            simt::launch<scales<T>>({blocks_of(columns), gates::threads, scales<T>::shared_bytes(), false}, stream, a);
     if (status != 0 || s.pieces == 1) return status;
-    const int64_t numbers = gates::tiles(p.c.length * (p.w + 1) * p.w, gates::threads);
+    const int64_t numbers = gates::tiles(p.c.length * lines(p) * p.w, gates::threads);
     return simt::launch<fold<T>>({blocks_of(numbers), gates::threads, 0, false}, stream, a);
 }
 
@@ -118,8 +146,10 @@ int run_back(const dpcri_device_cell &c, void *workspace, void *stream) {
     const back_space<T> s = space_of<T>(c, &pieces);
     problem<T> p = problem_of<T>(c);
     p.e = s.e;
+    p.normal = s.normal;
+    p.reciprocal = s.reciprocal;
     int status = launch_slopes<T>(p, false, stream);
-    if (status == 0) status = launch_stack<T, homeward<T>>(p, true, stream);
+    if (status == 0) status = launch_homeward<T>(p, true, stream);
     return status == 0 && c.gradients ? launch_gradients<T>(c, p, s, stream) : status;
 }
 
@@ -137,7 +167,7 @@ struct kinds {
 template <class T>
 int kinds<T>::fits(const dpcri_device_cell &c) {
     const problem<T> p = problem_of<T>(c);
-    return c.backward ? launch_stack<T, homeward<T>>(p, false, nullptr) : launch_stack<T, onward<T>>(p, false, nullptr);
+    return c.backward ? launch_homeward<T>(p, false, nullptr) : launch_onward<T>(p, false, nullptr);
 }
 
 template <class T>
