@@ -77,6 +77,7 @@ static void settle_defaults(train *t) {
     t->options.seed = t->common.seed;
     t->options.progress = on_step;
     t->options.progress_user = t;
+    t->options.recompute = !t->pipeline.given && t->pipeline.options.recompute;
     cli_report_settle(&t->report);
     t->report.common = &t->common;
     t->report.unit = "images";

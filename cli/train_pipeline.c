@@ -50,7 +50,9 @@ static const struct argp_option pipeline_options[] = {
     {"deadline", KEY_DEADLINE, "S", 0, "Seconds that a rank waits for another (default 60)", 0},
     {"trace", KEY_TRACE, "FILE", 0, "The last whole run, as it was, for chrome://tracing or Perfetto ('-': stdout)", 0},
     {"recompute", KEY_RECOMPUTE, NULL, 0,
-     "Keep a stage's inputs only and run F again before I: less memory, the same bits", 0},
+     "Keep a stage's inputs only and run F again before I; by one process keep states only, on a device those before "
+     "every so many layers: less memory, the same bits",
+     0},
     {0},
 };
 
@@ -91,7 +93,7 @@ static bool is_shared(int key) { return key == KEY_RANKS || key == KEY_SEGMENT |
 static error_t parse_pipeline(int key, char *arg, struct argp_state *state) {
     cli_pipeline *p = state->input;
     dpcr_schedule_options *s = &p->schedule;
-    if (key > KEY_PIPELINE && key <= KEY_RECOMPUTE) {
+    if (key > KEY_PIPELINE && key < KEY_RECOMPUTE) {  // which one process has too
         const char **first = is_shared(key) ? &p->shared_given : &p->first_given;
         if (!*first) *first = pipeline_options[key - KEY_PIPELINE].name;
     }

@@ -92,7 +92,7 @@ static error_t parse_training(int key, char *arg, struct argp_state *state) {
     dpcr_train_options *o = &t->options.train;
     switch (key) {
         case KEY_DATA: t->data = arg; return 0;
-        case KEY_RECOMPUTE: t->options.recompute = 1; return 0;
+        case KEY_RECOMPUTE: t->options.train.recompute = 1; return 0;
         case KEY_SEGMENT: return taken(cli_read_int64("--segment", arg, 1, INT64_MAX, &t->options.segment));
         case KEY_EPOCHS: return taken(cli_read_int64("--epochs", arg, 1, UINT32_MAX, &o->epochs));
         case KEY_BATCH: return taken(cli_read_int64("--batch", arg, 1, 1 << 20, &o->batch));
@@ -410,7 +410,7 @@ int cli_train_sequence(int argc, char **argv) {
             CLI_USAGE,
             "--readout and --bidirectional are for bit streams and recordings: a text is predicted step by step");
     const bool last = t.model_options.readout == DPCR_READOUT_LAST && !t.model_options.network.bidirectional;
-    if (t.options.segment && (is_text(&t) || !last || t.options.dropout > 0 || t.options.recompute))
+    if (t.options.segment && (is_text(&t) || !last || t.options.dropout > 0 || t.options.train.recompute))
         return cli_fail(CLI_USAGE,
                         "--segment is for bit streams and recordings, the readout last, one direction, without "
                         "--dropout and --recompute");

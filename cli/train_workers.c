@@ -91,6 +91,8 @@ static int check_given(const cli_workers *w, const cli_pipeline *p) {
         return cli_fail(CLI_USAGE, "--%s is for --%s", w->first_given, cli_workers_name(w->first_kind));
     if (!p->given && !w->kind && p->shared_given)
         return cli_fail(CLI_USAGE, "--%s is for --pipeline, --data-parallel, --swap or --layer-wise", p->shared_given);
+    if (w->kind && p->options.recompute)
+        return cli_fail(CLI_USAGE, "--recompute is not for --%s", cli_workers_name(w->kind));
     if (w->kind && w->kind != CLI_LAYERWISE && p->options.segment)
         return cli_fail(CLI_USAGE, "--segment is for late gradients; --%s has none", cli_workers_name(w->kind));
     if (w->kind == CLI_LAYERWISE && p->ranks_given)

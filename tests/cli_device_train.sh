@@ -122,6 +122,26 @@ answer(*common, epochs, "--save", path("whole"))
 assert tensors("stopped") == tensors("whole"), "stopped and gone on with: other bits"
 assert [line["step"] for line in log("sl") if line["event"] == "step"] == list(range(1, 13 * int(epochs) + 1))
 
+# Recomputed: the same bits, in segments of 16 layers with and without a shorter one, wide and deep; a checkpoint goes on with and without.
+# The plain stand-in rounds no adjoint between layers.
+for lib, network in (("libfake_device_simt.so", ["resnet", "--layers", "36", "--width", "4", "--layer-norm", "--tie", "6"]), ("libfake_device_simt.so", ["resnet", "--layers", "40", "--width", "8"]), ("libfake_device_simt.so", ["mlp", "--layers", "17", "--width", "33"]),
+                     ("libfake_device.so", ["mlp", "--layers", "48", "--width", "5", "--dtype", "float64"]), ("libfake_device.so", ["resnet", "--layers", "3", "--width", "6"]),
+                     ("libfake_device.so", ["resnet", "--layers", "1100", "--width", "3", "--limit", "20", "--dtype", "float64"])):
+    given = ["train", *network, *fixed, "tanh", "--batch", "50", "--device", "cuda"]
+    os.environ["DEEPPCR_CUDA_MODULE"] = os.path.join(stand_ins, lib)
+    if os.path.exists(os.environ["DEEPPCR_CUDA_MODULE"]):
+        a, b = (answer(*given, *more, "--save", path("r%d" % len(more))) for more in ([], ["--recompute"]))
+        assert tensors("r0") == tensors("r1"), (network, lib)
+        assert (a["train_loss"], a["test_loss"]) == (b["train_loss"], b["test_loss"]), (network, a, b)
+os.environ["DEEPPCR_CUDA_MODULE"] = os.path.join(stand_ins, "libfake_device.so")
+deep = ["train", "resnet", *fixed, "relu", "--layers", "400", "--width", "24", "--batch", "50", "--device", "cuda", "--constant-rate", "--warm-up", "0"]
+little = {**os.environ, "DEEPPCR_FAKE_MEMORY": str(8 << 20)}
+refused(4, "bytes were refused", *deep, env=little)
+answer(*deep, "--recompute", "--save", path("d"), env=little)
+answer(*deep, "--epochs", "3", "--resume", path("d"))
+refused(2, "which go back in one scan", "train", "mlp", *fixed, "tanh", "--layers", "30", "--width", "4", "--recompute", "--device", "cuda")
+refused(2, "recompute on a device with overlap", *deep, "--recompute", "--method", "overlap")
+
 # A processor's checkpoint goes on there, its way back by the loop or open.
 for back in ("sequential", "auto"):
     given = ["train", "resnet", *small[:-2], "--method", "sequential", "--constant-rate", "--warm-up", "0", "--epochs"]

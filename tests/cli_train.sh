@@ -81,6 +81,14 @@ assert tensors("z") == tensors("m")
 for threads in ("1", "2"):
     answer("train", "resnet", *small, "--limit", "300", "--epochs", "1", "--save", path("t" + threads), "--threads", threads)
 assert tensors("t1") == tensors("t2"), "threads change bits"
+# No tape is kept: the same bits, and a checkpoint goes on with and without.
+for given in ((), ("--dtype", "float64", "--activation", "tanh"), ("--branch", "two-layer"), ("--layer-norm",)):
+    few = ["train", "resnet", *small, "--limit", "300", *given, "--constant-rate", "--warm-up", "0", "--method", "sequential"]
+    answer(*few, "--epochs", "2", "--save", path("kept"))
+    answer(*few, "--epochs", "1", "--save", path("again"), "--recompute")
+    answer(*few, "--epochs", "2", "--resume", path("again"), "--recompute")
+    assert tensors("kept") == tensors("again"), ("recompute changes bits", given)
+refused(2, "--recompute is not for --swap", "train", "resnet", *small, "--swap", "--recompute")
 assert answer("check", "--load", path("m"), "--data", path("data"))["agrees"]
 for optimiser, rate in (("sgd", "0.02"), ("adam", "0.01")):
     told = answer("train", "mlp", *small, "--activation", "tanh", "--layers", "3", "--epochs", "4", "--optimiser", optimiser, "--rate", rate)

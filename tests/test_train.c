@@ -248,7 +248,7 @@ static runner *make_runner(dpcr_context *context, dpcr_model *model, const dpcr_
     r->epoch = -1;
     r->normaliser = dpcri_normaliser_make(dpcr_model_get_options(model)->dtype, f.mean, f.deviation);
     if (dpcri_pass_create(&r->pass, context, model, (const int64_t[]){BATCH, 0}, (const dpcr_solve_options[]){o, o},
-                          true, &error) != DPCR_OK)
+                          true, false, &error) != DPCR_OK)
         fail_msg("%s", error.text);
     return r;
 }

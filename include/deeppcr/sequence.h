@@ -77,10 +77,9 @@ typedef struct dpcr_sequence_data {
 
 typedef struct dpcr_sequence_train_options {
     size_t size;               // sizeof(dpcr_sequence_train_options) of the caller
-    dpcr_train_options train;  // its size is not read. epochs, batch, optimiser, solve, seed, clip, save, ...
+    dpcr_train_options train;  // its size is not read. epochs, batch, optimiser, solve, seed, clip, recompute, ...
     int64_t length;            // of a text: steps between two updates
     double dropout;            // between the network's layers
-    int recompute;             // non-zero: less memory for more time (dpcr_recurrent_plan_options)
     // Labelled sequences, readout last, one direction: states are kept only every so many steps, counted from the end,
     // and the steps between are run again on the way back. Memory for the inputs, `segment` steps and length / segment
     // states; time for one more forward pass. Rounded up to a multiple of the steps that go back at once, so that by

@@ -120,6 +120,12 @@ typedef struct dpcr_train_options {
     int (*progress)(void *user, const struct dpcr_train_state *state);
     void *progress_user;
     double clip;  // norm of all gradients together at most, as dpcr_gradients_clip_norm; 0: any
+    // Not 0: less memory for more time, with the same bits, so a checkpoint goes on with and without it. dpcr_train
+    // keeps no tape, and the way back makes it again; on a device, by the loop and over layers that are normalised or
+    // of another width than 1, 2 and 4, the states before every so many layers alone, and the way back runs those
+    // between again: about 4 sqrt(L) B w numbers for 4 L B w (the bits up to 512 rows a batch). dpcr_sequence_train:
+    // dpcr_recurrent_plan_options. Workers refuse it; pipelines have an option of their own.
+    int recompute;
 } dpcr_train_options;
 
 // Seconds of this call by phase; on a device all of a step is `forward`.

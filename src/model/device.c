@@ -8,6 +8,8 @@
 struct dpcr_device_model {
     dpcr_context *context;
     dpcr_device device;
+    const dpcr_model *model;
+    char *parameters, *gradients;  // the vectors; gradients NULL: not summed
     int64_t length, batch;
     dpcri_narrow chain;
     dpcri_narrow_norm norm;
@@ -55,20 +57,30 @@ dpcr_status dpcr_device_model_create(const dpcr_model *m, int64_t batch, const d
                           sizeof *d);
     *d = (dpcr_device_model){.context = m->context,
                              .device = parameters->device,
-                             .length = m->options.layers,
+                             .model = m,
+                             .parameters = parameters->data,
+                             .gradients = gradients ? gradients->data : NULL,
                              .batch = batch,
                              .summed = gradients && gradients->data};
-    dpcri_program_narrow(&m->program, parameters->data, &d->chain);
-    d->chain.activation = m->program.layers[m->program.count - 1].activation;
-    const int64_t w = m->options.width;
-    if (d->summed) d->sums.weight = at(m, gradients->data, 0), d->sums.bias = at(m, gradients->data, w * w);
-    if (m->options.layer_norm) {
-        const int64_t norm = m->program.layers[1].parameters;
-        d->norm = (dpcri_narrow_norm){at(m, parameters->data, norm), at(m, parameters->data, norm + w)};
-        if (d->summed) d->sums.gamma = at(m, gradients->data, norm), d->sums.beta = at(m, gradients->data, norm + w);
-    }
+    dpcri_device_model_span(d, 0, m->options.layers);
     *there = d;
     return DPCR_OK;
+}
+
+void dpcri_device_model_span(dpcr_device_model *d, int64_t first, int64_t count) {
+    const dpcr_model *m = d->model;
+    const int64_t w = m->options.width, step = first * m->program.parameters;
+    d->length = count;
+    dpcri_program_narrow(&m->program, at(m, d->parameters, step), &d->chain);
+    d->chain.activation = m->program.layers[m->program.count - 1].activation;
+    if (d->summed) {
+        d->sums.weight = at(m, d->gradients, step);
+        d->sums.bias = at(m, d->gradients, step + w * w);
+    }
+    if (!m->options.layer_norm) return;
+    const int64_t norm = step + m->program.layers[1].parameters;
+    d->norm = (dpcri_narrow_norm){at(m, d->parameters, norm), at(m, d->parameters, norm + w)};
+    if (d->summed) d->sums.gamma = at(m, d->gradients, norm), d->sums.beta = at(m, d->gradients, norm + w);
 }
 
 dpcr_status dpcr_model_tie_gradients_enqueue(const dpcr_model *m, const dpcr_array *gradients, void *stream,

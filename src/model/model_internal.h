@@ -54,4 +54,8 @@ dpcr_status dpcri_model_save_with(const dpcr_model *m, const char *path, const d
 dpcr_status dpcri_model_check_rows(const dpcr_model *model, const char *call, const char *what, const dpcr_array *array,
                                    int64_t rows, int64_t cols, int64_t *got, dpcr_error *error);
 
+// The chain of a handle, from its next launch on, is that of layers first .. first + count - 1: as many as those of the
+// steps that plans were made of.
+void dpcri_device_model_span(dpcr_device_model *there, int64_t first, int64_t count);
+
 #endif

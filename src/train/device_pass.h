@@ -19,10 +19,14 @@ typedef struct dpcri_device_pass {
     const char *call;  // that errors name
     dpcr_device device;
     void *stream;
-    int64_t count, image_count;              // parameters; rows of the data
-    int64_t rows[DPCRI_SIZES];               // 0: no such batch
-    dpcr_device_model *chains[DPCRI_SIZES];  // NULL where rows are 0 or the model has no layers
+    int64_t count, image_count;  // parameters; rows of the data
+    int64_t rows[DPCRI_SIZES];   // 0: no such batch
+    // The chain goes in segments of so many layers (all: one segment), of which the last may have less.
+    int64_t segment, segments;
+    dpcr_device_model *chains[DPCRI_SIZES];  // of a segment; NULL where rows are 0 or the model has no layers
     dpcr_solve_plan *plans[DPCRI_SIZES];
+    dpcr_device_model *last_chains[DPCRI_SIZES];  // of the last one, where it has less
+    dpcr_solve_plan *last_plans[DPCRI_SIZES];
     // On the device; the buffers hold the larger size B.
     void *parameters, *gradients;  // [count]; gradients: backward only, zeros at first
     uint8_t *images, *labels;      // the data
@@ -31,10 +35,11 @@ typedef struct dpcri_device_pass {
     uint32_t *marks;               // [image_count]
     void *x;                       // [B][inputs]
     uint8_t *y;                    // [B]
-    void *z0, *z;                  // [B][w], x itself without an encoder; [L][B][w]
-    void *logits;                  // [B][outputs]; backward: their gradient
-    void *direct, *lambda, *dz0;   // [L][B][w], zeros but for the last step's; [L][B][w]; [B][w]; backward only
-    double *parts, *told;          // [B][2], [2]: the loss
+    void *z0, *z;                  // [B][w], x itself without an encoder; [segment][B][w]
+    void *kept;    // [segments - 1][B][w]: states before the segments but the first; not backward: [B][w]
+    void *logits;  // [B][outputs]; backward: their gradient
+    void *direct, *lambda, *dz0;  // as z, zeros but for the last step's; as z; [B][w]; backward only
+    double *parts, *told;         // [B][2], [2]: the loss
     void *workspace;
     size_t workspace_bytes;
     dpcr_solve_report report;  // of the last forward solve
@@ -42,11 +47,13 @@ typedef struct dpcri_device_pass {
 } dpcri_device_pass;
 
 // Plans, buffers, and data and parameters sent there. pass is to be destroyed also after a failure; backward false
-// leaves out what only backward needs. call: a literal, whom errors name.
+// leaves out what only backward needs. recompute: the loop keeps the states before each segment alone, and the way back
+// runs each again. call: a literal, whom errors name.
 dpcr_status dpcri_device_pass_create(dpcri_device_pass *pass, const char *call, dpcr_context *context,
                                      const dpcr_model *model, const dpcr_dataset *data,
                                      const dpcri_normaliser *normaliser, const int64_t rows[DPCRI_SIZES],
-                                     const dpcr_solve_options solve[DPCRI_SIZES], bool backward, dpcr_error *error);
+                                     const dpcr_solve_options solve[DPCRI_SIZES], bool backward, bool recompute,
+                                     dpcr_error *error);
 void dpcri_device_pass_destroy(dpcri_device_pass *pass);
 
 // a b c elements more of the device's memory, which go with the pass; `from` of the host, or NULL: anything.

@@ -56,15 +56,15 @@ static dpcr_status make_pass(there *t, dpcr_error *error) {
     DPCR_TRY(choose(t, solve, rows, error));
     const bool open = l->options.resume && l->options.solve.method == DPCR_METHOD_AUTO;
     status = dpcri_device_pass_create(&t->pass, "train", l->context, l->model, l->data, &normaliser, rows, solve, true,
-                                      open ? &refused : error);
+                                      l->options.recompute != 0, open ? &refused : error);
     if (status == DPCR_OK || !open) goto done;
     if (status != DPCR_ERROR_UNSUPPORTED && status != DPCR_ERROR_ARGUMENT) {
         if (error) *error = refused;
         goto done;
     }
     dpcri_device_pass_destroy(&t->pass);
-    status =
-        dpcri_device_pass_create(&t->pass, "train", l->context, l->model, l->data, &normaliser, rows, own, true, error);
+    status = dpcri_device_pass_create(&t->pass, "train", l->context, l->model, l->data, &normaliser, rows, own, true,
+                                      l->options.recompute != 0, error);
 done:
     return status;
 }

@@ -62,7 +62,8 @@ static dpcr_status run_there(dpcr_context *context, const dpcr_model *model, con
                              dpcr_error *error) {
     dpcr_status status;
     dpcri_device_pass pass = {0};
-    DPCR_TRY(dpcri_device_pass_create(&pass, "evaluate", context, model, data, normaliser, rows, solve, false, error));
+    DPCR_TRY(dpcri_device_pass_create(&pass, "evaluate", context, model, data, normaliser, rows, solve, false, false,
+                                      error));
     for (int64_t first = 0; first < data->count; first += batch) {
         const int size = data->count - first >= batch ? 0 : 1;
         double mean = 0;
@@ -105,7 +106,7 @@ dpcr_status dpcr_evaluate(dpcr_context *context, dpcr_model *model, const dpcr_d
     if (dpcri_solve_on_device(&options)) {
         DPCR_TRY(run_there(context, model, data, batch, &normaliser, rows, both, &sum, &correct, error));
     } else {
-        DPCR_TRY(dpcri_pass_create(&pass, context, model, rows, both, false, error));
+        DPCR_TRY(dpcri_pass_create(&pass, context, model, rows, both, false, false, error));
         DPCR_TRY(run(context, data, batch, &normaliser, &pass, &sum, &correct, error));
     }
     if (loss) *loss = sum / (double)data->count;

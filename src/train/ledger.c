@@ -152,6 +152,9 @@ dpcr_status dpcri_ledger_open(dpcri_ledger *l, const char *call, dpcr_context *c
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
                             "%s: workers on a device, wanted a solve on the processor; train runs on one by itself",
                             call));
+    if (o->recompute && !l->planned)
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                            "%s: recompute among workers, wanted 0; pipelines have an option of their own", call));
     if (o->checkpoint_seconds == 0) o->checkpoint_seconds = 10;
     DPCR_TRY(count_steps(l, call, error));
     if (o->optimiser.total == -1) o->optimiser.total = l->state.steps;

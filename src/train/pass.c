@@ -42,7 +42,8 @@ static dpcr_array final_state(const dpcri_pass *pass, int64_t rows) {
 
 // ---- plans and buffers ----
 
-static dpcr_status make_plan(dpcri_pass *pass, int size, const dpcr_solve_options *solve, dpcr_error *error) {
+static dpcr_status make_plan(dpcri_pass *pass, int size, const dpcr_solve_options *solve, bool recompute,
+                             dpcr_error *error) {
     dpcr_status status;
     dpcr_steps steps = {.size = sizeof steps};
     if (pass->rows[size] == 0 || pass->options->layers == 0) return DPCR_OK;
@@ -51,7 +52,8 @@ static dpcr_status make_plan(dpcri_pass *pass, int size, const dpcr_solve_option
     options.consume_tape = 1;  // each forward here has one backward
     DPCR_TRY(dpcr_solve_plan_create(pass->context, &steps, &options, &pass->plans[size], error));
     // Only the loop leaves a tape; after another method backward recomputes it.
-    pass->taped[size] = dpcr_solve_plan_method(pass->plans[size]) == DPCR_METHOD_SEQUENTIAL && steps.tape_values > 0;
+    pass->taped[size] =
+        !recompute && dpcr_solve_plan_method(pass->plans[size]) == DPCR_METHOD_SEQUENTIAL && steps.tape_values > 0;
     pass->tape_values = steps.tape_values;
     const size_t bytes = dpcr_solve_plan_workspace(pass->plans[size]);
     if (bytes > pass->workspace_bytes) pass->workspace_bytes = bytes;
@@ -101,12 +103,12 @@ static dpcr_status make_buffers(dpcri_pass *pass, bool backward, dpcr_error *err
 
 dpcr_status dpcri_pass_create(dpcri_pass *pass, dpcr_context *context, dpcr_model *model,
                               const int64_t rows[DPCRI_SIZES], const dpcr_solve_options solve[DPCRI_SIZES],
-                              bool backward, dpcr_error *error) {
+                              bool backward, bool recompute, dpcr_error *error) {
     dpcr_status status;
     *pass = (dpcri_pass){.context = context, .model = model, .options = dpcr_model_get_options(model)};
     for (int size = 0; size < DPCRI_SIZES; size++) {
         pass->rows[size] = rows[size];
-        DPCR_TRY(make_plan(pass, size, &solve[size], error));
+        DPCR_TRY(make_plan(pass, size, &solve[size], recompute, error));
     }
     DPCR_TRY(make_buffers(pass, backward, error));
     // Without an encoder the pixels are the states.

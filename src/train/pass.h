@@ -35,10 +35,11 @@ typedef struct dpcri_pass {
 void dpcri_pass_rows(int64_t count, int64_t batch, int64_t rows[DPCRI_SIZES]);
 
 // Makes plans and buffers for batches of rows[0] and rows[1] (either may be 0). solve[i] are the options of size i.
-// pass is to be destroyed also after a failure; backward false leaves out what only backward needs.
+// pass is to be destroyed also after a failure; backward false leaves out what only backward needs; recompute: no tape
+// is kept, and backward makes it again.
 dpcr_status dpcri_pass_create(dpcri_pass *pass, dpcr_context *context, dpcr_model *model,
                               const int64_t rows[DPCRI_SIZES], const dpcr_solve_options solve[DPCRI_SIZES],
-                              bool backward, dpcr_error *error);
+                              bool backward, bool recompute, dpcr_error *error);
 void dpcri_pass_destroy(dpcri_pass *pass);
 
 // Loss and correct rows of the batch in x, y. With `gradient` the logits' place then holds dloss/dlogits.

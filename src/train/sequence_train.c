@@ -85,7 +85,7 @@ static dpcr_status fill_options(training *t, const dpcr_sequence_train_options *
     const dpcr_recurrent_options *n = &t->model->options.network;
     if (t->options.segment < 0 || (t->options.segment && (t->data->text || n->bidirectional || n->reverse ||
                                                           t->model->options.readout != DPCR_READOUT_LAST ||
-                                                          t->options.dropout > 0 || t->options.recompute)))
+                                                          t->options.dropout > 0 || t->options.train.recompute)))
         return dpcri_fail(
             error, DPCR_ERROR_ARGUMENT,
             "sequence_train: segment is %lld: wanted 0 or more, and segments want labelled sequences, the "
@@ -182,7 +182,7 @@ static dpcri_sequence_shape shape_of(const training *t) {
                                   .training = true,
                                   .packed = !text && !t->data->same_length,
                                   .dropout = t->options.dropout,
-                                  .recompute = t->options.recompute,
+                                  .recompute = t->options.train.recompute,
                                   .segment = t->options.segment};
 }
 

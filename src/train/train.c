@@ -27,7 +27,7 @@ static dpcr_status make_pass(training *t, const dpcri_saved *saved, dpcr_error *
     const bool layers = dpcr_model_get_options(l->model)->layers > 0;
     for (int size = 0; saved && layers && size < DPCRI_SIZES; size++)
         if (rows[size]) DPCR_TRY(dpcri_saved_choices(saved, size, &solve[size], error));
-    DPCR_TRY(dpcri_pass_create(&t->pass, l->context, l->model, rows, solve, true, error));
+    DPCR_TRY(dpcri_pass_create(&t->pass, l->context, l->model, rows, solve, true, l->options.recompute != 0, error));
     for (int size = 0; size < DPCRI_SIZES; size++) dpcri_choices_add(&l->fixed, size, t->pass.plans[size]);
 done:
     return status;

@@ -214,7 +214,7 @@ void wide_batches_of_sequences(void **state) {
     train_on(&host, &m, &data, &o, here, DPCR_OK);
     train_on(&device, &m, &data, &o, there, DPCR_OK);
     assert_alike(&host, &device, 1e-11);
-    o.recompute = 1;
+    o.train.recompute = 1;
     train_on(&again, &m, &data, &o, there, DPCR_OK);
     assert_parameters(device.model, again.model, 0);
     destroy(&host), destroy(&device), destroy(&again);
