@@ -234,10 +234,12 @@ static void check_lanes(const dpcri_adjoint_kernels *k, const form *f, const lay
 
 static void check_splits(const dpcri_adjoint_kernels *k, const form *f) {
     static const int64_t counts[] = {1, 2, 3, 7, 16, 33, 64, 81}, lengths[] = {0, 1, 2, 5, 16, 17, 32, 48};
+    static const int64_t some_rows[] = {1, 2, 3, 8, 16, 37};
     int choice = (int)f->w;
-    for (int64_t rows = 1; rows <= 37; rows = rows == 3 ? 37 : rows + 2)
+    for (size_t q = 0; q < sizeof some_rows / sizeof *some_rows; q++)
         for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
             for (size_t j = 0; j < sizeof lengths / sizeof *lengths; j++) {
+                const int64_t rows = some_rows[q];
                 if (rows * counts[i] > 120 || rows * counts[i] * lengths[j] * f->w > 16000) continue;
                 choice = (choice + 11) % CHOICES;
                 layout l = {.lanes = counts[i],

@@ -282,8 +282,8 @@ static void many_steps_equal_single_ones(void **state) {
             for (size_t w = 0; k && w < sizeof widths / sizeof *widths; w++)
                 for (size_t i = 0; i < sizeof rows / sizeof *rows + sizeof lanes / sizeof *lanes; i++) {
                     const int by_rows = i < sizeof rows / sizeof *rows;
-                    int64_t size[4] = {by_rows ? 2 : lanes[i - sizeof rows / sizeof *rows], STEPS, by_rows ? rows[i] : 1,
-                                       widths[w]};
+                    int64_t size[4] = {by_rows ? 2 : lanes[i - sizeof rows / sizeof *rows], STEPS,
+                                       by_rows ? rows[i] : 1, widths[w]};
                     if (sampled(run++)) all_cases(k, size, (int)i);
                     size[1] = 1;
                     if (widths[w] == 8 && sampled(run++)) all_cases(k, size, (int)i);  // a way of its own
@@ -291,7 +291,25 @@ static void many_steps_equal_single_ones(void **state) {
         }
 }
 
+// More rows than the other two take at once.
+static void gradients_take_any_number_of_short_rows(void **state) {
+    (void)state;
+    static const int64_t rows[] = {DPCRI_STEPS_ROWS + 1, 16, 33};
+    srand(12);
+    for (int level = 0; level < DPCRI_ISA_COUNT; level++)
+        for (int dtype = DPCR_F32; dtype <= DPCR_F64; dtype++) {
+            const dpcri_nn_kernels *k = dpcri_nn_kernels_at((dpcri_isa)level, (dpcr_dtype)dtype);
+            for (int64_t w = 1; k && w <= k->short_rows; w++)
+                for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+                    for (int mode = 0; mode < 4; mode++) {
+                        const int64_t size[4] = {1, STEPS, rows[i], w};
+                        gradient_case(k, size, mode);
+                    }
+        }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(many_steps_equal_single_ones)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(many_steps_equal_single_ones),
+                                       cmocka_unit_test(gradients_take_any_number_of_short_rows)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -429,12 +429,19 @@ static int adjoint_window(void *user, const dpcr_span *span, const dpcr_array *i
     return dpcri_narrow_adjoint_window(&narrow, slopes_of, m, span, in, tape, direct, last, kept, first_out, handover);
 }
 
+// Few rows, or any number of short ones, whose slopes are there or find room.
+static bool gradients_in_one_call(const dpcri_program *p, int64_t rows, bool taped) {
+    if (!p->fused || p->width > DPCRI_STEPS_WIDTH) return false;
+    const bool room = taped || rows * p->width * (int64_t)p->kernels->element <= STACK_BYTES;
+    return rows <= DPCRI_STEPS_ROWS || (p->width <= p->kernels->short_rows && room);
+}
+
 static int gradient(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
                     const dpcr_array *adjoints) {
     const dpcr_model *m = user;
     const dpcri_program *p = &m->program;
     const size_t element = p->kernels->element;
-    if (p->fused && p->width <= DPCRI_STEPS_WIDTH && span->rows <= DPCRI_STEPS_ROWS)
+    if (gradients_in_one_call(p, span->rows, tape && tape->data))
         return gradient_in_one_call(m, span, in, tape, adjoints);
     _Alignas(64) unsigned char stack[STACK_BYTES];
     work w;
