@@ -509,6 +509,24 @@ static int check_finite(const generate *t) {
                     (long long)lost, (long long)t->run.count, t->file);
 }
 
+// On a device there is the loop.
+static int settle_device(generate *t) {
+    const dpcr_method m = t->run.solve.method;
+    const char *given = t->common.device_given;
+    cli_device_leave_auto(&t->common, "samplers");
+    if (t->common.device.type != DPCR_CUDA) return CLI_DONE;
+    if (m != DPCR_METHOD_AUTO && m != DPCR_METHOD_SEQUENTIAL)
+        return cli_fail(CLI_USAGE, "--device %.20s: --method %s runs on processors; sequential works there", given,
+                        cli_sampling_method_name(m));
+    if (t->guess || t->run.scaled || t->run.solve.window)
+        return cli_fail(CLI_USAGE, "--device %.20s: the steps go in order there; %s is for sweeps", given,
+                        t->guess        ? "--guess"
+                        : t->run.scaled ? "--scaled"
+                                        : "--window");
+    t->run.device = t->common.device;
+    return CLI_DONE;
+}
+
 static int refuse(const generate *t) {
     const char *const outputs[] = {t->out, t->path, t->samples, t->path_out};
     if (t->times && (t->run.sampler.steps || (int)t->run.sampler.spacing != SPACING_UNSET))
@@ -605,9 +623,12 @@ int cli_verb_generate(int argc, char **argv) {
         .most = 1};
     const char *positional[CLI_MAX_POSITIONAL] = {0};
     int status;
+    t.common.serves_devices = true;
     if (cli_parse(&syntax, argc, argv, positional, &status)) {
         t.file = positional[0];
-        if (!(status = refuse(&t))) status = run(&t);
+        status = settle_device(&t);
+        if (!status) status = refuse(&t);
+        if (!status) status = run(&t);
     }
     cli_release(t.times);
     return status;

@@ -17,6 +17,7 @@ typedef struct generation {
     int label;             // -1: none
     double guidance;
     bool compare;
+    dpcr_device device;  // a CUDA device: the loop there; else the processor
     // Guesses: [length][1 or count][chain's width], or NULL. Inpainting: mask [width], known [1 or count][width], or
     // NULL.
     const float *guess, *mask, *known;

@@ -99,6 +99,53 @@ static int execute(batch_run *b, const dpcr_solve_options *options, const dpcr_a
     return status;
 }
 
+// What lies on the device for a batch.
+typedef struct there {
+    dpcr_device device;
+    dpcr_solve_plan *plan;
+    void *z0, *z, *workspace;
+} there;
+
+static dpcr_status sample_there(batch_run *b, there *d, dpcr_solve_report *report, dpcr_error *error) {
+    const dpcr_device here = {.type = DPCR_HOST};
+    const size_t first = (size_t)cli_array_count(&b->z0) * sizeof(float),
+                 all = (size_t)cli_array_count(&b->z) * sizeof(float), bytes = dpcr_solve_plan_workspace(d->plan);
+    dpcr_array z0 = b->z0, z = b->z;
+    dpcr_status status = dpcr_device_allocate(d->device, first, &d->z0, error);
+    if (status == DPCR_OK) status = dpcr_device_allocate(d->device, all, &d->z, error);
+    if (status == DPCR_OK) status = dpcr_device_allocate(d->device, bytes, &d->workspace, error);
+    if (status == DPCR_OK) status = dpcr_device_copy(d->device, d->z0, here, b->z0.data, first, NULL, error);
+    if (status != DPCR_OK) return status;
+    z0.device = z.device = d->device;
+    z0.data = d->z0, z.data = d->z;
+    dpcr_sampler_counts_reset(b->sampler);
+    status = dpcr_solve_enqueue(d->plan, &z0, &z, d->workspace, bytes, NULL, error);
+    if (status == DPCR_OK) status = dpcr_solve_collect(d->plan, d->workspace, bytes, NULL, report, error);
+    if (status == DPCR_OK) status = dpcr_device_copy(here, b->z.data, d->device, d->z, all, NULL, error);
+    return status == DPCR_OK ? dpcr_stream_wait(d->device, NULL, error) : status;
+}
+
+// The batch's states, made on the device.
+static int execute_there(batch_run *b, dpcr_solve_report *report) {
+    generation *g = b->g;
+    dpcr_error error = {0};
+    there d = {.device = g->device};
+    const dpcr_solve_options options = {.size = sizeof options, .method = g->solve.method, .device = g->device};
+    const double began = cli_now();
+    *report = (dpcr_solve_report){.size = sizeof *report};
+    dpcr_status status = dpcr_solve_plan_create(g->context, dpcr_sampler_steps(b->sampler), &options, &d.plan, &error);
+    keep_planning(b, cli_now() - began);
+    const double start = cli_now();
+    if (status == DPCR_OK) status = sample_there(b, &d, report, &error);
+    report->seconds = cli_now() - start;
+    if (status == DPCR_OK && report->sentence) snprintf(g->sentence, sizeof g->sentence, "%s", report->sentence);
+    dpcr_device_release(d.device, d.workspace);
+    dpcr_device_release(d.device, d.z);
+    dpcr_device_release(d.device, d.z0);
+    dpcr_solve_plan_destroy(d.plan);
+    return status == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_COMPUTING);
+}
+
 static int solve(batch_run *b) {
     generation *g = b->g;
     dpcr_solve_report report;
@@ -109,7 +156,7 @@ static int solve(batch_run *b) {
     options.step_scale = b->scale;
     options.backward = DPCR_SCHEME_SEQUENTIAL;  // there is no way back
     options.confirm = g->tolerance > 0 ? g->confirm : 0;
-    const int status = execute(b, &options, &b->z, &report);
+    const int status = g->device.type == DPCR_CUDA ? execute_there(b, &report) : execute(b, &options, &b->z, &report);
     if (status) return status;
     dpcr_sampler_counts(b->sampler, &rows, &products, &calls);
     g->seconds += report.seconds;
@@ -185,6 +232,7 @@ static int make_sampler(batch_run *b) {
     if (dpcr_diffusion_denoiser(g->model, all, b->rows, g->guidance, &denoiser, &error) != DPCR_OK)
         return cli_fail_error(&error, CLI_COMPUTING);
     options.first_sample += b->first;
+    options.device = g->device;
     const int64_t w = denoiser.width, shape[2] = {b->rows, w};
     const dpcr_array mask = dpcr_array_make((void *)(uintptr_t)g->mask, DPCR_F32, 1, shape + 1);
     dpcr_array known = dpcr_array_make((void *)(uintptr_t)g->known, DPCR_F32, 2, shape);

@@ -56,7 +56,7 @@ holds "copy_bandwidth" "$(field devices info)"
 holds "cuda:1" "$(field devices info --device cuda:1)"
 "$program" info | grep -q 'compute_capability 9.0' || complain "info's text lists no device"
 unset DEEPPCR_FAKE_DEVICES
-refused 2 "'plan' does not run on devices yet; 'solve' (linear, recurrent networks), 'check', 'eval' and 'train' (mlp, resnet, recurrent networks) do" plan mlp --layers 4 --width 2 --device cuda
+refused 2 "'plan' does not run on devices yet; 'solve' (linear, recurrent networks), 'check', 'eval', 'generate' and 'train' (mlp, resnet, recurrent networks) do" plan mlp --layers 4 --width 2 --device cuda
 refused 2 "'train' does not run on devices yet" train vae --device cuda
 refused 2 "'solve' does not run on devices yet" solve biquads --device cuda
 holds "cpu: 'plan' does not run on devices yet" "$(field device plan mlp --layers 4 --width 2 --device auto)"

@@ -275,6 +275,45 @@ typedef struct dpcri_device_readout {
     void *states, *v;
 } dpcri_device_readout;
 
+// A layer of a denoiser over rows that may lie apart (sample/dense.h), in float: u = x W^T + b, to b of row r comes
+// more[index[r]], where there is more (index NULL: its first row);  y = act(u), or, `residual`, x + act(u). y is not x.
+typedef struct dpcri_device_dense {
+    int activation, residual;
+    int64_t rows, in, out;
+    const float *weight, *bias;  // [out][in], [out]
+    const float *more;           // [.][out] with more_row between rows, or NULL
+    int64_t more_row;
+    const int32_t *index;
+    const float *x;
+    int64_t x_row;
+    float *y;
+    int64_t y_row;
+} dpcri_device_dense;
+
+// A denoising step of rows of `width` numbers (sample/sample.h), in double on numbers of float: m, or plain + guidance
+// (m - plain), says of x what x0 and e are, and `to` becomes the sum of x, x0, e, the former x0 and the noise, each by
+// its factor. With m1, said of what stands in `to`, that is put together of x, x0 and both at `to`. Then known places,
+// where there is a mask, are alpha known + sigma start.
+typedef struct dpcri_device_denoise {
+    int64_t rows, width;
+    double clip, x0_x, x0_m, e_x, e_m;  // x0 = x0_x x + x0_m m, cut to [-clip, clip] where clip > 0; e alike, uncut
+    double by_x, by_x0, by_e, by_former, by_noise;
+    double then_x0_x, then_x0_m, then_x, then_x0, then_x1, then_x01;
+    double alpha, sigma;
+    float guidance;
+    const float *x;
+    int64_t x_row;
+    const float *m, *plain, *m1, *plain1, *noise;  // [rows][width]; each but m may be NULL
+    const float *former;                           // or NULL
+    int64_t former_row;
+    float *to;
+    int64_t to_row;
+    float *kept;  // gets x0, or NULL
+    int64_t kept_row;
+    const uint8_t *mask;         // [width], or NULL
+    const float *known, *start;  // [rows][width], with a mask
+} dpcri_device_denoise;
+
 typedef struct dpcri_device_kernels {
     size_t size;  // sizeof(dpcri_device_kernels) of the module's headers
     // Bytes of device memory, 256-byte aligned, that a solve of this form (pointers and strides unread, but for whether
@@ -302,6 +341,8 @@ typedef struct dpcri_device_kernels {
     dpcr_status (*sequences)(int id, const dpcri_device_sequences *sequences, void *stream, dpcr_error *error);
     dpcr_status (*embedding)(int id, const dpcri_device_embedding *embedding, void *stream, dpcr_error *error);
     dpcr_status (*readout)(int id, const dpcri_device_readout *readout, void *stream, dpcr_error *error);
+    dpcr_status (*dense)(int id, const dpcri_device_dense *dense, void *stream, dpcr_error *error);
+    dpcr_status (*denoise)(int id, const dpcri_device_denoise *denoise, void *stream, dpcr_error *error);
 } dpcri_device_kernels;
 
 // What a module's table holds; NULL: nothing, or what was built from other sources.

@@ -169,14 +169,19 @@ void dpcri_diffusion_refresh(dpcr_diffusion *d) {
         d->net.nn->transpose(in->out, in->in, d->net.values + in->weight, in->in, d->in_transposed, in->out);
 }
 
-// s of a row: the table's, or made where the time lies between the trained ones.
-static void shift_of(const dpcr_diffusion *d, double time, int64_t label, float *s) {
+void dpcri_diffusion_shift(const dpcr_diffusion *d, double time, float *s) {
     const int64_t t = (int64_t)time, shifts = d->shifts;
     float scratch[2 * DPCRI_TIME_WIDTH];
     if ((double)t == time && t >= 0 && t < d->options.noise.steps)
         memcpy(s, d->shift + t * shifts, (size_t)shifts * sizeof *s);
     else
         dpcri_diffusion_time(d, 1, &time, scratch, s);
+}
+
+// s of a row: the table's, or made where the time lies between the trained ones.
+static void shift_of(const dpcr_diffusion *d, double time, int64_t label, float *s) {
+    const int64_t shifts = d->shifts;
+    dpcri_diffusion_shift(d, time, s);
     if (!d->options.classes) return;
     const float *c = d->class_shift + (label < 0 ? d->options.classes : label) * shifts;
     for (int64_t q = 0; q < shifts; q++) s[q] += c[q];
@@ -267,7 +272,7 @@ static void linearise_rows(dpcr_diffusion *d, const rows_in *in, float *m, float
     for (int64_t i = 0; i < rows; i++) d->net.nn->transpose(w, w, next + i * w * w, w, j + i * w * w, w);
 }
 
-static bool guided(const dpcr_diffusion *d) { return d->guidance != 1 && d->options.classes && d->labels; }
+bool dpcri_diffusion_guided(const dpcr_diffusion *d) { return d->guidance != 1 && d->options.classes && d->labels; }
 
 static void guide(const dpcr_diffusion *d, int64_t count, const float *plain, float *m) {
     const float g = (float)d->guidance;
@@ -284,7 +289,7 @@ static int predict(void *user, int64_t rows, const void *x, const double *times,
                       .sequences = sequences + i};
         float *to = (float *)m + i * w;
         evaluate(d, &in, to);
-        if (!guided(d)) continue;
+        if (!dpcri_diffusion_guided(d)) continue;
         in.classless = true;
         evaluate(d, &in, d->plain);
         guide(d, in.rows * w, d->plain, to);
@@ -304,13 +309,17 @@ static int linearise(void *user, int64_t rows, const void *x, const double *time
                       .sequences = sequences + i};
         float *to = (float *)m + i * w, *a = (float *)j + i * w * w;
         linearise_rows(d, &in, to, a);
-        if (!guided(d)) continue;
+        if (!dpcri_diffusion_guided(d)) continue;
         in.classless = true;
         linearise_rows(d, &in, d->plain, d->plain_j);
         guide(d, in.rows * w, d->plain, to);
         guide(d, in.rows * w * w, d->plain_j, a);
     }
     return 0;
+}
+
+dpcr_diffusion *dpcri_diffusion_of(const dpcr_denoiser *denoiser) {
+    return denoiser->predict == predict ? denoiser->user : NULL;
 }
 
 // Of some numbers of the network, all over it, and of the guidance.
@@ -345,7 +354,7 @@ dpcr_status dpcr_diffusion_denoiser(dpcr_diffusion *d, const int32_t *labels, in
         memcpy(d->labels, labels, (size_t)batch * sizeof *labels);
     }
     const double w = (double)d->options.width, W = (double)d->options.hidden, D = (double)d->options.depth;
-    const double halves = guided(d) ? 2 : 1, layers = 2 * W * W * (D - 1);
+    const double halves = dpcri_diffusion_guided(d) ? 2 : 1, layers = 2 * W * W * (D - 1);
     *denoiser = (dpcr_denoiser){.size = sizeof *denoiser,
                                 .user = d,
                                 .width = d->options.width,

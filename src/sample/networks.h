@@ -53,6 +53,11 @@ struct dpcr_diffusion {
 void dpcri_diffusion_time(const dpcr_diffusion *model, int64_t rows, const double *times, float *scratch, float *s);
 // sinusoids(t) [DPCRI_TIME_WIDTH]
 void dpcri_sinusoids(double time, float *out);
+// s(t) of one time, the table's or made, class apart.
+void dpcri_diffusion_shift(const dpcr_diffusion *model, double time, float *s);
+// The model whose denoiser this is; NULL: another's.
+dpcr_diffusion *dpcri_diffusion_of(const dpcr_denoiser *denoiser);
+bool dpcri_diffusion_guided(const dpcr_diffusion *model);
 // After every change of the numbers: packed weights and tables.
 void dpcri_diffusion_refresh(dpcr_diffusion *model);
 

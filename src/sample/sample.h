@@ -73,6 +73,13 @@ struct dpcr_sampler {
     int64_t *sequences;  // [block]
     int64_t *lanes;      // [block]: of the span
     int64_t rows, products, calls;
+    struct dpcri_sampler_device *there;  // what lies on a device, or NULL
 };
+
+// Everything that the chain's loop wants on the options' device, after all else of the sampler has been made.
+dpcr_status dpcri_sampler_device_create(dpcr_sampler *sampler, dpcr_error *error);
+void dpcri_sampler_device_destroy(dpcr_sampler *sampler);
+// dpcr_steps.launch of the chain.
+dpcr_status dpcri_sampler_launch(void *user, dpcr_launch *launch, dpcr_error *error);
 
 #endif

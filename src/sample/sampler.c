@@ -530,6 +530,9 @@ dpcr_status dpcr_sampler_create(dpcr_context *context, const dpcr_denoiser *deno
     DPCR_TRY(copy_mask(s, options, error));
     make_chain(s);
     dpcri_parallel(context, batch, draw_sequence, s);
+    if (s->options.device.type != 0 && s->options.device.type != DPCR_HOST)
+        DPCR_TRY(dpcri_sampler_device_create(s, error));
+    if (s->there) s->chain.launch = dpcri_sampler_launch;
     *sampler = s;
     s = NULL;
 done:
@@ -539,6 +542,7 @@ done:
 
 void dpcr_sampler_destroy(dpcr_sampler *s) {
     if (!s) return;
+    dpcri_sampler_device_destroy(s);
     void *const owned[] = {s->steps,  s->places, s->slopes,    s->start, s->noise,  s->mask, s->known,
                            s->x,      s->m,      s->x1,        s->m1,    s->p,      s->j,    s->j1,
                            s->square, s->times,  s->sequences, s->lanes, s->coarser};

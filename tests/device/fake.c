@@ -70,6 +70,8 @@ enum {
     SEQUENCES,
     EMBEDDING,
     READOUT,
+    DENSE,
+    DENOISE,
     RECORD
 };
 
@@ -94,6 +96,8 @@ typedef struct operation {
         dpcri_device_sequences sequences;
         dpcri_device_embedding embedding;
         dpcri_device_readout readout;
+        dpcri_device_dense dense;
+        dpcri_device_denoise denoise;
     };
 } operation;
 
@@ -130,6 +134,8 @@ static dpcr_status run(const operation *o, dpcr_error *error) {
     RUN(SEQUENCES, sequences);
     RUN(EMBEDDING, embedding);
     RUN(READOUT, readout);
+    RUN(DENSE, dense);
+    RUN(DENOISE, denoise);
 #undef RUN
     return dpcri_tell(error, DPCR_ERROR_DEVICE, "cuda:%d: an unknown operation", o->id);
 }
@@ -343,6 +349,8 @@ DEFINE_CALL(GATHER, gather, dpcri_device_gather)
 DEFINE_CALL(SEQUENCES, sequences, dpcri_device_sequences)
 DEFINE_CALL(EMBEDDING, embedding, dpcri_device_embedding)
 DEFINE_CALL(READOUT, readout, dpcri_device_readout)
+DEFINE_CALL(DENSE, dense, dpcri_device_dense)
+DEFINE_CALL(DENOISE, denoise, dpcri_device_denoise)
 #undef DEFINE_CALL
 
 static const dpcri_device_kernels deferred = {.size = FAKE_KERNELS_SIZE,
@@ -361,7 +369,9 @@ static const dpcri_device_kernels deferred = {.size = FAKE_KERNELS_SIZE,
                                               .gather = gather,
                                               .sequences = sequences,
                                               .embedding = embedding,
-                                              .readout = readout};
+                                              .readout = readout,
+                                              .dense = dense,
+                                              .denoise = denoise};
 
 static const dpcri_device_table table = {.abi = FAKE_ABI,
                                          .version = FAKE_VERSION,

@@ -692,6 +692,51 @@ static dpcr_status readout(int id, const dpcri_device_readout *r, void *stream, 
     return DPCR_OK;
 }
 
+static dpcr_status dense(int id, const dpcri_device_dense *d, void *stream, dpcr_error *error) {
+    (void)id;
+    (void)stream;
+    (void)error;
+    for (int64_t r = 0; r < d->rows; r++)
+        for (int64_t u = 0; u < d->out; u++) {
+            const float *const x = d->x + r * d->x_row;
+            const float more = d->more ? d->more[(d->index ? d->index[r] : 0) * d->more_row + u] : 0;
+            double sum = d->bias[u] + more;
+            for (int64_t k = 0; k < d->in; k++) sum += (double)x[k] * (double)d->weight[u * d->in + k];
+            const double y = act(d->activation, sum);
+            d->y[r * d->y_row + u] = (float)(d->residual ? (double)x[u] + y : y);
+        }
+    return DPCR_OK;
+}
+
+static double said(const float *m, const float *plain, float guidance, int64_t n) {
+    return plain ? plain[n] + guidance * (m[n] - plain[n]) : m[n];
+}
+
+static double cut(double x0, double clip) { return clip > 0 ? fmax(-clip, fmin(clip, x0)) : x0; }
+
+static dpcr_status denoise(int id, const dpcri_device_denoise *d, void *stream, dpcr_error *error) {
+    (void)id;
+    (void)stream;
+    (void)error;
+    for (int64_t n = 0; n < d->rows * d->width; n++) {
+        const int64_t r = n / d->width, i = n % d->width;
+        float *const to = d->to + r * d->to_row + i;
+        const double x = d->x[r * d->x_row + i], m = said(d->m, d->plain, d->guidance, n);
+        const double x0 = cut(d->x0_x * x + d->x0_m * m, d->clip);
+        double next = d->by_x * x + d->by_x0 * x0 + d->by_e * (d->e_x * x + d->e_m * m);
+        if (d->former) next += d->by_former * d->former[r * d->former_row + i];
+        if (d->noise) next += d->by_noise * d->noise[n];
+        if (d->m1) {
+            const double m1 = said(d->m1, d->plain1, d->guidance, n);
+            next = d->then_x * x + d->then_x0 * x0 + d->then_x1 * *to +
+                   d->then_x01 * cut(d->then_x0_x * *to + d->then_x0_m * m1, d->clip);
+        }
+        if (d->kept) d->kept[r * d->kept_row + i] = (float)x0;
+        *to = (float)(d->mask && d->mask[i] ? d->alpha * d->known[n] + d->sigma * d->start[n] : next);
+    }
+    return DPCR_OK;
+}
+
 const dpcri_device_kernels fake_kernels = {.size = sizeof fake_kernels,
                                            .linear_workspace = workspace_of,
                                            .linear = run_linear,
@@ -708,4 +753,6 @@ const dpcri_device_kernels fake_kernels = {.size = sizeof fake_kernels,
                                            .gather = gather,
                                            .sequences = sequences,
                                            .embedding = embedding,
-                                           .readout = readout};
+                                           .readout = readout,
+                                           .dense = dense,
+                                           .denoise = denoise};

@@ -56,5 +56,7 @@ void sequences_of_the_processor(void **state);
 void sequences_that_are_refused(void **state);
 void steps_of_sequences_that_fail(void **state);
 void memory_of_sequences_that_is_refused(void **state);
+void samples_as_on_the_host(void **state);
+void samplers_that_are_refused(void **state);
 
 #endif

@@ -175,6 +175,8 @@ DEFINE_CALL(gather, dpcri_device_gather, "a batch's launch")
 DEFINE_CALL(sequences, dpcri_device_sequences, "a batch's launch")
 DEFINE_CALL(embedding, dpcri_device_embedding, "an embedding's launch")
 DEFINE_CALL(readout, dpcri_device_readout, "a readout's launch")
+DEFINE_CALL(dense, dpcri_device_dense, "a denoiser's launch")
+DEFINE_CALL(denoise, dpcri_device_denoise, "a denoising step's launch")
 #undef DEFINE_CALL
 
 const dpcri_device_kernels dpcri_cuda_kernels = {.size = sizeof dpcri_cuda_kernels,
@@ -193,4 +195,6 @@ const dpcri_device_kernels dpcri_cuda_kernels = {.size = sizeof dpcri_cuda_kerne
                                                  .gather = gather,
                                                  .sequences = sequences,
                                                  .embedding = embedding,
-                                                 .readout = readout};
+                                                 .readout = readout,
+                                                 .dense = dense,
+                                                 .denoise = denoise};

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT
+// The launchers of sampling.h.
+#include "kern/cuda/sampling.h"
+
+namespace {
+
+int64_t blocks_of(int64_t count, int64_t each) {
+    const int64_t n = (count + each - 1) / each;
+    return n < 4096 ? n : 4096;
+}
+
+}  // namespace
+
+int dpcri_cuda_dense_run(dpcri_device_dense c, void *stream) {
+    typedef sampling::dense kernel;
+    if (c.rows < 0 || c.in < 1 || c.out < 1 || (c.residual && c.in != c.out)) return DPCRI_CUDA_ARGUMENT;
+    if (c.activation < 0 || c.activation >= DPCRI_DEVICE_ACTIVATIONS) return DPCRI_CUDA_UNSUPPORTED;
+    if (c.rows == 0) return DPCRI_CUDA_OK;
+    if (!c.weight || !c.bias || !c.x || !c.y || c.x == c.y) return DPCRI_CUDA_ARGUMENT;
+    const int64_t tiles = gates::tiles(c.rows, gates::items_of_tile) * gates::tiles(c.out, gates::units_of_tile);
+    return simt::launch<kernel>({blocks_of(tiles, 1), kernel::most, gates::shared_bytes<float, kernel::Q>(), false},
+                                stream, c);
+}
+
+int dpcri_cuda_denoise_run(dpcri_device_denoise c, void *stream) {
+    typedef sampling::denoise kernel;
+    if (c.rows < 0 || c.width < 1) return DPCRI_CUDA_ARGUMENT;
+    if (c.rows == 0) return DPCRI_CUDA_OK;
+    if (!c.x || !c.m || !c.to || (c.mask && (!c.known || !c.start))) return DPCRI_CUDA_ARGUMENT;
+    return simt::launch<kernel>({blocks_of(c.rows * c.width, kernel::most), kernel::most, 0, false}, stream, c);
+}

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# cli_device_generate.sh BUILD_DIR: 'generate --device cuda' over the stand-ins of tests/device: the processor's pictures, to the bit
+# where its kernels have fma and the stand-in's are the device's; what is refused.
+set -u
+. "$(dirname "$0")/program.bash"
+stand_ins=$build/stand-ins
+[ -f "$stand_ins/libfake_device.so" ] || { echo "cli_device_generate: no stand-in in $build"; exit 1; }
+python3 - "$program" "$folder" "$stand_ins" <<'PYTHON'
+import os, random, sys
+
+from program import answer, content, get_npy, path, put_images, put_npy, refused
+
+plain, lanes = (os.path.join(sys.argv[3], "libfake_device%s.so" % s) for s in ("", "_simt"))
+os.environ["DEEPPCR_CUDA_MODULE"] = plain
+r = random.Random(2)
+labels = [r.randrange(3) for _ in range(96)]
+put_images("data", "train", (6, 6), [r.randrange(60) + 150 * (i // 12 == label) for label in labels for i in range(36)], labels)
+train = ["--data", path("data"), "--batch", 32, "--epochs", 3, "--rate", 0.01, "--steps", 40, "--threads", 1]
+answer("train", "vae", *train[:-4], "--latent", 4, "--width", 16, "--depth", 1, "--save", path("vae"))
+answer("train", "denoiser", *train, "--latent", path("vae"), "--conditional", "--width", 20, "--depth", 3, "--save", path("codes"))
+answer("train", "denoiser", *train, "--width", 33, "--depth", 2, "--save", path("pixels"))
+put_npy("mask.npy", (36,), [float(i % 2) for i in range(36)])
+put_npy("known.npy", (36,), [0.5] * 36)
+exact = answer("info")["isa"] != "portable"
+runs = [["pixels", "--sampler", "ddpm", "--count", 5], ["pixels", "--sampler", "heun", "--steps", 7, "--count", 3], ["pixels", "--sampler", "ddim", "--eta", 0.5, "--steps", 9],
+        ["pixels", "--mask", path("mask.npy"), "--known", path("known.npy"), "--steps", 6, "--count", 2],
+        ["codes", "--sampler", "dpm-solver++", "--steps", 8, "--class", 1, "--guidance", 2, "--count", 17, "--batch", 8], ["codes", "--sampler", "euler", "--times", "38.5,20,3,0"]]
+for module in (plain, lanes):
+    if not os.path.exists(module):
+        continue
+    os.environ["DEEPPCR_CUDA_MODULE"] = module
+    for model, *given in runs:
+        a, b = (answer("generate", path(model), *given, "--method", "sequential", "--samples", path(d + ".npy"), "--path-out", path(d + "p.npy"), "--device", d) for d in ("cpu", "cuda"))
+        for kind in (".npy", "p.npy"):
+            if module == lanes and exact:
+                assert content("cpu" + kind) == content("cuda" + kind), (model, given, kind)
+            here, there = get_npy("cpu" + kind)[1], get_npy("cuda" + kind)[1]
+            assert len(here) == len(there) and max(abs(x - y) for x, y in zip(here, there)) < 1e-4, (model, given, kind)
+        assert b["method"] == "sequential" and "cuda:0" in b["sentence"] and "stand-in on the host" in b["device"], b
+        assert a["network_evaluations"] == b["network_evaluations"], (a, b)
+os.environ["DEEPPCR_CUDA_MODULE"] = plain
+told = answer("generate", path("codes"), "--steps", 6, "--count", 3, "--compare", "--device", "cuda")
+assert told["max_error"] < 1e-4 and told["method"] == "sequential", told
+assert "is not measured" in answer("generate", path("codes"), "--steps", 5, "--device", "auto")["device"]
+there = ["generate", path("codes"), "--steps", 5, "--device", "cuda", "--samples", path("none.npy")]
+refused(2, "--method picard runs on processors", *there, "--method", "picard")
+refused(2, "--scaled is for sweeps", *there, "--scaled", "--method", "sequential")
+refused(2, "--guess is for sweeps", *there, "--guess", path("cpup.npy"))
+refused(4, "bytes were refused", *there, env={**os.environ, "DEEPPCR_FAKE_MEMORY": "8192"})
+refused(4, "illegal memory access", *there, env={**os.environ, "DEEPPCR_FAKE_WAIT": "1"})
+assert not os.path.exists(path("none.npy"))
+print("cli_device_generate: %d runs, the processor's pictures%s; refused" % (len(runs), " to the bit" if exact else ""))
+PYTHON
+status=$?
+exit $status
