@@ -139,6 +139,10 @@ little = {**os.environ, "DEEPPCR_FAKE_MEMORY": str(8 << 20)}
 refused(4, "bytes were refused", *deep, env=little)
 answer(*deep, "--recompute", "--save", path("d"), env=little)
 answer(*deep, "--epochs", "3", "--resume", path("d"))
+# Evaluated there in segments of 64 layers.
+for method in ("sequential", "auto"):
+    a, b = (answer("eval", path("d"), "--data", path("data"), "--batch", "30", "--method", m, "--device", d) for d, m in (("cpu", "sequential"), ("cuda", method)))
+    assert a["test_accuracy"] == b["test_accuracy"] and abs(a["test_loss"] - b["test_loss"]) < 1e-4 * a["test_loss"], (a, b)
 refused(2, "which go back in one scan", "train", "mlp", *fixed, "tanh", "--layers", "30", "--width", "4", "--recompute", "--device", "cuda")
 refused(2, "recompute on a device with overlap", *deep, "--recompute", "--method", "overlap")
 
