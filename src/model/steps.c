@@ -67,22 +67,50 @@ static bool in_one_call(const dpcri_program *p, int64_t rows) {
     return p->fused && p->width <= DPCRI_STEPS_WIDTH && (rows == 1 || rows == 2 || rows == 4 || rows == 8);
 }
 
-static int advance_in_one_call(const dpcr_model *m, const dpcr_span *span, const dpcr_array *in,
-                               const dpcr_array *states, const dpcr_array *last, const dpcr_array *tape) {
+static dpcri_forward_steps forward_call(const dpcr_model *m, const dpcr_span *span, const dpcr_array *in,
+                                        const dpcr_array *states, const dpcr_array *last, const dpcr_array *tape) {
     const dpcri_program *p = &m->program;
-    p->kernels->forward_steps(&(dpcri_forward_steps){.lanes = span->lanes,
-                                                     .steps = span->steps,
-                                                     .rows = span->rows,
-                                                     .width = p->width,
-                                                     .activation = p->layers[1].activation,
-                                                     .residual = p->residual,
-                                                     .scale = p->scale,
-                                                     .parameters = parameter_grid(m, m->parameters, span),
-                                                     .in = dpcri_grid_of(in),
-                                                     .states = dpcri_grid_of(states),
-                                                     .last = dpcri_grid_of(last),
-                                                     .tape = dpcri_grid_of(tape)});
-    return 0;
+    return (dpcri_forward_steps){.lanes = span->lanes,
+                                 .steps = span->steps,
+                                 .rows = span->rows,
+                                 .width = p->width,
+                                 .activation = p->layers[1].activation,
+                                 .residual = p->residual,
+                                 .scale = p->scale,
+                                 .parameters = parameter_grid(m, m->parameters, span),
+                                 .in = dpcri_grid_of(in),
+                                 .states = dpcri_grid_of(states),
+                                 .last = dpcri_grid_of(last),
+                                 .tape = dpcri_grid_of(tape)};
+}
+
+// More rows, of widths that calls of eight serve better than one of all, step by step.
+static bool by_eights(const dpcri_program *p, int64_t rows) {
+    return p->fused && (p->width <= 24 || (p->width <= 32 && rows <= 32));
+}
+
+// Eight rows at a time through as many steps as have their weights in the first cache. The states between those lie in
+// last, or in states: one of them is there.
+static void advance_by_eights(const dpcri_program *p, const dpcri_forward_steps *whole) {
+    enum { CACHED = 32768, LEAST = 8 };
+    const size_t element = p->kernels->element;
+    const int64_t fit = CACHED / (p->parameters * (int64_t)element), block = fit < LEAST ? LEAST : fit;
+    for (int64_t begin = 0; begin < whole->steps; begin += block) {
+        const dpcri_grid between =
+            whole->last.data ? whole->last : dpcri_grid_at(whole->states, 0, begin - 1, 0, element);
+        for (int64_t row = 0, rows; row < whole->rows; row += rows) {
+            const int64_t left = whole->rows - row;
+            dpcri_forward_steps call = *whole;
+            call.rows = rows = left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+            call.steps = smaller(block, whole->steps - begin);
+            call.parameters = dpcri_grid_at(whole->parameters, 0, begin, 0, element);
+            call.in = dpcri_grid_at(begin > 0 ? between : whole->in, 0, 0, row, element);
+            call.states = dpcri_grid_at(whole->states, 0, begin, row, element);
+            call.last = dpcri_grid_at(whole->last, 0, 0, row, element);
+            call.tape = dpcri_grid_at(whole->tape, 0, begin, row, element);
+            p->kernels->forward_steps(&call);
+        }
+    }
 }
 
 // The slopes of steps first .. first + count - 1 at the states that go in, side by side: lanes of one step.
@@ -297,8 +325,16 @@ static int advance(void *user, const dpcr_span *span, const dpcr_array *in, cons
     const bool keep = states && states->data;
     dpcri_narrow narrow;
     if (dpcri_program_narrow(p, m->parameters, &narrow)) return advance_narrow(&narrow, span, in, states, last, tape);
-    if (in_one_call(p, span->rows)) return advance_in_one_call(m, span, in, states, last, tape);
+    const dpcri_forward_steps whole = forward_call(m, span, in, states, last, tape);
+    if (in_one_call(p, span->rows)) {
+        p->kernels->forward_steps(&whole);
+        return 0;
+    }
     if (!keep && !(last && last->data)) return tape && tape->data ? advance_tape(m, span, in, tape) : 0;
+    if (by_eights(p, span->rows) && span->steps > 0) {
+        advance_by_eights(p, &whole);
+        return 0;
+    }
     _Alignas(64) unsigned char stack[STACK_BYTES];
     work w;
     if (!work_open(&w, m, span->rows, dpcri_program_scratch(p), stack)) return DPCR_ERROR_MEMORY;
