@@ -15,18 +15,19 @@ enum { OUT_IN, IN_OUT, DIAGONAL };  // how W lies
 enum { TURNED, ROWS, PACKED };      // how numbers of a vector of lanes lie (adjoint_lanes.inc)
 
 // Measured in cache, as those of narrow_level.h: AVX-512 on an AMD Zen 5, the others on a Zen 3. WINDOW_SECONDS: a step
-// by composing (kern/window.h). A lane's share of a step of width 8 with AVX2 is a Zen 5's, 4.1 ns, and a quarter more.
+// by composing (kern/window.h). On the Zen 5 with direct and kept states; the loop between those with direct and those
+// without. A lane's share of a step of width 8 with AVX2 is a Zen 5's, 4.1 ns, and a quarter more.
 #if defined(__AVX512F__)
 #define LOOP_SECONDS \
-    { 1.3e-9, 1.15e-9, 2.4e-9, 3.1e-9, 3.2e-9 }
+    { 1.3e-9, 1.7e-9, 2.9e-9, 3.8e-9, 4e-9 }
 #define LANE_SECONDS \
-    { 0.6e-9, 0.17e-9, 0.34e-9, 0.6e-9, 0.85e-9 }
+    { 0.6e-9, 0.35e-9, 0.65e-9, 1.1e-9, 1.5e-9 }
 #define OWN_LANE_SECONDS \
-    { 0.6e-9, 0.28e-9, 0.75e-9, 1.35e-9, 1.8e-9 }
+    { 0.6e-9, 0.55e-9, 1.25e-9, 2e-9, 2.6e-9 }
 #define WINDOW_SECONDS \
-    { 0, 0.15e-9, 0.8e-9, 2e-9, 3.5e-9 }
+    { 0, 0.2e-9, 0.8e-9, 1.6e-9, 2.4e-9 }
 #define OWN_WINDOW_SECONDS \
-    { 0, 0.15e-9, 0.8e-9, 2e-9, 3.5e-9 }
+    { 0, 0.25e-9, 1.1e-9, 2.4e-9, 4.1e-9 }
 #define EIGHT_SECONDS \
     { 5.9e-9, 2.4e-9 }
 #elif defined(__AVX2__)

@@ -9,11 +9,12 @@
 // What part of the peak rate is reached by steps over a batch, and by Jacobians and their products, where the chain
 // does not tell.
 static const double step_efficiency = 0.5, jacobian_efficiency = 0.1;
-static const double call_seconds = 0.5e-6;    // of one callback, with what the driver does around it
-static const double window_seconds = 0.2e-6;  // of a sequence given to a method inside the callback
-static const double strided_seconds = 5e-9;   // of a step whose numbers lie a cache line from the last one's
-static const double check_seconds = 10e-9;    // of one boundary
-static const double span_seconds = 4e-9;      // of one small matrix in the general kernels, however few its flops
+static const double call_seconds = 0.5e-6;       // of one callback, with what the driver does around it
+static const double window_seconds = 0.2e-6;     // of a sequence given to a method inside the callback
+static const double strided_seconds = 5e-9;      // of a step whose numbers lie a cache line from the last one's
+static const double check_seconds = 10e-9;       // of one boundary of the first sequence
+static const double row_check_seconds = 1.5e-9;  // and of each other one
+static const double span_seconds = 4e-9;         // of one small matrix in the general kernels, however few its flops
 
 static double more(double a, double b) { return a > b ? a : b; }
 static double less(double a, double b) { return a < b ? a : b; }
@@ -93,7 +94,7 @@ static double overlap_seconds(const dpcri_outlook *o, double threads, double chu
     const bool vectors = width >= DPCRI_VECTOR_LANES && o->steps->lane_seconds > 0 && o->costs.lane == 0;
     const double all = width * batch_of(o) * lane;
     const double depth = rounds * (chunk + warm_up) * (vectors ? all : more(less(latency, all), batch_of(o) * lane));
-    const double checks = chunks * batch_of(o) * check_seconds;
+    const double checks = chunks * (check_seconds + (batch_of(o) - 1) * row_check_seconds);
     return more(more(work, depth), memory_seconds(o, bytes, less(threads, calls))) + checks +
            rounds * 2 * call_seconds + (threads > 1 ? region_seconds(o) : 0);
 }
