@@ -187,6 +187,8 @@ done
 # Stacks of layers, forward and back with all gradients, against the processor's loop: 'check' agrees or exits 1.
 for words in 'mlp --width 6 --batch 3|sequential' 'resnet --width 20 --batch 35|sequential' 'mlp --width 40 --activation tanh|sequential' \
     'mlp --width 2 --layer-norm|sequential' 'resnet --width 33 --layer-norm --activation gelu --batch 34|sequential' \
+    'resnet --width 5 --branch two-layer --hidden 13|sequential' 'resnet --width 34 --hidden 7 --branch two-layer --layer-norm --batch 33|sequential' \
+    'resnet --width 2 --branch two-layer --tie 4 --activation silu --dtype float64|sequential' \
     'resnet --width 9 --tie 5|sequential' 'mlp --width 17 --activation gelu|sequential' 'resnet --width 3 --activation silu --dtype float64|sequential' \
     'resnet --width 2 --activation gelu --layers 90|newton' 'resnet --width 2 --layers 90|overlap' 'resnet --width 4 --dtype float64 --layers 90|newton' 'mlp --width 1 --activation sigmoid|newton'; do
     for module in fake_device fake_device_simt; do
@@ -202,7 +204,7 @@ holds 'no other kernel there' "$(field sentence check mlp --layers 600 --width 3
 refused 2 'the loop is of any width' check mlp --layers 4 --width 16 --device cuda --method newton
 refused 2 'a scheme on a device' check mlp --layers 4 --width 2 --device cuda --scheme pcr
 refused 2 'go by the loop' check mlp --layers 4 --width 2 --device cuda --layer-norm --method newton
-refused 2 'two-layer branches' check resnet --layers 4 --width 2 --device cuda --branch two-layer
+refused 2 'two-layer branches are dense there, and go by the loop' check resnet --layers 4 --width 2 --device cuda --branch two-layer --method newton
 refused 2 'runs on processors' check lorenz --device cuda
 DEEPPCR_FAKE_WAIT=1 refused 4 'illegal memory access' check mlp --layers 4 --width 8 --device cuda
 network="solve gru --weights $folder/gru.st --input $folder/x.npy --output $folder/there.npy"

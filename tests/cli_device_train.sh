@@ -57,6 +57,9 @@ if os.path.exists(lanes):
     near(["mlp", *fixed, "relu", "--layers", "4", "--width", "35", "--batch", "20", "--optimiser", "sgd", "--layer-norm", "--dtype", "float64"], 1e-12)
     near(["resnet", *fixed, "tanh", "--layers", "6", "--width", "4", "--batch", "16", "--optimiser", "sgd", "--layer-norm", "--tie", "2", "--clip", "0.5",
           "--dtype", "float64"], 1e-12)
+    near(["resnet", *fixed, "tanh", "--layers", "5", "--width", "12", "--hidden", "20", "--branch", "two-layer", "--batch", "16", "--optimiser", "sgd"], 1e-5)
+    near(["resnet", *fixed, "gelu", "--layers", "4", "--width", "6", "--hidden", "9", "--branch", "two-layer", "--layer-norm", "--batch", "16", "--optimiser",
+          "sgd", "--tie", "2", "--clip", "0.5", "--dtype", "float64"], 1e-12)
     # The processor's kernels with fma, which the device's are operation by operation.
     for network in (["resnet", *fixed, "relu", "--layers", "6", "--width", "19", "--batch", "16"],
                     ["resnet", *fixed, "relu", "--layers", "3", "--width", "8", "--batch", "7", "--dtype", "float64", "--optimiser", "sgd"],
@@ -69,6 +72,9 @@ if os.path.exists(lanes):
                     ["resnet", *fixed, "relu", "--layers", "37", "--width", "11", "--batch", "16", "--tie", "1"],
                     ["resnet", *fixed, "gelu", "--layers", "7", "--width", "18", "--batch", "20", "--tie", "3", "--clip", "0.1", "--optimiser", "sgd"],
                     ["mlp", *fixed, "silu", "--layers", "6", "--width", "7", "--batch", "16", "--tie", "2", "--dtype", "float64"],
+                    ["resnet", *fixed, "relu", "--layers", "6", "--width", "19", "--hidden", "26", "--branch", "two-layer", "--batch", "16"],
+                    ["resnet", *fixed, "silu", "--layers", "5", "--width", "22", "--hidden", "10", "--branch", "two-layer", "--batch", "40", "--tie", "2",
+                     "--optimiser", "sgd", "--dtype", "float64"],
                     ["resnet", *fixed, "relu", "--layers", "0", "--width", "6", "--batch", "200"]):
         if answer("info")["isa"] == "portable":
             break
@@ -124,7 +130,10 @@ assert [line["step"] for line in log("sl") if line["event"] == "step"] == list(r
 
 # Recomputed: the same bits, in segments of 16 layers with and without a shorter one, wide and deep; a checkpoint goes on with and without.
 # The plain stand-in rounds no adjoint between layers.
-for lib, network in (("libfake_device_simt.so", ["resnet", "--layers", "36", "--width", "4", "--layer-norm", "--tie", "6"]), ("libfake_device_simt.so", ["resnet", "--layers", "40", "--width", "8"]), ("libfake_device_simt.so", ["mlp", "--layers", "17", "--width", "33"]),
+for lib, network in (("libfake_device_simt.so", ["resnet", "--layers", "36", "--width", "4", "--layer-norm", "--tie", "6"]),
+                     ("libfake_device_simt.so", ["resnet", "--layers", "35", "--width", "4", "--hidden", "6", "--branch", "two-layer"]),
+                     ("libfake_device_simt.so", ["resnet", "--layers", "20", "--width", "7", "--hidden", "5", "--branch", "two-layer", "--layer-norm"]),
+                     ("libfake_device_simt.so", ["resnet", "--layers", "40", "--width", "8"]), ("libfake_device_simt.so", ["mlp", "--layers", "17", "--width", "33"]),
                      ("libfake_device.so", ["mlp", "--layers", "48", "--width", "5", "--dtype", "float64"]), ("libfake_device.so", ["resnet", "--layers", "3", "--width", "6"]),
                      ("libfake_device.so", ["resnet", "--layers", "1100", "--width", "3", "--limit", "20", "--dtype", "float64"])):
     given = ["train", *network, *fixed, "tanh", "--batch", "50", "--device", "cuda"]
@@ -160,7 +169,7 @@ there = ["train", "resnet", *small, "--epochs", "1", "--save", path("none")]
 refused(2, "--pipeline runs on processors", *there, "--pipeline", "gpipe", "--ranks", "2")
 refused(2, "--data-parallel runs on processors", *there, "--data-parallel", "--ranks", "2")
 refused(2, "go by the loop", *there[:2], *small[:2], "--layers", "6", "--width", "2", "--device", "cuda", "--layer-norm", "--method", "newton")
-refused(2, "on a device two-layer branches", *there, "--branch", "two-layer")
+refused(2, "two-layer branches are dense there, and go by the loop", *there, "--branch", "two-layer", "--method", "overlap")
 refused(2, "a backward scheme on a device", *there, "--backward", "pcr")
 refused(2, "auto, sequential, overlap and newton work there", *there, "--method", "picard")
 refused(2, "the loop is of any width", *there, "--method", "newton")

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Stacks of layers on a device, mlp (ReLU) and resnet (tanh; with GELU; normalised) as training starts them: forward by
-// the loop, and where the width has them by overlap and newton, and back with all gradients. Medians of passes timed
-// one by one by the device's events, and how many times faster than the loop of the same row they were. CSV on standard
-// output. Not yet run on a device.
+// Stacks of layers on a device, mlp (ReLU) and resnet (tanh; with GELU; normalised; of two-layer branches) as training
+// starts them: forward by the loop, and where the width has them by overlap and newton, and back with all gradients.
+// Medians of passes timed one by one by the device's events, and how many times faster than the loop of the same row
+// they were. CSV on standard output. Not yet run on a device.
 //
-//   bench_gpu_layers [--device cuda:N] [--network mlp|resnet|resnet-gelu|resnet-norm] [--longest N] [--repetitions N]
+//   bench_gpu_layers [--device cuda:N] [--network mlp|resnet|resnet-gelu|resnet-norm|resnet-two] [--longest N]
+//                    [--repetitions N]
 #include <inttypes.h>
 #include <stdbool.h>
 
@@ -17,12 +18,14 @@ typedef struct network {
     dpcr_architecture architecture;
     dpcr_activation activation;
     int norm;
+    dpcr_branch branch;
 } network;
 
-static const network networks[] = {{"mlp", DPCR_MLP, DPCR_ACT_DEFAULT, 0},
-                                   {"resnet", DPCR_RESNET, DPCR_ACT_DEFAULT, 0},
-                                   {"resnet-gelu", DPCR_RESNET, DPCR_ACT_GELU, 0},
-                                   {"resnet-norm", DPCR_RESNET, DPCR_ACT_DEFAULT, 1}};
+static const network networks[] = {{"mlp", DPCR_MLP, DPCR_ACT_DEFAULT, 0, DPCR_BRANCH_LINEAR},
+                                   {"resnet", DPCR_RESNET, DPCR_ACT_DEFAULT, 0, DPCR_BRANCH_LINEAR},
+                                   {"resnet-gelu", DPCR_RESNET, DPCR_ACT_GELU, 0, DPCR_BRANCH_LINEAR},
+                                   {"resnet-norm", DPCR_RESNET, DPCR_ACT_DEFAULT, 1, DPCR_BRANCH_LINEAR},
+                                   {"resnet-two", DPCR_RESNET, DPCR_ACT_DEFAULT, 0, DPCR_BRANCH_TWO_LAYER}};
 enum { NETWORKS = sizeof networks / sizeof *networks };
 
 typedef struct job {
@@ -69,7 +72,8 @@ static void time_methods(const gpu *t, job *j) {
     static const dpcr_method methods[] = {DPCR_METHOD_SEQUENTIAL, DPCR_METHOD_OVERLAP, DPCR_METHOD_NEWTON};
     double loop = 0, back = 0;
     dpcr_error error = {0};
-    const bool narrow = !j->network->norm && (j->width == 1 || j->width == 2 || j->width == 4);
+    const bool linear = j->network->branch == DPCR_BRANCH_LINEAR;
+    const bool narrow = linear && !j->network->norm && (j->width == 1 || j->width == 2 || j->width == 4);
     for (int m = 0; m < (narrow ? 3 : 1); m++) {
         const dpcr_solve_options options = {.size = sizeof options, .method = methods[m], .device = t->device};
         must(dpcr_solve_plan_create(t->context, &j->steps, &options, &j->plan, &error), &error);
@@ -87,6 +91,7 @@ static void time_stack(const gpu *t, const network *n, int64_t width, int64_t la
                                   .architecture = n->architecture,
                                   .activation = n->activation,
                                   .layer_norm = n->norm,
+                                  .branch = n->branch,
                                   .layers = layers,
                                   .width = width,
                                   .seed = 1};
@@ -118,8 +123,10 @@ int main(int argc, char **argv) {
     gpu t = {0};
     while (n < networks + NETWORKS && strcmp(name, n->name) != 0) n++;
     if (n == networks + NETWORKS || longest < 1) {
-        fprintf(stderr,
-                "bench_gpu_layers: wanted --network mlp, resnet, resnet-gelu or resnet-norm, --longest 1 or more\n");
+        fprintf(
+            stderr,
+            "bench_gpu_layers: wanted --network mlp, resnet, resnet-gelu, resnet-norm or resnet-two, --longest 1 or "
+            "more\n");
         return 2;
     }
     gpu_open(&t, "bench_gpu_layers", argc, argv);

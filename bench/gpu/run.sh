@@ -137,7 +137,7 @@ case $part in
     bench)
         for structure in diagonal block dense scalar; do step "$structure" 200 bash -c "chains $structure"; done
         for what in cells gru lstm paragru paralstm mingru; do step "$what" 300 bash -c "nonlinear $what"; done
-        for network in mlp resnet resnet-gelu resnet-norm; do step "$network" 300 bash -c "layers $network"; done
+        for network in mlp resnet resnet-gelu resnet-norm resnet-two; do step "$network" 300 bash -c "layers $network"; done
         for network in mlp resnet; do step "training_$network" 300 bash -c "training $network"; done
         for network in rnn gru lstm paragru; do step "sequences_$network" 200 bash -c "sequences $network"; done
         ;;

@@ -85,12 +85,12 @@ DPCR_API const char *dpcr_model_metadata(const dpcr_model *model, const char *ke
 DPCR_API dpcr_status dpcr_model_steps(dpcr_model *model, int64_t batch, dpcr_steps *steps, dpcr_error *error);
 
 // The same chain where the parameters lie on a device: vectors there of the model's form (dpcr_model_vector), for plans
-// of that device (option device of dpcr_solve_options). Architecture mlp, or resnet with the linear branch:
-// DPCR_ERROR_UNSUPPORTED in words otherwise. By the loop any width that a block of the device holds a row of, by
-// overlap and newton width 1, 2 and 4 without layer_norm. dpcr_solve_enqueue_backward adds to `gradients`, or, where
-// that or its data are NULL, makes none; a plan's dpcr_solve_plan_workspace is enough for either way. The numbers are
-// the caller's, must outlive the handle and may change between solves; of the model only its form is read, now. Of tied
-// steps each has the gradients of its own copy: dpcr_model_tie_gradients_enqueue sums them.
+// of that device (option device of dpcr_solve_options). By the loop any width and hidden width that a block of the
+// device holds a row of, by overlap and newton width 1, 2 and 4 without layer_norm and two-layer branches.
+// dpcr_solve_enqueue_backward adds to `gradients`, or, where that or its data are NULL, makes none; a plan's
+// dpcr_solve_plan_workspace is enough for either way. The numbers are the caller's, must outlive the handle and may
+// change between solves; of the model only its form is read, now. Of tied steps each has the gradients of its own copy:
+// dpcr_model_tie_gradients_enqueue sums them.
 typedef struct dpcr_device_model dpcr_device_model;
 DPCR_API dpcr_status dpcr_device_model_create(const dpcr_model *model, int64_t batch, const dpcr_array *parameters,
                                               const dpcr_array *gradients, dpcr_device_model **there,

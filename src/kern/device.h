@@ -50,8 +50,12 @@ typedef struct dpcri_device_cell {
     int64_t weight_step;  // 0: one W for all steps
     const void *x;
     int64_t x_step, x_row;
+    // Two-layer branches, `hidden` wide inside, 0: none: W is [w][hidden], or [hidden][w] where W is not in_out, and
+    // z_l = W2 act(u) + x2, or z_{l-1} + scale that; W2 [hidden][w] or [w][hidden]. Dense, by the loop.
+    int64_t hidden;
+    const void *weight2, *x2;  // a step's weight_step and x_step behind the one before's
     // Of normalised layers u becomes (u - mean) r gamma + beta before act, mean and r = 1 / sqrt(variance + 1e-5) of
-    // the row's units: [w] each, a step's x_step behind the one before's. NULL: none. Dense, by the loop.
+    // the row's units: [w] each, or [hidden], a step's x_step behind the one before's. NULL: none. Dense, by the loop.
     const void *gamma, *beta;
     const void *z0;  // or NULL: zeros
     int64_t z0_row;
@@ -76,12 +80,12 @@ typedef struct dpcri_device_cell {
     // Going back through dense steps with a W and an x each of their own, x_row 0: onto what is there the gradients of
     // W, and of x summed over the rows, that lie as W and x do, and of gamma and beta likewise. Each may be NULL.
     int gradients;
-    void *weight_gradient, *x_gradient, *gamma_gradient, *beta_gradient;
+    void *weight_gradient, *x_gradient, *gamma_gradient, *beta_gradient, *weight2_gradient, *x2_gradient;
 } dpcri_device_cell;
 
 // Why no kernel serves such a cell so far, in words that name what would work; NULL: one does.
 static inline const char *dpcri_device_cell_refusal(const dpcri_device_cell *c) {
-    const int narrow = c->diagonal || c->w == 1 || c->w == 2 || c->w == 4;
+    const int narrow = c->diagonal || (!c->hidden && (c->w == 1 || c->w == 2 || c->w == 4));
     const int shared = c->weight_step == 0 || c->x_step == 0 || c->x_row != 0;
     if (c->dtype != DPCR_F32 && c->dtype != DPCR_F64) return "cells of float32 and float64 work there";
     if (c->activation < 0 || c->activation >= DPCRI_DEVICE_ACTIVATIONS)
@@ -89,6 +93,8 @@ static inline const char *dpcri_device_cell_refusal(const dpcri_device_cell *c) 
     if (c->length > UINT32_MAX) return "chains of up to 2^32 - 1 steps work there";
     if (c->gamma && (c->diagonal || c->way != DPCRI_DEVICE_LOOP))
         return "normalised layers are dense there, and go by the loop";
+    if (c->hidden && (c->diagonal || c->way != DPCRI_DEVICE_LOOP))
+        return "two-layer branches are dense there, and go by the loop";
     if (!narrow && c->way != DPCRI_DEVICE_LOOP)
         return "overlap and newton are of dense cells of width 1, 2 and 4 and of diagonal ones there; the loop is of "
                "any width";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The steps of a model on a device: a chain of cells, each with a W of its own as it lies in the vector, and gradients
-// that lie as that does.
+// The steps of a model on a device: a chain of cells, each with weights of its own as they lie in the vector, and
+// gradients that lie as those do.
 #include "deeppcr/model.h"
 #include "model/model_internal.h"
 #include "nn/device.h"
@@ -12,15 +12,10 @@ struct dpcr_device_model {
     char *parameters, *gradients;  // the vectors; gradients NULL: not summed
     int64_t length, batch;
     dpcri_narrow chain;
-    dpcri_narrow_norm norm;
+    dpcri_narrow_more more;
     dpcri_narrow_sums sums;
     bool summed;
 };
-
-static const char *refusal(const dpcr_model_options *o) {
-    if (o->branch == DPCR_BRANCH_TWO_LAYER) return "two-layer branches; linear ones work there";
-    return NULL;
-}
 
 static dpcr_status check(const dpcr_model *m, int64_t batch, const dpcr_array *parameters, const dpcr_array *gradients,
                          dpcr_error *error) {
@@ -33,7 +28,6 @@ static dpcr_status check(const dpcr_model *m, int64_t batch, const dpcr_array *p
     if (parameters->device.type == 0 || parameters->device.type == DPCR_HOST)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "%s: the parameters lie on the host, where dpcr_model_steps gives the chain", call);
-    if (refusal(o)) return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: on a device %s", call, refusal(o));
     dpcr_status status =
         dpcri_check_array_on(call, "parameters", parameters, o->dtype, parameters->device, 1, &m->count, error);
     if (status == DPCR_OK && gradients && gradients->data)
@@ -41,7 +35,9 @@ static dpcr_status check(const dpcr_model *m, int64_t batch, const dpcr_array *p
     return status;
 }
 
+// Of a number below 0: NULL.
 static void *at(const dpcr_model *m, void *vector, int64_t number) {
+    if (number < 0) return NULL;
     return (char *)vector + number * (int64_t)dpcr_dtype_size(m->options.dtype);
 }
 
@@ -69,18 +65,28 @@ dpcr_status dpcr_device_model_create(const dpcr_model *m, int64_t batch, const d
 
 void dpcri_device_model_span(dpcr_device_model *d, int64_t first, int64_t count) {
     const dpcr_model *m = d->model;
-    const int64_t w = m->options.width, step = first * m->program.parameters;
+    const dpcri_program *p = &m->program;
+    const dpcri_nn_layer *const second = m->options.branch == DPCR_BRANCH_TWO_LAYER ? &p->layers[p->count - 1] : NULL;
+    const int64_t step = first * p->parameters, inner = p->layers[0].out, bias = step + p->layers[0].in * inner;
+    const int64_t norm = m->options.layer_norm ? step + p->layers[1].parameters : -1;
+    const int64_t after = second ? step + second->parameters : -1,
+                  bias2 = second ? after + second->in * second->out : -1;
     d->length = count;
-    dpcri_program_narrow(&m->program, at(m, d->parameters, step), &d->chain);
-    d->chain.activation = m->program.layers[m->program.count - 1].activation;
-    if (d->summed) {
-        d->sums.weight = at(m, d->gradients, step);
-        d->sums.bias = at(m, d->gradients, step + w * w);
-    }
-    if (!m->options.layer_norm) return;
-    const int64_t norm = step + m->program.layers[1].parameters;
-    d->norm = (dpcri_narrow_norm){at(m, d->parameters, norm), at(m, d->parameters, norm + w)};
-    if (d->summed) d->sums.gamma = at(m, d->gradients, norm), d->sums.beta = at(m, d->gradients, norm + w);
+    dpcri_program_narrow(p, at(m, d->parameters, step), &d->chain);
+    d->chain.bias = at(m, d->parameters, bias);
+    d->chain.activation = p->layers[norm < 0 ? 1 : 2].activation;
+    d->more = (dpcri_narrow_more){.gamma = at(m, d->parameters, norm),
+                                  .beta = at(m, d->parameters, norm < 0 ? -1 : norm + inner),
+                                  .hidden = second ? inner : 0,
+                                  .weight2 = at(m, d->parameters, after),
+                                  .bias2 = at(m, d->parameters, bias2)};
+    if (!d->summed) return;
+    d->sums = (dpcri_narrow_sums){.weight = at(m, d->gradients, step),
+                                  .bias = at(m, d->gradients, bias),
+                                  .gamma = at(m, d->gradients, norm),
+                                  .beta = at(m, d->gradients, norm < 0 ? -1 : norm + inner),
+                                  .weight2 = at(m, d->gradients, after),
+                                  .bias2 = at(m, d->gradients, bias2)};
 }
 
 dpcr_status dpcr_model_tie_gradients_enqueue(const dpcr_model *m, const dpcr_array *gradients, void *stream,
@@ -112,15 +118,15 @@ void dpcr_device_model_destroy(dpcr_device_model *d) {
 
 static dpcr_status launch(void *user, dpcr_launch *what, dpcr_error *error) {
     const dpcr_device_model *d = user;
-    return dpcri_narrow_launch(&d->chain, d->norm.gamma ? &d->norm : NULL, d->summed ? &d->sums : NULL, d->device,
-                               d->length, d->batch, what, error);
+    return dpcri_narrow_launch(&d->chain, &d->more, d->summed ? &d->sums : NULL, d->device, d->length, d->batch, what,
+                               error);
 }
 
 dpcr_status dpcr_device_model_steps(const dpcr_device_model *d, dpcr_steps *steps, dpcr_error *error) {
     if (!d || !steps)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "device_model_steps: a handle and a place for the steps are wanted");
-    const double w = (double)d->chain.width;
+    const double w = (double)d->chain.width, h = (double)d->more.hidden;
     *steps = (dpcr_steps){.size = sizeof *steps,
                           .user = (void *)(uintptr_t)d,
                           .length = d->length,
@@ -129,8 +135,8 @@ dpcr_status dpcr_device_model_steps(const dpcr_device_model *d, dpcr_steps *step
                           .dtype = d->chain.dtype,
                           .concurrent = 1,
                           .jacobian = dpcr_transition_square(DPCR_DENSE, d->chain.width, 0),
-                          .flops = 2 * w * w,
-                          .jacobian_flops = w * w,
+                          .flops = h > 0 ? 4 * w * h : 2 * w * w,
+                          .jacobian_flops = h > 0 ? 2 * w * w * h : w * w,
                           .launch = launch};
     return DPCR_OK;
 }

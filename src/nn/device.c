@@ -24,7 +24,7 @@ static dpcri_device_way way_of(int method) {
                                            : DPCRI_DEVICE_LOOP;
 }
 
-static dpcri_device_cell cell_of(const dpcri_narrow *n, const dpcri_narrow_norm *norm, const dpcri_narrow_sums *sums,
+static dpcri_device_cell cell_of(const dpcri_narrow *n, const dpcri_narrow_more *more, const dpcri_narrow_sums *sums,
                                  int64_t length, int64_t batch, const dpcr_launch *launch) {
     dpcri_device_cell cell = {.dtype = n->dtype,
                               .activation = n->activation,
@@ -55,14 +55,16 @@ static dpcri_device_cell cell_of(const dpcri_narrow *n, const dpcri_narrow_norm 
     cell.direct = place(launch->direct, &cell.direct_step, &cell.direct_row);
     cell.adjoint = place(launch->adjoint, &cell.adjoint_step, &cell.adjoint_row);
     cell.z0_adjoint = place(launch->dz0, NULL, &cell.z0_adjoint_row);
-    if (norm) cell.gamma = norm->gamma, cell.beta = norm->beta;
+    if (more) cell.gamma = more->gamma, cell.beta = more->beta;
+    if (more) cell.hidden = more->hidden, cell.weight2 = more->weight2, cell.x2 = more->bias2;
     if (!sums) return cell;
     cell.weight_gradient = sums->weight, cell.x_gradient = sums->bias;
     cell.gamma_gradient = sums->gamma, cell.beta_gradient = sums->beta;
+    cell.weight2_gradient = sums->weight2, cell.x2_gradient = sums->bias2;
     return cell;
 }
 
-dpcr_status dpcri_narrow_launch(const dpcri_narrow *n, const dpcri_narrow_norm *norm, const dpcri_narrow_sums *sums,
+dpcr_status dpcri_narrow_launch(const dpcri_narrow *n, const dpcri_narrow_more *more, const dpcri_narrow_sums *sums,
                                 dpcr_device device, int64_t length, int64_t batch, dpcr_launch *launch,
                                 dpcr_error *error) {
     const dpcri_device_kernels *kernels = NULL;
@@ -74,7 +76,7 @@ dpcr_status dpcri_narrow_launch(const dpcri_narrow *n, const dpcri_narrow_norm *
                           dpcri_device_text(device, here, sizeof here));
     }
     DPCR_TRY(dpcri_kernels_of(device, "steps", &kernels, error));
-    const dpcri_device_cell cell = cell_of(n, norm, sums, length, batch, launch);
+    const dpcri_device_cell cell = cell_of(n, more, sums, length, batch, launch);
     if (!launch->z)
         DPCR_TRY(kernels->cell_workspace(device.id, &cell, &launch->bytes, error));
     else

@@ -121,7 +121,7 @@ static dpcr_status recomputing(dpcri_device_pass *p, const dpcr_solve_options so
     const int64_t L = p->options->layers, w = p->options->width;
     int64_t segment = LEAST_SEGMENT;
     while (4 * segment * segment < L) segment++;
-    if (!p->options->layer_norm && (w == 1 || w == 2 || w == 4))
+    if (!p->options->layer_norm && p->options->branch == DPCR_BRANCH_LINEAR && (w == 1 || w == 2 || w == 4))
         return dpcri_fail(
             error, DPCR_ERROR_UNSUPPORTED,
             "%s: recompute on a device over layers of width %lld, which go back in one scan; other widths "

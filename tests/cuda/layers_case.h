@@ -36,18 +36,23 @@ struct layers_form {
     double scale;  // 0: no residual
     bool in_out;
     bool normed = false;
+    int64_t hidden = 0;  // width inside two-layer branches
 };
 
-// Layer by layer W and then x, gamma and beta where there are any, as models have them; states and adjoints in rows
-// with room between them.
+// Layer by layer W and then x, gamma and beta where there are any, W2 and its x of two-layer branches, as models have
+// them; states and adjoints in rows with room between them.
 template <class T>
 struct layers_case : layers_form {
-    int64_t layer, room;
+    int64_t inner, second, layer, room;  // `second`: where W2 is
     std::vector<T> theta, z0, z, direct, adjoint, start, gradient;
     std::vector<dpcr_device_outcome> outcome;
 
     explicit layers_case(const layers_form &f)
-        : layers_form(f), layer(f.width * (f.width + (f.normed ? 3 : 1))), room(f.width + 1) {
+        : layers_form(f),
+          inner(hidden ? hidden : width),
+          second(inner * (width + (normed ? 3 : 1))),
+          layer(second + (hidden ? width * (inner + 1) : 0)),
+          room(width + 1) {
         const size_t all = (size_t)(length * rows * room);
         theta.resize((size_t)(length * layer)), gradient.resize(theta.size());
         z0.resize((size_t)(rows * room)), start.resize(z0.size());
@@ -68,8 +73,10 @@ struct layers_case : layers_form {
         c.in_out = in_out;
         c.length = length, c.rows = rows, c.w = width;
         c.weight = theta.data(), c.weight_step = c.x_step = layer;
-        c.x = theta.data() + width * width;
-        if (normed) c.gamma = theta.data() + width * (width + 1), c.beta = theta.data() + width * (width + 2);
+        c.x = theta.data() + width * inner;
+        if (normed) c.gamma = theta.data() + inner * (width + 1), c.beta = theta.data() + inner * (width + 2);
+        c.hidden = hidden;
+        if (hidden) c.weight2 = theta.data() + second, c.x2 = theta.data() + second + width * inner;
         c.z0 = z0.data(), c.z0_row = room;
         c.z = z.data(), c.z_step = rows * room, c.z_row = room;
         c.way = way;
@@ -90,9 +97,11 @@ struct layers_case : layers_form {
         c.direct_row = c.adjoint_row = c.z0_adjoint_row = room;
         c.z0_adjoint = start.data();
         c.gradients = 1;
-        c.weight_gradient = gradient.data(), c.x_gradient = gradient.data() + width * width;
-        if (normed) c.gamma_gradient = gradient.data() + width * (width + 1);
-        if (normed) c.beta_gradient = gradient.data() + width * (width + 2);
+        c.weight_gradient = gradient.data(), c.x_gradient = gradient.data() + width * inner;
+        if (normed) c.gamma_gradient = gradient.data() + inner * (width + 1);
+        if (normed) c.beta_gradient = gradient.data() + inner * (width + 2);
+        if (hidden) c.weight2_gradient = gradient.data() + second;
+        if (hidden) c.x2_gradient = gradient.data() + second + width * inner;
         return c;
     }
     static int run(const dpcri_device_cell &c, uint64_t seed) {
@@ -106,7 +115,10 @@ struct layers_case : layers_form {
         return l > 0 ? &z[(size_t)(((l - 1) * rows + r) * room)] : &z0[(size_t)(r * room)];
     }
     long double weight(int64_t l, int64_t in, int64_t out) const {
-        return theta[(size_t)(l * layer + (in_out ? in * width + out : out * width + in))];
+        return theta[(size_t)(l * layer + (in_out ? in * inner + out : out * width + in))];
+    }
+    long double weight2(int64_t l, int64_t in, int64_t out) const {
+        return theta[(size_t)(l * layer + second + (in_out ? in * width + out : out * inner + in))];
     }
     // Of a layer and row: what act gets, n and r where it is normalised.
     struct given {
@@ -114,20 +126,20 @@ struct layers_case : layers_form {
         long double r = 1;
     };
     long double parameter(int64_t l, int64_t line, int64_t u) const {
-        return theta[(size_t)(l * layer + (width + line) * width + u)];
+        return theta[(size_t)(l * layer + (width + line) * inner + u)];
     }
     given into(int64_t l, int64_t r) const {
         given g;
         long double mean = 0, variance = 0;
-        for (int64_t u = 0; u < width; u++) {
+        for (int64_t u = 0; u < inner; u++) {
             long double sum = parameter(l, 0, u);
             for (int64_t k = 0; k < width; k++) sum += weight(l, k, u) * before(l, r)[k];
-            g.v.push_back(sum), mean += sum / width;
+            g.v.push_back(sum), mean += sum / inner;
         }
         if (!normed) return g;
-        for (const long double u : g.v) variance += (u - mean) * (u - mean) / width;
+        for (const long double u : g.v) variance += (u - mean) * (u - mean) / inner;
         g.r = 1 / std::sqrt(variance + 1e-5L);
-        for (int64_t u = 0; u < width; u++) {
+        for (int64_t u = 0; u < inner; u++) {
             g.n.push_back((g.v[(size_t)u] - mean) * g.r);
             g.v[(size_t)u] = g.n[(size_t)u] * parameter(l, 1, u) + parameter(l, 2, u);
         }
@@ -138,20 +150,21 @@ struct layers_case : layers_form {
         if (!normed) return t;
         std::vector<long double> e(t);
         long double mean = 0, along = 0;
-        for (int64_t u = 0; u < width; u++) {
+        for (int64_t u = 0; u < inner; u++) {
             e[(size_t)u] *= parameter(l, 1, u);
-            mean += e[(size_t)u] / width, along += e[(size_t)u] * g.n[(size_t)u] / width;
+            mean += e[(size_t)u] / inner, along += e[(size_t)u] * g.n[(size_t)u] / inner;
         }
-        for (int64_t u = 0; u < width; u++) e[(size_t)u] = g.r * (e[(size_t)u] - mean - g.n[(size_t)u] * along);
+        for (int64_t u = 0; u < inner; u++) e[(size_t)u] = g.r * (e[(size_t)u] - mean - g.n[(size_t)u] * along);
         return e;
     }
     void near(const char *what, T got, long double want, double size, int64_t l, int64_t r, int64_t u) const {
         const double bound = (sizeof(T) == 4 ? 1e-5 : 1e-13) * (size + std::fabs((double)want));
         if (!(std::fabs((double)(got - want)) <= bound))
             fail_msg(
-                "width %d length %d rows %d activation %d scale %g: %s of layer %d, row %d, unit %d: %.9g, not %.9g",
-                (int)width, (int)length, (int)rows, activation, scale, what, (int)l, (int)r, (int)u, (double)got,
-                (double)want);
+                "width %d (%d) length %d rows %d activation %d scale %g: %s of layer %d, row %d, unit %d: %.9g, not "
+                "%.9g",
+                (int)width, (int)hidden, (int)length, (int)rows, activation, scale, what, (int)l, (int)r, (int)u,
+                (double)got, (double)want);
     }
     void assert_row(const std::vector<T> &want, const std::vector<T> &got, int64_t r, const char *what) const {
         for (int64_t l = 0; l < length; l++)
@@ -166,7 +179,9 @@ struct layers_case : layers_form {
             for (int64_t r = 0; r < rows; r++) {
                 const given g = into(l, r);
                 for (int64_t u = 0; u < width; u++) {
-                    const long double y = act(activation, g.v[(size_t)u]);
+                    long double y = hidden ? (long double)theta[(size_t)(l * layer + second + width * inner + u)]
+                                           : act(activation, g.v[(size_t)u]);
+                    for (int64_t k = 0; k < hidden; k++) y += weight2(l, k, u) * act(activation, g.v[(size_t)k]);
                     const long double want = scale != 0 ? before(l, r)[u] + (long double)(T)scale * y : y;
                     near("state", z[(size_t)((l * rows + r) * room + u)], want, 1 + (double)g.r, l, r, u);
                 }
@@ -184,27 +199,37 @@ struct layers_case : layers_form {
         };
         for (int64_t l = length - 1; l >= -1; l--)
             for (int64_t r = 0; r < rows; r++) {
-                std::vector<long double> want((size_t)w), t((size_t)w), e;
+                std::vector<long double> want((size_t)w), t((size_t)inner), e, f((size_t)w);  // f: what act gets, or W2
                 const T *const behind = l + 1 < length ? &adjoint[(size_t)(((l + 1) * rows + r) * room)] : nullptr;
                 const given g = behind ? into(l + 1, r) : given();
                 const double size = 1 + (double)(normed ? g.r * g.r : 0);
                 for (int64_t u = 0; u < w && behind; u++)
-                    t[(size_t)u] =
-                        (scale != 0 ? (long double)(T)scale : 1) * behind[u] * act_slope(activation, g.v[(size_t)u]);
+                    f[(size_t)u] = (scale != 0 ? (long double)(T)scale : 1) * behind[u];
+                for (int64_t u = 0; u < inner && behind; u++) {
+                    long double come = hidden ? 0 : f[(size_t)u];
+                    for (int64_t k = 0; k < w && hidden; k++) come += weight2(l + 1, u, k) * f[(size_t)k];
+                    t[(size_t)u] = come * act_slope(activation, g.v[(size_t)u]);
+                }
                 if (behind) e = back(g, l + 1, t);
                 for (int64_t j = 0; j < w; j++) {
                     if (l >= 0) want[(size_t)j] = direct[(size_t)((l * rows + r) * room + j)];
-                    for (int64_t u = 0; u < w && behind; u++) want[(size_t)j] += weight(l + 1, j, u) * e[(size_t)u];
+                    for (int64_t u = 0; u < inner && behind; u++) want[(size_t)j] += weight(l + 1, j, u) * e[(size_t)u];
                     if (behind && scale != 0) want[(size_t)j] += behind[j];
                     const T got = l >= 0 ? adjoint[(size_t)((l * rows + r) * room + j)] : start[(size_t)(r * room + j)];
                     near("adjoint", got, want[(size_t)j], 1 + size, l, r, j);
                 }
-                for (int64_t u = 0; u < w && behind; u++) {
+                for (int64_t u = 0; u < inner && behind; u++) {
                     for (int64_t k = 0; k < w; k++)
-                        add(l + 1, in_out ? k * w + u : u * w + k, e[(size_t)u] * before(l + 1, r)[k], size);
-                    add(l + 1, w * w + u, e[(size_t)u], size);
-                    if (normed) add(l + 1, w * (w + 1) + u, t[(size_t)u] * g.n[(size_t)u], size);
-                    if (normed) add(l + 1, w * (w + 2) + u, t[(size_t)u], size);
+                        add(l + 1, in_out ? k * inner + u : u * w + k, e[(size_t)u] * before(l + 1, r)[k], size);
+                    add(l + 1, inner * w + u, e[(size_t)u], size);
+                    if (normed) add(l + 1, inner * (w + 1) + u, t[(size_t)u] * g.n[(size_t)u], size);
+                    if (normed) add(l + 1, inner * (w + 2) + u, t[(size_t)u], size);
+                }
+                for (int64_t u = 0; u < w && behind && hidden; u++) {
+                    for (int64_t k = 0; k < inner; k++)
+                        add(l + 1, second + (in_out ? k * w + u : u * inner + k),
+                            f[(size_t)u] * act(activation, g.v[(size_t)k]), size);
+                    add(l + 1, second + w * inner + u, f[(size_t)u], size);
                 }
             }
         for (size_t n = 0; n < gradient.size(); n++)

@@ -136,18 +136,17 @@ void few_blocks_for_many_groups(void **) {
     assert_int_equal(c.run(c.backward(), 1), DPCRI_CUDA_OK);
     const std::vector<float> gradient = c.gradient;
     const dpcri_device_cell b = c.backward();
-    p = problem_of<float>(b);
     std::vector<float> e((size_t)(3 * 10 * 9), NAN);
-    p.e = e.data();
+    back_space<float> space = {};
+    space.e = e.data(), space.pieces = 1, space.piece = 16;
+    p = back_problem_of(b, space);
     c.gradient = sums;
     const simt::shape one = {1, gates::threads, gates::shared_bytes<float, 2>(), false};
     assert_int_equal(simt::launch<slopes<float>>(one, nullptr, {p, false}), 0);
     shape = shape_of<float, 1, homeward<float>>(1, &p);
     shape.blocks = 3;
     assert_int_equal((simt::launch<stack<float, 1, homeward<float>>>(shape, nullptr, p)), 0);
-    const gradients<float>::arguments g = {p,       1,       16,     c.gradient.data(), c.gradient.data() + 81,
-                                           nullptr, nullptr, nullptr};
-    assert_int_equal(simt::launch<layers::gradients<float>>(one, nullptr, g), 0);
+    assert_int_equal(simt::launch<layers::gradients<float>>(one, nullptr, sums_of(b, p, space)), 0);
     assert_same(gradient, c.gradient, "a block");
 }
 

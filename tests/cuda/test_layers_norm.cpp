@@ -98,9 +98,11 @@ void few_blocks_for_many_groups(void **) {
     assert_int_equal(c.run(c.backward(), 1), DPCRI_CUDA_OK);
     const std::vector<float> gradient = c.gradient, adjoint = c.adjoint;
     const dpcri_device_cell b = c.backward();
-    p = problem_of<float>(b);
     std::vector<float> e((size_t)(3 * 10 * 35), NAN), normal = e, reciprocal((size_t)(3 * 10), NAN);
-    p.e = e.data(), p.normal = normal.data(), p.reciprocal = reciprocal.data();
+    back_space<float> space = {};
+    space.e = e.data(), space.normal = normal.data(), space.reciprocal = reciprocal.data();
+    space.pieces = 1, space.piece = 16;
+    p = back_problem_of(b, space);
     c.gradient = sums;
     const simt::shape one = {1, gates::threads, gates::shared_bytes<float, 2>(), false};
     assert_int_equal(simt::launch<slopes<float>>(one, nullptr, {p, false}), 0);
@@ -109,8 +111,7 @@ void few_blocks_for_many_groups(void **) {
     shape.blocks = 3;
     assert_int_equal((simt::launch<stack<float, 1, normed_homeward<float>>>(shape, nullptr, p)), 0);
     assert_same(adjoint, c.adjoint, "three blocks");
-    float *const to = c.gradient.data();
-    const gradients<float>::arguments g = {p, 1, 16, to, to + 35 * 35, to + 35 * 36, to + 35 * 37, nullptr};
+    const gradients<float>::arguments g = sums_of(b, p, space);
     assert_int_equal(simt::launch<layers::gradients<float>>(one, nullptr, g), 0);
     assert_int_equal(simt::launch<scales<float>>({1, gates::threads, scales<float>::shared_bytes(), false}, nullptr, g),
                      0);

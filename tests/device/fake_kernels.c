@@ -114,10 +114,18 @@ static double slope(int activation, double u) {
     }
 }
 
+// Numbers that act gives.
+static int64_t inner_of(const dpcri_device_cell *c) { return c->hidden ? c->hidden : c->w; }
+
 // u_i of step l at the state `before`, and W_ij.
 static double weight_at(const dpcri_device_cell *c, int64_t l, int64_t i, int64_t j) {
     if (c->diagonal) return i == j ? get(c->dtype, c->weight, l * c->weight_step + i) : 0;
-    return get(c->dtype, c->weight, l * c->weight_step + (c->in_out ? j * c->w + i : i * c->w + j));
+    return get(c->dtype, c->weight, l * c->weight_step + (c->in_out ? j * inner_of(c) + i : i * c->w + j));
+}
+
+// Number of W2_ij among those of a step.
+static int64_t second_at(const dpcri_device_cell *c, int64_t l, int64_t i, int64_t j) {
+    return l * c->weight_step + (c->in_out ? j * c->w + i : i * c->hidden + j);
 }
 
 static double into(const dpcri_device_cell *c, int64_t row, int64_t l, int64_t i) {
@@ -143,12 +151,13 @@ static void tell_outcome(dpcr_device_outcome *outcome, int64_t row, int64_t leng
 // What act gets in step l, of all units: u, or of normalised layers what becomes of it, with n in `normal`. Returns r.
 static double given_to_act(const dpcri_device_cell *c, int64_t row, int64_t l, double *v, double *normal) {
     double mean = 0, variance = 0;
-    for (int64_t i = 0; i < c->w; i++) v[i] = into(c, row, l, i);
+    const int64_t inner = inner_of(c);
+    for (int64_t i = 0; i < inner; i++) v[i] = into(c, row, l, i);
     if (!c->gamma) return 1;
-    for (int64_t i = 0; i < c->w; i++) mean += v[i] / (double)c->w;
-    for (int64_t i = 0; i < c->w; i++) variance += (v[i] - mean) * (v[i] - mean) / (double)c->w;
+    for (int64_t i = 0; i < inner; i++) mean += v[i] / (double)inner;
+    for (int64_t i = 0; i < inner; i++) variance += (v[i] - mean) * (v[i] - mean) / (double)inner;
     const double r = 1 / sqrt(variance + 1e-5);
-    for (int64_t i = 0; i < c->w; i++) {
+    for (int64_t i = 0; i < inner; i++) {
         normal[i] = (v[i] - mean) * r;
         v[i] = normal[i] * get(c->dtype, c->gamma, l * c->x_step + i) + get(c->dtype, c->beta, l * c->x_step + i);
     }
@@ -160,14 +169,19 @@ static void back_through_act(const dpcri_device_cell *c, int64_t row, int64_t l,
                              double *normal) {
     double v[WIDEST], mean = 0, along = 0;
     const double r = given_to_act(c, row, l, v, normal);
-    for (int64_t i = 0; i < c->w; i++) t[i] = g[i] * slope(c->activation, v[i]) * (c->residual ? c->scale : 1);
-    for (int64_t i = 0; i < c->w; i++) e[i] = t[i];
-    if (!c->gamma) return;
-    for (int64_t i = 0; i < c->w; i++) {
-        e[i] *= get(c->dtype, c->gamma, l * c->x_step + i);
-        mean += e[i] / (double)c->w, along += e[i] * normal[i] / (double)c->w;
+    const int64_t inner = inner_of(c);
+    for (int64_t i = 0; i < inner; i++) {
+        double come = c->hidden ? 0 : g[i];
+        for (int64_t k = 0; c->hidden && k < c->w; k++) come += get(c->dtype, c->weight2, second_at(c, l, k, i)) * g[k];
+        t[i] = come * slope(c->activation, v[i]) * (c->residual ? c->scale : 1);
     }
-    for (int64_t i = 0; i < c->w; i++) e[i] = r * (e[i] - mean - normal[i] * along);
+    for (int64_t i = 0; i < inner; i++) e[i] = t[i];
+    if (!c->gamma) return;
+    for (int64_t i = 0; i < inner; i++) {
+        e[i] *= get(c->dtype, c->gamma, l * c->x_step + i);
+        mean += e[i] / (double)inner, along += e[i] * normal[i] / (double)inner;
+    }
+    for (int64_t i = 0; i < inner; i++) e[i] = r * (e[i] - mean - normal[i] * along);
 }
 
 static void cell_forward(const dpcri_device_cell *c, int64_t row) {
@@ -177,7 +191,9 @@ static void cell_forward(const dpcri_device_cell *c, int64_t row) {
         for (int64_t i = 0; i < c->w; i++) {
             const double before = l > 0 ? get(c->dtype, c->z, (l - 1) * c->z_step + row * c->z_row + i)
                                         : get(c->dtype, c->z0, row * c->z0_row + i);
-            const double y = act(c->activation, v[i]);
+            double y = c->hidden ? get(c->dtype, c->x2, l * c->x_step + i) : act(c->activation, v[i]);
+            for (int64_t k = 0; k < c->hidden; k++)
+                y += get(c->dtype, c->weight2, second_at(c, l, i, k)) * act(c->activation, v[k]);
             put(c->dtype, c->z, l * c->z_step + row * c->z_row + i, c->residual ? before + c->scale * y : y);
         }
     }
@@ -196,7 +212,7 @@ static void cell_backward(const dpcri_device_cell *c, int64_t row) {
         }
         for (int64_t j = 0; j < c->w; j++) next[j] = c->residual ? g[j] : 0;
         back_through_act(c, row, l, g, e, t, normal);
-        for (int64_t i = 0; i < c->w; i++)
+        for (int64_t i = 0; i < inner_of(c); i++)
             for (int64_t j = c->diagonal ? i : 0; j < (c->diagonal ? i + 1 : c->w); j++)
                 next[j] += e[i] * weight_at(c, l, i, j);
         for (int64_t j = 0; j < c->w; j++) g[j] = next[j];
@@ -210,20 +226,27 @@ static void add_to(dpcr_dtype dtype, void *at, int64_t i, double value) {
 
 // Over the adjoints; W's and x's gradients lie as both do.
 static void cell_gradients(const dpcri_device_cell *c, int64_t row) {
-    const int64_t w = c->w;
-    double g[WIDEST] = {0}, e[WIDEST], t[WIDEST], normal[WIDEST];
+    const int64_t w = c->w, inner = inner_of(c);
+    double g[WIDEST] = {0}, e[WIDEST], t[WIDEST], normal[WIDEST], v[WIDEST];
     for (int64_t l = 0; l < c->length; l++) {
         for (int64_t i = 0; i < w; i++)
             g[i] = get(c->dtype, c->adjoint, l * c->adjoint_step + row * c->adjoint_row + i);
         back_through_act(c, row, l, g, e, t, normal);
-        for (int64_t i = 0; i < w; i++) {
+        if (c->hidden) given_to_act(c, row, l, v, normal);
+        for (int64_t i = 0; c->hidden && i < w; i++) {
+            const double f = g[i] * (c->residual ? c->scale : 1);
+            add_to(c->dtype, c->x2_gradient, l * c->x_step + i, f);
+            for (int64_t k = 0; k < inner; k++)
+                add_to(c->dtype, c->weight2_gradient, second_at(c, l, i, k), f * act(c->activation, v[k]));
+        }
+        for (int64_t i = 0; i < inner; i++) {
             add_to(c->dtype, c->x_gradient, l * c->x_step + i, e[i]);
             if (c->gamma) add_to(c->dtype, c->gamma_gradient, l * c->x_step + i, t[i] * normal[i]);
             if (c->gamma) add_to(c->dtype, c->beta_gradient, l * c->x_step + i, t[i]);
             for (int64_t j = 0; j < w; j++) {
                 const double z = l > 0 ? get(c->dtype, c->z, (l - 1) * c->z_step + row * c->z_row + j)
                                        : get(c->dtype, c->z0, row * c->z0_row + j);
-                add_to(c->dtype, c->weight_gradient, l * c->weight_step + (c->in_out ? j * w + i : i * w + j),
+                add_to(c->dtype, c->weight_gradient, l * c->weight_step + (c->in_out ? j * inner + i : i * w + j),
                        e[i] * z);
             }
         }
@@ -233,7 +256,7 @@ static void cell_gradients(const dpcri_device_cell *c, int64_t row) {
 static dpcr_status cell_workspace(int id, const dpcri_device_cell *cell, size_t *bytes, dpcr_error *error) {
     *bytes = 256;
     const char *const refusal = dpcri_device_cell_refusal(cell);
-    if (cell->w <= WIDEST && !refusal) return DPCR_OK;
+    if (cell->w <= WIDEST && cell->hidden <= WIDEST && !refusal) return DPCR_OK;
     return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED, "cuda:%d: %s", id,
                       refusal ? refusal : "too wide for the stand-in");
 }

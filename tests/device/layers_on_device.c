@@ -123,6 +123,20 @@ void layers_as_on_the_host(void **state) {
                                                    .activation = activations[(w + l) % 4],
                                                    .layer_norm = 1,
                                                    .seed = 9}});
+    for (int w = 0; w < 7; w++)
+        for (int l = 0; l < 3; l++, n++)
+            solve_layers(&(layers_job){.batch = batches[(w + l) % 3],
+                                       .method = methods[l % 2],
+                                       .options = {.size = sizeof(dpcr_model_options),
+                                                   .architecture = DPCR_RESNET,
+                                                   .dtype = l % 2 ? DPCR_F32 : DPCR_F64,
+                                                   .layers = lengths[l],
+                                                   .width = widths[w],
+                                                   .hidden = widths[(w + 3 * l) % 7],
+                                                   .activation = activations[(w + l) % 4],
+                                                   .branch = DPCR_BRANCH_TWO_LAYER,
+                                                   .layer_norm = w % 2,
+                                                   .seed = 11}});
     // AUTO is left to the loop where chunks would pay but have no kernel.
     solve_layers(&(layers_job){.batch = 1,
                                .options = {.size = sizeof(dpcr_model_options),
@@ -163,22 +177,21 @@ void layers_that_are_refused(void **state) {
             dpcr_solve_plan_create(context, &steps, &options, &plan, &error));
     dpcr_device_model_destroy(chain);
     dpcr_model_destroy(model);
-    o.branch = DPCR_BRANCH_TWO_LAYER;
-    model = make_model(&o);
-    REFUSED(DPCR_ERROR_UNSUPPORTED, "two-layer",
-            dpcr_device_model_create(model, 2, &theta.device, NULL, &chain, &error));
-    dpcr_model_destroy(model);
-    o = (dpcr_model_options){
-        .size = sizeof o, .architecture = DPCR_MLP, .layers = 3, .width = 2, .layer_norm = 1, .dtype = DPCR_F32};
-    model = make_model(&o);
-    (void)dpcr_model_vector(model, &count);
-    moved normed = make_moved(DPCR_F32, 1, &count, 1, 1);
-    ok(dpcr_device_model_create(model, 2, &normed.device, NULL, &chain, &error), &error);
-    ok(dpcr_device_model_steps(chain, &steps, &error), &error);
-    REFUSED(DPCR_ERROR_UNSUPPORTED, "go by the loop", dpcr_solve_plan_create(context, &steps, &options, &plan, &error));
-    dpcr_device_model_destroy(chain);
-    dpcr_model_destroy(model);
-    free_moved(&normed);
+    static const char *const words[] = {"normalised layers are dense there, and go by the loop",
+                                        "two-layer branches are dense there, and go by the loop"};
+    for (int two = 0; two < 2; two++) {
+        o = (dpcr_model_options){
+            .size = sizeof o, .architecture = DPCR_RESNET, .layers = 3, .width = 2, .layer_norm = !two, .branch = two};
+        model = make_model(&o);
+        (void)dpcr_model_vector(model, &count);
+        moved own = make_moved(DPCR_F32, 1, &count, 1, 1);
+        ok(dpcr_device_model_create(model, 2, &own.device, NULL, &chain, &error), &error);
+        ok(dpcr_device_model_steps(chain, &steps, &error), &error);
+        REFUSED(DPCR_ERROR_UNSUPPORTED, words[two], dpcr_solve_plan_create(context, &steps, &options, &plan, &error));
+        dpcr_device_model_destroy(chain);
+        dpcr_model_destroy(model);
+        free_moved(&own);
+    }
 #undef REFUSED
     free_moved(&theta);
 }

@@ -175,7 +175,9 @@ void networks_that_are_refused(void **state) {
     o.solve.backward = DPCR_SCHEME_AUTO;
     o.solve.device = there;
     m.branch = DPCR_BRANCH_TWO_LAYER;
-    assert_refused("two-layer", DPCR_ERROR_UNSUPPORTED, &m, &o);
+    o.solve.method = DPCR_METHOD_OVERLAP;
+    assert_refused("two-layer branches are dense there, and go by the loop", DPCR_ERROR_UNSUPPORTED, &m, &o);
+    o.solve.method = DPCR_METHOD_AUTO;
     m.branch = DPCR_BRANCH_LINEAR;
     o.solve.backward = DPCR_SCHEME_PCR;
     assert_refused("a backward scheme on a device", DPCR_ERROR_UNSUPPORTED, &m, &o);

@@ -139,26 +139,29 @@ int dpcri_cuda_chain_run(dpcri_device_linear c, void *workspace, size_t bytes, v
 
 namespace {
 
-// Width of the columns of a cell; dense ones of any other, and normalised ones, go by layers.h.
+// Width of the columns of a cell; dense ones of any other, normalised ones and two-layer branches go by layers.h.
 int column_of(const dpcri_device_cell &c) { return c.diagonal ? 1 : (int)c.w; }
-bool wide(const dpcri_device_cell &c) { return c.gamma || (!c.diagonal && c.w != 1 && c.w != 2 && c.w != 4); }
+bool wide(const dpcri_device_cell &c) {
+    return c.gamma || c.hidden > 0 || (!c.diagonal && c.w != 1 && c.w != 2 && c.w != 4);
+}
 
 // Of rows of float, twice, in the 227 KB that a block has at most; sizes that are products of it stay within int64_t.
 constexpr int64_t widest = (227 << 10) / (2 * sizeof(float));
 
 // Of what a solve keeps a number of the states takes less than 64 bytes in all.
 bool fits(const dpcri_device_cell &c) {
+    const int64_t states = c.hidden > c.w ? c.hidden : c.w;
     int64_t rows = 0, numbers = 0, bytes = 0;
-    return !__builtin_mul_overflow(c.length, c.rows, &rows) && !__builtin_mul_overflow(rows, c.w, &numbers) &&
+    return !__builtin_mul_overflow(c.length, c.rows, &rows) && !__builtin_mul_overflow(rows, states, &numbers) &&
            !__builtin_mul_overflow(numbers, 64, &bytes);
 }
 
 int check(const dpcri_device_cell &c) {
-    if (c.length < 0 || c.rows < 0 || c.w < 1 || c.chunk < 0 || c.warm_up < 0 || c.max_sweeps < 0)
+    if (c.length < 0 || c.rows < 0 || c.w < 1 || c.hidden < 0 || c.chunk < 0 || c.warm_up < 0 || c.max_sweeps < 0)
         return DPCRI_CUDA_ARGUMENT;
     if (!(c.atol >= 0) || !(c.rtol >= 0)) return DPCRI_CUDA_ARGUMENT;
     if (dpcri_device_cell_refusal(&c)) return DPCRI_CUDA_UNSUPPORTED;
-    if (wide(c) && c.w > widest) return DPCRI_CUDA_WIDTH;
+    if (wide(c) && (c.w > widest || c.hidden > widest)) return DPCRI_CUDA_WIDTH;
     return fits(c) ? DPCRI_CUDA_OK : DPCRI_CUDA_SIZE;
 }
 
@@ -204,7 +207,8 @@ int dpcri_cuda_cell_run(dpcri_device_cell c, void *workspace, size_t bytes, void
     const int status = check(c);
     if (status != DPCRI_CUDA_OK) return status;
     if (c.length == 0 || c.rows == 0) return DPCRI_CUDA_OK;
-    if (!c.weight || !c.x || !c.z || (c.backward && (!c.direct || !c.adjoint)) || !c.gamma != !c.beta)
+    if (!c.weight || !c.x || !c.z || (c.backward && (!c.direct || !c.adjoint)) || !c.gamma != !c.beta ||
+        (c.hidden > 0 && (!c.weight2 || !c.x2)))
         return DPCRI_CUDA_ARGUMENT;
     const size_t wanted = dpcri_cuda_cell_workspace(c);
     if (bytes < wanted) return DPCRI_CUDA_WORKSPACE;

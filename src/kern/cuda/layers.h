@@ -15,7 +15,8 @@
 //
 // A unit's sum begins with x, or with lambda, and runs over z, or e, in order, as the host's: a row's bits are its own.
 // The rows of a gradient are summed in pieces of a number that the shape alone says, each in order, and the pieces by
-// their index. Normalised layers, whose units meet between u and act, are layers_norm.h's. docs/math/backward.md.
+// their index. Normalised layers, whose units meet between u and act, are layers_norm.h's, two-layer branches, which
+// take two products a layer, layers_two.h's. docs/math/backward.md.
 #ifndef DPCRI_CUDA_LAYERS_H
 #define DPCRI_CUDA_LAYERS_H
 
@@ -30,6 +31,8 @@ template <class T>
 struct problem {
     cells::problem<T> c;  // the stack as a cell; what is of methods is unread
     int64_t w;
+    int64_t inner;  // numbers that act gives: w, or the width inside two-layer branches
+    bool two;       // is a layer such a branch?
     int row_warps;  // of a block; its other warps lie along the units
     int units, depth;
     // Going back.
@@ -39,46 +42,56 @@ struct problem {
     int64_t adjoint_step, adjoint_row;
     T *first;  // z0's, or NULL
     int64_t first_row;
-    T *e;  // [length][rows][w]
+    T *e;  // [length][rows][inner]
     // Of normalised layers: u becomes n gamma + beta, n = (u - mean) r; a layer's lie x_step behind the one before's.
-    const T *gamma, *beta;   // [w], or NULL
-    T *normal, *reciprocal;  // going back: n [length][rows][w], r [length][rows]
+    const T *gamma, *beta;   // [inner], or NULL
+    T *normal, *reciprocal;  // going back: n [length][rows][inner], r [length][rows]
+    // Of two-layer branches (layers_two.h): W2 and b2, and going back, [length][rows][inner] each, act's values and, of
+    // normalised ones, t.
+    const T *weight2, *x2;
+    T *value, *come;
 };
 
-// Rows of w numbers that the parameters of a layer take, W's first.
+// A pass is a product with a W: a layer's one, or of two-layer branches each of two. What goes into the pass that runs
+// n-th, and what comes out of it.
 template <class T>
-SIMT_BOTH int64_t lines(const problem<T> &p) {
-    return p.w + (p.gamma ? 3 : 1);
+SIMT int64_t inputs_of(const problem<T> &p, int64_t n) {
+    return n & 1 ? p.inner : p.w;
+}
+template <class T>
+SIMT int64_t outputs_of(const problem<T> &p, int64_t n) {
+    return n & 1 ? p.w : p.inner;
 }
 
-// Where a tile of W lies: outputs u0 .. u0 + units - 1 of layer l, inputs k0 .. k0 + depth - 1. Layers in the order in
+// Where a tile of W lies: outputs u0 .. u0 + units - 1 of a pass, inputs k0 .. k0 + depth - 1. Passes in the order in
 // which they run.
 struct place {
-    int64_t n;  // layers that have run
+    int64_t n;  // passes that have run
     int64_t u0, k0;
 };
 
 template <class T>
 SIMT place after(const problem<T> &p, place at) {
     at.k0 += p.depth;
-    if (at.k0 < p.w) return at;
+    if (at.k0 < inputs_of(p, at.n)) return at;
     at.k0 = 0;
     at.u0 += p.units;
-    if (at.u0 < p.w) return at;
+    if (at.u0 < outputs_of(p, at.n)) return at;
     at.u0 = 0;
     at.n++;
     return at;
 }
 
-// The tiles' buffers come first in shared memory, then the states, or e: two buffers of [rows][w] by turns; then what a
-// way settles its layers with, two buffers too.
+// The tiles' buffers come first in shared memory, then the states, or e: two buffers by turns, [rows][w] and
+// [rows][inner]; then what a way settles its layers with, in buffers of its own.
 template <class T>
 SIMT_BOTH int tile_numbers(const problem<T> &p) {
     return p.depth * (p.units + 1);
 }
 template <class T, int M, class Way>
 SIMT_BOTH int64_t shared_numbers(const problem<T> &p) {
-    return 2 * (int64_t)tile_numbers(p) + 2 * M * p.row_warps * p.w + 2 * Way::beside(p, M * p.row_warps);
+    return 2 * (int64_t)tile_numbers(p) + M * p.row_warps * (p.w + p.inner) +
+           Way::buffers * Way::beside(p, M * p.row_warps);
 }
 
 // Asks for a tile of W: number (k, u) goes to k (units + 1) + u. `along`: numbers of one output lie side by side.
@@ -86,18 +99,19 @@ template <class T>
 SIMT void fetch(simt::lane &me, const problem<T> &p, const simt::shared<T> &s, const T *weight, const place &at,
                 bool along, int buffer) {
     const int base = buffer * tile_numbers(p), stride = p.units + 1, warps = me.threads() / simt::warp_size;
-    const int tall = p.w - at.k0 < p.depth ? (int)(p.w - at.k0) : p.depth;
-    const int wide = p.w - at.u0 < p.units ? (int)(p.w - at.u0) : p.units;
+    const int64_t in = inputs_of(p, at.n), out = outputs_of(p, at.n);
+    const int tall = in - at.k0 < p.depth ? (int)(in - at.k0) : p.depth;
+    const int wide = out - at.u0 < p.units ? (int)(out - at.u0) : p.units;
     if (along) {
-        const T *from = weight + at.u0 * p.w + at.k0;
+        const T *from = weight + at.u0 * in + at.k0;
         for (int u = me.warp(); u < wide; u += warps)
             for (int k = me.in_warp(); k < tall; k += simt::warp_size)
-                me.copy_async(s, base + k * stride + u, from + u * p.w + k);
+                me.copy_async(s, base + k * stride + u, from + u * in + k);
     } else {
-        const T *from = weight + at.k0 * p.w + at.u0;
+        const T *from = weight + at.k0 * out + at.u0;
         const int u = me.thread() % p.units;
         for (int k = me.thread() / p.units; u < wide && k < tall; k += p.row_warps)
-            me.copy_async(s, base + k * stride + u, from + k * p.w + u);
+            me.copy_async(s, base + k * stride + u, from + k * out + u);
     }
 }
 
@@ -105,7 +119,8 @@ SIMT void fetch(simt::lane &me, const problem<T> &p, const simt::shared<T> &s, c
 template <class T, int M>
 SIMT void multiply(const problem<T> &p, const simt::shared<T> &s, int buffer, int u, const int (&rows)[M],
                    const place &at, T (&sum)[M]) {
-    const int tall = p.w - at.k0 < p.depth ? (int)(p.w - at.k0) : p.depth, stride = p.units + 1;
+    const int64_t left = inputs_of(p, at.n) - at.k0;
+    const int tall = left < p.depth ? (int)left : p.depth, stride = p.units + 1;
     const int tile = buffer * tile_numbers(p) + u;
     for (int k = 0; k < tall; k++) {
         const T weight = s.get(tile + k * stride);
@@ -113,14 +128,14 @@ SIMT void multiply(const problem<T> &p, const simt::shared<T> &s, int buffer, in
     }
 }
 
-// What forward and back have in common: layers one after the other, tile by tile. Way: weight(p, n) of the layer that
-// runs n-th, along(p), begin(p, row, u): what is at rest first; ready(p, n, row, u): what an output needs of its own,
-// read while the sums before it are made; late(p, n, row, u, own): what of that is known only now; start(own): where
-// its sum begins; finish(me, p, n, row, u, own, sum, rest): what is at rest for the next layer; rest: in this one.
-// Where `settles` is set, all units of a row then meet: settle(me, p, s, with, to, from, n, first, count): what finish
-// left from number `to` on becomes what is at rest; `from`: in this layer. prepare(me, p, s, with, n, first, count) has
-// asked for what it takes, beside(p, rows) numbers, with the layer's first tile. `begins`: that of n = -1 follows
-// begin.
+// What forward and back have in common: passes one after the other, tile by tile. Way: passes(p); weight(p, n) of the
+// pass that runs n-th, along(p), begin(p, row, u): what is at rest first; ready(p, n, row, u): what an output needs of
+// its own, read while the sums before it are made; late(p, n, row, u, own): what of that is known only now; start(own):
+// where its sum begins; finish(me, p, n, row, u, own, sum, rest): what is at rest for the next pass; rest: in this one,
+// or, where `two` is set, what the layer began with where its second pass ends. Where `settles` is set, all units of a
+// row then meet: settle(me, p, s, with, to, from, n, first, count): what finish left from number `to` on becomes what
+// is at rest; `from`: in this pass. prepare(me, p, s, with, n, first, count) has asked for what it takes, beside(p,
+// rows) numbers in one of `buffers`, with the pass's first tile. `begins`: that of n = -1 follows begin.
 template <class T, int M, class Way>
 struct stack {
     typedef problem<T> arguments;
@@ -146,17 +161,18 @@ struct stack {
     }
     // Of the numbers at rest: row, and output or input.
     SIMT static int at_rest(const arguments &p, int turn, int row) {
-        return 2 * tile_numbers(p) + (turn * M * p.row_warps + row) * (int)p.w;
+        const int inner = M * p.row_warps * (int)p.w;
+        return 2 * tile_numbers(p) + (turn ? inner + row * (int)p.inner : row * (int)p.w);
     }
 
-    // What layer n settles with.
+    // What pass n settles with.
     SIMT static int with(const arguments &p, int64_t n) {
-        return at_rest(p, 2, 0) + (int)(n & 1) * (int)Way::beside(p, M * p.row_warps);
+        return at_rest(p, 1, M * p.row_warps) + (int)(n & (Way::buffers - 1)) * (int)Way::beside(p, M * p.row_warps);
     }
 
     typedef typename Way::own own;
     SIMT static void ready(const arguments &p, const share &s, int64_t n, int64_t u, own (&to)[M]) {
-        if (u >= p.w || n >= p.c.length) return;
+        if (n >= Way::passes(p) || u >= outputs_of(p, n)) return;
         SIMT_UNROLL for (int i = 0; i < M; i++) if (s.there[i]) to[i] = Way::ready(p, n, s.first + s.row[i], u);
     }
 
@@ -181,32 +197,33 @@ struct stack {
             Way::settle(me, p, s, with(p, -1), at_rest(p, 0, 0), at_rest(p, 1, 0), -1, mine.first, mine.count);
         }
         ready(p, mine, 0, unit, next);
-        while (at.n < p.c.length) {
+        while (at.n < Way::passes(p)) {
             me.copy_wait();
             me.barrier();  // the tile is there, for all; the other buffer, and the numbers two layers back, were read
             const place then = after(p, at);
-            const int64_t u = at.u0 + unit;
-            if (then.n < p.c.length) fetch(me, p, s, Way::weight(p, then.n), then, Way::along(p), 1 - buffer);
+            const int64_t u = at.u0 + unit, out = outputs_of(p, at.n);
+            if (then.n < Way::passes(p)) fetch(me, p, s, Way::weight(p, then.n), then, Way::along(p), 1 - buffer);
             if constexpr (Way::settles)
-                if (then.n != at.n && then.n < p.c.length)
+                if (then.n != at.n && then.n < Way::passes(p))
                     Way::prepare(me, p, s, with(p, then.n), then.n, mine.first, mine.count);
             if (at.k0 == 0) {
                 SIMT_UNROLL for (int i = 0; i < M; i++) now[i] = next[i];
                 SIMT_UNROLL for (int i = 0; i < M; i++) {
-                    if (mine.there[i] && u < p.w) Way::late(p, at.n, mine.first + mine.row[i], u, now[i]);
+                    if (mine.there[i] && u < out) Way::late(p, at.n, mine.first + mine.row[i], u, now[i]);
                     sum[i] = Way::start(now[i]);
                 }
-                const bool more = at.u0 + p.units < p.w;
+                const bool more = at.u0 + p.units < out;
                 ready(p, mine, more ? at.n : at.n + 1, more ? u + p.units : unit, next);
             }
-            if (u < p.w) {
+            if (u < out) {
                 int rows[M];
                 SIMT_UNROLL for (int i = 0; i < M; i++) rows[i] = at_rest(p, turn, mine.row[i]);
                 multiply<T, M>(p, s, buffer, unit, rows, at, sum);
             }
-            if (then.k0 == 0 && u < p.w) SIMT_UNROLL for (int i = 0; i < M; i++) {
+            if (then.k0 == 0 && u < out) SIMT_UNROLL for (int i = 0; i < M; i++) {
                     if (!mine.there[i]) continue;
-                    const T rest = s.get(at_rest(p, turn, mine.row[i]) + (int)u);
+                    T rest = 0;
+                    if (!Way::two || turn) rest = s.get(at_rest(p, Way::two ? 0 : turn, mine.row[i]) + (int)u);
                     s.set(at_rest(p, 1 - turn, mine.row[i]) + (int)u,
                           Way::finish(me, p, at.n, mine.first + mine.row[i], u, now[i], sum[i], rest));
                 }
@@ -230,11 +247,13 @@ struct stack {
 
 // ---- forward: states at rest ----
 
-// Of ways whose units do not meet.
+// Of ways whose units do not meet, with one product a layer.
 template <class T>
 struct unsettled {
-    static constexpr bool settles = false, begins = false;
+    static constexpr bool settles = false, begins = false, two = false;
+    static constexpr int buffers = 2;
     SIMT_BOTH static int64_t beside(const problem<T> &, int64_t) { return 0; }
+    SIMT static int64_t passes(const problem<T> &p) { return p.c.length; }
 };
 
 template <class T>
@@ -255,7 +274,11 @@ struct onward : unsettled<T> {
     }
     // z' from what act gets, stored and told.
     SIMT static T state(simt::lane &me, const problem<T> &p, int64_t n, int64_t row, int64_t u, T v, T before) {
-        const T y = cells::value(p.c.activation, v), z = p.c.residual ? simt::fma(p.c.scale, y, before) : y;
+        return leave(me, p, n, row, u, cells::value(p.c.activation, v), before);
+    }
+    // And from what the branch gives.
+    SIMT static T leave(simt::lane &me, const problem<T> &p, int64_t n, int64_t row, int64_t u, T y, T before) {
+        const T z = p.c.residual ? simt::fma(p.c.scale, y, before) : y;
         p.c.z[n * p.c.z_step + row * p.c.z_row + u] = z;
         if (n + 1 < p.c.length || !p.c.outcome) return z;
         dpcr_device_outcome *o = p.c.outcome + row;  // zero at first
@@ -293,30 +316,33 @@ struct slopes {
             return p.c.z + (l - 1) * p.c.z_step + (first + i) * p.c.z_row;
         }
     };
-    // Without a residual the state is the activation's value, which may tell.
+    // Without a residual the state is the activation's value, which may tell act'; else it is told what act gets.
+    SIMT static bool told(const problem<T> &p) {
+        return !p.c.residual && !p.gamma && !p.two && cells::told_by_value(p.c.activation);
+    }
     SIMT static void make(simt::lane &me, const problem<T> &p, int64_t l, int64_t first, int64_t u0,
                           T (&sum)[gates::mine][Q]) {
-        const int64_t w = p.w, step = gates::units_of_tile;
-        const bool told = !p.c.residual && !p.gamma && cells::told_by_value(p.c.activation);
+        const int64_t w = p.w, out = p.inner, step = gates::units_of_tile;
+        const bool told = slopes::told(p);
         SIMT_UNROLL for (int i = 0; i < gates::mine; i++) SIMT_UNROLL for (int q = 0; q < Q; q++) {
             const int64_t row = first + me.warp() * gates::mine + i, u = u0 + q * step + me.in_warp();
             const T *from = told ? p.c.z + l * p.c.z_step + row * p.c.z_row : p.c.x + l * p.c.x_step + row * p.c.x_row;
-            sum[i][q] = row < p.c.columns && u < w ? from[u] : T(0);
+            sum[i][q] = row < p.c.columns && u < out ? from[u] : T(0);
             if (told) sum[i][q] = cells::slope_of_value(p.c.activation, sum[i][q]);
         }
         if (told) return;
         const T *weight = p.c.weight + l * p.c.weight_step;
         if (p.c.in_out)
-            gates::multiply_down<T, Q>(me, rows{p, l, first}, weight + u0, w, w, w, 0, w - u0, sum);
+            gates::multiply_down<T, Q>(me, rows{p, l, first}, weight + u0, out, w, w, 0, out - u0, sum);
         else
-            gates::multiply<T, Q>(me, rows{p, l, first}, weight + u0 * w, w, step, w - u0, step, sum);
-        if (p.gamma) return;
+            gates::multiply<T, Q>(me, rows{p, l, first}, weight + u0 * w, w, step, out - u0, step, sum);
+        if (p.gamma || p.two) return;
         SIMT_UNROLL for (int i = 0; i < gates::mine; i++) SIMT_UNROLL for (int q = 0; q < Q; q++) sum[i][q] =
             cells::slope(p.c.activation, sum[i][q]);
     }
     SIMT static void run(simt::lane &me, const arguments &a) {
         const problem<T> &p = a.p;
-        const int64_t wide = gates::tiles(p.w, Q * gates::units_of_tile);
+        const int64_t wide = gates::tiles(p.inner, Q * gates::units_of_tile);
         const int64_t tall = gates::tiles(p.c.columns, gates::items_of_tile);
         for (int64_t tile = me.block(); tile < p.c.length * wide * tall; tile += me.blocks()) {
             const int64_t l = tile / (wide * tall), first = tile / wide % tall * gates::items_of_tile;
@@ -326,8 +352,15 @@ struct slopes {
             SIMT_UNROLL for (int i = 0; i < gates::mine; i++) SIMT_UNROLL for (int q = 0; q < Q; q++) {
                 const int64_t row = first + me.warp() * gates::mine + i;
                 const int64_t u = u0 + q * gates::units_of_tile + me.in_warp();
-                if (row >= p.c.columns || u >= p.w) continue;
-                (p.gamma ? p.normal : p.e)[(l * p.c.columns + row) * p.w + u] =
+                const int64_t at = (l * p.c.columns + row) * p.inner + u;
+                if (row >= p.c.columns || u >= p.inner) continue;
+                if (p.two && !p.gamma) {
+                    const T y = cells::value(p.c.activation, d[i][q]);
+                    p.value[at] = y;
+                    p.e[at] = cells::slope(p.c.activation, d[i][q], y);
+                    continue;
+                }
+                (p.gamma ? p.normal : p.e)[at] =
                     a.finished ? turned(p, d[i][q], p.adjoint[l * p.adjoint_step + row * p.adjoint_row + u]) : d[i][q];
             }
         }
@@ -349,7 +382,7 @@ struct homeward : unsettled<T> {
         return p.adjoint + l * p.adjoint_step + row * p.adjoint_row + u;
     }
     SIMT static T *slope(const problem<T> &p, int64_t l, int64_t row, int64_t u) {
-        return p.e + (l * p.c.columns + row) * p.w + u;
+        return p.e + (l * p.c.columns + row) * p.inner + u;
     }
     SIMT static T come(const problem<T> &p, int64_t l, int64_t row, int64_t u) {
         return p.direct[l * p.direct_step + row * p.direct_row + u];
@@ -388,35 +421,51 @@ struct homeward : unsettled<T> {
 
 // ---- dW_l += z_{l-1}^T e_l, dx_l += sums of e_l: tiles of 16 inputs x 64 outputs, pieces of the rows ----
 
+// What goes into a W, z_{l-1} or act's values: row r of layer l.
+template <class T>
+struct going_in {
+    const T *first;  // NULL: zeros
+    int64_t first_row;
+    const T *rest;  // of layer 1
+    int64_t step, row;
+    SIMT const T *at(int64_t l, int64_t r) const {
+        if (l == 0) return first ? first + r * first_row : nullptr;
+        return rest + (l - 1) * step + r * row;
+    }
+};
+
 template <class T>
 struct gradients {
     static constexpr int Q = 2, most = gates::threads;
     struct arguments {
         problem<T> p;
+        int64_t in, out;  // W's
+        going_in<T> z;
+        const T *e;  // times `times`
+        int64_t e_step, e_row;
+        T times;
+        int64_t lines;                 // rows of `out` numbers that the sums take, W's first
         int64_t pieces, piece;         // and rows of each
         T *weight, *x, *gamma, *beta;  // what they are added to, or NULL
-        T *parts;                      // [pieces][length][lines][w], W's first, then x's; of one piece unread
+        T *parts;                      // [pieces][length][lines][out], W's first, then x's; of one piece unread
     };
-    typedef typename slopes<T>::rows inputs;  // z of the layer before
 
-    SIMT static int64_t at(const problem<T> &p, int64_t k, int64_t u) { return p.c.in_out ? k * p.w + u : u * p.w + k; }
-    // Number (k, u) of layer l, k = w: x's, then gamma's and beta's.
+    // Number (k, u) of layer l, k = in: x's, then gamma's and beta's.
     SIMT static void add(const arguments &a, int64_t l, int64_t k, int64_t u, T sum) {
-        const int64_t w = a.p.w;
-        T *const to = k < w ? a.weight : k == w ? a.x : k == w + 1 ? a.gamma : a.beta;
-        if (to) to[k < w ? l * a.p.c.weight_step + at(a.p, k, u) : l * a.p.c.x_step + u] += sum;
+        T *const to = k < a.in ? a.weight : k == a.in ? a.x : k == a.in + 1 ? a.gamma : a.beta;
+        const int64_t at = a.p.c.in_out ? k * a.out + u : u * a.in + k;
+        if (to) to[k < a.in ? l * a.p.c.weight_step + at : l * a.p.c.x_step + u] += sum;
     }
     SIMT static void give(const arguments &a, int64_t piece, int64_t l, int64_t k, int64_t u, T sum) {
-        const int64_t w = a.p.w;
         if (a.pieces == 1)
             add(a, l, k, u, sum);
         else
-            a.parts[((piece * a.p.c.length + l) * lines(a.p) + k) * w + u] = sum;
+            a.parts[((piece * a.p.c.length + l) * a.lines + k) * a.out + u] = sum;
     }
     SIMT static void run(simt::lane &me, const arguments &a) {
         const problem<T> &p = a.p;
         constexpr int across = Q * gates::units_of_tile, depth = gates::depth, items = gates::items_of_tile;
-        const int64_t w = p.w, wide = gates::tiles(w, across), tall = gates::tiles(w, items);
+        const int64_t in = a.in, out = a.out, wide = gates::tiles(out, across), tall = gates::tiles(in, items);
         const simt::shared<T> s = me.template array<T>(0, items * depth + depth * gates::stride<Q>);
         const int base = items * depth;
         for (int64_t tile = me.block(); tile < p.c.length * a.pieces * wide * tall; tile += me.blocks()) {
@@ -425,17 +474,16 @@ struct gradients {
             const int64_t end = first + a.piece < p.c.columns ? first + a.piece : p.c.columns;
             T sum[gates::mine][Q] = {}, whole[Q] = {};
             for (int64_t r0 = first; r0 < end; r0 += depth) {
-                const inputs z = {p, l, r0};
                 me.barrier();
                 for (int n = me.thread(); n < items * depth; n += gates::threads) {
                     const int k = n % items, r = n / items;
-                    const T *from = r0 + r < end && k0 + k < w ? z.at(r) : nullptr;
+                    const T *from = r0 + r < end && k0 + k < in ? a.z.at(l, r0 + r) : nullptr;
                     s.set(k * depth + r, from ? from[k0 + k] : T(0));
                 }
                 for (int n = me.thread(); n < across * depth; n += gates::threads) {
                     const int64_t r = r0 + n / across, u = u0 + n % across;
                     s.set(base + n / across * gates::stride<Q> + n % across,
-                          r < end && u < w ? p.e[(l * p.c.columns + r) * w + u] : T(0));
+                          r < end && u < out ? a.times * a.e[l * a.e_step + r * a.e_row + u] : T(0));
                 }
                 me.barrier();
                 gates::add_slice<T, Q>(me, s, sum);
@@ -445,12 +493,12 @@ struct gradients {
             }
             SIMT_UNROLL for (int q = 0; q < Q; q++) {
                 const int64_t u = u0 + q * gates::units_of_tile + me.in_warp();
-                if (u >= w) continue;
+                if (u >= out) continue;
                 SIMT_UNROLL for (int i = 0; i < gates::mine; i++) {
                     const int64_t k = k0 + me.warp() * gates::mine + i;
-                    if (k < w) give(a, piece, l, k, u, sum[i][q]);
+                    if (k < in) give(a, piece, l, k, u, sum[i][q]);
                 }
-                if (k0 == 0 && me.warp() == 0) give(a, piece, l, w, u, whole[q]);
+                if (k0 == 0 && me.warp() == 0) give(a, piece, l, in, u, whole[q]);
             }
         }
     }
@@ -462,11 +510,11 @@ struct fold {
     static constexpr int most = gates::threads;
     typedef typename gradients<T>::arguments arguments;
     SIMT static void run(simt::lane &me, const arguments &a) {
-        const int64_t w = a.p.w, layer = lines(a.p) * w, count = a.p.c.length * layer;
+        const int64_t layer = a.lines * a.out, count = a.p.c.length * layer;
         for (int64_t n = me.block() * most + me.thread(); n < count; n += me.blocks() * most) {
             T sum = a.parts[n];
             for (int64_t k = 1; k < a.pieces; k++) sum += a.parts[k * count + n];
-            gradients<T>::add(a, n / layer, n % layer / w, n % w, sum);
+            gradients<T>::add(a, n / layer, n % layer / a.out, n % a.out, sum);
         }
     }
 };

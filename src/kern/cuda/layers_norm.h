@@ -46,6 +46,28 @@ struct measure {
 
 // ---- forward ----
 
+// Asks for a layer's gamma and beta.
+template <class T>
+SIMT void fetch_scales(simt::lane &me, const problem<T> &p, const simt::shared<T> &s, int with, int64_t l) {
+    for (int u = me.thread(); u < p.inner; u += me.threads()) {
+        me.copy_async(s, with + u, p.gamma + l * p.c.x_step + u);
+        me.copy_async(s, with + (int)p.inner + u, p.beta + l * p.c.x_step + u);
+    }
+}
+
+// A warp a row: of what lies at `to`, u, becomes make(row, u, v).
+template <class T, class Make>
+SIMT void normalise(simt::lane &me, const problem<T> &p, const simt::shared<T> &s, int with, int to, int64_t count,
+                    const Make &make) {
+    const int w = (int)p.inner, warps = me.threads() / simt::warp_size;
+    for (int row = me.warp(); row < count; row += warps) {
+        const int own = to + row * w;
+        const measure<T> m(me, w, [&](int u) { return s.get(own + u); });
+        for (int u = me.in_warp(); u < w; u += simt::warp_size)
+            s.set(own + u, make(row, u, simt::fma(m.normal(s.get(own + u)), s.get(with + u), s.get(with + w + u))));
+    }
+}
+
 template <class T>
 struct normed_onward : onward<T> {
     static constexpr bool settles = true;
@@ -53,22 +75,13 @@ struct normed_onward : onward<T> {
     SIMT static T finish(simt::lane &, const problem<T> &, int64_t, int64_t, int64_t, T, T sum, T) { return sum; }
     SIMT static void prepare(simt::lane &me, const problem<T> &p, const simt::shared<T> &s, int with, int64_t n,
                              int64_t, int64_t) {
-        for (int u = me.thread(); u < p.w; u += me.threads()) {
-            me.copy_async(s, with + u, p.gamma + n * p.c.x_step + u);
-            me.copy_async(s, with + (int)p.w + u, p.beta + n * p.c.x_step + u);
-        }
+        fetch_scales(me, p, s, with, n);
     }
     SIMT static void settle(simt::lane &me, const problem<T> &p, const simt::shared<T> &s, int with, int to, int from,
                             int64_t n, int64_t first, int64_t count) {
-        const int w = (int)p.w, warps = me.threads() / simt::warp_size;
-        for (int row = me.warp(); row < count; row += warps) {
-            const int own = to + row * w;
-            const measure<T> m(me, w, [&](int u) { return s.get(own + u); });
-            for (int u = me.in_warp(); u < w; u += simt::warp_size) {
-                const T v = simt::fma(m.normal(s.get(own + u)), s.get(with + u), s.get(with + w + u));
-                s.set(own + u, onward<T>::state(me, p, n, first + row, u, v, s.get(from + row * w + u)));
-            }
-        }
+        normalise(me, p, s, with, to, count, [&](int row, int u, T v) {
+            return onward<T>::state(me, p, n, first + row, u, v, s.get(from + row * (int)p.w + u));
+        });
     }
 };
 
@@ -79,7 +92,7 @@ struct norms {
     typedef problem<T> arguments;
     static constexpr int most = gates::threads;
     SIMT static void run(simt::lane &me, const arguments &p) {
-        const int64_t w = p.w, all = p.c.length * p.c.columns, warps = most / simt::warp_size;
+        const int64_t w = p.inner, all = p.c.length * p.c.columns, warps = most / simt::warp_size;
         for (int64_t row = me.block() * warps + me.warp(); row < all; row += me.blocks() * warps) {
             T *const own = p.normal + row * w;
             const int64_t at = row / p.c.columns * p.c.x_step;
@@ -87,7 +100,13 @@ struct norms {
             for (int64_t u = me.in_warp(); u < w; u += simt::warp_size) {
                 const T n = m.normal(own[u]), v = simt::fma(n, p.gamma[at + u], p.beta[at + u]);
                 own[u] = n;
-                p.e[row * w + u] = cells::slope(p.c.activation, v);
+                if (!p.two) {
+                    p.e[row * w + u] = cells::slope(p.c.activation, v);
+                    continue;
+                }
+                const T y = cells::value(p.c.activation, v);
+                p.value[row * w + u] = y;
+                p.e[row * w + u] = cells::slope(p.c.activation, v, y);
             }
             if (me.in_warp() == 0) p.reciprocal[row] = m.reciprocal;
         }
@@ -95,6 +114,44 @@ struct norms {
 };
 
 // ---- back ----
+
+// Asks for the rows' n of layer l, and the r of each behind it: beside numbers in all.
+template <class T>
+SIMT_BOTH int64_t normals_of(const problem<T> &p, int64_t rows) {
+    return rows * (p.inner + 1);
+}
+template <class T>
+SIMT void fetch_normals(simt::lane &me, const problem<T> &p, const simt::shared<T> &s, int with, int64_t l,
+                        int64_t first, int64_t count) {
+    const int64_t w = p.inner, from = l * p.c.columns + first;
+    for (int64_t i = me.thread(); i < count * w; i += me.threads())
+        me.copy_async(s, with + (int)(i / w * (w + 1) + i % w), p.normal + from * w + i);
+    for (int64_t i = me.thread(); i < count; i += me.threads())
+        me.copy_async(s, with + (int)(i * (w + 1) + w), p.reciprocal + from + i);
+}
+
+// A warp a row: of what lies at `to`, gamma t, becomes e, which is stored in the slopes' place.
+template <class T>
+SIMT void back_through_norm(simt::lane &me, const problem<T> &p, const simt::shared<T> &s, int with, int to, int64_t l,
+                            int64_t first, int64_t count) {
+    const int w = (int)p.inner, warps = me.threads() / simt::warp_size;
+    const T inverse = T(1) / (T)w;
+    for (int row = me.warp(); row < count; row += warps) {
+        const int t = to + row * w, normal = with + row * (w + 1);
+        T sum = 0, shared = 0;
+        for (int u = me.in_warp(); u < w; u += simt::warp_size) {
+            sum += s.get(t + u);
+            shared = simt::fma(s.get(t + u), s.get(normal + u), shared);
+        }
+        const T mean = over_lanes(me, sum) * inverse, along = over_lanes(me, shared) * inverse;
+        const T reciprocal = s.get(normal + w);
+        for (int u = me.in_warp(); u < w; u += simt::warp_size) {
+            const T e = reciprocal * simt::fma(-along, s.get(normal + u), s.get(t + u) - mean);
+            s.set(t + u, e);
+            *homeward<T>::slope(p, l, first + row, u) = e;
+        }
+    }
+}
 
 template <class T>
 struct normed_homeward : homeward<T> {
@@ -120,38 +177,16 @@ struct normed_homeward : homeward<T> {
         return l > 0 ? plain::come_to(p, l - 1, row, u, g + r.direct, r.slope) * r.gamma
                      : plain::finish(me, p, n, row, u, r, g, rest);
     }
-    // Rows of n, and the r of each behind it.
-    SIMT_BOTH static int64_t beside(const problem<T> &p, int64_t rows) { return rows * (p.w + 1); }
+    SIMT_BOTH static int64_t beside(const problem<T> &p, int64_t rows) { return normals_of(p, rows); }
     SIMT static void prepare(simt::lane &me, const problem<T> &p, const simt::shared<T> &s, int with, int64_t n,
                              int64_t first, int64_t count) {
-        const int64_t l = plain::layer(p, n) - 1, w = p.w, from = l * p.c.columns + first;
-        if (l < 0) return;
-        for (int64_t i = me.thread(); i < count * w; i += me.threads())
-            me.copy_async(s, with + (int)(i / w * (w + 1) + i % w), p.normal + from * w + i);
-        for (int64_t i = me.thread(); i < count; i += me.threads())
-            me.copy_async(s, with + (int)(i * (w + 1) + w), p.reciprocal + from + i);
+        const int64_t l = plain::layer(p, n) - 1;
+        if (l >= 0) fetch_normals(me, p, s, with, l, first, count);
     }
     SIMT static void settle(simt::lane &me, const problem<T> &p, const simt::shared<T> &s, int with, int to, int,
                             int64_t n, int64_t first, int64_t count) {
         const int64_t l = plain::layer(p, n) - 1;
-        const int w = (int)p.w, warps = me.threads() / simt::warp_size;
-        const T inverse = T(1) / (T)w;
-        if (l < 0) return;
-        for (int row = me.warp(); row < count; row += warps) {
-            const int t = to + row * w, normal = with + row * (w + 1);
-            T sum = 0, shared = 0;
-            for (int u = me.in_warp(); u < w; u += simt::warp_size) {
-                sum += s.get(t + u);
-                shared = simt::fma(s.get(t + u), s.get(normal + u), shared);
-            }
-            const T mean = over_lanes(me, sum) * inverse, along = over_lanes(me, shared) * inverse;
-            const T reciprocal = s.get(normal + w);
-            for (int u = me.in_warp(); u < w; u += simt::warp_size) {
-                const T e = reciprocal * simt::fma(-along, s.get(normal + u), s.get(t + u) - mean);
-                s.set(t + u, e);
-                *plain::slope(p, l, first + row, u) = e;
-            }
-        }
+        if (l >= 0) back_through_norm(me, p, s, with, to, l, first, count);
     }
 };
 
@@ -163,9 +198,13 @@ struct scales {
     typedef typename gradients<T>::arguments arguments;
     static constexpr int most = gates::threads, warps = most / simt::warp_size;
     static constexpr int64_t shared_bytes() { return 2 * most * (int64_t)sizeof(T); }
+    SIMT static T remade(const problem<T> &p, int64_t l, int64_t row, int64_t u, T n, int64_t at) {
+        const T slope = cells::slope(p.c.activation, simt::fma(n, p.gamma[at], p.beta[at]));
+        return turned(p, slope, p.adjoint[l * p.adjoint_step + row * p.adjoint_row + u]);
+    }
     SIMT static void run(simt::lane &me, const arguments &a) {
         const problem<T> &p = a.p;
-        const int64_t w = p.w, wide = gates::tiles(w, simt::warp_size);
+        const int64_t w = p.inner, wide = gates::tiles(w, simt::warp_size);
         const simt::shared<T> s = me.template array<T>(0, 2 * most);
         for (int64_t tile = me.block(); tile < p.c.length * a.pieces * wide; tile += me.blocks()) {
             const int64_t l = tile / (wide * a.pieces), piece = tile / wide % a.pieces, first = piece * a.piece;
@@ -174,8 +213,7 @@ struct scales {
             T gamma = 0, beta = 0;
             for (int64_t row = first + me.warp(); row < end && u < w; row += warps) {
                 const T n = p.normal[(l * p.c.columns + row) * w + u];
-                const T slope = cells::slope(p.c.activation, simt::fma(n, p.gamma[at], p.beta[at]));
-                const T t = turned(p, slope, p.adjoint[l * p.adjoint_step + row * p.adjoint_row + u]);
+                const T t = p.come ? p.come[(l * p.c.columns + row) * w + u] : remade(p, l, row, u, n, at);
                 gamma = simt::fma(t, n, gamma);
                 beta += t;
             }
@@ -187,8 +225,8 @@ struct scales {
                 gamma += s.get(i * simt::warp_size + me.in_warp());
                 beta += s.get(most + i * simt::warp_size + me.in_warp());
             }
-            gradients<T>::give(a, piece, l, w + 1, u, gamma);
-            gradients<T>::give(a, piece, l, w + 2, u, beta);
+            gradients<T>::give(a, piece, l, a.in + 1, u, gamma);
+            gradients<T>::give(a, piece, l, a.in + 2, u, beta);
         }
     }
 };

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// The launcher of layers.h and layers_norm.h: shapes of blocks, workspace and launches.
+// The launcher of layers.h, layers_norm.h and layers_two.h: shapes of blocks, workspace and launches.
 #ifndef DPCRI_CUDA_LAYERS_RUN_H
 #define DPCRI_CUDA_LAYERS_RUN_H
 
 #include "kern/cuda/cells_run.h"
-#include "kern/cuda/layers_norm.h"
+#include "kern/cuda/layers_two.h"
 
 namespace layers {
 
@@ -17,6 +17,10 @@ problem<T> problem_of(const dpcri_device_cell &c) {
     problem<T> p = {};
     p.c = cells::problem_of<T>(c, (int)c.w);
     p.w = c.w;
+    p.inner = c.hidden > 0 ? c.hidden : c.w;
+    p.two = c.hidden > 0;
+    p.weight2 = static_cast<const T *>(c.weight2);
+    p.x2 = static_cast<const T *>(c.x2);
     p.direct = static_cast<const T *>(c.direct);
     p.direct_step = c.direct_step;
     p.direct_row = c.direct_row;
@@ -35,12 +39,13 @@ problem<T> problem_of(const dpcri_device_cell &c) {
 // As many warps as the width keeps busy, along the units first; the tile is as deep as its bytes allow.
 template <class T, int M, class Way>
 simt::shape shape_of(int row_warps, problem<T> *p) {
-    const int64_t wide = gates::tiles(p->w, simt::warp_size), most = most_threads / simt::warp_size / row_warps;
+    const int64_t widest = p->w > p->inner ? p->w : p->inner;
+    const int64_t wide = gates::tiles(widest, simt::warp_size), most = most_threads / simt::warp_size / row_warps;
     const int64_t unit_warps = wide < most ? wide : most;
     p->row_warps = row_warps;
     p->units = (int)unit_warps * simt::warp_size;
     const int64_t depth = tile_bytes / (int64_t)sizeof(T) / p->units;
-    p->depth = (int)(depth < p->w ? depth : p->w);
+    p->depth = (int)(depth < widest ? depth : widest);
     const int64_t groups = gates::tiles(p->c.columns, M * row_warps);
     return {groups < 65535 ? groups : 65535, p->units * row_warps, shared_numbers<T, M, Way>(*p) * (int64_t)sizeof(T),
             false};
@@ -63,11 +68,17 @@ int launch_stack(problem<T> p, bool launched, void *stream) {
 
 template <class T>
 int launch_onward(const problem<T> &p, bool launched, void *stream) {
+    if (p.two)
+        return p.gamma ? launch_stack<T, two_onward<T, true>>(p, launched, stream)
+                       : launch_stack<T, two_onward<T, false>>(p, launched, stream);
     return p.gamma ? launch_stack<T, normed_onward<T>>(p, launched, stream)
                    : launch_stack<T, onward<T>>(p, launched, stream);
 }
 template <class T>
 int launch_homeward(const problem<T> &p, bool launched, void *stream) {
+    if (p.two)
+        return p.gamma ? launch_stack<T, two_homeward<T, true>>(p, launched, stream)
+                       : launch_stack<T, two_homeward<T, false>>(p, launched, stream);
     return p.gamma ? launch_stack<T, normed_homeward<T>>(p, launched, stream)
                    : launch_stack<T, homeward<T>>(p, launched, stream);
 }
@@ -84,30 +95,50 @@ inline int64_t blocks_of(int64_t tiles) { return tiles < 65535 ? tiles : 65535; 
 
 template <class T>
 struct back_space {
-    T *e, *normal, *reciprocal, *parts;
+    T *e, *normal, *reciprocal, *value, *come, *parts;  // of one product after the other
     int64_t pieces, piece;
 };
+
+// Rows that the sums of the first product take: W's, b's, gamma's and beta's.
+inline int64_t lines_of(const dpcri_device_cell &c) { return c.w + (c.gamma ? 3 : 1); }
 
 template <class T>
 back_space<T> space_of(const dpcri_device_cell &c, cells::cut *workspace) {
     back_space<T> s = {};
-    const int64_t numbers = c.length * lines(problem_of<T>(c)) * c.w, wanted = gates::tiles(c.rows, rows_of_piece);
-    const int64_t room = most_parts / numbers, fit = wanted < room ? wanted : room;
+    const int64_t inner = c.hidden > 0 ? c.hidden : c.w, states = c.length * c.rows * inner;
+    const int64_t one = c.length * lines_of(c) * inner, two = c.hidden > 0 ? c.length * (c.hidden + 1) * c.w : 0;
+    const int64_t wanted = gates::tiles(c.rows, rows_of_piece), room = most_parts / (one > two ? one : two);
+    const int64_t fit = wanted < room ? wanted : room;
     s.pieces = fit < 1 ? 1 : fit < most_pieces ? fit : most_pieces;
     s.piece = gates::tiles(gates::tiles(c.rows, s.pieces), gates::depth) * gates::depth;
     s.pieces = gates::tiles(c.rows, s.piece);
-    s.e = workspace->take<T>(c.length * c.rows * c.w);
-    s.normal = workspace->take<T>(c.gamma ? c.length * c.rows * c.w : 0);
+    const bool parts = c.gradients && s.pieces > 1;
+    s.e = workspace->take<T>(states);
+    s.normal = workspace->take<T>(c.gamma ? states : 0);
     s.reciprocal = workspace->take<T>(c.gamma ? c.length * c.rows : 0);
-    s.parts = workspace->take<T>(c.gradients && s.pieces > 1 ? s.pieces * numbers : 0);
+    s.value = workspace->take<T>(c.hidden > 0 ? states : 0);
+    s.come = workspace->take<T>(c.hidden > 0 && c.gamma ? states : 0);
+    s.parts = workspace->take<T>(parts ? s.pieces * (one > two ? one : two) : 0);
     return s;
+}
+
+// The problem with what goes back beside the adjoints.
+template <class T>
+problem<T> back_problem_of(const dpcri_device_cell &c, const back_space<T> &s) {
+    problem<T> p = problem_of<T>(c);
+    p.e = s.e;
+    p.normal = s.normal;
+    p.reciprocal = s.reciprocal;
+    p.value = s.value;
+    p.come = c.hidden > 0 && c.gamma ? s.come : nullptr;
+    return p;
 }
 
 template <class T>
 int launch_slopes(const problem<T> &p, bool finished, void *stream) {
     typedef slopes<T> kernel;
     const int64_t products = p.c.length * gates::tiles(p.c.columns, gates::items_of_tile) *
-                             gates::tiles(p.w, kernel::Q * gates::units_of_tile);
+                             gates::tiles(p.inner, kernel::Q * gates::units_of_tile);
     const int status = simt::launch<kernel>(
         {blocks_of(products), gates::threads, gates::shared_bytes<T, kernel::Q>(), false}, stream, {p, finished});
     if (status != 0 || !p.gamma) return status;
@@ -115,39 +146,68 @@ int launch_slopes(const problem<T> &p, bool finished, void *stream) {
     return simt::launch<norms<T>>({blocks_of(rows), gates::threads, 0, false}, stream, p);
 }
 
+// dW, db, dgamma and dbeta of the first product, and dW2 and db2.
 template <class T>
-int launch_gradients(const dpcri_device_cell &c, const problem<T> &p, const back_space<T> &s, void *stream) {
+typename gradients<T>::arguments sums_of(const dpcri_device_cell &c, const problem<T> &p, const back_space<T> &s) {
+    typename gradients<T>::arguments a = {};
+    a.p = p;
+    a.in = p.w, a.out = p.inner;
+    a.z = {p.c.z0, p.c.z0_row, p.c.z, p.c.z_step, p.c.z_row};
+    a.e = p.e, a.e_step = p.c.columns * p.inner, a.e_row = p.inner;
+    a.times = 1;
+    a.lines = lines_of(c);
+    a.pieces = s.pieces, a.piece = s.piece;
+    a.weight = static_cast<T *>(c.weight_gradient), a.x = static_cast<T *>(c.x_gradient);
+    a.gamma = static_cast<T *>(c.gamma_gradient), a.beta = static_cast<T *>(c.beta_gradient);
+    a.parts = s.parts;
+    return a;
+}
+template <class T>
+typename gradients<T>::arguments more_sums_of(const dpcri_device_cell &c, const problem<T> &p, const back_space<T> &s) {
+    typename gradients<T>::arguments a = {};
+    const int64_t layer = p.c.columns * p.inner;
+    a.p = p;
+    a.in = p.inner, a.out = p.w;
+    a.z = {p.value, p.inner, p.value + layer, layer, p.inner};
+    a.e = p.adjoint, a.e_step = p.adjoint_step, a.e_row = p.adjoint_row;
+    a.times = p.c.residual ? p.c.scale : T(1);
+    a.lines = p.inner + 1;
+    a.pieces = s.pieces, a.piece = s.piece;
+    a.weight = static_cast<T *>(c.weight2_gradient), a.x = static_cast<T *>(c.x2_gradient);
+    a.parts = s.parts;
+    return a;
+}
+
+template <class T>
+int launch_sums(const typename gradients<T>::arguments &a, void *stream) {
     typedef gradients<T> kernel;
-    const typename kernel::arguments a = {p,
-                                          s.pieces,
-                                          s.piece,
-                                          static_cast<T *>(c.weight_gradient),
-                                          static_cast<T *>(c.x_gradient),
-                                          static_cast<T *>(c.gamma_gradient),
-                                          static_cast<T *>(c.beta_gradient),
-                                          s.parts};
+    const problem<T> &p = a.p;
     if (!a.weight && !a.x && !a.gamma && !a.beta) return 0;
-    const int64_t products = p.c.length * s.pieces * gates::tiles(p.w, gates::items_of_tile) *
-                             gates::tiles(p.w, kernel::Q * gates::units_of_tile);
+    const bool normed = a.lines > a.in + 1;
+    const int64_t products = p.c.length * a.pieces * gates::tiles(a.in, gates::items_of_tile) *
+                             gates::tiles(a.out, kernel::Q * gates::units_of_tile);
     int status = simt::launch<kernel>({blocks_of(products), gates::threads, gates::shared_bytes<T, kernel::Q>(), false},
                                       stream, a);
-    const int64_t columns = p.c.length * s.pieces * gates::tiles(p.w, simt::warp_size);
-    if (status == 0 && p.gamma)
+    const int64_t columns = p.c.length * a.pieces * gates::tiles(a.out, simt::warp_size);
+    if (status == 0 && normed)
         status =
             simt::launch<scales<T>>({blocks_of(columns), gates::threads, scales<T>::shared_bytes(), false}, stream, a);
-    if (status != 0 || s.pieces == 1) return status;
-    const int64_t numbers = gates::tiles(p.c.length * lines(p) * p.w, gates::threads);
+    if (status != 0 || a.pieces == 1) return status;
+    const int64_t numbers = gates::tiles(p.c.length * a.lines * a.out, gates::threads);
     return simt::launch<fold<T>>({blocks_of(numbers), gates::threads, 0, false}, stream, a);
+}
+
+template <class T>
+int launch_gradients(const dpcri_device_cell &c, const problem<T> &p, const back_space<T> &s, void *stream) {
+    const int status = launch_sums<T>(sums_of(c, p, s), stream);
+    return status == 0 && c.hidden > 0 ? launch_sums<T>(more_sums_of(c, p, s), stream) : status;
 }
 
 template <class T>
 int run_back(const dpcri_device_cell &c, void *workspace, void *stream) {
     cells::cut pieces = {static_cast<unsigned char *>(workspace), 0};
     const back_space<T> s = space_of<T>(c, &pieces);
-    problem<T> p = problem_of<T>(c);
-    p.e = s.e;
-    p.normal = s.normal;
-    p.reciprocal = s.reciprocal;
+    const problem<T> p = back_problem_of(c, s);
     int status = launch_slopes<T>(p, false, stream);
     if (status == 0) status = launch_homeward<T>(p, true, stream);
     return status == 0 && c.gradients ? launch_gradients<T>(c, p, s, stream) : status;
@@ -191,8 +251,7 @@ template <class T>
 int kinds<T>::run_gradients(const dpcri_device_cell &c, void *workspace, void *stream) {
     cells::cut pieces = {static_cast<unsigned char *>(workspace), 0};
     const back_space<T> s = space_of<T>(c, &pieces);
-    problem<T> p = problem_of<T>(c);
-    p.e = s.e;
+    const problem<T> p = back_problem_of(c, s);
     const int status = launch_slopes<T>(p, true, stream);
     return status == 0 ? launch_gradients<T>(c, p, s, stream) : status;
 }
