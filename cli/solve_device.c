@@ -85,14 +85,13 @@ dpcr_status cli_bring(dpcr_device device, const cli_moved *from, const dpcr_arra
                             : DPCR_OK;
 }
 
-// The lengths of a packed batch lie there too.
-static dpcr_status send_lengths(dpcr_device device, const dpcr_recurrent_pass *pass, void *stream, void **lengths,
-                                dpcr_error *error) {
+// The lengths of a packed batch, and the resets, lie there too.
+static dpcr_status send_bytes(dpcr_device device, const void *from, size_t bytes, void *stream, void **to,
+                              dpcr_error *error) {
     const dpcr_device host = {.type = DPCR_HOST};
-    const size_t bytes = (size_t)pass->x.shape[1] * sizeof *pass->lengths;
-    if (!pass->lengths) return DPCR_OK;
-    const dpcr_status status = dpcr_device_allocate(device, bytes, lengths, error);
-    return status == DPCR_OK ? dpcr_device_copy(device, *lengths, host, pass->lengths, bytes, stream, error) : status;
+    if (!from) return DPCR_OK;
+    const dpcr_status status = dpcr_device_allocate(device, bytes, to, error);
+    return status == DPCR_OK ? dpcr_device_copy(device, *to, host, from, bytes, stream, error) : status;
 }
 
 int cli_recurrent_on_device(dpcr_device device, dpcr_recurrent *network, const dpcr_recurrent_plan *plan,
@@ -109,13 +108,16 @@ int cli_recurrent_on_device(dpcr_device device, dpcr_recurrent *network, const d
     const dpcr_array *const here[ALL] = {&vector,  &pass->x,  &pass->h0, &pass->c0, &g->y, &g->ht, &g->ct,
                                          &pass->y, &pass->ht, &pass->ct, &sums,     &g->x, &g->h0, &g->c0};
     cli_moved on[ALL] = {0};
-    void *workspace = NULL, *stream = NULL, *lengths = NULL;
+    void *workspace = NULL, *stream = NULL, *lengths = NULL, *resets = NULL;
     dpcr_error error = {0};
     const double start = cli_now();
     dpcr_status status = dpcr_stream_create(device, &stream, &error);
     for (int i = 0; i < ALL && status == DPCR_OK; i++)
         if (here[i]->data) status = cli_send(device, here[i], stream, &on[i], &error);
-    if (status == DPCR_OK) status = send_lengths(device, pass, stream, &lengths, &error);
+    const size_t rows = (size_t)pass->x.shape[1], steps = (size_t)pass->x.shape[0];
+    if (status == DPCR_OK)
+        status = send_bytes(device, pass->lengths, rows * sizeof *pass->lengths, stream, &lengths, &error);
+    if (status == DPCR_OK) status = send_bytes(device, pass->resets, steps * rows, stream, &resets, &error);
     if (status == DPCR_OK) status = dpcr_device_allocate(device, bytes, &workspace, &error);
     if (status == DPCR_OK) status = dpcr_stream_wait(device, stream, &error);
     times->to_device = cli_now() - start;
@@ -124,6 +126,7 @@ int cli_recurrent_on_device(dpcr_device device, dpcr_recurrent *network, const d
                                        .h0 = on[H0].array,
                                        .c0 = on[C0].array,
                                        .lengths = lengths,
+                                       .resets = resets,
                                        .y = on[Y].array,
                                        .ht = on[HT].array,
                                        .ct = on[CT].array};
@@ -149,6 +152,7 @@ int cli_recurrent_on_device(dpcr_device device, dpcr_recurrent *network, const d
     times->to_host = cli_now() - start - times->to_device - times->solve - times->back;
     for (int i = 0; i < ALL; i++) dpcr_device_release(device, on[i].array.data);
     dpcr_device_release(device, lengths);
+    dpcr_device_release(device, resets);
     dpcr_device_release(device, workspace);
     dpcr_stream_destroy(device, stream);
     return status == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_COMPUTING);

@@ -590,8 +590,6 @@ static int refuse_device(recurrent *r) {
     if (!on_device(r)) return CLI_DONE;
     if (r->ranks || cli_world_size() > 1)
         return cli_fail(CLI_USAGE, "--device %.20s over ranks, which compute on processors", r->common.device_given);
-    if (r->resets)
-        return cli_fail(CLI_USAGE, "--device %.20s with --resets; passes without run there", r->common.device_given);
     return CLI_DONE;
 }
 

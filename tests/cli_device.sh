@@ -151,8 +151,10 @@ rng = np.random.default_rng(3)
 for name, hidden in (("gru", 5), ("lstm", 3), ("rnn", 2), ("paragru", 5)):
     np.save(f"{sys.argv[1]}/grad_{name}.npy", rng.standard_normal((90, 2, hidden)).astype("f4"))
     np.save(f"{sys.argv[1]}/last_{name}.npy", rng.standard_normal((1, 2, hidden)).astype("f4"))
+np.save(f"{sys.argv[1]}/resets.npy", (rng.random((90, 2)) < 0.1).astype("u1"))
 PYTHON
-for words in 'gru overlap' 'gru sequential --lengths 90,31' 'lstm overlap --lengths 17,90' 'rnn newton' 'rnn overlap' 'paragru newton --lengths 50,90'; do
+for words in 'gru overlap' 'gru sequential --lengths 90,31' 'lstm overlap --lengths 17,90' 'rnn newton' 'rnn overlap' 'paragru newton --lengths 50,90' \
+    "lstm overlap --lengths 17,90 --resets $folder/resets.npy" "gru sequential --resets $folder/resets.npy" "paragru newton --resets $folder/resets.npy"; do
     set -- $words
     network="solve $1 --weights $folder/$1.st --input $folder/x.npy --grad-output $folder/grad_$1.npy --grad-final $folder/last_$1.npy ${*:3}"
     "$program" $network --output "$folder/here.npy" --grads "$folder/here.st" --quiet || complain "$network"
@@ -216,7 +218,6 @@ np.save(sys.stdout.buffer, np.zeros((600, 1, 3), "f4"))') --final "$folder/there
 rm -f "$folder/there.npy"
 refused 2 'auto, sequential, overlap and newton work there' $network --device cuda --method picard
 refused 2 'newton is of paragru' $network --device cuda --method newton
-refused 2 'with --resets' $network --device cuda --resets "$folder/x.npy"
 refused 2 'over ranks' $network --device cuda --ranks 2
 refused 4 'the limit is 100' $network --device cuda --memory-limit 100
 DEEPPCR_FAKE_WAIT=1 refused 4 'illegal memory access' $network --device cuda

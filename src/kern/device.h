@@ -128,11 +128,13 @@ typedef struct dpcri_device_recurrent {
     const void *h0, *c0;  // [rows][H] contiguous, or NULL: zeros
     void *y;              // [length][rows][H]
     int64_t y_step, y_row;
-    void *ht, *ct;           // [rows][H] contiguous, or NULL
-    int packed;              // not 0: sequences have lengths of their own, and y is 0 beyond
-    const int64_t *lengths;  // [rows] of the device, within 0..length
-    int against;             // the strides run against time: of a shorter sequence the last steps count
-    void *kept;              // [length][rows][H]: c after each step, for the way back; or NULL
+    void *ht, *ct;                // [rows][H] contiguous, or NULL
+    int packed;                   // not 0: sequences have lengths of their own, and y is 0 beyond
+    const int64_t *lengths;       // [rows] of the device, within 0..length
+    int parted;                   // not 0: with some steps new sequences begin
+    const unsigned char *resets;  // [length][rows] of the device, by time: not 0 where one begins (deeppcr/recurrent.h)
+    int against;                  // the strides run against time: of a shorter sequence the last steps count
+    void *kept;                   // [length][rows][H]: c after each step, for the way back; or NULL
     dpcri_device_way way;
     int64_t chunk, warm_up;  // from here on as of a cell
     double atol, rtol;
@@ -157,10 +159,11 @@ typedef struct dpcri_device_recurrent {
 // Why no kernel serves such a layer so far, in words that name what would work; NULL: one does.
 static inline const char *dpcri_device_recurrent_refusal(const dpcri_device_recurrent *c) {
     const int apart = c->gates >= DPCRI_DEVICE_PARAGRU;
-    const int narrow = c->gates <= DPCRI_DEVICE_RNN_RELU && !c->packed && c->hidden <= 4 && c->hidden != 3;
+    const int narrow =
+        c->gates <= DPCRI_DEVICE_RNN_RELU && !c->packed && !c->parted && c->hidden <= 4 && c->hidden != 3;
     if (c->way == DPCRI_DEVICE_NEWTON && !c->backward && !narrow && !apart)
-        return "newton is of paragru, paralstm and mingru there, and of rnn and rnn-relu with 1, 2 or 4 units and full "
-               "length; the loop and overlap are of all";
+        return "newton is of paragru, paralstm and mingru there, and of rnn and rnn-relu with 1, 2 or 4 units, full "
+               "length and no resets; the loop and overlap are of all";
     return c->length <= UINT32_MAX ? NULL : "chains of up to 2^32 - 1 steps work there";
 }
 

@@ -30,14 +30,15 @@ static dpcr_status check_network(const dpcr_recurrent_plan *plan, dpcr_error *er
     if (n->cell.varied)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
                           "recurrent_plan: a variant of %s on a device; kinds without variants work there", kind);
-    if (o->resets || (o->training && o->dropout > 0))
-        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "recurrent_plan: %s on a device; passes without work there",
-                          o->resets ? "resets" : "dropout");
+    if (o->training && o->dropout > 0)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                          "recurrent_plan: dropout on a device; passes without work there");
     return DPCR_OK;
 }
 
 // A layer and direction without arrays.
-static dpcri_device_recurrent form_of(const dpcr_recurrent_plan *plan, int64_t chain, int backward, int packed) {
+static dpcri_device_recurrent form_of(const dpcr_recurrent_plan *plan, int64_t chain, int backward, int packed,
+                                      int parted) {
     const dpcr_recurrent *n = plan->network;
     const dpcr_solve_options *o = &plan->options.solve;
     return (dpcri_device_recurrent){.dtype = n->options.dtype,
@@ -56,6 +57,7 @@ static dpcri_device_recurrent form_of(const dpcr_recurrent_plan *plan, int64_t c
                                     .max_sweeps = backward ? plan->sweeps_back : o->max_sweeps,
                                     .stop = o->no_fallback,
                                     .packed = packed,
+                                    .parted = parted,
                                     .backward = backward};
 }
 
@@ -120,10 +122,12 @@ static dpcr_status ask_bytes(dpcr_recurrent_plan *plan, dpcr_error *error) {
     const size_t limit = plan->options.solve.memory_limit;
     device_space space = {0};
     for (int64_t c = 0; !empty(plan) && c < plan->network->chains; c++) {
-        for (int form = 0; form < 4; form++) {  // both ways, with lengths and without
-            const int backward = form & 1, packed = form >> 1;
-            if ((backward && !plan->options.training) || (packed && !plan->options.packed)) continue;
-            const dpcri_device_recurrent layer = form_of(plan, c, backward, packed);
+        for (int form = 0; form < 8; form++) {  // both ways, with lengths and without, with resets and without
+            const int backward = form & 1, packed = form >> 1 & 1, parted = form >> 2;
+            if ((backward && !plan->options.training) || (packed && !plan->options.packed) ||
+                (parted && !plan->options.resets))
+                continue;
+            const dpcri_device_recurrent layer = form_of(plan, c, backward, packed, parted);
             size_t bytes = 0;
             const dpcr_status status = plan->kernels->recurrent_workspace(device.id, &layer, &bytes, error);
             if (status != DPCR_OK) return status;
@@ -182,11 +186,12 @@ static dpcr_status check_pass(const dpcr_recurrent_plan *plan, const char *call,
     const int64_t T = plan->options.length, B = plan->options.batch, H = n->options.hidden;
     const bool cell = dpcr_recurrent_kind_has_cell(n->options.kind) != 0;
     dpcr_status status = DPCR_OK;
-    if (pass->resets || (pass->lengths && !plan->options.packed) || (!cell && (pass->c0.data || pass->ct.data)))
+    const bool unplanned = pass->lengths && !plan->options.packed, parted = pass->resets && !plan->options.resets;
+    if (unplanned || parted || (!cell && (pass->c0.data || pass->ct.data)))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s", call,
-                          pass->resets    ? "resets, which do not work on devices"
-                          : pass->lengths ? "lengths, but the plan is not for them (option packed)"
-                                          : "c of what is no LSTM or ParaLSTM");
+                          unplanned ? "lengths, but the plan is not for them (option packed)"
+                          : parted  ? "resets, but the plan is not for them (option resets)"
+                                    : "c of what is no LSTM or ParaLSTM");
     DPCR_TRY(dpcri_check_array_on(call, "parameters", parameters, n->options.dtype, plan->options.solve.device, 1,
                                   &n->count, error));
     DPCR_TRY(check_three(plan, call, "x", &pass->x, false, T, B, n->options.inputs, error));
@@ -233,7 +238,7 @@ static dpcri_device_recurrent layer_of(const dpcr_recurrent_plan *plan, const dp
     const dpcr_recurrent *n = plan->network;
     const int64_t D = n->directions, layer = chain / D, B = plan->options.batch;
     const int64_t outputs = dpcri_recurrent_y(n), own = chain % D * n->options.hidden * (int64_t)n->element;
-    dpcri_device_recurrent form = form_of(plan, chain, backward, pass->lengths != NULL);
+    dpcri_device_recurrent form = form_of(plan, chain, backward, pass->lengths != NULL, pass->resets != NULL);
     char *const theta = parameters->data, *x = layer == 0 ? pass->x.data : between(space, layer - 1);
     char *y = layer + 1 == n->options.layers ? pass->y.data : between(space, layer);
     form.against = chain % D == 1 || n->options.reverse;
@@ -242,6 +247,7 @@ static dpcri_device_recurrent layer_of(const dpcr_recurrent_plan *plan, const dp
     form.x = turn_round(plan, form.against, x, form.inputs, &form.x_step);
     form.y = turn_round(plan, form.against, y + own, outputs, &form.y_step);
     form.lengths = pass->lengths;
+    form.resets = pass->resets;
     form.kept = space->kept ? space->kept + (size_t)chain * space->kept_bytes : NULL;
     form.w_ih = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_WEIGHT_IH));
     form.w_hh = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_WEIGHT_HH));

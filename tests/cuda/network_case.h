@@ -20,6 +20,7 @@ struct network {
     bool back = false;  // against time
     std::vector<T> w_ih, w_hh, b_ih, b_hh, peephole, x, h0, c0, y, ht, ct;
     std::vector<int64_t> lengths;
+    std::vector<unsigned char> resets;  // [length][rows] or empty
     std::vector<dpcr_device_outcome> outcome;
 
     network(dpcri_device_gates k, int64_t l, int64_t b, int64_t in, int64_t h, double size)
@@ -71,6 +72,7 @@ struct network {
         c.against = back;
         c.lengths = lengths.data();
         for (const int64_t n : lengths) c.packed = c.packed || n < length;
+        c.parted = !resets.empty(), c.resets = resets.data();
         return c;
     }
 

@@ -153,6 +153,11 @@ void sequences_are_apart(void **) {
     for (const dpcri_device_gates kind : kinds) packed_is_apart(kind);
 }
 
+void parts_of_sequences_are_apart(void **) {
+    for (const dpcri_device_gates kind : kinds)
+        for (const dpcri_device_way way : {DPCRI_DEVICE_LOOP, DPCRI_DEVICE_OVERLAP}) parts_are_apart(kind, way);
+}
+
 // Gradients add onto what is there; what is not wanted is left out; what does not come in is zero.
 void what_is_there_is_added_to(void **) {
     trained<double> n(DPCRI_DEVICE_LSTM, 12, 2, 3, 4, 0.9);
@@ -223,6 +228,8 @@ void what_cannot_be_is_refused(void **) {
     assert_int_equal(dpcri_cuda_recurrent_run(c, w.data(), bytes, nullptr), DPCRI_CUDA_ARGUMENT);
     c = n.backward(DPCRI_DEVICE_LOOP), c.packed = 1, c.lengths = nullptr;
     assert_int_equal(dpcri_cuda_recurrent_run(c, w.data(), bytes, nullptr), DPCRI_CUDA_ARGUMENT);
+    c = n.backward(DPCRI_DEVICE_LOOP), c.parted = 1;
+    assert_int_equal(dpcri_cuda_recurrent_run(c, w.data(), bytes, nullptr), DPCRI_CUDA_ARGUMENT);
     c = n.backward(DPCRI_DEVICE_LOOP), c.rows = 0;
     assert_int_equal(dpcri_cuda_recurrent_run(c, nullptr, 0, nullptr), DPCRI_CUDA_OK);
 }
@@ -234,7 +241,7 @@ int main() {
         cmocka_unit_test(loop_is_the_definitions),     cmocka_unit_test(overlap_is_the_loop),
         cmocka_unit_test(bits_are_those_of_any_order), cmocka_unit_test(sequences_are_apart),
         cmocka_unit_test(what_is_there_is_added_to),   cmocka_unit_test(tolerances_are_of_the_gradients_size),
-        cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(what_cannot_be_is_refused),   cmocka_unit_test(parts_of_sequences_are_apart),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

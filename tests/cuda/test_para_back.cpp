@@ -143,6 +143,13 @@ void sequences_are_apart(void **) {
     for (const dpcri_device_gates kind : unmixed) packed_is_apart(kind);
 }
 
+void parts_of_sequences_are_apart(void **) {
+    for (const dpcri_device_gates kind : unmixed) {
+        for (const dpcri_device_way way : {DPCRI_DEVICE_LOOP, DPCRI_DEVICE_OVERLAP}) parts_are_apart(kind, way);
+        parts_are_apart(kind, DPCRI_DEVICE_NEWTON, false);
+    }
+}
+
 // ---- after newton: a scan ----
 
 template <class T>
@@ -262,7 +269,7 @@ int main() {
         cmocka_unit_test(bits_are_those_of_any_order), cmocka_unit_test(sequences_are_apart),
         cmocka_unit_test(what_is_there_is_added_to),   cmocka_unit_test(what_is_not_finite_stays_in_its_sequence),
         cmocka_unit_test(memory_is_linear_in_units),   cmocka_unit_test(scan_is_the_definitions),
-        cmocka_unit_test(scan_has_bits_of_its_own),
+        cmocka_unit_test(scan_has_bits_of_its_own),    cmocka_unit_test(parts_of_sequences_are_apart),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

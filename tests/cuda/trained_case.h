@@ -113,6 +113,79 @@ inline void packed_is_apart(dpcri_device_gates kind) {
     }
 }
 
+// New sequences that begin within: states, and what goes back by step, are those that each part has alone, to the bit
+// (`exact`; else about), and the gradients of weights about their sums.
+inline void parts_are_apart(dpcri_device_gates kind, dpcri_device_way way, bool exact = true) {
+    for (const bool against : {false, true}) {
+        typedef double T;
+        trained_case<T> all(kind, 30, 4, 2, 3, 0.7);
+        const int64_t H = 3, I = 2, B = 4;
+        all.back = against, all.lengths = {13, 30, 0, 22};
+        all.resets.assign((size_t)(30 * B), 0);
+        for (const int at : {0 * 4 + 1, 1 * 4 + 0, 7 * 4 + 0, 12 * 4 + 0, 13 * 4 + 0, 2 * 4 + 1, 3 * 4 + 1, 16 * 4 + 1,
+                             29 * 4 + 1, 21 * 4 + 3, 22 * 4 + 3, 5 * 4 + 2})
+            all.resets[(size_t)at] = 1;
+        const auto near = [&](T got, T want, const char *what) {
+            if (!(exact ? got == want : std::fabs(got - want) <= 1e-9))
+                fail_msg("%s: %.17g, not %.17g", what, got, want);
+        };
+        dpcri_device_recurrent f = all.forward(way);
+        const std::vector<T> loop = all.y;
+        f.chunk = 7, f.warm_up = 5, f.atol = f.rtol = exact ? 0 : 1e-12;
+        all.y.assign(all.y.size(), NAN);
+        all.run(f, 4);
+        for (size_t i = 0; i < loop.size(); i++)
+            if (!std::isnan(loop[i])) near(all.y[i], loop[i], "y by the method");
+        for (const dpcr_device_outcome &told : all.outcome)  // newton's sweeps know that nothing goes over
+            if (!exact && told.sweeps > 7) fail_msg("%d sweeps", told.sweeps);
+        dpcri_device_recurrent o = all.backward(way);
+        o.chunk = 7, o.warm_up = 5;
+        all.run(o, 5);
+        std::vector<T> sums(all.dw_hh.size(), 0), sums_p(all.dpeephole.size(), 0);
+        for (int64_t r = 0; r < B; r++) {
+            const int64_t n = all.lengths[(size_t)r];
+            const auto mark = [&](int64_t t) { return t == n || all.resets[(size_t)(t * B + r)] != 0; };
+            for (int64_t from = 0, to = 1; from < n; from = to, to = from + 1) {
+                while (!mark(to)) to++;
+                const bool first = against ? to == n : from == 0 && !mark(0), last = against ? from == 0 : to == n;
+                trained_case<T> one(kind, to - from, 1, 2, 3, 0.7);
+                one.length = 0, one.take(all, r), one.length = to - from;
+                for (int64_t u = 0; u < H && !first; u++) one.h0[(size_t)u] = one.c0[(size_t)u] = 0;
+                for (int64_t u = 0; u < H && !last; u++) one.dht[(size_t)u] = one.dct[(size_t)u] = 0;
+                for (int64_t l = from; l < to; l++) {
+                    for (int64_t j = 0; j < I; j++)
+                        one.x[(size_t)((l - from) * I + j)] = all.x[(size_t)((l * B + r) * I + j)];
+                    for (int64_t j = 0; j <= H; j++)
+                        one.dy[(size_t)((l - from) * (H + 1) + j)] = all.dy[(size_t)((l * B + r) * (H + 1) + j)];
+                }
+                (void)one.loop();
+                for (int64_t l = from; l < to; l++) {
+                    for (int64_t u = 0; u < H; u++)
+                        near(all.y[(size_t)((l * B + r) * (H + 3) + u)], one.y[(size_t)((l - from) * (H + 3) + u)],
+                             "y");
+                    for (int64_t j = 0; j < I; j++)
+                        near(all.dx[(size_t)((l * B + r) * (I + 2) + j)], one.dx[(size_t)((l - from) * (I + 2) + j)],
+                             "dx");
+                }
+                const size_t own = (size_t)(r * H);
+                const bool cut = !against && mark(0);
+                for (size_t u = 0; u < (size_t)H; u++) {
+                    if (last) near(all.ht[own + u], one.ht[u], "last h");
+                    if (last && all.cell()) near(all.ct[own + u], one.ct[u], "last c");
+                    if (against ? first : from == 0) near(all.dh0[own + u], cut ? 0 : one.dh0[u], "dh0");
+                    if ((against ? first : from == 0) && all.cell())
+                        near(all.dc0[own + u], cut ? 0 : one.dc0[u], "dc0");
+                }
+                for (size_t i = 0; i < sums.size(); i++) sums[i] += one.dw_hh[i];
+                for (size_t i = 0; i < sums_p.size(); i++) sums_p[i] += one.dpeephole[i];
+            }
+        }
+        for (size_t i = 0; i < sums.size(); i++) assert_true(std::fabs(all.dw_hh[i] - sums[i]) < 1e-10);
+        for (size_t i = 0; i < sums_p.size(); i++) assert_true(std::fabs(all.dpeephole[i] - sums_p[i]) < 1e-10);
+        for (const dpcr_device_outcome &told : all.outcome) assert_true(told.locked > 0 && !told.non_finite);
+    }
+}
+
 // Overlapped chunks are the loop to the bit, on chains that forget (size 0.5, say) and on chains that do not.
 inline void back_is_the_loop(dpcri_device_gates kind, double size, uint64_t &seed) {
     for (const int64_t length : {1, 17, 40}) {

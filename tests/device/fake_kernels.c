@@ -293,6 +293,12 @@ static int64_t step_of(const dpcri_device_recurrent *c, int64_t row, int64_t l) 
     return c->against ? l + c->length - length_of(c, row) : l;
 }
 
+// Whether the state before step l of a sequence is 0.
+static bool begins(const dpcri_device_recurrent *c, int64_t row, int64_t l) {
+    const int64_t t = c->against ? length_of(c, row) - l : l;
+    return c->parted && t < length_of(c, row) && c->resets[t * c->rows + row];
+}
+
 // What a step's gates get by the input, and by the state before it.
 static void gates_sums(const dpcri_device_recurrent *c, int64_t row, int64_t l, const double *h, int64_t u, double *in,
                        double *of) {
@@ -328,6 +334,7 @@ static void layer_forward(const dpcri_device_recurrent *c, int64_t row) {
         for (int64_t u = 0; u < H; u++) put(c->dtype, c->y, l * c->y_step + row * c->y_row + u, 0);
     for (int64_t l = 0; l < length; l++) {
         const int64_t at = step_of(c, row, l);
+        for (int64_t u = 0; u < H && begins(c, row, l); u++) h[u] = cell[u] = 0;
         for (int64_t u = 0; u < H; u++) {
             double in[4] = {0}, of[4] = {0};
             gates_sums(c, row, l, h, u, in, of);
@@ -381,7 +388,7 @@ static void add_gate(const dpcri_device_recurrent *c, int64_t row, int64_t l, in
 static double apart_back(const dpcri_device_recurrent *c, int64_t row, int64_t l, int64_t u, const double *x, double h,
                          double past, double d, double *gc) {
     const int64_t H = c->hidden;
-    double a[3], e[3] = {0}, of[3];
+    double a[3], e[3] = {0}, of[3] = {0};
     for (int g = 0; g < 3; g++) a[g] = get(c->dtype, c->w_hh, g * H + u);
     double before = 0;
     if (c->gates == DPCRI_DEVICE_MINGRU) {
@@ -411,6 +418,12 @@ static double apart_back(const dpcri_device_recurrent *c, int64_t row, int64_t l
     return before;
 }
 
+static double cell_before(const dpcri_device_recurrent *c, int64_t row, int64_t l, int64_t u) {
+    if (begins(c, row, l)) return 0;
+    return l > 0 ? get(c->dtype, c->kept, ((step_of(c, row, l) - 1) * c->rows + row) * c->hidden + u)
+                 : get(c->dtype, c->c0, row * c->hidden + u);
+}
+
 static void layer_backward(const dpcri_device_recurrent *c, int64_t row) {
     double h[WIDEST], g[WIDEST], gc[WIDEST], before[WIDEST];
     const int64_t H = c->hidden;
@@ -421,9 +434,11 @@ static void layer_backward(const dpcri_device_recurrent *c, int64_t row) {
         for (int64_t j = 0; j < c->inputs; j++) put(c->dtype, c->dx, l * c->dx_step + row * c->dx_row + j, 0);
     for (int64_t l = length_of(c, row) - 1; l >= 0; l--) {
         const int64_t at = step_of(c, row, l);
+        const bool begun = begins(c, row, l);
         for (int64_t u = 0; u < H; u++) {
-            h[u] = l > 0 ? get(c->dtype, c->y, (at - 1) * c->y_step + row * c->y_row + u)
-                         : get(c->dtype, c->h0, row * H + u);
+            h[u] = begun   ? 0
+                   : l > 0 ? get(c->dtype, c->y, (at - 1) * c->y_step + row * c->y_row + u)
+                           : get(c->dtype, c->h0, row * H + u);
             before[u] = 0;
         }
         for (int64_t u = 0; u < H; u++) {
@@ -431,8 +446,7 @@ static void layer_backward(const dpcri_device_recurrent *c, int64_t row) {
             gates_sums(c, row, l, h, u, in, of);
             const double d = g[u] + get(c->dtype, c->dy, at * c->dy_step + row * c->dy_row + u);
             if (c->gates > DPCRI_DEVICE_LSTM) {
-                const double past = l > 0 ? get(c->dtype, c->kept, ((at - 1) * c->rows + row) * H + u)
-                                          : get(c->dtype, c->c0, row * H + u);
+                const double past = cell_before(c, row, l, u);
                 before[u] = apart_back(c, row, l, u, in, h[u], past, d, &gc[u]);
                 continue;
             }
@@ -452,8 +466,7 @@ static void layer_backward(const dpcri_device_recurrent *c, int64_t row) {
             }
             if (gates == 4) {
                 const double n = tanh(in[2] + of[2]);
-                const double past = l > 0 ? get(c->dtype, c->kept, ((at - 1) * c->rows + row) * H + u)
-                                          : get(c->dtype, c->c0, row * H + u);
+                const double past = cell_before(c, row, l, u);
                 const double t = tanh(b * past + a * n), dc = gc[u] + d * o * (1 - t * t);
                 const double e[4] = {dc * n * a * (1 - a), dc * past * b * (1 - b), dc * a * (1 - n * n),
                                      d * t * o * (1 - o)};
@@ -461,7 +474,8 @@ static void layer_backward(const dpcri_device_recurrent *c, int64_t row) {
                 gc[u] = dc * b;
             }
         }
-        for (int64_t u = 0; u < H; u++) g[u] = before[u];
+        for (int64_t u = 0; u < H; u++) g[u] = begun ? 0 : before[u];
+        for (int64_t u = 0; u < H && begun; u++) gc[u] = 0;
     }
     bool finite = true;
     for (int64_t u = 0; u < H; u++) finite = finite && isfinite(g[u]);

@@ -568,8 +568,6 @@ static void recurrent_refusals(void **state) {
     dpcr_recurrent_plan_options o = good;
     o.training = 1, o.dropout = 0.5;
     REFUSED(DPCR_ERROR_UNSUPPORTED, "dropout on a device", dpcr_recurrent_plan_create(networks[0], &o, &plan, error));
-    o = good, o.resets = 1;
-    REFUSED(DPCR_ERROR_UNSUPPORTED, "resets on a device", dpcr_recurrent_plan_create(networks[0], &o, &plan, error));
     o = good, o.solve.method = DPCR_METHOD_NEWTON;
     REFUSED(DPCR_ERROR_UNSUPPORTED, "newton is of paragru", dpcr_recurrent_plan_create(networks[0], &o, &plan, error));
     OK(dpcr_recurrent_plan_create(networks[1], &o, &plan, error));

@@ -462,10 +462,18 @@ typedef struct network_job {
     int64_t length, batch;
     dpcr_method method;
     const int64_t *lengths;
-    bool training;
+    bool training, parted;  // parted: with some steps new sequences begin
 } network_job;
 
 enum { THETA, X, H0, Y, HT, C0, CT, D_THETA, D_Y, D_HT, D_X, D_H0, D_CT, D_C0, NUMBERS };
+
+// [T][B]: with every seventh number, and the first step of the second sequence.
+static unsigned char *make_resets(const network_job *job) {
+    const int64_t count = job->length * job->batch;
+    unsigned char *marks = calloc((size_t)count + 1, 1);
+    for (int64_t i = 0; i < count; i++) marks[i] = i % 7 == 1 || i % 53 == 40;
+    return marks;
+}
 
 // Of what runs on one of both.
 static void point_to(const moved *at, bool device, bool lstm, dpcr_recurrent_pass *pass, dpcr_recurrent_gradients *g) {
@@ -486,11 +494,14 @@ static void run_host(dpcr_recurrent *network, const network_job *job, moved *at)
     dpcr_error error = {0};
     point_to(at, false, dpcr_recurrent_kind_has_cell(job->options.kind), &pass, &gradients);
     pass.lengths = job->lengths;
+    unsigned char *const resets = make_resets(job);
+    if (job->parted) pass.resets = resets;
     const dpcr_recurrent_plan_options options = {.size = sizeof options,
                                                  .length = job->length,
                                                  .batch = job->batch,
                                                  .training = job->training,
-                                                 .packed = job->lengths != NULL};
+                                                 .packed = job->lengths != NULL,
+                                                 .resets = job->parted};
     ok(dpcr_recurrent_plan_create(network, &options, &plan, &error), &error);
     const size_t bytes = dpcr_recurrent_plan_workspace(plan), taped = dpcr_recurrent_plan_tape(plan);
     void *workspace = aligned_alloc(64, (bytes + 127) / 64 * 64), *tape = aligned_alloc(64, (taped + 127) / 64 * 64);
@@ -500,7 +511,7 @@ static void run_host(dpcr_recurrent *network, const network_job *job, moved *at)
         ok(dpcr_recurrent_backward(plan, &pass, &gradients, tape, workspace, bytes, NULL, &error), &error);
         memcpy(at[D_THETA].host.data, dpcr_recurrent_gradient_vector(network), at[D_THETA].bytes);
     }
-    free(workspace), free(tape);
+    free(workspace), free(tape), free(resets);
     dpcr_recurrent_plan_destroy(plan);
 }
 
@@ -514,12 +525,16 @@ static void run_device(dpcr_recurrent *network, const network_job *job, moved *a
     point_to(at, true, dpcr_recurrent_kind_has_cell(job->options.kind), &pass, &gradients);
     void *lengths = job->lengths ? to_device(job->lengths, (size_t)job->batch * sizeof *job->lengths) : NULL;
     pass.lengths = lengths;
+    unsigned char *const marks = make_resets(job);
+    void *resets = job->parted ? to_device(marks, (size_t)(job->length * job->batch)) : NULL;
+    pass.resets = resets;
     const dpcr_recurrent_plan_options options = {
         .size = sizeof options,
         .length = job->length,
         .batch = job->batch,
         .training = job->training,
         .packed = job->lengths != NULL,
+        .resets = job->parted,
         .solve = {.size = sizeof options.solve, .method = job->method, .device = there}};
     ok(dpcr_recurrent_plan_create(network, &options, &plan, &error), &error);
     const size_t bytes = dpcr_recurrent_plan_workspace(plan);
@@ -541,7 +556,8 @@ static void run_device(dpcr_recurrent *network, const network_job *job, moved *a
     }
     dpcr_device_release(there, workspace);
     dpcr_device_release(there, lengths);
-    free(zeros);
+    dpcr_device_release(there, resets);
+    free(zeros), free(marks);
     dpcr_recurrent_plan_destroy(plan);
 }
 
@@ -625,6 +641,22 @@ static void networks_as_on_the_host(void **state) {
                                    .training = true,
                                    .method = n % 3 ? DPCR_METHOD_OVERLAP : DPCR_METHOD_SEQUENTIAL});
     static const dpcr_method methods[] = {DPCR_METHOD_SEQUENTIAL, DPCR_METHOD_OVERLAP, DPCR_METHOD_NEWTON};
+    for (int kind = DPCR_RNN_TANH; kind <= DPCR_MINGRU; kind++)
+        for (int m = 0; m < (kind < DPCR_PARAGRU ? 2 : 3); m++, n++)
+            run_network(&(network_job){.options = {.kind = (dpcr_recurrent_kind)kind,
+                                                   .dtype = n % 2 ? DPCR_F64 : DPCR_F32,
+                                                   .inputs = 3,
+                                                   .hidden = n % 3 ? 2 : 35,
+                                                   .layers = 1 + (n + m) % 2,
+                                                   .bidirectional = n % 3 == 1,
+                                                   .reverse = n % 3 == 2,
+                                                   .seed = 9},
+                                       .length = 150,
+                                       .batch = 3,
+                                       .lengths = n % 4 ? ragged : NULL,
+                                       .parted = true,
+                                       .training = true,
+                                       .method = methods[m]});
     for (int kind = DPCR_PARAGRU; kind <= DPCR_MINGRU; kind++)
         for (int m = 0; m < 6; m++, n++)
             run_network(&(network_job){.options = {.kind = (dpcr_recurrent_kind)kind,

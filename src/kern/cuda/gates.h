@@ -26,9 +26,10 @@ struct problem : chunked<T> {
     int64_t x_step, x_row;
     T *y;
     int64_t y_step, y_row;
-    bool against;  // x and y run against time: where sequences end early, their first step lies later
-    T *kept;       // [length][rows][H]: c after each step, or NULL
-    T *given;      // [length][rows][given_row]: g, the first G H numbers of a row
+    bool against;                 // x and y run against time: where sequences end early, their first step lies later
+    const unsigned char *resets;  // [length][rows] by time: a new sequence begins there; or NULL
+    T *kept;                      // [length][rows][H]: c after each step, or NULL
+    T *given;                     // [length][rows][given_row]: g, the first G H numbers of a row
     int64_t given_row;
     T *states;  // [2][chunks rows][H]: h of the items, by turns
     T *cells;   // [chunks rows][H]: c
@@ -38,6 +39,15 @@ struct problem : chunked<T> {
 template <class T>
 SIMT int64_t place_of(const problem<T> &p, int64_t row, int64_t m) {
     return p.lengths && p.against ? m + p.length - length_of<T>(p, row) : m;
+}
+
+// Whether the state before step m of a sequence is 0 and nothing goes back through it: a new one begins there, or,
+// against time, with the step behind it.
+template <class T>
+SIMT bool begins(const problem<T> &p, int64_t row, int64_t m) {
+    if (!p.resets) return false;
+    const int64_t n = length_of<T>(p, row), t = p.against ? n - m : m;
+    return t < n && p.resets[t * p.rows + row] != 0;
 }
 
 // y is 0 where a sequence has no step.
@@ -131,8 +141,10 @@ struct columns {
     struct rows {
         const problem<T> &p;
         const T *states;
-        int64_t first, end;
-        SIMT const T *at(int i) const { return first + i < end ? states + (first + i) * p.hidden : nullptr; }
+        int64_t first, end, step;  // step: of the items' chunks
+        SIMT const T *at(int i) const {
+            return first + i < end && !fresh(p, first + i, step) ? states + (first + i) * p.hidden : nullptr;
+        }
     };
 
     SIMT static T *state_at(const problem<T> &p, int64_t item, int64_t u, int turn) {
@@ -153,6 +165,12 @@ struct columns {
 
     SIMT static void begin(simt::lane &me, const problem<T> &p) { clear_beyond(me, p); }
 
+    // Whether an item's step begins from 0.
+    SIMT static bool fresh(const problem<T> &p, int64_t item, int64_t at) {
+        const int64_t m = item / p.rows * p.chunk + at;
+        return p.resets && m >= 0 && m < length_of<T>(p, item % p.rows) && begins(p, item % p.rows, m);
+    }
+
     SIMT static T sigmoid(T u) { return simt::fma(cells::tanh_of(T(0.5) * u), T(0.5), T(0.5)); }
 
     SIMT static T advance(simt::lane &me, const problem<T> &p, int64_t item, int64_t m, int64_t u, const T (&sum)[G],
@@ -169,10 +187,11 @@ struct columns {
             return simt::fma(z, h - n, n);  // (1 - z) n + z h
         }
         if constexpr (G == 4) {
+            const bool begun = begins(p, item % p.rows, m);
             const T i = sigmoid(g[0] + sum[0]), f = sigmoid(g[H] + sum[1]);
             const T n = cells::tanh_of(g[2 * H] + sum[2]), o = sigmoid(g[3 * H] + sum[3]);
             T *cell = p.cells + item * H + u;
-            const T c = simt::fma(f, me.peer_load(cell), i * n);
+            const T c = simt::fma(f, begun ? T(0) : me.peer_load(cell), i * n);
             me.peer_store(cell, c);
             return o * cells::tanh_of(c);
         }
@@ -190,7 +209,7 @@ struct columns {
         SIMT_UNROLL for (int i = 0; i < mine; i++) SIMT_UNROLL for (int q = 0; q < G; q++) sum[i][q] =
             p.b_hh && u < H ? p.b_hh[q * H + u] : T(0);
         if (work)
-            multiply<T, G>(me, rows{p, state_at(p, 0, 0, turn), first, end}, p.w_hh + u0 * H, H, H, H - u0, 0, sum);
+            multiply<T, G>(me, rows{p, state_at(p, 0, 0, turn), first, end, at}, p.w_hh + u0 * H, H, H, H - u0, 0, sum);
         // Item by item from here on: the gates of all of them at once want more registers than there are.
         const simt::shared<T> sums = me.template array<T>(0, items_of_tile * depth + depth * stride<G>);
         const int own = me.warp() * mine * G * units_of_tile + me.in_warp();
@@ -204,7 +223,7 @@ struct columns {
             T of_item[G];
             SIMT_UNROLL for (int q = 0; q < G; q++) of_item[q] = sums.get(own + (i * G + q) * units_of_tile);
             const T h = load(me, p, item, u, turn);
-            const T next = m >= 0 ? advance(me, p, item, m, u, of_item, h) : h;
+            const T next = m >= 0 ? advance(me, p, item, m, u, of_item, fresh(p, item, at) ? T(0) : h) : h;
             store(me, p, item, u, 1 - turn, next);
             if (m < 0 || !s.writes) continue;
             const int64_t row = item % p.rows, l = place_of(p, row, m);

@@ -44,8 +44,18 @@ using back_rest = resting<T, back_problem<T>, &back_problem<T>::acc, &back_probl
 template <class T>
 SIMT const T *before_of(const back_problem<T> &b, int64_t row, int64_t m) {
     const problem<T> &p = b.p;
+    if (begins(p, row, m)) return nullptr;
     if (m == 0) return b.h0 ? b.h0 + row * p.hidden : nullptr;
     return p.y + place_of(p, row, m - 1) * p.y_step + row * p.y_row;
+}
+
+// c likewise.
+template <class T>
+SIMT T cell_before(const back_problem<T> &b, int64_t row, int64_t m, int64_t u) {
+    const problem<T> &p = b.p;
+    if (begins(p, row, m)) return T(0);
+    if (m > 0) return p.kept[(place_of(p, row, m - 1) * p.rows + row) * p.hidden + u];
+    return b.c0 ? b.c0[row * p.hidden + u] : T(0);
 }
 
 // Step of the sequence that lies at l, or -1: none.
@@ -176,16 +186,14 @@ struct backs : back_rest<T> {
         }
         if constexpr (G == 4) {
             const T i = tape[0], f = tape[H], n = tape[2 * H], o = tape[3 * H];
-            const T c = m > 0  ? p.kept[(place_of(p, row, m - 1) * p.rows + row) * H + u]
-                        : b.c0 ? b.c0[row * H + u]
-                               : T(0);
+            const T c = cell_before(b, row, m, u);
             const T t = cells::tanh_of(simt::fma(f, c, i * n));
             const T gc = simt::fma(g * o, simt::fma(-t, t, T(1)), me.peer_load(beside));
             e[0] = (gc * n) * (i * (T(1) - i));
             e[1] = (gc * c) * (f * (T(1) - f));
             e[2] = (gc * i) * simt::fma(-n, n, T(1));
             e[3] = (g * t) * (o * (T(1) - o));
-            me.peer_store(beside, gc * f);
+            me.peer_store(beside, begins(p, row, m) ? T(0) : gc * f);
         }
     }
 
@@ -210,7 +218,9 @@ struct backs : back_rest<T> {
             const int64_t item = first + me.warp() * mine + i;
             if (item >= end || u >= H) continue;
             const int64_t k = n < s.steps ? all::step_of(me, b, item, end, at) : -1;
-            const bool came = n > 0 && all::step_of(me, b, item, end, at - 1) >= 0;
+            const int64_t done = n > 0 ? all::step_of(me, b, item, end, at - 1) : -1;
+            const bool came = done >= 0;
+            if (came && begins(b.p, item % b.rows, length_of<T>(b, item % b.rows) - 1 - done)) sum[i][0] = 0;
             if (k < 0) {
                 if (came) rest::store(me, b, item, u, 0, sum[i][0]);
                 continue;

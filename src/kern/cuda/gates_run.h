@@ -73,6 +73,7 @@ problem<T> layer_of(const dpcri_device_recurrent &c) {
     p.against = c.against != 0;
     p.kept = static_cast<T *>(c.kept);
     p.lengths = c.packed ? c.lengths : nullptr;
+    p.resets = c.parted ? c.resets : nullptr;
     p.stop = c.stop != 0;
     p.first = static_cast<const T *>(c.h0);
     p.first_cell = static_cast<const T *>(c.c0);
@@ -127,7 +128,8 @@ int run_of(const dpcri_device_recurrent &c, void *workspace, void *stream) {
 // ---- an RNN of width 1, 2 or 4: the cells' kernels, over W_ih x + b_ih + b_hh ----
 
 inline bool narrow(const dpcri_device_recurrent &c) {
-    return c.gates <= DPCRI_DEVICE_RNN_RELU && !c.packed && (c.hidden == 1 || c.hidden == 2 || c.hidden == 4);
+    return c.gates <= DPCRI_DEVICE_RNN_RELU && !c.packed && !c.parted &&
+           (c.hidden == 1 || c.hidden == 2 || c.hidden == 4);
 }
 
 // ht = y of the last step.

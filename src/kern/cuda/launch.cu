@@ -276,7 +276,8 @@ int dpcri_cuda_recurrent_run(dpcri_device_recurrent c, void *workspace, size_t b
     const int status = check(c);
     if (status != DPCRI_CUDA_OK) return status;
     if (c.length == 0 || c.rows == 0) return DPCRI_CUDA_OK;
-    if (!c.w_ih || !c.x || !c.y || (c.packed && !c.lengths) || !workspace) return DPCRI_CUDA_ARGUMENT;
+    if (!c.w_ih || !c.x || !c.y || (c.packed && !c.lengths) || (c.parted && !c.resets) || !workspace)
+        return DPCRI_CUDA_ARGUMENT;
     if (!c.w_hh && c.gates != DPCRI_DEVICE_MINGRU) return DPCRI_CUDA_ARGUMENT;
     if (!c.peephole && c.gates == DPCRI_DEVICE_PARALSTM) return DPCRI_CUDA_ARGUMENT;
     const bool cell = c.gates == DPCRI_DEVICE_LSTM || c.gates == DPCRI_DEVICE_PARALSTM;

@@ -102,6 +102,7 @@ struct para : resting<T, problem<T>, &problem<T>::states, &problem<T>::cells> {
             const own_weights<T> w = weights_of(p.diagonals, p.peepholes, H, u);
             for (int64_t m = first < 0 ? 0 : first; m < past && m < end; m++) {
                 const int64_t l = place_of(p, row, m);
+                if (begins<T>(p, row, m)) h = c = 0;
                 advance(w, p.given + (l * p.rows + row) * p.given_row + u, H, h, c, t);
                 if (!s.writes) continue;
                 p.y[l * p.y_step + row * p.y_row + u] = h;

@@ -30,14 +30,6 @@ struct para_back_problem : back_problem<T> {
 
 constexpr int gates_of(int kind) { return kind == DPCRI_DEVICE_MINGRU ? 2 : 3; }
 
-// c before step m of a sequence, at the unit.
-template <class T>
-SIMT T cell_before(const back_problem<T> &b, int64_t row, int64_t m, int64_t u) {
-    const problem<T> &p = b.p;
-    if (m > 0) return p.kept[(place_of(p, row, m - 1) * p.rows + row) * p.hidden + u];
-    return b.c0 ? b.c0[row * p.hidden + u] : T(0);
-}
-
 template <class T, int Kind>
 struct para_backs : back_rest<T> {
     typedef back_rest<T> rest;
@@ -100,6 +92,7 @@ struct para_backs : back_rest<T> {
                 if (b.dy) g = g + b.dy[l * b.dy_step + row * b.dy_row + u];
                 back(w, p.given + at * p.given_row + u, H, before ? before[u] : T(0),
                      cell ? cell_before(b, row, m, u) : T(0), g, gc, e);
+                if (begins(p, row, m)) g = gc = 0;
                 if (!s.writes) continue;
                 SIMT_UNROLL for (int q = 0; q < G; q++) b.e[(at * G + q) * H + u] = e[q];
                 if (Kind == DPCRI_DEVICE_PARAGRU) b.reset_e[at * H + u] = e[3];

@@ -102,8 +102,10 @@ struct para_newton {
     SIMT static bool measure(const para_problem<T> &p, const work &o, int64_t m, const T (&before)[K],
                              const T (&own)[K], T (&r)[K], T (&j)[E]) {
         bool good = true;
-        SIMT_UNROLL for (int k = 0; k < K; k++) r[k] = before[k];
+        const bool begun = begins<T>(p, o.row, m);
+        SIMT_UNROLL for (int k = 0; k < K; k++) r[k] = begun ? T(0) : before[k];
         kind::linearise(o.weights, given(p, o, m), p.hidden, r, j);
+        if (begun) SIMT_UNROLL for (int i = 0; i < E; i++) j[i] = 0;
         SIMT_UNROLL for (int k = 0; k < K; k++) {
             r[k] = r[k] - own[k];
             good = good && cells::finite(r[k]);
@@ -428,6 +430,7 @@ struct para_newton {
         if (!whole && (at.warp > 0 || right < o.first || right >= o.first + S::steps || right >= o.end)) return;
         if (!whole) before(me, a, at, o, (int)(right - o.first), s);
         for (int64_t m = right; m < o.end; m++) {
+            if (begins<T>(a.p, o.row, m)) SIMT_UNROLL for (int k = 0; k < K; k++) s[k] = 0;
             advance(a.p, o, m, s, t);
             store(a.p, o, m, s);
         }

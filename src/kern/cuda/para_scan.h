@@ -54,7 +54,7 @@ struct para_scan {
     // J of the step behind, over which G comes to the m-th from the end.
     SIMT static void transition(const arguments &b, int64_t column, int64_t m, T (&j)[K * K]) {
         const int64_t n = steps_of(b, column);
-        if (m >= n) return;
+        if (m >= n || begins(b.p, column / b.p.hidden, n - m)) return;  // zeros
         const step s(b, column, n - m);
         T state[K];
         state[0] = s.c, state[K - 1] = s.h;
@@ -84,7 +84,8 @@ struct para_scan {
         backs::back(s.weights, s.given, H, s.h, s.c, g, gc, e);
         SIMT_UNROLL for (int q = 0; q < backs::G; q++) b.e[(s.at * backs::G + q) * H + u] = e[q];
         if (Kind == DPCRI_DEVICE_PARAGRU) b.reset_e[s.at * H + u] = e[3];
-        if (s.k == 0) leave(me, b, column, g, gc);
+        const bool begun = begins(b.p, row, s.k);
+        if (s.k == 0) leave(me, b, column, begun ? T(0) : g, begun ? T(0) : gc);
     }
 
     // e is 0 where a sequence has no step; reset_e is not asked for there.
