@@ -123,13 +123,13 @@ static void solve(const fixture *f, dpcr_method method, void *z0, void *z, dpcr_
     dpcr_solve_plan_destroy(plan);
 }
 
-static const int64_t widths[] = {1, 2, 3, 4, 5, 16, 33};
+static const int64_t widths[] = {1, 2, 3, 4, 5, 8, 16, 33, 65};
 enum { WIDTHS = sizeof widths / sizeof *widths };
 
 static void check_form(dpcr_dtype dtype, dpcr_cell_kind kind, int64_t w, dpcr_activation a, double scale, int own) {
     fixture f = make(dtype, kind, w, a, scale, own, L, B);
-    double z0[B * 33], start[B * 33], *expected = malloc(L * B * 33 * sizeof *expected),
-                                      *z = malloc(L * B * 33 * sizeof *z);
+    double z0[B * 65], start[B * 65], *expected = malloc(L * B * 65 * sizeof *expected),
+                                      *z = malloc(L * B * 65 * sizeof *z);
     fill(dtype, z0, B * w, 1);
     for (int64_t i = 0; i < B * w; i++) start[i] = at(dtype, z0, i);
     const int64_t shape[2] = {B, w};
@@ -219,8 +219,8 @@ static void check_difference(const fixture *f, const double *z0, const double *c
 static void check_gradients(dpcr_cell_kind kind, int64_t w, double scale, int own, int with_tape) {
     fixture f = make(DPCR_F64, kind, w, DPCR_ACT_TANH, scale, own, L, B);
     const int64_t n = L * B * w, states[3] = {L, B, w}, one[3] = {1, B, w};
-    double z0[B * 33], *c = malloc((size_t)n * 8), *z = malloc((size_t)n * 8), *tape = malloc((size_t)n * 8);
-    double *lambda = malloc((size_t)n * 8), *shared = calloc((size_t)(w * w), 8), dz0[B * 33], zero[B * 33] = {0};
+    double z0[B * 65], *c = malloc((size_t)n * 8), *z = malloc((size_t)n * 8), *tape = malloc((size_t)n * 8);
+    double *lambda = malloc((size_t)n * 8), *shared = calloc((size_t)(w * w), 8), dz0[B * 65], zero[B * 65] = {0};
     fill(DPCR_F64, z0, B * w, 1), fill(DPCR_F64, c, n, 1);
     const int64_t steps_shape[4] = {1, L, B, w};
     const dpcr_array in = dpcr_array_make(z0, DPCR_F64, 3, one), out = dpcr_array_make(z, DPCR_F64, 4, steps_shape);

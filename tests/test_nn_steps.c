@@ -92,7 +92,8 @@ static void forward_apart(const dpcri_nn_kernels *k, const dpcri_forward_steps *
                                      .width = w,
                                      .activation = p->activation,
                                      .weight = weight,
-                                     .bias = (const char *)weight + w * w * (int64_t)k->element,
+                                     .bias = p->bias.data ? cell(p->bias, k->element, c, s, r)
+                                                          : (const char *)weight + w * w * (int64_t)k->element,
                                      .in = state.data,
                                      .in_row = w,
                                      .residual = p->residual ? state.data : NULL,
@@ -110,12 +111,13 @@ static void forward_apart(const dpcri_nn_kernels *k, const dpcri_forward_steps *
         }
 }
 
-// mode: 1 residual, 2 states, 4 last in the place of in, 8 tape, 16 lanes across
-static void forward_case(const dpcri_nn_kernels *k, const int64_t size[4], int activation, int mode) {
+// mode: 1 residual, 2 states, 4 last in the place of in, 8 tape, 16 lanes across. apart: 1 biases of every row's own, 2
+// these, and one W for all
+static void forward_case(const dpcri_nn_kernels *k, const int64_t size[4], int activation, int mode, int apart) {
     const int64_t w = size[3], states = size[0] * size[1] * size[2] * w;
     numbers parameters = make(size[0] * size[1] * (w * w + w), k->element), in = make(ends_count(size), k->element);
     numbers z1 = make(states, k->element), z2 = copy_of(z1), t1 = copy_of(z1), t2 = copy_of(z1), in1 = copy_of(in),
-            in2 = copy_of(in), state = make(2 * w, k->element);
+            in2 = copy_of(in), state = make(2 * w, k->element), biases = make(states, k->element);
     dpcri_forward_steps p = {.lanes = size[0],
                              .steps = size[1],
                              .rows = size[2],
@@ -124,6 +126,8 @@ static void forward_case(const dpcri_nn_kernels *k, const int64_t size[4], int a
                              .residual = mode & 1,
                              .scale = mode & 1 ? 0.3 : 1,
                              .parameters = parameters_of(parameters, size)};
+    if (apart) p.bias = grid_of(biases, size);
+    if (apart == 2) p.parameters.lane = p.parameters.step = 0;
     for (int way = 0; way < 2; way++) {
         const numbers z = way ? z2 : z1, t = way ? t2 : t1, ends = way ? in2 : in1;
         p.in = p.last = ends_of(ends, size);
@@ -138,7 +142,7 @@ static void forward_case(const dpcri_nn_kernels *k, const int64_t size[4], int a
             forward_apart(k, &p, state);
     }
     same("states", size, z1, z2), same("tape", size, t1, t2), same("last", size, in1, in2);
-    const numbers all[] = {parameters, in, z1, z2, t1, t2, in1, in2, state};
+    const numbers all[] = {parameters, in, z1, z2, t1, t2, in1, in2, state, biases};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) destroy(all[i]);
 }
 
@@ -263,7 +267,7 @@ static void all_cases(const dpcri_nn_kernels *k, const int64_t size[4], int whic
         if ((mode + which) % (size[3] > 17 ? 7 : 3)) continue;  // taking turns
         for (int activation = 0; activation < DPCRI_ACT_COUNT; activation++)
             if (activation == (mode + which) % DPCRI_ACT_COUNT || activation == DPCRI_ACT_RELU)
-                forward_case(k, size, activation, mode);
+                forward_case(k, size, activation, mode, (mode / 3 + which) % 3);
         adjoint_case(k, size, mode);
         if (mode < 4) gradient_case(k, size, mode);
     }

@@ -96,13 +96,14 @@ typedef struct dpcri_grid {
 enum { DPCRI_STEPS_WIDTH = 256, DPCRI_STEPS_ROWS = 8 };
 
 // Every lane and row through all steps:  u = s W + b;  s = act(u)  or  s + scale act(u);  states = s;  tape = act'(u).
-// parameters [lanes][steps]: W [w][w], then b [w]. in, last [lanes][rows]; states, tape [lanes][steps][rows]. states,
-// last, tape may be NULL; last may be `in`.
+// parameters [lanes][steps]: W [w][w], then b [w], or, where bias has data, a vector of anything that may be read, and b
+// is in bias [lanes][steps][rows]. in, last [lanes][rows]; states, tape [lanes][steps][rows]. states, last, tape may be
+// NULL; last may be `in`.
 typedef struct dpcri_forward_steps {
     int64_t lanes, steps, rows, width;
     int activation, residual;
     double scale;
-    dpcri_grid parameters, in, states, last, tape;
+    dpcri_grid parameters, bias, in, states, last, tape;
 } dpcri_forward_steps;
 
 // From the last step down:  g += direct;  kept = g;  e = scale slope g;  g = e W^T  or  g + e W^T;  first_out = g
