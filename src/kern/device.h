@@ -122,7 +122,8 @@ typedef struct dpcri_device_recurrent {
     dpcri_device_gates gates;
     int64_t length, rows, inputs, hidden;
     const void *w_ih, *w_hh, *b_ih, *b_hh;  // [G H][I], [G H][H], [G H] or NULL
-    const void *peephole;                   // [2 H] of ParaLSTM
+    int coupled, peepholes;                 // of an LSTM: f = 1 - i; c goes into i, f and o
+    const void *peephole;                   // [2 H] of ParaLSTM; p_i, p_f, p_o [3 H] of an LSTM with peepholes
     const void *x;                          // [length][rows][inputs]
     int64_t x_step, x_row;
     const void *h0, *c0;  // [rows][H] contiguous, or NULL: zeros

@@ -27,9 +27,15 @@ static dpcr_status check_network(const dpcr_recurrent_plan *plan, dpcr_error *er
     const dpcr_recurrent *n = plan->network;
     const dpcr_recurrent_plan_options *o = &plan->options;
     const char *const kind = dpcr_recurrent_kind_name(n->options.kind);
-    if (n->cell.varied)
+    const char *const unserved = n->options.reset_before ? "reset_before"
+                                 : n->options.projection ? "projection"
+                                 : n->options.clip > 0   ? "clip"
+                                                         : NULL;
+    if (unserved)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                          "recurrent_plan: a variant of %s on a device; kinds without variants work there", kind);
+                          "recurrent_plan: a variant of %s on a device (%s); kinds as they are work there, and LSTMs "
+                          "with peepholes and input_forget",
+                          kind, unserved);
     if (o->training && o->dropout > 0)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
                           "recurrent_plan: dropout on a device; passes without work there");
@@ -47,6 +53,8 @@ static dpcri_device_recurrent form_of(const dpcr_recurrent_plan *plan, int64_t c
                                     .rows = plan->options.batch,
                                     .inputs = dpcri_recurrent_inputs(n, chain),
                                     .hidden = n->options.hidden,
+                                    .coupled = n->options.input_forget,
+                                    .peepholes = n->options.peepholes,
                                     .way = o->method == DPCR_METHOD_NEWTON    ? DPCRI_DEVICE_NEWTON
                                            : o->method == DPCR_METHOD_OVERLAP ? DPCRI_DEVICE_OVERLAP
                                                                               : DPCRI_DEVICE_LOOP,
@@ -231,6 +239,8 @@ static char *between(const device_space *space, int64_t layer) {
     return space->between + (size_t)(layer % space->layers) * space->y_bytes;
 }
 
+static int peepholes_of(const dpcr_recurrent *n) { return n->options.peepholes ? DPCRI_WEIGHT_CH : DPCRI_PEEPHOLE; }
+
 // The chain with its arrays.
 static dpcri_device_recurrent layer_of(const dpcr_recurrent_plan *plan, const dpcr_array *parameters,
                                        const dpcr_recurrent_pass *pass, const device_space *space, int64_t chain,
@@ -253,7 +263,7 @@ static dpcri_device_recurrent layer_of(const dpcr_recurrent_plan *plan, const dp
     form.w_hh = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_WEIGHT_HH));
     form.b_ih = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_BIAS_IH));
     form.b_hh = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_BIAS_HH));
-    form.peephole = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_PEEPHOLE));
+    form.peephole = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, peepholes_of(n)));
     form.h0 = row_of(plan, &pass->h0, chain);
     form.c0 = row_of(plan, &pass->c0, chain);
     form.ht = row_of(plan, &pass->ht, chain);
@@ -351,7 +361,7 @@ static void add_gradients(const dpcr_recurrent_plan *plan, const dpcr_recurrent_
     form->dw_hh = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_WEIGHT_HH));
     form->db_ih = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_BIAS_IH));
     form->db_hh = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_BIAS_HH));
-    form->dpeephole = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_PEEPHOLE));
+    form->dpeephole = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, peepholes_of(n)));
 }
 
 dpcr_status dpcr_recurrent_enqueue_backward(const dpcr_recurrent_plan *plan, const dpcr_array *parameters,

@@ -17,7 +17,8 @@ template <class T>
 struct network {
     dpcri_device_gates kind;
     int64_t length, rows, inputs, hidden, gates;
-    bool back = false;  // against time
+    bool back = false;                        // against time
+    bool coupled = false, peepholes = false;  // variants of an LSTM
     std::vector<T> w_ih, w_hh, b_ih, b_hh, peephole, x, h0, c0, y, ht, ct;
     std::vector<int64_t> lengths;
     std::vector<unsigned char> resets;  // [length][rows] or empty
@@ -30,7 +31,7 @@ struct network {
         if (unmixed())
             fill(w_hh, 3 * h, size), fill(peephole, 2 * h, size);
         else
-            fill(w_hh, gates * h * h, size / (double)h);
+            fill(w_hh, gates * h * h, size / (double)h), fill(peephole, 3 * h, 0.5);
         fill(x, l * b * in, 1), fill(h0, b * h, 1), fill(c0, b * h, 1);
         y.resize((size_t)(l * b * (h + 3))), ht.resize((size_t)(b * h)), ct.resize((size_t)(b * h));
         outcome.resize((size_t)b), lengths.assign((size_t)b, l);
@@ -61,7 +62,8 @@ struct network {
         c.length = length, c.rows = rows, c.inputs = inputs, c.hidden = hidden;
         c.w_ih = w_ih.data(), c.b_ih = b_ih.data();
         c.w_hh = kind == DPCRI_DEVICE_MINGRU ? nullptr : w_hh.data(), c.b_hh = unmixed() ? nullptr : b_hh.data();
-        c.peephole = kind == DPCRI_DEVICE_PARALSTM ? peephole.data() : nullptr;
+        c.peephole = kind == DPCRI_DEVICE_PARALSTM || peepholes ? peephole.data() : nullptr;
+        c.coupled = coupled, c.peepholes = peepholes;
         const int64_t last = back ? length - 1 : 0, sign = back ? -1 : 1, step = rows * (hidden + 3);
         c.x = x.data() + last * rows * inputs, c.x_step = sign * rows * inputs, c.x_row = inputs;
         c.h0 = h0.data(), c.c0 = cell() ? c0.data() : nullptr;
@@ -100,7 +102,7 @@ struct network {
     // Sequence r of `all`, to be run alone.
     void take(const network &all, int64_t r) {
         const int64_t H = hidden, I = inputs;
-        back = all.back;
+        back = all.back, coupled = all.coupled, peepholes = all.peepholes;
         w_ih = all.w_ih, w_hh = all.w_hh, b_ih = all.b_ih, b_hh = all.b_hh, peephole = all.peephole;
         take_row(h0, all.h0, r, H), take_row(c0, all.c0, r, H);
         for (int64_t l = 0; l < length; l++)
@@ -129,7 +131,12 @@ struct network {
         assert_steps(y, length, all.y, all.rows, r, all.length, hidden, hidden + 3, "y");
     }
 
-    // The definition (torch.nn's), gates in PyTorch's order.
+    // What a gate gets of c.
+    long double peep(int which, int64_t u, long double cell) const {
+        return peepholes ? (long double)peephole[(size_t)(which * hidden + u)] * cell : 0;
+    }
+
+    // The definition (torch.nn's; ONNX's where it is varied), gates in PyTorch's order.
     void matches(double bound) {
         const std::vector<T> got = loop();
         for (int64_t r = 0; r < rows; r++) {
@@ -158,8 +165,10 @@ struct network {
                         to = (1 - z) * std::tanh(in[2] + sigmoid(in[0] + of[0]) * of[2]) + z * h[(size_t)u];
                     }
                     if (gates != 4) continue;
-                    cell = sigmoid(in[1] + of[1]) * cell + sigmoid(in[0] + of[0]) * std::tanh(in[2] + of[2]);
-                    to = sigmoid(in[3] + of[3]) * std::tanh(cell);
+                    const long double i = sigmoid(in[0] + of[0] + peep(0, u, cell));
+                    const long double f = coupled ? 1 - i : sigmoid(in[1] + of[1] + peep(1, u, cell));
+                    cell = f * cell + i * std::tanh(in[2] + of[2]);
+                    to = sigmoid(in[3] + of[3] + peep(2, u, cell)) * std::tanh(cell);
                 }
                 h = next;
                 for (int64_t u = 0; u < hidden; u++) {
@@ -179,6 +188,12 @@ struct network {
         }
     }
 };
+
+// Of an LSTM, by number: as it is, with peepholes, with f = 1 - i, with both.
+template <class Case>
+void vary_cell(Case &n, int which) {
+    n.peepholes = which & 1, n.coupled = which >> 1 & 1;
+}
 
 const dpcri_device_gates kinds[] = {DPCRI_DEVICE_RNN_TANH, DPCRI_DEVICE_RNN_RELU, DPCRI_DEVICE_GRU, DPCRI_DEVICE_LSTM};
 

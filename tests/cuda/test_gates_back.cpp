@@ -18,6 +18,7 @@ struct trained : trained_case<T> {
         (void)this->loop();
         const network<T> &n = *this;
         reals want_ih((size_t)(G * H * I)), want_hh((size_t)(G * H * H)), want_bi((size_t)(G * H)), want_bh = want_bi;
+        reals want_p(n.peephole.size());
         reals want_x((size_t)(L * B * I)), want_h((size_t)(B * H)), want_c = want_h;
         for (int64_t r = 0; r < B; r++) {
             const int64_t count = this->lengths[(size_t)r];
@@ -52,8 +53,10 @@ struct trained : trained_case<T> {
                              z * before;
                     }
                     if (G == 4) {
-                        cell = sigmoid(sum(1)) * c[(size_t)m][(size_t)u] + sigmoid(sum(0)) * std::tanh(sum(2));
-                        to = sigmoid(sum(3)) * std::tanh(cell);
+                        const long double past = c[(size_t)m][(size_t)u], i = sigmoid(sum(0) + n.peep(0, u, past));
+                        cell =
+                            (n.coupled ? 1 - i : sigmoid(sum(1) + n.peep(1, u, past))) * past + i * std::tanh(sum(2));
+                        to = sigmoid(sum(3) + n.peep(2, u, cell)) * std::tanh(cell);
                     }
                 }
             reals g((size_t)H), gc((size_t)H);
@@ -81,15 +84,23 @@ struct trained : trained_case<T> {
                         before[(size_t)u] = d * z;
                     }
                     if (G == 4) {
-                        const long double i = sigmoid(a(0) + b(0)), f = sigmoid(a(1) + b(1)),
-                                          v = std::tanh(a(2) + b(2)), o = sigmoid(a(3) + b(3)),
-                                          t = std::tanh(c[(size_t)m + 1][(size_t)u]);
-                        const long double dc = gc[(size_t)u] + d * o * (1 - t * t);
-                        ei[(size_t)u] = dc * v * i * (1 - i);
-                        ei[(size_t)(H + u)] = dc * c[(size_t)m][(size_t)u] * f * (1 - f);
+                        const long double past = c[(size_t)m][(size_t)u], now = c[(size_t)m + 1][(size_t)u];
+                        const long double i = sigmoid(a(0) + b(0) + n.peep(0, u, past));
+                        const long double f = n.coupled ? 1 - i : sigmoid(a(1) + b(1) + n.peep(1, u, past));
+                        const long double v = std::tanh(a(2) + b(2)), o = sigmoid(a(3) + b(3) + n.peep(2, u, now)),
+                                          t = std::tanh(now);
+                        const long double eo = d * t * o * (1 - o),
+                                          dc = gc[(size_t)u] + d * o * (1 - t * t) + n.peep(2, u, eo);
+                        const long double e0 = dc * (v - (n.coupled ? past : 0)) * i * (1 - i);
+                        const long double e1 = n.coupled ? 0 : dc * past * f * (1 - f);
+                        ei[(size_t)u] = e0;
+                        ei[(size_t)(H + u)] = e1;
                         ei[(size_t)(2 * H + u)] = dc * i * (1 - v * v);
-                        ei[(size_t)(3 * H + u)] = d * t * o * (1 - o);
-                        gc[(size_t)u] = dc * f;
+                        ei[(size_t)(3 * H + u)] = eo;
+                        gc[(size_t)u] = dc * f + n.peep(0, u, e0) + n.peep(1, u, e1);
+                        if (!n.peepholes) continue;
+                        want_p[(size_t)u] += e0 * past, want_p[(size_t)(H + u)] += e1 * past;
+                        want_p[(size_t)(2 * H + u)] += eo * now;
                     }
                 }
                 eh = ei;
@@ -119,6 +130,7 @@ struct trained : trained_case<T> {
         this->assert_close("dw_hh", this->dw_hh, want_hh, H, H, bound);
         this->assert_close("db_ih", this->db_ih, want_bi, H, H, bound);
         this->assert_close("db_hh", this->db_hh, want_bh, H, H, bound);
+        this->assert_close("dpeephole", this->dpeephole, want_p, H, H, bound);
         for (int64_t i = 0; i < L * B; i++) assert_true(std::isnan(this->dx[(size_t)(i * (I + 2) + I)]));  // beside
         for (const dpcr_device_outcome &o : n.outcome) assert_true(o.locked == L && !o.non_finite && o.residual == 0);
     }
@@ -135,6 +147,48 @@ void loop_is_the_definitions(void **) {
         two.matches(1e-13);
         uneven_matches<trained<double>>(kind, 1e-13);
     }
+}
+
+template <int variant>
+struct varied : trained<double> {
+    varied(dpcri_device_gates k, int64_t l, int64_t b, int64_t in, int64_t h, double size)
+        : trained<double>(k, l, b, in, h, size) {
+        vary_cell(*this, variant);
+    }
+};
+
+void variants_are_the_definitions(void **) {
+    uint64_t seed = 0;
+    uneven_matches<varied<1>>(DPCRI_DEVICE_LSTM, 1e-13);
+    uneven_matches<varied<2>>(DPCRI_DEVICE_LSTM, 1e-13);
+    uneven_matches<varied<3>>(DPCRI_DEVICE_LSTM, 1e-13);
+    for (int variant = 1; variant < 4; variant++) {
+        for (int64_t width = 1; width <= 40; width += 1 + variant) {
+            trained<double> one(DPCRI_DEVICE_LSTM, 1 + width % 6, 1 + width % 3, 3, width, 0.9);
+            vary_cell(one, variant);
+            one.matches(1e-13);
+        }
+        trained<float> wide(DPCRI_DEVICE_LSTM, 40, 15, 20, 33, 0.9);
+        wide.back = true;
+        vary_cell(wide, variant);
+        wide.matches(3e-5);
+        for (const double size : {0.5, 12.0}) back_is_the_loop(DPCRI_DEVICE_LSTM, size, seed, variant);
+        packed_is_apart(DPCRI_DEVICE_LSTM, variant);
+        for (const dpcri_device_way way : {DPCRI_DEVICE_LOOP, DPCRI_DEVICE_OVERLAP})
+            parts_are_apart(DPCRI_DEVICE_LSTM, way, true, variant);
+        trained<float> n(DPCRI_DEVICE_LSTM, 24, 30, 5, 3, 0.8);
+        vary_cell(n, variant);
+        assert_any_order(n);
+    }
+    trained<float> none(DPCRI_DEVICE_GRU, 4, 1, 2, 3, 0.5);
+    dpcri_device_recurrent c = none.backward(DPCRI_DEVICE_LOOP);
+    std::vector<unsigned char> w(dpcri_cuda_recurrent_workspace(c));
+    c.peepholes = 1, c.peephole = none.peephole.data();
+    assert_int_equal(dpcri_cuda_recurrent_run(c, w.data(), w.size(), nullptr), DPCRI_CUDA_UNSUPPORTED);
+    trained<float> lstm(DPCRI_DEVICE_LSTM, 4, 1, 2, 3, 0.5);
+    c = lstm.backward(DPCRI_DEVICE_LOOP), c.peepholes = 1;
+    w.resize(dpcri_cuda_recurrent_workspace(c));
+    assert_int_equal(dpcri_cuda_recurrent_run(c, w.data(), w.size(), nullptr), DPCRI_CUDA_ARGUMENT);
 }
 
 void overlap_is_the_loop(void **) {
@@ -238,10 +292,15 @@ void what_cannot_be_is_refused(void **) {
 
 int main() {
     const CMUnitTest tests[] = {
-        cmocka_unit_test(loop_is_the_definitions),     cmocka_unit_test(overlap_is_the_loop),
-        cmocka_unit_test(bits_are_those_of_any_order), cmocka_unit_test(sequences_are_apart),
-        cmocka_unit_test(what_is_there_is_added_to),   cmocka_unit_test(tolerances_are_of_the_gradients_size),
-        cmocka_unit_test(what_cannot_be_is_refused),   cmocka_unit_test(parts_of_sequences_are_apart),
+        cmocka_unit_test(variants_are_the_definitions),
+        cmocka_unit_test(loop_is_the_definitions),
+        cmocka_unit_test(overlap_is_the_loop),
+        cmocka_unit_test(bits_are_those_of_any_order),
+        cmocka_unit_test(sequences_are_apart),
+        cmocka_unit_test(what_is_there_is_added_to),
+        cmocka_unit_test(tolerances_are_of_the_gradients_size),
+        cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(parts_of_sequences_are_apart),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

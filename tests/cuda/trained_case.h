@@ -33,7 +33,7 @@ struct trained_case : network<T> {
         dpcri_device_recurrent c = forward(way);
         dx.assign((size_t)(L * B * (I + 2)), T(NAN)), dh0.assign((size_t)(B * H), T(NAN)), dc0 = dh0;
         dw_ih.assign((size_t)(G * H * I), T(0)), dw_hh.assign(this->w_hh.size(), T(0));
-        db_ih.assign((size_t)(G * H), T(0)), db_hh = db_ih, dpeephole.assign((size_t)(2 * H), T(0));
+        db_ih.assign((size_t)(G * H), T(0)), db_hh = db_ih, dpeephole.assign(this->peephole.size(), T(0));
         const int64_t last = this->back ? L - 1 : 0, sign = this->back ? -1 : 1;
         c.backward = 1;
         c.dy = dy.data() + last * B * (H + 1), c.dy_step = sign * B * (H + 1), c.dy_row = H + 1;
@@ -90,10 +90,11 @@ struct trained_case : network<T> {
 };
 
 // Sequences of lengths of their own: states, and what goes back by step, are those that each has alone.
-inline void packed_is_apart(dpcri_device_gates kind) {
+inline void packed_is_apart(dpcri_device_gates kind, int variant = 0) {
     for (const bool against : {false, true}) {
         trained_case<float> all(kind, 30, 5, 2, 3, 0.7);
         all.back = against;
+        vary_cell(all, variant);
         all.lengths = {13, 30, 0, 1, 22};
         dpcri_device_recurrent f = all.forward(DPCRI_DEVICE_OVERLAP);
         const std::vector<float> loop = all.y, end = all.ht;
@@ -115,12 +116,13 @@ inline void packed_is_apart(dpcri_device_gates kind) {
 
 // New sequences that begin within: states, and what goes back by step, are those that each part has alone, to the bit
 // (`exact`; else about), and the gradients of weights about their sums.
-inline void parts_are_apart(dpcri_device_gates kind, dpcri_device_way way, bool exact = true) {
+inline void parts_are_apart(dpcri_device_gates kind, dpcri_device_way way, bool exact = true, int variant = 0) {
     for (const bool against : {false, true}) {
         typedef double T;
         trained_case<T> all(kind, 30, 4, 2, 3, 0.7);
         const int64_t H = 3, I = 2, B = 4;
         all.back = against, all.lengths = {13, 30, 0, 22};
+        vary_cell(all, variant);
         all.resets.assign((size_t)(30 * B), 0);
         for (const int at : {0 * 4 + 1, 1 * 4 + 0, 7 * 4 + 0, 12 * 4 + 0, 13 * 4 + 0, 2 * 4 + 1, 3 * 4 + 1, 16 * 4 + 1,
                              29 * 4 + 1, 21 * 4 + 3, 22 * 4 + 3, 5 * 4 + 2})
@@ -187,10 +189,11 @@ inline void parts_are_apart(dpcri_device_gates kind, dpcri_device_way way, bool 
 }
 
 // Overlapped chunks are the loop to the bit, on chains that forget (size 0.5, say) and on chains that do not.
-inline void back_is_the_loop(dpcri_device_gates kind, double size, uint64_t &seed) {
+inline void back_is_the_loop(dpcri_device_gates kind, double size, uint64_t &seed, int variant = 0) {
     for (const int64_t length : {1, 17, 40}) {
         trained_case<float> n(kind, length, 1 + (int64_t)(seed % 3), 2, 3, size);
         n.back = seed % 2 == 1;
+        vary_cell(n, variant);
         const std::vector<float> want = n.loop();
         dpcri_device_recurrent o = n.backward(DPCRI_DEVICE_OVERLAP);
         vary(o, seed);

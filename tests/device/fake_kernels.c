@@ -324,6 +324,11 @@ static double apart(const dpcri_device_recurrent *c, int64_t u, const double *x,
     return act(3, x[2] + a[2] + get(c->dtype, c->peephole, c->hidden + u) * *cell) * tanh(*cell);
 }
 
+// What an LSTM's gate gets of c.
+static double peep(const dpcri_device_recurrent *c, int which, int64_t u, double cell) {
+    return c->peepholes ? get(c->dtype, c->peephole, which * c->hidden + u) * cell : 0;
+}
+
 static void layer_forward(const dpcri_device_recurrent *c, int64_t row) {
     double h[WIDEST], next[WIDEST], cell[WIDEST];
     const int64_t H = c->hidden, length = length_of(c, row);
@@ -343,11 +348,12 @@ static void layer_forward(const dpcri_device_recurrent *c, int64_t row) {
                 if (c->kept) put(c->dtype, c->kept, (at * c->rows + row) * H + u, cell[u]);
                 continue;
             }
-            const double a = act(3, in[0] + of[0]), b = act(3, in[1] + of[1]);
+            const double a = act(3, in[0] + of[0] + peep(c, 0, u, cell[u]));
+            const double b = c->coupled ? 1 - a : act(3, in[1] + of[1] + peep(c, 1, u, cell[u]));
             if (gates == 1) next[u] = act(c->gates == DPCRI_DEVICE_RNN_RELU ? 1 : 2, in[0] + of[0]);
             if (gates == 3) next[u] = (1 - b) * tanh(in[2] + a * of[2]) + b * h[u];
             if (gates == 4) cell[u] = b * cell[u] + a * tanh(in[2] + of[2]);
-            if (gates == 4) next[u] = act(3, in[3] + of[3]) * tanh(cell[u]);
+            if (gates == 4) next[u] = act(3, in[3] + of[3] + peep(c, 2, u, cell[u])) * tanh(cell[u]);
             if (c->kept) put(c->dtype, c->kept, (at * c->rows + row) * H + u, cell[u]);
         }
         for (int64_t u = 0; u < H; u++) put(c->dtype, c->y, at * c->y_step + row * c->y_row + u, h[u] = next[u]);
@@ -450,7 +456,9 @@ static void layer_backward(const dpcri_device_recurrent *c, int64_t row) {
                 before[u] = apart_back(c, row, l, u, in, h[u], past, d, &gc[u]);
                 continue;
             }
-            const double a = act(3, in[0] + of[0]), b = act(3, in[1] + of[1]), o = act(3, in[3] + of[3]);
+            const double past = gates == 4 ? cell_before(c, row, l, u) : 0;
+            const double a = act(3, in[0] + of[0] + peep(c, 0, u, past));
+            const double b = c->coupled ? 1 - a : act(3, in[1] + of[1] + peep(c, 1, u, past));
             if (gates == 1) {
                 const int f = c->gates == DPCRI_DEVICE_RNN_RELU ? 1 : 2;
                 const double e = d * slope(f, in[0] + of[0]);
@@ -466,12 +474,15 @@ static void layer_backward(const dpcri_device_recurrent *c, int64_t row) {
             }
             if (gates == 4) {
                 const double n = tanh(in[2] + of[2]);
-                const double past = cell_before(c, row, l, u);
-                const double t = tanh(b * past + a * n), dc = gc[u] + d * o * (1 - t * t);
-                const double e[4] = {dc * n * a * (1 - a), dc * past * b * (1 - b), dc * a * (1 - n * n),
-                                     d * t * o * (1 - o)};
+                const double after = b * past + a * n, t = tanh(after),
+                             o = act(3, in[3] + of[3] + peep(c, 2, u, after));
+                const double eo = d * t * o * (1 - o), dc = gc[u] + d * o * (1 - t * t) + peep(c, 2, u, eo);
+                const double e[4] = {dc * (n - (c->coupled ? past : 0)) * a * (1 - a),
+                                     c->coupled ? 0 : dc * past * b * (1 - b), dc * a * (1 - n * n), eo};
                 for (int q = 0; q < 4; q++) add_gate(c, row, l, q * H + u, e[q], e[q], h, before);
-                gc[u] = dc * b;
+                gc[u] = dc * b + peep(c, 0, u, e[0]) + peep(c, 1, u, e[1]);
+                for (int q = 0; c->peepholes && q < 3; q++)
+                    add(c->dtype, c->dpeephole, q * H + u, e[q == 2 ? 3 : q] * (q == 2 ? after : past));
             }
         }
         for (int64_t u = 0; u < H; u++) g[u] = begun ? 0 : before[u];

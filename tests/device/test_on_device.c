@@ -641,6 +641,23 @@ static void networks_as_on_the_host(void **state) {
                                    .training = true,
                                    .method = n % 3 ? DPCR_METHOD_OVERLAP : DPCR_METHOD_SEQUENTIAL});
     static const dpcr_method methods[] = {DPCR_METHOD_SEQUENTIAL, DPCR_METHOD_OVERLAP, DPCR_METHOD_NEWTON};
+    for (int variant = 1; variant < 4; variant++)
+        for (int m = 0; m < 4; m++, n++)
+            run_network(&(network_job){.options = {.kind = DPCR_LSTM,
+                                                   .dtype = n % 2 ? DPCR_F64 : DPCR_F32,
+                                                   .inputs = 3,
+                                                   .hidden = n % 3 ? 5 : 34,
+                                                   .layers = 1 + n % 2,
+                                                   .bidirectional = n % 3 == 1,
+                                                   .peepholes = variant & 1,
+                                                   .input_forget = variant >> 1,
+                                                   .seed = 9},
+                                       .length = 150,
+                                       .batch = 3,
+                                       .lengths = m < 2 ? NULL : ragged,
+                                       .parted = m == 3,
+                                       .training = true,
+                                       .method = methods[m % 2]});
     for (int kind = DPCR_RNN_TANH; kind <= DPCR_MINGRU; kind++)
         for (int m = 0; m < (kind < DPCR_PARAGRU ? 2 : 3); m++, n++)
             run_network(&(network_job){.options = {.kind = (dpcr_recurrent_kind)kind,

@@ -24,6 +24,9 @@ struct problem : chunked<T> {
     bool relu;  // of an RNN
     const T *w_ih, *w_hh, *b_ih, *b_hh, *x;
     int64_t x_step, x_row;
+    // Variants of an LSTM: f = 1 - i; p_i, p_f, p_o [3][H], with which c goes into the gates, or NULL.
+    bool coupled;
+    const T *peephole;
     T *y;
     int64_t y_step, y_row;
     bool against;                 // x and y run against time: where sequences end early, their first step lies later
@@ -173,6 +176,18 @@ struct columns {
 
     SIMT static T sigmoid(T u) { return simt::fma(cells::tanh_of(T(0.5) * u), T(0.5), T(0.5)); }
 
+    // Of an LSTM, `peephole` at the unit: from what goes in, and c before the step or after it.
+    SIMT static T input_gate(const problem<T> &, const T *peephole, T in, T before) {
+        return sigmoid(peephole ? simt::fma(peephole[0], before, in) : in);
+    }
+    SIMT static T forget_gate(const problem<T> &p, const T *peephole, T in, T before, T i) {
+        if (p.coupled) return T(1) - i;
+        return sigmoid(peephole ? simt::fma(peephole[p.hidden], before, in) : in);
+    }
+    SIMT static T output_gate(const problem<T> &p, const T *peephole, T in, T after) {
+        return sigmoid(peephole ? simt::fma(peephole[2 * p.hidden], after, in) : in);
+    }
+
     SIMT static T advance(simt::lane &me, const problem<T> &p, int64_t item, int64_t m, int64_t u, const T (&sum)[G],
                           T h) {
         const int64_t H = p.hidden, at = place_of(p, item % p.rows, m) * p.rows + item % p.rows;
@@ -187,11 +202,12 @@ struct columns {
             return simt::fma(z, h - n, n);  // (1 - z) n + z h
         }
         if constexpr (G == 4) {
-            const bool begun = begins(p, item % p.rows, m);
-            const T i = sigmoid(g[0] + sum[0]), f = sigmoid(g[H] + sum[1]);
-            const T n = cells::tanh_of(g[2 * H] + sum[2]), o = sigmoid(g[3 * H] + sum[3]);
             T *cell = p.cells + item * H + u;
-            const T c = simt::fma(f, begun ? T(0) : me.peer_load(cell), i * n);
+            const T before = begins(p, item % p.rows, m) ? T(0) : me.peer_load(cell);
+            const T *peephole = p.peephole ? p.peephole + u : nullptr;
+            const T i = input_gate(p, peephole, g[0] + sum[0], before);
+            const T f = forget_gate(p, peephole, g[H] + sum[1], before, i), n = cells::tanh_of(g[2 * H] + sum[2]);
+            const T c = simt::fma(f, before, i * n), o = output_gate(p, peephole, g[3 * H] + sum[3], c);
             me.peer_store(cell, c);
             return o * cells::tanh_of(c);
         }

@@ -4,6 +4,8 @@
 //   gates    what the gates were, of all steps at once, from the states that went in: a plain launch
 //   backs    from the last step, in chunks as the way forward (gates_chunks.h), one cooperative launch:
 //              g = acc + dy,  e = gradients of what the gates' functions got,  acc = what goes beside them + e W_hh
+//   peepholes_back, peepholes_fold
+//            those of an LSTM that has them: plain launches
 //   inputs_back, weights_back, fold
 //            dx = e_x W_ih;  dW_ih += e_x^T x,  dW_hh += e_h^T h_before,  db += sums of e: plain launches
 //
@@ -102,10 +104,15 @@ struct gate_values {
                     g[0] = r, g[H] = z, g[2 * H] = sum[i][2], g[3 * H] = v;
                 }
                 if constexpr (G == 4) {
-                    SIMT_UNROLL for (int q = 0; q < 4; q++) {
-                        const T v = g[q * H] + sum[i][q];
-                        g[q * H] = q == 2 ? cells::tanh_of(v) : forward::sigmoid(v);
-                    }
+                    const int64_t row = n % p.rows, m = step_at(p, row, n / p.rows);
+                    const T *peephole = p.peephole && m >= 0 ? p.peephole + u : nullptr;
+                    const T before = peephole ? cell_before(b, row, m, u) : T(0),
+                            after = peephole ? p.kept[n * H + u] : T(0);
+                    const T in = forward::input_gate(p, peephole, g[0] + sum[i][0], before);
+                    g[0] = in;
+                    g[H] = forward::forget_gate(p, peephole, g[H] + sum[i][1], before, in);
+                    g[2 * H] = cells::tanh_of(g[2 * H] + sum[i][2]);
+                    g[3 * H] = forward::output_gate(p, peephole, g[3 * H] + sum[i][3], after);
                 }
             }
         }
@@ -188,12 +195,17 @@ struct backs : back_rest<T> {
             const T i = tape[0], f = tape[H], n = tape[2 * H], o = tape[3 * H];
             const T c = cell_before(b, row, m, u);
             const T t = cells::tanh_of(simt::fma(f, c, i * n));
-            const T gc = simt::fma(g * o, simt::fma(-t, t, T(1)), me.peer_load(beside));
-            e[0] = (gc * n) * (i * (T(1) - i));
-            e[1] = (gc * c) * (f * (T(1) - f));
-            e[2] = (gc * i) * simt::fma(-n, n, T(1));
             e[3] = (g * t) * (o * (T(1) - o));
-            me.peer_store(beside, begins(p, row, m) ? T(0) : gc * f);
+            const T *peephole = p.peephole ? p.peephole + u : nullptr;
+            T gc = simt::fma(g * o, simt::fma(-t, t, T(1)), me.peer_load(beside));
+            if (peephole) gc = simt::fma(peephole[2 * H], e[3], gc);
+            const T of_f = gc * c;
+            e[0] = (p.coupled ? gc * n - of_f : gc * n) * (i * (T(1) - i));
+            e[1] = p.coupled ? T(0) : of_f * (f * (T(1) - f));
+            e[2] = (gc * i) * simt::fma(-n, n, T(1));
+            T through = gc * f;
+            if (peephole) through = simt::fma(peephole[0], e[0], simt::fma(peephole[H], e[1], through));
+            me.peer_store(beside, begins(p, row, m) ? T(0) : through);
         }
     }
 
@@ -335,6 +347,49 @@ struct weights_back {
                 }
                 if (column == 0 && me.in_warp() == 0) to[a.width] = whole[i];
             }
+        }
+    }
+};
+
+// dp_i += e_i c_before, dp_f += e_f c_before, dp_o += e_o c_after of an LSTM: a thread a unit of a piece of the rows.
+template <class T>
+struct peepholes_back {
+    static constexpr int most = threads;
+    struct arguments {
+        back_problem<T> b;
+        int64_t pieces, piece;  // and rows of each
+        T *parts;               // [pieces][3][H]
+        T *peepholes;           // what they are added to
+    };
+    SIMT static void run(simt::lane &me, const arguments &a) {
+        const problem<T> &p = a.b.p;
+        const int64_t H = p.hidden, rows = p.length * p.rows;
+        for (int64_t n = me.block() * threads + me.thread(); n < a.pieces * H; n += me.blocks() * threads) {
+            const int64_t u = n % H, first = n / H * a.piece, end = first + a.piece < rows ? first + a.piece : rows;
+            T sum[3] = {};
+            for (int64_t k = first; k < end; k++) {
+                const int64_t row = k % p.rows, m = step_at(p, row, k / p.rows);
+                if (m < 0) continue;
+                const T before = cell_before(a.b, row, m, u), *e = a.b.e + k * 4 * H + u;
+                sum[0] = simt::fma(e[0], before, sum[0]);
+                sum[1] = simt::fma(e[H], before, sum[1]);
+                sum[2] = simt::fma(e[3 * H], p.kept[k * H + u], sum[2]);
+            }
+            SIMT_UNROLL for (int i = 0; i < 3; i++) a.parts[(n / H * 3 + i) * H + u] = sum[i];
+        }
+    }
+};
+
+template <class T>
+struct peepholes_fold {
+    static constexpr int most = threads;
+    typedef typename peepholes_back<T>::arguments arguments;
+    SIMT static void run(simt::lane &me, const arguments &a) {
+        const int64_t count = 3 * a.b.p.hidden;
+        for (int64_t n = me.block() * threads + me.thread(); n < count; n += me.blocks() * threads) {
+            T sum = a.parts[n];
+            for (int64_t k = 1; k < a.pieces; k++) sum += a.parts[k * count + n];
+            a.peepholes[n] += sum;
         }
     }
 };

@@ -22,6 +22,7 @@ struct back_space {
     back_problem<T> b;
     T *parts;
     int64_t pieces;
+    T *peepholes;  // the parts of theirs
 };
 
 // The layer with its gradients, without workspace.
@@ -66,6 +67,7 @@ back_space<T> back_of(const dpcri_device_recurrent &c, cells::cut *workspace, si
     b.acc = workspace->take<T>(items * H);
     b.beside = workspace->take<T>(G == 1 ? 0 : items * H);
     take_parts(c, G, c.inputs > H ? c.inputs : H, workspace, &space.parts, &space.pieces);
+    space.peepholes = workspace->take<T>(G == 4 && c.peepholes ? most_pieces * 3 * H : 0);
     return space;
 }
 
@@ -110,6 +112,19 @@ int launch_weights(const dpcri_device_recurrent &c, const back_space<T> &space, 
     return simt::launch<fold<T, G>>({blocks_of(numbers), threads, 0, false}, stream, a);
 }
 
+template <class T>
+int launch_peepholes(const dpcri_device_recurrent &c, const back_space<T> &space, void *stream) {
+    typedef peepholes_back<T> kernel;
+    const int64_t steps = c.length * c.rows, wanted = tiles(steps, rows_of_piece);
+    const int64_t piece = tiles(steps, wanted < most_pieces ? wanted : most_pieces);
+    const typename kernel::arguments a = {space.b, tiles(steps, piece), piece, space.peepholes,
+                                          static_cast<T *>(c.dpeephole)};
+    const int64_t units = tiles(a.pieces * c.hidden, threads), numbers = tiles(3 * c.hidden, threads);
+    const int status = simt::launch<kernel>({blocks_of(units), threads, 0, false}, stream, a);
+    if (status != 0) return status;
+    return simt::launch<peepholes_fold<T>>({blocks_of(numbers), threads, 0, false}, stream, a);
+}
+
 template <class T, int G>
 int back_run_of(const dpcri_device_recurrent &c, void *workspace, void *stream) {
     typedef chunks<T, backs<T, G>> kernel;
@@ -132,7 +147,9 @@ int back_run_of(const dpcri_device_recurrent &c, void *workspace, void *stream) 
     status = simt::launch<kernel>({wanted < room ? wanted : room, threads, shared_bytes<T, 1>(), true}, stream, b);
     if (status == 0) status = launch_inputs_back<T, G>(b, stream);
     if (status == 0) status = launch_weights<T, G>(c, space, true, stream);
-    return status == 0 ? launch_weights<T, G>(c, space, false, stream) : status;
+    if (status == 0) status = launch_weights<T, G>(c, space, false, stream);
+    const bool peepholes = G == 4 && c.peepholes && c.dpeephole;
+    return status == 0 && peepholes ? launch_peepholes<T>(c, space, stream) : status;
 }
 
 // By kind. Not inline, for `extern`.

@@ -64,6 +64,8 @@ problem<T> layer_of(const dpcri_device_recurrent &c) {
     p.w_hh = static_cast<const T *>(c.w_hh);
     p.b_ih = static_cast<const T *>(c.b_ih);
     p.b_hh = static_cast<const T *>(c.b_hh);
+    p.coupled = c.coupled != 0;
+    p.peephole = c.gates == DPCRI_DEVICE_LSTM && c.peepholes ? static_cast<const T *>(c.peephole) : nullptr;
     p.x = static_cast<const T *>(c.x);
     p.x_step = c.x_step;
     p.x_row = c.x_row;

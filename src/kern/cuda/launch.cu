@@ -226,6 +226,7 @@ int check(const dpcri_device_recurrent &c) {
     if (!(c.atol >= 0) || !(c.rtol >= 0)) return DPCRI_CUDA_ARGUMENT;
     if (c.dtype != DPCR_F32 && c.dtype != DPCR_F64) return DPCRI_CUDA_UNSUPPORTED;
     if (c.gates < DPCRI_DEVICE_RNN_TANH || c.gates > DPCRI_DEVICE_MINGRU) return DPCRI_CUDA_UNSUPPORTED;
+    if ((c.coupled || c.peepholes) && c.gates != DPCRI_DEVICE_LSTM) return DPCRI_CUDA_UNSUPPORTED;
     return dpcri_device_recurrent_refusal(&c) ? DPCRI_CUDA_UNSUPPORTED : DPCRI_CUDA_OK;
 }
 
@@ -279,7 +280,7 @@ int dpcri_cuda_recurrent_run(dpcri_device_recurrent c, void *workspace, size_t b
     if (!c.w_ih || !c.x || !c.y || (c.packed && !c.lengths) || (c.parted && !c.resets) || !workspace)
         return DPCRI_CUDA_ARGUMENT;
     if (!c.w_hh && c.gates != DPCRI_DEVICE_MINGRU) return DPCRI_CUDA_ARGUMENT;
-    if (!c.peephole && c.gates == DPCRI_DEVICE_PARALSTM) return DPCRI_CUDA_ARGUMENT;
+    if (!c.peephole && (c.gates == DPCRI_DEVICE_PARALSTM || c.peepholes)) return DPCRI_CUDA_ARGUMENT;
     const bool cell = c.gates == DPCRI_DEVICE_LSTM || c.gates == DPCRI_DEVICE_PARALSTM;
     if (c.backward && cell && !c.kept) return DPCRI_CUDA_ARGUMENT;
     if (bytes < dpcri_cuda_recurrent_workspace(c)) return DPCRI_CUDA_WORKSPACE;
