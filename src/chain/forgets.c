@@ -24,6 +24,7 @@ enum {
     SHORT_AHEAD = 5,       // and of short looks
     PROBED = 2,            // steps of a place whose right-hand sides tell how far starts are to lie apart
     LEAST_LENGTH = 8192,   // below, starting threads costs what they win
+    FAR_BYTES = 8 << 20,   // that threads' own caches do not hold
     MOST_BYTES = 64 << 20  // of states: overlap keeps a copy where a chain is solved in place
 };
 static const double least_gain = 5e-6;  // seconds that a dense chain shall gain, above what a look costs
@@ -54,10 +55,12 @@ bool dpcri_chain_may_overlap(const dpcr_chain_shape *shape, dpcr_scheme chosen, 
         const double chunks = (double)dpcri_chain_overlap_chunk(shape->length, RUN_UP);
         if (dpcri_chain_overlap_gain(shape, chosen, chunk, threads, 1 + RUN_UP / chunks) < least_gain) return false;
     } else {
-        // Steps that wait, of blocks or elements too few to be shared out as they are (sequential.c).
+        // Steps that wait, or threads that read every other line of a row, of more than their caches hold.
         const int64_t part = dpcri_part_width(form, t->block, real);
-        if (threads < 2 || chosen != DPCR_SCHEME_SEQUENTIAL || t->rows >= 2 * part || shape->length < LEAST_LENGTH)
-            return false;
+        const bool far = shape->length * t->rows * (int64_t)(3 * real) > FAR_BYTES;
+        if (threads < 2 || chosen != DPCR_SCHEME_SEQUENTIAL || shape->length < LEAST_LENGTH) return false;
+        const bool asked = form == DPCR_DIAGONAL && far && t->rows < 8 * part;
+        if (t->rows >= 2 * part && !asked) return false;  // shared out as they are (sequential.c)
     }
     *options = (dpcr_chain_options){
         .size = sizeof *options, .scheme = DPCR_SCHEME_OVERLAP, .chunk = dpcri_chain_overlap_chunk(shape->length, 1)};
