@@ -200,8 +200,8 @@ DPCR_API dpcr_status dpcr_recurrent_backward(dpcr_recurrent_plan *plan, const dp
 
 // ---- on a device ----
 //
-// A plan with the option solve.device a CUDA device is one for the calls below; any kind, but of the variants peepholes
-// and input_forget alone, both ways,
+// A plan with the option solve.device a CUDA device is one for the calls below; any kind, of the variants reset_before,
+// peepholes and input_forget, both ways,
 // by the loop or by overlap (method; AUTO: overlap where there are few sequences), forward paragru, paralstm and
 // mingru, and rnn and rnn-relu of 1, 2 or 4 units, by newton too; without dropout. Of its chains
 // (dpcr_recurrent_plan_chain) there are none; dpcr_recurrent_plan_workspace is bytes of the device's memory, 256-byte

@@ -123,6 +123,7 @@ typedef struct dpcri_device_recurrent {
     int64_t length, rows, inputs, hidden;
     const void *w_ih, *w_hh, *b_ih, *b_hh;  // [G H][I], [G H][H], [G H] or NULL
     int coupled, peepholes;                 // of an LSTM: f = 1 - i; c goes into i, f and o
+    int reset_before;                       // of a GRU: n = tanh(x_n + W_n (r h) + b_n)
     const void *peephole;                   // [2 H] of ParaLSTM; p_i, p_f, p_o [3 H] of an LSTM with peepholes
     const void *x;                          // [length][rows][inputs]
     int64_t x_step, x_row;

@@ -27,14 +27,11 @@ static dpcr_status check_network(const dpcr_recurrent_plan *plan, dpcr_error *er
     const dpcr_recurrent *n = plan->network;
     const dpcr_recurrent_plan_options *o = &plan->options;
     const char *const kind = dpcr_recurrent_kind_name(n->options.kind);
-    const char *const unserved = n->options.reset_before ? "reset_before"
-                                 : n->options.projection ? "projection"
-                                 : n->options.clip > 0   ? "clip"
-                                                         : NULL;
+    const char *const unserved = n->options.projection ? "projection" : n->options.clip > 0 ? "clip" : NULL;
     if (unserved)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                          "recurrent_plan: a variant of %s on a device (%s); kinds as they are work there, and LSTMs "
-                          "with peepholes and input_forget",
+                          "recurrent_plan: a variant of %s on a device (%s); kinds as they are work there, and with "
+                          "reset_before, peepholes and input_forget",
                           kind, unserved);
     if (o->training && o->dropout > 0)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
@@ -54,6 +51,7 @@ static dpcri_device_recurrent form_of(const dpcr_recurrent_plan *plan, int64_t c
                                     .inputs = dpcri_recurrent_inputs(n, chain),
                                     .hidden = n->options.hidden,
                                     .coupled = n->options.input_forget,
+                                    .reset_before = n->options.reset_before,
                                     .peepholes = n->options.peepholes,
                                     .way = o->method == DPCR_METHOD_NEWTON    ? DPCRI_DEVICE_NEWTON
                                            : o->method == DPCR_METHOD_OVERLAP ? DPCRI_DEVICE_OVERLAP

@@ -19,6 +19,7 @@ struct network {
     int64_t length, rows, inputs, hidden, gates;
     bool back = false;                        // against time
     bool coupled = false, peepholes = false;  // variants of an LSTM
+    bool reset_before = false;                // of a GRU
     std::vector<T> w_ih, w_hh, b_ih, b_hh, peephole, x, h0, c0, y, ht, ct;
     std::vector<int64_t> lengths;
     std::vector<unsigned char> resets;  // [length][rows] or empty
@@ -63,7 +64,7 @@ struct network {
         c.w_ih = w_ih.data(), c.b_ih = b_ih.data();
         c.w_hh = kind == DPCRI_DEVICE_MINGRU ? nullptr : w_hh.data(), c.b_hh = unmixed() ? nullptr : b_hh.data();
         c.peephole = kind == DPCRI_DEVICE_PARALSTM || peepholes ? peephole.data() : nullptr;
-        c.coupled = coupled, c.peepholes = peepholes;
+        c.coupled = coupled, c.peepholes = peepholes, c.reset_before = reset_before;
         const int64_t last = back ? length - 1 : 0, sign = back ? -1 : 1, step = rows * (hidden + 3);
         c.x = x.data() + last * rows * inputs, c.x_step = sign * rows * inputs, c.x_row = inputs;
         c.h0 = h0.data(), c.c0 = cell() ? c0.data() : nullptr;
@@ -102,7 +103,7 @@ struct network {
     // Sequence r of `all`, to be run alone.
     void take(const network &all, int64_t r) {
         const int64_t H = hidden, I = inputs;
-        back = all.back, coupled = all.coupled, peepholes = all.peepholes;
+        back = all.back, coupled = all.coupled, peepholes = all.peepholes, reset_before = all.reset_before;
         w_ih = all.w_ih, w_hh = all.w_hh, b_ih = all.b_ih, b_hh = all.b_hh, peephole = all.peephole;
         take_row(h0, all.h0, r, H), take_row(c0, all.c0, r, H);
         for (int64_t l = 0; l < length; l++)
@@ -189,10 +190,10 @@ struct network {
     }
 };
 
-// Of an LSTM, by number: as it is, with peepholes, with f = 1 - i, with both.
+// Of an LSTM, by number: as it is, with peepholes, with f = 1 - i, with both; 4, of a GRU: it resets before.
 template <class Case>
 void vary_cell(Case &n, int which) {
-    n.peepholes = which & 1, n.coupled = which >> 1 & 1;
+    n.peepholes = which & 1, n.coupled = which >> 1 & 1, n.reset_before = which == 4;
 }
 
 const dpcri_device_gates kinds[] = {DPCRI_DEVICE_RNN_TANH, DPCRI_DEVICE_RNN_RELU, DPCRI_DEVICE_GRU, DPCRI_DEVICE_LSTM};

@@ -329,8 +329,20 @@ static double peep(const dpcri_device_recurrent *c, int which, int64_t u, double
     return c->peepholes ? get(c->dtype, c->peephole, which * c->hidden + u) * cell : 0;
 }
 
+// r h of all units, of a GRU that resets before the product; and what W_n makes of it.
+static void reset_states(const dpcri_device_recurrent *c, int64_t row, int64_t l, const double *h, double *product) {
+    for (int64_t u = 0; c->reset_before && u < c->hidden; u++) {
+        double in[4] = {0}, of[4] = {0};
+        gates_sums(c, row, l, h, u, in, of);
+        product[u] = act(3, in[0] + of[0]) * h[u];
+    }
+}
+static double reset_sum(const dpcri_device_recurrent *c, int64_t u, const double *product) {
+    return sum_of(c, c->w_hh, c->b_hh, 2 * c->hidden + u, c->hidden, product);
+}
+
 static void layer_forward(const dpcri_device_recurrent *c, int64_t row) {
-    double h[WIDEST], next[WIDEST], cell[WIDEST];
+    double h[WIDEST], next[WIDEST], cell[WIDEST], product[WIDEST] = {0};
     const int64_t H = c->hidden, length = length_of(c, row);
     const int gates = gates_of(c);
     for (int64_t u = 0; u < H; u++)
@@ -340,6 +352,7 @@ static void layer_forward(const dpcri_device_recurrent *c, int64_t row) {
     for (int64_t l = 0; l < length; l++) {
         const int64_t at = step_of(c, row, l);
         for (int64_t u = 0; u < H && begins(c, row, l); u++) h[u] = cell[u] = 0;
+        reset_states(c, row, l, h, product);
         for (int64_t u = 0; u < H; u++) {
             double in[4] = {0}, of[4] = {0};
             gates_sums(c, row, l, h, u, in, of);
@@ -351,7 +364,8 @@ static void layer_forward(const dpcri_device_recurrent *c, int64_t row) {
             const double a = act(3, in[0] + of[0] + peep(c, 0, u, cell[u]));
             const double b = c->coupled ? 1 - a : act(3, in[1] + of[1] + peep(c, 1, u, cell[u]));
             if (gates == 1) next[u] = act(c->gates == DPCRI_DEVICE_RNN_RELU ? 1 : 2, in[0] + of[0]);
-            if (gates == 3) next[u] = (1 - b) * tanh(in[2] + a * of[2]) + b * h[u];
+            const double to_n = c->reset_before ? reset_sum(c, u, product) : a * of[2];
+            if (gates == 3) next[u] = (1 - b) * tanh(in[2] + to_n) + b * h[u];
             if (gates == 4) cell[u] = b * cell[u] + a * tanh(in[2] + of[2]);
             if (gates == 4) next[u] = act(3, in[3] + of[3] + peep(c, 2, u, cell[u])) * tanh(cell[u]);
             if (c->kept) put(c->dtype, c->kept, (at * c->rows + row) * H + u, cell[u]);
@@ -430,8 +444,31 @@ static double cell_before(const dpcri_device_recurrent *c, int64_t row, int64_t 
                  : get(c->dtype, c->c0, row * c->hidden + u);
 }
 
+// A step back of a GRU that resets before the product, d what has come to the state after it.
+static void reset_back(const dpcri_device_recurrent *c, int64_t row, int64_t l, const double *h, const double *d,
+                       double *before) {
+    const int64_t H = c->hidden;
+    double product[WIDEST], inner[WIDEST] = {0}, r[WIDEST];
+    reset_states(c, row, l, h, product);
+    for (int64_t u = 0; u < H; u++) {
+        double in[4] = {0}, of[4] = {0};
+        gates_sums(c, row, l, h, u, in, of);
+        r[u] = act(3, in[0] + of[0]);
+        const double z = act(3, in[1] + of[1]), n = tanh(in[2] + reset_sum(c, u, product));
+        const double dz = d[u] * (h[u] - n) * z * (1 - z), dn = d[u] * (1 - z) * (1 - n * n);
+        add_gate(c, row, l, H + u, dz, dz, h, before);
+        add_gate(c, row, l, 2 * H + u, dn, dn, product, inner);
+        before[u] += d[u] * z;
+    }
+    for (int64_t u = 0; u < H; u++) {
+        const double dr = inner[u] * h[u] * r[u] * (1 - r[u]);
+        add_gate(c, row, l, u, dr, dr, h, before);
+        before[u] += inner[u] * r[u];
+    }
+}
+
 static void layer_backward(const dpcri_device_recurrent *c, int64_t row) {
-    double h[WIDEST], g[WIDEST], gc[WIDEST], before[WIDEST];
+    double h[WIDEST], g[WIDEST], gc[WIDEST], before[WIDEST], come[WIDEST];
     const int64_t H = c->hidden;
     const int gates = gates_of(c);
     for (int64_t u = 0; u < H; u++)
@@ -451,6 +488,8 @@ static void layer_backward(const dpcri_device_recurrent *c, int64_t row) {
             double in[4] = {0}, of[4] = {0};
             gates_sums(c, row, l, h, u, in, of);
             const double d = g[u] + get(c->dtype, c->dy, at * c->dy_step + row * c->dy_row + u);
+            come[u] = d;
+            if (c->reset_before) continue;
             if (c->gates > DPCRI_DEVICE_LSTM) {
                 const double past = cell_before(c, row, l, u);
                 before[u] = apart_back(c, row, l, u, in, h[u], past, d, &gc[u]);
@@ -485,6 +524,7 @@ static void layer_backward(const dpcri_device_recurrent *c, int64_t row) {
                     add(c->dtype, c->dpeephole, q * H + u, e[q == 2 ? 3 : q] * (q == 2 ? after : past));
             }
         }
+        if (c->reset_before) reset_back(c, row, l, h, come, before);
         for (int64_t u = 0; u < H; u++) g[u] = begun ? 0 : before[u];
         for (int64_t u = 0; u < H && begun; u++) gc[u] = 0;
     }

@@ -559,12 +559,13 @@ static void recurrent_refusals(void **state) {
                                           .kind = i == 1 ? DPCR_MINGRU : DPCR_GRU,
                                           .inputs = 2,
                                           .hidden = 3,
-                                          .reset_before = i == 2};
+                                          .clip = i == 2 ? 0.5 : 0};
         OK(dpcr_recurrent_create(context, &o, &networks[i], error));
     }
     const dpcr_recurrent_plan_options good = {
         .size = sizeof good, .length = 4, .batch = 1, .solve = {.size = sizeof good.solve, .device = cuda}};
-    REFUSED(DPCR_ERROR_UNSUPPORTED, "a variant of gru", dpcr_recurrent_plan_create(networks[2], &good, &plan, error));
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "a variant of gru on a device (clip)",
+            dpcr_recurrent_plan_create(networks[2], &good, &plan, error));
     dpcr_recurrent_plan_options o = good;
     o.training = 1, o.dropout = 0.5;
     REFUSED(DPCR_ERROR_UNSUPPORTED, "dropout on a device", dpcr_recurrent_plan_create(networks[0], &o, &plan, error));

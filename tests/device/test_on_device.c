@@ -641,16 +641,17 @@ static void networks_as_on_the_host(void **state) {
                                    .training = true,
                                    .method = n % 3 ? DPCR_METHOD_OVERLAP : DPCR_METHOD_SEQUENTIAL});
     static const dpcr_method methods[] = {DPCR_METHOD_SEQUENTIAL, DPCR_METHOD_OVERLAP, DPCR_METHOD_NEWTON};
-    for (int variant = 1; variant < 4; variant++)
+    for (int variant = 1; variant < 5; variant++)
         for (int m = 0; m < 4; m++, n++)
-            run_network(&(network_job){.options = {.kind = DPCR_LSTM,
+            run_network(&(network_job){.options = {.kind = variant < 4 ? DPCR_LSTM : DPCR_GRU,
                                                    .dtype = n % 2 ? DPCR_F64 : DPCR_F32,
                                                    .inputs = 3,
                                                    .hidden = n % 3 ? 5 : 34,
                                                    .layers = 1 + n % 2,
                                                    .bidirectional = n % 3 == 1,
                                                    .peepholes = variant & 1,
-                                                   .input_forget = variant >> 1,
+                                                   .input_forget = variant >> 1 & 1,
+                                                   .reset_before = variant == 4,
                                                    .seed = 9},
                                        .length = 150,
                                        .batch = 3,

@@ -34,8 +34,9 @@ struct problem : chunked<T> {
     T *kept;                      // [length][rows][H]: c after each step, or NULL
     T *given;                     // [length][rows][given_row]: g, the first G H numbers of a row
     int64_t given_row;
-    T *states;  // [2][chunks rows][H]: h of the items, by turns
-    T *cells;   // [chunks rows][H]: c
+    T *states;          // [2][chunks rows][H]: h of the items, by turns
+    T *cells;           // [chunks rows][H]: c
+    T *reset, *update;  // [chunks rows][H]: r h and z of a GRU that resets before the product
 };
 
 // Where step m of a sequence lies.

@@ -302,16 +302,19 @@ struct weights_back {
         int64_t width, pieces, piece;  // columns; pieces, and rows of each
         T *parts;                      // [pieces][G H][width + 1]
         T *weight, *bias;              // what they are added to, or NULL
+        int64_t base, rows;            // the rows of W that are summed
+        bool reset;                    // v is what gates_reset.h has of r h
     };
     SIMT static const T *value_at(const arguments &a, int64_t n) {
         const problem<T> &p = a.b.p;
         const int64_t l = n / p.rows, row = n % p.rows, m = step_at(p, row, l);
         if (m < 0) return nullptr;
+        if (a.reset) return a.b.gates + n * 4 * p.hidden + 3 * p.hidden;
         return a.input ? p.x + l * p.x_step + row * p.x_row : before_of(a.b, row, m);
     }
     SIMT static void run(simt::lane &me, const arguments &a) {
         const back_problem<T> &b = a.b;
-        const int64_t H = b.hidden, wide = tiles(a.width, wide_of_weight), tall = tiles(G * H, items_of_tile);
+        const int64_t H = b.hidden, wide = tiles(a.width, wide_of_weight), tall = tiles(a.rows, items_of_tile);
         const simt::shared<T> s = me.template array<T>(0, items_of_tile * depth + depth * stride<Q>);
         const int base = items_of_tile * depth;
         for (int64_t tile = me.block(); tile < a.pieces * wide * tall; tile += me.blocks()) {
@@ -323,9 +326,9 @@ struct weights_back {
                 me.barrier();
                 for (int n = me.thread(); n < items_of_tile * depth; n += threads) {
                     const int64_t r = out + n % items_of_tile, k = k0 + n / items_of_tile;
-                    const int64_t from = G == 3 && a.input && r >= 2 * H ? r + H : r;
+                    const int64_t own = a.base + r, from = G == 3 && a.input && own >= 2 * H ? own + H : own;
                     s.set(n % items_of_tile * depth + n / items_of_tile,
-                          k < end && r < G * H ? b.e[k * E * H + from] : T(0));
+                          k < end && r < a.rows ? b.e[k * E * H + from] : T(0));
                 }
                 for (int n = me.thread(); n < Q * units_of_tile * depth; n += threads) {
                     const int64_t k = k0 + n / (Q * units_of_tile), j = column + n % (Q * units_of_tile);
@@ -339,8 +342,8 @@ struct weights_back {
             }
             SIMT_UNROLL for (int i = 0; i < mine; i++) {
                 const int64_t r = out + me.warp() * mine + i;
-                if (r >= G * H) continue;
-                T *to = a.parts + (piece * G * H + r) * (a.width + 1);
+                if (r >= a.rows) continue;
+                T *to = a.parts + (piece * a.rows + r) * (a.width + 1);
                 SIMT_UNROLL for (int q = 0; q < Q; q++) {
                     const int64_t j = column + q * units_of_tile + me.in_warp();
                     if (j < a.width) to[j] = sum[i][q];
@@ -400,9 +403,9 @@ struct fold {
     static constexpr int most = threads;
     typedef typename weights_back<T, G>::arguments arguments;
     SIMT static void run(simt::lane &me, const arguments &a) {
-        const int64_t row = a.width + 1, count = G * a.b.hidden * row;
+        const int64_t row = a.width + 1, count = a.rows * row;
         for (int64_t n = me.block() * threads + me.thread(); n < count; n += me.blocks() * threads) {
-            const int64_t r = n / row, j = n % row;
+            const int64_t r = a.base + n / row, j = n % row;
             T *to = j < a.width ? (a.weight ? a.weight + r * a.width + j : nullptr) : a.bias ? a.bias + r : nullptr;
             if (!to) continue;
             T sum = a.parts[n];

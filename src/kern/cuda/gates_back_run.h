@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The launcher of gates_back.h: workspace and launches.
+// The launcher of gates_back.h, and of gates_reset.h's way back: workspace and launches.
 #ifndef DPCRI_CUDA_GATES_BACK_RUN_H
 #define DPCRI_CUDA_GATES_BACK_RUN_H
 
@@ -90,8 +90,10 @@ int launch_inputs_back(const back_problem<T> &b, void *stream) {
     return simt::launch<back>({blocks_of(products), threads, shared_bytes<T, back::Q>(), false}, stream, b);
 }
 
+// W_ih's, or W_hh's: rows base .. base + rows - 1.
 template <class T, int G>
-int launch_weights(const dpcri_device_recurrent &c, const back_space<T> &space, bool input, void *stream) {
+int launch_rows(const dpcri_device_recurrent &c, const back_space<T> &space, bool input, int64_t base, int64_t rows,
+                bool reset, void *stream) {
     typedef weights_back<T, G> kernel;
     const int64_t steps = c.length * c.rows, width = input ? c.inputs : c.hidden;
     const int64_t piece = tiles(tiles(steps, space.pieces), depth) * depth;
@@ -102,14 +104,40 @@ int launch_weights(const dpcri_device_recurrent &c, const back_space<T> &space, 
                                           piece,
                                           space.parts,
                                           static_cast<T *>(input ? c.dw_ih : c.dw_hh),
-                                          static_cast<T *>(input ? c.db_ih : c.db_hh)};
+                                          static_cast<T *>(input ? c.db_ih : c.db_hh),
+                                          base,
+                                          rows,
+                                          reset};
     if (!a.weight && !a.bias) return 0;
-    const int64_t products = a.pieces * tiles(width, wide_of_weight) * tiles(G * c.hidden, items_of_tile);
+    const int64_t products = a.pieces * tiles(width, wide_of_weight) * tiles(rows, items_of_tile);
     const int status =
         simt::launch<kernel>({blocks_of(products), threads, shared_bytes<T, kernel::Q>(), false}, stream, a);
     if (status != 0) return status;
-    const int64_t numbers = tiles(G * c.hidden * (width + 1), threads);
+    const int64_t numbers = tiles(rows * (width + 1), threads);
     return simt::launch<fold<T, G>>({blocks_of(numbers), threads, 0, false}, stream, a);
+}
+
+template <class T, int G>
+int launch_weights(const dpcri_device_recurrent &c, const back_space<T> &space, bool input, void *stream) {
+    const int64_t H = c.hidden;
+    if (input || !c.reset_before) return launch_rows<T, G>(c, space, input, 0, G * H, false, stream);
+    const int status = launch_rows<T, G>(c, space, false, 0, 2 * H, false, stream);
+    return status == 0 ? launch_rows<T, G>(c, space, false, 2 * H, H, true, stream) : status;
+}
+
+// What the gates were, made again in the place of what goes into them.
+template <class T, int G>
+int launch_gates(const dpcri_device_recurrent &c, const back_problem<T> &b, void *stream) {
+    const int64_t tall = tiles(c.length * c.rows, items_of_tile), wide = tiles(c.hidden, units_of_tile);
+    const int64_t blocks = blocks_of(tall * wide);
+    if constexpr (G == 3)
+        if (c.reset_before) {
+            const int status =
+                simt::launch<reset_values<T, false>>({blocks, threads, shared_bytes<T, 2>(), false}, stream, b);
+            if (status != 0) return status;
+            return simt::launch<reset_values<T, true>>({blocks, threads, shared_bytes<T, 1>(), false}, stream, b);
+        }
+    return simt::launch<gate_values<T, G>>({blocks, threads, shared_bytes<T, G>(), false}, stream, b);
 }
 
 template <class T>
@@ -125,23 +153,21 @@ int launch_peepholes(const dpcri_device_recurrent &c, const back_space<T> &space
     return simt::launch<peepholes_fold<T>>({blocks_of(numbers), threads, 0, false}, stream, a);
 }
 
-template <class T, int G>
+template <class T, int G, class Step = backs<T, G>>
 int back_run_of(const dpcri_device_recurrent &c, void *workspace, void *stream) {
-    typedef chunks<T, backs<T, G>> kernel;
+    typedef chunks<T, Step> kernel;
     cells::cut pieces = {static_cast<unsigned char *>(workspace), 0};
     size_t cleared = 0;
     const back_space<T> space = back_of<T, G>(c, &pieces, &cleared);
     const back_problem<T> &b = space.b;
-    const int64_t steps = tiles(c.length * c.rows, items_of_tile), units = tiles(c.hidden, units_of_tile);
+    const int64_t units = tiles(c.hidden, units_of_tile);
     const int64_t room = simt::cooperative_blocks<kernel>(threads, shared_bytes<T, 1>());
     const int64_t wanted = tiles(b.chunks * c.rows, items_of_tile) * units;
     if (room < 1) return -1;
     int status = simt::clear(workspace, cleared, stream);
     if (G > 1) {
         if (status == 0) status = launch_inputs<T>(b.p, G * c.hidden, nullptr, stream);
-        if (status == 0)
-            status = simt::launch<gate_values<T, G>>({blocks_of(steps * units), threads, shared_bytes<T, G>(), false},
-                                                     stream, b);
+        if (status == 0) status = launch_gates<T, G>(c, b, stream);
     }
     if (status != 0) return status;
     status = simt::launch<kernel>({wanted < room ? wanted : room, threads, shared_bytes<T, 1>(), true}, stream, b);
@@ -168,6 +194,7 @@ size_t back_kinds<T>::workspace(const dpcri_device_recurrent &c) {
 
 template <class T>
 int back_kinds<T>::run(const dpcri_device_recurrent &c, void *workspace, void *stream) {
+    if (c.reset_before) return back_run_of<T, 3, backs_reset<T>>(c, workspace, stream);
     return c.gates == DPCRI_DEVICE_GRU    ? back_run_of<T, 3>(c, workspace, stream)
            : c.gates == DPCRI_DEVICE_LSTM ? back_run_of<T, 4>(c, workspace, stream)
                                           : back_run_of<T, 1>(c, workspace, stream);

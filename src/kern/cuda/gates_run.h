@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// The launcher of gates.h: workspace and launches.
+// The launcher of gates.h, forward, and of gates_reset.h's way forward: workspace and launches.
 #ifndef DPCRI_CUDA_GATES_RUN_H
 #define DPCRI_CUDA_GATES_RUN_H
 
 #include "kern/cuda/cells_run.h"
-#include "kern/cuda/gates.h"
+#include "kern/cuda/gates_reset.h"
 
 extern template struct cells::widths<float>;
 extern template struct cells::widths<double>;
@@ -93,6 +93,8 @@ problem<T> problem_of(const dpcri_device_recurrent &c, cells::cut *workspace, si
     p.given = workspace->take<T>(c.length * c.rows * p.given_row);
     p.states = workspace->take<T>(2 * items * c.hidden);
     p.cells = workspace->take<T>(G == 4 ? items * c.hidden : 0);
+    p.reset = workspace->take<T>(c.reset_before ? items * c.hidden : 0);
+    p.update = workspace->take<T>(c.reset_before ? items * c.hidden : 0);
     return p;
 }
 
@@ -112,9 +114,9 @@ int launch_inputs(const problem<T> &p, int64_t outputs, const T *more, void *str
         {p, outputs, more});
 }
 
-template <class T, int G>
+template <class T, int G, class Step = columns<T, G>>
 int run_of(const dpcri_device_recurrent &c, void *workspace, void *stream) {
-    typedef chunks<T, columns<T, G>> kernel;
+    typedef chunks<T, Step> kernel;
     cells::cut pieces = {static_cast<unsigned char *>(workspace), 0};
     size_t cleared = 0;
     const problem<T> p = problem_of<T, G>(c, &pieces, &cleared);
@@ -209,6 +211,7 @@ size_t kinds<T>::workspace(const dpcri_device_recurrent &c) {
 template <class T>
 int kinds<T>::run(const dpcri_device_recurrent &c, void *workspace, void *stream) {
     if (narrow(c)) return run_narrow<T>(c, workspace, stream);
+    if (c.reset_before) return run_of<T, 3, columns_reset<T>>(c, workspace, stream);
     return c.gates == DPCRI_DEVICE_GRU    ? run_of<T, 3>(c, workspace, stream)
            : c.gates == DPCRI_DEVICE_LSTM ? run_of<T, 4>(c, workspace, stream)
                                           : run_of<T, 1>(c, workspace, stream);

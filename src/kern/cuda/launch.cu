@@ -226,7 +226,8 @@ int check(const dpcri_device_recurrent &c) {
     if (!(c.atol >= 0) || !(c.rtol >= 0)) return DPCRI_CUDA_ARGUMENT;
     if (c.dtype != DPCR_F32 && c.dtype != DPCR_F64) return DPCRI_CUDA_UNSUPPORTED;
     if (c.gates < DPCRI_DEVICE_RNN_TANH || c.gates > DPCRI_DEVICE_MINGRU) return DPCRI_CUDA_UNSUPPORTED;
-    if ((c.coupled || c.peepholes) && c.gates != DPCRI_DEVICE_LSTM) return DPCRI_CUDA_UNSUPPORTED;
+    if (((c.coupled || c.peepholes) && c.gates != DPCRI_DEVICE_LSTM) || (c.reset_before && c.gates != DPCRI_DEVICE_GRU))
+        return DPCRI_CUDA_UNSUPPORTED;
     return dpcri_device_recurrent_refusal(&c) ? DPCRI_CUDA_UNSUPPORTED : DPCRI_CUDA_OK;
 }
 

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: MIT
+// GRUs that reset before the product (ONNX's linear_before_reset = 0), forward and back:
+//
+//   n = tanh(x_n + W_n (r h) + b_n)        h' = (1 - z) n + z h
+//
+// W_n meets r h, which wants r of all units: a step is two products with all blocks meeting between them, each way. All
+// else is gates.h's and gates_back.h's; of their tape, r, z, n, r h. Not yet run on a device. docs/math/recurrent.md.
+#ifndef DPCRI_CUDA_GATES_RESET_H
+#define DPCRI_CUDA_GATES_RESET_H
+
+#include "kern/cuda/gates_back.h"
+
+namespace gates {
+
+// Items' numbers, `each` an item, from the first one's on.
+template <class T>
+struct item_rows {
+    const T *numbers;
+    int64_t each, first, end;
+    SIMT const T *at(int i) const { return first + i < end ? numbers + (first + i) * each : nullptr; }
+};
+
+// ---- forward ----
+
+template <class T>
+struct columns_reset : columns<T, 3> {
+    typedef columns<T, 3> plain;
+    typedef chunks<T, columns_reset<T>> all;
+
+    // What a tile of a step is.
+    struct share {
+        int64_t first, end, u0, u;
+        bool work;
+    };
+    SIMT static share of(simt::lane &me, const problem<T> &p, const stretch &s, int64_t index, int64_t at) {
+        const int64_t wide = tiles(p.hidden, units_of_tile);
+        share t = {s.first + index / wide * items_of_tile, s.first + s.count, index % wide * units_of_tile, 0, false};
+        t.u = t.u0 + me.in_warp();
+        for (int i = 0; i < items_of_tile; i++) t.work = t.work || all::step_of(me, p, t.first + i, t.end, at) >= 0;
+        return t;
+    }
+    SIMT static const T *given(const problem<T> &p, int64_t item, int64_t m, int64_t u) {
+        const int64_t row = item % p.rows;
+        return p.given + (place_of(p, row, m) * p.rows + row) * p.given_row + u;
+    }
+
+    // r h and z of step `at`.
+    SIMT static void first(simt::lane &me, const problem<T> &p, const stretch &s, int64_t index, int64_t at, int turn) {
+        const share t = of(me, p, s, index, at);
+        const int64_t H = p.hidden;
+        T sum[mine][2];
+        if (!t.work) return;
+        SIMT_UNROLL for (int i = 0; i < mine; i++) SIMT_UNROLL for (int q = 0; q < 2; q++) sum[i][q] =
+            p.b_hh && t.u < H ? p.b_hh[q * H + t.u] : T(0);
+        multiply<T, 2>(me, typename plain::rows{p, plain::state_at(p, 0, 0, turn), t.first, t.end, at},
+                       p.w_hh + t.u0 * H, H, H, H - t.u0, 0, sum);
+        SIMT_UNROLL for (int i = 0; i < mine; i++) {
+            const int64_t item = t.first + me.warp() * mine + i, m = all::step_of(me, p, item, t.end, at);
+            if (m < 0 || t.u >= H) continue;
+            const T *g = given(p, item, m, t.u);
+            const T h = plain::fresh(p, item, at) ? T(0) : plain::load(me, p, item, t.u, turn);
+            me.peer_store(p.reset + item * H + t.u, plain::sigmoid(g[0] + sum[i][0]) * h);
+            me.peer_store(p.update + item * H + t.u, plain::sigmoid(g[H] + sum[i][1]));
+        }
+    }
+
+    // n and the state after it; those that rest go on too.
+    SIMT static void second(simt::lane &me, const problem<T> &p, const stretch &s, int64_t index, int64_t at,
+                            int turn) {
+        const share t = of(me, p, s, index, at);
+        const int64_t H = p.hidden;
+        T sum[mine][1];
+        SIMT_UNROLL for (int i = 0; i < mine; i++) sum[i][0] = p.b_hh && t.u < H ? p.b_hh[2 * H + t.u] : T(0);
+        if (t.work)
+            multiply<T, 1>(me, item_rows<T>{p.reset, H, t.first, t.end}, p.w_hh + (2 * H + t.u0) * H, H, H, H - t.u0, 0,
+                           sum);
+        SIMT_UNROLL for (int i = 0; i < mine; i++) {
+            const int64_t item = t.first + me.warp() * mine + i;
+            if (item >= t.end || t.u >= H) continue;
+            const int64_t m = all::step_of(me, p, item, t.end, at);
+            T h = plain::load(me, p, item, t.u, turn);
+            if (m >= 0) {
+                const T n = cells::tanh_of(given(p, item, m, t.u)[2 * H] + sum[i][0]);
+                if (plain::fresh(p, item, at)) h = 0;
+                h = simt::fma(me.peer_load(p.update + item * H + t.u), h - n, n);
+            }
+            plain::store(me, p, item, t.u, 1 - turn, h);
+            if (m < 0 || !s.writes) continue;
+            const int64_t row = item % p.rows;
+            p.y[place_of(p, row, m) * p.y_step + row * p.y_row + t.u] = h;
+        }
+    }
+
+    SIMT static void run(simt::lane &me, const problem<T> &p, const stretch &s, int &turn) {
+        const int64_t count = tiles(p.hidden, units_of_tile) * tiles(s.count, items_of_tile);
+        for (int64_t n = 0; n < s.steps; n++) {
+            for (int64_t index = me.block(); index < count; index += me.blocks())
+                first(me, p, s, index, s.from + n, turn);
+            me.grid_barrier();
+            for (int64_t index = me.block(); index < count; index += me.blocks())
+                second(me, p, s, index, s.from + n, turn);
+            me.grid_barrier();
+            turn = 1 - turn;
+        }
+    }
+};
+
+// ---- the gates again: r, z and r h of all steps, then n ----
+
+template <class T, bool last>
+struct reset_values {
+    static constexpr int most = threads, Q = last ? 1 : 2;
+    typedef back_problem<T> arguments;
+    SIMT static void run(simt::lane &me, const arguments &b) {
+        typedef columns<T, 3> forward;
+        typedef typename gate_values<T, 3>::rows before;
+        const problem<T> &p = b.p;
+        const int64_t H = p.hidden, wide = tiles(H, units_of_tile), all = p.length * p.rows;
+        for (int64_t tile = me.block(); tile < wide * tiles(all, items_of_tile); tile += me.blocks()) {
+            const int64_t first = tile / wide * items_of_tile, u0 = tile % wide * units_of_tile, u = u0 + me.in_warp();
+            T sum[mine][Q];
+            SIMT_UNROLL for (int i = 0; i < mine; i++) SIMT_UNROLL for (int q = 0; q < Q; q++) sum[i][q] =
+                p.b_hh && u < H ? p.b_hh[(last ? 2 * H : q * H) + u] : T(0);
+            if constexpr (last)
+                multiply<T, Q>(me, item_rows<T>{b.gates + 3 * H, 4 * H, first, all}, p.w_hh + (2 * H + u0) * H, H, H,
+                               H - u0, 0, sum);
+            else
+                multiply<T, Q>(me, before{b, first}, p.w_hh + u0 * H, H, H, H - u0, 0, sum);
+            SIMT_UNROLL for (int i = 0; i < mine; i++) {
+                const int64_t n = first + me.warp() * mine + i;
+                if (n >= all || u >= H) continue;
+                T *g = b.gates + n * 4 * H + u;
+                if constexpr (last) {
+                    g[2 * H] = cells::tanh_of(g[2 * H] + sum[i][0]);
+                } else {
+                    const T r = forward::sigmoid(g[0] + sum[i][0]);
+                    const int64_t m = step_at(p, n % p.rows, n / p.rows);
+                    const T *h = m < 0 ? nullptr : before_of(b, n % p.rows, m);
+                    g[0] = r, g[H] = forward::sigmoid(g[H] + sum[i][1]), g[3 * H] = h ? r * h[u] : T(0);
+                }
+            }
+        }
+    }
+};
+
+// ---- back: e is those of r, z, n and n again, for W_n and its bias ----
+
+template <class T>
+struct backs_reset : back_rest<T> {
+    typedef back_rest<T> rest;
+    static constexpr bool cell = false;
+    typedef back_problem<T> arguments;
+    typedef chunks<T, backs_reset<T>> all;
+
+    SIMT static void begin(simt::lane &me, const arguments &b) { backs<T, 3>::begin(me, b); }
+
+    // What a unit of an item has at the chain's step k.
+    struct place {
+        int64_t row, m, l;
+        const T *tape;
+        T h;
+        SIMT place(const arguments &b, int64_t item, int64_t k, int64_t u) {
+            const problem<T> &p = b.p;
+            row = item % p.rows;
+            m = length_of<T>(p, row) - 1 - k;
+            l = place_of(p, row, m);
+            tape = b.gates + (l * p.rows + row) * 4 * p.hidden + u;
+            const T *before = before_of(b, row, m);
+            h = before ? before[u] : T(0);
+        }
+        SIMT T *e(const arguments &b, int q, int64_t u) const {
+            return b.e + ((l * b.rows + row) * 4 + q) * b.hidden + u;
+        }
+    };
+
+    // The products of the step before with W_r and W_z, where there was one; then e of z and n of step `at`.
+    SIMT static void first(simt::lane &me, const arguments &b, const stretch &s, int64_t index, int64_t n, int turn) {
+        const int64_t H = b.hidden, wide = tiles(H, units_of_tile), at = s.from + n;
+        const int64_t first = s.first + index / wide * items_of_tile, end = s.first + s.count;
+        const int64_t u0 = index % wide * units_of_tile, u = u0 + me.in_warp();
+        const T *from = b.columns + turn * all::items(b) * 3 * H;
+        T *to = b.columns + (1 - turn) * all::items(b) * 3 * H;
+        bool work = false;
+        for (int i = 0; n > 0 && i < items_of_tile; i++)
+            work = work || all::step_of(me, b, first + i, end, at - 1) >= 0;
+        T sum[mine][1];
+        SIMT_UNROLL for (int i = 0; i < mine; i++) {
+            const int64_t item = first + me.warp() * mine + i;
+            sum[i][0] = work && item < end && u < H ? me.peer_load(b.beside + item * H + u) : T(0);
+        }
+        if (work)
+            multiply_down<T, 1>(me, item_rows<T>{from, 3 * H, first, end}, b.p.w_hh + u0, H, 2 * H, 2 * H, 0, H - u0,
+                                sum);
+        SIMT_UNROLL for (int i = 0; i < mine; i++) {
+            const int64_t item = first + me.warp() * mine + i;
+            if (item >= end || u >= H) continue;
+            const int64_t k = n < s.steps ? all::step_of(me, b, item, end, at) : -1;
+            const int64_t done = n > 0 ? all::step_of(me, b, item, end, at - 1) : -1;
+            if (done >= 0 && begins(b.p, item % b.rows, length_of<T>(b, item % b.rows) - 1 - done)) sum[i][0] = 0;
+            if (k < 0) {
+                if (done >= 0) rest::store(me, b, item, u, 0, sum[i][0]);
+                continue;
+            }
+            const place o(b, item, k, u);
+            T g = done >= 0 ? sum[i][0] : rest::load(me, b, item, u, 0);
+            if (b.dy) g = g + b.dy[o.l * b.dy_step + o.row * b.dy_row + u];
+            const T z = o.tape[H], v = o.tape[2 * H], through = g * z;
+            const T dz = (through * (o.h - v)) * (T(1) - z), dn = (g - through) * simt::fma(-v, v, T(1));
+            me.peer_store(b.beside + item * H + u, through);
+            me.peer_store(to + (item * 3 + 1) * H + u, dz);
+            me.peer_store(to + (item * 3 + 2) * H + u, dn);
+            if (!s.writes) continue;
+            *o.e(b, 1, u) = dz;
+            *o.e(b, 2, u) = *o.e(b, 3, u) = dn;
+        }
+    }
+
+    // What comes back by r h: e of r, and what goes on beside the gates.
+    SIMT static void second(simt::lane &me, const arguments &b, const stretch &s, int64_t index, int64_t n, int turn) {
+        const int64_t H = b.hidden, wide = tiles(H, units_of_tile), at = s.from + n;
+        const int64_t first = s.first + index / wide * items_of_tile, end = s.first + s.count;
+        const int64_t u0 = index % wide * units_of_tile, u = u0 + me.in_warp();
+        T *to = b.columns + (1 - turn) * all::items(b) * 3 * H;
+        bool work = false;
+        for (int i = 0; i < items_of_tile; i++) work = work || all::step_of(me, b, first + i, end, at) >= 0;
+        T sum[mine][1] = {};
+        if (!work) return;
+        multiply_down<T, 1>(me, item_rows<T>{to + 2 * H, 3 * H, first, end}, b.p.w_hh + 2 * H * H + u0, H, H, H, 0,
+                            H - u0, sum);
+        SIMT_UNROLL for (int i = 0; i < mine; i++) {
+            const int64_t item = first + me.warp() * mine + i;
+            const int64_t k = all::step_of(me, b, item, end, at);
+            if (k < 0 || u >= H) continue;
+            const place o(b, item, k, u);
+            const T r = o.tape[0], d = sum[i][0] * r, dr = (d * o.h) * (T(1) - r);
+            T *beside = b.beside + item * H + u;
+            me.peer_store(beside, me.peer_load(beside) + d);
+            me.peer_store(to + item * 3 * H + u, dr);
+            if (s.writes) *o.e(b, 0, u) = dr;
+        }
+    }
+
+    SIMT static void run(simt::lane &me, const arguments &b, const stretch &s, int &turn) {
+        const int64_t count = tiles(b.hidden, units_of_tile) * tiles(s.count, items_of_tile);
+        for (int64_t n = 0; n <= s.steps; n++) {
+            for (int64_t index = me.block(); index < count; index += me.blocks()) first(me, b, s, index, n, turn);
+            me.grid_barrier();
+            for (int64_t index = me.block(); n < s.steps && index < count; index += me.blocks())
+                second(me, b, s, index, n, turn);
+            if (n < s.steps) me.grid_barrier();
+            turn = 1 - turn;
+        }
+    }
+};
+
+}  // namespace gates
+
+#endif
