@@ -509,20 +509,26 @@ static int check_finite(const generate *t) {
                     (long long)lost, (long long)t->run.count, t->file);
 }
 
-// On a device there is the loop.
+// On a device there is the loop, and picard by tolerances that nobody has to confirm.
 static int settle_device(generate *t) {
     const dpcr_method m = t->run.solve.method;
     const char *given = t->common.device_given;
+    const bool sweeps = m == DPCR_METHOD_PICARD;
     cli_device_leave_auto(&t->common, "samplers");
     if (t->common.device.type != DPCR_CUDA) return CLI_DONE;
-    if (m != DPCR_METHOD_AUTO && m != DPCR_METHOD_SEQUENTIAL)
-        return cli_fail(CLI_USAGE, "--device %.20s: --method %s runs on processors; sequential works there", given,
-                        cli_sampling_method_name(m));
-    if (t->guess || t->run.scaled || t->run.solve.window)
+    if (m != DPCR_METHOD_AUTO && m != DPCR_METHOD_SEQUENTIAL && !sweeps)
+        return cli_fail(CLI_USAGE, "--device %.20s: --method %s runs on processors; sequential and picard work there",
+                        given, cli_sampling_method_name(m));
+    if (!sweeps && (t->guess || t->run.scaled || t->run.solve.window))
         return cli_fail(CLI_USAGE, "--device %.20s: the steps go in order there; %s is for sweeps", given,
                         t->guess        ? "--guess"
                         : t->run.scaled ? "--scaled"
                                         : "--window");
+    if (sweeps && !t->run.scaled && t->tolerance != 0 && (t->tolerance > 0 || t->step_tolerance < 0))
+        return cli_fail(CLI_USAGE,
+                        "--device %.20s: --tolerance of the pictures is confirmed on processors; wanted --tolerance 0, "
+                        "--step-tolerance alone, --scaled or --paradigms for %s",
+                        given, cli_sampling_method_name(m));
     t->run.device = t->common.device;
     return CLI_DONE;
 }

@@ -106,7 +106,7 @@ typedef struct there {
     void *z0, *z, *workspace;
 } there;
 
-static dpcr_status sample_there(batch_run *b, there *d, dpcr_solve_report *report, dpcr_error *error) {
+static dpcr_status sample_there(batch_run *b, there *d, bool guessed, dpcr_solve_report *report, dpcr_error *error) {
     const dpcr_device here = {.type = DPCR_HOST};
     const size_t first = (size_t)cli_array_count(&b->z0) * sizeof(float),
                  all = (size_t)cli_array_count(&b->z) * sizeof(float), bytes = dpcr_solve_plan_workspace(d->plan);
@@ -115,6 +115,7 @@ static dpcr_status sample_there(batch_run *b, there *d, dpcr_solve_report *repor
     if (status == DPCR_OK) status = dpcr_device_allocate(d->device, all, &d->z, error);
     if (status == DPCR_OK) status = dpcr_device_allocate(d->device, bytes, &d->workspace, error);
     if (status == DPCR_OK) status = dpcr_device_copy(d->device, d->z0, here, b->z0.data, first, NULL, error);
+    if (status == DPCR_OK && guessed) status = dpcr_device_copy(d->device, d->z, here, b->z.data, all, NULL, error);
     if (status != DPCR_OK) return status;
     z0.device = z.device = d->device;
     z0.data = d->z0, z.data = d->z;
@@ -126,17 +127,23 @@ static dpcr_status sample_there(batch_run *b, there *d, dpcr_solve_report *repor
 }
 
 // The batch's states, made on the device.
-static int execute_there(batch_run *b, dpcr_solve_report *report) {
+static int execute_there(batch_run *b, const dpcr_solve_options *asked, dpcr_solve_report *report) {
     generation *g = b->g;
     dpcr_error error = {0};
     there d = {.device = g->device};
-    const dpcr_solve_options options = {.size = sizeof options, .method = g->solve.method, .device = g->device};
+    dpcr_solve_options options = {.size = sizeof options, .method = asked->method, .device = g->device};
+    if (asked->method == DPCR_METHOD_PICARD) {
+        options = *asked;
+        options.device = g->device;
+        options.start = NULL;
+        options.backward = DPCR_SCHEME_AUTO;
+    }
     const double began = cli_now();
     *report = (dpcr_solve_report){.size = sizeof *report};
     dpcr_status status = dpcr_solve_plan_create(g->context, dpcr_sampler_steps(b->sampler), &options, &d.plan, &error);
     keep_planning(b, cli_now() - began);
     const double start = cli_now();
-    if (status == DPCR_OK) status = sample_there(b, &d, report, &error);
+    if (status == DPCR_OK) status = sample_there(b, &d, options.guess == DPCR_GUESS_GIVEN, report, &error);
     report->seconds = cli_now() - start;
     if (status == DPCR_OK && report->sentence) snprintf(g->sentence, sizeof g->sentence, "%s", report->sentence);
     dpcr_device_release(d.device, d.workspace);
@@ -156,7 +163,8 @@ static int solve(batch_run *b) {
     options.step_scale = b->scale;
     options.backward = DPCR_SCHEME_SEQUENTIAL;  // there is no way back
     options.confirm = g->tolerance > 0 ? g->confirm : 0;
-    const int status = g->device.type == DPCR_CUDA ? execute_there(b, &report) : execute(b, &options, &b->z, &report);
+    const int status =
+        g->device.type == DPCR_CUDA ? execute_there(b, &options, &report) : execute(b, &options, &b->z, &report);
     if (status) return status;
     dpcr_sampler_counts(b->sampler, &rows, &products, &calls);
     g->seconds += report.seconds;

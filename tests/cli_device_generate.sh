@@ -39,18 +39,41 @@ for module in (plain, lanes):
             assert len(here) == len(there) and max(abs(x - y) for x, y in zip(here, there)) < 1e-4, (model, given, kind)
         assert b["method"] == "sequential" and "cuda:0" in b["sentence"] and "stand-in on the host" in b["device"], b
         assert a["network_evaluations"] == b["network_evaluations"], (a, b)
+sweeps = [["pixels", "--sampler", "ddpm", "--count", 3, "--step-tolerance", 1e-3], ["pixels", "--steps", 12, "--count", 4, "--tolerance", 0, "--window", 5],
+          ["pixels", "--sampler", "heun", "--steps", 7, "--count", 3, "--step-tolerance", 1e-4, "--guess", "step", "--window", 3], ["pixels", "--steps", 9, "--guess", path("guess.npy"), "--count", 2, "--step-tolerance", 1e-5],
+          ["codes", "--sampler", "ddpm", "--paradigms", "--tolerance", 0.1, "--window", 10, "--class", 2, "--guidance", 1.5], ["codes", "--sampler", "ddpm", "--scaled", "--tolerance", 0.05, "--count", 2, "--guess", "zero"],
+          ["codes", "--sampler", "dpm-solver++", "--steps", 10, "--step-tolerance", 1e-6, "--max-sweeps", 1, "--count", 5], ["codes", "--steps", 8, "--tolerance", 0, "--count", 1]]
+answer("generate", path("pixels"), "--steps", 9, "--count", 2, "--seed", 9, "--path-out", path("guess.npy"))
+for module in (plain, lanes):
+    if not os.path.exists(module):
+        continue
+    os.environ["DEEPPCR_CUDA_MODULE"] = module
+    for model, *given in sweeps:
+        a, b = (answer("generate", path(model), *given, "--method", "picard", "--path-out", path(d + "p.npy"), "--device", d) for d in ("cpu", "cuda"))
+        if module == lanes and exact:
+            assert content("cpup.npy") == content("cudap.npy"), (model, given)
+            assert a["sweeps"] == b["sweeps"] and a["reason"] == b["reason"], (a, b)
+        here, there = get_npy("cpup.npy")[1], get_npy("cudap.npy")[1]
+        assert len(here) == len(there) and max(abs(x - y) for x, y in zip(here, there)) < (1e-4 if module == lanes or b["reason"] == "exact" else 0.1), (model, given)
+        assert b["method"] == "picard" and b["sweeps"] > 0 and "sweeps of launches on cuda:0" in b["sentence"] and b["error_estimate"] is None, b
+        assert b["network_evaluations"] <= a["network_evaluations"] if b["sweeps"] == a["sweeps"] else module == plain, (a, b)
+        assert b["count"] > 1 or a["network_evaluations"] == b["network_evaluations"], (a, b)
 os.environ["DEEPPCR_CUDA_MODULE"] = plain
 told = answer("generate", path("codes"), "--steps", 6, "--count", 3, "--compare", "--device", "cuda")
 assert told["max_error"] < 1e-4 and told["method"] == "sequential", told
 assert "is not measured" in answer("generate", path("codes"), "--steps", 5, "--device", "auto")["device"]
 there = ["generate", path("codes"), "--steps", 5, "--device", "cuda", "--samples", path("none.npy")]
-refused(2, "--method picard runs on processors", *there, "--method", "picard")
+refused(2, "--method parareal runs on processors", *there, "--method", "parareal")
+refused(2, "--tolerance of the pictures is confirmed on processors", *there, "--method", "picard")
+refused(2, "--tolerance of the pictures is confirmed on processors", *there, "--method", "picard", "--tolerance", 0.1, "--step-tolerance", 0.1)
+refused(2, "--window is for sweeps", *there, "--window", 3)
 refused(2, "--scaled is for sweeps", *there, "--scaled", "--method", "sequential")
 refused(2, "--guess is for sweeps", *there, "--guess", path("cpup.npy"))
 refused(4, "bytes were refused", *there, env={**os.environ, "DEEPPCR_FAKE_MEMORY": "8192"})
 refused(4, "illegal memory access", *there, env={**os.environ, "DEEPPCR_FAKE_WAIT": "1"})
+refused(4, "illegal memory access", *there, "--method", "picard", "--tolerance", 0, env={**os.environ, "DEEPPCR_FAKE_WAIT": "1"})
 assert not os.path.exists(path("none.npy"))
-print("cli_device_generate: %d runs, the processor's pictures%s; refused" % (len(runs), " to the bit" if exact else ""))
+print("cli_device_generate: %d runs, the processor's pictures%s; refused" % (len(runs) + len(sweeps), " to the bit" if exact else ""))
 PYTHON
 status=$?
 exit $status

@@ -67,7 +67,7 @@ typedef struct dpcr_launch {
     size_t size;
     dpcr_device device;
     void *stream;
-    int method;              // dpcr_method: sequential, overlap or newton
+    int method;              // dpcr_method: sequential, overlap or newton; picard where the steps have launch_sweeps
     int backward;            // non-zero: the way back, of which method and what belongs to it are not read
     int64_t chunk, warm_up;  // overlap; 0: the callback's own choice, from the length alone
     double atol, rtol;
@@ -77,6 +77,11 @@ typedef struct dpcr_launch {
     void *workspace;                           // 256-byte aligned
     size_t bytes;                              // of it; out, where z is NULL: what is wanted
     dpcr_device_outcome *outcome;              // [B] of the device's memory
+    // Of picard, as in dpcr_solve_options, every default filled in. For what a sweep left it may wait.
+    int guess, lock;  // dpcr_guess, dpcr_lock
+    int64_t window;
+    const double *step_scale;  // [L] or NULL, of the host's memory
+    int64_t *evaluations;      // [B] of the device's memory, of a step
 } dpcr_launch;
 
 // All callbacks return 0; a negative code aborts (DPCR_ERROR_CALLBACK, the code is kept in the error). A positive code
@@ -180,7 +185,8 @@ typedef struct dpcr_steps {
     void (*gradient_join)(void *user);
 
     // Whole solves of a chain whose numbers lie on a device, for plans of that device (option device); such a chain
-    // needs no other callback. Puts its launches into the stream and returns: waits for nothing, allocates nothing.
+    // needs no other callback. Puts its launches into the stream and returns: waits for nothing (but see
+    // launch_sweeps), allocates nothing.
     // What is not served is DPCR_ERROR_UNSUPPORTED, in words that name what is, also where only `bytes` is asked for.
     // NULL: the chain runs on the host.
     dpcr_status (*launch)(void *user, dpcr_launch *launch, dpcr_error *error);
@@ -195,6 +201,9 @@ typedef struct dpcr_steps {
     // Steps of a span that adjoint_window takes at its best, and after which it can hand over; 0: it cannot, and gets
     // no handover.
     int64_t adjoint_window_steps;
+
+    // Non-zero: launch serves picard too, for which it waits for its stream once a sweep.
+    int launch_sweeps;
 } dpcr_steps;
 
 // ---- methods and options ----
@@ -307,7 +316,9 @@ typedef struct dpcr_solve_options {
     double confirm;
     // Of type DPCR_CUDA: the plan is one for dpcr_solve_enqueue, over a chain with the callback `launch`. method is
     // AUTO, SEQUENTIAL, OVERLAP or NEWTON (tolerances, chunk, warm_up, max_sweeps (newton: default 16, 100 at most),
-    // no_fallback and memory_limit as on the host); other options are not read. 0 or DPCR_HOST: the host.
+    // no_fallback and memory_limit as on the host), and PICARD over a chain with launch_sweeps (guess, window,
+    // step_scale and lock too; the scheme of its sums is the loop); what else is not its default is refused. 0 or
+    // DPCR_HOST: the host.
     dpcr_device device;
 } dpcr_solve_options;
 
@@ -426,7 +437,8 @@ DPCR_API dpcr_status dpcr_solve_backward(const dpcr_solve_plan *plan, const dpcr
 //
 // All arrays lie on the plan's device, every number on a multiple of its size; dpcr_solve_plan_workspace is bytes of
 // its memory, 256-byte aligned. Nothing waits, is allocated or is copied to the host but in dpcr_solve_collect, so both
-// may be captured into a graph. What a stream does with one workspace has to be collected, or not to be wanted, before
+// may be captured into a graph; but for picard, whose enqueue waits for the stream once a sweep, and asks the context's
+// cancel function. What a stream does with one workspace has to be collected, or not to be wanted, before
 // the next solve with it.
 
 // Puts dpcr_solve_execute's solve into the stream and returns. z0 may be NULL: zeros.

@@ -286,31 +286,72 @@ typedef struct dpcri_device_readout {
     void *states, *v;
 } dpcri_device_readout;
 
+// Where a sequence of a chain that is solved by sweeps stands (solve/sweeps.c), all zeros at first.
+typedef struct dpcri_device_progress {
+    int64_t front;   // steps before it are locked
+    int64_t exact;   // steps before it are known to have the loop's bits
+    int64_t filled;  // steps that have had a guess
+    int64_t work;    // evaluations
+    int64_t locked;  // the front when it ended, before any finishing in order
+    double residual;
+    int32_t sweeps, ended;  // dpcri_device_ended
+} dpcri_device_progress;
+
+enum {
+    DPCRI_DEVICE_AT_WORK,
+    DPCRI_DEVICE_LOCKED,     // to the end
+    DPCRI_DEVICE_SPENT,      // the budget; its front is then what is exact, but with no_fallback
+    DPCRI_DEVICE_NOT_FINITE  // the chain itself leaves the finite numbers; its front is then what is exact
+};
+
+// Rows of several steps: of each of `count` sequences, who[i], the steps front + first .. of its window. Row r is step
+// front + first + r / count of who[r % count], and is none where the window or the chain has ended before it.
+typedef struct dpcri_device_window {
+    int64_t count;  // 0: rows are as they lie
+    int64_t first, most, length, batch;
+    const int32_t *who;                   // [count]
+    const dpcri_device_progress *places;  // [batch]
+} dpcri_device_window;
+
 // A layer of a denoiser over rows that may lie apart (sample/dense.h), in float: u = x W^T + b, to b of row r comes
 // more[index[r]], where there is more (index NULL: its first row);  y = act(u), or, `residual`, x + act(u). y is not x.
+// With a window b is that of the row's step, bias_row further each, and index is by sequence; with `path` too x is
+// [steps][batch][x_row].
 typedef struct dpcri_device_dense {
-    int activation, residual;
+    int activation, residual, path;
     int64_t rows, in, out;
     const float *weight, *bias;  // [out][in], [out]
-    const float *more;           // [.][out] with more_row between rows, or NULL
+    int64_t bias_row;
+    const float *more;  // [.][out] with more_row between rows, or NULL
     int64_t more_row;
     const int32_t *index;
     const float *x;
     int64_t x_row;
     float *y;
     int64_t y_row;
+    dpcri_device_window window;
 } dpcri_device_dense;
 
-// A denoising step of rows of `width` numbers (sample/sample.h), in double on numbers of float: m, or plain + guidance
-// (m - plain), says of x what x0 and e are, and `to` becomes the sum of x, x0, e, the former x0 and the noise, each by
-// its factor. With m1, said of what stands in `to`, that is put together of x, x0 and both at `to`. Then known places,
-// where there is a mask, are alpha known + sigma start.
-typedef struct dpcri_device_denoise {
-    int64_t rows, width;
-    double clip, x0_x, x0_m, e_x, e_m;  // x0 = x0_x x + x0_m m, cut to [-clip, clip] where clip > 0; e alike, uncut
+// What a denoising step is made of (sample/sample.h): x0 = x0_x x + x0_m m, cut to [-clip, clip] where clip > 0, e
+// alike, uncut; and the factors of what is added up.
+typedef struct dpcri_device_factors {
+    double x0_x, x0_m, e_x, e_m;
     double by_x, by_x0, by_e, by_former, by_noise;
     double then_x0_x, then_x0_m, then_x, then_x0, then_x1, then_x01;
     double alpha, sigma;
+    int64_t twice;
+} dpcri_device_factors;
+
+// A denoising step of rows of `width` numbers, in double on numbers of float: m, or plain + guidance (m - plain), says
+// of x what x0 and e are, and `to` becomes the sum of x, x0, e, the former x0 and the noise, each by its factor. With
+// m1, said of what stands in `to`, that is put together of x, x0 and both at `to`, where the step is `twice`. Then
+// known places, where there is a mask, are alpha known + sigma start, unless the step's second half is still to come.
+// With a window each row takes its own step's factors, steps[], and x, former and noise are [steps][batch][..].
+typedef struct dpcri_device_denoise {
+    int64_t rows, width;
+    double clip;
+    dpcri_device_factors by;            // without a window
+    const dpcri_device_factors *steps;  // [length]
     float guidance;
     const float *x;
     int64_t x_row;
@@ -322,8 +363,36 @@ typedef struct dpcri_device_denoise {
     float *kept;  // gets x0, or NULL
     int64_t kept_row;
     const uint8_t *mask;         // [width], or NULL
-    const float *known, *start;  // [rows][width], with a mask
+    const float *known, *start;  // [rows][width], with a mask; [batch][width] with a window
+    dpcri_device_window window;
 } dpcri_device_denoise;
+
+// Numbers moved: to[l][b][:] = from[l][b][:], `from` NULL: zeros. Distances in numbers.
+typedef struct dpcri_device_move {
+    int64_t steps, rows, width;
+    const float *from;
+    int64_t from_step, from_row;
+    float *to;
+    int64_t to_step, to_row;
+} dpcri_device_move;
+
+// What follows the evaluation of a window in a sweep of picard (solve/sweeps.c), in its operations and the loop's
+// order: residuals, their sums along the window, the states that follow, what is locked, and the guess of what comes
+// in.
+typedef struct dpcri_device_sweep {
+    dpcri_device_window window;  // first 0; `places` are written
+    int64_t width;
+    int in_order;  // the front takes its f and goes on by one: nothing else
+    double atol, rtol;
+    const double *scale;  // [length], or NULL: of the tolerances
+    int mean;             // locked by the mean square of corrections
+    int guess;            // what comes into the window copies the last state before it
+    int max_sweeps, no_fallback;
+    float *path;      // [length + 1][batch][width], from the start on
+    const float *f;   // [rows][width], of the window's rows
+    float *r;         // the same: scratch
+    uint32_t *flags;  // [rows]: scratch
+} dpcri_device_sweep;
 
 typedef struct dpcri_device_kernels {
     size_t size;  // sizeof(dpcri_device_kernels) of the module's headers
@@ -354,6 +423,8 @@ typedef struct dpcri_device_kernels {
     dpcr_status (*readout)(int id, const dpcri_device_readout *readout, void *stream, dpcr_error *error);
     dpcr_status (*dense)(int id, const dpcri_device_dense *dense, void *stream, dpcr_error *error);
     dpcr_status (*denoise)(int id, const dpcri_device_denoise *denoise, void *stream, dpcr_error *error);
+    dpcr_status (*move)(int id, const dpcri_device_move *move, void *stream, dpcr_error *error);
+    dpcr_status (*sweep)(int id, const dpcri_device_sweep *sweep, void *stream, dpcr_error *error);
 } dpcri_device_kernels;
 
 // What a module's table holds; NULL: nothing, or what was built from other sources.

@@ -160,7 +160,7 @@ dpcr_status dpcri_recurrent_plan_device(dpcr_recurrent_plan *plan, dpcr_error *e
     DPCR_TRY(dpcri_kernels_of(o->device, "recurrent_plan", &plan->kernels, error));
     DPCR_TRY(dpcr_device_describe(o->device, &info, error));
     DPCR_TRY(check_network(plan, error));
-    DPCR_TRY(dpcri_device_check_options(o, error));
+    DPCR_TRY(dpcri_device_check_options(o, false, error));
     const dpcr_method asked = o->method;
     plan->sweeps_back = o->max_sweeps;
     dpcri_device_defaults(o, n->options.dtype, plan->options.length,

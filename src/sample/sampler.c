@@ -532,7 +532,7 @@ dpcr_status dpcr_sampler_create(dpcr_context *context, const dpcr_denoiser *deno
     dpcri_parallel(context, batch, draw_sequence, s);
     if (s->options.device.type != 0 && s->options.device.type != DPCR_HOST)
         DPCR_TRY(dpcri_sampler_device_create(s, error));
-    if (s->there) s->chain.launch = dpcri_sampler_launch;
+    if (s->there) s->chain.launch = dpcri_sampler_launch, s->chain.launch_sweeps = 1;
     *sampler = s;
     s = NULL;
 done:

@@ -4,27 +4,7 @@
 //           z_l = step(z_{l-1}, m, noise_l);   heun: m1 at z_l and its time, and the step's second half
 // The network's numbers and the shifts of all steps' times, made by the host, are sent when the sampler is made, and
 // the noise with them; states stay where the caller has them. Work and bits: kern/cuda/sampling.h.
-#include "kern/device.h"
-#include "nn/device.h"
-#include "sample/networks.h"
-#include "train/device_memory.h"
-
-typedef struct dpcri_sampler_device {
-    const dpcri_device_kernels *kernels;
-    const dpcr_diffusion *model;
-    dpcri_pieces memory;
-    bool guided;
-    double guidance;
-    float *values;           // the net's
-    float *shifts[2];        // [L][depth hidden]: s(t) of each step's readings, class apart
-    float *classes;          // [classes + 1][depth hidden], or NULL
-    int32_t *labels;         // [B], with classes: rows of it
-    float *start, *noise;    // [B][w], with a mask; [L][B][w], or NULL
-    uint8_t *mask;           // [w], or NULL
-    float *known;            // [B][w]
-    float *m[2], *plain[2];  // [B][w]: what the network says, and without a class
-    float *h[2];             // [B][hidden]
-} dpcri_sampler_device;
+#include "sample/sampler_device.h"
 
 // ---- setting up ----
 
@@ -81,6 +61,45 @@ done:
     return status;
 }
 
+static dpcri_device_factors factors_of(const dpcri_step *step) {
+    return (dpcri_device_factors){.x0_x = step->first.x0_x,
+                                  .x0_m = step->first.x0_m,
+                                  .e_x = step->first.e_x,
+                                  .e_m = step->first.e_m,
+                                  .by_x = step->x,
+                                  .by_x0 = step->x0,
+                                  .by_e = step->e,
+                                  .by_former = step->previous,
+                                  .by_noise = step->noise,
+                                  .then_x0_x = step->second.x0_x,
+                                  .then_x0_m = step->second.x0_m,
+                                  .then_x = step->then_x,
+                                  .then_x0 = step->then_x0,
+                                  .then_x1 = step->then_x1,
+                                  .then_x01 = step->then_x01,
+                                  .alpha = step->alpha,
+                                  .sigma = step->sigma,
+                                  .twice = step->twice};
+}
+
+// Sweeps take them there, of all steps.
+static dpcr_status send_factors(const dpcr_sampler *s, dpcri_sampler_device *d, dpcr_error *error) {
+    const int64_t L = s->chain.length;
+    bool overflow = false;
+    void *taken = NULL;
+    const size_t bytes = dpcri_bytes(L, 1, sizeof(dpcri_device_factors), &overflow);
+    dpcri_device_factors *all = overflow ? NULL : dpcri_alloc_zero(s->context, bytes);
+    if (!all)
+        return dpcri_fail(error, DPCR_ERROR_MEMORY, "sampler: no memory for the factors of %lld steps", (long long)L);
+    for (int64_t l = 0; l < L; l++) all[l] = factors_of(&s->steps[l]);
+    dpcr_status status = dpcri_pieces_take(&d->memory, "the steps' factors", L, 1, 1, sizeof *all, all, &taken, error);
+    d->steps = taken;
+    const dpcr_status waited = dpcr_stream_wait(d->memory.device, d->memory.stream, status == DPCR_OK ? error : NULL);
+    if (status == DPCR_OK) status = waited;
+    dpcri_free(s->context, all);
+    return status;
+}
+
 static dpcr_status send(const dpcr_sampler *s, dpcri_sampler_device *d, dpcr_error *error) {
     dpcr_status status;
     const dpcr_diffusion *m = d->model;
@@ -97,12 +116,13 @@ static dpcr_status send(const dpcr_sampler *s, dpcri_sampler_device *d, dpcr_err
         DPCR_TRY(take(d, "what is known", B, w, 1, s->known, &d->known, error));
         DPCR_TRY(take(d, "the first noise", B, w, 1, s->start, &d->start, error));
     }
+    DPCR_TRY(send_factors(s, d, error));
     const int readings = s->options.kind == DPCR_SAMPLER_HEUN ? 2 : 1;
     for (int i = 0; i < readings; i++) {
-        DPCR_TRY(take(d, "predictions", B, w, 1, NULL, &d->m[i], error));
-        if (d->guided) DPCR_TRY(take(d, "predictions", B, w, 1, NULL, &d->plain[i], error));
+        DPCR_TRY(take(d, "predictions", B, w, 1, NULL, &d->own.m[i], error));
+        if (d->guided) DPCR_TRY(take(d, "predictions", B, w, 1, NULL, &d->own.plain[i], error));
     }
-    for (int i = 0; i < 2; i++) DPCR_TRY(take(d, "hidden layers", B, m->options.hidden, 1, NULL, &d->h[i], error));
+    for (int i = 0; i < 2; i++) DPCR_TRY(take(d, "hidden layers", B, m->options.hidden, 1, NULL, &d->own.h[i], error));
 done:
     return status;
 }
@@ -141,13 +161,7 @@ void dpcri_sampler_device_destroy(dpcr_sampler *s) {
     s->there = NULL;
 }
 
-// ---- the loop ----
-
-// Rows of the states, one after another in memory but for what lies between them.
-typedef struct rows_at {
-    float *x;
-    int64_t row;
-} rows_at;
+// ---- evaluating ----
 
 // Layer `index` of the network, counted from its first one; `last` of depth layers starts from its bias.
 static dpcri_device_dense layer_of(const dpcr_sampler *s, int index, const float *shifts, bool classless) {
@@ -158,11 +172,11 @@ static dpcri_device_dense layer_of(const dpcr_sampler *s, int index, const float
     const int64_t W = m->options.hidden, classes = m->options.classes;
     dpcri_device_dense a = {.activation = layer->activation,
                             .residual = layer->residual,
-                            .rows = s->batch,
                             .in = layer->in,
                             .out = layer->out,
                             .weight = d->values + layer->weight,
-                            .bias = last ? d->values + layer->weight + layer->in * layer->out : shifts + index * W};
+                            .bias = last ? d->values + layer->weight + layer->in * layer->out : shifts + index * W,
+                            .bias_row = last ? 0 : m->shifts};
     if (last || !classes) return a;
     a.more = d->classes + index * W + (classless ? classes * m->shifts : 0);
     a.more_row = m->shifts;
@@ -170,16 +184,19 @@ static dpcri_device_dense layer_of(const dpcr_sampler *s, int index, const float
     return a;
 }
 
-static dpcr_status evaluate(const dpcr_sampler *s, rows_at x, const float *shifts, bool classless, float *to,
-                            void *stream, dpcr_error *error) {
+// What the network says of the rows, to `to`; shifts are of the first step, or with a window of all.
+static dpcr_status evaluate(const dpcr_sampler *s, const dpcri_sampler_rows *x, const float *shifts, bool classless,
+                            float *const *h, float *to, void *stream, dpcr_error *error) {
     const dpcri_sampler_device *d = s->there;
     const int depth = (int)d->model->options.depth;
-    const float *from = x.x;
-    int64_t row = x.row;
+    const float *from = x->x;
+    int64_t row = x->row;
     for (int i = 0; i <= depth; i++) {
         dpcri_device_dense a = layer_of(s, i, shifts, classless);
+        a.rows = x->rows, a.window = x->window;
+        a.path = x->path && i == 0;
         a.x = from, a.x_row = row;
-        a.y = i == depth ? to : d->h[i % 2];
+        a.y = i == depth ? to : h[i % 2];
         a.y_row = a.out;
         const dpcr_status status = d->kernels->dense(d->memory.device.id, &a, stream, error);
         if (status != DPCR_OK) return status;
@@ -188,94 +205,110 @@ static dpcr_status evaluate(const dpcr_sampler *s, rows_at x, const float *shift
     return DPCR_OK;
 }
 
-// What the network says of x at the step's first or second time.
-static dpcr_status predict(dpcr_sampler *s, int64_t l, int reading, rows_at x, void *stream, dpcr_error *error) {
+// What the network says of x at the steps' first or second times.
+static dpcr_status predict(dpcr_sampler *s, int64_t l, int reading, const dpcri_sampler_rows *x,
+                           const dpcri_sampler_space *space, void *stream, dpcr_error *error) {
     dpcr_status status;
     const dpcri_sampler_device *d = s->there;
     const float *shifts = d->shifts[reading] + l * d->model->shifts;
-    s->rows += s->batch;
     s->calls++;
-    DPCR_TRY(evaluate(s, x, shifts, false, d->m[reading], stream, error));
-    if (d->guided) DPCR_TRY(evaluate(s, x, shifts, true, d->plain[reading], stream, error));
+    DPCR_TRY(evaluate(s, x, shifts, false, space->h, space->m[reading], stream, error));
+    if (d->guided) DPCR_TRY(evaluate(s, x, shifts, true, space->h, space->plain[reading], stream, error));
 done:
     return status;
 }
 
-static dpcr_status run_step(dpcr_sampler *s, int64_t l, rows_at x, rows_at to, void *stream, dpcr_error *error) {
+static dpcri_device_denoise denoise_of(const dpcr_sampler *s, const dpcri_sampler_rows *x,
+                                       const dpcri_sampler_space *space, float *to, int64_t to_row) {
+    const dpcri_sampler_device *d = s->there;
+    dpcri_device_denoise a = {.rows = x->rows,
+                              .width = s->width,
+                              .clip = s->options.clip,
+                              .steps = d->steps,
+                              .guidance = (float)d->guidance,
+                              .x = x->x,
+                              .x_row = x->row,
+                              .m = space->m[0],
+                              .plain = space->plain[0],
+                              .noise = d->noise,
+                              .to = to,
+                              .to_row = to_row,
+                              .mask = d->mask,
+                              .known = d->known,
+                              .start = d->start,
+                              .window = x->window};
+    if (s->p) {  // a state is x and the former x0
+        a.former = x->x + s->width, a.former_row = x->row;
+        a.kept = to + s->width, a.kept_row = to_row;
+    }
+    return a;
+}
+
+// A step of the rows, or those of a window, its second half where any has one.
+static dpcr_status run_steps(dpcr_sampler *s, int64_t l, const dpcri_sampler_rows *x, bool twice,
+                             const dpcri_sampler_space *space, float *to, int64_t to_row, void *stream,
+                             dpcr_error *error) {
     dpcr_status status;
     const dpcri_sampler_device *d = s->there;
-    const dpcri_step *step = &s->steps[l];
-    const int64_t w = s->width;
-    dpcri_device_denoise a = {.rows = s->batch,
-                              .width = w,
-                              .clip = s->options.clip,
-                              .x0_x = step->first.x0_x,
-                              .x0_m = step->first.x0_m,
-                              .e_x = step->first.e_x,
-                              .e_m = step->first.e_m,
-                              .by_x = step->x,
-                              .by_x0 = step->x0,
-                              .by_e = step->e,
-                              .by_former = step->previous,
-                              .by_noise = step->noise,
-                              .alpha = step->alpha,
-                              .sigma = step->sigma,
-                              .guidance = (float)d->guidance,
-                              .x = x.x,
-                              .x_row = x.row,
-                              .m = d->m[0],
-                              .plain = d->plain[0],
-                              .noise = d->noise ? d->noise + l * s->batch * w : NULL,
-                              .to = to.x,
-                              .to_row = to.row,
-                              .mask = step->twice ? NULL : d->mask,
-                              .known = d->known,
-                              .start = d->start};
-    if (s->p) {  // a state is x and the former x0
-        a.former = x.x + w, a.former_row = x.row;
-        a.kept = to.x + w, a.kept_row = to.row;
+    dpcri_device_denoise a = denoise_of(s, x, space, to, to_row);
+    if (!x->window.count) {
+        a.by = factors_of(&s->steps[l]);
+        if (a.noise) a.noise += l * s->batch * s->width;
     }
-    DPCR_TRY(predict(s, l, 0, x, stream, error));
+    DPCR_TRY(predict(s, l, 0, x, space, stream, error));
     DPCR_TRY(d->kernels->denoise(d->memory.device.id, &a, stream, error));
-    if (!step->twice) goto done;
-    DPCR_TRY(predict(s, l, 1, to, stream, error));
-    a.m1 = d->m[1], a.plain1 = d->plain[1];
-    a.mask = d->mask;
-    a.then_x0_x = step->second.x0_x, a.then_x0_m = step->second.x0_m;
-    a.then_x = step->then_x, a.then_x0 = step->then_x0, a.then_x1 = step->then_x1, a.then_x01 = step->then_x01;
+    if (!twice) goto done;
+    const dpcri_sampler_rows again = {.x = to, .row = to_row, .rows = x->rows, .window = x->window};
+    DPCR_TRY(predict(s, l, 1, &again, space, stream, error));
+    a.m1 = space->m[1], a.plain1 = space->plain[1];
     DPCR_TRY(d->kernels->denoise(d->memory.device.id, &a, stream, error));
+done:
+    return status;
+}
+
+dpcr_status dpcri_sampler_evaluate(dpcr_sampler *s, const dpcri_sampler_rows *x, const dpcri_sampler_space *space,
+                                   float *to, void *stream, dpcr_error *error) {
+    return run_steps(s, 0, x, s->options.kind == DPCR_SAMPLER_HEUN, space, to, s->chain.width, stream, error);
+}
+
+// ---- the loop ----
+
+static dpcr_status run_loop(dpcr_sampler *s, const dpcr_launch *what, dpcr_error *error) {
+    dpcr_status status;
+    const dpcri_pieces *m = &s->there->memory;
+    DPCR_TRY(
+        m->table->fill(m->device.id, what->outcome, 0, (size_t)s->batch * sizeof *what->outcome, what->stream, error));
+    dpcri_sampler_rows x = {.x = what->z0->data, .row = what->z0->strides[0], .rows = s->batch};
+    for (int64_t l = 0; l < s->chain.length; l++) {
+        const bool twice = s->steps[l].twice;
+        float *const to = (float *)what->z->data + l * what->z->strides[0];
+        s->rows += twice ? 2 * s->batch : s->batch;
+        DPCR_TRY(run_steps(s, l, &x, twice, &s->there->own, to, what->z->strides[1], what->stream, error));
+        x.x = to, x.row = what->z->strides[1];
+    }
 done:
     return status;
 }
 
 static dpcr_status check(const dpcr_sampler *s, const dpcr_launch *what, dpcr_error *error) {
     const dpcr_device device = s->there->memory.device;
+    const int m = what->method;
     if (what->device.type != device.type || what->device.id != device.id)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sampler: a plan of another device than the sampler's");
-    if (what->backward || what->method != DPCR_METHOD_SEQUENTIAL)
-        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "sampler: %s on a device; the loop (sequential) works there",
-                          what->backward ? "a way back" : dpcr_method_name((dpcr_method)what->method));
+    if (what->backward || (m != DPCR_METHOD_SEQUENTIAL && m != DPCR_METHOD_PICARD))
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                          "sampler: %s on a device; the loop (sequential) and picard work there",
+                          what->backward ? "a way back" : dpcr_method_name((dpcr_method)m));
     if (what->z && !what->z0) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sampler: z0 is NULL, where it begins");
     return DPCR_OK;
 }
 
 dpcr_status dpcri_sampler_launch(void *user, dpcr_launch *what, dpcr_error *error) {
-    dpcr_status status;
     dpcr_sampler *s = user;
-    const dpcri_pieces *m = &s->there->memory;
-    DPCR_TRY(check(s, what, error));
-    if (!what->z) {
-        what->bytes = 0;
-        goto done;
-    }
-    DPCR_TRY(
-        m->table->fill(m->device.id, what->outcome, 0, (size_t)s->batch * sizeof *what->outcome, what->stream, error));
-    rows_at x = {what->z0->data, what->z0->strides[0]};
-    for (int64_t l = 0; l < s->chain.length; l++) {
-        const rows_at to = {(float *)what->z->data + l * what->z->strides[0], what->z->strides[1]};
-        DPCR_TRY(run_step(s, l, x, to, what->stream, error));
-        x = to;
-    }
-done:
-    return status;
+    const dpcr_status status = check(s, what, error);
+    if (status != DPCR_OK) return status;
+    if (what->method != DPCR_METHOD_SEQUENTIAL) return dpcri_sampler_sweeps(s, what, error);
+    if (what->z) return run_loop(s, what, error);
+    what->bytes = 0;
+    return DPCR_OK;
 }

@@ -16,38 +16,53 @@ bool dpcri_solve_on_device(const dpcr_solve_options *options) {
     return options->device.type != 0 && options->device.type != DPCR_HOST;
 }
 
-// The outcomes come first in the workspace.
+// The outcomes come first in the workspace, and then, of sweeps, the evaluations.
 static size_t outcome_bytes(int64_t batch) {
     return ((size_t)batch * sizeof(dpcr_device_outcome) + PAGE - 1) / PAGE * PAGE;
+}
+
+static bool is_sweeps(const dpcr_solve_options *o) { return o->method == DPCR_METHOD_PICARD; }
+
+static size_t told_bytes(const dpcr_solve_plan *plan) {
+    const int64_t batch = plan->steps.batch;
+    const size_t evaluations = ((size_t)batch * sizeof(int64_t) + PAGE - 1) / PAGE * PAGE;
+    return outcome_bytes(batch) + (is_sweeps(&plan->options) ? evaluations : 0);
 }
 
 static dpcr_status refuse_option(const char *what, dpcr_error *error) {
     return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "solve: %s on a device, wanted its default", what);
 }
 
-dpcr_status dpcri_device_check_options(const dpcr_solve_options *o, dpcr_error *error) {
+dpcr_status dpcri_device_check_options(const dpcr_solve_options *o, bool sweeps, dpcr_error *error) {
     const dpcr_method m = o->method;
-    if (m != DPCR_METHOD_AUTO && m != DPCR_METHOD_SEQUENTIAL && m != DPCR_METHOD_OVERLAP && m != DPCR_METHOD_NEWTON)
-        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                          "solve: %s on a device; auto, sequential, overlap and newton work there",
-                          dpcr_method_name(m));
-    if (isnan(o->atol) || isnan(o->rtol) || o->chunk < 0 || o->warm_up < 0 || o->max_sweeps < 0 || o->max_sweeps > 100)
+    const bool picard = is_sweeps(o);
+    if (m != DPCR_METHOD_AUTO && m != DPCR_METHOD_SEQUENTIAL && m != DPCR_METHOD_OVERLAP && m != DPCR_METHOD_NEWTON &&
+        !(picard && sweeps))
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "solve: %s on a device; %s work there", dpcr_method_name(m),
+                          sweeps ? "auto, sequential and picard" : "auto, sequential, overlap and newton");
+    if (isnan(o->atol) || isnan(o->rtol) || o->chunk < 0 || o->warm_up < 0 || o->max_sweeps < 0 || o->window < 0 ||
+        (o->max_sweeps > 100 && !picard))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                          "solve: chunk, warm_up and max_sweeps must not be negative, max_sweeps at most 100 on a "
-                          "device, tolerances not NaN");
+                          "solve: chunk, warm_up, window and max_sweeps must not be negative, max_sweeps at most 100 "
+                          "on a device, tolerances not NaN");
+    if ((unsigned)o->guess >= DPCR_GUESS_COUNT || (unsigned)o->lock >= DPCR_LOCK_COUNT)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: guess %d or lock %d is none of the named ones",
+                          (int)o->guess, (int)o->lock);
     if (o->scheme) return refuse_option("a scheme", error);
     if (o->backward) return refuse_option("a backward scheme", error);
+    if (o->planning) return refuse_option("a kind of planning", error);
+    if (o->confirm != 0) return refuse_option("confirm", error);
+    if (o->consume_tape) return refuse_option("consume_tape", error);
+    if (picard) return DPCR_OK;
     if (o->guess) return refuse_option("a guess", error);
     if (o->window) return refuse_option("a window", error);
-    if (o->planning) return refuse_option("a kind of planning", error);
-    if (o->step_scale || o->lock) return refuse_option("step_scale or lock", error);
-    if (o->confirm != 0) return refuse_option("confirm", error);
-    return o->consume_tape ? refuse_option("consume_tape", error) : DPCR_OK;
+    return o->step_scale || o->lock ? refuse_option("step_scale or lock", error) : DPCR_OK;
 }
 
 // A default that is left open stays 0 where the kernels choose it.
 void dpcri_device_defaults(dpcr_solve_options *o, dpcr_dtype dtype, int64_t length, int64_t columns, int processors) {
-    const double tolerance = dtype == DPCR_F64 ? DPCR_TOLERANCE_F64 : DPCR_TOLERANCE_F32;
+    const double full = dtype == DPCR_F64 ? DPCR_TOLERANCE_F64 : DPCR_TOLERANCE_F32;
+    const double tolerance = is_sweeps(o) ? DPCR_UNCONFIRMED * full : full;
     if (o->atol == 0) o->atol = o->rtol < 0 ? -1 : tolerance;
     if (o->rtol == 0) o->rtol = o->atol < 0 ? -1 : tolerance;
     if (o->atol < 0) o->atol = 0;
@@ -55,7 +70,8 @@ void dpcri_device_defaults(dpcr_solve_options *o, dpcr_dtype dtype, int64_t leng
     const bool idle = columns < (int64_t)LANES_OF_A_PROCESSOR * (processors > 0 ? processors : 1);
     if (o->method == DPCR_METHOD_AUTO)
         o->method = idle && length >= FEW_STEPS ? DPCR_METHOD_OVERLAP : DPCR_METHOD_SEQUENTIAL;
-    if (o->max_sweeps == 0) o->max_sweeps = o->method == DPCR_METHOD_OVERLAP ? 3 : 16;
+    if (o->max_sweeps == 0) o->max_sweeps = is_sweeps(o) ? 100 : o->method == DPCR_METHOD_OVERLAP ? 3 : 16;
+    if (is_sweeps(o) && (o->window == 0 || o->window > length)) o->window = length;
 }
 
 static dpcr_launch launch_of(const dpcr_solve_plan *plan, int backward) {
@@ -69,7 +85,11 @@ static dpcr_launch launch_of(const dpcr_solve_plan *plan, int backward) {
                          .atol = o->atol,
                          .rtol = o->rtol,
                          .max_sweeps = o->max_sweeps,
-                         .no_fallback = o->no_fallback};
+                         .no_fallback = o->no_fallback,
+                         .guess = (int)o->guess,
+                         .lock = (int)o->lock,
+                         .window = o->window,
+                         .step_scale = o->step_scale};
 }
 
 static dpcr_status ask_bytes(dpcr_solve_plan *plan, dpcr_error *error) {
@@ -81,7 +101,7 @@ static dpcr_status ask_bytes(dpcr_solve_plan *plan, dpcr_error *error) {
         if (status != DPCR_OK) return status;
         if (launch.bytes > plan->workspace) plan->workspace = launch.bytes;
     }
-    plan->workspace += outcome_bytes(steps->batch);
+    plan->workspace += told_bytes(plan);
     const size_t limit = plan->options.memory_limit;
     if (limit && plan->workspace > limit)
         return dpcri_fail(error, DPCR_ERROR_MEMORY,
@@ -94,6 +114,7 @@ void dpcri_device_sentence(dpcr_method asked, dpcr_method method, const char *wh
                            size_t bytes) {
     const char *what = method == DPCR_METHOD_SEQUENTIAL ? "the loop in one launch"
                        : method == DPCR_METHOD_OVERLAP  ? "overlapped chunks in one launch"
+                       : method == DPCR_METHOD_PICARD   ? "sweeps of launches"
                                                         : "all sweeps in one launch";
     snprintf(text, bytes, "%s: %s on %s (%.100s)%s", dpcr_method_name(method), what, where, name,
              asked != DPCR_METHOD_AUTO          ? ", asked for"
@@ -135,7 +156,7 @@ dpcr_status dpcri_solve_plan_device(dpcr_solve_plan *plan, dpcr_error *error) {
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
                             "solve: a plan for %s, but the chain has no callback launch: its numbers lie on the host",
                             dpcri_device_text(o->device, where, sizeof where)));
-    DPCR_TRY(dpcri_device_check_options(o, error));
+    DPCR_TRY(dpcri_device_check_options(o, steps->launch_sweeps != 0, error));
     const dpcr_method asked = o->method;
     DPCR_TRY(choose(plan, info.processors, &alone, error));
     dpcri_device_text(o->device, where, sizeof where);
@@ -187,9 +208,11 @@ static bool empty(const dpcr_solve_plan *plan) { return plan->steps.length == 0 
 
 static dpcr_status put(const dpcr_solve_plan *plan, dpcr_launch *launch, void *workspace, size_t bytes, void *stream,
                        dpcr_error *error) {
-    const size_t own = outcome_bytes(plan->steps.batch);
+    const size_t own = told_bytes(plan);
     launch->stream = stream;
     launch->outcome = workspace;
+    if (is_sweeps(&plan->options))
+        launch->evaluations = (int64_t *)((char *)workspace + outcome_bytes(plan->steps.batch));
     launch->workspace = (char *)workspace + own;
     launch->bytes = bytes - own;
     return plan->steps.launch(plan->steps.user, launch, error);
@@ -239,6 +262,14 @@ done:
 static dpcr_reason reason_of(const dpcr_solve_options *o, const dpcr_device_outcome *outcome, int64_t length) {
     const bool exact = o->method == DPCR_METHOD_OVERLAP && o->atol == 0 && o->rtol == 0;
     if (o->method == DPCR_METHOD_SEQUENTIAL) return DPCR_REASON_SEQUENTIAL;
+    if (is_sweeps(o) && outcome->locked < length)
+        return outcome->non_finite ? DPCR_REASON_NONFINITE
+               : o->no_fallback    ? DPCR_REASON_NOT_CONVERGED
+                                   : DPCR_REASON_FALLBACK;
+    if (is_sweeps(o))
+        return o->atol == 0 && o->rtol == 0 ? DPCR_REASON_EXACT
+               : o->step_scale              ? DPCR_REASON_SCALED
+                                            : DPCR_REASON_RESIDUAL_ONLY;
     if (outcome->locked < length && o->no_fallback) return DPCR_REASON_NOT_CONVERGED;
     if (outcome->locked < length)
         return o->method == DPCR_METHOD_NEWTON && outcome->non_finite ? DPCR_REASON_NONFINITE : DPCR_REASON_FALLBACK;
@@ -273,7 +304,7 @@ void dpcri_device_report(const dpcr_solve_options *o, int64_t length, int64_t ba
         if (report->sequence_locked) report->sequence_locked[b] = at->locked;
     }
     report->reason = worst;
-    report->error_estimate = !lost && (newton || report->residual == 0) ? report->residual : -1;
+    report->error_estimate = !lost && !is_sweeps(o) && (newton || report->residual == 0) ? report->residual : -1;
 }
 
 dpcr_status dpcr_solve_collect(const dpcr_solve_plan *plan, const void *workspace, size_t workspace_bytes, void *stream,
@@ -281,6 +312,7 @@ dpcr_status dpcr_solve_collect(const dpcr_solve_plan *plan, const void *workspac
     static const char *const call = "solve_collect";
     dpcr_status status = DPCR_OK;
     dpcr_device_outcome *outcomes = NULL;
+    int64_t *evaluations = NULL;
     DPCR_TRY(check_ready(call, plan, workspace, workspace_bytes, error));
     const double start = dpcri_seconds();
     const int64_t batch = plan->steps.batch;
@@ -293,11 +325,19 @@ dpcr_status dpcr_solve_collect(const dpcr_solve_plan *plan, const void *workspac
             DPCR_TRY(
                 dpcr_device_copy(host, outcomes, device, workspace, (size_t)batch * sizeof *outcomes, stream, error));
     }
+    if (is_sweeps(&plan->options) && !empty(plan)) {
+        evaluations = dpcri_alloc_zero(plan->context, (size_t)batch * sizeof *evaluations);
+        if (!evaluations)
+            DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "%s: no memory for %lld counts", call, (long long)batch));
+        DPCR_TRY(dpcr_device_copy(host, evaluations, device, (const char *)workspace + outcome_bytes(batch),
+                                  (size_t)batch * sizeof *evaluations, stream, error));
+    }
     DPCR_TRY(dpcr_stream_wait(device, stream, error));
     if (!report) goto done;
     dpcr_solve_report own = {.size = sizeof own};
     DPCRI_COPY_IN(own, report);
     dpcri_device_report(&plan->options, plan->steps.length, batch, outcomes, &own);
+    for (int64_t b = 0; evaluations && b < batch; b++) own.evaluations = evaluations[b] + (b ? own.evaluations : 0);
     own.sentence = plan->sentence;
     own.bytes = plan->workspace;
     own.seconds = dpcri_seconds() - start;
@@ -306,5 +346,6 @@ dpcr_status dpcr_solve_collect(const dpcr_solve_plan *plan, const void *workspac
     memcpy(report, &own, own.size < sizeof own ? own.size : sizeof own);
 done:
     if (plan) dpcri_free(plan->context, outcomes);
+    if (plan) dpcri_free(plan->context, evaluations);
     return status;
 }

@@ -240,8 +240,8 @@ dpcr_reason dpcri_worse_reason(dpcr_reason a, dpcr_reason b);
 bool dpcri_solve_on_device(const dpcr_solve_options *options);
 // Checks the device, the options and what the chain's launch serves; sets workspace, sentence and defaults.
 dpcr_status dpcri_solve_plan_device(dpcr_solve_plan *plan, dpcr_error *error);
-// Refuses what has no meaning there.
-dpcr_status dpcri_device_check_options(const dpcr_solve_options *options, dpcr_error *error);
+// Refuses what has no meaning there; `sweeps`: picard has.
+dpcr_status dpcri_device_check_options(const dpcr_solve_options *options, bool sweeps, dpcr_error *error);
 // Fills in tolerances, method (of `columns` that need nothing of each other) and max_sweeps.
 void dpcri_device_defaults(dpcr_solve_options *options, dpcr_dtype dtype, int64_t length, int64_t columns,
                            int processors);

@@ -86,10 +86,12 @@ void step_is_the_loop(int64_t rows, int64_t width, int kind, uint64_t seed) {
     for (int64_t i = 0; i < width; i++) mask[(size_t)i] = i % 3 == 1;
     dpcri_device_denoise c = {};
     c.rows = rows, c.width = width, c.clip = seed % 2 ? 0.3 : 0;
-    double *const factors[] = {&c.x0_x,    &c.x0_m,      &c.e_x,      &c.e_m,       &c.by_x,      &c.by_x0,
-                               &c.by_e,    &c.by_former, &c.by_noise, &c.then_x0_x, &c.then_x0_m, &c.then_x,
-                               &c.then_x0, &c.then_x1,   &c.then_x01, &c.alpha,     &c.sigma};
+    double *const factors[] = {&c.by.x0_x,      &c.by.x0_m,   &c.by.e_x,       &c.by.e_m,      &c.by.by_x,
+                               &c.by.by_x0,     &c.by.by_e,   &c.by.by_former, &c.by.by_noise, &c.by.then_x0_x,
+                               &c.by.then_x0_m, &c.by.then_x, &c.by.then_x0,   &c.by.then_x1,  &c.by.then_x01,
+                               &c.by.alpha,     &c.by.sigma};
     for (size_t i = 0; i < sizeof factors / sizeof *factors; i++) *factors[i] = (double)f[i];
+    c.by.twice = twice;
     c.guidance = f[17];
     c.x = x.data(), c.x_row = x_row, c.m = m.data(), c.to = to.data(), c.to_row = to_row;
     if (guided) c.plain = plain.data(), c.plain1 = plain1.data();
@@ -105,16 +107,16 @@ void step_is_the_loop(int64_t rows, int64_t width, int kind, uint64_t seed) {
             const float said = guided ? plain[n] + c.guidance * (m[n] - plain[n]) : m[n],
                         said1 = guided ? plain1[n] + c.guidance * (m1[n] - plain1[n]) : m1[n];
             const double xi = (double)x[(size_t)(r * x_row + i)], at = (double)there[(size_t)(r * to_row + i)];
-            const double x0 = cut(c.x0_x * xi + c.x0_m * (double)said, c.clip);
-            const double e = c.e_x * xi + c.e_m * (double)said;
-            double next = c.by_x * xi + c.by_x0 * x0 + c.by_e * e;
-            if (former) next += c.by_former * (double)before[(size_t)(r * x_row + i)];
-            if (noisy) next += c.by_noise * (double)noise[n];
+            const double x0 = cut(c.by.x0_x * xi + c.by.x0_m * (double)said, c.clip);
+            const double e = c.by.e_x * xi + c.by.e_m * (double)said;
+            double next = c.by.by_x * xi + c.by.by_x0 * x0 + c.by.by_e * e;
+            if (former) next += c.by.by_former * (double)before[(size_t)(r * x_row + i)];
+            if (noisy) next += c.by.by_noise * (double)noise[n];
             if (twice) {
-                const double x01 = cut(c.then_x0_x * at + c.then_x0_m * (double)said1, c.clip);
-                next = c.then_x * xi + c.then_x0 * x0 + c.then_x1 * at + c.then_x01 * x01;
+                const double x01 = cut(c.by.then_x0_x * at + c.by.then_x0_m * (double)said1, c.clip);
+                next = c.by.then_x * xi + c.by.then_x0 * x0 + c.by.then_x1 * at + c.by.then_x01 * x01;
             }
-            if (masked && mask[(size_t)i]) next = c.alpha * (double)known[n] + c.sigma * (double)start[n];
+            if (masked && mask[(size_t)i]) next = c.by.alpha * (double)known[n] + c.by.sigma * (double)start[n];
             assert_bits((float)next, to[(size_t)(r * to_row + i)], "x'", (int64_t)n);
             const float kept = to[(size_t)(r * to_row + width + i)];
             assert_bits(former ? (float)x0 : there[(size_t)(r * to_row + width + i)], kept, "x0", (int64_t)n);
@@ -125,6 +127,86 @@ void steps_are_the_loop(void **) {
     for (int kind = 0; kind < 32; kind++) {
         step_is_the_loop(1 + kind % 5, 1 + kind, kind, (uint64_t)kind);
         step_is_the_loop(17, 60, kind, (uint64_t)kind + 1);
+    }
+}
+
+// Rows of a window, each its own step's, against the same rows step by step.
+void window_is_the_steps(int64_t steps, int64_t batch, int64_t width, int kind, uint64_t seed) {
+    const int64_t L = steps + 3, x_row = 2 * width, most = steps, out = width + 1, states = batch * x_row;
+    const bool twice = kind & 1, noisy = kind & 2, masked = kind & 4, former = (kind & 8) && !twice;
+    std::vector<float> path = numbers(L * states), weight = numbers(out * width), shifts = numbers(L * out),
+                       more = numbers(3 * out), noise = numbers(L * batch * width), known = numbers(batch * width),
+                       first = numbers(batch * width);
+    std::vector<uint8_t> mask((size_t)width);
+    for (int64_t i = 0; i < width; i++) mask[(size_t)i] = i % 2 == 1;
+    std::vector<dpcri_device_factors> factors((size_t)L);
+    for (size_t l = 0; l < factors.size(); l++) {
+        double values[17];
+        const std::vector<float> drawn = numbers(17);
+        for (size_t i = 0; i < 17; i++) values[i] = (double)drawn[i];
+        std::memcpy(&factors[l], values, sizeof values);
+        factors[l].twice = twice && l + 1 < factors.size();
+    }
+    std::vector<dpcri_device_progress> places((size_t)batch);
+    std::vector<int32_t> who, index;
+    for (int64_t b = 0; b < batch; b++) {
+        places[(size_t)b].front = (int64_t)(random_bits() % (uint64_t)(L + 1));
+        index.push_back((int32_t)(b % 3));
+        if (b % 4 != 2) who.push_back((int32_t)b);
+    }
+    dpcri_device_window w = {};
+    w.count = (int64_t)who.size(), w.first = kind % 3 ? 1 : 0, w.most = most, w.length = L, w.batch = batch;
+    w.who = who.data(), w.places = places.data();
+    const int64_t rows = w.count * (most - w.first + 2);  // some beyond the window
+    std::vector<float> y((size_t)(rows * out), NAN), m = numbers(rows * width), m1 = numbers(rows * width),
+                                                     to((size_t)(rows * x_row), 7);
+    dpcri_device_dense d = {};
+    d.path = 1, d.rows = rows, d.in = width, d.out = out, d.weight = weight.data(), d.bias = shifts.data();
+    d.bias_row = out, d.more = more.data(), d.more_row = out, d.index = index.data(), d.x = path.data();
+    d.x_row = x_row, d.y = y.data(), d.y_row = out, d.window = w;
+    order(seed, 2);
+    assert_int_equal(dpcri_cuda_dense_run(d, nullptr), DPCRI_CUDA_OK);
+    dpcri_device_denoise c = {};
+    c.rows = rows, c.width = width, c.clip = 0.5, c.steps = factors.data(), c.x = path.data(), c.x_row = x_row;
+    c.m = m.data(), c.to = to.data(), c.to_row = x_row, c.window = w;
+    if (noisy) c.noise = noise.data();
+    if (former) c.former = path.data() + width, c.former_row = x_row, c.kept = to.data() + width, c.kept_row = x_row;
+    if (masked) c.mask = mask.data(), c.known = known.data(), c.start = first.data();
+    assert_int_equal(dpcri_cuda_denoise_run(c, nullptr), DPCRI_CUDA_OK);
+    if (twice) c.m1 = m1.data();
+    if (twice) assert_int_equal(dpcri_cuda_denoise_run(c, nullptr), DPCRI_CUDA_OK);
+    for (int64_t r = 0; r < rows; r++) {
+        const int64_t b = who[(size_t)(r % w.count)], j = w.first + r / w.count, l = places[(size_t)b].front + j;
+        if (j >= most || l >= L) {
+            for (int64_t u = 0; u < out; u++) assert_true(std::isnan(y[(size_t)(r * out + u)]));
+            for (int64_t u = 0; u < x_row; u++) assert_true(to[(size_t)(r * x_row + u)] == 7);
+            continue;
+        }
+        const std::vector<float> got_y(y.begin() + r * out, y.begin() + (r + 1) * out),
+            got(to.begin() + r * x_row, to.begin() + (r + 1) * x_row);
+        std::vector<float> one_y((size_t)out), one((size_t)x_row, 7);
+        dpcri_device_dense one_d = d;
+        one_d.window = {}, one_d.path = 0, one_d.rows = 1, one_d.bias = shifts.data() + l * out;
+        one_d.index = index.data() + b, one_d.x = path.data() + (l * batch + b) * x_row, one_d.y = one_y.data();
+        assert_int_equal(dpcri_cuda_dense_run(one_d, nullptr), DPCRI_CUDA_OK);
+        for (int64_t u = 0; u < out; u++) assert_bits(one_y[(size_t)u], got_y[(size_t)u], "y of a window", u);
+        dpcri_device_denoise step = c;
+        step.window = {}, step.rows = 1, step.by = factors[(size_t)l], step.x = path.data() + (l * batch + b) * x_row;
+        step.m = m.data() + r * width, step.m1 = nullptr, step.to = one.data();
+        if (noisy) step.noise = noise.data() + (l * batch + b) * width;
+        if (former) step.former = step.x + width, step.kept = one.data() + width;
+        if (masked) step.known = known.data() + b * width, step.start = first.data() + b * width;
+        assert_int_equal(dpcri_cuda_denoise_run(step, nullptr), DPCRI_CUDA_OK);
+        step.m1 = m1.data() + r * width;
+        if (factors[(size_t)l].twice) assert_int_equal(dpcri_cuda_denoise_run(step, nullptr), DPCRI_CUDA_OK);
+        for (int64_t u = 0; u < x_row; u++) assert_bits(one[(size_t)u], got[(size_t)u], "x' of a window", u);
+    }
+}
+
+void windows_are_the_steps(void **) {
+    for (int kind = 0; kind < 16; kind++) {
+        window_is_the_steps(1 + kind % 5, 1 + kind % 4, 2 + kind, kind, (uint64_t)kind);
+        window_is_the_steps(7, 5, 3, kind, (uint64_t)kind + 50);
     }
 }
 
@@ -142,7 +224,9 @@ void what_cannot_be_is_refused(void **) {
     dpcri_device_denoise s = {};
     s.rows = 1, s.width = 2, s.x = x, s.to = y;
     assert_int_equal(dpcri_cuda_denoise_run(s, nullptr), DPCRI_CUDA_ARGUMENT);
-    s.rows = 0;
+    s.m = x, s.window.count = 1;
+    assert_int_equal(dpcri_cuda_denoise_run(s, nullptr), DPCRI_CUDA_ARGUMENT);
+    s.rows = 0, s.window.count = 0;
     assert_int_equal(dpcri_cuda_denoise_run(s, nullptr), DPCRI_CUDA_OK);
 }
 
@@ -152,6 +236,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(layers_are_the_loop),
         cmocka_unit_test(steps_are_the_loop),
+        cmocka_unit_test(windows_are_the_steps),
         cmocka_unit_test(what_cannot_be_is_refused),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -72,6 +72,8 @@ enum {
     READOUT,
     DENSE,
     DENOISE,
+    MOVE,
+    SWEEP,
     RECORD
 };
 
@@ -98,6 +100,8 @@ typedef struct operation {
         dpcri_device_readout readout;
         dpcri_device_dense dense;
         dpcri_device_denoise denoise;
+        dpcri_device_move move;
+        dpcri_device_sweep sweep;
     };
 } operation;
 
@@ -136,6 +140,8 @@ static dpcr_status run(const operation *o, dpcr_error *error) {
     RUN(READOUT, readout);
     RUN(DENSE, dense);
     RUN(DENOISE, denoise);
+    RUN(MOVE, move);
+    RUN(SWEEP, sweep);
 #undef RUN
     return dpcri_tell(error, DPCR_ERROR_DEVICE, "cuda:%d: an unknown operation", o->id);
 }
@@ -351,6 +357,8 @@ DEFINE_CALL(EMBEDDING, embedding, dpcri_device_embedding)
 DEFINE_CALL(READOUT, readout, dpcri_device_readout)
 DEFINE_CALL(DENSE, dense, dpcri_device_dense)
 DEFINE_CALL(DENOISE, denoise, dpcri_device_denoise)
+DEFINE_CALL(MOVE, move, dpcri_device_move)
+DEFINE_CALL(SWEEP, sweep, dpcri_device_sweep)
 #undef DEFINE_CALL
 
 static const dpcri_device_kernels deferred = {.size = FAKE_KERNELS_SIZE,
@@ -371,7 +379,9 @@ static const dpcri_device_kernels deferred = {.size = FAKE_KERNELS_SIZE,
                                               .embedding = embedding,
                                               .readout = readout,
                                               .dense = dense,
-                                              .denoise = denoise};
+                                              .denoise = denoise,
+                                              .move = move,
+                                              .sweep = sweep};
 
 static const dpcri_device_table table = {.abi = FAKE_ABI,
                                          .version = FAKE_VERSION,

@@ -57,6 +57,8 @@ void sequences_that_are_refused(void **state);
 void steps_of_sequences_that_fail(void **state);
 void memory_of_sequences_that_is_refused(void **state);
 void samples_as_on_the_host(void **state);
+void sweeps_as_on_the_host(void **state);
+void sweeps_in_blocks(void **state);
 void samplers_that_are_refused(void **state);
 
 #endif

@@ -177,6 +177,8 @@ DEFINE_CALL(embedding, dpcri_device_embedding, "an embedding's launch")
 DEFINE_CALL(readout, dpcri_device_readout, "a readout's launch")
 DEFINE_CALL(dense, dpcri_device_dense, "a denoiser's launch")
 DEFINE_CALL(denoise, dpcri_device_denoise, "a denoising step's launch")
+DEFINE_CALL(move, dpcri_device_move, "a launch that moves states")
+DEFINE_CALL(sweep, dpcri_device_sweep, "a sweep's launch")
 #undef DEFINE_CALL
 
 const dpcri_device_kernels dpcri_cuda_kernels = {.size = sizeof dpcri_cuda_kernels,
@@ -197,4 +199,6 @@ const dpcri_device_kernels dpcri_cuda_kernels = {.size = sizeof dpcri_cuda_kerne
                                                  .embedding = embedding,
                                                  .readout = readout,
                                                  .dense = dense,
-                                                 .denoise = denoise};
+                                                 .denoise = denoise,
+                                                 .move = move,
+                                                 .sweep = sweep};

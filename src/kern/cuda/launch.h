@@ -93,6 +93,8 @@ int dpcri_cuda_readout_run(dpcri_device_readout readout, void *stream);
 // Those of samplers.
 int dpcri_cuda_dense_run(dpcri_device_dense dense, void *stream);
 int dpcri_cuda_denoise_run(dpcri_device_denoise denoise, void *stream);
+int dpcri_cuda_move_run(dpcri_device_move move, void *stream);
+int dpcri_cuda_sweep_run(dpcri_device_sweep sweep, void *stream);
 
 #ifdef __cplusplus
 }
