@@ -509,15 +509,16 @@ static int check_finite(const generate *t) {
                     (long long)lost, (long long)t->run.count, t->file);
 }
 
-// On a device there is the loop, and picard by tolerances that nobody has to confirm.
+// On a device there is the loop, and picard and parataa by tolerances that nobody has to confirm.
 static int settle_device(generate *t) {
     const dpcr_method m = t->run.solve.method;
     const char *given = t->common.device_given;
-    const bool sweeps = m == DPCR_METHOD_PICARD;
+    const bool sweeps = m == DPCR_METHOD_PICARD || m == DPCR_METHOD_PARATAA;
     cli_device_leave_auto(&t->common, "samplers");
     if (t->common.device.type != DPCR_CUDA) return CLI_DONE;
     if (m != DPCR_METHOD_AUTO && m != DPCR_METHOD_SEQUENTIAL && !sweeps)
-        return cli_fail(CLI_USAGE, "--device %.20s: --method %s runs on processors; sequential and picard work there",
+        return cli_fail(CLI_USAGE,
+                        "--device %.20s: --method %s runs on processors; sequential, picard and parataa work there",
                         given, cli_sampling_method_name(m));
     if (!sweeps && (t->guess || t->run.scaled || t->run.solve.window))
         return cli_fail(CLI_USAGE, "--device %.20s: the steps go in order there; %s is for sweeps", given,

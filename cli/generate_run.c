@@ -132,7 +132,7 @@ static int execute_there(batch_run *b, const dpcr_solve_options *asked, dpcr_sol
     dpcr_error error = {0};
     there d = {.device = g->device};
     dpcr_solve_options options = {.size = sizeof options, .method = asked->method, .device = g->device};
-    if (asked->method == DPCR_METHOD_PICARD) {
+    if (asked->method == DPCR_METHOD_PICARD || asked->method == DPCR_METHOD_PARATAA) {
         options = *asked;
         options.device = g->device;
         options.start = NULL;

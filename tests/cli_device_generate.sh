@@ -43,19 +43,21 @@ sweeps = [["pixels", "--sampler", "ddpm", "--count", 3, "--step-tolerance", 1e-3
           ["pixels", "--sampler", "heun", "--steps", 7, "--count", 3, "--step-tolerance", 1e-4, "--guess", "step", "--window", 3], ["pixels", "--steps", 9, "--guess", path("guess.npy"), "--count", 2, "--step-tolerance", 1e-5],
           ["codes", "--sampler", "ddpm", "--paradigms", "--tolerance", 0.1, "--window", 10, "--class", 2, "--guidance", 1.5], ["codes", "--sampler", "ddpm", "--scaled", "--tolerance", 0.05, "--count", 2, "--guess", "zero"],
           ["codes", "--sampler", "dpm-solver++", "--steps", 10, "--step-tolerance", 1e-6, "--max-sweeps", 1, "--count", 5], ["codes", "--steps", 8, "--tolerance", 0, "--count", 1]]
+sweeps = [("picard", *given) for given in sweeps] + [("parataa", *given) for given in sweeps if "--paradigms" not in given]
+sweeps += [("parataa", "codes", "--sampler", "ddpm", "--step-tolerance", 1e-3, "--count", 3, "--order", 5, "--window", 17)]
 answer("generate", path("pixels"), "--steps", 9, "--count", 2, "--seed", 9, "--path-out", path("guess.npy"))
 for module in (plain, lanes):
     if not os.path.exists(module):
         continue
     os.environ["DEEPPCR_CUDA_MODULE"] = module
-    for model, *given in sweeps:
-        a, b = (answer("generate", path(model), *given, "--method", "picard", "--path-out", path(d + "p.npy"), "--device", d) for d in ("cpu", "cuda"))
+    for method, model, *given in sweeps:
+        a, b = (answer("generate", path(model), *given, "--method", method, "--path-out", path(d + "p.npy"), "--device", d) for d in ("cpu", "cuda"))
         if module == lanes and exact:
-            assert content("cpup.npy") == content("cudap.npy"), (model, given)
+            assert content("cpup.npy") == content("cudap.npy"), (method, model, given)
             assert a["sweeps"] == b["sweeps"] and a["reason"] == b["reason"], (a, b)
         here, there = get_npy("cpup.npy")[1], get_npy("cudap.npy")[1]
         assert len(here) == len(there) and max(abs(x - y) for x, y in zip(here, there)) < (1e-4 if module == lanes or b["reason"] == "exact" else 0.1), (model, given)
-        assert b["method"] == "picard" and b["sweeps"] > 0 and "sweeps of launches on cuda:0" in b["sentence"] and b["error_estimate"] is None, b
+        assert b["method"] == method and b["sweeps"] > 0 and "sweeps of launches on cuda:0" in b["sentence"] and b["error_estimate"] is None, b
         assert b["network_evaluations"] <= a["network_evaluations"] if b["sweeps"] == a["sweeps"] else module == plain, (a, b)
         assert b["count"] > 1 or a["network_evaluations"] == b["network_evaluations"], (a, b)
 os.environ["DEEPPCR_CUDA_MODULE"] = plain

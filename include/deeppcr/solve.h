@@ -67,8 +67,8 @@ typedef struct dpcr_launch {
     size_t size;
     dpcr_device device;
     void *stream;
-    int method;              // dpcr_method: sequential, overlap or newton; picard where the steps have launch_sweeps
-    int backward;            // non-zero: the way back, of which method and what belongs to it are not read
+    int method;    // dpcr_method: sequential, overlap or newton; picard, parataa where the steps have launch_sweeps
+    int backward;  // non-zero: the way back, of which method and what belongs to it are not read
     int64_t chunk, warm_up;  // overlap; 0: the callback's own choice, from the length alone
     double atol, rtol;
     int max_sweeps, no_fallback;
@@ -77,11 +77,13 @@ typedef struct dpcr_launch {
     void *workspace;                           // 256-byte aligned
     size_t bytes;                              // of it; out, where z is NULL: what is wanted
     dpcr_device_outcome *outcome;              // [B] of the device's memory
-    // Of picard, as in dpcr_solve_options, every default filled in. For what a sweep left it may wait.
+    // Of picard and parataa, as in dpcr_solve_options, every default filled in. For what a sweep left it may wait.
     int guess, lock;  // dpcr_guess, dpcr_lock
     int64_t window;
     const double *step_scale;  // [L] or NULL, of the host's memory
     int64_t *evaluations;      // [B] of the device's memory, of a step
+    int64_t order;             // parataa
+    int mixed;
 } dpcr_launch;
 
 // All callbacks return 0; a negative code aborts (DPCR_ERROR_CALLBACK, the code is kept in the error). A positive code
@@ -202,7 +204,7 @@ typedef struct dpcr_steps {
     // no handover.
     int64_t adjoint_window_steps;
 
-    // Non-zero: launch serves picard too, for which it waits for its stream once a sweep.
+    // Non-zero: launch serves picard and parataa too, for which it waits for its stream once a sweep.
     int launch_sweeps;
 } dpcr_steps;
 
@@ -316,9 +318,9 @@ typedef struct dpcr_solve_options {
     double confirm;
     // Of type DPCR_CUDA: the plan is one for dpcr_solve_enqueue, over a chain with the callback `launch`. method is
     // AUTO, SEQUENTIAL, OVERLAP or NEWTON (tolerances, chunk, warm_up, max_sweeps (newton: default 16, 100 at most),
-    // no_fallback and memory_limit as on the host), and PICARD over a chain with launch_sweeps (guess, window,
-    // step_scale and lock too; the scheme of its sums is the loop); what else is not its default is refused. 0 or
-    // DPCR_HOST: the host.
+    // no_fallback and memory_limit as on the host), and PICARD and PARATAA over a chain with launch_sweeps (guess,
+    // window, step_scale, lock, order and mixed too; the scheme of its sums is the loop); what else is not its default
+    // is refused. 0 or DPCR_HOST: the host.
     dpcr_device device;
 } dpcr_solve_options;
 
@@ -437,8 +439,8 @@ DPCR_API dpcr_status dpcr_solve_backward(const dpcr_solve_plan *plan, const dpcr
 //
 // All arrays lie on the plan's device, every number on a multiple of its size; dpcr_solve_plan_workspace is bytes of
 // its memory, 256-byte aligned. Nothing waits, is allocated or is copied to the host but in dpcr_solve_collect, so both
-// may be captured into a graph; but for picard, whose enqueue waits for the stream once a sweep, and asks the context's
-// cancel function. What a stream does with one workspace has to be collected, or not to be wanted, before
+// may be captured into a graph; but for picard and parataa, whose enqueue waits for the stream once a sweep, and asks
+// the context's cancel function. What a stream does with one workspace has to be collected, or not to be wanted, before
 // the next solve with it.
 
 // Puts dpcr_solve_execute's solve into the stream and returns. z0 may be NULL: zeros.

@@ -376,9 +376,15 @@ typedef struct dpcri_device_move {
     int64_t to_step, to_row;
 } dpcri_device_move;
 
-// What follows the evaluation of a window in a sweep of picard (solve/sweeps.c), in its operations and the loop's
-// order: residuals, their sums along the window, the states that follow, what is locked, and the guess of what comes
-// in.
+// What parataa remembers of a sequence's sweeps (solve/parataa.c), all zeros at first: steps old_lo .. old_hi - 1 were
+// in the last window, and difference q is of steps lo[q] .. hi[q] - 1.
+typedef struct dpcri_device_past {
+    int64_t old_lo, old_hi, lo[3], hi[3], count;
+} dpcri_device_past;
+
+// What follows the evaluation of a window in a sweep of picard (solve/sweeps.c) or parataa, in its operations and the
+// loop's order: residuals, their sums along the window, the states that follow, what is locked, and the guess of what
+// comes in.
 typedef struct dpcri_device_sweep {
     dpcri_device_window window;  // first 0; `places` are written
     int64_t width;
@@ -392,6 +398,15 @@ typedef struct dpcri_device_sweep {
     const float *f;   // [rows][width], of the window's rows
     float *r;         // the same: scratch
     uint32_t *flags;  // [rows]: scratch
+    // Parataa in picard's place: sweeps that are mixed, 1 to 4; 0: picard. r and flags are not looked at then.
+    int mixed;
+    int64_t order;         // steps substituted into each other
+    const double *slopes;  // [length], or NULL: 1
+    double *change;        // [rows][width]: scratch
+    double *sums;          // [rows][12]: scratch
+    dpcri_device_past *past;
+    float *past_z, *past_r;  // [batch][mixed - 1][most][width], by step modulo most
+    float *old_z, *old_r;    // [batch][most][width]
 } dpcri_device_sweep;
 
 typedef struct dpcri_device_kernels {

@@ -295,9 +295,9 @@ static dpcr_status check(const dpcr_sampler *s, const dpcr_launch *what, dpcr_er
     const int m = what->method;
     if (what->device.type != device.type || what->device.id != device.id)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sampler: a plan of another device than the sampler's");
-    if (what->backward || (m != DPCR_METHOD_SEQUENTIAL && m != DPCR_METHOD_PICARD))
+    if (what->backward || (m != DPCR_METHOD_SEQUENTIAL && m != DPCR_METHOD_PICARD && m != DPCR_METHOD_PARATAA))
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                          "sampler: %s on a device; the loop (sequential) and picard work there",
+                          "sampler: %s on a device; the loop (sequential), picard and parataa work there",
                           what->backward ? "a way back" : dpcr_method_name((dpcr_method)m));
     if (what->z && !what->z0) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sampler: z0 is NULL, where it begins");
     return DPCR_OK;

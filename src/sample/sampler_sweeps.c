@@ -22,8 +22,12 @@ typedef struct layout {
     double *scale;                  // [L], or NULL
     dpcri_device_progress *places;  // [B]
     int32_t *who;                   // [B]
-    dpcri_sampler_space space;      // of `block` steps of all sequences
-    int64_t block;                  // steps of a window evaluated at once
+    // of parataa
+    double *slopes, *change, *sums;          // [L] or NULL, [window][B][w'], [window][B][12]
+    dpcri_device_past *past;                 // [B]
+    float *past_z, *past_r, *old_z, *old_r;  // [B][mixed - 1][window][w'], [B][window][w']
+    dpcri_sampler_space space;               // of `block` steps of all sequences
+    int64_t block;                           // steps of a window evaluated at once
     size_t bytes;
 } layout;
 
@@ -62,8 +66,20 @@ static bool lay_out(const dpcr_sampler *s, const dpcr_launch *what, char *base, 
     *at = (layout){.block = block};
     at->path = carve(base, &used, L + 1, B, w, sizeof(float), &overflow);
     at->f = carve(base, &used, W, B, w, sizeof(float), &overflow);
-    at->r = carve(base, &used, W, B, w, sizeof(float), &overflow);
-    at->flags = carve(base, &used, W, B, 1, sizeof(uint32_t), &overflow);
+    if (what->method == DPCR_METHOD_PARATAA) {
+        const int64_t pasts = what->mixed - 1;
+        if (s->chain.slopes) at->slopes = carve(base, &used, L, 1, 1, sizeof(double), &overflow);
+        at->change = carve(base, &used, W, B, w, sizeof(double), &overflow);
+        at->sums = carve(base, &used, W, B, 12, sizeof(double), &overflow);
+        at->past = carve(base, &used, B, 1, 1, sizeof *at->past, &overflow);
+        at->past_z = carve(base, &used, pasts * W, B, w, sizeof(float), &overflow);
+        at->past_r = carve(base, &used, pasts * W, B, w, sizeof(float), &overflow);
+        at->old_z = carve(base, &used, pasts ? W : 0, B, w, sizeof(float), &overflow);
+        at->old_r = carve(base, &used, pasts ? W : 0, B, w, sizeof(float), &overflow);
+    } else {
+        at->r = carve(base, &used, W, B, w, sizeof(float), &overflow);
+        at->flags = carve(base, &used, W, B, 1, sizeof(uint32_t), &overflow);
+    }
     if (what->step_scale) at->scale = carve(base, &used, L, 1, 1, sizeof(double), &overflow);
     at->places = carve(base, &used, B, 1, 1, sizeof *at->places, &overflow);
     at->who = carve(base, &used, B, 1, 1, sizeof *at->who, &overflow);
@@ -173,7 +189,17 @@ static dpcri_device_sweep sweep_of(const sweeping *p, int64_t most) {
                                 .path = p->at.path,
                                 .f = p->at.f,
                                 .r = p->at.r,
-                                .flags = p->at.flags};
+                                .flags = p->at.flags,
+                                .mixed = what->method == DPCR_METHOD_PARATAA ? what->mixed : 0,
+                                .order = what->order,
+                                .slopes = p->at.slopes,
+                                .change = p->at.change,
+                                .sums = p->at.sums,
+                                .past = p->at.past,
+                                .past_z = p->at.past_z,
+                                .past_r = p->at.past_r,
+                                .old_z = p->at.old_z,
+                                .old_r = p->at.old_r};
 }
 
 // ---- the start ----
@@ -243,6 +269,13 @@ static dpcr_status begin(sweeping *p, dpcr_error *error) {
     if (p->at.scale)
         DPCR_TRY(copy(p, p->at.scale, p->what->step_scale, (size_t)p->s->chain.length * sizeof *p->at.scale,
                       DPCRI_TO_DEVICE, error));
+    if (p->at.slopes)
+        DPCR_TRY(copy(p, p->at.slopes, p->s->chain.slopes, (size_t)p->s->chain.length * sizeof *p->at.slopes,
+                      DPCRI_TO_DEVICE, error));
+    if (p->at.past) {
+        const dpcri_pieces *m = &p->s->there->memory;
+        DPCR_TRY(m->table->fill(m->device.id, p->at.past, 0, (size_t)B * sizeof *p->at.past, p->what->stream, error));
+    }
     DPCR_TRY(guess(p, error));
     DPCR_TRY(send_places(p, error));
 done:

@@ -21,7 +21,9 @@ static size_t outcome_bytes(int64_t batch) {
     return ((size_t)batch * sizeof(dpcr_device_outcome) + PAGE - 1) / PAGE * PAGE;
 }
 
-static bool is_sweeps(const dpcr_solve_options *o) { return o->method == DPCR_METHOD_PICARD; }
+static bool is_sweeps(const dpcr_solve_options *o) {
+    return o->method == DPCR_METHOD_PICARD || o->method == DPCR_METHOD_PARATAA;
+}
 
 static size_t told_bytes(const dpcr_solve_plan *plan) {
     const int64_t batch = plan->steps.batch;
@@ -35,13 +37,13 @@ static dpcr_status refuse_option(const char *what, dpcr_error *error) {
 
 dpcr_status dpcri_device_check_options(const dpcr_solve_options *o, bool sweeps, dpcr_error *error) {
     const dpcr_method m = o->method;
-    const bool picard = is_sweeps(o);
+    const bool swept = is_sweeps(o);
     if (m != DPCR_METHOD_AUTO && m != DPCR_METHOD_SEQUENTIAL && m != DPCR_METHOD_OVERLAP && m != DPCR_METHOD_NEWTON &&
-        !(picard && sweeps))
+        !(swept && sweeps))
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "solve: %s on a device; %s work there", dpcr_method_name(m),
-                          sweeps ? "auto, sequential and picard" : "auto, sequential, overlap and newton");
+                          sweeps ? "auto, sequential, picard and parataa" : "auto, sequential, overlap and newton");
     if (isnan(o->atol) || isnan(o->rtol) || o->chunk < 0 || o->warm_up < 0 || o->max_sweeps < 0 || o->window < 0 ||
-        (o->max_sweeps > 100 && !picard))
+        (o->max_sweeps > 100 && !swept))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "solve: chunk, warm_up, window and max_sweeps must not be negative, max_sweeps at most 100 "
                           "on a device, tolerances not NaN");
@@ -53,7 +55,11 @@ dpcr_status dpcri_device_check_options(const dpcr_solve_options *o, bool sweeps,
     if (o->planning) return refuse_option("a kind of planning", error);
     if (o->confirm != 0) return refuse_option("confirm", error);
     if (o->consume_tape) return refuse_option("consume_tape", error);
-    if (picard) return DPCR_OK;
+    if (o->order < 0 || o->mixed < 0 || o->mixed > 4)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: order is %lld and mixed %d, wanted 0 or more, 0 to 4",
+                          (long long)o->order, o->mixed);
+    if (o->lock && m != DPCR_METHOD_PICARD) return refuse_option("lock of another method than picard", error);
+    if (swept) return DPCR_OK;
     if (o->guess) return refuse_option("a guess", error);
     if (o->window) return refuse_option("a window", error);
     return o->step_scale || o->lock ? refuse_option("step_scale or lock", error) : DPCR_OK;
@@ -72,6 +78,8 @@ void dpcri_device_defaults(dpcr_solve_options *o, dpcr_dtype dtype, int64_t leng
         o->method = idle && length >= FEW_STEPS ? DPCR_METHOD_OVERLAP : DPCR_METHOD_SEQUENTIAL;
     if (o->max_sweeps == 0) o->max_sweeps = is_sweeps(o) ? 100 : o->method == DPCR_METHOD_OVERLAP ? 3 : 16;
     if (is_sweeps(o) && (o->window == 0 || o->window > length)) o->window = length;
+    if (is_sweeps(o) && (o->order == 0 || o->order > length)) o->order = length;
+    if (is_sweeps(o) && o->mixed == 0) o->mixed = 2;
 }
 
 static dpcr_launch launch_of(const dpcr_solve_plan *plan, int backward) {
@@ -89,7 +97,9 @@ static dpcr_launch launch_of(const dpcr_solve_plan *plan, int backward) {
                          .guess = (int)o->guess,
                          .lock = (int)o->lock,
                          .window = o->window,
-                         .step_scale = o->step_scale};
+                         .step_scale = o->step_scale,
+                         .order = o->order,
+                         .mixed = o->mixed};
 }
 
 static dpcr_status ask_bytes(dpcr_solve_plan *plan, dpcr_error *error) {
@@ -114,8 +124,8 @@ void dpcri_device_sentence(dpcr_method asked, dpcr_method method, const char *wh
                            size_t bytes) {
     const char *what = method == DPCR_METHOD_SEQUENTIAL ? "the loop in one launch"
                        : method == DPCR_METHOD_OVERLAP  ? "overlapped chunks in one launch"
-                       : method == DPCR_METHOD_PICARD   ? "sweeps of launches"
-                                                        : "all sweeps in one launch";
+                       : method == DPCR_METHOD_PICARD || method == DPCR_METHOD_PARATAA ? "sweeps of launches"
+                                                                                       : "all sweeps in one launch";
     snprintf(text, bytes, "%s: %s on %s (%.100s)%s", dpcr_method_name(method), what, where, name,
              asked != DPCR_METHOD_AUTO          ? ", asked for"
              : method == DPCR_METHOD_SEQUENTIAL ? ", for it is short or its sequences keep the device busy"

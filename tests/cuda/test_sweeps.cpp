@@ -18,6 +18,7 @@ dpcr_context *context;
 struct chain {
     int64_t length, batch, width;
     double wall;  // of what goes in
+    const double *slopes;
     int64_t end;  // the step that is not finite whatever goes in, or -1
     float f(int64_t l, int64_t b, const float *z, int64_t i) const {
         if (l == end && b == 0) return INFINITY;
@@ -69,7 +70,7 @@ void on_the_host(chain &c, dpcr_solve_options options, const std::vector<float> 
     const int64_t shape[3] = {c.length, c.batch, c.width};
     dpcr_steps steps = {};
     steps.size = sizeof steps, steps.user = &c, steps.length = c.length, steps.batch = c.batch, steps.width = c.width;
-    steps.dtype = DPCR_F32, steps.advance = advance;
+    steps.dtype = DPCR_F32, steps.advance = advance, steps.slopes = c.slopes;
     options.scheme = options.backward = DPCR_SCHEME_SEQUENTIAL;
     dpcr_solve_plan *plan = nullptr;
     dpcr_error error = {};
@@ -96,6 +97,9 @@ struct there {
     std::vector<uint32_t> flags;
     std::vector<dpcri_device_progress> places;
     std::vector<int32_t> who;
+    std::vector<double> change, sums;
+    std::vector<dpcri_device_past> past;
+    std::vector<float> pasts[2], olds[2];
     dpcri_device_sweep a = {};
 
     there(const chain &of, const dpcr_solve_options &o, const std::vector<float> &start,
@@ -112,6 +116,15 @@ struct there {
         a.mean = o.lock == DPCR_LOCK_MEAN_SQUARE, a.guess = o.guess == DPCR_GUESS_STATE;
         a.max_sweeps = o.max_sweeps, a.no_fallback = o.no_fallback;
         a.path = path.data(), a.f = f.data(), a.r = r.data(), a.flags = flags.data();
+        if (o.method == DPCR_METHOD_PICARD) return;
+        a.mixed = o.mixed, a.order = o.order, a.r = nullptr, a.flags = nullptr;
+        change.assign(f.size(), NAN), sums.assign((size_t)(most * c.batch * 12), NAN), past.assign((size_t)c.batch, {});
+        for (int i = 0; i < 2; i++) {
+            pasts[i].assign(f.size() * (size_t)(o.mixed - 1) + 1, NAN);
+            olds[i].assign(f.size() + 1, NAN);
+        }
+        a.change = change.data(), a.sums = sums.data(), a.past = past.data(), a.past_z = pasts[0].data();
+        a.past_r = pasts[1].data(), a.old_z = olds[0].data(), a.old_r = olds[1].data(), a.slopes = c.slopes;
     }
     // Of those who have ended so; false: nobody.
     bool gather(bool wanted(const there &, const dpcri_device_progress &)) {
@@ -188,11 +201,13 @@ void chain_as_the_host(chain c, dpcr_solve_options o, bool bad_guess, uint64_t s
 void sweeps_are_the_hosts(dpcr_method method) {
     std::vector<double> scale(64);
     for (size_t l = 0; l < scale.size(); l++) scale[l] = 0.5 + 0.25 * (double)(l % 5);
+    std::vector<double> slopes(64);
+    for (size_t l = 0; l < slopes.size(); l++) slopes[l] = 0.7 + 0.1 * (double)(l % 4);
     uint64_t seed = 1;
     for (const int64_t length : {1, 2, 9, 40})
         for (const int64_t width : {1, 5, 33})
             for (int kind = 0; kind < 12; kind++, seed++) {
-                chain c = {length, 1 + (int64_t)(seed % 3), width, 1e30, -1};
+                chain c = {length, 1 + (int64_t)(seed % 3), width, 1e30, nullptr, -1};
                 dpcr_solve_options o = {};
                 o.method = method;
                 o.guess = kind % 2 ? DPCR_GUESS_STATE : DPCR_GUESS_GIVEN;
@@ -203,12 +218,16 @@ void sweeps_are_the_hosts(dpcr_method method) {
                 if (kind % 4 == 2 && method == DPCR_METHOD_PICARD) o.lock = DPCR_LOCK_MEAN_SQUARE;
                 if (kind % 6 == 4) o.max_sweeps = 1 + (int)(seed % 2), o.no_fallback = kind > 6;
                 if (kind % 6 == 5) c.wall = 1.3;
+                if (kind % 2) c.slopes = slopes.data();
+                o.mixed = 1 + (int)(seed % 4), o.order = kind % 5 == 1 ? 1 + (int64_t)(seed % 4) : length;
+                if (o.order > length) o.order = length;
                 if (kind == 7) c.end = length / 2;
                 chain_as_the_host(c, o, kind == 6 || kind == 8, seed);
             }
 }
 
 void picard_is_the_hosts(void **) { sweeps_are_the_hosts(DPCR_METHOD_PICARD); }
+void parataa_is_the_hosts(void **) { sweeps_are_the_hosts(DPCR_METHOD_PARATAA); }
 
 void what_cannot_be_is_refused(void **) {
     float x[4] = {0};
@@ -238,6 +257,7 @@ int main() {
     if (dpcr_context_create(&options, &context, nullptr) != DPCR_OK) return 1;
     const CMUnitTest tests[] = {
         cmocka_unit_test(picard_is_the_hosts),
+        cmocka_unit_test(parataa_is_the_hosts),
         cmocka_unit_test(what_cannot_be_is_refused),
     };
     const int failed = cmocka_run_group_tests(tests, nullptr, nullptr);

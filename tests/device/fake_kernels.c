@@ -936,11 +936,137 @@ static void sweep_sequence(const dpcri_device_sweep *s, int64_t item) {
     end_sweep(s, b, hi, p);
 }
 
+// ---- and of parataa ----
+
+static double slope_of(const dpcri_device_sweep *s, int64_t l) { return s->slopes ? s->slopes[l] : 1; }
+
+static float *past_of(const dpcri_device_sweep *s, float *of, int64_t b, int64_t q, int64_t l) {
+    return of + ((b * (s->mixed - 1) + q) * s->window.most + l % s->window.most) * s->width;
+}
+
+static float *old_of(const dpcri_device_sweep *s, float *of, int64_t b, int64_t l) {
+    return of + (b * s->window.most + l % s->window.most) * s->width;
+}
+
+static bool holds(const dpcri_device_past *past, int64_t q, int64_t l) {
+    return q < past->count && l >= past->lo[q] && l < past->hi[q];
+}
+
+static void solve_three(int64_t n, double m[3][4], double *gamma) {
+    for (int64_t i = 0; i < n; i++) m[i][i] += 1e-3;
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t k = 0; k < n; k++) {
+            const double factor = m[k][i] / m[i][i];
+            for (int64_t j = 0; j < 4 && k != i; j++) m[k][j] -= factor * m[i][j];
+        }
+    for (int64_t i = 0; i < n; i++) gamma[i] = m[i][3] / m[i][i];
+}
+
+static double *changes(const dpcri_device_sweep *s, int64_t item, int64_t j) {
+    return s->change + (j * s->window.count + item) * s->width;
+}
+
+// R of the window; the first step that is not within its tolerance.
+static int64_t substitute(const dpcri_device_sweep *s, int64_t item, int64_t b, int64_t lo, int64_t hi, double *worst) {
+    const int64_t w = s->width, count = s->window.count;
+    int64_t good = lo;
+    for (int64_t l = lo; l < hi; l++) {
+        const float *const f = s->f + ((l - lo) * count + item) * w, *const z = state_at(s, l, b);
+        bool within;
+        *worst = fmax(*worst, residual_of(s, f, z, s->scale ? s->scale[l] : 1, &within));
+        if (within && good == l) good++;
+        for (int64_t k = 0; k < w; k++) {
+            const double r = (double)f[k] - (double)z[k];
+            double sum = isfinite(r) ? r : 0, product = 1;
+            if (l > lo) sum += slope_of(s, l) * changes(s, item, l - lo - 1)[k];
+            for (int64_t i = l; i > l - s->order && l - lo >= s->order; i--) product *= slope_of(s, i);
+            if (l - lo >= s->order) {
+                const double out = (double)f[k - s->order * count * w] - (double)state_at(s, l - s->order, b)[k];
+                if (isfinite(out)) sum -= product * out;
+            }
+            changes(s, item, l - lo)[k] = sum;
+        }
+    }
+    return good;
+}
+
+static void remember(const dpcri_device_sweep *s, int64_t item, int64_t b, int64_t lo, int64_t hi, int64_t sweeps) {
+    dpcri_device_past *const past = &s->past[b];
+    const int64_t pasts = s->mixed - 1, slot = pasts ? (sweeps + pasts - 2) % pasts : 0;
+    const int64_t from = lo > past->old_lo ? lo : past->old_lo, to = hi < past->old_hi ? hi : past->old_hi;
+    if (!pasts) return;
+    for (int64_t l = lo; l < hi; l++)
+        for (int64_t k = 0; k < s->width; k++) {
+            const double r = changes(s, item, l - lo)[k], z = state_at(s, l, b)[k];
+            float *const old_r = old_of(s, s->old_r, b, l) + k, *const old_z = old_of(s, s->old_z, b, l) + k;
+            if (l >= from && l < to) {
+                past_of(s, s->past_r, b, slot, l)[k] = (float)(r - (double)*old_r);
+                past_of(s, s->past_z, b, slot, l)[k] = (float)(z - (double)*old_z);
+            }
+            *old_r = (float)r, *old_z = (float)z;
+        }
+    past->lo[slot] = from, past->hi[slot] = to;
+    past->count += sweeps > 1 && past->count < pasts;
+    past->old_lo = lo, past->old_hi = hi;
+}
+
+static void mix(const dpcri_device_sweep *s, int64_t item, int64_t b, int64_t lo, int64_t hi, int64_t good, int64_t n) {
+    double sums[3][4] = {{0}};
+    if (good == lo) memcpy(state_at(s, lo, b), s->f + item * s->width, (size_t)s->width * sizeof(float));
+    for (int64_t l = good == lo ? lo + 1 : lo; l < hi; l++) {
+        const double *const R = changes(s, item, l - lo);
+        double m[3][4], gamma[3] = {0};
+        for (int64_t q = 0; q < n; q++)
+            for (int64_t k = 0; k < s->width && holds(&s->past[b], q, l); k++) {
+                const double x = past_of(s, s->past_r, b, q, l)[k];
+                for (int64_t p = 0; p < n; p++)
+                    if (holds(&s->past[b], p, l)) sums[q][p] += x * (double)past_of(s, s->past_r, b, p, l)[k];
+                sums[q][3] += x * R[k];
+            }
+        memcpy(m, sums, sizeof m);
+        solve_three(n, m, gamma);
+        for (int64_t k = 0; k < s->width && l >= good; k++) {
+            double next = (double)state_at(s, l, b)[k] + R[k];
+            for (int64_t q = 0; q < n; q++)
+                if (holds(&s->past[b], q, l))
+                    next -= gamma[q] *
+                            ((double)past_of(s, s->past_z, b, q, l)[k] + (double)past_of(s, s->past_r, b, q, l)[k]);
+            state_at(s, l, b)[k] = isfinite(next) ? (float)next : state_at(s, lo, b)[k];
+        }
+    }
+}
+
+static void mixed_sweep(const dpcri_device_sweep *s, int64_t item) {
+    const int64_t b = s->window.who[item];
+    dpcri_device_progress *const p = (dpcri_device_progress *)(uintptr_t)&s->window.places[b];
+    const int64_t lo = p->front, end = lo + s->window.most, hi = end < s->window.length ? end : s->window.length;
+    p->residual = 0;
+    p->work += hi - lo;
+    p->sweeps++;
+    if (!all_finite(s->f + item * s->width, s->width)) {
+        p->ended = DPCRI_DEVICE_NOT_FINITE;
+        end_sweep(s, b, hi, p);
+        return;
+    }
+    const int64_t good = substitute(s, item, b, lo, hi, &p->residual);
+    if (good < s->window.length) {
+        remember(s, item, b, lo, hi, p->sweeps);
+        mix(s, item, b, lo, hi, good, p->sweeps > 1 ? s->past[b].count : 0);
+    } else {
+        p->sweeps--;
+    }
+    if (p->exact == lo && good == lo) p->exact++;
+    p->front = good > lo ? good : lo + 1;
+    if (s->atol == 0 && s->rtol == 0) p->exact = p->front;
+    end_sweep(s, b, hi, p);
+}
+
 static dpcr_status sweep(int id, const dpcri_device_sweep *s, void *stream, dpcr_error *error) {
     (void)id;
     (void)stream;
     (void)error;
-    for (int64_t item = 0; item < s->window.count; item++) sweep_sequence(s, item);
+    for (int64_t item = 0; item < s->window.count; item++)
+        (s->mixed && !s->in_order ? mixed_sweep : sweep_sequence)(s, item);
     return DPCR_OK;
 }
 

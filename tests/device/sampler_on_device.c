@@ -254,7 +254,10 @@ void sweeps_as_on_the_host(void **state) {
                            .guidance = n % 4 == 1 ? 2.5 : 1,
                            .labelled = n % 4 < 2,
                            .masked = n % 5 == 3};
-            const dpcr_solve_options o = {.method = DPCR_METHOD_PICARD,
+            const bool mixes = n % 7 > 3;
+            const dpcr_solve_options o = {.method = mixes ? DPCR_METHOD_PARATAA : DPCR_METHOD_PICARD,
+                                          .mixed = n % 5,
+                                          .order = n % 4,
                                           .guess = (dpcr_guess)guess,
                                           .window = n % 3 == 1   ? 4
                                                     : n % 3 == 2 ? 100
@@ -264,7 +267,7 @@ void sweeps_as_on_the_host(void **state) {
             sweep_both(&j, exact, false);
             near.atol = near.rtol = 1e-3;
             near.step_scale = n % 2 ? any : NULL;
-            near.lock = n % 4 == 3 ? DPCR_LOCK_MEAN_SQUARE : DPCR_LOCK_RESIDUAL;
+            near.lock = n % 4 == 3 && !mixes ? DPCR_LOCK_MEAN_SQUARE : DPCR_LOCK_RESIDUAL;
             sweep_both(&j, near, false);
             spent.atol = spent.rtol = 1e-7;
             spent.max_sweeps = 1 + n % 2;
@@ -301,12 +304,13 @@ void samplers_that_are_refused(void **state) {
     dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_OVERLAP, .device = there};
     assert_int_equal(dpcr_solve_plan_create(context, dpcr_sampler_steps(sampler), &options, &plan, &error),
                      DPCR_ERROR_UNSUPPORTED);
-    assert_non_null(strstr(error.text, "overlap on a device; the loop (sequential) and picard work there"));
+    assert_non_null(strstr(error.text, "overlap on a device; the loop (sequential), picard and parataa work there"));
     const double scale = 1;
     dpcr_solve_options refused[] = {{.method = DPCR_METHOD_PARAREAL},
                                     {.method = DPCR_METHOD_PICARD, .confirm = 0.1},
                                     {.method = DPCR_METHOD_PICARD, .scheme = DPCR_SCHEME_CHUNKED},
                                     {.method = DPCR_METHOD_PICARD, .memory_limit = 64},
+                                    {.method = DPCR_METHOD_PARATAA, .lock = DPCR_LOCK_MEAN_SQUARE},
                                     {.method = DPCR_METHOD_SEQUENTIAL, .window = 3},
                                     {.method = DPCR_METHOD_SEQUENTIAL, .step_scale = &scale}};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {

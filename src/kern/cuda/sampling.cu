@@ -48,11 +48,15 @@ int dpcri_cuda_move_run(dpcri_device_move c, void *stream) {
 }
 
 int dpcri_cuda_sweep_run(dpcri_device_sweep c, void *stream) {
-    typedef sweeps::picard kernel;
     const dpcri_device_window &w = c.window;
+    const bool remembers = c.mixed > 1;
     if (w.count < 0 || !is_window(w) || w.first != 0 || w.most < 1 || w.length < 1 || c.width < 1)
         return DPCRI_CUDA_ARGUMENT;
     if (w.count == 0) return DPCRI_CUDA_OK;
-    if (!c.path || !c.f || (!c.in_order && (!c.r || !c.flags))) return DPCRI_CUDA_ARGUMENT;
-    return simt::launch<kernel>({w.count, kernel::most, sweeps::shared_bytes, false}, stream, c);
+    if (!c.path || !c.f || c.mixed < 0 || c.mixed > 4) return DPCRI_CUDA_ARGUMENT;
+    if (!c.in_order && !c.mixed && (!c.r || !c.flags)) return DPCRI_CUDA_ARGUMENT;
+    if (!c.in_order && c.mixed && (!c.change || !c.sums || !c.past || c.order < 1)) return DPCRI_CUDA_ARGUMENT;
+    if (!c.in_order && remembers && (!c.past_z || !c.past_r || !c.old_z || !c.old_r)) return DPCRI_CUDA_ARGUMENT;
+    const simt::shape shape = {w.count, sweeps::threads, sweeps::shared_bytes, false};
+    return c.mixed ? simt::launch<sweeps::parataa>(shape, stream, c) : simt::launch<sweeps::picard>(shape, stream, c);
 }

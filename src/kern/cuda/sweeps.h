@@ -4,10 +4,14 @@
 //   picard   r_l = f_l - z_l;  delta_l = delta_{l-1} + r_l along the window;  z_l += delta_l, the front's z = f;  the
 //            front goes past the leading steps that are within the tolerance; what comes into the window is guessed
 //
+//   parataa  the same residuals substituted into each other by slopes, and mixed with the last sweeps' by triangular
+//            weights (solve/parataa.c)
+//
 // A block a sequence, in one launch: a warp a step for residuals and updates, a thread a number for the sums along the
 // window. Rules, operations and the order of sums are solve/sweeps.c's by the loop, so the bits are those of a host
 // that takes the scheme sequential. The network's work is some thousand times this: what it costs is reading the window
-// four times from the second cache, by one multiprocessor a sequence.
+// four times from the second cache, by one multiprocessor a sequence. Parataa's inner products are summed by one lane
+// each in the host's order, W w dependent additions a sweep, which wide states will feel.
 #ifndef DPCRI_CUDA_SWEEPS_H
 #define DPCRI_CUDA_SWEEPS_H
 
@@ -182,6 +186,199 @@ struct picard {
         if (p.exact == p.front && (a.mean || good == 0)) p.exact++;  // f of a state with the loop's bits
         p.front += good > 0 ? good : 1;
         if (exact) p.exact = p.front;
+        go_on(me, v, p);
+    }
+};
+
+struct parataa {
+    typedef dpcri_device_sweep arguments;
+    static constexpr int most = threads;
+    static constexpr int SUMS = 12, MOST = 3;  // of each difference with the others, and with R
+    struct told {
+        bool same, close, finite;
+        double distance;
+    };
+
+    // What is to be said of a step's residual, by a warp, to all its lanes.
+    SIMT static told look(simt::lane &me, const view &v, int64_t j) {
+        const float *f = v.f(j), *z = v.z(v.lo + j);
+        const double unit = unit_of(v.a, v.lo + j), atol = unit * v.a.atol, rtol = unit * v.a.rtol;
+        bool differs = false, far = false, bad = false;
+        double largest = 0, scale = 1;
+        for (int64_t k = me.in_warp(); k < v.a.width; k += simt::warp_size) {
+            const double d = cells::magnitude((double)f[k] - (double)z[k]), value = cells::magnitude((double)z[k]);
+            const float gap = cells::magnitude(f[k] - z[k]);
+            differs = differs || cells::bits_of(f[k]) != cells::bits_of(z[k]);
+            bad = bad || !cells::finite(f[k]);
+            far = far || !(cells::finite(gap) && (double)gap <= atol + rtol * value);
+            if (!(d <= largest)) largest = d == d ? d : HUGE_VAL;
+            if (value > scale) scale = value;
+        }
+        for (int n = simt::warp_size / 2; n > 0; n /= 2) {
+            const double a = me.shuffle_xor(largest, n), b = me.shuffle_xor(scale, n);
+            largest = a > largest ? a : largest;
+            scale = b > scale ? b : scale;
+        }
+        differs = me.any(differs);
+        far = me.any(far);
+        bad = me.any(bad);
+        const bool exact = atol == 0 && rtol == 0;
+        return {!differs, exact ? !differs : !far, !bad, largest == HUGE_VAL ? HUGE_VAL : largest / scale};
+    }
+
+    SIMT static double slope(const view &v, int64_t l) { return v.a.slopes ? v.a.slopes[l] : 1; }
+    SIMT static double *change(const view &v, int64_t j) { return v.a.change + v.row(j) * v.a.width; }
+    SIMT static double *sums(const view &v, int64_t j) { return v.a.sums + v.row(j) * SUMS; }
+
+    // R of the window, a thread a number, step after step.
+    SIMT static void substitute(simt::lane &me, const view &v) {
+        for (int64_t k = me.thread(); k < v.a.width; k += threads) {
+            double before = 0;
+            for (int64_t j = 0; j < v.hi - v.lo; j++) {
+                const int64_t l = v.lo + j;
+                const double r = (double)v.f(j)[k] - (double)v.z(l)[k];
+                double sum = (cells::finite(r) ? r : 0) + (j > 0 ? slope(v, l) * before : 0);
+                if (j >= v.a.order) {
+                    double product = 1;
+                    for (int64_t i = l; i > l - v.a.order; i--) product *= slope(v, i);
+                    const double out = (double)v.f(j - v.a.order)[k] - (double)v.z(l - v.a.order)[k];
+                    if (cells::finite(out)) sum -= product * out;
+                }
+                change(v, j)[k] = before = sum;
+            }
+        }
+    }
+
+    SIMT static int64_t old_at(const view &v, int64_t l) {
+        return (v.sequence * v.a.window.most + l % v.a.window.most) * v.a.width;
+    }
+    SIMT static int64_t past_at(const view &v, int q, int64_t l) {
+        return ((v.sequence * (v.a.mixed - 1) + q) * v.a.window.most + l % v.a.window.most) * v.a.width;
+    }
+
+    // The differences from the last sweep, where both had the step.
+    SIMT static void remember(simt::lane &me, const view &v, int sweeps, dpcri_device_past &past) {
+        const int pasts = v.a.mixed - 1;
+        if (pasts < 1) return;
+        const int slot = (sweeps + pasts - 2) % pasts;
+        const int64_t from = v.lo > past.old_lo ? v.lo : past.old_lo, to = v.hi < past.old_hi ? v.hi : past.old_hi;
+        for (int64_t n = me.thread(); n < (v.hi - v.lo) * v.a.width; n += threads) {
+            const int64_t j = n / v.a.width, k = n % v.a.width, l = v.lo + j, old = old_at(v, l) + k;
+            if (l >= from && l < to) {
+                v.a.past_r[past_at(v, slot, l) + k] = (float)(change(v, j)[k] - (double)v.a.old_r[old]);
+                v.a.past_z[past_at(v, slot, l) + k] = (float)((double)v.z(l)[k] - (double)v.a.old_z[old]);
+            }
+            v.a.old_r[old] = (float)change(v, j)[k];
+            v.a.old_z[old] = v.z(l)[k];
+        }
+        for (int q = 0; q < MOST; q++)
+            if (q == slot) past.lo[q] = from, past.hi[q] = to;
+        if (sweeps > 1 && past.count < pasts) past.count++;
+        past.old_lo = v.lo;
+        past.old_hi = v.hi;
+    }
+
+    SIMT static bool holds(const dpcri_device_past &past, int q, int64_t l) {
+        return q < past.count && l >= past.lo[q] && l < past.hi[q];
+    }
+
+    // Entry (q, k) of B, and of d where k is 3, over all steps so far: a lane each, in order.
+    SIMT static void add_up(simt::lane &me, const view &v, const dpcri_device_past &past, int64_t first) {
+        const int q = me.thread() / 4, k = me.thread() % 4;
+        if (me.thread() >= SUMS) return;
+        double sum = 0;
+        for (int64_t j = first; j < v.hi - v.lo; j++) {
+            const int64_t l = v.lo + j;
+            const bool both = holds(past, q, l) && (k == MOST || holds(past, k, l));
+            for (int64_t i = 0; both && i < v.a.width; i++) {
+                const double x = (double)v.a.past_r[past_at(v, q, l) + i];
+                sum += x * (k == MOST ? change(v, j)[i] : (double)v.a.past_r[past_at(v, k, l) + i]);
+            }
+            sums(v, j)[me.thread()] = sum;
+        }
+    }
+
+    // gamma = (B + lambda I)^-1 d in the first places of a step's sums.
+    SIMT static void solve_small(int n, double *s) {
+        double a[MOST][MOST + 1];
+        for (int i = 0; i < n; i++) {
+            for (int j = 0; j < n; j++) a[i][j] = s[4 * i + j] + (i == j ? 1e-3 : 0);
+            a[i][n] = s[4 * i + MOST];
+        }
+        for (int i = 0; i < n; i++)
+            for (int k = i + 1; k < n; k++) {
+                const double factor = a[k][i] / a[i][i];
+                for (int j = i; j <= n; j++) a[k][j] -= factor * a[i][j];
+            }
+        for (int i = n - 1; i >= 0; i--) {
+            double gamma = a[i][n];
+            for (int j = i + 1; j < n; j++) gamma -= a[i][j] * s[j];
+            s[i] = gamma / a[i][i];
+        }
+    }
+
+    // Steps before `good` stay as their residual was measured.
+    SIMT static void update(simt::lane &me, const view &v, const dpcri_device_past &past, int n, int64_t good) {
+        const int64_t first = good > 0 ? 0 : 1, open = good > 0 ? good : 1, steps = v.hi - v.lo;
+        for (int64_t k = me.thread(); good == 0 && k < v.a.width; k += threads) v.z(v.lo)[k] = v.f(0)[k];
+        if (n) add_up(me, v, past, first);
+        me.barrier();
+        for (int64_t j = open + me.thread(); n && j < steps; j += threads) solve_small(n, sums(v, j));
+        me.barrier();
+        for (int64_t m = me.thread(); m < (steps - open) * v.a.width; m += threads) {
+            const int64_t j = open + m / v.a.width, k = m % v.a.width, l = v.lo + j;
+            double next = (double)v.z(l)[k] + change(v, j)[k];
+            for (int q = 0; q < n; q++)
+                if (holds(past, q, l))
+                    next -= sums(v, j)[q] *
+                            ((double)v.a.past_z[past_at(v, q, l) + k] + (double)v.a.past_r[past_at(v, q, l) + k]);
+            v.z(l)[k] = cells::finite(next) ? (float)next : v.z(v.lo)[k];
+        }
+        me.barrier();
+    }
+
+    SIMT static void run(simt::lane &me, const arguments &a) {
+        const view v = view_of(me, a);
+        if (a.in_order) {
+            step_in_order(me, v);
+            return;
+        }
+        dpcri_device_progress p = a.window.places[v.sequence];
+        dpcri_device_past past = a.past[v.sequence];
+        const int64_t steps = v.hi - v.lo;
+        int64_t good = steps;
+        double worst = 0;
+        bool lost = false;
+        for (int64_t k = 0; k < a.width; k++) lost = lost || !cells::finite(v.f(0)[k]);
+        p.work += steps;
+        p.sweeps++;
+        if (lost) {  // what goes into the front is right: the chain itself leaves the finite numbers
+            me.barrier();
+            p.residual = 0;  // not looked at
+            p.ended = DPCRI_DEVICE_NOT_FINITE;
+            go_on(me, v, p);
+            return;
+        }
+        for (int64_t j = me.warp(); j < steps; j += warps) {
+            const told t = look(me, v, j);
+            if (!(t.finite && (t.same || t.close)) && j < good) good = j;
+            if (!t.same && !(t.distance <= worst)) worst = t.distance;
+        }
+        gather(me, good, worst);
+        p.residual = worst;
+        if (v.lo + good < a.window.length) {
+            substitute(me, v);
+            me.barrier();
+            remember(me, v, p.sweeps, past);
+            me.barrier();
+            update(me, v, past, p.sweeps > 1 ? (int)past.count : 0, good);
+        } else {
+            p.sweeps--;  // a check that found nothing to do
+        }
+        if (p.exact == p.front && good == 0) p.exact++;  // f of a state with the loop's bits
+        p.front += good > 0 ? good : 1;
+        if (a.atol == 0 && a.rtol == 0) p.exact = p.front;
+        if (me.thread() == 0) a.past[v.sequence] = past;
         go_on(me, v, p);
     }
 };
