@@ -58,7 +58,7 @@ dpcr_status dpcri_device_check_options(const dpcr_solve_options *o, bool sweeps,
     if (o->order < 0 || o->mixed < 0 || o->mixed > 4)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: order is %lld and mixed %d, wanted 0 or more, 0 to 4",
                           (long long)o->order, o->mixed);
-    if (o->lock && m != DPCR_METHOD_PICARD) return refuse_option("lock of another method than picard", error);
+    if (o->lock && m == DPCR_METHOD_PARATAA) return refuse_option("lock of parataa", error);
     if (swept) return DPCR_OK;
     if (o->guess) return refuse_option("a guess", error);
     if (o->window) return refuse_option("a window", error);
