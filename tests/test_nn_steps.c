@@ -296,14 +296,14 @@ static void many_steps_equal_single_ones(void **state) {
 }
 
 // More rows than the other two take at once.
-static void gradients_take_any_number_of_short_rows(void **state) {
+static void gradients_take_any_number_of_short_width(void **state) {
     (void)state;
     static const int64_t rows[] = {DPCRI_STEPS_ROWS + 1, 16, 33};
     srand(12);
     for (int level = 0; level < DPCRI_ISA_COUNT; level++)
         for (int dtype = DPCR_F32; dtype <= DPCR_F64; dtype++) {
             const dpcri_nn_kernels *k = dpcri_nn_kernels_at((dpcri_isa)level, (dpcr_dtype)dtype);
-            for (int64_t w = 1; k && w <= k->short_rows; w++)
+            for (int64_t w = 1; k && w <= k->short_width; w++)
                 for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
                     for (int mode = 0; mode < 4; mode++) {
                         const int64_t size[4] = {1, STEPS, rows[i], w};
@@ -314,6 +314,6 @@ static void gradients_take_any_number_of_short_rows(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(many_steps_equal_single_ones),
-                                       cmocka_unit_test(gradients_take_any_number_of_short_rows)};
+                                       cmocka_unit_test(gradients_take_any_number_of_short_width)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

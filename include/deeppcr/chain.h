@@ -59,8 +59,8 @@ typedef struct dpcr_chain_options {
     int64_t chunk;     // chunked, overlap: steps a chunk. Default: from the shape alone, never from the threads
     int levels;        // blelloch: tree levels + 1; 0: no limit, 1: the loop
     int64_t warm_up;   // overlap: steps that a chunk runs before it stores; default 64
-    double tolerance;  // overlap, also of AUTO: allowed boundary defect |d| <= tolerance max(1, |z|), where components
-                       // mix by the largest of z; default 0: bit for bit the loop's result (of AUTO but for wide dense
+    double tolerance;  // overlap, also of AUTO: allowed boundary defect |d| <= tolerance max(1, |z|), of dense chains
+                       // by the largest of z; default 0: bit for bit the loop's result (of AUTO but for wide dense
                        // chains: see chain_plan_create)
     int max_sweeps;    // overlap: sweeps before the rest is finished in order; default 3
     dpcr_planning planning;     // how AUTO is decided

@@ -7,10 +7,8 @@
 // The scheme for a shape on so many threads, and why. `chunk` is the chunk that `chunked` would take.
 dpcr_scheme dpcri_chain_auto(const dpcr_chain_shape *shape, int64_t chunk, int threads, char *sentence, size_t bytes);
 
-// Seconds that a dense chain of one sequence would gain over the scheme chosen for it by running in overlapped chunks,
-// if it forgets soon; 0: too few to try.
-// Seconds that overlapped chunks of a dense chain would gain over what was chosen, taking `run_ups` times its steps;
-// 0 where that is too little to be sure of.
+// Seconds that overlapped chunks of a dense chain of one sequence would gain over what was chosen, taking `run_ups`
+// times its steps; 0 where that is too little to be sure of.
 double dpcri_chain_overlap_gain(const dpcr_chain_shape *shape, dpcr_scheme chosen, int64_t chunk, int threads,
                                 double run_ups);
 

@@ -43,6 +43,14 @@ static int64_t steps_of_look(int64_t length) {
     return fitting < SHORT_LOOK ? SHORT_LOOK : fitting < LOOK ? fitting : LOOK;
 }
 
+// Seconds that chunks of a dense chain gain with run-ups of so many steps: only threads that find a group of them work.
+static double gain_of(const dpcr_chain_shape *shape, dpcr_scheme chosen, int64_t chunk, int threads, double warm_up) {
+    const int64_t size = dpcri_chain_overlap_chunk(shape->length, (int64_t)warm_up);
+    const int64_t groups = 1 + (shape->length / size) / DPCRI_SIDE;
+    return dpcri_chain_overlap_gain(shape, chosen, chunk, groups < threads ? (int)groups : threads,
+                                    1 + warm_up / (double)size);
+}
+
 bool dpcri_chain_may_overlap(const dpcr_chain_shape *shape, dpcr_scheme chosen, int64_t chunk, int threads,
                              dpcr_chain_options *options) {
     const dpcr_transition *t = &shape->transition;
@@ -52,8 +60,7 @@ bool dpcri_chain_may_overlap(const dpcr_chain_shape *shape, dpcr_scheme chosen, 
         most_steps(shape->length) < LEAST_STEPS || shape->length > MOST_BYTES / (t->rows * (int64_t)real))
         return false;
     if (form == DPCR_DENSE) {
-        const double chunks = (double)dpcri_chain_overlap_chunk(shape->length, RUN_UP);
-        if (dpcri_chain_overlap_gain(shape, chosen, chunk, threads, 1 + RUN_UP / chunks) < least_gain) return false;
+        if (gain_of(shape, chosen, chunk, threads, RUN_UP) < least_gain) return false;
     } else {
         // Steps that wait, or threads that read every other line of a row, of more than their caches hold.
         const int64_t part = dpcri_part_width(form, t->block, real);
@@ -95,7 +102,7 @@ static double value_at(const dpcri_flow *f, const void *values, int64_t i) {
     return f->size == sizeof(double) ? ((const double *)values)[i] : (double)((const float *)values)[i];
 }
 
-// The largest right-hand side of the steps that a first look may take; 1 where all are 0 or one is not finite.
+// The largest right-hand side of the first steps of each place; 1 where all are 0 or one is not finite.
 static double probe_of(const dpcri_flow *f, int64_t apart) {
     double most = 0;
     for (int64_t p = 0; p < PLACES; p++)
@@ -131,10 +138,8 @@ static distance compare(const dpcri_flow *f, const void *x, const void *other) {
 static bool pays(const dpcr_context *context, const dpcr_chain_shape *shape, const dpcr_chain_options *chosen,
                  double warm_up) {
     if (dpcri_kernel_form(&shape->transition) != DPCR_DENSE) return warm_up < (double)shape->length / 24;
-    if (!(warm_up < (double)shape->length / 8)) return false;
-    const int64_t chunk = dpcri_chain_overlap_chunk(shape->length, (int64_t)warm_up);
-    return dpcri_chain_overlap_gain(shape, chosen->scheme, chosen->chunk, dpcr_context_threads(context),
-                                    1 + warm_up / (double)chunk) > 0;
+    return warm_up < (double)shape->length / 8 &&
+           gain_of(shape, chosen->scheme, chosen->chunk, dpcr_context_threads(context), warm_up) > 0;
 }
 
 void dpcri_chain_forgets(dpcr_context *context, const dpcr_chain_shape *shape, const dpcri_linear *chain,

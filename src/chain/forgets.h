@@ -11,8 +11,7 @@ bool dpcri_chain_may_overlap(const dpcr_chain_shape *shape, dpcr_scheme chosen, 
 
 // Looks how soon the chain at hand forgets its start. Where that is soon enough the options become those of a solve by
 // overlap, whose bits are the loop's, or, of dense chains wider than 4, whose chunks join within 8 eps of the states.
-// The workspace is scratch. Asks a chain's data; options, those of the scheme that was chosen, become overlap's where
-// that pays.
+// Before, the options are those of the scheme that was chosen. The workspace is scratch.
 void dpcri_chain_forgets(dpcr_context *context, const dpcr_chain_shape *shape, const dpcri_linear *chain,
                          void *workspace, dpcr_chain_options *options);
 

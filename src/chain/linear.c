@@ -254,8 +254,8 @@ const void *dpcri_chunks_from_zero(const dpcri_flow *f, const dpcri_chunks *chun
     return dpcri_at(f, states, last * f->w);
 }
 
-// Two groups of them where the run-up leaves room, so that two threads find work; at most eight run-ups long, but for
-// very long chains.
+// Two groups of them where the run-up leaves room, so that two threads find work; at most twelve run-ups long,
+// but for very long chains.
 int64_t dpcri_chain_overlap_chunk(int64_t length, int64_t warm_up) {
     const int64_t m = warm_up < INT64_MAX / 16 ? warm_up : INT64_MAX / 16;
     const int64_t most = 8 * m, least = 5 * m / 2, two = length / (2 * DPCRI_SIDE), spread = length / 64;

@@ -177,7 +177,7 @@ static double value_of(const job *j, const void *x, int64_t i) {
     return j->is_double ? ((const double *)x)[i] : (double)((const float *)x)[i];
 }
 
-// The larger of 1 and what the tolerance is relative to: component i, and of a state whose components mix the largest.
+// The larger of 1 and what the tolerance is relative to: component i, and of a dense chain's state the largest.
 static double size_of(const job *j, const void *x, int64_t i) {
     const int64_t first = j->flow->form == DPCR_DENSE ? 0 : i, past = j->flow->form == DPCR_DENSE ? j->flow->w : i + 1;
     double size = 1;

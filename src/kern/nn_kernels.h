@@ -129,7 +129,7 @@ typedef struct dpcri_nn_kernels {
     size_t element;   // bytes
     int64_t columns;  // widest tile of columns: layers up to it may work in place
     bool eights;      // float, AVX2 and AVX-512
-    int64_t short_rows;  // width up to which gradient_steps takes any number of rows at once
+    int64_t short_width;  // width up to which gradient_steps takes any number of rows at once
     void (*product)(const dpcri_product *p);
     // The same with b transposed: sum_k a(i,k) b[j][k], b_row from one j to the next.
     void (*product_transposed)(const dpcri_product *p);

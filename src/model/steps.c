@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The chain's callbacks: spans of lanes, steps and rows over the step's program. Step l's parameters begin at
-// l * program.parameters of both vectors. Few rows of the fused form go through all steps of a span in one call of a
-// kernel; else a call a step, rows in blocks. A row's bits depend on neither.
+// l * program.parameters of both vectors. Few rows of the fused form, and narrow ones eight at a time, go through many
+// steps of a span in one call of a kernel; else a call a step, rows in blocks. A row's bits depend on neither.
 #include <math.h>
 
 #include "model/model_internal.h"
@@ -469,7 +469,7 @@ static int adjoint_window(void *user, const dpcr_span *span, const dpcr_array *i
 static bool gradients_in_one_call(const dpcri_program *p, int64_t rows, bool taped) {
     if (!p->fused || p->width > DPCRI_STEPS_WIDTH) return false;
     const bool room = taped || rows * p->width * (int64_t)p->kernels->element <= STACK_BYTES;
-    return rows <= DPCRI_STEPS_ROWS || (p->width <= p->kernels->short_rows && room);
+    return rows <= DPCRI_STEPS_ROWS || (p->width <= p->kernels->short_width && room);
 }
 
 static int gradient(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,

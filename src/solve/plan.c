@@ -148,9 +148,11 @@ int64_t dpcri_rows_of_line(const dpcr_steps *steps) {
     return rows > 1 ? rows : 1;
 }
 
-// Rows of at most 16 bytes go side by side: eight of them take as long as sixteen.
+// Light steps' rows of at most 16 bytes go side by side: eight of them take as long as sixteen.
 static int64_t fair_block(const dpcr_steps *steps, int64_t line) {
-    const bool side_by_side = steps->width * (int64_t)dpcr_dtype_size(steps->dtype) <= 16;
+    enum { LIGHT = 200 };  // flops of a row: a narrow network's, of simple activations
+    const bool side_by_side =
+        steps->width * (int64_t)dpcr_dtype_size(steps->dtype) <= 16 && steps->flops > 0 && steps->flops <= LIGHT;
     const int64_t batch = steps->batch, few = side_by_side ? 16 : 8;
     const int64_t least = batch >= 128 ? 64 : batch >= 64 ? 32 : batch > 16 ? 16 : few;
     return least > line ? least : line;
