@@ -236,7 +236,7 @@ static void predictions_are_in_order(void **state) {
         dpcr_solve_plan *plan = plan_of(context, &steps, DPCR_PLANNING_ESTIMATE);
         dpcr_candidate best = {.size = sizeof best};
         assert_true(dpcr_solve_plan_candidate(plan, 0, &best));
-        if (!(best.seconds <= before * 1.2))
+        if (!(best.seconds <= before * 1.1))
             fail_msg("%d cores: %s in %g s, before %g s", cores, dpcr_method_name(best.method), best.seconds, before);
         before = best.seconds;
         dpcr_solve_plan_destroy(plan);

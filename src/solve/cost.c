@@ -26,12 +26,14 @@ static double state_bytes(const dpcri_outlook *o) {
     return (double)o->steps->width * (double)dpcr_dtype_size(o->steps->dtype);
 }
 
-// Handing work to t threads: measured for those that we have, a tree beyond.
-static double region_seconds(const dpcri_outlook *o) {
-    const double have = (double)dpcr_context_threads(o->context), t = threads_of(o);
+// Handing so many tasks to as many threads, or to all: measured for those that we have, a tree beyond.
+static double region_of_tasks(const dpcri_outlook *o, double tasks) {
+    const double have = (double)dpcr_context_threads(o->context), t = less(threads_of(o), tasks);
     if (t <= 1) return 0;
     return o->machine.region * more(1, log2(t) / log2(more(2, have)));
 }
+
+static double region_seconds(const dpcri_outlook *o) { return region_of_tasks(o, threads_of(o)); }
 
 // Bytes through the level that holds them all, by as many threads as take part.
 static double memory_seconds(const dpcri_outlook *o, double bytes, double threads) {
@@ -96,7 +98,7 @@ static double overlap_seconds(const dpcri_outlook *o, double threads, double chu
     const double depth = rounds * (chunk + warm_up) * (vectors ? all : more(less(latency, all), batch_of(o) * lane));
     const double checks = chunks * (check_seconds + (batch_of(o) - 1) * row_check_seconds);
     return more(more(work, depth), memory_seconds(o, bytes, less(threads, calls))) + checks +
-           rounds * 2 * call_seconds + (threads > 1 ? region_seconds(o) : 0);
+           rounds * 2 * call_seconds + region_of_tasks(o, less(threads, calls));
 }
 
 static double overlap_by(const dpcri_outlook *o, double threads, int64_t chunk, int64_t warm_up) {
