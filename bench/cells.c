@@ -90,7 +90,7 @@ static void point(dpcr_context *context, const settings *s, dpcr_cell_kind kind,
                                  .weight = dpcr_array_make(weight, DPCR_F32, ndim, own ? shape : shape + 1),
                                  .input = dpcr_array_make(x, DPCR_F32, 3, states)};
     dpcr_cell *cell = NULL;
-    dpcr_steps steps;
+    dpcr_steps steps = {.size = sizeof steps};
     dpcr_error error;
     if (dpcr_cell_create(context, &o, &cell, &error) || dpcr_cell_steps(cell, &steps, &error)) fail(&error);
     dpcr_solve_plan *plan[2] = {NULL, NULL};

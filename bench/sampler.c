@@ -255,7 +255,7 @@ int main(int argc, char **argv) {
     dpcr_error error;
     dpcr_context *context;
     dpcr_sampler *sampler;
-    dpcr_denoiser denoiser;
+    dpcr_denoiser denoiser = {.size = sizeof denoiser};
     const dpcr_context_options threads = {.size = sizeof threads, .threads = (int)s.threads};
     must(dpcr_context_create(&threads, &context, &error), &error);
     dpcr_diffusion *model = make_model(context, &s);

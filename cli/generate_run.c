@@ -231,7 +231,7 @@ static void place_guess(const batch_run *b) {
 static int make_sampler(batch_run *b) {
     generation *g = b->g;
     dpcr_error error = {0};
-    dpcr_denoiser denoiser;
+    dpcr_denoiser denoiser = {.size = sizeof denoiser};
     dpcr_sampler_options options = g->sampler;
     int32_t labels[256];
     int32_t *all = g->label >= 0 ? labels : NULL;

@@ -13,8 +13,9 @@ command -v "$python" >/dev/null || { echo "python: no $python"; exit 77; }
 export DEEPPCR_LIBRARY=$build/libdeeppcr.so PYTHONPATH=$PWD/python/src PYTHONDONTWRITEBYTECODE=1
 if grep -qsE '^DEEPPCR_SANITIZE:STRING=.*address' "$build/CMakeCache.txt"; then
     # The interpreter is not instrumented and leaks on purpose; what others' libraries throw goes through the C++ runtime.
+    # Its own small blocks have to come from malloc, or what is written past a structure of ctypes is not seen.
     LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libstdc++.so)"
-    export LD_PRELOAD ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
+    export LD_PRELOAD ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONMALLOC=malloc
 elif grep -qsE '^DEEPPCR_SANITIZE:STRING=.+' "$build/CMakeCache.txt"; then
     echo "python: this sanitizer wants an interpreter of its own"
     exit 77

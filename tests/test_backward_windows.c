@@ -40,7 +40,7 @@ static float weight[LONGEST * W * W], input[NUMBERS], z[NUMBERS], tape[NUMBERS],
 
 static chain chain_make(int64_t length, int64_t batch, int64_t width, dpcr_activation activation, double scale,
                         bool own, int threads) {
-    chain c = {.length = length, .batch = batch, .width = width};
+    chain c = {.steps = {.size = sizeof c.steps}, .length = length, .batch = batch, .width = width};
     const dpcr_context_options context = {.size = sizeof context, .threads = threads};
     assert_int_equal(dpcr_context_create(&context, &c.context, NULL), DPCR_OK);
     const int64_t states[3] = {length, batch, width}, weights[3] = {length, width, width};
@@ -344,7 +344,7 @@ static void threads_share_sequences(void **state) {
                                         .weight = dpcr_array_make(weights, DPCR_F32, 2, square),
                                         .input = dpcr_array_make(inputs, DPCR_F32, 3, all)};
         dpcr_cell *cell = NULL;
-        dpcr_steps steps;
+        dpcr_steps steps = {.size = sizeof steps};
         assert_int_equal(dpcr_cell_create(context, &made, &cell, NULL), DPCR_OK);
         assert_int_equal(dpcr_cell_steps(cell, &steps, NULL), DPCR_OK);
         steps.flops = 0;  // unknown: always handed to the threads

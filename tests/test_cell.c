@@ -65,6 +65,7 @@ static fixture make(dpcr_dtype dtype, dpcr_cell_kind kind, int64_t w, dpcr_activ
     if (own) f.o.weight_gradient = dpcr_array_make(f.weight_gradient, dtype, ndim + 1, shape);
     dpcr_error error;
     if (dpcr_cell_create(f.context, &f.o, &f.cell, &error) != DPCR_OK) fail_msg("%s", error.text);
+    f.steps.size = sizeof f.steps;
     assert_int_equal(dpcr_cell_steps(f.cell, &f.steps, &error), DPCR_OK);
     return f;
 }
@@ -279,7 +280,7 @@ static void misuse_is_refused_in_words(void **state) {
     (void)state;
     fixture f = make(DPCR_F32, DPCR_CELL_DENSE, 2, DPCR_ACT_DEFAULT, 0, 0, L, B);
     dpcr_error error;
-    dpcr_steps steps;
+    dpcr_steps steps = {.size = sizeof steps};
     dpcr_cell_options o = f.o;
     assert_int_equal(dpcr_cell_get_options(f.cell)->activation, DPCR_ACT_TANH);
     assert_null(dpcr_cell_get_options(NULL));
@@ -309,6 +310,17 @@ static void misuse_is_refused_in_words(void **state) {
     assert_int_equal(dpcr_cell_create(f.context, &o, &cell, &error), DPCR_OK);
     assert_int_equal(dpcr_cell_steps(cell, &steps, &error), DPCR_OK);
     assert_null(steps.gradient);
+    // older steps, after which the caller keeps something else
+    memset(&steps, 0x55, sizeof steps);
+    steps.size = offsetof(dpcr_steps, identity);
+    dpcr_steps kept = steps;
+    assert_int_equal(dpcr_cell_steps(cell, &steps, &error), DPCR_OK);
+    assert_int_equal(steps.size, kept.size);
+    assert_int_equal(steps.length, L);
+    assert_memory_equal((char *)&steps + kept.size, (char *)&kept + kept.size, sizeof steps - kept.size);
+    steps.size--;
+    assert_int_equal(dpcr_cell_steps(cell, &steps, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "size"));
     float z0[B * 2] = {0}, z[L * B * 2] = {0}, w[4] = {0};
     const int64_t states[3] = {L, B, 2}, square[2] = {2, 2};
     const dpcr_array start = dpcr_array_make(z0, DPCR_F32, 2, states + 1),

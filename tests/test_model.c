@@ -79,7 +79,7 @@ static void the_golden_mlp_comes_out(void **state) {
                         0.9 * sin(1.3 * (double)(i * W + j) + 0.7 * l);
             }
         }
-    dpcr_steps steps;
+    dpcr_steps steps = {.size = sizeof steps};
     assert_int_equal(dpcr_model_steps(m, 1, &steps, NULL), DPCR_OK);
     double z0[W] = {0.3, -0.7, 1.1}, z[L][W], tape[L][W], g[W] = {1, 1, 1}, kept[L][W], in[L][W], dz0[W];
     dpcr_span span = span_of(0, 1, L, 1);
@@ -132,7 +132,7 @@ typedef struct chain {
 } chain;
 
 static chain open_chain(const dpcr_model_options *options) {
-    chain c = {.model = make(options), .w = options->width};
+    chain c = {.model = make(options), .steps = {.size = sizeof c.steps}, .w = options->width};
     assert_int_equal(dpcr_model_steps(c.model, B, &c.steps, NULL), DPCR_OK);
     c.z = calloc((size_t)((L + 1) * B * c.w), sizeof(double));
     c.tape = calloc((size_t)(L * B * c.steps.tape_values) + 1, sizeof(double));
@@ -520,10 +520,21 @@ static void refusals_name_what_is_wrong(void **state) {
     dpcr_error error = {0};
     float x[6] = {0};
     dpcr_array a = array2(x, DPCR_F32, 2, 3);
-    dpcr_steps steps;
+    dpcr_steps steps = {.size = sizeof steps};
     assert_int_equal(dpcr_model_encode(m, &a, &a, &error), DPCR_ERROR_UNSUPPORTED);
     assert_int_equal(dpcr_model_head(m, &a, &a, &error), DPCR_ERROR_UNSUPPORTED);
     assert_int_equal(dpcr_model_steps(m, -1, &steps, &error), DPCR_ERROR_ARGUMENT);
+    // older steps, after which the caller keeps something else
+    memset(&steps, 0x55, sizeof steps);
+    steps.size = offsetof(dpcr_steps, identity);
+    const dpcr_steps kept = steps;
+    assert_int_equal(dpcr_model_steps(m, 3, &steps, &error), DPCR_OK);
+    assert_int_equal(steps.size, kept.size);
+    assert_int_equal(steps.batch, 3);
+    assert_memory_equal((char *)&steps + kept.size, (const char *)&kept + kept.size, sizeof steps - kept.size);
+    steps.size--;
+    assert_int_equal(dpcr_model_steps(m, 3, &steps, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "size"));
     assert_int_equal(dpcr_model_parameter(m, 2, NULL, 0, NULL, NULL, &error), DPCR_ERROR_ARGUMENT);
     dpcr_model_destroy(m);
     m = make(&(dpcr_model_options){.architecture = DPCR_MLP, .layers = 1, .width = 3, .outputs = 2});

@@ -58,7 +58,7 @@ static void check_file(dpcr_context *context, const char *path) {
     const dpcr_model_options *o = dpcr_model_get_options(m);
     const dpcr_array *x = find(&t, "x"), *labels = find(&t, "labels");
     const int64_t rows = x->shape[0], w = o->width, length = o->layers;
-    dpcr_steps steps;
+    dpcr_steps steps = {.size = sizeof steps};
     assert_int_equal(dpcr_model_steps(m, rows, &steps, NULL), DPCR_OK);
     double *z = calloc((size_t)((length + 1) * rows * w), sizeof *z),
            *lambda = calloc((size_t)(length * rows * w), sizeof *lambda);

@@ -68,7 +68,7 @@ static void jacobians_are_differences(void **state) {
     dpcr_diffusion *model = narrow_model(context, 3);
     const int32_t labels[] = {0, 2, -1, 1, 0};
     for (int g = 0; g < 2; g++) {
-        dpcr_denoiser d;
+        dpcr_denoiser d = {.size = sizeof d};
         assert_int_equal(dpcr_diffusion_denoiser(model, labels, ROWS, g ? 2.5 : 1, &d, NULL), DPCR_OK);
         float x[ROWS * W], m[ROWS * W], m2[ROWS * W], j[ROWS * W * W], up[ROWS * W], down[ROWS * W];
         const double times[ROWS] = {0, 10, 49, 25.5, 3};
@@ -116,7 +116,7 @@ static void models_are_told_apart(void **state) {
         dpcr_diffusion_options options = small_options(3, DPCR_PREDICT_V);
         options.seed = models[i].seed;
         dpcr_diffusion *model = small_model(context, &options);
-        dpcr_denoiser denoiser;
+        dpcr_denoiser denoiser = {.size = sizeof denoiser};
         assert_int_equal(dpcr_diffusion_denoiser(model, NULL, 1, models[i].guidance, &denoiser, NULL), DPCR_OK);
         identity[i] = denoiser.identity;
         dpcr_diffusion_destroy(model);
@@ -142,7 +142,7 @@ static void few_rows_have_the_bits_of_many(void **state) {
             stir(&model->net);
             dpcri_diffusion_refresh(model);
             const int32_t labels[ROWS] = {0, 2, -1, 1, 0, 2, 2, 1, -1};
-            dpcr_denoiser d;
+            dpcr_denoiser d = {.size = sizeof d};
             assert_int_equal(dpcr_diffusion_denoiser(model, c ? labels : NULL, ROWS, 1, &d, NULL), DPCR_OK);
             for (int apart = 0; apart < 2; apart++) {
                 double times[ROWS];
@@ -186,7 +186,7 @@ static void few_rows_need_no_other_thread(void **state) {
         dpcr_diffusion *model = small_model(context, &options);
         stir(&model->net);
         dpcri_diffusion_refresh(model);
-        inner_call call = {.x = x, .m = m};
+        inner_call call = {.d = {.size = sizeof call.d}, .x = x, .m = m};
         assert_int_equal(dpcr_diffusion_denoiser(model, NULL, 1, 1, &call.d, NULL), DPCR_OK);
         call.d.predict(call.d.user, 1, x, &(double){7}, &(int64_t){0}, wanted);
         dpcri_parallel(context, 2, predict_inside, &call);
@@ -203,7 +203,7 @@ static void a_networks_chain_by_every_method(void **state) {
     dpcr_diffusion *model = narrow_model(context, 0);
     static const dpcr_sampler_kind kinds[] = {DPCR_SAMPLER_DDIM, DPCR_SAMPLER_DDPM, DPCR_SAMPLER_DPM_SOLVER};
     static const dpcr_method methods[] = {DPCR_METHOD_NEWTON, DPCR_METHOD_DIAGONAL, DPCR_METHOD_PICARD};
-    dpcr_denoiser denoiser;
+    dpcr_denoiser denoiser = {.size = sizeof denoiser};
     assert_int_equal(dpcr_diffusion_denoiser(model, NULL, 0, 1, &denoiser, NULL), DPCR_OK);
     for (int k = 0; k < 3; k++) {
         const dpcr_sampler_options options = {
@@ -564,10 +564,21 @@ static void refusals(void **state) {
     assert_non_null(strstr(error.text, "width 37"));
     options = small_options(0, DPCR_PREDICT_X0);
     model = small_model(context, &options);
-    dpcr_denoiser d;
+    dpcr_denoiser d = {.size = sizeof d};
     const int32_t labels[] = {0};
     assert_int_equal(dpcr_diffusion_denoiser(model, labels, 1, 1, &d, &error), DPCR_ERROR_ARGUMENT);
     assert_non_null(strstr(error.text, "class 0"));
+    // an older denoiser, after which the caller keeps something else
+    memset(&d, 0x55, sizeof d);
+    d.size = offsetof(dpcr_denoiser, identity);
+    const dpcr_denoiser kept = d;
+    assert_int_equal(dpcr_diffusion_denoiser(model, NULL, 1, 1, &d, &error), DPCR_OK);
+    assert_int_equal(d.size, kept.size);
+    assert_ptr_equal(d.user, model);
+    assert_memory_equal((char *)&d + kept.size, (const char *)&kept + kept.size, sizeof d - kept.size);
+    d.size--;
+    assert_int_equal(dpcr_diffusion_denoiser(model, NULL, 1, 1, &d, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "size"));
     static small_data data;
     make_data(&data, 10, 1);
     dpcr_learn_options learn = learn_options(1, 20);

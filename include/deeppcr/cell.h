@@ -47,7 +47,7 @@ DPCR_API const dpcr_cell_options *dpcr_cell_get_options(const dpcr_cell *cell);
 
 // The chain, for dpcr_solve_plan_create; its callbacks may run at once. The tape holds act'(u), w numbers a step and
 // sequence. Dense cells up to w = 4 and all diagonal ones of identity, ReLU, tanh and sigmoid run on kernels of their
-// own, many lanes of a sequence side by side.
+// own, many lanes of a sequence side by side. `steps` says its size.
 DPCR_API dpcr_status dpcr_cell_steps(const dpcr_cell *cell, dpcr_steps *steps, dpcr_error *error);
 
 // Adds sum_l sum_b g_l z_{l-1}^T (diagonal: its diagonal) into gradient [w][w] or [w], g the input's gradient: what one

@@ -81,7 +81,7 @@ DPCR_API const char *dpcr_model_metadata(const dpcr_model *model, const char *ke
 // The chain of the L steps for a batch: callbacks over the model, for dpcr_solve_plan_create. Callbacks of one model
 // may run at once; parameters must not change meanwhile. `gradient` adds into the model's gradient vector. Work buffers
 // lie on the stack; models wider than a few hundred take one allocation a call, and DPCR_ERROR_MEMORY comes back as a
-// negative code only where not even one row fits the stack (widths of several thousand).
+// negative code only where not even one row fits the stack (widths of several thousand). `steps` says its size.
 DPCR_API dpcr_status dpcr_model_steps(dpcr_model *model, int64_t batch, dpcr_steps *steps, dpcr_error *error);
 
 // The same chain where the parameters lie on a device: vectors there of the model's form (dpcr_model_vector), for plans

@@ -241,6 +241,7 @@ DPCR_API int64_t dpcr_diffusion_parameters(const dpcr_diffusion *model);
 // The model as a sampler's denoiser, for one sampler at a time. labels [B] (-1: no class) or NULL: none of them has
 // one; copied. With guidance g other than 1:  m = m(no class) + g (m(class) - m(no class)), two rows for one (Ho,
 // Salimans, arXiv 2207.12598). Jacobians by forward mode, batched over steps, for widths up to DPCR_DIFFUSION_JACOBIAN.
+// `denoiser` says its size.
 #define DPCR_DIFFUSION_JACOBIAN 64
 DPCR_API dpcr_status dpcr_diffusion_denoiser(dpcr_diffusion *model, const int32_t *labels, int64_t batch,
                                              double guidance, dpcr_denoiser *denoiser, dpcr_error *error);

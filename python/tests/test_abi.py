@@ -10,7 +10,7 @@ import deeppcr
 from deeppcr import _abi
 
 BY_NAME = {made.__name__: made for made in vars(_abi).values() if isinstance(made, type(ctypes.Structure))}
-# Structures that say their size may grow at the end without harm.
+# Structures that say their size may grow at the end: the library reads and writes no more of the shorter than that.
 GROWS = {name for name, text in _abi.STRUCTURES.items() if text.lstrip().startswith("size_t size;")}
 
 

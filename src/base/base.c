@@ -137,6 +137,14 @@ const char *dpcri_array_text(const dpcr_array *array, char *buffer, size_t bytes
     return buffer;
 }
 
+void dpcri_copy_out(void *to, const void *from, size_t size) {
+    size_t room;
+    memcpy(&room, to, sizeof room);
+    if (size < room) room = size;
+    if (room > sizeof room)
+        memcpy((unsigned char *)to + sizeof room, (const unsigned char *)from + sizeof room, room - sizeof room);
+}
+
 double dpcri_seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);

@@ -56,6 +56,11 @@ void *dpcri_arena_take(dpcri_arena *arena, int64_t count, size_t element_bytes);
 // Shape of array, in words, such as "[4][2][8] float32", for error texts. Returns buffer.
 const char *dpcri_array_text(const dpcr_array *array, char *buffer, size_t bytes);
 
+// Structures of the public headers may grow: a caller's, of which `size` bytes are known here, says in its first field
+// `size` how much of it there is. What lies beyond is not read, and not written; copied out, it keeps its size.
+#define DPCRI_COPY_IN(to, from) memcpy(&(to), (from), (from)->size < sizeof(to) ? (from)->size : sizeof(to))
+void dpcri_copy_out(void *to, const void *from, size_t size);
+
 double dpcri_seconds(void);  // monotonic clock
 
 #endif

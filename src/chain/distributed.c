@@ -57,7 +57,7 @@ static int64_t state_numbers(const job *j) { return j->shape.batch * j->shape.tr
 
 static dpcr_status check_options(job *j, const dpcr_distributed_options *given, dpcr_error *error) {
     dpcr_distributed_options *o = &j->options;
-    memcpy(o, given, given->size < sizeof *o ? given->size : sizeof *o);
+    DPCRI_COPY_IN(*o, given);
     if ((unsigned)o->scan >= DPCR_SCAN_COUNT || o->chunk < 0 || (int)o->scheme < 0 || o->scheme >= DPCR_SCHEME_COUNT)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "%s: scan is %d, chunk %" PRId64 " and scheme %d; wanted 0..%d, 0 or more, and 0..%d",
@@ -483,13 +483,12 @@ dpcr_status dpcr_chain_distributed(dpcr_context *context, const dpcr_chain_shape
     DPCR_TRY(count_all(&j, error));
     if (report) {
         dpcr_distributed_report told = j.report;
-        told.size = report->size;
         told.length = length, told.first = first;
         told.seconds = ended - start;
         told.seconds_reduce = reduced - began;
         told.seconds_scan = scanned - reduced;
         told.seconds_apply = ended - scanned;
-        memcpy(report, &told, report->size < sizeof told ? report->size : sizeof told);
+        dpcri_copy_out(report, &told, sizeof told);
     }
 done:
     dpcri_free(context, j.pieces);

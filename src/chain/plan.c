@@ -129,7 +129,7 @@ dpcr_status dpcr_chain_plan_create(dpcr_context *context, const dpcr_chain_shape
         if (options->size < offsetof(dpcr_chain_options, scheme) + sizeof options->scheme)
             return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                               "chain_plan: options.size is %zu, wanted sizeof(dpcr_chain_options)", options->size);
-        memcpy(&given, options, options->size < sizeof given ? options->size : sizeof given);
+        DPCRI_COPY_IN(given, options);
     }
     DPCR_TRY(check_shape(shape, error));
     DPCR_TRY(check_options(&given, error));
@@ -281,9 +281,8 @@ dpcr_status dpcr_chain_execute(const dpcr_chain_plan *plan, const dpcr_array *a,
     dpcri_linear_solve(plan->context, &chain, &options, workspace, &counts);
     DPCR_TRY(dpcri_plan_finished(chain.watch, function, error));
     if (report) {
-        counts.size = report->size;
         counts.seconds = dpcri_seconds() - start;
-        memcpy(report, &counts, report->size < sizeof counts ? report->size : sizeof counts);
+        dpcri_copy_out(report, &counts, sizeof counts);
     }
 done:
     return status;

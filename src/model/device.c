@@ -123,20 +123,19 @@ static dpcr_status launch(void *user, dpcr_launch *what, dpcr_error *error) {
 }
 
 dpcr_status dpcr_device_model_steps(const dpcr_device_model *d, dpcr_steps *steps, dpcr_error *error) {
-    if (!d || !steps)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                          "device_model_steps: a handle and a place for the steps are wanted");
+    if (!d || !steps || steps->size < offsetof(dpcr_steps, identity))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "device_model_steps: wanted a handle and steps with their size");
     const double w = (double)d->chain.width, h = (double)d->more.hidden;
-    *steps = (dpcr_steps){.size = sizeof *steps,
-                          .user = (void *)(uintptr_t)d,
-                          .length = d->length,
-                          .batch = d->batch,
-                          .width = d->chain.width,
-                          .dtype = d->chain.dtype,
-                          .concurrent = 1,
-                          .jacobian = dpcr_transition_square(DPCR_DENSE, d->chain.width, 0),
-                          .flops = h > 0 ? 4 * w * h : 2 * w * w,
-                          .jacobian_flops = h > 0 ? 2 * w * w * h : w * w,
-                          .launch = launch};
+    const dpcr_steps all = {.user = (void *)(uintptr_t)d,
+                            .length = d->length,
+                            .batch = d->batch,
+                            .width = d->chain.width,
+                            .dtype = d->chain.dtype,
+                            .concurrent = 1,
+                            .jacobian = dpcr_transition_square(DPCR_DENSE, d->chain.width, 0),
+                            .flops = h > 0 ? 4 * w * h : 2 * w * w,
+                            .jacobian_flops = h > 0 ? 2 * w * w * h : w * w,
+                            .launch = launch};
+    dpcri_copy_out(steps, &all, sizeof all);
     return DPCR_OK;
 }

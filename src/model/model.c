@@ -197,7 +197,7 @@ dpcr_status dpcr_model_create(dpcr_context *context, const dpcr_model_options *o
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "model_create: options.size is %zu, wanted sizeof(dpcr_model_options)", options->size);
     dpcr_model_options given = {0};
-    memcpy(&given, options, options->size < sizeof given ? options->size : sizeof given);
+    DPCRI_COPY_IN(given, options);
     if (!given.dtype) given.dtype = DPCR_F32;
     dpcr_status status = check_options(&given, error);
     if (status != DPCR_OK) return status;

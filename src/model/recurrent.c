@@ -191,7 +191,7 @@ dpcr_status dpcr_recurrent_create(dpcr_context *context, const dpcr_recurrent_op
                           "recurrent_create: options.size is %zu, wanted sizeof(dpcr_recurrent_options)",
                           options->size);
     dpcr_recurrent_options given = {0};
-    memcpy(&given, options, options->size < sizeof given ? options->size : sizeof given);
+    DPCRI_COPY_IN(given, options);
     given.size = sizeof given;
     if (!given.dtype) given.dtype = DPCR_F32;
     if (!given.layers) given.layers = 1;

@@ -429,8 +429,7 @@ static dpcr_status collect(const dpcr_recurrent_plan *plan, const char *call, in
         own.sentence = plan->sentence;
         own.bytes = plan->device_bytes;
         own.seconds = dpcri_seconds() - start;
-        own.size = reports[c].size;
-        memcpy(&reports[c], &own, own.size < sizeof own ? own.size : sizeof own);
+        dpcri_copy_out(&reports[c], &own, sizeof own);
     }
 done:
     if (plan) dpcri_free(plan->context, outcomes);

@@ -401,7 +401,7 @@ dpcr_status dpcr_recurrent_plan_create(const dpcr_recurrent *network, const dpcr
                           "recurrent_plan: options.size is %zu, wanted sizeof(dpcr_recurrent_plan_options)",
                           options->size);
     dpcr_recurrent_plan_options given = {0};
-    memcpy(&given, options, options->size < sizeof given ? options->size : sizeof given);
+    DPCRI_COPY_IN(given, options);
     dpcr_status status = check_plan(network, &given, error);
     if (status != DPCR_OK) return status;
     dpcr_context *context = network->context;

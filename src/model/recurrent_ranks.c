@@ -585,7 +585,7 @@ done:
 
 static dpcr_status fill_options(job *j, const dpcr_recurrent_ranks *given, dpcr_error *error) {
     dpcr_recurrent_ranks *o = &j->options;
-    memcpy(o, given, given->size < sizeof *o ? given->size : sizeof *o);
+    DPCRI_COPY_IN(*o, given);
     dpcr_solve_options *s = &o->solve;
     const double usual = j->network->options.dtype == DPCR_F32 ? DPCR_TOLERANCE_F32 : DPCR_TOLERANCE_F64;
     if (s->size == 0) *s = (dpcr_solve_options){.size = sizeof *s, .method = DPCR_METHOD_SEQUENTIAL};

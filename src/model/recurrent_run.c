@@ -37,7 +37,7 @@ dpcr_status dpcri_recurrent_check_array(const dpcr_recurrent_plan *plan, const c
 bool dpcri_recurrent_take_pass(const dpcr_recurrent_pass *given, dpcr_recurrent_pass *pass) {
     *pass = (dpcr_recurrent_pass){0};
     if (!given || given->size < offsetof(dpcr_recurrent_pass, resets)) return false;
-    memcpy(pass, given, given->size < sizeof *pass ? given->size : sizeof *pass);
+    DPCRI_COPY_IN(*pass, given);
     return true;
 }
 

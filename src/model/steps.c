@@ -538,17 +538,12 @@ static void set_costs(const dpcr_model *m, dpcr_steps *steps) {
     }
 }
 
-dpcr_status dpcr_model_steps(dpcr_model *model, int64_t batch, dpcr_steps *steps, dpcr_error *error) {
-    if (!model || !steps)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "model_steps: a model and a place for the steps are wanted");
-    if (batch < 0)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "model_steps: batch is %lld, wanted >= 0", (long long)batch);
+static void fill_steps(dpcr_model *model, int64_t batch, dpcr_steps *steps) {
     const dpcr_model_options *o = &model->options;
     const bool two_layer = o->branch == DPCR_BRANCH_TWO_LAYER;
     const double w = (double)o->width, h = (double)o->hidden;
     const double products = two_layer ? 4 * w * h : 2 * w * w;
-    *steps = (dpcr_steps){.size = sizeof *steps,
-                          .user = model,
+    *steps = (dpcr_steps){.user = model,
                           .length = o->layers,
                           .batch = batch,
                           .width = o->width,
@@ -587,5 +582,15 @@ dpcr_status dpcr_model_steps(dpcr_model *model, int64_t batch, dpcr_steps *steps
             steps->window_threads = dpcri_narrow_window_threads();
         }
     }
+}
+
+dpcr_status dpcr_model_steps(dpcr_model *model, int64_t batch, dpcr_steps *steps, dpcr_error *error) {
+    if (!model || !steps || steps->size < offsetof(dpcr_steps, identity))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "model_steps: wanted a model and steps with their size");
+    if (batch < 0)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "model_steps: batch is %lld, wanted >= 0", (long long)batch);
+    dpcr_steps all;
+    fill_steps(model, batch, &all);
+    dpcri_copy_out(steps, &all, sizeof all);
     return DPCR_OK;
 }

@@ -540,7 +540,7 @@ dpcr_status dpcr_cell_create(dpcr_context *context, const dpcr_cell_options *opt
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "cell_create: options.size is %zu, wanted sizeof(dpcr_cell_options)", options->size);
     dpcr_cell_options o = {0};
-    memcpy(&o, options, options->size < sizeof o ? options->size : sizeof o);
+    DPCRI_COPY_IN(o, options);
     o.size = sizeof o;
     if (!o.dtype) o.dtype = DPCR_F32;
     if (o.activation == DPCR_ACT_DEFAULT) o.activation = DPCR_ACT_TANH;
@@ -590,17 +590,14 @@ static void set_turned_costs(const dpcr_cell *cell, dpcr_steps *steps) {
     steps->lane_seconds = 1e-9 * longer[dpcri_isa_level()] * real * (1 + activation / 4 + 0.1 * w + 0.0095 * w * w);
 }
 
-dpcr_status dpcr_cell_steps(const dpcr_cell *cell, dpcr_steps *steps, dpcr_error *error) {
-    if (!cell || !steps)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "cell_steps: a cell and a place for the steps are wanted");
+static void fill_steps(const dpcr_cell *cell, dpcr_steps *steps) {
     const dpcr_cell_options *o = &cell->options;
     const bool dense = o->kind == DPCR_CELL_DENSE;
     const double w = (double)o->width, activation = o->activation == DPCR_ACT_IDENTITY ? 0
                                                     : o->activation == DPCR_ACT_RELU   ? 2
                                                     : o->activation == DPCR_ACT_GELU   ? 100
                                                                                        : 30;
-    *steps = (dpcr_steps){.size = sizeof *steps,
-                          .user = (void *)(uintptr_t)cell,
+    *steps = (dpcr_steps){.user = (void *)(uintptr_t)cell,
                           .length = o->length,
                           .batch = o->batch,
                           .width = o->width,
@@ -620,7 +617,7 @@ dpcr_status dpcr_cell_steps(const dpcr_cell *cell, dpcr_steps *steps, dpcr_error
         steps->adjoint = NULL;
         steps->tape_values = 0;
         steps->launch = launch;
-        return DPCR_OK;
+        return;
     }
     if (cell->turned) set_turned_costs(cell, steps);
     if (dense && !cell->narrow_advance)  // lane by lane
@@ -643,5 +640,13 @@ dpcr_status dpcr_cell_steps(const dpcr_cell *cell, dpcr_steps *steps, dpcr_error
             steps->adjoint_window_steps = dpcri_narrow_adjoint_window_steps(&cell->narrow);
         }
     }
+}
+
+dpcr_status dpcr_cell_steps(const dpcr_cell *cell, dpcr_steps *steps, dpcr_error *error) {
+    if (!cell || !steps || steps->size < offsetof(dpcr_steps, identity))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "cell_steps: wanted a cell and steps with their size");
+    dpcr_steps all;
+    fill_steps(cell, &all);
+    dpcri_copy_out(steps, &all, sizeof all);
     return DPCR_OK;
 }

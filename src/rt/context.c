@@ -79,7 +79,7 @@ dpcr_status dpcr_context_create(const dpcr_context_options *options, dpcr_contex
             return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                               "context_create: options.size is %zu, wanted sizeof(dpcr_context_options)",
                               options->size);
-        memcpy(&given, options, options->size < sizeof given ? options->size : sizeof given);
+        DPCRI_COPY_IN(given, options);
     }
     if (given.threads < 0 || given.threads > 4096)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "context_create: threads is %d, wanted 0..4096", given.threads);
@@ -278,8 +278,7 @@ dpcr_status dpcr_context_machine(dpcr_context *context, dpcr_machine *machine, d
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "context_machine: wanted a context and a machine with its size");
     dpcr_machine all;
     dpcri_rates_of(context, &all);
-    all.size = machine->size;
-    memcpy(machine, &all, all.size < sizeof all ? all.size : sizeof all);
+    dpcri_copy_out(machine, &all, sizeof all);
     return DPCR_OK;
 }
 
@@ -290,7 +289,7 @@ dpcr_status dpcr_context_set_machine(dpcr_context *context, const dpcr_machine *
     if (!context || (machine && machine->size < sizeof machine->size))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "context_set_machine: wanted a context and a machine with its size");
-    if (machine) memcpy(&given, machine, machine->size < sizeof given ? machine->size : sizeof given);
+    if (machine) DPCRI_COPY_IN(given, machine);
     bool good = is_rate(given.threads) && is_rate(given.flops) && is_rate(given.latency) && is_rate(given.region) &&
                 is_rate(given.wake) && is_rate(given.bandwidth);
     for (int i = 0; i < 3; i++) good = good && is_rate(given.cache_bytes[i]) && is_rate(given.cache_bandwidth[i]);

@@ -334,9 +334,11 @@ static uint64_t identity_of(const dpcr_diffusion *d) {
 
 dpcr_status dpcr_diffusion_denoiser(dpcr_diffusion *d, const int32_t *labels, int64_t batch, double guidance,
                                     dpcr_denoiser *denoiser, dpcr_error *error) {
-    if (!d || !denoiser || batch < 0 || batch > UINT32_MAX || !isfinite(guidance))
+    if (!d || !denoiser || denoiser->size < offsetof(dpcr_denoiser, identity))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                          "diffusion_denoiser: model or denoiser is NULL, batch is %lld or guidance is %g",
+                          "diffusion_denoiser: wanted a model and a denoiser with its size");
+    if (batch < 0 || batch > UINT32_MAX || !isfinite(guidance))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "diffusion_denoiser: batch is %lld or guidance is %g",
                           (long long)batch, guidance);
     for (int64_t i = 0; labels && i < batch; i++)
         if (labels[i] < -1 || labels[i] >= d->options.classes)
@@ -355,17 +357,18 @@ dpcr_status dpcr_diffusion_denoiser(dpcr_diffusion *d, const int32_t *labels, in
     }
     const double w = (double)d->options.width, W = (double)d->options.hidden, D = (double)d->options.depth;
     const double halves = dpcri_diffusion_guided(d) ? 2 : 1, layers = 2 * W * W * (D - 1);
-    *denoiser = (dpcr_denoiser){.size = sizeof *denoiser,
-                                .user = d,
-                                .width = d->options.width,
-                                .dtype = DPCR_F32,
-                                .prediction = d->options.prediction,
-                                .flops = halves * (4 * w * W + layers),
-                                .predict = predict,
-                                .identity = identity_of(d)};
-    if (!d->in_transposed) return DPCR_OK;
-    denoiser->linearise = linearise;
-    denoiser->jacobian_flops = halves * w * (2 * w * W + layers);
+    dpcr_denoiser all = {.user = d,
+                         .width = d->options.width,
+                         .dtype = DPCR_F32,
+                         .prediction = d->options.prediction,
+                         .flops = halves * (4 * w * W + layers),
+                         .predict = predict,
+                         .identity = identity_of(d)};
+    if (d->in_transposed) {
+        all.linearise = linearise;
+        all.jacobian_flops = halves * w * (2 * w * W + layers);
+    }
+    dpcri_copy_out(denoiser, &all, sizeof all);
     return DPCR_OK;
 }
 

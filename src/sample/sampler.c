@@ -313,7 +313,7 @@ static dpcr_status fill_options(dpcr_sampler *s, const dpcr_sampler_options *giv
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "sampler: options.size is %zu, wanted sizeof(dpcr_sampler_options), %zu", given->size,
                           sizeof *given);
-    memcpy(o, given, given->size < sizeof *o ? given->size : sizeof *o);
+    DPCRI_COPY_IN(*o, given);
     o->mask = o->known = NULL;
     const dpcr_status status = dpcri_noise_options_fill(&given->noise, &o->noise, error);
     if (status != DPCR_OK) return status;
@@ -521,7 +521,7 @@ dpcr_status dpcr_sampler_create(dpcr_context *context, const dpcr_denoiser *deno
     s = dpcri_alloc_zero(context, sizeof *s);
     if (!s) DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "sampler_create: no memory for the sampler"));
     s->context = context;
-    memcpy(&s->denoiser, denoiser, denoiser->size < sizeof *denoiser ? denoiser->size : sizeof *denoiser);
+    DPCRI_COPY_IN(s->denoiser, denoiser);
     s->batch = batch;
     s->width = denoiser->width;
     DPCR_TRY(fill_options(s, options, error));

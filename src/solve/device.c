@@ -352,8 +352,7 @@ dpcr_status dpcr_solve_collect(const dpcr_solve_plan *plan, const void *workspac
     own.bytes = plan->workspace;
     own.seconds = dpcri_seconds() - start;
     own.seconds_evaluate = own.seconds_linear = own.seconds_finish = 0;
-    own.size = report->size;
-    memcpy(report, &own, own.size < sizeof own ? own.size : sizeof own);
+    dpcri_copy_out(report, &own, sizeof own);
 done:
     if (plan) dpcri_free(plan->context, outcomes);
     if (plan) dpcri_free(plan->context, evaluations);

@@ -265,10 +265,7 @@ dpcr_status dpcr_solve_execute(const dpcr_solve_plan *plan, const dpcr_array *z0
     for (int64_t b = 0; plan->steps.length == 0 && b < plan->steps.batch; b++) run.reason[b] = DPCR_REASON_EXACT;
     fill_report(&run);
     own.seconds = dpcri_seconds() - start;
-    if (report) {
-        own.size = report->size;
-        memcpy(report, &own, own.size < sizeof own ? own.size : sizeof own);
-    }
+    if (report) dpcri_copy_out(report, &own, sizeof own);
 done:
     return status;
 }

@@ -444,8 +444,7 @@ static size_t candidate_workspace(const dpcr_solve_plan *plan, const dpcr_candid
 int dpcr_solve_plan_candidate(const dpcr_solve_plan *plan, int64_t index, dpcr_candidate *candidate) {
     if (!plan || !candidate || index < 0 || index >= plan->candidate_count) return 0;
     dpcr_candidate c = plan->candidates[index];
-    c.size = candidate->size < sizeof c ? candidate->size : sizeof c;
     c.workspace = candidate_workspace(plan, &c);
-    memcpy(candidate, &c, c.size);
+    dpcri_copy_out(candidate, &c, sizeof c);
     return 1;
 }

@@ -198,8 +198,7 @@ void dpcri_relay_report(const dpcri_relay *r, int64_t evaluations, dpcr_solve_re
     if (!to) return;
     const bool exact = r->atol == 0 && r->rtol == 0;
     const bool sure = r->estimate >= 0 && r->estimate <= r->atol + r->rtol;
-    dpcr_solve_report report = {.size = to->size,
-                                .method = DPCR_METHOD_OVERLAP,
+    dpcr_solve_report report = {.method = DPCR_METHOD_OVERLAP,
                                 .sweeps = r->sweeps,
                                 .evaluations = evaluations,
                                 .residual = r->defect,
@@ -209,5 +208,5 @@ void dpcri_relay_report(const dpcri_relay *r, int64_t evaluations, dpcr_solve_re
                     : exact     ? DPCR_REASON_EXACT
                     : sure      ? DPCR_REASON_CONVERGED
                                 : DPCR_REASON_RESIDUAL_ONLY;
-    memcpy(to, &report, to->size < sizeof report ? to->size : sizeof report);
+    dpcri_copy_out(to, &report, sizeof report);
 }

@@ -257,6 +257,5 @@ void dpcri_device_report(const dpcr_solve_options *options, int64_t length, int6
 dpcr_status dpcri_callback_status(dpcri_run *run, const char *what, int code);
 
 // Option or report fields as far as the caller's size reaches.
-#define DPCRI_COPY_IN(to, from) memcpy(&(to), (from), (from)->size < sizeof(to) ? (from)->size : sizeof(to))
 
 #endif

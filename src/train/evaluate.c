@@ -93,7 +93,7 @@ dpcr_status dpcr_evaluate(dpcr_context *context, dpcr_model *model, const dpcr_d
     if (batch < 1)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "evaluate: batch is %lld, wanted 1 or more", (long long)batch);
     dpcr_solve_options options = {.size = sizeof options};
-    if (solve) memcpy(&options, solve, solve->size < sizeof options ? solve->size : sizeof options);
+    if (solve) DPCRI_COPY_IN(options, solve);
     options.size = sizeof options;
     if (options.guess == DPCR_GUESS_GIVEN)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,

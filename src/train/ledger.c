@@ -144,7 +144,7 @@ dpcr_status dpcri_ledger_open(dpcri_ledger *l, const char *call, dpcr_context *c
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                             "%s: options.size is %zu, wanted sizeof(dpcr_train_options), %zu", call, given->size,
                             sizeof *given));
-    memcpy(o, given, given->size < sizeof *o ? given->size : sizeof *o);
+    DPCRI_COPY_IN(*o, given);
     o->solve.size = sizeof o->solve;
     o->optimiser.size = sizeof o->optimiser;
     DPCR_TRY(check_options(call, o, error));

@@ -49,7 +49,7 @@ dpcr_status dpcri_optimiser_options_fill(const dpcr_optimiser_options *options, 
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "optimiser options: size is %zu, wanted sizeof(dpcr_optimiser_options), %zu", options->size,
                           sizeof *options);
-    memcpy(filled, options, options->size < sizeof *filled ? options->size : sizeof *filled);
+    DPCRI_COPY_IN(*filled, options);
     filled->size = sizeof *filled;
     if (filled->beta1 == 0) filled->beta1 = 0.9;
     if (filled->beta2 == 0) filled->beta2 = 0.999;

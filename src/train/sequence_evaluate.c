@@ -10,7 +10,7 @@
 
 static dpcr_solve_options solve_of(const dpcr_solve_options *given) {
     dpcr_solve_options made = {.size = sizeof made};
-    if (given) memcpy(&made, given, given->size < sizeof made ? given->size : sizeof made);
+    if (given) DPCRI_COPY_IN(made, given);
     made.size = sizeof made;
     return made;
 }

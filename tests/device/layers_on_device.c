@@ -169,7 +169,17 @@ void layers_that_are_refused(void **state) {
     REFUSED(DPCR_ERROR_ARGUMENT, "on the host", dpcr_device_model_create(model, 2, &theta.host, NULL, &chain, &error));
     REFUSED(DPCR_ERROR_ARGUMENT, "batch", dpcr_device_model_create(model, -1, &theta.device, NULL, &chain, &error));
     ok(dpcr_device_model_create(model, 2, &theta.device, NULL, &chain, &error), &error);
-    dpcr_steps steps = {.size = sizeof steps};
+    dpcr_steps steps;  // an older caller's, after which it keeps something else
+    memset(&steps, 0x55, sizeof steps);
+    steps.size = offsetof(dpcr_steps, identity);
+    const dpcr_steps kept = steps;
+    ok(dpcr_device_model_steps(chain, &steps, &error), &error);
+    if (steps.size != kept.size || steps.batch != 2 ||
+        memcmp((char *)&steps + kept.size, (const char *)&kept + kept.size, sizeof steps - kept.size) != 0)
+        fail_msg("what lies behind older steps was written");
+    steps.size--;
+    REFUSED(DPCR_ERROR_ARGUMENT, "size", dpcr_device_model_steps(chain, &steps, &error));
+    steps.size = sizeof steps;
     ok(dpcr_device_model_steps(chain, &steps, &error), &error);
     const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_NEWTON, .device = there};
     dpcr_solve_plan *plan = NULL;

@@ -43,7 +43,7 @@ static dpcr_diffusion *make_network(const job *j) {
 static dpcr_sampler *make_sampler(const job *j, dpcr_diffusion *model, dpcr_device device) {
     static const double times[] = {58.5, 44, 31.25, 30, 12, 3.75, 0};
     dpcr_sampler_options o = j->options;
-    dpcr_denoiser denoiser;
+    dpcr_denoiser denoiser = {.size = sizeof denoiser};
     dpcr_sampler *sampler = NULL;
     dpcr_error error = {0};
     int32_t labels[64];

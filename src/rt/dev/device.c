@@ -51,8 +51,7 @@ dpcr_status dpcr_device_describe(dpcr_device device, dpcr_device_info *info, dpc
     DPCR_TRY(dpcri_device_ready(device, "device_describe", &table, error));
     DPCR_TRY(table->describe(device.id, &all, error));
     make_printable(all.name, sizeof all.name);
-    all.size = info->size;
-    memcpy(info, &all, all.size < sizeof all ? all.size : sizeof all);
+    dpcri_copy_out(info, &all, sizeof all);
 done:
     return status;
 }
@@ -181,12 +180,11 @@ dpcr_status dpcr_device_measure(dpcr_device device, dpcr_device_rates *rates, dp
     DPCR_TRY(least_of(&b, DPCRI_TO_DEVICE, 1, &into, error));
     DPCR_TRY(least_of(&b, DPCRI_TO_HOST, 1, &out, error));
     DPCR_TRY(least_of(&b, -1, 64, &launch, error));
-    const dpcr_device_rates all = {.size = rates->size,
-                                   .copy = rate(2 * (double)b.bytes, on),
+    const dpcr_device_rates all = {.copy = rate(2 * (double)b.bytes, on),
                                    .to_device = rate((double)b.bytes, into),
                                    .to_host = rate((double)b.bytes, out),
                                    .launch = launch};
-    memcpy(rates, &all, all.size < sizeof all ? all.size : sizeof all);
+    dpcri_copy_out(rates, &all, sizeof all);
 done:
     for (int i = 0; i < 2; i++)
         if (b.events[i]) b.table->event_destroy(b.id, b.events[i]);
