@@ -312,8 +312,25 @@ static void gradients_take_any_number_of_short_width(void **state) {
         }
 }
 
+static void no_rows_are_none(void **state) {
+    (void)state;
+    for (int level = 0; level < DPCRI_ISA_COUNT; level++)
+        for (int64_t w = 5; w < 9; w++) {
+            const dpcri_nn_kernels *k = dpcri_nn_kernels_at((dpcri_isa)level, DPCR_F32);
+            if (!k) continue;
+            const int64_t size[4] = {2, 3, 1, w};
+            numbers weight = make(w * w + 64, k->element), z = make(6 * w, k->element), untouched = copy_of(z);
+            dpcri_forward_steps p = {.lanes = 2, .steps = 3, .width = w, .parameters = {.data = weight.data}};
+            p.bias = p.in = p.states = p.tape = grid_of(z, size);
+            k->forward_steps(&p);
+            same("without rows", size, z, untouched);
+            destroy(weight), destroy(z), destroy(untouched);
+        }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(many_steps_equal_single_ones),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(no_rows_are_none),
+                                       cmocka_unit_test(many_steps_equal_single_ones),
                                        cmocka_unit_test(gradients_take_any_number_of_short_width)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
