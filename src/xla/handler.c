@@ -90,8 +90,9 @@ static kind *bucket[BUCKETS];
 static int kinds;
 static dpcr_xla_host *host;
 static void (*interrupt)(void);  // the host's
-static int within;               // calls of the handler that have not returned
-static uint64_t generation;      // forks since the first process
+static int (*interrupted)(void);
+static int within;           // calls of the handler that have not returned
+static uint64_t generation;  // forks since the first process
 static pthread_cond_t nobody_within = PTHREAD_COND_INITIALIZER;
 
 static void lock_table(void) { pthread_mutex_lock(&lock); }
@@ -295,36 +296,47 @@ int dpcr_xla_run_at(void *const *addresses, dpcr_xla_call *call) {
 
 // ---- XLA's side ----
 
-void dpcr_xla_set_host(dpcr_xla_host *asked, void (*of_host)(void)) {
+void dpcr_xla_set_host(dpcr_xla_host *asked, void (*raise)(void), int (*taken)(void)) {
     pthread_once(&once, survive_forks);
     lock_table();
     host = asked;
-    interrupt = of_host;
+    interrupt = raise;
+    interrupted = taken;
     while (!asked && within > 0) pthread_cond_wait(&nobody_within, &lock);
     unlock_table();
 }
 
-// The host, and a call for this key, taken, where there is one; NULL where all is over. `entered`: for leave.
-static dpcr_xla_host *enter(const key *k, dpcr_xla_call **call, uint64_t *entered) {
+// Whom a frame may ask.
+typedef struct visit {
+    dpcr_xla_host *host;
+    int (*interrupted)(void);
+    uint64_t entered;
+} visit;
+
+// A call for this key, taken, where there is one; false where all is over.
+static bool enter(const key *k, dpcr_xla_call **call, visit *v) {
     lock_table();
-    dpcr_xla_host *asked = host;
-    *call = asked && k ? take(k) : NULL;
-    if (asked) within++;
-    *entered = generation;
+    *v = (visit){host, interrupted, generation};
+    *call = host && k ? take(k) : NULL;
+    if (host) within++;
     unlock_table();
-    return asked;
+    return v->host != NULL;
+}
+
+static void ask(const visit *v, void *given, dpcr_xla_call *failed, int status, dpcr_xla_answer *answer) {
+    if (!v->interrupted || !v->interrupted()) v->host(given, failed, (dpcr_status)status, answer);
 }
 
 // The host's language hears of an interruption while that is still waited for.
-static void leave(uint64_t entered, bool interrupted) {
+static void leave(const visit *v, bool torn) {
     lock_table();
-    void (*const tell)(void) = interrupted ? interrupt : NULL;
+    void (*const tell)(void) = torn ? interrupt : NULL;
     if (tell) {
         unlock_table();
         tell();
         lock_table();
     }
-    if (entered == generation && --within == 0) pthread_cond_broadcast(&nobody_within);
+    if (v->entered == generation && --within == 0) pthread_cond_broadcast(&nobody_within);
     unlock_table();
 }
 
@@ -340,15 +352,15 @@ void *dpcr_xla_handler(void *given) {
     const bool readable =
         f->size >= offsetof(frame, said) + sizeof f->said && !f->extension && f->stage == DPCRI_XLA_EXECUTE;
     dpcr_xla_call *call;
-    uint64_t entered;
-    dpcr_xla_host *asked = enter(readable && look(&k, f) && in_place(f) ? &k : NULL, &call, &entered);
-    if (!asked) return cancelled(f, "deeppcr: no host, it has ended");
+    visit v;
+    if (!enter(readable && look(&k, f) && in_place(f) ? &k : NULL, &call, &v))
+        return cancelled(f, "deeppcr: no host, it has ended");
     const int status = call ? dpcr_xla_run(f, call) : DECLINED;
     dpcr_xla_answer answer = {.finished = status == DPCR_OK};
-    if (status < 0) asked(given, call, (dpcr_status)status, &answer);
+    if (status < 0) ask(&v, given, call, status, &answer);
     if (call) give_back(call);
-    if (status == DECLINED) asked(given, NULL, DPCR_OK, &answer);
+    if (status == DECLINED) ask(&v, given, NULL, DPCR_OK, &answer);
     if (!answer.finished && !answer.error) answer.error = cancelled(f, "deeppcr: the host was interrupted");
-    leave(entered, answer.interrupted || !answer.finished);
+    leave(&v, answer.interrupted || !answer.finished);
     return answer.error;
 }

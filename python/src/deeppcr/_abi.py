@@ -169,7 +169,7 @@ int64_t dpcr_model_parameter_count(const dpcr_model *);
 dpcr_status dpcr_model_parameter(const dpcr_model *, int64_t, char *, size_t, dpcr_array *, dpcr_array *, dpcr_error *);
 dpcr_status dpcr_model_steps(dpcr_model *, int64_t, dpcr_steps *, dpcr_error *);
 void *dpcr_xla_handler(void *);
-void dpcr_xla_set_host(dpcr_xla_host *, void (*)(void));
+void dpcr_xla_set_host(dpcr_xla_host *, void (*)(void), int (*)(void));
 int dpcr_xla_run(const void *, dpcr_xla_call *);
 int dpcr_xla_run_at(void *const *, dpcr_xla_call *);
 int dpcr_xla_keep(const void *, dpcr_xla_call *);

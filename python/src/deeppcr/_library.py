@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import pathlib
 import re
 import signal
 import sys
 import threading
-from typing import Any, Dict, Iterable, List, NoReturn, Optional, Set, Tuple
+from collections import deque
+from typing import Any, Callable, Deque, Dict, Iterable, List, NoReturn, Optional, Set, Tuple
 
 import numpy as np
 
@@ -60,7 +62,9 @@ def error_place() -> Any:
 
 _KEPT_BYTES = 256 << 20  # of free buffers that wait for the next call
 _KEPT_BUFFERS = 16
+_LENT_BYTES = 1 << 24, _KEPT_BYTES // 4  # of a result whose memory is lent: least, most
 _free: List[np.ndarray] = []
+_returned: Deque[np.ndarray] = deque(maxlen=4)  # what results have left
 _free_lock = threading.Lock()
 
 
@@ -68,6 +72,7 @@ def take(size: int) -> np.ndarray:
     """A buffer for `size` bytes of the library's work, 64 to spare: the smallest of the kept ones that serves, or a new one."""
     room = size + 64
     with _free_lock:
+        _keep_returned()
         best = -1
         for i, buffer in enumerate(_free):
             if room <= buffer.nbytes <= 4 * room + 65536 and (best < 0 or buffer.nbytes < _free[best].nbytes):
@@ -84,8 +89,30 @@ def give(buffer: np.ndarray) -> None:
     """Keeps a buffer for the next call."""
     with _free_lock:
         _free.append(buffer)
-        while len(_free) > _KEPT_BUFFERS or sum(b.nbytes for b in _free) > _KEPT_BYTES:
-            _free.pop(0)
+        _keep_returned()
+
+
+def _keep_returned() -> None:
+    """What results have left joins the kept buffers, of which there are no more than may be. Under the lock."""
+    while _returned:
+        _free.append(_returned.popleft())
+    while len(_free) > _KEPT_BUFFERS or sum(b.nbytes for b in _free) > _KEPT_BYTES:
+        _free.pop(0)
+
+
+class _Lent:
+    """The memory of a large result, which goes back to the kept buffers with the last array or tensor that has it: an operating
+    system clears each page that it hands out, which takes longer than a network's run. Any thread may be the last, and the
+    collector in the middle of anything: no lock is taken there."""
+
+    __slots__ = ("buffer", "__array_interface__")
+
+    def __init__(self, buffer: np.ndarray, shape: Tuple[int, ...], dtype: Any) -> None:
+        self.buffer = buffer
+        self.__array_interface__ = {"shape": shape, "typestr": np.dtype(dtype).str, "data": (aligned(buffer), False), "version": 3}
+
+    def __del__(self) -> None:
+        _returned.append(self.buffer)
 
 
 _byte_of: Any = ctypes.c_char.from_buffer  # NumPy's types know the buffer protocol from Python 3.12 on
@@ -162,6 +189,10 @@ class Unchanging:
         return type(self), self._made_of
 
 
+# Asks for SIGINT without running any Python, and only the main thread is told of one. See check().
+INTERRUPTED = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.pythonapi.PyOS_InterruptOccurred)
+
+
 class _Context:
     """One a process, made at first use; a new one for another number of threads, and in a child after fork."""
 
@@ -171,8 +202,7 @@ class _Context:
         self.generation = 0  # of the context: what was made from an earlier one is made again
         self.threads = 0
         self.handle: Optional[Handle] = None
-        # Asks for SIGINT without running any Python, and only the main thread is told of one. See check().
-        self.cancel = _abi.CANCEL(ctypes.pythonapi.PyOS_InterruptOccurred)
+        self.cancel = _abi.CANCEL(ctypes.pythonapi.PyOS_InterruptOccurred)  # as INTERRUPTED
 
     def get(self) -> Handle:
         handle = self.handle  # looked at once: another thread may renew it
@@ -200,15 +230,15 @@ class _Context:
 context: Any = None
 
 
-class Hosted:
-    """While it lasts, this thread's calls are made for a host that runs the handler of SIGINT itself, and later."""
-
-    def __enter__(self) -> None:
-        self.before = getattr(_local, "hosted", False)  # one may run within another
+def hosted(function: Callable[..., None], *arguments: Any) -> None:
+    """Calls a function for a host that runs the handler of SIGINT itself, and later. SIGINT is heard where a function begins or a call
+    returns: not between the end of `function`, however it ends, and the last line here."""
+    before = getattr(_local, "hosted", False)  # one may run within another
+    try:
         _local.hosted = True
-
-    def __exit__(self, *_: Any) -> None:
-        _local.hosted = self.before
+        function(*arguments)
+    finally:
+        _local.hosted = before
 
 
 def interrupt() -> NoReturn:
@@ -449,6 +479,9 @@ def no_memory(name: str, shape: Iterable[int]) -> errors.Error:
 def empty(shape: Tuple[int, ...], dtype: Any) -> np.ndarray:
     """A new array for a result."""
     try:
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        if _LENT_BYTES[0] <= size <= _LENT_BYTES[1]:
+            return np.asarray(_Lent(take(size), shape, dtype))
         return np.empty(shape, dtype)
     except (MemoryError, ValueError):  # by NumPy: more than there is, more than there can be
         raise no_memory("the result", shape) from None

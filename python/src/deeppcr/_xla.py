@@ -168,7 +168,7 @@ class _Table:
         ask whether to stop, would end there, and XLA wait for it for ever. So what runs now is waited for, and what comes later fails. The
         wait is the library's: Ctrl-C is not looked at before the solves that run have ended."""
         self.closed = True
-        _lib.dpcr_xla_set_host(_abi.XLA_HOST(), None)
+        _lib.dpcr_xla_set_host(_abi.XLA_HOST(), None, None)
         self.forget()
 
 
@@ -260,8 +260,7 @@ def host(address: int, failed: Optional[int], status: int, at: int) -> None:
     away, unfinished, which the handler sees."""
     answer, frame = _abi.XlaAnswer.from_address(at), _FRAME.unpack_from(_MEMORY, address)
     try:
-        with library.Hosted():
-            _answer(address, frame, failed, status)
+        library.hosted(_answer, address, frame, failed, status)
     except BaseException as raised:  # noqa: B902  nothing may pass through XLA
         _fail(answer, frame[2], raised)
     answer.finished = 1
@@ -283,7 +282,8 @@ def _answer(address: int, frame: Tuple[int, ...], failed: Optional[int], status:
         _execute(address, frame)
 
 
-_lib.dpcr_xla_set_host(host, ctypes.cast(ctypes.pythonapi.PyErr_SetInterrupt, ctypes.c_void_p))
+_lib.dpcr_xla_set_host(host, ctypes.cast(ctypes.pythonapi.PyErr_SetInterrupt, ctypes.c_void_p),
+                       ctypes.cast(library.INTERRUPTED, ctypes.c_void_p))  # fmt: skip
 
 
 def capsule(function: Any = _lib.dpcr_xla_handler) -> Any:

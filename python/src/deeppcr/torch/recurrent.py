@@ -7,7 +7,6 @@ import math
 import weakref
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-import numpy
 import torch
 from torch import Tensor
 from torch.fx import Proxy
@@ -15,7 +14,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence
 
 from .. import _engine
-from .._library import NAMES
+from .._library import NAMES, empty
 from ..errors import ArgumentError, UnsupportedError, flag, number, one_of, whole_number
 from ..nonlinear import METHODS
 from ._others import LONG, send_home
@@ -35,14 +34,14 @@ def _contiguous(tensor: Optional[Tensor]) -> Optional[Tensor]:
 _data_ptr = Tensor.data_ptr
 _STRIDED = torch.strided
 _KNOWN = 16  # shapes of inputs that a module remembers
-_HUGE = 1 << 22  # numbers for which memory is asked for in large pages, as NumPy does and PyTorch does not
+_HUGE = 1 << 22  # numbers for which memory is kept from call to call, or asked for in large pages, as PyTorch does not
 
 
 def _new(like: Tensor, length: int, batch: int, width: int) -> Tensor:
-    """An empty tensor of the same dtype: the small pages of a large one alone cost more than a short network's run."""
+    """An empty tensor of the same dtype: the new pages of a large one alone cost more than a short network's run."""
     if length * batch * width < _HUGE:
         return like.new_empty(length, batch, width)
-    return torch.from_numpy(numpy.empty((length, batch, width), NAMES[CODES[like.dtype]]))
+    return torch.from_numpy(empty((length, batch, width), NAMES[CODES[like.dtype]]))
 
 
 class _Call:
