@@ -73,12 +73,16 @@ static double rows_step(const dpcri_outlook *o, double timed, double latency, do
     return rounds * (timed > 0 ? timed : more(latency, block * row));
 }
 
-static double rows_threads(const dpcri_outlook *o) { return less(threads_of(o), ceil(batch_of(o) / 8)); }
+// The bytes of a loop that goes so many rows at a time, and what it takes to hand those out.
+static double rows_floor(const dpcri_outlook *o, double compute, double block, double bytes) {
+    const double blocks = ceil(batch_of(o) / more(1, block));
+    return more(compute, memory_seconds(o, bytes, less(threads_of(o), more(1, blocks)))) + region_of_tasks(o, blocks);
+}
 
 double dpcri_cost_loop(const dpcri_outlook *o) {
     const double compute = length_of(o) * rows_step(o, o->costs.block, dpcri_cost_step(o), row_seconds(o));
     const double bytes = length_of(o) * batch_of(o) * state_bytes(o);
-    return more(compute, memory_seconds(o, bytes, rows_threads(o))) + (batch_of(o) > 8 ? region_seconds(o) : 0);
+    return rows_floor(o, compute, block_rows(o), bytes);
 }
 
 // K = L/n chunks, L + (K - 1) m steps of work side by side, n + m of them one after another.
@@ -133,7 +137,7 @@ static double linear_seconds(const dpcri_outlook *o, dpcr_scheme scheme) {
         case DPCR_SCHEME_BLELLOCH: return n * rows * (compose + 2 * apply) + 2 * levels * (region + hop);
         case DPCR_SCHEME_CHUNKED: return more(n * rows * (compose + 2 * apply), 2 * sqrt(n) * hop * mixed) + 3 * region;
         case DPCR_SCHEME_OVERLAP: return n * rows * 1.25 * apply + 2 * region;
-        default: return n * more(hop, rows * apply * threads_of(o) / rows_threads(o));
+        default: return n * more(hop, rows * apply * threads_of(o) / less(threads_of(o), ceil(rows / 8)));
     }
 }
 
@@ -265,7 +269,7 @@ double dpcri_cost_adjoint_loop(const dpcri_outlook *o) {
     const double share = ceil(blocks / less(blocks, threads_of(o))) * block / batch_of(o);
     const double compute = block < block_rows(o) && block_rows(o) >= batch_of(o) ? timed * less(1, share) : timed;
     const double bytes = length_of(o) * batch_of(o) * 2 * state_bytes(o);
-    return more(compute, memory_seconds(o, bytes, rows_threads(o))) + (batch_of(o) > 8 ? region_seconds(o) : 0);
+    return rows_floor(o, compute, block, bytes);
 }
 
 static double adjoint_overlap_by(const dpcri_outlook *o, double threads, int64_t chunk, int64_t warm_up) {
