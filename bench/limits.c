@@ -33,7 +33,7 @@
 
 #define AVX512 __attribute__((target("avx512f")))
 
-enum { MOST_ROUNDS = 31, LANES = 16, SIDE = 8, TURNS = 2000, SAMPLES = 9 };
+enum { MOST_ROUNDS = 31, LANES = 16, SIDE = 16, TURNS = 2000, SAMPLES = 9 };
 
 static int by_size(const void *x, const void *y) {
     const double a = *(const double *)x, b = *(const double *)y;
