@@ -317,10 +317,13 @@ typedef struct dpcr_solve_options {
     // the estimate alone. (newton's tolerances are on its estimate.)
     double confirm;
     // Of type DPCR_CUDA: the plan is one for dpcr_solve_enqueue, over a chain with the callback `launch`. method is
-    // AUTO, SEQUENTIAL, OVERLAP or NEWTON (tolerances, chunk, warm_up, max_sweeps (newton: default 16, 100 at most),
-    // no_fallback and memory_limit as on the host), and PICARD and PARATAA over a chain with launch_sweeps (guess,
-    // window, step_scale, lock, order and mixed too; the scheme of its sums is the loop); what else is not its default
-    // is refused. 0 or DPCR_HOST: the host.
+    // AUTO, SEQUENTIAL, OVERLAP or NEWTON (tolerances, chunk, warm_up, max_sweeps (newton: default 16, 100 at most)
+    // and no_fallback as on the host; memory_limit, by which no window shrinks), and PICARD and PARATAA over a chain
+    // with launch_sweeps (guess, window, step_scale, lock, order and mixed too; the scheme of its sums is the loop);
+    // what else is not its default is refused. AUTO is a rule of shape, or what an earlier measurement there found;
+    // planning MEASURE solves the chain there by each way that `launch` serves, in memory for its states and the
+    // workspace, by the device's clock, from `start` where that lies there, else from zeros; planning_seconds are the
+    // device's. 0 or DPCR_HOST: the host.
     dpcr_device device;
 } dpcr_solve_options;
 

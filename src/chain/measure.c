@@ -214,7 +214,7 @@ bool dpcri_chain_measure(dpcr_chain_plan *plan) {
     int64_t winner = -1;
     add_schemes(&t);
     if (t.count > 0 && plan->shape.length > 0 && plan->shape.batch > 0 && allocate(&t) && keep_overlaps(&t))
-        winner = dpcri_race(t.count, run_trial, &t, seconds, dpcri_seconds, median);
+        winner = dpcri_race(t.count, run_trial, &t, seconds, dpcri_race_seconds, median);
     if (winner >= 0) {
         for (int64_t i = 0; i < t.count; i++) t.all[i].median = median[i];
         tell(plan, &t, winner);

@@ -161,6 +161,10 @@ dpcr_status dpcri_recurrent_plan_device(dpcr_recurrent_plan *plan, dpcr_error *e
     DPCR_TRY(dpcr_device_describe(o->device, &info, error));
     DPCR_TRY(check_network(plan, error));
     DPCR_TRY(dpcri_device_check_options(o, false, error));
+    if (o->planning)  // the parameters come later
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                            "recurrent_plan: planning %s on a device, wanted its default",
+                            dpcr_planning_name(o->planning)));
     const dpcr_method asked = o->method;
     plan->sweeps_back = o->max_sweeps;
     dpcri_device_defaults(o, n->options.dtype, plan->options.length,

@@ -45,10 +45,10 @@ static bool sample(race *r, int64_t i, double *seconds) {
     entrant *e = &r->entrants[i];
     // Short work finds in the caches what it would find if it ran alone; long work has no such memory.
     if (e->inner > 1 && !r->run(r->argument, i)) return false;
-    const double start = r->clock();
+    const double start = r->clock(r->argument);
     for (int64_t k = 0; k < e->inner; k++)
         if (!r->run(r->argument, i)) return false;
-    *seconds = (r->clock() - start) / (double)e->inner;
+    *seconds = (r->clock(r->argument) - start) / (double)e->inner;
     return true;
 }
 
@@ -113,19 +113,24 @@ static void run_round(race *r, int round) {
     }
 }
 
+double dpcri_race_seconds(void *argument) {
+    (void)argument;
+    return dpcri_seconds();
+}
+
 int64_t dpcri_race(int64_t count, dpcri_race_run run, void *argument, double seconds, dpcri_race_clock clock,
                    double *median) {
     race r = {.count = count < DPCRI_RACE_ENTRANTS ? count : DPCRI_RACE_ENTRANTS,
               .run = run,
               .clock = clock,
               .argument = argument};
-    const double start = clock();
+    const double start = clock(argument);
     first_look(&r);
     for (int round = 0; round < DPCRI_RACE_ROUNDS; round++) {
-        const double before = clock();
+        const double before = clock(argument);
         if (leader(&r) < 0 || (round > 0 && decide(&r, round))) break;
         run_round(&r, round);
-        const double now = clock();
+        const double now = clock(argument);
         if (now - start + (now - before) > seconds) break;  // the next one would not fit
     }
     for (int64_t i = 0; i < count; i++) median[i] = i < r.count ? r.entrants[i].median : HUGE_VAL;

@@ -11,8 +11,9 @@ enum { DPCRI_RACE_ENTRANTS = 24, DPCRI_RACE_ROUNDS = 25 };
 // Runs entrant i = 0 .. count - 1 once; false: it cannot run, and is out.
 typedef bool (*dpcri_race_run)(void *argument, int64_t i);
 
-// Seconds since whenever: dpcri_seconds, or what a test says.
-typedef double (*dpcri_race_clock)(void);
+// Seconds since whenever, of the race's argument: the host's, a device's, or what a test says.
+typedef double (*dpcri_race_clock)(void *argument);
+double dpcri_race_seconds(void *argument);  // the host's, whatever the argument
 
 // Runs all of them in rounds, drops those that are clearly behind, and ends when one is left, when those left are
 // alike to half a per cent, or after about `seconds`. median[i] gets what entrant i took, HUGE_VAL where it could not

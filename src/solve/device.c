@@ -16,6 +16,8 @@ bool dpcri_solve_on_device(const dpcr_solve_options *options) {
     return options->device.type != 0 && options->device.type != DPCR_HOST;
 }
 
+static bool empty(const dpcr_solve_plan *plan) { return plan->steps.length == 0 || plan->steps.batch == 0; }
+
 // The outcomes come first in the workspace, and then, of sweeps, the evaluations.
 static size_t outcome_bytes(int64_t batch) {
     return ((size_t)batch * sizeof(dpcr_device_outcome) + PAGE - 1) / PAGE * PAGE;
@@ -52,7 +54,10 @@ dpcr_status dpcri_device_check_options(const dpcr_solve_options *o, bool sweeps,
                           (int)o->guess, (int)o->lock);
     if (o->scheme) return refuse_option("a scheme", error);
     if (o->backward) return refuse_option("a backward scheme", error);
-    if (o->planning) return refuse_option("a kind of planning", error);
+    if ((unsigned)o->planning >= DPCR_PLANNING_COUNT || !(o->planning_seconds >= 0))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "solve: planning is %d and planning_seconds %g, wanted a named one and 0 or more",
+                          (int)o->planning, o->planning_seconds);
     if (o->confirm != 0) return refuse_option("confirm", error);
     if (o->consume_tape) return refuse_option("consume_tape", error);
     if (o->order < 0 || o->mixed < 0 || o->mixed > 4)
@@ -155,28 +160,34 @@ static dpcr_status choose(dpcr_solve_plan *plan, int processors, bool *alone, dp
 dpcr_status dpcri_solve_plan_device(dpcr_solve_plan *plan, dpcr_error *error) {
     dpcr_solve_options *o = &plan->options;
     const dpcr_steps *steps = &plan->steps;
-    const dpcri_device_table *table = NULL;
     dpcr_device_info info = {.size = sizeof info};
     dpcr_status status = DPCR_OK;
     char where[32];
+    const char *told = NULL;
     bool alone = false;
-    DPCR_TRY(dpcri_device_ready(o->device, "solve_plan_create", &table, error));
-    DPCR_TRY(table->describe(o->device.id, &info, error));
+    DPCR_TRY(dpcr_device_describe(o->device, &info, error));
+    dpcri_device_text(o->device, where, sizeof where);
     if (!steps->launch)
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
                             "solve: a plan for %s, but the chain has no callback launch: its numbers lie on the host",
-                            dpcri_device_text(o->device, where, sizeof where)));
+                            where));
     DPCR_TRY(dpcri_device_check_options(o, steps->launch_sweeps != 0, error));
     const dpcr_method asked = o->method;
+    if (asked == DPCR_METHOD_AUTO && !empty(plan)) DPCR_TRY(dpcri_device_measured(plan, &info, where, &told, error));
     DPCR_TRY(choose(plan, info.processors, &alone, error));
-    dpcri_device_text(o->device, where, sizeof where);
-    dpcri_device_sentence(asked, o->method, where, info.name, plan->sentence, sizeof plan->sentence);
+    if (plan->candidate_count == 0)
+        dpcri_device_sentence(asked, o->method, where, info.name, plan->sentence, sizeof plan->sentence);
     if (alone)
         snprintf(plan->sentence, sizeof plan->sentence,
                  "sequential: the loop in one launch on %s (%.100s), for such steps have no other kernel there", where,
                  info.name);
+    if (told) {
+        const size_t used = strlen(plan->sentence);
+        snprintf(plan->sentence + used, sizeof plan->sentence - used, "%s", told);
+    }
     o->start = NULL;
     o->size = sizeof *o;
+    o->planning = DPCR_PLANNING_ESTIMATE;
     plan->pinned = *o;
     if (o->atol == 0) plan->pinned.atol = -1;
     if (o->rtol == 0) plan->pinned.rtol = -1;
@@ -213,8 +224,6 @@ static dpcr_status check_states(const char *call, const dpcr_solve_plan *plan, c
     return dpcri_check_array_on(call, name, array, s->dtype, plan->options.device, steps_too ? 3 : 2,
                                 steps_too ? shape : shape + 1, error);
 }
-
-static bool empty(const dpcr_solve_plan *plan) { return plan->steps.length == 0 || plan->steps.batch == 0; }
 
 static dpcr_status put(const dpcr_solve_plan *plan, dpcr_launch *launch, void *workspace, size_t bytes, void *stream,
                        dpcr_error *error) {

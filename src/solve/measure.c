@@ -158,7 +158,7 @@ bool dpcri_measure(const dpcri_outlook *o, bool backward, dpcr_candidate *candid
             ready = !dpcri_watch_heard(o->watch, status) && status == DPCR_OK;
             dpcri_free(o->context, space);
         }
-        if (ready) winner = dpcri_race(count, run_trial, &t, seconds, dpcri_seconds, median);
+        if (ready) winner = dpcri_race(count, run_trial, &t, seconds, dpcri_race_seconds, median);
     }
     for (int64_t i = 0; winner >= 0 && i < count; i++) candidates[i].measured = median[i] < HUGE_VAL ? median[i] : 0;
     if (winner >= 0) sort_measured(candidates, count, winner);
@@ -197,7 +197,7 @@ int dpcri_measure_pairs(const dpcri_outlook *o, const dpcr_candidate forward[2],
         options.consume_tape = o->options->consume_tape;
         p.back[i] = make_plan(&t, o, &options);
     }
-    if (allocate(&t, o)) winner = (int)dpcri_race(4, run_pair, &p, seconds, dpcri_seconds, median);
+    if (allocate(&t, o)) winner = (int)dpcri_race(4, run_pair, &p, seconds, dpcri_race_seconds, median);
     for (int i = 0; i < 2; i++) dpcr_solve_plan_destroy(t.plans[i]), dpcr_solve_plan_destroy(p.back[i]);
     dpcri_free(o->context, t.memory);
     return winner;

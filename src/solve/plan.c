@@ -430,7 +430,9 @@ static size_t candidate_workspace(const dpcr_solve_plan *plan, const dpcr_candid
     dpcr_solve_options options = plan->pinned;
     options.method = c->backward ? DPCR_METHOD_SEQUENTIAL : c->method;
     options.scheme = c->backward ? DPCR_SCHEME_AUTO : c->scheme;
-    options.backward = c->backward ? c->scheme : DPCR_SCHEME_SEQUENTIAL;
+    options.backward = c->backward                            ? c->scheme
+                       : dpcri_solve_on_device(&plan->pinned) ? DPCR_SCHEME_AUTO
+                                                              : DPCR_SCHEME_SEQUENTIAL;
     options.chunk = c->chunk;
     options.window = 0;
     if (c->warm_up) options.warm_up = c->warm_up;

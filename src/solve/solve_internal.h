@@ -240,6 +240,10 @@ dpcr_reason dpcri_worse_reason(dpcr_reason a, dpcr_reason b);
 bool dpcri_solve_on_device(const dpcr_solve_options *options);
 // Checks the device, the options and what the chain's launch serves; sets workspace, sentence and defaults.
 dpcr_status dpcri_solve_plan_device(dpcr_solve_plan *plan, dpcr_error *error);
+// AUTO's method where it is known from a measurement or measured now (planning), with candidates and sentence; else it is
+// left AUTO, *told why nothing was measured, or NULL: it was not wanted. device_measure.c.
+dpcr_status dpcri_device_measured(dpcr_solve_plan *plan, const dpcr_device_info *info, const char *where,
+                                  const char **told, dpcr_error *error);
 // Refuses what has no meaning there; `sweeps`: picard has.
 dpcr_status dpcri_device_check_options(const dpcr_solve_options *options, bool sweeps, dpcr_error *error);
 // Fills in tolerances, method (of `columns` that need nothing of each other) and max_sweeps.

@@ -9,6 +9,7 @@
 //   DEEPPCR_FAKE_LAUNCH=1    a launch fails when it is put into its stream
 //   DEEPPCR_FAKE_WAIT=1      a launch that is put into its stream fails later, so that the wait tells it
 //   DEEPPCR_FAKE_LOCKED=N    the outcome of sequence 0 of a nonlinear chain: N steps locked, not finite where N is 0
+//   DEEPPCR_FAKE_CLOCK=1     events tell no time but that of copies: a microsecond a byte
 //   DEEPPCR_FAKE_OLD=1       compute capability 7.0: refused
 //
 // FAKE_ABI, FAKE_VERSION, FAKE_SIZE and FAKE_KERNELS_SIZE build modules that the library has to refuse.
@@ -109,6 +110,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static piece *pieces;
 static operation *first, **last = &first;
 static size_t used;
+static double copied;  // seconds of all copies, by DEEPPCR_FAKE_CLOCK
 
 static void protect(int how) {
     for (piece *p = pieces; p; p = p->next) mprotect(p->memory, p->bytes, how);
@@ -116,9 +118,12 @@ static void protect(int how) {
 
 static dpcr_status run(const operation *o, dpcr_error *error) {
     switch (o->kind) {
-        case COPY: memmove(o->to, o->from, o->bytes); return DPCR_OK;
+        case COPY:
+            memmove(o->to, o->from, o->bytes);
+            copied += 1e-6 * (double)o->bytes;
+            return DPCR_OK;
         case FILL: memset(o->to, o->byte, o->bytes); return DPCR_OK;
-        case RECORD: *(double *)o->to = seconds_now(); return DPCR_OK;
+        case RECORD: *(double *)o->to = setting("DEEPPCR_FAKE_CLOCK", 0) ? copied : seconds_now(); return DPCR_OK;
         default: break;
     }
     if (o->fails)

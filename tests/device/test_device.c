@@ -476,7 +476,6 @@ static void nonlinear_refusals(void **state) {
                                         {.backward = DPCR_SCHEME_CHUNKED},
                                         {.guess = DPCR_GUESS_GIVEN},
                                         {.window = 3},
-                                        {.planning = DPCR_PLANNING_MEASURE},
                                         {.lock = DPCR_LOCK_MEAN_SQUARE},
                                         {.confirm = 1},
                                         {.consume_tape = 1}};
@@ -485,12 +484,13 @@ static void nonlinear_refusals(void **state) {
                                         "a backward scheme",
                                         "a guess",
                                         "a window",
-                                        "a kind of planning",
                                         "step_scale or lock",
                                         "confirm",
                                         "consume_tape"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         REFUSED(DPCR_ERROR_UNSUPPORTED, words[i], plan_there(&n, wrong[i], &made, error));
+    REFUSED(DPCR_ERROR_ARGUMENT, "planning is 9",
+            plan_there(&n, (dpcr_solve_options){.planning = (dpcr_planning)9}, &made, error));
     REFUSED(DPCR_ERROR_ARGUMENT, "at most 100", plan_there(&n, (dpcr_solve_options){.max_sweeps = 101}, &made, error));
     REFUSED(DPCR_ERROR_MEMORY, "the limit is 100",
             plan_there(&n, (dpcr_solve_options){.memory_limit = 100}, &made, error));
