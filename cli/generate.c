@@ -520,11 +520,14 @@ static int settle_device(generate *t) {
         return cli_fail(CLI_USAGE,
                         "--device %.20s: --method %s runs on processors; sequential, picard and parataa work there",
                         given, cli_sampling_method_name(m));
-    if (!sweeps && (t->guess || t->run.scaled || t->run.solve.window))
-        return cli_fail(CLI_USAGE, "--device %.20s: the steps go in order there; %s is for sweeps", given,
-                        t->guess        ? "--guess"
-                        : t->run.scaled ? "--scaled"
-                                        : "--window");
+    const char *const of_sweeps = t->guess || t->run.solve.guess != DPCR_GUESS_STATE ? "--guess"
+                                  : t->run.scaled                                    ? "--scaled"
+                                  : t->run.solve.window                              ? "--window"
+                                  : t->run.solve.order                               ? "--order"
+                                  : t->run.solve.max_sweeps                          ? "--max-sweeps"
+                                                                                     : NULL;
+    if (!sweeps && of_sweeps)
+        return cli_fail(CLI_USAGE, "--device %.20s: the steps go in order there; %s is for sweeps", given, of_sweeps);
     if (sweeps && !t->run.scaled && t->tolerance != 0 && (t->tolerance > 0 || t->step_tolerance < 0))
         return cli_fail(CLI_USAGE,
                         "--device %.20s: --tolerance of the pictures is confirmed on processors; wanted --tolerance 0, "

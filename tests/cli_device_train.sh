@@ -104,7 +104,7 @@ for lib in ("libfake_device.so", "libfake_device_simt.so"):
 os.environ["DEEPPCR_CUDA_MODULE"] = os.path.join(stand_ins, "libfake_device.so")
 assert "is not measured" in answer("eval", path("m"), "--data", path("data"), "--device", "auto")["device"]
 refused(2, "the loop is of any width", "eval", path("m"), "--data", path("data"), "--device", "cuda", "--method", "newton", "--no-fallback")
-refused(2, "max_sweeps at most 100", "eval", path("m"), "--data", path("data"), "--device", "cuda", "--max-sweeps", "101")
+refused(2, "at most 100 on a device", "eval", path("m"), "--data", path("data"), "--device", "cuda", "--max-sweeps", "101")
 run("train", "resnet", *small[:2], "--layers", "6", "--width", "2", "--epochs", "1", "--save", path("narrow"), "--quiet")
 narrow = ["eval", path("narrow"), "--data", path("data"), "--method", "newton", "--no-fallback", "--device", "cuda"]
 told = answer(*narrow)

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "base/random.h"
+#include "model/recurrent_internal.h"
 #include "recurrent_job.h"
 #include "sampled.h"
 
@@ -542,6 +543,30 @@ static void test_parameters_set_together(void **state) {
     dpcr_context_destroy(context);
 }
 
+// SCALED is a larger number than CONVERGED and a weaker word.
+static void test_the_worst_of_chains(void **state) {
+    (void)state;
+    static const struct {
+        dpcr_reason first, second, worst;
+    } cases[] = {{DPCR_REASON_FALLBACK, DPCR_REASON_CONVERGED, DPCR_REASON_FALLBACK},
+                 {DPCR_REASON_CONVERGED, DPCR_REASON_FALLBACK, DPCR_REASON_FALLBACK},
+                 {DPCR_REASON_EXACT, DPCR_REASON_RESIDUAL_ONLY, DPCR_REASON_RESIDUAL_ONLY},
+                 {DPCR_REASON_FALLBACK, DPCR_REASON_NOT_CONVERGED, DPCR_REASON_NOT_CONVERGED},
+                 {DPCR_REASON_SEQUENTIAL, DPCR_REASON_SEQUENTIAL, DPCR_REASON_SEQUENTIAL}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const dpcr_solve_report reports[] = {{.reason = cases[i].first, .residual = 0.25},
+                                             {.reason = cases[i].second, .residual = 0.5}};
+        dpcr_reason reason;
+        double residual;
+        dpcri_recurrent_worst(reports, 2, &reason, &residual);
+        assert_int_equal(reason, cases[i].worst);
+        assert_true(residual == 0.5);
+        dpcri_recurrent_worst(reports, 1, &reason, &residual);
+        assert_int_equal(reason, cases[i].first);
+        assert_true(residual == 0.25);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_resets_equal_separate),
@@ -553,6 +578,7 @@ int main(void) {
         cmocka_unit_test(test_older_passes),
         cmocka_unit_test(test_wide_variants),
         cmocka_unit_test(test_parameters_set_together),
+        cmocka_unit_test(test_the_worst_of_chains),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

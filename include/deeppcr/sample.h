@@ -130,8 +130,8 @@ typedef struct dpcr_sampler_options {
     const double *times;
     // A CUDA device: noise, mask and the network's numbers as they are now are sent there, and dpcr_sampler_steps
     // serves plans of that device too, by the loop, picard and parataa: states from z0 to the last lie there, one
-    // launch a layer and one or two a step, or a sweep's window. The denoiser has to be dpcr_diffusion_denoiser's. Bits
-    // are a host's that has fma.
+    // launch a layer and one or two a step, or a sweep's window. The denoiser has to be dpcr_diffusion_denoiser's, and
+    // a z0 given; sweeps allocate host memory when they are enqueued. Bits are a host's that has fma.
     dpcr_device device;
 } dpcr_sampler_options;
 

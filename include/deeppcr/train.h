@@ -119,12 +119,12 @@ typedef struct dpcr_train_options {
     // DPCR_ERROR_CANCELLED if steps are left. The context's cancel function does the same. May be NULL.
     int (*progress)(void *user, const struct dpcr_train_state *state);
     void *progress_user;
-    double clip;  // norm of all gradients together at most, as dpcr_gradients_clip_norm; 0: any
+    double clip;  // norm of all gradients together at most, as dpcr_gradients_clip_norm, finite; 0: any
     // Not 0: less memory for more time, with the same bits, so a checkpoint goes on with and without it. dpcr_train
-    // keeps no tape, and the way back makes it again; on a device, by the loop and over layers that are normalised or
-    // of another width than 1, 2 and 4, the states before every so many layers alone, and the way back runs those
-    // between again: about 4 sqrt(L) B w numbers for 4 L B w (the bits up to 512 rows a batch). dpcr_sequence_train:
-    // dpcr_recurrent_plan_options. Workers refuse it; pipelines have an option of their own.
+    // keeps no tape, and the way back makes it again; on a device, by the loop and over layers that are normalised,
+    // two-layer or of another width than 1, 2 and 4, the states before every so many layers alone, and the way back
+    // runs those between again: about 4 sqrt(L) B w numbers for 4 L B w (the bits up to 512 rows a batch).
+    // dpcr_sequence_train: dpcr_recurrent_plan_options. Workers refuse it; pipelines have an option of their own.
     int recompute;
 } dpcr_train_options;
 
@@ -174,7 +174,7 @@ typedef struct dpcr_train_state {
 // data, batch, seed, clip, the optimiser's and the solve's options (epochs may grow where `total` does not follow from
 // them).
 //
-// solve.device: the layers that dpcr_device_model_create takes, not tied, with everything on the device: images,
+// solve.device: the layers that dpcr_device_model_create takes, with everything on the device: images,
 // labels, parameters, gradients, states and the optimiser's state; the host reads loss and accuracy. The model's
 // parameters are then current at an epoch's end, after a checkpoint and at the end, also where a step is refused, but
 // not at other calls of `progress` or after DPCR_ERROR_DEVICE. The way back is the device's own, told as auto.

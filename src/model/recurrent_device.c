@@ -127,6 +127,8 @@ static dpcr_status ask_bytes(dpcr_recurrent_plan *plan, dpcr_error *error) {
     const dpcr_device device = plan->options.solve.device;
     const size_t limit = plan->options.solve.memory_limit;
     device_space space = {0};
+    if (!carve(plan, NULL, &space))  // before the kernels multiply the same extents
+        return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "recurrent_plan: the workspace does not fit any size");
     for (int64_t c = 0; !empty(plan) && c < plan->network->chains; c++) {
         for (int form = 0; form < 8; form++) {  // both ways, with lengths and without, with resets and without
             const int backward = form & 1, packed = form >> 1 & 1, parted = form >> 2;

@@ -70,6 +70,9 @@ struct dpcr_recurrent_plan {
 
 // Fills these in, and what was left open in options.solve.
 dpcr_status dpcri_recurrent_plan_device(dpcr_recurrent_plan *plan, dpcr_error *error);
+// Of the chains' reports the worst reason, as the batches of one solve have it, and the largest residual. Either may be
+// NULL.
+void dpcri_recurrent_worst(const dpcr_solve_report *reports, int64_t chains, dpcr_reason *reason, double *residual);
 
 // Pieces of workspace and tape. One function counts and carves.
 typedef struct dpcri_recurrent_space {

@@ -5,10 +5,20 @@
 #include <string.h>
 
 #include "model/recurrent_internal.h"
+#include "solve/solve_internal.h"
 
 static int64_t hidden_of(const dpcr_recurrent_plan *p) { return dpcri_recurrent_h(p->network); }  // of h
 static int64_t state_of(const dpcr_recurrent_plan *p) { return dpcri_recurrent_w(p->network); }
 static int64_t outputs_of(const dpcr_recurrent_plan *p) { return dpcri_recurrent_y(p->network); }
+
+void dpcri_recurrent_worst(const dpcr_solve_report *reports, int64_t chains, dpcr_reason *reason, double *residual) {
+    if (reason) *reason = reports[0].reason;
+    if (residual) *residual = reports[0].residual;
+    for (int64_t c = 1; c < chains; c++) {
+        if (reason) *reason = dpcri_worse_reason(*reason, reports[c].reason);
+        if (residual && reports[c].residual > *residual) *residual = reports[c].residual;
+    }
+}
 
 // ---- checks ----
 

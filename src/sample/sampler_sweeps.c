@@ -284,7 +284,7 @@ done:
 
 // ---- sweeps ----
 
-// Those whose sequences have come to `ended`; on the device too, where they are others than before.
+// Those that are wanted, in their order; on the device too, where they are others than before.
 static dpcr_status gather(sweeping *p, bool wanted(const sweeping *p, const dpcri_device_progress *at),
                           dpcr_error *error) {
     const int64_t before = p->count;

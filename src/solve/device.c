@@ -44,11 +44,12 @@ dpcr_status dpcri_device_check_options(const dpcr_solve_options *o, bool sweeps,
         !(swept && sweeps))
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "solve: %s on a device; %s work there", dpcr_method_name(m),
                           sweeps ? "auto, sequential, picard and parataa" : "auto, sequential, overlap and newton");
-    if (isnan(o->atol) || isnan(o->rtol) || o->chunk < 0 || o->warm_up < 0 || o->max_sweeps < 0 || o->window < 0 ||
-        (o->max_sweeps > 100 && !swept))
+    if (isnan(o->atol) || isnan(o->rtol) || o->chunk < 0 || o->warm_up < 0 || o->max_sweeps < 0 || o->window < 0)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                          "solve: chunk, warm_up, window and max_sweeps must not be negative, max_sweeps at most 100 "
-                          "on a device, tolerances not NaN");
+                          "solve: chunk, warm_up, window and max_sweeps must not be negative, tolerances not NaN");
+    if (o->max_sweeps > 100 && !swept)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "solve: max_sweeps is %d, at most 100 on a device",
+                          o->max_sweeps);
     if ((unsigned)o->guess >= DPCR_GUESS_COUNT || (unsigned)o->lock >= DPCR_LOCK_COUNT)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: guess %d or lock %d is none of the named ones",
                           (int)o->guess, (int)o->lock);
@@ -64,7 +65,9 @@ dpcr_status dpcri_device_check_options(const dpcr_solve_options *o, bool sweeps,
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: order is %lld and mixed %d, wanted 0 or more, 0 to 4",
                           (long long)o->order, o->mixed);
     if (o->lock && m == DPCR_METHOD_PARATAA) return refuse_option("lock of parataa", error);
+    if (o->damping != 0 || o->block) return refuse_option("damping or block", error);
     if (swept) return DPCR_OK;
+    if (o->order || o->mixed) return refuse_option("order or mixed", error);
     if (o->guess) return refuse_option("a guess", error);
     if (o->window) return refuse_option("a window", error);
     return o->step_scale || o->lock ? refuse_option("step_scale or lock", error) : DPCR_OK;
@@ -111,9 +114,13 @@ static dpcr_status ask_bytes(dpcr_solve_plan *plan, dpcr_error *error) {
     const dpcr_steps *steps = &plan->steps;
     for (int backward = 0; backward < 2; backward++) {
         dpcr_launch launch = launch_of(plan, backward);
-        const dpcr_status status = steps->launch(steps->user, &launch, error);
+        dpcr_error refused = {0};
+        const dpcr_status status = steps->launch(steps->user, &launch, &refused);
         if (backward && status == DPCR_ERROR_UNSUPPORTED) break;  // enqueue_backward will be told so
-        if (status != DPCR_OK) return status;
+        if (status != DPCR_OK) {
+            if (error) *error = refused;
+            return status;
+        }
         if (launch.bytes > plan->workspace) plan->workspace = launch.bytes;
     }
     plan->workspace += told_bytes(plan);
@@ -172,12 +179,16 @@ dpcr_status dpcri_solve_plan_device(dpcr_solve_plan *plan, dpcr_error *error) {
                             "solve: a plan for %s, but the chain has no callback launch: its numbers lie on the host",
                             where));
     DPCR_TRY(dpcri_device_check_options(o, steps->launch_sweeps != 0, error));
+    DPCR_TRY(dpcri_check_step_scale(o, steps->length, error));
     const dpcr_method asked = o->method;
     if (asked == DPCR_METHOD_AUTO && !empty(plan)) DPCR_TRY(dpcri_device_measured(plan, &info, where, &told, error));
     DPCR_TRY(choose(plan, info.processors, &alone, error));
     if (plan->candidate_count == 0)
         dpcri_device_sentence(asked, o->method, where, info.name, plan->sentence, sizeof plan->sentence);
-    if (alone)
+    if (steps->launch_sweeps && o->method == DPCR_METHOD_SEQUENTIAL)  // launches of its own a step
+        snprintf(plan->sentence, sizeof plan->sentence, "sequential: step by step on %s (%.100s)%s", where, info.name,
+                 asked == DPCR_METHOD_AUTO ? ", for auto takes no sweeps there" : ", asked for");
+    else if (alone)
         snprintf(plan->sentence, sizeof plan->sentence,
                  "sequential: the loop in one launch on %s (%.100s), for such steps have no other kernel there", where,
                  info.name);
@@ -320,7 +331,8 @@ void dpcri_device_report(const dpcr_solve_options *o, int64_t length, int64_t ba
         if (b >= report->batch_capacity) continue;
         if (report->sequence_reason) report->sequence_reason[b] = reason;
         if (report->sequence_sweeps) report->sequence_sweeps[b] = sweeps;
-        if (report->sequence_locked) report->sequence_locked[b] = at->locked;
+        if (report->sequence_locked)
+            report->sequence_locked[b] = o->method == DPCR_METHOD_SEQUENTIAL ? length : at->locked;
     }
     report->reason = worst;
     report->error_estimate = !lost && !is_sweeps(o) && (newton || report->residual == 0) ? report->residual : -1;

@@ -216,6 +216,14 @@ static bool has_estimate(dpcr_method method) {
            method == DPCR_METHOD_OVERLAP || method == DPCR_METHOD_SHOOTING;
 }
 
+dpcr_status dpcri_check_step_scale(const dpcr_solve_options *o, int64_t length, dpcr_error *error) {
+    for (int64_t l = 0; o->step_scale && l < length; l++)
+        if (!(o->step_scale[l] >= 0))
+            return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: step_scale of step %lld is %g, wanted 0 or more",
+                              (long long)l, o->step_scale[l]);
+    return DPCR_OK;
+}
+
 static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
     dpcr_solve_options *o = &plan->options;
     const double full = plan->steps.dtype == DPCR_F64 ? DPCR_TOLERANCE_F64 : DPCR_TOLERANCE_F32;
@@ -266,10 +274,8 @@ static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
                           "solve: step_scale is given, but method %s has no residual a step; wanted a method of sweeps",
                           dpcr_method_name(o->method));
-    for (int64_t l = 0; o->step_scale && l < plan->steps.length; l++)
-        if (!(o->step_scale[l] >= 0))
-            return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: step_scale of step %lld is %g, wanted 0 or more",
-                              (long long)l, o->step_scale[l]);
+    const dpcr_status scaled = dpcri_check_step_scale(o, plan->steps.length, error);
+    if (scaled != DPCR_OK) return scaled;
     if (o->damping == 0) o->damping = 0.7;
     if (o->block == 0) o->block = 2;
     const int64_t length = plan->steps.length > 0 ? plan->steps.length : 1;

@@ -235,6 +235,9 @@ dpcr_status dpcri_planner_choose(dpcr_solve_plan *plan, dpcr_error *error);
 // the weaker claim.
 dpcr_reason dpcri_worse_reason(dpcr_reason a, dpcr_reason b);
 
+// Refuses scales that are negative or no number.
+dpcr_status dpcri_check_step_scale(const dpcr_solve_options *options, int64_t length, dpcr_error *error);
+
 // ---- device.c: plans of a device ----
 
 bool dpcri_solve_on_device(const dpcr_solve_options *options);

@@ -72,6 +72,7 @@ static dpcr_status send_piece(const dpcri_sequence_device *d, const reading *r, 
                                 DPCRI_TO_DEVICE, m->stream, error));
     DPCR_TRY(dpcr_stream_wait(m->device, m->stream, error));  // the next piece takes their place
 done:
+    if (status != DPCR_OK) dpcr_stream_wait(m->device, m->stream, NULL);  // they are freed
     return status;
 }
 
@@ -323,10 +324,7 @@ static dpcr_status run_network(dpcri_sequence_device *d, dpcr_error *error) {
     for (int64_t c = 0; c < d->model->chains; c++) reports[c].size = sizeof *reports;
     DPCR_TRY(dpcr_recurrent_collect(d->plan, d->workspace, d->workspace_bytes, d->memory.stream, reports, error));
     d->report = reports[0];
-    for (int64_t c = 1; c < d->model->chains; c++) {
-        if (reports[c].reason < d->report.reason) d->report.reason = reports[c].reason;
-        if (reports[c].residual > d->report.residual) d->report.residual = reports[c].residual;
-    }
+    dpcri_recurrent_worst(reports, d->model->chains, &d->report.reason, &d->report.residual);
 done:
     dpcri_free(context, reports);
     return status;

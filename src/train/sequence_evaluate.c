@@ -114,12 +114,7 @@ static void describe_likelihood(const dpcri_sequence_pass *p, dpcr_sequence_like
     const dpcr_solve_plan *plan = dpcr_recurrent_plan_chain(p->plan, 0);
     const dpcr_solve_report *first = &p->reports[0];
     r->method = first->method;
-    r->reason = first->reason;
-    r->residual = first->residual;
-    for (int64_t c = 1; c < p->model->chains; c++) {
-        if (p->reports[c].reason < r->reason) r->reason = p->reports[c].reason;
-        if (p->reports[c].residual > r->residual) r->residual = p->reports[c].residual;
-    }
+    dpcri_recurrent_worst(p->reports, p->model->chains, &r->reason, &r->residual);
     const char *memory = dpcr_solve_plan_memory(plan, &r->memory_rate, &r->memory_steps);
     set_text(r->memory, sizeof r->memory, memory ? memory : "unknown");
     set_text(r->sentence, sizeof r->sentence, dpcr_solve_plan_sentence(plan));

@@ -78,10 +78,10 @@ static dpcr_status fill_options(training *t, const dpcr_sequence_train_options *
                           (long long)t->options.length);
     if (!(o->clip >= 0) || isinf(o->clip) || !(t->options.dropout >= 0 && t->options.dropout < 1) ||
         !(o->checkpoint_seconds >= 0))
-        return dpcri_fail(
-            error, DPCR_ERROR_ARGUMENT,
-            "sequence_train: clip %g, dropout %g, checkpoint_seconds %g; wanted none negative and dropout below 1",
-            o->clip, t->options.dropout, o->checkpoint_seconds);
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "sequence_train: clip %g, dropout %g, checkpoint_seconds %g; wanted none negative, clip "
+                          "finite and dropout below 1",
+                          o->clip, t->options.dropout, o->checkpoint_seconds);
     const dpcr_recurrent_options *n = &t->model->options.network;
     if (t->options.segment < 0 || (t->options.segment && (t->data->text || n->bidirectional || n->reverse ||
                                                           t->model->options.readout != DPCR_READOUT_LAST ||
@@ -366,9 +366,7 @@ static void describe_solve(training *t) {
     const dpcr_solve_plan *plan = dpcr_recurrent_plan_chain(t->pass.plan, 0);
     s->sweeps = t->pass.reports[0].sweeps;
     s->method = t->pass.reports[0].method;
-    s->reason = t->pass.reports[0].reason;
-    for (int64_t c = 1; c < t->model->chains; c++)
-        if (t->pass.reports[c].reason < s->reason) s->reason = t->pass.reports[c].reason;
+    dpcri_recurrent_worst(t->pass.reports, t->model->chains, &s->reason, NULL);
     s->backward = dpcr_solve_plan_backward(plan);
     s->sentence = dpcr_solve_plan_sentence(plan);
 }

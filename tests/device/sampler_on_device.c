@@ -90,6 +90,7 @@ static void run_there(dpcr_sampler *sampler, const dpcr_solve_options *options, 
     dpcr_array first = *z0, path = dpcr_array_make(NULL, DPCR_F32, 3, shape);
     float *apart = calloc((size_t)numbers, sizeof *apart);
     ok(dpcr_solve_plan_create(context, steps, options, &plan, &error), &error);
+    assert_int_equal(error.status, DPCR_OK);  // written on failure only
     for (int64_t n = 0; n < shape[0] * shape[1]; n++)
         memcpy(apart + n / shape[1] * step + n % shape[1] * row, got + n * w, (size_t)w * sizeof *got);
     first.device = path.device = there;
@@ -117,13 +118,15 @@ static void run(dpcr_sampler *sampler, dpcr_array *z0, dpcr_array *z, float *got
         .size = sizeof in_order, .method = DPCR_METHOD_SEQUENTIAL, .backward = DPCR_SCHEME_SEQUENTIAL};
     const dpcr_solve_options left = {.size = sizeof left, .device = there};
     dpcr_error error = {0};
-    dpcr_solve_report report = {.size = sizeof report};
-    int64_t rows = 0, rows_there = 0;
+    int64_t locked[] = {-1}, rows = 0, rows_there = 0;
+    dpcr_solve_report report = {.size = sizeof report, .batch_capacity = 1, .sequence_locked = locked};
     ok(dpcr_sampler_start(sampler, NULL, z0, &error), &error);
     run_here(sampler, &in_order, z0, z, &report);
     dpcr_sampler_counts(sampler, &rows, NULL, NULL);
     run_there(sampler, &left, z0, got, &report);
     assert_int_equal(report.reason, DPCR_REASON_SEQUENTIAL);
+    assert_int_equal(locked[0], dpcr_sampler_steps(sampler)->length);
+    assert_true(strstr(report.sentence, "step by step on ") && strstr(report.sentence, "takes no sweeps there"));
     dpcr_sampler_counts(sampler, &rows_there, NULL, NULL);
     assert_int_equal(rows, rows_there);
 }
@@ -313,6 +316,12 @@ void samplers_that_are_refused(void **state) {
                                     {.method = DPCR_METHOD_PARATAA, .lock = DPCR_LOCK_MEAN_SQUARE},
                                     {.method = DPCR_METHOD_SEQUENTIAL, .window = 3},
                                     {.method = DPCR_METHOD_SEQUENTIAL, .step_scale = &scale}};
+    const double scales[] = {1, 1, 1, -1, 1};
+    options.method = DPCR_METHOD_PICARD, options.step_scale = scales;
+    assert_int_equal(dpcr_solve_plan_create(context, dpcr_sampler_steps(sampler), &options, &plan, &error),
+                     DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "step_scale of step 3 is -1"));
+    options.step_scale = NULL;
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         refused[i].size = sizeof refused[i], refused[i].device = there;
         assert_int_equal(dpcr_solve_plan_create(context, dpcr_sampler_steps(sampler), &refused[i], &plan, &error),

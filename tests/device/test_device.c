@@ -478,7 +478,11 @@ static void nonlinear_refusals(void **state) {
                                         {.window = 3},
                                         {.lock = DPCR_LOCK_MEAN_SQUARE},
                                         {.confirm = 1},
-                                        {.consume_tape = 1}};
+                                        {.consume_tape = 1},
+                                        {.damping = 0.5},
+                                        {.block = 3},
+                                        {.order = 3},
+                                        {.method = DPCR_METHOD_NEWTON, .mixed = 2}};
     static const char *const words[] = {"auto, sequential, overlap and newton",
                                         "a scheme",
                                         "a backward scheme",
@@ -486,12 +490,17 @@ static void nonlinear_refusals(void **state) {
                                         "a window",
                                         "step_scale or lock",
                                         "confirm",
-                                        "consume_tape"};
+                                        "consume_tape",
+                                        "damping or block",
+                                        "damping or block",
+                                        "order or mixed",
+                                        "order or mixed"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         REFUSED(DPCR_ERROR_UNSUPPORTED, words[i], plan_there(&n, wrong[i], &made, error));
     REFUSED(DPCR_ERROR_ARGUMENT, "planning is 9",
             plan_there(&n, (dpcr_solve_options){.planning = (dpcr_planning)9}, &made, error));
-    REFUSED(DPCR_ERROR_ARGUMENT, "at most 100", plan_there(&n, (dpcr_solve_options){.max_sweeps = 101}, &made, error));
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "at most 100",
+            plan_there(&n, (dpcr_solve_options){.max_sweeps = 101}, &made, error));
     REFUSED(DPCR_ERROR_MEMORY, "the limit is 100",
             plan_there(&n, (dpcr_solve_options){.memory_limit = 100}, &made, error));
     REFUSED(DPCR_ERROR_DEVICE, "there is no cuda:3",

@@ -64,7 +64,7 @@ _KEPT_BYTES = 256 << 20  # of free buffers that wait for the next call
 _KEPT_BUFFERS = 16
 _LENT_BYTES = 1 << 24, _KEPT_BYTES // 4  # of a result whose memory is lent: least, most
 _free: List[np.ndarray] = []
-_returned: Deque[np.ndarray] = deque(maxlen=4)  # what results have left
+_returned: Deque[np.ndarray] = deque(maxlen=2)  # what results have left, beside the kept ones until the next call
 _free_lock = threading.Lock()
 
 

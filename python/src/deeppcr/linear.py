@@ -307,7 +307,7 @@ def _into(A: ARRAY, b: ARRAY, z0: Optional[ARRAY], out: Optional[ARRAY], transpo
         call, shape, dtype = found
         a, c, start = _address_of(A), _address_of(b), 0 if z0 is None else _address_of(z0)
         if not (a | c | start) & (dtype.itemsize - 1):
-            z = np.empty(shape, dtype) if out is None else out
+            z = library.empty(shape, dtype) if out is None else out
             call.run((a, c, start, _address_of(z)), report)
             kept[key] = found
             return z

@@ -73,7 +73,7 @@ class _Known:
         self.call = library.Call(_execute, handle, (rows, state, rows, state))
 
     def run(self, x: ARRAY, zi: Optional[ARRAY]) -> Union[ARRAY, Tuple[ARRAY, ARRAY]]:
-        y = np.empty(self.shape, self.dtype)
+        y = library.empty(self.shape, self.dtype)
         if zi is None or self.last is None:
             self.call.run((library.address(x), 0, library.address(y)))
             return y
