@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "problem.h"
+#include "plan.h"
 
 enum {
     KEY_LENGTH = 0x4000,
@@ -231,7 +231,8 @@ static const char *name_of(const dpcr_candidate *c) {
 }
 
 static void say_candidate(const plan *p, const dpcr_candidate *c) {
-    char measured[32] = "", details[96] = "";
+    char predicted[32] = "", measured[32] = "", details[96] = "";
+    if (c->seconds > 0) snprintf(predicted, sizeof predicted, "%.4g us", c->seconds * 1e6);
     if (c->measured > 0) snprintf(measured, sizeof measured, "%.4g us", c->measured * 1e6);
     if (!c->backward && c->scheme)
         snprintf(details, sizeof details, "%s", dpcr_scheme_name(c->scheme));
@@ -241,9 +242,8 @@ static void say_candidate(const plan *p, const dpcr_candidate *c) {
     if (c->warm_up)
         snprintf(details + used, sizeof details - used, "run-up %lld%s%.0lld", (long long)c->warm_up,
                  c->chunk ? ", chunk " : "", (long long)c->chunk);
-    cli_say(&p->common, "  %-9s %-11s %12.4g us %15s %7.3g sweeps %12zu bytes  %s\n",
-            c->backward ? "backward" : "forward", name_of(c), c->seconds * 1e6, measured, c->sweeps, c->workspace,
-            details);
+    cli_say(&p->common, "  %-9s %-11s %15s %15s %7.3g sweeps %12zu bytes  %s\n", c->backward ? "backward" : "forward",
+            name_of(c), predicted, measured, c->sweeps, c->workspace, details);
 }
 
 static void tell_candidates(cli_result *r, const plan *p, const dpcr_solve_plan *made) {
@@ -319,7 +319,22 @@ static void tell_plan(cli_result *r, const plan *p, const char *kind, const dpcr
     tell_pinned(r, p, made);
 }
 
-static int plan_chain(dpcr_context *context, const plan *p, const char *kind, const dpcr_steps *steps, cli_result *r) {
+// The network planned there, and, with --device auto, told if it pays.
+static int plan_there(dpcr_context *context, const plan *p, const char *kind, dpcr_model *model,
+                      const dpcr_array *start, const dpcr_solve_plan *here, bool *told, cli_result *r) {
+    cli_plan_there t;
+    dpcr_solve_options options = p->solver.options;
+    if (here && options.planning == DPCR_PLANNING_ESTIMATE) options.planning = DPCR_PLANNING_MEASURE;
+    const double before = cli_now();
+    const int status = cli_plan_there_make(context, p->common.device, model, start, options, &t);
+    *told = !status && (!here || cli_plan_there_pays(&t, here));
+    if (*told) tell_plan(r, p, kind, &t.steps, t.plan, cli_now() - before);
+    cli_plan_there_end(&t);
+    return status;
+}
+
+static int plan_chain(dpcr_context *context, const plan *p, const char *kind, const dpcr_steps *steps,
+                      dpcr_model *model, cli_result *r) {
     const int64_t row[] = {steps->batch, steps->width};
     dpcr_array start;
     dpcr_solve_plan *made = NULL;
@@ -332,11 +347,18 @@ static int plan_chain(dpcr_context *context, const plan *p, const char *kind, co
         cli_array_normal(&start, p->common.seed, CLI_STREAM_STATES);
     dpcr_solve_options options = p->solver.options;
     options.start = &start;
-    const double before = cli_now();
-    if (dpcr_solve_plan_create(context, steps, &options, &made, &error) != DPCR_OK)
-        status = cli_fail_error(&error, CLI_COMPUTING);
-    else
-        tell_plan(r, p, kind, steps, made, cli_now() - before);
+    const bool device = p->common.device.type == DPCR_CUDA, weighed = device && p->common.device_auto;
+    bool told = false;
+    if (device && !weighed) {
+        status = plan_there(context, p, kind, model, &start, NULL, &told, r);
+    } else {
+        const double before = cli_now();
+        if (dpcr_solve_plan_create(context, steps, &options, &made, &error) != DPCR_OK)
+            status = cli_fail_error(&error, CLI_COMPUTING);
+        const double seconds = cli_now() - before;
+        if (!status && weighed) status = plan_there(context, p, kind, model, &start, made, &told, r);
+        if (!status && !told) tell_plan(r, p, kind, steps, made, seconds);
+    }
     dpcr_solve_plan_destroy(made);
     cli_array_destroy(&start);
     return status;
@@ -352,7 +374,7 @@ static int plan_steps(dpcr_context *context, const plan *p, const char *kind, cl
     if (map) steps = cli_map_steps(kind, p->network.options.layers, p->network.batch);
     if (!map && dpcr_model_steps(model, p->network.batch, &steps, &error) != DPCR_OK)
         status = cli_fail_error(&error, CLI_COMPUTING);
-    if (!status) status = plan_chain(context, p, kind, &steps, r);
+    if (!status) status = plan_chain(context, p, kind, &steps, model, r);
     dpcr_model_destroy(model);
     return status;
 }
@@ -402,6 +424,11 @@ static int run(plan *p, const char *kind) {
     p->ranks.warm_up = p->solver.options.warm_up;
     if (!linear && !map && !cli_read_architecture(kind, ", linear, lorenz, logistic", &p->network.options.architecture))
         return CLI_USAGE;
+    if (linear || map || is_elsewhere(p))
+        cli_device_leave_auto(&p->common, linear ? "linear chains" : map ? "maps" : "networks of another machine");
+    if ((linear || map || is_elsewhere(p)) && p->common.device.type == DPCR_CUDA)
+        return cli_fail(CLI_USAGE, "--device %.20s: plan mlp and plan resnet of this machine ask a device",
+                        p->common.device_given);
     if (map) p->network.options.width = cli_map_width(kind);
     if (map) p->network.options.dtype = DPCR_F64;
     if (!p->network.options.dtype) p->network.options.dtype = DPCR_F32;
@@ -429,13 +456,15 @@ int cli_verb_plan(int argc, char **argv) {
                                .doc =
                                    "Ranks the ways to run a chain by what each would take, on this machine or on one "
                                    "that is described, and tells which would be chosen and why. Defaults: "
-                                   "1024 layers (or steps), width 32, batch 128, float32.",
+                                   "1024 layers (or steps), width 32, batch 128, float32. With --device a "
+                                   "network's chain on a device, with auto there if that pays, transfers included.",
                                .groups = {{&plan_argp, &p, "Chain and planning:"},
                                           {&machine_argp, &p, "Another machine:"},
                                           {&cli_network_argp, &p.network, "Network:"},
                                           {&cli_solver_argp, &p.solver, "Solver:"},
                                           {&cli_common_argp, &p.common, "Output and resources:"}},
                                .most = 1};
+    p.common.serves_devices = true;
     const char *positional[CLI_MAX_POSITIONAL];
     int status;
     if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;

@@ -56,12 +56,30 @@ holds "copy_bandwidth" "$(field devices info)"
 holds "cuda:1" "$(field devices info --device cuda:1)"
 "$program" info | grep -q 'compute_capability 9.0' || complain "info's text lists no device"
 unset DEEPPCR_FAKE_DEVICES
-refused 2 "'plan' does not run on devices yet; 'solve' (linear, recurrent networks), 'check', 'eval', 'generate' and 'train' (mlp, resnet, recurrent networks) do" plan mlp --layers 4 --width 2 --device cuda
+refused 2 "'gradcheck' does not run on devices yet; 'solve' (linear, recurrent networks), 'check', 'plan', 'eval', 'generate' and 'train' (mlp, resnet, recurrent networks) do" gradcheck --device cuda
 refused 2 "'train' does not run on devices yet" train vae --device cuda
 refused 2 "'solve' does not run on devices yet" solve biquads --device cuda
-holds "cpu: 'plan' does not run on devices yet" "$(field device plan mlp --layers 4 --width 2 --device auto)"
+holds "cpu: 'gradcheck' does not run on devices yet" "$(field device gradcheck mlp --layers 2 --width 2 --device auto)"
 holds 'is not measured' "$(field device check mlp --layers 4 --width 2 --device auto)"
 holds "cpu: asked for" "$(field device check mlp --layers 4 --width 2 --device cpu)"
+
+# plan: by the rule, measured and remembered there; with auto here or there, transfers counted.
+network="resnet --layers 600 --width 2 --batch 1 --threads 1"
+holds 'overlap: overlapped chunks in one launch on cuda:0 (stand-in on the host)' "$(field sentence plan $network --device cuda)"
+holds 'on cuda:0 (stand-in on the host), measured; ' "$(field sentence plan $network --device cuda --measure --budget 0.05 --wisdom "$folder/there.wisdom")"
+holds 'known from an earlier measurement; ' "$(field sentence plan $network --device cuda --planning wisdom --wisdom "$folder/there.wisdom")"
+holds "'measured_seconds': " "$(field candidates plan $network --device cuda --wisdom "$folder/there.wisdom")"
+refused 2 'nothing is known of this chain on cuda:0' plan $network --seed 2 --batch 3 --device cuda --planning wisdom --wisdom "$folder/there.wisdom"
+# The stand-in's clock tells copies alone: a solve is a launch's least, and copies cost more than this processor would take.
+holds 'cpu: there ' "$(DEEPPCR_FAKE_CLOCK=1 field device plan $network --device auto --budget 0.05)"
+holds 'us of transfers, here ' "$(DEEPPCR_FAKE_CLOCK=1 field device plan $network --device auto --budget 0.05)"
+holds 'the loop' "$(field sentence plan mlp --layers 4 --width 40 --batch 1 --method sequential --device cuda)"
+holds 'on the device is not known' "$(field device plan mlp --layers 4 --width 2 --method sequential --device auto)"
+holds 'linear chains' "$(field device plan linear --length 64 --width 2 --device auto)"
+refused 2 'plan mlp and plan resnet of this machine ask a device' plan linear --length 64 --width 2 --device cuda
+refused 2 'plan mlp and plan resnet of this machine ask a device' plan lorenz --length 64 --device cuda
+refused 2 'plan mlp and plan resnet of this machine ask a device' plan mlp --cores 64 --device cuda
+refused 2 'a scheme on a device' plan mlp --layers 8 --width 2 --scheme pcr --device cuda
 
 # solve linear.
 $python - "$folder" <<'PYTHON'

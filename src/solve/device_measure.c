@@ -136,8 +136,8 @@ static void end(trial *t) {
 static dpcr_status measure(trial *t, const dpcr_solve_plan *plan, const char **told, dpcr_error *error) {
     const double budget = plan->options.planning_seconds > 0 ? plan->options.planning_seconds : 1;
     double median[WAYS];
-    if (make_plans(t, plan) < 2) {
-        *told = "";  // nothing to choose from
+    if (make_plans(t, plan) == 0) {
+        *told = "";  // the caller is told why
         return DPCR_OK;
     }
     *told = " (not enough memory there to measure)";

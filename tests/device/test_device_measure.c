@@ -194,10 +194,12 @@ static void ways_that_cannot_run_are_left_out(void **state) {
     assert_null(strstr(dpcr_solve_plan_sentence(f->plan), "newton"));
     takes(f, measure, DPCR_METHOD_NEWTON, "measured; sequential ");
     dpcr_wisdom_forget(f->context);
-    f->work.takes[DPCR_METHOD_NEWTON] = -1;  // the loop alone: nothing to choose from
-    const int before = launches(f);
-    takes(f, measure, DPCR_METHOD_SEQUENTIAL, "for it is short");
-    assert_int_equal(launches(f), before);
+    f->work.takes[DPCR_METHOD_NEWTON] = -1;  // the loop alone: what it takes
+    takes(f, measure, DPCR_METHOD_SEQUENTIAL, "sequential: 1.55e+03 us on cuda:0 (stand-in on the host), measured");
+    dpcr_wisdom_forget(f->context);
+    f->work.takes[DPCR_METHOD_SEQUENTIAL] = -1;  // nothing
+    assert_int_equal(make(f, measure), DPCR_ERROR_UNSUPPORTED);
+    f->work.takes[DPCR_METHOD_SEQUENTIAL] = 1500;
     f->steps.length = 0;
     takes(f, measure, DPCR_METHOD_SEQUENTIAL, "");
 }
