@@ -319,18 +319,20 @@ static void tell_plan(cli_result *r, const plan *p, const char *kind, const dpcr
     tell_pinned(r, p, made);
 }
 
-// The network planned there, and, with --device auto, told if it pays.
+// The network planned there; with --device auto, where `here` is, told if it pays, and left where it is refused.
 static int plan_there(dpcr_context *context, const plan *p, const char *kind, dpcr_model *model,
                       const dpcr_array *start, const dpcr_solve_plan *here, bool *told, cli_result *r) {
     cli_plan_there t;
     dpcr_solve_options options = p->solver.options;
     if (here && options.planning == DPCR_PLANNING_ESTIMATE) options.planning = DPCR_PLANNING_MEASURE;
     const double before = cli_now();
-    const int status = cli_plan_there_make(context, p->common.device, model, start, options, &t);
-    *told = !status && (!here || cli_plan_there_pays(&t, here));
+    dpcr_error error = {0};
+    const dpcr_status made = cli_plan_there_make(context, p->common.device, model, start, options, &t, &error);
+    if (here && made != DPCR_OK) cli_device_decide("cpu: %.300s", error.text);
+    *told = made == DPCR_OK && (!here || cli_plan_there_pays(&t, here));
     if (*told) tell_plan(r, p, kind, &t.steps, t.plan, cli_now() - before);
     cli_plan_there_end(&t);
-    return status;
+    return here || made == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_COMPUTING);
 }
 
 static int plan_chain(dpcr_context *context, const plan *p, const char *kind, const dpcr_steps *steps,

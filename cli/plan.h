@@ -15,10 +15,9 @@ typedef struct cli_plan_there {
     void *stream;
 } cli_plan_there;
 
-// Sends the parameters and the start [B][w] and plans there, by the options; `t` is to be ended in any case. Returns an
-// exit status, what failed told.
-int cli_plan_there_make(dpcr_context *context, dpcr_device device, dpcr_model *model, const dpcr_array *start,
-                        dpcr_solve_options options, cli_plan_there *t);
+// Sends the parameters and the start [B][w] and plans there, by the options; `t` is to be ended in any case.
+dpcr_status cli_plan_there_make(dpcr_context *context, dpcr_device device, dpcr_model *model, const dpcr_array *start,
+                                dpcr_solve_options options, cli_plan_there *t, dpcr_error *error);
 void cli_plan_there_end(cli_plan_there *t);
 // Whether the solve and its transfers take less there than `here` says of this machine; told in the report.
 bool cli_plan_there_pays(const cli_plan_there *t, const dpcr_solve_plan *here);

@@ -11,24 +11,23 @@ void cli_plan_there_end(cli_plan_there *t) {
     dpcr_stream_destroy(t->device, t->stream);
 }
 
-int cli_plan_there_make(dpcr_context *context, dpcr_device device, dpcr_model *model, const dpcr_array *start,
-                        dpcr_solve_options options, cli_plan_there *t) {
-    dpcr_error error = {0};
+dpcr_status cli_plan_there_make(dpcr_context *context, dpcr_device device, dpcr_model *model, const dpcr_array *start,
+                                dpcr_solve_options options, cli_plan_there *t, dpcr_error *error) {
     int64_t count = 0;
     void *const vector = dpcr_model_vector(model, &count);
     const dpcr_array theta = dpcr_array_make(vector, start->dtype, 1, &count);
     *t = (cli_plan_there){.device = device, .steps = {.size = sizeof t->steps}};
-    dpcr_status status = dpcr_stream_create(device, &t->stream, &error);
-    if (status == DPCR_OK) status = cli_send(device, &theta, t->stream, &t->theta, &error);
-    if (status == DPCR_OK) status = cli_send(device, start, t->stream, &t->start, &error);
-    if (status == DPCR_OK) status = dpcr_stream_wait(device, t->stream, &error);
+    dpcr_status status = dpcr_stream_create(device, &t->stream, error);
+    if (status == DPCR_OK) status = cli_send(device, &theta, t->stream, &t->theta, error);
+    if (status == DPCR_OK) status = cli_send(device, start, t->stream, &t->start, error);
+    if (status == DPCR_OK) status = dpcr_stream_wait(device, t->stream, error);
     if (status == DPCR_OK)
-        status = dpcr_device_model_create(model, start->shape[0], &t->theta.array, NULL, &t->chain, &error);
-    if (status == DPCR_OK) status = dpcr_device_model_steps(t->chain, &t->steps, &error);
+        status = dpcr_device_model_create(model, start->shape[0], &t->theta.array, NULL, &t->chain, error);
+    if (status == DPCR_OK) status = dpcr_device_model_steps(t->chain, &t->steps, error);
     options.device = device;
     options.start = &t->start.array;
-    if (status == DPCR_OK) status = dpcr_solve_plan_create(context, &t->steps, &options, &t->plan, &error);
-    return status == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_COMPUTING);
+    if (status == DPCR_OK) status = dpcr_solve_plan_create(context, &t->steps, &options, &t->plan, error);
+    return status;
 }
 
 // Of the way forward that the plan takes: as it was timed, or, of the host's, as it is predicted. 0: nothing is known.

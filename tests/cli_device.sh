@@ -70,6 +70,11 @@ holds 'on cuda:0 (stand-in on the host), measured; ' "$(field sentence plan $net
 holds 'known from an earlier measurement; ' "$(field sentence plan $network --device cuda --planning wisdom --wisdom "$folder/there.wisdom")"
 holds "'measured_seconds': " "$(field candidates plan $network --device cuda --wisdom "$folder/there.wisdom")"
 refused 2 'nothing is known of this chain on cuda:0' plan $network --seed 2 --batch 3 --device cuda --planning wisdom --wisdom "$folder/there.wisdom"
+refused 2 'nothing is known of this chain on cuda:0' plan ${network/resnet/mlp} --device cuda --planning wisdom --wisdom "$folder/there.wisdom"
+refused 2 'nothing is known of this chain on cuda:0' plan $network --activation relu --device cuda --planning wisdom --wisdom "$folder/there.wisdom"
+DEEPPCR_FAKE_MEMORY=8192 refused 4 'bytes were refused' plan $network --device cuda
+holds 'cpu: solve: a scheme on a device' "$(field device plan $network --scheme pcr --device auto)"
+holds 'bytes were refused' "$(DEEPPCR_FAKE_MEMORY=8192 field device plan $network --device auto)"
 # The stand-in's clock tells copies alone: a solve is a launch's least, and copies cost more than this processor would take.
 holds 'cpu: there ' "$(DEEPPCR_FAKE_CLOCK=1 field device plan $network --device auto --budget 0.05)"
 holds 'us of transfers, here ' "$(DEEPPCR_FAKE_CLOCK=1 field device plan $network --device auto --budget 0.05)"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The steps of a model on a device: a chain of cells, each with weights of its own as they lie in the vector, and
 // gradients that lie as those do.
+#include "base/checksum.h"
 #include "deeppcr/model.h"
 #include "model/model_internal.h"
 #include "nn/device.h"
@@ -15,6 +16,7 @@ struct dpcr_device_model {
     dpcri_narrow_more more;
     dpcri_narrow_sums sums;
     bool summed;
+    uint64_t identity;  // of the form
 };
 
 static dpcr_status check(const dpcr_model *m, int64_t batch, const dpcr_array *parameters, const dpcr_array *gradients,
@@ -41,6 +43,12 @@ static void *at(const dpcr_model *m, void *vector, int64_t number) {
     return (char *)vector + number * (int64_t)dpcr_dtype_size(m->options.dtype);
 }
 
+// What the shape does not tell, and a measurement of one network not of another.
+static uint64_t identity_of(const dpcr_model_options *o) {
+    const double form[] = {o->architecture, o->activation, o->branch, o->layer_norm != 0, o->scale};
+    return dpcri_checksum(DPCRI_CHECKSUM, form, sizeof form);
+}
+
 dpcr_status dpcr_device_model_create(const dpcr_model *m, int64_t batch, const dpcr_array *parameters,
                                      const dpcr_array *gradients, dpcr_device_model **there, dpcr_error *error) {
     if (!there) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "device_model_create: no place for the handle given");
@@ -57,7 +65,8 @@ dpcr_status dpcr_device_model_create(const dpcr_model *m, int64_t batch, const d
                              .parameters = parameters->data,
                              .gradients = gradients ? gradients->data : NULL,
                              .batch = batch,
-                             .summed = gradients && gradients->data};
+                             .summed = gradients && gradients->data,
+                             .identity = identity_of(&m->options)};
     dpcri_device_model_span(d, 0, m->options.layers);
     *there = d;
     return DPCR_OK;
@@ -135,7 +144,8 @@ dpcr_status dpcr_device_model_steps(const dpcr_device_model *d, dpcr_steps *step
                             .jacobian = dpcr_transition_square(DPCR_DENSE, d->chain.width, 0),
                             .flops = h > 0 ? 4 * w * h : 2 * w * w,
                             .jacobian_flops = h > 0 ? 2 * w * w * h : w * w,
-                            .launch = launch};
+                            .launch = launch,
+                            .identity = d->identity};
     dpcri_copy_out(steps, &all, sizeof all);
     return DPCR_OK;
 }

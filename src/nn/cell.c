@@ -2,6 +2,7 @@
 // Recurrent cells as chains: the callbacks. Narrow dense cells and all diagonal ones run on the narrow kernels, dense
 // ones of one W up to 64 wide on those of fused layers, others by products over rows. Backward: e = s act'(u) g, then
 // W^T e down the chain, e into the input's gradient, e z^T into a step's own weights'. Derivation: docs/math/cells.md.
+#include "base/checksum.h"
 #include "deeppcr/cell.h"
 
 #include <math.h>
@@ -616,7 +617,9 @@ static void fill_steps(const dpcr_cell *cell, dpcr_steps *steps) {
         steps->linearise = NULL;
         steps->adjoint = NULL;
         steps->tape_values = 0;
+        const double form[] = {o->activation, o->scale, cell->own};  // what shape and flops do not tell
         steps->launch = launch;
+        steps->identity = dpcri_checksum(DPCRI_CHECKSUM, form, sizeof form);
         return;
     }
     if (cell->turned) set_turned_costs(cell, steps);
