@@ -13,7 +13,7 @@
 #include "eights.h"
 #include "kern/nn_kernels.h"
 
-enum { ROWS = 41, WIDEST = 64, ROOM = ROWS * (WIDEST + 3) + 64, SQUARE = WIDEST * (WIDEST + 1) };
+enum { ROWS = 41, WIDEST = 80, ROOM = ROWS * (WIDEST + 3) + 64, SQUARE = WIDEST * (WIDEST + 1) };
 
 typedef struct buffers {
     float in[ROOM], strided[ROOM], weight[SQUARE], u[ROOM], y[ROOM], slope[ROOM];
@@ -97,6 +97,11 @@ static void layers(const dpcri_nn_kernels *k, buffers *b, int64_t rows, int64_t 
     same_rows("layer in place", b->kept1, w, b->y, w, rows, w);
 }
 
+// Fetched meanwhile, mode & 8: a line a row.
+static dpcri_prefetch what_comes_next(const buffers *b, int64_t w, int mode) {
+    return mode & 8 ? (dpcri_prefetch){b->strided, w, w < 16 ? w : 16, 0} : (dpcri_prefetch){0};
+}
+
 static void adjoints(const dpcri_nn_kernels *k, buffers *b, int64_t rows, int64_t w, int mode) {
     fill(b->g1, ROOM, 1), fill(b->slope1, ROOM, 1);
     memcpy(b->g2, b->g1, sizeof b->g1), memcpy(b->e1, b->slope1, sizeof b->e1), memcpy(b->e2, b->slope1, sizeof b->e2);
@@ -113,7 +118,8 @@ static void adjoints(const dpcri_nn_kernels *k, buffers *b, int64_t rows, int64_
                              .kept = mode & 2 ? b->kept1 : NULL,
                              .kept_row = w,
                              .direct = mode & 4 ? b->in : NULL,
-                             .direct_row = w};
+                             .direct_row = w,
+                             .next = {what_comes_next(b, w, mode)}};
     dpcri_product product = {.m = rows,
                              .n = w,
                              .depth = w,
@@ -127,7 +133,7 @@ static void adjoints(const dpcri_nn_kernels *k, buffers *b, int64_t rows, int64_
                              .c = b->g1,
                              .c_row = w};
     k->adjoint(&pass, &product);
-    pass.g = b->g2, pass.slope = pass.e = b->e2, pass.kept = mode & 2 ? b->kept2 : NULL;
+    pass.g = b->g2, pass.slope = pass.e = b->e2, pass.kept = mode & 2 ? b->kept2 : NULL, pass.next[0].data = NULL;
     product.a = b->e2, product.c = b->g2, product.init = mode & 1 ? b->g2 : NULL;
     k->slope_pass(&pass), k->product_transposed(&product);
     same_rows("adjoint", b->g1, w, b->g2, w, rows, w), same_rows("adjoint's e", b->e1, w, b->e2, w, rows, w);
@@ -146,7 +152,8 @@ static void gradients(const dpcri_nn_kernels *k, buffers *b, int64_t rows, int64
                              .slope_row = w,
                              .e = mode & 1 ? b->e1 : NULL,
                              .e_row = w,
-                             .sum = b->sums1 + w * w};
+                             .sum = b->sums1 + w * w,
+                             .next = {what_comes_next(b, w, mode)}};
     dpcri_product product = {.m = w,
                              .n = w,
                              .depth = rows,
@@ -160,14 +167,14 @@ static void gradients(const dpcri_nn_kernels *k, buffers *b, int64_t rows, int64
                              .c = b->sums1,
                              .c_row = w};
     k->gradient(&pass, &product);
-    pass.sum = b->sums2 + w * w, product.init = product.c = b->sums2;
+    pass.sum = b->sums2 + w * w, product.init = product.c = b->sums2, pass.next[0].data = NULL;
     k->slope_pass(&pass), k->product(&product);
     same_rows("gradient", b->sums1, w, b->sums2, w, w + 1, w);
 }
 
 static void fused_equals_separate(void **state) {
     (void)state;
-    static const int64_t widths[] = {1, 5, 8, 16, 17, 31, 32, 33, 48, 64};
+    static const int64_t widths[] = {1, 5, 8, 16, 17, 31, 32, 33, 48, 64, 80};
     static const int activations[] = {DPCRI_ACT_TANH, DPCRI_ACT_RELU, DPCRI_ACT_SILU};
     buffers *b = calloc(1, sizeof *b);
     srand(7);
@@ -175,8 +182,8 @@ static void fused_equals_separate(void **state) {
         const dpcri_nn_kernels *k = dpcri_nn_kernels_at((dpcri_isa)level, DPCR_F32);
         for (size_t w = 0; k && w < sizeof widths / sizeof *widths; w++)
             for (int64_t rows = 0; rows <= ROWS; rows += rows < 18 ? 1 : 5)
-                for (int mode = 0; mode < 8; mode++) {
-                    for (int a = 0; a < 3; a++) layers(k, b, rows, widths[w], activations[a], mode);
+                for (int mode = 0; mode < 16; mode++) {
+                    for (int a = 0; a < 3 && mode < 8; a++) layers(k, b, rows, widths[w], activations[a], mode);
                     adjoints(k, b, rows, widths[w], mode);
                     gradients(k, b, rows, widths[w], mode);
                 }

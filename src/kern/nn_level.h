@@ -25,6 +25,8 @@ enum { TILE_ROWS = 4, MOST_ROWS = 6 };
 enum { TILE_ROWS = 4, MOST_ROWS = 4 };
 #endif
 
+enum { FETCH_TERMS = 16 };  // terms of a tile's sums between two fetches of what comes next
+
 // MANY_FORMS: kernels for every number of strands that go together and for frequent widths, or a few for all.
 #define MANY_FORMS (DPCRI_VECTOR_BYTES > 16)
 #include "kern/number_f32.inc"

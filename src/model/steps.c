@@ -419,7 +419,8 @@ static void adjoint_lane(const dpcr_model *m, const dpcr_span *span, int64_t c, 
         copy_rows(m, rows, dpcri_rows_at(rows_at1(last, c, element), r, 0, element), g);
         for (int64_t k = span->steps - 1; k >= 0; k--) {
             const dpcri_program_next next = {.parameters = step_parameters(m, first + k - 1),
-                                             .tape = dpcri_rows_at(rows_at2(tape, c, k - 1, element), r, 0, element)};
+                                             .tape = dpcri_rows_at(rows_at2(tape, c, k - 1, element), r, 0, element),
+                                             .in = dpcri_rows_at(rows_at2(direct, c, k - 1, element), r, 0, element)};
             dpcri_program_adjoint(
                 p, step_parameters(m, first + k), rows, dpcri_rows_at(rows_at2(in, c, k, element), r, 0, element),
                 dpcri_rows_at(rows_at2(tape, c, k, element), r, 0, element),

@@ -221,11 +221,14 @@ static bool lines_stay(const dpcr_solve_plan *plan) {
 }
 
 // Steps that one task makes gradients of: enough work for a task, and tasks enough for many threads; one thread has
-// none to share and only stops now and then.
+// none to share and only stops now and then. Of few heavy steps every thread gets its part.
 static int64_t gradient_steps(const dpcr_solve_plan *plan) {
     const double each = plan->steps.flops * (double)plan->steps.batch;
-    const bool shares = dpcr_context_threads(plan->context) > 1 && !lines_stay(plan);
+    const int64_t threads = dpcr_context_threads(plan->context);
+    const bool shares = threads > 1 && !lines_stay(plan);
     const double task = shares ? 30000 : 1000000, wanted = each > 0 ? task / each : 8;
+    if (shares && wanted < 1 && plan->backward_window < 8 * threads)
+        return (plan->backward_window + threads - 1) / threads;
     return wanted > 4096 ? 4096 : wanted < 8 ? 8 : (int64_t)wanted;
 }
 
