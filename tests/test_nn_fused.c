@@ -55,6 +55,11 @@ static void layer_apart(const dpcri_nn_kernels *k, buffers *b, int64_t rows, int
     if (residual) k->multiply_add(rows, w, b->in, w, 0.03, b->y, w, NULL, 0, b->y, w);
 }
 
+// Fetched meanwhile, mode & 8: a line a row.
+static dpcri_prefetch what_comes_next(const buffers *b, int64_t w, int mode) {
+    return mode & 8 ? (dpcri_prefetch){b->strided, w, w < 16 ? w : 16, 0} : (dpcri_prefetch){0};
+}
+
 static void layers(const dpcri_nn_kernels *k, buffers *b, int64_t rows, int64_t w, int activation, int mode) {
     const int64_t stride = w + 3;
     fill(b->in, ROOM, 2), fill(b->weight, SQUARE, 1);
@@ -74,8 +79,10 @@ static void layers(const dpcri_nn_kernels *k, buffers *b, int64_t rows, int64_t 
                                 .out = mode & 2 ? b->out1 : NULL,
                                 .out_row = w,
                                 .slope = mode & 4 ? b->slope1 : NULL,
-                                .slope_row = w};
+                                .slope_row = w,
+                                .next = {what_comes_next(b, w, 8)}};
     dpcri_layer apart = packed;
+    apart.next[0].data = NULL;
     apart.in = b->strided, apart.in_row = stride, apart.residual = mode & 1 ? b->strided : NULL,
     apart.residual_row = stride;
     apart.out = mode & 2 ? b->out2 : NULL, apart.out_row = stride, apart.slope = mode & 4 ? b->slope2 : NULL,
@@ -95,11 +102,6 @@ static void layers(const dpcri_nn_kernels *k, buffers *b, int64_t rows, int64_t 
     in_place.in = in_place.residual = in_place.out = b->kept1;
     k->layer(&in_place);
     same_rows("layer in place", b->kept1, w, b->y, w, rows, w);
-}
-
-// Fetched meanwhile, mode & 8: a line a row.
-static dpcri_prefetch what_comes_next(const buffers *b, int64_t w, int mode) {
-    return mode & 8 ? (dpcri_prefetch){b->strided, w, w < 16 ? w : 16, 0} : (dpcri_prefetch){0};
 }
 
 static void adjoints(const dpcri_nn_kernels *k, buffers *b, int64_t rows, int64_t w, int mode) {
