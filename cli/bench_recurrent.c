@@ -40,6 +40,8 @@ static int name_way(const dpcr_solve_options *o, bool training, char *name, size
     if (overlap) used += snprintf(name + used, bytes - (size_t)used, " %lld", (long long)o->warm_up);
     if (o->method == DPCR_METHOD_OVERLAP && o->chunk)
         used += snprintf(name + used, bytes - (size_t)used, "/%lld", (long long)o->chunk);
+    if (training && o->backward == DPCR_SCHEME_OVERLAP && o->backward_chunk)
+        used += snprintf(name + used, bytes - (size_t)used, " back /%lld", (long long)o->backward_chunk);
     return used;
 }
 
@@ -77,7 +79,7 @@ static int add(planner_subject *s, const dpcr_solve_options *solve) {
     return CLI_DONE;
 }
 
-static int add_pairs(planner_subject *s, int64_t warm_up, int64_t chunk) {
+static int add_pairs(planner_subject *s, int64_t warm_up, int64_t chunk, int64_t backward_chunk) {
     static const dpcr_method there[] = {DPCR_METHOD_SEQUENTIAL, DPCR_METHOD_OVERLAP};
     static const dpcr_scheme back[] = {DPCR_SCHEME_SEQUENTIAL, DPCR_SCHEME_OVERLAP};
     int status = CLI_DONE;
@@ -88,7 +90,8 @@ static int add_pairs(planner_subject *s, int64_t warm_up, int64_t chunk) {
                                               .method = there[i],
                                               .backward = back[k],
                                               .warm_up = overlap ? warm_up : 0,
-                                              .chunk = there[i] == DPCR_METHOD_OVERLAP ? chunk : 0};
+                                              .chunk = there[i] == DPCR_METHOD_OVERLAP ? chunk : 0,
+                                              .backward_chunk = back[k] == DPCR_SCHEME_OVERLAP ? backward_chunk : 0};
             status = add(s, &solve);
         }
     return status;
@@ -100,11 +103,11 @@ int planner_recurrent_plan(planner_subject *s, dpcr_planning planning, double bu
     s->taped_bytes = 0;
     int status = add(s, &solve);
     s->planning_seconds = cli_now() - start;
-    if (!status) status = add_pairs(s, DEFAULT_WARM_UP, 0);
+    if (!status) status = add_pairs(s, DEFAULT_WARM_UP, 0, 0);
     const dpcr_solve_plan *automatic = status ? NULL : dpcr_recurrent_plan_chain(s->ways[0].plan, 0);
     dpcr_candidate c = {.size = sizeof c};
     for (int64_t i = 0; !status && dpcr_solve_plan_candidate(automatic, i, &c); i++)
-        if (c.warm_up > 0) status = add_pairs(s, c.warm_up, c.backward ? 0 : c.chunk);
+        if (c.warm_up > 0) status = add_pairs(s, c.warm_up, c.backward ? 0 : c.chunk, c.backward ? c.chunk : 0);
     s->taped = status ? NULL : cli_allocate(s->taped_bytes);
     if (!status && !s->taped) return cli_fail_memory("a tape");
     if (!status) memset(s->taped, 0, s->taped_bytes);

@@ -114,7 +114,8 @@ static void name_options(const dpcr_solve_options *o, bool backward, char *name,
     if (schemes)
         used += snprintf(name + used, bytes - (size_t)used, " %s", o->scheme ? dpcr_scheme_name(o->scheme) : "windows");
     if (overlap) used += snprintf(name + used, bytes - (size_t)used, " %lld", (long long)o->warm_up);
-    if (overlap && o->chunk) snprintf(name + used, bytes - (size_t)used, "/%lld", (long long)o->chunk);
+    const int64_t chunk = backward && o->backward_chunk ? o->backward_chunk : o->chunk;
+    if (overlap && chunk) snprintf(name + used, bytes - (size_t)used, "/%lld", (long long)chunk);
 }
 
 // A plan that is refused, or that another one equals, is no way of its own.
@@ -149,9 +150,12 @@ static int add_forward(planner_subject *s, dpcr_method method, dpcr_scheme schem
     return add_solve(s, &options);
 }
 
-static int add_backward(planner_subject *s, dpcr_scheme scheme, int64_t warm_up) {
-    const dpcr_solve_options options = {
-        .size = sizeof options, .method = DPCR_METHOD_SEQUENTIAL, .backward = scheme, .warm_up = warm_up};
+static int add_backward(planner_subject *s, dpcr_scheme scheme, int64_t warm_up, int64_t chunk) {
+    const dpcr_solve_options options = {.size = sizeof options,
+                                        .method = DPCR_METHOD_SEQUENTIAL,
+                                        .backward = scheme,
+                                        .warm_up = warm_up,
+                                        .backward_chunk = chunk};
     return add_solve(s, &options);
 }
 
@@ -161,11 +165,11 @@ static int add_alternatives(planner_subject *s, const dpcr_solve_plan *automatic
     int status = CLI_DONE;
     for (int64_t i = 0; !status && dpcr_solve_plan_candidate(automatic, i, &c); i++)
         if ((c.backward != 0) == s->backward)
-            status = c.backward ? add_backward(s, c.scheme, c.warm_up)
+            status = c.backward ? add_backward(s, c.scheme, c.warm_up, c.chunk)
                                 : add_forward(s, c.method, c.scheme, c.warm_up, c.chunk);
     if (s->backward) {
         for (int scheme = DPCR_SCHEME_SEQUENTIAL; !status && scheme < DPCR_SCHEME_COUNT; scheme++)
-            status = add_backward(s, (dpcr_scheme)scheme, scheme == DPCR_SCHEME_OVERLAP ? DEFAULT_WARM_UP : 0);
+            status = add_backward(s, (dpcr_scheme)scheme, scheme == DPCR_SCHEME_OVERLAP ? DEFAULT_WARM_UP : 0, 0);
         return status;
     }
     static const dpcr_method methods[] = {DPCR_METHOD_SEQUENTIAL, DPCR_METHOD_OVERLAP, DPCR_METHOD_NEWTON,

@@ -22,6 +22,7 @@ enum {
     KEY_NO_FALLBACK,
     KEY_LIMIT,
     KEY_CHUNK,
+    KEY_BACKWARD_CHUNK,
     KEY_BLOCK,
     KEY_DAMPING,
     KEY_RUN_UP,
@@ -103,6 +104,8 @@ static const struct argp_option solver_options[] = {
     {"window", KEY_WINDOW, "N", 0, "Steps solved at once (default: all; 1 is Gauss-Seidel)", 0},
     {"chunk", KEY_CHUNK, "N", 0, "Steps a chunk of overlap, shooting, parareal and chunked (default: from the shape)",
      0},
+    {"backward-chunk", KEY_BACKWARD_CHUNK, "N", 0, "Steps a chunk of the backward pass by overlap (default: --chunk)",
+     0},
     {"run-up", KEY_RUN_UP, "N", 0, "Steps that a chunk of overlap runs before its first (default 64)", 0},
     {"block", KEY_BLOCK, "K", 0, "Block size of the method block (default 2)", 0},
     {"damping", KEY_DAMPING, "S", 0, "Factor of the Jacobian in the method damped, up to 1 (default 0.7)", 0},
@@ -145,6 +148,8 @@ static error_t parse_solver(int key, char *arg, struct argp_state *state) {
         case KEY_GUESS: return read_guess(arg, &o->guess);
         case KEY_WINDOW: return taken(cli_read_int64("--window", arg, 1, INT64_MAX, &o->window));
         case KEY_CHUNK: return taken(cli_read_int64("--chunk", arg, 1, INT64_MAX, &o->chunk));
+        case KEY_BACKWARD_CHUNK:
+            return taken(cli_read_int64("--backward-chunk", arg, 1, INT64_MAX, &o->backward_chunk));
         case KEY_RUN_UP: return taken(cli_read_int64("--run-up", arg, 1, INT64_MAX, &o->warm_up));
         case KEY_BLOCK: return taken(cli_read_int64("--block", arg, 1, INT64_MAX, &o->block));
         case KEY_DAMPING: return read_damping(arg, o);

@@ -271,6 +271,9 @@ static void tell_pinned(cli_result *r, const plan *p, const dpcr_solve_plan *mad
     if (o->scheme && o->method != DPCR_METHOD_SEQUENTIAL && o->method != DPCR_METHOD_OVERLAP)
         used += snprintf(text + used, sizeof text - (size_t)used, " --scheme %s", dpcr_scheme_name(o->scheme));
     if (o->chunk) used += snprintf(text + used, sizeof text - (size_t)used, " --chunk %lld", (long long)o->chunk);
+    if (o->backward_chunk)
+        used +=
+            snprintf(text + used, sizeof text - (size_t)used, " --backward-chunk %lld", (long long)o->backward_chunk);
     if (o->window) used += snprintf(text + used, sizeof text - (size_t)used, " --window %lld", (long long)o->window);
     if (o->method == DPCR_METHOD_OVERLAP || o->backward == DPCR_SCHEME_OVERLAP)
         snprintf(text + used, sizeof text - (size_t)used, " --run-up %lld", (long long)o->warm_up);

@@ -75,6 +75,36 @@ static void tolerance_zero_is_the_loop(void **state) {
     dpcr_context_destroy(context);
 }
 
+// Chunks that hardly begin early, and whose borders may be off, are told apart by their lengths: backward_chunk is
+// taken before chunk, which is forward's too.
+static void chunks_of_their_own(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    chain c = {.step = step_tanh, .length = 500, .batch = 2, .width = 2, .dtype = DPCR_F64, .parameters = keeps};
+    void *z0 = starts(&c);
+    dpcr_solve_options o = options_of(DPCR_SCHEME_OVERLAP, 1e9);
+    o.warm_up = 1;
+    solved usual = run(context, &c, 4, z0, &o);
+    o.chunk = 23;
+    solved short_ones = run(context, &c, 4, z0, &o);
+    o.chunk = 100, o.backward_chunk = 23;
+    solved own = run(context, &c, 4, z0, &o);
+    same_bits(&c, &own, &short_ones, "chunks of their own");
+    assert_memory_not_equal(usual.lambda, own.lambda, solving_bytes(&c) - 64);
+    o.backward_chunk = INT64_MAX;  // as long as the chain: the loop
+    solved one = run(context, &c, 4, z0, &o);
+    o = options_of(DPCR_SCHEME_SEQUENTIAL, -1);
+    solved loop = run(context, &c, 4, z0, &o);
+    same_bits(&c, &one, &loop, "one chunk");
+    dpcr_steps steps = chain_steps(&c);
+    dpcr_solve_plan *plan = NULL;
+    o.backward_chunk = -1;
+    assert_int_equal(dpcr_solve_plan_create(context, &steps, &o, &plan, NULL), DPCR_ERROR_ARGUMENT);
+    solved_free(&usual), solved_free(&short_ones), solved_free(&own), solved_free(&one), solved_free(&loop);
+    free(z0);
+    dpcr_context_destroy(context);
+}
+
 static void tolerance_holds(void **state) {
     (void)state;
     dpcr_context *context = solving_context(2);
@@ -156,7 +186,8 @@ static void a_spoiled_sequence_stays_alone(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(tolerance_zero_is_the_loop), cmocka_unit_test(tolerance_holds),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(tolerance_zero_is_the_loop),
+                                       cmocka_unit_test(chunks_of_their_own), cmocka_unit_test(tolerance_holds),
                                        cmocka_unit_test(bits_depend_on_nothing_else),
                                        cmocka_unit_test(a_spoiled_sequence_stays_alone)};
     return cmocka_run_group_tests(tests, NULL, NULL);

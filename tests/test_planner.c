@@ -214,6 +214,38 @@ static void a_rare_caller_does_not_lose(void **state) {
     dpcr_context_destroy(context);
 }
 
+// Steps that take a lane as long as alone, for they wait for their weights, go back in one chunk a thread, which the
+// plan tells; those that lanes speed up go in more.
+static void heavy_steps_go_back_in_one_chunk_a_thread(void **state) {
+    (void)state;
+    static const double tenth[2] = {0.1, 0};
+    dpcr_context *context = solving_context(1);  // a machine of several threads is another one: no step is timed
+    chain c = chain_of(step_forgets, 1025, 2, DPCR_F32);
+    c.parameters = tenth, c.batch = 1;
+    dpcr_steps steps = chain_steps(&c);
+    steps.linearise = NULL;
+    steps.lanes = 4, steps.latency = steps.lane_seconds = 40e-9;
+    steps.adjoint_latency = 60e-9;
+    for (int threads = 1; threads <= 4; threads++)
+        for (int heavy = 0; heavy < 2; heavy++) {
+            steps.adjoint_lane_seconds = heavy ? 60e-9 : 20e-9;
+            const dpcr_machine m = {.size = sizeof m, .threads = threads, .wake = 1e-9};
+            assert_int_equal(dpcr_context_set_machine(context, &m, NULL), DPCR_OK);
+            dpcr_solve_plan *plan = plan_of(context, &steps, DPCR_PLANNING_ESTIMATE);
+            const dpcr_solve_options *o = dpcr_solve_plan_options(plan);
+            const bool alone = heavy && threads > 1;
+            assert_int_equal(o->backward, heavy && threads == 1 ? DPCR_SCHEME_SEQUENTIAL : DPCR_SCHEME_OVERLAP);
+            assert_int_equal(o->backward_chunk, alone ? 1024 / threads : 0);
+            dpcr_candidate each = {.size = sizeof each};
+            bool listed = false;
+            for (int64_t i = 0; dpcr_solve_plan_candidate(plan, i, &each); i++)
+                listed = listed || (each.backward && each.chunk == 1024 / threads && each.workspace > 0);
+            assert_int_equal(listed, alone);
+            dpcr_solve_plan_destroy(plan);
+        }
+    dpcr_context_destroy(context);
+}
+
 // More cores never make a prediction much slower: handing work to more threads takes longer, nothing else does.
 static void predictions_are_in_order(void **state) {
     (void)state;
@@ -546,6 +578,7 @@ int main(void) {
         cmocka_unit_test(planning_ends_where_the_caller_cancels),
         cmocka_unit_test(warm_up_is_what_the_chain_needs),
         cmocka_unit_test(a_rare_caller_does_not_lose),
+        cmocka_unit_test(heavy_steps_go_back_in_one_chunk_a_thread),
         cmocka_unit_test(predictions_are_in_order),
         cmocka_unit_test(both_passes_are_measured_together),
         cmocka_unit_test(measured_plans_are_remembered),

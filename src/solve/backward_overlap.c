@@ -38,7 +38,8 @@ static int64_t lanes_of(const dpcr_steps *steps) { return steps->lanes > 1 ? ste
 // Chunks of at least twice the warm-up.
 static int64_t most_chunks(const dpcr_solve_plan *plan, int64_t length) {
     const int64_t m = plan->options.warm_up, lanes = lanes_of(&plan->steps);
-    if (plan->options.chunk) return most(length / plan->options.chunk, 1);
+    const int64_t chunk = plan->options.backward_chunk ? plan->options.backward_chunk : plan->options.chunk;
+    if (chunk) return most(length / chunk, 1);
     return least(most(length / (2 * m), 1), lanes * dpcri_overlap_groups(length, lanes, m));
 }
 

@@ -33,7 +33,8 @@ static dpcr_solve_options options_of(const dpcri_outlook *o, const dpcr_candidat
     options.method = backward ? DPCR_METHOD_SEQUENTIAL : c->method;
     options.scheme = backward ? DPCR_SCHEME_AUTO : c->scheme;
     options.backward = backward ? c->scheme : DPCR_SCHEME_SEQUENTIAL;
-    if (c->chunk) options.chunk = c->chunk;
+    if (c->chunk && backward) options.backward_chunk = c->chunk;
+    if (c->chunk && !backward) options.chunk = c->chunk;
     if (c->warm_up) options.warm_up = c->warm_up;
     return options;
 }

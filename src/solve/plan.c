@@ -233,11 +233,11 @@ static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "solve: method %d, scheme %d, backward %d or guess %d is none of the named ones",
                           (int)o->method, (int)o->scheme, (int)o->backward, (int)o->guess);
-    if (o->window < 0 || o->chunk < 0 || o->warm_up < 0 || o->block < 0 || o->max_sweeps < 0 || isnan(o->atol) ||
-        isnan(o->rtol))
-        return dpcri_fail(
-            error, DPCR_ERROR_ARGUMENT,
-            "solve: window, chunk, warm_up, block and max_sweeps must not be negative, tolerances not NaN");
+    if (o->window < 0 || o->chunk < 0 || o->backward_chunk < 0 || o->warm_up < 0 || o->block < 0 || o->max_sweeps < 0 ||
+        isnan(o->atol) || isnan(o->rtol))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "solve: window, chunk, backward_chunk, warm_up, block and max_sweeps must not be negative, "
+                          "tolerances not NaN");
     if ((unsigned)o->planning >= DPCR_PLANNING_COUNT || !(o->planning_seconds >= 0))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "solve: planning is %d and planning_seconds %g, wanted a named one and 0 or more",
@@ -280,6 +280,7 @@ static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
     if (o->block == 0) o->block = 2;
     const int64_t length = plan->steps.length > 0 ? plan->steps.length : 1;
     if (o->chunk > length) o->chunk = length;
+    if (o->backward_chunk > length) o->backward_chunk = length;
     if (o->mixed == 0) o->mixed = 2;
     if (o->order == 0 || o->order > length) o->order = length;
     const dpcr_status chosen = dpcri_planner_choose(plan, error);
@@ -439,7 +440,8 @@ static size_t candidate_workspace(const dpcr_solve_plan *plan, const dpcr_candid
     options.backward = c->backward                            ? c->scheme
                        : dpcri_solve_on_device(&plan->pinned) ? DPCR_SCHEME_AUTO
                                                               : DPCR_SCHEME_SEQUENTIAL;
-    options.chunk = c->chunk;
+    options.chunk = c->backward ? 0 : c->chunk;
+    options.backward_chunk = c->backward ? c->chunk : 0;
     options.window = 0;
     if (c->warm_up) options.warm_up = c->warm_up;
     dpcr_solve_plan *trial = NULL;

@@ -250,14 +250,15 @@ static void list_forward(const dpcri_outlook *o, list *l, int64_t warm_up, bool 
     list_overlap(o, l, warm_up, variants);
 }
 
-static void add_backward_overlap(const dpcri_outlook *o, list *l, int64_t warm_up) {
-    int64_t n = 0;
+static void add_backward_overlap(const dpcri_outlook *o, list *l, int64_t chunk, int64_t warm_up) {
+    int64_t n = chunk;
     if (warm_up <= 0 || !(o->steps->adjoint || o->steps->linearise)) return;
-    overlap_shape(o, 0, warm_up, &n);
+    if (n == 0) overlap_shape(o, o->options->backward_chunk, warm_up, &n);
     if (2 * n > o->steps->length) return;
     const double seconds = dpcri_backward_can_overlap(o->steps) ? dpcri_cost_adjoint_overlap(o, n, warm_up)
                                                                 : dpcri_cost_backward(o, DPCR_SCHEME_OVERLAP);
-    add(l, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_OVERLAP, seconds)->warm_up = warm_up;
+    dpcr_candidate *c = add(l, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_OVERLAP, seconds);
+    c->chunk = chunk, c->warm_up = warm_up;
 }
 
 static void list_backward(const dpcri_outlook *o, list *l, int64_t warm_up, bool variants) {
@@ -269,9 +270,17 @@ static void list_backward(const dpcri_outlook *o, list *l, int64_t warm_up, bool
         if (o->steps->linearise || (schemes[i] == DPCR_SCHEME_CHUNKED && o->steps->adjoint && o->steps->adjoint_window))
             add(l, DPCR_METHOD_SEQUENTIAL, schemes[i], dpcri_cost_backward(o, schemes[i]));
     const int64_t m = warm_up > 0 ? warm_up : wanted_warm_up(o, false);
-    add_backward_overlap(o, l, m);
-    if (variants && !o->options->warm_up && m > USUAL_WARM_UP) add_backward_overlap(o, l, USUAL_WARM_UP);
-    if (variants && !o->options->warm_up && m > 4 * USUAL_WARM_UP) add_backward_overlap(o, l, m / 2);
+    add_backward_overlap(o, l, 0, m);
+    // Where chunks side by side save nothing, as those that wait for their weights, one a thread has the fewest
+    // run-ups.
+    const dpcr_steps *s = o->steps;
+    const bool alone =
+        s->adjoint && s->concurrent && s->adjoint_latency > 0 && s->adjoint_lane_seconds >= s->adjoint_latency;
+    const int64_t each = (int64_t)((double)(s->length - 1) / o->machine.threads);
+    if (alone && !o->options->chunk && !o->options->backward_chunk && each >= 2 * m)
+        add_backward_overlap(o, l, each, m);
+    if (variants && !o->options->warm_up && m > USUAL_WARM_UP) add_backward_overlap(o, l, 0, USUAL_WARM_UP);
+    if (variants && !o->options->warm_up && m > 4 * USUAL_WARM_UP) add_backward_overlap(o, l, 0, m / 2);
     for (int64_t i = 0; i < l->count; i++) l->at[i].backward = 1;
 }
 
@@ -480,6 +489,7 @@ static void take_forward(dpcr_solve_plan *plan, const dpcri_outlook *o, dpcri_kn
 
 static void take_backward(dpcr_solve_plan *plan, const dpcr_candidate *c) {
     plan->options.backward = c->scheme;
+    if (c->scheme == DPCR_SCHEME_OVERLAP && c->chunk) plan->options.backward_chunk = c->chunk;
     if (c->scheme == DPCR_SCHEME_OVERLAP && c->warm_up > plan->options.warm_up) plan->options.warm_up = c->warm_up;
 }
 

@@ -46,9 +46,10 @@ static void memory_text(const dpcri_contraction *c, char *text, size_t bytes) {
 void dpcri_wisdom_key(const dpcri_outlook *o, char *key) {
     const dpcr_steps *s = o->steps;
     const dpcr_solve_options *p = o->options;
-    char memory[32], told[64] = "";
+    char memory[32], told[64] = "", back[32] = "";
     const char *scaled = p->step_scale ? " scaled" : "";
     memory_text(&o->contraction, memory, sizeof memory);
+    if (p->backward_chunk) snprintf(back, sizeof back, " back %lld", (long long)p->backward_chunk);
     if (s->coarse || s->slopes)
         snprintf(told, sizeof told, " confirm %.9g chain %016" PRIx64, p->confirm, own_sum(s));
     else if (s->identity)
@@ -56,12 +57,12 @@ void dpcri_wisdom_key(const dpcri_outlook *o, char *key) {
     snprintf(
         key, DPCRI_WISDOM_KEY,
         "solve %s L%lld B%lld w%lld %s%lld flops %.9g %.9g lanes %lld tape %lld%s calls %d%d%d%d threads %g %s tol "
-        "%.9g %.9g window %lld chunk %lld warm-up %lld scheme %d limit %zu guess %d sweeps %d%s%s",
+        "%.9g %.9g window %lld chunk %lld%s warm-up %lld scheme %d limit %zu guess %d sweeps %d%s%s",
         dpcr_dtype_name(s->dtype), (long long)s->length, (long long)s->batch, (long long)s->width,
         dpcr_structure_name(s->jacobian.structure), (long long)s->jacobian.block, s->flops, s->jacobian_flops,
         (long long)s->lanes, (long long)s->tape_values, p->consume_tape ? " used" : "", s->concurrent != 0,
         s->linearise != NULL, s->adjoint != NULL, s->window != NULL, o->machine.threads, memory, p->atol, p->rtol,
-        (long long)p->window, (long long)p->chunk, (long long)p->warm_up, (int)p->scheme, p->memory_limit,
+        (long long)p->window, (long long)p->chunk, back, (long long)p->warm_up, (int)p->scheme, p->memory_limit,
         (int)p->guess, p->max_sweeps, scaled, told);
 }
 
