@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The backward pass in overlapped chunks against the adjoint loop: bit for bit with tolerance 0, within the tolerance
-// else, also on chains that do not forget; for any number of threads, lanes, rows and windows.
+// else, also on chains that do not forget; for any number of threads, lanes, rows and windows. Forward too, the lanes
+// of a call are shared among threads that would have none.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -145,6 +146,56 @@ static void bits_depend_on_nothing_else(void **state) {
     dpcr_context_destroy(one), dpcr_context_destroy(two), dpcr_context_destroy(three);
 }
 
+static _Atomic int64_t most_lanes;
+
+static int advance_and_note(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
+                            const dpcr_array *last, const dpcr_array *tape) {
+    if (span->lanes > most_lanes) most_lanes = span->lanes;
+    return chain_advance(user, span, in, states, last, tape);
+}
+
+// The same states, reruns and all, however the chunks of a call are shared.
+static void threads_share_lanes_forward(void **state) {
+    (void)state;
+    const int64_t lanes[] = {2, 5, 8, 15, 16}, lengths[] = {63, 700, 1000};
+    for (int keep = 0; keep < 2; keep++)
+        for (size_t i = 0; i < sizeof lanes / sizeof *lanes; i++)
+            for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++) {
+                chain c = {.step = step_tanh,
+                           .length = lengths[n],
+                           .batch = 1 + (int64_t)n,
+                           .width = 3,
+                           .dtype = DPCR_F32,
+                           .parameters = keep ? keeps : forgets};
+                void *z0 = starts(&c);
+                dpcr_solve_options o = options_of(DPCR_SCHEME_SEQUENTIAL, 1e-6);
+                o.method = DPCR_METHOD_OVERLAP, o.warm_up = 4, o.chunk = lengths[n] / 8;
+                solved first = {0};
+                for (int threads = 1; threads <= 4; threads++) {
+                    dpcr_context *context = solving_context(threads);
+                    dpcr_steps steps = chain_steps(&c);
+                    steps.lanes = lanes[i], steps.flops = 0, steps.advance = advance_and_note;
+                    most_lanes = 0;
+                    solved s = solve_steps(context, &steps, &c, z0, &o, NULL, 0);
+                    assert_int_equal(s.status, DPCR_OK);
+                    const int64_t chunks = c.length / o.chunk, share = (chunks + threads - 1) / threads;
+                    if (s.report.sweeps == 1)
+                        assert_true(most_lanes <= (lanes[i] < 16 && share < lanes[i] ? share : lanes[i]));
+                    if (threads > 1) {
+                        assert_memory_equal(first.z, s.z, solving_bytes(&c) - 64);
+                        assert_int_equal(first.report.evaluations, s.report.evaluations);
+                        assert_int_equal(first.report.reason, s.report.reason);
+                        solved_free(&s);
+                    } else {
+                        first = s;
+                    }
+                    dpcr_context_destroy(context);
+                }
+                solved_free(&first);
+                free(z0);
+            }
+}
+
 // One sequence's adjoint is not finite: the others keep their bits, and it has the loop's.
 static void a_spoiled_sequence_stays_alone(void **state) {
     (void)state;
@@ -187,8 +238,10 @@ static void a_spoiled_sequence_stays_alone(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(tolerance_zero_is_the_loop),
-                                       cmocka_unit_test(chunks_of_their_own), cmocka_unit_test(tolerance_holds),
+                                       cmocka_unit_test(chunks_of_their_own),
+                                       cmocka_unit_test(tolerance_holds),
                                        cmocka_unit_test(bits_depend_on_nothing_else),
+                                       cmocka_unit_test(threads_share_lanes_forward),
                                        cmocka_unit_test(a_spoiled_sequence_stays_alone)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -253,17 +253,12 @@ static void finish_in_order(job *o) {
         }
 }
 
-int64_t dpcri_backward_lanes(const dpcr_steps *steps, int64_t chunks, int64_t threads) {
-    const int64_t lanes = lanes_of(steps), share = (chunks + threads - 1) / most(threads, 1);
-    return lanes < DPCRI_VECTOR_LANES && steps->concurrent ? most(least(lanes, share), 1) : lanes;
-}
-
 void dpcri_backward_overlap(dpcri_backward *b) {
     const dpcr_solve_plan *plan = b->plan;
     const int64_t batch = plan->steps.batch;
     job o = {.b = b, .cut = layout_of(plan, b->lo, b->hi), .ops = dpcri_row_ops_of(plan->steps.dtype)};
     const double flops = (double)(b->hi - b->lo) * (double)batch * plan->steps.flops;
-    o.cut.lanes = dpcri_backward_lanes(&plan->steps, o.cut.chunks, dpcr_context_threads(plan->context));
+    o.cut.lanes = dpcri_overlap_lanes(&plan->steps, o.cut.chunks, dpcr_context_threads(plan->context));
     dpcri_adjoint_range(b, o.cut.right, b->hi, 0, batch);
     if (o.cut.right > o.cut.from) {
         const int64_t groups = (o.cut.chunks + o.cut.lanes - 1) / o.cut.lanes;

@@ -105,9 +105,19 @@ static double overlap_seconds(const dpcri_outlook *o, double threads, double chu
            rounds * 2 * call_seconds + region_of_tasks(o, less(threads, calls));
 }
 
+// The outlook with the lanes of a call, of which threads that would have none take a part.
+static double overlap_shared(const dpcri_outlook *o, double threads, int64_t chunk, int64_t warm_up, double latency,
+                             double lane, double bytes) {
+    dpcr_steps fewer = *o->steps;
+    dpcri_outlook shared = *o;
+    if (fewer.lanes > 1) fewer.lanes = dpcri_overlap_lanes(o->steps, o->steps->length / chunk, (int64_t)threads);
+    shared.steps = &fewer;
+    return overlap_seconds(&shared, threads, (double)chunk, (double)warm_up, latency, lane, bytes);
+}
+
 static double overlap_by(const dpcri_outlook *o, double threads, int64_t chunk, int64_t warm_up) {
     const double bytes = length_of(o) * batch_of(o) * state_bytes(o);
-    return overlap_seconds(o, threads, (double)chunk, (double)warm_up, dpcri_cost_step(o), dpcri_cost_lane(o), bytes);
+    return overlap_shared(o, threads, chunk, warm_up, dpcri_cost_step(o), dpcri_cost_lane(o), bytes);
 }
 
 double dpcri_cost_overlap(const dpcri_outlook *o, int64_t chunk, int64_t warm_up) {
@@ -273,15 +283,11 @@ double dpcri_cost_adjoint_loop(const dpcri_outlook *o) {
 }
 
 static double adjoint_overlap_by(const dpcri_outlook *o, double threads, int64_t chunk, int64_t warm_up) {
-    dpcr_steps fewer = *o->steps;  // a group's lanes, as dpcri_backward_overlap shares them
-    dpcri_outlook shared = *o;
-    if (fewer.lanes > 1) fewer.lanes = dpcri_backward_lanes(o->steps, o->steps->length / chunk, (int64_t)threads);
-    shared.steps = &fewer;
     const double lane = o->steps->lanes > 1 || o->costs.adjoint_lane > 0
                             ? less(adjoint_step(o), adjoint_row(o))
                             : more(adjoint_step(o) / batch_of(o), adjoint_row(o));
     const double bytes = length_of(o) * batch_of(o) * 2 * state_bytes(o);
-    return overlap_seconds(&shared, threads, (double)chunk, (double)warm_up, adjoint_step(o), lane, bytes);
+    return overlap_shared(o, threads, chunk, warm_up, adjoint_step(o), lane, bytes);
 }
 
 double dpcri_cost_adjoint_overlap(const dpcri_outlook *o, int64_t chunk, int64_t warm_up) {

@@ -33,6 +33,7 @@ typedef struct overlap {
     const dpcr_solve_plan *plan;
     const dpcri_row_ops *ops;
     layout cut;
+    int64_t parts;         // of a group, a task each in the first pass: a chunk's bits do not depend on those beside it
     void *starts, *ends;   // [K][B][w]: the state each chunk started from; scratch of the reruns
     unsigned char *rerun;  // [K][B]: 1 where the chunk must run again
     _Atomic int64_t rerun_steps;
@@ -48,6 +49,11 @@ int64_t dpcri_overlap_groups(int64_t length, int64_t lanes, int64_t warm_up) {
     int64_t groups = 2;
     while (groups <= length / most(lanes, LANES) / (16 * warm_up)) groups *= 2;
     return groups;
+}
+
+int64_t dpcri_overlap_lanes(const dpcr_steps *steps, int64_t chunks, int64_t threads) {
+    const int64_t lanes = steps->lanes > 1 ? steps->lanes : LANES, share = (chunks + threads - 1) / most(threads, 1);
+    return lanes < DPCRI_VECTOR_LANES && steps->concurrent ? most(least(lanes, share), 1) : lanes;
 }
 
 // From the shape of one sequence and the options alone. No chunk is shorter than twice its warm-up. Where chunks would
@@ -156,12 +162,13 @@ static dpcr_array tape_of(const overlap *o, int64_t first, int64_t count, int64_
     return dpcri_as_steps(&tape);
 }
 
-// Steps [k, k + count) of the chunks of a group, side by side, for sequences row .. row + rows - 1, from `in`.
-static void run_lanes(overlap *o, int64_t group, int64_t row, int64_t rows, const dpcr_array *in, int64_t k,
-                      int64_t count) {
+// Steps [k, k + count) of `lanes` chunks of a group from number `chunk` on, side by side, for sequences row .. row +
+// rows
+// - 1, from `in`.
+static void run_lanes(overlap *o, int64_t group, int64_t chunk, int64_t lanes, int64_t row, int64_t rows,
+                      const dpcr_array *in, int64_t k, int64_t count) {
     const dpcr_steps *steps = &o->plan->steps;
-    const int64_t first = chunk_start(&o->cut, group * o->cut.lanes) + k, stride = group_steps(&o->cut, group);
-    const int64_t lanes = group_lanes(&o->cut, group);
+    const int64_t first = chunk_start(&o->cut, chunk) + k, stride = group_steps(&o->cut, group);
     const dpcr_array z = dpcri_outputs(&o->run->t, first, count, row, rows);
     dpcr_array states = dpcri_as_steps(&z);
     states.shape[0] = lanes;
@@ -186,14 +193,16 @@ static void run_remainder(overlap *o, int64_t row, int64_t rows) {
     note(o, dpcri_advance(steps, &span, &in, &states, NULL, tape.data ? &tape : NULL));
 }
 
-static void first_pass(void *argument, int64_t group) {
+static void first_pass(void *argument, int64_t task) {
     overlap *o = argument;
-    const int64_t first = group * o->cut.lanes, lanes = group_lanes(&o->cut, group);
-    const int64_t n = group_steps(&o->cut, group);
+    const int64_t group = task / o->parts, part = task % o->parts, all = group_lanes(&o->cut, group);
+    const int64_t each = (all + o->parts - 1) / o->parts, lanes = least(each, all - part * each);
+    const int64_t first = group * o->cut.lanes + part * each, n = group_steps(&o->cut, group);
+    if (lanes <= 0) return;
     start_chunks(o, first, first + lanes, n);
     const dpcr_array in = chunk_states(o, o->starts, first, lanes, 0, o->plan->steps.batch);
-    run_lanes(o, group, 0, o->plan->steps.batch, &in, 0, n);
-    if (group == o->cut.groups - 1) run_remainder(o, 0, o->plan->steps.batch);
+    run_lanes(o, group, first, lanes, 0, o->plan->steps.batch, &in, 0, n);
+    if (first + lanes == o->cut.chunks) run_remainder(o, 0, o->plan->steps.batch);
 }
 
 static void *at(const dpcr_array *array, int64_t first, int64_t row) {
@@ -246,7 +255,7 @@ static void rerun_lanes(overlap *o, int64_t group, int64_t b) {
         const int64_t count = least(MEET_STEPS, n - k);
         const dpcr_array last = across(o, group, begin + k + count - 1, b);
         o->ops->copy(&last, &ends);
-        run_lanes(o, group, b, 1, &in, k, count);
+        run_lanes(o, group, first, lanes, b, 1, &in, k, count);
         atomic_fetch_add_explicit(&o->rerun_steps, count * lanes, memory_order_relaxed);
         if (all_close(o, &last, &ends)) return;
         in = last;
@@ -415,7 +424,9 @@ dpcr_status dpcri_solve_overlap(dpcri_run *run) {
     dpcri_overlap_carve(plan, &run->arena, &o.starts, &o.ends, &o.rerun);
     const double t0 = dpcri_seconds(), flops = (double)steps->length * (double)steps->batch * steps->flops;
     memset(o.rerun, 0, (size_t)(o.cut.chunks * steps->batch));
-    bool stopped = !dpcri_for_tasks_or_stop(plan, flops, o.cut.groups, first_pass, &o);
+    const int64_t call = dpcri_overlap_lanes(steps, o.cut.chunks, dpcr_context_threads(plan->context));
+    o.parts = (o.cut.lanes + call - 1) / call;
+    bool stopped = !dpcri_for_tasks_or_stop(plan, flops, o.cut.groups * o.parts, first_pass, &o);
     run->report->evaluations += (steps->length + (o.cut.chunks - 1) * plan->options.warm_up) * steps->batch;
     int sweeps = 1;
     while (!stopped && o.code >= 0 && check_boundaries(&o) && sweeps < plan->options.max_sweeps) {

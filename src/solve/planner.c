@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The planner: lists the ways to run the chain at hand, predicts their seconds (cost.c) from the chain's costs, the
 // machine's rates and how soon the chain forgets (contraction.c), measures the best of them where that was asked for
-// (measure.c), chooses, and says why in one sentence. What was measured, and what earlier solves showed, it remembers
-// (wisdom.c). docs/math/cost.md derives the model.
+// (measure.c), chooses, and says why in one sentence (sentence.c). What was measured, and what earlier solves showed,
+// it remembers (wisdom.c). docs/math/cost.md derives the model.
 #include "rt/rates.h"
 #include "solve/planner.h"
 
@@ -24,7 +24,6 @@ enum {
     PROBE_LANES_PART = 128,  // of one whose lanes run side by side
     USUAL_WARM_UP = 64,      // overlap's default
     SHOOTING_CHUNK = 16,     // the driver's own, without windows
-    LEAST_LENGTH = 32,       // below, nothing pays
     MOST_GROUPS = 32,        // of overlap's chunks, tried when measuring
     FEWEST_SWEEPS = 2,       // of picard and its relatives
     FEWEST_WARM_UP = 24,     // of networks that forget
@@ -38,12 +37,7 @@ static const double tried_doubt[2] = {1.1, 1.2};  // sweeps counted, a call of t
 static const double fewest_work = 1.5;            // evaluations of the chain by FEWEST_SWEEPS
 static const double least_forgotten = 0.1;        // of a distance, over LAST_PART of a chain that forgets
 
-typedef struct list {
-    dpcr_candidate *at;
-    int64_t count;
-} list;
-
-static dpcr_candidate *add(list *l, dpcr_method method, dpcr_scheme scheme, double seconds) {
+static dpcr_candidate *add(dpcri_list *l, dpcr_method method, dpcr_scheme scheme, double seconds) {
     static dpcr_candidate none;
     if (l->count == DPCRI_CANDIDATES / 2) return &none;
     dpcr_candidate *c = &l->at[l->count++];
@@ -51,7 +45,7 @@ static dpcr_candidate *add(list *l, dpcr_method method, dpcr_scheme scheme, doub
     return c;
 }
 
-static void sort_predicted(list *l) {
+static void sort_predicted(dpcri_list *l) {
     for (int64_t i = 1; i < l->count; i++)
         for (int64_t k = i; k > 0 && l->at[k].seconds < l->at[k - 1].seconds; k--) {
             const dpcr_candidate c = l->at[k];
@@ -59,10 +53,9 @@ static void sort_predicted(list *l) {
         }
 }
 
-static bool can_run_beside(const dpcri_outlook *o) { return o->steps->length >= LEAST_LENGTH && o->steps->batch > 0; }
-
-// Whether a look at it may take no more than a small part of its loop: chains of a few costly steps.
-static bool is_weighed(const dpcr_steps *s) { return s->coarse || s->slopes; }
+static bool can_run_beside(const dpcri_outlook *o) {
+    return o->steps->length >= DPCRI_LEAST_LENGTH && o->steps->batch > 0;
+}
 
 // The loop's, which only chunks of the loop have: sweeps of any other method would go on to the end of their budget.
 static bool wants_bits(const dpcri_outlook *o) { return o->options->atol == 0 && o->options->rtol == 0; }
@@ -79,7 +72,7 @@ static bool is_left_to_the_loop(const dpcri_outlook *o) {
     const dpcri_memory memory = o->contraction.memory;
     if (o->filled > 0) return true;
     const bool keeps = memory == DPCRI_MEMORY_KEEPS || memory == DPCRI_MEMORY_CHAOTIC;
-    return keeps && is_wide(o) && !is_weighed(o->steps) && !o->steps->window && !o->options->warm_up &&
+    return keeps && is_wide(o) && !dpcri_is_weighed(o->steps) && !o->steps->window && !o->options->warm_up &&
            o->options->planning == DPCR_PLANNING_ESTIMATE;
 }
 
@@ -105,7 +98,7 @@ static void overlap_shape(const dpcri_outlook *o, int64_t chunk, int64_t warm_up
     *n = dpcri_overlap_chunk(&shape);
 }
 
-static void add_overlap(const dpcri_outlook *o, list *l, int64_t chunk, int64_t warm_up) {
+static void add_overlap(const dpcri_outlook *o, dpcri_list *l, int64_t chunk, int64_t warm_up) {
     int64_t n = 0;
     overlap_shape(o, chunk, warm_up, &n);
     if (2 * n > o->steps->length) return;  // one chunk: the loop
@@ -113,7 +106,14 @@ static void add_overlap(const dpcri_outlook *o, list *l, int64_t chunk, int64_t 
     c->chunk = chunk, c->warm_up = warm_up;
 }
 
-static void list_overlap(const dpcri_outlook *o, list *l, int64_t warm_up, bool variants) {
+// Where chunks side by side save nothing, as those that wait for their weights, one a thread has the fewest run-ups.
+static int64_t chunk_a_thread(const dpcri_outlook *o, int64_t length, double latency, double lane, int64_t warm_up) {
+    const int64_t each = (int64_t)((double)length / o->machine.threads);
+    const bool alone = o->steps->concurrent && o->machine.threads > 1 && latency > 0 && 1.1 * lane >= latency;
+    return alone && !o->options->chunk && each >= 2 * warm_up ? each : 0;
+}
+
+static void list_overlap(const dpcri_outlook *o, dpcri_list *l, int64_t warm_up, bool variants) {
     int64_t n = 0;
     const int64_t m = warm_up > 0 ? warm_up : wanted_warm_up(o, o->options->atol == 0 && o->options->rtol == 0);
     if (m == 0 || o->options->step_scale || (o->failed & 1u << DPCR_METHOD_OVERLAP)) return;
@@ -124,6 +124,8 @@ static void list_overlap(const dpcri_outlook *o, list *l, int64_t warm_up, bool 
     const double lanes = o->machine.threads * (double)(o->steps->lanes > 1 ? o->steps->lanes : 16);
     const int64_t fair = (int64_t)fmax((double)m, (double)o->steps->length / lanes);
     if (o->steps->concurrent && 4 * fair <= 3 * n) add_overlap(o, l, fair, m);
+    const int64_t each = chunk_a_thread(o, o->steps->length, o->steps->latency, o->steps->lane_seconds, m);
+    if (each) add_overlap(o, l, each, m);
     // Measured, all the groups of chunks that the warm-up leaves room for.
     const int64_t width = o->steps->lanes > 1 ? o->steps->lanes : 16;
     for (int64_t groups = 1; variants && groups <= MOST_GROUPS; groups *= 2) {
@@ -137,7 +139,7 @@ static void list_overlap(const dpcri_outlook *o, list *l, int64_t warm_up, bool 
 
 // ---- newton and shooting ----
 
-static void list_newton(const dpcri_outlook *o, list *l) {
+static void list_newton(const dpcri_outlook *o, dpcri_list *l) {
     static const dpcr_scheme schemes[] = {DPCR_SCHEME_CHUNKED, DPCR_SCHEME_BLELLOCH, DPCR_SCHEME_PCR,
                                           DPCR_SCHEME_SEQUENTIAL};
     const dpcr_scheme wanted = o->options->scheme;
@@ -149,7 +151,7 @@ static void list_newton(const dpcri_outlook *o, list *l) {
         add(l, DPCR_METHOD_NEWTON, wanted, dpcri_cost_newton(o, DPCR_SCHEME_SEQUENTIAL))->sweeps = o->sweeps;
 }
 
-static void list_shooting(const dpcri_outlook *o, list *l) {
+static void list_shooting(const dpcri_outlook *o, dpcri_list *l) {
     const int64_t chunk = o->options->chunk ? o->options->chunk : SHOOTING_CHUNK;
     if (!o->steps->linearise || o->options->step_scale || o->steps->length < 2 * chunk ||
         (o->failed & 1u << DPCR_METHOD_SHOOTING))
@@ -189,7 +191,7 @@ static double told_seconds(const dpcri_outlook *o, int i, double sweeps, double 
                : dpcri_cost_picard(o, sweeps, work);
 }
 
-static void list_told(const dpcri_outlook *o, list *l) {
+static void list_told(const dpcri_outlook *o, dpcri_list *l) {
     const unsigned bits = offered(o);
     for (int i = 0; i < DPCRI_TOLD; i++) {
         if (!(bits & 1u << i)) continue;
@@ -225,7 +227,7 @@ static bool try_told(dpcri_outlook *o, dpcri_known *known) {
 }
 
 // A whole method inside the callback tells no cost: a stretch of the chain is solved by it and timed.
-static void list_window(const dpcri_outlook *o, list *l, dpcr_method method) {
+static void list_window(const dpcri_outlook *o, dpcri_list *l, dpcr_method method) {
     const dpcr_steps *s = o->steps;
     dpcr_solve_options options = *o->options;
     options.method = method;
@@ -237,7 +239,7 @@ static void list_window(const dpcri_outlook *o, list *l, dpcr_method method) {
 
 // ---- lists ----
 
-static void list_forward(const dpcri_outlook *o, list *l, int64_t warm_up, bool variants) {
+static void list_forward(const dpcri_outlook *o, dpcri_list *l, int64_t warm_up, bool variants) {
     add(l, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_AUTO, dpcri_cost_loop(o))->sweeps = 0;
     if (!can_run_beside(o) || is_left_to_the_loop(o)) return;
     if (!wants_bits(o)) {
@@ -250,7 +252,7 @@ static void list_forward(const dpcri_outlook *o, list *l, int64_t warm_up, bool 
     list_overlap(o, l, warm_up, variants);
 }
 
-static void add_backward_overlap(const dpcri_outlook *o, list *l, int64_t chunk, int64_t warm_up) {
+static void add_backward_overlap(const dpcri_outlook *o, dpcri_list *l, int64_t chunk, int64_t warm_up) {
     int64_t n = chunk;
     if (warm_up <= 0 || !(o->steps->adjoint || o->steps->linearise)) return;
     if (n == 0) overlap_shape(o, o->options->backward_chunk, warm_up, &n);
@@ -261,7 +263,7 @@ static void add_backward_overlap(const dpcri_outlook *o, list *l, int64_t chunk,
     c->chunk = chunk, c->warm_up = warm_up;
 }
 
-static void list_backward(const dpcri_outlook *o, list *l, int64_t warm_up, bool variants) {
+static void list_backward(const dpcri_outlook *o, dpcri_list *l, int64_t warm_up, bool variants) {
     static const dpcr_scheme schemes[] = {DPCR_SCHEME_CHUNKED, DPCR_SCHEME_BLELLOCH, DPCR_SCHEME_PCR};
     dpcr_candidate *loop = add(l, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_SEQUENTIAL, dpcri_cost_adjoint_loop(o));
     loop->sweeps = 0, loop->backward = 1;
@@ -271,169 +273,28 @@ static void list_backward(const dpcri_outlook *o, list *l, int64_t warm_up, bool
             add(l, DPCR_METHOD_SEQUENTIAL, schemes[i], dpcri_cost_backward(o, schemes[i]));
     const int64_t m = warm_up > 0 ? warm_up : wanted_warm_up(o, false);
     add_backward_overlap(o, l, 0, m);
-    // Where chunks side by side save nothing, as those that wait for their weights, one a thread has the fewest
-    // run-ups.
     const dpcr_steps *s = o->steps;
-    const bool alone =
-        s->adjoint && s->concurrent && s->adjoint_latency > 0 && s->adjoint_lane_seconds >= s->adjoint_latency;
-    const int64_t each = (int64_t)((double)(s->length - 1) / o->machine.threads);
-    if (alone && !o->options->chunk && !o->options->backward_chunk && each >= 2 * m)
-        add_backward_overlap(o, l, each, m);
+    const int64_t each = chunk_a_thread(o, s->length - 1, s->adjoint_latency, s->adjoint_lane_seconds, m);
+    if (each && s->adjoint && !o->options->backward_chunk) add_backward_overlap(o, l, each, m);
     if (variants && !o->options->warm_up && m > USUAL_WARM_UP) add_backward_overlap(o, l, 0, USUAL_WARM_UP);
     if (variants && !o->options->warm_up && m > 4 * USUAL_WARM_UP) add_backward_overlap(o, l, 0, m / 2);
     for (int64_t i = 0; i < l->count; i++) l->at[i].backward = 1;
 }
 
-static bool is_loop(const dpcr_candidate *c) {
-    return c->method == DPCR_METHOD_SEQUENTIAL && (!c->backward || c->scheme == DPCR_SCHEME_SEQUENTIAL);
-}
-
-static const dpcr_candidate *loop_of(const list *l) {
-    for (int64_t i = 0; i < l->count; i++)
-        if (is_loop(&l->at[i])) return &l->at[i];
-    return &l->at[0];
-}
-
-// The best but for the loop; NULL: there is no other.
-static const dpcr_candidate *best_parallel(const list *l) {
-    for (int64_t i = 0; i < l->count; i++)
-        if (!is_loop(&l->at[i])) return &l->at[i];
-    return NULL;
-}
-
-// A caller who comes now and then, whose threads have to wake first, loses no more than half of what one gains who
-// calls again and again.
-static bool wakes_in_time(const dpcri_outlook *o, const list *l, const dpcr_candidate *c) {
-    const dpcr_candidate *loop = loop_of(l);
-    return dpcri_cost_asleep(o, c) - dpcri_cost_asleep(o, loop) <= 0.5 * fmax(0, loop->seconds - c->seconds);
-}
-
-static int plainness(const dpcr_candidate *c) { return is_loop(c) ? 0 : c->chunk == 0 ? 1 : 2; }
+static int plainness(const dpcr_candidate *c) { return dpcri_is_loop(c) ? 0 : c->chunk == 0 ? 1 : 2; }
 
 // Keeps what is worth a measurement, the loop always; the plainest first, which win where nothing is between them.
-static void keep_likely(list *l) {
+static void keep_likely(dpcri_list *l) {
     const double limit = MEASURED_WITHIN * l->at[0].seconds;
     int64_t kept = 0;
     for (int64_t i = 0; i < l->count; i++)
-        if (is_loop(&l->at[i]) || l->at[i].seconds < limit) l->at[kept++] = l->at[i];
+        if (dpcri_is_loop(&l->at[i]) || l->at[i].seconds < limit) l->at[kept++] = l->at[i];
     l->count = kept;
     for (int64_t i = 1; i < l->count; i++)
         for (int64_t k = i; k > 0 && plainness(&l->at[k]) < plainness(&l->at[k - 1]); k--) {
             const dpcr_candidate c = l->at[k];
             l->at[k] = l->at[k - 1], l->at[k - 1] = c;
         }
-}
-
-// ---- words ----
-
-static const char *duration(double seconds, char *buffer, size_t bytes) {
-    if (seconds < 1e-3)
-        snprintf(buffer, bytes, "%.3g us", seconds * 1e6);
-    else if (seconds < 1)
-        snprintf(buffer, bytes, "%.3g ms", seconds * 1e3);
-    else
-        snprintf(buffer, bytes, "%.3g s", seconds);
-    return buffer;
-}
-
-static double seconds_of(const dpcr_candidate *c) { return c->measured > 0 ? c->measured : c->seconds; }
-
-static void append(dpcr_solve_plan *plan, const char *text) {
-    const size_t used = strlen(plan->sentence);
-    if (used < sizeof plan->sentence) snprintf(plan->sentence + used, sizeof plan->sentence - used, "%s", text);
-}
-
-static const char *name_of(const dpcr_candidate *c, char *buffer, size_t bytes) {
-    if (c->backward)
-        snprintf(buffer, bytes, "%s", dpcr_scheme_name(c->scheme));
-    else if (c->method == DPCR_METHOD_NEWTON)
-        snprintf(buffer, bytes, "newton (%s)", c->scheme ? dpcr_scheme_name(c->scheme) : "windows");
-    else
-        snprintf(buffer, bytes, "%s", dpcr_method_name(c->method));
-    return buffer;
-}
-
-static void describe(const dpcr_candidate *c, char *text, size_t bytes) {
-    char name[48], a[32];
-    const double seconds = seconds_of(c);
-    const char *takes = c->measured > 0 ? "takes" : "would take";
-    name_of(c, name, sizeof name);
-    if (c->sweeps > 1)
-        snprintf(text, bytes, "%s %s about %.0f sweeps at %s", name, c->measured > 0 ? "takes" : "would need",
-                 c->sweeps, duration(seconds / c->sweeps, a, sizeof a));
-    else if (c->warm_up)
-        snprintf(text, bytes, "%s %s %s with a warm-up of %lld", name, takes, duration(seconds, a, sizeof a),
-                 (long long)c->warm_up);
-    else
-        snprintf(text, bytes, "%s %s %s", name, takes, duration(seconds, a, sizeof a));
-}
-
-// Why overlap is not among the candidates.
-static void tell_memory(dpcr_solve_plan *plan, const list *l) {
-    const dpcri_contraction *c = &plan->contraction;
-    char text[160] = "";
-    for (int64_t i = 0; i < l->count; i++)
-        if (l->at[i].method == DPCR_METHOD_OVERLAP) return;
-    if (c->memory == DPCRI_MEMORY_FORGETS)
-        snprintf(text, sizeof text, "; overlap does not pay: the chain forgets in about %lld steps",
-                 (long long)(c->to_bits ? c->to_bits : c->within));
-    else if (c->memory != DPCRI_MEMORY_UNKNOWN)
-        snprintf(text, sizeof text, "; overlap does not pay: the chain %s", dpcri_memory_name(c->memory));
-    append(plan, text);
-}
-
-// The other methods' best, of chains that are offered many.
-static void tell_others(dpcr_solve_plan *plan, const list *l, const dpcr_candidate *told) {
-    unsigned seen = 1u << DPCR_METHOD_SEQUENTIAL | (told ? 1u << told->method : 0);
-    char text[96], a[32];
-    for (int64_t i = 0; i < l->count; i++) {
-        const dpcr_candidate *c = &l->at[i];
-        if (seen & 1u << c->method) continue;
-        seen |= 1u << c->method;
-        snprintf(text, sizeof text, "; %s %s", dpcr_method_name(c->method), duration(seconds_of(c), a, sizeof a));
-        append(plan, text);
-    }
-}
-
-// Where the second figure is what decides.
-static const char *tell_waking(const dpcri_outlook *o, const list *l, const dpcr_candidate *other, char *text,
-                               size_t bytes) {
-    char asleep[32];
-    text[0] = 0;
-    if (other->measured == 0 && other->seconds < loop_of(l)->seconds && !wakes_in_time(o, l, other))
-        snprintf(text, bytes, " (%s where its threads wake first)",
-                 duration(dpcri_cost_asleep(o, other), asleep, sizeof asleep));
-    return text;
-}
-
-static void tell(dpcr_solve_plan *plan, const dpcri_outlook *o, const list *l, const dpcr_candidate *chosen,
-                 bool backward) {
-    char name[48], what[160], loop[32], waking[80], text[400];
-    const dpcr_candidate *other = is_loop(chosen) ? best_parallel(l) : chosen;
-    name_of(chosen, name, sizeof name);
-    if (!other && o->filled > 0 && backward)
-        snprintf(text, sizeof text, "; backward %s: as forward", name);
-    else if (!other && o->filled > 0)
-        snprintf(text, sizeof text,
-                 "%s: its sequences fill the processor, overlap would take %s at best, the loop takes %s", name,
-                 duration(o->filled, what, sizeof what), duration(loop_of(l)->seconds, loop, sizeof loop));
-    else if (!other)
-        snprintf(text, sizeof text, "%s%s: %s", backward ? "; backward " : "", name,
-                 plan->steps.length < LEAST_LENGTH || plan->steps.batch == 0 ? "too little to run side by side"
-                                                                             : "there is no other way");
-    else {
-        const bool at_best = !backward && o->costs.at_best && is_loop(chosen) && other->measured == 0;
-        describe(other, what, sizeof what);
-        snprintf(text, sizeof text, "%s%s: %s%s, the loop takes %s", backward ? "; backward " : "",
-                 is_loop(chosen) ? "sequential"
-                 : backward      ? name
-                                 : dpcr_method_name(chosen->method),
-                 what, at_best ? " at best" : tell_waking(o, l, other, waking, sizeof waking),
-                 duration(seconds_of(loop_of(l)), loop, sizeof loop));
-    }
-    append(plan, text);
-    if (!backward) tell_memory(plan, l);
-    if (!backward && is_weighed(&plan->steps)) tell_others(plan, l, other);
 }
 
 // ---- choosing ----
@@ -450,17 +311,17 @@ static double doubt_of(const dpcri_outlook *o, const dpcr_candidate *c) {
 
 // A forward way of which only bounds are known: there was too little to gain for a closer look.
 static bool is_bound(const dpcri_outlook *o, const dpcr_candidate *c) {
-    return o->costs.at_best && !c->backward && !is_loop(c);
+    return o->costs.at_best && !c->backward && !dpcri_is_loop(c);
 }
 
 // The best; a measurement knows.
-static const dpcr_candidate *pick(const dpcri_outlook *o, const list *l) {
-    const dpcr_candidate *loop = loop_of(l), *best = loop;
+static const dpcr_candidate *pick(const dpcri_outlook *o, const dpcri_list *l) {
+    const dpcr_candidate *loop = dpcri_loop_of(l), *best = loop;
     double least = loop->seconds;
     if (l->at[0].measured > 0) return &l->at[0];
     for (int64_t i = 0; i < l->count; i++) {
         const double seconds = doubt_of(o, &l->at[i]) * l->at[i].seconds;
-        if (is_loop(&l->at[i]) || is_bound(o, &l->at[i]) || !wakes_in_time(o, l, &l->at[i])) continue;
+        if (dpcri_is_loop(&l->at[i]) || is_bound(o, &l->at[i]) || !dpcri_wakes_in_time(o, l, &l->at[i])) continue;
         if (seconds < least) best = &l->at[i], least = seconds;
     }
     return best;
@@ -470,7 +331,7 @@ static const dpcr_candidate *pick(const dpcri_outlook *o, const list *l) {
 // loop.
 static double afforded(const dpcri_outlook *o, const dpcr_candidate *c, double loop) {
     const bool whole = c->method == DPCR_METHOD_PICARD || c->method == DPCR_METHOD_PARATAA;
-    return loop / (whole ? dpcri_cost_evaluation(o) : seconds_of(c) / fmax(1, c->sweeps));
+    return loop / (whole ? dpcri_cost_evaluation(o) : dpcri_candidate_seconds(c) / fmax(1, c->sweeps));
 }
 
 // What a measurement allowed is kept with it: the same plan, and the same bits, when it is known.
@@ -495,7 +356,7 @@ static void take_backward(dpcr_solve_plan *plan, const dpcr_candidate *c) {
 
 // Lists, measures where asked, picks, remembers. `slot` 0: forward, 1: backward.
 static dpcr_status choose(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *known, int slot, dpcr_error *error) {
-    list l = {.at = plan->candidates + plan->candidate_count};
+    dpcri_list l = {.at = plan->candidates + plan->candidate_count};
     const bool backward = slot == 1, measure = plan->options.planning == DPCR_PLANNING_MEASURE;
     dpcr_candidate chosen;
     if (backward)
@@ -506,9 +367,9 @@ static dpcr_status choose(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *
     if (known->chosen[slot]) {
         chosen = known->candidate[slot];
         chosen.backward = backward;
-        append(plan, slot ? "; backward " : "");
-        append(plan, backward ? dpcr_scheme_name(chosen.scheme) : dpcr_method_name(chosen.method));
-        append(plan, ": known from an earlier measurement");
+        dpcri_say(plan, slot ? "; backward " : "");
+        dpcri_say(plan, backward ? dpcr_scheme_name(chosen.scheme) : dpcr_method_name(chosen.method));
+        dpcri_say(plan, ": known from an earlier measurement");
     } else if (plan->options.planning == DPCR_PLANNING_WISDOM) {
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
                           "solve: nothing is known of this chain%s; planning measure would find out",
@@ -520,8 +381,9 @@ static dpcr_status choose(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *
             known->chosen[slot] = dpcri_measure(o, backward, l.at, l.count, budget / 2);
         }
         const dpcr_candidate *best = pick(o, &l);
-        tell(plan, o, &l, best, backward);
-        if (measure && l.count > 1 && !known->chosen[slot]) append(plan, " (estimated: not enough memory to measure)");
+        dpcri_tell_choice(plan, o, &l, best, backward);
+        if (measure && l.count > 1 && !known->chosen[slot])
+            dpcri_say(plan, " (estimated: not enough memory to measure)");
         chosen = known->candidate[slot] = *best;
         if (!backward) known->max_sweeps = 0;
     }
@@ -529,7 +391,7 @@ static dpcr_status choose(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *
     if (backward)
         take_backward(plan, &chosen);
     else
-        take_forward(plan, o, known, &chosen, seconds_of(loop_of(&l)));
+        take_forward(plan, o, known, &chosen, dpcri_candidate_seconds(dpcri_loop_of(&l)));
     return DPCR_OK;
 }
 
@@ -537,40 +399,32 @@ static dpcr_status choose(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *
 
 // A forward pass leaves its tape where its threads are, so for training the best of both directions are timed in pairs
 // too, unless nothing but the loop comes near either way.
-static bool near_loop(const list *l) {
-    const dpcr_candidate *best = best_parallel(l), *loop = loop_of(l);
+static bool near_loop(const dpcri_list *l) {
+    const dpcr_candidate *best = dpcri_best_parallel(l), *loop = dpcri_loop_of(l);
     return best && best->measured > 0 && loop->measured > 0 && best->measured < beside_other * loop->measured;
 }
 
-static const dpcr_candidate *other_than_loop(const list *l) {
-    const dpcr_candidate *best = best_parallel(l);
-    return best ? best : loop_of(l);
-}
-
-static void tell_pair(dpcr_solve_plan *plan, const dpcr_candidate *forward, const dpcr_candidate *backward,
-                      double seconds, double loops) {
-    char text[200], there[48], back[48], a[32], b[32];
-    snprintf(text, sizeof text, "; both passes: %s and %s take %s, the loops %s", name_of(forward, there, sizeof there),
-             name_of(backward, back, sizeof back), duration(seconds, a, sizeof a), duration(loops, b, sizeof b));
-    append(plan, text);
+static const dpcr_candidate *other_than_loop(const dpcri_list *l) {
+    const dpcr_candidate *best = dpcri_best_parallel(l);
+    return best ? best : dpcri_loop_of(l);
 }
 
 static void choose_pair(dpcr_solve_plan *plan, const dpcri_outlook *o, dpcri_known *known, int64_t ahead) {
-    const list forward = {plan->candidates, ahead},
-               backward = {plan->candidates + ahead, plan->candidate_count - ahead};
+    const dpcri_list forward = {plan->candidates, ahead},
+                     backward = {plan->candidates + ahead, plan->candidate_count - ahead};
     const double budget = plan->options.planning_seconds > 0 ? plan->options.planning_seconds : 1;
     double median[4];
     if (!known->chosen[0] || !known->chosen[1] || !(near_loop(&forward) || near_loop(&backward))) return;
-    const dpcr_candidate there[2] = {*loop_of(&forward), *other_than_loop(&forward)},
-                         back[2] = {*loop_of(&backward), *other_than_loop(&backward)};
+    const dpcr_candidate there[2] = {*dpcri_loop_of(&forward), *other_than_loop(&forward)},
+                         back[2] = {*dpcri_loop_of(&backward), *other_than_loop(&backward)};
     const int winner = dpcri_measure_pairs(o, there, back, budget / 2, median);
     if (winner < 0) return;
     known->candidate[0] = there[winner / 2], known->candidate[1] = back[winner % 2];
     plan->options = *o->options;
     known->max_sweeps = 0;
-    take_forward(plan, o, known, &known->candidate[0], seconds_of(&there[0]));
+    take_forward(plan, o, known, &known->candidate[0], dpcri_candidate_seconds(&there[0]));
     take_backward(plan, &known->candidate[1]);
-    tell_pair(plan, &there[winner / 2], &back[winner % 2], median[winner], median[0]);
+    dpcri_tell_pair(plan, &there[winner / 2], &back[winner % 2], median[winner], median[0]);
 }
 
 static double expected_sweeps(const dpcri_contraction *c, int64_t length) {
@@ -650,7 +504,7 @@ static double left_of_distance(dpcri_outlook *o) {
 static double fewest_seconds(const dpcri_outlook *o, int64_t warm_up) {
     const unsigned bits = offered(o);
     dpcr_candidate others[DPCRI_CANDIDATES / 2];
-    list l = {.at = others};
+    dpcri_list l = {.at = others};
     dpcri_outlook best = *o;
     double least = HUGE_VAL;
     best.sweeps = FEWEST_SWEEPS;
@@ -721,7 +575,7 @@ static void see_whether_filled(dpcri_outlook *o) {
         dpcri_wisdom_knows(o) || !dpcri_time_loop(o))
         return;
     dpcr_candidate others[DPCRI_CANDIDATES / 2];
-    list l = {.at = others};
+    dpcri_list l = {.at = others};
     dpcri_outlook best = *o;
     best.costs.lane = s->flops / o->machine.flops;
     list_overlap(&best, &l, FEWEST_WARM_UP, false);
@@ -741,7 +595,7 @@ static void look_closely(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *k
 }
 
 static void look(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *known) {
-    if (is_weighed(o->steps))
+    if (dpcri_is_weighed(o->steps))
         look_with_care(plan, o, known);
     else
         look_closely(plan, o, known);
@@ -776,7 +630,7 @@ dpcr_status dpcri_planner_choose(dpcr_solve_plan *plan, dpcr_error *error) {
     const bool before[2] = {known.chosen[0], known.chosen[1]};
     const int allowed = known.max_sweeps;  // 0 in a record of older wisdom: what is predicted now holds from now on
     const bool wants_trial = forward && !known.chosen[0] && asked.planning == DPCR_PLANNING_ESTIMATE;
-    const bool timed = is_weighed(&plan->steps) && o.evaluations > 0;
+    const bool timed = dpcri_is_weighed(&plan->steps) && o.evaluations > 0;
     const bool learned = (wants_trial && try_told(&o, &known)) || timed;
     DPCR_TRY(stopped(&o, error));
     if (forward)

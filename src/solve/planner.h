@@ -65,6 +65,34 @@ double dpcri_cost_backward(const dpcri_outlook *o, dpcr_scheme scheme);
 // overlap, what one thread takes alone.
 double dpcri_cost_asleep(const dpcri_outlook *o, const dpcr_candidate *c);
 
+// ---- sentence.c ----
+
+enum { DPCRI_LEAST_LENGTH = 32 };  // of a chain; below, nothing pays
+
+// Whether a look at it may take no more than a small part of its loop: chains of a few costly steps.
+static inline bool dpcri_is_weighed(const dpcr_steps *s) { return s->coarse || s->slopes; }
+
+// The candidates of one direction, the best first.
+typedef struct dpcri_list {
+    dpcr_candidate *at;
+    int64_t count;
+} dpcri_list;
+
+bool dpcri_is_loop(const dpcr_candidate *c);
+const dpcr_candidate *dpcri_loop_of(const dpcri_list *l);
+const dpcr_candidate *dpcri_best_parallel(const dpcri_list *l);  // but for the loop; NULL: there is no other
+double dpcri_candidate_seconds(const dpcr_candidate *c);         // measured, else predicted
+// A caller who comes now and then, whose threads have to wake first, loses no more than half of what one gains who
+// calls again and again.
+bool dpcri_wakes_in_time(const dpcri_outlook *o, const dpcri_list *l, const dpcr_candidate *c);
+
+// Each adds to the plan's sentence: a text; why `chosen` was; that both passes were timed together.
+void dpcri_say(dpcr_solve_plan *plan, const char *text);
+void dpcri_tell_choice(dpcr_solve_plan *plan, const dpcri_outlook *o, const dpcri_list *l, const dpcr_candidate *chosen,
+                       bool backward);
+void dpcri_tell_pair(dpcr_solve_plan *plan, const dpcr_candidate *forward, const dpcr_candidate *backward,
+                     double seconds, double loops);
+
 // ---- stretch.c ----
 
 // Times the loop's step over a few steps, into o->costs. False: it cannot be run.

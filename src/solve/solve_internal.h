@@ -195,9 +195,9 @@ size_t dpcri_shooting_bytes(const dpcr_solve_plan *plan, dpcr_error *error);
 // Whether backward by the scheme overlap is served.
 bool dpcri_backward_can_overlap(const dpcr_steps *steps);
 enum { DPCRI_VECTOR_LANES = 16 };  // callbacks that like as many run them as places of vectors
-// Chunks that one call of overlap's takes going back: where it has fewer lanes than that, no more than leave every
+// Chunks that one call of overlap's takes, going on or back: where lanes are fewer than that, no more than leave every
 // thread some. A chunk's bits hang on neither: each is the loop's.
-int64_t dpcri_backward_lanes(const dpcr_steps *steps, int64_t chunks, int64_t threads);
+int64_t dpcri_overlap_lanes(const dpcr_steps *steps, int64_t chunks, int64_t threads);
 // Whether the plan goes back by the callback adjoint_window, and how many times faster so many threads are than one.
 bool dpcri_backward_by_windows(const dpcr_solve_plan *plan);
 double dpcri_backward_team_gain(const dpcr_steps *steps, int64_t threads);
@@ -243,8 +243,8 @@ dpcr_status dpcri_check_step_scale(const dpcr_solve_options *options, int64_t le
 bool dpcri_solve_on_device(const dpcr_solve_options *options);
 // Checks the device, the options and what the chain's launch serves; sets workspace, sentence and defaults.
 dpcr_status dpcri_solve_plan_device(dpcr_solve_plan *plan, dpcr_error *error);
-// AUTO's method where it is known from a measurement or measured now (planning), with candidates and sentence; else it is
-// left AUTO, *told why nothing was measured, or NULL: it was not wanted. device_measure.c.
+// AUTO's method where it is known from a measurement or measured now (planning), with candidates and sentence; else it
+// is left AUTO, *told why nothing was measured, or NULL: it was not wanted. device_measure.c.
 dpcr_status dpcri_device_measured(dpcr_solve_plan *plan, const dpcr_device_info *info, const char *where,
                                   const char **told, dpcr_error *error);
 // Refuses what has no meaning there; `sweeps`: picard has.
