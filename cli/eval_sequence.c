@@ -23,6 +23,17 @@ typedef struct score {
     double loss, accuracy, seconds;
 } score;
 
+int cli_eval_unsupported(dpcr_sequence *model, int64_t length, int64_t batch, bool packed,
+                         const dpcr_solve_options *solve, const dpcr_error *error) {
+    dpcr_recurrent_plan_options options = {
+        .size = sizeof options, .length = length, .batch = batch, .packed = packed, .solve = *solve};
+    dpcr_recurrent_plan *plan = NULL;
+    const bool planned = dpcr_recurrent_plan_create(dpcr_sequence_network(model), &options, &plan, NULL) == DPCR_OK;
+    dpcr_recurrent_plan_destroy(plan);
+    if (planned && solve->no_fallback) return cli_fail(CLI_UNCONVERGED, "%s", error->text);
+    return cli_fail_error(error, CLI_COMPUTING);
+}
+
 static int take(subject *s, const dpcr_solve_options *solve, score *to) {
     dpcr_error error = {0};
     const double start = cli_now();
@@ -31,7 +42,8 @@ static int take(subject *s, const dpcr_solve_options *solve, score *to) {
     to->seconds = cli_now() - start;
     if (status == DPCR_OK) return CLI_DONE;
     if (status == DPCR_ERROR_CANCELLED) return 128 + cli_signal();
-    if (status == DPCR_ERROR_UNSUPPORTED && solve->no_fallback) return cli_fail(CLI_UNCONVERGED, "%s", error.text);
+    if (status == DPCR_ERROR_UNSUPPORTED)
+        return cli_eval_unsupported(s->model, s->data.longest, s->e->batch, !s->data.same_length, solve, &error);
     return status == DPCR_ERROR_ARGUMENT ? cli_fail(CLI_INPUT, "%s", error.text)
                                          : cli_fail_error(&error, CLI_COMPUTING);
 }

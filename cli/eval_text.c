@@ -21,8 +21,7 @@ static int score(dpcr_context *context, dpcr_sequence *model, const uint8_t *tex
     dpcr_error error = {0};
     *report = (dpcr_sequence_likelihood_report){.size = sizeof *report};
     if (dpcr_sequence_likelihood(context, model, text, count, solve, report, &error) == DPCR_OK) return CLI_DONE;
-    if (error.status == DPCR_ERROR_UNSUPPORTED && solve->no_fallback)
-        return cli_fail(CLI_UNCONVERGED, "%s", error.text);
+    if (error.status == DPCR_ERROR_UNSUPPORTED) return cli_eval_unsupported(model, count - 1, 1, false, solve, &error);
     if (error.status == DPCR_ERROR_ARGUMENT) return cli_fail(CLI_INPUT, "%s", error.text);
     return cli_fail_error(&error, CLI_COMPUTING);
 }

@@ -58,6 +58,10 @@ typedef struct cli_eval_sequence {
     int64_t limit, batch;
 } cli_eval_sequence;
 int cli_eval_sequence_run(dpcr_context *context, const cli_eval_sequence *e);
+// The exit status of a solve that is not supported: where it can be planned, it did not converge and was told not to
+// fall back; else an option is refused.
+int cli_eval_unsupported(dpcr_sequence *model, int64_t length, int64_t batch, bool packed,
+                         const dpcr_solve_options *solve, const dpcr_error *error);
 int cli_eval_text_run(dpcr_context *context, const cli_eval_sequence *e, dpcr_sequence *model);
 
 #endif

@@ -74,6 +74,26 @@ for module in (plain, lanes):
         assert a["accuracy"] == b["accuracy"] and abs(a["loss"] - b["loss"]) < 1e-5 and b["difference"] < 1e-5 and b["method"] == method, (a, b)
 os.environ["DEEPPCR_CUDA_MODULE"] = plain
 
+# What is refused there is a matter of usage, also where no fallback is allowed; what does not converge, or is refused here, is told as before.
+answer("train", "paragru", *bits, "--device", "cuda", "--save", path("p"))
+answer("train", "paragru", *text, "--device", "cuda", "--save", path("q"))
+for model, data in (("m", []), ("t", ["--data", path("words.txt"), "--limit", "200"])):
+    for more in ([], ["--no-fallback"]):
+        refused(2, "newton is of paragru", "eval", path(model), *data, "--device", "cuda", "--method", "newton", *more)
+        refused(2, "work there", "eval", path(model), *data, "--device", "cuda", "--method", "picard", *more)
+for model, data in (("p", ["--limit", "20"]), ("q", ["--data", path("words.txt"), "--limit", "200"])):
+    strict = ["eval", path(model), *data, "--method", "newton", "--no-fallback"]
+    answer(*strict, "--device", "cuda")
+    refused(3, "did not converge", *strict, "--device", "cuda", env={**os.environ, "DEEPPCR_FAKE_LOCKED": "2"})
+    refused(3, "did not converge", *strict, "--max-sweeps", "1", "--tolerance", "1e-9")
+
+# auto stays here, whatever the verb, and says so in one line; with an option that no device takes too.
+for model, data in (("m", ["--limit", "20"]), ("t", ["--data", path("words.txt"), "--limit", "200"])):
+    assert "is not measured" in answer("eval", path(model), *data, "--device", "auto")["device"]
+    said = run("eval", path(model), *data, "--device", "auto", "--method", "picard").decode().splitlines()
+    assert said[0].startswith("device: cpu: what evaluations take") and sum(line.startswith("device:") for line in said) == 1, said
+assert "is not measured" in answer("train", "gru", *text, "--layers", "2", "--dropout", "0.1", "--device", "auto")["device"]
+
 # Stopped by a signal and gone on with there: the bits of the run that nobody stopped.
 common = ["train", "gru", *text, "--device", "cuda", "--constant-rate", "--warm-up", "3", "--test-every", "0", "--epochs"]
 process = subprocess.Popen(words(*common, "1000000", "--save", path("stopped"), "--log", path("sl"), "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
