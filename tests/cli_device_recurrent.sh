@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# cli_device_recurrent.sh BUILD_DIR: 'solve gru|lstm --device cuda' of ONNX's variants over the stand-ins of tests/device, forward
+# and back, by the loop and overlapped: the processor's states and gradients within round-off, and other ones than without the variant.
+set -u
+. "$(dirname "$0")/program.bash"
+stand_ins=$build/stand-ins
+[ -f "$stand_ins/libfake_device.so" ] || { echo "cli_device_recurrent: no stand-in in $build"; exit 1; }
+python3 - "$program" "$folder" "$stand_ins" <<'PYTHON'
+import json, os, random, struct, sys
+
+from program import answer, get_npy, near, path, put, put_npy, refused, run, tensors
+
+T, B, I, H = 70, 3, 2, 5
+draws = random.Random(4)
+modules = [p for p in (os.path.join(sys.argv[3], "libfake_device%s.so" % s) for s in ("", "_simt")) if os.path.exists(p)]
+
+
+def numbers(count, size=0.5):
+    return [struct.unpack("<f", struct.pack("<f", draws.uniform(-size, size)))[0] for _ in range(count)]
+
+
+def put_weights(name, gates, strings, both=False, peepholes=False):
+    """A network of one layer whose variant its metadata name, as 'convert' leaves it."""
+    head, body = {"__metadata__": strings}, b""
+    for end in ("", "_reverse") if both else ("",):
+        shapes = {"weight_ih": (gates * H, I), "weight_hh": (gates * H, H), "bias_ih": (gates * H,), "bias_hh": (gates * H,)}
+        if peepholes:
+            shapes["weight_ch"] = (3 * H,)
+        for key, shape in shapes.items():
+            data = b"".join(struct.pack("<f", v) for v in numbers(shape[0] * (shape[1] if len(shape) > 1 else 1)))
+            head[key + "_l0" + end] = {"dtype": "F32", "shape": shape, "data_offsets": [len(body), len(body) + len(data)]}
+            body += data
+    text = json.dumps(head).encode()
+    put(name, struct.pack("<Q", len(text)) + text + body)
+
+
+put_npy("x.npy", (T, B, I), numbers(T * B * I, 1), "f")
+put_npy("dy.npy", (T, B, H), numbers(T * B * H, 1), "f")
+put_npy("dy2.npy", (T, B, 2 * H), numbers(T * B * 2 * H, 1), "f")
+put_npy("dht.npy", (1, B, H), numbers(B * H, 1), "f")
+variants = {  # kind, gates, metadata, both directions, peepholes
+    "before": ("gru", 3, {"onnx.linear_before_reset": "0"}, False, False),
+    "before_reverse": ("gru", 3, {"onnx.linear_before_reset": "0", "onnx.direction": "reverse"}, False, False),
+    "before_both": ("gru", 3, {"onnx.linear_before_reset": "0"}, True, False),
+    "peepholes": ("lstm", 4, {}, False, True),
+    "coupled": ("lstm", 4, {"onnx.input_forget": "1"}, False, False),
+    "all": ("lstm", 4, {"onnx.input_forget": "1", "onnx.direction": "reverse"}, False, True),
+    "all_both": ("lstm", 4, {"onnx.input_forget": "1"}, True, True),
+}
+solved = 0
+for name, (kind, gates, strings, both, peepholes) in variants.items():
+    put_weights(name, gates, {"deeppcr.recurrent": kind, **strings}, both, peepholes)
+    network = ["solve", kind, "--weights", path(name), "--input", path("x.npy"), "--grad-output", path("dy2.npy" if both else "dy.npy")]
+    if not both:
+        network += ["--grad-final", path("dht.npy")]
+    for more in ([], ["--lengths", "70,1,33"]):
+        run(*network, *more, "--method", "sequential", "--output", path("here.npy"), "--grads", path("here.st"), "--quiet")
+        wanted, gradients = get_npy("here.npy"), tensors("here.st")[1]
+        assert ("weight_ch_l0" in gradients) == peepholes and all(any(values) for _, values, _ in gradients.values()), gradients.keys()
+        for module in modules:
+            os.environ["DEEPPCR_CUDA_MODULE"] = module
+            for method in (["sequential"], ["overlap", "--chunk", "16", "--run-up", "12"]):
+                told = answer(*network, *more, "--method", *method, "--output", path("there.npy"), "--grads", path("there.st"), "--device", "cuda")
+                assert "cuda:0" in told["device"] and told["chains"][0]["method"] == method[0], told
+                near((name, method), get_npy("there.npy"), wanted, 1e-5)
+                there = tensors("there.st")[1]
+                assert there.keys() == gradients.keys()
+                for key in gradients:
+                    near((name, method, key), there[key], gradients[key], 3e-5, 1)
+                solved += 1
+# The variant is not without effect: the same numbers in PyTorch's form are another network.
+os.environ["DEEPPCR_CUDA_MODULE"] = modules[0]
+for name in ("before", "coupled"):
+    kind, gates = variants[name][:2]
+    draws.seed(6)
+    put_weights("with", gates, {"deeppcr.recurrent": kind, **variants[name][2]})
+    draws.seed(6)
+    put_weights("without", gates, {"deeppcr.recurrent": kind})
+    states = []
+    for weights in ("with", "without"):
+        run("solve", kind, "--weights", path(weights), "--input", path("x.npy"), "--output", path("y.npy"), "--device", "cuda", "--quiet")
+        states.append(get_npy("y.npy")[1])
+    assert max(abs(a - b) for a, b in zip(*states)) > 1e-3, name
+put_weights("clipped", 3, {"deeppcr.recurrent": "gru", "onnx.linear_before_reset": "0", "onnx.clip": "0.5"})
+os.remove(path("y.npy"))
+refused(2, "a variant of gru on a device (clip)", "solve", "gru", "--weights", path("clipped"), "--input", path("x.npy"), "--output", path("y.npy"), "--device", "cuda")
+assert not os.path.exists(path("y.npy"))
+print("cli_device_recurrent: %d solves as on the processor" % solved)
+PYTHON
+status=$?
+exit $status
