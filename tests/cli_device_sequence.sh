@@ -52,6 +52,10 @@ for module in (plain, lanes):
     near(1e-11, "gru", *bits, "--method", "sequential", "--dtype", "float64", "--layers", "2", "--bidirectional", "--readout", "mean")
     near(1e-5, "lstm", *text, "--method", "sequential")
     near(1e-11, "gru", *text, "--method", "sequential", "--dtype", "float64", "--layers", "2", "--clip", "0.05")
+    near(1e-11, "lstm", *text, "--method", "sequential", "--dtype", "float64", "--layers", "3", "--dropout", "0.3", "--clip", "0.05")
+    near(1e-11, "gru", *bits, "--method", "sequential", "--dtype", "float64", "--layers", "2", "--dropout", "0.5", "--bidirectional", "--readout", "mean")
+    near(1e-11, "lstm", *bits, "--method", "sequential", "--dtype", "float64", "--segment", "7", "--clip", "0.1")
+    near(1e-5, "gru", *bits, "--method", "overlap", "--layers", "2", "--segment", "8")
 os.environ["DEEPPCR_CUDA_MODULE"] = plain
 
 # Learns, and says where; a text too, by its own choice of the method.
@@ -122,16 +126,22 @@ for back in ("sequential", "auto"):
 
 # Refused, in one line, before anything is written.
 there = ["train", "gru", *bits, "--device", "cuda", "--save", path("none")]
-refused(2, "dropout on a device", *there, "--layers", "2", "--dropout", "0.5")
-refused(2, "segments on a device", *there, "--segment", "5")
+refused(2, "wanted --layers 2 or more with it", *there, "--dropout", "0.5")
+refused(2, "--dropout and --recompute", *there, "--segment", "5", "--layers", "2", "--dropout", "0.5")
 refused(2, "a backward scheme on a device", *there, "--backward", "blelloch")
 refused(2, "auto, sequential, overlap and newton work there", *there, "--method", "picard")
-refused(2, "newton is of paragru", *there, "--method", "newton")
+for more in ([], ["--no-fallback"]):
+    refused(2, "newton is of paragru", *there, "--method", "newton", *more)
 assert not os.path.exists(path("none"))
 for setting, words_of in (("MEMORY=8192", "bytes were refused"), ("LAUNCH=1", "too many resources"), ("WAIT=1", "illegal memory access")):
     name, value = setting.split("=")
     refused(4, words_of, *there, env={**os.environ, "DEEPPCR_FAKE_" + name: value})
 assert not os.path.exists(path("none")) or tensors("none"), "half a checkpoint"
+# Segments take less of its memory.
+long = ["train", "lstm", *bits, "--length", "600", "--epochs", "1", "--device", "cuda"]
+little = {**os.environ, "DEEPPCR_FAKE_MEMORY": "430000"}
+refused(4, "bytes were refused", *long, env=little)
+run(*long, "--segment", "40", "--quiet", env=little)
 print("cli_device_sequence: logs within round-off, learned, evaluated, stopped, gone on with, refused")
 PYTHON
 status=$?

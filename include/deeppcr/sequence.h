@@ -99,8 +99,8 @@ typedef struct dpcr_sequence_train_options {
 // all chains'. In the states that progress gets, images are sequences or symbols. Checkpoints, errors, progress and
 // `last` are as dpcr_train has them; a checkpoint holds the carried states too.
 //
-// train.solve.device: the networks that a recurrent plan of a device takes, without dropout and segments, with data,
-// parameters, gradients, states and the optimiser's state on the device; the host reads loss and accuracy. All
+// train.solve.device: the networks that a recurrent plan of a device takes, with data, parameters, gradients, states
+// and the optimiser's state on the device; the host reads loss and accuracy. Segments are not rounded there. All
 // sequences are read once, when the run begins, and a label >= outputs is refused then. What is current when, the way
 // back, checkpoints that go on elsewhere and memory that the device refuses: as dpcr_train has them. What recompute
 // saves is made again there in any case.

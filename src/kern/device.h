@@ -259,6 +259,9 @@ typedef struct dpcri_device_sequences {
     void *x;                         // [length][rows][features]
     uint8_t *y;                      // [rows]
     int64_t *steps;                  // [rows], or NULL: not wanted
+    // Or [parts][rows], of parts of `part` steps, counted from the end, so that the first may have fewer: how many of
+    // its own a sequence has in each. parts 0: one, the whole.
+    int64_t parts, part;
 } dpcri_device_sequences;
 
 // A piece of a text as `rows` streams side by side through an embedding: index[t][r] = text[first + r stream + t],
@@ -285,6 +288,17 @@ typedef struct dpcri_device_readout {
     const int64_t *lengths;  // [rows], or NULL: all `length`
     void *states, *v;
 } dpcri_device_readout;
+
+// Dropout (model/recurrent_dropout.c): to[t][b][i] = from[t][b][i] scale, or 0 where the number's word of the
+// generator, with this seed, is below `below`, or the scale is 0. `to` may be `from`.
+typedef struct dpcri_device_drop {
+    dpcr_dtype dtype;
+    int64_t length, rows, width;  // length and rows below 2^32
+    uint64_t seed, below;
+    double scale;
+    const void *from;
+    void *to;
+} dpcri_device_drop;
 
 // Where a sequence of a chain that is solved by sweeps stands (solve/sweeps.c), all zeros at first.
 typedef struct dpcri_device_progress {
@@ -436,6 +450,7 @@ typedef struct dpcri_device_kernels {
     dpcr_status (*sequences)(int id, const dpcri_device_sequences *sequences, void *stream, dpcr_error *error);
     dpcr_status (*embedding)(int id, const dpcri_device_embedding *embedding, void *stream, dpcr_error *error);
     dpcr_status (*readout)(int id, const dpcri_device_readout *readout, void *stream, dpcr_error *error);
+    dpcr_status (*drop)(int id, const dpcri_device_drop *drop, void *stream, dpcr_error *error);
     dpcr_status (*dense)(int id, const dpcri_device_dense *dense, void *stream, dpcr_error *error);
     dpcr_status (*denoise)(int id, const dpcri_device_denoise *denoise, void *stream, dpcr_error *error);
     dpcr_status (*move)(int id, const dpcri_device_move *move, void *stream, dpcr_error *error);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Recurrent networks on a device: layer by layer, direction by direction, each put into the stream as the kernels want
 // it, and back. What happened to each sequence of each chain lies first in the workspace, forward and then back; next y
-// of the layers below the last, by turns, or for training each in its own place, with c of every step and the gradients
-// of y by turns; then what a layer's kernels need.
+// of the layers below the last, by turns, or for training each in its own place, with what dropout leaves of one of
+// them, c of every step and the gradients of y by turns; then what a layer's kernels need.
 #include <string.h>
 
 #include "kern/device.h"
@@ -25,7 +25,6 @@ static dpcri_device_gates gates_of(dpcr_recurrent_kind kind) {
 
 static dpcr_status check_network(const dpcr_recurrent_plan *plan, dpcr_error *error) {
     const dpcr_recurrent *n = plan->network;
-    const dpcr_recurrent_plan_options *o = &plan->options;
     const char *const kind = dpcr_recurrent_kind_name(n->options.kind);
     const char *const unserved = n->options.projection ? "projection" : n->options.clip > 0 ? "clip" : NULL;
     if (unserved)
@@ -33,9 +32,6 @@ static dpcr_status check_network(const dpcr_recurrent_plan *plan, dpcr_error *er
                           "recurrent_plan: a variant of %s on a device (%s); kinds as they are work there, and with "
                           "reset_before, peepholes and input_forget",
                           kind, unserved);
-    if (o->training && o->dropout > 0)
-        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                          "recurrent_plan: dropout on a device; passes without work there");
     return DPCR_OK;
 }
 
@@ -74,7 +70,8 @@ typedef struct device_space {
     char *between;                     // y of the layers but the last: `layers` of them, layer after layer by turns
     int64_t layers;
     size_t y_bytes;
-    char *kept;  // training, where there is c: that of each chain
+    char *dropped;  // training with dropout: y of the layer below the one at work, some numbers dropped; else NULL
+    char *kept;     // training, where there is c: that of each chain
     size_t kept_bytes;
     char *outer[2];  // training: gradients of y of the layers but the last, by turns
     char *kernels;
@@ -113,6 +110,8 @@ static bool carve(const dpcr_recurrent_plan *plan, void *workspace, device_space
     space->outcomes[0] = take_bytes(workspace, &used, told);
     space->outcomes[1] = training ? take_bytes(workspace, &used, told) : NULL;
     space->between = take_bytes(workspace, &used, (size_t)space->layers * space->y_bytes);
+    space->dropped =
+        training && below > 0 && plan->options.dropout > 0 ? take_bytes(workspace, &used, space->y_bytes) : NULL;
     space->kept = training && cell ? take_bytes(workspace, &used, (size_t)n->chains * space->kept_bytes) : NULL;
     for (int i = 0; i < 2; i++)
         space->outer[i] = training && below > 0 ? take_bytes(workspace, &used, space->y_bytes) : NULL;
@@ -253,7 +252,8 @@ static dpcri_device_recurrent layer_of(const dpcr_recurrent_plan *plan, const dp
     const int64_t D = n->directions, layer = chain / D, B = plan->options.batch;
     const int64_t outputs = dpcri_recurrent_y(n), own = chain % D * n->options.hidden * (int64_t)n->element;
     dpcri_device_recurrent form = form_of(plan, chain, backward, pass->lengths != NULL, pass->resets != NULL);
-    char *const theta = parameters->data, *x = layer == 0 ? pass->x.data : between(space, layer - 1);
+    char *const theta = parameters->data;
+    char *x = layer == 0 ? pass->x.data : space->dropped ? space->dropped : between(space, layer - 1);
     char *y = layer + 1 == n->options.layers ? pass->y.data : between(space, layer);
     form.against = chain % D == 1 || n->options.reverse;
     form.x_row = form.inputs;
@@ -292,6 +292,30 @@ done:
     return status;
 }
 
+// Dropout over y of `layer`, or its gradient; nothing where the plan has none.
+static dpcr_status drop(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass, int64_t layer,
+                        const void *from, void *to, void *stream, dpcr_error *error) {
+    dpcri_recurrent_mask mask;
+    if (!dpcri_recurrent_mask_of(plan, pass, layer, &mask)) return DPCR_OK;
+    const dpcri_device_drop d = {.dtype = plan->network->options.dtype,
+                                 .length = plan->options.length,
+                                 .rows = plan->options.batch,
+                                 .width = dpcri_recurrent_y(plan->network),
+                                 .seed = mask.seed,
+                                 .below = mask.below,
+                                 .scale = mask.scale,
+                                 .from = from,
+                                 .to = to};
+    return plan->kernels->drop(plan->options.solve.device.id, &d, stream, error);
+}
+
+// What dropout leaves for the layer, going forward, and again going back: it is kept of no layer.
+static dpcr_status drop_below(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
+                              const device_space *space, int64_t layer, void *stream, dpcr_error *error) {
+    if (layer == 0) return DPCR_OK;
+    return drop(plan, pass, layer - 1, between(space, layer - 1), space->dropped, stream, error);
+}
+
 static dpcr_status put(const dpcr_recurrent_plan *plan, const dpcri_device_recurrent *layer, const device_space *space,
                        void *stream, dpcr_error *error) {
     return plan->kernels->recurrent(plan->options.solve.device.id, layer, space->kernels, space->kernel_bytes, stream,
@@ -305,7 +329,9 @@ dpcr_status dpcr_recurrent_enqueue(const dpcr_recurrent_plan *plan, const dpcr_a
     dpcr_recurrent_pass pass;
     device_space space;
     DPCR_TRY(begin(plan, "recurrent_enqueue", parameters, given, workspace, workspace_bytes, &pass, &space, error));
+    const int64_t D = plan->network->directions;
     for (int64_t c = 0; !empty(plan) && c < plan->network->chains; c++) {
+        if (c % D == 0) DPCR_TRY(drop_below(plan, &pass, &space, c / D, stream, error));
         const dpcri_device_recurrent layer = layer_of(plan, parameters, &pass, &space, c, 0);
         DPCR_TRY(put(plan, &layer, &space, stream, error));
     }
@@ -379,12 +405,16 @@ dpcr_status dpcr_recurrent_enqueue_backward(const dpcr_recurrent_plan *plan, con
     DPCR_TRY(begin(plan, call, parameters, given, workspace, workspace_bytes, &pass, &space, error));
     DPCR_TRY(check_gradients(plan, call, gradients, parameter_gradients, error));
     const int64_t D = plan->network->directions;
-    for (int64_t l = plan->network->options.layers - 1; !empty(plan) && l >= 0; l--)
+    for (int64_t l = plan->network->options.layers - 1; !empty(plan) && l >= 0; l--) {
+        void *const outer = space.outer[l % 2];  // of y below
+        DPCR_TRY(drop_below(plan, &pass, &space, l, stream, error));
         for (int64_t d = 0; d < D; d++) {
             dpcri_device_recurrent layer = layer_of(plan, parameters, &pass, &space, l * D + d, 1);
             add_gradients(plan, gradients, parameter_gradients, &space, l * D + d, &layer);
             DPCR_TRY(put(plan, &layer, &space, stream, error));
         }
+        if (l > 0) DPCR_TRY(drop(plan, &pass, l - 1, outer, outer, stream, error));
+    }
 done:
     return status;
 }

@@ -8,9 +8,7 @@
 
 typedef struct drop {
     const dpcr_recurrent_plan *plan;
-    uint64_t seed;   // of this call and layer
-    uint64_t below;  // a word below this drops its number
-    double scale;
+    dpcri_recurrent_mask mask;
     const char *from;
     char *to;
 } drop;
@@ -30,21 +28,27 @@ static void drop_step(void *argument, int64_t t) {
         const size_t at = (size_t)(t * B + b) * bytes;
         uint32_t words[4];
         for (int64_t i = 0; i < width; i++) {
-            if (i % 4 == 0) dpcri_random_block(d->seed, (uint64_t)t << 32 | (uint64_t)b, (uint64_t)i / 4, words);
-            put(d->plan->network->options.dtype, d->to + at, i, d->from + at, words[i % 4] < d->below ? 0 : d->scale);
+            if (i % 4 == 0) dpcri_random_block(d->mask.seed, (uint64_t)t << 32 | (uint64_t)b, (uint64_t)i / 4, words);
+            put(d->plan->network->options.dtype, d->to + at, i, d->from + at,
+                words[i % 4] < d->mask.below ? 0 : d->mask.scale);
         }
     }
 }
 
+bool dpcri_recurrent_mask_of(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass, int64_t layer,
+                             dpcri_recurrent_mask *mask) {
+    const double p = plan->options.dropout;
+    if (!plan->options.training || !(p > 0)) return false;
+    const uint64_t stream = DPCRI_STREAM_DROPOUT | (uint64_t)layer;
+    *mask = (dpcri_recurrent_mask){.seed = dpcri_random_u64(pass->dropout_seed, stream, pass->dropout_call),
+                                   .below = (uint64_t)(p * 0x1p32),
+                                   .scale = p < 1 ? 1 / (1 - p) : 0};
+    return true;
+}
+
 void dpcri_recurrent_drop(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass, int64_t layer,
                           const void *from, void *to) {
-    const double p = plan->options.dropout;
-    if (!plan->options.training || !(p > 0)) return;
-    drop d = {.plan = plan,
-              .seed = dpcri_random_u64(pass->dropout_seed, DPCRI_STREAM_DROPOUT | (uint64_t)layer, pass->dropout_call),
-              .below = (uint64_t)(p * 0x1p32),
-              .scale = p < 1 ? 1 / (1 - p) : 0,
-              .from = from,
-              .to = to};
+    drop d = {.plan = plan, .from = from, .to = to};
+    if (!dpcri_recurrent_mask_of(plan, pass, layer, &d.mask)) return;
     dpcri_parallel(plan->context, plan->options.length, drop_step, &d);
 }

@@ -134,6 +134,16 @@ void dpcri_recurrent_lay_out_back(dpcr_recurrent_plan *plan);
 // The pass with what its size leaves out; false: there is none.
 bool dpcri_recurrent_take_pass(const dpcr_recurrent_pass *given, dpcr_recurrent_pass *pass);
 
+// The masks over y of `layer` in a pass: a word of the generator below `below` drops its number, the others are times
+// scale. False: the plan has no dropout.
+typedef struct dpcri_recurrent_mask {
+    uint64_t seed, below;
+    double scale;  // 0: none is kept
+} dpcri_recurrent_mask;
+
+bool dpcri_recurrent_mask_of(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass, int64_t layer,
+                             dpcri_recurrent_mask *mask);
+
 // to = from, some numbers dropped and the others scaled, of y of `layer` [T][B][D H]; to may be from. Nothing where the
 // plan has no dropout.
 void dpcri_recurrent_drop(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass, int64_t layer,

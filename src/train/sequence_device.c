@@ -3,6 +3,7 @@
 //   x, labels = sequences of the order, or a text's symbols through the embedding;  y, hT = network(x, h0)
 //   v = hT | mean of y | y;  logits = v W^T + b;  loss, dlogits
 //   dW, db, dv;  dy or dhT = dv;  network back;  dembedding
+// In segments the network's lines are said of each in turn, and going back, but for the last, both of each.
 // Sums, orders and operations are sequence_pass.c's, up to the network's own.
 #include "train/sequence_device.h"
 
@@ -102,10 +103,11 @@ done:
 
 // ---- plan and buffers ----
 
-static dpcr_status make_plan(dpcri_sequence_device *d, const dpcr_solve_options *solve, dpcr_error *error) {
+static dpcr_status make_plan(dpcri_sequence_device *d, const dpcr_solve_options *solve, int64_t length,
+                             dpcr_recurrent_plan **plan, dpcr_error *error) {
     const dpcri_sequence_shape *s = &d->shape;
     dpcr_recurrent_plan_options options = {.size = sizeof options,
-                                           .length = s->length,
+                                           .length = length,
                                            .batch = s->batch,
                                            .training = s->training,
                                            .packed = s->packed,
@@ -113,9 +115,23 @@ static dpcr_status make_plan(dpcri_sequence_device *d, const dpcr_solve_options 
                                            .dropout = s->dropout,
                                            .recompute = s->recompute};
     options.solve.size = sizeof options.solve;
-    const dpcr_status status = dpcr_recurrent_plan_create(d->model->network, &options, &d->plan, error);
-    if (status == DPCR_OK) d->workspace_bytes = dpcr_recurrent_plan_workspace(d->plan);
+    const dpcr_status status = dpcr_recurrent_plan_create(d->model->network, &options, plan, error);
+    const size_t bytes = status == DPCR_OK ? dpcr_recurrent_plan_workspace(*plan) : 0;
+    if (bytes > d->workspace_bytes) d->workspace_bytes = bytes;
     return status;
+}
+
+static dpcr_status make_plans(dpcri_sequence_device *d, const dpcr_solve_options *solve, dpcr_error *error) {
+    const dpcri_sequence_shape *s = &d->shape;
+    const bool cut = s->segment > 0 && s->segment < s->length;
+    d->segment = cut ? s->segment : s->length;
+    d->segments = cut ? (s->length + d->segment - 1) / d->segment : 1;
+    d->first_steps = s->length - (d->segments - 1) * d->segment;
+    const dpcr_status status = make_plan(d, solve, d->segment, &d->plan, error);
+    if (status != DPCR_OK || d->first_steps == d->segment) return status;
+    dpcr_solve_options chosen = d->plan->options.solve;
+    chosen.max_sweeps = d->plan->sweeps_back;
+    return make_plan(d, &chosen, d->first_steps, &d->first_plan, error);
 }
 
 static dpcr_status make_vectors(dpcri_sequence_device *d, dpcr_error *error) {
@@ -151,7 +167,7 @@ static dpcr_status make_buffers(dpcri_sequence_device *d, const dpcr_sequence_da
     const int64_t T = s->length, B = s->batch, C = m->options.outputs, N = m->chains, I = m->options.network.inputs;
     const int64_t H = m->options.network.hidden;
     const bool text = data->text != NULL, back = s->training, last = m->options.readout == DPCR_READOUT_LAST;
-    const bool carried = text && back, cells = dpcri_sequence_cells(m);
+    const bool carried = text && back, cells = dpcri_sequence_cells(m), cut = d->segments > 1;
     const size_t e = m->kernels->element;
     const piece pieces[] = {
         {(void **)&d->text, text, data->count, 1, 1, 1, "the text"},
@@ -162,13 +178,19 @@ static dpcr_status make_buffers(dpcri_sequence_device *d, const dpcr_sequence_da
         {(void **)&d->marks, !text && back, data->count, 1, 1, sizeof *d->marks, "the sequences' order"},
         {(void **)&d->indices, text, T, B, 1, 1, "a batch"},
         {(void **)&d->batch_labels, true, d->rows, 1, 1, 1, "a batch"},
-        {(void **)&d->batch_lengths, s->packed, B, 1, 1, sizeof *d->batch_lengths, "a batch"},
+        {(void **)&d->batch_lengths, s->packed, d->segments, B, 1, sizeof *d->batch_lengths, "a batch"},
         {&d->x, true, T, B, I, e, "a batch"},
-        {&d->y, true, T, B, m->width, e, "states"},
+        {&d->y, true, d->segment, B, m->width, e, "states"},
         {&d->h[0], carried, N, B, H, e, "states"},
         {&d->h[1], true, N, B, H, e, "states"},
         {&d->c[0], carried && cells, N, B, H, e, "states"},
         {&d->c[1], carried && cells, N, B, H, e, "states"},
+        {&d->kept_h, cut, d->segments - 1, N * B, H, e, "states between segments"},
+        {&d->kept_c, cut && cells, d->segments - 1, N * B, H, e, "states between segments"},
+        {&d->back_h[0], cut, N, B, H, e, "gradients of states"},
+        {&d->back_h[1], cut, N, B, H, e, "gradients of states"},
+        {&d->back_c[0], cut && cells, N, B, H, e, "gradients of states"},
+        {&d->back_c[1], cut && cells, N, B, H, e, "gradients of states"},
         {&d->v, !text, B, m->width, 1, e, "what the head reads"},
         {&d->logits, true, d->rows, C, 1, e, "logits"},
         {(void **)&d->parts, true, d->rows, 2, 1, sizeof *d->parts, "losses"},
@@ -207,7 +229,7 @@ dpcr_status dpcri_sequence_device_create(dpcri_sequence_device *d, const char *c
                           (long long)shape->length, (long long)shape->batch);
     DPCR_TRY(dpcri_device_ready(m->device, call, &m->table, error));
     DPCR_TRY(dpcri_kernels_of(m->device, call, &d->kernels, error));
-    DPCR_TRY(make_plan(d, solve, error));
+    DPCR_TRY(make_plans(d, solve, error));
     DPCR_TRY(dpcr_stream_create(m->device, &m->stream, error));
     DPCR_TRY(make_vectors(d, error));
     DPCR_TRY(make_buffers(d, data, error));
@@ -222,6 +244,7 @@ void dpcri_sequence_device_destroy(dpcri_sequence_device *d) {
     if (!d->model) return;
     if (d->memory.stream) (void)dpcr_stream_wait(d->memory.device, d->memory.stream, NULL);  // what still runs reads it
     dpcr_recurrent_plan_destroy(d->plan);
+    dpcr_recurrent_plan_destroy(d->first_plan);
     dpcri_pieces_release(&d->memory);
     if (d->memory.stream) dpcr_stream_destroy(d->memory.device, d->memory.stream);
     *d = (dpcri_sequence_device){0};
@@ -290,45 +313,109 @@ static dpcr_status gather(dpcri_sequence_device *d, int64_t first, dpcr_error *e
                                       .order = d->order,
                                       .x = d->x,
                                       .y = d->batch_labels,
-                                      .steps = d->batch_lengths};
+                                      .steps = d->batch_lengths,
+                                      .parts = d->segments,
+                                      .part = d->segment};
     return d->kernels->sequences(d->memory.device.id, &s, d->memory.stream, error);
 }
 
-static dpcr_recurrent_pass network_pass(const dpcri_sequence_device *d) {
+// ---- the network, segment by segment ----
+
+static dpcr_recurrent_plan *plan_of(const dpcri_sequence_device *d, int64_t k) {
+    return k == 0 && d->first_plan ? d->first_plan : d->plan;
+}
+
+// The states before segment k, or, k = segments, at the end: of `ends` before and after the batch, or of those kept.
+static void *states_at(const dpcri_sequence_device *d, void *const ends[2], void *kept, int64_t k) {
+    const int64_t numbers = d->model->chains * d->shape.batch * d->model->options.network.hidden;
+    if (k == 0 || k == d->segments) return ends[k == 0 ? d->turn : 1 - d->turn];
+    return kept ? dpcri_sequence_at(d->model, kept, (k - 1) * numbers) : NULL;
+}
+
+static dpcr_recurrent_pass segment_pass(const dpcri_sequence_device *d, int64_t k) {
     const dpcr_sequence *m = d->model;
-    const int64_t T = d->shape.length, B = d->shape.batch, N = m->chains, H = m->options.network.hidden;
+    const int64_t B = d->shape.batch, N = m->chains, H = m->options.network.hidden, I = m->options.network.inputs;
+    const int64_t steps = k ? d->segment : d->first_steps, from = k ? d->first_steps + (k - 1) * d->segment : 0;
     dpcr_recurrent_pass pass = {.size = sizeof pass,
-                                .x = cube(d, d->x, T, B, m->options.network.inputs),
-                                .lengths = d->batch_lengths,
-                                .y = cube(d, d->y, T, B, m->width),
-                                .ht = cube(d, d->h[1 - d->turn], N, B, H)};
-    if (d->h[d->turn]) pass.h0 = cube(d, d->h[d->turn], N, B, H);
-    if (d->c[d->turn]) pass.c0 = cube(d, d->c[d->turn], N, B, H);
-    if (d->c[1 - d->turn]) pass.ct = cube(d, d->c[1 - d->turn], N, B, H);
+                                .x = cube(d, dpcri_sequence_at(m, d->x, from * B * I), steps, B, I),
+                                .lengths = d->batch_lengths ? d->batch_lengths + k * B : NULL,
+                                .y = cube(d, d->y, steps, B, m->width),
+                                .dropout_seed = d->seed,
+                                .dropout_call = d->call};
+    void *const h0 = states_at(d, d->h, d->kept_h, k), *const c0 = states_at(d, d->c, d->kept_c, k);
+    void *const ht = states_at(d, d->h, d->kept_h, k + 1), *const ct = states_at(d, d->c, d->kept_c, k + 1);
+    if (h0) pass.h0 = cube(d, h0, N, B, H);
+    if (c0) pass.c0 = cube(d, c0, N, B, H);
+    if (ht) pass.ht = cube(d, ht, N, B, H);
+    if (ct) pass.ct = cube(d, ct, N, B, H);
     return pass;
 }
 
-// The reports of a method of sweeps have to be read before the way back takes the workspace.
+static dpcr_status run_segment(dpcri_sequence_device *d, int64_t k, dpcr_error *error) {
+    const dpcr_recurrent_pass pass = segment_pass(d, k);
+    return dpcr_recurrent_enqueue(plan_of(d, k), &d->parameters[0], &pass, d->workspace, d->workspace_bytes,
+                                  d->memory.stream, error);
+}
+
+// The reports of a method of sweeps have to be read before the next segment or the way back takes the workspace.
+static dpcr_status collect_segment(dpcri_sequence_device *d, int64_t k, dpcr_solve_report *reports, dpcr_error *error) {
+    const int64_t chains = d->model->chains;
+    for (int64_t c = 0; c < chains; c++) reports[c] = (dpcr_solve_report){.size = sizeof *reports};
+    const dpcr_status status =
+        dpcr_recurrent_collect(plan_of(d, k), d->workspace, d->workspace_bytes, d->memory.stream, reports, error);
+    if (status != DPCR_OK) return status;
+    dpcr_solve_report own = reports[0];
+    dpcri_recurrent_worst(reports, chains, &own.reason, &own.residual);
+    if (k == 0 || (own.reason != d->report.reason && dpcri_worse_reason(own.reason, d->report.reason) == own.reason))
+        d->report = own;
+    return DPCR_OK;
+}
+
 static dpcr_status run_network(dpcri_sequence_device *d, dpcr_error *error) {
-    dpcr_status status;
+    dpcr_status status = DPCR_OK;
     dpcr_context *context = d->model->context;
-    const dpcr_recurrent_pass pass = network_pass(d);
     dpcr_solve_report *reports = NULL;
     d->report = (dpcr_solve_report){
         .size = sizeof d->report, .reason = DPCR_REASON_SEQUENTIAL, .method = d->plan->options.solve.method};
-    DPCR_TRY(dpcr_recurrent_enqueue(d->plan, &d->parameters[0], &pass, d->workspace, d->workspace_bytes,
-                                    d->memory.stream, error));
-    if (d->report.method == DPCR_METHOD_SEQUENTIAL) goto done;
-    reports = dpcri_alloc_zero(context, (size_t)d->model->chains * sizeof *reports);
-    if (!reports) DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "%s: no memory for the reports", d->memory.call));
-    for (int64_t c = 0; c < d->model->chains; c++) reports[c].size = sizeof *reports;
-    DPCR_TRY(dpcr_recurrent_collect(d->plan, d->workspace, d->workspace_bytes, d->memory.stream, reports, error));
-    d->report = reports[0];
-    dpcri_recurrent_worst(reports, d->model->chains, &d->report.reason, &d->report.residual);
+    if (d->report.method != DPCR_METHOD_SEQUENTIAL) {
+        reports = dpcri_alloc_zero(context, (size_t)d->model->chains * sizeof *reports);
+        if (!reports) return dpcri_fail(error, DPCR_ERROR_MEMORY, "%s: no memory for the reports", d->memory.call);
+    }
+    for (int64_t k = 0; k < d->segments; k++) {
+        DPCR_TRY(run_segment(d, k, error));
+        if (reports) DPCR_TRY(collect_segment(d, k, reports, error));
+    }
 done:
     dpcri_free(context, reports);
     return status;
 }
+
+// The last segment's states lie there still; those of the others are made again.
+static dpcr_status back_through_network(dpcri_sequence_device *d, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    const dpcr_sequence *m = d->model;
+    const int64_t T = d->shape.length, B = d->shape.batch, N = m->chains, H = m->options.network.hidden;
+    void *dht = d->dht, *dct = NULL;
+    for (int64_t k = d->segments - 1; k >= 0; k--) {
+        dpcr_recurrent_gradients g = {.size = sizeof g};
+        if (k + 1 < d->segments) DPCR_TRY(run_segment(d, k, error));
+        const dpcr_recurrent_pass pass = segment_pass(d, k);
+        if (d->dy) g.y = cube(d, d->dy, T, B, m->width);
+        if (d->dx) g.x = cube(d, d->dx, T, B, m->options.network.inputs);
+        if (dht) g.ht = cube(d, dht, N, B, H);
+        if (dct) g.ct = cube(d, dct, N, B, H);
+        if (k > 0) g.h0 = cube(d, d->back_h[k % 2], N, B, H);
+        if (k > 0 && d->kept_c) g.c0 = cube(d, d->back_c[k % 2], N, B, H);
+        DPCR_TRY(dpcr_recurrent_enqueue_backward(plan_of(d, k), &d->parameters[0], &pass, &g, &d->gradients[0],
+                                                 d->workspace, d->workspace_bytes, d->memory.stream, error));
+        dht = d->back_h[k % 2];
+        dct = d->back_c[k % 2];
+    }
+done:
+    return status;
+}
+
+// ---- the ends ----
 
 // From the network's states to v, or from its gradient back.
 static dpcr_status read_out(const dpcri_sequence_device *d, bool backward, dpcr_error *error) {
@@ -388,18 +475,10 @@ static dpcr_status loss(const dpcri_sequence_device *d, int64_t rows, bool gradi
 
 static dpcr_status run_back(dpcri_sequence_device *d, dpcr_error *error) {
     dpcr_status status;
-    const dpcr_sequence *m = d->model;
-    const int64_t T = d->shape.length, B = d->shape.batch;
-    const dpcr_recurrent_pass pass = network_pass(d);
-    dpcr_recurrent_gradients g = {.size = sizeof g};
-    if (d->dy) g.y = cube(d, d->dy, T, B, m->width);
-    if (d->dht) g.ht = cube(d, d->dht, m->chains, B, m->options.network.hidden);
-    if (d->dx) g.x = cube(d, d->dx, T, B, m->options.network.inputs);
     DPCR_TRY(head(d, true, true, error));
     DPCR_TRY(head(d, false, true, error));
     DPCR_TRY(read_out(d, true, error));
-    DPCR_TRY(dpcr_recurrent_enqueue_backward(d->plan, &d->parameters[0], &pass, &g, &d->gradients[0], d->workspace,
-                                             d->workspace_bytes, d->memory.stream, error));
+    DPCR_TRY(back_through_network(d, error));
     if (!d->dx) goto done;
     dpcri_device_embedding e = embedding_of(d);
     e.backward = 1;

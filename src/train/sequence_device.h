@@ -18,6 +18,10 @@ typedef struct dpcri_sequence_device {
     int64_t count, stream;  // sequences, or symbols of the text; symbols of each of its streams
     int64_t rows;           // of logits: B, or T B where each step has some
     dpcr_recurrent_plan *plan;
+    // In segments, training, as in a pass of the host: how many, 1: all steps at once; the steps of each, and of the
+    // first, with its plan where it is shorter (else NULL).
+    int64_t segments, segment, first_steps;
+    dpcr_recurrent_plan *first_plan;
     // On the device. Backward: training alone.
     dpcr_array parameters[DPCRI_SEQUENCE_VECTORS], gradients[DPCRI_SEQUENCE_VECTORS];  // backward: zeros at first
     float *data;                                                                       // labelled: [count][T][I]
@@ -26,18 +30,21 @@ typedef struct dpcri_sequence_device {
     uint8_t *text;     // [count]
     int64_t *order;    // [count]; order and marks: labelled, backward
     uint32_t *marks;
-    void *x, *y;             // [T][B][I], [T][B][width]
+    void *x, *y;             // [T][B][I], [T][B][width]; in segments y [segment][B][width]
     uint8_t *indices;        // a text's: [rows]
     uint8_t *batch_labels;   // [rows]
-    int64_t *batch_lengths;  // [B], packed
+    int64_t *batch_lengths;  // [segments][B], packed
     void *h[2], *c[2];       // [N][B][..]: before the batch and after it, by turns; h[0], c[0]: a text that is carried
+    uint64_t seed, call;     // of dropout
     int turn;                // which of them is the one before
     void *v;                 // [B][width]: what the head reads, and its gradient; each: none
     void *logits;            // [rows][C]; backward: their gradient
     void *dx, *dy, *dht;     // backward, what the readout and an embedding want
-    double *parts, *told;    // [rows][2], [2]: the loss
-    void *workspace;         //
-    size_t workspace_bytes;  //
+    // In segments: [segments - 1][N][B][..], the states between them; and their gradients, by turns.
+    void *kept_h, *kept_c, *back_h[2], *back_c[2];
+    double *parts, *told;      // [rows][2], [2]: the loss
+    void *workspace;           //
+    size_t workspace_bytes;    //
     dpcr_solve_report report;  // of the last forward pass: the first chain's, with the worst reason
     dpcri_pieces memory;       // all of the above
     // Training: the optimisers, their state there (NULL: the kind has none), what clipping adds up (NULL: no clipping).

@@ -218,10 +218,8 @@ done:
 static dpcr_status make_there(training *t, const dpcri_saved *saved, dpcr_error *error) {
     dpcr_status status;
     const dpcr_sequence *m = t->model;
-    if (t->options.segment)
-        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                          "sequence_train: segments on a device; all steps are kept there, wanted segment 0");
     DPCR_TRY(plan_there(t, saved, error));
+    t->there.seed = t->options.train.seed;
     dpcr_solve_options chosen = t->there.plan->options.solve;
     chosen.max_sweeps = t->there.plan->sweeps_back;  // as asked: the way back may be another method's
     dpcri_choices_add_options(&t->fixed, 0, &chosen);
@@ -503,6 +501,7 @@ static dpcr_status one_step_there(void *run, dpcr_error *error) {
     double loss = 0, mark = dpcri_seconds();
     int64_t correct = 0;
     DPCR_TRY(begin_there(t, error));
+    t->there.call = (uint64_t)p->step;
     DPCR_TRY(dpcri_sequence_device_run(&t->there, p->batch * each, 0, true, error));
     DPCR_TRY(dpcri_sequence_device_read(&t->there, &loss, &correct, error));
     describe_there(t);

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 // What training of sequence models adds on the CPU: batches of sequences and of a text, the embedding there and back,
-// what the head reads, the loss in blocks: the library's own or the loop in the order of the definition, to the bit.
+// dropout, what the head reads, the loss in blocks: the library's own or the loop in the order of the definition, to
+// the bit.
 #include <cmath>
 
+#include "base/random.h"
 #include "cuda_testing.h"
 #include "deeppcr/deeppcr.h"
 #include "deeppcr/embedding.h"
@@ -61,6 +63,36 @@ void sequences_are_gathered(int64_t first, int64_t rows, int64_t length, int64_t
                 assert_true(x[(size_t)((t * rows + r) * features + i)] ==
                             (T)data[(size_t)((s * length + t) * features + i)]);
     }
+}
+
+// The steps that a sequence has in each part of a batch's, counted from the end.
+void steps_are_parted(int64_t length, int64_t part) {
+    const int64_t rows = length + 1, parts = (length + part - 1) / part;
+    const std::vector<float> data = numbers<float>(rows * length);
+    std::vector<float> x((size_t)(rows * length));
+    std::vector<uint8_t> labels((size_t)rows), y((size_t)rows);
+    std::vector<int64_t> lengths((size_t)rows), steps((size_t)(parts * rows), -1);
+    for (int64_t r = 0; r < rows; r++) lengths[(size_t)r] = r;
+    dpcri_device_sequences c = {};
+    c.dtype = DPCR_F32, c.rows = c.count = rows, c.length = length, c.features = 1, c.parts = parts, c.part = part;
+    c.data = data.data(), c.labels = labels.data(), c.lengths = lengths.data(), c.x = x.data(), c.y = y.data();
+    c.steps = steps.data();
+    order((uint64_t)length, 2);
+    assert_int_equal(dpcri_cuda_sequences_run(c, nullptr), DPCRI_CUDA_OK);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t k = 0; k < parts; k++) {
+            int64_t own = 0;  // t lies in the part that so many whole ones follow
+            for (int64_t t = 0; t < r; t++) own += (length - 1 - t) / part == parts - 1 - k;
+            assert_int_equal(steps[(size_t)(k * rows + r)], own);
+        }
+    if (parts < 2) return;
+    c.part = length;
+    assert_int_equal(dpcri_cuda_sequences_run(c, nullptr), DPCRI_CUDA_ARGUMENT);
+}
+
+void steps_in_parts(void **) {
+    for (int64_t length = 1; length < 14; length++)
+        for (int64_t part = 1; part <= length; part++) steps_are_parted(length, part);
 }
 
 void batches_of_sequences(void **) {
@@ -187,6 +219,42 @@ void what_the_head_reads(void **) {
     mean_states<double>(1, 300, 2, false);
 }
 
+// ---- dropout ----
+
+template <class T>
+void drops_are_the_librarys(int64_t length, int64_t rows, int64_t width, double p, bool in_place) {
+    const uint64_t seed = random_bits(), below = (uint64_t)(p * 0x1p32);
+    const double scale = p < 1 ? 1 / (1 - p) : 0;
+    std::vector<T> from = numbers<T>(length * rows * width), to((size_t)(length * rows * width), T(NAN)), want = to;
+    if (p == 1) from[0] = T(INFINITY);
+    int64_t kept = 0;
+    for (int64_t t = 0; t < length; t++)
+        for (int64_t b = 0; b < rows; b++)
+            for (int64_t i = 0; i < width; i++) {
+                const size_t at = (size_t)((t * rows + b) * width + i);
+                uint32_t words[4];
+                dpcri_random_block(seed, (uint64_t)t << 32 | (uint64_t)b, (uint64_t)i / 4, words);
+                want[at] = words[i % 4] < below || scale == 0 ? T(0) : from[at] * (T)scale;
+                kept += words[i % 4] >= below;
+            }
+    if (from.size() > 1000) assert_true(std::fabs((double)kept / (double)from.size() - (1 - p)) < 0.05);
+    std::vector<T> &place = in_place ? from : to;
+    dpcri_device_drop c = {type<T>, length, rows, width, seed, below, scale, from.data(), place.data()};
+    order(seed, 2);
+    assert_int_equal(dpcri_cuda_drop_run(c, nullptr), DPCRI_CUDA_OK);
+    assert_equal(want, place, "what dropout leaves");
+}
+
+void masks_of_dropout(void **) {
+    for (const double p : {0.0, 0.25, 0.5, 0.999, 1.0})
+        for (const int64_t width : {1, 3, 4, 5, 70}) {
+            drops_are_the_librarys<float>(1 + width % 7, 3, width, p, width % 2 == 0);
+            drops_are_the_librarys<double>(17, 1, width, p, width % 2 == 1);
+        }
+    drops_are_the_librarys<float>(40, 9, 10, 0.3, true);
+    drops_are_the_librarys<double>(5, 70, 33, 0.6, false);
+}
+
 // ---- the loss ----
 
 void loss_in_blocks(void **) {
@@ -220,6 +288,15 @@ void what_cannot_be_is_refused(void **) {
     dpcri_device_sequences s = {};
     dpcri_device_embedding e = {};
     dpcri_device_readout r = {};
+    dpcri_device_drop d = {};
+    d.dtype = DPCR_F32, d.length = d.rows = d.width = 1;
+    assert_int_equal(dpcri_cuda_drop_run(d, nullptr), DPCRI_CUDA_ARGUMENT);
+    d.length = 0;
+    assert_int_equal(dpcri_cuda_drop_run(d, nullptr), DPCRI_CUDA_OK);
+    d.rows = (int64_t)1 << 32;
+    assert_int_equal(dpcri_cuda_drop_run(d, nullptr), DPCRI_CUDA_ARGUMENT);
+    d.dtype = DPCR_U32;
+    assert_int_equal(dpcri_cuda_drop_run(d, nullptr), DPCRI_CUDA_UNSUPPORTED);
     s.dtype = e.dtype = r.dtype = DPCR_F32;
     s.rows = s.count = s.length = s.features = e.rows = e.length = e.symbols = e.width = r.rows = r.width = r.parts = 1;
     assert_int_equal(dpcri_cuda_sequences_run(s, nullptr), DPCRI_CUDA_ARGUMENT);
@@ -241,8 +318,12 @@ void what_cannot_be_is_refused(void **) {
 
 int main() {
     const CMUnitTest tests[] = {
-        cmocka_unit_test(batches_of_sequences),      cmocka_unit_test(texts_and_their_embedding),
-        cmocka_unit_test(what_the_head_reads),       cmocka_unit_test(loss_in_blocks),
+        cmocka_unit_test(batches_of_sequences),
+        cmocka_unit_test(texts_and_their_embedding),
+        cmocka_unit_test(steps_in_parts),
+        cmocka_unit_test(masks_of_dropout),
+        cmocka_unit_test(what_the_head_reads),
+        cmocka_unit_test(loss_in_blocks),
         cmocka_unit_test(what_cannot_be_is_refused),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -71,6 +71,7 @@ enum {
     SEQUENCES,
     EMBEDDING,
     READOUT,
+    DROP,
     DENSE,
     DENOISE,
     MOVE,
@@ -99,6 +100,7 @@ typedef struct operation {
         dpcri_device_sequences sequences;
         dpcri_device_embedding embedding;
         dpcri_device_readout readout;
+        dpcri_device_drop drop;
         dpcri_device_dense dense;
         dpcri_device_denoise denoise;
         dpcri_device_move move;
@@ -143,6 +145,7 @@ static dpcr_status run(const operation *o, dpcr_error *error) {
     RUN(SEQUENCES, sequences);
     RUN(EMBEDDING, embedding);
     RUN(READOUT, readout);
+    RUN(DROP, drop);
     RUN(DENSE, dense);
     RUN(DENOISE, denoise);
     RUN(MOVE, move);
@@ -360,6 +363,7 @@ DEFINE_CALL(GATHER, gather, dpcri_device_gather)
 DEFINE_CALL(SEQUENCES, sequences, dpcri_device_sequences)
 DEFINE_CALL(EMBEDDING, embedding, dpcri_device_embedding)
 DEFINE_CALL(READOUT, readout, dpcri_device_readout)
+DEFINE_CALL(DROP, drop, dpcri_device_drop)
 DEFINE_CALL(DENSE, dense, dpcri_device_dense)
 DEFINE_CALL(DENOISE, denoise, dpcri_device_denoise)
 DEFINE_CALL(MOVE, move, dpcri_device_move)
@@ -383,6 +387,7 @@ static const dpcri_device_kernels deferred = {.size = FAKE_KERNELS_SIZE,
                                               .sequences = sequences,
                                               .embedding = embedding,
                                               .readout = readout,
+                                              .drop = drop,
                                               .dense = dense,
                                               .denoise = denoise,
                                               .move = move,

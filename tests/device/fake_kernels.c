@@ -725,7 +725,12 @@ static dpcr_status sequences(int id, const dpcri_device_sequences *s, void *stre
                 put(s->dtype, s->x, (t * s->rows + r) * s->features + i,
                     (double)s->data[(from * s->length + t) * s->features + i]);
         s->y[r] = s->labels[from];
-        if (s->steps) s->steps[r] = s->lengths[from];
+        const int64_t parts = s->parts > 1 ? s->parts : 1;
+        for (int64_t k = 0, begin = 0; s->steps && k < parts; k++) {
+            const int64_t end = s->length - (parts - 1 - k) * s->part, left = s->lengths[from] - begin;
+            s->steps[k * s->rows + r] = left < 0 ? 0 : left < end - begin ? left : end - begin;
+            begin = end;
+        }
     }
     return DPCR_OK;
 }
@@ -777,6 +782,23 @@ static dpcr_status readout(int id, const dpcri_device_readout *r, void *stream, 
         }
         if (!r->backward) put(r->dtype, r->v, n, sum);
     }
+    return DPCR_OK;
+}
+
+static dpcr_status drop(int id, const dpcri_device_drop *d, void *stream, dpcr_error *error) {
+    (void)id;
+    (void)stream;
+    (void)error;
+    for (int64_t t = 0; t < d->length; t++)
+        for (int64_t b = 0; b < d->rows; b++)
+            for (int64_t i = 0; i < d->width; i++) {
+                const int64_t at = (t * d->rows + b) * d->width + i;
+                const double scale = d->dtype == DPCR_F32 ? (double)(float)d->scale : d->scale;
+                uint32_t words[4];
+                dpcri_random_block(d->seed, (uint64_t)t << 32 | (uint64_t)b, (uint64_t)i / 4, words);
+                const bool kept = words[i % 4] >= d->below && scale != 0;
+                put(d->dtype, d->to, at, kept ? get(d->dtype, d->from, at) * scale : 0);
+            }
     return DPCR_OK;
 }
 
@@ -1087,6 +1109,7 @@ const dpcri_device_kernels fake_kernels = {.size = sizeof fake_kernels,
                                            .sequences = sequences,
                                            .embedding = embedding,
                                            .readout = readout,
+                                           .drop = drop,
                                            .dense = dense,
                                            .denoise = denoise,
                                            .move = move,

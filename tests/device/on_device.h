@@ -50,6 +50,8 @@ void memory_that_is_refused(void **state);
 void checkpoints_of_the_processor(void **state);
 void evaluation_is_cancelled(void **state);
 void sequences_as_on_the_host(void **state);
+void dropout_as_on_the_host(void **state);
+void segments_as_on_the_host(void **state);
 void wide_batches_of_sequences(void **state);
 void sequences_go_on(void **state);
 void sequences_of_the_processor(void **state);

@@ -199,6 +199,62 @@ void sequences_as_on_the_host(void **state) {
     train_both(narrow, &whole, DPCR_METHOD_NEWTON);
 }
 
+// Dropout by the host's masks, of sequences and of a text.
+static void dropped(dpcr_recurrent_kind kind, dpcr_readout readout, const dpcr_sequence_data *data, double dropout) {
+    dpcr_sequence_options m = options_of_model(kind, readout, DPCR_F64);
+    dpcr_sequence_train_options o = options_of_run(data->text ? 1 : 3);
+    run host = {0}, device = {0}, without = {0};
+    if (left_out()) return;
+    m.network.layers = 3;
+    train_on(&without, &m, data, &o, there, DPCR_OK);
+    o.dropout = dropout;
+    train_on(&host, &m, data, &o, here, DPCR_OK);
+    train_on(&device, &m, data, &o, there, DPCR_OK);
+    assert_alike(&host, &device, 1e-11);
+    assert_true(without.losses[0] != device.losses[0]);
+    destroy(&host), destroy(&device), destroy(&without);
+}
+
+void dropout_as_on_the_host(void **state) {
+    (void)state;
+    kind_of_data same = {.same = true}, ragged = {0};
+    const dpcr_sequence_data whole = labelled(&same), short_ones = labelled(&ragged), letters_of = text();
+    dropped(DPCR_GRU, DPCR_READOUT_LAST, &short_ones, 0.5);
+    dropped(DPCR_LSTM, DPCR_READOUT_EACH, &letters_of, 0.3);
+    dropped(DPCR_RNN_TANH, DPCR_READOUT_MEAN, &whole, 0.9);
+    dropped(DPCR_PARALSTM, DPCR_READOUT_EACH, &letters_of, 0.2);
+}
+
+// States kept every few steps, a shorter first segment or none, one step or more than there are.
+static void in_segments(dpcr_recurrent_kind kind, kind_of_data data_of, int64_t segment, dpcr_method method) {
+    const dpcr_sequence_data data = labelled(&data_of);
+    dpcr_sequence_options m = options_of_model(kind, DPCR_READOUT_LAST, DPCR_F64);
+    dpcr_sequence_train_options o = options_of_run(3);
+    run host = {0}, device = {0};
+    if (left_out()) return;
+    m.network.layers = 1 + segment % 2;
+    o.train.solve.method = method;
+    train_on(&host, &m, &data, &o, here, DPCR_OK);
+    o.segment = segment;
+    train_on(&device, &m, &data, &o, there, DPCR_OK);
+    assert_alike(&host, &device, method == DPCR_METHOD_NEWTON ? 1e-8 : 1e-11);
+    assert_true(device.last.method == method);
+    destroy(&host), destroy(&device);
+}
+
+void segments_as_on_the_host(void **state) {
+    (void)state;
+    static const int64_t lengths[] = {1, 4, 5, 11, 12, 40};  // of sequences of 12 steps
+    int n = 0;
+    for (int kind = DPCR_RNN_TANH; kind <= DPCR_MINGRU; kind++)
+        for (int i = 0; i < 6; i++, n++)
+            if (n % 2 == 0 || kind == DPCR_LSTM)
+                in_segments(kind, (kind_of_data){.same = n % 3 == 0}, lengths[i],
+                            kind >= DPCR_PARAGRU && i == 2 ? DPCR_METHOD_NEWTON
+                            : n % 4 == 2                   ? DPCR_METHOD_OVERLAP
+                                                           : DPCR_METHOD_SEQUENTIAL);
+}
+
 // More rows than one block of losses has, and than one tile of the head; recompute, which a device does anyway.
 void wide_batches_of_sequences(void **state) {
     (void)state;
@@ -221,15 +277,17 @@ void wide_batches_of_sequences(void **state) {
 }
 
 // Stopped after any step and gone on with: the same bits; and the host goes on from there too.
-static void go_on(dpcr_recurrent_kind kind, dpcr_readout readout, int64_t stop) {
+static void go_on_with(dpcr_recurrent_kind kind, dpcr_readout readout, int64_t stop, double dropout, int64_t segment) {
     kind_of_data ragged = {0};
     const bool each = readout == DPCR_READOUT_EACH;
     const dpcr_sequence_data data = each ? text() : labelled(&ragged);
-    const dpcr_sequence_options m = options_of_model(kind, readout, DPCR_F32);
+    dpcr_sequence_options m = options_of_model(kind, readout, DPCR_F32);
     static const dpcr_optimiser_kind kinds[] = {DPCR_SGD, DPCR_ADAM, DPCR_ADAMW};
     const folder f = make_folder();
     dpcr_sequence_train_options o = options_of_run(each ? 2 : 3);
     run whole = {0}, first = {.stop = stop}, second = {0}, host = {0};
+    o.dropout = dropout, o.segment = segment;
+    if (dropout > 0) m.network.layers = 2;
     o.train.optimiser.kind = kinds[stop % 3];
     o.train.optimiser.momentum = stop % 2 ? 0.9 : 0;
     train_on(&whole, &m, &data, &o, there, DPCR_OK);
@@ -252,8 +310,15 @@ static void go_on(dpcr_recurrent_kind kind, dpcr_readout readout, int64_t stop) 
     remove_folder(&f);
 }
 
+static void go_on(dpcr_recurrent_kind kind, dpcr_readout readout, int64_t stop) {
+    go_on_with(kind, readout, stop, 0, 0);
+}
+
 void sequences_go_on(void **state) {
     (void)state;
+    go_on_with(DPCR_GRU, DPCR_READOUT_MEAN, 4, 0.5, 0);
+    go_on_with(DPCR_LSTM, DPCR_READOUT_EACH, 7, 0.2, 0);
+    go_on_with(DPCR_GRU, DPCR_READOUT_LAST, 3, 0, 5);
     go_on(DPCR_GRU, DPCR_READOUT_LAST, 2);
     go_on(DPCR_RNN_TANH, DPCR_READOUT_MEAN, 5);
     go_on(DPCR_LSTM, DPCR_READOUT_LAST, 7);
@@ -313,17 +378,13 @@ void sequences_that_are_refused(void **state) {
     o.train.solve.device = there;
     assert_refused("a backward scheme on a device", DPCR_ERROR_UNSUPPORTED, &m, &data, &o);
     o.train.solve.backward = DPCR_SCHEME_AUTO;
-    o.segment = 4;
-    assert_refused("segments on a device", DPCR_ERROR_UNSUPPORTED, &m, &data, &o);
-    o.segment = 0;
     assert_refused("label of sequence 19 is 3, wanted less than 3", DPCR_ERROR_ARGUMENT, &m, &mislabelled, &o);
     o.train.solve.method = DPCR_METHOD_NEWTON;
     assert_refused("newton is of paragru", DPCR_ERROR_UNSUPPORTED, &m, &data, &o);
     o.train.solve.method = DPCR_METHOD_SEQUENTIAL;
-    m.network.layers = 2;
-    o.dropout = 0.5;
-    assert_refused("dropout on a device", DPCR_ERROR_UNSUPPORTED, &m, &data, &o);
-    o.dropout = 0;
+    o.segment = 4, o.dropout = 0.5;
+    assert_refused("no dropout and no recompute", DPCR_ERROR_ARGUMENT, &m, &data, &o);
+    o.segment = 0, o.dropout = 0;
     m.network.clip = 3;
     assert_refused("a variant of gru on a device", DPCR_ERROR_UNSUPPORTED, &m, &data, &o);
 }

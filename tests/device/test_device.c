@@ -577,7 +577,10 @@ static void recurrent_refusals(void **state) {
             dpcr_recurrent_plan_create(networks[2], &good, &plan, error));
     dpcr_recurrent_plan_options o = good;
     o.training = 1, o.dropout = 0.5;
-    REFUSED(DPCR_ERROR_UNSUPPORTED, "dropout on a device", dpcr_recurrent_plan_create(networks[0], &o, &plan, error));
+    OK(dpcr_recurrent_plan_create(networks[0], &o, &plan, error));  // one layer: there is nothing to drop between
+    dpcr_recurrent_plan_destroy(plan);
+    plan = NULL, o.dropout = 1.5;
+    REFUSED(DPCR_ERROR_ARGUMENT, "dropout is 1.5", dpcr_recurrent_plan_create(networks[0], &o, &plan, error));
     o = good, o.solve.method = DPCR_METHOD_NEWTON;
     REFUSED(DPCR_ERROR_UNSUPPORTED, "newton is of paragru", dpcr_recurrent_plan_create(networks[0], &o, &plan, error));
     OK(dpcr_recurrent_plan_create(networks[1], &o, &plan, error));

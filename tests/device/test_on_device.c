@@ -463,6 +463,7 @@ typedef struct network_job {
     dpcr_method method;
     const int64_t *lengths;
     bool training, parted;  // parted: with some steps new sequences begin
+    double dropout;
 } network_job;
 
 enum { THETA, X, H0, Y, HT, C0, CT, D_THETA, D_Y, D_HT, D_X, D_H0, D_CT, D_C0, NUMBERS };
@@ -477,7 +478,7 @@ static unsigned char *make_resets(const network_job *job) {
 
 // Of what runs on one of both.
 static void point_to(const moved *at, bool device, bool lstm, dpcr_recurrent_pass *pass, dpcr_recurrent_gradients *g) {
-    *pass = (dpcr_recurrent_pass){.size = sizeof *pass};
+    *pass = (dpcr_recurrent_pass){.size = sizeof *pass, .dropout_seed = 31, .dropout_call = 7};
     *g = (dpcr_recurrent_gradients){.size = sizeof *g};
     dpcr_array *const to[NUMBERS] = {NULL, &pass->x, &pass->h0, &pass->y, &pass->ht, &pass->c0, &pass->ct,
                                      NULL, &g->y,    &g->ht,    &g->x,    &g->h0,    &g->ct,    &g->c0};
@@ -501,7 +502,8 @@ static void run_host(dpcr_recurrent *network, const network_job *job, moved *at)
                                                  .batch = job->batch,
                                                  .training = job->training,
                                                  .packed = job->lengths != NULL,
-                                                 .resets = job->parted};
+                                                 .resets = job->parted,
+                                                 .dropout = job->dropout};
     ok(dpcr_recurrent_plan_create(network, &options, &plan, &error), &error);
     const size_t bytes = dpcr_recurrent_plan_workspace(plan), taped = dpcr_recurrent_plan_tape(plan);
     void *workspace = aligned_alloc(64, (bytes + 127) / 64 * 64), *tape = aligned_alloc(64, (taped + 127) / 64 * 64);
@@ -535,6 +537,7 @@ static void run_device(dpcr_recurrent *network, const network_job *job, moved *a
         .training = job->training,
         .packed = job->lengths != NULL,
         .resets = job->parted,
+        .dropout = job->dropout,
         .solve = {.size = sizeof options.solve, .method = job->method, .device = there}};
     ok(dpcr_recurrent_plan_create(network, &options, &plan, &error), &error);
     const size_t bytes = dpcr_recurrent_plan_workspace(plan);
@@ -695,6 +698,20 @@ static void networks_as_on_the_host(void **state) {
                        .batch = 1,
                        .training = true,
                        .method = DPCR_METHOD_NEWTON});
+    for (int kind = DPCR_RNN_TANH; kind <= DPCR_MINGRU; kind++, n++)
+        run_network(&(network_job){.options = {.kind = (dpcr_recurrent_kind)kind,
+                                               .dtype = n % 2 ? DPCR_F64 : DPCR_F32,
+                                               .inputs = 3,
+                                               .hidden = n % 3 ? 5 : 34,
+                                               .layers = 2 + n % 2,
+                                               .bidirectional = n % 3 == 1,
+                                               .seed = 9},
+                                   .length = 150,
+                                   .batch = 3,
+                                   .lengths = n % 2 ? ragged : NULL,
+                                   .training = n % 5 != 4,
+                                   .dropout = n % 4 == 3 ? 1 : 0.4,
+                                   .method = n % 3 ? DPCR_METHOD_SEQUENTIAL : DPCR_METHOD_OVERLAP});
 }
 
 // The way back after newton of one unit that never forgets: by overlapped chunks of an RNN, with as many sweeps as
@@ -787,6 +804,8 @@ int main(void) {
         cmocka_unit_test(checkpoints_of_the_processor),
         cmocka_unit_test(evaluation_is_cancelled),
         cmocka_unit_test(sequences_as_on_the_host),
+        cmocka_unit_test(dropout_as_on_the_host),
+        cmocka_unit_test(segments_as_on_the_host),
         cmocka_unit_test(wide_batches_of_sequences),
         cmocka_unit_test(sequences_go_on),
         cmocka_unit_test(sequences_of_the_processor),

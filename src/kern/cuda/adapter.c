@@ -175,6 +175,7 @@ DEFINE_CALL(gather, dpcri_device_gather, "a batch's launch")
 DEFINE_CALL(sequences, dpcri_device_sequences, "a batch's launch")
 DEFINE_CALL(embedding, dpcri_device_embedding, "an embedding's launch")
 DEFINE_CALL(readout, dpcri_device_readout, "a readout's launch")
+DEFINE_CALL(drop, dpcri_device_drop, "a dropout's launch")
 DEFINE_CALL(dense, dpcri_device_dense, "a denoiser's launch")
 DEFINE_CALL(denoise, dpcri_device_denoise, "a denoising step's launch")
 DEFINE_CALL(move, dpcri_device_move, "a launch that moves states")
@@ -198,6 +199,7 @@ const dpcri_device_kernels dpcri_cuda_kernels = {.size = sizeof dpcri_cuda_kerne
                                                  .sequences = sequences,
                                                  .embedding = embedding,
                                                  .readout = readout,
+                                                 .drop = drop,
                                                  .dense = dense,
                                                  .denoise = denoise,
                                                  .move = move,

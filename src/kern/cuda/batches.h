@@ -13,41 +13,9 @@
 #define DPCRI_CUDA_BATCHES_H
 
 #include "kern/cuda/launch.h"
-#include "kern/cuda/simt.h"
+#include "kern/cuda/random.h"
 
 namespace batches {
-
-// Philox4x32-10, number `index` of a stream, below n: dpcri_random_below.
-SIMT void multiply(uint32_t a, uint32_t b, uint32_t &high, uint32_t &low) {
-    const uint64_t product = (uint64_t)a * b;
-    high = (uint32_t)(product >> 32);
-    low = (uint32_t)product;
-}
-
-SIMT uint64_t number(uint64_t seed, uint64_t stream, uint64_t index) {
-    uint32_t x0 = (uint32_t)(index / 2), x1 = (uint32_t)(index / 2 >> 32);
-    uint32_t x2 = (uint32_t)stream, x3 = (uint32_t)(stream >> 32);
-    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    for (int round = 0; round < 10; round++) {
-        uint32_t high0, low0, high1, low1;
-        multiply(0xD2511F53u, x0, high0, low0);
-        multiply(0xCD9E8D57u, x2, high1, low1);
-        x0 = high1 ^ x1 ^ k0;
-        x1 = low1;
-        x2 = high0 ^ x3 ^ k1;
-        x3 = low0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    return index % 2 ? x2 | (uint64_t)x3 << 32 : x0 | (uint64_t)x1 << 32;
-}
-
-SIMT uint64_t below(uint64_t seed, uint64_t stream, uint64_t index, uint64_t n) {
-    const uint64_t x = number(seed, stream, index), low32 = 0xffffffffu;
-    const uint64_t low = (x & low32) * (n & low32) >> 32, mid = (x >> 32) * (n & low32) + low;
-    const uint64_t cross = (x & low32) * (n >> 32) + (mid & low32);
-    return (x >> 32) * (n >> 32) + (mid >> 32) + (cross >> 32);
-}
 
 struct shuffle {
     typedef dpcri_device_shuffle arguments;
@@ -92,8 +60,8 @@ struct shuffle {
                 from[q] = first + place;
                 open[q] = from[q] + 1 < a.count;
                 mark[q] = (uint32_t)(window - place);
-                to[q] = open[q] ? from[q] +
-                                      (int64_t)below(a.seed, a.stream, (uint64_t)from[q], (uint64_t)(a.count - from[q]))
+                to[q] = open[q] ? from[q] + (int64_t)generator::below(a.seed, a.stream, (uint64_t)from[q],
+                                                                      (uint64_t)(a.count - from[q]))
                                 : 0;
             }
             for (bool more = true; more;) {

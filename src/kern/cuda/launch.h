@@ -90,6 +90,7 @@ int dpcri_cuda_gather_run(dpcri_device_gather gather, void *stream);
 int dpcri_cuda_sequences_run(dpcri_device_sequences sequences, void *stream);
 int dpcri_cuda_embedding_run(dpcri_device_embedding embedding, void *stream);
 int dpcri_cuda_readout_run(dpcri_device_readout readout, void *stream);
+int dpcri_cuda_drop_run(dpcri_device_drop drop, void *stream);
 // Those of samplers.
 int dpcri_cuda_dense_run(dpcri_device_dense dense, void *stream);
 int dpcri_cuda_denoise_run(dpcri_device_denoise denoise, void *stream);

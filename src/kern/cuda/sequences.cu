@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
-// The launchers of sequences.h.
+// The launchers of sequences.h and dropout.h.
 #include "kern/cuda/sequences.h"
+
+#include "kern/cuda/dropout.h"
 
 namespace {
 
@@ -29,6 +31,7 @@ int dpcri_cuda_sequences_run(dpcri_device_sequences c, void *stream) {
     const int64_t numbers = c.length * c.rows * c.features;
     if (!real(c.dtype)) return DPCRI_CUDA_UNSUPPORTED;
     if (c.first < 0 || c.rows < 0 || c.count < 1 || c.length < 1 || c.features < 1) return DPCRI_CUDA_ARGUMENT;
+    if (c.parts > 1 && (c.part < 1 || c.part > (c.length - 1) / (c.parts - 1))) return DPCRI_CUDA_ARGUMENT;
     if (c.rows == 0) return DPCRI_CUDA_OK;
     if (!c.data || !c.labels || !c.x || !c.y || (c.steps && !c.lengths)) return DPCRI_CUDA_ARGUMENT;
     return c.dtype == DPCR_F32 ? run<sequences::gather<float>>(numbers, sequences::threads, stream, c)
@@ -53,4 +56,15 @@ int dpcri_cuda_readout_run(dpcri_device_readout c, void *stream) {
     if (!c.states || !c.v) return DPCRI_CUDA_ARGUMENT;
     return c.dtype == DPCR_F32 ? run<sequences::read<float>>(numbers, sequences::threads, stream, c)
                                : run<sequences::read<double>>(numbers, sequences::threads, stream, c);
+}
+
+int dpcri_cuda_drop_run(dpcri_device_drop c, void *stream) {
+    const int64_t most = UINT32_MAX;
+    if (!real(c.dtype)) return DPCRI_CUDA_UNSUPPORTED;
+    if (c.length < 0 || c.rows < 0 || c.length > most || c.rows > most || c.width < 1) return DPCRI_CUDA_ARGUMENT;
+    if (c.rows * c.length == 0) return DPCRI_CUDA_OK;
+    if (!c.from || !c.to) return DPCRI_CUDA_ARGUMENT;
+    const int64_t count = c.length * c.rows * dropout::pieces(c);
+    return c.dtype == DPCR_F32 ? run<dropout::drop<float>>(count, dropout::threads, stream, c)
+                               : run<dropout::drop<double>>(count, dropout::threads, stream, c);
 }

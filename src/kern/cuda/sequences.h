@@ -39,8 +39,15 @@ struct gather {
             x[n] = (T)a.data[(sequence * a.length + t) * a.features + i];
             if (i != 0 || t != 0) continue;
             a.y[row] = a.labels[sequence];
-            if (a.steps) a.steps[row] = a.lengths[sequence];
+            for (int64_t k = 0; a.steps && k <= last_part(a); k++)
+                a.steps[k * a.rows + row] = steps_in(a, k, a.lengths[sequence]);
         }
+    }
+    SIMT static int64_t last_part(const arguments &a) { return a.parts > 0 ? a.parts - 1 : 0; }
+    // Of `steps` those in part k.
+    SIMT static int64_t steps_in(const arguments &a, int64_t k, int64_t steps) {
+        const int64_t end = a.length - (last_part(a) - k) * a.part, begin = k > 0 ? end - a.part : 0;
+        return steps < begin ? 0 : (steps < end ? steps : end) - begin;
     }
 };
 
