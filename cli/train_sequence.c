@@ -20,6 +20,7 @@ enum {
     KEY_DROPOUT,
     KEY_RECOMPUTE,
     KEY_SEGMENT,
+    KEY_PROJECTION,
     KEY_HIDDEN,
     KEY_LAYERS,
     KEY_EMBEDDING,
@@ -78,6 +79,7 @@ static const struct argp_option training_options[] = {
 static const struct argp_option network_options[] = {
     {"hidden", KEY_HIDDEN, "H", 0, "Hidden numbers of a layer and direction (default 20; text 128)", 0},
     {"layers", KEY_LAYERS, "N", 0, "Layers (default 1)", 0},
+    {"projection", KEY_PROJECTION, "P", 0, "lstm: numbers of h, fewer than hidden, projected from them (proj_size)", 0},
     {"embedding", KEY_EMBEDDING, "N", 0, "text: numbers that stand for a character (default 32)", 0},
     {"readout", KEY_READOUT, "last|mean", 0, "bitstream, recordings: what is classified (default last)", 0},
     {"bidirectional", KEY_BIDIRECTIONAL, NULL, 0, "bitstream, recordings: two directions", 0},
@@ -118,6 +120,7 @@ static error_t parse_network(int key, char *arg, struct argp_state *state) {
     dpcr_recurrent_options *n = &t->model_options.network;
     switch (key) {
         case KEY_HIDDEN: return taken(cli_read_int64("--hidden", arg, 1, 16384, &n->hidden));
+        case KEY_PROJECTION: return taken(cli_read_int64("--projection", arg, 1, 16383, &n->projection));
         case KEY_LAYERS: return taken(cli_read_int64("--layers", arg, 1, 1024, &n->layers));
         case KEY_EMBEDDING: return taken(cli_read_int64("--embedding", arg, 1, 16384, &t->embedding));
         case KEY_READOUT: return read_readout(t, arg);
@@ -274,6 +277,7 @@ static void set_options(cli_result *r, const training *t) {
     cli_set_text(r, "data", t->data);
     cli_set_int(r, "layers", m->network.layers);
     cli_set_int(r, "hidden", m->network.hidden);
+    if (m->network.projection) cli_set_int(r, "projection", m->network.projection);
     cli_set_int(r, "inputs", m->network.inputs);
     cli_set_int(r, "outputs", m->outputs);
     cli_set_text(r, "readout", dpcr_readout_name(m->readout));

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# cli_device_recurrent.sh BUILD_DIR: 'solve gru|lstm --device cuda' of ONNX's variants over the stand-ins of tests/device, forward
+# cli_device_recurrent.sh BUILD_DIR: 'solve gru|lstm --device cuda' of ONNX's variants and PyTorch's projection over the stand-ins of tests/device, forward
 # and back, by the loop and overlapped: the processor's states and gradients within round-off, and other ones than without the variant.
 set -u
 . "$(dirname "$0")/program.bash"
@@ -20,11 +20,13 @@ def numbers(count, size=0.5):
     return [struct.unpack("<f", struct.pack("<f", draws.uniform(-size, size)))[0] for _ in range(count)]
 
 
-def put_weights(name, gates, strings, both=False, peepholes=False):
+def put_weights(name, gates, strings, both=False, peepholes=False, P=H):
     """A network of one layer whose variant its metadata name, as 'convert' leaves it."""
     head, body = {"__metadata__": strings}, b""
     for end in ("", "_reverse") if both else ("",):
-        shapes = {"weight_ih": (gates * H, I), "weight_hh": (gates * H, H), "bias_ih": (gates * H,), "bias_hh": (gates * H,)}
+        shapes = {"weight_ih": (gates * H, I), "weight_hh": (gates * H, P), "bias_ih": (gates * H,), "bias_hh": (gates * H,)}
+        if P < H:
+            shapes["weight_hr"] = (P, H)
         if peepholes:
             shapes["weight_ch"] = (3 * H,)
         for key, shape in shapes.items():
@@ -36,28 +38,33 @@ def put_weights(name, gates, strings, both=False, peepholes=False):
 
 
 put_npy("x.npy", (T, B, I), numbers(T * B * I, 1), "f")
-put_npy("dy.npy", (T, B, H), numbers(T * B * H, 1), "f")
-put_npy("dy2.npy", (T, B, 2 * H), numbers(T * B * 2 * H, 1), "f")
-put_npy("dht.npy", (1, B, H), numbers(B * H, 1), "f")
-variants = {  # kind, gates, metadata, both directions, peepholes
-    "before": ("gru", 3, {"onnx.linear_before_reset": "0"}, False, False),
-    "before_reverse": ("gru", 3, {"onnx.linear_before_reset": "0", "onnx.direction": "reverse"}, False, False),
-    "before_both": ("gru", 3, {"onnx.linear_before_reset": "0"}, True, False),
-    "peepholes": ("lstm", 4, {}, False, True),
-    "coupled": ("lstm", 4, {"onnx.input_forget": "1"}, False, False),
-    "all": ("lstm", 4, {"onnx.input_forget": "1", "onnx.direction": "reverse"}, False, True),
-    "all_both": ("lstm", 4, {"onnx.input_forget": "1"}, True, True),
+for P in (H, 2):
+    put_npy("dy%d.npy" % P, (T, B, P), numbers(T * B * P, 1), "f")
+    put_npy("both%d.npy" % P, (T, B, 2 * P), numbers(T * B * 2 * P, 1), "f")
+    put_npy("dht%d.npy" % P, (1, B, P), numbers(B * P, 1), "f")
+    put_npy("h0%d.npy" % P, (1, B, P), numbers(B * P, 1), "f")
+variants = {  # kind, gates, metadata, both directions, peepholes, numbers of h
+    "before": ("gru", 3, {"onnx.linear_before_reset": "0"}, False, False, H),
+    "before_reverse": ("gru", 3, {"onnx.linear_before_reset": "0", "onnx.direction": "reverse"}, False, False, H),
+    "before_both": ("gru", 3, {"onnx.linear_before_reset": "0"}, True, False, H),
+    "peepholes": ("lstm", 4, {}, False, True, H),
+    "coupled": ("lstm", 4, {"onnx.input_forget": "1"}, False, False, H),
+    "all": ("lstm", 4, {"onnx.input_forget": "1", "onnx.direction": "reverse"}, False, True, H),
+    "all_both": ("lstm", 4, {"onnx.input_forget": "1"}, True, True, H),
+    "projected": ("lstm", 4, {}, False, False, 2),
+    "projected_both": ("lstm", 4, {}, True, False, 2),
+    "projected_all": ("lstm", 4, {"onnx.input_forget": "1", "onnx.direction": "reverse"}, False, True, 2),
 }
 solved = 0
-for name, (kind, gates, strings, both, peepholes) in variants.items():
-    put_weights(name, gates, {"deeppcr.recurrent": kind, **strings}, both, peepholes)
-    network = ["solve", kind, "--weights", path(name), "--input", path("x.npy"), "--grad-output", path("dy2.npy" if both else "dy.npy")]
+for name, (kind, gates, strings, both, peepholes, P) in variants.items():
+    put_weights(name, gates, {"deeppcr.recurrent": kind, **strings}, both, peepholes, P)
+    network = ["solve", kind, "--weights", path(name), "--input", path("x.npy"), "--grad-output", path(("both%d.npy" if both else "dy%d.npy") % P)]
     if not both:
-        network += ["--grad-final", path("dht.npy")]
+        network += ["--grad-final", path("dht%d.npy" % P), "--h0", path("h0%d.npy" % P), "--final", path("ht.npy")]
     for more in ([], ["--lengths", "70,1,33"]):
         run(*network, *more, "--method", "sequential", "--output", path("here.npy"), "--grads", path("here.st"), "--quiet")
         wanted, gradients = get_npy("here.npy"), tensors("here.st")[1]
-        assert ("weight_ch_l0" in gradients) == peepholes and all(any(values) for _, values, _ in gradients.values()), gradients.keys()
+        assert ("weight_ch_l0" in gradients) == peepholes and ("weight_hr_l0" in gradients) == (P < H) and all(any(values) for _, values, _ in gradients.values()), gradients.keys()
         for module in modules:
             os.environ["DEEPPCR_CUDA_MODULE"] = module
             for method in (["sequential"], ["overlap", "--chunk", "16", "--run-up", "12"]):
@@ -85,6 +92,8 @@ for name in ("before", "coupled"):
 put_weights("clipped", 3, {"deeppcr.recurrent": "gru", "onnx.linear_before_reset": "0", "onnx.clip": "0.5"})
 os.remove(path("y.npy"))
 refused(2, "a variant of gru on a device (clip)", "solve", "gru", "--weights", path("clipped"), "--input", path("x.npy"), "--output", path("y.npy"), "--device", "cuda")
+put_weights("narrow", 4, {"deeppcr.recurrent": "lstm"}, P=2)
+refused(2, "newton is of paragru", "solve", "lstm", "--weights", path("narrow"), "--input", path("x.npy"), "--output", path("y.npy"), "--device", "cuda", "--method", "newton")
 assert not os.path.exists(path("y.npy"))
 print("cli_device_recurrent: %d solves as on the processor" % solved)
 PYTHON

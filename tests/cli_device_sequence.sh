@@ -55,6 +55,8 @@ for module in (plain, lanes):
     near(1e-11, "lstm", *text, "--method", "sequential", "--dtype", "float64", "--layers", "3", "--dropout", "0.3", "--clip", "0.05")
     near(1e-11, "gru", *bits, "--method", "sequential", "--dtype", "float64", "--layers", "2", "--dropout", "0.5", "--bidirectional", "--readout", "mean")
     near(1e-11, "lstm", *bits, "--method", "sequential", "--dtype", "float64", "--segment", "7", "--clip", "0.1")
+    near(1e-11, "lstm", *bits, "--method", "sequential", "--dtype", "float64", "--segment", "7", "--projection", "2", "--layers", "2")
+    near(1e-5, "lstm", *text, "--method", "sequential", "--projection", "4", "--layers", "2", "--dropout", "0.2")
     near(1e-5, "gru", *bits, "--method", "overlap", "--layers", "2", "--segment", "8")
 os.environ["DEEPPCR_CUDA_MODULE"] = plain
 
@@ -81,6 +83,10 @@ os.environ["DEEPPCR_CUDA_MODULE"] = plain
 # What is refused there is a matter of usage, also where no fallback is allowed; what does not converge, or is refused here, is told as before.
 answer("train", "paragru", *bits, "--device", "cuda", "--save", path("p"))
 answer("train", "paragru", *text, "--device", "cuda", "--save", path("q"))
+told = answer("train", "lstm", *text, "--projection", "4", "--device", "cuda", "--save", path("r"))
+assert told["projection"] == 4 and tensors("r")[1]["rnn.weight_hr_l0"][0] == (4, 9), told
+a, b = (answer("eval", path("r"), "--data", path("words.txt"), "--limit", "200", "--method", "sequential", "--device", device) for device in ("cpu", "cuda"))
+assert a["accuracy"] == b["accuracy"] and abs(a["loss"] - b["loss"]) < 1e-5, (a, b)
 for model, data in (("m", []), ("t", ["--data", path("words.txt"), "--limit", "200"])):
     for more in ([], ["--no-fallback"]):
         refused(2, "newton is of paragru", "eval", path(model), *data, "--device", "cuda", "--method", "newton", *more)
@@ -127,6 +133,8 @@ for back in ("sequential", "auto"):
 # Refused, in one line, before anything is written.
 there = ["train", "gru", *bits, "--device", "cuda", "--save", path("none")]
 refused(2, "wanted --layers 2 or more with it", *there, "--dropout", "0.5")
+refused(2, "projection, peepholes and input_forget are of an LSTM", *there, "--projection", "3")
+refused(2, "wanted 1..5, fewer than hidden", "train", "lstm", *there[2:], "--projection", "6")
 refused(2, "--dropout and --recompute", *there, "--segment", "5", "--layers", "2", "--dropout", "0.5")
 refused(2, "a backward scheme on a device", *there, "--backward", "blelloch")
 refused(2, "auto, sequential, overlap and newton work there", *there, "--method", "picard")

@@ -122,6 +122,8 @@ typedef struct dpcri_device_recurrent {
     dpcri_device_gates gates;
     int64_t length, rows, inputs, hidden;
     const void *w_ih, *w_hh, *b_ih, *b_hh;  // [G H][I], [G H][H], [G H] or NULL
+    int64_t projected;                      // of an LSTM, not 0: h = W_hr (o tanh c) is so many numbers, P: in what
+    const void *w_hr;                       // follows P stands for H but for c, and W_hh is [G H][P]; [P][H]
     int coupled, peepholes;                 // of an LSTM: f = 1 - i; c goes into i, f and o
     int reset_before;                       // of a GRU: n = tanh(x_n + W_n (r h) + b_n)
     const void *peephole;                   // [2 H] of ParaLSTM; p_i, p_f, p_o [3 H] of an LSTM with peepholes
@@ -155,7 +157,7 @@ typedef struct dpcri_device_recurrent {
     int64_t dx_step, dx_row;
     int dx_adds;
     void *dh0, *dc0;  // [rows][H] contiguous, or NULL
-    void *dw_ih, *dw_hh, *db_ih, *db_hh, *dpeephole;
+    void *dw_ih, *dw_hh, *db_ih, *db_hh, *dpeephole, *dw_hr;
 } dpcri_device_recurrent;
 
 // Why no kernel serves such a layer so far, in words that name what would work; NULL: one does.

@@ -26,12 +26,11 @@ static dpcri_device_gates gates_of(dpcr_recurrent_kind kind) {
 static dpcr_status check_network(const dpcr_recurrent_plan *plan, dpcr_error *error) {
     const dpcr_recurrent *n = plan->network;
     const char *const kind = dpcr_recurrent_kind_name(n->options.kind);
-    const char *const unserved = n->options.projection ? "projection" : n->options.clip > 0 ? "clip" : NULL;
-    if (unserved)
+    if (n->options.clip > 0)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                          "recurrent_plan: a variant of %s on a device (%s); kinds as they are work there, and with "
-                          "reset_before, peepholes and input_forget",
-                          kind, unserved);
+                          "recurrent_plan: a variant of %s on a device (clip); kinds as they are work there, and with "
+                          "reset_before, peepholes, input_forget and projection",
+                          kind);
     return DPCR_OK;
 }
 
@@ -46,6 +45,7 @@ static dpcri_device_recurrent form_of(const dpcr_recurrent_plan *plan, int64_t c
                                     .rows = plan->options.batch,
                                     .inputs = dpcri_recurrent_inputs(n, chain),
                                     .hidden = n->options.hidden,
+                                    .projected = n->options.projection,
                                     .coupled = n->options.input_forget,
                                     .reset_before = n->options.reset_before,
                                     .peepholes = n->options.peepholes,
@@ -194,7 +194,7 @@ static dpcr_status check_three(const dpcr_recurrent_plan *plan, const char *call
 static dpcr_status check_pass(const dpcr_recurrent_plan *plan, const char *call, const dpcr_array *parameters,
                               const dpcr_recurrent_pass *pass, dpcr_error *error) {
     const dpcr_recurrent *n = plan->network;
-    const int64_t T = plan->options.length, B = plan->options.batch, H = n->options.hidden;
+    const int64_t T = plan->options.length, B = plan->options.batch, H = n->options.hidden, P = dpcri_recurrent_h(n);
     const bool cell = dpcr_recurrent_kind_has_cell(n->options.kind) != 0;
     dpcr_status status = DPCR_OK;
     const bool unplanned = pass->lengths && !plan->options.packed, parted = pass->resets && !plan->options.resets;
@@ -207,9 +207,9 @@ static dpcr_status check_pass(const dpcr_recurrent_plan *plan, const char *call,
                                   &n->count, error));
     DPCR_TRY(check_three(plan, call, "x", &pass->x, false, T, B, n->options.inputs, error));
     DPCR_TRY(check_three(plan, call, "y", &pass->y, false, T, B, dpcri_recurrent_y(n), error));
-    DPCR_TRY(check_three(plan, call, "h0", &pass->h0, true, n->chains, B, H, error));
+    DPCR_TRY(check_three(plan, call, "h0", &pass->h0, true, n->chains, B, P, error));
     DPCR_TRY(check_three(plan, call, "c0", &pass->c0, true, n->chains, B, H, error));
-    DPCR_TRY(check_three(plan, call, "ht", &pass->ht, true, n->chains, B, H, error));
+    DPCR_TRY(check_three(plan, call, "ht", &pass->ht, true, n->chains, B, P, error));
     DPCR_TRY(check_three(plan, call, "ct", &pass->ct, true, n->chains, B, H, error));
 done:
     return status;
@@ -224,8 +224,9 @@ static dpcr_status check_ready(const dpcr_recurrent_plan *plan, const char *call
     return dpcri_check_device_workspace(call, workspace, bytes, plan->device_bytes, error);
 }
 
-static void *row_of(const dpcr_recurrent_plan *plan, const dpcr_array *array, int64_t chain) {
-    const int64_t numbers = chain * plan->options.batch * plan->network->options.hidden;
+// The chain's [B][width] of [N][B][width].
+static void *rows_of(const dpcr_recurrent_plan *plan, const dpcr_array *array, int64_t chain, int64_t width) {
+    const int64_t numbers = chain * plan->options.batch * width;
     return array->data ? (char *)array->data + numbers * (int64_t)plan->network->element : NULL;
 }
 
@@ -242,7 +243,9 @@ static char *between(const device_space *space, int64_t layer) {
     return space->between + (size_t)(layer % space->layers) * space->y_bytes;
 }
 
-static int peepholes_of(const dpcr_recurrent *n) { return n->options.peepholes ? DPCRI_WEIGHT_CH : DPCRI_PEEPHOLE; }
+static dpcri_recurrent_tensor peepholes_of(const dpcr_recurrent *n) {
+    return n->options.peepholes ? DPCRI_WEIGHT_CH : DPCRI_PEEPHOLE;
+}
 
 // The chain with its arrays.
 static dpcri_device_recurrent layer_of(const dpcr_recurrent_plan *plan, const dpcr_array *parameters,
@@ -250,7 +253,8 @@ static dpcri_device_recurrent layer_of(const dpcr_recurrent_plan *plan, const dp
                                        int backward) {
     const dpcr_recurrent *n = plan->network;
     const int64_t D = n->directions, layer = chain / D, B = plan->options.batch;
-    const int64_t outputs = dpcri_recurrent_y(n), own = chain % D * n->options.hidden * (int64_t)n->element;
+    const int64_t P = dpcri_recurrent_h(n), H = n->options.hidden, outputs = dpcri_recurrent_y(n);
+    const int64_t own = chain % D * P * (int64_t)n->element;
     dpcri_device_recurrent form = form_of(plan, chain, backward, pass->lengths != NULL, pass->resets != NULL);
     char *const theta = parameters->data;
     char *x = layer == 0 ? pass->x.data : space->dropped ? space->dropped : between(space, layer - 1);
@@ -268,10 +272,11 @@ static dpcri_device_recurrent layer_of(const dpcr_recurrent_plan *plan, const dp
     form.b_ih = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_BIAS_IH));
     form.b_hh = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_BIAS_HH));
     form.peephole = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, peepholes_of(n)));
-    form.h0 = row_of(plan, &pass->h0, chain);
-    form.c0 = row_of(plan, &pass->c0, chain);
-    form.ht = row_of(plan, &pass->ht, chain);
-    form.ct = row_of(plan, &pass->ct, chain);
+    form.w_hr = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_WEIGHT_HR));
+    form.h0 = rows_of(plan, &pass->h0, chain, P);
+    form.c0 = rows_of(plan, &pass->c0, chain, H);
+    form.ht = rows_of(plan, &pass->ht, chain, P);
+    form.ct = rows_of(plan, &pass->ct, chain, H);
     form.outcome = space->outcomes[backward] + chain * B;
     return form;
 }
@@ -344,7 +349,7 @@ done:
 static dpcr_status check_gradients(const dpcr_recurrent_plan *plan, const char *call, const dpcr_recurrent_gradients *g,
                                    const dpcr_array *parameters, dpcr_error *error) {
     const dpcr_recurrent *n = plan->network;
-    const int64_t T = plan->options.length, B = plan->options.batch, H = n->options.hidden;
+    const int64_t T = plan->options.length, B = plan->options.batch, H = n->options.hidden, P = dpcri_recurrent_h(n);
     dpcr_status status = DPCR_OK;
     if (!plan->options.training)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the plan is not for training (option training)", call);
@@ -359,9 +364,9 @@ static dpcr_status check_gradients(const dpcr_recurrent_plan *plan, const char *
                                       plan->options.solve.device, 1, &n->count, error));
     DPCR_TRY(check_three(plan, call, "gradients.y", &g->y, true, T, B, dpcri_recurrent_y(n), error));
     DPCR_TRY(check_three(plan, call, "gradients.x", &g->x, true, T, B, n->options.inputs, error));
-    DPCR_TRY(check_three(plan, call, "gradients.ht", &g->ht, true, n->chains, B, H, error));
+    DPCR_TRY(check_three(plan, call, "gradients.ht", &g->ht, true, n->chains, B, P, error));
     DPCR_TRY(check_three(plan, call, "gradients.ct", &g->ct, true, n->chains, B, H, error));
-    DPCR_TRY(check_three(plan, call, "gradients.h0", &g->h0, true, n->chains, B, H, error));
+    DPCR_TRY(check_three(plan, call, "gradients.h0", &g->h0, true, n->chains, B, P, error));
     DPCR_TRY(check_three(plan, call, "gradients.c0", &g->c0, true, n->chains, B, H, error));
 done:
     return status;
@@ -373,7 +378,7 @@ static void add_gradients(const dpcr_recurrent_plan *plan, const dpcr_recurrent_
                           dpcri_device_recurrent *form) {
     const dpcr_recurrent *n = plan->network;
     const int64_t D = n->directions, layer = chain / D, outputs = dpcri_recurrent_y(n);
-    const int64_t own = chain % D * n->options.hidden * (int64_t)n->element;
+    const int64_t P = dpcri_recurrent_h(n), H = n->options.hidden, own = chain % D * P * (int64_t)n->element;
     char *const above = layer + 1 == n->options.layers ? g->y.data : space->outer[(layer + 1) % 2];
     char *const below = layer == 0 ? g->x.data : space->outer[layer % 2];
     char *const theta = parameters ? parameters->data : NULL;
@@ -382,15 +387,16 @@ static void add_gradients(const dpcr_recurrent_plan *plan, const dpcr_recurrent_
     form->dx_row = form->inputs;
     form->dx = turn_round(plan, form->against, below, form->inputs, &form->dx_step);
     form->dx_adds = chain % D == 1;
-    form->dht = row_of(plan, &g->ht, chain);
-    form->dct = row_of(plan, &g->ct, chain);
-    form->dh0 = row_of(plan, &g->h0, chain);
-    form->dc0 = row_of(plan, &g->c0, chain);
+    form->dht = rows_of(plan, &g->ht, chain, P);
+    form->dct = rows_of(plan, &g->ct, chain, H);
+    form->dh0 = rows_of(plan, &g->h0, chain, P);
+    form->dc0 = rows_of(plan, &g->c0, chain, H);
     if (!theta) return;
     form->dw_ih = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_WEIGHT_IH));
     form->dw_hh = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_WEIGHT_HH));
     form->db_ih = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_BIAS_IH));
     form->db_hh = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_BIAS_HH));
+    form->dw_hr = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, DPCRI_WEIGHT_HR));
     form->dpeephole = dpcri_recurrent_at(n, theta, dpcri_recurrent_offset(n, chain, peepholes_of(n)));
 }
 

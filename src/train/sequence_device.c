@@ -165,7 +165,7 @@ static dpcr_status make_buffers(dpcri_sequence_device *d, const dpcr_sequence_da
     const dpcr_sequence *m = d->model;
     const dpcri_sequence_shape *s = &d->shape;
     const int64_t T = s->length, B = s->batch, C = m->options.outputs, N = m->chains, I = m->options.network.inputs;
-    const int64_t H = m->options.network.hidden;
+    const int64_t H = m->options.network.hidden, P = m->projected;
     const bool text = data->text != NULL, back = s->training, last = m->options.readout == DPCR_READOUT_LAST;
     const bool carried = text && back, cells = dpcri_sequence_cells(m), cut = d->segments > 1;
     const size_t e = m->kernels->element;
@@ -181,14 +181,14 @@ static dpcr_status make_buffers(dpcri_sequence_device *d, const dpcr_sequence_da
         {(void **)&d->batch_lengths, s->packed, d->segments, B, 1, sizeof *d->batch_lengths, "a batch"},
         {&d->x, true, T, B, I, e, "a batch"},
         {&d->y, true, d->segment, B, m->width, e, "states"},
-        {&d->h[0], carried, N, B, H, e, "states"},
-        {&d->h[1], true, N, B, H, e, "states"},
+        {&d->h[0], carried, N, B, P, e, "states"},
+        {&d->h[1], true, N, B, P, e, "states"},
         {&d->c[0], carried && cells, N, B, H, e, "states"},
         {&d->c[1], carried && cells, N, B, H, e, "states"},
-        {&d->kept_h, cut, d->segments - 1, N * B, H, e, "states between segments"},
+        {&d->kept_h, cut, d->segments - 1, N * B, P, e, "states between segments"},
         {&d->kept_c, cut && cells, d->segments - 1, N * B, H, e, "states between segments"},
-        {&d->back_h[0], cut, N, B, H, e, "gradients of states"},
-        {&d->back_h[1], cut, N, B, H, e, "gradients of states"},
+        {&d->back_h[0], cut, N, B, P, e, "gradients of states"},
+        {&d->back_h[1], cut, N, B, P, e, "gradients of states"},
         {&d->back_c[0], cut && cells, N, B, H, e, "gradients of states"},
         {&d->back_c[1], cut && cells, N, B, H, e, "gradients of states"},
         {&d->v, !text, B, m->width, 1, e, "what the head reads"},
@@ -197,7 +197,7 @@ static dpcr_status make_buffers(dpcri_sequence_device *d, const dpcr_sequence_da
         {(void **)&d->told, true, 2, 1, 1, sizeof *d->told, "losses"},
         {&d->dx, back && text, T, B, I, e, "gradients of the batch"},
         {&d->dy, back && !last, T, B, m->width, e, "gradients of the states"},
-        {&d->dht, back && last, N, B, H, e, "gradients of the states"},
+        {&d->dht, back && last, N, B, P, e, "gradients of the states"},
         {&d->workspace, true, (int64_t)d->workspace_bytes, 1, 1, 1, "the network's workspace"},
     };
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
@@ -207,7 +207,7 @@ static dpcr_status make_buffers(dpcri_sequence_device *d, const dpcr_sequence_da
             dpcri_pieces_take(&d->memory, q->what, q->a, q->b, q->c, q->element, NULL, q->place, error);
         if (status != DPCR_OK) return status;
     }
-    return d->dht ? clear(d, d->dht, N * B * H, error) : DPCR_OK;  // of the layers below the last it stays 0
+    return d->dht ? clear(d, d->dht, N * B * P, error) : DPCR_OK;  // of the layers below the last it stays 0
 }
 
 static dpcr_status send_data(const dpcri_sequence_device *d, const dpcr_sequence_data *data, dpcr_error *error) {
@@ -274,9 +274,9 @@ dpcr_status dpcri_sequence_device_shuffle(dpcri_sequence_device *d, uint64_t see
 
 dpcr_status dpcri_sequence_device_begin(dpcri_sequence_device *d, dpcr_error *error) {
     dpcr_status status;
-    const int64_t numbers = d->model->chains * d->shape.batch * d->model->options.network.hidden;
-    DPCR_TRY(clear(d, d->h[d->turn], numbers, error));
-    if (d->c[d->turn]) DPCR_TRY(clear(d, d->c[d->turn], numbers, error));
+    const int64_t rows = d->model->chains * d->shape.batch;
+    DPCR_TRY(clear(d, d->h[d->turn], rows * d->model->projected, error));
+    if (d->c[d->turn]) DPCR_TRY(clear(d, d->c[d->turn], rows * d->model->options.network.hidden, error));
 done:
     return status;
 }
@@ -325,16 +325,18 @@ static dpcr_recurrent_plan *plan_of(const dpcri_sequence_device *d, int64_t k) {
     return k == 0 && d->first_plan ? d->first_plan : d->plan;
 }
 
-// The states before segment k, or, k = segments, at the end: of `ends` before and after the batch, or of those kept.
-static void *states_at(const dpcri_sequence_device *d, void *const ends[2], void *kept, int64_t k) {
-    const int64_t numbers = d->model->chains * d->shape.batch * d->model->options.network.hidden;
+// The states, `width` a chain and sequence, before segment k, or, k = segments, at the end: of `ends` before and after
+// the batch, or of those kept.
+static void *states_at(const dpcri_sequence_device *d, void *const ends[2], void *kept, int64_t width, int64_t k) {
+    const int64_t numbers = d->model->chains * d->shape.batch * width;
     if (k == 0 || k == d->segments) return ends[k == 0 ? d->turn : 1 - d->turn];
     return kept ? dpcri_sequence_at(d->model, kept, (k - 1) * numbers) : NULL;
 }
 
 static dpcr_recurrent_pass segment_pass(const dpcri_sequence_device *d, int64_t k) {
     const dpcr_sequence *m = d->model;
-    const int64_t B = d->shape.batch, N = m->chains, H = m->options.network.hidden, I = m->options.network.inputs;
+    const int64_t B = d->shape.batch, N = m->chains, H = m->options.network.hidden, P = m->projected,
+                  I = m->options.network.inputs;
     const int64_t steps = k ? d->segment : d->first_steps, from = k ? d->first_steps + (k - 1) * d->segment : 0;
     dpcr_recurrent_pass pass = {.size = sizeof pass,
                                 .x = cube(d, dpcri_sequence_at(m, d->x, from * B * I), steps, B, I),
@@ -342,11 +344,11 @@ static dpcr_recurrent_pass segment_pass(const dpcri_sequence_device *d, int64_t 
                                 .y = cube(d, d->y, steps, B, m->width),
                                 .dropout_seed = d->seed,
                                 .dropout_call = d->call};
-    void *const h0 = states_at(d, d->h, d->kept_h, k), *const c0 = states_at(d, d->c, d->kept_c, k);
-    void *const ht = states_at(d, d->h, d->kept_h, k + 1), *const ct = states_at(d, d->c, d->kept_c, k + 1);
-    if (h0) pass.h0 = cube(d, h0, N, B, H);
+    void *const h0 = states_at(d, d->h, d->kept_h, P, k), *const c0 = states_at(d, d->c, d->kept_c, H, k);
+    void *const ht = states_at(d, d->h, d->kept_h, P, k + 1), *const ct = states_at(d, d->c, d->kept_c, H, k + 1);
+    if (h0) pass.h0 = cube(d, h0, N, B, P);
     if (c0) pass.c0 = cube(d, c0, N, B, H);
-    if (ht) pass.ht = cube(d, ht, N, B, H);
+    if (ht) pass.ht = cube(d, ht, N, B, P);
     if (ct) pass.ct = cube(d, ct, N, B, H);
     return pass;
 }
@@ -394,7 +396,8 @@ done:
 static dpcr_status back_through_network(dpcri_sequence_device *d, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
     const dpcr_sequence *m = d->model;
-    const int64_t T = d->shape.length, B = d->shape.batch, N = m->chains, H = m->options.network.hidden;
+    const int64_t T = d->shape.length, B = d->shape.batch, N = m->chains;
+    const int64_t H = m->options.network.hidden, P = m->projected;
     void *dht = d->dht, *dct = NULL;
     for (int64_t k = d->segments - 1; k >= 0; k--) {
         dpcr_recurrent_gradients g = {.size = sizeof g};
@@ -402,9 +405,9 @@ static dpcr_status back_through_network(dpcri_sequence_device *d, dpcr_error *er
         const dpcr_recurrent_pass pass = segment_pass(d, k);
         if (d->dy) g.y = cube(d, d->dy, T, B, m->width);
         if (d->dx) g.x = cube(d, d->dx, T, B, m->options.network.inputs);
-        if (dht) g.ht = cube(d, dht, N, B, H);
+        if (dht) g.ht = cube(d, dht, N, B, P);
         if (dct) g.ct = cube(d, dct, N, B, H);
-        if (k > 0) g.h0 = cube(d, d->back_h[k % 2], N, B, H);
+        if (k > 0) g.h0 = cube(d, d->back_h[k % 2], N, B, P);
         if (k > 0 && d->kept_c) g.c0 = cube(d, d->back_c[k % 2], N, B, H);
         DPCR_TRY(dpcr_recurrent_enqueue_backward(plan_of(d, k), &d->parameters[0], &pass, &g, &d->gradients[0],
                                                  d->workspace, d->workspace_bytes, d->memory.stream, error));
@@ -421,7 +424,7 @@ done:
 static dpcr_status read_out(const dpcri_sequence_device *d, bool backward, dpcr_error *error) {
     const dpcr_sequence *m = d->model;
     const bool mean = m->options.readout == DPCR_READOUT_MEAN;
-    const int64_t below = (m->chains - m->directions) * d->shape.batch * m->options.network.hidden;
+    const int64_t below = (m->chains - m->directions) * d->shape.batch * m->projected;
     void *const last = backward ? d->dht : d->h[1 - d->turn];
     if (!d->v) return DPCR_OK;
     const dpcri_device_readout r = {.dtype = dpcri_sequence_dtype(m),

@@ -39,7 +39,7 @@ dpcr_status dpcri_sequence_device_move(dpcri_sequence_device *d, dpcri_direction
     dpcr_status status = DPCR_OK;
     const dpcri_pieces *m = &d->memory;
     const size_t element = d->model->kernels->element;
-    const int64_t states = d->model->chains * d->shape.batch * d->model->options.network.hidden;
+    const int64_t rows = d->model->chains * d->shape.batch;
     struct pair {
         void *there, *home;
         int64_t numbers;
@@ -52,8 +52,8 @@ dpcr_status dpcri_sequence_device_move(dpcri_sequence_device *d, dpcri_direction
         pairs[count++] = (struct pair){d->first[i].data, d->optimisers[i]->first, numbers};
         pairs[count++] = (struct pair){d->second[i].data, d->optimisers[i]->second, numbers};
     }
-    pairs[count++] = (struct pair){d->h[d->turn], h, states};
-    pairs[count++] = (struct pair){d->c[d->turn], c, states};
+    pairs[count++] = (struct pair){d->h[d->turn], h, rows * d->model->projected};
+    pairs[count++] = (struct pair){d->c[d->turn], c, rows * d->model->options.network.hidden};
     for (int i = 0; i < count; i++) {
         const struct pair *p = &pairs[i];
         const bool there = direction == DPCRI_TO_DEVICE;

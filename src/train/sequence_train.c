@@ -226,8 +226,9 @@ static dpcr_status make_there(training *t, const dpcri_saved *saved, dpcr_error 
     t->step_rows = t->there.rows;
     t->epoch = -1;
     if (!t->data->text) goto done;
-    t->h_bytes = (size_t)(m->chains * t->there.shape.batch * m->options.network.hidden) * m->kernels->element;
-    t->c_bytes = dpcri_sequence_cells(m) ? t->h_bytes : 0;
+    const int64_t rows = m->chains * t->there.shape.batch;
+    t->h_bytes = (size_t)(rows * m->projected) * m->kernels->element;
+    t->c_bytes = dpcri_sequence_cells(m) ? (size_t)(rows * m->options.network.hidden) * m->kernels->element : 0;
     t->h = dpcri_alloc_zero(t->context, t->h_bytes);
     if (t->c_bytes) t->c = dpcri_alloc_zero(t->context, t->c_bytes);
     if (!t->h || (t->c_bytes && !t->c))

@@ -284,6 +284,21 @@ static int gates_of(const dpcri_device_recurrent *c) {
     return c->gates == DPCRI_DEVICE_GRU ? 3 : c->gates == DPCRI_DEVICE_LSTM ? 4 : 1;
 }
 
+// Numbers of h.
+static int64_t heard_of(const dpcri_device_recurrent *c) { return c->projected ? c->projected : c->hidden; }
+
+// What an LSTM projects from numbers of its units: h of m, or back the gradient of m.
+static double project(const dpcri_device_recurrent *c, int64_t j, const double *m) {
+    double sum = 0;
+    for (int64_t u = 0; u < c->hidden; u++) sum += get(c->dtype, c->w_hr, j * c->hidden + u) * m[u];
+    return sum;
+}
+static double unproject(const dpcri_device_recurrent *c, int64_t u, const double *h) {
+    double sum = 0;
+    for (int64_t j = 0; j < c->projected; j++) sum += get(c->dtype, c->w_hr, j * c->hidden + u) * h[j];
+    return c->projected ? sum : h[u];
+}
+
 static int64_t length_of(const dpcri_device_recurrent *c, int64_t row) {
     return c->packed ? c->lengths[row] : c->length;
 }
@@ -308,7 +323,7 @@ static void gates_sums(const dpcri_device_recurrent *c, int64_t row, int64_t l, 
     for (int g = 0; g < gates_of(c); g++) {
         in[g] = sum_of(c, c->w_ih, c->b_ih, g * c->hidden + u, c->inputs, x);
         if (c->gates > DPCRI_DEVICE_LSTM) continue;
-        of[g] = sum_of(c, c->w_hh, c->b_hh, g * c->hidden + u, c->hidden, h);
+        of[g] = sum_of(c, c->w_hh, c->b_hh, g * c->hidden + u, heard_of(c), h);
     }
 }
 
@@ -343,15 +358,16 @@ static double reset_sum(const dpcri_device_recurrent *c, int64_t u, const double
 
 static void layer_forward(const dpcri_device_recurrent *c, int64_t row) {
     double h[WIDEST], next[WIDEST], cell[WIDEST], product[WIDEST] = {0};
-    const int64_t H = c->hidden, length = length_of(c, row);
+    const int64_t H = c->hidden, K = heard_of(c), length = length_of(c, row);
     const int gates = gates_of(c);
-    for (int64_t u = 0; u < H; u++)
-        h[u] = get(c->dtype, c->h0, row * H + u), cell[u] = get(c->dtype, c->c0, row * H + u);
+    for (int64_t j = 0; j < K; j++) h[j] = get(c->dtype, c->h0, row * K + j);
+    for (int64_t u = 0; u < H; u++) cell[u] = get(c->dtype, c->c0, row * H + u);
     for (int64_t l = 0; l < c->length; l++)
-        for (int64_t u = 0; u < H; u++) put(c->dtype, c->y, l * c->y_step + row * c->y_row + u, 0);
+        for (int64_t j = 0; j < K; j++) put(c->dtype, c->y, l * c->y_step + row * c->y_row + j, 0);
     for (int64_t l = 0; l < length; l++) {
         const int64_t at = step_of(c, row, l);
-        for (int64_t u = 0; u < H && begins(c, row, l); u++) h[u] = cell[u] = 0;
+        for (int64_t j = 0; j < K && begins(c, row, l); j++) h[j] = 0;
+        for (int64_t u = 0; u < H && begins(c, row, l); u++) cell[u] = 0;
         reset_states(c, row, l, h, product);
         for (int64_t u = 0; u < H; u++) {
             double in[4] = {0}, of[4] = {0};
@@ -370,11 +386,12 @@ static void layer_forward(const dpcri_device_recurrent *c, int64_t row) {
             if (gates == 4) next[u] = act(3, in[3] + of[3] + peep(c, 2, u, cell[u])) * tanh(cell[u]);
             if (c->kept) put(c->dtype, c->kept, (at * c->rows + row) * H + u, cell[u]);
         }
-        for (int64_t u = 0; u < H; u++) put(c->dtype, c->y, at * c->y_step + row * c->y_row + u, h[u] = next[u]);
+        for (int64_t j = 0; j < K; j++) h[j] = c->projected ? project(c, j, next) : next[j];
+        for (int64_t j = 0; j < K; j++) put(c->dtype, c->y, at * c->y_step + row * c->y_row + j, h[j]);
     }
     bool finite = true;
-    for (int64_t u = 0; u < H; u++) finite = finite && isfinite(h[u]);
-    for (int64_t u = 0; c->ht && u < H; u++) put(c->dtype, c->ht, row * H + u, h[u]);
+    for (int64_t j = 0; j < K; j++) finite = finite && isfinite(h[j]);
+    for (int64_t j = 0; c->ht && j < K; j++) put(c->dtype, c->ht, row * K + j, h[j]);
     for (int64_t u = 0; c->ct && u < H; u++) put(c->dtype, c->ct, row * H + u, cell[u]);
     tell_outcome(c->outcome, row, c->length, finite);
 }
@@ -395,12 +412,12 @@ static void add_input(const dpcri_device_recurrent *c, int64_t row, int64_t l, i
 // e of a gate's sum, its input's (in) and its state's part (of): what both weights get, and what goes on by them.
 static void add_gate(const dpcri_device_recurrent *c, int64_t row, int64_t l, int64_t g, double in, double of,
                      const double *h, double *before) {
-    const int64_t H = c->hidden;
+    const int64_t K = heard_of(c);
     add_input(c, row, l, g, in);
     add(c->dtype, c->db_hh, g, of);
-    for (int64_t j = 0; j < H; j++) {
-        add(c->dtype, c->dw_hh, g * H + j, of * h[j]);
-        before[j] += of * get(c->dtype, c->w_hh, g * H + j);
+    for (int64_t j = 0; j < K; j++) {
+        add(c->dtype, c->dw_hh, g * K + j, of * h[j]);
+        before[j] += of * get(c->dtype, c->w_hh, g * K + j);
     }
 }
 
@@ -469,26 +486,26 @@ static void reset_back(const dpcri_device_recurrent *c, int64_t row, int64_t l, 
 
 static void layer_backward(const dpcri_device_recurrent *c, int64_t row) {
     double h[WIDEST], g[WIDEST], gc[WIDEST], before[WIDEST], come[WIDEST];
-    const int64_t H = c->hidden;
+    const int64_t H = c->hidden, K = heard_of(c);
     const int gates = gates_of(c);
-    for (int64_t u = 0; u < H; u++)
-        g[u] = get(c->dtype, c->dht, row * H + u), gc[u] = get(c->dtype, c->dct, row * H + u);
+    for (int64_t j = 0; j < K; j++) g[j] = get(c->dtype, c->dht, row * K + j);
+    for (int64_t u = 0; u < H; u++) gc[u] = get(c->dtype, c->dct, row * H + u);
     for (int64_t l = 0; c->dx && !c->dx_adds && l < c->length; l++)
         for (int64_t j = 0; j < c->inputs; j++) put(c->dtype, c->dx, l * c->dx_step + row * c->dx_row + j, 0);
     for (int64_t l = length_of(c, row) - 1; l >= 0; l--) {
         const int64_t at = step_of(c, row, l);
         const bool begun = begins(c, row, l);
-        for (int64_t u = 0; u < H; u++) {
-            h[u] = begun   ? 0
-                   : l > 0 ? get(c->dtype, c->y, (at - 1) * c->y_step + row * c->y_row + u)
-                           : get(c->dtype, c->h0, row * H + u);
-            before[u] = 0;
+        for (int64_t j = 0; j < K; j++) {
+            h[j] = begun   ? 0
+                   : l > 0 ? get(c->dtype, c->y, (at - 1) * c->y_step + row * c->y_row + j)
+                           : get(c->dtype, c->h0, row * K + j);
+            before[j] = 0;
+            come[j] = g[j] + get(c->dtype, c->dy, at * c->dy_step + row * c->dy_row + j);
         }
         for (int64_t u = 0; u < H; u++) {
             double in[4] = {0}, of[4] = {0};
             gates_sums(c, row, l, h, u, in, of);
-            const double d = g[u] + get(c->dtype, c->dy, at * c->dy_step + row * c->dy_row + u);
-            come[u] = d;
+            const double d = unproject(c, u, come);
             if (c->reset_before) continue;
             if (c->gates > DPCRI_DEVICE_LSTM) {
                 const double past = cell_before(c, row, l, u);
@@ -520,17 +537,18 @@ static void layer_backward(const dpcri_device_recurrent *c, int64_t row) {
                                      c->coupled ? 0 : dc * past * b * (1 - b), dc * a * (1 - n * n), eo};
                 for (int q = 0; q < 4; q++) add_gate(c, row, l, q * H + u, e[q], e[q], h, before);
                 gc[u] = dc * b + peep(c, 0, u, e[0]) + peep(c, 1, u, e[1]);
+                for (int64_t j = 0; j < c->projected; j++) add(c->dtype, c->dw_hr, j * H + u, come[j] * o * t);
                 for (int q = 0; c->peepholes && q < 3; q++)
                     add(c->dtype, c->dpeephole, q * H + u, e[q == 2 ? 3 : q] * (q == 2 ? after : past));
             }
         }
         if (c->reset_before) reset_back(c, row, l, h, come, before);
-        for (int64_t u = 0; u < H; u++) g[u] = begun ? 0 : before[u];
+        for (int64_t j = 0; j < K; j++) g[j] = begun ? 0 : before[j];
         for (int64_t u = 0; u < H && begun; u++) gc[u] = 0;
     }
     bool finite = true;
-    for (int64_t u = 0; u < H; u++) finite = finite && isfinite(g[u]);
-    for (int64_t u = 0; c->dh0 && u < H; u++) put(c->dtype, c->dh0, row * H + u, g[u]);
+    for (int64_t j = 0; j < K; j++) finite = finite && isfinite(g[j]);
+    for (int64_t j = 0; c->dh0 && j < K; j++) put(c->dtype, c->dh0, row * K + j, g[j]);
     for (int64_t u = 0; c->dc0 && u < H; u++) put(c->dtype, c->dc0, row * H + u, gc[u]);
     tell_outcome(c->outcome, row, c->length, finite);
 }

@@ -197,6 +197,13 @@ void sequences_as_on_the_host(void **state) {
     dpcr_sequence_options narrow = options_of_model(DPCR_RNN_TANH, DPCR_READOUT_LAST, DPCR_F64);
     narrow.network.hidden = 2;
     train_both(narrow, &whole, DPCR_METHOD_NEWTON);
+    for (int readout = DPCR_READOUT_LAST; readout <= DPCR_READOUT_EACH; readout++) {
+        dpcr_sequence_options m = options_of_model(DPCR_LSTM, readout, readout % 2 ? DPCR_F64 : DPCR_F32);
+        const bool each = readout == DPCR_READOUT_EACH;
+        m.network.projection = 1 + readout;
+        m.network.bidirectional = readout == DPCR_READOUT_LAST;
+        train_both(m, each ? &letters_of : &short_ones, methods[readout % 2]);
+    }
 }
 
 // Dropout by the host's masks, of sequences and of a text.
@@ -233,6 +240,7 @@ static void in_segments(dpcr_recurrent_kind kind, kind_of_data data_of, int64_t 
     run host = {0}, device = {0};
     if (left_out()) return;
     m.network.layers = 1 + segment % 2;
+    if (kind == DPCR_LSTM && segment % 2) m.network.projection = 2;
     o.train.solve.method = method;
     train_on(&host, &m, &data, &o, here, DPCR_OK);
     o.segment = segment;

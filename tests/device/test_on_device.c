@@ -582,7 +582,9 @@ static void run_network(const network_job *job) {
     if (left_out()) return;
     dpcr_recurrent_options o = job->options;
     const int64_t D = o.bidirectional ? 2 : 1, N = o.layers * D, H = o.hidden, T = job->length, rows = job->batch;
-    const int64_t in[3] = {T, rows, o.inputs}, out[3] = {T, rows, D * H}, ends[3] = {N, rows, H};
+    const int64_t P = o.projection ? o.projection : H;
+    const int64_t in[3] = {T, rows, o.inputs}, out[3] = {T, rows, D * P}, heard[3] = {N, rows, P},
+                  ends[3] = {N, rows, H};
     dpcr_recurrent *network = NULL;
     dpcr_error error = {0};
     int64_t count = 0;
@@ -590,8 +592,8 @@ static void run_network(const network_job *job) {
     ok(dpcr_recurrent_create(context, &o, &network, &error), &error);
     const void *vector = dpcr_recurrent_vector(network, &count);
     const bool lstm = dpcr_recurrent_kind_has_cell(o.kind) != 0;
-    const int64_t *const shapes[NUMBERS] = {&count, in,  ends, out, ends, ends, ends,
-                                            &count, out, ends, in,  ends, ends, ends};
+    const int64_t *const shapes[NUMBERS] = {&count, in,  heard, out, heard, ends, ends,
+                                            &count, out, heard, in,  heard, ends, ends};
     moved at[NUMBERS];
     for (int i = 0; i < NUMBERS; i++)
         at[i] = make_moved(o.dtype, shapes[i] == &count ? 1 : 3, shapes[i], 1 + (uint64_t)i, i >= D_THETA ? 0.1 : 1);
@@ -662,6 +664,27 @@ static void networks_as_on_the_host(void **state) {
                                        .parted = m == 3,
                                        .training = true,
                                        .method = methods[m % 2]});
+    for (int variant = 0; variant < 4; variant++)
+        for (int m = 0; m < 4; m++, n++)
+            run_network(&(network_job){.options = {.kind = DPCR_LSTM,
+                                                   .dtype = n % 2 ? DPCR_F64 : DPCR_F32,
+                                                   .inputs = 3,
+                                                   .hidden = n % 3 ? 5 : 36,
+                                                   .projection = n % 3 ? 1 + n % 4 : 33,
+                                                   .layers = 1 + n % 2,
+                                                   .bidirectional = n % 3 == 1,
+                                                   .reverse = n % 3 == 2,
+                                                   .no_bias = n % 5 == 2,
+                                                   .peepholes = variant & 1,
+                                                   .input_forget = variant >> 1 & 1,
+                                                   .seed = 9},
+                                       .length = m == 2 ? 1 : 150,
+                                       .batch = 3,
+                                       .lengths = m == 1 ? ragged : NULL,
+                                       .parted = m == 3,
+                                       .training = n % 7 != 6,
+                                       .dropout = variant == 2 ? 0.3 : 0,
+                                       .method = methods[n % 2]});
     for (int kind = DPCR_RNN_TANH; kind <= DPCR_MINGRU; kind++)
         for (int m = 0; m < (kind < DPCR_PARAGRU ? 2 : 3); m++, n++)
             run_network(&(network_job){.options = {.kind = (dpcr_recurrent_kind)kind,

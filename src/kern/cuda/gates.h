@@ -21,7 +21,8 @@ namespace gates {
 template <class T>
 struct problem : chunked<T> {
     int64_t inputs;
-    bool relu;  // of an RNN
+    int64_t heard;  // numbers of h: H, or what an LSTM projects to
+    bool relu;      // of an RNN
     const T *w_ih, *w_hh, *b_ih, *b_hh, *x;
     int64_t x_step, x_row;
     // Variants of an LSTM: f = 1 - i; p_i, p_f, p_o [3][H], with which c goes into the gates, or NULL.

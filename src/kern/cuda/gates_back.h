@@ -47,7 +47,7 @@ template <class T>
 SIMT const T *before_of(const back_problem<T> &b, int64_t row, int64_t m) {
     const problem<T> &p = b.p;
     if (begins(p, row, m)) return nullptr;
-    if (m == 0) return b.h0 ? b.h0 + row * p.hidden : nullptr;
+    if (m == 0) return b.h0 ? b.h0 + row * p.heard : nullptr;
     return p.y + place_of(p, row, m - 1) * p.y_step + row * p.y_row;
 }
 
@@ -87,13 +87,13 @@ struct gate_values {
     SIMT static void run(simt::lane &me, const arguments &b) {
         typedef gates::columns<T, G> forward;
         const problem<T> &p = b.p;
-        const int64_t H = p.hidden, wide = tiles(H, units_of_tile), all = p.length * p.rows;
+        const int64_t H = p.hidden, wide = tiles(H, units_of_tile), all = p.length * p.rows, K = p.heard;
         for (int64_t tile = me.block(); tile < wide * tiles(all, items_of_tile); tile += me.blocks()) {
             const int64_t first = tile / wide * items_of_tile, u0 = tile % wide * units_of_tile, u = u0 + me.in_warp();
             T sum[mine][G];
             SIMT_UNROLL for (int i = 0; i < mine; i++) SIMT_UNROLL for (int q = 0; q < G; q++) sum[i][q] =
                 p.b_hh && u < H ? p.b_hh[q * H + u] : T(0);
-            multiply<T, G>(me, rows{b, first}, p.w_hh + u0 * H, H, H, H - u0, 0, sum);
+            multiply<T, G>(me, rows{b, first}, p.w_hh + u0 * K, K, H, H - u0, 0, sum);
             SIMT_UNROLL for (int i = 0; i < mine; i++) {
                 const int64_t n = first + me.warp() * mine + i;
                 if (n >= all || u >= H) continue;

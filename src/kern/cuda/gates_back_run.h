@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The launcher of gates_back.h, and of gates_reset.h's way back: workspace and launches.
+// The launcher of gates_back.h, and of gates_reset.h's and gates_project.h's way back: workspace and launches.
 #ifndef DPCRI_CUDA_GATES_BACK_RUN_H
 #define DPCRI_CUDA_GATES_BACK_RUN_H
 
@@ -23,6 +23,8 @@ struct back_space {
     T *parts;
     int64_t pieces;
     T *peepholes;  // the parts of theirs
+    // Of an LSTM that projects: W_hh W_hr [4 H][H], the gradients of m [length rows][H] and of h [length rows][P].
+    T *fused, *dm, *dh;
 };
 
 // The layer with its gradients, without workspace.
@@ -68,6 +70,9 @@ back_space<T> back_of(const dpcri_device_recurrent &c, cells::cut *workspace, si
     b.beside = workspace->take<T>(G == 1 ? 0 : items * H);
     take_parts(c, G, c.inputs > H ? c.inputs : H, workspace, &space.parts, &space.pieces);
     space.peepholes = workspace->take<T>(G == 4 && c.peepholes ? most_pieces * 3 * H : 0);
+    space.fused = workspace->take<T>(c.projected ? 4 * H * H : 0);
+    space.dm = workspace->take<T>(c.projected ? steps * H : 0);
+    space.dh = workspace->take<T>(steps * c.projected);
     return space;
 }
 
@@ -78,8 +83,6 @@ size_t back_workspace_of(const dpcri_device_recurrent &c) {
     (void)back_of<T, G>(c, &counted, &cleared);
     return counted.used;
 }
-
-inline int64_t blocks_of(int64_t tiles) { return tiles < 65535 ? tiles : 65535; }
 
 template <class T, int G>
 int launch_inputs_back(const back_problem<T> &b, void *stream) {
@@ -95,7 +98,7 @@ template <class T, int G>
 int launch_rows(const dpcri_device_recurrent &c, const back_space<T> &space, bool input, int64_t base, int64_t rows,
                 bool reset, void *stream) {
     typedef weights_back<T, G> kernel;
-    const int64_t steps = c.length * c.rows, width = input ? c.inputs : c.hidden;
+    const int64_t steps = c.length * c.rows, width = input ? c.inputs : space.b.p.heard;
     const int64_t piece = tiles(tiles(steps, space.pieces), depth) * depth;
     const typename kernel::arguments a = {space.b,
                                           input,
@@ -153,6 +156,41 @@ int launch_peepholes(const dpcri_device_recurrent &c, const back_space<T> &space
     return simt::launch<peepholes_fold<T>>({blocks_of(numbers), threads, 0, false}, stream, a);
 }
 
+// ---- an LSTM that projects ----
+
+// The chain that goes back: over m, with W_hh W_hr and the gradients of m.
+template <class T>
+int launch_before_chain(const dpcri_device_recurrent &c, const back_space<T> &space, const project_back<T> &a,
+                        back_problem<T> *chain, void *stream) {
+    const int64_t steps = c.length * c.rows, H = c.hidden;
+    int status = launch_unproject<T>(c, 4 * H, static_cast<const T *>(c.w_hh), space.fused, stream);
+    if (status == 0) status = launch_numbers<heard_given<T>>(steps * c.projected, a, stream);
+    if (status == 0) status = launch_unproject<T>(c, steps, space.dh, space.dm, stream);
+    chain->p.w_hh = space.fused;
+    chain->dy = space.dm, chain->dy_step = c.rows * H, chain->dy_row = H;
+    chain->first = nullptr, chain->last = nullptr;
+    return status;
+}
+
+template <class T>
+int launch_after_chain(const dpcri_device_recurrent &c, const back_space<T> &space, const project_back<T> &a,
+                       void *stream) {
+    typedef heard_back<T> kernel;
+    const int64_t steps = c.length * c.rows, H = c.hidden;
+    const int64_t products = tiles(steps + c.rows, items_of_tile) * tiles(c.projected, kernel::Q * units_of_tile);
+    if (!c.dw_hr && !c.dh0) return 0;
+    int status = simt::launch<kernel>({blocks_of(products), threads, shared_bytes<T, kernel::Q>(), false}, stream, a);
+    if (status != 0 || !c.dw_hr) return status;
+    status = launch_numbers<unprojected<T>>(steps * H, space.b, stream);
+    // dW_hr as the gradient of a layer's W_ih, whose inputs are m and whose e are dh.
+    dpcri_device_recurrent layer = c;
+    back_space<T> of_h = space;
+    layer.inputs = H, layer.hidden = c.projected, layer.dw_ih = c.dw_hr, layer.db_ih = nullptr;
+    of_h.b.hidden = c.projected, of_h.b.e = space.dh;
+    of_h.b.p.x = space.b.gates, of_h.b.p.x_step = c.rows * 4 * H, of_h.b.p.x_row = 4 * H;
+    return status == 0 ? launch_rows<T, 1>(layer, of_h, true, 0, c.projected, false, stream) : status;
+}
+
 template <class T, int G, class Step = backs<T, G>>
 int back_run_of(const dpcri_device_recurrent &c, void *workspace, void *stream) {
     typedef chunks<T, Step> kernel;
@@ -170,12 +208,17 @@ int back_run_of(const dpcri_device_recurrent &c, void *workspace, void *stream) 
         if (status == 0) status = launch_gates<T, G>(c, b, stream);
     }
     if (status != 0) return status;
-    status = simt::launch<kernel>({wanted < room ? wanted : room, threads, shared_bytes<T, 1>(), true}, stream, b);
+    back_problem<T> chain = b;
+    const project_back<T> projected = {b, b.first, space.dh, b.last};
+    if (c.projected) status = launch_before_chain<T>(c, space, projected, &chain, stream);
+    if (status != 0) return status;
+    status = simt::launch<kernel>({wanted < room ? wanted : room, threads, shared_bytes<T, 1>(), true}, stream, chain);
     if (status == 0) status = launch_inputs_back<T, G>(b, stream);
     if (status == 0) status = launch_weights<T, G>(c, space, true, stream);
     if (status == 0) status = launch_weights<T, G>(c, space, false, stream);
     const bool peepholes = G == 4 && c.peepholes && c.dpeephole;
-    return status == 0 && peepholes ? launch_peepholes<T>(c, space, stream) : status;
+    if (status == 0 && peepholes) status = launch_peepholes<T>(c, space, stream);
+    return status == 0 && c.projected ? launch_after_chain<T>(c, space, projected, stream) : status;
 }
 
 // By kind. Not inline, for `extern`.

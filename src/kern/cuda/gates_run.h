@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
-// The launcher of gates.h, forward, and of gates_reset.h's way forward: workspace and launches.
+// The launcher of gates.h, forward, and of gates_reset.h's and gates_project.h's way forward: workspace and launches.
 #ifndef DPCRI_CUDA_GATES_RUN_H
 #define DPCRI_CUDA_GATES_RUN_H
 
 #include "kern/cuda/cells_run.h"
+#include "kern/cuda/gates_project.h"
 #include "kern/cuda/gates_reset.h"
 
 extern template struct cells::widths<float>;
@@ -59,6 +60,7 @@ problem<T> layer_of(const dpcri_device_recurrent &c) {
     p.rows = c.rows;
     p.hidden = c.hidden;
     p.inputs = c.inputs;
+    p.heard = c.projected ? c.projected : c.hidden;
     p.relu = c.gates == DPCRI_DEVICE_RNN_RELU;
     p.w_ih = static_cast<const T *>(c.w_ih);
     p.w_hh = static_cast<const T *>(c.w_hh);
@@ -127,6 +129,97 @@ int run_of(const dpcri_device_recurrent &c, void *workspace, void *stream) {
     if (status == 0) status = launch_inputs<T>(p, G * p.hidden, nullptr, stream);
     if (status != 0) return status;
     return simt::launch<kernel>({wanted < room ? wanted : room, threads, shared_bytes<T, G>(), true}, stream, p);
+}
+
+// ---- an LSTM that projects ----
+
+inline int64_t blocks_of(int64_t tiles) { return tiles < 65535 ? tiles : 65535; }
+
+// A plain launch with a thread a number.
+template <class Kernel>
+int launch_numbers(int64_t numbers, const typename Kernel::arguments &a, void *stream) {
+    return simt::launch<Kernel>({blocks_of(tiles(numbers, threads)), threads, 0, false}, stream, a);
+}
+
+// to [rows][H] = from [rows][P] W_hr.
+template <class T>
+int launch_unproject(const dpcri_device_recurrent &c, int64_t rows, const T *from, T *to, void *stream) {
+    typedef inputs_back<T, 1> kernel;
+    back_problem<T> b = {};
+    b.length = rows, b.rows = 1, b.hidden = c.projected, b.e = const_cast<T *>(from);
+    b.p.inputs = c.hidden, b.p.w_ih = static_cast<const T *>(c.w_hr);
+    b.dx = to, b.dx_step = b.dx_row = c.hidden;
+    const int64_t products = tiles(rows, items_of_tile) * tiles(c.hidden, kernel::Q * units_of_tile);
+    return simt::launch<kernel>({blocks_of(products), threads, shared_bytes<T, kernel::Q>(), false}, stream, b);
+}
+
+// y [length rows][P], y_row apart, = m [length rows][H] W_hr^T; both from where they lie lowest.
+template <class T>
+int launch_project(const dpcri_device_recurrent &c, const T *m, T *y, void *stream) {
+    problem<T> p = {};
+    p.length = c.length * c.rows, p.rows = 1, p.inputs = c.hidden;
+    p.w_ih = static_cast<const T *>(c.w_hr);
+    p.x = m, p.x_step = p.x_row = c.hidden;
+    p.given = y, p.given_row = c.y_row;
+    return launch_inputs<T>(p, c.projected, nullptr, stream);
+}
+
+template <class T>
+struct projected_space {
+    problem<T> p;    // the layer as it is
+    T *fused, *raw;  // W_hh W_hr [4 H][H], m [length rows][H]
+};
+
+template <class T>
+projected_space<T> projected_of(const dpcri_device_recurrent &c, cells::cut *workspace, size_t *cleared) {
+    projected_space<T> s = {problem_of<T, 4>(c, workspace, cleared), nullptr, nullptr};
+    s.fused = workspace->take<T>(4 * c.hidden * c.hidden);
+    s.raw = workspace->take<T>(c.length * c.rows * c.hidden);
+    return s;
+}
+
+template <class T>
+size_t projected_workspace(const dpcri_device_recurrent &c) {
+    cells::cut counted = {nullptr, 0};
+    size_t cleared = 0;
+    (void)projected_of<T>(c, &counted, &cleared);
+    return counted.used;
+}
+
+// The plain LSTM over m, which lies in time as y does.
+template <class T>
+problem<T> chain_of(const dpcri_device_recurrent &c, const projected_space<T> &s) {
+    problem<T> p = s.p;
+    const int64_t step = c.rows * c.hidden;
+    p.w_hh = s.fused;
+    p.y = c.y_step < 0 ? s.raw + (c.length - 1) * step : s.raw;
+    p.y_step = c.y_step < 0 ? -step : step;
+    p.y_row = c.hidden;
+    p.first = nullptr, p.last = nullptr;
+    return p;
+}
+
+template <class T>
+int run_projected(const dpcri_device_recurrent &c, void *workspace, void *stream) {
+    typedef chunks<T, columns<T, 4>> kernel;
+    cells::cut pieces = {static_cast<unsigned char *>(workspace), 0};
+    size_t cleared = 0;
+    const projected_space<T> s = projected_of<T>(c, &pieces, &cleared);
+    const problem<T> &p = s.p;
+    const int64_t room = simt::cooperative_blocks<kernel>(threads, shared_bytes<T, 4>());
+    const int64_t wanted = tiles(p.chunks * p.rows, items_of_tile) * tiles(p.hidden, units_of_tile);
+    if (room < 1) return -1;
+    int status = simt::clear(workspace, cleared, stream);
+    if (status == 0) status = launch_unproject<T>(c, 4 * c.hidden, p.w_hh, s.fused, stream);
+    if (status == 0) status = launch_inputs<T>(p, 4 * p.hidden, nullptr, stream);
+    if (status == 0 && p.first) status = launch_numbers<first_given<T>>(p.rows * 4 * p.hidden, {p, p.first}, stream);
+    if (status != 0) return status;
+    status = simt::launch<kernel>({wanted < room ? wanted : room, threads, shared_bytes<T, 4>(), true}, stream,
+                                  chain_of<T>(c, s));
+    T *const lowest = p.y_step < 0 ? p.y + (c.length - 1) * p.y_step : p.y;
+    if (status == 0) status = launch_project<T>(c, s.raw, lowest, stream);
+    if (status != 0 || !p.last) return status;
+    return launch_numbers<last_heard<T>>(p.rows * p.heard, {p, p.first, p.last}, stream);
 }
 
 // ---- an RNN of width 1, 2 or 4: the cells' kernels, over W_ih x + b_ih + b_hh ----
@@ -203,6 +296,7 @@ struct kinds {
 template <class T>
 size_t kinds<T>::workspace(const dpcri_device_recurrent &c) {
     if (narrow(c)) return narrow_given<T>(c) + cells::widths<T>::workspace(cell_of<T>(c, nullptr), (int)c.hidden);
+    if (c.projected) return projected_workspace<T>(c);
     return c.gates == DPCRI_DEVICE_GRU    ? workspace_of<T, 3>(c)
            : c.gates == DPCRI_DEVICE_LSTM ? workspace_of<T, 4>(c)
                                           : workspace_of<T, 1>(c);
@@ -212,6 +306,7 @@ template <class T>
 int kinds<T>::run(const dpcri_device_recurrent &c, void *workspace, void *stream) {
     if (narrow(c)) return run_narrow<T>(c, workspace, stream);
     if (c.reset_before) return run_of<T, 3, columns_reset<T>>(c, workspace, stream);
+    if (c.projected) return run_projected<T>(c, workspace, stream);
     return c.gates == DPCRI_DEVICE_GRU    ? run_of<T, 3>(c, workspace, stream)
            : c.gates == DPCRI_DEVICE_LSTM ? run_of<T, 4>(c, workspace, stream)
                                           : run_of<T, 1>(c, workspace, stream);

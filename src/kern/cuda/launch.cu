@@ -228,6 +228,7 @@ int check(const dpcri_device_recurrent &c) {
     if (c.gates < DPCRI_DEVICE_RNN_TANH || c.gates > DPCRI_DEVICE_MINGRU) return DPCRI_CUDA_UNSUPPORTED;
     if (((c.coupled || c.peepholes) && c.gates != DPCRI_DEVICE_LSTM) || (c.reset_before && c.gates != DPCRI_DEVICE_GRU))
         return DPCRI_CUDA_UNSUPPORTED;
+    if (c.projected && (c.gates != DPCRI_DEVICE_LSTM || c.projected < 0)) return DPCRI_CUDA_UNSUPPORTED;
     return dpcri_device_recurrent_refusal(&c) ? DPCRI_CUDA_UNSUPPORTED : DPCRI_CUDA_OK;
 }
 
@@ -284,6 +285,8 @@ int dpcri_cuda_recurrent_run(dpcri_device_recurrent c, void *workspace, size_t b
     if (!c.peephole && (c.gates == DPCRI_DEVICE_PARALSTM || c.peepholes)) return DPCRI_CUDA_ARGUMENT;
     const bool cell = c.gates == DPCRI_DEVICE_LSTM || c.gates == DPCRI_DEVICE_PARALSTM;
     if (c.backward && cell && !c.kept) return DPCRI_CUDA_ARGUMENT;
+    const int64_t step = c.y_step < 0 ? -c.y_step : c.y_step;
+    if (c.projected && (!c.w_hr || (c.length > 1 && step != c.rows * c.y_row))) return DPCRI_CUDA_ARGUMENT;
     if (bytes < dpcri_cuda_recurrent_workspace(c)) return DPCRI_CUDA_WORKSPACE;
     const int ran =
         c.dtype == DPCR_F32 ? run_layer<float>(c, workspace, stream) : run_layer<double>(c, workspace, stream);

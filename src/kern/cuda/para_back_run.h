@@ -94,7 +94,8 @@ int run_para_back(const dpcri_device_recurrent &c, void *workspace, void *stream
     if (status != 0) return status;
     status = c.way == DPCRI_DEVICE_NEWTON ? launch_scan<T, Kind>(c, space.b, space.scan, stream)
                                           : launch_chunks<T, Kind>(c, space.b, workspace, cleared, stream);
-    back_space<T> whole = {space.b, space.parts, space.pieces, nullptr};
+    back_space<T> whole = {};
+    whole.b = space.b, whole.parts = space.parts, whole.pieces = space.pieces;
     whole.b.hidden = wide.hidden;
     if (status == 0) status = launch_inputs_back<T, 1>(whole.b, stream);
     if (status == 0) status = launch_weights<T, 1>(wide, whole, true, stream);
