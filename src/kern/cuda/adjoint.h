@@ -7,6 +7,7 @@
 
 #include "kern/cuda/cells.h"
 #include "kern/cuda/linear.h"
+#include "kern/cuda/shapes.h"
 
 namespace cells {
 
@@ -89,9 +90,9 @@ int run_backward(const problem<T> &p, const dpcri_device_cell &a, void *workspac
     const int status =
         linear::run<T, K, S, linear::usual_group<T, K>(), backward<T, K>>(chain_back(p, K, a), workspace, stream, p);
     if (status != 0 || !a.z0_adjoint) return status;
-    const int64_t blocks = (p.columns + to_start<T, K>::most - 1) / to_start<T, K>::most;
+    const int64_t blocks = shapes::blocks_of(shapes::over(p.columns, to_start<T, K>::most));
     return simt::launch<to_start<T, K>>(
-        {blocks < 65535 ? blocks : 65535, to_start<T, K>::most, 0, false}, stream,
+        {blocks, to_start<T, K>::most, 0, false}, stream,
         {p, static_cast<const T *>(a.adjoint), a.adjoint_row, static_cast<T *>(a.z0_adjoint), a.z0_adjoint_row});
 }
 

@@ -2,15 +2,11 @@
 // The launchers of batches.h and ends.h.
 #include "kern/cuda/batches.h"
 #include "kern/cuda/ends.h"
+#include "kern/cuda/shapes.h"
 
 namespace {
 
-int64_t blocks_of(int64_t count, int64_t each) {
-    const int64_t n = (count + each - 1) / each;
-    return n < 4096 ? n : 4096;
-}
-
-bool real(dpcr_dtype dtype) { return dtype == DPCR_F32 || dtype == DPCR_F64; }
+using namespace shapes;
 
 template <class T>
 int run_affine(const dpcri_device_affine &c, void *stream) {
@@ -29,8 +25,8 @@ int run_affine(const dpcri_device_affine &c, void *stream) {
     const int64_t tall = gates::tiles(c.rows, gates::items_of_tile), bytes = gates::shared_bytes<T, ends::Q>();
     const int64_t wide = gates::tiles(c.backward ? c.in : c.out, ends::across);
     const int64_t weights = gates::tiles(p.in, gates::items_of_tile) * gates::tiles(p.out, ends::across);
-    const simt::shape rows = {blocks_of(tall * wide, 1), gates::threads, bytes, false},
-                      all = {blocks_of(weights, 1), gates::threads, bytes, false};
+    const simt::shape rows = {streaming_blocks(tall * wide, 1), gates::threads, bytes, false},
+                      all = {streaming_blocks(weights, 1), gates::threads, bytes, false};
     int status = 0;
     if (c.backward && (c.weight_gradient || c.bias_gradient))
         status = turned ? simt::launch<ends::gradients<T, true>>(all, stream, p)
@@ -43,14 +39,16 @@ int run_affine(const dpcri_device_affine &c, void *stream) {
 template <class T>
 int run_loss(const dpcri_device_loss &c, void *stream) {
     typedef ends::entropy<T> kernel;
-    const int status = simt::launch<kernel>({blocks_of(c.rows, kernel::most), kernel::most, 0, false}, stream, c);
+    const int status =
+        simt::launch<kernel>({streaming_blocks(c.rows, kernel::most), kernel::most, 0, false}, stream, c);
     return status == 0 ? simt::launch<ends::whole>({1, simt::warp_size, 0, false}, stream, c) : status;
 }
 
 template <class T>
 int run_gather(const dpcri_device_gather &c, void *stream) {
     typedef batches::gather<T> kernel;
-    return simt::launch<kernel>({blocks_of(c.rows * c.pixels, kernel::threads), kernel::threads, 0, false}, stream, c);
+    return simt::launch<kernel>({streaming_blocks(c.rows * c.pixels, kernel::threads), kernel::threads, 0, false},
+                                stream, c);
 }
 
 }  // namespace

@@ -390,9 +390,7 @@ struct peepholes_fold {
     SIMT static void run(simt::lane &me, const arguments &a) {
         const int64_t count = 3 * a.b.p.hidden;
         for (int64_t n = me.block() * threads + me.thread(); n < count; n += me.blocks() * threads) {
-            T sum = a.parts[n];
-            for (int64_t k = 1; k < a.pieces; k++) sum += a.parts[k * count + n];
-            a.peepholes[n] += sum;
+            a.peepholes[n] += sum_of_pieces(a.parts, a.pieces, count, n);
         }
     }
 };
@@ -407,10 +405,7 @@ struct fold {
         for (int64_t n = me.block() * threads + me.thread(); n < count; n += me.blocks() * threads) {
             const int64_t r = a.base + n / row, j = n % row;
             T *to = j < a.width ? (a.weight ? a.weight + r * a.width + j : nullptr) : a.bias ? a.bias + r : nullptr;
-            if (!to) continue;
-            T sum = a.parts[n];
-            for (int64_t k = 1; k < a.pieces; k++) sum += a.parts[k * count + n];
-            *to += sum;
+            if (to) *to += sum_of_pieces(a.parts, a.pieces, count, n);
         }
     }
 };

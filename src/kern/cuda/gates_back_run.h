@@ -8,13 +8,12 @@
 
 namespace gates {
 
-constexpr int64_t most_pieces = 64, rows_of_piece = 512, most_parts = 1 << 24;  // of sums; numbers of all pieces
+using shapes::most_pieces;
+using shapes::rows_of_piece;
 
 // Pieces of the rows that the gradients of weights, `width` columns at most, are summed in: from the shape alone.
 inline int64_t pieces_of(const dpcri_device_recurrent &c, int G, int64_t width) {
-    const int64_t wanted = tiles(c.length * c.rows, rows_of_piece), room = most_parts / (G * c.hidden * (width + 1));
-    const int64_t fit = wanted < room ? wanted : room;
-    return fit < 1 ? 1 : fit < most_pieces ? fit : most_pieces;
+    return shapes::pieces_of(c.length * c.rows, G * c.hidden * (width + 1));
 }
 
 template <class T>

@@ -66,6 +66,14 @@ struct stretch {
 
 SIMT_BOTH int64_t tiles(int64_t n, int64_t of_tile) { return (n + of_tile - 1) / of_tile; }
 
+// Number n of `count` that were summed in pieces: the pieces' sums in order.
+template <class T>
+SIMT T sum_of_pieces(const T *parts, int64_t pieces, int64_t count, int64_t n) {
+    T sum = parts[n];
+    for (int64_t k = 1; k < pieces; k++) sum += parts[k * count + n];
+    return sum;
+}
+
 // Shared memory: a slice of the items' numbers, then one of the weights, k by k.
 template <int Q>
 constexpr int stride = Q *units_of_tile + 1;

@@ -6,11 +6,14 @@
 #include "kern/cuda/cells_run.h"
 #include "kern/cuda/gates_project.h"
 #include "kern/cuda/gates_reset.h"
+#include "kern/cuda/shapes.h"
 
 extern template struct cells::widths<float>;
 extern template struct cells::widths<double>;
 
 namespace gates {
+
+using shapes::blocks_of;
 
 // Steps a chunk where none are named: from the length alone, up to 512 columns a sequence.
 inline int64_t usual_chunk(int64_t length) {
@@ -111,9 +114,8 @@ size_t workspace_of(const dpcri_device_recurrent &c) {
 template <class T>
 int launch_inputs(const problem<T> &p, int64_t outputs, const T *more, void *stream) {
     const int64_t products = tiles(p.length * p.rows, items_of_tile) * tiles(outputs, inputs<T>::Q * units_of_tile);
-    return simt::launch<inputs<T>>(
-        {products < 65535 ? products : 65535, threads, shared_bytes<T, inputs<T>::Q>(), false}, stream,
-        {p, outputs, more});
+    return simt::launch<inputs<T>>({blocks_of(products), threads, shared_bytes<T, inputs<T>::Q>(), false}, stream,
+                                   {p, outputs, more});
 }
 
 template <class T, int G, class Step = columns<T, G>>
@@ -132,8 +134,6 @@ int run_of(const dpcri_device_recurrent &c, void *workspace, void *stream) {
 }
 
 // ---- an LSTM that projects ----
-
-inline int64_t blocks_of(int64_t tiles) { return tiles < 65535 ? tiles : 65535; }
 
 // A plain launch with a thread a number.
 template <class Kernel>
@@ -282,8 +282,7 @@ int run_narrow(const dpcri_device_recurrent &c, void *workspace, void *stream) {
     void *const rest = static_cast<unsigned char *>(workspace) + narrow_given<T>(c);
     if (status == 0) status = cells::widths<T>::run(cell_of<T>(c, p.given), (int)c.hidden, rest, stream);
     if (status != 0 || !p.last) return status;
-    const int64_t blocks = tiles(p.rows * p.hidden, threads);
-    return simt::launch<last_states<T>>({blocks < 65535 ? blocks : 65535, threads, 0, false}, stream, p);
+    return launch_numbers<last_states<T>>(p.rows * p.hidden, p, stream);
 }
 
 // By kind. Not inline, for `extern`.

@@ -8,6 +8,7 @@
 #include "kern/cuda/linear_widths.h"
 #include "kern/cuda/para_back_run.h"
 #include "kern/cuda/para_run.h"
+#include "kern/cuda/shapes.h"
 
 extern template struct cells::widths<float>;
 extern template struct cells::widths<double>;
@@ -97,8 +98,8 @@ int run_chain(const dpcri_device_linear &c, int k, void *workspace, void *stream
     const linear::problem<T> p = problem_of<T>(c, k);
     int status = 0;
     if (c.structure == DPCR_ZERO) {
-        const int64_t blocks = (p.length * p.columns + copy<T>::most - 1) / copy<T>::most;
-        status = simt::launch<copy<T>>({blocks < 4096 ? blocks : 4096, copy<T>::most, 0, false}, stream, p);
+        const int64_t blocks = shapes::streaming_blocks(p.length * p.columns, copy<T>::most);
+        status = simt::launch<copy<T>>({blocks, copy<T>::most, 0, false}, stream, p);
     } else {
         status = k <= 8 ? linear::widths<T, 1, 8>::run(k, p, workspace, stream)
                         : linear::widths<T, 9, 16>::run(k, p, workspace, stream);

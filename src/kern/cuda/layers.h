@@ -512,8 +512,7 @@ struct fold {
     SIMT static void run(simt::lane &me, const arguments &a) {
         const int64_t layer = a.lines * a.out, count = a.p.c.length * layer;
         for (int64_t n = me.block() * most + me.thread(); n < count; n += me.blocks() * most) {
-            T sum = a.parts[n];
-            for (int64_t k = 1; k < a.pieces; k++) sum += a.parts[k * count + n];
+            const T sum = gates::sum_of_pieces(a.parts, a.pieces, count, n);
             gradients<T>::add(a, n / layer, n % layer / a.out, n % a.out, sum);
         }
     }

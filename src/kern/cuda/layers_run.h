@@ -5,12 +5,14 @@
 
 #include "kern/cuda/cells_run.h"
 #include "kern/cuda/layers_two.h"
+#include "kern/cuda/shapes.h"
 
 namespace layers {
 
+using shapes::blocks_of;
+
 // A stack of layers has few rows up to here, of which each goes alone; with many, two warps share a tile.
 constexpr int64_t few_rows = 32, many_rows = 1024;
-constexpr int64_t most_pieces = 64, rows_of_piece = 512, most_parts = 1 << 24;  // of sums; numbers of all pieces
 
 template <class T>
 problem<T> problem_of(const dpcri_device_cell &c) {
@@ -47,8 +49,7 @@ simt::shape shape_of(int row_warps, problem<T> *p) {
     const int64_t depth = tile_bytes / (int64_t)sizeof(T) / p->units;
     p->depth = (int)(depth < widest ? depth : widest);
     const int64_t groups = gates::tiles(p->c.columns, M * row_warps);
-    return {groups < 65535 ? groups : 65535, p->units * row_warps, shared_numbers<T, M, Way>(*p) * (int64_t)sizeof(T),
-            false};
+    return {blocks_of(groups), p->units * row_warps, shared_numbers<T, M, Way>(*p) * (int64_t)sizeof(T), false};
 }
 
 // Wide rows go alone where four of them do not fit on chip.
@@ -91,8 +92,6 @@ int run_forward(const dpcri_device_cell &c, void *stream) {
 
 // ---- back ----
 
-inline int64_t blocks_of(int64_t tiles) { return tiles < 65535 ? tiles : 65535; }
-
 template <class T>
 struct back_space {
     T *e, *normal, *reciprocal, *value, *come, *parts;  // of one product after the other
@@ -107,9 +106,7 @@ back_space<T> space_of(const dpcri_device_cell &c, cells::cut *workspace) {
     back_space<T> s = {};
     const int64_t inner = c.hidden > 0 ? c.hidden : c.w, states = c.length * c.rows * inner;
     const int64_t one = c.length * lines_of(c) * inner, two = c.hidden > 0 ? c.length * (c.hidden + 1) * c.w : 0;
-    const int64_t wanted = gates::tiles(c.rows, rows_of_piece), room = most_parts / (one > two ? one : two);
-    const int64_t fit = wanted < room ? wanted : room;
-    s.pieces = fit < 1 ? 1 : fit < most_pieces ? fit : most_pieces;
+    s.pieces = shapes::pieces_of(c.rows, one > two ? one : two);
     s.piece = gates::tiles(gates::tiles(c.rows, s.pieces), gates::depth) * gates::depth;
     s.pieces = gates::tiles(c.rows, s.piece);
     const bool parts = c.gradients && s.pieces > 1;

@@ -150,10 +150,7 @@ struct diagonals_fold {
             T *to = n < 3 * H     ? (a.diagonals ? a.diagonals + n : nullptr)
                     : a.peepholes ? a.peepholes + (n - 3 * H)
                                   : nullptr;
-            if (!to) continue;
-            T sum = a.parts[n];
-            for (int64_t k = 1; k < a.pieces; k++) sum += a.parts[k * count + n];
-            *to += sum;
+            if (to) *to += sum_of_pieces(a.parts, a.pieces, count, n);
         }
     }
 };

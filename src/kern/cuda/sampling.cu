@@ -2,13 +2,11 @@
 // The launchers of sampling.h and sweeps.h.
 #include "kern/cuda/sampling.h"
 #include "kern/cuda/sweeps.h"
+#include "kern/cuda/shapes.h"
 
 namespace {
 
-int64_t blocks_of(int64_t count, int64_t each) {
-    const int64_t n = (count + each - 1) / each;
-    return n < 4096 ? n : 4096;
-}
+using namespace shapes;
 
 // Rows of a window have their places.
 bool is_window(const dpcri_device_window &w) {
@@ -26,8 +24,8 @@ int dpcri_cuda_dense_run(dpcri_device_dense c, void *stream) {
     if (c.rows == 0) return DPCRI_CUDA_OK;
     if (!c.weight || !c.bias || !c.x || !c.y || c.x == c.y) return DPCRI_CUDA_ARGUMENT;
     const int64_t tiles = gates::tiles(c.rows, gates::items_of_tile) * gates::tiles(c.out, gates::units_of_tile);
-    return simt::launch<kernel>({blocks_of(tiles, 1), kernel::most, gates::shared_bytes<float, kernel::Q>(), false},
-                                stream, c);
+    return simt::launch<kernel>(
+        {streaming_blocks(tiles, 1), kernel::most, gates::shared_bytes<float, kernel::Q>(), false}, stream, c);
 }
 
 int dpcri_cuda_denoise_run(dpcri_device_denoise c, void *stream) {
@@ -35,7 +33,7 @@ int dpcri_cuda_denoise_run(dpcri_device_denoise c, void *stream) {
     if (c.rows < 0 || c.width < 1 || !is_window(c.window) || (c.window.count && !c.steps)) return DPCRI_CUDA_ARGUMENT;
     if (c.rows == 0) return DPCRI_CUDA_OK;
     if (!c.x || !c.m || !c.to || (c.mask && (!c.known || !c.start))) return DPCRI_CUDA_ARGUMENT;
-    return simt::launch<kernel>({blocks_of(c.rows * c.width, kernel::most), kernel::most, 0, false}, stream, c);
+    return simt::launch<kernel>({streaming_blocks(c.rows * c.width, kernel::most), kernel::most, 0, false}, stream, c);
 }
 
 int dpcri_cuda_move_run(dpcri_device_move c, void *stream) {
@@ -44,7 +42,7 @@ int dpcri_cuda_move_run(dpcri_device_move c, void *stream) {
     if (c.steps < 0 || c.rows < 0 || c.width < 0) return DPCRI_CUDA_ARGUMENT;
     if (count == 0) return DPCRI_CUDA_OK;
     if (!c.to) return DPCRI_CUDA_ARGUMENT;
-    return simt::launch<kernel>({blocks_of(count, kernel::most), kernel::most, 0, false}, stream, c);
+    return simt::launch<kernel>({streaming_blocks(count, kernel::most), kernel::most, 0, false}, stream, c);
 }
 
 int dpcri_cuda_sweep_run(dpcri_device_sweep c, void *stream) {

@@ -3,19 +3,15 @@
 #include "kern/cuda/sequences.h"
 
 #include "kern/cuda/dropout.h"
+#include "kern/cuda/shapes.h"
 
 namespace {
 
-int64_t blocks_of(int64_t count, int64_t each) {
-    const int64_t n = (count + each - 1) / each;
-    return n < 4096 ? n : 4096;
-}
-
-bool real(dpcr_dtype dtype) { return dtype == DPCR_F32 || dtype == DPCR_F64; }
+using namespace shapes;
 
 template <class Kernel>
 int run(int64_t count, int64_t each, void *stream, const typename Kernel::arguments &c) {
-    return simt::launch<Kernel>({blocks_of(count, each), sequences::threads, 0, false}, stream, c);
+    return simt::launch<Kernel>({streaming_blocks(count, each), sequences::threads, 0, false}, stream, c);
 }
 
 template <class T>

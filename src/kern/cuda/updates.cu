@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: MIT
 // The launcher of updates.h.
+#include "kern/cuda/shapes.h"
 #include "kern/cuda/updates.h"
 
 namespace {
 
-int64_t blocks_of(int64_t count) {
-    const int64_t n = (count + updates::threads - 1) / updates::threads;
-    return n < 4096 ? n : 4096;
-}
+using namespace shapes;
 
 template <class T>
 int run_update(const dpcri_device_update &u, void *stream) {
-    const simt::shape shape = {blocks_of(u.count), updates::threads, 0, false};
+    const simt::shape shape = {streaming_blocks(u.count, updates::threads), updates::threads, 0, false};
     return u.adam ? simt::launch<updates::adam<T>>(shape, stream, u) : simt::launch<updates::sgd<T>>(shape, stream, u);
 }
 
@@ -19,18 +17,16 @@ template <class T>
 int run_clip(const dpcri_device_clip &c, void *stream) {
     const int status = simt::launch<updates::squares<T>>({updates::blocks_of(c), simt::warp_size, 0, false}, stream, c);
     if (status != 0) return status;
-    return simt::launch<updates::scale<T>>({blocks_of(c.count + c.more_count), updates::threads, sizeof(double), false},
-                                           stream, c);
+    return simt::launch<updates::scale<T>>(
+        {streaming_blocks(c.count + c.more_count, updates::threads), updates::threads, sizeof(double), false}, stream,
+        c);
 }
 
 template <class T>
 int run_tie(const dpcri_device_tie &t, void *stream) {
     typedef updates::ties<T> kernel;
-    const int64_t blocks = (t.tie * t.each + kernel::most - 1) / kernel::most;
-    return simt::launch<kernel>({blocks < 65535 ? blocks : 65535, kernel::most, 0, false}, stream, t);
+    return simt::launch<kernel>({blocks_of(over(t.tie * t.each, kernel::most)), kernel::most, 0, false}, stream, t);
 }
-
-bool real(dpcr_dtype dtype) { return dtype == DPCR_F32 || dtype == DPCR_F64; }
 
 }  // namespace
 
