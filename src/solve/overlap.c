@@ -52,8 +52,11 @@ int64_t dpcri_overlap_groups(int64_t length, int64_t lanes, int64_t warm_up) {
 }
 
 int64_t dpcri_overlap_lanes(const dpcr_steps *steps, int64_t chunks, int64_t threads) {
+    enum { NARROW = 4 };  // states whose lanes are places of vectors; elementwise steps' are, too
     const int64_t lanes = steps->lanes > 1 ? steps->lanes : LANES, share = (chunks + threads - 1) / most(threads, 1);
-    return lanes < DPCRI_VECTOR_LANES && steps->concurrent ? most(least(lanes, share), 1) : lanes;
+    const bool fill =
+        lanes >= DPCRI_VECTOR_LANES && (steps->width <= NARROW || steps->jacobian.structure != DPCR_DENSE);
+    return !fill && steps->concurrent ? most(least(lanes, share), 1) : lanes;
 }
 
 // From the shape of one sequence and the options alone. No chunk is shorter than twice its warm-up. Where chunks would
