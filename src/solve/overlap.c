@@ -428,7 +428,7 @@ dpcr_status dpcri_solve_overlap(dpcri_run *run) {
     const double t0 = dpcri_seconds(), flops = (double)steps->length * (double)steps->batch * steps->flops;
     memset(o.rerun, 0, (size_t)(o.cut.chunks * steps->batch));
     const int64_t call = dpcri_overlap_lanes(steps, o.cut.chunks, dpcr_context_threads(plan->context));
-    o.parts = (o.cut.lanes + call - 1) / call;
+    o.parts = (least(o.cut.lanes, o.cut.chunks) + call - 1) / call;
     bool stopped = !dpcri_for_tasks_or_stop(plan, flops, o.cut.groups * o.parts, first_pass, &o);
     run->report->evaluations += (steps->length + (o.cut.chunks - 1) * plan->options.warm_up) * steps->batch;
     int sweeps = 1;
