@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // One set of vector operations for every instruction set level: kernels are written once over them and compiled once a
 // level, which follows from the compiler's flags. An fma is an fma wherever the level has one (AVX2, AVX-512) and a
-// multiply and an add where it has none, so results differ between levels but not within one. Tails are masked: nothing
-// outside the array is read into a result or written.
+// multiply and an add where it has none, so results differ between levels but not within one. Tails are masked or
+// taken in parts: nothing outside the array is read into a result or written.
 #ifndef DPCRI_SIMD_H
 #define DPCRI_SIMD_H
 
@@ -83,6 +83,16 @@ DPCRI_INLINE vd vd_sqrt(vd x) {
     return x;
 }
 #endif
+#if defined(__AVX2__)
+// n numbers' mask begins n before the zeros.
+static const int32_t dpcri_mask[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
+DPCRI_INLINE vf vf_load_n(const float *p, int n) {
+    return (vf)_mm256_maskload_ps(p, _mm256_loadu_si256((const __m256i *)(dpcri_mask + 8 - n)));
+}
+DPCRI_INLINE vd vd_load_n(const double *p, int n) {
+    return (vd)_mm256_maskload_pd(p, _mm256_loadu_si256((const __m256i *)(dpcri_mask + 8 - 2 * n)));
+}
+#else
 DPCRI_INLINE vf vf_load_n(const float *p, int n) {
     vf v = {0};
     memcpy(&v, p, (size_t)n * 4);
@@ -95,6 +105,60 @@ DPCRI_INLINE vd vd_load_n(const double *p, int n) {
 }
 DPCRI_INLINE void vf_store_n(float *p, vf v, int n) { memcpy(p, &v, (size_t)n * 4); }
 DPCRI_INLINE void vd_store_n(double *p, vd v, int n) { memcpy(p, &v, (size_t)n * 8); }
+DPCRI_INLINE void vf_store_parts(float *p, vf v, int n) { vf_store_n(p, v, n); }
+DPCRI_INLINE void vd_store_parts(double *p, vd v, int n) { vd_store_n(p, v, n); }
+#endif
+#endif
+
+// A vector's first numbers, in parts of a half, a quarter and so on: a masked store reaches over all bytes of a
+// vector, and a load of those beside what it wrote that comes soon would wait; of AVX2's it is slow besides.
+#if defined(__AVX2__)
+DPCRI_INLINE void dpcri_store_half(char *p, __m256i x, int bytes) {
+    __m128i quarter = _mm256_castsi256_si128(x);
+    if (bytes & 16) {
+        _mm_storeu_si128((__m128i *)p, quarter);
+        quarter = _mm256_extracti128_si256(x, 1);
+        p += 16;
+    }
+    if (bytes & 8) {
+        _mm_storel_epi64((__m128i *)p, quarter);
+        quarter = _mm_srli_si128(quarter, 8);
+        p += 8;
+    }
+    if (bytes & 4) {
+        const int32_t last = _mm_cvtsi128_si32(quarter);
+        memcpy(p, &last, sizeof last);
+    }
+}
+#if defined(__AVX512F__)
+DPCRI_INLINE void dpcri_store_parts(void *to, __m512i x, int bytes) {
+    char *p = to;
+    __m256i half = _mm512_castsi512_si256(x);
+    if (bytes & 64) {
+        _mm512_storeu_si512(to, x);
+        return;
+    }
+    if (bytes & 32) {
+        _mm256_storeu_si256((__m256i *)p, half);
+        half = _mm512_extracti64x4_epi64(x, 1);
+        p += 32;
+    }
+    dpcri_store_half(p, half, bytes);
+}
+DPCRI_INLINE void vf_store_parts(float *p, vf v, int n) { dpcri_store_parts(p, (__m512i)v, 4 * n); }
+DPCRI_INLINE void vd_store_parts(double *p, vd v, int n) { dpcri_store_parts(p, (__m512i)v, 8 * n); }
+#else
+DPCRI_INLINE void dpcri_store_parts(void *to, __m256i x, int bytes) {
+    if (bytes & 32)
+        _mm256_storeu_si256((__m256i *)to, x);
+    else
+        dpcri_store_half(to, x, bytes);
+}
+DPCRI_INLINE void vf_store_n(float *p, vf v, int n) { dpcri_store_parts(p, (__m256i)v, 4 * n); }
+DPCRI_INLINE void vd_store_n(double *p, vd v, int n) { dpcri_store_parts(p, (__m256i)v, 8 * n); }
+DPCRI_INLINE void vf_store_parts(float *p, vf v, int n) { vf_store_n(p, v, n); }
+DPCRI_INLINE void vd_store_parts(double *p, vd v, int n) { vd_store_n(p, v, n); }
+#endif
 #endif
 
 // The smaller, and the larger; b where one of them is NaN.

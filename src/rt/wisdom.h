@@ -7,7 +7,7 @@
 
 #include "base/base.h"
 
-enum { DPCRI_WISDOM_KEY = 320, DPCRI_WISDOM_VALUE = 640, DPCRI_WISDOM_MOST = 65536 };
+enum { DPCRI_WISDOM_KEY = 384, DPCRI_WISDOM_VALUE = 640, DPCRI_WISDOM_MOST = 65536 };
 
 // Key and value are printable ASCII, neither empty; the key holds no " = ".
 typedef struct dpcri_note {
