@@ -126,8 +126,10 @@ typedef struct dpcri_device_recurrent {
     const void *w_hr;                       // follows P stands for H but for c, and W_hh is [G H][P]; [P][H]
     int coupled, peepholes;                 // of an LSTM: f = 1 - i; c goes into i, f and o
     int reset_before;                       // of a GRU: n = tanh(x_n + W_n (r h) + b_n)
-    const void *peephole;                   // [2 H] of ParaLSTM; p_i, p_f, p_o [3 H] of an LSTM with peepholes
-    const void *x;                          // [length][rows][inputs]
+    double clip;  // not 0, of kinds whose units mix: what goes into a gate's function, and an LSTM's c before its tanh,
+                  // is cut to -clip..clip
+    const void *peephole;  // [2 H] of ParaLSTM; p_i, p_f, p_o [3 H] of an LSTM with peepholes
+    const void *x;         // [length][rows][inputs]
     int64_t x_step, x_row;
     const void *h0, *c0;  // [rows][H] contiguous, or NULL: zeros
     void *y;              // [length][rows][H]
@@ -163,11 +165,11 @@ typedef struct dpcri_device_recurrent {
 // Why no kernel serves such a layer so far, in words that name what would work; NULL: one does.
 static inline const char *dpcri_device_recurrent_refusal(const dpcri_device_recurrent *c) {
     const int apart = c->gates >= DPCRI_DEVICE_PARAGRU;
-    const int narrow =
-        c->gates <= DPCRI_DEVICE_RNN_RELU && !c->packed && !c->parted && c->hidden <= 4 && c->hidden != 3;
+    const int narrow = c->gates <= DPCRI_DEVICE_RNN_RELU && !c->packed && !c->parted && !(c->clip > 0) &&
+                       c->hidden <= 4 && c->hidden != 3;
     if (c->way == DPCRI_DEVICE_NEWTON && !c->backward && !narrow && !apart)
         return "newton is of paragru, paralstm and mingru there, and of rnn and rnn-relu with 1, 2 or 4 units, full "
-               "length and no resets; the loop and overlap are of all";
+               "length, no resets and no clip; the loop and overlap are of all";
     return c->length <= UINT32_MAX ? NULL : "chains of up to 2^32 - 1 steps work there";
 }
 

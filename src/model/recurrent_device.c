@@ -23,17 +23,6 @@ static dpcri_device_gates gates_of(dpcr_recurrent_kind kind) {
     }
 }
 
-static dpcr_status check_network(const dpcr_recurrent_plan *plan, dpcr_error *error) {
-    const dpcr_recurrent *n = plan->network;
-    const char *const kind = dpcr_recurrent_kind_name(n->options.kind);
-    if (n->options.clip > 0)
-        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                          "recurrent_plan: a variant of %s on a device (clip); kinds as they are work there, and with "
-                          "reset_before, peepholes, input_forget and projection",
-                          kind);
-    return DPCR_OK;
-}
-
 // A layer and direction without arrays.
 static dpcri_device_recurrent form_of(const dpcr_recurrent_plan *plan, int64_t chain, int backward, int packed,
                                       int parted) {
@@ -46,6 +35,7 @@ static dpcri_device_recurrent form_of(const dpcr_recurrent_plan *plan, int64_t c
                                     .inputs = dpcri_recurrent_inputs(n, chain),
                                     .hidden = n->options.hidden,
                                     .projected = n->options.projection,
+                                    .clip = n->options.clip,
                                     .coupled = n->options.input_forget,
                                     .reset_before = n->options.reset_before,
                                     .peepholes = n->options.peepholes,
@@ -160,7 +150,6 @@ dpcr_status dpcri_recurrent_plan_device(dpcr_recurrent_plan *plan, dpcr_error *e
     char where[32];
     DPCR_TRY(dpcri_kernels_of(o->device, "recurrent_plan", &plan->kernels, error));
     DPCR_TRY(dpcr_device_describe(o->device, &info, error));
-    DPCR_TRY(check_network(plan, error));
     DPCR_TRY(dpcri_device_check_options(o, false, error));
     if (o->planning)  // the parameters come later
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,

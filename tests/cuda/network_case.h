@@ -20,6 +20,7 @@ struct network {
     bool back = false;                        // against time
     bool coupled = false, peepholes = false;  // variants of an LSTM
     bool reset_before = false;                // of a GRU
+    double clip = 0;                          // 0: none
     std::vector<T> w_ih, w_hh, b_ih, b_hh, peephole, x, h0, c0, y, ht, ct;
     std::vector<int64_t> lengths;
     std::vector<unsigned char> resets;  // [length][rows] or empty
@@ -64,7 +65,7 @@ struct network {
         c.w_ih = w_ih.data(), c.b_ih = b_ih.data();
         c.w_hh = kind == DPCRI_DEVICE_MINGRU ? nullptr : w_hh.data(), c.b_hh = unmixed() ? nullptr : b_hh.data();
         c.peephole = kind == DPCRI_DEVICE_PARALSTM || peepholes ? peephole.data() : nullptr;
-        c.coupled = coupled, c.peepholes = peepholes, c.reset_before = reset_before;
+        c.coupled = coupled, c.peepholes = peepholes, c.reset_before = reset_before, c.clip = clip;
         const int64_t last = back ? length - 1 : 0, sign = back ? -1 : 1, step = rows * (hidden + 3);
         c.x = x.data() + last * rows * inputs, c.x_step = sign * rows * inputs, c.x_row = inputs;
         c.h0 = h0.data(), c.c0 = cell() ? c0.data() : nullptr;
@@ -103,7 +104,8 @@ struct network {
     // Sequence r of `all`, to be run alone.
     void take(const network &all, int64_t r) {
         const int64_t H = hidden, I = inputs;
-        back = all.back, coupled = all.coupled, peepholes = all.peepholes, reset_before = all.reset_before;
+        back = all.back, coupled = all.coupled, peepholes = all.peepholes, reset_before = all.reset_before,
+        clip = all.clip;
         w_ih = all.w_ih, w_hh = all.w_hh, b_ih = all.b_ih, b_hh = all.b_hh, peephole = all.peephole;
         take_row(h0, all.h0, r, H), take_row(c0, all.c0, r, H);
         for (int64_t l = 0; l < length; l++)
@@ -137,6 +139,21 @@ struct network {
         return peepholes ? (long double)peephole[(size_t)(which * hidden + u)] * cell : 0;
     }
 
+    // What a function gets of u, and whether that is u.
+    long double cut(long double u) const {
+        const long double most = (T)clip;
+        return clip > 0 ? std::fmax(-most, std::fmin(most, u)) : u;
+    }
+    long double whole(long double u) const { return cut(u) == u; }
+    // Slopes of the functions at what they gave.
+    long double sigmoid_slope(long double v) const {
+        const bool ends = clip > 0 && (v == sigmoid(cut(1e9L)) || v == sigmoid(cut(-1e9L)));
+        return ends ? 0 : v * (1 - v);
+    }
+    long double tanh_slope(long double v) const {
+        return clip > 0 && std::fabs(v) == std::tanh(cut(1e9L)) ? 0 : 1 - v * v;
+    }
+
     // The definition (torch.nn's; ONNX's where it is varied), gates in PyTorch's order.
     void matches(double bound) {
         const std::vector<T> got = loop();
@@ -159,17 +176,17 @@ struct network {
                             of[g] += (long double)w_hh[(size_t)(row * hidden + j)] * h[(size_t)j];
                     }
                     long double &to = next[(size_t)u], &cell = c[(size_t)u];
-                    if (gates == 1) to = std::tanh(in[0] + of[0]);
-                    if (kind == DPCRI_DEVICE_RNN_RELU) to = in[0] + of[0] > 0 ? in[0] + of[0] : 0;
+                    if (gates == 1) to = std::tanh(cut(in[0] + of[0]));
+                    if (kind == DPCRI_DEVICE_RNN_RELU) to = std::fmax(cut(in[0] + of[0]), 0.0L);
                     if (gates == 3) {
-                        const long double z = sigmoid(in[1] + of[1]);
-                        to = (1 - z) * std::tanh(in[2] + sigmoid(in[0] + of[0]) * of[2]) + z * h[(size_t)u];
+                        const long double z = sigmoid(cut(in[1] + of[1])), R = sigmoid(cut(in[0] + of[0]));
+                        to = (1 - z) * std::tanh(cut(in[2] + R * of[2])) + z * h[(size_t)u];
                     }
                     if (gates != 4) continue;
-                    const long double i = sigmoid(in[0] + of[0] + peep(0, u, cell));
-                    const long double f = coupled ? 1 - i : sigmoid(in[1] + of[1] + peep(1, u, cell));
-                    cell = f * cell + i * std::tanh(in[2] + of[2]);
-                    to = sigmoid(in[3] + of[3] + peep(2, u, cell)) * std::tanh(cell);
+                    const long double i = sigmoid(cut(in[0] + of[0] + peep(0, u, cell)));
+                    const long double f = coupled ? 1 - i : sigmoid(cut(in[1] + of[1] + peep(1, u, cell)));
+                    cell = f * cell + i * std::tanh(cut(in[2] + of[2]));
+                    to = sigmoid(cut(in[3] + of[3] + peep(2, u, cell))) * std::tanh(cut(cell));
                 }
                 h = next;
                 for (int64_t u = 0; u < hidden; u++) {
@@ -190,10 +207,11 @@ struct network {
     }
 };
 
-// Of an LSTM, by number: as it is, with peepholes, with f = 1 - i, with both; 4, of a GRU: it resets before.
+// Of an LSTM, by number: as it is, with peepholes, with f = 1 - i, with both; 4, of a GRU: it resets before. 8 more:
+// what goes into the functions is cut.
 template <class Case>
 void vary_cell(Case &n, int which) {
-    n.peepholes = which & 1, n.coupled = which >> 1 & 1, n.reset_before = which == 4;
+    n.peepholes = which & 1, n.coupled = which >> 1 & 1, n.reset_before = which >> 2 & 1, n.clip = which & 8 ? 0.4 : 0;
 }
 
 const dpcri_device_gates kinds[] = {DPCRI_DEVICE_RNN_TANH, DPCRI_DEVICE_RNN_RELU, DPCRI_DEVICE_GRU, DPCRI_DEVICE_LSTM};

@@ -45,18 +45,20 @@ struct trained : trained_case<T> {
                     };
                     long double &to = h[(size_t)m + 1][(size_t)u], &cell = c[(size_t)m + 1][(size_t)u];
                     const long double before = h[(size_t)m][(size_t)u];
-                    if (G == 1) to = n.kind == DPCRI_DEVICE_RNN_RELU ? std::fmax(sum(0), 0.0L) : std::tanh(sum(0));
+                    const long double into = n.cut(sum(0));
+                    if (G == 1) to = n.kind == DPCRI_DEVICE_RNN_RELU ? std::fmax(into, 0.0L) : std::tanh(into);
                     if (G == 3) {
-                        const long double z = sigmoid(sum(1));
-                        to = (1 - z) * std::tanh(in[(size_t)m][(size_t)(2 * H + u)] +
-                                                 sigmoid(sum(0)) * of[(size_t)m][(size_t)(2 * H + u)]) +
+                        const long double z = sigmoid(n.cut(sum(1)));
+                        to = (1 - z) * std::tanh(n.cut(in[(size_t)m][(size_t)(2 * H + u)] +
+                                                       sigmoid(into) * of[(size_t)m][(size_t)(2 * H + u)])) +
                              z * before;
                     }
                     if (G == 4) {
-                        const long double past = c[(size_t)m][(size_t)u], i = sigmoid(sum(0) + n.peep(0, u, past));
-                        cell =
-                            (n.coupled ? 1 - i : sigmoid(sum(1) + n.peep(1, u, past))) * past + i * std::tanh(sum(2));
-                        to = sigmoid(sum(3) + n.peep(2, u, cell)) * std::tanh(cell);
+                        const long double past = c[(size_t)m][(size_t)u],
+                                          i = sigmoid(n.cut(sum(0) + n.peep(0, u, past)));
+                        const long double f = n.coupled ? 1 - i : sigmoid(n.cut(sum(1) + n.peep(1, u, past)));
+                        cell = f * past + i * std::tanh(n.cut(sum(2)));
+                        to = sigmoid(n.cut(sum(3) + n.peep(2, u, cell))) * std::tanh(n.cut(cell));
                     }
                 }
             reals g((size_t)H), gc((size_t)H);
@@ -72,30 +74,30 @@ struct trained : trained_case<T> {
                     const auto b = [&](int64_t q) { return of[(size_t)m][(size_t)(q * H + u)]; };
                     const long double after = h[(size_t)m + 1][(size_t)u];
                     if (G == 1)
-                        ei[(size_t)u] =
-                            d * (n.kind == DPCRI_DEVICE_RNN_RELU ? (after > 0 ? 1.0L : 0.0L) : 1 - after * after);
+                        ei[(size_t)u] = d * (n.kind == DPCRI_DEVICE_RNN_RELU ? (after > 0) * n.whole(a(0) + b(0))
+                                                                             : n.tanh_slope(after));
                     if (G == 3) {
-                        const long double R = sigmoid(a(0) + b(0)), z = sigmoid(a(1) + b(1)),
-                                          v = std::tanh(a(2) + R * b(2));
-                        const long double dn = d * (1 - z) * (1 - v * v);
-                        ei[(size_t)u] = dn * b(2) * R * (1 - R);
-                        ei[(size_t)(H + u)] = d * (h[(size_t)m][(size_t)u] - v) * z * (1 - z);
+                        const long double R = sigmoid(n.cut(a(0) + b(0))), z = sigmoid(n.cut(a(1) + b(1))),
+                                          v = std::tanh(n.cut(a(2) + R * b(2)));
+                        const long double dn = d * (1 - z) * n.tanh_slope(v);
+                        ei[(size_t)u] = dn * b(2) * n.sigmoid_slope(R);
+                        ei[(size_t)(H + u)] = d * (h[(size_t)m][(size_t)u] - v) * n.sigmoid_slope(z);
                         ei[(size_t)(2 * H + u)] = dn;
                         before[(size_t)u] = d * z;
                     }
                     if (G == 4) {
                         const long double past = c[(size_t)m][(size_t)u], now = c[(size_t)m + 1][(size_t)u];
-                        const long double i = sigmoid(a(0) + b(0) + n.peep(0, u, past));
-                        const long double f = n.coupled ? 1 - i : sigmoid(a(1) + b(1) + n.peep(1, u, past));
-                        const long double v = std::tanh(a(2) + b(2)), o = sigmoid(a(3) + b(3) + n.peep(2, u, now)),
-                                          t = std::tanh(now);
-                        const long double eo = d * t * o * (1 - o),
-                                          dc = gc[(size_t)u] + d * o * (1 - t * t) + n.peep(2, u, eo);
-                        const long double e0 = dc * (v - (n.coupled ? past : 0)) * i * (1 - i);
-                        const long double e1 = n.coupled ? 0 : dc * past * f * (1 - f);
+                        const long double i = sigmoid(n.cut(a(0) + b(0) + n.peep(0, u, past)));
+                        const long double f = n.coupled ? 1 - i : sigmoid(n.cut(a(1) + b(1) + n.peep(1, u, past)));
+                        const long double v = std::tanh(n.cut(a(2) + b(2))), t = std::tanh(n.cut(now)),
+                                          o = sigmoid(n.cut(a(3) + b(3) + n.peep(2, u, now)));
+                        const long double eo = d * t * n.sigmoid_slope(o);
+                        const long double dc = gc[(size_t)u] + d * o * n.tanh_slope(t) + n.peep(2, u, eo);
+                        const long double e0 = dc * (v - (n.coupled ? past : 0)) * n.sigmoid_slope(i);
+                        const long double e1 = n.coupled ? 0 : dc * past * n.sigmoid_slope(f);
                         ei[(size_t)u] = e0;
                         ei[(size_t)(H + u)] = e1;
-                        ei[(size_t)(2 * H + u)] = dc * i * (1 - v * v);
+                        ei[(size_t)(2 * H + u)] = dc * i * n.tanh_slope(v);
                         ei[(size_t)(3 * H + u)] = eo;
                         gc[(size_t)u] = dc * f + n.peep(0, u, e0) + n.peep(1, u, e1);
                         if (!n.peepholes) continue;
@@ -105,7 +107,7 @@ struct trained : trained_case<T> {
                 }
                 eh = ei;
                 for (int64_t u = 0; G == 3 && u < H; u++)
-                    eh[(size_t)(2 * H + u)] *= sigmoid(in[(size_t)m][(size_t)u] + of[(size_t)m][(size_t)u]);
+                    eh[(size_t)(2 * H + u)] *= sigmoid(n.cut(in[(size_t)m][(size_t)u] + of[(size_t)m][(size_t)u]));
                 for (int64_t row = 0; row < G * H; row++) {
                     want_bi[(size_t)row] += ei[(size_t)row], want_bh[(size_t)row] += eh[(size_t)row];
                     for (int64_t j = 0; j < I; j++) {
@@ -189,6 +191,31 @@ void variants_are_the_definitions(void **) {
     c = lstm.backward(DPCRI_DEVICE_LOOP), c.peepholes = 1;
     w.resize(dpcri_cuda_recurrent_workspace(c));
     assert_int_equal(dpcri_cuda_recurrent_run(c, w.data(), w.size(), nullptr), DPCRI_CUDA_ARGUMENT);
+}
+
+// What goes into the functions is cut, of every kind and variant, narrow RNNs too.
+void what_is_cut_is_the_definitions(void **) {
+    uint64_t seed = 0;
+    for (const dpcri_device_gates kind : kinds) {
+        uneven_matches<varied<8>>(kind, 1e-13);
+        for (const int64_t width : {1, 2, 4, 33}) {
+            trained<double> one(kind, 7, 2, 3, width, 0.9);
+            vary_cell(one, 8);
+            one.matches(1e-13);
+        }
+        for (const double size : {0.5, 12.0}) back_is_the_loop(kind, size, seed, 8);
+        packed_is_apart(kind, 8);
+        for (const dpcri_device_way way : {DPCRI_DEVICE_LOOP, DPCRI_DEVICE_OVERLAP})
+            parts_are_apart(kind, way, true, 8);
+    }
+    uneven_matches<varied<9>>(DPCRI_DEVICE_LSTM, 1e-13);
+    uneven_matches<varied<10>>(DPCRI_DEVICE_LSTM, 1e-13);
+    uneven_matches<varied<11>>(DPCRI_DEVICE_LSTM, 1e-13);
+    trained<float> none(DPCRI_DEVICE_MINGRU, 4, 1, 2, 3, 0.5);
+    dpcri_device_recurrent c = none.backward(DPCRI_DEVICE_LOOP);
+    std::vector<unsigned char> w(dpcri_cuda_recurrent_workspace(c));
+    c.clip = 1;
+    assert_int_equal(dpcri_cuda_recurrent_run(c, w.data(), w.size(), nullptr), DPCRI_CUDA_UNSUPPORTED);
 }
 
 void overlap_is_the_loop(void **) {
@@ -292,15 +319,11 @@ void what_cannot_be_is_refused(void **) {
 
 int main() {
     const CMUnitTest tests[] = {
-        cmocka_unit_test(variants_are_the_definitions),
-        cmocka_unit_test(loop_is_the_definitions),
-        cmocka_unit_test(overlap_is_the_loop),
-        cmocka_unit_test(bits_are_those_of_any_order),
-        cmocka_unit_test(sequences_are_apart),
-        cmocka_unit_test(what_is_there_is_added_to),
-        cmocka_unit_test(tolerances_are_of_the_gradients_size),
-        cmocka_unit_test(what_cannot_be_is_refused),
-        cmocka_unit_test(parts_of_sequences_are_apart),
+        cmocka_unit_test(variants_are_the_definitions), cmocka_unit_test(what_is_cut_is_the_definitions),
+        cmocka_unit_test(loop_is_the_definitions),      cmocka_unit_test(overlap_is_the_loop),
+        cmocka_unit_test(bits_are_those_of_any_order),  cmocka_unit_test(sequences_are_apart),
+        cmocka_unit_test(what_is_there_is_added_to),    cmocka_unit_test(tolerances_are_of_the_gradients_size),
+        cmocka_unit_test(what_cannot_be_is_refused),    cmocka_unit_test(parts_of_sequences_are_apart),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

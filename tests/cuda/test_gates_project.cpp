@@ -13,6 +13,7 @@ template <class T>
 struct projected {
     int64_t L, B, I, H, P;
     bool back = false, coupled = false, peepholes = false, starts = true;
+    double clip = 0;
     std::vector<T> w_ih, w_hh, w_hr, b_ih, b_hh, peephole, x, h0, c0, dy, dht, dct;  // given
     std::vector<T> y, ht, ct, kept, dx, dh0, dc0, dw_ih, dw_hh, dw_hr, db_ih, db_hh, dpeephole;
     std::vector<int64_t> lengths;
@@ -35,7 +36,7 @@ struct projected {
         c.dtype = sizeof(T) == 4 ? DPCR_F32 : DPCR_F64, c.gates = DPCRI_DEVICE_LSTM, c.way = way;
         c.length = L, c.rows = B, c.inputs = I, c.hidden = H, c.projected = P;
         c.w_ih = w_ih.data(), c.w_hh = w_hh.data(), c.w_hr = w_hr.data(), c.b_ih = b_ih.data(), c.b_hh = b_hh.data();
-        c.coupled = coupled, c.peepholes = peepholes, c.peephole = peephole.data();
+        c.coupled = coupled, c.peepholes = peepholes, c.clip = clip, c.peephole = peephole.data();
         c.x = x.data() + last * B * I, c.x_step = sign * B * I, c.x_row = I;
         c.h0 = starts ? h0.data() : nullptr, c.c0 = starts ? c0.data() : nullptr;
         c.y = y.data() + last * B * (P + 2), c.y_step = sign * B * (P + 2), c.y_row = P + 2;
@@ -86,6 +87,18 @@ struct projected {
     long double peep(int which, int64_t u, long double cell) const {
         return peepholes ? (long double)peephole[(size_t)(which * H + u)] * cell : 0;
     }
+    long double cut(long double u) const {
+        const long double most = (T)clip;
+        return clip > 0 ? std::fmax(-most, std::fmin(most, u)) : u;
+    }
+    // Slopes of the functions at what they gave.
+    long double of_sigmoid(long double v) const {
+        const bool ends = clip > 0 && (v == sigmoid(cut(1e9L)) || v == sigmoid(cut(-1e9L)));
+        return ends ? 0 : v * (1 - v);
+    }
+    long double of_tanh(long double v) const {
+        return clip > 0 && std::fabs(v) == std::tanh(cut(1e9L)) ? 0 : 1 - v * v;
+    }
     void close(const char *what, T got, long double want) const {
         if (!(std::fabs(got - want) <= bound * (1 + std::fabs(want))))
             fail_msg("%s, H %d P %d: %.9g, wanted %.9g", what, (int)H, (int)P, (double)got, (double)want);
@@ -116,10 +129,10 @@ struct projected {
                     for (int64_t j = 0; j < P; j++)
                         a[g] += (long double)w_hh[(size_t)((g * H + u) * P + j)] * before[k][(size_t)j];
                 }
-                const long double was = past[k][(size_t)u], i = sigmoid(a[0] + peep(0, u, was));
-                const long double f = coupled ? 1 - i : sigmoid(a[1] + peep(1, u, was)), v = std::tanh(a[2]);
-                const long double now = f * was + i * v, o = sigmoid(a[3] + peep(2, u, now));
-                const long double values[] = {i, f, v, o, o * std::tanh(now)};
+                const long double was = past[k][(size_t)u], i = sigmoid(cut(a[0] + peep(0, u, was)));
+                const long double f = coupled ? 1 - i : sigmoid(cut(a[1] + peep(1, u, was))), v = std::tanh(cut(a[2]));
+                const long double now = f * was + i * v, o = sigmoid(cut(a[3] + peep(2, u, now)));
+                const long double values[] = {i, f, v, o, o * std::tanh(cut(now))};
                 c[k + 1][(size_t)u] = now;
                 for (int64_t q = 0; q < 5; q++) tape[k][(size_t)(q * H + u)] = values[q];
             }
@@ -157,11 +170,11 @@ struct projected {
                 sums_hr[(size_t)(j * H + u)] += g[(size_t)j] * tape[(size_t)(4 * H + u)];
             }
             const long double i = tape[s], f = tape[(size_t)(H + u)], v = tape[(size_t)(2 * H + u)],
-                              o = tape[(size_t)(3 * H + u)], th = std::tanh(now[s]);
-            const long double eo = d * th * o * (1 - o), dc = gc[s] + d * o * (1 - th * th) + peep(2, u, eo);
-            e[s] = dc * (v - (coupled ? was[s] : 0)) * i * (1 - i);
-            e[(size_t)(H + u)] = coupled ? 0 : dc * was[s] * f * (1 - f);
-            e[(size_t)(2 * H + u)] = dc * i * (1 - v * v), e[(size_t)(3 * H + u)] = eo;
+                              o = tape[(size_t)(3 * H + u)], th = std::tanh(cut(now[s]));
+            const long double eo = d * th * of_sigmoid(o), dc = gc[s] + d * o * of_tanh(th) + peep(2, u, eo);
+            e[s] = dc * (v - (coupled ? was[s] : 0)) * of_sigmoid(i);
+            e[(size_t)(H + u)] = coupled ? 0 : dc * was[s] * of_sigmoid(f);
+            e[(size_t)(2 * H + u)] = dc * i * of_tanh(v), e[(size_t)(3 * H + u)] = eo;
             gc[s] = begun ? 0 : dc * f + peep(0, u, e[s]) + peep(1, u, e[(size_t)(H + u)]);
             if (!peepholes) continue;
             sums_p[s] += e[s] * was[s], sums_p[(size_t)(H + u)] += e[(size_t)(H + u)] * was[s];
@@ -202,6 +215,7 @@ struct projected {
 template <class T>
 void vary(projected<T> &n, int variant) {
     n.peepholes = variant & 1, n.coupled = variant >> 1 & 1, n.back = variant >> 2 & 1;
+    n.clip = variant % 3 == 1 ? 0.4 : 0;
 }
 
 void states_and_gradients_are_the_definitions(void **) {

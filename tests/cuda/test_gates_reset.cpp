@@ -41,12 +41,12 @@ struct reset : trained_case<T> {
         for (int64_t m = 0; m < n; m++) {
             const size_t k = (size_t)m;
             for (int64_t u = 0; u < H; u++) {
-                R[k][(size_t)u] = sigmoid(into(r, time(m), 0, u) + of(0, u, h[k]));
-                z[k][(size_t)u] = sigmoid(into(r, time(m), 1, u) + of(1, u, h[k]));
+                R[k][(size_t)u] = sigmoid(this->cut(into(r, time(m), 0, u) + of(0, u, h[k])));
+                z[k][(size_t)u] = sigmoid(this->cut(into(r, time(m), 1, u) + of(1, u, h[k])));
                 product[k][(size_t)u] = R[k][(size_t)u] * h[k][(size_t)u];
             }
             for (int64_t u = 0; u < H; u++) {
-                v[k][(size_t)u] = std::tanh(into(r, time(m), 2, u) + of(2, u, product[k]));
+                v[k][(size_t)u] = std::tanh(this->cut(into(r, time(m), 2, u) + of(2, u, product[k])));
                 h[k + 1][(size_t)u] = (1 - z[k][(size_t)u]) * v[k][(size_t)u] + z[k][(size_t)u] * h[k][(size_t)u];
                 const T got = this->y[(size_t)((time(m) * B + r) * (H + 3) + u)];
                 if (!(std::fabs(got - h[k + 1][(size_t)u]) <= bound)) fail_msg("state %d, unit %d", (int)m, (int)u);
@@ -60,15 +60,15 @@ struct reset : trained_case<T> {
             for (int64_t u = 0; u < H; u++) {
                 const size_t i = (size_t)u;
                 const long double d = g[i] + this->dy[(size_t)((time(m) * B + r) * (H + 1) + u)];
-                e[(size_t)(H + u)] = d * (h[k][i] - v[k][i]) * z[k][i] * (1 - z[k][i]);
-                e[(size_t)(2 * H + u)] = d * (1 - z[k][i]) * (1 - v[k][i] * v[k][i]);
+                e[(size_t)(H + u)] = d * (h[k][i] - v[k][i]) * this->sigmoid_slope(z[k][i]);
+                e[(size_t)(2 * H + u)] = d * (1 - z[k][i]) * this->tanh_slope(v[k][i]);
                 before[i] = d * z[k][i];
             }
             for (int64_t u = 0; u < H; u++)
                 for (int64_t j = 0; j < H; j++)
                     inner[(size_t)j] += e[(size_t)(2 * H + u)] * this->w_hh[(size_t)((2 * H + u) * H + j)];
             for (size_t i = 0; i < (size_t)H; i++) {
-                e[i] = inner[i] * h[k][i] * R[k][i] * (1 - R[k][i]);
+                e[i] = inner[i] * h[k][i] * this->sigmoid_slope(R[k][i]);
                 before[i] += inner[i] * R[k][i];
             }
             for (int64_t row = 0; row < 3 * H; row++) {
@@ -104,6 +104,19 @@ struct reset : trained_case<T> {
             assert_true(o.locked == L && !o.non_finite && o.residual == 0);
     }
 };
+
+void what_is_cut_is_the_definitions(void **) {
+    uint64_t seed = 0;
+    for (const int64_t width : {1, 5, 33}) {
+        reset<double> one(DPCRI_DEVICE_GRU, 9, 2, 3, width, 0.9);
+        vary_cell(one, 12);
+        one.matches(1e-13);
+    }
+    for (const double size : {0.5, 12.0}) back_is_the_loop(DPCRI_DEVICE_GRU, size, seed, 12);
+    packed_is_apart(DPCRI_DEVICE_GRU, 12);
+    for (const dpcri_device_way way : {DPCRI_DEVICE_LOOP, DPCRI_DEVICE_OVERLAP})
+        parts_are_apart(DPCRI_DEVICE_GRU, way, true, 12);
+}
 
 void loop_is_the_definitions(void **) {
     for (int64_t width = 1; width <= 40; width++) {
@@ -149,9 +162,9 @@ void what_cannot_be_is_refused(void **) {
 
 int main() {
     const CMUnitTest tests[] = {
-        cmocka_unit_test(loop_is_the_definitions),     cmocka_unit_test(overlap_is_the_loop),
-        cmocka_unit_test(bits_are_those_of_any_order), cmocka_unit_test(sequences_are_apart),
-        cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(loop_is_the_definitions), cmocka_unit_test(what_is_cut_is_the_definitions),
+        cmocka_unit_test(overlap_is_the_loop),     cmocka_unit_test(bits_are_those_of_any_order),
+        cmocka_unit_test(sequences_are_apart),     cmocka_unit_test(what_cannot_be_is_refused),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -72,6 +72,12 @@ static double apart(const dpcri_device_recurrent *c, int64_t u, const double *x,
     return act(3, x[2] + a[2] + get(c->dtype, c->peephole, c->hidden + u) * *cell) * tanh(*cell);
 }
 
+// What a function gets of u, and whether it is cut off there.
+static double cut(const dpcri_device_recurrent *c, double u) {
+    return c->clip > 0 ? fmax(-c->clip, fmin(c->clip, u)) : u;
+}
+static bool whole(const dpcri_device_recurrent *c, double u) { return !(c->clip > 0) || fabs(u) <= c->clip; }
+
 // What an LSTM's gate gets of c.
 static double peep(const dpcri_device_recurrent *c, int which, int64_t u, double cell) {
     return c->peepholes ? get(c->dtype, c->peephole, which * c->hidden + u) * cell : 0;
@@ -82,7 +88,7 @@ static void reset_states(const dpcri_device_recurrent *c, int64_t row, int64_t l
     for (int64_t u = 0; c->reset_before && u < c->hidden; u++) {
         double in[4] = {0}, of[4] = {0};
         gates_sums(c, row, l, h, u, in, of);
-        product[u] = act(3, in[0] + of[0]) * h[u];
+        product[u] = act(3, cut(c, in[0] + of[0])) * h[u];
     }
 }
 static double reset_sum(const dpcri_device_recurrent *c, int64_t u, const double *product) {
@@ -110,13 +116,13 @@ static void layer_forward(const dpcri_device_recurrent *c, int64_t row) {
                 if (c->kept) put(c->dtype, c->kept, (at * c->rows + row) * H + u, cell[u]);
                 continue;
             }
-            const double a = act(3, in[0] + of[0] + peep(c, 0, u, cell[u]));
-            const double b = c->coupled ? 1 - a : act(3, in[1] + of[1] + peep(c, 1, u, cell[u]));
-            if (gates == 1) next[u] = act(c->gates == DPCRI_DEVICE_RNN_RELU ? 1 : 2, in[0] + of[0]);
+            const double a = act(3, cut(c, in[0] + of[0] + peep(c, 0, u, cell[u])));
+            const double b = c->coupled ? 1 - a : act(3, cut(c, in[1] + of[1] + peep(c, 1, u, cell[u])));
+            if (gates == 1) next[u] = act(c->gates == DPCRI_DEVICE_RNN_RELU ? 1 : 2, cut(c, in[0] + of[0]));
             const double to_n = c->reset_before ? reset_sum(c, u, product) : a * of[2];
-            if (gates == 3) next[u] = (1 - b) * tanh(in[2] + to_n) + b * h[u];
-            if (gates == 4) cell[u] = b * cell[u] + a * tanh(in[2] + of[2]);
-            if (gates == 4) next[u] = act(3, in[3] + of[3] + peep(c, 2, u, cell[u])) * tanh(cell[u]);
+            if (gates == 3) next[u] = (1 - b) * tanh(cut(c, in[2] + to_n)) + b * h[u];
+            if (gates == 4) cell[u] = b * cell[u] + a * tanh(cut(c, in[2] + of[2]));
+            if (gates == 4) next[u] = act(3, cut(c, in[3] + of[3] + peep(c, 2, u, cell[u]))) * tanh(cut(c, cell[u]));
             if (c->kept) put(c->dtype, c->kept, (at * c->rows + row) * H + u, cell[u]);
         }
         for (int64_t j = 0; j < K; j++) h[j] = c->projected ? project(c, j, next) : next[j];
@@ -195,19 +201,23 @@ static void reset_back(const dpcri_device_recurrent *c, int64_t row, int64_t l, 
                        double *before) {
     const int64_t H = c->hidden;
     double product[WIDEST], inner[WIDEST] = {0}, r[WIDEST];
+    bool open[WIDEST];
     reset_states(c, row, l, h, product);
     for (int64_t u = 0; u < H; u++) {
         double in[4] = {0}, of[4] = {0};
         gates_sums(c, row, l, h, u, in, of);
-        r[u] = act(3, in[0] + of[0]);
-        const double z = act(3, in[1] + of[1]), n = tanh(in[2] + reset_sum(c, u, product));
-        const double dz = d[u] * (h[u] - n) * z * (1 - z), dn = d[u] * (1 - z) * (1 - n * n);
+        const double to_z = in[1] + of[1], to_n = in[2] + reset_sum(c, u, product);
+        r[u] = act(3, cut(c, in[0] + of[0]));
+        open[u] = whole(c, in[0] + of[0]);
+        const double z = act(3, cut(c, to_z)), n = tanh(cut(c, to_n));
+        const double dz = whole(c, to_z) ? d[u] * (h[u] - n) * z * (1 - z) : 0;
+        const double dn = whole(c, to_n) ? d[u] * (1 - z) * (1 - n * n) : 0;
         add_gate(c, row, l, H + u, dz, dz, h, before);
         add_gate(c, row, l, 2 * H + u, dn, dn, product, inner);
         before[u] += d[u] * z;
     }
     for (int64_t u = 0; u < H; u++) {
-        const double dr = inner[u] * h[u] * r[u] * (1 - r[u]);
+        const double dr = open[u] ? inner[u] * h[u] * r[u] * (1 - r[u]) : 0;
         add_gate(c, row, l, u, dr, dr, h, before);
         before[u] += inner[u] * r[u];
     }
@@ -242,28 +252,31 @@ static void layer_backward(const dpcri_device_recurrent *c, int64_t row) {
                 continue;
             }
             const double past = gates == 4 ? cell_before(c, row, l, u) : 0;
-            const double a = act(3, in[0] + of[0] + peep(c, 0, u, past));
-            const double b = c->coupled ? 1 - a : act(3, in[1] + of[1] + peep(c, 1, u, past));
+            const double to_a = in[0] + of[0] + peep(c, 0, u, past), to_b = in[1] + of[1] + peep(c, 1, u, past);
+            const double a = act(3, cut(c, to_a)), b = c->coupled ? 1 - a : act(3, cut(c, to_b));
+            const double open_a = whole(c, to_a), open_b = whole(c, to_b);
             if (gates == 1) {
                 const int f = c->gates == DPCRI_DEVICE_RNN_RELU ? 1 : 2;
-                const double e = d * slope(f, in[0] + of[0]);
+                const double e = open_a * d * slope(f, in[0] + of[0]);
                 add_gate(c, row, l, u, e, e, h, before);
             }
             if (gates == 3) {
-                const double n = tanh(in[2] + a * of[2]), dn = d * (1 - b) * (1 - n * n);
-                const double dr = dn * of[2] * a * (1 - a), dz = d * (h[u] - n) * b * (1 - b);
+                const double to_n = in[2] + a * of[2], n = tanh(cut(c, to_n));
+                const double dn = whole(c, to_n) * d * (1 - b) * (1 - n * n);
+                const double dr = open_a * dn * of[2] * a * (1 - a), dz = open_b * d * (h[u] - n) * b * (1 - b);
                 add_gate(c, row, l, u, dr, dr, h, before);
                 add_gate(c, row, l, H + u, dz, dz, h, before);
                 add_gate(c, row, l, 2 * H + u, dn, dn * a, h, before);
                 before[u] += d * b;
             }
             if (gates == 4) {
-                const double n = tanh(in[2] + of[2]);
-                const double after = b * past + a * n, t = tanh(after),
-                             o = act(3, in[3] + of[3] + peep(c, 2, u, after));
-                const double eo = d * t * o * (1 - o), dc = gc[u] + d * o * (1 - t * t) + peep(c, 2, u, eo);
-                const double e[4] = {dc * (n - (c->coupled ? past : 0)) * a * (1 - a),
-                                     c->coupled ? 0 : dc * past * b * (1 - b), dc * a * (1 - n * n), eo};
+                const double n = tanh(cut(c, in[2] + of[2])), after = b * past + a * n, t = tanh(cut(c, after));
+                const double to_o = in[3] + of[3] + peep(c, 2, u, after), o = act(3, cut(c, to_o));
+                const double eo = whole(c, to_o) * d * t * o * (1 - o);
+                const double dc = gc[u] + whole(c, after) * d * o * (1 - t * t) + peep(c, 2, u, eo);
+                const double e[4] = {open_a * dc * (n - (c->coupled ? past : 0)) * a * (1 - a),
+                                     c->coupled ? 0 : open_b * dc * past * b * (1 - b),
+                                     whole(c, in[2] + of[2]) * dc * a * (1 - n * n), eo};
                 for (int q = 0; q < 4; q++) add_gate(c, row, l, q * H + u, e[q], e[q], h, before);
                 gc[u] = dc * b + peep(c, 0, u, e[0]) + peep(c, 1, u, e[1]);
                 for (int64_t j = 0; j < c->projected; j++) add(c->dtype, c->dw_hr, j * H + u, come[j] * o * t);

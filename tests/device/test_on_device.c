@@ -664,6 +664,28 @@ static void networks_as_on_the_host(void **state) {
                                        .parted = m == 3,
                                        .training = true,
                                        .method = methods[m % 2]});
+    for (int variant = 0; variant < 7; variant++)
+        for (int m = 0; m < 4; m++, n++)
+            run_network(&(network_job){.options = {.kind = variant < 3 ? (dpcr_recurrent_kind)(DPCR_RNN_TANH + variant)
+                                                           : variant < 4 ? DPCR_GRU
+                                                                         : DPCR_LSTM,
+                                                   .dtype = n % 2 ? DPCR_F64 : DPCR_F32,
+                                                   .inputs = 3,
+                                                   .hidden = n % 3 ? 2 + n % 4 : 34,
+                                                   .projection = variant == 6 && m % 2 ? 1 : 0,
+                                                   .layers = 1 + n % 2,
+                                                   .bidirectional = n % 3 == 1,
+                                                   .peepholes = variant == 5,
+                                                   .input_forget = variant == 6,
+                                                   .reset_before = variant == 3,
+                                                   .clip = 0.1 + 0.15 * (n % 5),
+                                                   .seed = 9},
+                                       .length = 150,
+                                       .batch = 3,
+                                       .lengths = m < 2 ? NULL : ragged,
+                                       .parted = m == 3,
+                                       .training = true,
+                                       .method = methods[m % 2]});
     for (int variant = 0; variant < 4; variant++)
         for (int m = 0; m < 4; m++, n++)
             run_network(&(network_job){.options = {.kind = DPCR_LSTM,

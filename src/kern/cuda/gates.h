@@ -19,12 +19,18 @@
 namespace gates {
 
 template <class T>
+SIMT T sigmoid_of(T u) {
+    return simt::fma(cells::tanh_of(T(0.5) * u), T(0.5), T(0.5));
+}
+
+template <class T>
 struct problem : chunked<T> {
     int64_t inputs;
     int64_t heard;  // numbers of h: H, or what an LSTM projects to
     bool relu;      // of an RNN
     const T *w_ih, *w_hh, *b_ih, *b_hh, *x;
     int64_t x_step, x_row;
+    T clip;  // what goes into the gates' functions, and c into its tanh, is cut to -clip..clip; 0: as it is
     // Variants of an LSTM: f = 1 - i; p_i, p_f, p_o [3][H], with which c goes into the gates, or NULL.
     bool coupled;
     const T *peephole;
@@ -134,6 +140,13 @@ struct inputs {
     }
 };
 
+// ---- what is cut ----
+
+template <class T>
+SIMT T cut(const problem<T> &p, T u) {
+    return !(p.clip > 0) ? u : u > p.clip ? p.clip : u < -p.clip ? -p.clip : u;
+}
+
 // ---- a step of all items: columns of one product ----
 
 template <class T, int G>  // gates of a unit: 1, 3, 4
@@ -176,18 +189,17 @@ struct columns {
         return p.resets && m >= 0 && m < length_of<T>(p, item % p.rows) && begins(p, item % p.rows, m);
     }
 
-    SIMT static T sigmoid(T u) { return simt::fma(cells::tanh_of(T(0.5) * u), T(0.5), T(0.5)); }
+    SIMT static T sigmoid(T u) { return sigmoid_of(u); }
 
-    // Of an LSTM, `peephole` at the unit: from what goes in, and c before the step or after it.
-    SIMT static T input_gate(const problem<T> &, const T *peephole, T in, T before) {
-        return sigmoid(peephole ? simt::fma(peephole[0], before, in) : in);
+    // What goes into an LSTM's gates, `peephole` at the unit: c before the step too, or c after it.
+    SIMT static T into_input(const T *peephole, T in, T before) {
+        return peephole ? simt::fma(peephole[0], before, in) : in;
     }
-    SIMT static T forget_gate(const problem<T> &p, const T *peephole, T in, T before, T i) {
-        if (p.coupled) return T(1) - i;
-        return sigmoid(peephole ? simt::fma(peephole[p.hidden], before, in) : in);
+    SIMT static T into_forget(const problem<T> &p, const T *peephole, T in, T before) {
+        return peephole ? simt::fma(peephole[p.hidden], before, in) : in;
     }
-    SIMT static T output_gate(const problem<T> &p, const T *peephole, T in, T after) {
-        return sigmoid(peephole ? simt::fma(peephole[2 * p.hidden], after, in) : in);
+    SIMT static T into_output(const problem<T> &p, const T *peephole, T in, T after) {
+        return peephole ? simt::fma(peephole[2 * p.hidden], after, in) : in;
     }
 
     SIMT static T advance(simt::lane &me, const problem<T> &p, int64_t item, int64_t m, int64_t u, const T (&sum)[G],
@@ -195,23 +207,25 @@ struct columns {
         const int64_t H = p.hidden, at = place_of(p, item % p.rows, m) * p.rows + item % p.rows;
         const T *g = p.given + at * p.given_row + u;
         if constexpr (G == 1) {
-            const T v = g[0] + sum[0];
+            const T v = cut(p, g[0] + sum[0]);
             return p.relu ? (v <= 0 ? T(0) : v) : cells::tanh_of(v);
         }
         if constexpr (G == 3) {
-            const T r = sigmoid(g[0] + sum[0]), z = sigmoid(g[H] + sum[1]);
-            const T n = cells::tanh_of(simt::fma(r, sum[2], g[2 * H]));
+            const T r = sigmoid(cut(p, g[0] + sum[0])), z = sigmoid(cut(p, g[H] + sum[1]));
+            const T n = cells::tanh_of(cut(p, simt::fma(r, sum[2], g[2 * H])));
             return simt::fma(z, h - n, n);  // (1 - z) n + z h
         }
         if constexpr (G == 4) {
             T *cell = p.cells + item * H + u;
             const T before = begins(p, item % p.rows, m) ? T(0) : me.peer_load(cell);
             const T *peephole = p.peephole ? p.peephole + u : nullptr;
-            const T i = input_gate(p, peephole, g[0] + sum[0], before);
-            const T f = forget_gate(p, peephole, g[H] + sum[1], before, i), n = cells::tanh_of(g[2 * H] + sum[2]);
-            const T c = simt::fma(f, before, i * n), o = output_gate(p, peephole, g[3 * H] + sum[3], c);
+            const T i = sigmoid(cut(p, into_input(peephole, g[0] + sum[0], before)));
+            const T f = p.coupled ? T(1) - i : sigmoid(cut(p, into_forget(p, peephole, g[H] + sum[1], before)));
+            const T n = cells::tanh_of(cut(p, g[2 * H] + sum[2]));
+            const T c = simt::fma(f, before, i * n);
+            const T o = sigmoid(cut(p, into_output(p, peephole, g[3 * H] + sum[3], c)));
             me.peer_store(cell, c);
-            return o * cells::tanh_of(c);
+            return o * cells::tanh_of(cut(p, c));
         }
         return h;
     }

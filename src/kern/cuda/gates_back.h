@@ -67,6 +67,37 @@ SIMT int64_t step_at(const problem<T> &p, int64_t row, int64_t l) {
     return p.lengths && (m < 0 || m >= n) ? -1 : p.lengths ? m : l;
 }
 
+// ---- what was cut: nothing goes back through its function ----
+
+// Told by the tape: a sigmoid's value is negative there, a tanh's two further from 0.
+template <class T>
+SIMT bool is_cut(const problem<T> &p, T u) {
+    return p.clip > 0 && cells::magnitude(u) > p.clip;
+}
+template <class T>
+SIMT T sealed_sigmoid(const problem<T> &p, T u) {
+    const T y = sigmoid_of(cut(p, u));
+    return is_cut(p, u) ? -y : y;
+}
+template <class T>
+SIMT T sealed_tanh(const problem<T> &p, T u) {
+    const T y = cells::tanh_of(cut(p, u));
+    return !is_cut(p, u) ? y : u > 0 ? y + T(2) : y - T(2);
+}
+// Was it cut? y is the value afterwards.
+template <class T>
+SIMT bool open_sigmoid(const problem<T> &p, T &y) {
+    const bool cut = p.clip > 0 && y < 0;
+    if (cut) y = -y;
+    return cut;
+}
+template <class T>
+SIMT bool open_tanh(const problem<T> &p, T &y) {
+    const bool cut = p.clip > 0 && cells::magnitude(y) > T(1.5);
+    if (cut) y = y > 0 ? y - T(2) : y + T(2);
+    return cut;
+}
+
 // ---- the gates again: tiles of 16 steps x 32 units ----
 
 template <class T, int G>
@@ -99,8 +130,8 @@ struct gate_values {
                 if (n >= all || u >= H) continue;
                 T *g = b.gates + n * 4 * H + u;
                 if constexpr (G == 3) {
-                    const T r = forward::sigmoid(g[0] + sum[i][0]), z = forward::sigmoid(g[H] + sum[i][1]);
-                    const T v = cells::tanh_of(simt::fma(r, sum[i][2], g[2 * H]));
+                    const T r = sealed_sigmoid(p, g[0] + sum[i][0]), z = sealed_sigmoid(p, g[H] + sum[i][1]);
+                    const T v = sealed_tanh(p, simt::fma(p.clip > 0 ? cells::magnitude(r) : r, sum[i][2], g[2 * H]));
                     g[0] = r, g[H] = z, g[2 * H] = sum[i][2], g[3 * H] = v;
                 }
                 if constexpr (G == 4) {
@@ -108,11 +139,12 @@ struct gate_values {
                     const T *peephole = p.peephole && m >= 0 ? p.peephole + u : nullptr;
                     const T before = peephole ? cell_before(b, row, m, u) : T(0),
                             after = peephole ? p.kept[n * H + u] : T(0);
-                    const T in = forward::input_gate(p, peephole, g[0] + sum[i][0], before);
+                    const T in = sealed_sigmoid(p, forward::into_input(peephole, g[0] + sum[i][0], before));
+                    const T forget = forward::into_forget(p, peephole, g[H] + sum[i][1], before);
                     g[0] = in;
-                    g[H] = forward::forget_gate(p, peephole, g[H] + sum[i][1], before, in);
-                    g[2 * H] = cells::tanh_of(g[2 * H] + sum[i][2]);
-                    g[3 * H] = forward::output_gate(p, peephole, g[3 * H] + sum[i][3], after);
+                    g[H] = !p.coupled ? sealed_sigmoid(p, forget) : T(1) - (p.clip > 0 ? cells::magnitude(in) : in);
+                    g[2 * H] = sealed_tanh(p, g[2 * H] + sum[i][2]);
+                    g[3 * H] = sealed_sigmoid(p, forward::into_output(p, peephole, g[3 * H] + sum[i][3], after));
                 }
             }
         }
@@ -179,30 +211,38 @@ struct backs : back_rest<T> {
         const T *tape = b.gates + (l * p.rows + row) * 4 * H + u;
         if constexpr (G == 1) {
             const T y = p.y[l * p.y_step + row * p.y_row + u];
-            e[0] = g * (p.relu ? (y <= 0 ? T(0) : T(1)) : simt::fma(-y, y, T(1)));
+            // What was cut has the end's value, which nothing else has but what rounds to it.
+            if (p.relu)
+                e[0] = g * (y <= 0 || (p.clip > 0 && y >= p.clip) ? T(0) : T(1));
+            else
+                e[0] = p.clip > 0 && cells::magnitude(y) >= cells::tanh_of(p.clip) ? T(0) : g * simt::fma(-y, y, T(1));
         }
         if constexpr (G == 3) {
             const T *before = before_of(b, row, m);
-            const T h = before ? before[u] : T(0), r = tape[0], z = tape[H], s = tape[2 * H], n = tape[3 * H];
-            const T through = g * z, dn = (g - through) * simt::fma(-n, n, T(1)), ds = dn * r;
-            e[0] = (ds * s) * (T(1) - r);
-            e[1] = (through * (h - n)) * (T(1) - z);
+            const T h = before ? before[u] : T(0), s = tape[2 * H];
+            T r = tape[0], z = tape[H], n = tape[3 * H];
+            const bool cut_r = open_sigmoid(p, r), cut_z = open_sigmoid(p, z), cut_n = open_tanh(p, n);
+            const T through = g * z, dn = cut_n ? T(0) : (g - through) * simt::fma(-n, n, T(1)), ds = dn * r;
+            e[0] = cut_r ? T(0) : (ds * s) * (T(1) - r);
+            e[1] = cut_z ? T(0) : (through * (h - n)) * (T(1) - z);
             e[2] = ds;
             e[3] = dn;
             me.peer_store(beside, through);
         }
         if constexpr (G == 4) {
-            const T i = tape[0], f = tape[H], n = tape[2 * H], o = tape[3 * H];
+            T i = tape[0], f = tape[H], n = tape[2 * H], o = tape[3 * H];
+            const bool cut_i = open_sigmoid(p, i), cut_f = !p.coupled && open_sigmoid(p, f);
+            const bool cut_n = open_tanh(p, n), cut_o = open_sigmoid(p, o);
             const T c = cell_before(b, row, m, u);
-            const T t = cells::tanh_of(simt::fma(f, c, i * n));
-            e[3] = (g * t) * (o * (T(1) - o));
+            const T after = simt::fma(f, c, i * n), t = cells::tanh_of(cut(p, after));
+            e[3] = cut_o ? T(0) : (g * t) * (o * (T(1) - o));
             const T *peephole = p.peephole ? p.peephole + u : nullptr;
-            T gc = simt::fma(g * o, simt::fma(-t, t, T(1)), me.peer_load(beside));
+            T gc = simt::fma(g * o, is_cut(p, after) ? T(0) : simt::fma(-t, t, T(1)), me.peer_load(beside));
             if (peephole) gc = simt::fma(peephole[2 * H], e[3], gc);
             const T of_f = gc * c;
-            e[0] = (p.coupled ? gc * n - of_f : gc * n) * (i * (T(1) - i));
-            e[1] = p.coupled ? T(0) : of_f * (f * (T(1) - f));
-            e[2] = (gc * i) * simt::fma(-n, n, T(1));
+            e[0] = cut_i ? T(0) : (p.coupled ? gc * n - of_f : gc * n) * (i * (T(1) - i));
+            e[1] = p.coupled || cut_f ? T(0) : of_f * (f * (T(1) - f));
+            e[2] = cut_n ? T(0) : (gc * i) * simt::fma(-n, n, T(1));
             T through = gc * f;
             if (peephole) through = simt::fma(peephole[0], e[0], simt::fma(peephole[H], e[1], through));
             me.peer_store(beside, begins(p, row, m) ? T(0) : through);

@@ -137,7 +137,9 @@ struct unprojected {
         const int64_t H = b.hidden, count = b.length * b.rows * H;
         for (int64_t n = me.block() * threads + me.thread(); n < count; n += me.blocks() * threads) {
             T *tape = b.gates + n / H * 4 * H + n % H;
-            tape[0] = tape[3 * H] * cells::tanh_of(b.p.kept[n]);
+            T o = tape[3 * H];
+            (void)open_sigmoid(b.p, o);
+            tape[0] = o * cells::tanh_of(cut(b.p, b.p.kept[n]));
         }
     }
 };

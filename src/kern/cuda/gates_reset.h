@@ -59,8 +59,8 @@ struct columns_reset : columns<T, 3> {
             if (m < 0 || t.u >= H) continue;
             const T *g = given(p, item, m, t.u);
             const T h = plain::fresh(p, item, at) ? T(0) : plain::load(me, p, item, t.u, turn);
-            me.peer_store(p.reset + item * H + t.u, plain::sigmoid(g[0] + sum[i][0]) * h);
-            me.peer_store(p.update + item * H + t.u, plain::sigmoid(g[H] + sum[i][1]));
+            me.peer_store(p.reset + item * H + t.u, plain::sigmoid(cut(p, g[0] + sum[i][0])) * h);
+            me.peer_store(p.update + item * H + t.u, plain::sigmoid(cut(p, g[H] + sum[i][1])));
         }
     }
 
@@ -80,7 +80,7 @@ struct columns_reset : columns<T, 3> {
             const int64_t m = all::step_of(me, p, item, t.end, at);
             T h = plain::load(me, p, item, t.u, turn);
             if (m >= 0) {
-                const T n = cells::tanh_of(given(p, item, m, t.u)[2 * H] + sum[i][0]);
+                const T n = cells::tanh_of(cut(p, given(p, item, m, t.u)[2 * H] + sum[i][0]));
                 if (plain::fresh(p, item, at)) h = 0;
                 h = simt::fma(me.peer_load(p.update + item * H + t.u), h - n, n);
             }
@@ -112,7 +112,6 @@ struct reset_values {
     static constexpr int most = threads, Q = last ? 1 : 2;
     typedef back_problem<T> arguments;
     SIMT static void run(simt::lane &me, const arguments &b) {
-        typedef columns<T, 3> forward;
         typedef typename gate_values<T, 3>::rows before;
         const problem<T> &p = b.p;
         const int64_t H = p.hidden, wide = tiles(H, units_of_tile), all = p.length * p.rows;
@@ -131,12 +130,14 @@ struct reset_values {
                 if (n >= all || u >= H) continue;
                 T *g = b.gates + n * 4 * H + u;
                 if constexpr (last) {
-                    g[2 * H] = cells::tanh_of(g[2 * H] + sum[i][0]);
+                    g[2 * H] = sealed_tanh(p, g[2 * H] + sum[i][0]);
                 } else {
-                    const T r = forward::sigmoid(g[0] + sum[i][0]);
+                    T r = sealed_sigmoid(p, g[0] + sum[i][0]);
                     const int64_t m = step_at(p, n % p.rows, n / p.rows);
                     const T *h = m < 0 ? nullptr : before_of(b, n % p.rows, m);
-                    g[0] = r, g[H] = forward::sigmoid(g[H] + sum[i][1]), g[3 * H] = h ? r * h[u] : T(0);
+                    g[0] = r, g[H] = sealed_sigmoid(p, g[H] + sum[i][1]);
+                    (void)open_sigmoid(p, r);
+                    g[3 * H] = h ? r * h[u] : T(0);
                 }
             }
         }
@@ -204,8 +205,10 @@ struct backs_reset : back_rest<T> {
             const place o(b, item, k, u);
             T g = done >= 0 ? sum[i][0] : rest::load(me, b, item, u, 0);
             if (b.dy) g = g + b.dy[o.l * b.dy_step + o.row * b.dy_row + u];
-            const T z = o.tape[H], v = o.tape[2 * H], through = g * z;
-            const T dz = (through * (o.h - v)) * (T(1) - z), dn = (g - through) * simt::fma(-v, v, T(1));
+            T z = o.tape[H], v = o.tape[2 * H];
+            const bool cut_z = open_sigmoid(b.p, z), cut_v = open_tanh(b.p, v);
+            const T through = g * z, dz = cut_z ? T(0) : (through * (o.h - v)) * (T(1) - z);
+            const T dn = cut_v ? T(0) : (g - through) * simt::fma(-v, v, T(1));
             me.peer_store(b.beside + item * H + u, through);
             me.peer_store(to + (item * 3 + 1) * H + u, dz);
             me.peer_store(to + (item * 3 + 2) * H + u, dn);
@@ -232,7 +235,9 @@ struct backs_reset : back_rest<T> {
             const int64_t k = all::step_of(me, b, item, end, at);
             if (k < 0 || u >= H) continue;
             const place o(b, item, k, u);
-            const T r = o.tape[0], d = sum[i][0] * r, dr = (d * o.h) * (T(1) - r);
+            T r = o.tape[0];
+            const bool cut_r = open_sigmoid(b.p, r);
+            const T d = sum[i][0] * r, dr = cut_r ? T(0) : (d * o.h) * (T(1) - r);
             T *beside = b.beside + item * H + u;
             me.peer_store(beside, me.peer_load(beside) + d);
             me.peer_store(to + item * 3 * H + u, dr);

@@ -69,6 +69,7 @@ problem<T> layer_of(const dpcri_device_recurrent &c) {
     p.w_hh = static_cast<const T *>(c.w_hh);
     p.b_ih = static_cast<const T *>(c.b_ih);
     p.b_hh = static_cast<const T *>(c.b_hh);
+    p.clip = (T)c.clip;
     p.coupled = c.coupled != 0;
     p.peephole = c.gates == DPCRI_DEVICE_LSTM && c.peepholes ? static_cast<const T *>(c.peephole) : nullptr;
     p.x = static_cast<const T *>(c.x);
@@ -225,7 +226,7 @@ int run_projected(const dpcri_device_recurrent &c, void *workspace, void *stream
 // ---- an RNN of width 1, 2 or 4: the cells' kernels, over W_ih x + b_ih + b_hh ----
 
 inline bool narrow(const dpcri_device_recurrent &c) {
-    return c.gates <= DPCRI_DEVICE_RNN_RELU && !c.packed && !c.parted &&
+    return c.gates <= DPCRI_DEVICE_RNN_RELU && !c.packed && !c.parted && !(c.clip > 0) &&
            (c.hidden == 1 || c.hidden == 2 || c.hidden == 4);
 }
 

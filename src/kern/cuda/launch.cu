@@ -229,6 +229,7 @@ int check(const dpcri_device_recurrent &c) {
     if (c.gates < DPCRI_DEVICE_RNN_TANH || c.gates > DPCRI_DEVICE_MINGRU) return DPCRI_CUDA_UNSUPPORTED;
     if (((c.coupled || c.peepholes) && c.gates != DPCRI_DEVICE_LSTM) || (c.reset_before && c.gates != DPCRI_DEVICE_GRU))
         return DPCRI_CUDA_UNSUPPORTED;
+    if (!(c.clip >= 0) || (c.clip > 0 && c.gates > DPCRI_DEVICE_LSTM)) return DPCRI_CUDA_UNSUPPORTED;
     if (c.projected && (c.gates != DPCRI_DEVICE_LSTM || c.projected < 0)) return DPCRI_CUDA_UNSUPPORTED;
     return dpcri_device_recurrent_refusal(&c) ? DPCRI_CUDA_UNSUPPORTED : DPCRI_CUDA_OK;
 }
