@@ -523,7 +523,7 @@ static void set_costs(const dpcr_model *m, dpcr_steps *steps) {
     const dpcri_program *p = &m->program;
     const double w = (double)p->width, real = (double)p->kernels->element / 4;
     const double weights = w * w * real * longer[dpcri_isa_level()];
-    const double activation = p->layers[1].activation == DPCR_ACT_RELU ? 0 : 4;
+    const double activation = p->layers[1].activation == DPCRI_ACT_RELU ? 0 : 4;
     const int64_t lane = p->kernels->columns / 2;  // numbers a vector
     steps->lanes = p->width > 2 * lane ? 2 : p->width > lane ? 4 : 8;
     steps->lane_seconds = 1e-9 * (3 + activation / 2 + 0.037 * weights);

@@ -85,11 +85,13 @@ double dpcri_cost_loop(const dpcri_outlook *o) {
     return rows_floor(o, compute, block_rows(o), bytes);
 }
 
-// K = L/n chunks, L + (K - 1) m steps of work side by side, n + m of them one after another.
+// K = L/n chunks, L + (K - 1) m steps of work side by side, n + m of them one after another. Of a call's lanes threads
+// that would have none take a part.
 static double overlap_seconds(const dpcri_outlook *o, double threads, double chunk, double warm_up, double latency,
                               double lane, double bytes) {
-    const double chunks = more(1, floor(length_of(o) / chunk));
-    const double width = more(1, (double)o->steps->lanes), calls = ceil(chunks / width);
+    const double chunks = more(1, floor(length_of(o) / chunk)), full = more(1, (double)o->steps->lanes);
+    const double width = full > 1 ? (double)dpcri_overlap_lanes(o->steps, (int64_t)chunks, (int64_t)threads) : full;
+    const double calls = ceil(chunks / width);
     const double rounds = ceil(calls / threads);  // calls that one thread makes, each n + m steps long
     // Chunks of the thread that has the most: its last call may be the one that is not full.
     const double last = fmod(calls - 1, threads) == 0 ? chunks - (calls - 1) * width : width;
@@ -98,26 +100,17 @@ static double overlap_seconds(const dpcri_outlook *o, double threads, double chu
     // A call of all its lanes takes what its lanes take; one of a few takes no less than one alone, or, where lanes
     // fill vectors, what all take.
     const bool vectors = width >= DPCRI_VECTOR_LANES && o->steps->lane_seconds > 0 && o->costs.lane == 0;
-    const double all = width * batch_of(o) * lane;
-    const double depth = rounds * (chunk + warm_up) * (vectors ? all : more(less(latency, all), batch_of(o) * lane));
+    const double all = width * batch_of(o) * lane, alone = width < full ? latency : less(latency, all);
+    const double depth =
+        rounds * (chunk + warm_up) * (vectors ? all : more(alone, width < full ? all : batch_of(o) * lane));
     const double checks = chunks * (check_seconds + (batch_of(o) - 1) * row_check_seconds);
     return more(more(work, depth), memory_seconds(o, bytes, less(threads, calls))) + checks +
            rounds * 2 * call_seconds + region_of_tasks(o, less(threads, calls));
 }
 
-// The outlook with the lanes of a call, of which threads that would have none take a part.
-static double overlap_shared(const dpcri_outlook *o, double threads, int64_t chunk, int64_t warm_up, double latency,
-                             double lane, double bytes) {
-    dpcr_steps fewer = *o->steps;
-    dpcri_outlook shared = *o;
-    if (fewer.lanes > 1) fewer.lanes = dpcri_overlap_lanes(o->steps, o->steps->length / chunk, (int64_t)threads);
-    shared.steps = &fewer;
-    return overlap_seconds(&shared, threads, (double)chunk, (double)warm_up, latency, lane, bytes);
-}
-
 static double overlap_by(const dpcri_outlook *o, double threads, int64_t chunk, int64_t warm_up) {
     const double bytes = length_of(o) * batch_of(o) * state_bytes(o);
-    return overlap_shared(o, threads, chunk, warm_up, dpcri_cost_step(o), dpcri_cost_lane(o), bytes);
+    return overlap_seconds(o, threads, (double)chunk, (double)warm_up, dpcri_cost_step(o), dpcri_cost_lane(o), bytes);
 }
 
 double dpcri_cost_overlap(const dpcri_outlook *o, int64_t chunk, int64_t warm_up) {
@@ -287,7 +280,7 @@ static double adjoint_overlap_by(const dpcri_outlook *o, double threads, int64_t
                             ? less(adjoint_step(o), adjoint_row(o))
                             : more(adjoint_step(o) / batch_of(o), adjoint_row(o));
     const double bytes = length_of(o) * batch_of(o) * 2 * state_bytes(o);
-    return overlap_shared(o, threads, chunk, warm_up, adjoint_step(o), lane, bytes);
+    return overlap_seconds(o, threads, (double)chunk, (double)warm_up, adjoint_step(o), lane, bytes);
 }
 
 double dpcri_cost_adjoint_overlap(const dpcri_outlook *o, int64_t chunk, int64_t warm_up) {
