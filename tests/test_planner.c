@@ -235,7 +235,9 @@ static void heavy_steps_go_back_in_one_chunk_a_thread(void **state) {
             const dpcr_solve_options *o = dpcr_solve_plan_options(plan);
             const bool alone = heavy && threads > 1;
             assert_int_equal(o->backward, heavy && threads == 1 ? DPCR_SCHEME_SEQUENTIAL : DPCR_SCHEME_OVERLAP);
-            assert_int_equal(o->backward_chunk, alone ? 1024 / threads : 0);
+            // Forward's chunk is not left to stand for the way back.
+            assert_true((o->backward_chunk == 1024 / threads) == alone);
+            assert_int_equal(o->backward_chunk > 0, o->backward == DPCR_SCHEME_OVERLAP && o->chunk > 0);
             dpcr_candidate each = {.size = sizeof each};
             bool listed = false;
             for (int64_t i = 0; dpcr_solve_plan_candidate(plan, i, &each); i++)

@@ -135,6 +135,41 @@ typedef struct cancelling {
     int64_t calls, from;
 } cancelling;
 
+// Chunks of the way back whose borders may be off: their gradients tell by how many steps they were cut, and a run that
+// is gone on with without a word of it takes what the checkpoint tells.
+static void chunks_of_the_way_back_are_kept(void **state) {
+    (void)state;
+    make_data(&data, COUNT, 1);
+    const dpcr_model_options o = tiny();
+    dpcr_train_options options = tiny_run(NULL, NULL);
+    options.solve = (dpcr_solve_options){.method = DPCR_METHOD_SEQUENTIAL,
+                                         .backward = DPCR_SCHEME_OVERLAP,
+                                         .backward_chunk = 5,
+                                         .warm_up = 1,
+                                         .atol = 1e9,
+                                         .rtol = 1e9};
+    reference wanted = make_reference(&o, options);
+    dpcr_train_options other = options;
+    other.solve.backward_chunk = 0;
+    reference usual = make_reference(&o, other);
+    dpcr_context *context = make_context(1);
+    dpcr_model *model = make_model(context, &o);
+    assert_memory_not_equal(usual.parameters, wanted.parameters, vector_bytes(model));
+    const folder f = make_folder();
+    const int64_t at = 3;
+    dpcr_error error = {0};
+    dpcr_train_state last;
+    options.save = f.file, options.progress = stop_at, options.progress_user = (void *)&at;
+    assert_int_equal(dpcr_train(context, model, &data.set, &options, &last, &error), DPCR_ERROR_CANCELLED);
+    other.save = other.resume = f.file;
+    if (dpcr_train(context, model, &data.set, &other, &last, &error) != DPCR_OK) fail_msg("%s", error.text);
+    assert_memory_equal(dpcr_model_vector(model, NULL), wanted.parameters, vector_bytes(model));
+    dpcr_model_destroy(model);
+    dpcr_context_destroy(context);
+    remove_folder(&f);
+    free_reference(&wanted), free_reference(&usual);
+}
+
 static int cancel_from(void *user) {
     cancelling *c = user;
     return c->calls++ >= c->from;
@@ -480,6 +515,7 @@ static void every_refused_allocation_comes_back_as_an_error(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_run_stopped_anywhere_resumes_to_the_same_bits),
+        cmocka_unit_test(chunks_of_the_way_back_are_kept),
         cmocka_unit_test(a_run_cancelled_anywhere_ends_with_the_same_file),
         cmocka_unit_test(a_run_killed_at_random_moments_ends_with_the_same_file),
         cmocka_unit_test(a_checkpoint_is_a_model),

@@ -22,8 +22,8 @@ enum {
     FEW = 4           // 1 of FEW chunks of a group bad: they run again one by one, else the group does
 };
 
-// How a chain is cut: groups of `lanes` chunks, one call each; the chunks of the first `longer` groups have `more`
-// steps more than the others', n; the very last chunk also has the remainder.
+// How a chain is cut: groups of `lanes` chunks, a call each, or one a part of it at first; the chunks of the first
+// `longer` groups have `more` steps more than the others', n; the very last chunk also has the remainder.
 typedef struct layout {
     int64_t lanes, groups, chunks, n, longer, more;
 } layout;
@@ -165,9 +165,8 @@ static dpcr_array tape_of(const overlap *o, int64_t first, int64_t count, int64_
     return dpcri_as_steps(&tape);
 }
 
-// Steps [k, k + count) of `lanes` chunks of a group from number `chunk` on, side by side, for sequences row .. row +
-// rows
-// - 1, from `in`.
+// Steps [k, k + count) of `lanes` chunks of a group from number `chunk` on, side by side, from `in`, for `rows`
+// sequences from number `row` on.
 static void run_lanes(overlap *o, int64_t group, int64_t chunk, int64_t lanes, int64_t row, int64_t rows,
                       const dpcr_array *in, int64_t k, int64_t count) {
     const dpcr_steps *steps = &o->plan->steps;

@@ -348,9 +348,14 @@ static void take_forward(dpcr_solve_plan *plan, const dpcri_outlook *o, dpcri_kn
     options->max_sweeps = known->max_sweeps;
 }
 
-static void take_backward(dpcr_solve_plan *plan, const dpcr_candidate *c) {
+// Forward's chunk is backward's too where that has none, so what was chosen for forward alone is not left to stand.
+static void take_backward(dpcr_solve_plan *plan, const dpcri_outlook *o, const dpcr_candidate *c) {
     plan->options.backward = c->scheme;
-    if (c->scheme == DPCR_SCHEME_OVERLAP && c->chunk) plan->options.backward_chunk = c->chunk;
+    if (c->scheme == DPCR_SCHEME_OVERLAP && c->chunk)
+        plan->options.backward_chunk = c->chunk;
+    else if (c->scheme == DPCR_SCHEME_OVERLAP && plan->options.chunk != o->options->chunk &&
+             !o->options->backward_chunk)
+        overlap_shape(o, 0, c->warm_up, &plan->options.backward_chunk);
     if (c->scheme == DPCR_SCHEME_OVERLAP && c->warm_up > plan->options.warm_up) plan->options.warm_up = c->warm_up;
 }
 
@@ -389,7 +394,7 @@ static dpcr_status choose(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *
     }
     plan->candidate_count += l.count;
     if (backward)
-        take_backward(plan, &chosen);
+        take_backward(plan, o, &chosen);
     else
         take_forward(plan, o, known, &chosen, dpcri_candidate_seconds(dpcri_loop_of(&l)));
     return DPCR_OK;
@@ -423,7 +428,7 @@ static void choose_pair(dpcr_solve_plan *plan, const dpcri_outlook *o, dpcri_kno
     plan->options = *o->options;
     known->max_sweeps = 0;
     take_forward(plan, o, known, &known->candidate[0], dpcri_candidate_seconds(&there[0]));
-    take_backward(plan, &known->candidate[1]);
+    take_backward(plan, o, &known->candidate[1]);
     dpcri_tell_pair(plan, &there[winner / 2], &back[winner % 2], median[winner], median[0]);
 }
 

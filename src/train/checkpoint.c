@@ -54,6 +54,7 @@ static void add_solve(dpcri_strings *s, const dpcr_solve_options *o) {
     dpcri_strings_add_number(s, "solve.rtol", o->rtol);
     add_integer(s, "solve.window", o->window);
     add_integer(s, "solve.chunk", o->chunk);
+    if (o->backward_chunk) add_integer(s, "solve.backward_chunk", o->backward_chunk);  // older checkpoints have none
     add_integer(s, "solve.warm_up", o->warm_up);
     add_integer(s, "solve.block", o->block);
     dpcri_strings_add_number(s, "solve.damping", o->damping);
@@ -94,6 +95,7 @@ void dpcri_choices_add_options(dpcri_strings *strings, int size, const dpcr_solv
     dpcri_strings_add(strings, choice_key(key, size, "backward"), "%s", dpcr_scheme_name(o->backward));
     if (loop) return;  // nothing is cut
     add_integer(strings, choice_key(key, size, "chunk"), o->chunk);
+    add_integer(strings, choice_key(key, size, "backward_chunk"), o->backward_chunk);
     add_integer(strings, choice_key(key, size, "warm_up"), o->warm_up);
     add_integer(strings, choice_key(key, size, "max_sweeps"), o->max_sweeps);  // AUTO's follows from timings
 }
@@ -292,6 +294,8 @@ dpcr_status dpcri_saved_choices(const dpcri_saved *saved, int size, dpcr_solve_o
     DPCR_TRY(scheme_of(saved, choice_key(key, size, "backward"), &solve->backward, error));
     // The loop needs no more, and older checkpoints have none.
     if (string_of(saved, choice_key(key, size, "chunk"))) DPCR_TRY(read_integer(saved, key, &solve->chunk, error));
+    if (string_of(saved, choice_key(key, size, "backward_chunk")))
+        DPCR_TRY(read_integer(saved, key, &solve->backward_chunk, error));
     if (string_of(saved, choice_key(key, size, "warm_up"))) DPCR_TRY(read_integer(saved, key, &solve->warm_up, error));
     int64_t sweeps = solve->max_sweeps;
     if (string_of(saved, choice_key(key, size, "max_sweeps"))) DPCR_TRY(read_integer(saved, key, &sweeps, error));

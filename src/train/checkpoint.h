@@ -13,7 +13,7 @@
 
 #define DPCRI_TRAIN_PREFIX "deeppcr.train."
 
-enum { DPCRI_STRINGS = 80, DPCRI_KEY_BYTES = 48, DPCRI_VALUE_BYTES = 40 };
+enum { DPCRI_STRINGS = 96, DPCRI_KEY_BYTES = 48, DPCRI_VALUE_BYTES = 40 };
 
 // Strings by key, in the order of adding.
 typedef struct dpcri_strings {
