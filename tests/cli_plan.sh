@@ -54,6 +54,16 @@ import json, sys
 b, g = (json.load(open(f"{sys.argv[1]}/{x}.json")) for x in "bg")
 assert (g["method"], g["backward"], g["pinned"]) == (b["method"], b["backward"], b["pinned"]), (b["pinned"], g["pinned"])
 PYTHON
+"$program" "${small[@]}" --method sequential --backward overlap --chunk 70 --backward-chunk 50 |
+    grep -q "the same again: .*--chunk 70 --backward-chunk 50" || complain "--backward-chunk is not what is pinned"
+"$program" "${small[@]}" --method sequential --backward-chunk 50 --json >"$folder/h.json" || complain "a chunk of the way back is refused"
+python3 - "$folder" <<'PYTHON' || failed=1
+import json, sys
+h = json.load(open(f"{sys.argv[1]}/h.json"))
+chunks = [x["chunk"] for x in h["candidates"] if x["direction"] == "backward" and x["scheme"] == "overlap"]
+assert chunks and set(chunks) == {50}, chunks           # the caller's, in every one that is weighed
+PYTHON
+refused 2 "--backward-chunk" "${small[@]}" --backward-chunk 0
 "$program" "${small[@]}" | grep -q "the same again: --method" || complain "the text does not tell how to pin the choice"
 
 # ---- wisdom's files ----

@@ -528,10 +528,10 @@ static void set_costs(const dpcr_model *m, dpcr_steps *steps) {
     steps->lanes = p->width > 2 * lane ? 2 : p->width > lane ? 4 : 8;
     steps->lane_seconds = 1e-9 * (3 + activation / 2 + 0.037 * weights);
     steps->latency = 1e-9 * fmax(8 + activation + 0.95 * w, 0.04 * weights);
-    // Widths that are no constants of the kernels' turn blocks of W of a vector's rows, or half of that, whatever is in
-    // them.
+    // Up to a vector wide W is turned by pieces of 16 bytes, all rows of a vector or half of them; 8 and 16, whose
+    // kernels know the width, take no longer than their weights do.
     const bool known = p->width == 8 || p->width == 16;
-    const double pieces = ceil(w / 4), piece = p->width <= lane / 2 ? 4 : 6;
+    const double pieces = ceil(w * real / 4), piece = p->width <= lane / 2 ? 4 : 6;
     steps->adjoint_lane_seconds = 1e-9 * (2 + (p->width > lane || known ? 0.055 * weights : pieces * piece));
     steps->adjoint_latency = 1e-9 * fmax(8 + 0.85 * w, 0.055 * weights);
     if (p->kernels->eights && p->width == 8) {

@@ -125,12 +125,12 @@ static void list_overlap(const dpcri_outlook *o, dpcri_list *l, int64_t warm_up,
     const int64_t fair = (int64_t)fmax((double)m, (double)o->steps->length / lanes);
     if (o->steps->concurrent && 4 * fair <= 3 * n) add_overlap(o, l, fair, m);
     const int64_t each = chunk_a_thread(o, o->steps->length, o->steps->latency, o->steps->lane_seconds, m);
-    if (each) add_overlap(o, l, each, m);
+    if (each && each != n) add_overlap(o, l, each, m);
     // Measured, all the groups of chunks that the warm-up leaves room for.
     const int64_t width = o->steps->lanes > 1 ? o->steps->lanes : 16;
     for (int64_t groups = 1; variants && groups <= MOST_GROUPS; groups *= 2) {
         const int64_t chunk = (o->steps->length + width * groups - 1) / (width * groups);
-        if (chunk >= m && chunk != n && chunk != fair) add_overlap(o, l, chunk, m);
+        if (chunk >= m && chunk != n && chunk != fair && chunk != each) add_overlap(o, l, chunk, m);
     }
     // The estimate is of the worst of a few places from starts far off: half as much may be enough.
     if (variants && !o->options->warm_up && m > USUAL_WARM_UP) add_overlap(o, l, 0, USUAL_WARM_UP);
@@ -255,7 +255,7 @@ static void list_forward(const dpcri_outlook *o, dpcri_list *l, int64_t warm_up,
 static void add_backward_overlap(const dpcri_outlook *o, dpcri_list *l, int64_t chunk, int64_t warm_up) {
     int64_t n = chunk;
     if (warm_up <= 0 || !(o->steps->adjoint || o->steps->linearise)) return;
-    if (n == 0) overlap_shape(o, o->options->backward_chunk, warm_up, &n);
+    if (n == 0) overlap_shape(o, 0, warm_up, &n);
     if (2 * n > o->steps->length) return;
     const double seconds = dpcri_backward_can_overlap(o->steps) ? dpcri_cost_adjoint_overlap(o, n, warm_up)
                                                                 : dpcri_cost_backward(o, DPCR_SCHEME_OVERLAP);
@@ -272,12 +272,14 @@ static void list_backward(const dpcri_outlook *o, dpcri_list *l, int64_t warm_up
         if (o->steps->linearise || (schemes[i] == DPCR_SCHEME_CHUNKED && o->steps->adjoint && o->steps->adjoint_window))
             add(l, DPCR_METHOD_SEQUENTIAL, schemes[i], dpcri_cost_backward(o, schemes[i]));
     const int64_t m = warm_up > 0 ? warm_up : wanted_warm_up(o, false);
-    add_backward_overlap(o, l, 0, m);
+    add_backward_overlap(o, l, o->options->backward_chunk, m);
     const dpcr_steps *s = o->steps;
     const int64_t each = chunk_a_thread(o, s->length - 1, s->adjoint_latency, s->adjoint_lane_seconds, m);
     if (each && s->adjoint && !o->options->backward_chunk) add_backward_overlap(o, l, each, m);
-    if (variants && !o->options->warm_up && m > USUAL_WARM_UP) add_backward_overlap(o, l, 0, USUAL_WARM_UP);
-    if (variants && !o->options->warm_up && m > 4 * USUAL_WARM_UP) add_backward_overlap(o, l, 0, m / 2);
+    if (variants && !o->options->warm_up && m > USUAL_WARM_UP)
+        add_backward_overlap(o, l, o->options->backward_chunk, USUAL_WARM_UP);
+    if (variants && !o->options->warm_up && m > 4 * USUAL_WARM_UP)
+        add_backward_overlap(o, l, o->options->backward_chunk, m / 2);
     for (int64_t i = 0; i < l->count; i++) l->at[i].backward = 1;
 }
 
