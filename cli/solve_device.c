@@ -10,6 +10,13 @@ static size_t bytes_of(const dpcr_array *array) {
     return (size_t)cli_array_count(array) * dpcr_dtype_size(array->dtype);
 }
 
+// What multiplies on chip there goes at the rate of memory; wider transitions do not.
+static bool goes_as_memory(const dpcr_transition *t) {
+    enum { CHIP_WIDTH = 16 };
+    const int64_t mixes = t->structure == DPCR_DENSE ? t->rows : t->structure == DPCR_BLOCK ? t->block : 1;
+    return mixes <= CHIP_WIDTH;
+}
+
 // Measured rates of both against the least that the processor could take: the loop shared out over all threads.
 bool cli_linear_pays(const cli_linear *s, dpcr_context *context, const dpcr_chain_shape *shape, const dpcr_array *a,
                      const dpcr_array *b) {
@@ -17,6 +24,12 @@ bool cli_linear_pays(const cli_linear *s, dpcr_context *context, const dpcr_chai
     dpcr_machine machine = {.size = sizeof machine};
     dpcr_ranks_model loop = {.size = sizeof loop, .ranks = 1, .cores = 1};
     dpcr_error error = {0};
+    if (!goes_as_memory(&shape->transition)) {
+        cli_device_decide(
+            "cpu: what transitions wider than 16 take on devices is not measured; --device cuda asks for "
+            "one");
+        return false;
+    }
     if (dpcr_device_measure(s->common.device, &rates, &error) != DPCR_OK ||
         dpcr_context_machine(context, &machine, &error) != DPCR_OK) {
         cli_device_decide("cpu: %.300s", error.text);

@@ -121,6 +121,31 @@ here, there = (np.load(sys.argv[1] + "/" + n) for n in ("here.npy", "lanes.npy")
 assert np.abs(here - there).max() < 1e-5 * np.abs(here).max(), np.abs(here - there).max()' "$folder" ||
         complain "other states on the simulator than the loop's"
 fi
+# Transitions wider than multiply on chip, by both schemes.
+$python - "$folder" <<'PYTHON'
+import sys
+import numpy as np
+rng = np.random.default_rng(3)
+np.savez(f"{sys.argv[1]}/wide.npz", A=(rng.standard_normal((40, 2, 19, 19)) / 19).astype(np.float32),
+         b=rng.standard_normal((40, 2, 19)).astype(np.float32), z0=rng.standard_normal((2, 19)).astype(np.float32))
+PYTHON
+wide="solve linear --input $folder/wide.npz --output $folder/there.npy"
+holds 'transitions wider than 16 take on devices is not measured' "$(field device $wide --device auto)"
+for stand_in in libfake_device.so libfake_device_simt.so; do
+    [ -f "$stand_ins/$stand_in" ] || continue
+    for scheme in auto sequential chunked 'chunked --chunk 7'; do
+        for back in '' --transposed; do
+            holds "${scheme%% *}" "auto $(DEEPPCR_CUDA_MODULE=$stand_ins/$stand_in field sentence $wide --device cuda --scheme $scheme $back)"
+            "$program" solve linear --input "$folder/wide.npz" --output "$folder/here.npy" --scheme sequential --quiet $back
+            $python -c '
+import sys
+import numpy as np
+here, there = (np.load(sys.argv[1] + "/" + n) for n in ("here.npy", "there.npy"))
+assert np.abs(here - there).max() < 1e-5 * np.abs(here).max(), np.abs(here - there).max()' "$folder" ||
+                complain "$stand_in $scheme $back: other states than the loop's of wide transitions"
+        done
+    done
+done
 # Recurrent networks, on the stand-in and on the simulator.
 $python - "$folder" <<'PYTHON'
 import json
@@ -275,7 +300,7 @@ holds 'of transfers, here' "$(field device $linear --device auto)"
 DEEPPCR_CUDA_MODULE=$stand_ins/libfake_device.so "$program" solve linear --input "$folder/dense.npz" --output "$folder/there.npy" \
     --device auto --memory-limit 100 --scheme sequential --quiet || complain "auto does not stay where the device's workspace is over the limit"
 refused 4 'on the device, the limit is 100' $linear --device cuda --memory-limit 100
-refused 2 'auto and chunked work there' $linear --device cuda --scheme pcr
+refused 2 'auto, chunked and sequential work there' $linear --device cuda --scheme pcr
 refused 2 'over ranks' $linear --device cuda --scheme distributed
 rm -f "$folder/there.npy"
 DEEPPCR_FAKE_MEMORY=8192 refused 4 'bytes were refused' $linear --device cuda

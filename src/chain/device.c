@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT
 // Linear chains on a device: the plan asks the backend's kernels what they serve and need, enqueue checks the arrays
-// and hands them over. One scheme: chunks of a thread, a warp and a block, and look-back between blocks, in one pass
-// over memory (work 2 applications and a composition a step, memory a + b + z once). The kernels: src/kern/cuda/.
+// and hands them over. Of transitions that multiply on chip one scheme: chunks of a thread, a warp and a block, and
+// look-back between blocks, in one pass over memory (work 2 applications and a composition a step, memory a + b + z
+// once). Wider ones: the loop, or chunks whose products are made side by side. The kernels: src/kern/cuda/.
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "chain/plan.h"
 #include "kern/device.h"
 #include "rt/dev/device.h"
+
+enum { FEW_STEPS = 64 };  // fewer go in order where there is a choice
 
 bool dpcri_plan_on_device(const dpcr_chain_options *options) {
     return options->device.type != 0 && options->device.type != DPCR_HOST;
@@ -23,7 +26,30 @@ static dpcri_device_linear form_of(const dpcr_chain_plan *plan) {
                                  .length = plan->shape.length,
                                  .rows = plan->shape.batch,
                                  .w = t->rows,
-                                 .block = t->block};
+                                 .block = t->block,
+                                 .in_order = plan->options.scheme == DPCR_SCHEME_SEQUENTIAL,
+                                 .chunk = plan->options.chunk};
+}
+
+// A rule of shape: a product costs w times what a step in order does, in rates of one multiprocessor some w / 10 (a
+// number from memory for ten multiply-adds), and chunks have all of them at work where a loop has one a sequence.
+static bool chunks_pay(const dpcri_device_linear *c, int processors) {
+    const int64_t w = dpcri_device_linear_mixes(c);
+    const double columns = (double)c->rows * (double)(c->w / w);
+    return c->length >= FEW_STEPS && columns * (double)w < 10.0 * processors;
+}
+
+// Which scheme, of those that the form has; AUTO's by the rule.
+static void choose_scheme(dpcr_chain_plan *plan, const dpcr_device_info *info, const char *device) {
+    dpcr_chain_options *o = &plan->options;
+    const dpcri_device_linear form = form_of(plan);
+    const bool wide = dpcri_device_linear_mixes(&form) > DPCRI_DEVICE_CHIP_WIDTH;
+    if (o->scheme == DPCR_SCHEME_AUTO)
+        o->scheme = !wide || chunks_pay(&form, info->processors) ? DPCR_SCHEME_CHUNKED : DPCR_SCHEME_SEQUENTIAL;
+    const char *how = !wide                              ? "chunked: in one pass over memory"
+                      : o->scheme == DPCR_SCHEME_CHUNKED ? "chunked: products of chunks side by side"
+                                                         : "sequential: the loop, sequences side by side,";
+    snprintf(plan->sentence, sizeof plan->sentence, "%s on %s (%.100s)", how, device, info->name);
 }
 
 dpcr_status dpcri_plan_device(dpcr_chain_plan *plan, dpcr_error *error) {
@@ -32,22 +58,21 @@ dpcr_status dpcri_plan_device(dpcr_chain_plan *plan, dpcr_error *error) {
     dpcr_device_info info = {.size = sizeof info};
     dpcr_status status = DPCR_OK;
     char text[32];
-    if (o->scheme != DPCR_SCHEME_AUTO && o->scheme != DPCR_SCHEME_CHUNKED)
-        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: %s on a device; auto and chunked work there", function,
-                          dpcr_scheme_name(o->scheme));
+    if (o->scheme != DPCR_SCHEME_AUTO && o->scheme != DPCR_SCHEME_CHUNKED && o->scheme != DPCR_SCHEME_SEQUENTIAL)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: %s on a device; auto, chunked and sequential work there",
+                          function, dpcr_scheme_name(o->scheme));
     DPCR_TRY(dpcri_device_ready(o->device, function, &plan->table, error));
     DPCR_TRY(plan->table->describe(o->device.id, &info, error));
     dpcri_device_text(o->device, text, sizeof text);
     if (!dpcri_device_kernels_in(plan->table->kernels))
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: the backend of %s has no kernels of this library's",
                             function, text));
+    choose_scheme(plan, &info, text);
     const dpcri_device_linear form = form_of(plan);
     if (form.length > 0 && form.rows > 0)
         DPCR_TRY(kernels_of(plan)->linear_workspace(o->device.id, &form, &plan->workspace, error));
     o->size = sizeof *o;
-    o->scheme = DPCR_SCHEME_CHUNKED;
     o->typical = NULL;
-    snprintf(plan->sentence, sizeof plan->sentence, "chunked: in one pass over memory on %s (%.100s)", text, info.name);
 done:
     return status;
 }

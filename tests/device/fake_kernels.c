@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 // The stand-in's chains: the loop, in plain C, in the order of the definition; and the table of all its kernels.
-#include <stdio.h>
 #include <string.h>
 
 #include "fake_kernels.h"
@@ -44,13 +43,11 @@ DEFINE_LOOP(loop_u32, uint32_t)
 
 static dpcr_status workspace_of(int id, const dpcri_device_linear *chain, size_t *bytes, dpcr_error *error) {
     *bytes = 256;
+    const char *const refusal = dpcri_device_linear_refusal(chain);
+    if (refusal) return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED, "cuda:%d: %s", id, refusal);
     if (chain->w <= WIDEST) return DPCR_OK;
-    if (error) {
-        error->status = DPCR_ERROR_UNSUPPORTED;
-        snprintf(error->text, sizeof error->text, "cuda:%d: width %lld, the stand-in serves up to %d", id,
-                 (long long)chain->w, WIDEST);
-    }
-    return DPCR_ERROR_UNSUPPORTED;
+    return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED, "cuda:%d: width %lld, the stand-in serves up to %d", id,
+                      (long long)chain->w, WIDEST);
 }
 
 static dpcr_status run_linear(int id, const dpcri_device_linear *chain, void *workspace, size_t bytes, void *stream,

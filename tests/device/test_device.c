@@ -311,7 +311,7 @@ static void wrong_arguments(void **state) {
     REFUSED(DPCR_ERROR_ARGUMENT, "b", enqueue(&p, &a, &short_b, &z, bytes, error));
     dpcr_chain_plan *plan = NULL;
     dpcr_chain_options o = {.size = sizeof o, .scheme = DPCR_SCHEME_PCR, .device = cuda};
-    REFUSED(DPCR_ERROR_UNSUPPORTED, "auto and chunked work there",
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "auto, chunked and sequential work there",
             dpcr_chain_plan_create(p.context, &p.shape, &o, &plan, error));
     o.scheme = DPCR_SCHEME_CHUNKED;
     o.device.id = 3;
@@ -320,6 +320,9 @@ static void wrong_arguments(void **state) {
     dpcr_chain_shape wide = p.shape;
     wide.transition = dpcr_transition_square(DPCR_DENSE, 2000, 0);
     REFUSED(DPCR_ERROR_UNSUPPORTED, "width 2000", dpcr_chain_plan_create(p.context, &wide, &o, &plan, error));
+    o.scheme = DPCR_SCHEME_SEQUENTIAL;
+    REFUSED(DPCR_ERROR_UNSUPPORTED, "the loop is of dense transitions and blocks wider than 16 there",
+            dpcr_chain_plan_create(p.context, &p.shape, &o, &plan, error));
     // An older caller's options, which end before the device.
     o.size = offsetof(dpcr_chain_options, device);
     o.scheme = DPCR_SCHEME_AUTO;

@@ -31,6 +31,8 @@ enum { A, B, Z0, Z, ARRAYS };
 typedef struct chain {
     dpcr_chain_shape shape;
     bool shared, start, in_place;
+    dpcr_scheme scheme;
+    int64_t chunk;
     dpcr_chain_plan *plan;
     dpcr_array host[ARRAYS], device[ARRAYS];
     size_t bytes[ARRAYS];
@@ -48,7 +50,7 @@ static void fill_numbers(const dpcr_array *array, int64_t count, uint64_t seed, 
 }
 
 static void make_chain(chain *c, uint64_t seed) {
-    const dpcr_chain_options on = {.size = sizeof on, .device = there};
+    const dpcr_chain_options on = {.size = sizeof on, .scheme = c->scheme, .chunk = c->chunk, .device = there};
     const int64_t n = c->shape.length, rows = c->shape.batch, w = c->shape.transition.rows;
     const int64_t values = dpcr_transition_values(&c->shape.transition);
     dpcr_error error = {0};
@@ -146,7 +148,8 @@ bool left_out(void) {
     return share && atoi(share) > 1 && ++asked % atoi(share) != 0;
 }
 
-static void once(dpcr_transition transition, dpcr_dtype dtype, int64_t length, int64_t batch, int variant) {
+static void once_by(dpcr_scheme scheme, int64_t chunk, dpcr_transition transition, dpcr_dtype dtype, int64_t length,
+                    int64_t batch, int variant) {
     if (left_out()) return;
     chain c = {.shape = {.length = length,
                          .batch = batch,
@@ -155,13 +158,19 @@ static void once(dpcr_transition transition, dpcr_dtype dtype, int64_t length, i
                          .transposed = variant & 1},
                .start = (variant & 2) && !(variant & 1),
                .shared = (variant & 4) != 0,
-               .in_place = (variant & 8) != 0};
+               .in_place = (variant & 8) != 0,
+               .scheme = scheme,
+               .chunk = chunk};
     make_chain(&c, (uint64_t)(length * 31 + variant));
     host_solve(&c);
     begin(&c);
     finish(&c);
     compare(&c);
     free_chain(&c);
+}
+
+static void once(dpcr_transition transition, dpcr_dtype dtype, int64_t length, int64_t batch, int variant) {
+    once_by(DPCR_SCHEME_AUTO, 0, transition, dtype, length, batch, variant);
 }
 
 // ---- suites ----
@@ -203,6 +212,22 @@ static void long_chains(void **state) {
         }
     once(dpcr_transition_square(DPCR_DENSE, 4, 0), DPCR_F32, 32769, 1, 0);
     once(dpcr_transition_square(DPCR_DIAGONAL, 64, 0), DPCR_F32, 4099, 5, 0);
+}
+
+// Wider than multiplies on chip: by the loop and by products of chunks.
+static void wide_chains(void **state) {
+    (void)state;
+    static const dpcr_scheme schemes[] = {DPCR_SCHEME_SEQUENTIAL, DPCR_SCHEME_CHUNKED, DPCR_SCHEME_AUTO};
+    static const int64_t widths[] = {17, 32, 33, 64, 100, 129}, lengths[] = {1, 2, 20, 130}, chunks[] = {0, 1, 7};
+    int n = 0;
+    for (int dtype = DPCR_F32; dtype <= DPCR_U32; dtype++)
+        for (int w = 0; w < 6; w++)
+            for (int l = 0; l < (widths[w] < 40 ? 4 : 3); l++, n++)  // the simulator multiplies one by one
+                for (int s = 0; s < 3; s++)
+                    once_by(schemes[s], chunks[n % 3],
+                            n % 5 == 4 ? dpcr_transition_square(DPCR_BLOCK, 2 * widths[w], widths[w])
+                                       : dpcr_transition_square(DPCR_DENSE, widths[w], 0),
+                            (dpcr_dtype)dtype, lengths[l], 1 + n % 5, n % 16);
 }
 
 static void streams_side_by_side(void **state) {
@@ -830,6 +855,7 @@ int main(void) {
         cmocka_unit_test(every_form),
         cmocka_unit_test(every_short_length),
         cmocka_unit_test(long_chains),
+        cmocka_unit_test(wide_chains),
         cmocka_unit_test(streams_side_by_side),
         cmocka_unit_test(the_same_bits_again),
         cmocka_unit_test(a_nan_stays_in_its_sequence),

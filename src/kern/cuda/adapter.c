@@ -3,54 +3,74 @@
 // and their codes become statuses.
 #include "kern/cuda/adapter.h"
 
-#include <stdbool.h>
-
 #include "kern/cuda/launch.h"
 #include "rt/dev/cuda/runtime.h"
 
-static bool served(const dpcri_device_linear *c) {
-    switch (c->structure) {
-        case DPCR_ZERO:
-        case DPCR_IDENTITY:
-        case DPCR_SCALAR:
-        case DPCR_DIAGONAL: return true;
-        case DPCR_BLOCK: return c->block <= DPCRI_CUDA_DENSE_WIDTH;
-        case DPCR_DENSE: return c->w <= DPCRI_CUDA_DENSE_WIDTH;
-        default: return false;
+// Statuses of a launcher's codes.
+static dpcr_status told(int id, int code, size_t bytes, const char *what, dpcr_error *error) {
+    switch (code) {
+        case DPCRI_CUDA_OK: return DPCR_OK;
+        case DPCRI_CUDA_UNSUPPORTED:
+            return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED,
+                              "cuda:%d: the device takes no cooperative launch as large as %s wants", id, what);
+        case DPCRI_CUDA_WORKSPACE:
+            return dpcri_tell(error, DPCR_ERROR_MEMORY, "cuda:%d: a workspace of %zu bytes is too small", id, bytes);
+        case DPCRI_CUDA_ARGUMENT:
+            return dpcri_tell(error, DPCR_ERROR_ARGUMENT, "cuda:%d: %s with wrong arguments", id, what);
+        default: return dpcri_cuda_fail(id, code, what, error);
     }
 }
 
-static dpcr_status refuse(int id, const dpcri_device_linear *c, dpcr_error *error) {
-    return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED,
-                      "cuda:%d: no kernel for %s of width %lld; up to %d work, and diagonals of any width", id,
-                      c->structure == DPCR_BLOCK ? "blocks" : "dense transitions",
-                      (long long)(c->structure == DPCR_BLOCK ? c->block : c->w), DPCRI_CUDA_DENSE_WIDTH);
+// ---- linear chains ----
+
+static dpcr_status check_linear(int id, const dpcri_device_linear *c, dpcr_error *error) {
+    const char *const refusal = dpcri_device_linear_refusal(c);
+    return refusal ? dpcri_tell(error, DPCR_ERROR_UNSUPPORTED, "cuda:%d: %s", id, refusal) : DPCR_OK;
 }
 
+static dpcr_status told_of_linear(int id, const dpcri_device_linear *c, int code, size_t bytes, dpcr_error *error) {
+    const long long length = c->length, rows = c->rows, w = dpcri_device_linear_mixes(c);
+    switch (code) {
+        case DPCRI_CUDA_UNSUPPORTED:
+            return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED,
+                              "cuda:%d: no kernel for %lld steps of %lld sequences in one launch", id, length, rows);
+        case DPCRI_CUDA_WIDTH:
+            return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED, "cuda:%d: %s of width %lld does not fit on chip%s", id,
+                              c->in_order ? "a state" : "a strip of products", w,
+                              c->in_order ? "" : "; sequential wants less");
+        case DPCRI_CUDA_SIZE:
+            return dpcri_tell(error, DPCR_ERROR_OVERFLOW,
+                              "cuda:%d: products of %lld steps of %lld sequences of width %lld do not fit", id, length,
+                              rows, w);
+        default: return told(id, code, bytes, "a linear chain's launch", error);
+    }
+}
+
+// Asked of the device that it is for: what a block has room for is its own.
 static dpcr_status linear_workspace(int id, const dpcri_device_linear *chain, size_t *bytes, dpcr_error *error) {
+    int before = 0;
     *bytes = 0;
-    if (!served(chain)) return refuse(id, chain, error);
-    *bytes = dpcri_cuda_chain_workspace(*chain);
-    return DPCR_OK;
+    const dpcr_status status = check_linear(id, chain, error);
+    if (status != DPCR_OK) return status;
+    const int code = dpcri_cuda_enter(id, &before);
+    if (code != 0) return dpcri_cuda_fail(id, code, "cannot be used", error);
+    const int fits = dpcri_cuda_chain_fits(*chain);
+    if (fits == DPCRI_CUDA_OK) *bytes = dpcri_cuda_chain_workspace(*chain);
+    dpcri_cuda_leave(id, before);
+    return told_of_linear(id, chain, fits, 0, error);
 }
 
 static dpcr_status linear(int id, const dpcri_device_linear *chain, void *workspace, size_t bytes, void *stream,
                           dpcr_error *error) {
     int before = 0;
+    const dpcr_status status = check_linear(id, chain, error);
+    if (status != DPCR_OK) return status;
     int code = dpcri_cuda_enter(id, &before);
     if (code == 0) {
         code = dpcri_cuda_chain_run(*chain, workspace, bytes, stream);
         dpcri_cuda_leave(id, before);
     }
-    switch (code) {
-        case DPCRI_CUDA_OK: return DPCR_OK;
-        case DPCRI_CUDA_UNSUPPORTED: return refuse(id, chain, error);
-        case DPCRI_CUDA_WORKSPACE:
-            return dpcri_tell(error, DPCR_ERROR_MEMORY, "cuda:%d: a workspace of %zu bytes is too small", id, bytes);
-        case DPCRI_CUDA_ARGUMENT:
-            return dpcri_tell(error, DPCR_ERROR_ARGUMENT, "cuda:%d: a linear chain with wrong arguments", id);
-        default: return dpcri_cuda_fail(id, code, "a linear chain's launch", error);
-    }
+    return told_of_linear(id, chain, code, bytes, error);
 }
 
 // ---- cells ----
@@ -66,20 +86,6 @@ static dpcr_status check_together(int id, dpcri_cuda_together blocks, dpcr_error
     return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED,
                       "cuda:%d: newton wants %lld blocks at once, the device takes %lld; the loop and overlap work", id,
                       (long long)blocks.wanted, (long long)blocks.room);
-}
-
-static dpcr_status told(int id, int code, size_t bytes, const char *what, dpcr_error *error) {
-    switch (code) {
-        case DPCRI_CUDA_OK: return DPCR_OK;
-        case DPCRI_CUDA_UNSUPPORTED:
-            return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED,
-                              "cuda:%d: the device takes no cooperative launch as large as %s wants", id, what);
-        case DPCRI_CUDA_WORKSPACE:
-            return dpcri_tell(error, DPCR_ERROR_MEMORY, "cuda:%d: a workspace of %zu bytes is too small", id, bytes);
-        case DPCRI_CUDA_ARGUMENT:
-            return dpcri_tell(error, DPCR_ERROR_ARGUMENT, "cuda:%d: %s with wrong arguments", id, what);
-        default: return dpcri_cuda_fail(id, code, what, error);
-    }
 }
 
 static dpcr_status told_of_cell(int id, const dpcri_device_cell *c, int code, size_t bytes, dpcr_error *error) {

@@ -5,6 +5,7 @@
 #include "kern/cuda/cells_run.h"
 #include "kern/cuda/gates_back_run.h"
 #include "kern/cuda/layers_run.h"
+#include "kern/cuda/linear_large_run.h"
 #include "kern/cuda/linear_widths.h"
 #include "kern/cuda/para_back_run.h"
 #include "kern/cuda/para_run.h"
@@ -24,6 +25,9 @@ extern template struct gates::para_back_kinds<float>;
 extern template struct gates::para_back_kinds<double>;
 extern template struct layers::kinds<float>;
 extern template struct layers::kinds<double>;
+extern template struct large::kinds<float>;
+extern template struct large::kinds<double>;
+extern template struct large::kinds<uint32_t>;
 
 DPCRI_LINEAR_NARROW(extern, float);
 DPCRI_LINEAR_NARROW(extern, double);
@@ -34,12 +38,11 @@ DPCRI_LINEAR_WIDE(extern, uint32_t);
 
 namespace {
 
-// Width of the blocks that a chain consists of; 0: none that a kernel serves.
-int block_of(const dpcri_device_linear &c) {
-    const int64_t k = c.structure == DPCR_DENSE ? c.w : c.structure == DPCR_BLOCK ? c.block : 1;
-    const bool known = c.structure >= DPCR_ZERO && c.structure <= DPCR_DENSE;
-    return known && k >= 1 && k <= DPCRI_CUDA_DENSE_WIDTH && c.w % k == 0 ? (int)k : 0;
-}
+// Of rows of float, twice, in the 227 KB that a block has at most; sizes that are products of it stay within int64_t.
+constexpr int64_t widest = (227 << 10) / (2 * sizeof(float));
+
+// Does it multiply out of memory (linear_large.h)?
+bool large_of(const dpcri_device_linear &c) { return dpcri_device_linear_mixes(&c) > DPCRI_DEVICE_CHIP_WIDTH; }
 
 // Steps in the order of the recurrence: a transposed chain has negative strides, and its step m reads the transition of
 // the step behind it; m = 0 has none.
@@ -87,14 +90,18 @@ struct copy {
 };
 
 template <class T>
-size_t workspace_of(const dpcri_device_linear &c, int k) {
-    if (c.structure == DPCR_ZERO || c.length == 0 || c.rows == 0) return 0;
+size_t workspace_of(const dpcri_device_linear &c) {
+    if (c.structure == DPCR_ZERO) return 0;
+    if (large_of(c)) return large::kinds<T>::workspace(c);
+    const int k = (int)dpcri_device_linear_mixes(&c);
     linear::problem<T> p = problem_of<T>(c, k);
     return k <= 8 ? linear::widths<T, 1, 8>::plan(k, &p).bytes : linear::widths<T, 9, 16>::plan(k, &p).bytes;
 }
 
 template <class T>
-int run_chain(const dpcri_device_linear &c, int k, void *workspace, void *stream) {
+int run_chain(const dpcri_device_linear &c, void *workspace, void *stream) {
+    if (large_of(c)) return large::kinds<T>::run(c, workspace, stream);
+    const int k = (int)dpcri_device_linear_mixes(&c);
     const linear::problem<T> p = problem_of<T>(c, k);
     int status = 0;
     if (c.structure == DPCR_ZERO) {
@@ -108,19 +115,28 @@ int run_chain(const dpcri_device_linear &c, int k, void *workspace, void *stream
 }
 
 int check(const dpcri_device_linear &c) {
-    if (c.length < 0 || c.rows < 0 || c.w < 1) return DPCRI_CUDA_ARGUMENT;
+    if (c.length < 0 || c.rows < 0 || c.w < 1 || c.chunk < 0) return DPCRI_CUDA_ARGUMENT;
     if (c.dtype != DPCR_F32 && c.dtype != DPCR_F64 && c.dtype != DPCR_U32) return DPCRI_CUDA_UNSUPPORTED;
-    return block_of(c) > 0 ? DPCRI_CUDA_OK : DPCRI_CUDA_UNSUPPORTED;
+    const int64_t k = dpcri_device_linear_mixes(&c);
+    if (dpcri_device_linear_refusal(&c) || k < 1 || c.w % k != 0) return DPCRI_CUDA_UNSUPPORTED;
+    return k <= widest ? DPCRI_CUDA_OK : DPCRI_CUDA_WIDTH;
 }
 
 }  // namespace
 
+int dpcri_cuda_chain_fits(dpcri_device_linear c) {
+    const int status = check(c);
+    if (status != DPCRI_CUDA_OK || !large_of(c) || c.length == 0 || c.rows == 0) return status;
+    return c.dtype == DPCR_F32   ? large::kinds<float>::fits(c)
+           : c.dtype == DPCR_F64 ? large::kinds<double>::fits(c)
+                                 : large::kinds<uint32_t>::fits(c);
+}
+
 size_t dpcri_cuda_chain_workspace(dpcri_device_linear c) {
-    if (check(c) != DPCRI_CUDA_OK) return 0;
-    const int k = block_of(c);
-    return c.dtype == DPCR_F32   ? workspace_of<float>(c, k)
-           : c.dtype == DPCR_F64 ? workspace_of<double>(c, k)
-                                 : workspace_of<uint32_t>(c, k);
+    if (check(c) != DPCRI_CUDA_OK || c.length == 0 || c.rows == 0) return 0;
+    return c.dtype == DPCR_F32   ? workspace_of<float>(c)
+           : c.dtype == DPCR_F64 ? workspace_of<double>(c)
+                                 : workspace_of<uint32_t>(c);
 }
 
 int dpcri_cuda_chain_run(dpcri_device_linear c, void *workspace, size_t bytes, void *stream) {
@@ -132,10 +148,9 @@ int dpcri_cuda_chain_run(dpcri_device_linear c, void *workspace, size_t bytes, v
     const size_t wanted = dpcri_cuda_chain_workspace(c);
     if (bytes < wanted) return DPCRI_CUDA_WORKSPACE;
     if (wanted > 0 && !workspace) return DPCRI_CUDA_ARGUMENT;
-    const int k = block_of(c);
-    return c.dtype == DPCR_F32   ? run_chain<float>(c, k, workspace, stream)
-           : c.dtype == DPCR_F64 ? run_chain<double>(c, k, workspace, stream)
-                                 : run_chain<uint32_t>(c, k, workspace, stream);
+    return c.dtype == DPCR_F32   ? run_chain<float>(c, workspace, stream)
+           : c.dtype == DPCR_F64 ? run_chain<double>(c, workspace, stream)
+                                 : run_chain<uint32_t>(c, workspace, stream);
 }
 
 namespace {
@@ -145,9 +160,6 @@ int column_of(const dpcri_device_cell &c) { return c.diagonal ? 1 : (int)c.w; }
 bool wide(const dpcri_device_cell &c) {
     return c.gamma || c.hidden > 0 || (!c.diagonal && c.w != 1 && c.w != 2 && c.w != 4);
 }
-
-// Of rows of float, twice, in the 227 KB that a block has at most; sizes that are products of it stay within int64_t.
-constexpr int64_t widest = (227 << 10) / (2 * sizeof(float));
 
 // Of what a solve keeps a number of the states takes less than 64 bytes in all.
 bool fits(const dpcri_device_cell &c) {

@@ -34,13 +34,14 @@ enum {
     DPCRI_CUDA_UNSUPPORTED = -2,  // no kernel for this structure, width, type or activation
     DPCRI_CUDA_WORKSPACE = -3,    // fewer bytes than X_workspace says
     DPCRI_CUDA_WIDTH = -4,        // a row that no block of the device has room for
-    DPCRI_CUDA_SIZE = -5,         // states whose bytes do not fit in a number
+    DPCRI_CUDA_SIZE = -5,         // states or a workspace whose bytes do not fit in a number
 };
 
-enum { DPCRI_CUDA_DENSE_WIDTH = 16 };  // dense transitions and blocks up to this width
-
-// Linear chains: zero, identity, scalar, diagonal of any width; block and dense up to DPCRI_CUDA_DENSE_WIDTH. float,
-// double, uint32 (the exact ring). One pass over a, b and z.
+// Linear chains: zero, identity, scalar, diagonal of any width, block and dense, float, double, uint32 (the exact
+// ring). In one pass over a, b and z where at most DPCRI_DEVICE_CHIP_WIDTH numbers mix; wider ones by the loop or by
+// products of chunks, as far as a state, or four, and a tile of A fit on chip (_fits: DPCRI_CUDA_OK on the current
+// device, or as _run).
+int dpcri_cuda_chain_fits(dpcri_device_linear chain);
 size_t dpcri_cuda_chain_workspace(dpcri_device_linear chain);
 int dpcri_cuda_chain_run(dpcri_device_linear chain, void *workspace, size_t bytes, void *stream);
 

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: MIT
+// Linear chains on a device whose transitions are wider than linear.h holds on chip: z_m = A_m z_{m-1} + b_m, m = 0 ..
+// n-1, states of any width w, in order or by products of many chunks side by side. Not yet run on a device.
+//
+//   loop     X = z0; for each step X = A_m X + b_m: an item is a sequence, or some that share A, as columns of X
+//   chunks   N = ceil(n / C) chunks of C steps each, in three launches:
+//     reduce   what a chunk makes of a state, M z + v: X = [A_first | b_first], X = A_m X + [0 | b_m]; an item is a
+//              chunk and a strip of X's columns, which need nothing of other strips. The first chunk has a state alone,
+//              the last one nothing
+//     fold     the loop over these, N - 1 steps z = M z + v
+//     apply    the loop in every chunk at once, from the states that the fold left before it
+//
+// All are one kernel: X stays in shared memory, two buffers by turns, and A goes past it in tiles of op(A), the next
+// one on its way while one is multiplied with, across steps too, since no A waits for a state: a barrier a tile. All
+// launches are plain.
+//
+// Work a sequence and step: w^2 the loop, w^3 + 2 w^2 the chunks; where sequences share A they share M. Depth: n, or 2
+// C
+// + N, so C is the power of two next to sqrt(n), from n alone. A goes over memory once for the loop; for the chunks
+// twice, the reduction reading it once a strip from the second cache. Workspace: N - 1 of M and of v.
+//
+// A number's sum begins with b and runs over the state in order, so the loop has one set of bits whatever the shapes of
+// blocks, and chunks have those of n, w and C: not of the batch or who shares A. Weighed against cuBLAS in
+// docs/design.md.
+#ifndef DPCRI_CUDA_LINEAR_LARGE_H
+#define DPCRI_CUDA_LINEAR_LARGE_H
+
+#include "kern/cuda/simt.h"
+
+namespace large {
+
+constexpr int most_threads = 256;
+
+template <class T>
+struct problem {
+    int64_t length, w;
+    // A class: the columns that share A. Where all sequences do, `parts` classes of `members` sequences; else a class
+    // is a part of a sequence, and has one member.
+    int64_t parts, classes, members;
+    bool transposed;
+    const T *a;
+    int64_t a_step, a_row, a_part;
+    const T *b;
+    int64_t b_step, b_row;
+    const T *z0;  // or NULL: z_0 = b_0, and A_0 is not read
+    int64_t z0_row;
+    T *z;
+    int64_t z_step, z_row;
+    int64_t chunk, chunks;
+    T *products;  // M [chunks - 1][classes][w][w], the first unused
+    T *states;    // v, then the states after the chunks [chunks - 1][sequences][parts w]
+    int column_warps, units, depth;
+};
+
+template <class T>
+SIMT_BOTH int64_t sequences(const problem<T> &p) {
+    return p.classes / p.parts * p.members;
+}
+
+// One block's work: steps first .. end - 1 of a class, columns `column` on of what goes side by side.
+struct item {
+    int64_t chunk, of, column, first, end;
+};
+
+// What lies at the class and member, `row` numbers a sequence.
+template <class T>
+SIMT int64_t place_of(const problem<T> &p, int64_t of, int64_t member, int64_t row) {
+    return (of / p.parts + member) * row + of % p.parts * p.w;
+}
+template <class T>
+SIMT const T *transition(const problem<T> &p, int64_t of, int64_t m) {
+    return p.a + m * p.a_step + of / p.parts * p.a_row + of % p.parts * p.a_part;
+}
+template <class T>
+SIMT T offset(const problem<T> &p, int64_t of, int64_t member, int64_t m, int64_t i) {
+    return p.b[m * p.b_step + place_of(p, of, member, p.b_row) + i];
+}
+// Number i of the state after a chunk.
+template <class T>
+SIMT T *state_after(const problem<T> &p, int64_t chunk, int64_t of, int64_t member, int64_t i) {
+    const int64_t row = p.parts * p.w;
+    return p.states + chunk * sequences(p) * row + place_of(p, of, member, row) + i;
+}
+
+// The state before the chain's first step, or without one the first state: then that step is done.
+template <class T>
+SIMT T start(const problem<T> &p, int64_t of, int64_t member, int64_t i) {
+    return p.z0 ? p.z0[place_of(p, of, member, p.z0_row) + i] : offset(p, of, member, 0, i);
+}
+
+// ---- what the columns of X are ----
+
+// States, stored step by step.
+template <class T>
+struct running {
+    static constexpr bool leaves = false;
+    SIMT_BOTH static int64_t columns(const problem<T> &p) { return p.members; }
+    SIMT_BOTH static int64_t chunks(const problem<T> &p) { return p.chunks; }
+    SIMT static bool idle(const problem<T> &, const item &, int) { return false; }
+    // Steps that are done when X is as it begins.
+    SIMT static int done(const problem<T> &p, const item &t) { return t.chunk == 0 && !p.z0; }
+    SIMT static T begin(const problem<T> &p, const item &t, int64_t member, int64_t i) {
+        if (t.chunk > 0) return *state_after(p, t.chunk - 1, t.of, member, i);
+        const T z = start(p, t.of, member, i);
+        if (!p.z0) keep(p, t, member, 0, i, z);
+        return z;
+    }
+    SIMT static T add(const problem<T> &p, const item &t, int64_t member, int64_t m, int64_t i) {
+        return offset(p, t.of, member, m, i);
+    }
+    SIMT static void keep(const problem<T> &p, const item &t, int64_t member, int64_t m, int64_t i, T z) {
+        p.z[m * p.z_step + place_of(p, t.of, member, p.z_row) + i] = z;
+    }
+};
+
+// The columns of M, then v of each member; in the first chunk only the latter, states.
+template <class T>
+struct reducing {
+    static constexpr bool leaves = true;
+    SIMT_BOTH static int64_t columns(const problem<T> &p) { return p.w + p.members; }
+    SIMT_BOTH static int64_t chunks(const problem<T> &p) { return p.chunks - 1; }
+    SIMT static bool idle(const problem<T> &p, const item &t, int columns) {
+        return t.chunk == 0 && t.column + columns <= p.w;
+    }
+    SIMT static int done(const problem<T> &p, const item &t) { return t.chunk > 0 || !p.z0; }
+    SIMT static T begin(const problem<T> &p, const item &t, int64_t column, int64_t i) {
+        if (column < p.w && t.chunk == 0) return 0;
+        if (column < p.w) return transition(p, t.of, t.first)[p.transposed ? column * p.w + i : i * p.w + column];
+        return t.chunk == 0 ? start(p, t.of, column - p.w, i) : offset(p, t.of, column - p.w, t.first, i);
+    }
+    SIMT static T add(const problem<T> &p, const item &t, int64_t column, int64_t m, int64_t i) {
+        return column < p.w ? T(0) : offset(p, t.of, column - p.w, m, i);
+    }
+    SIMT static void keep(const problem<T> &, const item &, int64_t, int64_t, int64_t, T) {}
+    SIMT static void leave(const problem<T> &p, const item &t, int64_t column, int64_t i, T x) {
+        if (column >= p.w)
+            *state_after(p, t.chunk, t.of, column - p.w, i) = x;
+        else if (t.chunk > 0)
+            p.products[((t.chunk * p.classes + t.of) * p.w + i) * p.w + column] = x;
+    }
+};
+
+// ---- the kernel ----
+
+// Shared memory: two tiles, number (i, j) of op(A) at j (outputs + 1) + i; then X twice, [column][w].
+template <class T>
+SIMT_BOTH int tile_numbers(const problem<T> &p, int rows) {
+    return p.depth * (rows * p.units + 1);
+}
+template <class T>
+SIMT_BOTH int64_t shared_numbers(const problem<T> &p, int rows, int columns) {
+    return 2 * (int64_t)tile_numbers(p, rows) + 2 * p.column_warps * columns * p.w;
+}
+
+// A thread has `Rows` outputs, `units` apart, of `Columns` columns; Way: running or reducing.
+template <class T, int Rows, int Columns, class Way>
+struct strips {
+    typedef problem<T> arguments;
+    static constexpr int most = most_threads;
+
+    // Where a tile of op(A) lies: step m, outputs u0 .., inputs j0 ..
+    struct place {
+        int64_t m, u0, j0;
+    };
+    SIMT static place after(const problem<T> &p, place at) {
+        at.j0 += p.depth;
+        if (at.j0 < p.w) return at;
+        at.j0 = 0;
+        at.u0 += Rows * p.units;
+        if (at.u0 < p.w) return at;
+        at.u0 = 0;
+        at.m++;
+        return at;
+    }
+    SIMT static int tall_of(const problem<T> &p, const place &at) {
+        return p.w - at.j0 < p.depth ? (int)(p.w - at.j0) : p.depth;
+    }
+    SIMT static int wide_of(const problem<T> &p, const place &at) {
+        return p.w - at.u0 < Rows * p.units ? (int)(p.w - at.u0) : Rows * p.units;
+    }
+
+    // Asks for a tile, numbers that lie side by side by lanes side by side.
+    SIMT static void fetch(simt::lane &me, const problem<T> &p, const simt::shared<T> &s, const item &t,
+                           const place &at, int buffer) {
+        const int base = buffer * tile_numbers(p, Rows), stride = Rows * p.units + 1;
+        const int tall = tall_of(p, at), wide = wide_of(p, at), warps = me.threads() / simt::warp_size;
+        const T *a = transition(p, t.of, at.m);
+        if (p.transposed) {
+            a += at.j0 * p.w + at.u0;
+            for (int j = me.warp(); j < tall; j += warps)
+                for (int i = me.in_warp(); i < wide; i += simt::warp_size)
+                    me.copy_async(s, base + j * stride + i, a + j * p.w + i);
+        } else {
+            a += at.u0 * p.w + at.j0;
+            for (int i = me.warp(); i < wide; i += warps)
+                for (int j = me.in_warp(); j < tall; j += simt::warp_size)
+                    me.copy_async(s, base + j * stride + i, a + i * p.w + j);
+        }
+    }
+
+    // The thread's first column and output among those of a strip and a tile.
+    SIMT static int column_of(simt::lane &me, const problem<T> &p) { return me.thread() / p.units * Columns; }
+    SIMT static int at_rest(const problem<T> &p, int turn, int column) {
+        return 2 * tile_numbers(p, Rows) + (turn * p.column_warps * Columns + column) * (int)p.w;
+    }
+
+    // What the sums of an output tile begin with.
+    SIMT static void ready(simt::lane &me, const problem<T> &p, const item &t, const place &at,
+                           T (&to)[Rows][Columns]) {
+        if (at.m >= t.end) return;
+        const int64_t left = Way::columns(p) - t.column;
+        SIMT_UNROLL for (int c = 0; c < Columns; c++) SIMT_UNROLL for (int r = 0; r < Rows; r++) {
+            const int64_t u = at.u0 + me.thread() % p.units + r * p.units, column = column_of(me, p) + c;
+            to[r][c] = column < left && u < p.w ? Way::add(p, t, t.column + column, at.m, u) : T(0);
+        }
+    }
+
+    // sums += the tile's numbers times those of X. Outputs beyond the tile are the last one's again.
+    SIMT static void multiply(simt::lane &me, const problem<T> &p, const simt::shared<T> &s, const place &at,
+                              int buffer, int turn, T (&sum)[Rows][Columns]) {
+        const int tall = tall_of(p, at), wide = wide_of(p, at), stride = Rows * p.units + 1;
+        int from[Rows], x[Columns];
+        SIMT_UNROLL for (int r = 0; r < Rows; r++) {
+            const int i = me.thread() % p.units + r * p.units;
+            from[r] = buffer * tile_numbers(p, Rows) + (i < wide ? i : wide - 1);
+        }
+        SIMT_UNROLL for (int c = 0; c < Columns; c++) x[c] = at_rest(p, turn, column_of(me, p) + c) + (int)at.j0;
+        for (int j = 0; j < tall; j++) {
+            T a[Rows];
+            SIMT_UNROLL for (int r = 0; r < Rows; r++) a[r] = s.get(from[r] + j * stride);
+            SIMT_UNROLL for (int c = 0; c < Columns; c++) {
+                const T z = s.get(x[c] + j);
+                SIMT_UNROLL for (int r = 0; r < Rows; r++) sum[r][c] = simt::fma(a[r], z, sum[r][c]);
+            }
+        }
+    }
+
+    SIMT static void store(simt::lane &me, const problem<T> &p, const simt::shared<T> &s, const item &t,
+                           const place &at, int turn, const T (&sum)[Rows][Columns]) {
+        const int64_t left = Way::columns(p) - t.column;
+        SIMT_UNROLL for (int c = 0; c < Columns; c++) SIMT_UNROLL for (int r = 0; r < Rows; r++) {
+            const int64_t u = at.u0 + me.thread() % p.units + r * p.units;
+            const int column = column_of(me, p) + c;
+            if (u >= p.w) continue;
+            s.set(at_rest(p, turn, column) + (int)u, sum[r][c]);
+            if (column < left) Way::keep(p, t, t.column + column, at.m, u, sum[r][c]);
+        }
+    }
+
+    SIMT static void run_item(simt::lane &me, const problem<T> &p, const item &t) {
+        const int columns = p.column_warps * Columns, all = columns * (int)p.w;
+        const simt::shared<T> s = me.template array<T>(0, (int)shared_numbers(p, Rows, Columns));
+        const int64_t left = Way::columns(p) - t.column;
+        place at = {t.first + Way::done(p, t), 0, 0};
+        T next[Rows][Columns] = {}, sum[Rows][Columns] = {};
+        int buffer = 0, turn = 0;
+        me.barrier();  // the item before has been read
+        if (at.m < t.end) fetch(me, p, s, t, at, 0);
+        for (int n = me.thread(); n < all; n += me.threads()) {
+            const int column = n / (int)p.w, i = n % (int)p.w;
+            s.set(at_rest(p, 0, 0) + n, column < left ? Way::begin(p, t, t.column + column, i) : T(0));
+        }
+        ready(me, p, t, at, next);
+        while (at.m < t.end) {
+            me.copy_wait();
+            me.barrier();  // the tile is there, for all; the other one, and X of the step before the last, were read
+            const place then = after(p, at);
+            if (then.m < t.end) fetch(me, p, s, t, then, 1 - buffer);
+            if (at.j0 == 0) {
+                SIMT_UNROLL for (int r = 0; r < Rows; r++) SIMT_UNROLL for (int c = 0; c < Columns; c++) sum[r][c] =
+                    next[r][c];
+                const bool more = at.u0 + Rows * p.units < p.w;
+                ready(me, p, t, more ? place{at.m, at.u0 + Rows * p.units, 0} : place{at.m + 1, 0, 0}, next);
+            }
+            multiply(me, p, s, at, buffer, turn, sum);
+            if (then.j0 == 0) store(me, p, s, t, at, 1 - turn, sum);
+            if (then.m != at.m) turn = 1 - turn;
+            buffer = 1 - buffer;
+            at = then;
+        }
+        if constexpr (Way::leaves) {
+            me.barrier();
+            for (int n = me.thread(); n < all; n += me.threads()) {  // columns side by side, as in memory
+                const int column = n % columns, i = n / columns;
+                if (column < left) Way::leave(p, t, t.column + column, i, s.get(at_rest(p, turn, column) + i));
+            }
+        }
+    }
+
+    // Strips, then classes, then chunks: what reads the same A goes at the same time.
+    SIMT static void run(simt::lane &me, const problem<T> &p) {
+        const int columns = p.column_warps * Columns;
+        const int64_t across = (Way::columns(p) + columns - 1) / columns, all = Way::chunks(p) * p.classes * across;
+        for (int64_t n = me.block(); n < all; n += me.blocks()) {
+            item t;
+            t.column = n % across * columns;
+            t.of = n / across % p.classes;
+            t.chunk = n / across / p.classes;
+            t.first = t.chunk * p.chunk;
+            t.end = p.length - t.first < p.chunk ? p.length : t.first + p.chunk;
+            if (!Way::idle(p, t, columns)) run_item(me, p, t);
+        }
+    }
+};
+
+}  // namespace large
+
+#endif
