@@ -439,6 +439,62 @@ static void planner_chooses(void **state) {
     dpcr_context_destroy(context);
 }
 
+// A plan's own options find the windows again that a limit of memory left, whichever pass had needed shorter ones.
+static void pinned_under_a_limit(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    chain c = tanh_chain(400, 3, 4, DPCR_F64);
+    const dpcr_steps steps = chain_steps(&c);
+    static const dpcr_method methods[] = {DPCR_METHOD_PICARD, DPCR_METHOD_NEWTON, DPCR_METHOD_PARATAA};
+    for (int m = 0; m < 3; m++)
+        for (int part = 1; part < 16; part++) {
+            dpcr_solve_options options = {
+                .size = sizeof options, .method = methods[m], .backward = DPCR_SCHEME_PCR, .guess = DPCR_GUESS_STEP};
+            dpcr_solve_plan *plan = NULL, *again = NULL;
+            assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
+            options.memory_limit = dpcr_solve_plan_workspace(plan) / 16 * (size_t)part;
+            dpcr_solve_plan_destroy(plan);
+            assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
+            assert_true(dpcr_solve_plan_workspace(plan) <= options.memory_limit);
+            assert_int_equal(dpcr_solve_plan_create(context, &steps, dpcr_solve_plan_options(plan), &again, NULL),
+                             DPCR_OK);
+            assert_int_equal(dpcr_solve_plan_options(again)->window, dpcr_solve_plan_options(plan)->window);
+            assert_int_equal(dpcr_solve_plan_workspace(again), dpcr_solve_plan_workspace(plan));
+            dpcr_solve_plan_destroy(again), dpcr_solve_plan_destroy(plan);
+        }
+    dpcr_context_destroy(context);
+}
+
+// A sequence's bits are those that it has alone, whether its neighbours need more sweeps or fewer.
+static void sequences_are_alone(void **state) {
+    (void)state;
+    enum { B = 6, W = 3 };
+    dpcr_context *context = solving_context(2);
+    static const double drifts[2] = {0.9, 0.3};
+    for (int m = 1; m < DPCR_METHOD_COUNT; m++) {
+        chain all = tanh_chain(60, B, W, DPCR_F64), one = tanh_chain(60, 1, W, DPCR_F64);
+        all.parameters = one.parameters = drifts;
+        double *z0 = starts(&all);
+        for (int i = 0; i < B * W; i++) z0[i] *= i / W % 2 ? 1e-3 : 3;
+        const dpcr_solve_options options = {
+            .size = sizeof options, .method = (dpcr_method)m, .block = 3, .atol = 1e-2, .rtol = 1e-4, .warm_up = 4};
+        solved together = solve(context, &all, z0, &options);
+        assert_int_equal(together.status, DPCR_OK);
+        for (int b = 0; b < B; b++) {
+            solved alone = solve(context, &one, z0 + (ptrdiff_t)b * W, &options);
+            assert_int_equal(alone.report.reason, together.reasons[b]);
+            for (int l = 0; l < 60; l++)
+                if (memcmp((double *)alone.z + (ptrdiff_t)l * W, (double *)together.z + ((ptrdiff_t)l * B + b) * W,
+                           W * sizeof(double)) != 0)
+                    fail_msg("%s: row %d has other bits alone at step %d", dpcr_method_name((dpcr_method)m), b, l);
+            solved_free(&alone);
+        }
+        solved_free(&together);
+        free(z0);
+    }
+    dpcr_context_destroy(context);
+}
+
 static void out_of_memory(void **state) {
     (void)state;
     int succeeded = 0;
@@ -489,6 +545,7 @@ int main(void) {
         cmocka_unit_test(steps_check_catches),   cmocka_unit_test(planner_explains),
         cmocka_unit_test(planner_chooses),       cmocka_unit_test(out_of_memory),
         cmocka_unit_test(empty_chains),          cmocka_unit_test(the_loops_numbers_whatever_they_are),
+        cmocka_unit_test(pinned_under_a_limit),  cmocka_unit_test(sequences_are_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -98,17 +98,27 @@ static dpcr_status coarse(parareal *p, int64_t first, int64_t lanes, const dpcr_
     return dpcri_callback_status(p->run, "coarse", code);
 }
 
-// Steps of `lanes` chunks from number `first` on, `steps` each, to their places in z.
-static int run_lanes(parareal *p, int64_t first, int64_t lanes, int64_t steps) {
-    const dpcr_array in = lanes_of(&p->u, first, lanes), *z = &p->run->t.z;
-    dpcr_array states = dpcri_outputs(&p->run->t, first * p->n, lanes, 0, p->steps->batch);
+static int run_rows(parareal *p, int64_t first, int64_t lanes, int64_t steps, int64_t row, int64_t rows) {
+    const dpcr_array in = dpcri_slice(&p->u, first, lanes, row, rows), *z = &p->run->t.z;
+    dpcr_array states = dpcri_outputs(&p->run->t, first * p->n, lanes, row, rows);
     states.ndim = 4;
     for (int d = 3; d > 0; d--) states.shape[d] = states.shape[d - 1], states.strides[d] = states.strides[d - 1];
     states.shape[0] = lanes, states.shape[1] = steps;
     states.strides[0] = p->n * z->strides[0];
-    dpcr_span span = dpcri_span(first * p->n, lanes, p->n, steps, 0, p->steps->batch);
-    span.active = p->active;
+    const dpcr_span span = dpcri_span(first * p->n, lanes, p->n, steps, row, rows);
     return dpcri_advance(p->steps, &span, &in, &states, NULL, NULL);
+}
+
+// Steps of `lanes` chunks from number `first` on, `steps` each, to their places in z: of sequences that are not done,
+// and of no other, whose states would move on with its neighbours' sweeps.
+static int run_lanes(parareal *p, int64_t first, int64_t lanes, int64_t steps) {
+    const int64_t batch = p->steps->batch;
+    int code = 0;
+    for (int64_t row = 0, rows = 0; row < batch && code >= 0; row += rows + 1) {
+        for (rows = 0; row + rows < batch && p->active[row + rows];) rows++;
+        if (rows > 0) code = run_rows(p, first, lanes, steps, row, rows);
+    }
+    return code;
 }
 
 static int64_t steps_of(const parareal *p, int64_t chunk) {

@@ -309,21 +309,20 @@ static dpcr_status check_backward(const dpcr_solve_plan *plan, dpcr_error *error
     return DPCR_OK;
 }
 
-static size_t plan_bytes(dpcr_solve_plan *plan, dpcr_error *error) {
-    if (dpcri_plan_derive(plan, error) != DPCR_OK) return SIZE_MAX;
-    const size_t forward = dpcri_solve_bytes(plan, error), backward = dpcri_backward_bytes(plan);
-    return forward > backward ? forward : backward;
-}
-
-// Halves the windows until the workspace fits the limit.
+// Halves the windows until the workspace fits the limit: each by what its own pass needs, so that a plan made with the
+// window that was found finds it again, and the same one backward.
 static dpcr_status fit_memory(dpcr_solve_plan *plan, dpcr_error *error) {
     const size_t limit = plan->options.memory_limit ? plan->options.memory_limit : SIZE_MAX - 1;
     for (;;) {
-        plan->workspace = plan_bytes(plan, error);
+        const bool derived = dpcri_plan_derive(plan, error) == DPCR_OK;
+        const size_t forward = derived ? dpcri_solve_bytes(plan, error) : SIZE_MAX,
+                     backward = derived ? dpcri_backward_bytes(plan) : SIZE_MAX;
+        plan->workspace = forward > backward ? forward : backward;
         if (plan->workspace <= limit) return DPCR_OK;
-        if (plan->window <= 1 && plan->backward_window <= 1) break;
-        if (plan->window > 1) plan->window = (plan->window + 1) / 2;
-        if (plan->backward_window > 1) plan->backward_window = (plan->backward_window + 1) / 2;
+        const bool shorter = forward > limit && plan->window > 1, back = backward > limit && plan->backward_window > 1;
+        if (!shorter && !back) break;
+        if (shorter) plan->window = (plan->window + 1) / 2;
+        if (back) plan->backward_window = (plan->backward_window + 1) / 2;
     }
     if (plan->workspace == SIZE_MAX)
         return dpcri_fail(error, DPCR_ERROR_OVERFLOW,
