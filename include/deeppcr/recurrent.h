@@ -128,7 +128,8 @@ typedef struct dpcr_recurrent_pass {
     dpcr_array x;            // [T][B][I]
     dpcr_array h0, c0;       // [N][B][H] or data NULL: zeros; c0 of an LSTM only ([N][B][H] also with a projection)
     const int64_t *lengths;  // [B] in 0..T, or NULL: all T. Past its end a sequence's y is 0, and its last state stays;
-                             // the reverse direction begins at its end. Equal, bit for bit, to the sequences run apart
+                             // the reverse direction begins at its end. By the loop, and by overlap without
+                             // tolerances, equal, bit for bit, to the sequences run apart; other ways cut by T
     dpcr_array y;            // [T][B][D H]
     dpcr_array ht, ct;       // [N][B][H] or data NULL: not wanted; ct of an LSTM only
     // [T][B] or NULL: not 0 where a new sequence begins with step t of row b: the state before it is zero (not h0, also
@@ -170,7 +171,8 @@ typedef struct dpcr_recurrent_plan_options {
                      // on (dropout_seed, dropout_call, layer, t, b, its place in y) alone
     int recompute;   // training: the tape holds states only, and backward makes of them again what the gates were, for
                      // about two more forward passes: a step and direction keeps H numbers (of an LSTM 3 H, and of a
-                     // last layer the less that lie in the pass's y) instead of 5 H (LSTM 7 H). Same bits
+                     // last layer the less that lie in the pass's y) instead of 5 H (LSTM 7 H). Same bits, but where
+                     // overlap joins chunks within a tolerance: a tape holds what their own starts gave
 } dpcr_recurrent_plan_options;
 
 // The network must outlive the plan. A plan serves one call at a time.
