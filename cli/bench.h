@@ -34,7 +34,8 @@ typedef struct bench_entrant {
 // Entrant 0 is the loop, whose result is the reference.
 typedef struct bench_race {
     void *subject;
-    // Runs an entrant; `fresh`: from a clean slate (gradients zeroed), as `keep` and `compare` want it.
+    // Runs an entrant; `fresh`: from a clean slate (gradients zeroed), as `keep` and `compare` want it, and with what
+    // it told. Runs that are timed ask for no report, which would read the clock.
     dpcr_status (*run)(void *subject, bench_entrant *entrant, bool fresh, dpcr_error *error);
     void (*keep)(void *subject);       // what the last run left becomes the reference
     double (*compare)(void *subject);  // largest difference of what the last run left

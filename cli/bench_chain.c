@@ -22,9 +22,9 @@ typedef struct subject {
 static dpcr_status run(void *user, bench_entrant *e, bool fresh, dpcr_error *error) {
     subject *s = user;
     dpcr_chain_report report = {.size = sizeof report};
-    (void)fresh;
     const dpcr_status status = dpcr_chain_execute(e->plan, s->a.data ? &s->a : NULL, &s->b, NULL, &s->z, s->workspace,
-                                                  s->workspace_bytes, &report, error);
+                                                  s->workspace_bytes, fresh ? &report : NULL, error);
+    if (!fresh) return status;
     const dpcr_transition *t = &s->shape.transition;
     e->chosen = dpcr_scheme_name(report.scheme);
     e->sweeps = report.sweeps;

@@ -34,9 +34,9 @@ static size_t bytes_of(const dpcr_array *array) {
 static dpcr_status forward(void *user, bench_entrant *e, bool fresh, dpcr_error *error) {
     subject *s = user;
     dpcr_solve_report report = {.size = sizeof report};
-    (void)fresh;
-    const dpcr_status status =
-        dpcr_solve_execute(e->plan, &s->problem.z0, &s->z, NULL, s->workspace, s->workspace_bytes, &report, error);
+    const dpcr_status status = dpcr_solve_execute(e->plan, &s->problem.z0, &s->z, NULL, s->workspace,
+                                                  s->workspace_bytes, fresh ? &report : NULL, error);
+    if (!fresh) return status;
     e->sweeps = report.sweeps;
     e->evaluations = report.evaluations;
     e->chosen = dpcr_method_name(report.method);
@@ -61,10 +61,11 @@ static dpcr_status backward(void *user, bench_entrant *e, bool fresh, dpcr_error
     const cli_problem *p = &s->problem;
     dpcr_solve_report report = {.size = sizeof report};
     if (fresh) memset(s->gradient.data, 0, bytes_of(&s->gradient));
-    e->chosen = dpcr_scheme_name(dpcr_solve_plan_backward(e->plan));
     const dpcr_status status = dpcr_solve_backward(e->plan, &p->z0, &s->reference, s->tape.data ? &s->tape : NULL,
                                                    s->asked->loss_at_end ? NULL : &p->direct, &p->last, NULL, &s->dz0,
-                                                   s->workspace, s->workspace_bytes, &report, error);
+                                                   s->workspace, s->workspace_bytes, fresh ? &report : NULL, error);
+    if (!fresh) return status;
+    e->chosen = dpcr_scheme_name(dpcr_solve_plan_backward(e->plan));
     e->sweeps = report.sweeps;
     e->reason = report.reason ? dpcr_reason_name(report.reason) : NULL;
     e->fallback = report.reason == DPCR_REASON_FALLBACK;

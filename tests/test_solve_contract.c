@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What the nonlinear driver promises around its numbers: reports, shared plans, refusals, callbacks' codes, cancelling,
-// dpcr_steps_check, the planner, refused memory, empty chains.
+// What the nonlinear driver promises around its numbers: reports and their phases, shared plans, refusals, callbacks'
+// codes, cancelling, dpcr_steps_check, the planner, refused memory, empty chains.
 #include <pthread.h>
 
 #include "budget.h"
@@ -34,6 +34,26 @@ static void histories(void **state) {
             assert_true(r.history[k] <= most);
         }
         assert_int_equal(r.fronts[r.report.history_length - 1], 120);
+        solved_free(&r);
+        free(z0);
+    }
+    dpcr_context_destroy(context);
+}
+
+// A report's phases are parts of its seconds, and a method's work is in one of them.
+static void phases(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    for (int m = DPCR_METHOD_SEQUENTIAL; m < DPCR_METHOD_COUNT; m++) {
+        chain c = tanh_chain(400, 2, 2, DPCR_F64);
+        void *z0 = starts(&c);
+        const dpcr_solve_options options = {.size = sizeof options, .method = (dpcr_method)m, .max_sweeps = 1000};
+        solved r = solve(context, &c, z0, &options);
+        const dpcr_solve_report *told = &r.report;
+        const double parts = told->seconds_evaluate + told->seconds_linear + told->seconds_finish;
+        assert_true(told->seconds_evaluate >= 0 && told->seconds_linear >= 0 && told->seconds_finish >= 0);
+        if (m != DPCR_METHOD_SEQUENTIAL) assert_true(parts > 0);
+        assert_true(parts <= told->seconds * (1 + 1e-9));
         solved_free(&r);
         free(z0);
     }
@@ -538,14 +558,23 @@ static void empty_chains(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(positive_codes),        cmocka_unit_test(histories),
-        cmocka_unit_test(plans_are_shared),      cmocka_unit_test(refusals),
-        cmocka_unit_test(callbacks_abort),       cmocka_unit_test(cancel_stops),
-        cmocka_unit_test(cancel_stops_the_loop), cmocka_unit_test(cancel_stops_at_any_question),
-        cmocka_unit_test(steps_check_catches),   cmocka_unit_test(planner_explains),
-        cmocka_unit_test(planner_chooses),       cmocka_unit_test(out_of_memory),
-        cmocka_unit_test(empty_chains),          cmocka_unit_test(the_loops_numbers_whatever_they_are),
-        cmocka_unit_test(pinned_under_a_limit),  cmocka_unit_test(sequences_are_alone),
+        cmocka_unit_test(positive_codes),
+        cmocka_unit_test(histories),
+        cmocka_unit_test(plans_are_shared),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(callbacks_abort),
+        cmocka_unit_test(cancel_stops),
+        cmocka_unit_test(cancel_stops_the_loop),
+        cmocka_unit_test(cancel_stops_at_any_question),
+        cmocka_unit_test(steps_check_catches),
+        cmocka_unit_test(planner_explains),
+        cmocka_unit_test(planner_chooses),
+        cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(empty_chains),
+        cmocka_unit_test(the_loops_numbers_whatever_they_are),
+        cmocka_unit_test(phases),
+        cmocka_unit_test(pinned_under_a_limit),
+        cmocka_unit_test(sequences_are_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -243,7 +243,7 @@ dpcr_status dpcr_chain_execute(const dpcr_chain_plan *plan, const dpcr_array *a,
     static const char *const function = "chain_execute";
     dpcr_status status = DPCR_OK;
     dpcri_view va = {0}, vb = {0}, v0 = {0}, vz = {0};
-    const double start = dpcri_seconds();
+    const double start = report ? dpcri_seconds() : 0;
     DPCR_TRY(dpcri_plan_ready(plan, function, workspace, workspace_bytes, error));
     DPCR_TRY(check_report(report, error));
     const int64_t length = plan->shape.length, w = plan->shape.transition.rows;

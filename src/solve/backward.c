@@ -402,7 +402,7 @@ dpcr_status dpcr_solve_backward(const dpcr_solve_plan *plan, const dpcr_array *z
                                 size_t workspace_bytes, dpcr_solve_report *report, dpcr_error *error) {
     if (!plan) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "backward: no plan given");
     const dpcr_steps *steps = &plan->steps;
-    const double start = dpcri_seconds();
+    const double start = report ? dpcri_seconds() : 0;
     dpcr_status status;
     DPCR_TRY(check_arguments(plan, z0, z, tape, direct, last, lambda, dz0, error));
     DPCR_TRY(dpcri_check_workspace("backward", plan, workspace, workspace_bytes, error));

@@ -35,12 +35,10 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 static int64_t lanes_of(const dpcr_steps *steps) { return steps->lanes > 1 ? steps->lanes : LANES; }
 
-// Chunks of at least twice the warm-up.
 static int64_t most_chunks(const dpcr_solve_plan *plan, int64_t length) {
-    const int64_t m = plan->options.warm_up, lanes = lanes_of(&plan->steps);
     const int64_t chunk = plan->options.backward_chunk ? plan->options.backward_chunk : plan->options.chunk;
     if (chunk) return most(length / chunk, 1);
-    return least(most(length / (2 * m), 1), lanes * dpcri_overlap_groups(length, lanes, m));
+    return dpcri_overlap_chunks(&plan->steps, length, plan->options.warm_up);
 }
 
 // A remainder is run alone, so of the counts near the wanted one the best is the one with the fewest dependent steps.

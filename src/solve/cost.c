@@ -10,7 +10,9 @@
 // does not tell.
 static const double step_efficiency = 0.5, jacobian_efficiency = 0.1;
 static const double call_seconds = 0.5e-6;       // of one callback, with what the driver does around it
-static const double window_seconds = 0.2e-6;     // of a sequence given to a method inside the callback
+static const double solve_seconds = 0.08e-6;     // of a solve by the loop, beside its steps
+static const double lanes_seconds = 0.25e-6;     // of one call of overlap's chunks
+static const double window_seconds = 0.12e-6;    // of a sequence given to a method inside the callback
 static const double strided_seconds = 5e-9;      // of a step whose numbers lie a cache line from the last one's
 static const double check_seconds = 10e-9;       // of one boundary of the first sequence
 static const double row_check_seconds = 1.5e-9;  // and of each other one
@@ -76,7 +78,8 @@ static double rows_step(const dpcri_outlook *o, double timed, double latency, do
 // The bytes of a loop that goes so many rows at a time, and what it takes to hand those out.
 static double rows_floor(const dpcri_outlook *o, double compute, double block, double bytes) {
     const double blocks = ceil(batch_of(o) / more(1, block));
-    return more(compute, memory_seconds(o, bytes, less(threads_of(o), more(1, blocks)))) + region_of_tasks(o, blocks);
+    return more(compute, memory_seconds(o, bytes, less(threads_of(o), more(1, blocks)))) + region_of_tasks(o, blocks) +
+           solve_seconds;
 }
 
 double dpcri_cost_loop(const dpcri_outlook *o) {
@@ -105,7 +108,7 @@ static double overlap_seconds(const dpcri_outlook *o, double threads, double chu
         rounds * (chunk + warm_up) * (vectors ? all : more(alone, width < full ? all : batch_of(o) * lane));
     const double checks = chunks * (check_seconds + (batch_of(o) - 1) * row_check_seconds);
     return more(more(work, depth), memory_seconds(o, bytes, less(threads, calls))) + checks +
-           rounds * 2 * call_seconds + region_of_tasks(o, less(threads, calls));
+           rounds * 2 * lanes_seconds + region_of_tasks(o, less(threads, calls));
 }
 
 static double overlap_by(const dpcri_outlook *o, double threads, int64_t chunk, int64_t warm_up) {

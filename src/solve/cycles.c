@@ -135,7 +135,8 @@ static void evaluate_piece(void *argument, int64_t task) {
 
 static dpcr_status evaluate(cycles *c) {
     const dpcr_solve_plan *plan = c->run->plan;
-    const double began = dpcri_seconds(), states = (double)c->steps->length * (double)c->steps->batch;
+    const double states = (double)c->steps->length * (double)c->steps->batch;
+    dpcri_lap(c->run);
     c->from = 1;
     for (int64_t b = 0; b < c->steps->batch; b++)
         if (c->active[b] && c->run->exact[b] == 0) c->from = 0;
@@ -143,7 +144,7 @@ static dpcr_status evaluate(cycles *c) {
     dpcri_for_tasks(plan, states * c->steps->flops, (c->steps->length + plan->piece - 1) / plan->piece, evaluate_piece,
                     c);
     c->run->report->evaluations += (c->steps->length - c->from) * c->steps->batch;
-    c->run->report->seconds_evaluate += dpcri_seconds() - began;
+    c->run->report->seconds_evaluate += dpcri_lap(c->run);
     return dpcri_callback_status(c->run, "advance", c->code);
 }
 
@@ -223,8 +224,8 @@ static void move_start(cycles *c, int64_t i) {
 
 static dpcr_status carry(cycles *c) {
     dpcr_status status = DPCR_OK;
-    const double began = dpcri_seconds();
     const int64_t B = c->steps->batch, lanes = c->chunks - 1;
+    dpcri_lap(c->run);
     for (int64_t i = 0; i < lanes; i++) {
         const dpcr_array z = dpcri_inputs(&c->run->t, i * c->n, 1, 0, B), u = dpcri_slice(&c->u, i, 1, 0, B);
         c->ops->copy(&z, &u);
@@ -243,7 +244,7 @@ static dpcr_status carry(cycles *c) {
         for (int64_t b = 0; b < B; b++)
             if (c->active[b]) carry_one(c, i, b, any);
     }
-    c->run->report->seconds_linear += dpcri_seconds() - began;
+    c->run->report->seconds_linear += dpcri_lap(c->run);
 done:
     return status;
 }

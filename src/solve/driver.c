@@ -220,17 +220,27 @@ static dpcr_status run_method(dpcri_run *run) {
     }
 }
 
+double dpcri_lap(dpcri_run *run) {
+    if (run->clock < 0) return 0;
+    const double last = run->clock;
+    run->clock = dpcri_seconds();
+    return run->clock - last;
+}
+
 // Sequences that the method did not bring to the end: in order, unless that was forbidden.
 static dpcr_status finish(dpcri_run *run) {
-    const double start = dpcri_seconds();
     const int64_t length = run->plan->steps.length;
+    bool any = false;
     for (int64_t b = 0; b < run->plan->steps.batch; b++) {
         const bool left_alone = run->reason[b] == DPCR_REASON_NOT_CONVERGED || run->reason[b] == DPCR_REASON_SEQUENTIAL;
         if (run->reason[b] == DPCR_REASON_NOT_CONVERGED) run->locked[b] = run->front[b];
         if (left_alone) run->front[b] = length;
+        any |= run->front[b] < length;
     }
+    if (!any) return DPCR_OK;
+    dpcri_lap(run);
     const dpcr_status status = dpcri_finish_in_order(run, DPCR_REASON_FALLBACK);
-    run->report->seconds_finish += dpcri_seconds() - start;
+    run->report->seconds_finish += dpcri_lap(run);
     return status;
 }
 
@@ -242,7 +252,7 @@ dpcr_status dpcr_solve_execute(const dpcr_solve_plan *plan, const dpcr_array *z0
     dpcr_solve_report own = {.size =
                                  sizeof own};  // as far as the caller's reaches, its places for arrays; at the end back
     if (report) DPCRI_COPY_IN(own, report);
-    const double start = dpcri_seconds();
+    const double start = report ? dpcri_seconds() : -1;
     DPCR_TRY(dpcri_check_trajectory("solve", plan, z0, z, tape, error));
     DPCR_TRY(dpcri_check_workspace("solve", plan, workspace, workspace_bytes, error));
     dpcri_run run = {.plan = plan,
@@ -251,6 +261,7 @@ dpcr_status dpcr_solve_execute(const dpcr_solve_plan *plan, const dpcr_array *z0
                      .report = &own,
                      .error = error,
                      .estimate = -1,
+                     .clock = start,
                      .arena = {.base = workspace, .size = workspace_bytes}};
     run.report->history_length = 0;
     run.report->evaluations = 0;
@@ -264,8 +275,10 @@ dpcr_status dpcr_solve_execute(const dpcr_solve_plan *plan, const dpcr_array *z0
     }
     for (int64_t b = 0; plan->steps.length == 0 && b < plan->steps.batch; b++) run.reason[b] = DPCR_REASON_EXACT;
     fill_report(&run);
-    own.seconds = dpcri_seconds() - start;
-    if (report) dpcri_copy_out(report, &own, sizeof own);
+    if (report) {
+        own.seconds = dpcri_seconds() - start;
+        dpcri_copy_out(report, &own, sizeof own);
+    }
 done:
     return status;
 }

@@ -43,7 +43,8 @@ typedef struct overlap {
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-int64_t dpcri_overlap_groups(int64_t length, int64_t lanes, int64_t warm_up) {
+// Groups of `lanes` chunks.
+static int64_t overlap_groups(int64_t length, int64_t lanes, int64_t warm_up) {
     const int64_t share = length / lanes;
     if (share < 4 * warm_up) return 1;
     int64_t groups = 2;
@@ -51,28 +52,41 @@ int64_t dpcri_overlap_groups(int64_t length, int64_t lanes, int64_t warm_up) {
     return groups;
 }
 
-int64_t dpcri_overlap_lanes(const dpcr_steps *steps, int64_t chunks, int64_t threads) {
-    enum { NARROW = 4 };  // states whose lanes are places of vectors; elementwise steps' are, too
-    const int64_t lanes = steps->lanes > 1 ? steps->lanes : LANES, share = (chunks + threads - 1) / most(threads, 1);
-    const bool fill =
-        lanes >= DPCRI_VECTOR_LANES && (steps->width <= NARROW || steps->jacobian.structure != DPCR_DENSE);
-    return !fill && steps->concurrent ? most(least(lanes, share), 1) : lanes;
+static int64_t lanes_of(const dpcr_steps *steps) { return steps->lanes > 1 ? steps->lanes : LANES; }
+
+// Whether lanes are places of vectors, so that a call of few takes as long as one of all.
+static bool fills_vectors(const dpcr_steps *steps) {
+    enum { NARROW = 4 };  // states that are narrow; elementwise steps', too
+    return lanes_of(steps) >= DPCRI_VECTOR_LANES && (steps->width <= NARROW || steps->jacobian.structure != DPCR_DENSE);
 }
 
-// From the shape of one sequence and the options alone. No chunk is shorter than twice its warm-up. Where chunks would
-// lie on the same cache sets, those of half the groups are a cache line longer, the others' one shorter, if there are
-// two groups or more and what is left over is short.
+int64_t dpcri_overlap_chunks(const dpcr_steps *steps, int64_t length, int64_t warm_up) {
+    enum { CALL = 8 };
+    const int64_t lanes = lanes_of(steps), affordable = most(length / (2 * warm_up), 1);
+    int64_t chunks = affordable;
+    if (affordable > 1 && affordable < CALL && !fills_vectors(steps))
+        for (chunks = 2; 2 * chunks <= affordable + 1;) chunks *= 2;
+    return least(chunks, lanes * overlap_groups(length, lanes, warm_up));
+}
+
+int64_t dpcri_overlap_lanes(const dpcr_steps *steps, int64_t chunks, int64_t threads) {
+    const int64_t lanes = lanes_of(steps), share = (chunks + threads - 1) / most(threads, 1);
+    return !fills_vectors(steps) && steps->concurrent ? most(least(lanes, share), 1) : lanes;
+}
+
+// From the shape of one sequence and the options alone. Where chunks would lie on the same cache sets, those of half
+// the groups are a cache line longer, the others' one shorter, if there are two groups or more and what is left over is
+// short.
 static layout layout_of(const dpcr_solve_plan *plan) {
     const dpcr_steps *steps = &plan->steps;
-    const int64_t length = steps->length, m = plan->options.warm_up, lanes = steps->lanes > 1 ? steps->lanes : LANES;
+    const int64_t length = steps->length, m = plan->options.warm_up, lanes = lanes_of(steps);
     layout cut = {.lanes = lanes};
     if (plan->options.chunk) {
         cut.chunks = most(length / plan->options.chunk, 1);
         cut.n = length ? least(plan->options.chunk, length) : 1;
     } else {
-        const int64_t affordable = most(length / (2 * m), 1);
-        const int64_t groups = dpcri_overlap_groups(length, lanes, m);
-        cut.chunks = least(affordable, lanes * groups);
+        const int64_t groups = overlap_groups(length, lanes, m);
+        cut.chunks = dpcri_overlap_chunks(steps, length, m);
         cut.n = length / cut.chunks;
         const int64_t step = steps->width * (int64_t)dpcr_dtype_size(steps->dtype), line = most(LINE / step, 1);
         const int64_t rest = length - cut.n * cut.chunks;
@@ -424,7 +438,7 @@ dpcr_status dpcri_solve_overlap(dpcri_run *run) {
     const dpcr_steps *steps = &plan->steps;
     overlap o = {.run = run, .plan = plan, .ops = dpcri_row_ops_of(steps->dtype), .cut = layout_of(plan)};
     dpcri_overlap_carve(plan, &run->arena, &o.starts, &o.ends, &o.rerun);
-    const double t0 = dpcri_seconds(), flops = (double)steps->length * (double)steps->batch * steps->flops;
+    const double flops = (double)steps->length * (double)steps->batch * steps->flops;
     memset(o.rerun, 0, (size_t)(o.cut.chunks * steps->batch));
     const int64_t call = dpcri_overlap_lanes(steps, o.cut.chunks, dpcr_context_threads(plan->context));
     o.parts = (least(o.cut.lanes, o.cut.chunks) + call - 1) / call;
@@ -437,10 +451,9 @@ dpcr_status dpcri_solve_overlap(dpcri_run *run) {
             dpcri_cancelled(plan->context) || !dpcri_for_tasks_or_stop(plan, flops, o.cut.groups, rerun_group, &o);
     }
     if (stopped) return dpcri_fail(run->error, DPCR_ERROR_CANCELLED, "solve: stopped by the caller's cancel function");
-    const double t1 = dpcri_seconds();
-    run->report->seconds_evaluate = t1 - t0;
+    run->report->seconds_evaluate = dpcri_lap(run);
     if (o.code >= 0) finish_rows(&o);
-    run->report->seconds_finish = dpcri_seconds() - t1;
+    run->report->seconds_finish = dpcri_lap(run);
     run->report->evaluations += o.rerun_steps;
     judge(&o, sweeps);
     return dpcri_callback_status(run, "advance", o.code);

@@ -134,9 +134,9 @@ static void run_task(void *argument, int64_t task) {
 
 // F of chunks first .. K-1, all states to z; the last chunk may be shorter.
 static dpcr_status run_chunks(parareal *p, int64_t first) {
-    const double began = dpcri_seconds();
     const int64_t tail = steps_of(p, p->chunks - 1), whole = p->chunks - (tail < p->n);
     p->at = first;
+    dpcri_lap(p->run);
     if (p->steps->concurrent) {
         const double flops = (double)(p->chunks - first) * (double)p->n * (double)p->steps->batch * p->steps->flops;
         dpcri_for_tasks(p->run->plan, flops, p->chunks - first, run_task, p);
@@ -146,7 +146,7 @@ static dpcr_status run_chunks(parareal *p, int64_t first) {
         if (code < 0) p->code = code;
     }
     p->run->report->evaluations += (p->steps->length - first * p->n) * p->steps->batch;
-    p->run->report->seconds_evaluate += dpcri_seconds() - began;
+    p->run->report->seconds_evaluate += dpcri_lap(p->run);
     return dpcri_callback_status(p->run, "advance", p->code);
 }
 
@@ -194,7 +194,7 @@ static void look_at_end(parareal *p, int64_t b) {
 // All U anew, from chunk `low` on; sizes and judgements by sequence.
 static dpcr_status correct(parareal *p, int64_t low) {
     dpcr_status status = DPCR_OK;
-    const double began = dpcri_seconds();
+    dpcri_lap(p->run);
     for (int64_t b = 0; b < p->steps->batch; b++) {
         if (!p->active[b]) continue;
         p->good[b] = 1, p->equal[b] = 0, p->blind[b] = 0;
@@ -207,7 +207,7 @@ static dpcr_status correct(parareal *p, int64_t low) {
         for (int64_t b = 0; b < p->steps->batch; b++)
             if (p->active[b] && i >= p->first[b]) correct_one(p, i, b);
     }
-    p->run->report->seconds_linear += dpcri_seconds() - began;
+    p->run->report->seconds_linear += dpcri_lap(p->run);
 done:
     return status;
 }

@@ -295,21 +295,21 @@ static void sweep_sequence(parataa *p, int64_t b) {
 
 static dpcr_status sweep(parataa *p) {
     dpcri_run *run = p->run;
-    const double t0 = dpcri_seconds(), states = (double)(p->hi - p->lo) * (double)p->rows;
+    const double states = (double)(p->hi - p->lo) * (double)p->rows;
+    dpcri_lap(run);
     for (int64_t b = p->row; b < p->row + p->rows; b++)
         if (p->active[b]) fill_entering(p, b);
     dpcri_for_tasks(p->plan, states * p->steps->flops, (p->hi - 1) / p->plan->piece - p->lo / p->plan->piece + 1,
                     evaluate_piece, p);
     run->report->evaluations += (p->hi - p->lo) * p->rows;
-    const double t1 = dpcri_seconds();
-    run->report->seconds_evaluate += t1 - t0;
+    run->report->seconds_evaluate += dpcri_lap(run);
     const dpcr_status status = dpcri_callback_status(run, "advance", p->code);
     if (status != DPCR_OK) return status;
     run->residual = 0;
     for (int64_t b = p->row; b < p->row + p->rows; b++)
         if (p->active[b]) sweep_sequence(p, b);
     dpcri_record_sweep(run, run->residual, run->last_residual);
-    run->report->seconds_linear += dpcri_seconds() - t1;
+    run->report->seconds_linear += dpcri_lap(run);
     return DPCR_OK;
 }
 

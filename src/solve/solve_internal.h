@@ -65,7 +65,12 @@ typedef struct dpcri_run {
     // totals
     double residual, estimate;
     dpcri_arena arena;  // the rest of the workspace, for the method
+    double clock;       // when it was last read; negative: the caller wants no report, and nobody reads it
 } dpcri_run;
+
+// Seconds since the clock was last read, which it is now; 0 without a report: to read it takes as long as twenty steps
+// of a narrow chain.
+double dpcri_lap(dpcri_run *run);
 
 // ---- views ----
 
@@ -180,10 +185,12 @@ typedef struct dpcri_sweep_space {
 void dpcri_sweep_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_sweep_space *space);
 void dpcri_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, void **starts, void **ends,
                          unsigned char **rerun);
-// Groups of `lanes` chunks, one call each, that a chain is cut into: two at least where it is long enough, so that two
-// threads find work; then a power of two, which threads share evenly, with chunks of eight to sixteen warm-ups, longer
-// ones where a call has few lanes: those save on run-ups, not on what fills a call.
-int64_t dpcri_overlap_groups(int64_t length, int64_t lanes, int64_t warm_up);
+// Chunks that a chain is cut into unless it is said: those of twice their warm-up, as many as groups of `lanes`, one
+// call each, take. Two groups at least where the chain is long enough, so that two threads find work; then a power of
+// two, which threads share evenly, with chunks of eight to sixteen warm-ups, longer ones where a call has few lanes:
+// those save on run-ups, not on what fills a call. Fewer than eight are a power of two, also if one more than so many
+// makes one: kernels take such counts whole, and threads halves of them.
+int64_t dpcri_overlap_chunks(const dpcr_steps *steps, int64_t length, int64_t warm_up);
 // Steps a chunk of overlap with this plan's steps, chunk and warm-up; the mean, where some are longer.
 int64_t dpcri_overlap_chunk(const dpcr_solve_plan *plan);
 // Appends a sweep to the report's histories: largest residual (or defect) and fronts. by_sequence [B] or NULL: the same

@@ -284,7 +284,7 @@ static dpcr_status evaluate_and_solve(sweep *s, const void *carry) {
     const dpcr_steps *steps = &s->plan->steps;
     const double states = (double)(s->hi - s->lo) * (double)s->rows,
                  flops = states * (steps->flops + steps->jacobian_flops);
-    const double t0 = dpcri_seconds();
+    dpcri_lap(s->run);
     if (is_fused(s->plan)) {
         fused_job job = {s, carry, steps->width};
         dpcri_for_tasks(s->plan, flops, row_tasks(s->plan, s->rows), fused_task, &job);
@@ -294,10 +294,9 @@ static dpcr_status evaluate_and_solve(sweep *s, const void *carry) {
                         evaluate_task, s);
     }
     report->evaluations += (s->hi - s->lo) * s->rows;
-    const double t1 = dpcri_seconds();
+    report->seconds_evaluate += dpcri_lap(s->run);
     if (!is_fused(s->plan) && s->values && *s->code >= 0) solve_steps(s, s->lo, s->hi, carry, steps->width);
-    report->seconds_evaluate += t1 - t0;
-    report->seconds_linear += dpcri_seconds() - t1;
+    report->seconds_linear += dpcri_lap(s->run);
     return dpcri_callback_status(s->run, s->needs_jacobian ? "linearise" : "advance", *s->code);
 }
 
@@ -383,7 +382,6 @@ static dpcr_status sweep_group(sweep *s) {
     }
     const dpcr_status status = evaluate_and_solve(s, NULL);
     if (status != DPCR_OK) return status;
-    const double t0 = dpcri_seconds();
     const double worst = judge_residuals(s);
     for (int64_t b = s->row; b < s->row + s->rows; b++)  // a sequence that leaves the finite numbers is left as it is
         if (run->reason[b] == DPCR_REASON_NONFINITE) s->space.active[b] = 0, s->space.masked[b] = s->plan->steps.length;
@@ -391,7 +389,7 @@ static dpcr_status sweep_group(sweep *s) {
     dpcri_for_tasks(s->plan, states * 8 * (double)s->plan->steps.width, piece_count(s), update_piece, s);
     lock_prefixes(s);
     dpcri_record_sweep(run, worst, run->last_residual);
-    run->report->seconds_evaluate += dpcri_seconds() - t0;
+    run->report->seconds_evaluate += dpcri_lap(run);
     return DPCR_OK;
 }
 

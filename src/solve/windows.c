@@ -273,7 +273,6 @@ static void group_task(void *argument, int64_t index) { solve_group(argument, in
 
 dpcr_status dpcri_solve_windows(dpcri_run *run) {
     const dpcr_steps *steps = &run->plan->steps;
-    const double start = dpcri_seconds();
     windows_job job = {
         .run = run,
         .rows = dpcri_rows_of_line(steps),
@@ -287,7 +286,7 @@ dpcr_status dpcri_solve_windows(dpcri_run *run) {
         for (int64_t i = 0; i < groups; i++) solve_group(&job, i, true);
     else
         dpcri_for_tasks(run->plan, job.flops, groups, group_task, &job);
-    run->report->seconds_evaluate = dpcri_seconds() - start;
+    run->report->seconds_evaluate = dpcri_lap(run);
     run->report->evaluations += job.evaluations;
     for (int64_t b = 0; b < steps->batch; b++) {
         run->residual = fmax(run->residual, run->last_residual[b]);
