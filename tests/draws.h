@@ -188,10 +188,12 @@ static inline uint64_t sum_of_bytes(const piece *p) {
     return sum;
 }
 
-// Scratch of the caller's, which begins as NaN: nothing may be taken over from before.
+// Nothing may be taken over from before: NaN and marks that are set, or zeros.
+static inline void spoil_scratch(const piece *p) { memset(p->data, draw_chance(60) ? 0xff : 0, p->bytes); }
+
 static inline piece draw_scratch(size_t bytes) {
     const piece p = draw_piece(bytes, 64);
-    memset(p.data, 0xff, bytes);
+    spoil_scratch(&p);
     return p;
 }
 

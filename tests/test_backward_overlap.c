@@ -236,12 +236,57 @@ static void a_spoiled_sequence_stays_alone(void **state) {
     dpcr_context_destroy(context);
 }
 
+static _Atomic int64_t adjoint_steps;
+
+static int adjoint_and_count(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
+                             const dpcr_array *direct, const dpcr_array *last, const dpcr_array *adjoint,
+                             const dpcr_array *first_out) {
+    adjoint_steps += span->lanes * span->steps;
+    return chain_adjoint(user, span, in, tape, direct, last, adjoint, first_out);
+}
+
+// Which chunks run again does not follow from what the workspace held before.
+static void a_used_workspace_is_as_good(void **state) {
+    (void)state;
+    enum { L = 400, W = 2 };
+    dpcr_context *context = solving_context(2);
+    chain c = {.step = step_tanh, .length = L, .batch = 1, .width = W, .dtype = DPCR_F64, .parameters = keeps};
+    double *z0 = starts(&c), *z = loop_of(&c, z0), last[W] = {1, -2};
+    const int64_t shape[3] = {L, 1, W};
+    const dpcr_array first = dpcr_array_make(z0, DPCR_F64, 2, shape + 1), zs = dpcr_array_make(z, DPCR_F64, 3, shape),
+                     end = dpcr_array_make(last, DPCR_F64, 2, shape + 1);
+    dpcr_steps steps = chain_steps(&c);
+    steps.adjoint = adjoint_and_count;
+    dpcr_solve_options o = options_of(DPCR_SCHEME_OVERLAP, 1e-3);
+    o.chunk = 50, o.warm_up = 5;
+    dpcr_solve_plan *plan = NULL;
+    assert_int_equal(dpcr_solve_plan_create(context, &steps, &o, &plan, NULL), DPCR_OK);
+    const size_t bytes = dpcr_solve_plan_workspace(plan);
+    void *workspace = solving_workspace(bytes);
+    int64_t counted[2];
+    for (int used = 0; used < 2; used++) {
+        memset(workspace, used ? 0xff : 0, bytes);
+        adjoint_steps = 0;
+        assert_int_equal(
+            dpcr_solve_backward(plan, &first, &zs, NULL, NULL, &end, NULL, NULL, workspace, bytes, NULL, NULL),
+            DPCR_OK);
+        counted[used] = adjoint_steps;
+    }
+    assert_true(counted[0] > L);
+    assert_int_equal(counted[1], counted[0]);
+    free(workspace);
+    dpcr_solve_plan_destroy(plan);
+    free(z0), free(z);
+    dpcr_context_destroy(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(tolerance_zero_is_the_loop),
                                        cmocka_unit_test(chunks_of_their_own),
                                        cmocka_unit_test(tolerance_holds),
                                        cmocka_unit_test(bits_depend_on_nothing_else),
                                        cmocka_unit_test(threads_share_lanes_forward),
-                                       cmocka_unit_test(a_spoiled_sequence_stays_alone)};
+                                       cmocka_unit_test(a_spoiled_sequence_stays_alone),
+                                       cmocka_unit_test(a_used_workspace_is_as_good)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -368,7 +368,7 @@ static void check_jvp(drawn_chain *c, dpcr_chain_plan *plan, piece *space, const
     keep_sum(&da), keep_sum(&db), keep_sum(&d0), keep_sum(&at);
     tell(" jvp%s%s%s", has_a ? " da" : "", has_b ? " db" : "", has_0 ? " dz0" : "");
     dpcr_error error = {0};
-    memset(space->data, 0xff, space->bytes);
+    spoil_scratch(space);
     check_done(
         dpcr_chain_jvp(plan, &c->a.view, c->has_z0 ? &c->z0.view : NULL, &at.view, has_a ? &da.view : NULL,
                        has_b ? &db.view : NULL, has_0 ? &d0.view : NULL, &dz.view, space->data, space->bytes, &error),
@@ -457,7 +457,7 @@ static void check_vjp(drawn_chain *c, dpcr_chain_plan *plan, piece *space, const
     void *fg = flat_copy(&g);
     tell(" vjp%s%s%s", has_a ? " da" : "", has_0 ? " dz0" : "", in_place ? " in place" : "");
     dpcr_error error = {0};
-    memset(space->data, 0xff, space->bytes);
+    spoil_scratch(space);
     check_done(
         dpcr_chain_vjp(plan, &c->a.view, c->has_z0 ? &c->z0.view : NULL, &at.view, &g.view, has_a ? &da.view : NULL,
                        &db.view, has_0 ? &d0.view : NULL, space->data, space->bytes, &error),

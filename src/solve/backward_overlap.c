@@ -268,7 +268,8 @@ void dpcri_backward_overlap(dpcri_backward *b) {
         bool bad = check_boundaries(&o);
         int sweeps = 1;
         for (; bad && sweeps < SWEEPS && b->code == 0; sweeps++) {
-            b->stopped = !dpcri_for_tasks_or_stop(plan, flops, o.cut.chunks, rerun_chunk, &o);
+            // The last chunk began with the chain's own end, and has no mark.
+            b->stopped = !dpcri_for_tasks_or_stop(plan, flops, o.cut.chunks - 1, rerun_chunk, &o);
             if (b->stopped) return;
             bad = check_boundaries(&o);
         }
