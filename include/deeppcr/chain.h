@@ -68,8 +68,9 @@ typedef struct dpcr_chain_options {
     const dpcr_array *typical;  // MEASURE: transitions like those to come, as execute's `a`, read by plan_create alone.
                                 // Without them overlap is no candidate: whether a chain forgets lies in them
     dpcr_device device;  // where it runs; all zeros: the host. On a device dpcr_chain_enqueue solves, in one pass over
-                         // memory (scheme chunked; AUTO is that), or, of dense transitions and blocks wider than 16,
-                         // by products of chunks (chunked, `chunk`) or in order (sequential); others are refused
+                         // memory (scheme chunked; AUTO is that), or, of csr and of dense transitions and blocks
+                         // wider than 16, by products of chunks (chunked, `chunk`) or in order (sequential); others are
+                         // refused. A csr chain's pattern, one for all steps, is sent when the plan is made
 } dpcr_chain_options;
 
 typedef struct dpcr_chain_plan dpcr_chain_plan;

@@ -2,8 +2,9 @@
 // Linear chains on a device: the plan asks the backend's kernels what they serve and need, enqueue checks the arrays
 // and hands them over. Of transitions that multiply on chip one scheme: chunks of a thread, a warp and a block, and
 // look-back between blocks, in one pass over memory (work 2 applications and a composition a step, memory a + b + z
-// once). Wider ones: the loop, or chunks whose products are made side by side. The kernels: src/kern/cuda/.
+// once). Wider ones and csr: the loop, or chunks whose products are made side by side. The kernels: src/kern/cuda/.
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
 #include "chain/plan.h"
@@ -27,23 +28,25 @@ static dpcri_device_linear form_of(const dpcr_chain_plan *plan) {
                                  .rows = plan->shape.batch,
                                  .w = t->rows,
                                  .block = t->block,
+                                 .entries = t->structure == DPCR_CSR ? plan->values : 0,
                                  .in_order = plan->options.scheme == DPCR_SCHEME_SEQUENTIAL,
                                  .chunk = plan->options.chunk};
 }
 
 // A rule of shape: a product costs w times what a step in order does, in rates of one multiprocessor some w / 10 (a
-// number from memory for ten multiply-adds), and chunks have all of them at work where a loop has one a sequence.
+// number from memory for ten multiply-adds), and chunks have all of them at work where a loop has one a sequence. What
+// they make of a state is w^2 numbers each, of csr much beside a step's entries.
 static bool chunks_pay(const dpcri_device_linear *c, int processors) {
-    const int64_t w = dpcri_device_linear_mixes(c);
-    const double columns = (double)c->rows * (double)(c->w / w);
-    return c->length >= FEW_STEPS && columns * (double)w < 10.0 * processors;
+    const double w = (double)dpcri_device_linear_mixes(c), columns = (double)c->rows * ((double)c->w / w);
+    const double step = c->structure == DPCR_CSR ? (double)c->entries : w * w, length = (double)c->length;
+    return c->length >= FEW_STEPS && columns * w < 10.0 * processors && 4 * w * w * sqrt(length) <= step * length;
 }
 
 // Which scheme, of those that the form has; AUTO's by the rule.
 static void choose_scheme(dpcr_chain_plan *plan, const dpcr_device_info *info, const char *device) {
     dpcr_chain_options *o = &plan->options;
     const dpcri_device_linear form = form_of(plan);
-    const bool wide = dpcri_device_linear_mixes(&form) > DPCRI_DEVICE_CHIP_WIDTH;
+    const bool wide = dpcri_device_linear_large(&form);
     if (o->scheme == DPCR_SCHEME_AUTO)
         o->scheme = !wide || chunks_pay(&form, info->processors) ? DPCR_SCHEME_CHUNKED : DPCR_SCHEME_SEQUENTIAL;
     const char *how = !wide                              ? "chunked: in one pass over memory"
@@ -71,6 +74,7 @@ dpcr_status dpcri_plan_device(dpcr_chain_plan *plan, dpcr_error *error) {
     const dpcri_device_linear form = form_of(plan);
     if (form.length > 0 && form.rows > 0)
         DPCR_TRY(kernels_of(plan)->linear_workspace(o->device.id, &form, &plan->workspace, error));
+    if (form.structure == DPCR_CSR) DPCR_TRY(dpcri_plan_pattern(plan, error));
     o->size = sizeof *o;
     o->typical = NULL;
 done:
@@ -147,6 +151,11 @@ dpcr_status dpcr_chain_enqueue(const dpcr_chain_plan *plan, const dpcr_array *a,
     chain.z = vz.data;
     chain.z_step = vz.step;
     chain.z_row = vz.row;
+    if (chain.structure == DPCR_CSR) {
+        chain.offsets = plan->pattern;
+        chain.columns = chain.offsets + w + 1;
+        chain.places = chain.transposed ? chain.columns + chain.entries : NULL;
+    }
     DPCR_TRY(kernels_of(plan)->linear(plan->options.device.id, &chain, workspace, workspace_bytes, stream, error));
 done:
     return status;

@@ -12,7 +12,7 @@
 #include "chain/forgets.h"
 #include "chain/measure.h"
 
-static dpcr_status check_shape(const dpcr_chain_shape *shape, dpcr_error *error) {
+static dpcr_status check_shape(const dpcr_chain_shape *shape, bool on_device, dpcr_error *error) {
     if (shape->size < offsetof(dpcr_chain_shape, transposed) + sizeof shape->transposed)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "chain_plan_create: shape.size is %zu, wanted sizeof(dpcr_chain_shape)", shape->size);
@@ -26,14 +26,14 @@ static dpcr_status check_shape(const dpcr_chain_shape *shape, dpcr_error *error)
     if (dpcr_dtype_size(shape->dtype) == 0)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "chain_plan: dtype is %d, wanted float32, float64 or uint32",
                           (int)shape->dtype);
-    if (t->structure == DPCR_CSR)
+    if (t->structure == DPCR_CSR && !on_device)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                          "chain_plan: csr transitions, whose products fill in; dpcr_bppsa takes them");
+                          "chain_plan: csr transitions, whose products fill in; dpcr_bppsa takes them, and devices do");
     if (t->rows != t->cols)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                          "chain_plan: dense %" PRId64 "x%" PRId64
-                          " transitions; a chain needs as many rows as columns",
-                          t->rows, t->cols);
+                          "chain_plan: %s %" PRId64 "x%" PRId64 " transitions; a chain needs as many rows as columns",
+                          dpcr_structure_name(t->structure), t->rows, t->cols);
+    if (t->structure == DPCR_CSR && dpcr_pattern_check(t->pattern, error) != DPCR_OK) return DPCR_ERROR_ARGUMENT;
     int64_t size = 0;
     if (!dpcri_mul(shape->length, shape->batch, &size) ||
         !dpcri_mul(size, (int64_t)dpcr_dtype_size(shape->dtype), &size) || !dpcri_mul(size, t->rows, &size))
@@ -131,9 +131,10 @@ dpcr_status dpcr_chain_plan_create(dpcr_context *context, const dpcr_chain_shape
                               "chain_plan: options.size is %zu, wanted sizeof(dpcr_chain_options)", options->size);
         DPCRI_COPY_IN(given, options);
     }
-    DPCR_TRY(check_shape(shape, error));
+    const bool on_device = dpcri_plan_on_device(&given);
+    DPCR_TRY(check_shape(shape, on_device, error));
     DPCR_TRY(check_options(&given, error));
-    DPCR_TRY(refuse_scheme(shape, &given, error));
+    if (!on_device) DPCR_TRY(refuse_scheme(shape, &given, error));
     made = dpcri_alloc_zero(context, sizeof *made);
     if (!made)
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "chain_plan: no memory for the plan (%zu bytes)", sizeof *made));
@@ -141,7 +142,7 @@ dpcr_status dpcr_chain_plan_create(dpcr_context *context, const dpcr_chain_shape
     made->shape = *shape;
     made->options = given;
     made->values = dpcr_transition_values(&shape->transition);
-    if (dpcri_plan_on_device(&given)) {
+    if (on_device) {
         DPCR_TRY(dpcri_plan_device(made, error));
         *plan = made;
         made = NULL;
@@ -176,7 +177,9 @@ done:
 }
 
 void dpcr_chain_plan_destroy(dpcr_chain_plan *plan) {
-    if (plan) dpcri_free(plan->context, plan);
+    if (!plan) return;
+    dpcri_plan_pattern_release(plan);
+    dpcri_free(plan->context, plan);
 }
 
 dpcr_scheme dpcr_chain_plan_scheme(const dpcr_chain_plan *plan) {

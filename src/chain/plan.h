@@ -15,12 +15,17 @@ struct dpcr_chain_plan {
     size_t workspace;
     char sentence[256];
     const struct dpcri_device_table *table;  // of the device in options; NULL: the host
+    void *pattern;                           // csr's, on the device: offsets, columns and, transposed, places
 };
 
 // device.c: is the plan one of a device? Checks the device and what its kernels serve, and sets table, workspace,
 // scheme and sentence.
 bool dpcri_plan_on_device(const dpcr_chain_options *options);
 dpcr_status dpcri_plan_device(dpcr_chain_plan *plan, dpcr_error *error);
+
+// device_pattern.c: sends the pattern of a csr chain to the plan's device, and gives its memory back.
+dpcr_status dpcri_plan_pattern(dpcr_chain_plan *plan, dpcr_error *error);
+void dpcri_plan_pattern_release(dpcr_chain_plan *plan);
 
 // What every execute checks of its plan and workspace.
 dpcr_status dpcri_plan_ready(const dpcr_chain_plan *plan, const char *function, const void *workspace, size_t bytes,

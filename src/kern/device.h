@@ -26,25 +26,36 @@ typedef struct dpcri_device_linear {
     int64_t z0_row;
     void *z;  // may be b, with the same strides
     int64_t z_step, z_row;
-    // Of what is wider than fits on chip: step by step, or, in_order 0, products of chunks of so many steps side by
-    // side; chunk 0: from the length alone.
+    // Of csr, and of what is wider than fits on chip: step by step, or, in_order 0, products of chunks of so many steps
+    // side by side; chunk 0: from the length alone.
     int in_order;
     int64_t chunk;
+    // csr: the entries of row i of op(A), op the transpose where the chain is transposed, are offsets[i] ..
+    // offsets[i+1] - 1, in ascending columns; the value of one is number places[e] of a transition (NULL: e). On the
+    // device; `entries` of them.
+    const int32_t *offsets, *columns, *places;
+    int64_t entries;
 } dpcri_device_linear;
 
 enum { DPCRI_DEVICE_CHIP_WIDTH = 16 };  // dense transitions and blocks up to this width multiply on chip
 
 // Width of what mixes in a step.
 static inline int64_t dpcri_device_linear_mixes(const dpcri_device_linear *c) {
-    return c->structure == DPCR_DENSE ? c->w : c->structure == DPCR_BLOCK ? c->block : 1;
+    return c->structure == DPCR_DENSE || c->structure == DPCR_CSR ? c->w : c->structure == DPCR_BLOCK ? c->block : 1;
+}
+
+// Is a chain one that goes by the loop or by products of chunks, not in one pass?
+static inline int dpcri_device_linear_large(const dpcri_device_linear *c) {
+    return c->structure == DPCR_CSR || dpcri_device_linear_mixes(c) > DPCRI_DEVICE_CHIP_WIDTH;
 }
 
 // Why no kernel serves such a chain so far, in words that name what would work; NULL: one does.
 static inline const char *dpcri_device_linear_refusal(const dpcri_device_linear *c) {
-    if (c->structure < DPCR_ZERO || c->structure > DPCR_DENSE)
-        return "zero, identity, scalar, diagonal, block and dense transitions work there";
-    if (c->in_order && dpcri_device_linear_mixes(c) <= DPCRI_DEVICE_CHIP_WIDTH)
-        return "the loop is of dense transitions and blocks wider than 16 there; others go in one pass, by chunked";
+    if (c->structure < DPCR_ZERO || c->structure > DPCR_CSR) return "no structure of transitions";
+    if (c->structure == DPCR_CSR && c->entries > INT32_MAX) return "csr of up to 2^31 - 1 entries works there";
+    if (c->in_order && !dpcri_device_linear_large(c))
+        return "the loop is of csr, and of dense transitions and blocks wider than 16 there; others go in one pass, by "
+               "chunked";
     return 0;
 }
 

@@ -82,7 +82,9 @@ void what_cannot_be_is_refused(void **) {
     assert_int_equal(dpcri_cuda_chain_workspace(c), 0);
     c = good, c.chunk = -1;
     assert_int_equal(run(c, bytes), DPCRI_CUDA_ARGUMENT);
-    c = good, c.structure = DPCR_CSR;
+    c = good, c.structure = DPCR_CSR;  // without a pattern
+    assert_int_equal(run(c, SIZE_MAX), DPCRI_CUDA_ARGUMENT);
+    c = good, c.structure = DPCR_STRUCTURE_COUNT;
     assert_int_equal(run(c, bytes), DPCRI_CUDA_UNSUPPORTED);
     c = good, c.structure = DPCR_BLOCK, c.block = 3;
     assert_int_equal(run(c, bytes), DPCRI_CUDA_UNSUPPORTED);

@@ -17,6 +17,12 @@
             default: return 0;                                                                              \
         }                                                                                                   \
     }                                                                                                       \
+    static type name##_sparse(const dpcri_device_linear *c, const type *a, int64_t i, const type *x) {      \
+        type sum = 0;                                                                                       \
+        for (int32_t e = c->offsets[i]; e < c->offsets[i + 1]; e++)                                         \
+            sum += a[c->places ? c->places[e] : e] * x[c->columns[e]];                                      \
+        return sum;                                                                                         \
+    }                                                                                                       \
     static void name(const dpcri_device_linear *c, int64_t row, type *state) {                              \
         const type *x = c->z0 ? (const type *)c->z0 + row * c->z0_row : NULL;                               \
         for (int64_t n = 0; n < c->length; n++) {                                                           \
@@ -26,7 +32,8 @@
             type *z = (type *)c->z + l * c->z_step + row * c->z_row;                                        \
             for (int64_t i = 0; i < c->w; i++) {                                                            \
                 type sum = b[i];                                                                            \
-                for (int64_t j = 0; x && j < c->w; j++) {                                                   \
+                if (x && c->structure == DPCR_CSR) sum += name##_sparse(c, a, i, x);                        \
+                for (int64_t j = 0; x && c->structure != DPCR_CSR && j < c->w; j++) {                       \
                     const type entry = c->transposed ? name##_entry(c, a, j, i) : name##_entry(c, a, i, j); \
                     if (entry != 0) sum += entry * x[j];                                                    \
                 }                                                                                           \

@@ -230,6 +230,73 @@ static void wide_chains(void **state) {
                             (dpcr_dtype)dtype, lengths[l], 1 + n % 5, n % 16);
 }
 
+// A csr chain's loop on the host: step by step, from z0 or from the first state.
+static void host_sparse(chain *c) {
+    const int64_t rows = c->shape.batch, w = c->shape.transition.rows;
+    const int64_t values = dpcr_transition_values(&c->shape.transition);
+    const size_t size = dpcr_dtype_size(c->shape.dtype);
+    dpcr_error error = {0};
+    const int64_t one[] = {1, rows, w}, of_a[] = {1, rows, values};
+    for (int64_t n = 0; n < c->shape.length; n++) {
+        const bool back = c->shape.transposed != 0;
+        const int64_t l = back ? c->shape.length - 1 - n : n, at = c->shared ? 0 : back ? l + 1 : l;
+        char *const z = c->host[Z].data, *const b = c->host[B].data, *const a = c->host[A].data;
+        const size_t state = (size_t)(rows * w) * size;
+        char *const before = n == 0 ? c->host[Z0].data : z + (size_t)(back ? l + 1 : l - 1) * state;
+        const dpcr_array to = dpcr_array_make(z + (size_t)l * state, c->shape.dtype, 3, one),
+                         from = dpcr_array_make(before, c->shape.dtype, 3, one),
+                         add = dpcr_array_make(b + (size_t)l * state, c->shape.dtype, 3, one);
+        if (n == 0 && !c->start) {
+            memcpy(to.data, add.data, state);
+            continue;
+        }
+        const dpcr_array step = dpcr_array_make(a + (size_t)(at * rows * values) * size, c->shape.dtype, 3, of_a);
+        ok(dpcr_transition_apply(&c->shape.transition, back, &step, &from, &add, &to, &error), &error);
+    }
+}
+
+static void sparse_once(dpcr_scheme scheme, dpcr_dtype dtype, int64_t w, int64_t length, int n) {
+    if (left_out()) return;
+    int64_t *const offsets = malloc((size_t)(w + 1) * sizeof *offsets);
+    int32_t *const columns = malloc((size_t)(w * w) * sizeof *columns);
+    assert_true(offsets && columns);
+    offsets[0] = 0;
+    for (int64_t i = 0; i < w; i++) {  // a band, and some far from it
+        offsets[i + 1] = offsets[i];
+        for (int64_t j = 0; j < w; j++)
+            if ((j >= i - 1 && j <= i + 1) || (i * 7 + j * 3) % 11 == n % 11) columns[offsets[i + 1]++] = (int32_t)j;
+    }
+    const dpcr_pattern pattern = {.rows = w, .cols = w, .offsets = offsets, .columns = columns};
+    chain c = {.shape = {.length = length,
+                         .batch = 1 + n % 5,
+                         .transition = dpcr_transition_csr(&pattern),
+                         .dtype = dtype,
+                         .transposed = n & 1},
+               .start = (n & 2) && !(n & 1),
+               .shared = (n & 4) != 0,
+               .in_place = (n & 8) != 0,
+               .scheme = scheme,
+               .chunk = n % 3 ? 0 : 7};
+    make_chain(&c, (uint64_t)n);
+    host_sparse(&c);
+    begin(&c);
+    finish(&c);
+    compare(&c);
+    free_chain(&c);
+    free(offsets), free(columns);
+}
+
+static void sparse_chains(void **state) {
+    (void)state;
+    static const dpcr_scheme schemes[] = {DPCR_SCHEME_SEQUENTIAL, DPCR_SCHEME_CHUNKED, DPCR_SCHEME_AUTO};
+    static const int64_t widths[] = {1, 2, 9, 33, 70}, lengths[] = {1, 2, 33, 130};
+    int n = 0;
+    for (int dtype = DPCR_F32; dtype <= DPCR_U32; dtype++)
+        for (int w = 0; w < 5; w++)
+            for (int l = 0; l < 4; l++, n++)
+                for (int s = 0; s < 3; s++) sparse_once(schemes[s], (dpcr_dtype)dtype, widths[w], lengths[l], n);
+}
+
 static void streams_side_by_side(void **state) {
     (void)state;
     chain c[3];
@@ -856,6 +923,7 @@ int main(void) {
         cmocka_unit_test(every_short_length),
         cmocka_unit_test(long_chains),
         cmocka_unit_test(wide_chains),
+        cmocka_unit_test(sparse_chains),
         cmocka_unit_test(streams_side_by_side),
         cmocka_unit_test(the_same_bits_again),
         cmocka_unit_test(a_nan_stays_in_its_sequence),

@@ -41,9 +41,6 @@ namespace {
 // Of rows of float, twice, in the 227 KB that a block has at most; sizes that are products of it stay within int64_t.
 constexpr int64_t widest = (227 << 10) / (2 * sizeof(float));
 
-// Does it multiply out of memory (linear_large.h)?
-bool large_of(const dpcri_device_linear &c) { return dpcri_device_linear_mixes(&c) > DPCRI_DEVICE_CHIP_WIDTH; }
-
 // Steps in the order of the recurrence: a transposed chain has negative strides, and its step m reads the transition of
 // the step behind it; m = 0 has none.
 template <class T>
@@ -92,7 +89,7 @@ struct copy {
 template <class T>
 size_t workspace_of(const dpcri_device_linear &c) {
     if (c.structure == DPCR_ZERO) return 0;
-    if (large_of(c)) return large::kinds<T>::workspace(c);
+    if (dpcri_device_linear_large(&c)) return large::kinds<T>::workspace(c);
     const int k = (int)dpcri_device_linear_mixes(&c);
     linear::problem<T> p = problem_of<T>(c, k);
     return k <= 8 ? linear::widths<T, 1, 8>::plan(k, &p).bytes : linear::widths<T, 9, 16>::plan(k, &p).bytes;
@@ -100,7 +97,7 @@ size_t workspace_of(const dpcri_device_linear &c) {
 
 template <class T>
 int run_chain(const dpcri_device_linear &c, void *workspace, void *stream) {
-    if (large_of(c)) return large::kinds<T>::run(c, workspace, stream);
+    if (dpcri_device_linear_large(&c)) return large::kinds<T>::run(c, workspace, stream);
     const int k = (int)dpcri_device_linear_mixes(&c);
     const linear::problem<T> p = problem_of<T>(c, k);
     int status = 0;
@@ -115,7 +112,7 @@ int run_chain(const dpcri_device_linear &c, void *workspace, void *stream) {
 }
 
 int check(const dpcri_device_linear &c) {
-    if (c.length < 0 || c.rows < 0 || c.w < 1 || c.chunk < 0) return DPCRI_CUDA_ARGUMENT;
+    if (c.length < 0 || c.rows < 0 || c.w < 1 || c.chunk < 0 || c.entries < 0) return DPCRI_CUDA_ARGUMENT;
     if (c.dtype != DPCR_F32 && c.dtype != DPCR_F64 && c.dtype != DPCR_U32) return DPCRI_CUDA_UNSUPPORTED;
     const int64_t k = dpcri_device_linear_mixes(&c);
     if (dpcri_device_linear_refusal(&c) || k < 1 || c.w % k != 0) return DPCRI_CUDA_UNSUPPORTED;
@@ -126,7 +123,7 @@ int check(const dpcri_device_linear &c) {
 
 int dpcri_cuda_chain_fits(dpcri_device_linear c) {
     const int status = check(c);
-    if (status != DPCRI_CUDA_OK || !large_of(c) || c.length == 0 || c.rows == 0) return status;
+    if (status != DPCRI_CUDA_OK || !dpcri_device_linear_large(&c) || c.length == 0 || c.rows == 0) return status;
     return c.dtype == DPCR_F32   ? large::kinds<float>::fits(c)
            : c.dtype == DPCR_F64 ? large::kinds<double>::fits(c)
                                  : large::kinds<uint32_t>::fits(c);
@@ -144,7 +141,9 @@ int dpcri_cuda_chain_run(dpcri_device_linear c, void *workspace, size_t bytes, v
     if (status != DPCRI_CUDA_OK) return status;
     if (c.length == 0 || c.rows == 0) return DPCRI_CUDA_OK;
     const bool has_a = c.structure != DPCR_ZERO && c.structure != DPCR_IDENTITY;
-    if (!c.b || !c.z || (has_a && !c.a)) return DPCRI_CUDA_ARGUMENT;
+    const bool csr = c.structure == DPCR_CSR, empty = csr && c.entries == 0;
+    if (!c.b || !c.z || (has_a && !c.a && !empty)) return DPCRI_CUDA_ARGUMENT;
+    if (csr && (!c.offsets || (!c.columns && !empty))) return DPCRI_CUDA_ARGUMENT;
     const size_t wanted = dpcri_cuda_chain_workspace(c);
     if (bytes < wanted) return DPCRI_CUDA_WORKSPACE;
     if (wanted > 0 && !workspace) return DPCRI_CUDA_ARGUMENT;

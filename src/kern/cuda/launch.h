@@ -37,10 +37,10 @@ enum {
     DPCRI_CUDA_SIZE = -5,         // states or a workspace whose bytes do not fit in a number
 };
 
-// Linear chains: zero, identity, scalar, diagonal of any width, block and dense, float, double, uint32 (the exact
-// ring). In one pass over a, b and z where at most DPCRI_DEVICE_CHIP_WIDTH numbers mix; wider ones by the loop or by
-// products of chunks, as far as a state, or four, and a tile of A fit on chip (_fits: DPCRI_CUDA_OK on the current
-// device, or as _run).
+// Linear chains: zero, identity, scalar, diagonal of any width, block, dense and csr, float, double, uint32 (the exact
+// ring). In one pass over a, b and z where at most DPCRI_DEVICE_CHIP_WIDTH numbers mix; wider ones and csr by the loop
+// or by products of chunks, as far as a state, or four, and a tile of A fit on chip (_fits: DPCRI_CUDA_OK on the
+// current device, or as _run).
 int dpcri_cuda_chain_fits(dpcri_device_linear chain);
 size_t dpcri_cuda_chain_workspace(dpcri_device_linear chain);
 int dpcri_cuda_chain_run(dpcri_device_linear chain, void *workspace, size_t bytes, void *stream);

@@ -50,6 +50,11 @@ struct problem {
     T *products;  // M [chunks - 1][classes][w][w], the first unused
     T *states;    // v, then the states after the chunks [chunks - 1][sequences][parts w]
     int column_warps, units, depth;
+    // csr (linear_sparse.h), as kern/device.h has it.
+    bool sparse;
+    const int32_t *offsets, *sources, *places;
+    int entries;
+    bool staged;  // are a step's values asked for a step ahead?
 };
 
 template <class T>
@@ -70,6 +75,15 @@ SIMT int64_t place_of(const problem<T> &p, int64_t of, int64_t member, int64_t r
 template <class T>
 SIMT const T *transition(const problem<T> &p, int64_t of, int64_t m) {
     return p.a + m * p.a_step + of / p.parts * p.a_row + of % p.parts * p.a_part;
+}
+// Of op(A).
+template <class T>
+SIMT T entry(const problem<T> &p, int64_t of, int64_t m, int64_t i, int64_t j) {
+    const T *a = transition(p, of, m);
+    if (!p.sparse) return a[p.transposed ? j * p.w + i : i * p.w + j];
+    for (int e = p.offsets[i]; e < p.offsets[i + 1]; e++)
+        if (p.sources[e] == j) return a[p.places ? p.places[e] : e];
+    return 0;
 }
 template <class T>
 SIMT T offset(const problem<T> &p, int64_t of, int64_t member, int64_t m, int64_t i) {
@@ -125,7 +139,7 @@ struct reducing {
     SIMT static int done(const problem<T> &p, const item &t) { return t.chunk > 0 || !p.z0; }
     SIMT static T begin(const problem<T> &p, const item &t, int64_t column, int64_t i) {
         if (column < p.w && t.chunk == 0) return 0;
-        if (column < p.w) return transition(p, t.of, t.first)[p.transposed ? column * p.w + i : i * p.w + column];
+        if (column < p.w) return entry(p, t.of, t.first, i, column);
         return t.chunk == 0 ? start(p, t.of, column - p.w, i) : offset(p, t.of, column - p.w, t.first, i);
     }
     SIMT static T add(const problem<T> &p, const item &t, int64_t column, int64_t m, int64_t i) {
@@ -139,6 +153,21 @@ struct reducing {
             p.products[((t.chunk * p.classes + t.of) * p.w + i) * p.w + column] = x;
     }
 };
+
+// Strips, then classes, then chunks: what reads the same A goes at the same time.
+template <class Kernel, class Way, class T>
+SIMT void run_items(simt::lane &me, const problem<T> &p, int columns) {
+    const int64_t across = (Way::columns(p) + columns - 1) / columns, all = Way::chunks(p) * p.classes * across;
+    for (int64_t n = me.block(); n < all; n += me.blocks()) {
+        item t;
+        t.column = n % across * columns;
+        t.of = n / across % p.classes;
+        t.chunk = n / across / p.classes;
+        t.first = t.chunk * p.chunk;
+        t.end = p.length - t.first < p.chunk ? p.length : t.first + p.chunk;
+        if (!Way::idle(p, t, columns)) Kernel::run_item(me, p, t);
+    }
+}
 
 // ---- the kernel ----
 
@@ -287,19 +316,8 @@ struct strips {
         }
     }
 
-    // Strips, then classes, then chunks: what reads the same A goes at the same time.
     SIMT static void run(simt::lane &me, const problem<T> &p) {
-        const int columns = p.column_warps * Columns;
-        const int64_t across = (Way::columns(p) + columns - 1) / columns, all = Way::chunks(p) * p.classes * across;
-        for (int64_t n = me.block(); n < all; n += me.blocks()) {
-            item t;
-            t.column = n % across * columns;
-            t.of = n / across % p.classes;
-            t.chunk = n / across / p.classes;
-            t.first = t.chunk * p.chunk;
-            t.end = p.length - t.first < p.chunk ? p.length : t.first + p.chunk;
-            if (!Way::idle(p, t, columns)) run_item(me, p, t);
-        }
+        run_items<strips, Way>(me, p, p.column_warps * Columns);
     }
 };
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// The launcher of linear_large.h: shapes of blocks, workspace and launches.
+// The launcher of linear_large.h and linear_sparse.h: shapes of blocks, workspace and launches.
 #ifndef DPCRI_CUDA_LINEAR_LARGE_RUN_H
 #define DPCRI_CUDA_LINEAR_LARGE_RUN_H
 
 #include "kern/cuda/cells_run.h"
-#include "kern/cuda/linear_large.h"
+#include "kern/cuda/linear_sparse.h"
 #include "kern/cuda/shapes.h"
 
 namespace large {
@@ -44,6 +44,11 @@ problem<T> problem_of(const dpcri_device_linear &c) {
     p.chunk = c.in_order ? c.length : c.chunk > 0 ? c.chunk : usual_chunk(c.length);
     if (p.chunk > c.length) p.chunk = c.length;
     p.chunks = shapes::over(c.length, p.chunk);
+    p.offsets = c.offsets;
+    p.sources = c.columns;
+    p.places = c.places;
+    p.entries = (int)c.entries;
+    p.sparse = c.structure == DPCR_CSR;
     if (!p.transposed) return p;
     // In the order of the recurrence: step m reads the transition of the step behind it.
     if (p.a) p.a += c.length * c.a_step;
@@ -78,6 +83,7 @@ problem<T> fold_of(const problem<T> &p) {
     f.b_row = f.z_row = p.parts * p.w;
     f.b_step = f.z_step = sequences(p) * f.b_row;
     f.z0 = nullptr;
+    f.sparse = false;
     f.products = f.states = nullptr;
     return f;
 }
@@ -112,19 +118,49 @@ int launch_strips(problem<T> p, int most_warps, bool launched, void *stream) {
     return DPCRI_CUDA_WIDTH;
 }
 
+// The same of csr.
+template <class T, int Columns, class Way>
+bool shape_of_entries(problem<T> *p, int column_warps, bool staged, int64_t room, simt::shape *s) {
+    const int64_t most = most_threads / simt::warp_size / column_warps, wide = shapes::over(p->w, simt::warp_size);
+    p->column_warps = column_warps;
+    p->units = (int)(wide < most ? wide : most) * simt::warp_size;
+    p->staged = staged;
+    const int64_t items = Way::chunks(*p) * p->classes * shapes::over(Way::columns(*p), column_warps * Columns);
+    *s = {shapes::blocks_of(items), p->units * column_warps, shared_of_entries(*p, Columns) * (int64_t)sizeof(T),
+          false};
+    return s->shared_bytes <= room;
+}
+
+// The values are staged where they fit beside the columns.
+template <class T, int Columns, class Way>
+int launch_entries(problem<T> p, int most_warps, bool launched, void *stream) {
+    int64_t room = 0;
+    simt::shape s;
+    const int status = simt::room_of_block(&room);
+    if (status != 0) return status;
+    for (int warps = most_warps; warps > 0; warps /= 2)
+        for (int staged = 1; staged >= 0; staged--)
+            if (shape_of_entries<T, Columns, Way>(&p, warps, staged != 0, room, &s))
+                return launched ? simt::launch<sparse_strips<T, Columns, Way>>(s, stream, p) : 0;
+    return DPCRI_CUDA_WIDTH;
+}
+
 // Sequences that share A read it together where they are four or more.
 template <class T>
 int launch_running(const problem<T> &p, bool launched, void *stream) {
     if (p.members >= 4) {
         const int warps = p.members >= 16 ? 4 : p.members >= 8 ? 2 : 1;
-        const int status = launch_strips<T, 2, 4, running<T>>(p, warps, launched, stream);
+        const int status = p.sparse ? launch_entries<T, 4, running<T>>(p, warps, launched, stream)
+                                    : launch_strips<T, 2, 4, running<T>>(p, warps, launched, stream);
         if (status != DPCRI_CUDA_WIDTH) return status;
     }
+    if (p.sparse) return launch_entries<T, 1, running<T>>(p, 1, launched, stream);
     return launch_strips<T, 1, 1, running<T>>(p, 1, launched, stream);
 }
 
 template <class T>
 int launch_reducing(const problem<T> &p, bool launched, void *stream) {
+    if (p.sparse) return launch_entries<T, 4, reducing<T>>(p, 4, launched, stream);
     if (p.w <= 32) return launch_strips<T, 1, 4, reducing<T>>(p, 4, launched, stream);
     if (p.w <= 64) return launch_strips<T, 2, 4, reducing<T>>(p, 4, launched, stream);
     return launch_strips<T, 4, 4, reducing<T>>(p, 4, launched, stream);
@@ -146,7 +182,8 @@ int kinds<T>::fits(const dpcri_device_linear &c) {
         __builtin_mul_overflow(numbers, p.parts, &numbers) || __builtin_mul_overflow(numbers, p.chunks, &numbers) ||
         __builtin_mul_overflow(numbers, (int64_t)sizeof(T), &bytes))
         return DPCRI_CUDA_SIZE;
-    const int status = p.chunks > 1 ? launch_reducing(p, false, nullptr) : 0;
+    int status = p.chunks > 1 ? launch_reducing(p, false, nullptr) : 0;
+    if (status == 0 && p.chunks > 1) status = launch_running(fold_of(p), false, nullptr);
     return status == 0 ? launch_running(p, false, nullptr) : status;
 }
 
