@@ -36,6 +36,8 @@ void free_moved(moved *m);
 // What lies on the device against what lies here.
 void assert_near(moved *m, double allowed, const char *what);
 
+void networks_as_on_the_host(void **state);
+void newtons_way_back_is_a_scan_or_chunks(void **state);
 void layers_as_on_the_host(void **state);
 void layers_that_are_refused(void **state);
 void updates_as_on_the_host(void **state);
