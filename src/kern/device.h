@@ -82,11 +82,12 @@ typedef struct dpcri_device_cell {
     const void *x;
     int64_t x_step, x_row;
     // Two-layer branches, `hidden` wide inside, 0: none: W is [w][hidden], or [hidden][w] where W is not in_out, and
-    // z_l = W2 act(u) + x2, or z_{l-1} + scale that; W2 [hidden][w] or [w][hidden]. Dense, by the loop.
+    // z_l = W2 act(u) + x2, or z_{l-1} + scale that; W2 [hidden][w] or [w][hidden]. Dense, not by newton.
     int64_t hidden;
     const void *weight2, *x2;  // a step's weight_step and x_step behind the one before's
     // Of normalised layers u becomes (u - mean) r gamma + beta before act, mean and r = 1 / sqrt(variance + 1e-5) of
-    // the row's units: [w] each, or [hidden], a step's x_step behind the one before's. NULL: none. Dense, by the loop.
+    // the row's units: [w] each, or [hidden], a step's x_step behind the one before's. NULL: none. Dense, not by
+    // newton.
     const void *gamma, *beta;
     const void *z0;  // or NULL: zeros
     int64_t z0_row;
@@ -122,12 +123,12 @@ static inline const char *dpcri_device_cell_refusal(const dpcri_device_cell *c) 
     if (c->activation < 0 || c->activation >= DPCRI_DEVICE_ACTIVATIONS)
         return "identity, ReLU, tanh, sigmoid, GELU and SiLU work there";
     if (c->length > UINT32_MAX) return "chains of up to 2^32 - 1 steps work there";
-    if (c->gamma && (c->diagonal || c->way != DPCRI_DEVICE_LOOP))
-        return "normalised layers are dense there, and go by the loop";
-    if (c->hidden && (c->diagonal || c->way != DPCRI_DEVICE_LOOP))
-        return "two-layer branches are dense there, and go by the loop";
-    if (!narrow && c->way != DPCRI_DEVICE_LOOP)
-        return "overlap and newton are of dense cells of width 1, 2 and 4 and of diagonal ones there; the loop is of "
+    if (c->gamma && (c->diagonal || c->way == DPCRI_DEVICE_NEWTON))
+        return "normalised layers are dense there, and go by the loop and by overlap";
+    if (c->hidden && (c->diagonal || c->way == DPCRI_DEVICE_NEWTON))
+        return "two-layer branches are dense there, and go by the loop and by overlap";
+    if (!narrow && c->way == DPCRI_DEVICE_NEWTON)
+        return "newton is of dense cells of width 1, 2 and 4 and of diagonal ones there; the loop and overlap are of "
                "any width";
     return c->backward && c->gradients && (c->diagonal || shared)
                ? "gradients of parameters are of dense layers with weights and biases of their own there"

@@ -145,20 +145,28 @@ void dpcri_device_sentence(dpcr_method asked, dpcr_method method, const char *wh
                                                 : ", for its sequences alone leave the device idle");
 }
 
-// Defaults and workspace. AUTO is left to the loop where its own choice has no kernel for these steps.
-static dpcr_status choose(dpcr_solve_plan *plan, int processors, bool *alone, dpcr_error *error) {
+// Defaults and workspace. AUTO is left to the loop, and told why, where its own choice has no kernel for these steps,
+// and of wide ones.
+static dpcr_status choose(dpcr_solve_plan *plan, int processors, const char **why, dpcr_error *error) {
     const dpcr_steps *steps = &plan->steps;
     dpcr_solve_options *o = &plan->options, given = *o;
-    const int64_t columns = steps->batch * (steps->jacobian.structure == DPCR_DIAGONAL ? steps->width : 1);
+    const bool mixed = steps->jacobian.structure != DPCR_DIAGONAL;
+    const int64_t columns = steps->batch * (mixed ? 1 : steps->width);
     dpcr_error refused = {0};
+    // A row of wide steps keeps a multiprocessor busy, and whether they forget is not known: the loop, where nobody
+    // asks.
+    const bool narrow = !mixed || steps->width == 1 || steps->width == 2 || steps->width == 4;
+    const bool wide = given.method == DPCR_METHOD_AUTO && !narrow;
+    if (wide) o->method = DPCR_METHOD_SEQUENTIAL;
+    if (wide) *why = "for wide steps go by other ways only where one is asked for";
     dpcri_device_defaults(o, steps->dtype, steps->length, columns, processors);
     if (steps->length == 0 || steps->batch == 0) return DPCR_OK;
     const dpcr_status status = ask_bytes(plan, &refused);
-    *alone = status == DPCR_ERROR_UNSUPPORTED && given.method == DPCR_METHOD_AUTO;
-    if (!*alone) {
+    if (status != DPCR_ERROR_UNSUPPORTED || given.method != DPCR_METHOD_AUTO) {
         if (status != DPCR_OK && error) *error = refused;
         return status;
     }
+    *why = "for such steps have no other kernel there";
     given.method = DPCR_METHOD_SEQUENTIAL;
     *o = given;
     dpcri_device_defaults(o, steps->dtype, steps->length, columns, processors);
@@ -172,7 +180,7 @@ dpcr_status dpcri_solve_plan_device(dpcr_solve_plan *plan, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
     char where[32];
     const char *told = NULL;
-    bool alone = false;
+    const char *why = NULL;
     DPCR_TRY(dpcr_device_describe(o->device, &info, error));
     dpcri_device_text(o->device, where, sizeof where);
     if (!steps->launch)
@@ -183,16 +191,15 @@ dpcr_status dpcri_solve_plan_device(dpcr_solve_plan *plan, dpcr_error *error) {
     DPCR_TRY(dpcri_check_step_scale(o, steps->length, error));
     const dpcr_method asked = o->method;
     if (asked == DPCR_METHOD_AUTO && !empty(plan)) DPCR_TRY(dpcri_device_measured(plan, &info, where, &told, error));
-    DPCR_TRY(choose(plan, info.processors, &alone, error));
+    DPCR_TRY(choose(plan, info.processors, &why, error));
     if (plan->candidate_count == 0)
         dpcri_device_sentence(asked, o->method, where, info.name, plan->sentence, sizeof plan->sentence);
     if (steps->launch_sweeps && o->method == DPCR_METHOD_SEQUENTIAL)  // launches of its own a step
         snprintf(plan->sentence, sizeof plan->sentence, "sequential: step by step on %s (%.100s)%s", where, info.name,
                  asked == DPCR_METHOD_AUTO ? ", for auto takes no sweeps there" : ", asked for");
-    else if (alone)
-        snprintf(plan->sentence, sizeof plan->sentence,
-                 "sequential: the loop in one launch on %s (%.100s), for such steps have no other kernel there", where,
-                 info.name);
+    else if (why)
+        snprintf(plan->sentence, sizeof plan->sentence, "sequential: the loop in one launch on %s (%.100s), %s", where,
+                 info.name, why);
     if (told) {
         const size_t used = strlen(plan->sentence);
         snprintf(plan->sentence + used, sizeof plan->sentence - used, "%s", told);

@@ -175,7 +175,7 @@ void networks_that_are_refused(void **state) {
     o.solve.backward = DPCR_SCHEME_AUTO;
     o.solve.device = there;
     m.branch = DPCR_BRANCH_TWO_LAYER;
-    o.solve.method = DPCR_METHOD_OVERLAP;
+    o.solve.method = DPCR_METHOD_NEWTON;
     assert_refused("two-layer branches are dense there, and go by the loop", DPCR_ERROR_UNSUPPORTED, &m, &o);
     o.solve.method = DPCR_METHOD_AUTO;
     m.branch = DPCR_BRANCH_LINEAR;
@@ -183,7 +183,7 @@ void networks_that_are_refused(void **state) {
     assert_refused("a backward scheme on a device", DPCR_ERROR_UNSUPPORTED, &m, &o);
     o.solve.backward = DPCR_SCHEME_AUTO;
     o.solve.method = DPCR_METHOD_NEWTON;
-    assert_refused("the loop is of any width", DPCR_ERROR_UNSUPPORTED, &m, &o);
+    assert_refused("the loop and overlap are of any width", DPCR_ERROR_UNSUPPORTED, &m, &o);
     o.solve.method = DPCR_METHOD_AUTO;
 }
 

@@ -45,11 +45,11 @@ int dpcri_cuda_chain_fits(dpcri_device_linear chain);
 size_t dpcri_cuda_chain_workspace(dpcri_device_linear chain);
 int dpcri_cuda_chain_run(dpcri_device_linear chain, void *workspace, size_t bytes, void *stream);
 
-// Cells: dense of width 1, 2, 4, or diagonal of any width; by the loop dense of any width too, normalised or not, and
-// two-layer branches, as far as a row and a tile of W fit on chip (_fits: DPCRI_CUDA_OK on the current device, or as
-// _run). float and double. With `backward` one pass over the states, which are only read; chunk, warm_up, tolerances,
-// max_sweeps, stop and outcome are unread. Sizes that matter to the workspace are those of the gradients too:
-// `gradients` is read.
+// Cells: dense of width 1, 2, 4, or diagonal of any width; by the loop and overlap dense of any width too, normalised
+// or not, and two-layer branches, as far as a row and a tile of W fit on chip (_fits: DPCRI_CUDA_OK on the current
+// device, or as _run). float and double. With `backward` one pass over the states, which are only read; chunk, warm_up,
+// tolerances, max_sweeps, stop and outcome are unread. Sizes that matter to the workspace are those of the gradients
+// too: `gradients` is read.
 enum {  // kern/nn_kernels.h's numbers
     DPCRI_CUDA_IDENTITY,
     DPCRI_CUDA_RELU,

@@ -50,6 +50,9 @@ struct problem {
     // normalised ones, t.
     const T *weight2, *x2;
     T *value, *come;
+    // Of a chunk (layers_chunks.h): its first layers store nothing but, where the last of them ends, where it starts.
+    int64_t warm;
+    T *starts;  // [rows][w]
 };
 
 // A pass is a product with a W: a layer's one, or of two-layer branches each of two. What goes into the pass that runs
@@ -129,13 +132,13 @@ SIMT void multiply(const problem<T> &p, const simt::shared<T> &s, int buffer, in
 }
 
 // What forward and back have in common: passes one after the other, tile by tile. Way: passes(p); weight(p, n) of the
-// pass that runs n-th, along(p), begin(p, row, u): what is at rest first; ready(p, n, row, u): what an output needs of
-// its own, read while the sums before it are made; late(p, n, row, u, own): what of that is known only now; start(own):
-// where its sum begins; finish(me, p, n, row, u, own, sum, rest): what is at rest for the next pass; rest: in this one,
-// or, where `two` is set, what the layer began with where its second pass ends. Where `settles` is set, all units of a
-// row then meet: settle(me, p, s, with, to, from, n, first, count): what finish left from number `to` on becomes what
-// is at rest; `from`: in this pass. prepare(me, p, s, with, n, first, count) has asked for what it takes, beside(p,
-// rows) numbers in one of `buffers`, with the pass's first tile. `begins`: that of n = -1 follows begin.
+// pass that runs n-th, along(p), begin(me, p, row, u): what is at rest first; ready(p, n, row, u): what an output needs
+// of its own, read while the sums before it are made; late(p, n, row, u, own): what of that is known only now;
+// start(own): where its sum begins; finish(me, p, n, row, u, own, sum, rest): what is at rest for the next pass; rest:
+// in this one, or, where `two` is set, what the layer began with where its second pass ends. Where `settles` is set,
+// all units of a row then meet: settle(me, p, s, with, to, from, n, first, count): what finish left from number `to` on
+// becomes what is at rest; `from`: in this pass. prepare(me, p, s, with, n, first, count) has asked for what it takes,
+// beside(p, rows) numbers in one of `buffers`, with the pass's first tile. `begins`: that of n = -1 follows begin.
 template <class T, int M, class Way>
 struct stack {
     typedef problem<T> arguments;
@@ -188,7 +191,7 @@ struct stack {
         fetch(me, p, s, Way::weight(p, 0), at, Way::along(p), 0);
         for (int64_t u = unit; u < p.w; u += p.units)
             SIMT_UNROLL for (int i = 0; i < M; i++) if (mine.there[i])
-                s.set(at_rest(p, 0, mine.row[i]) + (int)u, Way::begin(p, mine.first + mine.row[i], u));
+                s.set(at_rest(p, 0, mine.row[i]) + (int)u, Way::begin(me, p, mine.first + mine.row[i], u));
         if constexpr (Way::settles) Way::prepare(me, p, s, with(p, 0), 0, mine.first, mine.count);
         if constexpr (Way::begins) {
             Way::prepare(me, p, s, with(p, -1), -1, mine.first, mine.count);
@@ -261,8 +264,8 @@ struct onward : unsettled<T> {
     typedef T own;  // x
     SIMT static const T *weight(const problem<T> &p, int64_t n) { return p.c.weight + n * p.c.weight_step; }
     SIMT static bool along(const problem<T> &p) { return !p.c.in_out; }
-    SIMT static T begin(const problem<T> &p, int64_t row, int64_t u) {
-        return p.c.z0 ? p.c.z0[row * p.c.z0_row + u] : T(0);
+    SIMT static T begin(simt::lane &me, const problem<T> &p, int64_t row, int64_t u) {
+        return p.c.z0 ? me.peer_load(p.c.z0 + row * p.c.z0_row + u) : T(0);  // of a chunk, others wrote it
     }
     SIMT static T ready(const problem<T> &p, int64_t n, int64_t row, int64_t u) {
         return p.c.x[n * p.c.x_step + row * p.c.x_row + u];
@@ -279,6 +282,10 @@ struct onward : unsettled<T> {
     // And from what the branch gives.
     SIMT static T leave(simt::lane &me, const problem<T> &p, int64_t n, int64_t row, int64_t u, T y, T before) {
         const T z = p.c.residual ? simt::fma(p.c.scale, y, before) : y;
+        if (n < p.warm) {
+            if (n + 1 == p.warm) me.peer_store(p.starts + row * p.w + u, z);
+            return z;
+        }
         p.c.z[n * p.c.z_step + row * p.c.z_row + u] = z;
         if (n + 1 < p.c.length || !p.c.outcome) return z;
         dpcr_device_outcome *o = p.c.outcome + row;  // zero at first
@@ -394,7 +401,7 @@ struct homeward : unsettled<T> {
     SIMT static T keep(const problem<T> &p, int64_t l, int64_t row, int64_t u, T g, T d) {
         return *slope(p, l, row, u) = come_to(p, l, row, u, g, d);
     }
-    SIMT static T begin(const problem<T> &p, int64_t row, int64_t u) {
+    SIMT static T begin(simt::lane &, const problem<T> &p, int64_t row, int64_t u) {
         const int64_t l = p.c.length - 1;
         return keep(p, l, row, u, come(p, l, row, u), *slope(p, l, row, u));
     }

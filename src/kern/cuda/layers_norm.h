@@ -161,7 +161,7 @@ struct normed_homeward : homeward<T> {
         T gamma;  // of the layer before
     };
     SIMT static T gamma(const problem<T> &p, int64_t l, int64_t u) { return p.gamma[l * p.c.x_step + u]; }
-    SIMT static T begin(const problem<T> &p, int64_t row, int64_t u) {
+    SIMT static T begin(simt::lane &, const problem<T> &p, int64_t row, int64_t u) {
         const int64_t l = p.c.length - 1;
         return plain::come_to(p, l, row, u, plain::come(p, l, row, u), *plain::slope(p, l, row, u)) * gamma(p, l, u);
     }

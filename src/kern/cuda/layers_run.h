@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: MIT
-// The launcher of layers.h, layers_norm.h and layers_two.h: shapes of blocks, workspace and launches.
+// The launcher of layers.h, layers_norm.h, layers_two.h and layers_chunks.h: shapes of blocks, workspace and launches.
 #ifndef DPCRI_CUDA_LAYERS_RUN_H
 #define DPCRI_CUDA_LAYERS_RUN_H
 
 #include "kern/cuda/cells_run.h"
-#include "kern/cuda/layers_two.h"
+#include "kern/cuda/layers_chunks.h"
 #include "kern/cuda/shapes.h"
 
 namespace layers {
 
 using shapes::blocks_of;
+
+inline bool overlaps(const dpcri_device_cell &c) { return c.way == DPCRI_DEVICE_OVERLAP; }
 
 // A stack of layers has few rows up to here, of which each goes alone; with many, two warps share a tile.
 constexpr int64_t few_rows = 32, many_rows = 1024;
@@ -66,6 +68,71 @@ int launch_stack(problem<T> p, bool launched, void *stream) {
     if (one.shared_bytes > room) return DPCRI_CUDA_WIDTH;
     return launched ? simt::launch<stack<T, 1, Way>>(one, stream, p) : 0;
 }
+
+// ---- overlapped chunks ----
+
+// What is cleared comes first.
+template <class T>
+chunked<T> chunked_of(const dpcri_device_cell &c, cells::cut *workspace, size_t *cleared) {
+    chunked<T> a = {};
+    a.p = problem_of<T>(c);
+    a.chunk = c.chunk > 0 ? c.chunk : cells::usual_chunk(c.length);
+    a.warm_up = c.warm_up > 0 ? c.warm_up : cells::usual_warm_up;
+    a.chunks = shapes::over(c.length, a.chunk);
+    a.counts = workspace->take<uint32_t>(cells::most_sweeps + 1);
+    a.tallies = workspace->take<cells::tally>(c.rows);
+    *cleared = workspace->used;
+    a.starts = workspace->take<T>(a.chunks * c.rows * c.w);
+    a.open = workspace->take<uint32_t>(a.chunks * c.rows);
+    if (!c.outcome) a.tallies = nullptr;
+    return a;
+}
+
+// -1: the device has no such launches.
+template <class T, int M, class Way>
+int launch_shaped_chunks(const chunked<T> &a, simt::shape s, bool launched, void *stream) {
+    typedef chunks<T, M, Way> kernel;
+    const int64_t room = simt::cooperative_blocks<kernel>(s.threads, s.shared_bytes);
+    const int64_t items = a.chunks * gates::tiles(a.p.c.columns, M * a.p.row_warps);
+    if (room < 1) return -1;
+    s.blocks = items < room ? items : room;
+    s.cooperative = true;
+    return launched ? simt::launch<kernel>(s, stream, a) : 0;
+}
+
+template <class T, class Way>
+int launch_chunks(chunked<T> a, bool launched, void *stream) {
+    int64_t room = 0;
+    const int status = simt::room_of_block(&room);
+    if (status != 0) return status;
+    if (a.p.c.columns > few_rows) {
+        const simt::shape four = shape_of<T, 4, Way>(a.p.c.columns > many_rows ? 2 : 1, &a.p);
+        if (four.shared_bytes <= room) return launch_shaped_chunks<T, 4, Way>(a, four, launched, stream);
+    }
+    const simt::shape one = shape_of<T, 1, Way>(1, &a.p);
+    if (one.shared_bytes > room) return DPCRI_CUDA_WIDTH;
+    return launch_shaped_chunks<T, 1, Way>(a, one, launched, stream);
+}
+
+template <class T>
+int launch_overlap(const chunked<T> &a, bool launched, void *stream) {
+    if (a.p.two)
+        return a.p.gamma ? launch_chunks<T, two_onward<T, true>>(a, launched, stream)
+                         : launch_chunks<T, two_onward<T, false>>(a, launched, stream);
+    return a.p.gamma ? launch_chunks<T, normed_onward<T>>(a, launched, stream)
+                     : launch_chunks<T, onward<T>>(a, launched, stream);
+}
+
+template <class T>
+int run_overlap(const dpcri_device_cell &c, void *workspace, void *stream) {
+    cells::cut pieces = {static_cast<unsigned char *>(workspace), 0};
+    size_t cleared = 0;
+    const chunked<T> a = chunked_of<T>(c, &pieces, &cleared);
+    const int status = simt::clear(workspace, cleared, stream);
+    return status != 0 ? status : launch_overlap(a, true, stream);
+}
+
+// ---- in order ----
 
 template <class T>
 int launch_onward(const problem<T> &p, bool launched, void *stream) {
@@ -224,17 +291,26 @@ struct kinds {
 template <class T>
 int kinds<T>::fits(const dpcri_device_cell &c) {
     const problem<T> p = problem_of<T>(c);
-    return c.backward ? launch_homeward<T>(p, false, nullptr) : launch_onward<T>(p, false, nullptr);
+    cells::cut counted = {nullptr, 0};
+    size_t cleared = 0;
+    if (c.backward) return launch_homeward<T>(p, false, nullptr);
+    return overlaps(c) ? launch_overlap(chunked_of<T>(c, &counted, &cleared), false, nullptr)
+                       : launch_onward<T>(p, false, nullptr);
 }
 
 template <class T>
 size_t kinds<T>::workspace(const dpcri_device_cell &c) {
-    return c.backward ? gradients_workspace(c) : 0;
+    cells::cut counted = {nullptr, 0};
+    size_t cleared = 0;
+    if (c.backward) return gradients_workspace(c);
+    if (overlaps(c)) (void)chunked_of<T>(c, &counted, &cleared);
+    return counted.used;
 }
 
 template <class T>
 int kinds<T>::run(const dpcri_device_cell &c, void *workspace, void *stream) {
-    return c.backward ? run_back<T>(c, workspace, stream) : run_forward<T>(c, stream);
+    if (c.backward) return run_back<T>(c, workspace, stream);
+    return overlaps(c) ? run_overlap<T>(c, workspace, stream) : run_forward<T>(c, stream);
 }
 
 template <class T>

@@ -36,7 +36,9 @@ struct two_onward : two_passes<T> {
         return (passing::first(n) ? p.c.weight : p.weight2) + n / 2 * p.c.weight_step;
     }
     SIMT static bool along(const problem<T> &p) { return !p.c.in_out; }
-    SIMT static T begin(const problem<T> &p, int64_t row, int64_t u) { return onward<T>::begin(p, row, u); }
+    SIMT static T begin(simt::lane &me, const problem<T> &p, int64_t row, int64_t u) {
+        return onward<T>::begin(me, p, row, u);
+    }
     SIMT static T ready(const problem<T> &p, int64_t n, int64_t row, int64_t u) {
         return passing::first(n) ? onward<T>::ready(p, n / 2, row, u) : p.x2[n / 2 * p.c.x_step + u];
     }
@@ -79,7 +81,7 @@ struct two_homeward : two_passes<T> {
     SIMT static T come_to(const problem<T> &p, int64_t l, int64_t row, int64_t u, T g) {
         return plain::come_to(p, l, row, u, g, T(1));
     }
-    SIMT static T begin(const problem<T> &p, int64_t row, int64_t u) {
+    SIMT static T begin(simt::lane &, const problem<T> &p, int64_t row, int64_t u) {
         const int64_t l = p.c.length - 1;
         return come_to(p, l, row, u, plain::come(p, l, row, u));
     }
