@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Linear chains on a device beside a copy of its memory: bytes that a chain has to move (a, b, z once each) over the
-// time of a solve, against a copy in the same run. Medians of solves timed one by one by the device's events; arrays
-// rotate, so that its caches do not help. CSV on standard output. Not yet run on a device.
+// time of a solve, against a copy in the same run; of dense ones wider than 16 by the loop and by products of chunks.
+// Medians of solves timed one by one by the device's events; arrays rotate, so that its caches do not help. CSV on
+// standard output. Not yet run on a device.
 //
 //   bench_gpu_chains [--device cuda:N] [--bytes N] [--repetitions N] [--structure NAME]
 #include <inttypes.h>
@@ -48,10 +49,10 @@ static dpcr_array numbers(const gpu *t, dpcr_dtype dtype, const int64_t *shape) 
     return array;
 }
 
-static void print_row(const bench *t, const char *what, int64_t width, dpcr_dtype dtype, int64_t length, int64_t batch,
-                      int transposed, double bytes, double seconds) {
+static void print_row(const bench *t, const char *what, int64_t width, const char *scheme, dpcr_dtype dtype,
+                      int64_t length, int64_t batch, int transposed, double bytes, double seconds) {
     gpu_row(&t->on);
-    printf("%s,%" PRId64 ",%s,%" PRId64 ",%" PRId64 ",%d,%d,%.0f,%.4g,%.4g,%.4g,%.4g\n", what, width,
+    printf("%s,%" PRId64 ",%s,%s,%" PRId64 ",%" PRId64 ",%d,%d,%.0f,%.4g,%.4g,%.4g,%.4g\n", what, width, scheme,
            dpcr_dtype_name(dtype), length, batch, transposed, t->on.repetitions, bytes, 1e6 * seconds,
            1e-9 * bytes / seconds, 1e-9 * t->copy, t->copy > 0 ? bytes / seconds / t->copy : 1);
     fflush(stdout);
@@ -64,8 +65,8 @@ static int sets_for(const bench *t, double bytes) {
     return sets;
 }
 
-static void time_chain(const bench *t, dpcr_structure structure, int64_t width, dpcr_dtype dtype, int64_t batch,
-                       int transposed) {
+static void time_chain(const bench *t, dpcr_structure structure, int64_t width, dpcr_scheme scheme, dpcr_dtype dtype,
+                       int64_t batch, int transposed) {
     const dpcr_transition transition = dpcr_transition_square(structure, width, 2);
     const int64_t values = dpcr_transition_values(&transition), size = (int64_t)dpcr_dtype_size(dtype);
     const int64_t step = batch * (values + 2 * width) * size, length = (int64_t)t->bytes / step;
@@ -75,7 +76,7 @@ static void time_chain(const bench *t, dpcr_structure structure, int64_t width, 
                                     .transition = transition,
                                     .dtype = dtype,
                                     .transposed = transposed};
-    const dpcr_chain_options options = {.size = sizeof options, .device = t->on.device};
+    const dpcr_chain_options options = {.size = sizeof options, .scheme = scheme, .device = t->on.device};
     const int sets = sets_for(t, (double)(length * step));
     chain c = {.plan = NULL};
     dpcr_error error = {0};
@@ -87,8 +88,8 @@ static void time_chain(const bench *t, dpcr_structure structure, int64_t width, 
         c.b[i] = numbers(&t->on, dtype, (const int64_t[]){length, batch, width});
         c.z[i] = numbers(&t->on, dtype, (const int64_t[]){length, batch, width});
     }
-    print_row(t, dpcr_structure_name(structure), width, dtype, length, batch, transposed, (double)(length * step),
-              median(&t->on, solve, &c, sets));
+    print_row(t, dpcr_structure_name(structure), width, dpcr_scheme_name(scheme), dtype, length, batch, transposed,
+              (double)(length * step), median(&t->on, solve, &c, sets));
     for (int i = 0; i < sets; i++) {
         dpcr_device_release(t->on.device, c.a[i].data);
         dpcr_device_release(t->on.device, c.b[i].data);
@@ -108,7 +109,7 @@ static void time_copy(bench *t) {
     }
     const double bytes = 2.0 * (double)c.copy_bytes, seconds = median(&t->on, solve, &c, sets);
     t->copy = bytes / seconds;
-    print_row(t, "copy", 1, DPCR_F32, count, 1, 0, bytes, seconds);
+    print_row(t, "copy", 1, "-", DPCR_F32, count, 1, 0, bytes, seconds);
     for (int i = 0; i < sets; i++) {
         dpcr_device_release(t->on.device, c.b[i].data);
         dpcr_device_release(t->on.device, c.z[i].data);
@@ -119,14 +120,22 @@ static void run_all(bench *t) {
     static const struct {
         dpcr_structure structure;
         int width;
-    } forms[] = {{DPCR_DIAGONAL, 1}, {DPCR_DIAGONAL, 64}, {DPCR_DIAGONAL, 1024}, {DPCR_BLOCK, 64}, {DPCR_DENSE, 2},
-                 {DPCR_DENSE, 3},    {DPCR_DENSE, 4},     {DPCR_DENSE, 8},       {DPCR_DENSE, 16}, {DPCR_SCALAR, 64}};
+        dpcr_scheme scheme;
+    } forms[] = {{DPCR_DIAGONAL, 1, DPCR_SCHEME_CHUNKED},    {DPCR_DIAGONAL, 64, DPCR_SCHEME_CHUNKED},
+                 {DPCR_DIAGONAL, 1024, DPCR_SCHEME_CHUNKED}, {DPCR_BLOCK, 64, DPCR_SCHEME_CHUNKED},
+                 {DPCR_DENSE, 2, DPCR_SCHEME_CHUNKED},       {DPCR_DENSE, 3, DPCR_SCHEME_CHUNKED},
+                 {DPCR_DENSE, 4, DPCR_SCHEME_CHUNKED},       {DPCR_DENSE, 8, DPCR_SCHEME_CHUNKED},
+                 {DPCR_DENSE, 16, DPCR_SCHEME_CHUNKED},      {DPCR_SCALAR, 64, DPCR_SCHEME_CHUNKED},
+                 {DPCR_DENSE, 32, DPCR_SCHEME_CHUNKED},      {DPCR_DENSE, 32, DPCR_SCHEME_SEQUENTIAL},
+                 {DPCR_DENSE, 64, DPCR_SCHEME_CHUNKED},      {DPCR_DENSE, 64, DPCR_SCHEME_SEQUENTIAL},
+                 {DPCR_DENSE, 256, DPCR_SCHEME_CHUNKED},     {DPCR_DENSE, 256, DPCR_SCHEME_SEQUENTIAL}};
     time_copy(t);
     for (size_t f = 0; f < sizeof forms / sizeof *forms; f++)
         for (int dtype = DPCR_F32; dtype <= DPCR_F64; dtype++)
             for (int64_t batch = 1; batch <= 64; batch *= 64)
                 for (int transposed = 0; transposed < 2; transposed++)
-                    time_chain(t, forms[f].structure, forms[f].width, (dpcr_dtype)dtype, batch, transposed);
+                    time_chain(t, forms[f].structure, forms[f].width, forms[f].scheme, (dpcr_dtype)dtype, batch,
+                               transposed);
 }
 
 int main(int argc, char **argv) {
@@ -137,9 +146,9 @@ int main(int argc, char **argv) {
         return 2;
     }
     gpu_open(&t.on, "bench_gpu_chains", argc, argv);
-    printf(
-        GPU_COLUMNS
-        "structure,width,dtype,length,batch,transposed,repetitions,bytes,median_us,gb_per_s,copy_gb_per_s,of_copy\n");
+    printf(GPU_COLUMNS
+           "structure,width,scheme,dtype,length,batch,transposed,repetitions,bytes,median_us,gb_per_s,copy_gb_per_s,of_"
+           "copy\n");
     run_all(&t);
     gpu_close(&t.on);
     return 0;

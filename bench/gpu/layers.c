@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Stacks of layers on a device, mlp (ReLU) and resnet (tanh; with GELU; normalised; of two-layer branches) as training
-// starts them: forward by the loop, and where the width has them by overlap and newton, and back with all gradients.
+// starts them: forward by the loop, by overlap, and where the width has it by newton, and back with all gradients.
 // Medians of passes timed one by one by the device's events, and how many times faster than the loop of the same row
 // they were. CSV on standard output. Not yet run on a device.
 //
@@ -74,7 +74,7 @@ static void time_methods(const gpu *t, job *j) {
     dpcr_error error = {0};
     const bool linear = j->network->branch == DPCR_BRANCH_LINEAR;
     const bool narrow = linear && !j->network->norm && (j->width == 1 || j->width == 2 || j->width == 4);
-    for (int m = 0; m < (narrow ? 3 : 1); m++) {
+    for (int m = 0; m < (narrow ? 3 : 2); m++) {
         const dpcr_solve_options options = {.size = sizeof options, .method = methods[m], .device = t->device};
         must(dpcr_solve_plan_create(t->context, &j->steps, &options, &j->plan, &error), &error);
         j->bytes = dpcr_solve_plan_workspace(j->plan);
