@@ -326,6 +326,45 @@ static void chains_that_do_not_converge(test_chain *c) {
         }
 }
 
+// Short chains that forget within a chunk need no Jacobian and, started from what the chunk before makes of zero, one
+// sweep; where a window of them is cut, at the window's end, is seen by none of the states.
+static void chains_that_forget(test_chain *c) {
+    static const int64_t counts[] = {511, 512, 800, 1024, 1040, 1500, 2047};
+    static const int acts[] = {DPCRI_ACT_RELU, DPCRI_ACT_TANH, DPCRI_ACT_IDENTITY};
+    for (int64_t w = 2; w <= 4; w++)
+        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+            for (c->layout = 0; c->layout < LAYOUTS; c->layout++) {
+                c->count = counts[i];
+                make(c, w, acts[(i + (size_t)c->layout) % 3], false, 0.2, 1, (uint64_t)(c->count * 4 + w));
+                const answer a = solve(c, DPCRI_WINDOW_SHOOTING, tolerance_of(c->dtype), 0, c->count % 3);
+                if (a.window.good != c->count) complain(c, &a, -1, "good is", (double)a.window.good, (double)c->count);
+                if (c->count == 1024 && a.window.sweeps != 1) complain(c, &a, -1, "sweeps are", a.window.sweeps, 1);
+                check_states(c, &a, 2 * (tolerance_of(c->dtype) + rounding_of(c->dtype)));
+                free(c->truth);
+            }
+}
+
+// From next to a fixed point at zero that repels in one direction alone: what zero makes of a chunk is right until the
+// state has left, and the defects are as small as the state.
+static void a_past_that_grows(test_chain *c) {
+    if (c->level == DPCRI_PORTABLE && c->dtype == DPCR_F64) return;  // whose windows end before it has grown
+    for (int64_t w = 2; w <= 4; w++)
+        for (int direction = 0; direction < 2; direction++) {
+            c->count = 1024, c->layout = SHARED;
+            make(c, w, DPCRI_ACT_TANH, false, 0, 0, (uint64_t)w);
+            void *weight = (void *)(uintptr_t)c->p.weight;
+            const double along = direction ? 1.4 : 0.2, across = direction ? 0.2 : 1.4;
+            for (int64_t i = 0; i < 4; i++)
+                set(c->dtype, weight, i / 2 * w + i % 2, (along + (i % 3 ? -across : across)) / 2);
+            for (int64_t i = 0; i < w; i++) c->z0[i] = i > 1 ? 0 : i && !direction ? -0x1p-40 : 0x1p-40;
+            run_loop(c);
+            assert_true(fabs(c->truth[1000 * w]) > 0.5);
+            const answer a = solve(c, DPCRI_WINDOW_SHOOTING, 1e-6, 0, 0);
+            check_states(c, &a, c->dtype == DPCR_F32 ? 1e-3 : 1e-5);
+            free(c->truth);
+        }
+}
+
 static void the_same_bits_twice(test_chain *c) {
     for (int64_t w = 1; w <= 4; w++)
         for (int method = 0; method < 2; method++) {
@@ -457,6 +496,8 @@ TEST(awkward_lengths)
 TEST(affine_chains)
 TEST(values_that_are_not_finite)
 TEST(chains_that_do_not_converge)
+TEST(chains_that_forget)
+TEST(a_past_that_grows)
 TEST(the_same_bits_twice)
 TEST(what_is_not_served)
 TEST(adjoint_chains)
@@ -468,6 +509,8 @@ int main(void) {
         cmocka_unit_test(test_affine_chains),
         cmocka_unit_test(test_values_that_are_not_finite),
         cmocka_unit_test(test_chains_that_do_not_converge),
+        cmocka_unit_test(test_chains_that_forget),
+        cmocka_unit_test(test_a_past_that_grows),
         cmocka_unit_test(test_the_same_bits_twice),
         cmocka_unit_test(test_what_is_not_served),
         cmocka_unit_test(test_adjoint_chains),

@@ -17,6 +17,8 @@ enum {
     RUNS = 3,
     USUAL_LANES = 16,
     WINDOW_STEPS = 1024,
+    WINDOW_NUMBERS = 8192,  // of a sequence's states: chains of so many may go another way than shorter ones
+    WINDOW_BYTES = 1 << 20,
     PAGE = 4096
 };
 enum { MOST_ROWS = 256 };            // of a timed call's lanes together: more fill no product better
@@ -303,7 +305,9 @@ double dpcri_window_step(const dpcri_outlook *o, const dpcr_solve_options *optio
     const dpcr_steps *steps = o->steps;
     const size_t real = dpcr_dtype_size(steps->dtype);
     const int64_t rows = least(steps->batch, 1 + PAGE / (steps->width * (int64_t)real)), values = rows * steps->width;
-    const int64_t n = least(WINDOW_STEPS, steps->length);
+    const int64_t way =
+        least((WINDOW_NUMBERS + steps->width - 1) / steps->width, WINDOW_BYTES / (values * (int64_t)real));
+    const int64_t n = least(way > WINDOW_STEPS ? way : WINDOW_STEPS, steps->length);
     char *memory = dpcri_alloc_zero(o->context, (size_t)((n + 1) * values) * real);
     if (!memory) return 0;
     const int64_t in_shape[3] = {1, 1, steps->width}, shape[4] = {1, n, rows, steps->width};
