@@ -134,6 +134,9 @@ def bench_table(path, columns):
             limits.append(f"triad {number(row['triad_bytes_per_second']) / 1e9:.0f} GB/s with {threads} thread{'s' * (threads != '1')}")
     if first["fma_latency_seconds"]:
         limits.append(f"a dependent fma {1e9 * number(first['fma_latency_seconds']):.2f} ns")
+    passing = [1e9 * number(b[0]["line_seconds"]) for b in found if b[0].get("line_seconds")]
+    if passing:
+        limits.append(f"a line from thread to thread {min(passing):.0f} ns")
     return markdown([COLUMNS[c][0] for c in columns], body) + ["", f"{source([b[0] for b in found])}; {', '.join(limits)}."]
 
 

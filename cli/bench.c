@@ -40,7 +40,9 @@ static const struct argp_option bench_options[] = {
     {"batches", KEY_BATCHES, "N,N,...", 0, "See --lengths", 0},
     {"seconds", KEY_SECONDS, "T", 0, "Length of a race, of which a point has two (default 1.5)", 0},
     {"limits", KEY_LIMITS, NULL, 0,
-     "Measure the machine too: bandwidth of a triad, latency of an fma (always with a linear chain)", 0},
+     "Measure the machine too: bandwidth of a triad, latency of an fma, a line of cache from thread to thread (always "
+     "with a linear chain)",
+     0},
     {"commit", KEY_COMMIT, "TEXT", 0, "What the results name as the program's source", 0},
     {0},
 };

@@ -80,7 +80,7 @@ typedef struct bench_point {
 
 // What the machine itself can do; negative: not measured.
 typedef struct bench_limits {
-    double triad_bytes_per_second, fma_seconds;
+    double triad_bytes_per_second, fma_seconds, line_seconds;
 } bench_limits;
 
 // The races of a nonlinear chain, whatever it is. `gradient`: where its gradient callback adds.
@@ -90,7 +90,8 @@ int bench_network_point(dpcr_context *context, const bench *b, bench_point *poin
 int bench_chain_point(dpcr_context *context, const bench *b, bench_point *point);
 int bench_cell_point(dpcr_context *context, const bench *b, bench_point *point);
 
-// a = b + s c over arrays beyond the caches on `threads` threads, counting their three sizes; one fma after another.
+// a = b + s c over arrays beyond the caches on `threads` threads, counting their three sizes; one fma after another; a
+// line of cache from one thread to another, and back half of the times.
 bench_limits bench_limits_measure(int threads);
 
 // ---- what is told: bench_output.c ----

@@ -107,6 +107,7 @@ static void set_frame(cli_result *r, const bench *b, const bench_limits *limits,
     cli_set_real(r, "triad_bytes_per_second",
                  limits->triad_bytes_per_second > 0 ? limits->triad_bytes_per_second : NAN);
     cli_set_real(r, "fma_latency_seconds", limits->fma_seconds > 0 ? limits->fma_seconds : NAN);
+    cli_set_real(r, "line_seconds", limits->line_seconds > 0 ? limits->line_seconds : NAN);
 }
 
 static int print_json(const bench *b, const bench_point *points, int count, const bench_limits *limits, int threads) {
@@ -141,7 +142,7 @@ static void csv_head(FILE *out) {
         "parallel_method,ratio,auto_seconds,auto_method,auto_ratio,sweeps,reason,max_error,auto_max_error,spread,"
         "rounds");
     for (int i = 0; i < TIMED; i++) fprintf(out, ",%s_seconds", timed[i]);
-    fprintf(out, ",seed,triad_bytes_per_second,fma_latency_seconds,machine,commit\n");
+    fprintf(out, ",seed,triad_bytes_per_second,fma_latency_seconds,line_seconds,machine,commit\n");
 }
 
 static void csv_real(FILE *out, double value) {
@@ -202,6 +203,7 @@ static void csv_row(FILE *out, const bench *b, const bench_point *p, bool back, 
     fprintf(out, ",%llu", (unsigned long long)b->common.seed);
     csv_real(out, limits && limits->triad_bytes_per_second > 0 ? limits->triad_bytes_per_second : NAN);
     csv_real(out, limits && limits->fma_seconds > 0 ? limits->fma_seconds : NAN);
+    csv_real(out, limits && limits->line_seconds > 0 ? limits->line_seconds : NAN);
     csv_quoted(out, dpcr_processor_name());
     csv_text(out, b->commit);
     fputc('\n', out);
@@ -256,6 +258,8 @@ void bench_say_limits(const bench *b, const bench_limits *limits) {
     if (limits->triad_bytes_per_second > 0)
         cli_say(&b->common, "triad %.3g GB/s", limits->triad_bytes_per_second / 1e9);
     if (limits->fma_seconds > 0) cli_say(&b->common, ", a dependent fma %.3g ns", limits->fma_seconds * 1e9);
+    if (limits->line_seconds > 0)
+        cli_say(&b->common, ", a line from thread to thread %.3g ns", limits->line_seconds * 1e9);
     cli_say(&b->common, "\n");
 }
 

@@ -65,6 +65,7 @@ for structure in ("dense", "diagonal", "block", "scalar"):
     told, found = bench("chain --structure %s --length 200 --width 4 --dtype float64" % structure, 200, 4, 1, most_error=1e-9)
     assert told["structure"] == structure and told["radius"] == 0.9, told
     assert told["fma_latency_seconds"] is None or told["fma_latency_seconds"] > 0, told
+    assert told["line_seconds"] is None if told["threads"] == 1 else told["line_seconds"] > 0, told
     for direction in found:
         assert {"pcr", "blelloch", "chunked", "overlap"} <= set(direction), told
         assert direction["sequential"]["depth"] == 200 and direction["pcr"]["depth"] == 8, direction  # ceil(log2 200)

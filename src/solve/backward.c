@@ -212,10 +212,14 @@ static int64_t blocks_of(const dpcr_solve_plan *plan) {
     return (plan->steps.batch + plan->back_block - 1) / plan->back_block;
 }
 
-// Whether one thread has gone back through all rows, of at most 16 bytes: another one would wait for their lines for
-// longer than the gradients take (1024 layers of width 2, batch 16: 26 to 82 us on two threads, 32 on one).
+// Whether one thread has gone back through all rows and another one would wait for their lines for longer than it takes
+// off the gradients: rows of at most 16 bytes (1024 layers of width 2, batch 16: 26 to 82 us on two threads, 32 on
+// one), or few of them (1024 layers of width 8: 8.3 us where a line passes in 45 ns and 13 where it takes 190, on
+// one 8.8).
 static bool lines_stay(const dpcr_solve_plan *plan) {
     const dpcr_steps *steps = &plan->steps;
+    const double few = 2e5;  // flops of a window
+    if (by_loop(plan) && (double)plan->backward_window * (double)steps->batch * steps->flops < few) return true;
     return by_loop(plan) && steps->batch > 1 && blocks_of(plan) == 1 &&
            steps->width * (int64_t)dpcr_dtype_size(steps->dtype) <= 16;
 }
