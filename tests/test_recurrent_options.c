@@ -478,6 +478,28 @@ static void test_older_passes(void **state) {
     dpcr_context_destroy(context);
 }
 
+// Options of a solve are read as far as their size says, like everything else: what lies behind it is not asked for.
+static void test_older_solve_options(void **state) {
+    (void)state;
+    dpcr_context *context = make_context(1);
+    job j = random_job(context, cell_of(2, 3, 4), 30, 2);
+    dpcr_recurrent_plan_options p = {.size = sizeof p, .length = 30, .batch = 2, .training = 1};
+    p.solve = (dpcr_solve_options){.method = DPCR_METHOD_OVERLAP, .backward = DPCR_SCHEME_OVERLAP, .chunk = -1};
+    dpcr_error error = {0};
+    p.solve.size = offsetof(dpcr_solve_options, method);
+    assert_int_equal(dpcr_recurrent_plan_create(j.network, &p, &j.plan, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "options.solve.size is 8"));
+    p.solve.size = offsetof(dpcr_solve_options, backward);
+    assert_int_equal(dpcr_recurrent_plan_create(j.network, &p, &j.plan, NULL), DPCR_OK);
+    const dpcr_solve_plan *chain = dpcr_recurrent_plan_chain(j.plan, 0);
+    assert_int_equal(dpcr_solve_plan_method(chain), DPCR_METHOD_OVERLAP);
+    assert_int_equal(dpcr_solve_plan_backward(chain), DPCR_SCHEME_SEQUENTIAL);
+    dpcr_recurrent_plan_destroy(j.plan);
+    free_pass(&j);
+    dpcr_recurrent_destroy(j.network);
+    dpcr_context_destroy(context);
+}
+
 // ---- parameters ----
 
 static int64_t numbers_of(const dpcr_array *array) {
@@ -576,6 +598,7 @@ int main(void) {
         cmocka_unit_test(test_recompute),
         cmocka_unit_test(test_plans_not_for_training),
         cmocka_unit_test(test_older_passes),
+        cmocka_unit_test(test_older_solve_options),
         cmocka_unit_test(test_wide_variants),
         cmocka_unit_test(test_parameters_set_together),
         cmocka_unit_test(test_the_worst_of_chains),

@@ -95,7 +95,8 @@ dpcr_array dpcr_array_make(void *data, dpcr_dtype dtype, int32_t ndim, const int
     for (int32_t d = DPCR_MAX_DIMS - 1; d >= 0; d--) {
         shapes[d] = d < ndim ? shape[d] : 0;
         strides[d] = d < ndim ? stride : 0;
-        if (d < ndim) stride *= shape[d];
+        // Of shapes that fit no memory, such as those that a refusal tells of, strides mean nothing.
+        if (d < ndim) stride = (int64_t)((uint64_t)stride * (uint64_t)shape[d]);
     }
     static_assert(DPCR_MAX_DIMS == 6, "all of them are below");
     return (dpcr_array){.data = data,

@@ -331,7 +331,8 @@ static void run(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_ar
     const int64_t size = j.p.chunks.size;
     keep_b(&j);
     dpcri_parallel(f->context, j.p.groups, first_group, &j);
-    report->depth = j.p.chunks.count > 1 ? options->warm_up + size : f->n;
+    const int64_t run_up = options->warm_up < f->n ? options->warm_up : f->n;
+    report->depth = j.p.chunks.count > 1 ? run_up + size : f->n;
     int64_t bad = check_all(&j);
     for (; bad > 0 && report->sweeps < options->max_sweeps; report->sweeps++) {
         dpcri_parallel(f->context, j.p.groups, again_group, &j);

@@ -131,6 +131,10 @@ dpcr_status dpcri_recurrent_check_array(const dpcr_recurrent_plan *plan, const c
 void dpcri_recurrent_lay_out(dpcr_recurrent_plan *plan);
 void dpcri_recurrent_lay_out_back(dpcr_recurrent_plan *plan);
 
+// The solve's options as their size says them, the rest 0, and of this library's size; 0: the loop's, nothing is done.
+// DPCR_ERROR_ARGUMENT where they do not even hold a method.
+dpcr_status dpcri_recurrent_solve_options(const char *call, dpcr_solve_options *solve, dpcr_error *error);
+
 // The pass with what its size leaves out; false: there is none.
 bool dpcri_recurrent_take_pass(const dpcr_recurrent_pass *given, dpcr_recurrent_pass *pass);
 

@@ -221,7 +221,8 @@ static dpcr_status check_plan(const dpcr_recurrent *n, const dpcr_recurrent_plan
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "recurrent_plan: length %lld, batch %lld; wanted none negative",
                           (long long)o->length, (long long)o->batch);
     const int64_t widest = 16 * (n->options.hidden + n->options.inputs) * 8;
-    if (!dpcri_mul(o->length, o->batch, &numbers) || !dpcri_mul(numbers, widest, &numbers))
+    if (!dpcri_mul(o->length, o->batch, &numbers) || !dpcri_mul(numbers, widest, &numbers) ||
+        o->length > INT64_MAX / widest || o->batch > INT64_MAX / widest)
         return dpcri_fail(error, DPCR_ERROR_OVERFLOW,
                           "recurrent_plan: length %lld times batch %lld is more than memory can number",
                           (long long)o->length, (long long)o->batch);
@@ -390,6 +391,19 @@ static dpcr_status plan_chains(dpcr_recurrent_plan *plan, dpcr_error *error) {
     return DPCR_OK;
 }
 
+dpcr_status dpcri_recurrent_solve_options(const char *call, dpcr_solve_options *solve, dpcr_error *error) {
+    const dpcr_solve_options given = *solve;
+    if (given.size == 0) return DPCR_OK;
+    if (given.size < offsetof(dpcr_solve_options, scheme))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "%s: options.solve.size is %zu, wanted sizeof(dpcr_solve_options), or 0 for the loop", call,
+                          given.size);
+    *solve = (dpcr_solve_options){0};
+    DPCRI_COPY_IN(*solve, &given);
+    solve->size = sizeof *solve;
+    return DPCR_OK;
+}
+
 dpcr_status dpcr_recurrent_plan_create(const dpcr_recurrent *network, const dpcr_recurrent_plan_options *options,
                                        dpcr_recurrent_plan **plan, dpcr_error *error) {
     if (!plan) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "recurrent_plan: no place for the plan given");
@@ -403,6 +417,7 @@ dpcr_status dpcr_recurrent_plan_create(const dpcr_recurrent *network, const dpcr
     dpcr_recurrent_plan_options given = {0};
     DPCRI_COPY_IN(given, options);
     dpcr_status status = check_plan(network, &given, error);
+    if (status == DPCR_OK) status = dpcri_recurrent_solve_options("recurrent_plan", &given.solve, error);
     if (status != DPCR_OK) return status;
     dpcr_context *context = network->context;
     dpcr_recurrent_plan *p = dpcri_alloc_zero(context, sizeof *p);

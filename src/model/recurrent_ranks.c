@@ -588,6 +588,8 @@ static dpcr_status fill_options(job *j, const dpcr_recurrent_ranks *given, dpcr_
     DPCRI_COPY_IN(*o, given);
     dpcr_solve_options *s = &o->solve;
     const double usual = j->network->options.dtype == DPCR_F32 ? DPCR_TOLERANCE_F32 : DPCR_TOLERANCE_F64;
+    const dpcr_status status = dpcri_recurrent_solve_options(function, s, error);
+    if (status != DPCR_OK) return status;
     if (s->size == 0) *s = (dpcr_solve_options){.size = sizeof *s, .method = DPCR_METHOD_SEQUENTIAL};
     if (s->method == DPCR_METHOD_AUTO) s->method = DPCR_METHOD_SEQUENTIAL;
     if (s->backward == DPCR_SCHEME_AUTO) s->backward = DPCR_SCHEME_SEQUENTIAL;

@@ -20,12 +20,12 @@ dpcr_status dpcri_check_array_on(const char *call, const char *name, const dpcr_
     const bool host = device.type == DPCR_HOST;
     bool fits = array && array->ndim == ndim && array->dtype == dtype && array->device.type == device.type &&
                 (host || array->device.id == device.id);
-    int64_t count = 1;
+    bool some = true;  // numbers
     for (int d = 0; fits && d < ndim; d++) {
         fits = array->shape[d] == shape[d];
-        count *= shape[d];
+        some = some && shape[d] > 0;
     }
-    if (fits && count > 0) fits = array->data && (array->strides[ndim - 1] == 1 || shape[ndim - 1] == 1);
+    if (fits && some) fits = array->data && (array->strides[ndim - 1] == 1 || shape[ndim - 1] == 1);
     if (fits && (host || (uintptr_t)array->data % dpcr_dtype_size(dtype) == 0)) return DPCR_OK;
     return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s is %s%s, wanted %s on %s, last dimension contiguous%s", call,
                       name, dpcri_array_text(array, got, sizeof got), fits ? " off its numbers' size" : "",

@@ -79,6 +79,9 @@ static dpcr_status check_steps(const dpcr_steps *steps, bool on_device, dpcr_err
         !dpcri_mul(count, 8, &count))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: tape_values is %lld, wanted 0 or more that fit",
                           (long long)steps->tape_values);
+    if (steps->lanes > INT32_MAX)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: lanes is %lld, wanted at most %lld",
+                          (long long)steps->lanes, (long long)INT32_MAX);
     if (!steps->linearise) return DPCR_OK;
     if (steps->jacobian.rows != steps->width || steps->jacobian.cols != steps->width)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: jacobian is %lld x %lld, wanted %lld x %lld",
