@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What the machine itself can do, measured in the run that quotes it: bytes a second of a triad (STREAM, McCalpin
 // 1995), the seconds that one fused multiply-add waits for another, and those that a line of cache takes from a thread
-// to another. The last tells where a virtual machine's processors are by now: on a Zen 5 40 to 65 ns within one
+// to another. The last tells where a virtual machine's processors are by now: on a Zen 5 30 to 65 ns within one
 // third-level cache, 190 to 210 between two.
 #include <math.h>
 #include <pthread.h>
