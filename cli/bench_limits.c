@@ -109,39 +109,43 @@ static double fma_latency(void) {
 
 enum { TURNS = 4000, LINE_RUNS = 7, PATIENCE = 1 << 14 };
 
-typedef struct ball {
+typedef struct line {
     _Alignas(128) _Atomic int turn;
-    char apart[124];
-} ball;
+} line;
+
+static void await_turn(line *l, int turn) {
+    for (int spins = 0; atomic_load_explicit(&l->turn, memory_order_acquire) != turn; spins++)
+        if (spins > PATIENCE) sched_yield();  // both on one processor
+}
 
 // Every second turn, from `first` on.
-static void play(ball *b, int first) {
+static void pass_on(line *l, int first) {
     for (int i = first; i < TURNS; i += 2) {
-        for (int spins = 0; atomic_load_explicit(&b->turn, memory_order_acquire) != i; spins++)
-            if (spins > PATIENCE) sched_yield();  // both on one processor
-        atomic_store_explicit(&b->turn, i + 1, memory_order_release);
+        await_turn(l, i);
+        atomic_store_explicit(&l->turn, i + 1, memory_order_release);
     }
 }
 
-static void *play_second(void *argument) {
-    play(argument, 1);
+static void *pass_back(void *argument) {
+    pass_on(argument, 1);
     return NULL;
 }
 
 static double line_passing(void) {
     double least = HUGE_VAL;
     for (int run = 0; run < LINE_RUNS; run++) {
-        ball b;
+        line l;
         pthread_t other;
-        atomic_init(&b.turn, -1);
-        if (pthread_create(&other, NULL, play_second, &b) != 0) return -1;
+        atomic_init(&l.turn, -1);
+        if (pthread_create(&other, NULL, pass_back, &l) != 0) return -1;
         const struct timespec awake = {.tv_nsec = 200000};
         nanosleep(&awake, NULL);  // until the other waits
         const double begin = cli_now();
-        atomic_store(&b.turn, 0);
-        play(&b, 0);
-        pthread_join(other, NULL);
+        atomic_store(&l.turn, 0);
+        pass_on(&l, 0);
+        await_turn(&l, TURNS);
         least = fmin(least, cli_now() - begin);
+        pthread_join(other, NULL);
     }
     return least / TURNS;
 }

@@ -327,7 +327,7 @@ static void chains_that_do_not_converge(test_chain *c) {
 }
 
 // Short chains that forget within a chunk need no Jacobian and, started from what the chunk before makes of zero, one
-// sweep; where a window of them is cut, at the window's end, is seen by none of the states.
+// sweep or two; where a window of them is cut, at the window's end, is seen by none of the states.
 static void chains_that_forget(test_chain *c) {
     static const int64_t counts[] = {511, 512, 800, 1024, 1040, 1500, 2047};
     static const int acts[] = {DPCRI_ACT_RELU, DPCRI_ACT_TANH, DPCRI_ACT_IDENTITY};
@@ -338,7 +338,7 @@ static void chains_that_forget(test_chain *c) {
                 make(c, w, acts[(i + (size_t)c->layout) % 3], false, 0.2, 1, (uint64_t)(c->count * 4 + w));
                 const answer a = solve(c, DPCRI_WINDOW_SHOOTING, tolerance_of(c->dtype), 0, c->count % 3);
                 if (a.window.good != c->count) complain(c, &a, -1, "good is", (double)a.window.good, (double)c->count);
-                if (c->count == 1024 && a.window.sweeps != 1) complain(c, &a, -1, "sweeps are", a.window.sweeps, 1);
+                if (c->count == 1024 && a.window.sweeps > 2) complain(c, &a, -1, "sweeps are", a.window.sweeps, 2);
                 check_states(c, &a, 2 * (tolerance_of(c->dtype) + rounding_of(c->dtype)));
                 free(c->truth);
             }
@@ -361,6 +361,39 @@ static void a_past_that_grows(test_chain *c) {
             assert_true(fabs(c->truth[1000 * w]) > 0.5);
             const answer a = solve(c, DPCRI_WINDOW_SHOOTING, 1e-6, 0, 0);
             check_states(c, &a, c->dtype == DPCR_F32 ? 1e-3 : 1e-5);
+            free(c->truth);
+        }
+}
+
+// W_l = a along (1, 1), b across it.
+static void set_own(test_chain *c, int64_t l, double a, double b) {
+    const int64_t w = c->p.width;
+    for (int64_t i = 0; i < 4; i++)
+        set(c->dtype, (void *)(uintptr_t)c->p.weight, l * c->p.weight_step + i / 2 * w + i % 2,
+            (a + (i % 3 ? -b : b)) / 2);
+}
+
+// Chunks that forget what is far from them and not what is near, and one that repels across the corner it is asked by:
+// from what zero makes of the chunk before, every chunk looks right and every defect is below the tolerance.
+static void growth_that_no_start_shows(test_chain *c) {
+    enum { CHUNK = 32 };
+    for (int64_t w = 2; w <= 4; w++)
+        for (int kind = 0; kind < 2; kind++) {
+            c->count = 1024, c->layout = OWN;
+            make(c, w, DPCRI_ACT_TANH, false, 0, 0, (uint64_t)w);
+            for (int64_t l = 0; l < c->count; l++) {
+                const int64_t k = l % CHUNK;
+                const double near = k < 8 ? 0.6 : k < CHUNK - 1 ? 3 : 1e-7, calm = l < CHUNK ? 0.6 : 0.2;
+                if (kind)
+                    set_own(c, l, calm, l / CHUNK == 1 ? 1.4 : calm);
+                else
+                    set_own(c, l, near, near);
+            }
+            for (int64_t i = 0; i < w; i++) c->z0[i] = i > 1 ? 0 : i && kind ? -0.5 : 0.5;
+            run_loop(c);
+            assert_true(kind ? fabs(c->truth[63 * w]) > 1e-3 : fabs(c->truth[90 * w]) > 0.5);
+            const answer a = solve(c, DPCRI_WINDOW_SHOOTING, 1e-6, 0, 0);
+            check_states(c, &a, kind ? 1e-5 : 1e-2);
             free(c->truth);
         }
 }
@@ -498,6 +531,7 @@ TEST(values_that_are_not_finite)
 TEST(chains_that_do_not_converge)
 TEST(chains_that_forget)
 TEST(a_past_that_grows)
+TEST(growth_that_no_start_shows)
 TEST(the_same_bits_twice)
 TEST(what_is_not_served)
 TEST(adjoint_chains)
@@ -511,6 +545,7 @@ int main(void) {
         cmocka_unit_test(test_chains_that_do_not_converge),
         cmocka_unit_test(test_chains_that_forget),
         cmocka_unit_test(test_a_past_that_grows),
+        cmocka_unit_test(test_growth_that_no_start_shows),
         cmocka_unit_test(test_the_same_bits_twice),
         cmocka_unit_test(test_what_is_not_served),
         cmocka_unit_test(test_adjoint_chains),

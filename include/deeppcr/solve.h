@@ -40,7 +40,8 @@ typedef struct dpcr_window {
     int max_sweeps;
     int sweeps;       // out: sweeps made, one of them the one that measured
     double residual;  // out: largest residual or defect / max(1, |z|), measured before the last correction
-    double estimate;  // out: largest correction of the last linear solve / max(1, |z|); negative: none was made
+    double estimate;  // out: largest correction of the last linear solve / max(1, |z|), or what bounds the error in its
+                      // place; negative: there is none
     int64_t good;     // out: steps from the start of the span that are solved to the tolerance, each of them measured
     // NULL, or what several calls for one span share, each on a thread of its own (dpcr_steps.window_threads):
     // DPCR_WINDOW_TEAM_BYTES, 64-byte aligned, zeros at first. Each call does a part of the work and its outputs are
@@ -425,7 +426,7 @@ DPCR_API size_t dpcr_solve_plan_workspace(const dpcr_solve_plan *plan);
 // Solves the chain:   z = z0; for l in 0..L-1: z = f_l(z); store z_l
 //   z0 [B][w], z [L][B][w] (the guess when `guess` is GIVEN), tape [L][B][tape_values] or NULL
 // Returns DPCR_OK also for results that are not converged: read report->reason.
-// report may be NULL, here and in backward: then the clock is not read, which is up to a tenth of a solve of one
+// report may be NULL, here and in backward: then no times are taken, which saves up to a tenth of a solve of one
 // microsecond.
 DPCR_API dpcr_status dpcr_solve_execute(const dpcr_solve_plan *plan, const dpcr_array *z0, const dpcr_array *z,
                                         const dpcr_array *tape, void *workspace, size_t workspace_bytes,

@@ -72,9 +72,9 @@ dpcr_status dpcri_plan_device(dpcr_chain_plan *plan, dpcr_error *error) {
                             function, text));
     choose_scheme(plan, &info, text);
     const dpcri_device_linear form = form_of(plan);
-    if (form.length > 0 && form.rows > 0)
-        DPCR_TRY(kernels_of(plan)->linear_workspace(o->device.id, &form, &plan->workspace, error));
-    if (form.structure == DPCR_CSR) DPCR_TRY(dpcri_plan_pattern(plan, error));
+    const bool any = form.length > 0 && form.rows > 0;
+    if (any) DPCR_TRY(kernels_of(plan)->linear_workspace(o->device.id, &form, &plan->workspace, error));
+    if (any && form.structure == DPCR_CSR) DPCR_TRY(dpcri_plan_pattern(plan, error));
     o->size = sizeof *o;
     o->typical = NULL;
 done:

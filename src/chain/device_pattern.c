@@ -37,10 +37,7 @@ dpcr_status dpcri_plan_pattern(dpcr_chain_plan *plan, dpcr_error *error) {
     int32_t *const laid = dpcri_alloc(plan->context, bytes);
     if (!laid)
         return dpcri_fail(error, DPCR_ERROR_MEMORY,
-                          "chain_plan: %zu bytes for a pattern of %" PRId64
-                          " entries were "
-                          "refused",
-                          bytes, entries);
+                          "chain_plan: %zu bytes for a pattern of %" PRId64 " entries were refused", bytes, entries);
     int32_t *const columns = laid + w + 1;
     lay_out(p, transposed, laid, columns, columns + entries);
     DPCR_TRY(plan->table->allocate(id, bytes, &plan->pattern, error));

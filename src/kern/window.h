@@ -91,9 +91,10 @@ typedef struct dpcri_window_kernels {
     // the first are solved to tolerance, those after it are not to be looked at. Newton: |z_l - f_l(z_{l-1})| <= atol +
     // rtol |z_l| was measured for every component of these states, and so was the correction of one more linear solve.
     // Shooting: inside a chunk the states are the loop's; the boundaries' defects, carried on through the chain, were
-    // measured against that bound. What neither could solve within a budget of arithmetic is done by the loop, or left
-    // where that does not pay. With a team: takes part until nothing is left to claim, or closes (dpcr_window.team).
-    // 0: done; 1: a method, width or activation that is not served.
+    // measured against that bound; of a short chain that forgets, the defects themselves, against an eighth of it. What
+    // neither could solve within a budget of arithmetic is done by the loop, or left where that does not pay. With a
+    // team: takes part until nothing is left to claim, or closes (dpcr_window.team). 0: done; 1: a method, width or
+    // activation that is not served.
     int (*solve)(const dpcri_narrow *chain, const dpcri_window_place *place, dpcri_window *window);
     // The adjoint loop of a's steps, by composing.  0: done; 1: a width that is not served, or a product of Jacobians
     // that leaves the finite numbers: what was written does not count, first_out was not, and nothing was told.

@@ -214,8 +214,8 @@ static int64_t blocks_of(const dpcr_solve_plan *plan) {
 
 // Whether one thread has gone back through all rows and another one would wait for their lines for longer than it takes
 // off the gradients: rows of at most 16 bytes (1024 layers of width 2, batch 16: 26 to 82 us on two threads, 32 on
-// one), or few of them (1024 layers of width 8: 8.3 us where a line passes in 45 ns and 13 where it takes 190, on
-// one 8.8).
+// one), or few of them in a window (1024 layers of width 8: 8.3 us where a line passes in 45 ns and 13 where it takes
+// 190, on one 8.8).
 static bool lines_stay(const dpcr_solve_plan *plan) {
     const dpcr_steps *steps = &plan->steps;
     const double few = 2e5;  // flops of a window

@@ -19,7 +19,6 @@
 #include "solve/backward.h"
 
 enum {
-    LANES = 16,       // a call of callbacks that do not say how many they run at their best
     MEET_STEPS = 64,  // steps of a rerun between two looks whether it has met what is stored
     SWEEPS = 3,
     CUTS = 32  // counts of chunks that are weighed
@@ -33,8 +32,6 @@ typedef struct layout {
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
-static int64_t lanes_of(const dpcr_steps *steps) { return steps->lanes > 1 ? steps->lanes : LANES; }
-
 static int64_t most_chunks(const dpcr_solve_plan *plan, int64_t length) {
     const int64_t chunk = plan->options.backward_chunk ? plan->options.backward_chunk : plan->options.chunk;
     if (chunk) return most(length / chunk, 1);
@@ -44,7 +41,7 @@ static int64_t most_chunks(const dpcr_solve_plan *plan, int64_t length) {
 // A remainder is run alone, so of the counts near the wanted one the best is the one with the fewest dependent steps.
 static layout layout_of(const dpcr_solve_plan *plan, int64_t lo, int64_t hi) {
     const int64_t from = lo ? lo : 1, length = most(hi - from, 0), wanted = most_chunks(plan, length);
-    layout best = {.chunks = wanted, .lanes = lanes_of(&plan->steps), .from = from};
+    layout best = {.chunks = wanted, .lanes = dpcri_overlap_call(&plan->steps), .from = from};
     int64_t shortest = INT64_MAX;
     for (int64_t k = wanted; k > 0 && k > wanted - CUTS && 4 * k >= 3 * wanted; k--) {
         const int64_t depth = length / k + length % k;

@@ -52,17 +52,18 @@ static int64_t overlap_groups(int64_t length, int64_t lanes, int64_t warm_up) {
     return groups;
 }
 
-static int64_t lanes_of(const dpcr_steps *steps) { return steps->lanes > 1 ? steps->lanes : LANES; }
+int64_t dpcri_overlap_call(const dpcr_steps *steps) { return steps->lanes > 1 ? steps->lanes : LANES; }
 
 // Whether lanes are places of vectors, so that a call of few takes as long as one of all.
 static bool fills_vectors(const dpcr_steps *steps) {
     enum { NARROW = 4 };  // states that are narrow; elementwise steps', too
-    return lanes_of(steps) >= DPCRI_VECTOR_LANES && (steps->width <= NARROW || steps->jacobian.structure != DPCR_DENSE);
+    return dpcri_overlap_call(steps) >= DPCRI_VECTOR_LANES &&
+           (steps->width <= NARROW || steps->jacobian.structure != DPCR_DENSE);
 }
 
 int64_t dpcri_overlap_chunks(const dpcr_steps *steps, int64_t length, int64_t warm_up) {
     enum { CALL = 8 };
-    const int64_t lanes = lanes_of(steps), affordable = most(length / (2 * warm_up), 1);
+    const int64_t lanes = dpcri_overlap_call(steps), affordable = most(length / (2 * warm_up), 1);
     int64_t chunks = affordable;
     if (affordable > 1 && affordable < CALL && !fills_vectors(steps))
         for (chunks = 2; 2 * chunks <= affordable + 1;) chunks *= 2;
@@ -70,7 +71,7 @@ int64_t dpcri_overlap_chunks(const dpcr_steps *steps, int64_t length, int64_t wa
 }
 
 int64_t dpcri_overlap_lanes(const dpcr_steps *steps, int64_t chunks, int64_t threads) {
-    const int64_t lanes = lanes_of(steps), share = (chunks + threads - 1) / most(threads, 1);
+    const int64_t lanes = dpcri_overlap_call(steps), share = (chunks + threads - 1) / most(threads, 1);
     return !fills_vectors(steps) && steps->concurrent ? most(least(lanes, share), 1) : lanes;
 }
 
@@ -79,7 +80,7 @@ int64_t dpcri_overlap_lanes(const dpcr_steps *steps, int64_t chunks, int64_t thr
 // short.
 static layout layout_of(const dpcr_solve_plan *plan) {
     const dpcr_steps *steps = &plan->steps;
-    const int64_t length = steps->length, m = plan->options.warm_up, lanes = lanes_of(steps);
+    const int64_t length = steps->length, m = plan->options.warm_up, lanes = dpcri_overlap_call(steps);
     layout cut = {.lanes = lanes};
     if (plan->options.chunk) {
         cut.chunks = most(length / plan->options.chunk, 1);

@@ -121,13 +121,13 @@ static void list_overlap(const dpcri_outlook *o, dpcri_list *l, int64_t warm_up,
     if (o->options->chunk) return;
     overlap_shape(o, 0, m, &n);
     // The default's chunks are for a few threads: shorter ones where there are more.
-    const double lanes = o->machine.threads * (double)(o->steps->lanes > 1 ? o->steps->lanes : 16);
+    const double lanes = o->machine.threads * (double)dpcri_overlap_call(o->steps);
     const int64_t fair = (int64_t)fmax((double)m, (double)o->steps->length / lanes);
     if (o->steps->concurrent && 4 * fair <= 3 * n) add_overlap(o, l, fair, m);
     const int64_t each = chunk_a_thread(o, o->steps->length, o->steps->latency, o->steps->lane_seconds, m);
     if (each && each != n) add_overlap(o, l, each, m);
     // Measured, all the groups of chunks that the warm-up leaves room for.
-    const int64_t width = o->steps->lanes > 1 ? o->steps->lanes : 16;
+    const int64_t width = dpcri_overlap_call(o->steps);
     for (int64_t groups = 1; variants && groups <= MOST_GROUPS; groups *= 2) {
         const int64_t chunk = (o->steps->length + width * groups - 1) / (width * groups);
         if (chunk >= m && chunk != n && chunk != fair && chunk != each) add_overlap(o, l, chunk, m);

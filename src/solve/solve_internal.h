@@ -188,9 +188,12 @@ void dpcri_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, void *
 // Chunks that a chain is cut into unless it is said: those of twice their warm-up, as many as groups of `lanes`, one
 // call each, take. Two groups at least where the chain is long enough, so that two threads find work; then a power of
 // two, which threads share evenly, with chunks of eight to sixteen warm-ups, longer ones where a call has few lanes:
-// those save on run-ups, not on what fills a call. Fewer than eight are a power of two, also if one more than so many
-// makes one: kernels take such counts whole, and threads halves of them.
+// those save on run-ups, not on what fills a call. Fewer than eight, where lanes are no places of vectors, are a power
+// of two, or one more, of one and a half warm-ups, where that makes one: kernels take such counts whole, threads
+// halves.
 int64_t dpcri_overlap_chunks(const dpcr_steps *steps, int64_t length, int64_t warm_up);
+// Chunks that a call likes to take; 16 where the callbacks do not say.
+int64_t dpcri_overlap_call(const dpcr_steps *steps);
 // Steps a chunk of overlap with this plan's steps, chunk and warm-up; the mean, where some are longer.
 int64_t dpcri_overlap_chunk(const dpcr_solve_plan *plan);
 // Appends a sweep to the report's histories: largest residual (or defect) and fronts. by_sequence [B] or NULL: the same

@@ -17,7 +17,7 @@ enum {
     RUNS = 3,
     USUAL_LANES = 16,
     WINDOW_STEPS = 1024,
-    WINDOW_NUMBERS = 8192,  // of a sequence's states: chains of so many may go another way than shorter ones
+    WINDOW_NUMBERS = 8192,  // of a sequence's states: chains of so many go another way than shorter ones
     WINDOW_BYTES = 1 << 20,
     PAGE = 4096
 };
@@ -300,14 +300,14 @@ dpcri_costs dpcri_costs_of(const dpcri_outlook *o, int64_t row_block, bool jacob
 }
 
 // From the caller's start, or one half in every component; states lie as far apart as they do in the batch, but no
-// further than a page.
+// further than a page, or than makes a megabyte.
 double dpcri_window_step(const dpcri_outlook *o, const dpcr_solve_options *options, double *sweeps) {
     const dpcr_steps *steps = o->steps;
     const size_t real = dpcr_dtype_size(steps->dtype);
-    const int64_t rows = least(steps->batch, 1 + PAGE / (steps->width * (int64_t)real)), values = rows * steps->width;
-    const int64_t way =
-        least((WINDOW_NUMBERS + steps->width - 1) / steps->width, WINDOW_BYTES / (values * (int64_t)real));
+    const int64_t way = (WINDOW_NUMBERS + steps->width - 1) / steps->width;
     const int64_t n = least(way > WINDOW_STEPS ? way : WINDOW_STEPS, steps->length);
+    const int64_t state = steps->width * (int64_t)real, room = 1 + WINDOW_BYTES / (n * state);
+    const int64_t rows = least(least(steps->batch, 1 + PAGE / state), room), values = rows * steps->width;
     char *memory = dpcri_alloc_zero(o->context, (size_t)((n + 1) * values) * real);
     if (!memory) return 0;
     const int64_t in_shape[3] = {1, 1, steps->width}, shape[4] = {1, n, rows, steps->width};

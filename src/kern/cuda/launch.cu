@@ -205,7 +205,8 @@ size_t dpcri_cuda_cell_workspace(dpcri_device_cell c) {
 int dpcri_cuda_cell_fits(dpcri_device_cell c) {
     const int status = check(c);
     if (status != DPCRI_CUDA_OK || !wide(c) || c.length == 0 || c.rows == 0) return status;
-    return c.dtype == DPCR_F32 ? layers::kinds<float>::fits(c) : layers::kinds<double>::fits(c);
+    const int fits = c.dtype == DPCR_F32 ? layers::kinds<float>::fits(c) : layers::kinds<double>::fits(c);
+    return fits == -1 ? DPCRI_CUDA_UNSUPPORTED : fits;  // layers_run.h's: no cooperative launch
 }
 
 dpcri_cuda_together dpcri_cuda_cell_together(dpcri_device_cell c) {
