@@ -418,6 +418,24 @@ static void planner_explains(void **state) {
     dpcr_context_destroy(context);
 }
 
+// Of a batch of none every candidate's prediction is a number, of the way back by Jacobians too.
+static void planner_weighs_nothing(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    chain c = tanh_chain(88, 0, 1, DPCR_F64);
+    dpcr_steps steps = chain_steps(&c);
+    steps.adjoint = NULL, steps.lanes = 2;
+    dpcr_solve_plan *plan = NULL;
+    const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_NEWTON};
+    assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
+    dpcr_candidate found = {.size = sizeof found};
+    int count = 0;
+    for (; dpcr_solve_plan_candidate(plan, count, &found); count++) assert_true(isfinite(found.seconds));
+    assert_true(count > 0);
+    dpcr_solve_plan_destroy(plan);
+    dpcr_context_destroy(context);
+}
+
 // On a machine of many threads, whose rates are not this one's, a long narrow chain without a batch pays, a full batch
 // never does.
 static void planner_chooses(void **state) {
@@ -568,6 +586,7 @@ int main(void) {
         cmocka_unit_test(cancel_stops_at_any_question),
         cmocka_unit_test(steps_check_catches),
         cmocka_unit_test(planner_explains),
+        cmocka_unit_test(planner_weighs_nothing),
         cmocka_unit_test(planner_chooses),
         cmocka_unit_test(out_of_memory),
         cmocka_unit_test(empty_chains),

@@ -23,7 +23,7 @@ static double less(double a, double b) { return a < b ? a : b; }
 
 static double threads_of(const dpcri_outlook *o) { return o->steps->concurrent ? o->machine.threads : 1; }
 static double length_of(const dpcri_outlook *o) { return (double)o->steps->length; }
-static double batch_of(const dpcri_outlook *o) { return (double)o->steps->batch; }
+static double batch_of(const dpcri_outlook *o) { return more(1, (double)o->steps->batch); }  // of none nothing is asked
 static double state_bytes(const dpcri_outlook *o) {
     return (double)o->steps->width * (double)dpcr_dtype_size(o->steps->dtype);
 }
