@@ -156,9 +156,10 @@ static dpcr_status choose(dpcr_solve_plan *plan, int processors, const char **wh
     // A row of wide steps keeps a multiprocessor busy, and whether they forget is not known: the loop, where nobody
     // asks.
     const bool narrow = !mixed || steps->width == 1 || steps->width == 2 || steps->width == 4;
-    const bool wide = given.method == DPCR_METHOD_AUTO && !narrow;
-    if (wide) o->method = DPCR_METHOD_SEQUENTIAL;
-    if (wide) *why = "for wide steps go by other ways only where one is asked for";
+    if (given.method == DPCR_METHOD_AUTO && !narrow) {
+        o->method = DPCR_METHOD_SEQUENTIAL;
+        *why = "for wide steps go by other ways only where one is asked for";
+    }
     dpcri_device_defaults(o, steps->dtype, steps->length, columns, processors);
     if (steps->length == 0 || steps->batch == 0) return DPCR_OK;
     const dpcr_status status = ask_bytes(plan, &refused);
