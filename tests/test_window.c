@@ -365,6 +365,34 @@ static void a_past_that_grows(test_chain *c) {
         }
 }
 
+// With a tolerance of nothing no defect is left, so the states hang on no cut: by one call, or by two with shorter
+// chunks.
+static void nothing_allowed(test_chain *c) {
+    for (int64_t w = 2; w <= 4; w++)
+        for (int size = 0; size < 6; size++) {
+            c->count = 1024, c->layout = RECORDS;
+            make(c, w, DPCRI_ACT_TANH, false, 0.6 + 0.2 * size, 1, (uint64_t)(w * 8 + size));
+            const answer whole = solve(c, DPCRI_WINDOW_SHOOTING, 0, 0, 0);
+            const size_t bytes = (size_t)(c->count * w) * dpcr_dtype_size(c->dtype);
+            void *kept = malloc(bytes);
+            memcpy(kept, whole.z, bytes);
+            const bool all = whole.window.good == c->count && whole.window.residual == 0;
+            dpcri_window_place half = {.count = 512, .in = place(3, w, c->dtype), .states = whole.z, .step = w};
+            bool halves = true;
+            for (int i = 0; i < 2; i++) {
+                dpcri_window window = {.method = DPCRI_WINDOW_SHOOTING};
+                assert_int_equal(c->k->solve(&c->p, &half, &window), 0);
+                halves = halves && window.good == 512 && window.sweeps > 0 && window.residual == 0;
+                half.first = 512;
+                half.in = (char *)whole.z + (size_t)(511 * w) * dpcr_dtype_size(c->dtype);
+                half.states = (char *)whole.z + (size_t)(512 * w) * dpcr_dtype_size(c->dtype);
+            }
+            if (all && whole.window.sweeps > 0 && halves && memcmp(kept, whole.z, bytes) != 0)
+                complain(c, &whole, -1, "has other bits in halves, size", 0.6 + 0.2 * size, 0);
+            free(kept), free(c->truth);
+        }
+}
+
 // W_l = a along (1, 1), b across it.
 static void set_own(test_chain *c, int64_t l, double a, double b) {
     const int64_t w = c->p.width;
@@ -531,6 +559,7 @@ TEST(values_that_are_not_finite)
 TEST(chains_that_do_not_converge)
 TEST(chains_that_forget)
 TEST(a_past_that_grows)
+TEST(nothing_allowed)
 TEST(growth_that_no_start_shows)
 TEST(the_same_bits_twice)
 TEST(what_is_not_served)
@@ -545,6 +574,7 @@ int main(void) {
         cmocka_unit_test(test_chains_that_do_not_converge),
         cmocka_unit_test(test_chains_that_forget),
         cmocka_unit_test(test_a_past_that_grows),
+        cmocka_unit_test(test_nothing_allowed),
         cmocka_unit_test(test_growth_that_no_start_shows),
         cmocka_unit_test(test_the_same_bits_twice),
         cmocka_unit_test(test_what_is_not_served),

@@ -60,9 +60,8 @@ enum { KEPT, FIRST_ORDER, PRODUCT };
 #define NEWTON_STEPS 32
 #define ADJOINT_VECTORS (W == 2 ? 2 : 1)  // from W = 2 on
 #define ADJOINT_STEPS 32
-#define GUESS_STEPS 8  // of the chunk before, that a first guess runs
-#define FEW_NUMBERS \
-    8192  // of states of a span that is tried without a Jacobian first; WINDOW_NUMBERS of solve/stretch.c
+#define GUESS_STEPS 8     // of the chunk before, that a first guess runs
+#define FEW_NUMBERS 8192  // of a span's states: fewer are tried without a Jacobian (WINDOW_NUMBERS of solve/stretch.c)
 
 // Passes of their own for every form of chain, or one for all, which chooses as it goes.
 #define FORMS_APART (IS_FLOAT && DPCRI_VECTOR_BYTES == 64)
