@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The planner on chains that tell `coarse` or `slopes`: what it runs, when it looks again, what it keeps. By calls that
-// are counted, and rates and costs that are given.
+// are counted, and rates and costs that are given. And how many chunks overlap makes.
 #include "solve/planner.h"
 #include "solving.h"
 
@@ -235,6 +235,23 @@ typedef struct largest {
     size_t bytes;
 } largest;
 
+// Few chunks are as many as kernels take whole and threads halve, but where lanes are places of vectors.
+static void few_chunks_are_even(void **state) {
+    (void)state;
+    static const int64_t warm_ups[] = {600, 256, 170, 128, 100, 80, 68, 64, 50};
+    static const int64_t wide[] = {1, 2, 4, 4, 4, 4, 8, 8, 8}, narrow[] = {1, 2, 3, 4, 5, 6, 7, 8, 10};
+    chain c = tanh_chain(1024, 1, 16, DPCR_F32);
+    dpcr_steps steps = chain_steps(&c);
+    for (int i = 0; i < 9; i++) {
+        steps.width = 16, steps.lanes = 8;
+        assert_int_equal(dpcri_overlap_chunks(&steps, 1024, warm_ups[i]), wide[i]);
+        steps.width = 2, steps.lanes = 80;
+        assert_int_equal(dpcri_overlap_chunks(&steps, 1024, warm_ups[i]), narrow[i]);
+    }
+    steps.width = 16, steps.lanes = 3;
+    assert_int_equal(dpcri_overlap_chunks(&steps, 1024, 128), 3);  // no more than one call takes
+}
+
 static void *allocate(void *user, size_t bytes, size_t alignment) {
     largest *l = user;
     if (bytes > l->bytes) l->bytes = bytes;
@@ -272,6 +289,7 @@ int main(void) {
         cmocka_unit_test(overlap_is_timed),
         cmocka_unit_test(way_back_is_chosen_for_itself),
         cmocka_unit_test(parareal_is_no_cheap_trial),
+        cmocka_unit_test(few_chunks_are_even),
         cmocka_unit_test(a_step_wants_its_states_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
