@@ -85,7 +85,7 @@ static int fit(dpcr_context *context, regression *l, cli_baseline *b) {
         if (steepest < 1e-5) break;
         if (dpcr_optimiser_step(optimiser, l->w, l->g, &error) != DPCR_OK)
             status = cli_fail_error(&error, CLI_COMPUTING);
-        if (cli_signal()) status = 128 + cli_signal();
+        if (cli_signal()) status = cli_fail_stopped();
     }
     dpcr_optimiser_destroy(optimiser);
     if (!status) b->loss = evaluate(l, 0, false, &b->train_accuracy);

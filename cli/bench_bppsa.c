@@ -180,7 +180,7 @@ static int run_race(race *r, double seconds) {
         for (int i = 0; !status && i < WAYS; i++)
             status = run_way(r->n, &r->ways[i], r->ways[i].runs, &r->ways[i].times[r->rounds]);
     }
-    if (!status && r->rounds == 0) status = 128 + cli_signal();
+    if (!status && r->rounds == 0) status = cli_fail_stopped();
     if (!status) summarise(r);
     return status;
 }

@@ -217,7 +217,7 @@ static int time_point(const diffusion_bench *b, const generation *way, point *p)
     if (status) return status;
     for (const double began = cli_now(); rounds < ROUNDS && (rounds < LEAST_ROUNDS || cli_now() - began < b->seconds);
          rounds++) {
-        if (cli_signal()) return 128 + cli_signal();
+        if (cli_signal()) return cli_fail_stopped();
         g = *way;
         g.compare = true;
         g.batch = g.count;
@@ -259,7 +259,7 @@ static int quality_point(const diffusion_bench *b, const generation *way, point 
     if (counted) return counted;
     for (int64_t seed = 0; seed < b->seeds; seed++) {
         cli_quality q = {0};
-        if (cli_signal()) return 128 + cli_signal();
+        if (cli_signal()) return cli_fail_stopped();
         g = *way;
         g.count = b->pictures;
         g.sampler.seed = b->common.seed + (uint64_t)seed;

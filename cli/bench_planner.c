@@ -202,7 +202,7 @@ static int run_cases(dpcr_context *context, const asked *a, outcome *outcomes, i
     for (int i = 0; i < planner_grid_count; i++) {
         planner_subject s;
         if ((a->quick && !planner_grid[i].quick) || i % a->parts != a->part - 1) continue;
-        if (cli_signal()) return 128 + cli_signal();
+        if (cli_signal()) return cli_fail_stopped();
         int status = planner_subject_create(context, &planner_grid[i], a->common.seed, &s);
         for (int backward = 0; backward < 2 && !status; backward++)
             status = run_direction(&s, a, backward, &outcomes[(*count)++]);

@@ -64,6 +64,7 @@ void cli_hold(bool on);     // told later, when all processes have agreed on it
 int cli_failed(void);       // the status of the last one told, or 0
 const char *cli_failed_text(void);
 int cli_fail_memory(const char *what);
+int cli_fail_stopped(void);  // by cli_signal()
 
 // ---- arguments ----
 

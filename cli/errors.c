@@ -61,4 +61,5 @@ int cli_fail_error(const dpcr_error *error, cli_doing doing) {
     return cli_fail(status_of(error->status, doing), "%s", text);
 }
 
+int cli_fail_stopped(void) { return cli_fail(128 + cli_signal(), "stopped as asked"); }
 int cli_fail_memory(const char *what) { return cli_fail(CLI_RESOURCES, "not enough memory for %s", what); }

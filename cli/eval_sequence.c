@@ -41,7 +41,7 @@ static int take(subject *s, const dpcr_solve_options *solve, score *to) {
         dpcr_sequence_evaluate(s->context, s->model, &s->data, s->e->batch, solve, &to->loss, &to->accuracy, &error);
     to->seconds = cli_now() - start;
     if (status == DPCR_OK) return CLI_DONE;
-    if (status == DPCR_ERROR_CANCELLED) return 128 + cli_signal();
+    if (status == DPCR_ERROR_CANCELLED) return cli_fail_stopped();
     if (status == DPCR_ERROR_UNSUPPORTED)
         return cli_eval_unsupported(s->model, s->data.longest, s->e->batch, !s->data.same_length, solve, &error);
     return status == DPCR_ERROR_ARGUMENT ? cli_fail(CLI_INPUT, "%s", error.text)

@@ -229,14 +229,27 @@ static int neighbours(int64_t w, int64_t n, const double *fake, int64_t m, const
     return CLI_DONE;
 }
 
+static int check_count(int64_t n, const dpcr_dataset *data) {
+    return n < 2 || data->count < 2 ? cli_fail(CLI_USAGE, "--evaluate wants two pictures or more") : CLI_DONE;
+}
+
+int cli_quality_check(dpcr_context *context, const char *classifier, const dpcr_dataset *data, int64_t n) {
+    features f;
+    int status = check_count(n, data);
+    if (status) return status;
+    status = open_features(&f, context, classifier, dpcr_dataset_pixels(data));
+    close_features(&f);
+    return status;
+}
+
 int cli_quality_measure(dpcr_context *context, const char *classifier, const dpcr_dataset *data, int64_t n,
                         const float *pictures, cli_quality *quality) {
     features f;
     double *fake = NULL, *real = NULL;
     int status = open_features(&f, context, classifier, dpcr_dataset_pixels(data));
-    if (!status && (n < 2 || data->count < 2)) status = cli_fail(CLI_USAGE, "--evaluate wants two pictures or more");
-    if (!status && !(fake = features_of(&f, n, pictures, NULL))) status = CLI_RESOURCES;
-    if (!status && !(real = features_of(&f, data->count, NULL, data))) status = CLI_RESOURCES;
+    if (!status) status = check_count(n, data);
+    if (!status && !(fake = features_of(&f, n, pictures, NULL))) status = cli_failed();
+    if (!status && !(real = features_of(&f, data->count, NULL, data))) status = cli_failed();
     if (!status) status = distance(f.width, n, fake, data->count, real, &quality->frechet_distance);
     if (!status) status = neighbours(f.width, n, fake, data->count, real, quality);
     cli_release(fake);

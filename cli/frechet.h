@@ -17,4 +17,7 @@ typedef struct cli_quality {
 int cli_quality_measure(dpcr_context *context, const char *classifier, const dpcr_dataset *data, int64_t n,
                         const float *pictures, cli_quality *quality);
 
+// What it refuses, before there are pictures.
+int cli_quality_check(dpcr_context *context, const char *classifier, const dpcr_dataset *data, int64_t n);
+
 #endif

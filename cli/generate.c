@@ -53,6 +53,7 @@ typedef struct generate {
     int64_t time_count;
     float *pictures;  // [C][pixels] where any are wanted, taken before hours of sampling
     cli_quality quality;
+    dpcr_dataset held_out;
 } generate;
 
 static const struct argp_option generate_options[] = {
@@ -402,18 +403,20 @@ static int write_path(const generate *t) {
     return status;
 }
 
-static int evaluate(generate *t, const float *pictures) {
-    dpcr_dataset data = {0};
+// What --evaluate wants is read before any picture is made.
+static int read_held_out(generate *t) {
     const dpcr_diffusion_options *o = dpcr_diffusion_get_options(t->run.model);
-    int status = cli_data_read(t->run.context, t->data, "t10k", 0, 0, &data);
+    const dpcr_dataset *data = &t->held_out;
+    const int status = cli_data_read(t->run.context, t->data, "t10k", 0, 0, &t->held_out);
     if (status) return status;
-    if (data.rows != o->rows || data.cols != o->cols || dpcr_dataset_pixels(&data) != dpcr_diffusion_pixels(o))
-        status = cli_fail(CLI_INPUT, "'%s' has images of %lld x %lld, the model makes %lld x %lld", t->data,
-                          (long long)data.rows, (long long)data.cols, (long long)o->rows, (long long)o->cols);
-    if (!status)
-        status = cli_quality_measure(t->run.context, t->classifier, &data, t->run.count, pictures, &t->quality);
-    dpcr_dataset_free(t->run.context, &data);
-    return status;
+    if (data->rows != o->rows || data->cols != o->cols || dpcr_dataset_pixels(data) != dpcr_diffusion_pixels(o))
+        return cli_fail(CLI_INPUT, "'%s' has images of %lld x %lld, the model makes %lld x %lld", t->data,
+                        (long long)data->rows, (long long)data->cols, (long long)o->rows, (long long)o->cols);
+    return cli_quality_check(t->run.context, t->classifier, data, t->run.count);
+}
+
+static int evaluate(generate *t, const float *pictures) {
+    return cli_quality_measure(t->run.context, t->classifier, &t->held_out, t->run.count, pictures, &t->quality);
 }
 
 static int64_t grid_columns(int64_t count) {
@@ -587,6 +590,7 @@ static int run(generate *t) {
     if (!status) status = settle(t);
     if (!status) status = take_memory(t);
     if (!status) status = read_inputs(t);
+    if (!status && t->classifier) status = read_held_out(t);
     if (!status) status = cli_generate_run(g);
     if (!status) status = write_pictures(t);
     if (!status && t->path) status = write_path(t);
@@ -604,6 +608,7 @@ static int run(generate *t) {
     cli_release(g->paths);
     cli_release(t->pictures);
     for (int i = 0; i < 3; i++) cli_release(t->owned[i]);
+    dpcr_dataset_free(g->context, &t->held_out);
     dpcr_diffusion_destroy(g->model);
     dpcr_context_destroy(g->context);
     return status;

@@ -291,7 +291,7 @@ int cli_generate_run(generation *g) {
     int status = CLI_DONE;
     g->reason = (dpcr_reason)0;
     for (int64_t first = 0; first < g->count && !status; first += batch) {
-        if (cli_signal()) return 128 + cli_signal();
+        if (cli_signal()) return cli_fail_stopped();
         status = run_batch(g, first, g->count - first < batch ? g->count - first : batch);
     }
     if (!g->compare)

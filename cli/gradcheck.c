@@ -160,7 +160,7 @@ static int compare_all(loss *f, const gradcheck *g, const cli_problem *problem, 
         const ptrdiff_t at = (const double *)parameter.data - vector;
         compare_tensor(f, g, t, name, (uint64_t)KEY_STREAM_SAMPLES << 32 | (uint64_t)k, &parameter, a + at, b + at);
     }
-    if (cli_signal()) return 128 + cli_signal();
+    if (cli_signal()) return cli_fail_stopped();
     return f->failed ? cli_fail_error(&f->error, CLI_COMPUTING) : CLI_DONE;
 }
 

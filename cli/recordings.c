@@ -284,7 +284,7 @@ static int read_listed(cli_recordings *r, listing *l, const char *folder) {
     int status = CLI_DONE;
     if (l->entries) qsort(l->entries, (size_t)l->count, sizeof *l->entries, by_name);
     for (int64_t i = 0; !status && i < l->count; i++)
-        status = cli_signal() ? 128 + cli_signal() : read_one(r, &l->entries[i]);
+        status = cli_signal() ? cli_fail_stopped() : read_one(r, &l->entries[i]);
     if (!status) status = leave_out_repeated(r, l);
     if (!status) status = split(r, l);
     if (!status && (!r->part[0].count || !r->part[1].count))

@@ -203,23 +203,30 @@ void cli_report_close(cli_report *r) {
     r->epochs = NULL;
 }
 
-int cli_report_test(cli_report *r, int64_t step) {
+static dpcr_status test_after(cli_report *r, int64_t step, dpcr_error *error) {
     const double start = cli_now();
-    dpcr_error error = {0};
-    const dpcr_status status = r->test(r->test_user, &r->test_loss, &r->test_accuracy, &error);
+    const dpcr_status status = r->test(r->test_user, &r->test_loss, &r->test_accuracy, error);
     r->test_seconds += cli_now() - start;
-    if (status == DPCR_ERROR_CANCELLED) return 128 + cli_signal();
-    if (status != DPCR_OK) return cli_fail_error(&error, CLI_COMPUTING);
-    r->tested_step = step;
-    return CLI_DONE;
+    if (status == DPCR_OK) r->tested_step = step;
+    return status;
 }
 
+int cli_report_test(cli_report *r, int64_t step) {
+    dpcr_error error = {0};
+    const dpcr_status status = test_after(r, step, &error);
+    if (status == DPCR_ERROR_CANCELLED) return cli_fail_stopped();
+    return status == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_COMPUTING);
+}
+
+// A test that is stopped leaves an epoch without one; the training, which is stopped too, tells it.
 static int end_epoch(cli_report *r, const dpcr_train_state *s) {
-    const bool tested = (r->test_every > 0 && s->epoch % r->test_every == 0) || s->step == s->steps;
+    bool tested = (r->test_every > 0 && s->epoch % r->test_every == 0) || s->step == s->steps;
     if (tested) {
+        dpcr_error error = {0};
         cli_progress_clear(&r->progress);
-        const int status = cli_report_test(r, s->step);
-        if (status) return status;
+        const dpcr_status status = test_after(r, s->step, &error);
+        if (status != DPCR_OK && status != DPCR_ERROR_CANCELLED) return cli_fail_error(&error, CLI_COMPUTING);
+        tested = status == DPCR_OK;
     }
     json_t *line = make_line("epoch", s, r->unit);
     if (line && tested) {
@@ -246,7 +253,7 @@ int cli_report_step(cli_report *r, const dpcr_train_state *state) {
     if (!r->status) r->status = log_step(&r->log, r->log_every, before, &s, r->unit);
     cli_progress_draw(&r->progress, &s, state->epoch_ended != 0);
     if (!r->status && state->epoch_ended) r->status = end_epoch(r, &s);
-    return r->status;
+    return r->status ? r->status : cli_signal();
 }
 
 int cli_report_final(cli_report *r, const dpcr_train_state *last, dpcr_train_state *final) {

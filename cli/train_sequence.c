@@ -226,10 +226,14 @@ static int make_model(training *t, const cli_alphabet *alphabet) {
     return CLI_DONE;
 }
 
+static int64_t batches_of(const training *t) {
+    const int64_t batch = t->options.train.batch;
+    return is_text(t) ? (t->train.count - 1) / batch / t->options.length : t->train.count / batch;
+}
+
 static void settle_optimiser(training *t) {
     const dpcr_train_options *o = &t->options.train;
-    const int64_t batches =
-        is_text(t) ? (t->train.count - 1) / o->batch / t->options.length : t->train.count / o->batch;
+    const int64_t batches = batches_of(t);
     const bool many = batches > INT64_MAX / o->epochs;
     cli_optimiser_settle(&t->optimiser, many ? INT64_MAX : batches * o->epochs);
     t->options.train.optimiser = t->optimiser.options;
@@ -325,7 +329,8 @@ static int run_training(training *t) {
     if (t->report.status) return t->report.status;  // told already
     if (trained != DPCR_OK && last.reason == DPCR_REASON_NOT_CONVERGED)
         return cli_fail(CLI_UNCONVERGED, "%s", error.text);
-    if (trained == DPCR_ERROR_ARGUMENT && !t->options.train.resume) return cli_fail(CLI_INPUT, "%s", error.text);
+    if (trained == DPCR_ERROR_ARGUMENT && batches_of(t) == 0 && t->source != BITS)
+        return cli_fail(CLI_INPUT, "%s", error.text);
     if (trained != DPCR_OK) return cli_fail_error(&error, CLI_COMPUTING);
     dpcr_train_state final;
     const int status = cli_report_final(&t->report, &last, &final);

@@ -259,17 +259,28 @@ static int read_position(training *t, const dpcr_tensors *file) {
 
 // ---- training ----
 
-static int make_optimiser(training *t, int part) {
+static int create_optimiser(training *t, int part, int64_t count, dpcr_optimiser **optimiser) {
     dpcr_error error = {0};
     cli_optimiser own = t->optimiser;
     cli_optimiser_settle(&own, t->part_steps[part]);
     if (own.options.total == -1) own.options.total = t->part_steps[part];
-    dpcr_optimiser_destroy(t->optimiser_of);
-    t->optimiser_of = NULL;
-    if (dpcr_optimiser_create(t->context, &own.options, DPCR_F32, t->net.parameters, &t->optimiser_of, &error) !=
-        DPCR_OK)
+    if (dpcr_optimiser_create(t->context, &own.options, DPCR_F32, count, optimiser, &error) != DPCR_OK)
         return cli_fail_error(&error, CLI_COMPUTING);
     return CLI_DONE;
+}
+
+static int make_optimiser(training *t, int part) {
+    dpcr_optimiser_destroy(t->optimiser_of);
+    t->optimiser_of = NULL;
+    return create_optimiser(t, part, t->net.parameters, &t->optimiser_of);
+}
+
+// What would be refused of the pruned network's optimiser, before the whole one is trained.
+static int check_optimiser(training *t) {
+    dpcr_optimiser *pruned = NULL;
+    const int status = create_optimiser(t, PRUNED, 1, &pruned);
+    dpcr_optimiser_destroy(pruned);
+    return status;
 }
 
 static int resume(training *t) {
@@ -595,7 +606,8 @@ static int train(training *t) {
     t->optimiser.options.rate = settled.options.rate;
     t->optimiser.options.weight_decay = settled.options.weight_decay;
     t->optimiser.options.momentum = settled.options.momentum;
-    int status = t->resume ? resume(t) : begin(t);
+    int status = check_optimiser(t);
+    if (!status) status = t->resume ? resume(t) : begin(t);
     if (!status && !(t->resume && t->save && !strcmp(t->save, t->resume))) status = save(t);
     t->saved = cli_now();
     const double start = cli_now();

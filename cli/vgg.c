@@ -250,7 +250,7 @@ static int score(convnet *net, const dpcr_dataset *images, vgg_scale scale, doub
         for (int64_t b = 0; b < net->rows; b++) vgg_put_image(net, images, scale, i + b, b);
         status = convnet_forward(net, &part, correct);
         *loss += part * (double)net->rows / (double)images->count;
-        if (!status && cli_signal()) status = 128 + cli_signal();
+        if (!status && cli_signal()) status = cli_fail_stopped();
     }
     return status;
 }

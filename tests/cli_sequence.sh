@@ -74,6 +74,10 @@ words_of = put("words.txt", b"to be or not to be, that is the question. " * 400)
 for files in (["--save", words_of], ["--log", words_of], ["--csv", words_of]):
     refused(2, "is to be read and to be written over" if files[0] != "--log" else "is no log", "train", "gru", "--data", words_of, "--epochs", 1, *files)
 assert content("words.txt").startswith(b"to be")
+# Options are usage; a file that is too little for them is a bad input.
+refused(2, "wanted at least warm_up", "train", "gru", "--data", words_of, "--epochs", 1, "--warm-up", 99)
+refused(2, "5 sequences are less than one batch", "train", "gru", "--data", "bitstream", "--limit", 5, "--batch", 6)
+refused(5, "too short", "train", "gru", "--data", words_of, "--epochs", 1, "--length", 10**4)
 assert content("a.st") == kept and not os.path.exists(path("d.st"))
 
 # ---- refusals ----

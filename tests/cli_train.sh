@@ -158,6 +158,33 @@ for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
     os.remove(path("stopped"))
     os.remove(path("sl"))
 
+# In the midst of a test after an epoch: at once, in words, and the log lacks that test alone.
+pixels, labels = TEST[0][16:] * 60, TEST[1][8:] * 60
+put_all("long", {**WHOLE, NAMES[0]: idx((100, 8, 8), TRAIN[0][16:6416]), NAMES[1]: idx((100,), TRAIN[1][8:108]),
+                 NAMES[2]: idx((len(labels), 8, 8), pixels), NAMES[3]: idx((len(labels),), labels)})
+common = ["train", "resnet", *small, "--data", path("long"), "--epochs", "2", "--width", "16", "--layers", "1500", "--method", "sequential"]
+for last, told in ((2, b"resume from"), (4, b"stopped as asked")):
+    for attempt in range(5):
+        for name in ("stopped", "sl"):
+            if os.path.exists(path(name)): os.remove(path(name))
+        process = subprocess.Popen(words(*common, "--save", path("stopped"), "--log", path("sl"), "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        while process.poll() is None and not (os.path.exists(path("sl")) and content("sl").count(b'"event": "step"') == last):
+            time.sleep(0.002)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+        if process.returncode != 0 and b'"event": "epoch", "step": %d' % last in content("sl"): break
+    assert process.returncode == 143 and out == b"" and is_one_line(err) and told in err, (process.returncode, out, err)
+    assert "test_loss" not in log("sl")[-1], log("sl")[-1]
+    answer(*common, "--resume", path("stopped"), "--log", path("sl"))
+    assert [line["epoch"] for line in log("sl") if line["event"] == "epoch"] == [1, 2] and log("sl")[-1]["event"] == "end"
+for attempt in range(5):
+    process = subprocess.Popen(words("eval", path("stopped"), "--data", path("long"), "--batch", "50", "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    time.sleep(0.05 * (attempt + 1))
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    if process.returncode == 143: break
+assert process.returncode == 143 and out == b"" and is_one_line(err), (process.returncode, out, err)
+
 # A full disk (here: a limit on a file's size): exit 4, the last checkpoint still whole.
 answer("train", "resnet", *small, "--epochs", "1", "--save", path("full"))
 before = tensors("full")

@@ -131,8 +131,10 @@ for arguments, status, word in (
     (["--prune", 1], 2, "--prune"),
     (["--data", path("idx"), *small, "--rate", "1e30", "--compare", 0], 2, "loss"),
     (["resnet"], 2, "resnet"),
+    (["--data", path("idx"), *small, "--steps", 1, "--warm-up", 5, "--save", path("early")], 2, "wanted at least warm_up"),
 ):
     refused(status, word, *TRAIN, *arguments)
+assert not os.path.exists(path("early")), "the whole network was trained before the pruned one's options were refused"
 data = content("model")
 length = struct.unpack("<Q", data[:8])[0]
 for what, broken in (("cut", data[:-5]), ("weights", data.replace(b"features.3.weight", b"features.9.weight", 1)),

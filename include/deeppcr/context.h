@@ -22,8 +22,9 @@ typedef struct dpcr_context_options {
     void *(*allocate)(void *user, size_t bytes, size_t alignment);
     void (*release)(void *user, void *memory);
     void *allocator_user;
-    // Called between sweeps and training steps, and some times a second within long ones, long linear chains and long
-    // filters, on the thread that called; non-zero asks to stop (DPCR_ERROR_CANCELLED). May be NULL.
+    // Called between sweeps, training steps and batches that are evaluated, and some times a second within long ones,
+    // long linear chains and long filters, on the thread that called; non-zero asks to stop (DPCR_ERROR_CANCELLED).
+    // May be NULL.
     int (*cancel)(void *user);
     void *cancel_user;
 } dpcr_context_options;

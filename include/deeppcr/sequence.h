@@ -109,7 +109,7 @@ DPCR_API dpcr_status dpcr_sequence_train(dpcr_context *context, dpcr_sequence *m
                                          dpcr_error *error);
 
 // Mean loss and accuracy over labelled sequences, `batch` at a time; solve NULL: all defaults. solve.device: parameters
-// and sequences are sent there, and the context's cancel function is asked once a batch.
+// and sequences are sent there. The context's cancel function is asked once a batch.
 DPCR_API dpcr_status dpcr_sequence_evaluate(dpcr_context *context, dpcr_sequence *model, const dpcr_sequence_data *data,
                                             int64_t batch, const dpcr_solve_options *solve, double *loss,
                                             double *accuracy, dpcr_error *error);

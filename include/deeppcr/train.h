@@ -197,8 +197,8 @@ DPCR_API dpcr_status dpcr_train(dpcr_context *context, dpcr_model *model, const 
 // "pixel_mean" and "pixel_deviation" (absent: 0 and 1). `solve` NULL: all defaults. loss or accuracy may be NULL. With
 // one exact method the mean depends on the batch by the rounding of its sum only; DPCR_METHOD_AUTO may choose another
 // method for another batch, or for the rows that are left, and then it depends within the solve's tolerance. A loss
-// that is not finite is no error. solve.device: parameters and images are sent there, as for dpcr_train; the context's
-// cancel function is then asked once a batch.
+// that is not finite is no error. solve.device: parameters and images are sent there, as for dpcr_train. The context's
+// cancel function is asked once a batch.
 DPCR_API dpcr_status dpcr_evaluate(dpcr_context *context, dpcr_model *model, const dpcr_dataset *data, int64_t batch,
                                    const dpcr_solve_options *solve, double *loss, double *accuracy, dpcr_error *error);
 

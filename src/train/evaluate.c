@@ -37,6 +37,11 @@ static dpcr_status refuse_open(const dpcr_solve_report *report, int64_t first, d
                       (long long)first, dpcr_method_name(report->method), report->sweeps);
 }
 
+static dpcr_status refuse_stopped(dpcr_context *context, dpcr_error *error) {
+    if (!dpcri_cancelled(context)) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_CANCELLED, "evaluate: stopped by the caller's cancel function");
+}
+
 static dpcr_status run(dpcr_context *context, const dpcr_dataset *data, int64_t batch,
                        const dpcri_normaliser *normaliser, dpcri_pass *pass, double *loss, int64_t *correct,
                        dpcr_error *error) {
@@ -45,6 +50,7 @@ static dpcr_status run(dpcr_context *context, const dpcr_dataset *data, int64_t 
         const int size = data->count - first >= batch ? 0 : 1;
         double mean = 0;
         int64_t right = 0;
+        DPCR_TRY(refuse_stopped(context, error));
         dpcri_gather(context, data, NULL, first, pass->rows[size], normaliser, pass->x, pass->y);
         DPCR_TRY(dpcri_pass_forward(pass, size, false, &mean, &right, error));
         DPCR_TRY(refuse_open(&pass->report, first, error));
@@ -68,8 +74,7 @@ static dpcr_status run_there(dpcr_context *context, const dpcr_model *model, con
         const int size = data->count - first >= batch ? 0 : 1;
         double mean = 0;
         int64_t right = 0;
-        if (dpcri_cancelled(context))
-            DPCR_TRY(dpcri_fail(error, DPCR_ERROR_CANCELLED, "evaluate: stopped by the caller's cancel function"));
+        DPCR_TRY(refuse_stopped(context, error));
         DPCR_TRY(dpcri_device_pass_run(&pass, size, first, false, false, error));
         DPCR_TRY(refuse_open(&pass.report, first, error));
         DPCR_TRY(dpcri_device_pass_read(&pass, &mean, &right, error));

@@ -29,6 +29,11 @@ static dpcr_status refuse_unconverged(const char *call, const dpcri_sequence_pas
     return status;
 }
 
+static dpcr_status refuse_stopped(const char *call, const dpcr_sequence *model, dpcr_error *error) {
+    if (!dpcri_cancelled(model->context)) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_CANCELLED, "%s: stopped by the caller's cancel function", call);
+}
+
 // Means over data, as they are gathered.
 typedef struct score {
     double sum;
@@ -45,6 +50,7 @@ static dpcr_status evaluate_here(const char *call, dpcr_sequence *model, const d
         const int64_t left = data->count - first, rows = left < shape->batch ? left : shape->batch;
         double mean = 0;
         int64_t correct = 0;
+        DPCR_TRY(refuse_stopped(call, model, error));
         DPCR_TRY(dpcri_sequence_gather(call, &pass, data, NULL, first, error));
         if (first == 0) DPCR_TRY(dpcri_sequence_pass_plan(&pass, options, error));
         DPCR_TRY(dpcri_sequence_forward(&pass, rows, false, &mean, &correct, error));
@@ -69,8 +75,7 @@ static dpcr_status evaluate_there(const char *call, dpcr_sequence *model, const 
         const int64_t left = data->count - first, rows = left < shape->batch ? left : shape->batch;
         double mean = 0;
         int64_t correct = 0;
-        if (dpcri_cancelled(model->context))
-            DPCR_TRY(dpcri_fail(error, DPCR_ERROR_CANCELLED, "%s: stopped by the caller's cancel function", call));
+        DPCR_TRY(refuse_stopped(call, model, error));
         DPCR_TRY(dpcri_sequence_device_run(&there, first, rows, false, error));
         DPCR_TRY(refuse_open(call, &there.report, error));
         DPCR_TRY(dpcri_sequence_device_read(&there, &mean, &correct, error));
