@@ -85,6 +85,13 @@ typedef struct dpcr_launch {
     int64_t *evaluations;      // [B] of the device's memory, of a step
     int64_t order;             // parataa
     int mixed;
+    // Of the loop and of the way back: how many of the device's blocks share the units of a sequence's step; 0: each
+    // keeps to one. The states are the same. Where z is NULL the callback chooses, from seconds that a barrier of all
+    // blocks takes and bytes a second of the device's memory, and tells what it expects a step to take by one block
+    // and by those that share, in seconds; 0: unknown, or not to be had.
+    int64_t share;
+    double barrier, bandwidth;
+    double alone_seconds, shared_seconds;
 } dpcr_launch;
 
 // All callbacks return 0; a negative code aborts (DPCR_ERROR_CALLBACK, the code is kept in the error). A positive code

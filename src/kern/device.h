@@ -112,6 +112,7 @@ typedef struct dpcri_device_cell {
     // Going back through dense steps with a W and an x each of their own, x_row 0: onto what is there the gradients of
     // W, and of x summed over the rows, that lie as W and x do, and of gamma and beta likewise. Each may be NULL.
     int gradients;
+    int share;  // dense, by the loop, and going back: blocks may share a row's units; the bits are one block's
     void *weight_gradient, *x_gradient, *gamma_gradient, *beta_gradient, *weight2_gradient, *x2_gradient;
 } dpcri_device_cell;
 
@@ -471,6 +472,8 @@ typedef struct dpcri_device_kernels {
     dpcr_status (*cell_workspace)(int id, const dpcri_device_cell *cell, size_t *bytes, dpcr_error *error);
     dpcr_status (*cell)(int id, const dpcri_device_cell *cell, void *workspace, size_t bytes, void *stream,
                         dpcr_error *error);
+    // How many blocks of the device share the units of a cell's rows with `share`; 0: none, one has all.
+    dpcr_status (*cell_share)(int id, const dpcri_device_cell *cell, int64_t *blocks, dpcr_error *error);
     dpcr_status (*recurrent_workspace)(int id, const dpcri_device_recurrent *layer, size_t *bytes, dpcr_error *error);
     dpcr_status (*recurrent)(int id, const dpcri_device_recurrent *layer, void *workspace, size_t bytes, void *stream,
                              dpcr_error *error);
@@ -491,6 +494,8 @@ typedef struct dpcri_device_kernels {
     dpcr_status (*denoise)(int id, const dpcri_device_denoise *denoise, void *stream, dpcr_error *error);
     dpcr_status (*move)(int id, const dpcri_device_move *move, void *stream, dpcr_error *error);
     dpcr_status (*sweep)(int id, const dpcri_device_sweep *sweep, void *stream, dpcr_error *error);
+    // A block a multiprocessor, all of which meet `count` times, in one launch.
+    dpcr_status (*barriers)(int id, int64_t count, void *stream, dpcr_error *error);
 } dpcri_device_kernels;
 
 // What a module's table holds; NULL: nothing, or what was built from other sources.

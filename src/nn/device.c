@@ -49,7 +49,8 @@ static dpcri_device_cell cell_of(const dpcri_narrow *n, const dpcri_narrow_more 
                               .stop = launch->no_fallback,
                               .outcome = launch->outcome,
                               .backward = launch->backward,
-                              .gradients = sums != NULL};
+                              .gradients = sums != NULL,
+                              .share = launch->share != 0};
     cell.z0 = place(launch->z0, NULL, &cell.z0_row);
     cell.z = place(launch->z, &cell.z_step, &cell.z_row);
     cell.direct = place(launch->direct, &cell.direct_step, &cell.direct_row);
@@ -64,6 +65,28 @@ static dpcri_device_cell cell_of(const dpcri_narrow *n, const dpcri_narrow_more 
     return cell;
 }
 
+// How many blocks share a row, where that pays: as kern/cuda/layers_shared.h goes, and layers.h alone.
+static dpcr_status choose_share(const dpcri_device_kernels *kernels, int id, const dpcri_device_cell *cell,
+                                dpcr_launch *launch, dpcr_error *error) {
+    const int64_t inner = cell->hidden > 0 ? cell->hidden : cell->w;
+    int64_t blocks = 0;
+    launch->share = 0;
+    launch->alone_seconds = launch->shared_seconds = 0;
+    if (!kernels->cell_share || cell->diagonal) return DPCR_OK;
+    const dpcr_status status = kernels->cell_share(id, cell, &blocks, error);
+    if (status != DPCR_OK || blocks == 0) return status;
+    const dpcri_device_step step = {
+        .passes = cell->hidden > 0 ? 2 : 1,
+        .terms = cell->hidden > 0 ? cell->w + inner : cell->w,
+        .bytes = (double)(cell->w * inner) * (cell->hidden > 0 ? 2 : 1) * (double)dpcr_dtype_size(cell->dtype),
+        .groups = (cell->rows + 7) / 8,
+        .rows = cell->rows < 8 ? cell->rows : 8};
+    launch->alone_seconds = dpcri_device_alone_seconds(&step, launch->bandwidth);
+    launch->shared_seconds = dpcri_device_shared_seconds(&step, launch->barrier, launch->bandwidth);
+    if (launch->shared_seconds < launch->alone_seconds) launch->share = blocks;
+    return DPCR_OK;
+}
+
 dpcr_status dpcri_narrow_launch(const dpcri_narrow *n, const dpcri_narrow_more *more, const dpcri_narrow_sums *sums,
                                 dpcr_device device, int64_t length, int64_t batch, dpcr_launch *launch,
                                 dpcr_error *error) {
@@ -76,7 +99,11 @@ dpcr_status dpcri_narrow_launch(const dpcri_narrow *n, const dpcri_narrow_more *
                           dpcri_device_text(device, here, sizeof here));
     }
     DPCR_TRY(dpcri_kernels_of(device, "steps", &kernels, error));
-    const dpcri_device_cell cell = cell_of(n, more, sums, length, batch, launch);
+    dpcri_device_cell cell = cell_of(n, more, sums, length, batch, launch);
+    if (!launch->z) {
+        DPCR_TRY(choose_share(kernels, device.id, &cell, launch, error));
+        cell.share = launch->share != 0;
+    }
     if (!launch->z)
         DPCR_TRY(kernels->cell_workspace(device.id, &cell, &launch->bytes, error));
     else

@@ -108,11 +108,16 @@ static dpcr_launch launch_of(const dpcr_solve_plan *plan, int backward) {
                          .window = o->window,
                          .step_scale = o->step_scale,
                          .order = o->order,
-                         .mixed = o->mixed};
+                         .mixed = o->mixed,
+                         .share = plan->device_share[backward != 0],
+                         .barrier = plan->device_barrier,
+                         .bandwidth = plan->device_bandwidth};
 }
 
-static dpcr_status ask_bytes(dpcr_solve_plan *plan, dpcr_error *error) {
+// `told`: what the callback says of a step of the loop.
+static dpcr_status ask_bytes(dpcr_solve_plan *plan, dpcr_launch *told, dpcr_error *error) {
     const dpcr_steps *steps = &plan->steps;
+    plan->workspace = 0;
     for (int backward = 0; backward < 2; backward++) {
         dpcr_launch launch = launch_of(plan, backward);
         dpcr_error refused = {0};
@@ -123,6 +128,8 @@ static dpcr_status ask_bytes(dpcr_solve_plan *plan, dpcr_error *error) {
             return status;
         }
         if (launch.bytes > plan->workspace) plan->workspace = launch.bytes;
+        plan->device_share[backward] = launch.share;
+        if (!backward) *told = launch;
     }
     plan->workspace += told_bytes(plan);
     const size_t limit = plan->options.memory_limit;
@@ -147,8 +154,10 @@ void dpcri_device_sentence(dpcr_method asked, dpcr_method method, const char *wh
 
 // Defaults and workspace. AUTO is left to the loop, and told why, where its own choice has no kernel for these steps,
 // and of wide ones.
-static dpcr_status choose(dpcr_solve_plan *plan, int processors, const char **why, dpcr_error *error) {
+static dpcr_status choose(dpcr_solve_plan *plan, const dpcr_device_info *info, const char **why, dpcr_launch *told,
+                          dpcr_error *error) {
     const dpcr_steps *steps = &plan->steps;
+    const int processors = info->processors;
     dpcr_solve_options *o = &plan->options, given = *o;
     const bool mixed = steps->jacobian.structure != DPCR_DIAGONAL;
     const int64_t columns = steps->batch * (mixed ? 1 : steps->width);
@@ -160,9 +169,12 @@ static dpcr_status choose(dpcr_solve_plan *plan, int processors, const char **wh
         o->method = DPCR_METHOD_SEQUENTIAL;
         *why = "for wide steps go by other ways only where one is asked for";
     }
+    if (!narrow && steps->length > 0 && steps->batch > 0)
+        plan->device_barrier = dpcri_device_barrier(plan->context, o->device, info);
+    plan->device_bandwidth = info->bandwidth;
     dpcri_device_defaults(o, steps->dtype, steps->length, columns, processors);
     if (steps->length == 0 || steps->batch == 0) return DPCR_OK;
-    const dpcr_status status = ask_bytes(plan, &refused);
+    const dpcr_status status = ask_bytes(plan, told, &refused);
     if (status != DPCR_ERROR_UNSUPPORTED || given.method != DPCR_METHOD_AUTO) {
         if (status != DPCR_OK && error) *error = refused;
         return status;
@@ -171,7 +183,21 @@ static dpcr_status choose(dpcr_solve_plan *plan, int processors, const char **wh
     given.method = DPCR_METHOD_SEQUENTIAL;
     *o = given;
     dpcri_device_defaults(o, steps->dtype, steps->length, columns, processors);
-    return ask_bytes(plan, error);
+    return ask_bytes(plan, told, error);
+}
+
+// Where units may be shared: by how many blocks, and what either way is expected to take.
+static void tell_share(dpcr_solve_plan *plan, const dpcr_launch *told) {
+    const size_t used = strlen(plan->sentence);
+    char *const rest = plan->sentence + used;
+    const size_t room = sizeof plan->sentence - used;
+    if (plan->options.method != DPCR_METHOD_SEQUENTIAL || !(told->shared_seconds > 0)) return;
+    if (told->share > 0)
+        snprintf(rest, room, "; a row's units shared by %lld blocks: %.3g us a step, by one about %.3g",
+                 (long long)told->share, 1e6 * told->shared_seconds, 1e6 * told->alone_seconds);
+    else
+        snprintf(rest, room, "; a block a row or few: %.3g us a step, shared by several about %.3g",
+                 1e6 * told->alone_seconds, 1e6 * told->shared_seconds);
 }
 
 dpcr_status dpcri_solve_plan_device(dpcr_solve_plan *plan, dpcr_error *error) {
@@ -182,6 +208,7 @@ dpcr_status dpcri_solve_plan_device(dpcr_solve_plan *plan, dpcr_error *error) {
     char where[32];
     const char *told = NULL;
     const char *why = NULL;
+    dpcr_launch loop = {0};
     DPCR_TRY(dpcr_device_describe(o->device, &info, error));
     dpcri_device_text(o->device, where, sizeof where);
     if (!steps->launch)
@@ -192,7 +219,7 @@ dpcr_status dpcri_solve_plan_device(dpcr_solve_plan *plan, dpcr_error *error) {
     DPCR_TRY(dpcri_check_step_scale(o, steps->length, error));
     const dpcr_method asked = o->method;
     if (asked == DPCR_METHOD_AUTO && !empty(plan)) DPCR_TRY(dpcri_device_measured(plan, &info, where, &told, error));
-    DPCR_TRY(choose(plan, info.processors, &why, error));
+    DPCR_TRY(choose(plan, &info, &why, &loop, error));
     if (plan->candidate_count == 0)
         dpcri_device_sentence(asked, o->method, where, info.name, plan->sentence, sizeof plan->sentence);
     if (steps->launch_sweeps && o->method == DPCR_METHOD_SEQUENTIAL)  // launches of its own a step
@@ -201,6 +228,7 @@ dpcr_status dpcri_solve_plan_device(dpcr_solve_plan *plan, dpcr_error *error) {
     else if (why)
         snprintf(plan->sentence, sizeof plan->sentence, "sequential: the loop in one launch on %s (%.100s), %s", where,
                  info.name, why);
+    tell_share(plan, &loop);
     if (told) {
         const size_t used = strlen(plan->sentence);
         snprintf(plan->sentence + used, sizeof plan->sentence - used, "%s", told);

@@ -35,6 +35,8 @@ struct dpcr_solve_plan {
     dpcr_candidate candidates[DPCRI_CANDIDATES];  // forward, then backward, each the best first
     int64_t candidate_count;
     dpcri_contraction contraction;
+    int64_t device_share[2];  // forward and back: blocks that share a row's units on the device
+    double device_barrier, device_bandwidth;
     double planning_seconds;       // that AUTO took,
     int64_t planning_evaluations;  // of a step of a sequence, that it made; when measuring, without the races'
     char key[DPCRI_WISDOM_KEY];    // of the chain in the context's wisdom; empty: nothing was left to AUTO
@@ -258,6 +260,20 @@ dpcr_status dpcri_solve_plan_device(dpcr_solve_plan *plan, dpcr_error *error);
 dpcr_status dpcri_device_measured(dpcr_solve_plan *plan, const dpcr_device_info *info, const char *where,
                                   const char **told, dpcr_error *error);
 // Refuses what has no meaning there; `sweeps`: picard has.
+// A step of wide units by the loop on a device, one block a few rows or several that share a row's units: what it is
+// priced by (device_share.c).
+typedef struct dpcri_device_step {
+    int passes;            // products, each of which begins with what the one before made
+    int64_t terms;         // of a unit's sums, all passes together, one after another
+    double bytes;          // of weights
+    int64_t groups, rows;  // where units are shared: groups of rows, which all read the weights, and rows of one
+} dpcri_device_step;
+double dpcri_device_alone_seconds(const dpcri_device_step *step, double bandwidth);
+double dpcri_device_shared_seconds(const dpcri_device_step *step, double barrier, double bandwidth);
+// Seconds of a barrier of all blocks of a device: known from the context's wisdom, else measured, or what such devices
+// usually take.
+double dpcri_device_barrier(dpcr_context *context, dpcr_device device, const dpcr_device_info *info);
+
 dpcr_status dpcri_device_check_options(const dpcr_solve_options *options, bool sweeps, dpcr_error *error);
 // Fills in tolerances, method (of `columns` that need nothing of each other) and max_sweeps.
 void dpcri_device_defaults(dpcr_solve_options *options, dpcr_dtype dtype, int64_t length, int64_t columns,

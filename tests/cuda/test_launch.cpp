@@ -96,6 +96,21 @@ void what_cannot_be_is_refused(void **) {
     assert_int_equal(run(c, 0), DPCRI_CUDA_OK);
 }
 
+// One that lanes do not all reach would stop the simulator.
+void barriers_of_all_blocks(void **) {
+    for (const int64_t count : {0, 1, 5}) {
+        order((uint64_t)count, 2);
+        assert_int_equal(dpcri_cuda_barriers_run(count, nullptr), DPCRI_CUDA_OK);
+    }
+    const int together = simt::host::config.cooperative_blocks;
+    simt::host::config.cooperative_blocks = 0;
+    assert_int_equal(dpcri_cuda_barriers_run(1, nullptr), DPCRI_CUDA_UNSUPPORTED);
+    simt::host::config.cooperative_blocks = together;
+    simt::host::config.room_error = 46;
+    assert_int_equal(dpcri_cuda_barriers_run(1, nullptr), 46);
+    simt::host::config.room_error = 0;
+}
+
 }  // namespace
 
 int main() {
@@ -103,6 +118,7 @@ int main() {
         cmocka_unit_test(every_structure_is_the_loop),
         cmocka_unit_test(nodes_of_nodes_are_the_loop),
         cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(barriers_of_all_blocks),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);
 }

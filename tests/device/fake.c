@@ -9,7 +9,8 @@
 //   DEEPPCR_FAKE_LAUNCH=1    a launch fails when it is put into its stream
 //   DEEPPCR_FAKE_WAIT=1      a launch that is put into its stream fails later, so that the wait tells it
 //   DEEPPCR_FAKE_LOCKED=N    the outcome of sequence 0 of a nonlinear chain: N steps locked, not finite where N is 0
-//   DEEPPCR_FAKE_CLOCK=1     events tell no time but that of copies: a microsecond a byte
+//   DEEPPCR_FAKE_CLOCK=1     events tell no time but that of copies, a microsecond a byte, and of barriers, three each,
+//                            which are refused else: what is measured should follow from no clock
 //   DEEPPCR_FAKE_OLD=1       compute capability 7.0: refused
 //
 // FAKE_ABI, FAKE_VERSION, FAKE_SIZE and FAKE_KERNELS_SIZE build modules that the library has to refuse.
@@ -76,6 +77,7 @@ enum {
     DENOISE,
     MOVE,
     SWEEP,
+    BARRIERS,
     RECORD
 };
 
@@ -125,6 +127,7 @@ static dpcr_status run(const operation *o, dpcr_error *error) {
             copied += 1e-6 * (double)o->bytes;
             return DPCR_OK;
         case FILL: memset(o->to, o->byte, o->bytes); return DPCR_OK;
+        case BARRIERS: copied += 3e-6 * (double)o->bytes; return DPCR_OK;
         case RECORD: *(double *)o->to = setting("DEEPPCR_FAKE_CLOCK", 0) ? copied : seconds_now(); return DPCR_OK;
         default: break;
     }
@@ -205,7 +208,7 @@ static dpcr_status fake_describe(int id, dpcr_device_info *info, dpcr_error *err
     pthread_mutex_lock(&lock);
     info->free_bytes = info->memory_bytes - used;
     pthread_mutex_unlock(&lock);
-    info->bandwidth = 1e10;
+    info->bandwidth = 1e12;
     info->driver = info->runtime = 13000;
     return DPCR_OK;
 }
@@ -340,6 +343,16 @@ static dpcr_status cell(int id, const dpcri_device_cell *given, void *workspace,
     return LAUNCHED(CELL, cell, given);
 }
 
+static dpcr_status cell_share(int id, const dpcri_device_cell *cell, int64_t *blocks, dpcr_error *error) {
+    return fake_kernels.cell_share(id, cell, blocks, error);
+}
+
+static dpcr_status barriers(int id, int64_t count, void *stream, dpcr_error *error) {
+    if (!setting("DEEPPCR_FAKE_CLOCK", 0))
+        return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED, "cuda:%d: no barriers without their clock", id);
+    return put_launch((operation){.kind = BARRIERS, .id = id, .stream = stream, .bytes = (size_t)count}, error);
+}
+
 static dpcr_status recurrent_workspace(int id, const dpcri_device_recurrent *layer, size_t *bytes, dpcr_error *error) {
     return fake_kernels.recurrent_workspace(id, layer, bytes, error);
 }
@@ -375,6 +388,7 @@ static const dpcri_device_kernels deferred = {.size = FAKE_KERNELS_SIZE,
                                               .linear = linear,
                                               .cell_workspace = cell_workspace,
                                               .cell = cell,
+                                              .cell_share = cell_share,
                                               .recurrent_workspace = recurrent_workspace,
                                               .recurrent = recurrent,
                                               .update = update,
@@ -391,7 +405,8 @@ static const dpcri_device_kernels deferred = {.size = FAKE_KERNELS_SIZE,
                                               .dense = dense,
                                               .denoise = denoise,
                                               .move = move,
-                                              .sweep = sweep};
+                                              .sweep = sweep,
+                                              .barriers = barriers};
 
 static const dpcri_device_table table = {.abi = FAKE_ABI,
                                          .version = FAKE_VERSION,

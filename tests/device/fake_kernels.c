@@ -211,6 +211,17 @@ static dpcr_status cell_workspace(int id, const dpcri_device_cell *cell, size_t 
                       refusal ? refusal : "too wide for the stand-in");
 }
 
+// As the backend does on a device of eight blocks; nothing runs otherwise for it.
+static dpcr_status cell_share(int id, const dpcri_device_cell *c, int64_t *blocks, dpcr_error *error) {
+    const int64_t strips = (inner_of(c) > c->w ? inner_of(c) + 31 : c->w + 31) / 32, groups = (c->rows + 7) / 8;
+    const bool loop = c->backward || c->way == DPCRI_DEVICE_LOOP;
+    (void)id;
+    (void)error;
+    *blocks = c->diagonal || !loop || groups == 0 ? 0 : strips < 8 / groups ? strips : 8 / groups;
+    if (*blocks < 2) *blocks = 0;
+    return DPCR_OK;
+}
+
 static dpcr_status run_cell(int id, const dpcri_device_cell *cell, void *workspace, size_t bytes, void *stream,
                             dpcr_error *error) {
     (void)id;
@@ -227,6 +238,7 @@ const dpcri_device_kernels fake_kernels = {.size = sizeof fake_kernels,
                                            .linear = run_linear,
                                            .cell_workspace = cell_workspace,
                                            .cell = run_cell,
+                                           .cell_share = cell_share,
                                            .recurrent_workspace = fake_recurrent_workspace,
                                            .recurrent = fake_recurrent,
                                            .update = fake_update,

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Stacks of layers on a device: states, adjoints and the parameters' gradients against the host's, by every method that
 // there is for their width, and what is refused.
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "on_device.h"
+#include "rt/wisdom.h"
 
 typedef struct layers_job {
     dpcr_model_options options;
@@ -145,6 +147,63 @@ void layers_as_on_the_host(void **state) {
                                            .layers = 600,
                                            .width = 6,
                                            .activation = DPCR_ACT_TANH}});
+}
+
+// What a barrier of the device's blocks takes is what the context believes, so that a plan shares units or does not;
+// the states and adjoints are the same to the bit.
+void units_that_blocks_share(void **state) {
+    (void)state;
+    static const char *const words[] = {"a block a row or few", "a row's units shared by "};
+    const dpcr_model_options o = {.size = sizeof o,
+                                  .architecture = DPCR_RESNET,
+                                  .dtype = DPCR_F32,
+                                  .layers = 5,
+                                  .width = 200,
+                                  .activation = DPCR_ACT_TANH,
+                                  .layer_norm = 1,
+                                  .seed = 3};
+    const int64_t states[3] = {o.layers, 3, o.width};
+    dpcr_device_info info = {.size = sizeof info};
+    dpcr_error error = {0};
+    int64_t count = 0;
+    char key[DPCRI_WISDOM_KEY];
+    ok(dpcr_device_describe(there, &info, &error), &error);
+    snprintf(key, sizeof key, "device %.100s %d.%d barrier", info.name, info.major, info.minor);
+    dpcr_model *model = make_model(&o);
+    void *const vector = dpcr_model_vector(model, &count);
+    moved z0 = make_moved(o.dtype, 2, states + 1, 5, 1), z = make_moved(o.dtype, 3, states, 6, 1),
+          direct = make_moved(o.dtype, 3, states, 7, 1), lambda = make_moved(o.dtype, 3, states, 8, 1),
+          theta = move_vector(vector, o.dtype, count);
+    dpcr_device_model *chain = NULL;
+    dpcr_steps steps = {.size = sizeof steps};
+    ok(dpcr_device_model_create(model, states[1], &theta.device, NULL, &chain, &error), &error);
+    ok(dpcr_device_model_steps(chain, &steps, &error), &error);
+    for (int shared = 0; shared < 2; shared++) {
+        assert_true(dpcri_wisdom_set(context, key, shared ? "1e-12" : "0.5"));
+        dpcr_solve_plan *plan = make_plan(&steps, DPCR_METHOD_AUTO, DPCR_SCHEME_AUTO, there);
+        const char *const sentence = dpcr_solve_plan_sentence(plan);
+        if (!strstr(sentence, words[shared])) fail_msg("%s", sentence);
+        const size_t bytes = dpcr_solve_plan_workspace(plan);
+        void *workspace = to_device(NULL, bytes);
+        ok(dpcr_solve_enqueue(plan, &z0.device, &z.device, workspace, bytes, NULL, &error), &error);
+        ok(dpcr_solve_enqueue_backward(plan, &z0.device, &z.device, &direct.device, &lambda.device, NULL, workspace,
+                                       bytes, NULL, &error),
+           &error);
+        ok(dpcr_stream_wait(there, NULL, &error), &error);
+        if (shared) {
+            assert_near(&z, 0, "states");
+            assert_near(&lambda, 0, "lambda");
+        }
+        from_device(z.host.data, z.device.data, z.bytes);
+        from_device(lambda.host.data, lambda.device.data, lambda.bytes);
+        dpcr_solve_plan_destroy(plan);
+        dpcr_device_release(there, workspace);
+    }
+    dpcr_wisdom_forget(context);
+    dpcr_device_model_destroy(chain);
+    dpcr_model_destroy(model);
+    moved *const all[] = {&z0, &z, &direct, &lambda, &theta};
+    for (int i = 0; i < 5; i++) free_moved(all[i]);
 }
 
 static void assert_refused(dpcr_status wanted, const char *words, dpcr_status got, const dpcr_error *error) {

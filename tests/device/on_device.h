@@ -39,6 +39,7 @@ void assert_near(moved *m, double allowed, const char *what);
 void networks_as_on_the_host(void **state);
 void newtons_way_back_is_a_scan_or_chunks(void **state);
 void layers_as_on_the_host(void **state);
+void units_that_blocks_share(void **state);
 void layers_that_are_refused(void **state);
 void updates_as_on_the_host(void **state);
 void clipping_as_on_the_host(void **state);

@@ -16,6 +16,7 @@
 
 #include "base/base.h"
 #include "deeppcr/deeppcr.h"
+#include "rt/wisdom.h"
 
 enum { STEPS = 16, ROWS = 2, WIDTH = 2, WORKSPACE = 2048 };
 
@@ -27,7 +28,8 @@ typedef struct slow {
     int takes[DPCR_METHOD_COUNT];
     int64_t locked[DPCR_METHOD_COUNT];  // steps that it leaves right, less than STEPS
     int launches[DPCR_METHOD_COUNT];
-    const void *z0;  // of the last launch
+    const void *z0;             // of the last launch
+    double barrier, bandwidth;  // that it was asked with
 } slow;
 
 static dpcr_status launch(void *user, dpcr_launch *l, dpcr_error *error) {
@@ -36,6 +38,7 @@ static dpcr_status launch(void *user, dpcr_launch *l, dpcr_error *error) {
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s is not served", dpcr_method_name((dpcr_method)l->method));
     if (!l->z) {
         l->bytes = WORKSPACE;
+        s->barrier = l->barrier, s->bandwidth = l->bandwidth;
         return DPCR_OK;
     }
     s->launches[l->method]++;
@@ -256,6 +259,29 @@ static void planning_ends_where_the_caller_cancels(void **state) {
     assert_true(asked > 0 && launches(f) == 0);
 }
 
+// What a barrier takes is measured for wide steps, once, and remembered; the chain's `launch` is told.
+static void barriers_are_measured_once(void **state) {
+    static const char *const key = "device stand-in on the host 9.0 barrier";
+    fixture *f = *state;
+    char text[DPCRI_WISDOM_VALUE];
+    f->steps.width = 64;
+    f->steps.jacobian = dpcr_transition_square(DPCR_DENSE, 64, 0);
+    takes(f, estimate, DPCR_METHOD_SEQUENTIAL, "only where one is asked for");
+    assert_true(fabs(f->work.barrier - 3e-6) < 1e-12 && f->work.bandwidth > 0);
+    assert_true(dpcri_wisdom_find(f->context, key, text) && fabs(strtod(text, NULL) - 3e-6) < 1e-12);
+    static const char *const notes[] = {"5e-6", "-1", "0", "5e-6 x", "nonsense"};
+    for (int i = 0; i < 5; i++) {
+        assert_true(dpcri_wisdom_set(f->context, key, notes[i]));
+        takes(f, estimate, DPCR_METHOD_SEQUENTIAL, "only where one is asked for");
+        assert_true(fabs(f->work.barrier - (i == 0 ? 5e-6 : 3e-6)) < 1e-12);
+    }
+    dpcr_wisdom_forget(f->context);
+    setenv("DEEPPCR_FAKE_LAUNCH", "1", 1);  // what cannot be measured is what is usual, and not remembered
+    takes(f, estimate, DPCR_METHOD_SEQUENTIAL, "only where one is asked for");
+    unsetenv("DEEPPCR_FAKE_LAUNCH");
+    assert_true(fabs(f->work.barrier - 2e-6) < 1e-12 && !dpcri_wisdom_find(f->context, key, text));
+}
+
 int main(void) {
     setenv("DEEPPCR_CUDA_MODULE", STAND_INS "/libfake_device.so", 1);
     setenv("DEEPPCR_FAKE_CLOCK", "1", 1);
@@ -266,6 +292,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(without_room_the_rule_decides, begin, finish),
         cmocka_unit_test_setup_teardown(the_callers_start_is_taken_where_it_lies_there, begin, finish),
         cmocka_unit_test_setup_teardown(planning_ends_where_the_caller_cancels, begin, finish),
+        cmocka_unit_test_setup_teardown(barriers_are_measured_once, begin, finish),
     };
     return cmocka_run_group_tests_name("device_measure", tests, NULL, NULL);
 }

@@ -574,6 +574,7 @@ int main(void) {
         cmocka_unit_test(cells_as_on_the_host),
         cmocka_unit_test(networks_as_on_the_host),
         cmocka_unit_test(layers_as_on_the_host),
+        cmocka_unit_test(units_that_blocks_share),
         cmocka_unit_test(layers_that_are_refused),
         cmocka_unit_test(updates_as_on_the_host),
         cmocka_unit_test(clipping_as_on_the_host),

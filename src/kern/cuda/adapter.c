@@ -113,6 +113,17 @@ static dpcr_status cell_workspace(int id, const dpcri_device_cell *cell, size_t 
     return fits == DPCRI_CUDA_OK ? check_together(id, blocks, error) : told_of_cell(id, cell, fits, 0, error);
 }
 
+static dpcr_status cell_share(int id, const dpcri_device_cell *cell, int64_t *blocks, dpcr_error *error) {
+    int before = 0;
+    *blocks = 0;
+    int code = dpcri_cuda_enter(id, &before);
+    if (code == 0) {
+        code = dpcri_cuda_cell_share(*cell, blocks);
+        dpcri_cuda_leave(id, before);
+    }
+    return told_of_cell(id, cell, code, 0, error);
+}
+
 static dpcr_status cell(int id, const dpcri_device_cell *given, void *workspace, size_t bytes, void *stream,
                         dpcr_error *error) {
     int before = 0;
@@ -188,11 +199,22 @@ DEFINE_CALL(move, dpcri_device_move, "a launch that moves states")
 DEFINE_CALL(sweep, dpcri_device_sweep, "a sweep's launch")
 #undef DEFINE_CALL
 
+static dpcr_status barriers(int id, int64_t count, void *stream, dpcr_error *error) {
+    int before = 0;
+    int code = dpcri_cuda_enter(id, &before);
+    if (code == 0) {
+        code = dpcri_cuda_barriers_run(count, stream);
+        dpcri_cuda_leave(id, before);
+    }
+    return told(id, code, 0, "a launch of barriers", error);
+}
+
 const dpcri_device_kernels dpcri_cuda_kernels = {.size = sizeof dpcri_cuda_kernels,
                                                  .linear_workspace = linear_workspace,
                                                  .linear = linear,
                                                  .cell_workspace = cell_workspace,
                                                  .cell = cell,
+                                                 .cell_share = cell_share,
                                                  .recurrent_workspace = recurrent_workspace,
                                                  .recurrent = recurrent,
                                                  .update = update,
@@ -209,4 +231,5 @@ const dpcri_device_kernels dpcri_cuda_kernels = {.size = sizeof dpcri_cuda_kerne
                                                  .dense = dense,
                                                  .denoise = denoise,
                                                  .move = move,
-                                                 .sweep = sweep};
+                                                 .sweep = sweep,
+                                                 .barriers = barriers};

@@ -209,6 +209,13 @@ int dpcri_cuda_cell_fits(dpcri_device_cell c) {
     return fits == -1 ? DPCRI_CUDA_UNSUPPORTED : fits;  // layers_run.h's: no cooperative launch
 }
 
+int dpcri_cuda_cell_share(dpcri_device_cell c, int64_t *blocks) {
+    *blocks = 0;
+    if (check(c) != DPCRI_CUDA_OK || !wide(c) || c.length == 0 || c.rows == 0) return DPCRI_CUDA_OK;
+    if (!c.backward && c.way != DPCRI_DEVICE_LOOP) return DPCRI_CUDA_OK;
+    return c.dtype == DPCR_F32 ? layers::kinds<float>::share(c, blocks) : layers::kinds<double>::share(c, blocks);
+}
+
 dpcri_cuda_together dpcri_cuda_cell_together(dpcri_device_cell c) {
     const bool newton = c.way == DPCRI_DEVICE_NEWTON && !c.backward;
     if (check(c) != DPCRI_CUDA_OK || c.length == 0 || c.rows == 0 || !newton) return {0, 0};
@@ -229,6 +236,27 @@ int dpcri_cuda_cell_run(dpcri_device_cell c, void *workspace, size_t bytes, void
     const int ran =
         c.dtype == DPCR_F32 ? run_cell<float>(c, workspace, stream) : run_cell<double>(c, workspace, stream);
     return ran == -1 ? DPCRI_CUDA_UNSUPPORTED : ran;  // cells_run.h's: no cooperative launch
+}
+
+namespace {
+
+struct barriers {
+    typedef int64_t arguments;
+    static constexpr int most = 256;
+    SIMT static void run(simt::lane &me, const arguments &count) {
+        for (int64_t n = 0; n < count; n++) me.grid_barrier();
+    }
+};
+
+}  // namespace
+
+int dpcri_cuda_barriers_run(int64_t count, void *stream) {
+    int64_t room = 0;
+    const int status = simt::room_of_block(&room);
+    if (status != 0) return status;
+    const int64_t blocks = simt::cooperative_blocks<barriers>(barriers::most, room);  // one has all of the room
+    if (blocks < 1) return DPCRI_CUDA_UNSUPPORTED;
+    return simt::launch<barriers>({blocks, barriers::most, room, true}, stream, count);
 }
 
 namespace {

@@ -62,6 +62,7 @@ enum {  // kern/nn_kernels.h's numbers
 size_t dpcri_cuda_cell_workspace(dpcri_device_cell cell);
 int dpcri_cuda_cell_run(dpcri_device_cell cell, void *workspace, size_t bytes, void *stream);
 int dpcri_cuda_cell_fits(dpcri_device_cell cell);
+int dpcri_cuda_cell_share(dpcri_device_cell cell, int64_t *blocks);  // kern/device.h's cell_share
 
 // Blocks that a solve by newton launches together at least, so that its windows are the same on every device, and how
 // many the current device takes of them; zeros by another way.
@@ -77,6 +78,9 @@ dpcri_cuda_together dpcri_cuda_cell_together(dpcri_device_cell cell);
 size_t dpcri_cuda_recurrent_workspace(dpcri_device_recurrent layer);
 int dpcri_cuda_recurrent_run(dpcri_device_recurrent layer, void *workspace, size_t bytes, void *stream);
 dpcri_cuda_together dpcri_cuda_recurrent_together(dpcri_device_recurrent layer);
+
+// A block a multiprocessor, all of which meet `count` times: what a step costs whose blocks meet.
+int dpcri_cuda_barriers_run(int64_t count, void *stream);
 
 // Training's passes over whole vectors, with the host's bits. Nothing is asked for before.
 int dpcri_cuda_update_run(dpcri_device_update update, void *stream);

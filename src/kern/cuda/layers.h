@@ -34,7 +34,13 @@ struct problem {
     int64_t inner;  // numbers that act gives: w, or the width inside two-layer branches
     bool two;       // is a layer such a branch?
     int row_warps;  // of a block; its other warps lie along the units
+    int group;      // rows of a block
     int units, depth;
+    // Of a stack whose units several blocks share (layers_shared.h): how many, and which of them this one is; what they
+    // leave for each other, two buffers by turns, [rows][exchange_row].
+    int sharers, sharer;
+    T *exchange;
+    int64_t exchange_row;
     // Going back.
     const T *direct;
     int64_t direct_step, direct_row;
@@ -66,21 +72,33 @@ SIMT int64_t outputs_of(const problem<T> &p, int64_t n) {
     return n & 1 ? p.w : p.inner;
 }
 
+// Does this block make unit u? Strips of units go round among those that share them.
+template <class T>
+SIMT bool holds(const problem<T> &p, int64_t u) {
+    return p.sharers == 1 || u / p.units % p.sharers == p.sharer;
+}
+
 // Where a tile of W lies: outputs u0 .. u0 + units - 1 of a pass, inputs k0 .. k0 + depth - 1. Passes in the order in
-// which they run.
+// which they run; one without a strip for this block is a tile without numbers.
 struct place {
     int64_t n;  // passes that have run
     int64_t u0, k0;
 };
 
 template <class T>
+SIMT place beginning(const problem<T> &p) {
+    return {0, (int64_t)p.units * p.sharer, 0};
+}
+template <class T>
 SIMT place after(const problem<T> &p, place at) {
-    at.k0 += p.depth;
-    if (at.k0 < inputs_of(p, at.n)) return at;
-    at.k0 = 0;
-    at.u0 += p.units;
-    if (at.u0 < outputs_of(p, at.n)) return at;
-    at.u0 = 0;
+    if (at.u0 < outputs_of(p, at.n)) {
+        at.k0 += p.depth;
+        if (at.k0 < inputs_of(p, at.n)) return at;
+        at.k0 = 0;
+        at.u0 += (int64_t)p.units * p.sharers;
+        if (at.u0 < outputs_of(p, at.n)) return at;
+    }
+    at.u0 = (int64_t)p.units * p.sharer;
     at.n++;
     return at;
 }
@@ -91,10 +109,9 @@ template <class T>
 SIMT_BOTH int tile_numbers(const problem<T> &p) {
     return p.depth * (p.units + 1);
 }
-template <class T, int M, class Way>
+template <class T, class Way>
 SIMT_BOTH int64_t shared_numbers(const problem<T> &p) {
-    return 2 * (int64_t)tile_numbers(p) + M * p.row_warps * (p.w + p.inner) +
-           Way::buffers * Way::beside(p, M * p.row_warps);
+    return 2 * (int64_t)tile_numbers(p) + p.group * (p.w + p.inner) + Way::buffers * Way::beside(p, p.group);
 }
 
 // Asks for a tile of W: number (k, u) goes to k (units + 1) + u. `along`: numbers of one output lie side by side.
@@ -118,6 +135,29 @@ SIMT void fetch(simt::lane &me, const problem<T> &p, const simt::shared<T> &s, c
     }
 }
 
+// Of one row: what the sum takes next is on its way while it grows, since each of its terms waits for the one before.
+template <class T>
+SIMT T multiply_alone(const simt::shared<T> &s, int tile, int stride, int row, int tall, T sum) {
+    constexpr int ahead = 8;
+    T weight[ahead] = {}, state[ahead] = {};
+    const int whole = tall / ahead * ahead;
+    SIMT_UNROLL for (int i = 0; i < ahead; i++) if (whole > 0) {
+        weight[i] = s.get(tile + i * stride);
+        state[i] = s.get(row + i);
+    }
+    SIMT_ROLLED for (int k = 0; k < whole; k += ahead) {
+        T then[ahead] = {}, after[ahead] = {};
+        if (k + ahead < whole) SIMT_UNROLL for (int i = 0; i < ahead; i++) {
+                then[i] = s.get(tile + (k + ahead + i) * stride);
+                after[i] = s.get(row + k + ahead + i);
+            }
+        SIMT_UNROLL for (int i = 0; i < ahead; i++) sum = simt::fma(weight[i], state[i], sum);
+        SIMT_UNROLL for (int i = 0; i < ahead; i++) weight[i] = then[i], state[i] = after[i];
+    }
+    for (int k = whole; k < tall; k++) sum = simt::fma(s.get(tile + k * stride), s.get(row + k), sum);
+    return sum;
+}
+
 // sum[i] += the tile's numbers for output u times those of row i: `rows` are where its numbers begin.
 template <class T, int M>
 SIMT void multiply(const problem<T> &p, const simt::shared<T> &s, int buffer, int u, const int (&rows)[M],
@@ -125,6 +165,10 @@ SIMT void multiply(const problem<T> &p, const simt::shared<T> &s, int buffer, in
     const int64_t left = inputs_of(p, at.n) - at.k0;
     const int tall = left < p.depth ? (int)left : p.depth, stride = p.units + 1;
     const int tile = buffer * tile_numbers(p) + u;
+    if constexpr (M == 1) {
+        sum[0] = multiply_alone(s, tile, stride, rows[0] + (int)at.k0, tall, sum[0]);
+        return;
+    }
     for (int k = 0; k < tall; k++) {
         const T weight = s.get(tile + k * stride);
         SIMT_UNROLL for (int i = 0; i < M; i++) sum[i] = simt::fma(weight, s.get(rows[i] + (int)at.k0 + k), sum[i]);
@@ -139,7 +183,8 @@ SIMT void multiply(const problem<T> &p, const simt::shared<T> &s, int buffer, in
 // all units of a row then meet: settle(me, p, s, with, to, from, n, first, count): what finish left from number `to` on
 // becomes what is at rest; `from`: in this pass. prepare(me, p, s, with, n, first, count) has asked for what it takes,
 // beside(p, rows) numbers in one of `buffers`, with the pass's first tile. `begins`: that of n = -1 follows begin.
-template <class T, int M, class Way>
+// `shared`: blocks that share a group's units (layers_shared.h) meet before each pass.
+template <class T, int M, class Way, bool shared = false>
 struct stack {
     typedef problem<T> arguments;
     static constexpr int most = most_threads;
@@ -152,9 +197,8 @@ struct stack {
     };
     SIMT static share of(simt::lane &me, const arguments &p, int64_t group) {
         share s;
-        const int64_t all = (int64_t)M * p.row_warps;
-        s.first = group * all;
-        s.count = p.c.columns - s.first < all ? p.c.columns - s.first : all;
+        s.first = group * p.group;
+        s.count = p.c.columns - s.first < p.group ? p.c.columns - s.first : p.group;
         SIMT_UNROLL for (int i = 0; i < M; i++) {
             const int row = me.thread() / p.units * M + i;
             s.there[i] = row < s.count;
@@ -164,13 +208,35 @@ struct stack {
     }
     // Of the numbers at rest: row, and output or input.
     SIMT static int at_rest(const arguments &p, int turn, int row) {
-        const int inner = M * p.row_warps * (int)p.w;
+        const int inner = p.group * (int)p.w;
         return 2 * tile_numbers(p) + (turn ? inner + row * (int)p.inner : row * (int)p.w);
     }
 
     // What pass n settles with.
     SIMT static int with(const arguments &p, int64_t n) {
-        return at_rest(p, 1, M * p.row_warps) + (int)(n & (Way::buffers - 1)) * (int)Way::beside(p, M * p.row_warps);
+        return at_rest(p, 1, p.group) + (int)(n & (Way::buffers - 1)) * (int)Way::beside(p, p.group);
+    }
+
+    SIMT static T *exchange(const arguments &p, int turn, int64_t row) {
+        return p.exchange + (turn * p.c.columns + row) * p.exchange_row;
+    }
+    // A number that rests in buffer `turn`.
+    SIMT static void rest(simt::lane &me, const arguments &p, const simt::shared<T> &s, const share &mine, int turn,
+                          int i, int64_t u, T value) {
+        if constexpr (shared)
+            me.peer_store(exchange(p, turn, mine.first + mine.row[i]) + u, value);
+        else
+            s.set(at_rest(p, turn, mine.row[i]) + (int)u, value);
+    }
+    // What all blocks that share them made of a pass's outputs.
+    SIMT static void meet(simt::lane &me, const arguments &p, const simt::shared<T> &s, const share &mine, int turn,
+                          int64_t out) {
+        me.grid_barrier();
+        for (int row = 0; row < mine.count; row++) {
+            const T *const from = exchange(p, turn, mine.first + row);
+            for (int u = me.thread(); u < out; u += me.threads())
+                s.set(at_rest(p, turn, row) + u, me.peer_load(from + u));
+        }
     }
 
     typedef typename Way::own own;
@@ -180,18 +246,19 @@ struct stack {
     }
 
     SIMT static void run_group(simt::lane &me, const arguments &p, int64_t group) {
-        const simt::shared<T> s = me.template array<T>(0, (int)shared_numbers<T, M, Way>(p));
+        const simt::shared<T> s = me.template array<T>(0, (int)shared_numbers<T, Way>(p));
         const share mine = of(me, p, group);
         const int unit = me.thread() % p.units;
         own next[M] = {}, now[M] = {};
         T sum[M] = {};
-        place at = {0, 0, 0};
+        place at = beginning(p);
         int buffer = 0, turn = 0;
         me.barrier();  // the group before has been read
         fetch(me, p, s, Way::weight(p, 0), at, Way::along(p), 0);
-        for (int64_t u = unit; u < p.w; u += p.units)
+        for (int64_t u = at.u0 + unit; u < p.w; u += p.units * p.sharers)
             SIMT_UNROLL for (int i = 0; i < M; i++) if (mine.there[i])
-                s.set(at_rest(p, 0, mine.row[i]) + (int)u, Way::begin(me, p, mine.first + mine.row[i], u));
+                rest(me, p, s, mine, 0, i, u, Way::begin(me, p, mine.first + mine.row[i], u));
+        if constexpr (shared) meet(me, p, s, mine, 0, p.w);
         if constexpr (Way::settles) Way::prepare(me, p, s, with(p, 0), 0, mine.first, mine.count);
         if constexpr (Way::begins) {
             Way::prepare(me, p, s, with(p, -1), -1, mine.first, mine.count);
@@ -199,7 +266,7 @@ struct stack {
             me.barrier();
             Way::settle(me, p, s, with(p, -1), at_rest(p, 0, 0), at_rest(p, 1, 0), -1, mine.first, mine.count);
         }
-        ready(p, mine, 0, unit, next);
+        ready(p, mine, 0, at.u0 + unit, next);
         while (at.n < Way::passes(p)) {
             me.copy_wait();
             me.barrier();  // the tile is there, for all; the other buffer, and the numbers two layers back, were read
@@ -215,21 +282,24 @@ struct stack {
                     if (mine.there[i] && u < out) Way::late(p, at.n, mine.first + mine.row[i], u, now[i]);
                     sum[i] = Way::start(now[i]);
                 }
-                const bool more = at.u0 + p.units < out;
-                ready(p, mine, more ? at.n : at.n + 1, more ? u + p.units : unit, next);
+                const int64_t strip = p.units * p.sharers;
+                const bool more = at.u0 + strip < out;
+                ready(p, mine, more ? at.n : at.n + 1, more ? u + strip : p.units * p.sharer + unit, next);
             }
-            if (u < out) {
+            if (u < out && mine.there[0]) {
                 int rows[M];
                 SIMT_UNROLL for (int i = 0; i < M; i++) rows[i] = at_rest(p, turn, mine.row[i]);
                 multiply<T, M>(p, s, buffer, unit, rows, at, sum);
             }
             if (then.k0 == 0 && u < out) SIMT_UNROLL for (int i = 0; i < M; i++) {
                     if (!mine.there[i]) continue;
-                    T rest = 0;
-                    if (!Way::two || turn) rest = s.get(at_rest(p, Way::two ? 0 : turn, mine.row[i]) + (int)u);
-                    s.set(at_rest(p, 1 - turn, mine.row[i]) + (int)u,
-                          Way::finish(me, p, at.n, mine.first + mine.row[i], u, now[i], sum[i], rest));
+                    T before = 0;
+                    if (!Way::two || turn) before = s.get(at_rest(p, Way::two ? 0 : turn, mine.row[i]) + (int)u);
+                    rest(me, p, s, mine, 1 - turn, i, u,
+                         Way::finish(me, p, at.n, mine.first + mine.row[i], u, now[i], sum[i], before));
                 }
+            if constexpr (shared)
+                if (then.n != at.n && (Way::settles || then.n < Way::passes(p))) meet(me, p, s, mine, 1 - turn, out);
             if constexpr (Way::settles)
                 if (then.n != at.n) {
                     me.barrier();  // the layer's rows are whole
@@ -243,8 +313,7 @@ struct stack {
     }
 
     SIMT static void run(simt::lane &me, const arguments &p) {
-        const int64_t all = (int64_t)M * p.row_warps;
-        for (int64_t group = me.block(); group * all < p.c.columns; group += me.blocks()) run_group(me, p, group);
+        for (int64_t group = me.block(); group * p.group < p.c.columns; group += me.blocks()) run_group(me, p, group);
     }
 };
 
@@ -286,6 +355,7 @@ struct onward : unsettled<T> {
             if (n + 1 == p.warm) me.peer_store(p.starts + row * p.w + u, z);
             return z;
         }
+        if (!holds(p, u)) return z;
         p.c.z[n * p.c.z_step + row * p.c.z_row + u] = z;
         if (n + 1 < p.c.length || !p.c.outcome) return z;
         dpcr_device_outcome *o = p.c.outcome + row;  // zero at first

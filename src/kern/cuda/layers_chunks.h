@@ -32,7 +32,7 @@ struct chunks {
     typedef chunked<T> arguments;
     static constexpr int most = most_threads;
 
-    SIMT static int64_t rows_of_group(const problem<T> &p) { return (int64_t)M * p.row_warps; }
+    SIMT static int64_t rows_of_group(const problem<T> &p) { return p.group; }
     SIMT static int64_t groups(const problem<T> &p) { return (p.c.columns + rows_of_group(p) - 1) / rows_of_group(p); }
     SIMT static T *start(const arguments &a, int64_t k, int64_t row) {
         return a.starts + (k * a.p.c.columns + row) * a.p.w;

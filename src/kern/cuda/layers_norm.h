@@ -148,7 +148,7 @@ SIMT void back_through_norm(simt::lane &me, const problem<T> &p, const simt::sha
         for (int u = me.in_warp(); u < w; u += simt::warp_size) {
             const T e = reciprocal * simt::fma(-along, s.get(normal + u), s.get(t + u) - mean);
             s.set(t + u, e);
-            *homeward<T>::slope(p, l, first + row, u) = e;
+            if (holds(p, u)) *homeward<T>::slope(p, l, first + row, u) = e;
         }
     }
 }

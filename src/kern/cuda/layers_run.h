@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
-// The launcher of layers.h, layers_norm.h, layers_two.h and layers_chunks.h: shapes of blocks, workspace and launches.
+// The launcher of layers.h, layers_norm.h, layers_two.h, layers_chunks.h and layers_shared.h: shapes of blocks,
+// workspace and launches.
 #ifndef DPCRI_CUDA_LAYERS_RUN_H
 #define DPCRI_CUDA_LAYERS_RUN_H
 
 #include "kern/cuda/cells_run.h"
 #include "kern/cuda/layers_chunks.h"
+#include "kern/cuda/layers_shared.h"
 #include "kern/cuda/shapes.h"
 
 namespace layers {
@@ -22,6 +24,7 @@ problem<T> problem_of(const dpcri_device_cell &c) {
     p.c = cells::problem_of<T>(c, (int)c.w);
     p.w = c.w;
     p.inner = c.hidden > 0 ? c.hidden : c.w;
+    p.sharers = 1;
     p.two = c.hidden > 0;
     p.weight2 = static_cast<const T *>(c.weight2);
     p.x2 = static_cast<const T *>(c.x2);
@@ -47,11 +50,12 @@ simt::shape shape_of(int row_warps, problem<T> *p) {
     const int64_t wide = gates::tiles(widest, simt::warp_size), most = most_threads / simt::warp_size / row_warps;
     const int64_t unit_warps = wide < most ? wide : most;
     p->row_warps = row_warps;
+    p->group = M * row_warps;
     p->units = (int)unit_warps * simt::warp_size;
     const int64_t depth = tile_bytes / (int64_t)sizeof(T) / p->units;
     p->depth = (int)(depth < widest ? depth : widest);
-    const int64_t groups = gates::tiles(p->c.columns, M * row_warps);
-    return {blocks_of(groups), p->units * row_warps, shared_numbers<T, M, Way>(*p) * (int64_t)sizeof(T), false};
+    const int64_t groups = gates::tiles(p->c.columns, p->group);
+    return {blocks_of(groups), p->units * row_warps, shared_numbers<T, Way>(*p) * (int64_t)sizeof(T), false};
 }
 
 // Wide rows go alone where four of them do not fit on chip.
@@ -67,6 +71,54 @@ int launch_stack(problem<T> p, bool launched, void *stream) {
     const simt::shape one = shape_of<T, 1, Way>(1, &p);
     if (one.shared_bytes > room) return DPCRI_CUDA_WIDTH;
     return launched ? simt::launch<stack<T, 1, Way>>(one, stream, p) : 0;
+}
+
+// ---- units that several blocks share ----
+
+inline int64_t widest_of(const dpcri_device_cell &c) { return c.hidden > c.w ? c.hidden : c.w; }
+
+// Numbers that blocks leave for each other.
+template <class T>
+T *exchange_of(const dpcri_device_cell &c, cells::cut *workspace) {
+    return workspace->take<T>(c.share ? 2 * c.rows * widest_of(c) : 0);
+}
+
+// How many blocks share a group's units at most, none where that is less than 2, and the shape of their launch. No bit
+// hangs on it.
+template <class T, class Way>
+int shape_shared(int64_t *sharers, simt::shape *s, problem<T> *p) {
+    typedef shared_stack<T, Way> kernel;
+    const int64_t widest = p->w > p->inner ? p->w : p->inner, depth = shared_tile_bytes / simt::warp_size / sizeof(T);
+    int64_t room = 0;
+    *sharers = 0;
+    const int status = simt::room_of_block(&room);
+    if (status != 0) return status;
+    p->row_warps = shared_rows;
+    p->group = p->c.columns < shared_rows ? (int)p->c.columns : shared_rows;
+    p->units = simt::warp_size;
+    p->depth = (int)(depth < widest ? depth : widest);
+    while (p->depth > least_depth && shared_numbers<T, Way>(*p) * (int64_t)sizeof(T) > room) p->depth /= 2;
+    *s = {0, most_threads, shared_numbers<T, Way>(*p) * (int64_t)sizeof(T), true};
+    if (s->shared_bytes > room) return 0;
+    const int64_t strips = gates::tiles(widest, p->units), groups = gates::tiles(p->c.columns, p->group);
+    const int64_t most = simt::cooperative_blocks<kernel>(s->threads, s->shared_bytes) / groups;
+    *sharers = strips < most ? strips : most;
+    if (*sharers < 2) *sharers = 0;
+    s->blocks = groups * *sharers;
+    return 0;
+}
+
+// Shared where that is asked for and the device has room.
+template <class T, class Way>
+int launch_any(problem<T> p, bool launched, void *stream) {
+    problem<T> q = p;
+    simt::shape s = {};
+    int64_t sharers = 0;
+    const int status = p.exchange ? shape_shared<T, Way>(&sharers, &s, &q) : 0;
+    if (status != 0) return status;
+    if (sharers == 0) return launch_stack<T, Way>(p, launched, stream);
+    q.sharers = (int)sharers;
+    return launched ? simt::launch<shared_stack<T, Way>>(s, stream, q) : 0;
 }
 
 // ---- overlapped chunks ----
@@ -93,7 +145,7 @@ template <class T, int M, class Way>
 int launch_shaped_chunks(const chunked<T> &a, simt::shape s, bool launched, void *stream) {
     typedef chunks<T, M, Way> kernel;
     const int64_t room = simt::cooperative_blocks<kernel>(s.threads, s.shared_bytes);
-    const int64_t items = a.chunks * gates::tiles(a.p.c.columns, M * a.p.row_warps);
+    const int64_t items = a.chunks * gates::tiles(a.p.c.columns, a.p.group);
     if (room < 1) return -1;
     s.blocks = items < room ? items : room;
     s.cooperative = true;
@@ -134,27 +186,35 @@ int run_overlap(const dpcri_device_cell &c, void *workspace, void *stream) {
 
 // ---- in order ----
 
-template <class T>
-int launch_onward(const problem<T> &p, bool launched, void *stream) {
-    if (p.two)
-        return p.gamma ? launch_stack<T, two_onward<T, true>>(p, launched, stream)
-                       : launch_stack<T, two_onward<T, false>>(p, launched, stream);
-    return p.gamma ? launch_stack<T, normed_onward<T>>(p, launched, stream)
-                   : launch_stack<T, onward<T>>(p, launched, stream);
+// What `with` does for the way that a stack goes, forward or back: with(Way()).
+template <class T, class With>
+int way_onward(const problem<T> &p, const With &with) {
+    if (p.two) return p.gamma ? with(two_onward<T, true>()) : with(two_onward<T, false>());
+    return p.gamma ? with(normed_onward<T>()) : with(onward<T>());
 }
-template <class T>
-int launch_homeward(const problem<T> &p, bool launched, void *stream) {
-    if (p.two)
-        return p.gamma ? launch_stack<T, two_homeward<T, true>>(p, launched, stream)
-                       : launch_stack<T, two_homeward<T, false>>(p, launched, stream);
-    return p.gamma ? launch_stack<T, normed_homeward<T>>(p, launched, stream)
-                   : launch_stack<T, homeward<T>>(p, launched, stream);
+template <class T, class With>
+int way_homeward(const problem<T> &p, const With &with) {
+    if (p.two) return p.gamma ? with(two_homeward<T, true>()) : with(two_homeward<T, false>());
+    return p.gamma ? with(normed_homeward<T>()) : with(homeward<T>());
 }
 
 template <class T>
-int run_forward(const dpcri_device_cell &c, void *stream) {
+int launch_onward(const problem<T> &p, bool launched, void *stream) {
+    return way_onward(p, [&](auto way) { return launch_any<T, decltype(way)>(p, launched, stream); });
+}
+template <class T>
+int launch_homeward(const problem<T> &p, bool launched, void *stream) {
+    return way_homeward(p, [&](auto way) { return launch_any<T, decltype(way)>(p, launched, stream); });
+}
+
+template <class T>
+int run_forward(const dpcri_device_cell &c, void *workspace, void *stream) {
+    cells::cut pieces = {static_cast<unsigned char *>(workspace), 0};
+    problem<T> p = problem_of<T>(c);
+    p.exchange = exchange_of<T>(c, &pieces), p.exchange_row = widest_of(c);
+    if (!c.share) p.exchange = nullptr;
     const int status = c.outcome ? simt::clear(c.outcome, (size_t)c.rows * sizeof *c.outcome, stream) : 0;
-    return status != 0 ? status : launch_onward<T>(problem_of<T>(c), true, stream);
+    return status != 0 ? status : launch_onward<T>(p, true, stream);
 }
 
 // ---- back ----
@@ -162,6 +222,7 @@ int run_forward(const dpcri_device_cell &c, void *stream) {
 template <class T>
 struct back_space {
     T *e, *normal, *reciprocal, *value, *come, *parts;  // of one product after the other
+    T *exchange;
     int64_t pieces, piece;
 };
 
@@ -183,6 +244,8 @@ back_space<T> space_of(const dpcri_device_cell &c, cells::cut *workspace) {
     s.value = workspace->take<T>(c.hidden > 0 ? states : 0);
     s.come = workspace->take<T>(c.hidden > 0 && c.gamma ? states : 0);
     s.parts = workspace->take<T>(parts ? s.pieces * (one > two ? one : two) : 0);
+    s.exchange = exchange_of<T>(c, workspace);
+    if (!c.share) s.exchange = nullptr;
     return s;
 }
 
@@ -195,6 +258,7 @@ problem<T> back_problem_of(const dpcri_device_cell &c, const back_space<T> &s) {
     p.reciprocal = s.reciprocal;
     p.value = s.value;
     p.come = c.hidden > 0 && c.gamma ? s.come : nullptr;
+    p.exchange = s.exchange, p.exchange_row = widest_of(c);
     return p;
 }
 
@@ -281,6 +345,7 @@ int run_back(const dpcri_device_cell &c, void *workspace, void *stream) {
 template <class T>
 struct kinds {
     static int fits(const dpcri_device_cell &c);  // on the current device
+    static int share(const dpcri_device_cell &c, int64_t *blocks);
     static size_t workspace(const dpcri_device_cell &c);
     static int run(const dpcri_device_cell &c, void *workspace, void *stream);
     // Of chains that go back by other kernels: their parameters' gradients, from the adjoints.
@@ -299,18 +364,31 @@ int kinds<T>::fits(const dpcri_device_cell &c) {
 }
 
 template <class T>
+int kinds<T>::share(const dpcri_device_cell &c, int64_t *blocks) {
+    const auto ask = [&](auto way) {
+        problem<T> p = problem_of<T>(c);
+        simt::shape s = {};
+        return shape_shared<T, decltype(way)>(blocks, &s, &p);
+    };
+    return c.backward ? way_homeward(problem_of<T>(c), ask) : way_onward(problem_of<T>(c), ask);
+}
+
+template <class T>
 size_t kinds<T>::workspace(const dpcri_device_cell &c) {
     cells::cut counted = {nullptr, 0};
     size_t cleared = 0;
     if (c.backward) return gradients_workspace(c);
-    if (overlaps(c)) (void)chunked_of<T>(c, &counted, &cleared);
+    if (overlaps(c))
+        (void)chunked_of<T>(c, &counted, &cleared);
+    else
+        (void)exchange_of<T>(c, &counted);
     return counted.used;
 }
 
 template <class T>
 int kinds<T>::run(const dpcri_device_cell &c, void *workspace, void *stream) {
     if (c.backward) return run_back<T>(c, workspace, stream);
-    return overlaps(c) ? run_overlap<T>(c, workspace, stream) : run_forward<T>(c, stream);
+    return overlaps(c) ? run_overlap<T>(c, workspace, stream) : run_forward<T>(c, workspace, stream);
 }
 
 template <class T>
