@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 // deeppcr VERB [options]: finds the verb, runs it, and makes sure that what it printed has arrived.
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -58,7 +60,14 @@ static int run(int argc, char **argv) {
     return cli_fail(CLI_USAGE, "no verb '%.60s'; there are %s", argv[1], list);
 }
 
+// A stream that the caller has closed stays one that fails: else the next file opened, a log, would get what is printed.
+static void keep_streams_apart(void) {
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd) return;
+}
+
 int main(int argc, char **argv) {
+    keep_streams_apart();
     cli_signals_install();
     const int status = run(argc, argv);
     // A full disk shows itself only here, when the buffer is written.

@@ -193,6 +193,14 @@ fi
 cases=$((cases + 1))
 "$program" info >&- 2>"$folder/stderr"
 [ $? -eq 4 ] || complain "a closed stdout is not told"
+# What is printed goes into no file that is opened in a closed stream's place.
+bits='--data bitstream --limit 16 --batch 8 --length 5 --epochs 2 --threads 1'
+cases=$((cases + 2))
+"$program" train gru $bits --log "$folder/closed" >&- 2>"$folder/stderr"
+[ $? -eq 4 ] || complain "train with a closed stdout: $(head -c 300 "$folder/stderr")"
+"$program" train gru $bits --log "$folder/closed2" --rate 1e300 2>&-
+[ $? -eq 2 ] || complain "train with a closed stderr"
+! cat "$folder/closed" "$folder/closed2" | grep -v '^{"' || complain "that stands in the log"
 refused 4 'cannot write' info --csv "$folder/missing/x.csv"
 refused 4 'cannot write' info --csv "$folder"
 refused 4 'cannot write' train mlp --layers 2 --save "$folder/missing/model"
