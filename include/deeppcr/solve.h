@@ -480,9 +480,9 @@ DPCR_API dpcr_status dpcr_solve_enqueue_backward(const dpcr_solve_plan *plan, co
 
 // Tests the caller's callbacks along the loop from z0, over at most its first 24 steps, which must be finite: advance
 // gives the same bits for rows apart, lanes of one step, lanes with a stride and several steps, in place; linearise's f
-// equals advance's to the tolerance; J agrees with central differences; adjoint and jvp agree with J, the adjoint
-// loop over many steps with the single ones, and, bit for bit, lanes at once with lanes apart. On disagreement returns
-// DPCR_ERROR_CALLBACK with the first difference in words. Allocates.
+// equals advance's to the tolerance; J agrees with differences, to either side where f has a kink; adjoint and jvp
+// agree with J, the adjoint loop over many steps with the single ones, and, bit for bit, lanes at once with lanes
+// apart. On disagreement returns DPCR_ERROR_CALLBACK with the first difference in words. Allocates.
 DPCR_API dpcr_status dpcr_steps_check(dpcr_context *context, const dpcr_steps *steps, const dpcr_array *z0,
                                       double tolerance, dpcr_error *error);
 
