@@ -178,6 +178,7 @@ typedef struct dpcri_device_recurrent {
     int64_t chunk, warm_up;  // from here on as of a cell
     double atol, rtol;
     int max_sweeps, stop;
+    int share;  // of RNN, GRU and LSTM: W_hh may stay on chip, spread over the blocks; the bits are the same
     dpcr_device_outcome *outcome;  // [rows]
     // The way back: x, h0, c0, y and kept are those of the way forward, and only read. With the gradients of y, ht and
     // ct those of all that is not NULL: dx, which may add to what is there, dh0, dc0, and onto what is there those of
@@ -477,6 +478,8 @@ typedef struct dpcri_device_kernels {
     dpcr_status (*recurrent_workspace)(int id, const dpcri_device_recurrent *layer, size_t *bytes, dpcr_error *error);
     dpcr_status (*recurrent)(int id, const dpcri_device_recurrent *layer, void *workspace, size_t bytes, void *stream,
                              dpcr_error *error);
+    // Over how many blocks of the device W_hh stays on chip with `share`; 0: it goes past them.
+    dpcr_status (*recurrent_share)(int id, const dpcri_device_recurrent *layer, int64_t *blocks, dpcr_error *error);
     // The host's bits.
     dpcr_status (*update)(int id, const dpcri_device_update *update, void *stream, dpcr_error *error);
     dpcr_status (*clip)(int id, const dpcri_device_clip *clip, void *stream, dpcr_error *error);

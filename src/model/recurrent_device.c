@@ -3,6 +3,7 @@
 // it, and back. What happened to each sequence of each chain lies first in the workspace, forward and then back; next y
 // of the layers below the last, by turns, or for training each in its own place, with what dropout leaves of one of
 // them, c of every step and the gradients of y by turns; then what a layer's kernels need.
+#include <stdio.h>
 #include <string.h>
 
 #include "kern/device.h"
@@ -48,6 +49,7 @@ static dpcri_device_recurrent form_of(const dpcr_recurrent_plan *plan, int64_t c
                                     .rtol = o->rtol,
                                     .max_sweeps = backward ? plan->sweeps_back : o->max_sweeps,
                                     .stop = o->no_fallback,
+                                    .share = 1,
                                     .packed = packed,
                                     .parted = parted,
                                     .backward = backward};
@@ -142,6 +144,19 @@ static dpcr_status ask_bytes(dpcr_recurrent_plan *plan, dpcr_error *error) {
     return DPCR_OK;
 }
 
+// Where W_hh stays on chip: over how many blocks.
+static dpcr_status tell_share(dpcr_recurrent_plan *plan, dpcr_error *error) {
+    const dpcri_device_recurrent layer = form_of(plan, 0, 0, plan->options.packed, plan->options.resets);
+    const size_t used = strlen(plan->sentence);
+    int64_t blocks = 0;
+    if (empty(plan) || !plan->kernels->recurrent_share) return DPCR_OK;
+    const dpcr_status status = plan->kernels->recurrent_share(plan->options.solve.device.id, &layer, &blocks, error);
+    if (status == DPCR_OK && blocks > 0)
+        snprintf(plan->sentence + used, sizeof plan->sentence - used, "; its weights stay on chip, in %lld block%s",
+                 (long long)blocks, blocks == 1 ? "" : "s");
+    return status;
+}
+
 dpcr_status dpcri_recurrent_plan_device(dpcr_recurrent_plan *plan, dpcr_error *error) {
     dpcr_solve_options *o = &plan->options.solve;
     const dpcr_recurrent *n = plan->network;
@@ -162,6 +177,7 @@ dpcr_status dpcri_recurrent_plan_device(dpcr_recurrent_plan *plan, dpcr_error *e
     DPCR_TRY(ask_bytes(plan, error));
     dpcri_device_sentence(asked, o->method, dpcri_device_text(o->device, where, sizeof where), info.name,
                           plan->sentence, sizeof plan->sentence);
+    DPCR_TRY(tell_share(plan, error));
 done:
     return status;
 }

@@ -48,6 +48,8 @@ struct network {
             default: return 1;
         }
     }
+    virtual ~network() = default;
+    virtual std::vector<std::vector<T> *> outputs() { return {&y, &ht, &ct}; }
     bool unmixed() const { return kind >= DPCRI_DEVICE_PARAGRU; }
     bool cell() const { return kind == DPCRI_DEVICE_LSTM || kind == DPCRI_DEVICE_PARALSTM; }
     static void fill(std::vector<T> &v, int64_t n, double scale) {
@@ -80,11 +82,35 @@ struct network {
         return c;
     }
 
-    void run(const dpcri_device_recurrent &c, uint64_t seed) {
+    void run_once(const dpcri_device_recurrent &c, uint64_t seed) {
         std::vector<unsigned char> workspace(dpcri_cuda_recurrent_workspace(c), 0xff);
         order(seed, 2);
         const int status = dpcri_cuda_recurrent_run(c, workspace.data(), workspace.size(), nullptr);
         if (status != DPCRI_CUDA_OK) fail_msg("status %d", status);
+    }
+    // With weights that go past, and where they may stay on chip too: the same.
+    void run(dpcri_device_recurrent c, uint64_t seed) {
+        std::vector<std::vector<T>> before, first;
+        for (std::vector<T> *const v : outputs()) before.push_back(*v);
+        const std::vector<dpcr_device_outcome> untold = outcome;
+        c.share = 0;
+        run_once(c, seed);
+        int64_t blocks = 0;
+        assert_int_equal(dpcri_cuda_recurrent_share(c, &blocks), DPCRI_CUDA_OK);
+        if (blocks == 0) return;
+        for (std::vector<T> *const v : outputs()) first.push_back(*v);
+        const std::vector<dpcr_device_outcome> told = outcome;
+        for (size_t i = 0; i < before.size(); i++) *outputs()[i] = before[i];
+        outcome = untold;
+        c.share = 1;
+        run_once(c, seed + 1);
+        for (size_t i = 0; i < first.size(); i++)
+            for (size_t n = 0; n < first[i].size(); n++) {
+                const T a = first[i][n], b = (*outputs()[i])[n];
+                if (!(a == b || (a != a && b != b)))
+                    fail_msg("on chip: output %d, number %d: %.9g, not %.9g", (int)i, (int)n, (double)b, (double)a);
+            }
+        assert_memory_equal(told.data(), outcome.data(), told.size() * sizeof told[0]);
     }
 
     std::vector<T> loop() {

@@ -45,7 +45,8 @@ struct projected {
         for (const int64_t n : lengths) c.packed = c.packed || n < L;
         return c;
     }
-    void run(const dpcri_device_recurrent &c, uint64_t seed) {
+    void run(dpcri_device_recurrent c, uint64_t seed) {
+        c.share = seed % 2 == 1;
         std::vector<unsigned char> workspace(dpcri_cuda_recurrent_workspace(c), 0xff);
         order(seed, 2);
         const int status = dpcri_cuda_recurrent_run(c, workspace.data(), workspace.size(), nullptr);

@@ -20,6 +20,10 @@ struct trained_case : network<T> {
         this->fill(dy, l * b * (h + 1), 1), this->fill(dht, b * h, 1), this->fill(dct, b * h, 1);
     }
 
+    std::vector<std::vector<T> *> outputs() override {
+        return {&this->y, &this->ht, &this->ct, &kept, &dx, &dh0, &dc0, &dw_ih, &dw_hh, &db_ih, &db_hh, &dpeephole};
+    }
+
     // The states of the loop, and arguments to go back over them.
     dpcri_device_recurrent forward(dpcri_device_way way) {
         dpcri_device_recurrent c = this->arguments(DPCRI_DEVICE_LOOP);

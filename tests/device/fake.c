@@ -357,6 +357,10 @@ static dpcr_status recurrent_workspace(int id, const dpcri_device_recurrent *lay
     return fake_kernels.recurrent_workspace(id, layer, bytes, error);
 }
 
+static dpcr_status recurrent_share(int id, const dpcri_device_recurrent *layer, int64_t *blocks, dpcr_error *error) {
+    return fake_kernels.recurrent_share(id, layer, blocks, error);
+}
+
 static dpcr_status recurrent(int id, const dpcri_device_recurrent *layer, void *workspace, size_t bytes, void *stream,
                              dpcr_error *error) {
     return LAUNCHED(RECURRENT, layer, layer);
@@ -391,6 +395,7 @@ static const dpcri_device_kernels deferred = {.size = FAKE_KERNELS_SIZE,
                                               .cell_share = cell_share,
                                               .recurrent_workspace = recurrent_workspace,
                                               .recurrent = recurrent,
+                                              .recurrent_share = recurrent_share,
                                               .update = update,
                                               .clip = clip,
                                               .tie = tie,

@@ -233,6 +233,13 @@ static dpcr_status run_cell(int id, const dpcri_device_cell *cell, void *workspa
     return DPCR_OK;
 }
 
+static dpcr_status recurrent_share(int id, const dpcri_device_recurrent *layer, int64_t *blocks, dpcr_error *error) {
+    (void)id;
+    (void)error;
+    *blocks = layer->gates <= DPCRI_DEVICE_LSTM && layer->rows <= 16 ? (layer->hidden + 7) / 8 : 0;
+    return DPCR_OK;
+}
+
 const dpcri_device_kernels fake_kernels = {.size = sizeof fake_kernels,
                                            .linear_workspace = workspace_of,
                                            .linear = run_linear,
@@ -241,6 +248,7 @@ const dpcri_device_kernels fake_kernels = {.size = sizeof fake_kernels,
                                            .cell_share = cell_share,
                                            .recurrent_workspace = fake_recurrent_workspace,
                                            .recurrent = fake_recurrent,
+                                           .recurrent_share = recurrent_share,
                                            .update = fake_update,
                                            .clip = fake_clip,
                                            .tie = fake_tie,

@@ -170,6 +170,17 @@ static dpcr_status recurrent(int id, const dpcri_device_recurrent *layer, void *
     return told(id, code, bytes, "a recurrent layer's launch", error);
 }
 
+static dpcr_status recurrent_share(int id, const dpcri_device_recurrent *layer, int64_t *blocks, dpcr_error *error) {
+    int before = 0;
+    *blocks = 0;
+    int code = dpcri_cuda_enter(id, &before);
+    if (code == 0) {
+        code = dpcri_cuda_recurrent_share(*layer, blocks);
+        dpcri_cuda_leave(id, before);
+    }
+    return told(id, code, 0, "a recurrent layer", error);
+}
+
 // ---- training ----
 
 #define DEFINE_CALL(name, form, what)                                                     \
@@ -217,6 +228,7 @@ const dpcri_device_kernels dpcri_cuda_kernels = {.size = sizeof dpcri_cuda_kerne
                                                  .cell_share = cell_share,
                                                  .recurrent_workspace = recurrent_workspace,
                                                  .recurrent = recurrent,
+                                                 .recurrent_share = recurrent_share,
                                                  .update = update,
                                                  .clip = clip,
                                                  .tie = tie,

@@ -44,6 +44,7 @@ struct problem : chunked<T> {
     T *states;          // [2][chunks rows][H]: h of the items, by turns
     T *cells;           // [chunks rows][H]: c
     T *reset, *update;  // [chunks rows][H]: r h and z of a GRU that resets before the product
+    int kept_units;     // units of a block that keeps their rows of W_hh on chip (gates_kept.h)
 };
 
 // Where step m of a sequence lies.
@@ -202,32 +203,46 @@ struct columns {
         return peephole ? simt::fma(peephole[2 * p.hidden], after, in) : in;
     }
 
-    SIMT static T advance(simt::lane &me, const problem<T> &p, int64_t item, int64_t m, int64_t u, const T (&sum)[G],
-                          T h) {
-        const int64_t H = p.hidden, at = place_of(p, item % p.rows, m) * p.rows + item % p.rows;
-        const T *g = p.given + at * p.given_row + u;
+    // What a step of a unit needs of its own: g, and c before it.
+    struct own {
+        T g[G], cell;
+    };
+    SIMT static own ready(simt::lane &me, const problem<T> &p, int64_t item, int64_t m, int64_t u) {
+        const int64_t row = item % p.rows, at = place_of(p, row, m) * p.rows + row;
+        own o = {};
+        SIMT_UNROLL for (int q = 0; q < G; q++) o.g[q] = p.given[at * p.given_row + q * p.hidden + u];
+        if (cell && !begins(p, row, m)) o.cell = load_cell(me, p, item, u);
+        return o;
+    }
+    // h after it, and c.
+    SIMT static T finish(simt::lane &me, const problem<T> &p, int64_t item, int64_t u, const own &o, const T (&sum)[G],
+                         T h, T &c) {
         if constexpr (G == 1) {
-            const T v = cut(p, g[0] + sum[0]);
+            const T v = cut(p, o.g[0] + sum[0]);
             return p.relu ? (v <= 0 ? T(0) : v) : cells::tanh_of(v);
         }
         if constexpr (G == 3) {
-            const T r = sigmoid(cut(p, g[0] + sum[0])), z = sigmoid(cut(p, g[H] + sum[1]));
-            const T n = cells::tanh_of(cut(p, simt::fma(r, sum[2], g[2 * H])));
+            const T r = sigmoid(cut(p, o.g[0] + sum[0])), z = sigmoid(cut(p, o.g[1] + sum[1]));
+            const T n = cells::tanh_of(cut(p, simt::fma(r, sum[2], o.g[2])));
             return simt::fma(z, h - n, n);  // (1 - z) n + z h
         }
         if constexpr (G == 4) {
-            T *cell = p.cells + item * H + u;
-            const T before = begins(p, item % p.rows, m) ? T(0) : me.peer_load(cell);
             const T *peephole = p.peephole ? p.peephole + u : nullptr;
-            const T i = sigmoid(cut(p, into_input(peephole, g[0] + sum[0], before)));
-            const T f = p.coupled ? T(1) - i : sigmoid(cut(p, into_forget(p, peephole, g[H] + sum[1], before)));
-            const T n = cells::tanh_of(cut(p, g[2 * H] + sum[2]));
-            const T c = simt::fma(f, before, i * n);
-            const T o = sigmoid(cut(p, into_output(p, peephole, g[3 * H] + sum[3], c)));
-            me.peer_store(cell, c);
-            return o * cells::tanh_of(cut(p, c));
+            const T i = sigmoid(cut(p, into_input(peephole, o.g[0] + sum[0], o.cell)));
+            const T f = p.coupled ? T(1) - i : sigmoid(cut(p, into_forget(p, peephole, o.g[1] + sum[1], o.cell)));
+            const T n = cells::tanh_of(cut(p, o.g[2] + sum[2]));
+            c = simt::fma(f, o.cell, i * n);
+            const T out = sigmoid(cut(p, into_output(p, peephole, o.g[3] + sum[3], c)));
+            store_cell(me, p, item, u, c);
+            return out * cells::tanh_of(cut(p, c));
         }
         return h;
+    }
+    SIMT static void write(const problem<T> &p, const stretch &s, int64_t item, int64_t m, int64_t u, T h, T c) {
+        if (!s.writes) return;
+        const int64_t row = item % p.rows, l = place_of(p, row, m);
+        p.y[l * p.y_step + row * p.y_row + u] = h;
+        if (cell && p.kept) p.kept[(l * p.rows + row) * p.hidden + u] = c;
     }
 
     // One step of a tile; states go from one buffer to the other, those that rest too.
@@ -255,12 +270,11 @@ struct columns {
             T of_item[G];
             SIMT_UNROLL for (int q = 0; q < G; q++) of_item[q] = sums.get(own + (i * G + q) * units_of_tile);
             const T h = load(me, p, item, u, turn);
-            const T next = m >= 0 ? advance(me, p, item, m, u, of_item, fresh(p, item, at) ? T(0) : h) : h;
+            T c = 0, next = h;
+            if (m >= 0)
+                next = finish(me, p, item, u, ready(me, p, item, m, u), of_item, fresh(p, item, at) ? T(0) : h, c);
             store(me, p, item, u, 1 - turn, next);
-            if (m < 0 || !s.writes) continue;
-            const int64_t row = item % p.rows, l = place_of(p, row, m);
-            p.y[l * p.y_step + row * p.y_row + u] = next;
-            if (cell && p.kept) p.kept[(l * p.rows + row) * H + u] = load_cell(me, p, item, u);
+            if (m >= 0) write(p, s, item, m, u, next, c);
         }
     }
 

@@ -249,13 +249,33 @@ struct backs : back_rest<T> {
         }
     }
 
+    // A unit of an item at step n of a stretch: `sum` is what the product of the step before, `done`, made of it (-1:
+    // there was none); then the gates of this one, where it has one.
+    SIMT static void go_on(simt::lane &me, const arguments &b, const stretch &s, int64_t item, int64_t u, int64_t n,
+                           int64_t done, T sum, int turn) {
+        const int64_t H = b.hidden, row = item % b.rows, end = s.first + s.count;
+        const int64_t k = n < s.steps ? all::step_of(me, b, item, end, s.from + n) : -1;
+        const bool came = done >= 0;
+        T *const to = b.columns + (1 - turn) * all::items(b) * G * H;
+        if (came && begins(b.p, row, length_of<T>(b, row) - 1 - done)) sum = 0;
+        if (k < 0) {
+            if (came) rest::store(me, b, item, u, 0, sum);
+            return;
+        }
+        T e[E];
+        gates_of(me, b, item, k, u, came ? sum : rest::load(me, b, item, u, 0), e);
+        SIMT_UNROLL for (int q = 0; q < G; q++) me.peer_store(to + (item * G + q) * H + u, e[q]);
+        if (!s.writes) return;
+        const int64_t l = place_of(b.p, row, length_of<T>(b, row) - 1 - k);
+        SIMT_UNROLL for (int q = 0; q < E; q++) b.e[((l * b.rows + row) * E + q) * H + u] = e[q];
+    }
+
     // Of a tile: the product of the step before, `at - 1`, where there was one, then the gates of step `at`.
     SIMT static void tile(simt::lane &me, const arguments &b, const stretch &s, int64_t index, int64_t n, int turn) {
         const int64_t H = b.hidden, wide = tiles(H, units_of_tile), at = s.from + n;
         const int64_t first = s.first + index / wide * items_of_tile, end = s.first + s.count;
         const int64_t u0 = index % wide * units_of_tile, u = u0 + me.in_warp();
         const T *from = b.columns + turn * all::items(b) * G * H;
-        T *to = b.columns + (1 - turn) * all::items(b) * G * H;
         bool work = false;
         for (int i = 0; n > 0 && i < items_of_tile; i++)
             work = work || all::step_of(me, b, first + i, end, at - 1) >= 0;
@@ -269,20 +289,7 @@ struct backs : back_rest<T> {
         SIMT_UNROLL for (int i = 0; i < mine; i++) {
             const int64_t item = first + me.warp() * mine + i;
             if (item >= end || u >= H) continue;
-            const int64_t k = n < s.steps ? all::step_of(me, b, item, end, at) : -1;
-            const int64_t done = n > 0 ? all::step_of(me, b, item, end, at - 1) : -1;
-            const bool came = done >= 0;
-            if (came && begins(b.p, item % b.rows, length_of<T>(b, item % b.rows) - 1 - done)) sum[i][0] = 0;
-            if (k < 0) {
-                if (came) rest::store(me, b, item, u, 0, sum[i][0]);
-                continue;
-            }
-            T e[E];
-            gates_of(me, b, item, k, u, came ? sum[i][0] : rest::load(me, b, item, u, 0), e);
-            SIMT_UNROLL for (int q = 0; q < G; q++) me.peer_store(to + (item * G + q) * H + u, e[q]);
-            if (!s.writes) continue;
-            const int64_t row = item % b.rows, l = place_of(b.p, row, length_of<T>(b, row) - 1 - k);
-            SIMT_UNROLL for (int q = 0; q < E; q++) b.e[((l * b.rows + row) * E + q) * H + u] = e[q];
+            go_on(me, b, s, item, u, n, n > 0 ? all::step_of(me, b, item, end, at - 1) : -1, sum[i][0], turn);
         }
     }
 

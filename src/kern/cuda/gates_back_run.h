@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
-// The launcher of gates_back.h, and of gates_reset.h's and gates_project.h's way back: workspace and launches.
+// The launcher of gates_back.h and gates_kept_back.h, and of gates_reset.h's and gates_project.h's way back: workspace
+// and launches.
 #ifndef DPCRI_CUDA_GATES_BACK_RUN_H
 #define DPCRI_CUDA_GATES_BACK_RUN_H
 
-#include "kern/cuda/gates_back.h"
+#include "kern/cuda/gates_kept_back.h"
 #include "kern/cuda/gates_run.h"
 
 namespace gates {
@@ -190,17 +191,45 @@ int launch_after_chain(const dpcri_device_recurrent &c, const back_space<T> &spa
     return status == 0 ? launch_rows<T, 1>(layer, of_h, true, 0, c.projected, false, stream) : status;
 }
 
+// As gates_run.h's shape_kept.
+template <class T, int G>
+int shape_kept_back(simt::shape *s, back_problem<T> *b) {
+    typedef kept_backs<T, G> step;
+    int64_t room = 0;
+    b->p.kept_units = 0;
+    if (b->chunks * b->rows > most_kept_items) return 0;
+    const int status = simt::room_of_block(&room);
+    for (int units = 8; status == 0 && units <= simt::warp_size; units *= 2) {
+        const int64_t bytes = step::shared_numbers(*b, units) * (int64_t)sizeof(T), blocks = tiles(b->hidden, units);
+        if (bytes > room || blocks > simt::cooperative_blocks<chunks<T, step>>(threads, bytes)) continue;
+        b->p.kept_units = units;
+        *s = {blocks, threads, bytes, true};
+        return 0;
+    }
+    return status;
+}
+
+// -1: the device has no such launches.
+template <class T, int G, class Step>
+int launch_chunks_back(back_problem<T> b, bool share, void *stream) {
+    typedef chunks<T, Step> kernel;
+    simt::shape s = {};
+    const int status = share ? shape_kept_back<T, G>(&s, &b) : 0;
+    if (status != 0) return status;
+    if (b.p.kept_units > 0) return simt::launch<chunks<T, kept_backs<T, G>>>(s, stream, b);
+    const int64_t room = simt::cooperative_blocks<kernel>(threads, shared_bytes<T, 1>());
+    const int64_t wanted = tiles(b.chunks * b.rows, items_of_tile) * tiles(b.hidden, units_of_tile);
+    if (room < 1) return -1;
+    return simt::launch<kernel>({wanted < room ? wanted : room, threads, shared_bytes<T, 1>(), true}, stream, b);
+}
+
 template <class T, int G, class Step = backs<T, G>>
 int back_run_of(const dpcri_device_recurrent &c, void *workspace, void *stream) {
-    typedef chunks<T, Step> kernel;
     cells::cut pieces = {static_cast<unsigned char *>(workspace), 0};
     size_t cleared = 0;
     const back_space<T> space = back_of<T, G>(c, &pieces, &cleared);
     const back_problem<T> &b = space.b;
-    const int64_t units = tiles(c.hidden, units_of_tile);
-    const int64_t room = simt::cooperative_blocks<kernel>(threads, shared_bytes<T, 1>());
-    const int64_t wanted = tiles(b.chunks * c.rows, items_of_tile) * units;
-    if (room < 1) return -1;
+    if (simt::cooperative_blocks<chunks<T, Step>>(threads, shared_bytes<T, 1>()) < 1) return -1;
     int status = simt::clear(workspace, cleared, stream);
     if (G > 1) {
         if (status == 0) status = launch_inputs<T>(b.p, G * c.hidden, nullptr, stream);
@@ -211,7 +240,7 @@ int back_run_of(const dpcri_device_recurrent &c, void *workspace, void *stream) 
     const project_back<T> projected = {b, b.first, space.dh, b.last};
     if (c.projected) status = launch_before_chain<T>(c, space, projected, &chain, stream);
     if (status != 0) return status;
-    status = simt::launch<kernel>({wanted < room ? wanted : room, threads, shared_bytes<T, 1>(), true}, stream, chain);
+    status = launch_chunks_back<T, G, Step>(chain, c.share && !c.reset_before, stream);
     if (status == 0) status = launch_inputs_back<T, G>(b, stream);
     if (status == 0) status = launch_weights<T, G>(c, space, true, stream);
     if (status == 0) status = launch_weights<T, G>(c, space, false, stream);
@@ -225,7 +254,23 @@ template <class T>
 struct back_kinds {
     static size_t workspace(const dpcri_device_recurrent &c);
     static int run(const dpcri_device_recurrent &c, void *workspace, void *stream);
+    static int share(const dpcri_device_recurrent &c, int64_t *blocks);
 };
+
+template <class T>
+int back_kinds<T>::share(const dpcri_device_recurrent &c, int64_t *blocks) {
+    cells::cut counted = {nullptr, 0};
+    size_t cleared = 0;
+    simt::shape s = {};
+    back_problem<T> b = {};
+    if (c.reset_before) return 0;
+    plan_chunks<T>(c, 1, true, &counted, &cleared, &b);
+    const int status = c.gates == DPCRI_DEVICE_GRU    ? shape_kept_back<T, 3>(&s, &b)
+                       : c.gates == DPCRI_DEVICE_LSTM ? shape_kept_back<T, 4>(&s, &b)
+                                                      : shape_kept_back<T, 1>(&s, &b);
+    *blocks = s.blocks;
+    return status;
+}
 
 template <class T>
 size_t back_kinds<T>::workspace(const dpcri_device_recurrent &c) {

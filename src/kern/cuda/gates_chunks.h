@@ -96,6 +96,30 @@ SIMT void add_slice(simt::lane &me, const simt::shared<T> &s, T (&sum)[mine][Q])
     }
 }
 
+// sum + what a column of weights and a row of states make, both in shared memory: what the sum takes next is on its way
+// while it grows, since each of its terms waits for the one before.
+template <class T>
+SIMT T multiply_alone(const simt::shared<T> &s, int column, int stride, int row, int tall, T sum) {
+    constexpr int ahead = 8;
+    T weight[ahead] = {}, state[ahead] = {};
+    const int whole = tall / ahead * ahead;
+    SIMT_UNROLL for (int i = 0; i < ahead; i++) if (whole > 0) {
+        weight[i] = s.get(column + i * stride);
+        state[i] = s.get(row + i);
+    }
+    SIMT_ROLLED for (int k = 0; k < whole; k += ahead) {
+        T then[ahead] = {}, after[ahead] = {};
+        if (k + ahead < whole) SIMT_UNROLL for (int i = 0; i < ahead; i++) {
+                then[i] = s.get(column + (k + ahead + i) * stride);
+                after[i] = s.get(row + k + ahead + i);
+            }
+        SIMT_UNROLL for (int i = 0; i < ahead; i++) sum = simt::fma(weight[i], state[i], sum);
+        SIMT_UNROLL for (int i = 0; i < ahead; i++) weight[i] = then[i], state[i] = after[i];
+    }
+    for (int k = whole; k < tall; k++) sum = simt::fma(s.get(column + k * stride), s.get(row + k), sum);
+    return sum;
+}
+
 // What items stand at, as two arrays [chunks rows][H] of the arguments: h, and c where a state has it.
 template <class T, class Arguments, T *Arguments::*H, T *Arguments::*C>
 struct resting {

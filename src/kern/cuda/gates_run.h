@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
-// The launcher of gates.h, forward, and of gates_reset.h's and gates_project.h's way forward: workspace and launches.
+// The launcher of gates.h, forward, and of gates_kept.h's, gates_reset.h's and gates_project.h's way forward: workspace
+// and launches.
 #ifndef DPCRI_CUDA_GATES_RUN_H
 #define DPCRI_CUDA_GATES_RUN_H
 
 #include "kern/cuda/cells_run.h"
+#include "kern/cuda/gates_kept.h"
 #include "kern/cuda/gates_project.h"
 #include "kern/cuda/gates_reset.h"
 #include "kern/cuda/shapes.h"
@@ -119,19 +121,50 @@ int launch_inputs(const problem<T> &p, int64_t outputs, const T *more, void *str
                                    {p, outputs, more});
 }
 
-template <class T, int G, class Step = columns<T, G>>
-int run_of(const dpcri_device_recurrent &c, void *workspace, void *stream) {
+// Units of a block that keeps W_hh on chip, the fewest with which all blocks go together; 0 where W_hh does not fit, or
+// items are many.
+template <class T, int G>
+int shape_kept(simt::shape *s, problem<T> *p) {
+    typedef kept<T, G> step;
+    int64_t room = 0;
+    p->kept_units = 0;
+    if (p->chunks * p->rows > most_kept_items) return 0;
+    const int status = simt::room_of_block(&room);
+    for (int warps = 1; status == 0 && warps <= threads / simt::warp_size; warps *= 2) {
+        const int units = step::units_of(warps);
+        const int64_t bytes = step::shared_numbers(*p, units) * (int64_t)sizeof(T), blocks = tiles(p->hidden, units);
+        if (bytes > room || blocks > simt::cooperative_blocks<chunks<T, step>>(threads, bytes)) continue;
+        p->kept_units = units;
+        *s = {blocks, threads, bytes, true};
+        return 0;
+    }
+    return status;
+}
+
+// -1: the device has no such launches.
+template <class T, int G, class Step>
+int launch_chunks(problem<T> p, bool share, void *stream) {
     typedef chunks<T, Step> kernel;
-    cells::cut pieces = {static_cast<unsigned char *>(workspace), 0};
-    size_t cleared = 0;
-    const problem<T> p = problem_of<T, G>(c, &pieces, &cleared);
+    simt::shape s = {};
+    const int status = share ? shape_kept<T, G>(&s, &p) : 0;
+    if (status != 0) return status;
+    if (p.kept_units > 0) return simt::launch<chunks<T, kept<T, G>>>(s, stream, p);
     const int64_t room = simt::cooperative_blocks<kernel>(threads, shared_bytes<T, G>());
     const int64_t wanted = tiles(p.chunks * p.rows, items_of_tile) * tiles(p.hidden, units_of_tile);
     if (room < 1) return -1;
+    return simt::launch<kernel>({wanted < room ? wanted : room, threads, shared_bytes<T, G>(), true}, stream, p);
+}
+
+template <class T, int G, class Step = columns<T, G>>
+int run_of(const dpcri_device_recurrent &c, void *workspace, void *stream) {
+    cells::cut pieces = {static_cast<unsigned char *>(workspace), 0};
+    size_t cleared = 0;
+    const problem<T> p = problem_of<T, G>(c, &pieces, &cleared);
+    if (simt::cooperative_blocks<chunks<T, Step>>(threads, shared_bytes<T, G>()) < 1) return -1;
     int status = simt::clear(workspace, cleared, stream);
     if (status == 0) status = launch_inputs<T>(p, G * p.hidden, nullptr, stream);
     if (status != 0) return status;
-    return simt::launch<kernel>({wanted < room ? wanted : room, threads, shared_bytes<T, G>(), true}, stream, p);
+    return launch_chunks<T, G, Step>(p, c.share && !c.reset_before, stream);
 }
 
 // ---- an LSTM that projects ----
@@ -202,21 +235,17 @@ problem<T> chain_of(const dpcri_device_recurrent &c, const projected_space<T> &s
 
 template <class T>
 int run_projected(const dpcri_device_recurrent &c, void *workspace, void *stream) {
-    typedef chunks<T, columns<T, 4>> kernel;
     cells::cut pieces = {static_cast<unsigned char *>(workspace), 0};
     size_t cleared = 0;
     const projected_space<T> s = projected_of<T>(c, &pieces, &cleared);
     const problem<T> &p = s.p;
-    const int64_t room = simt::cooperative_blocks<kernel>(threads, shared_bytes<T, 4>());
-    const int64_t wanted = tiles(p.chunks * p.rows, items_of_tile) * tiles(p.hidden, units_of_tile);
-    if (room < 1) return -1;
+    if (simt::cooperative_blocks<chunks<T, columns<T, 4>>>(threads, shared_bytes<T, 4>()) < 1) return -1;
     int status = simt::clear(workspace, cleared, stream);
     if (status == 0) status = launch_unproject<T>(c, 4 * c.hidden, p.w_hh, s.fused, stream);
     if (status == 0) status = launch_inputs<T>(p, 4 * p.hidden, nullptr, stream);
     if (status == 0 && p.first) status = launch_numbers<first_given<T>>(p.rows * 4 * p.hidden, {p, p.first}, stream);
     if (status != 0) return status;
-    status = simt::launch<kernel>({wanted < room ? wanted : room, threads, shared_bytes<T, 4>(), true}, stream,
-                                  chain_of<T>(c, s));
+    status = launch_chunks<T, 4, columns<T, 4>>(chain_of<T>(c, s), c.share, stream);
     T *const lowest = p.y_step < 0 ? p.y + (c.length - 1) * p.y_step : p.y;
     if (status == 0) status = launch_project<T>(c, s.raw, lowest, stream);
     if (status != 0 || !p.last) return status;
@@ -291,7 +320,23 @@ template <class T>
 struct kinds {
     static size_t workspace(const dpcri_device_recurrent &c);
     static int run(const dpcri_device_recurrent &c, void *workspace, void *stream);
+    static int share(const dpcri_device_recurrent &c, int64_t *blocks);
 };
+
+template <class T>
+int kinds<T>::share(const dpcri_device_recurrent &c, int64_t *blocks) {
+    cells::cut counted = {nullptr, 0};
+    size_t cleared = 0;
+    simt::shape s = {};
+    if (narrow(c) || c.reset_before) return 0;
+    problem<T> p = layer_of<T>(c);
+    plan_chunks<T>(c, 1, false, &counted, &cleared, &p);
+    const int status = c.gates == DPCRI_DEVICE_GRU    ? shape_kept<T, 3>(&s, &p)
+                       : c.gates == DPCRI_DEVICE_LSTM ? shape_kept<T, 4>(&s, &p)
+                                                      : shape_kept<T, 1>(&s, &p);
+    *blocks = s.blocks;
+    return status;
+}
 
 template <class T>
 size_t kinds<T>::workspace(const dpcri_device_recurrent &c) {

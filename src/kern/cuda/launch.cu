@@ -317,6 +317,15 @@ dpcri_cuda_together dpcri_cuda_recurrent_together(dpcri_device_recurrent c) {
     return c.dtype == DPCR_F32 ? together_of<float>(c) : together_of<double>(c);
 }
 
+int dpcri_cuda_recurrent_share(dpcri_device_recurrent c, int64_t *blocks) {
+    *blocks = 0;
+    if (check(c) != DPCRI_CUDA_OK || c.length == 0 || c.rows == 0 || gates::apart(c)) return DPCRI_CUDA_OK;
+    if (c.backward)
+        return c.dtype == DPCR_F32 ? gates::back_kinds<float>::share(c, blocks)
+                                   : gates::back_kinds<double>::share(c, blocks);
+    return c.dtype == DPCR_F32 ? gates::kinds<float>::share(c, blocks) : gates::kinds<double>::share(c, blocks);
+}
+
 int dpcri_cuda_recurrent_run(dpcri_device_recurrent c, void *workspace, size_t bytes, void *stream) {
     const int status = check(c);
     if (status != DPCRI_CUDA_OK) return status;

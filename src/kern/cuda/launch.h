@@ -77,6 +77,7 @@ dpcri_cuda_together dpcri_cuda_cell_together(dpcri_device_cell cell);
 // of all steps lies in the workspace between them.
 size_t dpcri_cuda_recurrent_workspace(dpcri_device_recurrent layer);
 int dpcri_cuda_recurrent_run(dpcri_device_recurrent layer, void *workspace, size_t bytes, void *stream);
+int dpcri_cuda_recurrent_share(dpcri_device_recurrent layer, int64_t *blocks);  // kern/device.h's recurrent_share
 dpcri_cuda_together dpcri_cuda_recurrent_together(dpcri_device_recurrent layer);
 
 // A block a multiprocessor, all of which meet `count` times: what a step costs whose blocks meet.

@@ -135,29 +135,6 @@ SIMT void fetch(simt::lane &me, const problem<T> &p, const simt::shared<T> &s, c
     }
 }
 
-// Of one row: what the sum takes next is on its way while it grows, since each of its terms waits for the one before.
-template <class T>
-SIMT T multiply_alone(const simt::shared<T> &s, int tile, int stride, int row, int tall, T sum) {
-    constexpr int ahead = 8;
-    T weight[ahead] = {}, state[ahead] = {};
-    const int whole = tall / ahead * ahead;
-    SIMT_UNROLL for (int i = 0; i < ahead; i++) if (whole > 0) {
-        weight[i] = s.get(tile + i * stride);
-        state[i] = s.get(row + i);
-    }
-    SIMT_ROLLED for (int k = 0; k < whole; k += ahead) {
-        T then[ahead] = {}, after[ahead] = {};
-        if (k + ahead < whole) SIMT_UNROLL for (int i = 0; i < ahead; i++) {
-                then[i] = s.get(tile + (k + ahead + i) * stride);
-                after[i] = s.get(row + k + ahead + i);
-            }
-        SIMT_UNROLL for (int i = 0; i < ahead; i++) sum = simt::fma(weight[i], state[i], sum);
-        SIMT_UNROLL for (int i = 0; i < ahead; i++) weight[i] = then[i], state[i] = after[i];
-    }
-    for (int k = whole; k < tall; k++) sum = simt::fma(s.get(tile + k * stride), s.get(row + k), sum);
-    return sum;
-}
-
 // sum[i] += the tile's numbers for output u times those of row i: `rows` are where its numbers begin.
 template <class T, int M>
 SIMT void multiply(const problem<T> &p, const simt::shared<T> &s, int buffer, int u, const int (&rows)[M],
@@ -166,7 +143,7 @@ SIMT void multiply(const problem<T> &p, const simt::shared<T> &s, int buffer, in
     const int tall = left < p.depth ? (int)left : p.depth, stride = p.units + 1;
     const int tile = buffer * tile_numbers(p) + u;
     if constexpr (M == 1) {
-        sum[0] = multiply_alone(s, tile, stride, rows[0] + (int)at.k0, tall, sum[0]);
+        sum[0] = gates::multiply_alone(s, tile, stride, rows[0] + (int)at.k0, tall, sum[0]);
         return;
     }
     for (int k = 0; k < tall; k++) {

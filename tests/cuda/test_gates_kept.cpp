@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT
+// RNN, GRU and LSTM whose W_hh stays on chip, spread over blocks, on the CPU: what network::run compares with weights
+// that go past, both ways and to the bit, over kinds, widths across blocks, numbers of blocks and items, chunks,
+// resets, lengths and room; and where they do not stay. The other tests of gates do so for their own cases.
+#include "trained_case.h"
+
+namespace {
+
+struct device {
+    int blocks_before = simt::host::config.cooperative_blocks;
+    int64_t bytes_before = simt::host::config.shared_bytes;
+    explicit device(int blocks, int64_t bytes = 227 << 10) {
+        simt::host::config.cooperative_blocks = blocks;
+        simt::host::config.shared_bytes = bytes;
+    }
+    ~device() {
+        simt::host::config.cooperative_blocks = blocks_before;
+        simt::host::config.shared_bytes = bytes_before;
+    }
+};
+
+int64_t blocks_of(const dpcri_device_recurrent &c) {
+    int64_t blocks = -1;
+    assert_int_equal(dpcri_cuda_recurrent_share(c, &blocks), DPCRI_CUDA_OK);
+    return blocks;
+}
+
+// Units of a block: of 32 columns at least, or going back 8, and so many more that `most` blocks do.
+int64_t wanted(int64_t hidden, int64_t gates, int most, bool back) {
+    for (int64_t warps = 1; warps <= 4; warps *= 2) {
+        const int64_t units = back ? 8 * warps : 32 * warps / gates, blocks = (hidden + units - 1) / units;
+        if (blocks <= most) return blocks;
+    }
+    return 0;
+}
+
+void widths_and_blocks(void **) {
+    uint64_t seed = 0;
+    for (const dpcri_device_gates kind : kinds)
+        for (const int64_t hidden : {5, 8, 9, 31, 33, 64, 65, 100})
+            for (int most = 1; most <= 8; most += 1 + (int)(seed % 3), seed++) {
+                trained_case<float> n(kind, 2 + (int64_t)(seed % 3), 1 + (int64_t)(seed % 7), 3, hidden, 0.9);
+                n.back = seed % 2 == 1;
+                vary_cell(n, kind == DPCRI_DEVICE_LSTM ? (int)(seed % 4) : 0);
+                const device d(most);
+                const dpcri_device_recurrent f = n.forward(DPCRI_DEVICE_LOOP);
+                assert_int_equal(blocks_of(f), wanted(hidden, n.gates, most, false));
+                const dpcri_device_recurrent b = n.backward(DPCRI_DEVICE_LOOP);
+                assert_int_equal(blocks_of(b), wanted(hidden, n.gates, most, true));
+                n.run(b, seed);
+            }
+}
+
+void items_and_chunks(void **) {
+    for (const dpcri_device_gates kind : kinds)
+        for (const int64_t rows : {1, 2, 3, 4, 5, 8, 16, 17}) {
+            trained_case<double> n(kind, 12, rows, 2, 19, 0.8);
+            const dpcri_device_recurrent f = n.forward(DPCRI_DEVICE_LOOP);
+            assert_int_equal(blocks_of(f) > 0, rows <= 16);
+            n.run(n.backward(DPCRI_DEVICE_LOOP), (uint64_t)rows);
+            dpcri_device_recurrent o = n.arguments(DPCRI_DEVICE_OVERLAP);
+            o.kept = n.kept.data();
+            o.chunk = 4, o.warm_up = 2;
+            assert_int_equal(blocks_of(o) > 0, 3 * rows <= 16);
+            n.run(o, (uint64_t)rows);
+            o = n.backward(DPCRI_DEVICE_OVERLAP);
+            o.chunk = 4, o.warm_up = 3;
+            n.run(o, (uint64_t)rows + 1);
+        }
+}
+
+void lengths_and_resets(void **) {
+    uint64_t seed = 0;
+    for (const dpcri_device_gates kind : kinds)
+        for (const bool against : {false, true})
+            for (const dpcri_device_way way : {DPCRI_DEVICE_LOOP, DPCRI_DEVICE_OVERLAP}) {
+                trained_case<float> n(kind, 14, 4, 2, 21, 0.7);
+                n.back = against, n.lengths = {14, 0, 5, 9};
+                n.resets.assign(14 * 4, 0);
+                for (int i = 0; i < 6; i++) n.resets[(size_t)((seed * 7 + (uint64_t)i * 11) % (14 * 4))] = 1;
+                dpcri_device_recurrent f = n.arguments(way);
+                f.kept = n.kept.data(), f.chunk = 5, f.warm_up = 3;
+                assert_true(blocks_of(f) > 0);
+                n.run(f, seed++);
+                dpcri_device_recurrent b = n.backward(way);
+                b.chunk = 5, b.warm_up = 3;
+                n.run(b, seed++);
+            }
+}
+
+// More units a block where W_hh fits in fewer; none where it does not.
+void room_on_chip(void **) {
+    network<float> n(DPCRI_DEVICE_LSTM, 3, 2, 2, 100, 0.9);
+    const int64_t eight = (100 * 33 + 4 * (100 + 32)) * 4;
+    for (const int64_t bytes : {eight - 1, eight}) {
+        const device d(16, bytes);
+        const dpcri_device_recurrent c = n.arguments(DPCRI_DEVICE_LOOP);
+        assert_int_equal(blocks_of(c), bytes < eight ? 0 : 13);
+        n.run(c, 1);
+    }
+    const device none(0);
+    assert_int_equal(blocks_of(n.arguments(DPCRI_DEVICE_LOOP)), 0);
+    simt::host::config.room_error = 46;
+    int64_t blocks = 0;
+    dpcri_device_recurrent c = n.arguments(DPCRI_DEVICE_LOOP);
+    assert_int_equal(dpcri_cuda_recurrent_share(c, &blocks), 46);
+    simt::host::config.room_error = 0;
+}
+
+void other_cells_do_not(void **) {
+    network<float> reset(DPCRI_DEVICE_GRU, 5, 1, 2, 9, 0.9), apart(DPCRI_DEVICE_PARAGRU, 5, 1, 2, 9, 0.9);
+    network<float> narrow(DPCRI_DEVICE_RNN_TANH, 5, 1, 2, 4, 0.9);
+    reset.reset_before = true;
+    for (const network<float> *const n : {&reset, &apart, &narrow})
+        assert_int_equal(blocks_of(const_cast<network<float> *>(n)->arguments(DPCRI_DEVICE_LOOP)), 0);
+}
+
+}  // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(widths_and_blocks), cmocka_unit_test(items_and_chunks),   cmocka_unit_test(lengths_and_resets),
+        cmocka_unit_test(room_on_chip),      cmocka_unit_test(other_cells_do_not),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
