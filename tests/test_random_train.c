@@ -158,7 +158,7 @@ static void draw_sequence_model(job *j) {
         for (int64_t i = 0; i < j->sequences.count; i++) j->text[i] = (uint8_t)draw_below(o->symbols);
     }
     if (n->layers > 1 && draw_chance(40)) j->options.dropout = 0.3;
-    if (o->readout == DPCR_READOUT_LAST && !n->bidirectional && !j->options.dropout && draw_chance(30))
+    if (o->readout == DPCR_READOUT_LAST && !n->bidirectional && j->options.dropout == 0 && draw_chance(30))
         j->options.segment = draw_log(1, j->sequences.longest);
     tell(
         " %s %s I %lld H %lld P %lld layers %lld%s readout %s, %lld sequences%s of %lld, length %lld segment %lld "
