@@ -214,6 +214,11 @@ typedef struct dpcr_steps {
 
     // Non-zero: launch serves picard and parataa too, for which it waits for its stream once a sweep.
     int launch_sweeps;
+
+    // With gradient_from_tape, without gradient_whole: gradient may be called for some of a step's rows, in row order,
+    // one call after the other, each adding to what is there, so that the sums are those of one call. A thread then
+    // takes its rows back through many windows, where it has so many or more. 0: all rows at once.
+    int64_t gradient_rows;
 } dpcr_steps;
 
 // ---- methods and options ----

@@ -9,7 +9,7 @@
 #include "nn/window.h"
 
 // Work buffers of one call: on its stack, or allocated where wide layers would leave too few rows a block.
-enum { STACK_BYTES = 96 * 1024, FEW_ROWS = 16 };
+enum { STACK_BYTES = 96 * 1024, BLOCK_BYTES = 16 * 1024, FEW_ROWS = 16 };  // a block's states and two more fit L1
 
 typedef struct work {
     dpcr_context *context;
@@ -23,7 +23,8 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 // `values` numbers a row. False: not even one row fits and the allocator refused.
 static bool work_open(work *w, const dpcr_model *m, int64_t rows, int64_t values, unsigned char *stack) {
     const int64_t row_bytes = values * (int64_t)m->program.kernels->element;
-    const int64_t wanted = smaller(rows, DPCRI_PROGRAM_ROWS);
+    const int64_t fill = BLOCK_BYTES / (m->program.width * (int64_t)m->program.kernels->element);
+    const int64_t wanted = smaller(rows, fill > DPCRI_PROGRAM_ROWS ? fill : DPCRI_PROGRAM_ROWS);
     *w = (work){.context = m->context, .memory = stack, .rows = smaller(wanted, STACK_BYTES / row_bytes)};
     if (rows == 0) return true;
     if (w->rows >= smaller(wanted, FEW_ROWS)) return true;
@@ -417,15 +418,22 @@ static void adjoint_lane(const dpcr_model *m, const dpcr_span *span, int64_t c, 
         const dpcri_rows g = {w->memory, p->width};
         void *scratch = dpcri_rows_at(g, rows, 0, element).data;
         copy_rows(m, rows, dpcri_rows_at(rows_at1(last, c, element), r, 0, element), g);
+        const int64_t after = r + w->rows;
         for (int64_t k = span->steps - 1; k >= 0; k--) {
-            const dpcri_program_next next = {.parameters = step_parameters(m, first + k - 1),
-                                             .tape = dpcri_rows_at(rows_at2(tape, c, k - 1, element), r, 0, element),
-                                             .in = dpcri_rows_at(rows_at2(direct, c, k - 1, element), r, 0, element)};
-            dpcri_program_adjoint(
-                p, step_parameters(m, first + k), rows, dpcri_rows_at(rows_at2(in, c, k, element), r, 0, element),
-                dpcri_rows_at(rows_at2(tape, c, k, element), r, 0, element),
-                dpcri_rows_at(rows_at2(direct, c, k, element), r, 0, element),
-                dpcri_rows_at(rows_at2(kept, c, k, element), r, 0, element), g, scratch, k > 0 ? &next : NULL);
+            const bool turn = k == 0 && after < span->rows;  // the next rows, from the last step again
+            const int64_t step = turn ? span->steps - 1 : k - 1, row = turn ? after : r;
+            dpcri_program_next next = {.parameters = step_parameters(m, first + step),
+                                       .tape = dpcri_rows_at(rows_at2(tape, c, step, element), row, 0, element),
+                                       .in = dpcri_rows_at(rows_at2(direct, c, step, element), row, 0, element)};
+            if (k == 0 && !turn)
+                next = (dpcri_program_next){
+                    .parameters = kept && kept->data ? NULL : dpcri_model_at(m, m->gradients, first * p->parameters),
+                    .in = kept && kept->data ? (dpcri_rows){0} : rows_at2(in, c, 0, element)};
+            dpcri_program_adjoint(p, step_parameters(m, first + k), rows,
+                                  dpcri_rows_at(rows_at2(in, c, k, element), r, 0, element),
+                                  dpcri_rows_at(rows_at2(tape, c, k, element), r, 0, element),
+                                  dpcri_rows_at(rows_at2(direct, c, k, element), r, 0, element),
+                                  dpcri_rows_at(rows_at2(kept, c, k, element), r, 0, element), g, scratch, &next);
         }
         if (first_out && first_out->data)
             copy_rows(m, rows, g, dpcri_rows_at(rows_at1(first_out, c, element), r, 0, element));
@@ -473,6 +481,13 @@ static bool gradients_in_one_call(const dpcri_program *p, int64_t rows, bool tap
     return rows <= DPCRI_STEPS_ROWS || (p->width <= p->kernels->short_width && room);
 }
 
+// The step before a span's first, whose tape, of a pass that goes back window by window, lies before the span's.
+static dpcri_program_next before_steps(const dpcr_model *m, const dpcr_span *span, const dpcr_array *tape) {
+    if (span->first < 2) return (dpcri_program_next){0};
+    return (dpcri_program_next){.parameters = step_parameters(m, span->first - 1),
+                                .tape = rows_at1(tape, -1, m->program.kernels->element)};
+}
+
 static int gradient(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
                     const dpcr_array *adjoints) {
     const dpcr_model *m = user;
@@ -486,19 +501,20 @@ static int gradient(void *user, const dpcr_span *span, const dpcr_array *in, con
     for (int64_t c = 0; c < span->lanes; c++) {
         const int64_t step = span->first + c * span->stride;
         for (int64_t r = 0; r < span->rows; r += w.rows) {
-            // the rows after these, or the next step's first ones with its gradients
-            const bool done = r + w.rows >= span->rows;
+            // the rows after these, or the next step's first ones with its gradients; after the last what the adjoint
+            // loop of the steps before them wants
+            const bool done = r + w.rows >= span->rows, last = done && c + 1 == span->lanes;
             const int64_t lane = done ? c + 1 : c, row = done ? 0 : r + w.rows;
-            const dpcri_program_next next = {
+            dpcri_program_next next = {
                 .parameters = done ? dpcri_model_at(m, m->gradients, (step + span->stride) * p->parameters) : NULL,
                 .in = dpcri_rows_at(rows_at1(in, lane, element), row, 0, element),
                 .tape = dpcri_rows_at(rows_at1(tape, lane, element), row, 0, element)};
+            if (last) next = before_steps(m, span, tape);
             dpcri_program_gradient(p, step_parameters(m, step), dpcri_model_at(m, m->gradients, step * p->parameters),
                                    smaller(w.rows, span->rows - r),
                                    dpcri_rows_at(rows_at1(in, c, element), r, 0, element),
                                    dpcri_rows_at(rows_at1(tape, c, element), r, 0, element),
-                                   dpcri_rows_at(rows_at1(adjoints, c, element), r, 0, element), w.memory,
-                                   lane < span->lanes ? &next : NULL);
+                                   dpcri_rows_at(rows_at1(adjoints, c, element), r, 0, element), w.memory, &next);
         }
     }
     work_close(&w);
@@ -543,6 +559,10 @@ static void set_costs(const dpcr_model *m, dpcr_steps *steps) {
     }
 }
 
+// A step's sums then go from thread to thread, where z and e of so many rows would. Short rows are summed side by side,
+// without fetching a step's sums ahead.
+static int64_t rows_of_gradient(const dpcri_program *p) { return p->width <= p->kernels->short_width ? 0 : p->width; }
+
 static void fill_steps(dpcr_model *model, int64_t batch, dpcr_steps *steps) {
     const dpcr_model_options *o = &model->options;
     const bool two_layer = o->branch == DPCR_BRANCH_TWO_LAYER;
@@ -560,6 +580,7 @@ static void fill_steps(dpcr_model *model, int64_t batch, dpcr_steps *steps) {
                           .latency = 1e-9 * (38 + 1.7 * (two_layer ? w + h : w) + (o->layer_norm ? 40 : 0)),
                           .tape_values = model->program.tape,
                           .gradient_from_tape = dpcri_program_turns_tape(&model->program),
+                          .gradient_rows = rows_of_gradient(&model->program),
                           .advance = advance,
                           .linearise = linearise,
                           .jvp = jvp,

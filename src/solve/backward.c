@@ -4,8 +4,8 @@
 // Sequential: the adjoint loop of the callbacks, no Jacobian formed; blocks of sequences side by side. Overlap: the
 // same loop in chunks (backward_overlap.c). Chunked, where the callback adjoint_window is there: by it
 // (backward_windows.c). By another scheme, or overlap without the callback adjoint: exact Jacobians (never a
-// quasi-Newton's approximation) and one linear solve. Parameter gradients of a step are made by one task over all rows
-// in order, never summed over threads. Source: BPPSA (arXiv 1907.10134), DeepPCR; docs/math/backward.md.
+// quasi-Newton's approximation) and one linear solve. Parameter gradients of a step are summed over all rows in order:
+// by one task, or part after part (backward_rows.c). Source: BPPSA (arXiv 1907.10134), DeepPCR; docs/math/backward.md.
 #include <math.h>
 #include <string.h>
 
@@ -71,6 +71,10 @@ size_t dpcri_backward_bytes(const dpcr_solve_plan *plan) {
 // Nothing can be made up for a gradient, so a positive code ends the call too.
 static void note(dpcri_backward *b, int code) {
     if (code != 0) b->code = code;
+}
+
+int64_t dpcri_backward_blocks(const dpcr_solve_plan *plan) {
+    return (plan->steps.batch + plan->back_block - 1) / plan->back_block;
 }
 
 // `lanes` lanes of `count` steps of x [steps][rows][w], from step `first` on and `stride` apart:
@@ -179,16 +183,6 @@ static void linearise_piece(void *argument, int64_t task) {
     linearise_range(b, begin ? begin : 1, end - (begin ? begin : 1));
 }
 
-// Of sequences row .. row + rows - 1, where gradient finds all it wants in the tape.
-static void gradient_of_rows(dpcri_backward *b, int64_t first, int64_t count, int64_t row, int64_t rows) {
-    if (count <= 0) return;
-    const dpcr_steps *steps = &b->plan->steps;
-    const dpcr_span span = dpcri_span(first, count, 1, 1, row, rows);
-    const dpcr_array in = dpcri_inputs(&b->t, first, count, row, rows);
-    const dpcr_array tape = dpcri_slice(b->tape, first, count, row, rows);
-    note(b, steps->gradient(steps->user, &span, &in, &tape, NULL));
-}
-
 static void gradient_range(dpcri_backward *b, int64_t first, int64_t count) {
     if (count <= 0) return;
     const dpcr_steps *steps = &b->plan->steps;
@@ -208,10 +202,6 @@ static void gradient_piece(void *argument, int64_t task) {
     gradient_range(b, begin ? begin : 1, end - (begin ? begin : 1));
 }
 
-static int64_t blocks_of(const dpcr_solve_plan *plan) {
-    return (plan->steps.batch + plan->back_block - 1) / plan->back_block;
-}
-
 // Whether one thread has gone back through all rows and another one would wait for their lines for longer than it takes
 // off the gradients: rows of at most 16 bytes (1024 layers of width 2, batch 16: 26 to 82 us on two threads, 32 on
 // one), or few of them in a window (1024 layers of width 8: 8.3 us where a line passes in 45 ns and 13 where it takes
@@ -220,7 +210,7 @@ static bool lines_stay(const dpcr_solve_plan *plan) {
     const dpcr_steps *steps = &plan->steps;
     const double few = 2e5;  // flops of a window
     if (by_loop(plan) && (double)plan->backward_window * (double)steps->batch * steps->flops < few) return true;
-    return by_loop(plan) && steps->batch > 1 && blocks_of(plan) == 1 &&
+    return by_loop(plan) && steps->batch > 1 && dpcri_backward_blocks(plan) == 1 &&
            steps->width * (int64_t)dpcr_dtype_size(steps->dtype) <= 16;
 }
 
@@ -299,50 +289,12 @@ static dpcr_status solve_window(dpcri_backward *b, dpcr_error *error) {
     return dpcr_transition_apply(&steps->jacobian, 1, &a, &first, NULL, &b->carry, error);
 }
 
-// ---- blocks of sequences through several windows ----
-
-// A task goes back with its own rows: what the adjoint loop leaves is still in its cache when the gradients want it.
-static void block_back(void *argument, int64_t task) {
-    dpcri_backward *b = argument;
-    const int64_t row = task * b->plan->back_block, left = b->plan->steps.batch - row;
-    const int64_t rows = left < b->plan->back_block ? left : b->plan->back_block;
-    const dpcr_array carry = dpcri_slice(&b->carry, 0, 1, row, rows);
-    for (int64_t hi = b->hi, lo; hi > b->lo && b->code == 0; hi = lo) {
-        lo = hi > b->plan->backward_window ? hi - b->plan->backward_window : 0;
-        const int64_t from = lo ? lo : 1;
-        if (from < hi) dpcri_adjoint_lanes(b, from, 1, 1, hi - from, row, rows, &carry, NULL, &carry);
-        if (lo == 0) dpcri_adjoint_lanes(b, 0, 1, 1, 1, row, rows, &carry, NULL, &carry);
-        if (lo == 0) gradient_of_rows(b, 0, 1, row, rows);
-        gradient_of_rows(b, from, hi - from, row, rows);
-    }
-}
-
-// By the loop alone: overlapped chunks leave what gradient wants in the tape too, but have no blocks. Not where threads
-// would have no block: they help with the gradients instead. The bits are the same.
-static bool goes_by_blocks(const dpcri_backward *b) {
-    const dpcr_steps *steps = &b->plan->steps;
-    return b->from_tape && by_loop(b->plan) && steps->gradient && steps->gradient_whole && steps->gradient_join &&
-           dpcr_context_threads(b->plan->context) <= blocks_of(b->plan);
-}
-
-static dpcr_status failure_of(dpcri_backward *b, dpcr_error *error) {
+dpcr_status dpcri_backward_failure(dpcri_backward *b, dpcr_error *error) {
     if (b->code != 0)
         return dpcri_fail_code(error, DPCR_ERROR_CALLBACK, b->code, "backward: a callback aborted with code %d",
                                b->code);
     if (asked_to_stop(b))
         return dpcri_fail(error, DPCR_ERROR_CANCELLED, "backward: stopped by the caller's cancel function");
-    return DPCR_OK;
-}
-
-static dpcr_status run_blocks(dpcri_backward *b, dpcr_error *error) {
-    const int64_t stretch = b->plan->backward_window * b->plan->join_windows;
-    for (b->hi = b->plan->steps.length; b->hi > 0; b->hi = b->lo) {
-        b->lo = b->hi > stretch ? b->hi - stretch : 0;
-        for_tasks(b, blocks_of(b->plan), block_back);
-        b->plan->steps.gradient_join(b->plan->steps.user);
-        const dpcr_status status = failure_of(b, error);
-        if (status != DPCR_OK) return status;
-    }
     return DPCR_OK;
 }
 
@@ -352,7 +304,7 @@ static dpcr_status run_windows(dpcri_backward *b, dpcr_error *error) {
     const bool composes_whole = composes_with_gradients(b->plan);
     const int64_t window = composes_whole ? steps->length : b->plan->backward_window;
     int64_t windows = 0;
-    if (goes_by_blocks(b)) return run_blocks(b, error);
+    if (by_loop(b->plan) && dpcri_backward_goes_by_rows(b)) return dpcri_backward_rows(b, error);
     for (b->hi = steps->length; b->hi > 0; b->hi = b->lo) {
         b->lo = b->hi > window ? b->hi - window : 0;
         const int64_t shape[3] = {b->hi - b->lo, batch, steps->width};
@@ -377,7 +329,7 @@ static dpcr_status run_windows(dpcri_backward *b, dpcr_error *error) {
                 steps->gradient_join(steps->user);
         } else if (steps->gradient && !composes_whole && b->code == 0 && !b->stopped)
             for_tasks(b, (b->hi - b->lo + b->gradient_piece - 1) / b->gradient_piece, gradient_piece);
-        status = failure_of(b, error);
+        status = dpcri_backward_failure(b, error);
         if (status != DPCR_OK) return status;
     }
     return DPCR_OK;

@@ -49,6 +49,16 @@ int64_t dpcri_backward_piece(const dpcr_steps *steps);
 // Whether adjoint states that nobody else wants have room beside the windows: one of them at least.
 bool dpcri_backward_fits(const dpcr_steps *steps);
 
+// By the loop, where the gradients are taken from the tape: a thread takes its sequences through many windows, each
+// window's gradients right after its adjoint loop.
+bool dpcri_backward_goes_by_rows(const dpcri_backward *b);
+dpcr_status dpcri_backward_rows(dpcri_backward *b, dpcr_error *error);
+
+// Blocks of sequences that threads share.
+int64_t dpcri_backward_blocks(const dpcr_solve_plan *plan);
+// What a callback or the caller's cancel function has said, the latter asked.
+dpcr_status dpcri_backward_failure(dpcri_backward *b, dpcr_error *error);
+
 // The window by overlapped chunks.
 void dpcri_backward_overlap(dpcri_backward *b);
 void dpcri_backward_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_backward_space *space);
