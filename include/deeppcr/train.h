@@ -119,7 +119,8 @@ typedef struct dpcr_train_options {
     // DPCR_ERROR_CANCELLED if steps are left. The context's cancel function does the same. May be NULL.
     int (*progress)(void *user, const struct dpcr_train_state *state);
     void *progress_user;
-    double clip;  // norm of all gradients together at most, as dpcr_gradients_clip_norm, finite; 0: any
+    double clip;  // norm of all gradients together (of tied steps once) at most, as dpcr_gradients_clip_norm, finite;
+                  // 0: any
     // Not 0: less memory for more time, with the same bits, so a checkpoint goes on with and without it. dpcr_train
     // keeps no tape, and the way back makes it again; on a device, by the loop and over layers that are normalised,
     // two-layer or of another width than 1, 2 and 4, the states before every so many layers alone, and the way back

@@ -175,6 +175,12 @@ void dpcri_add_numbers(dpcr_dtype dtype, int64_t count, const void *from, void *
         for (int64_t i = 0; i < count; i++) ((float *)to)[i] += ((const float *)from)[i];
 }
 
+void dpcri_model_copy_tied(dpcr_model *m) {
+    const size_t bytes = (size_t)m->program.parameters * m->program.kernels->element;
+    for (int64_t l = m->options.tie; l < m->options.layers; l++)
+        memcpy(m->gradients + (size_t)l * bytes, m->gradients + (size_t)(l - m->options.tie) * bytes, bytes);
+}
+
 // The first step of each set takes the sum of the others, which then copy it.
 void dpcr_model_tie_gradients(dpcr_model *m) {
     if (!m || !m->options.tie) return;
@@ -183,8 +189,16 @@ void dpcr_model_tie_gradients(dpcr_model *m) {
     for (int64_t l = tie; l < m->options.layers; l++)
         dpcri_add_numbers(m->options.dtype, each, m->gradients + (size_t)l * bytes,
                           m->gradients + (size_t)(l % tie) * bytes);
-    for (int64_t l = tie; l < m->options.layers; l++)
-        memcpy(m->gradients + (size_t)l * bytes, m->gradients + (size_t)(l - tie) * bytes, bytes);
+    dpcri_model_copy_tied(m);
+}
+
+void dpcri_model_own(const dpcr_model *m, void *vector, dpcr_array own[2]) {
+    const int64_t each = m->program.parameters, tie = m->options.tie;
+    const int64_t after = tie ? each * m->options.layers : m->count,
+                  counts[2] = {tie ? each * tie : m->count, m->count - after};
+    char *const from = vector;
+    own[0] = dpcr_array_make(from, m->options.dtype, 1, &counts[0]);
+    own[1] = dpcr_array_make(from + (size_t)after * m->program.kernels->element, m->options.dtype, 1, &counts[1]);
 }
 
 dpcr_status dpcr_model_create(dpcr_context *context, const dpcr_model_options *options, dpcr_model **model,

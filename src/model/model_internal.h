@@ -33,6 +33,11 @@ typedef struct dpcri_parameter {
 
 // to += from
 void dpcri_add_numbers(dpcr_dtype dtype, int64_t count, const void *from, void *to);
+// Each tied set's first gradients, again its copies'.
+void dpcri_model_copy_tied(dpcr_model *m);
+// Of a vector of the model's form what is no tied step's copy: steps, then encoder and head; without ties all, and
+// nothing.
+void dpcri_model_own(const dpcr_model *m, void *vector, dpcr_array own[2]);
 int64_t dpcri_model_parameters(const dpcr_model_options *options);
 void dpcri_model_parameter(const dpcr_model *model, int64_t index, dpcri_parameter *parameter);
 // Size in bytes of a number, and a place in one of the vectors.

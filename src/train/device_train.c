@@ -6,6 +6,8 @@
 // kernels' bits are.
 #include "train/device_train.h"
 
+#include "kern/device.h"
+#include "model/model_internal.h"
 #include "rt/rt.h"
 #include "train/device_pass.h"
 
@@ -108,7 +110,8 @@ static dpcr_status set_up(there *t, dpcr_error *error) {
     DPCR_TRY(take_state(t, o->kind != DPCR_SGD || o->momentum != 0, &t->first, error));
     DPCR_TRY(take_state(t, o->kind != DPCR_SGD, &t->second, error));
     if (l->options.clip > 0)
-        DPCR_TRY(dpcri_device_pass_take(&t->pass, "clipping", DPCR_CLIP_BYTES, 1, 1, 1, NULL, &t->sums, error));
+        DPCR_TRY(dpcri_device_pass_take(&t->pass, "clipping", 1 + 2 * DPCRI_CLIP_BLOCKS, 1, 1, sizeof(double), NULL,
+                                        &t->sums, error));
     DPCR_TRY(dpcri_ledger_take(l, error));
     vectors_of(t, device, host);
     DPCR_TRY(move(t, device, host, DPCRI_TO_DEVICE, error));
@@ -132,6 +135,32 @@ done:
     return status;
 }
 
+// The norm counts tied steps once; their copies follow, twice as many each time.
+static dpcr_status clip(const there *t, const dpcr_array *gradients, dpcr_error *error) {
+    dpcr_status status;
+    const dpcri_device_pass *p = &t->pass;
+    const dpcr_model_options *o = p->options;
+    dpcr_array own[2];
+    dpcri_model_own(p->model, gradients->data, own);
+    const dpcri_device_clip c = {.dtype = gradients->dtype,
+                                 .count = own[0].shape[0],
+                                 .gradients = own[0].data,
+                                 .most = t->ledger->options.clip,
+                                 .sums = t->sums,
+                                 .more_count = own[1].shape[0],
+                                 .more = own[1].data};
+    const size_t each = (size_t)p->model->program.parameters * dpcr_dtype_size(gradients->dtype);
+    DPCR_TRY(p->kernels->clip(p->device.id, &c, p->stream, error));
+    for (int64_t done = o->tie; o->tie && done < o->layers;) {
+        const int64_t more = o->layers - done < done ? o->layers - done : done;
+        DPCR_TRY(p->table->copy(p->device.id, (char *)gradients->data + (size_t)done * each, gradients->data,
+                                (size_t)more * each, DPCRI_ON_DEVICE, p->stream, error));
+        done += more;
+    }
+done:
+    return status;
+}
+
 static dpcr_status update(there *t, dpcr_error *error) {
     dpcr_status status;
     const dpcri_device_pass *p = &t->pass;
@@ -139,9 +168,7 @@ static dpcr_status update(there *t, dpcr_error *error) {
                      gradients = dpcri_device_pass_vector(p, p->gradients),
                      first = dpcri_device_pass_vector(p, t->first), second = dpcri_device_pass_vector(p, t->second);
     DPCR_TRY(dpcr_model_tie_gradients_enqueue(p->model, &gradients, p->stream, error));
-    if (t->sums)
-        DPCR_TRY(dpcr_gradients_clip_enqueue(&gradients, t->ledger->options.clip, t->sums, DPCR_CLIP_BYTES, p->stream,
-                                             error));
+    if (t->sums) DPCR_TRY(clip(t, &gradients, error));
     status = dpcr_optimiser_enqueue(t->ledger->optimiser, &parameters, &gradients, t->first ? &first : NULL,
                                     t->second ? &second : NULL, 1, p->stream, error);
 done:

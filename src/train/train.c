@@ -4,6 +4,7 @@
 // batch) with the parameters and the optimiser's state is all that a resumed run needs to end with the same bits.
 #include <string.h>
 
+#include "model/model_internal.h"
 #include "rt/rt.h"
 #include "solve/solve_internal.h"
 #include "train/device_train.h"
@@ -50,13 +51,14 @@ done:
 
 // ---- steps ----
 
+// The norm counts tied steps once.
 static dpcr_status clip(const dpcri_ledger *l, dpcr_error *error) {
     if (l->options.clip == 0) return DPCR_OK;
-    int64_t count = 0;
-    (void)dpcr_model_vector(l->model, &count);
-    const dpcr_array gradients =
-        dpcr_array_make(dpcr_model_gradient_vector(l->model), dpcr_model_get_options(l->model)->dtype, 1, &count);
-    return dpcr_gradients_clip_norm(l->context, &gradients, 1, l->options.clip, NULL, error);
+    dpcr_array own[2];
+    dpcri_model_own(l->model, l->model->gradients, own);
+    const dpcr_status status = dpcr_gradients_clip_norm(l->context, own, 2, l->options.clip, NULL, error);
+    if (l->model->options.tie) dpcri_model_copy_tied(l->model);
+    return status;
 }
 
 static dpcr_status one_step(void *run, dpcr_error *error) {
