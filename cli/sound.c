@@ -17,6 +17,19 @@ bool cli_sound_name(const char *path) {
 #if defined(DEEPPCR_SNDFILE)
 #include <sndfile.h>
 
+// Of a WAV file that is shorter than it says libsndfile reads what is there. Who wrote it into a pipe could not say.
+static bool is_cut_short(const char *path) {
+    enum { HEAD = 8, UNSAID = 0x7fffff00 };  // sizes from there on, and 0
+    unsigned char head[HEAD] = {0};
+    FILE *file = fopen(path, "rb");
+    if (!file) return false;
+    const bool read = fread(head, 1, HEAD, file) == HEAD && fseeko(file, 0, SEEK_END) == 0;
+    const int64_t bytes = read ? (int64_t)ftello(file) : -1;
+    fclose(file);
+    const uint32_t said = head[4] | (uint32_t)head[5] << 8 | (uint32_t)head[6] << 16 | (uint32_t)head[7] << 24;
+    return bytes >= HEAD && !memcmp(head, "RIFF", 4) && said > 0 && said < UNSAID && bytes - HEAD < said;
+}
+
 int cli_sound_read(const char *path, dpcr_array *x, int *rate) {
     SF_INFO info = {0};
     if (!cli_readable("the sound", path)) return CLI_INPUT;
@@ -25,7 +38,8 @@ int cli_sound_read(const char *path, dpcr_array *x, int *rate) {
     const int64_t shape[] = {info.frames, info.channels};
     int status = info.frames < 0 || info.frames > INT64_MAX / 8 || info.channels < 1
                      ? cli_fail(CLI_INPUT, "'%s' does not say how long it is", path)
-                     : CLI_DONE;
+                 : is_cut_short(path) ? cli_fail(CLI_INPUT, "'%s' is cut short: it is shorter than it says", path)
+                                      : CLI_DONE;
     if (!status && !cli_array_create(DPCR_F32, 2, shape, x)) status = CLI_RESOURCES;
     if (!status && sf_readf_float(file, x->data, info.frames) != info.frames) {
         cli_array_destroy(x);

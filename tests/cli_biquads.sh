@@ -89,6 +89,13 @@ else:
     assert max(got) > 0.99 and max(map(abs, got)) <= 1
     put_npy("x.npy", [10], [0.0] * 10)
     refused(2, "sampling rate", "--sos", path("sos.npy"), "--input", path("x.npy"), "--output", path("y.wav"))
+    whole = content("in.wav")
+    for cut in (len(whole) - 1, len(whole) // 2, 60):
+        put("cut.wav", whole[:cut])
+        refused(5, "cut short", "--sos", path("sos.npy"), "--input", path("cut.wav"), "--output", path("y.wav"))
+    for unsaid in (0, 0xffffffff):  # as programs write that cannot go back
+        put("piped.wav", whole[:4] + struct.pack("<I", unsaid) + whole[8:])
+        run("--sos", path("sos.npy"), "--input", path("piped.wav"), "--output", path("piped.npy"), "--quiet")
     put("cut.wav", b"RIFF....")
     refused(5, "no sound", "--sos", path("sos.npy"), "--input", path("cut.wav"), "--output", path("y.wav"))
 
