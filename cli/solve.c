@@ -24,7 +24,9 @@ enum {
     KEY_LIMIT,
     KEY_RANKS,
     KEY_SCAN,
-    KEY_DEADLINE
+    KEY_DEADLINE,
+    KEY_INDPTR,
+    KEY_INDICES
 };
 
 typedef cli_linear solve;
@@ -34,9 +36,14 @@ static const struct argp_option solve_options[] = {
      "Transitions, by their number of dimensions: [L][B][w][w] dense, [L][B][m][k][k] blocks (w = m k), [L][B][w] "
      "diagonal, [L][B] scalar; its B may be 1: shared",
      0},
+    {"indptr", KEY_INDPTR, "FILE", 0,
+     "With --indices: sparse transitions, all of one pattern; A is [L][B][e], the values of its e entries. Where each "
+     "row's begin [w + 1], as SciPy's csr has it",
+     0},
+    {"indices", KEY_INDICES, "FILE", 0, "The entries' columns [e], ascending in each row", 0},
     {"b", KEY_B, "FILE", 0, "Inputs [L][B][w]", 0},
     {"z0", KEY_Z0, "FILE", 0, "Initial states [B][w], or [w] for one sequence (default 0)", 0},
-    {"input", KEY_INPUT, "FILE.npz", 0, "Take A, b and, if there, z0 from one npz file", 0},
+    {"input", KEY_INPUT, "FILE.npz", 0, "Take A, b and, if there, z0, indptr and indices from one npz file", 0},
     {"output", KEY_OUTPUT, "FILE", 0,
      "The states z [L][B][w]: .npy, .npz (member z), or '-' for npy on standard output", 0},
     {"scheme", KEY_SCHEME, "NAME", 0,
@@ -87,6 +94,8 @@ static error_t parse_solve(int key, char *arg, struct argp_state *state) {
         case KEY_A: s->a = arg; return 0;
         case KEY_B: s->b = arg; return 0;
         case KEY_Z0: s->z0 = arg; return 0;
+        case KEY_INDPTR: s->indptr = arg; return 0;
+        case KEY_INDICES: s->indices = arg; return 0;
         case KEY_INPUT: s->input = arg; return 0;
         case KEY_OUTPUT: s->output = arg; return 0;
         case KEY_TRANSPOSED: s->transposed = true; return 0;
@@ -110,9 +119,14 @@ static const struct argp solve_argp = {solve_options, parse_solve, NULL, NULL, N
 
 // Files in memory, and the arrays in them that were asked for.
 typedef struct inputs {
-    dpcr_tensors files[3];
-    const dpcr_array *a, *b, *z0;
+    dpcr_tensors files[5];
+    const dpcr_array *a, *b, *z0, *indptr, *indices;
 } inputs;
+
+static const dpcr_array *member(const inputs *in, const char *name) {
+    const dpcr_tensor *found = dpcr_tensors_find(&in->files[0], name);
+    return found ? &found->array : NULL;
+}
 
 static bool ends_with(const char *text, const char *end) {
     const size_t n = strlen(text), m = strlen(end);
@@ -123,13 +137,16 @@ static int read_npz(dpcr_context *context, const solve *s, inputs *in) {
     dpcr_error error = {0};
     if (!cli_readable("the input", s->input)) return CLI_INPUT;
     if (dpcr_npy_read(context, s->input, &in->files[0], &error) != DPCR_OK) return cli_fail_error(&error, CLI_READING);
-    const dpcr_tensor *a = dpcr_tensors_find(&in->files[0], "A"), *b = dpcr_tensors_find(&in->files[0], "b"),
-                      *z0 = dpcr_tensors_find(&in->files[0], "z0");
-    if (!a || !b)
-        return cli_fail(CLI_INPUT, "'%s' has no array '%s': wanted A, b and perhaps z0", s->input, a ? "b" : "A");
-    in->a = &a->array;
-    in->b = &b->array;
-    in->z0 = z0 && !s->transposed ? &z0->array : NULL;
+    in->a = member(in, "A");
+    in->b = member(in, "b");
+    in->z0 = s->transposed ? NULL : member(in, "z0");
+    in->indptr = member(in, "indptr");
+    in->indices = member(in, "indices");
+    if (!in->a || !in->b)
+        return cli_fail(CLI_INPUT, "'%s' has no array '%s': wanted A, b and perhaps z0", s->input, in->a ? "b" : "A");
+    if (!in->indptr != !in->indices)
+        return cli_fail(CLI_INPUT, "'%s' has no array '%s': a pattern is both indptr and indices", s->input,
+                        in->indptr ? "indices" : "indptr");
     return CLI_DONE;
 }
 
@@ -138,6 +155,8 @@ static int read_inputs(dpcr_context *context, const solve *s, inputs *in) {
     int status = cli_array_read(context, "A", s->a, &in->files[0], &in->a);
     if (!status) status = cli_array_read(context, "b", s->b, &in->files[1], &in->b);
     if (!status && s->z0) status = cli_array_read(context, "z0", s->z0, &in->files[2], &in->z0);
+    if (!status && s->indptr) status = cli_array_read(context, "indptr", s->indptr, &in->files[3], &in->indptr);
+    if (!status && s->indices) status = cli_array_read(context, "indices", s->indices, &in->files[4], &in->indices);
     return status;
 }
 
@@ -168,16 +187,26 @@ static int wrong_a(const dpcr_array *a, const dpcr_array *b) {
     return wrong_shape("A", a, wanted);
 }
 
+static int wrong_values(const dpcr_array *a, const dpcr_array *b, const dpcr_pattern *pattern) {
+    char wanted[160];
+    snprintf(wanted, sizeof wanted, "[%lld][%lld%s][%lld], as b has steps and the pattern entries",
+             (long long)b->shape[0], (long long)b->shape[1], b->shape[1] > 1 ? " or 1" : "",
+             (long long)pattern->offsets[pattern->rows]);
+    return wrong_shape("A", a, wanted);
+}
+
 // The structure is decided by the number of dimensions. `a` becomes a view [L][B or 1][values].
-int cli_linear_shape(const dpcr_array *from, const dpcr_array *b, bool transposed, dpcr_chain_shape *shape,
-                     dpcr_array *a) {
+int cli_linear_shape(const dpcr_array *from, const dpcr_array *b, const dpcr_pattern *pattern, bool transposed,
+                     dpcr_chain_shape *shape, dpcr_array *a) {
     if (b->ndim != 3) return wrong_shape("b", b, "[L][B][w]");
     const int64_t w = b->shape[2], *n = from->shape;
     if (w < 1) return wrong_shape("b", b, "a width of at least 1");
     bool ok = from->ndim >= 2 && from->ndim <= 5 && n[0] == b->shape[0] && (n[1] == b->shape[1] || n[1] == 1);
     dpcr_structure structure = DPCR_SCALAR;
     int64_t block = 0;
-    if (ok && from->ndim == 3) structure = DPCR_DIAGONAL, ok = n[2] == w;
+    if (pattern) ok = ok && from->ndim == 3 && n[2] == pattern->offsets[w];
+    if (!ok && pattern) return wrong_values(from, b, pattern);
+    if (ok && from->ndim == 3 && !pattern) structure = DPCR_DIAGONAL, ok = n[2] == w;
     if (ok && from->ndim == 4) structure = DPCR_DENSE, ok = n[2] == w && n[3] == w;
     if (ok && from->ndim == 5)
         structure = DPCR_BLOCK, block = n[3], ok = n[4] == block && block > 0 && w % block == 0 && n[2] == w / block;
@@ -185,12 +214,13 @@ int cli_linear_shape(const dpcr_array *from, const dpcr_array *b, bool transpose
     if (from->dtype != b->dtype || (b->dtype != DPCR_F32 && b->dtype != DPCR_F64))
         return cli_fail(CLI_INPUT, "A is %s and b is %s: wanted both float32 or both float64",
                         dpcr_dtype_name(from->dtype), dpcr_dtype_name(b->dtype));
-    *shape = (dpcr_chain_shape){.size = sizeof *shape,
-                                .length = b->shape[0],
-                                .batch = b->shape[1],
-                                .transition = dpcr_transition_square(structure, w, block),
-                                .dtype = b->dtype,
-                                .transposed = transposed};
+    *shape = (dpcr_chain_shape){
+        .size = sizeof *shape,
+        .length = b->shape[0],
+        .batch = b->shape[1],
+        .transition = pattern ? dpcr_transition_csr(pattern) : dpcr_transition_square(structure, w, block),
+        .dtype = b->dtype,
+        .transposed = transposed};
     *a = dpcr_array_make(from->data, from->dtype, 3,
                          (const int64_t[]){n[0], n[1], dpcr_transition_values(&shape->transition)});
     return CLI_DONE;
@@ -233,6 +263,7 @@ static int tell(const solve *s, const dpcr_chain_shape *shape, const dpcr_chain_
     cli_set_int(&r, "batch", shape->batch);
     cli_set_int(&r, "width", shape->transition.rows);
     cli_set_text(&r, "structure", dpcr_structure_name(shape->transition.structure));
+    if (shape->transition.structure == DPCR_CSR) cli_set_int(&r, "entries", dpcr_transition_values(&shape->transition));
     cli_set_text(&r, "dtype", dpcr_dtype_name(shape->dtype));
     cli_set_bool(&r, "transposed", shape->transposed != 0);
     cli_set_text(&r, "scheme", dpcr_scheme_name(report->scheme));
@@ -328,8 +359,11 @@ static int run(dpcr_context *context, solve *s) {
     dpcr_chain_shape shape = {0};
     dpcr_array a = {0}, z0 = {0};
     dpcr_chain_plan *plan = NULL;
+    dpcr_pattern *pattern = NULL;
     int status = read_inputs(context, s, &in);
-    if (!status) status = cli_linear_shape(in.a, in.b, s->transposed, &shape, &a);
+    if (!status && in.indptr)
+        status = cli_pattern_create(in.indptr, in.indices, in.b->ndim == 3 ? in.b->shape[2] : 0, &pattern);
+    if (!status) status = cli_linear_shape(in.a, in.b, pattern, s->transposed, &shape, &a);
     if (!status && in.z0) status = cli_linear_start(in.z0, &shape, &z0);
     if (!status) status = make_plan(context, s, &shape, &a, in.b, &plan);
     if (!status && s->common.device.type == DPCR_CUDA)
@@ -337,14 +371,15 @@ static int run(dpcr_context *context, solve *s) {
     else if (!status)
         status = execute(s, &shape, plan, &a, in.b, in.z0 ? &z0 : NULL);
     dpcr_chain_plan_destroy(plan);
-    for (int i = 0; i < 3; i++) dpcr_tensors_free(context, &in.files[i]);
+    cli_pattern_destroy(pattern);
+    for (int i = 0; i < 5; i++) dpcr_tensors_free(context, &in.files[i]);
     return status;
 }
 
 static int count_stdin(const solve *s) {
-    const char *paths[] = {s->a, s->b, s->z0};
+    const char *paths[] = {s->a, s->b, s->z0, s->indptr, s->indices};
     int n = 0;
-    for (int i = 0; i < 3; i++) n += paths[i] && !strcmp(paths[i], "-");
+    for (int i = 0; i < 5; i++) n += paths[i] && !strcmp(paths[i], "-");
     return n;
 }
 
@@ -372,6 +407,8 @@ static int refuse_ranks(solve *s) {
     if (s->options.levels || s->options.warm_up || s->options.tolerance > 0 || s->options.max_sweeps || s->memory_limit)
         return cli_fail(CLI_USAGE,
                         "--levels, --run-up, --tolerance, --max-sweeps and --memory-limit are of other schemes");
+    if (s->indptr || s->indices)
+        return cli_fail(CLI_USAGE, "--indptr over ranks, whose summaries are products, which csr does not form");
     const char *paths[] = {s->a, s->b, s->z0, s->output};
     for (int i = 0; i < 4; i++)
         if (paths[i] && (!strcmp(paths[i], "-") || strstr(paths[i], ".npz")))
@@ -387,8 +424,11 @@ static int refuse(solve *s, const char *kind) {
     if (!kind || strcmp(kind, "linear") != 0)
         return cli_fail(CLI_USAGE, "%s%.60s%s", kind ? "no kind of chain '" : "which kind of chain? there are " KINDS,
                         kind ? kind : "", kind ? "'; there are " KINDS : "");
-    if (s->input && (s->a || s->b || s->z0))
+    if (s->input && (s->a || s->b || s->z0 || s->indptr || s->indices))
         return cli_fail(CLI_USAGE, "--input holds A, b and z0: wanted it or --A, --b, --z0");
+    if (!s->indptr != !s->indices)
+        return cli_fail(CLI_USAGE, "%s: a pattern is both --indptr and --indices",
+                        s->indptr ? "--indptr without --indices" : "--indices without --indptr");
     if (!s->input && !s->a) return cli_fail(CLI_USAGE, "no --A: wanted --A FILE and --b FILE, or --input FILE.npz");
     if (!s->input && !s->b) return cli_fail(CLI_USAGE, "no --b: wanted --A FILE and --b FILE, or --input FILE.npz");
     if (!s->output) return cli_fail(CLI_USAGE, "no --output: wanted a file, or '-' for standard output");
@@ -400,8 +440,8 @@ static int refuse(solve *s, const char *kind) {
     if (to_stdout && s->common.csv && !strcmp(s->common.csv, "-"))
         return cli_fail(CLI_USAGE, "--csv - and --output - both want standard output");
     const char *const written[] = {s->output, s->common.csv};
-    const char *const read[] = {s->input, s->a, s->b, s->z0};
-    if (!cli_distinct(written, 2) || !cli_spares(written, 2, read, 4)) return CLI_USAGE;
+    const char *const read[] = {s->input, s->a, s->b, s->z0, s->indptr, s->indices};
+    if (!cli_distinct(written, 2) || !cli_spares(written, 2, read, 6)) return CLI_USAGE;
     const int status = refuse_ranks(s);
     if (status || s->distributed) return status;
     if (!to_stdout && !cli_writable("the output", s->output)) return CLI_RESOURCES;

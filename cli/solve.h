@@ -8,6 +8,7 @@
 typedef struct cli_linear {
     cli_common common;
     const char *a, *b, *z0, *input, *output;
+    const char *indptr, *indices;  // of csr, else NULL
     bool transposed;
     dpcr_chain_options options;
     size_t memory_limit;
@@ -18,10 +19,14 @@ typedef struct cli_linear {
     double deadline;
 } cli_linear;
 
-// The structure is decided by A's number of dimensions; only shapes and types are looked at. `a` becomes a view of A,
-// [L][B or 1][values]. Returns the exit code.
-int cli_linear_shape(const dpcr_array *from, const dpcr_array *b, bool transposed, dpcr_chain_shape *shape,
-                     dpcr_array *a);
+// The structure is decided by A's number of dimensions, or csr where there is a pattern; only shapes and types are
+// looked at. `a` becomes a view of A, [L][B or 1][values]. Returns the exit code.
+int cli_linear_shape(const dpcr_array *from, const dpcr_array *b, const dpcr_pattern *pattern, bool transposed,
+                     dpcr_chain_shape *shape, dpcr_array *a);
+
+// solve_csr.c: a pattern of width w from SciPy's arrays, checked, and what frees it (NULL is allowed).
+int cli_pattern_create(const dpcr_array *indptr, const dpcr_array *indices, int64_t w, dpcr_pattern **pattern);
+void cli_pattern_destroy(dpcr_pattern *pattern);
 // z0 as a view [B][w].
 int cli_linear_start(const dpcr_array *from, const dpcr_chain_shape *shape, dpcr_array *z0);
 

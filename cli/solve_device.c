@@ -14,7 +14,7 @@ static size_t bytes_of(const dpcr_array *array) {
 static bool goes_as_memory(const dpcr_transition *t) {
     enum { CHIP_WIDTH = 16 };
     const int64_t mixes = t->structure == DPCR_DENSE ? t->rows : t->structure == DPCR_BLOCK ? t->block : 1;
-    return mixes <= CHIP_WIDTH;
+    return mixes <= CHIP_WIDTH && t->structure != DPCR_CSR;
 }
 
 // Measured rates of both against the least that the processor could take: the loop shared out over all threads.
@@ -26,8 +26,8 @@ bool cli_linear_pays(const cli_linear *s, dpcr_context *context, const dpcr_chai
     dpcr_error error = {0};
     if (!goes_as_memory(&shape->transition)) {
         cli_device_decide(
-            "cpu: what transitions wider than 16 take on devices is not measured; --device cuda asks for "
-            "one");
+            "cpu: what csr transitions, and those wider than 16, take on devices is not measured; --device cuda asks "
+            "for one");
         return false;
     }
     if (dpcr_device_measure(s->common.device, &rates, &error) != DPCR_OK ||

@@ -29,7 +29,7 @@ static int look_at_files(dpcr_context *context, work *w) {
     int status = look(context, "A", s->a, &w->a);
     if (!status) status = look(context, "b", s->b, &w->b);
     if (!status && s->z0) status = look(context, "z0", s->z0, &w->z0);
-    if (!status) status = cli_linear_shape(&w->a, &w->b, s->transposed, &w->shape, &view);
+    if (!status) status = cli_linear_shape(&w->a, &w->b, NULL, s->transposed, &w->shape, &view);
     if (!status && s->z0) status = cli_linear_start(&w->z0, &w->shape, &view);
     if (!status && !cli_writable("the output", s->output)) status = CLI_RESOURCES;
     return status;

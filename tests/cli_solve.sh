@@ -135,6 +135,64 @@ assert b"scalar" in run("--A", a, "--b", b, "--output", path("z.npy"))
 # No steps at all.
 assert solve("--A", put_npy("a0.npy", (0, 2, 3), []), "--b", put_npy("b0.npy", (0, 2, 3), []))[1][0] == (0, 2, 3)
 
+# csr of one pattern, as files or members, its indices of any integer type: the dense chain.
+def integers(values, kind):
+    return npy((len(values),), values, kind).replace(b"<f%d" % struct.calcsize(kind), b"<i%d" % struct.calcsize(kind))
+
+
+w, length, batch, cases = 9, 31, 3, cases + 1
+held = [(i, j) for i in range(w) for j in range(w) if i != 4 and random.random() < 0.4]
+indptr, indices = [sum(i < row for i, _ in held) for row in range(w + 1)], [j for _, j in held]
+p, q = put("indptr.npy", integers(indptr, "i")), put("indices.npy", integers(indices, "q"))
+for dtype in "fd":
+    a_values, b_values = [0.4 * x for x in noise(length * batch * len(held))], noise(length * batch * w)
+    if dtype == "f":
+        a_values, b_values = single(a_values), single(b_values)
+    full = [0.0] * (length * batch * w * w)
+    for n in range(length * batch):
+        for e, (i, j) in enumerate(held):
+            full[(n * w + i) * w + j] = a_values[n * len(held) + e]
+    a, b = put_npy("a.npy", (length, batch, len(held)), a_values, dtype), put_npy("b.npy", (length, batch, w), b_values, dtype)
+    dense_a = put_npy("full.npy", (length, batch, w, w), full, dtype)
+    with zipfile.ZipFile(path("csr.npz"), "w") as archive:
+        for name in ("indptr", "indices"):
+            archive.write(path(name + ".npy"), name + ".npy")
+        archive.write(a, "A.npy"), archive.write(b, "b.npy")
+    for back in ([], ["--transposed"]):
+        wanted = solve("--A", dense_a, "--b", b, "--scheme", "sequential", *back)[1]
+        told, loop_states = solve("--A", a, "--b", b, "--indptr", p, "--indices", q, *back)
+        assert (told["structure"], told["entries"], told["scheme"]) == ("csr", len(held), "sequential"), told
+        assert loop_states[0] == wanted[0] and loop_states[2] == dtype
+        assert max(abs(x - y) for x, y in zip(loop_states[1], wanted[1])) < (2e-5 if dtype == "f" else 1e-12)
+        for more in (["--input", path("csr.npz")], ["--input", path("csr.npz"), "--scheme", "overlap", "--chunk", "5"]):
+            assert solve(*more, *back)[1] == loop_states, more
+out = ["--A", a, "--b", b, "--output", path("no.npy")]
+pattern = ["--indptr", p, "--indices", q]
+short = put("short.npy", integers(indptr[:-1], "i"))
+swapped = put("swapped.npy", integers(indices[1::-1] + indices[2:], "q"))
+halves = put_npy("halves.npy", (w + 1,), [0.5] * (w + 1))
+negative = put("negative.npy", integers([-1] + indices[1:], "q"))
+beyond = put("beyond.npy", integers(indices[:-1] + [w], "q"))
+for files, wanted, text in (
+        (["--indptr", p], 2, "--indptr without --indices"),
+        (["--indices", q], 2, "--indices without --indptr"),
+        (["--indptr", short, "--indices", q], 5, "indptr has %d numbers: wanted %d" % (w, w + 1)),
+        (["--indptr", p, "--indices", put("more.npy", integers(indices + [0], "q"))], 5, "indptr ends at %d" % len(held)),
+        (["--indptr", p, "--indices", swapped], 5, "wanted ascending ones"),
+        (["--indptr", p, "--indices", beyond], 5, "ascending ones below %d" % w),
+        (["--indptr", p, "--indices", negative], 5, "indices: number 0 is -1"),
+        (["--indptr", halves, "--indices", q], 5, "indptr: number 0 is 0.5"),
+        (["--indptr", p, "--indices", dense_a], 5, "indices has 4 dimensions"),
+        (["--A", dense_a] + pattern, 5, "wanted [%d][%d or 1][%d]" % (length, batch, len(held))),
+        (pattern + ["--scheme", "pcr"], 2, "sequential and overlap work"),
+        (pattern + ["--scheme", "distributed"], 2, "csr does not form")):
+    refused(wanted, text, *out, *files)
+with zipfile.ZipFile(path("half.npz"), "w") as archive:
+    archive.write(a, "A.npy"), archive.write(b, "b.npy"), archive.write(p, "indptr.npy")
+refused(5, "no array 'indices'", "--input", path("half.npz"), "--output", path("no.npy"))
+assert not os.path.exists(path("no.npy"))
+a, b = put_npy("a.npy", (4, 1), [2, 3, 5, 7]), put_npy("b.npy", (4, 1, 1), [1, 1, 1, 1])
+
 # What does not fit is told, and nothing is written.
 os.remove(path("z.npy"))
 out = ["--output", path("z.npy")]

@@ -372,11 +372,6 @@ static void refusals(void **state) {
     expect(dpcr_product_execute(product, &four, &three, &six, &e), DPCR_ERROR_ARGUMENT, &e, "one of the inputs");
     dpcr_product_destroy(product);
     dpcr_product_destroy(NULL);
-    dpcr_chain_plan *chain = NULL;
-    const dpcr_pattern even = {2, 2, (const int64_t[]){0, 1, 2}, (const int32_t[]){0, 1}};
-    const dpcr_chain_shape shape = {
-        .size = sizeof shape, .length = 4, .batch = 1, .transition = dpcr_transition_csr(&even), .dtype = DPCR_F32};
-    expect(dpcr_chain_plan_create(context, &shape, NULL, &chain, &e), DPCR_ERROR_UNSUPPORTED, &e, "dpcr_bppsa");
     dpcr_context_destroy(context);
 }
 

@@ -47,7 +47,8 @@ typedef struct dpcr_chain_shape {
     size_t size;     // sizeof(dpcr_chain_shape) of the caller: room for widths that differ from step to step
     int64_t length;  // L >= 0
     int64_t batch;   // B >= 0
-    dpcr_transition transition;  // square
+    dpcr_transition transition;  // square; csr has one pattern for all steps, which has to outlive the plan, and goes
+                                 // by sequential (AUTO is that) and overlap
     dpcr_dtype dtype;
     int transposed;  // non-zero: z_l = A_{l+1}^T z_{l+1} + b_l from the last step; z_{L-1} = b_{L-1} (+ z0 is refused)
 } dpcr_chain_shape;

@@ -29,7 +29,7 @@ typedef enum dpcr_structure {
     DPCR_DIAGONAL,
     DPCR_BLOCK,
     DPCR_DENSE,
-    DPCR_CSR,  // applied and multiplied (dpcr_product); of linear chains on devices alone: products fill in
+    DPCR_CSR,  // applied and multiplied (dpcr_product); of linear chains by schemes without products, which fill in
     DPCR_STRUCTURE_COUNT
 } dpcr_structure;
 

@@ -53,7 +53,9 @@ static void run_sweep(const dpcr_chain_plan *plan, dpcri_operation operation, dp
     dpcri_parallel(plan->context, s.tasks, sweep_part, &s);
 }
 
-static dpcr_status untransposed(const dpcr_chain_plan *plan, const char *function, dpcr_error *error) {
+static dpcr_status check_plan(const dpcr_chain_plan *plan, const char *function, dpcr_error *error) {
+    if (plan->shape.transition.structure == DPCR_CSR)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: csr transitions, wanted any other structure", function);
     if (!plan->shape.transposed) return DPCR_OK;
     return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
                       "%s: the plan is of a transposed chain, wanted one of the chain itself", function);
@@ -78,7 +80,7 @@ dpcr_status dpcr_chain_jvp(const dpcr_chain_plan *plan, const dpcr_array *a, con
     dpcr_status status = DPCR_OK;
     dpcri_view va = {0}, v0 = {0}, vz = {0}, vda = {0}, vdb = {0}, vd0 = {0}, vdz = {0};
     DPCR_TRY(dpcri_plan_ready(plan, function, workspace, workspace_bytes, error));
-    DPCR_TRY(untransposed(plan, function, error));
+    DPCR_TRY(check_plan(plan, function, error));
     const int64_t length = plan->shape.length, w = plan->shape.transition.rows, rows = plan->shape.batch;
     const dpcr_structure form = dpcri_kernel_form(&plan->shape.transition);
     dpcri_wanted wanted = dpcri_plan_wants(plan, function, "a", length, plan->values);
@@ -184,7 +186,7 @@ dpcr_status dpcr_chain_vjp(const dpcr_chain_plan *plan, const dpcr_array *a, con
     dpcr_status status = DPCR_OK;
     dpcri_view va = {0}, v0 = {0}, vz = {0}, vg = {0}, vda = {0}, vdb = {0}, vd0 = {0};
     DPCR_TRY(dpcri_plan_ready(plan, function, workspace, workspace_bytes, error));
-    DPCR_TRY(untransposed(plan, function, error));
+    DPCR_TRY(check_plan(plan, function, error));
     const int64_t length = plan->shape.length, w = plan->shape.transition.rows, rows = plan->shape.batch;
     const dpcr_structure form = dpcri_kernel_form(&plan->shape.transition);
     dpcri_wanted wanted = dpcri_plan_wants(plan, function, "a", length, plan->values);

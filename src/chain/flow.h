@@ -12,7 +12,9 @@
 typedef struct dpcri_flow {
     dpcr_context *context;
     const dpcri_kernels *kernels;
-    dpcr_structure form;
+    dpcr_structure form;         // of csr dense: all components mix
+    const dpcr_transition *csr;  // whose kernels are others; NULL: the transitions are of `kernels`
+    dpcr_dtype dtype;
     bool transposed;
     size_t size;  // bytes of an element
     int64_t w, block, values;

@@ -47,10 +47,13 @@ void *dpcri_at_out(const dpcri_flow *flow, void *base, int64_t elements) {
 }
 
 dpcri_flow dpcri_flow_of(dpcr_context *context, const dpcri_linear *p) {
+    const bool csr = p->transition.structure == DPCR_CSR;
     dpcri_flow f = {
         .context = context,
         .kernels = dpcri_kernels_at(dpcri_isa_level(), p->dtype),
-        .form = dpcri_kernel_form(&p->transition),
+        .form = csr ? DPCR_DENSE : dpcri_kernel_form(&p->transition),
+        .csr = csr ? &p->transition : NULL,
+        .dtype = p->dtype,
         .transposed = p->transposed != 0,
         .size = dpcr_dtype_size(p->dtype),
         .w = p->transition.rows,
@@ -99,7 +102,13 @@ dpcri_span dpcri_flow_span(const dpcri_flow *flow, int64_t n, int64_t rows) {
 }
 
 static void call(const dpcri_flow *flow, dpcri_operation operation, const dpcri_span *span) {
-    if (!dpcri_watch_stopped(flow->watch)) flow->kernels->table[operation][flow->form](span);
+    if (dpcri_watch_stopped(flow->watch)) return;
+    if (!flow->csr)
+        flow->kernels->table[operation][flow->form](span);
+    else if (operation == DPCRI_SERIAL || operation == DPCRI_SERIAL_T)
+        dpcri_csr_serial(flow->csr, flow->transposed, flow->dtype, span);
+    else
+        dpcri_csr_apply(flow->csr, flow->transposed, flow->dtype, span);  // nothing composes it
 }
 
 static dpcri_span later(const dpcri_flow *flow, const dpcri_span *span, int64_t steps) {

@@ -12,7 +12,7 @@
 #include "chain/forgets.h"
 #include "chain/measure.h"
 
-static dpcr_status check_shape(const dpcr_chain_shape *shape, bool on_device, dpcr_error *error) {
+static dpcr_status check_shape(const dpcr_chain_shape *shape, dpcr_error *error) {
     if (shape->size < offsetof(dpcr_chain_shape, transposed) + sizeof shape->transposed)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "chain_plan_create: shape.size is %zu, wanted sizeof(dpcr_chain_shape)", shape->size);
@@ -26,9 +26,6 @@ static dpcr_status check_shape(const dpcr_chain_shape *shape, bool on_device, dp
     if (dpcr_dtype_size(shape->dtype) == 0)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "chain_plan: dtype is %d, wanted float32, float64 or uint32",
                           (int)shape->dtype);
-    if (t->structure == DPCR_CSR && !on_device)
-        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                          "chain_plan: csr transitions, whose products fill in; dpcr_bppsa takes them, and devices do");
     if (t->rows != t->cols)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
                           "chain_plan: %s %" PRId64 "x%" PRId64 " transitions; a chain needs as many rows as columns",
@@ -88,6 +85,12 @@ static dpcr_status choose(dpcr_chain_plan *plan, dpcr_error *error) {
         snprintf(plan->sentence, sizeof plan->sentence, "%s: asked for", dpcr_scheme_name(o->scheme));
         return DPCR_OK;
     }
+    if (plan->shape.transition.structure == DPCR_CSR) {
+        o->scheme = DPCR_SCHEME_SEQUENTIAL;
+        snprintf(plan->sentence, sizeof plan->sentence,
+                 "sequential: csr transitions form no products; overlap works where the chain forgets");
+        return DPCR_OK;
+    }
     plan->may_overlap = !o->typical;  // with data overlap was measured
     if (dpcri_chain_recall(plan)) return DPCR_OK;
     if (o->planning == DPCR_PLANNING_WISDOM)
@@ -132,7 +135,7 @@ dpcr_status dpcr_chain_plan_create(dpcr_context *context, const dpcr_chain_shape
         DPCRI_COPY_IN(given, options);
     }
     const bool on_device = dpcri_plan_on_device(&given);
-    DPCR_TRY(check_shape(shape, on_device, error));
+    DPCR_TRY(check_shape(shape, error));
     DPCR_TRY(check_options(&given, error));
     if (!on_device) DPCR_TRY(refuse_scheme(shape, &given, error));
     made = dpcri_alloc_zero(context, sizeof *made);

@@ -117,6 +117,27 @@ static void apply_transposed(const dpcri_sparse_kernels *kernels, dpcr_dtype dty
     kernels->apply_t(m, x, y);
 }
 
+static const char *later(const void *base, int64_t bytes) { return base ? (const char *)base + bytes : NULL; }
+
+// Sequence by sequence, a step at a time through what it left.
+void dpcri_csr_serial(const dpcr_transition *t, int transposed, dpcr_dtype dtype, const dpcri_span *s) {
+    const int64_t size = (int64_t)dpcr_dtype_size(dtype), none = s->x ? 0 : 1;
+    for (int64_t b = 0; b < s->rows; b++) {
+        const char *const r = later(s->r, b * s->r_row * size), *x = later(s->x, b * s->x_row * size);
+        char *y = (char *)s->y + b * s->y_row * size;
+        if (none && s->n > 0 && y != r) memmove(y, r, (size_t)(t->rows * size));
+        for (int64_t m = none; m < s->n; m++) {
+            const dpcri_span step = {.n = 1,
+                                     .rows = 1,
+                                     .a = later(s->a, (m * s->a_step + b * s->a_row) * size),
+                                     .x = m > 0 ? y + (m - 1) * s->y_step * size : x,
+                                     .r = later(r, m * s->r_step * size),
+                                     .y = y + m * s->y_step * size};
+            dpcri_csr_apply(t, transposed, dtype, &step);
+        }
+    }
+}
+
 void dpcri_csr_apply(const dpcr_transition *t, int transposed, dpcr_dtype dtype, const dpcri_span *s) {
     const dpcri_sparse_kernels *kernels = dpcri_sparse_kernels_get(dtype);
     const int64_t size = (int64_t)dpcr_dtype_size(dtype);

@@ -31,6 +31,8 @@ dpcr_status dpcri_check_steps(const char *function, const dpcr_array *array, dpc
 // csr.c: what dpcr_transition_check and dpcr_transition_apply do for csr.
 dpcr_status dpcri_csr_check(const dpcr_transition *transition, dpcr_error *error);
 void dpcri_csr_apply(const dpcr_transition *transition, int transposed, dpcr_dtype dtype, const dpcri_span *span);
+// y_m = op(A_m) y_{m-1} + r_m from x on; x NULL: y_0 = r_0, and A_0 is not read.
+void dpcri_csr_serial(const dpcr_transition *transition, int transposed, dpcr_dtype dtype, const dpcri_span *span);
 
 // The transition (dense, diagonal or csr) with these values, for the kernels of sparse.h.
 dpcri_matrix dpcri_matrix_of(const dpcr_transition *transition, const void *values, bool bundled);
