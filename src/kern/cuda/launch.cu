@@ -41,34 +41,15 @@ namespace {
 // Of rows of float, twice, in the 227 KB that a block has at most; sizes that are products of it stay within int64_t.
 constexpr int64_t widest = (227 << 10) / (2 * sizeof(float));
 
-// Steps in the order of the recurrence: a transposed chain has negative strides, and its step m reads the transition of
-// the step behind it; m = 0 has none.
+// Width k of what mixes.
 template <class T>
 linear::problem<T> problem_of(const dpcri_device_linear &c, int k) {
     linear::problem<T> p = {};
-    p.length = c.length;
+    shapes::lay_out<T>(c, &p);
     p.parts = c.w / k;
     p.columns = c.rows * p.parts;
-    p.transposed = c.transposed != 0;
-    p.a = c.structure == DPCR_IDENTITY ? nullptr : static_cast<const T *>(c.a);
-    p.a_step = c.a_step;
-    p.a_row = c.a_row;
+    if (c.structure == DPCR_IDENTITY) p.a = nullptr;
     p.a_part = c.structure == DPCR_SCALAR ? 0 : k * k;
-    p.b = static_cast<const T *>(c.b);
-    p.b_step = c.b_step;
-    p.b_row = c.b_row;
-    p.z0 = static_cast<const T *>(c.z0);
-    p.z0_row = c.z0_row;
-    p.z = static_cast<T *>(c.z);
-    p.z_step = c.z_step;
-    p.z_row = c.z_row;
-    if (!p.transposed) return p;
-    if (p.a) p.a += c.length * c.a_step;
-    if (p.b) p.b += (c.length - 1) * c.b_step;
-    if (p.z) p.z += (c.length - 1) * c.z_step;
-    p.a_step = -c.a_step;
-    p.b_step = -c.b_step;
-    p.z_step = -c.z_step;
     return p;
 }
 

@@ -169,6 +169,30 @@ SIMT void run_items(simt::lane &me, const problem<T> &p, int columns) {
     }
 }
 
+// X in shared memory, [column][w] from number `at` on: as it begins, and what becomes of it in the end. Columns side by
+// side are so in memory too.
+template <class Way, class T>
+SIMT void begin_columns(simt::lane &me, const problem<T> &p, const simt::shared<T> &s, const item &t, int at,
+                        int columns) {
+    const int64_t left = Way::columns(p) - t.column;
+    for (int n = me.thread(); n < columns * (int)p.w; n += me.threads()) {
+        const int column = n / (int)p.w, i = n % (int)p.w;
+        s.set(at + n, column < left ? Way::begin(p, t, t.column + column, i) : T(0));
+    }
+}
+template <class Way, class T>
+SIMT void leave_columns(simt::lane &me, const problem<T> &p, const simt::shared<T> &s, const item &t, int at,
+                        int columns) {
+    if constexpr (Way::leaves) {
+        const int64_t left = Way::columns(p) - t.column;
+        me.barrier();
+        for (int n = me.thread(); n < columns * (int)p.w; n += me.threads()) {
+            const int column = n % columns, i = n / columns;
+            if (column < left) Way::leave(p, t, t.column + column, i, s.get(at + column * (int)p.w + i));
+        }
+    }
+}
+
 // ---- the kernel ----
 
 // Shared memory: two tiles, number (i, j) of op(A) at j (outputs + 1) + i; then X twice, [column][w].
@@ -277,18 +301,14 @@ struct strips {
     }
 
     SIMT static void run_item(simt::lane &me, const problem<T> &p, const item &t) {
-        const int columns = p.column_warps * Columns, all = columns * (int)p.w;
+        const int columns = p.column_warps * Columns;
         const simt::shared<T> s = me.template array<T>(0, (int)shared_numbers(p, Rows, Columns));
-        const int64_t left = Way::columns(p) - t.column;
         place at = {t.first + Way::done(p, t), 0, 0};
         T next[Rows][Columns] = {}, sum[Rows][Columns] = {};
         int buffer = 0, turn = 0;
         me.barrier();  // the item before has been read
         if (at.m < t.end) fetch(me, p, s, t, at, 0);
-        for (int n = me.thread(); n < all; n += me.threads()) {
-            const int column = n / (int)p.w, i = n % (int)p.w;
-            s.set(at_rest(p, 0, 0) + n, column < left ? Way::begin(p, t, t.column + column, i) : T(0));
-        }
+        begin_columns<Way>(me, p, s, t, at_rest(p, 0, 0), columns);
         ready(me, p, t, at, next);
         while (at.m < t.end) {
             me.copy_wait();
@@ -307,13 +327,7 @@ struct strips {
             buffer = 1 - buffer;
             at = then;
         }
-        if constexpr (Way::leaves) {
-            me.barrier();
-            for (int n = me.thread(); n < all; n += me.threads()) {  // columns side by side, as in memory
-                const int column = n % columns, i = n / columns;
-                if (column < left) Way::leave(p, t, t.column + column, i, s.get(at_rest(p, turn, column) + i));
-            }
-        }
+        leave_columns<Way>(me, p, s, t, at_rest(p, turn, 0), columns);
     }
 
     SIMT static void run(simt::lane &me, const problem<T> &p) {

@@ -22,25 +22,13 @@ inline int64_t usual_chunk(int64_t length) {
 template <class T>
 problem<T> problem_of(const dpcri_device_linear &c) {
     problem<T> p = {};
-    p.length = c.length;
+    shapes::lay_out<T>(c, &p);
     p.w = dpcri_device_linear_mixes(&c);
     p.parts = c.w / p.w;
     const bool together = c.a_row == 0;
     p.classes = together ? p.parts : c.rows * p.parts;
     p.members = together ? c.rows : 1;
-    p.transposed = c.transposed != 0;
-    p.a = static_cast<const T *>(c.a);
-    p.a_step = c.a_step;
-    p.a_row = c.a_row;
     p.a_part = p.w * p.w;
-    p.b = static_cast<const T *>(c.b);
-    p.b_step = c.b_step;
-    p.b_row = c.b_row;
-    p.z0 = static_cast<const T *>(c.z0);
-    p.z0_row = c.z0_row;
-    p.z = static_cast<T *>(c.z);
-    p.z_step = c.z_step;
-    p.z_row = c.z_row;
     p.chunk = c.in_order ? c.length : c.chunk > 0 ? c.chunk : usual_chunk(c.length);
     if (p.chunk > c.length) p.chunk = c.length;
     p.chunks = shapes::over(c.length, p.chunk);
@@ -49,14 +37,6 @@ problem<T> problem_of(const dpcri_device_linear &c) {
     p.places = c.places;
     p.entries = (int)c.entries;
     p.sparse = c.structure == DPCR_CSR;
-    if (!p.transposed) return p;
-    // In the order of the recurrence: step m reads the transition of the step behind it.
-    if (p.a) p.a += c.length * c.a_step;
-    if (p.b) p.b += (c.length - 1) * c.b_step;
-    if (p.z) p.z += (c.length - 1) * c.z_step;
-    p.a_step = -c.a_step;
-    p.b_step = -c.b_step;
-    p.z_step = -c.z_step;
     return p;
 }
 

@@ -62,7 +62,7 @@ struct sparse_strips {
     }
 
     SIMT static void run_item(simt::lane &me, const problem<T> &p, const item &t) {
-        const int columns = p.column_warps * Columns, all = columns * (int)p.w;
+        const int columns = p.column_warps * Columns;
         const int unit = me.thread() % p.units, first = me.thread() / p.units * Columns;
         const simt::shared<T> s = me.template array<T>(0, (int)shared_of_entries(p, Columns));
         const int64_t left = Way::columns(p) - t.column;
@@ -71,10 +71,7 @@ struct sparse_strips {
         int turn = 0;
         me.barrier();  // the item before has been read
         if (m < t.end) fetch(me, p, s, t, m, 0);
-        for (int n = me.thread(); n < all; n += me.threads()) {
-            const int column = n / (int)p.w, i = n % (int)p.w;
-            s.set(at_rest(p, 0, 0) + n, column < left ? Way::begin(p, t, t.column + column, i) : T(0));
-        }
+        begin_columns<Way>(me, p, s, t, at_rest(p, 0, 0), columns);
         ready(p, t, first, m, unit, next);
         for (; m < t.end; m++, turn = 1 - turn) {
             me.copy_wait();
@@ -91,13 +88,7 @@ struct sparse_strips {
                 }
             }
         }
-        if constexpr (Way::leaves) {
-            me.barrier();
-            for (int n = me.thread(); n < all; n += me.threads()) {  // columns side by side, as in memory
-                const int column = n % columns, i = n / columns;
-                if (column < left) Way::leave(p, t, t.column + column, i, s.get(at_rest(p, turn, column) + i));
-            }
-        }
+        leave_columns<Way>(me, p, s, t, at_rest(p, turn, 0), columns);
     }
 
     SIMT static void run(simt::lane &me, const problem<T> &p) {

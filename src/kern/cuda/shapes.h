@@ -30,6 +30,29 @@ inline int64_t pieces_of(int64_t rows, int64_t numbers) {
     return fit < 1 ? 1 : fit < most_pieces ? fit : most_pieces;
 }
 
+// Of a linear chain's problem what lies where, its steps in the order of the recurrence: a transposed chain has
+// negative strides, and its step m reads the transition of the step behind it; m = 0 has none.
+template <class T, class Problem>
+void lay_out(const dpcri_device_linear &c, Problem *p) {
+    const int64_t sign = c.transposed ? -1 : 1, last = c.transposed ? c.length - 1 : 0;
+    p->length = c.length;
+    p->transposed = c.transposed != 0;
+    p->a = static_cast<const T *>(c.a);
+    if (p->a && c.transposed) p->a += c.length * c.a_step;
+    p->a_step = sign * c.a_step;
+    p->a_row = c.a_row;
+    p->b = static_cast<const T *>(c.b);
+    if (p->b) p->b += last * c.b_step;
+    p->b_step = sign * c.b_step;
+    p->b_row = c.b_row;
+    p->z0 = static_cast<const T *>(c.z0);
+    p->z0_row = c.z0_row;
+    p->z = static_cast<T *>(c.z);
+    if (p->z) p->z += last * c.z_step;
+    p->z_step = sign * c.z_step;
+    p->z_row = c.z_row;
+}
+
 }  // namespace shapes
 
 #endif
